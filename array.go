@@ -1,0 +1,178 @@
+package snug
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Array is a vector of T in a device's memory. Copying the value copies the
+// handle, not the elements. The zero Array is empty.
+type Array[T Element] struct {
+	buf *buffer
+	off int // elements from the start of buf
+	n   int
+}
+
+// buffer is the memory that arrays share.
+type buffer struct {
+	dev     *Device
+	mem     driver.Mem
+	foreign bool // wrapped, not ours to free
+	closed  atomic.Bool
+}
+
+// Make allocates n zeroed elements on dev. It costs n·sizeof(T) bytes there.
+// Errors: [ErrShape] for a negative or overflowing length, [ErrNoMemory],
+// [ErrDevice].
+func Make[T Element](dev *Device, n int) (Array[T], error) {
+	size := int(unsafe.Sizeof(*new(T)))
+	if n < 0 || n > math.MaxInt/size {
+		return Array[T]{}, fmt.Errorf("snug: make an array of %d elements: %w", n, ErrShape)
+	}
+	if n == 0 {
+		return Array[T]{buf: &buffer{dev: dev}}, nil
+	}
+	if dev.IsCPU() {
+		s := make([]T, n)
+		return Array[T]{buf: &buffer{dev: dev, mem: SliceView(s).mem}, n: n}, nil
+	}
+	if err := dev.check(); err != nil {
+		return Array[T]{}, err
+	}
+	mem, err := dev.drv.Alloc(n * size)
+	if err != nil {
+		return Array[T]{}, fmt.Errorf("snug: make an array of %d %s on %s: %w", n, DTypeOf[T](), dev.name, err)
+	}
+	return Array[T]{buf: &buffer{dev: dev, mem: mem}, n: n}, nil
+}
+
+// Wrap makes an Array of n elements at an address in dev's memory that another
+// library owns, such as a CUDA device pointer. Close does not free it. The
+// caller keeps the memory alive. On the CPU use a slice, or [FromSlice].
+func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
+	size := int(unsafe.Sizeof(*new(T)))
+	if n < 0 || n > math.MaxInt/size {
+		return Array[T]{}, fmt.Errorf("snug: wrap an array of %d elements: %w", n, ErrShape)
+	}
+	if dev.IsCPU() {
+		return Array[T]{}, fmt.Errorf("snug: wrap on the cpu: use FromSlice: %w", ErrDevice)
+	}
+	if addr == 0 || addr%uintptr(size) != 0 {
+		return Array[T]{}, fmt.Errorf("snug: wrap address %#x: want a non-zero multiple of %d: %w", addr, size, ErrConfig)
+	}
+	mem := driver.Mem{Addr: addr, Size: n * size}
+	return Array[T]{buf: &buffer{dev: dev, mem: mem, foreign: true}, n: n}, nil
+}
+
+// FromSlice makes a CPU Array that shares the memory of s.
+func FromSlice[T Element](s []T) Array[T] {
+	return Array[T]{buf: &buffer{dev: cpu, mem: SliceView(s).mem}, n: len(s)}
+}
+
+// Len returns the number of elements.
+func (a Array[T]) Len() int { return a.n }
+
+// Device returns the device of a; the CPU for the zero Array.
+func (a Array[T]) Device() *Device {
+	if a.buf == nil {
+		return cpu
+	}
+	return a.buf.dev
+}
+
+// View returns a with its element type erased. The View of a closed array is
+// empty.
+func (a Array[T]) View() View {
+	v := View{dtype: DTypeOf[T](), dev: a.Device()}
+	if a.buf == nil || a.buf.closed.Load() {
+		return v
+	}
+	size := v.dtype.Size()
+	v.mem, v.n = a.buf.mem.Slice(a.off*size, a.n*size), a.n
+	return v
+}
+
+// Addr returns the device's address of the first element, 0 on the CPU.
+func (a Array[T]) Addr() uintptr { return a.View().mem.Addr }
+
+// Host returns the elements as a slice where Go can address the memory (the
+// CPU, unified memory), nil elsewhere. On a device other than the CPU call
+// [Device.Sync] before reading.
+func (a Array[T]) Host() []T { return Host[T](a.View()) }
+
+// Slice returns elements lo to hi-1, sharing memory with a. The error wraps
+// [ErrShape].
+func (a Array[T]) Slice(lo, hi int) (Array[T], error) {
+	if lo < 0 || hi < lo || hi > a.n {
+		return Array[T]{}, fmt.Errorf("snug: range %d:%d of an array of %d elements: %w", lo, hi, a.n, ErrShape)
+	}
+	a.off, a.n = a.off+lo, hi-lo
+	return a, nil
+}
+
+// CopyIn copies src into the first len(src) elements of a. src may be reused
+// when it returns. The error wraps [ErrShape] when src is longer than a.
+func (a Array[T]) CopyIn(src []T) error {
+	return a.transfer(len(src), "in", func(v View) error {
+		if h := Host[T](v); a.buf.dev.IsCPU() {
+			copy(h, src)
+			return nil
+		}
+		return a.buf.dev.drv.CopyIn(v.mem, SliceView(src).mem.Bytes())
+	})
+}
+
+// CopyOut copies the first len(dst) elements of a into dst, after all work
+// queued on the device. The error wraps [ErrShape] when dst is longer than a.
+func (a Array[T]) CopyOut(dst []T) error {
+	return a.transfer(len(dst), "out", func(v View) error {
+		if h := Host[T](v); a.buf.dev.IsCPU() {
+			copy(dst, h)
+			return nil
+		}
+		return a.buf.dev.drv.CopyOut(SliceView(dst).mem.Bytes(), v.mem)
+	})
+}
+
+func (a Array[T]) transfer(n int, way string, do func(View) error) error {
+	if n > a.n {
+		return fmt.Errorf("snug: copy %d elements %s of an array of %d: %w", n, way, a.n, ErrShape)
+	}
+	if n == 0 {
+		return nil
+	}
+	if err := a.buf.usable(); err != nil {
+		return err
+	}
+	v, err := a.View().Slice(0, n)
+	if err != nil {
+		return err
+	}
+	return do(v)
+}
+
+// Close frees the memory of the whole allocation, also when a is a part of it.
+// Closing twice does nothing. Memory of a device is freed by Close or by
+// [Device.Close], never by the garbage collector.
+func (a Array[T]) Close() error {
+	if a.buf == nil || a.buf.closed.Swap(true) {
+		return nil
+	}
+	mem := a.buf.mem
+	a.buf.mem = driver.Mem{}
+	if a.buf.dev.IsCPU() || a.buf.foreign || mem.Size == 0 || a.buf.dev.closed.Load() {
+		return nil
+	}
+	return a.buf.dev.drv.Free(mem)
+}
+
+func (b *buffer) usable() error {
+	if b.closed.Load() {
+		return fmt.Errorf("snug: the array is closed: %w", ErrDevice)
+	}
+	return b.dev.check()
+}

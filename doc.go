@@ -1,0 +1,27 @@
+// Package snug is the vocabulary that the packages of snug share: element
+// types, vectors over host and device memory, devices and errors.
+//
+// snug gives Go programs memory-efficient training primitives as independent
+// packages over plain memory. There is no tensor framework, no automatic
+// differentiation and no cgo: a program hands over the slices it has.
+//
+//   - amp: loss scaling, casts, master weights, mixed-precision matmul
+//   - accum: gradient accumulation over micro-batches
+//   - remat: rematerialization (activation checkpointing) plans and executor
+//   - quant8: blockwise 8-bit optimizer state
+//   - attention: tiled attention in O(N) memory
+//   - offload: paged tensors over host memory and disk
+//   - fused: layers that keep little for the backward pass
+//
+// # Vectors
+//
+// Functions take any [Vector]: a slice of float32, [Float16] or [BFloat16], an
+// [Array] on a device, or a [View], which has its element type erased. Slices
+// are never kept after a call returns, unless the function's doc says so.
+//
+// # Errors
+//
+// No exported function panics on bad input. Arguments are checked before
+// anything is written, and the error wraps one of the sentinels of this
+// package and says what was expected and what came.
+package snug

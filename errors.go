@@ -1,0 +1,32 @@
+package snug
+
+import (
+	"errors"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Every error of snug wraps one of these. Test with [errors.Is].
+var (
+	// ErrShape says that lengths, dimensions or strides do not fit together.
+	ErrShape = errors.New("snug: shape mismatch")
+	// ErrDType says that an element type is not accepted where it was given.
+	ErrDType = errors.New("snug: element type not accepted")
+	// ErrDevice says that operands lie on different devices, on a closed
+	// device, or on one that lacks the operation.
+	ErrDevice = driver.ErrDevice
+	// ErrConfig says that an option is out of its range, or that a method was
+	// called in a state that does not allow it.
+	ErrConfig = errors.New("snug: invalid configuration")
+	// ErrNonFinite says that a NaN or an infinity was met where the policy
+	// forbids it.
+	ErrNonFinite = errors.New("snug: non-finite value")
+	// ErrCorrupt says that saved state is damaged, foreign or of a newer
+	// version.
+	ErrCorrupt = errors.New("snug: corrupt data")
+	// ErrNoMemory says that memory of a device or under a limit is exhausted.
+	ErrNoMemory = driver.ErrNoMemory
+	// ErrNotBuilt says that a backend is not part of this build or that its
+	// driver is missing.
+	ErrNotBuilt = driver.ErrNotBuilt
+)

@@ -1,0 +1,180 @@
+package gemm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/stretchr/testify/require"
+)
+
+var dtypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
+
+func view(dt snug.DType, vals []float32) snug.View {
+	var v snug.View
+	switch dt {
+	case snug.F32:
+		v = snug.ViewOf(make([]float32, len(vals)))
+	case snug.F16:
+		v = snug.ViewOf(make([]snug.Float16, len(vals)))
+	case snug.BF16:
+		v = snug.ViewOf(make([]snug.BFloat16, len(vals)))
+	}
+	half.Store(v, 0, vals)
+	return v
+}
+
+func floats(v snug.View) []float32 {
+	out := make([]float32, v.Len())
+	half.Load(out, v, 0)
+	return out
+}
+
+// random makes a rows×cols matrix with a stride of cols+pad, stored transposed
+// when trans.
+func random(rng *rand.Rand, dt snug.DType, rows, cols, pad int, trans bool) Matrix {
+	if trans {
+		rows, cols = cols, rows
+	}
+	vals := make([]float32, rows*(cols+pad))
+	for i := range vals {
+		vals[i] = float32(rng.NormFloat64())
+	}
+	return Matrix{view(dt, vals), cols + pad, trans}
+}
+
+// at returns element (i, j) of the operand.
+func (m Matrix) at(i, j int) float64 {
+	if m.Trans {
+		i, j = j, i
+	}
+	var x [1]float32
+	half.Load(x[:], m.Data, i*m.Stride+j)
+	return float64(x[0])
+}
+
+// eps is half the distance between 1 and the next number.
+var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16: 0x1p-8}
+
+// checkProduct compares c with the definition in float64. The bound is the
+// forward error of a float32 sum of k products, (k+3)·2⁻²⁴·Σ|a||b|, and one
+// rounding to c's type.
+func checkProduct(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta float32, before, c Matrix) {
+	t.Helper()
+	for i := range m {
+		for j := range n {
+			sum, abs := 0.0, 0.0
+			for p := range k {
+				x := a.at(i, p) * b.at(p, j)
+				sum += x
+				abs += math.Abs(x)
+			}
+			want := float64(alpha) * sum
+			abs *= math.Abs(float64(alpha))
+			if beta != 0 {
+				want += float64(beta) * before.at(i, j)
+				abs += math.Abs(float64(beta) * before.at(i, j))
+			}
+			bound := float64(k+3)*0x1p-24*abs + eps[c.Data.DType()]*math.Abs(want)*1.001 + 0x1p-24
+			require.InDelta(t, want, c.at(i, j), bound, "element %d,%d of %dx%dx%d", i, j, m, n, k)
+		}
+	}
+}
+
+func TestMulAgainstDefinition(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	shapes := [][3]int{{1, 1, 1}, {1, 5, 3}, {7, 1, 9}, {2, 4, 0}, {3, 130, 17}, {65, 129, 257}, {64, 128, 256}, {130, 33, 300}}
+	for tier, kern := range Registry.All() {
+		for _, s := range shapes {
+			m, n, k := s[0], s[1], s[2]
+			for range 6 {
+				dt := func() snug.DType { return dtypes[rng.IntN(3)] }
+				a := random(rng, dt(), m, k, rng.IntN(3), rng.IntN(2) == 0)
+				b := random(rng, dt(), k, n, rng.IntN(3), rng.IntN(2) == 0)
+				c := random(rng, dt(), m, n, rng.IntN(3), false)
+				alpha, beta := float32(rng.NormFloat64()), float32(rng.IntN(3)-1)
+				if rng.IntN(2) == 0 {
+					alpha = 1
+				}
+				before := Matrix{view(c.Data.DType(), floats(c.Data)), c.Stride, false}
+				g, count := newArgs(m, n, k, alpha, a, b, beta, c)
+				g.kern = kern
+				for i := range count {
+					g.tile(i/g.tilesN, i%g.tilesN)
+				}
+				t.Run(fmt.Sprintf("%v/%v", tier, s), func(t *testing.T) {
+					checkProduct(t, m, n, k, alpha, a, b, beta, before, c)
+				})
+				for i := range m { // the gaps between rows are untouched
+					for j := n; j < c.Stride; j++ {
+						require.Equal(t, before.at(i, j), c.at(i, j))
+					}
+				}
+			}
+		}
+	}
+}
+
+// With beta 0, whatever stood in C is not read.
+func TestBetaZeroIgnoresNaN(t *testing.T) {
+	nan := float32(math.NaN())
+	c := Matrix{snug.ViewOf([]float32{nan, nan}), 2, false}
+	one := Matrix{snug.ViewOf([]float32{2, 3}), 2, false}
+	Mul(1, 2, 1, 1, Matrix{snug.ViewOf([]float32{5}), 1, false}, one, 0, c)
+	require.Equal(t, []float32{10, 15}, c.Data.Float32s())
+	Mul(1, 2, 0, 1, one, one, 0, c)
+	require.Equal(t, []float32{0, 0}, c.Data.Float32s())
+}
+
+func TestDeterministicForAnyWorkerCount(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	const m, n, k = 200, 300, 700
+	a, b := random(rng, snug.BF16, m, k, 0, true), random(rng, snug.F32, k, n, 1, false)
+	var want []float32
+	for _, procs := range []int{1, 2, 5} {
+		old := runtime.GOMAXPROCS(procs)
+		c := random(rand.New(rand.NewPCG(5, 6)), snug.F32, m, n, 0, false)
+		Mul(m, n, k, 0.5, a, b, 1, c)
+		runtime.GOMAXPROCS(old)
+		if want == nil {
+			want = c.Data.Float32s()
+		}
+		require.Equal(t, want, c.Data.Float32s())
+	}
+	c := random(rand.New(rand.NewPCG(5, 6)), snug.F32, m, n, 0, false)
+	MulSerial(m, n, k, 0.5, a, b, 1, c)
+	require.Equal(t, want, c.Data.Float32s())
+}
+
+func TestMulAllocatesNothing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	a, b := random(rng, snug.BF16, 70, 70, 0, true), random(rng, snug.F16, 70, 200, 1, false)
+	c := random(rng, snug.F32, 70, 200, 0, false)
+	require.Zero(t, testing.AllocsPerRun(20, func() { Mul(70, 200, 70, 1, a, b, 0, c) }))
+}
+
+func BenchmarkMul(b *testing.B) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		for _, n := range []int{64, 128, 512, 1024} {
+			for tier := range Registry.All() {
+				if tier != Registry.Tier() && tier != cpu.Go {
+					continue
+				}
+				x, y := random(rng, dt, n, n, 0, false), random(rng, dt, n, n, 0, true)
+				c := random(rng, dt, n, n, 0, false)
+				b.Run(fmt.Sprintf("%v/%v/%d", tier, dt, n), func(b *testing.B) {
+					for b.Loop() {
+						Mul(n, n, n, 1, x, y, 0, c)
+					}
+					b.ReportMetric(float64(b.N)*2*float64(n)*float64(n)*float64(n)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,124 @@
+// Package half converts vectors between float32, binary16 and bfloat16. Every
+// function rounds to nearest, ties to even, and keeps NaNs NaN: quiet, with
+// the upper bits of their payload. dst and src have the same length, which the
+// caller checks; they may not overlap.
+package half
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// Kernels are the conversions of one tier.
+type Kernels struct {
+	BF16ToF32 func(dst []float32, src []snug.BFloat16)
+	F32ToBF16 func(dst []snug.BFloat16, src []float32)
+	F16ToF32  func(dst []float32, src []snug.Float16)
+	F32ToF16  func(dst []snug.Float16, src []float32)
+}
+
+// Registry holds the conversions of every tier.
+var Registry cpu.Registry[Kernels]
+
+func init() {
+	Registry.Add(cpu.Go, Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16})
+}
+
+// Chunk is the number of elements that a caller should convert at a time when
+// it goes through float32 scratch: 4 KiB of float32, well inside any L1.
+const Chunk = 1024
+
+// Load converts elements lo to lo+len(dst)-1 of a floating-point host view to
+// float32.
+func Load(dst []float32, src snug.View, lo int) {
+	k := Registry.Best()
+	switch src.DType() {
+	case snug.F32:
+		copy(dst, src.Float32s()[lo:lo+len(dst)])
+	case snug.F16:
+		k.F16ToF32(dst, src.Float16s()[lo:lo+len(dst)])
+	case snug.BF16:
+		k.BF16ToF32(dst, src.BFloat16s()[lo:lo+len(dst)])
+	}
+}
+
+// Store converts src into elements lo to lo+len(src)-1 of a floating-point
+// host view.
+func Store(dst snug.View, lo int, src []float32) {
+	k := Registry.Best()
+	switch dst.DType() {
+	case snug.F32:
+		copy(dst.Float32s()[lo:lo+len(src)], src)
+	case snug.F16:
+		k.F32ToF16(dst.Float16s()[lo:lo+len(src)], src)
+	case snug.BF16:
+		k.F32ToBF16(dst.BFloat16s()[lo:lo+len(src)], src)
+	}
+}
+
+func bf16ToF32(dst []float32, src []snug.BFloat16) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = math.Float32frombits(uint32(x) << 16)
+	}
+}
+
+func f32ToBF16(dst []snug.BFloat16, src []float32) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = snug.ToBFloat16(x)
+	}
+}
+
+func f16ToF32(dst []float32, src []snug.Float16) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = F16ToFloat32(x)
+	}
+}
+
+func f32ToF16(dst []snug.Float16, src []float32) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = Float32ToF16(x)
+	}
+}
+
+// F16ToFloat32 returns the value of h. The bits of the magnitude, moved to
+// float32's place, are the value divided by 2^112, also for subnormals, so one
+// exact multiplication restores it.
+func F16ToFloat32(h snug.Float16) float32 {
+	sign := uint32(h&0x8000) << 16
+	mag := uint32(h&0x7fff) << 13
+	if mag >= 0x7c00<<13 { // infinity or NaN
+		bits := sign | 0x7f800000 | mag&0x007fffff
+		if mag&0x007fffff != 0 {
+			bits |= 0x00400000
+		}
+		return math.Float32frombits(bits)
+	}
+	const two112 = 0x1p112
+	return math.Float32frombits(sign | math.Float32bits(math.Float32frombits(mag)*two112))
+}
+
+// Float32ToF16 rounds x to the nearest binary16, ties to even.
+func Float32ToF16(x float32) snug.Float16 {
+	b := math.Float32bits(x)
+	sign := snug.Float16(b >> 16 & 0x8000)
+	b &= 0x7fffffff
+	switch {
+	case b > 0x7f800000: // NaN
+		return sign | 0x7e00 | snug.Float16(b>>13&0x1ff)
+	case b >= 0x47800000: // 65536 and more, infinity
+		return sign | 0x7c00
+	case b < 0x38800000: // below the smallest normal, 2^-14
+		// Adding 0.5 puts the result's bits at the end of the fraction, and
+		// the addition rounds as wanted.
+		f := math.Float32frombits(b) + 0.5
+		return sign | snug.Float16(math.Float32bits(f)-0x3f000000)
+	}
+	b += 0xfff + b>>13&1                             // round; a carry goes into the exponent
+	return sign | snug.Float16((b-(127-15)<<23)>>13) // may be infinity, as it should
+}
