@@ -1,0 +1,105 @@
+// Package adam is the float32 arithmetic of Adam with decoupled weight decay
+// (Kingma and Ba 2015, arXiv:1412.6980; Loshchilov and Hutter 2019,
+// arXiv:1711.05101), shared by every optimizer of snug that has it. With
+// c1 = 1-β1^t and c2 = √(1-β2^t) at step t, one update is
+//
+//	g ← g·gradScale
+//	m ← β1·m + (1-β1)·g
+//	v ← β2·v + (1-β2)·g²
+//	p ← p - lr·c2/c1 · m/(√v + ε·c2)
+//
+// which is the textbook's lr·m̂/(√v̂ + ε) with the bias corrections m̂ = m/c1 and
+// √v̂ = √v/c2 moved out of the loop. Decay multiplies p by 1-lr·wd, before the
+// update (torch) or after it (bitsandbytes).
+package adam
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// Hyper are the constants of one step.
+type Hyper struct {
+	LR, Beta1, Beta2, Eps, WeightDecay float32
+	Step                               int     // t, from 1
+	GradScale                          float32 // what gradients are multiplied by
+	DecayFirst                         bool    // torch's order; false decays after the update, as bitsandbytes does
+}
+
+// Coef are the factors of one step, rounded to float32 once.
+type Coef struct {
+	beta1, rest1 float32 // β1, 1-β1
+	beta2, rest2 float32 // β2, 1-β2
+	gradScale    float32
+	size         float32 // lr·c2/c1
+	eps          float32 // ε·c2
+	pre, post    float32 // 1-lr·wd at the side where p decays, 1 at the other
+}
+
+// Coef derives the factors in float64.
+func (h Hyper) Coef() Coef {
+	lr, beta1, beta2 := float64(h.LR), float64(h.Beta1), float64(h.Beta2)
+	c1 := 1 - power(beta1, h.Step)
+	c2 := math.Sqrt(1 - power(beta2, h.Step))
+	c := Coef{
+		beta1: h.Beta1, rest1: float32(1 - beta1),
+		beta2: h.Beta2, rest2: float32(1 - beta2),
+		gradScale: h.GradScale,
+		size:      float32(lr * c2 / c1),
+		eps:       float32(float64(h.Eps) * c2),
+		pre:       1, post: 1,
+	}
+	decay := float32(1 - float64(lr*float64(h.WeightDecay)))
+	if h.DecayFirst {
+		c.pre = decay
+	} else {
+		c.post = decay
+	}
+	return c
+}
+
+// power returns x^n for n >= 0 by squaring. It multiplies only and rounds each
+// product, so that the result is the same on every platform, which math.Pow
+// does not promise.
+func power(x float64, n int) float64 {
+	y := 1.0
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			y = float64(y * x)
+		}
+		x *= x
+	}
+	return y
+}
+
+// Kernels are the loops of one tier. All tiers give the same bits.
+type Kernels struct {
+	// Update applies one step; the four slices have the same length.
+	Update func(c Coef, p, m, v, g []float32)
+}
+
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Kernels]
+
+func init() { Registry.Add(cpu.Go, Kernels{Update: update}) }
+
+// Update applies one step to parameters p, first moment m and second moment v
+// with gradient g. The four slices have the same length, which the caller
+// checks, and do not overlap. A NaN or infinity in g reaches p, m and v of its
+// element. It runs on the calling goroutine and allocates nothing.
+func (c Coef) Update(p, m, v, g []float32) { Registry.Best().Update(c, p, m, v, g) }
+
+// update rounds every product and sum to float32 by itself: the conversions
+// forbid the compiler to fuse x*y + z.
+func update(c Coef, p, m, v, g []float32) {
+	p, m, v = p[:len(g)], m[:len(g)], v[:len(g)]
+	for i, gi := range g {
+		gi = float32(gi * c.gradScale)
+		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
+		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*gi)*gi)
+		root := float32(math.Sqrt(float64(vi)))
+		pi := float32(p[i]*c.pre) - float32(c.size*float32(mi/(root+c.eps)))
+		m[i], v[i], p[i] = mi, vi, float32(pi*c.post)
+	}
+}

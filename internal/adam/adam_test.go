@@ -1,0 +1,173 @@
+package adam
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// definition is one AdamW step on one element in float64, written from the
+// papers with the bias-corrected moments.
+func definition(h Hyper, p, m, v, g float64) (p2, m2, v2 float64) {
+	lr, b1, b2 := float64(h.LR), float64(h.Beta1), float64(h.Beta2)
+	decay := 1 - lr*float64(h.WeightDecay)
+	g *= float64(h.GradScale)
+	m = b1*m + (1-b1)*g
+	v = b2*v + (1-b2)*g*g
+	mHat := m / (1 - math.Pow(b1, float64(h.Step)))
+	vHat := v / (1 - math.Pow(b2, float64(h.Step)))
+	if h.DecayFirst {
+		p *= decay
+	}
+	p -= lr * mHat / (math.Sqrt(vHat) + float64(h.Eps))
+	if !h.DecayFirst {
+		p *= decay
+	}
+	return p, m, v
+}
+
+func TestAgainstDefinition(t *testing.T) {
+	hypers := []Hyper{
+		{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1},
+		{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 1},
+		{LR: 1e-2, Beta1: 0.8, Beta2: 0.99, Eps: 1e-3, WeightDecay: 2, GradScale: 1.0 / 1024},
+		{LR: 1e-3, Eps: 1e-6, WeightDecay: 0.01, GradScale: 1}, // β1 = β2 = 0: sign descent
+	}
+	const n, steps = 1003, 30
+	for tier, k := range Registry.All() {
+		for i, h := range hypers {
+			for _, first := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%d/%v", tier, i, first), func(t *testing.T) {
+					h.DecayFirst = first
+					rng := rand.New(rand.NewPCG(1, uint64(i)))
+					p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+					p64, m64, v64 := make([]float64, n), make([]float64, n), make([]float64, n)
+					for j := range p {
+						p[j] = float32(rng.NormFloat64())
+						p64[j] = float64(p[j])
+					}
+					for h.Step = 1; h.Step <= steps; h.Step++ {
+						for j := range g {
+							g[j] = float32(rng.NormFloat64()) / h.GradScale
+							p64[j], m64[j], v64[j] = definition(h, p64[j], m64[j], v64[j], float64(g[j]))
+						}
+						k.Update(h.Coef(), p, m, v, g)
+					}
+					// Each step rounds p once more, by half a unit in its last
+					// place; m and v forget their old rounding errors.
+					for j := range p {
+						require.InDelta(t, p64[j], p[j], steps*math.Abs(p64[j])*0x1p-23+2e-7, "p[%d]", j)
+						require.InDelta(t, m64[j], m[j], 1e-6, "m[%d]", j)
+						require.InEpsilon(t, 1+v64[j], 1+float64(v[j]), 2e-6, "v[%d]", j)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestBitsAndBytesForm compares the second order with the formula of
+// bitsandbytes' kernel, which has the bias corrections outside.
+func TestBitsAndBytesForm(t *testing.T) {
+	h := Hyper{LR: 0.02, Beta1: 0.9, Beta2: 0.999, Eps: 1e-4, WeightDecay: 0.5, Step: 7, GradScale: 1}
+	m0, v0, p0, g0 := 0.25, 0.01, 1.5, -0.5
+	m1, v1 := 0.9*m0+0.1*g0, 0.999*v0+0.001*g0*g0
+	c1, c2 := 1-math.Pow(0.9, 7), math.Sqrt(1-math.Pow(0.999, 7))
+	want := (p0 - 0.02*c2/c1*(m1/(math.Sqrt(v1)+1e-4*c2))) * (1 - 0.02*0.5)
+	for tier, k := range Registry.All() {
+		p, m, v, g := []float32{float32(p0)}, []float32{float32(m0)}, []float32{float32(v0)}, []float32{float32(g0)}
+		k.Update(h.Coef(), p, m, v, g)
+		require.InDelta(t, want, p[0], 1e-6, tier)
+	}
+}
+
+func TestCoefLateSteps(t *testing.T) {
+	h := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: math.MaxInt32}
+	c := h.Coef()
+	require.Equal(t, h.LR, c.size, "no bias correction is left")
+	require.Equal(t, h.Eps, c.eps)
+	for n := range 200 {
+		require.InEpsilon(t, math.Pow(0.97, float64(n)), power(0.97, n), 1e-14, n)
+	}
+}
+
+// sameBits compares with NaNs of any payload equal: which operand's payload
+// survives is the processor's choice.
+func sameBits(t require.TestingT, want, got []float32, msg string) {
+	for i := range want {
+		if want[i] != want[i] && got[i] != got[i] {
+			continue
+		}
+		require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got[i]), "%s[%d]: want %g, got %g", msg, i, want[i], got[i])
+	}
+}
+
+// tiersAgree checks that every tier gives the bits of the Go loop, element by
+// element, whatever the length and the alignment.
+func tiersAgree(t *rapid.T) {
+	value := rapid.Custom(func(t *rapid.T) float32 { return math.Float32frombits(rapid.Uint32().Draw(t, "bits")) })
+	off, n := rapid.IntRange(0, 3).Draw(t, "offset"), rapid.IntRange(0, 70).Draw(t, "n")
+	draw := func(name string) []float32 {
+		return rapid.SliceOfN(value, off+n+3, off+n+3).Draw(t, name)
+	}
+	p, m, v, g := draw("p"), draw("m"), draw("v"), draw("g")
+	h := Hyper{
+		LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.5,
+		Step: rapid.IntRange(1, 1e6).Draw(t, "step"), DecayFirst: rapid.Bool().Draw(t, "first"),
+	}
+	c := h.Coef()
+	for tier, k := range Registry.All() {
+		got, want := [3][]float32{}, [3][]float32{}
+		for i, x := range [][]float32{p, m, v} {
+			got[i], want[i] = append([]float32(nil), x...), append([]float32(nil), x...)
+		}
+		k.Update(c, got[0][off:off+n], got[1][off:off+n], got[2][off:off+n], g[off:off+n])
+		for i := off; i < off+n; i++ {
+			update(c, want[0][i:i+1], want[1][i:i+1], want[2][i:i+1], g[i:i+1])
+		}
+		for i, name := range []string{"p", "m", "v"} {
+			sameBits(t, want[i], got[i], fmt.Sprintf("%v: %s", tier, name))
+		}
+	}
+}
+
+func TestTiersAgree(t *testing.T) { rapid.Check(t, tiersAgree) }
+func FuzzTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersAgree)) }
+
+func TestNonFiniteStaysInItsElement(t *testing.T) {
+	h := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: 1, DecayFirst: true}
+	for tier, k := range Registry.All() {
+		p, m, v := []float32{1, 1, 1}, make([]float32, 3), make([]float32, 3)
+		k.Update(h.Coef(), p, m, v, []float32{1, float32(math.NaN()), -1})
+		require.InDelta(t, 1-1e-3, p[0], 1e-6, tier)
+		require.True(t, p[1] != p[1] && m[1] != m[1] && v[1] != v[1], tier)
+		require.InDelta(t, 1+1e-3, p[2], 1e-6, tier)
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	x := make([]float32, 256)
+	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: 1}.Coef()
+	require.Zero(t, testing.AllocsPerRun(10, func() { c.Update(x[:64], x[64:128], x[128:192], x[192:]) }))
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	const n = 1 << 12
+	p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+	for i := range g {
+		g[i] = float32(i%17) - 8
+	}
+	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, GradScale: 1, Step: 3}.Coef()
+	for tier, k := range Registry.All() {
+		b.Run(tier.String(), func(b *testing.B) {
+			b.SetBytes(28 * n)
+			for b.Loop() {
+				k.Update(c, p, m, v, g)
+			}
+		})
+	}
+}
