@@ -27,11 +27,14 @@ var tierNames = [numTiers]string{"go", "avx2", "avx512", "avx512bf16", "neon"}
 
 // String returns the name that SNUG_CPU takes.
 func (t Tier) String() string {
-	if t < 0 || t >= numTiers {
+	if !t.Known() {
 		return fmt.Sprintf("Tier(%d)", int(t))
 	}
 	return tierNames[t]
 }
+
+// Known reports whether t is one of the tiers above.
+func (t Tier) Known() bool { return t >= 0 && t < numTiers }
 
 // Has reports whether this machine executes tier t.
 func (t Tier) Has() bool {

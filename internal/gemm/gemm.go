@@ -26,8 +26,9 @@ type Matrix struct {
 	Trans  bool
 }
 
-// Kernel is a micro-kernel: for packed panels a[kc][MR] and b[kc][NR] it adds
-// aᵀb to the MR×NR floats of c, whose rows lie ldc apart.
+// Kernel is a micro-kernel: for packed panels a[kc][MR] and b[kc][NR], kc at
+// least 1, it adds aᵀb to the MR×NR floats of c, whose rows lie ldc apart. NR
+// divides tileN.
 type Kernel struct {
 	MR, NR int
 	Add    func(a, b, c []float32, ldc int)
@@ -38,11 +39,12 @@ var Registry cpu.Registry[Kernel]
 
 func init() { Registry.Add(cpu.Go, Kernel{2, 4, add2x4}) }
 
-// The tile of C and the depth of a packed block: 64 KiB of A, 128 KiB of B and
-// 32 KiB of C.
+// The tile of C and the depth of a packed block: 96 KiB of A, 256 KiB of B and
+// 96 KiB of C, which a core's second-level cache holds. A tile has as many rows
+// of tileM as are a multiple of MR.
 const (
-	tileM = 64
-	tileN = 128
+	tileM = 96
+	tileN = 256
 	tileK = 256
 )
 
@@ -57,7 +59,8 @@ type args struct {
 	m, n, k     int
 	alpha, beta float32
 	a, b, c     Matrix
-	tilesN      int
+	tileM       int // rows of a tile
+	tilesN      int // tiles side by side
 }
 
 var tiles = cpu.NewTask(func(g *args, item int) { g.tile(item/g.tilesN, item%g.tilesN) })
@@ -83,8 +86,15 @@ func newArgs(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) (g
 	if m <= 0 || n <= 0 {
 		return g, 0
 	}
-	g = args{Registry.Best(), m, n, k, alpha, beta, a, b, c, cpu.Chunks(n, tileN)}
-	return g, cpu.Chunks(m, tileM) * g.tilesN
+	g = args{kern: Registry.Best(), m: m, n: n, k: k, alpha: alpha, beta: beta, a: a, b: b, c: c}
+	return g, g.cut()
+}
+
+// cut lays the tiles out and returns their number.
+func (g *args) cut() int {
+	g.tileM = tileM / g.kern.MR * g.kern.MR
+	g.tilesN = cpu.Chunks(g.n, tileN)
+	return cpu.Chunks(g.m, g.tileM) * g.tilesN
 }
 
 // tile computes tile (i, j) of C.
@@ -94,7 +104,7 @@ func (g *args) tile(i, j int) {
 	pa, rest := (*buf)[:tileM*tileK], (*buf)[tileM*tileK:]
 	pb, rest := rest[:tileK*tileN], rest[tileK*tileN:]
 	pc, conv := rest[:tileM*tileN], rest[tileM*tileN:]
-	m0, m1 := cpu.Chunk(g.m, tileM, i)
+	m0, m1 := cpu.Chunk(g.m, g.tileM, i)
 	n0, n1 := cpu.Chunk(g.n, tileN, j)
 	mr, nr := g.kern.MR, g.kern.NR
 	clear(pc)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/stretchr/testify/require"
 )
@@ -102,9 +101,9 @@ func TestMulAgainstDefinition(t *testing.T) {
 					alpha = 1
 				}
 				before := Matrix{view(c.Data.DType(), floats(c.Data)), c.Stride, false}
-				g, count := newArgs(m, n, k, alpha, a, b, beta, c)
+				g, _ := newArgs(m, n, k, alpha, a, b, beta, c)
 				g.kern = kern
-				for i := range count {
+				for i := range g.cut() {
 					g.tile(i/g.tilesN, i%g.tilesN)
 				}
 				t.Run(fmt.Sprintf("%v/%v", tier, s), func(t *testing.T) {
@@ -161,20 +160,15 @@ func TestMulAllocatesNothing(t *testing.T) {
 func BenchmarkMul(b *testing.B) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-		for _, n := range []int{64, 128, 512, 1024} {
-			for tier := range Registry.All() {
-				if tier != Registry.Tier() && tier != cpu.Go {
-					continue
+		for _, n := range []int{32, 64, 128, 512, 1024} {
+			x, y := random(rng, dt, n, n, 0, false), random(rng, dt, n, n, 0, true)
+			c := random(rng, dt, n, n, 0, false)
+			b.Run(fmt.Sprintf("%v/%v/%d", Registry.Tier(), dt, n), func(b *testing.B) {
+				for b.Loop() {
+					Mul(n, n, n, 1, x, y, 0, c)
 				}
-				x, y := random(rng, dt, n, n, 0, false), random(rng, dt, n, n, 0, true)
-				c := random(rng, dt, n, n, 0, false)
-				b.Run(fmt.Sprintf("%v/%v/%d", tier, dt, n), func(b *testing.B) {
-					for b.Loop() {
-						Mul(n, n, n, 1, x, y, 0, c)
-					}
-					b.ReportMetric(float64(b.N)*2*float64(n)*float64(n)*float64(n)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-				})
-			}
+				b.ReportMetric(float64(b.N)*2*float64(n)*float64(n)*float64(n)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
 		}
 	}
 }
