@@ -8,7 +8,7 @@ if [ "${1:-}" = -check ]; then
     out=$(mktemp -d)
     trap 'rm -rf "$out"' EXIT
 fi
-for family in gemm; do
+for family in gemm half; do
     mkdir -p "$out/$family"
     go run "./$family" -pkg "$family" -out "$out/$family/kernel_amd64.s" -stubs "$out/$family/kernel_amd64.go"
     if [ "$out" != .. ]; then
