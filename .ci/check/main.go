@@ -1,0 +1,108 @@
+// Check compares the figures that examples/gpt prints with what the README
+// promises of them.
+//
+//	check ON.json OFF.json     a run with all techniques and one without any
+//	check -compare FILE.json   the runs of -compare
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+)
+
+type report struct {
+	Preset     string   `json:"preset"`
+	Steps      int      `json:"steps"`
+	LossFirst  float64  `json:"loss_first"`
+	LossLast   float64  `json:"loss_last"`
+	Predicted  int64    `json:"predicted_peak_bytes"`
+	Measured   int64    `json:"measured_peak_bytes"`
+	Techniques []string `json:"techniques"`
+	Components map[string]struct {
+		Predicted int64 `json:"predicted"`
+		Measured  int64 `json:"measured"`
+	} `json:"components"`
+}
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "-compare":
+		err = checkCompare(os.Args[2])
+	case len(os.Args) == 3:
+		err = checkPair(os.Args[1], os.Args[2])
+	default:
+		err = errors.New("usage: check [-compare] FILE...")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "check:", err)
+		os.Exit(1)
+	}
+}
+
+func read(file string, to any) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, to)
+}
+
+// checkPair holds a run with all techniques against one without.
+func checkPair(onFile, offFile string) error {
+	var on, off report
+	if err := errors.Join(read(onFile, &on), read(offFile, &off)); err != nil {
+		return err
+	}
+	if len(on.Techniques) != 6 || len(off.Techniques) != 0 || on.Preset != "small" || on.Steps != 200 || off.Steps != 200 {
+		return fmt.Errorf("want 200 steps of small with all techniques and without, not %+v and %+v", on, off)
+	}
+	loss := math.Abs(on.LossLast/off.LossLast - 1)
+	memory := float64(on.Measured) / float64(off.Measured)
+	fmt.Printf("held-out loss: %.4f with all techniques, %.4f without: %.2f %% apart, want at most 1 %%\n", on.LossLast, off.LossLast, 100*loss)
+	fmt.Printf("peak: %d bytes, %d without: %.1f %%, want at most 40 %%\n", on.Measured, off.Measured, 100*memory)
+	if !(loss <= 0.01) || !(memory <= 0.4) || !(off.LossLast < 0.8*off.LossFirst) {
+		return errors.New("out of bounds")
+	}
+	return errors.Join(predictions(on), predictions(off))
+}
+
+func checkCompare(file string) error {
+	var list []report
+	if err := read(file, &list); err != nil {
+		return err
+	}
+	if len(list) != 8 {
+		return fmt.Errorf("%d runs, want 8", len(list))
+	}
+	var errs []error
+	for _, r := range list {
+		errs = append(errs, predictions(r))
+	}
+	return errors.Join(errs...)
+}
+
+// predictions checks every component's measured peak.
+func predictions(r report) error {
+	if len(r.Components) == 0 {
+		return fmt.Errorf("%v: no components", r.Techniques)
+	}
+	near := func(what string, predicted, measured int64) error {
+		if d := math.Abs(float64(measured - predicted)); d > 0.05*float64(predicted) {
+			return fmt.Errorf("%v: %s: %d bytes predicted, %d measured", r.Techniques, what, predicted, measured)
+		}
+		return nil
+	}
+	errs := []error{near("total", r.Predicted, r.Measured)}
+	for name, c := range r.Components {
+		errs = append(errs, near(name, c.Predicted, c.Measured))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	fmt.Printf("%v: predicted peak within %.2f %%\n", r.Techniques, 100*math.Abs(float64(r.Measured)/float64(r.Predicted)-1))
+	return nil
+}

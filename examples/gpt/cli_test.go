@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// asProgram makes the test binary run the program instead, so that tests can
+// start it in a process of its own.
+const asProgram = "GPT_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func command(t *testing.T, args ...string) *exec.Cmd {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+// textFile writes a text of n lines and returns its name.
+func textFile(t *testing.T, n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString([]string{"the cat", "a dog", "some bird", "no fish"}[mix(uint64(i))%4])
+		b.WriteString([]string{" sat", " ran", " sang"}[mix(uint64(i)+99)%3] + " on the mat\n")
+	}
+	name := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(name, []byte(b.String()), 0o600))
+	return name
+}
+
+func runArgs(args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(context.Background(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestTrainingLowersTheLossAndReportsIt(t *testing.T) {
+	text := textFile(t, 500)
+	for _, off := range []string{"", "all", "amp,offload"} {
+		status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-off", off)
+		require.Zero(t, status, errs)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		for _, key := range []string{"preset", "params", "steps", "tokens", "loss_first", "loss_last", "tokens_per_s",
+			"peak_rss_bytes", "predicted_peak_bytes", "measured_peak_bytes", "techniques"} {
+			require.Contains(t, r, key)
+		}
+		require.Less(t, r["loss_last"], r["loss_first"].(float64)-1)
+		require.Contains(t, out, "predicted peak memory")
+		require.Contains(t, out, "step 20/20")
+		require.Contains(t, out, "the model writes")
+	}
+}
+
+func TestBadInputIsOneLineAndStatus2(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	short := filepath.Join(dir, "short")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	require.NoError(t, os.WriteFile(short, []byte("too short"), 0o600))
+	for _, args := range [][]string{
+		{"-text", filepath.Join(dir, "missing")}, {"-text", empty}, {"-text", short},
+		{"-preset", "huge"}, {"-off", "amp,magic"}, {"-steps", "0"}, {"-steps", "x"}, {"-dtype", "f8"}, {"-nonsense"}, {"extra"},
+		{"-save-every", "0"}, {"-o", "x.svg"}, {"-compare", "-off", "amp"}, {"-compare", "-o", filepath.Join(dir, "x.png")},
+		{"-compare", "-o", filepath.Join(dir, "none", "x.svg")}, {"-compare", "-checkpoint", dir},
+		{"-checkpoint", filepath.Join(short, "below-a-file")},
+	} {
+		status, out, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
+		require.Equal(t, 2, status, "%v: %s", args, errs)
+		require.Equal(t, 1, strings.Count(errs, "\n"), "%v: one line, not %q", args, errs)
+		require.Empty(t, out, "%v", args)
+	}
+	status, out, _ := runArgs("-h")
+	require.Zero(t, status)
+	require.Contains(t, out, "-preset")
+}
+
+// lossLines are the lines with losses, without the speed.
+func lossLines(out string) (list []string) {
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "step ") {
+			list = append(list, strings.Join(strings.Fields(line)[:4], " "))
+		}
+	}
+	return list
+}
+
+func finalLosses(t *testing.T, out string) (first, last float64) {
+	var r report
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+	return r.LossFirst, r.LossLast
+}
+
+// A run that is killed, again and again, and resumed ends with the bits of one
+// that was not.
+func TestKilledRunResumes(t *testing.T) {
+	text := textFile(t, 500)
+	for _, off := range []string{"", "all"} {
+		args := []string{"-preset", "tiny", "-steps", "30", "-text", text, "-json", "-off", off, "-save-every", "1"}
+		_, out, errs := runArgs(append(args, "-checkpoint", t.TempDir())...)
+		require.Empty(t, errs)
+		first, last := finalLosses(t, out)
+
+		dir := t.TempDir()
+		args = append(args, "-checkpoint", dir)
+		for kill := range 4 {
+			cmd := command(t, args...)
+			require.NoError(t, cmd.Start())
+			waitForStep(t, dir, 5*kill+3)
+			require.NoError(t, cmd.Process.Kill())
+			require.Error(t, cmd.Wait(), "it was killed")
+		}
+		status, out, errs := runArgs(args...)
+		require.Zero(t, status, errs)
+		gotFirst, gotLast := finalLosses(t, out)
+		require.Equal(t, first, gotFirst)
+		require.Equal(t, last, gotLast)
+		left, err := filepath.Glob(filepath.Join(dir, "step-*"))
+		require.NoError(t, err)
+		require.Len(t, left, 1, "one checkpoint is kept")
+	}
+}
+
+// waitForStep waits until a checkpoint of a step or a later one is there.
+func waitForStep(t *testing.T, dir string, step int) {
+	for range 2000 {
+		c := &checkpoints{dir: dir}
+		if found, _ := filepath.Glob(filepath.Join(dir, "step-*")); len(found) > 0 {
+			if c.header, _ = readHeader(found[len(found)-1]); c.header != nil && c.header.Step >= step {
+				return
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("no checkpoint of step %d appeared", step)
+}
+
+func TestCheckpointsOfAnotherRunAndDamagedOnes(t *testing.T) {
+	text := textFile(t, 500)
+	dir := t.TempDir()
+	args := []string{"-preset", "tiny", "-steps", "2", "-text", text, "-checkpoint", dir}
+	status, _, errs := runArgs(args...)
+	require.Zero(t, status, errs)
+	before := snapshot(t, dir)
+	for what, more := range map[string][]string{
+		"seed": {"-seed", "9"}, "steps": {"-steps", "3"}, "techniques": {"-off", "quant8"}, "text": {"-text", textFile(t, 600)}, "type": {"-dtype", "f16"},
+	} {
+		status, out, errs := runArgs(append(args, more...)...)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, what)
+		require.Equal(t, 1, strings.Count(errs, "\n"))
+		require.Empty(t, out)
+		require.Equal(t, before, snapshot(t, dir))
+	}
+	for name, text := range before {
+		for _, damaged := range [][]byte{nil, []byte(text)[:len(text)/2], flipped(text, len(text)/2)} {
+			require.NoError(t, os.WriteFile(name, damaged, 0o600))
+			status, _, errs := runArgs(args...)
+			if filepath.Base(name) == "run.json" && status == 0 {
+				continue // a flipped bit in a number that is still right
+			}
+			require.Equal(t, 2, status, "%s", name)
+			require.Contains(t, errs, "checkpoint")
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		}
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	status, _, errs = runArgs(args...)
+	require.Zero(t, status, "a finished run can be opened again: %s", errs)
+	require.Equal(t, before, snapshot(t, dir))
+}
+
+func flipped(text string, at int) []byte {
+	b := []byte(text)
+	b[at] ^= 4
+	return b
+}
+
+// snapshot returns the contents of all files of a folder.
+func snapshot(t *testing.T, dir string) map[string]string {
+	files := map[string]string{}
+	require.NoError(t, filepath.Walk(dir, func(name string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		files[name] = string(b)
+		return err
+	}))
+	return files
+}
+
+func TestCompare(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	chart := filepath.Join(t.TempDir(), "out.svg")
+	status, out, errs := runArgs("-compare", "-preset", "tiny", "-steps", "3", "-text", textFile(t, 500), "-o", chart, "-json")
+	require.Zero(t, status, errs)
+	for _, set := range sets() {
+		require.Contains(t, out, set.String())
+	}
+	var reports []report
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &reports))
+	require.Len(t, reports, len(sets()))
+	for _, r := range reports {
+		for name, b := range r.ByComponent {
+			require.InDelta(t, b.Predicted, b.Measured, 0.05*float64(b.Predicted), "%v: %s", r.Techniques, name)
+		}
+	}
+	svg, err := os.ReadFile(chart)
+	require.NoError(t, err)
+	require.Contains(t, string(svg), "<svg")
+	require.Contains(t, string(svg), "quant8")
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// sets are the technique sets that -compare runs: none, each alone, all.
+func sets() []techniques {
+	list := []techniques{{}}
+	for i := range numTechniques {
+		var t techniques
+		t[i] = true
+		list = append(list, t)
+	}
+	return append(list, allTechniques())
+}
+
+// compare runs every technique set in a process of its own and prints what
+// each took.
+func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
+	if o.output != "" {
+		if err := writable(o.output); err != nil {
+			return inputError{err}
+		}
+	}
+	// Bad input is told once, before the runs.
+	if _, err := loadCorpus(o.text, o.preset); err != nil {
+		return inputError{err}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var reports []*report
+	for i, on := range sets() {
+		fmt.Fprintf(stderr, "run %d of %d: %v\n", i+1, len(sets()), on)
+		r, err := runProcess(ctx, self, o, on)
+		if err != nil {
+			return fmt.Errorf("with techniques %v: %w", on, err)
+		}
+		reports = append(reports, r)
+	}
+	printComparison(stdout, reports)
+	if o.output != "" {
+		if err := writeChart(o.output, reports); err != nil {
+			return err
+		}
+	}
+	if !o.json {
+		return nil
+	}
+	line, err := json.Marshal(reports)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s\n", line)
+	return err
+}
+
+// writable checks that a file can be written without changing it.
+func writable(name string) error {
+	if ext := filepath.Ext(name); ext != ".svg" {
+		return fmt.Errorf("-o %s: the chart is SVG, so the name ends in .svg", name)
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// runProcess runs this program with a technique set and returns its report.
+func runProcess(ctx context.Context, self string, o options, on techniques) (*report, error) {
+	var off []string
+	for i, name := range techniqueNames {
+		if !on[i] {
+			off = append(off, name)
+		}
+	}
+	low := o.dtype
+	cmd := exec.CommandContext(ctx, self, "-json", "-preset", o.name, "-steps", strconv.Itoa(o.steps), "-text", o.text,
+		"-seed", strconv.FormatUint(o.seed, 10), "-dtype", low.String(), "-off", strings.Join(off, ","))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, errors.Join(err, errors.New(strings.TrimSpace(stderr.String())))
+	}
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	r := new(report)
+	if err := json.Unmarshal(lines[len(lines)-1], r); err != nil {
+		return nil, err
+	}
+	for c, name := range componentNames {
+		r.predicted[c], r.measured[c] = r.ByComponent[name].Predicted, r.ByComponent[name].Measured
+	}
+	return r, nil
+}
+
+// label names a report by its techniques.
+func (r *report) label() string {
+	switch len(r.Techniques) {
+	case 0:
+		return "none"
+	case int(numTechniques):
+		return "all"
+	}
+	return strings.Join(r.Techniques, "+")
+}
+
+// worst returns the component whose prediction is farthest off, in percent.
+func (r *report) worst() (name string, off float64) {
+	name = "–"
+	for c := range componentNames {
+		p, m := float64(r.predicted[c]), float64(r.measured[c])
+		if p == m {
+			continue
+		}
+		if d := 100 * (m - p) / max(p, 1); max(d, -d) > max(off, -off) {
+			name, off = componentNames[c], d
+		}
+	}
+	return name, off
+}
+
+func printComparison(w io.Writer, reports []*report) {
+	base := reports[0]
+	t := table(w)
+	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\ttokens/s\tloss\tagainst none\t")
+	for _, r := range reports {
+		name, off := r.worst()
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
+			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
+	}
+	t.Flush()
+}

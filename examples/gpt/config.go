@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// preset is the size of a model and of its training run.
+type preset struct {
+	name               string
+	vocab, dim         int
+	layers, heads      int
+	context            int // tokens in a sequence
+	microBatch, window int // sequences in a micro-batch, micro-batches in a step
+	steps              int
+	lr                 float32
+	lossRows           int // rows of logits that exist at a time
+	chunk              int // elements of a page of optimizer state
+	hostShare          int // with offload, 1/hostShare of the state stays in host memory
+	text               int // bytes of text to read at most
+	heldOut            int // sequences to measure the loss on
+	sampled            int // tokens to write at the end
+}
+
+var presets = []preset{
+	{
+		name: "tiny", vocab: 320, dim: 32, layers: 2, heads: 2, context: 32, microBatch: 1, window: 4,
+		steps: 20, lr: 3e-3, lossRows: 16, chunk: 512, hostShare: 4, text: 1 << 20, heldOut: 8, sampled: 16,
+	}, {
+		name: "small", vocab: 1024, dim: 128, layers: 4, heads: 4, context: 128, microBatch: 1, window: 4,
+		steps: 200, lr: 3e-3, lossRows: 64, chunk: 4096, hostShare: 4, text: 4 << 20, heldOut: 16, sampled: 96,
+	}, {
+		name: "34m", vocab: 16384, dim: 512, layers: 8, heads: 8, context: 512, microBatch: 2, window: 4,
+		steps: 20, lr: 6e-4, lossRows: 64, chunk: 65536, hostShare: 16, text: 8 << 20, heldOut: 2, sampled: 16,
+	},
+}
+
+func presetNamed(name string) (preset, error) {
+	var names []string
+	for _, p := range presets {
+		if p.name == name {
+			return p, nil
+		}
+		names = append(names, p.name)
+	}
+	return preset{}, fmt.Errorf("unknown preset %q, want one of %s", name, strings.Join(names, ", "))
+}
+
+// technique is one way to save memory.
+type technique int
+
+const (
+	useAMP technique = iota
+	useAccum
+	useRemat
+	useQuant8
+	useAttention
+	useOffload
+	numTechniques
+)
+
+var techniqueNames = []string{"amp", "accum", "remat", "quant8", "attention", "offload"}
+
+// techniques is a set of techniques.
+type techniques [numTechniques]bool
+
+func allTechniques() (t techniques) {
+	for i := range t {
+		t[i] = true
+	}
+	return t
+}
+
+// names returns the techniques of the set in a fixed order; never nil.
+func (t techniques) names() []string {
+	names := []string{}
+	for i, on := range t {
+		if on {
+			names = append(names, techniqueNames[i])
+		}
+	}
+	return names
+}
+
+// String returns "all", "none" or the names with plus signs between them.
+func (t techniques) String() string {
+	switch t {
+	case allTechniques():
+		return "all"
+	case techniques{}:
+		return "none"
+	}
+	return strings.Join(t.names(), "+")
+}
+
+// without takes the techniques that a comma-separated list names out of t.
+func (t techniques) without(list string) (techniques, error) {
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			continue
+		}
+		i := slices.Index(techniqueNames, name)
+		if i < 0 {
+			return t, fmt.Errorf("unknown technique %q, want some of %s", name, strings.Join(techniqueNames, ","))
+		}
+		t[i] = false
+	}
+	return t, nil
+}
+
+// config is everything that the losses of a run depend on, and nothing else.
+type config struct {
+	preset
+	on    techniques
+	dtype snug.DType // of weights and activations
+	seed  uint64
+}
+
+// batch returns the sequences in a micro-batch and the micro-batches in a
+// step; their product does not depend on the techniques.
+func (c config) batch() (sequences, micros int) {
+	if c.on[useAccum] {
+		return c.microBatch, c.window
+	}
+	return c.microBatch * c.window, 1
+}
+
+// learningRate warms up over a tenth of the run and falls linearly to a tenth.
+func (c config) learningRate(step int) float32 {
+	warm := max(1, c.steps/10)
+	if step < warm {
+		return c.lr * float32(step+1) / float32(warm)
+	}
+	done := float32(step-warm) / float32(max(1, c.steps-warm))
+	return c.lr * (1 - 0.9*done)
+}

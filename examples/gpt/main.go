@@ -1,0 +1,201 @@
+// Gpt trains a small GPT on text with every technique of snug: mixed
+// precision, gradient accumulation, rematerialization, 8-bit AdamW, tiled
+// attention and paged optimizer state. It predicts what the run will take,
+// trains, and says what it took.
+//
+//	go run ./examples/gpt                       a small model on Go's own source
+//	go run ./examples/gpt -off quant8,offload   without two of the techniques
+//	go run ./examples/gpt -compare -o out.svg   each technique alone, none and all
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/snug-ml/snug"
+)
+
+// options are the command line.
+type options struct {
+	config
+	text       string
+	checkpoint string
+	saveEvery  int
+	compare    bool
+	output     string
+	json       bool
+}
+
+// inputError is an error in what the user gave.
+type inputError struct{ error }
+
+func (e inputError) Unwrap() error { return e.error }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the program: it returns the exit status, 2 for bad input.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		return 0
+	}
+	if err == nil {
+		if o.compare {
+			err = compare(ctx, o, stdout, stderr)
+		} else {
+			err = trainAndReport(ctx, o, stdout, stderr)
+		}
+	}
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "gpt:", err)
+	if errors.As(err, new(inputError)) {
+		return 2
+	}
+	return 1
+}
+
+const usage = `usage: gpt [flags]
+
+  -preset NAME      small (default), 34m or tiny
+  -steps N          optimizer steps; default: the preset's
+  -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
+  -seed N           of weights and batches; default 1
+  -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
+  -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
+  -compare          run with none, each alone and all of them, and compare
+  -o FILE           with -compare: also write the table and a chart as SVG
+  -checkpoint DIR   save the run in DIR, and go on from what is there
+  -save-every N     steps between checkpoints; default 25
+  -json             end with one line of JSON
+`
+
+func parse(args []string) (o options, err error) {
+	fs := flag.NewFlagSet("gpt", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	name := fs.String("preset", "small", "")
+	steps := fs.Int("steps", -1, "")
+	fs.StringVar(&o.text, "text", "", "")
+	fs.Uint64Var(&o.seed, "seed", 1, "")
+	dtype := fs.String("dtype", "bf16", "")
+	off := fs.String("off", "", "")
+	fs.BoolVar(&o.compare, "compare", false, "")
+	fs.StringVar(&o.output, "o", "", "")
+	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
+	fs.IntVar(&o.saveEvery, "save-every", 25, "")
+	fs.BoolVar(&o.json, "json", false, "")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return o, err
+		}
+		return o, inputError{err}
+	}
+	if err := o.complete(*name, *steps, *dtype, *off, fs.Args()); err != nil {
+		return o, inputError{err}
+	}
+	return o, nil
+}
+
+// complete checks the flags and fills in the configuration.
+func (o *options) complete(name string, steps int, dtype, off string, rest []string) (err error) {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if o.preset, err = presetNamed(name); err != nil {
+		return err
+	}
+	if steps == 0 || steps < -1 {
+		return fmt.Errorf("-steps %d: want at least 1", steps)
+	}
+	if steps > 0 {
+		o.steps = steps
+	}
+	if o.saveEvery < 1 {
+		return fmt.Errorf("-save-every %d: want at least 1", o.saveEvery)
+	}
+	low, err := snug.ParseDType(dtype)
+	if err != nil || low != snug.BF16 && low != snug.F16 {
+		return fmt.Errorf("-dtype %q: want bf16 or f16", dtype)
+	}
+	if off == "all" {
+		o.on = techniques{}
+	} else if o.on, err = allTechniques().without(off); err != nil {
+		return err
+	}
+	o.dtype = computeType(o.on, low)
+	switch {
+	case o.output != "" && !o.compare:
+		return errors.New("-o goes with -compare")
+	case o.compare && off != "":
+		return errors.New("-compare chooses the techniques itself: it does not go with -off")
+	case o.compare && o.checkpoint != "":
+		return errors.New("-compare does not go with -checkpoint")
+	}
+	return nil
+}
+
+// trainAndReport is one run: prediction, training, measurement, sample.
+func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	// Buffers are used again and again, so there is little to collect. A low
+	// growth limit keeps what little there is out of the peak.
+	debug.SetGCPercent(25)
+	data, err := loadCorpus(o.text, o.preset)
+	if err != nil {
+		return inputError{err}
+	}
+	saved, err := openCheckpoints(o.checkpoint)
+	if err != nil {
+		return inputError{err}
+	}
+	if err := saved.matches(o.config, data); err != nil {
+		return inputError{err}
+	}
+	pages, clean, err := pageFolder(o)
+	if err != nil {
+		return inputError{err}
+	}
+	defer clean()
+	if err := printPrediction(stdout, o.config); err != nil {
+		return err
+	}
+	base := peakRSS()
+	t, err := newTrainer(o.config, data, pages, saved)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	rep, err := t.run(ctx, o, saved, newProgress(stdout, stderr, o.steps))
+	if err != nil {
+		return err
+	}
+	rep.baseRSS = base
+	return rep.print(ctx, stdout, t, o.json)
+}
+
+// pageFolder returns a folder for paged state and how to remove it. Pages are
+// scratch: what lasts is in the checkpoints.
+func pageFolder(o options) (dir string, clean func(), err error) {
+	switch {
+	case !o.on[useOffload]:
+		return "", func() {}, nil
+	case o.checkpoint != "":
+		dir = filepath.Join(o.checkpoint, "pages")
+	default:
+		dir, err = os.MkdirTemp("", "snug-pages-")
+	}
+	return dir, func() { os.RemoveAll(dir) }, err
+}

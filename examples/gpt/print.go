@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// mib formats bytes.
+func mib(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }
+
+// percent formats a as a share of b.
+func percent(a, b int64) string {
+	if b == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(a)/float64(b))
+}
+
+func table(w io.Writer) *tabwriter.Writer {
+	return tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+}
+
+// printPrediction prints what the run will take, with its techniques and
+// without any.
+func printPrediction(w io.Writer, c config) error {
+	with, err := c.predict()
+	if err != nil {
+		return err
+	}
+	plain := c
+	plain.on = techniques{}
+	plain.dtype = computeType(plain.on, c.dtype)
+	without, err := plain.predict()
+	if err != nil {
+		return err
+	}
+	sequences, micros := c.batch()
+	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %d × %d sequences of %d tokens a step\n",
+		c.name, c.parameters(), c.layers, c.dim, micros, sequences, c.context)
+	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
+	t := table(w)
+	fmt.Fprintf(t, "\twithout\twith\tshare\t\n")
+	for i, name := range componentNames {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, mib(without[i]), mib(with[i]), percent(with[i], without[i]))
+	}
+	fmt.Fprintf(t, "total\t%s\t%s\t%s\t\n", mib(without.total()), mib(with.total()), percent(with.total(), without.total()))
+	if c.on[useOffload] {
+		master, state := c.stateBytes()
+		defer fmt.Fprintf(w, "master weights and optimizer state are %s, paged to disk: %s stay in host memory\n\n",
+			mib(master+state), mib(min(c.hostLimit(), master+state)))
+	}
+	return t.Flush()
+}
+
+// printMeasured prints what the run took against what was predicted.
+func printMeasured(w io.Writer, r *report) {
+	fmt.Fprintf(w, "\npeak memory\n")
+	t := table(w)
+	fmt.Fprintf(t, "\tpredicted\tmeasured\tmeasured/predicted\t\n")
+	row := func(name string, predicted, measured int64) {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, mib(predicted), mib(measured), percent(measured, predicted))
+	}
+	for c, name := range componentNames {
+		row(name, r.predicted[c], r.measured[c])
+	}
+	row("total", r.Predicted, r.Measured)
+	if r.PeakRSS > 0 {
+		row("process (peak RSS)", r.Predicted+r.baseRSS, r.PeakRSS)
+	}
+	t.Flush()
+	if r.PeakRSS > 0 {
+		fmt.Fprintf(w, "the process's prediction adds the %s that it took before the model was made: runtime, code and text\n", mib(r.baseRSS))
+	}
+}
+
+// progress shows how far training is: a bar on a terminal, else plain lines.
+type progress struct {
+	out   io.Writer
+	bar   *progressbar.ProgressBar // nil without a terminal
+	steps int
+}
+
+func newProgress(stdout, stderr io.Writer, steps int) *progress {
+	p := &progress{out: stdout, steps: steps}
+	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.bar = progressbar.NewOptions(steps, progressbar.OptionSetWriter(f),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(), progressbar.OptionClearOnFinish())
+	}
+	return p
+}
+
+// step shows that step number done has ended.
+func (p *progress) step(done int, loss, tokensPerS float64, bytes int64) {
+	if p.bar != nil {
+		p.bar.Describe(fmt.Sprintf("loss %.4f  %.0f tokens/s  %s", loss, tokensPerS, mib(bytes)))
+		_ = p.bar.Set(done) // a bar that cannot be drawn does not stop training
+		return
+	}
+	if every := max(1, p.steps/10); done%every == 0 || done == 1 || done == p.steps {
+		fmt.Fprintf(p.out, "step %d/%d  loss %.4f  %.0f tokens/s  %s\n", done, p.steps, loss, tokensPerS, mib(bytes))
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}

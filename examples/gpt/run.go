@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+)
+
+// report is what a run found.
+type report struct {
+	Preset       string               `json:"preset"`
+	Params       int64                `json:"params"`
+	Steps        int                  `json:"steps"`
+	Tokens       int64                `json:"tokens"`
+	LossFirst    float64              `json:"loss_first"`
+	LossLast     float64              `json:"loss_last"`
+	TokensPerS   float64              `json:"tokens_per_s"`
+	PeakRSS      int64                `json:"peak_rss_bytes"`
+	Predicted    int64                `json:"predicted_peak_bytes"`
+	Measured     int64                `json:"measured_peak_bytes"`
+	Techniques   []string             `json:"techniques"`
+	ByComponent  map[string]peakBytes `json:"components"`
+	predicted    bytesBy
+	measured     bytesBy
+	baseRSS      int64
+	trainingLoss []float64 // of the steps of this process
+}
+
+// peakBytes is a component's predicted and measured peak.
+type peakBytes struct {
+	Predicted int64 `json:"predicted"`
+	Measured  int64 `json:"measured"`
+}
+
+// run trains to the last step and measures.
+func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *progress) (*report, error) {
+	r := &report{Preset: o.name, Params: o.parameters(), Steps: o.steps, Techniques: o.on.names()}
+	var err error
+	if t.step == 0 {
+		if t.first, err = t.heldOutLoss(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r.LossFirst = t.first
+	sequences, micros := t.batch()
+	perStep := sequences * micros * t.context
+	began, start := time.Now(), t.step
+	for t.step < o.steps {
+		loss, err := t.train(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("step %d: %w", t.step+1, err)
+		}
+		r.trainingLoss = append(r.trainingLoss, loss)
+		done := t.step - start
+		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.meter.total())
+		if saved.on() && (t.step%o.saveEvery == 0 || t.step == o.steps) {
+			if err := saved.save(t); err != nil {
+				return nil, fmt.Errorf("save a checkpoint at step %d: %w", t.step, err)
+			}
+		}
+	}
+	if done := t.step - start; done > 0 {
+		r.TokensPerS = float64(done*perStep) / time.Since(began).Seconds()
+	}
+	p.end()
+	r.Tokens = int64(o.steps) * int64(perStep)
+	r.measured, r.Measured = t.meter.peak, t.meter.peakTotal
+	if r.predicted, err = o.predict(); err != nil {
+		return nil, err
+	}
+	r.Predicted = r.predicted.total()
+	r.ByComponent = map[string]peakBytes{}
+	for c, name := range componentNames {
+		r.ByComponent[name] = peakBytes{r.predicted[c], r.measured[c]}
+	}
+	r.PeakRSS = peakRSS()
+	r.LossLast, err = t.heldOutLoss(ctx)
+	return r, err
+}
+
+// print writes the measurements, a sample and, if asked, the line of JSON.
+func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool) error {
+	printMeasured(w, r)
+	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %d steps; %.0f tokens/s on %d cores\n",
+		r.LossFirst, r.LossLast, r.Steps, r.TokensPerS, runtime.GOMAXPROCS(0))
+	text, err := t.sample(ctx, sampleStart)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nthe model writes: %q\n", text)
+	if !asJSON {
+		return nil
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", line)
+	return err
+}

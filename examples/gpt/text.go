@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// readText returns the text of a file, or of the files below a folder in a
+// scattered but fixed order, up to limit bytes. An empty path stands for the
+// Go source of the installed toolchain, without its tests.
+func readText(path string, limit int) ([]byte, error) {
+	keep := func(string) bool { return true }
+	if path == "" {
+		out, err := exec.Command("go", "env", "GOROOT").Output()
+		root := strings.TrimSpace(string(out))
+		if err != nil || root == "" {
+			return nil, errors.New("cannot find Go's source with `go env GOROOT`; name a file or folder with -text")
+		}
+		path = filepath.Join(root, "src")
+		keep = func(name string) bool { return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") }
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		keep = func(string) bool { return true }
+	}
+	var files []string
+	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "vendor") && name != path {
+			return fs.SkipDir
+		}
+		if d.Type().IsRegular() && keep(name) || name == path && !d.IsDir() {
+			files = append(files, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readFiles(scatter(files), limit)
+}
+
+// scatter orders files so that any beginning of the list is spread over all of
+// it: by golden-section steps.
+func scatter(files []string) []string {
+	slices.Sort(files)
+	type at struct {
+		place uint32
+		name  string
+	}
+	order := make([]at, len(files))
+	for i, name := range files {
+		order[i] = at{uint32(i) * 2654435769, name} // 2^32/φ
+	}
+	slices.SortStableFunc(order, func(a, b at) int { return cmp.Compare(a.place, b.place) })
+	for i := range order {
+		files[i] = order[i].name
+	}
+	return files
+}
+
+func readFiles(files []string, limit int) ([]byte, error) {
+	var text []byte
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, b[:min(len(b), limit-len(text))]...)
+		if len(text) == limit {
+			break
+		}
+	}
+	return text, nil
+}
+
+// vocabulary maps text to tokens: tokens 0 to 255 are the bytes, the others
+// the most frequent words of a text. A word is at most one space and then a run
+// of letters, digits and underscores, or one of anything else but spaces.
+type vocabulary struct {
+	words []string // words[i] is token 256+i
+	token map[string]uint16
+}
+
+// newVocabulary makes a vocabulary of at most size tokens.
+func newVocabulary(text []byte, size int) *vocabulary {
+	counts := map[string]int{}
+	for word := range words(text) {
+		if len(word) > 1 && len(word) <= 32 {
+			counts[string(word)]++
+		}
+	}
+	all := make([]string, 0, len(counts))
+	for w := range counts {
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
+	return vocabularyOf(all[:min(len(all), size-256)])
+}
+
+func vocabularyOf(list []string) *vocabulary {
+	v := &vocabulary{words: list, token: make(map[string]uint16, len(list))}
+	for i, w := range list {
+		v.token[w] = uint16(256 + i)
+	}
+	return v
+}
+
+// words yields the pieces of text in order; together they are the text.
+func words(text []byte) func(yield func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for len(text) > 0 {
+			n := 0
+			if text[0] == ' ' && len(text) > 1 && isWord(text[1]) {
+				n = 1
+			}
+			kind := isWord(text[n])
+			for n < len(text) && isWord(text[n]) == kind && (n == 0 || kind || text[n] != ' ') {
+				n++
+			}
+			if !yield(text[:n]) {
+				return
+			}
+			text = text[n:]
+		}
+	}
+}
+
+func isWord(c byte) bool {
+	return c == '_' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// encode returns the tokens of text.
+func (v *vocabulary) encode(text []byte) []uint16 {
+	tokens := make([]uint16, 0, len(text)/3)
+	for word := range words(text) {
+		if t, ok := v.token[string(word)]; ok {
+			tokens = append(tokens, t)
+			continue
+		}
+		for _, c := range word {
+			tokens = append(tokens, uint16(c))
+		}
+	}
+	return tokens
+}
+
+// decode returns the text of tokens.
+func (v *vocabulary) decode(tokens []int32) string {
+	var b bytes.Buffer
+	for _, t := range tokens {
+		if t < 256 {
+			b.WriteByte(byte(t))
+		} else {
+			b.WriteString(v.words[t-256])
+		}
+	}
+	return b.String()
+}
+
+// corpus is a text as tokens: a part to train on and a part held out.
+type corpus struct {
+	vocab       *vocabulary
+	train, held []uint16
+}
+
+// loadCorpus reads a text and cuts the last tenth off to measure the loss on.
+func loadCorpus(path string, p preset) (*corpus, error) {
+	text, err := readText(path, p.text)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) == 0 {
+		return nil, fmt.Errorf("%s: no text", path)
+	}
+	v := newVocabulary(text, p.vocab)
+	tokens := v.encode(text)
+	if need := 10 * (p.context + 1); len(tokens) < need {
+		return nil, fmt.Errorf("the text is too short: %d tokens, want at least %d", len(tokens), need)
+	}
+	cut := len(tokens) - len(tokens)/10
+	return &corpus{v, tokens[:cut], tokens[cut:]}, nil
+}
+
+// sequence copies n inputs and their targets, the tokens after them, from a
+// place that depends on key alone.
+func sequence(inputs, targets []int32, from []uint16, key uint64) {
+	n := len(inputs)
+	at := mix(key) % uint64(len(from)-n)
+	for i := range n {
+		inputs[i], targets[i] = int32(from[at+uint64(i)]), int32(from[at+uint64(i)+1])
+	}
+}
+
+// mix is the output function of the SplitMix64 generator (Steele, Lea and
+// Flood, OOPSLA 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
