@@ -4,12 +4,16 @@ package kerneltest
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
+
+// firstAddress lies where no system maps memory, on 64 bits.
+const firstAddress = uintptr(1) << (bits.UintSize - 4)
 
 // Total is the memory of an opaque device in bytes.
 const Total = 1 << 30
@@ -23,7 +27,7 @@ type backend struct{}
 func (backend) Count() (int, error) { return 1, nil }
 
 func (backend) Open(int) (driver.Driver, error) {
-	o := &opaque{next: 1 << 60, free: Total}
+	o := &opaque{next: firstAddress, free: Total}
 	o.idle.L = &o.mu
 	return o, nil
 }

@@ -1,0 +1,64 @@
+package fused
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Add computes the residual addition out[i] = a[i] + b[i], in float32 and
+// rounded once. Its backward pass hands the gradient of out to both a and b.
+//
+// All have one length. out may be a or b. Each worker holds 32 KiB.
+func Add[V snug.Vector](out, a, b V) error {
+	return add(snug.ViewOf(out), snug.ViewOf(a), snug.ViewOf(b))
+}
+
+func add(out, a, b snug.View) error {
+	const op = "Add"
+	if err := checkFloats(op, operand{"out", out}, operand{"a", a}, operand{"b", b}); err != nil {
+		return err
+	}
+	if err := checkLen(op, out.Len(), operand{"a", a}, operand{"b", b}); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, out, a, b)
+	if err != nil {
+		return err
+	}
+	job := addJob{out, a, b}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+type addJob struct{ out, a, b snug.View }
+
+func (*addJob) Kernel() string { return "fused.add" }
+
+func (j *addJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.out, &j.a, &j.b} {
+		yield(v.Mem())
+	}
+}
+
+// addLen is how many elements an item adds.
+const addLen = 4 << 10
+
+func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), addLen), *j) }
+
+var addTask = cpu.NewTask(func(j *addJob, item int) {
+	lo, hi := cpu.Chunk(j.out.Len(), addLen, item)
+	buf := scratch.Get(2 * (hi - lo))
+	defer scratch.Put(buf)
+	a := load(cut(buf, 0, hi-lo), j.a, lo)
+	b := load(cut(buf, 1, hi-lo), j.b, lo)
+	out := target(a, j.out, lo)
+	for i, x := range a {
+		out[i] = x + b[i]
+	}
+	store(j.out, lo, out)
+})

@@ -1,0 +1,42 @@
+package fused
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAddIsRoundedOnce(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, dt := range floatTypes {
+		t.Run(dt.String(), func(t *testing.T) {
+			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+				for _, n := range []int{0, 1, 7, addLen - 1, addLen, 2*addLen + 3} {
+					rng := newRand(uint64(n))
+					a, b := normals(rng, dt, n, 0, 1), normals(rng, dt, n, 0, 100)
+					if n > 6 {
+						copy(a, []float32{nan, inf, inf, 0x1p-24, -1, 0})
+						copy(b, []float32{1, 1, -inf, 0x1p-24, 1, float32(math.Copysign(0, -1))})
+						round(dt, a)
+					}
+					want := make([]float32, n)
+					for i := range want {
+						want[i] = a[i] + b[i]
+					}
+					round(dt, want)
+					pa, pb := kerneltest.PutFloats(t, p, dt, a), kerneltest.PutFloats(t, p, dt, b)
+					out := kerneltest.PutFloats(t, p, dt, fill(n, 42))
+					require.NoError(t, Add(out.View, pa.View, pb.View))
+					requireBits(t, "out", want, out.Get())
+					require.NoError(t, Add(pb.View, pa.View, pb.View))
+					requireBits(t, "out is b", want, pb.Get())
+					pb = kerneltest.PutFloats(t, p, dt, b)
+					require.NoError(t, Add(pa.View, pa.View, pb.View))
+					requireBits(t, "out is a", want, pa.Get())
+				}
+			})
+		})
+	}
+}

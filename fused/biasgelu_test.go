@@ -1,0 +1,75 @@
+package fused
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBiasGELUAgainstDefinition(t *testing.T) {
+	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		rng := newRand(uint64(rows*1000 + cols))
+		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)
+		px, pb := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, bias)
+		out := kerneltest.PutFloats(t, p, dt, fill(rows*cols, 42))
+		require.NoError(t, BiasGELU(out.View, px.View, pb.View))
+
+		var want, bound []float64
+		for i, v := range x {
+			z := float64(v) + float64(bias[i%cols])
+			w := gelu64(z)
+			d := 1.2e-7*max(1, math.Abs(z)) + 1.2*u*math.Abs(z) // gelu, and the sum's rounding
+			want, bound = append(want, w), append(bound, d+roundoff(dt, math.Abs(w)+d))
+		}
+		got := out.Get()
+		requireClose(t, "out", want, bound, got)
+
+		require.NoError(t, BiasGELU(px.View, px.View, pb.View))
+		requireBits(t, "in place", got, px.Get())
+	})
+}
+
+func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
+	into := Into{Alpha: 0.5, Beta: 0.25}
+	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		rng := newRand(uint64(rows*1000 + cols))
+		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)
+		dy, dbias0 := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)
+		px, pb := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, bias)
+		pdy, pdx := kerneltest.PutFloats(t, p, dt, dy), kerneltest.PutFloats(t, p, dt, fill(rows*cols, float32(math.NaN())))
+		dbias := kerneltest.Put(t, p, dbias0)
+		ws := kerneltest.Put(t, p, fill(BiasGELUWorkspaceLen(rows, cols), float32(math.NaN())))
+		require.NoError(t, BiasGELUBackward(pdx.View, dbias.View, pdy.View, px.View, pb.View, into, ws.View))
+
+		var want, bound []float64
+		sums, sizes, slack := make([]float64, cols), make([]float64, cols), make([]float64, cols)
+		for i, v := range x {
+			z, g := float64(v)+float64(bias[i%cols]), float64(dy[i])
+			w := g * geluGrad64(z)
+			d := math.Abs(g)*(2e-7+u*math.Abs(z)) + u*math.Abs(w) // gelu″ is below 1
+			want, bound = append(want, w), append(bound, d+roundoff(dt, math.Abs(w)+d))
+			sums[i%cols] += w
+			sizes[i%cols] += math.Abs(w)
+			slack[i%cols] += d
+		}
+		got := pdx.Get()
+		requireClose(t, "dx", want, bound, got)
+		adds := float64(partRows(rows) + parts(rows))
+		var wantBias, boundBias []float64
+		for c, g := range sums {
+			wantBias = append(wantBias, into64(into, dbias0[c], g))
+			boundBias = append(boundBias, intoBound(into, dbias0[c], g, slack[c]+adds*u*sizes[c])+0x1p-149)
+		}
+		requireClose(t, "dbias", wantBias, boundBias, dbias.Get())
+
+		// dx in the place of dy and of x, the bias frozen.
+		require.NoError(t, BiasGELUBackward(px.View, snug.View{}, pdy.View, px.View, pb.View, into, snug.View{}))
+		requireBits(t, "dx is x", got, px.Get())
+		px = kerneltest.PutFloats(t, p, dt, x)
+		require.NoError(t, BiasGELUBackward(pdy.View, snug.View{}, pdy.View, px.View, pb.View, into, snug.View{}))
+		requireBits(t, "dx is dy", got, pdy.Get())
+	})
+}

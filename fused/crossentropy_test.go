@@ -1,0 +1,239 @@
+package fused
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// head64 is the definition of CrossEntropy in float64, with the bounds that
+// the float32 arithmetic must keep.
+type head64 struct {
+	vocab, cols int
+	x, w        []float64
+	targets     []int32
+}
+
+// row returns the logits of row i, the largest error of a logit, and the log
+// of the sum of their exponentials.
+func (h *head64) row(i int) (z []float64, dz, lse float64) {
+	peak := math.Inf(-1)
+	for v := range h.vocab {
+		var s, size float64
+		for c := range h.cols {
+			p := h.x[i*h.cols+c] * h.w[v*h.cols+c]
+			s, size = s+p, size+math.Abs(p)
+		}
+		z, dz, peak = append(z, s), max(dz, float64(h.cols+1)*u*size), max(peak, s)
+	}
+	for _, v := range z {
+		lse += math.Exp(v - peak)
+	}
+	return z, dz, peak + math.Log(lse)
+}
+
+// loss returns the sum of the losses and its bound: each logit's error counts
+// twice, as the target and in the sum, whose own error is below 200u; and the
+// loss of a row is rounded to float32.
+func (h *head64) loss() (total, bound float64) {
+	for i, t := range h.targets {
+		if t < 0 {
+			continue
+		}
+		z, dz, lse := h.row(i)
+		loss := lse - z[t]
+		total += loss
+		bound += 2*dz + 200*u + u*(lse-z[t]) + 2*u*math.Abs(lse)
+	}
+	return total, bound
+}
+
+// gradients returns dx and dw and their bounds, before the rounding of dx.
+func (h *head64) gradients(scale float64) (dx, dw, boundX, boundW []float64) {
+	dx, dw = make([]float64, len(h.x)), make([]float64, len(h.w))
+	boundX, boundW = make([]float64, len(h.x)), make([]float64, len(h.w))
+	for i, t := range h.targets {
+		if t < 0 {
+			continue
+		}
+		z, dz, lse := h.row(i)
+		for v := range z {
+			p := math.Exp(z[v] - lse)
+			g := scale * p
+			// The relative error of p, then of the one-hot's subtraction.
+			d := math.Abs(scale) * p * (2*dz + 200*u + 2*u*math.Abs(z[v]-lse))
+			if v == int(t) {
+				g -= scale
+				d += u * math.Abs(scale)
+			}
+			for c := range h.cols {
+				x, w := h.x[i*h.cols+c], h.w[v*h.cols+c]
+				dx[i*h.cols+c] += g * w
+				dw[v*h.cols+c] += g * x
+				boundX[i*h.cols+c] += (d + float64(h.vocab+1)*u*math.Abs(g)) * math.Abs(w)
+				boundW[v*h.cols+c] += (d + float64(2*len(h.targets)+2)*u*math.Abs(g)) * math.Abs(x)
+			}
+		}
+	}
+	return dx, dw, boundX, boundW
+}
+
+func TestCrossEntropyGradientOfTheDefinition(t *testing.T) {
+	rng := newRand(4)
+	h := &head64{vocab: 5, cols: 3, targets: []int32{2, -1, 4}}
+	h.x, h.w = float64s(normals(rng, snug.F32, 9, 0, 1)), float64s(normals(rng, snug.F32, 15, 0, 1))
+	loss := func() float64 { s, _ := h.loss(); return s }
+	dx, dw, _, _ := h.gradients(2)
+	for i := range dx {
+		require.InDelta(t, 2*slope(loss, h.x, i), dx[i], 1e-8)
+	}
+	for i := range dw {
+		require.InDelta(t, 2*slope(loss, h.w, i), dw[i], 1e-8)
+	}
+}
+
+// targetsWithGaps ignores about a third of the rows, by various numbers.
+func targetsWithGaps(seed uint64, rows, vocab int) []int32 {
+	rng := newRand(seed)
+	t := tokens(rng, rows, vocab)
+	for i := range t {
+		switch rng.IntN(6) {
+		case 0:
+			t[i] = -1
+		case 1:
+			t[i] = -100
+		}
+	}
+	return t
+}
+
+func TestCrossEntropyAgainstDefinition(t *testing.T) {
+	const scale = 0.125
+	into := Into{Alpha: 0.5, Beta: 0.25}
+	for _, size := range []struct{ rows, vocab, cols, chunk int }{
+		{0, 3, 2, 0}, {1, 1, 1, 1}, {5, 7, 1, 2}, {5, 64, 7, 8}, {130, 11, 3, 0}, {130, 5, 64, 129}, {7, 1100, 3, 3}, {5, 3, 129, 1},
+	} {
+		for _, dt := range floatTypes {
+			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
+				kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+					rows, vocab, cols := size.rows, size.vocab, size.cols
+					c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: size.chunk}
+					rng := newRand(5)
+					x, w := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, vocab*cols, 0, 0.7)
+					dw0 := normals(rng, snug.F32, vocab*cols, 0, 1)
+					h := &head64{vocab, cols, float64s(x), float64s(w), targetsWithGaps(6, rows, vocab)}
+					px, pw := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, w)
+					pdx, pdw := kerneltest.PutFloats(t, p, dt, fill(rows*cols, float32(math.NaN()))), kerneltest.Put(t, p, dw0)
+					ws := kerneltest.Put(t, p, fill(c.WorkspaceLen(rows), float32(math.NaN())))
+
+					loss, err := CrossEntropyLoss(c, px.View, pw.View, h.targets, ws.View)
+					require.NoError(t, err)
+					want, bound := h.loss()
+					require.InDelta(t, want, loss.Sum, bound)
+					n := 0
+					for _, target := range h.targets {
+						if target >= 0 {
+							n++
+						}
+					}
+					require.Equal(t, n, loss.Targets)
+
+					same, err := CrossEntropyBackward(c, pdx.View, pdw.View, px.View, pw.View, h.targets, scale, into, ws.View)
+					require.NoError(t, err)
+					require.Equal(t, loss, same)
+					dx, dw, boundX, boundW := h.gradients(scale)
+					for i, d := range boundX {
+						boundX[i] = d + roundoff(dt, math.Abs(dx[i])+d)
+					}
+					requireClose(t, "dx", dx, boundX, pdx.Get())
+					for i, d := range boundW {
+						boundW[i] = intoBound(into, dw0[i], dw[i], d) + u*math.Abs(float64(dw0[i]))
+						dw[i] = into64(into, dw0[i], dw[i])
+					}
+					requireClose(t, "dw", dw, boundW, pdw.Get())
+
+					// dx in the place of x, w frozen.
+					_, err = CrossEntropyBackward(c, px.View, snug.View{}, px.View, pw.View, h.targets, scale, into, ws.View)
+					require.NoError(t, err)
+					requireBits(t, "dx is x", pdx.Get(), px.Get())
+				})
+			})
+		}
+	}
+}
+
+func TestCrossEntropyAllIgnored(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		c := CrossEntropy{Vocab: 3, Cols: 2, Chunk: 2}
+		put := func(v ...float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, v) }
+		x, w, ws := put(1, 2, 3, 4, 5, 6), put(1, 2, 3, 4, 5, 6), put(make([]float32, c.WorkspaceLen(3))...)
+		dx, dw := put(fill(6, 42)...), put(fill(6, 42)...)
+		loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{-1, -100, math.MinInt32}, 1, Into{Beta: 0.5}, ws.View)
+		require.NoError(t, err)
+		require.Equal(t, Loss{}, loss)
+		require.Equal(t, make([]float32, 6), dx.Get())
+		require.Equal(t, fill(6, 21), dw.Get())
+	})
+}
+
+func TestCrossEntropyNonFinite(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	w := []float32{1, -1, 2}
+	c := CrossEntropy{Vocab: 3, Cols: 1}
+	ws := make([]float32, c.WorkspaceLen(3))
+	for _, bad := range []float32{nan, inf, -inf} {
+		x, dx, dw := []float32{1, bad, 2}, make([]float32, 3), make([]float32, 3)
+		loss, err := CrossEntropyBackward(c, dx, dw, x, w, []int32{0, 1, 2}, 1, Into{}, ws)
+		require.NoError(t, err)
+		require.True(t, math.IsNaN(loss.Sum), "x = %v", bad)
+		require.True(t, math.IsNaN(float64(dx[1])))
+		require.False(t, math.IsNaN(float64(dx[0]+dx[2])))
+	}
+	// Far logits: the probability of the target underflows, the loss does not.
+	loss, err := CrossEntropyLoss(c, []float32{1e30}, w, []int32{1}, ws)
+	require.NoError(t, err)
+	require.InDelta(t, 3e30, loss.Sum, 1e24)
+}
+
+// The loss and dx are sums over the columns and the vocabulary, whose order
+// no chunk changes; dw is a sum over chunks.
+func TestCrossEntropyChunks(t *testing.T) {
+	const rows, vocab, cols, scale = 130, 37, 9, 0.25
+	rng := newRand(7)
+	x, w := normals(rng, snug.F32, rows*cols, 0, 1), normals(rng, snug.F32, vocab*cols, 0, 1)
+	h := &head64{vocab, cols, float64s(x), float64s(w), targetsWithGaps(8, rows, vocab)}
+	_, wantW, _, boundW := h.gradients(scale)
+	var first Loss
+	var firstDx []float32
+	for chunk := 0; chunk <= rows+1; chunk++ {
+		c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: chunk}
+		dx, dw, ws := make([]float32, rows*cols), make([]float32, vocab*cols), make([]float32, c.WorkspaceLen(rows))
+		loss, err := CrossEntropyBackward(c, dx, dw, x, w, h.targets, scale, Into{}, ws)
+		require.NoError(t, err)
+		if chunk == 0 {
+			first, firstDx = loss, dx
+		}
+		require.Equal(t, first, loss, "chunk %d", chunk)
+		requireBits(t, "dx", firstDx, dx)
+		requireClose(t, "dw", wantW, boundW, dw)
+	}
+}
+
+func TestCrossEntropyWorkspaceLen(t *testing.T) {
+	c := CrossEntropy{Vocab: 100, Cols: 8}
+	require.Equal(t, 128*101, c.WorkspaceLen(1000))
+	require.Equal(t, 5*101, c.WorkspaceLen(5))
+	c.Chunk = 3
+	require.Equal(t, 3*101, c.WorkspaceLen(5))
+	require.Zero(t, c.WorkspaceLen(0))
+	require.Zero(t, c.WorkspaceLen(-1))
+	require.Zero(t, CrossEntropy{}.WorkspaceLen(5))
+	require.Zero(t, CrossEntropy{Vocab: 1, Cols: 1, Chunk: -1}.WorkspaceLen(5))
+	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 1}.WorkspaceLen(5))
+	require.Less(t, gemm.ScratchBytes, 1<<20, "CrossEntropyLoss states it")
+}

@@ -1,0 +1,227 @@
+package fused
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Embedding looks up a row of table for each token and, unless pos is empty,
+// adds a row of pos, the table of positions:
+//
+//	out[i] = table[tokens[i]] + pos[positions[i]]
+//
+// Shapes: table [vocabulary, cols]; pos [context, cols]; positions as long as
+// tokens, or empty with pos; out [len(tokens), cols]; cols at least 1. Without
+// pos the rows are copied, bit for bit.
+//
+// An index outside its table gives an error that wraps [snug.ErrShape] and names
+// the first such index. out overlaps no operand. Each worker holds 2·cols
+// float32.
+func Embedding[V snug.Vector](out, table V, tokens []int32, pos V, positions []int32, cols int) error {
+	return embedding(snug.ViewOf(out), snug.ViewOf(table), tokens, snug.ViewOf(pos), positions, cols)
+}
+
+// EmbeddingBackward adds the gradient dy of an [Embedding]'s output to the
+// gradient of the table, for each token in order:
+//
+//	dtable[tokens[i]] += alpha·dy[i]
+//
+// It touches no other row, so that it can follow [CrossEntropyBackward] on the
+// accumulator of tied weights. For the gradient of a positional table call it
+// with positions.
+//
+// Shapes: dtable [vocabulary, cols]; dy [len(tokens), cols]; cols at least 1.
+// alpha must be finite. An index outside the table gives an error, as in
+// Embedding. It works in parallel over columns, so that equal tokens need no
+// locks and the order of every sum is that of tokens.
+func EmbeddingBackward[L snug.Vector32, V snug.Vector](dtable L, dy V, tokens []int32, cols int, alpha float32) error {
+	return embeddingBackward(snug.ViewOf(dtable), snug.ViewOf(dy), tokens, cols, alpha)
+}
+
+func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []int32, cols int) error {
+	const op = "Embedding"
+	if err := checkFloats(op, operand{"table", table}, operand{"out", out}, operand{"pos", pos}); err != nil {
+		return err
+	}
+	vocab, err := checkRows(op, operand{"table", table}, cols)
+	if err != nil {
+		return err
+	}
+	context, err := checkRows(op, operand{"pos", pos}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, len(tokens), cols, operand{"out", out}); err != nil {
+		return err
+	}
+	if err := checkIndices(op, "tokens", tokens, "table", vocab, false); err != nil {
+		return err
+	}
+	if context == 0 && len(positions) > 0 || context > 0 && len(positions) != len(tokens) {
+		return fmt.Errorf("fused: %s: %d positions for %d tokens and a pos of %d rows: %w",
+			op, len(positions), len(tokens), context, snug.ErrShape)
+	}
+	if err := checkIndices(op, "positions", positions, "pos", context, false); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, out, table, pos)
+	if err != nil {
+		return err
+	}
+	job := embeddingJob{out, table, snug.SliceView(tokens), pos, snug.SliceView(positions), cols}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return launchWith(dev, &queued, []upload{{tokens, &queued.tokens}, {positions, &queued.positions}})
+}
+
+func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, alpha float32) error {
+	const op = "EmbeddingBackward"
+	if err := checkFinite(op, "alpha", alpha); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"dy", dy}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"dtable", dtable}); err != nil {
+		return err
+	}
+	vocab, err := checkRows(op, operand{"dtable", dtable}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, len(tokens), cols, operand{"dy", dy}); err != nil {
+		return err
+	}
+	if err := checkIndices(op, "tokens", tokens, "dtable", vocab, false); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, dtable, dy)
+	if err != nil {
+		return err
+	}
+	job := embeddingBackwardJob{dtable, dy, snug.SliceView(tokens), cols, alpha}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return launchWith(dev, &queued, []upload{{tokens, &queued.tokens}})
+}
+
+// upload is a host slice that a job needs on its device, and the operand that
+// names it there.
+type upload struct {
+	host []int32
+	view *snug.View
+}
+
+// launchWith queues a job after copying its indices to the device, in memory
+// that is freed when the job has run.
+func launchWith(dev *snug.Device, job driver.Job, uploads []upload) (err error) {
+	for _, u := range uploads {
+		a, e := snug.Make[int32](dev, len(u.host))
+		if e != nil {
+			return e
+		}
+		defer func() { err = errors.Join(err, a.Close()) }()
+		if e := a.CopyIn(u.host); e != nil {
+			return e
+		}
+		*u.view = a.View()
+	}
+	return dev.Launch(job)
+}
+
+type embeddingJob struct {
+	out, table, tokens, pos, positions snug.View
+
+	cols int
+}
+
+func (*embeddingJob) Kernel() string { return "fused.embedding" }
+
+func (j *embeddingJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.out, &j.table, &j.tokens, &j.pos, &j.positions} {
+		yield(v.Mem())
+	}
+}
+
+func (j *embeddingJob) Run() {
+	embeddingTask.Run(cpu.Chunks(j.tokens.Len(), itemRows(j.cols)), *j)
+}
+
+var embeddingTask = cpu.NewTask(func(j *embeddingJob, item int) {
+	lo, hi := cpu.Chunk(j.tokens.Len(), itemRows(j.cols), item)
+	if j.pos.Len() == 0 {
+		j.copyRows(lo, hi)
+	} else {
+		j.addRows(lo, hi)
+	}
+})
+
+func (j *embeddingJob) copyRows(lo, hi int) {
+	size := j.cols * j.out.DType().Size()
+	out, table := j.out.Mem().Bytes(), j.table.Mem().Bytes()
+	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
+		copy(out[(lo+i)*size:][:size], table[int(token)*size:])
+	}
+}
+
+func (j *embeddingJob) addRows(lo, hi int) {
+	buf := scratch.Get(2 * j.cols)
+	defer scratch.Put(buf)
+	positions := snug.Host[int32](j.positions)[lo:hi]
+	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
+		row := load(cut(buf, 0, j.cols), j.table, int(token)*j.cols)
+		pos := load(cut(buf, 1, j.cols), j.pos, int(positions[i])*j.cols)
+		out := target(cut(buf, 0, j.cols), j.out, (lo+i)*j.cols)
+		for c, x := range row {
+			out[c] = x + pos[c]
+		}
+		store(j.out, (lo+i)*j.cols, out)
+	}
+}
+
+type embeddingBackwardJob struct {
+	dtable, dy, tokens snug.View
+
+	cols  int
+	alpha float32
+}
+
+func (*embeddingBackwardJob) Kernel() string { return "fused.embedding_backward" }
+
+func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.dtable, &j.dy, &j.tokens} {
+		yield(v.Mem())
+	}
+}
+
+// scatterCols is how many columns an item of the scatter covers: four cache
+// lines of float32.
+const scatterCols = 64
+
+func (j *embeddingBackwardJob) Run() {
+	embeddingBackwardTask.Run(cpu.Chunks(j.cols, scatterCols), *j)
+}
+
+var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) {
+	lo, hi := cpu.Chunk(j.cols, scatterCols, item)
+	buf := scratch.Get(hi - lo)
+	defer scratch.Put(buf)
+	dtable := j.dtable.Float32s()
+	for i, token := range snug.Host[int32](j.tokens) {
+		dy := load(*buf, j.dy, i*j.cols+lo)
+		acc := dtable[int(token)*j.cols+lo:][:hi-lo]
+		for c, x := range dy {
+			acc[c] += float32(j.alpha * x)
+		}
+	}
+})

@@ -1,0 +1,252 @@
+package fused
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// call is the operands of one call of any function, valid until a case spoils
+// it.
+type call struct {
+	v         map[string]snug.View
+	ids, pos  []int32
+	cols      int
+	eps       float32
+	into      Into
+	config    CrossEntropy
+	gradScale float32
+}
+
+const (
+	errRows, errCols, errVocab = 3, 4, 5
+	untouched                  = 42
+)
+
+var (
+	rowsByCols  = []string{"x", "dx", "dy", "out", "a", "b"}
+	vocabByCols = []string{"table", "dtable", "w", "dw"}
+	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
+)
+
+// newCall returns a valid call with every operand filled with untouched.
+func newCall() *call {
+	c := &call{
+		v: map[string]snug.View{}, cols: errCols, gradScale: 1,
+		ids: []int32{0, 4, 2}, pos: []int32{0, 1, 1},
+		config: CrossEntropy{Vocab: errVocab, Cols: errCols},
+	}
+	put := func(n int, names ...string) {
+		for _, name := range names {
+			c.v[name] = snug.SliceView(fill(n, untouched))
+		}
+	}
+	put(errRows*errCols, rowsByCols...)
+	put(errVocab*errCols, vocabByCols...)
+	put(errCols, perColumn...)
+	put(errRows, "mean", "rstd")
+	put(2*errCols, "pos")
+	put(100, "ws")
+	return c
+}
+
+var functions = map[string]func(c *call) error{
+	"LayerNorm": func(c *call) error {
+		return LayerNorm(c.v["out"], c.v["mean"], c.v["rstd"], c.v["x"], c.v["gamma"], c.v["beta"], c.eps)
+	},
+	"LayerNormBackward": func(c *call) error {
+		return LayerNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"],
+			c.v["gamma"], Grads{Input: c.into}, c.v["ws"])
+	},
+	"LayerNormBackward params": func(c *call) error {
+		return LayerNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"],
+			c.v["gamma"], Grads{Params: c.into}, c.v["ws"])
+	},
+	"BiasGELU": func(c *call) error { return BiasGELU(c.v["out"], c.v["x"], c.v["bias"]) },
+	"BiasGELUBackward": func(c *call) error {
+		return BiasGELUBackward(c.v["dx"], c.v["dbias"], c.v["dy"], c.v["x"], c.v["bias"], c.into, c.v["ws"])
+	},
+	"Add": func(c *call) error { return Add(c.v["out"], c.v["a"], c.v["b"]) },
+	"Embedding": func(c *call) error {
+		return Embedding(c.v["out"], c.v["table"], c.ids, c.v["pos"], c.pos, c.cols)
+	},
+	"EmbeddingBackward": func(c *call) error {
+		return EmbeddingBackward(c.v["dtable"], c.v["dy"], c.ids, c.cols, c.gradScale)
+	},
+	"CrossEntropyLoss": func(c *call) error {
+		_, err := CrossEntropyLoss(c.config, c.v["x"], c.v["w"], c.ids, c.v["ws"])
+		return err
+	},
+	"CrossEntropyBackward": func(c *call) error {
+		_, err := CrossEntropyBackward(c.config, c.v["dx"], c.v["dw"], c.v["x"], c.v["w"], c.ids, c.gradScale, c.into, c.v["ws"])
+		return err
+	},
+}
+
+// operands lists the vectors of each function; the ones in f32 always hold
+// float32, the optional ones may be empty.
+var operands = map[string]struct{ floats, f32, optional []string }{
+	"LayerNorm":            {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd"}, nil},
+	"LayerNormBackward":    {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
+	"BiasGELU":             {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasGELUBackward":     {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
+	"Add":                  {[]string{"out", "a", "b"}, nil, nil},
+	"Embedding":            {[]string{"out", "table", "pos"}, nil, nil},
+	"EmbeddingBackward":    {[]string{"dy"}, []string{"dtable"}, nil},
+	"CrossEntropyLoss":     {[]string{"x", "w"}, []string{"ws"}, nil},
+	"CrossEntropyBackward": {[]string{"dx", "x", "w"}, []string{"dw", "ws"}, []string{"dw"}},
+}
+
+// requireRefused calls the function and checks the error, and that nothing was
+// written.
+func requireRefused(t *testing.T, name string, c *call, want error, words ...string) {
+	t.Helper()
+	err := functions[name](c)
+	require.ErrorIs(t, err, want, name)
+	require.ErrorContains(t, err, "fused: ")
+	for _, w := range words {
+		require.ErrorContains(t, err, w, name)
+	}
+	for operand, v := range c.v {
+		for _, x := range v.Float32s() {
+			require.Equal(t, float32(untouched), x, "%s wrote %s", name, operand)
+		}
+	}
+}
+
+func TestValidCallsSucceed(t *testing.T) {
+	for name, f := range functions {
+		require.NoError(t, f(newCall()), name)
+	}
+}
+
+func TestWrongTypes(t *testing.T) {
+	for name, o := range operands {
+		for _, operand := range o.floats {
+			if name != "EmbeddingBackward" { // whose only vector of this kind is free
+				c := newCall()
+				c.v[operand] = snug.SliceView(make([]snug.BFloat16, c.v[operand].Len()))
+				requireRefused(t, name, c, snug.ErrDType, name, "bf16")
+			}
+			c := newCall()
+			c.v[operand] = snug.SliceView(make([]int32, c.v[operand].Len()))
+			requireRefused(t, name, c, snug.ErrDType, name, operand, "i32")
+		}
+		for _, operand := range o.f32 {
+			c := newCall()
+			c.v[operand] = snug.SliceView(make([]snug.Float16, c.v[operand].Len()))
+			requireRefused(t, name, c, snug.ErrDType, name, operand, "f16")
+		}
+	}
+}
+
+func TestWrongLengths(t *testing.T) {
+	for name, o := range operands {
+		for _, operand := range slices.Concat(o.floats, o.f32) {
+			c := newCall()
+			c.v[operand] = snug.SliceView(fill(wrongLen(operand), untouched))
+			requireRefused(t, name, c, snug.ErrShape, name)
+			c = newCall()
+			c.v[operand] = snug.View{}
+			if slices.Contains(o.optional, operand) {
+				require.NoError(t, functions[name](c))
+				continue
+			}
+			requireRefused(t, name, c, snug.ErrShape, name)
+		}
+	}
+}
+
+// wrongLen returns a length that fits none of the functions.
+func wrongLen(operand string) int {
+	if operand == "ws" {
+		return 3
+	}
+	return 5
+}
+
+func TestWrongDevices(t *testing.T) {
+	dev := kerneltest.Places(t)[2].Dev
+	for name, o := range operands {
+		for _, operand := range slices.Concat(o.floats, o.f32) {
+			c := newCall()
+			a, err := snug.Make[float32](dev, c.v[operand].Len())
+			require.NoError(t, err)
+			c.v[operand] = a.View()
+			requireRefused(t, name, c, snug.ErrDevice, name)
+			require.NoError(t, a.Close())
+		}
+	}
+}
+
+func TestWrongConfiguration(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, bad := range []float32{nan, inf, -inf} {
+		for name, set := range map[string]func(c *call){
+			"LayerNorm":            func(c *call) { c.eps = bad },
+			"EmbeddingBackward":    func(c *call) { c.gradScale = bad },
+			"CrossEntropyBackward": func(c *call) { c.gradScale = bad },
+		} {
+			c := newCall()
+			set(c)
+			requireRefused(t, name, c, snug.ErrConfig, name)
+		}
+		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "BiasGELUBackward", "CrossEntropyBackward"} {
+			for _, into := range []Into{{Alpha: bad}, {Beta: bad}} {
+				c := newCall()
+				c.into = into
+				requireRefused(t, name, c, snug.ErrConfig)
+			}
+		}
+	}
+	c := newCall()
+	c.eps = -1
+	requireRefused(t, "LayerNorm", c, snug.ErrConfig, "eps is -1")
+	for _, config := range []CrossEntropy{{}, {Vocab: 5}, {Cols: 4}, {Vocab: -5, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: -1}} {
+		for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
+			c := newCall()
+			c.config = config
+			requireRefused(t, name, c, snug.ErrConfig, "Vocab")
+		}
+	}
+}
+
+func TestWrongIndices(t *testing.T) {
+	for _, name := range []string{"Embedding", "EmbeddingBackward", "CrossEntropyLoss", "CrossEntropyBackward"} {
+		c := newCall()
+		c.ids[1] = errVocab
+		requireRefused(t, name, c, snug.ErrShape, name, "[1] is 5", "5 rows")
+		c = newCall()
+		c.ids = c.ids[:2]
+		requireRefused(t, name, c, snug.ErrShape, name)
+	}
+	for _, name := range []string{"Embedding", "EmbeddingBackward"} {
+		c := newCall()
+		c.ids[2] = -1
+		requireRefused(t, name, c, snug.ErrShape, name, "tokens[2] is -1")
+		for _, cols := range []int{0, -1, 3, math.MaxInt} {
+			c = newCall()
+			c.cols = cols
+			requireRefused(t, name, c, snug.ErrShape, name)
+		}
+	}
+	for _, positions := range [][]int32{nil, {0, 1}, {0, 1, 2}, {0, 1, -1}} {
+		c := newCall()
+		c.pos = positions
+		requireRefused(t, "Embedding", c, snug.ErrShape, "position")
+	}
+}
+
+func TestClosedDevice(t *testing.T) {
+	dev, err := snug.Open("opaque:0")
+	require.NoError(t, err)
+	a, err := snug.Make[float32](dev, 4)
+	require.NoError(t, err)
+	view := a.View()
+	require.NoError(t, dev.Close())
+	require.ErrorIs(t, Add(view, view, view), snug.ErrDevice)
+}

@@ -1,0 +1,93 @@
+// Package fused holds the layers between the matmuls of a transformer, each
+// as one pass over memory, with a forward and a backward function that keep
+// little between them:
+//
+//	function       keeps for backward, beside its input x
+//	LayerNorm      8 bytes a row: mean and 1/σ
+//	BiasGELU       nothing
+//	Embedding      nothing, its input is the tokens
+//	Add            nothing
+//	CrossEntropy   nothing: loss and gradients come from one call
+//
+// [CrossEntropyBackward] is the largest saving: it multiplies by the output
+// matrix, takes the softmax and forms both gradients for a few rows at a time,
+// so that the logits of a batch never exist.
+//
+// # Types
+//
+// All matrices are row-major and dense. Vectors of one call that share the
+// type parameter V have one element type: float32, binary16 or bfloat16; views
+// must agree too. Arithmetic is float32, results are rounded once, to nearest
+// even. Gradients of parameters and the statistics of rows are float32 and
+// enter the caller's accumulators directly, as [Into] says.
+//
+// # Results
+//
+// Results do not depend on GOMAXPROCS, bit for bit. NaN and infinities pass
+// through as the equations have it; nothing panics and nothing is replaced.
+//
+// # Memory
+//
+// Nothing is allocated on the CPU. Each running worker holds a few rows of
+// float32 in a reused buffer, as each function states. Functions that sum over
+// rows take a workspace, a float32 vector on the device of the operands with
+// at least the length that the function's WorkspaceLen returns; its contents
+// mean nothing before or after the call.
+//
+// On a device other than the CPU tokens and targets, which are host slices,
+// are uploaded for the call: 4 bytes each, freed when the kernel has run. A loss
+// comes back through 8 bytes there.
+//
+// # Errors
+//
+// Arguments are checked in this order, before anything is written:
+// configuration ([snug.ErrConfig]), element types ([snug.ErrDType]), lengths
+// and indices ([snug.ErrShape]), devices ([snug.ErrDevice]). Unless a
+// function's doc says that operands may be the same vector, outputs overlap no
+// other operand; this is not checked.
+package fused
+
+// Into says how a gradient g enters its accumulator:
+//
+//	acc = Beta·acc + Alpha·g
+//
+// The zero value overwrites: with Beta 0 the accumulator is not read, and an
+// Alpha of 0 means 1; to add nothing, do not call. Beta 1 adds. The weighted
+// running mean of a window of micro-batches, acc += w(g − acc), is
+// Into{Alpha: w, Beta: 1 - w}. Both must be finite.
+type Into struct {
+	Alpha float32 // 0 means 1
+	Beta  float32
+}
+
+// Grads says how the gradients of a layer enter their accumulators. The zero
+// value overwrites them all.
+type Grads struct {
+	// Input is for dx. In a pre-norm block, where dx is the gradient of the
+	// residual stream, Into{Beta: 1} adds to it.
+	Input Into
+	// Params is for the gradients of the parameters.
+	Params Into
+}
+
+func (o Into) alpha() float32 {
+	if o.Alpha == 0 {
+		return 1
+	}
+	return o.Alpha
+}
+
+// apply computes acc = Beta·acc + Alpha·g.
+func (o Into) apply(acc, g []float32) {
+	alpha := o.alpha()
+	acc = acc[:len(g)]
+	if o.Beta == 0 {
+		for i, x := range g {
+			acc[i] = alpha * x
+		}
+		return
+	}
+	for i, x := range g {
+		acc[i] = float32(o.Beta*acc[i]) + float32(alpha*x)
+	}
+}

@@ -1,0 +1,152 @@
+package fused
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// LayerNorm normalizes each row of x to mean 0 and variance 1, and scales and
+// shifts its columns (Ba, Kiros, Hinton, "Layer Normalization", 2016):
+//
+//	mean = Σ x[j] / cols
+//	rstd = 1 / √(Σ (x[j] − mean)² / cols + eps)
+//	out[j] = (x[j] − mean)·rstd·gamma[j] + beta[j]
+//
+// Shapes: gamma and beta [cols], at least one column; x and out [rows, cols];
+// mean and rstd [rows], which [LayerNormBackward] needs, 8 bytes a row. For
+// inference both may be empty, such as []float32(nil).
+//
+// Aliasing: out may be x. The variance is taken of the centered row, so that
+// a large mean does not cancel it; sums are float32 with an error of at most
+// (cols/4+4)·2⁻²⁴ of the sum of magnitudes. eps must be finite and not
+// negative. Each worker holds 4·cols float32.
+func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, beta V, eps float32) error {
+	return layerNorm(snug.ViewOf(out), snug.ViewOf(mean), snug.ViewOf(rstd),
+		snug.ViewOf(x), snug.ViewOf(gamma), snug.ViewOf(beta), eps)
+}
+
+// LayerNormBackward computes the gradients of [LayerNorm] from the gradient dy
+// of its output, its input x, and the mean and rstd that it left. With
+// x̂[j] = (x[j] − mean)·rstd, g[j] = dy[j]·gamma[j] and avg the mean of a row:
+//
+//	dx[j]     ← rstd·(g[j] − avg(g) − x̂[j]·avg(g·x̂))
+//	dgamma[j] ← Σ over rows of dy[j]·x̂[j]
+//	dbeta[j]  ← Σ over rows of dy[j]
+//
+// where ← is what into says.
+//
+// Shapes: dx, dy and x [rows, cols]; mean and rstd [rows]; gamma, dgamma and
+// dbeta [cols], at least one column. When the parameters are frozen, dgamma,
+// dbeta and ws may be empty. ws has at least LayerNormWorkspaceLen(rows, cols)
+// elements.
+//
+// Aliasing: dx may be dy. Each worker holds 6·cols float32.
+func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into Grads, ws L) error {
+	return layerNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta),
+		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd),
+		snug.ViewOf(gamma), into, snug.ViewOf(ws))
+}
+
+// LayerNormWorkspaceLen returns the workspace of [LayerNormBackward] in
+// float32 elements: two sums a column for each of at most 64 parts of the
+// rows.
+func LayerNormWorkspaceLen(rows, cols int) int { return product(2, partialLen(rows, cols)) }
+
+func layerNorm(out, mean, rstd, x, gamma, beta snug.View, eps float32) error {
+	const op = "LayerNorm"
+	cols := gamma.Len()
+	if err := checkEps(op, eps); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"gamma", gamma}, operand{"beta", beta}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"x", x}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
+		return err
+	}
+	if mean.Len() > 0 || rstd.Len() > 0 {
+		if err := checkLen(op, rows, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
+			return err
+		}
+	}
+	if err := checkLen(op, cols, operand{"beta", beta}); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, out, mean, rstd, x, gamma, beta)
+	if err != nil {
+		return err
+	}
+	job := layerNormJob{out, mean, rstd, x, gamma, beta, rows, cols, eps}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+func checkEps(op string, eps float32) error {
+	if err := checkFinite(op, "eps", eps); err != nil {
+		return err
+	}
+	if eps < 0 {
+		return fmt.Errorf("fused: %s: eps is %v, want at least 0: %w", op, eps, snug.ErrConfig)
+	}
+	return nil
+}
+
+func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, into Grads, ws snug.View) error {
+	const op = "LayerNormBackward"
+	cols := gamma.Len()
+	if err := into.Input.check(op); err != nil {
+		return err
+	}
+	if err := into.Params.check(op); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"dgamma", dgamma}, operand{"dbeta", dbeta},
+		operand{"mean", mean}, operand{"rstd", rstd}, operand{"ws", ws}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"x", x}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, cols, operand{"dx", dx}, operand{"dy", dy}); err != nil {
+		return err
+	}
+	if err := checkLen(op, rows, operand{"mean", mean}, operand{"rstd", rstd}); err != nil {
+		return err
+	}
+	frozen := dgamma.Len() == 0 && dbeta.Len() == 0
+	if !frozen {
+		if err := checkLen(op, cols, operand{"dgamma", dgamma}, operand{"dbeta", dbeta}); err != nil {
+			return err
+		}
+		if err := checkWorkspace(op, ws, LayerNormWorkspaceLen(rows, cols)); err != nil {
+			return err
+		}
+	}
+	dev, err := commonDevice(op, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
+	if err != nil {
+		return err
+	}
+	job := layerNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, rows, cols, into, frozen}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}

@@ -1,0 +1,62 @@
+package fused
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// itemLen is about how many elements an item of a parallel loop covers.
+const itemLen = 16 << 10
+
+// itemRows returns how many rows of cols elements an item covers.
+func itemRows(cols int) int { return max(1, itemLen/cols) }
+
+// scratch holds the rows that a worker converts to float32.
+var scratch cpu.Scratch
+
+// cut returns row i of a buffer of rows of n elements.
+func cut(buf *[]float32, i, n int) []float32 { return (*buf)[i*n:][:n] }
+
+// span returns n elements of v from lo, a range that the caller has checked.
+func span(v snug.View, lo, n int) snug.View {
+	v, _ = v.Slice(lo, lo+n)
+	return v
+}
+
+// load returns len(buf) elements of v from lo: v's own memory when it holds
+// float32, else buf, filled.
+func load(buf []float32, v snug.View, lo int) []float32 {
+	if v.DType() == snug.F32 {
+		return v.Float32s()[lo:][:len(buf)]
+	}
+	half.Load(buf, v, lo)
+	return buf
+}
+
+// target returns where to compute len(buf) elements of v from lo, for store to
+// finish: v's own memory when it holds float32, else buf.
+func target(buf []float32, v snug.View, lo int) []float32 {
+	if v.DType() == snug.F32 {
+		return v.Float32s()[lo:][:len(buf)]
+	}
+	return buf
+}
+
+// store finishes what target began.
+func store(v snug.View, lo int, row []float32) {
+	if v.DType() != snug.F32 {
+		half.Store(v, lo, row)
+	}
+}
+
+// accumulate computes v[lo:] = Beta·v[lo:] + Alpha·g for a vector of any type,
+// with buf for the conversion.
+func (o Into) accumulate(v snug.View, lo int, g, buf []float32) {
+	acc := target(buf, v, lo)
+	if o.Beta != 0 {
+		acc = load(buf, v, lo)
+	}
+	o.apply(acc, g)
+	store(v, lo, acc)
+}

@@ -1,0 +1,241 @@
+package fused
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// layers is one pass through every function, over memory made once.
+type layers[V snug.Vector, L snug.Vector32] struct {
+	x, y, z, dx, table, gamma, beta, pos  V
+	mean, rstd, dgamma, dbeta, dtable, ws L
+	ids, positions                        []int32
+	config                                CrossEntropy
+	loss                                  Loss
+}
+
+const layerRows, layerCols, layerVocab = 300, 130, 70
+
+func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int) L) *layers[V, L] {
+	const n = layerRows * layerCols
+	l := &layers[V, L]{
+		x: low(n), y: low(n), z: low(n), dx: low(n), table: low(layerVocab * layerCols),
+		gamma: low(layerCols), beta: low(layerCols), pos: low(layerRows * layerCols),
+		mean: f32(layerRows), rstd: f32(layerRows), dgamma: f32(layerCols), dbeta: f32(layerCols),
+		dtable: f32(layerVocab * layerCols),
+		ids:    tokens(newRand(9), layerRows, layerVocab), positions: tokens(newRand(10), layerRows, layerRows),
+		config: CrossEntropy{Vocab: layerVocab, Cols: layerCols},
+	}
+	l.ws = f32(max(l.config.WorkspaceLen(layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
+	return l
+}
+
+func (l *layers[V, L]) pass() error {
+	add := Into{Beta: 1}
+	if err := Embedding(l.x, l.table, l.ids, l.pos, l.positions, layerCols); err != nil {
+		return err
+	}
+	if err := LayerNorm(l.y, l.mean, l.rstd, l.x, l.gamma, l.beta, testEps); err != nil {
+		return err
+	}
+	if err := BiasGELU(l.z, l.y, l.beta); err != nil {
+		return err
+	}
+	if err := Add(l.z, l.z, l.x); err != nil {
+		return err
+	}
+	evaluated, err := CrossEntropyLoss(l.config, l.z, l.table, l.ids, l.ws)
+	if err != nil {
+		return err
+	}
+	l.loss, err = CrossEntropyBackward(l.config, l.dx, l.dtable, l.z, l.table, l.ids, 0.5, add, l.ws)
+	if err != nil {
+		return err
+	}
+	if evaluated != l.loss {
+		return fmt.Errorf("loss %v without gradients, %v with", evaluated, l.loss)
+	}
+	if err := BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws); err != nil {
+		return err
+	}
+	if err := LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, Grads{Params: add}, l.ws); err != nil {
+		return err
+	}
+	return EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, 1)
+}
+
+// random returns n numbers that depend on n only.
+func random(n int) []float32 { return normals(newRand(uint64(n)), snug.F32, n, 0, 1) }
+
+func randomBF16(n int) []snug.BFloat16 {
+	v := make([]snug.BFloat16, n)
+	for i, x := range random(n) {
+		v[i] = snug.ToBFloat16(x)
+	}
+	return v
+}
+
+func TestResultsDoNotDependOnWorkers(t *testing.T) {
+	outputs := func(procs int) [][]float32 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+		l := newLayers(random, random)
+		require.NoError(t, l.pass())
+		return [][]float32{l.x, l.y, l.z, l.dx, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, {float32(l.loss.Sum)}}
+	}
+	want := outputs(1)
+	for _, procs := range []int{2, 5} {
+		for i, got := range outputs(procs) {
+			requireBits(t, "outputs", want[i], got)
+		}
+	}
+}
+
+func TestPassAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector empties pools; the test runs without it")
+	}
+	f32, bf16 := newLayers(random, random), newLayers(randomBF16, random)
+	for name, pass := range map[string]func() error{"f32": f32.pass, "bf16": bf16.pass} {
+		require.NoError(t, pass())
+		require.Zero(t, testing.AllocsPerRun(5, func() {
+			if err := pass(); err != nil {
+				t.Error(err)
+			}
+		}), name)
+	}
+}
+
+// A pass over arrays gives the bits of a pass over slices, and leaves no
+// memory behind on the device.
+func TestArraysOnDevices(t *testing.T) {
+	want := newLayers(randomBF16, random)
+	require.NoError(t, want.pass())
+	for _, p := range kerneltest.Places(t)[1:] {
+		t.Run(p.Name, func(t *testing.T) {
+			got := newLayers(
+				func(n int) snug.Array[snug.BFloat16] { return arrayOf(t, p.Dev, randomBF16(n)) },
+				func(n int) snug.Array[float32] { return arrayOf(t, p.Dev, random(n)) })
+			before, _, err := p.Dev.Memory()
+			require.NoError(t, err)
+			require.NoError(t, got.pass())
+			require.NoError(t, p.Dev.Sync())
+			after, _, err := p.Dev.Memory()
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+			require.Equal(t, want.loss, got.loss)
+			requireSame(t, want.dx, got.dx)
+			requireSame(t, want.z, got.z)
+			requireSame(t, want.dgamma, got.dgamma)
+			requireSame(t, want.dbeta, got.dbeta)
+			requireSame(t, want.dtable, got.dtable)
+		})
+	}
+}
+
+func arrayOf[T snug.Element](t *testing.T, dev *snug.Device, vals []T) snug.Array[T] {
+	a, err := snug.Make[T](dev, len(vals))
+	require.NoError(t, err)
+	require.NoError(t, a.CopyIn(vals))
+	return a
+}
+
+func requireSame[T snug.Element](t *testing.T, want []T, a snug.Array[T]) {
+	t.Helper()
+	got := make([]T, len(want))
+	require.NoError(t, a.CopyOut(got))
+	require.Equal(t, want, got)
+}
+
+// The indices of a queued kernel are its own: the caller may reuse its slices.
+func TestIndicesAreNotKept(t *testing.T) {
+	dev := kerneltest.Places(t)[2].Dev
+	table := arrayOf(t, dev, []float32{1, 2, 3})
+	var outs []snug.Array[float32]
+	ids := []int32{0}
+	for i := range int32(3) {
+		ids[0] = i
+		out := arrayOf(t, dev, []float32{0})
+		require.NoError(t, Embedding(out, table, ids, snug.Array[float32]{}, nil, 1))
+		outs = append(outs, out)
+	}
+	for i, out := range outs {
+		requireSame(t, []float32{float32(i + 1)}, out)
+	}
+}
+
+// Jobs have the names under which a backend finds their kernels.
+func TestKernelNames(t *testing.T) {
+	require.Equal(t, "fused.layernorm", new(layerNormJob).Kernel())
+	require.Equal(t, "fused.layernorm_backward", new(layerNormBackwardJob).Kernel())
+	require.Equal(t, "fused.bias_gelu", new(biasGELUJob).Kernel())
+	require.Equal(t, "fused.bias_gelu_backward", new(biasGELUBackwardJob).Kernel())
+	require.Equal(t, "fused.add", new(addJob).Kernel())
+	require.Equal(t, "fused.embedding", new(embeddingJob).Kernel())
+	require.Equal(t, "fused.embedding_backward", new(embeddingBackwardJob).Kernel())
+	require.Equal(t, "fused.cross_entropy_loss", new(crossEntropyJob).Kernel())
+	require.Equal(t, "fused.cross_entropy_backward", (&crossEntropyJob{gradients: true}).Kernel())
+}
+
+// scarce is an opaque device on which only so many allocations succeed.
+type scarce struct {
+	driver.Driver
+	left int
+}
+
+func (*scarce) Count() (int, error) { return 1, nil }
+
+func (s *scarce) Open(index int) (driver.Driver, error) {
+	b, err := driver.Lookup("opaque")
+	if err != nil {
+		return nil, err
+	}
+	s.Driver, err = b.Open(index)
+	return s, err
+}
+
+func (s *scarce) Alloc(size int) (driver.Mem, error) {
+	if s.left--; s.left < 0 {
+		return driver.Mem{}, driver.ErrNoMemory
+	}
+	return s.Driver.Alloc(size)
+}
+
+var scarceDevice = new(scarce)
+
+func init() { driver.Register("scarce", scarceDevice) }
+
+// Without memory for the indices or the loss there is an error, and no leak.
+func TestNoMemoryForIndices(t *testing.T) {
+	dev, err := snug.Open("scarce:0")
+	require.NoError(t, err)
+	scarceDevice.left = 3
+	x, w, ws := arrayOf(t, dev, []float32{0, 0}), arrayOf(t, dev, []float32{1, 2}), arrayOf(t, dev, make([]float32, 6))
+	before, _, err := dev.Memory()
+	require.NoError(t, err)
+	ids, none, c := []int32{0, 1}, snug.Array[float32]{}, CrossEntropy{Vocab: 2, Cols: 1}
+
+	for scarceDevice.left = range 2 {
+		left := scarceDevice.left
+		_, err := CrossEntropyLoss(c, x, w, ids, ws)
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		scarceDevice.left = left
+		require.ErrorIs(t, Embedding(x, w, ids, w, ids, 1), snug.ErrNoMemory)
+	}
+	scarceDevice.left = 0
+	require.ErrorIs(t, EmbeddingBackward(w, x, ids, 1, 1), snug.ErrNoMemory)
+	require.NoError(t, dev.Sync())
+	after, _, err := dev.Memory()
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+
+	scarceDevice.left = 1
+	require.NoError(t, Embedding(x, w, ids, none, nil, 1))
+	requireSame(t, []float32{1, 2}, x)
+	require.NoError(t, dev.Close())
+}

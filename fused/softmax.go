@@ -1,0 +1,79 @@
+package fused
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// softmaxArgs are the logits and losses of a chunk of rows. With gradients set
+// the logits are replaced by the gradient of gradScale times the loss.
+type softmaxArgs struct {
+	logits, losses []float32
+	targets        []int32
+	vocab          int
+	gradients      bool
+	gradScale      float32
+}
+
+var softmaxTask = cpu.NewTask(func(a *softmaxArgs, item int) {
+	lo, hi := cpu.Chunk(len(a.targets), itemRows(a.vocab), item)
+	for r := lo; r < hi; r++ {
+		a.losses[r] = a.row(a.logits[r*a.vocab:][:a.vocab], int(a.targets[r]))
+	}
+})
+
+// row returns the loss of a row, whose logits z it overwrites.
+func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
+	if target < 0 {
+		if a.gradients {
+			clear(z)
+		}
+		return 0
+	}
+	peak := largest(z)
+	below := float64(peak) - float64(z[target])
+	total := expSum(z, peak)
+	if a.gradients {
+		softmaxGrad(z, target, total, a.gradScale)
+	}
+	return float32(below + math.Log(total))
+}
+
+// largest returns the maximum of z. It may overlook a NaN, which reaches the
+// sum of the exponentials all the same.
+func largest(z []float32) float32 {
+	peak := z[0]
+	for _, x := range z {
+		if x > peak {
+			peak = x
+		}
+	}
+	return peak
+}
+
+// expBlock is how many exponentials are added in float32.
+const expBlock = 1024
+
+// expSum replaces z[j] by exp(z[j] − peak) and returns their sum.
+func expSum(z []float32, peak float32) (total float64) {
+	for len(z) > 0 {
+		block := z[:min(expBlock, len(z))]
+		for i, x := range block {
+			block[i] = exp32(x - peak)
+		}
+		total += float64(sum(block))
+		z = z[len(block):]
+	}
+	return total
+}
+
+// softmaxGrad replaces the exponentials z, whose sum is total, by the gradient
+// of scale times the loss with respect to the logits.
+func softmaxGrad(z []float32, target int, total float64, scale float32) {
+	f := float32(float64(scale) / total)
+	for i, e := range z {
+		z[i] = f * e
+	}
+	z[target] -= scale
+}

@@ -1,0 +1,64 @@
+package fused
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/stretchr/testify/require"
+)
+
+func TestSumAndDot(t *testing.T) {
+	rng := newRand(1)
+	for n := range 70 {
+		x, y := normals(rng, snug.F32, n, 0, 1), normals(rng, snug.F32, n, 1, 1)
+		var s, sAbs, d, dAbs float64
+		for i := range x {
+			xi, p := float64(x[i]), float64(x[i])*float64(y[i])
+			s, sAbs, d, dAbs = s+xi, sAbs+math.Abs(xi), d+p, dAbs+math.Abs(p)
+		}
+		lanes := float64(n) / 4
+		require.InDelta(t, s, sum(x), (lanes+3)*u*sAbs)
+		require.InDelta(t, d, dot(x, y), (lanes+4)*u*dAbs)
+	}
+}
+
+func TestPartsCoverRows(t *testing.T) {
+	for _, rows := range []int{1, 15, 16, 17, 130, 1024, 1025, 100003, math.MaxInt} {
+		n, size := parts(rows), partRows(rows)
+		require.LessOrEqual(t, n, maxParts)
+		require.Less(t, (n-1)*size, rows)
+		require.LessOrEqual(t, rows-(n-1)*size, size)
+	}
+	require.Zero(t, parts(0))
+}
+
+func TestWorkspaceLengths(t *testing.T) {
+	require.Equal(t, 2*2*768, LayerNormWorkspaceLen(32, 768))
+	require.Equal(t, 2*64*768, LayerNormWorkspaceLen(1<<20, 768))
+	require.Equal(t, 3*5, BiasGELUWorkspaceLen(33, 5))
+	for _, dims := range [][2]int{{0, 5}, {5, 0}, {-1, 5}, {5, -1}} {
+		require.Zero(t, LayerNormWorkspaceLen(dims[0], dims[1]))
+		require.Zero(t, BiasGELUWorkspaceLen(dims[0], dims[1]))
+	}
+	require.Equal(t, math.MaxInt, LayerNormWorkspaceLen(100, math.MaxInt/2))
+	require.Equal(t, math.MaxInt, BiasGELUWorkspaceLen(math.MaxInt, math.MaxInt))
+}
+
+func TestInto(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		into Into
+		acc  float32
+		want float32
+	}{
+		{Into{}, nan, 3},
+		{Into{Alpha: 2}, nan, 6},
+		{Into{Beta: 1}, 10, 13},
+		{Into{Alpha: -1, Beta: 0.5}, 10, 2},
+	} {
+		acc := []float32{c.acc}
+		c.into.apply(acc, []float32{3})
+		require.Equal(t, c.want, acc[0], "%+v", c.into)
+	}
+}

@@ -1,0 +1,161 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// Stage is one step of a chain. A is the type of activations and their
+// gradients, S of what a stage saves for its backward step.
+//
+// Forward and ForwardSave compute the same y from the same x, to the bit: that
+// is what makes recomputed values as good as kept ones. A stage with dropout
+// draws its random numbers from a counter, not from a sequence.
+//
+// No two values share memory, except that y is part of s and that dx may be
+// dy; x is only borrowed. A step that fails, by an error or a panic, leaves nothing
+// of its results behind.
+type Stage[A, S any] interface {
+	// Forward returns the output for x and keeps nothing else.
+	Forward(ctx context.Context, x A) (y A, err error)
+	// ForwardSave returns the output for x and what Backward needs. y belongs
+	// to s and lives as long as s.
+	ForwardSave(ctx context.Context, x A) (y A, s S, err error)
+	// Backward returns the gradient with respect to x, given the one with
+	// respect to y. It takes ownership of dy, whether it succeeds or not: it
+	// releases dy or returns the same memory as dx. It does not release s.
+	Backward(ctx context.Context, x A, s S, dy A) (dx A, err error)
+}
+
+// Chain is a sequence of stages and how to measure and release their values.
+// It is not changed by running it: one Chain may have any number of runs at
+// the same time, also one within a stage of another, as long as its stages
+// allow that.
+type Chain[A, S any] struct {
+	Stages []Stage[A, S]
+
+	// Bytes returns the size of an activation or gradient, SavedBytes that of
+	// a saved set with the output in it. Both are required.
+	Bytes      func(A) int64
+	SavedBytes func(S) int64
+
+	// Release and ReleaseSaved free a value. They are called exactly once for
+	// every value that the executor held and did not hand over. nil leaves
+	// values to the garbage collector.
+	Release      func(A)
+	ReleaseSaved func(S)
+
+	// Costs gives the transient bytes of the stages, which cannot be
+	// measured, and the sizes that measured ones are compared with. nil
+	// stands for no transient bytes and no comparison.
+	Costs *Costs
+}
+
+// Run executes plan: it computes the output of the chain for x, calls loss once
+// with it, and returns the gradient with respect to x. loss borrows y; the
+// gradient dy that it returns shares no memory with y and belongs to the
+// executor from then on, also if the run fails.
+//
+// The caller keeps x and owns dx. Everything else is released exactly once,
+// as early as the plan says, and in any case before Run returns or a panic of
+// a stage, of loss or of a function of c leaves it; Run does not recover from
+// panics. ctx is checked before every operation.
+//
+// The error is that of the stage, the loss or ctx, and then dx and the Report
+// are zero; or it wraps [snug.ErrConfig] when the chain, the plan or an argument
+// is not valid and [snug.ErrShape] when the numbers of stages differ, and then
+// nothing has run.
+//
+// Run makes a [Runner], which takes memory proportional to the plan's length.
+// Keep one for repeated steps.
+func (c *Chain[A, S]) Run(ctx context.Context, plan Plan, x A, loss func(y A) (dy A, err error)) (dx A, rep Report, err error) {
+	r, err := c.NewRunner(plan)
+	if err != nil {
+		return dx, rep, err
+	}
+	return r.Run(ctx, x, loss)
+}
+
+// Eval returns the output of the chain for x, without a backward pass. It holds
+// two values at most, x included, and does not need Bytes and SavedBytes. The
+// caller keeps x and owns y. Errors and panics are as those of [Chain.Run].
+func (c *Chain[A, S]) Eval(ctx context.Context, x A) (y A, err error) {
+	if err := c.checkStages(); err != nil {
+		return y, err
+	}
+	if ctx == nil {
+		return y, errNilContext
+	}
+	value, owned := x, false // owned: not x, so ours to release
+	defer func() {
+		if owned {
+			c.release(value)
+		}
+	}()
+	for i, stage := range c.Stages {
+		if err := ctx.Err(); err != nil {
+			return y, fmt.Errorf("remat: before stage %d: %w", i, err)
+		}
+		next, err := stage.Forward(ctx, value)
+		if err != nil {
+			return y, fmt.Errorf("remat: forward of stage %d: %w", i, err)
+		}
+		input, release := value, owned
+		value, owned = next, true
+		if release {
+			c.release(input)
+		}
+	}
+	owned = false
+	return value, nil
+}
+
+var errNilContext = fmt.Errorf("remat: the context is nil: %w", snug.ErrConfig)
+
+func (c *Chain[A, S]) checkStages() error {
+	if len(c.Stages) == 0 {
+		return fmt.Errorf("remat: chain: want at least one stage: %w", snug.ErrConfig)
+	}
+	for i, s := range c.Stages {
+		if s == nil {
+			return fmt.Errorf("remat: chain: stage %d is nil: %w", i, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// check reports whether c can run plan.
+func (c *Chain[A, S]) check(plan Plan) error {
+	if err := c.checkStages(); err != nil {
+		return err
+	}
+	if c.Bytes == nil || c.SavedBytes == nil {
+		return fmt.Errorf("remat: chain: want the functions Bytes and SavedBytes: %w", snug.ErrConfig)
+	}
+	if c.Costs != nil {
+		if err := c.Costs.Validate(); err != nil {
+			return err
+		}
+		if len(c.Costs.Stages) != len(c.Stages) {
+			return fmt.Errorf("remat: chain of %d stages, costs of %d: %w", len(c.Stages), len(c.Costs.Stages), snug.ErrShape)
+		}
+	}
+	if plan.Stages != len(c.Stages) {
+		return fmt.Errorf("remat: plan for %d stages, chain of %d: %w", plan.Stages, len(c.Stages), snug.ErrShape)
+	}
+	return plan.Validate()
+}
+
+func (c *Chain[A, S]) release(a A) {
+	if c.Release != nil {
+		c.Release(a)
+	}
+}
+
+func (c *Chain[A, S]) releaseSaved(s S) {
+	if c.ReleaseSaved != nil {
+		c.ReleaseSaved(s)
+	}
+}

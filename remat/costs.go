@@ -1,0 +1,86 @@
+package remat
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Cost is what one stage takes. Sizes are in bytes, times in any one unit for
+// the whole chain; seconds make them comparable with measured ones.
+type Cost struct {
+	Name          string  `json:"name,omitempty"`           // for people; may be empty
+	Output        int64   `json:"output"`                   // |a_{i+1}|, and of the gradient with respect to it
+	Saved         int64   `json:"saved"`                    // |s_i|, the output included
+	ForwardExtra  int64   `json:"forward_extra,omitempty"`  // f_i, transient
+	BackwardExtra int64   `json:"backward_extra,omitempty"` // b_i, transient
+	ForwardTime   float64 `json:"forward_time,omitempty"`   // of either forward operation
+	BackwardTime  float64 `json:"backward_time,omitempty"`
+}
+
+// Costs is what the stages of a chain take. It is plain JSON in and out; all
+// functions that take one validate it.
+type Costs struct {
+	Input  int64  `json:"input"` // |a_0| in bytes
+	Stages []Cost `json:"stages"`
+}
+
+// Validate reports whether c describes a chain: at least one stage, no negative
+// size, no stage that saves less than its output, finite times from 0, and
+// sizes whose sum an int64 holds. The error wraps [snug.ErrConfig].
+func (c Costs) Validate() error {
+	if len(c.Stages) == 0 {
+		return fmt.Errorf("remat: costs: want at least one stage: %w", snug.ErrConfig)
+	}
+	var t total
+	for range 2 { // a_0 and d_0
+		if !t.add(c.Input) {
+			return fmt.Errorf("remat: costs: input of %d bytes: want 0 or more, and a total that fits in 63 bits: %w", c.Input, snug.ErrConfig)
+		}
+	}
+	for i, s := range c.Stages {
+		for _, size := range [...]int64{s.Output, s.Output, s.Saved, s.ForwardExtra, s.BackwardExtra} {
+			if !t.add(size) {
+				return fmt.Errorf("remat: costs: stage %d (%q): size of %d bytes: want 0 or more, and a total that fits in 63 bits: %w", i, s.Name, size, snug.ErrConfig)
+			}
+		}
+		if s.Saved < s.Output {
+			return fmt.Errorf("remat: costs: stage %d (%q) saves %d bytes: want at least its output of %d: %w", i, s.Name, s.Saved, s.Output, snug.ErrConfig)
+		}
+		for _, d := range [...]float64{s.ForwardTime, s.BackwardTime} {
+			if !(d >= 0) || math.IsInf(d, 0) {
+				return fmt.Errorf("remat: costs: stage %d (%q): time %v: want a finite number from 0: %w", i, s.Name, d, snug.ErrConfig)
+			}
+		}
+	}
+	return nil
+}
+
+// total is a sum of sizes that can be held at one time.
+type total int64
+
+// add adds size and reports whether it was not negative and the sum fits.
+func (t *total) add(size int64) bool {
+	if size < 0 || int64(*t) > math.MaxInt64-size {
+		return false
+	}
+	*t += total(size)
+	return true
+}
+
+// value returns |a_i|, which is |d_i|.
+func (c Costs) value(i int) int64 {
+	if i == 0 {
+		return c.Input
+	}
+	return c.Stages[i-1].Output
+}
+
+// size returns the declared size of a value.
+func (c Costs) size(kind ValueKind, i int) int64 {
+	if kind == SavedSet {
+		return c.Stages[i].Saved
+	}
+	return c.value(i)
+}

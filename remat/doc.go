@@ -1,0 +1,43 @@
+// Package remat trades time for memory: it runs the backward pass of a chain
+// of stages while it keeps only some of the activations, and recomputes the
+// others from them (rematerialization, or activation checkpointing).
+//
+// A [Plan] is the sequence of operations of one forward and backward pass.
+// Planners make one from the [Costs] of the stages: [KeepAll],
+// [RecomputeAll], [Every], [Chen], [Revolve], and [Fit], which takes a budget
+// in bytes. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes
+// it on real values and measures what it took. Every plan gives the same
+// gradient, bit for bit, if the stages are deterministic.
+//
+// # Memory model
+//
+// A chain has the stages 0 to n-1. Its values are
+//
+//	a_i   the input of stage i and output of stage i-1; a_n is the final output
+//	s_i   what stage i saves for its backward step, a_{i+1} included
+//	d_i   the gradient of the loss with respect to a_i
+//
+// with the sizes |a_i| = |d_i| and |s_i| >= |a_{i+1}| in bytes. While it works, a
+// stage also takes transient bytes: f_i in a forward step, b_i in a backward
+// step. Held at the start are a_0 and, reserved for the whole forward pass,
+// d_n. A value a_i is available when it is held itself or within s_{i-1}.
+//
+//	operation        needs                does                       bytes at its peak
+//	ForwardDiscard i a_i                  adds a_{i+1}               held + |a_{i+1}| + f_i
+//	ForwardSave i    a_i                  replaces a_{i+1}, if held, held - |a_{i+1}| if held
+//	                                      by s_i                     + |s_i| + f_i
+//	Backward i       a_i, s_i, d_{i+1}    replaces d_{i+1} by d_i,   held - |d_{i+1}| + |d_i| + b_i
+//	                                      then drops s_i
+//	DropOutput i     a_{i+1} held itself  drops it                   held - |a_{i+1}|
+//	DropSaved i      s_i                  drops it                   held - |s_i|
+//
+// The peak of a plan is the largest of these and of the bytes at the start. A
+// backward step that does not write its result over the gradient it was given
+// counts the |d_{i+1}| bytes in b_i. The loss is evaluated within the operation
+// that first makes a_n; memory that it uses beyond d_n is not counted, nor are
+// parameters and their gradients, which do not depend on the plan.
+//
+// Simulation and execution keep the same ledger, the one with declared and the
+// other with measured sizes. Where those agree, so do the two reports, byte
+// for byte and operation by operation.
+package remat

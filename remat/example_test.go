@@ -1,0 +1,136 @@
+package remat_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/remat"
+)
+
+// square is the stage y = x² + x/2 over a slice. It saves its output only.
+type square struct{}
+
+func (square) Forward(_ context.Context, x []float64) ([]float64, error) {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = v*v + v/2
+	}
+	return y, nil
+}
+
+func (s square) ForwardSave(ctx context.Context, x []float64) (y, saved []float64, err error) {
+	y, err = s.Forward(ctx, x)
+	return y, y, err
+}
+
+func (square) Backward(_ context.Context, x, _, dy []float64) ([]float64, error) {
+	for i, v := range x {
+		dy[i] *= 2*v + 0.5
+	}
+	return dy, nil
+}
+
+func chain(n int) *remat.Chain[[]float64, []float64] {
+	size := func(x []float64) int64 { return int64(8 * len(x)) }
+	c := &remat.Chain[[]float64, []float64]{Bytes: size, SavedBytes: size}
+	for range n {
+		c.Stages = append(c.Stages, square{})
+	}
+	return c
+}
+
+func costs(n int) remat.Costs {
+	c := remat.Costs{Input: 16, Stages: make([]remat.Cost, n)}
+	for i := range c.Stages {
+		c.Stages[i] = remat.Cost{Output: 16, Saved: 16, ForwardTime: 1, BackwardTime: 1}
+	}
+	return c
+}
+
+// The gradient of a chain of 10 stages, with all activations and with few.
+func ExampleChain_Run() {
+	ctx := context.Background()
+	c := chain(10)
+	loss := func(y []float64) ([]float64, error) { // L = Σy
+		dy := make([]float64, len(y))
+		for i := range dy {
+			dy[i] = 1
+		}
+		return dy, nil
+	}
+	keep, _ := remat.KeepAll(costs(10))
+	few, _ := remat.Revolve(costs(10), 3)
+	var bits [2]uint64
+	for i, plan := range []remat.Plan{keep, few} {
+		dx, rep, err := c.Run(ctx, plan, []float64{0.25, -0.125}, loss)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		bits[i] = math.Float64bits(dx[0])
+		fmt.Printf("%s: peak %d bytes, %d extra forward steps\n", plan.Name, rep.Peak, rep.Extra)
+	}
+	fmt.Println("same bits:", bits[0] == bits[1])
+	// Output:
+	// keep-all: peak 192 bytes, 0 extra forward steps
+	// revolve(3): peak 96 bytes, 15 extra forward steps
+	// same bits: true
+}
+
+// Evaluation needs no plan and holds two values at most.
+func ExampleChain_Eval() {
+	y, err := chain(3).Eval(context.Background(), []float64{0.5, 1})
+	fmt.Println(y, err)
+	// Output: [0.5 10.5] <nil>
+}
+
+func ExamplePlan_Simulate() {
+	c := costs(4)
+	plan, _ := remat.Chen(c)
+	rep, _ := plan.Simulate(c)
+	fmt.Println(plan)
+	fmt.Printf("peak %d bytes at operation %d, %d extra forward steps, time %g\n", rep.Peak, rep.PeakOp, rep.Extra, rep.Time)
+	// Output:
+	// F0 S1 -F0 F2 S3 B3 -F2 S2 B2 S0 B1 B0
+	// peak 80 bytes at operation 4, 2 extra forward steps, time 10
+}
+
+// The fastest plan under a budget, and the answer when there is none.
+func ExampleFit() {
+	c := costs(64)
+	for _, budget := range []int64{1 << 20, 400, 100, 50} {
+		plan, err := remat.Fit(c, budget)
+		var short *remat.BudgetError
+		if errors.As(err, &short) {
+			fmt.Printf("%d bytes: at least %d are needed, out of memory: %t\n", budget, short.Smallest, errors.Is(err, snug.ErrNoMemory))
+			continue
+		}
+		rep, _ := plan.Simulate(c)
+		fmt.Printf("%d bytes: %s, peak %d, %d extra forward steps\n", budget, plan.Name, rep.Peak, rep.Extra)
+	}
+	// Output:
+	// 1048576 bytes: keep-all, peak 1056, 0 extra forward steps
+	// 400 bytes: every(3), peak 400, 42 extra forward steps
+	// 100 bytes: revolve(3), peak 96, 258 extra forward steps
+	// 50 bytes: at least 64 are needed, out of memory: true
+}
+
+// A plan is saved as JSON with a checksum.
+func ExampleParsePlan() {
+	plan, _ := remat.Every(costs(3), 2)
+	data, _ := json.Marshal(plan)
+	fmt.Println(string(data))
+	back, err := remat.ParsePlan(data)
+	fmt.Println(back, err)
+	data[50] ^= 1
+	_, err = remat.ParsePlan(data)
+	fmt.Println(errors.Is(err, snug.ErrCorrupt))
+	// Output:
+	// {"version":1,"name":"every(2)","stages":3,"ops":"F0 S1 -F0 S2 B2 S0 B1 B0","crc32":"d54b58b8"}
+	// F0 S1 -F0 S2 B2 S0 B1 B0 <nil>
+	// true
+}

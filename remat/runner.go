@@ -1,0 +1,260 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/snug-ml/snug"
+)
+
+// Runner executes one plan on one chain again and again and allocates nothing
+// while it does. It takes memory for one value a stage and 32 bytes for every
+// operation. One run at a time; a call during another wraps [snug.ErrConfig].
+type Runner[A, S any] struct {
+	chain  Chain[A, S]
+	plan   Plan
+	busy   atomic.Bool
+	extras []Cost // by stage; zero when the chain has no costs
+	extra  int    // forward steps beyond one a stage
+
+	x          A
+	slots      []slot[A, S] // what is held of every stage
+	grad       A            // d_next, if hasGrad
+	gradBytes  int64
+	hasGrad    bool
+	lossDone   bool
+	lossTime   time.Duration
+	ledger     ledger
+	timeline   []Bytes // memory of the ledger's, kept between runs
+	mismatches []Mismatch
+	mismatched [][valueKinds]bool // by index: which of a_i, s_i and d_i are listed
+}
+
+// slot is what is held of the output of a stage.
+type slot[A, S any] struct {
+	form  form
+	y     A // the output; part of s if the form is saved
+	s     S
+	bytes int64
+}
+
+// NewRunner checks plan against the chain and returns a Runner of both. Later
+// changes of c's fields or of the plan do not reach the Runner. Errors are as
+// those of [Chain.Run].
+func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
+	if err := c.check(plan); err != nil {
+		return nil, err
+	}
+	plan.Ops = slices.Clone(plan.Ops)
+	n := plan.Stages
+	r := &Runner[A, S]{
+		chain:      *c,
+		plan:       plan,
+		extras:     make([]Cost, n),
+		extra:      -n,
+		slots:      make([]slot[A, S], n),
+		timeline:   make([]Bytes, 0, len(plan.Ops)),
+		mismatched: make([][valueKinds]bool, n+1),
+	}
+	r.chain.Stages = slices.Clone(c.Stages)
+	if c.Costs != nil {
+		copy(r.extras, c.Costs.Stages)
+		r.chain.Costs = &Costs{Input: c.Costs.Input, Stages: r.extras}
+	}
+	for _, op := range plan.Ops {
+		if op.isForward() {
+			r.extra++
+		}
+	}
+	return r, nil
+}
+
+// Run executes the plan as [Chain.Run] does. The slices in the Report are valid
+// until the next call.
+func (r *Runner[A, S]) Run(ctx context.Context, x A, loss func(y A) (dy A, err error)) (dx A, rep Report, err error) {
+	if ctx == nil {
+		return dx, rep, errNilContext
+	}
+	if loss == nil {
+		return dx, rep, fmt.Errorf("remat: the loss is nil: %w", snug.ErrConfig)
+	}
+	if r.busy.Swap(true) {
+		return dx, rep, fmt.Errorf("remat: the Runner is running: %w", snug.ErrConfig)
+	}
+	defer r.finish()
+	begin := time.Now()
+	r.start(x)
+	for i, op := range r.plan.Ops {
+		err := ctx.Err()
+		if err == nil {
+			err = r.do(ctx, op, loss)
+		}
+		if err != nil {
+			return dx, rep, fmt.Errorf("remat: operation %d (%v): %w", i, op, err)
+		}
+	}
+	rep = Report{
+		Peak:       r.ledger.peak,
+		PeakOp:     r.ledger.peakOp,
+		Time:       (time.Since(begin) - r.lossTime).Seconds(),
+		Extra:      r.extra,
+		Timeline:   r.ledger.timeline,
+		Mismatches: r.mismatches,
+	}
+	r.hasGrad = false // it is the caller's now
+	return r.grad, rep, nil
+}
+
+func (r *Runner[A, S]) start(x A) {
+	r.x, r.lossDone, r.lossTime = x, false, 0
+	r.mismatches = r.mismatches[:0]
+	clear(r.mismatched)
+	bytes := r.chain.Bytes(x)
+	r.compare(Activation, 0, bytes)
+	r.ledger.start(bytes, r.timeline)
+}
+
+// finish releases what a run that did not come to its end still holds, and
+// forgets the values of one that did.
+func (r *Runner[A, S]) finish() {
+	defer r.busy.Store(false)
+	r.releaseAll()
+	var none A
+	r.x, r.grad = none, none
+}
+
+// releaseAll also goes on after a panic of a release function.
+func (r *Runner[A, S]) releaseAll() {
+	complete := false
+	defer func() {
+		if !complete {
+			r.releaseAll()
+		}
+	}()
+	for i := range r.slots {
+		r.drop(i)
+	}
+	if r.hasGrad {
+		r.hasGrad = false
+		r.chain.release(r.grad)
+	}
+	complete = true
+}
+
+// drop releases what is held of stage i and returns how many bytes that was.
+func (r *Runner[A, S]) drop(i int) (bytes int64) {
+	v := r.slots[i]
+	r.slots[i] = slot[A, S]{} // first, so that nothing is released twice
+	switch v.form {
+	case output:
+		r.chain.release(v.y)
+	case saved:
+		r.chain.releaseSaved(v.s)
+	}
+	return v.bytes
+}
+
+// do executes one operation of a valid plan.
+func (r *Runner[A, S]) do(ctx context.Context, op Op, loss func(A) (A, error)) error {
+	i := op.Stage
+	switch op.Kind {
+	case ForwardDiscard:
+		if err := r.forwardDiscard(ctx, i); err != nil {
+			return err
+		}
+	case ForwardSave:
+		if err := r.forwardSave(ctx, i); err != nil {
+			return err
+		}
+	case Backward:
+		return r.backward(ctx, i)
+	default:
+		r.ledger.step(r.drop(i), 0, 0, 0)
+	}
+	if i == r.plan.Stages-1 && op.isForward() && !r.lossDone {
+		return r.evaluate(loss)
+	}
+	return nil
+}
+
+// input returns a_i.
+func (r *Runner[A, S]) input(i int) A {
+	if i == 0 {
+		return r.x
+	}
+	return r.slots[i-1].y
+}
+
+func (r *Runner[A, S]) forwardDiscard(ctx context.Context, i int) error {
+	y, err := r.chain.Stages[i].Forward(ctx, r.input(i))
+	if err != nil {
+		return err
+	}
+	v := &r.slots[i]
+	v.form, v.y = output, y
+	v.bytes = r.chain.Bytes(y)
+	r.compare(Activation, i+1, v.bytes)
+	r.ledger.step(0, v.bytes, r.extras[i].ForwardExtra, 0)
+	return nil
+}
+
+func (r *Runner[A, S]) forwardSave(ctx context.Context, i int) error {
+	replaced := r.drop(i) // a_{i+1}, if held: s_i brings its own
+	y, s, err := r.chain.Stages[i].ForwardSave(ctx, r.input(i))
+	if err != nil {
+		return err
+	}
+	v := &r.slots[i]
+	v.form, v.y, v.s = saved, y, s
+	v.bytes = r.chain.SavedBytes(s)
+	r.compare(Activation, i+1, r.chain.Bytes(y))
+	r.compare(SavedSet, i, v.bytes)
+	r.ledger.step(replaced, v.bytes, r.extras[i].ForwardExtra, 0)
+	return nil
+}
+
+func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
+	dy := r.grad
+	r.hasGrad = false // the stage's, whatever happens
+	dx, err := r.chain.Stages[i].Backward(ctx, r.input(i), r.slots[i].s, dy)
+	if err != nil {
+		return err
+	}
+	r.grad, r.hasGrad = dx, true
+	replaced := r.gradBytes
+	r.gradBytes = r.chain.Bytes(dx)
+	r.compare(Gradient, i, r.gradBytes)
+	freed := r.drop(i)
+	r.ledger.step(replaced, r.gradBytes, r.extras[i].BackwardExtra, freed)
+	return nil
+}
+
+// evaluate calls the loss with a_n.
+func (r *Runner[A, S]) evaluate(loss func(A) (A, error)) error {
+	begin := time.Now()
+	dy, err := loss(r.input(r.plan.Stages))
+	if err != nil {
+		return fmt.Errorf("loss: %w", err)
+	}
+	r.grad, r.hasGrad, r.lossDone = dy, true, true
+	r.lossTime = time.Since(begin)
+	r.gradBytes = r.chain.Bytes(dy)
+	r.compare(Gradient, r.plan.Stages, r.gradBytes)
+	r.ledger.reserve(r.gradBytes)
+	return nil
+}
+
+// compare lists a value if its size is not the declared one, once a run.
+func (r *Runner[A, S]) compare(kind ValueKind, i int, measured int64) {
+	if r.chain.Costs == nil {
+		return
+	}
+	declared := r.chain.Costs.size(kind, i)
+	if listed := &r.mismatched[i][kind]; declared != measured && !*listed {
+		*listed = true
+		r.mismatches = append(r.mismatches, Mismatch{kind, i, declared, measured})
+	}
+}
