@@ -1,0 +1,84 @@
+package quant8_test
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/quant8"
+)
+
+func Example() {
+	w, grad := make([]float32, 20_000), make([]float32, 20_000)
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{LR: 0.1})
+	if err != nil {
+		panic(err)
+	}
+	if err := opt.Add("w", len(w)); err != nil {
+		panic(err)
+	}
+	for range 100 { // minimize Σ (w-3)²/2
+		for i := range w {
+			grad[i] = w[i] - 3
+		}
+		opt.Advance(-1)
+		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Printf("w = %.1f with %.2f bytes of state a parameter\n", w[0], float64(opt.StateBytes())/float64(len(w)))
+	// Output: w = 3.0 with 2.03 bytes of state a parameter
+}
+
+func ExampleQuantize() {
+	x := []float32{0.5, -2, 0, 0.001}
+	m := quant8.DynamicMap(true)
+	codes, absmax := make([]uint8, len(x)), make([]float32, quant8.Blocks(len(x), 256))
+	if err := quant8.Quantize(codes, absmax, x, m, 256); err != nil {
+		panic(err)
+	}
+	y := make([]float32, len(x))
+	if err := quant8.Dequantize(y, codes, absmax, m, 256); err != nil {
+		panic(err)
+	}
+	fmt.Println(codes, absmax)
+	fmt.Printf("%.4f\n", y)
+	// Output:
+	// [201 0 127 138] [2]
+	// [0.4953 -1.9859 0.0000 0.0010]
+}
+
+func ExampleAdamW_WriteTo() {
+	build := func() *quant8.AdamW {
+		opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
+		if err != nil {
+			panic(err)
+		}
+		if err := opt.Add("w", 10_000); err != nil {
+			panic(err)
+		}
+		return opt
+	}
+	opt := build()
+	opt.Advance(1e-3)
+	var file bytes.Buffer
+	if _, err := opt.WriteTo(&file); err != nil {
+		panic(err)
+	}
+	restored := build()
+	if _, err := restored.ReadFrom(&file); err != nil {
+		panic(err)
+	}
+	fmt.Println("continues after step", restored.Steps())
+	// Output: continues after step 1
+}
+
+func ExampleStateBytes() {
+	const n = 7_000_000_000 / 100
+	for _, bits := range []int{32, 8} {
+		fmt.Printf("%d bits: %.2f GB\n", bits, 100*float64(quant8.StateBytes(n, quant8.AdamWOptions{Bits: bits}))/1e9)
+	}
+	// Output:
+	// 32 bits: 56.00 GB
+	// 8 bits: 14.22 GB
+}

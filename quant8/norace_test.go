@@ -1,0 +1,5 @@
+//go:build !race
+
+package quant8
+
+const raceEnabled = false

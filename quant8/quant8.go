@@ -1,0 +1,170 @@
+// Package quant8 stores float vectors and optimizer state in 8 bits an element.
+//
+// # Blockwise quantization
+//
+// A vector is cut into blocks; the last may be partial. Every block stores the
+// largest magnitude of its elements, absmax, as a float32 and every element x
+// as the index of the entry of a [Map] of 256 values that is nearest to
+// x/absmax:
+//
+//	absmax = max |x|
+//	code   = argmin_c |map[c] - x/absmax|, the lower c of two as near
+//	x'     = map[code]·absmax
+//
+// The quotient is one float32 division and its distances to the map's entries
+// are compared exactly, as real numbers, so that every machine gives the same
+// codes. The maps and the layout are those of bitsandbytes, whose own kernels
+// divide by approximations: next to a midpoint its code may be the neighbour. See
+// [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
+// Parallelism in Deep Learning", arXiv:1511.04561; Dettmers et al. 2022, "8-bit
+// Optimizers via Block-wise Quantization", arXiv:2110.02861.
+//
+// # Optimizer state
+//
+// [AdamW] keeps both moments in 8 bits: 2.03 bytes a parameter at its block of
+// 256, where float32 moments take 8.
+//
+// # Devices
+//
+// All operands of a call lie on one device. On the CPU a call checks its data
+// for NaNs and infinities before it writes; what happens on other devices is
+// said with each function.
+package quant8
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// The block sizes that this package takes, in elements.
+const (
+	MinBlock = 32
+	MaxBlock = 4096
+)
+
+// Codes is a vector of codes. A View given as one must hold U8.
+type Codes interface {
+	[]uint8 | snug.Array[uint8] | snug.View
+}
+
+func viewOfCodes[C Codes](c C) snug.View {
+	switch c := any(c).(type) {
+	case []uint8:
+		return snug.SliceView(c)
+	case snug.Array[uint8]:
+		return c.View()
+	case snug.View:
+		return c
+	}
+	return snug.View{}
+}
+
+// Blocks returns how many blocks of block elements cover n elements, the
+// length of absmax. It is 0 when n or block is not positive.
+func Blocks(n, block int) int {
+	if n <= 0 || block <= 0 {
+		return 0
+	}
+	return (n-1)/block + 1
+}
+
+// Quantize writes the codes of src and the absmax of its blocks. codes has the
+// length of src, absmax has [Blocks](len(src), block) elements of float32, and
+// block is from [MinBlock] to [MaxBlock]. No operands overlap. A block of zeros
+// has absmax 0 and the code nearest to 0; the sign of a zero is lost.
+//
+// On the CPU a NaN or infinity in src is an error that wraps
+// [snug.ErrNonFinite] and names its index, and nothing is written. Other
+// devices do not look ahead: there a block with such an element gets absmax NaN
+// and the code of 0, so that all of it comes back as NaN.
+//
+// The map is read during the call only. The two maps of [DynamicMap] have
+// ready search tables; another costs a table of 64 KiB, which is kept for the
+// next call and takes about 0.1 ms to fill when the map changes.
+//
+// Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],
+// [snug.ErrDevice] or [snug.ErrNonFinite].
+func Quantize[C Codes, A snug.Vector32, V snug.Vector](codes C, absmax A, src V, m *Map, block int) error {
+	return quantize(viewOfCodes(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
+}
+
+// Dequantize writes map[code]·absmax, computed in float32 and rounded to the
+// type of dst, for every code. The lengths are those of [Quantize]; no
+// operands overlap. It needs no memory beyond 16 KiB a worker, and that only
+// when dst is not float32.
+//
+// Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape]
+// or [snug.ErrDevice], and nothing is written then.
+func Dequantize[V snug.Vector, C Codes, A snug.Vector32](dst V, codes C, absmax A, m *Map, block int) error {
+	return dequantize(snug.ViewOf(dst), viewOfCodes(codes), snug.ViewOf(absmax), m, block)
+}
+
+func quantize(codes, absmax, src snug.View, m *Map, block int) error {
+	dev, err := check("quantize", "src", src, codes, absmax, m, block)
+	if err != nil || src.Len() == 0 {
+		return err
+	}
+	j := quantizeJob{codes: codes, absmax: absmax, src: src, m: m, block: block}
+	if !dev.IsCPU() {
+		held := *m
+		j.m = &held
+		return launch(dev, j)
+	}
+	if i := firstAbove(src, 1, infinity); i >= 0 {
+		return fmt.Errorf("quant8: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
+	}
+	j.Run()
+	return nil
+}
+
+func dequantize(dst, codes, absmax snug.View, m *Map, block int) error {
+	dev, err := check("dequantize", "dst", dst, codes, absmax, m, block)
+	if err != nil || dst.Len() == 0 {
+		return err
+	}
+	j := dequantizeJob{dst: dst, codes: codes, absmax: absmax, m: m, block: block}
+	if !dev.IsCPU() {
+		held := *m
+		j.m = &held
+		return launch(dev, j)
+	}
+	j.Run()
+	return nil
+}
+
+// check is the common part of both directions: x is the vector of floats and
+// name its name.
+func check(op, name string, x, codes, absmax snug.View, m *Map, block int) (*snug.Device, error) {
+	if err := checkBlock(block); err != nil {
+		return nil, fmt.Errorf("quant8: %s: %w", op, err)
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("quant8: %s: %w", op, err)
+	}
+	switch {
+	case !x.DType().IsFloat():
+		return nil, fmt.Errorf("quant8: %s: %s holds %s, want f32, f16 or bf16: %w", op, name, x.DType(), snug.ErrDType)
+	case codes.DType() != snug.U8:
+		return nil, fmt.Errorf("quant8: %s: codes hold %s, want u8: %w", op, codes.DType(), snug.ErrDType)
+	case absmax.DType() != snug.F32:
+		return nil, fmt.Errorf("quant8: %s: absmax holds %s, want f32: %w", op, absmax.DType(), snug.ErrDType)
+	case codes.Len() != x.Len():
+		return nil, fmt.Errorf("quant8: %s: %d codes for %d elements of %s: %w", op, codes.Len(), x.Len(), name, snug.ErrShape)
+	case absmax.Len() != Blocks(x.Len(), block):
+		return nil, fmt.Errorf("quant8: %s: absmax has %d elements, want %d for %d elements in blocks of %d: %w",
+			op, absmax.Len(), Blocks(x.Len(), block), x.Len(), block, snug.ErrShape)
+	}
+	dev, err := snug.CommonDevice(codes, absmax, x)
+	if err != nil {
+		return nil, fmt.Errorf("quant8: %s: %w", op, err)
+	}
+	return dev, nil
+}
+
+func checkBlock(block int) error {
+	if block < MinBlock || block > MaxBlock {
+		return fmt.Errorf("block of %d elements, want %d to %d: %w", block, MinBlock, MaxBlock, snug.ErrConfig)
+	}
+	return nil
+}

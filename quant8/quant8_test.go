@@ -1,0 +1,329 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+var floatTypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
+
+func randn(n int, seed uint64) []float32 {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	return x
+}
+
+// quantizeReference is the definition: x/absmax by the nearest entry.
+func quantizeReference(x []float32, m *Map, block int) (codes []uint8, absmax []float32) {
+	for lo := 0; lo < len(x); lo += block {
+		b := x[lo:min(lo+block, len(x))]
+		a := float32(0)
+		for _, v := range b {
+			a = max(a, float32(math.Abs(float64(v))))
+		}
+		absmax = append(absmax, a)
+		for _, v := range b {
+			if a > 0 {
+				v /= a
+			}
+			codes = append(codes, nearest(m, v))
+		}
+	}
+	return codes, absmax
+}
+
+func TestQuantizeAgainstDefinition(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, dt := range floatTypes {
+			for _, isSigned := range []bool{true, false} {
+				for _, block := range []int{32, 33, 256, 4096} {
+					for _, n := range []int{0, 1, block - 1, block, block + 1, 2*block + 5} {
+						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, isSigned, block, n), func(t *testing.T) {
+							roundTrip(t, place, dt, DynamicMap(isSigned), block, n)
+						})
+					}
+				}
+			}
+		}
+	})
+}
+
+func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, m *Map, block, n int) {
+	src := kerneltest.PutFloats(t, place, dt, randn(n, uint64(n)))
+	codes := kerneltest.Put(t, place, make([]uint8, n))
+	absmax := kerneltest.Put(t, place, make([]float32, Blocks(n, block)))
+	require.NoError(t, Quantize(codes.View, absmax.View, src.View, m, block))
+	wantCodes, wantAbsmax := quantizeReference(src.Get(), m, block)
+	require.True(t, equal(wantCodes, codes.Get()))
+	require.True(t, equal(wantAbsmax, absmax.Get()))
+
+	dst := kerneltest.PutFloats(t, place, dt, make([]float32, n))
+	require.NoError(t, Dequantize(dst.View, codes.View, absmax.View, m, block))
+	want := make([]float32, n)
+	for i, c := range wantCodes {
+		want[i] = m[c] * wantAbsmax[i/block]
+	}
+	require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get(), dst.Get()))
+}
+
+func equal[T comparable](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// TestSliceForms calls the functions as programs do, with typed operands.
+func TestSliceForms(t *testing.T) {
+	x := randn(300, 1)
+	half16, bf16 := make([]snug.Float16, 300), make([]snug.BFloat16, 300)
+	half.Store(snug.SliceView(half16), 0, x)
+	half.Store(snug.SliceView(bf16), 0, x)
+	codes, absmax, m := make([]uint8, 300), make([]float32, 2), DynamicMap(true)
+	require.NoError(t, Quantize(codes, absmax, x, m, 256))
+	require.NoError(t, Dequantize(x, codes, absmax, m, 256))
+	require.NoError(t, Quantize(snug.FromSlice(codes), snug.FromSlice(absmax), half16, m, 256))
+	require.NoError(t, Dequantize(bf16, snug.FromSlice(codes), absmax, m, 256))
+	require.InDelta(t, x[0], bf16[0].Float32(), 0.05)
+}
+
+func TestSpecialBlocks(t *testing.T) {
+	const block = 32
+	fill := func(v float32) []float32 {
+		x := make([]float32, block)
+		for i := range x {
+			x[i] = v
+		}
+		return x
+	}
+	negZero := float32(math.Copysign(0, -1))
+	for _, c := range []struct {
+		name   string
+		x      []float32
+		absmax float32
+		back   float32 // of element 0, by the signed map
+	}{
+		{"zeros", fill(0), 0, 0},
+		{"negative zeros", fill(negZero), 0, 0},
+		{"all equal", fill(0.3), 0.3, 0.3},
+		{"all equal and negative", fill(-2), 2, -2 * 0.99296875},
+		{"largest", fill(math.MaxFloat32), math.MaxFloat32, math.MaxFloat32},
+		{"smallest", fill(1e-45), 1e-45, 1e-45},
+		{"mixed", append([]float32{1e-45}, fill(3e38)[1:]...), 3e38, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			codes, absmax, back := make([]uint8, block), []float32{9}, make([]float32, block)
+			require.NoError(t, Quantize(codes, absmax, c.x, DynamicMap(true), block))
+			require.Equal(t, c.absmax, absmax[0])
+			require.NoError(t, Dequantize(back, codes, absmax, DynamicMap(true), block))
+			require.Equal(t, c.back, back[0])
+			if c.absmax == 0 {
+				require.Equal(t, uint8(127), codes[0], "the code of 0")
+			}
+		})
+	}
+}
+
+func TestNonFinite(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
+		for _, dt := range floatTypes {
+			for _, at := range []int{0, 299, 5000, 9999} {
+				kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+					x := randn(10_000, 3)
+					x[at], x[9999] = bad, bad
+					src := kerneltest.PutFloats(t, place, dt, x)
+					codes := kerneltest.Put(t, place, make([]uint8, len(x)))
+					absmax := kerneltest.Put(t, place, make([]float32, Blocks(len(x), 256)))
+					err := Quantize(codes.View, absmax.View, src.View, DynamicMap(true), 256)
+					if place.Name != "opaque" {
+						require.ErrorIs(t, err, snug.ErrNonFinite)
+						require.ErrorContains(t, err, fmt.Sprintf("src[%d]", at))
+						require.Equal(t, make([]uint8, len(x)), codes.Get())
+						require.Equal(t, make([]float32, absmax.Len()), absmax.Get())
+						return
+					}
+					require.NoError(t, err)
+					require.NoError(t, Dequantize(src.View, codes.View, absmax.View, DynamicMap(true), 256))
+					for i, v := range src.Get() {
+						require.Equal(t, i/256 == at/256 || i/256 == 9999/256, v != v, "only the block is NaN")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestErrorBounds holds the mean errors to bounds tighter than those of
+// bitsandbytes' tests, whose relative error is |x-x'|/(|x|+1e-8).
+func TestErrorBounds(t *testing.T) {
+	const n = 1 << 20
+	rng := rand.New(rand.NewPCG(7, 7))
+	uniform := make([]float32, n)
+	for i := range uniform {
+		uniform[i] = rng.Float32()
+	}
+	for _, c := range []struct {
+		name     string
+		x        []float32
+		signed   bool
+		abs, rel float64
+	}{
+		{"normal", randn(n, 7), true, 0.0088, 0.0159},
+		{"uniform signed", uniform, true, 0.0033, 0.0102},
+		{"uniform unsigned", uniform, false, 0.00165, 0.0052},
+	} {
+		codes, absmax, back := make([]uint8, n), make([]float32, n/256), make([]float32, n)
+		m := DynamicMap(c.signed)
+		require.NoError(t, Quantize(codes, absmax, c.x, m, 256))
+		require.NoError(t, Dequantize(back, codes, absmax, m, 256))
+		abs, rel := 0.0, 0.0
+		for i, x := range c.x {
+			d := math.Abs(float64(x) - float64(back[i]))
+			abs += d / n
+			rel += d / (math.Abs(float64(x)) + 1e-8) / n
+		}
+		t.Logf("%s: mean absolute error %.5f, relative %.5f", c.name, abs, rel)
+		require.LessOrEqual(t, abs, c.abs, c.name)
+		require.LessOrEqual(t, rel, c.rel, c.name)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	dev := kerneltest.Places(t)[2].Dev
+	there, err := snug.Make[float32](dev, 300)
+	require.NoError(t, err)
+	bad := DynamicMap(true)
+	bad[3] = 4
+	ok, x := DynamicMap(true), make([]float32, 300)
+	for _, c := range []struct {
+		name          string
+		x, codes, abs snug.View
+		m             *Map
+		block         int
+		want          error
+	}{
+		{"small block", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:10]), ok, 31, snug.ErrConfig},
+		{"large block", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:1]), ok, 4097, snug.ErrConfig},
+		{"negative block", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:1]), ok, -1, snug.ErrConfig},
+		{"no map", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:2]), nil, 256, snug.ErrConfig},
+		{"map out of order", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:2]), bad, 256, snug.ErrConfig},
+		{"x of integers", snug.SliceView(make([]int32, 300)), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:2]), ok, 256, snug.ErrDType},
+		{"zero view", snug.View{}, snug.View{}, snug.View{}, ok, 256, snug.ErrDType},
+		{"codes of floats", snug.ViewOf(x), snug.ViewOf(x), snug.ViewOf(x[:2]), ok, 256, snug.ErrDType},
+		{"absmax in half", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.SliceView(make([]snug.Float16, 2)), ok, 256, snug.ErrDType},
+		{"few codes", snug.ViewOf(x), snug.SliceView(make([]uint8, 299)), snug.ViewOf(x[:2]), ok, 256, snug.ErrShape},
+		{"few absmax", snug.ViewOf(x), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:1]), ok, 256, snug.ErrShape},
+		{"devices", there.View(), snug.SliceView(make([]uint8, 300)), snug.ViewOf(x[:2]), ok, 256, snug.ErrDevice},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.ErrorIs(t, Quantize(c.codes, c.abs, c.x, c.m, c.block), c.want)
+			require.ErrorIs(t, Dequantize(c.x, c.codes, c.abs, c.m, c.block), c.want)
+		})
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	for _, c := range [][3]int{{0, 256, 0}, {1, 256, 1}, {256, 256, 1}, {257, 256, 2}, {-1, 256, 0}, {5, 0, 0}, {math.MaxInt, 1, math.MaxInt}} {
+		require.Equal(t, c[2], Blocks(c[0], c[1]))
+	}
+}
+
+func TestWorkersDoNotMatter(t *testing.T) {
+	x, m := randn(100_003, 5), DynamicMap(true)
+	run := func(workers int) ([]uint8, []float32) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
+		codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 100))
+		require.NoError(t, Quantize(codes, absmax, x, m, 100))
+		return codes, absmax
+	}
+	codes1, absmax1 := run(1)
+	codes2, absmax2 := run(2)
+	require.Equal(t, codes1, codes2)
+	require.Equal(t, absmax1, absmax2)
+}
+
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("pools drop memory under the race detector")
+	}
+	x, m := randn(20_000, 5), DynamicMap(true)
+	codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 256))
+	bf16 := make([]snug.BFloat16, len(x))
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		_ = Quantize(codes, absmax, x, m, 256)
+		_ = Dequantize(x, codes, absmax, m, 256)
+		_ = Dequantize(bf16, codes, absmax, m, 256)
+		_ = Quantize(codes, absmax, bf16, m, 256)
+	}))
+}
+
+// roundTrips checks that quantizing is idempotent and within half the largest
+// step of the map.
+func roundTrips(t *rapid.T) {
+	x := rapid.SliceOf(rapid.Custom(func(t *rapid.T) float32 { return drawFloat(t, "x") })).Draw(t, "src")
+	block := rapid.IntRange(MinBlock, MaxBlock).Draw(t, "block")
+	m := DynamicMap(true)
+	codes, absmax, back := make([]uint8, len(x)), make([]float32, Blocks(len(x), block)), make([]float32, len(x))
+	require.NoError(t, Quantize(codes, absmax, x, m, block))
+	require.NoError(t, Dequantize(back, codes, absmax, m, block))
+	for i := range x {
+		a := float64(absmax[i/block])
+		require.LessOrEqual(t, math.Abs(float64(x[i])), a)
+		require.InDelta(t, x[i], back[i], a*0.00704+1.5e-45, "element %d", i)
+		if back[i] != 0 && math.Abs(float64(x[i])) >= 0x1p-120 {
+			require.Equal(t, math.Signbit(float64(x[i])), math.Signbit(float64(back[i])), "element %d", i)
+		}
+	}
+	reference, _ := quantizeReference(x, m, block)
+	require.True(t, equal(reference, codes))
+}
+
+func TestRoundTrips(t *testing.T) { rapid.Check(t, roundTrips) }
+func FuzzRoundTrips(f *testing.F) { f.Fuzz(rapid.MakeFuzz(roundTrips)) }
+
+func BenchmarkQuantize(b *testing.B) {
+	x, m := randn(1<<20, 5), DynamicMap(true)
+	codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 256))
+	b.SetBytes(int64(4 * len(x)))
+	for b.Loop() {
+		_ = Quantize(codes, absmax, x, m, 256)
+	}
+}
+
+func BenchmarkDequantize(b *testing.B) {
+	x, m := randn(1<<20, 5), DynamicMap(true)
+	codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 256))
+	b.SetBytes(int64(4 * len(x)))
+	for b.Loop() {
+		_ = Dequantize(x, codes, absmax, m, 256)
+	}
+}
+
+// TestKernelNames holds the names by which devices find their kernels.
+func TestKernelNames(t *testing.T) {
+	for name, job := range map[string]driver.Job{
+		"quant8.quantize": new(quantizeJob), "quant8.dequantize": new(dequantizeJob),
+		"quant8.adamw": new(stepJob), "quant8.scan": new(scanJob),
+	} {
+		require.Equal(t, name, job.Kernel())
+	}
+}

@@ -1,0 +1,322 @@
+package quant8
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"math"
+	"runtime"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+var savedParams = map[string]int{"w": 5000, "b": 70, "empty": 0, "v": 4096}
+
+// trainer runs an optimizer on parameters in some place.
+type trainer struct {
+	t testing.TB
+	a *AdamW
+	p map[string]*kerneltest.Buf[float32]
+}
+
+func newTrainer(t testing.TB, place kerneltest.Place, o AdamWOptions) *trainer {
+	tr := &trainer{t, newAdamW(t, o, savedParams), map[string]*kerneltest.Buf[float32]{}}
+	for name, n := range savedParams {
+		tr.p[name] = kerneltest.Put(t, place, randn(n, 1))
+	}
+	return tr
+}
+
+func (tr *trainer) step(place kerneltest.Place, names ...string) {
+	for _, name := range names {
+		g := kerneltest.Put(tr.t, place, randn(savedParams[name], uint64(tr.a.Steps())))
+		require.NoError(tr.t, tr.a.Step(name, tr.p[name].View, g.View, 0.1))
+	}
+}
+
+// TestRestoredRun saves in the middle of a step and continues in both the old
+// and a new optimizer.
+func TestRestoredRun(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, o := range []AdamWOptions{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}} {
+			if o.Storage != nil && place.Name == "opaque" {
+				continue
+			}
+			old := newTrainer(t, place, o)
+			for i := range 3 {
+				old.a.Advance(float32(i) * 0.01)
+				old.step(place, "w", "b", "empty", "v")
+			}
+			old.a.Advance(0.5)
+			old.step(place, "w", "empty")
+
+			var stream bytes.Buffer
+			n, err := old.a.WriteTo(&stream)
+			require.NoError(t, err)
+			require.EqualValues(t, stream.Len(), n)
+			data, err := old.a.AppendBinary([]byte("front"))
+			require.NoError(t, err)
+			require.Equal(t, "front"+stream.String(), string(data))
+
+			if o.Storage != nil {
+				o.Storage = newFakeStorage()
+			}
+			restored := newTrainer(t, place, o)
+			if place.Name == "opaque" { // a restore into state that lies on a device
+				restored.a.Advance(-1)
+				restored.step(place, "v", "w", "b")
+			}
+			for name := range savedParams {
+				restored.p[name] = kerneltest.Put(t, place, old.p[name].Get())
+			}
+			stream.WriteString("more")
+			n, err = restored.a.ReadFrom(iotest.OneByteReader(&stream))
+			require.NoError(t, err)
+			require.EqualValues(t, len(data)-5, n)
+			require.Equal(t, "more", stream.String(), "nothing beyond is read")
+
+			for _, tr := range []*trainer{old, restored} {
+				tr.step(place, "b", "v")
+				tr.a.Advance(-1)
+				tr.step(place, "v", "w", "b", "empty")
+				require.Equal(t, 5, tr.a.Steps())
+			}
+			for name := range savedParams {
+				require.True(t, equal(old.p[name].Get(), restored.p[name].Get()), name)
+			}
+			require.Equal(t, stateOf(t, old.a), stateOf(t, restored.a))
+		}
+	})
+}
+
+func TestSaveBeforeTheFirstStep(t *testing.T) {
+	a, b := newAdamW(t, AdamWOptions{}, savedParams), newAdamW(t, AdamWOptions{}, savedParams)
+	data, err := a.AppendBinary(nil)
+	require.NoError(t, err)
+	require.NoError(t, b.UnmarshalBinary(data))
+	require.Zero(t, b.Steps())
+	require.Equal(t, make([]byte, b.StateBytes()), stateOf(t, b))
+}
+
+// saveAfterSteps returns a saved state and an optimizer in another one.
+func saveAfterSteps(t testing.TB) (data []byte, other *trainer) {
+	tr := newTrainer(t, kerneltest.Place{}, AdamWOptions{})
+	for range 2 {
+		tr.a.Advance(-1)
+		tr.step(kerneltest.Place{}, "w", "b", "v")
+	}
+	data, err := tr.a.AppendBinary(nil)
+	require.NoError(t, err)
+	other = newTrainer(t, kerneltest.Place{}, AdamWOptions{})
+	other.a.Advance(0.1)
+	other.step(kerneltest.Place{}, "w", "b", "v")
+	return data, other
+}
+
+// seal repairs the checksums of damaged data, as far as they can be found.
+func seal(data []byte) []byte {
+	data = bytes.Clone(data)
+	if len(data) < prefixBytes+2*checksumSize {
+		return data
+	}
+	put := func(end int) {
+		binary.LittleEndian.PutUint32(data[end:], crc32.Checksum(data[:end], castagnoli))
+	}
+	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
+		put(prefixBytes + int(n))
+	}
+	put(len(data) - checksumSize)
+	return data
+}
+
+func TestDamaged(t *testing.T) {
+	data, other := saveAfterSteps(t)
+	before := stateOf(t, other.a)
+	edit := func(at int, b byte) []byte {
+		d := bytes.Clone(data)
+		d[at] ^= b
+		return d
+	}
+	for _, c := range []struct {
+		name string
+		data []byte
+		want error
+	}{
+		{"empty", nil, snug.ErrCorrupt},
+		{"magic", seal(edit(0, 1)), snug.ErrCorrupt},
+		{"newer", seal(edit(len(magic), 3)), snug.ErrCorrupt},
+		{"header length", edit(len(magic)+6, 0xff), snug.ErrCorrupt},
+		{"header too long", edit(len(magic)+7, 0xff), snug.ErrCorrupt},
+		{"header", edit(prefixBytes+1, 1), snug.ErrCorrupt},
+		{"header cut", data[:prefixBytes+9], snug.ErrCorrupt},
+		{"bits", seal(edit(prefixBytes, 40)), snug.ErrConfig},
+		{"block", seal(edit(prefixBytes+4, 1)), snug.ErrConfig},
+		{"chunk", seal(edit(prefixBytes+8, 1)), snug.ErrConfig},
+		{"min8bit", seal(edit(prefixBytes+16, 1)), snug.ErrConfig},
+		{"maps", seal(edit(prefixBytes+24, 1)), snug.ErrConfig},
+		{"step", seal(edit(prefixBytes+39, 0x80)), snug.ErrCorrupt},
+		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrConfig},
+		{"name length", seal(edit(prefixBytes+51, 1)), snug.ErrCorrupt},
+		{"name", seal(edit(prefixBytes+52, 1)), snug.ErrConfig},
+		{"elements", seal(edit(prefixBytes+53, 1)), snug.ErrConfig},
+		{"state", edit(len(data)-100, 1), snug.ErrCorrupt},
+		{"checksum", edit(len(data)-1, 1), snug.ErrCorrupt},
+		{"cut", data[:len(data)-50], snug.ErrCorrupt},
+		{"longer", append(bytes.Clone(data), 0), snug.ErrCorrupt},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.ErrorIs(t, other.a.UnmarshalBinary(c.data), c.want)
+			require.Equal(t, before, stateOf(t, other.a), "unchanged")
+			require.Equal(t, 1, other.a.Steps())
+			other.step(kerneltest.Place{})
+		})
+	}
+}
+
+// TestFailedStream damages the state, which a stream meets after it has begun
+// to write.
+func TestFailedStream(t *testing.T) {
+	data, other := saveAfterSteps(t)
+	bad := bytes.Clone(data)
+	bad[len(bad)-100] ^= 1
+	_, err := other.a.ReadFrom(bytes.NewReader(bad))
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+	err = other.a.Step("b", other.p["b"].View, other.p["b"].View, 1)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "restore")
+	_, err = other.a.WriteTo(io.Discard)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = other.a.ReadFrom(bytes.NewReader(data))
+	require.NoError(t, err)
+	require.Equal(t, 2, other.a.Steps())
+	other.step(kerneltest.Place{}, "b")
+}
+
+func TestOtherConfiguration(t *testing.T) {
+	data, _ := saveAfterSteps(t)
+	for name, params := range map[string]map[string]int{
+		"fewer":    {"w": 5000, "b": 70, "empty": 0},
+		"renamed":  {"w": 5000, "b": 70, "empty": 0, "u": 4096},
+		"reshaped": {"w": 5001, "b": 70, "empty": 0, "v": 4096},
+	} {
+		a := newAdamW(t, AdamWOptions{}, params)
+		require.ErrorIs(t, a.UnmarshalBinary(data), snug.ErrConfig, name)
+	}
+	hyper := newAdamW(t, AdamWOptions{LR: 5, Beta1: 0.5, WeightDecay: 1, Order: Decoupled}, savedParams)
+	require.NoError(t, hyper.UnmarshalBinary(data), "hyperparameters are the program's")
+}
+
+// failing passes n bytes and then fails.
+type failing struct{ n int }
+
+var errFull = errors.New("disk full")
+
+func (f *failing) Write(b []byte) (int, error) {
+	n := min(len(b), f.n)
+	f.n -= n
+	if n < len(b) {
+		return n, errFull
+	}
+	return n, nil
+}
+
+func TestInputOutputErrors(t *testing.T) {
+	data, other := saveAfterSteps(t)
+	for _, n := range []int{0, 100, 1000, len(data) - 1} {
+		written, err := other.a.WriteTo(&failing{n})
+		require.ErrorIs(t, err, errFull)
+		require.EqualValues(t, n, written)
+		read, err := other.a.ReadFrom(io.MultiReader(bytes.NewReader(data[:n]), iotest.ErrReader(errFull)))
+		require.ErrorIs(t, err, errFull)
+		require.EqualValues(t, n, read)
+		require.NoError(t, other.a.UnmarshalBinary(data))
+	}
+	store := newFakeStorage()
+	stored := newAdamW(t, AdamWOptions{Storage: store}, savedParams)
+	store.fail = errFull
+	require.ErrorIs(t, stored.UnmarshalBinary(data), errFull)
+	b, err := newAdamW(t, AdamWOptions{Storage: store}, savedParams).AppendBinary([]byte("x"))
+	require.ErrorIs(t, err, errFull)
+	require.Equal(t, "x", string(b))
+}
+
+// TestStreamMemory saves and restores without holding the state twice.
+func TestStreamMemory(t *testing.T) {
+	const n = 2 << 20
+	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
+	p := snug.ViewOf(make([]float32, n))
+	a.Advance(-1)
+	require.NoError(t, a.Step("w", p, p, 1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, w := io.Pipe()
+	go func() {
+		_, err := a.WriteTo(w)
+		w.CloseWithError(err)
+	}()
+	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
+	_, err := b.ReadFrom(r)
+	require.NoError(t, err)
+	runtime.ReadMemStats(&after)
+	require.Less(t, int64(after.TotalAlloc-before.TotalAlloc), b.StateBytes()+1<<19, "the state of b and little else")
+}
+
+// anyBytes feeds a reader damaged data, with checksums repaired or not.
+func anyBytes(t *rapid.T, data []byte, a *AdamW) {
+	d := bytes.Clone(data)
+	for range rapid.IntRange(1, 5).Draw(t, "edits") {
+		at := rapid.IntRange(0, 200).Draw(t, "at") // mostly the header
+		if rapid.Bool().Draw(t, "anywhere") {
+			at = rapid.IntRange(0, len(d)-1).Draw(t, "at")
+		}
+		d[at] = rapid.Byte().Draw(t, "byte")
+	}
+	d = d[:rapid.IntRange(0, len(d)).Draw(t, "cut")]
+	if rapid.Bool().Draw(t, "whole") {
+		d = append(d, data[len(d):]...)
+	}
+	sealed := rapid.Bool().Draw(t, "sealed")
+	if sealed {
+		d = seal(d)
+	}
+	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d)))} {
+		if err != nil {
+			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), err)
+		} else if !sealed {
+			require.Equal(t, data, d, "damage was not noticed")
+		}
+	}
+}
+
+func second(_ int64, err error) error { return err }
+
+func TestAnyBytes(t *testing.T) {
+	data, other := saveAfterSteps(t)
+	rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, other.a) })
+}
+
+func FuzzAnyBytes(f *testing.F) {
+	data, other := saveAfterSteps(f)
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, other.a) }))
+}
+
+func TestHeaderIsStable(t *testing.T) {
+	a := newAdamW(t, AdamWOptions{}, map[string]int{"b": 1, "a": 2})
+	want := "snugadw8\x01\x00\x00\x00\x4a\x00\x00\x00" + // version 1, 74 bytes
+		"\x08\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00"
+	h := a.header()
+	require.Equal(t, want, string(h[:len(want)]))
+	require.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x00\x6f\x12\x83\x3a\x02\x00\x00\x00"+ // step 0, 1e-3, 2 parameters
+		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00"+
+		"\x01\x00\x00\x00b\x01\x00\x00\x00\x00\x00\x00\x00", string(h[len(want)+8:len(h)-checksumSize]))
+	require.NotEqual(t, uint64(0), mapHash())
+	require.Equal(t, float32(1e-3), math.Float32frombits(0x3a83126f))
+}

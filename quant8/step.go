@@ -1,0 +1,257 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// tooLarge is 2^63 as float32 bits. Gradients from there on count as infinite:
+// with room for rounding, the square of a smaller one is finite, and so the
+// moments stay finite for ever.
+const tooLarge = (63 + 127) << 23
+
+// Step updates a parameter by the gradient g·gradScale, as [AdamW] describes. p
+// has the registered number of elements of float32, float16 or bfloat16 and is
+// rounded once, to nearest; g has as many of any of these types. They do not
+// overlap. gradScale is for example the inverse of a loss scale or a clipping
+// factor.
+//
+// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square
+// has no room in float32, is an error that wraps [snug.ErrNonFinite] and names
+// the parameter and the index. Nothing is written then, on any device; on one
+// that is not the CPU the call waits for this check.
+//
+// Without a [Storage] the state follows the parameter: it is allocated on the
+// device of p, and moved when that changes. With one, p lies on the CPU; an
+// error of the Storage leaves the chunks before the one it names stepped.
+//
+// Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
+// called, the learning rate or gradScale is not finite), [snug.ErrDType],
+// [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNoMemory].
+func (a *AdamW) Step(name string, p, g snug.View, gradScale float32) error {
+	return a.step(name, 0, true, p, g, gradScale)
+}
+
+// StepRange is [AdamW.Step] for elements lo to lo+len(p)-1 of a parameter, so
+// that its pieces can be updated as their gradients arrive. lo is a multiple of
+// AdamWOptions.Chunk, and so is the length unless the range ends the parameter.
+// Every element is to be updated once in a step.
+func (a *AdamW) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
+	return a.step(name, lo, false, p, g, gradScale)
+}
+
+func (a *AdamW) step(name string, lo int, whole bool, p, g snug.View, gradScale float32) error {
+	q, dev, err := a.checkStep(name, lo, whole, p, g, gradScale)
+	if err != nil {
+		return fmt.Errorf("quant8: AdamW: %w", err)
+	}
+	if p.Len() == 0 {
+		return nil
+	}
+	if err := checkGradient(dev, g, gradScale, q.name, lo); err != nil {
+		return fmt.Errorf("quant8: AdamW: %w", err)
+	}
+	j := stepJob{
+		p: p, g: g,
+		coef: adam.Hyper{
+			LR: a.lr, Beta1: a.o.Beta1, Beta2: a.o.Beta2, Eps: a.o.Eps, WeightDecay: a.o.WeightDecay,
+			Step: a.t, GradScale: gradScale, DecayFirst: a.o.Order == Decoupled,
+		}.Coef(),
+		chunk: a.o.Chunk, block: a.o.Block, bits: q.bits, keepSign: a.o.Order == BitsAndBytes,
+	}
+	if a.o.Storage != nil {
+		err = a.stepStored(q, lo, j)
+	} else {
+		err = a.stepInMemory(dev, q, lo, j)
+	}
+	if err != nil {
+		return fmt.Errorf("quant8: AdamW: parameter %q: %w", name, err)
+	}
+	return nil
+}
+
+// checkStep checks the operands of a step of a whole parameter or of a range.
+func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
+	q, hi := a.params[name], lo+p.Len()
+	switch {
+	case a.invalid != "":
+		return nil, nil, fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
+	case q == nil:
+		return nil, nil, fmt.Errorf("no parameter %q was added: %w", name, snug.ErrConfig)
+	case a.t == 0:
+		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
+	case !finite(a.lr):
+		return nil, nil, fmt.Errorf("learning rate %g, want a finite number: %w", a.lr, snug.ErrConfig)
+	case !finite(gradScale):
+		return nil, nil, fmt.Errorf("gradient scale %g, want a finite number: %w", gradScale, snug.ErrConfig)
+	case !p.DType().IsFloat() || !g.DType().IsFloat():
+		return nil, nil, fmt.Errorf("parameter %q: p is %s and g is %s, want f32, f16 or bf16: %w", name, p.DType(), g.DType(), snug.ErrDType)
+	case g.Len() != p.Len():
+		return nil, nil, fmt.Errorf("parameter %q: g has %d elements, p has %d: %w", name, g.Len(), p.Len(), snug.ErrShape)
+	case whole && p.Len() != q.n:
+		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
+	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
+		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
+	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
+		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
+	}
+	dev, err := snug.CommonDevice(p, g)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parameter %q: %w", name, err)
+	}
+	if a.o.Storage != nil && !dev.IsCPU() {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
+	}
+	return q, dev, nil
+}
+
+func finite(x float32) bool { return math.Float32bits(x)&magnitude < infinity }
+
+// checkGradient looks for the first element that must not reach the state.
+func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo int) error {
+	i := 0
+	if dev.IsCPU() {
+		i = firstAbove(g, scale, tooLarge)
+	} else {
+		var err error
+		if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	if i < 0 {
+		return nil
+	}
+	return fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", name, lo+i, scale, snug.ErrNonFinite)
+}
+
+// stepInMemory runs all chunks at once: their blobs lie one after the other.
+func (a *AdamW) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) error {
+	state, err := a.stateOn(dev, q)
+	if err != nil {
+		return err
+	}
+	begin := int64(lo/a.o.Chunk) * blobBytes(a.o.Chunk, q.bits, a.o.Block)
+	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
+		return err
+	}
+	if !dev.IsCPU() {
+		return launch(dev, j)
+	}
+	j.Run()
+	return nil
+}
+
+// stepStored runs chunk by chunk, each while its blob is acquired.
+func (a *AdamW) stepStored(q *param, lo int, j stepJob) error {
+	p, g := j.p, j.g
+	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
+		end := min(begin+a.o.Chunk, p.Len())
+		err := a.withBlob(q, (lo+begin)/a.o.Chunk, true, func(blob []byte) (err error) {
+			if j.p, err = p.Slice(begin, end); err != nil {
+				return err
+			}
+			if j.g, err = g.Slice(begin, end); err != nil {
+				return err
+			}
+			j.state = snug.SliceView(blob)
+			j.Run()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepJob updates p and the state of whole chunks. state begins with the blob
+// of the first.
+type stepJob struct {
+	p, g, state        snug.View
+	coef               adam.Coef
+	chunk, block, bits int
+	keepSign           bool
+}
+
+func (j *stepJob) Kernel() string { return "quant8.adamw" }
+
+func (j *stepJob) Operands(yield func(*driver.Mem)) {
+	yield(j.p.Mem())
+	yield(j.g.Mem())
+	yield(j.state.Mem())
+}
+
+func (j *stepJob) Run() {
+	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), m: signed(), v: unsigned(), tile: j.block}
+	if j.bits == 32 {
+		args.tile = half.Chunk
+	}
+	args.grain = blocksPerItem(args.tile) * args.tile
+	args.perChunk = cpu.Chunks(min(j.chunk, j.p.Len()), args.grain)
+	stepTask.Run(cpu.Chunks(j.p.Len(), j.chunk)*args.perChunk, args)
+}
+
+type stepArgs struct {
+	stepJob
+	state    []byte
+	m, v     *encoder
+	tile     int // elements of one update: a block, or what suits the cache
+	grain    int // elements of one item, a multiple of tile
+	perChunk int // items in a chunk
+}
+
+var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
+	chunk := item / a.perChunk
+	lo, hi := cpu.Chunk(a.p.Len(), a.chunk, chunk)
+	begin, end := cpu.Chunk(hi-lo, a.grain, item%a.perChunk)
+	tile := tiles.Get(4 * a.tile)
+	defer tiles.Put(tile)
+	blob := a.state[int64(chunk)*blobBytes(a.chunk, a.bits, a.block):]
+	if a.bits == 32 {
+		s := split32(blob, hi-lo)
+		for ; begin < end; begin += a.tile {
+			a.update32(s, lo, begin, min(begin+a.tile, end), *tile)
+		}
+		return
+	}
+	s := split8(blob, hi-lo, a.block)
+	for ; begin < end; begin += a.tile {
+		a.update8(s, lo, begin, min(begin+a.tile, end), *tile)
+	}
+})
+
+// update32 steps elements begin to end-1 of the chunk that starts at element
+// lo.
+func (a *stepArgs) update32(s state32, lo, begin, end int, tile []float32) {
+	t := a.tile
+	p := load(a.p, lo+begin, lo+end, tile[:t])
+	g := load(a.g, lo+begin, lo+end, tile[t:2*t])
+	a.coef.Update(p, s.m[begin:end], s.v[begin:end], g)
+	flush(a.p, lo+begin, p)
+}
+
+// update8 steps elements begin to end-1, one block, of the chunk that starts at
+// element lo.
+func (a *stepArgs) update8(s state8, lo, begin, end int, tile []float32) {
+	t, n, b := a.tile, end-begin, begin/a.block
+	p := load(a.p, lo+begin, lo+end, tile[:t])
+	g := load(a.g, lo+begin, lo+end, tile[t:2*t])
+	m, v := tile[2*t:2*t+n], tile[3*t:3*t+n]
+	codes1, codes2 := s.codes1[begin:end], s.codes2[begin:end]
+
+	a.m.m.decode(m, codes1, s.absmax1[b])
+	a.v.m.decode(v, codes2, s.absmax2[b])
+	a.coef.Update(p, m, v, g)
+	s.absmax1[b] = a.m.encode(codes1, m)
+	s.absmax2[b] = a.v.encode(codes2, v)
+	if a.keepSign {
+		a.m.keepSign(codes1, m)
+	}
+	flush(a.p, lo+begin, p)
+}

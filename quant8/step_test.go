@@ -1,0 +1,384 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+var signedMap, unsignedMap = DynamicMap(true), DynamicMap(false)
+
+// model is the definition of the 8-bit step on whole vectors: decode, update,
+// encode, with the nearest codes by brute force.
+type model struct {
+	o      AdamWOptions
+	t      int
+	c1, c2 []uint8
+	a1, a2 []float32
+}
+
+func newModel(n int, o AdamWOptions) *model {
+	b := Blocks(n, o.Block)
+	return &model{o, 0, make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
+}
+
+func (w *model) moments() (m, v []float32) {
+	m, v = make([]float32, len(w.c1)), make([]float32, len(w.c1))
+	for i := range m {
+		m[i] = signedMap[w.c1[i]] * w.a1[i/w.o.Block]
+		v[i] = unsignedMap[w.c2[i]] * w.a2[i/w.o.Block]
+	}
+	return m, v
+}
+
+func (w *model) step(p, g []float32, scale float32) {
+	w.t++
+	m, v := w.moments()
+	adam.Hyper{
+		LR: w.o.LR, Beta1: w.o.Beta1, Beta2: w.o.Beta2, Eps: w.o.Eps, WeightDecay: w.o.WeightDecay,
+		Step: w.t, GradScale: scale, DecayFirst: w.o.Order == Decoupled,
+	}.Coef().Update(p, m, v, g)
+	w.c1, w.a1 = quantizeReference(m, signedMap, w.o.Block)
+	w.c2, w.a2 = quantizeReference(v, unsignedMap, w.o.Block)
+	for i, x := range m {
+		if w.o.Order == BitsAndBytes && x < 0 && w.c1[i] == 127 {
+			w.c1[i] = 126
+		}
+	}
+}
+
+// moments returns both moments of a parameter, decoded.
+func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
+	t.Helper()
+	q := a.params[name]
+	for chunk := range Blocks(q.n, a.o.Chunk) {
+		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
+		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
+			if q.bits == 32 {
+				s := split32(blob, n)
+				m, v = append(m, s.m...), append(v, s.v...)
+				return nil
+			}
+			s := split8(blob, n, a.o.Block)
+			x := make([]float32, 2*n)
+			if err := Dequantize(x[:n], s.codes1, s.absmax1, signedMap, a.o.Block); err != nil {
+				return err
+			}
+			m, v = append(m, x[:n]...), append(v, x[n:]...)
+			return Dequantize(v[len(v)-n:], s.codes2, s.absmax2, unsignedMap, a.o.Block)
+		}))
+	}
+	return m, v
+}
+
+func TestStepAgainstDefinition(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, dt := range floatTypes {
+			for _, order := range []Order{BitsAndBytes, Decoupled} {
+				for _, n := range []int{1, 255, 256, 257, 1500} {
+					for _, block := range []int{33, 256} {
+						t.Run(fmt.Sprintf("%v/%d/%d/%d", dt, order, n, block), func(t *testing.T) {
+							o := AdamWOptions{LR: 0.01, WeightDecay: 0.1, Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}
+							definition(t, place, dt, n, o.withDefaults())
+						})
+					}
+				}
+			}
+		}
+	})
+}
+
+func definition(t *testing.T, place kerneltest.Place, dt snug.DType, n int, o AdamWOptions) {
+	a, w := newAdamW(t, o, map[string]int{"w": n}), newModel(n, o)
+	p := kerneltest.PutFloats(t, place, dt, randn(n, 1))
+	want := p.Get()
+	for i := range 3 {
+		g := kerneltest.PutFloats(t, place, snug.F32, randn(n, uint64(i+2)))
+		a.Advance(-1)
+		require.NoError(t, a.Step("w", p.View, g.View, 0.5))
+		w.step(want, g.Get(), 0.5)
+		want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+		require.True(t, equal(want, p.Get()), "parameters after step %d", i+1)
+		m, v := moments(t, a, "w")
+		wantM, wantV := w.moments()
+		require.True(t, equal(wantM, m), "m after step %d", i+1)
+		require.True(t, equal(wantV, v), "v after step %d", i+1)
+	}
+}
+
+// TestStep32 compares 32-bit state with the update on whole vectors.
+func TestStep32(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, n := range []int{0, 1, 1023, 1025, 9001} {
+			a := newAdamW(t, AdamWOptions{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
+			p := kerneltest.Put(t, place, randn(n, 1))
+			want, m, v := p.Get(), make([]float32, n), make([]float32, n)
+			for i := 1; i <= 3; i++ {
+				g := kerneltest.Put(t, place, randn(n, uint64(i)))
+				a.Advance(0.1)
+				require.NoError(t, a.Step("w", p.View, g.View, 1))
+				adam.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: i, GradScale: 1}.Coef().Update(want, m, v, g.Get())
+			}
+			require.True(t, equal(want, p.Get()))
+		}
+	})
+}
+
+// TestAgainst32 is bitsandbytes' test of 8-bit state: step both, compare, and
+// set the 32-bit run to the 8-bit one, fifty times.
+func TestAgainst32(t *testing.T) {
+	const n = 1 << 15
+	a := newAdamW(t, AdamWOptions{WeightDecay: 0.01}, map[string]int{"w": n})
+	b := newAdamW(t, AdamWOptions{WeightDecay: 0.01, Bits: 32}, map[string]int{"w": n})
+	p8 := randn(n, 1)
+	for i := range p8 {
+		p8[i] *= 0.1
+	}
+	p32 := append([]float32(nil), p8...)
+	for i := range 50 {
+		g := randn(n, uint64(i+2))
+		for _, opt := range []*AdamW{a, b} {
+			opt.Advance(-1)
+		}
+		require.NoError(t, a.Step("w", snug.ViewOf(p8), snug.ViewOf(g), 0.01))
+		require.NoError(t, b.Step("w", snug.ViewOf(p32), snug.ViewOf(g), 0.01))
+		m8, v8 := moments(t, a, "w")
+		m32, v32 := moments(t, b, "w")
+		require.Less(t, outliers(m32, m8, 3e-3, 1e-3), 20, "step %d: m", i+1)
+		require.Less(t, outliers(v32, v8, 3e-3, 1e-3), 20, "step %d: v", i+1)
+		require.Zero(t, outliers(p32, p8, 1e-5, 1e-3), "step %d: p", i+1)
+		abs, rel := 0.0, 0.0
+		for j := range p8 {
+			d := math.Abs(float64(p8[j]) - float64(p32[j]))
+			abs += d / n
+			rel += d / (math.Abs(float64(p32[j])) + 1e-9) / n
+		}
+		require.Less(t, abs, 6e-5)
+		require.Less(t, rel, 6e-4)
+		copy(p32, p8)
+		s := split32(b.params["w"].state.Host(), n)
+		copy(s.m, m8)
+		copy(s.v, v8)
+	}
+}
+
+func outliers(want, got []float32, atol, rtol float64) int {
+	count := 0
+	for i := range want {
+		if math.Abs(float64(want[i])-float64(got[i])) > atol+rtol*math.Abs(float64(want[i])) {
+			count++
+		}
+	}
+	return count
+}
+
+// TestSignIsKept sets one large and one tiny negative gradient.
+func TestSignIsKept(t *testing.T) {
+	for order, want := range map[Order]uint8{BitsAndBytes: 126, Decoupled: 127} {
+		a := newAdamW(t, AdamWOptions{Order: order, Min8bit: 1}, map[string]int{"w": 3})
+		a.Advance(-1)
+		require.NoError(t, a.Step("w", snug.ViewOf(make([]float32, 3)), snug.ViewOf([]float32{1, -1e-9, 1e-9}), 1))
+		s := split8(a.params["w"].state.Host(), 3, 256)
+		require.Equal(t, []uint8{255, want, 127}, s.codes1)
+	}
+}
+
+func TestStepRange(t *testing.T) {
+	const n, chunk = 5000, 1024
+	whole := newAdamW(t, AdamWOptions{Chunk: chunk}, map[string]int{"w": n})
+	parts := newAdamW(t, AdamWOptions{Chunk: chunk}, map[string]int{"w": n})
+	p, q := randn(n, 1), randn(n, 1)
+	for i := range 3 {
+		g := randn(n, uint64(i+2))
+		whole.Advance(-1)
+		parts.Advance(-1)
+		require.NoError(t, whole.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
+		var wg sync.WaitGroup
+		for _, lo := range []int{2048, 0, 4096} { // 2048 elements, or to the end
+			hi := min(lo+2048, n)
+			wg.Go(func() {
+				require.NoError(t, parts.StepRange("w", lo, snug.ViewOf(q[lo:hi]), snug.ViewOf(g[lo:hi]), 1))
+			})
+		}
+		wg.Wait()
+	}
+	require.True(t, equal(p, q))
+	require.Equal(t, whole.params["w"].state.Host(), parts.params["w"].state.Host())
+}
+
+func TestStepErrors(t *testing.T) {
+	nan := float32(math.NaN())
+	f := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	dev := kerneltest.Places(t)[2].Dev
+	there, err := snug.Make[float32](dev, 5000)
+	require.NoError(t, err)
+	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
+	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig, "before Advance")
+	a.Advance(-1)
+	require.ErrorIs(t, a.Step("x", f(5000), f(5000), 1), snug.ErrConfig)
+	require.ErrorIs(t, a.Step("w", f(5000), f(5000), nan), snug.ErrConfig)
+	require.ErrorIs(t, a.Step("w", snug.View{}, f(5000), 1), snug.ErrDType)
+	require.ErrorIs(t, a.StepRange("w", 0, snug.View{}, snug.View{}, 1), snug.ErrDType)
+	require.ErrorIs(t, a.Step("w", f(5000), snug.SliceView(make([]int32, 5000)), 1), snug.ErrDType)
+	require.ErrorIs(t, a.Step("w", f(5000), f(4999), 1), snug.ErrShape)
+	require.ErrorIs(t, a.Step("w", f(1024), f(1024), 1), snug.ErrShape)
+	require.ErrorIs(t, a.StepRange("w", -1024, f(1024), f(1024), 1), snug.ErrShape)
+	require.ErrorIs(t, a.StepRange("w", 512, f(1024), f(1024), 1), snug.ErrShape)
+	require.ErrorIs(t, a.StepRange("w", 0, f(1000), f(1000), 1), snug.ErrShape)
+	require.ErrorIs(t, a.StepRange("w", 4096, f(1024), f(1024), 1), snug.ErrShape)
+	require.ErrorIs(t, a.StepRange("w", math.MaxInt/1024*1024, f(1024), f(1024), 1), snug.ErrShape)
+	require.ErrorIs(t, a.Step("w", there.View(), f(5000), 1), snug.ErrDevice)
+	require.NoError(t, a.StepRange("w", 1024, f(0), f(0), 1))
+	a.Advance(nan)
+	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig)
+
+	stored := newAdamW(t, AdamWOptions{Storage: newFakeStorage()}, map[string]int{"w": 5000})
+	stored.Advance(-1)
+	require.ErrorIs(t, stored.Step("w", there.View(), there.View(), 1), snug.ErrDevice)
+}
+
+func TestNonFiniteGradient(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19, -0x1p63} {
+		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
+			p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(5000, 2)
+			a.Advance(-1)
+			require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
+			before, params := stateOf(t, a), p.Get()
+			g[4097], g[4999] = bad, bad
+			a.Advance(-1)
+			err := a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1)
+			require.ErrorIs(t, err, snug.ErrNonFinite)
+			require.ErrorContains(t, err, `"w": gradient 4097`)
+			tail, err := p.View.Slice(4096, 5000)
+			require.NoError(t, err)
+			err = a.StepRange("w", 4096, tail, kerneltest.Put(t, place, g[4096:]).View, 1)
+			require.ErrorContains(t, err, `"w": gradient 4097`)
+			require.Equal(t, params, p.Get())
+			require.Equal(t, before, stateOf(t, a))
+			// A scale can make it finite.
+			if finite(bad) {
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 0.25))
+			}
+		})
+	}
+}
+
+// TestLargestGradient steps with the largest magnitude that is accepted.
+func TestLargestGradient(t *testing.T) {
+	a := newAdamW(t, AdamWOptions{Min8bit: 1}, map[string]int{"w": 40})
+	p, g := make([]float32, 40), make([]float32, 40)
+	for i := range g {
+		g[i] = math.Nextafter32(0x1p63, 0)
+	}
+	for range 100 {
+		a.Advance(-1)
+		require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
+	}
+	require.InDelta(t, -0.1, p[0], 0.01)
+	_, v := moments(t, a, "w")
+	require.True(t, finite(v[0]))
+}
+
+// stateOf returns the bytes of all state.
+func stateOf(t testing.TB, a *AdamW) []byte {
+	t.Helper()
+	var all []byte
+	require.NoError(t, a.eachBlob(false, func(blob []byte) error {
+		all = append(all, blob...)
+		return nil
+	}))
+	return all
+}
+
+func TestStepWorkersDoNotMatter(t *testing.T) {
+	run := func(workers int) ([]float32, []byte) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
+		a := newAdamW(t, AdamWOptions{Block: 100}, map[string]int{"w": 70_001})
+		p := randn(70_001, 1)
+		for i := range 3 {
+			a.Advance(-1)
+			require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(70_001, uint64(i))), 1))
+		}
+		return p, stateOf(t, a)
+	}
+	p1, s1 := run(1)
+	p2, s2 := run(2)
+	require.Equal(t, p1, p2)
+	require.Equal(t, s1, s2)
+}
+
+// TestStateFollowsTheParameter moves a parameter between devices.
+func TestStateFollowsTheParameter(t *testing.T) {
+	places := kerneltest.Places(t)
+	another, err := snug.Open("opaque:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, another.Close()) }()
+	route := []kerneltest.Place{places[0], places[2], {Name: "another", Dev: another}, places[0]}
+	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
+	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
+	p, want := randn(5000, 1), randn(5000, 1)
+	for i, place := range route {
+		g := randn(5000, uint64(i))
+		there := kerneltest.Put(t, place, p)
+		a.Advance(-1)
+		b.Advance(-1)
+		require.NoError(t, a.Step("w", there.View, kerneltest.Put(t, place, g).View, 1))
+		require.NoError(t, b.Step("w", snug.ViewOf(want), snug.ViewOf(g), 1))
+		p = there.Get()
+		require.True(t, equal(want, p))
+	}
+	require.Equal(t, stateOf(t, b), stateOf(t, a))
+}
+
+func TestStepNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("pools drop memory under the race detector")
+	}
+	for _, o := range []AdamWOptions{{}, {Bits: 32}, {Order: Decoupled}, {Storage: &oneBlob{}}} {
+		a := newAdamW(t, o, map[string]int{"w": 20_000})
+		p, g := snug.ViewOf(randn(20_000, 1)), snug.ViewOf(randn(20_000, 2))
+		bf16 := snug.SliceView(make([]snug.BFloat16, 20_000))
+		require.Zero(t, testing.AllocsPerRun(10, func() {
+			a.Advance(-1)
+			_ = a.Step("w", p, g, 1)
+			_ = a.Step("w", bf16, g, 1)
+			_ = a.Step("w", p, bf16, 1)
+		}))
+	}
+}
+
+// oneBlob is a Storage of one chunk.
+type oneBlob struct{ b []byte }
+
+func (o *oneBlob) Acquire(_ string, size int) ([]byte, error) {
+	if o.b == nil {
+		o.b = make([]byte, size)
+	}
+	return o.b, nil
+}
+
+func (o *oneBlob) Release(string, bool) error { return nil }
+
+func BenchmarkStep(b *testing.B) {
+	for _, bits := range []int{8, 32} {
+		b.Run(fmt.Sprint(bits), func(b *testing.B) {
+			const n = 1 << 20
+			a := newAdamW(b, AdamWOptions{Bits: bits}, map[string]int{"w": n})
+			p, g := snug.ViewOf(randn(n, 1)), snug.ViewOf(randn(n, 2))
+			for b.Loop() {
+				a.Advance(-1)
+				_ = a.Step("w", p, g, 1)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/param")
+		})
+	}
+}

@@ -1,0 +1,151 @@
+package quant8
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
+
+// Storage keeps optimizer state outside of the optimizer, for example in an
+// offloading store. A key always comes with the same size, and between Acquire
+// and Release of a key there is no other Acquire of it. It must allow
+// concurrent calls if the optimizer's methods are called concurrently.
+type Storage interface {
+	// Acquire returns the size bytes of a blob, 4-byte aligned and zero at
+	// first. They stay valid until Release.
+	Acquire(key string, size int) ([]byte, error)
+	// Release ends the use of a blob; dirty says that its bytes have changed.
+	Release(key string, dirty bool) error
+}
+
+// blobBytes returns the size of the state of n elements that begin at a block,
+// whose layout is that of [state8] or [state32].
+func blobBytes(n, bits, block int) int64 {
+	if bits == 32 {
+		return 8 * int64(n)
+	}
+	return 8*int64(Blocks(n, block)) + 2*int64(n)
+}
+
+// state8 is the 8-bit state of one chunk, in the order of its memory.
+type state8 struct {
+	absmax1, absmax2 []float32 // of the blocks
+	codes1, codes2   []uint8   // of the elements
+}
+
+func split8(blob []byte, n, block int) state8 {
+	blocks := Blocks(n, block)
+	absmax, codes := floats(blob, 2*blocks), blob[8*blocks:]
+	return state8{absmax[:blocks], absmax[blocks:], codes[:n], codes[n : 2*n]}
+}
+
+// state32 is the 32-bit state of one chunk, in the order of its memory.
+type state32 struct{ m, v []float32 }
+
+func split32(blob []byte, n int) state32 {
+	s := floats(blob, 2*n)
+	return state32{s[:n], s[n:]}
+}
+
+// floats returns the first 4n bytes of blob, which is 4-byte aligned, as n
+// numbers.
+func floats(blob []byte, n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(blob[:4*n]))), n)
+}
+
+// stateOn returns the in-memory state of q on dev. It allocates what does not
+// exist yet and moves what lies elsewhere.
+func (a *AdamW) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q.state.Len() > 0 && q.state.Device() == dev {
+		return q.state, nil
+	}
+	moved, err := makeState(dev, int(blobBytes(q.n, q.bits, a.o.Block)))
+	if err != nil {
+		return q.state, err
+	}
+	if q.state.Len() > 0 {
+		if err := copyState(moved, q.state); err != nil {
+			return q.state, err
+		}
+		if err := q.state.Close(); err != nil {
+			return q.state, err
+		}
+	}
+	q.state = moved
+	return moved, nil
+}
+
+// makeState returns zeros that are 4-byte aligned, which a []byte need not be.
+func makeState(dev *snug.Device, size int) (snug.Array[uint8], error) {
+	if !dev.IsCPU() {
+		return snug.Make[uint8](dev, size)
+	}
+	words := make([]float32, (size+3)/4)
+	return snug.FromSlice(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(words))), size)), nil
+}
+
+// copyState copies between devices, through host memory.
+func copyState(dst, src snug.Array[uint8]) error {
+	host := src.Host()
+	if !src.Device().IsCPU() {
+		host = make([]uint8, src.Len())
+		if err := src.CopyOut(host); err != nil {
+			return err
+		}
+	}
+	return dst.CopyIn(host)
+}
+
+// withBlob calls use with the state of one chunk of q, which use may change if
+// dirty. Without a Storage and on a device other than the CPU that is a copy.
+func (a *AdamW) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
+	lo := chunk * a.o.Chunk
+	size := int(blobBytes(min(a.o.Chunk, q.n-lo), q.bits, a.o.Block))
+	if a.o.Storage == nil {
+		return a.withBlobInMemory(q, chunk, size, dirty, use)
+	}
+	key := q.keys[chunk]
+	blob, err := a.o.Storage.Acquire(key, size)
+	if err != nil {
+		return fmt.Errorf("acquire %q, %d bytes: %w", key, size, err)
+	}
+	switch {
+	case len(blob) != size:
+		err = fmt.Errorf("the Storage gave %d bytes for %q, want %d: %w", len(blob), key, size, snug.ErrConfig)
+	case uintptr(unsafe.Pointer(unsafe.SliceData(blob)))%4 != 0:
+		err = fmt.Errorf("the Storage gave bytes for %q that are not 4-byte aligned: %w", key, snug.ErrConfig)
+	default:
+		err = use(blob)
+	}
+	if e := a.o.Storage.Release(key, dirty && err == nil); e != nil && err == nil {
+		err = fmt.Errorf("release %q: %w", key, e)
+	}
+	return err
+}
+
+func (a *AdamW) withBlobInMemory(q *param, chunk, size int, dirty bool, use func(blob []byte) error) error {
+	dev := q.state.Device() // the CPU before the first step
+	state, err := a.stateOn(dev, q)
+	if err != nil {
+		return err
+	}
+	begin := chunk * int(blobBytes(a.o.Chunk, q.bits, a.o.Block))
+	blob, err := state.Slice(begin, begin+size)
+	if err != nil {
+		return err
+	}
+	if dev.IsCPU() {
+		return use(blob.Host())
+	}
+	staged := make([]byte, size)
+	if err := blob.CopyOut(staged); err != nil {
+		return err
+	}
+	if err := use(staged); err != nil || !dirty {
+		return err
+	}
+	return blob.CopyIn(staged)
+}
