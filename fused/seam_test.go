@@ -1,6 +1,7 @@
 package fused
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -97,17 +98,11 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 }
 
 func TestPassAllocatesNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector empties pools; the test runs without it")
-	}
 	f32, bf16 := newLayers(random, random), newLayers(randomBF16, random)
 	for name, pass := range map[string]func() error{"f32": f32.pass, "bf16": bf16.pass} {
-		require.NoError(t, pass())
-		require.Zero(t, testing.AllocsPerRun(5, func() {
-			if err := pass(); err != nil {
-				t.Error(err)
-			}
-		}), name)
+		var err error
+		t.Run(name, func(t *testing.T) { kerneltest.NoAllocs(t, func() { err = errors.Join(err, pass()) }) })
+		require.NoError(t, err)
 	}
 }
 

@@ -262,18 +262,15 @@ func TestWorkersDoNotMatter(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("pools drop memory under the race detector")
-	}
 	x, m := randn(20_000, 5), DynamicMap(true)
 	codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 256))
 	bf16 := make([]snug.BFloat16, len(x))
-	require.Zero(t, testing.AllocsPerRun(10, func() {
+	kerneltest.NoAllocs(t, func() {
 		_ = Quantize(codes, absmax, x, m, 256)
 		_ = Dequantize(x, codes, absmax, m, 256)
 		_ = Dequantize(bf16, codes, absmax, m, 256)
 		_ = Quantize(codes, absmax, bf16, m, 256)
-	}))
+	})
 }
 
 // roundTrips checks that quantizing is idempotent and within half the largest

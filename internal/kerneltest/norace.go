@@ -1,5 +1,5 @@
 //go:build !race
 
-package quant8
+package kerneltest
 
 const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package fused
-
-const raceEnabled = false

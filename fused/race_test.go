@@ -1,6 +1,0 @@
-//go:build race
-
-package fused
-
-// raceEnabled: under the race detector sync.Pool drops memory at random.
-const raceEnabled = true
