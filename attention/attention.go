@@ -1,0 +1,89 @@
+// Package attention computes exact softmax attention and its gradients tile by
+// tile. The matrix of scores never exists, so memory grows with the length N
+// of the sequence instead of N².
+//
+// For every batch element and head, with query i of Nq and key j of Nk,
+//
+//	s_ij  = Scale·(q_i · k_j)
+//	p_ij  = exp(s_ij) / sum_j' exp(s_ij')    over the keys that query i sees
+//	out_i = sum_j p_ij v_j
+//	lse_i = log sum_j exp(s_ij)
+//
+// [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): it walks
+// over tiles of keys for a tile of queries and keeps a running maximum and sum.
+// [Backward] computes p again from lse.
+//
+// # Masks
+//
+// Without Causal every query sees every key. With it, a query sees the keys up
+// to its own position under one of two alignments, see [Align]. A query that
+// sees nothing has out 0, lse −Inf and gradients 0; the same holds for one whose
+// scores all overflow to −Inf.
+//
+// Tiles of keys that no query of the tile sees are skipped, and what a query
+// does not see never reaches it: a NaN or an infinity propagates to the rows
+// that see it and to no other.
+//
+// # Precision
+//
+// Inputs of 16 bits are widened to float32, which is exact. Products, the
+// softmax and all sums are float32, and outputs are rounded once, at the end.
+// [Backward] recovers p from a float32 lse, to a relative error of about
+// (|s|+|lse|)·2⁻²³. Results are the same bit for bit for every GOMAXPROCS.
+package attention
+
+import "github.com/snug-ml/snug"
+
+// Forward computes out and lse from q, k and v, on their device.
+//
+// Shapes: q is [Batch, Heads, SeqQ, Dim], k is [Batch, KVHeads, SeqK, Dim], v
+// is [Batch, KVHeads, SeqK, DimV] and out is [Batch, Heads, SeqQ, DimV], each
+// in the layout that c's strides give. Query head h reads key head
+// h·KVHeads/Heads, rounded down. lse is contiguous [Batch, Heads, SeqQ], or
+// empty when no backward pass follows, such as []float32(nil).
+//
+// q, k, v and out have one element type: F32, F16 or BF16. Only the elements
+// that the strides address are read or written. out and lse must not overlap
+// the inputs or each other.
+//
+// It needs no memory but tiles, see [Config.ScratchBytes], and allocates
+// nothing.
+//
+// Errors: those of [Config.Validate]; ErrDType for other or mixed element types;
+// ErrShape when a vector is too short for its strides or lse has the wrong
+// length; ErrDevice when operands lie on different devices. Nothing is written
+// then.
+func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Config) error {
+	return forward(forwardJob{
+		out: snug.ViewOf(out), lse: snug.ViewOf(lse),
+		q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), c: c,
+	})
+}
+
+// Backward computes the gradients of a loss in q, k and v from dout, its
+// gradient in out, and from what [Forward] was given and returned:
+//
+//	dv_j = sum_i p_ij dout_i
+//	ds_ij = p_ij (dout_i · v_j − dout_i · out_i)
+//	dq_i = Scale·sum_j ds_ij k_j
+//	dk_j = Scale·sum_i ds_ij q_i
+//
+// dk and dv sum over the query heads that share a key head. dq, dk and dv have
+// the shape and the strides of q, k and v, dout those of out. The addressed
+// elements of dq, dk and dv are overwritten, whatever they were; in a packed
+// layout dq, dk and dv may interleave in one vector. They must not overlap any
+// other operand.
+//
+// lse is what Forward wrote. ws is a workspace of at least
+// [Config.WorkspaceLen] elements; its contents do not matter, before or after.
+// Otherwise no memory is needed but tiles, see [Config.ScratchBytes], and
+// nothing is allocated.
+//
+// The errors are those of Forward, and ErrShape when ws is too short.
+func Backward[V snug.Vector, L snug.Vector32](dq, dk, dv V, dout, q, k, v, out V, lse L, c Config, ws L) error {
+	return backward(backwardJob{
+		dq: snug.ViewOf(dq), dk: snug.ViewOf(dk), dv: snug.ViewOf(dv), dout: snug.ViewOf(dout),
+		q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), out: snug.ViewOf(out),
+		lse: snug.ViewOf(lse), delta: snug.ViewOf(ws), c: c,
+	})
+}

@@ -1,0 +1,233 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+var dtypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
+
+// masks are the three visibility rules.
+var masks = []struct {
+	name   string
+	causal bool
+	align  Align
+}{{"full", false, BottomRight}, {"bottomright", true, BottomRight}, {"topleft", true, TopLeft}}
+
+// Every pair of lengths meets every head dimension; masks, types and head
+// groups rotate so that each of them meets each length and dimension.
+func TestAgainstReference(t *testing.T) {
+	lengths := [][2]int{{1, 239}, {239, 1}, {3, 799}, {127, 513}, {1, 1}, {97, 97}, {257, 200}}
+	dims := []int{1, 8, 32, 59, 64, 128}
+	groups := [][2]int{{1, 1}, {2, 0}, {2, 1}, {4, 2}, {3, 1}}
+	i := 0
+	for _, n := range lengths {
+		for _, dim := range dims {
+			mask, dt, group := masks[i%3], dtypes[i/3%3], groups[i%5]
+			if n[0]*n[1]*dim > 3e5 {
+				group = [2]int{1, 1}
+			}
+			i++
+			c := Config{Batch: 1, Heads: group[0], KVHeads: group[1], SeqQ: n[0], SeqK: n[1], Dim: dim, Causal: mask.causal, Align: mask.align}
+			t.Run(fmt.Sprintf("%dx%d/%d/%s/%v/h%v", n[0], n[1], dim, mask.name, dt, group), func(t *testing.T) {
+				newProblem(t, c, dt, uint64(i)).check(t, kerneltest.Place{}, dt)
+			})
+		}
+	}
+}
+
+// Every kind of memory, with rows apart and head dimensions that differ.
+func TestPlaces(t *testing.T) {
+	c := Config{
+		Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 67, SeqK: 131, Dim: 7, DimV: 5, Causal: true, Scale: -0.4,
+		Q:   Strides{Batch: 4 * 67 * 9, Head: 9, Row: 4 * 9},
+		K:   Strides{Batch: 11, Head: 131 * 23, Row: 23},
+		V:   Strides{Batch: 2000, Head: 6, Row: 13},
+		Out: Strides{Batch: 4 * 67 * 5, Head: 67 * 5, Row: 5},
+	}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, dt := range dtypes {
+			t.Run(dt.String(), func(t *testing.T) { newProblem(t, c, dt, 3).check(t, place, dt) })
+		}
+	})
+}
+
+// The layout of a tensor changes no bit of the results.
+func TestLayouts(t *testing.T) {
+	for _, dt := range dtypes {
+		p := newProblem(t, Config{Batch: 2, Heads: 6, KVHeads: 2, SeqQ: 70, SeqK: 70, Dim: 9, DimV: 4, Causal: true}, dt, 5)
+		want := p.run(t, kerneltest.Place{}, dt)
+		for name, layout := range map[string]func(Config) Config{"sequence-major": SequenceMajor, "packed": PackedQKV} {
+			other := *p
+			other.c = layout(p.c)
+			require.Equal(t, want, other.run(t, kerneltest.Place{}, dt), "%s %v", name, dt)
+		}
+	}
+}
+
+// One vector for q, k and v and one for their gradients.
+func TestPackedInPlace(t *testing.T) {
+	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 33, SeqK: 33, Dim: 6, DimV: 5, Causal: true}
+	p := newProblem(t, c, snug.F32, 6)
+	want := p.run(t, kerneltest.Place{}, snug.F32)
+	c = PackedQKV(c)
+	o := c.operands()
+	starts := []int{0, 4 * 6, 4*6 + 2*6}
+	row := 4*6 + 2*6 + 2*5
+	qkv, dqkv := make([]float32, 2*33*row), make([]float32, 2*33*row)
+	for n, x := range [][]float32{p.q, p.k, p.v} {
+		o[n].each(func(i, at int) { qkv[starts[n]+at] = x[i] })
+	}
+	out, dout := make([]float32, o[3].size()), make([]float32, o[3].size())
+	o[3].each(func(i, at int) { dout[at] = p.dout[i] })
+	lse, ws := make([]float32, c.WorkspaceLen()), make([]float32, c.WorkspaceLen())
+	k, v := starts[1], starts[2]
+	require.NoError(t, Forward(out, lse, qkv, qkv[k:], qkv[v:], c))
+	require.NoError(t, Backward(dqkv, dqkv[k:], dqkv[v:], dout, qkv, qkv[k:], qkv[v:], out, lse, c, ws))
+	o[3].each(func(i, at int) { require.Equal(t, want.out[i], out[at]) })
+	for n, x := range [][]float32{want.dq, want.dk, want.dv} {
+		o[n].each(func(i, at int) { require.Equal(t, x[i], dqkv[starts[n]+at]) })
+	}
+}
+
+func TestRowsThatSeeNothing(t *testing.T) {
+	const blind = 257 - 100
+	c := Config{Batch: 1, Heads: 2, SeqQ: 257, SeqK: 100, Dim: 8, Causal: true}
+	p := newProblem(t, c, snug.F32, 7)
+	p.check(t, kerneltest.Place{}, snug.F32)
+	got := p.run(t, kerneltest.Place{}, snug.F32)
+	for h := range 2 {
+		for i := range blind {
+			row := h*257 + i
+			require.Equal(t, make([]float32, 8), part(got.out, row, 8))
+			require.Equal(t, make([]float32, 8), part(got.dq, row, 8))
+			require.Equal(t, float32(math.Inf(-1)), got.lse[row])
+		}
+		require.NotZero(t, got.out[(h*257+blind)*8])
+	}
+}
+
+func TestZeroLengths(t *testing.T) {
+	full := Config{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
+	for name, change := range map[string]func(*Config){
+		"no keys":    func(c *Config) { c.SeqK = 0 },
+		"no queries": func(c *Config) { c.SeqQ = 0 },
+		"no batch":   func(c *Config) { c.Batch = 0 },
+		"no heads":   func(c *Config) { c.Heads = 0 },
+		"keys only":  func(c *Config) { c.Heads, c.KVHeads = 0, 2 },
+	} {
+		c := full
+		change(&c)
+		for _, mask := range masks {
+			c.Causal, c.Align = mask.causal, mask.align
+			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+				got := newProblem(t, c, snug.F32, 8).run(t, place, snug.F32)
+				for _, x := range append(append(append(got.out, got.dq...), got.dk...), got.dv...) {
+					require.Zero(t, x, name)
+				}
+				for _, x := range got.lse {
+					require.Equal(t, float32(math.Inf(-1)), x, name)
+				}
+			})
+		}
+	}
+}
+
+// Finite inputs whose scores overflow to −Inf count as unseen.
+func TestScoresOfMinusInfinity(t *testing.T) {
+	c := Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 1, Scale: 1}
+	p := &problem{c, []float32{1e38, 0}, []float32{-10, -10}, []float32{2, 3}, []float32{1, 1}}
+	got := p.run(t, kerneltest.Place{}, snug.F32)
+	require.Equal(t, []float32{0, 2.5}, got.out)
+	require.Equal(t, []float32{float32(math.Inf(-1)), math.Ln2}, got.lse)
+	require.Zero(t, got.dq[0])
+	require.Equal(t, []float32{0.5, 0.5}, got.dv)
+}
+
+// A value that is not finite reaches exactly the results that the definition
+// says, also inside the tiles that the mask cuts.
+func TestNonFiniteStaysWithRowsThatSeeIt(t *testing.T) {
+	for _, mask := range masks {
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			for target := range 4 {
+				for _, at := range []float64{0, 0.3, 0.99} {
+					c := Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 90, SeqK: 150, Dim: 3, Causal: mask.causal, Align: mask.align}
+					p := newProblem(t, c, snug.F32, 9)
+					x := [][]float32{p.q, p.k, p.v, p.dout}[target]
+					x[int(at*float64(len(x)))] = float32(bad)
+					want, bound := p.reference(t, snug.F32)
+					got := p.run(t, kerneltest.Place{}, snug.F32)
+					name := fmt.Sprintf("%s: %g at %g of %s, ", mask.name, bad, at, []string{"q", "k", "v", "dout"}[target])
+					sameWhereFinite(t, name+"out", want.out, bound.out, got.out)
+					sameWhereFinite(t, name+"dq", want.dq, bound.dq, got.dq)
+					sameWhereFinite(t, name+"dk", want.dk, bound.dk, got.dk)
+					sameWhereFinite(t, name+"dv", want.dv, bound.dv, got.dv)
+				}
+			}
+		}
+	}
+}
+
+func sameWhereFinite(t *testing.T, name string, want, bound []float64, got []float32) {
+	t.Helper()
+	for i, w := range want {
+		if g := float64(got[i]); w-w != 0 {
+			require.True(t, g-g != 0, "%s[%d] is %g, want %g", name, i, g, w)
+		} else if g != w {
+			require.InDelta(t, w, g, bound[i], "%s[%d]", name, i)
+		}
+	}
+}
+
+// Results have the same bits for any number of workers, hence also with one
+// pass of the backward kernel (as many key heads as workers) and with two.
+func TestDeterministic(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, dt := range dtypes {
+		for _, mask := range masks {
+			c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 260, Dim: 12, Causal: mask.causal, Align: mask.align}
+			p := newProblem(t, c, dt, 10)
+			p.k[150*12], p.v[250*12], p.dout[40*12] = float32(math.NaN()), float32(math.NaN()), float32(math.Inf(1))
+			var want values[uint32]
+			for i, procs := range []int{1, 2, 3} {
+				runtime.GOMAXPROCS(procs)
+				got := bits(p.run(t, kerneltest.Place{}, dt))
+				if i == 0 {
+					want = got
+				}
+				require.Equal(t, want, got, "%s %v GOMAXPROCS=%d", mask.name, dt, procs)
+			}
+		}
+	}
+}
+
+func bits(v values[float32]) values[uint32] {
+	of := func(x []float32) []uint32 {
+		b := make([]uint32, len(x))
+		for i, f := range x {
+			b[i] = math.Float32bits(f)
+		}
+		return b
+	}
+	return values[uint32]{of(v.out), of(v.lse), of(v.dq), of(v.dk), of(v.dv)}
+}
+
+// Without lse the output is the same.
+func TestForwardWithoutLSE(t *testing.T) {
+	c := Config{Batch: 1, Heads: 1, SeqQ: 5, SeqK: 6, Dim: 4}
+	p := newProblem(t, c, snug.F32, 11)
+	want := p.run(t, kerneltest.Place{}, snug.F32).out
+	out := make([]float32, len(want))
+	require.NoError(t, Forward(out, []float32(nil), p.q, p.k, p.v, c))
+	require.Equal(t, want, out)
+	clear(out)
+	v := snug.SliceView[float32]
+	require.NoError(t, Forward(v(out), snug.View{}, v(p.q), v(p.k), v(p.v), c))
+	require.Equal(t, want, out)
+}

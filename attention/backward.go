@@ -1,0 +1,151 @@
+package attention
+
+import (
+	"runtime"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// backwardJob is the kernel of Backward. Every sum has one owner and one order,
+// without atomics, in one of two ways that give the same bits:
+//
+//   - In two passes, over tiles of queries for dq and over tiles of keys for dk
+//     and dv, which recompute the weights twice.
+//   - In one pass for each key head, which adds to dq in place. It needs a dq of
+//     float32, since dq is read and written once for every tile of keys, and as
+//     many key heads as workers.
+type backwardJob struct {
+	dq, dk, dv, dout, q, k, v, out snug.View
+	lse                            snug.View
+	delta                          snug.View // workspace: dout_i · out_i
+	c                              Config    // resolved
+	onePass                        bool      // set by Run
+}
+
+func backward(j backwardJob) error {
+	dev, err := j.check()
+	if err != nil {
+		return err
+	}
+	if dev.IsCPU() {
+		j.Run()
+		return nil
+	}
+	queued := j
+	return dev.Launch(&queued)
+}
+
+// check resolves j's Config and returns the device, or what is wrong.
+func (j *backwardJob) check() (*snug.Device, error) {
+	var err error
+	if j.c, err = j.c.resolve(); err != nil {
+		return nil, err
+	}
+	like := j.c.operands()
+	tensors := [...]tensor{
+		{"q", j.q, like[0]}, {"k", j.k, like[1]}, {"v", j.v, like[2]}, {"out", j.out, like[3]},
+		{"dq", j.dq, like[0]}, {"dk", j.dk, like[1]}, {"dv", j.dv, like[2]}, {"dout", j.dout, like[3]},
+	}
+	vectors := [...]rowVector{{name: "lse", view: j.lse}, {name: "ws", view: j.delta, more: true}}
+	if err := checkDTypes(tensors[:], vectors[:]); err != nil {
+		return nil, err
+	}
+	if err := checkLengths(tensors[:], vectors[:], j.c.queries()); err != nil {
+		return nil, err
+	}
+	return commonDevice(j.dq, j.dk, j.dv, j.dout, j.q, j.k, j.v, j.out, j.lse, j.delta)
+}
+
+// Kernel implements [driver.Job].
+func (j *backwardJob) Kernel() string { return "attention.backward" }
+
+// Operands implements [driver.Job].
+func (j *backwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range [...]*snug.View{&j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out, &j.lse, &j.delta} {
+		yield(v.Mem())
+	}
+}
+
+// Run implements [driver.Job].
+func (j *backwardJob) Run() {
+	c := &j.c
+	keyHeads := c.Batch * c.KVHeads
+	j.onePass = j.dq.DType() == snug.F32 && keyHeads >= runtime.GOMAXPROCS(0)
+	queryTask.Run(c.Batch*c.Heads*cpu.Chunks(c.SeqQ, tileQ), *j)
+	if j.onePass {
+		headTask.Run(keyHeads, *j)
+	} else {
+		keyTask.Run(keyHeads*cpu.Chunks(c.SeqK, tileK), *j)
+	}
+}
+
+// queryTask computes delta and dq for one tile of queries an item, long items
+// first. Before the one pass, dq becomes zero instead.
+var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
+	c := &j.c
+	b, h, q0, q1 := c.queryTile(item)
+	buf := scratch.Get(c.backwardScratch())
+	defer scratch.Put(buf)
+	g := newGradients(arena(*buf), c)
+	g.loadQueries(j, b, h, q0, q1)
+	out := headOf(j.out, c.Out, b, h, c.DimV).load(g.vRoom, q0, q1)
+	rowDots(g.delta, g.dout, out)
+
+	dq := g.dqk.top(q1 - q0)
+	dq.clear()
+	if !j.onePass {
+		for k0 := 0; k0 < c.visible(q1-1); k0 += tileK {
+			g.loadKeys(j, b, c.kvHead(h), k0, min(k0+tileK, c.SeqK))
+			g.recompute(c, q0, q1, k0)
+			g.addQuery(dq, c.Scale)
+		}
+	}
+	headOf(j.dq, c.Q, b, h, c.Dim).store(dq, q0)
+})
+
+// keyTask computes dk and dv for one tile of keys an item.
+var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
+	heads := j.c.Batch * j.c.KVHeads
+	j.keys(item%heads, item/heads)
+})
+
+// headTask computes dk and dv, and dq from zeros, for one key head an item.
+var headTask = cpu.NewTask(func(j *backwardJob, item int) {
+	for chunk := range cpu.Chunks(j.c.SeqK, tileK) {
+		j.keys(item, chunk)
+	}
+})
+
+// keys computes dk and dv for chunk number chunk of a key head's keys, over all
+// queries of all heads that read them. In one pass it also adds their part to dq.
+func (j *backwardJob) keys(head, chunk int) {
+	c := &j.c
+	b, kv := head/c.KVHeads, head%c.KVHeads
+	k0, k1 := cpu.Chunk(c.SeqK, tileK, chunk)
+	buf := scratch.Get(c.backwardScratch())
+	defer scratch.Put(buf)
+	g := newGradients(arena(*buf), c)
+	g.loadKeys(j, b, kv, k0, k1)
+
+	dk, dv := g.dqk.top(k1-k0), g.dv.top(k1-k0)
+	dk.clear()
+	dv.clear()
+	group := c.Heads / c.KVHeads
+	first := c.firstQuery(k0) / tileQ * tileQ
+	for h := kv * group; h < (kv+1)*group; h++ {
+		for q0 := first; q0 < c.SeqQ; q0 += tileQ {
+			q1 := min(q0+tileQ, c.SeqQ)
+			g.loadQueries(j, b, h, q0, q1)
+			g.recompute(c, q0, q1, k0)
+			g.addKeys(dk, dv, c.Scale)
+			if j.onePass {
+				dq := headOf(j.dq, c.Q, b, h, c.Dim).load(g.qRoom, q0, q1)
+				g.addQuery(dq, c.Scale)
+			}
+		}
+	}
+	headOf(j.dk, c.K, b, kv, c.Dim).store(dk, k0)
+	headOf(j.dv, c.V, b, kv, c.DimV).store(dv, k0)
+}

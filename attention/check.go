@@ -1,0 +1,63 @@
+package attention
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// tensor is a vector given for one of a Config's operands.
+type tensor struct {
+	name string
+	view snug.View
+	like operand
+}
+
+// rowVector is a float32 vector with one element for every query.
+type rowVector struct {
+	name string
+	view snug.View
+	more bool // may be longer
+}
+
+func checkDTypes(tensors []tensor, vectors []rowVector) error {
+	want := tensors[0]
+	if !want.view.DType().IsFloat() {
+		return fmt.Errorf("attention: %s holds %s, want f32, f16 or bf16: %w", want.name, want.view.DType(), snug.ErrDType)
+	}
+	for _, t := range tensors {
+		if t.view.DType() != want.view.DType() {
+			return fmt.Errorf("attention: %s holds %s, want %s as %s: %w", t.name, t.view.DType(), want.view.DType(), want.name, snug.ErrDType)
+		}
+	}
+	for _, v := range vectors {
+		if v.view.Len() > 0 && v.view.DType() != snug.F32 {
+			return fmt.Errorf("attention: %s holds %s, want f32: %w", v.name, v.view.DType(), snug.ErrDType)
+		}
+	}
+	return nil
+}
+
+func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
+	for _, t := range tensors {
+		if n := t.like.extent(); t.view.Len() < n {
+			return fmt.Errorf("attention: %s holds %d elements, want %d for [%d,%d,%d,%d] with strides %+v: %w", t.name, t.view.Len(), n,
+				t.like.batch, t.like.heads, t.like.n, t.like.dim, t.like.strides, snug.ErrShape)
+		}
+	}
+	for _, v := range vectors {
+		if n := v.view.Len(); n < queries || n > queries && !v.more {
+			return fmt.Errorf("attention: %s holds %d elements, want %d, one for every query: %w", v.name, n, queries, snug.ErrShape)
+		}
+	}
+	return nil
+}
+
+// commonDevice returns the device of all operands.
+func commonDevice(views ...snug.View) (*snug.Device, error) {
+	dev, err := snug.CommonDevice(views...)
+	if err != nil {
+		return nil, fmt.Errorf("attention: %w", err)
+	}
+	return dev, nil
+}

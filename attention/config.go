@@ -1,0 +1,216 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
+)
+
+// Strides say where the rows of a tensor lie: row i of head h of batch element
+// b starts at element b·Batch + h·Head + i·Row. The elements of a row are
+// adjacent. The zero Strides mean contiguous [Batch, Heads, Seq, Dim].
+type Strides struct {
+	Batch, Head, Row int // elements
+}
+
+// Align says which keys a query sees under a causal mask when there are more
+// keys than queries or fewer. It makes no difference for equal lengths.
+type Align int
+
+const (
+	// BottomRight lets the last query see all keys: query i sees key j when
+	// j ≤ i + SeqK − SeqQ. It suits queries that continue a sequence whose
+	// keys are cached. When SeqQ > SeqK, the first SeqQ − SeqK queries see
+	// nothing.
+	BottomRight Align = iota
+	// TopLeft lets the first query see the first key: query i sees key j when
+	// j ≤ i.
+	TopLeft
+)
+
+// MaxDim is the largest head dimension.
+const MaxDim = 1 << 16
+
+// Config is the shape, the layout and the mask of one attention call.
+type Config struct {
+	Batch   int // sequences
+	Heads   int // query heads
+	KVHeads int // key and value heads, a divisor of Heads; 0: Heads
+	SeqQ    int // queries in a sequence
+	SeqK    int // keys in a sequence
+	Dim     int // elements of a query and of a key, 1 to MaxDim
+	DimV    int // elements of a value and of an output, up to MaxDim; 0: Dim
+
+	Causal bool    // hide later keys from a query
+	Align  Align   // how the causal mask is aligned
+	Scale  float32 // of the scores; 0: 1/sqrt(Dim)
+
+	Q, K, V, Out Strides // layouts; zero: contiguous
+}
+
+// Validate returns an error that wraps ErrShape for negative dimensions, for
+// a Dim or DimV out of range, for dimensions whose product overflows, and for
+// strides that are negative or let rows overlap; and ErrConfig for KVHeads that
+// do not divide Heads, an unknown Align or a Scale that is not finite.
+func (c Config) Validate() error {
+	_, err := c.resolve()
+	return err
+}
+
+// WorkspaceLen returns the float32 elements of workspace that [Backward] needs:
+// one for every query, Batch·Heads·SeqQ. It is 0 for an invalid Config.
+func (c Config) WorkspaceLen() int {
+	r, err := c.resolve()
+	if err != nil {
+		return 0
+	}
+	return r.queries()
+}
+
+// ScratchBytes returns the bytes of tiles that each worker of [Forward] and
+// [Backward] uses at most: tiles of 64 queries and 128 keys, the scores between
+// them, the sums, and the blocks that the matrix product packs. There are at
+// most GOMAXPROCS workers; the tiles are pooled and reused by later calls. The
+// size depends on Dim and DimV only. It is 0 for an invalid Config.
+func (c Config) ScratchBytes() int64 {
+	r, err := c.resolve()
+	if err != nil {
+		return 0
+	}
+	return 4*int64(max(r.forwardScratch(), r.backwardScratch())) + gemm.ScratchBytes
+}
+
+// PackedQKV returns c with the layout of self-attention over the output of one
+// projection: q, k and v lie in one tensor [Batch, SeqQ, Heads·Dim +
+// KVHeads·Dim + KVHeads·DimV], which is [Batch, SeqQ, 3, Heads, Dim] when all
+// heads and dimensions are equal. For such a vector qkv pass qkv,
+// qkv[Heads·Dim:] and qkv[(Heads+KVHeads)·Dim:] as q, k and v. out is
+// [Batch, SeqQ, Heads, DimV]. SeqK becomes SeqQ.
+func PackedQKV(c Config) Config {
+	c.SeqK = c.SeqQ
+	heads, kv, dv := c.Heads, c.kvHeads(), c.dimV()
+	row := heads*c.Dim + kv*(c.Dim+dv)
+	c.Q = Strides{Batch: c.SeqQ * row, Head: c.Dim, Row: row}
+	c.K = c.Q
+	c.V = Strides{Batch: c.SeqQ * row, Head: dv, Row: row}
+	c.Out = sequenceMajor(c.SeqQ, heads, dv)
+	return c
+}
+
+// SequenceMajor returns c with the layout [Batch, Seq, Heads, Dim] for q, k, v
+// and out.
+func SequenceMajor(c Config) Config {
+	kv, dv := c.kvHeads(), c.dimV()
+	c.Q = sequenceMajor(c.SeqQ, c.Heads, c.Dim)
+	c.K = sequenceMajor(c.SeqK, kv, c.Dim)
+	c.V = sequenceMajor(c.SeqK, kv, dv)
+	c.Out = sequenceMajor(c.SeqQ, c.Heads, dv)
+	return c
+}
+
+func sequenceMajor(seq, heads, dim int) Strides {
+	return Strides{Batch: seq * heads * dim, Head: dim, Row: heads * dim}
+}
+
+func (c Config) kvHeads() int {
+	if c.KVHeads == 0 {
+		return c.Heads
+	}
+	return c.KVHeads
+}
+
+func (c Config) dimV() int {
+	if c.DimV == 0 {
+		return c.Dim
+	}
+	return c.DimV
+}
+
+// resolve returns c with every default filled in, or what is wrong with it.
+func (c Config) resolve() (Config, error) {
+	c.KVHeads, c.DimV = c.kvHeads(), c.dimV()
+	if err := c.checkRanges(); err != nil {
+		return c, err
+	}
+	if c.Scale == 0 {
+		c.Scale = float32(1 / math.Sqrt(float64(c.Dim)))
+	}
+	for i, dst := range [...]*Strides{&c.Q, &c.K, &c.V, &c.Out} {
+		var err error
+		if *dst, err = c.operands()[i].resolve(); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func (c *Config) checkRanges() error {
+	for _, d := range [...]struct {
+		name      string
+		n, lo, hi int
+	}{
+		{"Batch", c.Batch, 0, math.MaxInt}, {"Heads", c.Heads, 0, math.MaxInt}, {"KVHeads", c.KVHeads, 0, math.MaxInt},
+		{"SeqQ", c.SeqQ, 0, math.MaxInt}, {"SeqK", c.SeqK, 0, math.MaxInt},
+		{"Dim", c.Dim, 1, MaxDim}, {"DimV", c.DimV, 1, MaxDim},
+	} {
+		if d.n < d.lo || d.n > d.hi {
+			return fmt.Errorf("attention: %s is %d, want %d to %d: %w", d.name, d.n, d.lo, d.hi, snug.ErrShape)
+		}
+	}
+	if c.KVHeads > 0 && c.Heads%c.KVHeads != 0 {
+		return fmt.Errorf("attention: KVHeads is %d, want a divisor of Heads, %d: %w", c.KVHeads, c.Heads, snug.ErrConfig)
+	}
+	if c.Align != BottomRight && c.Align != TopLeft {
+		return fmt.Errorf("attention: Align is %d, want BottomRight or TopLeft: %w", int(c.Align), snug.ErrConfig)
+	}
+	if s := float64(c.scale2()); math.IsNaN(s) || math.IsInf(s, 0) {
+		return fmt.Errorf("attention: Scale is %g, want a finite number: %w", c.Scale, snug.ErrConfig)
+	}
+	return nil
+}
+
+// scale2 is the scale of scores in units of log 2.
+func (c *Config) scale2() float32 { return float32(float64(c.Scale) * math.Log2E) }
+
+// queries returns the rows of q over all heads.
+func (c *Config) queries() int { return c.Batch * c.Heads * c.SeqQ }
+
+// visible returns how many keys query i sees: those before the result.
+func (c *Config) visible(i int) int {
+	if !c.Causal {
+		return c.SeqK
+	}
+	return min(max(i+1+c.shift(), 0), c.SeqK)
+}
+
+// firstQuery returns the first query that may see key j; it is SeqQ or more if
+// none does.
+func (c *Config) firstQuery(j int) int {
+	if !c.Causal {
+		return 0
+	}
+	return max(j-c.shift(), 0)
+}
+
+// shift is how far a query sees beyond the key of its own number.
+func (c *Config) shift() int {
+	if c.Align == TopLeft {
+		return 0
+	}
+	return c.SeqK - c.SeqQ
+}
+
+// kvHead returns the key head that query head h reads.
+func (c *Config) kvHead(h int) int { return h / (c.Heads / c.KVHeads) }
+
+// queryTile returns the head and the queries, q0 to q1-1, of one item of a loop
+// over all tiles of queries. The last tile of every head comes first: it sees the
+// most keys under a causal mask, and long items first balance the workers.
+func (c *Config) queryTile(item int) (b, h, q0, q1 int) {
+	heads := c.Batch * c.Heads
+	q0, q1 = cpu.Chunk(c.SeqQ, tileQ, cpu.Chunks(c.SeqQ, tileQ)-1-item/heads)
+	return item % heads / c.Heads, item % heads % c.Heads, q0, q1
+}

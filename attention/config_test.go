@@ -1,0 +1,204 @@
+package attention
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var small = Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
+
+func TestValidate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Config)
+		want   error
+	}{
+		"good":            {func(c *Config) {}, nil},
+		"batch":           {func(c *Config) { c.Batch = -1 }, snug.ErrShape},
+		"heads":           {func(c *Config) { c.Heads = -2 }, snug.ErrShape},
+		"kv heads":        {func(c *Config) { c.KVHeads = -1 }, snug.ErrShape},
+		"queries":         {func(c *Config) { c.SeqQ = -1 }, snug.ErrShape},
+		"keys":            {func(c *Config) { c.SeqK = math.MinInt }, snug.ErrShape},
+		"dim 0":           {func(c *Config) { c.Dim = 0 }, snug.ErrShape},
+		"dim":             {func(c *Config) { c.Dim = MaxDim + 1 }, snug.ErrShape},
+		"value dim":       {func(c *Config) { c.DimV = -1 }, snug.ErrShape},
+		"product":         {func(c *Config) { c.Batch, c.SeqQ = 1<<16, math.MaxInt/1000 }, snug.ErrShape},
+		"product with 0":  {func(c *Config) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
+		"kv not divisor":  {func(c *Config) { c.KVHeads = 3 }, snug.ErrConfig},
+		"kv above heads":  {func(c *Config) { c.KVHeads = 8 }, snug.ErrConfig},
+		"align":           {func(c *Config) { c.Align = 2 }, snug.ErrConfig},
+		"scale NaN":       {func(c *Config) { c.Scale = float32(math.NaN()) }, snug.ErrConfig},
+		"scale inf":       {func(c *Config) { c.Scale = float32(math.Inf(-1)) }, snug.ErrConfig},
+		"scale too large": {func(c *Config) { c.Scale = math.MaxFloat32 }, snug.ErrConfig},
+		"negative stride": {func(c *Config) { c.K = Strides{Batch: -1, Head: 20, Row: 4} }, snug.ErrShape},
+		"rows overlap":    {func(c *Config) { c.Q = Strides{Batch: 48, Head: 12, Row: 3} }, snug.ErrShape},
+		"heads overlap":   {func(c *Config) { c.V = Strides{Batch: 100, Head: 19, Row: 4} }, snug.ErrShape},
+		"stride overflow": {func(c *Config) { c.Out = Strides{Head: 4, Row: math.MaxInt / 2} }, snug.ErrShape},
+		"interleaved":     {func(c *Config) { c.Out = Strides{Head: 4, Row: 16} }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := small
+			tc.change(&c)
+			err := c.Validate()
+			require.ErrorIs(t, err, tc.want)
+			if tc.want != nil {
+				require.ErrorContains(t, err, "attention: ")
+				require.Zero(t, c.WorkspaceLen())
+				require.Zero(t, c.ScratchBytes())
+			}
+		})
+	}
+}
+
+func TestSizes(t *testing.T) {
+	require.Equal(t, 12, small.WorkspaceLen())
+	// 64 queries and their dout, 128 keys and values and their gradients, two
+	// tiles of scores, lse.
+	want := int64(4*(2*64*4+4*128*4+2*64*128+64) + gemm.ScratchBytes)
+	require.Equal(t, want, small.ScratchBytes())
+}
+
+// A stride that the rules accept lets no two rows share an element, and extent
+// is exact.
+func stridesProperty(t *rapid.T) {
+	o := operand{
+		batch: rapid.IntRange(1, 3).Draw(t, "batch"), heads: rapid.IntRange(1, 3).Draw(t, "heads"),
+		n: rapid.IntRange(1, 3).Draw(t, "n"), dim: rapid.IntRange(1, 3).Draw(t, "dim"),
+		strides: Strides{rapid.IntRange(0, 20).Draw(t, "Batch"), rapid.IntRange(0, 20).Draw(t, "Head"), rapid.IntRange(0, 20).Draw(t, "Row")},
+	}
+	s, err := o.resolve()
+	if err != nil {
+		require.ErrorIs(t, err, snug.ErrShape)
+		return
+	}
+	o.strides = s
+	hit := make([]bool, o.extent())
+	o.each(func(_, at int) {
+		require.False(t, hit[at], "element %d twice", at)
+		hit[at] = true
+	})
+	require.True(t, hit[len(hit)-1])
+}
+
+func TestStrides(t *testing.T) { rapid.Check(t, stridesProperty) }
+func FuzzStrides(f *testing.F) { f.Fuzz(rapid.MakeFuzz(stridesProperty)) }
+
+// call holds the operands of both functions.
+type call struct {
+	out, dq, dk, dv, dout, q, k, v, lse, ws snug.View
+	c                                       Config
+}
+
+func (a *call) forward() error { return Forward(a.out, a.lse, a.q, a.k, a.v, a.c) }
+
+func (a *call) backward() error {
+	return Backward(a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v, a.out, a.lse, a.c, a.ws)
+}
+
+// Every error is found before anything is written.
+func TestErrors(t *testing.T) {
+	places := kerneltest.Places(t)
+	far, err := snug.Make[float32](places[2].Dev, 100)
+	require.NoError(t, err)
+	closed, err := snug.Make[float32](snug.CPU(), 100)
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	short := func(v *snug.View) { *v, _ = v.Slice(0, v.Len()-1) }
+	halves := snug.ViewOf(make([]snug.BFloat16, 100))
+	for name, tc := range map[string]struct {
+		change            func(*call)
+		forward, backward error
+	}{
+		"good":          {func(a *call) {}, nil, nil},
+		"config":        {func(a *call) { a.c.Scale = float32(math.NaN()) }, snug.ErrConfig, snug.ErrConfig},
+		"config first":  {func(a *call) { a.c.Dim, a.k, a.q = -1, halves, far.View() }, snug.ErrShape, snug.ErrShape},
+		"q bytes":       {func(a *call) { a.q = snug.SliceView(make([]uint8, 100)) }, snug.ErrDType, snug.ErrDType},
+		"q none":        {func(a *call) { a.q = snug.View{} }, snug.ErrDType, snug.ErrDType},
+		"k dtype":       {func(a *call) { a.k = halves }, snug.ErrDType, snug.ErrDType},
+		"out dtype":     {func(a *call) { a.out = halves }, snug.ErrDType, snug.ErrDType},
+		"dv dtype":      {func(a *call) { a.dv = halves }, nil, snug.ErrDType},
+		"lse dtype":     {func(a *call) { a.lse = halves }, snug.ErrDType, snug.ErrDType},
+		"ws dtype":      {func(a *call) { a.ws = halves }, nil, snug.ErrDType},
+		"dtype first":   {func(a *call) { short(&a.q); a.k = halves }, snug.ErrDType, snug.ErrDType},
+		"q short":       {func(a *call) { short(&a.q) }, snug.ErrShape, snug.ErrShape},
+		"k short":       {func(a *call) { short(&a.k) }, snug.ErrShape, snug.ErrShape},
+		"v short":       {func(a *call) { short(&a.v) }, snug.ErrShape, snug.ErrShape},
+		"out short":     {func(a *call) { short(&a.out) }, snug.ErrShape, snug.ErrShape},
+		"dout short":    {func(a *call) { short(&a.dout) }, nil, snug.ErrShape},
+		"dq short":      {func(a *call) { short(&a.dq) }, nil, snug.ErrShape},
+		"dk short":      {func(a *call) { short(&a.dk) }, nil, snug.ErrShape},
+		"dv short":      {func(a *call) { short(&a.dv) }, nil, snug.ErrShape},
+		"lse short":     {func(a *call) { short(&a.lse) }, snug.ErrShape, snug.ErrShape},
+		"lse long":      {func(a *call) { a.lse = snug.ViewOf(make([]float32, 13)) }, snug.ErrShape, snug.ErrShape},
+		"no lse":        {func(a *call) { a.lse = snug.View{} }, nil, snug.ErrShape},
+		"ws short":      {func(a *call) { short(&a.ws) }, nil, snug.ErrShape},
+		"ws long":       {func(a *call) { a.ws = snug.ViewOf(make([]float32, 20)) }, nil, nil},
+		"closed":        {func(a *call) { a.v = closed.View() }, snug.ErrShape, snug.ErrShape},
+		"device":        {func(a *call) { a.v = far.View() }, snug.ErrDevice, snug.ErrDevice},
+		"device of ws":  {func(a *call) { a.ws = far.View() }, nil, snug.ErrDevice},
+		"shape first":   {func(a *call) { a.v = far.View(); short(&a.q) }, snug.ErrShape, snug.ErrShape},
+		"strides short": {func(a *call) { a.c.Q = Strides{Head: 4, Row: 17} }, snug.ErrShape, snug.ErrShape},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := resolved(t, small)
+			view := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+			sizes := map[string]int{}
+			for _, o := range r.operands() {
+				sizes[o.name] = o.size()
+			}
+			a := &call{
+				out: view(sizes["out"]), dout: view(sizes["out"]), q: view(sizes["q"]), dq: view(sizes["q"]),
+				k: view(sizes["k"]), dk: view(sizes["k"]), v: view(sizes["v"]), dv: view(sizes["v"]),
+				lse: view(12), ws: view(12), c: small,
+			}
+			outputs := []snug.View{a.out, a.dq, a.dk, a.dv, a.lse, a.ws}
+			for _, o := range outputs {
+				fill(o.Float32s(), gap)
+			}
+			tc.change(a)
+			for _, f := range []struct {
+				want error
+				call func() error
+			}{{tc.forward, a.forward}, {tc.backward, a.backward}} {
+				err := f.call()
+				require.ErrorIs(t, err, f.want)
+				if f.want == nil {
+					break // it has written
+				}
+				require.ErrorContains(t, err, "attention: ")
+				for _, o := range outputs {
+					for _, x := range o.Float32s() {
+						require.Equal(t, float32(gap), x)
+					}
+				}
+			}
+			if tc.forward == nil {
+				require.ErrorIs(t, a.backward(), tc.backward)
+			}
+		})
+	}
+}
+
+func fill(x []float32, with float32) {
+	for i := range x {
+		x[i] = with
+	}
+}
+
+func callOf(t testing.TB, c Config, dt snug.DType) *call {
+	r := resolved(t, c)
+	o := r.operands()
+	zeros := func(o operand) snug.View {
+		return put(t, kerneltest.Place{}, dt, o, make([]float32, o.size())).View
+	}
+	rows := func() snug.View { return snug.ViewOf(make([]float32, r.queries())) }
+	return &call{
+		out: zeros(o[3]), dout: zeros(o[3]), q: zeros(o[0]), dq: zeros(o[0]), k: zeros(o[1]), dk: zeros(o[1]),
+		v: zeros(o[2]), dv: zeros(o[2]), lse: rows(), ws: rows(), c: c,
+	}
+}

@@ -1,0 +1,116 @@
+package attention
+
+import (
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// gap is what strided buffers hold between their rows.
+const gap = 55
+
+// strided is a tensor in the layout of a Config, in some place.
+type strided struct {
+	*kerneltest.Floats
+	t  testing.TB
+	op operand
+}
+
+// each calls f with the place in the buffer of every element of the contiguous
+// tensor.
+func (o operand) each(f func(i, at int)) {
+	i := 0
+	for b := range o.batch {
+		for h := range o.heads {
+			for n := range o.n {
+				for d := range o.dim {
+					f(i, b*o.strides.Batch+h*o.strides.Head+n*o.strides.Row+d)
+					i++
+				}
+			}
+		}
+	}
+}
+
+// put lays out a contiguous tensor; nil means an output.
+func put(t testing.TB, place kerneltest.Place, dt snug.DType, op operand, x []float32) strided {
+	buf := make([]float32, op.extent())
+	for i := range buf {
+		buf[i] = gap
+	}
+	if x != nil {
+		op.each(func(i, at int) { buf[at] = x[i] })
+	}
+	return strided{kerneltest.PutFloats(t, place, dt, buf), t, op}
+}
+
+// contiguous returns the tensor's elements, and fails the test if an element
+// between them changed.
+func (s strided) contiguous() []float32 {
+	s.t.Helper()
+	buf := s.Get()
+	var x []float32
+	s.op.each(func(_, at int) {
+		x = append(x, buf[at])
+		buf[at] = gap
+	})
+	for at, v := range buf {
+		if v != gap {
+			s.t.Fatalf("element %d, which no row addresses, became %g", at, v)
+		}
+	}
+	return x
+}
+
+// run computes forward and backward in a place.
+func (p *problem) run(t testing.TB, place kerneltest.Place, dt snug.DType) values[float32] {
+	t.Helper()
+	r := resolved(t, p.c)
+	o := r.operands()
+	q, k, v := put(t, place, dt, o[0], p.q), put(t, place, dt, o[1], p.k), put(t, place, dt, o[2], p.v)
+	out, dout := put(t, place, dt, o[3], nil), put(t, place, dt, o[3], p.dout)
+	lse := kerneltest.Put(t, place, make([]float32, r.queries()))
+	require.NoError(t, Forward(out.View, lse.View, q.View, k.View, v.View, p.c))
+
+	dq, dk, dv := put(t, place, dt, o[0], nil), put(t, place, dt, o[1], nil), put(t, place, dt, o[2], nil)
+	ws := kerneltest.Put(t, place, make([]float32, p.c.WorkspaceLen()))
+	require.NoError(t, Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, p.c, ws.View))
+	ws.Get() // its guard words
+	return values[float32]{out.contiguous(), lse.Get(), dq.contiguous(), dk.contiguous(), dv.contiguous()}
+}
+
+// within fails the test where got is further from want than bound; the largest
+// share of a bound that was used up is returned.
+func within(t testing.TB, name string, want, bound []float64, got []float32) float64 {
+	t.Helper()
+	require.Len(t, got, len(want), name)
+	worst := 0.0
+	for i, w := range want {
+		g := float64(got[i])
+		if g == w {
+			continue
+		}
+		diff := g - w
+		if diff < 0 {
+			diff = -diff
+		}
+		if !(diff <= bound[i]) {
+			t.Fatalf("%s[%d] is %g, want %g within %g", name, i, g, w, bound[i])
+		}
+		worst = max(worst, diff/bound[i])
+	}
+	return worst
+}
+
+// check runs p and compares everything with the reference.
+func (p *problem) check(t testing.TB, place kerneltest.Place, dt snug.DType) {
+	t.Helper()
+	want, bound := p.reference(t, dt)
+	got := p.run(t, place, dt)
+	t.Logf("share of the bounds: out %.2f, lse %.2f, dq %.2f, dk %.2f, dv %.2f",
+		within(t, "out", want.out, bound.out, got.out), within(t, "lse", want.lse, bound.lse, got.lse),
+		within(t, "dq", want.dq, bound.dq, got.dq), within(t, "dk", want.dk, bound.dk, got.dk),
+		within(t, "dv", want.dv, bound.dv, got.dv))
+}

@@ -1,0 +1,97 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// operand is one of the four tensor shapes of a Config.
+type operand struct {
+	name                 string
+	batch, heads, n, dim int
+	strides              Strides
+}
+
+// operands returns the shapes of q, k, v and out.
+func (c *Config) operands() [4]operand {
+	return [...]operand{
+		{"q", c.Batch, c.Heads, c.SeqQ, c.Dim, c.Q},
+		{"k", c.Batch, c.KVHeads, c.SeqK, c.Dim, c.K},
+		{"v", c.Batch, c.KVHeads, c.SeqK, c.DimV, c.V},
+		{"out", c.Batch, c.Heads, c.SeqQ, c.DimV, c.Out},
+	}
+}
+
+// resolve returns the strides with the default filled in, or what is wrong with
+// them. With the result, extent does not overflow.
+func (o operand) resolve() (Strides, error) {
+	// Empty dimensions count as 1, so that no partial product overflows.
+	head, ok1 := mulAdd(0, max(o.n, 1), o.dim)
+	batch, ok2 := mulAdd(0, max(o.heads, 1), head)
+	_, ok3 := mulAdd(0, max(o.batch, 1), batch)
+	if !ok1 || !ok2 || !ok3 {
+		return Strides{}, fmt.Errorf("attention: %s is [%d,%d,%d,%d], more than an int counts: %w",
+			o.name, o.batch, o.heads, o.n, o.dim, snug.ErrShape)
+	}
+	if o.strides == (Strides{}) {
+		return Strides{Batch: batch, Head: head, Row: o.dim}, nil
+	}
+	if !o.disjoint() {
+		return Strides{}, fmt.Errorf("attention: %s is [%d,%d,%d,%d], strides %+v are negative, let rows overlap or reach too far: %w",
+			o.name, o.batch, o.heads, o.n, o.dim, o.strides, snug.ErrShape)
+	}
+	return o.strides, nil
+}
+
+// disjoint reports whether no stride is negative and the rows are apart: in the
+// order of their strides, each dimension steps over everything that the smaller
+// ones reach.
+func (o operand) disjoint() bool {
+	dims := [...]struct{ n, stride int }{{o.n, o.strides.Row}, {o.heads, o.strides.Head}, {o.batch, o.strides.Batch}}
+	for i := 1; i < len(dims); i++ {
+		for j := i; j > 0 && dims[j].stride < dims[j-1].stride; j-- {
+			dims[j], dims[j-1] = dims[j-1], dims[j]
+		}
+	}
+	if dims[0].stride < 0 {
+		return false
+	}
+	if o.empty() {
+		return true
+	}
+	reach := o.dim
+	for _, d := range dims {
+		if d.n <= 1 {
+			continue
+		}
+		if d.stride < reach {
+			return false
+		}
+		var ok bool
+		if reach, ok = mulAdd(reach, d.n-1, d.stride); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (o operand) empty() bool { return o.batch == 0 || o.heads == 0 || o.n == 0 }
+
+// extent returns the elements from the first to the last one of the tensor.
+func (o operand) extent() int {
+	if o.empty() {
+		return 0
+	}
+	return (o.batch-1)*o.strides.Batch + (o.heads-1)*o.strides.Head + (o.n-1)*o.strides.Row + o.dim
+}
+
+// mulAdd returns sum + n·stride of non-negative numbers, and false if an int
+// does not hold it.
+func mulAdd(sum, n, stride int) (int, bool) {
+	if stride != 0 && n > (math.MaxInt-sum)/stride {
+		return 0, false
+	}
+	return sum + n*stride, true
+}

@@ -1,0 +1,45 @@
+//go:build !race
+
+// The race detector makes pools forget buffers at random.
+
+package attention
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/stretchr/testify/require"
+)
+
+// Memory: a call allocates nothing, whatever the length, and scratch does not
+// grow with it.
+func TestMemory(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	for _, dt := range dtypes {
+		for _, seq := range []int{1024, 4096} {
+			if seq > 1024 && dt != snug.F32 {
+				continue // takes long and shows nothing new
+			}
+			c := Config{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true}
+			a := callOf(t, c, dt)
+			both := func() {
+				require.NoError(t, a.forward())
+				require.NoError(t, a.backward())
+			}
+			both() // fills the pools
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			both()
+			runtime.ReadMemStats(&after)
+			// At worst a collection emptied the pools of the two workers.
+			limit := uint64(2*c.ScratchBytes() + 1<<16)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, limit)
+			require.Less(t, limit, uint64(2*seq*seq), "half a matrix of scores would go unnoticed")
+			if seq == 1024 {
+				require.Zero(t, testing.AllocsPerRun(1, both))
+			}
+		}
+	}
+	require.Equal(t, small.ScratchBytes(), Config{Batch: 9, Heads: 1, SeqQ: 1 << 20, SeqK: 1 << 20, Dim: 4}.ScratchBytes())
+}

@@ -1,0 +1,107 @@
+package attention
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// referenceProperty compares any small problem, in any layout, with the
+// definition.
+func referenceProperty(t *rapid.T) {
+	kv := rapid.IntRange(1, 2).Draw(t, "kvHeads")
+	c := Config{
+		Batch: rapid.IntRange(1, 2).Draw(t, "batch"), KVHeads: kv, Heads: kv * rapid.IntRange(1, 2).Draw(t, "group"),
+		SeqQ: rapid.IntRange(0, 140).Draw(t, "queries"), SeqK: rapid.IntRange(0, 140).Draw(t, "keys"),
+		Dim: rapid.IntRange(1, 9).Draw(t, "dim"), DimV: rapid.IntRange(0, 9).Draw(t, "dimV"),
+		Causal: rapid.Bool().Draw(t, "causal"), Align: Align(rapid.IntRange(0, 1).Draw(t, "align")),
+		Scale: float32(rapid.SampledFrom([]float64{0, 1, -0.5, 0.01}).Draw(t, "scale")),
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "layout") {
+	case 1:
+		c = SequenceMajor(c)
+	case 2:
+		c = PackedQKV(c)
+	}
+	dt := rapid.SampledFrom(dtypes).Draw(t, "dtype")
+	newProblem(tb{r: t}, c, dt, rapid.Uint64().Draw(t, "seed")).check(tb{r: t}, kerneltest.Place{}, dt)
+}
+
+func TestAnyProblem(t *testing.T) { rapid.Check(t, referenceProperty) }
+func FuzzAnyProblem(f *testing.F) { f.Fuzz(rapid.MakeFuzz(referenceProperty)) }
+
+// tb is a rapid.T as the testing.TB that helpers take.
+type tb struct {
+	testing.TB
+	r *rapid.T
+}
+
+func (t tb) Helper()                           {}
+func (t tb) Cleanup(f func())                  { t.r.Cleanup(f) }
+func (t tb) Errorf(format string, args ...any) { t.r.Errorf(format, args...) }
+func (t tb) Fatalf(format string, args ...any) { t.r.Fatalf(format, args...) }
+func (t tb) Logf(format string, args ...any)   { t.r.Logf(format, args...) }
+func (t tb) FailNow()                          { t.r.FailNow() }
+
+// configProperty hands over any Config with vectors of any length: the answer
+// is an error that says why, and nothing is written, or the call succeeds.
+func configProperty(t *rapid.T) {
+	size := rapid.OneOf(rapid.IntRange(-1, 4), rapid.SampledFrom([]int{7, 1 << 16, 1 << 31 >> 1, math.MaxInt, math.MinInt}))
+	stride := rapid.OneOf(rapid.Just(Strides{}), rapid.Custom(func(t *rapid.T) Strides {
+		return Strides{size.Draw(t, "Batch"), size.Draw(t, "Head"), size.Draw(t, "Row")}
+	}))
+	c := Config{
+		Batch: size.Draw(t, "batch"), Heads: size.Draw(t, "heads"), KVHeads: size.Draw(t, "kvHeads"),
+		SeqQ: size.Draw(t, "queries"), SeqK: size.Draw(t, "keys"), Dim: size.Draw(t, "dim"), DimV: size.Draw(t, "dimV"),
+		Causal: rapid.Bool().Draw(t, "causal"), Align: Align(rapid.IntRange(-1, 2).Draw(t, "align")), Scale: rapid.Float32().Draw(t, "scale"),
+		Q: stride.Draw(t, "Q"), K: stride.Draw(t, "K"), V: stride.Draw(t, "V"), Out: stride.Draw(t, "Out"),
+	}
+	length := rapid.IntRange(0, 300)
+	vector := func(name string) snug.View {
+		x := make([]float32, length.Draw(t, name))
+		fill(x, gap)
+		return snug.ViewOf(x)
+	}
+	a := call{
+		out: vector("out"), dq: vector("dq"), dk: vector("dk"), dv: vector("dv"), dout: vector("dout"),
+		q: vector("q"), k: vector("k"), v: vector("v"), lse: vector("lse"), ws: vector("ws"), c: c,
+	}
+	a.c.ScratchBytes()
+	PackedQKV(a.c).WorkspaceLen()
+	SequenceMajor(a.c).WorkspaceLen()
+	invalid := a.c.Validate()
+	forward := a.forward()
+	backward := a.backward()
+	for _, err := range []error{forward, backward} {
+		if err == nil {
+			require.NoError(t, invalid)
+			continue
+		}
+		if invalid != nil {
+			require.Equal(t, invalid, err)
+		} else {
+			require.ErrorIs(t, err, snug.ErrShape)
+		}
+	}
+	if forward != nil {
+		unwritten(t, a.out)
+	}
+	if backward != nil {
+		unwritten(t, a.dq, a.dk, a.dv, a.ws)
+	}
+}
+
+func unwritten(t *rapid.T, views ...snug.View) {
+	for _, v := range views {
+		for _, x := range v.Float32s() {
+			require.Equal(t, float32(gap), x)
+		}
+	}
+}
+
+func TestAnyConfig(t *testing.T) { rapid.Check(t, configProperty) }
+func FuzzAnyConfig(f *testing.F) { f.Fuzz(rapid.MakeFuzz(configProperty)) }
