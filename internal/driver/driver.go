@@ -28,7 +28,7 @@ type Mem struct {
 // Slice returns the n bytes of m that start at byte off. The caller checks
 // the range.
 func (m Mem) Slice(off, n int) Mem {
-	if m.Host != nil {
+	if m.Host != nil && n > 0 { // an empty range must not point past the end
 		m.Host = unsafe.Add(m.Host, off)
 	}
 	if m.Addr != 0 {

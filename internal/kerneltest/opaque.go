@@ -3,6 +3,7 @@
 package kerneltest
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -76,7 +77,7 @@ func (o *opaque) Free(m driver.Mem) error {
 // find returns the block that starts at or below addr.
 func (o *opaque) find(addr uintptr) (int, bool) {
 	i, found := slices.BinarySearchFunc(o.blocks, addr, func(b block, a uintptr) int {
-		return int(min(max(int64(b.addr-a), -1), 1))
+		return cmp.Compare(b.addr, a)
 	})
 	if !found {
 		i--

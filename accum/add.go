@@ -1,0 +1,196 @@
+package accum
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/snug-ml/snug"
+)
+
+// Add adds the gradient of one parameter to the open micro-batch:
+//
+//	acc = float32(n/N)·g + float32(1 − n/N)·acc
+//
+// with both products rounded, once for each name. g is the mean over the
+// micro-batch, of the parameter's length, of any floating-point type, on the
+// window's device, outside its bucket; it is not kept. Errors, with nothing
+// written: [snug.ErrConfig] when no micro-batch is open, for an unknown name or
+// one that was added, and with DropMicro; [snug.ErrDType], [snug.ErrShape],
+// [snug.ErrDevice].
+func (w *Window) Add(name string, g snug.View) error {
+	p, err := w.find("Add", name)
+	if err == nil {
+		err = w.fits("Add", p, g)
+	}
+	if err != nil {
+		return err
+	}
+	return w.enter("Add", p, g)
+}
+
+// Into hands out the accumulator of one parameter to a kernel that adds to it
+// in place:
+//
+//	acc = beta·acc + alpha·g
+//
+// where g is the gradient the kernel computes, a mean over the micro-batch. A
+// kernel must not read acc when beta is 0: it holds anything. Further calls for
+// the same name in one micro-batch return a beta of 1, so that several
+// contributions to one parameter (tied weights) add up; every call must be
+// followed by its kernel. acc is float32 and valid until End.
+//
+// The error wraps [snug.ErrConfig] when no micro-batch is open, for an unknown
+// name, with DropMicro, and for a micro-batch of weight 0, which has nothing to
+// add: skip its backward pass.
+func (w *Window) Into(name string) (acc snug.View, alpha, beta float32, err error) {
+	p, err := w.find("Into", name)
+	if err != nil {
+		return snug.View{}, 0, 0, err
+	}
+	if w.micro == 0 {
+		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q: the micro-batch has weight 0, skip its backward pass: %w", name, snug.ErrConfig)
+	}
+	beta = w.beta
+	if p.added {
+		beta = 1
+	}
+	p.added = true
+	return p.acc, w.alpha, beta, nil
+}
+
+// find returns a parameter that Add or Into may change.
+func (w *Window) find(op, name string) (*param, error) {
+	if !w.open {
+		return nil, fmt.Errorf("accum: %s: call Begin first, no micro-batch is open: %w", op, snug.ErrConfig)
+	}
+	if w.overflow == DropMicro {
+		return nil, fmt.Errorf("accum: %s: DropMicro takes gradients by AddAll only: %w", op, snug.ErrConfig)
+	}
+	return w.lookup(op, name)
+}
+
+func (w *Window) lookup(op, name string) (*param, error) {
+	i, found := w.index[name]
+	if !found {
+		return nil, fmt.Errorf("accum: %s: no parameter %q: %w", op, name, snug.ErrConfig)
+	}
+	return &w.params[i], nil
+}
+
+// fits returns an error unless g can be the gradient of p.
+func (w *Window) fits(op string, p *param, g snug.View) error {
+	if p.added {
+		return fmt.Errorf("accum: %s: parameter %q was added to this micro-batch before: %w", op, p.Name, snug.ErrConfig)
+	}
+	if !g.DType().IsFloat() {
+		return fmt.Errorf("accum: %s: gradient %q is %s, want f32, f16 or bf16: %w", op, p.Name, g.DType(), snug.ErrDType)
+	}
+	if g.Len() != p.Len {
+		return fmt.Errorf("accum: %s: gradient %q has %d elements, want %d: %w", op, p.Name, g.Len(), p.Len, snug.ErrShape)
+	}
+	if _, err := snug.CommonDevice(p.acc, g); err != nil {
+		return fmt.Errorf("accum: %s: gradient %q: %w", op, p.Name, err)
+	}
+	return nil
+}
+
+// enter adds a gradient that fits.
+func (w *Window) enter(op string, p *param, g snug.View) error {
+	p.added = true
+	if w.micro == 0 {
+		return nil
+	}
+	if err := accumulate(w.device, p.acc, g, w.alpha, w.beta); err != nil {
+		return fmt.Errorf("accum: %s: gradient %q: %w", op, p.Name, err)
+	}
+	return nil
+}
+
+// AddAll adds all gradients of the open micro-batch, as [Window.Add] does for
+// each; those of parameters that grads does not yield are zero. With DropMicro
+// it looks for NaNs and infinities first, in one more pass that waits for the
+// device, and returns false when it found any: the micro-batch is then left
+// out, and Stats says where the first was, in the order of the parameters.
+//
+// It is called once in a micro-batch, in place of Add and Into, and walks more
+// than once: grads must yield the same every time. Errors, with nothing
+// written, are those of Add, and [snug.ErrConfig] when grads is nil or a
+// gradient was added before. When grads does not yield the same again, which
+// is [snug.ErrConfig] too, or work on the device fails, the window must be
+// Reset.
+func (w *Window) AddAll(grads iter.Seq2[string, snug.View]) (added bool, err error) {
+	switch {
+	case !w.open:
+		return false, fmt.Errorf("accum: AddAll: call Begin first, no micro-batch is open: %w", snug.ErrConfig)
+	case grads == nil:
+		return false, fmt.Errorf("accum: AddAll: no gradients, the walker is nil: %w", snug.ErrConfig)
+	case w.dropped || slices.ContainsFunc(w.params, func(p param) bool { return p.added }):
+		return false, fmt.Errorf("accum: AddAll: gradients were added to this micro-batch before: %w", snug.ErrConfig)
+	}
+	if err := w.walk(grads, w.check); err != nil {
+		return false, err
+	}
+	checked := w.walked
+	if w.overflow == DropMicro && w.micro > 0 {
+		if err := w.inspect(grads, checked); err != nil || w.dropped {
+			return false, err
+		}
+	}
+	if err := w.walkAgain(grads, w.add, checked); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// walk calls visit for every gradient. It leaves no added flag of a walk that
+// failed or went before.
+func (w *Window) walk(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool) error {
+	w.walked, w.walkErr = 0, nil
+	w.forget()
+	grads(visit)
+	if w.walkErr != nil {
+		w.forget()
+	}
+	return w.walkErr
+}
+
+// walkAgain is walk for gradients that were checked, of which there must be as
+// many.
+func (w *Window) walkAgain(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool, checked int) error {
+	err := w.walk(grads, visit)
+	if err == nil && w.walked != checked {
+		err = fmt.Errorf("accum: AddAll: the walker yielded %d gradients, then %d, want the same again: %w", checked, w.walked, snug.ErrConfig)
+	}
+	return err
+}
+
+// forget clears the added flags.
+func (w *Window) forget() {
+	for i := range w.params {
+		w.params[i].added = false
+	}
+}
+
+// checkOne checks a gradient, and marks it to find one that comes twice.
+func (w *Window) checkOne(name string, g snug.View) bool {
+	p, err := w.lookup("AddAll", name)
+	if err == nil {
+		err = w.fits("AddAll", p, g)
+	}
+	if w.walkErr = err; err != nil {
+		return false
+	}
+	p.added = true
+	w.walked++
+	return true
+}
+
+// addOne adds a gradient, which it checks again: the walker is not ours.
+func (w *Window) addOne(name string, g snug.View) bool {
+	if !w.checkOne(name, g) {
+		return false
+	}
+	w.walkErr = w.enter("AddAll", &w.params[w.index[name]], g)
+	return w.walkErr == nil
+}

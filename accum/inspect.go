@@ -1,0 +1,128 @@
+package accum
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// pieces is the number of ranges that a gradient is split into to look for
+// non-finite values, each with a record of its own.
+const pieces = 64
+
+func pieceSize(n int) int { return max(chunk, cpu.Chunks(n, pieces)) }
+
+// record is three int32: the parameter, counted from 1, or 0 for none, the
+// element from the start of its piece, and the bits of its value. It is the
+// first non-finite one of its piece over all parameters.
+const recordLen = 3
+
+// inspect drops the micro-batch if its gradients hold a non-finite value.
+func (w *Window) inspect(grads iter.Seq2[string, snug.View], checked int) error {
+	clear(w.records[:])
+	w.found = snug.SliceView(w.records[:])
+	var remote snug.Array[int32]
+	if !w.device.IsCPU() {
+		var err error
+		if remote, err = snug.Make[int32](w.device, len(w.records)); err != nil {
+			return fmt.Errorf("accum: AddAll: %w", err)
+		}
+		w.found = remote.View()
+	}
+	err := w.walkAgain(grads, w.look, checked)
+	if !w.device.IsCPU() {
+		err = cmp.Or(err, remote.CopyOut(w.records[:]), remote.Close())
+	}
+	if err != nil {
+		return err
+	}
+	if first := w.firstRecord(); first != nil {
+		w.dropped = true
+		w.stats.LastDrop = *first
+	}
+	return nil
+}
+
+// lookOne queues the inspection of a gradient.
+func (w *Window) lookOne(name string, g snug.View) bool {
+	if !w.checkOne(name, g) {
+		return false
+	}
+	job := inspectJob{g, w.found, int32(w.index[name]) + 1}
+	if w.device.IsCPU() {
+		job.Run()
+		return true
+	}
+	queued := job
+	if err := w.device.Launch(&queued); err != nil {
+		w.walkErr = fmt.Errorf("accum: AddAll: gradient %q: %w", name, err)
+	}
+	return w.walkErr == nil
+}
+
+// firstRecord returns where the first non-finite value was, nil if there is
+// none.
+func (w *Window) firstRecord() *Location {
+	var first *Location
+	var param int32
+	for i := range pieces {
+		r := w.records[i*recordLen:][:recordLen]
+		if r[0] == 0 || first != nil && r[0] >= param {
+			continue
+		}
+		param = r[0]
+		p := &w.params[param-1]
+		first = &Location{p.Name, i*pieceSize(p.Len) + int(r[1]), math.Float32frombits(uint32(r[2]))}
+	}
+	return first
+}
+
+// inspectJob looks for non-finite values in the gradient of a parameter.
+type inspectJob struct {
+	g, records snug.View
+	param      int32 // counted from 1
+}
+
+func (*inspectJob) Kernel() string { return "accum.inspect" }
+
+func (j *inspectJob) Operands(yield func(*driver.Mem)) {
+	yield(j.g.Mem())
+	yield(j.records.Mem())
+}
+
+func (j *inspectJob) Run() {
+	inspectTask.Run(cpu.Chunks(j.g.Len(), pieceSize(j.g.Len())), *j)
+}
+
+var inspectTask = cpu.NewTask(func(j *inspectJob, piece int) {
+	record := snug.Host[int32](j.records)[piece*recordLen:][:recordLen]
+	if record[0] != 0 && record[0] < j.param {
+		return
+	}
+	start, hi := cpu.Chunk(j.g.Len(), pieceSize(j.g.Len()), piece)
+	scratch := tiles.Get(half.Chunk)
+	defer tiles.Put(scratch)
+	for lo := start; lo < hi; lo += half.Chunk {
+		tile := (*scratch)[:min(half.Chunk, hi-lo)]
+		half.Load(tile, j.g, lo)
+		if i := firstNonFinite(tile); i >= 0 {
+			record[0], record[1], record[2] = j.param, int32(lo+i-start), int32(math.Float32bits(tile[i]))
+			return
+		}
+	}
+})
+
+func firstNonFinite(x []float32) int {
+	for i, v := range x {
+		if v-v != 0 {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,274 @@
+package accum
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"math"
+	"testing"
+	"testing/iotest"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func sealed(data []byte) []byte {
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, castagnoli))
+}
+
+func save(t require.TestingT, w *Window) []byte {
+	b, err := w.AppendBinary(nil)
+	require.NoError(t, err)
+	return b
+}
+
+// script is a run of a window over a and b, one statement after the other.
+func script(t require.TestingT, p kerneltest.Place, n int) []func(w *Window) {
+	tb, _ := t.(testing.TB)
+	var steps []func(w *Window)
+	for i := range 5 {
+		a, b := randoms(uint64(i), 3), randoms(uint64(i+10), n)
+		va, vb := snug.ViewOf(a), snug.ViewOf(b)
+		if p.Dev != nil {
+			va, vb = kerneltest.Put(tb, p, a).View, kerneltest.Put(tb, p, b).View
+		}
+		steps = append(steps,
+			func(w *Window) { require.NoError(t, w.Begin(float64(i+1))) },
+			func(w *Window) { require.NoError(t, w.Add("a", va)) },
+			func(w *Window) { require.NoError(t, w.Add("b", vb)) },
+			func(w *Window) {
+				full, err := w.End()
+				require.NoError(t, err)
+				require.Equal(t, i == 2, full)
+			})
+		if i == 2 {
+			steps = append(steps, (*Window).Reset)
+		}
+	}
+	return steps
+}
+
+// TestResume saves and restores at every point of a run, in each memory, also
+// within a micro-batch, with the parameters in another order.
+func TestResume(t *testing.T) {
+	n := stageLen + 3
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		steps := script(t, p, n)
+		for at := range len(steps) + 1 {
+			o := Options{Schedule: Constant(3), Buffer: kerneltest.Put(t, p, make([]float32, n+3)).View}
+			w := newWindow(t, []Param{{"a", 3}, {"b", n}}, o)
+			for _, step := range steps[:at] {
+				step(w)
+			}
+			saved := save(t, w)
+			o.Buffer = kerneltest.Put(t, p, randoms(9, n+3)).View
+			restored := newWindow(t, []Param{{"b", n}, {"a", 3}}, o)
+			require.NoError(t, restored.Begin(5))
+			require.NoError(t, restored.UnmarshalBinary(saved))
+			for _, step := range steps[at:] {
+				step(w)
+				step(restored)
+			}
+			require.Equal(t, w.Stats(), restored.Stats())
+			require.Equal(t, w.Weight(), restored.Weight())
+			again := newWindow(t, []Param{{"a", 3}, {"b", n}}, Options{Schedule: Constant(3)})
+			require.NoError(t, again.UnmarshalBinary(save(t, restored)))
+			require.Equal(t, save(t, w), save(t, again), "saved after statement %d", at)
+		}
+	})
+}
+
+func TestResumeAfterDrop(t *testing.T) {
+	o := Options{Schedule: Constant(2), Overflow: DropMicro}
+	w := one(t, 2, o)
+	require.NoError(t, w.Begin(1))
+	_, err := w.AddAll(walk(slice("w", []float32{1, nan})))
+	require.NoError(t, err)
+	restored := one(t, 2, o)
+	require.NoError(t, restored.UnmarshalBinary(save(t, w)))
+	_, err = restored.End()
+	require.NoError(t, err)
+	stats := restored.Stats()
+	require.True(t, stats.LastDrop.Value != stats.LastDrop.Value)
+	stats.LastDrop.Value = 0
+	require.Equal(t, Stats{Micros: 1, Dropped: 1, LastDrop: Location{"w", 1, 0}}, stats)
+	require.Zero(t, restored.Weight())
+}
+
+func TestStateSize(t *testing.T) {
+	w := one(t, 1000, Options{})
+	micro(t, w, 1, make([]float32, 1000)...)
+	require.Greater(t, len(save(t, w)), 4000)
+	w.Reset()
+	require.Less(t, len(save(t, w)), 200, "nothing to keep between windows")
+}
+
+func TestStateStream(t *testing.T) {
+	w := one(t, 10, Options{})
+	micro(t, w, 1, randoms(1, 10)...)
+	var b bytes.Buffer
+	n, err := w.WriteTo(&b)
+	require.NoError(t, err)
+	require.Equal(t, int64(b.Len()), n)
+	b.WriteString("tail")
+	restored := one(t, 10, Options{})
+	m, err := restored.ReadFrom(iotest.HalfReader(&b))
+	require.NoError(t, err)
+	require.Equal(t, n, m)
+	require.Equal(t, "tail", b.String())
+	require.Equal(t, randoms(1, 10), mean(t, restored, "w"))
+}
+
+func TestStateErrors(t *testing.T) {
+	w := one(t, 3, Options{Schedule: Constant(2)})
+	micro(t, w, 2, 1, 2, 3)
+	saved := save(t, w)
+	other := func() *Window {
+		w := one(t, 3, Options{Schedule: Constant(2)})
+		micro(t, w, 1, 7, 8, 9)
+		return w
+	}
+	unchanged := save(t, other())
+	refuse := func(data []byte, want error, msg string) {
+		t.Helper()
+		w := other()
+		require.ErrorIs(t, w.UnmarshalBinary(data), want, msg)
+		require.Equal(t, unchanged, save(t, w), msg)
+	}
+	for i := range saved {
+		damaged := bytes.Clone(saved)
+		damaged[i] ^= 1
+		refuse(damaged, snug.ErrCorrupt, "a bit differs")
+		refuse(saved[:i], snug.ErrCorrupt, "the end is missing")
+		for _, data := range [][]byte{damaged, saved[:i]} {
+			w := other()
+			_, err := w.ReadFrom(bytes.NewReader(data))
+			require.Error(t, err)
+			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrShape))
+			if w.Micros() > 0 {
+				require.Equal(t, unchanged, save(t, w))
+			}
+		}
+	}
+	refuse(append(bytes.Clone(saved), 0), snug.ErrCorrupt, "a byte too many")
+
+	body := saved[:len(saved)-4]
+	newer := bytes.Clone(body)
+	binary.LittleEndian.PutUint32(newer[magicLen:], version+1)
+	refuse(sealed(newer), snug.ErrCorrupt, "newer")
+	foreign := bytes.Clone(body)
+	foreign[0] = 'X'
+	refuse(sealed(foreign), snug.ErrCorrupt, "foreign")
+	lie := func(change func(*header)) []byte {
+		var h header
+		n, err := binary.Decode(body[magicLen+4:], binary.LittleEndian, &h)
+		require.NoError(t, err)
+		change(&h)
+		b, err := binary.Append(bytes.Clone(body[:magicLen+4]), binary.LittleEndian, h)
+		require.NoError(t, err)
+		return sealed(append(b, body[magicLen+4+n:]...))
+	}
+	refuse(lie(func(h *header) { h.Step = -1 }), snug.ErrCorrupt, "negative count")
+	refuse(lie(func(h *header) { h.Weight = math.NaN() }), snug.ErrCorrupt, "weight")
+	refuse(lie(func(h *header) { h.Micro = -1 }), snug.ErrCorrupt, "weight of the micro-batch")
+	refuse(lie(func(h *header) { h.Full, h.Open = true, true }), snug.ErrCorrupt, "full and open")
+	refuse(lie(func(h *header) { h.Params = 2 }), snug.ErrShape, "number of parameters")
+	require.NoError(t, other().UnmarshalBinary(lie(func(*header) {})))
+
+	for _, params := range [][]Param{{{"v", 3}}, {{"w", 4}}, {{"w", 3}, {"v", 0}}, nil} {
+		w := newWindow(t, params, Options{})
+		require.ErrorIs(t, w.UnmarshalBinary(saved), snug.ErrShape, "%v", params)
+	}
+	broken := errors.New("broken")
+	w = other()
+	_, err := w.ReadFrom(io.MultiReader(bytes.NewReader(saved[:len(saved)-8]), iotest.ErrReader(broken)))
+	require.ErrorIs(t, err, broken)
+	require.Zero(t, w.Micros(), "the window is empty")
+	_, err = w.WriteTo(brokenWriter{broken})
+	require.ErrorIs(t, err, broken)
+}
+
+type brokenWriter struct{ err error }
+
+func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
+
+func resumeProperty(t *rapid.T) {
+	n := rapid.IntRange(0, 40).Draw(t, "n")
+	steps := script(t, kerneltest.Place{}, n)
+	at := rapid.IntRange(0, len(steps)).Draw(t, "at")
+	params := []Param{{"a", 3}, {"b", n}}
+	w, restored := newWindow(t, params, Options{Schedule: Constant(3)}), newWindow(t, params, Options{Schedule: Constant(3)})
+	for _, step := range steps[:at] {
+		step(w)
+	}
+	require.NoError(t, restored.UnmarshalBinary(save(t, w)))
+	for _, step := range steps[at:] {
+		step(w)
+		step(restored)
+	}
+	require.Equal(t, save(t, w), save(t, restored))
+}
+
+func TestResumeProperty(t *testing.T) { rapid.Check(t, resumeProperty) }
+func FuzzResume(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(resumeProperty)) }
+
+// FuzzRestore reads arbitrary bytes with a right checksum.
+func FuzzRestore(f *testing.F) {
+	w := one(f, 3, Options{Schedule: Constant(2)})
+	micro(f, w, 2, 1, 2, 3)
+	saved := save(f, w)
+	f.Add(saved[:len(saved)-4])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := one(t, 3, Options{Schedule: Constant(2)})
+		if w.UnmarshalBinary(sealed(data)) == nil {
+			save(t, w)
+		}
+	})
+}
+
+// TestClosedDevice closes the device at several moments.
+func TestClosedDevice(t *testing.T) {
+	start := func(overflow Overflow) (*Window, snug.View, *snug.Device) {
+		dev, err := snug.Open("opaque:0")
+		require.NoError(t, err)
+		p := kerneltest.Place{Name: "opaque", Dev: dev}
+		w := one(t, 2, Options{Schedule: Constant(2), Overflow: overflow, Buffer: kerneltest.Put(t, p, make([]float32, 2)).View})
+		require.NoError(t, w.Begin(1))
+		return w, kerneltest.Put(t, p, []float32{1, 2}).View, dev
+	}
+	w, g, dev := start(SkipWindow)
+	require.NoError(t, w.Add("w", g))
+	saved := save(t, w)
+	require.NoError(t, dev.Close())
+	require.ErrorIs(t, w.Add("w", g), snug.ErrConfig)
+	_, err := w.AppendBinary(nil)
+	require.ErrorIs(t, err, snug.ErrDevice)
+	require.ErrorIs(t, w.UnmarshalBinary(saved), snug.ErrDevice)
+
+	w, _, dev = start(SkipWindow)
+	require.NoError(t, dev.Close())
+	_, err = w.End()
+	require.ErrorIs(t, err, snug.ErrDevice)
+
+	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
+		for at := 1; at <= 3; at++ {
+			w, g, dev := start(overflow)
+			walks := 0
+			_, err := w.AddAll(func(yield func(string, snug.View) bool) {
+				if walks++; walks == at {
+					require.NoError(t, dev.Close())
+				}
+				yield("w", g)
+			})
+			if overflow == SkipWindow && at == 3 {
+				require.NoError(t, err, "it walks twice only")
+				continue
+			}
+			require.ErrorIs(t, err, snug.ErrDevice, "%v, walk %d", overflow, at)
+		}
+	}
+}

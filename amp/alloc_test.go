@@ -1,0 +1,51 @@
+package amp
+
+import (
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAllocations has what a training step calls.
+func TestAllocations(t *testing.T) {
+	x, half, brain := randoms(1, 3*minPiece), make([]snug.Float16, 3*minPiece), make([]snug.BFloat16, 3*minPiece)
+	grads := walk(slice("x", x), slice("y", randoms(2, 100)))
+	halves := walk(named{"x", snug.ViewOf(half)})
+	s := newScaler(t, ScalerOptions{})
+	m := newMaster(t, MasterOptions{Chunk: 1000})
+	require.NoError(t, m.Add("x", len(x), fillWith(x)))
+	decay := func(_ int, w []float32) error {
+		for i := range w {
+			w[i] *= 0.9
+		}
+		return nil
+	}
+	nop := func() error { return nil }
+	calls := map[string]func() error{
+		"cast":        func() error { return Cast(half, x) },
+		"cast halves": func() error { return Cast(brain, half) },
+		"measure":     func() error { _, err := Measure(grads); return err },
+		"clip":        func() error { _, err := Clip(grads, 2, 1); return err },
+		"clip halves": func() error { _, err := Clip(halves, 2, 1); return err },
+		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
+		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulConfig{M: 20, N: 20, K: 30}) },
+		"scaler": func() error {
+			if _, err := s.Unscale("opt", grads); err != nil {
+				return err
+			}
+			if _, err := s.Step("opt", nop); err != nil {
+				return err
+			}
+			return s.Update()
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			kerneltest.NoAllocs(t, func() { err = call() })
+			require.NoError(t, err)
+		})
+	}
+}

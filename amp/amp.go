@@ -1,0 +1,55 @@
+// Package amp holds the parts of mixed-precision training: a loss scaler,
+// casts, 32-bit master weights, gradient clipping and a matmul with 16-bit
+// operands and 32-bit accumulation (Micikevicius et al., "Mixed Precision
+// Training", ICLR 2018).
+//
+// A step with float16 compute is
+//
+//	scale := scaler.Scale()            // multiply the gradient of the loss by it
+//	...                                // backward, float32 gradients
+//	stats, err := scaler.Unscale("adam", grads)
+//	stepped, err := scaler.Step("adam", func() error {
+//		if _, err := amp.Clip(grads, stats.Norm, 1); err != nil {
+//			return err
+//		}
+//		return master.Update(name, param, update) // for every parameter
+//	})
+//	err = scaler.Update()
+//
+// Walkers over gradients are iter.Seq2 of a parameter's name and its gradient.
+// A function may walk twice, to check all gradients before it writes the first:
+// both walks must yield the same.
+package amp
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
+
+// checkFloat returns an error that names the operand unless v holds a
+// floating-point type.
+func checkFloat(op, operand string, v snug.View) error {
+	if !v.DType().IsFloat() {
+		return fmt.Errorf("amp: %s: %s is %s, want f32, f16 or bf16: %w", op, operand, v.DType(), snug.ErrDType)
+	}
+	return nil
+}
+
+// overlap reports whether a and b share memory.
+func overlap(a, b snug.View) bool {
+	if a.Len() == 0 || b.Len() == 0 || a.Device() != b.Device() {
+		return false
+	}
+	x, y := address(&a), address(&b)
+	return x < y+uintptr(b.Bytes()) && y < x+uintptr(a.Bytes())
+}
+
+// address returns where v starts in its device's memory.
+func address(v *snug.View) uintptr {
+	if m := v.Mem(); m.Addr != 0 {
+		return m.Addr
+	}
+	return uintptr(unsafe.Pointer(v.Mem().Host))
+}

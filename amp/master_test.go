@@ -1,0 +1,358 @@
+package amp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+var errBroken = errors.New("broken")
+
+// diary is a Storage that notes its calls and can fail.
+type diary struct {
+	memory
+	log     []string
+	failing string // the call that fails
+	cut     int    // bytes that Acquire returns too few
+	shift   int    // bytes by which it is not aligned
+}
+
+func newDiary() *diary { return &diary{memory: memory{}} }
+
+func (d *diary) note(call string) error {
+	d.log = append(d.log, call)
+	if call == d.failing {
+		return errBroken
+	}
+	return nil
+}
+
+func (d *diary) Acquire(key string, size int) ([]byte, error) {
+	if err := d.note("acquire " + key); err != nil {
+		return nil, err
+	}
+	if d.shift > 0 {
+		room := make([]float32, size/4+1)
+		return unsafe.Slice((*byte)(unsafe.Pointer(&room[0])), size+4)[d.shift : d.shift+size], nil
+	}
+	b, err := d.memory.Acquire(key, size)
+	return b[:len(b)-d.cut], err
+}
+
+func (d *diary) Release(key string, dirty bool) error {
+	if dirty {
+		key += " dirty"
+	}
+	return d.note("release " + key)
+}
+
+func newMaster(t require.TestingT, o MasterOptions) *Master {
+	m, err := NewMaster(o)
+	require.NoError(t, err)
+	return m
+}
+
+// fillWith fills masters from x.
+func fillWith(x []float32) func(int, []float32) error {
+	return func(lo int, w []float32) error {
+		copy(w, x[lo:])
+		return nil
+	}
+}
+
+// weights returns all masters of a parameter.
+func weights(t require.TestingT, m *Master, name string, n int) []float32 {
+	out := make([]float32, n)
+	require.NoError(t, m.Copy(name, snug.ViewOf(out)))
+	return out
+}
+
+func TestMasterUpdate(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, dt := range floats {
+			for _, n := range []int{0, 1, 10, 25} {
+				start := randoms(5, n)
+				m := newMaster(t, MasterOptions{Chunk: 10})
+				require.NoError(t, m.Add("w", n, fillWith(start)))
+				param := kerneltest.PutFloats(t, p, dt, make([]float32, n))
+				require.NoError(t, m.Copy("w", param.View))
+				require.Equal(t, roundAll(dt, start), param.Get())
+				want := make([]float32, n)
+				for range 3 {
+					next := 0
+					require.NoError(t, m.Update("w", param.View, func(lo int, w []float32) error {
+						require.Equal(t, next, lo)
+						require.LessOrEqual(t, len(w), 10)
+						next += len(w)
+						for i := range w {
+							w[i] += 1e-4
+							want[lo+i] = w[i]
+						}
+						return nil
+					}))
+					require.Equal(t, n, next)
+					require.Equal(t, roundAll(dt, want), param.Get())
+				}
+				require.Equal(t, want, weights(t, m, "w", n))
+				require.Equal(t, int64(4*n), m.Bytes())
+			}
+		}
+	})
+}
+
+// TestMasterKeepsSmallUpdates is what masters are for.
+func TestMasterKeepsSmallUpdates(t *testing.T) {
+	m := newMaster(t, MasterOptions{})
+	require.NoError(t, m.Add("w", 1, fillWith([]float32{1})))
+	param := []snug.BFloat16{0}
+	for range 1000 {
+		require.NoError(t, m.Update("w", snug.ViewOf(param), func(_ int, w []float32) error {
+			w[0] += 0x1p-10
+			return nil
+		}))
+	}
+	require.Equal(t, snug.ToBFloat16(1+1000*0x1p-10), param[0])
+}
+
+func TestMasterStorageCalls(t *testing.T) {
+	d := newDiary()
+	m := newMaster(t, MasterOptions{Storage: d, Chunk: 2})
+	require.NoError(t, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
+	require.Equal(t, []string{"acquire master/w/0", "release master/w/0 dirty", "acquire master/w/1", "release master/w/1 dirty"}, d.log)
+	d.log = nil
+	require.Equal(t, []float32{1, 2, 3}, weights(t, m, "w", 3))
+	require.Equal(t, []string{"acquire master/w/0", "release master/w/0", "acquire master/w/1", "release master/w/1"}, d.log)
+}
+
+func TestMasterStorageErrors(t *testing.T) {
+	nop := func(int, []float32) error { return nil }
+	for _, failing := range []string{"acquire master/w/1", "release master/w/1 dirty"} {
+		d := newDiary()
+		m := newMaster(t, MasterOptions{Storage: d, Chunk: 2})
+		d.failing = failing
+		require.ErrorIs(t, m.Add("w", 4, nop), errBroken)
+		require.Zero(t, m.Bytes(), "not registered")
+		d.failing = ""
+		require.NoError(t, m.Add("w", 4, nop))
+		d.failing = failing
+		require.ErrorIs(t, m.Update("w", snug.ViewOf(make([]float32, 4)), nop), errBroken)
+	}
+	d := newDiary()
+	m := newMaster(t, MasterOptions{Storage: d})
+	d.cut = 1
+	require.ErrorIs(t, m.Add("w", 4, nop), snug.ErrConfig, "too few bytes")
+	d.cut, d.shift = 0, 2
+	require.ErrorIs(t, m.Add("w", 4, nop), snug.ErrConfig, "not aligned")
+}
+
+func TestMasterStepError(t *testing.T) {
+	d := newDiary()
+	m := newMaster(t, MasterOptions{Storage: d, Chunk: 2})
+	require.NoError(t, m.Add("w", 4, fillWith([]float32{1, 2, 3, 4})))
+	d.log = nil
+	param := []float32{1, 2, 3, 4}
+	err := m.Update("w", snug.ViewOf(param), func(lo int, w []float32) error {
+		w[0] = -w[0]
+		if lo == 2 {
+			return errBroken
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, errBroken)
+	require.Equal(t, "release master/w/1 dirty", d.log[len(d.log)-1])
+	require.Equal(t, []float32{-1, 2, 3, 4}, param)
+	require.Equal(t, []float32{-1, 2, -3, 4}, weights(t, m, "w", 4))
+}
+
+func TestMasterErrors(t *testing.T) {
+	nop := func(int, []float32) error { return nil }
+	_, err := NewMaster(MasterOptions{Chunk: -1})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	m := newMaster(t, MasterOptions{})
+	require.NoError(t, m.Add("w", 3, nop))
+	require.ErrorIs(t, m.Add("w", 3, nop), snug.ErrConfig, "taken")
+	require.ErrorIs(t, m.Add("v", 3, nil), snug.ErrConfig, "no fill")
+	require.ErrorIs(t, m.Add(strings.Repeat("x", maxName+1), 3, nop), snug.ErrConfig, "long name")
+	require.ErrorIs(t, m.Add("v", -1, nop), snug.ErrShape)
+	require.ErrorIs(t, m.Add("v", math.MaxInt/2, nop), snug.ErrShape)
+	require.ErrorIs(t, m.Add("v", 3, func(int, []float32) error { return errBroken }), errBroken)
+	x := snug.ViewOf(make([]float32, 3))
+	require.ErrorIs(t, m.Update("w", x, nil), snug.ErrConfig, "no step")
+	tests := []struct {
+		name, param string
+		view        snug.View
+		want        error
+	}{
+		{"unknown", "v", x, snug.ErrConfig},
+		{"type", "w", snug.SliceView(make([]int32, 3)), snug.ErrDType},
+		{"length", "w", snug.ViewOf(make([]snug.Float16, 4)), snug.ErrShape},
+		{"device", "w", closed(t, snug.F16, 3), snug.ErrDevice},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			require.ErrorIs(t, m.Update(test.param, test.view, func(int, []float32) error { panic("stepped") }), test.want)
+			require.ErrorIs(t, m.Copy(test.param, test.view), test.want)
+		})
+	}
+}
+
+func TestMasterState(t *testing.T) {
+	m := newMaster(t, MasterOptions{Chunk: 7})
+	b, a := randoms(7, 30), append(randoms(8, 5), nan, inf)
+	require.NoError(t, m.Add("b", len(b), fillWith(b)))
+	require.NoError(t, m.Add("a", len(a), fillWith(a)))
+	require.NoError(t, m.Add("empty", 0, fillWith(nil)))
+	saved, err := m.AppendBinary([]byte("prefix"))
+	require.NoError(t, err)
+	require.True(t, bytes.HasPrefix(saved, []byte("prefix")))
+	saved = saved[len("prefix"):]
+
+	var stream bytes.Buffer
+	n, err := m.WriteTo(&stream)
+	require.NoError(t, err)
+	require.Equal(t, int64(len(saved)), n)
+	require.Equal(t, saved, stream.Bytes())
+	stream.WriteString("tail")
+
+	other := newMaster(t, MasterOptions{Chunk: 4, Storage: newDiary()})
+	n, err = other.ReadFrom(iotest.OneByteReader(&stream))
+	require.NoError(t, err)
+	require.Equal(t, int64(len(saved)), n)
+	require.Equal(t, "tail", stream.String(), "it reads no further")
+	requireSame(t, a, weights(t, other, "a", len(a)))
+	requireSame(t, b, weights(t, other, "b", len(b)))
+	again, err := other.AppendBinary(nil)
+	require.NoError(t, err)
+	require.Equal(t, saved, again)
+
+	require.ErrorIs(t, m.UnmarshalBinary(saved), snug.ErrConfig, "it has parameters")
+}
+
+func TestMasterStateErrors(t *testing.T) {
+	m := newMaster(t, MasterOptions{Chunk: 2})
+	require.NoError(t, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
+	saved, err := m.AppendBinary(nil)
+	require.NoError(t, err)
+	for i := range saved {
+		fresh := newMaster(t, MasterOptions{})
+		damaged := bytes.Clone(saved)
+		damaged[i] ^= 0x40
+		require.ErrorIs(t, fresh.UnmarshalBinary(damaged), snug.ErrCorrupt)
+		_, err := fresh.ReadFrom(bytes.NewReader(damaged))
+		require.ErrorIs(t, err, snug.ErrCorrupt, "byte %d", i)
+		_, err = fresh.ReadFrom(bytes.NewReader(saved[:i]))
+		require.ErrorIs(t, err, snug.ErrCorrupt, "cut at %d", i)
+		require.Zero(t, fresh.Bytes())
+	}
+	fresh := newMaster(t, MasterOptions{})
+	require.ErrorIs(t, fresh.UnmarshalBinary(append(bytes.Clone(saved), 0)), snug.ErrCorrupt)
+	_, err = fresh.ReadFrom(io.MultiReader(bytes.NewReader(saved[:20]), iotest.ErrReader(errBroken)))
+	require.ErrorIs(t, err, errBroken)
+
+	d := newDiary()
+	d.failing = "acquire master/w/0"
+	_, err = newMaster(t, MasterOptions{Storage: d}).ReadFrom(bytes.NewReader(saved))
+	require.ErrorIs(t, err, errBroken)
+
+	m = newMaster(t, MasterOptions{Storage: d})
+	d.failing = ""
+	require.NoError(t, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
+	_, err = m.WriteTo(brokenWriter{})
+	require.ErrorIs(t, err, errBroken)
+	d.failing = "acquire master/w/0"
+	_, err = m.AppendBinary(nil)
+	require.ErrorIs(t, err, errBroken)
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+// TestMasterStateLies has well-formed state that says more than it holds.
+func TestMasterStateLies(t *testing.T) {
+	state := func(name string, n uint64) []byte {
+		var b bytes.Buffer
+		e := newEncoder(&b, masterMagic, masterVersion)
+		e.put(uint32(2))
+		for range 2 {
+			e.putName(name)
+			e.put(n)
+		}
+		_, err := e.finish()
+		require.NoError(t, err)
+		return b.Bytes()
+	}
+	for name, data := range map[string][]byte{
+		"length":     state("w", 1<<61),
+		"much":       state("w", 1<<40),
+		"repetition": state("w", 0),
+		"name":       state(strings.Repeat("x", maxName+1), 0),
+	} {
+		require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(data), snug.ErrCorrupt, name)
+	}
+}
+
+func masterProperty(t *rapid.T) {
+	lengths := rapid.SliceOfN(rapid.IntRange(0, 50), 0, 4).Draw(t, "lengths")
+	m := newMaster(t, MasterOptions{Chunk: rapid.IntRange(1, 20).Draw(t, "chunk")})
+	for i, n := range lengths {
+		require.NoError(t, m.Add(string(rune('a'+i)), n, fillWith(randoms(uint64(i), n))))
+	}
+	saved, err := m.AppendBinary(nil)
+	require.NoError(t, err)
+	other := newMaster(t, MasterOptions{Chunk: rapid.IntRange(1, 20).Draw(t, "other chunk")})
+	require.NoError(t, other.UnmarshalBinary(saved))
+	for i, n := range lengths {
+		require.Equal(t, randoms(uint64(i), n), weights(t, other, string(rune('a'+i)), n))
+	}
+}
+
+func TestMasterProperty(t *testing.T) { rapid.Check(t, masterProperty) }
+func FuzzMaster(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(masterProperty)) }
+
+// FuzzRestore feeds arbitrary bytes, with a right checksum, to all that reads
+// saved state.
+func FuzzRestore(f *testing.F) {
+	scaler, err := newScaler(f, ScalerOptions{}).AppendBinary(nil)
+	require.NoError(f, err)
+	m := newMaster(f, MasterOptions{})
+	require.NoError(f, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
+	masters, err := m.AppendBinary(nil)
+	require.NoError(f, err)
+	f.Add(scaler[:len(scaler)-4])
+	f.Add(masters[:len(masters)-4])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		data = sealed(data)
+		if s := newScaler(t, ScalerOptions{}); s.UnmarshalBinary(data) == nil {
+			require.True(t, s.opts.inRange(s.Scale()))
+		}
+		if m := newMaster(t, MasterOptions{}); m.UnmarshalBinary(data) != nil {
+			require.Zero(t, m.Bytes())
+		}
+	})
+}
+
+func TestMasterClosedDevice(t *testing.T) {
+	dev, err := snug.Open("opaque:0")
+	require.NoError(t, err)
+	param := kerneltest.PutFloats(t, kerneltest.Place{Name: "opaque", Dev: dev}, snug.F16, make([]float32, 4)).View
+	m := newMaster(t, MasterOptions{Chunk: 2})
+	require.NoError(t, m.Add("w", 4, fillWith(make([]float32, 4))))
+	err = m.Update("w", param, func(lo int, _ []float32) error {
+		if lo == 2 {
+			return dev.Close()
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, snug.ErrDevice)
+}

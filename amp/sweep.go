@@ -1,0 +1,292 @@
+package amp
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"sync"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// sweepGradients multiplies all gradients by factor in one pass and returns
+// the statistics of the products. A factor of 1 writes nothing.
+func sweepGradients(op string, grads iter.Seq2[string, snug.View], factor float32, only32 bool) (Stats, error) {
+	s := sweeps.Get().(*sweep)
+	defer s.release()
+	s.op, s.factor, s.only32, s.measure = op, factor, only32, true
+	if err := s.run(grads); err != nil {
+		return Stats{}, err
+	}
+	return s.stats(grads), nil
+}
+
+// scaleGradients multiplies all gradients by factor.
+func scaleGradients(op string, grads iter.Seq2[string, snug.View], factor float32) error {
+	s := sweeps.Get().(*sweep)
+	defer s.release()
+	s.op, s.factor = op, factor
+	return s.run(grads)
+}
+
+// sweep is two walks over gradients: the first checks them all, the second
+// works. Sweeps are pooled, with the functions they hand to the walker, so
+// that one allocates nothing.
+type sweep struct {
+	op      string
+	factor  float32
+	only32  bool // float32 gradients only
+	measure bool
+
+	checked, worked counts
+	err             error
+	dev             *snug.Device      // of the records in use
+	remote          snug.Array[uint8] // the records, when dev is not the CPU
+	records         [pieces]record
+	total           record
+	first           *Location
+
+	check, work, find func(name string, grad snug.View) bool
+}
+
+type counts struct{ gradients, elements int }
+
+var sweeps = sync.Pool{New: func() any {
+	s := new(sweep)
+	s.check, s.work, s.find = s.checkOne, s.workOne, s.findOne
+	return s
+}}
+
+// release clears s for its next use.
+func (s *sweep) release() {
+	*s = sweep{check: s.check, work: s.work, find: s.find}
+	sweeps.Put(s)
+}
+
+func (s *sweep) run(grads iter.Seq2[string, snug.View]) error {
+	if grads == nil {
+		return fmt.Errorf("amp: %s: no gradients, the walker is nil: %w", s.op, snug.ErrConfig)
+	}
+	grads(s.check)
+	if s.err != nil || s.factor == 1 && !s.measure {
+		return s.err
+	}
+	grads(s.work)
+	s.collect()
+	if s.err == nil && s.worked != s.checked {
+		s.err = fmt.Errorf("amp: %s: the walker yielded %d gradients of %d elements, then %d of %d, want the same twice: %w", s.op,
+			s.checked.gradients, s.checked.elements, s.worked.gradients, s.worked.elements, snug.ErrConfig)
+	}
+	return s.err
+}
+
+func (s *sweep) checkOne(name string, grad snug.View) bool {
+	switch {
+	case s.only32 && grad.DType() != snug.F32:
+		s.err = fmt.Errorf("amp: %s: gradient %q is %s, want f32: %w", s.op, name, grad.DType(), snug.ErrDType)
+	case !grad.DType().IsFloat():
+		s.err = fmt.Errorf("amp: %s: gradient %q is %s, want f32, f16 or bf16: %w", s.op, name, grad.DType(), snug.ErrDType)
+	default:
+		if _, err := snug.CommonDevice(grad); err != nil {
+			s.err = fmt.Errorf("amp: %s: gradient %q: %w", s.op, name, err)
+		}
+	}
+	s.checked.add(grad)
+	return s.err == nil
+}
+
+func (c *counts) add(grad snug.View) {
+	c.gradients++
+	c.elements += grad.Len()
+}
+
+func (s *sweep) workOne(_ string, grad snug.View) bool {
+	s.worked.add(grad)
+	if grad.Len() == 0 || !grad.DType().IsFloat() {
+		return true
+	}
+	job := sweepJob{grad: grad, factor: s.factor, ordinal: int64(s.worked.gradients)}
+	if s.measure {
+		if job.records, s.err = s.recordsOn(grad.Device()); s.err != nil {
+			return false
+		}
+	}
+	if grad.Device().IsCPU() {
+		job.Run()
+		return true
+	}
+	queued := job
+	s.err = grad.Device().Launch(&queued)
+	return s.err == nil
+}
+
+// recordsOn returns memory for the records on dev. They gather what all
+// gradients on dev hold, until the walk comes to another device.
+func (s *sweep) recordsOn(dev *snug.Device) (snug.View, error) {
+	if s.dev != dev {
+		if s.collect(); s.err != nil {
+			return snug.View{}, s.err
+		}
+		if !dev.IsCPU() {
+			var err error
+			if s.remote, err = snug.Make[uint8](dev, len(recordBytes(&s.records))); err != nil {
+				return snug.View{}, err
+			}
+		}
+		s.dev = dev
+	}
+	if dev.IsCPU() {
+		return snug.SliceView(recordBytes(&s.records)), nil
+	}
+	return s.remote.View(), nil
+}
+
+// collect adds the records in use to the total, in the order of the pieces,
+// and frees them.
+func (s *sweep) collect() {
+	if s.dev != nil && !s.dev.IsCPU() {
+		err := s.remote.CopyOut(recordBytes(&s.records))
+		if e := s.remote.Close(); err == nil {
+			err = e
+		}
+		if s.err == nil {
+			s.err = err
+		}
+	}
+	for i := range s.records {
+		s.total.merge(&s.records[i])
+	}
+	s.dev, s.records = nil, [pieces]record{}
+}
+
+func (s *sweep) stats(grads iter.Seq2[string, snug.View]) Stats {
+	if s.total.nonFinite > 0 {
+		s.worked = counts{}
+		grads(s.find)
+	}
+	return Stats{
+		Norm:      math.Sqrt(s.total.squares),
+		Elements:  s.checked.elements,
+		NonFinite: int(s.total.nonFinite),
+		First:     s.first,
+	}
+}
+
+// findOne stops the walk at the gradient of the first non-finite value.
+func (s *sweep) findOne(name string, grad snug.View) bool {
+	s.worked.add(grad)
+	if int64(s.worked.gradients) < s.total.ordinal {
+		return true
+	}
+	s.first = &Location{Name: name, Index: int(s.total.index), Value: s.total.value}
+	return false
+}
+
+// pieces is the number of ranges that a gradient is split into, each of which
+// adds to a record of its own: the sums then depend on lengths only.
+const pieces = 64
+
+// minPiece is the least number of elements that is worth a worker.
+const minPiece = 1 << 14
+
+func pieceSize(n int) int { return max(minPiece, cpu.Chunks(n, pieces)) }
+
+// record is what one piece of all gradients holds. Its layout is the same on
+// every device.
+type record struct {
+	squares   float64 // sum of squares
+	nonFinite int64   // number of non-finite elements, the first of them at
+	ordinal   int64   // this gradient, counted from 1,
+	index     int64   // this element of it,
+	value     float32 // with this value
+	_         [4]byte
+}
+
+func recordBytes(r *[pieces]record) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r))
+}
+
+func (r *record) merge(o *record) {
+	r.squares += o.squares
+	if o.nonFinite == 0 {
+		return
+	}
+	if r.nonFinite == 0 || o.ordinal < r.ordinal {
+		r.ordinal, r.index, r.value = o.ordinal, o.index, o.value
+	}
+	r.nonFinite += o.nonFinite
+}
+
+// add measures x, elements base and up of a gradient. The square of a float32
+// is exact in float64. The sum is kept in a register, since records of other
+// workers share the cache line.
+func (r *record) add(x []float32, ordinal int64, base int) {
+	const exponent = 0x7f800000 // all ones in NaNs and infinities
+	squares := r.squares
+	for i, v := range x {
+		squares += float64(v) * float64(v)
+		if math.Float32bits(v)&exponent != exponent {
+			continue
+		}
+		if r.nonFinite == 0 {
+			r.ordinal, r.index, r.value = ordinal, int64(base+i), v
+		}
+		r.nonFinite++
+	}
+	r.squares = squares
+}
+
+// sweepJob multiplies a gradient by factor and measures the product.
+type sweepJob struct {
+	grad    snug.View
+	records snug.View // [pieces]record, or empty to measure nothing
+	factor  float32
+	ordinal int64
+}
+
+func (*sweepJob) Kernel() string { return "amp.sweep" }
+
+func (j *sweepJob) Operands(yield func(*driver.Mem)) {
+	yield(j.grad.Mem())
+	yield(j.records.Mem())
+}
+
+func (j *sweepJob) Run() {
+	n := j.grad.Len()
+	sweepTask.Run(cpu.Chunks(n, pieceSize(n)), *j)
+}
+
+var sweepTask = cpu.NewTask(func(j *sweepJob, piece int) {
+	lo, hi := cpu.Chunk(j.grad.Len(), pieceSize(j.grad.Len()), piece)
+	var sum *record
+	if m := j.records.Mem(); m.Host != nil {
+		sum = &(*[pieces]record)(m.Host)[piece]
+	}
+	scratch := tiles.Get(half.Chunk)
+	defer tiles.Put(scratch)
+	for ; lo < hi; lo += half.Chunk {
+		end := min(lo+half.Chunk, hi)
+		tile := j.grad.Float32s()
+		if tile != nil {
+			tile = tile[lo:end]
+		} else {
+			tile = (*scratch)[:end-lo]
+			half.Load(tile, j.grad, lo)
+		}
+		if j.factor != 1 {
+			for i := range tile {
+				tile[i] *= j.factor
+			}
+			if j.grad.DType() != snug.F32 {
+				half.Store(j.grad, lo, tile)
+			}
+		}
+		if sum != nil {
+			sum.add(tile, j.ordinal, lo)
+		}
+	}
+})
