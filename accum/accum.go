@@ -34,6 +34,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // Param is a parameter whose gradient is accumulated.
@@ -108,8 +109,8 @@ func Len(params []Param) (int, error) {
 	names := make(map[string]bool, len(params))
 	total := 0
 	for i, p := range params {
-		if p.Name == "" || len(p.Name) > maxName || names[p.Name] {
-			return 0, fmt.Errorf("accum: parameter %d is named %.40q, want a name that is not empty, repeated or over %d bytes: %w", i, p.Name, maxName, snug.ErrConfig)
+		if p.Name == "" || len(p.Name) > state.MaxName || names[p.Name] {
+			return 0, fmt.Errorf("accum: parameter %d is named %.40q, want a name that is not empty, repeated or over %d bytes: %w", i, p.Name, state.MaxName, snug.ErrConfig)
 		}
 		names[p.Name] = true
 		if p.Len < 0 || p.Len > math.MaxInt/4-total {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 const (
@@ -71,25 +72,25 @@ func (w *Window) set(h *header, dropName string) {
 // of bytes written: between windows a few for each parameter, within a window 4
 // for each element too. It waits for the device. Errors of out are wrapped.
 func (w *Window) WriteTo(out io.Writer) (int64, error) {
-	e := newEncoder(out, magic, version)
+	e := state.NewEncoder(out, magic, version)
 	h := w.header()
-	e.put(h)
-	e.putName(w.stats.LastDrop.Name)
+	e.Put(h)
+	e.PutName(w.stats.LastDrop.Name)
 	order := make([]*param, len(w.params))
 	for i := range w.params {
 		p := &w.params[i]
-		e.putName(p.Name)
-		e.put(uint64(p.Len))
-		e.put(p.added)
+		e.PutName(p.Name)
+		e.Put(uint64(p.Len))
+		e.Put(p.added)
 		order[i] = p
 	}
-	if h.holds() && e.err == nil {
-		e.err = w.transfer(order, false, func(acc []float32) error {
-			e.put(acc)
-			return e.err
+	if h.holds() && e.Err == nil {
+		e.Err = w.transfer(order, false, func(acc []float32) error {
+			e.Put(acc)
+			return e.Err
 		})
 	}
-	n, err := e.finish()
+	n, err := e.Finish()
 	if err != nil {
 		err = fmt.Errorf("accum: save: %w", err)
 	}
@@ -107,22 +108,22 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 // wrapped. When it comes before the gradients, w is unchanged, otherwise its
 // window is empty, as after Reset.
 func (w *Window) ReadFrom(in io.Reader) (int64, error) {
-	d := newDecoder(in, magic, version)
+	d := state.NewDecoder(in, magic, version)
 	var h header
-	d.get(&h)
-	dropName := d.getName()
+	d.Get(&h)
+	dropName := d.GetName()
 	order, added := w.readParams(d, h.Params)
-	if d.err == nil {
-		d.err = h.check()
+	if d.Err == nil {
+		d.Err = h.check()
 	}
-	if d.err == nil && h.holds() {
+	if d.Err == nil && h.holds() {
 		w.empty()
-		d.err = w.transfer(order, true, func(acc []float32) error {
-			d.get(acc)
-			return d.err
+		d.Err = w.transfer(order, true, func(acc []float32) error {
+			d.Get(acc)
+			return d.Err
 		})
 	}
-	n, err := d.finish()
+	n, err := d.Finish()
 	if err != nil {
 		return n, fmt.Errorf("accum: restore: %w", err)
 	}
@@ -134,23 +135,23 @@ func (w *Window) ReadFrom(in io.Reader) (int64, error) {
 }
 
 // readParams reads the list of parameters, which must be those of w.
-func (w *Window) readParams(d *decoder, count uint32) (order []*param, added []bool) {
-	if d.err == nil && int64(count) != int64(len(w.params)) {
-		d.err = fmt.Errorf("saved state of %d parameters, want %d: %w", count, len(w.params), snug.ErrShape)
+func (w *Window) readParams(d *state.Decoder, count uint32) (order []*param, added []bool) {
+	if d.Err == nil && int64(count) != int64(len(w.params)) {
+		d.Err = fmt.Errorf("saved state of %d parameters, want %d: %w", count, len(w.params), snug.ErrShape)
 	}
 	seen := map[string]bool{}
 	for range w.params {
-		name := d.getName()
+		name := d.GetName()
 		var n uint64
 		var flag bool
-		d.get(&n)
-		d.get(&flag)
-		if d.err != nil {
+		d.Get(&n)
+		d.Get(&flag)
+		if d.Err != nil {
 			return nil, nil
 		}
 		i, found := w.index[name]
 		if !found || seen[name] || n != uint64(w.params[i].Len) {
-			d.err = fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", name, n, snug.ErrShape)
+			d.Err = fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", name, n, snug.ErrShape)
 			return nil, nil
 		}
 		seen[name] = true
@@ -171,7 +172,7 @@ func (w *Window) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary is [Window.ReadFrom] of data, which must end where the saved
 // state ends. It looks at the checksum first: after an error, w is unchanged.
 func (w *Window) UnmarshalBinary(data []byte) error {
-	if err := verify(data); err != nil {
+	if err := state.Verify(data); err != nil {
 		return fmt.Errorf("accum: restore: %w", err)
 	}
 	_, err := w.ReadFrom(bytes.NewReader(data))

@@ -12,12 +12,13 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, castagnoli))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, state.Castagnoli))
 }
 
 func save(t require.TestingT, w *Window) []byte {
@@ -158,19 +159,19 @@ func TestStateErrors(t *testing.T) {
 
 	body := saved[:len(saved)-4]
 	newer := bytes.Clone(body)
-	binary.LittleEndian.PutUint32(newer[magicLen:], version+1)
+	binary.LittleEndian.PutUint32(newer[state.MagicLen:], version+1)
 	refuse(sealed(newer), snug.ErrCorrupt, "newer")
 	foreign := bytes.Clone(body)
 	foreign[0] = 'X'
 	refuse(sealed(foreign), snug.ErrCorrupt, "foreign")
 	lie := func(change func(*header)) []byte {
 		var h header
-		n, err := binary.Decode(body[magicLen+4:], binary.LittleEndian, &h)
+		n, err := binary.Decode(body[state.MagicLen+4:], binary.LittleEndian, &h)
 		require.NoError(t, err)
 		change(&h)
-		b, err := binary.Append(bytes.Clone(body[:magicLen+4]), binary.LittleEndian, h)
+		b, err := binary.Append(bytes.Clone(body[:state.MagicLen+4]), binary.LittleEndian, h)
 		require.NoError(t, err)
-		return sealed(append(b, body[magicLen+4+n:]...))
+		return sealed(append(b, body[state.MagicLen+4+n:]...))
 	}
 	refuse(lie(func(h *header) { h.Step = -1 }), snug.ErrCorrupt, "negative count")
 	refuse(lie(func(h *header) { h.Weight = math.NaN() }), snug.ErrCorrupt, "weight")

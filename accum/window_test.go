@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -22,7 +23,7 @@ func TestLen(t *testing.T) {
 	}{
 		{[]Param{{"", 1}}, snug.ErrConfig},
 		{[]Param{{"a", 1}, {"a", 1}}, snug.ErrConfig},
-		{[]Param{{strings.Repeat("x", maxName+1), 1}}, snug.ErrConfig},
+		{[]Param{{strings.Repeat("x", state.MaxName+1), 1}}, snug.ErrConfig},
 		{[]Param{{"a", -1}}, snug.ErrShape},
 		{[]Param{{"a", math.MaxInt / 4}, {"b", 1}}, snug.ErrShape},
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // Storage is where master weights lie, such as a store that pages them to
@@ -88,8 +89,8 @@ func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) e
 }
 
 func (m *Master) checkNew(name string) error {
-	if len(name) > maxName {
-		return fmt.Errorf("amp: master: a name of %d bytes, want at most %d: %w", len(name), maxName, snug.ErrConfig)
+	if len(name) > state.MaxName {
+		return fmt.Errorf("amp: master: a name of %d bytes, want at most %d: %w", len(name), state.MaxName, snug.ErrConfig)
 	}
 	if _, taken := m.params[name]; taken {
 		return fmt.Errorf("amp: master %q was added before: %w", name, snug.ErrConfig)

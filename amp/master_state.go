@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 const (
@@ -20,26 +21,26 @@ const (
 // number of bytes written. The order in which parameters were added and the
 // chunk size do not matter. Errors of w and of the Storage are wrapped.
 func (m *Master) WriteTo(w io.Writer) (int64, error) {
-	e := newEncoder(w, masterMagic, masterVersion)
-	e.put(uint32(len(m.params)))
+	e := state.NewEncoder(w, masterMagic, masterVersion)
+	e.Put(uint32(len(m.params)))
 	for _, name := range slices.Sorted(maps.Keys(m.params)) {
 		m.save(e, name)
 	}
-	n, err := e.finish()
+	n, err := e.Finish()
 	if err != nil {
 		err = fmt.Errorf("amp: save masters: %w", err)
 	}
 	return n, err
 }
 
-func (m *Master) save(e *encoder, name string) {
+func (m *Master) save(e *state.Encoder, name string) {
 	p := m.params[name]
-	e.putName(name)
-	e.put(uint64(p.n))
-	for i := 0; i < len(p.keys) && e.err == nil; i++ {
-		e.err = m.visit(p, i, false, func(_ int, w []float32) error {
-			e.put(w)
-			return e.err
+	e.PutName(name)
+	e.Put(uint64(p.n))
+	for i := 0; i < len(p.keys) && e.Err == nil; i++ {
+		e.Err = m.visit(p, i, false, func(_ int, w []float32) error {
+			e.Put(w)
+			return e.Err
 		})
 	}
 }
@@ -53,14 +54,14 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 	if len(m.params) > 0 {
 		return 0, fmt.Errorf("amp: restore masters: %d parameters were added, want none: %w", len(m.params), snug.ErrConfig)
 	}
-	d := newDecoder(r, masterMagic, masterVersion)
+	d := state.NewDecoder(r, masterMagic, masterVersion)
 	var count uint32
-	d.get(&count)
+	d.Get(&count)
 	params := map[string]*masterParam{}
-	for i := uint32(0); i < count && d.err == nil; i++ {
+	for i := uint32(0); i < count && d.Err == nil; i++ {
 		m.load(d, params)
 	}
-	n, err := d.finish()
+	n, err := d.Finish()
 	if err != nil {
 		return n, fmt.Errorf("amp: restore masters: %w", err)
 	}
@@ -69,19 +70,19 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 }
 
 // load reads a parameter into params.
-func (m *Master) load(d *decoder, params map[string]*masterParam) {
-	name := d.getName()
+func (m *Master) load(d *state.Decoder, params map[string]*masterParam) {
+	name := d.GetName()
 	var n uint64
-	d.get(&n)
+	d.Get(&n)
 	if _, taken := params[name]; taken || n > math.MaxInt/4 {
-		d.corrupt("parameter %q of %d elements", name, n)
+		d.Corrupt("parameter %q of %d elements", name, n)
 	}
-	if d.err != nil {
+	if d.Err != nil {
 		return
 	}
-	params[name], d.err = m.create(name, int(n), func(_ int, w []float32) error {
-		d.get(w)
-		return d.err
+	params[name], d.Err = m.create(name, int(n), func(_ int, w []float32) error {
+		d.Get(w)
+		return d.Err
 	})
 }
 
@@ -97,7 +98,7 @@ func (m *Master) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary is [Master.ReadFrom] of data, which must end where the saved
 // state ends. It looks at the checksum before it writes to the Storage.
 func (m *Master) UnmarshalBinary(data []byte) error {
-	if err := verify(data); err != nil {
+	if err := state.Verify(data); err != nil {
 		return fmt.Errorf("amp: restore masters: %w", err)
 	}
 	_, err := m.ReadFrom(bytes.NewReader(data))

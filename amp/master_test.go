@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -182,7 +183,7 @@ func TestMasterErrors(t *testing.T) {
 	require.NoError(t, m.Add("w", 3, nop))
 	require.ErrorIs(t, m.Add("w", 3, nop), snug.ErrConfig, "taken")
 	require.ErrorIs(t, m.Add("v", 3, nil), snug.ErrConfig, "no fill")
-	require.ErrorIs(t, m.Add(strings.Repeat("x", maxName+1), 3, nop), snug.ErrConfig, "long name")
+	require.ErrorIs(t, m.Add(strings.Repeat("x", state.MaxName+1), 3, nop), snug.ErrConfig, "long name")
 	require.ErrorIs(t, m.Add("v", -1, nop), snug.ErrShape)
 	require.ErrorIs(t, m.Add("v", math.MaxInt/2, nop), snug.ErrShape)
 	require.ErrorIs(t, m.Add("v", 3, func(int, []float32) error { return errBroken }), errBroken)
@@ -280,23 +281,23 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 // TestMasterStateLies has well-formed state that says more than it holds.
 func TestMasterStateLies(t *testing.T) {
-	state := func(name string, n uint64) []byte {
+	lying := func(name string, n uint64) []byte {
 		var b bytes.Buffer
-		e := newEncoder(&b, masterMagic, masterVersion)
-		e.put(uint32(2))
+		e := state.NewEncoder(&b, masterMagic, masterVersion)
+		e.Put(uint32(2))
 		for range 2 {
-			e.putName(name)
-			e.put(n)
+			e.PutName(name)
+			e.Put(n)
 		}
-		_, err := e.finish()
+		_, err := e.Finish()
 		require.NoError(t, err)
 		return b.Bytes()
 	}
 	for name, data := range map[string][]byte{
-		"length":     state("w", 1<<61),
-		"much":       state("w", 1<<40),
-		"repetition": state("w", 0),
-		"name":       state(strings.Repeat("x", maxName+1), 0),
+		"length":     lying("w", 1<<61),
+		"much":       lying("w", 1<<40),
+		"repetition": lying("w", 0),
+		"name":       lying(strings.Repeat("x", state.MaxName+1), 0),
 	} {
 		require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(data), snug.ErrCorrupt, name)
 	}

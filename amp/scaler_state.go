@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 const (
@@ -28,13 +29,13 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 		return b, fmt.Errorf("amp: save scaler: call Update first, a step is under way: %w", snug.ErrConfig)
 	}
 	w := bytes.NewBuffer(b)
-	e := newEncoder(w, scalerMagic, scalerVersion)
-	e.put(scalerState{
+	e := state.NewEncoder(w, scalerMagic, scalerVersion)
+	e.Put(scalerState{
 		Init: s.opts.Init, Growth: s.opts.Growth, Backoff: s.opts.Backoff, Floor: s.opts.Floor, Cap: s.opts.Cap,
 		Interval: int64(s.opts.Interval), Hysteresis: int64(s.opts.Hysteresis),
 		Scale: s.scale, Tracker: int64(s.tracker), Patience: int64(s.patience),
 	})
-	if _, err := e.finish(); err != nil {
+	if _, err := e.Finish(); err != nil {
 		return b, fmt.Errorf("amp: save scaler: %w", err)
 	}
 	return w.Bytes(), nil
@@ -45,11 +46,11 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 // damaged, foreign or of a newer version; s is then unchanged.
 func (s *Scaler) UnmarshalBinary(data []byte) error {
 	var st scalerState
-	err := verify(data)
+	err := state.Verify(data)
 	if err == nil {
-		d := newDecoder(bytes.NewReader(data), scalerMagic, scalerVersion)
-		d.get(&st)
-		_, err = d.finish()
+		d := state.NewDecoder(bytes.NewReader(data), scalerMagic, scalerVersion)
+		d.Get(&st)
+		_, err = d.Finish()
 	}
 	if err != nil {
 		return fmt.Errorf("amp: restore scaler: %w", err)

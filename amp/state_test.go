@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 )
 
 // sealed appends the checksum of data.
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, castagnoli))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, state.Castagnoli))
 }
 
 func TestScalerState(t *testing.T) {
@@ -54,7 +55,7 @@ func TestScalerStateErrors(t *testing.T) {
 
 	body := saved[:len(saved)-4]
 	newer := bytes.Clone(body)
-	binary.LittleEndian.PutUint32(newer[magicLen:], scalerVersion+1)
+	binary.LittleEndian.PutUint32(newer[state.MagicLen:], scalerVersion+1)
 	refuse(sealed(newer), "newer")
 	refuse(sealed(body[:20]), "short, with a right checksum")
 	foreign := bytes.Clone(body)
@@ -62,10 +63,10 @@ func TestScalerStateErrors(t *testing.T) {
 	refuse(sealed(foreign), "of another kind")
 	lie := func(change func(*scalerState)) []byte {
 		var st scalerState
-		_, err := binary.Decode(body[magicLen+4:], binary.LittleEndian, &st)
+		_, err := binary.Decode(body[state.MagicLen+4:], binary.LittleEndian, &st)
 		require.NoError(t, err)
 		change(&st)
-		b, err := binary.Append(bytes.Clone(body[:magicLen+4]), binary.LittleEndian, st)
+		b, err := binary.Append(bytes.Clone(body[:state.MagicLen+4]), binary.LittleEndian, st)
 		require.NoError(t, err)
 		return sealed(b)
 	}
