@@ -35,7 +35,7 @@ func main() {
 	case len(os.Args) == 3:
 		err = checkPair(os.Args[1], os.Args[2])
 	default:
-		err = errors.New("usage: check [-compare] FILE...")
+		err = errors.New("usage: check ON.json OFF.json | check -compare FILE.json")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "check:", err)

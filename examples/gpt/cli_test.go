@@ -93,16 +93,6 @@ func TestBadInputIsOneLineAndStatus2(t *testing.T) {
 	require.Contains(t, out, "-preset")
 }
 
-// lossLines are the lines with losses, without the speed.
-func lossLines(out string) (list []string) {
-	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, "step ") {
-			list = append(list, strings.Join(strings.Fields(line)[:4], " "))
-		}
-	}
-	return list
-}
-
 func finalLosses(t *testing.T, out string) (first, last float64) {
 	var r report
 	lines := strings.Split(strings.TrimSpace(out), "\n")

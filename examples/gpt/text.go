@@ -97,18 +97,24 @@ type vocabulary struct {
 
 // newVocabulary makes a vocabulary of at most size tokens.
 func newVocabulary(text []byte, size int) *vocabulary {
-	counts := map[string]int{}
+	counts := map[string]*int{} // pointers, so that counting makes no strings
 	for word := range words(text) {
-		if len(word) > 1 && len(word) <= 32 {
-			counts[string(word)]++
+		if len(word) < 2 || len(word) > 32 {
+			continue
 		}
+		n := counts[string(word)]
+		if n == nil {
+			n = new(int)
+			counts[string(word)] = n
+		}
+		*n++
 	}
 	all := make([]string, 0, len(counts))
 	for w := range counts {
 		all = append(all, w)
 	}
 	slices.SortFunc(all, func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(*counts[b], *counts[a]), strings.Compare(a, b))
 	})
 	return vocabularyOf(all[:min(len(all), size-256)])
 }
