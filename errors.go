@@ -6,7 +6,9 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// Every error of snug wraps one of these. Test with [errors.Is].
+// Every error that snug finds wraps one of these; errors of the operating
+// system, of contexts and of a caller's functions are wrapped as they are. Test
+// with [errors.Is].
 var (
 	// ErrShape says that lengths, dimensions or strides do not fit together.
 	ErrShape = errors.New("snug: shape mismatch")

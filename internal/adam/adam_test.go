@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // definition is one AdamW step on one element in float64, written from the
@@ -155,19 +159,52 @@ func TestNoAllocations(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(10, func() { c.Update(x[:64], x[64:128], x[128:192], x[192:]) }))
 }
 
-func BenchmarkUpdate(b *testing.B) {
-	const n = 1 << 12
-	p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
-	for i := range g {
-		g[i] = float32(i%17) - 8
-	}
-	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, GradScale: 1, Step: 3}.Coef()
+// TestEveryLength has every tier update every length at odd places: the Go
+// loop's bits, and nothing around them.
+func TestEveryLength(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	c := Hyper{LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.5, Step: 9}.Coef()
 	for tier, k := range Registry.All() {
-		b.Run(tier.String(), func(b *testing.B) {
-			b.SetBytes(28 * n)
-			for b.Loop() {
-				k.Update(c, p, m, v, g)
+		for n := range 131 {
+			var got, want [4][]float32
+			lo := n % 5
+			for i := range got {
+				got[i] = make([]float32, lo+n+20)
+				for j := range got[i] {
+					got[i][j] = float32(rng.ExpFloat64())
+				}
+				want[i] = slices.Clone(got[i])
 			}
-		})
+			k.Update(c, got[0][lo:lo+n], got[1][lo:lo+n], got[2][lo:lo+n], got[3][lo:lo+n])
+			update(c, want[0][lo:lo+n], want[1][lo:lo+n], want[2][lo:lo+n], want[3][lo:lo+n])
+			require.Equal(t, want, got, "%v: %d elements", tier, n)
+		}
+	}
+}
+
+// BenchmarkUpdate has vectors that fit the second cache and vectors far beyond
+// the last one, in chunks of 64 KiB.
+func BenchmarkUpdate(b *testing.B) {
+	const chunk = 1 << 14
+	type args struct {
+		k          *Kernels
+		c          Coef
+		p, m, v, g []float32
+	}
+	task := cpu.NewTask(func(a *args, item int) {
+		lo, hi := cpu.Chunk(len(a.g), chunk, item)
+		a.k.Update(a.c, a.p[lo:hi], a.m[lo:hi], a.v[lo:hi], a.g[lo:hi])
+	})
+	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, GradScale: 1, Step: 3}.Coef()
+	for _, n := range []int{chunk, 1 << 25} {
+		p, m, v, g := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+		for i := range g {
+			p[i], m[i], v[i], g[i] = 1, 1, 1, float32(i%17)-8.5 // no zeros, whose moments become denormal
+		}
+		for tier, k := range Registry.All() {
+			b.Run(fmt.Sprintf("%v/%d", tier, n), func(b *testing.B) {
+				kerneltest.OfCopy(b, 28*n, func() { task.Run(cpu.Chunks(n, chunk), args{k, c, p, m, v, g}) })
+			})
+		}
 	}
 }

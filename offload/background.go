@@ -1,0 +1,181 @@
+package offload
+
+import (
+	"container/heap"
+	"slices"
+)
+
+// The background goroutines only do ahead of time what Acquire does itself:
+// readAhead reads the pages that are used next, writeBehind writes the dirty
+// pages that are evicted for them. A failure is left for Acquire to meet and
+// report.
+
+// Prefetch says that the pages of these blobs are used soon. They are read in
+// the background as far as there is room: at most PrefetchDepth are waiting to
+// be read, and more are ignored, as are keys without a page on disk. A page is
+// evicted for it if it is used later, or, while no order is known, if it was
+// last used before this call. Prefetch never fails and never waits for I/O.
+func (s *Store) Prefetch(keys ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		if obj, ok := s.objects[key]; ok && obj.dtype == 0 {
+			s.hint(&obj.pages[0])
+		}
+	}
+}
+
+// hint asks for p to be read ahead.
+func (s *Store) hint(p *page) {
+	if s.closed || !readable(p) || len(s.hints) == s.opts.PrefetchDepth || slices.Contains(s.hints, p) {
+		return
+	}
+	s.hints = append(s.hints, p)
+	if s.order.period == 0 {
+		p.key = -s.order.now
+	}
+	s.work.Broadcast()
+}
+
+// readable reports whether p can be read ahead.
+func readable(p *page) bool { return p.buf == nil && !p.busy && !p.bad && !p.gone && p.slot.n > 0 }
+
+// coming returns the page that is wanted after i others, nil at the end.
+func (s *Store) coming(i int) *page {
+	if i < len(s.hints) {
+		return s.hints[i]
+	}
+	if i -= len(s.hints); i < s.opts.PrefetchDepth {
+		return s.order.ahead(i)
+	}
+	return nil
+}
+
+// wake starts the background goroutines if a coming page is not in memory.
+func (s *Store) wake() {
+	for i := 0; ; i++ {
+		p := s.coming(i)
+		if p == nil {
+			return
+		}
+		if readable(p) {
+			s.work.Broadcast()
+			return
+		}
+	}
+}
+
+// readAhead reads coming pages until the store closes.
+func (s *Store) readAhead() {
+	defer s.wg.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.closed {
+		p := s.nextRead()
+		if p == nil {
+			s.work.Wait()
+			continue
+		}
+		p.buf = s.buffers.take(p.size)
+		s.begin(p)
+		if err := s.read(p); err != nil {
+			p.bad = true
+		} else {
+			s.stats.Prefetched++
+			heap.Push(&s.victims, p)
+		}
+		s.end(p)
+	}
+}
+
+// nextRead returns the first coming page that is on disk and has room, nil
+// when there is none or the room must be written free first.
+func (s *Store) nextRead() *page {
+	if s.committing {
+		return nil
+	}
+	for len(s.hints) > 0 {
+		p, fits := s.hints[0], false
+		if readable(p) {
+			var dirty *page
+			if fits, dirty = s.evictFor(p, int64(p.size)); dirty != nil && !s.hold {
+				return nil
+			}
+		}
+		s.hints = slices.Delete(s.hints, 0, 1)
+		if fits {
+			return p
+		}
+	}
+	for i := 0; ; i++ {
+		p := s.coming(i)
+		if p == nil {
+			return nil
+		}
+		if !readable(p) {
+			continue
+		}
+		if fits, _ := s.evictFor(p, int64(p.size)); fits {
+			return p
+		}
+		return nil
+	}
+}
+
+// evictFor drops clean pages that are used later than p until size bytes fit.
+// It reports whether they do; if a dirty page must be written first, it
+// returns that.
+func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page) {
+	for !s.buffers.fits(size) {
+		v := s.victims.top()
+		switch {
+		case v == nil || v.key <= p.key:
+			return false, nil
+		case v.dirty || v.busy:
+			return false, v
+		}
+		s.discard(v)
+		s.stats.Evicted++
+	}
+	return true, nil
+}
+
+// writeBehind writes pages that are about to be evicted until the store
+// closes.
+func (s *Store) writeBehind() {
+	defer s.wg.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.closed {
+		p := s.nextWrite()
+		if p == nil {
+			s.work.Wait()
+			continue
+		}
+		_ = s.write(p) // p stays dirty; who needs its room writes again and reports
+	}
+}
+
+// nextWrite returns the dirty page that stands in the way of a coming one.
+func (s *Store) nextWrite() *page {
+	if s.committing || s.hold {
+		return nil
+	}
+	need := int64(0)
+	for i := 0; ; i++ {
+		p := s.coming(i)
+		if p == nil {
+			return nil
+		}
+		if !readable(p) {
+			continue
+		}
+		need += roundUp(int64(p.size), alignment)
+		switch fits, dirty := s.evictFor(p, need); {
+		case dirty != nil && !dirty.busy:
+			return dirty
+		case !fits:
+			return nil
+		}
+	}
+}

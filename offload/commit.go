@@ -1,0 +1,144 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/snug-ml/snug"
+)
+
+// Commit makes the present contents of all pages durable as one: it writes the
+// dirty pages to places that the last commit does not use, syncs the page
+// file, writes and syncs a new index and renames it over the old one. When
+// Commit returns nil, [Open] gives this state; when it fails or is cut off,
+// [Open] gives the state of the last commit, or this one if only the renaming
+// is in doubt. A failed Commit can be repeated.
+//
+// No page may be pinned; the error wraps [snug.ErrConfig]. Acquire and Pin
+// wait while Commit runs.
+func (s *Store) Commit() error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	s.committing = true
+	defer func() {
+		s.committing = false
+		s.settled.Broadcast()
+		s.work.Broadcast()
+	}()
+	for s.busy > 0 {
+		s.settled.Wait()
+	}
+	if s.closed {
+		return errClosed
+	}
+	if s.pinned > 0 {
+		return fmt.Errorf("offload: commit while %d pages are pinned: %w", s.pinned, snug.ErrConfig)
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	if err := s.replaceIndex(s.encodeIndex()); err != nil {
+		return fmt.Errorf("offload: commit: %w", err)
+	}
+	for _, e := range s.retired {
+		s.space.release(e)
+	}
+	s.retired = s.retired[:0]
+	// The commit is done. What lies beyond the end is free, whether or not the
+	// file system takes it back now.
+	if s.stats.DiskBytes > s.space.end && s.data.Truncate(s.space.end) == nil {
+		s.stats.DiskBytes = s.space.end
+	}
+	return nil
+}
+
+// flush writes all dirty pages and syncs the page file.
+func (s *Store) flush() error {
+	err := s.each(func(p *page) error {
+		if s.doubt && p.unsynced && !p.dirty {
+			// A failed sync may have lost the page, and the next sync would
+			// not say so: write it once more.
+			if p.buf == nil {
+				if err := s.load(context.Background(), p, false); err != nil {
+					return err
+				}
+			}
+			p.dirty = true
+		}
+		if !p.dirty {
+			return nil
+		}
+		if err := s.write(p); err != nil {
+			return fmt.Errorf("offload: commit: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Unlock()
+	err = s.data.Sync()
+	s.mu.Lock()
+	if err != nil {
+		s.doubt = true
+		return fmt.Errorf("offload: commit: sync %s: %w", s.fs.Path(dataName), err)
+	}
+	s.doubt = false
+	return s.each(func(p *page) error {
+		p.unsynced = false
+		return nil
+	})
+}
+
+// each calls do for every page in the order of names, until an error.
+func (s *Store) each(do func(*page) error) error {
+	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
+		obj := s.objects[name]
+		for i := range obj.pages {
+			if err := do(&obj.pages[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replaceIndex puts a new index in the place of the old one. From the renaming
+// on, the slots that it names may be those of a commit, and stay untouched
+// until another commit has succeeded.
+func (s *Store) replaceIndex(index []byte) error {
+	s.mu.Unlock()
+	err := s.writeTemp(index)
+	s.mu.Lock()
+	if err != nil {
+		return err
+	}
+	for _, obj := range s.objects {
+		for i := range obj.pages {
+			obj.pages[i].frozen = true
+		}
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	if err := s.fs.Rename(tempName, indexName); err != nil {
+		return err
+	}
+	return s.fs.SyncDir()
+}
+
+// writeTemp writes the index durably under its temporary name.
+func (s *Store) writeTemp(index []byte) error {
+	f, err := s.fs.Open(tempName, truncate)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(index, 0); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,102 @@
+package offload_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/offload"
+)
+
+// A blob is pinned while it is used, and durable after a commit.
+func ExampleStore() {
+	dir, _ := os.MkdirTemp("", "offload")
+	defer os.RemoveAll(dir)
+	s, err := offload.Open(dir, offload.Options{HostLimit: 1 << 20})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	b, _ := s.Acquire("note", 5)
+	copy(b, "hello")
+	_ = s.Release("note", true)
+	_ = s.Commit()
+
+	b, _ = s.Acquire("note", 5)
+	copy(b, "HELLO") // never committed
+	_ = s.Release("note", true)
+	_ = s.Close()
+
+	s, _ = offload.Open(dir, offload.Options{})
+	defer s.Close()
+	b, _ = s.Acquire("note", 5)
+	fmt.Printf("%v %s\n", s.Keys(), b)
+	// Output: [note] hello
+}
+
+// A tensor of four pages in a host limit of one.
+func ExampleTensor() {
+	dir, _ := os.MkdirTemp("", "offload")
+	defer os.RemoveAll(dir)
+	s, err := offload.Open(dir, offload.Options{HostLimit: 4096})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close()
+	x, _ := offload.Create[float32](s, "x", 4000, 1024)
+	for i := range x.Pages() {
+		page, err := x.Pin(context.Background(), i)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		for j := range page.Data {
+			page.Data[j] = float32(i)
+		}
+		_ = page.Unpin(true)
+	}
+	got := make([]float32, 3)
+	_ = x.ReadAt(got, 2046)
+	fmt.Println(got, s.Stats().HostPeak)
+	// Output: [1 1 2] 4096
+}
+
+// The moments live in the store; a commit and a blob of the optimizer's own
+// state make the run resumable.
+func ExampleAdamW() {
+	dir, _ := os.MkdirTemp("", "offload")
+	defer os.RemoveAll(dir)
+	s, err := offload.Open(dir, offload.Options{HostLimit: 64 << 10})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close()
+	opt, _ := offload.NewAdamW(s, offload.AdamWOptions{WeightDecay: 0.01, PageLen: 4096})
+	p, g := make([]float32, 20000), make([]float32, 20000)
+	for i := range p {
+		p[i] = 1
+	}
+	_ = opt.Add("weight", len(p))
+	for range 10 {
+		for i := range g {
+			g[i] = 2 * p[i] // of the loss Σp²
+		}
+		opt.Advance(0.01)
+		if err := opt.Step("weight", snug.ViewOf(p), snug.ViewOf(g), 1); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	state, _ := opt.AppendBinary(nil)
+	b, _ := s.Acquire("optimizer", len(state))
+	copy(b, state)
+	_ = s.Release("optimizer", true)
+	fmt.Println(s.Commit(), s.Keys())
+	fmt.Printf("p = %.2f, state of %d bytes in %d\n", p[0], 8*len(p), s.Stats().HostPeak)
+	// Output:
+	// <nil> [optimizer weight/exp_avg weight/exp_avg_sq]
+	// p = 0.90, state of 160000 bytes in 65536
+}

@@ -1,0 +1,98 @@
+// Package offload keeps training state that does not fit in host memory: named
+// pages that live in a file and are brought into memory while they are used,
+// under a limit in bytes. It follows ZeRO-Offload (Ren et al. 2021,
+// arXiv:2101.06840) and ZeRO-Infinity (Rajbhandari et al. 2021,
+// arXiv:2104.07857) in what is moved, on one machine.
+//
+//   - [Store] holds pages. A blob is one page under a key; a [Tensor] is a
+//     vector of a fixed element type cut into pages of equal length.
+//   - [AdamW] keeps its two moments in a Store and steps page by page.
+//
+// # Order
+//
+// Training touches its pages in the same order every step. The store records
+// the order of all Acquire and Pin calls. Once the order has repeated, it
+// evicts the page whose next use is farthest (Belady 1966), reads the coming
+// pages ahead and writes the pages about to be evicted behind, in the
+// background. As long as no repetition is known it evicts the page that was
+// used least recently and reads ahead what [Store.Prefetch] names.
+//
+// # Durability
+//
+// [Store.Commit] makes the state of all pages durable as one. Pages written
+// since then, by eviction or by a commit that was cut off, go to places of the
+// file that the last commit does not refer to, so that whatever happens to the
+// process or the machine, [Open] gives exactly the last commit. Every page and
+// the index carry a CRC-32C that is checked on each read. The price is room on
+// disk for the pages that change between two commits, up to twice the state.
+//
+// # Errors
+//
+// Besides the sentinels of package snug, errors of files wrap the operating
+// system's error (such as syscall.ENOSPC). After one, the last commit is
+// readable, the pages in memory are intact, and the call can be repeated.
+package offload
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/snug-ml/snug"
+)
+
+// Limits of a store.
+const (
+	MaxKey   = 1 << 10 // bytes of a key
+	MaxPage  = 1 << 30 // bytes of a page
+	MaxPages = 1 << 22 // pages of a tensor
+	MaxDepth = 1 << 10 // PrefetchDepth
+)
+
+// defaultDepth is two pages of each moment of AdamW.
+const defaultDepth = 4
+
+// Options configure a Store. The zero value is valid.
+type Options struct {
+	// HostLimit is the bytes of page buffers, each rounded up to 64 bytes,
+	// that the store holds in host memory at any time: pages in use, cached,
+	// read ahead and written behind. On top come about 500 bytes of
+	// bookkeeping a page, and what the operating system caches of the page
+	// file, which it gives up when memory is short. Buffers are reused for
+	// pages of the same size; where sizes differ much, the garbage collector
+	// may lag behind. 0 means no limit: a page stays in memory from its first
+	// use, and dirty ones are written by Commit only.
+	HostLimit int64
+	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
+	// most. 0 means 4. A negative depth turns all background reading and
+	// writing off.
+	PrefetchDepth int
+}
+
+func (o Options) check() (Options, error) {
+	if o.HostLimit < 0 {
+		return o, fmt.Errorf("offload: HostLimit is %d bytes, want 0 or more: %w", o.HostLimit, snug.ErrConfig)
+	}
+	switch {
+	case o.PrefetchDepth > MaxDepth:
+		return o, fmt.Errorf("offload: PrefetchDepth is %d pages, want %d at most: %w", o.PrefetchDepth, MaxDepth, snug.ErrConfig)
+	case o.PrefetchDepth == 0:
+		o.PrefetchDepth = defaultDepth
+	case o.PrefetchDepth < 0:
+		o.PrefetchDepth = 0
+	}
+	return o, nil
+}
+
+// Stats counts what a Store did since it was opened.
+type Stats struct {
+	HostBytes  int64         // bytes of page buffers in host memory now
+	HostPeak   int64         // the most HostBytes ever was
+	DiskBytes  int64         // bytes of the page file
+	Hits       int64         // Acquire and Pin calls that found the page in memory, or on its way there
+	Misses     int64         // Acquire and Pin calls that read the page from disk
+	Prefetched int64         // pages read in the background
+	Evicted    int64         // pages dropped from memory to make room
+	ReadBytes  int64         // bytes of pages read from disk
+	WriteBytes int64         // bytes of pages written to disk
+	Stall      time.Duration // time that Acquire and Pin calls waited for disk, room or a commit
+}

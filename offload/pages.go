@@ -1,0 +1,245 @@
+package offload
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"time"
+
+	"github.com/snug-ml/snug"
+)
+
+// All functions of this file are called with Store.mu held. read, write and
+// those that call them release it during the transfer; the page is busy then.
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// pin brings p into memory and holds it there. With overwrite the caller will
+// write every byte, so that the old ones need not be read.
+func (s *Store) pin(ctx context.Context, p *page, overwrite bool) error {
+	if p.buf == nil || p.busy || s.committing || p.gone || s.closed {
+		if err := s.fetch(ctx, p, overwrite); err != nil {
+			return err
+		}
+	} else {
+		s.stats.Hits++
+	}
+	if p.pins == 0 {
+		heap.Remove(&s.victims, p.index)
+		s.pinned++
+		s.pinBytes += int64(cap(p.buf))
+	}
+	p.pins++
+	p.bad = false
+	if s.order.record(p, s.resident()) {
+		s.rekey()
+	}
+	s.wake()
+	return nil
+}
+
+// unpin undoes one pin.
+func (s *Store) unpin(p *page, dirty bool) error {
+	if s.closed {
+		return errClosed
+	}
+	if p.pins == 0 {
+		return fmt.Errorf("offload: release of %v, which is not pinned: %w", p, snug.ErrConfig)
+	}
+	p.dirty = p.dirty || dirty && p.size > 0
+	if p.pins--; p.pins > 0 {
+		return nil
+	}
+	s.pinned--
+	s.pinBytes -= int64(cap(p.buf))
+	heap.Push(&s.victims, p)
+	s.wake()
+	return nil
+}
+
+// resident returns the number of pages in memory.
+func (s *Store) resident() int { return len(s.victims) + s.pinned }
+
+// fetch waits until p is at rest and in memory.
+func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
+	defer s.stalled(time.Now())
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("offload: %v: %w", p, err)
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.settled.Broadcast()
+		})
+		defer stop()
+	}
+	for p.busy || s.committing {
+		if err := s.wait(ctx); err != nil {
+			return err
+		}
+	}
+	switch {
+	case s.closed:
+		return errClosed
+	case p.gone:
+		return errGone
+	case p.buf != nil:
+		s.stats.Hits++
+		return nil
+	}
+	if err := s.load(ctx, p, overwrite); err != nil {
+		return err
+	}
+	if p.slot.n > 0 && !overwrite {
+		s.stats.Misses++
+	}
+	return nil
+}
+
+// wait waits for a change of any page.
+func (s *Store) wait(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("offload: wait for a page: %w", err)
+	}
+	if s.closed {
+		return errClosed
+	}
+	s.settled.Wait()
+	return nil
+}
+
+// load brings p, which is at rest on disk, into memory.
+func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
+	s.begin(p)
+	defer s.end(p)
+	if err := s.reserve(ctx, p); err != nil {
+		return err
+	}
+	p.buf = s.buffers.take(p.size)
+	switch {
+	case overwrite:
+	case p.slot.n > 0:
+		if err := s.read(p); err != nil {
+			return err
+		}
+	default:
+		clear(p.buf)
+	}
+	heap.Push(&s.victims, p)
+	return nil
+}
+
+func (s *Store) begin(p *page) {
+	p.busy = true
+	s.busy++
+}
+
+func (s *Store) end(p *page) {
+	p.busy = false
+	s.busy--
+	s.settled.Broadcast()
+	s.work.Broadcast()
+}
+
+// reserve evicts pages until p fits.
+func (s *Store) reserve(ctx context.Context, p *page) error {
+	need := roundUp(int64(p.size), alignment)
+	for !s.buffers.fits(need) {
+		if s.pinBytes+need > s.opts.HostLimit {
+			return fmt.Errorf("offload: %v takes %d bytes, %d of the host limit of %d are pinned: %w", p, need, s.pinBytes, s.opts.HostLimit, snug.ErrNoMemory)
+		}
+		v := s.victims.top()
+		switch {
+		case v == nil || v.busy: // its transfer ends soon
+			if err := s.wait(ctx); err != nil {
+				return err
+			}
+		case v.dirty:
+			if err := s.write(v); err != nil {
+				return fmt.Errorf("offload: make room for %v: %w", p, err)
+			}
+		default:
+			s.discard(v)
+			s.stats.Evicted++
+		}
+	}
+	return nil
+}
+
+// discard drops the memory of a page that is not pinned.
+func (s *Store) discard(p *page) {
+	if p.index >= 0 {
+		heap.Remove(&s.victims, p.index)
+	}
+	s.buffers.give(p.buf)
+	p.buf, p.dirty = nil, false
+}
+
+// read fills p.buf from p's slot, and drops the buffer on an error.
+func (s *Store) read(p *page) error {
+	s.mu.Unlock()
+	n, err := s.data.ReadAt(p.buf, p.slot.off)
+	sum := crc32.Checksum(p.buf[:n], castagnoli)
+	s.mu.Lock()
+	switch {
+	case n < p.size && (err == nil || errors.Is(err, io.EOF)):
+		err = fmt.Errorf("offload: %s: %v at offset %d: the file ends after %d of %d bytes: %w",
+			s.fs.Path(dataName), p, p.slot.off, n, p.size, snug.ErrCorrupt)
+	case n < p.size:
+		err = fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
+	case sum != p.crc:
+		err = fmt.Errorf("offload: %s: %v at offset %d: checksum %#08x, want %#08x: %w",
+			s.fs.Path(dataName), p, p.slot.off, sum, p.crc, snug.ErrCorrupt)
+	default:
+		s.stats.ReadBytes += int64(p.size)
+		return nil
+	}
+	s.discard(p)
+	return err
+}
+
+// write brings p's bytes to disk: over its slot if no commit refers to that,
+// else to a new one. After an error p is dirty still.
+func (s *Store) write(p *page) error {
+	to := p.slot
+	if to.n == 0 || p.frozen {
+		to = s.space.alloc(roundUp(int64(p.size), slotAlign))
+	}
+	s.begin(p)
+	s.mu.Unlock()
+	sum := crc32.Checksum(p.buf, castagnoli)
+	_, err := s.data.WriteAt(p.buf, to.off)
+	s.mu.Lock()
+	s.end(p)
+	s.hold = err != nil
+	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
+	if err != nil {
+		if to != p.slot {
+			s.space.release(to)
+		}
+		return fmt.Errorf("write %v: %w", p, err)
+	}
+	if to != p.slot {
+		s.vacate(p)
+	}
+	p.slot, p.crc, p.frozen, p.unsynced, p.dirty = to, sum, false, true, false
+	s.stats.WriteBytes += int64(p.size)
+	return nil
+}
+
+// vacate gives p's slot up: at once, or after the next commit if one refers to
+// it.
+func (s *Store) vacate(p *page) {
+	switch {
+	case p.slot.n == 0:
+	case p.frozen:
+		s.retired = append(s.retired, p.slot)
+	default:
+		s.space.release(p.slot)
+	}
+	p.slot, p.frozen = extent{}, false
+}

@@ -1,0 +1,385 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug"
+)
+
+// Store holds named pages in host memory and on disk. Its methods may be
+// called from many goroutines.
+type Store struct {
+	opts Options
+	fs   fileSystem
+	lock io.Closer
+	data file
+	wg   sync.WaitGroup // the two background goroutines
+
+	mu      sync.Mutex // guards all below; never held during I/O
+	settled sync.Cond  // a page came to rest, a commit ended, the store closed
+	work    sync.Cond  // the background goroutines may have something to do
+
+	objects    map[string]*object
+	pages      int     // of all objects
+	victims    victims // pages in memory that are not pinned
+	order      order   // of the accesses, to predict the next ones
+	hints      []*page // what Prefetch asked for and nobody has read yet
+	buffers    buffers
+	pinned     int   // pages with pins
+	pinBytes   int64 // and their buffers' bytes
+	busy       int   // reads and writes in progress
+	committing bool
+	closed     bool
+	hold       bool // a write failed: no writes behind until one succeeds
+	doubt      bool // the data file failed to sync: what it holds since the last sync is in doubt
+
+	space   space    // of the data file
+	retired []extent // slots that only earlier commits refer to; free after the next
+	stats   Stats
+}
+
+// object is what a key names: a blob of one page, or a tensor.
+type object struct {
+	name    string
+	dtype   snug.DType // 0 for a blob
+	n       int        // elements; bytes for a blob
+	pageLen int        // elements of each page but the last
+	pages   []page
+}
+
+// page is the unit of memory, of disk and of transfer. Store.mu guards it; its
+// bytes belong to who pinned it, or to the one transfer while busy.
+type page struct {
+	obj  *object
+	num  int // in obj.pages
+	size int // bytes
+
+	buf   []byte // nil when not in memory
+	pins  int
+	busy  bool // being read or written, or waiting for room to be read
+	dirty bool // buf is newer than slot
+	gone  bool // deleted
+	bad   bool // reading ahead failed; the next Acquire says why
+
+	slot     extent // on disk; zero length for a page of zeros never written
+	crc      uint32 // of the slot
+	frozen   bool   // a commit refers to slot, which must not be overwritten
+	unsynced bool   // written since the data file was last synced
+
+	last  int64 // time of the last access, -1 before the first
+	key   int64 // the larger, the sooner evicted
+	index int   // in Store.victims, -1 when not there
+}
+
+func (p *page) String() string {
+	if p.obj.dtype == 0 {
+		return fmt.Sprintf("blob %q", p.obj.name)
+	}
+	return fmt.Sprintf("page %d of tensor %q", p.num, p.obj.name)
+}
+
+// errGone is returned to who waited for a page that was deleted meanwhile.
+var errGone = fmt.Errorf("offload: the page was deleted: %w", snug.ErrConfig)
+
+var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
+
+// Open opens the store in directory dir at its last commit, or makes an empty
+// one; a missing directory is created with mode 0700, files have mode 0600.
+// One Store at a time can have a directory open. Errors: [snug.ErrConfig] for
+// bad options or a store in use, [snug.ErrCorrupt] for a damaged index or a
+// page file that is too short. The pages themselves are checked when read.
+func Open(dir string, o Options) (*Store, error) {
+	o, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	fs, err := openDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("offload: open store: %w", err)
+	}
+	return open(fs, o)
+}
+
+// open opens a store over checked options.
+func open(fs fileSystem, o Options) (*Store, error) {
+	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0)}
+	s.buffers.limit = o.HostLimit
+	s.settled.L, s.work.L = &s.mu, &s.mu
+	if err := s.openFiles(); err != nil {
+		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles())
+	}
+	if o.PrefetchDepth > 0 {
+		s.hints = make([]*page, 0, o.PrefetchDepth)
+		s.wg.Add(2)
+		go s.readAhead()
+		go s.writeBehind()
+	}
+	return s, nil
+}
+
+func (s *Store) openFiles() (err error) {
+	if s.lock, err = s.fs.Lock(); err != nil {
+		return err
+	}
+	if s.data, err = s.fs.Open(dataName, create); err != nil {
+		return err
+	}
+	size, err := s.data.Size()
+	if err != nil {
+		return err
+	}
+	if err := s.readIndex(size); err != nil {
+		return err
+	}
+	// What lies beyond was written after the last commit.
+	s.stats.DiskBytes = min(size, s.space.end)
+	if size > s.space.end {
+		return s.data.Truncate(s.space.end)
+	}
+	return nil
+}
+
+func (s *Store) closeFiles() error {
+	var errs []error
+	if s.data != nil {
+		errs = append(errs, s.data.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Close stops the background work and closes the files. Changes since the last
+// Commit are dropped. Memory of pages that are still pinned stays valid, but
+// is no longer the store's. Closing twice does nothing; other methods give
+// [snug.ErrConfig] afterwards.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.settled.Broadcast()
+	s.work.Broadcast()
+	for s.busy > 0 || s.committing {
+		s.settled.Wait()
+	}
+	s.objects, s.victims, s.hints = map[string]*object{}, nil, nil
+	s.order = newOrder(false)
+	s.buffers.reset()
+	s.mu.Unlock()
+	s.wg.Wait()
+	if err := s.closeFiles(); err != nil {
+		return fmt.Errorf("offload: close store: %w", err)
+	}
+	return nil
+}
+
+// enter locks mu once no commit is running.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	if s.committing {
+		start := time.Now()
+		for s.committing && !s.closed {
+			s.settled.Wait()
+		}
+		s.stalled(start)
+	}
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	return nil
+}
+
+// Acquire brings the blob key into memory and pins it: the size bytes stay
+// where they are until as many calls of [Store.Release]. A new key becomes a
+// blob of zeros. The memory starts at a multiple of 64 bytes, and all that hold the
+// blob share it. Acquire waits while the page is read or written, while room
+// is made, and while Commit runs. A page in memory costs no allocation.
+//
+// Errors: [snug.ErrShape] when the blob has another size or size is negative
+// or above [MaxPage]; [snug.ErrConfig] when key is empty, too long, not UTF-8
+// or names a tensor; [snug.ErrNoMemory] when pinned pages leave no room;
+// [snug.ErrCorrupt] when the page on disk is damaged.
+func (s *Store) Acquire(key string, size int) ([]byte, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	for {
+		obj, made, err := s.blob(key, size)
+		if err != nil {
+			return nil, err
+		}
+		p := &obj.pages[0]
+		switch err := s.pin(context.Background(), p, false); {
+		case err == nil:
+			return p.buf[:size:size], nil
+		case errors.Is(err, errGone):
+			// Another goroutine deleted it, or failed to make it.
+		default:
+			if made {
+				s.drop(obj)
+			}
+			return nil, err
+		}
+	}
+}
+
+// blob returns the object of a blob, which it makes when there is none.
+func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
+	if size < 0 || size > MaxPage {
+		return nil, false, fmt.Errorf("offload: blob %q of %d bytes, want 0 to %d: %w", key, size, MaxPage, snug.ErrShape)
+	}
+	obj, ok := s.objects[key]
+	if !ok {
+		if err := checkKey(key); err != nil {
+			return nil, false, err
+		}
+		obj = newBlob(key, size)
+		s.add(obj)
+		return obj, true, nil
+	}
+	if obj.dtype != 0 {
+		return nil, false, fmt.Errorf("offload: %q is a tensor of %s, not a blob: %w", key, obj.dtype, snug.ErrConfig)
+	}
+	if obj.n != size {
+		return nil, false, fmt.Errorf("offload: blob %q has %d bytes, not %d: %w", key, obj.n, size, snug.ErrShape)
+	}
+	return obj, false, nil
+}
+
+// Release undoes one Acquire. dirty says that the bytes may have changed; they
+// become durable with the next [Store.Commit]. The error wraps
+// [snug.ErrConfig] when the blob is not pinned.
+func (s *Store) Release(key string, dirty bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	obj, ok := s.objects[key]
+	if !ok || obj.dtype != 0 {
+		return fmt.Errorf("offload: release of %q, which is not a pinned blob: %w", key, snug.ErrConfig)
+	}
+	return s.unpin(&obj.pages[0], dirty)
+}
+
+// Keys returns the names of all blobs and tensors, sorted.
+func (s *Store) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// Has reports whether there is a blob or tensor of that name.
+func (s *Store) Has(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.objects[key]
+	return ok
+}
+
+// Delete removes a blob or tensor; the next [Store.Commit] makes that durable
+// and frees its room on disk. The error wraps [snug.ErrConfig] when there is
+// none, or when a page of it is pinned.
+func (s *Store) Delete(key string) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	for {
+		obj, ok := s.objects[key]
+		if !ok {
+			return fmt.Errorf("offload: delete: there is no %q: %w", key, snug.ErrConfig)
+		}
+		busy := false
+		for i := range obj.pages {
+			if p := &obj.pages[i]; p.pins > 0 {
+				return fmt.Errorf("offload: delete: %v is pinned: %w", p, snug.ErrConfig)
+			}
+			busy = busy || obj.pages[i].busy
+		}
+		if !busy && !s.committing {
+			s.drop(obj)
+			return nil
+		}
+		s.settled.Wait()
+		if s.closed {
+			return errClosed
+		}
+	}
+}
+
+// Stats returns the counters.
+func (s *Store) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.HostBytes, st.HostPeak = s.buffers.bytes(), s.buffers.peak
+	return st
+}
+
+// newBlob returns a blob of size zero bytes, not in memory.
+func newBlob(name string, size int) *object {
+	obj := &object{name: name, n: size, pageLen: size, pages: make([]page, 1)}
+	obj.pages[0] = page{obj: obj, size: size, last: -1, index: -1}
+	return obj
+}
+
+// newTensor cuts n zeros into pages, not in memory. The caller checks the
+// numbers.
+func newTensor(name string, dt snug.DType, n, pageLen int) *object {
+	obj := &object{name: name, dtype: dt, n: n, pageLen: pageLen}
+	obj.pages = make([]page, pageCount(n, pageLen))
+	for i := range obj.pages {
+		size := min(pageLen, n-i*pageLen) * dt.Size()
+		obj.pages[i] = page{obj: obj, num: i, size: size, last: -1, index: -1}
+	}
+	return obj
+}
+
+// add makes an object known, and grows the bookkeeping so that Acquire of a
+// page in memory need not.
+func (s *Store) add(obj *object) {
+	s.objects[obj.name] = obj
+	s.pages += len(obj.pages)
+	s.victims = slices.Grow(s.victims, s.pages-len(s.victims))
+	s.order.grow(s.pages)
+}
+
+// drop forgets an object, none of whose pages is pinned or busy.
+func (s *Store) drop(obj *object) {
+	delete(s.objects, obj.name)
+	s.pages -= len(obj.pages)
+	for i := range obj.pages {
+		p := &obj.pages[i]
+		if p.buf != nil {
+			s.discard(p)
+		}
+		s.vacate(p)
+		p.gone = true
+	}
+	s.settled.Broadcast()
+}
+
+func checkKey(key string) error {
+	switch {
+	case key == "" || len(key) > MaxKey:
+		return fmt.Errorf("offload: key of %d bytes, want 1 to %d: %w", len(key), MaxKey, snug.ErrConfig)
+	case !utf8.ValidString(key):
+		return fmt.Errorf("offload: key %q is not UTF-8: %w", key, snug.ErrConfig)
+	}
+	return nil
+}
+
+// stalled adds the time since start to the statistics.
+func (s *Store) stalled(start time.Time) { s.stats.Stall += time.Since(start) }

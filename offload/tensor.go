@@ -1,0 +1,206 @@
+package offload
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
+
+// Tensor is a vector of T in a Store, cut into pages of equal length, the last
+// of which may be shorter. It is a handle: several may refer to one tensor.
+// Its methods may be called from many goroutines.
+type Tensor[T snug.Element] struct {
+	s   *Store
+	obj *object
+}
+
+// Create returns the tensor of n elements under name, in pages of pageLen
+// elements. A new one holds zeros and takes no memory or disk until it is
+// used; an existing one must have the same element type, length and page
+// length.
+//
+// Errors: [snug.ErrConfig] when name is not a valid key or names a blob,
+// [snug.ErrDType] when the tensor has another element type, and
+// [snug.ErrShape] when n is negative, pageLen is not positive or above
+// [MaxPage] bytes, there are more than [MaxPages] pages, or the tensor has
+// other lengths.
+func Create[T snug.Element](s *Store, name string, n, pageLen int) (*Tensor[T], error) {
+	dt := snug.DTypeOf[T]()
+	if err := checkTensor(name, dt, n, pageLen); err != nil {
+		return nil, err
+	}
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	obj, ok := s.objects[name]
+	if !ok {
+		obj = newTensor(name, dt, n, pageLen)
+		s.add(obj)
+		return &Tensor[T]{s, obj}, nil
+	}
+	if err := obj.check(dt); err != nil {
+		return nil, err
+	}
+	if obj.n != n || obj.pageLen != pageLen {
+		return nil, fmt.Errorf("offload: tensor %q has %d elements in pages of %d, not %d in pages of %d: %w", name, obj.n, obj.pageLen, n, pageLen, snug.ErrShape)
+	}
+	return &Tensor[T]{s, obj}, nil
+}
+
+// Lookup returns the tensor under name. Errors: [snug.ErrConfig] when there is
+// none or name is a blob, [snug.ErrDType] when it has another element type.
+func Lookup[T snug.Element](s *Store, name string) (*Tensor[T], error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	obj, ok := s.objects[name]
+	if !ok {
+		return nil, fmt.Errorf("offload: there is no tensor %q: %w", name, snug.ErrConfig)
+	}
+	if err := obj.check(snug.DTypeOf[T]()); err != nil {
+		return nil, err
+	}
+	return &Tensor[T]{s, obj}, nil
+}
+
+// check reports whether obj is a tensor of dt.
+func (obj *object) check(dt snug.DType) error {
+	switch obj.dtype {
+	case dt:
+		return nil
+	case 0:
+		return fmt.Errorf("offload: %q is a blob, not a tensor: %w", obj.name, snug.ErrConfig)
+	}
+	return fmt.Errorf("offload: tensor %q holds %s, not %s: %w", obj.name, obj.dtype, dt, snug.ErrDType)
+}
+
+func checkTensor(name string, dt snug.DType, n, pageLen int) error {
+	if err := checkKey(name); err != nil {
+		return err
+	}
+	size := dt.Size()
+	switch {
+	case size == 0:
+		return fmt.Errorf("offload: tensor %q of element type %d: %w", name, dt, snug.ErrDType)
+	case n < 0 || n > math.MaxInt/size:
+		return fmt.Errorf("offload: tensor %q of %d elements: %w", name, n, snug.ErrShape)
+	case pageLen < 1 || pageLen > MaxPage/size:
+		return fmt.Errorf("offload: tensor %q in pages of %d elements, want 1 to %d: %w", name, pageLen, MaxPage/size, snug.ErrShape)
+	case pageCount(n, pageLen) > MaxPages:
+		return fmt.Errorf("offload: tensor %q in %d pages, want %d at most: %w", name, pageCount(n, pageLen), MaxPages, snug.ErrShape)
+	}
+	return nil
+}
+
+// pageCount returns how many pages hold n elements.
+func pageCount(n, pageLen int) int {
+	count := n / pageLen
+	if n%pageLen != 0 {
+		count++
+	}
+	return count
+}
+
+// Len returns the number of elements.
+func (t *Tensor[T]) Len() int { return t.obj.n }
+
+// PageLen returns the elements of every page but the last.
+func (t *Tensor[T]) PageLen() int { return t.obj.pageLen }
+
+// Pages returns the number of pages.
+func (t *Tensor[T]) Pages() int { return len(t.obj.pages) }
+
+// Page is a pinned page of a tensor.
+type Page[T snug.Element] struct {
+	// Data are the page's elements, at a multiple of 64 bytes. They stay in
+	// place until Unpin, and all pins of the page share them.
+	Data []T
+	s    *Store
+	p    *page
+}
+
+// Pin brings page number page into memory and holds it there until
+// [Page.Unpin]. It waits and fails as [Store.Acquire] does, and with
+// ctx's error when ctx ends before the transfer of this page has begun. A
+// page in memory costs no allocation.
+func (t *Tensor[T]) Pin(ctx context.Context, page int) (Page[T], error) {
+	return t.pin(ctx, page, false)
+}
+
+func (t *Tensor[T]) pin(ctx context.Context, i int, overwrite bool) (Page[T], error) {
+	if i < 0 || i >= len(t.obj.pages) {
+		return Page[T]{}, fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", i, t.obj.name, len(t.obj.pages), snug.ErrShape)
+	}
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	p := &t.obj.pages[i]
+	if err := t.s.pin(ctx, p, overwrite); err != nil {
+		return Page[T]{}, err
+	}
+	data := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p.buf))), min(t.obj.pageLen, t.obj.n-i*t.obj.pageLen))
+	return Page[T]{Data: data, s: t.s, p: p}, nil
+}
+
+// Unpin ends the use of Data. dirty says that elements may have changed; they
+// become durable with the next [Store.Commit]. The error wraps
+// [snug.ErrConfig] when the page is not pinned.
+func (p Page[T]) Unpin(dirty bool) error {
+	if p.s == nil {
+		return fmt.Errorf("offload: unpin of an empty Page: %w", snug.ErrConfig)
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	return p.s.unpin(p.p, dirty)
+}
+
+// Prefetch is [Store.Prefetch] for pages lo to hi-1. Pages that do not exist
+// are ignored.
+func (t *Tensor[T]) Prefetch(lo, hi int) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	for i := max(lo, 0); i < min(hi, len(t.obj.pages)); i++ {
+		t.s.hint(&t.obj.pages[i])
+	}
+}
+
+// ReadAt copies elements off to off+len(dst)-1 into dst, one page in memory at
+// a time. The error wraps [snug.ErrShape] when they are not all there; other
+// errors are those of [Tensor.Pin], and leave the elements of the pages before.
+func (t *Tensor[T]) ReadAt(dst []T, off int) error {
+	return t.walk(off, len(dst), false, func(data []T, done int) { copy(dst[done:], data) })
+}
+
+// WriteAt copies src to elements off to off+len(src)-1, one page in memory at
+// a time. A page that it covers is not read from disk. Errors are as for
+// ReadAt.
+func (t *Tensor[T]) WriteAt(src []T, off int) error {
+	return t.walk(off, len(src), true, func(data []T, done int) { copy(data, src[done:]) })
+}
+
+// walk calls do with the part of each page that lies in elements off to
+// off+n-1, after done elements.
+func (t *Tensor[T]) walk(off, n int, write bool, do func(data []T, done int)) error {
+	if off < 0 || n > t.obj.n || off > t.obj.n-n {
+		return fmt.Errorf("offload: elements %d to %d of tensor %q, which has %d: %w", off, off+n-1, t.obj.name, t.obj.n, snug.ErrShape)
+	}
+	for done := 0; done < n; {
+		i, lo := (off+done)/t.obj.pageLen, (off+done)%t.obj.pageLen
+		length := min(t.obj.pageLen, t.obj.n-i*t.obj.pageLen)
+		hi := min(length, lo+n-done)
+		page, err := t.pin(context.Background(), i, write && hi-lo == length)
+		if err != nil {
+			return err
+		}
+		do(page.Data[lo:hi], done)
+		if err := page.Unpin(write); err != nil {
+			return err
+		}
+		done += hi - lo
+	}
+	return nil
+}
