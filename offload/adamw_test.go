@@ -315,9 +315,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 		for range 3 {
 			step()
 		}
-		if allocs := testing.AllocsPerRun(10, step); !underRace {
-			require.Zero(t, allocs, pages)
-		}
+		kerneltest.NoAllocs(t, step)
 		require.NoError(t, s.Close())
 	}
 }

@@ -104,6 +104,10 @@ func finalLosses(t *testing.T, out string) (first, last float64) {
 // that was not.
 func TestKilledRunResumes(t *testing.T) {
 	text := textFile(t, 500)
+	kills := 4
+	if testing.Short() {
+		kills = 1
+	}
 	for _, off := range []string{"", "all"} {
 		args := []string{"-preset", "tiny", "-steps", "30", "-text", text, "-json", "-off", off, "-save-every", "1"}
 		_, out, errs := runArgs(append(args, "-checkpoint", t.TempDir())...)
@@ -112,7 +116,7 @@ func TestKilledRunResumes(t *testing.T) {
 
 		dir := t.TempDir()
 		args = append(args, "-checkpoint", dir)
-		for kill := range 4 {
+		for kill := range kills {
 			cmd := command(t, args...)
 			require.NoError(t, cmd.Start())
 			waitForStep(t, dir, 5*kill+3)
