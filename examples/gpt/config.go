@@ -31,7 +31,7 @@ var presets = []preset{
 		steps: 20, lr: 3e-3, lossRows: 16, chunk: 512, hostShare: 4, text: 1 << 20, heldOut: 8, sampled: 16,
 	}, {
 		name: "small", vocab: 1024, dim: 128, layers: 4, heads: 4, context: 128, microBatch: 1, window: 4,
-		steps: 200, lr: 3e-3, lossRows: 64, chunk: 4096, hostShare: 4, text: 4 << 20, heldOut: 16, sampled: 96,
+		steps: 200, lr: 1e-3, lossRows: 64, chunk: 4096, hostShare: 4, text: 4 << 20, heldOut: 16, sampled: 96,
 	}, {
 		name: "34m", vocab: 16384, dim: 512, layers: 8, heads: 8, context: 512, microBatch: 2, window: 4,
 		steps: 20, lr: 6e-4, lossRows: 64, chunk: 65536, hostShare: 16, text: 8 << 20, heldOut: 2, sampled: 16,

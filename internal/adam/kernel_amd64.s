@@ -23,7 +23,7 @@ TEXT ·updateAVX2(SB), NOSPLIT, $0-80
 	MOVQ         n+72(FP), SI
 
 loop:
-	CMPQ    SI, $0x10
+	CMPQ    SI, $+16
 	JLT     loopEnd
 	VMULPS  (BX), Y4, Y9
 	VMULPS  Y9, Y1, Y11
@@ -61,11 +61,11 @@ loop:
 	VSUBPS  Y10, Y11, Y11
 	VMULPS  Y8, Y11, Y11
 	VMOVUPS Y11, 32(AX)
-	ADDQ    $0x40, AX
-	ADDQ    $0x40, CX
-	ADDQ    $0x40, DX
-	ADDQ    $0x40, BX
-	SUBQ    $0x10, SI
+	ADDQ    $+64, AX
+	ADDQ    $+64, CX
+	ADDQ    $+64, DX
+	ADDQ    $+64, BX
+	SUBQ    $+16, SI
 	JMP     loop
 
 loopEnd:
@@ -91,7 +91,7 @@ TEXT ·updateAVX512(SB), NOSPLIT, $0-80
 	MOVQ         n+72(FP), SI
 
 loop:
-	CMPQ    SI, $0x10
+	CMPQ    SI, $+16
 	JLT     loopEnd
 	VMULPS  (BX), Z4, Z9
 	VMULPS  Z9, Z1, Z11
@@ -111,11 +111,11 @@ loop:
 	VSUBPS  Z10, Z11, Z11
 	VMULPS  Z8, Z11, Z11
 	VMOVUPS Z11, (AX)
-	ADDQ    $0x40, AX
-	ADDQ    $0x40, CX
-	ADDQ    $0x40, DX
-	ADDQ    $0x40, BX
-	SUBQ    $0x10, SI
+	ADDQ    $+64, AX
+	ADDQ    $+64, CX
+	ADDQ    $+64, DX
+	ADDQ    $+64, BX
+	SUBQ    $+16, SI
 	JMP     loop
 
 loopEnd:
