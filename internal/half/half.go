@@ -17,13 +17,48 @@ type Kernels struct {
 	F32ToBF16 func(dst []snug.BFloat16, src []float32)
 	F16ToF32  func(dst []float32, src []snug.Float16)
 	F32ToF16  func(dst []snug.Float16, src []float32)
+	BF16ToF16 func(dst []snug.Float16, src []snug.BFloat16)
+	F16ToBF16 func(dst []snug.BFloat16, src []snug.Float16)
 }
 
 // Registry holds the conversions of every tier.
 var Registry cpu.Registry[Kernels]
 
+// Streams holds conversions that keep dst out of the caches where they can: for
+// results that caches would not hold until they are read.
+var Streams cpu.Registry[Kernels]
+
+// StreamBytes is the size of a whole result from which on Streams is faster.
+const StreamBytes = 16 << 20
+
 func init() {
-	Registry.Add(cpu.Go, Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16})
+	Registry.Add(cpu.Go, reference)
+	Streams.Add(cpu.Go, reference)
+}
+
+var reference = Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16, bf16ToF16, f16ToBF16}
+
+// Convert converts elements lo to hi-1 of src, a host view, to the other
+// floating-point type of dst, with Streams if stream.
+func Convert(dst, src snug.View, lo, hi int, stream bool) {
+	k := Registry.Best()
+	if stream {
+		k = Streams.Best()
+	}
+	switch from, to := src.DType(), dst.DType(); {
+	case from == snug.F32 && to == snug.F16:
+		k.F32ToF16(dst.Float16s()[lo:hi], src.Float32s()[lo:hi])
+	case from == snug.F32 && to == snug.BF16:
+		k.F32ToBF16(dst.BFloat16s()[lo:hi], src.Float32s()[lo:hi])
+	case from == snug.F16 && to == snug.F32:
+		k.F16ToF32(dst.Float32s()[lo:hi], src.Float16s()[lo:hi])
+	case from == snug.F16 && to == snug.BF16:
+		k.F16ToBF16(dst.BFloat16s()[lo:hi], src.Float16s()[lo:hi])
+	case from == snug.BF16 && to == snug.F32:
+		k.BF16ToF32(dst.Float32s()[lo:hi], src.BFloat16s()[lo:hi])
+	case from == snug.BF16 && to == snug.F16:
+		k.BF16ToF16(dst.Float16s()[lo:hi], src.BFloat16s()[lo:hi])
+	}
 }
 
 // Chunk is the number of elements that a caller should convert at a time when
@@ -83,6 +118,22 @@ func f32ToF16(dst []snug.Float16, src []float32) {
 	dst = dst[:len(src)]
 	for i, x := range src {
 		dst[i] = Float32ToF16(x)
+	}
+}
+
+// float32 holds both 16-bit types exactly, so these round once.
+
+func bf16ToF16(dst []snug.Float16, src []snug.BFloat16) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = Float32ToF16(x.Float32())
+	}
+}
+
+func f16ToBF16(dst []snug.BFloat16, src []snug.Float16) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		dst[i] = snug.ToBFloat16(F16ToFloat32(x))
 	}
 }
 

@@ -11,42 +11,73 @@ import (
 
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
-		BF16ToF32: widen(bf16ToF32AVX2, bf16ToF32),
-		F32ToBF16: narrow(f32ToBF16AVX2, f32ToBF16),
-		F16ToF32:  widen(f16ToF32AVX2, f16ToF32),
-		F32ToF16:  narrow(f32ToF16AVX2, f32ToF16),
+		BF16ToF32: cached(bf16ToF32AVX2, bf16ToF32),
+		F32ToBF16: cached(f32ToBF16AVX2, f32ToBF16),
+		F16ToF32:  cached(f16ToF32AVX2, f16ToF32),
+		F32ToF16:  cached(f32ToF16AVX2, f32ToF16),
+		BF16ToF16: cached(bf16ToF16AVX2, bf16ToF16),
+		F16ToBF16: cached(f16ToBF16AVX2, f16ToBF16),
+	})
+	Streams.Add(cpu.AVX2, Kernels{
+		BF16ToF32: streamed(bf16ToF32StreamAVX2, bf16ToF32),
+		F32ToBF16: streamed(f32ToBF16StreamAVX2, f32ToBF16),
+		F16ToF32:  streamed(f16ToF32StreamAVX2, f16ToF32),
+		F32ToF16:  streamed(f32ToF16StreamAVX2, f32ToF16),
+		BF16ToF16: streamed(bf16ToF16StreamAVX2, bf16ToF16),
+		F16ToBF16: streamed(f16ToBF16StreamAVX2, f16ToBF16),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
-		BF16ToF32: widen(bf16ToF32AVX512, bf16ToF32),
-		F32ToBF16: narrow(f32ToBF16AVX512, f32ToBF16),
-		F16ToF32:  widen(f16ToF32AVX512, f16ToF32),
-		F32ToF16:  narrow(f32ToF16AVX512, f32ToF16),
+		BF16ToF32: cached(bf16ToF32AVX512, bf16ToF32),
+		F32ToBF16: cached(f32ToBF16AVX512, f32ToBF16),
+		F16ToF32:  cached(f16ToF32AVX512, f16ToF32),
+		F32ToF16:  cached(f32ToF16AVX512, f32ToF16),
+		BF16ToF16: cached(bf16ToF16AVX512, bf16ToF16),
+		F16ToBF16: cached(f16ToBF16AVX512, f16ToBF16),
+	})
+	Streams.Add(cpu.AVX512, Kernels{
+		BF16ToF32: streamed(bf16ToF32StreamAVX512, bf16ToF32),
+		F32ToBF16: streamed(f32ToBF16StreamAVX512, f32ToBF16),
+		F16ToF32:  streamed(f16ToF32StreamAVX512, f16ToF32),
+		F32ToF16:  streamed(f32ToF16StreamAVX512, f32ToF16),
+		BF16ToF16: streamed(bf16ToF16StreamAVX512, bf16ToF16),
+		F16ToBF16: streamed(f16ToBF16StreamAVX512, f16ToBF16),
 	})
 }
 
-// step is what the assembly converts at a time; the Go loops convert the rest.
-const step = 16
+// step is what the assembly converts at a time, and align the bytes to which it
+// wants dst aligned when it streams; the Go loops convert the rest.
+const (
+	step  = 16
+	align = 64
+)
 
-// widen makes a conversion to float32 of an assembly loop and a Go loop.
-func widen[T snug.Float16 | snug.BFloat16](fast func(dst *float32, src *uint16, n int), rest func([]float32, []T)) func([]float32, []T) {
-	return func(dst []float32, src []T) {
+// word is what assembly takes for an element.
+type word interface{ float32 | uint16 }
+
+// cached makes a conversion of an assembly loop and a Go loop.
+func cached[D, S snug.Element, WD, WS word](fast func(dst *WD, src *WS, n int), rest func([]D, []S)) func([]D, []S) {
+	return func(dst []D, src []S) {
 		n := len(src) / step * step
 		if n > 0 {
 			_ = dst[n-1]
-			fast(&dst[0], (*uint16)(unsafe.Pointer(&src[0])), n)
+			fast((*WD)(unsafe.Pointer(&dst[0])), (*WS)(unsafe.Pointer(&src[0])), n)
 		}
 		rest(dst[n:], src[n:])
 	}
 }
 
-// narrow makes a conversion from float32 of an assembly loop and a Go loop.
-func narrow[T snug.Float16 | snug.BFloat16](fast func(dst *uint16, src *float32, n int), rest func([]T, []float32)) func([]T, []float32) {
-	return func(dst []T, src []float32) {
-		n := len(src) / step * step
-		if n > 0 {
-			_ = dst[n-1]
-			fast((*uint16)(unsafe.Pointer(&dst[0])), &src[0], n)
-		}
-		rest(dst[n:], src[n:])
+// streamed is cached for a loop with an aligned dst.
+func streamed[D, S snug.Element, WD, WS word](fast func(dst *WD, src *WS, n int), rest func([]D, []S)) func([]D, []S) {
+	whole := cached(fast, rest)
+	return func(dst []D, src []S) {
+		n := min(unaligned(dst), len(src))
+		rest(dst[:n], src[:n])
+		whole(dst[n:], src[n:])
 	}
+}
+
+// unaligned returns how many elements lie before the first aligned one.
+func unaligned[T snug.Element](x []T) int {
+	address := uintptr(unsafe.Pointer(unsafe.SliceData(x)))
+	return int(-address%align) / int(unsafe.Sizeof(*new(T)))
 }

@@ -146,7 +146,6 @@ func BenchmarkConvert(b *testing.B) {
 // Every length and alignment gives the Go tier's bits and touches nothing
 // else.
 func TestEveryLength(t *testing.T) {
-	ref := Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16}
 	rng := rand.New(rand.NewPCG(7, 8))
 	src := make([]float32, 140)
 	for i := range src {
@@ -158,19 +157,19 @@ func TestEveryLength(t *testing.T) {
 			in := src[lo : lo+n]
 			h, wantH := make([]snug.Float16, n+lo+1), make([]snug.Float16, n+lo+1)
 			k.F32ToF16(h[lo:lo+n], in)
-			ref.F32ToF16(wantH[lo:lo+n], in)
+			reference.F32ToF16(wantH[lo:lo+n], in)
 			require.Equal(t, wantH, h, "%v %d", tier, n)
 			b, wantB := make([]snug.BFloat16, n+lo+1), make([]snug.BFloat16, n+lo+1)
 			k.F32ToBF16(b[lo:lo+n], in)
-			ref.F32ToBF16(wantB[lo:lo+n], in)
+			reference.F32ToBF16(wantB[lo:lo+n], in)
 			require.Equal(t, wantB, b, "%v %d", tier, n)
 
 			f, wantF := make([]float32, n+lo+1), make([]float32, n+lo+1)
 			k.F16ToF32(f[lo:lo+n], h[lo:lo+n])
-			ref.F16ToF32(wantF[lo:lo+n], h[lo:lo+n])
+			reference.F16ToF32(wantF[lo:lo+n], h[lo:lo+n])
 			requireBits(t, wantF, f)
 			k.BF16ToF32(f[lo:lo+n], b[lo:lo+n])
-			ref.BF16ToF32(wantF[lo:lo+n], b[lo:lo+n])
+			reference.BF16ToF32(wantF[lo:lo+n], b[lo:lo+n])
 			requireBits(t, wantF, f)
 		}
 	}

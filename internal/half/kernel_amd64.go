@@ -5,25 +5,97 @@
 package half
 
 //go:noescape
-func f16ToF32AVX2(dst *float32, src *uint16, n int)
-
-//go:noescape
 func f32ToF16AVX2(dst *uint16, src *float32, n int)
 
+// dst is aligned to 64 bytes.
+//
 //go:noescape
-func bf16ToF32AVX2(dst *float32, src *uint16, n int)
+func f32ToF16StreamAVX2(dst *uint16, src *float32, n int)
 
 //go:noescape
 func f32ToBF16AVX2(dst *uint16, src *float32, n int)
 
+// dst is aligned to 64 bytes.
+//
 //go:noescape
-func f16ToF32AVX512(dst *float32, src *uint16, n int)
+func f32ToBF16StreamAVX2(dst *uint16, src *float32, n int)
+
+//go:noescape
+func f16ToF32AVX2(dst *float32, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func f16ToF32StreamAVX2(dst *float32, src *uint16, n int)
+
+//go:noescape
+func f16ToBF16AVX2(dst *uint16, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func f16ToBF16StreamAVX2(dst *uint16, src *uint16, n int)
+
+//go:noescape
+func bf16ToF32AVX2(dst *float32, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func bf16ToF32StreamAVX2(dst *float32, src *uint16, n int)
+
+//go:noescape
+func bf16ToF16AVX2(dst *uint16, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func bf16ToF16StreamAVX2(dst *uint16, src *uint16, n int)
 
 //go:noescape
 func f32ToF16AVX512(dst *uint16, src *float32, n int)
 
+// dst is aligned to 64 bytes.
+//
 //go:noescape
-func bf16ToF32AVX512(dst *float32, src *uint16, n int)
+func f32ToF16StreamAVX512(dst *uint16, src *float32, n int)
 
 //go:noescape
 func f32ToBF16AVX512(dst *uint16, src *float32, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func f32ToBF16StreamAVX512(dst *uint16, src *float32, n int)
+
+//go:noescape
+func f16ToF32AVX512(dst *float32, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func f16ToF32StreamAVX512(dst *float32, src *uint16, n int)
+
+//go:noescape
+func f16ToBF16AVX512(dst *uint16, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func f16ToBF16StreamAVX512(dst *uint16, src *uint16, n int)
+
+//go:noescape
+func bf16ToF32AVX512(dst *float32, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func bf16ToF32StreamAVX512(dst *float32, src *uint16, n int)
+
+//go:noescape
+func bf16ToF16AVX512(dst *uint16, src *uint16, n int)
+
+// dst is aligned to 64 bytes.
+//
+//go:noescape
+func bf16ToF16StreamAVX512(dst *uint16, src *uint16, n int)

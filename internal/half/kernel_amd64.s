@@ -4,29 +4,6 @@
 
 #include "textflag.h"
 
-// func f16ToF32AVX2(dst *float32, src *uint16, n int)
-// Requires: AVX, F16C
-TEXT ·f16ToF32AVX2(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ n+16(FP), DX
-
-loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VCVTPH2PS (CX), Y0
-	VMOVUPS   Y0, (AX)
-	VCVTPH2PS 16(CX), Y0
-	VMOVUPS   Y0, 32(AX)
-	ADDQ      $0x40, AX
-	ADDQ      $0x20, CX
-	SUBQ      $0x10, DX
-	JMP       loop
-
-done:
-	VZEROUPPER
-	RET
-
 // func f32ToF16AVX2(dst *uint16, src *float32, n int)
 // Requires: AVX, F16C
 TEXT ·f32ToF16AVX2(SB), NOSPLIT, $0-24
@@ -35,43 +12,46 @@ TEXT ·f32ToF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
+	CMPQ      DX, $+16
+	JLT       loopEnd
 	VMOVUPS   (CX), Y0
-	VCVTPS2PH $0x00, Y0, (AX)
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVUPS   X0, (AX)
 	VMOVUPS   32(CX), Y0
-	VCVTPS2PH $0x00, Y0, 16(AX)
-	ADDQ      $0x20, AX
-	ADDQ      $0x40, CX
-	SUBQ      $0x10, DX
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVUPS   X0, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
 	VZEROUPPER
 	RET
 
-// func bf16ToF32AVX2(dst *float32, src *uint16, n int)
-// Requires: AVX, AVX2
-TEXT ·bf16ToF32AVX2(SB), NOSPLIT, $0-24
+// func f32ToF16StreamAVX2(dst *uint16, src *float32, n int)
+// Requires: AVX, F16C, MMX+
+TEXT ·f32ToF16StreamAVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
 	MOVQ n+16(FP), DX
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VPMOVZXWD (CX), Y0
-	VPSLLD    $0x10, Y0, Y0
-	VMOVDQU   Y0, (AX)
-	VPMOVZXWD 16(CX), Y0
-	VPSLLD    $0x10, Y0, Y0
-	VMOVDQU   Y0, 32(AX)
-	ADDQ      $0x40, AX
-	ADDQ      $0x20, CX
-	SUBQ      $0x10, DX
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVNTPS  X0, (AX)
+	VMOVUPS   32(CX), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVNTPS  X0, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -92,9 +72,9 @@ TEXT ·f32ToBF16AVX2(SB), NOSPLIT, $0-24
 	VPBROADCASTD X2, Y2
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VMOVDQU   (CX), Y3
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y3
 	VPSRLD    $0x10, Y3, Y4
 	VPAND     Y0, Y4, Y5
 	VPADDD    Y1, Y5, Y5
@@ -102,46 +82,339 @@ loop:
 	VPSRLD    $0x10, Y5, Y5
 	VPOR      Y2, Y4, Y4
 	VCMPPS    $0x03, Y3, Y3, Y3
-	VBLENDVPS Y3, Y4, Y5, Y3
-	VMOVDQU   32(CX), Y4
-	VPSRLD    $0x10, Y4, Y5
-	VPAND     Y0, Y5, Y6
-	VPADDD    Y1, Y6, Y6
-	VPADDD    Y4, Y6, Y6
-	VPSRLD    $0x10, Y6, Y6
-	VPOR      Y2, Y5, Y5
-	VCMPPS    $0x03, Y4, Y4, Y4
-	VBLENDVPS Y4, Y5, Y6, Y4
-	VPACKUSDW Y4, Y3, Y3
-	VPERMQ    $0xd8, Y3, Y3
-	VMOVDQU   Y3, (AX)
-	ADDQ      $0x20, AX
-	ADDQ      $0x40, CX
-	SUBQ      $0x10, DX
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVUPS   X5, (AX)
+	VMOVUPS   32(CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVUPS   X5, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
 	VZEROUPPER
 	RET
 
-// func f16ToF32AVX512(dst *float32, src *uint16, n int)
-// Requires: AVX, AVX512F
-TEXT ·f16ToF32AVX512(SB), NOSPLIT, $0-24
+// func f32ToBF16StreamAVX2(dst *uint16, src *float32, n int)
+// Requires: AVX, AVX2, MMX+, SSE2
+TEXT ·f32ToBF16StreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	MOVD         BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, BX
+	MOVD         BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	MOVD         BX, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVNTPS  X5, (AX)
+	VMOVUPS   32(CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVNTPS  X5, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func f16ToF32AVX2(dst *float32, src *uint16, n int)
+// Requires: AVX, F16C
+TEXT ·f16ToF32AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
 	MOVQ n+16(FP), DX
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VCVTPH2PS (CX), Z0
-	VMOVUPS   Z0, (AX)
-	ADDQ      $0x40, AX
-	ADDQ      $0x20, CX
-	SUBQ      $0x10, DX
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Y0
+	VMOVUPS   Y0, (AX)
+	VCVTPH2PS 16(CX), Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f16ToF32StreamAVX2(dst *float32, src *uint16, n int)
+// Requires: AVX, F16C, MMX+
+TEXT ·f16ToF32StreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Y0
+	VMOVNTPS  Y0, (AX)
+	VCVTPH2PS 16(CX), Y0
+	VMOVNTPS  Y0, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func f16ToBF16AVX2(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX2, F16C, SSE2
+TEXT ·f16ToBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	MOVD         BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, BX
+	MOVD         BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	MOVD         BX, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVUPS   X5, (AX)
+	VCVTPH2PS 16(CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVUPS   X5, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f16ToBF16StreamAVX2(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX2, F16C, MMX+, SSE2
+TEXT ·f16ToBF16StreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	MOVD         BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, BX
+	MOVD         BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, BX
+	MOVD         BX, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVNTPS  X5, (AX)
+	VCVTPH2PS 16(CX), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVNTPS  X5, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func bf16ToF32AVX2(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX2
+TEXT ·bf16ToF32AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func bf16ToF32StreamAVX2(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·bf16ToF32StreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVNTPS  Y0, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVNTPS  Y0, 32(AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func bf16ToF16AVX2(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX2, F16C
+TEXT ·bf16ToF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVUPS   X0, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVUPS   X0, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func bf16ToF16StreamAVX2(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·bf16ToF16StreamAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVNTPS  X0, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVNTPS  X0, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -153,38 +426,40 @@ TEXT ·f32ToF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ n+16(FP), DX
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
+	CMPQ      DX, $+16
+	JLT       loopEnd
 	VMOVUPS   (CX), Z0
-	VCVTPS2PH $0x00, Z0, (AX)
-	ADDQ      $0x20, AX
-	ADDQ      $0x40, CX
-	SUBQ      $0x10, DX
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
 	VZEROUPPER
 	RET
 
-// func bf16ToF32AVX512(dst *float32, src *uint16, n int)
-// Requires: AVX, AVX512F
-TEXT ·bf16ToF32AVX512(SB), NOSPLIT, $0-24
+// func f32ToF16StreamAVX512(dst *uint16, src *float32, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·f32ToF16StreamAVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
 	MOVQ n+16(FP), DX
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VPMOVZXWD (CX), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VMOVDQU32 Z0, (AX)
-	ADDQ      $0x40, AX
-	ADDQ      $0x20, CX
-	SUBQ      $0x10, DX
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVNTPS  Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
+	SFENCE
 	VZEROUPPER
 	RET
 
@@ -202,9 +477,123 @@ TEXT ·f32ToBF16AVX512(SB), NOSPLIT, $0-24
 	VPBROADCASTD BX, Z2
 
 loop:
-	CMPQ      DX, $0x10
-	JLT       done
-	VMOVDQU32 (CX), Z3
+	CMPQ    DX, $+16
+	JLT     loopEnd
+	VMOVUPS (CX), Z3
+	VPSRLD  $0x10, Z3, Z4
+	VPANDD  Z0, Z4, Z5
+	VPADDD  Z1, Z5, Z5
+	VPADDD  Z3, Z5, Z5
+	VPSRLD  $0x10, Z5, Z5
+	VCMPPS  $0x03, Z3, Z3, K1
+	VPORD   Z2, Z4, K1, Z5
+	VPMOVDW Z5, Y5
+	VMOVUPS Y5, (AX)
+	ADDQ    $+32, AX
+	ADDQ    $+64, CX
+	SUBQ    $+16, DX
+	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToBF16StreamAVX512(dst *uint16, src *float32, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·f32ToBF16StreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x00007fff, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x00000040, BX
+	VPBROADCASTD BX, Z2
+
+loop:
+	CMPQ     DX, $+16
+	JLT      loopEnd
+	VMOVUPS  (CX), Z3
+	VPSRLD   $0x10, Z3, Z4
+	VPANDD   Z0, Z4, Z5
+	VPADDD   Z1, Z5, Z5
+	VPADDD   Z3, Z5, Z5
+	VPSRLD   $0x10, Z5, Z5
+	VCMPPS   $0x03, Z3, Z3, K1
+	VPORD    Z2, Z4, K1, Z5
+	VPMOVDW  Z5, Y5
+	VMOVNTPS Y5, (AX)
+	ADDQ     $+32, AX
+	ADDQ     $+64, CX
+	SUBQ     $+16, DX
+	JMP      loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func f16ToF32AVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·f16ToF32AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f16ToF32StreamAVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·f16ToF32StreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Z0
+	VMOVNTPS  Z0, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func f16ToBF16AVX512(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·f16ToBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x00007fff, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x00000040, BX
+	VPBROADCASTD BX, Z2
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Z3
 	VPSRLD    $0x10, Z3, Z4
 	VPANDD    Z0, Z4, Z5
 	VPADDD    Z1, Z5, Z5
@@ -212,12 +601,141 @@ loop:
 	VPSRLD    $0x10, Z5, Z5
 	VCMPPS    $0x03, Z3, Z3, K1
 	VPORD     Z2, Z4, K1, Z5
-	VPMOVDW   Z5, (AX)
-	ADDQ      $0x20, AX
-	ADDQ      $0x40, CX
-	SUBQ      $0x10, DX
+	VPMOVDW   Z5, Y5
+	VMOVUPS   Y5, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
 	JMP       loop
 
-done:
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f16ToBF16StreamAVX512(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·f16ToBF16StreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x00007fff, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x00000040, BX
+	VPBROADCASTD BX, Z2
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Z3
+	VPSRLD    $0x10, Z3, Z4
+	VPANDD    Z0, Z4, Z5
+	VPADDD    Z1, Z5, Z5
+	VPADDD    Z3, Z5, Z5
+	VPSRLD    $0x10, Z5, Z5
+	VCMPPS    $0x03, Z3, Z3, K1
+	VPORD     Z2, Z4, K1, Z5
+	VPMOVDW   Z5, Y5
+	VMOVNTPS  Y5, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func bf16ToF32AVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·bf16ToF32AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVUPS   Z0, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func bf16ToF32StreamAVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·bf16ToF32StreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVNTPS  Z0, (AX)
+	ADDQ      $+64, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func bf16ToF16AVX512(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·bf16ToF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func bf16ToF16StreamAVX512(dst *uint16, src *uint16, n int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·bf16ToF16StreamAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ n+16(FP), DX
+
+loop:
+	CMPQ      DX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVNTPS  Y0, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+32, CX
+	SUBQ      $+16, DX
+	JMP       loop
+
+loopEnd:
+	SFENCE
 	VZEROUPPER
 	RET

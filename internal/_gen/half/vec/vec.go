@@ -1,0 +1,113 @@
+// Package vec has what the generators of loops over vectors share: the two
+// instruction sets, the parallel pointers of a loop, and the element types.
+package vec
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/gotypes"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Set is a vector instruction set.
+type Set struct {
+	Name     string
+	Lanes    int // float32 values of a register
+	Register func() reg.VecVirtual
+}
+
+// Sets are those that kernels are generated for.
+var (
+	AVX2   = Set{"AVX2", 8, YMM}
+	AVX512 = Set{"AVX512", 16, ZMM}
+	Sets   = []Set{AVX2, AVX512}
+)
+
+// Bytes returns the size of a register.
+func (s Set) Bytes() int { return 4 * s.Lanes }
+
+// Wide reports whether s is AVX-512.
+func (s Set) Wide() bool { return s.Lanes == 16 }
+
+// Broadcast returns a float32 parameter in every lane.
+func (s Set) Broadcast(param gotypes.Component) reg.VecVirtual {
+	basic, err := param.Resolve()
+	if err != nil {
+		panic(err)
+	}
+	r := s.Register()
+	VBROADCASTSS(basic.Addr, r)
+	return r
+}
+
+// Constant returns 32 bits in every lane.
+func (s Set) Constant(bits uint32) reg.VecVirtual {
+	word, r := GP32(), s.Register()
+	MOVL(U32(bits), word)
+	if s.Wide() {
+		VPBROADCASTD(word, r)
+	} else {
+		x := XMM()
+		MOVD(word, x)
+		VPBROADCASTD(x, r)
+	}
+	return r
+}
+
+// Zero returns a register of zeros.
+func (s Set) Zero() reg.VecVirtual {
+	r := s.Register()
+	if s.Wide() {
+		VPXORD(r, r, r)
+	} else {
+		VXORPS(r, r, r)
+	}
+	return r
+}
+
+// And returns a & b.
+func (s Set) And(a, b reg.VecVirtual) reg.VecVirtual {
+	r := s.Register()
+	if s.Wide() {
+		VPANDD(a, b, r)
+	} else {
+		VPAND(a, b, r)
+	}
+	return r
+}
+
+// Pointer is a pointer parameter that goes through a vector.
+type Pointer struct {
+	reg  reg.Register
+	size int // of an element
+}
+
+// Point loads a pointer parameter to elements of size bytes.
+func Point(param string, size int) Pointer { return Pointer{Load(Param(param), GP64()), size} }
+
+// At returns the operand i elements on.
+func (p Pointer) At(i int) Mem { return Mem{Base: p.reg, Disp: i * p.size} }
+
+// Advance adds n elements.
+func (p Pointer) Advance(n int) { ADDQ(I32(int32(n*p.size)), p.reg) }
+
+// Loop repeats body for step elements while n, which it counts down, has as
+// many left, and moves the pointers along.
+func Loop(label string, n reg.Register, step int, pointers []Pointer, body func()) {
+	Label(label)
+	CMPQ(n, I32(int32(step)))
+	JLT(LabelRef(label + "End"))
+	body()
+	for _, p := range pointers {
+		p.Advance(step)
+	}
+	SUBQ(I32(int32(step)), n)
+	JMP(LabelRef(label))
+	Label(label + "End")
+}
+
+// End ends a function.
+func End() {
+	VZEROUPPER()
+	RET()
+}
