@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // pieces is the number of ranges that a gradient is split into to look for
@@ -106,23 +107,11 @@ var inspectTask = cpu.NewTask(func(j *inspectJob, piece int) {
 		return
 	}
 	start, hi := cpu.Chunk(j.g.Len(), pieceSize(j.g.Len()), piece)
-	scratch := tiles.Get(half.Chunk)
-	defer tiles.Put(scratch)
-	for lo := start; lo < hi; lo += half.Chunk {
-		tile := (*scratch)[:min(half.Chunk, hi-lo)]
-		half.Load(tile, j.g, lo)
-		if i := firstNonFinite(tile); i >= 0 {
-			record[0], record[1], record[2] = j.param, int32(lo+i-start), int32(math.Float32bits(tile[i]))
-			return
-		}
+	i := sweep.FirstNotBelow(j.g, start, hi, 1, sweep.Infinity)
+	if i < 0 {
+		return
 	}
+	var value [1]float32
+	half.Load(value[:], j.g, i)
+	record[0], record[1], record[2] = j.param, int32(i-start), int32(math.Float32bits(value[0]))
 })
-
-func firstNonFinite(x []float32) int {
-	for i, v := range x {
-		if v-v != 0 {
-			return i
-		}
-	}
-	return -1
-}

@@ -4,12 +4,13 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // Add computes the residual addition out[i] = a[i] + b[i], in float32 and
 // rounded once. Its backward pass hands the gradient of out to both a and b.
 //
-// All have one length. out may be a or b. Each worker holds 32 KiB.
+// All have one length. out may be a or b. Each worker holds 16 KiB.
 func Add[V snug.Vector](out, a, b V) error {
 	return add(snug.ViewOf(out), snug.ViewOf(a), snug.ViewOf(b))
 }
@@ -45,20 +46,18 @@ func (j *addJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-// addLen is how many elements an item adds.
-const addLen = 4 << 10
-
-func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), addLen), *j) }
+func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
 
 var addTask = cpu.NewTask(func(j *addJob, item int) {
-	lo, hi := cpu.Chunk(j.out.Len(), addLen, item)
-	buf := scratch.Get(2 * (hi - lo))
+	k := vexp.Registry.Best()
+	buf := scratch.Get(2 * blockCols)
 	defer scratch.Put(buf)
-	a := load(cut(buf, 0, hi-lo), j.a, lo)
-	b := load(cut(buf, 1, hi-lo), j.b, lo)
-	out := target(a, j.out, lo)
-	for i, x := range a {
-		out[i] = x + b[i]
+	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
+		n := min(blockCols, end-lo)
+		a := load(cut(buf, 0, n), j.a, lo)
+		b := load(cut(buf, 1, n), j.b, lo)
+		out := target(a, j.out, lo)
+		k.Add(out, a, b)
+		store(j.out, lo, out)
 	}
-	store(j.out, lo, out)
 })

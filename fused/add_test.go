@@ -13,7 +13,7 @@ func TestAddIsRoundedOnce(t *testing.T) {
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
 			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
-				for _, n := range []int{0, 1, 7, addLen - 1, addLen, 2*addLen + 3} {
+				for _, n := range []int{0, 1, 7, blockCols - 1, blockCols, itemLen + blockCols + 3} {
 					rng := newRand(uint64(n))
 					a, b := normals(rng, dt, n, 0, 1), normals(rng, dt, n, 0, 100)
 					if n > 6 {

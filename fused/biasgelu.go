@@ -4,6 +4,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // BiasGELU adds a bias to each row and applies GELU in the tanh approximation
@@ -19,7 +20,7 @@ import (
 // Aliasing: out may be x, when no backward pass follows. The float32 tanh is
 // within 2e-7 of the true one, gelu(z) within 1.2e-7·max(1, |z|) and the
 // derivative of the backward pass within 2e-7. gelu(−Inf) is −0, the limit. Each
-// worker holds 2·cols float32.
+// worker holds 16 KiB.
 func BiasGELU[V snug.Vector](out, x, bias V) error {
 	return biasGELU(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
 }
@@ -36,7 +37,7 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 // column. When the bias is frozen, dbias and ws may be empty. ws has at least
 // BiasGELUWorkspaceLen(rows, cols) elements.
 //
-// Aliasing: dx may be dy or x. Each worker holds 4·cols float32.
+// Aliasing: dx may be dy or x. Each worker holds 32 KiB.
 func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
 	return biasGELUBackward(snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
@@ -130,17 +131,19 @@ func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
 func (j *biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
 
 var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
-	buf := scratch.Get(2 * j.cols)
+	k := vexp.Registry.Best()
+	buf := scratch.Get(2 * blockCols)
 	defer scratch.Put(buf)
-	bias := load(cut(buf, 0, j.cols), j.bias, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
-	for r := lo; r < hi; r++ {
-		x := load(cut(buf, 1, j.cols), j.x, r*j.cols)
-		out := target(x, j.out, r*j.cols)
-		for i, v := range x {
-			out[i] = gelu(v + bias[i])
+	for c := 0; c < j.cols; c += blockCols {
+		n := min(blockCols, j.cols-c)
+		bias := load(cut(buf, 0, n), j.bias, c)
+		for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
+			x := load(cut(buf, 1, n), j.x, at)
+			out := target(x, j.out, at)
+			k.GELU(out, x, bias)
+			store(j.out, at, out)
 		}
-		store(j.out, r*j.cols, out)
 	}
 })
 
@@ -170,24 +173,29 @@ func (j *biasGELUBackwardJob) Run() {
 }
 
 var biasGELUBackwardTask = cpu.NewTask(func(j *biasGELUBackwardJob, part int) {
-	buf := scratch.Get(4 * j.cols)
+	buf := scratch.Get(4 * blockCols)
 	defer scratch.Put(buf)
-	bias := load(cut(buf, 0, j.cols), j.bias, 0)
-	sums := cut(buf, 3, j.cols)
-	if !j.frozen {
-		sums = j.ws.Float32s()[part*j.cols:][:j.cols]
-	}
-	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
-	for r := lo; r < hi; r++ {
-		x := load(cut(buf, 1, j.cols), j.x, r*j.cols)
-		dy := load(cut(buf, 2, j.cols), j.dy, r*j.cols)
-		dx := target(dy, j.dx, r*j.cols)
-		for i, v := range x {
-			d := float32(dy[i] * geluGrad(v+bias[i]))
-			dx[i] = d
-			sums[i] += d
+	for c := 0; c < j.cols; c += blockCols {
+		n := min(blockCols, j.cols-c)
+		sums := cut(buf, 3, n)
+		if !j.frozen {
+			sums = j.ws.Float32s()[part*j.cols+c:][:n]
 		}
-		store(j.dx, r*j.cols, dx)
+		clear(sums)
+		j.block(sums, buf, lo, hi, c)
 	}
 })
+
+// block does len(sums) columns from c on of rows lo to hi-1.
+func (j *biasGELUBackwardJob) block(sums []float32, buf *[]float32, lo, hi, c int) {
+	k, n := vexp.Registry.Best(), len(sums)
+	bias := load(cut(buf, 0, n), j.bias, c)
+	for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
+		x := load(cut(buf, 1, n), j.x, at)
+		dy := load(cut(buf, 2, n), j.dy, at)
+		dx := target(dy, j.dx, at)
+		k.GELUGrad(dx, sums, dy, x, bias)
+		store(j.dx, at, dx)
+	}
+}

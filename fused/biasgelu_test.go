@@ -73,3 +73,13 @@ func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 		requireBits(t, "dx is dy", got, pdy.Get())
 	})
 }
+
+// gelu64 is the definition of GELU, and geluGrad64 of its derivative.
+func gelu64(x float64) float64 {
+	return 0.5 * x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+}
+
+func geluGrad64(x float64) float64 {
+	th := math.Tanh(math.Sqrt(2/math.Pi) * (x + 0.044715*x*x*x))
+	return 0.5*(1+th) + 0.5*x*(1-th*th)*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
+}

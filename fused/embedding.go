@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // Embedding looks up a row of table for each token and, unless pos is empty,
@@ -177,14 +178,13 @@ func (j *embeddingJob) copyRows(lo, hi int) {
 func (j *embeddingJob) addRows(lo, hi int) {
 	buf := scratch.Get(2 * j.cols)
 	defer scratch.Put(buf)
+	k := vexp.Registry.Best()
 	positions := snug.Host[int32](j.positions)[lo:hi]
 	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
 		row := load(cut(buf, 0, j.cols), j.table, int(token)*j.cols)
 		pos := load(cut(buf, 1, j.cols), j.pos, int(positions[i])*j.cols)
 		out := target(cut(buf, 0, j.cols), j.out, (lo+i)*j.cols)
-		for c, x := range row {
-			out[c] = x + pos[c]
-		}
+		k.Add(out, row, pos)
 		store(j.out, (lo+i)*j.cols, out)
 	}
 }
@@ -216,12 +216,10 @@ var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) 
 	lo, hi := cpu.Chunk(j.cols, scatterCols, item)
 	buf := scratch.Get(hi - lo)
 	defer scratch.Put(buf)
-	dtable := j.dtable.Float32s()
+	k, dtable := vexp.Registry.Best(), j.dtable.Float32s()
 	for i, token := range snug.Host[int32](j.tokens) {
 		dy := load(*buf, j.dy, i*j.cols+lo)
 		acc := dtable[int(token)*j.cols+lo:][:hi-lo]
-		for c, x := range dy {
-			acc[c] += float32(j.alpha * x)
-		}
+		k.Axpby(acc, dy, j.alpha, 1)
 	}
 })

@@ -47,6 +47,8 @@
 // other operand; this is not checked.
 package fused
 
+import "github.com/snug-ml/snug/internal/vexp"
+
 // Into says how a gradient g enters its accumulator:
 //
 //	acc = Beta·acc + Alpha·g
@@ -79,15 +81,13 @@ func (o Into) alpha() float32 {
 
 // apply computes acc = Beta·acc + Alpha·g.
 func (o Into) apply(acc, g []float32) {
-	alpha := o.alpha()
-	acc = acc[:len(g)]
+	k := vexp.Registry.Best()
 	if o.Beta == 0 {
-		for i, x := range g {
-			acc[i] = alpha * x
-		}
-		return
-	}
-	for i, x := range g {
-		acc[i] = float32(o.Beta*acc[i]) + float32(alpha*x)
+		k.Scale(acc, g, o.alpha())
+	} else {
+		k.Axpby(acc, g, o.alpha(), o.Beta)
 	}
 }
+
+// overwrites reports whether apply is a copy.
+func (o Into) overwrites() bool { return o.Beta == 0 && o.alpha() == 1 }

@@ -41,7 +41,7 @@ func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, be
 // dbeta and ws may be empty. ws has at least LayerNormWorkspaceLen(rows, cols)
 // elements.
 //
-// Aliasing: dx may be dy. Each worker holds 6·cols float32.
+// Aliasing: dx may be dy. Each worker holds 7·cols float32.
 func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into Grads, ws L) error {
 	return layerNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd),

@@ -6,6 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 type layerNormJob struct {
@@ -44,15 +45,10 @@ var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 
 // normalize is LayerNorm of one row. out may be x.
 func normalize(out, x, gamma, beta []float32, eps float32) (mean, rstd float32) {
-	n := float32(len(x))
-	mean = sum(x) / n
-	for i, v := range x {
-		out[i] = v - mean
-	}
-	rstd = 1 / float32(math.Sqrt(float64(dot(out, out)/n+eps)))
-	for i, c := range out {
-		out[i] = float32(float32(c*rstd)*gamma[i]) + beta[i]
-	}
+	k, n := vexp.Registry.Best(), float32(len(x))
+	mean = k.Sum(x) / n
+	rstd = 1 / float32(math.Sqrt(float64(k.SumSquares(x, mean)/n+eps)))
+	k.LayerNorm(out, x, gamma, beta, mean, rstd)
 	return mean, rstd
 }
 
@@ -85,51 +81,29 @@ func (j *layerNormBackwardJob) Run() {
 }
 
 var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) {
-	buf := scratch.Get(6 * j.cols)
+	buf := scratch.Get(7 * j.cols)
 	defer scratch.Put(buf)
 	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
-	g, xhat := cut(buf, 1, j.cols), cut(buf, 2, j.cols)
-	var sums []float32
+	sums := (*buf)[5*j.cols:]
 	if !j.frozen {
 		sums = j.ws.Float32s()[part*2*j.cols:][:2*j.cols]
-		clear(sums)
 	}
+	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
 	for r := lo; r < hi; r++ {
-		at := r * j.cols
-		dy := load(cut(buf, 3, j.cols), j.dy, at)
-		standardize(xhat, load(cut(buf, 4, j.cols), j.x, at), j.mean.Float32s()[r], j.rstd.Float32s()[r])
-		if !j.frozen {
-			addParamGrads(sums[:j.cols], sums[j.cols:], dy, xhat)
-		}
-		normalizeGrad(g, dy, xhat, gamma, j.rstd.Float32s()[r])
-		j.into.Input.accumulate(j.dx, at, g, cut(buf, 5, j.cols))
+		j.row(r, gamma, sums[:j.cols], sums[j.cols:], buf)
 	}
 })
 
-// standardize computes x̂ = (x − mean)·rstd.
-func standardize(xhat, x []float32, mean, rstd float32) {
-	for i, v := range x {
-		xhat[i] = (v - mean) * rstd
-	}
-}
-
-// addParamGrads adds a row's part of the parameters' gradients.
-func addParamGrads(dgamma, dbeta, dy, xhat []float32) {
-	for i, v := range dy {
-		dgamma[i] += float32(v * xhat[i])
-		dbeta[i] += v
-	}
-}
-
-// normalizeGrad computes the gradient g of a row's input.
-func normalizeGrad(g, dy, xhat, gamma []float32, rstd float32) {
-	n := float32(len(g))
-	for i, v := range dy {
-		g[i] = v * gamma[i]
-	}
-	avg, avgX := sum(g)/n, dot(g, xhat)/n
-	for i, v := range g {
-		g[i] = rstd * (v - avg - float32(xhat[i]*avgX))
-	}
+// row computes a row of dx and adds the row's part to the gradients of the
+// parameters.
+func (j *layerNormBackwardJob) row(r int, gamma, dgamma, dbeta []float32, buf *[]float32) {
+	k, n, at := vexp.Registry.Best(), float32(j.cols), r*j.cols
+	mean, rstd := j.mean.Float32s()[r], j.rstd.Float32s()[r]
+	dy := load(cut(buf, 1, j.cols), j.dy, at)
+	x := load(cut(buf, 2, j.cols), j.x, at)
+	sum, sumX := k.LayerNormSums(dgamma, dbeta, dy, x, gamma, mean, rstd)
+	g := j.into.Input.gradient(cut(buf, 3, j.cols), j.dx, at)
+	k.LayerNormGrad(g, dy, x, gamma, mean, rstd, sum/n, sumX/n)
+	j.into.Input.accumulate(j.dx, at, g, cut(buf, 4, j.cols))
 }

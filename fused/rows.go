@@ -7,7 +7,12 @@ import (
 )
 
 // itemLen is about how many elements an item of a parallel loop covers.
-const itemLen = 16 << 10
+const itemLen = 32 << 10
+
+// blockCols is how many columns a loop over rows does at a time, so that the
+// rows that it converts, and those that it reads again, stay in the first-level
+// cache.
+const blockCols = 2048
 
 // itemRows returns how many rows of cols elements an item covers.
 func itemRows(cols int) int { return max(1, itemLen/cols) }
@@ -50,9 +55,23 @@ func store(v snug.View, lo int, row []float32) {
 	}
 }
 
-// accumulate computes v[lo:] = Beta·v[lo:] + Alpha·g for a vector of any type,
-// with buf for the conversion.
+// gradient returns where to compute len(buf) elements of the gradient of v from
+// lo, for accumulate to finish: their own place when they overwrite it as they
+// are, else buf.
+func (o Into) gradient(buf []float32, v snug.View, lo int) []float32 {
+	if o.overwrites() {
+		return target(buf, v, lo)
+	}
+	return buf
+}
+
+// accumulate computes v[lo:] = Beta·v[lo:] + Alpha·g for the g that gradient
+// placed, with buf for the conversion of v.
 func (o Into) accumulate(v snug.View, lo int, g, buf []float32) {
+	if o.overwrites() {
+		store(v, lo, g)
+		return
+	}
 	acc := target(buf, v, lo)
 	if o.Beta != 0 {
 		acc = load(buf, v, lo)

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // softmaxArgs are the logits and losses of a chunk of rows. With gradients set
@@ -31,7 +32,7 @@ func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
 		}
 		return 0
 	}
-	peak := largest(z)
+	peak := vexp.Registry.Best().Max(z, 1, float32(math.Inf(-1)))
 	below := float64(peak) - float64(z[target])
 	total := expSum(z, peak)
 	if a.gradients {
@@ -40,29 +41,15 @@ func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
 	return float32(below + math.Log(total))
 }
 
-// largest returns the maximum of z. It may overlook a NaN, which reaches the
-// sum of the exponentials all the same.
-func largest(z []float32) float32 {
-	peak := z[0]
-	for _, x := range z {
-		if x > peak {
-			peak = x
-		}
-	}
-	return peak
-}
-
 // expBlock is how many exponentials are added in float32.
 const expBlock = 1024
 
 // expSum replaces z[j] by exp(z[j] − peak) and returns their sum.
 func expSum(z []float32, peak float32) (total float64) {
+	k := vexp.Registry.Best()
 	for len(z) > 0 {
 		block := z[:min(expBlock, len(z))]
-		for i, x := range block {
-			block[i] = exp32(x - peak)
-		}
-		total += float64(sum(block))
+		total += float64(k.ExpSum(block, block, peak))
 		z = z[len(block):]
 	}
 	return total
@@ -71,9 +58,6 @@ func expSum(z []float32, peak float32) (total float64) {
 // softmaxGrad replaces the exponentials z, whose sum is total, by the gradient
 // of scale times the loss with respect to the logits.
 func softmaxGrad(z []float32, target int, total float64, scale float32) {
-	f := float32(float64(scale) / total)
-	for i, e := range z {
-		z[i] = f * e
-	}
+	vexp.Registry.Best().Scale(z, z, float32(float64(scale)/total))
 	z[target] -= scale
 }

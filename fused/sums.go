@@ -1,38 +1,9 @@
 package fused
 
-import "github.com/snug-ml/snug/internal/cpu"
-
-// sum returns Σ x[i] in float32, on four lanes. The error is at most
-// (n/4+3)·2⁻²⁴·Σ|x[i]|.
-func sum(x []float32) float32 {
-	var s0, s1, s2, s3 float32
-	for ; len(x) >= 4; x = x[4:] {
-		s0 += x[0]
-		s1 += x[1]
-		s2 += x[2]
-		s3 += x[3]
-	}
-	for _, v := range x {
-		s0 += v
-	}
-	return (s0 + s1) + (s2 + s3)
-}
-
-// dot returns Σ x[i]·y[i] in float32, on four lanes. The error is at most
-// (n/4+4)·2⁻²⁴·Σ|x[i]·y[i]|.
-func dot(x, y []float32) float32 {
-	var s0, s1, s2, s3 float32
-	for y = y[:len(x)]; len(x) >= 4 && len(y) >= 4; x, y = x[4:], y[4:] {
-		s0 += float32(x[0] * y[0])
-		s1 += float32(x[1] * y[1])
-		s2 += float32(x[2] * y[2])
-		s3 += float32(x[3] * y[3])
-	}
-	for i, v := range x {
-		s0 += float32(v * y[i])
-	}
-	return (s0 + s1) + (s2 + s3)
-}
+import (
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/vexp"
+)
 
 // Column sums run in two steps that do not depend on the number of workers.
 // The rows are cut into at most maxParts parts; each part adds its rows, in
@@ -68,13 +39,13 @@ type addPartsArgs struct {
 }
 
 var addPartsTask = cpu.NewTask(func(a *addPartsArgs, item int) {
-	var block [columnBlock]float32
 	lo, hi := cpu.Chunk(len(a.acc), columnBlock, item)
-	total := block[:hi-lo]
+	buf := scratch.Get(hi - lo)
+	defer scratch.Put(buf)
+	total := *buf
+	clear(total)
 	for p := range a.parts {
-		for i, x := range a.partial[a.from+p*a.stride+lo:][:hi-lo] {
-			total[i] += x
-		}
+		vexp.Registry.Best().Add(total, total, a.partial[a.from+p*a.stride+lo:][:hi-lo])
 	}
 	a.into.apply(a.acc[lo:hi], total)
 })

@@ -4,24 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
 )
-
-func TestSumAndDot(t *testing.T) {
-	rng := newRand(1)
-	for n := range 70 {
-		x, y := normals(rng, snug.F32, n, 0, 1), normals(rng, snug.F32, n, 1, 1)
-		var s, sAbs, d, dAbs float64
-		for i := range x {
-			xi, p := float64(x[i]), float64(x[i])*float64(y[i])
-			s, sAbs, d, dAbs = s+xi, sAbs+math.Abs(xi), d+p, dAbs+math.Abs(p)
-		}
-		lanes := float64(n) / 4
-		require.InDelta(t, s, sum(x), (lanes+3)*u*sAbs)
-		require.InDelta(t, d, dot(x, y), (lanes+4)*u*dAbs)
-	}
-}
 
 func TestPartsCoverRows(t *testing.T) {
 	for _, rows := range []int{1, 15, 16, 17, 130, 1024, 1025, 100003, math.MaxInt} {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug/internal/blockq"
 )
 
 // nearest is the definition: the lowest code of the entries at the smallest
@@ -25,16 +27,17 @@ func nearest(m *Map, x float32) uint8 {
 }
 
 func TestEncoderAgainstBruteForce(t *testing.T) {
-	for _, e := range []*encoder{signed(), unsigned()} {
+	for _, e := range []*blockq.Encoder{signed(), unsigned()} {
+		m := (*Map)(e.Map())
 		same := func(x float32) {
-			if want, got := nearest(&e.m, x), e.code(x); want != got {
+			if want, got := nearest(m, x), e.Code(x); want != got {
 				t.Fatalf("%g (%#x): want %d, got %d", x, math.Float32bits(x), want, got)
 			}
 		}
 		for c := range 255 {
-			for _, at := range []float32{e.limit[c], e.m[c], (e.m[c] + e.m[c+1]) / 2} {
+			for _, at := range []float32{m[c], (m[c] + m[c+1]) / 2} {
 				for _, to := range []float32{-2, 2} {
-					for x, i := at, 0; i < 4; i++ {
+					for x, i := at, 0; i < 6; i++ {
 						same(x)
 						x = math.Nextafter32(x, to)
 					}
@@ -46,7 +49,7 @@ func TestEncoderAgainstBruteForce(t *testing.T) {
 		for cell := uint32(0); cell <= 0x3f80; cell++ {
 			for _, sign := range []uint32{0, 1 << 31} {
 				for _, low := range []uint32{0, 1, 0xffff, rng.Uint32() & 0xffff} {
-					if bits := sign | cell<<16 | low; bits&magnitude <= 0x3f800000 {
+					if bits := sign | cell<<16 | low; bits&0x7fffffff <= 0x3f800000 {
 						same(math.Float32frombits(bits))
 					}
 				}
@@ -63,11 +66,11 @@ func TestEncoderAgainstBruteForce(t *testing.T) {
 
 // TestEncoderSteps bounds the work of a search: one limit is passed at most.
 func TestEncoderSteps(t *testing.T) {
-	for _, e := range []*encoder{signed(), unsigned()} {
+	for _, e := range []*blockq.Encoder{signed(), unsigned()} {
 		for cell := range uint32(0x3f80) {
 			for _, sign := range []uint32{0, 1 << 31} {
-				a := e.code(math.Float32frombits(sign | cell<<16))
-				b := e.code(math.Float32frombits(sign | cell<<16 | 0xffff))
+				a := e.Code(math.Float32frombits(sign | cell<<16))
+				b := e.Code(math.Float32frombits(sign | cell<<16 | 0xffff))
 				require.LessOrEqual(t, max(a, b)-min(a, b), uint8(1), "cell %#x", cell)
 			}
 		}
@@ -77,13 +80,14 @@ func TestEncoderSteps(t *testing.T) {
 func TestTies(t *testing.T) {
 	m := new(Map)
 	for c := range m {
-		m[c] = float32(c)
+		m[c] = float32(c-128) / 256
 	}
 	e := newEncoder(m)
-	require.Equal(t, uint8(3), e.code(3.5), "the lower of two as near")
-	require.Equal(t, uint8(4), e.code(math.Nextafter32(3.5, 4)))
-	require.Equal(t, uint8(255), e.code(1e9))
-	require.Equal(t, uint8(0), e.code(-1e9))
+	const half = 3.5 / 256
+	require.Equal(t, uint8(131), e.Code(half), "the lower of two as near")
+	require.Equal(t, uint8(132), e.Code(math.Nextafter32(half, 1)))
+	require.Equal(t, uint8(255), e.Code(1))
+	require.Equal(t, uint8(0), e.Code(-1))
 }
 
 func drawFloat(t *rapid.T, label string) float32 {
@@ -97,10 +101,11 @@ func drawFloat(t *rapid.T, label string) float32 {
 }
 
 // anyMap checks the two inequalities that define the code, in exact arithmetic,
-// for maps and values of any magnitude.
+// for maps of any magnitude and values up to 1.
 func anyMap(t *rapid.T) {
 	// The integers in order are the finite floats in order.
-	ordered := rapid.Int32Range(-0x7f7fffff, 0x7f7fffff)
+	top := rapid.SampledFrom([]int32{0x7f7fffff, 0x3f800000, 0x3f800000}).Draw(t, "top")
+	ordered := rapid.Int32Range(-top, top)
 	entries := make([]float32, 256)
 	for c, i := range rapid.SliceOfNDistinct(ordered, 256, 256, rapid.ID[int32]).Draw(t, "map") {
 		entries[c] = math.Float32frombits(uint32(i))
@@ -112,14 +117,18 @@ func anyMap(t *rapid.T) {
 	m := (*Map)(entries)
 	require.NoError(t, m.check())
 	e := encoderOf(m)
-	defer e.release()
+	defer release(e)
 
 	exact := func(x float32) *big.Float { return new(big.Float).SetPrec(600).SetFloat64(float64(x)) }
-	xs := []float32{drawFloat(t, "x")}
+	xs := []float32{rapid.Float32Range(-1, 1).Draw(t, "x")}
 	i := rapid.IntRange(0, 254).Draw(t, "near")
-	xs = append(xs, e.limit[i], math.Nextafter32(e.limit[i], math.MaxFloat32), m[i])
+	mid := float32((float64(m[i]) + float64(m[i+1])) / 2)
+	xs = append(xs, mid, math.Nextafter32(mid, math.MaxFloat32), math.Nextafter32(mid, -math.MaxFloat32), m[i])
 	for _, x := range xs {
-		c, twice := int(e.code(x)), new(big.Float).Add(exact(x), exact(x))
+		if x < -1 || x > 1 {
+			continue
+		}
+		c, twice := int(e.Code(x)), new(big.Float).Add(exact(x), exact(x))
 		if c < 255 {
 			sum := new(big.Float).Add(exact(m[c]), exact(m[c+1]))
 			require.LessOrEqual(t, twice.Cmp(sum), 0, "%g is nearer to entry %d than to %d", x, c+1, c)

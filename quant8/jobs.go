@@ -2,13 +2,15 @@ package quant8
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// grain is about how many elements one item of a parallel loop works on.
-const grain = 4096
+// grain is about how many elements one item of a parallel loop works on: 64 KiB
+// of float32.
+const grain = 1 << 14
 
 // blocksPerItem returns how many whole blocks make an item.
 func blocksPerItem(block int) int { return max(1, grain/block) }
@@ -33,15 +35,7 @@ func load(v snug.View, lo, hi int, tile []float32) []float32 {
 	return tile[:hi-lo]
 }
 
-// target returns where elements lo to hi-1 of a host view are computed: the
-// view's own memory or tile; flush then converts the tile.
-func target(v snug.View, lo, hi int, tile []float32) []float32 {
-	if x := v.Float32s(); x != nil {
-		return x[lo:hi]
-	}
-	return tile[:hi-lo]
-}
-
+// flush writes what load returned, and has changed, back to elements lo and up.
 func flush(v snug.View, lo int, x []float32) {
 	if v.DType() != snug.F32 {
 		half.Store(v, lo, x)
@@ -65,7 +59,7 @@ func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
 
 func (j *quantizeJob) Run() {
 	e := encoderOf(j.m)
-	defer e.release()
+	defer release(e)
 	per := blocksPerItem(j.block)
 	quantizeTask.Run(cpu.Chunks(j.absmax.Len(), per), quantizeArgs{
 		codes: snug.Host[uint8](j.codes), absmax: j.absmax.Float32s(), src: j.src, e: e, block: j.block, per: per,
@@ -76,7 +70,7 @@ type quantizeArgs struct {
 	codes      []uint8
 	absmax     []float32
 	src        snug.View
-	e          *encoder
+	e          *blockq.Encoder
 	block, per int
 }
 
@@ -86,7 +80,9 @@ var quantizeTask = cpu.NewTask(func(a *quantizeArgs, item int) {
 	first, last := cpu.Chunk(len(a.absmax), a.per, item)
 	for b := first; b < last; b++ {
 		lo, hi := cpu.Chunk(len(a.codes), a.block, b)
-		a.absmax[b] = a.e.encode(a.codes[lo:hi], load(a.src, lo, hi, *tile))
+		x := load(a.src, lo, hi, *tile)
+		a.absmax[b] = blockq.Registry.Best().AbsMax(x)
+		a.e.Encode(a.codes[lo:hi], x, a.absmax[b], false)
 	}
 })
 
@@ -108,7 +104,8 @@ func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
 func (j *dequantizeJob) Run() {
 	per := blocksPerItem(j.block)
 	dequantizeTask.Run(cpu.Chunks(j.absmax.Len(), per), dequantizeArgs{
-		dst: j.dst, codes: snug.Host[uint8](j.codes), absmax: j.absmax.Float32s(), m: j.m, block: j.block, per: per,
+		dst: j.dst, codes: snug.Host[uint8](j.codes), absmax: j.absmax.Float32s(), m: (*[256]float32)(j.m), block: j.block, per: per,
+		stream: j.dst.Bytes() >= half.StreamBytes,
 	})
 }
 
@@ -116,18 +113,40 @@ type dequantizeArgs struct {
 	dst        snug.View
 	codes      []uint8
 	absmax     []float32
-	m          *Map
+	m          *[256]float32
 	block, per int
+	stream     bool // the caches cannot hold dst
 }
 
 var dequantizeTask = cpu.NewTask(func(a *dequantizeArgs, item int) {
-	tile := tiles.Get(a.block)
-	defer tiles.Put(tile)
 	first, last := cpu.Chunk(len(a.absmax), a.per, item)
-	for b := first; b < last; b++ {
-		lo, hi := cpu.Chunk(len(a.codes), a.block, b)
-		x := target(a.dst, lo, hi, *tile)
-		a.m.decode(x, a.codes[lo:hi], a.absmax[b])
-		flush(a.dst, lo, x)
+	if x := a.dst.Float32s(); x != nil {
+		k := blockq.Registry.Best()
+		decode := k.Decode
+		if a.stream {
+			decode = k.DecodeStream
+		}
+		lo, hi := a.elements(first, last)
+		decode(x[lo:hi], a.codes[lo:hi], a.m, a.absmax[first:last], a.block)
+		return
+	}
+	tile := tiles.Get(MaxBlock)
+	defer tiles.Put(tile)
+	for each := MaxBlock / a.block; first < last; first += each {
+		a.through(*tile, first, min(first+each, last))
 	}
 })
+
+// elements returns the bounds of the elements of blocks first to last-1.
+func (a *dequantizeArgs) elements(first, last int) (lo, hi int) {
+	return first * a.block, min(last*a.block, len(a.codes))
+}
+
+// through decodes blocks first to last-1 to a tile and rounds that to the type
+// of dst.
+func (a *dequantizeArgs) through(tile []float32, first, last int) {
+	lo, hi := a.elements(first, last)
+	tile = tile[:hi-lo]
+	blockq.Registry.Best().Decode(tile, a.codes[lo:hi], a.m, a.absmax[first:last], a.block)
+	half.Store(a.dst, lo, tile)
+}

@@ -58,7 +58,7 @@ func TestDynamicMapIsACopy(t *testing.T) {
 	m := DynamicMap(true)
 	m[0] = -5
 	require.NotEqual(t, m[0], DynamicMap(true)[0])
-	require.NotEqual(t, m[0], signed().m[0])
+	require.NotEqual(t, m[0], signed().Map()[0])
 }
 
 func TestMapCheck(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // firstAbove returns the index of the first element of scale·v, a host view,
@@ -34,13 +35,11 @@ var indices = sync.Pool{New: func() any { return new(atomic.Int64) }}
 
 var scanTask = cpu.NewTask(func(a *scanArgs, item int) {
 	lo, hi := cpu.Chunk(a.v.Len(), grain, item)
-	tile := tiles.Get(grain)
-	defer tiles.Put(tile)
-	i := firstNotBelow(load(a.v, lo, hi, *tile), a.scale, a.limit)
+	i := sweep.FirstNotBelow(a.v, lo, hi, a.scale, a.limit)
 	if i < 0 {
 		return
 	}
-	for i64 := int64(lo + i); ; {
+	for i64 := int64(i); ; {
 		old := a.found.Load()
 		if old <= i64 || a.found.CompareAndSwap(old, i64) {
 			return

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
 )
 
 // The saved form, little-endian:
@@ -176,8 +177,8 @@ func (a *AdamW) header() []byte {
 // mapHash identifies the two maps that the codes of the state refer to.
 func mapHash() uint64 {
 	b := make([]byte, 0, 2*4*len(Map{}))
-	for _, m := range []*Map{&signed().m, &unsigned().m} {
-		for _, x := range m {
+	for _, e := range []*blockq.Encoder{signed(), unsigned()} {
+		for _, x := range e.Map() {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 		}
 	}

@@ -2,10 +2,10 @@ package quant8
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
@@ -111,7 +111,7 @@ func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradS
 	return q, dev, nil
 }
 
-func finite(x float32) bool { return math.Float32bits(x)&magnitude < infinity }
+func finite(x float32) bool { return x-x == 0 }
 
 // checkGradient looks for the first element that must not reach the state.
 func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo int) error {
@@ -200,7 +200,7 @@ func (j *stepJob) Run() {
 type stepArgs struct {
 	stepJob
 	state    []byte
-	m, v     *encoder
+	m, v     *blockq.Encoder
 	tile     int // elements of one update: a block, or what suits the cache
 	grain    int // elements of one item, a multiple of tile
 	perChunk int // items in a chunk
@@ -245,13 +245,12 @@ func (a *stepArgs) update8(s state8, lo, begin, end int, tile []float32) {
 	m, v := tile[2*t:2*t+n], tile[3*t:3*t+n]
 	codes1, codes2 := s.codes1[begin:end], s.codes2[begin:end]
 
-	a.m.m.decode(m, codes1, s.absmax1[b])
-	a.v.m.decode(v, codes2, s.absmax2[b])
-	a.coef.Update(p, m, v, g)
-	s.absmax1[b] = a.m.encode(codes1, m)
-	s.absmax2[b] = a.v.encode(codes2, v)
-	if a.keepSign {
-		a.m.keepSign(codes1, m)
-	}
+	top1, top2 := a.coef.Update8(p, m, v, g, adam.State8{
+		Codes1: codes1, Codes2: codes2, Map1: a.m.Map(), Map2: a.v.Map(),
+		Absmax1: s.absmax1[b : b+1], Absmax2: s.absmax2[b : b+1],
+	})
+	s.absmax1[b], s.absmax2[b] = top1, top2
+	a.m.Encode(codes1, m, top1, a.keepSign)
+	a.v.Encode(codes2, v, top2, false)
 	flush(a.p, lo+begin, p)
 }

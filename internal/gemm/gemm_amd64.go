@@ -2,13 +2,71 @@
 
 package gemm
 
-import "github.com/snug-ml/snug/internal/cpu"
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
 
 func init() {
-	Registry.Add(cpu.AVX2, Kernel{6, 16, func(a, b, c []float32, ldc int) {
-		add6x16(&a[0], &b[0], &c[0], len(a)/6, ldc)
-	}})
-	Registry.Add(cpu.AVX512, Kernel{14, 32, func(a, b, c []float32, ldc int) {
-		add14x32(&a[0], &b[0], &c[0], len(a)/14, ldc)
-	}})
+	Registry.Add(cpu.AVX2, newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2))
+	Registry.Add(cpu.AVX512, newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512))
+}
+
+// micro multiplies for a tile of a fixed number of rows and vectors, last
+// lanes of the last. Distances are in bytes.
+type micro = func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
+
+// mulAVX2 and mulAVX512 have the micro-kernels of 1 and of 2 vectors by rows.
+var (
+	mulAVX2 = [2 * 6]micro{
+		mul1x1AVX2, mul2x1AVX2, mul3x1AVX2, mul4x1AVX2, mul5x1AVX2, mul6x1AVX2,
+		mul1x2AVX2, mul2x2AVX2, mul3x2AVX2, mul4x2AVX2, mul5x2AVX2, mul6x2AVX2,
+	}
+	mulAVX512 = [2 * 14]micro{
+		mul1x1AVX512, mul2x1AVX512, mul3x1AVX512, mul4x1AVX512, mul5x1AVX512, mul6x1AVX512, mul7x1AVX512,
+		mul8x1AVX512, mul9x1AVX512, mul10x1AVX512, mul11x1AVX512, mul12x1AVX512, mul13x1AVX512, mul14x1AVX512,
+		mul1x2AVX512, mul2x2AVX512, mul3x2AVX512, mul4x2AVX512, mul5x2AVX512, mul6x2AVX512, mul7x2AVX512,
+		mul8x2AVX512, mul9x2AVX512, mul10x2AVX512, mul11x2AVX512, mul12x2AVX512, mul13x2AVX512, mul14x2AVX512,
+	}
+)
+
+// copies are the copying loops by the type of their source.
+type copies struct {
+	f32       func(dst, src *float32, rows, cols, rowSrc, rowDst, piece int)
+	f16, bf16 func(dst *float32, src *uint16, rows, cols, rowSrc, rowDst, piece int)
+}
+
+// newKernel makes a Kernel of assembly for vectors of lanes floats.
+func newKernel(
+	lanes int,
+	muls []micro,
+	copy copies,
+	packLines func(dst, src *float32, lines, depth, lineSrc int),
+) Kernel {
+	mr, nr := len(muls)/2, 2*lanes
+	return Kernel{
+		MR: mr, NR: nr, Lanes: lanes,
+		Mul: func(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+			full := (cols - 1) / lanes // vectors before the last
+			muls[full*mr+rows-1](&a.x[0], &b.x[0], &c.x[0], depth,
+				4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanes, alpha, beta)
+		},
+		CopyRows: func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {
+			switch src.DType() {
+			case snug.F32:
+				copy.f32(&dst[0], &src.Float32s()[at], rows, cols, 4*rowSrc, 4*rowDst, 4*piece)
+			case snug.F16:
+				copy.f16(&dst[0], (*uint16)(unsafe.Pointer(&src.Float16s()[at])), rows, cols, 2*rowSrc, 4*rowDst, 4*piece)
+			case snug.BF16:
+				copy.bf16(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), rows, cols, 2*rowSrc, 4*rowDst, 4*piece)
+			}
+		},
+		PackLines: func(dst, src []float32, lines, depth, lineSrc int) {
+			for j := 0; j < lines; j += lanes {
+				packLines(&dst[j], &src[j*lineSrc], min(lanes, lines-j), depth, 4*lineSrc)
+			}
+		},
+	}
 }

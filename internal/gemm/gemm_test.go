@@ -119,10 +119,10 @@ func TestMulAgainstDefinition(t *testing.T) {
 					alpha = 1
 				}
 				before := Matrix{view(c.Data.DType(), floats(c.Data)), c.Stride, false}
-				g, _ := newArgs(m, n, k, alpha, a, b, beta, c)
-				g.kern = kern
-				for i := range g.cut() {
-					g.tile(i/g.tilesN, i%g.tilesN)
+				g := newArgs(kern, m, n, k, alpha, a, b, beta, c)
+
+				for i := range g.tiles() {
+					g.tile(i)
 				}
 				t.Run(fmt.Sprintf("%v/%v", tier, s), func(t *testing.T) {
 					checkProduct(t, m, n, k, alpha, a, b, beta, before, c)

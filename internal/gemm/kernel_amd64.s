@@ -4,250 +4,7096 @@
 
 #include "textflag.h"
 
-// func add6x16(a *float32, b *float32, c *float32, kc int, ldc int)
-// Requires: AVX, FMA3
-TEXT ·add6x16(SB), NOSPLIT, $0-40
-	MOVQ   a+0(FP), AX
-	MOVQ   b+8(FP), CX
-	MOVQ   c+16(FP), DX
-	MOVQ   kc+24(FP), BX
-	MOVQ   ldc+32(FP), SI
-	SHLQ   $0x02, SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	TESTQ  BX, BX
-	JZ     store
+DATA masks<>+0(SB)/4, $0xffffffff
+DATA masks<>+4(SB)/4, $0xffffffff
+DATA masks<>+8(SB)/4, $0xffffffff
+DATA masks<>+12(SB)/4, $0xffffffff
+DATA masks<>+16(SB)/4, $0xffffffff
+DATA masks<>+20(SB)/4, $0xffffffff
+DATA masks<>+24(SB)/4, $0xffffffff
+DATA masks<>+28(SB)/4, $0xffffffff
+DATA masks<>+32(SB)/4, $0x00000000
+DATA masks<>+36(SB)/4, $0x00000000
+DATA masks<>+40(SB)/4, $0x00000000
+DATA masks<>+44(SB)/4, $0x00000000
+DATA masks<>+48(SB)/4, $0x00000000
+DATA masks<>+52(SB)/4, $0x00000000
+DATA masks<>+56(SB)/4, $0x00000000
+DATA masks<>+60(SB)/4, $0x00000000
+GLOBL masks<>(SB), RODATA|NOPTR, $64
+
+// func mul1x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul1x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	MOVQ       a+0(FP), CX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), AX
+	MOVQ       colA+40(FP), AX
+	MOVQ       b+8(FP), DX
+	MOVQ       rowB+48(FP), BX
+	MOVQ       depth+24(FP), SI
+	MOVQ       BX, DI
+	SHLQ       $0x03, DI
 
 loop:
-	VMOVUPS      (CX), Y12
-	VMOVUPS      32(CX), Y13
-	VBROADCASTSS (AX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(AX), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VBROADCASTSS 8(AX), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(AX), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS 16(AX), Y14
-	VFMADD231PS  Y14, Y12, Y8
-	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS 20(AX), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	ADDQ         $0x18, AX
-	ADDQ         $0x40, CX
-	DECQ         BX
+	PREFETCHT0   (DX)(DI*1)
+	VMOVUPS      (DX), Y1
+	VBROADCASTSS (CX), Y2
+	VFMADD231PS  Y2, Y1, Y0
+	ADDQ         AX, CX
+	ADDQ         BX, DX
+	DECQ         SI
 	JNZ          loop
-
-store:
-	VADDPS  (DX), Y0, Y0
-	VMOVUPS Y0, (DX)
-	VADDPS  32(DX), Y1, Y1
-	VMOVUPS Y1, 32(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Y2, Y2
-	VMOVUPS Y2, (DX)
-	VADDPS  32(DX), Y3, Y3
-	VMOVUPS Y3, 32(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Y4, Y4
-	VMOVUPS Y4, (DX)
-	VADDPS  32(DX), Y5, Y5
-	VMOVUPS Y5, 32(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Y6, Y6
-	VMOVUPS Y6, (DX)
-	VADDPS  32(DX), Y7, Y7
-	VMOVUPS Y7, 32(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Y8, Y8
-	VMOVUPS Y8, (DX)
-	VADDPS  32(DX), Y9, Y9
-	VMOVUPS Y9, 32(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Y10, Y10
-	VMOVUPS Y10, (DX)
-	VADDPS  32(DX), Y11, Y11
-	VMOVUPS Y11, 32(DX)
-	ADDQ    SI, DX
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y1
+	VBROADCASTSS alpha+72(FP), Y2
+	VBROADCASTSS beta+76(FP), Y3
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y1, Y4
+	VMULPS       Y2, Y0, Y0
+	VFMADD231PS  Y4, Y3, Y0
+	VMASKMOVPS   Y0, Y1, (AX)
+	ADDQ         CX, AX
 	VZEROUPPER
 	RET
 
-// func add14x32(a *float32, b *float32, c *float32, kc int, ldc int)
-// Requires: AVX, AVX512F
-TEXT ·add14x32(SB), NOSPLIT, $0-40
-	MOVQ   a+0(FP), AX
-	MOVQ   b+8(FP), CX
-	MOVQ   c+16(FP), DX
-	MOVQ   kc+24(FP), BX
-	MOVQ   ldc+32(FP), SI
-	SHLQ   $0x02, SI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	VPXORD Z22, Z22, Z22
-	VPXORD Z23, Z23, Z23
-	VPXORD Z24, Z24, Z24
-	VPXORD Z25, Z25, Z25
-	VPXORD Z26, Z26, Z26
-	VPXORD Z27, Z27, Z27
-	TESTQ  BX, BX
-	JZ     store
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y2, Y0, Y0
+	VMASKMOVPS Y0, Y1, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul2x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul2x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
 
 loop:
-	VMOVUPS      (CX), Z28
-	VMOVUPS      64(CX), Z29
-	VBROADCASTSS (AX), Z30
-	VFMADD231PS  Z30, Z28, Z0
-	VFMADD231PS  Z30, Z29, Z1
-	VBROADCASTSS 4(AX), Z30
-	VFMADD231PS  Z30, Z28, Z2
-	VFMADD231PS  Z30, Z29, Z3
-	VBROADCASTSS 8(AX), Z30
-	VFMADD231PS  Z30, Z28, Z4
-	VFMADD231PS  Z30, Z29, Z5
-	VBROADCASTSS 12(AX), Z30
-	VFMADD231PS  Z30, Z28, Z6
-	VFMADD231PS  Z30, Z29, Z7
-	VBROADCASTSS 16(AX), Z30
-	VFMADD231PS  Z30, Z28, Z8
-	VFMADD231PS  Z30, Z29, Z9
-	VBROADCASTSS 20(AX), Z30
-	VFMADD231PS  Z30, Z28, Z10
-	VFMADD231PS  Z30, Z29, Z11
-	VBROADCASTSS 24(AX), Z30
-	VFMADD231PS  Z30, Z28, Z12
-	VFMADD231PS  Z30, Z29, Z13
-	VBROADCASTSS 28(AX), Z30
-	VFMADD231PS  Z30, Z28, Z14
-	VFMADD231PS  Z30, Z29, Z15
-	VBROADCASTSS 32(AX), Z30
-	VFMADD231PS  Z30, Z28, Z16
-	VFMADD231PS  Z30, Z29, Z17
-	VBROADCASTSS 36(AX), Z30
-	VFMADD231PS  Z30, Z28, Z18
-	VFMADD231PS  Z30, Z29, Z19
-	VBROADCASTSS 40(AX), Z30
-	VFMADD231PS  Z30, Z28, Z20
-	VFMADD231PS  Z30, Z29, Z21
-	VBROADCASTSS 44(AX), Z30
-	VFMADD231PS  Z30, Z28, Z22
-	VFMADD231PS  Z30, Z29, Z23
-	VBROADCASTSS 48(AX), Z30
-	VFMADD231PS  Z30, Z28, Z24
-	VFMADD231PS  Z30, Z29, Z25
-	VBROADCASTSS 52(AX), Z30
-	VFMADD231PS  Z30, Z28, Z26
-	VFMADD231PS  Z30, Z29, Z27
-	ADDQ         $0x38, AX
-	ADDQ         $0x80, CX
-	DECQ         BX
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Y2
+	VBROADCASTSS (DX), Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VBROADCASTSS (DX)(AX*1), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
 	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y2
+	VBROADCASTSS alpha+72(FP), Y3
+	VBROADCASTSS beta+76(FP), Y4
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y2, Y5
+	VMULPS       Y3, Y0, Y0
+	VFMADD231PS  Y5, Y4, Y0
+	VMASKMOVPS   Y0, Y2, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y2, Y5
+	VMULPS       Y3, Y1, Y1
+	VFMADD231PS  Y5, Y4, Y1
+	VMASKMOVPS   Y1, Y2, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
 
 store:
-	VADDPS  (DX), Z0, Z0
-	VMOVUPS Z0, (DX)
-	VADDPS  64(DX), Z1, Z1
-	VMOVUPS Z1, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z2, Z2
-	VMOVUPS Z2, (DX)
-	VADDPS  64(DX), Z3, Z3
-	VMOVUPS Z3, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z4, Z4
-	VMOVUPS Z4, (DX)
-	VADDPS  64(DX), Z5, Z5
-	VMOVUPS Z5, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z6, Z6
-	VMOVUPS Z6, (DX)
-	VADDPS  64(DX), Z7, Z7
-	VMOVUPS Z7, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z8, Z8
-	VMOVUPS Z8, (DX)
-	VADDPS  64(DX), Z9, Z9
-	VMOVUPS Z9, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z10, Z10
-	VMOVUPS Z10, (DX)
-	VADDPS  64(DX), Z11, Z11
-	VMOVUPS Z11, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z12, Z12
-	VMOVUPS Z12, (DX)
-	VADDPS  64(DX), Z13, Z13
-	VMOVUPS Z13, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z14, Z14
-	VMOVUPS Z14, (DX)
-	VADDPS  64(DX), Z15, Z15
-	VMOVUPS Z15, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z16, Z16
-	VMOVUPS Z16, (DX)
-	VADDPS  64(DX), Z17, Z17
-	VMOVUPS Z17, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z18, Z18
-	VMOVUPS Z18, (DX)
-	VADDPS  64(DX), Z19, Z19
-	VMOVUPS Z19, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z20, Z20
-	VMOVUPS Z20, (DX)
-	VADDPS  64(DX), Z21, Z21
-	VMOVUPS Z21, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z22, Z22
-	VMOVUPS Z22, (DX)
-	VADDPS  64(DX), Z23, Z23
-	VMOVUPS Z23, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z24, Z24
-	VMOVUPS Z24, (DX)
-	VADDPS  64(DX), Z25, Z25
-	VMOVUPS Z25, 64(DX)
-	ADDQ    SI, DX
-	VADDPS  (DX), Z26, Z26
-	VMOVUPS Z26, (DX)
-	VADDPS  64(DX), Z27, Z27
-	VMOVUPS Z27, 64(DX)
-	ADDQ    SI, DX
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y3, Y0, Y0
+	VMASKMOVPS Y0, Y2, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y3, Y1, Y1
+	VMASKMOVPS Y1, Y2, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul3x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul3x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Y3
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS  Y4, Y3, Y0
+	VBROADCASTSS (DX)(AX*1), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS (DX)(AX*2), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y3
+	VBROADCASTSS alpha+72(FP), Y4
+	VBROADCASTSS beta+76(FP), Y5
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y3, Y6
+	VMULPS       Y4, Y0, Y0
+	VFMADD231PS  Y6, Y5, Y0
+	VMASKMOVPS   Y0, Y3, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y3, Y6
+	VMULPS       Y4, Y1, Y1
+	VFMADD231PS  Y6, Y5, Y1
+	VMASKMOVPS   Y1, Y3, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y3, Y6
+	VMULPS       Y4, Y2, Y2
+	VFMADD231PS  Y6, Y5, Y2
+	VMASKMOVPS   Y2, Y3, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y4, Y0, Y0
+	VMASKMOVPS Y0, Y3, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y4, Y1, Y1
+	VMASKMOVPS Y1, Y3, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y4, Y2, Y2
+	VMASKMOVPS Y2, Y3, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul4x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul4x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y4
+	VBROADCASTSS (DX), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (DX)(AX*1), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS (DX)(AX*2), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS (DX)(CX*1), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y4
+	VBROADCASTSS alpha+72(FP), Y5
+	VBROADCASTSS beta+76(FP), Y6
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y4, Y7
+	VMULPS       Y5, Y0, Y0
+	VFMADD231PS  Y7, Y6, Y0
+	VMASKMOVPS   Y0, Y4, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y4, Y7
+	VMULPS       Y5, Y1, Y1
+	VFMADD231PS  Y7, Y6, Y1
+	VMASKMOVPS   Y1, Y4, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y4, Y7
+	VMULPS       Y5, Y2, Y2
+	VFMADD231PS  Y7, Y6, Y2
+	VMASKMOVPS   Y2, Y4, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y4, Y7
+	VMULPS       Y5, Y3, Y3
+	VFMADD231PS  Y7, Y6, Y3
+	VMASKMOVPS   Y3, Y4, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y5, Y0, Y0
+	VMASKMOVPS Y0, Y4, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y5, Y1, Y1
+	VMASKMOVPS Y1, Y4, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y5, Y2, Y2
+	VMASKMOVPS Y2, Y4, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS Y3, Y4, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul5x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul5x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y5, Y0
+	VBROADCASTSS (DX)(AX*1), Y6
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(AX*2), Y6
+	VFMADD231PS  Y6, Y5, Y2
+	VBROADCASTSS (DX)(CX*1), Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VBROADCASTSS (DX)(AX*4), Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y5
+	VBROADCASTSS alpha+72(FP), Y6
+	VBROADCASTSS beta+76(FP), Y7
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y5, Y8
+	VMULPS       Y6, Y0, Y0
+	VFMADD231PS  Y8, Y7, Y0
+	VMASKMOVPS   Y0, Y5, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y5, Y8
+	VMULPS       Y6, Y1, Y1
+	VFMADD231PS  Y8, Y7, Y1
+	VMASKMOVPS   Y1, Y5, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y5, Y8
+	VMULPS       Y6, Y2, Y2
+	VFMADD231PS  Y8, Y7, Y2
+	VMASKMOVPS   Y2, Y5, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y5, Y8
+	VMULPS       Y6, Y3, Y3
+	VFMADD231PS  Y8, Y7, Y3
+	VMASKMOVPS   Y3, Y5, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y5, Y8
+	VMULPS       Y6, Y4, Y4
+	VFMADD231PS  Y8, Y7, Y4
+	VMASKMOVPS   Y4, Y5, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y6, Y0, Y0
+	VMASKMOVPS Y0, Y5, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y6, Y1, Y1
+	VMASKMOVPS Y1, Y5, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y6, Y2, Y2
+	VMASKMOVPS Y2, Y5, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y6, Y3, Y3
+	VMASKMOVPS Y3, Y5, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y6, Y4, Y4
+	VMASKMOVPS Y4, Y5, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul6x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul6x1AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y6
+	VBROADCASTSS (DX), Y7
+	VFMADD231PS  Y7, Y6, Y0
+	VBROADCASTSS (DX)(AX*1), Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VBROADCASTSS (DX)(AX*2), Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (DX)(CX*1), Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VBROADCASTSS (DX)(AX*4), Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VBROADCASTSS (BX), Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y6
+	VBROADCASTSS alpha+72(FP), Y7
+	VBROADCASTSS beta+76(FP), Y8
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y0, Y0
+	VFMADD231PS  Y9, Y8, Y0
+	VMASKMOVPS   Y0, Y6, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y1, Y1
+	VFMADD231PS  Y9, Y8, Y1
+	VMASKMOVPS   Y1, Y6, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y9, Y8, Y2
+	VMASKMOVPS   Y2, Y6, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y3, Y3
+	VFMADD231PS  Y9, Y8, Y3
+	VMASKMOVPS   Y3, Y6, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y4, Y4
+	VFMADD231PS  Y9, Y8, Y4
+	VMASKMOVPS   Y4, Y6, (AX)
+	ADDQ         CX, AX
+	VMASKMOVPS   (AX), Y6, Y9
+	VMULPS       Y7, Y5, Y5
+	VFMADD231PS  Y9, Y8, Y5
+	VMASKMOVPS   Y5, Y6, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y7, Y0, Y0
+	VMASKMOVPS Y0, Y6, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y1, Y1
+	VMASKMOVPS Y1, Y6, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y2, Y2
+	VMASKMOVPS Y2, Y6, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y3, Y3
+	VMASKMOVPS Y3, Y6, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y4, Y4
+	VMASKMOVPS Y4, Y6, (AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y5, Y5
+	VMASKMOVPS Y5, Y6, (AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul1x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul1x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       a+0(FP), CX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), AX
+	MOVQ       colA+40(FP), AX
+	MOVQ       b+8(FP), DX
+	MOVQ       rowB+48(FP), BX
+	MOVQ       depth+24(FP), SI
+	MOVQ       BX, DI
+	SHLQ       $0x03, DI
+
+loop:
+	PREFETCHT0   (DX)(DI*1)
+	VMOVUPS      (DX), Y2
+	VMOVUPS      32(DX), Y3
+	VBROADCASTSS (CX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         AX, CX
+	ADDQ         BX, DX
+	DECQ         SI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y2
+	VBROADCASTSS alpha+72(FP), Y3
+	VBROADCASTSS beta+76(FP), Y4
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y5
+	VMULPS       Y3, Y0, Y0
+	VFMADD231PS  Y5, Y4, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y2, Y5
+	VMULPS       Y3, Y1, Y1
+	VFMADD231PS  Y5, Y4, Y1
+	VMASKMOVPS   Y1, Y2, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y3, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y3, Y1, Y1
+	VMASKMOVPS Y1, Y2, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul2x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul2x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Y4
+	VMOVUPS      32(BX), Y5
+	VBROADCASTSS (DX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (DX)(AX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y4
+	VBROADCASTSS alpha+72(FP), Y5
+	VBROADCASTSS beta+76(FP), Y6
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y7
+	VMULPS       Y5, Y0, Y0
+	VFMADD231PS  Y7, Y6, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y4, Y7
+	VMULPS       Y5, Y1, Y1
+	VFMADD231PS  Y7, Y6, Y1
+	VMASKMOVPS   Y1, Y4, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y7
+	VMULPS       Y5, Y2, Y2
+	VFMADD231PS  Y7, Y6, Y2
+	VMOVUPS      Y2, (AX)
+	VMASKMOVPS   32(AX), Y4, Y7
+	VMULPS       Y5, Y3, Y3
+	VFMADD231PS  Y7, Y6, Y3
+	VMASKMOVPS   Y3, Y4, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y5, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y5, Y1, Y1
+	VMASKMOVPS Y1, Y4, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y5, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS Y3, Y4, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul3x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul3x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Y6
+	VMOVUPS      32(BX), Y7
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (DX)(AX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (DX)(AX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y6
+	VBROADCASTSS alpha+72(FP), Y7
+	VBROADCASTSS beta+76(FP), Y8
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y9
+	VMULPS       Y7, Y0, Y0
+	VFMADD231PS  Y9, Y8, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y6, Y9
+	VMULPS       Y7, Y1, Y1
+	VFMADD231PS  Y9, Y8, Y1
+	VMASKMOVPS   Y1, Y6, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y9
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y9, Y8, Y2
+	VMOVUPS      Y2, (AX)
+	VMASKMOVPS   32(AX), Y6, Y9
+	VMULPS       Y7, Y3, Y3
+	VFMADD231PS  Y9, Y8, Y3
+	VMASKMOVPS   Y3, Y6, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y9
+	VMULPS       Y7, Y4, Y4
+	VFMADD231PS  Y9, Y8, Y4
+	VMOVUPS      Y4, (AX)
+	VMASKMOVPS   32(AX), Y6, Y9
+	VMULPS       Y7, Y5, Y5
+	VFMADD231PS  Y9, Y8, Y5
+	VMASKMOVPS   Y5, Y6, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y7, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y7, Y1, Y1
+	VMASKMOVPS Y1, Y6, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	VMULPS     Y7, Y3, Y3
+	VMASKMOVPS Y3, Y6, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y7, Y4, Y4
+	VMOVUPS    Y4, (AX)
+	VMULPS     Y7, Y5, Y5
+	VMASKMOVPS Y5, Y6, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul4x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul4x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y8
+	VMOVUPS      32(SI), Y9
+	VBROADCASTSS (DX), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (DX)(AX*1), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (DX)(AX*2), Y10
+	VFMADD231PS  Y10, Y8, Y4
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (DX)(CX*1), Y10
+	VFMADD231PS  Y10, Y8, Y6
+	VFMADD231PS  Y10, Y9, Y7
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y8
+	VBROADCASTSS alpha+72(FP), Y9
+	VBROADCASTSS beta+76(FP), Y10
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y11
+	VMULPS       Y9, Y0, Y0
+	VFMADD231PS  Y11, Y10, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y8, Y11
+	VMULPS       Y9, Y1, Y1
+	VFMADD231PS  Y11, Y10, Y1
+	VMASKMOVPS   Y1, Y8, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y11
+	VMULPS       Y9, Y2, Y2
+	VFMADD231PS  Y11, Y10, Y2
+	VMOVUPS      Y2, (AX)
+	VMASKMOVPS   32(AX), Y8, Y11
+	VMULPS       Y9, Y3, Y3
+	VFMADD231PS  Y11, Y10, Y3
+	VMASKMOVPS   Y3, Y8, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y11
+	VMULPS       Y9, Y4, Y4
+	VFMADD231PS  Y11, Y10, Y4
+	VMOVUPS      Y4, (AX)
+	VMASKMOVPS   32(AX), Y8, Y11
+	VMULPS       Y9, Y5, Y5
+	VFMADD231PS  Y11, Y10, Y5
+	VMASKMOVPS   Y5, Y8, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y11
+	VMULPS       Y9, Y6, Y6
+	VFMADD231PS  Y11, Y10, Y6
+	VMOVUPS      Y6, (AX)
+	VMASKMOVPS   32(AX), Y8, Y11
+	VMULPS       Y9, Y7, Y7
+	VFMADD231PS  Y11, Y10, Y7
+	VMASKMOVPS   Y7, Y8, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y9, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y9, Y1, Y1
+	VMASKMOVPS Y1, Y8, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y9, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	VMULPS     Y9, Y3, Y3
+	VMASKMOVPS Y3, Y8, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y9, Y4, Y4
+	VMOVUPS    Y4, (AX)
+	VMULPS     Y9, Y5, Y5
+	VMASKMOVPS Y5, Y8, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y9, Y6, Y6
+	VMOVUPS    Y6, (AX)
+	VMULPS     Y9, Y7, Y7
+	VMASKMOVPS Y7, Y8, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul5x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul5x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y10
+	VMOVUPS      32(SI), Y11
+	VBROADCASTSS (DX), Y12
+	VFMADD231PS  Y12, Y10, Y0
+	VFMADD231PS  Y12, Y11, Y1
+	VBROADCASTSS (DX)(AX*1), Y12
+	VFMADD231PS  Y12, Y10, Y2
+	VFMADD231PS  Y12, Y11, Y3
+	VBROADCASTSS (DX)(AX*2), Y12
+	VFMADD231PS  Y12, Y10, Y4
+	VFMADD231PS  Y12, Y11, Y5
+	VBROADCASTSS (DX)(CX*1), Y12
+	VFMADD231PS  Y12, Y10, Y6
+	VFMADD231PS  Y12, Y11, Y7
+	VBROADCASTSS (DX)(AX*4), Y12
+	VFMADD231PS  Y12, Y10, Y8
+	VFMADD231PS  Y12, Y11, Y9
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y10
+	VBROADCASTSS alpha+72(FP), Y11
+	VBROADCASTSS beta+76(FP), Y12
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y13
+	VMULPS       Y11, Y0, Y0
+	VFMADD231PS  Y13, Y12, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y10, Y13
+	VMULPS       Y11, Y1, Y1
+	VFMADD231PS  Y13, Y12, Y1
+	VMASKMOVPS   Y1, Y10, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y13
+	VMULPS       Y11, Y2, Y2
+	VFMADD231PS  Y13, Y12, Y2
+	VMOVUPS      Y2, (AX)
+	VMASKMOVPS   32(AX), Y10, Y13
+	VMULPS       Y11, Y3, Y3
+	VFMADD231PS  Y13, Y12, Y3
+	VMASKMOVPS   Y3, Y10, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y13
+	VMULPS       Y11, Y4, Y4
+	VFMADD231PS  Y13, Y12, Y4
+	VMOVUPS      Y4, (AX)
+	VMASKMOVPS   32(AX), Y10, Y13
+	VMULPS       Y11, Y5, Y5
+	VFMADD231PS  Y13, Y12, Y5
+	VMASKMOVPS   Y5, Y10, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y13
+	VMULPS       Y11, Y6, Y6
+	VFMADD231PS  Y13, Y12, Y6
+	VMOVUPS      Y6, (AX)
+	VMASKMOVPS   32(AX), Y10, Y13
+	VMULPS       Y11, Y7, Y7
+	VFMADD231PS  Y13, Y12, Y7
+	VMASKMOVPS   Y7, Y10, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y13
+	VMULPS       Y11, Y8, Y8
+	VFMADD231PS  Y13, Y12, Y8
+	VMOVUPS      Y8, (AX)
+	VMASKMOVPS   32(AX), Y10, Y13
+	VMULPS       Y11, Y9, Y9
+	VFMADD231PS  Y13, Y12, Y9
+	VMASKMOVPS   Y9, Y10, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y11, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y11, Y1, Y1
+	VMASKMOVPS Y1, Y10, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y11, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	VMULPS     Y11, Y3, Y3
+	VMASKMOVPS Y3, Y10, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y11, Y4, Y4
+	VMOVUPS    Y4, (AX)
+	VMULPS     Y11, Y5, Y5
+	VMASKMOVPS Y5, Y10, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y11, Y6, Y6
+	VMOVUPS    Y6, (AX)
+	VMULPS     Y11, Y7, Y7
+	VMASKMOVPS Y7, Y10, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y11, Y8, Y8
+	VMOVUPS    Y8, (AX)
+	VMULPS     Y11, Y9, Y9
+	VMASKMOVPS Y9, Y10, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func mul6x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul6x2AVX2(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y12
+	VMOVUPS      32(DI), Y13
+	VBROADCASTSS (DX), Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS (DX)(AX*1), Y14
+	VFMADD231PS  Y14, Y12, Y2
+	VFMADD231PS  Y14, Y13, Y3
+	VBROADCASTSS (DX)(AX*2), Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS (DX)(CX*1), Y14
+	VFMADD231PS  Y14, Y12, Y6
+	VFMADD231PS  Y14, Y13, Y7
+	VBROADCASTSS (DX)(AX*4), Y14
+	VFMADD231PS  Y14, Y12, Y8
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS (BX), Y14
+	VFMADD231PS  Y14, Y12, Y10
+	VFMADD231PS  Y14, Y13, Y11
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	LEAQ         masks<>+32(SB), CX
+	NEGQ         AX
+	VMOVDQU      (CX)(AX*4), Y12
+	VBROADCASTSS alpha+72(FP), Y13
+	VBROADCASTSS beta+76(FP), Y14
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y0, Y0
+	VFMADD231PS  Y15, Y14, Y0
+	VMOVUPS      Y0, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y1, Y1
+	VFMADD231PS  Y15, Y14, Y1
+	VMASKMOVPS   Y1, Y12, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y2, Y2
+	VFMADD231PS  Y15, Y14, Y2
+	VMOVUPS      Y2, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y3, Y3
+	VFMADD231PS  Y15, Y14, Y3
+	VMASKMOVPS   Y3, Y12, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y4, Y4
+	VFMADD231PS  Y15, Y14, Y4
+	VMOVUPS      Y4, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y5, Y5
+	VFMADD231PS  Y15, Y14, Y5
+	VMASKMOVPS   Y5, Y12, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y6, Y6
+	VFMADD231PS  Y15, Y14, Y6
+	VMOVUPS      Y6, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y7, Y7
+	VFMADD231PS  Y15, Y14, Y7
+	VMASKMOVPS   Y7, Y12, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y8, Y8
+	VFMADD231PS  Y15, Y14, Y8
+	VMOVUPS      Y8, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y9, Y9
+	VFMADD231PS  Y15, Y14, Y9
+	VMASKMOVPS   Y9, Y12, 32(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Y15
+	VMULPS       Y13, Y10, Y10
+	VFMADD231PS  Y15, Y14, Y10
+	VMOVUPS      Y10, (AX)
+	VMASKMOVPS   32(AX), Y12, Y15
+	VMULPS       Y13, Y11, Y11
+	VFMADD231PS  Y15, Y14, Y11
+	VMASKMOVPS   Y11, Y12, 32(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	VMULPS     Y13, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VMULPS     Y13, Y1, Y1
+	VMASKMOVPS Y1, Y12, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y13, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	VMULPS     Y13, Y3, Y3
+	VMASKMOVPS Y3, Y12, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y13, Y4, Y4
+	VMOVUPS    Y4, (AX)
+	VMULPS     Y13, Y5, Y5
+	VMASKMOVPS Y5, Y12, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y13, Y6, Y6
+	VMOVUPS    Y6, (AX)
+	VMULPS     Y13, Y7, Y7
+	VMASKMOVPS Y7, Y12, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y13, Y8, Y8
+	VMOVUPS    Y8, (AX)
+	VMULPS     Y13, Y9, Y9
+	VMASKMOVPS Y9, Y12, 32(AX)
+	ADDQ       CX, AX
+	VMULPS     Y13, Y10, Y10
+	VMOVUPS    Y10, (AX)
+	VMULPS     Y13, Y11, Y11
+	VMASKMOVPS Y11, Y12, 32(AX)
+	ADDQ       CX, AX
+	VZEROUPPER
+	RET
+
+// func copyRowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, MMX+
+TEXT ·copyRowsF32AVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x10
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	VMOVUPS    (R9), Y0
+	VMOVUPS    Y0, (R10)
+	VMOVUPS    32(R9), Y0
+	VMOVUPS    Y0, 32(R10)
+	ADDQ       $0x00000040, R9
+	ADDQ       DI, R10
+	SUBQ       $0x10, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x08
+	JLT        last
+	VMOVUPS    (R9), Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x20, R9
+	ADDQ       $0x20, R10
+	SUBQ       $0x08, R11
+
+last:
+	TESTQ      R11, R11
+	JZ         next
+	LEAQ       masks<>+32(SB), R12
+	NEGQ       R11
+	VMOVDQU    (R12)(R11*4), Y0
+	VMASKMOVPS (R9), Y0, Y0
+	VMOVUPS    Y0, (R10)
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func copyRowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, F16C, MMX+
+TEXT ·copyRowsF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x10
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	VCVTPH2PS  (R9), Y0
+	VMOVUPS    Y0, (R10)
+	VCVTPH2PS  16(R9), Y0
+	VMOVUPS    Y0, 32(R10)
+	ADDQ       $0x00000020, R9
+	ADDQ       DI, R10
+	SUBQ       $0x10, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x08
+	JLT        last
+	VCVTPH2PS  (R9), Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x10, R9
+	ADDQ       $0x20, R10
+	SUBQ       $0x08, R11
+
+last:
+	TESTQ R11, R11
+	JZ    next
+
+single:
+	MOVWLZX   (R9), R12
+	VMOVD     R12, X0
+	VCVTPH2PS X0, X0
+	VMOVSS    X0, (R10)
+	ADDQ      $0x02, R9
+	ADDQ      $0x04, R10
+	DECQ      R11
+	JNZ       single
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func copyRowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX2, MMX+
+TEXT ·copyRowsBF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x10
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	VPMOVZXWD  (R9), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R10)
+	VPMOVZXWD  16(R9), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, 32(R10)
+	ADDQ       $0x00000020, R9
+	ADDQ       DI, R10
+	SUBQ       $0x10, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x08
+	JLT        last
+	VPMOVZXWD  (R9), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x10, R9
+	ADDQ       $0x20, R10
+	SUBQ       $0x08, R11
+
+last:
+	TESTQ R11, R11
+	JZ    next
+
+single:
+	MOVWLZX   (R9), R12
+	VMOVD     R12, X0
+	VPMOVZXWD X0, X0
+	VPSLLD    $0x10, X0, X0
+	VMOVSS    X0, (R10)
+	ADDQ      $0x02, R9
+	ADDQ      $0x04, R10
+	DECQ      R11
+	JNZ       single
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int)
+// Requires: AVX, CMOV
+TEXT ·packLinesAVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ lines+16(FP), DX
+	MOVQ depth+24(FP), BX
+	MOVQ lineSrc+32(FP), SI
+
+loop:
+	CMPQ       BX, $0x08
+	JLT        tail
+	MOVQ       CX, DI
+	VMOVUPS    (DI), Y0
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x01
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y1
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x02
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y2
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x03
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y3
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x04
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y4
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x05
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y5
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x06
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y6
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x07
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Y7
+	VUNPCKLPS  Y1, Y0, Y8
+	VUNPCKHPS  Y1, Y0, Y0
+	VUNPCKLPS  Y3, Y2, Y1
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VUNPCKLPD  Y1, Y8, Y7
+	VUNPCKHPD  Y1, Y8, Y1
+	VUNPCKLPD  Y2, Y0, Y8
+	VUNPCKHPD  Y2, Y0, Y0
+	VUNPCKLPD  Y5, Y3, Y2
+	VUNPCKHPD  Y5, Y3, Y3
+	VUNPCKLPD  Y6, Y4, Y5
+	VUNPCKHPD  Y6, Y4, Y4
+	VPERM2F128 $0x20, Y2, Y7, Y6
+	VPERM2F128 $0x31, Y2, Y7, Y2
+	VPERM2F128 $0x20, Y3, Y1, Y7
+	VPERM2F128 $0x31, Y3, Y1, Y1
+	VPERM2F128 $0x20, Y5, Y8, Y3
+	VPERM2F128 $0x31, Y5, Y8, Y5
+	VPERM2F128 $0x20, Y4, Y0, Y8
+	VPERM2F128 $0x31, Y4, Y0, Y0
+	VMOVUPS    Y6, (AX)
+	VMOVUPS    Y7, 64(AX)
+	VMOVUPS    Y3, 128(AX)
+	VMOVUPS    Y8, 192(AX)
+	VMOVUPS    Y2, 256(AX)
+	VMOVUPS    Y1, 320(AX)
+	VMOVUPS    Y5, 384(AX)
+	VMOVUPS    Y0, 448(AX)
+	ADDQ       $0x20, CX
+	ADDQ       $0x00000200, AX
+	SUBQ       $0x08, BX
+	JMP        loop
+
+tail:
+	TESTQ      BX, BX
+	JZ         done
+	LEAQ       masks<>+32(SB), DI
+	NEGQ       BX
+	VMOVDQU    (DI)(BX*4), Y0
+	VMASKMOVPS (CX), Y0, Y1
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x01
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y2
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x02
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y3
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x03
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y4
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x04
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y5
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x05
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y6
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x06
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y7
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x07
+	CMOVQGT    BX, CX
+	VMASKMOVPS (CX), Y0, Y0
+	VUNPCKLPS  Y2, Y1, Y8
+	VUNPCKHPS  Y2, Y1, Y1
+	VUNPCKLPS  Y4, Y3, Y2
+	VUNPCKHPS  Y4, Y3, Y3
+	VUNPCKLPS  Y6, Y5, Y4
+	VUNPCKHPS  Y6, Y5, Y5
+	VUNPCKLPS  Y0, Y7, Y6
+	VUNPCKHPS  Y0, Y7, Y0
+	VUNPCKLPD  Y2, Y8, Y7
+	VUNPCKHPD  Y2, Y8, Y2
+	VUNPCKLPD  Y3, Y1, Y8
+	VUNPCKHPD  Y3, Y1, Y1
+	VUNPCKLPD  Y6, Y4, Y3
+	VUNPCKHPD  Y6, Y4, Y4
+	VUNPCKLPD  Y0, Y5, Y6
+	VUNPCKHPD  Y0, Y5, Y0
+	VPERM2F128 $0x20, Y3, Y7, Y5
+	VPERM2F128 $0x31, Y3, Y7, Y3
+	VPERM2F128 $0x20, Y4, Y2, Y7
+	VPERM2F128 $0x31, Y4, Y2, Y2
+	VPERM2F128 $0x20, Y6, Y8, Y4
+	VPERM2F128 $0x31, Y6, Y8, Y6
+	VPERM2F128 $0x20, Y0, Y1, Y8
+	VPERM2F128 $0x31, Y0, Y1, Y0
+	VMOVUPS    Y5, (AX)
+	VMOVUPS    Y7, 64(AX)
+	VMOVUPS    Y4, 128(AX)
+	VMOVUPS    Y8, 192(AX)
+	VMOVUPS    Y3, 256(AX)
+	VMOVUPS    Y2, 320(AX)
+	VMOVUPS    Y6, 384(AX)
+	VMOVUPS    Y0, 448(AX)
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul1x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul1x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	MOVQ       a+0(FP), CX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), AX
+	MOVQ       colA+40(FP), AX
+	MOVQ       b+8(FP), DX
+	MOVQ       rowB+48(FP), BX
+	MOVQ       depth+24(FP), SI
+	MOVQ       BX, DI
+	SHLQ       $0x03, DI
+
+loop:
+	PREFETCHT0   (DX)(DI*1)
+	VMOVUPS      (DX), Z1
+	VBROADCASTSS (CX), Z2
+	VFMADD231PS  Z2, Z1, Z0
+	ADDQ         AX, CX
+	ADDQ         BX, DX
+	DECQ         SI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z1
+	VBROADCASTSS beta+76(FP), Z2
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z3
+	VMULPS       Z1, Z0, Z0
+	VFMADD231PS  Z3, Z2, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z1, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul2x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul2x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Z2
+	VBROADCASTSS (DX), Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VBROADCASTSS (DX)(AX*1), Z3
+	VFMADD231PS  Z3, Z2, Z1
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z2
+	VBROADCASTSS beta+76(FP), Z3
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z4
+	VMULPS       Z2, Z0, Z0
+	VFMADD231PS  Z4, Z3, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z4
+	VMULPS       Z2, Z1, Z1
+	VFMADD231PS  Z4, Z3, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z2, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z2, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul3x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul3x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	VMOVUPS      (BX), Z3
+	VBROADCASTSS (DX), Z4
+	VFMADD231PS  Z4, Z3, Z0
+	VBROADCASTSS (DX)(AX*1), Z4
+	VFMADD231PS  Z4, Z3, Z1
+	VBROADCASTSS (DX)(AX*2), Z4
+	VFMADD231PS  Z4, Z3, Z2
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z3
+	VBROADCASTSS beta+76(FP), Z4
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z5
+	VMULPS       Z3, Z0, Z0
+	VFMADD231PS  Z5, Z4, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z5
+	VMULPS       Z3, Z1, Z1
+	VFMADD231PS  Z5, Z4, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z5
+	VMULPS       Z3, Z2, Z2
+	VFMADD231PS  Z5, Z4, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z3, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z3, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z3, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul4x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul4x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Z4
+	VBROADCASTSS (DX), Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VBROADCASTSS (DX)(AX*1), Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VBROADCASTSS (DX)(AX*2), Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VBROADCASTSS (DX)(CX*1), Z5
+	VFMADD231PS  Z5, Z4, Z3
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z4
+	VBROADCASTSS beta+76(FP), Z5
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z6
+	VMULPS       Z4, Z0, Z0
+	VFMADD231PS  Z6, Z5, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z6
+	VMULPS       Z4, Z1, Z1
+	VFMADD231PS  Z6, Z5, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z6
+	VMULPS       Z4, Z2, Z2
+	VFMADD231PS  Z6, Z5, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z6
+	VMULPS       Z4, Z3, Z3
+	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z4, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z4, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z4, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z4, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul5x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul5x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z5, Z0
+	VBROADCASTSS (DX)(AX*1), Z6
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(AX*2), Z6
+	VFMADD231PS  Z6, Z5, Z2
+	VBROADCASTSS (DX)(CX*1), Z6
+	VFMADD231PS  Z6, Z5, Z3
+	VBROADCASTSS (DX)(AX*4), Z6
+	VFMADD231PS  Z6, Z5, Z4
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z5
+	VBROADCASTSS beta+76(FP), Z6
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z7
+	VMULPS       Z5, Z0, Z0
+	VFMADD231PS  Z7, Z6, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z7
+	VMULPS       Z5, Z1, Z1
+	VFMADD231PS  Z7, Z6, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z7
+	VMULPS       Z5, Z2, Z2
+	VFMADD231PS  Z7, Z6, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z7
+	VMULPS       Z5, Z3, Z3
+	VFMADD231PS  Z7, Z6, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z7
+	VMULPS       Z5, Z4, Z4
+	VFMADD231PS  Z7, Z6, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z5, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z5, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z5, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z5, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z5, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul6x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul6x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z6
+	VBROADCASTSS (DX), Z7
+	VFMADD231PS  Z7, Z6, Z0
+	VBROADCASTSS (DX)(AX*1), Z7
+	VFMADD231PS  Z7, Z6, Z1
+	VBROADCASTSS (DX)(AX*2), Z7
+	VFMADD231PS  Z7, Z6, Z2
+	VBROADCASTSS (DX)(CX*1), Z7
+	VFMADD231PS  Z7, Z6, Z3
+	VBROADCASTSS (DX)(AX*4), Z7
+	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS (BX), Z7
+	VFMADD231PS  Z7, Z6, Z5
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z6
+	VBROADCASTSS beta+76(FP), Z7
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z0, Z0
+	VFMADD231PS  Z8, Z7, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z1, Z1
+	VFMADD231PS  Z8, Z7, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z2, Z2
+	VFMADD231PS  Z8, Z7, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z3, Z3
+	VFMADD231PS  Z8, Z7, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z4, Z4
+	VFMADD231PS  Z8, Z7, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z8
+	VMULPS       Z6, Z5, Z5
+	VFMADD231PS  Z8, Z7, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z6, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul7x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul7x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z7, Z0
+	VBROADCASTSS (DX)(AX*1), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(AX*2), Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VBROADCASTSS (DX)(CX*1), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(AX*4), Z8
+	VFMADD231PS  Z8, Z7, Z4
+	VBROADCASTSS (BX), Z8
+	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS (BX)(AX*1), Z8
+	VFMADD231PS  Z8, Z7, Z6
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z7
+	VBROADCASTSS beta+76(FP), Z8
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z0, Z0
+	VFMADD231PS  Z9, Z8, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z1, Z1
+	VFMADD231PS  Z9, Z8, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z2, Z2
+	VFMADD231PS  Z9, Z8, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z3, Z3
+	VFMADD231PS  Z9, Z8, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z4, Z4
+	VFMADD231PS  Z9, Z8, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z5, Z5
+	VFMADD231PS  Z9, Z8, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z9
+	VMULPS       Z7, Z6, Z6
+	VFMADD231PS  Z9, Z8, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z7, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z7, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul8x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul8x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z8
+	VBROADCASTSS (DX), Z9
+	VFMADD231PS  Z9, Z8, Z0
+	VBROADCASTSS (DX)(AX*1), Z9
+	VFMADD231PS  Z9, Z8, Z1
+	VBROADCASTSS (DX)(AX*2), Z9
+	VFMADD231PS  Z9, Z8, Z2
+	VBROADCASTSS (DX)(CX*1), Z9
+	VFMADD231PS  Z9, Z8, Z3
+	VBROADCASTSS (DX)(AX*4), Z9
+	VFMADD231PS  Z9, Z8, Z4
+	VBROADCASTSS (BX), Z9
+	VFMADD231PS  Z9, Z8, Z5
+	VBROADCASTSS (BX)(AX*1), Z9
+	VFMADD231PS  Z9, Z8, Z6
+	VBROADCASTSS (BX)(AX*2), Z9
+	VFMADD231PS  Z9, Z8, Z7
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z8
+	VBROADCASTSS beta+76(FP), Z9
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z0, Z0
+	VFMADD231PS  Z10, Z9, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z1, Z1
+	VFMADD231PS  Z10, Z9, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z2, Z2
+	VFMADD231PS  Z10, Z9, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z3, Z3
+	VFMADD231PS  Z10, Z9, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z4, Z4
+	VFMADD231PS  Z10, Z9, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z5, Z5
+	VFMADD231PS  Z10, Z9, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z6, Z6
+	VFMADD231PS  Z10, Z9, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z10
+	VMULPS       Z8, Z7, Z7
+	VFMADD231PS  Z10, Z9, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z8, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul9x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul9x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z9, Z0
+	VBROADCASTSS (DX)(AX*1), Z10
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(AX*2), Z10
+	VFMADD231PS  Z10, Z9, Z2
+	VBROADCASTSS (DX)(CX*1), Z10
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(AX*4), Z10
+	VFMADD231PS  Z10, Z9, Z4
+	VBROADCASTSS (BX), Z10
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (BX)(AX*1), Z10
+	VFMADD231PS  Z10, Z9, Z6
+	VBROADCASTSS (BX)(AX*2), Z10
+	VFMADD231PS  Z10, Z9, Z7
+	VBROADCASTSS (BX)(CX*1), Z10
+	VFMADD231PS  Z10, Z9, Z8
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z9
+	VBROADCASTSS beta+76(FP), Z10
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z0, Z0
+	VFMADD231PS  Z11, Z10, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z1, Z1
+	VFMADD231PS  Z11, Z10, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z2, Z2
+	VFMADD231PS  Z11, Z10, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z3, Z3
+	VFMADD231PS  Z11, Z10, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z4, Z4
+	VFMADD231PS  Z11, Z10, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z5, Z5
+	VFMADD231PS  Z11, Z10, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z6, Z6
+	VFMADD231PS  Z11, Z10, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z7, Z7
+	VFMADD231PS  Z11, Z10, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMULPS       Z9, Z8, Z8
+	VFMADD231PS  Z11, Z10, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z9, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z9, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul10x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul10x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z10
+	VBROADCASTSS (DX), Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VBROADCASTSS (DX)(AX*1), Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VBROADCASTSS (DX)(AX*2), Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VBROADCASTSS (DX)(CX*1), Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VBROADCASTSS (DX)(AX*4), Z11
+	VFMADD231PS  Z11, Z10, Z4
+	VBROADCASTSS (BX), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VBROADCASTSS (BX)(AX*1), Z11
+	VFMADD231PS  Z11, Z10, Z6
+	VBROADCASTSS (BX)(AX*2), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VBROADCASTSS (BX)(CX*1), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VBROADCASTSS (BX)(AX*4), Z11
+	VFMADD231PS  Z11, Z10, Z9
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z10
+	VBROADCASTSS beta+76(FP), Z11
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z0, Z0
+	VFMADD231PS  Z12, Z11, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z1, Z1
+	VFMADD231PS  Z12, Z11, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z2, Z2
+	VFMADD231PS  Z12, Z11, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z3, Z3
+	VFMADD231PS  Z12, Z11, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z4, Z4
+	VFMADD231PS  Z12, Z11, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z5, Z5
+	VFMADD231PS  Z12, Z11, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z6, Z6
+	VFMADD231PS  Z12, Z11, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z7, Z7
+	VFMADD231PS  Z12, Z11, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z8, Z8
+	VFMADD231PS  Z12, Z11, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z10, Z9, Z9
+	VFMADD231PS  Z12, Z11, Z9
+	VMOVUPS      Z9, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z10, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z9, Z9
+	VMOVUPS Z9, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul11x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul11x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z11
+	VBROADCASTSS (DX), Z12
+	VFMADD231PS  Z12, Z11, Z0
+	VBROADCASTSS (DX)(AX*1), Z12
+	VFMADD231PS  Z12, Z11, Z1
+	VBROADCASTSS (DX)(AX*2), Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VBROADCASTSS (DX)(CX*1), Z12
+	VFMADD231PS  Z12, Z11, Z3
+	VBROADCASTSS (DX)(AX*4), Z12
+	VFMADD231PS  Z12, Z11, Z4
+	VBROADCASTSS (BX), Z12
+	VFMADD231PS  Z12, Z11, Z5
+	VBROADCASTSS (BX)(AX*1), Z12
+	VFMADD231PS  Z12, Z11, Z6
+	VBROADCASTSS (BX)(AX*2), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VBROADCASTSS (BX)(CX*1), Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS (BX)(AX*4), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VBROADCASTSS (SI), Z12
+	VFMADD231PS  Z12, Z11, Z10
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z11
+	VBROADCASTSS beta+76(FP), Z12
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z0, Z0
+	VFMADD231PS  Z13, Z12, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z1, Z1
+	VFMADD231PS  Z13, Z12, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z2, Z2
+	VFMADD231PS  Z13, Z12, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z3, Z3
+	VFMADD231PS  Z13, Z12, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z4, Z4
+	VFMADD231PS  Z13, Z12, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z5, Z5
+	VFMADD231PS  Z13, Z12, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z6, Z6
+	VFMADD231PS  Z13, Z12, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z7, Z7
+	VFMADD231PS  Z13, Z12, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z8, Z8
+	VFMADD231PS  Z13, Z12, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z9, Z9
+	VFMADD231PS  Z13, Z12, Z9
+	VMOVUPS      Z9, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z13
+	VMULPS       Z11, Z10, Z10
+	VFMADD231PS  Z13, Z12, Z10
+	VMOVUPS      Z10, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z11, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z9, Z9
+	VMOVUPS Z9, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z11, Z10, Z10
+	VMOVUPS Z10, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul12x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul12x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z12
+	VBROADCASTSS (DX), Z13
+	VFMADD231PS  Z13, Z12, Z0
+	VBROADCASTSS (DX)(AX*1), Z13
+	VFMADD231PS  Z13, Z12, Z1
+	VBROADCASTSS (DX)(AX*2), Z13
+	VFMADD231PS  Z13, Z12, Z2
+	VBROADCASTSS (DX)(CX*1), Z13
+	VFMADD231PS  Z13, Z12, Z3
+	VBROADCASTSS (DX)(AX*4), Z13
+	VFMADD231PS  Z13, Z12, Z4
+	VBROADCASTSS (BX), Z13
+	VFMADD231PS  Z13, Z12, Z5
+	VBROADCASTSS (BX)(AX*1), Z13
+	VFMADD231PS  Z13, Z12, Z6
+	VBROADCASTSS (BX)(AX*2), Z13
+	VFMADD231PS  Z13, Z12, Z7
+	VBROADCASTSS (BX)(CX*1), Z13
+	VFMADD231PS  Z13, Z12, Z8
+	VBROADCASTSS (BX)(AX*4), Z13
+	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS (SI), Z13
+	VFMADD231PS  Z13, Z12, Z10
+	VBROADCASTSS (SI)(AX*1), Z13
+	VFMADD231PS  Z13, Z12, Z11
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z12
+	VBROADCASTSS beta+76(FP), Z13
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z0, Z0
+	VFMADD231PS  Z14, Z13, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z1, Z1
+	VFMADD231PS  Z14, Z13, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z2, Z2
+	VFMADD231PS  Z14, Z13, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z3, Z3
+	VFMADD231PS  Z14, Z13, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z4, Z4
+	VFMADD231PS  Z14, Z13, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z5, Z5
+	VFMADD231PS  Z14, Z13, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z6, Z6
+	VFMADD231PS  Z14, Z13, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z7, Z7
+	VFMADD231PS  Z14, Z13, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z8, Z8
+	VFMADD231PS  Z14, Z13, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z9, Z9
+	VFMADD231PS  Z14, Z13, Z9
+	VMOVUPS      Z9, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z10, Z10
+	VFMADD231PS  Z14, Z13, Z10
+	VMOVUPS      Z10, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z14
+	VMULPS       Z12, Z11, Z11
+	VFMADD231PS  Z14, Z13, Z11
+	VMOVUPS      Z11, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z12, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z9, Z9
+	VMOVUPS Z9, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z10, Z10
+	VMOVUPS Z10, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z11, Z11
+	VMOVUPS Z11, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul13x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul13x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z13
+	VBROADCASTSS (DX), Z14
+	VFMADD231PS  Z14, Z13, Z0
+	VBROADCASTSS (DX)(AX*1), Z14
+	VFMADD231PS  Z14, Z13, Z1
+	VBROADCASTSS (DX)(AX*2), Z14
+	VFMADD231PS  Z14, Z13, Z2
+	VBROADCASTSS (DX)(CX*1), Z14
+	VFMADD231PS  Z14, Z13, Z3
+	VBROADCASTSS (DX)(AX*4), Z14
+	VFMADD231PS  Z14, Z13, Z4
+	VBROADCASTSS (BX), Z14
+	VFMADD231PS  Z14, Z13, Z5
+	VBROADCASTSS (BX)(AX*1), Z14
+	VFMADD231PS  Z14, Z13, Z6
+	VBROADCASTSS (BX)(AX*2), Z14
+	VFMADD231PS  Z14, Z13, Z7
+	VBROADCASTSS (BX)(CX*1), Z14
+	VFMADD231PS  Z14, Z13, Z8
+	VBROADCASTSS (BX)(AX*4), Z14
+	VFMADD231PS  Z14, Z13, Z9
+	VBROADCASTSS (SI), Z14
+	VFMADD231PS  Z14, Z13, Z10
+	VBROADCASTSS (SI)(AX*1), Z14
+	VFMADD231PS  Z14, Z13, Z11
+	VBROADCASTSS (SI)(AX*2), Z14
+	VFMADD231PS  Z14, Z13, Z12
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z13
+	VBROADCASTSS beta+76(FP), Z14
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z0, Z0
+	VFMADD231PS  Z15, Z14, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z1, Z1
+	VFMADD231PS  Z15, Z14, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z2, Z2
+	VFMADD231PS  Z15, Z14, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z3, Z3
+	VFMADD231PS  Z15, Z14, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z4, Z4
+	VFMADD231PS  Z15, Z14, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z5, Z5
+	VFMADD231PS  Z15, Z14, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z6, Z6
+	VFMADD231PS  Z15, Z14, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z7, Z7
+	VFMADD231PS  Z15, Z14, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z8, Z8
+	VFMADD231PS  Z15, Z14, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z9, Z9
+	VFMADD231PS  Z15, Z14, Z9
+	VMOVUPS      Z9, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z10, Z10
+	VFMADD231PS  Z15, Z14, Z10
+	VMOVUPS      Z10, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z11, Z11
+	VFMADD231PS  Z15, Z14, Z11
+	VMOVUPS      Z11, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z15
+	VMULPS       Z13, Z12, Z12
+	VFMADD231PS  Z15, Z14, Z12
+	VMOVUPS      Z12, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z13, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z9, Z9
+	VMOVUPS Z9, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z10, Z10
+	VMOVUPS Z10, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z11, Z11
+	VMOVUPS Z11, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z13, Z12, Z12
+	VMOVUPS Z12, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul14x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul14x1AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z14
+	VBROADCASTSS (DX), Z15
+	VFMADD231PS  Z15, Z14, Z0
+	VBROADCASTSS (DX)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z1
+	VBROADCASTSS (DX)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z2
+	VBROADCASTSS (DX)(CX*1), Z15
+	VFMADD231PS  Z15, Z14, Z3
+	VBROADCASTSS (DX)(AX*4), Z15
+	VFMADD231PS  Z15, Z14, Z4
+	VBROADCASTSS (BX), Z15
+	VFMADD231PS  Z15, Z14, Z5
+	VBROADCASTSS (BX)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z6
+	VBROADCASTSS (BX)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z7
+	VBROADCASTSS (BX)(CX*1), Z15
+	VFMADD231PS  Z15, Z14, Z8
+	VBROADCASTSS (BX)(AX*4), Z15
+	VFMADD231PS  Z15, Z14, Z9
+	VBROADCASTSS (SI), Z15
+	VFMADD231PS  Z15, Z14, Z10
+	VBROADCASTSS (SI)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z11
+	VBROADCASTSS (SI)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z12
+	VBROADCASTSS (SI)(CX*1), Z15
+	VFMADD231PS  Z15, Z14, Z13
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z14
+	VBROADCASTSS beta+76(FP), Z15
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z0, Z0
+	VFMADD231PS  Z16, Z15, Z0
+	VMOVUPS      Z0, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z1, Z1
+	VFMADD231PS  Z16, Z15, Z1
+	VMOVUPS      Z1, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z2, Z2
+	VFMADD231PS  Z16, Z15, Z2
+	VMOVUPS      Z2, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z3, Z3
+	VFMADD231PS  Z16, Z15, Z3
+	VMOVUPS      Z3, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z4, Z4
+	VFMADD231PS  Z16, Z15, Z4
+	VMOVUPS      Z4, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z5, Z5
+	VFMADD231PS  Z16, Z15, Z5
+	VMOVUPS      Z5, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z6, Z6
+	VFMADD231PS  Z16, Z15, Z6
+	VMOVUPS      Z6, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z7, Z7
+	VFMADD231PS  Z16, Z15, Z7
+	VMOVUPS      Z7, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z8, Z8
+	VFMADD231PS  Z16, Z15, Z8
+	VMOVUPS      Z8, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z9, Z9
+	VFMADD231PS  Z16, Z15, Z9
+	VMOVUPS      Z9, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z10, Z10
+	VFMADD231PS  Z16, Z15, Z10
+	VMOVUPS      Z10, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z11, Z11
+	VFMADD231PS  Z16, Z15, Z11
+	VMOVUPS      Z11, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z12, Z12
+	VFMADD231PS  Z16, Z15, Z12
+	VMOVUPS      Z12, K1, (AX)
+	ADDQ         CX, AX
+	VMOVUPS.Z    (AX), K1, Z16
+	VMULPS       Z14, Z13, Z13
+	VFMADD231PS  Z16, Z15, Z13
+	VMOVUPS      Z13, K1, (AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z14, Z0, Z0
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z1, Z1
+	VMOVUPS Z1, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z2, Z2
+	VMOVUPS Z2, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z3, Z3
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z4, Z4
+	VMOVUPS Z4, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z5, Z5
+	VMOVUPS Z5, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z6, Z6
+	VMOVUPS Z6, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z7, Z7
+	VMOVUPS Z7, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z8, Z8
+	VMOVUPS Z8, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z9, Z9
+	VMOVUPS Z9, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z10, Z10
+	VMOVUPS Z10, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z11, Z11
+	VMOVUPS Z11, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z12, Z12
+	VMOVUPS Z12, K1, (AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z13, Z13
+	VMOVUPS Z13, K1, (AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul1x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul1x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	MOVQ       a+0(FP), CX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), AX
+	MOVQ       colA+40(FP), AX
+	MOVQ       b+8(FP), DX
+	MOVQ       rowB+48(FP), BX
+	MOVQ       depth+24(FP), SI
+	MOVQ       BX, DI
+	SHLQ       $0x03, DI
+
+loop:
+	PREFETCHT0   (DX)(DI*1)
+	PREFETCHT0   64(DX)(DI*1)
+	VMOVUPS      (DX), Z2
+	VMOVUPS      64(DX), Z3
+	VBROADCASTSS (CX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         AX, CX
+	ADDQ         BX, DX
+	DECQ         SI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z2
+	VBROADCASTSS beta+76(FP), Z3
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z4
+	VMULPS       Z2, Z0, Z0
+	VFMADD231PS  Z4, Z3, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z4
+	VMULPS       Z2, Z1, Z1
+	VFMADD231PS  Z4, Z3, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z2, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z2, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul2x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul2x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	PREFETCHT0   64(BX)(R8*1)
+	VMOVUPS      (BX), Z4
+	VMOVUPS      64(BX), Z5
+	VBROADCASTSS (DX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (DX)(AX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z4
+	VBROADCASTSS beta+76(FP), Z5
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z6
+	VMULPS       Z4, Z0, Z0
+	VFMADD231PS  Z6, Z5, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z6
+	VMULPS       Z4, Z1, Z1
+	VFMADD231PS  Z6, Z5, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z6
+	VMULPS       Z4, Z2, Z2
+	VFMADD231PS  Z6, Z5, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z6
+	VMULPS       Z4, Z3, Z3
+	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z4, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z4, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z4, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z4, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul3x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul3x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), CX
+	MOVQ       b+8(FP), BX
+	MOVQ       rowB+48(FP), SI
+	MOVQ       depth+24(FP), DI
+	MOVQ       SI, R8
+	SHLQ       $0x03, R8
+
+loop:
+	PREFETCHT0   (BX)(R8*1)
+	PREFETCHT0   64(BX)(R8*1)
+	VMOVUPS      (BX), Z6
+	VMOVUPS      64(BX), Z7
+	VBROADCASTSS (DX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (DX)(AX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (DX)(AX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         CX, DX
+	ADDQ         SI, BX
+	DECQ         DI
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z6
+	VBROADCASTSS beta+76(FP), Z7
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z8
+	VMULPS       Z6, Z0, Z0
+	VFMADD231PS  Z8, Z7, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z8
+	VMULPS       Z6, Z1, Z1
+	VFMADD231PS  Z8, Z7, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z8
+	VMULPS       Z6, Z2, Z2
+	VFMADD231PS  Z8, Z7, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z8
+	VMULPS       Z6, Z3, Z3
+	VFMADD231PS  Z8, Z7, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z8
+	VMULPS       Z6, Z4, Z4
+	VFMADD231PS  Z8, Z7, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z8
+	VMULPS       Z6, Z5, Z5
+	VFMADD231PS  Z8, Z7, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z6, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z6, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z6, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z6, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z6, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul4x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul4x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	VMOVUPS      (SI), Z8
+	VMOVUPS      64(SI), Z9
+	VBROADCASTSS (DX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (DX)(AX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (DX)(AX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (DX)(CX*1), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z8
+	VBROADCASTSS beta+76(FP), Z9
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z10
+	VMULPS       Z8, Z0, Z0
+	VFMADD231PS  Z10, Z9, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z10
+	VMULPS       Z8, Z1, Z1
+	VFMADD231PS  Z10, Z9, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z10
+	VMULPS       Z8, Z2, Z2
+	VFMADD231PS  Z10, Z9, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z10
+	VMULPS       Z8, Z3, Z3
+	VFMADD231PS  Z10, Z9, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z10
+	VMULPS       Z8, Z4, Z4
+	VFMADD231PS  Z10, Z9, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z10
+	VMULPS       Z8, Z5, Z5
+	VFMADD231PS  Z10, Z9, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z10
+	VMULPS       Z8, Z6, Z6
+	VFMADD231PS  Z10, Z9, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z10
+	VMULPS       Z8, Z7, Z7
+	VFMADD231PS  Z10, Z9, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z8, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z8, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z8, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z8, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z8, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z8, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul5x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul5x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	MOVQ       colA+40(FP), BX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+48(FP), DI
+	MOVQ       depth+24(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	VMOVUPS      (SI), Z10
+	VMOVUPS      64(SI), Z11
+	VBROADCASTSS (DX), Z12
+	VFMADD231PS  Z12, Z10, Z0
+	VFMADD231PS  Z12, Z11, Z1
+	VBROADCASTSS (DX)(AX*1), Z12
+	VFMADD231PS  Z12, Z10, Z2
+	VFMADD231PS  Z12, Z11, Z3
+	VBROADCASTSS (DX)(AX*2), Z12
+	VFMADD231PS  Z12, Z10, Z4
+	VFMADD231PS  Z12, Z11, Z5
+	VBROADCASTSS (DX)(CX*1), Z12
+	VFMADD231PS  Z12, Z10, Z6
+	VFMADD231PS  Z12, Z11, Z7
+	VBROADCASTSS (DX)(AX*4), Z12
+	VFMADD231PS  Z12, Z10, Z8
+	VFMADD231PS  Z12, Z11, Z9
+	ADDQ         BX, DX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z10
+	VBROADCASTSS beta+76(FP), Z11
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z12
+	VMULPS       Z10, Z0, Z0
+	VFMADD231PS  Z12, Z11, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z12
+	VMULPS       Z10, Z1, Z1
+	VFMADD231PS  Z12, Z11, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z12
+	VMULPS       Z10, Z2, Z2
+	VFMADD231PS  Z12, Z11, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z12
+	VMULPS       Z10, Z3, Z3
+	VFMADD231PS  Z12, Z11, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z12
+	VMULPS       Z10, Z4, Z4
+	VFMADD231PS  Z12, Z11, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z12
+	VMULPS       Z10, Z5, Z5
+	VFMADD231PS  Z12, Z11, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z12
+	VMULPS       Z10, Z6, Z6
+	VFMADD231PS  Z12, Z11, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z12
+	VMULPS       Z10, Z7, Z7
+	VFMADD231PS  Z12, Z11, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z12
+	VMULPS       Z10, Z8, Z8
+	VFMADD231PS  Z12, Z11, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z12
+	VMULPS       Z10, Z9, Z9
+	VFMADD231PS  Z12, Z11, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z10, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z10, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z10, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z10, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z10, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z10, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z10, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul6x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul6x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z12
+	VMOVUPS      64(DI), Z13
+	VBROADCASTSS (DX), Z14
+	VFMADD231PS  Z14, Z12, Z0
+	VFMADD231PS  Z14, Z13, Z1
+	VBROADCASTSS (DX)(AX*1), Z14
+	VFMADD231PS  Z14, Z12, Z2
+	VFMADD231PS  Z14, Z13, Z3
+	VBROADCASTSS (DX)(AX*2), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z5
+	VBROADCASTSS (DX)(CX*1), Z14
+	VFMADD231PS  Z14, Z12, Z6
+	VFMADD231PS  Z14, Z13, Z7
+	VBROADCASTSS (DX)(AX*4), Z14
+	VFMADD231PS  Z14, Z12, Z8
+	VFMADD231PS  Z14, Z13, Z9
+	VBROADCASTSS (BX), Z14
+	VFMADD231PS  Z14, Z12, Z10
+	VFMADD231PS  Z14, Z13, Z11
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z12
+	VBROADCASTSS beta+76(FP), Z13
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z0, Z0
+	VFMADD231PS  Z14, Z13, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z1, Z1
+	VFMADD231PS  Z14, Z13, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z2, Z2
+	VFMADD231PS  Z14, Z13, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z3, Z3
+	VFMADD231PS  Z14, Z13, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z4, Z4
+	VFMADD231PS  Z14, Z13, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z5, Z5
+	VFMADD231PS  Z14, Z13, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z6, Z6
+	VFMADD231PS  Z14, Z13, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z7, Z7
+	VFMADD231PS  Z14, Z13, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z8, Z8
+	VFMADD231PS  Z14, Z13, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z9, Z9
+	VFMADD231PS  Z14, Z13, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z14
+	VMULPS       Z12, Z10, Z10
+	VFMADD231PS  Z14, Z13, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z14
+	VMULPS       Z12, Z11, Z11
+	VFMADD231PS  Z14, Z13, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z12, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z12, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z12, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z12, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z12, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z12, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z12, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z12, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul7x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul7x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z14
+	VMOVUPS      64(DI), Z15
+	VBROADCASTSS (DX), Z16
+	VFMADD231PS  Z16, Z14, Z0
+	VFMADD231PS  Z16, Z15, Z1
+	VBROADCASTSS (DX)(AX*1), Z16
+	VFMADD231PS  Z16, Z14, Z2
+	VFMADD231PS  Z16, Z15, Z3
+	VBROADCASTSS (DX)(AX*2), Z16
+	VFMADD231PS  Z16, Z14, Z4
+	VFMADD231PS  Z16, Z15, Z5
+	VBROADCASTSS (DX)(CX*1), Z16
+	VFMADD231PS  Z16, Z14, Z6
+	VFMADD231PS  Z16, Z15, Z7
+	VBROADCASTSS (DX)(AX*4), Z16
+	VFMADD231PS  Z16, Z14, Z8
+	VFMADD231PS  Z16, Z15, Z9
+	VBROADCASTSS (BX), Z16
+	VFMADD231PS  Z16, Z14, Z10
+	VFMADD231PS  Z16, Z15, Z11
+	VBROADCASTSS (BX)(AX*1), Z16
+	VFMADD231PS  Z16, Z14, Z12
+	VFMADD231PS  Z16, Z15, Z13
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z14
+	VBROADCASTSS beta+76(FP), Z15
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z0, Z0
+	VFMADD231PS  Z16, Z15, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z1, Z1
+	VFMADD231PS  Z16, Z15, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z2, Z2
+	VFMADD231PS  Z16, Z15, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z3, Z3
+	VFMADD231PS  Z16, Z15, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z4, Z4
+	VFMADD231PS  Z16, Z15, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z5, Z5
+	VFMADD231PS  Z16, Z15, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z6, Z6
+	VFMADD231PS  Z16, Z15, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z7, Z7
+	VFMADD231PS  Z16, Z15, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z8, Z8
+	VFMADD231PS  Z16, Z15, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z9, Z9
+	VFMADD231PS  Z16, Z15, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z10, Z10
+	VFMADD231PS  Z16, Z15, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z11, Z11
+	VFMADD231PS  Z16, Z15, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z16
+	VMULPS       Z14, Z12, Z12
+	VFMADD231PS  Z16, Z15, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z16
+	VMULPS       Z14, Z13, Z13
+	VFMADD231PS  Z16, Z15, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z14, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z14, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z14, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z14, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z14, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z14, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z14, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z14, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z14, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul8x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul8x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z16
+	VMOVUPS      64(DI), Z17
+	VBROADCASTSS (DX), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VFMADD231PS  Z18, Z17, Z1
+	VBROADCASTSS (DX)(AX*1), Z18
+	VFMADD231PS  Z18, Z16, Z2
+	VFMADD231PS  Z18, Z17, Z3
+	VBROADCASTSS (DX)(AX*2), Z18
+	VFMADD231PS  Z18, Z16, Z4
+	VFMADD231PS  Z18, Z17, Z5
+	VBROADCASTSS (DX)(CX*1), Z18
+	VFMADD231PS  Z18, Z16, Z6
+	VFMADD231PS  Z18, Z17, Z7
+	VBROADCASTSS (DX)(AX*4), Z18
+	VFMADD231PS  Z18, Z16, Z8
+	VFMADD231PS  Z18, Z17, Z9
+	VBROADCASTSS (BX), Z18
+	VFMADD231PS  Z18, Z16, Z10
+	VFMADD231PS  Z18, Z17, Z11
+	VBROADCASTSS (BX)(AX*1), Z18
+	VFMADD231PS  Z18, Z16, Z12
+	VFMADD231PS  Z18, Z17, Z13
+	VBROADCASTSS (BX)(AX*2), Z18
+	VFMADD231PS  Z18, Z16, Z14
+	VFMADD231PS  Z18, Z17, Z15
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z16
+	VBROADCASTSS beta+76(FP), Z17
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z0, Z0
+	VFMADD231PS  Z18, Z17, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z1, Z1
+	VFMADD231PS  Z18, Z17, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z2, Z2
+	VFMADD231PS  Z18, Z17, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z3, Z3
+	VFMADD231PS  Z18, Z17, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z4, Z4
+	VFMADD231PS  Z18, Z17, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z5, Z5
+	VFMADD231PS  Z18, Z17, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z6, Z6
+	VFMADD231PS  Z18, Z17, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z7, Z7
+	VFMADD231PS  Z18, Z17, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z8, Z8
+	VFMADD231PS  Z18, Z17, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z9, Z9
+	VFMADD231PS  Z18, Z17, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z10, Z10
+	VFMADD231PS  Z18, Z17, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z11, Z11
+	VFMADD231PS  Z18, Z17, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z12, Z12
+	VFMADD231PS  Z18, Z17, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z13, Z13
+	VFMADD231PS  Z18, Z17, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z18
+	VMULPS       Z16, Z14, Z14
+	VFMADD231PS  Z18, Z17, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z18
+	VMULPS       Z16, Z15, Z15
+	VFMADD231PS  Z18, Z17, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z16, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z16, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z16, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z16, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z16, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z16, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z16, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z16, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z16, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z16, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul9x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul9x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z18
+	VMOVUPS      64(DI), Z19
+	VBROADCASTSS (DX), Z20
+	VFMADD231PS  Z20, Z18, Z0
+	VFMADD231PS  Z20, Z19, Z1
+	VBROADCASTSS (DX)(AX*1), Z20
+	VFMADD231PS  Z20, Z18, Z2
+	VFMADD231PS  Z20, Z19, Z3
+	VBROADCASTSS (DX)(AX*2), Z20
+	VFMADD231PS  Z20, Z18, Z4
+	VFMADD231PS  Z20, Z19, Z5
+	VBROADCASTSS (DX)(CX*1), Z20
+	VFMADD231PS  Z20, Z18, Z6
+	VFMADD231PS  Z20, Z19, Z7
+	VBROADCASTSS (DX)(AX*4), Z20
+	VFMADD231PS  Z20, Z18, Z8
+	VFMADD231PS  Z20, Z19, Z9
+	VBROADCASTSS (BX), Z20
+	VFMADD231PS  Z20, Z18, Z10
+	VFMADD231PS  Z20, Z19, Z11
+	VBROADCASTSS (BX)(AX*1), Z20
+	VFMADD231PS  Z20, Z18, Z12
+	VFMADD231PS  Z20, Z19, Z13
+	VBROADCASTSS (BX)(AX*2), Z20
+	VFMADD231PS  Z20, Z18, Z14
+	VFMADD231PS  Z20, Z19, Z15
+	VBROADCASTSS (BX)(CX*1), Z20
+	VFMADD231PS  Z20, Z18, Z16
+	VFMADD231PS  Z20, Z19, Z17
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z18
+	VBROADCASTSS beta+76(FP), Z19
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z0, Z0
+	VFMADD231PS  Z20, Z19, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z1, Z1
+	VFMADD231PS  Z20, Z19, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z2, Z2
+	VFMADD231PS  Z20, Z19, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z3, Z3
+	VFMADD231PS  Z20, Z19, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z4, Z4
+	VFMADD231PS  Z20, Z19, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z5, Z5
+	VFMADD231PS  Z20, Z19, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z6, Z6
+	VFMADD231PS  Z20, Z19, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z7, Z7
+	VFMADD231PS  Z20, Z19, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z8, Z8
+	VFMADD231PS  Z20, Z19, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z9, Z9
+	VFMADD231PS  Z20, Z19, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z10, Z10
+	VFMADD231PS  Z20, Z19, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z11, Z11
+	VFMADD231PS  Z20, Z19, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z12, Z12
+	VFMADD231PS  Z20, Z19, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z13, Z13
+	VFMADD231PS  Z20, Z19, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z14, Z14
+	VFMADD231PS  Z20, Z19, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z15, Z15
+	VFMADD231PS  Z20, Z19, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z20
+	VMULPS       Z18, Z16, Z16
+	VFMADD231PS  Z20, Z19, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z20
+	VMULPS       Z18, Z17, Z17
+	VFMADD231PS  Z20, Z19, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z18, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z18, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z18, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z18, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z18, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z18, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z18, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z18, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z18, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z18, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z18, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul10x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul10x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	VPXORD     Z18, Z18, Z18
+	VPXORD     Z19, Z19, Z19
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	MOVQ       colA+40(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+48(FP), R8
+	MOVQ       depth+24(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z20
+	VMOVUPS      64(DI), Z21
+	VBROADCASTSS (DX), Z22
+	VFMADD231PS  Z22, Z20, Z0
+	VFMADD231PS  Z22, Z21, Z1
+	VBROADCASTSS (DX)(AX*1), Z22
+	VFMADD231PS  Z22, Z20, Z2
+	VFMADD231PS  Z22, Z21, Z3
+	VBROADCASTSS (DX)(AX*2), Z22
+	VFMADD231PS  Z22, Z20, Z4
+	VFMADD231PS  Z22, Z21, Z5
+	VBROADCASTSS (DX)(CX*1), Z22
+	VFMADD231PS  Z22, Z20, Z6
+	VFMADD231PS  Z22, Z21, Z7
+	VBROADCASTSS (DX)(AX*4), Z22
+	VFMADD231PS  Z22, Z20, Z8
+	VFMADD231PS  Z22, Z21, Z9
+	VBROADCASTSS (BX), Z22
+	VFMADD231PS  Z22, Z20, Z10
+	VFMADD231PS  Z22, Z21, Z11
+	VBROADCASTSS (BX)(AX*1), Z22
+	VFMADD231PS  Z22, Z20, Z12
+	VFMADD231PS  Z22, Z21, Z13
+	VBROADCASTSS (BX)(AX*2), Z22
+	VFMADD231PS  Z22, Z20, Z14
+	VFMADD231PS  Z22, Z21, Z15
+	VBROADCASTSS (BX)(CX*1), Z22
+	VFMADD231PS  Z22, Z20, Z16
+	VFMADD231PS  Z22, Z21, Z17
+	VBROADCASTSS (BX)(AX*4), Z22
+	VFMADD231PS  Z22, Z20, Z18
+	VFMADD231PS  Z22, Z21, Z19
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z20
+	VBROADCASTSS beta+76(FP), Z21
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z0, Z0
+	VFMADD231PS  Z22, Z21, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z1, Z1
+	VFMADD231PS  Z22, Z21, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z2, Z2
+	VFMADD231PS  Z22, Z21, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z3, Z3
+	VFMADD231PS  Z22, Z21, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z4, Z4
+	VFMADD231PS  Z22, Z21, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z5, Z5
+	VFMADD231PS  Z22, Z21, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z6, Z6
+	VFMADD231PS  Z22, Z21, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z7, Z7
+	VFMADD231PS  Z22, Z21, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z8, Z8
+	VFMADD231PS  Z22, Z21, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z9, Z9
+	VFMADD231PS  Z22, Z21, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z10, Z10
+	VFMADD231PS  Z22, Z21, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z11, Z11
+	VFMADD231PS  Z22, Z21, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z12, Z12
+	VFMADD231PS  Z22, Z21, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z13, Z13
+	VFMADD231PS  Z22, Z21, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z14, Z14
+	VFMADD231PS  Z22, Z21, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z15, Z15
+	VFMADD231PS  Z22, Z21, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z16, Z16
+	VFMADD231PS  Z22, Z21, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z17, Z17
+	VFMADD231PS  Z22, Z21, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z22
+	VMULPS       Z20, Z18, Z18
+	VFMADD231PS  Z22, Z21, Z18
+	VMOVUPS      Z18, (AX)
+	VMOVUPS.Z    64(AX), K1, Z22
+	VMULPS       Z20, Z19, Z19
+	VFMADD231PS  Z22, Z21, Z19
+	VMOVUPS      Z19, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z20, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z20, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z20, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z20, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z20, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z20, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z20, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z20, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z20, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z20, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z20, Z18, Z18
+	VMOVUPS Z18, (AX)
+	VMULPS  Z20, Z19, Z19
+	VMOVUPS Z19, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul11x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul11x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	VPXORD     Z18, Z18, Z18
+	VPXORD     Z19, Z19, Z19
+	VPXORD     Z20, Z20, Z20
+	VPXORD     Z21, Z21, Z21
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z22
+	VMOVUPS      64(R8), Z23
+	VBROADCASTSS (DX), Z24
+	VFMADD231PS  Z24, Z22, Z0
+	VFMADD231PS  Z24, Z23, Z1
+	VBROADCASTSS (DX)(AX*1), Z24
+	VFMADD231PS  Z24, Z22, Z2
+	VFMADD231PS  Z24, Z23, Z3
+	VBROADCASTSS (DX)(AX*2), Z24
+	VFMADD231PS  Z24, Z22, Z4
+	VFMADD231PS  Z24, Z23, Z5
+	VBROADCASTSS (DX)(CX*1), Z24
+	VFMADD231PS  Z24, Z22, Z6
+	VFMADD231PS  Z24, Z23, Z7
+	VBROADCASTSS (DX)(AX*4), Z24
+	VFMADD231PS  Z24, Z22, Z8
+	VFMADD231PS  Z24, Z23, Z9
+	VBROADCASTSS (BX), Z24
+	VFMADD231PS  Z24, Z22, Z10
+	VFMADD231PS  Z24, Z23, Z11
+	VBROADCASTSS (BX)(AX*1), Z24
+	VFMADD231PS  Z24, Z22, Z12
+	VFMADD231PS  Z24, Z23, Z13
+	VBROADCASTSS (BX)(AX*2), Z24
+	VFMADD231PS  Z24, Z22, Z14
+	VFMADD231PS  Z24, Z23, Z15
+	VBROADCASTSS (BX)(CX*1), Z24
+	VFMADD231PS  Z24, Z22, Z16
+	VFMADD231PS  Z24, Z23, Z17
+	VBROADCASTSS (BX)(AX*4), Z24
+	VFMADD231PS  Z24, Z22, Z18
+	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS (SI), Z24
+	VFMADD231PS  Z24, Z22, Z20
+	VFMADD231PS  Z24, Z23, Z21
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z22
+	VBROADCASTSS beta+76(FP), Z23
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z0, Z0
+	VFMADD231PS  Z24, Z23, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z1, Z1
+	VFMADD231PS  Z24, Z23, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z2, Z2
+	VFMADD231PS  Z24, Z23, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z3, Z3
+	VFMADD231PS  Z24, Z23, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z4, Z4
+	VFMADD231PS  Z24, Z23, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z5, Z5
+	VFMADD231PS  Z24, Z23, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z6, Z6
+	VFMADD231PS  Z24, Z23, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z7, Z7
+	VFMADD231PS  Z24, Z23, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z8, Z8
+	VFMADD231PS  Z24, Z23, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z9, Z9
+	VFMADD231PS  Z24, Z23, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z10, Z10
+	VFMADD231PS  Z24, Z23, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z11, Z11
+	VFMADD231PS  Z24, Z23, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z12, Z12
+	VFMADD231PS  Z24, Z23, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z13, Z13
+	VFMADD231PS  Z24, Z23, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z14, Z14
+	VFMADD231PS  Z24, Z23, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z15, Z15
+	VFMADD231PS  Z24, Z23, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z16, Z16
+	VFMADD231PS  Z24, Z23, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z17, Z17
+	VFMADD231PS  Z24, Z23, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z18, Z18
+	VFMADD231PS  Z24, Z23, Z18
+	VMOVUPS      Z18, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z19, Z19
+	VFMADD231PS  Z24, Z23, Z19
+	VMOVUPS      Z19, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z24
+	VMULPS       Z22, Z20, Z20
+	VFMADD231PS  Z24, Z23, Z20
+	VMOVUPS      Z20, (AX)
+	VMOVUPS.Z    64(AX), K1, Z24
+	VMULPS       Z22, Z21, Z21
+	VFMADD231PS  Z24, Z23, Z21
+	VMOVUPS      Z21, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z22, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z22, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z22, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z22, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z22, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z22, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z22, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z22, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z22, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z22, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z18, Z18
+	VMOVUPS Z18, (AX)
+	VMULPS  Z22, Z19, Z19
+	VMOVUPS Z19, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z22, Z20, Z20
+	VMOVUPS Z20, (AX)
+	VMULPS  Z22, Z21, Z21
+	VMOVUPS Z21, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul12x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul12x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	VPXORD     Z18, Z18, Z18
+	VPXORD     Z19, Z19, Z19
+	VPXORD     Z20, Z20, Z20
+	VPXORD     Z21, Z21, Z21
+	VPXORD     Z22, Z22, Z22
+	VPXORD     Z23, Z23, Z23
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z24
+	VMOVUPS      64(R8), Z25
+	VBROADCASTSS (DX), Z26
+	VFMADD231PS  Z26, Z24, Z0
+	VFMADD231PS  Z26, Z25, Z1
+	VBROADCASTSS (DX)(AX*1), Z26
+	VFMADD231PS  Z26, Z24, Z2
+	VFMADD231PS  Z26, Z25, Z3
+	VBROADCASTSS (DX)(AX*2), Z26
+	VFMADD231PS  Z26, Z24, Z4
+	VFMADD231PS  Z26, Z25, Z5
+	VBROADCASTSS (DX)(CX*1), Z26
+	VFMADD231PS  Z26, Z24, Z6
+	VFMADD231PS  Z26, Z25, Z7
+	VBROADCASTSS (DX)(AX*4), Z26
+	VFMADD231PS  Z26, Z24, Z8
+	VFMADD231PS  Z26, Z25, Z9
+	VBROADCASTSS (BX), Z26
+	VFMADD231PS  Z26, Z24, Z10
+	VFMADD231PS  Z26, Z25, Z11
+	VBROADCASTSS (BX)(AX*1), Z26
+	VFMADD231PS  Z26, Z24, Z12
+	VFMADD231PS  Z26, Z25, Z13
+	VBROADCASTSS (BX)(AX*2), Z26
+	VFMADD231PS  Z26, Z24, Z14
+	VFMADD231PS  Z26, Z25, Z15
+	VBROADCASTSS (BX)(CX*1), Z26
+	VFMADD231PS  Z26, Z24, Z16
+	VFMADD231PS  Z26, Z25, Z17
+	VBROADCASTSS (BX)(AX*4), Z26
+	VFMADD231PS  Z26, Z24, Z18
+	VFMADD231PS  Z26, Z25, Z19
+	VBROADCASTSS (SI), Z26
+	VFMADD231PS  Z26, Z24, Z20
+	VFMADD231PS  Z26, Z25, Z21
+	VBROADCASTSS (SI)(AX*1), Z26
+	VFMADD231PS  Z26, Z24, Z22
+	VFMADD231PS  Z26, Z25, Z23
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z24
+	VBROADCASTSS beta+76(FP), Z25
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z0, Z0
+	VFMADD231PS  Z26, Z25, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z1, Z1
+	VFMADD231PS  Z26, Z25, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z2, Z2
+	VFMADD231PS  Z26, Z25, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z3, Z3
+	VFMADD231PS  Z26, Z25, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z4, Z4
+	VFMADD231PS  Z26, Z25, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z5, Z5
+	VFMADD231PS  Z26, Z25, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z6, Z6
+	VFMADD231PS  Z26, Z25, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z7, Z7
+	VFMADD231PS  Z26, Z25, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z8, Z8
+	VFMADD231PS  Z26, Z25, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z9, Z9
+	VFMADD231PS  Z26, Z25, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z10, Z10
+	VFMADD231PS  Z26, Z25, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z11, Z11
+	VFMADD231PS  Z26, Z25, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z12, Z12
+	VFMADD231PS  Z26, Z25, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z13, Z13
+	VFMADD231PS  Z26, Z25, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z14, Z14
+	VFMADD231PS  Z26, Z25, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z15, Z15
+	VFMADD231PS  Z26, Z25, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z16, Z16
+	VFMADD231PS  Z26, Z25, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z17, Z17
+	VFMADD231PS  Z26, Z25, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z18, Z18
+	VFMADD231PS  Z26, Z25, Z18
+	VMOVUPS      Z18, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z19, Z19
+	VFMADD231PS  Z26, Z25, Z19
+	VMOVUPS      Z19, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z20, Z20
+	VFMADD231PS  Z26, Z25, Z20
+	VMOVUPS      Z20, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z21, Z21
+	VFMADD231PS  Z26, Z25, Z21
+	VMOVUPS      Z21, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z26
+	VMULPS       Z24, Z22, Z22
+	VFMADD231PS  Z26, Z25, Z22
+	VMOVUPS      Z22, (AX)
+	VMOVUPS.Z    64(AX), K1, Z26
+	VMULPS       Z24, Z23, Z23
+	VFMADD231PS  Z26, Z25, Z23
+	VMOVUPS      Z23, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z24, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z24, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z24, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z24, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z24, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z24, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z24, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z24, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z24, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z24, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z18, Z18
+	VMOVUPS Z18, (AX)
+	VMULPS  Z24, Z19, Z19
+	VMOVUPS Z19, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z20, Z20
+	VMOVUPS Z20, (AX)
+	VMULPS  Z24, Z21, Z21
+	VMOVUPS Z21, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z24, Z22, Z22
+	VMOVUPS Z22, (AX)
+	VMULPS  Z24, Z23, Z23
+	VMOVUPS Z23, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul13x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul13x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	VPXORD     Z18, Z18, Z18
+	VPXORD     Z19, Z19, Z19
+	VPXORD     Z20, Z20, Z20
+	VPXORD     Z21, Z21, Z21
+	VPXORD     Z22, Z22, Z22
+	VPXORD     Z23, Z23, Z23
+	VPXORD     Z24, Z24, Z24
+	VPXORD     Z25, Z25, Z25
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z26
+	VMOVUPS      64(R8), Z27
+	VBROADCASTSS (DX), Z28
+	VFMADD231PS  Z28, Z26, Z0
+	VFMADD231PS  Z28, Z27, Z1
+	VBROADCASTSS (DX)(AX*1), Z28
+	VFMADD231PS  Z28, Z26, Z2
+	VFMADD231PS  Z28, Z27, Z3
+	VBROADCASTSS (DX)(AX*2), Z28
+	VFMADD231PS  Z28, Z26, Z4
+	VFMADD231PS  Z28, Z27, Z5
+	VBROADCASTSS (DX)(CX*1), Z28
+	VFMADD231PS  Z28, Z26, Z6
+	VFMADD231PS  Z28, Z27, Z7
+	VBROADCASTSS (DX)(AX*4), Z28
+	VFMADD231PS  Z28, Z26, Z8
+	VFMADD231PS  Z28, Z27, Z9
+	VBROADCASTSS (BX), Z28
+	VFMADD231PS  Z28, Z26, Z10
+	VFMADD231PS  Z28, Z27, Z11
+	VBROADCASTSS (BX)(AX*1), Z28
+	VFMADD231PS  Z28, Z26, Z12
+	VFMADD231PS  Z28, Z27, Z13
+	VBROADCASTSS (BX)(AX*2), Z28
+	VFMADD231PS  Z28, Z26, Z14
+	VFMADD231PS  Z28, Z27, Z15
+	VBROADCASTSS (BX)(CX*1), Z28
+	VFMADD231PS  Z28, Z26, Z16
+	VFMADD231PS  Z28, Z27, Z17
+	VBROADCASTSS (BX)(AX*4), Z28
+	VFMADD231PS  Z28, Z26, Z18
+	VFMADD231PS  Z28, Z27, Z19
+	VBROADCASTSS (SI), Z28
+	VFMADD231PS  Z28, Z26, Z20
+	VFMADD231PS  Z28, Z27, Z21
+	VBROADCASTSS (SI)(AX*1), Z28
+	VFMADD231PS  Z28, Z26, Z22
+	VFMADD231PS  Z28, Z27, Z23
+	VBROADCASTSS (SI)(AX*2), Z28
+	VFMADD231PS  Z28, Z26, Z24
+	VFMADD231PS  Z28, Z27, Z25
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z26
+	VBROADCASTSS beta+76(FP), Z27
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z0, Z0
+	VFMADD231PS  Z28, Z27, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z1, Z1
+	VFMADD231PS  Z28, Z27, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z2, Z2
+	VFMADD231PS  Z28, Z27, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z3, Z3
+	VFMADD231PS  Z28, Z27, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z4, Z4
+	VFMADD231PS  Z28, Z27, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z5, Z5
+	VFMADD231PS  Z28, Z27, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z6, Z6
+	VFMADD231PS  Z28, Z27, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z7, Z7
+	VFMADD231PS  Z28, Z27, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z8, Z8
+	VFMADD231PS  Z28, Z27, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z9, Z9
+	VFMADD231PS  Z28, Z27, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z10, Z10
+	VFMADD231PS  Z28, Z27, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z11, Z11
+	VFMADD231PS  Z28, Z27, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z12, Z12
+	VFMADD231PS  Z28, Z27, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z13, Z13
+	VFMADD231PS  Z28, Z27, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z14, Z14
+	VFMADD231PS  Z28, Z27, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z15, Z15
+	VFMADD231PS  Z28, Z27, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z16, Z16
+	VFMADD231PS  Z28, Z27, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z17, Z17
+	VFMADD231PS  Z28, Z27, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z18, Z18
+	VFMADD231PS  Z28, Z27, Z18
+	VMOVUPS      Z18, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z19, Z19
+	VFMADD231PS  Z28, Z27, Z19
+	VMOVUPS      Z19, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z20, Z20
+	VFMADD231PS  Z28, Z27, Z20
+	VMOVUPS      Z20, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z21, Z21
+	VFMADD231PS  Z28, Z27, Z21
+	VMOVUPS      Z21, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z22, Z22
+	VFMADD231PS  Z28, Z27, Z22
+	VMOVUPS      Z22, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z23, Z23
+	VFMADD231PS  Z28, Z27, Z23
+	VMOVUPS      Z23, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z28
+	VMULPS       Z26, Z24, Z24
+	VFMADD231PS  Z28, Z27, Z24
+	VMOVUPS      Z24, (AX)
+	VMOVUPS.Z    64(AX), K1, Z28
+	VMULPS       Z26, Z25, Z25
+	VFMADD231PS  Z28, Z27, Z25
+	VMOVUPS      Z25, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z26, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z26, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z26, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z26, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z26, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z26, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z26, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z26, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z26, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z26, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z18, Z18
+	VMOVUPS Z18, (AX)
+	VMULPS  Z26, Z19, Z19
+	VMOVUPS Z19, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z20, Z20
+	VMOVUPS Z20, (AX)
+	VMULPS  Z26, Z21, Z21
+	VMOVUPS Z21, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z22, Z22
+	VMOVUPS Z22, (AX)
+	VMULPS  Z26, Z23, Z23
+	VMOVUPS Z23, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z26, Z24, Z24
+	VMOVUPS Z24, (AX)
+	VMULPS  Z26, Z25, Z25
+	VMOVUPS Z25, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func mul14x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul14x2AVX512(SB), NOSPLIT, $0-80
+	MOVQ       c+16(FP), AX
+	MOVQ       rowC+56(FP), CX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	ADDQ       CX, AX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	VPXORD     Z12, Z12, Z12
+	VPXORD     Z13, Z13, Z13
+	VPXORD     Z14, Z14, Z14
+	VPXORD     Z15, Z15, Z15
+	VPXORD     Z16, Z16, Z16
+	VPXORD     Z17, Z17, Z17
+	VPXORD     Z18, Z18, Z18
+	VPXORD     Z19, Z19, Z19
+	VPXORD     Z20, Z20, Z20
+	VPXORD     Z21, Z21, Z21
+	VPXORD     Z22, Z22, Z22
+	VPXORD     Z23, Z23, Z23
+	VPXORD     Z24, Z24, Z24
+	VPXORD     Z25, Z25, Z25
+	VPXORD     Z26, Z26, Z26
+	VPXORD     Z27, Z27, Z27
+	MOVQ       a+0(FP), DX
+	MOVQ       rowA+32(FP), AX
+	LEAQ       (AX)(AX*2), CX
+	LEAQ       (DX)(AX*4), BX
+	ADDQ       AX, BX
+	LEAQ       (BX)(AX*4), SI
+	ADDQ       AX, SI
+	MOVQ       colA+40(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+48(FP), R9
+	MOVQ       depth+24(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z28
+	VMOVUPS      64(R8), Z29
+	VBROADCASTSS (DX), Z30
+	VFMADD231PS  Z30, Z28, Z0
+	VFMADD231PS  Z30, Z29, Z1
+	VBROADCASTSS (DX)(AX*1), Z30
+	VFMADD231PS  Z30, Z28, Z2
+	VFMADD231PS  Z30, Z29, Z3
+	VBROADCASTSS (DX)(AX*2), Z30
+	VFMADD231PS  Z30, Z28, Z4
+	VFMADD231PS  Z30, Z29, Z5
+	VBROADCASTSS (DX)(CX*1), Z30
+	VFMADD231PS  Z30, Z28, Z6
+	VFMADD231PS  Z30, Z29, Z7
+	VBROADCASTSS (DX)(AX*4), Z30
+	VFMADD231PS  Z30, Z28, Z8
+	VFMADD231PS  Z30, Z29, Z9
+	VBROADCASTSS (BX), Z30
+	VFMADD231PS  Z30, Z28, Z10
+	VFMADD231PS  Z30, Z29, Z11
+	VBROADCASTSS (BX)(AX*1), Z30
+	VFMADD231PS  Z30, Z28, Z12
+	VFMADD231PS  Z30, Z29, Z13
+	VBROADCASTSS (BX)(AX*2), Z30
+	VFMADD231PS  Z30, Z28, Z14
+	VFMADD231PS  Z30, Z29, Z15
+	VBROADCASTSS (BX)(CX*1), Z30
+	VFMADD231PS  Z30, Z28, Z16
+	VFMADD231PS  Z30, Z29, Z17
+	VBROADCASTSS (BX)(AX*4), Z30
+	VFMADD231PS  Z30, Z28, Z18
+	VFMADD231PS  Z30, Z29, Z19
+	VBROADCASTSS (SI), Z30
+	VFMADD231PS  Z30, Z28, Z20
+	VFMADD231PS  Z30, Z29, Z21
+	VBROADCASTSS (SI)(AX*1), Z30
+	VFMADD231PS  Z30, Z28, Z22
+	VFMADD231PS  Z30, Z29, Z23
+	VBROADCASTSS (SI)(AX*2), Z30
+	VFMADD231PS  Z30, Z28, Z24
+	VFMADD231PS  Z30, Z29, Z25
+	VBROADCASTSS (SI)(CX*1), Z30
+	VFMADD231PS  Z30, Z28, Z26
+	VFMADD231PS  Z30, Z29, Z27
+	ADDQ         DI, DX
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+64(FP), AX
+	MOVQ         $0x0000ffff, CX
+	MOVQ         $0x00000010, DX
+	SUBQ         AX, DX
+	SHRXQ        DX, CX, CX
+	KMOVW        CX, K1
+	VBROADCASTSS alpha+72(FP), Z28
+	VBROADCASTSS beta+76(FP), Z29
+	MOVL         beta+76(FP), AX
+	SHLL         $0x01, AX
+	JZ           store
+	MOVQ         c+16(FP), AX
+	MOVQ         rowC+56(FP), CX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z0, Z0
+	VFMADD231PS  Z30, Z29, Z0
+	VMOVUPS      Z0, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z1, Z1
+	VFMADD231PS  Z30, Z29, Z1
+	VMOVUPS      Z1, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z2, Z2
+	VFMADD231PS  Z30, Z29, Z2
+	VMOVUPS      Z2, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z3, Z3
+	VFMADD231PS  Z30, Z29, Z3
+	VMOVUPS      Z3, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z4, Z4
+	VFMADD231PS  Z30, Z29, Z4
+	VMOVUPS      Z4, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z5, Z5
+	VFMADD231PS  Z30, Z29, Z5
+	VMOVUPS      Z5, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z6, Z6
+	VFMADD231PS  Z30, Z29, Z6
+	VMOVUPS      Z6, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z7, Z7
+	VFMADD231PS  Z30, Z29, Z7
+	VMOVUPS      Z7, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z8, Z8
+	VFMADD231PS  Z30, Z29, Z8
+	VMOVUPS      Z8, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z9, Z9
+	VFMADD231PS  Z30, Z29, Z9
+	VMOVUPS      Z9, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z10, Z10
+	VFMADD231PS  Z30, Z29, Z10
+	VMOVUPS      Z10, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z11, Z11
+	VFMADD231PS  Z30, Z29, Z11
+	VMOVUPS      Z11, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z12, Z12
+	VFMADD231PS  Z30, Z29, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z13, Z13
+	VFMADD231PS  Z30, Z29, Z13
+	VMOVUPS      Z13, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z14, Z14
+	VFMADD231PS  Z30, Z29, Z14
+	VMOVUPS      Z14, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z15, Z15
+	VFMADD231PS  Z30, Z29, Z15
+	VMOVUPS      Z15, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z16, Z16
+	VFMADD231PS  Z30, Z29, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z17, Z17
+	VFMADD231PS  Z30, Z29, Z17
+	VMOVUPS      Z17, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z18, Z18
+	VFMADD231PS  Z30, Z29, Z18
+	VMOVUPS      Z18, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z19, Z19
+	VFMADD231PS  Z30, Z29, Z19
+	VMOVUPS      Z19, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z20, Z20
+	VFMADD231PS  Z30, Z29, Z20
+	VMOVUPS      Z20, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z21, Z21
+	VFMADD231PS  Z30, Z29, Z21
+	VMOVUPS      Z21, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z22, Z22
+	VFMADD231PS  Z30, Z29, Z22
+	VMOVUPS      Z22, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z23, Z23
+	VFMADD231PS  Z30, Z29, Z23
+	VMOVUPS      Z23, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z24, Z24
+	VFMADD231PS  Z30, Z29, Z24
+	VMOVUPS      Z24, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z25, Z25
+	VFMADD231PS  Z30, Z29, Z25
+	VMOVUPS      Z25, K1, 64(AX)
+	ADDQ         CX, AX
+	VMOVUPS      (AX), Z30
+	VMULPS       Z28, Z26, Z26
+	VFMADD231PS  Z30, Z29, Z26
+	VMOVUPS      Z26, (AX)
+	VMOVUPS.Z    64(AX), K1, Z30
+	VMULPS       Z28, Z27, Z27
+	VFMADD231PS  Z30, Z29, Z27
+	VMOVUPS      Z27, K1, 64(AX)
+	ADDQ         CX, AX
+	VZEROUPPER
+	RET
+
+store:
+	MOVQ    c+16(FP), AX
+	MOVQ    rowC+56(FP), CX
+	VMULPS  Z28, Z0, Z0
+	VMOVUPS Z0, (AX)
+	VMULPS  Z28, Z1, Z1
+	VMOVUPS Z1, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z2, Z2
+	VMOVUPS Z2, (AX)
+	VMULPS  Z28, Z3, Z3
+	VMOVUPS Z3, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z4, Z4
+	VMOVUPS Z4, (AX)
+	VMULPS  Z28, Z5, Z5
+	VMOVUPS Z5, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z6, Z6
+	VMOVUPS Z6, (AX)
+	VMULPS  Z28, Z7, Z7
+	VMOVUPS Z7, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z8, Z8
+	VMOVUPS Z8, (AX)
+	VMULPS  Z28, Z9, Z9
+	VMOVUPS Z9, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z10, Z10
+	VMOVUPS Z10, (AX)
+	VMULPS  Z28, Z11, Z11
+	VMOVUPS Z11, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z12, Z12
+	VMOVUPS Z12, (AX)
+	VMULPS  Z28, Z13, Z13
+	VMOVUPS Z13, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z14, Z14
+	VMOVUPS Z14, (AX)
+	VMULPS  Z28, Z15, Z15
+	VMOVUPS Z15, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z16, Z16
+	VMOVUPS Z16, (AX)
+	VMULPS  Z28, Z17, Z17
+	VMOVUPS Z17, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z18, Z18
+	VMOVUPS Z18, (AX)
+	VMULPS  Z28, Z19, Z19
+	VMOVUPS Z19, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z20, Z20
+	VMOVUPS Z20, (AX)
+	VMULPS  Z28, Z21, Z21
+	VMOVUPS Z21, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z22, Z22
+	VMOVUPS Z22, (AX)
+	VMULPS  Z28, Z23, Z23
+	VMOVUPS Z23, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z24, Z24
+	VMOVUPS Z24, (AX)
+	VMULPS  Z28, Z25, Z25
+	VMOVUPS Z25, K1, 64(AX)
+	ADDQ    CX, AX
+	VMULPS  Z28, Z26, Z26
+	VMOVUPS Z26, (AX)
+	VMULPS  Z28, Z27, Z27
+	VMOVUPS Z27, K1, 64(AX)
+	ADDQ    CX, AX
+	VZEROUPPER
+	RET
+
+// func copyRowsF32AVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·copyRowsF32AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x20
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	PREFETCHT0 64(R9)(R8*1)
+	VMOVUPS    (R9), Z0
+	VMOVUPS    Z0, (R10)
+	VMOVUPS    64(R9), Z0
+	VMOVUPS    Z0, 64(R10)
+	ADDQ       $0x00000080, R9
+	ADDQ       DI, R10
+	SUBQ       $0x20, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x10
+	JLT        last
+	VMOVUPS    (R9), Z0
+	VMOVUPS    Z0, (R10)
+	ADDQ       $0x40, R9
+	ADDQ       $0x40, R10
+	SUBQ       $0x10, R11
+
+last:
+	TESTQ     R11, R11
+	JZ        next
+	MOVQ      $0x0000ffff, R12
+	MOVQ      $0x00000010, R13
+	SUBQ      R11, R13
+	SHRXQ     R13, R12, R12
+	KMOVW     R12, K1
+	VMOVUPS.Z (R9), K1, Z0
+	VMOVUPS   Z0, (R10)
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func copyRowsF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
+TEXT ·copyRowsF16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x20
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	VCVTPH2PS  (R9), Z0
+	VMOVUPS    Z0, (R10)
+	VCVTPH2PS  32(R9), Z0
+	VMOVUPS    Z0, 64(R10)
+	ADDQ       $0x00000040, R9
+	ADDQ       DI, R10
+	SUBQ       $0x20, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x10
+	JLT        last
+	VCVTPH2PS  (R9), Z0
+	VMOVUPS    Z0, (R10)
+	ADDQ       $0x20, R9
+	ADDQ       $0x40, R10
+	SUBQ       $0x10, R11
+
+last:
+	TESTQ       R11, R11
+	JZ          next
+	MOVQ        $0x0000ffff, R12
+	MOVQ        $0x00000010, R13
+	SUBQ        R11, R13
+	SHRXQ       R13, R12, R12
+	KMOVW       R12, K1
+	VMOVDQU16.Z (R9), K1, Y0
+	VCVTPH2PS   Y0, Z0
+	VMOVUPS     Z0, (R10)
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func copyRowsBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
+TEXT ·copyRowsBF16AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ rows+16(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ piece+48(FP), DI
+	MOVQ BX, R8
+	SHLQ $0x03, R8
+
+row:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+24(FP), R11
+
+piece:
+	CMPQ       R11, $0x20
+	JLT        tail
+	PREFETCHT0 (R9)(R8*1)
+	VPMOVZXWD  (R9), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (R10)
+	VPMOVZXWD  32(R9), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, 64(R10)
+	ADDQ       $0x00000040, R9
+	ADDQ       DI, R10
+	SUBQ       $0x20, R11
+	JMP        piece
+
+tail:
+	PREFETCHT0 (R9)(R8*1)
+	CMPQ       R11, $0x10
+	JLT        last
+	VPMOVZXWD  (R9), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VMOVUPS    Z0, (R10)
+	ADDQ       $0x20, R9
+	ADDQ       $0x40, R10
+	SUBQ       $0x10, R11
+
+last:
+	TESTQ       R11, R11
+	JZ          next
+	MOVQ        $0x0000ffff, R12
+	MOVQ        $0x00000010, R13
+	SUBQ        R11, R13
+	SHRXQ       R13, R12, R12
+	KMOVW       R12, K1
+	VMOVDQU16.Z (R9), K1, Y0
+	VPMOVZXWD   Y0, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVUPS     Z0, (R10)
+
+next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int)
+// Requires: AVX, AVX512F, BMI2, CMOV
+TEXT ·packLinesAVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ lines+16(FP), DX
+	MOVQ depth+24(FP), BX
+	MOVQ lineSrc+32(FP), SI
+
+loop:
+	CMPQ       BX, $0x10
+	JLT        tail
+	MOVQ       CX, DI
+	VMOVUPS    (DI), Z0
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x01
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z1
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x02
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z2
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x03
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z3
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x04
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z4
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x05
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z5
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x06
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z6
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x07
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z7
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x08
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z8
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x09
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z9
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0a
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z10
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0b
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z11
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0c
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z12
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0d
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z13
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0e
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z14
+	LEAQ       (DI)(SI*1), R8
+	CMPQ       DX, $0x0f
+	CMOVQGT    R8, DI
+	VMOVUPS    (DI), Z15
+	VUNPCKLPS  Z1, Z0, Z16
+	VUNPCKHPS  Z1, Z0, Z0
+	VUNPCKLPS  Z3, Z2, Z1
+	VUNPCKHPS  Z3, Z2, Z2
+	VUNPCKLPS  Z5, Z4, Z3
+	VUNPCKHPS  Z5, Z4, Z4
+	VUNPCKLPS  Z7, Z6, Z5
+	VUNPCKHPS  Z7, Z6, Z6
+	VUNPCKLPS  Z9, Z8, Z7
+	VUNPCKHPS  Z9, Z8, Z8
+	VUNPCKLPS  Z11, Z10, Z9
+	VUNPCKHPS  Z11, Z10, Z10
+	VUNPCKLPS  Z13, Z12, Z11
+	VUNPCKHPS  Z13, Z12, Z12
+	VUNPCKLPS  Z15, Z14, Z13
+	VUNPCKHPS  Z15, Z14, Z14
+	VUNPCKLPD  Z1, Z16, Z15
+	VUNPCKHPD  Z1, Z16, Z1
+	VUNPCKLPD  Z2, Z0, Z16
+	VUNPCKHPD  Z2, Z0, Z0
+	VUNPCKLPD  Z5, Z3, Z2
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VSHUFF32X4 $0x88, Z2, Z15, Z14
+	VSHUFF32X4 $0x88, Z10, Z6, Z17
+	VSHUFF32X4 $0xdd, Z2, Z15, Z2
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z17, Z14, Z10
+	VSHUFF32X4 $0x88, Z6, Z2, Z15
+	VSHUFF32X4 $0xdd, Z17, Z14, Z14
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z3, Z1, Z6
+	VSHUFF32X4 $0x88, Z11, Z7, Z17
+	VSHUFF32X4 $0xdd, Z3, Z1, Z1
+	VSHUFF32X4 $0xdd, Z11, Z7, Z3
+	VSHUFF32X4 $0x88, Z17, Z6, Z7
+	VSHUFF32X4 $0x88, Z3, Z1, Z11
+	VSHUFF32X4 $0xdd, Z17, Z6, Z6
+	VSHUFF32X4 $0xdd, Z3, Z1, Z1
+	VSHUFF32X4 $0x88, Z5, Z16, Z3
+	VSHUFF32X4 $0x88, Z13, Z9, Z17
+	VSHUFF32X4 $0xdd, Z5, Z16, Z5
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z17, Z3, Z13
+	VSHUFF32X4 $0x88, Z9, Z5, Z16
+	VSHUFF32X4 $0xdd, Z17, Z3, Z3
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z4, Z0, Z9
+	VSHUFF32X4 $0x88, Z12, Z8, Z17
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
+	VSHUFF32X4 $0xdd, Z12, Z8, Z4
+	VSHUFF32X4 $0x88, Z17, Z9, Z8
+	VSHUFF32X4 $0x88, Z4, Z0, Z12
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
+	VMOVUPS    Z10, (AX)
+	VMOVUPS    Z7, 128(AX)
+	VMOVUPS    Z13, 256(AX)
+	VMOVUPS    Z8, 384(AX)
+	VMOVUPS    Z15, 512(AX)
+	VMOVUPS    Z11, 640(AX)
+	VMOVUPS    Z16, 768(AX)
+	VMOVUPS    Z12, 896(AX)
+	VMOVUPS    Z14, 1024(AX)
+	VMOVUPS    Z6, 1152(AX)
+	VMOVUPS    Z3, 1280(AX)
+	VMOVUPS    Z9, 1408(AX)
+	VMOVUPS    Z2, 1536(AX)
+	VMOVUPS    Z1, 1664(AX)
+	VMOVUPS    Z5, 1792(AX)
+	VMOVUPS    Z0, 1920(AX)
+	ADDQ       $0x40, CX
+	ADDQ       $0x00000800, AX
+	SUBQ       $0x10, BX
+	JMP        loop
+
+tail:
+	TESTQ      BX, BX
+	JZ         done
+	MOVQ       $0x0000ffff, DI
+	MOVQ       $0x00000010, R8
+	SUBQ       BX, R8
+	SHRXQ      R8, DI, DI
+	KMOVW      DI, K1
+	VMOVUPS.Z  (CX), K1, Z0
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x01
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z1
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x02
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z2
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x03
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z3
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x04
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z4
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x05
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z5
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x06
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z6
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x07
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z7
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x08
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z8
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x09
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z9
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0a
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z10
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0b
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z11
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0c
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z12
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0d
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z13
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0e
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z14
+	LEAQ       (CX)(SI*1), BX
+	CMPQ       DX, $0x0f
+	CMOVQGT    BX, CX
+	VMOVUPS.Z  (CX), K1, Z15
+	VUNPCKLPS  Z1, Z0, Z16
+	VUNPCKHPS  Z1, Z0, Z0
+	VUNPCKLPS  Z3, Z2, Z1
+	VUNPCKHPS  Z3, Z2, Z2
+	VUNPCKLPS  Z5, Z4, Z3
+	VUNPCKHPS  Z5, Z4, Z4
+	VUNPCKLPS  Z7, Z6, Z5
+	VUNPCKHPS  Z7, Z6, Z6
+	VUNPCKLPS  Z9, Z8, Z7
+	VUNPCKHPS  Z9, Z8, Z8
+	VUNPCKLPS  Z11, Z10, Z9
+	VUNPCKHPS  Z11, Z10, Z10
+	VUNPCKLPS  Z13, Z12, Z11
+	VUNPCKHPS  Z13, Z12, Z12
+	VUNPCKLPS  Z15, Z14, Z13
+	VUNPCKHPS  Z15, Z14, Z14
+	VUNPCKLPD  Z1, Z16, Z15
+	VUNPCKHPD  Z1, Z16, Z1
+	VUNPCKLPD  Z2, Z0, Z16
+	VUNPCKHPD  Z2, Z0, Z0
+	VUNPCKLPD  Z5, Z3, Z2
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VSHUFF32X4 $0x88, Z2, Z15, Z14
+	VSHUFF32X4 $0x88, Z10, Z6, Z17
+	VSHUFF32X4 $0xdd, Z2, Z15, Z2
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z17, Z14, Z10
+	VSHUFF32X4 $0x88, Z6, Z2, Z15
+	VSHUFF32X4 $0xdd, Z17, Z14, Z14
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z3, Z1, Z6
+	VSHUFF32X4 $0x88, Z11, Z7, Z17
+	VSHUFF32X4 $0xdd, Z3, Z1, Z1
+	VSHUFF32X4 $0xdd, Z11, Z7, Z3
+	VSHUFF32X4 $0x88, Z17, Z6, Z7
+	VSHUFF32X4 $0x88, Z3, Z1, Z11
+	VSHUFF32X4 $0xdd, Z17, Z6, Z6
+	VSHUFF32X4 $0xdd, Z3, Z1, Z1
+	VSHUFF32X4 $0x88, Z5, Z16, Z3
+	VSHUFF32X4 $0x88, Z13, Z9, Z17
+	VSHUFF32X4 $0xdd, Z5, Z16, Z5
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z17, Z3, Z13
+	VSHUFF32X4 $0x88, Z9, Z5, Z16
+	VSHUFF32X4 $0xdd, Z17, Z3, Z3
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z4, Z0, Z9
+	VSHUFF32X4 $0x88, Z12, Z8, Z17
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
+	VSHUFF32X4 $0xdd, Z12, Z8, Z4
+	VSHUFF32X4 $0x88, Z17, Z9, Z8
+	VSHUFF32X4 $0x88, Z4, Z0, Z12
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
+	VMOVUPS    Z10, (AX)
+	VMOVUPS    Z7, 128(AX)
+	VMOVUPS    Z13, 256(AX)
+	VMOVUPS    Z8, 384(AX)
+	VMOVUPS    Z15, 512(AX)
+	VMOVUPS    Z11, 640(AX)
+	VMOVUPS    Z16, 768(AX)
+	VMOVUPS    Z12, 896(AX)
+	VMOVUPS    Z14, 1024(AX)
+	VMOVUPS    Z6, 1152(AX)
+	VMOVUPS    Z3, 1280(AX)
+	VMOVUPS    Z9, 1408(AX)
+	VMOVUPS    Z2, 1536(AX)
+	VMOVUPS    Z1, 1664(AX)
+	VMOVUPS    Z5, 1792(AX)
+	VMOVUPS    Z0, 1920(AX)
+
+done:
 	VZEROUPPER
 	RET

@@ -1,11 +1,15 @@
 package half
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"github.com/x448/float16"
 )
@@ -121,24 +125,17 @@ func TestLoadStore(t *testing.T) {
 	}
 }
 
-func BenchmarkConvert(b *testing.B) {
-	f := make([]float32, 1<<16)
-	h := make([]snug.Float16, len(f))
-	bf := make([]snug.BFloat16, len(f))
-	for i := range f {
-		f[i] = float32(i) * 0.01
-	}
-	for tier, k := range Registry.All() {
-		for name, do := range map[string]func(){
-			"f32-f16": func() { k.F32ToF16(h, f) }, "f16-f32": func() { k.F16ToF32(f, h) },
-			"f32-bf16": func() { k.F32ToBF16(bf, f) }, "bf16-f32": func() { k.BF16ToF32(f, bf) },
-		} {
-			b.Run(tier.String()+"/"+name, func(b *testing.B) {
-				b.SetBytes(int64(6 * len(f)))
-				for b.Loop() {
-					do()
-				}
-			})
+// everyKernels yields the kernels of every tier, through the caches and around
+// them.
+func everyKernels(yield func(name string, k *Kernels) bool) {
+	for _, r := range []struct {
+		name string
+		of   *cpu.Registry[Kernels]
+	}{{"cached", &Registry}, {"streamed", &Streams}} {
+		for tier, k := range r.of.All() {
+			if !yield(r.name+" "+tier.String(), k) {
+				return
+			}
 		}
 	}
 }
@@ -147,37 +144,108 @@ func BenchmarkConvert(b *testing.B) {
 // else.
 func TestEveryLength(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
-	src := make([]float32, 140)
+	src := make([]float32, 180)
 	for i := range src {
 		src[i] = math.Float32frombits(rng.Uint32())
 	}
-	for tier, k := range Registry.All() {
+	f16, bf16 := make([]snug.Float16, len(src)), make([]snug.BFloat16, len(src))
+	reference.F32ToF16(f16, src)
+	reference.F32ToBF16(bf16, src)
+	for name, k := range everyKernels {
 		for n := range 131 {
-			lo := n % 5
-			in := src[lo : lo+n]
-			h, wantH := make([]snug.Float16, n+lo+1), make([]snug.Float16, n+lo+1)
-			k.F32ToF16(h[lo:lo+n], in)
-			reference.F32ToF16(wantH[lo:lo+n], in)
-			require.Equal(t, wantH, h, "%v %d", tier, n)
-			b, wantB := make([]snug.BFloat16, n+lo+1), make([]snug.BFloat16, n+lo+1)
-			k.F32ToBF16(b[lo:lo+n], in)
-			reference.F32ToBF16(wantB[lo:lo+n], in)
-			require.Equal(t, wantB, b, "%v %d", tier, n)
-
-			f, wantF := make([]float32, n+lo+1), make([]float32, n+lo+1)
-			k.F16ToF32(f[lo:lo+n], h[lo:lo+n])
-			reference.F16ToF32(wantF[lo:lo+n], h[lo:lo+n])
-			requireBits(t, wantF, f)
-			k.BF16ToF32(f[lo:lo+n], b[lo:lo+n])
-			reference.BF16ToF32(wantF[lo:lo+n], b[lo:lo+n])
-			requireBits(t, wantF, f)
+			lo := n % 37
+			hi := lo + n
+			same(t, name, lo, hi, k.F32ToF16, reference.F32ToF16, src)
+			same(t, name, lo, hi, k.F32ToBF16, reference.F32ToBF16, src)
+			same(t, name, lo, hi, k.F16ToF32, reference.F16ToF32, f16)
+			same(t, name, lo, hi, k.BF16ToF32, reference.BF16ToF32, bf16)
+			same(t, name, lo, hi, k.F16ToBF16, reference.F16ToBF16, f16)
+			same(t, name, lo, hi, k.BF16ToF16, reference.BF16ToF16, bf16)
 		}
 	}
 }
 
-func requireBits(t *testing.T, want, got []float32) {
+// same converts elements lo to hi-1 by two functions.
+func same[D, S snug.Element](t *testing.T, name string, lo, hi int, got, want func([]D, []S), src []S) {
 	t.Helper()
-	for i := range want {
-		require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got[i]), "element %d", i)
+	x, y := make([]D, len(src)), make([]D, len(src))
+	got(x[lo:hi], src[lo:hi])
+	want(y[lo:hi], src[lo:hi])
+	require.Equal(t, bytesOf(y), bytesOf(x), "%s: elements %d to %d", name, lo, hi)
+}
+
+func bytesOf[T snug.Element](x []T) []byte {
+	view := snug.SliceView(x)
+	return view.Mem().Bytes()
+}
+
+func TestBetweenHalves(t *testing.T) {
+	f16, bf16 := make([]snug.Float16, 1<<16), make([]snug.BFloat16, 1<<16)
+	for i := range f16 {
+		f16[i], bf16[i] = snug.Float16(i), snug.BFloat16(i)
+	}
+	for name, k := range everyKernels {
+		wide, wantF16, wantBF16 := make([]float32, 1<<16), make([]snug.Float16, 1<<16), make([]snug.BFloat16, 1<<16)
+		reference.BF16ToF32(wide, bf16)
+		reference.F32ToF16(wantF16, wide)
+		reference.F16ToF32(wide, f16)
+		reference.F32ToBF16(wantBF16, wide)
+		gotF16, gotBF16 := make([]snug.Float16, 1<<16), make([]snug.BFloat16, 1<<16)
+		k.BF16ToF16(gotF16, bf16)
+		k.F16ToBF16(gotBF16, f16)
+		require.True(t, slices.Equal(wantF16, gotF16), name)
+		require.True(t, slices.Equal(wantBF16, gotBF16), name)
+	}
+}
+
+func TestConvert(t *testing.T) {
+	views := func() []snug.View {
+		return []snug.View{
+			snug.ViewOf([]float32{1, -2, 0.5, 3}), snug.ViewOf([]snug.Float16{0x3c00, 0xc000, 0x3800, 0x4200}),
+			snug.ViewOf([]snug.BFloat16{0x3f80, 0xc000, 0x3f00, 0x4040}),
+		}
+	}
+	for _, stream := range []bool{false, true} {
+		for _, src := range views() {
+			for _, dst := range views() {
+				if src.DType() == dst.DType() {
+					continue
+				}
+				Store(dst, 0, make([]float32, 4))
+				Convert(dst, src, 1, 3, stream)
+				got := make([]float32, 4)
+				Load(got, dst, 0)
+				require.Equal(t, []float32{0, -2, 0.5, 0}, got, "%v to %v", src.DType(), dst.DType())
+			}
+		}
+	}
+}
+
+// BenchmarkConvert has vectors far beyond the last cache, in chunks of 64 Ki
+// elements.
+func BenchmarkConvert(b *testing.B) {
+	const n, parts, chunk = 1 << 22, 16, 1 << 16
+	type args struct {
+		dst, src snug.View
+		part     int
+		stream   bool
+	}
+	task := cpu.NewTask(func(a *args, item int) {
+		lo, hi := cpu.Chunk(n*parts, chunk, item+a.part*n/chunk)
+		Convert(a.dst, a.src, lo, hi, a.stream)
+	})
+	f32, f16, bf16 := make([]float32, n*parts), make([]snug.Float16, n*parts), make([]snug.BFloat16, n*parts)
+	for i := range f32 {
+		f32[i] = float32(i&0xffff) + 0.3
+	}
+	F32, F16, BF16 := snug.ViewOf(f32), snug.ViewOf(f16), snug.ViewOf(bf16)
+	for _, pair := range [][2]snug.View{{F16, F32}, {BF16, F32}, {F32, F16}, {F32, BF16}, {BF16, F16}, {F16, BF16}} {
+		for _, stream := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%v-%v/stream=%v", pair[1].DType(), pair[0].DType(), stream), func(b *testing.B) {
+				kerneltest.OfCopy(b, parts, n*(pair[0].DType().Size()+pair[1].DType().Size()), func(part int) {
+					task.Run(n/chunk, args{pair[0], pair[1], part, stream})
+				})
+			})
+		}
 	}
 }

@@ -13,17 +13,20 @@ import (
 // caches hold.
 const copyBytes = 256 << 20
 
-// OfCopy repeats do, which moves the given bytes, read plus written, and
-// reports its best time as a fraction of the bandwidth at which as many
-// workers copy memory, measured before and after it.
-func OfCopy(b *testing.B, bytes int, do func()) {
+// OfCopy calls do for one of several parts after the other, each of which moves
+// the given bytes, read plus written, and reports the best time as a fraction
+// of the bandwidth at which as many workers copy memory, measured before and
+// after. When all parts are far more than caches hold, each comes from memory,
+// yet takes little enough time to be left alone by other load.
+func OfCopy(b *testing.B, parts, bytes int, do func(part int)) {
 	b.Helper()
 	limit := limits.Copy(copyBytes, runtime.GOMAXPROCS(0))
-	best := time.Duration(math.MaxInt64)
+	best, part := time.Duration(math.MaxInt64), 0
 	for b.Loop() {
 		start := time.Now()
-		do()
+		do(part)
 		best = min(best, time.Since(start))
+		part = (part + 1) % parts
 	}
 	limit = max(limit, limits.Copy(copyBytes, runtime.GOMAXPROCS(0)))
 	rate := float64(bytes) / best.Seconds()

@@ -1,9 +1,4 @@
-// Gemm generates the float32 micro-kernels of internal/gemm.
-//
-// Each keeps an MR×NR tile of C in registers: AVX2 6×16 in 12 of 16, AVX-512
-// 14×32 in 28 of 32. A step along k loads a row of B's panel, broadcasts each
-// of A's values and does MR·NR multiply-adds, which is far more arithmetic
-// than loads, so the multipliers are what it waits for.
+// Gemm generates the float32 micro-kernels and the packing of internal/gemm.
 package main
 
 import (
@@ -15,68 +10,93 @@ import (
 // tier is what differs between the instruction sets.
 type tier struct {
 	name     string
-	mr, nr   int // rows, and columns in vectors
+	rows     int // of the largest tile of C; it is two vectors wide
 	register func() reg.VecVirtual
 	width    int // bytes of a vector
 }
 
+var tiers = []tier{
+	{"AVX2", 6, YMM, 32},
+	{"AVX512", 14, ZMM, 64},
+}
+
+// lanes returns the float32 of a vector.
+func (t tier) lanes() int { return t.width / 4 }
+
 func main() {
 	ConstraintExpr("!noasm,gc")
-	tier{"add6x16", 6, 2, YMM, 32}.generate("AVX2")
-	tier{"add14x32", 14, 2, ZMM, 64}.generate("AVX-512")
+	masks()
+	for _, t := range tiers {
+		for vectors := 1; vectors <= 2; vectors++ {
+			for rows := 1; rows <= t.rows; rows++ {
+				t.mul(rows, vectors)
+			}
+		}
+		for _, e := range elements {
+			t.copyRows(e)
+		}
+		t.packLines()
+	}
 	Generate()
 }
 
-func (t tier) generate(set string) {
-	TEXT(t.name, NOSPLIT, "func(a, b, c *float32, kc, ldc int)")
-	Pragma("noescape")
-	Doc(t.name + " adds aᵀb to the tile of c, with " + set + ".")
-	a, b, c := Load(Param("a"), GP64()), Load(Param("b"), GP64()), Load(Param("c"), GP64())
-	kc, ldc := Load(Param("kc"), GP64()), Load(Param("ldc"), GP64())
-	SHLQ(Imm(2), ldc)
-
-	acc := make([][]reg.VecVirtual, t.mr)
-	for i := range acc {
-		acc[i] = make([]reg.VecVirtual, t.nr)
-		for j := range acc[i] {
-			acc[i][j] = t.register()
-			t.zero(acc[i][j])
+// masks holds 8 set and 8 clear words: a vector of them from word 8-n selects
+// the first n lanes of an AVX2 vector.
+func masks() {
+	GLOBL("masks", RODATA|NOPTR)
+	for i := range 16 {
+		word := uint32(0)
+		if i < 8 {
+			word = 0xffffffff
 		}
+		DATA(4*i, U32(word))
 	}
-	row := make([]reg.VecVirtual, t.nr)
-	for j := range row {
-		row[j] = t.register()
-	}
-	value := t.register()
+}
 
-	TESTQ(kc, kc)
-	JZ(LabelRef("store"))
-	Label("loop")
-	for j := range row {
-		VMOVUPS(Mem{Base: b, Disp: j * t.width}, row[j])
-	}
-	for i := range acc {
-		VBROADCASTSS(Mem{Base: a, Disp: 4 * i}, value)
-		for j := range row {
-			VFMADD231PS(value, row[j], acc[i][j])
-		}
-	}
-	ADDQ(Imm(uint64(4*t.mr)), a)
-	ADDQ(Imm(uint64(t.width*t.nr)), b)
-	DECQ(kc)
-	JNZ(LabelRef("loop"))
+// first is a predicate of the first lanes of a vector.
+type first struct {
+	tier
+	mask reg.VecVirtual // AVX2
+	k    reg.OpmaskVirtual
+}
 
-	Label("store")
-	for i := range acc {
-		for j := range row {
-			at := Mem{Base: c, Disp: j * t.width}
-			VADDPS(at, acc[i][j], acc[i][j])
-			VMOVUPS(acc[i][j], at)
-		}
-		ADDQ(ldc, c)
+// first returns the predicate for the first n lanes, n from 1 to lanes.
+func (t tier) first(n reg.GPVirtual) first {
+	if t.width == 64 {
+		ones, k := GP64(), K()
+		MOVQ(U32(0xffff), ones)
+		count := GP64()
+		MOVQ(U32(16), count)
+		SUBQ(n, count)
+		SHRXQ(count, ones, ones)
+		KMOVW(ones.As32(), k)
+		return first{tier: t, k: k}
 	}
-	VZEROUPPER()
-	RET()
+	at, mask := GP64(), YMM()
+	LEAQ(NewDataAddr(Symbol{Name: "masks", Static: true}, 32), at)
+	back := GP64()
+	MOVQ(n, back)
+	NEGQ(back)
+	VMOVDQU(Mem{Base: at, Index: back, Scale: 4}, mask)
+	return first{tier: t, mask: mask}
+}
+
+// load sets the lanes of r that are not selected to 0.
+func (f first) load(m Mem, r reg.VecVirtual) {
+	if f.width == 64 {
+		VMOVUPS_Z(m, f.k, r)
+	} else {
+		VMASKMOVPS(m, f.mask, r)
+	}
+}
+
+// store writes the selected lanes of r.
+func (f first) store(r reg.VecVirtual, m Mem) {
+	if f.width == 64 {
+		VMOVUPS(r, f.k, m)
+	} else {
+		VMASKMOVPS(r, f.mask, m)
+	}
 }
 
 func (t tier) zero(r reg.VecVirtual) {

@@ -47,6 +47,10 @@ func convert(s vec.Set, from, to vec.Elem) {
 	vec.End()
 }
 
+// line is how many elements fill a cache line of 16-bit results at least, so
+// that lines are written as a whole.
+const line = 32
+
 // stream converts around the caches.
 func stream(s vec.Set, from, to vec.Elem) {
 	begin(name(from, to)+"Stream"+s.Name, from, to)
@@ -54,11 +58,16 @@ func stream(s vec.Set, from, to vec.Elem) {
 	dst, src := vec.Point("dst", to.Size), vec.Point("src", from.Size)
 	n := Load(Param("n"), GP64())
 	round := s.Rounder(to)
-	vec.Loop("loop", n, step, []vec.Pointer{dst, src}, func() {
-		for i := 0; i < step; i += s.Lanes {
-			s.Stream(round(s.Load(from, src.At(i))), dst.At(i))
+	pointers := []vec.Pointer{dst, src}
+	part := func(width int) func(q, at int) {
+		return func(_, at int) {
+			for i := at; i < at+width; i += s.Lanes {
+				s.Stream(round(s.Load(from, src.At(i))), dst.At(i))
+			}
 		}
-	})
+	}
+	vec.Blocks(n, line, pointers, part(line), func() {})
+	vec.Loop("rest", n, step, pointers, func() { part(step)(0, 0) })
 	SFENCE()
 	vec.End()
 }

@@ -48,7 +48,7 @@ func (s Set) Constant(bits uint32) reg.VecVirtual {
 		VPBROADCASTD(word, r)
 	} else {
 		x := XMM()
-		MOVD(word, x)
+		VMOVD(word, x)
 		VPBROADCASTD(x, r)
 	}
 	return r
@@ -74,6 +74,48 @@ func (s Set) And(a, b reg.VecVirtual) reg.VecVirtual {
 		VPAND(a, b, r)
 	}
 	return r
+}
+
+// Gather returns the 32 bits at base + 4·index.
+func (s Set) Gather(base Mem, index reg.VecVirtual) reg.VecVirtual {
+	to := s.Zero()
+	base.Index, base.Scale = index, 4
+	if s.Wide() {
+		all := K() // of K0, so that it does not wait for the gather before
+		KXNORW(reg.K0, reg.K0, all)
+		VPGATHERDD(base, all, to)
+	} else {
+		all := YMM()
+		VPCMPEQD(all, all, all)
+		VPGATHERDD(all, base, to)
+	}
+	return to
+}
+
+// Lookup returns the values that bytes stand for in a table of float32.
+func (s Set) Lookup(table reg.Register, codes Mem) reg.VecVirtual {
+	index := s.Register()
+	VPMOVZXBD(codes, index)
+	return s.Gather(Mem{Base: table}, index)
+}
+
+// Largest returns the largest of the lanes as unsigned integers. It overwrites
+// x.
+func (s Set) Largest(x reg.VecVirtual) reg.Register {
+	if s.Wide() {
+		half := YMM()
+		VEXTRACTI64X4(Imm(1), x, half)
+		VPMAXUD(half, x.AsY(), x.AsY())
+	}
+	other, most := XMM(), GP32()
+	VEXTRACTI128(Imm(1), x.AsY(), other)
+	VPMAXUD(other, x.AsX(), x.AsX())
+	for _, swap := range []uint64{0x4e, 0xb1} { // pairs of lanes, then lanes
+		VPSHUFD(Imm(swap), x.AsX(), other)
+		VPMAXUD(other, x.AsX(), x.AsX())
+	}
+	VMOVD(x.AsX(), most)
+	return most
 }
 
 // Pointer is a pointer parameter that goes through a vector.
@@ -104,6 +146,32 @@ func Loop(label string, n reg.Register, step int, pointers []Pointer, body func(
 	SUBQ(I32(int32(step)), n)
 	JMP(LabelRef(label))
 	Label(label + "End")
+}
+
+// A block is four quarters, which a loop goes through together: a core fetches
+// four pages at a time faster than one after the other.
+const (
+	Quarters = 4
+	Quarter  = 2048 // elements
+)
+
+// Blocks repeats body for width elements from at on, in each quarter q, and end
+// after every block, while n, which it counts down, has whole blocks left. It
+// moves the pointers along.
+func Blocks(n reg.Register, width int, pointers []Pointer, body func(q, at int), end func()) {
+	Loop("block", n, Quarters*Quarter, pointers, func() {
+		left := GP64()
+		MOVQ(U32(Quarter), left)
+		Loop("quarter", left, width, pointers, func() {
+			for q := range Quarters {
+				body(q, q*Quarter)
+			}
+		})
+		end()
+		for _, p := range pointers {
+			p.Advance(-Quarter)
+		}
+	})
 }
 
 // End ends a function.

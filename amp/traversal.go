@@ -11,12 +11,13 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // sweepGradients multiplies all gradients by factor in one pass and returns
 // the statistics of the products. A factor of 1 writes nothing.
 func sweepGradients(op string, grads iter.Seq2[string, snug.View], factor float32, only32 bool) (Stats, error) {
-	s := sweeps.Get().(*sweep)
+	s := traversals.Get().(*traversal)
 	defer s.release()
 	s.op, s.factor, s.only32, s.measure = op, factor, only32, true
 	if err := s.run(grads); err != nil {
@@ -27,16 +28,16 @@ func sweepGradients(op string, grads iter.Seq2[string, snug.View], factor float3
 
 // scaleGradients multiplies all gradients by factor.
 func scaleGradients(op string, grads iter.Seq2[string, snug.View], factor float32) error {
-	s := sweeps.Get().(*sweep)
+	s := traversals.Get().(*traversal)
 	defer s.release()
 	s.op, s.factor = op, factor
 	return s.run(grads)
 }
 
-// sweep is two walks over gradients: the first checks them all, the second
-// works. Sweeps are pooled, with the functions they hand to the walker, so
+// traversal is two walks over gradients: the first checks them all, the second
+// works. Traversals are pooled, with the functions they hand to the walker, so
 // that one allocates nothing.
-type sweep struct {
+type traversal struct {
 	op      string
 	factor  float32
 	only32  bool // float32 gradients only
@@ -55,19 +56,19 @@ type sweep struct {
 
 type counts struct{ gradients, elements int }
 
-var sweeps = sync.Pool{New: func() any {
-	s := new(sweep)
+var traversals = sync.Pool{New: func() any {
+	s := new(traversal)
 	s.check, s.work, s.find = s.checkOne, s.workOne, s.findOne
 	return s
 }}
 
 // release clears s for its next use.
-func (s *sweep) release() {
-	*s = sweep{check: s.check, work: s.work, find: s.find}
-	sweeps.Put(s)
+func (s *traversal) release() {
+	*s = traversal{check: s.check, work: s.work, find: s.find}
+	traversals.Put(s)
 }
 
-func (s *sweep) run(grads iter.Seq2[string, snug.View]) error {
+func (s *traversal) run(grads iter.Seq2[string, snug.View]) error {
 	if grads == nil {
 		return fmt.Errorf("amp: %s: no gradients, the walker is nil: %w", s.op, snug.ErrConfig)
 	}
@@ -84,7 +85,7 @@ func (s *sweep) run(grads iter.Seq2[string, snug.View]) error {
 	return s.err
 }
 
-func (s *sweep) checkOne(name string, grad snug.View) bool {
+func (s *traversal) checkOne(name string, grad snug.View) bool {
 	switch {
 	case s.only32 && grad.DType() != snug.F32:
 		s.err = fmt.Errorf("amp: %s: gradient %q is %s, want f32: %w", s.op, name, grad.DType(), snug.ErrDType)
@@ -104,7 +105,7 @@ func (c *counts) add(grad snug.View) {
 	c.elements += grad.Len()
 }
 
-func (s *sweep) workOne(_ string, grad snug.View) bool {
+func (s *traversal) workOne(_ string, grad snug.View) bool {
 	s.worked.add(grad)
 	if grad.Len() == 0 || !grad.DType().IsFloat() {
 		return true
@@ -126,7 +127,7 @@ func (s *sweep) workOne(_ string, grad snug.View) bool {
 
 // recordsOn returns memory for the records on dev. They gather what all
 // gradients on dev hold, until the walk comes to another device.
-func (s *sweep) recordsOn(dev *snug.Device) (snug.View, error) {
+func (s *traversal) recordsOn(dev *snug.Device) (snug.View, error) {
 	if s.dev != dev {
 		if s.collect(); s.err != nil {
 			return snug.View{}, s.err
@@ -147,7 +148,7 @@ func (s *sweep) recordsOn(dev *snug.Device) (snug.View, error) {
 
 // collect adds the records in use to the total, in the order of the pieces,
 // and frees them.
-func (s *sweep) collect() {
+func (s *traversal) collect() {
 	if s.dev != nil && !s.dev.IsCPU() {
 		err := s.remote.CopyOut(recordBytes(&s.records))
 		if e := s.remote.Close(); err == nil {
@@ -163,7 +164,7 @@ func (s *sweep) collect() {
 	s.dev, s.records = nil, [pieces]record{}
 }
 
-func (s *sweep) stats(grads iter.Seq2[string, snug.View]) Stats {
+func (s *traversal) stats(grads iter.Seq2[string, snug.View]) Stats {
 	if s.total.nonFinite > 0 {
 		s.worked = counts{}
 		grads(s.find)
@@ -177,7 +178,7 @@ func (s *sweep) stats(grads iter.Seq2[string, snug.View]) Stats {
 }
 
 // findOne stops the walk at the gradient of the first non-finite value.
-func (s *sweep) findOne(name string, grad snug.View) bool {
+func (s *traversal) findOne(name string, grad snug.View) bool {
 	s.worked.add(grad)
 	if int64(s.worked.gradients) < s.total.ordinal {
 		return true
@@ -221,15 +222,27 @@ func (r *record) merge(o *record) {
 	r.nonFinite += o.nonFinite
 }
 
-// add measures x, elements base and up of a gradient. The square of a float32
-// is exact in float64. The sum is kept in a register, since records of other
-// workers share the cache line.
-func (r *record) add(x []float32, ordinal int64, base int) {
-	const exponent = 0x7f800000 // all ones in NaNs and infinities
-	squares := r.squares
+// add takes the sum of the squares of elements lo to hi-1 of a gradient. It is
+// finite just if they are; if not, they are counted.
+func (r *record) add(squares float64, grad snug.View, lo, hi int, ordinal int64) {
+	r.squares += squares
+	if squares-squares == 0 {
+		return
+	}
+	lo = sweep.FirstNotBelow(grad, lo, hi, 1, sweep.Infinity)
+	scratch := tiles.Get(half.Chunk)
+	defer tiles.Put(scratch)
+	for ; lo < hi; lo += half.Chunk {
+		tile := (*scratch)[:min(half.Chunk, hi-lo)]
+		half.Load(tile, grad, lo)
+		r.count(tile, lo, ordinal)
+	}
+}
+
+// count counts the non-finite values of x, elements base and up of a gradient.
+func (r *record) count(x []float32, base int, ordinal int64) {
 	for i, v := range x {
-		squares += float64(v) * float64(v)
-		if math.Float32bits(v)&exponent != exponent {
+		if v-v == 0 {
 			continue
 		}
 		if r.nonFinite == 0 {
@@ -237,7 +250,6 @@ func (r *record) add(x []float32, ordinal int64, base int) {
 		}
 		r.nonFinite++
 	}
-	r.squares = squares
 }
 
 // sweepJob multiplies a gradient by factor and measures the product.
@@ -266,27 +278,12 @@ var sweepTask = cpu.NewTask(func(j *sweepJob, piece int) {
 	if m := j.records.Mem(); m.Host != nil {
 		sum = &(*[pieces]record)(m.Host)[piece]
 	}
-	scratch := tiles.Get(half.Chunk)
-	defer tiles.Put(scratch)
-	for ; lo < hi; lo += half.Chunk {
-		end := min(lo+half.Chunk, hi)
-		tile := j.grad.Float32s()
-		if tile != nil {
-			tile = tile[lo:end]
-		} else {
-			tile = (*scratch)[:end-lo]
-			half.Load(tile, j.grad, lo)
-		}
-		if j.factor != 1 {
-			for i := range tile {
-				tile[i] *= j.factor
-			}
-			if j.grad.DType() != snug.F32 {
-				half.Store(j.grad, lo, tile)
-			}
-		}
-		if sum != nil {
-			sum.add(tile, j.ordinal, lo)
-		}
+	switch {
+	case sum == nil:
+		sweep.Scale(j.grad, lo, hi, j.factor)
+	case j.factor == 1:
+		sum.add(sweep.Squares(j.grad, lo, hi), j.grad, lo, hi, j.ordinal)
+	default:
+		sum.add(sweep.ScaleSquares(j.grad, lo, hi, j.factor), j.grad, lo, hi, j.ordinal)
 	}
 })

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/limits"
+)
+
+// machine is what this machine can do at most with a number of workers.
+type machine struct {
+	tier    cpu.Tier
+	threads int
+	largest int                  // working set
+	fma     map[cpu.Tier]float64 // float32 operations a second, of this tier and those below
+	dot     float64              // with the bfloat16 dot product, 0 where the tier has none
+	copies  map[int]float64
+	reads   map[int]float64
+}
+
+// newMachine measures the peaks of the tiers up to limit that the machine and
+// this build have. Bandwidths are measured when they are first asked for, next
+// to the kernels that they bind.
+func newMachine(limit cpu.Tier, threads, largest int) *machine {
+	m := &machine{
+		threads: threads, largest: largest,
+		fma: map[cpu.Tier]float64{}, copies: map[int]float64{}, reads: map[int]float64{},
+	}
+	for t := cpu.Go; t <= limit; t++ {
+		if peak := limits.FMA(t, threads); peak > 0 {
+			m.tier, m.fma[t] = t, peak
+		}
+	}
+	if m.tier == cpu.AVX512BF16 {
+		m.dot = limits.BF16Dot(threads)
+	}
+	return m
+}
+
+// The working sets that bandwidth is measured for, in bytes: powers of 2, from
+// what a core's cache holds to memory, or to less where time is short.
+const (
+	smallest     = 1 << 16
+	largest      = 1 << 29
+	largestShort = 1 << 25
+)
+
+// class returns the working set that is nearest to bytes, by ratio.
+func (m *machine) class(bytes float64) int {
+	return 1 << int(math.Round(math.Log2(min(max(bytes, smallest), float64(m.largest)))))
+}
+
+// bandwidth returns the bytes a second at which a working set of the given
+// bytes is read or, when the kernel writes too, copied.
+func (m *machine) bandwidth(bytes float64, writes bool) float64 {
+	set := m.class(bytes)
+	known, measure := m.reads, limits.Read
+	if writes {
+		known = m.copies
+		measure = func(bytes, workers int) float64 { return limits.Copy(bytes/2, workers) }
+	}
+	if known[set] == 0 {
+		known[set] = measure(set, m.threads)
+	}
+	return known[set]
+}
+
+// peak returns the operations a second for float32, or for products of
+// bfloat16, which may be widened where the dot product is the slower.
+func (m *machine) peak(bf16 bool) float64 {
+	if bf16 {
+		return max(m.dot, m.fma[m.tier])
+	}
+	return m.fma[m.tier]
+}
+
+// least returns the seconds that w takes at least, and whether its bytes are
+// the reason.
+func (m *machine) least(w *work) (seconds float64, memory bool) {
+	bytes := w.reads + w.writes
+	var move float64
+	if bytes > 0 {
+		move = bytes / m.bandwidth(bytes, w.writes > 0)
+	}
+	do := w.products / m.peak(w.bf16)
+	return max(move, do), move >= do
+}
+
+// print writes the limits.
+func (m *machine) print(out io.Writer) {
+	fmt.Fprintf(out, "limits with %d threads, tier %v\n", m.threads, m.tier)
+	for t := cpu.Go; t <= m.tier; t++ {
+		if m.fma[t] > 0 && t != cpu.AVX512BF16 { // the same as AVX512's
+			fmt.Fprintf(out, "  FMA %-10v %s\n", t, rate(m.fma[t], "FLOP/s"))
+		}
+	}
+	if m.dot > 0 {
+		fmt.Fprintf(out, "  BF16 dot       %s\n", rate(m.dot, "FLOP/s"))
+	}
+	for _, set := range []int{1 << 18, 1 << 22, m.largest} {
+		fmt.Fprintf(out, "  copy %-9s %s   read %s\n", bytesText(int64(set)),
+			rate(m.bandwidth(float64(set), true), "B/s"), rate(m.bandwidth(float64(set), false), "B/s"))
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// matmuls are square products, with all transposes, and those of a few rows
+// with a large weight.
+func matmuls(o options) (all []work) {
+	squares, rows, width, ops := []int{128, 256, 512, 1024, 2048}, []int{8, 16, 32, 64}, 2048, []string{"nn", "nt", "tn", "tt"}
+	switch {
+	case o.short:
+		squares, rows, width, ops = []int{128, 512}, []int{16}, 1024, []string{"nn", "nt"}
+	case o.long:
+		squares = append(squares, 4096)
+	}
+	for _, dt := range both {
+		for _, op := range ops {
+			for _, n := range squares {
+				all = append(all, matmul(dt, n, n, n, op))
+			}
+		}
+		for _, op := range []string{"nn", "nt"} {
+			for _, m := range rows {
+				all = append(all, matmul(dt, m, width, width, op))
+			}
+		}
+	}
+	return all
+}
+
+// matmul is c = op(a)·op(b) with c of m×n, all of one type; op says for each
+// operand whether it is stored transposed.
+func matmul(dt snug.DType, m, n, k int, op string) work {
+	flops := 2 * float64(m) * float64(n) * float64(k)
+	peers := []string{torch}
+	if dt == snug.F32 {
+		peers = append(peers, numpy, gonum)
+	}
+	return work{
+		kernel: "matmul", dtype: dt.String(), shape: fmt.Sprintf("m=%d n=%d k=%d op=%s", m, n, k, op),
+		reads: size(dt, m*k) + size(dt, k*n), writes: size(dt, m*n), ops: flops, products: flops, bf16: dt == snug.BF16,
+		peers: slices.Concat(peers, withoutAMX(dt)),
+		prepare: func() (run, done func() error, err error) {
+			a, b, c := operand(dt, m*k), operand(dt, k*n), empty(dt, m*n)
+			cfg := amp.MatMulConfig{M: m, N: n, K: k, TransA: op[0] == 't', TransB: op[1] == 't'}
+			return func() error { return amp.MatMul(c, a, b, cfg) }, nil, nil
+		},
+	}
+}

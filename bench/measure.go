@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// work is one kernel at one shape: what it must move and do, and how.
+type work struct {
+	kernel, dtype, shape string
+
+	reads, writes float64 // bytes that one run must move
+	ops           float64 // operations on elements, for the chart
+	products      float64 // those of them that are multiply-adds, two each
+	bf16          bool    // the products are of bfloat16
+
+	peers []string // that can do the same
+
+	// prepare allocates the operands. run is the kernel; done, if not nil,
+	// frees what is not memory.
+	prepare preparation
+	step    *preset // instead of prepare: a whole training step
+}
+
+// preparation allocates the operands of a kernel. run is the kernel; done, if
+// not nil, frees what is not memory.
+type preparation func() (run, done func() error, err error)
+
+// name is what -only is matched with.
+func (w *work) name() string { return w.kernel + " " + w.dtype + " " + w.shape }
+
+// timed does one piece of work repeat times and returns the seconds of one.
+type timed func(repeat int) (seconds float64, err error)
+
+// side is one of those that are compared, and what came of it.
+type side struct {
+	name    string
+	run     timed
+	missing error // why there are no samples
+	samples []float64
+	repeat  int
+}
+
+// pace says how long to measure.
+type pace struct {
+	sample time.Duration // the least length of a sample
+	total  time.Duration // of all samples of one side, if the least rounds allow
+	least  int           // rounds
+	most   int
+	cold   bool // every run is slow and begins anew: do not warm up
+}
+
+func (o options) pace() pace {
+	if o.short {
+		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, least: 3, most: 5}
+	}
+	return pace{sample: 5 * time.Millisecond, total: time.Second, least: 3, most: 21}
+}
+
+// alternate runs the sides in turn: first, second, first, third, ... so that
+// the first, which all others are compared with, has run just before each. A
+// side other than the first that fails is missing.
+func alternate(ctx context.Context, p pace, sides []*side) error {
+	rounds := p.most
+	for i, s := range sides {
+		if s.repeat = 1; p.cold || s.missing != nil {
+			continue
+		}
+		if err := s.warm(p); err != nil {
+			if i == 0 {
+				return err
+			}
+			s.missing = err
+			continue
+		}
+		one := max(s.samples[0]*float64(s.repeat), 1e-9)
+		s.samples = s.samples[:0]
+		rounds = min(rounds, max(p.least, int(p.total.Seconds()/one)))
+	}
+	for range rounds {
+		for i, s := range sides {
+			if s.missing != nil || i == 0 && len(sides) > 1 {
+				continue
+			}
+			if i > 0 {
+				if err := sides[0].sample(); err != nil {
+					return err
+				}
+			}
+			if err := s.sample(); err != nil {
+				if i == 0 {
+					return err
+				}
+				s.missing = err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	for len(sides[0].samples) < p.least { // all others are missing
+		if err := sides[0].sample(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// warm runs once for the caches and pools, and once to find how often to
+// repeat for a sample.
+func (s *side) warm(p pace) error {
+	for range 2 {
+		s.samples = s.samples[:0]
+		if err := s.sample(); err != nil {
+			return err
+		}
+	}
+	s.repeat = max(1, min(1<<20, int(p.sample.Seconds()/max(s.samples[0], 1e-9))))
+	return nil
+}
+
+func (s *side) sample() error {
+	seconds, err := s.run(s.repeat)
+	if err == nil {
+		s.samples = append(s.samples, seconds)
+	}
+	return err
+}
+
+// reuse makes goroutines end, so that the kernels' loops find ended ones to use
+// again and their creation does not count as allocations.
+func reuse() {
+	var wg sync.WaitGroup
+	wait := make(chan struct{})
+	for range 64 * (runtime.GOMAXPROCS(0) + 1) {
+		wg.Go(func() { <-wait })
+	}
+	close(wait)
+	wg.Wait()
+}
+
+// local times a function of this process and counts its allocations.
+type local struct {
+	f      func() error
+	allocs []float64 // a run, of each sample
+}
+
+func (l *local) run(repeat int) (float64, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	for range repeat {
+		if err := l.f(); err != nil {
+			return 0, err
+		}
+	}
+	d := time.Since(start)
+	runtime.ReadMemStats(&after)
+	l.allocs = append(l.allocs, float64((after.Mallocs-before.Mallocs)/uint64(repeat)))
+	return d.Seconds() / float64(repeat), nil
+}
+
+// perRun returns the allocations of a run: the median, since some of the first
+// runs fill pools.
+func (l *local) perRun() int64 { return int64(median(l.allocs)) }
+
+// measure runs w, against the peers that can do the same if there are any,
+// and returns a result for each of those, or one.
+func (w *work) measure(ctx context.Context, o options, m *machine, against *opponents) (rows []result, err error) {
+	if w.step != nil {
+		return w.measureStep(ctx, m, against)
+	}
+	runtime.GC() // the operands of the work before
+	run, done, err := w.prepare()
+	if err != nil {
+		return nil, err
+	}
+	if done != nil {
+		defer func() { err = errors.Join(err, done()) }()
+	}
+	if err := run(); err != nil { // fills pools
+		return nil, err
+	}
+	own := &local{f: run}
+	sides := append([]*side{{name: "snug", run: own.run}}, against.sides(w)...)
+	if err := alternate(ctx, o.pace(), sides); err != nil {
+		return nil, err
+	}
+	allocs := own.perRun()
+	return w.results(m, sides, &allocs), nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"regexp"
+	"runtime"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// options are the command line.
+type options struct {
+	only        *regexp.Regexp // nil for all
+	tier        string         // empty for what SNUG_CPU says
+	threads     int
+	jsonFile    string
+	svgFile     string
+	peers       bool
+	short, long bool
+}
+
+const usage = `usage: bench [flags]
+
+  -only RE      kernels whose "kernel dtype shape" matches the regular expression
+  -tier NAME    instruction set: go, avx2, avx512, avx512bf16 or neon; default: the best
+  -threads N    workers; default: all CPUs
+  -json FILE    also write the results as a JSON array
+  -svg FILE     also draw them under the machine's roofline
+  -peers        run the same work in the peers, in alternating runs
+  -short        a few sizes and runs, in seconds
+  -long         the longest sizes too
+`
+
+func parse(args []string) (o options, err error) {
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	only := fs.String("only", "", "")
+	fs.StringVar(&o.tier, "tier", "", "")
+	fs.IntVar(&o.threads, "threads", runtime.NumCPU(), "")
+	fs.StringVar(&o.jsonFile, "json", "", "")
+	fs.StringVar(&o.svgFile, "svg", "", "")
+	fs.BoolVar(&o.peers, "peers", false, "")
+	fs.BoolVar(&o.short, "short", false, "")
+	fs.BoolVar(&o.long, "long", false, "")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	return o, o.complete(*only, fs.Args())
+}
+
+// complete checks the flags.
+func (o *options) complete(only string, rest []string) (err error) {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if o.threads < 1 || o.threads > runtime.NumCPU() {
+		return fmt.Errorf("-threads %d: want 1 to %d, the CPUs of this machine", o.threads, runtime.NumCPU())
+	}
+	if o.short && o.long {
+		return errors.New("-short does not go with -long")
+	}
+	if only != "" {
+		if o.only, err = regexp.Compile(only); err != nil {
+			return fmt.Errorf("-only: %w", err)
+		}
+	}
+	if o.tier == "" {
+		_, err = cpu.Limit()
+		return err
+	}
+	for t := cpu.Go; t.Known(); t++ {
+		if t.String() == o.tier {
+			if !t.Has() {
+				return fmt.Errorf("-tier %s: this machine lacks the instructions", o.tier)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512bf16 or neon", o.tier)
+}

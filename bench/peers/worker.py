@@ -1,0 +1,328 @@
+"""Times the peers' kernels for bench.
+
+It greets with one line of JSON, then answers each line of its input
+
+    {"peer": "torch", "kernel": "cast", "dtype": "f32-bf16", "shape": "n=1048576", "repeats": 3}
+
+with {"seconds": the time of one repeat} or {"error": why there is none}. The
+operands are made when a peer is first asked for a kernel and kept until another
+kernel, type or shape is asked for.
+
+The one argument is the number of threads.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+
+
+def load(name):
+    """Returns a module, or why it cannot be imported."""
+    try:
+        return importlib.import_module(name), None
+    except Exception as error:  # a broken installation fails in its own ways
+        return None, str(error).strip().split("\n")[0]
+
+
+# What libraries print must not come between the answers.
+answers = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+threads = int(sys.argv[1])
+torch, no_torch = load("torch")
+numpy, no_numpy = load("numpy")
+bitsandbytes, no_bitsandbytes = load("bitsandbytes")
+deepspeed, no_deepspeed = load("deepspeed.ops.adam")
+if torch:
+    import torch.nn.functional as F
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Missing(Exception):
+    """The peer does not have the kernel."""
+
+
+def random(dtype, *shape):
+    return torch.randn(shape, dtype=torch.float32).to(TYPES[dtype])
+
+
+def parse(shape):
+    """Turns "rows=2 cols=3 causal" into {"rows": 2, "cols": 3, "causal": True}."""
+    s = {}
+    for word in shape.split():
+        key, equals, value = word.partition("=")
+        s[key] = (int(value) if value.isdigit() else value) if equals else True
+    return s
+
+
+def cast(dtype, s):
+    source, target = dtype.split("-")
+    x, y = random(source, s["n"]), random(target, s["n"])
+    return lambda: y.copy_(x)
+
+
+def unscale(dtype, s):
+    """What GradScaler.unscale_ and clip_grad_norm_ do."""
+    g, found, inverse = random(dtype, s["n"]), torch.zeros(1), torch.ones(1)
+
+    def run():
+        torch._amp_foreach_non_finite_check_and_unscale_([g], found, inverse)
+        torch.linalg.vector_norm(g).item()
+
+    return run
+
+
+def check(dtype, s):
+    g = random(dtype, s["n"])
+    return lambda: torch.linalg.vector_norm(g, dtype=torch.float32).isfinite().item()
+
+
+def accumulate(dtype, s):
+    acc, g = torch.zeros(s["n"]), random(dtype, s["n"])
+    return lambda: acc.add_(g, alpha=1e-3)
+
+
+def operands(make, s):
+    m, n, k, op = s["m"], s["n"], s["k"], s["op"]
+    a = make(k, m).T if op[0] == "t" else make(m, k)
+    b = make(n, k).T if op[1] == "t" else make(k, n)
+    return a, b, make(m, n)
+
+
+def matmul(dtype, s):
+    a, b, c = operands(lambda *shape: random(dtype, *shape), s)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def numpy_matmul(dtype, s):
+    rng = numpy.random.default_rng(1)
+    a, b, c = operands(lambda *shape: rng.standard_normal(shape, dtype=numpy.float32), s)
+    return lambda: numpy.dot(a, b, out=c)
+
+
+def attention(dtype, s, backward):
+    q, k, v, dout = (random(dtype, 1, s["heads"], s["n"], s["d"]) for _ in range(4))
+
+    def forward():
+        return F.scaled_dot_product_attention(q, k, v, is_causal="causal" in s)
+
+    if not backward:
+        return inference(forward)
+    return gradients(forward, dout, q, k, v)
+
+
+def inference(forward):
+    def run():
+        with torch.no_grad():
+            forward()
+
+    return run
+
+
+def gradients(forward, dout, *inputs):
+    """Times the backward pass alone, which may run many times on one graph."""
+    for x in inputs:
+        x.requires_grad_()
+    out = forward()
+    return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+
+def adamw(dtype, s):
+    p = torch.nn.Parameter(random(dtype, s["n"]))
+    p.grad = random(dtype, s["n"])
+    return torch.optim.AdamW([p], lr=1e-4, fused=True).step
+
+
+def deepspeed_adamw(dtype, s):
+    p = torch.nn.Parameter(random(dtype, s["n"]))
+    p.grad = random(dtype, s["n"])
+    return deepspeed.DeepSpeedCPUAdam([p], lr=1e-4).step
+
+
+def adamw8(dtype, s):
+    p = torch.nn.Parameter(random(dtype, s["n"]))
+    p.grad = random(dtype, s["n"])
+    return bitsandbytes.optim.AdamW8bit([p], lr=1e-4).step
+
+
+def quantize(dtype, s):
+    x = random(dtype, s["n"])
+    code = bitsandbytes.functional.create_dynamic_map()
+    return lambda: bitsandbytes.functional.quantize_blockwise(x, code=code, blocksize=256)
+
+
+def dequantize(dtype, s):
+    codes, state = bitsandbytes.functional.quantize_blockwise(random(dtype, s["n"]), blocksize=256)
+    return lambda: bitsandbytes.functional.dequantize_blockwise(codes, quant_state=state)
+
+
+def layer(make, backward):
+    """Returns the kernel of a layer: make returns a function and its operands,
+    in all of which backward takes the gradient but for those of integers."""
+
+    def kernel(dtype, s, compiled):
+        function, *inputs = make(dtype, s)
+        if compiled:
+            function = torch.compile(function)
+
+        def forward():
+            return function(*inputs)
+
+        if not backward:
+            return inference(forward)
+        return gradients(forward, torch.randn_like(forward().float()).to(forward().dtype), *(x for x in inputs if x.is_floating_point()))
+
+    return kernel
+
+
+def matrix(dtype, s):
+    return random(dtype, s["rows"], s["cols"])
+
+
+def layernorm(dtype, s):
+    cols = s["cols"]
+    return (lambda x, g, b: F.layer_norm(x, (cols,), g, b)), matrix(dtype, s), random(dtype, cols), random(dtype, cols)
+
+
+def gelu(dtype, s):
+    return (lambda x, b: F.gelu(x + b, approximate="tanh")), matrix(dtype, s), random(dtype, s["cols"])
+
+
+def add(dtype, s):
+    return torch.add, matrix(dtype, s), matrix(dtype, s)
+
+
+def embedding(dtype, s):
+    rows, cols, vocabulary, context = s["rows"], s["cols"], 16384, 512
+    return (
+        (lambda table, places, tokens, positions: F.embedding(tokens, table) + F.embedding(positions, places)),
+        random(dtype, vocabulary, cols),
+        random(dtype, context, cols),
+        torch.randint(vocabulary, (rows,)),
+        torch.randint(context, (rows,)),
+    )
+
+
+def embedding_gradient(dtype, s):
+    rows, cols, vocabulary = s["rows"], s["cols"], 16384
+    return (lambda table, tokens: F.embedding(tokens, table)), random(dtype, vocabulary, cols), torch.randint(vocabulary, (rows,))
+
+
+def cross_entropy(dtype, s):
+    vocabulary = s["vocab"]
+    return (
+        (lambda x, w, targets: F.cross_entropy(F.linear(x, w).float(), targets)),
+        matrix(dtype, s),
+        random(dtype, vocabulary, s["cols"]),
+        torch.randint(vocabulary, (s["rows"],)),
+    )
+
+
+def cross_entropy_step(dtype, s, compiled):
+    """Loss and gradients, as snug's one call gives both."""
+    function, x, w, targets = cross_entropy(dtype, s)
+    if compiled:
+        function = torch.compile(function)
+    x.requires_grad_()
+    w.requires_grad_()
+    return lambda: torch.autograd.grad(function(x, w, targets), (x, w))
+
+
+KERNELS = {
+    "torch": {
+        "cast": cast,
+        "unscale+check+norm": unscale,
+        "check+norm": check,
+        "accumulate": accumulate,
+        "matmul": matmul,
+        "attention forward": lambda dtype, s: attention(dtype, s, False),
+        "attention backward": lambda dtype, s: attention(dtype, s, True),
+        "adamw": adamw,
+        "adamw32": adamw,
+    },
+    "numpy": {"matmul": numpy_matmul},
+    "bitsandbytes": {"adamw8": adamw8, "quantize": quantize, "dequantize": dequantize},
+    "deepspeed": {"adamw": deepspeed_adamw},
+}
+
+# Kernels that torch.compile may fuse.
+LAYERS = {
+    "layernorm": layer(layernorm, False),
+    "layernorm backward": layer(layernorm, True),
+    "bias+gelu": layer(gelu, False),
+    "bias+gelu backward": layer(gelu, True),
+    "add": layer(add, False),
+    "embedding": layer(embedding, False),
+    "embedding backward": layer(embedding_gradient, True),
+    "cross-entropy": layer(cross_entropy, False),
+    "cross-entropy backward": cross_entropy_step,
+}
+
+REASONS = {
+    "torch": no_torch,
+    "torch.compile": no_torch,
+    "numpy": no_numpy,
+    "bitsandbytes": no_torch or no_bitsandbytes,
+    "deepspeed": no_torch or no_deepspeed,
+}
+
+
+def prepare(peer, kernel, dtype, shape):
+    """Returns the function to time."""
+    if REASONS.get(peer):
+        raise Missing(REASONS[peer])
+    if kernel in LAYERS and peer in ("torch", "torch.compile"):
+        return LAYERS[kernel](dtype, parse(shape), peer == "torch.compile")
+    if kernel not in KERNELS.get(peer, {}):
+        raise Missing(f"{peer} has no {kernel}")
+    return KERNELS[peer][kernel](dtype, parse(shape))
+
+
+def versions():
+    v = {"python": sys.version.split()[0]}
+    if torch:
+        v["torch"] = f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    if numpy:
+        blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        v["numpy"] = f"{numpy.__version__}, {blas['name']} {blas['version']}"
+    if bitsandbytes:
+        v["bitsandbytes"] = bitsandbytes.__version__
+    if deepspeed:
+        v["deepspeed"] = sys.modules["deepspeed"].__version__
+    return v
+
+
+def say(**line):
+    answers.write(json.dumps(line) + "\n")
+
+
+def main():
+    missing = {name: why for name, why in REASONS.items() if why and "." not in name}
+    say(versions=versions(), missing=missing)
+    work, runs = None, {}  # the kernel at hand and what peers run for it
+    for line in sys.stdin:
+        request = json.loads(line)
+        wanted = (request["kernel"], request["dtype"], request["shape"])
+        peer = request["peer"]
+        try:
+            if wanted != work:
+                work, runs = wanted, {}  # frees the operands
+                if torch:
+                    torch._dynamo.reset()
+            if peer not in runs:
+                runs[peer] = prepare(peer, *wanted)
+            run = runs[peer]
+            start = time.perf_counter()
+            for _ in range(request["repeats"]):
+                run()
+            say(seconds=(time.perf_counter() - start) / request["repeats"])
+        except Exception as error:  # whatever a library raises, the peer lacks this kernel
+            say(error=(str(error).strip() or type(error).__name__).split("\n")[0][:100])
+
+
+main()

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// result is one kernel at one shape, against one peer if there is one.
+type result struct {
+	Kernel   string  `json:"kernel"`
+	DType    string  `json:"dtype"`
+	Shape    string  `json:"shape"`
+	Tier     string  `json:"tier"`
+	Threads  int     `json:"threads"`
+	Median   float64 `json:"median_s"`
+	Spread   float64 `json:"spread"`   // between the quartiles, over the median
+	Unit     string  `json:"unit"`     // of rate and limit: B/s or FLOP/s
+	Rate     float64 `json:"rate"`     // in what binds the kernel
+	Limit    float64 `json:"limit"`    // the most that the machine can do of it
+	Fraction float64 `json:"fraction"` // rate / limit
+	Allocs   *int64  `json:"allocs"`   // a run; null for a whole program
+
+	Peer       *string  `json:"peer"`
+	PeerMedian *float64 `json:"peer_median_s"` // null when the peer is missing
+	Ratio      *float64 `json:"ratio"`         // above 1 snug is faster
+
+	RSS     int64 `json:"peak_rss_bytes,omitempty"` // of a whole program
+	PeerRSS int64 `json:"peer_peak_rss_bytes,omitempty"`
+
+	missing error   // why the peer is
+	ops     float64 // operations a byte, for the chart
+	perS    float64 // operations a second
+}
+
+// results makes a row for each of the sides after the first, or one if there
+// is no other.
+func (w *work) results(m *machine, sides []*side, allocs *int64) []result {
+	own := sides[0].samples
+	r := result{
+		Kernel: w.kernel, DType: w.dtype, Shape: w.shape, Tier: m.tier.String(), Threads: m.threads,
+		Median: median(own), Spread: spread(own), Allocs: allocs,
+	}
+	least, memory := m.least(w)
+	r.Fraction = least / r.Median
+	amount := w.products
+	r.Unit = "FLOP/s"
+	if memory {
+		amount, r.Unit = w.reads+w.writes, "B/s"
+	}
+	r.Rate = amount / r.Median
+	r.Limit = r.Rate / r.Fraction
+	if bytes := w.reads + w.writes; bytes > 0 {
+		r.ops, r.perS = w.ops/bytes, w.ops/r.Median
+	}
+	if len(sides) == 1 {
+		return []result{r}
+	}
+	var rows []result
+	for _, s := range sides[1:] {
+		row := r
+		row.Peer, row.missing = &s.name, s.missing
+		if s.missing == nil {
+			t := median(s.samples)
+			ratio := t / r.Median
+			row.PeerMedian, row.Ratio = &t, &ratio
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// table prints results as they come.
+type table struct {
+	out    io.Writer
+	before string // kernel of the row above
+}
+
+func newTable(out io.Writer) *table { return &table{out: out} }
+
+const columns = "%-22s %-9s %-36s %10s %5s %14s %16s %7s"
+
+func (t *table) add(rows []result) {
+	for i, r := range rows {
+		if t.before == "" {
+			t.line(fmt.Sprintf(columns, "kernel", "dtype", "shape", "median", "±", "rate", "of the limit", "allocs") + "  peer")
+		} else if t.before != r.Kernel {
+			fmt.Fprintln(t.out)
+		}
+		t.before = r.Kernel
+		line := strings.Repeat(" ", 126)
+		if i == 0 {
+			line = fmt.Sprintf(columns, r.Kernel, r.DType, r.Shape, seconds(r.Median), fmt.Sprintf("%.0f%%", 100*r.Spread),
+				rate(r.Rate, r.Unit), fmt.Sprintf("%.0f%% of %s", 100*r.Fraction, bare(r.Limit)), r.allocations())
+		}
+		t.line(line + "  " + r.against())
+	}
+}
+
+func (t *table) line(s string) { fmt.Fprintln(t.out, strings.TrimRight(s, " ")) }
+
+// allocations formats the number of them.
+func (r *result) allocations() string {
+	if r.Allocs == nil {
+		return "–"
+	}
+	return fmt.Sprint(*r.Allocs)
+}
+
+// against is the part of a row that is about the peer.
+func (r *result) against() string {
+	var memory string
+	if r.RSS > 0 {
+		memory = "peak RSS " + bytesText(r.RSS)
+	}
+	switch {
+	case r.Peer == nil:
+		return memory
+	case r.missing != nil:
+		return fmt.Sprintf("%s missing: %v", *r.Peer, r.missing)
+	}
+	if r.PeerRSS > 0 {
+		memory += fmt.Sprintf(" against %s", bytesText(r.PeerRSS))
+	}
+	return strings.TrimSpace(fmt.Sprintf("%-14s %10s %8.2f×  %s", *r.Peer, seconds(*r.PeerMedian), *r.Ratio, memory))
+}
+
+// reports are the files that were asked for.
+type reports struct {
+	json, svg *os.File
+}
+
+// openReports creates the files, so that a bad name is known before the work.
+func openReports(o options) (r reports, err error) {
+	if o.jsonFile != "" {
+		if r.json, err = os.Create(o.jsonFile); err != nil {
+			return r, err
+		}
+	}
+	if o.svgFile != "" {
+		if r.svg, err = os.Create(o.svgFile); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+func (r reports) write(all []result, m *machine) error {
+	var errs []error
+	if r.json != nil {
+		enc := json.NewEncoder(r.json)
+		enc.SetIndent("", " ")
+		errs = append(errs, enc.Encode(all), r.json.Close())
+	}
+	if r.svg != nil {
+		errs = append(errs, drawRoofline(r.svg, all, m), r.svg.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// progress shows on a terminal how far the measurements are.
+type progress struct {
+	bar *progressbar.ProgressBar // nil without a terminal
+}
+
+func newProgress(stderr io.Writer, n int) *progress {
+	f, ok := stderr.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return &progress{}
+	}
+	return &progress{progressbar.NewOptions(n, progressbar.OptionSetWriter(f), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionFullWidth(), progressbar.OptionClearOnFinish())}
+}
+
+// at says what is measured now. A bar that cannot be drawn does not stop the
+// measurements.
+func (p *progress) at(name string) {
+	if p.bar != nil {
+		p.bar.Describe(name)
+		_ = p.bar.Add(1)
+	}
+}
+
+// clear makes room for a line of the table.
+func (p *progress) clear() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+}
+
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}
+
+// seconds formats a time with three digits.
+func seconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.3g µs", s*1e6)
+	case s < 1:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g s", s)
+}
+
+// rate formats a rate in billions of its unit.
+func rate(r float64, unit string) string { return bare(r) + " G" + unit }
+
+func bare(r float64) string {
+	if r < 1e11 {
+		return fmt.Sprintf("%.3g", r/1e9)
+	}
+	return fmt.Sprintf("%.0f", r/1e9)
+}
+
+// bytesText formats a number of bytes.
+func bytesText(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+)
+
+// casts are all pairs of floating-point types.
+func casts(o options) (all []work) {
+	for _, src := range floats {
+		for _, dst := range floats {
+			if src == dst {
+				continue
+			}
+			for _, n := range o.lens() {
+				all = append(all, work{
+					kernel: "cast", dtype: fmt.Sprintf("%v-%v", src, dst), shape: lenShape(n),
+					reads: size(src, n), writes: size(dst, n), ops: float64(n), peers: []string{torch},
+					prepare: func() (run, done func() error, err error) {
+						from, to := operand(src, n), empty(dst, n)
+						return func() error { return amp.Cast(to, from) }, nil, nil
+					},
+				})
+			}
+		}
+	}
+	return all
+}
+
+// gradients are the passes over gradients between backward and the optimizer.
+func gradients(o options) (all []work) {
+	for _, n := range o.lens() {
+		all = append(all, work{
+			kernel: "unscale+check+norm", dtype: "f32", shape: lenShape(n),
+			reads: size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
+			prepare: func() (run, done func() error, err error) { return unscale(operand(snug.F32, n)) },
+		})
+	}
+	for _, dt := range both {
+		for _, n := range o.lens() {
+			all = append(all, work{
+				kernel: "check+norm", dtype: dt.String(), shape: lenShape(n),
+				reads: size(dt, n), ops: 2 * float64(n), peers: []string{torch},
+				prepare: func() (run, done func() error, err error) {
+					grads := one(operand(dt, n))
+					return func() error { _, err := amp.Measure(grads); return err }, nil, nil
+				},
+			})
+		}
+	}
+	for _, dt := range both {
+		for _, n := range o.lens() {
+			all = append(all, work{
+				kernel: "accumulate", dtype: dt.String(), shape: lenShape(n),
+				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
+				prepare: func() (run, done func() error, err error) { return accumulate(operand(dt, n)) },
+			})
+		}
+	}
+	return all
+}
+
+// one walks over a single gradient.
+func one(g snug.View) iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) { yield("w", g) }
+}
+
+// unscale multiplies by 1/2 and 2 in turn: a factor of 1 would write nothing,
+// and any other would end in zeros or infinities.
+func unscale(g snug.View) (run, done func() error, err error) {
+	grads := one(g)
+	var scalers [2]*amp.Scaler
+	for i, scale := range []float32{2, 0.5} {
+		// Its scale must stay: the interval is longer than any measurement.
+		if scalers[i], err = amp.NewScaler(amp.ScalerOptions{Init: scale, Interval: 1 << 30}); err != nil {
+			return nil, nil, err
+		}
+	}
+	turn := 0
+	return func() error {
+		turn = 1 - turn
+		if _, err := scalers[turn].Unscale("adamw", grads); err != nil {
+			return err
+		}
+		return scalers[turn].Update()
+	}, nil, nil
+}
+
+// accumulate adds micro-batch after micro-batch to one window.
+func accumulate(g snug.View) (run, done func() error, err error) {
+	w, err := accum.New([]accum.Param{{Name: "w", Len: g.Len()}}, accum.Options{Schedule: accum.Constant(1 << 30)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func() error {
+		if err := w.Begin(1); err != nil {
+			return err
+		}
+		if err := w.Add("w", g); err != nil {
+			return err
+		}
+		_, err := w.End()
+		return err
+	}, nil, nil
+}

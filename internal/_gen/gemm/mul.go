@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// mul generates a micro-kernel. It keeps its tile of C in registers: at most
+// 6 rows of 2 vectors in 12 of AVX2's 16, 14 rows of 2 in 28 of AVX-512's 32. A
+// step along the depth loads a row of B, broadcasts each of A's values and
+// does rows·vectors multiply-adds, which is far more arithmetic than loads, so
+// the multipliers are what it waits for.
+func (t tier) mul(rows, vectors int) {
+	name := fmt.Sprintf("mul%dx%d%s", rows, vectors, t.name)
+	TEXT(name, NOSPLIT, "func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s multiplies for a tile of %d rows and %d vectors.", name, rows, vectors))
+	t.prefetch(rows, vectors)
+
+	acc := make([][]reg.VecVirtual, rows)
+	for i := range acc {
+		acc[i] = make([]reg.VecVirtual, vectors)
+		for j := range acc[i] {
+			acc[i][j] = t.register()
+			t.zero(acc[i][j])
+		}
+	}
+	row := make([]reg.VecVirtual, vectors)
+	for j := range row {
+		row[j] = t.register()
+	}
+	value := t.register()
+
+	a := newRowPointers(rows)
+	colA := Load(Param("colA"), GP64())
+	b, rowB := Load(Param("b"), GP64()), Load(Param("rowB"), GP64())
+	depth := Load(Param("depth"), GP64())
+	far := GP64()
+	MOVQ(rowB, far)
+	SHLQ(Imm(ahead), far)
+	Label("loop")
+	for j := 0; j < vectors*t.width; j += 64 {
+		PREFETCHT0(Mem{Base: b, Index: far, Scale: 1, Disp: j})
+	}
+	for j := range row {
+		VMOVUPS(Mem{Base: b, Disp: j * t.width}, row[j])
+	}
+	for i := range acc {
+		VBROADCASTSS(a.at(i), value)
+		for j := range row {
+			VFMADD231PS(value, row[j], acc[i][j])
+		}
+	}
+	for _, base := range a.bases {
+		ADDQ(colA, base)
+	}
+	ADDQ(rowB, b)
+	DECQ(depth)
+	JNZ(LabelRef("loop"))
+
+	t.epilogue(acc)
+	VZEROUPPER()
+	RET()
+}
+
+// prefetch asks for the tile of C, so that it is near when the sums are done.
+func (t tier) prefetch(rows, vectors int) {
+	c, rowC := Load(Param("c"), GP64()), Load(Param("rowC"), GP64())
+	for range rows {
+		for j := 0; j < vectors*t.width; j += 64 {
+			PREFETCHT0(Mem{Base: c, Disp: j})
+		}
+		ADDQ(rowC, c)
+	}
+}
+
+// epilogue stores alpha·acc + beta·c; of the last vectors only some lanes.
+// With beta 0, it does not read c.
+func (t tier) epilogue(acc [][]reg.VecVirtual) {
+	last := t.first(Load(Param("last"), GP64()).(reg.GPVirtual))
+	alpha, beta, old := t.register(), t.register(), t.register()
+	VBROADCASTSS(paramAddr("alpha"), alpha)
+	VBROADCASTSS(paramAddr("beta"), beta)
+	bits := GP32()
+	MOVL(paramAddr("beta"), bits)
+	SHLL(Imm(1), bits) // drops the sign
+	JZ(LabelRef("store"))
+
+	t.eachVector(acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
+		if isLast {
+			last.load(at, old)
+		} else {
+			VMOVUPS(at, old)
+		}
+		VMULPS(alpha, sum, sum)
+		VFMADD231PS(old, beta, sum)
+		t.store(sum, at, isLast, last)
+	})
+	VZEROUPPER()
+	RET()
+
+	Label("store")
+	t.eachVector(acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
+		VMULPS(alpha, sum, sum)
+		t.store(sum, at, isLast, last)
+	})
+}
+
+// eachVector calls do for every accumulator and its place in c.
+func (t tier) eachVector(acc [][]reg.VecVirtual, do func(sum reg.VecVirtual, at Mem, isLast bool)) {
+	c, rowC := Load(Param("c"), GP64()), Load(Param("rowC"), GP64())
+	for _, row := range acc {
+		for j, sum := range row {
+			do(sum, Mem{Base: c, Disp: j * t.width}, j == len(row)-1)
+		}
+		ADDQ(rowC, c)
+	}
+}
+
+func (t tier) store(r reg.VecVirtual, at Mem, isLast bool, last first) {
+	if isLast {
+		last.store(r, at)
+	} else {
+		VMOVUPS(r, at)
+	}
+}
+
+// paramAddr returns where an argument lies on the stack.
+func paramAddr(name string) Mem {
+	b, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
+
+// rowPointers addresses the elements of a column of A, rowA bytes apart, with
+// few registers: every fifth element has its own, and the four after it and
+// some more are rowA or 3·rowA, scaled, away.
+type rowPointers struct {
+	bases      []reg.GPVirtual
+	one, three reg.GPVirtual
+}
+
+func newRowPointers(rows int) rowPointers {
+	p := rowPointers{one: GP64(), three: GP64()}
+	base := GP64()
+	Load(Param("a"), base)
+	Load(Param("rowA"), p.one)
+	LEAQ(Mem{Base: p.one, Index: p.one, Scale: 2}, p.three)
+	p.bases = append(p.bases, base)
+	for len(p.bases)*5 < rows {
+		next := GP64()
+		LEAQ(Mem{Base: base, Index: p.one, Scale: 4}, next)
+		ADDQ(p.one, next)
+		p.bases, base = append(p.bases, next), next
+	}
+	return p
+}
+
+// at returns the place of element i.
+func (p rowPointers) at(i int) Mem {
+	m := Mem{Base: p.bases[i/5]}
+	switch i % 5 {
+	case 1, 2, 4:
+		m.Index, m.Scale = p.one, uint8(i%5)
+	case 3:
+		m.Index, m.Scale = p.three, 1
+	}
+	return m
+}

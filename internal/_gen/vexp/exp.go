@@ -1,0 +1,178 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// horner evaluates a polynomial in r, highest coefficient first.
+func (f *function) horner(r reg.VecVirtual, coefficients []operand.Op) reg.VecVirtual {
+	p := f.vec()
+	VMOVUPS(coefficients[0], p)
+	for _, c := range coefficients[1:] {
+		VFMADD213PS(c, r, p) // p·r + c
+	}
+	return p
+}
+
+func (f *function) constants(x ...float32) []operand.Op {
+	ops := make([]operand.Op, len(x))
+	for i := range x {
+		ops[i] = f.constant(x[i])
+	}
+	return ops
+}
+
+// round sets n to x rounded to an integer.
+func (f *function) round(x reg.VecVirtual) reg.VecVirtual {
+	n := f.vec()
+	if f.wide {
+		VRNDSCALEPS(nearest, x, n)
+	} else {
+		VROUNDPS(nearest, x, n)
+	}
+	return n
+}
+
+// exponential is e^x as exp32 of internal/vexp computes it.
+type exponential struct {
+	*function
+	low, log2e, ln2Hi, ln2Lo, one operand.Op
+	coefficients                  []operand.Op
+}
+
+func (f *function) newExponential() *exponential {
+	return &exponential{
+		f, f.constant(-104), f.constant(math.Log2E), f.constant(0.693359375), f.constant(-2.12194440e-4), f.constant(1),
+		f.constants(1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+	}
+}
+
+// of returns e^x for x ≤ 89.
+func (e *exponential) of(x reg.VecVirtual) reg.VecVirtual {
+	r := e.atLeast(x, e.low)
+	t := e.vec()
+	VMULPS(e.log2e, r, t)
+	n := e.round(t)
+	VFNMADD231PS(e.ln2Hi, n, r)
+	VFNMADD231PS(e.ln2Lo, n, r)
+	p := e.horner(r, e.coefficients)
+	square := e.vec()
+	VMULPS(r, r, square)
+	VFMADD213PS(r, square, p) // p·r² + r
+	VADDPS(e.one, p, p)
+	if e.wide {
+		VSCALEFPS(n, p, p)
+	} else {
+		e.power(p, n)
+	}
+	return p
+}
+
+// power multiplies p by 2^n as two factors, since n may be 128, and below −126.
+func (e *exponential) power(p, n reg.VecVirtual) {
+	bias := lanesOf(127)
+	VCVTPS2DQ(n, n)
+	half := YMM()
+	VPSRAD(operand.U8(1), n, half)
+	VPSUBD(half, n, n)
+	for _, v := range []reg.VecVirtual{half, n} {
+		VPADDD(bias, v, v)
+		VPSLLD(operand.U8(23), v, v)
+		VMULPS(v, p, p)
+	}
+}
+
+func expSum(wide bool) {
+	f := begin(wide, "expSum", "is expSum, on vectors.",
+		"func(dst, src []float32, max float32) (sum float32)", "dst", "src")
+	peak, high, e := f.scalar("max"), f.constant(89), f.newExponential()
+	acc := f.accumulators(1)
+	f.loop(1, func(u int) {
+		x := f.load("src", u)
+		VSUBPS(peak, x, x)
+		y := e.of(f.atMost(x, high))
+		f.store(y, "dst", u)
+		f.keep(y)
+		VADDPS(y, acc[u], acc[u])
+	})
+	f.result(acc)
+}
+
+func exp2Sum(wide bool) {
+	f := begin(wide, "exp2Sum", "is exp2Sum, on vectors.",
+		"func(row []float32, scale, base float32) (sum float32)", "row")
+	scale, base := f.scalar("scale"), f.scalar("base")
+	high, low := f.constant(128), f.constant(-126)
+	coefficients := f.constants(0.0001559467754900736, 0.001340664390501221, 0.009617692974894307,
+		0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)
+	acc := f.accumulators(1)
+	f.loop(1, func(u int) {
+		x := f.load("row", u)
+		VMULPS(scale, x, x) // rounded as in maximum, so that the greatest has weight 1
+		VSUBPS(base, x, x)
+		x = f.atMost(x, high)
+		n := f.round(x)
+		r := f.vec()
+		VSUBPS(n, x, r)
+		p := f.horner(r, coefficients)
+		if wide {
+			normal := K()
+			VCMPPS(notBelow, low, x, normal)
+			VSCALEFPS_Z(n, p, normal, p)
+		} else {
+			normal := YMM()
+			VCMPPS(notBelow, low, x, normal)
+			VCVTPS2DQ(n, n)
+			VPSLLD(operand.U8(23), n, n)
+			VPADDD(n, p, p)
+			VANDPS(normal, p, p)
+		}
+		f.store(p, "row", u)
+		f.keep(p)
+		VADDPS(p, acc[u], acc[u])
+	})
+	f.result(acc)
+}
+
+func maximum(wide bool) {
+	f := begin(wide, "maximum", "is maximum, on vectors.",
+		"func(x []float32, scale, most float32) float32", "x")
+	scale, most := f.scalar("scale"), f.scalar("most")
+	acc := make([]reg.VecVirtual, 4)
+	for i := range acc {
+		acc[i] = f.vec()
+		VMOVAPS(most, acc[i])
+	}
+	f.loop(len(acc), func(u int) {
+		x := f.load("x", u)
+		VMULPS(scale, x, x)
+		switch { // the accumulator stays when x is NaN
+		case f.tail && wide:
+			VMAXPS(acc[u], x, f.k, acc[u])
+		case f.tail:
+			VBLENDVPS(f.mask, x, acc[u], x)
+			fallthrough
+		default:
+			VMAXPS(acc[u], x, acc[u])
+		}
+	})
+	f.finish(f.combine(acc, VMAXPS))
+}
+
+func scoreGrad(wide bool) {
+	f := begin(wide, "scoreGrad", "is scoreGrad, on vectors.",
+		"func(ds, p []float32, delta, scale float32)", "ds", "p")
+	delta, scale := f.scalar("delta"), f.scalar("scale")
+	f.loop(1, func(u int) {
+		x := f.load("ds", u)
+		VSUBPS(delta, x, x)
+		VMULPS(f.load("p", u), x, x)
+		VMULPS(scale, x, x)
+		f.store(x, "ds", u)
+	})
+	f.end()
+}

@@ -1,0 +1,80 @@
+//go:build !noasm && gc
+
+package blockq
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+func init() {
+	Registry.Add(cpu.AVX2, loops{absMaxAVX2, decodeAVX2, decodeStreamAVX2, encodeAVX2, encodeLoweringAVX2}.kernels())
+	Registry.Add(cpu.AVX512, loops{absMaxAVX512, decodeAVX512, decodeStreamAVX512, encodeAVX512, encodeLoweringAVX512}.kernels())
+}
+
+// loops are the assembly loops of one tier, over n > 0 elements, a multiple of
+// step. The Go loops do the rest.
+type loops struct {
+	absMax       func(x *float32, n int) uint32
+	decode       func(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
+	decodeStream func(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
+
+	encode, encodeLowering func(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+}
+
+const (
+	step  = 16
+	align = 64 // bytes, of what decodeStream writes
+)
+
+func (l loops) kernels() Kernels {
+	return Kernels{l.absMaxOf, decodeWith(l.decode), l.decodeStreamTo, l.encodeTo}
+}
+
+// decodeWith makes a decoder of blocks of an assembly loop and the Go loop.
+func decodeWith(fast func(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)) func([]float32, []uint8, *[256]float32, []float32, int) {
+	return func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int) {
+		for _, a := range absmax {
+			size := min(block, len(codes))
+			n := size / step * step
+			if n > 0 {
+				_ = x[n-1]
+				fast(&x[0], &codes[0], n, m, a)
+			}
+			decodeBlock(x[n:size], codes[n:size], m, a)
+			x, codes = x[size:], codes[size:]
+		}
+	}
+}
+
+// decodeStreamTo needs blocks that begin at multiples of align.
+func (l loops) decodeStreamTo(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int) {
+	if uintptr(unsafe.Pointer(unsafe.SliceData(x)))%align != 0 || block%(align/4) != 0 {
+		decodeWith(l.decode)(x, codes, m, absmax, block)
+		return
+	}
+	decodeWith(l.decodeStream)(x, codes, m, absmax, block)
+	fence()
+}
+
+func (l loops) absMaxOf(x []float32) float32 {
+	n, top := len(x)/step*step, uint32(0)
+	if n > 0 {
+		top = l.absMax(&x[0], n)
+	}
+	return FromMagnitude(max(top, largest(x[n:])))
+}
+
+func (l loops) encodeTo(codes []uint8, x []float32, absmax float32, e *Encoder, lowered int) {
+	n := len(x) / step * step
+	if n > 0 {
+		_ = codes[n-1]
+		fast := l.encode
+		if lowered != None {
+			fast = l.encodeLowering
+		}
+		fast(&codes[0], &x[0], n, absmax, uint32(lowered), &e.cell[0], &e.limit[0], e.more)
+	}
+	encode(codes[n:], x[n:], absmax, e, lowered)
+}

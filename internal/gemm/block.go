@@ -1,0 +1,79 @@
+package gemm
+
+import "github.com/snug-ml/snug/internal/cpu"
+
+// block is the part of a product that one worker does at a time: the tile of C
+// at (m0, n0), over the depth from k0 to k1-1.
+type block struct {
+	args
+	m0, n0     int
+	rows, cols int
+	k0, k1     int
+	old        float32   // factor of what the tile holds: beta, then 1
+	from       int       // the column of the tile from which B is packed
+	packed     []float32 // panels of B
+	work       []float32
+	to         strided // the tile: C's memory, or scratch if it is staged
+}
+
+// setDepth moves the block to block p of the depth.
+func (t *block) setDepth(p int) {
+	t.k0, t.k1 = part(t.k, t.blocks, p)
+	t.old = 1
+	if p == 0 {
+		t.old = t.beta
+	}
+}
+
+func (t *block) depth() int { return t.k1 - t.k0 }
+
+// stripPanels is how many panels of A are prepared together.
+const stripPanels = 5
+
+// strips returns the number of strips of the tile.
+func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) }
+
+// strip returns rows lo to hi-1 of the tile's part of A: where they lie, or
+// in work, if they are to be converted or if a column's few floats lie far from
+// those of the next.
+func (t *block) strip(lo, hi int) strided {
+	if t.a.isFloat32() && (!t.a.Trans || t.a.Stride < 512) {
+		return t.a.floats().at(t.m0+lo, t.k0)
+	}
+	if t.a.Trans {
+		t.lines(t.work, t.a, t.k0, t.k1, t.m0+lo, hi-lo, hi-lo)
+		return strided{t.work, 1, hi - lo}
+	}
+	const apart = 16 // keeps rows of 256 from the same sets of the caches
+	pitch := t.depth() + apart
+	t.lines(t.work, t.a, t.m0+lo, t.m0+hi, t.k0, t.depth(), pitch)
+	return strided{t.work, pitch, 1}
+}
+
+// mulStrip multiplies rows lo to hi-1 of the tile, of which a is the part of
+// A. A panel of B meets all panels of the strip while it is in the first-level
+// cache.
+func (t *block) mulStrip(a strided, lo, hi int) {
+	nr, depth := t.kern.NR, t.depth()
+	panels := cpu.Chunks(hi-lo, t.kern.MR)
+	var start [stripPanels + 1]int
+	for p := range panels {
+		start[p], start[p+1] = part(hi-lo, panels, p)
+	}
+	for q := 0; q < t.cols; q += nr {
+		b := strided{t.packed[q*depth:], nr, 1}
+		if q < t.from {
+			b = t.b.floats().at(t.k0, t.n0+q)
+		}
+		for p := range panels {
+			i := start[p]
+			t.kern.Mul(start[p+1]-i, min(nr, t.cols-q), depth, t.alpha, a.at(i, 0), b, t.old, t.to.at(lo+i, q))
+		}
+	}
+}
+
+// lines copies n elements, from element at, of rows lo to hi-1 of m's memory to
+// dst, pitch apart, as float32. It may write up to NR-1 floats beyond a line.
+func (t *block) lines(dst []float32, m Matrix, lo, hi, at, n, pitch int) {
+	t.kern.CopyRows(dst, m.Data, lo*m.Stride+at, hi-lo, n, m.Stride, pitch, t.kern.NR)
+}

@@ -1,0 +1,115 @@
+package gemm
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Kernel is what a tier does on float32. A panel of B has NR columns, [k][NR];
+// what stands in columns beyond the last of B is arbitrary, as they reach no
+// element of C.
+type Kernel struct {
+	MR, NR int // rows and columns of a full tile; NR divides maxCols
+	Lanes  int // divides NR; B is read up to the next multiple of it
+
+	// Mul sets c to alpha·a·b + beta·c for a tile of at most MR×NR and a
+	// depth of at least 1. It does not read c if beta is 0. Rows of b and c
+	// are contiguous.
+	Mul func(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided)
+
+	// CopyRows copies rows of cols elements of src, rowSrc apart
+	// from element at on, to rows of float32, rowDst apart, in pieces of NR
+	// floats, which in dst lie piece apart. It may write up to NR-1 floats
+	// beyond a row, before it writes the next.
+	CopyRows func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int)
+
+	// PackLines transposes up to NR lines of depth floats, lineSrc apart, into
+	// a panel. It may write up to 15 rows of a panel beyond it.
+	PackLines func(dst, src []float32, lines, depth, lineSrc int)
+}
+
+// Registry holds the kernels of every tier.
+var Registry cpu.Registry[Kernel]
+
+func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines}) }
+
+// mul is the micro-kernel of the Go tier.
+func mul(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+	if rows == 2 && cols == 4 {
+		mul2x4(depth, alpha, a, b, beta, c)
+		return
+	}
+	for i := range rows {
+		for j := range cols {
+			var sum float32
+			for k := range depth {
+				sum += a.x[i*a.row+k*a.col] * b.x[k*b.row+j]
+			}
+			c.add(i, j, alpha*sum, beta)
+		}
+	}
+}
+
+// mul2x4 keeps the sums of a full tile in registers.
+func mul2x4(depth int, alpha float32, a, b strided, beta float32, c strided) {
+	var c00, c01, c02, c03, c10, c11, c12, c13 float32
+	for k := range depth {
+		a0, a1 := a.x[k*a.col], a.x[k*a.col+a.row]
+		r := b.x[k*b.row:][:4]
+		c00 += a0 * r[0]
+		c01 += a0 * r[1]
+		c02 += a0 * r[2]
+		c03 += a0 * r[3]
+		c10 += a1 * r[0]
+		c11 += a1 * r[1]
+		c12 += a1 * r[2]
+		c13 += a1 * r[3]
+	}
+	for j, sum := range [4]float32{c00, c01, c02, c03} {
+		c.add(0, j, alpha*sum, beta)
+	}
+	for j, sum := range [4]float32{c10, c11, c12, c13} {
+		c.add(1, j, alpha*sum, beta)
+	}
+}
+
+// add sets element (i, j) to x + beta times itself.
+func (s strided) add(i, j int, x, beta float32) {
+	at := &s.x[i*s.row+j*s.col]
+	if beta == 0 {
+		*at = x
+	} else {
+		*at = x + beta**at
+	}
+}
+
+// panelGo is NR of the Go tier.
+const panelGo = 4
+
+func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {
+	switch src.DType() {
+	case snug.F32:
+		convertRows(dst, src.Float32s()[at:], rows, cols, rowSrc, rowDst, piece, func(x float32) float32 { return x })
+	case snug.F16:
+		convertRows(dst, src.Float16s()[at:], rows, cols, rowSrc, rowDst, piece, half.F16ToFloat32)
+	case snug.BF16:
+		convertRows(dst, src.BFloat16s()[at:], rows, cols, rowSrc, rowDst, piece, snug.BFloat16.Float32)
+	}
+}
+
+func convertRows[T any](dst []float32, src []T, rows, cols, rowSrc, rowDst, piece int, convert func(T) float32) {
+	for i := range rows {
+		for j, x := range src[i*rowSrc:][:cols] {
+			dst[i*rowDst+j/panelGo*piece+j%panelGo] = convert(x)
+		}
+	}
+}
+
+func packLines(dst, src []float32, lines, depth, lineSrc int) {
+	for j := range lines {
+		for k, x := range src[j*lineSrc:][:depth] {
+			dst[k*panelGo+j] = x
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package vexp
+
+// logistic returns σ(v) = 1/(1 + e^−v) and its derivative, σ(v)(1 − σ(v)). It
+// computes σ(−|v|), which is small and so has a small error, and takes the other
+// half from σ(v) = 1 − σ(−v).
+func logistic(v float32) (s, ds float32) {
+	e := exp32(-max(v, -v))
+	d := 1 / (1 + e)
+	s = e * d
+	ds = s * d
+	if v > 0 {
+		s = 1 - s
+	}
+	return s, ds
+}
+
+// The tanh approximation of GELU, in Hendrycks and Gimpel, "Gaussian Error
+// Linear Units" (2016), as GPT-2 has it:
+//
+//	gelu(x) = ½x(1 + tanh u),  u = √(2/π)·(x + 0.044715x³)
+//
+// Since ½(1 + tanh u) is the logistic function σ(2u), no tanh is needed, and
+// small results at negative x keep their relative accuracy. With the two
+// constants 2u = x(gelu1 + gelu3·x²).
+const (
+	gelu1 = 2 * 0.79788456080286536 // 2√(2/π)
+	gelu3 = gelu1 * 0.044715
+	// At ±geluFlat σ(2u) is 0 or 1 in float32.
+	geluFlat = 16
+)
+
+// geluOf returns gelu(x). −Inf gives −0, the limit.
+func geluOf(x float32) float32 {
+	x = max(x, -geluFlat)
+	s, _ := geluGate(min(x, geluFlat))
+	return x * s
+}
+
+// geluSlope returns the derivative of gelu at x:
+//
+//	σ(2u) + x·σ(2u)(1 − σ(2u))·2u′
+func geluSlope(x float32) float32 {
+	x = min(max(x, -geluFlat), geluFlat)
+	s, ds := geluGate(x)
+	return s + float32(float32(x*ds)*(gelu1+float32(3*gelu3*float32(x*x))))
+}
+
+// geluGate returns σ(2u) at |x| ≤ geluFlat, and its derivative by 2u.
+func geluGate(x float32) (s, ds float32) {
+	return logistic(x * (gelu1 + float32(gelu3*float32(x*x))))
+}
+
+func gelu(dst, x, bias []float32) {
+	for i, v := range x {
+		dst[i] = geluOf(v + bias[i])
+	}
+}
+
+func geluGrad(dx, sums, dy, x, bias []float32) {
+	for i, v := range x {
+		d := float32(dy[i] * geluSlope(v+bias[i]))
+		dx[i] = d
+		sums[i] += d
+	}
+}
+
+// siluFlat bounds x where σ(x) is 0 or 1 in float32.
+const siluFlat = 128
+
+// siluOf returns x·σ(x), the SiLU of Elfwing, Uchibe and Doya, "Sigmoid-Weighted
+// Linear Units for Neural Network Function Approximation in Reinforcement
+// Learning" (2018), and its derivative σ(x) + x·σ(x)(1 − σ(x)).
+func siluOf(x float32) (y, slope float32) {
+	x = max(x, -siluFlat)
+	s, ds := logistic(x)
+	return x * s, s + float32(min(x, siluFlat)*ds)
+}
+
+func siluMul(dst, gate, up []float32) {
+	for i, x := range gate {
+		y, _ := siluOf(x)
+		dst[i] = y * up[i]
+	}
+}
+
+func siluMulGrad(dgate, dup, dy, gate, up []float32) {
+	for i, x := range gate {
+		y, slope := siluOf(x)
+		d := dy[i]
+		dgate[i], dup[i] = float32(d*up[i])*slope, d*y
+	}
+}

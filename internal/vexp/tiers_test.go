@@ -1,0 +1,259 @@
+package vexp
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// call is one kernel as a function of equally long slices and of scalars. It
+// overwrites slices and returns sums.
+type call struct {
+	name   string
+	slices int
+	exact  bool // the tiers agree bit for bit
+	do     func(k *Kernels, s [][]float32, a [4]float32) []float32
+}
+
+var calls = []call{
+	{"Max", 1, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		return []float32{k.Max(s[0], a[0], a[1])}
+	}},
+	{"ExpSum", 2, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		return []float32{k.ExpSum(s[0], s[1], a[0])}
+	}},
+	{"Exp2Sum", 1, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		return []float32{k.Exp2Sum(s[0], a[0], a[1])}
+	}},
+	{"ScoreGrad", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.ScoreGrad(s[0], s[1], a[0], a[1])
+		return nil
+	}},
+	{"GELU", 3, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.GELU(s[0], s[1], s[2])
+		return nil
+	}},
+	{"GELUGrad", 5, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.GELUGrad(s[0], s[1], s[2], s[3], s[4])
+		return nil
+	}},
+	{"SiLUMul", 3, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.SiLUMul(s[0], s[1], s[2])
+		return nil
+	}},
+	{"SiLUMulGrad", 5, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.SiLUMulGrad(s[0], s[1], s[2], s[3], s[4])
+		return nil
+	}},
+	{"Sum", 1, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		return []float32{k.Sum(s[0])}
+	}},
+	{"Dot", 2, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		return []float32{k.Dot(s[0], s[1])}
+	}},
+	{"SumSquares", 1, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		return []float32{k.SumSquares(s[0], a[0])}
+	}},
+	{"LayerNorm", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.LayerNorm(s[0], s[1], s[2], s[3], a[0], a[1])
+		return nil
+	}},
+	{"LayerNormSums", 5, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		x, y := k.LayerNormSums(s[0], s[1], s[2], s[3], s[4], a[0], a[1])
+		return []float32{x, y}
+	}},
+	{"LayerNormGrad", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.LayerNormGrad(s[0], s[1], s[2], s[3], a[0], a[1], a[2], a[3])
+		return nil
+	}},
+	{"RMSNorm", 3, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.RMSNorm(s[0], s[1], s[2], a[0])
+		return nil
+	}},
+	{"RMSNormSums", 4, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		return []float32{k.RMSNormSums(s[0], s[1], s[2], s[3], a[0])}
+	}},
+	{"RMSNormGrad", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.RMSNormGrad(s[0], s[1], s[2], s[3], a[0], a[1])
+		return nil
+	}},
+	{"Add", 3, true, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.Add(s[0], s[1], s[2])
+		return nil
+	}},
+	{"Scale", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.Scale(s[0], s[1], a[0])
+		return nil
+	}},
+	{"Axpby", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.Axpby(s[0], s[1], a[0], a[1])
+		return nil
+	}},
+	{"Dropout", 3, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		words := make([]uint32, len(s[2]))
+		for i, x := range s[2] {
+			words[i] = math.Float32bits(x)
+		}
+		k.Dropout(s[0], s[1], words, math.Float32bits(a[0]), a[1])
+		return nil
+	}},
+	{"Rotate", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		k.Rotate(s[0], s[1], s[2], s[3], 1)
+		k.Rotate(s[2], s[3], s[0], s[1], -1)
+		return nil
+	}},
+	{"RotatePairs", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+		half := len(s[0]) / 2
+		k.RotatePairs(s[1][:half], s[1][half:2*half], s[0][:2*half], 1)
+		k.RotatePairs(s[0][:half], s[0][half:2*half], s[1][:2*half], -1)
+		return nil
+	}},
+}
+
+const guard = 17 // words around every slice, an odd number to unalign them
+
+// run calls c on copies of in between guard words, and returns all slices and
+// the sums.
+func (c call) run(t require.TestingT, k *Kernels, in [][]float32, a [4]float32) (slices [][]float32, sums []float32) {
+	var buffers [][]float32
+	for i, x := range in {
+		b := make([]float32, len(x)+2*guard+i)
+		for j := range b {
+			b[j] = 77
+		}
+		copy(b[guard+i:], x)
+		buffers = append(buffers, b)
+		slices = append(slices, b[guard+i:][:len(x):len(x)])
+	}
+	sums = c.do(k, slices, a)
+	for i, b := range buffers {
+		for j, x := range b {
+			if j < guard+i || j >= guard+i+len(in[i]) {
+				require.Equal(t, float32(77), x, "%s wrote word %d around slice %d", c.name, j, i)
+			}
+		}
+	}
+	return slices, sums
+}
+
+// compare runs c on every tier and compares with the Go tier.
+func (c call) compare(t require.TestingT, in [][]float32, a [4]float32) {
+	var want [][]float32
+	var wantSums []float32
+	for tier, k := range Registry.All() {
+		got, sums := c.run(t, k, in, a)
+		if want == nil {
+			want, wantSums = got, sums
+			continue
+		}
+		for i := range want {
+			for j, w := range want[i] {
+				c.require(t, tier, w, got[i][j], 1)
+			}
+		}
+		for i, w := range wantSums {
+			c.require(t, tier, w, sums[i], float64(len(in[0])))
+		}
+	}
+}
+
+// require compares two results of numbers of moderate size, or of any when
+// the tiers agree exactly.
+func (c call) require(t require.TestingT, tier any, want, got float32, size float64) {
+	switch {
+	case want != want:
+		require.True(t, got != got, "%v %s: %v, want NaN", tier, c.name, got)
+	case c.exact:
+		require.Equal(t, math.Float32bits(want), math.Float32bits(got), "%v %s: %v, want %v", tier, c.name, got, want)
+	case want != got:
+		require.InDelta(t, want, got, 1e-5*(size+math.Abs(float64(want))), "%v %s", tier, c.name)
+	}
+}
+
+func TestEveryLength(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, c := range calls {
+		for n := range 131 {
+			in := make([][]float32, c.slices)
+			for i := range in {
+				in[i] = normals(rng, n)
+			}
+			c.compare(t, in, [4]float32{float32(rng.NormFloat64()), 1.25, -0.5, 0.25})
+		}
+	}
+}
+
+// Where the tiers agree bit for bit they do so for every float32.
+func TestAnyBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, inf, -inf, nan, 0x1p-149, -0x1p-126, math.MaxFloat32}
+	for _, c := range calls {
+		if !c.exact {
+			continue
+		}
+		for range 20 {
+			in := make([][]float32, c.slices)
+			for i := range in {
+				in[i] = make([]float32, 77)
+				for j := range in[i] {
+					in[i][j] = math.Float32frombits(rng.Uint32())
+					if rng.IntN(3) == 0 {
+						in[i][j] = edges[rng.IntN(len(edges))]
+					}
+				}
+			}
+			a := [4]float32{edges[rng.IntN(len(edges))], 1.25, float32(rng.NormFloat64()), 1}
+			c.compare(t, in, a)
+		}
+	}
+}
+
+// tiersAgree compares the tiers on any lengths and moderate numbers.
+func tiersAgree(t *rapid.T) {
+	c := rapid.SampledFrom(calls).Draw(t, "kernel")
+	n := rapid.IntRange(0, 300).Draw(t, "n")
+	number := rapid.Float32Range(-8, 8)
+	in := make([][]float32, c.slices)
+	for i := range in {
+		in[i] = rapid.SliceOfN(number, n, n).Draw(t, "slice")
+	}
+	var a [4]float32
+	for i := range a {
+		a[i] = rapid.Float32Range(-2, 2).Draw(t, "scalar")
+	}
+	c.compare(t, in, a)
+}
+
+func TestTiersAgree(t *testing.T) { rapid.Check(t, tiersAgree) }
+func FuzzTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersAgree)) }
+
+// A destination may be a source.
+func TestInPlace(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	x, y, z := normals(rng, 77), normals(rng, 77), normals(rng, 77)
+	for name, do := range map[string]func(k *Kernels, dst, x []float32){
+		"ExpSum":        func(k *Kernels, dst, x []float32) { k.ExpSum(dst, x, 1) },
+		"GELU":          func(k *Kernels, dst, x []float32) { k.GELU(dst, x, y) },
+		"GELUGrad x":    func(k *Kernels, dst, x []float32) { k.GELUGrad(dst, make([]float32, 77), y, x, z) },
+		"GELUGrad dy":   func(k *Kernels, dst, x []float32) { k.GELUGrad(dst, make([]float32, 77), x, y, z) },
+		"SiLUMul":       func(k *Kernels, dst, x []float32) { k.SiLUMul(dst, x, y) },
+		"SiLUMul up":    func(k *Kernels, dst, x []float32) { k.SiLUMul(dst, y, x) },
+		"SiLUMulGrad":   func(k *Kernels, dst, x []float32) { k.SiLUMulGrad(dst, make([]float32, 77), y, x, z) },
+		"SiLU up":       func(k *Kernels, dst, x []float32) { k.SiLUMulGrad(make([]float32, 77), dst, y, z, x) },
+		"LayerNorm":     func(k *Kernels, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, 2) },
+		"LayerNormGrad": func(k *Kernels, dst, x []float32) { k.LayerNormGrad(dst, x, y, z, 1, 2, 3, 4) },
+		"Add":           func(k *Kernels, dst, x []float32) { k.Add(dst, y, x) },
+		"Scale":         func(k *Kernels, dst, x []float32) { k.Scale(dst, x, 3) },
+	} {
+		eachTier(t, func(t *testing.T, k *Kernels) {
+			want := make([]float32, len(x))
+			do(k, want, x)
+			got := append([]float32(nil), x...)
+			do(k, got, got)
+			require.Equal(t, want, got, name)
+		})
+	}
+}
