@@ -13,9 +13,9 @@ import (
 //
 //   - In two passes, over tiles of queries for dq and over tiles of keys for dk
 //     and dv, which recompute the weights twice.
-//   - In one pass for each key head, which adds to dq in place. It needs a dq of
-//     float32, since dq is read and written once for every tile of keys, and as
-//     many key heads as workers.
+//   - In one pass for each key head, which adds to dq once for every tile of keys:
+//     in place if dq holds float32, else to float32 sums, of maxSums at most. It
+//     takes as many key heads as workers.
 type backwardJob struct {
 	dq, dk, dv, dout, q, k, v, out snug.View
 	lse                            snug.View
@@ -72,7 +72,7 @@ func (j *backwardJob) Operands(yield func(*driver.Mem)) {
 func (j *backwardJob) Run() {
 	c := &j.c
 	keyHeads := c.Batch * c.KVHeads
-	j.onePass = j.dq.DType() == snug.F32 && keyHeads >= runtime.GOMAXPROCS(0)
+	j.onePass = keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
 	queryTask.Run(c.Batch*c.Heads*cpu.Chunks(c.SeqQ, tileQ), *j)
 	if j.onePass {
 		headTask.Run(keyHeads, *j)
@@ -93,34 +93,70 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	out := headOf(j.out, c.Out, b, h, c.DimV).load(g.vRoom, q0, q1)
 	rowDots(g.delta, g.dout, out)
 
-	dq := g.dqk.top(q1 - q0)
+	to := headOf(j.dq, c.Q, b, h, c.Dim)
+	dq := to.target(g.dqk, q0, q1)
 	dq.clear()
 	if !j.onePass {
 		for k0 := 0; k0 < c.visible(q1-1); k0 += tileK {
 			g.loadKeys(j, b, c.kvHead(h), k0, min(k0+tileK, c.SeqK))
-			g.recompute(c, q0, q1, k0)
-			g.addQuery(dq, c.Scale)
+			g.seen.hi = q0
+			for g.next(c, q0, q1, k0) {
+				g.addQuery(dq, q0)
+			}
 		}
 	}
-	headOf(j.dq, c.Q, b, h, c.Dim).store(dq, q0)
+	to.store(dq, q0)
 })
 
-// keyTask computes dk and dv for one tile of keys an item.
+// keyTask computes dk and dv for one tile of keys an item, the ones that most
+// queries see first.
 var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
 	heads := j.c.Batch * j.c.KVHeads
-	j.keys(item%heads, item/heads)
+	j.keys(item%heads, item/heads, tile{})
 })
 
-// headTask computes dk and dv, and dq from zeros, for one key head an item.
+// maxSums is the most float32 sums of dq that a worker holds: 4 MiB.
+const maxSums = 1 << 20
+
+// sumsLen returns the elements of dq that one key head gives, or 0 if they are
+// more than maxSums.
+func (c *Config) sumsLen() int {
+	if c.KVHeads == 0 {
+		return 0
+	}
+	n := c.Heads / c.KVHeads * c.SeqQ * c.Dim
+	if n > maxSums {
+		return 0
+	}
+	return n
+}
+
+// sumsScratch holds the sums of dq.
+var sumsScratch cpu.Scratch
+
+// headTask computes dk and dv, and dq, for one key head an item.
 var headTask = cpu.NewTask(func(j *backwardJob, item int) {
-	for chunk := range cpu.Chunks(j.c.SeqK, tileK) {
-		j.keys(item, chunk)
+	c := &j.c
+	var sums tile
+	if j.dq.DType() != snug.F32 {
+		buf := sumsScratch.Get(c.sumsLen())
+		defer sumsScratch.Put(buf)
+		clear(*buf)
+		sums = tile{*buf, len(*buf) / c.Dim, c.Dim, c.Dim}
+	}
+	for chunk := range cpu.Chunks(c.SeqK, tileK) {
+		j.keys(item, chunk, sums)
+	}
+	for row := 0; row < sums.rows; row += c.SeqQ {
+		b, h := item/c.KVHeads, item%c.KVHeads*c.Heads/c.KVHeads+row/c.SeqQ
+		headOf(j.dq, c.Q, b, h, c.Dim).store(sums.from(row).top(c.SeqQ), 0)
 	}
 })
 
 // keys computes dk and dv for chunk number chunk of a key head's keys, over all
-// queries of all heads that read them. In one pass it also adds their part to dq.
-func (j *backwardJob) keys(head, chunk int) {
+// queries of all heads that read them. In one pass it also adds their part to dq,
+// or to sums, which then holds the rows of these heads.
+func (j *backwardJob) keys(head, chunk int, sums tile) {
 	c := &j.c
 	b, kv := head/c.KVHeads, head%c.KVHeads
 	k0, k1 := cpu.Chunk(c.SeqK, tileK, chunk)
@@ -129,23 +165,32 @@ func (j *backwardJob) keys(head, chunk int) {
 	g := newGradients(arena(*buf), c)
 	g.loadKeys(j, b, kv, k0, k1)
 
-	dk, dv := g.dqk.top(k1-k0), g.dv.top(k1-k0)
+	toK, toV := headOf(j.dk, c.K, b, kv, c.Dim), headOf(j.dv, c.V, b, kv, c.DimV)
+	dk, dv := toK.target(g.dqk, k0, k1), toV.target(g.dv, k0, k1)
 	dk.clear()
 	dv.clear()
 	group := c.Heads / c.KVHeads
 	first := c.firstQuery(k0) / tileQ * tileQ
-	for h := kv * group; h < (kv+1)*group; h++ {
+	for h := range group {
 		for q0 := first; q0 < c.SeqQ; q0 += tileQ {
 			q1 := min(q0+tileQ, c.SeqQ)
-			g.loadQueries(j, b, h, q0, q1)
-			g.recompute(c, q0, q1, k0)
-			g.addKeys(dk, dv, c.Scale)
-			if j.onePass {
-				dq := headOf(j.dq, c.Q, b, h, c.Dim).load(g.qRoom, q0, q1)
-				g.addQuery(dq, c.Scale)
+			g.loadQueries(j, b, kv*group+h, q0, q1)
+			var dq tile
+			switch {
+			case sums.rows > 0:
+				dq = sums.from(h*c.SeqQ + q0)
+			case j.onePass:
+				dq = headOf(j.dq, c.Q, b, kv*group+h, c.Dim).load(tile{}, q0, q1)
+			}
+			g.seen.hi = q0
+			for g.next(c, q0, q1, k0) {
+				g.addKeys(dk, dv, q0)
+				if j.onePass {
+					g.addQuery(dq, q0)
+				}
 			}
 		}
 	}
-	headOf(j.dk, c.K, b, kv, c.Dim).store(dk, k0)
-	headOf(j.dv, c.V, b, kv, c.DimV).store(dv, k0)
+	toK.store(dk, k0)
+	toV.store(dv, k0)
 }

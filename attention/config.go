@@ -70,17 +70,19 @@ func (c Config) WorkspaceLen() int {
 	return r.queries()
 }
 
-// ScratchBytes returns the bytes of tiles that each worker of [Forward] and
-// [Backward] uses at most: tiles of 64 queries and 128 keys, the scores between
-// them, the sums, and the blocks that the matrix product packs. There are at
-// most GOMAXPROCS workers; the tiles are pooled and reused by later calls. The
-// size depends on Dim and DimV only. It is 0 for an invalid Config.
+// ScratchBytes returns the bytes that each worker of [Forward] and [Backward]
+// uses at most: tiles of 128 queries and 256 keys, the scores between them, the
+// sums, and the blocks that the matrix product packs; their size depends on Dim
+// and DimV only. For 16-bit types and a dq of at most 4 MiB of float32 for a key
+// head, Heads/KVHeads·SeqQ·Dim elements, those are added. There are at most
+// GOMAXPROCS workers; the memory is pooled and reused by later calls. ScratchBytes
+// is 0 for an invalid Config.
 func (c Config) ScratchBytes() int64 {
 	r, err := c.resolve()
 	if err != nil {
 		return 0
 	}
-	return 4*int64(max(r.forwardScratch(), r.backwardScratch())) + gemm.ScratchBytes
+	return 4*int64(max(r.forwardScratch(), r.backwardScratch())+r.sumsLen()) + gemm.ScratchBytes
 }
 
 // PackedQKV returns c with the layout of self-attention over the output of one

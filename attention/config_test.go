@@ -57,9 +57,9 @@ func TestValidate(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
-	// 64 queries and their dout, 128 keys and values and their gradients, two
-	// tiles of scores, lse.
-	want := int64(4*(2*64*4+4*128*4+2*64*128+64) + gemm.ScratchBytes)
+	// 128 queries and their dout, 256 keys and values and their gradients, two
+	// tiles of scores, lse, the sums of dq.
+	want := int64(4*(2*128*4+4*256*4+2*128*256+128+2*3*4) + gemm.ScratchBytes)
 	require.Equal(t, want, small.ScratchBytes())
 }
 

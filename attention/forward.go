@@ -71,30 +71,34 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	room := arena(*buf)
 	kRoom, vRoom := room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
 	q := headOf(j.q, c.Q, b, h, c.Dim).load(room.tile(tileQ, c.Dim), q0, q1)
-	scores := room.tile(tileQ, tileK).top(q1 - q0)
+	scores := room.tile(tileQ, tileK)
 	s := newSoftmax(&room, q1-q0, c.DimV)
 
 	k := headOf(j.k, c.K, b, c.kvHead(h), c.Dim)
 	v := headOf(j.v, c.V, b, c.kvHead(h), c.DimV)
-	var w window
 	for k0, end := 0, c.visible(q1-1); k0 < end; k0 += tileK {
 		k1 := min(k0+tileK, end)
-		w.look(c, q0, q1, k0, k1)
-		p := scores.left(k1 - k0)
-		productT(p, q, k.load(kRoom, k0, k1), c.scale2())
-		s.step(&w, p)
-		w.add(s.acc, p, v.load(vRoom, k0, k1), 1)
+		keys, values := k.load(kRoom, k0, k1), v.load(vRoom, k0, k1)
+		w := window{hi: q0}
+		for w.next(c, q1, k0, k1) {
+			p := scores.top(w.hi - w.lo).left(w.cols)
+			productT(p, w.of(q, q0), keys.top(w.cols))
+			s.step(&w, q0, p, c.scale2())
+			w.add(w.of(s.acc, q0), p, values.top(w.cols))
+		}
 	}
 	var lse []float32
 	if j.lse.Len() > 0 {
 		lse = j.lse.Float32s()[(b*c.Heads+h)*c.SeqQ:][q0:q1]
 	}
-	s.finish(lse)
-	headOf(j.out, c.Out, b, h, c.DimV).store(s.acc, q0)
+	o := headOf(j.out, c.Out, b, h, c.DimV)
+	out := o.target(s.acc, q0, q1)
+	s.finish(out, lse)
+	o.store(out, q0)
 })
 
 // forwardScratch returns the float32 elements that a worker of forwardTask
 // carves up.
 func (c *Config) forwardScratch() int {
-	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+2)
+	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4)
 }

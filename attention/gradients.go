@@ -1,6 +1,10 @@
 package attention
 
-import "math"
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/vexp"
+)
 
 // gradients holds the tiles of one worker of the backward pass.
 type gradients struct {
@@ -10,8 +14,8 @@ type gradients struct {
 
 	q, dout, k, v tile      // the loaded queries and keys
 	lse2, delta   []float32 // of the loaded queries: lse in units of log 2, dout_i · out_i
-	seen          window    // what the loaded queries see of the loaded keys
-	p, ds         tile      // weights and gradients of the scores, queries × keys
+	seen          window    // a block of the loaded queries, and what it sees
+	p, ds         tile      // its weights and the gradients of its products, queries × keys
 }
 
 func newGradients(room arena, c *Config) gradients {
@@ -49,52 +53,42 @@ func (g *gradients) loadKeys(j *backwardJob, b, kv, k0, k1 int) {
 	g.v = headOf(j.v, c.V, b, kv, c.DimV).load(g.vRoom, k0, k1)
 }
 
-// recompute sets p and ds for the loaded queries, q0 to q1-1, and those of the
-// loaded keys, from k0 on, that one of them sees.
-func (g *gradients) recompute(c *Config, q0, q1, k0 int) {
-	n := min(g.k.rows, c.visible(q1-1)-k0)
-	g.seen.look(c, q0, q1, k0, k0+n)
-	g.p, g.ds = g.pRoom.top(q1-q0).left(n), g.dsRoom.top(q1-q0).left(n)
-	productT(g.p, g.q, g.k.top(n), c.scale2())
-	productT(g.ds, g.dout, g.v.top(n), 1)
+// next recomputes p and ds of the next block of the loaded queries, from q0 to
+// q1-1, and the loaded keys, from k0 on, and reports whether there was one.
+func (g *gradients) next(c *Config, q0, q1, k0 int) bool {
+	w := &g.seen
+	if !w.next(c, q1, k0, k0+g.k.rows) {
+		return false
+	}
+	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.cols), g.dsRoom.top(w.hi-w.lo).left(w.cols)
+	productT(g.p, w.of(g.q, q0), g.k.top(w.cols))
+	productT(g.ds, w.of(g.dout, q0), g.v.top(w.cols))
+	k := vexp.Registry.Best()
 	for i := range g.p.rows {
-		p, ds, n := g.p.row(i), g.ds.row(i), g.seen.sees[i]
-		clear(p[n:])
-		clear(ds[n:])
-		exp2Row(p[:n], g.lse2[i])
-		scoreGradient(ds[:n], p[:n], g.delta[i])
+		p, pUnseen := w.split(g.p.row(i), i)
+		ds, dsUnseen := w.split(g.ds.row(i), i)
+		clear(pUnseen)
+		clear(dsUnseen)
+		k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
+		k.ScoreGrad(ds, p, g.delta[w.lo-q0+i], c.Scale)
 	}
+	return true
 }
 
-// addQuery adds what the loaded keys contribute to dq.
-func (g *gradients) addQuery(dq tile, scale float32) {
-	g.seen.add(dq, g.ds, g.k.top(g.ds.cols), scale)
+// addQuery adds what the block contributes to dq, a tile from q0 on.
+func (g *gradients) addQuery(dq tile, q0 int) {
+	g.seen.add(g.seen.of(dq, q0), g.ds, g.k.top(g.ds.cols))
 }
 
-// addKeys adds what the loaded queries contribute to dk and dv.
-func (g *gradients) addKeys(dk, dv tile, scale float32) {
-	g.seen.addT(dv.top(g.p.cols), g.p, g.dout, 1)
-	g.seen.addT(dk.top(g.ds.cols), g.ds, g.q, scale)
+// addKeys adds what the block, of a tile from q0 on, contributes to dk and dv.
+func (g *gradients) addKeys(dk, dv tile, q0 int) {
+	g.seen.addT(dv.top(g.p.cols), g.p, g.seen.of(g.dout, q0))
+	g.seen.addT(dk.top(g.ds.cols), g.ds, g.seen.of(g.q, q0))
 }
 
-// scoreGradient turns ds, which holds dout_i · v_j, into the gradient in the
-// scores.
-func scoreGradient(ds, p []float32, delta float32) {
-	p = p[:len(ds)]
-	for i, x := range ds {
-		ds[i] = p[i] * (x - delta)
-	}
-}
-
-// rowDots sets dst[i] to the dot product of row i of a and row i of b, summed in
-// float64.
+// rowDots sets dst[i] to the dot product of row i of a and row i of b.
 func rowDots(dst []float32, a, b tile) {
 	for i := range dst {
-		x, y := a.row(i), b.row(i)
-		sum := 0.0
-		for k := range x {
-			sum += float64(x[k]) * float64(y[k])
-		}
-		dst[i] = float32(sum)
+		dst[i] = vexp.Registry.Best().Dot(a.row(i), b.row(i))
 	}
 }

@@ -41,5 +41,5 @@ func TestMemory(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, small.ScratchBytes(), Config{Batch: 9, Heads: 1, SeqQ: 1 << 20, SeqK: 1 << 20, Dim: 4}.ScratchBytes())
+	require.Equal(t, Config{Batch: 1, Heads: 1, Dim: 4}.ScratchBytes(), Config{Batch: 9, Heads: 1, SeqQ: 1 << 20, SeqK: 1 << 20, Dim: 4}.ScratchBytes())
 }

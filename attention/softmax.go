@@ -1,16 +1,24 @@
 package attention
 
-import "math"
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/vexp"
+)
 
 // softmax is the state of the online softmax of a tile of queries: the sum of
 // the weighted values so far, scaled by 2^−max, for scores in units of log 2.
 type softmax struct {
 	max, sum []float32 // of every query
 	acc      tile
+	room     []float32 // for base and rescale in step
 }
 
 func newSoftmax(room *arena, rows, dim int) softmax {
-	s := softmax{room.floats(tileQ)[:rows], room.floats(tileQ)[:rows], room.tile(tileQ, dim).top(rows)}
+	s := softmax{
+		max: room.floats(tileQ)[:rows], sum: room.floats(tileQ)[:rows],
+		acc: room.tile(tileQ, dim).top(rows), room: room.floats(2 * tileQ),
+	}
 	for i := range s.max {
 		s.max[i], s.sum[i] = float32(math.Inf(-1)), 0
 	}
@@ -18,54 +26,47 @@ func newSoftmax(room *arena, rows, dim int) softmax {
 	return s
 }
 
-// step turns the scores of a tile of keys into weights, 0 for keys that a query
-// does not see, and rescales the sums to the new maxima.
-func (s *softmax) step(w *window, scores tile) {
-	for i := range scores.rows {
-		row := scores.row(i)
-		seen := row[:w.sees[i]]
-		clear(row[len(seen):])
-		m := maximum(s.max[i], seen)
-		base := m
-		if math.IsInf(float64(m), -1) {
-			base = 0 // −Inf − −Inf would be NaN
+// step turns the products of w's queries, in a tile of queries from q0 on, with a
+// tile of keys into weights, 0 for keys that a query does not see, and rescales
+// the sums to the new maxima. scale makes scores in units of log 2 of the
+// products. The maxima come first, of all rows, so that no row waits for its own.
+func (s *softmax) step(w *window, q0 int, products tile, scale float32) {
+	k, n := vexp.Registry.Best(), products.rows
+	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]
+	base, rescale := s.room[:n], s.room[tileQ:][:n]
+	for i, before := range maxima {
+		seen, _ := w.split(products.row(i), i)
+		maxima[i] = k.Max(seen, scale, before)
+		base[i] = maxima[i]
+		if math.IsInf(float64(maxima[i]), -1) {
+			base[i] = 0 // −Inf − −Inf would be NaN
 		}
-		rescale := exp2(s.max[i] - base)
-		s.max[i] = m
-		s.sum[i] = s.sum[i]*rescale + exp2Row(seen, base)
-		if rescale != 1 {
-			scaleRow(s.acc.row(i), rescale)
+		rescale[i] = before - base[i]
+	}
+	k.Exp2Sum(rescale, 1, 0)
+	acc := w.of(s.acc, q0)
+	for i, a := range rescale {
+		if a != 1 && sums[i] != 0 {
+			k.Scale(acc.row(i), acc.row(i), a)
 		}
+		seen, unseen := w.split(products.row(i), i)
+		clear(unseen)
+		sums[i] = float32(a*sums[i]) + k.Exp2Sum(seen, scale, base[i])
 	}
 }
 
-// finish divides acc by the sums and stores the logarithms of the sums in lse,
-// unless it is nil.
-func (s *softmax) finish(lse []float32) {
+// finish sets out, which may be acc, to acc divided by the sums and stores the
+// logarithms of the sums in lse, unless it is nil.
+func (s *softmax) finish(out tile, lse []float32) {
+	k := vexp.Registry.Best()
 	for i, sum := range s.sum {
 		if sum == 0 { // nothing seen, or only scores of −Inf
-			clear(s.acc.row(i))
+			clear(out.row(i))
 		} else {
-			scaleRow(s.acc.row(i), 1/sum)
+			k.Scale(out.row(i), s.acc.row(i), 1/sum)
 		}
 		if lse != nil {
 			lse[i] = float32((float64(s.max[i]) + math.Log2(float64(sum))) * math.Ln2)
 		}
-	}
-}
-
-// maximum returns the greatest of m and the elements of x, without NaNs.
-func maximum(m float32, x []float32) float32 {
-	for _, v := range x {
-		if v > m {
-			m = v
-		}
-	}
-	return m
-}
-
-func scaleRow(x []float32, a float32) {
-	for i := range x {
-		x[i] *= a
 	}
 }

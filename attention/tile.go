@@ -5,12 +5,14 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // The sizes of a tile of scores. They fix the order of all sums.
 const (
-	tileQ = 64  // queries
-	tileK = 128 // keys
+	tileQ = 128 // queries
+	tileK = 256 // keys
+	maskQ = 64  // queries where the mask cuts the tile
 )
 
 // scratch holds the tiles of running workers.
@@ -30,6 +32,12 @@ func (t tile) top(n int) tile {
 	return t
 }
 
+// from returns the rows from i on.
+func (t tile) from(i int) tile {
+	t.x, t.rows = t.x[i*t.stride:], t.rows-i
+	return t
+}
+
 // left returns the first n columns.
 func (t tile) left(n int) tile {
 	t.cols = n
@@ -44,11 +52,10 @@ func (t tile) clear() {
 
 // finite reports whether t has neither NaN nor infinity.
 func (t tile) finite() bool {
+	k := vexp.Registry.Best()
 	for i := range t.rows {
-		for _, x := range t.row(i) {
-			if x-x != 0 {
-				return false
-			}
+		if !k.Finite(t.row(i)) {
+			return false
 		}
 	}
 	return true
@@ -62,9 +69,9 @@ func (t tile) transposed() gemm.Matrix {
 	return gemm.Matrix{Data: snug.SliceView(t.x), Stride: t.stride, Trans: true}
 }
 
-// productT sets dst to alpha·a·bᵀ.
-func productT(dst, a, b tile, alpha float32) {
-	gemm.MulSerial(a.rows, b.rows, a.cols, alpha, a.matrix(), b.transposed(), 0, dst.matrix())
+// productT sets dst to a·bᵀ.
+func productT(dst, a, b tile) {
+	gemm.MulSerial(a.rows, b.rows, a.cols, 1, a.matrix(), b.transposed(), 0, dst.matrix())
 }
 
 // arena hands out parts of a scratch buffer.
@@ -95,64 +102,111 @@ func (h head) load(room tile, lo, hi int) tile {
 		return tile{h.view.Float32s()[h.at+lo*h.row:], hi - lo, h.dim, h.row}
 	}
 	room.rows = hi - lo
-	for i := range room.rows {
-		half.Load(room.row(i), h.view, h.at+(lo+i)*h.row)
+	k, at := half.Registry.Best(), h.at+lo*h.row
+	if h.view.DType() == snug.F16 {
+		widen(room, k.F16ToF32, h.view.Float16s()[at:], h.row)
+	} else {
+		widen(room, k.BF16ToF32, h.view.BFloat16s()[at:], h.row)
 	}
 	return room
 }
 
-// store rounds t into the rows from lo on.
+// widen fills room with rows of src that lie row elements apart.
+func widen[T any](room tile, convert func(dst []float32, src []T), src []T, row int) {
+	if row == room.cols {
+		convert(room.x[:room.rows*row], src[:room.rows*row])
+		return
+	}
+	for i := range room.rows {
+		convert(room.row(i), src[i*row:][:room.cols])
+	}
+}
+
+// target returns where to compute rows lo to hi-1, for store to finish: the
+// tensor's own memory if it holds float32, else room.
+func (h head) target(room tile, lo, hi int) tile {
+	if h.view.DType() == snug.F32 {
+		return h.load(room, lo, hi)
+	}
+	return room.top(hi - lo)
+}
+
+// store finishes what target began.
 func (h head) store(t tile, lo int) {
+	if h.view.DType() == snug.F32 {
+		return
+	}
 	for i := range t.rows {
 		half.Store(h.view, h.at+(lo+i)*h.row, t.row(i))
 	}
 }
 
-// window is what the queries of one tile see of the keys of another.
+// window is a block of queries and what each of them sees of a tile of keys.
 type window struct {
-	sees [tileQ]int // how many of the tile's keys, from its first, a query sees
-	full bool       // every query sees every key
+	lo, hi int        // the queries
+	cols   int        // keys of the tile that the last one sees
+	sees   [tileQ]int // keys that each one sees, from the tile's first
+	full   bool       // they all see all cols
 }
 
-// look sets w for queries q0 to q1-1 and keys k0 to k1-1.
-func (w *window) look(c *Config, q0, q1, k0, k1 int) {
-	for i := range q1 - q0 {
-		w.sees[i] = min(max(c.visible(q0+i)-k0, 0), k1-k0)
+// next moves w on to queries after its hi, up to q1-1 at most, that see some of
+// keys k0 to k1-1, and reports whether there are any. Where the mask cuts the
+// tile, a block has at most maskQ queries, so that few products are computed for
+// nothing.
+func (w *window) next(c *Config, q1, k0, k1 int) bool {
+	w.lo = max(w.hi, c.firstQuery(k0))
+	if w.lo >= q1 {
+		return false
 	}
-	w.full = w.sees[0] == k1-k0 // later queries see no less
+	w.hi = q1
+	if c.visible(w.lo) < k1 {
+		w.hi = min(w.lo+maskQ, q1)
+	}
+	for i := range w.hi - w.lo {
+		w.sees[i] = min(c.visible(w.lo+i), k1) - k0
+	}
+	w.cols = w.sees[w.hi-w.lo-1] // later queries see no less
+	w.full = w.sees[0] == w.cols
+	return true
 }
 
-// add adds alpha·p·x to dst, for p of queries × keys that is 0 where a query
-// does not see a key. Since 0·NaN is NaN, rows of x that are not finite must
-// not meet those zeros.
-func (w *window) add(dst, p, x tile, alpha float32) {
-	if w.full || x.finite() {
-		gemm.MulSerial(p.rows, x.cols, p.cols, alpha, p.matrix(), x.matrix(), 1, dst.matrix())
+// of returns the rows of the block's queries in a tile of queries from q0 on.
+func (w *window) of(t tile, q0 int) tile {
+	return t.from(w.lo - q0).top(w.hi - w.lo)
+}
+
+// split cuts the scores of query number i of the block into those that it sees
+// and those that it does not.
+func (w *window) split(row []float32, i int) (seen, unseen []float32) {
+	return row[:w.sees[i]], row[w.sees[i]:]
+}
+
+// add adds p·x to dst, for p of queries × keys that is 0 where a query does not
+// see a key. Since 0·NaN is NaN, rows of x that are not finite must not meet
+// those zeros.
+func (w *window) add(dst, p, x tile) {
+	if w.full || x.from(w.sees[0]).finite() {
+		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.matrix(), x.matrix(), 1, dst.matrix())
 		return
 	}
+	k := vexp.Registry.Best()
 	for i := range p.rows {
 		for j, pij := range p.row(i)[:w.sees[i]] {
-			axpy(dst.row(i), alpha*pij, x.row(j))
+			k.Axpby(dst.row(i), x.row(j), pij, 1)
 		}
 	}
 }
 
-// addT adds alpha·pᵀ·x to dst, for p as in add.
-func (w *window) addT(dst, p, x tile, alpha float32) {
+// addT adds pᵀ·x to dst, for p as in add.
+func (w *window) addT(dst, p, x tile) {
 	if w.full || x.finite() {
-		gemm.MulSerial(p.cols, x.cols, p.rows, alpha, p.transposed(), x.matrix(), 1, dst.matrix())
+		gemm.MulSerial(p.cols, x.cols, p.rows, 1, p.transposed(), x.matrix(), 1, dst.matrix())
 		return
 	}
+	k := vexp.Registry.Best()
 	for i := range p.rows {
 		for j, pij := range p.row(i)[:w.sees[i]] {
-			axpy(dst.row(j), alpha*pij, x.row(i))
+			k.Axpby(dst.row(j), x.row(i), pij, 1)
 		}
-	}
-}
-
-// axpy adds a·x to dst.
-func axpy(dst []float32, a float32, x []float32) {
-	for i, xi := range x {
-		dst[i] += a * xi
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -18,7 +19,7 @@ func layers(o options) (all []work) {
 	if o.short {
 		sizes, loss = []shape{{128, 512}}, shape{128, 128}
 	}
-	kinds := []func(dt snug.DType, rows, cols int) []work{layerNorms, gelus, additions, embeddings}
+	kinds := []func(dt snug.DType, rows, cols int) []work{layerNorms, rmsNorms, gelus, swiGLUs, additions, rotaries, dropouts, embeddings}
 	for _, kind := range kinds {
 		var group []work // of which each kernel comes with all its shapes
 		for _, dt := range both {
@@ -82,6 +83,20 @@ func layerNorms(dt snug.DType, rows, cols int) []work {
 	}
 }
 
+func rmsNorms(dt snug.DType, rows, cols int) []work {
+	n := rows * cols
+	setup := func() (forward, backward func() error) {
+		x, dy, out, gamma, rstd := operand(dt, n), operand(dt, n), empty(dt, n), operand(dt, cols), empty(snug.F32, rows)
+		dgamma, ws := empty(snug.F32, cols), empty(snug.F32, fused.RMSNormWorkspaceLen(rows, cols))
+		return func() error { return fused.RMSNorm(out, rstd, x, gamma, 1e-5) },
+			func() error { return fused.RMSNormBackward(out, dgamma, dy, x, rstd, gamma, fused.Grads{}, ws) }
+	}
+	return []work{
+		layer("rmsnorm", dt, rows, cols, 1, 1, 4, forwardOf(setup)),
+		layer("rmsnorm backward", dt, rows, cols, 2, 1, 10, backwardOf(setup)),
+	}
+}
+
 func gelus(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
 	setup := func() (forward, backward func() error) {
@@ -101,6 +116,42 @@ func additions(dt snug.DType, rows, cols int) []work {
 	return []work{layer("add", dt, rows, cols, 2, 1, 1, func() (run, done func() error, err error) {
 		a, b, out := operand(dt, n), operand(dt, n), empty(dt, n)
 		return func() error { return fused.Add(out, a, b) }, nil, nil
+	})}
+}
+
+func swiGLUs(dt snug.DType, rows, cols int) []work {
+	n := rows * cols
+	setup := func() (forward, backward func() error) {
+		gate, up, dy, out, dup := operand(dt, n), operand(dt, n), operand(dt, n), empty(dt, n), empty(dt, n)
+		return func() error { return fused.SwiGLU(out, gate, up) },
+			func() error { return fused.SwiGLUBackward(out, dup, dy, gate, up) }
+	}
+	return []work{
+		layer("swiglu", dt, rows, cols, 2, 1, 15, forwardOf(setup)),
+		layer("swiglu backward", dt, rows, cols, 3, 2, 20, backwardOf(setup)),
+	}
+}
+
+// rotaries turn heads of 64 elements. The backward pass is the same work.
+func rotaries(dt snug.DType, rows, cols int) []work {
+	const context, dim = 512, 64
+	return []work{layer("rotary", dt, rows, cols, 1, 1, 3, func() (run, done func() error, err error) {
+		x, angles, positions := operand(dt, rows*cols), make([]float32, context*dim), tokens(rows, context)
+		c := fused.RotaryConfig{Heads: cols / dim, Dim: dim}
+		view := snug.ViewOf(angles)
+		return func() error { return fused.Rotary(x, view, positions, c) }, nil, fused.RotaryAngles(angles, dim, 10000)
+	})}
+}
+
+// dropouts have the same work in both passes.
+func dropouts(dt snug.DType, rows, cols int) []work {
+	n := rows * cols
+	return []work{layer("dropout", dt, rows, cols, 1, 1, 2, func() (run, done func() error, err error) {
+		x, out, mask := operand(dt, n), empty(dt, n), fused.DropoutMask{P: 0.1}
+		return func() error {
+			mask.Tensor++
+			return fused.Dropout(out, x, mask)
+		}, nil, nil
 	})}
 }
 
@@ -124,7 +175,8 @@ func embeddings(dt snug.DType, rows, cols int) []work {
 func crossEntropies(dt snug.DType, rows, cols int) []work {
 	setup := func() (forward, backward func() error) {
 		c := fused.CrossEntropy{Vocab: vocabulary, Cols: cols}
-		x, w, dx := operand(dt, rows*cols), operand(dt, vocabulary*cols), empty(dt, rows*cols)
+		// Logits of deviation 1: larger ones would give denormal probabilities.
+		x, w, dx := operand(dt, rows*cols), scaled(dt, vocabulary*cols, 1/math.Sqrt(float64(cols))), empty(dt, rows*cols)
 		dw, targets, ws := empty(snug.F32, vocabulary*cols), tokens(rows, vocabulary), empty(snug.F32, c.WorkspaceLen(rows))
 		return func() error { _, err := fused.CrossEntropyLoss(c, x, w, targets, ws); return err },
 			func() error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/limits"
@@ -16,9 +17,19 @@ type machine struct {
 	largest int                  // working set
 	fma     map[cpu.Tier]float64 // float32 operations a second, of this tier and those below
 	dot     float64              // with the bfloat16 dot product, 0 where the tier has none
-	copies  map[int]float64
-	reads   map[int]float64
+	copies  map[int]bandwidth
+	reads   map[int]bandwidth
 }
+
+// bandwidth is a measured one.
+type bandwidth struct {
+	rate float64 // bytes a second
+	at   time.Time
+}
+
+// stale is the age from which a bandwidth is measured again, since what else
+// runs on a machine or on its neighbours changes. The best measurement counts.
+const stale = 15 * time.Second
 
 // newMachine measures the peaks of the tiers up to limit that the machine and
 // this build have. Bandwidths are measured when they are first asked for, next
@@ -26,7 +37,7 @@ type machine struct {
 func newMachine(limit cpu.Tier, threads, largest int) *machine {
 	m := &machine{
 		threads: threads, largest: largest,
-		fma: map[cpu.Tier]float64{}, copies: map[int]float64{}, reads: map[int]float64{},
+		fma: map[cpu.Tier]float64{}, copies: map[int]bandwidth{}, reads: map[int]bandwidth{},
 	}
 	for t := cpu.Go; t <= limit; t++ {
 		if peak := limits.FMA(t, threads); peak > 0 {
@@ -61,19 +72,24 @@ func (m *machine) bandwidth(bytes float64, writes bool) float64 {
 		known = m.copies
 		measure = func(bytes, workers int) float64 { return limits.Copy(bytes/2, workers) }
 	}
-	if known[set] == 0 {
-		known[set] = measure(set, m.threads)
+	k := known[set]
+	if time.Since(k.at) > stale {
+		k = bandwidth{max(k.rate, measure(set, m.threads)), time.Now()}
+		known[set] = k
 	}
-	return known[set]
+	return k.rate
 }
 
 // peak returns the operations a second for float32, or for products of
 // bfloat16, which may be widened where the dot product is the slower.
-func (m *machine) peak(bf16 bool) float64 {
-	if bf16 {
-		return max(m.dot, m.fma[m.tier])
+func (m *machine) peak(bf16 bool) (best float64) {
+	for _, rate := range m.fma {
+		best = max(best, rate)
 	}
-	return m.fma[m.tier]
+	if bf16 {
+		best = max(best, m.dot)
+	}
+	return best
 }
 
 // least returns the seconds that w takes at least, and whether its bytes are

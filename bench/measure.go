@@ -64,45 +64,35 @@ func (o options) pace() pace {
 // the first, which all others are compared with, has run just before each. A
 // side other than the first that fails is missing.
 func alternate(ctx context.Context, p pace, sides []*side) error {
-	rounds := p.most
-	for i, s := range sides {
-		if s.repeat = 1; p.cold || s.missing != nil {
-			continue
-		}
-		if err := s.warm(p); err != nil {
-			if i == 0 {
-				return err
+	own, others := sides[0], sides[1:]
+	rounds, err := own.warm(p)
+	if err != nil {
+		return err
+	}
+	for _, s := range others {
+		if s.missing == nil {
+			var most int
+			most, s.missing = s.warm(p)
+			if s.missing == nil {
+				rounds = min(rounds, most)
 			}
-			s.missing = err
-			continue
 		}
-		one := max(s.samples[0]*float64(s.repeat), 1e-9)
-		s.samples = s.samples[:0]
-		rounds = min(rounds, max(p.least, int(p.total.Seconds()/one)))
 	}
 	for range rounds {
-		for i, s := range sides {
-			if s.missing != nil || i == 0 && len(sides) > 1 {
-				continue
-			}
-			if i > 0 {
-				if err := sides[0].sample(); err != nil {
+		for _, s := range others {
+			if s.missing == nil {
+				if err := own.sample(); err != nil {
 					return err
 				}
-			}
-			if err := s.sample(); err != nil {
-				if i == 0 {
-					return err
-				}
-				s.missing = err
+				s.missing = s.sample()
 			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 		}
 	}
-	for len(sides[0].samples) < p.least { // all others are missing
-		if err := sides[0].sample(); err != nil {
+	for len(own.samples) < rounds { // alone, or left alone
+		if err := errors.Join(own.sample(), ctx.Err()); err != nil {
 			return err
 		}
 	}
@@ -110,16 +100,21 @@ func alternate(ctx context.Context, p pace, sides []*side) error {
 }
 
 // warm runs once for the caches and pools, and once to find how often to
-// repeat for a sample.
-func (s *side) warm(p pace) error {
+// repeat for a sample. It returns how many samples to take.
+func (s *side) warm(p pace) (rounds int, err error) {
+	s.repeat = 1
+	if p.cold {
+		return p.most, nil
+	}
 	for range 2 {
-		s.samples = s.samples[:0]
 		if err := s.sample(); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	s.repeat = max(1, min(1<<20, int(p.sample.Seconds()/max(s.samples[0], 1e-9))))
-	return nil
+	one := max(s.samples[1], 1e-9)
+	s.samples = nil
+	s.repeat = max(1, min(1<<20, int(p.sample.Seconds()/one)))
+	return min(p.most, max(p.least, int(p.total.Seconds()/(one*float64(s.repeat))))), nil
 }
 
 func (s *side) sample() error {

@@ -10,14 +10,17 @@ import (
 )
 
 // operand returns n elements of a floating-point type, normally distributed
-// with standard deviation 1. They repeat after some thousands, which no kernel
-// can use.
-func operand(dt snug.DType, n int) snug.View {
+// with standard deviation 1.
+func operand(dt snug.DType, n int) snug.View { return scaled(dt, n, 1) }
+
+// scaled is operand with another standard deviation. The elements repeat after
+// some thousands, which no kernel can use.
+func scaled(dt snug.DType, n int, deviation float64) snug.View {
 	const period = 1<<14 + 9
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	values := make([]float32, min(period, n))
 	for i := range values {
-		values[i] = float32(rng.NormFloat64())
+		values[i] = float32(deviation * rng.NormFloat64())
 	}
 	v := empty(dt, n)
 	for lo := 0; lo < n; lo += period {

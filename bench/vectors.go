@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// casts are all pairs of floating-point types.
+// casts are all pairs of floating-point types, and stochastic rounding.
 func casts(o options) (all []work) {
 	for _, src := range floats {
 		for _, dst := range floats {
@@ -27,6 +27,19 @@ func casts(o options) (all []work) {
 				})
 			}
 		}
+	}
+	for _, n := range o.lens() {
+		all = append(all, work{
+			kernel: "cast stochastic", dtype: "f32-bf16", shape: lenShape(n),
+			reads: size(snug.F32, n), writes: size(snug.BF16, n), ops: float64(n), peers: []string{torch},
+			prepare: func() (run, done func() error, err error) {
+				from, to, draw := operand(snug.F32, n), empty(snug.BF16, n), amp.Draw{}
+				return func() error {
+					draw.Seed++
+					return amp.CastStochastic(to, from, draw)
+				}, nil, nil
+			},
+		})
 	}
 	return all
 }

@@ -102,6 +102,13 @@ func (o Into) check(op string) error {
 	return checkFinite(op, "Beta", o.Beta)
 }
 
+func (g Grads) check(op string) error {
+	if err := g.Input.check(op); err != nil {
+		return err
+	}
+	return g.Params.check(op)
+}
+
 // checkIndices reports the first index outside a table of rows rows. Negative
 // ones pass where they mean "ignored".
 func checkIndices(op, name string, indices []int32, table string, rows int, ignoreNegative bool) error {

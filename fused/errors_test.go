@@ -17,6 +17,8 @@ type call struct {
 	ids, pos  []int32
 	cols      int
 	eps       float32
+	rotary    RotaryConfig
+	mask      DropoutMask
 	into      Into
 	config    CrossEntropy
 	gradScale float32
@@ -28,7 +30,7 @@ const (
 )
 
 var (
-	rowsByCols  = []string{"x", "dx", "dy", "out", "a", "b"}
+	rowsByCols  = []string{"x", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup"}
 	vocabByCols = []string{"table", "dtable", "w", "dw"}
 	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
 )
@@ -39,6 +41,7 @@ func newCall() *call {
 		v: map[string]snug.View{}, cols: errCols, gradScale: 1,
 		ids: []int32{0, 4, 2}, pos: []int32{0, 1, 1},
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols},
+		rotary: RotaryConfig{Heads: 2, Dim: errCols / 2},
 	}
 	put := func(n int, names ...string) {
 		for _, name := range names {
@@ -49,7 +52,7 @@ func newCall() *call {
 	put(errVocab*errCols, vocabByCols...)
 	put(errCols, perColumn...)
 	put(errRows, "mean", "rstd")
-	put(2*errCols, "pos")
+	put(2*errCols, "pos", "angles")
 	put(100, "ws")
 	return c
 }
@@ -66,6 +69,18 @@ var functions = map[string]func(c *call) error{
 		return LayerNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"],
 			c.v["gamma"], Grads{Params: c.into}, c.v["ws"])
 	},
+	"RMSNorm": func(c *call) error { return RMSNorm(c.v["out"], c.v["rstd"], c.v["x"], c.v["gamma"], c.eps) },
+	"RMSNormBackward": func(c *call) error {
+		return RMSNormBackward(c.v["dx"], c.v["dgamma"], c.v["dy"], c.v["x"], c.v["rstd"], c.v["gamma"], Grads{Params: c.into}, c.v["ws"])
+	},
+	"SwiGLU": func(c *call) error { return SwiGLU(c.v["out"], c.v["gate"], c.v["up"]) },
+	"SwiGLUBackward": func(c *call) error {
+		return SwiGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
+	},
+	"Rotary":          func(c *call) error { return Rotary(c.v["x"], c.v["angles"], c.pos, c.rotary) },
+	"RotaryBackward":  func(c *call) error { return RotaryBackward(c.v["dx"], c.v["angles"], c.pos, c.rotary) },
+	"Dropout":         func(c *call) error { return Dropout(c.v["out"], c.v["x"], c.mask) },
+	"DropoutBackward": func(c *call) error { return DropoutBackward(c.v["dx"], c.v["dy"], c.mask) },
 	"BiasGELU": func(c *call) error { return BiasGELU(c.v["out"], c.v["x"], c.v["bias"]) },
 	"BiasGELUBackward": func(c *call) error {
 		return BiasGELUBackward(c.v["dx"], c.v["dbias"], c.v["dy"], c.v["x"], c.v["bias"], c.into, c.v["ws"])
@@ -92,6 +107,14 @@ var functions = map[string]func(c *call) error{
 var operands = map[string]struct{ floats, f32, optional []string }{
 	"LayerNorm":            {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd"}, nil},
 	"LayerNormBackward":    {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
+	"RMSNorm":              {[]string{"out", "x", "gamma"}, []string{"rstd"}, []string{"rstd"}},
+	"RMSNormBackward":      {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
+	"SwiGLU":               {[]string{"out", "gate", "up"}, nil, nil},
+	"SwiGLUBackward":       {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"Rotary":               {[]string{"x"}, []string{"angles"}, nil},
+	"RotaryBackward":       {[]string{"dx"}, []string{"angles"}, nil},
+	"Dropout":              {[]string{"out", "x"}, nil, nil},
+	"DropoutBackward":      {[]string{"dx", "dy"}, nil, nil},
 	"BiasGELU":             {[]string{"out", "x", "bias"}, nil, nil},
 	"BiasGELUBackward":     {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
 	"Add":                  {[]string{"out", "a", "b"}, nil, nil},
@@ -127,7 +150,7 @@ func TestValidCallsSucceed(t *testing.T) {
 func TestWrongTypes(t *testing.T) {
 	for name, o := range operands {
 		for _, operand := range o.floats {
-			if name != "EmbeddingBackward" { // whose only vector of this kind is free
+			if len(o.floats) > 1 { // a single one is free
 				c := newCall()
 				c.v[operand] = snug.SliceView(make([]snug.BFloat16, c.v[operand].Len()))
 				requireRefused(t, name, c, snug.ErrDType, name, "bf16")
@@ -188,6 +211,9 @@ func TestWrongConfiguration(t *testing.T) {
 	for _, bad := range []float32{nan, inf, -inf} {
 		for name, set := range map[string]func(c *call){
 			"LayerNorm":            func(c *call) { c.eps = bad },
+			"RMSNorm":              func(c *call) { c.eps = bad },
+			"Dropout":              func(c *call) { c.mask.P = bad },
+			"DropoutBackward":      func(c *call) { c.mask.P = bad },
 			"EmbeddingBackward":    func(c *call) { c.gradScale = bad },
 			"CrossEntropyBackward": func(c *call) { c.gradScale = bad },
 		} {
@@ -195,7 +221,7 @@ func TestWrongConfiguration(t *testing.T) {
 			set(c)
 			requireRefused(t, name, c, snug.ErrConfig, name)
 		}
-		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "BiasGELUBackward", "CrossEntropyBackward"} {
+		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "CrossEntropyBackward"} {
 			for _, into := range []Into{{Alpha: bad}, {Beta: bad}} {
 				c := newCall()
 				c.into = into
@@ -206,6 +232,20 @@ func TestWrongConfiguration(t *testing.T) {
 	c := newCall()
 	c.eps = -1
 	requireRefused(t, "LayerNorm", c, snug.ErrConfig, "eps is -1")
+	for _, p := range []float32{-0.1, 1, 1.5} {
+		c := newCall()
+		c.mask.P = p
+		requireRefused(t, "Dropout", c, snug.ErrConfig, "P is")
+	}
+	for _, config := range []RotaryConfig{
+		{}, {Heads: 2}, {Dim: 2}, {Heads: -1, Dim: 2}, {Heads: 4, Dim: 1}, {Heads: 2, Dim: 2, Turned: 1}, {Heads: 1, Dim: 3},
+		{Heads: 2, Dim: 2, Turned: 4}, {Heads: 2, Dim: 2, Turned: -2}, {Heads: 2, Dim: 2, Stride: 3}, {Heads: 2, Dim: 2, Stride: -4},
+		{Heads: math.MaxInt, Dim: 2}, {Heads: math.MaxInt, Dim: 2, Stride: math.MaxInt - 1},
+	} {
+		c := newCall()
+		c.rotary = config
+		requireRefused(t, "Rotary", c, snug.ErrConfig)
+	}
 	for _, config := range []CrossEntropy{{}, {Vocab: 5}, {Cols: 4}, {Vocab: -5, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: -1}} {
 		for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
 			c := newCall()
@@ -239,6 +279,14 @@ func TestWrongIndices(t *testing.T) {
 		c.pos = positions
 		requireRefused(t, "Embedding", c, snug.ErrShape, "position")
 	}
+	for _, positions := range [][]int32{nil, {0, 1}, {0, 1, 0, 0}, {0, 1, 4}, {0, 1, -1}} {
+		c := newCall()
+		c.pos = positions
+		requireRefused(t, "Rotary", c, snug.ErrShape)
+	}
+	c := newCall()
+	c.rotary.Stride = math.MaxInt / 2
+	requireRefused(t, "Rotary", c, snug.ErrShape, "x has 12 elements")
 }
 
 func TestClosedDevice(t *testing.T) {

@@ -111,3 +111,94 @@ func ExampleCrossEntropyBackward() {
 	// [-0.269 0.000 0.000 0.000 0.241 -0.259]
 	// [0.258 0.491 -0.411 -0.509 0.045 0.009 0.107 0.009]
 }
+
+func ExampleRMSNorm() {
+	x := []float32{3, 4, 0, 0, 6, 8, 0, 0} // 2 rows of 4
+	gamma := []float32{1, 2, 1, 1}
+	out, rstd := make([]float32, 8), make([]float32, 2)
+	if err := fused.RMSNorm(out, rstd, x, gamma, 0); err != nil {
+		fmt.Println(err)
+		return
+	}
+	dx, dgamma := make([]float32, 8), make([]float32, 4)
+	ws := make([]float32, fused.RMSNormWorkspaceLen(2, 4))
+	if err := fused.RMSNormBackward(dx, dgamma, out, x, rstd, gamma, fused.Grads{}, ws); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.2f\n%.2f\n%.2f\n", out, rstd, dgamma)
+	// Output:
+	// [1.20 3.20 0.00 0.00 1.20 3.20 0.00 0.00]
+	// [0.40 0.20]
+	// [2.88 10.24 0.00 0.00]
+}
+
+func ExampleSwiGLU() {
+	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 10, 10, 10}
+	out := make([]float32, 4)
+	if err := fused.SwiGLU(out, gate, up); err != nil {
+		fmt.Println(err)
+		return
+	}
+	dgate, dup, dy := make([]float32, 4), make([]float32, 4), []float32{1, 1, 1, 1}
+	if err := fused.SwiGLUBackward(dgate, dup, dy, gate, up); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n%.3f\n%.3f\n", out, dgate, dup)
+	// Output:
+	// [-2.689 0.000 7.311 79.973]
+	// [0.723 5.000 9.277 10.023]
+	// [-0.269 0.000 0.731 7.997]
+}
+
+// One row of three heads: a query, a key and a value. The query and the key at
+// position 1 are turned; the value is not, and lies in the stride.
+func ExampleRotary() {
+	c := fused.RotaryConfig{Heads: 2, Dim: 2, Stride: 6}
+	angles := make([]float32, 4*2) // 4 positions
+	if err := fused.RotaryAngles(angles, 2, 10000); err != nil {
+		fmt.Println(err)
+		return
+	}
+	qkv := []float32{1, 0, 0, 1, 5, 5}
+	if err := fused.Rotary(qkv, angles, []int32{1}, c); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n", qkv)
+	if err := fused.RotaryBackward(qkv, angles, []int32{1}, c); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n", qkv)
+	// Output:
+	// [0.540 0.841 -0.841 0.540 5.000 5.000]
+	// [1.000 0.000 0.000 1.000 5.000 5.000]
+}
+
+func ExampleDropout() {
+	mask := fused.DropoutMask{P: 0.5, Seed: 42, Tensor: 7}
+	x := []float32{1, 2, 3, 4, 5, 6, 7, 8}
+	if err := fused.Dropout(x, x, mask); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(x)
+	// The same mask for the gradient, in two calls.
+	dy := []float32{1, 1, 1, 1, 1, 1, 1, 1}
+	rest := mask
+	rest.First = 3
+	if err := fused.DropoutBackward(dy[:3], dy[:3], mask); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := fused.DropoutBackward(dy[3:], dy[3:], rest); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(dy)
+	// Output:
+	// [0 4 0 0 10 0 14 0]
+	// [0 2 0 0 2 0 2 0]
+}

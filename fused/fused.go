@@ -4,7 +4,11 @@
 //
 //	function       keeps for backward, beside its input x
 //	LayerNorm      8 bytes a row: mean and 1/σ
+//	RMSNorm        4 bytes a row: 1/rms
 //	BiasGELU       nothing
+//	SwiGLU         nothing, beside its inputs gate and up
+//	Rotary         nothing, not even its input
+//	Dropout        nothing, not even its input: the mask comes from its name
 //	Embedding      nothing, its input is the tokens
 //	Add            nothing
 //	CrossEntropy   nothing: loss and gradients come from one call

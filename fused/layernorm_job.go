@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"math"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
@@ -45,9 +43,9 @@ var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 
 // normalize is LayerNorm of one row. out may be x.
 func normalize(out, x, gamma, beta []float32, eps float32) (mean, rstd float32) {
-	k, n := vexp.Registry.Best(), float32(len(x))
-	mean = k.Sum(x) / n
-	rstd = 1 / float32(math.Sqrt(float64(k.SumSquares(x, mean)/n+eps)))
+	k := vexp.Registry.Best()
+	mean = k.Sum(x) / float32(len(x))
+	rstd = inverseRoot(k.SumSquares(x, mean), len(x), eps)
 	k.LayerNorm(out, x, gamma, beta, mean, rstd)
 	return mean, rstd
 }

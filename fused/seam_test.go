@@ -14,11 +14,11 @@ import (
 
 // layers is one pass through every function, over memory made once.
 type layers[V snug.Vector, L snug.Vector32] struct {
-	x, y, z, dx, table, gamma, beta, pos  V
-	mean, rstd, dgamma, dbeta, dtable, ws L
-	ids, positions                        []int32
-	config                                CrossEntropy
-	loss                                  Loss
+	x, y, z, dx, dy, table, gamma, beta, pos      V
+	mean, rstd, dgamma, dbeta, dtable, angles, ws L
+	ids, positions                                []int32
+	config                                        CrossEntropy
+	loss                                          Loss
 }
 
 const layerRows, layerCols, layerVocab = 300, 130, 70
@@ -26,11 +26,11 @@ const layerRows, layerCols, layerVocab = 300, 130, 70
 func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int) L) *layers[V, L] {
 	const n = layerRows * layerCols
 	l := &layers[V, L]{
-		x: low(n), y: low(n), z: low(n), dx: low(n), table: low(layerVocab * layerCols),
+		x: low(n), y: low(n), z: low(n), dx: low(n), dy: low(n), table: low(layerVocab * layerCols),
 		gamma: low(layerCols), beta: low(layerCols), pos: low(layerRows * layerCols),
 		mean: f32(layerRows), rstd: f32(layerRows), dgamma: f32(layerCols), dbeta: f32(layerCols),
-		dtable: f32(layerVocab * layerCols),
-		ids:    tokens(newRand(9), layerRows, layerVocab), positions: tokens(newRand(10), layerRows, layerRows),
+		dtable: f32(layerVocab * layerCols), angles: f32(layerVocab * 20),
+		ids: tokens(newRand(9), layerRows, layerVocab), positions: tokens(newRand(10), layerRows, layerRows),
 		config: CrossEntropy{Vocab: layerVocab, Cols: layerCols},
 	}
 	l.ws = f32(max(l.config.WorkspaceLen(layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
@@ -39,18 +39,17 @@ func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int
 
 func (l *layers[V, L]) pass() error {
 	add := Into{Beta: 1}
-	if err := Embedding(l.x, l.table, l.ids, l.pos, l.positions, layerCols); err != nil {
-		return err
-	}
-	if err := LayerNorm(l.y, l.mean, l.rstd, l.x, l.gamma, l.beta, testEps); err != nil {
-		return err
-	}
-	if err := BiasGELU(l.z, l.y, l.beta); err != nil {
-		return err
-	}
-	if err := Add(l.z, l.z, l.x); err != nil {
-		return err
-	}
+	rotary := RotaryConfig{Heads: 5, Dim: layerCols / 5, Turned: 20, Interleaved: true}
+	mask := DropoutMask{P: 0.1, Seed: 3, Tensor: 4}
+	forward := errors.Join(
+		Embedding(l.x, l.table, l.ids, l.pos, l.positions, layerCols),
+		Rotary(l.x, l.angles, l.ids, rotary),
+		LayerNorm(l.y, l.mean, l.rstd, l.x, l.gamma, l.beta, testEps),
+		BiasGELU(l.z, l.y, l.beta),
+		SwiGLU(l.z, l.z, l.y),
+		Dropout(l.z, l.z, mask),
+		Add(l.z, l.z, l.x),
+	)
 	evaluated, err := CrossEntropyLoss(l.config, l.z, l.table, l.ids, l.ws)
 	if err != nil {
 		return err
@@ -62,13 +61,16 @@ func (l *layers[V, L]) pass() error {
 	if evaluated != l.loss {
 		return fmt.Errorf("loss %v without gradients, %v with", evaluated, l.loss)
 	}
-	if err := BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws); err != nil {
-		return err
-	}
-	if err := LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, Grads{Params: add}, l.ws); err != nil {
-		return err
-	}
-	return EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, 1)
+	return errors.Join(forward,
+		DropoutBackward(l.dx, l.dx, mask),
+		SwiGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
+		BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
+		LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, Grads{Params: add}, l.ws),
+		RMSNorm(l.y, l.rstd, l.x, l.gamma, testEps),
+		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, Grads{Input: add, Params: add}, l.ws),
+		RotaryBackward(l.dx, l.angles, l.ids, rotary),
+		EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, 1),
+	)
 }
 
 // random returns n numbers that depend on n only.
@@ -87,7 +89,7 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 		l := newLayers(random, random)
 		require.NoError(t, l.pass())
-		return [][]float32{l.x, l.y, l.z, l.dx, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, {float32(l.loss.Sum)}}
+		return [][]float32{l.x, l.y, l.z, l.dx, l.dy, l.mean, l.rstd, l.dgamma, l.dbeta, l.dtable, {float32(l.loss.Sum)}}
 	}
 	want := outputs(1)
 	for _, procs := range []int{2, 5} {
@@ -168,6 +170,12 @@ func TestIndicesAreNotKept(t *testing.T) {
 func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.layernorm", new(layerNormJob).Kernel())
 	require.Equal(t, "fused.layernorm_backward", new(layerNormBackwardJob).Kernel())
+	require.Equal(t, "fused.rmsnorm", new(rmsNormJob).Kernel())
+	require.Equal(t, "fused.rmsnorm_backward", new(rmsNormBackwardJob).Kernel())
+	require.Equal(t, "fused.swiglu", new(swiGLUJob).Kernel())
+	require.Equal(t, "fused.swiglu_backward", new(swiGLUBackwardJob).Kernel())
+	require.Equal(t, "fused.rotary", new(rotaryJob).Kernel())
+	require.Equal(t, "fused.dropout", new(dropoutJob).Kernel())
 	require.Equal(t, "fused.bias_gelu", new(biasGELUJob).Kernel())
 	require.Equal(t, "fused.bias_gelu_backward", new(biasGELUBackwardJob).Kernel())
 	require.Equal(t, "fused.add", new(addJob).Kernel())

@@ -66,6 +66,17 @@ def cast(dtype, s):
     return lambda: y.copy_(x)
 
 
+def cast_stochastic(dtype, s):
+    """PyTorch has no such cast; this is how it is done with what it has."""
+    x, y = random("f32", s["n"]), random("bf16", s["n"])
+
+    def run():
+        noise = torch.randint(1 << 16, x.shape, dtype=torch.int32)
+        y.copy_((x.view(torch.int32) + noise).bitwise_and_(-(1 << 16)).view(torch.float32))
+
+    return run
+
+
 def unscale(dtype, s):
     """What GradScaler.unscale_ and clip_grad_norm_ do."""
     g, found, inverse = random(dtype, s["n"]), torch.zeros(1), torch.ones(1)
@@ -189,8 +200,34 @@ def layernorm(dtype, s):
     return (lambda x, g, b: F.layer_norm(x, (cols,), g, b)), matrix(dtype, s), random(dtype, cols), random(dtype, cols)
 
 
+def rmsnorm(dtype, s):
+    cols = s["cols"]
+    return (lambda x, g: F.rms_norm(x, (cols,), g)), matrix(dtype, s), random(dtype, cols)
+
+
 def gelu(dtype, s):
     return (lambda x, b: F.gelu(x + b, approximate="tanh")), matrix(dtype, s), random(dtype, s["cols"])
+
+
+def swiglu(dtype, s):
+    return (lambda gate, up: F.silu(gate) * up), matrix(dtype, s), matrix(dtype, s)
+
+
+def rotary(dtype, s):
+    """Heads of 64 elements, pairs half a head apart, as in Hugging Face's LLaMA."""
+    rows, dim = s["rows"], 64
+    angle = torch.randint(512, (rows, 1, 1)) * 10000 ** (-torch.arange(0, dim, 2) / dim)
+    angle = torch.cat((angle, angle), -1)
+
+    def turn(x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+    return turn, random(dtype, rows, s["cols"] // dim, dim), angle.cos().to(TYPES[dtype]), angle.sin().to(TYPES[dtype])
+
+
+def dropout(dtype, s):
+    return (lambda x: F.dropout(x, 0.1, training=True)), matrix(dtype, s)
 
 
 def add(dtype, s):
@@ -218,7 +255,7 @@ def cross_entropy(dtype, s):
     return (
         (lambda x, w, targets: F.cross_entropy(F.linear(x, w).float(), targets)),
         matrix(dtype, s),
-        random(dtype, vocabulary, s["cols"]),
+        random(dtype, vocabulary, s["cols"]) / s["cols"] ** 0.5,  # logits of deviation 1
         torch.randint(vocabulary, (s["rows"],)),
     )
 
@@ -236,6 +273,7 @@ def cross_entropy_step(dtype, s, compiled):
 KERNELS = {
     "torch": {
         "cast": cast,
+        "cast stochastic": cast_stochastic,
         "unscale+check+norm": unscale,
         "check+norm": check,
         "accumulate": accumulate,
@@ -254,8 +292,14 @@ KERNELS = {
 LAYERS = {
     "layernorm": layer(layernorm, False),
     "layernorm backward": layer(layernorm, True),
+    "rmsnorm": layer(rmsnorm, False),
+    "rmsnorm backward": layer(rmsnorm, True),
     "bias+gelu": layer(gelu, False),
     "bias+gelu backward": layer(gelu, True),
+    "swiglu": layer(swiglu, False),
+    "swiglu backward": layer(swiglu, True),
+    "rotary": layer(rotary, False),
+    "dropout": layer(dropout, False),
     "add": layer(add, False),
     "embedding": layer(embedding, False),
     "embedding backward": layer(embedding_gradient, True),

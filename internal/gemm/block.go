@@ -27,8 +27,10 @@ func (t *block) setDepth(p int) {
 
 func (t *block) depth() int { return t.k1 - t.k0 }
 
-// stripPanels is how many panels of A are prepared together.
-const stripPanels = 5
+const (
+	stripPanels = 5  // panels of A that are prepared together
+	rowGap      = 16 // floats between their rows, which keeps these from the same sets of the caches
+)
 
 // strips returns the number of strips of the tile.
 func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) }
@@ -44,8 +46,7 @@ func (t *block) strip(lo, hi int) strided {
 		t.lines(t.work, t.a, t.k0, t.k1, t.m0+lo, hi-lo, hi-lo)
 		return strided{t.work, 1, hi - lo}
 	}
-	const apart = 16 // keeps rows of 256 from the same sets of the caches
-	pitch := t.depth() + apart
+	pitch := t.depth() + rowGap
 	t.lines(t.work, t.a, t.m0+lo, t.m0+hi, t.k0, t.depth(), pitch)
 	return strided{t.work, pitch, 1}
 }

@@ -76,14 +76,7 @@ func Mul(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
 		return
 	}
 	g := newArgs(Registry.Best(), m, n, k, alpha, a, b, beta, c)
-	switch {
-	case g.sharesB():
-		g.shared()
-	case g.tiles() == 1:
-		g.tile(0)
-	default:
-		tiles.Run(g.tiles(), g)
-	}
+	g.parallel()
 }
 
 // MulSerial is Mul on the calling goroutine, for use inside a parallel loop.
@@ -93,9 +86,7 @@ func MulSerial(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) 
 		return
 	}
 	g := newArgs(Registry.Best(), m, n, k, alpha, a, b, beta, c)
-	for i := range g.tiles() {
-		g.tile(i)
-	}
+	g.serial()
 }
 
 func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) args {
@@ -104,4 +95,21 @@ func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32
 		m, n, a, b = n, m, b.transposed(), a.transposed()
 	}
 	return args{kern, m, n, k, alpha, beta, a, b, c, newLayout(kern, m, n, k, swapped, c.Data.DType())}
+}
+
+func (g *args) parallel() {
+	switch {
+	case g.sharesB():
+		g.shared()
+	case g.tiles() == 1:
+		g.tile(0)
+	default:
+		tiles.Run(g.tiles(), *g)
+	}
+}
+
+func (g *args) serial() {
+	for i := range g.tiles() {
+		g.tile(i)
+	}
 }

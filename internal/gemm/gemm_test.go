@@ -10,8 +10,10 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/limits"
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/mat"
+	"pgregory.net/rapid"
 )
 
 var dtypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
@@ -65,8 +67,7 @@ var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16
 // checkProduct compares c with the product in float64, by gonum. The bound is
 // the forward error of a float32 sum of k products, (k+3)·2⁻²⁴·Σ|a||b|, and
 // one rounding to c's type.
-func checkProduct(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta float32, before, c Matrix) {
-	t.Helper()
+func checkProduct(t require.TestingT, m, n, k int, alpha float32, a, b Matrix, beta float32, before, c Matrix) {
 	same := func(x float64) float64 { return x }
 	want := product(a.dense(m, k, same), b.dense(k, n, same))
 	size := product(a.dense(m, k, math.Abs), b.dense(k, n, math.Abs))
@@ -79,7 +80,7 @@ func checkProduct(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta fl
 			}
 			bound := float64(k+3)*0x1p-24*abs + eps[c.Data.DType()]*math.Abs(sum)*1.001 + 0x1p-24
 			if d := math.Abs(sum - c.at(i, j)); !(d <= bound) {
-				t.Fatalf("element %d,%d of %dx%dx%d: %g, want %g ± %g", i, j, m, n, k, c.at(i, j), sum, bound)
+				require.Failf(t, "too far off", "element %d,%d of %dx%dx%d: %g, want %g ± %g", i, j, m, n, k, c.at(i, j), sum, bound)
 			}
 		}
 	}
@@ -103,34 +104,128 @@ func product(a, b *mat.Dense) *mat.Dense {
 	return &c
 }
 
+// checkTiers checks one product of every tier against the definition, and that
+// both ways to run it give the same bits and leave the gaps between rows alone.
+func checkTiers(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
+	t.Helper()
+	for tier, kern := range Registry.All() {
+		got, serial := c.clone(), c.clone()
+		g := newArgs(kern, m, n, k, alpha, a, b, beta, got)
+		g.parallel()
+		g = newArgs(kern, m, n, k, alpha, a, b, beta, serial)
+		g.serial()
+		t.Run(fmt.Sprintf("%v/%dx%dx%d", tier, m, n, k), func(t *testing.T) {
+			checkProduct(t, m, n, k, alpha, a, b, beta, c, got)
+			require.Equal(t, floats(got.Data), floats(serial.Data))
+			for i := range m {
+				for j := n; j < c.Stride; j++ {
+					require.Equal(t, c.at(i, j), got.at(i, j), "a gap between rows")
+				}
+			}
+		})
+	}
+}
+
+func (m Matrix) clone() Matrix {
+	m.Data = view(m.Data.DType(), floats(m.Data))
+	return m
+}
+
 func TestMulAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	shapes := [][3]int{{1, 1, 1}, {1, 5, 3}, {7, 1, 9}, {2, 4, 0}, {3, 130, 17}, {65, 129, 257}, {64, 128, 256}, {130, 33, 300}}
-	for tier, kern := range Registry.All() {
-		for _, s := range shapes {
-			m, n, k := s[0], s[1], s[2]
-			for range 6 {
-				dt := func() snug.DType { return dtypes[rng.IntN(3)] }
-				a := random(rng, dt(), m, k, rng.IntN(3), rng.IntN(2) == 0)
-				b := random(rng, dt(), k, n, rng.IntN(3), rng.IntN(2) == 0)
-				c := random(rng, dt(), m, n, rng.IntN(3), false)
-				alpha, beta := float32(rng.NormFloat64()), float32(rng.IntN(3)-1)
-				if rng.IntN(2) == 0 {
-					alpha = 1
-				}
-				before := Matrix{view(c.Data.DType(), floats(c.Data)), c.Stride, false}
-				g := newArgs(kern, m, n, k, alpha, a, b, beta, c)
+	shapes := [][3]int{
+		{1, 1, 1}, {1, 5, 3}, {7, 1, 9}, {2, 4, 0}, {3, 130, 17}, {65, 129, 257}, {64, 128, 256}, {130, 33, 300},
+		{5, 300, 520}, {300, 7, 270}, {240, 270, 260}, {230, 24, 40},
+	}
+	for _, s := range shapes {
+		m, n, k := s[0], s[1], s[2]
+		for range 6 {
+			dt := func() snug.DType { return dtypes[rng.IntN(3)] }
+			a := random(rng, dt(), m, k, rng.IntN(3), rng.IntN(2) == 0)
+			b := random(rng, dt(), k, n, rng.IntN(3), rng.IntN(2) == 0)
+			c := random(rng, dt(), m, n, rng.IntN(3), false)
+			alpha, beta := float32(rng.NormFloat64()), float32(rng.IntN(3)-1)
+			if rng.IntN(2) == 0 {
+				alpha = 1
+			}
+			checkTiers(t, m, n, k, alpha, a, b, beta, c)
+		}
+	}
+}
 
-				for i := range g.tiles() {
-					g.tile(i)
-				}
-				t.Run(fmt.Sprintf("%v/%v", tier, s), func(t *testing.T) {
-					checkProduct(t, m, n, k, alpha, a, b, beta, before, c)
-				})
-				for i := range m { // the gaps between rows are untouched
-					for j := n; j < c.Stride; j++ {
-						require.Equal(t, before.at(i, j), c.at(i, j))
-					}
+// Every order of the operands, far rows, and steps that share the panels of B:
+// more columns and a greater depth than one step takes.
+func TestLargeAgainstDefinition(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 4 {
+		a := random(rng, snug.F32, 231, 300, 400, i&1 != 0)
+		b := random(rng, dtypes[i%3], 300, 1100, 1, i&2 != 0)
+		c := random(rng, snug.F32, 231, 1100, 2, false)
+		g := newArgs(Registry.Best(), 231, 1100, 300, 1, a, b, 1, c)
+		require.True(t, g.sharesB())
+		got := c.clone()
+		Mul(231, 1100, 300, 1, a, b, 1, got)
+		checkProduct(t, 231, 1100, 300, 1, a, b, 1, c, got)
+		MulSerial(231, 1100, 300, 1, a, b, 1, c)
+		require.Equal(t, floats(c.Data), floats(got.Data))
+	}
+}
+
+// FuzzMul compares every tier with the definition for random shapes.
+func FuzzMul(f *testing.F) { f.Fuzz(rapid.MakeFuzz(checkRandom)) }
+
+func TestRandomShapes(t *testing.T) { rapid.Check(t, checkRandom) }
+
+func checkRandom(t *rapid.T) {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	side := rapid.IntRange(1, 70)
+	m, n, k := side.Draw(t, "m"), side.Draw(t, "n"), rapid.IntRange(0, 300).Draw(t, "k")
+	operand := func(name string, rows, cols int, trans bool) Matrix {
+		dt := rapid.SampledFrom(dtypes).Draw(t, name)
+		return random(rng, dt, rows, cols, rapid.IntRange(0, 40).Draw(t, name+" gap"), trans)
+	}
+	a := operand("a", m, k, rapid.Bool().Draw(t, "aT"))
+	b := operand("b", k, n, rapid.Bool().Draw(t, "bT"))
+	c := operand("c", m, n, false)
+	alpha, beta := float32(rng.NormFloat64()), rapid.SampledFrom([]float32{0, 1, -0.5}).Draw(t, "beta")
+	for _, kern := range Registry.All() {
+		got, serial := c.clone(), c.clone()
+		g := newArgs(kern, m, n, k, alpha, a, b, beta, got)
+		g.parallel()
+		g = newArgs(kern, m, n, k, alpha, a, b, beta, serial)
+		g.serial()
+		checkProduct(t, m, n, k, alpha, a, b, beta, c, got)
+		require.Equal(t, floats(got.Data), floats(serial.Data))
+	}
+}
+
+// NaN and infinity reach the elements they belong to and no others, and
+// denormals count.
+func TestSpecialValues(t *testing.T) {
+	const n = 37 // ragged in every tier
+	for tier, kern := range Registry.All() {
+		for _, trans := range []bool{false, true} {
+			a, b, c := Matrix{Stride: n}, Matrix{Stride: n, Trans: trans}, Matrix{Stride: n}
+			x, y, z := make([]float32, n*n), make([]float32, n*n), make([]float32, n*n)
+			for i := range n {
+				x[i*n+i], y[i*n+i] = 1, 1
+			}
+			y[0] = 0x1p-149
+			y[n*n-1] = float32(math.Inf(-1))
+			y[2*n+2] = float32(math.NaN())
+			a.Data, b.Data, c.Data = snug.ViewOf(x), snug.ViewOf(y), snug.ViewOf(z)
+			g := newArgs(kern, n, n, n, 1, a, b, 0, c)
+			g.serial()
+			require.Equal(t, float32(0x1p-149), z[0], tier)
+			require.Equal(t, float32(math.Inf(-1)), z[n*n-1], tier)
+			for i, v := range z {
+				switch row, col := i/n, i%n; {
+				case col == 2 || col == n-1 && row != n-1: // NaN, and 0·Inf
+					require.True(t, v != v, "%v: element %d,%d", tier, row, col)
+				case row == col && row != 0 && row != n-1:
+					require.Equal(t, float32(1), v, "%v: element %d,%d", tier, row, col)
+				case row != col:
+					require.Zero(t, v, "%v: element %d,%d", tier, row, col)
 				}
 			}
 		}
@@ -148,45 +243,64 @@ func TestBetaZeroIgnoresNaN(t *testing.T) {
 	require.Equal(t, []float32{0, 0}, c.Data.Float32s())
 }
 
+// Sizes that go in one tile, in tiles, by the transpose and in shared steps.
+var ways = []struct{ m, n, k int }{{40, 30, 20}, {200, 300, 700}, {9, 600, 500}, {400, 300, 300}}
+
 func TestDeterministicForAnyWorkerCount(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	const m, n, k = 200, 300, 700
-	a, b := random(rng, snug.BF16, m, k, 0, true), random(rng, snug.F32, k, n, 1, false)
-	var want []float32
-	for _, procs := range []int{1, 2, 5} {
-		old := runtime.GOMAXPROCS(procs)
-		c := random(rand.New(rand.NewPCG(5, 6)), snug.F32, m, n, 0, false)
-		Mul(m, n, k, 0.5, a, b, 1, c)
-		runtime.GOMAXPROCS(old)
-		if want == nil {
-			want = c.Data.Float32s()
+	for _, s := range ways {
+		rng := rand.New(rand.NewPCG(3, 4))
+		a, b := random(rng, snug.BF16, s.m, s.k, 0, true), random(rng, snug.F32, s.k, s.n, 1, true)
+		c := random(rng, snug.F32, s.m, s.n, 0, false)
+		var want []float32
+		for _, procs := range []int{1, 2, 5} {
+			old := runtime.GOMAXPROCS(procs)
+			got := c.clone()
+			Mul(s.m, s.n, s.k, 0.5, a, b, 1, got)
+			runtime.GOMAXPROCS(old)
+			if want == nil {
+				want = floats(got.Data)
+			}
+			require.Equal(t, want, floats(got.Data))
 		}
-		require.Equal(t, want, c.Data.Float32s())
+		MulSerial(s.m, s.n, s.k, 0.5, a, b, 1, c)
+		require.Equal(t, want, floats(c.Data))
 	}
-	c := random(rand.New(rand.NewPCG(5, 6)), snug.F32, m, n, 0, false)
-	MulSerial(m, n, k, 0.5, a, b, 1, c)
-	require.Equal(t, want, c.Data.Float32s())
 }
 
 func TestMulAllocatesNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	a, b := random(rng, snug.BF16, 70, 70, 0, true), random(rng, snug.F16, 70, 200, 1, false)
-	c := random(rng, snug.F32, 70, 200, 0, false)
-	kerneltest.NoAllocs(t, func() { Mul(70, 200, 70, 1, a, b, 0, c) })
+	for _, s := range ways {
+		a, b := random(rng, snug.BF16, s.m, s.k, 0, true), random(rng, snug.F16, s.k, s.n, 1, true)
+		c := random(rng, snug.F32, s.m, s.n, 0, false)
+		kerneltest.NoAllocs(t, func() { Mul(s.m, s.n, s.k, 1, a, b, 0, c) })
+		kerneltest.NoAllocs(t, func() { MulSerial(s.m, s.n, s.k, 1, a, b, 0, c) })
+	}
 }
 
+// BenchmarkMul reports the rate, and the part of the multiply-add rate of
+// registers alone that it is.
 func BenchmarkMul(b *testing.B) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-		for _, n := range []int{32, 64, 128, 512, 1024} {
-			x, y := random(rng, dt, n, n, 0, false), random(rng, dt, n, n, 0, true)
-			c := random(rng, dt, n, n, 0, false)
-			b.Run(fmt.Sprintf("%v/%v/%d", Registry.Tier(), dt, n), func(b *testing.B) {
-				for b.Loop() {
-					Mul(n, n, n, 1, x, y, 0, c)
-				}
-				b.ReportMetric(float64(b.N)*2*float64(n)*float64(n)*float64(n)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-			})
+	peak := limits.FMA(Registry.Tier(), runtime.GOMAXPROCS(0))
+	shapes := [][3]int{
+		{32, 32, 32}, {64, 64, 64}, {64, 128, 64}, {128, 128, 128}, {512, 512, 512}, {1024, 1024, 1024}, {2048, 2048, 2048},
+		{8, 1024, 1024}, {64, 2048, 512}, {1024, 16, 1024},
+	}
+	for _, dt := range dtypes {
+		for _, s := range shapes {
+			for _, trans := range []string{"NN", "NT", "TN", "TT"} {
+				b.Run(fmt.Sprintf("%v/%v/%dx%dx%d/%s", Registry.Tier(), dt, s[0], s[1], s[2], trans), func(b *testing.B) {
+					m, n, k := s[0], s[1], s[2]
+					rng := rand.New(rand.NewPCG(3, 4))
+					x, y := random(rng, dt, m, k, 0, trans[0] == 'T'), random(rng, dt, k, n, 0, trans[1] == 'T')
+					c := random(rng, snug.F32, m, n, 0, false)
+					for b.Loop() {
+						Mul(m, n, k, 1, x, y, 0, c)
+					}
+					rate := float64(b.N) * 2 * float64(m) * float64(n) * float64(k) / b.Elapsed().Seconds()
+					b.ReportMetric(rate/1e9, "GFLOP/s")
+					b.ReportMetric(100*rate/peak, "%peak")
+				})
+			}
 		}
 	}
 }

@@ -68,6 +68,9 @@ func transposes(m, n int, a, b Matrix) bool {
 	return m <= skinny && m < n && b.Trans || n <= skinny && n < m && a.Trans
 }
 
-// part returns the bounds of part i of n elements in parts of nearly the same
-// size.
-func part(n, parts, i int) (lo, hi int) { return n * i / parts, n * (i + 1) / parts }
+// part returns the bounds of part i of n elements, in parts whose sizes differ
+// by at most 1.
+func part(n, parts, i int) (lo, hi int) {
+	size, larger := n/parts, n%parts
+	return i*size + min(i, larger), (i+1)*size + min(i+1, larger)
+}

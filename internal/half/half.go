@@ -1,6 +1,6 @@
 // Package half converts vectors between float32, binary16 and bfloat16. Every
-// function rounds to nearest, ties to even, and keeps NaNs NaN: quiet, with
-// the upper bits of their payload. dst and src have the same length, which the
+// function but the stochastic one rounds to nearest, ties to even. All keep NaNs
+// NaN: quiet, with the upper bits of their payload. dst and src have the same length, which the
 // caller checks; they may not overlap.
 package half
 
@@ -19,6 +19,10 @@ type Kernels struct {
 	F32ToF16  func(dst []snug.Float16, src []float32)
 	BF16ToF16 func(dst []snug.Float16, src []snug.BFloat16)
 	F16ToBF16 func(dst []snug.BFloat16, src []snug.Float16)
+
+	// F32ToBF16Stochastic rounds up if draws[i] and the lower half of src[i],
+	// which is cut off, have a sum of 2^16 or more.
+	F32ToBF16Stochastic func(dst []snug.BFloat16, src []float32, draws []uint16)
 }
 
 // Registry holds the conversions of every tier.
@@ -36,7 +40,7 @@ func init() {
 	Streams.Add(cpu.Go, reference)
 }
 
-var reference = Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16, bf16ToF16, f16ToBF16}
+var reference = Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16, bf16ToF16, f16ToBF16, f32ToBF16Stochastic}
 
 // Convert converts elements lo to hi-1 of src, a host view, to the other
 // floating-point type of dst, with Streams if stream.
@@ -118,6 +122,17 @@ func f32ToF16(dst []snug.Float16, src []float32) {
 	dst = dst[:len(src)]
 	for i, x := range src {
 		dst[i] = Float32ToF16(x)
+	}
+}
+
+func f32ToBF16Stochastic(dst []snug.BFloat16, src []float32, draws []uint16) {
+	dst, draws = dst[:len(src)], draws[:len(src)]
+	for i, x := range src {
+		if x != x {
+			dst[i] = snug.ToBFloat16(x)
+			continue
+		}
+		dst[i] = snug.BFloat16((math.Float32bits(x) + uint32(draws[i])) >> 16)
 	}
 }
 

@@ -17,6 +17,8 @@ func init() {
 		F32ToF16:  cached(f32ToF16AVX2, f32ToF16),
 		BF16ToF16: cached(bf16ToF16AVX2, bf16ToF16),
 		F16ToBF16: cached(f16ToBF16AVX2, f16ToBF16),
+
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2),
 	})
 	Streams.Add(cpu.AVX2, Kernels{
 		BF16ToF32: streamed(bf16ToF32StreamAVX2, bf16ToF32),
@@ -25,6 +27,8 @@ func init() {
 		F32ToF16:  streamed(f32ToF16StreamAVX2, f32ToF16),
 		BF16ToF16: streamed(bf16ToF16StreamAVX2, bf16ToF16),
 		F16ToBF16: streamed(f16ToBF16StreamAVX2, f16ToBF16),
+
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
 		BF16ToF32: cached(bf16ToF32AVX512, bf16ToF32),
@@ -33,6 +37,8 @@ func init() {
 		F32ToF16:  cached(f32ToF16AVX512, f32ToF16),
 		BF16ToF16: cached(bf16ToF16AVX512, bf16ToF16),
 		F16ToBF16: cached(f16ToBF16AVX512, f16ToBF16),
+
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512),
 	})
 	Streams.Add(cpu.AVX512, Kernels{
 		BF16ToF32: streamed(bf16ToF32StreamAVX512, bf16ToF32),
@@ -41,6 +47,8 @@ func init() {
 		F32ToF16:  streamed(f32ToF16StreamAVX512, f32ToF16),
 		BF16ToF16: streamed(bf16ToF16StreamAVX512, bf16ToF16),
 		F16ToBF16: streamed(f16ToBF16StreamAVX512, f16ToBF16),
+
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512),
 	})
 }
 
@@ -80,4 +88,15 @@ func streamed[D, S snug.Element, WD, WS word](fast func(dst *WD, src *WS, n int)
 func unaligned[T snug.Element](x []T) int {
 	address := uintptr(unsafe.Pointer(unsafe.SliceData(x)))
 	return int(-address%align) / int(unsafe.Sizeof(*new(T)))
+}
+
+func stochastic(fast func(dst *uint16, src *float32, draws *uint16, n int)) func([]snug.BFloat16, []float32, []uint16) {
+	return func(dst []snug.BFloat16, src []float32, draws []uint16) {
+		n := len(src) / step * step
+		if n > 0 {
+			_, _ = dst[n-1], draws[n-1]
+			fast((*uint16)(&dst[0]), &src[0], &draws[0], n)
+		}
+		f32ToBF16Stochastic(dst[n:], src[n:], draws[n:])
+	}
 }

@@ -165,6 +165,40 @@ func TestEveryLength(t *testing.T) {
 	}
 }
 
+// TestStochastic has every code with every part of the way to the next one at
+// the edges: x goes up just if the draw and its own lower half carry.
+func TestStochastic(t *testing.T) {
+	var src []float32
+	var draws []uint16
+	for code := range uint32(1 << 16) {
+		for _, low := range []uint32{0, 1, 0x8000, 0xffff} {
+			src = append(src, math.Float32frombits(code<<16|low))
+			draws = append(draws, uint16(0xffff-low+code&1))
+		}
+	}
+	for name, k := range everyKernels {
+		for _, n := range []int{len(src), 1, 15, 16, 17, 33} {
+			got := make([]snug.BFloat16, n+1)
+			got[n] = 77
+			k.F32ToBF16Stochastic(got[:n], src[:n], draws[:n])
+			require.Equal(t, snug.BFloat16(77), got[n])
+			for i, x := range src[:n] {
+				code, low := math.Float32bits(x)>>16, math.Float32bits(x)&0xffff
+				want := snug.BFloat16(code)
+				switch {
+				case x != x:
+					want |= 0x40
+				case low > 0 && code&1 == 1:
+					want++
+				}
+				if want != got[i] {
+					t.Fatalf("%s: %x with %x: want %x, got %x", name, math.Float32bits(x), draws[i], want, got[i])
+				}
+			}
+		}
+	}
+}
+
 // same converts elements lo to hi-1 by two functions.
 func same[D, S snug.Element](t *testing.T, name string, lo, hi int, got, want func([]D, []S), src []S) {
 	t.Helper()

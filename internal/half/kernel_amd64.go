@@ -99,3 +99,9 @@ func bf16ToF16AVX512(dst *uint16, src *uint16, n int)
 //
 //go:noescape
 func bf16ToF16StreamAVX512(dst *uint16, src *uint16, n int)
+
+//go:noescape
+func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)

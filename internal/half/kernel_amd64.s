@@ -1835,3 +1835,81 @@ restEnd:
 	SFENCE
 	VZEROUPPER
 	RET
+
+// func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX2
+TEXT ·f32ToBF16StochasticAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00000040, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y1
+	VPSRLD    $0x10, Y1, Y2
+	VPMOVZXWD (DX), Y3
+	VPADDD    Y1, Y3, Y3
+	VPSRLD    $0x10, Y3, Y3
+	VPOR      Y0, Y2, Y2
+	VCMPPS    $0x03, Y1, Y1, Y1
+	VBLENDVPS Y1, Y2, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ    $0x08, Y3, Y3
+	VMOVUPS   X3, (AX)
+	VMOVUPS   32(CX), Y1
+	VPSRLD    $0x10, Y1, Y2
+	VPMOVZXWD 16(DX), Y3
+	VPADDD    Y1, Y3, Y3
+	VPSRLD    $0x10, Y3, Y3
+	VPOR      Y0, Y2, Y2
+	VCMPPS    $0x03, Y1, Y1, Y1
+	VBLENDVPS Y1, Y2, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ    $0x08, Y3, Y3
+	VMOVUPS   X3, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·f32ToBF16StochasticAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00000040, SI
+	VPBROADCASTD SI, Z0
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z1
+	VPSRLD    $0x10, Z1, Z2
+	VPMOVZXWD (DX), Z3
+	VPADDD    Z1, Z3, Z3
+	VPSRLD    $0x10, Z3, Z3
+	VCMPPS    $0x03, Z1, Z1, K1
+	VPORD     Z0, Z2, K1, Z3
+	VPMOVDW   Z3, Y3
+	VMOVUPS   Y3, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET

@@ -4,6 +4,7 @@ package main
 
 import (
 	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
 
 	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
@@ -21,6 +22,9 @@ func main() {
 				}
 			}
 		}
+	}
+	for _, s := range vec.Sets {
+		stochastic(s)
 	}
 	Generate()
 }
@@ -69,5 +73,27 @@ func stream(s vec.Set, from, to vec.Elem) {
 	vec.Blocks(n, line, pointers, part(line), func() {})
 	vec.Loop("rest", n, step, pointers, func() { part(step)(0, 0) })
 	SFENCE()
+	vec.End()
+}
+
+// stochastic adds random bits to those of a float32 below the ones that stay.
+// NaNs are set quiet instead; an infinity has no bits there that could carry.
+func stochastic(s vec.Set) {
+	name := "f32ToBF16Stochastic" + s.Name
+	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, draws *uint16, n int)")
+	Pragma("noescape")
+	dst, src, draws := vec.Point("dst", 2), vec.Point("src", 4), vec.Point("draws", 2)
+	n := Load(Param("n"), GP64())
+	quiet := s.Constant(0x40)
+	vec.Loop("loop", n, step, []vec.Pointer{dst, src, draws}, func() {
+		for i := 0; i < step; i += s.Lanes {
+			x, high, sum := s.Load(vec.Float32, src.At(i)), s.Register(), s.Register()
+			VPSRLD(Imm(16), x, high)
+			VPMOVZXWD(draws.At(i), sum)
+			VPADDD(x, sum, sum)
+			VPSRLD(Imm(16), sum, sum)
+			s.Write(s.Words(s.QuietNaN(x, high, sum, quiet)), dst.At(i))
+		}
+	})
 	vec.End()
 }

@@ -77,18 +77,24 @@ func (s Set) roundBFloat16() func(x reg.VecVirtual) reg.Register {
 		VPADDD(bias, rounded, rounded)
 		VPADDD(x, rounded, rounded)
 		VPSRLD(Imm(16), rounded, rounded)
-		if s.Wide() {
-			nan := K()
-			VCMPPS(Imm(unordered), x, x, nan)
-			VPORD(quiet, high, nan, rounded)
-		} else {
-			nan := s.Register()
-			VPOR(quiet, high, high)
-			VCMPPS(Imm(unordered), x, x, nan)
-			VBLENDVPS(nan, high, rounded, rounded)
-		}
-		return s.Words(rounded)
+		return s.Words(s.QuietNaN(x, high, rounded, quiet))
 	}
+}
+
+// QuietNaN returns bf16, the bfloat16 that x is rounded to, or high, the upper
+// half of x, with the bit quiet where x is NaN. It overwrites high and bf16.
+func (s Set) QuietNaN(x, high, bf16, quiet reg.VecVirtual) reg.VecVirtual {
+	if s.Wide() {
+		nan := K()
+		VCMPPS(Imm(unordered), x, x, nan)
+		VPORD(quiet, high, nan, bf16)
+		return bf16
+	}
+	nan := s.Register()
+	VPOR(quiet, high, high)
+	VCMPPS(Imm(unordered), x, x, nan)
+	VBLENDVPS(nan, high, bf16, bf16)
+	return bf16
 }
 
 // Words returns the lower 16 bits of every lane, none of which has more, side

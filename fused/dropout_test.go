@@ -1,0 +1,118 @@
+package fused
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestDropoutAgainstDefinition(t *testing.T) {
+	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		for _, prob := range []float32{0, 0.1, 0.75, math.Nextafter32(1, 0)} {
+			mask := DropoutMask{P: prob, Seed: 11, Tensor: 1<<40 + 5, First: uint64(cols)}
+			n := rows * cols
+			x := normals(newRand(uint64(n)), dt, n, 0, 1)
+			words, want := make([]uint32, n), make([]float32, n)
+			philox.Stream{Seed: mask.Seed, Tensor: mask.Tensor}.Words(words, mask.First)
+			for i, w := range words {
+				if float64(w) >= float64(prob)*0x1p32 {
+					want[i] = x[i] * float32(1/(1-float64(prob)))
+				}
+			}
+			round(dt, want)
+			px, out := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, fill(n, 42))
+			require.NoError(t, Dropout(out.View, px.View, mask))
+			requireBits(t, "out", want, out.Get())
+			require.NoError(t, DropoutBackward(px.View, px.View, mask))
+			requireBits(t, "in place", want, px.Get())
+		}
+	})
+}
+
+func TestDropoutRate(t *testing.T) {
+	const n = 1 << 18
+	for _, p := range []float32{0, 0.1, 0.5, 0.9} {
+		x := fill(n, 1)
+		require.NoError(t, Dropout(x, x, DropoutMask{P: p, Seed: 1}))
+		dropped, total := 0, 0.0
+		for _, v := range x {
+			if v == 0 {
+				dropped++
+			}
+			total += float64(v)
+		}
+		sigma := math.Sqrt(float64(p) * float64(1-p) * n)
+		require.InDelta(t, float64(p)*n, dropped, 5*sigma)
+		require.InDelta(t, n, total, 5*sigma/float64(1-p)+1)
+	}
+}
+
+func TestDropoutReplacesNonFinite(t *testing.T) {
+	x := fill(100, float32(math.NaN()))
+	out := make([]float32, len(x))
+	require.NoError(t, Dropout(out, x, DropoutMask{P: 0.5}))
+	dropped := 0
+	for _, v := range out {
+		require.True(t, v == 0 || v != v)
+		if v == 0 {
+			dropped++
+		}
+	}
+	require.Greater(t, dropped, 20)
+}
+
+// A tensor in two calls has the mask of one call, and other tensors have other
+// masks.
+func maskInParts(t *rapid.T) {
+	mask := DropoutMask{P: 0.5, Seed: rapid.Uint64().Draw(t, "seed"), Tensor: rapid.Uint64().Draw(t, "tensor")}
+	n := rapid.IntRange(64, 5000).Draw(t, "n")
+	cut := rapid.IntRange(0, n).Draw(t, "cut")
+	whole, parts, other := fill(n, 1), fill(n, 1), fill(n, 1)
+	require.NoError(t, Dropout(whole, whole, mask))
+	rest := mask
+	rest.First += uint64(cut)
+	require.NoError(t, Dropout(parts[:cut], parts[:cut], mask))
+	require.NoError(t, Dropout(parts[cut:], parts[cut:], rest))
+	requireBits(t, "parts", whole, parts)
+	mask.Tensor++
+	require.NoError(t, Dropout(other, other, mask))
+	require.NotEqual(t, whole, other)
+}
+
+func TestMaskInParts(t *testing.T) { rapid.Check(t, maskInParts) }
+func FuzzMaskInParts(f *testing.F) { f.Fuzz(rapid.MakeFuzz(maskInParts)) }
+
+// Rows wider than a block give what their blocks give alone.
+func TestWideRows(t *testing.T) {
+	const rows, cols = 3, 2*blockCols + 5
+	rng := newRand(12)
+	for _, dt := range floatTypes {
+		put := func(sigma float64, n int) snug.View {
+			return kerneltest.PutFloats(t, kerneltest.Place{}, dt, normals(rng, dt, n, 0, sigma)).View
+		}
+		x, dy, bias := put(1, rows*cols), put(1, rows*cols), put(1, cols)
+		out, dx := put(0, rows*cols), put(0, rows*cols)
+		dbias, ws := make([]float32, cols), make([]float32, BiasGELUWorkspaceLen(rows, cols))
+		require.NoError(t, BiasGELU(out, x, bias))
+		require.NoError(t, BiasGELUBackward(dx, snug.ViewOf(dbias), dy, x, bias, Into{}, snug.ViewOf(ws)))
+		for c := 0; c < cols; c += 1000 {
+			n := min(1000, cols-c)
+			sum := make([]float32, n)
+			for r := range rows {
+				at, y, g := r*cols+c, put(0, n), put(0, n)
+				require.NoError(t, BiasGELU(y, span(x, at, n), span(bias, c, n)))
+				require.NoError(t, BiasGELUBackward(g, snug.ViewOf(sum), span(dy, at, n), span(x, at, n), span(bias, c, n), Into{Beta: 1}, snug.ViewOf(ws)))
+				requireBits(t, "out", load(make([]float32, n), y, 0), load(make([]float32, n), out, at))
+				requireBits(t, "dx", load(make([]float32, n), g, 0), load(make([]float32, n), dx, at))
+			}
+			for i, s := range sum {
+				require.InDelta(t, s, dbias[c+i], 1e-6)
+			}
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package fused
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// RMSNorm divides each row of x by its root mean square and scales its columns
+// (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019):
+//
+//	rstd = 1 / √(Σ x[j]² / cols + eps)
+//	out[j] = x[j]·rstd·gamma[j]
+//
+// Shapes: gamma [cols], at least one column; x and out [rows, cols]; rstd
+// [rows], which [RMSNormBackward] needs, 4 bytes a row. For inference it may be
+// empty, such as []float32(nil).
+//
+// Aliasing: out may be x. The sum is float32 with an error of at most
+// (cols/4+4)·2⁻²⁴ of itself; squares that overflow give rstd 0. eps must be
+// finite and not negative. Each worker holds 3·cols float32.
+func RMSNorm[V snug.Vector, L snug.Vector32](out V, rstd L, x, gamma V, eps float32) error {
+	return rmsNorm(snug.ViewOf(out), snug.ViewOf(rstd), snug.ViewOf(x), snug.ViewOf(gamma), eps)
+}
+
+// RMSNormBackward computes the gradients of [RMSNorm] from the gradient dy of
+// its output, its input x, and the rstd that it left. With x̂[j] = x[j]·rstd,
+// g[j] = dy[j]·gamma[j] and avg the mean of a row:
+//
+//	dx[j]     ← rstd·(g[j] − x̂[j]·avg(g·x̂))
+//	dgamma[j] ← Σ over rows of dy[j]·x̂[j]
+//
+// where ← is what into says.
+//
+// Shapes: dx, dy and x [rows, cols]; rstd [rows]; gamma and dgamma [cols], at
+// least one column. When gamma is frozen, dgamma and ws may be empty. ws has at
+// least RMSNormWorkspaceLen(rows, cols) elements.
+//
+// Aliasing: dx may be dy. Each worker holds 6·cols float32.
+func RMSNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma L, dy, x V, rstd L, gamma V, into Grads, ws L) error {
+	return rmsNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dy), snug.ViewOf(x),
+		snug.ViewOf(rstd), snug.ViewOf(gamma), into, snug.ViewOf(ws))
+}
+
+// RMSNormWorkspaceLen returns the workspace of [RMSNormBackward] in float32
+// elements: a sum a column for each of at most 64 parts of the rows.
+func RMSNormWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
+
+func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
+	const op = "RMSNorm"
+	cols := gamma.Len()
+	if err := checkEps(op, eps); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"gamma", gamma}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"rstd", rstd}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"x", x}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
+		return err
+	}
+	if rstd.Len() > 0 {
+		if err := checkLen(op, rows, operand{"rstd", rstd}); err != nil {
+			return err
+		}
+	}
+	dev, err := commonDevice(op, out, rstd, x, gamma)
+	if err != nil {
+		return err
+	}
+	job := rmsNormJob{out, rstd, x, gamma, rows, cols, eps}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into Grads, ws snug.View) error {
+	const op = "RMSNormBackward"
+	cols := gamma.Len()
+	if err := into.check(op); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"dgamma", dgamma}, operand{"rstd", rstd}, operand{"ws", ws}); err != nil {
+		return err
+	}
+	rows, err := checkRows(op, operand{"x", x}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, cols, operand{"dx", dx}, operand{"dy", dy}); err != nil {
+		return err
+	}
+	if err := checkLen(op, rows, operand{"rstd", rstd}); err != nil {
+		return err
+	}
+	frozen := dgamma.Len() == 0
+	if !frozen {
+		if err := checkLen(op, cols, operand{"dgamma", dgamma}); err != nil {
+			return err
+		}
+		if err := checkWorkspace(op, ws, RMSNormWorkspaceLen(rows, cols)); err != nil {
+			return err
+		}
+	}
+	dev, err := commonDevice(op, dx, dgamma, dy, x, rstd, gamma, ws)
+	if err != nil {
+		return err
+	}
+	job := rmsNormBackwardJob{dx, dgamma, dy, x, rstd, gamma, ws, rows, cols, into, frozen}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+type rmsNormJob struct {
+	out, rstd, x, gamma snug.View
+
+	rows, cols int
+	eps        float32
+}
+
+func (*rmsNormJob) Kernel() string { return "fused.rmsnorm" }
+
+func (j *rmsNormJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.out, &j.rstd, &j.x, &j.gamma} {
+		yield(v.Mem())
+	}
+}
+
+func (j *rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+
+var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
+	k := vexp.Registry.Best()
+	buf := scratch.Get(3 * j.cols)
+	defer scratch.Put(buf)
+	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
+	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
+	for r := lo; r < hi; r++ {
+		at := r * j.cols
+		x := load(cut(buf, 1, j.cols), j.x, at)
+		rstd := inverseRoot(k.SumSquares(x, 0), j.cols, j.eps)
+		out := target(cut(buf, 2, j.cols), j.out, at)
+		k.RMSNorm(out, x, gamma, rstd)
+		store(j.out, at, out)
+		if j.rstd.Len() > 0 {
+			j.rstd.Float32s()[r] = rstd
+		}
+	}
+})
+
+// inverseRoot returns 1/√(sum/n + eps).
+func inverseRoot(sum float32, n int, eps float32) float32 {
+	return 1 / float32(math.Sqrt(float64(sum/float32(n)+eps)))
+}
+
+type rmsNormBackwardJob struct {
+	dx, dgamma, dy, x, rstd, gamma, ws snug.View
+
+	rows, cols int
+	into       Grads
+	frozen     bool
+}
+
+func (*rmsNormBackwardJob) Kernel() string { return "fused.rmsnorm_backward" }
+
+func (j *rmsNormBackwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.dx, &j.dgamma, &j.dy, &j.x, &j.rstd, &j.gamma, &j.ws} {
+		yield(v.Mem())
+	}
+}
+
+// Run leaves the partial sums of part p at ws[p][cols].
+func (j *rmsNormBackwardJob) Run() {
+	n := parts(j.rows)
+	rmsNormBackwardTask.Run(n, *j)
+	if !j.frozen {
+		addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into.Params)
+	}
+}
+
+var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
+	buf := scratch.Get(6 * j.cols)
+	defer scratch.Put(buf)
+	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
+	dgamma := cut(buf, 5, j.cols)
+	if !j.frozen {
+		dgamma = j.ws.Float32s()[part*j.cols:][:j.cols]
+	}
+	clear(dgamma)
+	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	for r := lo; r < hi; r++ {
+		j.row(r, gamma, dgamma, buf)
+	}
+})
+
+// row computes a row of dx and adds the row's part to the gradient of gamma.
+func (j *rmsNormBackwardJob) row(r int, gamma, dgamma []float32, buf *[]float32) {
+	k, at, rstd := vexp.Registry.Best(), r*j.cols, j.rstd.Float32s()[r]
+	dy := load(cut(buf, 1, j.cols), j.dy, at)
+	x := load(cut(buf, 2, j.cols), j.x, at)
+	sumX := k.RMSNormSums(dgamma, dy, x, gamma, rstd)
+	g := j.into.Input.gradient(cut(buf, 3, j.cols), j.dx, at)
+	k.RMSNormGrad(g, dy, x, gamma, rstd, sumX/float32(j.cols))
+	j.into.Input.accumulate(j.dx, at, g, cut(buf, 4, j.cols))
+}

@@ -1,0 +1,195 @@
+package fused
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// RotaryConfig is the layout of the vectors that [Rotary] turns: rows of Heads
+// heads of Dim elements. In each head the first Turned elements are turned, in
+// Turned/2 pairs, each by an angle of its own.
+type RotaryConfig struct {
+	Heads  int // heads in a row, at least 1
+	Dim    int // elements of a head, at least 2
+	Turned int // elements of a head that are turned, even, up to Dim; 0: Dim
+	Stride int // elements from a row to the next, at least Heads·Dim; 0: Heads·Dim
+
+	// Interleaved pairs elements 2i and 2i+1, as the paper, GPT-J and the
+	// published LLaMA weights do. Otherwise i is paired with i + Turned/2, as in
+	// GPT-NeoX and in the LLaMA weights of Hugging Face.
+	Interleaved bool
+}
+
+// RotaryAngles fills angles, which [Rotary] takes, for positions 0, 1, ...: a
+// row of turned elements each, the first half of them cosines, the other sines
+// of
+//
+//	angle(p, i) = p·base^(−2i/turned)
+//
+// angles has whole rows, turned is even and at least 2. base, 10000 in the paper,
+// is positive and finite. For other frequencies fill angles yourself.
+func RotaryAngles(angles []float32, turned int, base float64) error {
+	const op = "RotaryAngles"
+	if turned < 2 || turned%2 != 0 {
+		return fmt.Errorf("fused: %s: rows of %d elements, want an even number: %w", op, turned, snug.ErrConfig)
+	}
+	if !(base > 0) || math.IsInf(base, 1) {
+		return fmt.Errorf("fused: %s: base is %v, want a positive finite number: %w", op, base, snug.ErrConfig)
+	}
+	rows, err := checkRows(op, operand{"angles", snug.SliceView(angles)}, turned)
+	if err != nil {
+		return err
+	}
+	half := turned / 2
+	for i := range half {
+		frequency := math.Pow(base, -float64(i)/float64(half))
+		for p := range rows {
+			sin, cos := math.Sincos(float64(p) * frequency)
+			angles[p*turned+i], angles[p*turned+half+i] = float32(cos), float32(sin)
+		}
+	}
+	return nil
+}
+
+// Rotary applies the rotary position embedding of Su et al., "RoFormer:
+// Enhanced Transformer with Rotary Position Embedding" (2021), in place. It
+// turns every pair (a, b) of a head of row r by its angle in row positions[r] of
+// angles:
+//
+//	a, b = a·cos − b·sin, b·cos + a·sin
+//
+// Shapes: x [len(positions), Heads, Dim], with c's stride between rows; what
+// follows the last row may be missing. angles [context, Turned], float32, as
+// [RotaryAngles] makes it. Queries and keys that lie side by side, as in the
+// output of one projection, are turned in one call, with Heads the number of
+// both. A position outside angles gives an error that wraps [snug.ErrShape] and
+// names it.
+//
+// It keeps nothing for the backward pass. Each worker holds Heads·Dim float32.
+func Rotary[V snug.Vector, L snug.Vector32](x V, angles L, positions []int32, c RotaryConfig) error {
+	return c.turn("Rotary", operand{"x", snug.ViewOf(x)}, snug.ViewOf(angles), positions, 1)
+}
+
+// RotaryBackward computes the gradient of [Rotary] in place: it turns dx, the
+// gradient of its output, back by the same angles. Shapes and errors are those
+// of Rotary.
+func RotaryBackward[V snug.Vector, L snug.Vector32](dx V, angles L, positions []int32, c RotaryConfig) error {
+	return c.turn("RotaryBackward", operand{"dx", snug.ViewOf(dx)}, snug.ViewOf(angles), positions, -1)
+}
+
+func (c RotaryConfig) turn(op string, x operand, angles snug.View, positions []int32, turn float32) error {
+	c, err := c.resolve(op)
+	if err != nil {
+		return err
+	}
+	if err := checkFloats(op, x); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"angles", angles}); err != nil {
+		return err
+	}
+	if err := c.checkExtent(op, x, len(positions)); err != nil {
+		return err
+	}
+	context, err := checkRows(op, operand{"angles", angles}, c.Turned)
+	if err != nil {
+		return err
+	}
+	if err := checkIndices(op, "positions", positions, "angles", context, false); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, x.view, angles)
+	if err != nil {
+		return err
+	}
+	job := rotaryJob{x.view, angles, snug.SliceView(positions), c, turn}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return launchWith(dev, &queued, []upload{{positions, &queued.positions}})
+}
+
+// resolve returns c with the defaults filled in, or what is wrong with it.
+func (c RotaryConfig) resolve(op string) (RotaryConfig, error) {
+	if c.Turned == 0 {
+		c.Turned = c.Dim
+	}
+	if c.Heads < 1 || c.Turned < 2 || c.Turned > c.Dim || c.Turned%2 != 0 {
+		return c, fmt.Errorf("fused: %s: Heads %d, Dim %d, Turned %d, want at least 1 head and an even number up to Dim: %w",
+			op, c.Heads, c.Dim, c.Turned, snug.ErrConfig)
+	}
+	row := product(c.Heads, c.Dim)
+	if c.Stride == 0 {
+		c.Stride = row
+	}
+	if c.Stride < row || row == math.MaxInt {
+		return c, fmt.Errorf("fused: %s: Stride %d, want at least the %d heads of %d elements: %w",
+			op, c.Stride, c.Heads, c.Dim, snug.ErrConfig)
+	}
+	return c, nil
+}
+
+// checkExtent reports an x that does not hold the given number of rows, the last
+// with or without what follows it.
+func (c *RotaryConfig) checkExtent(op string, x operand, rows int) error {
+	n, most := x.view.Len(), product(rows, c.Stride)
+	least := max(most-(c.Stride-c.Heads*c.Dim), 0)
+	if most == math.MaxInt || n < least || n > most {
+		return fmt.Errorf("fused: %s: %s has %d elements, want %d rows of %d heads of %d, %d apart: %w",
+			op, x.name, n, rows, c.Heads, c.Dim, c.Stride, snug.ErrShape)
+	}
+	return nil
+}
+
+type rotaryJob struct {
+	x, angles, positions snug.View
+
+	c    RotaryConfig // resolved
+	turn float32      // 1, or −1 to turn back
+}
+
+func (*rotaryJob) Kernel() string { return "fused.rotary" }
+
+func (j *rotaryJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.x, &j.angles, &j.positions} {
+		yield(v.Mem())
+	}
+}
+
+func (j *rotaryJob) Run() {
+	rotaryTask.Run(cpu.Chunks(j.positions.Len(), itemRows(j.c.Heads*j.c.Dim)), *j)
+}
+
+var rotaryTask = cpu.NewTask(func(j *rotaryJob, item int) {
+	n := j.c.Heads * j.c.Dim
+	buf := scratch.Get(n)
+	defer scratch.Put(buf)
+	angles := j.angles.Float32s()
+	lo, hi := cpu.Chunk(j.positions.Len(), itemRows(n), item)
+	for r, p := range snug.Host[int32](j.positions)[lo:hi] {
+		at := (lo + r) * j.c.Stride
+		x := load(*buf, j.x, at)
+		j.row(x, angles[int(p)*j.c.Turned:][:j.c.Turned])
+		store(j.x, at, x)
+	}
+})
+
+// row turns a row by a row of angles.
+func (j *rotaryJob) row(x, angles []float32) {
+	k, half := vexp.Registry.Best(), j.c.Turned/2
+	cos, sin := angles[:half], angles[half:]
+	for ; len(x) > 0; x = x[j.c.Dim:] {
+		if j.c.Interleaved {
+			k.RotatePairs(cos, sin, x[:j.c.Turned], j.turn)
+		} else {
+			k.Rotate(x[:half], x[half:j.c.Turned], cos, sin, j.turn)
+		}
+	}
+}

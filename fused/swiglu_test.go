@@ -1,0 +1,65 @@
+package fused
+
+import (
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// silu64 is the definition of SiLU and its derivative.
+func silu64(x float64) (y, slope float64) {
+	s := 1 / (1 + math.Exp(-x))
+	return x * s, s * (1 + x*(1-s))
+}
+
+func TestSwiGLUAgainstDefinition(t *testing.T) {
+	for x := -6.0; x < 6; x += 0.01 {
+		at := []float64{x}
+		_, s := silu64(x)
+		require.InDelta(t, slope(func() float64 { y, _ := silu64(at[0]); return y }, at, 0), s, 1e-9)
+	}
+	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		n := rows * cols
+		rng := newRand(uint64(rows*1000 + cols))
+		gate, up, dy := normals(rng, dt, n, 0, 3), normals(rng, dt, n, 0, 1), normals(rng, dt, n, 0, 1)
+		put := func(v []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, v) }
+		pg, pu, pdy := put(gate), put(up), put(dy)
+		out, dgate, dup := put(fill(n, 42)), put(fill(n, 42)), put(fill(n, 42))
+		require.NoError(t, SwiGLU(out.View, pg.View, pu.View))
+		require.NoError(t, SwiGLUBackward(dgate.View, dup.View, pdy.View, pg.View, pu.View))
+
+		var want, bound [3][]float64
+		add := func(i int, w, d float64) {
+			d += 3 * u * math.Abs(w)
+			want[i], bound[i] = append(want[i], w), append(bound[i], d+roundoff(dt, math.Abs(w)+d))
+		}
+		for i := range gate {
+			x, f, d := float64(gate[i]), float64(up[i]), float64(dy[i])
+			y, s := silu64(x)
+			add(0, y*f, 1.2e-7*max(1, math.Abs(x))*math.Abs(f))
+			add(1, d*f*s, 2e-7*math.Abs(d*f))
+			add(2, d*y, 1.2e-7*max(1, math.Abs(x))*math.Abs(d))
+		}
+		requireClose(t, "out", want[0], bound[0], out.Get())
+		requireClose(t, "dgate", want[1], bound[1], dgate.Get())
+		requireClose(t, "dup", want[2], bound[2], dup.Get())
+
+		y, a, b := out.Get(), dgate.Get(), dup.Get()
+		require.NoError(t, SwiGLUBackward(pu.View, pdy.View, pdy.View, pg.View, pu.View))
+		requireBits(t, "dgate is up", a, pu.Get())
+		requireBits(t, "dup is dy", b, pdy.Get())
+		pu, pdy = put(up), put(dy)
+		require.NoError(t, SwiGLUBackward(pdy.View, pg.View, pdy.View, pg.View, pu.View))
+		requireBits(t, "dgate is dy", a, pdy.Get())
+		requireBits(t, "dup is gate", b, pg.Get())
+		pg = put(gate)
+		require.NoError(t, SwiGLU(pg.View, pg.View, pu.View))
+		requireBits(t, "out is gate", y, pg.Get())
+		pg = put(gate)
+		require.NoError(t, SwiGLU(pu.View, pg.View, pu.View))
+		requireBits(t, "out is up", y, pu.Get())
+	})
+}
