@@ -24,9 +24,11 @@ type MatMulConfig struct {
 	Beta  float32 // factor of what c holds; with 0, c is not read
 }
 
-// MatMulScratch is the bytes of tiles that each running worker of [MatMul]
-// holds on the CPU.
-const MatMulScratch = gemm.ScratchBytes
+// What [MatMul] holds on the CPU while it runs, in bytes.
+const (
+	MatMulScratch = gemm.ScratchBytes // tiles, for each running worker
+	MatMulShared  = gemm.SharedBytes  // packed panels, for each large product into float32
+)
 
 // MatMul computes
 //
@@ -43,7 +45,8 @@ const MatMulScratch = gemm.ScratchBytes
 // range of c from its first to its last element may not overlap that of a or
 // b. Errors, with nothing written: [snug.ErrConfig] for a factor that is not
 // finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and
-// [snug.ErrConfig] for an overlap. It allocates nothing beyond [MatMulScratch].
+// [snug.ErrConfig] for an overlap. It allocates nothing beyond
+// [MatMulScratch] and [MatMulShared], which are pooled.
 func MatMul[C, A, B snug.Vector](c C, a A, b B, cfg MatMulConfig) error {
 	return matMul(snug.ViewOf(c), snug.ViewOf(a), snug.ViewOf(b), cfg)
 }
