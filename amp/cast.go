@@ -16,8 +16,7 @@ import (
 // dst and src have the same length and lie on one device. They may not
 // overlap, unless they are the same vector of the same type. Errors:
 // [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and [snug.ErrConfig] for
-// an overlap. Between float16 and bfloat16 each running worker uses 4 KiB of
-// scratch.
+// an overlap.
 func Cast[D, S snug.Vector](dst D, src S) error {
 	return cast(snug.ViewOf(dst), snug.ViewOf(src))
 }
@@ -42,7 +41,7 @@ func cast(dst, src snug.View) error {
 		}
 		return fmt.Errorf("amp: Cast: dst and src overlap: %w", snug.ErrConfig)
 	}
-	job := castJob{dst, src}
+	job := castJob{dst, src, dst.Bytes() >= half.StreamBytes}
 	if dev.IsCPU() {
 		job.Run()
 		return nil
@@ -52,7 +51,10 @@ func cast(dst, src snug.View) error {
 }
 
 // castJob is dst[i] = src[i].
-type castJob struct{ dst, src snug.View }
+type castJob struct {
+	dst, src snug.View
+	stream   bool // the caches cannot hold dst
+}
 
 func (*castJob) Kernel() string { return "amp.cast" }
 
@@ -62,31 +64,16 @@ func (j *castJob) Operands(yield func(*driver.Mem)) {
 }
 
 // castChunk is the number of elements that one worker converts at a time.
-const castChunk = 1 << 15
+const castChunk = 1 << 16
 
 func (j *castJob) Run() { castTask.Run(cpu.Chunks(j.dst.Len(), castChunk), *j) }
 
 var castTask = cpu.NewTask(func(j *castJob, item int) {
 	lo, hi := cpu.Chunk(j.dst.Len(), castChunk, item)
-	from, to := j.src.DType(), j.dst.DType()
-	switch {
-	case from == to:
+	if from, to := j.src.DType(), j.dst.DType(); from == to {
 		size := to.Size()
 		copy(j.dst.Mem().Bytes()[lo*size:hi*size], j.src.Mem().Bytes()[lo*size:hi*size])
-	case from == snug.F32:
-		half.Store(j.dst, lo, j.src.Float32s()[lo:hi])
-	case to == snug.F32:
-		half.Load(j.dst.Float32s()[lo:hi], j.src, lo)
-	default: // float32 holds both 16-bit types exactly, so this rounds once
-		tile := tiles.Get(half.Chunk)
-		defer tiles.Put(tile)
-		for ; lo < hi; lo += half.Chunk {
-			t := (*tile)[:min(half.Chunk, hi-lo)]
-			half.Load(t, j.src, lo)
-			half.Store(j.dst, lo, t)
-		}
+		return
 	}
+	half.Convert(j.dst, j.src, lo, hi, j.stream)
 })
-
-// tiles are the float32 scratch through which 16-bit values pass.
-var tiles cpu.Scratch

@@ -3,9 +3,11 @@ package amp
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"github.com/x448/float16"
@@ -126,3 +128,20 @@ func castProperty(t *rapid.T) {
 
 func TestCastProperty(t *testing.T) { rapid.Check(t, castProperty) }
 func FuzzCast(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(castProperty)) }
+
+// TestCastOfLargeVectors has results that go around the caches.
+func TestCastOfLargeVectors(t *testing.T) {
+	const n = half.StreamBytes/2 + 5
+	src := make([]float32, n)
+	for i := range src {
+		src[i] = float32(i&0xfffff) * 0.37
+	}
+	got, want := make([]snug.BFloat16, n), make([]snug.BFloat16, n)
+	require.NoError(t, Cast(got, src))
+	half.Store(snug.ViewOf(want), 0, src)
+	require.True(t, slices.Equal(want, got))
+	require.NoError(t, Cast(src, got))
+	back := make([]float32, n)
+	half.Load(back, snug.ViewOf(got), 0)
+	require.True(t, slices.Equal(back, src))
+}

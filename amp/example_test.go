@@ -146,3 +146,26 @@ func ExampleMatMul() {
 	fmt.Println(dw, err)
 	// Output: [8 8] <nil>
 }
+
+// A bfloat16 weight of 1 loses updates of 1/1024, an eighth of its gap, when it
+// is rounded to nearest. Rounded at random, it moves as far on average.
+func ExampleCastStochastic() {
+	nearest, random, sum := make([]snug.BFloat16, 1000), make([]snug.BFloat16, 1000), make([]float32, 1000)
+	for i := range sum {
+		sum[i] = 1 + 1.0/1024
+	}
+	if err := amp.Cast(nearest, sum); err != nil {
+		panic(err)
+	}
+	if err := amp.CastStochastic(random, sum, amp.Draw{Seed: 7}); err != nil {
+		panic(err)
+	}
+	moved := 0
+	for i := range random {
+		if random[i] > nearest[i] {
+			moved++
+		}
+	}
+	fmt.Printf("%v, and %d of 1000 went up\n", nearest[0], moved)
+	// Output: 1, and 139 of 1000 went up
+}

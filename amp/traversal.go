@@ -239,6 +239,9 @@ func (r *record) add(squares float64, grad snug.View, lo, hi int, ordinal int64)
 	}
 }
 
+// tiles are the float32 scratch through which 16-bit values are counted.
+var tiles cpu.Scratch
+
 // count counts the non-finite values of x, elements base and up of a gradient.
 func (r *record) count(x []float32, base int, ordinal int64) {
 	for i, v := range x {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -140,7 +141,7 @@ func reuse() {
 // local times a function of this process and counts its allocations.
 type local struct {
 	f      func() error
-	allocs []float64 // a run, of each sample
+	allocs []int64 // a run, of each sample
 }
 
 func (l *local) run(repeat int) (float64, error) {
@@ -154,13 +155,13 @@ func (l *local) run(repeat int) (float64, error) {
 	}
 	d := time.Since(start)
 	runtime.ReadMemStats(&after)
-	l.allocs = append(l.allocs, float64((after.Mallocs-before.Mallocs)/uint64(repeat)))
+	l.allocs = append(l.allocs, int64(after.Mallocs-before.Mallocs)/int64(repeat))
 	return d.Seconds() / float64(repeat), nil
 }
 
-// perRun returns the allocations of a run: the median, since some of the first
-// runs fill pools.
-func (l *local) perRun() int64 { return int64(median(l.allocs)) }
+// perRun returns the allocations that every run makes. Some runs make more:
+// they fill pools, of which every core has its own.
+func (l *local) perRun() int64 { return slices.Min(l.allocs) }
 
 // measure runs w, against the peers that can do the same if there are any,
 // and returns a result for each of those, or one.

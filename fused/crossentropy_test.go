@@ -237,3 +237,27 @@ func TestCrossEntropyWorkspaceLen(t *testing.T) {
 	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 1}.WorkspaceLen(5))
 	require.Less(t, gemm.ScratchBytes, 1<<20, "CrossEntropyLoss states it")
 }
+
+// Logits far apart leave no subnormal gradients, and the right ones.
+func TestCrossEntropyFlushesTinyGradients(t *testing.T) {
+	const vocab = 300
+	z, want := make([]float32, vocab), make([]float64, vocab)
+	sum := 0.0
+	for i := range z {
+		z[i] = -float32(i) / 2
+		want[i] = math.Exp(float64(z[i]))
+		sum += want[i]
+	}
+	a := softmaxArgs{vocab: vocab, gradients: true, gradScale: 1e-3}
+	loss := a.row(z, 3)
+	require.InDelta(t, 1.5+math.Log(sum), loss, 1e-6)
+	for i, g := range z {
+		p := 1e-3 * want[i] / sum
+		if i == 3 {
+			p -= 1e-3
+		}
+		require.InDelta(t, p, g, 1e-9, "class %d", i)
+		require.False(t, g != 0 && math.Abs(float64(g)) < 0x1p-126, "class %d is subnormal: %g", i, g)
+	}
+	require.Zero(t, z[vocab-1])
+}

@@ -148,5 +148,9 @@ func (a *dequantizeArgs) through(tile []float32, first, last int) {
 	lo, hi := a.elements(first, last)
 	tile = tile[:hi-lo]
 	blockq.Registry.Best().Decode(tile, a.codes[lo:hi], a.m, a.absmax[first:last], a.block)
-	half.Store(a.dst, lo, tile)
+	if a.stream {
+		half.StoreStream(a.dst, lo, tile)
+	} else {
+		half.Store(a.dst, lo, tile)
+	}
 }

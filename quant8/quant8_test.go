@@ -335,3 +335,20 @@ func TestKernelNames(t *testing.T) {
 		require.Equal(t, name, job.Kernel())
 	}
 }
+
+// TestLargeDequantize has results that go around the caches.
+func TestLargeDequantize(t *testing.T) {
+	const n, block = half.StreamBytes/2 + 77, 256
+	codes, absmax, m := make([]uint8, n), randn(Blocks(n, block), 1), DynamicMap(true)
+	want := make([]float32, n)
+	for i := range codes {
+		codes[i] = uint8(i * 7)
+		want[i] = m[codes[i]] * absmax[i/block]
+	}
+	got, bf16, wantBF16 := make([]float32, n), make([]snug.BFloat16, n), make([]snug.BFloat16, n)
+	require.NoError(t, Dequantize(got, codes, absmax, m, block))
+	require.True(t, equal(want, got))
+	require.NoError(t, Dequantize(bf16, codes, absmax, m, block))
+	half.Store(snug.ViewOf(wantBF16), 0, want)
+	require.True(t, equal(wantBF16, bf16))
+}

@@ -11,8 +11,9 @@ import "math"
 // Where to begin counting is read from a table by the upper 16 bits of x: sign,
 // exponent and 7 fraction bits. A cell of the table has the code of its lowest
 // value and, above it, the lower 16 bits of its first limit, so that one look-up
-// and one comparison pass that. The cells are narrower than the spacing of the dynamic
-// maps, so that there is no other limit. Other maps may have more in a cell.
+// and one comparison pass that. The cells are narrower than the spacing of the
+// dynamic maps, so that there is no other limit. Other maps may have more in a
+// cell.
 type Encoder struct {
 	m     [256]float32
 	zero  uint8        // the code of 0

@@ -85,8 +85,12 @@ func Load(dst []float32, src snug.View, lo int) {
 
 // Store converts src into elements lo to lo+len(src)-1 of a floating-point
 // host view.
-func Store(dst snug.View, lo int, src []float32) {
-	k := Registry.Best()
+func Store(dst snug.View, lo int, src []float32) { Registry.Best().store(dst, lo, src) }
+
+// StoreStream is Store with Streams.
+func StoreStream(dst snug.View, lo int, src []float32) { Streams.Best().store(dst, lo, src) }
+
+func (k *Kernels) store(dst snug.View, lo int, src []float32) {
 	switch dst.DType() {
 	case snug.F32:
 		copy(dst.Float32s()[lo:lo+len(src)], src)

@@ -116,7 +116,8 @@ func TestLoadStore(t *testing.T) {
 	for _, v := range []snug.View{
 		snug.ViewOf(make([]float32, 9)), snug.ViewOf(make([]snug.Float16, 9)), snug.ViewOf(make([]snug.BFloat16, 9)),
 	} {
-		Store(v, 2, []float32{1, -2, 0.5})
+		Store(v, 2, []float32{7, -2, 7})
+		StoreStream(v, 2, []float32{1, -2, 0.5})
 		got := make([]float32, 9)
 		Load(got, v, 0)
 		require.Equal(t, []float32{0, 0, 1, -2, 0.5, 0, 0, 0, 0}, got)
