@@ -140,7 +140,7 @@ var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 		bias := load(cut(buf, 0, n), j.bias, c)
 		for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
 			x := load(cut(buf, 1, n), j.x, at)
-			out := target(x, j.out, at)
+			out := target(cut(buf, 1, n), j.out, at)
 			k.GELU(out, x, bias)
 			store(j.out, at, out)
 		}
@@ -194,7 +194,7 @@ func (j *biasGELUBackwardJob) block(sums []float32, buf *[]float32, lo, hi, c in
 	for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
 		x := load(cut(buf, 1, n), j.x, at)
 		dy := load(cut(buf, 2, n), j.dy, at)
-		dx := target(dy, j.dx, at)
+		dx := target(cut(buf, 2, n), j.dx, at)
 		k.GELUGrad(dx, sums, dy, x, bias)
 		store(j.dx, at, dx)
 	}

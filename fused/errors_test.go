@@ -81,7 +81,7 @@ var functions = map[string]func(c *call) error{
 	"RotaryBackward":  func(c *call) error { return RotaryBackward(c.v["dx"], c.v["angles"], c.pos, c.rotary) },
 	"Dropout":         func(c *call) error { return Dropout(c.v["out"], c.v["x"], c.mask) },
 	"DropoutBackward": func(c *call) error { return DropoutBackward(c.v["dx"], c.v["dy"], c.mask) },
-	"BiasGELU": func(c *call) error { return BiasGELU(c.v["out"], c.v["x"], c.v["bias"]) },
+	"BiasGELU":        func(c *call) error { return BiasGELU(c.v["out"], c.v["x"], c.v["bias"]) },
 	"BiasGELUBackward": func(c *call) error {
 		return BiasGELUBackward(c.v["dx"], c.v["dbias"], c.v["dy"], c.v["x"], c.v["bias"], c.into, c.v["ws"])
 	},

@@ -1,9 +1,12 @@
 package fused
 
 import (
+	"unsafe"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // itemLen is about how many elements an item of a parallel loop covers.
@@ -12,7 +15,7 @@ const itemLen = 32 << 10
 // blockCols is how many columns a loop over rows does at a time, so that the
 // rows that it converts, and those that it reads again, stay in the first-level
 // cache.
-const blockCols = 2048
+const blockCols = 1024
 
 // itemRows returns how many rows of cols elements an item covers.
 func itemRows(cols int) int { return max(1, itemLen/cols) }
@@ -40,20 +43,32 @@ func load(buf []float32, v snug.View, lo int) []float32 {
 }
 
 // target returns where to compute len(buf) elements of v from lo, for store to
-// finish: v's own memory when it holds float32, else buf.
+// finish: v's own memory when it holds float32 and caches may hold it, else buf.
 func target(buf []float32, v snug.View, lo int) []float32 {
-	if v.DType() == snug.F32 {
+	if v.DType() == snug.F32 && !streams(v) {
 		return v.Float32s()[lo:][:len(buf)]
 	}
 	return buf
 }
 
-// store finishes what target began.
+// store finishes what target began. A row that already lies in its place stays.
 func store(v snug.View, lo int, row []float32) {
 	if v.DType() != snug.F32 {
-		half.Store(v, lo, row)
+		if streams(v) {
+			half.StoreStream(v, lo, row)
+		} else {
+			half.Store(v, lo, row)
+		}
+		return
+	}
+	if to := v.Float32s()[lo:][:len(row)]; unsafe.SliceData(to) != unsafe.SliceData(row) {
+		vexp.Registry.Best().Stream(to, row)
 	}
 }
+
+// streams reports whether v is written around the caches, which would not hold
+// it until it is read.
+func streams(v snug.View) bool { return v.Bytes() >= half.StreamBytes }
 
 // gradient returns where to compute len(buf) elements of the gradient of v from
 // lo, for accumulate to finish: their own place when they overwrite it as they
@@ -72,7 +87,7 @@ func (o Into) accumulate(v snug.View, lo int, g, buf []float32) {
 		store(v, lo, g)
 		return
 	}
-	acc := target(buf, v, lo)
+	acc := buf
 	if o.Beta != 0 {
 		acc = load(buf, v, lo)
 	}

@@ -98,7 +98,7 @@ var swiGLUTask = cpu.NewTask(func(j *swiGLUJob, item int) {
 		n := min(blockCols, end-lo)
 		gate := load(cut(buf, 0, n), j.gate, lo)
 		up := load(cut(buf, 1, n), j.up, lo)
-		out := target(gate, j.out, lo)
+		out := target(cut(buf, 0, n), j.out, lo)
 		k.SiLUMul(out, gate, up)
 		store(j.out, lo, out)
 	}
@@ -125,7 +125,7 @@ var swiGLUBackwardTask = cpu.NewTask(func(j *swiGLUBackwardJob, item int) {
 		dy := load(cut(buf, 0, n), j.dy, lo)
 		gate := load(cut(buf, 1, n), j.gate, lo)
 		up := load(cut(buf, 2, n), j.up, lo)
-		dgate, dup := target(gate, j.dgate, lo), target(up, j.dup, lo)
+		dgate, dup := target(cut(buf, 1, n), j.dgate, lo), target(cut(buf, 2, n), j.dup, lo)
 		k.SiLUMulGrad(dgate, dup, dy, gate, up)
 		store(j.dgate, lo, dgate)
 		store(j.dup, lo, dup)

@@ -1,14 +1,16 @@
 package vexp
 
-// logistic returns σ(v) = 1/(1 + e^−v) and its derivative, σ(v)(1 − σ(v)). It
-// computes σ(−|v|), which is small and so has a small error, and takes the other
-// half from σ(v) = 1 − σ(−v).
-func logistic(v float32) (s, ds float32) {
-	e := exp32(-max(v, -v))
+import "math"
+
+// logistic returns s = σ(t·ln2) = 1/(1 + 2^−t) and its derivative s·(1 − s). It
+// computes σ(−|t|·ln2), which is small and so has a small error, and takes the
+// other half from σ(v) = 1 − σ(−v).
+func logistic(t float32) (s, ds float32) {
+	e := exp2(-max(t, -t))
 	d := 1 / (1 + e)
 	s = e * d
 	ds = s * d
-	if v > 0 {
+	if t > 0 {
 		s = 1 - s
 	}
 	return s, ds
@@ -47,7 +49,7 @@ func geluSlope(x float32) float32 {
 
 // geluGate returns σ(2u) at |x| ≤ geluFlat, and its derivative by 2u.
 func geluGate(x float32) (s, ds float32) {
-	return logistic(x * (gelu1 + float32(gelu3*float32(x*x))))
+	return logistic(x * (gelu1*math.Log2E + float32(gelu3*math.Log2E*float32(x*x))))
 }
 
 func gelu(dst, x, bias []float32) {
@@ -72,7 +74,7 @@ const siluFlat = 128
 // Learning" (2018), and its derivative σ(x) + x·σ(x)(1 − σ(x)).
 func siluOf(x float32) (y, slope float32) {
 	x = max(x, -siluFlat)
-	s, ds := logistic(x)
+	s, ds := logistic(x * math.Log2E)
 	return x * s, s + float32(min(x, siluFlat)*ds)
 }
 

@@ -104,6 +104,11 @@ func addAVX2(dst []float32, a []float32, b []float32)
 //go:noescape
 func scaleAVX2(dst []float32, src []float32, a float32)
 
+// streamAVX2 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
+//
+//go:noescape
+func streamAVX2(dst []float32, src []float32)
+
 // axpbyAVX2 is axpby, on vectors.
 //
 //go:noescape
@@ -223,6 +228,11 @@ func addAVX512(dst []float32, a []float32, b []float32)
 //
 //go:noescape
 func scaleAVX512(dst []float32, src []float32, a float32)
+
+// streamAVX512 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
+//
+//go:noescape
+func streamAVX512(dst []float32, src []float32)
 
 // axpbyAVX512 is axpby, on vectors.
 //

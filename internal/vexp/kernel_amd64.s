@@ -523,108 +523,86 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-72
 	XORQ SI, SI
 
 vectors:
-	CMPQ         BX, $0x00000008
-	JLT          tail
-	VMOVUPS      (CX)(SI*1), Y0
-	VMOVUPS      (DX)(SI*1), Y1
-	VADDPS       Y1, Y0, Y0
-	VMOVUPS      lanesc1800000<>+0(SB), Y1
-	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      lanes41800000<>+0(SB), Y1
-	VMINPS       Y0, Y1, Y1
-	VMULPS       Y1, Y1, Y2
-	VMOVUPS      lanes3d922279<>+0(SB), Y3
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y3
-	VMULPS       Y1, Y3, Y3
-	VMOVUPS      lanes3f800000<>+0(SB), Y2
-	VORPS        lanes80000000<>+0(SB), Y3, Y1
-	VMOVUPS      lanesc2d00000<>+0(SB), Y4
-	VMAXPS       Y1, Y4, Y1
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y4
-	VROUNDPS     $0x08, Y4, Y5
-	VFNMADD231PS lanes3f318000<>+0(SB), Y5, Y1
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y5, Y1
-	VMOVUPS      lanes39506967<>+0(SB), Y4
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3c088908<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3f000000<>+0(SB), Y1, Y4
-	VMULPS       Y1, Y1, Y6
-	VFMADD213PS  Y1, Y6, Y4
-	VADDPS       lanes3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y5, Y5
-	VPSRAD       $0x01, Y5, Y1
-	VPSUBD       Y1, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VPADDD       lanes0000007f<>+0(SB), Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y4, Y4
-	VADDPS       Y2, Y4, Y1
-	VDIVPS       Y1, Y2, Y1
-	VMULPS       Y1, Y4, Y4
-	VMULPS       Y1, Y4, Y1
-	VSUBPS       Y4, Y2, Y1
-	VBLENDVPS    Y3, Y4, Y1, Y1
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, (AX)(SI*1)
-	ADDQ         $0x00000020, SI
-	SUBQ         $0x00000008, BX
-	JMP          vectors
+	CMPQ        BX, $0x00000008
+	JLT         tail
+	VMOVUPS     (CX)(SI*1), Y0
+	VMOVUPS     (DX)(SI*1), Y1
+	VADDPS      Y1, Y0, Y0
+	VMOVUPS     lanesc1800000<>+0(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     lanes41800000<>+0(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
+	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y2
+	VORPS       lanes80000000<>+0(SB), Y3, Y1
+	VROUNDPS    $0x08, Y1, Y4
+	VSUBPS      Y4, Y1, Y5
+	VMOVUPS     lanes392385a5<>+0(SB), Y6
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y6, Y6
+	VANDPS      Y1, Y6, Y6
+	VADDPS      Y2, Y6, Y1
+	VDIVPS      Y1, Y2, Y1
+	VMULPS      Y1, Y6, Y6
+	VSUBPS      Y6, Y2, Y1
+	VBLENDVPS   Y3, Y6, Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, (AX)(SI*1)
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000008, BX
+	JMP         vectors
 
 tail:
-	TESTQ        BX, BX
-	JZ           done
-	LEAQ         laneMasks<>+0(SB), DI
-	NEGQ         BX
-	VMOVDQU      32(DI)(BX*4), Y0
-	VMASKMOVPS   (CX)(SI*1), Y0, Y1
-	VMASKMOVPS   (DX)(SI*1), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      lanesc1800000<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VMOVUPS      lanes41800000<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y2
-	VMULPS       Y2, Y2, Y3
-	VMOVUPS      lanes3d922279<>+0(SB), Y4
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y3, Y4
-	VMULPS       Y2, Y4, Y4
-	VMOVUPS      lanes3f800000<>+0(SB), Y3
-	VORPS        lanes80000000<>+0(SB), Y4, Y2
-	VMOVUPS      lanesc2d00000<>+0(SB), Y5
-	VMAXPS       Y2, Y5, Y2
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y5
-	VROUNDPS     $0x08, Y5, Y6
-	VFNMADD231PS lanes3f318000<>+0(SB), Y6, Y2
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y6, Y2
-	VMOVUPS      lanes39506967<>+0(SB), Y5
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3c088908<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y7
-	VFMADD213PS  Y2, Y7, Y5
-	VADDPS       lanes3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y6, Y6
-	VPSRAD       $0x01, Y6, Y2
-	VPSUBD       Y2, Y6, Y6
-	VPADDD       lanes0000007f<>+0(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y6, Y6
-	VPSLLD       $0x17, Y6, Y6
-	VMULPS       Y6, Y5, Y5
-	VADDPS       Y3, Y5, Y2
-	VDIVPS       Y2, Y3, Y2
-	VMULPS       Y2, Y5, Y5
-	VMULPS       Y2, Y5, Y2
-	VSUBPS       Y5, Y3, Y2
-	VBLENDVPS    Y4, Y5, Y2, Y2
-	VMULPS       Y1, Y2, Y2
-	VMASKMOVPS   Y2, Y0, (AX)(SI*1)
+	TESTQ       BX, BX
+	JZ          done
+	LEAQ        laneMasks<>+0(SB), DI
+	NEGQ        BX
+	VMOVDQU     32(DI)(BX*4), Y0
+	VMASKMOVPS  (CX)(SI*1), Y0, Y1
+	VMASKMOVPS  (DX)(SI*1), Y0, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMOVUPS     lanes41800000<>+0(SB), Y2
+	VMINPS      Y1, Y2, Y2
+	VMULPS      Y2, Y2, Y3
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
+	VMULPS      Y2, Y4, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y4, Y2
+	VROUNDPS    $0x08, Y2, Y5
+	VSUBPS      Y5, Y2, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y2, Y7, Y7
+	VADDPS      Y3, Y7, Y2
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y7, Y7
+	VSUBPS      Y7, Y3, Y2
+	VBLENDVPS   Y4, Y7, Y2, Y2
+	VMULPS      Y1, Y2, Y2
+	VMASKMOVPS  Y2, Y0, (AX)(SI*1)
 
 done:
 	VZEROUPPER
@@ -660,25 +638,25 @@ DATA lanes80000000<>+24(SB)/4, $0x80000000
 DATA lanes80000000<>+28(SB)/4, $0x80000000
 GLOBL lanes80000000<>(SB), RODATA|NOPTR, $32
 
-DATA lanes3fcc422a<>+0(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+4(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+8(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+12(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+16(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+20(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+24(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
-GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
+DATA lanes40135761<>+0(SB)/4, $0x40135761
+DATA lanes40135761<>+4(SB)/4, $0x40135761
+DATA lanes40135761<>+8(SB)/4, $0x40135761
+DATA lanes40135761<>+12(SB)/4, $0x40135761
+DATA lanes40135761<>+16(SB)/4, $0x40135761
+DATA lanes40135761<>+20(SB)/4, $0x40135761
+DATA lanes40135761<>+24(SB)/4, $0x40135761
+DATA lanes40135761<>+28(SB)/4, $0x40135761
+GLOBL lanes40135761<>(SB), RODATA|NOPTR, $32
 
-DATA lanes3d922279<>+0(SB)/4, $0x3d922279
-DATA lanes3d922279<>+4(SB)/4, $0x3d922279
-DATA lanes3d922279<>+8(SB)/4, $0x3d922279
-DATA lanes3d922279<>+12(SB)/4, $0x3d922279
-DATA lanes3d922279<>+16(SB)/4, $0x3d922279
-DATA lanes3d922279<>+20(SB)/4, $0x3d922279
-DATA lanes3d922279<>+24(SB)/4, $0x3d922279
-DATA lanes3d922279<>+28(SB)/4, $0x3d922279
-GLOBL lanes3d922279<>(SB), RODATA|NOPTR, $32
+DATA lanes3dd2d3e8<>+0(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+4(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+8(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+12(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+16(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+20(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+24(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+28(SB)/4, $0x3dd2d3e8
+GLOBL lanes3dd2d3e8<>(SB), RODATA|NOPTR, $32
 
 // func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
 // Requires: AVX, AVX2, FMA3
@@ -692,126 +670,106 @@ TEXT ·geluGradAVX2(SB), NOSPLIT, $0-120
 	XORQ R8, R8
 
 vectors:
-	CMPQ         DI, $0x00000008
-	JLT          tail
-	VMOVUPS      (BX)(R8*1), Y0
-	VMOVUPS      (SI)(R8*1), Y1
-	VADDPS       Y1, Y0, Y0
-	VMOVUPS      lanesc1800000<>+0(SB), Y1
-	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      lanes41800000<>+0(SB), Y1
-	VMINPS       Y0, Y1, Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      lanes3d922279<>+0(SB), Y2
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      lanes3f800000<>+0(SB), Y3
-	VORPS        lanes80000000<>+0(SB), Y2, Y1
-	VMOVUPS      lanesc2d00000<>+0(SB), Y4
-	VMAXPS       Y1, Y4, Y1
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y4
-	VROUNDPS     $0x08, Y4, Y5
-	VFNMADD231PS lanes3f318000<>+0(SB), Y5, Y1
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y5, Y1
-	VMOVUPS      lanes39506967<>+0(SB), Y4
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3c088908<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y1, Y4
-	VFMADD213PS  lanes3f000000<>+0(SB), Y1, Y4
-	VMULPS       Y1, Y1, Y6
-	VFMADD213PS  Y1, Y6, Y4
-	VADDPS       lanes3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y5, Y5
-	VPSRAD       $0x01, Y5, Y1
-	VPSUBD       Y1, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VPADDD       lanes0000007f<>+0(SB), Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y4, Y4
-	VADDPS       Y3, Y4, Y1
-	VDIVPS       Y1, Y3, Y1
-	VMULPS       Y1, Y4, Y4
-	VMULPS       Y1, Y4, Y1
-	VSUBPS       Y4, Y3, Y3
-	VBLENDVPS    Y2, Y4, Y3, Y3
-	VMULPS       Y0, Y0, Y2
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      lanes3e5b33b6<>+0(SB), Y0
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y0
-	VFMADD231PS  Y0, Y1, Y3
-	VMOVUPS      (DX)(R8*1), Y0
-	VMULPS       Y0, Y3, Y3
-	VMOVUPS      Y3, (AX)(R8*1)
-	VMOVUPS      (CX)(R8*1), Y0
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      Y0, (CX)(R8*1)
-	ADDQ         $0x00000020, R8
-	SUBQ         $0x00000008, DI
-	JMP          vectors
+	CMPQ        DI, $0x00000008
+	JLT         tail
+	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     (SI)(R8*1), Y1
+	VADDPS      Y1, Y0, Y0
+	VMOVUPS     lanesc1800000<>+0(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     lanes41800000<>+0(SB), Y1
+	VMINPS      Y0, Y1, Y0
+	VMULPS      Y0, Y0, Y1
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y2
+	VFMADD213PS lanes40135761<>+0(SB), Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y2, Y1
+	VROUNDPS    $0x08, Y1, Y4
+	VSUBPS      Y4, Y1, Y5
+	VMOVUPS     lanes392385a5<>+0(SB), Y6
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y6, Y6
+	VANDPS      Y1, Y6, Y6
+	VADDPS      Y3, Y6, Y1
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y6, Y6
+	VMULPS      Y1, Y6, Y1
+	VSUBPS      Y6, Y3, Y3
+	VBLENDVPS   Y2, Y6, Y3, Y3
+	VMULPS      Y0, Y0, Y2
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y2, Y0
+	VFMADD231PS Y0, Y1, Y3
+	VMOVUPS     (DX)(R8*1), Y0
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     Y3, (AX)(R8*1)
+	VMOVUPS     (CX)(R8*1), Y0
+	VADDPS      Y3, Y0, Y0
+	VMOVUPS     Y0, (CX)(R8*1)
+	ADDQ        $0x00000020, R8
+	SUBQ        $0x00000008, DI
+	JMP         vectors
 
 tail:
-	TESTQ        DI, DI
-	JZ           done
-	LEAQ         laneMasks<>+0(SB), R9
-	NEGQ         DI
-	VMOVDQU      32(R9)(DI*4), Y0
-	VMASKMOVPS   (BX)(R8*1), Y0, Y1
-	VMASKMOVPS   (SI)(R8*1), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMOVUPS      lanesc1800000<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VMOVUPS      lanes41800000<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y1
-	VMULPS       Y1, Y1, Y2
-	VMOVUPS      lanes3d922279<>+0(SB), Y3
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y2, Y3
-	VMULPS       Y1, Y3, Y3
-	VMOVUPS      lanes3f800000<>+0(SB), Y4
-	VORPS        lanes80000000<>+0(SB), Y3, Y2
-	VMOVUPS      lanesc2d00000<>+0(SB), Y5
-	VMAXPS       Y2, Y5, Y2
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y5
-	VROUNDPS     $0x08, Y5, Y6
-	VFNMADD231PS lanes3f318000<>+0(SB), Y6, Y2
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y6, Y2
-	VMOVUPS      lanes39506967<>+0(SB), Y5
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3c088908<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y2, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y2, Y5
-	VMULPS       Y2, Y2, Y7
-	VFMADD213PS  Y2, Y7, Y5
-	VADDPS       lanes3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y6, Y6
-	VPSRAD       $0x01, Y6, Y2
-	VPSUBD       Y2, Y6, Y6
-	VPADDD       lanes0000007f<>+0(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y6, Y6
-	VPSLLD       $0x17, Y6, Y6
-	VMULPS       Y6, Y5, Y5
-	VADDPS       Y4, Y5, Y2
-	VDIVPS       Y2, Y4, Y2
-	VMULPS       Y2, Y5, Y5
-	VMULPS       Y2, Y5, Y2
-	VSUBPS       Y5, Y4, Y4
-	VBLENDVPS    Y3, Y5, Y4, Y4
-	VMULPS       Y1, Y1, Y3
-	VMULPS       Y1, Y2, Y2
-	VMOVUPS      lanes3e5b33b6<>+0(SB), Y1
-	VFMADD213PS  lanes3fcc422a<>+0(SB), Y3, Y1
-	VFMADD231PS  Y1, Y2, Y4
-	VMASKMOVPS   (DX)(R8*1), Y0, Y1
-	VMULPS       Y1, Y4, Y4
-	VMASKMOVPS   Y4, Y0, (AX)(R8*1)
-	VMASKMOVPS   (CX)(R8*1), Y0, Y1
-	VADDPS       Y4, Y1, Y1
-	VMASKMOVPS   Y1, Y0, (CX)(R8*1)
+	TESTQ       DI, DI
+	JZ          done
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y0
+	VMASKMOVPS  (BX)(R8*1), Y0, Y1
+	VMASKMOVPS  (SI)(R8*1), Y0, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMOVUPS     lanes41800000<>+0(SB), Y2
+	VMINPS      Y1, Y2, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
+	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y3, Y2
+	VROUNDPS    $0x08, Y2, Y5
+	VSUBPS      Y5, Y2, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y2, Y7, Y7
+	VADDPS      Y4, Y7, Y2
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y7, Y7
+	VMULPS      Y2, Y7, Y2
+	VSUBPS      Y7, Y4, Y4
+	VBLENDVPS   Y3, Y7, Y4, Y4
+	VMULPS      Y1, Y1, Y3
+	VMULPS      Y1, Y2, Y2
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y1
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y3, Y1
+	VFMADD231PS Y1, Y2, Y4
+	VMASKMOVPS  (DX)(R8*1), Y0, Y1
+	VMULPS      Y1, Y4, Y4
+	VMASKMOVPS  Y4, Y0, (AX)(R8*1)
+	VMASKMOVPS  (CX)(R8*1), Y0, Y1
+	VADDPS      Y4, Y1, Y1
+	VMASKMOVPS  Y1, Y0, (CX)(R8*1)
 
 done:
 	VZEROUPPER
@@ -827,6 +785,16 @@ DATA lanes3e5b33b6<>+24(SB)/4, $0x3e5b33b6
 DATA lanes3e5b33b6<>+28(SB)/4, $0x3e5b33b6
 GLOBL lanes3e5b33b6<>(SB), RODATA|NOPTR, $32
 
+DATA lanes3fcc422a<>+0(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+4(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+8(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+12(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+16(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+20(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+24(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
+GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
+
 // func siluMulAVX2(dst []float32, gate []float32, up []float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·siluMulAVX2(SB), NOSPLIT, $0-72
@@ -837,96 +805,76 @@ TEXT ·siluMulAVX2(SB), NOSPLIT, $0-72
 	XORQ SI, SI
 
 vectors:
-	CMPQ         BX, $0x00000008
-	JLT          tail
-	VMOVUPS      (CX)(SI*1), Y0
-	VMOVUPS      lanesc3000000<>+0(SB), Y1
-	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      lanes3f800000<>+0(SB), Y2
-	VORPS        lanes80000000<>+0(SB), Y0, Y1
-	VMOVUPS      lanesc2d00000<>+0(SB), Y3
-	VMAXPS       Y1, Y3, Y1
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y1, Y3
-	VROUNDPS     $0x08, Y3, Y4
-	VFNMADD231PS lanes3f318000<>+0(SB), Y4, Y1
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y4, Y1
-	VMOVUPS      lanes39506967<>+0(SB), Y3
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y1, Y3
-	VFMADD213PS  lanes3c088908<>+0(SB), Y1, Y3
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y1, Y3
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y1, Y3
-	VFMADD213PS  lanes3f000000<>+0(SB), Y1, Y3
-	VMULPS       Y1, Y1, Y5
-	VFMADD213PS  Y1, Y5, Y3
-	VADDPS       lanes3f800000<>+0(SB), Y3, Y3
-	VCVTPS2DQ    Y4, Y4
-	VPSRAD       $0x01, Y4, Y1
-	VPSUBD       Y1, Y4, Y4
-	VPADDD       lanes0000007f<>+0(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y3, Y3
-	VPADDD       lanes0000007f<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y3, Y3
-	VADDPS       Y2, Y3, Y1
-	VDIVPS       Y1, Y2, Y1
-	VMULPS       Y1, Y3, Y3
-	VMULPS       Y1, Y3, Y1
-	VSUBPS       Y3, Y2, Y1
-	VBLENDVPS    Y0, Y3, Y1, Y1
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      (DX)(SI*1), Y0
-	VMULPS       Y0, Y1, Y1
-	VMOVUPS      Y1, (AX)(SI*1)
-	ADDQ         $0x00000020, SI
-	SUBQ         $0x00000008, BX
-	JMP          vectors
+	CMPQ        BX, $0x00000008
+	JLT         tail
+	VMOVUPS     (CX)(SI*1), Y0
+	VMOVUPS     lanesc3000000<>+0(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y1
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y1, Y2
+	VROUNDPS    $0x08, Y2, Y4
+	VSUBPS      Y4, Y2, Y5
+	VMOVUPS     lanes392385a5<>+0(SB), Y6
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y6, Y6
+	VANDPS      Y2, Y6, Y6
+	VADDPS      Y3, Y6, Y2
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y6, Y6
+	VSUBPS      Y6, Y3, Y2
+	VBLENDVPS   Y1, Y6, Y2, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     (DX)(SI*1), Y0
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, (AX)(SI*1)
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000008, BX
+	JMP         vectors
 
 tail:
-	TESTQ        BX, BX
-	JZ           done
-	LEAQ         laneMasks<>+0(SB), DI
-	NEGQ         BX
-	VMOVDQU      32(DI)(BX*4), Y0
-	VMASKMOVPS   (CX)(SI*1), Y0, Y1
-	VMOVUPS      lanesc3000000<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VMOVUPS      lanes3f800000<>+0(SB), Y3
-	VORPS        lanes80000000<>+0(SB), Y1, Y2
-	VMOVUPS      lanesc2d00000<>+0(SB), Y4
-	VMAXPS       Y2, Y4, Y2
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y2, Y4
-	VROUNDPS     $0x08, Y4, Y5
-	VFNMADD231PS lanes3f318000<>+0(SB), Y5, Y2
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y5, Y2
-	VMOVUPS      lanes39506967<>+0(SB), Y4
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y2, Y4
-	VFMADD213PS  lanes3c088908<>+0(SB), Y2, Y4
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y2, Y4
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y2, Y4
-	VFMADD213PS  lanes3f000000<>+0(SB), Y2, Y4
-	VMULPS       Y2, Y2, Y6
-	VFMADD213PS  Y2, Y6, Y4
-	VADDPS       lanes3f800000<>+0(SB), Y4, Y4
-	VCVTPS2DQ    Y5, Y5
-	VPSRAD       $0x01, Y5, Y2
-	VPSUBD       Y2, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y4, Y4
-	VPADDD       lanes0000007f<>+0(SB), Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y4, Y4
-	VADDPS       Y3, Y4, Y2
-	VDIVPS       Y2, Y3, Y2
-	VMULPS       Y2, Y4, Y4
-	VMULPS       Y2, Y4, Y2
-	VSUBPS       Y4, Y3, Y2
-	VBLENDVPS    Y1, Y4, Y2, Y2
-	VMULPS       Y1, Y2, Y2
-	VMASKMOVPS   (DX)(SI*1), Y0, Y1
-	VMULPS       Y1, Y2, Y2
-	VMASKMOVPS   Y2, Y0, (AX)(SI*1)
+	TESTQ       BX, BX
+	JZ          done
+	LEAQ        laneMasks<>+0(SB), DI
+	NEGQ        BX
+	VMOVDQU     32(DI)(BX*4), Y0
+	VMASKMOVPS  (CX)(SI*1), Y0, Y1
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y5
+	VSUBPS      Y5, Y3, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y3, Y7, Y7
+	VADDPS      Y4, Y7, Y3
+	VDIVPS      Y3, Y4, Y3
+	VMULPS      Y3, Y7, Y7
+	VSUBPS      Y7, Y4, Y3
+	VBLENDVPS   Y2, Y7, Y3, Y3
+	VMULPS      Y1, Y3, Y3
+	VMASKMOVPS  (DX)(SI*1), Y0, Y1
+	VMULPS      Y1, Y3, Y3
+	VMASKMOVPS  Y3, Y0, (AX)(SI*1)
 
 done:
 	VZEROUPPER
@@ -954,110 +902,92 @@ TEXT ·siluMulGradAVX2(SB), NOSPLIT, $0-120
 	XORQ R8, R8
 
 vectors:
-	CMPQ         DI, $0x00000008
-	JLT          tail
-	VMOVUPS      (BX)(R8*1), Y0
-	VMOVUPS      lanesc3000000<>+0(SB), Y1
-	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      (SI)(R8*1), Y1
-	VMOVUPS      (DX)(R8*1), Y2
-	VMOVUPS      lanes3f800000<>+0(SB), Y4
-	VORPS        lanes80000000<>+0(SB), Y0, Y3
-	VMOVUPS      lanesc2d00000<>+0(SB), Y5
-	VMAXPS       Y3, Y5, Y3
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y3, Y5
-	VROUNDPS     $0x08, Y5, Y6
-	VFNMADD231PS lanes3f318000<>+0(SB), Y6, Y3
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y6, Y3
-	VMOVUPS      lanes39506967<>+0(SB), Y5
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y3, Y5
-	VFMADD213PS  lanes3c088908<>+0(SB), Y3, Y5
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y3, Y5
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y3, Y5
-	VFMADD213PS  lanes3f000000<>+0(SB), Y3, Y5
-	VMULPS       Y3, Y3, Y7
-	VFMADD213PS  Y3, Y7, Y5
-	VADDPS       lanes3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y6, Y6
-	VPSRAD       $0x01, Y6, Y3
-	VPSUBD       Y3, Y6, Y6
-	VPADDD       lanes0000007f<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y3, Y5, Y5
-	VPADDD       lanes0000007f<>+0(SB), Y6, Y6
-	VPSLLD       $0x17, Y6, Y6
-	VMULPS       Y6, Y5, Y5
-	VADDPS       Y4, Y5, Y3
-	VDIVPS       Y3, Y4, Y3
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VSUBPS       Y5, Y4, Y4
-	VBLENDVPS    Y0, Y5, Y4, Y4
-	VMULPS       Y0, Y4, Y5
-	VMULPS       Y2, Y5, Y5
-	VMULPS       Y1, Y2, Y2
-	VMOVUPS      lanes43000000<>+0(SB), Y1
-	VMINPS       Y0, Y1, Y0
-	VFMADD231PS  Y0, Y3, Y4
-	VMULPS       Y2, Y4, Y4
-	VMOVUPS      Y5, (CX)(R8*1)
-	VMOVUPS      Y4, (AX)(R8*1)
-	ADDQ         $0x00000020, R8
-	SUBQ         $0x00000008, DI
-	JMP          vectors
+	CMPQ        DI, $0x00000008
+	JLT         tail
+	VMOVUPS     (BX)(R8*1), Y0
+	VMOVUPS     lanesc3000000<>+0(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     (SI)(R8*1), Y1
+	VMOVUPS     (DX)(R8*1), Y2
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y5
+	VORPS       lanes80000000<>+0(SB), Y3, Y4
+	VROUNDPS    $0x08, Y4, Y6
+	VSUBPS      Y6, Y4, Y7
+	VMOVUPS     lanes392385a5<>+0(SB), Y8
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3f800000<>+0(SB), Y7, Y8
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
+	VCVTPS2DQ   Y6, Y6
+	VPSLLD      $0x17, Y6, Y6
+	VPADDD      Y6, Y8, Y8
+	VANDPS      Y4, Y8, Y8
+	VADDPS      Y5, Y8, Y4
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y8, Y8
+	VMULPS      Y4, Y8, Y4
+	VSUBPS      Y8, Y5, Y5
+	VBLENDVPS   Y3, Y8, Y5, Y5
+	VMULPS      Y0, Y5, Y3
+	VMULPS      Y2, Y3, Y3
+	VMULPS      Y1, Y2, Y2
+	VMOVUPS     lanes43000000<>+0(SB), Y1
+	VMINPS      Y0, Y1, Y0
+	VFMADD231PS Y0, Y4, Y5
+	VMULPS      Y2, Y5, Y5
+	VMOVUPS     Y3, (CX)(R8*1)
+	VMOVUPS     Y5, (AX)(R8*1)
+	ADDQ        $0x00000020, R8
+	SUBQ        $0x00000008, DI
+	JMP         vectors
 
 tail:
-	TESTQ        DI, DI
-	JZ           done
-	LEAQ         laneMasks<>+0(SB), R9
-	NEGQ         DI
-	VMOVDQU      32(R9)(DI*4), Y0
-	VMASKMOVPS   (BX)(R8*1), Y0, Y1
-	VMOVUPS      lanesc3000000<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VMASKMOVPS   (SI)(R8*1), Y0, Y2
-	VMASKMOVPS   (DX)(R8*1), Y0, Y3
-	VMOVUPS      lanes3f800000<>+0(SB), Y5
-	VORPS        lanes80000000<>+0(SB), Y1, Y4
-	VMOVUPS      lanesc2d00000<>+0(SB), Y6
-	VMAXPS       Y4, Y6, Y4
-	VMULPS       lanes3fb8aa3b<>+0(SB), Y4, Y6
-	VROUNDPS     $0x08, Y6, Y7
-	VFNMADD231PS lanes3f318000<>+0(SB), Y7, Y4
-	VFNMADD231PS lanesb95e8083<>+0(SB), Y7, Y4
-	VMOVUPS      lanes39506967<>+0(SB), Y6
-	VFMADD213PS  lanes3ab743ce<>+0(SB), Y4, Y6
-	VFMADD213PS  lanes3c088908<>+0(SB), Y4, Y6
-	VFMADD213PS  lanes3d2aa9c1<>+0(SB), Y4, Y6
-	VFMADD213PS  lanes3e2aaaaa<>+0(SB), Y4, Y6
-	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y6
-	VMULPS       Y4, Y4, Y8
-	VFMADD213PS  Y4, Y8, Y6
-	VADDPS       lanes3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y7, Y7
-	VPSRAD       $0x01, Y7, Y4
-	VPSUBD       Y4, Y7, Y7
-	VPADDD       lanes0000007f<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y6, Y6
-	VPADDD       lanes0000007f<>+0(SB), Y7, Y7
-	VPSLLD       $0x17, Y7, Y7
-	VMULPS       Y7, Y6, Y6
-	VADDPS       Y5, Y6, Y4
-	VDIVPS       Y4, Y5, Y4
-	VMULPS       Y4, Y6, Y6
-	VMULPS       Y4, Y6, Y4
-	VSUBPS       Y6, Y5, Y5
-	VBLENDVPS    Y1, Y6, Y5, Y5
-	VMULPS       Y1, Y5, Y6
-	VMULPS       Y3, Y6, Y6
-	VMULPS       Y2, Y3, Y3
-	VMOVUPS      lanes43000000<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y1
-	VFMADD231PS  Y1, Y4, Y5
-	VMULPS       Y3, Y5, Y5
-	VMASKMOVPS   Y6, Y0, (CX)(R8*1)
-	VMASKMOVPS   Y5, Y0, (AX)(R8*1)
+	TESTQ       DI, DI
+	JZ          done
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y0
+	VMASKMOVPS  (BX)(R8*1), Y0, Y1
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMASKMOVPS  (SI)(R8*1), Y0, Y2
+	VMASKMOVPS  (DX)(R8*1), Y0, Y3
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y6
+	VORPS       lanes80000000<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VADDPS      Y6, Y9, Y5
+	VDIVPS      Y5, Y6, Y5
+	VMULPS      Y5, Y9, Y9
+	VMULPS      Y5, Y9, Y5
+	VSUBPS      Y9, Y6, Y6
+	VBLENDVPS   Y4, Y9, Y6, Y6
+	VMULPS      Y1, Y6, Y4
+	VMULPS      Y3, Y4, Y4
+	VMULPS      Y2, Y3, Y3
+	VMOVUPS     lanes43000000<>+0(SB), Y2
+	VMINPS      Y1, Y2, Y1
+	VFMADD231PS Y1, Y5, Y6
+	VMULPS      Y3, Y6, Y6
+	VMASKMOVPS  Y4, Y0, (CX)(R8*1)
+	VMASKMOVPS  Y6, Y0, (AX)(R8*1)
 
 done:
 	VZEROUPPER
@@ -1770,6 +1700,29 @@ done:
 	VZEROUPPER
 	RET
 
+// func streamAVX2(dst []float32, src []float32)
+// Requires: AVX
+TEXT ·streamAVX2(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), DX
+	XORQ BX, BX
+
+blocks:
+	CMPQ     DX, $0x00000010
+	JLT      done
+	VMOVUPS  (CX)(BX*1), Y0
+	VMOVNTPS Y0, (AX)(BX*1)
+	VMOVUPS  32(CX)(BX*1), Y0
+	VMOVNTPS Y0, 32(AX)(BX*1)
+	ADDQ     $0x00000040, BX
+	SUBQ     $0x00000010, DX
+	JMP      blocks
+
+done:
+	VZEROUPPER
+	RET
+
 // func axpbyAVX2(acc []float32, x []float32, alpha float32, beta float32)
 // Requires: AVX
 TEXT ·axpbyAVX2(SB), NOSPLIT, $0-56
@@ -2248,58 +2201,53 @@ TEXT ·geluAVX512(SB), NOSPLIT, $0-72
 	XORQ         SI, SI
 	VBROADCASTSS lanesc1800000<>+0(SB), Z0
 	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2d00000<>+0(SB), Z2
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z3
-	VBROADCASTSS lanes3f318000<>+0(SB), Z4
-	VBROADCASTSS lanesb95e8083<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
-	VBROADCASTSS lanes39506967<>+0(SB), Z7
-	VBROADCASTSS lanes3ab743ce<>+0(SB), Z8
-	VBROADCASTSS lanes3c088908<>+0(SB), Z9
-	VBROADCASTSS lanes3d2aa9c1<>+0(SB), Z10
-	VBROADCASTSS lanes3e2aaaaa<>+0(SB), Z11
-	VBROADCASTSS lanes3f000000<>+0(SB), Z12
-	VBROADCASTSS lanes80000000<>+0(SB), Z13
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z14
-	VBROADCASTSS lanes3d922279<>+0(SB), Z15
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes80000000<>+0(SB), Z10
+	VBROADCASTSS lanes3f800000<>+0(SB), Z11
+	VBROADCASTSS lanes40135761<>+0(SB), Z12
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
 
 vectors:
 	CMPQ         BX, $0x00000010
 	JLT          tail
-	VMOVUPS      (CX)(SI*1), Z16
-	VMOVUPS      (DX)(SI*1), Z17
-	VADDPS       Z17, Z16, Z16
-	VMAXPS       Z16, Z0, Z16
-	VMINPS       Z16, Z1, Z17
-	VMULPS       Z17, Z17, Z18
-	VMOVUPS      Z15, Z19
-	VFMADD213PS  Z14, Z18, Z19
-	VMULPS       Z17, Z19, Z19
-	VORPS        Z13, Z19, Z17
-	VMAXPS       Z17, Z2, Z17
-	VMULPS       Z3, Z17, Z18
-	VRNDSCALEPS  $0x08, Z18, Z20
-	VFNMADD231PS Z4, Z20, Z17
-	VFNMADD231PS Z5, Z20, Z17
-	VMOVUPS      Z7, Z18
-	VFMADD213PS  Z8, Z17, Z18
-	VFMADD213PS  Z9, Z17, Z18
-	VFMADD213PS  Z10, Z17, Z18
-	VFMADD213PS  Z11, Z17, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z17, Z17, Z21
-	VFMADD213PS  Z17, Z21, Z18
-	VADDPS       Z6, Z18, Z18
-	VSCALEFPS    Z20, Z18, Z18
-	VADDPS       Z6, Z18, Z17
-	VDIVPS       Z17, Z6, Z17
-	VMULPS       Z17, Z18, Z18
-	VMULPS       Z17, Z18, Z17
-	VSUBPS       Z18, Z6, Z17
-	VPMOVD2M     Z19, K1
-	VMOVAPS      Z18, K1, Z17
-	VMULPS       Z16, Z17, Z17
-	VMOVUPS      Z17, (AX)(SI*1)
+	VMOVUPS      (CX)(SI*1), Z14
+	VMOVUPS      (DX)(SI*1), Z15
+	VADDPS       Z15, Z14, Z14
+	VMAXPS       Z14, Z0, Z14
+	VMINPS       Z14, Z1, Z15
+	VMULPS       Z15, Z15, Z16
+	VMOVUPS      Z13, Z17
+	VFMADD213PS  Z12, Z16, Z17
+	VMULPS       Z15, Z17, Z17
+	VORPS        Z10, Z17, Z15
+	VRNDSCALEPS  $0x08, Z15, Z16
+	VSUBPS       Z16, Z15, Z18
+	VMOVUPS      Z3, Z19
+	VFMADD213PS  Z4, Z18, Z19
+	VFMADD213PS  Z5, Z18, Z19
+	VFMADD213PS  Z6, Z18, Z19
+	VFMADD213PS  Z7, Z18, Z19
+	VFMADD213PS  Z8, Z18, Z19
+	VFMADD213PS  Z9, Z18, Z19
+	VCMPPS       $0x15, Z2, Z15, K1
+	VSCALEFPS.Z  Z16, Z19, K1, Z19
+	VADDPS       Z11, Z19, Z15
+	VRCP14PS     Z15, Z16
+	VFNMADD213PS Z11, Z16, Z15
+	VFMADD213PS  Z16, Z16, Z15
+	VMULPS       Z15, Z19, Z19
+	VSUBPS       Z19, Z11, Z15
+	VPMOVD2M     Z17, K1
+	VMOVAPS      Z19, K1, Z15
+	VMULPS       Z14, Z15, Z15
+	VMOVUPS      Z15, (AX)(SI*1)
 	ADDQ         $0x00000040, SI
 	SUBQ         $0x00000010, BX
 	JMP          vectors
@@ -2310,37 +2258,34 @@ tail:
 	MOVL         $0x0000ffff, DI
 	BZHIL        BX, DI, DI
 	KMOVW        DI, K1
-	VMOVUPS.Z    (CX)(SI*1), K1, Z16
-	VMOVUPS.Z    (DX)(SI*1), K1, Z17
-	VADDPS       Z17, Z16, Z16
-	VMAXPS       Z16, Z0, Z0
+	VMOVUPS.Z    (CX)(SI*1), K1, Z14
+	VMOVUPS.Z    (DX)(SI*1), K1, Z15
+	VADDPS       Z15, Z14, Z14
+	VMAXPS       Z14, Z0, Z0
 	VMINPS       Z0, Z1, Z1
-	VMULPS       Z1, Z1, Z16
-	VMOVUPS      Z15, Z15
-	VFMADD213PS  Z14, Z16, Z15
-	VMULPS       Z1, Z15, Z15
-	VORPS        Z13, Z15, Z1
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       Z3, Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS Z4, Z2, Z1
-	VFNMADD231PS Z5, Z2, Z1
-	VMOVUPS      Z7, Z3
-	VFMADD213PS  Z8, Z1, Z3
-	VFMADD213PS  Z9, Z1, Z3
-	VFMADD213PS  Z10, Z1, Z3
-	VFMADD213PS  Z11, Z1, Z3
-	VFMADD213PS  Z12, Z1, Z3
-	VMULPS       Z1, Z1, Z4
-	VFMADD213PS  Z1, Z4, Z3
-	VADDPS       Z6, Z3, Z3
-	VSCALEFPS    Z2, Z3, Z3
-	VADDPS       Z6, Z3, Z1
-	VDIVPS       Z1, Z6, Z1
+	VMULPS       Z1, Z1, Z14
+	VMOVUPS      Z13, Z13
+	VFMADD213PS  Z12, Z14, Z13
+	VMULPS       Z1, Z13, Z13
+	VORPS        Z10, Z13, Z1
+	VRNDSCALEPS  $0x08, Z1, Z10
+	VSUBPS       Z10, Z1, Z12
+	VMOVUPS      Z3, Z3
+	VFMADD213PS  Z4, Z12, Z3
+	VFMADD213PS  Z5, Z12, Z3
+	VFMADD213PS  Z6, Z12, Z3
+	VFMADD213PS  Z7, Z12, Z3
+	VFMADD213PS  Z8, Z12, Z3
+	VFMADD213PS  Z9, Z12, Z3
+	VCMPPS       $0x15, Z2, Z1, K2
+	VSCALEFPS.Z  Z10, Z3, K2, Z3
+	VADDPS       Z11, Z3, Z1
+	VRCP14PS     Z1, Z2
+	VFNMADD213PS Z11, Z2, Z1
+	VFMADD213PS  Z2, Z2, Z1
 	VMULPS       Z1, Z3, Z3
-	VMULPS       Z1, Z3, Z1
-	VSUBPS       Z3, Z6, Z1
-	VPMOVD2M     Z15, K2
+	VSUBPS       Z3, Z11, Z1
+	VPMOVD2M     Z13, K2
 	VMOVAPS      Z3, K2, Z1
 	VMULPS       Z0, Z1, Z1
 	VMOVUPS      Z1, K1, (AX)(SI*1)
@@ -2361,69 +2306,65 @@ TEXT ·geluGradAVX512(SB), NOSPLIT, $0-120
 	XORQ         R8, R8
 	VBROADCASTSS lanesc1800000<>+0(SB), Z0
 	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2d00000<>+0(SB), Z2
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z3
-	VBROADCASTSS lanes3f318000<>+0(SB), Z4
-	VBROADCASTSS lanesb95e8083<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
-	VBROADCASTSS lanes39506967<>+0(SB), Z7
-	VBROADCASTSS lanes3ab743ce<>+0(SB), Z8
-	VBROADCASTSS lanes3c088908<>+0(SB), Z9
-	VBROADCASTSS lanes3d2aa9c1<>+0(SB), Z10
-	VBROADCASTSS lanes3e2aaaaa<>+0(SB), Z11
-	VBROADCASTSS lanes3f000000<>+0(SB), Z12
-	VBROADCASTSS lanes80000000<>+0(SB), Z13
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z14
-	VBROADCASTSS lanes3d922279<>+0(SB), Z15
-	VBROADCASTSS lanes3e5b33b6<>+0(SB), Z16
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z17
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes80000000<>+0(SB), Z10
+	VBROADCASTSS lanes3f800000<>+0(SB), Z11
+	VBROADCASTSS lanes40135761<>+0(SB), Z12
+	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
+	VBROADCASTSS lanes3e5b33b6<>+0(SB), Z14
+	VBROADCASTSS lanes3fcc422a<>+0(SB), Z15
 
 vectors:
 	CMPQ         DI, $0x00000010
 	JLT          tail
-	VMOVUPS      (BX)(R8*1), Z18
-	VMOVUPS      (SI)(R8*1), Z19
-	VADDPS       Z19, Z18, Z18
-	VMAXPS       Z18, Z0, Z18
-	VMINPS       Z18, Z1, Z18
-	VMULPS       Z18, Z18, Z19
-	VMOVUPS      Z15, Z20
-	VFMADD213PS  Z14, Z19, Z20
-	VMULPS       Z18, Z20, Z20
-	VORPS        Z13, Z20, Z19
-	VMAXPS       Z19, Z2, Z19
-	VMULPS       Z3, Z19, Z21
-	VRNDSCALEPS  $0x08, Z21, Z22
-	VFNMADD231PS Z4, Z22, Z19
-	VFNMADD231PS Z5, Z22, Z19
-	VMOVUPS      Z7, Z21
-	VFMADD213PS  Z8, Z19, Z21
-	VFMADD213PS  Z9, Z19, Z21
-	VFMADD213PS  Z10, Z19, Z21
-	VFMADD213PS  Z11, Z19, Z21
-	VFMADD213PS  Z12, Z19, Z21
-	VMULPS       Z19, Z19, Z23
-	VFMADD213PS  Z19, Z23, Z21
-	VADDPS       Z6, Z21, Z21
-	VSCALEFPS    Z22, Z21, Z21
-	VADDPS       Z6, Z21, Z19
-	VDIVPS       Z19, Z6, Z19
-	VMULPS       Z19, Z21, Z21
-	VMULPS       Z19, Z21, Z22
-	VSUBPS       Z21, Z6, Z19
-	VPMOVD2M     Z20, K1
-	VMOVAPS      Z21, K1, Z19
-	VMULPS       Z18, Z18, Z20
-	VMULPS       Z18, Z22, Z22
-	VMOVUPS      Z16, Z18
-	VFMADD213PS  Z17, Z20, Z18
-	VFMADD231PS  Z18, Z22, Z19
-	VMOVUPS      (DX)(R8*1), Z18
-	VMULPS       Z18, Z19, Z19
-	VMOVUPS      Z19, (AX)(R8*1)
-	VMOVUPS      (CX)(R8*1), Z18
-	VADDPS       Z19, Z18, Z18
-	VMOVUPS      Z18, (CX)(R8*1)
+	VMOVUPS      (BX)(R8*1), Z16
+	VMOVUPS      (SI)(R8*1), Z17
+	VADDPS       Z17, Z16, Z16
+	VMAXPS       Z16, Z0, Z16
+	VMINPS       Z16, Z1, Z16
+	VMULPS       Z16, Z16, Z17
+	VMOVUPS      Z13, Z18
+	VFMADD213PS  Z12, Z17, Z18
+	VMULPS       Z16, Z18, Z18
+	VORPS        Z10, Z18, Z17
+	VRNDSCALEPS  $0x08, Z17, Z19
+	VSUBPS       Z19, Z17, Z20
+	VMOVUPS      Z3, Z21
+	VFMADD213PS  Z4, Z20, Z21
+	VFMADD213PS  Z5, Z20, Z21
+	VFMADD213PS  Z6, Z20, Z21
+	VFMADD213PS  Z7, Z20, Z21
+	VFMADD213PS  Z8, Z20, Z21
+	VFMADD213PS  Z9, Z20, Z21
+	VCMPPS       $0x15, Z2, Z17, K1
+	VSCALEFPS.Z  Z19, Z21, K1, Z21
+	VADDPS       Z11, Z21, Z17
+	VRCP14PS     Z17, Z19
+	VFNMADD213PS Z11, Z19, Z17
+	VFMADD213PS  Z19, Z19, Z17
+	VMULPS       Z17, Z21, Z21
+	VMULPS       Z17, Z21, Z19
+	VSUBPS       Z21, Z11, Z17
+	VPMOVD2M     Z18, K1
+	VMOVAPS      Z21, K1, Z17
+	VMULPS       Z16, Z16, Z18
+	VMULPS       Z16, Z19, Z19
+	VMOVUPS      Z14, Z16
+	VFMADD213PS  Z15, Z18, Z16
+	VFMADD231PS  Z16, Z19, Z17
+	VMOVUPS      (DX)(R8*1), Z16
+	VMULPS       Z16, Z17, Z17
+	VMOVUPS      Z17, (AX)(R8*1)
+	VMOVUPS      (CX)(R8*1), Z16
+	VADDPS       Z17, Z16, Z16
+	VMOVUPS      Z16, (CX)(R8*1)
 	ADDQ         $0x00000040, R8
 	SUBQ         $0x00000010, DI
 	JMP          vectors
@@ -2434,42 +2375,40 @@ tail:
 	MOVL         $0x0000ffff, R9
 	BZHIL        DI, R9, R9
 	KMOVW        R9, K1
-	VMOVUPS.Z    (BX)(R8*1), K1, Z18
-	VMOVUPS.Z    (SI)(R8*1), K1, Z19
-	VADDPS       Z19, Z18, Z18
-	VMAXPS       Z18, Z0, Z0
+	VMOVUPS.Z    (BX)(R8*1), K1, Z16
+	VMOVUPS.Z    (SI)(R8*1), K1, Z17
+	VADDPS       Z17, Z16, Z16
+	VMAXPS       Z16, Z0, Z0
 	VMINPS       Z0, Z1, Z0
 	VMULPS       Z0, Z0, Z1
-	VMOVUPS      Z15, Z15
-	VFMADD213PS  Z14, Z1, Z15
-	VMULPS       Z0, Z15, Z15
-	VORPS        Z13, Z15, Z1
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       Z3, Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS Z4, Z2, Z1
-	VFNMADD231PS Z5, Z2, Z1
-	VMOVUPS      Z7, Z3
-	VFMADD213PS  Z8, Z1, Z3
-	VFMADD213PS  Z9, Z1, Z3
-	VFMADD213PS  Z10, Z1, Z3
-	VFMADD213PS  Z11, Z1, Z3
-	VFMADD213PS  Z12, Z1, Z3
-	VMULPS       Z1, Z1, Z4
-	VFMADD213PS  Z1, Z4, Z3
-	VADDPS       Z6, Z3, Z3
-	VSCALEFPS    Z2, Z3, Z3
-	VADDPS       Z6, Z3, Z1
-	VDIVPS       Z1, Z6, Z1
+	VMOVUPS      Z13, Z13
+	VFMADD213PS  Z12, Z1, Z13
+	VMULPS       Z0, Z13, Z13
+	VORPS        Z10, Z13, Z1
+	VRNDSCALEPS  $0x08, Z1, Z10
+	VSUBPS       Z10, Z1, Z12
+	VMOVUPS      Z3, Z3
+	VFMADD213PS  Z4, Z12, Z3
+	VFMADD213PS  Z5, Z12, Z3
+	VFMADD213PS  Z6, Z12, Z3
+	VFMADD213PS  Z7, Z12, Z3
+	VFMADD213PS  Z8, Z12, Z3
+	VFMADD213PS  Z9, Z12, Z3
+	VCMPPS       $0x15, Z2, Z1, K2
+	VSCALEFPS.Z  Z10, Z3, K2, Z3
+	VADDPS       Z11, Z3, Z1
+	VRCP14PS     Z1, Z2
+	VFNMADD213PS Z11, Z2, Z1
+	VFMADD213PS  Z2, Z2, Z1
 	VMULPS       Z1, Z3, Z3
 	VMULPS       Z1, Z3, Z1
-	VSUBPS       Z3, Z6, Z2
-	VPMOVD2M     Z15, K2
+	VSUBPS       Z3, Z11, Z2
+	VPMOVD2M     Z13, K2
 	VMOVAPS      Z3, K2, Z2
 	VMULPS       Z0, Z0, Z3
 	VMULPS       Z0, Z1, Z1
-	VMOVUPS      Z16, Z0
-	VFMADD213PS  Z17, Z3, Z0
+	VMOVUPS      Z14, Z0
+	VFMADD213PS  Z15, Z3, Z0
 	VFMADD231PS  Z0, Z1, Z2
 	VMOVUPS.Z    (DX)(R8*1), K1, Z0
 	VMULPS       Z0, Z2, Z2
@@ -2491,50 +2430,47 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-72
 	MOVQ         dst_len+8(FP), BX
 	XORQ         SI, SI
 	VBROADCASTSS lanesc3000000<>+0(SB), Z0
-	VBROADCASTSS lanesc2d00000<>+0(SB), Z1
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z2
-	VBROADCASTSS lanes3f318000<>+0(SB), Z3
-	VBROADCASTSS lanesb95e8083<>+0(SB), Z4
-	VBROADCASTSS lanes3f800000<>+0(SB), Z5
-	VBROADCASTSS lanes39506967<>+0(SB), Z6
-	VBROADCASTSS lanes3ab743ce<>+0(SB), Z7
-	VBROADCASTSS lanes3c088908<>+0(SB), Z8
-	VBROADCASTSS lanes3d2aa9c1<>+0(SB), Z9
-	VBROADCASTSS lanes3e2aaaaa<>+0(SB), Z10
-	VBROADCASTSS lanes3f000000<>+0(SB), Z11
-	VBROADCASTSS lanes80000000<>+0(SB), Z12
+	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z1
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes80000000<>+0(SB), Z10
+	VBROADCASTSS lanes3f800000<>+0(SB), Z11
 
 vectors:
 	CMPQ         BX, $0x00000010
 	JLT          tail
-	VMOVUPS      (CX)(SI*1), Z13
-	VMAXPS       Z13, Z0, Z13
-	VORPS        Z12, Z13, Z14
-	VMAXPS       Z14, Z1, Z14
-	VMULPS       Z2, Z14, Z15
-	VRNDSCALEPS  $0x08, Z15, Z16
-	VFNMADD231PS Z3, Z16, Z14
-	VFNMADD231PS Z4, Z16, Z14
-	VMOVUPS      Z6, Z15
-	VFMADD213PS  Z7, Z14, Z15
-	VFMADD213PS  Z8, Z14, Z15
-	VFMADD213PS  Z9, Z14, Z15
-	VFMADD213PS  Z10, Z14, Z15
-	VFMADD213PS  Z11, Z14, Z15
-	VMULPS       Z14, Z14, Z17
-	VFMADD213PS  Z14, Z17, Z15
-	VADDPS       Z5, Z15, Z15
-	VSCALEFPS    Z16, Z15, Z15
-	VADDPS       Z5, Z15, Z14
-	VDIVPS       Z14, Z5, Z14
-	VMULPS       Z14, Z15, Z15
-	VMULPS       Z14, Z15, Z14
-	VSUBPS       Z15, Z5, Z14
+	VMOVUPS      (CX)(SI*1), Z12
+	VMAXPS       Z12, Z0, Z12
+	VMULPS       Z1, Z12, Z13
+	VORPS        Z10, Z13, Z14
+	VRNDSCALEPS  $0x08, Z14, Z15
+	VSUBPS       Z15, Z14, Z16
+	VMOVUPS      Z3, Z17
+	VFMADD213PS  Z4, Z16, Z17
+	VFMADD213PS  Z5, Z16, Z17
+	VFMADD213PS  Z6, Z16, Z17
+	VFMADD213PS  Z7, Z16, Z17
+	VFMADD213PS  Z8, Z16, Z17
+	VFMADD213PS  Z9, Z16, Z17
+	VCMPPS       $0x15, Z2, Z14, K1
+	VSCALEFPS.Z  Z15, Z17, K1, Z17
+	VADDPS       Z11, Z17, Z14
+	VRCP14PS     Z14, Z15
+	VFNMADD213PS Z11, Z15, Z14
+	VFMADD213PS  Z15, Z15, Z14
+	VMULPS       Z14, Z17, Z17
+	VSUBPS       Z17, Z11, Z14
 	VPMOVD2M     Z13, K1
-	VMOVAPS      Z15, K1, Z14
-	VMULPS       Z13, Z14, Z14
-	VMOVUPS      (DX)(SI*1), Z13
-	VMULPS       Z13, Z14, Z14
+	VMOVAPS      Z17, K1, Z14
+	VMULPS       Z12, Z14, Z14
+	VMOVUPS      (DX)(SI*1), Z12
+	VMULPS       Z12, Z14, Z14
 	VMOVUPS      Z14, (AX)(SI*1)
 	ADDQ         $0x00000040, SI
 	SUBQ         $0x00000010, BX
@@ -2546,35 +2482,33 @@ tail:
 	MOVL         $0x0000ffff, DI
 	BZHIL        BX, DI, DI
 	KMOVW        DI, K1
-	VMOVUPS.Z    (CX)(SI*1), K1, Z13
-	VMAXPS       Z13, Z0, Z0
-	VORPS        Z12, Z0, Z12
-	VMAXPS       Z12, Z1, Z1
-	VMULPS       Z2, Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS Z3, Z2, Z1
-	VFNMADD231PS Z4, Z2, Z1
-	VMOVUPS      Z6, Z3
-	VFMADD213PS  Z7, Z1, Z3
-	VFMADD213PS  Z8, Z1, Z3
-	VFMADD213PS  Z9, Z1, Z3
-	VFMADD213PS  Z10, Z1, Z3
-	VFMADD213PS  Z11, Z1, Z3
-	VMULPS       Z1, Z1, Z4
-	VFMADD213PS  Z1, Z4, Z3
-	VADDPS       Z5, Z3, Z3
-	VSCALEFPS    Z2, Z3, Z3
-	VADDPS       Z5, Z3, Z1
-	VDIVPS       Z1, Z5, Z1
-	VMULPS       Z1, Z3, Z3
-	VMULPS       Z1, Z3, Z1
-	VSUBPS       Z3, Z5, Z1
-	VPMOVD2M     Z0, K2
-	VMOVAPS      Z3, K2, Z1
-	VMULPS       Z0, Z1, Z1
+	VMOVUPS.Z    (CX)(SI*1), K1, Z12
+	VMAXPS       Z12, Z0, Z0
+	VMULPS       Z1, Z0, Z1
+	VORPS        Z10, Z1, Z10
+	VRNDSCALEPS  $0x08, Z10, Z12
+	VSUBPS       Z12, Z10, Z13
+	VMOVUPS      Z3, Z3
+	VFMADD213PS  Z4, Z13, Z3
+	VFMADD213PS  Z5, Z13, Z3
+	VFMADD213PS  Z6, Z13, Z3
+	VFMADD213PS  Z7, Z13, Z3
+	VFMADD213PS  Z8, Z13, Z3
+	VFMADD213PS  Z9, Z13, Z3
+	VCMPPS       $0x15, Z2, Z10, K2
+	VSCALEFPS.Z  Z12, Z3, K2, Z3
+	VADDPS       Z11, Z3, Z2
+	VRCP14PS     Z2, Z4
+	VFNMADD213PS Z11, Z4, Z2
+	VFMADD213PS  Z4, Z4, Z2
+	VMULPS       Z2, Z3, Z3
+	VSUBPS       Z3, Z11, Z2
+	VPMOVD2M     Z1, K2
+	VMOVAPS      Z3, K2, Z2
+	VMULPS       Z0, Z2, Z2
 	VMOVUPS.Z    (DX)(SI*1), K1, Z0
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      Z1, K1, (AX)(SI*1)
+	VMULPS       Z0, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)(SI*1)
 
 done:
 	VZEROUPPER
@@ -2592,56 +2526,54 @@ TEXT ·siluMulGradAVX512(SB), NOSPLIT, $0-120
 	XORQ         R8, R8
 	VBROADCASTSS lanesc3000000<>+0(SB), Z0
 	VBROADCASTSS lanes43000000<>+0(SB), Z1
-	VBROADCASTSS lanesc2d00000<>+0(SB), Z2
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z3
-	VBROADCASTSS lanes3f318000<>+0(SB), Z4
-	VBROADCASTSS lanesb95e8083<>+0(SB), Z5
-	VBROADCASTSS lanes3f800000<>+0(SB), Z6
-	VBROADCASTSS lanes39506967<>+0(SB), Z7
-	VBROADCASTSS lanes3ab743ce<>+0(SB), Z8
-	VBROADCASTSS lanes3c088908<>+0(SB), Z9
-	VBROADCASTSS lanes3d2aa9c1<>+0(SB), Z10
-	VBROADCASTSS lanes3e2aaaaa<>+0(SB), Z11
-	VBROADCASTSS lanes3f000000<>+0(SB), Z12
-	VBROADCASTSS lanes80000000<>+0(SB), Z13
+	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z2
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
+	VBROADCASTSS lanes392385a5<>+0(SB), Z4
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
+	VBROADCASTSS lanes3d635739<>+0(SB), Z7
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
+	VBROADCASTSS lanes3f317219<>+0(SB), Z9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z10
+	VBROADCASTSS lanes80000000<>+0(SB), Z11
+	VBROADCASTSS lanes3f800000<>+0(SB), Z12
 
 vectors:
 	CMPQ         DI, $0x00000010
 	JLT          tail
-	VMOVUPS      (BX)(R8*1), Z14
-	VMAXPS       Z14, Z0, Z14
-	VMOVUPS      (SI)(R8*1), Z15
-	VMOVUPS      (DX)(R8*1), Z16
-	VORPS        Z13, Z14, Z17
-	VMAXPS       Z17, Z2, Z17
-	VMULPS       Z3, Z17, Z18
-	VRNDSCALEPS  $0x08, Z18, Z19
-	VFNMADD231PS Z4, Z19, Z17
-	VFNMADD231PS Z5, Z19, Z17
-	VMOVUPS      Z7, Z18
-	VFMADD213PS  Z8, Z17, Z18
-	VFMADD213PS  Z9, Z17, Z18
-	VFMADD213PS  Z10, Z17, Z18
-	VFMADD213PS  Z11, Z17, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z17, Z17, Z20
-	VFMADD213PS  Z17, Z20, Z18
-	VADDPS       Z6, Z18, Z18
-	VSCALEFPS    Z19, Z18, Z18
-	VADDPS       Z6, Z18, Z17
-	VDIVPS       Z17, Z6, Z17
-	VMULPS       Z17, Z18, Z18
-	VMULPS       Z17, Z18, Z19
-	VSUBPS       Z18, Z6, Z17
-	VPMOVD2M     Z14, K1
-	VMOVAPS      Z18, K1, Z17
-	VMULPS       Z14, Z17, Z18
-	VMULPS       Z16, Z18, Z18
+	VMOVUPS      (BX)(R8*1), Z13
+	VMAXPS       Z13, Z0, Z13
+	VMOVUPS      (SI)(R8*1), Z14
+	VMOVUPS      (DX)(R8*1), Z15
+	VMULPS       Z2, Z13, Z16
+	VORPS        Z11, Z16, Z17
+	VRNDSCALEPS  $0x08, Z17, Z18
+	VSUBPS       Z18, Z17, Z19
+	VMOVUPS      Z4, Z20
+	VFMADD213PS  Z5, Z19, Z20
+	VFMADD213PS  Z6, Z19, Z20
+	VFMADD213PS  Z7, Z19, Z20
+	VFMADD213PS  Z8, Z19, Z20
+	VFMADD213PS  Z9, Z19, Z20
+	VFMADD213PS  Z10, Z19, Z20
+	VCMPPS       $0x15, Z3, Z17, K1
+	VSCALEFPS.Z  Z18, Z20, K1, Z20
+	VADDPS       Z12, Z20, Z17
+	VRCP14PS     Z17, Z18
+	VFNMADD213PS Z12, Z18, Z17
+	VFMADD213PS  Z18, Z18, Z17
+	VMULPS       Z17, Z20, Z20
+	VMULPS       Z17, Z20, Z18
+	VSUBPS       Z20, Z12, Z17
+	VPMOVD2M     Z16, K1
+	VMOVAPS      Z20, K1, Z17
+	VMULPS       Z13, Z17, Z16
 	VMULPS       Z15, Z16, Z16
-	VMINPS       Z14, Z1, Z14
-	VFMADD231PS  Z14, Z19, Z17
-	VMULPS       Z16, Z17, Z17
-	VMOVUPS      Z18, (CX)(R8*1)
+	VMULPS       Z14, Z15, Z15
+	VMINPS       Z13, Z1, Z13
+	VFMADD231PS  Z13, Z18, Z17
+	VMULPS       Z15, Z17, Z17
+	VMOVUPS      Z16, (CX)(R8*1)
 	VMOVUPS      Z17, (AX)(R8*1)
 	ADDQ         $0x00000040, R8
 	SUBQ         $0x00000010, DI
@@ -2653,41 +2585,40 @@ tail:
 	MOVL         $0x0000ffff, R9
 	BZHIL        DI, R9, R9
 	KMOVW        R9, K1
-	VMOVUPS.Z    (BX)(R8*1), K1, Z14
-	VMAXPS       Z14, Z0, Z0
-	VMOVUPS.Z    (SI)(R8*1), K1, Z14
-	VMOVUPS.Z    (DX)(R8*1), K1, Z15
-	VORPS        Z13, Z0, Z13
-	VMAXPS       Z13, Z2, Z2
-	VMULPS       Z3, Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS Z4, Z3, Z2
-	VFNMADD231PS Z5, Z3, Z2
-	VMOVUPS      Z7, Z4
-	VFMADD213PS  Z8, Z2, Z4
-	VFMADD213PS  Z9, Z2, Z4
-	VFMADD213PS  Z10, Z2, Z4
-	VFMADD213PS  Z11, Z2, Z4
-	VFMADD213PS  Z12, Z2, Z4
-	VMULPS       Z2, Z2, Z5
-	VFMADD213PS  Z2, Z5, Z4
-	VADDPS       Z6, Z4, Z4
-	VSCALEFPS    Z3, Z4, Z4
-	VADDPS       Z6, Z4, Z2
-	VDIVPS       Z2, Z6, Z2
-	VMULPS       Z2, Z4, Z4
-	VMULPS       Z2, Z4, Z2
-	VSUBPS       Z4, Z6, Z3
-	VPMOVD2M     Z0, K2
-	VMOVAPS      Z4, K2, Z3
-	VMULPS       Z0, Z3, Z4
-	VMULPS       Z15, Z4, Z4
-	VMULPS       Z14, Z15, Z15
+	VMOVUPS.Z    (BX)(R8*1), K1, Z13
+	VMAXPS       Z13, Z0, Z0
+	VMOVUPS.Z    (SI)(R8*1), K1, Z13
+	VMOVUPS.Z    (DX)(R8*1), K1, Z14
+	VMULPS       Z2, Z0, Z2
+	VORPS        Z11, Z2, Z11
+	VRNDSCALEPS  $0x08, Z11, Z15
+	VSUBPS       Z15, Z11, Z16
+	VMOVUPS      Z4, Z4
+	VFMADD213PS  Z5, Z16, Z4
+	VFMADD213PS  Z6, Z16, Z4
+	VFMADD213PS  Z7, Z16, Z4
+	VFMADD213PS  Z8, Z16, Z4
+	VFMADD213PS  Z9, Z16, Z4
+	VFMADD213PS  Z10, Z16, Z4
+	VCMPPS       $0x15, Z3, Z11, K2
+	VSCALEFPS.Z  Z15, Z4, K2, Z4
+	VADDPS       Z12, Z4, Z3
+	VRCP14PS     Z3, Z5
+	VFNMADD213PS Z12, Z5, Z3
+	VFMADD213PS  Z5, Z5, Z3
+	VMULPS       Z3, Z4, Z4
+	VMULPS       Z3, Z4, Z3
+	VSUBPS       Z4, Z12, Z5
+	VPMOVD2M     Z2, K2
+	VMOVAPS      Z4, K2, Z5
+	VMULPS       Z0, Z5, Z2
+	VMULPS       Z14, Z2, Z2
+	VMULPS       Z13, Z14, Z14
 	VMINPS       Z0, Z1, Z0
-	VFMADD231PS  Z0, Z2, Z3
-	VMULPS       Z15, Z3, Z3
-	VMOVUPS      Z4, K1, (CX)(R8*1)
-	VMOVUPS      Z3, K1, (AX)(R8*1)
+	VFMADD231PS  Z0, Z3, Z5
+	VMULPS       Z14, Z5, Z5
+	VMOVUPS      Z2, K1, (CX)(R8*1)
+	VMOVUPS      Z5, K1, (AX)(R8*1)
 
 done:
 	VZEROUPPER
@@ -3409,6 +3340,27 @@ tail:
 	VMOVUPS.Z (CX)(BX*1), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func streamAVX512(dst []float32, src []float32)
+// Requires: AVX, AVX512F
+TEXT ·streamAVX512(SB), NOSPLIT, $0-48
+	MOVQ dst_base+0(FP), AX
+	MOVQ src_base+24(FP), CX
+	MOVQ dst_len+8(FP), DX
+	XORQ BX, BX
+
+blocks:
+	CMPQ     DX, $0x00000010
+	JLT      done
+	VMOVUPS  (CX)(BX*1), Z0
+	VMOVNTPS Z0, (AX)(BX*1)
+	ADDQ     $0x00000040, BX
+	SUBQ     $0x00000010, DX
+	JMP      blocks
 
 done:
 	VZEROUPPER

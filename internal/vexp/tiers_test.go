@@ -88,6 +88,10 @@ var calls = []call{
 		k.Scale(s[0], s[1], a[0])
 		return nil
 	}},
+	{"Stream", 2, true, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+		k.Stream(s[0], s[1])
+		return nil
+	}},
 	{"Axpby", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
 		k.Axpby(s[0], s[1], a[0], a[1])
 		return nil

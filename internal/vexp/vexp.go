@@ -95,6 +95,10 @@ type Kernels struct {
 	// Scale sets dst[i] to a·src[i].
 	Scale func(dst, src []float32, a float32)
 
+	// Stream copies src to dst around the caches where it can. They do not
+	// overlap.
+	Stream func(dst, src []float32)
+
 	// Axpby sets acc[i] to beta·acc[i] + alpha·x[i].
 	Axpby func(acc, x []float32, alpha, beta float32)
 
@@ -121,6 +125,6 @@ func init() {
 		Sum: sum, Dot: dot, SumSquares: sumSquares, Finite: finite,
 		LayerNorm: layerNorm, LayerNormSums: layerNormSums, LayerNormGrad: layerNormGrad,
 		RMSNorm: rmsNorm, RMSNormSums: rmsNormSums, RMSNormGrad: rmsNormGrad,
-		Add: add, Scale: scale, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
+		Add: add, Scale: scale, Stream: stream, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})
 }

@@ -2,7 +2,11 @@
 
 package vexp
 
-import "github.com/snug-ml/snug/internal/cpu"
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
 
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
@@ -11,7 +15,7 @@ func init() {
 		Sum: sumAVX2, Dot: dotAVX2, SumSquares: sumSquaresAVX2, Finite: isZero(nonFiniteAVX2),
 		LayerNorm: layerNormAVX2, LayerNormSums: layerNormSumsAVX2, LayerNormGrad: layerNormGradAVX2,
 		RMSNorm: rmsNormAVX2, RMSNormSums: rmsNormSumsAVX2, RMSNormGrad: rmsNormGradAVX2,
-		Add: addAVX2, Scale: scaleAVX2, Axpby: axpbyAVX2,
+		Add: addAVX2, Scale: scaleAVX2, Stream: aligned(streamAVX2), Axpby: axpbyAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
@@ -20,7 +24,7 @@ func init() {
 		Sum: sumAVX512, Dot: dotAVX512, SumSquares: sumSquaresAVX512, Finite: isZero(nonFiniteAVX512),
 		LayerNorm: layerNormAVX512, LayerNormSums: layerNormSumsAVX512, LayerNormGrad: layerNormGradAVX512,
 		RMSNorm: rmsNormAVX512, RMSNormSums: rmsNormSumsAVX512, RMSNormGrad: rmsNormGradAVX512,
-		Add: addAVX512, Scale: scaleAVX512, Axpby: axpbyAVX512,
+		Add: addAVX512, Scale: scaleAVX512, Stream: aligned(streamAVX512), Axpby: axpbyAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
 }
@@ -35,5 +39,18 @@ func byEight(fast func(cos, sin, x []float32, turn float32)) func(cos, sin, x []
 		n := len(cos) / 8 * 8
 		fast(cos[:n], sin[:n], x[:2*n], turn)
 		rotatePairs(cos[n:], sin[n:], x[2*n:], turn)
+	}
+}
+
+// aligned makes Stream of an assembly loop over aligned blocks of 16 and copy for
+// what lies around them.
+func aligned(fast func(dst, src []float32)) func(dst, src []float32) {
+	return func(dst, src []float32) {
+		lead := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst)))%64) / 4
+		n := copy(dst[:min(lead, len(dst))], src)
+		dst, src = dst[n:], src[n:]
+		n = len(dst) / 16 * 16
+		fast(dst[:n], src[:n])
+		copy(dst[n:], src[n:])
 	}
 }

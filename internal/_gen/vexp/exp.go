@@ -102,35 +102,48 @@ func expSum(wide bool) {
 	f.result(acc)
 }
 
+// power2 is 2^x as exp2 of internal/vexp computes it.
+type power2 struct {
+	*function
+	low          operand.Op
+	coefficients []operand.Op
+}
+
+func (f *function) newPower2() *power2 {
+	return &power2{f, f.constant(-126), f.constants(0.0001559467754900736, 0.001340664390501221,
+		0.009617692974894307, 0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)}
+}
+
+// of returns 2^x for x ≤ 128.
+func (e *power2) of(x reg.VecVirtual) reg.VecVirtual {
+	n, r := e.round(x), e.vec()
+	VSUBPS(n, x, r)
+	p := e.horner(r, e.coefficients)
+	if e.wide {
+		normal := K()
+		VCMPPS(notBelow, e.low, x, normal)
+		VSCALEFPS_Z(n, p, normal, p)
+		return p
+	}
+	normal := YMM()
+	VCMPPS(notBelow, e.low, x, normal)
+	VCVTPS2DQ(n, n)
+	VPSLLD(operand.U8(23), n, n)
+	VPADDD(n, p, p)
+	VANDPS(normal, p, p)
+	return p
+}
+
 func exp2Sum(wide bool) {
 	f := begin(wide, "exp2Sum", "is exp2Sum, on vectors.",
 		"func(row []float32, scale, base float32) (sum float32)", "row")
-	scale, base := f.scalar("scale"), f.scalar("base")
-	high, low := f.constant(128), f.constant(-126)
-	coefficients := f.constants(0.0001559467754900736, 0.001340664390501221, 0.009617692974894307,
-		0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)
+	scale, base, high, e := f.scalar("scale"), f.scalar("base"), f.constant(128), f.newPower2()
 	acc := f.accumulators(1)
 	f.loop(1, func(u int) {
 		x := f.load("row", u)
 		VMULPS(scale, x, x) // rounded as in maximum, so that the greatest has weight 1
 		VSUBPS(base, x, x)
-		x = f.atMost(x, high)
-		n := f.round(x)
-		r := f.vec()
-		VSUBPS(n, x, r)
-		p := f.horner(r, coefficients)
-		if wide {
-			normal := K()
-			VCMPPS(notBelow, low, x, normal)
-			VSCALEFPS_Z(n, p, normal, p)
-		} else {
-			normal := YMM()
-			VCMPPS(notBelow, low, x, normal)
-			VCVTPS2DQ(n, n)
-			VPSLLD(operand.U8(23), n, n)
-			VPADDD(n, p, p)
-			VANDPS(normal, p, p)
-		}
+		p := e.of(f.atMost(x, high))
 		f.store(p, "row", u)
 		f.keep(p)
 		VADDPS(p, acc[u], acc[u])

@@ -34,6 +34,7 @@ func main() {
 		rmsNormGrad(wide)
 		add(wide)
 		scale(wide)
+		stream(wide)
 		axpby(wide)
 		dropout(wide)
 		rotate(wide)
