@@ -62,6 +62,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted; a run with -checkpoint goes on from its last checkpoint")
+	}
 	fmt.Fprintln(stderr, "gpt:", err)
 	if errors.As(err, new(inputError)) {
 		return 2
