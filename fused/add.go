@@ -56,7 +56,7 @@ var addTask = cpu.NewTask(func(j *addJob, item int) {
 		n := min(blockCols, end-lo)
 		a := load(cut(buf, 0, n), j.a, lo)
 		b := load(cut(buf, 1, n), j.b, lo)
-		out := target(cut(buf, 0, n), j.out, lo)
+		out := aside(cut(buf, 0, n), j.out, lo)
 		k.Add(out, a, b)
 		store(j.out, lo, out)
 	}

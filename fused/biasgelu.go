@@ -20,7 +20,7 @@ import (
 // Aliasing: out may be x, when no backward pass follows. The float32 tanh is
 // within 2e-7 of the true one, gelu(z) within 1.2e-7·max(1, |z|) and the
 // derivative of the backward pass within 2e-7. gelu(−Inf) is −0, the limit. Each
-// worker holds 16 KiB.
+// worker holds cols float32 and 8 KiB.
 func BiasGELU[V snug.Vector](out, x, bias V) error {
 	return biasGELU(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
 }
@@ -37,7 +37,7 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 // column. When the bias is frozen, dbias and ws may be empty. ws has at least
 // BiasGELUWorkspaceLen(rows, cols) elements.
 //
-// Aliasing: dx may be dy or x. Each worker holds 32 KiB.
+// Aliasing: dx may be dy or x. Each worker holds 2·cols float32 and 16 KiB.
 func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
 	return biasGELUBackward(snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
@@ -132,16 +132,17 @@ func (j *biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.col
 
 var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 	k := vexp.Registry.Best()
-	buf := scratch.Get(2 * blockCols)
+	buf := scratch.Get(blockCols + j.cols)
 	defer scratch.Put(buf)
+	row := (*buf)[:blockCols]
+	bias := load((*buf)[blockCols:], j.bias, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
-	for c := 0; c < j.cols; c += blockCols {
-		n := min(blockCols, j.cols-c)
-		bias := load(cut(buf, 0, n), j.bias, c)
-		for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
-			x := load(cut(buf, 1, n), j.x, at)
-			out := target(cut(buf, 1, n), j.out, at)
-			k.GELU(out, x, bias)
+	for r := lo; r < hi; r++ {
+		for c := 0; c < j.cols; c += blockCols {
+			at, n := r*j.cols+c, min(blockCols, j.cols-c)
+			x := load(row[:n], j.x, at)
+			out := target(row[:n], j.out, at)
+			k.GELU(out, x, bias[c:c+n])
 			store(j.out, at, out)
 		}
 	}
@@ -173,29 +174,30 @@ func (j *biasGELUBackwardJob) Run() {
 }
 
 var biasGELUBackwardTask = cpu.NewTask(func(j *biasGELUBackwardJob, part int) {
-	buf := scratch.Get(4 * blockCols)
+	buf := scratch.Get(2*blockCols + 2*j.cols)
 	defer scratch.Put(buf)
+	rest := (*buf)[2*blockCols:]
+	bias, sums := load(rest[:j.cols], j.bias, 0), rest[j.cols:]
+	if !j.frozen {
+		sums = j.ws.Float32s()[part*j.cols:][:j.cols]
+	}
+	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
-	for c := 0; c < j.cols; c += blockCols {
-		n := min(blockCols, j.cols-c)
-		sums := cut(buf, 3, n)
-		if !j.frozen {
-			sums = j.ws.Float32s()[part*j.cols+c:][:n]
+	for r := lo; r < hi; r++ {
+		for c := 0; c < j.cols; c += blockCols {
+			n := min(blockCols, j.cols-c)
+			j.block(r*j.cols+c, sums[c:c+n], bias[c:c+n], buf)
 		}
-		clear(sums)
-		j.block(sums, buf, lo, hi, c)
 	}
 })
 
-// block does len(sums) columns from c on of rows lo to hi-1.
-func (j *biasGELUBackwardJob) block(sums []float32, buf *[]float32, lo, hi, c int) {
-	k, n := vexp.Registry.Best(), len(sums)
-	bias := load(cut(buf, 0, n), j.bias, c)
-	for at := lo*j.cols + c; at < hi*j.cols; at += j.cols {
-		x := load(cut(buf, 1, n), j.x, at)
-		dy := load(cut(buf, 2, n), j.dy, at)
-		dx := target(cut(buf, 2, n), j.dx, at)
-		k.GELUGrad(dx, sums, dy, x, bias)
-		store(j.dx, at, dx)
-	}
+// block does the elements of a row from element at on that the columns of sums
+// and bias cover.
+func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32) {
+	n := len(sums)
+	x := load(cut(buf, 0, n), j.x, at)
+	dy := load(cut(buf, 1, n), j.dy, at)
+	dx := target(cut(buf, 1, n), j.dx, at)
+	vexp.Registry.Best().GELUGrad(dx, sums, dy, x, bias)
+	store(j.dx, at, dx)
 }

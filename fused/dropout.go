@@ -100,7 +100,7 @@ var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
 		words := asWords(cut(buf, 0, n))
 		stream.Words(words, j.mask.First+uint64(lo))
 		x := load(cut(buf, 1, n), j.x, lo)
-		out := target(cut(buf, 1, n), j.out, lo)
+		out := aside(cut(buf, 1, n), j.out, lo)
 		k.Dropout(out, x, words, threshold, scale)
 		store(j.out, lo, out)
 	}

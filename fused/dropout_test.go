@@ -2,9 +2,11 @@ package fused
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/philox"
 	"github.com/stretchr/testify/require"
@@ -86,6 +88,39 @@ func maskInParts(t *rapid.T) {
 
 func TestMaskInParts(t *testing.T) { rapid.Check(t, maskInParts) }
 func FuzzMaskInParts(f *testing.F) { f.Fuzz(rapid.MakeFuzz(maskInParts)) }
+
+// Results so large that they are written around the caches are those of the
+// parts, which are not.
+func TestLargeResults(t *testing.T) {
+	const cols, rows, small = 1000, half.StreamBytes/4/1000 + 1, 100
+	rng := newRand(13)
+	part := normals(rng, snug.F32, small*cols, 0, 1)
+	gamma := normals(rng, snug.F32, cols, 1, 1)
+	x := make([]float32, 0, rows*cols)
+	for len(x) < rows*cols {
+		x = append(x, part[:min(len(part), rows*cols-len(x))]...)
+	}
+	layer := func(x []float32) [][]float32 {
+		var out [5][]float32
+		for i := range out {
+			out[i] = make([]float32, len(x))
+		}
+		rstd := make([]float32, len(x)/cols)
+		require.NoError(t, LayerNorm(out[0], noFloats, noFloats, x, gamma, gamma, testEps))
+		require.NoError(t, RMSNorm(out[1], rstd, x, gamma, testEps))
+		require.NoError(t, RMSNormBackward(out[2], nil, x, x, rstd, gamma, Grads{}, noFloats))
+		require.NoError(t, Add(out[3], x, x))
+		require.NoError(t, Dropout(out[4], x, DropoutMask{}))
+		return out[:]
+	}
+	want, got := layer(part), layer(x)
+	for i := range want {
+		for at := 0; at < len(x); at += len(part) {
+			n := min(len(part), len(x)-at)
+			require.True(t, slices.Equal(want[i][:n], got[i][at:at+n]), "layer %d, element %d", i, at)
+		}
+	}
+}
 
 // Rows wider than a block give what their blocks give alone.
 func TestWideRows(t *testing.T) {

@@ -37,8 +37,9 @@ func Embedding[V snug.Vector](out, table V, tokens []int32, pos V, positions []i
 //
 // Shapes: dtable [vocabulary, cols]; dy [len(tokens), cols]; cols at least 1.
 // alpha must be finite. An index outside the table gives an error, as in
-// Embedding. It works in parallel over columns, so that equal tokens need no
-// locks and the order of every sum is that of tokens.
+// Embedding. It works in parallel over rows of the table, so that equal tokens
+// need no locks and the order of every sum is that of tokens. Each worker holds
+// cols float32.
 func EmbeddingBackward[L snug.Vector32, V snug.Vector](dtable L, dy V, tokens []int32, cols int, alpha float32) error {
 	return embeddingBackward(snug.ViewOf(dtable), snug.ViewOf(dy), tokens, cols, alpha)
 }
@@ -204,22 +205,20 @@ func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-// scatterCols is how many columns an item of the scatter covers: four cache
-// lines of float32.
-const scatterCols = 64
+// The scatter is cut by the rows of the table, of which an item has every
+// scatterParts'th, so that no two items write the same row.
+const scatterParts = 16
 
-func (j *embeddingBackwardJob) Run() {
-	embeddingBackwardTask.Run(cpu.Chunks(j.cols, scatterCols), *j)
-}
+func (j *embeddingBackwardJob) Run() { embeddingBackwardTask.Run(scatterParts, *j) }
 
 var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) {
-	lo, hi := cpu.Chunk(j.cols, scatterCols, item)
-	buf := scratch.Get(hi - lo)
+	buf := scratch.Get(j.cols)
 	defer scratch.Put(buf)
 	k, dtable := vexp.Registry.Best(), j.dtable.Float32s()
 	for i, token := range snug.Host[int32](j.tokens) {
-		dy := load(*buf, j.dy, i*j.cols+lo)
-		acc := dtable[int(token)*j.cols+lo:][:hi-lo]
-		k.Axpby(acc, dy, j.alpha, 1)
+		if int(token)%scatterParts == item {
+			dy := load(*buf, j.dy, i*j.cols)
+			k.Axpby(dtable[int(token)*j.cols:][:j.cols], dy, j.alpha, 1)
+		}
 	}
 })

@@ -33,7 +33,9 @@
 // # Memory
 //
 // Nothing is allocated on the CPU. Each running worker holds a few rows of
-// float32 in a reused buffer, as each function states. Functions that sum over
+// float32 in a reused buffer, as each function states. Functions that take less
+// time than memory does write float32 results of 16 MiB and more around the
+// caches. Functions that sum over
 // rows take a workspace, a float32 vector on the device of the operands with
 // at least the length that the function's WorkspaceLen returns; its contents
 // mean nothing before or after the call.

@@ -32,7 +32,7 @@ var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
-		out := target(cut(buf, 2, j.cols), j.out, at)
+		out := aside(cut(buf, 2, j.cols), j.out, at)
 		mean, rstd := normalize(out, load(cut(buf, 3, j.cols), j.x, at), gamma, beta, j.eps)
 		store(j.out, at, out)
 		if j.mean.Len() > 0 {

@@ -157,7 +157,7 @@ var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
 		at := r * j.cols
 		x := load(cut(buf, 1, j.cols), j.x, at)
 		rstd := inverseRoot(k.SumSquares(x, 0), j.cols, j.eps)
-		out := target(cut(buf, 2, j.cols), j.out, at)
+		out := aside(cut(buf, 2, j.cols), j.out, at)
 		k.RMSNorm(out, x, gamma, rstd)
 		store(j.out, at, out)
 		if j.rstd.Len() > 0 {

@@ -15,7 +15,7 @@ const itemLen = 32 << 10
 // blockCols is how many columns a loop over rows does at a time, so that the
 // rows that it converts, and those that it reads again, stay in the first-level
 // cache.
-const blockCols = 1024
+const blockCols = 2048
 
 // itemRows returns how many rows of cols elements an item covers.
 func itemRows(cols int) int { return max(1, itemLen/cols) }
@@ -33,32 +33,42 @@ func span(v snug.View, lo, n int) snug.View {
 }
 
 // load returns len(buf) elements of v from lo: v's own memory when it holds
-// float32, else buf, filled.
+// float32, else buf, filled. The elements after them, which are likely to be
+// next, are on their way into the caches then; float32 kernels see to that
+// themselves.
 func load(buf []float32, v snug.View, lo int) []float32 {
 	if v.DType() == snug.F32 {
 		return v.Float32s()[lo:][:len(buf)]
 	}
 	half.Load(buf, v, lo)
+	next := v.Mem().Bytes()[(lo+len(buf))*v.DType().Size():]
+	vexp.Registry.Best().Prefetch(next[:min(len(next), len(buf)*v.DType().Size())])
 	return buf
 }
 
 // target returns where to compute len(buf) elements of v from lo, for store to
-// finish: v's own memory when it holds float32 and caches may hold it, else buf.
+// finish: v's own memory when it holds float32, else buf.
 func target(buf []float32, v snug.View, lo int) []float32 {
-	if v.DType() == snug.F32 && !streams(v) {
+	if v.DType() == snug.F32 {
 		return v.Float32s()[lo:][:len(buf)]
 	}
 	return buf
 }
 
-// store finishes what target began. A row that already lies in its place stays.
+// aside is target for kernels that wait for memory. When v holds float32 and is
+// so large that caches would not hold it until it is read, it returns buf, from
+// which store writes around the caches.
+func aside(buf []float32, v snug.View, lo int) []float32 {
+	if v.Bytes() >= half.StreamBytes {
+		return buf
+	}
+	return target(buf, v, lo)
+}
+
+// store finishes what target or aside began.
 func store(v snug.View, lo int, row []float32) {
 	if v.DType() != snug.F32 {
-		if streams(v) {
-			half.StoreStream(v, lo, row)
-		} else {
-			half.Store(v, lo, row)
-		}
+		half.Store(v, lo, row)
 		return
 	}
 	if to := v.Float32s()[lo:][:len(row)]; unsafe.SliceData(to) != unsafe.SliceData(row) {
@@ -66,16 +76,12 @@ func store(v snug.View, lo int, row []float32) {
 	}
 }
 
-// streams reports whether v is written around the caches, which would not hold
-// it until it is read.
-func streams(v snug.View) bool { return v.Bytes() >= half.StreamBytes }
-
 // gradient returns where to compute len(buf) elements of the gradient of v from
 // lo, for accumulate to finish: their own place when they overwrite it as they
 // are, else buf.
 func (o Into) gradient(buf []float32, v snug.View, lo int) []float32 {
 	if o.overwrites() {
-		return target(buf, v, lo)
+		return aside(buf, v, lo)
 	}
 	return buf
 }

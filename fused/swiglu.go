@@ -30,7 +30,7 @@ func SwiGLU[V snug.Vector](out, gate, up V) error {
 //	dup[i]   = dy[i]·silu(gate[i])
 //
 // All have one length. dgate and dup differ; each of them may be dy, gate or
-// up. Each worker holds 32 KiB.
+// up. Each worker holds 24 KiB.
 func SwiGLUBackward[V snug.Vector](dgate, dup, dy, gate, up V) error {
 	return swiGLUBackward(snug.ViewOf(dgate), snug.ViewOf(dup), snug.ViewOf(dy), snug.ViewOf(gate), snug.ViewOf(up))
 }

@@ -253,3 +253,8 @@ func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn f
 //
 //go:noescape
 func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
+
+// prefetchLines fetches n bytes into the caches.
+//
+//go:noescape
+func prefetchLines(first *byte, n int)

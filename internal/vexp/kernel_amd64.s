@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func maximumAVX2(x []float32, scale float32, most float32) float32
-// Requires: AVX, SSE
+// Requires: AVX, MMX+, SSE
 TEXT ·maximumAVX2(SB), NOSPLIT, $0-36
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
@@ -18,33 +18,38 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-36
 	VMOVAPS      Y1, Y1
 
 group:
-	CMPQ    CX, $0x00000020
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Y5
-	VMULPS  Y0, Y5, Y5
-	VMAXPS  Y2, Y5, Y2
-	VMOVUPS 32(AX)(DX*1), Y5
-	VMULPS  Y0, Y5, Y5
-	VMAXPS  Y3, Y5, Y3
-	VMOVUPS 64(AX)(DX*1), Y5
-	VMULPS  Y0, Y5, Y5
-	VMAXPS  Y4, Y5, Y4
-	VMOVUPS 96(AX)(DX*1), Y5
-	VMULPS  Y0, Y5, Y5
-	VMAXPS  Y1, Y5, Y1
-	ADDQ    $0x00000080, DX
-	SUBQ    $0x00000020, CX
-	JMP     group
+	CMPQ       CX, $0x00000020
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Y5
+	PREFETCHT0 2048(AX)(DX*1)
+	VMULPS     Y0, Y5, Y5
+	VMAXPS     Y2, Y5, Y2
+	VMOVUPS    32(AX)(DX*1), Y5
+	PREFETCHT0 2080(AX)(DX*1)
+	VMULPS     Y0, Y5, Y5
+	VMAXPS     Y3, Y5, Y3
+	VMOVUPS    64(AX)(DX*1), Y5
+	PREFETCHT0 2112(AX)(DX*1)
+	VMULPS     Y0, Y5, Y5
+	VMAXPS     Y4, Y5, Y4
+	VMOVUPS    96(AX)(DX*1), Y5
+	PREFETCHT0 2144(AX)(DX*1)
+	VMULPS     Y0, Y5, Y5
+	VMAXPS     Y1, Y5, Y1
+	ADDQ       $0x00000080, DX
+	SUBQ       $0x00000020, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000008
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Y5
-	VMULPS  Y0, Y5, Y5
-	VMAXPS  Y2, Y5, Y2
-	ADDQ    $0x00000020, DX
-	SUBQ    $0x00000008, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Y5
+	PREFETCHT0 2048(AX)(DX*1)
+	VMULPS     Y0, Y5, Y5
+	VMAXPS     Y2, Y5, Y2
+	ADDQ       $0x00000020, DX
+	SUBQ       $0x00000008, CX
+	JMP        vectors
 
 tail:
 	TESTQ      CX, CX
@@ -90,7 +95,7 @@ DATA laneMasks<>+60(SB)/4, $0x00000000
 GLOBL laneMasks<>(SB), RODATA|NOPTR, $64
 
 // func expSumAVX2(dst []float32, src []float32, max float32) (sum float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·expSumAVX2(SB), NOSPLIT, $0-60
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -103,6 +108,7 @@ vectors:
 	CMPQ         DX, $0x00000008
 	JLT          tail
 	VMOVUPS      (CX)(BX*1), Y2
+	PREFETCHT0   2048(CX)(BX*1)
 	VSUBPS       Y0, Y2, Y2
 	VMOVUPS      lanes42b20000<>+0(SB), Y3
 	VMINPS       Y2, Y3, Y2
@@ -316,7 +322,7 @@ DATA lanes0000007f<>+28(SB)/4, $0x0000007f
 GLOBL lanes0000007f<>(SB), RODATA|NOPTR, $32
 
 // func exp2SumAVX2(row []float32, scale float32, base float32) (sum float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·exp2SumAVX2(SB), NOSPLIT, $0-36
 	MOVQ         row_base+0(FP), AX
 	MOVQ         row_len+8(FP), CX
@@ -329,6 +335,7 @@ vectors:
 	CMPQ        CX, $0x00000008
 	JLT         tail
 	VMOVUPS     (AX)(DX*1), Y3
+	PREFETCHT0  2048(AX)(DX*1)
 	VMULPS      Y0, Y3, Y3
 	VSUBPS      Y1, Y3, Y3
 	VMOVUPS     lanes43000000<>+0(SB), Y4
@@ -474,7 +481,7 @@ DATA lanes3f317219<>+28(SB)/4, $0x3f317219
 GLOBL lanes3f317219<>(SB), RODATA|NOPTR, $32
 
 // func scoreGradAVX2(ds []float32, p []float32, delta float32, scale float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·scoreGradAVX2(SB), NOSPLIT, $0-56
 	MOVQ         ds_base+0(FP), AX
 	MOVQ         p_base+24(FP), CX
@@ -484,17 +491,19 @@ TEXT ·scoreGradAVX2(SB), NOSPLIT, $0-56
 	VBROADCASTSS scale+52(FP), Y1
 
 vectors:
-	CMPQ    DX, $0x00000008
-	JLT     tail
-	VMOVUPS (AX)(BX*1), Y2
-	VSUBPS  Y0, Y2, Y2
-	VMOVUPS (CX)(BX*1), Y3
-	VMULPS  Y3, Y2, Y2
-	VMULPS  Y1, Y2, Y2
-	VMOVUPS Y2, (AX)(BX*1)
-	ADDQ    $0x00000020, BX
-	SUBQ    $0x00000008, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(BX*1), Y2
+	PREFETCHT0 2048(AX)(BX*1)
+	VSUBPS     Y0, Y2, Y2
+	VMOVUPS    (CX)(BX*1), Y3
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Y3, Y2, Y2
+	VMULPS     Y1, Y2, Y2
+	VMOVUPS    Y2, (AX)(BX*1)
+	ADDQ       $0x00000020, BX
+	SUBQ       $0x00000008, DX
+	JMP        vectors
 
 tail:
 	TESTQ      DX, DX
@@ -514,7 +523,7 @@ done:
 	RET
 
 // func geluAVX2(dst []float32, x []float32, bias []float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst_base+0(FP), AX
 	MOVQ x_base+24(FP), CX
@@ -526,7 +535,9 @@ vectors:
 	CMPQ        BX, $0x00000008
 	JLT         tail
 	VMOVUPS     (CX)(SI*1), Y0
+	PREFETCHT0  2048(CX)(SI*1)
 	VMOVUPS     (DX)(SI*1), Y1
+	PREFETCHT0  2048(DX)(SI*1)
 	VADDPS      Y1, Y0, Y0
 	VMOVUPS     lanesc1800000<>+0(SB), Y1
 	VMAXPS      Y0, Y1, Y0
@@ -659,7 +670,7 @@ DATA lanes3dd2d3e8<>+28(SB)/4, $0x3dd2d3e8
 GLOBL lanes3dd2d3e8<>(SB), RODATA|NOPTR, $32
 
 // func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluGradAVX2(SB), NOSPLIT, $0-120
 	MOVQ dx_base+0(FP), AX
 	MOVQ sums_base+24(FP), CX
@@ -673,7 +684,9 @@ vectors:
 	CMPQ        DI, $0x00000008
 	JLT         tail
 	VMOVUPS     (BX)(R8*1), Y0
+	PREFETCHT0  2048(BX)(R8*1)
 	VMOVUPS     (SI)(R8*1), Y1
+	PREFETCHT0  2048(SI)(R8*1)
 	VADDPS      Y1, Y0, Y0
 	VMOVUPS     lanesc1800000<>+0(SB), Y1
 	VMAXPS      Y0, Y1, Y0
@@ -711,9 +724,11 @@ vectors:
 	VFMADD213PS lanes3fcc422a<>+0(SB), Y2, Y0
 	VFMADD231PS Y0, Y1, Y3
 	VMOVUPS     (DX)(R8*1), Y0
+	PREFETCHT0  2048(DX)(R8*1)
 	VMULPS      Y0, Y3, Y3
 	VMOVUPS     Y3, (AX)(R8*1)
 	VMOVUPS     (CX)(R8*1), Y0
+	PREFETCHT0  2048(CX)(R8*1)
 	VADDPS      Y3, Y0, Y0
 	VMOVUPS     Y0, (CX)(R8*1)
 	ADDQ        $0x00000020, R8
@@ -796,7 +811,7 @@ DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
 GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
 
 // func siluMulAVX2(dst []float32, gate []float32, up []float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·siluMulAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst_base+0(FP), AX
 	MOVQ gate_base+24(FP), CX
@@ -808,6 +823,7 @@ vectors:
 	CMPQ        BX, $0x00000008
 	JLT         tail
 	VMOVUPS     (CX)(SI*1), Y0
+	PREFETCHT0  2048(CX)(SI*1)
 	VMOVUPS     lanesc3000000<>+0(SB), Y1
 	VMAXPS      Y0, Y1, Y0
 	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y1
@@ -834,6 +850,7 @@ vectors:
 	VBLENDVPS   Y1, Y6, Y2, Y2
 	VMULPS      Y0, Y2, Y2
 	VMOVUPS     (DX)(SI*1), Y0
+	PREFETCHT0  2048(DX)(SI*1)
 	VMULPS      Y0, Y2, Y2
 	VMOVUPS     Y2, (AX)(SI*1)
 	ADDQ        $0x00000020, SI
@@ -891,7 +908,7 @@ DATA lanesc3000000<>+28(SB)/4, $0xc3000000
 GLOBL lanesc3000000<>(SB), RODATA|NOPTR, $32
 
 // func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·siluMulGradAVX2(SB), NOSPLIT, $0-120
 	MOVQ dgate_base+0(FP), AX
 	MOVQ dup_base+24(FP), CX
@@ -905,10 +922,13 @@ vectors:
 	CMPQ        DI, $0x00000008
 	JLT         tail
 	VMOVUPS     (BX)(R8*1), Y0
+	PREFETCHT0  2048(BX)(R8*1)
 	VMOVUPS     lanesc3000000<>+0(SB), Y1
 	VMAXPS      Y0, Y1, Y0
 	VMOVUPS     (SI)(R8*1), Y1
+	PREFETCHT0  2048(SI)(R8*1)
 	VMOVUPS     (DX)(R8*1), Y2
+	PREFETCHT0  2048(DX)(R8*1)
 	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y3
 	VMOVUPS     lanes3f800000<>+0(SB), Y5
 	VORPS       lanes80000000<>+0(SB), Y3, Y4
@@ -994,7 +1014,7 @@ done:
 	RET
 
 // func sumAVX2(x []float32) float32
-// Requires: AVX, SSE
+// Requires: AVX, MMX+, SSE
 TEXT ·sumAVX2(SB), NOSPLIT, $0-28
 	MOVQ   x_base+0(FP), AX
 	MOVQ   x_len+8(FP), CX
@@ -1005,28 +1025,33 @@ TEXT ·sumAVX2(SB), NOSPLIT, $0-28
 	VXORPS Y3, Y3, Y3
 
 group:
-	CMPQ    CX, $0x00000020
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Y4
-	VADDPS  Y4, Y0, Y0
-	VMOVUPS 32(AX)(DX*1), Y4
-	VADDPS  Y4, Y1, Y1
-	VMOVUPS 64(AX)(DX*1), Y4
-	VADDPS  Y4, Y2, Y2
-	VMOVUPS 96(AX)(DX*1), Y4
-	VADDPS  Y4, Y3, Y3
-	ADDQ    $0x00000080, DX
-	SUBQ    $0x00000020, CX
-	JMP     group
+	CMPQ       CX, $0x00000020
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Y4
+	PREFETCHT0 2048(AX)(DX*1)
+	VADDPS     Y4, Y0, Y0
+	VMOVUPS    32(AX)(DX*1), Y4
+	PREFETCHT0 2080(AX)(DX*1)
+	VADDPS     Y4, Y1, Y1
+	VMOVUPS    64(AX)(DX*1), Y4
+	PREFETCHT0 2112(AX)(DX*1)
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    96(AX)(DX*1), Y4
+	PREFETCHT0 2144(AX)(DX*1)
+	VADDPS     Y4, Y3, Y3
+	ADDQ       $0x00000080, DX
+	SUBQ       $0x00000020, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000008
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Y4
-	VADDPS  Y4, Y0, Y0
-	ADDQ    $0x00000020, DX
-	SUBQ    $0x00000008, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Y4
+	PREFETCHT0 2048(AX)(DX*1)
+	VADDPS     Y4, Y0, Y0
+	ADDQ       $0x00000020, DX
+	SUBQ       $0x00000008, CX
+	JMP        vectors
 
 tail:
 	TESTQ      CX, CX
@@ -1052,7 +1077,7 @@ done:
 	RET
 
 // func dotAVX2(x []float32, y []float32) float32
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·dotAVX2(SB), NOSPLIT, $0-52
 	MOVQ   x_base+0(FP), AX
 	MOVQ   y_base+24(FP), CX
@@ -1067,16 +1092,24 @@ group:
 	CMPQ        DX, $0x00000020
 	JLT         vectors
 	VMOVUPS     (AX)(BX*1), Y4
+	PREFETCHT0  2048(AX)(BX*1)
 	VMOVUPS     (CX)(BX*1), Y5
+	PREFETCHT0  2048(CX)(BX*1)
 	VFMADD231PS Y4, Y5, Y0
 	VMOVUPS     32(AX)(BX*1), Y4
+	PREFETCHT0  2080(AX)(BX*1)
 	VMOVUPS     32(CX)(BX*1), Y5
+	PREFETCHT0  2080(CX)(BX*1)
 	VFMADD231PS Y4, Y5, Y1
 	VMOVUPS     64(AX)(BX*1), Y4
+	PREFETCHT0  2112(AX)(BX*1)
 	VMOVUPS     64(CX)(BX*1), Y5
+	PREFETCHT0  2112(CX)(BX*1)
 	VFMADD231PS Y4, Y5, Y2
 	VMOVUPS     96(AX)(BX*1), Y4
+	PREFETCHT0  2144(AX)(BX*1)
 	VMOVUPS     96(CX)(BX*1), Y5
+	PREFETCHT0  2144(CX)(BX*1)
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000080, BX
 	SUBQ        $0x00000020, DX
@@ -1086,7 +1119,9 @@ vectors:
 	CMPQ        DX, $0x00000008
 	JLT         tail
 	VMOVUPS     (AX)(BX*1), Y4
+	PREFETCHT0  2048(AX)(BX*1)
 	VMOVUPS     (CX)(BX*1), Y5
+	PREFETCHT0  2048(CX)(BX*1)
 	VFMADD231PS Y4, Y5, Y0
 	ADDQ        $0x00000020, BX
 	SUBQ        $0x00000008, DX
@@ -1117,7 +1152,7 @@ done:
 	RET
 
 // func sumSquaresAVX2(x []float32, center float32) float32
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-36
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
@@ -1132,15 +1167,19 @@ group:
 	CMPQ        CX, $0x00000020
 	JLT         vectors
 	VMOVUPS     (AX)(DX*1), Y5
+	PREFETCHT0  2048(AX)(DX*1)
 	VSUBPS      Y0, Y5, Y5
 	VFMADD231PS Y5, Y5, Y1
 	VMOVUPS     32(AX)(DX*1), Y5
+	PREFETCHT0  2080(AX)(DX*1)
 	VSUBPS      Y0, Y5, Y5
 	VFMADD231PS Y5, Y5, Y2
 	VMOVUPS     64(AX)(DX*1), Y5
+	PREFETCHT0  2112(AX)(DX*1)
 	VSUBPS      Y0, Y5, Y5
 	VFMADD231PS Y5, Y5, Y3
 	VMOVUPS     96(AX)(DX*1), Y5
+	PREFETCHT0  2144(AX)(DX*1)
 	VSUBPS      Y0, Y5, Y5
 	VFMADD231PS Y5, Y5, Y4
 	ADDQ        $0x00000080, DX
@@ -1151,6 +1190,7 @@ vectors:
 	CMPQ        CX, $0x00000008
 	JLT         tail
 	VMOVUPS     (AX)(DX*1), Y5
+	PREFETCHT0  2048(AX)(DX*1)
 	VSUBPS      Y0, Y5, Y5
 	VFMADD231PS Y5, Y5, Y1
 	ADDQ        $0x00000020, DX
@@ -1183,7 +1223,7 @@ done:
 	RET
 
 // func nonFiniteAVX2(x []float32) float32
-// Requires: AVX, SSE
+// Requires: AVX, MMX+, SSE
 TEXT ·nonFiniteAVX2(SB), NOSPLIT, $0-28
 	MOVQ   x_base+0(FP), AX
 	MOVQ   x_len+8(FP), CX
@@ -1194,33 +1234,38 @@ TEXT ·nonFiniteAVX2(SB), NOSPLIT, $0-28
 	VXORPS Y3, Y3, Y3
 
 group:
-	CMPQ    CX, $0x00000020
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Y4
-	VSUBPS  Y4, Y4, Y4
-	VADDPS  Y4, Y0, Y0
-	VMOVUPS 32(AX)(DX*1), Y4
-	VSUBPS  Y4, Y4, Y4
-	VADDPS  Y4, Y1, Y1
-	VMOVUPS 64(AX)(DX*1), Y4
-	VSUBPS  Y4, Y4, Y4
-	VADDPS  Y4, Y2, Y2
-	VMOVUPS 96(AX)(DX*1), Y4
-	VSUBPS  Y4, Y4, Y4
-	VADDPS  Y4, Y3, Y3
-	ADDQ    $0x00000080, DX
-	SUBQ    $0x00000020, CX
-	JMP     group
+	CMPQ       CX, $0x00000020
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Y4
+	PREFETCHT0 2048(AX)(DX*1)
+	VSUBPS     Y4, Y4, Y4
+	VADDPS     Y4, Y0, Y0
+	VMOVUPS    32(AX)(DX*1), Y4
+	PREFETCHT0 2080(AX)(DX*1)
+	VSUBPS     Y4, Y4, Y4
+	VADDPS     Y4, Y1, Y1
+	VMOVUPS    64(AX)(DX*1), Y4
+	PREFETCHT0 2112(AX)(DX*1)
+	VSUBPS     Y4, Y4, Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    96(AX)(DX*1), Y4
+	PREFETCHT0 2144(AX)(DX*1)
+	VSUBPS     Y4, Y4, Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       $0x00000080, DX
+	SUBQ       $0x00000020, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000008
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Y4
-	VSUBPS  Y4, Y4, Y4
-	VADDPS  Y4, Y0, Y0
-	ADDQ    $0x00000020, DX
-	SUBQ    $0x00000008, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Y4
+	PREFETCHT0 2048(AX)(DX*1)
+	VSUBPS     Y4, Y4, Y4
+	VADDPS     Y4, Y0, Y0
+	ADDQ       $0x00000020, DX
+	SUBQ       $0x00000008, CX
+	JMP        vectors
 
 tail:
 	TESTQ      CX, CX
@@ -1247,7 +1292,7 @@ done:
 	RET
 
 // func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·layerNormAVX2(SB), NOSPLIT, $0-104
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -1259,19 +1304,22 @@ TEXT ·layerNormAVX2(SB), NOSPLIT, $0-104
 	VBROADCASTSS rstd+100(FP), Y1
 
 vectors:
-	CMPQ    SI, $0x00000008
-	JLT     tail
-	VMOVUPS (CX)(DI*1), Y2
-	VSUBPS  Y0, Y2, Y2
-	VMULPS  Y1, Y2, Y2
-	VMOVUPS (DX)(DI*1), Y3
-	VMULPS  Y3, Y2, Y2
-	VMOVUPS (BX)(DI*1), Y3
-	VADDPS  Y3, Y2, Y2
-	VMOVUPS Y2, (AX)(DI*1)
-	ADDQ    $0x00000020, DI
-	SUBQ    $0x00000008, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(DI*1), Y2
+	PREFETCHT0 2048(CX)(DI*1)
+	VSUBPS     Y0, Y2, Y2
+	VMULPS     Y1, Y2, Y2
+	VMOVUPS    (DX)(DI*1), Y3
+	PREFETCHT0 2048(DX)(DI*1)
+	VMULPS     Y3, Y2, Y2
+	VMOVUPS    (BX)(DI*1), Y3
+	PREFETCHT0 2048(BX)(DI*1)
+	VADDPS     Y3, Y2, Y2
+	VMOVUPS    Y2, (AX)(DI*1)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000008, SI
+	JMP        vectors
 
 tail:
 	TESTQ      SI, SI
@@ -1293,7 +1341,7 @@ done:
 	RET
 
 // func layerNormSumsAVX2(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·layerNormSumsAVX2(SB), NOSPLIT, $0-136
 	MOVQ         dgamma_base+0(FP), AX
 	MOVQ         dbeta_base+24(FP), CX
@@ -1313,31 +1361,41 @@ group:
 	CMPQ        DI, $0x00000010
 	JLT         vectors
 	VMOVUPS     (BX)(R8*1), Y6
+	PREFETCHT0  2048(BX)(R8*1)
 	VSUBPS      Y0, Y6, Y6
 	VMULPS      Y1, Y6, Y6
 	VMOVUPS     (DX)(R8*1), Y7
+	PREFETCHT0  2048(DX)(R8*1)
 	VMOVUPS     (AX)(R8*1), Y8
+	PREFETCHT0  2048(AX)(R8*1)
 	VFMADD231PS Y6, Y7, Y8
 	VMOVUPS     Y8, (AX)(R8*1)
 	VMOVUPS     (SI)(R8*1), Y8
+	PREFETCHT0  2048(SI)(R8*1)
 	VMULPS      Y7, Y8, Y8
 	VFMADD231PS Y6, Y8, Y4
 	VADDPS      Y8, Y2, Y2
 	VMOVUPS     (CX)(R8*1), Y6
+	PREFETCHT0  2048(CX)(R8*1)
 	VADDPS      Y7, Y6, Y6
 	VMOVUPS     Y6, (CX)(R8*1)
 	VMOVUPS     32(BX)(R8*1), Y6
+	PREFETCHT0  2080(BX)(R8*1)
 	VSUBPS      Y0, Y6, Y6
 	VMULPS      Y1, Y6, Y6
 	VMOVUPS     32(DX)(R8*1), Y7
+	PREFETCHT0  2080(DX)(R8*1)
 	VMOVUPS     32(AX)(R8*1), Y8
+	PREFETCHT0  2080(AX)(R8*1)
 	VFMADD231PS Y6, Y7, Y8
 	VMOVUPS     Y8, 32(AX)(R8*1)
 	VMOVUPS     32(SI)(R8*1), Y8
+	PREFETCHT0  2080(SI)(R8*1)
 	VMULPS      Y7, Y8, Y8
 	VFMADD231PS Y6, Y8, Y5
 	VADDPS      Y8, Y3, Y3
 	VMOVUPS     32(CX)(R8*1), Y6
+	PREFETCHT0  2080(CX)(R8*1)
 	VADDPS      Y7, Y6, Y6
 	VMOVUPS     Y6, 32(CX)(R8*1)
 	ADDQ        $0x00000040, R8
@@ -1348,17 +1406,22 @@ vectors:
 	CMPQ        DI, $0x00000008
 	JLT         tail
 	VMOVUPS     (BX)(R8*1), Y6
+	PREFETCHT0  2048(BX)(R8*1)
 	VSUBPS      Y0, Y6, Y6
 	VMULPS      Y1, Y6, Y6
 	VMOVUPS     (DX)(R8*1), Y7
+	PREFETCHT0  2048(DX)(R8*1)
 	VMOVUPS     (AX)(R8*1), Y8
+	PREFETCHT0  2048(AX)(R8*1)
 	VFMADD231PS Y6, Y7, Y8
 	VMOVUPS     Y8, (AX)(R8*1)
 	VMOVUPS     (SI)(R8*1), Y8
+	PREFETCHT0  2048(SI)(R8*1)
 	VMULPS      Y7, Y8, Y8
 	VFMADD231PS Y6, Y8, Y4
 	VADDPS      Y8, Y2, Y2
 	VMOVUPS     (CX)(R8*1), Y6
+	PREFETCHT0  2048(CX)(R8*1)
 	VADDPS      Y7, Y6, Y6
 	VMOVUPS     Y6, (CX)(R8*1)
 	ADDQ        $0x00000020, R8
@@ -1408,7 +1471,7 @@ done:
 	RET
 
 // func layerNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·layerNormGradAVX2(SB), NOSPLIT, $0-112
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -1422,22 +1485,25 @@ TEXT ·layerNormGradAVX2(SB), NOSPLIT, $0-112
 	VBROADCASTSS avgX+108(FP), Y3
 
 vectors:
-	CMPQ    SI, $0x00000008
-	JLT     tail
-	VMOVUPS (DX)(DI*1), Y4
-	VSUBPS  Y0, Y4, Y4
-	VMULPS  Y1, Y4, Y4
-	VMOVUPS (CX)(DI*1), Y5
-	VMOVUPS (BX)(DI*1), Y6
-	VMULPS  Y6, Y5, Y5
-	VSUBPS  Y2, Y5, Y5
-	VMULPS  Y3, Y4, Y4
-	VSUBPS  Y4, Y5, Y5
-	VMULPS  Y1, Y5, Y5
-	VMOVUPS Y5, (AX)(DI*1)
-	ADDQ    $0x00000020, DI
-	SUBQ    $0x00000008, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000008
+	JLT        tail
+	VMOVUPS    (DX)(DI*1), Y4
+	PREFETCHT0 2048(DX)(DI*1)
+	VSUBPS     Y0, Y4, Y4
+	VMULPS     Y1, Y4, Y4
+	VMOVUPS    (CX)(DI*1), Y5
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Y6
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Y6, Y5, Y5
+	VSUBPS     Y2, Y5, Y5
+	VMULPS     Y3, Y4, Y4
+	VSUBPS     Y4, Y5, Y5
+	VMULPS     Y1, Y5, Y5
+	VMOVUPS    Y5, (AX)(DI*1)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000008, SI
+	JMP        vectors
 
 tail:
 	TESTQ      SI, SI
@@ -1462,7 +1528,7 @@ done:
 	RET
 
 // func rmsNormAVX2(dst []float32, x []float32, gamma []float32, rstd float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·rmsNormAVX2(SB), NOSPLIT, $0-76
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -1472,16 +1538,18 @@ TEXT ·rmsNormAVX2(SB), NOSPLIT, $0-76
 	VBROADCASTSS rstd+72(FP), Y0
 
 vectors:
-	CMPQ    BX, $0x00000008
-	JLT     tail
-	VMOVUPS (CX)(SI*1), Y1
-	VMULPS  Y0, Y1, Y1
-	VMOVUPS (DX)(SI*1), Y2
-	VMULPS  Y2, Y1, Y1
-	VMOVUPS Y1, (AX)(SI*1)
-	ADDQ    $0x00000020, SI
-	SUBQ    $0x00000008, BX
-	JMP     vectors
+	CMPQ       BX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Y1
+	PREFETCHT0 2048(CX)(SI*1)
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    (DX)(SI*1), Y2
+	PREFETCHT0 2048(DX)(SI*1)
+	VMULPS     Y2, Y1, Y1
+	VMOVUPS    Y1, (AX)(SI*1)
+	ADDQ       $0x00000020, SI
+	SUBQ       $0x00000008, BX
+	JMP        vectors
 
 tail:
 	TESTQ      BX, BX
@@ -1500,7 +1568,7 @@ done:
 	RET
 
 // func rmsNormSumsAVX2(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3, MMX+, SSE
 TEXT ·rmsNormSumsAVX2(SB), NOSPLIT, $0-108
 	MOVQ         dgamma_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -1518,21 +1586,29 @@ group:
 	CMPQ        SI, $0x00000010
 	JLT         vectors
 	VMOVUPS     (DX)(DI*1), Y3
+	PREFETCHT0  2048(DX)(DI*1)
 	VMULPS      Y0, Y3, Y3
 	VMOVUPS     (CX)(DI*1), Y4
+	PREFETCHT0  2048(CX)(DI*1)
 	VMOVUPS     (AX)(DI*1), Y5
+	PREFETCHT0  2048(AX)(DI*1)
 	VFMADD231PS Y3, Y4, Y5
 	VMOVUPS     Y5, (AX)(DI*1)
 	VMOVUPS     (BX)(DI*1), Y5
+	PREFETCHT0  2048(BX)(DI*1)
 	VMULPS      Y4, Y5, Y5
 	VFMADD231PS Y3, Y5, Y1
 	VMOVUPS     32(DX)(DI*1), Y3
+	PREFETCHT0  2080(DX)(DI*1)
 	VMULPS      Y0, Y3, Y3
 	VMOVUPS     32(CX)(DI*1), Y4
+	PREFETCHT0  2080(CX)(DI*1)
 	VMOVUPS     32(AX)(DI*1), Y5
+	PREFETCHT0  2080(AX)(DI*1)
 	VFMADD231PS Y3, Y4, Y5
 	VMOVUPS     Y5, 32(AX)(DI*1)
 	VMOVUPS     32(BX)(DI*1), Y5
+	PREFETCHT0  2080(BX)(DI*1)
 	VMULPS      Y4, Y5, Y5
 	VFMADD231PS Y3, Y5, Y2
 	ADDQ        $0x00000040, DI
@@ -1543,12 +1619,16 @@ vectors:
 	CMPQ        SI, $0x00000008
 	JLT         tail
 	VMOVUPS     (DX)(DI*1), Y3
+	PREFETCHT0  2048(DX)(DI*1)
 	VMULPS      Y0, Y3, Y3
 	VMOVUPS     (CX)(DI*1), Y4
+	PREFETCHT0  2048(CX)(DI*1)
 	VMOVUPS     (AX)(DI*1), Y5
+	PREFETCHT0  2048(AX)(DI*1)
 	VFMADD231PS Y3, Y4, Y5
 	VMOVUPS     Y5, (AX)(DI*1)
 	VMOVUPS     (BX)(DI*1), Y5
+	PREFETCHT0  2048(BX)(DI*1)
 	VMULPS      Y4, Y5, Y5
 	VFMADD231PS Y3, Y5, Y1
 	ADDQ        $0x00000020, DI
@@ -1585,7 +1665,7 @@ done:
 	RET
 
 // func rmsNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·rmsNormGradAVX2(SB), NOSPLIT, $0-104
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -1597,20 +1677,23 @@ TEXT ·rmsNormGradAVX2(SB), NOSPLIT, $0-104
 	VBROADCASTSS avgX+100(FP), Y1
 
 vectors:
-	CMPQ    SI, $0x00000008
-	JLT     tail
-	VMOVUPS (DX)(DI*1), Y2
-	VMULPS  Y0, Y2, Y2
-	VMOVUPS (CX)(DI*1), Y3
-	VMOVUPS (BX)(DI*1), Y4
-	VMULPS  Y4, Y3, Y3
-	VMULPS  Y1, Y2, Y2
-	VSUBPS  Y2, Y3, Y3
-	VMULPS  Y0, Y3, Y3
-	VMOVUPS Y3, (AX)(DI*1)
-	ADDQ    $0x00000020, DI
-	SUBQ    $0x00000008, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000008
+	JLT        tail
+	VMOVUPS    (DX)(DI*1), Y2
+	PREFETCHT0 2048(DX)(DI*1)
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    (CX)(DI*1), Y3
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Y4
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Y4, Y3, Y3
+	VMULPS     Y1, Y2, Y2
+	VSUBPS     Y2, Y3, Y3
+	VMULPS     Y0, Y3, Y3
+	VMOVUPS    Y3, (AX)(DI*1)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000008, SI
+	JMP        vectors
 
 tail:
 	TESTQ      SI, SI
@@ -1633,7 +1716,7 @@ done:
 	RET
 
 // func addAVX2(dst []float32, a []float32, b []float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·addAVX2(SB), NOSPLIT, $0-72
 	MOVQ dst_base+0(FP), AX
 	MOVQ a_base+24(FP), CX
@@ -1642,15 +1725,17 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-72
 	XORQ SI, SI
 
 vectors:
-	CMPQ    BX, $0x00000008
-	JLT     tail
-	VMOVUPS (CX)(SI*1), Y0
-	VMOVUPS (DX)(SI*1), Y1
-	VADDPS  Y1, Y0, Y0
-	VMOVUPS Y0, (AX)(SI*1)
-	ADDQ    $0x00000020, SI
-	SUBQ    $0x00000008, BX
-	JMP     vectors
+	CMPQ       BX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Y0
+	PREFETCHT0 2048(CX)(SI*1)
+	VMOVUPS    (DX)(SI*1), Y1
+	PREFETCHT0 2048(DX)(SI*1)
+	VADDPS     Y1, Y0, Y0
+	VMOVUPS    Y0, (AX)(SI*1)
+	ADDQ       $0x00000020, SI
+	SUBQ       $0x00000008, BX
+	JMP        vectors
 
 tail:
 	TESTQ      BX, BX
@@ -1668,7 +1753,7 @@ done:
 	RET
 
 // func scaleAVX2(dst []float32, src []float32, a float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·scaleAVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -1677,14 +1762,15 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-52
 	VBROADCASTSS a+48(FP), Y0
 
 vectors:
-	CMPQ    DX, $0x00000008
-	JLT     tail
-	VMOVUPS (CX)(BX*1), Y1
-	VMULPS  Y0, Y1, Y1
-	VMOVUPS Y1, (AX)(BX*1)
-	ADDQ    $0x00000020, BX
-	SUBQ    $0x00000008, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Y1
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (AX)(BX*1)
+	ADDQ       $0x00000020, BX
+	SUBQ       $0x00000008, DX
+	JMP        vectors
 
 tail:
 	TESTQ      DX, DX
@@ -1724,7 +1810,7 @@ done:
 	RET
 
 // func axpbyAVX2(acc []float32, x []float32, alpha float32, beta float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·axpbyAVX2(SB), NOSPLIT, $0-56
 	MOVQ         acc_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -1734,17 +1820,19 @@ TEXT ·axpbyAVX2(SB), NOSPLIT, $0-56
 	VBROADCASTSS beta+52(FP), Y1
 
 vectors:
-	CMPQ    DX, $0x00000008
-	JLT     tail
-	VMOVUPS (CX)(BX*1), Y2
-	VMOVUPS (AX)(BX*1), Y3
-	VMULPS  Y0, Y2, Y2
-	VMULPS  Y1, Y3, Y3
-	VADDPS  Y2, Y3, Y3
-	VMOVUPS Y3, (AX)(BX*1)
-	ADDQ    $0x00000020, BX
-	SUBQ    $0x00000008, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Y2
+	PREFETCHT0 2048(CX)(BX*1)
+	VMOVUPS    (AX)(BX*1), Y3
+	PREFETCHT0 2048(AX)(BX*1)
+	VMULPS     Y0, Y2, Y2
+	VMULPS     Y1, Y3, Y3
+	VADDPS     Y2, Y3, Y3
+	VMOVUPS    Y3, (AX)(BX*1)
+	ADDQ       $0x00000020, BX
+	SUBQ       $0x00000008, DX
+	JMP        vectors
 
 tail:
 	TESTQ      DX, DX
@@ -1764,7 +1852,7 @@ done:
 	RET
 
 // func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·dropoutAVX2(SB), NOSPLIT, $0-80
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -1775,18 +1863,20 @@ TEXT ·dropoutAVX2(SB), NOSPLIT, $0-80
 	VBROADCASTSS scale+76(FP), Y1
 
 vectors:
-	CMPQ     BX, $0x00000008
-	JLT      tail
-	VMOVUPS  (CX)(SI*1), Y2
-	VMOVUPS  (DX)(SI*1), Y3
-	VMULPS   Y1, Y2, Y2
-	VPMAXUD  Y0, Y3, Y4
-	VPCMPEQD Y4, Y3, Y4
-	VANDPS   Y4, Y2, Y2
-	VMOVUPS  Y2, (AX)(SI*1)
-	ADDQ     $0x00000020, SI
-	SUBQ     $0x00000008, BX
-	JMP      vectors
+	CMPQ       BX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Y2
+	PREFETCHT0 2048(CX)(SI*1)
+	VMOVUPS    (DX)(SI*1), Y3
+	PREFETCHT0 2048(DX)(SI*1)
+	VMULPS     Y1, Y2, Y2
+	VPMAXUD    Y0, Y3, Y4
+	VPCMPEQD   Y4, Y3, Y4
+	VANDPS     Y4, Y2, Y2
+	VMOVUPS    Y2, (AX)(SI*1)
+	ADDQ       $0x00000020, SI
+	SUBQ       $0x00000008, BX
+	JMP        vectors
 
 tail:
 	TESTQ      BX, BX
@@ -1807,7 +1897,7 @@ done:
 	RET
 
 // func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·rotateAVX2(SB), NOSPLIT, $0-100
 	MOVQ         a_base+0(FP), AX
 	MOVQ         b_base+24(FP), CX
@@ -1818,24 +1908,28 @@ TEXT ·rotateAVX2(SB), NOSPLIT, $0-100
 	VBROADCASTSS turn+96(FP), Y0
 
 vectors:
-	CMPQ    SI, $0x00000008
-	JLT     tail
-	VMOVUPS (AX)(DI*1), Y1
-	VMOVUPS (CX)(DI*1), Y2
-	VMOVUPS (DX)(DI*1), Y3
-	VMOVUPS (BX)(DI*1), Y4
-	VMULPS  Y0, Y4, Y4
-	VMULPS  Y1, Y4, Y5
-	VMULPS  Y2, Y4, Y4
-	VMULPS  Y1, Y3, Y1
-	VMULPS  Y2, Y3, Y2
-	VSUBPS  Y4, Y1, Y1
-	VADDPS  Y5, Y2, Y2
-	VMOVUPS Y1, (AX)(DI*1)
-	VMOVUPS Y2, (CX)(DI*1)
-	ADDQ    $0x00000020, DI
-	SUBQ    $0x00000008, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(DI*1), Y1
+	PREFETCHT0 2048(AX)(DI*1)
+	VMOVUPS    (CX)(DI*1), Y2
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (DX)(DI*1), Y3
+	PREFETCHT0 2048(DX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Y4
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Y0, Y4, Y4
+	VMULPS     Y1, Y4, Y5
+	VMULPS     Y2, Y4, Y4
+	VMULPS     Y1, Y3, Y1
+	VMULPS     Y2, Y3, Y2
+	VSUBPS     Y4, Y1, Y1
+	VADDPS     Y5, Y2, Y2
+	VMOVUPS    Y1, (AX)(DI*1)
+	VMOVUPS    Y2, (CX)(DI*1)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000008, SI
+	JMP        vectors
 
 tail:
 	TESTQ      SI, SI
@@ -1913,7 +2007,7 @@ DATA evenSigns<>+60(SB)/4, $0x00000000
 GLOBL evenSigns<>(SB), RODATA|NOPTR, $64
 
 // func maximumAVX512(x []float32, scale float32, most float32) float32
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·maximumAVX512(SB), NOSPLIT, $0-36
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
@@ -1926,33 +2020,38 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-36
 	VMOVAPS      Z1, Z1
 
 group:
-	CMPQ    CX, $0x00000040
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Z5
-	VMULPS  Z0, Z5, Z5
-	VMAXPS  Z2, Z5, Z2
-	VMOVUPS 64(AX)(DX*1), Z5
-	VMULPS  Z0, Z5, Z5
-	VMAXPS  Z3, Z5, Z3
-	VMOVUPS 128(AX)(DX*1), Z5
-	VMULPS  Z0, Z5, Z5
-	VMAXPS  Z4, Z5, Z4
-	VMOVUPS 192(AX)(DX*1), Z5
-	VMULPS  Z0, Z5, Z5
-	VMAXPS  Z1, Z5, Z1
-	ADDQ    $0x00000100, DX
-	SUBQ    $0x00000040, CX
-	JMP     group
+	CMPQ       CX, $0x00000040
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Z5
+	PREFETCHT0 2048(AX)(DX*1)
+	VMULPS     Z0, Z5, Z5
+	VMAXPS     Z2, Z5, Z2
+	VMOVUPS    64(AX)(DX*1), Z5
+	PREFETCHT0 2112(AX)(DX*1)
+	VMULPS     Z0, Z5, Z5
+	VMAXPS     Z3, Z5, Z3
+	VMOVUPS    128(AX)(DX*1), Z5
+	PREFETCHT0 2176(AX)(DX*1)
+	VMULPS     Z0, Z5, Z5
+	VMAXPS     Z4, Z5, Z4
+	VMOVUPS    192(AX)(DX*1), Z5
+	PREFETCHT0 2240(AX)(DX*1)
+	VMULPS     Z0, Z5, Z5
+	VMAXPS     Z1, Z5, Z1
+	ADDQ       $0x00000100, DX
+	SUBQ       $0x00000040, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000010
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Z5
-	VMULPS  Z0, Z5, Z5
-	VMAXPS  Z2, Z5, Z2
-	ADDQ    $0x00000040, DX
-	SUBQ    $0x00000010, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Z5
+	PREFETCHT0 2048(AX)(DX*1)
+	VMULPS     Z0, Z5, Z5
+	VMAXPS     Z2, Z5, Z2
+	ADDQ       $0x00000040, DX
+	SUBQ       $0x00000010, CX
+	JMP        vectors
 
 tail:
 	TESTQ     CX, CX
@@ -1981,7 +2080,7 @@ done:
 	RET
 
 // func expSumAVX512(dst []float32, src []float32, max float32) (sum float32)
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·expSumAVX512(SB), NOSPLIT, $0-60
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -2006,6 +2105,7 @@ vectors:
 	CMPQ         DX, $0x00000010
 	JLT          tail
 	VMOVUPS      (CX)(BX*1), Z14
+	PREFETCHT0   2048(CX)(BX*1)
 	VSUBPS       Z0, Z14, Z14
 	VMINPS       Z14, Z1, Z14
 	VMAXPS       Z14, Z2, Z14
@@ -2071,7 +2171,7 @@ done:
 	RET
 
 // func exp2SumAVX512(row []float32, scale float32, base float32) (sum float32)
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·exp2SumAVX512(SB), NOSPLIT, $0-36
 	MOVQ         row_base+0(FP), AX
 	MOVQ         row_len+8(FP), CX
@@ -2093,6 +2193,7 @@ vectors:
 	CMPQ        CX, $0x00000010
 	JLT         tail
 	VMOVUPS     (AX)(DX*1), Z12
+	PREFETCHT0  2048(AX)(DX*1)
 	VMULPS      Z0, Z12, Z12
 	VSUBPS      Z1, Z12, Z12
 	VMINPS      Z12, Z2, Z12
@@ -2152,7 +2253,7 @@ done:
 	RET
 
 // func scoreGradAVX512(ds []float32, p []float32, delta float32, scale float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·scoreGradAVX512(SB), NOSPLIT, $0-56
 	MOVQ         ds_base+0(FP), AX
 	MOVQ         p_base+24(FP), CX
@@ -2162,17 +2263,19 @@ TEXT ·scoreGradAVX512(SB), NOSPLIT, $0-56
 	VBROADCASTSS scale+52(FP), Z1
 
 vectors:
-	CMPQ    DX, $0x00000010
-	JLT     tail
-	VMOVUPS (AX)(BX*1), Z2
-	VSUBPS  Z0, Z2, Z2
-	VMOVUPS (CX)(BX*1), Z3
-	VMULPS  Z3, Z2, Z2
-	VMULPS  Z1, Z2, Z2
-	VMOVUPS Z2, (AX)(BX*1)
-	ADDQ    $0x00000040, BX
-	SUBQ    $0x00000010, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(BX*1), Z2
+	PREFETCHT0 2048(AX)(BX*1)
+	VSUBPS     Z0, Z2, Z2
+	VMOVUPS    (CX)(BX*1), Z3
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Z3, Z2, Z2
+	VMULPS     Z1, Z2, Z2
+	VMOVUPS    Z2, (AX)(BX*1)
+	ADDQ       $0x00000040, BX
+	SUBQ       $0x00000010, DX
+	JMP        vectors
 
 tail:
 	TESTQ     DX, DX
@@ -2192,7 +2295,7 @@ done:
 	RET
 
 // func geluAVX512(dst []float32, x []float32, bias []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·geluAVX512(SB), NOSPLIT, $0-72
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -2218,7 +2321,9 @@ vectors:
 	CMPQ         BX, $0x00000010
 	JLT          tail
 	VMOVUPS      (CX)(SI*1), Z14
+	PREFETCHT0   2048(CX)(SI*1)
 	VMOVUPS      (DX)(SI*1), Z15
+	PREFETCHT0   2048(DX)(SI*1)
 	VADDPS       Z15, Z14, Z14
 	VMAXPS       Z14, Z0, Z14
 	VMINPS       Z14, Z1, Z15
@@ -2295,7 +2400,7 @@ done:
 	RET
 
 // func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·geluGradAVX512(SB), NOSPLIT, $0-120
 	MOVQ         dx_base+0(FP), AX
 	MOVQ         sums_base+24(FP), CX
@@ -2325,7 +2430,9 @@ vectors:
 	CMPQ         DI, $0x00000010
 	JLT          tail
 	VMOVUPS      (BX)(R8*1), Z16
+	PREFETCHT0   2048(BX)(R8*1)
 	VMOVUPS      (SI)(R8*1), Z17
+	PREFETCHT0   2048(SI)(R8*1)
 	VADDPS       Z17, Z16, Z16
 	VMAXPS       Z16, Z0, Z16
 	VMINPS       Z16, Z1, Z16
@@ -2360,9 +2467,11 @@ vectors:
 	VFMADD213PS  Z15, Z18, Z16
 	VFMADD231PS  Z16, Z19, Z17
 	VMOVUPS      (DX)(R8*1), Z16
+	PREFETCHT0   2048(DX)(R8*1)
 	VMULPS       Z16, Z17, Z17
 	VMOVUPS      Z17, (AX)(R8*1)
 	VMOVUPS      (CX)(R8*1), Z16
+	PREFETCHT0   2048(CX)(R8*1)
 	VADDPS       Z17, Z16, Z16
 	VMOVUPS      Z16, (CX)(R8*1)
 	ADDQ         $0x00000040, R8
@@ -2422,7 +2531,7 @@ done:
 	RET
 
 // func siluMulAVX512(dst []float32, gate []float32, up []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·siluMulAVX512(SB), NOSPLIT, $0-72
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         gate_base+24(FP), CX
@@ -2446,6 +2555,7 @@ vectors:
 	CMPQ         BX, $0x00000010
 	JLT          tail
 	VMOVUPS      (CX)(SI*1), Z12
+	PREFETCHT0   2048(CX)(SI*1)
 	VMAXPS       Z12, Z0, Z12
 	VMULPS       Z1, Z12, Z13
 	VORPS        Z10, Z13, Z14
@@ -2470,6 +2580,7 @@ vectors:
 	VMOVAPS      Z17, K1, Z14
 	VMULPS       Z12, Z14, Z14
 	VMOVUPS      (DX)(SI*1), Z12
+	PREFETCHT0   2048(DX)(SI*1)
 	VMULPS       Z12, Z14, Z14
 	VMOVUPS      Z14, (AX)(SI*1)
 	ADDQ         $0x00000040, SI
@@ -2515,7 +2626,7 @@ done:
 	RET
 
 // func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·siluMulGradAVX512(SB), NOSPLIT, $0-120
 	MOVQ         dgate_base+0(FP), AX
 	MOVQ         dup_base+24(FP), CX
@@ -2542,9 +2653,12 @@ vectors:
 	CMPQ         DI, $0x00000010
 	JLT          tail
 	VMOVUPS      (BX)(R8*1), Z13
+	PREFETCHT0   2048(BX)(R8*1)
 	VMAXPS       Z13, Z0, Z13
 	VMOVUPS      (SI)(R8*1), Z14
+	PREFETCHT0   2048(SI)(R8*1)
 	VMOVUPS      (DX)(R8*1), Z15
+	PREFETCHT0   2048(DX)(R8*1)
 	VMULPS       Z2, Z13, Z16
 	VORPS        Z11, Z16, Z17
 	VRNDSCALEPS  $0x08, Z17, Z18
@@ -2625,7 +2739,7 @@ done:
 	RET
 
 // func sumAVX512(x []float32) float32
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·sumAVX512(SB), NOSPLIT, $0-28
 	MOVQ   x_base+0(FP), AX
 	MOVQ   x_len+8(FP), CX
@@ -2636,28 +2750,33 @@ TEXT ·sumAVX512(SB), NOSPLIT, $0-28
 	VPXORD Z3, Z3, Z3
 
 group:
-	CMPQ    CX, $0x00000040
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Z4
-	VADDPS  Z4, Z0, Z0
-	VMOVUPS 64(AX)(DX*1), Z4
-	VADDPS  Z4, Z1, Z1
-	VMOVUPS 128(AX)(DX*1), Z4
-	VADDPS  Z4, Z2, Z2
-	VMOVUPS 192(AX)(DX*1), Z4
-	VADDPS  Z4, Z3, Z3
-	ADDQ    $0x00000100, DX
-	SUBQ    $0x00000040, CX
-	JMP     group
+	CMPQ       CX, $0x00000040
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Z4
+	PREFETCHT0 2048(AX)(DX*1)
+	VADDPS     Z4, Z0, Z0
+	VMOVUPS    64(AX)(DX*1), Z4
+	PREFETCHT0 2112(AX)(DX*1)
+	VADDPS     Z4, Z1, Z1
+	VMOVUPS    128(AX)(DX*1), Z4
+	PREFETCHT0 2176(AX)(DX*1)
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    192(AX)(DX*1), Z4
+	PREFETCHT0 2240(AX)(DX*1)
+	VADDPS     Z4, Z3, Z3
+	ADDQ       $0x00000100, DX
+	SUBQ       $0x00000040, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000010
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Z4
-	VADDPS  Z4, Z0, Z0
-	ADDQ    $0x00000040, DX
-	SUBQ    $0x00000010, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Z4
+	PREFETCHT0 2048(AX)(DX*1)
+	VADDPS     Z4, Z0, Z0
+	ADDQ       $0x00000040, DX
+	SUBQ       $0x00000010, CX
+	JMP        vectors
 
 tail:
 	TESTQ     CX, CX
@@ -2685,7 +2804,7 @@ done:
 	RET
 
 // func dotAVX512(x []float32, y []float32) float32
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·dotAVX512(SB), NOSPLIT, $0-52
 	MOVQ   x_base+0(FP), AX
 	MOVQ   y_base+24(FP), CX
@@ -2700,16 +2819,24 @@ group:
 	CMPQ        DX, $0x00000040
 	JLT         vectors
 	VMOVUPS     (AX)(BX*1), Z4
+	PREFETCHT0  2048(AX)(BX*1)
 	VMOVUPS     (CX)(BX*1), Z5
+	PREFETCHT0  2048(CX)(BX*1)
 	VFMADD231PS Z4, Z5, Z0
 	VMOVUPS     64(AX)(BX*1), Z4
+	PREFETCHT0  2112(AX)(BX*1)
 	VMOVUPS     64(CX)(BX*1), Z5
+	PREFETCHT0  2112(CX)(BX*1)
 	VFMADD231PS Z4, Z5, Z1
 	VMOVUPS     128(AX)(BX*1), Z4
+	PREFETCHT0  2176(AX)(BX*1)
 	VMOVUPS     128(CX)(BX*1), Z5
+	PREFETCHT0  2176(CX)(BX*1)
 	VFMADD231PS Z4, Z5, Z2
 	VMOVUPS     192(AX)(BX*1), Z4
+	PREFETCHT0  2240(AX)(BX*1)
 	VMOVUPS     192(CX)(BX*1), Z5
+	PREFETCHT0  2240(CX)(BX*1)
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000100, BX
 	SUBQ        $0x00000040, DX
@@ -2719,7 +2846,9 @@ vectors:
 	CMPQ        DX, $0x00000010
 	JLT         tail
 	VMOVUPS     (AX)(BX*1), Z4
+	PREFETCHT0  2048(AX)(BX*1)
 	VMOVUPS     (CX)(BX*1), Z5
+	PREFETCHT0  2048(CX)(BX*1)
 	VFMADD231PS Z4, Z5, Z0
 	ADDQ        $0x00000040, BX
 	SUBQ        $0x00000010, DX
@@ -2752,7 +2881,7 @@ done:
 	RET
 
 // func sumSquaresAVX512(x []float32, center float32) float32
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·sumSquaresAVX512(SB), NOSPLIT, $0-36
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
@@ -2767,15 +2896,19 @@ group:
 	CMPQ        CX, $0x00000040
 	JLT         vectors
 	VMOVUPS     (AX)(DX*1), Z5
+	PREFETCHT0  2048(AX)(DX*1)
 	VSUBPS      Z0, Z5, Z5
 	VFMADD231PS Z5, Z5, Z1
 	VMOVUPS     64(AX)(DX*1), Z5
+	PREFETCHT0  2112(AX)(DX*1)
 	VSUBPS      Z0, Z5, Z5
 	VFMADD231PS Z5, Z5, Z2
 	VMOVUPS     128(AX)(DX*1), Z5
+	PREFETCHT0  2176(AX)(DX*1)
 	VSUBPS      Z0, Z5, Z5
 	VFMADD231PS Z5, Z5, Z3
 	VMOVUPS     192(AX)(DX*1), Z5
+	PREFETCHT0  2240(AX)(DX*1)
 	VSUBPS      Z0, Z5, Z5
 	VFMADD231PS Z5, Z5, Z4
 	ADDQ        $0x00000100, DX
@@ -2786,6 +2919,7 @@ vectors:
 	CMPQ        CX, $0x00000010
 	JLT         tail
 	VMOVUPS     (AX)(DX*1), Z5
+	PREFETCHT0  2048(AX)(DX*1)
 	VSUBPS      Z0, Z5, Z5
 	VFMADD231PS Z5, Z5, Z1
 	ADDQ        $0x00000040, DX
@@ -2820,7 +2954,7 @@ done:
 	RET
 
 // func nonFiniteAVX512(x []float32) float32
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·nonFiniteAVX512(SB), NOSPLIT, $0-28
 	MOVQ   x_base+0(FP), AX
 	MOVQ   x_len+8(FP), CX
@@ -2831,33 +2965,38 @@ TEXT ·nonFiniteAVX512(SB), NOSPLIT, $0-28
 	VPXORD Z3, Z3, Z3
 
 group:
-	CMPQ    CX, $0x00000040
-	JLT     vectors
-	VMOVUPS (AX)(DX*1), Z4
-	VSUBPS  Z4, Z4, Z4
-	VADDPS  Z4, Z0, Z0
-	VMOVUPS 64(AX)(DX*1), Z4
-	VSUBPS  Z4, Z4, Z4
-	VADDPS  Z4, Z1, Z1
-	VMOVUPS 128(AX)(DX*1), Z4
-	VSUBPS  Z4, Z4, Z4
-	VADDPS  Z4, Z2, Z2
-	VMOVUPS 192(AX)(DX*1), Z4
-	VSUBPS  Z4, Z4, Z4
-	VADDPS  Z4, Z3, Z3
-	ADDQ    $0x00000100, DX
-	SUBQ    $0x00000040, CX
-	JMP     group
+	CMPQ       CX, $0x00000040
+	JLT        vectors
+	VMOVUPS    (AX)(DX*1), Z4
+	PREFETCHT0 2048(AX)(DX*1)
+	VSUBPS     Z4, Z4, Z4
+	VADDPS     Z4, Z0, Z0
+	VMOVUPS    64(AX)(DX*1), Z4
+	PREFETCHT0 2112(AX)(DX*1)
+	VSUBPS     Z4, Z4, Z4
+	VADDPS     Z4, Z1, Z1
+	VMOVUPS    128(AX)(DX*1), Z4
+	PREFETCHT0 2176(AX)(DX*1)
+	VSUBPS     Z4, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    192(AX)(DX*1), Z4
+	PREFETCHT0 2240(AX)(DX*1)
+	VSUBPS     Z4, Z4, Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       $0x00000100, DX
+	SUBQ       $0x00000040, CX
+	JMP        group
 
 vectors:
-	CMPQ    CX, $0x00000010
-	JLT     tail
-	VMOVUPS (AX)(DX*1), Z4
-	VSUBPS  Z4, Z4, Z4
-	VADDPS  Z4, Z0, Z0
-	ADDQ    $0x00000040, DX
-	SUBQ    $0x00000010, CX
-	JMP     vectors
+	CMPQ       CX, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Z4
+	PREFETCHT0 2048(AX)(DX*1)
+	VSUBPS     Z4, Z4, Z4
+	VADDPS     Z4, Z0, Z0
+	ADDQ       $0x00000040, DX
+	SUBQ       $0x00000010, CX
+	JMP        vectors
 
 tail:
 	TESTQ     CX, CX
@@ -2886,7 +3025,7 @@ done:
 	RET
 
 // func layerNormAVX512(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·layerNormAVX512(SB), NOSPLIT, $0-104
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -2898,19 +3037,22 @@ TEXT ·layerNormAVX512(SB), NOSPLIT, $0-104
 	VBROADCASTSS rstd+100(FP), Z1
 
 vectors:
-	CMPQ    SI, $0x00000010
-	JLT     tail
-	VMOVUPS (CX)(DI*1), Z2
-	VSUBPS  Z0, Z2, Z2
-	VMULPS  Z1, Z2, Z2
-	VMOVUPS (DX)(DI*1), Z3
-	VMULPS  Z3, Z2, Z2
-	VMOVUPS (BX)(DI*1), Z3
-	VADDPS  Z3, Z2, Z2
-	VMOVUPS Z2, (AX)(DI*1)
-	ADDQ    $0x00000040, DI
-	SUBQ    $0x00000010, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(DI*1), Z2
+	PREFETCHT0 2048(CX)(DI*1)
+	VSUBPS     Z0, Z2, Z2
+	VMULPS     Z1, Z2, Z2
+	VMOVUPS    (DX)(DI*1), Z3
+	PREFETCHT0 2048(DX)(DI*1)
+	VMULPS     Z3, Z2, Z2
+	VMOVUPS    (BX)(DI*1), Z3
+	PREFETCHT0 2048(BX)(DI*1)
+	VADDPS     Z3, Z2, Z2
+	VMOVUPS    Z2, (AX)(DI*1)
+	ADDQ       $0x00000040, DI
+	SUBQ       $0x00000010, SI
+	JMP        vectors
 
 tail:
 	TESTQ     SI, SI
@@ -2932,7 +3074,7 @@ done:
 	RET
 
 // func layerNormSumsAVX512(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·layerNormSumsAVX512(SB), NOSPLIT, $0-136
 	MOVQ         dgamma_base+0(FP), AX
 	MOVQ         dbeta_base+24(FP), CX
@@ -2952,31 +3094,41 @@ group:
 	CMPQ        DI, $0x00000020
 	JLT         vectors
 	VMOVUPS     (BX)(R8*1), Z6
+	PREFETCHT0  2048(BX)(R8*1)
 	VSUBPS      Z0, Z6, Z6
 	VMULPS      Z1, Z6, Z6
 	VMOVUPS     (DX)(R8*1), Z7
+	PREFETCHT0  2048(DX)(R8*1)
 	VMOVUPS     (AX)(R8*1), Z8
+	PREFETCHT0  2048(AX)(R8*1)
 	VFMADD231PS Z6, Z7, Z8
 	VMOVUPS     Z8, (AX)(R8*1)
 	VMOVUPS     (SI)(R8*1), Z8
+	PREFETCHT0  2048(SI)(R8*1)
 	VMULPS      Z7, Z8, Z8
 	VFMADD231PS Z6, Z8, Z4
 	VADDPS      Z8, Z2, Z2
 	VMOVUPS     (CX)(R8*1), Z6
+	PREFETCHT0  2048(CX)(R8*1)
 	VADDPS      Z7, Z6, Z6
 	VMOVUPS     Z6, (CX)(R8*1)
 	VMOVUPS     64(BX)(R8*1), Z6
+	PREFETCHT0  2112(BX)(R8*1)
 	VSUBPS      Z0, Z6, Z6
 	VMULPS      Z1, Z6, Z6
 	VMOVUPS     64(DX)(R8*1), Z7
+	PREFETCHT0  2112(DX)(R8*1)
 	VMOVUPS     64(AX)(R8*1), Z8
+	PREFETCHT0  2112(AX)(R8*1)
 	VFMADD231PS Z6, Z7, Z8
 	VMOVUPS     Z8, 64(AX)(R8*1)
 	VMOVUPS     64(SI)(R8*1), Z8
+	PREFETCHT0  2112(SI)(R8*1)
 	VMULPS      Z7, Z8, Z8
 	VFMADD231PS Z6, Z8, Z5
 	VADDPS      Z8, Z3, Z3
 	VMOVUPS     64(CX)(R8*1), Z6
+	PREFETCHT0  2112(CX)(R8*1)
 	VADDPS      Z7, Z6, Z6
 	VMOVUPS     Z6, 64(CX)(R8*1)
 	ADDQ        $0x00000080, R8
@@ -2987,17 +3139,22 @@ vectors:
 	CMPQ        DI, $0x00000010
 	JLT         tail
 	VMOVUPS     (BX)(R8*1), Z6
+	PREFETCHT0  2048(BX)(R8*1)
 	VSUBPS      Z0, Z6, Z6
 	VMULPS      Z1, Z6, Z6
 	VMOVUPS     (DX)(R8*1), Z7
+	PREFETCHT0  2048(DX)(R8*1)
 	VMOVUPS     (AX)(R8*1), Z8
+	PREFETCHT0  2048(AX)(R8*1)
 	VFMADD231PS Z6, Z7, Z8
 	VMOVUPS     Z8, (AX)(R8*1)
 	VMOVUPS     (SI)(R8*1), Z8
+	PREFETCHT0  2048(SI)(R8*1)
 	VMULPS      Z7, Z8, Z8
 	VFMADD231PS Z6, Z8, Z4
 	VADDPS      Z8, Z2, Z2
 	VMOVUPS     (CX)(R8*1), Z6
+	PREFETCHT0  2048(CX)(R8*1)
 	VADDPS      Z7, Z6, Z6
 	VMOVUPS     Z6, (CX)(R8*1)
 	ADDQ        $0x00000040, R8
@@ -3051,7 +3208,7 @@ done:
 	RET
 
 // func layerNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·layerNormGradAVX512(SB), NOSPLIT, $0-112
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -3065,22 +3222,25 @@ TEXT ·layerNormGradAVX512(SB), NOSPLIT, $0-112
 	VBROADCASTSS avgX+108(FP), Z3
 
 vectors:
-	CMPQ    SI, $0x00000010
-	JLT     tail
-	VMOVUPS (DX)(DI*1), Z4
-	VSUBPS  Z0, Z4, Z4
-	VMULPS  Z1, Z4, Z4
-	VMOVUPS (CX)(DI*1), Z5
-	VMOVUPS (BX)(DI*1), Z6
-	VMULPS  Z6, Z5, Z5
-	VSUBPS  Z2, Z5, Z5
-	VMULPS  Z3, Z4, Z4
-	VSUBPS  Z4, Z5, Z5
-	VMULPS  Z1, Z5, Z5
-	VMOVUPS Z5, (AX)(DI*1)
-	ADDQ    $0x00000040, DI
-	SUBQ    $0x00000010, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000010
+	JLT        tail
+	VMOVUPS    (DX)(DI*1), Z4
+	PREFETCHT0 2048(DX)(DI*1)
+	VSUBPS     Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VMOVUPS    (CX)(DI*1), Z5
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Z6
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Z6, Z5, Z5
+	VSUBPS     Z2, Z5, Z5
+	VMULPS     Z3, Z4, Z4
+	VSUBPS     Z4, Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VMOVUPS    Z5, (AX)(DI*1)
+	ADDQ       $0x00000040, DI
+	SUBQ       $0x00000010, SI
+	JMP        vectors
 
 tail:
 	TESTQ     SI, SI
@@ -3105,7 +3265,7 @@ done:
 	RET
 
 // func rmsNormAVX512(dst []float32, x []float32, gamma []float32, rstd float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·rmsNormAVX512(SB), NOSPLIT, $0-76
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -3115,16 +3275,18 @@ TEXT ·rmsNormAVX512(SB), NOSPLIT, $0-76
 	VBROADCASTSS rstd+72(FP), Z0
 
 vectors:
-	CMPQ    BX, $0x00000010
-	JLT     tail
-	VMOVUPS (CX)(SI*1), Z1
-	VMULPS  Z0, Z1, Z1
-	VMOVUPS (DX)(SI*1), Z2
-	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, (AX)(SI*1)
-	ADDQ    $0x00000040, SI
-	SUBQ    $0x00000010, BX
-	JMP     vectors
+	CMPQ       BX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Z1
+	PREFETCHT0 2048(CX)(SI*1)
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    (DX)(SI*1), Z2
+	PREFETCHT0 2048(DX)(SI*1)
+	VMULPS     Z2, Z1, Z1
+	VMOVUPS    Z1, (AX)(SI*1)
+	ADDQ       $0x00000040, SI
+	SUBQ       $0x00000010, BX
+	JMP        vectors
 
 tail:
 	TESTQ     BX, BX
@@ -3143,7 +3305,7 @@ done:
 	RET
 
 // func rmsNormSumsAVX512(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-// Requires: AVX, AVX512F, BMI2, SSE
+// Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·rmsNormSumsAVX512(SB), NOSPLIT, $0-108
 	MOVQ         dgamma_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -3161,21 +3323,29 @@ group:
 	CMPQ        SI, $0x00000020
 	JLT         vectors
 	VMOVUPS     (DX)(DI*1), Z1
+	PREFETCHT0  2048(DX)(DI*1)
 	VMULPS      Z0, Z1, Z1
 	VMOVUPS     (CX)(DI*1), Z2
+	PREFETCHT0  2048(CX)(DI*1)
 	VMOVUPS     (AX)(DI*1), Z5
+	PREFETCHT0  2048(AX)(DI*1)
 	VFMADD231PS Z1, Z2, Z5
 	VMOVUPS     Z5, (AX)(DI*1)
 	VMOVUPS     (BX)(DI*1), Z5
+	PREFETCHT0  2048(BX)(DI*1)
 	VMULPS      Z2, Z5, Z5
 	VFMADD231PS Z1, Z5, Z3
 	VMOVUPS     64(DX)(DI*1), Z1
+	PREFETCHT0  2112(DX)(DI*1)
 	VMULPS      Z0, Z1, Z1
 	VMOVUPS     64(CX)(DI*1), Z2
+	PREFETCHT0  2112(CX)(DI*1)
 	VMOVUPS     64(AX)(DI*1), Z5
+	PREFETCHT0  2112(AX)(DI*1)
 	VFMADD231PS Z1, Z2, Z5
 	VMOVUPS     Z5, 64(AX)(DI*1)
 	VMOVUPS     64(BX)(DI*1), Z5
+	PREFETCHT0  2112(BX)(DI*1)
 	VMULPS      Z2, Z5, Z5
 	VFMADD231PS Z1, Z5, Z4
 	ADDQ        $0x00000080, DI
@@ -3186,12 +3356,16 @@ vectors:
 	CMPQ        SI, $0x00000010
 	JLT         tail
 	VMOVUPS     (DX)(DI*1), Z1
+	PREFETCHT0  2048(DX)(DI*1)
 	VMULPS      Z0, Z1, Z1
 	VMOVUPS     (CX)(DI*1), Z2
+	PREFETCHT0  2048(CX)(DI*1)
 	VMOVUPS     (AX)(DI*1), Z5
+	PREFETCHT0  2048(AX)(DI*1)
 	VFMADD231PS Z1, Z2, Z5
 	VMOVUPS     Z5, (AX)(DI*1)
 	VMOVUPS     (BX)(DI*1), Z5
+	PREFETCHT0  2048(BX)(DI*1)
 	VMULPS      Z2, Z5, Z5
 	VFMADD231PS Z1, Z5, Z3
 	ADDQ        $0x00000040, DI
@@ -3230,7 +3404,7 @@ done:
 	RET
 
 // func rmsNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·rmsNormGradAVX512(SB), NOSPLIT, $0-104
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         dy_base+24(FP), CX
@@ -3242,20 +3416,23 @@ TEXT ·rmsNormGradAVX512(SB), NOSPLIT, $0-104
 	VBROADCASTSS avgX+100(FP), Z1
 
 vectors:
-	CMPQ    SI, $0x00000010
-	JLT     tail
-	VMOVUPS (DX)(DI*1), Z2
-	VMULPS  Z0, Z2, Z2
-	VMOVUPS (CX)(DI*1), Z3
-	VMOVUPS (BX)(DI*1), Z4
-	VMULPS  Z4, Z3, Z3
-	VMULPS  Z1, Z2, Z2
-	VSUBPS  Z2, Z3, Z3
-	VMULPS  Z0, Z3, Z3
-	VMOVUPS Z3, (AX)(DI*1)
-	ADDQ    $0x00000040, DI
-	SUBQ    $0x00000010, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000010
+	JLT        tail
+	VMOVUPS    (DX)(DI*1), Z2
+	PREFETCHT0 2048(DX)(DI*1)
+	VMULPS     Z0, Z2, Z2
+	VMOVUPS    (CX)(DI*1), Z3
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Z4
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Z4, Z3, Z3
+	VMULPS     Z1, Z2, Z2
+	VSUBPS     Z2, Z3, Z3
+	VMULPS     Z0, Z3, Z3
+	VMOVUPS    Z3, (AX)(DI*1)
+	ADDQ       $0x00000040, DI
+	SUBQ       $0x00000010, SI
+	JMP        vectors
 
 tail:
 	TESTQ     SI, SI
@@ -3278,7 +3455,7 @@ done:
 	RET
 
 // func addAVX512(dst []float32, a []float32, b []float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·addAVX512(SB), NOSPLIT, $0-72
 	MOVQ dst_base+0(FP), AX
 	MOVQ a_base+24(FP), CX
@@ -3287,15 +3464,17 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-72
 	XORQ SI, SI
 
 vectors:
-	CMPQ    BX, $0x00000010
-	JLT     tail
-	VMOVUPS (CX)(SI*1), Z0
-	VMOVUPS (DX)(SI*1), Z1
-	VADDPS  Z1, Z0, Z0
-	VMOVUPS Z0, (AX)(SI*1)
-	ADDQ    $0x00000040, SI
-	SUBQ    $0x00000010, BX
-	JMP     vectors
+	CMPQ       BX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Z0
+	PREFETCHT0 2048(CX)(SI*1)
+	VMOVUPS    (DX)(SI*1), Z1
+	PREFETCHT0 2048(DX)(SI*1)
+	VADDPS     Z1, Z0, Z0
+	VMOVUPS    Z0, (AX)(SI*1)
+	ADDQ       $0x00000040, SI
+	SUBQ       $0x00000010, BX
+	JMP        vectors
 
 tail:
 	TESTQ     BX, BX
@@ -3313,7 +3492,7 @@ done:
 	RET
 
 // func scaleAVX512(dst []float32, src []float32, a float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·scaleAVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -3322,14 +3501,15 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-52
 	VBROADCASTSS a+48(FP), Z0
 
 vectors:
-	CMPQ    DX, $0x00000010
-	JLT     tail
-	VMOVUPS (CX)(BX*1), Z1
-	VMULPS  Z0, Z1, Z1
-	VMOVUPS Z1, (AX)(BX*1)
-	ADDQ    $0x00000040, BX
-	SUBQ    $0x00000010, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Z1
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Z0, Z1, Z1
+	VMOVUPS    Z1, (AX)(BX*1)
+	ADDQ       $0x00000040, BX
+	SUBQ       $0x00000010, DX
+	JMP        vectors
 
 tail:
 	TESTQ     DX, DX
@@ -3367,7 +3547,7 @@ done:
 	RET
 
 // func axpbyAVX512(acc []float32, x []float32, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·axpbyAVX512(SB), NOSPLIT, $0-56
 	MOVQ         acc_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
@@ -3377,17 +3557,19 @@ TEXT ·axpbyAVX512(SB), NOSPLIT, $0-56
 	VBROADCASTSS beta+52(FP), Z1
 
 vectors:
-	CMPQ    DX, $0x00000010
-	JLT     tail
-	VMOVUPS (CX)(BX*1), Z2
-	VMOVUPS (AX)(BX*1), Z3
-	VMULPS  Z0, Z2, Z2
-	VMULPS  Z1, Z3, Z3
-	VADDPS  Z2, Z3, Z3
-	VMOVUPS Z3, (AX)(BX*1)
-	ADDQ    $0x00000040, BX
-	SUBQ    $0x00000010, DX
-	JMP     vectors
+	CMPQ       DX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Z2
+	PREFETCHT0 2048(CX)(BX*1)
+	VMOVUPS    (AX)(BX*1), Z3
+	PREFETCHT0 2048(AX)(BX*1)
+	VMULPS     Z0, Z2, Z2
+	VMULPS     Z1, Z3, Z3
+	VADDPS     Z2, Z3, Z3
+	VMOVUPS    Z3, (AX)(BX*1)
+	ADDQ       $0x00000040, BX
+	SUBQ       $0x00000010, DX
+	JMP        vectors
 
 tail:
 	TESTQ     DX, DX
@@ -3407,7 +3589,7 @@ done:
 	RET
 
 // func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·dropoutAVX512(SB), NOSPLIT, $0-80
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         src_base+24(FP), CX
@@ -3418,17 +3600,19 @@ TEXT ·dropoutAVX512(SB), NOSPLIT, $0-80
 	VBROADCASTSS scale+76(FP), Z1
 
 vectors:
-	CMPQ      BX, $0x00000010
-	JLT       tail
-	VMOVUPS   (CX)(SI*1), Z2
-	VMOVUPS   (DX)(SI*1), Z3
-	VMULPS    Z1, Z2, Z2
-	VPCMPUD   $0x05, Z0, Z3, K1
-	VMOVAPS.Z Z2, K1, Z2
-	VMOVUPS   Z2, (AX)(SI*1)
-	ADDQ      $0x00000040, SI
-	SUBQ      $0x00000010, BX
-	JMP       vectors
+	CMPQ       BX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(SI*1), Z2
+	PREFETCHT0 2048(CX)(SI*1)
+	VMOVUPS    (DX)(SI*1), Z3
+	PREFETCHT0 2048(DX)(SI*1)
+	VMULPS     Z1, Z2, Z2
+	VPCMPUD    $0x05, Z0, Z3, K1
+	VMOVAPS.Z  Z2, K1, Z2
+	VMOVUPS    Z2, (AX)(SI*1)
+	ADDQ       $0x00000040, SI
+	SUBQ       $0x00000010, BX
+	JMP        vectors
 
 tail:
 	TESTQ     BX, BX
@@ -3448,7 +3632,7 @@ done:
 	RET
 
 // func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·rotateAVX512(SB), NOSPLIT, $0-100
 	MOVQ         a_base+0(FP), AX
 	MOVQ         b_base+24(FP), CX
@@ -3459,24 +3643,28 @@ TEXT ·rotateAVX512(SB), NOSPLIT, $0-100
 	VBROADCASTSS turn+96(FP), Z0
 
 vectors:
-	CMPQ    SI, $0x00000010
-	JLT     tail
-	VMOVUPS (AX)(DI*1), Z1
-	VMOVUPS (CX)(DI*1), Z2
-	VMOVUPS (DX)(DI*1), Z3
-	VMOVUPS (BX)(DI*1), Z4
-	VMULPS  Z0, Z4, Z4
-	VMULPS  Z1, Z4, Z5
-	VMULPS  Z2, Z4, Z4
-	VMULPS  Z1, Z3, Z1
-	VMULPS  Z2, Z3, Z2
-	VSUBPS  Z4, Z1, Z1
-	VADDPS  Z5, Z2, Z2
-	VMOVUPS Z1, (AX)(DI*1)
-	VMOVUPS Z2, (CX)(DI*1)
-	ADDQ    $0x00000040, DI
-	SUBQ    $0x00000010, SI
-	JMP     vectors
+	CMPQ       SI, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(DI*1), Z1
+	PREFETCHT0 2048(AX)(DI*1)
+	VMOVUPS    (CX)(DI*1), Z2
+	PREFETCHT0 2048(CX)(DI*1)
+	VMOVUPS    (DX)(DI*1), Z3
+	PREFETCHT0 2048(DX)(DI*1)
+	VMOVUPS    (BX)(DI*1), Z4
+	PREFETCHT0 2048(BX)(DI*1)
+	VMULPS     Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z5
+	VMULPS     Z2, Z4, Z4
+	VMULPS     Z1, Z3, Z1
+	VMULPS     Z2, Z3, Z2
+	VSUBPS     Z4, Z1, Z1
+	VADDPS     Z5, Z2, Z2
+	VMOVUPS    Z1, (AX)(DI*1)
+	VMOVUPS    Z2, (CX)(DI*1)
+	ADDQ       $0x00000040, DI
+	SUBQ       $0x00000010, SI
+	JMP        vectors
 
 tail:
 	TESTQ     SI, SI
@@ -3533,4 +3721,21 @@ vectors:
 
 done:
 	VZEROUPPER
+	RET
+
+// func prefetchLines(first *byte, n int)
+// Requires: MMX+
+TEXT ·prefetchLines(SB), NOSPLIT, $0-16
+	MOVQ first+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop:
+	CMPQ       CX, $0x00
+	JLE        done
+	PREFETCHT0 (AX)
+	ADDQ       $0x40, AX
+	SUBQ       $0x40, CX
+	JMP        loop
+
+done:
 	RET

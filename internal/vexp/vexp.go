@@ -99,6 +99,9 @@ type Kernels struct {
 	// overlap.
 	Stream func(dst, src []float32)
 
+	// Prefetch begins to fetch x into the caches where it can.
+	Prefetch func(x []byte)
+
 	// Axpby sets acc[i] to beta·acc[i] + alpha·x[i].
 	Axpby func(acc, x []float32, alpha, beta float32)
 
@@ -125,6 +128,6 @@ func init() {
 		Sum: sum, Dot: dot, SumSquares: sumSquares, Finite: finite,
 		LayerNorm: layerNorm, LayerNormSums: layerNormSums, LayerNormGrad: layerNormGrad,
 		RMSNorm: rmsNorm, RMSNormSums: rmsNormSums, RMSNormGrad: rmsNormGrad,
-		Add: add, Scale: scale, Stream: stream, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
+		Add: add, Scale: scale, Stream: stream, Prefetch: func([]byte) {}, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})
 }

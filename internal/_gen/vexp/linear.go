@@ -44,6 +44,23 @@ func stream(wide bool) {
 	f.end()
 }
 
+// prefetch needs no vectors.
+func prefetch() {
+	TEXT("prefetchLines", NOSPLIT, "func(first *byte, n int)")
+	Pragma("noescape")
+	Doc("prefetchLines fetches n bytes into the caches.")
+	at, left := Load(Param("first"), GP64()), Load(Param("n"), GP64())
+	Label("loop")
+	CMPQ(left, operand.U8(0))
+	JLE(operand.LabelRef("done"))
+	PREFETCHT0(operand.Mem{Base: at})
+	ADDQ(operand.U8(64), at)
+	SUBQ(operand.U8(64), left)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+	RET()
+}
+
 func axpby(wide bool) {
 	f := begin(wide, "axpby", "is axpby, on vectors.", "func(acc, x []float32, alpha, beta float32)", "acc", "x")
 	alpha, beta := f.scalar("alpha"), f.scalar("beta")

@@ -144,12 +144,18 @@ func (f *function) address(slice string, u int) operand.Mem {
 	return operand.Mem{Base: f.ptr[slice], Index: f.at, Scale: 1, Disp: u * f.width()}
 }
 
+// ahead is how many bytes before their use data are fetched, which need not
+// exist.
+const ahead = 2048
+
 // load reads vector u of a slice; lanes beyond its end are zero.
 func (f *function) load(slice string, u int) reg.VecVirtual {
 	v, from := f.vec(), f.address(slice, u)
 	switch {
 	case !f.tail:
 		VMOVUPS(from, v)
+		from.Disp += ahead
+		PREFETCHT0(from)
 	case f.wide:
 		VMOVUPS_Z(from, f.k, v)
 	default:

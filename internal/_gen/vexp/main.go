@@ -40,5 +40,6 @@ func main() {
 		rotate(wide)
 		rotatePairs(wide)
 	}
+	prefetch()
 	Generate()
 }
