@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/limits"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // BenchmarkAttention reports the share of the float32 multiply-add rate, of
@@ -51,7 +51,7 @@ func benchmark(b *testing.B, c Config, dt snug.DType) {
 		b.Run(fmt.Sprintf("%s/%v/D%d/N%d/causal=%v", pass, dt, c.Dim, c.SeqQ, c.Causal), func(b *testing.B) {
 			best, peak := time.Hour, 0.0
 			for b.Loop() {
-				peak = max(peak, limits.FMA(cpu.AVX512, runtime.GOMAXPROCS(0)))
+				peak = max(peak, limits.FMA(vexp.Registry.Tier(), runtime.GOMAXPROCS(0)))
 				start := time.Now()
 				if err := f(); err != nil {
 					b.Fatal(err)

@@ -51,7 +51,7 @@ func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
 var addTask = cpu.NewTask(func(j *addJob, item int) {
 	k := vexp.Registry.Best()
 	buf := scratch.Get(2 * blockCols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
 		n := min(blockCols, end-lo)
 		a := load(cut(buf, 0, n), j.a, lo)

@@ -94,7 +94,7 @@ var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
 	stream := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}
 	threshold, scale := j.mask.threshold()
 	buf := scratch.Get(2 * blockCols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
 		n := min(blockCols, end-lo)
 		words := asWords(cut(buf, 0, n))

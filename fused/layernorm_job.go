@@ -26,7 +26,7 @@ func (j *layerNormJob) Run() { layerNormTask.Run(cpu.Chunks(j.rows, itemRows(j.c
 
 var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 	buf := scratch.Get(4 * j.cols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	beta := load(cut(buf, 1, j.cols), j.beta, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
@@ -80,7 +80,7 @@ func (j *layerNormBackwardJob) Run() {
 
 var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) {
 	buf := scratch.Get(7 * j.cols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	sums := (*buf)[5*j.cols:]
 	if !j.frozen {

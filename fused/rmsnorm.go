@@ -150,7 +150,7 @@ func (j *rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)
 var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
 	k := vexp.Registry.Best()
 	buf := scratch.Get(3 * j.cols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
 	for r := lo; r < hi; r++ {
@@ -198,7 +198,7 @@ func (j *rmsNormBackwardJob) Run() {
 
 var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
 	buf := scratch.Get(6 * j.cols)
-	defer scratch.Put(buf)
+	defer finish(buf)
 	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	dgamma := cut(buf, 5, j.cols)
 	if !j.frozen {

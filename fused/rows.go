@@ -57,7 +57,7 @@ func target(buf []float32, v snug.View, lo int) []float32 {
 
 // aside is target for kernels that wait for memory. When v holds float32 and is
 // so large that caches would not hold it until it is read, it returns buf, from
-// which store writes around the caches.
+// which store writes around the caches. The item ends with finish.
 func aside(buf []float32, v snug.View, lo int) []float32 {
 	if v.Bytes() >= half.StreamBytes {
 		return buf
@@ -74,6 +74,13 @@ func store(v snug.View, lo int, row []float32) {
 	if to := v.Float32s()[lo:][:len(row)]; unsafe.SliceData(to) != unsafe.SliceData(row) {
 		vexp.Registry.Best().Stream(to, row)
 	}
+}
+
+// finish ends an item: it gives its buffer back and lets other goroutines see what
+// was written around the caches.
+func finish(buf *[]float32) {
+	scratch.Put(buf)
+	vexp.Registry.Best().Fence()
 }
 
 // gradient returns where to compute len(buf) elements of the gradient of v from
@@ -93,7 +100,7 @@ func (o Into) accumulate(v snug.View, lo int, g, buf []float32) {
 		store(v, lo, g)
 		return
 	}
-	acc := buf
+	acc := aside(buf, v, lo)
 	if o.Beta != 0 {
 		acc = load(buf, v, lo)
 	}

@@ -258,3 +258,6 @@ func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
 //
 //go:noescape
 func prefetchLines(first *byte, n int)
+
+// fence orders streamed stores before later ones.
+func fence()

@@ -3739,3 +3739,9 @@ loop:
 
 done:
 	RET
+
+// func fence()
+// Requires: MMX+
+TEXT ·fence(SB), NOSPLIT, $0
+	SFENCE
+	RET

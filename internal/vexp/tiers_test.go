@@ -90,6 +90,7 @@ var calls = []call{
 	}},
 	{"Stream", 2, true, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
 		k.Stream(s[0], s[1])
+		k.Fence()
 		return nil
 	}},
 	{"Axpby", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {

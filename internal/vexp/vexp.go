@@ -96,8 +96,10 @@ type Kernels struct {
 	Scale func(dst, src []float32, a float32)
 
 	// Stream copies src to dst around the caches where it can. They do not
-	// overlap.
+	// overlap. A goroutine that streams calls Fence before it synchronizes with
+	// those that read the results.
 	Stream func(dst, src []float32)
+	Fence  func()
 
 	// Prefetch begins to fetch x into the caches where it can.
 	Prefetch func(x []byte)
@@ -128,6 +130,6 @@ func init() {
 		Sum: sum, Dot: dot, SumSquares: sumSquares, Finite: finite,
 		LayerNorm: layerNorm, LayerNormSums: layerNormSums, LayerNormGrad: layerNormGrad,
 		RMSNorm: rmsNorm, RMSNormSums: rmsNormSums, RMSNormGrad: rmsNormGrad,
-		Add: add, Scale: scale, Stream: stream, Prefetch: func([]byte) {}, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
+		Add: add, Scale: scale, Stream: stream, Fence: func() {}, Prefetch: func([]byte) {}, Axpby: axpby, Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})
 }

@@ -15,7 +15,7 @@ func init() {
 		Sum: sumAVX2, Dot: dotAVX2, SumSquares: sumSquaresAVX2, Finite: isZero(nonFiniteAVX2),
 		LayerNorm: layerNormAVX2, LayerNormSums: layerNormSumsAVX2, LayerNormGrad: layerNormGradAVX2,
 		RMSNorm: rmsNormAVX2, RMSNormSums: rmsNormSumsAVX2, RMSNormGrad: rmsNormGradAVX2,
-		Add: addAVX2, Scale: scaleAVX2, Stream: aligned(streamAVX2), Prefetch: prefetch, Axpby: axpbyAVX2,
+		Add: addAVX2, Scale: scaleAVX2, Stream: aligned(streamAVX2), Fence: fence, Prefetch: prefetch, Axpby: axpbyAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
@@ -24,7 +24,7 @@ func init() {
 		Sum: sumAVX512, Dot: dotAVX512, SumSquares: sumSquaresAVX512, Finite: isZero(nonFiniteAVX512),
 		LayerNorm: layerNormAVX512, LayerNormSums: layerNormSumsAVX512, LayerNormGrad: layerNormGradAVX512,
 		RMSNorm: rmsNormAVX512, RMSNormSums: rmsNormSumsAVX512, RMSNormGrad: rmsNormGradAVX512,
-		Add: addAVX512, Scale: scaleAVX512, Stream: aligned(streamAVX512), Prefetch: prefetch, Axpby: axpbyAVX512,
+		Add: addAVX512, Scale: scaleAVX512, Stream: aligned(streamAVX512), Fence: fence, Prefetch: prefetch, Axpby: axpbyAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
 }

@@ -44,6 +44,13 @@ func stream(wide bool) {
 	f.end()
 }
 
+func fence() {
+	TEXT("fence", NOSPLIT, "func()")
+	Doc("fence orders streamed stores before later ones.")
+	SFENCE()
+	RET()
+}
+
 // prefetch needs no vectors.
 func prefetch() {
 	TEXT("prefetchLines", NOSPLIT, "func(first *byte, n int)")

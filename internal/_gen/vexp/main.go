@@ -41,5 +41,6 @@ func main() {
 		rotatePairs(wide)
 	}
 	prefetch()
+	fence()
 	Generate()
 }
