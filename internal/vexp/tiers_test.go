@@ -20,7 +20,11 @@ type call struct {
 
 var calls = []call{
 	{"Max", 1, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		return []float32{k.Max(s[0], a[0], a[1])}
+		top := k.Max(s[0], a[0], a[1])
+		if top == 0 {
+			top = 0 // of either sign
+		}
+		return []float32{top}
 	}},
 	{"ExpSum", 2, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
 		return []float32{k.ExpSum(s[0], s[1], a[0])}

@@ -24,7 +24,8 @@ import "github.com/snug-ml/snug/internal/cpu"
 
 // Kernels are the loops of one tier.
 type Kernels struct {
-	// Max returns the greatest of most and scale·x[i]. NaNs do not count.
+	// Max returns the greatest of most and scale·x[i]. NaNs do not count. When
+	// that is zero, its sign is either.
 	Max func(x []float32, scale, most float32) float32
 
 	// ExpSum sets dst[i] to exp(src[i] − max) and returns their sum. The
