@@ -19,11 +19,12 @@ const (
 	AVX2                   // AVX2, FMA and F16C
 	AVX512                 // AVX-512 F, BW, DQ, VL
 	AVX512BF16             // and the BF16 dot product
+	AMX                    // and the BF16 tile products
 	NEON                   // arm64
 	numTiers
 )
 
-var tierNames = [numTiers]string{"go", "avx2", "avx512", "avx512bf16", "neon"}
+var tierNames = [numTiers]string{"go", "avx2", "avx512", "avx512bf16", "amx", "neon"}
 
 // String returns the name that SNUG_CPU takes.
 func (t Tier) String() string {
@@ -47,6 +48,8 @@ func (t Tier) Has() bool {
 		return AVX2.Has() && cpuid.CPU.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
 	case AVX512BF16:
 		return AVX512.Has() && cpuid.CPU.Supports(cpuid.AVX512BF16)
+	case AMX:
+		return AVX512BF16.Has() && cpuid.CPU.Supports(cpuid.AMXTILE, cpuid.AMXBF16) && tilesAllowed()
 	case NEON:
 		return cpuid.CPU.Supports(cpuid.ASIMD)
 	}
