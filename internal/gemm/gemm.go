@@ -7,8 +7,11 @@
 // order in which the micro-kernel reads them: for large products once for all
 // workers, for others by the worker that needs it, or not at all. A is read
 // where it lies, or copied as it lies, since the micro-kernel takes it by two
-// strides. The order of every sum is fixed by the depth, so results do not
+// strides. The order of every sum is fixed by the shape, so results do not
 // depend on GOMAXPROCS.
+//
+// Products of bfloat16 with bfloat16 go another way on processors that multiply
+// them by pairs; see [Pairs].
 package gemm
 
 import (
@@ -70,7 +73,8 @@ var tiles = cpu.NewTask(func(g *args, item int) { g.tile(item) })
 //
 // An element of C has an absolute error of at most
 // (k+3)·2^-24·(|alpha|·Σ|a||b| + |beta·c|) before it is rounded to C's type,
-// unless float32 overflows or underflows.
+// unless float32 overflows or underflows. Where both operands are bfloat16,
+// subnormal values may count as 0.
 func Mul(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
 	if m <= 0 || n <= 0 {
 		return
@@ -80,7 +84,8 @@ func Mul(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
 }
 
 // MulSerial is Mul on the calling goroutine, for use inside a parallel loop.
-// Its results have the same bits. It allocates nothing beyond ScratchBytes.
+// Its results have the same bits. It allocates nothing beyond ScratchBytes, and
+// PairsBytes for bfloat16.
 func MulSerial(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
 	if m <= 0 || n <= 0 {
 		return
@@ -90,15 +95,23 @@ func MulSerial(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) 
 }
 
 func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) args {
+	g := args{kern: kern, m: m, n: n, k: k, alpha: alpha, beta: beta, a: a, b: b, c: c}
+	if g.takesPairs() {
+		return g
+	}
 	swapped := transposes(m, n, a, b)
 	if swapped {
-		m, n, a, b = n, m, b.transposed(), a.transposed()
+		g.m, g.n, g.a, g.b = n, m, b.transposed(), a.transposed()
 	}
-	return args{kern, m, n, k, alpha, beta, a, b, c, newLayout(kern, m, n, k, swapped, c.Data.DType())}
+	g.layout = newLayout(kern, g.m, g.n, k, swapped, c.Data.DType())
+	return g
 }
 
 func (g *args) parallel() {
 	switch {
+	case g.takesPairs():
+		p := newPairs(g)
+		p.run(true)
 	case g.sharesB():
 		g.shared()
 	case g.tiles() == 1:
@@ -109,6 +122,11 @@ func (g *args) parallel() {
 }
 
 func (g *args) serial() {
+	if g.takesPairs() {
+		p := newPairs(g)
+		p.run(false)
+		return
+	}
 	for i := range g.tiles() {
 		g.tile(i)
 	}

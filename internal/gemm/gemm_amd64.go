@@ -11,7 +11,12 @@ import (
 
 func init() {
 	Registry.Add(cpu.AVX2, newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2))
-	Registry.Add(cpu.AVX512, newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512))
+	wide := newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512)
+	Registry.Add(cpu.AVX512, wide)
+	wide.Pairs = newPairsKernel(mulDot)
+	Registry.Add(cpu.AVX512BF16, wide)
+	wide.Pairs = newPairsKernel(mulAMX)
+	Registry.Add(cpu.AMX, wide)
 }
 
 // micro multiplies for a tile of a fixed number of rows and vectors, last

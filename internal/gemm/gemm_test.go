@@ -64,23 +64,35 @@ func (m Matrix) at(i, j int) float64 {
 // eps is half the distance between 1 and the next number.
 var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16: 0x1p-8}
 
-// checkProduct compares c with the product in float64, by gonum. The bound is
-// the forward error of a float32 sum of k products, (k+3)·2⁻²⁴·Σ|a||b|, and
-// one rounding to c's type.
-func checkProduct(t require.TestingT, m, n, k int, alpha float32, a, b Matrix, beta float32, before, c Matrix) {
+// definition is a product in float64, by gonum, and the bound of its error.
+type definition struct{ want, bound *mat.Dense }
+
+// define computes the product, with the forward error of a float32 sum of k
+// products, (k+3)·2⁻²⁴·Σ|a||b|, and one rounding to c's type.
+func define(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) definition {
 	same := func(x float64) float64 { return x }
-	want := product(a.dense(m, k, same), b.dense(k, n, same))
-	size := product(a.dense(m, k, math.Abs), b.dense(k, n, math.Abs))
+	d := definition{product(a.dense(m, k, same), b.dense(k, n, same)), product(a.dense(m, k, math.Abs), b.dense(k, n, math.Abs))}
 	for i := range m {
 		for j := range n {
-			sum, abs := float64(alpha)*want.At(i, j), math.Abs(float64(alpha))*size.At(i, j)
+			sum, abs := float64(alpha)*d.want.At(i, j), math.Abs(float64(alpha))*d.bound.At(i, j)
 			if beta != 0 {
-				x := float64(beta) * before.at(i, j)
+				x := float64(beta) * c.at(i, j)
 				sum, abs = sum+x, abs+math.Abs(x)
 			}
-			bound := float64(k+3)*0x1p-24*abs + eps[c.Data.DType()]*math.Abs(sum)*1.001 + 0x1p-24
-			if d := math.Abs(sum - c.at(i, j)); !(d <= bound) {
-				require.Failf(t, "too far off", "element %d,%d of %dx%dx%d: %g, want %g ± %g", i, j, m, n, k, c.at(i, j), sum, bound)
+			d.want.Set(i, j, sum)
+			d.bound.Set(i, j, float64(k+3)*0x1p-24*abs+eps[c.Data.DType()]*math.Abs(sum)*1.001+0x1p-24)
+		}
+	}
+	return d
+}
+
+// check compares c with the definition.
+func (d definition) check(t require.TestingT, c Matrix) {
+	m, n := d.want.Dims()
+	for i := range m {
+		for j := range n {
+			if e := math.Abs(d.want.At(i, j) - c.at(i, j)); !(e <= d.bound.At(i, j)) {
+				require.Failf(t, "too far off", "element %d,%d of %dx%d: %g, want %g ± %g", i, j, m, n, c.at(i, j), d.want.At(i, j), d.bound.At(i, j))
 			}
 		}
 	}
@@ -108,6 +120,7 @@ func product(a, b *mat.Dense) *mat.Dense {
 // both ways to run it give the same bits and leave the gaps between rows alone.
 func checkTiers(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) {
 	t.Helper()
+	d := define(m, n, k, alpha, a, b, beta, c)
 	for tier, kern := range Registry.All() {
 		got, serial := c.clone(), c.clone()
 		g := newArgs(kern, m, n, k, alpha, a, b, beta, got)
@@ -115,7 +128,7 @@ func checkTiers(t *testing.T, m, n, k int, alpha float32, a, b Matrix, beta floa
 		g = newArgs(kern, m, n, k, alpha, a, b, beta, serial)
 		g.serial()
 		t.Run(fmt.Sprintf("%v/%dx%dx%d", tier, m, n, k), func(t *testing.T) {
-			checkProduct(t, m, n, k, alpha, a, b, beta, c, got)
+			d.check(t, got)
 			require.Equal(t, floats(got.Data), floats(serial.Data))
 			for i := range m {
 				for j := n; j < c.Stride; j++ {
@@ -164,8 +177,9 @@ func TestLargeAgainstDefinition(t *testing.T) {
 		g := newArgs(Registry.Best(), 231, 1100, 300, 1, a, b, 1, c)
 		require.True(t, g.sharesB())
 		got := c.clone()
+		d := define(231, 1100, 300, 1, a, b, 1, c)
 		Mul(231, 1100, 300, 1, a, b, 1, got)
-		checkProduct(t, 231, 1100, 300, 1, a, b, 1, c, got)
+		d.check(t, got)
 		MulSerial(231, 1100, 300, 1, a, b, 1, c)
 		require.Equal(t, floats(c.Data), floats(got.Data))
 	}
@@ -188,13 +202,14 @@ func checkRandom(t *rapid.T) {
 	b := operand("b", k, n, rapid.Bool().Draw(t, "bT"))
 	c := operand("c", m, n, false)
 	alpha, beta := float32(rng.NormFloat64()), rapid.SampledFrom([]float32{0, 1, -0.5}).Draw(t, "beta")
+	d := define(m, n, k, alpha, a, b, beta, c)
 	for _, kern := range Registry.All() {
 		got, serial := c.clone(), c.clone()
 		g := newArgs(kern, m, n, k, alpha, a, b, beta, got)
 		g.parallel()
 		g = newArgs(kern, m, n, k, alpha, a, b, beta, serial)
 		g.serial()
-		checkProduct(t, m, n, k, alpha, a, b, beta, c, got)
+		d.check(t, got)
 		require.Equal(t, floats(got.Data), floats(serial.Data))
 	}
 }
@@ -283,7 +298,7 @@ func BenchmarkMul(b *testing.B) {
 	peak := limits.FMA(Registry.Tier(), runtime.GOMAXPROCS(0))
 	shapes := [][3]int{
 		{32, 32, 32}, {64, 64, 64}, {64, 128, 64}, {128, 128, 128}, {512, 512, 512}, {1024, 1024, 1024}, {2048, 2048, 2048},
-		{8, 1024, 1024}, {64, 2048, 512}, {1024, 16, 1024},
+		{8, 1024, 1024}, {16, 2048, 2048}, {128, 2048, 512}, {64, 2048, 512}, {1024, 16, 1024},
 	}
 	for _, dt := range dtypes {
 		for _, s := range shapes {

@@ -27,12 +27,15 @@ type Kernel struct {
 	// PackLines transposes up to NR lines of depth floats, lineSrc apart, into
 	// a panel. It may write up to 15 rows of a panel beyond it.
 	PackLines func(dst, src []float32, lines, depth, lineSrc int)
+
+	// Pairs multiplies bfloat16, where that is faster than as float32.
+	Pairs *Pairs
 }
 
 // Registry holds the kernels of every tier.
 var Registry cpu.Registry[Kernel]
 
-func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines}) }
+func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil}) }
 
 // mul is the micro-kernel of the Go tier.
 func mul(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {

@@ -253,3 +253,52 @@ func copyRowsBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc in
 //
 //go:noescape
 func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int)
+
+// mulAMX multiplies panels of A and B, 32 rows and columns, over the depth of steps,
+// with AMX, and does so for panels places: a, b and c move on by nextA, nextB
+// and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.
+//
+//go:noescape
+func mulAMX(a *uint16, b *uint16, c *float32, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
+
+// mulDot multiplies panels of A and B, 32 rows and columns, over the depth of steps,
+// with the dot product of AVX512_BF16, and does so for panels places: a, b and c move on by nextA, nextB
+// and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.
+//
+//go:noescape
+func mulDot(a *uint16, b *uint16, c *float32, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
+
+// copyPairs copies at most 32 lines, stride bytes apart, to a panel of A. What
+// lines or depth lack of a multiple of 32 becomes 0.
+//
+//go:noescape
+func copyPairs(dst *uint16, src *uint16, lines int, depth int, stride int)
+
+// interleavePairs packs depth rows of at most 32 lines, stride bytes apart, to a
+// panel of B. What lines or depth lack of a multiple of 32 becomes 0.
+//
+//go:noescape
+func interleavePairs(dst *uint16, src *uint16, lines int, depth int, stride int)
+
+// transposeTiles transposes the 16 × 16 pairs of each of n tiles.
+//
+//go:noescape
+func transposeTiles(tiles *uint16, n int)
+
+// finishPairsF32 sets rows of at most 32 elements of c, rowC bytes apart, to alpha times
+// those of sums, which are 128 bytes apart, plus beta·c. It does not read c if beta is 0.
+//
+//go:noescape
+func finishPairsF32(c *float32, sums *float32, rows int, cols int, rowC int, alpha float32, beta float32)
+
+// finishPairsF16 sets rows of at most 32 elements of c, rowC bytes apart, to alpha times
+// those of sums, which are 128 bytes apart, plus beta·c. It does not read c if beta is 0.
+//
+//go:noescape
+func finishPairsF16(c *uint16, sums *float32, rows int, cols int, rowC int, alpha float32, beta float32)
+
+// finishPairsBF16 sets rows of at most 32 elements of c, rowC bytes apart, to alpha times
+// those of sums, which are 128 bytes apart, plus beta·c. It does not read c if beta is 0.
+//
+//go:noescape
+func finishPairsBF16(c *uint16, sums *float32, rows int, cols int, rowC int, alpha float32, beta float32)

@@ -37,6 +37,7 @@ func main() {
 		}
 		t.packLines()
 	}
+	pairs()
 	Generate()
 }
 

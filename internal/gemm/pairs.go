@@ -1,0 +1,241 @@
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// Pairs is what a tier does on bfloat16 that it multiplies by pairs along the
+// depth, with sums in float32: AMX and AVX512_BF16. Subnormal numbers may count
+// as 0.
+//
+// Operands are packed in panels of panelLines lines, which are rows of A or
+// columns of B, in steps of stepDepth. What a panel lacks of either is 0. In a
+// step, a panel of A has the depth of each line side by side, one of B the pairs
+// of all lines, for lines 0 to 15 and then for 16 to 31.
+type Pairs struct {
+	// Mul multiplies a panel of A by one of B over the depth of steps, for
+	// panels places, between which a, b and c move on by nextA and nextB elements
+	// and nextC sums. Rows of c are rowC apart. With add it adds to c.
+	Mul func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool)
+
+	// Lines packs lines that run along the depth, stride apart, to a panel
+	// of A; Across packs rows that lie across the lines to one of B.
+	Lines, Across func(dst, src []uint16, lines, depth, stride int)
+
+	// Transpose makes steps of a panel of A from those of one of B, and back.
+	Transpose func(steps []uint16)
+
+	// Finish sets a part of C to alpha·sums + beta·C. The rows of sums are
+	// panelLines apart. It does not read C if beta is 0.
+	Finish func(c Matrix, row, col, rows, cols int, alpha float32, sums []float32, beta float32)
+}
+
+const (
+	panelLines = 32
+	stepDepth  = 32
+	stepLen    = panelLines * stepDepth
+)
+
+// The sizes of parts. A worker's strip of its own operand, 512 KiB, and the
+// shared operand's group, 1 MiB, stay in the second-level cache.
+const (
+	partDepth  = 2048    // the most depth that is packed at a time where C holds sums
+	wholeDepth = 8192    // and where it does not, so that no sum is rounded twice
+	ownLen     = 1 << 18 // elements of a strip
+	ownPanels  = 8
+	sharedLen  = 1 << 19 // elements of the shared operand that are packed at a time
+	wantStrips = 16
+	minPairs   = 1 << 14 // multiply-adds from which packing pays
+)
+
+// PairsBytes is what a product of bfloat16 packs of the smaller operand at a
+// time, at most.
+const PairsBytes = 2*sharedLen + 4*lineFloats
+
+// pairs is a product of bfloat16 that is under way. The smaller of A and B is
+// packed for all workers; of the other, each worker packs strips of its own.
+type pairs struct {
+	args
+	kern *Pairs
+
+	sharesA         bool
+	lines, ownLines int // of the shared operand, and of the other
+	group           int // lines of the shared operand that are packed at a time
+	strip, strips   int // lines of a strip, and how many there are
+	parts, depth    int // of the depth, and the most that one has
+	at, n           int // the group: first line, lines
+	k0, k1          int // the part
+	old             float32
+	packed          []uint16 // the group
+}
+
+// takesPairs says whether the product is one for pairs.
+func (g *args) takesPairs() bool {
+	isPairs := g.a.Data.DType() == snug.BF16 && g.b.Data.DType() == snug.BF16
+	return g.kern.Pairs != nil && isPairs && (g.k <= wholeDepth || g.c.Data.DType() == snug.F32) &&
+		g.k > 0 && float64(g.m)*float64(g.n)*float64(g.k) >= minPairs
+}
+
+func newPairs(g *args) pairs {
+	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: 1}
+	if p.sharesA {
+		p.lines, p.ownLines = g.m, g.n
+	}
+	if g.c.Data.DType() == snug.F32 {
+		p.parts = cpu.Chunks(g.k, partDepth)
+	}
+	p.depth = cpu.Chunks(cpu.Chunks(g.k, p.parts), stepDepth) * stepDepth
+	p.group = min(panelLines*cpu.Chunks(p.lines, panelLines), max(panelLines, sharedLen/p.depth/panelLines*panelLines))
+	panels := cpu.Chunks(p.ownLines, panelLines)
+	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(2, cpu.Chunks(panels, wantStrips)))
+	p.strips = cpu.Chunks(panels, most)
+	p.strip = cpu.Chunks(panels, p.strips) * panelLines
+	p.strips = cpu.Chunks(p.ownLines, p.strip)
+	return p
+}
+
+// run computes the product, with tasks if it is for several workers.
+func (p *pairs) run(parallel bool) {
+	parallel = parallel && p.strips > 1
+	buf := sharedScratch.Get(p.group*p.depth/2 + lineFloats)
+	defer sharedScratch.Put(buf)
+	p.packed = alignedWords(*buf)
+	for part := range p.parts {
+		p.k0, p.k1 = min(part*p.depth, p.k), min((part+1)*p.depth, p.k)
+		p.old = 1
+		if part == 0 {
+			p.old = p.beta
+		}
+		for p.at = 0; p.at < p.lines; p.at += p.group {
+			p.n = min(p.group, p.lines-p.at)
+			panels := cpu.Chunks(p.n, panelLines)
+			if parallel {
+				pairPacks.Run(panels, *p)
+				pairStrips.Run(p.strips, *p)
+				continue
+			}
+			for i := range panels {
+				p.packShared(i)
+			}
+			for i := range p.strips {
+				p.multiply(i)
+			}
+		}
+	}
+}
+
+var (
+	pairPacks  = cpu.NewTask(func(p *pairs, item int) { p.packShared(item) })
+	pairStrips = cpu.NewTask(func(p *pairs, item int) { p.multiply(item) })
+)
+
+// steps returns the steps of the part, and panelLen the elements of a panel.
+func (p *pairs) steps() int    { return cpu.Chunks(p.k1-p.k0, stepDepth) }
+func (p *pairs) panelLen() int { return p.steps() * stepLen }
+
+// packShared packs a panel of the group.
+func (p *pairs) packShared(i int) {
+	lo := p.at + i*panelLines
+	p.pack(p.packed, i, p.sharesA, lo, min(panelLines, p.lines-lo))
+}
+
+// pack packs lines from line lo on, of A or of B, as panel number i of dst.
+func (p *pairs) pack(dst []uint16, i int, isA bool, lo, lines int) {
+	m, along := p.b, p.b.Trans
+	if isA {
+		m, along = p.a, !p.a.Trans
+	}
+	src, depth := words(m.Data), p.k1-p.k0
+	dst = dst[i*p.panelLen():][:p.panelLen()]
+	if along {
+		p.kern.Lines(dst, src[lo*m.Stride+p.k0:], lines, depth, m.Stride)
+	} else {
+		p.kern.Across(dst, src[p.k0*m.Stride+lo:], lines, depth, m.Stride)
+	}
+	if along != isA {
+		p.kern.Transpose(dst)
+	}
+}
+
+// multiply multiplies a strip with the group.
+func (p *pairs) multiply(strip int) {
+	buf := scratch.Get(ScratchBytes / 4)
+	defer scratch.Put(buf)
+	lo := strip * p.strip
+	s := pairStrip{pairs: *p, lo: lo, lines: min(p.strip, p.ownLines-lo)}
+	s.sums, s.own = (*buf)[:ownPanels*stepLen], alignedWords((*buf)[ownPanels*stepLen:])
+	s.panels = cpu.Chunks(s.lines, panelLines)
+	for i := range s.panels {
+		p.pack(s.own, i, !p.sharesA, lo+i*panelLines, min(panelLines, s.lines-i*panelLines))
+	}
+	for i := 0; i < p.n; i += panelLines {
+		s.multiplyPanel(p.packed[i*s.steps()*stepDepth:], p.at+i, min(panelLines, p.n-i))
+	}
+}
+
+// pairStrip is a worker's strip of its own operand, packed.
+type pairStrip struct {
+	pairs
+	lo, lines, panels int
+	own               []uint16
+	sums              []float32
+}
+
+// multiplyPanel multiplies the strip with a panel of the shared operand, the
+// lines from lo on. Where the sums are what C is to hold, whole panels are summed
+// in place.
+func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
+	direct := 0
+	if s.alpha == 1 && (s.old == 0 || s.old == 1) && lines == panelLines && s.c.isFloat32() {
+		direct = s.lines / panelLines
+	}
+	if direct > 0 {
+		row, col, next := s.lo, lo, panelLines*s.c.Stride
+		if s.sharesA {
+			row, col, next = lo, s.lo, panelLines
+		}
+		s.sum(panel, s.c.Data.Float32s()[row*s.c.Stride+col:], 0, direct, next, s.c.Stride, s.old == 1)
+	}
+	if direct < s.panels {
+		s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, false)
+	}
+	for i := direct; i < s.panels; i++ {
+		own, n := s.lo+i*panelLines, min(panelLines, s.lines-i*panelLines)
+		sums := s.sums[(i-direct)*stepLen:][:stepLen]
+		if s.sharesA {
+			s.kern.Finish(s.c, lo, own, lines, n, s.alpha, sums, s.old)
+		} else {
+			s.kern.Finish(s.c, own, lo, n, lines, s.alpha, sums, s.old)
+		}
+	}
+}
+
+// sum multiplies panels of the strip, from panel first on, with one of the shared
+// operand.
+func (s *pairStrip) sum(shared []uint16, c []float32, first, panels, next, rowC int, add bool) {
+	own := s.own[first*s.panelLen():]
+	if s.sharesA {
+		s.kern.Mul(shared, own, c, panels, s.steps(), 0, s.panelLen(), next, rowC, add)
+	} else {
+		s.kern.Mul(own, shared, c, panels, s.steps(), s.panelLen(), 0, next, rowC, add)
+	}
+}
+
+// words returns the bits of a vector of bfloat16.
+func words(v snug.View) []uint16 {
+	x := v.BFloat16s()
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+// lineFloats is what alignedWords may leave out.
+const lineFloats = 16
+
+// alignedWords returns buf from its first cache line on, as words.
+func alignedWords(buf []float32) []uint16 {
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(buf))) % 64 / 4
+	buf = buf[skip:]
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(buf))), 2*len(buf))
+}

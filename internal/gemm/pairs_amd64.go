@@ -1,0 +1,44 @@
+//go:build !noasm && gc
+
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
+
+// newPairsKernel makes a Pairs of assembly from its micro-kernel.
+func newPairsKernel(
+	mul func(a, b *uint16, c *float32, panels, steps, nextA, nextB, nextC, rowC, add int),
+) *Pairs {
+	return &Pairs{
+		Mul: func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool) {
+			adds := 0
+			if add {
+				adds = 1
+			}
+			mul(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, adds)
+		},
+		Lines: func(dst, src []uint16, lines, depth, stride int) {
+			copyPairs(&dst[0], &src[0], lines, depth, 2*stride)
+		},
+		Across: func(dst, src []uint16, lines, depth, stride int) {
+			interleavePairs(&dst[0], &src[0], lines, depth, 2*stride)
+		},
+		Transpose: func(steps []uint16) { transposeTiles(&steps[0], 2*len(steps)/stepLen) },
+		Finish:    finishPairs,
+	}
+}
+
+func finishPairs(c Matrix, row, col, rows, cols int, alpha float32, sums []float32, beta float32) {
+	at, s := row*c.Stride+col, c.Stride
+	switch c.Data.DType() {
+	case snug.F32:
+		finishPairsF32(&c.Data.Float32s()[at], &sums[0], rows, cols, 4*s, alpha, beta)
+	case snug.F16:
+		finishPairsF16((*uint16)(unsafe.Pointer(&c.Data.Float16s()[at])), &sums[0], rows, cols, 2*s, alpha, beta)
+	case snug.BF16:
+		finishPairsBF16((*uint16)(unsafe.Pointer(&c.Data.BFloat16s()[at])), &sums[0], rows, cols, 2*s, alpha, beta)
+	}
+}
