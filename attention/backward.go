@@ -91,7 +91,8 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	g := newGradients(arena(*buf), c)
 	g.loadQueries(j, b, h, q0, q1)
 	out := headOf(j.out, c.Out, b, h, c.DimV).load(g.vRoom, q0, q1)
-	rowDots(g.delta, g.dout, out)
+	dout := headOf(j.dout, c.Out, b, h, c.DimV).load(g.doutRoom, q0, q1)
+	rowDots(g.delta, dout, out)
 
 	to := headOf(j.dq, c.Q, b, h, c.Dim)
 	dq := to.target(g.dqk, q0, q1)

@@ -82,7 +82,8 @@ func (c Config) ScratchBytes() int64 {
 	if err != nil {
 		return 0
 	}
-	return 4*int64(max(r.forwardScratch(), r.backwardScratch())+r.sumsLen()) + gemm.ScratchBytes
+	packed := min(gemm.PairsBytes, 2*tileK*max(tileK, r.Dim, r.DimV)+64)
+	return 4*int64(max(r.forwardScratch(), r.backwardScratch())+r.sumsLen()) + int64(gemm.ScratchBytes+packed)
 }
 
 // PackedQKV returns c with the layout of self-attention over the output of one

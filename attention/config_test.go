@@ -58,8 +58,9 @@ func TestValidate(t *testing.T) {
 func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
 	// 128 queries and their dout, 256 keys and values and their gradients, two
-	// tiles of scores, lse, the sums of dq.
-	want := int64(4*(2*128*4+4*256*4+2*128*256+128+2*3*4) + gemm.ScratchBytes)
+	// tiles of scores and one of weights as bfloat16, lse, a row, the sums of dq, a
+	// packed tile.
+	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
 	require.Equal(t, want, small.ScratchBytes())
 }
 

@@ -70,21 +70,22 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	defer scratch.Put(buf)
 	room := arena(*buf)
 	kRoom, vRoom := room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
-	q := headOf(j.q, c.Q, b, h, c.Dim).load(room.tile(tileQ, c.Dim), q0, q1)
+	q := headOf(j.q, c.Q, b, h, c.Dim).factor(room.tile(tileQ, c.Dim), q0, q1)
 	scores := room.tile(tileQ, tileK)
 	s := newSoftmax(&room, q1-q0, c.DimV)
+	sums := newProducts(&room, c.DimV)
 
 	k := headOf(j.k, c.K, b, c.kvHead(h), c.Dim)
 	v := headOf(j.v, c.V, b, c.kvHead(h), c.DimV)
 	for k0, end := 0, c.visible(q1-1); k0 < end; k0 += tileK {
 		k1 := min(k0+tileK, end)
-		keys, values := k.load(kRoom, k0, k1), v.load(vRoom, k0, k1)
+		keys, values := k.factor(kRoom, k0, k1), v.factor(vRoom, k0, k1)
 		w := window{hi: q0}
 		for w.next(c, q1, k0, k1) {
 			p := scores.top(w.hi - w.lo).left(w.cols)
-			productT(p, w.of(q, q0), keys.top(w.cols))
+			productT(p, w.factor(q, q0), keys.top(w.cols))
 			s.step(&w, q0, p, c.scale2())
-			w.add(w.of(s.acc, q0), p, values.top(w.cols))
+			sums.add(&w, w.of(s.acc, q0), p, values.top(w.cols))
 		}
 	}
 	var lse []float32
@@ -100,5 +101,5 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 // forwardScratch returns the float32 elements that a worker of forwardTask
 // carves up.
 func (c *Config) forwardScratch() int {
-	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4)
+	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4) + productsScratch(c.DimV)
 }

@@ -11,8 +11,9 @@ type gradients struct {
 	qRoom, doutRoom, kRoom, vRoom tile // for operands that are not float32
 	pRoom, dsRoom                 tile
 	dqk, dv                       tile // for the sums: dq or dk, and dv
+	sums                          products
 
-	q, dout, k, v tile      // the loaded queries and keys
+	q, dout, k, v factor    // the loaded queries and keys
 	lse2, delta   []float32 // of the loaded queries: lse in units of log 2, dout_i · out_i
 	seen          window    // a block of the loaded queries, and what it sees
 	p, ds         tile      // its weights and the gradients of its products, queries × keys
@@ -24,19 +25,19 @@ func newGradients(room arena, c *Config) gradients {
 		kRoom: room.tile(tileK, c.Dim), vRoom: room.tile(tileK, c.DimV),
 		pRoom: room.tile(tileQ, tileK), dsRoom: room.tile(tileQ, tileK),
 		dqk: room.tile(tileK, c.Dim), dv: room.tile(tileK, c.DimV),
-		lse2: room.floats(tileQ),
+		lse2: room.floats(tileQ), sums: newProducts(&room, max(c.Dim, c.DimV)),
 	}
 }
 
 // backwardScratch returns the float32 elements that newGradients carves up.
 func (c *Config) backwardScratch() int {
-	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1)
+	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV))
 }
 
 func (g *gradients) loadQueries(j *backwardJob, b, h, q0, q1 int) {
 	c := &j.c
-	g.q = headOf(j.q, c.Q, b, h, c.Dim).load(g.qRoom, q0, q1)
-	g.dout = headOf(j.dout, c.Out, b, h, c.DimV).load(g.doutRoom, q0, q1)
+	g.q = headOf(j.q, c.Q, b, h, c.Dim).factor(g.qRoom, q0, q1)
+	g.dout = headOf(j.dout, c.Out, b, h, c.DimV).factor(g.doutRoom, q0, q1)
 	at := (b*c.Heads + h) * c.SeqQ
 	g.delta = j.delta.Float32s()[at+q0 : at+q1]
 	for i, lse := range j.lse.Float32s()[at+q0 : at+q1] {
@@ -49,8 +50,8 @@ func (g *gradients) loadQueries(j *backwardJob, b, h, q0, q1 int) {
 
 func (g *gradients) loadKeys(j *backwardJob, b, kv, k0, k1 int) {
 	c := &j.c
-	g.k = headOf(j.k, c.K, b, kv, c.Dim).load(g.kRoom, k0, k1)
-	g.v = headOf(j.v, c.V, b, kv, c.DimV).load(g.vRoom, k0, k1)
+	g.k = headOf(j.k, c.K, b, kv, c.Dim).factor(g.kRoom, k0, k1)
+	g.v = headOf(j.v, c.V, b, kv, c.DimV).factor(g.vRoom, k0, k1)
 }
 
 // next recomputes p and ds of the next block of the loaded queries, from q0 to
@@ -61,8 +62,8 @@ func (g *gradients) next(c *Config, q0, q1, k0 int) bool {
 		return false
 	}
 	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.cols), g.dsRoom.top(w.hi-w.lo).left(w.cols)
-	productT(g.p, w.of(g.q, q0), g.k.top(w.cols))
-	productT(g.ds, w.of(g.dout, q0), g.v.top(w.cols))
+	productT(g.p, w.factor(g.q, q0), g.k.top(w.cols))
+	productT(g.ds, w.factor(g.dout, q0), g.v.top(w.cols))
 	k := vexp.Registry.Best()
 	for i := range g.p.rows {
 		p, pUnseen := w.split(g.p.row(i), i)
@@ -77,13 +78,13 @@ func (g *gradients) next(c *Config, q0, q1, k0 int) bool {
 
 // addQuery adds what the block contributes to dq, a tile from q0 on.
 func (g *gradients) addQuery(dq tile, q0 int) {
-	g.seen.add(g.seen.of(dq, q0), g.ds, g.k.top(g.ds.cols))
+	g.sums.add(&g.seen, g.seen.of(dq, q0), g.ds, g.k.top(g.ds.cols))
 }
 
 // addKeys adds what the block, of a tile from q0 on, contributes to dk and dv.
 func (g *gradients) addKeys(dk, dv tile, q0 int) {
-	g.seen.addT(dv.top(g.p.cols), g.p, g.seen.of(g.dout, q0))
-	g.seen.addT(dk.top(g.ds.cols), g.ds, g.seen.of(g.q, q0))
+	g.sums.addT(&g.seen, dv.top(g.p.cols), g.p, g.seen.factor(g.dout, q0))
+	g.sums.addT(&g.seen, dk.top(g.ds.cols), g.ds, g.seen.factor(g.q, q0))
 }
 
 // rowDots sets dst[i] to the dot product of row i of a and row i of b.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
@@ -56,7 +57,8 @@ var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16
 // sums a few more. So every term of a sum is off by at most unit·(its
 // magnitude), with unit = 2·(√D + √DimV + |s| + |lse| + 8)·u, and a result by the
 // sum of that over its terms. Rounding to dt adds eps(dt), as does in delta the
-// rounding of out, which Forward returned in dt.
+// rounding of out, which Forward returned in dt, and in bfloat16 the rounding of
+// weights and of their gradients before they are multiplied.
 func (p *problem) reference(t testing.TB, dt snug.DType) (want, bound values[float64]) {
 	c := resolved(t, p.c)
 	want, bound = newValues(&c), newValues(&c)
@@ -120,13 +122,17 @@ func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, want, boun
 		return 2 * (math.Sqrt(float64(c.Dim)) + math.Sqrt(float64(c.DimV)) + math.Abs(s) + math.Abs(lse) + 8) * eps[snug.F32]
 	}
 	bound.lse[row] = unit(top)
+	low := 0.0 // relative
+	if dt == snug.BF16 && gemm.HasPairs() {
+		low = eps[dt]
+	}
 
 	out, outBound := part(want.out, row, c.DimV), part(bound.out, row, c.DimV)
 	for n, j := range keys {
 		s := score[n]
 		w, v := math.Exp(s-lse), part(p.v, key+j, c.DimV)
 		add(out, w, v)
-		addAbs(outBound, unit(s)*w, v)
+		addAbs(outBound, (unit(s)+low)*w, v)
 	}
 	delta, absDelta, deltaBound := 0.0, 0.0, 0.0
 	for d, x := range out {
@@ -141,9 +147,9 @@ func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, want, boun
 		s := score[n]
 		w, k, v := math.Exp(s-lse), part(p.k, key+j, c.Dim), part(p.v, key+j, c.DimV)
 		ds := scale * w * (dot(dout, v) - delta)
-		dsBound := math.Abs(scale) * w * (unit(s)*(absDot(dout, v)+absDelta) + deltaBound)
+		dsBound := math.Abs(scale)*w*(unit(s)*(absDot(dout, v)+absDelta)+deltaBound) + low*math.Abs(ds)
 		add(part(want.dv, key+j, c.DimV), w, dout)
-		addAbs(part(bound.dv, key+j, c.DimV), unit(s)*w, dout)
+		addAbs(part(bound.dv, key+j, c.DimV), (unit(s)+low)*w, dout)
 		add(part(want.dq, row, c.Dim), ds, k)
 		addAbs(part(bound.dq, row, c.Dim), dsBound, k)
 		add(part(want.dk, key+j, c.Dim), ds, q)

@@ -1,11 +1,11 @@
 package attention
 
 import (
+	"unsafe"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
-	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // The sizes of a tile of scores. They fix the order of all sums.
@@ -50,30 +50,6 @@ func (t tile) clear() {
 	}
 }
 
-// finite reports whether t has neither NaN nor infinity.
-func (t tile) finite() bool {
-	k := vexp.Registry.Best()
-	for i := range t.rows {
-		if !k.Finite(t.row(i)) {
-			return false
-		}
-	}
-	return true
-}
-
-func (t tile) matrix() gemm.Matrix {
-	return gemm.Matrix{Data: snug.SliceView(t.x), Stride: t.stride}
-}
-
-func (t tile) transposed() gemm.Matrix {
-	return gemm.Matrix{Data: snug.SliceView(t.x), Stride: t.stride, Trans: true}
-}
-
-// productT sets dst to a·bᵀ.
-func productT(dst, a, b tile) {
-	gemm.MulSerial(a.rows, b.rows, a.cols, 1, a.matrix(), b.transposed(), 0, dst.matrix())
-}
-
 // arena hands out parts of a scratch buffer.
 type arena []float32
 
@@ -81,6 +57,13 @@ func (a *arena) floats(n int) []float32 {
 	f := (*a)[:n:n]
 	*a = (*a)[n:]
 	return f
+}
+
+// halves hands out a part as bfloat16.
+func (a *arena) halves(rows, cols int) factor {
+	f := a.floats(rows * cols / 2)
+	x := unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(f))), 2*len(f))
+	return factor{snug.SliceView(x), 0, rows, cols, cols}
 }
 
 func (a *arena) tile(rows, cols int) tile { return tile{a.floats(rows * cols), rows, cols, cols} }
@@ -170,43 +153,13 @@ func (w *window) next(c *Config, q1, k0, k1 int) bool {
 	return true
 }
 
-// of returns the rows of the block's queries in a tile of queries from q0 on.
-func (w *window) of(t tile, q0 int) tile {
-	return t.from(w.lo - q0).top(w.hi - w.lo)
-}
+// of returns the rows of the block's queries in a tile of queries from q0 on, and
+// factor those of a factor.
+func (w *window) of(t tile, q0 int) tile         { return t.from(w.lo - q0).top(w.hi - w.lo) }
+func (w *window) factor(f factor, q0 int) factor { return f.from(w.lo - q0).top(w.hi - w.lo) }
 
 // split cuts the scores of query number i of the block into those that it sees
 // and those that it does not.
 func (w *window) split(row []float32, i int) (seen, unseen []float32) {
 	return row[:w.sees[i]], row[w.sees[i]:]
-}
-
-// add adds p·x to dst, for p of queries × keys that is 0 where a query does not
-// see a key. Since 0·NaN is NaN, rows of x that are not finite must not meet
-// those zeros.
-func (w *window) add(dst, p, x tile) {
-	if w.full || x.from(w.sees[0]).finite() {
-		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.matrix(), x.matrix(), 1, dst.matrix())
-		return
-	}
-	k := vexp.Registry.Best()
-	for i := range p.rows {
-		for j, pij := range p.row(i)[:w.sees[i]] {
-			k.Axpby(dst.row(i), x.row(j), pij, 1)
-		}
-	}
-}
-
-// addT adds pᵀ·x to dst, for p as in add.
-func (w *window) addT(dst, p, x tile) {
-	if w.full || x.finite() {
-		gemm.MulSerial(p.cols, x.cols, p.rows, 1, p.transposed(), x.matrix(), 1, dst.matrix())
-		return
-	}
-	k := vexp.Registry.Best()
-	for i := range p.rows {
-		for j, pij := range p.row(i)[:w.sees[i]] {
-			k.Axpby(dst.row(j), x.row(i), pij, 1)
-		}
-	}
 }

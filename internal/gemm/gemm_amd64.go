@@ -5,6 +5,7 @@ package gemm
 import (
 	"unsafe"
 
+	"github.com/klauspost/cpuid/v2"
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 )
@@ -13,8 +14,11 @@ func init() {
 	Registry.Add(cpu.AVX2, newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2))
 	wide := newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512)
 	Registry.Add(cpu.AVX512, wide)
-	wide.Pairs = newPairsKernel(mulDot)
-	Registry.Add(cpu.AVX512BF16, wide)
+	// Intel's processors do dot products at half the rate of FMA.
+	if limit, _ := cpu.Limit(); !cpuid.CPU.IsVendor(cpuid.Intel) || limit == cpu.AVX512BF16 {
+		wide.Pairs = newPairsKernel(mulDot)
+		Registry.Add(cpu.AVX512BF16, wide)
+	}
 	wide.Pairs = newPairsKernel(mulAMX)
 	Registry.Add(cpu.AMX, wide)
 }

@@ -55,6 +55,9 @@ const (
 // time, at most.
 const PairsBytes = 2*sharedLen + 4*lineFloats
 
+// HasPairs reports whether products of bfloat16 are faster than those of float32.
+func HasPairs() bool { return Registry.Best().Pairs != nil }
+
 // pairs is a product of bfloat16 that is under way. The smaller of A and B is
 // packed for all workers; of the other, each worker packs strips of its own.
 type pairs struct {

@@ -1,0 +1,141 @@
+package attention
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// factor is a matrix in host memory that products take as it is, of float32 or
+// of bfloat16.
+type factor struct {
+	view               snug.View
+	at                 int // first element
+	rows, cols, stride int
+}
+
+func (t tile) factor() factor {
+	return factor{snug.SliceView(t.x), 0, t.rows, t.cols, t.stride}
+}
+
+// factor returns rows lo to hi-1 for products: the tensor's own memory where
+// these take its type, else room filled with them as float32.
+func (h head) factor(room tile, lo, hi int) factor {
+	if h.view.DType() == snug.BF16 && gemm.HasPairs() {
+		return factor{h.view, h.at + lo*h.row, hi - lo, h.dim, h.row}
+	}
+	return h.load(room, lo, hi).factor()
+}
+
+// rounded returns weights t in the type of x, with which they are to be
+// multiplied: as they are, or rounded to room, of as many rows and columns at least.
+func (t tile) rounded(room, x factor) factor {
+	if x.view.DType() == snug.F32 {
+		return t.factor()
+	}
+	room.rows, room.cols = t.rows, t.cols
+	if t.cols == t.stride && t.cols == room.stride {
+		half.Store(room.view, 0, t.x[:t.rows*t.cols])
+		return room
+	}
+	for i := range t.rows {
+		half.Store(room.view, i*room.stride, t.row(i))
+	}
+	return room
+}
+
+// top returns the first n rows.
+func (f factor) top(n int) factor {
+	f.rows = n
+	return f
+}
+
+// from returns the rows from i on.
+func (f factor) from(i int) factor {
+	f.at, f.rows = f.at+i*f.stride, f.rows-i
+	return f
+}
+
+func (f factor) matrix() gemm.Matrix {
+	data := f.view
+	if f.rows > 0 {
+		data, _ = f.view.Slice(f.at, f.view.Len()) // at is an element
+	}
+	return gemm.Matrix{Data: data, Stride: f.stride}
+}
+
+func (f factor) transposed() gemm.Matrix {
+	m := f.matrix()
+	m.Trans = true
+	return m
+}
+
+// row returns row i as float32, where it lies or in room.
+func (f factor) row(i int, room []float32) []float32 {
+	at := f.at + i*f.stride
+	if f.view.DType() == snug.F32 {
+		return f.view.Float32s()[at:][:f.cols]
+	}
+	half.Load(room[:f.cols], f.view, at)
+	return room[:f.cols]
+}
+
+// finite reports whether f has neither NaN nor infinity.
+func (f factor) finite(room []float32) bool {
+	k := vexp.Registry.Best()
+	for i := range f.rows {
+		if !k.Finite(f.row(i, room)) {
+			return false
+		}
+	}
+	return true
+}
+
+// productT sets dst to a·bᵀ.
+func productT(dst tile, a, b factor) {
+	gemm.MulSerial(a.rows, b.rows, a.cols, 1, a.matrix(), b.transposed(), 0, dst.factor().matrix())
+}
+
+// products adds products of weights to tiles.
+type products struct {
+	low factor    // room for weights as bfloat16
+	row []float32 // room for a row of at most dim elements
+}
+
+func newProducts(room *arena, dim int) products {
+	return products{room.halves(tileQ, tileK), room.floats(dim)}
+}
+
+// productsScratch returns the float32 elements that newProducts carves up.
+func productsScratch(dim int) int { return tileQ*tileK/2 + dim }
+
+// add adds p·x to dst, for p of the block's queries × keys that is 0 where a
+// query does not see a key. Since 0·NaN is NaN, rows of x that are not finite must
+// not meet those zeros.
+func (s *products) add(w *window, dst, p tile, x factor) {
+	if w.full || x.from(w.sees[0]).finite(s.row) {
+		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.rounded(s.low, x).matrix(), x.matrix(), 1, dst.factor().matrix())
+		return
+	}
+	k := vexp.Registry.Best()
+	for i := range p.rows {
+		for j, pij := range p.row(i)[:w.sees[i]] {
+			k.Axpby(dst.row(i), x.row(j, s.row), pij, 1)
+		}
+	}
+}
+
+// addT adds pᵀ·x to dst, for p as in add.
+func (s *products) addT(w *window, dst, p tile, x factor) {
+	if w.full || x.finite(s.row) {
+		gemm.MulSerial(p.cols, x.cols, p.rows, 1, p.rounded(s.low, x).transposed(), x.matrix(), 1, dst.factor().matrix())
+		return
+	}
+	k := vexp.Registry.Best()
+	for i := range p.rows {
+		for j, pij := range p.row(i)[:w.sees[i]] {
+			k.Axpby(dst.row(j), x.row(i, s.row), pij, 1)
+		}
+	}
+}
