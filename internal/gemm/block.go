@@ -57,18 +57,19 @@ func (t *block) strip(lo, hi int) strided {
 func (t *block) mulStrip(a strided, lo, hi int) {
 	nr, depth := t.kern.NR, t.depth()
 	panels := cpu.Chunks(hi-lo, t.kern.MR)
-	var start [stripPanels + 1]int
-	for p := range panels {
-		start[p], start[p+1] = part(hi-lo, panels, p)
-	}
+	rows, higher := (hi-lo)/panels, (hi-lo)%panels // the first have a row more
 	for q := 0; q < t.cols; q += nr {
 		b := strided{t.packed[q*depth:], nr, 1}
 		if q < t.from {
 			b = t.b.floats().at(t.k0, t.n0+q)
 		}
-		for p := range panels {
-			i := start[p]
-			t.kern.Mul(start[p+1]-i, min(nr, t.cols-q), depth, t.alpha, a.at(i, 0), b, t.old, t.to.at(lo+i, q))
+		cols := min(nr, t.cols-q)
+		if higher > 0 {
+			t.kern.Mul(higher, rows+1, cols, depth, t.alpha, a, b, t.old, t.to.at(lo, q))
+		}
+		if higher < panels {
+			i := higher * (rows + 1)
+			t.kern.Mul(panels-higher, rows, cols, depth, t.alpha, a.at(i, 0), b, t.old, t.to.at(lo+i, q))
 		}
 	}
 }

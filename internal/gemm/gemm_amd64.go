@@ -25,7 +25,7 @@ func init() {
 
 // micro multiplies for a tile of a fixed number of rows and vectors, last
 // lanes of the last. Distances are in bytes.
-type micro = func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
+type micro = func(a, b, c *float32, tiles, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
 
 // mulAVX2 and mulAVX512 have the micro-kernels of 1 and of 2 vectors by rows.
 var (
@@ -57,9 +57,9 @@ func newKernel(
 	mr, nr := len(muls)/2, 2*lanes
 	return Kernel{
 		MR: mr, NR: nr, Lanes: lanes,
-		Mul: func(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+		Mul: func(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
 			full := (cols - 1) / lanes // vectors before the last
-			muls[full*mr+rows-1](&a.x[0], &b.x[0], &c.x[0], depth,
+			muls[full*mr+rows-1](&a.x[0], &b.x[0], &c.x[0], tiles, depth,
 				4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanes, alpha, beta)
 		},
 		CopyRows: func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {

@@ -13,10 +13,10 @@ type Kernel struct {
 	MR, NR int // rows and columns of a full tile; NR divides maxCols
 	Lanes  int // divides NR; B is read up to the next multiple of it
 
-	// Mul sets c to alpha·a·b + beta·c for a tile of at most MR×NR and a
-	// depth of at least 1. It does not read c if beta is 0. Rows of b and c
-	// are contiguous.
-	Mul func(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided)
+	// Mul sets c to alpha·a·b + beta·c for tiles of rows×cols, at most MR×NR,
+	// which lie below one another, and a depth of at least 1. It does not read c
+	// if beta is 0. Rows of b and c are contiguous.
+	Mul func(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided)
 
 	// CopyRows copies rows of cols elements of src, rowSrc apart
 	// from element at on, to rows of float32, rowDst apart, in pieces of NR
@@ -38,7 +38,13 @@ var Registry cpu.Registry[Kernel]
 func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil}) }
 
 // mul is the micro-kernel of the Go tier.
-func mul(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+func mul(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
+	for t := range tiles {
+		mulTile(rows, cols, depth, alpha, a.at(t*rows, 0), b, beta, c.at(t*rows, 0))
+	}
+}
+
+func mulTile(rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {
 	if rows == 2 && cols == 4 {
 		mul2x4(depth, alpha, a, b, beta, c)
 		return

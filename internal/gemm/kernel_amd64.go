@@ -4,65 +4,77 @@
 
 package gemm
 
-// mul1x1AVX2 multiplies for a tile of 1 rows and 1 vectors.
+// mul1x1AVX2 multiplies for tiles of 1 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul1x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul2x1AVX2 multiplies for a tile of 2 rows and 1 vectors.
+// mul2x1AVX2 multiplies for tiles of 2 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul2x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul3x1AVX2 multiplies for a tile of 3 rows and 1 vectors.
+// mul3x1AVX2 multiplies for tiles of 3 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul3x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul4x1AVX2 multiplies for a tile of 4 rows and 1 vectors.
+// mul4x1AVX2 multiplies for tiles of 4 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul4x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul5x1AVX2 multiplies for a tile of 5 rows and 1 vectors.
+// mul5x1AVX2 multiplies for tiles of 5 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul5x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul6x1AVX2 multiplies for a tile of 6 rows and 1 vectors.
+// mul6x1AVX2 multiplies for tiles of 6 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul6x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul1x2AVX2 multiplies for a tile of 1 rows and 2 vectors.
+// mul1x2AVX2 multiplies for tiles of 1 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul1x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul2x2AVX2 multiplies for a tile of 2 rows and 2 vectors.
+// mul2x2AVX2 multiplies for tiles of 2 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul2x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul3x2AVX2 multiplies for a tile of 3 rows and 2 vectors.
+// mul3x2AVX2 multiplies for tiles of 3 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul3x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul4x2AVX2 multiplies for a tile of 4 rows and 2 vectors.
+// mul4x2AVX2 multiplies for tiles of 4 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul4x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul5x2AVX2 multiplies for a tile of 5 rows and 2 vectors.
+// mul5x2AVX2 multiplies for tiles of 5 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul5x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul6x2AVX2 multiplies for a tile of 6 rows and 2 vectors.
+// mul6x2AVX2 multiplies for tiles of 6 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul6x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // copyRowsF32AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
@@ -89,145 +101,173 @@ func copyRowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int,
 //go:noescape
 func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int)
 
-// mul1x1AVX512 multiplies for a tile of 1 rows and 1 vectors.
+// mul1x1AVX512 multiplies for tiles of 1 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul1x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul2x1AVX512 multiplies for a tile of 2 rows and 1 vectors.
+// mul2x1AVX512 multiplies for tiles of 2 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul2x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul3x1AVX512 multiplies for a tile of 3 rows and 1 vectors.
+// mul3x1AVX512 multiplies for tiles of 3 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul3x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul4x1AVX512 multiplies for a tile of 4 rows and 1 vectors.
+// mul4x1AVX512 multiplies for tiles of 4 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul4x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul5x1AVX512 multiplies for a tile of 5 rows and 1 vectors.
+// mul5x1AVX512 multiplies for tiles of 5 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul5x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul6x1AVX512 multiplies for a tile of 6 rows and 1 vectors.
+// mul6x1AVX512 multiplies for tiles of 6 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul6x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul7x1AVX512 multiplies for a tile of 7 rows and 1 vectors.
+// mul7x1AVX512 multiplies for tiles of 7 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul7x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul8x1AVX512 multiplies for a tile of 8 rows and 1 vectors.
+// mul8x1AVX512 multiplies for tiles of 8 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul8x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul9x1AVX512 multiplies for a tile of 9 rows and 1 vectors.
+// mul9x1AVX512 multiplies for tiles of 9 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul9x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul10x1AVX512 multiplies for a tile of 10 rows and 1 vectors.
+// mul10x1AVX512 multiplies for tiles of 10 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul10x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul11x1AVX512 multiplies for a tile of 11 rows and 1 vectors.
+// mul11x1AVX512 multiplies for tiles of 11 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul11x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul12x1AVX512 multiplies for a tile of 12 rows and 1 vectors.
+// mul12x1AVX512 multiplies for tiles of 12 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul12x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul13x1AVX512 multiplies for a tile of 13 rows and 1 vectors.
+// mul13x1AVX512 multiplies for tiles of 13 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul13x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul14x1AVX512 multiplies for a tile of 14 rows and 1 vectors.
+// mul14x1AVX512 multiplies for tiles of 14 rows and 1 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul14x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul1x2AVX512 multiplies for a tile of 1 rows and 2 vectors.
+// mul1x2AVX512 multiplies for tiles of 1 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul1x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul2x2AVX512 multiplies for a tile of 2 rows and 2 vectors.
+// mul2x2AVX512 multiplies for tiles of 2 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul2x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul3x2AVX512 multiplies for a tile of 3 rows and 2 vectors.
+// mul3x2AVX512 multiplies for tiles of 3 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul3x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul4x2AVX512 multiplies for a tile of 4 rows and 2 vectors.
+// mul4x2AVX512 multiplies for tiles of 4 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul4x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul5x2AVX512 multiplies for a tile of 5 rows and 2 vectors.
+// mul5x2AVX512 multiplies for tiles of 5 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul5x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul6x2AVX512 multiplies for a tile of 6 rows and 2 vectors.
+// mul6x2AVX512 multiplies for tiles of 6 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul6x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul7x2AVX512 multiplies for a tile of 7 rows and 2 vectors.
+// mul7x2AVX512 multiplies for tiles of 7 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul7x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul8x2AVX512 multiplies for a tile of 8 rows and 2 vectors.
+// mul8x2AVX512 multiplies for tiles of 8 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul8x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul9x2AVX512 multiplies for a tile of 9 rows and 2 vectors.
+// mul9x2AVX512 multiplies for tiles of 9 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul9x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul10x2AVX512 multiplies for a tile of 10 rows and 2 vectors.
+// mul10x2AVX512 multiplies for tiles of 10 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul10x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul11x2AVX512 multiplies for a tile of 11 rows and 2 vectors.
+// mul11x2AVX512 multiplies for tiles of 11 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul11x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul12x2AVX512 multiplies for a tile of 12 rows and 2 vectors.
+// mul12x2AVX512 multiplies for tiles of 12 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul12x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul13x2AVX512 multiplies for a tile of 13 rows and 2 vectors.
+// mul13x2AVX512 multiplies for tiles of 13 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul13x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
-// mul14x2AVX512 multiplies for a tile of 14 rows and 2 vectors.
+// mul14x2AVX512 multiplies for tiles of 14 rows and 2 vectors, which lie below one
+// another, with the same columns of B.
 //
 //go:noescape
-func mul14x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 
 // copyRowsF32AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.

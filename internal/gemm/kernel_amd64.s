@@ -22,802 +22,973 @@ DATA masks<>+56(SB)/4, $0x00000000
 DATA masks<>+60(SB)/4, $0x00000000
 GLOBL masks<>(SB), RODATA|NOPTR, $64
 
-// func mul1x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul1x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul1x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
-	MOVQ       a+0(FP), CX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), AX
-	MOVQ       colA+40(FP), AX
-	MOVQ       b+8(FP), DX
-	MOVQ       rowB+48(FP), BX
-	MOVQ       depth+24(FP), SI
-	MOVQ       BX, DI
-	SHLQ       $0x03, DI
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (DX)(DI*1)
-	VMOVUPS      (DX), Y1
-	VBROADCASTSS (CX), Y2
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y1
+	VBROADCASTSS (BX), Y2
 	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         AX, CX
-	ADDQ         BX, DX
-	DECQ         SI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y1
-	VBROADCASTSS alpha+72(FP), Y2
-	VBROADCASTSS beta+76(FP), Y3
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y1
+	VBROADCASTSS alpha+80(FP), Y2
+	VBROADCASTSS beta+84(FP), Y3
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y1, Y4
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMASKMOVPS   (DX), Y1, Y4
 	VMULPS       Y2, Y0, Y0
 	VFMADD231PS  Y4, Y3, Y0
-	VMASKMOVPS   Y0, Y1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y0, Y1, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
 	VMULPS     Y2, Y0, Y0
-	VMASKMOVPS Y0, Y1, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y0, Y1, (DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x01, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul2x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul2x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul2x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Y2
-	VBROADCASTSS (DX), Y3
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y2
+	VBROADCASTSS (BX), Y3
 	VFMADD231PS  Y3, Y2, Y0
-	VBROADCASTSS (DX)(AX*1), Y3
+	VBROADCASTSS (BX)(AX*1), Y3
 	VFMADD231PS  Y3, Y2, Y1
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y2
-	VBROADCASTSS alpha+72(FP), Y3
-	VBROADCASTSS beta+76(FP), Y4
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y2
+	VBROADCASTSS alpha+80(FP), Y3
+	VBROADCASTSS beta+84(FP), Y4
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y2, Y5
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMASKMOVPS   (DX), Y2, Y5
 	VMULPS       Y3, Y0, Y0
 	VFMADD231PS  Y5, Y4, Y0
-	VMASKMOVPS   Y0, Y2, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y2, Y5
+	VMASKMOVPS   Y0, Y2, (DX)
+	ADDQ         SI, DX
+	VMASKMOVPS   (DX), Y2, Y5
 	VMULPS       Y3, Y1, Y1
 	VFMADD231PS  Y5, Y4, Y1
-	VMASKMOVPS   Y1, Y2, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y1, Y2, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
 	VMULPS     Y3, Y0, Y0
-	VMASKMOVPS Y0, Y2, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y0, Y2, (DX)
+	ADDQ       SI, DX
 	VMULPS     Y3, Y1, Y1
-	VMASKMOVPS Y1, Y2, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y2, (DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x02, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul3x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul3x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul3x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Y3
-	VBROADCASTSS (DX), Y4
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y3
+	VBROADCASTSS (BX), Y4
 	VFMADD231PS  Y4, Y3, Y0
-	VBROADCASTSS (DX)(AX*1), Y4
+	VBROADCASTSS (BX)(AX*1), Y4
 	VFMADD231PS  Y4, Y3, Y1
-	VBROADCASTSS (DX)(AX*2), Y4
+	VBROADCASTSS (BX)(AX*2), Y4
 	VFMADD231PS  Y4, Y3, Y2
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y3
-	VBROADCASTSS alpha+72(FP), Y4
-	VBROADCASTSS beta+76(FP), Y5
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y3
+	VBROADCASTSS alpha+80(FP), Y4
+	VBROADCASTSS beta+84(FP), Y5
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y3, Y6
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMASKMOVPS   (DX), Y3, Y6
 	VMULPS       Y4, Y0, Y0
 	VFMADD231PS  Y6, Y5, Y0
-	VMASKMOVPS   Y0, Y3, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y3, Y6
+	VMASKMOVPS   Y0, Y3, (DX)
+	ADDQ         SI, DX
+	VMASKMOVPS   (DX), Y3, Y6
 	VMULPS       Y4, Y1, Y1
 	VFMADD231PS  Y6, Y5, Y1
-	VMASKMOVPS   Y1, Y3, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y3, Y6
+	VMASKMOVPS   Y1, Y3, (DX)
+	ADDQ         SI, DX
+	VMASKMOVPS   (DX), Y3, Y6
 	VMULPS       Y4, Y2, Y2
 	VFMADD231PS  Y6, Y5, Y2
-	VMASKMOVPS   Y2, Y3, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y2, Y3, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
 	VMULPS     Y4, Y0, Y0
-	VMASKMOVPS Y0, Y3, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y0, Y3, (DX)
+	ADDQ       SI, DX
 	VMULPS     Y4, Y1, Y1
-	VMASKMOVPS Y1, Y3, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y3, (DX)
+	ADDQ       SI, DX
 	VMULPS     Y4, Y2, Y2
-	VMASKMOVPS Y2, Y3, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y2, Y3, (DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x03, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul4x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul4x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul4x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y4
+	VBROADCASTSS (BX), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS (BX)(AX*1), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS (BX)(AX*2), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS (BX)(DX*1), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+72(FP), SI
+	LEAQ         masks<>+32(SB), DI
+	NEGQ         SI
+	VMOVDQU      (DI)(SI*4), Y4
+	VBROADCASTSS alpha+80(FP), Y5
+	VBROADCASTSS beta+84(FP), Y6
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
+	JZ           store
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMASKMOVPS   (SI), Y4, Y7
+	VMULPS       Y5, Y0, Y0
+	VFMADD231PS  Y7, Y6, Y0
+	VMASKMOVPS   Y0, Y4, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y4, Y7
+	VMULPS       Y5, Y1, Y1
+	VFMADD231PS  Y7, Y6, Y1
+	VMASKMOVPS   Y1, Y4, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y4, Y7
+	VMULPS       Y5, Y2, Y2
+	VFMADD231PS  Y7, Y6, Y2
+	VMASKMOVPS   Y2, Y4, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y4, Y7
+	VMULPS       Y5, Y3, Y3
+	VFMADD231PS  Y7, Y6, Y3
+	VMASKMOVPS   Y3, Y4, (SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
+
+store:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	VMULPS     Y5, Y0, Y0
+	VMASKMOVPS Y0, Y4, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y5, Y1, Y1
+	VMASKMOVPS Y1, Y4, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y5, Y2, Y2
+	VMASKMOVPS Y2, Y4, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS Y3, Y4, (SI)
+	ADDQ       DI, SI
+	MOVQ       SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x04, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul5x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y5
+	VBROADCASTSS (BX), Y6
+	VFMADD231PS  Y6, Y5, Y0
+	VBROADCASTSS (BX)(AX*1), Y6
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (BX)(AX*2), Y6
+	VFMADD231PS  Y6, Y5, Y2
+	VBROADCASTSS (BX)(DX*1), Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VBROADCASTSS (BX)(AX*4), Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+72(FP), SI
+	LEAQ         masks<>+32(SB), DI
+	NEGQ         SI
+	VMOVDQU      (DI)(SI*4), Y5
+	VBROADCASTSS alpha+80(FP), Y6
+	VBROADCASTSS beta+84(FP), Y7
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
+	JZ           store
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMASKMOVPS   (SI), Y5, Y8
+	VMULPS       Y6, Y0, Y0
+	VFMADD231PS  Y8, Y7, Y0
+	VMASKMOVPS   Y0, Y5, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y5, Y8
+	VMULPS       Y6, Y1, Y1
+	VFMADD231PS  Y8, Y7, Y1
+	VMASKMOVPS   Y1, Y5, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y5, Y8
+	VMULPS       Y6, Y2, Y2
+	VFMADD231PS  Y8, Y7, Y2
+	VMASKMOVPS   Y2, Y5, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y5, Y8
+	VMULPS       Y6, Y3, Y3
+	VFMADD231PS  Y8, Y7, Y3
+	VMASKMOVPS   Y3, Y5, (SI)
+	ADDQ         DI, SI
+	VMASKMOVPS   (SI), Y5, Y8
+	VMULPS       Y6, Y4, Y4
+	VFMADD231PS  Y8, Y7, Y4
+	VMASKMOVPS   Y4, Y5, (SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
+
+store:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	VMULPS     Y6, Y0, Y0
+	VMASKMOVPS Y0, Y5, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y6, Y1, Y1
+	VMASKMOVPS Y1, Y5, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y6, Y2, Y2
+	VMASKMOVPS Y2, Y5, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y6, Y3, Y3
+	VMASKMOVPS Y3, Y5, (SI)
+	ADDQ       DI, SI
+	VMULPS     Y6, Y4, Y4
+	VMASKMOVPS Y4, Y5, (SI)
+	ADDQ       DI, SI
+	MOVQ       SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x05, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul6x1AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
+
+loop:
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Y6
+	VBROADCASTSS (BX), Y7
+	VFMADD231PS  Y7, Y6, Y0
+	VBROADCASTSS (BX)(AX*1), Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VBROADCASTSS (BX)(AX*2), Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (BX)(DX*1), Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VBROADCASTSS (BX)(AX*4), Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VBROADCASTSS (SI), Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
+	JNZ          loop
+	MOVQ         last+72(FP), DI
+	LEAQ         masks<>+32(SB), R8
+	NEGQ         DI
+	VMOVDQU      (R8)(DI*4), Y6
+	VBROADCASTSS alpha+80(FP), Y7
+	VBROADCASTSS beta+84(FP), Y8
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
+	JZ           store
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y0, Y0
+	VFMADD231PS  Y9, Y8, Y0
+	VMASKMOVPS   Y0, Y6, (DI)
+	ADDQ         R8, DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y1, Y1
+	VFMADD231PS  Y9, Y8, Y1
+	VMASKMOVPS   Y1, Y6, (DI)
+	ADDQ         R8, DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y2, Y2
+	VFMADD231PS  Y9, Y8, Y2
+	VMASKMOVPS   Y2, Y6, (DI)
+	ADDQ         R8, DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y3, Y3
+	VFMADD231PS  Y9, Y8, Y3
+	VMASKMOVPS   Y3, Y6, (DI)
+	ADDQ         R8, DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y4, Y4
+	VFMADD231PS  Y9, Y8, Y4
+	VMASKMOVPS   Y4, Y6, (DI)
+	ADDQ         R8, DI
+	VMASKMOVPS   (DI), Y6, Y9
+	VMULPS       Y7, Y5, Y5
+	VFMADD231PS  Y9, Y8, Y5
+	VMASKMOVPS   Y5, Y6, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
+
+store:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	VMULPS     Y7, Y0, Y0
+	VMASKMOVPS Y0, Y6, (DI)
+	ADDQ       R8, DI
+	VMULPS     Y7, Y1, Y1
+	VMASKMOVPS Y1, Y6, (DI)
+	ADDQ       R8, DI
+	VMULPS     Y7, Y2, Y2
+	VMASKMOVPS Y2, Y6, (DI)
+	ADDQ       R8, DI
+	VMULPS     Y7, Y3, Y3
+	VMASKMOVPS Y3, Y6, (DI)
+	ADDQ       R8, DI
+	VMULPS     Y7, Y4, Y4
+	VMASKMOVPS Y4, Y6, (DI)
+	ADDQ       R8, DI
+	VMULPS     Y7, Y5, Y5
+	VMASKMOVPS Y5, Y6, (DI)
+	ADDQ       R8, DI
+	MOVQ       DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x06, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul1x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Y2
+	VMOVUPS      32(SI), Y3
+	VBROADCASTSS (BX), Y4
+	VFMADD231PS  Y4, Y2, Y0
+	VFMADD231PS  Y4, Y3, Y1
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y2
+	VBROADCASTSS alpha+80(FP), Y3
+	VBROADCASTSS beta+84(FP), Y4
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
+	JZ           store
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Y5
+	VMULPS       Y3, Y0, Y0
+	VFMADD231PS  Y5, Y4, Y0
+	VMOVUPS      Y0, (DX)
+	VMASKMOVPS   32(DX), Y2, Y5
+	VMULPS       Y3, Y1, Y1
+	VFMADD231PS  Y5, Y4, Y1
+	VMASKMOVPS   Y1, Y2, 32(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
+
+store:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	VMULPS     Y3, Y0, Y0
+	VMOVUPS    Y0, (DX)
+	VMULPS     Y3, Y1, Y1
+	VMASKMOVPS Y1, Y2, 32(DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x01, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, FMA3, MMX+
+TEXT ·mul2x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
 	MOVQ       DI, R9
 	SHLQ       $0x03, R9
 
 loop:
 	PREFETCHT0   (SI)(R9*1)
 	VMOVUPS      (SI), Y4
-	VBROADCASTSS (DX), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (DX)(AX*1), Y5
-	VFMADD231PS  Y5, Y4, Y1
-	VBROADCASTSS (DX)(AX*2), Y5
-	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS (DX)(CX*1), Y5
-	VFMADD231PS  Y5, Y4, Y3
-	ADDQ         BX, DX
+	VMOVUPS      32(SI), Y5
+	VBROADCASTSS (BX), Y6
+	VFMADD231PS  Y6, Y4, Y0
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (BX)(AX*1), Y6
+	VFMADD231PS  Y6, Y4, Y2
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         DX, BX
 	ADDQ         DI, SI
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y4
-	VBROADCASTSS alpha+72(FP), Y5
-	VBROADCASTSS beta+76(FP), Y6
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y4
+	VBROADCASTSS alpha+80(FP), Y5
+	VBROADCASTSS beta+84(FP), Y6
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y4, Y7
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Y7
 	VMULPS       Y5, Y0, Y0
 	VFMADD231PS  Y7, Y6, Y0
-	VMASKMOVPS   Y0, Y4, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y4, Y7
+	VMOVUPS      Y0, (DX)
+	VMASKMOVPS   32(DX), Y4, Y7
 	VMULPS       Y5, Y1, Y1
 	VFMADD231PS  Y7, Y6, Y1
-	VMASKMOVPS   Y1, Y4, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y4, Y7
+	VMASKMOVPS   Y1, Y4, 32(DX)
+	ADDQ         SI, DX
+	VMOVUPS      (DX), Y7
 	VMULPS       Y5, Y2, Y2
 	VFMADD231PS  Y7, Y6, Y2
-	VMASKMOVPS   Y2, Y4, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y4, Y7
+	VMOVUPS      Y2, (DX)
+	VMASKMOVPS   32(DX), Y4, Y7
 	VMULPS       Y5, Y3, Y3
 	VFMADD231PS  Y7, Y6, Y3
-	VMASKMOVPS   Y3, Y4, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y3, Y4, 32(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
 	VMULPS     Y5, Y0, Y0
-	VMASKMOVPS Y0, Y4, (AX)
-	ADDQ       CX, AX
+	VMOVUPS    Y0, (DX)
 	VMULPS     Y5, Y1, Y1
-	VMASKMOVPS Y1, Y4, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y4, 32(DX)
+	ADDQ       SI, DX
 	VMULPS     Y5, Y2, Y2
-	VMASKMOVPS Y2, Y4, (AX)
-	ADDQ       CX, AX
+	VMOVUPS    Y2, (DX)
 	VMULPS     Y5, Y3, Y3
-	VMASKMOVPS Y3, Y4, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y3, Y4, 32(DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x02, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul5x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul5x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul3x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
 	VXORPS     Y4, Y4, Y4
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
+	VXORPS     Y5, Y5, Y5
+	MOVQ       colA+48(FP), DX
 	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
 	MOVQ       DI, R9
 	SHLQ       $0x03, R9
 
 loop:
 	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Y5
-	VBROADCASTSS (DX), Y6
-	VFMADD231PS  Y6, Y5, Y0
-	VBROADCASTSS (DX)(AX*1), Y6
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (DX)(AX*2), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS (DX)(CX*1), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS (DX)(AX*4), Y6
-	VFMADD231PS  Y6, Y5, Y4
-	ADDQ         BX, DX
+	VMOVUPS      (SI), Y6
+	VMOVUPS      32(SI), Y7
+	VBROADCASTSS (BX), Y8
+	VFMADD231PS  Y8, Y6, Y0
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (BX)(AX*1), Y8
+	VFMADD231PS  Y8, Y6, Y2
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (BX)(AX*2), Y8
+	VFMADD231PS  Y8, Y6, Y4
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         DX, BX
 	ADDQ         DI, SI
 	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y5
-	VBROADCASTSS alpha+72(FP), Y6
-	VBROADCASTSS beta+76(FP), Y7
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	LEAQ         masks<>+32(SB), SI
+	NEGQ         DX
+	VMOVDQU      (SI)(DX*4), Y6
+	VBROADCASTSS alpha+80(FP), Y7
+	VBROADCASTSS beta+84(FP), Y8
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y5, Y8
-	VMULPS       Y6, Y0, Y0
-	VFMADD231PS  Y8, Y7, Y0
-	VMASKMOVPS   Y0, Y5, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y5, Y8
-	VMULPS       Y6, Y1, Y1
-	VFMADD231PS  Y8, Y7, Y1
-	VMASKMOVPS   Y1, Y5, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y5, Y8
-	VMULPS       Y6, Y2, Y2
-	VFMADD231PS  Y8, Y7, Y2
-	VMASKMOVPS   Y2, Y5, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y5, Y8
-	VMULPS       Y6, Y3, Y3
-	VFMADD231PS  Y8, Y7, Y3
-	VMASKMOVPS   Y3, Y5, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y5, Y8
-	VMULPS       Y6, Y4, Y4
-	VFMADD231PS  Y8, Y7, Y4
-	VMASKMOVPS   Y4, Y5, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	VMULPS     Y6, Y0, Y0
-	VMASKMOVPS Y0, Y5, (AX)
-	ADDQ       CX, AX
-	VMULPS     Y6, Y1, Y1
-	VMASKMOVPS Y1, Y5, (AX)
-	ADDQ       CX, AX
-	VMULPS     Y6, Y2, Y2
-	VMASKMOVPS Y2, Y5, (AX)
-	ADDQ       CX, AX
-	VMULPS     Y6, Y3, Y3
-	VMASKMOVPS Y3, Y5, (AX)
-	ADDQ       CX, AX
-	VMULPS     Y6, Y4, Y4
-	VMASKMOVPS Y4, Y5, (AX)
-	ADDQ       CX, AX
-	VZEROUPPER
-	RET
-
-// func mul6x1AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul6x1AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
-
-loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Y6
-	VBROADCASTSS (DX), Y7
-	VFMADD231PS  Y7, Y6, Y0
-	VBROADCASTSS (DX)(AX*1), Y7
-	VFMADD231PS  Y7, Y6, Y1
-	VBROADCASTSS (DX)(AX*2), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS (DX)(CX*1), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS (DX)(AX*4), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS (BX), Y7
-	VFMADD231PS  Y7, Y6, Y5
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Y9
+	VMULPS       Y7, Y0, Y0
+	VFMADD231PS  Y9, Y8, Y0
+	VMOVUPS      Y0, (DX)
+	VMASKMOVPS   32(DX), Y6, Y9
+	VMULPS       Y7, Y1, Y1
+	VFMADD231PS  Y9, Y8, Y1
+	VMASKMOVPS   Y1, Y6, 32(DX)
 	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y6
-	VBROADCASTSS alpha+72(FP), Y7
-	VBROADCASTSS beta+76(FP), Y8
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMASKMOVPS   (AX), Y6, Y9
-	VMULPS       Y7, Y0, Y0
-	VFMADD231PS  Y9, Y8, Y0
-	VMASKMOVPS   Y0, Y6, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y6, Y9
-	VMULPS       Y7, Y1, Y1
-	VFMADD231PS  Y9, Y8, Y1
-	VMASKMOVPS   Y1, Y6, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y6, Y9
+	VMOVUPS      (DX), Y9
 	VMULPS       Y7, Y2, Y2
 	VFMADD231PS  Y9, Y8, Y2
-	VMASKMOVPS   Y2, Y6, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y6, Y9
+	VMOVUPS      Y2, (DX)
+	VMASKMOVPS   32(DX), Y6, Y9
 	VMULPS       Y7, Y3, Y3
 	VFMADD231PS  Y9, Y8, Y3
-	VMASKMOVPS   Y3, Y6, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y6, Y9
+	VMASKMOVPS   Y3, Y6, 32(DX)
+	ADDQ         SI, DX
+	VMOVUPS      (DX), Y9
 	VMULPS       Y7, Y4, Y4
 	VFMADD231PS  Y9, Y8, Y4
-	VMASKMOVPS   Y4, Y6, (AX)
-	ADDQ         CX, AX
-	VMASKMOVPS   (AX), Y6, Y9
+	VMOVUPS      Y4, (DX)
+	VMASKMOVPS   32(DX), Y6, Y9
 	VMULPS       Y7, Y5, Y5
 	VFMADD231PS  Y9, Y8, Y5
-	VMASKMOVPS   Y5, Y6, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y5, Y6, 32(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
 	VMULPS     Y7, Y0, Y0
-	VMASKMOVPS Y0, Y6, (AX)
-	ADDQ       CX, AX
+	VMOVUPS    Y0, (DX)
 	VMULPS     Y7, Y1, Y1
-	VMASKMOVPS Y1, Y6, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y6, 32(DX)
+	ADDQ       SI, DX
 	VMULPS     Y7, Y2, Y2
-	VMASKMOVPS Y2, Y6, (AX)
-	ADDQ       CX, AX
+	VMOVUPS    Y2, (DX)
 	VMULPS     Y7, Y3, Y3
-	VMASKMOVPS Y3, Y6, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y3, Y6, 32(DX)
+	ADDQ       SI, DX
 	VMULPS     Y7, Y4, Y4
-	VMASKMOVPS Y4, Y6, (AX)
-	ADDQ       CX, AX
+	VMOVUPS    Y4, (DX)
 	VMULPS     Y7, Y5, Y5
-	VMASKMOVPS Y5, Y6, (AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y5, Y6, 32(DX)
+	ADDQ       SI, DX
+	MOVQ       DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x03, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul1x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul1x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	MOVQ       a+0(FP), CX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), AX
-	MOVQ       colA+40(FP), AX
-	MOVQ       b+8(FP), DX
-	MOVQ       rowB+48(FP), BX
-	MOVQ       depth+24(FP), SI
-	MOVQ       BX, DI
-	SHLQ       $0x03, DI
+TEXT ·mul4x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
 
-loop:
-	PREFETCHT0   (DX)(DI*1)
-	VMOVUPS      (DX), Y2
-	VMOVUPS      32(DX), Y3
-	VBROADCASTSS (CX), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         AX, CX
-	ADDQ         BX, DX
-	DECQ         SI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y2
-	VBROADCASTSS alpha+72(FP), Y3
-	VBROADCASTSS beta+76(FP), Y4
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y5
-	VMULPS       Y3, Y0, Y0
-	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y2, Y5
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y5, Y4, Y1
-	VMASKMOVPS   Y1, Y2, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	VMULPS     Y3, Y0, Y0
-	VMOVUPS    Y0, (AX)
-	VMULPS     Y3, Y1, Y1
-	VMASKMOVPS Y1, Y2, 32(AX)
-	ADDQ       CX, AX
-	VZEROUPPER
-	RET
-
-// func mul2x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul2x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
-
-loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Y4
-	VMOVUPS      32(BX), Y5
-	VBROADCASTSS (DX), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (DX)(AX*1), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y4
-	VBROADCASTSS alpha+72(FP), Y5
-	VBROADCASTSS beta+76(FP), Y6
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y7
-	VMULPS       Y5, Y0, Y0
-	VFMADD231PS  Y7, Y6, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y4, Y7
-	VMULPS       Y5, Y1, Y1
-	VFMADD231PS  Y7, Y6, Y1
-	VMASKMOVPS   Y1, Y4, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y7
-	VMULPS       Y5, Y2, Y2
-	VFMADD231PS  Y7, Y6, Y2
-	VMOVUPS      Y2, (AX)
-	VMASKMOVPS   32(AX), Y4, Y7
-	VMULPS       Y5, Y3, Y3
-	VFMADD231PS  Y7, Y6, Y3
-	VMASKMOVPS   Y3, Y4, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	VMULPS     Y5, Y0, Y0
-	VMOVUPS    Y0, (AX)
-	VMULPS     Y5, Y1, Y1
-	VMASKMOVPS Y1, Y4, 32(AX)
-	ADDQ       CX, AX
-	VMULPS     Y5, Y2, Y2
-	VMOVUPS    Y2, (AX)
-	VMULPS     Y5, Y3, Y3
-	VMASKMOVPS Y3, Y4, 32(AX)
-	ADDQ       CX, AX
-	VZEROUPPER
-	RET
-
-// func mul3x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul3x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
-
-loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Y6
-	VMOVUPS      32(BX), Y7
-	VBROADCASTSS (DX), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS (DX)(AX*1), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS (DX)(AX*2), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y6
-	VBROADCASTSS alpha+72(FP), Y7
-	VBROADCASTSS beta+76(FP), Y8
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y9
-	VMULPS       Y7, Y0, Y0
-	VFMADD231PS  Y9, Y8, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y6, Y9
-	VMULPS       Y7, Y1, Y1
-	VFMADD231PS  Y9, Y8, Y1
-	VMASKMOVPS   Y1, Y6, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y9
-	VMULPS       Y7, Y2, Y2
-	VFMADD231PS  Y9, Y8, Y2
-	VMOVUPS      Y2, (AX)
-	VMASKMOVPS   32(AX), Y6, Y9
-	VMULPS       Y7, Y3, Y3
-	VFMADD231PS  Y9, Y8, Y3
-	VMASKMOVPS   Y3, Y6, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y9
-	VMULPS       Y7, Y4, Y4
-	VFMADD231PS  Y9, Y8, Y4
-	VMOVUPS      Y4, (AX)
-	VMASKMOVPS   32(AX), Y6, Y9
-	VMULPS       Y7, Y5, Y5
-	VFMADD231PS  Y9, Y8, Y5
-	VMASKMOVPS   Y5, Y6, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	VMULPS     Y7, Y0, Y0
-	VMOVUPS    Y0, (AX)
-	VMULPS     Y7, Y1, Y1
-	VMASKMOVPS Y1, Y6, 32(AX)
-	ADDQ       CX, AX
-	VMULPS     Y7, Y2, Y2
-	VMOVUPS    Y2, (AX)
-	VMULPS     Y7, Y3, Y3
-	VMASKMOVPS Y3, Y6, 32(AX)
-	ADDQ       CX, AX
-	VMULPS     Y7, Y4, Y4
-	VMOVUPS    Y4, (AX)
-	VMULPS     Y7, Y5, Y5
-	VMASKMOVPS Y5, Y6, 32(AX)
-	ADDQ       CX, AX
-	VZEROUPPER
-	RET
-
-// func mul4x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul4x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -826,127 +997,145 @@ TEXT ·mul4x2AVX2(SB), NOSPLIT, $0-80
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VXORPS     Y7, Y7, Y7
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Y8
-	VMOVUPS      32(SI), Y9
-	VBROADCASTSS (DX), Y10
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y8
+	VMOVUPS      32(DI), Y9
+	VBROADCASTSS (BX), Y10
 	VFMADD231PS  Y10, Y8, Y0
 	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (DX)(AX*1), Y10
+	VBROADCASTSS (BX)(AX*1), Y10
 	VFMADD231PS  Y10, Y8, Y2
 	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS (DX)(AX*2), Y10
+	VBROADCASTSS (BX)(AX*2), Y10
 	VFMADD231PS  Y10, Y8, Y4
 	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS (DX)(CX*1), Y10
+	VBROADCASTSS (BX)(DX*1), Y10
 	VFMADD231PS  Y10, Y8, Y6
 	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y8
-	VBROADCASTSS alpha+72(FP), Y9
-	VBROADCASTSS beta+76(FP), Y10
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), SI
+	LEAQ         masks<>+32(SB), DI
+	NEGQ         SI
+	VMOVDQU      (DI)(SI*4), Y8
+	VBROADCASTSS alpha+80(FP), Y9
+	VBROADCASTSS beta+84(FP), Y10
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y11
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS      (SI), Y11
 	VMULPS       Y9, Y0, Y0
 	VFMADD231PS  Y11, Y10, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y8, Y11
+	VMOVUPS      Y0, (SI)
+	VMASKMOVPS   32(SI), Y8, Y11
 	VMULPS       Y9, Y1, Y1
 	VFMADD231PS  Y11, Y10, Y1
-	VMASKMOVPS   Y1, Y8, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y11
+	VMASKMOVPS   Y1, Y8, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y11
 	VMULPS       Y9, Y2, Y2
 	VFMADD231PS  Y11, Y10, Y2
-	VMOVUPS      Y2, (AX)
-	VMASKMOVPS   32(AX), Y8, Y11
+	VMOVUPS      Y2, (SI)
+	VMASKMOVPS   32(SI), Y8, Y11
 	VMULPS       Y9, Y3, Y3
 	VFMADD231PS  Y11, Y10, Y3
-	VMASKMOVPS   Y3, Y8, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y11
+	VMASKMOVPS   Y3, Y8, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y11
 	VMULPS       Y9, Y4, Y4
 	VFMADD231PS  Y11, Y10, Y4
-	VMOVUPS      Y4, (AX)
-	VMASKMOVPS   32(AX), Y8, Y11
+	VMOVUPS      Y4, (SI)
+	VMASKMOVPS   32(SI), Y8, Y11
 	VMULPS       Y9, Y5, Y5
 	VFMADD231PS  Y11, Y10, Y5
-	VMASKMOVPS   Y5, Y8, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y11
+	VMASKMOVPS   Y5, Y8, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y11
 	VMULPS       Y9, Y6, Y6
 	VFMADD231PS  Y11, Y10, Y6
-	VMOVUPS      Y6, (AX)
-	VMASKMOVPS   32(AX), Y8, Y11
+	VMOVUPS      Y6, (SI)
+	VMASKMOVPS   32(SI), Y8, Y11
 	VMULPS       Y9, Y7, Y7
 	VFMADD231PS  Y11, Y10, Y7
-	VMASKMOVPS   Y7, Y8, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y7, Y8, 32(SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
 	VMULPS     Y9, Y0, Y0
-	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y0, (SI)
 	VMULPS     Y9, Y1, Y1
-	VMASKMOVPS Y1, Y8, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y8, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y9, Y2, Y2
-	VMOVUPS    Y2, (AX)
+	VMOVUPS    Y2, (SI)
 	VMULPS     Y9, Y3, Y3
-	VMASKMOVPS Y3, Y8, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y3, Y8, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y9, Y4, Y4
-	VMOVUPS    Y4, (AX)
+	VMOVUPS    Y4, (SI)
 	VMULPS     Y9, Y5, Y5
-	VMASKMOVPS Y5, Y8, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y5, Y8, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y9, Y6, Y6
-	VMOVUPS    Y6, (AX)
+	VMOVUPS    Y6, (SI)
 	VMULPS     Y9, Y7, Y7
-	VMASKMOVPS Y7, Y8, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y7, Y8, 32(SI)
+	ADDQ       DI, SI
+	MOVQ       SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x04, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul5x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul5x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul5x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -957,146 +1146,166 @@ TEXT ·mul5x2AVX2(SB), NOSPLIT, $0-80
 	VXORPS     Y7, Y7, Y7
 	VXORPS     Y8, Y8, Y8
 	VXORPS     Y9, Y9, Y9
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Y10
-	VMOVUPS      32(SI), Y11
-	VBROADCASTSS (DX), Y12
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Y10
+	VMOVUPS      32(DI), Y11
+	VBROADCASTSS (BX), Y12
 	VFMADD231PS  Y12, Y10, Y0
 	VFMADD231PS  Y12, Y11, Y1
-	VBROADCASTSS (DX)(AX*1), Y12
+	VBROADCASTSS (BX)(AX*1), Y12
 	VFMADD231PS  Y12, Y10, Y2
 	VFMADD231PS  Y12, Y11, Y3
-	VBROADCASTSS (DX)(AX*2), Y12
+	VBROADCASTSS (BX)(AX*2), Y12
 	VFMADD231PS  Y12, Y10, Y4
 	VFMADD231PS  Y12, Y11, Y5
-	VBROADCASTSS (DX)(CX*1), Y12
+	VBROADCASTSS (BX)(DX*1), Y12
 	VFMADD231PS  Y12, Y10, Y6
 	VFMADD231PS  Y12, Y11, Y7
-	VBROADCASTSS (DX)(AX*4), Y12
+	VBROADCASTSS (BX)(AX*4), Y12
 	VFMADD231PS  Y12, Y10, Y8
 	VFMADD231PS  Y12, Y11, Y9
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y10
-	VBROADCASTSS alpha+72(FP), Y11
-	VBROADCASTSS beta+76(FP), Y12
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), SI
+	LEAQ         masks<>+32(SB), DI
+	NEGQ         SI
+	VMOVDQU      (DI)(SI*4), Y10
+	VBROADCASTSS alpha+80(FP), Y11
+	VBROADCASTSS beta+84(FP), Y12
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y13
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y0, Y0
 	VFMADD231PS  Y13, Y12, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y10, Y13
+	VMOVUPS      Y0, (SI)
+	VMASKMOVPS   32(SI), Y10, Y13
 	VMULPS       Y11, Y1, Y1
 	VFMADD231PS  Y13, Y12, Y1
-	VMASKMOVPS   Y1, Y10, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y13
+	VMASKMOVPS   Y1, Y10, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y2, Y2
 	VFMADD231PS  Y13, Y12, Y2
-	VMOVUPS      Y2, (AX)
-	VMASKMOVPS   32(AX), Y10, Y13
+	VMOVUPS      Y2, (SI)
+	VMASKMOVPS   32(SI), Y10, Y13
 	VMULPS       Y11, Y3, Y3
 	VFMADD231PS  Y13, Y12, Y3
-	VMASKMOVPS   Y3, Y10, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y13
+	VMASKMOVPS   Y3, Y10, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y4, Y4
 	VFMADD231PS  Y13, Y12, Y4
-	VMOVUPS      Y4, (AX)
-	VMASKMOVPS   32(AX), Y10, Y13
+	VMOVUPS      Y4, (SI)
+	VMASKMOVPS   32(SI), Y10, Y13
 	VMULPS       Y11, Y5, Y5
 	VFMADD231PS  Y13, Y12, Y5
-	VMASKMOVPS   Y5, Y10, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y13
+	VMASKMOVPS   Y5, Y10, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y6, Y6
 	VFMADD231PS  Y13, Y12, Y6
-	VMOVUPS      Y6, (AX)
-	VMASKMOVPS   32(AX), Y10, Y13
+	VMOVUPS      Y6, (SI)
+	VMASKMOVPS   32(SI), Y10, Y13
 	VMULPS       Y11, Y7, Y7
 	VFMADD231PS  Y13, Y12, Y7
-	VMASKMOVPS   Y7, Y10, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y13
+	VMASKMOVPS   Y7, Y10, 32(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Y13
 	VMULPS       Y11, Y8, Y8
 	VFMADD231PS  Y13, Y12, Y8
-	VMOVUPS      Y8, (AX)
-	VMASKMOVPS   32(AX), Y10, Y13
+	VMOVUPS      Y8, (SI)
+	VMASKMOVPS   32(SI), Y10, Y13
 	VMULPS       Y11, Y9, Y9
 	VFMADD231PS  Y13, Y12, Y9
-	VMASKMOVPS   Y9, Y10, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y9, Y10, 32(SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
 	VMULPS     Y11, Y0, Y0
-	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y0, (SI)
 	VMULPS     Y11, Y1, Y1
-	VMASKMOVPS Y1, Y10, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y10, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y11, Y2, Y2
-	VMOVUPS    Y2, (AX)
+	VMOVUPS    Y2, (SI)
 	VMULPS     Y11, Y3, Y3
-	VMASKMOVPS Y3, Y10, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y3, Y10, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y11, Y4, Y4
-	VMOVUPS    Y4, (AX)
+	VMOVUPS    Y4, (SI)
 	VMULPS     Y11, Y5, Y5
-	VMASKMOVPS Y5, Y10, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y5, Y10, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y11, Y6, Y6
-	VMOVUPS    Y6, (AX)
+	VMOVUPS    Y6, (SI)
 	VMULPS     Y11, Y7, Y7
-	VMASKMOVPS Y7, Y10, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y7, Y10, 32(SI)
+	ADDQ       DI, SI
 	VMULPS     Y11, Y8, Y8
-	VMOVUPS    Y8, (AX)
+	VMOVUPS    Y8, (SI)
 	VMULPS     Y11, Y9, Y9
-	VMASKMOVPS Y9, Y10, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y9, Y10, 32(SI)
+	ADDQ       DI, SI
+	MOVQ       SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x05, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul6x2AVX2(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul6x2AVX2(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul6x2AVX2(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -1109,146 +1318,155 @@ TEXT ·mul6x2AVX2(SB), NOSPLIT, $0-80
 	VXORPS     Y9, Y9, Y9
 	VXORPS     Y10, Y10, Y10
 	VXORPS     Y11, Y11, Y11
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Y12
-	VMOVUPS      32(DI), Y13
-	VBROADCASTSS (DX), Y14
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Y12
+	VMOVUPS      32(R8), Y13
+	VBROADCASTSS (BX), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS (DX)(AX*1), Y14
+	VBROADCASTSS (BX)(AX*1), Y14
 	VFMADD231PS  Y14, Y12, Y2
 	VFMADD231PS  Y14, Y13, Y3
-	VBROADCASTSS (DX)(AX*2), Y14
+	VBROADCASTSS (BX)(AX*2), Y14
 	VFMADD231PS  Y14, Y12, Y4
 	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS (DX)(CX*1), Y14
+	VBROADCASTSS (BX)(DX*1), Y14
 	VFMADD231PS  Y14, Y12, Y6
 	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS (DX)(AX*4), Y14
+	VBROADCASTSS (BX)(AX*4), Y14
 	VFMADD231PS  Y14, Y12, Y8
 	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS (BX), Y14
+	VBROADCASTSS (SI), Y14
 	VFMADD231PS  Y14, Y12, Y10
 	VFMADD231PS  Y14, Y13, Y11
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	LEAQ         masks<>+32(SB), CX
-	NEGQ         AX
-	VMOVDQU      (CX)(AX*4), Y12
-	VBROADCASTSS alpha+72(FP), Y13
-	VBROADCASTSS beta+76(FP), Y14
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	LEAQ         masks<>+32(SB), R8
+	NEGQ         DI
+	VMOVDQU      (R8)(DI*4), Y12
+	VBROADCASTSS alpha+80(FP), Y13
+	VBROADCASTSS beta+84(FP), Y14
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Y15
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y0, Y0
 	VFMADD231PS  Y15, Y14, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y0, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y1, Y1
 	VFMADD231PS  Y15, Y14, Y1
-	VMASKMOVPS   Y1, Y12, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y15
+	VMASKMOVPS   Y1, Y12, 32(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y2, Y2
 	VFMADD231PS  Y15, Y14, Y2
-	VMOVUPS      Y2, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y2, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y3, Y3
 	VFMADD231PS  Y15, Y14, Y3
-	VMASKMOVPS   Y3, Y12, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y15
+	VMASKMOVPS   Y3, Y12, 32(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y4, Y4
 	VFMADD231PS  Y15, Y14, Y4
-	VMOVUPS      Y4, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y4, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y5, Y5
 	VFMADD231PS  Y15, Y14, Y5
-	VMASKMOVPS   Y5, Y12, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y15
+	VMASKMOVPS   Y5, Y12, 32(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y6, Y6
 	VFMADD231PS  Y15, Y14, Y6
-	VMOVUPS      Y6, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y6, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y7, Y7
 	VFMADD231PS  Y15, Y14, Y7
-	VMASKMOVPS   Y7, Y12, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y15
+	VMASKMOVPS   Y7, Y12, 32(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y8, Y8
 	VFMADD231PS  Y15, Y14, Y8
-	VMOVUPS      Y8, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y8, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y9, Y9
 	VFMADD231PS  Y15, Y14, Y9
-	VMASKMOVPS   Y9, Y12, 32(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Y15
+	VMASKMOVPS   Y9, Y12, 32(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Y15
 	VMULPS       Y13, Y10, Y10
 	VFMADD231PS  Y15, Y14, Y10
-	VMOVUPS      Y10, (AX)
-	VMASKMOVPS   32(AX), Y12, Y15
+	VMOVUPS      Y10, (DI)
+	VMASKMOVPS   32(DI), Y12, Y15
 	VMULPS       Y13, Y11, Y11
 	VFMADD231PS  Y15, Y14, Y11
-	VMASKMOVPS   Y11, Y12, 32(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMASKMOVPS   Y11, Y12, 32(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
 	VMULPS     Y13, Y0, Y0
-	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y0, (DI)
 	VMULPS     Y13, Y1, Y1
-	VMASKMOVPS Y1, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y1, Y12, 32(DI)
+	ADDQ       R8, DI
 	VMULPS     Y13, Y2, Y2
-	VMOVUPS    Y2, (AX)
+	VMOVUPS    Y2, (DI)
 	VMULPS     Y13, Y3, Y3
-	VMASKMOVPS Y3, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y3, Y12, 32(DI)
+	ADDQ       R8, DI
 	VMULPS     Y13, Y4, Y4
-	VMOVUPS    Y4, (AX)
+	VMOVUPS    Y4, (DI)
 	VMULPS     Y13, Y5, Y5
-	VMASKMOVPS Y5, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y5, Y12, 32(DI)
+	ADDQ       R8, DI
 	VMULPS     Y13, Y6, Y6
-	VMOVUPS    Y6, (AX)
+	VMOVUPS    Y6, (DI)
 	VMULPS     Y13, Y7, Y7
-	VMASKMOVPS Y7, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y7, Y12, 32(DI)
+	ADDQ       R8, DI
 	VMULPS     Y13, Y8, Y8
-	VMOVUPS    Y8, (AX)
+	VMOVUPS    Y8, (DI)
 	VMULPS     Y13, Y9, Y9
-	VMASKMOVPS Y9, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y9, Y12, 32(DI)
+	ADDQ       R8, DI
 	VMULPS     Y13, Y10, Y10
-	VMOVUPS    Y10, (AX)
+	VMOVUPS    Y10, (DI)
 	VMULPS     Y13, Y11, Y11
-	VMASKMOVPS Y11, Y12, 32(AX)
-	ADDQ       CX, AX
+	VMASKMOVPS Y11, Y12, 32(DI)
+	ADDQ       R8, DI
+	MOVQ       DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x06, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1588,565 +1806,684 @@ done:
 	VZEROUPPER
 	RET
 
-// func mul1x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul1x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
-	MOVQ       a+0(FP), CX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), AX
-	MOVQ       colA+40(FP), AX
-	MOVQ       b+8(FP), DX
-	MOVQ       rowB+48(FP), BX
-	MOVQ       depth+24(FP), SI
-	MOVQ       BX, DI
-	SHLQ       $0x03, DI
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (DX)(DI*1)
-	VMOVUPS      (DX), Z1
-	VBROADCASTSS (CX), Z2
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Z1
+	VBROADCASTSS (BX), Z2
 	VFMADD231PS  Z2, Z1, Z0
-	ADDQ         AX, CX
-	ADDQ         BX, DX
-	DECQ         SI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z1
-	VBROADCASTSS beta+76(FP), Z2
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z1
+	VBROADCASTSS beta+84(FP), Z2
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z3
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS.Z    (DX), K1, Z3
 	VMULPS       Z1, Z0, Z0
 	VFMADD231PS  Z3, Z2, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z0, K1, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
 	VMULPS  Z1, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x01, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul2x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul2x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Z2
-	VBROADCASTSS (DX), Z3
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Z2
+	VBROADCASTSS (BX), Z3
 	VFMADD231PS  Z3, Z2, Z0
-	VBROADCASTSS (DX)(AX*1), Z3
+	VBROADCASTSS (BX)(AX*1), Z3
 	VFMADD231PS  Z3, Z2, Z1
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z2
-	VBROADCASTSS beta+76(FP), Z3
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z2
+	VBROADCASTSS beta+84(FP), Z3
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z4
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS.Z    (DX), K1, Z4
 	VMULPS       Z2, Z0, Z0
 	VFMADD231PS  Z4, Z3, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z4
+	VMOVUPS      Z0, K1, (DX)
+	ADDQ         SI, DX
+	VMOVUPS.Z    (DX), K1, Z4
 	VMULPS       Z2, Z1, Z1
 	VFMADD231PS  Z4, Z3, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z1, K1, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
 	VMULPS  Z2, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DX)
+	ADDQ    SI, DX
 	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x02, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul3x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul3x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	ADDQ       SI, DX
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
 
 loop:
-	PREFETCHT0   (BX)(R8*1)
-	VMOVUPS      (BX), Z3
-	VBROADCASTSS (DX), Z4
+	PREFETCHT0   (SI)(R9*1)
+	VMOVUPS      (SI), Z3
+	VBROADCASTSS (BX), Z4
 	VFMADD231PS  Z4, Z3, Z0
-	VBROADCASTSS (DX)(AX*1), Z4
+	VBROADCASTSS (BX)(AX*1), Z4
 	VFMADD231PS  Z4, Z3, Z1
-	VBROADCASTSS (DX)(AX*2), Z4
+	VBROADCASTSS (BX)(AX*2), Z4
 	VFMADD231PS  Z4, Z3, Z2
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z3
-	VBROADCASTSS beta+76(FP), Z4
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z3
+	VBROADCASTSS beta+84(FP), Z4
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z5
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS.Z    (DX), K1, Z5
 	VMULPS       Z3, Z0, Z0
 	VFMADD231PS  Z5, Z4, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z5
+	VMOVUPS      Z0, K1, (DX)
+	ADDQ         SI, DX
+	VMOVUPS.Z    (DX), K1, Z5
 	VMULPS       Z3, Z1, Z1
 	VFMADD231PS  Z5, Z4, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z5
+	VMOVUPS      Z1, K1, (DX)
+	ADDQ         SI, DX
+	VMOVUPS.Z    (DX), K1, Z5
 	VMULPS       Z3, Z2, Z2
 	VFMADD231PS  Z5, Z4, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z2, K1, (DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
 	VMULPS  Z3, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DX)
+	ADDQ    SI, DX
 	VMULPS  Z3, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DX)
+	ADDQ    SI, DX
 	VMULPS  Z3, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x03, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul4x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul4x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Z4
-	VBROADCASTSS (DX), Z5
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z4
+	VBROADCASTSS (BX), Z5
 	VFMADD231PS  Z5, Z4, Z0
-	VBROADCASTSS (DX)(AX*1), Z5
+	VBROADCASTSS (BX)(AX*1), Z5
 	VFMADD231PS  Z5, Z4, Z1
-	VBROADCASTSS (DX)(AX*2), Z5
+	VBROADCASTSS (BX)(AX*2), Z5
 	VFMADD231PS  Z5, Z4, Z2
-	VBROADCASTSS (DX)(CX*1), Z5
+	VBROADCASTSS (BX)(DX*1), Z5
 	VFMADD231PS  Z5, Z4, Z3
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z4
-	VBROADCASTSS beta+76(FP), Z5
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), SI
+	MOVQ         $0x0000ffff, DI
+	MOVQ         $0x00000010, R8
+	SUBQ         SI, R8
+	SHRXQ        R8, DI, DI
+	KMOVW        DI, K1
+	VBROADCASTSS alpha+80(FP), Z4
+	VBROADCASTSS beta+84(FP), Z5
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z6
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS.Z    (SI), K1, Z6
 	VMULPS       Z4, Z0, Z0
 	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z6
+	VMOVUPS      Z0, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z6
 	VMULPS       Z4, Z1, Z1
 	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z6
+	VMOVUPS      Z1, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z6
 	VMULPS       Z4, Z2, Z2
 	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z6
+	VMOVUPS      Z2, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z6
 	VMULPS       Z4, Z3, Z3
 	VFMADD231PS  Z6, Z5, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z3, K1, (SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), DI
+	MOVQ    (SP), SI
 	VMULPS  Z4, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z4, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z4, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z4, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (SI)
+	ADDQ    DI, SI
+	MOVQ    SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x04, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul5x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul5x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	ADDQ       DI, SI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
 	VPXORD     Z4, Z4, Z4
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
 
 loop:
-	PREFETCHT0   (SI)(R9*1)
-	VMOVUPS      (SI), Z5
-	VBROADCASTSS (DX), Z6
+	PREFETCHT0   (DI)(R10*1)
+	VMOVUPS      (DI), Z5
+	VBROADCASTSS (BX), Z6
 	VFMADD231PS  Z6, Z5, Z0
-	VBROADCASTSS (DX)(AX*1), Z6
+	VBROADCASTSS (BX)(AX*1), Z6
 	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS (DX)(AX*2), Z6
+	VBROADCASTSS (BX)(AX*2), Z6
 	VFMADD231PS  Z6, Z5, Z2
-	VBROADCASTSS (DX)(CX*1), Z6
+	VBROADCASTSS (BX)(DX*1), Z6
 	VFMADD231PS  Z6, Z5, Z3
-	VBROADCASTSS (DX)(AX*4), Z6
+	VBROADCASTSS (BX)(AX*4), Z6
 	VFMADD231PS  Z6, Z5, Z4
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z5
-	VBROADCASTSS beta+76(FP), Z6
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), SI
+	MOVQ         $0x0000ffff, DI
+	MOVQ         $0x00000010, R8
+	SUBQ         SI, R8
+	SHRXQ        R8, DI, DI
+	KMOVW        DI, K1
+	VBROADCASTSS alpha+80(FP), Z5
+	VBROADCASTSS beta+84(FP), Z6
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z7
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z0, Z0
 	VFMADD231PS  Z7, Z6, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z7
+	VMOVUPS      Z0, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z1, Z1
 	VFMADD231PS  Z7, Z6, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z7
+	VMOVUPS      Z1, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z2, Z2
 	VFMADD231PS  Z7, Z6, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z7
+	VMOVUPS      Z2, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z3, Z3
 	VFMADD231PS  Z7, Z6, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z7
+	VMOVUPS      Z3, K1, (SI)
+	ADDQ         DI, SI
+	VMOVUPS.Z    (SI), K1, Z7
 	VMULPS       Z5, Z4, Z4
 	VFMADD231PS  Z7, Z6, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z4, K1, (SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), DI
+	MOVQ    (SP), SI
 	VMULPS  Z5, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z5, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z5, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z5, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (SI)
+	ADDQ    DI, SI
 	VMULPS  Z5, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (SI)
+	ADDQ    DI, SI
+	MOVQ    SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x05, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul6x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul6x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
 	VPXORD     Z3, Z3, Z3
 	VPXORD     Z4, Z4, Z4
 	VPXORD     Z5, Z5, Z5
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Z6
-	VBROADCASTSS (DX), Z7
-	VFMADD231PS  Z7, Z6, Z0
-	VBROADCASTSS (DX)(AX*1), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VBROADCASTSS (DX)(AX*2), Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VBROADCASTSS (DX)(CX*1), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VBROADCASTSS (DX)(AX*4), Z7
-	VFMADD231PS  Z7, Z6, Z4
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z6
 	VBROADCASTSS (BX), Z7
+	VFMADD231PS  Z7, Z6, Z0
+	VBROADCASTSS (BX)(AX*1), Z7
+	VFMADD231PS  Z7, Z6, Z1
+	VBROADCASTSS (BX)(AX*2), Z7
+	VFMADD231PS  Z7, Z6, Z2
+	VBROADCASTSS (BX)(DX*1), Z7
+	VFMADD231PS  Z7, Z6, Z3
+	VBROADCASTSS (BX)(AX*4), Z7
+	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS (SI), Z7
 	VFMADD231PS  Z7, Z6, Z5
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z6
-	VBROADCASTSS beta+76(FP), Z7
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z6
+	VBROADCASTSS beta+84(FP), Z7
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z8
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z0, Z0
 	VFMADD231PS  Z8, Z7, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z8
+	VMOVUPS      Z0, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z1, Z1
 	VFMADD231PS  Z8, Z7, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z8
+	VMOVUPS      Z1, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z2, Z2
 	VFMADD231PS  Z8, Z7, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z8
+	VMOVUPS      Z2, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z3, Z3
 	VFMADD231PS  Z8, Z7, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z8
+	VMOVUPS      Z3, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z4, Z4
 	VFMADD231PS  Z8, Z7, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z8
+	VMOVUPS      Z4, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z8
 	VMULPS       Z6, Z5, Z5
 	VFMADD231PS  Z8, Z7, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z5, K1, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z6, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z6, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z6, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z6, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z6, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z6, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x06, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul7x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul7x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2154,139 +2491,158 @@ TEXT ·mul7x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z4, Z4, Z4
 	VPXORD     Z5, Z5, Z5
 	VPXORD     Z6, Z6, Z6
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Z7
-	VBROADCASTSS (DX), Z8
-	VFMADD231PS  Z8, Z7, Z0
-	VBROADCASTSS (DX)(AX*1), Z8
-	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS (DX)(AX*2), Z8
-	VFMADD231PS  Z8, Z7, Z2
-	VBROADCASTSS (DX)(CX*1), Z8
-	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS (DX)(AX*4), Z8
-	VFMADD231PS  Z8, Z7, Z4
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z7
 	VBROADCASTSS (BX), Z8
-	VFMADD231PS  Z8, Z7, Z5
+	VFMADD231PS  Z8, Z7, Z0
 	VBROADCASTSS (BX)(AX*1), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (BX)(AX*2), Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VBROADCASTSS (BX)(DX*1), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (BX)(AX*4), Z8
+	VFMADD231PS  Z8, Z7, Z4
+	VBROADCASTSS (SI), Z8
+	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS (SI)(AX*1), Z8
 	VFMADD231PS  Z8, Z7, Z6
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z7
-	VBROADCASTSS beta+76(FP), Z8
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z7
+	VBROADCASTSS beta+84(FP), Z8
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z9
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z0, Z0
 	VFMADD231PS  Z9, Z8, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z0, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z1, Z1
 	VFMADD231PS  Z9, Z8, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z1, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z2, Z2
 	VFMADD231PS  Z9, Z8, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z2, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z3, Z3
 	VFMADD231PS  Z9, Z8, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z3, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z4, Z4
 	VFMADD231PS  Z9, Z8, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z4, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z5, Z5
 	VFMADD231PS  Z9, Z8, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z9
+	VMOVUPS      Z5, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z9
 	VMULPS       Z7, Z6, Z6
 	VFMADD231PS  Z9, Z8, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z6, K1, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z7, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z7, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x07, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul8x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul8x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2295,151 +2651,170 @@ TEXT ·mul8x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z5, Z5, Z5
 	VPXORD     Z6, Z6, Z6
 	VPXORD     Z7, Z7, Z7
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Z8
-	VBROADCASTSS (DX), Z9
-	VFMADD231PS  Z9, Z8, Z0
-	VBROADCASTSS (DX)(AX*1), Z9
-	VFMADD231PS  Z9, Z8, Z1
-	VBROADCASTSS (DX)(AX*2), Z9
-	VFMADD231PS  Z9, Z8, Z2
-	VBROADCASTSS (DX)(CX*1), Z9
-	VFMADD231PS  Z9, Z8, Z3
-	VBROADCASTSS (DX)(AX*4), Z9
-	VFMADD231PS  Z9, Z8, Z4
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z8
 	VBROADCASTSS (BX), Z9
-	VFMADD231PS  Z9, Z8, Z5
+	VFMADD231PS  Z9, Z8, Z0
 	VBROADCASTSS (BX)(AX*1), Z9
-	VFMADD231PS  Z9, Z8, Z6
+	VFMADD231PS  Z9, Z8, Z1
 	VBROADCASTSS (BX)(AX*2), Z9
+	VFMADD231PS  Z9, Z8, Z2
+	VBROADCASTSS (BX)(DX*1), Z9
+	VFMADD231PS  Z9, Z8, Z3
+	VBROADCASTSS (BX)(AX*4), Z9
+	VFMADD231PS  Z9, Z8, Z4
+	VBROADCASTSS (SI), Z9
+	VFMADD231PS  Z9, Z8, Z5
+	VBROADCASTSS (SI)(AX*1), Z9
+	VFMADD231PS  Z9, Z8, Z6
+	VBROADCASTSS (SI)(AX*2), Z9
 	VFMADD231PS  Z9, Z8, Z7
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z8
-	VBROADCASTSS beta+76(FP), Z9
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z8
+	VBROADCASTSS beta+84(FP), Z9
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z10
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z0, Z0
 	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z0, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z1, Z1
 	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z1, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z2, Z2
 	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z2, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z3, Z3
 	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z3, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z4, Z4
 	VFMADD231PS  Z10, Z9, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z4, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z5, Z5
 	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z5, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z6, Z6
 	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z10
+	VMOVUPS      Z6, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z10
 	VMULPS       Z8, Z7, Z7
 	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z7, K1, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z8, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z8, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x08, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul9x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul9x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2449,163 +2824,182 @@ TEXT ·mul9x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z6, Z6, Z6
 	VPXORD     Z7, Z7, Z7
 	VPXORD     Z8, Z8, Z8
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Z9
-	VBROADCASTSS (DX), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VBROADCASTSS (DX)(AX*1), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS (DX)(AX*2), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VBROADCASTSS (DX)(CX*1), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS (DX)(AX*4), Z10
-	VFMADD231PS  Z10, Z9, Z4
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z9
 	VBROADCASTSS (BX), Z10
-	VFMADD231PS  Z10, Z9, Z5
+	VFMADD231PS  Z10, Z9, Z0
 	VBROADCASTSS (BX)(AX*1), Z10
-	VFMADD231PS  Z10, Z9, Z6
+	VFMADD231PS  Z10, Z9, Z1
 	VBROADCASTSS (BX)(AX*2), Z10
+	VFMADD231PS  Z10, Z9, Z2
+	VBROADCASTSS (BX)(DX*1), Z10
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (BX)(AX*4), Z10
+	VFMADD231PS  Z10, Z9, Z4
+	VBROADCASTSS (SI), Z10
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (SI)(AX*1), Z10
+	VFMADD231PS  Z10, Z9, Z6
+	VBROADCASTSS (SI)(AX*2), Z10
 	VFMADD231PS  Z10, Z9, Z7
-	VBROADCASTSS (BX)(CX*1), Z10
+	VBROADCASTSS (SI)(DX*1), Z10
 	VFMADD231PS  Z10, Z9, Z8
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z9
-	VBROADCASTSS beta+76(FP), Z10
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z9
+	VBROADCASTSS beta+84(FP), Z10
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z11
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z0, Z0
 	VFMADD231PS  Z11, Z10, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z0, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z1, Z1
 	VFMADD231PS  Z11, Z10, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z1, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z2, Z2
 	VFMADD231PS  Z11, Z10, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z2, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z3, Z3
 	VFMADD231PS  Z11, Z10, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z3, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z4, Z4
 	VFMADD231PS  Z11, Z10, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z4, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z5, Z5
 	VFMADD231PS  Z11, Z10, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z5, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z6, Z6
 	VFMADD231PS  Z11, Z10, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z6, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z7, Z7
 	VFMADD231PS  Z11, Z10, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS      Z7, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z11
 	VMULPS       Z9, Z8, Z8
 	VFMADD231PS  Z11, Z10, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z8, K1, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z9, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z9, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z8, K1, (DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x09, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul10x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul10x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2616,175 +3010,196 @@ TEXT ·mul10x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z7, Z7, Z7
 	VPXORD     Z8, Z8, Z8
 	VPXORD     Z9, Z9, Z9
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	VMOVUPS      (DI), Z10
-	VBROADCASTSS (DX), Z11
-	VFMADD231PS  Z11, Z10, Z0
-	VBROADCASTSS (DX)(AX*1), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VBROADCASTSS (DX)(AX*2), Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VBROADCASTSS (DX)(CX*1), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VBROADCASTSS (DX)(AX*4), Z11
-	VFMADD231PS  Z11, Z10, Z4
+	PREFETCHT0   (R8)(R11*1)
+	VMOVUPS      (R8), Z10
 	VBROADCASTSS (BX), Z11
-	VFMADD231PS  Z11, Z10, Z5
+	VFMADD231PS  Z11, Z10, Z0
 	VBROADCASTSS (BX)(AX*1), Z11
-	VFMADD231PS  Z11, Z10, Z6
+	VFMADD231PS  Z11, Z10, Z1
 	VBROADCASTSS (BX)(AX*2), Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VBROADCASTSS (BX)(CX*1), Z11
-	VFMADD231PS  Z11, Z10, Z8
+	VFMADD231PS  Z11, Z10, Z2
+	VBROADCASTSS (BX)(DX*1), Z11
+	VFMADD231PS  Z11, Z10, Z3
 	VBROADCASTSS (BX)(AX*4), Z11
+	VFMADD231PS  Z11, Z10, Z4
+	VBROADCASTSS (SI), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VBROADCASTSS (SI)(AX*1), Z11
+	VFMADD231PS  Z11, Z10, Z6
+	VBROADCASTSS (SI)(AX*2), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VBROADCASTSS (SI)(DX*1), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VBROADCASTSS (SI)(AX*4), Z11
 	VFMADD231PS  Z11, Z10, Z9
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z10
-	VBROADCASTSS beta+76(FP), Z11
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z10
+	VBROADCASTSS beta+84(FP), Z11
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z12
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z0, Z0
 	VFMADD231PS  Z12, Z11, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z0, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z1, Z1
 	VFMADD231PS  Z12, Z11, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z1, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z2, Z2
 	VFMADD231PS  Z12, Z11, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z2, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z3, Z3
 	VFMADD231PS  Z12, Z11, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z3, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z4, Z4
 	VFMADD231PS  Z12, Z11, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z4, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z5, Z5
 	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z5, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z6, Z6
 	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z6, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z7, Z7
 	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z7, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z8, Z8
 	VFMADD231PS  Z12, Z11, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z12
+	VMOVUPS      Z8, K1, (DI)
+	ADDQ         R8, DI
+	VMOVUPS.Z    (DI), K1, Z12
 	VMULPS       Z10, Z9, Z9
 	VFMADD231PS  Z12, Z11, Z9
-	VMOVUPS      Z9, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z9, K1, (DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z10, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z8, K1, (DI)
+	ADDQ    R8, DI
 	VMULPS  Z10, Z9, Z9
-	VMOVUPS Z9, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, (DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x0a, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul11x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2796,190 +3211,210 @@ TEXT ·mul11x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z8, Z8, Z8
 	VPXORD     Z9, Z9, Z9
 	VPXORD     Z10, Z10, Z10
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	VMOVUPS      (R8), Z11
-	VBROADCASTSS (DX), Z12
-	VFMADD231PS  Z12, Z11, Z0
-	VBROADCASTSS (DX)(AX*1), Z12
-	VFMADD231PS  Z12, Z11, Z1
-	VBROADCASTSS (DX)(AX*2), Z12
-	VFMADD231PS  Z12, Z11, Z2
-	VBROADCASTSS (DX)(CX*1), Z12
-	VFMADD231PS  Z12, Z11, Z3
-	VBROADCASTSS (DX)(AX*4), Z12
-	VFMADD231PS  Z12, Z11, Z4
+	PREFETCHT0   (R9)(R12*1)
+	VMOVUPS      (R9), Z11
 	VBROADCASTSS (BX), Z12
-	VFMADD231PS  Z12, Z11, Z5
+	VFMADD231PS  Z12, Z11, Z0
 	VBROADCASTSS (BX)(AX*1), Z12
-	VFMADD231PS  Z12, Z11, Z6
+	VFMADD231PS  Z12, Z11, Z1
 	VBROADCASTSS (BX)(AX*2), Z12
-	VFMADD231PS  Z12, Z11, Z7
-	VBROADCASTSS (BX)(CX*1), Z12
-	VFMADD231PS  Z12, Z11, Z8
+	VFMADD231PS  Z12, Z11, Z2
+	VBROADCASTSS (BX)(DX*1), Z12
+	VFMADD231PS  Z12, Z11, Z3
 	VBROADCASTSS (BX)(AX*4), Z12
-	VFMADD231PS  Z12, Z11, Z9
+	VFMADD231PS  Z12, Z11, Z4
 	VBROADCASTSS (SI), Z12
+	VFMADD231PS  Z12, Z11, Z5
+	VBROADCASTSS (SI)(AX*1), Z12
+	VFMADD231PS  Z12, Z11, Z6
+	VBROADCASTSS (SI)(AX*2), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VBROADCASTSS (SI)(DX*1), Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS (SI)(AX*4), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VBROADCASTSS (DI), Z12
 	VFMADD231PS  Z12, Z11, Z10
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z11
-	VBROADCASTSS beta+76(FP), Z12
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z11
+	VBROADCASTSS beta+84(FP), Z12
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z13
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z0, Z0
 	VFMADD231PS  Z13, Z12, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z1, Z1
 	VFMADD231PS  Z13, Z12, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z2, Z2
 	VFMADD231PS  Z13, Z12, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z3, Z3
 	VFMADD231PS  Z13, Z12, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z4, Z4
 	VFMADD231PS  Z13, Z12, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z5, Z5
 	VFMADD231PS  Z13, Z12, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z5, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z6, Z6
 	VFMADD231PS  Z13, Z12, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z6, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z7, Z7
 	VFMADD231PS  Z13, Z12, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z7, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z8, Z8
 	VFMADD231PS  Z13, Z12, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z8, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z9, Z9
 	VFMADD231PS  Z13, Z12, Z9
-	VMOVUPS      Z9, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z13
+	VMOVUPS      Z9, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z13
 	VMULPS       Z11, Z10, Z10
 	VFMADD231PS  Z13, Z12, Z10
-	VMOVUPS      Z10, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z10, K1, (R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z11, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z8, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z9, Z9
-	VMOVUPS Z9, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z11, Z10, Z10
-	VMOVUPS Z10, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z10, K1, (R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0b, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul12x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul12x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -2992,202 +3427,222 @@ TEXT ·mul12x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z9, Z9, Z9
 	VPXORD     Z10, Z10, Z10
 	VPXORD     Z11, Z11, Z11
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	VMOVUPS      (R8), Z12
-	VBROADCASTSS (DX), Z13
-	VFMADD231PS  Z13, Z12, Z0
-	VBROADCASTSS (DX)(AX*1), Z13
-	VFMADD231PS  Z13, Z12, Z1
-	VBROADCASTSS (DX)(AX*2), Z13
-	VFMADD231PS  Z13, Z12, Z2
-	VBROADCASTSS (DX)(CX*1), Z13
-	VFMADD231PS  Z13, Z12, Z3
-	VBROADCASTSS (DX)(AX*4), Z13
-	VFMADD231PS  Z13, Z12, Z4
+	PREFETCHT0   (R9)(R12*1)
+	VMOVUPS      (R9), Z12
 	VBROADCASTSS (BX), Z13
-	VFMADD231PS  Z13, Z12, Z5
+	VFMADD231PS  Z13, Z12, Z0
 	VBROADCASTSS (BX)(AX*1), Z13
-	VFMADD231PS  Z13, Z12, Z6
+	VFMADD231PS  Z13, Z12, Z1
 	VBROADCASTSS (BX)(AX*2), Z13
-	VFMADD231PS  Z13, Z12, Z7
-	VBROADCASTSS (BX)(CX*1), Z13
-	VFMADD231PS  Z13, Z12, Z8
+	VFMADD231PS  Z13, Z12, Z2
+	VBROADCASTSS (BX)(DX*1), Z13
+	VFMADD231PS  Z13, Z12, Z3
 	VBROADCASTSS (BX)(AX*4), Z13
-	VFMADD231PS  Z13, Z12, Z9
+	VFMADD231PS  Z13, Z12, Z4
 	VBROADCASTSS (SI), Z13
-	VFMADD231PS  Z13, Z12, Z10
+	VFMADD231PS  Z13, Z12, Z5
 	VBROADCASTSS (SI)(AX*1), Z13
+	VFMADD231PS  Z13, Z12, Z6
+	VBROADCASTSS (SI)(AX*2), Z13
+	VFMADD231PS  Z13, Z12, Z7
+	VBROADCASTSS (SI)(DX*1), Z13
+	VFMADD231PS  Z13, Z12, Z8
+	VBROADCASTSS (SI)(AX*4), Z13
+	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS (DI), Z13
+	VFMADD231PS  Z13, Z12, Z10
+	VBROADCASTSS (DI)(AX*1), Z13
 	VFMADD231PS  Z13, Z12, Z11
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z12
-	VBROADCASTSS beta+76(FP), Z13
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z12
+	VBROADCASTSS beta+84(FP), Z13
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z14
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z0, Z0
 	VFMADD231PS  Z14, Z13, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z1, Z1
 	VFMADD231PS  Z14, Z13, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z2, Z2
 	VFMADD231PS  Z14, Z13, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z3, Z3
 	VFMADD231PS  Z14, Z13, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z4, Z4
 	VFMADD231PS  Z14, Z13, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z5, Z5
 	VFMADD231PS  Z14, Z13, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z5, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z6, Z6
 	VFMADD231PS  Z14, Z13, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z6, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z7, Z7
 	VFMADD231PS  Z14, Z13, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z7, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z8, Z8
 	VFMADD231PS  Z14, Z13, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z8, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z9, Z9
 	VFMADD231PS  Z14, Z13, Z9
-	VMOVUPS      Z9, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z9, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z10, Z10
 	VFMADD231PS  Z14, Z13, Z10
-	VMOVUPS      Z10, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z14
+	VMOVUPS      Z10, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z14
 	VMULPS       Z12, Z11, Z11
 	VFMADD231PS  Z14, Z13, Z11
-	VMOVUPS      Z11, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z11, K1, (R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z12, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z8, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z9, Z9
-	VMOVUPS Z9, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z10, Z10
-	VMOVUPS Z10, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z10, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z12, Z11, Z11
-	VMOVUPS Z11, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, (R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0c, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul13x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul13x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3201,214 +3656,234 @@ TEXT ·mul13x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z10, Z10, Z10
 	VPXORD     Z11, Z11, Z11
 	VPXORD     Z12, Z12, Z12
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	VMOVUPS      (R8), Z13
-	VBROADCASTSS (DX), Z14
-	VFMADD231PS  Z14, Z13, Z0
-	VBROADCASTSS (DX)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z1
-	VBROADCASTSS (DX)(AX*2), Z14
-	VFMADD231PS  Z14, Z13, Z2
-	VBROADCASTSS (DX)(CX*1), Z14
-	VFMADD231PS  Z14, Z13, Z3
-	VBROADCASTSS (DX)(AX*4), Z14
-	VFMADD231PS  Z14, Z13, Z4
+	PREFETCHT0   (R9)(R12*1)
+	VMOVUPS      (R9), Z13
 	VBROADCASTSS (BX), Z14
-	VFMADD231PS  Z14, Z13, Z5
+	VFMADD231PS  Z14, Z13, Z0
 	VBROADCASTSS (BX)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z6
+	VFMADD231PS  Z14, Z13, Z1
 	VBROADCASTSS (BX)(AX*2), Z14
-	VFMADD231PS  Z14, Z13, Z7
-	VBROADCASTSS (BX)(CX*1), Z14
-	VFMADD231PS  Z14, Z13, Z8
+	VFMADD231PS  Z14, Z13, Z2
+	VBROADCASTSS (BX)(DX*1), Z14
+	VFMADD231PS  Z14, Z13, Z3
 	VBROADCASTSS (BX)(AX*4), Z14
-	VFMADD231PS  Z14, Z13, Z9
+	VFMADD231PS  Z14, Z13, Z4
 	VBROADCASTSS (SI), Z14
-	VFMADD231PS  Z14, Z13, Z10
+	VFMADD231PS  Z14, Z13, Z5
 	VBROADCASTSS (SI)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z11
+	VFMADD231PS  Z14, Z13, Z6
 	VBROADCASTSS (SI)(AX*2), Z14
+	VFMADD231PS  Z14, Z13, Z7
+	VBROADCASTSS (SI)(DX*1), Z14
+	VFMADD231PS  Z14, Z13, Z8
+	VBROADCASTSS (SI)(AX*4), Z14
+	VFMADD231PS  Z14, Z13, Z9
+	VBROADCASTSS (DI), Z14
+	VFMADD231PS  Z14, Z13, Z10
+	VBROADCASTSS (DI)(AX*1), Z14
+	VFMADD231PS  Z14, Z13, Z11
+	VBROADCASTSS (DI)(AX*2), Z14
 	VFMADD231PS  Z14, Z13, Z12
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z13
-	VBROADCASTSS beta+76(FP), Z14
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z13
+	VBROADCASTSS beta+84(FP), Z14
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z15
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z0, Z0
 	VFMADD231PS  Z15, Z14, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z1, Z1
 	VFMADD231PS  Z15, Z14, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z2, Z2
 	VFMADD231PS  Z15, Z14, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z3, Z3
 	VFMADD231PS  Z15, Z14, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z4, Z4
 	VFMADD231PS  Z15, Z14, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z5, Z5
 	VFMADD231PS  Z15, Z14, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z5, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z6, Z6
 	VFMADD231PS  Z15, Z14, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z6, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z7, Z7
 	VFMADD231PS  Z15, Z14, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z7, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z8, Z8
 	VFMADD231PS  Z15, Z14, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z8, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z9, Z9
 	VFMADD231PS  Z15, Z14, Z9
-	VMOVUPS      Z9, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z9, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z10, Z10
 	VFMADD231PS  Z15, Z14, Z10
-	VMOVUPS      Z10, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z10, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z11, Z11
 	VFMADD231PS  Z15, Z14, Z11
-	VMOVUPS      Z11, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z15
+	VMOVUPS      Z11, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z15
 	VMULPS       Z13, Z12, Z12
 	VFMADD231PS  Z15, Z14, Z12
-	VMOVUPS      Z12, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z12, K1, (R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z13, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z0, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z2, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z4, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z6, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z8, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z9, Z9
-	VMOVUPS Z9, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z10, Z10
-	VMOVUPS Z10, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z10, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z11, Z11
-	VMOVUPS Z11, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, (R8)
+	ADDQ    R9, R8
 	VMULPS  Z13, Z12, Z12
-	VMOVUPS Z12, K1, (AX)
-	ADDQ    CX, AX
+	VMOVUPS Z12, K1, (R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0d, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul14x1AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x1AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	ADDQ       CX, AX
+TEXT ·mul14x1AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -3423,958 +3898,1085 @@ TEXT ·mul14x1AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z11, Z11, Z11
 	VPXORD     Z12, Z12, Z12
 	VPXORD     Z13, Z13, Z13
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
+
+loop:
+	PREFETCHT0   (R9)(R12*1)
+	VMOVUPS      (R9), Z14
+	VBROADCASTSS (BX), Z15
+	VFMADD231PS  Z15, Z14, Z0
+	VBROADCASTSS (BX)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z1
+	VBROADCASTSS (BX)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z2
+	VBROADCASTSS (BX)(DX*1), Z15
+	VFMADD231PS  Z15, Z14, Z3
+	VBROADCASTSS (BX)(AX*4), Z15
+	VFMADD231PS  Z15, Z14, Z4
+	VBROADCASTSS (SI), Z15
+	VFMADD231PS  Z15, Z14, Z5
+	VBROADCASTSS (SI)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z6
+	VBROADCASTSS (SI)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z7
+	VBROADCASTSS (SI)(DX*1), Z15
+	VFMADD231PS  Z15, Z14, Z8
+	VBROADCASTSS (SI)(AX*4), Z15
+	VFMADD231PS  Z15, Z14, Z9
+	VBROADCASTSS (DI), Z15
+	VFMADD231PS  Z15, Z14, Z10
+	VBROADCASTSS (DI)(AX*1), Z15
+	VFMADD231PS  Z15, Z14, Z11
+	VBROADCASTSS (DI)(AX*2), Z15
+	VFMADD231PS  Z15, Z14, Z12
+	VBROADCASTSS (DI)(DX*1), Z15
+	VFMADD231PS  Z15, Z14, Z13
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
+	JNZ          loop
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z14
+	VBROADCASTSS beta+84(FP), Z15
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
+	JZ           store
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z0, Z0
+	VFMADD231PS  Z16, Z15, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z1, Z1
+	VFMADD231PS  Z16, Z15, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z2, Z2
+	VFMADD231PS  Z16, Z15, Z2
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z3, Z3
+	VFMADD231PS  Z16, Z15, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z4, Z4
+	VFMADD231PS  Z16, Z15, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z5, Z5
+	VFMADD231PS  Z16, Z15, Z5
+	VMOVUPS      Z5, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z6, Z6
+	VFMADD231PS  Z16, Z15, Z6
+	VMOVUPS      Z6, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z7, Z7
+	VFMADD231PS  Z16, Z15, Z7
+	VMOVUPS      Z7, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z8, Z8
+	VFMADD231PS  Z16, Z15, Z8
+	VMOVUPS      Z8, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z9, Z9
+	VFMADD231PS  Z16, Z15, Z9
+	VMOVUPS      Z9, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z10, Z10
+	VFMADD231PS  Z16, Z15, Z10
+	VMOVUPS      Z10, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z11, Z11
+	VFMADD231PS  Z16, Z15, Z11
+	VMOVUPS      Z11, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z12, Z12
+	VFMADD231PS  Z16, Z15, Z12
+	VMOVUPS      Z12, K1, (R8)
+	ADDQ         R9, R8
+	VMOVUPS.Z    (R8), K1, Z16
+	VMULPS       Z14, Z13, Z13
+	VFMADD231PS  Z16, Z15, Z13
+	VMOVUPS      Z13, K1, (R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
+	VMULPS  Z14, Z0, Z0
+	VMOVUPS Z0, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z1, Z1
+	VMOVUPS Z1, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z2, Z2
+	VMOVUPS Z2, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z3, Z3
+	VMOVUPS Z3, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z4, Z4
+	VMOVUPS Z4, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z5, Z5
+	VMOVUPS Z5, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z6, Z6
+	VMOVUPS Z6, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z7, Z7
+	VMOVUPS Z7, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z8, Z8
+	VMOVUPS Z8, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z9, Z9
+	VMOVUPS Z9, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z10, Z10
+	VMOVUPS Z10, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z11, Z11
+	VMOVUPS Z11, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z12, Z12
+	VMOVUPS Z12, K1, (R8)
+	ADDQ    R9, R8
+	VMULPS  Z14, Z13, Z13
+	VMOVUPS Z13, K1, (R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0e, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul1x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	VMOVUPS      (SI), Z2
+	VMOVUPS      64(SI), Z3
+	VBROADCASTSS (BX), Z4
+	VFMADD231PS  Z4, Z2, Z0
+	VFMADD231PS  Z4, Z3, Z1
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z2
+	VBROADCASTSS beta+84(FP), Z3
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
+	JZ           store
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Z4
+	VMULPS       Z2, Z0, Z0
+	VFMADD231PS  Z4, Z3, Z0
+	VMOVUPS      Z0, (DX)
+	VMOVUPS.Z    64(DX), K1, Z4
+	VMULPS       Z2, Z1, Z1
+	VFMADD231PS  Z4, Z3, Z1
+	VMOVUPS      Z1, K1, 64(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
+	VMULPS  Z2, Z0, Z0
+	VMOVUPS Z0, (DX)
+	VMULPS  Z2, Z1, Z1
+	VMOVUPS Z1, K1, 64(DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x01, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul2x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	VMOVUPS      (SI), Z4
+	VMOVUPS      64(SI), Z5
+	VBROADCASTSS (BX), Z6
+	VFMADD231PS  Z6, Z4, Z0
+	VFMADD231PS  Z6, Z5, Z1
+	VBROADCASTSS (BX)(AX*1), Z6
+	VFMADD231PS  Z6, Z4, Z2
+	VFMADD231PS  Z6, Z5, Z3
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z4
+	VBROADCASTSS beta+84(FP), Z5
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
+	JZ           store
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Z6
+	VMULPS       Z4, Z0, Z0
+	VFMADD231PS  Z6, Z5, Z0
+	VMOVUPS      Z0, (DX)
+	VMOVUPS.Z    64(DX), K1, Z6
+	VMULPS       Z4, Z1, Z1
+	VFMADD231PS  Z6, Z5, Z1
+	VMOVUPS      Z1, K1, 64(DX)
+	ADDQ         SI, DX
+	VMOVUPS      (DX), Z6
+	VMULPS       Z4, Z2, Z2
+	VFMADD231PS  Z6, Z5, Z2
+	VMOVUPS      Z2, (DX)
+	VMOVUPS.Z    64(DX), K1, Z6
+	VMULPS       Z4, Z3, Z3
+	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      Z3, K1, 64(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
+	VMULPS  Z4, Z0, Z0
+	VMOVUPS Z0, (DX)
+	VMULPS  Z4, Z1, Z1
+	VMOVUPS Z1, K1, 64(DX)
+	ADDQ    SI, DX
+	VMULPS  Z4, Z2, Z2
+	VMOVUPS Z2, (DX)
+	VMULPS  Z4, Z3, Z3
+	VMOVUPS Z3, K1, 64(DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x02, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul3x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), SI
+	MOVQ       (SP), DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	PREFETCHT0 (DX)
+	PREFETCHT0 64(DX)
+	ADDQ       SI, DX
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	MOVQ       colA+48(FP), DX
+	MOVQ       b+8(FP), SI
+	MOVQ       rowB+56(FP), DI
+	MOVQ       depth+32(FP), R8
+	MOVQ       DI, R9
+	SHLQ       $0x03, R9
+
+loop:
+	PREFETCHT0   (SI)(R9*1)
+	PREFETCHT0   64(SI)(R9*1)
+	VMOVUPS      (SI), Z6
+	VMOVUPS      64(SI), Z7
+	VBROADCASTSS (BX), Z8
+	VFMADD231PS  Z8, Z6, Z0
+	VFMADD231PS  Z8, Z7, Z1
+	VBROADCASTSS (BX)(AX*1), Z8
+	VFMADD231PS  Z8, Z6, Z2
+	VFMADD231PS  Z8, Z7, Z3
+	VBROADCASTSS (BX)(AX*2), Z8
+	VFMADD231PS  Z8, Z6, Z4
+	VFMADD231PS  Z8, Z7, Z5
+	ADDQ         DX, BX
+	ADDQ         DI, SI
+	DECQ         R8
+	JNZ          loop
+	MOVQ         last+72(FP), DX
+	MOVQ         $0x0000ffff, SI
+	MOVQ         $0x00000010, DI
+	SUBQ         DX, DI
+	SHRXQ        DI, SI, SI
+	KMOVW        SI, K1
+	VBROADCASTSS alpha+80(FP), Z6
+	VBROADCASTSS beta+84(FP), Z7
+	MOVL         beta+84(FP), DX
+	SHLL         $0x01, DX
+	JZ           store
+	MOVQ         rowC+64(FP), SI
+	MOVQ         (SP), DX
+	VMOVUPS      (DX), Z8
+	VMULPS       Z6, Z0, Z0
+	VFMADD231PS  Z8, Z7, Z0
+	VMOVUPS      Z0, (DX)
+	VMOVUPS.Z    64(DX), K1, Z8
+	VMULPS       Z6, Z1, Z1
+	VFMADD231PS  Z8, Z7, Z1
+	VMOVUPS      Z1, K1, 64(DX)
+	ADDQ         SI, DX
+	VMOVUPS      (DX), Z8
+	VMULPS       Z6, Z2, Z2
+	VFMADD231PS  Z8, Z7, Z2
+	VMOVUPS      Z2, (DX)
+	VMOVUPS.Z    64(DX), K1, Z8
+	VMULPS       Z6, Z3, Z3
+	VFMADD231PS  Z8, Z7, Z3
+	VMOVUPS      Z3, K1, 64(DX)
+	ADDQ         SI, DX
+	VMOVUPS      (DX), Z8
+	VMULPS       Z6, Z4, Z4
+	VFMADD231PS  Z8, Z7, Z4
+	VMOVUPS      Z4, (DX)
+	VMOVUPS.Z    64(DX), K1, Z8
+	VMULPS       Z6, Z5, Z5
+	VFMADD231PS  Z8, Z7, Z5
+	VMOVUPS      Z5, K1, 64(DX)
+	ADDQ         SI, DX
+	MOVQ         DX, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), SI
+	MOVQ    (SP), DX
+	VMULPS  Z6, Z0, Z0
+	VMOVUPS Z0, (DX)
+	VMULPS  Z6, Z1, Z1
+	VMOVUPS Z1, K1, 64(DX)
+	ADDQ    SI, DX
+	VMULPS  Z6, Z2, Z2
+	VMOVUPS Z2, (DX)
+	VMULPS  Z6, Z3, Z3
+	VMOVUPS Z3, K1, 64(DX)
+	ADDQ    SI, DX
+	VMULPS  Z6, Z4, Z4
+	VMOVUPS Z4, (DX)
+	VMULPS  Z6, Z5, Z5
+	VMOVUPS Z5, K1, 64(DX)
+	ADDQ    SI, DX
+	MOVQ    DX, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DX
+	IMULQ  colA+48(FP), DX
+	IMUL3Q $0x03, AX, SI
+	SUBQ   DX, SI
+	ADDQ   SI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul4x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z8
+	VMOVUPS      64(DI), Z9
+	VBROADCASTSS (BX), Z10
+	VFMADD231PS  Z10, Z8, Z0
+	VFMADD231PS  Z10, Z9, Z1
+	VBROADCASTSS (BX)(AX*1), Z10
+	VFMADD231PS  Z10, Z8, Z2
+	VFMADD231PS  Z10, Z9, Z3
+	VBROADCASTSS (BX)(AX*2), Z10
+	VFMADD231PS  Z10, Z8, Z4
+	VFMADD231PS  Z10, Z9, Z5
+	VBROADCASTSS (BX)(DX*1), Z10
+	VFMADD231PS  Z10, Z8, Z6
+	VFMADD231PS  Z10, Z9, Z7
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+72(FP), SI
+	MOVQ         $0x0000ffff, DI
+	MOVQ         $0x00000010, R8
+	SUBQ         SI, R8
+	SHRXQ        R8, DI, DI
+	KMOVW        DI, K1
+	VBROADCASTSS alpha+80(FP), Z8
+	VBROADCASTSS beta+84(FP), Z9
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
+	JZ           store
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS      (SI), Z10
+	VMULPS       Z8, Z0, Z0
+	VFMADD231PS  Z10, Z9, Z0
+	VMOVUPS      Z0, (SI)
+	VMOVUPS.Z    64(SI), K1, Z10
+	VMULPS       Z8, Z1, Z1
+	VFMADD231PS  Z10, Z9, Z1
+	VMOVUPS      Z1, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z10
+	VMULPS       Z8, Z2, Z2
+	VFMADD231PS  Z10, Z9, Z2
+	VMOVUPS      Z2, (SI)
+	VMOVUPS.Z    64(SI), K1, Z10
+	VMULPS       Z8, Z3, Z3
+	VFMADD231PS  Z10, Z9, Z3
+	VMOVUPS      Z3, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z10
+	VMULPS       Z8, Z4, Z4
+	VFMADD231PS  Z10, Z9, Z4
+	VMOVUPS      Z4, (SI)
+	VMOVUPS.Z    64(SI), K1, Z10
+	VMULPS       Z8, Z5, Z5
+	VFMADD231PS  Z10, Z9, Z5
+	VMOVUPS      Z5, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z10
+	VMULPS       Z8, Z6, Z6
+	VFMADD231PS  Z10, Z9, Z6
+	VMOVUPS      Z6, (SI)
+	VMOVUPS.Z    64(SI), K1, Z10
+	VMULPS       Z8, Z7, Z7
+	VFMADD231PS  Z10, Z9, Z7
+	VMOVUPS      Z7, K1, 64(SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), DI
+	MOVQ    (SP), SI
+	VMULPS  Z8, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMULPS  Z8, Z1, Z1
+	VMOVUPS Z1, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z8, Z2, Z2
+	VMOVUPS Z2, (SI)
+	VMULPS  Z8, Z3, Z3
+	VMOVUPS Z3, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z8, Z4, Z4
+	VMOVUPS Z4, (SI)
+	VMULPS  Z8, Z5, Z5
+	VMOVUPS Z5, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z8, Z6, Z6
+	VMOVUPS Z6, (SI)
+	VMULPS  Z8, Z7, Z7
+	VMOVUPS Z7, K1, 64(SI)
+	ADDQ    DI, SI
+	MOVQ    SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x04, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul5x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+
+tile:
+	MOVQ       rowC+64(FP), DI
+	MOVQ       (SP), SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       DI, SI
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	MOVQ       colA+48(FP), SI
+	MOVQ       b+8(FP), DI
+	MOVQ       rowB+56(FP), R8
+	MOVQ       depth+32(FP), R9
+	MOVQ       R8, R10
+	SHLQ       $0x03, R10
+
+loop:
+	PREFETCHT0   (DI)(R10*1)
+	PREFETCHT0   64(DI)(R10*1)
+	VMOVUPS      (DI), Z10
+	VMOVUPS      64(DI), Z11
+	VBROADCASTSS (BX), Z12
+	VFMADD231PS  Z12, Z10, Z0
+	VFMADD231PS  Z12, Z11, Z1
+	VBROADCASTSS (BX)(AX*1), Z12
+	VFMADD231PS  Z12, Z10, Z2
+	VFMADD231PS  Z12, Z11, Z3
+	VBROADCASTSS (BX)(AX*2), Z12
+	VFMADD231PS  Z12, Z10, Z4
+	VFMADD231PS  Z12, Z11, Z5
+	VBROADCASTSS (BX)(DX*1), Z12
+	VFMADD231PS  Z12, Z10, Z6
+	VFMADD231PS  Z12, Z11, Z7
+	VBROADCASTSS (BX)(AX*4), Z12
+	VFMADD231PS  Z12, Z10, Z8
+	VFMADD231PS  Z12, Z11, Z9
+	ADDQ         SI, BX
+	ADDQ         R8, DI
+	DECQ         R9
+	JNZ          loop
+	MOVQ         last+72(FP), SI
+	MOVQ         $0x0000ffff, DI
+	MOVQ         $0x00000010, R8
+	SUBQ         SI, R8
+	SHRXQ        R8, DI, DI
+	KMOVW        DI, K1
+	VBROADCASTSS alpha+80(FP), Z10
+	VBROADCASTSS beta+84(FP), Z11
+	MOVL         beta+84(FP), SI
+	SHLL         $0x01, SI
+	JZ           store
+	MOVQ         rowC+64(FP), DI
+	MOVQ         (SP), SI
+	VMOVUPS      (SI), Z12
+	VMULPS       Z10, Z0, Z0
+	VFMADD231PS  Z12, Z11, Z0
+	VMOVUPS      Z0, (SI)
+	VMOVUPS.Z    64(SI), K1, Z12
+	VMULPS       Z10, Z1, Z1
+	VFMADD231PS  Z12, Z11, Z1
+	VMOVUPS      Z1, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z12
+	VMULPS       Z10, Z2, Z2
+	VFMADD231PS  Z12, Z11, Z2
+	VMOVUPS      Z2, (SI)
+	VMOVUPS.Z    64(SI), K1, Z12
+	VMULPS       Z10, Z3, Z3
+	VFMADD231PS  Z12, Z11, Z3
+	VMOVUPS      Z3, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z12
+	VMULPS       Z10, Z4, Z4
+	VFMADD231PS  Z12, Z11, Z4
+	VMOVUPS      Z4, (SI)
+	VMOVUPS.Z    64(SI), K1, Z12
+	VMULPS       Z10, Z5, Z5
+	VFMADD231PS  Z12, Z11, Z5
+	VMOVUPS      Z5, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z12
+	VMULPS       Z10, Z6, Z6
+	VFMADD231PS  Z12, Z11, Z6
+	VMOVUPS      Z6, (SI)
+	VMOVUPS.Z    64(SI), K1, Z12
+	VMULPS       Z10, Z7, Z7
+	VFMADD231PS  Z12, Z11, Z7
+	VMOVUPS      Z7, K1, 64(SI)
+	ADDQ         DI, SI
+	VMOVUPS      (SI), Z12
+	VMULPS       Z10, Z8, Z8
+	VFMADD231PS  Z12, Z11, Z8
+	VMOVUPS      Z8, (SI)
+	VMOVUPS.Z    64(SI), K1, Z12
+	VMULPS       Z10, Z9, Z9
+	VFMADD231PS  Z12, Z11, Z9
+	VMOVUPS      Z9, K1, 64(SI)
+	ADDQ         DI, SI
+	MOVQ         SI, (SP)
+	JMP          next
+
+store:
+	MOVQ    rowC+64(FP), DI
+	MOVQ    (SP), SI
+	VMULPS  Z10, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMULPS  Z10, Z1, Z1
+	VMOVUPS Z1, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z10, Z2, Z2
+	VMOVUPS Z2, (SI)
+	VMULPS  Z10, Z3, Z3
+	VMOVUPS Z3, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z10, Z4, Z4
+	VMOVUPS Z4, (SI)
+	VMULPS  Z10, Z5, Z5
+	VMOVUPS Z5, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z10, Z6, Z6
+	VMOVUPS Z6, (SI)
+	VMULPS  Z10, Z7, Z7
+	VMOVUPS Z7, K1, 64(SI)
+	ADDQ    DI, SI
+	VMULPS  Z10, Z8, Z8
+	VMOVUPS Z8, (SI)
+	VMULPS  Z10, Z9, Z9
+	VMOVUPS Z9, K1, 64(SI)
+	ADDQ    DI, SI
+	MOVQ    SI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), SI
+	IMULQ  colA+48(FP), SI
+	IMUL3Q $0x05, AX, DI
+	SUBQ   SI, DI
+	ADDQ   DI, BX
+	JMP    tile
+
+done:
+	VZEROUPPER
+	RET
+
+// func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·mul6x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	VPXORD     Z0, Z0, Z0
+	VPXORD     Z1, Z1, Z1
+	VPXORD     Z2, Z2, Z2
+	VPXORD     Z3, Z3, Z3
+	VPXORD     Z4, Z4, Z4
+	VPXORD     Z5, Z5, Z5
+	VPXORD     Z6, Z6, Z6
+	VPXORD     Z7, Z7, Z7
+	VPXORD     Z8, Z8, Z8
+	VPXORD     Z9, Z9, Z9
+	VPXORD     Z10, Z10, Z10
+	VPXORD     Z11, Z11, Z11
+	MOVQ       colA+48(FP), DI
 	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
 	MOVQ       R9, R11
 	SHLQ       $0x03, R11
 
 loop:
 	PREFETCHT0   (R8)(R11*1)
-	VMOVUPS      (R8), Z14
-	VBROADCASTSS (DX), Z15
-	VFMADD231PS  Z15, Z14, Z0
-	VBROADCASTSS (DX)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z1
-	VBROADCASTSS (DX)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z2
-	VBROADCASTSS (DX)(CX*1), Z15
-	VFMADD231PS  Z15, Z14, Z3
-	VBROADCASTSS (DX)(AX*4), Z15
-	VFMADD231PS  Z15, Z14, Z4
-	VBROADCASTSS (BX), Z15
-	VFMADD231PS  Z15, Z14, Z5
-	VBROADCASTSS (BX)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z6
-	VBROADCASTSS (BX)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z7
-	VBROADCASTSS (BX)(CX*1), Z15
-	VFMADD231PS  Z15, Z14, Z8
-	VBROADCASTSS (BX)(AX*4), Z15
-	VFMADD231PS  Z15, Z14, Z9
-	VBROADCASTSS (SI), Z15
-	VFMADD231PS  Z15, Z14, Z10
-	VBROADCASTSS (SI)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z11
-	VBROADCASTSS (SI)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z12
-	VBROADCASTSS (SI)(CX*1), Z15
-	VFMADD231PS  Z15, Z14, Z13
-	ADDQ         DI, DX
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z12
+	VMOVUPS      64(R8), Z13
+	VBROADCASTSS (BX), Z14
+	VFMADD231PS  Z14, Z12, Z0
+	VFMADD231PS  Z14, Z13, Z1
+	VBROADCASTSS (BX)(AX*1), Z14
+	VFMADD231PS  Z14, Z12, Z2
+	VFMADD231PS  Z14, Z13, Z3
+	VBROADCASTSS (BX)(AX*2), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z5
+	VBROADCASTSS (BX)(DX*1), Z14
+	VFMADD231PS  Z14, Z12, Z6
+	VFMADD231PS  Z14, Z13, Z7
+	VBROADCASTSS (BX)(AX*4), Z14
+	VFMADD231PS  Z14, Z12, Z8
+	VFMADD231PS  Z14, Z13, Z9
+	VBROADCASTSS (SI), Z14
+	VFMADD231PS  Z14, Z12, Z10
+	VFMADD231PS  Z14, Z13, Z11
 	ADDQ         DI, BX
 	ADDQ         DI, SI
 	ADDQ         R9, R8
 	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z14
-	VBROADCASTSS beta+76(FP), Z15
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z12
+	VBROADCASTSS beta+84(FP), Z13
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z0, Z0
-	VFMADD231PS  Z16, Z15, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z1, Z1
-	VFMADD231PS  Z16, Z15, Z1
-	VMOVUPS      Z1, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z2, Z2
-	VFMADD231PS  Z16, Z15, Z2
-	VMOVUPS      Z2, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z3, Z3
-	VFMADD231PS  Z16, Z15, Z3
-	VMOVUPS      Z3, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z4, Z4
-	VFMADD231PS  Z16, Z15, Z4
-	VMOVUPS      Z4, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z5, Z5
-	VFMADD231PS  Z16, Z15, Z5
-	VMOVUPS      Z5, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z6, Z6
-	VFMADD231PS  Z16, Z15, Z6
-	VMOVUPS      Z6, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z7, Z7
-	VFMADD231PS  Z16, Z15, Z7
-	VMOVUPS      Z7, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z8, Z8
-	VFMADD231PS  Z16, Z15, Z8
-	VMOVUPS      Z8, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z9, Z9
-	VFMADD231PS  Z16, Z15, Z9
-	VMOVUPS      Z9, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z10, Z10
-	VFMADD231PS  Z16, Z15, Z10
-	VMOVUPS      Z10, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z11, Z11
-	VFMADD231PS  Z16, Z15, Z11
-	VMOVUPS      Z11, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z12, Z12
-	VFMADD231PS  Z16, Z15, Z12
-	VMOVUPS      Z12, K1, (AX)
-	ADDQ         CX, AX
-	VMOVUPS.Z    (AX), K1, Z16
-	VMULPS       Z14, Z13, Z13
-	VFMADD231PS  Z16, Z15, Z13
-	VMOVUPS      Z13, K1, (AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z14, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z1, Z1
-	VMOVUPS Z1, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z2, Z2
-	VMOVUPS Z2, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z3, Z3
-	VMOVUPS Z3, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z4, Z4
-	VMOVUPS Z4, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z5, Z5
-	VMOVUPS Z5, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z6, Z6
-	VMOVUPS Z6, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z7, Z7
-	VMOVUPS Z7, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z8, Z8
-	VMOVUPS Z8, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z9, Z9
-	VMOVUPS Z9, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z10, Z10
-	VMOVUPS Z10, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z11, Z11
-	VMOVUPS Z11, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z12, Z12
-	VMOVUPS Z12, K1, (AX)
-	ADDQ    CX, AX
-	VMULPS  Z14, Z13, Z13
-	VMOVUPS Z13, K1, (AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul1x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	MOVQ       a+0(FP), CX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), AX
-	MOVQ       colA+40(FP), AX
-	MOVQ       b+8(FP), DX
-	MOVQ       rowB+48(FP), BX
-	MOVQ       depth+24(FP), SI
-	MOVQ       BX, DI
-	SHLQ       $0x03, DI
-
-loop:
-	PREFETCHT0   (DX)(DI*1)
-	PREFETCHT0   64(DX)(DI*1)
-	VMOVUPS      (DX), Z2
-	VMOVUPS      64(DX), Z3
-	VBROADCASTSS (CX), Z4
-	VFMADD231PS  Z4, Z2, Z0
-	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         AX, CX
-	ADDQ         BX, DX
-	DECQ         SI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z2
-	VBROADCASTSS beta+76(FP), Z3
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z4
-	VMULPS       Z2, Z0, Z0
-	VFMADD231PS  Z4, Z3, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z4
-	VMULPS       Z2, Z1, Z1
-	VFMADD231PS  Z4, Z3, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z2, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul2x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
-
-loop:
-	PREFETCHT0   (BX)(R8*1)
-	PREFETCHT0   64(BX)(R8*1)
-	VMOVUPS      (BX), Z4
-	VMOVUPS      64(BX), Z5
-	VBROADCASTSS (DX), Z6
-	VFMADD231PS  Z6, Z4, Z0
-	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS (DX)(AX*1), Z6
-	VFMADD231PS  Z6, Z4, Z2
-	VFMADD231PS  Z6, Z5, Z3
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z4
-	VBROADCASTSS beta+76(FP), Z5
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z6
-	VMULPS       Z4, Z0, Z0
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z6
-	VMULPS       Z4, Z1, Z1
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z6
-	VMULPS       Z4, Z2, Z2
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z6
-	VMULPS       Z4, Z3, Z3
-	VFMADD231PS  Z6, Z5, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z4, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z4, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z4, Z2, Z2
-	VMOVUPS Z2, (AX)
-	VMULPS  Z4, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul3x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), CX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+48(FP), SI
-	MOVQ       depth+24(FP), DI
-	MOVQ       SI, R8
-	SHLQ       $0x03, R8
-
-loop:
-	PREFETCHT0   (BX)(R8*1)
-	PREFETCHT0   64(BX)(R8*1)
-	VMOVUPS      (BX), Z6
-	VMOVUPS      64(BX), Z7
-	VBROADCASTSS (DX), Z8
-	VFMADD231PS  Z8, Z6, Z0
-	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS (DX)(AX*1), Z8
-	VFMADD231PS  Z8, Z6, Z2
-	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS (DX)(AX*2), Z8
-	VFMADD231PS  Z8, Z6, Z4
-	VFMADD231PS  Z8, Z7, Z5
-	ADDQ         CX, DX
-	ADDQ         SI, BX
-	DECQ         DI
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z6
-	VBROADCASTSS beta+76(FP), Z7
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z8
-	VMULPS       Z6, Z0, Z0
-	VFMADD231PS  Z8, Z7, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z8
-	VMULPS       Z6, Z1, Z1
-	VFMADD231PS  Z8, Z7, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z8
-	VMULPS       Z6, Z2, Z2
-	VFMADD231PS  Z8, Z7, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z8
-	VMULPS       Z6, Z3, Z3
-	VFMADD231PS  Z8, Z7, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z8
-	VMULPS       Z6, Z4, Z4
-	VFMADD231PS  Z8, Z7, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z8
-	VMULPS       Z6, Z5, Z5
-	VFMADD231PS  Z8, Z7, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z6, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z6, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z6, Z2, Z2
-	VMOVUPS Z2, (AX)
-	VMULPS  Z6, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z6, Z4, Z4
-	VMOVUPS Z4, (AX)
-	VMULPS  Z6, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul4x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
-
-loop:
-	PREFETCHT0   (SI)(R9*1)
-	PREFETCHT0   64(SI)(R9*1)
-	VMOVUPS      (SI), Z8
-	VMOVUPS      64(SI), Z9
-	VBROADCASTSS (DX), Z10
-	VFMADD231PS  Z10, Z8, Z0
-	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS (DX)(AX*1), Z10
-	VFMADD231PS  Z10, Z8, Z2
-	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS (DX)(AX*2), Z10
-	VFMADD231PS  Z10, Z8, Z4
-	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS (DX)(CX*1), Z10
-	VFMADD231PS  Z10, Z8, Z6
-	VFMADD231PS  Z10, Z9, Z7
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z8
-	VBROADCASTSS beta+76(FP), Z9
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z10
-	VMULPS       Z8, Z0, Z0
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z10
-	VMULPS       Z8, Z1, Z1
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z10
-	VMULPS       Z8, Z2, Z2
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z10
-	VMULPS       Z8, Z3, Z3
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z10
-	VMULPS       Z8, Z4, Z4
-	VFMADD231PS  Z10, Z9, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z10
-	VMULPS       Z8, Z5, Z5
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z10
-	VMULPS       Z8, Z6, Z6
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z10
-	VMULPS       Z8, Z7, Z7
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z8, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z8, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z8, Z2, Z2
-	VMOVUPS Z2, (AX)
-	VMULPS  Z8, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z8, Z4, Z4
-	VMOVUPS Z4, (AX)
-	VMULPS  Z8, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z8, Z6, Z6
-	VMOVUPS Z6, (AX)
-	VMULPS  Z8, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul5x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	MOVQ       colA+40(FP), BX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+48(FP), DI
-	MOVQ       depth+24(FP), R8
-	MOVQ       DI, R9
-	SHLQ       $0x03, R9
-
-loop:
-	PREFETCHT0   (SI)(R9*1)
-	PREFETCHT0   64(SI)(R9*1)
-	VMOVUPS      (SI), Z10
-	VMOVUPS      64(SI), Z11
-	VBROADCASTSS (DX), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z1
-	VBROADCASTSS (DX)(AX*1), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z3
-	VBROADCASTSS (DX)(AX*2), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z5
-	VBROADCASTSS (DX)(CX*1), Z12
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z7
-	VBROADCASTSS (DX)(AX*4), Z12
-	VFMADD231PS  Z12, Z10, Z8
-	VFMADD231PS  Z12, Z11, Z9
-	ADDQ         BX, DX
-	ADDQ         DI, SI
-	DECQ         R8
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z10
-	VBROADCASTSS beta+76(FP), Z11
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z12
-	VMULPS       Z10, Z0, Z0
-	VFMADD231PS  Z12, Z11, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z12
-	VMULPS       Z10, Z1, Z1
-	VFMADD231PS  Z12, Z11, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z12
-	VMULPS       Z10, Z2, Z2
-	VFMADD231PS  Z12, Z11, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z12
-	VMULPS       Z10, Z3, Z3
-	VFMADD231PS  Z12, Z11, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z12
-	VMULPS       Z10, Z4, Z4
-	VFMADD231PS  Z12, Z11, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z12
-	VMULPS       Z10, Z5, Z5
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z12
-	VMULPS       Z10, Z6, Z6
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z12
-	VMULPS       Z10, Z7, Z7
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z12
-	VMULPS       Z10, Z8, Z8
-	VFMADD231PS  Z12, Z11, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z12
-	VMULPS       Z10, Z9, Z9
-	VFMADD231PS  Z12, Z11, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
-
-store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
-	VMULPS  Z10, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z10, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z10, Z2, Z2
-	VMOVUPS Z2, (AX)
-	VMULPS  Z10, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z10, Z4, Z4
-	VMOVUPS Z4, (AX)
-	VMULPS  Z10, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z10, Z6, Z6
-	VMOVUPS Z6, (AX)
-	VMULPS  Z10, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
-	VMULPS  Z10, Z8, Z8
-	VMOVUPS Z8, (AX)
-	VMULPS  Z10, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
-	VZEROUPPER
-	RET
-
-// func mul6x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
-
-loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
-	VMOVUPS      (DI), Z12
-	VMOVUPS      64(DI), Z13
-	VBROADCASTSS (DX), Z14
-	VFMADD231PS  Z14, Z12, Z0
-	VFMADD231PS  Z14, Z13, Z1
-	VBROADCASTSS (DX)(AX*1), Z14
-	VFMADD231PS  Z14, Z12, Z2
-	VFMADD231PS  Z14, Z13, Z3
-	VBROADCASTSS (DX)(AX*2), Z14
-	VFMADD231PS  Z14, Z12, Z4
-	VFMADD231PS  Z14, Z13, Z5
-	VBROADCASTSS (DX)(CX*1), Z14
-	VFMADD231PS  Z14, Z12, Z6
-	VFMADD231PS  Z14, Z13, Z7
-	VBROADCASTSS (DX)(AX*4), Z14
-	VFMADD231PS  Z14, Z12, Z8
-	VFMADD231PS  Z14, Z13, Z9
-	VBROADCASTSS (BX), Z14
-	VFMADD231PS  Z14, Z12, Z10
-	VFMADD231PS  Z14, Z13, Z11
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
-	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z12
-	VBROADCASTSS beta+76(FP), Z13
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z14
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z0, Z0
 	VFMADD231PS  Z14, Z13, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z0, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z1, Z1
 	VFMADD231PS  Z14, Z13, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z14
+	VMOVUPS      Z1, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z2, Z2
 	VFMADD231PS  Z14, Z13, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z2, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z3, Z3
 	VFMADD231PS  Z14, Z13, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z14
+	VMOVUPS      Z3, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z4, Z4
 	VFMADD231PS  Z14, Z13, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z4, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z5, Z5
 	VFMADD231PS  Z14, Z13, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z14
+	VMOVUPS      Z5, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z6, Z6
 	VFMADD231PS  Z14, Z13, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z6, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z7, Z7
 	VFMADD231PS  Z14, Z13, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z14
+	VMOVUPS      Z7, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z8, Z8
 	VFMADD231PS  Z14, Z13, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z8, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z9, Z9
 	VFMADD231PS  Z14, Z13, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z14
+	VMOVUPS      Z9, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z14
 	VMULPS       Z12, Z10, Z10
 	VFMADD231PS  Z14, Z13, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z14
+	VMOVUPS      Z10, (DI)
+	VMOVUPS.Z    64(DI), K1, Z14
 	VMULPS       Z12, Z11, Z11
 	VFMADD231PS  Z14, Z13, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z11, K1, 64(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z12, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (DI)
 	VMULPS  Z12, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z12, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (DI)
 	VMULPS  Z12, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z12, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (DI)
 	VMULPS  Z12, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z12, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (DI)
 	VMULPS  Z12, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z12, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (DI)
 	VMULPS  Z12, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z12, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (DI)
 	VMULPS  Z12, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x06, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul7x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul7x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4389,198 +4991,217 @@ TEXT ·mul7x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z11, Z11, Z11
 	VPXORD     Z12, Z12, Z12
 	VPXORD     Z13, Z13, Z13
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
-	VMOVUPS      (DI), Z14
-	VMOVUPS      64(DI), Z15
-	VBROADCASTSS (DX), Z16
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z14
+	VMOVUPS      64(R8), Z15
+	VBROADCASTSS (BX), Z16
 	VFMADD231PS  Z16, Z14, Z0
 	VFMADD231PS  Z16, Z15, Z1
-	VBROADCASTSS (DX)(AX*1), Z16
+	VBROADCASTSS (BX)(AX*1), Z16
 	VFMADD231PS  Z16, Z14, Z2
 	VFMADD231PS  Z16, Z15, Z3
-	VBROADCASTSS (DX)(AX*2), Z16
+	VBROADCASTSS (BX)(AX*2), Z16
 	VFMADD231PS  Z16, Z14, Z4
 	VFMADD231PS  Z16, Z15, Z5
-	VBROADCASTSS (DX)(CX*1), Z16
+	VBROADCASTSS (BX)(DX*1), Z16
 	VFMADD231PS  Z16, Z14, Z6
 	VFMADD231PS  Z16, Z15, Z7
-	VBROADCASTSS (DX)(AX*4), Z16
+	VBROADCASTSS (BX)(AX*4), Z16
 	VFMADD231PS  Z16, Z14, Z8
 	VFMADD231PS  Z16, Z15, Z9
-	VBROADCASTSS (BX), Z16
+	VBROADCASTSS (SI), Z16
 	VFMADD231PS  Z16, Z14, Z10
 	VFMADD231PS  Z16, Z15, Z11
-	VBROADCASTSS (BX)(AX*1), Z16
+	VBROADCASTSS (SI)(AX*1), Z16
 	VFMADD231PS  Z16, Z14, Z12
 	VFMADD231PS  Z16, Z15, Z13
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z14
-	VBROADCASTSS beta+76(FP), Z15
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z14
+	VBROADCASTSS beta+84(FP), Z15
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z16
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z0, Z0
 	VFMADD231PS  Z16, Z15, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z0, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z1, Z1
 	VFMADD231PS  Z16, Z15, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z1, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z2, Z2
 	VFMADD231PS  Z16, Z15, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z2, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z3, Z3
 	VFMADD231PS  Z16, Z15, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z3, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z4, Z4
 	VFMADD231PS  Z16, Z15, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z4, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z5, Z5
 	VFMADD231PS  Z16, Z15, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z5, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z6, Z6
 	VFMADD231PS  Z16, Z15, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z6, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z7, Z7
 	VFMADD231PS  Z16, Z15, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z7, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z8, Z8
 	VFMADD231PS  Z16, Z15, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z8, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z9, Z9
 	VFMADD231PS  Z16, Z15, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z9, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z10, Z10
 	VFMADD231PS  Z16, Z15, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z10, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z11, Z11
 	VFMADD231PS  Z16, Z15, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z16
+	VMOVUPS      Z11, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z16
 	VMULPS       Z14, Z12, Z12
 	VFMADD231PS  Z16, Z15, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z16
+	VMOVUPS      Z12, (DI)
+	VMOVUPS.Z    64(DI), K1, Z16
 	VMULPS       Z14, Z13, Z13
 	VFMADD231PS  Z16, Z15, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z13, K1, 64(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z14, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (DI)
 	VMULPS  Z14, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (DI)
 	VMULPS  Z14, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (DI)
 	VMULPS  Z14, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (DI)
 	VMULPS  Z14, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (DI)
 	VMULPS  Z14, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (DI)
 	VMULPS  Z14, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z14, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (DI)
 	VMULPS  Z14, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x07, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul8x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul8x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4597,218 +5218,237 @@ TEXT ·mul8x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z13, Z13, Z13
 	VPXORD     Z14, Z14, Z14
 	VPXORD     Z15, Z15, Z15
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
-	VMOVUPS      (DI), Z16
-	VMOVUPS      64(DI), Z17
-	VBROADCASTSS (DX), Z18
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z16
+	VMOVUPS      64(R8), Z17
+	VBROADCASTSS (BX), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS (DX)(AX*1), Z18
+	VBROADCASTSS (BX)(AX*1), Z18
 	VFMADD231PS  Z18, Z16, Z2
 	VFMADD231PS  Z18, Z17, Z3
-	VBROADCASTSS (DX)(AX*2), Z18
+	VBROADCASTSS (BX)(AX*2), Z18
 	VFMADD231PS  Z18, Z16, Z4
 	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS (DX)(CX*1), Z18
+	VBROADCASTSS (BX)(DX*1), Z18
 	VFMADD231PS  Z18, Z16, Z6
 	VFMADD231PS  Z18, Z17, Z7
-	VBROADCASTSS (DX)(AX*4), Z18
+	VBROADCASTSS (BX)(AX*4), Z18
 	VFMADD231PS  Z18, Z16, Z8
 	VFMADD231PS  Z18, Z17, Z9
-	VBROADCASTSS (BX), Z18
+	VBROADCASTSS (SI), Z18
 	VFMADD231PS  Z18, Z16, Z10
 	VFMADD231PS  Z18, Z17, Z11
-	VBROADCASTSS (BX)(AX*1), Z18
+	VBROADCASTSS (SI)(AX*1), Z18
 	VFMADD231PS  Z18, Z16, Z12
 	VFMADD231PS  Z18, Z17, Z13
-	VBROADCASTSS (BX)(AX*2), Z18
+	VBROADCASTSS (SI)(AX*2), Z18
 	VFMADD231PS  Z18, Z16, Z14
 	VFMADD231PS  Z18, Z17, Z15
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z16
-	VBROADCASTSS beta+76(FP), Z17
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z16
+	VBROADCASTSS beta+84(FP), Z17
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z18
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z0, Z0
 	VFMADD231PS  Z18, Z17, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z0, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z1, Z1
 	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z1, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z2, Z2
 	VFMADD231PS  Z18, Z17, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z2, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z3, Z3
 	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z3, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z4, Z4
 	VFMADD231PS  Z18, Z17, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z4, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z5, Z5
 	VFMADD231PS  Z18, Z17, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z5, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z6, Z6
 	VFMADD231PS  Z18, Z17, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z6, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z7, Z7
 	VFMADD231PS  Z18, Z17, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z7, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z8, Z8
 	VFMADD231PS  Z18, Z17, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z8, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z9, Z9
 	VFMADD231PS  Z18, Z17, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z9, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z10, Z10
 	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z10, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z11, Z11
 	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z11, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z12, Z12
 	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z12, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z13, Z13
 	VFMADD231PS  Z18, Z17, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z18
+	VMOVUPS      Z13, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z18
 	VMULPS       Z16, Z14, Z14
 	VFMADD231PS  Z18, Z17, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z18
+	VMOVUPS      Z14, (DI)
+	VMOVUPS.Z    64(DI), K1, Z18
 	VMULPS       Z16, Z15, Z15
 	VFMADD231PS  Z18, Z17, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z15, K1, 64(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z16, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (DI)
 	VMULPS  Z16, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (DI)
 	VMULPS  Z16, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (DI)
 	VMULPS  Z16, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (DI)
 	VMULPS  Z16, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (DI)
 	VMULPS  Z16, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (DI)
 	VMULPS  Z16, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (DI)
 	VMULPS  Z16, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z16, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (DI)
 	VMULPS  Z16, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x08, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul9x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul9x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -4827,238 +5467,257 @@ TEXT ·mul9x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z15, Z15, Z15
 	VPXORD     Z16, Z16, Z16
 	VPXORD     Z17, Z17, Z17
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
-	VMOVUPS      (DI), Z18
-	VMOVUPS      64(DI), Z19
-	VBROADCASTSS (DX), Z20
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z18
+	VMOVUPS      64(R8), Z19
+	VBROADCASTSS (BX), Z20
 	VFMADD231PS  Z20, Z18, Z0
 	VFMADD231PS  Z20, Z19, Z1
-	VBROADCASTSS (DX)(AX*1), Z20
+	VBROADCASTSS (BX)(AX*1), Z20
 	VFMADD231PS  Z20, Z18, Z2
 	VFMADD231PS  Z20, Z19, Z3
-	VBROADCASTSS (DX)(AX*2), Z20
+	VBROADCASTSS (BX)(AX*2), Z20
 	VFMADD231PS  Z20, Z18, Z4
 	VFMADD231PS  Z20, Z19, Z5
-	VBROADCASTSS (DX)(CX*1), Z20
+	VBROADCASTSS (BX)(DX*1), Z20
 	VFMADD231PS  Z20, Z18, Z6
 	VFMADD231PS  Z20, Z19, Z7
-	VBROADCASTSS (DX)(AX*4), Z20
+	VBROADCASTSS (BX)(AX*4), Z20
 	VFMADD231PS  Z20, Z18, Z8
 	VFMADD231PS  Z20, Z19, Z9
-	VBROADCASTSS (BX), Z20
+	VBROADCASTSS (SI), Z20
 	VFMADD231PS  Z20, Z18, Z10
 	VFMADD231PS  Z20, Z19, Z11
-	VBROADCASTSS (BX)(AX*1), Z20
+	VBROADCASTSS (SI)(AX*1), Z20
 	VFMADD231PS  Z20, Z18, Z12
 	VFMADD231PS  Z20, Z19, Z13
-	VBROADCASTSS (BX)(AX*2), Z20
+	VBROADCASTSS (SI)(AX*2), Z20
 	VFMADD231PS  Z20, Z18, Z14
 	VFMADD231PS  Z20, Z19, Z15
-	VBROADCASTSS (BX)(CX*1), Z20
+	VBROADCASTSS (SI)(DX*1), Z20
 	VFMADD231PS  Z20, Z18, Z16
 	VFMADD231PS  Z20, Z19, Z17
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z18
-	VBROADCASTSS beta+76(FP), Z19
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z18
+	VBROADCASTSS beta+84(FP), Z19
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z20
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z0, Z0
 	VFMADD231PS  Z20, Z19, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z0, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z1, Z1
 	VFMADD231PS  Z20, Z19, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z1, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z2, Z2
 	VFMADD231PS  Z20, Z19, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z2, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z3, Z3
 	VFMADD231PS  Z20, Z19, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z3, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z4, Z4
 	VFMADD231PS  Z20, Z19, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z4, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z5, Z5
 	VFMADD231PS  Z20, Z19, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z5, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z6, Z6
 	VFMADD231PS  Z20, Z19, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z6, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z7, Z7
 	VFMADD231PS  Z20, Z19, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z7, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z8, Z8
 	VFMADD231PS  Z20, Z19, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z8, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z9, Z9
 	VFMADD231PS  Z20, Z19, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z9, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z10, Z10
 	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z10, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z11, Z11
 	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z11, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z12, Z12
 	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z12, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z13, Z13
 	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z13, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z14, Z14
 	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z14, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z15, Z15
 	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z20
+	VMOVUPS      Z15, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z20
 	VMULPS       Z18, Z16, Z16
 	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z20
+	VMOVUPS      Z16, (DI)
+	VMOVUPS.Z    64(DI), K1, Z20
 	VMULPS       Z18, Z17, Z17
 	VFMADD231PS  Z20, Z19, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z17, K1, 64(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z18, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (DI)
 	VMULPS  Z18, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (DI)
 	VMULPS  Z18, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (DI)
 	VMULPS  Z18, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (DI)
 	VMULPS  Z18, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (DI)
 	VMULPS  Z18, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (DI)
 	VMULPS  Z18, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (DI)
 	VMULPS  Z18, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (DI)
 	VMULPS  Z18, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z18, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (DI)
 	VMULPS  Z18, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x09, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul10x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul10x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+
+tile:
+	MOVQ       rowC+64(FP), R8
+	MOVQ       (SP), DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
+	PREFETCHT0 (DI)
+	PREFETCHT0 64(DI)
+	ADDQ       R8, DI
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5079,258 +5738,279 @@ TEXT ·mul10x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z17, Z17, Z17
 	VPXORD     Z18, Z18, Z18
 	VPXORD     Z19, Z19, Z19
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	MOVQ       colA+40(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+48(FP), R8
-	MOVQ       depth+24(FP), R9
-	MOVQ       R8, R10
-	SHLQ       $0x03, R10
+	MOVQ       colA+48(FP), DI
+	MOVQ       b+8(FP), R8
+	MOVQ       rowB+56(FP), R9
+	MOVQ       depth+32(FP), R10
+	MOVQ       R9, R11
+	SHLQ       $0x03, R11
 
 loop:
-	PREFETCHT0   (DI)(R10*1)
-	PREFETCHT0   64(DI)(R10*1)
-	VMOVUPS      (DI), Z20
-	VMOVUPS      64(DI), Z21
-	VBROADCASTSS (DX), Z22
+	PREFETCHT0   (R8)(R11*1)
+	PREFETCHT0   64(R8)(R11*1)
+	VMOVUPS      (R8), Z20
+	VMOVUPS      64(R8), Z21
+	VBROADCASTSS (BX), Z22
 	VFMADD231PS  Z22, Z20, Z0
 	VFMADD231PS  Z22, Z21, Z1
-	VBROADCASTSS (DX)(AX*1), Z22
+	VBROADCASTSS (BX)(AX*1), Z22
 	VFMADD231PS  Z22, Z20, Z2
 	VFMADD231PS  Z22, Z21, Z3
-	VBROADCASTSS (DX)(AX*2), Z22
+	VBROADCASTSS (BX)(AX*2), Z22
 	VFMADD231PS  Z22, Z20, Z4
 	VFMADD231PS  Z22, Z21, Z5
-	VBROADCASTSS (DX)(CX*1), Z22
+	VBROADCASTSS (BX)(DX*1), Z22
 	VFMADD231PS  Z22, Z20, Z6
 	VFMADD231PS  Z22, Z21, Z7
-	VBROADCASTSS (DX)(AX*4), Z22
+	VBROADCASTSS (BX)(AX*4), Z22
 	VFMADD231PS  Z22, Z20, Z8
 	VFMADD231PS  Z22, Z21, Z9
-	VBROADCASTSS (BX), Z22
+	VBROADCASTSS (SI), Z22
 	VFMADD231PS  Z22, Z20, Z10
 	VFMADD231PS  Z22, Z21, Z11
-	VBROADCASTSS (BX)(AX*1), Z22
+	VBROADCASTSS (SI)(AX*1), Z22
 	VFMADD231PS  Z22, Z20, Z12
 	VFMADD231PS  Z22, Z21, Z13
-	VBROADCASTSS (BX)(AX*2), Z22
+	VBROADCASTSS (SI)(AX*2), Z22
 	VFMADD231PS  Z22, Z20, Z14
 	VFMADD231PS  Z22, Z21, Z15
-	VBROADCASTSS (BX)(CX*1), Z22
+	VBROADCASTSS (SI)(DX*1), Z22
 	VFMADD231PS  Z22, Z20, Z16
 	VFMADD231PS  Z22, Z21, Z17
-	VBROADCASTSS (BX)(AX*4), Z22
+	VBROADCASTSS (SI)(AX*4), Z22
 	VFMADD231PS  Z22, Z20, Z18
 	VFMADD231PS  Z22, Z21, Z19
-	ADDQ         SI, DX
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R9
+	ADDQ         DI, BX
+	ADDQ         DI, SI
+	ADDQ         R9, R8
+	DECQ         R10
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z20
-	VBROADCASTSS beta+76(FP), Z21
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), DI
+	MOVQ         $0x0000ffff, R8
+	MOVQ         $0x00000010, R9
+	SUBQ         DI, R9
+	SHRXQ        R9, R8, R8
+	KMOVW        R8, K1
+	VBROADCASTSS alpha+80(FP), Z20
+	VBROADCASTSS beta+84(FP), Z21
+	MOVL         beta+84(FP), DI
+	SHLL         $0x01, DI
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z22
+	MOVQ         rowC+64(FP), R8
+	MOVQ         (SP), DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z0, Z0
 	VFMADD231PS  Z22, Z21, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z0, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z1, Z1
 	VFMADD231PS  Z22, Z21, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z1, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z2, Z2
 	VFMADD231PS  Z22, Z21, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z2, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z3, Z3
 	VFMADD231PS  Z22, Z21, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z3, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z4, Z4
 	VFMADD231PS  Z22, Z21, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z4, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z5, Z5
 	VFMADD231PS  Z22, Z21, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z5, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z6, Z6
 	VFMADD231PS  Z22, Z21, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z6, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z7, Z7
 	VFMADD231PS  Z22, Z21, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z7, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z8, Z8
 	VFMADD231PS  Z22, Z21, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z8, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z9, Z9
 	VFMADD231PS  Z22, Z21, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z9, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z10, Z10
 	VFMADD231PS  Z22, Z21, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z10, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z11, Z11
 	VFMADD231PS  Z22, Z21, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z11, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z12, Z12
 	VFMADD231PS  Z22, Z21, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z12, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z13, Z13
 	VFMADD231PS  Z22, Z21, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z13, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z14, Z14
 	VFMADD231PS  Z22, Z21, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z14, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z15, Z15
 	VFMADD231PS  Z22, Z21, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z15, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z16, Z16
 	VFMADD231PS  Z22, Z21, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z16, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z17, Z17
 	VFMADD231PS  Z22, Z21, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z22
+	VMOVUPS      Z17, K1, 64(DI)
+	ADDQ         R8, DI
+	VMOVUPS      (DI), Z22
 	VMULPS       Z20, Z18, Z18
 	VFMADD231PS  Z22, Z21, Z18
-	VMOVUPS      Z18, (AX)
-	VMOVUPS.Z    64(AX), K1, Z22
+	VMOVUPS      Z18, (DI)
+	VMOVUPS.Z    64(DI), K1, Z22
 	VMULPS       Z20, Z19, Z19
 	VFMADD231PS  Z22, Z21, Z19
-	VMOVUPS      Z19, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z19, K1, 64(DI)
+	ADDQ         R8, DI
+	MOVQ         DI, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R8
+	MOVQ    (SP), DI
 	VMULPS  Z20, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (DI)
 	VMULPS  Z20, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (DI)
 	VMULPS  Z20, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (DI)
 	VMULPS  Z20, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (DI)
 	VMULPS  Z20, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (DI)
 	VMULPS  Z20, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (DI)
 	VMULPS  Z20, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (DI)
 	VMULPS  Z20, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (DI)
 	VMULPS  Z20, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (DI)
 	VMULPS  Z20, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(DI)
+	ADDQ    R8, DI
 	VMULPS  Z20, Z18, Z18
-	VMOVUPS Z18, (AX)
+	VMOVUPS Z18, (DI)
 	VMULPS  Z20, Z19, Z19
-	VMOVUPS Z19, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z19, K1, 64(DI)
+	ADDQ    R8, DI
+	MOVQ    DI, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), DI
+	IMULQ  colA+48(FP), DI
+	IMUL3Q $0x0a, AX, R8
+	SUBQ   DI, R8
+	ADDQ   R8, BX
+	ADDQ   R8, SI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul11x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul11x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5353,281 +6033,301 @@ TEXT ·mul11x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z19, Z19, Z19
 	VPXORD     Z20, Z20, Z20
 	VPXORD     Z21, Z21, Z21
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
-	VMOVUPS      (R8), Z22
-	VMOVUPS      64(R8), Z23
-	VBROADCASTSS (DX), Z24
+	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   64(R9)(R12*1)
+	VMOVUPS      (R9), Z22
+	VMOVUPS      64(R9), Z23
+	VBROADCASTSS (BX), Z24
 	VFMADD231PS  Z24, Z22, Z0
 	VFMADD231PS  Z24, Z23, Z1
-	VBROADCASTSS (DX)(AX*1), Z24
+	VBROADCASTSS (BX)(AX*1), Z24
 	VFMADD231PS  Z24, Z22, Z2
 	VFMADD231PS  Z24, Z23, Z3
-	VBROADCASTSS (DX)(AX*2), Z24
+	VBROADCASTSS (BX)(AX*2), Z24
 	VFMADD231PS  Z24, Z22, Z4
 	VFMADD231PS  Z24, Z23, Z5
-	VBROADCASTSS (DX)(CX*1), Z24
+	VBROADCASTSS (BX)(DX*1), Z24
 	VFMADD231PS  Z24, Z22, Z6
 	VFMADD231PS  Z24, Z23, Z7
-	VBROADCASTSS (DX)(AX*4), Z24
+	VBROADCASTSS (BX)(AX*4), Z24
 	VFMADD231PS  Z24, Z22, Z8
 	VFMADD231PS  Z24, Z23, Z9
-	VBROADCASTSS (BX), Z24
+	VBROADCASTSS (SI), Z24
 	VFMADD231PS  Z24, Z22, Z10
 	VFMADD231PS  Z24, Z23, Z11
-	VBROADCASTSS (BX)(AX*1), Z24
+	VBROADCASTSS (SI)(AX*1), Z24
 	VFMADD231PS  Z24, Z22, Z12
 	VFMADD231PS  Z24, Z23, Z13
-	VBROADCASTSS (BX)(AX*2), Z24
+	VBROADCASTSS (SI)(AX*2), Z24
 	VFMADD231PS  Z24, Z22, Z14
 	VFMADD231PS  Z24, Z23, Z15
-	VBROADCASTSS (BX)(CX*1), Z24
+	VBROADCASTSS (SI)(DX*1), Z24
 	VFMADD231PS  Z24, Z22, Z16
 	VFMADD231PS  Z24, Z23, Z17
-	VBROADCASTSS (BX)(AX*4), Z24
+	VBROADCASTSS (SI)(AX*4), Z24
 	VFMADD231PS  Z24, Z22, Z18
 	VFMADD231PS  Z24, Z23, Z19
-	VBROADCASTSS (SI), Z24
+	VBROADCASTSS (DI), Z24
 	VFMADD231PS  Z24, Z22, Z20
 	VFMADD231PS  Z24, Z23, Z21
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z22
-	VBROADCASTSS beta+76(FP), Z23
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z22
+	VBROADCASTSS beta+84(FP), Z23
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z24
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z0, Z0
 	VFMADD231PS  Z24, Z23, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z0, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z1, Z1
 	VFMADD231PS  Z24, Z23, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z1, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z2, Z2
 	VFMADD231PS  Z24, Z23, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z2, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z3, Z3
 	VFMADD231PS  Z24, Z23, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z3, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z4, Z4
 	VFMADD231PS  Z24, Z23, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z4, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z5, Z5
 	VFMADD231PS  Z24, Z23, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z5, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z6, Z6
 	VFMADD231PS  Z24, Z23, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z6, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z7, Z7
 	VFMADD231PS  Z24, Z23, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z7, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z8, Z8
 	VFMADD231PS  Z24, Z23, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z8, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z9, Z9
 	VFMADD231PS  Z24, Z23, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z9, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z10, Z10
 	VFMADD231PS  Z24, Z23, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z10, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z11, Z11
 	VFMADD231PS  Z24, Z23, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z11, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z12, Z12
 	VFMADD231PS  Z24, Z23, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z12, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z13, Z13
 	VFMADD231PS  Z24, Z23, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z13, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z14, Z14
 	VFMADD231PS  Z24, Z23, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z14, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z15, Z15
 	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z15, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z16, Z16
 	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z16, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z17, Z17
 	VFMADD231PS  Z24, Z23, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z17, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z18, Z18
 	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      Z18, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z18, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z19, Z19
 	VFMADD231PS  Z24, Z23, Z19
-	VMOVUPS      Z19, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z24
+	VMOVUPS      Z19, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z24
 	VMULPS       Z22, Z20, Z20
 	VFMADD231PS  Z24, Z23, Z20
-	VMOVUPS      Z20, (AX)
-	VMOVUPS.Z    64(AX), K1, Z24
+	VMOVUPS      Z20, (R8)
+	VMOVUPS.Z    64(R8), K1, Z24
 	VMULPS       Z22, Z21, Z21
 	VFMADD231PS  Z24, Z23, Z21
-	VMOVUPS      Z21, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z21, K1, 64(R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z22, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (R8)
 	VMULPS  Z22, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (R8)
 	VMULPS  Z22, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (R8)
 	VMULPS  Z22, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (R8)
 	VMULPS  Z22, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (R8)
 	VMULPS  Z22, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (R8)
 	VMULPS  Z22, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (R8)
 	VMULPS  Z22, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (R8)
 	VMULPS  Z22, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (R8)
 	VMULPS  Z22, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z18, Z18
-	VMOVUPS Z18, (AX)
+	VMOVUPS Z18, (R8)
 	VMULPS  Z22, Z19, Z19
-	VMOVUPS Z19, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z19, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z22, Z20, Z20
-	VMOVUPS Z20, (AX)
+	VMOVUPS Z20, (R8)
 	VMULPS  Z22, Z21, Z21
-	VMOVUPS Z21, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z21, K1, 64(R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0b, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul12x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul12x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5652,301 +6352,321 @@ TEXT ·mul12x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z21, Z21, Z21
 	VPXORD     Z22, Z22, Z22
 	VPXORD     Z23, Z23, Z23
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
-	VMOVUPS      (R8), Z24
-	VMOVUPS      64(R8), Z25
-	VBROADCASTSS (DX), Z26
+	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   64(R9)(R12*1)
+	VMOVUPS      (R9), Z24
+	VMOVUPS      64(R9), Z25
+	VBROADCASTSS (BX), Z26
 	VFMADD231PS  Z26, Z24, Z0
 	VFMADD231PS  Z26, Z25, Z1
-	VBROADCASTSS (DX)(AX*1), Z26
+	VBROADCASTSS (BX)(AX*1), Z26
 	VFMADD231PS  Z26, Z24, Z2
 	VFMADD231PS  Z26, Z25, Z3
-	VBROADCASTSS (DX)(AX*2), Z26
+	VBROADCASTSS (BX)(AX*2), Z26
 	VFMADD231PS  Z26, Z24, Z4
 	VFMADD231PS  Z26, Z25, Z5
-	VBROADCASTSS (DX)(CX*1), Z26
+	VBROADCASTSS (BX)(DX*1), Z26
 	VFMADD231PS  Z26, Z24, Z6
 	VFMADD231PS  Z26, Z25, Z7
-	VBROADCASTSS (DX)(AX*4), Z26
+	VBROADCASTSS (BX)(AX*4), Z26
 	VFMADD231PS  Z26, Z24, Z8
 	VFMADD231PS  Z26, Z25, Z9
-	VBROADCASTSS (BX), Z26
+	VBROADCASTSS (SI), Z26
 	VFMADD231PS  Z26, Z24, Z10
 	VFMADD231PS  Z26, Z25, Z11
-	VBROADCASTSS (BX)(AX*1), Z26
+	VBROADCASTSS (SI)(AX*1), Z26
 	VFMADD231PS  Z26, Z24, Z12
 	VFMADD231PS  Z26, Z25, Z13
-	VBROADCASTSS (BX)(AX*2), Z26
+	VBROADCASTSS (SI)(AX*2), Z26
 	VFMADD231PS  Z26, Z24, Z14
 	VFMADD231PS  Z26, Z25, Z15
-	VBROADCASTSS (BX)(CX*1), Z26
+	VBROADCASTSS (SI)(DX*1), Z26
 	VFMADD231PS  Z26, Z24, Z16
 	VFMADD231PS  Z26, Z25, Z17
-	VBROADCASTSS (BX)(AX*4), Z26
+	VBROADCASTSS (SI)(AX*4), Z26
 	VFMADD231PS  Z26, Z24, Z18
 	VFMADD231PS  Z26, Z25, Z19
-	VBROADCASTSS (SI), Z26
+	VBROADCASTSS (DI), Z26
 	VFMADD231PS  Z26, Z24, Z20
 	VFMADD231PS  Z26, Z25, Z21
-	VBROADCASTSS (SI)(AX*1), Z26
+	VBROADCASTSS (DI)(AX*1), Z26
 	VFMADD231PS  Z26, Z24, Z22
 	VFMADD231PS  Z26, Z25, Z23
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z24
-	VBROADCASTSS beta+76(FP), Z25
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z24
+	VBROADCASTSS beta+84(FP), Z25
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z26
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z0, Z0
 	VFMADD231PS  Z26, Z25, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z0, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z1, Z1
 	VFMADD231PS  Z26, Z25, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z1, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z2, Z2
 	VFMADD231PS  Z26, Z25, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z2, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z3, Z3
 	VFMADD231PS  Z26, Z25, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z3, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z4, Z4
 	VFMADD231PS  Z26, Z25, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z4, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z5, Z5
 	VFMADD231PS  Z26, Z25, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z5, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z6, Z6
 	VFMADD231PS  Z26, Z25, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z6, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z7, Z7
 	VFMADD231PS  Z26, Z25, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z7, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z8, Z8
 	VFMADD231PS  Z26, Z25, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z8, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z9, Z9
 	VFMADD231PS  Z26, Z25, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z9, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z10, Z10
 	VFMADD231PS  Z26, Z25, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z10, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z11, Z11
 	VFMADD231PS  Z26, Z25, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z11, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z12, Z12
 	VFMADD231PS  Z26, Z25, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z12, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z13, Z13
 	VFMADD231PS  Z26, Z25, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z13, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z14, Z14
 	VFMADD231PS  Z26, Z25, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z14, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z15, Z15
 	VFMADD231PS  Z26, Z25, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z15, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z16, Z16
 	VFMADD231PS  Z26, Z25, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z16, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z17, Z17
 	VFMADD231PS  Z26, Z25, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z17, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z18, Z18
 	VFMADD231PS  Z26, Z25, Z18
-	VMOVUPS      Z18, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z18, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z19, Z19
 	VFMADD231PS  Z26, Z25, Z19
-	VMOVUPS      Z19, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z19, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z20, Z20
 	VFMADD231PS  Z26, Z25, Z20
-	VMOVUPS      Z20, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z20, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z21, Z21
 	VFMADD231PS  Z26, Z25, Z21
-	VMOVUPS      Z21, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z26
+	VMOVUPS      Z21, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z26
 	VMULPS       Z24, Z22, Z22
 	VFMADD231PS  Z26, Z25, Z22
-	VMOVUPS      Z22, (AX)
-	VMOVUPS.Z    64(AX), K1, Z26
+	VMOVUPS      Z22, (R8)
+	VMOVUPS.Z    64(R8), K1, Z26
 	VMULPS       Z24, Z23, Z23
 	VFMADD231PS  Z26, Z25, Z23
-	VMOVUPS      Z23, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z23, K1, 64(R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z24, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (R8)
 	VMULPS  Z24, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (R8)
 	VMULPS  Z24, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (R8)
 	VMULPS  Z24, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (R8)
 	VMULPS  Z24, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (R8)
 	VMULPS  Z24, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (R8)
 	VMULPS  Z24, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (R8)
 	VMULPS  Z24, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (R8)
 	VMULPS  Z24, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (R8)
 	VMULPS  Z24, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z18, Z18
-	VMOVUPS Z18, (AX)
+	VMOVUPS Z18, (R8)
 	VMULPS  Z24, Z19, Z19
-	VMOVUPS Z19, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z19, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z20, Z20
-	VMOVUPS Z20, (AX)
+	VMOVUPS Z20, (R8)
 	VMULPS  Z24, Z21, Z21
-	VMOVUPS Z21, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z21, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z24, Z22, Z22
-	VMOVUPS Z22, (AX)
+	VMOVUPS Z22, (R8)
 	VMULPS  Z24, Z23, Z23
-	VMOVUPS Z23, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z23, K1, 64(R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0c, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul13x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul13x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -5973,321 +6693,341 @@ TEXT ·mul13x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z23, Z23, Z23
 	VPXORD     Z24, Z24, Z24
 	VPXORD     Z25, Z25, Z25
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
-	VMOVUPS      (R8), Z26
-	VMOVUPS      64(R8), Z27
-	VBROADCASTSS (DX), Z28
+	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   64(R9)(R12*1)
+	VMOVUPS      (R9), Z26
+	VMOVUPS      64(R9), Z27
+	VBROADCASTSS (BX), Z28
 	VFMADD231PS  Z28, Z26, Z0
 	VFMADD231PS  Z28, Z27, Z1
-	VBROADCASTSS (DX)(AX*1), Z28
+	VBROADCASTSS (BX)(AX*1), Z28
 	VFMADD231PS  Z28, Z26, Z2
 	VFMADD231PS  Z28, Z27, Z3
-	VBROADCASTSS (DX)(AX*2), Z28
+	VBROADCASTSS (BX)(AX*2), Z28
 	VFMADD231PS  Z28, Z26, Z4
 	VFMADD231PS  Z28, Z27, Z5
-	VBROADCASTSS (DX)(CX*1), Z28
+	VBROADCASTSS (BX)(DX*1), Z28
 	VFMADD231PS  Z28, Z26, Z6
 	VFMADD231PS  Z28, Z27, Z7
-	VBROADCASTSS (DX)(AX*4), Z28
+	VBROADCASTSS (BX)(AX*4), Z28
 	VFMADD231PS  Z28, Z26, Z8
 	VFMADD231PS  Z28, Z27, Z9
-	VBROADCASTSS (BX), Z28
+	VBROADCASTSS (SI), Z28
 	VFMADD231PS  Z28, Z26, Z10
 	VFMADD231PS  Z28, Z27, Z11
-	VBROADCASTSS (BX)(AX*1), Z28
+	VBROADCASTSS (SI)(AX*1), Z28
 	VFMADD231PS  Z28, Z26, Z12
 	VFMADD231PS  Z28, Z27, Z13
-	VBROADCASTSS (BX)(AX*2), Z28
+	VBROADCASTSS (SI)(AX*2), Z28
 	VFMADD231PS  Z28, Z26, Z14
 	VFMADD231PS  Z28, Z27, Z15
-	VBROADCASTSS (BX)(CX*1), Z28
+	VBROADCASTSS (SI)(DX*1), Z28
 	VFMADD231PS  Z28, Z26, Z16
 	VFMADD231PS  Z28, Z27, Z17
-	VBROADCASTSS (BX)(AX*4), Z28
+	VBROADCASTSS (SI)(AX*4), Z28
 	VFMADD231PS  Z28, Z26, Z18
 	VFMADD231PS  Z28, Z27, Z19
-	VBROADCASTSS (SI), Z28
+	VBROADCASTSS (DI), Z28
 	VFMADD231PS  Z28, Z26, Z20
 	VFMADD231PS  Z28, Z27, Z21
-	VBROADCASTSS (SI)(AX*1), Z28
+	VBROADCASTSS (DI)(AX*1), Z28
 	VFMADD231PS  Z28, Z26, Z22
 	VFMADD231PS  Z28, Z27, Z23
-	VBROADCASTSS (SI)(AX*2), Z28
+	VBROADCASTSS (DI)(AX*2), Z28
 	VFMADD231PS  Z28, Z26, Z24
 	VFMADD231PS  Z28, Z27, Z25
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z26
-	VBROADCASTSS beta+76(FP), Z27
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z26
+	VBROADCASTSS beta+84(FP), Z27
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z28
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z0, Z0
 	VFMADD231PS  Z28, Z27, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z0, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z1, Z1
 	VFMADD231PS  Z28, Z27, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z1, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z2, Z2
 	VFMADD231PS  Z28, Z27, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z2, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z3, Z3
 	VFMADD231PS  Z28, Z27, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z3, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z4, Z4
 	VFMADD231PS  Z28, Z27, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z4, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z5, Z5
 	VFMADD231PS  Z28, Z27, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z5, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z6, Z6
 	VFMADD231PS  Z28, Z27, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z6, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z7, Z7
 	VFMADD231PS  Z28, Z27, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z7, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z8, Z8
 	VFMADD231PS  Z28, Z27, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z8, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z9, Z9
 	VFMADD231PS  Z28, Z27, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z9, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z10, Z10
 	VFMADD231PS  Z28, Z27, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z10, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z11, Z11
 	VFMADD231PS  Z28, Z27, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z11, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z12, Z12
 	VFMADD231PS  Z28, Z27, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z12, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z13, Z13
 	VFMADD231PS  Z28, Z27, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z13, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z14, Z14
 	VFMADD231PS  Z28, Z27, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z14, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z15, Z15
 	VFMADD231PS  Z28, Z27, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z15, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z16, Z16
 	VFMADD231PS  Z28, Z27, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z16, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z17, Z17
 	VFMADD231PS  Z28, Z27, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z17, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z18, Z18
 	VFMADD231PS  Z28, Z27, Z18
-	VMOVUPS      Z18, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z18, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z19, Z19
 	VFMADD231PS  Z28, Z27, Z19
-	VMOVUPS      Z19, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z19, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z20, Z20
 	VFMADD231PS  Z28, Z27, Z20
-	VMOVUPS      Z20, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z20, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z21, Z21
 	VFMADD231PS  Z28, Z27, Z21
-	VMOVUPS      Z21, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z21, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z22, Z22
 	VFMADD231PS  Z28, Z27, Z22
-	VMOVUPS      Z22, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z22, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z23, Z23
 	VFMADD231PS  Z28, Z27, Z23
-	VMOVUPS      Z23, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z28
+	VMOVUPS      Z23, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z28
 	VMULPS       Z26, Z24, Z24
 	VFMADD231PS  Z28, Z27, Z24
-	VMOVUPS      Z24, (AX)
-	VMOVUPS.Z    64(AX), K1, Z28
+	VMOVUPS      Z24, (R8)
+	VMOVUPS.Z    64(R8), K1, Z28
 	VMULPS       Z26, Z25, Z25
 	VFMADD231PS  Z28, Z27, Z25
-	VMOVUPS      Z25, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z25, K1, 64(R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z26, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (R8)
 	VMULPS  Z26, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (R8)
 	VMULPS  Z26, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (R8)
 	VMULPS  Z26, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (R8)
 	VMULPS  Z26, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (R8)
 	VMULPS  Z26, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (R8)
 	VMULPS  Z26, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (R8)
 	VMULPS  Z26, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (R8)
 	VMULPS  Z26, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (R8)
 	VMULPS  Z26, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z18, Z18
-	VMOVUPS Z18, (AX)
+	VMOVUPS Z18, (R8)
 	VMULPS  Z26, Z19, Z19
-	VMOVUPS Z19, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z19, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z20, Z20
-	VMOVUPS Z20, (AX)
+	VMOVUPS Z20, (R8)
 	VMULPS  Z26, Z21, Z21
-	VMOVUPS Z21, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z21, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z22, Z22
-	VMOVUPS Z22, (AX)
+	VMOVUPS Z22, (R8)
 	VMULPS  Z26, Z23, Z23
-	VMOVUPS Z23, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z23, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z26, Z24, Z24
-	VMOVUPS Z24, (AX)
+	VMOVUPS Z24, (R8)
 	VMULPS  Z26, Z25, Z25
-	VMOVUPS Z25, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z25, K1, 64(R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0d, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 
-// func mul14x2AVX512(a *float32, b *float32, c *float32, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, rowB int, rowC int, last int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x2AVX512(SB), NOSPLIT, $0-80
-	MOVQ       c+16(FP), AX
-	MOVQ       rowC+56(FP), CX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 64(AX)
-	ADDQ       CX, AX
+TEXT ·mul14x2AVX512(SB), NOSPLIT, $8-88
+	MOVQ c+16(FP), AX
+	MOVQ tiles+24(FP), CX
+	MOVQ AX, (SP)
+	MOVQ a+0(FP), BX
+	MOVQ rowA+40(FP), AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(AX*4), SI
+	ADDQ AX, SI
+	LEAQ (SI)(AX*4), DI
+	ADDQ AX, DI
+
+tile:
+	MOVQ       rowC+64(FP), R9
+	MOVQ       (SP), R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 64(R8)
+	ADDQ       R9, R8
 	VPXORD     Z0, Z0, Z0
 	VPXORD     Z1, Z1, Z1
 	VPXORD     Z2, Z2, Z2
@@ -6316,288 +7056,296 @@ TEXT ·mul14x2AVX512(SB), NOSPLIT, $0-80
 	VPXORD     Z25, Z25, Z25
 	VPXORD     Z26, Z26, Z26
 	VPXORD     Z27, Z27, Z27
-	MOVQ       a+0(FP), DX
-	MOVQ       rowA+32(FP), AX
-	LEAQ       (AX)(AX*2), CX
-	LEAQ       (DX)(AX*4), BX
-	ADDQ       AX, BX
-	LEAQ       (BX)(AX*4), SI
-	ADDQ       AX, SI
-	MOVQ       colA+40(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+48(FP), R9
-	MOVQ       depth+24(FP), R10
-	MOVQ       R9, R11
-	SHLQ       $0x03, R11
+	MOVQ       colA+48(FP), R8
+	MOVQ       b+8(FP), R9
+	MOVQ       rowB+56(FP), R10
+	MOVQ       depth+32(FP), R11
+	MOVQ       R10, R12
+	SHLQ       $0x03, R12
 
 loop:
-	PREFETCHT0   (R8)(R11*1)
-	PREFETCHT0   64(R8)(R11*1)
-	VMOVUPS      (R8), Z28
-	VMOVUPS      64(R8), Z29
-	VBROADCASTSS (DX), Z30
+	PREFETCHT0   (R9)(R12*1)
+	PREFETCHT0   64(R9)(R12*1)
+	VMOVUPS      (R9), Z28
+	VMOVUPS      64(R9), Z29
+	VBROADCASTSS (BX), Z30
 	VFMADD231PS  Z30, Z28, Z0
 	VFMADD231PS  Z30, Z29, Z1
-	VBROADCASTSS (DX)(AX*1), Z30
+	VBROADCASTSS (BX)(AX*1), Z30
 	VFMADD231PS  Z30, Z28, Z2
 	VFMADD231PS  Z30, Z29, Z3
-	VBROADCASTSS (DX)(AX*2), Z30
+	VBROADCASTSS (BX)(AX*2), Z30
 	VFMADD231PS  Z30, Z28, Z4
 	VFMADD231PS  Z30, Z29, Z5
-	VBROADCASTSS (DX)(CX*1), Z30
+	VBROADCASTSS (BX)(DX*1), Z30
 	VFMADD231PS  Z30, Z28, Z6
 	VFMADD231PS  Z30, Z29, Z7
-	VBROADCASTSS (DX)(AX*4), Z30
+	VBROADCASTSS (BX)(AX*4), Z30
 	VFMADD231PS  Z30, Z28, Z8
 	VFMADD231PS  Z30, Z29, Z9
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS (SI), Z30
 	VFMADD231PS  Z30, Z28, Z10
 	VFMADD231PS  Z30, Z29, Z11
-	VBROADCASTSS (BX)(AX*1), Z30
+	VBROADCASTSS (SI)(AX*1), Z30
 	VFMADD231PS  Z30, Z28, Z12
 	VFMADD231PS  Z30, Z29, Z13
-	VBROADCASTSS (BX)(AX*2), Z30
+	VBROADCASTSS (SI)(AX*2), Z30
 	VFMADD231PS  Z30, Z28, Z14
 	VFMADD231PS  Z30, Z29, Z15
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS (SI)(DX*1), Z30
 	VFMADD231PS  Z30, Z28, Z16
 	VFMADD231PS  Z30, Z29, Z17
-	VBROADCASTSS (BX)(AX*4), Z30
+	VBROADCASTSS (SI)(AX*4), Z30
 	VFMADD231PS  Z30, Z28, Z18
 	VFMADD231PS  Z30, Z29, Z19
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS (DI), Z30
 	VFMADD231PS  Z30, Z28, Z20
 	VFMADD231PS  Z30, Z29, Z21
-	VBROADCASTSS (SI)(AX*1), Z30
+	VBROADCASTSS (DI)(AX*1), Z30
 	VFMADD231PS  Z30, Z28, Z22
 	VFMADD231PS  Z30, Z29, Z23
-	VBROADCASTSS (SI)(AX*2), Z30
+	VBROADCASTSS (DI)(AX*2), Z30
 	VFMADD231PS  Z30, Z28, Z24
 	VFMADD231PS  Z30, Z29, Z25
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS (DI)(DX*1), Z30
 	VFMADD231PS  Z30, Z28, Z26
 	VFMADD231PS  Z30, Z29, Z27
-	ADDQ         DI, DX
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R10
+	ADDQ         R8, BX
+	ADDQ         R8, SI
+	ADDQ         R8, DI
+	ADDQ         R10, R9
+	DECQ         R11
 	JNZ          loop
-	MOVQ         last+64(FP), AX
-	MOVQ         $0x0000ffff, CX
-	MOVQ         $0x00000010, DX
-	SUBQ         AX, DX
-	SHRXQ        DX, CX, CX
-	KMOVW        CX, K1
-	VBROADCASTSS alpha+72(FP), Z28
-	VBROADCASTSS beta+76(FP), Z29
-	MOVL         beta+76(FP), AX
-	SHLL         $0x01, AX
+	MOVQ         last+72(FP), R8
+	MOVQ         $0x0000ffff, R9
+	MOVQ         $0x00000010, R10
+	SUBQ         R8, R10
+	SHRXQ        R10, R9, R9
+	KMOVW        R9, K1
+	VBROADCASTSS alpha+80(FP), Z28
+	VBROADCASTSS beta+84(FP), Z29
+	MOVL         beta+84(FP), R8
+	SHLL         $0x01, R8
 	JZ           store
-	MOVQ         c+16(FP), AX
-	MOVQ         rowC+56(FP), CX
-	VMOVUPS      (AX), Z30
+	MOVQ         rowC+64(FP), R9
+	MOVQ         (SP), R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z0, Z0
 	VFMADD231PS  Z30, Z29, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z0, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z1, Z1
 	VFMADD231PS  Z30, Z29, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z1, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z2, Z2
 	VFMADD231PS  Z30, Z29, Z2
-	VMOVUPS      Z2, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z2, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z3, Z3
 	VFMADD231PS  Z30, Z29, Z3
-	VMOVUPS      Z3, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z3, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z4, Z4
 	VFMADD231PS  Z30, Z29, Z4
-	VMOVUPS      Z4, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z4, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z5, Z5
 	VFMADD231PS  Z30, Z29, Z5
-	VMOVUPS      Z5, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z5, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z6, Z6
 	VFMADD231PS  Z30, Z29, Z6
-	VMOVUPS      Z6, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z6, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z7, Z7
 	VFMADD231PS  Z30, Z29, Z7
-	VMOVUPS      Z7, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z7, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z8, Z8
 	VFMADD231PS  Z30, Z29, Z8
-	VMOVUPS      Z8, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z8, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z9, Z9
 	VFMADD231PS  Z30, Z29, Z9
-	VMOVUPS      Z9, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z9, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z10, Z10
 	VFMADD231PS  Z30, Z29, Z10
-	VMOVUPS      Z10, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z10, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z11, Z11
 	VFMADD231PS  Z30, Z29, Z11
-	VMOVUPS      Z11, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z11, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z12, Z12
 	VFMADD231PS  Z30, Z29, Z12
-	VMOVUPS      Z12, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z12, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z13, Z13
 	VFMADD231PS  Z30, Z29, Z13
-	VMOVUPS      Z13, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z13, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z14, Z14
 	VFMADD231PS  Z30, Z29, Z14
-	VMOVUPS      Z14, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z14, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z15, Z15
 	VFMADD231PS  Z30, Z29, Z15
-	VMOVUPS      Z15, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z15, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z16, Z16
 	VFMADD231PS  Z30, Z29, Z16
-	VMOVUPS      Z16, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z16, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z17, Z17
 	VFMADD231PS  Z30, Z29, Z17
-	VMOVUPS      Z17, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z17, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z18, Z18
 	VFMADD231PS  Z30, Z29, Z18
-	VMOVUPS      Z18, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z18, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z19, Z19
 	VFMADD231PS  Z30, Z29, Z19
-	VMOVUPS      Z19, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z19, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z20, Z20
 	VFMADD231PS  Z30, Z29, Z20
-	VMOVUPS      Z20, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z20, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z21, Z21
 	VFMADD231PS  Z30, Z29, Z21
-	VMOVUPS      Z21, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z21, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z22, Z22
 	VFMADD231PS  Z30, Z29, Z22
-	VMOVUPS      Z22, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z22, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z23, Z23
 	VFMADD231PS  Z30, Z29, Z23
-	VMOVUPS      Z23, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z23, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z24, Z24
 	VFMADD231PS  Z30, Z29, Z24
-	VMOVUPS      Z24, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z24, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z25, Z25
 	VFMADD231PS  Z30, Z29, Z25
-	VMOVUPS      Z25, K1, 64(AX)
-	ADDQ         CX, AX
-	VMOVUPS      (AX), Z30
+	VMOVUPS      Z25, K1, 64(R8)
+	ADDQ         R9, R8
+	VMOVUPS      (R8), Z30
 	VMULPS       Z28, Z26, Z26
 	VFMADD231PS  Z30, Z29, Z26
-	VMOVUPS      Z26, (AX)
-	VMOVUPS.Z    64(AX), K1, Z30
+	VMOVUPS      Z26, (R8)
+	VMOVUPS.Z    64(R8), K1, Z30
 	VMULPS       Z28, Z27, Z27
 	VFMADD231PS  Z30, Z29, Z27
-	VMOVUPS      Z27, K1, 64(AX)
-	ADDQ         CX, AX
-	VZEROUPPER
-	RET
+	VMOVUPS      Z27, K1, 64(R8)
+	ADDQ         R9, R8
+	MOVQ         R8, (SP)
+	JMP          next
 
 store:
-	MOVQ    c+16(FP), AX
-	MOVQ    rowC+56(FP), CX
+	MOVQ    rowC+64(FP), R9
+	MOVQ    (SP), R8
 	VMULPS  Z28, Z0, Z0
-	VMOVUPS Z0, (AX)
+	VMOVUPS Z0, (R8)
 	VMULPS  Z28, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z1, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z2, Z2
-	VMOVUPS Z2, (AX)
+	VMOVUPS Z2, (R8)
 	VMULPS  Z28, Z3, Z3
-	VMOVUPS Z3, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z3, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z4, Z4
-	VMOVUPS Z4, (AX)
+	VMOVUPS Z4, (R8)
 	VMULPS  Z28, Z5, Z5
-	VMOVUPS Z5, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z5, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z6, Z6
-	VMOVUPS Z6, (AX)
+	VMOVUPS Z6, (R8)
 	VMULPS  Z28, Z7, Z7
-	VMOVUPS Z7, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z7, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z8, Z8
-	VMOVUPS Z8, (AX)
+	VMOVUPS Z8, (R8)
 	VMULPS  Z28, Z9, Z9
-	VMOVUPS Z9, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z9, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z10, Z10
-	VMOVUPS Z10, (AX)
+	VMOVUPS Z10, (R8)
 	VMULPS  Z28, Z11, Z11
-	VMOVUPS Z11, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z11, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z12, Z12
-	VMOVUPS Z12, (AX)
+	VMOVUPS Z12, (R8)
 	VMULPS  Z28, Z13, Z13
-	VMOVUPS Z13, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z13, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z14, Z14
-	VMOVUPS Z14, (AX)
+	VMOVUPS Z14, (R8)
 	VMULPS  Z28, Z15, Z15
-	VMOVUPS Z15, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z15, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z16, Z16
-	VMOVUPS Z16, (AX)
+	VMOVUPS Z16, (R8)
 	VMULPS  Z28, Z17, Z17
-	VMOVUPS Z17, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z17, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z18, Z18
-	VMOVUPS Z18, (AX)
+	VMOVUPS Z18, (R8)
 	VMULPS  Z28, Z19, Z19
-	VMOVUPS Z19, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z19, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z20, Z20
-	VMOVUPS Z20, (AX)
+	VMOVUPS Z20, (R8)
 	VMULPS  Z28, Z21, Z21
-	VMOVUPS Z21, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z21, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z22, Z22
-	VMOVUPS Z22, (AX)
+	VMOVUPS Z22, (R8)
 	VMULPS  Z28, Z23, Z23
-	VMOVUPS Z23, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z23, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z24, Z24
-	VMOVUPS Z24, (AX)
+	VMOVUPS Z24, (R8)
 	VMULPS  Z28, Z25, Z25
-	VMOVUPS Z25, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z25, K1, 64(R8)
+	ADDQ    R9, R8
 	VMULPS  Z28, Z26, Z26
-	VMOVUPS Z26, (AX)
+	VMOVUPS Z26, (R8)
 	VMULPS  Z28, Z27, Z27
-	VMOVUPS Z27, K1, 64(AX)
-	ADDQ    CX, AX
+	VMOVUPS Z27, K1, 64(R8)
+	ADDQ    R9, R8
+	MOVQ    R8, (SP)
+
+next:
+	DECQ   CX
+	JZ     done
+	MOVQ   depth+32(FP), R8
+	IMULQ  colA+48(FP), R8
+	IMUL3Q $0x0e, AX, R9
+	SUBQ   R8, R9
+	ADDQ   R9, BX
+	ADDQ   R9, SI
+	ADDQ   R9, DI
+	JMP    tile
+
+done:
 	VZEROUPPER
 	RET
 

@@ -15,11 +15,17 @@ import (
 // the multipliers are what it waits for.
 func (t tier) mul(rows, vectors int) {
 	name := fmt.Sprintf("mul%dx%d%s", rows, vectors, t.name)
-	TEXT(name, NOSPLIT, "func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)")
+	TEXT(name, NOSPLIT, "func(a, b, c *float32, tiles, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s multiplies for a tile of %d rows and %d vectors.", name, rows, vectors))
-	t.prefetch(rows, vectors)
+	Doc(fmt.Sprintf("%s multiplies for tiles of %d rows and %d vectors, which lie below one", name, rows, vectors),
+		"another, with the same columns of B.")
+	c := AllocLocal(8)
+	at, tiles := Load(Param("c"), GP64()), Load(Param("tiles"), GP64())
+	MOVQ(at, c)
+	a := newRowPointers(rows)
 
+	Label("tile")
+	t.prefetch(c, rows, vectors)
 	acc := make([][]reg.VecVirtual, rows)
 	for i := range acc {
 		acc[i] = make([]reg.VecVirtual, vectors)
@@ -34,7 +40,6 @@ func (t tier) mul(rows, vectors int) {
 	}
 	value := t.register()
 
-	a := newRowPointers(rows)
 	colA := Load(Param("colA"), GP64())
 	b, rowB := Load(Param("b"), GP64()), Load(Param("rowB"), GP64())
 	depth := Load(Param("depth"), GP64())
@@ -61,25 +66,31 @@ func (t tier) mul(rows, vectors int) {
 	DECQ(depth)
 	JNZ(LabelRef("loop"))
 
-	t.epilogue(acc)
+	t.epilogue(c, acc)
+	DECQ(tiles)
+	JZ(LabelRef("done"))
+	a.nextRows(rows)
+	JMP(LabelRef("tile"))
+	Label("done")
 	VZEROUPPER()
 	RET()
 }
 
 // prefetch asks for the tile of C, so that it is near when the sums are done.
-func (t tier) prefetch(rows, vectors int) {
-	c, rowC := Load(Param("c"), GP64()), Load(Param("rowC"), GP64())
+func (t tier) prefetch(c Mem, rows, vectors int) {
+	at, rowC := GP64(), Load(Param("rowC"), GP64())
+	MOVQ(c, at)
 	for range rows {
 		for j := 0; j < vectors*t.width; j += 64 {
-			PREFETCHT0(Mem{Base: c, Disp: j})
+			PREFETCHT0(Mem{Base: at, Disp: j})
 		}
-		ADDQ(rowC, c)
+		ADDQ(rowC, at)
 	}
 }
 
-// epilogue stores alpha·acc + beta·c; of the last vectors only some lanes.
-// With beta 0, it does not read c.
-func (t tier) epilogue(acc [][]reg.VecVirtual) {
+// epilogue stores alpha·acc + beta·c, of the last vectors only some lanes, and
+// moves c on. With beta 0, it does not read c.
+func (t tier) epilogue(c Mem, acc [][]reg.VecVirtual) {
 	last := t.first(Load(Param("last"), GP64()).(reg.GPVirtual))
 	alpha, beta, old := t.register(), t.register(), t.register()
 	VBROADCASTSS(paramAddr("alpha"), alpha)
@@ -89,7 +100,7 @@ func (t tier) epilogue(acc [][]reg.VecVirtual) {
 	SHLL(Imm(1), bits) // drops the sign
 	JZ(LabelRef("store"))
 
-	t.eachVector(acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
+	t.eachVector(c, acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
 		if isLast {
 			last.load(at, old)
 		} else {
@@ -99,25 +110,27 @@ func (t tier) epilogue(acc [][]reg.VecVirtual) {
 		VFMADD231PS(old, beta, sum)
 		t.store(sum, at, isLast, last)
 	})
-	VZEROUPPER()
-	RET()
+	JMP(LabelRef("next"))
 
 	Label("store")
-	t.eachVector(acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
+	t.eachVector(c, acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
 		VMULPS(alpha, sum, sum)
 		t.store(sum, at, isLast, last)
 	})
+	Label("next")
 }
 
-// eachVector calls do for every accumulator and its place in c.
-func (t tier) eachVector(acc [][]reg.VecVirtual, do func(sum reg.VecVirtual, at Mem, isLast bool)) {
-	c, rowC := Load(Param("c"), GP64()), Load(Param("rowC"), GP64())
+// eachVector calls do for every accumulator and its place in c, and moves c on.
+func (t tier) eachVector(c Mem, acc [][]reg.VecVirtual, do func(sum reg.VecVirtual, at Mem, isLast bool)) {
+	base, rowC := GP64(), Load(Param("rowC"), GP64())
+	MOVQ(c, base)
 	for _, row := range acc {
 		for j, sum := range row {
-			do(sum, Mem{Base: c, Disp: j * t.width}, j == len(row)-1)
+			do(sum, Mem{Base: base, Disp: j * t.width}, j == len(row)-1)
 		}
-		ADDQ(rowC, c)
+		ADDQ(rowC, base)
 	}
+	MOVQ(base, c)
 }
 
 func (t tier) store(r reg.VecVirtual, at Mem, isLast bool, last first) {
@@ -171,4 +184,17 @@ func (p rowPointers) at(i int) Mem {
 		m.Index, m.Scale = p.three, 1
 	}
 	return m
+}
+
+// nextRows moves p, which went through the depth, to the start of the row after
+// the last.
+func (p rowPointers) nextRows(rows int) {
+	back, down := GP64(), GP64()
+	Load(Param("depth"), back)
+	IMULQ(paramAddr("colA"), back)
+	IMUL3Q(Imm(uint64(rows)), p.one, down)
+	SUBQ(back, down)
+	for _, base := range p.bases {
+		ADDQ(down, base)
+	}
 }
