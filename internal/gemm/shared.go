@@ -27,9 +27,12 @@ type phase struct {
 
 var phases = cpu.NewTask(func(p *phase, item int) { p.do(item) })
 
-// sharesB says whether packing B once pays: it has many rows of A to meet.
+// sharesB says whether packing B once pays: it has many rows of A to meet, and
+// a step has work enough for all workers to wait for its end.
 func (g *args) sharesB() bool {
-	return !g.staged && g.m > maxRowsStaged && g.tiles() > 1
+	const enough = 1 << 25 // multiply-adds
+	step := float64(g.m) * float64(min(g.n, groups*maxCols)) * maxDepth
+	return !g.staged && g.m > maxRowsStaged && g.tiles() > 1 && step >= enough
 }
 
 // shared computes the product in steps.
