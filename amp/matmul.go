@@ -27,7 +27,7 @@ type MatMulConfig struct {
 // What [MatMul] holds on the CPU while it runs, in bytes.
 const (
 	MatMulScratch = gemm.ScratchBytes // tiles, for each running worker
-	MatMulShared  = gemm.SharedBytes  // packed panels, for each large product into float32
+	MatMulShared  = gemm.SharedBytes  // packed panels, for each large product and each of bfloat16
 )
 
 // MatMul computes
@@ -39,7 +39,9 @@ const (
 // rounded to c's type once, to nearest even. An element of c has an absolute
 // error of at most (K+3)·2^-24·(|Alpha|·Σ|a||b| + |Beta·c|) before that
 // rounding, unless float32 overflows or underflows; it does not depend on
-// GOMAXPROCS.
+// GOMAXPROCS. Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) do
+// so where both operands hold it, and may take subnormal numbers, below 2^-126, for
+// 0.
 //
 // A vector may be longer than its matrix. All lie on one device, and the
 // range of c from its first to its last element may not overlap that of a or

@@ -28,6 +28,10 @@
 //
 // Inputs of 16 bits are widened to float32, which is exact. Products, the
 // softmax and all sums are float32, and outputs are rounded once, at the end.
+// Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) take bfloat16
+// inputs as they are; there the weights p and the gradients ds are rounded to
+// bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
+// each term to the error at most, and subnormal numbers may count as 0.
 // [Backward] recovers p from a float32 lse, to a relative error of about
 // (|s|+|lse|)·2⁻²³. Results are the same bit for bit for every GOMAXPROCS.
 package attention

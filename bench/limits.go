@@ -17,6 +17,7 @@ type machine struct {
 	largest int                  // working set
 	fma     map[cpu.Tier]float64 // float32 operations a second, of this tier and those below
 	dot     float64              // with the bfloat16 dot product, 0 where the tier has none
+	tile    float64              // with AMX on bfloat16, likewise
 	copies  map[int]bandwidth
 	reads   map[int]bandwidth
 }
@@ -44,8 +45,11 @@ func newMachine(limit cpu.Tier, threads, largest int) *machine {
 			m.tier, m.fma[t] = t, peak
 		}
 	}
-	if m.tier == cpu.AVX512BF16 {
+	if limit >= cpu.AVX512BF16 {
 		m.dot = limits.BF16Dot(threads)
+	}
+	if limit >= cpu.AMX {
+		m.tile = limits.BF16Tile(threads)
 	}
 	return m
 }
@@ -81,13 +85,13 @@ func (m *machine) bandwidth(bytes float64, writes bool) float64 {
 }
 
 // peak returns the operations a second for float32, or for products of
-// bfloat16, which may be widened where the dot product is the slower.
+// bfloat16, which may be widened where the processor has nothing faster for them.
 func (m *machine) peak(bf16 bool) (best float64) {
 	for _, rate := range m.fma {
 		best = max(best, rate)
 	}
 	if bf16 {
-		best = max(best, m.dot)
+		best = max(best, m.dot, m.tile)
 	}
 	return best
 }
@@ -108,12 +112,15 @@ func (m *machine) least(w *work) (seconds float64, memory bool) {
 func (m *machine) print(out io.Writer) {
 	fmt.Fprintf(out, "limits with %d threads, tier %v\n", m.threads, m.tier)
 	for t := cpu.Go; t <= m.tier; t++ {
-		if m.fma[t] > 0 && t != cpu.AVX512BF16 { // the same as AVX512's
+		if m.fma[t] > 0 && t != cpu.AVX512BF16 && t != cpu.AMX { // the same as AVX512's
 			fmt.Fprintf(out, "  FMA %-10v %s\n", t, rate(m.fma[t], "FLOP/s"))
 		}
 	}
 	if m.dot > 0 {
 		fmt.Fprintf(out, "  BF16 dot       %s\n", rate(m.dot, "FLOP/s"))
+	}
+	if m.tile > 0 {
+		fmt.Fprintf(out, "  BF16 tiles     %s\n", rate(m.tile, "FLOP/s"))
 	}
 	for _, set := range []int{1 << 18, 1 << 22, m.largest} {
 		fmt.Fprintf(out, "  copy %-9s %s   read %s\n", bytesText(int64(set)),

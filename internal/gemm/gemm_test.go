@@ -298,7 +298,7 @@ func BenchmarkMul(b *testing.B) {
 	peak := limits.FMA(Registry.Tier(), runtime.GOMAXPROCS(0))
 	shapes := [][3]int{
 		{32, 32, 32}, {64, 64, 64}, {64, 128, 64}, {128, 128, 128}, {512, 512, 512}, {1024, 1024, 1024}, {2048, 2048, 2048},
-		{8, 1024, 1024}, {16, 2048, 2048}, {128, 2048, 512}, {64, 2048, 512}, {1024, 16, 1024},
+		{8, 1024, 1024}, {16, 2048, 2048}, {128, 2048, 512}, {1024, 512, 2048}, {1024, 2048, 512}, {64, 2048, 512}, {1024, 16, 1024},
 	}
 	for _, dt := range dtypes {
 		for _, s := range shapes {
@@ -307,7 +307,7 @@ func BenchmarkMul(b *testing.B) {
 					m, n, k := s[0], s[1], s[2]
 					rng := rand.New(rand.NewPCG(3, 4))
 					x, y := random(rng, dt, m, k, 0, trans[0] == 'T'), random(rng, dt, k, n, 0, trans[1] == 'T')
-					c := random(rng, snug.F32, m, n, 0, false)
+					c := random(rng, dt, m, n, 0, false)
 					for b.Loop() {
 						Mul(m, n, k, 1, x, y, 0, c)
 					}
