@@ -50,8 +50,8 @@ func roofline(all []result, m *machine) (*plot.Plot, error) {
 	}
 	low = min(low, 0.1) // also where no result has a place
 	roofs := []roof{{"memory", m.bandwidth(float64(m.largest), true), m.peak(false)}, {"cache", m.bandwidth(1<<20, true), m.peak(false)}}
-	if m.dot > m.peak(false) {
-		roofs = append(roofs, roof{"memory, BF16 dot", m.bandwidth(float64(m.largest), true), m.dot})
+	if m.peak(true) > m.peak(false) {
+		roofs = append(roofs, roof{"memory, products of BF16", m.bandwidth(float64(m.largest), true), m.peak(true)})
 	}
 	for i, r := range roofs {
 		line, err := plotter.NewLine(r.line(low, 2*high))

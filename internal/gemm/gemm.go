@@ -62,6 +62,7 @@ type args struct {
 	m, n, k     int
 	alpha, beta float32
 	a, b, c     Matrix
+	pairs       bool // see [Pairs]; else layout says how
 	layout
 }
 
@@ -96,7 +97,7 @@ func MulSerial(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) 
 
 func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) args {
 	g := args{kern: kern, m: m, n: n, k: k, alpha: alpha, beta: beta, a: a, b: b, c: c}
-	if g.takesPairs() {
+	if g.pairs = g.takesPairs(); g.pairs {
 		return g
 	}
 	swapped := transposes(m, n, a, b)
@@ -109,7 +110,7 @@ func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32
 
 func (g *args) parallel() {
 	switch {
-	case g.takesPairs():
+	case g.pairs:
 		p := newPairs(g)
 		p.run(true)
 	case g.sharesB():
@@ -122,7 +123,7 @@ func (g *args) parallel() {
 }
 
 func (g *args) serial() {
-	if g.takesPairs() {
+	if g.pairs {
 		p := newPairs(g)
 		p.run(false)
 		return

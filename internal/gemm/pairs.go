@@ -48,7 +48,7 @@ const (
 	ownPanels  = 8
 	sharedLen  = 1 << 19 // elements of the shared operand that are packed at a time
 	wantStrips = 16
-	minPairs   = 1 << 14 // multiply-adds from which packing pays
+	minPairs   = 1 << 10 // elements of B from which packing pays
 )
 
 // PairsBytes is what a product of bfloat16 packs of the smaller operand at a
@@ -75,11 +75,12 @@ type pairs struct {
 	packed          []uint16 // the group
 }
 
-// takesPairs says whether the product is one for pairs.
+// takesPairs says whether the product is one for pairs. It does not ask for m, nor
+// does any sum depend on it: a row of C has the same bits in products of fewer rows.
 func (g *args) takesPairs() bool {
 	isPairs := g.a.Data.DType() == snug.BF16 && g.b.Data.DType() == snug.BF16
 	return g.kern.Pairs != nil && isPairs && (g.k <= wholeDepth || g.c.Data.DType() == snug.F32) &&
-		g.k > 0 && float64(g.m)*float64(g.n)*float64(g.k) >= minPairs
+		g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
 }
 
 func newPairs(g *args) pairs {
@@ -189,10 +190,10 @@ type pairStrip struct {
 
 // multiplyPanel multiplies the strip with a panel of the shared operand, the
 // lines from lo on. Where the sums are what C is to hold, whole panels are summed
-// in place.
+// in place, and the others in the same way.
 func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
-	direct := 0
-	if s.alpha == 1 && (s.old == 0 || s.old == 1) && lines == panelLines && s.c.isFloat32() {
+	direct, inPlace := 0, s.alpha == 1 && (s.old == 0 || s.old == 1) && s.c.isFloat32()
+	if inPlace && lines == panelLines {
 		direct = s.lines / panelLines
 	}
 	if direct > 0 {
@@ -202,17 +203,45 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 		}
 		s.sum(panel, s.c.Data.Float32s()[row*s.c.Stride+col:], 0, direct, next, s.c.Stride, s.old == 1)
 	}
-	if direct < s.panels {
-		s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, false)
+	if direct == s.panels {
+		return
 	}
-	for i := direct; i < s.panels; i++ {
-		own, n := s.lo+i*panelLines, min(panelLines, s.lines-i*panelLines)
-		sums := s.sums[(i-direct)*stepLen:][:stepLen]
-		if s.sharesA {
-			s.kern.Finish(s.c, lo, own, lines, n, s.alpha, sums, s.old)
-		} else {
-			s.kern.Finish(s.c, own, lo, n, lines, s.alpha, sums, s.old)
+	old := s.old
+	if inPlace && old == 1 {
+		for i := direct; i < s.panels; i++ {
+			s.place(lo, lines, i, direct).load()
 		}
+		old = 0
+	}
+	s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, old != s.old)
+	for i := direct; i < s.panels; i++ {
+		p := s.place(lo, lines, i, direct)
+		s.kern.Finish(s.c, p.row, p.col, p.rows, p.cols, s.alpha, p.sums, old)
+	}
+}
+
+// place is the part of C that two panels give, and its sums.
+type place struct {
+	c                    Matrix
+	row, col, rows, cols int
+	sums                 []float32
+}
+
+// place returns that of lines from lo on of the shared operand and panel i of
+// the strip, the first of whose sums are those of panel first.
+func (s *pairStrip) place(lo, lines, i, first int) place {
+	p := place{s.c, s.lo + i*panelLines, lo, min(panelLines, s.lines-i*panelLines), lines, s.sums[(i-first)*stepLen:][:stepLen]}
+	if s.sharesA {
+		p.row, p.col, p.rows, p.cols = p.col, p.row, p.cols, p.rows
+	}
+	return p
+}
+
+// load sets the sums to what a C of float32 holds.
+func (p place) load() {
+	x := p.c.floats().at(p.row, p.col)
+	for i := range p.rows {
+		copy(p.sums[i*panelLines:], x.at(i, 0).x[:p.cols])
 	}
 }
 

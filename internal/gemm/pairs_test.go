@@ -46,6 +46,22 @@ func TestPairsOfGreatDepth(t *testing.T) {
 	}
 }
 
+// The bits of a row do not depend on how many rows there are.
+func TestPairsRowsAreIndependent(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 4))
+	const m, n, k = 130, 70, partDepth + 100
+	a, b, c := random(rng, snug.BF16, m, k, 0, false), random(rng, snug.BF16, k, n, 0, true), random(rng, snug.F32, m, n, 0, false)
+	for _, beta := range []float32{0, 1, 0.5} {
+		whole := c.clone()
+		MulSerial(m, n, k, 1, a, b, beta, whole)
+		for _, rows := range []int{1, 31, 32, 100} {
+			part := c.clone()
+			MulSerial(rows, n, k, 1, a, b, beta, part)
+			require.Equal(t, floats(whole.Data)[:rows*n], floats(part.Data)[:rows*n], "%d rows, beta %v", rows, beta)
+		}
+	}
+}
+
 // NaN and infinity reach the elements they belong to and no others, also from
 // beside what a panel lacks.
 func TestPairsSpecialValues(t *testing.T) {
