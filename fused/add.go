@@ -49,15 +49,20 @@ func (j *addJob) Operands(yield func(*driver.Mem)) {
 func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
 
 var addTask = cpu.NewTask(func(j *addJob, item int) {
-	k := vexp.Registry.Best()
-	buf := scratch.Get(2 * blockCols)
+	lo, hi := cpu.Chunk(j.out.Len(), itemLen, item)
+	block := min(blockCols, hi-lo)
+	buf := scratch.Get(2 * block)
 	defer finish(buf)
-	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
-		n := min(blockCols, end-lo)
+	if k := direct(j.out); k != nil {
+		k.Add(bits(j.out, lo, hi), bits(j.a, lo, hi), bits(j.b, lo, hi), streams(j.out))
+		return
+	}
+	for ; lo < hi; lo += block {
+		n := min(block, hi-lo)
 		a := load(cut(buf, 0, n), j.a, lo)
 		b := load(cut(buf, 1, n), j.b, lo)
-		out := aside(cut(buf, 0, n), j.out, lo)
-		k.Add(out, a, b)
+		out := target(cut(buf, 0, n), j.out, lo)
+		vexp.F32.Best().Add(out, a, b, streams32(j.out))
 		store(j.out, lo, out)
 	}
 })

@@ -17,10 +17,11 @@ import (
 // backward pass needs x and bias, so nothing else is kept; neither z nor tanh is
 // stored.
 //
-// Aliasing: out may be x, when no backward pass follows. The float32 tanh is
-// within 2e-7 of the true one, gelu(z) within 1.2e-7·max(1, |z|) and the
-// derivative of the backward pass within 2e-7. gelu(−Inf) is −0, the limit. Each
-// worker holds cols float32 and 8 KiB.
+// Aliasing: out may be x, when no backward pass follows. gelu(z) is within
+// 1.2e-7·max(1, |z|) of the true one and the derivative of the backward pass
+// within 2e-7. For bfloat16 they may be off by 1.2e-5·max(1, |z|) and 5e-6 before
+// the result is rounded. gelu(−Inf) is −0, the limit. Each worker holds cols
+// float32 and 8 KiB.
 func BiasGELU[V snug.Vector](out, x, bias V) error {
 	return biasGELU(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
 }
@@ -131,18 +132,24 @@ func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
 func (j *biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
 
 var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
-	k := vexp.Registry.Best()
-	buf := scratch.Get(blockCols + j.cols)
-	defer scratch.Put(buf)
-	row := (*buf)[:blockCols]
-	bias := load((*buf)[blockCols:], j.bias, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
+	block := min(blockCols, j.cols)
+	buf := scratch.Get(block + j.cols)
+	defer finish(buf)
+	if k := direct(j.x); k != nil {
+		bias := bits(j.bias, 0, j.cols)
+		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
+			k.GELU(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
+		}
+		return
+	}
+	row, bias := (*buf)[:block], load((*buf)[block:], j.bias, 0)
 	for r := lo; r < hi; r++ {
-		for c := 0; c < j.cols; c += blockCols {
-			at, n := r*j.cols+c, min(blockCols, j.cols-c)
+		for c := 0; c < j.cols; c += block {
+			at, n := r*j.cols+c, min(block, j.cols-c)
 			x := load(row[:n], j.x, at)
 			out := target(row[:n], j.out, at)
-			k.GELU(out, x, bias[c:c+n])
+			vexp.F32.Best().GELU(out, x, bias[c:c+n], streams32(j.out))
 			store(j.out, at, out)
 		}
 	}
@@ -169,23 +176,33 @@ func (j *biasGELUBackwardJob) Run() {
 	n := parts(j.rows)
 	biasGELUBackwardTask.Run(n, *j)
 	if !j.frozen {
-		addParts(j.dbias.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into)
+		addParts(j.dbias.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into, order(j.x))
 	}
 }
 
 var biasGELUBackwardTask = cpu.NewTask(func(j *biasGELUBackwardJob, part int) {
-	buf := scratch.Get(2*blockCols + 2*j.cols)
-	defer scratch.Put(buf)
-	rest := (*buf)[2*blockCols:]
-	bias, sums := load(rest[:j.cols], j.bias, 0), rest[j.cols:]
+	block := min(blockCols, j.cols)
+	buf := scratch.Get(2*block + 2*j.cols)
+	defer finish(buf)
+	rest := (*buf)[2*block:]
+	bias, sums := rest[:j.cols], rest[j.cols:]
 	if !j.frozen {
 		sums = j.ws.Float32s()[part*j.cols:][:j.cols]
 	}
 	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	if k := direct(j.x); k != nil {
+		bias := bits(j.bias, 0, j.cols)
+		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
+			end := at + j.cols
+			k.GELUGrad(bits(j.dx, at, end), sums, bits(j.dy, at, end), bits(j.x, at, end), bias, streams(j.dx))
+		}
+		return
+	}
+	bias = load(bias, j.bias, 0)
 	for r := lo; r < hi; r++ {
-		for c := 0; c < j.cols; c += blockCols {
-			n := min(blockCols, j.cols-c)
+		for c := 0; c < j.cols; c += block {
+			n := min(block, j.cols-c)
 			j.block(r*j.cols+c, sums[c:c+n], bias[c:c+n], buf)
 		}
 	}
@@ -198,6 +215,6 @@ func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32
 	x := load(cut(buf, 0, n), j.x, at)
 	dy := load(cut(buf, 1, n), j.dy, at)
 	dx := target(cut(buf, 1, n), j.dx, at)
-	vexp.Registry.Best().GELUGrad(dx, sums, dy, x, bias)
+	vexp.F32.Best().GELUGrad(dx, sums, dy, x, bias, streams32(j.dx))
 	store(j.dx, at, dx)
 }

@@ -21,7 +21,7 @@ func TestBiasGELUAgainstDefinition(t *testing.T) {
 		for i, v := range x {
 			z := float64(v) + float64(bias[i%cols])
 			w := gelu64(z)
-			d := 1.2e-7*max(1, math.Abs(z)) + 1.2*u*math.Abs(z) // gelu, and the sum's rounding
+			d := geluError(dt)*max(1, math.Abs(z)) + 1.2*u*math.Abs(z) // gelu, and the sum's rounding
 			want, bound = append(want, w), append(bound, d+roundoff(dt, math.Abs(w)+d))
 		}
 		got := out.Get()
@@ -49,7 +49,7 @@ func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 		for i, v := range x {
 			z, g := float64(v)+float64(bias[i%cols]), float64(dy[i])
 			w := g * geluGrad64(z)
-			d := math.Abs(g)*(2e-7+u*math.Abs(z)) + u*math.Abs(w) // gelu″ is below 1
+			d := math.Abs(g)*(geluSlopeError(dt)+u*math.Abs(z)) + u*math.Abs(w) // gelu″ is below 1
 			want, bound = append(want, w), append(bound, d+roundoff(dt, math.Abs(w)+d))
 			sums[i%cols] += w
 			sizes[i%cols] += math.Abs(w)
@@ -72,6 +72,21 @@ func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 		require.NoError(t, BiasGELUBackward(pdy.View, snug.View{}, pdy.View, px.View, pb.View, into, snug.View{}))
 		requireBits(t, "dx is dy", got, pdy.Get())
 	})
+}
+
+// geluError and geluSlopeError are the bounds that BiasGELU states.
+func geluError(dt snug.DType) float64 {
+	if dt == snug.BF16 {
+		return 1.2e-5
+	}
+	return 1.2e-7
+}
+
+func geluSlopeError(dt snug.DType) float64 {
+	if dt == snug.BF16 {
+		return 5e-6
+	}
+	return 2e-7
 }
 
 // gelu64 is the definition of GELU, and geluGrad64 of its derivative.

@@ -24,7 +24,9 @@ import (
 // that of the fused linear cross-entropy in Hsu et al., "Liger Kernel:
 // Efficient Triton Kernels for LLM Training" (2024).
 //
-// Logits and their gradients are float32, whatever the type of x and w. A
+// Logits and their gradients are float32, whatever the type of x and w; but
+// processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) round the
+// gradients to bfloat16 where x and w hold it, before they multiply. A
 // row's maximum is subtracted before exp; the exponentials are added in
 // float32 in blocks of 1024, the blocks in float64. The losses of rows are added
 // in float64, in the order of the rows. A row with a NaN among its logits, or

@@ -64,8 +64,11 @@ func (j *crossEntropyJob) chunk(lo, hi int, beta float32) (losses []float32) {
 
 	gemm.Mul(rows, vocab, cols, 1, x, transposed(w), 0, z)
 	softmaxTask.Run(cpu.Chunks(rows, itemRows(vocab)), softmaxArgs{
-		logits.Float32s(), losses, snug.Host[int32](j.targets)[lo:hi], vocab, j.gradients, j.gradScale,
+		logits.Float32s(), losses, snug.Host[int32](j.targets)[lo:hi], vocab, j.gradients, j.gradScale, j.narrow(),
 	})
+	if j.narrow() {
+		z = gemm.Matrix{Data: bfloat16s(logits.Float32s()), Stride: 2 * vocab}
+	}
 	if j.dw.Len() > 0 {
 		dw := gemm.Matrix{Data: j.dw, Stride: cols}
 		gemm.Mul(vocab, cols, rows, j.into.alpha(), transposed(z), x, beta, dw)
@@ -76,6 +79,10 @@ func (j *crossEntropyJob) chunk(lo, hi int, beta float32) (losses []float32) {
 	}
 	return losses
 }
+
+// narrow says whether the gradients of the logits are rounded to bfloat16, the
+// type of what they are multiplied with.
+func (j *crossEntropyJob) narrow() bool { return j.w.DType() == snug.BF16 && gemm.HasPairs() }
 
 func transposed(m gemm.Matrix) gemm.Matrix {
 	m.Trans = !m.Trans

@@ -90,18 +90,22 @@ func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
 func (j *dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
 
 var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
-	k := vexp.Registry.Best()
 	stream := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}
 	threshold, scale := j.mask.threshold()
 	buf := scratch.Get(2 * blockCols)
 	defer finish(buf)
+	k := direct(j.out)
 	for lo, end := cpu.Chunk(j.out.Len(), itemLen, item); lo < end; lo += blockCols {
 		n := min(blockCols, end-lo)
 		words := asWords(cut(buf, 0, n))
 		stream.Words(words, j.mask.First+uint64(lo))
+		if k != nil {
+			k.Dropout(bits(j.out, lo, lo+n), bits(j.x, lo, lo+n), words, threshold, scale, streams(j.out))
+			continue
+		}
 		x := load(cut(buf, 1, n), j.x, lo)
-		out := aside(cut(buf, 1, n), j.out, lo)
-		k.Dropout(out, x, words, threshold, scale)
+		out := target(cut(buf, 1, n), j.out, lo)
+		vexp.F32.Best().Dropout(out, x, words, threshold, scale, streams32(j.out))
 		store(j.out, lo, out)
 	}
 })

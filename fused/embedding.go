@@ -178,15 +178,20 @@ func (j *embeddingJob) copyRows(lo, hi int) {
 
 func (j *embeddingJob) addRows(lo, hi int) {
 	buf := scratch.Get(2 * j.cols)
-	defer scratch.Put(buf)
-	k := vexp.Registry.Best()
+	defer finish(buf)
+	k := direct(j.out)
 	positions := snug.Host[int32](j.positions)[lo:hi]
 	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
-		row := load(cut(buf, 0, j.cols), j.table, int(token)*j.cols)
-		pos := load(cut(buf, 1, j.cols), j.pos, int(positions[i])*j.cols)
-		out := target(cut(buf, 0, j.cols), j.out, (lo+i)*j.cols)
-		k.Add(out, row, pos)
-		store(j.out, (lo+i)*j.cols, out)
+		to, from, shift := (lo+i)*j.cols, int(token)*j.cols, int(positions[i])*j.cols
+		if k != nil {
+			k.Add(bits(j.out, to, to+j.cols), bits(j.table, from, from+j.cols), bits(j.pos, shift, shift+j.cols), streams(j.out))
+			continue
+		}
+		row := load(cut(buf, 0, j.cols), j.table, from)
+		pos := load(cut(buf, 1, j.cols), j.pos, shift)
+		out := target(cut(buf, 0, j.cols), j.out, to)
+		vexp.F32.Best().Add(out, row, pos, streams32(j.out))
+		store(j.out, to, out)
 	}
 }
 
@@ -212,13 +217,47 @@ const scatterParts = 16
 func (j *embeddingBackwardJob) Run() { embeddingBackwardTask.Run(scatterParts, *j) }
 
 var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) {
-	buf := scratch.Get(j.cols)
-	defer scratch.Put(buf)
-	k, dtable := vexp.Registry.Best(), j.dtable.Float32s()
-	for i, token := range snug.Host[int32](j.tokens) {
-		if int(token)%scatterParts == item {
-			dy := load(*buf, j.dy, i*j.cols)
-			k.Axpby(dtable[int(token)*j.cols:][:j.cols], dy, j.alpha, 1)
-		}
+	dtable := j.dtable.Float32s()
+	switch k := direct(j.dy); {
+	case k != nil:
+		scatter(k.AddScaled, dtable, bits(j.dy, 0, j.dy.Len()), j, item)
+	case j.dy.DType() == snug.F32:
+		scatter(vexp.F32.Best().AddScaled, dtable, j.dy.Float32s(), j, item)
+	default:
+		j.convert(item)
 	}
 })
+
+// scatter adds the rows of an item. While it adds one it fetches the next.
+func scatter[T float32 | uint16](add func(acc []float32, x []T, alpha float32, nextAcc []float32, nextX []T),
+	dtable []float32, dy []T, j *embeddingBackwardJob, item int) {
+	tokens := snug.Host[int32](j.tokens)
+	for i := nextToken(tokens, 0, item); i < len(tokens); {
+		next := nextToken(tokens, i+1, item)
+		soon := min(next, len(tokens)-1)
+		add(dtable[int(tokens[i])*j.cols:][:j.cols], dy[i*j.cols:][:j.cols], j.alpha,
+			dtable[int(tokens[soon])*j.cols:][:j.cols], dy[soon*j.cols:][:j.cols])
+		i = next
+	}
+}
+
+// nextToken returns the first index from i on of a token whose row belongs to an
+// item, or len(tokens).
+func nextToken(tokens []int32, i, item int) int {
+	for i < len(tokens) && int(tokens[i])%scatterParts != item {
+		i++
+	}
+	return i
+}
+
+// convert is scatter for a dy that is converted.
+func (j *embeddingBackwardJob) convert(item int) {
+	buf := scratch.Get(j.cols)
+	defer scratch.Put(buf)
+	dtable, tokens := j.dtable.Float32s(), snug.Host[int32](j.tokens)
+	for i := nextToken(tokens, 0, item); i < len(tokens); i = nextToken(tokens, i+1, item) {
+		dy := load(*buf, j.dy, i*j.cols)
+		row := dtable[int(tokens[i])*j.cols:][:j.cols]
+		vexp.F32.Best().AddScaled(row, dy, j.alpha, row, dy)
+	}
+}

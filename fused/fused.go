@@ -22,7 +22,8 @@
 // All matrices are row-major and dense. Vectors of one call that share the
 // type parameter V have one element type: float32, binary16 or bfloat16; views
 // must agree too. Arithmetic is float32, results are rounded once, to nearest
-// even. Gradients of parameters and the statistics of rows are float32 and
+// even; for bfloat16 some functions compute no more digits than that needs, as
+// they state. Gradients of parameters and the statistics of rows are float32 and
 // enter the caller's accumulators directly, as [Into] says.
 //
 // # Results
@@ -33,12 +34,12 @@
 // # Memory
 //
 // Nothing is allocated on the CPU. Each running worker holds a few rows of
-// float32 in a reused buffer, as each function states. Functions that take less
-// time than memory does write float32 results of 16 MiB and more around the
-// caches. Functions that sum over
-// rows take a workspace, a float32 vector on the device of the operands with
-// at least the length that the function's WorkspaceLen returns; its contents
-// mean nothing before or after the call.
+// float32 in a reused buffer, as each function states. Results of 16 MiB and more
+// are written around the caches, unless they take the place of an operand by
+// design, as Rotary's do. Functions that sum over rows take a workspace, a
+// float32 vector on the device of the operands with at least the length that the
+// function's WorkspaceLen returns; its contents mean nothing before or after the
+// call.
 //
 // On a device other than the CPU tokens and targets, which are host slices,
 // are uploaded for the call: 4 bytes each, freed when the kernel has run. A loss
@@ -94,6 +95,3 @@ func (o Into) apply(acc, g []float32) {
 		k.Axpby(acc, g, o.alpha(), o.Beta)
 	}
 }
-
-// overwrites reports whether apply is a copy.
-func (o Into) overwrites() bool { return o.Beta == 0 && o.alpha() == 1 }

@@ -20,7 +20,7 @@ import (
 // Aliasing: out may be x. The variance is taken of the centered row, so that
 // a large mean does not cancel it; sums are float32 with an error of at most
 // (cols/4+4)·2⁻²⁴ of the sum of magnitudes. eps must be finite and not
-// negative. Each worker holds 4·cols float32.
+// negative. Each worker holds 3·cols float32.
 func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, beta V, eps float32) error {
 	return layerNorm(snug.ViewOf(out), snug.ViewOf(mean), snug.ViewOf(rstd),
 		snug.ViewOf(x), snug.ViewOf(gamma), snug.ViewOf(beta), eps)
@@ -41,7 +41,7 @@ func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, be
 // dbeta and ws may be empty. ws has at least LayerNormWorkspaceLen(rows, cols)
 // elements.
 //
-// Aliasing: dx may be dy. Each worker holds 7·cols float32.
+// Aliasing: dx may be dy. Each worker holds 6·cols float32.
 func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into Grads, ws L) error {
 	return layerNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd),

@@ -25,29 +25,34 @@ func (j *layerNormJob) Operands(yield func(*driver.Mem)) {
 func (j *layerNormJob) Run() { layerNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
 
 var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
-	buf := scratch.Get(4 * j.cols)
+	buf := scratch.Get(3 * j.cols)
 	defer finish(buf)
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
-	beta := load(cut(buf, 1, j.cols), j.beta, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
+	if k := direct(j.x); k != nil {
+		gamma, beta := bits(j.gamma, 0, j.cols), bits(j.beta, 0, j.cols)
+		for r := lo; r < hi; r++ {
+			at, end := r*j.cols, (r+1)*j.cols
+			mean, rstd := k.LayerNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, beta, j.eps, streams(j.out))
+			j.keep(r, mean, rstd)
+		}
+		return
+	}
+	gamma, beta := load(cut(buf, 0, j.cols), j.gamma, 0), load(cut(buf, 1, j.cols), j.beta, 0)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
-		out := aside(cut(buf, 2, j.cols), j.out, at)
-		mean, rstd := normalize(out, load(cut(buf, 3, j.cols), j.x, at), gamma, beta, j.eps)
+		x := load(cut(buf, 2, j.cols), j.x, at)
+		out := target(cut(buf, 2, j.cols), j.out, at)
+		mean, rstd := vexp.F32.Best().LayerNorm(out, x, gamma, beta, j.eps, streams32(j.out))
 		store(j.out, at, out)
-		if j.mean.Len() > 0 {
-			j.mean.Float32s()[r], j.rstd.Float32s()[r] = mean, rstd
-		}
+		j.keep(r, mean, rstd)
 	}
 })
 
-// normalize is LayerNorm of one row. out may be x.
-func normalize(out, x, gamma, beta []float32, eps float32) (mean, rstd float32) {
-	k := vexp.Registry.Best()
-	mean = k.Sum(x) / float32(len(x))
-	rstd = inverseRoot(k.SumSquares(x, mean), len(x), eps)
-	k.LayerNorm(out, x, gamma, beta, mean, rstd)
-	return mean, rstd
+// keep stores the statistics of a row for the backward pass.
+func (j *layerNormJob) keep(r int, mean, rstd float32) {
+	if j.mean.Len() > 0 {
+		j.mean.Float32s()[r], j.rstd.Float32s()[r] = mean, rstd
+	}
 }
 
 type layerNormBackwardJob struct {
@@ -74,34 +79,38 @@ func (j *layerNormBackwardJob) Run() {
 	if j.frozen {
 		return
 	}
-	addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, 2*j.cols, j.into.Params)
-	addParts(j.dbeta.Float32s(), j.ws.Float32s(), j.cols, n, 2*j.cols, j.into.Params)
+	addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, 2*j.cols, j.into.Params, order(j.x))
+	addParts(j.dbeta.Float32s(), j.ws.Float32s(), j.cols, n, 2*j.cols, j.into.Params, order(j.x))
 }
 
 var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) {
-	buf := scratch.Get(7 * j.cols)
+	buf := scratch.Get(6 * j.cols)
 	defer finish(buf)
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
-	sums := (*buf)[5*j.cols:]
+	sums := (*buf)[4*j.cols:]
 	if !j.frozen {
 		sums = j.ws.Float32s()[part*2*j.cols:][:2*j.cols]
 	}
 	clear(sums)
+	dgamma, dbeta := sums[:j.cols], sums[j.cols:]
+	mean, rstd, into := j.mean.Float32s(), j.rstd.Float32s(), j.into.Input
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	if k := direct(j.x); k != nil {
+		gamma := bits(j.gamma, 0, j.cols)
+		for r := lo; r < hi; r++ {
+			at, end := r*j.cols, (r+1)*j.cols
+			k.LayerNormGrad(bits(j.dx, at, end), dgamma, dbeta, bits(j.dy, at, end), bits(j.x, at, end), gamma,
+				mean[r], rstd[r], into.alpha(), into.Beta, streams(j.dx))
+		}
+		return
+	}
+	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	for r := lo; r < hi; r++ {
-		j.row(r, gamma, sums[:j.cols], sums[j.cols:], buf)
+		at := r * j.cols
+		dy := load(cut(buf, 1, j.cols), j.dy, at)
+		x := load(cut(buf, 2, j.cols), j.x, at)
+		dx := into.target(cut(buf, 3, j.cols), j.dx, at)
+		vexp.F32.Best().LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean[r], rstd[r],
+			into.alpha(), into.Beta, streams32(j.dx))
+		store(j.dx, at, dx)
 	}
 })
-
-// row computes a row of dx and adds the row's part to the gradients of the
-// parameters.
-func (j *layerNormBackwardJob) row(r int, gamma, dgamma, dbeta []float32, buf *[]float32) {
-	k, n, at := vexp.Registry.Best(), float32(j.cols), r*j.cols
-	mean, rstd := j.mean.Float32s()[r], j.rstd.Float32s()[r]
-	dy := load(cut(buf, 1, j.cols), j.dy, at)
-	x := load(cut(buf, 2, j.cols), j.x, at)
-	sum, sumX := k.LayerNormSums(dgamma, dbeta, dy, x, gamma, mean, rstd)
-	g := j.into.Input.gradient(cut(buf, 3, j.cols), j.dx, at)
-	k.LayerNormGrad(g, dy, x, gamma, mean, rstd, sum/n, sumX/n)
-	j.into.Input.accumulate(j.dx, at, g, cut(buf, 4, j.cols))
-}

@@ -1,8 +1,6 @@
 package fused
 
 import (
-	"math"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
@@ -21,7 +19,7 @@ import (
 //
 // Aliasing: out may be x. The sum is float32 with an error of at most
 // (cols/4+4)·2⁻²⁴ of itself; squares that overflow give rstd 0. eps must be
-// finite and not negative. Each worker holds 3·cols float32.
+// finite and not negative. Each worker holds 2·cols float32.
 func RMSNorm[V snug.Vector, L snug.Vector32](out V, rstd L, x, gamma V, eps float32) error {
 	return rmsNorm(snug.ViewOf(out), snug.ViewOf(rstd), snug.ViewOf(x), snug.ViewOf(gamma), eps)
 }
@@ -39,7 +37,7 @@ func RMSNorm[V snug.Vector, L snug.Vector32](out V, rstd L, x, gamma V, eps floa
 // least one column. When gamma is frozen, dgamma and ws may be empty. ws has at
 // least RMSNormWorkspaceLen(rows, cols) elements.
 //
-// Aliasing: dx may be dy. Each worker holds 6·cols float32.
+// Aliasing: dx may be dy. Each worker holds 5·cols float32.
 func RMSNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma L, dy, x V, rstd L, gamma V, into Grads, ws L) error {
 	return rmsNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dy), snug.ViewOf(x),
 		snug.ViewOf(rstd), snug.ViewOf(gamma), into, snug.ViewOf(ws))
@@ -148,27 +146,32 @@ func (j *rmsNormJob) Operands(yield func(*driver.Mem)) {
 func (j *rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
 
 var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
-	k := vexp.Registry.Best()
-	buf := scratch.Get(3 * j.cols)
+	buf := scratch.Get(2 * j.cols)
 	defer finish(buf)
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
+	if k := direct(j.x); k != nil {
+		gamma := bits(j.gamma, 0, j.cols)
+		for r := lo; r < hi; r++ {
+			at, end := r*j.cols, (r+1)*j.cols
+			j.keep(r, k.RMSNorm(bits(j.out, at, end), bits(j.x, at, end), gamma, j.eps, streams(j.out)))
+		}
+		return
+	}
+	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	for r := lo; r < hi; r++ {
 		at := r * j.cols
 		x := load(cut(buf, 1, j.cols), j.x, at)
-		rstd := inverseRoot(k.SumSquares(x, 0), j.cols, j.eps)
-		out := aside(cut(buf, 2, j.cols), j.out, at)
-		k.RMSNorm(out, x, gamma, rstd)
+		out := target(cut(buf, 1, j.cols), j.out, at)
+		j.keep(r, vexp.F32.Best().RMSNorm(out, x, gamma, j.eps, streams32(j.out)))
 		store(j.out, at, out)
-		if j.rstd.Len() > 0 {
-			j.rstd.Float32s()[r] = rstd
-		}
 	}
 })
 
-// inverseRoot returns 1/√(sum/n + eps).
-func inverseRoot(sum float32, n int, eps float32) float32 {
-	return 1 / float32(math.Sqrt(float64(sum/float32(n)+eps)))
+// keep stores the statistic of a row for the backward pass.
+func (j *rmsNormJob) keep(r int, rstd float32) {
+	if j.rstd.Len() > 0 {
+		j.rstd.Float32s()[r] = rstd
+	}
 }
 
 type rmsNormBackwardJob struct {
@@ -192,32 +195,36 @@ func (j *rmsNormBackwardJob) Run() {
 	n := parts(j.rows)
 	rmsNormBackwardTask.Run(n, *j)
 	if !j.frozen {
-		addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into.Params)
+		addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into.Params, order(j.x))
 	}
 }
 
 var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
-	buf := scratch.Get(6 * j.cols)
+	buf := scratch.Get(5 * j.cols)
 	defer finish(buf)
-	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
-	dgamma := cut(buf, 5, j.cols)
+	dgamma := cut(buf, 4, j.cols)
 	if !j.frozen {
 		dgamma = j.ws.Float32s()[part*j.cols:][:j.cols]
 	}
 	clear(dgamma)
+	rstd, into := j.rstd.Float32s(), j.into.Input
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	if k := direct(j.x); k != nil {
+		gamma := bits(j.gamma, 0, j.cols)
+		for r := lo; r < hi; r++ {
+			at, end := r*j.cols, (r+1)*j.cols
+			k.RMSNormGrad(bits(j.dx, at, end), dgamma, bits(j.dy, at, end), bits(j.x, at, end), gamma,
+				rstd[r], into.alpha(), into.Beta, streams(j.dx))
+		}
+		return
+	}
+	gamma := load(cut(buf, 0, j.cols), j.gamma, 0)
 	for r := lo; r < hi; r++ {
-		j.row(r, gamma, dgamma, buf)
+		at := r * j.cols
+		dy := load(cut(buf, 1, j.cols), j.dy, at)
+		x := load(cut(buf, 2, j.cols), j.x, at)
+		dx := into.target(cut(buf, 3, j.cols), j.dx, at)
+		vexp.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.alpha(), into.Beta, streams32(j.dx))
+		store(j.dx, at, dx)
 	}
 })
-
-// row computes a row of dx and adds the row's part to the gradient of gamma.
-func (j *rmsNormBackwardJob) row(r int, gamma, dgamma []float32, buf *[]float32) {
-	k, at, rstd := vexp.Registry.Best(), r*j.cols, j.rstd.Float32s()[r]
-	dy := load(cut(buf, 1, j.cols), j.dy, at)
-	x := load(cut(buf, 2, j.cols), j.x, at)
-	sumX := k.RMSNormSums(dgamma, dy, x, gamma, rstd)
-	g := j.into.Input.gradient(cut(buf, 3, j.cols), j.dx, at)
-	k.RMSNormGrad(g, dy, x, gamma, rstd, sumX/float32(j.cols))
-	j.into.Input.accumulate(j.dx, at, g, cut(buf, 4, j.cols))
-}

@@ -173,23 +173,28 @@ var rotaryTask = cpu.NewTask(func(j *rotaryJob, item int) {
 	defer scratch.Put(buf)
 	angles := j.angles.Float32s()
 	lo, hi := cpu.Chunk(j.positions.Len(), itemRows(n), item)
+	k := direct(j.x)
 	for r, p := range snug.Host[int32](j.positions)[lo:hi] {
-		at := (lo + r) * j.c.Stride
+		at, angles := (lo+r)*j.c.Stride, angles[int(p)*j.c.Turned:][:j.c.Turned]
+		if k != nil {
+			turnRow(k, bits(j.x, at, at+n), angles, &j.c, j.turn)
+			continue
+		}
 		x := load(*buf, j.x, at)
-		j.row(x, angles[int(p)*j.c.Turned:][:j.c.Turned])
+		turnRow(vexp.F32.Best(), x, angles, &j.c, j.turn)
 		store(j.x, at, x)
 	}
 })
 
-// row turns a row by a row of angles.
-func (j *rotaryJob) row(x, angles []float32) {
-	k, half := vexp.Registry.Best(), j.c.Turned/2
+// turnRow turns a row by a row of angles.
+func turnRow[T float32 | uint16](k *vexp.Rows[T], x []T, angles []float32, c *RotaryConfig, turn float32) {
+	half := c.Turned / 2
 	cos, sin := angles[:half], angles[half:]
-	for ; len(x) > 0; x = x[j.c.Dim:] {
-		if j.c.Interleaved {
-			k.RotatePairs(cos, sin, x[:j.c.Turned], j.turn)
+	for ; len(x) > 0; x = x[c.Dim:] {
+		if c.Interleaved {
+			k.RotatePairs(cos, sin, x[:c.Turned], turn)
 		} else {
-			k.Rotate(x[:half], x[half:j.c.Turned], cos, sin, j.turn)
+			k.Rotate(x[:half], x[half:c.Turned], cos, sin, turn)
 		}
 	}
 }

@@ -55,26 +55,32 @@ func target(buf []float32, v snug.View, lo int) []float32 {
 	return buf
 }
 
-// aside is target for kernels that wait for memory. When v holds float32 and is
-// so large that caches would not hold it until it is read, it returns buf, from
-// which store writes around the caches. The item ends with finish.
-func aside(buf []float32, v snug.View, lo int) []float32 {
-	if v.Bytes() >= half.StreamBytes {
-		return buf
+// target is target for the gradient of v, which a loop adds to what is there.
+func (o Into) target(buf []float32, v snug.View, lo int) []float32 {
+	if o.Beta != 0 {
+		return load(buf, v, lo)
 	}
 	return target(buf, v, lo)
 }
 
-// store finishes what target or aside began.
+// store finishes what target began.
 func store(v snug.View, lo int, row []float32) {
-	if v.DType() != snug.F32 {
+	switch {
+	case v.DType() == snug.F32:
+	case streams(v):
+		half.StoreStream(v, lo, row)
+	default:
 		half.Store(v, lo, row)
-		return
-	}
-	if to := v.Float32s()[lo:][:len(row)]; unsafe.SliceData(to) != unsafe.SliceData(row) {
-		vexp.Registry.Best().Stream(to, row)
 	}
 }
+
+// streams reports whether v is so large that caches would not hold it until it
+// is read, so that it is written around them. The item ends with finish then.
+func streams(v snug.View) bool { return v.Bytes() >= half.StreamBytes }
+
+// streams32 is streams for what a float32 loop writes, which for other types is a
+// buffer.
+func streams32(v snug.View) bool { return v.DType() == snug.F32 && streams(v) }
 
 // finish ends an item: it gives its buffer back and lets other goroutines see what
 // was written around the caches.
@@ -83,27 +89,25 @@ func finish(buf *[]float32) {
 	vexp.Registry.Best().Fence()
 }
 
-// gradient returns where to compute len(buf) elements of the gradient of v from
-// lo, for accumulate to finish: their own place when they overwrite it as they
-// are, else buf.
-func (o Into) gradient(buf []float32, v snug.View, lo int) []float32 {
-	if o.overwrites() {
-		return aside(buf, v, lo)
+// direct returns the loops that read and write bfloat16, when v holds it and
+// there are any.
+func direct(v snug.View) *vexp.Rows[uint16] {
+	if v.DType() != snug.BF16 {
+		return nil
 	}
-	return buf
+	return vexp.BF16.Best()
 }
 
-// accumulate computes v[lo:] = Beta·v[lo:] + Alpha·g for the g that gradient
-// placed, with buf for the conversion of v.
-func (o Into) accumulate(v snug.View, lo int, g, buf []float32) {
-	if o.overwrites() {
-		store(v, lo, g)
-		return
+// order returns what puts sums over rows of v in order, nil if they are.
+func order(v snug.View) func(dst, src []float32) {
+	if k := direct(v); k != nil {
+		return k.Order
 	}
-	acc := aside(buf, v, lo)
-	if o.Beta != 0 {
-		acc = load(buf, v, lo)
-	}
-	o.apply(acc, g)
-	store(v, lo, acc)
+	return nil
+}
+
+// bits returns elements lo to hi-1 of v, which holds bfloat16.
+func bits(v snug.View, lo, hi int) []uint16 {
+	x := v.BFloat16s()[lo:hi]
+	return unsafe.Slice((*uint16)(unsafe.SliceData(x)), len(x))
 }

@@ -2,8 +2,11 @@ package fused
 
 import (
 	"math"
+	"unsafe"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
@@ -15,14 +18,28 @@ type softmaxArgs struct {
 	vocab          int
 	gradients      bool
 	gradScale      float32
+	narrow         bool // gradients are wanted as bfloat16, at the start of each row
 }
 
 var softmaxTask = cpu.NewTask(func(a *softmaxArgs, item int) {
 	lo, hi := cpu.Chunk(len(a.targets), itemRows(a.vocab), item)
 	for r := lo; r < hi; r++ {
-		a.losses[r] = a.row(a.logits[r*a.vocab:][:a.vocab], int(a.targets[r]))
+		z := a.logits[r*a.vocab:][:a.vocab]
+		a.losses[r] = a.row(z, int(a.targets[r]))
+		if a.gradients && a.narrow {
+			dst := bfloat16s(z)
+			for at := 0; at < len(z); at += half.Chunk {
+				end := min(at+half.Chunk, len(z))
+				half.Store(dst, at, z[at:end])
+			}
+		}
 	}
 })
+
+// bfloat16s returns the memory of x as bfloat16.
+func bfloat16s(x []float32) snug.View {
+	return snug.SliceView(unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x)))
+}
 
 // row returns the loss of a row, whose logits z it overwrites.
 func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
@@ -34,12 +51,8 @@ func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
 	}
 	peak := vexp.Registry.Best().Max(z, 1, float32(math.Inf(-1)))
 	below := float64(peak) - float64(z[target])
-	spread := peak + vexp.Registry.Best().Max(z, -1, float32(math.Inf(-1)))
 	total := expSum(z, peak)
 	if a.gradients {
-		if spread > flushSpread {
-			flush(z)
-		}
 		softmaxGrad(z, target, total, a.gradScale)
 	}
 	return float32(below + math.Log(total))
@@ -59,27 +72,14 @@ func expSum(z []float32, peak float32) (total float64) {
 	return total
 }
 
-// flushSpread is the difference of logits from which on flush has work to do:
-// exp(-40) is above flushBelow.
-const (
-	flushBelow  = 0x1p-60
-	flushSpread = 40
-)
-
-// flush sets exponentials below flushBelow to zero. Their sum is at least 1, so
+// flushBelow is where exponentials are set to zero. Their sum is at least 1, so
 // that this changes no bit of it, and their gradients would soon be subnormal
 // numbers, with which processors multiply up to a hundred times slower.
-func flush(z []float32) {
-	for i, e := range z {
-		if e < flushBelow {
-			z[i] = 0
-		}
-	}
-}
+const flushBelow = 0x1p-60
 
 // softmaxGrad replaces the exponentials z, whose sum is total, by the gradient
 // of scale times the loss with respect to the logits.
 func softmaxGrad(z []float32, target int, total float64, scale float32) {
-	vexp.Registry.Best().Scale(z, z, float32(float64(scale)/total))
+	vexp.Registry.Best().ScaleAbove(z, float32(float64(scale)/total), flushBelow)
 	z[target] -= scale
 }

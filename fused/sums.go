@@ -29,29 +29,35 @@ func partialLen(rows, cols int) int {
 	return product(parts(rows), cols)
 }
 
-// columnBlock is how many columns an item of addParts adds up.
+// columnBlock is how many columns an item of addParts adds up, a multiple of what
+// order wants.
 const columnBlock = 256
 
 type addPartsArgs struct {
 	acc, partial        []float32
 	from, parts, stride int
 	into                Into
+	order               func(dst, src []float32) // nil if the sums are in order
 }
 
 var addPartsTask = cpu.NewTask(func(a *addPartsArgs, item int) {
 	lo, hi := cpu.Chunk(len(a.acc), columnBlock, item)
-	buf := scratch.Get(hi - lo)
+	buf := scratch.Get(2 * (hi - lo))
 	defer scratch.Put(buf)
-	total := *buf
+	total, other := cut(buf, 0, hi-lo), cut(buf, 1, hi-lo)
 	clear(total)
 	for p := range a.parts {
-		vexp.Registry.Best().Add(total, total, a.partial[a.from+p*a.stride+lo:][:hi-lo])
+		vexp.F32.Best().Add(total, total, a.partial[a.from+p*a.stride+lo:][:hi-lo], false)
+	}
+	if a.order != nil {
+		a.order(other, total)
+		total = other
 	}
 	a.into.apply(a.acc[lo:hi], total)
 })
 
 // addParts adds up the partial sums of len(acc) columns, which begin at from
-// and lie stride elements apart, and puts the totals into acc.
-func addParts(acc, partial []float32, from, parts, stride int, into Into) {
-	addPartsTask.Run(cpu.Chunks(len(acc), columnBlock), addPartsArgs{acc, partial, from, parts, stride, into})
+// and lie stride elements apart, and puts the totals, in order, into acc.
+func addParts(acc, partial []float32, from, parts, stride int, into Into, order func(dst, src []float32)) {
+	addPartsTask.Run(cpu.Chunks(len(acc), columnBlock), addPartsArgs{acc, partial, from, parts, stride, into, order})
 }

@@ -1,11 +1,13 @@
 // Fused computes the loss and the gradients of a language model's output layer
 // twice: with the logits of the whole batch in memory, and with fused, which
 // holds those of a few rows at a time. It prints the memory and the time of
-// both ways and how far their gradients lie apart, then what a LayerNorm and a
-// BiasGELU keep for the backward pass.
+// both ways and how far their gradients lie apart, then what the layers between
+// the matmuls keep for the backward pass, beside what they would keep if they were
+// composed of simpler ones.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"math"
@@ -76,19 +78,43 @@ func train(head fused.CrossEntropy, x, w []float32, targets []int32) (r result, 
 	return r, err
 }
 
-// layers runs a LayerNorm and a BiasGELU on x and prints what the backward
-// passes need beside x.
+// layers runs the layers between the matmuls on x, forward and backward where
+// that shows how little is kept, and prints the bytes that the backward passes need
+// beside the inputs.
 func layers(rng *rand.Rand, x []float32) error {
-	gain, bias, out := random(rng, cols, 1), random(rng, cols, 1), make([]float32, len(x))
-	mean, rstd := make([]float32, rows), make([]float32, rows)
-	if err := fused.LayerNorm(out, mean, rstd, x, gain, bias, 1e-5); err != nil {
+	n := len(x)
+	gain, bias, up := random(rng, cols, 1), random(rng, cols, 1), random(rng, n, 1)
+	out, mean, rstd := make([]float32, n), make([]float32, rows), make([]float32, rows)
+	rotary := fused.RotaryConfig{Heads: cols / 64, Dim: 64}
+	angles, positions := make([]float32, rows*rotary.Dim), make([]int32, rows)
+	for i := range positions {
+		positions[i] = int32(i)
+	}
+	mask := fused.DropoutMask{P: 0.1, Seed: 1}
+	turned := append([]float32(nil), x...)
+	if err := errors.Join(
+		fused.LayerNorm(out, mean, rstd, x, gain, bias, 1e-5),
+		fused.RMSNorm(out, rstd, x, gain, 1e-5),
+		fused.BiasGELU(out, x, bias),
+		fused.SwiGLU(out, x, up),
+		fused.RotaryAngles(angles, rotary.Dim, 10000),
+		fused.Rotary(turned, angles, positions, rotary),
+		fused.RotaryBackward(turned, angles, positions, rotary),
+		fused.Dropout(out, x, mask),
+		fused.DropoutBackward(up, x, mask), // makes the mask again
+	); err != nil {
 		return err
 	}
-	if err := fused.BiasGELU(out, x, bias); err != nil {
-		return err
-	}
-	fmt.Printf("LayerNorm keeps %d bytes, its normalized input would take %d\n", 4*(len(mean)+len(rstd)), 4*len(x))
-	fmt.Printf("BiasGELU keeps 0 bytes, its biased input and tanh would take %d\n", 8*len(x))
+	fmt.Printf("bytes kept for the backward pass, and by a composition\n")
+	row := "  %-10s %6d %8d  %s\n"
+	fmt.Printf(row, "LayerNorm", 8*rows, 4*n, "the normalized input")
+	fmt.Printf(row, "RMSNorm", 4*rows, 4*n, "the normalized input")
+	fmt.Printf(row, "BiasGELU", 0, 8*n, "the biased input and tanh")
+	fmt.Printf(row, "SwiGLU", 0, 8*n, "the sigmoid and silu")
+	fmt.Printf(row, "Rotary", 0, 4*n, "its input")
+	fmt.Printf(row, "Dropout", 0, n, "a mask of bytes")
+	fmt.Printf("Rotary and back differs from its input by %.1g; Dropout's masks differ by %v\n",
+		distance(turned, x), distance(out, up))
 	return nil
 }
 

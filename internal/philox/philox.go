@@ -30,22 +30,22 @@ func (s Stream) Words(dst []uint32, first uint64) { s.words(*Registry.Best(), ds
 
 func (s Stream) words(fast blocksFunc, dst []uint32, first uint64) {
 	if skip := first % 4; skip > 0 {
-		n := copy(dst, s.tail(first, skip))
+		n := s.part(dst, first/4, skip)
 		dst, first = dst[n:], first+uint64(n)
 	}
 	n := len(dst) / group * group
 	fast(dst[:n], s.Seed, s.Tensor, first/4)
-	dst, first = dst[n:], first+uint64(n)
-	for len(dst) > 0 {
-		n := copy(dst, s.tail(first, 0))
-		dst, first = dst[n:], first+uint64(n)
+	first += uint64(n)
+	for dst = dst[n:]; len(dst) > 0; first += 4 {
+		dst = dst[s.part(dst, first/4, 0):]
 	}
 }
 
-// tail returns the words of element i's block from number skip on.
-func (s Stream) tail(i, skip uint64) []uint32 {
-	b := block(s.Seed, s.Tensor, i/4)
-	return b[skip:]
+// part writes the words of a block from number skip on, as far as dst reaches,
+// and returns how many.
+func (s Stream) part(dst []uint32, number, skip uint64) int {
+	b := block(s.Seed, s.Tensor, number)
+	return copy(dst, b[skip:])
 }
 
 func blocks(dst []uint32, seed, tensor, first uint64) {

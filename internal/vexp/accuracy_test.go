@@ -20,8 +20,8 @@ func float32s(step uint32, limit float32) (x []float32) {
 }
 
 // eachTier runs test once for every tier that this machine has.
-func eachTier(t *testing.T, test func(t *testing.T, k *Kernels)) {
-	for tier, k := range Registry.All() {
+func eachTier(t *testing.T, test func(t *testing.T, k tier)) {
+	for tier, k := range tiers {
 		t.Run(tier.String(), func(t *testing.T) { test(t, k) })
 	}
 }
@@ -40,7 +40,7 @@ func TestExpError(t *testing.T) {
 			x = append(x, v)
 		}
 	}
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		y := make([]float32, len(x))
 		k.ExpSum(y, x, 0)
 		worst := 0.0
@@ -58,7 +58,7 @@ func TestExpLimits(t *testing.T) {
 		{inf, inf}, {88.73, inf}, {200, inf}, {math.MaxFloat32, inf},
 		{-inf, 0}, {-104.1, 0}, {-math.MaxFloat32, 0}, {-103.9, 0x1p-149},
 	} {
-		eachTier(t, func(t *testing.T, k *Kernels) {
+		eachTier(t, func(t *testing.T, k tier) {
 			row := make([]float32, 17)
 			for i := range row {
 				row[i] = c.x
@@ -71,7 +71,7 @@ func TestExpLimits(t *testing.T) {
 			require.Equal(t, c.want, k.ExpSum(one, one, 0))
 		})
 	}
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		y := make([]float32, 3)
 		sum := k.ExpSum(y, []float32{1, nan, 3}, 3)
 		require.True(t, sum != sum && y[0] == y[0] && y[1] != y[1] && y[2] == 1)
@@ -86,7 +86,7 @@ func TestExp2Error(t *testing.T) {
 		}
 	}
 	for _, scale := range []float32{1, -0.75} {
-		eachTier(t, func(t *testing.T, k *Kernels) {
+		eachTier(t, func(t *testing.T, k tier) {
 			y := make([]float32, len(x))
 			for i, v := range x {
 				y[i] = v / scale
@@ -115,7 +115,7 @@ func TestExp2Limits(t *testing.T) {
 		{0, 1}, {float32(math.Copysign(0, -1)), 1}, {1e-40, 1}, {3, 8}, {-3, 0.125}, {127, 0x1p127}, {-126, 0x1p-126},
 		{below(-126, -200), 0}, {-127, 0}, {-1e30, 0}, {-inf, 0}, {128, inf}, {1e30, inf}, {inf, inf},
 	} {
-		eachTier(t, func(t *testing.T, k *Kernels) {
+		eachTier(t, func(t *testing.T, k tier) {
 			row := []float32{c.x}
 			require.Equal(t, c.want, k.Exp2Sum(row, 1, 0), "exp2(%g)", c.x)
 			require.Equal(t, c.want, row[0])
@@ -124,7 +124,7 @@ func TestExp2Limits(t *testing.T) {
 			require.Equal(t, c.want, row[15])
 		})
 	}
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		row := []float32{nan, 5, -inf, inf}
 		sum := k.Exp2Sum(row, 2, 9)
 		require.True(t, sum != sum && row[0] != row[0])
@@ -176,17 +176,17 @@ func TestActivationError(t *testing.T) {
 	for i := range ones {
 		ones[i] = 1
 	}
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		for name, f := range map[string]struct {
 			want         func(float64) (float64, float64)
 			value, slope func(dst []float32)
 		}{
 			"gelu": {gelu64,
-				func(dst []float32) { k.GELU(dst, x, zeros) },
-				func(dst []float32) { k.GELUGrad(dst, make([]float32, len(x)), ones, x, zeros) }},
+				func(dst []float32) { k.GELU(dst, x, zeros, false) },
+				func(dst []float32) { k.GELUGrad(dst, make([]float32, len(x)), ones, x, zeros, false) }},
 			"silu": {silu64,
-				func(dst []float32) { k.SiLUMul(dst, x, ones) },
-				func(dst []float32) { k.SiLUMulGrad(dst, make([]float32, len(x)), ones, x, ones) }},
+				func(dst []float32) { k.SiLUMul(dst, x, ones, false) },
+				func(dst []float32) { k.SiLUMulGrad(dst, make([]float32, len(x)), ones, x, ones, false) }},
 		} {
 			value, slope := make([]float32, len(x)), make([]float32, len(x))
 			f.value(value)
@@ -205,15 +205,15 @@ func TestActivationError(t *testing.T) {
 }
 
 func TestActivationLimits(t *testing.T) {
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		at := func(x float32) (gelu, geluSlope, silu, siluSlope float32) {
 			var y [4][1]float32
 			one, zero, row, sums := []float32{1}, []float32{0}, []float32{x}, []float32{0}
-			k.GELU(y[0][:], row, zero)
-			k.GELUGrad(y[1][:], sums, one, row, zero)
-			k.SiLUMul(y[2][:], row, one)
+			k.GELU(y[0][:], row, zero, false)
+			k.GELUGrad(y[1][:], sums, one, row, zero, false)
+			k.SiLUMul(y[2][:], row, one, false)
 			dup := []float32{0}
-			k.SiLUMulGrad(y[3][:], dup, one, row, one)
+			k.SiLUMulGrad(y[3][:], dup, one, row, one, false)
 			require.Equal(t, math.Float32bits(y[2][0]), math.Float32bits(dup[0]))
 			return y[0][0], y[1][0], y[2][0], y[3][0]
 		}
@@ -236,34 +236,42 @@ func TestActivationLimits(t *testing.T) {
 // Every sum keeps the bound of the package's doc for every length.
 func TestSumsError(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		for n := range 400 {
 			x, y, g := normals(rng, n), normals(rng, n), normals(rng, n)
 			var s, d, q, lnSum, lnX [2]float64 // the sum, and the sum of magnitudes
 			for i := range x {
-				xi, yi, gi := float64(x[i]), float64(y[i]), float64(g[i])
-				term(&s, xi)
-				term(&d, xi*yi)
-				term(&q, (xi-0.5)*(xi-0.5))
-				term(&lnSum, yi*gi)
-				term(&lnX, yi*gi*(xi-0.5)*2)
+				term(&s, float64(x[i]))
+				term(&d, float64(x[i])*float64(y[i]))
 			}
 			bound := func(v [2]float64, roundings float64) float64 {
 				return (float64(n)/4 + 4 + roundings) * 0x1p-24 * v[1]
 			}
-			require.InDelta(t, s[0], k.Sum(x), bound(s, 0))
 			require.InDelta(t, d[0], k.Dot(x, y), bound(d, 1))
-			require.InDelta(t, q[0], k.SumSquares(x, 0.5), bound(q, 3)+1e-7*float64(n))
-			zeros := make([]float32, n)
-			a, b := k.LayerNormSums(zeros, make([]float32, n), y, x, g, 0.5, 2)
-			require.InDelta(t, lnSum[0], a, bound(lnSum, 1))
-			require.InDelta(t, lnX[0], b, bound(lnX, 4)+1e-6*float64(n))
-			r := k.RMSNormSums(make([]float32, n), y, x, g, 1)
-			var rms [2]float64
-			for i := range x {
-				term(&rms, float64(y[i])*float64(g[i])*float64(x[i]))
+			if n == 0 {
+				continue
 			}
-			require.InDelta(t, rms[0], r, bound(rms, 3))
+			size, out, zeros := float64(n), make([]float32, n), make([]float32, n)
+			mean, rstd := k.LayerNorm(out, x, y, g, 0.1, false)
+			for _, v := range x {
+				term(&q, (float64(v)-s[0]/size)*(float64(v)-s[0]/size))
+			}
+			require.InDelta(t, s[0]/size, mean, bound(s, 0)/size+1e-9)
+			require.InEpsilon(t, 1/math.Sqrt(q[0]/size+0.1), rstd, bound(q, 6)/max(q[0], 1e-9)+4e-7)
+			for i := range x {
+				xhat := (float64(x[i]) - float64(mean)) * float64(rstd)
+				require.InDelta(t, xhat*float64(y[i])+float64(g[i]), out[i], 3e-7*(math.Abs(xhat*float64(y[i]))+math.Abs(float64(g[i])))+1e-7*math.Abs(float64(y[i])))
+				term(&lnSum, float64(y[i])*float64(g[i]))
+				term(&lnX, float64(y[i])*float64(g[i])*xhat)
+			}
+			k.LayerNormGrad(out, zeros, make([]float32, n), y, x, g, mean, rstd, 1, 0, false)
+			slack := (bound(lnSum, 1) + 4*(bound(lnX, 4)+1e-6*lnX[1])) / size
+			for i := range x {
+				xhat := (float64(x[i]) - float64(mean)) * float64(rstd)
+				g := float64(y[i]) * float64(g[i])
+				want := float64(rstd) * (g - lnSum[0]/size - xhat*lnX[0]/size)
+				require.InDelta(t, want, out[i], float64(rstd)*(slack+4e-7*(math.Abs(g)+(lnSum[1]+4*lnX[1])/size)))
+			}
 		}
 	})
 }
@@ -282,7 +290,7 @@ func normals(rng *rand.Rand, n int) []float32 {
 }
 
 func TestMaxSkipsNaN(t *testing.T) {
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		for n := range 131 {
 			for at := range n {
 				x := make([]float32, n)
@@ -307,7 +315,7 @@ func TestMaxSkipsNaN(t *testing.T) {
 }
 
 func TestFinite(t *testing.T) {
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		for n := range 131 {
 			x := make([]float32, n)
 			for i := range x {
@@ -327,7 +335,7 @@ func TestFinite(t *testing.T) {
 
 // Prefetch is a hint and may be given any range.
 func TestPrefetch(t *testing.T) {
-	eachTier(t, func(t *testing.T, k *Kernels) {
+	eachTier(t, func(t *testing.T, k tier) {
 		k.Prefetch(nil)
 		k.Prefetch(make([]byte, 1))
 		k.Prefetch(make([]byte, 1000))

@@ -52,13 +52,13 @@ func geluGate(x float32) (s, ds float32) {
 	return logistic(x * (gelu1*math.Log2E + float32(gelu3*math.Log2E*float32(x*x))))
 }
 
-func gelu(dst, x, bias []float32) {
+func gelu(dst, x, bias []float32, _ bool) {
 	for i, v := range x {
 		dst[i] = geluOf(v + bias[i])
 	}
 }
 
-func geluGrad(dx, sums, dy, x, bias []float32) {
+func geluGrad(dx, sums, dy, x, bias []float32, _ bool) {
 	for i, v := range x {
 		d := float32(dy[i] * geluSlope(v+bias[i]))
 		dx[i] = d
@@ -78,14 +78,14 @@ func siluOf(x float32) (y, slope float32) {
 	return x * s, s + float32(min(x, siluFlat)*ds)
 }
 
-func siluMul(dst, gate, up []float32) {
+func siluMul(dst, gate, up []float32, _ bool) {
 	for i, x := range gate {
 		y, _ := siluOf(x)
 		dst[i] = y * up[i]
 	}
 }
 
-func siluMulGrad(dgate, dup, dy, gate, up []float32) {
+func siluMulGrad(dgate, dup, dy, gate, up []float32, _ bool) {
 	for i, x := range gate {
 		y, slope := siluOf(x)
 		d := dy[i]

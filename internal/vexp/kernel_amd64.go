@@ -24,85 +24,25 @@ func exp2SumAVX2(row []float32, scale float32, base float32) (sum float32)
 //go:noescape
 func scoreGradAVX2(ds []float32, p []float32, delta float32, scale float32)
 
-// geluAVX2 is gelu, on vectors.
-//
-//go:noescape
-func geluAVX2(dst []float32, x []float32, bias []float32)
-
-// geluGradAVX2 is geluGrad, on vectors.
-//
-//go:noescape
-func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-
-// siluMulAVX2 is siluMul, on vectors.
-//
-//go:noescape
-func siluMulAVX2(dst []float32, gate []float32, up []float32)
-
-// siluMulGradAVX2 is siluMulGrad, on vectors.
-//
-//go:noescape
-func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-
-// sumAVX2 is sum, on vectors.
-//
-//go:noescape
-func sumAVX2(x []float32) float32
-
 // dotAVX2 is dot, on vectors.
 //
 //go:noescape
 func dotAVX2(x []float32, y []float32) float32
-
-// sumSquaresAVX2 is sumSquares, on vectors.
-//
-//go:noescape
-func sumSquaresAVX2(x []float32, center float32) float32
 
 // nonFiniteAVX2 returns 0 if all of x is finite, else NaN.
 //
 //go:noescape
 func nonFiniteAVX2(x []float32) float32
 
-// layerNormAVX2 is layerNorm, on vectors.
-//
-//go:noescape
-func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-
-// layerNormSumsAVX2 is layerNormSums, on vectors.
-//
-//go:noescape
-func layerNormSumsAVX2(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-
-// layerNormGradAVX2 is layerNormGrad, on vectors.
-//
-//go:noescape
-func layerNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-
-// rmsNormAVX2 is rmsNorm, on vectors.
-//
-//go:noescape
-func rmsNormAVX2(dst []float32, x []float32, gamma []float32, rstd float32)
-
-// rmsNormSumsAVX2 is rmsNormSums, on vectors.
-//
-//go:noescape
-func rmsNormSumsAVX2(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-
-// rmsNormGradAVX2 is rmsNormGrad, on vectors.
-//
-//go:noescape
-func rmsNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-
-// addAVX2 is add, on vectors.
-//
-//go:noescape
-func addAVX2(dst []float32, a []float32, b []float32)
-
 // scaleAVX2 is scale, on vectors.
 //
 //go:noescape
 func scaleAVX2(dst []float32, src []float32, a float32)
+
+// scaleAboveAVX2 is scaleAbove, on vectors.
+//
+//go:noescape
+func scaleAboveAVX2(x []float32, a float32, least float32)
 
 // streamAVX2 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
 //
@@ -113,16 +53,6 @@ func streamAVX2(dst []float32, src []float32)
 //
 //go:noescape
 func axpbyAVX2(acc []float32, x []float32, alpha float32, beta float32)
-
-// dropoutAVX2 is dropout, on vectors.
-//
-//go:noescape
-func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
-
-// rotateAVX2 is rotate, on vectors.
-//
-//go:noescape
-func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
 
 // rotatePairsAVX2 is rotatePairs for a multiple of 8 pairs, on vectors.
 //
@@ -149,85 +79,25 @@ func exp2SumAVX512(row []float32, scale float32, base float32) (sum float32)
 //go:noescape
 func scoreGradAVX512(ds []float32, p []float32, delta float32, scale float32)
 
-// geluAVX512 is gelu, on vectors.
-//
-//go:noescape
-func geluAVX512(dst []float32, x []float32, bias []float32)
-
-// geluGradAVX512 is geluGrad, on vectors.
-//
-//go:noescape
-func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-
-// siluMulAVX512 is siluMul, on vectors.
-//
-//go:noescape
-func siluMulAVX512(dst []float32, gate []float32, up []float32)
-
-// siluMulGradAVX512 is siluMulGrad, on vectors.
-//
-//go:noescape
-func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-
-// sumAVX512 is sum, on vectors.
-//
-//go:noescape
-func sumAVX512(x []float32) float32
-
 // dotAVX512 is dot, on vectors.
 //
 //go:noescape
 func dotAVX512(x []float32, y []float32) float32
-
-// sumSquaresAVX512 is sumSquares, on vectors.
-//
-//go:noescape
-func sumSquaresAVX512(x []float32, center float32) float32
 
 // nonFiniteAVX512 returns 0 if all of x is finite, else NaN.
 //
 //go:noescape
 func nonFiniteAVX512(x []float32) float32
 
-// layerNormAVX512 is layerNorm, on vectors.
-//
-//go:noescape
-func layerNormAVX512(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-
-// layerNormSumsAVX512 is layerNormSums, on vectors.
-//
-//go:noescape
-func layerNormSumsAVX512(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-
-// layerNormGradAVX512 is layerNormGrad, on vectors.
-//
-//go:noescape
-func layerNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-
-// rmsNormAVX512 is rmsNorm, on vectors.
-//
-//go:noescape
-func rmsNormAVX512(dst []float32, x []float32, gamma []float32, rstd float32)
-
-// rmsNormSumsAVX512 is rmsNormSums, on vectors.
-//
-//go:noescape
-func rmsNormSumsAVX512(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-
-// rmsNormGradAVX512 is rmsNormGrad, on vectors.
-//
-//go:noescape
-func rmsNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-
-// addAVX512 is add, on vectors.
-//
-//go:noescape
-func addAVX512(dst []float32, a []float32, b []float32)
-
 // scaleAVX512 is scale, on vectors.
 //
 //go:noescape
 func scaleAVX512(dst []float32, src []float32, a float32)
+
+// scaleAboveAVX512 is scaleAbove, on vectors.
+//
+//go:noescape
+func scaleAboveAVX512(x []float32, a float32, least float32)
 
 // streamAVX512 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
 //
@@ -239,20 +109,195 @@ func streamAVX512(dst []float32, src []float32)
 //go:noescape
 func axpbyAVX512(acc []float32, x []float32, alpha float32, beta float32)
 
+// rotatePairsAVX512 is rotatePairs for a multiple of 8 pairs, on vectors.
+//
+//go:noescape
+func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
+
+// addAVX2 is add, on vectors.
+//
+//go:noescape
+func addAVX2(dst []float32, a []float32, b []float32, stream bool)
+
+// addScaledAVX2 is addScaled, on vectors.
+//
+//go:noescape
+func addScaledAVX2(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
+
+// geluAVX2 is gelu, on vectors.
+//
+//go:noescape
+func geluAVX2(dst []float32, x []float32, bias []float32, stream bool)
+
+// geluGradAVX2 is geluGrad, on vectors.
+//
+//go:noescape
+func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+
+// siluMulAVX2 is siluMul, on vectors.
+//
+//go:noescape
+func siluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
+
+// siluMulGradAVX2 is siluMulGrad, on vectors.
+//
+//go:noescape
+func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+
+// layerNormAVX2 is layerNorm, on vectors.
+//
+//go:noescape
+func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
+
+// layerNormGradAVX2 is layerNormGrad, on vectors.
+//
+//go:noescape
+func layerNormGradAVX2(dx []float32, dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+
+// rmsNormAVX2 is rmsNorm, on vectors.
+//
+//go:noescape
+func rmsNormAVX2(dst []float32, x []float32, gamma []float32, eps float32, stream bool) (rstd float32)
+
+// rmsNormGradAVX2 is rmsNormGrad, on vectors.
+//
+//go:noescape
+func rmsNormGradAVX2(dx []float32, dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32, alpha float32, beta float32, stream bool)
+
+// dropoutAVX2 is dropout, on vectors.
+//
+//go:noescape
+func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
+
+// rotateAVX2 is rotate, on vectors.
+//
+//go:noescape
+func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+
+// addAVX512 is add, on vectors.
+//
+//go:noescape
+func addAVX512(dst []float32, a []float32, b []float32, stream bool)
+
+// addScaledAVX512 is addScaled, on vectors.
+//
+//go:noescape
+func addScaledAVX512(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
+
+// geluAVX512 is gelu, on vectors.
+//
+//go:noescape
+func geluAVX512(dst []float32, x []float32, bias []float32, stream bool)
+
+// geluGradAVX512 is geluGrad, on vectors.
+//
+//go:noescape
+func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+
+// siluMulAVX512 is siluMul, on vectors.
+//
+//go:noescape
+func siluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
+
+// siluMulGradAVX512 is siluMulGrad, on vectors.
+//
+//go:noescape
+func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+
+// layerNormAVX512 is layerNorm, on vectors.
+//
+//go:noescape
+func layerNormAVX512(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
+
+// layerNormGradAVX512 is layerNormGrad, on vectors.
+//
+//go:noescape
+func layerNormGradAVX512(dx []float32, dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+
+// rmsNormAVX512 is rmsNorm, on vectors.
+//
+//go:noescape
+func rmsNormAVX512(dst []float32, x []float32, gamma []float32, eps float32, stream bool) (rstd float32)
+
+// rmsNormGradAVX512 is rmsNormGrad, on vectors.
+//
+//go:noescape
+func rmsNormGradAVX512(dx []float32, dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32, alpha float32, beta float32, stream bool)
+
 // dropoutAVX512 is dropout, on vectors.
 //
 //go:noescape
-func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
+func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
 
 // rotateAVX512 is rotate, on vectors.
 //
 //go:noescape
 func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
 
-// rotatePairsAVX512 is rotatePairs for a multiple of 8 pairs, on vectors.
+// addBF16AVX512 is add, on vectors.
 //
 //go:noescape
-func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
+func addBF16AVX512(dst []uint16, a []uint16, b []uint16, stream bool)
+
+// addScaledBF16AVX512 is addScaled, on vectors.
+//
+//go:noescape
+func addScaledBF16AVX512(acc []float32, x []uint16, alpha float32, nextAcc []float32, nextX []uint16)
+
+// geluBF16AVX512 is gelu, on vectors.
+//
+//go:noescape
+func geluBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluGradBF16AVX512 is geluGrad, on vectors.
+//
+//go:noescape
+func geluGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+
+// siluMulBF16AVX512 is siluMul, on vectors.
+//
+//go:noescape
+func siluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
+
+// siluMulGradBF16AVX512 is siluMulGrad, on vectors.
+//
+//go:noescape
+func siluMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// layerNormBF16AVX512 is layerNorm, on vectors.
+//
+//go:noescape
+func layerNormBF16AVX512(dst []uint16, x []uint16, gamma []uint16, beta []uint16, eps float32, stream bool) (mean float32, rstd float32)
+
+// layerNormGradBF16AVX512 is layerNormGrad, on vectors.
+//
+//go:noescape
+func layerNormGradBF16AVX512(dx []uint16, dgamma []float32, dbeta []float32, dy []uint16, x []uint16, gamma []uint16, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+
+// rmsNormBF16AVX512 is rmsNorm, on vectors.
+//
+//go:noescape
+func rmsNormBF16AVX512(dst []uint16, x []uint16, gamma []uint16, eps float32, stream bool) (rstd float32)
+
+// rmsNormGradBF16AVX512 is rmsNormGrad, on vectors.
+//
+//go:noescape
+func rmsNormGradBF16AVX512(dx []uint16, dgamma []float32, dy []uint16, x []uint16, gamma []uint16, rstd float32, alpha float32, beta float32, stream bool)
+
+// dropoutBF16AVX512 is dropout, on vectors.
+//
+//go:noescape
+func dropoutBF16AVX512(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+
+// rotateBF16AVX512 is rotate, on vectors.
+//
+//go:noescape
+func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32)
+
+// rotatePairsBF16AVX512 is rotatePairs, on vectors.
+//
+//go:noescape
+func rotatePairsBF16AVX512(cos []float32, sin []float32, x []uint16, turn float32)
 
 // prefetchLines fetches n bytes into the caches.
 //

@@ -522,560 +522,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func geluAVX2(dst []float32, x []float32, bias []float32)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·geluAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst_base+0(FP), AX
-	MOVQ x_base+24(FP), CX
-	MOVQ bias_base+48(FP), DX
-	MOVQ dst_len+8(FP), BX
-	XORQ SI, SI
-
-vectors:
-	CMPQ        BX, $0x00000008
-	JLT         tail
-	VMOVUPS     (CX)(SI*1), Y0
-	PREFETCHT0  2048(CX)(SI*1)
-	VMOVUPS     (DX)(SI*1), Y1
-	PREFETCHT0  2048(DX)(SI*1)
-	VADDPS      Y1, Y0, Y0
-	VMOVUPS     lanesc1800000<>+0(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y1
-	VMINPS      Y0, Y1, Y1
-	VMULPS      Y1, Y1, Y2
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
-	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
-	VMULPS      Y1, Y3, Y3
-	VMOVUPS     lanes3f800000<>+0(SB), Y2
-	VORPS       lanes80000000<>+0(SB), Y3, Y1
-	VROUNDPS    $0x08, Y1, Y4
-	VSUBPS      Y4, Y1, Y5
-	VMOVUPS     lanes392385a5<>+0(SB), Y6
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
-	VCVTPS2DQ   Y4, Y4
-	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y6, Y6
-	VANDPS      Y1, Y6, Y6
-	VADDPS      Y2, Y6, Y1
-	VDIVPS      Y1, Y2, Y1
-	VMULPS      Y1, Y6, Y6
-	VSUBPS      Y6, Y2, Y1
-	VBLENDVPS   Y3, Y6, Y1, Y1
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     Y1, (AX)(SI*1)
-	ADDQ        $0x00000020, SI
-	SUBQ        $0x00000008, BX
-	JMP         vectors
-
-tail:
-	TESTQ       BX, BX
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), DI
-	NEGQ        BX
-	VMOVDQU     32(DI)(BX*4), Y0
-	VMASKMOVPS  (CX)(SI*1), Y0, Y1
-	VMASKMOVPS  (DX)(SI*1), Y0, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y2
-	VMULPS      Y2, Y2, Y3
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
-	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
-	VMULPS      Y2, Y4, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y4, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y3, Y7, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y7, Y7
-	VSUBPS      Y7, Y3, Y2
-	VBLENDVPS   Y4, Y7, Y2, Y2
-	VMULPS      Y1, Y2, Y2
-	VMASKMOVPS  Y2, Y0, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-DATA lanesc1800000<>+0(SB)/4, $0xc1800000
-DATA lanesc1800000<>+4(SB)/4, $0xc1800000
-DATA lanesc1800000<>+8(SB)/4, $0xc1800000
-DATA lanesc1800000<>+12(SB)/4, $0xc1800000
-DATA lanesc1800000<>+16(SB)/4, $0xc1800000
-DATA lanesc1800000<>+20(SB)/4, $0xc1800000
-DATA lanesc1800000<>+24(SB)/4, $0xc1800000
-DATA lanesc1800000<>+28(SB)/4, $0xc1800000
-GLOBL lanesc1800000<>(SB), RODATA|NOPTR, $32
-
-DATA lanes41800000<>+0(SB)/4, $0x41800000
-DATA lanes41800000<>+4(SB)/4, $0x41800000
-DATA lanes41800000<>+8(SB)/4, $0x41800000
-DATA lanes41800000<>+12(SB)/4, $0x41800000
-DATA lanes41800000<>+16(SB)/4, $0x41800000
-DATA lanes41800000<>+20(SB)/4, $0x41800000
-DATA lanes41800000<>+24(SB)/4, $0x41800000
-DATA lanes41800000<>+28(SB)/4, $0x41800000
-GLOBL lanes41800000<>(SB), RODATA|NOPTR, $32
-
-DATA lanes80000000<>+0(SB)/4, $0x80000000
-DATA lanes80000000<>+4(SB)/4, $0x80000000
-DATA lanes80000000<>+8(SB)/4, $0x80000000
-DATA lanes80000000<>+12(SB)/4, $0x80000000
-DATA lanes80000000<>+16(SB)/4, $0x80000000
-DATA lanes80000000<>+20(SB)/4, $0x80000000
-DATA lanes80000000<>+24(SB)/4, $0x80000000
-DATA lanes80000000<>+28(SB)/4, $0x80000000
-GLOBL lanes80000000<>(SB), RODATA|NOPTR, $32
-
-DATA lanes40135761<>+0(SB)/4, $0x40135761
-DATA lanes40135761<>+4(SB)/4, $0x40135761
-DATA lanes40135761<>+8(SB)/4, $0x40135761
-DATA lanes40135761<>+12(SB)/4, $0x40135761
-DATA lanes40135761<>+16(SB)/4, $0x40135761
-DATA lanes40135761<>+20(SB)/4, $0x40135761
-DATA lanes40135761<>+24(SB)/4, $0x40135761
-DATA lanes40135761<>+28(SB)/4, $0x40135761
-GLOBL lanes40135761<>(SB), RODATA|NOPTR, $32
-
-DATA lanes3dd2d3e8<>+0(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+4(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+8(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+12(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+16(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+20(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+24(SB)/4, $0x3dd2d3e8
-DATA lanes3dd2d3e8<>+28(SB)/4, $0x3dd2d3e8
-GLOBL lanes3dd2d3e8<>(SB), RODATA|NOPTR, $32
-
-// func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·geluGradAVX2(SB), NOSPLIT, $0-120
-	MOVQ dx_base+0(FP), AX
-	MOVQ sums_base+24(FP), CX
-	MOVQ dy_base+48(FP), DX
-	MOVQ x_base+72(FP), BX
-	MOVQ bias_base+96(FP), SI
-	MOVQ dx_len+8(FP), DI
-	XORQ R8, R8
-
-vectors:
-	CMPQ        DI, $0x00000008
-	JLT         tail
-	VMOVUPS     (BX)(R8*1), Y0
-	PREFETCHT0  2048(BX)(R8*1)
-	VMOVUPS     (SI)(R8*1), Y1
-	PREFETCHT0  2048(SI)(R8*1)
-	VADDPS      Y1, Y0, Y0
-	VMOVUPS     lanesc1800000<>+0(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     lanes41800000<>+0(SB), Y1
-	VMINPS      Y0, Y1, Y0
-	VMULPS      Y0, Y0, Y1
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y2
-	VFMADD213PS lanes40135761<>+0(SB), Y1, Y2
-	VMULPS      Y0, Y2, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y2, Y1
-	VROUNDPS    $0x08, Y1, Y4
-	VSUBPS      Y4, Y1, Y5
-	VMOVUPS     lanes392385a5<>+0(SB), Y6
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
-	VCVTPS2DQ   Y4, Y4
-	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y6, Y6
-	VANDPS      Y1, Y6, Y6
-	VADDPS      Y3, Y6, Y1
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y6, Y6
-	VMULPS      Y1, Y6, Y1
-	VSUBPS      Y6, Y3, Y3
-	VBLENDVPS   Y2, Y6, Y3, Y3
-	VMULPS      Y0, Y0, Y2
-	VMULPS      Y0, Y1, Y1
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y2, Y0
-	VFMADD231PS Y0, Y1, Y3
-	VMOVUPS     (DX)(R8*1), Y0
-	PREFETCHT0  2048(DX)(R8*1)
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     Y3, (AX)(R8*1)
-	VMOVUPS     (CX)(R8*1), Y0
-	PREFETCHT0  2048(CX)(R8*1)
-	VADDPS      Y3, Y0, Y0
-	VMOVUPS     Y0, (CX)(R8*1)
-	ADDQ        $0x00000020, R8
-	SUBQ        $0x00000008, DI
-	JMP         vectors
-
-tail:
-	TESTQ       DI, DI
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y0
-	VMASKMOVPS  (BX)(R8*1), Y0, Y1
-	VMASKMOVPS  (SI)(R8*1), Y0, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     lanesc1800000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMOVUPS     lanes41800000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y1
-	VMULPS      Y1, Y1, Y2
-	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
-	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
-	VMULPS      Y1, Y3, Y3
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y3, Y2
-	VROUNDPS    $0x08, Y2, Y5
-	VSUBPS      Y5, Y2, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y2, Y7, Y7
-	VADDPS      Y4, Y7, Y2
-	VDIVPS      Y2, Y4, Y2
-	VMULPS      Y2, Y7, Y7
-	VMULPS      Y2, Y7, Y2
-	VSUBPS      Y7, Y4, Y4
-	VBLENDVPS   Y3, Y7, Y4, Y4
-	VMULPS      Y1, Y1, Y3
-	VMULPS      Y1, Y2, Y2
-	VMOVUPS     lanes3e5b33b6<>+0(SB), Y1
-	VFMADD213PS lanes3fcc422a<>+0(SB), Y3, Y1
-	VFMADD231PS Y1, Y2, Y4
-	VMASKMOVPS  (DX)(R8*1), Y0, Y1
-	VMULPS      Y1, Y4, Y4
-	VMASKMOVPS  Y4, Y0, (AX)(R8*1)
-	VMASKMOVPS  (CX)(R8*1), Y0, Y1
-	VADDPS      Y4, Y1, Y1
-	VMASKMOVPS  Y1, Y0, (CX)(R8*1)
-
-done:
-	VZEROUPPER
-	RET
-
-DATA lanes3e5b33b6<>+0(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+4(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+8(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+12(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+16(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+20(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+24(SB)/4, $0x3e5b33b6
-DATA lanes3e5b33b6<>+28(SB)/4, $0x3e5b33b6
-GLOBL lanes3e5b33b6<>(SB), RODATA|NOPTR, $32
-
-DATA lanes3fcc422a<>+0(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+4(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+8(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+12(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+16(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+20(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+24(SB)/4, $0x3fcc422a
-DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
-GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
-
-// func siluMulAVX2(dst []float32, gate []float32, up []float32)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·siluMulAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst_base+0(FP), AX
-	MOVQ gate_base+24(FP), CX
-	MOVQ up_base+48(FP), DX
-	MOVQ dst_len+8(FP), BX
-	XORQ SI, SI
-
-vectors:
-	CMPQ        BX, $0x00000008
-	JLT         tail
-	VMOVUPS     (CX)(SI*1), Y0
-	PREFETCHT0  2048(CX)(SI*1)
-	VMOVUPS     lanesc3000000<>+0(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y1
-	VMOVUPS     lanes3f800000<>+0(SB), Y3
-	VORPS       lanes80000000<>+0(SB), Y1, Y2
-	VROUNDPS    $0x08, Y2, Y4
-	VSUBPS      Y4, Y2, Y5
-	VMOVUPS     lanes392385a5<>+0(SB), Y6
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3d635739<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f317219<>+0(SB), Y5, Y6
-	VFMADD213PS lanes3f800000<>+0(SB), Y5, Y6
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
-	VCVTPS2DQ   Y4, Y4
-	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y6, Y6
-	VANDPS      Y2, Y6, Y6
-	VADDPS      Y3, Y6, Y2
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y6, Y6
-	VSUBPS      Y6, Y3, Y2
-	VBLENDVPS   Y1, Y6, Y2, Y2
-	VMULPS      Y0, Y2, Y2
-	VMOVUPS     (DX)(SI*1), Y0
-	PREFETCHT0  2048(DX)(SI*1)
-	VMULPS      Y0, Y2, Y2
-	VMOVUPS     Y2, (AX)(SI*1)
-	ADDQ        $0x00000020, SI
-	SUBQ        $0x00000008, BX
-	JMP         vectors
-
-tail:
-	TESTQ       BX, BX
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), DI
-	NEGQ        BX
-	VMOVDQU     32(DI)(BX*4), Y0
-	VMASKMOVPS  (CX)(SI*1), Y0, Y1
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y2
-	VMOVUPS     lanes3f800000<>+0(SB), Y4
-	VORPS       lanes80000000<>+0(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y5
-	VSUBPS      Y5, Y3, Y6
-	VMOVUPS     lanes392385a5<>+0(SB), Y7
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
-	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y7, Y7
-	VANDPS      Y3, Y7, Y7
-	VADDPS      Y4, Y7, Y3
-	VDIVPS      Y3, Y4, Y3
-	VMULPS      Y3, Y7, Y7
-	VSUBPS      Y7, Y4, Y3
-	VBLENDVPS   Y2, Y7, Y3, Y3
-	VMULPS      Y1, Y3, Y3
-	VMASKMOVPS  (DX)(SI*1), Y0, Y1
-	VMULPS      Y1, Y3, Y3
-	VMASKMOVPS  Y3, Y0, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-DATA lanesc3000000<>+0(SB)/4, $0xc3000000
-DATA lanesc3000000<>+4(SB)/4, $0xc3000000
-DATA lanesc3000000<>+8(SB)/4, $0xc3000000
-DATA lanesc3000000<>+12(SB)/4, $0xc3000000
-DATA lanesc3000000<>+16(SB)/4, $0xc3000000
-DATA lanesc3000000<>+20(SB)/4, $0xc3000000
-DATA lanesc3000000<>+24(SB)/4, $0xc3000000
-DATA lanesc3000000<>+28(SB)/4, $0xc3000000
-GLOBL lanesc3000000<>(SB), RODATA|NOPTR, $32
-
-// func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·siluMulGradAVX2(SB), NOSPLIT, $0-120
-	MOVQ dgate_base+0(FP), AX
-	MOVQ dup_base+24(FP), CX
-	MOVQ dy_base+48(FP), DX
-	MOVQ gate_base+72(FP), BX
-	MOVQ up_base+96(FP), SI
-	MOVQ dgate_len+8(FP), DI
-	XORQ R8, R8
-
-vectors:
-	CMPQ        DI, $0x00000008
-	JLT         tail
-	VMOVUPS     (BX)(R8*1), Y0
-	PREFETCHT0  2048(BX)(R8*1)
-	VMOVUPS     lanesc3000000<>+0(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     (SI)(R8*1), Y1
-	PREFETCHT0  2048(SI)(R8*1)
-	VMOVUPS     (DX)(R8*1), Y2
-	PREFETCHT0  2048(DX)(R8*1)
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y3
-	VMOVUPS     lanes3f800000<>+0(SB), Y5
-	VORPS       lanes80000000<>+0(SB), Y3, Y4
-	VROUNDPS    $0x08, Y4, Y6
-	VSUBPS      Y6, Y4, Y7
-	VMOVUPS     lanes392385a5<>+0(SB), Y8
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3d635739<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f317219<>+0(SB), Y7, Y8
-	VFMADD213PS lanes3f800000<>+0(SB), Y7, Y8
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
-	VCVTPS2DQ   Y6, Y6
-	VPSLLD      $0x17, Y6, Y6
-	VPADDD      Y6, Y8, Y8
-	VANDPS      Y4, Y8, Y8
-	VADDPS      Y5, Y8, Y4
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y8, Y8
-	VMULPS      Y4, Y8, Y4
-	VSUBPS      Y8, Y5, Y5
-	VBLENDVPS   Y3, Y8, Y5, Y5
-	VMULPS      Y0, Y5, Y3
-	VMULPS      Y2, Y3, Y3
-	VMULPS      Y1, Y2, Y2
-	VMOVUPS     lanes43000000<>+0(SB), Y1
-	VMINPS      Y0, Y1, Y0
-	VFMADD231PS Y0, Y4, Y5
-	VMULPS      Y2, Y5, Y5
-	VMOVUPS     Y3, (CX)(R8*1)
-	VMOVUPS     Y5, (AX)(R8*1)
-	ADDQ        $0x00000020, R8
-	SUBQ        $0x00000008, DI
-	JMP         vectors
-
-tail:
-	TESTQ       DI, DI
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y0
-	VMASKMOVPS  (BX)(R8*1), Y0, Y1
-	VMOVUPS     lanesc3000000<>+0(SB), Y2
-	VMAXPS      Y1, Y2, Y1
-	VMASKMOVPS  (SI)(R8*1), Y0, Y2
-	VMASKMOVPS  (DX)(R8*1), Y0, Y3
-	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y4
-	VMOVUPS     lanes3f800000<>+0(SB), Y6
-	VORPS       lanes80000000<>+0(SB), Y4, Y5
-	VROUNDPS    $0x08, Y5, Y7
-	VSUBPS      Y7, Y5, Y8
-	VMOVUPS     lanes392385a5<>+0(SB), Y9
-	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
-	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
-	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
-	VCVTPS2DQ   Y7, Y7
-	VPSLLD      $0x17, Y7, Y7
-	VPADDD      Y7, Y9, Y9
-	VANDPS      Y5, Y9, Y9
-	VADDPS      Y6, Y9, Y5
-	VDIVPS      Y5, Y6, Y5
-	VMULPS      Y5, Y9, Y9
-	VMULPS      Y5, Y9, Y5
-	VSUBPS      Y9, Y6, Y6
-	VBLENDVPS   Y4, Y9, Y6, Y6
-	VMULPS      Y1, Y6, Y4
-	VMULPS      Y3, Y4, Y4
-	VMULPS      Y2, Y3, Y3
-	VMOVUPS     lanes43000000<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y1
-	VFMADD231PS Y1, Y5, Y6
-	VMULPS      Y3, Y6, Y6
-	VMASKMOVPS  Y4, Y0, (CX)(R8*1)
-	VMASKMOVPS  Y6, Y0, (AX)(R8*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func sumAVX2(x []float32) float32
-// Requires: AVX, MMX+, SSE
-TEXT ·sumAVX2(SB), NOSPLIT, $0-28
-	MOVQ   x_base+0(FP), AX
-	MOVQ   x_len+8(FP), CX
-	XORQ   DX, DX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-group:
-	CMPQ       CX, $0x00000020
-	JLT        vectors
-	VMOVUPS    (AX)(DX*1), Y4
-	PREFETCHT0 2048(AX)(DX*1)
-	VADDPS     Y4, Y0, Y0
-	VMOVUPS    32(AX)(DX*1), Y4
-	PREFETCHT0 2080(AX)(DX*1)
-	VADDPS     Y4, Y1, Y1
-	VMOVUPS    64(AX)(DX*1), Y4
-	PREFETCHT0 2112(AX)(DX*1)
-	VADDPS     Y4, Y2, Y2
-	VMOVUPS    96(AX)(DX*1), Y4
-	PREFETCHT0 2144(AX)(DX*1)
-	VADDPS     Y4, Y3, Y3
-	ADDQ       $0x00000080, DX
-	SUBQ       $0x00000020, CX
-	JMP        group
-
-vectors:
-	CMPQ       CX, $0x00000008
-	JLT        tail
-	VMOVUPS    (AX)(DX*1), Y4
-	PREFETCHT0 2048(AX)(DX*1)
-	VADDPS     Y4, Y0, Y0
-	ADDQ       $0x00000020, DX
-	SUBQ       $0x00000008, CX
-	JMP        vectors
-
-tail:
-	TESTQ      CX, CX
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), BX
-	NEGQ       CX
-	VMOVDQU    32(BX)(CX*4), Y4
-	VMASKMOVPS (AX)(DX*1), Y4, Y4
-	VADDPS     Y4, Y0, Y0
-
-done:
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0xb1, X0, X1
-	VADDPS       X1, X0, X0
-	VZEROUPPER
-	MOVSS        X0, ret+24(FP)
-	RET
-
 // func dotAVX2(x []float32, y []float32) float32
 // Requires: AVX, FMA3, MMX+, SSE
 TEXT ·dotAVX2(SB), NOSPLIT, $0-52
@@ -1151,77 +597,6 @@ done:
 	MOVSS        X0, ret+48(FP)
 	RET
 
-// func sumSquaresAVX2(x []float32, center float32) float32
-// Requires: AVX, FMA3, MMX+, SSE
-TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-36
-	MOVQ         x_base+0(FP), AX
-	MOVQ         x_len+8(FP), CX
-	XORQ         DX, DX
-	VBROADCASTSS center+24(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-group:
-	CMPQ        CX, $0x00000020
-	JLT         vectors
-	VMOVUPS     (AX)(DX*1), Y5
-	PREFETCHT0  2048(AX)(DX*1)
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VMOVUPS     32(AX)(DX*1), Y5
-	PREFETCHT0  2080(AX)(DX*1)
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	VMOVUPS     64(AX)(DX*1), Y5
-	PREFETCHT0  2112(AX)(DX*1)
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y3
-	VMOVUPS     96(AX)(DX*1), Y5
-	PREFETCHT0  2144(AX)(DX*1)
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y4
-	ADDQ        $0x00000080, DX
-	SUBQ        $0x00000020, CX
-	JMP         group
-
-vectors:
-	CMPQ        CX, $0x00000008
-	JLT         tail
-	VMOVUPS     (AX)(DX*1), Y5
-	PREFETCHT0  2048(AX)(DX*1)
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	ADDQ        $0x00000020, DX
-	SUBQ        $0x00000008, CX
-	JMP         vectors
-
-tail:
-	TESTQ       CX, CX
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), BX
-	NEGQ        CX
-	VMOVDQU     32(BX)(CX*4), Y5
-	VMASKMOVPS  (AX)(DX*1), Y5, Y6
-	VSUBPS      Y0, Y6, Y6
-	VANDPS      Y5, Y6, Y6
-	VFMADD231PS Y6, Y6, Y1
-
-done:
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y4, Y2, Y2
-	VADDPS       Y2, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VZEROUPPER
-	MOVSS        X1, ret+32(FP)
-	RET
-
 // func nonFiniteAVX2(x []float32) float32
 // Requires: AVX, MMX+, SSE
 TEXT ·nonFiniteAVX2(SB), NOSPLIT, $0-28
@@ -1291,467 +666,6 @@ done:
 	MOVSS        X0, ret+24(FP)
 	RET
 
-// func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-// Requires: AVX, MMX+
-TEXT ·layerNormAVX2(SB), NOSPLIT, $0-104
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         x_base+24(FP), CX
-	MOVQ         gamma_base+48(FP), DX
-	MOVQ         beta_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS mean+96(FP), Y0
-	VBROADCASTSS rstd+100(FP), Y1
-
-vectors:
-	CMPQ       SI, $0x00000008
-	JLT        tail
-	VMOVUPS    (CX)(DI*1), Y2
-	PREFETCHT0 2048(CX)(DI*1)
-	VSUBPS     Y0, Y2, Y2
-	VMULPS     Y1, Y2, Y2
-	VMOVUPS    (DX)(DI*1), Y3
-	PREFETCHT0 2048(DX)(DI*1)
-	VMULPS     Y3, Y2, Y2
-	VMOVUPS    (BX)(DI*1), Y3
-	PREFETCHT0 2048(BX)(DI*1)
-	VADDPS     Y3, Y2, Y2
-	VMOVUPS    Y2, (AX)(DI*1)
-	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000008, SI
-	JMP        vectors
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), R8
-	NEGQ       SI
-	VMOVDQU    32(R8)(SI*4), Y2
-	VMASKMOVPS (CX)(DI*1), Y2, Y3
-	VSUBPS     Y0, Y3, Y3
-	VMULPS     Y1, Y3, Y3
-	VMASKMOVPS (DX)(DI*1), Y2, Y0
-	VMULPS     Y0, Y3, Y3
-	VMASKMOVPS (BX)(DI*1), Y2, Y0
-	VADDPS     Y0, Y3, Y3
-	VMASKMOVPS Y3, Y2, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func layerNormSumsAVX2(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-// Requires: AVX, FMA3, MMX+, SSE
-TEXT ·layerNormSumsAVX2(SB), NOSPLIT, $0-136
-	MOVQ         dgamma_base+0(FP), AX
-	MOVQ         dbeta_base+24(FP), CX
-	MOVQ         dy_base+48(FP), DX
-	MOVQ         x_base+72(FP), BX
-	MOVQ         gamma_base+96(FP), SI
-	MOVQ         dgamma_len+8(FP), DI
-	XORQ         R8, R8
-	VBROADCASTSS mean+120(FP), Y0
-	VBROADCASTSS rstd+124(FP), Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-
-group:
-	CMPQ        DI, $0x00000010
-	JLT         vectors
-	VMOVUPS     (BX)(R8*1), Y6
-	PREFETCHT0  2048(BX)(R8*1)
-	VSUBPS      Y0, Y6, Y6
-	VMULPS      Y1, Y6, Y6
-	VMOVUPS     (DX)(R8*1), Y7
-	PREFETCHT0  2048(DX)(R8*1)
-	VMOVUPS     (AX)(R8*1), Y8
-	PREFETCHT0  2048(AX)(R8*1)
-	VFMADD231PS Y6, Y7, Y8
-	VMOVUPS     Y8, (AX)(R8*1)
-	VMOVUPS     (SI)(R8*1), Y8
-	PREFETCHT0  2048(SI)(R8*1)
-	VMULPS      Y7, Y8, Y8
-	VFMADD231PS Y6, Y8, Y4
-	VADDPS      Y8, Y2, Y2
-	VMOVUPS     (CX)(R8*1), Y6
-	PREFETCHT0  2048(CX)(R8*1)
-	VADDPS      Y7, Y6, Y6
-	VMOVUPS     Y6, (CX)(R8*1)
-	VMOVUPS     32(BX)(R8*1), Y6
-	PREFETCHT0  2080(BX)(R8*1)
-	VSUBPS      Y0, Y6, Y6
-	VMULPS      Y1, Y6, Y6
-	VMOVUPS     32(DX)(R8*1), Y7
-	PREFETCHT0  2080(DX)(R8*1)
-	VMOVUPS     32(AX)(R8*1), Y8
-	PREFETCHT0  2080(AX)(R8*1)
-	VFMADD231PS Y6, Y7, Y8
-	VMOVUPS     Y8, 32(AX)(R8*1)
-	VMOVUPS     32(SI)(R8*1), Y8
-	PREFETCHT0  2080(SI)(R8*1)
-	VMULPS      Y7, Y8, Y8
-	VFMADD231PS Y6, Y8, Y5
-	VADDPS      Y8, Y3, Y3
-	VMOVUPS     32(CX)(R8*1), Y6
-	PREFETCHT0  2080(CX)(R8*1)
-	VADDPS      Y7, Y6, Y6
-	VMOVUPS     Y6, 32(CX)(R8*1)
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x00000010, DI
-	JMP         group
-
-vectors:
-	CMPQ        DI, $0x00000008
-	JLT         tail
-	VMOVUPS     (BX)(R8*1), Y6
-	PREFETCHT0  2048(BX)(R8*1)
-	VSUBPS      Y0, Y6, Y6
-	VMULPS      Y1, Y6, Y6
-	VMOVUPS     (DX)(R8*1), Y7
-	PREFETCHT0  2048(DX)(R8*1)
-	VMOVUPS     (AX)(R8*1), Y8
-	PREFETCHT0  2048(AX)(R8*1)
-	VFMADD231PS Y6, Y7, Y8
-	VMOVUPS     Y8, (AX)(R8*1)
-	VMOVUPS     (SI)(R8*1), Y8
-	PREFETCHT0  2048(SI)(R8*1)
-	VMULPS      Y7, Y8, Y8
-	VFMADD231PS Y6, Y8, Y4
-	VADDPS      Y8, Y2, Y2
-	VMOVUPS     (CX)(R8*1), Y6
-	PREFETCHT0  2048(CX)(R8*1)
-	VADDPS      Y7, Y6, Y6
-	VMOVUPS     Y6, (CX)(R8*1)
-	ADDQ        $0x00000020, R8
-	SUBQ        $0x00000008, DI
-	JMP         vectors
-
-tail:
-	TESTQ       DI, DI
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), R9
-	NEGQ        DI
-	VMOVDQU     32(R9)(DI*4), Y6
-	VMASKMOVPS  (BX)(R8*1), Y6, Y7
-	VSUBPS      Y0, Y7, Y7
-	VMULPS      Y1, Y7, Y7
-	VMASKMOVPS  (DX)(R8*1), Y6, Y0
-	VMASKMOVPS  (AX)(R8*1), Y6, Y1
-	VANDPS      Y6, Y7, Y7
-	VFMADD231PS Y7, Y0, Y1
-	VMASKMOVPS  Y1, Y6, (AX)(R8*1)
-	VMASKMOVPS  (SI)(R8*1), Y6, Y1
-	VMULPS      Y0, Y1, Y1
-	VFMADD231PS Y7, Y1, Y4
-	VADDPS      Y1, Y2, Y2
-	VMASKMOVPS  (CX)(R8*1), Y6, Y1
-	VADDPS      Y0, Y1, Y1
-	VMASKMOVPS  Y1, Y6, (CX)(R8*1)
-
-done:
-	VADDPS       Y3, Y2, Y2
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X2
-	VPERMILPS    $0x4e, X2, X0
-	VADDPS       X0, X2, X2
-	VPERMILPS    $0xb1, X2, X0
-	VADDPS       X0, X2, X2
-	VADDPS       Y5, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X4
-	VPERMILPS    $0x4e, X4, X0
-	VADDPS       X0, X4, X4
-	VPERMILPS    $0xb1, X4, X0
-	VADDPS       X0, X4, X4
-	VZEROUPPER
-	MOVSS        X2, sum+128(FP)
-	MOVSS        X4, sumX+132(FP)
-	RET
-
-// func layerNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-// Requires: AVX, MMX+
-TEXT ·layerNormGradAVX2(SB), NOSPLIT, $0-112
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS mean+96(FP), Y0
-	VBROADCASTSS rstd+100(FP), Y1
-	VBROADCASTSS avg+104(FP), Y2
-	VBROADCASTSS avgX+108(FP), Y3
-
-vectors:
-	CMPQ       SI, $0x00000008
-	JLT        tail
-	VMOVUPS    (DX)(DI*1), Y4
-	PREFETCHT0 2048(DX)(DI*1)
-	VSUBPS     Y0, Y4, Y4
-	VMULPS     Y1, Y4, Y4
-	VMOVUPS    (CX)(DI*1), Y5
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Y6
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Y6, Y5, Y5
-	VSUBPS     Y2, Y5, Y5
-	VMULPS     Y3, Y4, Y4
-	VSUBPS     Y4, Y5, Y5
-	VMULPS     Y1, Y5, Y5
-	VMOVUPS    Y5, (AX)(DI*1)
-	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000008, SI
-	JMP        vectors
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), R8
-	NEGQ       SI
-	VMOVDQU    32(R8)(SI*4), Y4
-	VMASKMOVPS (DX)(DI*1), Y4, Y5
-	VSUBPS     Y0, Y5, Y5
-	VMULPS     Y1, Y5, Y5
-	VMASKMOVPS (CX)(DI*1), Y4, Y0
-	VMASKMOVPS (BX)(DI*1), Y4, Y6
-	VMULPS     Y6, Y0, Y0
-	VSUBPS     Y2, Y0, Y0
-	VMULPS     Y3, Y5, Y5
-	VSUBPS     Y5, Y0, Y0
-	VMULPS     Y1, Y0, Y0
-	VMASKMOVPS Y0, Y4, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rmsNormAVX2(dst []float32, x []float32, gamma []float32, rstd float32)
-// Requires: AVX, MMX+
-TEXT ·rmsNormAVX2(SB), NOSPLIT, $0-76
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         x_base+24(FP), CX
-	MOVQ         gamma_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS rstd+72(FP), Y0
-
-vectors:
-	CMPQ       BX, $0x00000008
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Y1
-	PREFETCHT0 2048(CX)(SI*1)
-	VMULPS     Y0, Y1, Y1
-	VMOVUPS    (DX)(SI*1), Y2
-	PREFETCHT0 2048(DX)(SI*1)
-	VMULPS     Y2, Y1, Y1
-	VMOVUPS    Y1, (AX)(SI*1)
-	ADDQ       $0x00000020, SI
-	SUBQ       $0x00000008, BX
-	JMP        vectors
-
-tail:
-	TESTQ      BX, BX
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), DI
-	NEGQ       BX
-	VMOVDQU    32(DI)(BX*4), Y1
-	VMASKMOVPS (CX)(SI*1), Y1, Y2
-	VMULPS     Y0, Y2, Y2
-	VMASKMOVPS (DX)(SI*1), Y1, Y0
-	VMULPS     Y0, Y2, Y2
-	VMASKMOVPS Y2, Y1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rmsNormSumsAVX2(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-// Requires: AVX, FMA3, MMX+, SSE
-TEXT ·rmsNormSumsAVX2(SB), NOSPLIT, $0-108
-	MOVQ         dgamma_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dgamma_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS rstd+96(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-
-group:
-	CMPQ        SI, $0x00000010
-	JLT         vectors
-	VMOVUPS     (DX)(DI*1), Y3
-	PREFETCHT0  2048(DX)(DI*1)
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     (CX)(DI*1), Y4
-	PREFETCHT0  2048(CX)(DI*1)
-	VMOVUPS     (AX)(DI*1), Y5
-	PREFETCHT0  2048(AX)(DI*1)
-	VFMADD231PS Y3, Y4, Y5
-	VMOVUPS     Y5, (AX)(DI*1)
-	VMOVUPS     (BX)(DI*1), Y5
-	PREFETCHT0  2048(BX)(DI*1)
-	VMULPS      Y4, Y5, Y5
-	VFMADD231PS Y3, Y5, Y1
-	VMOVUPS     32(DX)(DI*1), Y3
-	PREFETCHT0  2080(DX)(DI*1)
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     32(CX)(DI*1), Y4
-	PREFETCHT0  2080(CX)(DI*1)
-	VMOVUPS     32(AX)(DI*1), Y5
-	PREFETCHT0  2080(AX)(DI*1)
-	VFMADD231PS Y3, Y4, Y5
-	VMOVUPS     Y5, 32(AX)(DI*1)
-	VMOVUPS     32(BX)(DI*1), Y5
-	PREFETCHT0  2080(BX)(DI*1)
-	VMULPS      Y4, Y5, Y5
-	VFMADD231PS Y3, Y5, Y2
-	ADDQ        $0x00000040, DI
-	SUBQ        $0x00000010, SI
-	JMP         group
-
-vectors:
-	CMPQ        SI, $0x00000008
-	JLT         tail
-	VMOVUPS     (DX)(DI*1), Y3
-	PREFETCHT0  2048(DX)(DI*1)
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     (CX)(DI*1), Y4
-	PREFETCHT0  2048(CX)(DI*1)
-	VMOVUPS     (AX)(DI*1), Y5
-	PREFETCHT0  2048(AX)(DI*1)
-	VFMADD231PS Y3, Y4, Y5
-	VMOVUPS     Y5, (AX)(DI*1)
-	VMOVUPS     (BX)(DI*1), Y5
-	PREFETCHT0  2048(BX)(DI*1)
-	VMULPS      Y4, Y5, Y5
-	VFMADD231PS Y3, Y5, Y1
-	ADDQ        $0x00000020, DI
-	SUBQ        $0x00000008, SI
-	JMP         vectors
-
-tail:
-	TESTQ       SI, SI
-	JZ          done
-	LEAQ        laneMasks<>+0(SB), R8
-	NEGQ        SI
-	VMOVDQU     32(R8)(SI*4), Y3
-	VMASKMOVPS  (DX)(DI*1), Y3, Y4
-	VMULPS      Y0, Y4, Y4
-	VMASKMOVPS  (CX)(DI*1), Y3, Y0
-	VMASKMOVPS  (AX)(DI*1), Y3, Y5
-	VANDPS      Y3, Y4, Y4
-	VFMADD231PS Y4, Y0, Y5
-	VMASKMOVPS  Y5, Y3, (AX)(DI*1)
-	VMASKMOVPS  (BX)(DI*1), Y3, Y3
-	VMULPS      Y0, Y3, Y3
-	VFMADD231PS Y4, Y3, Y1
-
-done:
-	VADDPS       Y2, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VZEROUPPER
-	MOVSS        X1, sumX+104(FP)
-	RET
-
-// func rmsNormGradAVX2(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-// Requires: AVX, MMX+
-TEXT ·rmsNormGradAVX2(SB), NOSPLIT, $0-104
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS rstd+96(FP), Y0
-	VBROADCASTSS avgX+100(FP), Y1
-
-vectors:
-	CMPQ       SI, $0x00000008
-	JLT        tail
-	VMOVUPS    (DX)(DI*1), Y2
-	PREFETCHT0 2048(DX)(DI*1)
-	VMULPS     Y0, Y2, Y2
-	VMOVUPS    (CX)(DI*1), Y3
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Y4
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Y4, Y3, Y3
-	VMULPS     Y1, Y2, Y2
-	VSUBPS     Y2, Y3, Y3
-	VMULPS     Y0, Y3, Y3
-	VMOVUPS    Y3, (AX)(DI*1)
-	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000008, SI
-	JMP        vectors
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), R8
-	NEGQ       SI
-	VMOVDQU    32(R8)(SI*4), Y2
-	VMASKMOVPS (DX)(DI*1), Y2, Y3
-	VMULPS     Y0, Y3, Y3
-	VMASKMOVPS (CX)(DI*1), Y2, Y4
-	VMASKMOVPS (BX)(DI*1), Y2, Y5
-	VMULPS     Y5, Y4, Y4
-	VMULPS     Y1, Y3, Y3
-	VSUBPS     Y3, Y4, Y4
-	VMULPS     Y0, Y4, Y4
-	VMASKMOVPS Y4, Y2, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func addAVX2(dst []float32, a []float32, b []float32)
-// Requires: AVX, MMX+
-TEXT ·addAVX2(SB), NOSPLIT, $0-72
-	MOVQ dst_base+0(FP), AX
-	MOVQ a_base+24(FP), CX
-	MOVQ b_base+48(FP), DX
-	MOVQ dst_len+8(FP), BX
-	XORQ SI, SI
-
-vectors:
-	CMPQ       BX, $0x00000008
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Y0
-	PREFETCHT0 2048(CX)(SI*1)
-	VMOVUPS    (DX)(SI*1), Y1
-	PREFETCHT0 2048(DX)(SI*1)
-	VADDPS     Y1, Y0, Y0
-	VMOVUPS    Y0, (AX)(SI*1)
-	ADDQ       $0x00000020, SI
-	SUBQ       $0x00000008, BX
-	JMP        vectors
-
-tail:
-	TESTQ      BX, BX
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), DI
-	NEGQ       BX
-	VMOVDQU    32(DI)(BX*4), Y0
-	VMASKMOVPS (CX)(SI*1), Y0, Y1
-	VMASKMOVPS (DX)(SI*1), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMASKMOVPS Y1, Y0, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
 // func scaleAVX2(dst []float32, src []float32, a float32)
 // Requires: AVX, MMX+
 TEXT ·scaleAVX2(SB), NOSPLIT, $0-52
@@ -1781,6 +695,44 @@ tail:
 	VMASKMOVPS (CX)(BX*1), Y1, Y2
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func scaleAboveAVX2(x []float32, a float32, least float32)
+// Requires: AVX, MMX+
+TEXT ·scaleAboveAVX2(SB), NOSPLIT, $0-32
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS a+24(FP), Y0
+	VBROADCASTSS least+28(FP), Y1
+
+vectors:
+	CMPQ       CX, $0x00000008
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Y2
+	PREFETCHT0 2048(AX)(DX*1)
+	VCMPPS     $0x15, Y1, Y2, Y3
+	VMULPS     Y0, Y2, Y2
+	VANDPS     Y3, Y2, Y2
+	VMOVUPS    Y2, (AX)(DX*1)
+	ADDQ       $0x00000020, DX
+	SUBQ       $0x00000008, CX
+	JMP        vectors
+
+tail:
+	TESTQ      CX, CX
+	JZ         done
+	LEAQ       laneMasks<>+0(SB), BX
+	NEGQ       CX
+	VMOVDQU    32(BX)(CX*4), Y2
+	VMASKMOVPS (AX)(DX*1), Y2, Y3
+	VCMPPS     $0x15, Y1, Y3, Y1
+	VMULPS     Y0, Y3, Y3
+	VANDPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y2, (AX)(DX*1)
 
 done:
 	VZEROUPPER
@@ -1846,110 +798,6 @@ tail:
 	VMULPS     Y1, Y4, Y4
 	VADDPS     Y3, Y4, Y4
 	VMASKMOVPS Y4, Y2, (AX)(BX*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
-// Requires: AVX, AVX2, MMX+
-TEXT ·dropoutAVX2(SB), NOSPLIT, $0-80
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         src_base+24(FP), CX
-	MOVQ         words_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS threshold+72(FP), Y0
-	VBROADCASTSS scale+76(FP), Y1
-
-vectors:
-	CMPQ       BX, $0x00000008
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Y2
-	PREFETCHT0 2048(CX)(SI*1)
-	VMOVUPS    (DX)(SI*1), Y3
-	PREFETCHT0 2048(DX)(SI*1)
-	VMULPS     Y1, Y2, Y2
-	VPMAXUD    Y0, Y3, Y4
-	VPCMPEQD   Y4, Y3, Y4
-	VANDPS     Y4, Y2, Y2
-	VMOVUPS    Y2, (AX)(SI*1)
-	ADDQ       $0x00000020, SI
-	SUBQ       $0x00000008, BX
-	JMP        vectors
-
-tail:
-	TESTQ      BX, BX
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), DI
-	NEGQ       BX
-	VMOVDQU    32(DI)(BX*4), Y2
-	VMASKMOVPS (CX)(SI*1), Y2, Y3
-	VMASKMOVPS (DX)(SI*1), Y2, Y4
-	VMULPS     Y1, Y3, Y3
-	VPMAXUD    Y0, Y4, Y0
-	VPCMPEQD   Y0, Y4, Y0
-	VANDPS     Y0, Y3, Y3
-	VMASKMOVPS Y3, Y2, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
-// Requires: AVX, MMX+
-TEXT ·rotateAVX2(SB), NOSPLIT, $0-100
-	MOVQ         a_base+0(FP), AX
-	MOVQ         b_base+24(FP), CX
-	MOVQ         cos_base+48(FP), DX
-	MOVQ         sin_base+72(FP), BX
-	MOVQ         a_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS turn+96(FP), Y0
-
-vectors:
-	CMPQ       SI, $0x00000008
-	JLT        tail
-	VMOVUPS    (AX)(DI*1), Y1
-	PREFETCHT0 2048(AX)(DI*1)
-	VMOVUPS    (CX)(DI*1), Y2
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (DX)(DI*1), Y3
-	PREFETCHT0 2048(DX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Y4
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Y0, Y4, Y4
-	VMULPS     Y1, Y4, Y5
-	VMULPS     Y2, Y4, Y4
-	VMULPS     Y1, Y3, Y1
-	VMULPS     Y2, Y3, Y2
-	VSUBPS     Y4, Y1, Y1
-	VADDPS     Y5, Y2, Y2
-	VMOVUPS    Y1, (AX)(DI*1)
-	VMOVUPS    Y2, (CX)(DI*1)
-	ADDQ       $0x00000020, DI
-	SUBQ       $0x00000008, SI
-	JMP        vectors
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	LEAQ       laneMasks<>+0(SB), R8
-	NEGQ       SI
-	VMOVDQU    32(R8)(SI*4), Y1
-	VMASKMOVPS (AX)(DI*1), Y1, Y2
-	VMASKMOVPS (CX)(DI*1), Y1, Y3
-	VMASKMOVPS (DX)(DI*1), Y1, Y4
-	VMASKMOVPS (BX)(DI*1), Y1, Y5
-	VMULPS     Y0, Y5, Y5
-	VMULPS     Y2, Y5, Y0
-	VMULPS     Y3, Y5, Y5
-	VMULPS     Y2, Y4, Y2
-	VMULPS     Y3, Y4, Y3
-	VSUBPS     Y5, Y2, Y2
-	VADDPS     Y0, Y3, Y3
-	VMASKMOVPS Y2, Y1, (AX)(DI*1)
-	VMASKMOVPS Y3, Y1, (CX)(DI*1)
 
 done:
 	VZEROUPPER
@@ -2294,515 +1142,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func geluAVX512(dst []float32, x []float32, bias []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
-TEXT ·geluAVX512(SB), NOSPLIT, $0-72
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         x_base+24(FP), CX
-	MOVQ         bias_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-	VBROADCASTSS lanes40135761<>+0(SB), Z12
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
-
-vectors:
-	CMPQ         BX, $0x00000010
-	JLT          tail
-	VMOVUPS      (CX)(SI*1), Z14
-	PREFETCHT0   2048(CX)(SI*1)
-	VMOVUPS      (DX)(SI*1), Z15
-	PREFETCHT0   2048(DX)(SI*1)
-	VADDPS       Z15, Z14, Z14
-	VMAXPS       Z14, Z0, Z14
-	VMINPS       Z14, Z1, Z15
-	VMULPS       Z15, Z15, Z16
-	VMOVUPS      Z13, Z17
-	VFMADD213PS  Z12, Z16, Z17
-	VMULPS       Z15, Z17, Z17
-	VORPS        Z10, Z17, Z15
-	VRNDSCALEPS  $0x08, Z15, Z16
-	VSUBPS       Z16, Z15, Z18
-	VMOVUPS      Z3, Z19
-	VFMADD213PS  Z4, Z18, Z19
-	VFMADD213PS  Z5, Z18, Z19
-	VFMADD213PS  Z6, Z18, Z19
-	VFMADD213PS  Z7, Z18, Z19
-	VFMADD213PS  Z8, Z18, Z19
-	VFMADD213PS  Z9, Z18, Z19
-	VCMPPS       $0x15, Z2, Z15, K1
-	VSCALEFPS.Z  Z16, Z19, K1, Z19
-	VADDPS       Z11, Z19, Z15
-	VRCP14PS     Z15, Z16
-	VFNMADD213PS Z11, Z16, Z15
-	VFMADD213PS  Z16, Z16, Z15
-	VMULPS       Z15, Z19, Z19
-	VSUBPS       Z19, Z11, Z15
-	VPMOVD2M     Z17, K1
-	VMOVAPS      Z19, K1, Z15
-	VMULPS       Z14, Z15, Z15
-	VMOVUPS      Z15, (AX)(SI*1)
-	ADDQ         $0x00000040, SI
-	SUBQ         $0x00000010, BX
-	JMP          vectors
-
-tail:
-	TESTQ        BX, BX
-	JZ           done
-	MOVL         $0x0000ffff, DI
-	BZHIL        BX, DI, DI
-	KMOVW        DI, K1
-	VMOVUPS.Z    (CX)(SI*1), K1, Z14
-	VMOVUPS.Z    (DX)(SI*1), K1, Z15
-	VADDPS       Z15, Z14, Z14
-	VMAXPS       Z14, Z0, Z0
-	VMINPS       Z0, Z1, Z1
-	VMULPS       Z1, Z1, Z14
-	VMOVUPS      Z13, Z13
-	VFMADD213PS  Z12, Z14, Z13
-	VMULPS       Z1, Z13, Z13
-	VORPS        Z10, Z13, Z1
-	VRNDSCALEPS  $0x08, Z1, Z10
-	VSUBPS       Z10, Z1, Z12
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z12, Z3
-	VFMADD213PS  Z5, Z12, Z3
-	VFMADD213PS  Z6, Z12, Z3
-	VFMADD213PS  Z7, Z12, Z3
-	VFMADD213PS  Z8, Z12, Z3
-	VFMADD213PS  Z9, Z12, Z3
-	VCMPPS       $0x15, Z2, Z1, K2
-	VSCALEFPS.Z  Z10, Z3, K2, Z3
-	VADDPS       Z11, Z3, Z1
-	VRCP14PS     Z1, Z2
-	VFNMADD213PS Z11, Z2, Z1
-	VFMADD213PS  Z2, Z2, Z1
-	VMULPS       Z1, Z3, Z3
-	VSUBPS       Z3, Z11, Z1
-	VPMOVD2M     Z13, K2
-	VMOVAPS      Z3, K2, Z1
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      Z1, K1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
-TEXT ·geluGradAVX512(SB), NOSPLIT, $0-120
-	MOVQ         dx_base+0(FP), AX
-	MOVQ         sums_base+24(FP), CX
-	MOVQ         dy_base+48(FP), DX
-	MOVQ         x_base+72(FP), BX
-	MOVQ         bias_base+96(FP), SI
-	MOVQ         dx_len+8(FP), DI
-	XORQ         R8, R8
-	VBROADCASTSS lanesc1800000<>+0(SB), Z0
-	VBROADCASTSS lanes41800000<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-	VBROADCASTSS lanes40135761<>+0(SB), Z12
-	VBROADCASTSS lanes3dd2d3e8<>+0(SB), Z13
-	VBROADCASTSS lanes3e5b33b6<>+0(SB), Z14
-	VBROADCASTSS lanes3fcc422a<>+0(SB), Z15
-
-vectors:
-	CMPQ         DI, $0x00000010
-	JLT          tail
-	VMOVUPS      (BX)(R8*1), Z16
-	PREFETCHT0   2048(BX)(R8*1)
-	VMOVUPS      (SI)(R8*1), Z17
-	PREFETCHT0   2048(SI)(R8*1)
-	VADDPS       Z17, Z16, Z16
-	VMAXPS       Z16, Z0, Z16
-	VMINPS       Z16, Z1, Z16
-	VMULPS       Z16, Z16, Z17
-	VMOVUPS      Z13, Z18
-	VFMADD213PS  Z12, Z17, Z18
-	VMULPS       Z16, Z18, Z18
-	VORPS        Z10, Z18, Z17
-	VRNDSCALEPS  $0x08, Z17, Z19
-	VSUBPS       Z19, Z17, Z20
-	VMOVUPS      Z3, Z21
-	VFMADD213PS  Z4, Z20, Z21
-	VFMADD213PS  Z5, Z20, Z21
-	VFMADD213PS  Z6, Z20, Z21
-	VFMADD213PS  Z7, Z20, Z21
-	VFMADD213PS  Z8, Z20, Z21
-	VFMADD213PS  Z9, Z20, Z21
-	VCMPPS       $0x15, Z2, Z17, K1
-	VSCALEFPS.Z  Z19, Z21, K1, Z21
-	VADDPS       Z11, Z21, Z17
-	VRCP14PS     Z17, Z19
-	VFNMADD213PS Z11, Z19, Z17
-	VFMADD213PS  Z19, Z19, Z17
-	VMULPS       Z17, Z21, Z21
-	VMULPS       Z17, Z21, Z19
-	VSUBPS       Z21, Z11, Z17
-	VPMOVD2M     Z18, K1
-	VMOVAPS      Z21, K1, Z17
-	VMULPS       Z16, Z16, Z18
-	VMULPS       Z16, Z19, Z19
-	VMOVUPS      Z14, Z16
-	VFMADD213PS  Z15, Z18, Z16
-	VFMADD231PS  Z16, Z19, Z17
-	VMOVUPS      (DX)(R8*1), Z16
-	PREFETCHT0   2048(DX)(R8*1)
-	VMULPS       Z16, Z17, Z17
-	VMOVUPS      Z17, (AX)(R8*1)
-	VMOVUPS      (CX)(R8*1), Z16
-	PREFETCHT0   2048(CX)(R8*1)
-	VADDPS       Z17, Z16, Z16
-	VMOVUPS      Z16, (CX)(R8*1)
-	ADDQ         $0x00000040, R8
-	SUBQ         $0x00000010, DI
-	JMP          vectors
-
-tail:
-	TESTQ        DI, DI
-	JZ           done
-	MOVL         $0x0000ffff, R9
-	BZHIL        DI, R9, R9
-	KMOVW        R9, K1
-	VMOVUPS.Z    (BX)(R8*1), K1, Z16
-	VMOVUPS.Z    (SI)(R8*1), K1, Z17
-	VADDPS       Z17, Z16, Z16
-	VMAXPS       Z16, Z0, Z0
-	VMINPS       Z0, Z1, Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      Z13, Z13
-	VFMADD213PS  Z12, Z1, Z13
-	VMULPS       Z0, Z13, Z13
-	VORPS        Z10, Z13, Z1
-	VRNDSCALEPS  $0x08, Z1, Z10
-	VSUBPS       Z10, Z1, Z12
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z12, Z3
-	VFMADD213PS  Z5, Z12, Z3
-	VFMADD213PS  Z6, Z12, Z3
-	VFMADD213PS  Z7, Z12, Z3
-	VFMADD213PS  Z8, Z12, Z3
-	VFMADD213PS  Z9, Z12, Z3
-	VCMPPS       $0x15, Z2, Z1, K2
-	VSCALEFPS.Z  Z10, Z3, K2, Z3
-	VADDPS       Z11, Z3, Z1
-	VRCP14PS     Z1, Z2
-	VFNMADD213PS Z11, Z2, Z1
-	VFMADD213PS  Z2, Z2, Z1
-	VMULPS       Z1, Z3, Z3
-	VMULPS       Z1, Z3, Z1
-	VSUBPS       Z3, Z11, Z2
-	VPMOVD2M     Z13, K2
-	VMOVAPS      Z3, K2, Z2
-	VMULPS       Z0, Z0, Z3
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      Z14, Z0
-	VFMADD213PS  Z15, Z3, Z0
-	VFMADD231PS  Z0, Z1, Z2
-	VMOVUPS.Z    (DX)(R8*1), K1, Z0
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      Z2, K1, (AX)(R8*1)
-	VMOVUPS.Z    (CX)(R8*1), K1, Z0
-	VADDPS       Z2, Z0, Z0
-	VMOVUPS      Z0, K1, (CX)(R8*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func siluMulAVX512(dst []float32, gate []float32, up []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
-TEXT ·siluMulAVX512(SB), NOSPLIT, $0-72
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         gate_base+24(FP), CX
-	MOVQ         up_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS lanesc3000000<>+0(SB), Z0
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z1
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
-	VBROADCASTSS lanes392385a5<>+0(SB), Z3
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
-	VBROADCASTSS lanes3d635739<>+0(SB), Z6
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
-	VBROADCASTSS lanes3f317219<>+0(SB), Z8
-	VBROADCASTSS lanes3f800000<>+0(SB), Z9
-	VBROADCASTSS lanes80000000<>+0(SB), Z10
-	VBROADCASTSS lanes3f800000<>+0(SB), Z11
-
-vectors:
-	CMPQ         BX, $0x00000010
-	JLT          tail
-	VMOVUPS      (CX)(SI*1), Z12
-	PREFETCHT0   2048(CX)(SI*1)
-	VMAXPS       Z12, Z0, Z12
-	VMULPS       Z1, Z12, Z13
-	VORPS        Z10, Z13, Z14
-	VRNDSCALEPS  $0x08, Z14, Z15
-	VSUBPS       Z15, Z14, Z16
-	VMOVUPS      Z3, Z17
-	VFMADD213PS  Z4, Z16, Z17
-	VFMADD213PS  Z5, Z16, Z17
-	VFMADD213PS  Z6, Z16, Z17
-	VFMADD213PS  Z7, Z16, Z17
-	VFMADD213PS  Z8, Z16, Z17
-	VFMADD213PS  Z9, Z16, Z17
-	VCMPPS       $0x15, Z2, Z14, K1
-	VSCALEFPS.Z  Z15, Z17, K1, Z17
-	VADDPS       Z11, Z17, Z14
-	VRCP14PS     Z14, Z15
-	VFNMADD213PS Z11, Z15, Z14
-	VFMADD213PS  Z15, Z15, Z14
-	VMULPS       Z14, Z17, Z17
-	VSUBPS       Z17, Z11, Z14
-	VPMOVD2M     Z13, K1
-	VMOVAPS      Z17, K1, Z14
-	VMULPS       Z12, Z14, Z14
-	VMOVUPS      (DX)(SI*1), Z12
-	PREFETCHT0   2048(DX)(SI*1)
-	VMULPS       Z12, Z14, Z14
-	VMOVUPS      Z14, (AX)(SI*1)
-	ADDQ         $0x00000040, SI
-	SUBQ         $0x00000010, BX
-	JMP          vectors
-
-tail:
-	TESTQ        BX, BX
-	JZ           done
-	MOVL         $0x0000ffff, DI
-	BZHIL        BX, DI, DI
-	KMOVW        DI, K1
-	VMOVUPS.Z    (CX)(SI*1), K1, Z12
-	VMAXPS       Z12, Z0, Z0
-	VMULPS       Z1, Z0, Z1
-	VORPS        Z10, Z1, Z10
-	VRNDSCALEPS  $0x08, Z10, Z12
-	VSUBPS       Z12, Z10, Z13
-	VMOVUPS      Z3, Z3
-	VFMADD213PS  Z4, Z13, Z3
-	VFMADD213PS  Z5, Z13, Z3
-	VFMADD213PS  Z6, Z13, Z3
-	VFMADD213PS  Z7, Z13, Z3
-	VFMADD213PS  Z8, Z13, Z3
-	VFMADD213PS  Z9, Z13, Z3
-	VCMPPS       $0x15, Z2, Z10, K2
-	VSCALEFPS.Z  Z12, Z3, K2, Z3
-	VADDPS       Z11, Z3, Z2
-	VRCP14PS     Z2, Z4
-	VFNMADD213PS Z11, Z4, Z2
-	VFMADD213PS  Z4, Z4, Z2
-	VMULPS       Z2, Z3, Z3
-	VSUBPS       Z3, Z11, Z2
-	VPMOVD2M     Z1, K2
-	VMOVAPS      Z3, K2, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS.Z    (DX)(SI*1), K1, Z0
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      Z2, K1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
-TEXT ·siluMulGradAVX512(SB), NOSPLIT, $0-120
-	MOVQ         dgate_base+0(FP), AX
-	MOVQ         dup_base+24(FP), CX
-	MOVQ         dy_base+48(FP), DX
-	MOVQ         gate_base+72(FP), BX
-	MOVQ         up_base+96(FP), SI
-	MOVQ         dgate_len+8(FP), DI
-	XORQ         R8, R8
-	VBROADCASTSS lanesc3000000<>+0(SB), Z0
-	VBROADCASTSS lanes43000000<>+0(SB), Z1
-	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z2
-	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
-	VBROADCASTSS lanes392385a5<>+0(SB), Z4
-	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
-	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
-	VBROADCASTSS lanes3d635739<>+0(SB), Z7
-	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
-	VBROADCASTSS lanes3f317219<>+0(SB), Z9
-	VBROADCASTSS lanes3f800000<>+0(SB), Z10
-	VBROADCASTSS lanes80000000<>+0(SB), Z11
-	VBROADCASTSS lanes3f800000<>+0(SB), Z12
-
-vectors:
-	CMPQ         DI, $0x00000010
-	JLT          tail
-	VMOVUPS      (BX)(R8*1), Z13
-	PREFETCHT0   2048(BX)(R8*1)
-	VMAXPS       Z13, Z0, Z13
-	VMOVUPS      (SI)(R8*1), Z14
-	PREFETCHT0   2048(SI)(R8*1)
-	VMOVUPS      (DX)(R8*1), Z15
-	PREFETCHT0   2048(DX)(R8*1)
-	VMULPS       Z2, Z13, Z16
-	VORPS        Z11, Z16, Z17
-	VRNDSCALEPS  $0x08, Z17, Z18
-	VSUBPS       Z18, Z17, Z19
-	VMOVUPS      Z4, Z20
-	VFMADD213PS  Z5, Z19, Z20
-	VFMADD213PS  Z6, Z19, Z20
-	VFMADD213PS  Z7, Z19, Z20
-	VFMADD213PS  Z8, Z19, Z20
-	VFMADD213PS  Z9, Z19, Z20
-	VFMADD213PS  Z10, Z19, Z20
-	VCMPPS       $0x15, Z3, Z17, K1
-	VSCALEFPS.Z  Z18, Z20, K1, Z20
-	VADDPS       Z12, Z20, Z17
-	VRCP14PS     Z17, Z18
-	VFNMADD213PS Z12, Z18, Z17
-	VFMADD213PS  Z18, Z18, Z17
-	VMULPS       Z17, Z20, Z20
-	VMULPS       Z17, Z20, Z18
-	VSUBPS       Z20, Z12, Z17
-	VPMOVD2M     Z16, K1
-	VMOVAPS      Z20, K1, Z17
-	VMULPS       Z13, Z17, Z16
-	VMULPS       Z15, Z16, Z16
-	VMULPS       Z14, Z15, Z15
-	VMINPS       Z13, Z1, Z13
-	VFMADD231PS  Z13, Z18, Z17
-	VMULPS       Z15, Z17, Z17
-	VMOVUPS      Z16, (CX)(R8*1)
-	VMOVUPS      Z17, (AX)(R8*1)
-	ADDQ         $0x00000040, R8
-	SUBQ         $0x00000010, DI
-	JMP          vectors
-
-tail:
-	TESTQ        DI, DI
-	JZ           done
-	MOVL         $0x0000ffff, R9
-	BZHIL        DI, R9, R9
-	KMOVW        R9, K1
-	VMOVUPS.Z    (BX)(R8*1), K1, Z13
-	VMAXPS       Z13, Z0, Z0
-	VMOVUPS.Z    (SI)(R8*1), K1, Z13
-	VMOVUPS.Z    (DX)(R8*1), K1, Z14
-	VMULPS       Z2, Z0, Z2
-	VORPS        Z11, Z2, Z11
-	VRNDSCALEPS  $0x08, Z11, Z15
-	VSUBPS       Z15, Z11, Z16
-	VMOVUPS      Z4, Z4
-	VFMADD213PS  Z5, Z16, Z4
-	VFMADD213PS  Z6, Z16, Z4
-	VFMADD213PS  Z7, Z16, Z4
-	VFMADD213PS  Z8, Z16, Z4
-	VFMADD213PS  Z9, Z16, Z4
-	VFMADD213PS  Z10, Z16, Z4
-	VCMPPS       $0x15, Z3, Z11, K2
-	VSCALEFPS.Z  Z15, Z4, K2, Z4
-	VADDPS       Z12, Z4, Z3
-	VRCP14PS     Z3, Z5
-	VFNMADD213PS Z12, Z5, Z3
-	VFMADD213PS  Z5, Z5, Z3
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z3, Z4, Z3
-	VSUBPS       Z4, Z12, Z5
-	VPMOVD2M     Z2, K2
-	VMOVAPS      Z4, K2, Z5
-	VMULPS       Z0, Z5, Z2
-	VMULPS       Z14, Z2, Z2
-	VMULPS       Z13, Z14, Z14
-	VMINPS       Z0, Z1, Z0
-	VFMADD231PS  Z0, Z3, Z5
-	VMULPS       Z14, Z5, Z5
-	VMOVUPS      Z2, K1, (CX)(R8*1)
-	VMOVUPS      Z5, K1, (AX)(R8*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func sumAVX512(x []float32) float32
-// Requires: AVX, AVX512F, BMI2, MMX+, SSE
-TEXT ·sumAVX512(SB), NOSPLIT, $0-28
-	MOVQ   x_base+0(FP), AX
-	MOVQ   x_len+8(FP), CX
-	XORQ   DX, DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-
-group:
-	CMPQ       CX, $0x00000040
-	JLT        vectors
-	VMOVUPS    (AX)(DX*1), Z4
-	PREFETCHT0 2048(AX)(DX*1)
-	VADDPS     Z4, Z0, Z0
-	VMOVUPS    64(AX)(DX*1), Z4
-	PREFETCHT0 2112(AX)(DX*1)
-	VADDPS     Z4, Z1, Z1
-	VMOVUPS    128(AX)(DX*1), Z4
-	PREFETCHT0 2176(AX)(DX*1)
-	VADDPS     Z4, Z2, Z2
-	VMOVUPS    192(AX)(DX*1), Z4
-	PREFETCHT0 2240(AX)(DX*1)
-	VADDPS     Z4, Z3, Z3
-	ADDQ       $0x00000100, DX
-	SUBQ       $0x00000040, CX
-	JMP        group
-
-vectors:
-	CMPQ       CX, $0x00000010
-	JLT        tail
-	VMOVUPS    (AX)(DX*1), Z4
-	PREFETCHT0 2048(AX)(DX*1)
-	VADDPS     Z4, Z0, Z0
-	ADDQ       $0x00000040, DX
-	SUBQ       $0x00000010, CX
-	JMP        vectors
-
-tail:
-	TESTQ     CX, CX
-	JZ        done
-	MOVL      $0x0000ffff, BX
-	BZHIL     CX, BX, BX
-	KMOVW     BX, K1
-	VMOVUPS.Z (AX)(DX*1), K1, Z4
-	VADDPS    Z4, Z0, Z0
-
-done:
-	VADDPS        Z2, Z0, Z0
-	VADDPS        Z3, Z1, Z1
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X0
-	VPERMILPS     $0x4e, X0, X1
-	VADDPS        X1, X0, X0
-	VPERMILPS     $0xb1, X0, X1
-	VADDPS        X1, X0, X0
-	VZEROUPPER
-	MOVSS         X0, ret+24(FP)
-	RET
-
 // func dotAVX512(x []float32, y []float32) float32
 // Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·dotAVX512(SB), NOSPLIT, $0-52
@@ -2880,79 +1219,6 @@ done:
 	MOVSS         X0, ret+48(FP)
 	RET
 
-// func sumSquaresAVX512(x []float32, center float32) float32
-// Requires: AVX, AVX512F, BMI2, MMX+, SSE
-TEXT ·sumSquaresAVX512(SB), NOSPLIT, $0-36
-	MOVQ         x_base+0(FP), AX
-	MOVQ         x_len+8(FP), CX
-	XORQ         DX, DX
-	VBROADCASTSS center+24(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-
-group:
-	CMPQ        CX, $0x00000040
-	JLT         vectors
-	VMOVUPS     (AX)(DX*1), Z5
-	PREFETCHT0  2048(AX)(DX*1)
-	VSUBPS      Z0, Z5, Z5
-	VFMADD231PS Z5, Z5, Z1
-	VMOVUPS     64(AX)(DX*1), Z5
-	PREFETCHT0  2112(AX)(DX*1)
-	VSUBPS      Z0, Z5, Z5
-	VFMADD231PS Z5, Z5, Z2
-	VMOVUPS     128(AX)(DX*1), Z5
-	PREFETCHT0  2176(AX)(DX*1)
-	VSUBPS      Z0, Z5, Z5
-	VFMADD231PS Z5, Z5, Z3
-	VMOVUPS     192(AX)(DX*1), Z5
-	PREFETCHT0  2240(AX)(DX*1)
-	VSUBPS      Z0, Z5, Z5
-	VFMADD231PS Z5, Z5, Z4
-	ADDQ        $0x00000100, DX
-	SUBQ        $0x00000040, CX
-	JMP         group
-
-vectors:
-	CMPQ        CX, $0x00000010
-	JLT         tail
-	VMOVUPS     (AX)(DX*1), Z5
-	PREFETCHT0  2048(AX)(DX*1)
-	VSUBPS      Z0, Z5, Z5
-	VFMADD231PS Z5, Z5, Z1
-	ADDQ        $0x00000040, DX
-	SUBQ        $0x00000010, CX
-	JMP         vectors
-
-tail:
-	TESTQ       CX, CX
-	JZ          done
-	MOVL        $0x0000ffff, BX
-	BZHIL       CX, BX, BX
-	KMOVW       BX, K1
-	VMOVUPS.Z   (AX)(DX*1), K1, Z5
-	VSUBPS      Z0, Z5, Z5
-	VMOVAPS.Z   Z5, K1, Z5
-	VFMADD231PS Z5, Z5, Z1
-
-done:
-	VADDPS        Z3, Z1, Z1
-	VADDPS        Z4, Z2, Z2
-	VADDPS        Z2, Z1, Z1
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x4e, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0xb1, X1, X0
-	VADDPS        X0, X1, X1
-	VZEROUPPER
-	MOVSS         X1, ret+32(FP)
-	RET
-
 // func nonFiniteAVX512(x []float32) float32
 // Requires: AVX, AVX512F, BMI2, MMX+, SSE
 TEXT ·nonFiniteAVX512(SB), NOSPLIT, $0-28
@@ -3024,473 +1290,6 @@ done:
 	MOVSS         X0, ret+24(FP)
 	RET
 
-// func layerNormAVX512(dst []float32, x []float32, gamma []float32, beta []float32, mean float32, rstd float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·layerNormAVX512(SB), NOSPLIT, $0-104
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         x_base+24(FP), CX
-	MOVQ         gamma_base+48(FP), DX
-	MOVQ         beta_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS mean+96(FP), Z0
-	VBROADCASTSS rstd+100(FP), Z1
-
-vectors:
-	CMPQ       SI, $0x00000010
-	JLT        tail
-	VMOVUPS    (CX)(DI*1), Z2
-	PREFETCHT0 2048(CX)(DI*1)
-	VSUBPS     Z0, Z2, Z2
-	VMULPS     Z1, Z2, Z2
-	VMOVUPS    (DX)(DI*1), Z3
-	PREFETCHT0 2048(DX)(DI*1)
-	VMULPS     Z3, Z2, Z2
-	VMOVUPS    (BX)(DI*1), Z3
-	PREFETCHT0 2048(BX)(DI*1)
-	VADDPS     Z3, Z2, Z2
-	VMOVUPS    Z2, (AX)(DI*1)
-	ADDQ       $0x00000040, DI
-	SUBQ       $0x00000010, SI
-	JMP        vectors
-
-tail:
-	TESTQ     SI, SI
-	JZ        done
-	MOVL      $0x0000ffff, R8
-	BZHIL     SI, R8, R8
-	KMOVW     R8, K1
-	VMOVUPS.Z (CX)(DI*1), K1, Z2
-	VSUBPS    Z0, Z2, Z2
-	VMULPS    Z1, Z2, Z2
-	VMOVUPS.Z (DX)(DI*1), K1, Z0
-	VMULPS    Z0, Z2, Z2
-	VMOVUPS.Z (BX)(DI*1), K1, Z0
-	VADDPS    Z0, Z2, Z2
-	VMOVUPS   Z2, K1, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func layerNormSumsAVX512(dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32) (sum float32, sumX float32)
-// Requires: AVX, AVX512F, BMI2, MMX+, SSE
-TEXT ·layerNormSumsAVX512(SB), NOSPLIT, $0-136
-	MOVQ         dgamma_base+0(FP), AX
-	MOVQ         dbeta_base+24(FP), CX
-	MOVQ         dy_base+48(FP), DX
-	MOVQ         x_base+72(FP), BX
-	MOVQ         gamma_base+96(FP), SI
-	MOVQ         dgamma_len+8(FP), DI
-	XORQ         R8, R8
-	VBROADCASTSS mean+120(FP), Z0
-	VBROADCASTSS rstd+124(FP), Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-	VPXORD       Z5, Z5, Z5
-
-group:
-	CMPQ        DI, $0x00000020
-	JLT         vectors
-	VMOVUPS     (BX)(R8*1), Z6
-	PREFETCHT0  2048(BX)(R8*1)
-	VSUBPS      Z0, Z6, Z6
-	VMULPS      Z1, Z6, Z6
-	VMOVUPS     (DX)(R8*1), Z7
-	PREFETCHT0  2048(DX)(R8*1)
-	VMOVUPS     (AX)(R8*1), Z8
-	PREFETCHT0  2048(AX)(R8*1)
-	VFMADD231PS Z6, Z7, Z8
-	VMOVUPS     Z8, (AX)(R8*1)
-	VMOVUPS     (SI)(R8*1), Z8
-	PREFETCHT0  2048(SI)(R8*1)
-	VMULPS      Z7, Z8, Z8
-	VFMADD231PS Z6, Z8, Z4
-	VADDPS      Z8, Z2, Z2
-	VMOVUPS     (CX)(R8*1), Z6
-	PREFETCHT0  2048(CX)(R8*1)
-	VADDPS      Z7, Z6, Z6
-	VMOVUPS     Z6, (CX)(R8*1)
-	VMOVUPS     64(BX)(R8*1), Z6
-	PREFETCHT0  2112(BX)(R8*1)
-	VSUBPS      Z0, Z6, Z6
-	VMULPS      Z1, Z6, Z6
-	VMOVUPS     64(DX)(R8*1), Z7
-	PREFETCHT0  2112(DX)(R8*1)
-	VMOVUPS     64(AX)(R8*1), Z8
-	PREFETCHT0  2112(AX)(R8*1)
-	VFMADD231PS Z6, Z7, Z8
-	VMOVUPS     Z8, 64(AX)(R8*1)
-	VMOVUPS     64(SI)(R8*1), Z8
-	PREFETCHT0  2112(SI)(R8*1)
-	VMULPS      Z7, Z8, Z8
-	VFMADD231PS Z6, Z8, Z5
-	VADDPS      Z8, Z3, Z3
-	VMOVUPS     64(CX)(R8*1), Z6
-	PREFETCHT0  2112(CX)(R8*1)
-	VADDPS      Z7, Z6, Z6
-	VMOVUPS     Z6, 64(CX)(R8*1)
-	ADDQ        $0x00000080, R8
-	SUBQ        $0x00000020, DI
-	JMP         group
-
-vectors:
-	CMPQ        DI, $0x00000010
-	JLT         tail
-	VMOVUPS     (BX)(R8*1), Z6
-	PREFETCHT0  2048(BX)(R8*1)
-	VSUBPS      Z0, Z6, Z6
-	VMULPS      Z1, Z6, Z6
-	VMOVUPS     (DX)(R8*1), Z7
-	PREFETCHT0  2048(DX)(R8*1)
-	VMOVUPS     (AX)(R8*1), Z8
-	PREFETCHT0  2048(AX)(R8*1)
-	VFMADD231PS Z6, Z7, Z8
-	VMOVUPS     Z8, (AX)(R8*1)
-	VMOVUPS     (SI)(R8*1), Z8
-	PREFETCHT0  2048(SI)(R8*1)
-	VMULPS      Z7, Z8, Z8
-	VFMADD231PS Z6, Z8, Z4
-	VADDPS      Z8, Z2, Z2
-	VMOVUPS     (CX)(R8*1), Z6
-	PREFETCHT0  2048(CX)(R8*1)
-	VADDPS      Z7, Z6, Z6
-	VMOVUPS     Z6, (CX)(R8*1)
-	ADDQ        $0x00000040, R8
-	SUBQ        $0x00000010, DI
-	JMP         vectors
-
-tail:
-	TESTQ       DI, DI
-	JZ          done
-	MOVL        $0x0000ffff, R9
-	BZHIL       DI, R9, R9
-	KMOVW       R9, K1
-	VMOVUPS.Z   (BX)(R8*1), K1, Z6
-	VSUBPS      Z0, Z6, Z6
-	VMULPS      Z1, Z6, Z6
-	VMOVUPS.Z   (DX)(R8*1), K1, Z0
-	VMOVUPS.Z   (AX)(R8*1), K1, Z1
-	VMOVAPS.Z   Z6, K1, Z6
-	VFMADD231PS Z6, Z0, Z1
-	VMOVUPS     Z1, K1, (AX)(R8*1)
-	VMOVUPS.Z   (SI)(R8*1), K1, Z1
-	VMULPS      Z0, Z1, Z1
-	VFMADD231PS Z6, Z1, Z4
-	VADDPS      Z1, Z2, Z2
-	VMOVUPS.Z   (CX)(R8*1), K1, Z1
-	VADDPS      Z0, Z1, Z1
-	VMOVUPS     Z1, K1, (CX)(R8*1)
-
-done:
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y2
-	VEXTRACTF128  $0x01, Y2, X0
-	VADDPS        X0, X2, X2
-	VPERMILPS     $0x4e, X2, X0
-	VADDPS        X0, X2, X2
-	VPERMILPS     $0xb1, X2, X0
-	VADDPS        X0, X2, X2
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y4
-	VEXTRACTF128  $0x01, Y4, X0
-	VADDPS        X0, X4, X4
-	VPERMILPS     $0x4e, X4, X0
-	VADDPS        X0, X4, X4
-	VPERMILPS     $0xb1, X4, X0
-	VADDPS        X0, X4, X4
-	VZEROUPPER
-	MOVSS         X2, sum+128(FP)
-	MOVSS         X4, sumX+132(FP)
-	RET
-
-// func layerNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, avg float32, avgX float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·layerNormGradAVX512(SB), NOSPLIT, $0-112
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS mean+96(FP), Z0
-	VBROADCASTSS rstd+100(FP), Z1
-	VBROADCASTSS avg+104(FP), Z2
-	VBROADCASTSS avgX+108(FP), Z3
-
-vectors:
-	CMPQ       SI, $0x00000010
-	JLT        tail
-	VMOVUPS    (DX)(DI*1), Z4
-	PREFETCHT0 2048(DX)(DI*1)
-	VSUBPS     Z0, Z4, Z4
-	VMULPS     Z1, Z4, Z4
-	VMOVUPS    (CX)(DI*1), Z5
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Z6
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Z6, Z5, Z5
-	VSUBPS     Z2, Z5, Z5
-	VMULPS     Z3, Z4, Z4
-	VSUBPS     Z4, Z5, Z5
-	VMULPS     Z1, Z5, Z5
-	VMOVUPS    Z5, (AX)(DI*1)
-	ADDQ       $0x00000040, DI
-	SUBQ       $0x00000010, SI
-	JMP        vectors
-
-tail:
-	TESTQ     SI, SI
-	JZ        done
-	MOVL      $0x0000ffff, R8
-	BZHIL     SI, R8, R8
-	KMOVW     R8, K1
-	VMOVUPS.Z (DX)(DI*1), K1, Z4
-	VSUBPS    Z0, Z4, Z4
-	VMULPS    Z1, Z4, Z4
-	VMOVUPS.Z (CX)(DI*1), K1, Z0
-	VMOVUPS.Z (BX)(DI*1), K1, Z5
-	VMULPS    Z5, Z0, Z0
-	VSUBPS    Z2, Z0, Z0
-	VMULPS    Z3, Z4, Z4
-	VSUBPS    Z4, Z0, Z0
-	VMULPS    Z1, Z0, Z0
-	VMOVUPS   Z0, K1, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rmsNormAVX512(dst []float32, x []float32, gamma []float32, rstd float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·rmsNormAVX512(SB), NOSPLIT, $0-76
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         x_base+24(FP), CX
-	MOVQ         gamma_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS rstd+72(FP), Z0
-
-vectors:
-	CMPQ       BX, $0x00000010
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Z1
-	PREFETCHT0 2048(CX)(SI*1)
-	VMULPS     Z0, Z1, Z1
-	VMOVUPS    (DX)(SI*1), Z2
-	PREFETCHT0 2048(DX)(SI*1)
-	VMULPS     Z2, Z1, Z1
-	VMOVUPS    Z1, (AX)(SI*1)
-	ADDQ       $0x00000040, SI
-	SUBQ       $0x00000010, BX
-	JMP        vectors
-
-tail:
-	TESTQ     BX, BX
-	JZ        done
-	MOVL      $0x0000ffff, DI
-	BZHIL     BX, DI, DI
-	KMOVW     DI, K1
-	VMOVUPS.Z (CX)(SI*1), K1, Z1
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS.Z (DX)(SI*1), K1, Z0
-	VMULPS    Z0, Z1, Z1
-	VMOVUPS   Z1, K1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rmsNormSumsAVX512(dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32) (sumX float32)
-// Requires: AVX, AVX512F, BMI2, MMX+, SSE
-TEXT ·rmsNormSumsAVX512(SB), NOSPLIT, $0-108
-	MOVQ         dgamma_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dgamma_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS rstd+96(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-
-group:
-	CMPQ        SI, $0x00000020
-	JLT         vectors
-	VMOVUPS     (DX)(DI*1), Z1
-	PREFETCHT0  2048(DX)(DI*1)
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     (CX)(DI*1), Z2
-	PREFETCHT0  2048(CX)(DI*1)
-	VMOVUPS     (AX)(DI*1), Z5
-	PREFETCHT0  2048(AX)(DI*1)
-	VFMADD231PS Z1, Z2, Z5
-	VMOVUPS     Z5, (AX)(DI*1)
-	VMOVUPS     (BX)(DI*1), Z5
-	PREFETCHT0  2048(BX)(DI*1)
-	VMULPS      Z2, Z5, Z5
-	VFMADD231PS Z1, Z5, Z3
-	VMOVUPS     64(DX)(DI*1), Z1
-	PREFETCHT0  2112(DX)(DI*1)
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     64(CX)(DI*1), Z2
-	PREFETCHT0  2112(CX)(DI*1)
-	VMOVUPS     64(AX)(DI*1), Z5
-	PREFETCHT0  2112(AX)(DI*1)
-	VFMADD231PS Z1, Z2, Z5
-	VMOVUPS     Z5, 64(AX)(DI*1)
-	VMOVUPS     64(BX)(DI*1), Z5
-	PREFETCHT0  2112(BX)(DI*1)
-	VMULPS      Z2, Z5, Z5
-	VFMADD231PS Z1, Z5, Z4
-	ADDQ        $0x00000080, DI
-	SUBQ        $0x00000020, SI
-	JMP         group
-
-vectors:
-	CMPQ        SI, $0x00000010
-	JLT         tail
-	VMOVUPS     (DX)(DI*1), Z1
-	PREFETCHT0  2048(DX)(DI*1)
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS     (CX)(DI*1), Z2
-	PREFETCHT0  2048(CX)(DI*1)
-	VMOVUPS     (AX)(DI*1), Z5
-	PREFETCHT0  2048(AX)(DI*1)
-	VFMADD231PS Z1, Z2, Z5
-	VMOVUPS     Z5, (AX)(DI*1)
-	VMOVUPS     (BX)(DI*1), Z5
-	PREFETCHT0  2048(BX)(DI*1)
-	VMULPS      Z2, Z5, Z5
-	VFMADD231PS Z1, Z5, Z3
-	ADDQ        $0x00000040, DI
-	SUBQ        $0x00000010, SI
-	JMP         vectors
-
-tail:
-	TESTQ       SI, SI
-	JZ          done
-	MOVL        $0x0000ffff, R8
-	BZHIL       SI, R8, R8
-	KMOVW       R8, K1
-	VMOVUPS.Z   (DX)(DI*1), K1, Z1
-	VMULPS      Z0, Z1, Z1
-	VMOVUPS.Z   (CX)(DI*1), K1, Z0
-	VMOVUPS.Z   (AX)(DI*1), K1, Z2
-	VMOVAPS.Z   Z1, K1, Z1
-	VFMADD231PS Z1, Z0, Z2
-	VMOVUPS     Z2, K1, (AX)(DI*1)
-	VMOVUPS.Z   (BX)(DI*1), K1, Z2
-	VMULPS      Z0, Z2, Z2
-	VFMADD231PS Z1, Z2, Z3
-
-done:
-	VADDPS        Z4, Z3, Z3
-	VEXTRACTF64X4 $0x01, Z3, Y0
-	VADDPS        Y0, Y3, Y3
-	VEXTRACTF128  $0x01, Y3, X0
-	VADDPS        X0, X3, X3
-	VPERMILPS     $0x4e, X3, X0
-	VADDPS        X0, X3, X3
-	VPERMILPS     $0xb1, X3, X0
-	VADDPS        X0, X3, X3
-	VZEROUPPER
-	MOVSS         X3, sumX+104(FP)
-	RET
-
-// func rmsNormGradAVX512(dst []float32, dy []float32, x []float32, gamma []float32, rstd float32, avgX float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·rmsNormGradAVX512(SB), NOSPLIT, $0-104
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         dy_base+24(FP), CX
-	MOVQ         x_base+48(FP), DX
-	MOVQ         gamma_base+72(FP), BX
-	MOVQ         dst_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS rstd+96(FP), Z0
-	VBROADCASTSS avgX+100(FP), Z1
-
-vectors:
-	CMPQ       SI, $0x00000010
-	JLT        tail
-	VMOVUPS    (DX)(DI*1), Z2
-	PREFETCHT0 2048(DX)(DI*1)
-	VMULPS     Z0, Z2, Z2
-	VMOVUPS    (CX)(DI*1), Z3
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Z4
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Z4, Z3, Z3
-	VMULPS     Z1, Z2, Z2
-	VSUBPS     Z2, Z3, Z3
-	VMULPS     Z0, Z3, Z3
-	VMOVUPS    Z3, (AX)(DI*1)
-	ADDQ       $0x00000040, DI
-	SUBQ       $0x00000010, SI
-	JMP        vectors
-
-tail:
-	TESTQ     SI, SI
-	JZ        done
-	MOVL      $0x0000ffff, R8
-	BZHIL     SI, R8, R8
-	KMOVW     R8, K1
-	VMOVUPS.Z (DX)(DI*1), K1, Z2
-	VMULPS    Z0, Z2, Z2
-	VMOVUPS.Z (CX)(DI*1), K1, Z3
-	VMOVUPS.Z (BX)(DI*1), K1, Z4
-	VMULPS    Z4, Z3, Z3
-	VMULPS    Z1, Z2, Z2
-	VSUBPS    Z2, Z3, Z3
-	VMULPS    Z0, Z3, Z3
-	VMOVUPS   Z3, K1, (AX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func addAVX512(dst []float32, a []float32, b []float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·addAVX512(SB), NOSPLIT, $0-72
-	MOVQ dst_base+0(FP), AX
-	MOVQ a_base+24(FP), CX
-	MOVQ b_base+48(FP), DX
-	MOVQ dst_len+8(FP), BX
-	XORQ SI, SI
-
-vectors:
-	CMPQ       BX, $0x00000010
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Z0
-	PREFETCHT0 2048(CX)(SI*1)
-	VMOVUPS    (DX)(SI*1), Z1
-	PREFETCHT0 2048(DX)(SI*1)
-	VADDPS     Z1, Z0, Z0
-	VMOVUPS    Z0, (AX)(SI*1)
-	ADDQ       $0x00000040, SI
-	SUBQ       $0x00000010, BX
-	JMP        vectors
-
-tail:
-	TESTQ     BX, BX
-	JZ        done
-	MOVL      $0x0000ffff, DI
-	BZHIL     BX, DI, DI
-	KMOVW     DI, K1
-	VMOVUPS.Z (CX)(SI*1), K1, Z0
-	VMOVUPS.Z (DX)(SI*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-	VMOVUPS   Z0, K1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
 // func scaleAVX512(dst []float32, src []float32, a float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·scaleAVX512(SB), NOSPLIT, $0-52
@@ -3520,6 +1319,42 @@ tail:
 	VMOVUPS.Z (CX)(BX*1), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func scaleAboveAVX512(x []float32, a float32, least float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·scaleAboveAVX512(SB), NOSPLIT, $0-32
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS a+24(FP), Z0
+	VBROADCASTSS least+28(FP), Z1
+
+vectors:
+	CMPQ       CX, $0x00000010
+	JLT        tail
+	VMOVUPS    (AX)(DX*1), Z2
+	PREFETCHT0 2048(AX)(DX*1)
+	VCMPPS     $0x15, Z1, Z2, K1
+	VMULPS.Z   Z0, Z2, K1, Z2
+	VMOVUPS    Z2, (AX)(DX*1)
+	ADDQ       $0x00000040, DX
+	SUBQ       $0x00000010, CX
+	JMP        vectors
+
+tail:
+	TESTQ     CX, CX
+	JZ        done
+	MOVL      $0x0000ffff, BX
+	BZHIL     CX, BX, BX
+	KMOVW     BX, K1
+	VMOVUPS.Z (AX)(DX*1), K1, Z2
+	VCMPPS    $0x15, Z1, Z2, K2
+	VMULPS.Z  Z0, Z2, K2, Z2
+	VMOVUPS   Z2, K1, (AX)(DX*1)
 
 done:
 	VZEROUPPER
@@ -3588,108 +1423,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·dropoutAVX512(SB), NOSPLIT, $0-80
-	MOVQ         dst_base+0(FP), AX
-	MOVQ         src_base+24(FP), CX
-	MOVQ         words_base+48(FP), DX
-	MOVQ         dst_len+8(FP), BX
-	XORQ         SI, SI
-	VBROADCASTSS threshold+72(FP), Z0
-	VBROADCASTSS scale+76(FP), Z1
-
-vectors:
-	CMPQ       BX, $0x00000010
-	JLT        tail
-	VMOVUPS    (CX)(SI*1), Z2
-	PREFETCHT0 2048(CX)(SI*1)
-	VMOVUPS    (DX)(SI*1), Z3
-	PREFETCHT0 2048(DX)(SI*1)
-	VMULPS     Z1, Z2, Z2
-	VPCMPUD    $0x05, Z0, Z3, K1
-	VMOVAPS.Z  Z2, K1, Z2
-	VMOVUPS    Z2, (AX)(SI*1)
-	ADDQ       $0x00000040, SI
-	SUBQ       $0x00000010, BX
-	JMP        vectors
-
-tail:
-	TESTQ     BX, BX
-	JZ        done
-	MOVL      $0x0000ffff, DI
-	BZHIL     BX, DI, DI
-	KMOVW     DI, K1
-	VMOVUPS.Z (CX)(SI*1), K1, Z2
-	VMOVUPS.Z (DX)(SI*1), K1, Z3
-	VMULPS    Z1, Z2, Z2
-	VPCMPUD   $0x05, Z0, Z3, K2
-	VMOVAPS.Z Z2, K2, Z2
-	VMOVUPS   Z2, K1, (AX)(SI*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·rotateAVX512(SB), NOSPLIT, $0-100
-	MOVQ         a_base+0(FP), AX
-	MOVQ         b_base+24(FP), CX
-	MOVQ         cos_base+48(FP), DX
-	MOVQ         sin_base+72(FP), BX
-	MOVQ         a_len+8(FP), SI
-	XORQ         DI, DI
-	VBROADCASTSS turn+96(FP), Z0
-
-vectors:
-	CMPQ       SI, $0x00000010
-	JLT        tail
-	VMOVUPS    (AX)(DI*1), Z1
-	PREFETCHT0 2048(AX)(DI*1)
-	VMOVUPS    (CX)(DI*1), Z2
-	PREFETCHT0 2048(CX)(DI*1)
-	VMOVUPS    (DX)(DI*1), Z3
-	PREFETCHT0 2048(DX)(DI*1)
-	VMOVUPS    (BX)(DI*1), Z4
-	PREFETCHT0 2048(BX)(DI*1)
-	VMULPS     Z0, Z4, Z4
-	VMULPS     Z1, Z4, Z5
-	VMULPS     Z2, Z4, Z4
-	VMULPS     Z1, Z3, Z1
-	VMULPS     Z2, Z3, Z2
-	VSUBPS     Z4, Z1, Z1
-	VADDPS     Z5, Z2, Z2
-	VMOVUPS    Z1, (AX)(DI*1)
-	VMOVUPS    Z2, (CX)(DI*1)
-	ADDQ       $0x00000040, DI
-	SUBQ       $0x00000010, SI
-	JMP        vectors
-
-tail:
-	TESTQ     SI, SI
-	JZ        done
-	MOVL      $0x0000ffff, R8
-	BZHIL     SI, R8, R8
-	KMOVW     R8, K1
-	VMOVUPS.Z (AX)(DI*1), K1, Z1
-	VMOVUPS.Z (CX)(DI*1), K1, Z2
-	VMOVUPS.Z (DX)(DI*1), K1, Z3
-	VMOVUPS.Z (BX)(DI*1), K1, Z4
-	VMULPS    Z0, Z4, Z4
-	VMULPS    Z1, Z4, Z0
-	VMULPS    Z2, Z4, Z4
-	VMULPS    Z1, Z3, Z1
-	VMULPS    Z2, Z3, Z2
-	VSUBPS    Z4, Z1, Z1
-	VADDPS    Z0, Z2, Z2
-	VMOVUPS   Z1, K1, (AX)(DI*1)
-	VMOVUPS   Z2, K1, (CX)(DI*1)
-
-done:
-	VZEROUPPER
-	RET
-
 // func rotatePairsAVX512(cos []float32, sin []float32, x []float32, turn float32)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·rotatePairsAVX512(SB), NOSPLIT, $0-76
@@ -3720,6 +1453,7184 @@ vectors:
 	JMP       vectors
 
 done:
+	VZEROUPPER
+	RET
+
+// func addAVX2(dst []float32, a []float32, b []float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·addAVX2(SB), NOSPLIT, $0-73
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    a_base+24(FP), CX
+	MOVQ    b_base+48(FP), DX
+	MOVQ    dst_len+8(FP), BX
+	XORQ    SI, SI
+	MOVB    stream+72(FP), SI
+	MOVBLZX SI, DI
+	XORL    SI, SI
+	TESTQ   $0x0000003f, AX
+	CMOVQNE SI, DI
+	XORL    SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(SI*4), Y0
+	VMOVUPS    32(CX)(SI*4), Y1
+	PREFETCHT0 2048(CX)(SI*4)
+	VMOVUPS    (DX)(SI*4), Y2
+	VMOVUPS    32(DX)(SI*4), Y3
+	PREFETCHT0 2048(DX)(SI*4)
+	VADDPS     Y2, Y0, Y0
+	VADDPS     Y3, Y1, Y1
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Y0, (AX)(SI*4)
+	VMOVNTPS   Y1, 32(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(SI*4)
+	VMOVUPS Y1, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      BX, BX
+	JZ         mainDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y0
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y1
+	VMASKMOVPS (CX)(SI*4), Y0, Y2
+	VMASKMOVPS (CX)(R8*4), Y1, Y3
+	VMASKMOVPS (DX)(SI*4), Y0, Y4
+	VMASKMOVPS (DX)(R8*4), Y1, Y5
+	VADDPS     Y4, Y2, Y2
+	VADDPS     Y5, Y3, Y3
+	VMASKMOVPS Y2, Y0, (AX)(SI*4)
+	VMASKMOVPS Y3, Y1, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addScaledAVX2(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
+// Requires: AVX, CMOV, MMX+
+TEXT ·addScaledAVX2(SB), NOSPLIT, $0-104
+	MOVQ         acc_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         nextAcc_base+56(FP), DX
+	MOVQ         nextX_base+80(FP), BX
+	MOVQ         acc_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS alpha+48(FP), Y0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Y1
+	VMOVUPS    32(AX)(DI*4), Y2
+	VMOVUPS    (CX)(DI*4), Y3
+	VMOVUPS    32(CX)(DI*4), Y4
+	PREFETCHT0 (DX)(DI*4)
+	PREFETCHT0 (BX)(DI*4)
+	VMULPS     Y0, Y3, Y3
+	VADDPS     Y3, Y1, Y1
+	VMULPS     Y0, Y4, Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    Y1, (AX)(DI*4)
+	VMOVUPS    Y2, 32(AX)(DI*4)
+	ADDQ       $0x00000010, DI
+	SUBQ       $0x00000010, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ      SI, SI
+	JZ         mainDone
+	MOVL       $0x00000008, BX
+	XORL       R8, R8
+	MOVQ       SI, DX
+	CMPQ       DX, BX
+	CMOVQGT    BX, DX
+	SUBQ       BX, SI
+	CMOVQLT    R8, SI
+	LEAQ       (DI)(DX*1), BX
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       DX
+	VMOVDQU    32(R8)(DX*4), Y1
+	LEAQ       laneMasks<>+0(SB), DX
+	NEGQ       SI
+	VMOVDQU    32(DX)(SI*4), Y2
+	VMASKMOVPS (AX)(DI*4), Y1, Y3
+	VMASKMOVPS (AX)(BX*4), Y2, Y4
+	VMASKMOVPS (CX)(DI*4), Y1, Y5
+	VMASKMOVPS (CX)(BX*4), Y2, Y6
+	VMULPS     Y0, Y5, Y5
+	VADDPS     Y5, Y3, Y3
+	VMULPS     Y0, Y6, Y6
+	VADDPS     Y6, Y4, Y4
+	VMASKMOVPS Y3, Y1, (AX)(DI*4)
+	VMASKMOVPS Y4, Y2, (AX)(BX*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluAVX2(dst []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·geluAVX2(SB), NOSPLIT, $0-73
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    x_base+24(FP), CX
+	MOVQ    bias_base+48(FP), DX
+	MOVQ    dst_len+8(FP), BX
+	XORQ    SI, SI
+	MOVB    stream+72(FP), SI
+	MOVBLZX SI, DI
+	XORL    SI, SI
+	TESTQ   $0x0000003f, AX
+	CMOVQNE SI, DI
+	XORL    SI, SI
+
+mainUnit:
+	CMPQ        BX, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (CX)(SI*4), Y0
+	VMOVUPS     32(CX)(SI*4), Y1
+	PREFETCHT0  2048(CX)(SI*4)
+	VMOVUPS     (DX)(SI*4), Y2
+	VMOVUPS     32(DX)(SI*4), Y3
+	VADDPS      Y2, Y0, Y0
+	VADDPS      Y3, Y1, Y1
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     lanes41800000<>+0(SB), Y2
+	VMINPS      Y0, Y2, Y2
+	VMULPS      Y2, Y2, Y3
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
+	VMULPS      Y2, Y4, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y4, Y2
+	VROUNDPS    $0x08, Y2, Y5
+	VSUBPS      Y5, Y2, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y2, Y7, Y7
+	VADDPS      Y3, Y7, Y2
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y7, Y7
+	VSUBPS      Y7, Y3, Y2
+	VBLENDVPS   Y4, Y7, Y2, Y2
+	VMULPS      Y2, Y0, Y0
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMOVUPS     lanes41800000<>+0(SB), Y2
+	VMINPS      Y1, Y2, Y2
+	VMULPS      Y2, Y2, Y3
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
+	VMULPS      Y2, Y4, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y4, Y2
+	VROUNDPS    $0x08, Y2, Y5
+	VSUBPS      Y5, Y2, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y2, Y7, Y7
+	VADDPS      Y3, Y7, Y2
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y7, Y7
+	VSUBPS      Y7, Y3, Y2
+	VBLENDVPS   Y4, Y7, Y2, Y2
+	VMULPS      Y2, Y1, Y1
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTPS    Y0, (AX)(SI*4)
+	VMOVNTPS    Y1, 32(AX)(SI*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(SI*4)
+	VMOVUPS Y1, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000008, R8
+	XORL        R9, R9
+	MOVQ        BX, DI
+	CMPQ        DI, R8
+	CMOVQGT     R8, DI
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (SI)(DI*1), R8
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y0
+	LEAQ        laneMasks<>+0(SB), DI
+	NEGQ        BX
+	VMOVDQU     32(DI)(BX*4), Y1
+	VMASKMOVPS  (CX)(SI*4), Y0, Y2
+	VMASKMOVPS  (CX)(R8*4), Y1, Y3
+	VMASKMOVPS  (DX)(SI*4), Y0, Y4
+	VMASKMOVPS  (DX)(R8*4), Y1, Y5
+	VADDPS      Y4, Y2, Y2
+	VADDPS      Y5, Y3, Y3
+	VMOVUPS     lanesc1800000<>+0(SB), Y4
+	VMAXPS      Y2, Y4, Y2
+	VMOVUPS     lanes41800000<>+0(SB), Y4
+	VMINPS      Y2, Y4, Y4
+	VMULPS      Y4, Y4, Y5
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
+	VMULPS      Y4, Y6, Y6
+	VMOVUPS     lanes3f800000<>+0(SB), Y5
+	VORPS       lanes80000000<>+0(SB), Y6, Y4
+	VROUNDPS    $0x08, Y4, Y7
+	VSUBPS      Y7, Y4, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y4, Y9, Y9
+	VADDPS      Y5, Y9, Y4
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y9, Y9
+	VSUBPS      Y9, Y5, Y4
+	VBLENDVPS   Y6, Y9, Y4, Y4
+	VMULPS      Y4, Y2, Y2
+	VMOVUPS     lanesc1800000<>+0(SB), Y4
+	VMAXPS      Y3, Y4, Y3
+	VMOVUPS     lanes41800000<>+0(SB), Y4
+	VMINPS      Y3, Y4, Y4
+	VMULPS      Y4, Y4, Y5
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y6
+	VFMADD213PS lanes40135761<>+0(SB), Y5, Y6
+	VMULPS      Y4, Y6, Y6
+	VMOVUPS     lanes3f800000<>+0(SB), Y5
+	VORPS       lanes80000000<>+0(SB), Y6, Y4
+	VROUNDPS    $0x08, Y4, Y7
+	VSUBPS      Y7, Y4, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y4, Y9, Y9
+	VADDPS      Y5, Y9, Y4
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y9, Y9
+	VSUBPS      Y9, Y5, Y4
+	VBLENDVPS   Y6, Y9, Y4, Y4
+	VMULPS      Y4, Y3, Y3
+	VMASKMOVPS  Y2, Y0, (AX)(SI*4)
+	VMASKMOVPS  Y3, Y1, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesc1800000<>+0(SB)/4, $0xc1800000
+DATA lanesc1800000<>+4(SB)/4, $0xc1800000
+DATA lanesc1800000<>+8(SB)/4, $0xc1800000
+DATA lanesc1800000<>+12(SB)/4, $0xc1800000
+DATA lanesc1800000<>+16(SB)/4, $0xc1800000
+DATA lanesc1800000<>+20(SB)/4, $0xc1800000
+DATA lanesc1800000<>+24(SB)/4, $0xc1800000
+DATA lanesc1800000<>+28(SB)/4, $0xc1800000
+GLOBL lanesc1800000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes41800000<>+0(SB)/4, $0x41800000
+DATA lanes41800000<>+4(SB)/4, $0x41800000
+DATA lanes41800000<>+8(SB)/4, $0x41800000
+DATA lanes41800000<>+12(SB)/4, $0x41800000
+DATA lanes41800000<>+16(SB)/4, $0x41800000
+DATA lanes41800000<>+20(SB)/4, $0x41800000
+DATA lanes41800000<>+24(SB)/4, $0x41800000
+DATA lanes41800000<>+28(SB)/4, $0x41800000
+GLOBL lanes41800000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes80000000<>+0(SB)/4, $0x80000000
+DATA lanes80000000<>+4(SB)/4, $0x80000000
+DATA lanes80000000<>+8(SB)/4, $0x80000000
+DATA lanes80000000<>+12(SB)/4, $0x80000000
+DATA lanes80000000<>+16(SB)/4, $0x80000000
+DATA lanes80000000<>+20(SB)/4, $0x80000000
+DATA lanes80000000<>+24(SB)/4, $0x80000000
+DATA lanes80000000<>+28(SB)/4, $0x80000000
+GLOBL lanes80000000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes40135761<>+0(SB)/4, $0x40135761
+DATA lanes40135761<>+4(SB)/4, $0x40135761
+DATA lanes40135761<>+8(SB)/4, $0x40135761
+DATA lanes40135761<>+12(SB)/4, $0x40135761
+DATA lanes40135761<>+16(SB)/4, $0x40135761
+DATA lanes40135761<>+20(SB)/4, $0x40135761
+DATA lanes40135761<>+24(SB)/4, $0x40135761
+DATA lanes40135761<>+28(SB)/4, $0x40135761
+GLOBL lanes40135761<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3dd2d3e8<>+0(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+4(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+8(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+12(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+16(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+20(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+24(SB)/4, $0x3dd2d3e8
+DATA lanes3dd2d3e8<>+28(SB)/4, $0x3dd2d3e8
+GLOBL lanes3dd2d3e8<>(SB), RODATA|NOPTR, $32
+
+// func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·geluGradAVX2(SB), NOSPLIT, $0-121
+	MOVQ    dx_base+0(FP), AX
+	MOVQ    sums_base+24(FP), CX
+	MOVQ    dy_base+48(FP), DX
+	MOVQ    x_base+72(FP), BX
+	MOVQ    bias_base+96(FP), SI
+	MOVQ    dx_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ        DI, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (BX)(R8*4), Y0
+	VMOVUPS     32(BX)(R8*4), Y1
+	PREFETCHT0  2048(BX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Y2
+	VMOVUPS     32(SI)(R8*4), Y3
+	VADDPS      Y2, Y0, Y0
+	VADDPS      Y3, Y1, Y1
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     lanes41800000<>+0(SB), Y2
+	VMINPS      Y0, Y2, Y0
+	VMULPS      Y0, Y0, Y2
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y3
+	VFMADD213PS lanes40135761<>+0(SB), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y3, Y2
+	VROUNDPS    $0x08, Y2, Y5
+	VSUBPS      Y5, Y2, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y2, Y7, Y7
+	VADDPS      Y4, Y7, Y2
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y7, Y7
+	VMULPS      Y2, Y7, Y2
+	VSUBPS      Y7, Y4, Y4
+	VBLENDVPS   Y3, Y7, Y4, Y4
+	VMULPS      Y0, Y0, Y3
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y3, Y0
+	VFMADD231PS Y0, Y2, Y4
+	VMOVUPS     lanesc1800000<>+0(SB), Y0
+	VMAXPS      Y1, Y0, Y0
+	VMOVUPS     lanes41800000<>+0(SB), Y1
+	VMINPS      Y0, Y1, Y0
+	VMULPS      Y0, Y0, Y1
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y2
+	VFMADD213PS lanes40135761<>+0(SB), Y1, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VORPS       lanes80000000<>+0(SB), Y2, Y1
+	VROUNDPS    $0x08, Y1, Y5
+	VSUBPS      Y5, Y1, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y1, Y7, Y7
+	VADDPS      Y3, Y7, Y1
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y7, Y7
+	VMULPS      Y1, Y7, Y1
+	VSUBPS      Y7, Y3, Y3
+	VBLENDVPS   Y2, Y7, Y3, Y3
+	VMULPS      Y0, Y0, Y2
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y0
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y2, Y0
+	VFMADD231PS Y0, Y1, Y3
+	VMOVUPS     (DX)(R8*4), Y0
+	VMOVUPS     32(DX)(R8*4), Y1
+	PREFETCHT0  2048(DX)(R8*4)
+	VMULPS      Y0, Y4, Y4
+	VMULPS      Y1, Y3, Y3
+	VMOVUPS     (CX)(R8*4), Y0
+	VMOVUPS     32(CX)(R8*4), Y1
+	VADDPS      Y4, Y0, Y0
+	VADDPS      Y3, Y1, Y1
+	VMOVUPS     Y0, (CX)(R8*4)
+	VMOVUPS     Y1, 32(CX)(R8*4)
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Y4, (AX)(R8*4)
+	VMOVNTPS    Y3, 32(AX)(R8*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Y4, (AX)(R8*4)
+	VMOVUPS Y3, 32(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVL        $0x00000008, R10
+	XORL        R11, R11
+	MOVQ        DI, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, DI
+	CMOVQLT     R11, DI
+	LEAQ        (R8)(R9*1), R10
+	LEAQ        laneMasks<>+0(SB), R11
+	NEGQ        R9
+	VMOVDQU     32(R11)(R9*4), Y0
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y1
+	VMASKMOVPS  (BX)(R8*4), Y0, Y2
+	VMASKMOVPS  (BX)(R10*4), Y1, Y3
+	VMASKMOVPS  (SI)(R8*4), Y0, Y4
+	VMASKMOVPS  (SI)(R10*4), Y1, Y5
+	VADDPS      Y4, Y2, Y2
+	VADDPS      Y5, Y3, Y3
+	VMOVUPS     lanesc1800000<>+0(SB), Y4
+	VMAXPS      Y2, Y4, Y2
+	VMOVUPS     lanes41800000<>+0(SB), Y4
+	VMINPS      Y2, Y4, Y2
+	VMULPS      Y2, Y2, Y4
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y5
+	VFMADD213PS lanes40135761<>+0(SB), Y4, Y5
+	VMULPS      Y2, Y5, Y5
+	VMOVUPS     lanes3f800000<>+0(SB), Y6
+	VORPS       lanes80000000<>+0(SB), Y5, Y4
+	VROUNDPS    $0x08, Y4, Y7
+	VSUBPS      Y7, Y4, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y4, Y9, Y9
+	VADDPS      Y6, Y9, Y4
+	VDIVPS      Y4, Y6, Y4
+	VMULPS      Y4, Y9, Y9
+	VMULPS      Y4, Y9, Y4
+	VSUBPS      Y9, Y6, Y6
+	VBLENDVPS   Y5, Y9, Y6, Y6
+	VMULPS      Y2, Y2, Y5
+	VMULPS      Y2, Y4, Y4
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y5, Y2
+	VFMADD231PS Y2, Y4, Y6
+	VMOVUPS     lanesc1800000<>+0(SB), Y2
+	VMAXPS      Y3, Y2, Y2
+	VMOVUPS     lanes41800000<>+0(SB), Y3
+	VMINPS      Y2, Y3, Y2
+	VMULPS      Y2, Y2, Y3
+	VMOVUPS     lanes3dd2d3e8<>+0(SB), Y4
+	VFMADD213PS lanes40135761<>+0(SB), Y3, Y4
+	VMULPS      Y2, Y4, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y5
+	VORPS       lanes80000000<>+0(SB), Y4, Y3
+	VROUNDPS    $0x08, Y3, Y7
+	VSUBPS      Y7, Y3, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y3, Y9, Y9
+	VADDPS      Y5, Y9, Y3
+	VDIVPS      Y3, Y5, Y3
+	VMULPS      Y3, Y9, Y9
+	VMULPS      Y3, Y9, Y3
+	VSUBPS      Y9, Y5, Y5
+	VBLENDVPS   Y4, Y9, Y5, Y5
+	VMULPS      Y2, Y2, Y4
+	VMULPS      Y2, Y3, Y3
+	VMOVUPS     lanes3e5b33b6<>+0(SB), Y2
+	VFMADD213PS lanes3fcc422a<>+0(SB), Y4, Y2
+	VFMADD231PS Y2, Y3, Y5
+	VMASKMOVPS  (DX)(R8*4), Y0, Y2
+	VMASKMOVPS  (DX)(R10*4), Y1, Y3
+	VMULPS      Y2, Y6, Y6
+	VMULPS      Y3, Y5, Y5
+	VMASKMOVPS  (CX)(R8*4), Y0, Y2
+	VMASKMOVPS  (CX)(R10*4), Y1, Y3
+	VADDPS      Y6, Y2, Y2
+	VADDPS      Y5, Y3, Y3
+	VMASKMOVPS  Y2, Y0, (CX)(R8*4)
+	VMASKMOVPS  Y3, Y1, (CX)(R10*4)
+	VMASKMOVPS  Y6, Y0, (AX)(R8*4)
+	VMASKMOVPS  Y5, Y1, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanes3e5b33b6<>+0(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+4(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+8(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+12(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+16(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+20(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+24(SB)/4, $0x3e5b33b6
+DATA lanes3e5b33b6<>+28(SB)/4, $0x3e5b33b6
+GLOBL lanes3e5b33b6<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3fcc422a<>+0(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+4(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+8(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+12(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+16(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+20(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+24(SB)/4, $0x3fcc422a
+DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
+GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
+
+// func siluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·siluMulAVX2(SB), NOSPLIT, $0-73
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    gate_base+24(FP), CX
+	MOVQ    up_base+48(FP), DX
+	MOVQ    dst_len+8(FP), BX
+	XORQ    SI, SI
+	MOVB    stream+72(FP), SI
+	MOVBLZX SI, DI
+	XORL    SI, SI
+	TESTQ   $0x0000003f, AX
+	CMOVQNE SI, DI
+	XORL    SI, SI
+
+mainUnit:
+	CMPQ        BX, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (CX)(SI*4), Y0
+	VMOVUPS     32(CX)(SI*4), Y1
+	PREFETCHT0  2048(CX)(SI*4)
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y5
+	VSUBPS      Y5, Y3, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y3, Y7, Y7
+	VADDPS      Y4, Y7, Y3
+	VDIVPS      Y3, Y4, Y3
+	VMULPS      Y3, Y7, Y7
+	VSUBPS      Y7, Y4, Y3
+	VBLENDVPS   Y2, Y7, Y3, Y3
+	VMULPS      Y0, Y3, Y0
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y1, Y2, Y1
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y1, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y5
+	VSUBPS      Y5, Y3, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y3, Y7, Y7
+	VADDPS      Y4, Y7, Y3
+	VDIVPS      Y3, Y4, Y3
+	VMULPS      Y3, Y7, Y7
+	VSUBPS      Y7, Y4, Y3
+	VBLENDVPS   Y2, Y7, Y3, Y3
+	VMULPS      Y1, Y3, Y1
+	VMOVUPS     (DX)(SI*4), Y2
+	VMOVUPS     32(DX)(SI*4), Y3
+	PREFETCHT0  2048(DX)(SI*4)
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y3, Y1, Y1
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTPS    Y0, (AX)(SI*4)
+	VMOVNTPS    Y1, 32(AX)(SI*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(SI*4)
+	VMOVUPS Y1, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000008, R8
+	XORL        R9, R9
+	MOVQ        BX, DI
+	CMPQ        DI, R8
+	CMOVQGT     R8, DI
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (SI)(DI*1), R8
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y0
+	LEAQ        laneMasks<>+0(SB), DI
+	NEGQ        BX
+	VMOVDQU     32(DI)(BX*4), Y1
+	VMASKMOVPS  (CX)(SI*4), Y0, Y2
+	VMASKMOVPS  (CX)(R8*4), Y1, Y3
+	VMOVUPS     lanesc3000000<>+0(SB), Y4
+	VMAXPS      Y2, Y4, Y2
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y6
+	VORPS       lanes80000000<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VADDPS      Y6, Y9, Y5
+	VDIVPS      Y5, Y6, Y5
+	VMULPS      Y5, Y9, Y9
+	VSUBPS      Y9, Y6, Y5
+	VBLENDVPS   Y4, Y9, Y5, Y5
+	VMULPS      Y2, Y5, Y2
+	VMOVUPS     lanesc3000000<>+0(SB), Y4
+	VMAXPS      Y3, Y4, Y3
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y3, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y6
+	VORPS       lanes80000000<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VADDPS      Y6, Y9, Y5
+	VDIVPS      Y5, Y6, Y5
+	VMULPS      Y5, Y9, Y9
+	VSUBPS      Y9, Y6, Y5
+	VBLENDVPS   Y4, Y9, Y5, Y5
+	VMULPS      Y3, Y5, Y3
+	VMASKMOVPS  (DX)(SI*4), Y0, Y4
+	VMASKMOVPS  (DX)(R8*4), Y1, Y5
+	VMULPS      Y4, Y2, Y2
+	VMULPS      Y5, Y3, Y3
+	VMASKMOVPS  Y2, Y0, (AX)(SI*4)
+	VMASKMOVPS  Y3, Y1, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesc3000000<>+0(SB)/4, $0xc3000000
+DATA lanesc3000000<>+4(SB)/4, $0xc3000000
+DATA lanesc3000000<>+8(SB)/4, $0xc3000000
+DATA lanesc3000000<>+12(SB)/4, $0xc3000000
+DATA lanesc3000000<>+16(SB)/4, $0xc3000000
+DATA lanesc3000000<>+20(SB)/4, $0xc3000000
+DATA lanesc3000000<>+24(SB)/4, $0xc3000000
+DATA lanesc3000000<>+28(SB)/4, $0xc3000000
+GLOBL lanesc3000000<>(SB), RODATA|NOPTR, $32
+
+// func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·siluMulGradAVX2(SB), NOSPLIT, $0-121
+	MOVQ    dgate_base+0(FP), AX
+	MOVQ    dup_base+24(FP), CX
+	MOVQ    dy_base+48(FP), DX
+	MOVQ    gate_base+72(FP), BX
+	MOVQ    up_base+96(FP), SI
+	MOVQ    dgate_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	TESTQ   $0x0000003f, CX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ        DI, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (BX)(R8*4), Y0
+	VMOVUPS     32(BX)(R8*4), Y1
+	PREFETCHT0  2048(BX)(R8*4)
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y4
+	VORPS       lanes80000000<>+0(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y5
+	VSUBPS      Y5, Y3, Y6
+	VMOVUPS     lanes392385a5<>+0(SB), Y7
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y7, Y7
+	VANDPS      Y3, Y7, Y7
+	VADDPS      Y4, Y7, Y3
+	VDIVPS      Y3, Y4, Y3
+	VMULPS      Y3, Y7, Y7
+	VMULPS      Y3, Y7, Y3
+	VSUBPS      Y7, Y4, Y4
+	VBLENDVPS   Y2, Y7, Y4, Y4
+	VMULPS      Y0, Y4, Y2
+	VMOVUPS     lanes43000000<>+0(SB), Y5
+	VMINPS      Y0, Y5, Y0
+	VFMADD231PS Y0, Y3, Y4
+	VMOVUPS     lanesc3000000<>+0(SB), Y0
+	VMAXPS      Y1, Y0, Y0
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y0, Y1
+	VMOVUPS     lanes3f800000<>+0(SB), Y5
+	VORPS       lanes80000000<>+0(SB), Y1, Y3
+	VROUNDPS    $0x08, Y3, Y6
+	VSUBPS      Y6, Y3, Y7
+	VMOVUPS     lanes392385a5<>+0(SB), Y8
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS lanes3f800000<>+0(SB), Y7, Y8
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ   Y6, Y6
+	VPSLLD      $0x17, Y6, Y6
+	VPADDD      Y6, Y8, Y8
+	VANDPS      Y3, Y8, Y8
+	VADDPS      Y5, Y8, Y3
+	VDIVPS      Y3, Y5, Y3
+	VMULPS      Y3, Y8, Y8
+	VMULPS      Y3, Y8, Y3
+	VSUBPS      Y8, Y5, Y5
+	VBLENDVPS   Y1, Y8, Y5, Y5
+	VMULPS      Y0, Y5, Y1
+	VMOVUPS     lanes43000000<>+0(SB), Y6
+	VMINPS      Y0, Y6, Y0
+	VFMADD231PS Y0, Y3, Y5
+	VMOVUPS     (DX)(R8*4), Y0
+	VMOVUPS     32(DX)(R8*4), Y3
+	PREFETCHT0  2048(DX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Y6
+	VMOVUPS     32(SI)(R8*4), Y7
+	PREFETCHT0  2048(SI)(R8*4)
+	VMULPS      Y0, Y2, Y2
+	VMULPS      Y3, Y1, Y1
+	VMULPS      Y0, Y6, Y6
+	VMULPS      Y4, Y6, Y6
+	VMULPS      Y3, Y7, Y7
+	VMULPS      Y5, Y7, Y7
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Y2, (CX)(R8*4)
+	VMOVNTPS    Y1, 32(CX)(R8*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Y2, (CX)(R8*4)
+	VMOVUPS Y1, 32(CX)(R8*4)
+
+stored1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTPS Y6, (AX)(R8*4)
+	VMOVNTPS Y7, 32(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Y6, (AX)(R8*4)
+	VMOVUPS Y7, 32(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVL        $0x00000008, R10
+	XORL        R11, R11
+	MOVQ        DI, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, DI
+	CMOVQLT     R11, DI
+	LEAQ        (R8)(R9*1), R10
+	LEAQ        laneMasks<>+0(SB), R11
+	NEGQ        R9
+	VMOVDQU     32(R11)(R9*4), Y0
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        DI
+	VMOVDQU     32(R9)(DI*4), Y1
+	VMASKMOVPS  (BX)(R8*4), Y0, Y2
+	VMASKMOVPS  (BX)(R10*4), Y1, Y3
+	VMOVUPS     lanesc3000000<>+0(SB), Y4
+	VMAXPS      Y2, Y4, Y2
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y4
+	VMOVUPS     lanes3f800000<>+0(SB), Y6
+	VORPS       lanes80000000<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VADDPS      Y6, Y9, Y5
+	VDIVPS      Y5, Y6, Y5
+	VMULPS      Y5, Y9, Y9
+	VMULPS      Y5, Y9, Y5
+	VSUBPS      Y9, Y6, Y6
+	VBLENDVPS   Y4, Y9, Y6, Y6
+	VMULPS      Y2, Y6, Y4
+	VMOVUPS     lanes43000000<>+0(SB), Y7
+	VMINPS      Y2, Y7, Y2
+	VFMADD231PS Y2, Y5, Y6
+	VMOVUPS     lanesc3000000<>+0(SB), Y2
+	VMAXPS      Y3, Y2, Y2
+	VMULPS      lanes3fb8aa3b<>+0(SB), Y2, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y7
+	VORPS       lanes80000000<>+0(SB), Y3, Y5
+	VROUNDPS    $0x08, Y5, Y8
+	VSUBPS      Y8, Y5, Y9
+	VMOVUPS     lanes392385a5<>+0(SB), Y10
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y9, Y10
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y9, Y10
+	VFMADD213PS lanes3d635739<>+0(SB), Y9, Y10
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y9, Y10
+	VFMADD213PS lanes3f317219<>+0(SB), Y9, Y10
+	VFMADD213PS lanes3f800000<>+0(SB), Y9, Y10
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y8, Y8
+	VPSLLD      $0x17, Y8, Y8
+	VPADDD      Y8, Y10, Y10
+	VANDPS      Y5, Y10, Y10
+	VADDPS      Y7, Y10, Y5
+	VDIVPS      Y5, Y7, Y5
+	VMULPS      Y5, Y10, Y10
+	VMULPS      Y5, Y10, Y5
+	VSUBPS      Y10, Y7, Y7
+	VBLENDVPS   Y3, Y10, Y7, Y7
+	VMULPS      Y2, Y7, Y3
+	VMOVUPS     lanes43000000<>+0(SB), Y8
+	VMINPS      Y2, Y8, Y2
+	VFMADD231PS Y2, Y5, Y7
+	VMASKMOVPS  (DX)(R8*4), Y0, Y2
+	VMASKMOVPS  (DX)(R10*4), Y1, Y5
+	VMASKMOVPS  (SI)(R8*4), Y0, Y8
+	VMASKMOVPS  (SI)(R10*4), Y1, Y9
+	VMULPS      Y2, Y4, Y4
+	VMULPS      Y5, Y3, Y3
+	VMULPS      Y2, Y8, Y8
+	VMULPS      Y6, Y8, Y8
+	VMULPS      Y5, Y9, Y9
+	VMULPS      Y7, Y9, Y9
+	VMASKMOVPS  Y4, Y0, (CX)(R8*4)
+	VMASKMOVPS  Y3, Y1, (CX)(R10*4)
+	VMASKMOVPS  Y8, Y0, (AX)(R8*4)
+	VMASKMOVPS  Y9, Y1, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func layerNormAVX2(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
+TEXT ·layerNormAVX2(SB), NOSPLIT, $0-112
+	MOVQ   x_base+24(FP), AX
+	MOVQ   dst_base+0(FP), CX
+	MOVQ   gamma_base+48(FP), DX
+	MOVQ   beta_base+72(FP), BX
+	MOVQ   x_len+32(FP), SI
+	XORQ   DI, DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORL   DI, DI
+	MOVQ   SI, R8
+
+sumGroup:
+	CMPQ    R8, $0x00000020
+	JLT     sumUnit
+	VMOVUPS (AX)(DI*4), Y4
+	VMOVUPS 32(AX)(DI*4), Y5
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y5, Y1, Y1
+	VMOVUPS 64(AX)(DI*4), Y4
+	VMOVUPS 96(AX)(DI*4), Y5
+	VADDPS  Y4, Y2, Y2
+	VADDPS  Y5, Y3, Y3
+	ADDQ    $0x00000020, DI
+	SUBQ    $0x00000020, R8
+	JMP     sumGroup
+
+sumUnit:
+	CMPQ    R8, $0x00000010
+	JLT     sumTail
+	VMOVUPS (AX)(DI*4), Y4
+	VMOVUPS 32(AX)(DI*4), Y5
+	VADDPS  Y4, Y0, Y0
+	VADDPS  Y5, Y1, Y1
+	ADDQ    $0x00000010, DI
+	SUBQ    $0x00000010, R8
+	JMP     sumUnit
+
+sumTail:
+	TESTQ      R8, R8
+	JZ         sumDone
+	MOVL       $0x00000008, R10
+	XORL       R11, R11
+	MOVQ       R8, R9
+	CMPQ       R9, R10
+	CMOVQGT    R10, R9
+	SUBQ       R10, R8
+	CMOVQLT    R11, R8
+	LEAQ       (DI)(R9*1), R10
+	LEAQ       laneMasks<>+0(SB), R11
+	NEGQ       R9
+	VMOVDQU    32(R11)(R9*4), Y4
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       R8
+	VMOVDQU    32(R9)(R8*4), Y5
+	VMASKMOVPS (AX)(DI*4), Y4, Y4
+	VMASKMOVPS (AX)(R10*4), Y5, Y5
+	VADDPS     Y4, Y0, Y0
+	VADDPS     Y5, Y1, Y1
+
+sumDone:
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VXORPS       X1, X1, X1
+	VCVTSI2SSQ   SI, X1, X1
+	VDIVSS       X1, X0, X0
+	VBROADCASTSS X0, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	XORL         DI, DI
+	MOVQ         SI, R8
+
+squaresGroup:
+	CMPQ        R8, $0x00000020
+	JLT         squaresUnit
+	VMOVUPS     (AX)(DI*4), Y6
+	VMOVUPS     32(AX)(DI*4), Y7
+	VSUBPS      Y1, Y6, Y6
+	VSUBPS      Y1, Y7, Y7
+	VFMADD231PS Y6, Y6, Y2
+	VFMADD231PS Y7, Y7, Y3
+	VMOVUPS     64(AX)(DI*4), Y6
+	VMOVUPS     96(AX)(DI*4), Y7
+	VSUBPS      Y1, Y6, Y6
+	VSUBPS      Y1, Y7, Y7
+	VFMADD231PS Y6, Y6, Y4
+	VFMADD231PS Y7, Y7, Y5
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x00000020, R8
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        R8, $0x00000010
+	JLT         squaresTail
+	VMOVUPS     (AX)(DI*4), Y6
+	VMOVUPS     32(AX)(DI*4), Y7
+	VSUBPS      Y1, Y6, Y6
+	VSUBPS      Y1, Y7, Y7
+	VFMADD231PS Y6, Y6, Y2
+	VFMADD231PS Y7, Y7, Y3
+	ADDQ        $0x00000010, DI
+	SUBQ        $0x00000010, R8
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       R8, R8
+	JZ          squaresDone
+	MOVL        $0x00000008, R10
+	XORL        R11, R11
+	MOVQ        R8, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, R8
+	CMOVQLT     R11, R8
+	LEAQ        (DI)(R9*1), R10
+	LEAQ        laneMasks<>+0(SB), R11
+	NEGQ        R9
+	VMOVDQU     32(R11)(R9*4), Y6
+	LEAQ        laneMasks<>+0(SB), R9
+	NEGQ        R8
+	VMOVDQU     32(R9)(R8*4), Y7
+	VMASKMOVPS  (AX)(DI*4), Y6, Y8
+	VMASKMOVPS  (AX)(R10*4), Y7, Y9
+	VSUBPS      Y1, Y8, Y8
+	VSUBPS      Y1, Y9, Y9
+	VANDPS      Y6, Y8, Y8
+	VANDPS      Y7, Y9, Y9
+	VFMADD231PS Y8, Y8, Y2
+	VFMADD231PS Y9, Y9, Y3
+
+squaresDone:
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X3, X2, X2
+	VPERMILPS    $0x4e, X2, X3
+	VADDPS       X3, X2, X2
+	VPERMILPS    $0xb1, X2, X3
+	VADDPS       X3, X2, X2
+	VXORPS       X3, X3, X3
+	VCVTSI2SSQ   SI, X3, X3
+	VDIVSS       X3, X2, X2
+	VADDSS       eps+96(FP), X2, X2
+	VSQRTSS      X2, X2, X2
+	VMOVSS       lanes3f800000<>+0(SB), X3
+	VDIVSS       X2, X3, X3
+	VBROADCASTSS X3, Y2
+	MOVB         stream+100(FP), DI
+	MOVBLZX      DI, R9
+	XORL         DI, DI
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      DI, R9
+	LEAQ         (AX)(SI*4), R10
+	XORL         DI, DI
+	MOVQ         SI, R8
+
+normalizeUnit:
+	CMPQ        R8, $0x00000010
+	JLT         normalizeTail
+	VMOVUPS     (AX)(DI*4), Y4
+	VMOVUPS     32(AX)(DI*4), Y5
+	VMOVUPS     (DX)(DI*4), Y6
+	VMOVUPS     32(DX)(DI*4), Y7
+	PREFETCHT0  (R10)(DI*4)
+	VSUBPS      Y1, Y4, Y4
+	VSUBPS      Y1, Y5, Y5
+	VMULPS      Y2, Y4, Y4
+	VMULPS      Y2, Y5, Y5
+	VMOVUPS     (BX)(DI*4), Y8
+	VMOVUPS     32(BX)(DI*4), Y9
+	VFMADD213PS Y8, Y6, Y4
+	VFMADD213PS Y9, Y7, Y5
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Y4, (CX)(DI*4)
+	VMOVNTPS    Y5, 32(CX)(DI*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Y4, (CX)(DI*4)
+	VMOVUPS Y5, 32(CX)(DI*4)
+
+stored1:
+	ADDQ $0x00000010, DI
+	SUBQ $0x00000010, R8
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ       R8, R8
+	JZ          normalizeDone
+	MOVL        $0x00000008, R9
+	XORL        R10, R10
+	MOVQ        R8, SI
+	CMPQ        SI, R9
+	CMOVQGT     R9, SI
+	SUBQ        R9, R8
+	CMOVQLT     R10, R8
+	LEAQ        (DI)(SI*1), R9
+	LEAQ        laneMasks<>+0(SB), R10
+	NEGQ        SI
+	VMOVDQU     32(R10)(SI*4), Y4
+	LEAQ        laneMasks<>+0(SB), SI
+	NEGQ        R8
+	VMOVDQU     32(SI)(R8*4), Y5
+	VMASKMOVPS  (AX)(DI*4), Y4, Y6
+	VMASKMOVPS  (AX)(R9*4), Y5, Y7
+	VMASKMOVPS  (DX)(DI*4), Y4, Y8
+	VMASKMOVPS  (DX)(R9*4), Y5, Y9
+	VSUBPS      Y1, Y6, Y6
+	VSUBPS      Y1, Y7, Y7
+	VMULPS      Y2, Y6, Y6
+	VMULPS      Y2, Y7, Y7
+	VMASKMOVPS  (BX)(DI*4), Y4, Y1
+	VMASKMOVPS  (BX)(R9*4), Y5, Y2
+	VFMADD213PS Y1, Y8, Y6
+	VFMADD213PS Y2, Y9, Y7
+	VMASKMOVPS  Y6, Y4, (CX)(DI*4)
+	VMASKMOVPS  Y7, Y5, (CX)(R9*4)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X0, mean+104(FP)
+	MOVSS X3, rstd+108(FP)
+	RET
+
+// func layerNormGradAVX2(dx []float32, dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·layerNormGradAVX2(SB), NOSPLIT, $0-161
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dbeta_base+48(FP), DX
+	MOVQ         dy_base+72(FP), BX
+	MOVQ         x_base+96(FP), SI
+	MOVQ         gamma_base+120(FP), DI
+	MOVQ         dx_len+8(FP), R8
+	XORQ         R9, R9
+	VBROADCASTSS mean+144(FP), Y0
+	VBROADCASTSS rstd+148(FP), Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	LEAQ         (SI)(R8*4), R11
+	XORL         R9, R9
+	MOVQ         R8, R10
+
+sumsUnit:
+	CMPQ        R10, $0x00000010
+	JLT         sumsTail
+	VMOVUPS     (SI)(R9*4), Y6
+	VMOVUPS     32(SI)(R9*4), Y7
+	VMOVUPS     (BX)(R9*4), Y8
+	VMOVUPS     32(BX)(R9*4), Y9
+	VMOVUPS     (CX)(R9*4), Y10
+	VMOVUPS     32(CX)(R9*4), Y11
+	PREFETCHT0  (R11)(R9*4)
+	VSUBPS      Y0, Y6, Y6
+	VSUBPS      Y0, Y7, Y7
+	VMULPS      Y1, Y6, Y6
+	VFMADD231PS Y6, Y8, Y10
+	VMULPS      Y1, Y7, Y7
+	VFMADD231PS Y7, Y9, Y11
+	VMOVUPS     Y10, (CX)(R9*4)
+	VMOVUPS     Y11, 32(CX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Y10
+	VMOVUPS     32(DX)(R9*4), Y11
+	VADDPS      Y8, Y10, Y10
+	VADDPS      Y9, Y11, Y11
+	VMOVUPS     Y10, (DX)(R9*4)
+	VMOVUPS     Y11, 32(DX)(R9*4)
+	VMOVUPS     (DI)(R9*4), Y10
+	VMOVUPS     32(DI)(R9*4), Y11
+	VMULPS      Y8, Y10, Y10
+	VFMADD231PS Y6, Y10, Y4
+	VADDPS      Y10, Y2, Y2
+	VMULPS      Y9, Y11, Y11
+	VFMADD231PS Y7, Y11, Y5
+	VADDPS      Y11, Y3, Y3
+	ADDQ        $0x00000010, R9
+	SUBQ        $0x00000010, R10
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R10, R10
+	JZ          sumsDone
+	MOVL        $0x00000008, R12
+	XORL        R13, R13
+	MOVQ        R10, R11
+	CMPQ        R11, R12
+	CMOVQGT     R12, R11
+	SUBQ        R12, R10
+	CMOVQLT     R13, R10
+	LEAQ        (R9)(R11*1), R12
+	LEAQ        laneMasks<>+0(SB), R13
+	NEGQ        R11
+	VMOVDQU     32(R13)(R11*4), Y6
+	LEAQ        laneMasks<>+0(SB), R11
+	NEGQ        R10
+	VMOVDQU     32(R11)(R10*4), Y7
+	VMASKMOVPS  (SI)(R9*4), Y6, Y8
+	VMASKMOVPS  (SI)(R12*4), Y7, Y9
+	VMASKMOVPS  (BX)(R9*4), Y6, Y10
+	VMASKMOVPS  (BX)(R12*4), Y7, Y11
+	VMASKMOVPS  (CX)(R9*4), Y6, Y12
+	VMASKMOVPS  (CX)(R12*4), Y7, Y13
+	VSUBPS      Y0, Y8, Y8
+	VSUBPS      Y0, Y9, Y9
+	VMULPS      Y1, Y8, Y8
+	VFMADD231PS Y8, Y10, Y12
+	VMULPS      Y1, Y9, Y9
+	VFMADD231PS Y9, Y11, Y13
+	VMASKMOVPS  Y12, Y6, (CX)(R9*4)
+	VMASKMOVPS  Y13, Y7, (CX)(R12*4)
+	VMASKMOVPS  (DX)(R9*4), Y6, Y12
+	VMASKMOVPS  (DX)(R12*4), Y7, Y13
+	VADDPS      Y10, Y12, Y12
+	VADDPS      Y11, Y13, Y13
+	VMASKMOVPS  Y12, Y6, (DX)(R9*4)
+	VMASKMOVPS  Y13, Y7, (DX)(R12*4)
+	VMASKMOVPS  (DI)(R9*4), Y6, Y6
+	VMASKMOVPS  (DI)(R12*4), Y7, Y7
+	VMULPS      Y10, Y6, Y6
+	VFMADD231PS Y8, Y6, Y4
+	VADDPS      Y6, Y2, Y2
+	VMULPS      Y11, Y7, Y7
+	VFMADD231PS Y9, Y7, Y5
+	VADDPS      Y7, Y3, Y3
+
+sumsDone:
+	VBROADCASTSS alpha+152(FP), Y6
+	VBROADCASTSS beta+156(FP), Y7
+	VMULPS       Y1, Y6, Y6
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x4e, X4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0xb1, X4, X5
+	VADDPS       X5, X4, X4
+	VXORPS       X5, X5, X5
+	VCVTSI2SSQ   R8, X5, X5
+	VDIVSS       X5, X4, X4
+	VBROADCASTSS X4, Y4
+	VMULPS       Y6, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VADDPS       X1, X2, X2
+	VPERMILPS    $0x4e, X2, X1
+	VADDPS       X1, X2, X2
+	VPERMILPS    $0xb1, X2, X1
+	VADDPS       X1, X2, X2
+	VXORPS       X1, X1, X1
+	VCVTSI2SSQ   R8, X1, X1
+	VDIVSS       X1, X2, X2
+	VBROADCASTSS X2, Y1
+	VMULPS       Y6, Y1, Y1
+	MOVL         beta+156(FP), CX
+	SHLL         $0x01, CX
+	MOVB         stream+160(FP), DL
+	MOVBLZX      DL, DX
+	XORL         R9, R9
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R9, DX
+	LEAQ         (BX)(R8*4), R11
+	XORL         R9, R9
+	MOVQ         R8, R10
+
+gradUnit:
+	CMPQ         R10, $0x00000010
+	JLT          gradTail
+	VMOVUPS      (SI)(R9*4), Y2
+	VMOVUPS      32(SI)(R9*4), Y3
+	VMOVUPS      (BX)(R9*4), Y5
+	VMOVUPS      32(BX)(R9*4), Y8
+	VMOVUPS      (DI)(R9*4), Y9
+	VMOVUPS      32(DI)(R9*4), Y10
+	PREFETCHT0   (R11)(R9*4)
+	VSUBPS       Y0, Y2, Y2
+	VSUBPS       Y0, Y3, Y3
+	VMULPS       Y5, Y9, Y9
+	VFMSUB213PS  Y1, Y6, Y9
+	VFNMADD231PS Y2, Y4, Y9
+	VMULPS       Y8, Y10, Y10
+	VFMSUB213PS  Y1, Y6, Y10
+	VFNMADD231PS Y3, Y4, Y10
+	TESTL        CX, CX
+	JZ           skip1
+	VMOVUPS      (AX)(R9*4), Y2
+	VMOVUPS      32(AX)(R9*4), Y3
+	VFMADD231PS  Y2, Y7, Y9
+	VFMADD231PS  Y3, Y7, Y10
+
+skip1:
+	TESTL    DX, DX
+	JZ       cached2
+	VMOVNTPS Y9, (AX)(R9*4)
+	VMOVNTPS Y10, 32(AX)(R9*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Y9, (AX)(R9*4)
+	VMOVUPS Y10, 32(AX)(R9*4)
+
+stored2:
+	ADDQ $0x00000010, R9
+	SUBQ $0x00000010, R10
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R10, R10
+	JZ           gradDone
+	MOVL         $0x00000008, R8
+	XORL         R11, R11
+	MOVQ         R10, DX
+	CMPQ         DX, R8
+	CMOVQGT      R8, DX
+	SUBQ         R8, R10
+	CMOVQLT      R11, R10
+	LEAQ         (R9)(DX*1), R8
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         DX
+	VMOVDQU      32(R11)(DX*4), Y2
+	LEAQ         laneMasks<>+0(SB), DX
+	NEGQ         R10
+	VMOVDQU      32(DX)(R10*4), Y3
+	VMASKMOVPS   (SI)(R9*4), Y2, Y5
+	VMASKMOVPS   (SI)(R8*4), Y3, Y8
+	VMASKMOVPS   (BX)(R9*4), Y2, Y9
+	VMASKMOVPS   (BX)(R8*4), Y3, Y10
+	VMASKMOVPS   (DI)(R9*4), Y2, Y11
+	VMASKMOVPS   (DI)(R8*4), Y3, Y12
+	VSUBPS       Y0, Y5, Y5
+	VSUBPS       Y0, Y8, Y8
+	VMULPS       Y9, Y11, Y11
+	VFMSUB213PS  Y1, Y6, Y11
+	VFNMADD231PS Y5, Y4, Y11
+	VMULPS       Y10, Y12, Y12
+	VFMSUB213PS  Y1, Y6, Y12
+	VFNMADD231PS Y8, Y4, Y12
+	TESTL        CX, CX
+	JZ           skip3
+	VMASKMOVPS   (AX)(R9*4), Y2, Y0
+	VMASKMOVPS   (AX)(R8*4), Y3, Y1
+	VFMADD231PS  Y0, Y7, Y11
+	VFMADD231PS  Y1, Y7, Y12
+
+skip3:
+	VMASKMOVPS Y11, Y2, (AX)(R9*4)
+	VMASKMOVPS Y12, Y3, (AX)(R8*4)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func rmsNormAVX2(dst []float32, x []float32, gamma []float32, eps float32, stream bool) (rstd float32)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
+TEXT ·rmsNormAVX2(SB), NOSPLIT, $0-84
+	MOVQ   x_base+24(FP), AX
+	MOVQ   dst_base+0(FP), CX
+	MOVQ   gamma_base+48(FP), DX
+	MOVQ   x_len+32(FP), BX
+	XORQ   SI, SI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORL   SI, SI
+	MOVQ   BX, DI
+
+squaresGroup:
+	CMPQ        DI, $0x00000020
+	JLT         squaresUnit
+	VMOVUPS     (AX)(SI*4), Y4
+	VMOVUPS     32(AX)(SI*4), Y5
+	VFMADD231PS Y4, Y4, Y0
+	VFMADD231PS Y5, Y5, Y1
+	VMOVUPS     64(AX)(SI*4), Y4
+	VMOVUPS     96(AX)(SI*4), Y5
+	VFMADD231PS Y4, Y4, Y2
+	VFMADD231PS Y5, Y5, Y3
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000020, DI
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        DI, $0x00000010
+	JLT         squaresTail
+	VMOVUPS     (AX)(SI*4), Y4
+	VMOVUPS     32(AX)(SI*4), Y5
+	VFMADD231PS Y4, Y4, Y0
+	VFMADD231PS Y5, Y5, Y1
+	ADDQ        $0x00000010, SI
+	SUBQ        $0x00000010, DI
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       DI, DI
+	JZ          squaresDone
+	MOVL        $0x00000008, R9
+	XORL        R10, R10
+	MOVQ        DI, R8
+	CMPQ        R8, R9
+	CMOVQGT     R9, R8
+	SUBQ        R9, DI
+	CMOVQLT     R10, DI
+	LEAQ        (SI)(R8*1), R9
+	LEAQ        laneMasks<>+0(SB), R10
+	NEGQ        R8
+	VMOVDQU     32(R10)(R8*4), Y4
+	LEAQ        laneMasks<>+0(SB), R8
+	NEGQ        DI
+	VMOVDQU     32(R8)(DI*4), Y5
+	VMASKMOVPS  (AX)(SI*4), Y4, Y4
+	VMASKMOVPS  (AX)(R9*4), Y5, Y5
+	VFMADD231PS Y4, Y4, Y0
+	VFMADD231PS Y5, Y5, Y1
+
+squaresDone:
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	VXORPS       X1, X1, X1
+	VCVTSI2SSQ   BX, X1, X1
+	VDIVSS       X1, X0, X0
+	VADDSS       eps+72(FP), X0, X0
+	VSQRTSS      X0, X0, X0
+	VMOVSS       lanes3f800000<>+0(SB), X1
+	VDIVSS       X0, X1, X1
+	VBROADCASTSS X1, Y0
+	MOVB         stream+76(FP), SI
+	MOVBLZX      SI, R8
+	XORL         SI, SI
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      SI, R8
+	LEAQ         (AX)(BX*4), R9
+	XORL         SI, SI
+	MOVQ         BX, DI
+
+normalizeUnit:
+	CMPQ       DI, $0x00000010
+	JLT        normalizeTail
+	VMOVUPS    (AX)(SI*4), Y2
+	VMOVUPS    32(AX)(SI*4), Y3
+	VMOVUPS    (DX)(SI*4), Y4
+	VMOVUPS    32(DX)(SI*4), Y5
+	PREFETCHT0 (R9)(SI*4)
+	VMULPS     Y0, Y2, Y2
+	VMULPS     Y0, Y3, Y3
+	VMULPS     Y4, Y2, Y2
+	VMULPS     Y5, Y3, Y3
+	TESTL      R8, R8
+	JZ         cached1
+	VMOVNTPS   Y2, (CX)(SI*4)
+	VMOVNTPS   Y3, 32(CX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y2, (CX)(SI*4)
+	VMOVUPS Y3, 32(CX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, DI
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ      DI, DI
+	JZ         normalizeDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       DI, BX
+	CMPQ       BX, R8
+	CMOVQGT    R8, BX
+	SUBQ       R8, DI
+	CMOVQLT    R9, DI
+	LEAQ       (SI)(BX*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       BX
+	VMOVDQU    32(R9)(BX*4), Y2
+	LEAQ       laneMasks<>+0(SB), BX
+	NEGQ       DI
+	VMOVDQU    32(BX)(DI*4), Y3
+	VMASKMOVPS (AX)(SI*4), Y2, Y4
+	VMASKMOVPS (AX)(R8*4), Y3, Y5
+	VMASKMOVPS (DX)(SI*4), Y2, Y6
+	VMASKMOVPS (DX)(R8*4), Y3, Y7
+	VMULPS     Y0, Y4, Y4
+	VMULPS     Y0, Y5, Y5
+	VMULPS     Y6, Y4, Y4
+	VMULPS     Y7, Y5, Y5
+	VMASKMOVPS Y4, Y2, (CX)(SI*4)
+	VMASKMOVPS Y5, Y3, (CX)(R8*4)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X1, rstd+80(FP)
+	RET
+
+// func rmsNormGradAVX2(dx []float32, dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·rmsNormGradAVX2(SB), NOSPLIT, $0-133
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         gamma_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VBROADCASTSS rstd+120(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	LEAQ         (BX)(DI*4), R10
+	XORL         R8, R8
+	MOVQ         DI, R9
+
+sumsUnit:
+	CMPQ        R9, $0x00000010
+	JLT         sumsTail
+	VMOVUPS     (BX)(R8*4), Y3
+	VMOVUPS     32(BX)(R8*4), Y4
+	VMOVUPS     (DX)(R8*4), Y5
+	VMOVUPS     32(DX)(R8*4), Y6
+	VMOVUPS     (CX)(R8*4), Y7
+	VMOVUPS     32(CX)(R8*4), Y8
+	PREFETCHT0  (R10)(R8*4)
+	VMULPS      Y0, Y3, Y3
+	VFMADD231PS Y3, Y5, Y7
+	VMULPS      Y0, Y4, Y4
+	VFMADD231PS Y4, Y6, Y8
+	VMOVUPS     Y7, (CX)(R8*4)
+	VMOVUPS     Y8, 32(CX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Y7
+	VMOVUPS     32(SI)(R8*4), Y8
+	VMULPS      Y5, Y7, Y7
+	VFMADD231PS Y3, Y7, Y1
+	VMULPS      Y6, Y8, Y8
+	VFMADD231PS Y4, Y8, Y2
+	ADDQ        $0x00000010, R8
+	SUBQ        $0x00000010, R9
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R9, R9
+	JZ          sumsDone
+	MOVL        $0x00000008, R11
+	XORL        R12, R12
+	MOVQ        R9, R10
+	CMPQ        R10, R11
+	CMOVQGT     R11, R10
+	SUBQ        R11, R9
+	CMOVQLT     R12, R9
+	LEAQ        (R8)(R10*1), R11
+	LEAQ        laneMasks<>+0(SB), R12
+	NEGQ        R10
+	VMOVDQU     32(R12)(R10*4), Y3
+	LEAQ        laneMasks<>+0(SB), R10
+	NEGQ        R9
+	VMOVDQU     32(R10)(R9*4), Y4
+	VMASKMOVPS  (BX)(R8*4), Y3, Y5
+	VMASKMOVPS  (BX)(R11*4), Y4, Y6
+	VMASKMOVPS  (DX)(R8*4), Y3, Y7
+	VMASKMOVPS  (DX)(R11*4), Y4, Y8
+	VMASKMOVPS  (CX)(R8*4), Y3, Y9
+	VMASKMOVPS  (CX)(R11*4), Y4, Y10
+	VMULPS      Y0, Y5, Y5
+	VFMADD231PS Y5, Y7, Y9
+	VMULPS      Y0, Y6, Y6
+	VFMADD231PS Y6, Y8, Y10
+	VMASKMOVPS  Y9, Y3, (CX)(R8*4)
+	VMASKMOVPS  Y10, Y4, (CX)(R11*4)
+	VMASKMOVPS  (SI)(R8*4), Y3, Y3
+	VMASKMOVPS  (SI)(R11*4), Y4, Y4
+	VMULPS      Y7, Y3, Y3
+	VFMADD231PS Y5, Y3, Y1
+	VMULPS      Y8, Y4, Y4
+	VFMADD231PS Y6, Y4, Y2
+
+sumsDone:
+	VBROADCASTSS alpha+124(FP), Y3
+	VBROADCASTSS beta+128(FP), Y4
+	VMULPS       Y0, Y3, Y3
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VADDPS       X2, X1, X1
+	VPERMILPS    $0x4e, X1, X2
+	VADDPS       X2, X1, X1
+	VPERMILPS    $0xb1, X1, X2
+	VADDPS       X2, X1, X1
+	VXORPS       X2, X2, X2
+	VCVTSI2SSQ   DI, X2, X2
+	VDIVSS       X2, X1, X1
+	VBROADCASTSS X1, Y1
+	VMULPS       Y3, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	MOVL         beta+128(FP), CX
+	SHLL         $0x01, CX
+	MOVB         stream+132(FP), R8
+	MOVBLZX      R8, R10
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R10
+	LEAQ         (DX)(DI*4), R11
+	XORL         R8, R8
+	MOVQ         DI, R9
+
+gradUnit:
+	CMPQ         R9, $0x00000010
+	JLT          gradTail
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      32(BX)(R8*4), Y2
+	VMOVUPS      (DX)(R8*4), Y5
+	VMOVUPS      32(DX)(R8*4), Y6
+	VMOVUPS      (SI)(R8*4), Y7
+	VMOVUPS      32(SI)(R8*4), Y8
+	PREFETCHT0   (R11)(R8*4)
+	VMULPS       Y5, Y7, Y7
+	VMULPS       Y3, Y7, Y7
+	VFNMADD231PS Y0, Y1, Y7
+	VMULPS       Y6, Y8, Y8
+	VMULPS       Y3, Y8, Y8
+	VFNMADD231PS Y2, Y1, Y8
+	TESTL        CX, CX
+	JZ           skip1
+	VMOVUPS      (AX)(R8*4), Y0
+	VMOVUPS      32(AX)(R8*4), Y2
+	VFMADD231PS  Y0, Y4, Y7
+	VFMADD231PS  Y2, Y4, Y8
+
+skip1:
+	TESTL    R10, R10
+	JZ       cached2
+	VMOVNTPS Y7, (AX)(R8*4)
+	VMOVNTPS Y8, 32(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Y7, (AX)(R8*4)
+	VMOVUPS Y8, 32(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, R9
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R9, R9
+	JZ           gradDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         R9, DI
+	CMPQ         DI, R10
+	CMOVQGT      R10, DI
+	SUBQ         R10, R9
+	CMOVQLT      R11, R9
+	LEAQ         (R8)(DI*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         DI
+	VMOVDQU      32(R11)(DI*4), Y0
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         R9
+	VMOVDQU      32(DI)(R9*4), Y2
+	VMASKMOVPS   (BX)(R8*4), Y0, Y5
+	VMASKMOVPS   (BX)(R10*4), Y2, Y6
+	VMASKMOVPS   (DX)(R8*4), Y0, Y7
+	VMASKMOVPS   (DX)(R10*4), Y2, Y8
+	VMASKMOVPS   (SI)(R8*4), Y0, Y9
+	VMASKMOVPS   (SI)(R10*4), Y2, Y10
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y3, Y9, Y9
+	VFNMADD231PS Y5, Y1, Y9
+	VMULPS       Y8, Y10, Y10
+	VMULPS       Y3, Y10, Y10
+	VFNMADD231PS Y6, Y1, Y10
+	TESTL        CX, CX
+	JZ           skip3
+	VMASKMOVPS   (AX)(R8*4), Y0, Y1
+	VMASKMOVPS   (AX)(R10*4), Y2, Y3
+	VFMADD231PS  Y1, Y4, Y9
+	VFMADD231PS  Y3, Y4, Y10
+
+skip3:
+	VMASKMOVPS Y9, Y0, (AX)(R8*4)
+	VMASKMOVPS Y10, Y2, (AX)(R10*4)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
+// Requires: AVX, AVX2, CMOV, MMX+
+TEXT ·dropoutAVX2(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         words_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS threshold+72(FP), Y0
+	VBROADCASTSS scale+76(FP), Y1
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(SI*4), Y2
+	VMOVUPS    32(CX)(SI*4), Y3
+	PREFETCHT0 2048(CX)(SI*4)
+	VMOVUPS    (DX)(SI*4), Y4
+	VMOVUPS    32(DX)(SI*4), Y5
+	VMULPS     Y1, Y2, Y2
+	VPMAXUD    Y0, Y4, Y6
+	VPCMPEQD   Y6, Y4, Y6
+	VANDPS     Y6, Y2, Y2
+	VMULPS     Y1, Y3, Y3
+	VPMAXUD    Y0, Y5, Y4
+	VPCMPEQD   Y4, Y5, Y4
+	VANDPS     Y4, Y3, Y3
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Y2, (AX)(SI*4)
+	VMOVNTPS   Y3, 32(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y2, (AX)(SI*4)
+	VMOVUPS Y3, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      BX, BX
+	JZ         mainDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y2
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y3
+	VMASKMOVPS (CX)(SI*4), Y2, Y4
+	VMASKMOVPS (CX)(R8*4), Y3, Y5
+	VMASKMOVPS (DX)(SI*4), Y2, Y6
+	VMASKMOVPS (DX)(R8*4), Y3, Y7
+	VMULPS     Y1, Y4, Y4
+	VPMAXUD    Y0, Y6, Y8
+	VPCMPEQD   Y8, Y6, Y8
+	VANDPS     Y8, Y4, Y4
+	VMULPS     Y1, Y5, Y5
+	VPMAXUD    Y0, Y7, Y0
+	VPCMPEQD   Y0, Y7, Y0
+	VANDPS     Y0, Y5, Y5
+	VMASKMOVPS Y4, Y2, (AX)(SI*4)
+	VMASKMOVPS Y5, Y3, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+// Requires: AVX, CMOV, MMX+
+TEXT ·rotateAVX2(SB), NOSPLIT, $0-100
+	MOVQ         a_base+0(FP), AX
+	MOVQ         b_base+24(FP), CX
+	MOVQ         cos_base+48(FP), DX
+	MOVQ         sin_base+72(FP), BX
+	MOVQ         a_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS turn+96(FP), Y0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Y1
+	VMOVUPS    32(AX)(DI*4), Y2
+	PREFETCHT0 2048(AX)(DI*4)
+	VMOVUPS    (CX)(DI*4), Y3
+	VMOVUPS    32(CX)(DI*4), Y4
+	PREFETCHT0 2048(CX)(DI*4)
+	VMOVUPS    (DX)(DI*4), Y5
+	VMOVUPS    32(DX)(DI*4), Y6
+	VMOVUPS    (BX)(DI*4), Y7
+	VMOVUPS    32(BX)(DI*4), Y8
+	VMULPS     Y0, Y7, Y7
+	VMULPS     Y1, Y7, Y9
+	VMULPS     Y3, Y7, Y7
+	VMULPS     Y1, Y5, Y1
+	VMULPS     Y3, Y5, Y3
+	VSUBPS     Y7, Y1, Y1
+	VADDPS     Y9, Y3, Y3
+	VMULPS     Y0, Y8, Y8
+	VMULPS     Y2, Y8, Y5
+	VMULPS     Y4, Y8, Y7
+	VMULPS     Y2, Y6, Y2
+	VMULPS     Y4, Y6, Y4
+	VSUBPS     Y7, Y2, Y2
+	VADDPS     Y5, Y4, Y4
+	VMOVUPS    Y1, (AX)(DI*4)
+	VMOVUPS    Y2, 32(AX)(DI*4)
+	VMOVUPS    Y3, (CX)(DI*4)
+	VMOVUPS    Y4, 32(CX)(DI*4)
+	ADDQ       $0x00000010, DI
+	SUBQ       $0x00000010, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ      SI, SI
+	JZ         mainDone
+	MOVL       $0x00000008, R9
+	XORL       R10, R10
+	MOVQ       SI, R8
+	CMPQ       R8, R9
+	CMOVQGT    R9, R8
+	SUBQ       R9, SI
+	CMOVQLT    R10, SI
+	LEAQ       (DI)(R8*1), R9
+	LEAQ       laneMasks<>+0(SB), R10
+	NEGQ       R8
+	VMOVDQU    32(R10)(R8*4), Y1
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y2
+	VMASKMOVPS (AX)(DI*4), Y1, Y3
+	VMASKMOVPS (AX)(R9*4), Y2, Y4
+	VMASKMOVPS (CX)(DI*4), Y1, Y5
+	VMASKMOVPS (CX)(R9*4), Y2, Y6
+	VMASKMOVPS (DX)(DI*4), Y1, Y7
+	VMASKMOVPS (DX)(R9*4), Y2, Y8
+	VMASKMOVPS (BX)(DI*4), Y1, Y9
+	VMASKMOVPS (BX)(R9*4), Y2, Y10
+	VMULPS     Y0, Y9, Y9
+	VMULPS     Y3, Y9, Y11
+	VMULPS     Y5, Y9, Y9
+	VMULPS     Y3, Y7, Y3
+	VMULPS     Y5, Y7, Y5
+	VSUBPS     Y9, Y3, Y3
+	VADDPS     Y11, Y5, Y5
+	VMULPS     Y0, Y10, Y10
+	VMULPS     Y4, Y10, Y0
+	VMULPS     Y6, Y10, Y7
+	VMULPS     Y4, Y8, Y4
+	VMULPS     Y6, Y8, Y6
+	VSUBPS     Y7, Y4, Y4
+	VADDPS     Y0, Y6, Y6
+	VMASKMOVPS Y3, Y1, (AX)(DI*4)
+	VMASKMOVPS Y4, Y2, (AX)(R9*4)
+	VMASKMOVPS Y5, Y1, (CX)(DI*4)
+	VMASKMOVPS Y6, Y2, (CX)(R9*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addAVX512(dst []float32, a []float32, b []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addAVX512(SB), NOSPLIT, $0-73
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    a_base+24(FP), CX
+	MOVQ    b_base+48(FP), DX
+	MOVQ    dst_len+8(FP), BX
+	XORQ    SI, SI
+	MOVB    stream+72(FP), SI
+	MOVBLZX SI, DI
+	XORL    SI, SI
+	TESTQ   $0x0000003f, AX
+	CMOVQNE SI, DI
+	XORL    SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(SI*4), Z0
+	VMOVUPS    64(CX)(SI*4), Z1
+	PREFETCHT0 2048(CX)(SI*4)
+	PREFETCHT0 2112(CX)(SI*4)
+	VMOVUPS    (DX)(SI*4), Z2
+	VMOVUPS    64(DX)(SI*4), Z3
+	PREFETCHT0 2048(DX)(SI*4)
+	PREFETCHT0 2112(DX)(SI*4)
+	VADDPS     Z2, Z0, Z0
+	VADDPS     Z3, Z1, Z1
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Z0, (AX)(SI*4)
+	VMOVNTPS   Z1, 64(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z0, (AX)(SI*4)
+	VMOVUPS Z1, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     BX, BX
+	JZ        mainDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (CX)(SI*4), K1, Z0
+	VMOVUPS.Z (CX)(R8*4), K2, Z1
+	VMOVUPS.Z (DX)(SI*4), K1, Z2
+	VMOVUPS.Z (DX)(R8*4), K2, Z3
+	VADDPS    Z2, Z0, Z0
+	VADDPS    Z3, Z1, Z1
+	VMOVUPS   Z0, K1, (AX)(SI*4)
+	VMOVUPS   Z1, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addScaledAVX512(acc []float32, x []float32, alpha float32, nextAcc []float32, nextX []float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addScaledAVX512(SB), NOSPLIT, $0-104
+	MOVQ         acc_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         nextAcc_base+56(FP), DX
+	MOVQ         nextX_base+80(FP), BX
+	MOVQ         acc_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS alpha+48(FP), Z0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Z1
+	VMOVUPS    64(AX)(DI*4), Z2
+	VMOVUPS    (CX)(DI*4), Z3
+	VMOVUPS    64(CX)(DI*4), Z4
+	PREFETCHT0 (DX)(DI*4)
+	PREFETCHT0 64(DX)(DI*4)
+	PREFETCHT0 (BX)(DI*4)
+	PREFETCHT0 64(BX)(DI*4)
+	VMULPS     Z0, Z3, Z3
+	VADDPS     Z3, Z1, Z1
+	VMULPS     Z0, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    Z1, (AX)(DI*4)
+	VMOVUPS    Z2, 64(AX)(DI*4)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000020, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ     SI, SI
+	JZ        mainDone
+	MOVL      $0x00000010, BX
+	XORL      R8, R8
+	MOVQ      SI, DX
+	CMPQ      DX, BX
+	CMOVQGT   BX, DX
+	SUBQ      BX, SI
+	CMOVQLT   R8, SI
+	LEAQ      (DI)(DX*1), BX
+	MOVL      $0xffffffff, R8
+	BZHIL     DX, R8, R8
+	KMOVD     R8, K1
+	MOVL      $0xffffffff, DX
+	BZHIL     SI, DX, DX
+	KMOVD     DX, K2
+	VMOVUPS.Z (AX)(DI*4), K1, Z1
+	VMOVUPS.Z (AX)(BX*4), K2, Z2
+	VMOVUPS.Z (CX)(DI*4), K1, Z3
+	VMOVUPS.Z (CX)(BX*4), K2, Z4
+	VMULPS    Z0, Z3, Z3
+	VADDPS    Z3, Z1, Z1
+	VMULPS    Z0, Z4, Z4
+	VADDPS    Z4, Z2, Z2
+	VMOVUPS   Z1, K1, (AX)(DI*4)
+	VMOVUPS   Z2, K2, (AX)(BX*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluAVX512(dst []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluAVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc1800000<>+0(SB), Z0
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
+	VMOVUPS      gelu320a<>+0(SB), Z3
+	VMOVUPS      gelu320b<>+0(SB), Z4
+	VMOVUPS      gelu321a<>+0(SB), Z5
+	VMOVUPS      gelu321b<>+0(SB), Z6
+	VMOVUPS      gelu322a<>+0(SB), Z7
+	VMOVUPS      gelu322b<>+0(SB), Z8
+	VMOVUPS      gelu323a<>+0(SB), Z9
+	VMOVUPS      gelu323b<>+0(SB), Z10
+	VMOVUPS      gelu324a<>+0(SB), Z11
+	VMOVUPS      gelu324b<>+0(SB), Z12
+	VMOVUPS      gelu325a<>+0(SB), Z13
+	VMOVUPS      gelu325b<>+0(SB), Z14
+	VMOVUPS      gelu326a<>+0(SB), Z15
+	VMOVUPS      gelu326b<>+0(SB), Z16
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (CX)(SI*4), Z17
+	VMOVUPS     64(CX)(SI*4), Z18
+	PREFETCHT0  2048(CX)(SI*4)
+	PREFETCHT0  2112(CX)(SI*4)
+	VMOVUPS     (DX)(SI*4), Z19
+	VMOVUPS     64(DX)(SI*4), Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMINPS      Z17, Z1, Z19
+	VADDPS      Z2, Z19, Z20
+	VSUBPS      Z2, Z20, Z21
+	VSUBPS      Z21, Z19, Z19
+	VMOVAPS     Z20, Z21
+	VPERMI2PS   Z16, Z15, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z14, Z13, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z12, Z11, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z10, Z9, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z8, Z7, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z6, Z5, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z20
+	VPERMI2PS   Z4, Z3, Z20
+	VFMADD213PS Z20, Z19, Z21
+	VMULPS      Z21, Z17, Z17
+	VMAXPS      Z18, Z0, Z18
+	VMINPS      Z18, Z1, Z19
+	VADDPS      Z2, Z19, Z20
+	VSUBPS      Z2, Z20, Z21
+	VSUBPS      Z21, Z19, Z19
+	VMOVAPS     Z20, Z21
+	VPERMI2PS   Z16, Z15, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z14, Z13, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z12, Z11, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z10, Z9, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z8, Z7, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z6, Z5, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z20
+	VPERMI2PS   Z4, Z3, Z20
+	VFMADD213PS Z20, Z19, Z21
+	VMULPS      Z21, Z18, Z18
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTPS    Z17, (AX)(SI*4)
+	VMOVNTPS    Z18, 64(AX)(SI*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Z17, (AX)(SI*4)
+	VMOVUPS Z18, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000010, R8
+	XORL        R9, R9
+	MOVQ        BX, DI
+	CMPQ        DI, R8
+	CMOVQGT     R8, DI
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (SI)(DI*1), R8
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K2
+	VMOVUPS.Z   (CX)(SI*4), K1, Z17
+	VMOVUPS.Z   (CX)(R8*4), K2, Z18
+	VMOVUPS.Z   (DX)(SI*4), K1, Z19
+	VMOVUPS.Z   (DX)(R8*4), K2, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMINPS      Z17, Z1, Z19
+	VADDPS      Z2, Z19, Z20
+	VSUBPS      Z2, Z20, Z21
+	VSUBPS      Z21, Z19, Z19
+	VMOVAPS     Z20, Z21
+	VPERMI2PS   Z16, Z15, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z14, Z13, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z12, Z11, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z10, Z9, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z8, Z7, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z22
+	VPERMI2PS   Z6, Z5, Z22
+	VFMADD213PS Z22, Z19, Z21
+	VMOVAPS     Z20, Z20
+	VPERMI2PS   Z4, Z3, Z20
+	VFMADD213PS Z20, Z19, Z21
+	VMULPS      Z21, Z17, Z17
+	VMAXPS      Z18, Z0, Z0
+	VMINPS      Z0, Z1, Z1
+	VADDPS      Z2, Z1, Z18
+	VSUBPS      Z2, Z18, Z2
+	VSUBPS      Z2, Z1, Z1
+	VMOVAPS     Z18, Z2
+	VPERMI2PS   Z16, Z15, Z2
+	VMOVAPS     Z18, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z1, Z2
+	VMOVAPS     Z18, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z1, Z2
+	VMOVAPS     Z18, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z1, Z2
+	VMOVAPS     Z18, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z1, Z2
+	VMOVAPS     Z18, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z1, Z2
+	VMOVAPS     Z18, Z5
+	VPERMI2PS   Z4, Z3, Z5
+	VFMADD213PS Z5, Z1, Z2
+	VMULPS      Z2, Z0, Z0
+	VMOVUPS     Z17, K1, (AX)(SI*4)
+	VMOVUPS     Z0, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesc0f7ae14<>+0(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+4(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+8(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+12(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+16(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+20(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+24(SB)/4, $0xc0f7ae14
+DATA lanesc0f7ae14<>+28(SB)/4, $0xc0f7ae14
+GLOBL lanesc0f7ae14<>(SB), RODATA|NOPTR, $32
+
+DATA lanes40f7ae14<>+0(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+4(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+8(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+12(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+16(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+20(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+24(SB)/4, $0x40f7ae14
+DATA lanes40f7ae14<>+28(SB)/4, $0x40f7ae14
+GLOBL lanes40f7ae14<>(SB), RODATA|NOPTR, $32
+
+DATA lanes4ac00000<>+0(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+4(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+8(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+12(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+16(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+20(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+24(SB)/4, $0x4ac00000
+DATA lanes4ac00000<>+28(SB)/4, $0x4ac00000
+GLOBL lanes4ac00000<>(SB), RODATA|NOPTR, $32
+
+DATA gelu320a<>+0(SB)/4, $0x3f000000
+DATA gelu320a<>+4(SB)/4, $0x3f31016d
+DATA gelu320a<>+8(SB)/4, $0x3f57585c
+DATA gelu320a<>+12(SB)/4, $0x3f6edc37
+DATA gelu320a<>+16(SB)/4, $0x3f7a3042
+DATA gelu320a<>+20(SB)/4, $0x3f7e7493
+DATA gelu320a<>+24(SB)/4, $0x3f7fb08a
+DATA gelu320a<>+28(SB)/4, $0x3f7ff476
+DATA gelu320a<>+32(SB)/4, $0x3f7ffed9
+DATA gelu320a<>+36(SB)/4, $0x3f7fffed
+DATA gelu320a<>+40(SB)/4, $0x3f7fffff
+DATA gelu320a<>+44(SB)/4, $0x3f800000
+DATA gelu320a<>+48(SB)/4, $0x3f800000
+DATA gelu320a<>+52(SB)/4, $0x3f800000
+DATA gelu320a<>+56(SB)/4, $0x3f800000
+DATA gelu320a<>+60(SB)/4, $0x3f800000
+GLOBL gelu320a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu320b<>+0(SB)/4, $0x00000000
+DATA gelu320b<>+4(SB)/4, $0x00000000
+DATA gelu320b<>+8(SB)/4, $0x25be5dba
+DATA gelu320b<>+12(SB)/4, $0x29d9647d
+DATA gelu320b<>+16(SB)/4, $0x2d776bc6
+DATA gelu320b<>+20(SB)/4, $0x30941ee9
+DATA gelu320b<>+24(SB)/4, $0x3344dcd7
+DATA gelu320b<>+28(SB)/4, $0x35993584
+DATA gelu320b<>+32(SB)/4, $0x37935101
+DATA gelu320b<>+36(SB)/4, $0x39389bcd
+DATA gelu320b<>+40(SB)/4, $0x3a9eeb8b
+DATA gelu320b<>+44(SB)/4, $0x3bc5b666
+DATA gelu320b<>+48(SB)/4, $0x3cb9f7c5
+DATA gelu320b<>+52(SB)/4, $0x3d891e47
+DATA gelu320b<>+56(SB)/4, $0x3e229e91
+DATA gelu320b<>+60(SB)/4, $0x3e9dfd26
+GLOBL gelu320b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu321a<>+0(SB)/4, $0x3ecc4229
+DATA gelu321a<>+4(SB)/4, $0x3eb42a1c
+DATA gelu321a<>+8(SB)/4, $0x3e77931c
+DATA gelu321a<>+12(SB)/4, $0x3e04e3d7
+DATA gelu321a<>+16(SB)/4, $0x3d5ed2bf
+DATA gelu321a<>+20(SB)/4, $0x3c902184
+DATA gelu321a<>+24(SB)/4, $0x3b8bc5f4
+DATA gelu321a<>+28(SB)/4, $0x3a42a364
+DATA gelu321a<>+32(SB)/4, $0x38b8e8ec
+DATA gelu321a<>+36(SB)/4, $0x36e32a27
+DATA gelu321a<>+40(SB)/4, $0x34aafdfb
+DATA gelu321a<>+44(SB)/4, $0x321588d5
+DATA gelu321a<>+48(SB)/4, $0x2f101e7f
+DATA gelu321a<>+52(SB)/4, $0x2b90fd30
+DATA gelu321a<>+56(SB)/4, $0x279cb176
+DATA gelu321a<>+60(SB)/4, $0x00000000
+GLOBL gelu321a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu321b<>+0(SB)/4, $0x00000000
+DATA gelu321b<>+4(SB)/4, $0x00000000
+DATA gelu321b<>+8(SB)/4, $0x2791c15e
+DATA gelu321b<>+12(SB)/4, $0x2b915458
+DATA gelu321b<>+16(SB)/4, $0x2f101ef7
+DATA gelu321b<>+20(SB)/4, $0x321588d5
+DATA gelu321b<>+24(SB)/4, $0x34aafdfb
+DATA gelu321b<>+28(SB)/4, $0x36e32a27
+DATA gelu321b<>+32(SB)/4, $0x38b8e8ec
+DATA gelu321b<>+36(SB)/4, $0x3a42a364
+DATA gelu321b<>+40(SB)/4, $0x3b8bc5f4
+DATA gelu321b<>+44(SB)/4, $0x3c902184
+DATA gelu321b<>+48(SB)/4, $0x3d5ed2bf
+DATA gelu321b<>+52(SB)/4, $0x3e04e3d7
+DATA gelu321b<>+56(SB)/4, $0x3e77931c
+DATA gelu321b<>+60(SB)/4, $0x3eb42a1c
+GLOBL gelu321b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu322a<>+0(SB)/4, $0x338acdab
+DATA gelu322a<>+4(SB)/4, $0xbdb4c1f8
+DATA gelu322a<>+8(SB)/4, $0xbdf73083
+DATA gelu322a<>+12(SB)/4, $0xbdc6053d
+DATA gelu322a<>+16(SB)/4, $0xbd5de030
+DATA gelu322a<>+20(SB)/4, $0xbcb692a4
+DATA gelu322a<>+24(SB)/4, $0xbbdc15b4
+DATA gelu322a<>+28(SB)/4, $0xbabbe3e7
+DATA gelu322a<>+32(SB)/4, $0xb958525b
+DATA gelu322a<>+36(SB)/4, $0xb79f2c49
+DATA gelu322a<>+40(SB)/4, $0xb58de55a
+DATA gelu322a<>+44(SB)/4, $0xb3116156
+DATA gelu322a<>+48(SB)/4, $0xb022853d
+DATA gelu322a<>+52(SB)/4, $0xacbcdc51
+DATA gelu322a<>+56(SB)/4, $0xa8ebe56c
+DATA gelu322a<>+60(SB)/4, $0x00000000
+GLOBL gelu322a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu322b<>+0(SB)/4, $0x00000000
+DATA gelu322b<>+4(SB)/4, $0x00000000
+DATA gelu322b<>+8(SB)/4, $0x28d70a47
+DATA gelu322b<>+12(SB)/4, $0x2cbc4af1
+DATA gelu322b<>+16(SB)/4, $0x3022836d
+DATA gelu322b<>+20(SB)/4, $0x33116153
+DATA gelu322b<>+24(SB)/4, $0x358de55a
+DATA gelu322b<>+28(SB)/4, $0x379f2c49
+DATA gelu322b<>+32(SB)/4, $0x3958525b
+DATA gelu322b<>+36(SB)/4, $0x3abbe3e7
+DATA gelu322b<>+40(SB)/4, $0x3bdc15b7
+DATA gelu322b<>+44(SB)/4, $0x3cb692aa
+DATA gelu322b<>+48(SB)/4, $0x3d5de033
+DATA gelu322b<>+52(SB)/4, $0x3dc60536
+DATA gelu322b<>+56(SB)/4, $0x3df73077
+DATA gelu322b<>+60(SB)/4, $0x3db4c1fd
+GLOBL gelu322b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu323a<>+0(SB)/4, $0xbd88d674
+DATA gelu323a<>+4(SB)/4, $0xbd33bf44
+DATA gelu323a<>+8(SB)/4, $0x39d61b51
+DATA gelu323a<>+12(SB)/4, $0x3cdae8c8
+DATA gelu323a<>+16(SB)/4, $0x3cd9f73f
+DATA gelu323a<>+20(SB)/4, $0x3c7d3967
+DATA gelu323a<>+24(SB)/4, $0x3bc83956
+DATA gelu323a<>+28(SB)/4, $0x3ad9087f
+DATA gelu323a<>+32(SB)/4, $0x399b39e6
+DATA gelu323a<>+36(SB)/4, $0x380b44e1
+DATA gelu323a<>+40(SB)/4, $0x3614c1f8
+DATA gelu323a<>+44(SB)/4, $0x33b38cde
+DATA gelu323a<>+48(SB)/4, $0x30e852b6
+DATA gelu323a<>+52(SB)/4, $0x2d997ef5
+DATA gelu323a<>+56(SB)/4, $0x29a604fc
+DATA gelu323a<>+60(SB)/4, $0x00000000
+GLOBL gelu323a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu323b<>+0(SB)/4, $0x00000000
+DATA gelu323b<>+4(SB)/4, $0x00000000
+DATA gelu323b<>+8(SB)/4, $0x29c0074d
+DATA gelu323b<>+12(SB)/4, $0x2d98908a
+DATA gelu323b<>+16(SB)/4, $0x30e84f36
+DATA gelu323b<>+20(SB)/4, $0x33b38cd5
+DATA gelu323b<>+24(SB)/4, $0x3614c1f8
+DATA gelu323b<>+28(SB)/4, $0x380b44e1
+DATA gelu323b<>+32(SB)/4, $0x399b39e7
+DATA gelu323b<>+36(SB)/4, $0x3ad9087f
+DATA gelu323b<>+40(SB)/4, $0x3bc83954
+DATA gelu323b<>+44(SB)/4, $0x3c7d395e
+DATA gelu323b<>+48(SB)/4, $0x3cd9f737
+DATA gelu323b<>+52(SB)/4, $0x3cdae8d9
+DATA gelu323b<>+56(SB)/4, $0x39d6236e
+DATA gelu323b<>+60(SB)/4, $0xbd33bf41
+GLOBL gelu323b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu324a<>+0(SB)/4, $0xb6390389
+DATA gelu324a<>+4(SB)/4, $0x3ca800e4
+DATA gelu324a<>+8(SB)/4, $0x3ca3eb31
+DATA gelu324a<>+12(SB)/4, $0x3bbc1773
+DATA gelu324a<>+16(SB)/4, $0xbb8ce44c
+DATA gelu324a<>+20(SB)/4, $0xbbbc3cf4
+DATA gelu324a<>+24(SB)/4, $0xbb5ec6d7
+DATA gelu324a<>+28(SB)/4, $0xbaa3608b
+DATA gelu324a<>+32(SB)/4, $0xb9970863
+DATA gelu324a<>+36(SB)/4, $0xb829d189
+DATA gelu324a<>+40(SB)/4, $0xb65df0b8
+DATA gelu324a<>+44(SB)/4, $0xb420cadd
+DATA gelu324a<>+48(SB)/4, $0xb175e8e1
+DATA gelu324a<>+52(SB)/4, $0xae3b63c2
+DATA gelu324a<>+56(SB)/4, $0x28da88b6
+DATA gelu324a<>+60(SB)/4, $0x00000000
+GLOBL gelu324a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu324b<>+0(SB)/4, $0x00000000
+DATA gelu324b<>+4(SB)/4, $0x00000000
+DATA gelu324b<>+8(SB)/4, $0x2a8989ab
+DATA gelu324b<>+12(SB)/4, $0x2e3cbc92
+DATA gelu324b<>+16(SB)/4, $0x3175fbfa
+DATA gelu324b<>+20(SB)/4, $0x3420cb13
+DATA gelu324b<>+24(SB)/4, $0x365df0bd
+DATA gelu324b<>+28(SB)/4, $0x3829d18d
+DATA gelu324b<>+32(SB)/4, $0x39970871
+DATA gelu324b<>+36(SB)/4, $0x3aa36093
+DATA gelu324b<>+40(SB)/4, $0x3b5ec5e9
+DATA gelu324b<>+44(SB)/4, $0x3bbc393a
+DATA gelu324b<>+48(SB)/4, $0x3b8cdfc7
+DATA gelu324b<>+52(SB)/4, $0xbbbc03e0
+DATA gelu324b<>+56(SB)/4, $0xbca3e2ca
+DATA gelu324b<>+60(SB)/4, $0xbca80402
+GLOBL gelu324b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu325a<>+0(SB)/4, $0x3c24ef60
+DATA gelu325a<>+4(SB)/4, $0x3b93fad2
+DATA gelu325a<>+8(SB)/4, $0xbb898ec4
+DATA gelu325a<>+12(SB)/4, $0xbbb98922
+DATA gelu325a<>+16(SB)/4, $0xbb0a8f42
+DATA gelu325a<>+20(SB)/4, $0x3a096ab4
+DATA gelu325a<>+24(SB)/4, $0x3a8913e1
+DATA gelu325a<>+28(SB)/4, $0x3a20ff3f
+DATA gelu325a<>+32(SB)/4, $0x39513ad6
+DATA gelu325a<>+36(SB)/4, $0x381c8263
+DATA gelu325a<>+40(SB)/4, $0x36840200
+DATA gelu325a<>+44(SB)/4, $0x3472dac6
+DATA gelu325a<>+48(SB)/4, $0x31ea683b
+DATA gelu325a<>+52(SB)/4, $0x2ee19dce
+DATA gelu325a<>+56(SB)/4, $0x2b7d648d
+DATA gelu325a<>+60(SB)/4, $0x00000000
+GLOBL gelu325a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu325b<>+0(SB)/4, $0x00000000
+DATA gelu325b<>+4(SB)/4, $0x00000000
+DATA gelu325b<>+8(SB)/4, $0x2b5560f0
+DATA gelu325b<>+12(SB)/4, $0x2ee3d9f0
+DATA gelu325b<>+16(SB)/4, $0x31ea7234
+DATA gelu325b<>+20(SB)/4, $0x3472db1e
+DATA gelu325b<>+24(SB)/4, $0x36840200
+DATA gelu325b<>+28(SB)/4, $0x381c8262
+DATA gelu325b<>+32(SB)/4, $0x39513acc
+DATA gelu325b<>+36(SB)/4, $0x3a20ff35
+DATA gelu325b<>+40(SB)/4, $0x3a891444
+DATA gelu325b<>+44(SB)/4, $0x3a097206
+DATA gelu325b<>+48(SB)/4, $0xbb0a8bf3
+DATA gelu325b<>+52(SB)/4, $0xbbb98c69
+DATA gelu325b<>+56(SB)/4, $0xbb899543
+DATA gelu325b<>+60(SB)/4, $0x3b93f998
+GLOBL gelu325b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu326a<>+0(SB)/4, $0x37f6a3a5
+DATA gelu326a<>+4(SB)/4, $0xbb4f0275
+DATA gelu326a<>+8(SB)/4, $0xbb000586
+DATA gelu326a<>+12(SB)/4, $0x3a4518e3
+DATA gelu326a<>+16(SB)/4, $0x3aa1cc6e
+DATA gelu326a<>+20(SB)/4, $0x39fdf23d
+DATA gelu326a<>+24(SB)/4, $0xb8759fee
+DATA gelu326a<>+28(SB)/4, $0xb935bf6c
+DATA gelu326a<>+32(SB)/4, $0xb8c31cc5
+DATA gelu326a<>+36(SB)/4, $0xb7cc27bd
+DATA gelu326a<>+40(SB)/4, $0xb65fbfbd
+DATA gelu326a<>+44(SB)/4, $0xb48001a3
+DATA gelu326a<>+48(SB)/4, $0xb2157123
+DATA gelu326a<>+52(SB)/4, $0xaf2d2568
+DATA gelu326a<>+56(SB)/4, $0xaca8c4e1
+DATA gelu326a<>+60(SB)/4, $0x00000000
+GLOBL gelu326a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu326b<>+0(SB)/4, $0x00000000
+DATA gelu326b<>+4(SB)/4, $0x00000000
+DATA gelu326b<>+8(SB)/4, $0x2bbab658
+DATA gelu326b<>+12(SB)/4, $0x2f2b776b
+DATA gelu326b<>+16(SB)/4, $0x32153e9a
+DATA gelu326b<>+20(SB)/4, $0x3480005e
+DATA gelu326b<>+24(SB)/4, $0x365fbf8b
+DATA gelu326b<>+28(SB)/4, $0x37cc2761
+DATA gelu326b<>+32(SB)/4, $0x38c31a6a
+DATA gelu326b<>+36(SB)/4, $0x3935bc95
+DATA gelu326b<>+40(SB)/4, $0x38781ca2
+DATA gelu326b<>+44(SB)/4, $0xb9fb7357
+DATA gelu326b<>+48(SB)/4, $0xbaa10a03
+DATA gelu326b<>+52(SB)/4, $0xba4ba2ac
+DATA gelu326b<>+56(SB)/4, $0x3afa6df2
+DATA gelu326b<>+60(SB)/4, $0x3b500cfa
+GLOBL gelu326b<>(SB), RODATA|NOPTR, $64
+
+// func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluGradAVX512(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z0
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z0
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z1
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z2
+	VMOVUPS      geluSlope320a<>+0(SB), Z3
+	VMOVUPS      geluSlope320b<>+0(SB), Z4
+	VMOVUPS      geluSlope321a<>+0(SB), Z5
+	VMOVUPS      geluSlope321b<>+0(SB), Z6
+	VMOVUPS      geluSlope322a<>+0(SB), Z7
+	VMOVUPS      geluSlope322b<>+0(SB), Z8
+	VMOVUPS      geluSlope323a<>+0(SB), Z9
+	VMOVUPS      geluSlope323b<>+0(SB), Z10
+	VMOVUPS      geluSlope324a<>+0(SB), Z11
+	VMOVUPS      geluSlope324b<>+0(SB), Z12
+	VMOVUPS      geluSlope325a<>+0(SB), Z13
+	VMOVUPS      geluSlope325b<>+0(SB), Z14
+	VMOVUPS      geluSlope326a<>+0(SB), Z15
+	VMOVUPS      geluSlope326b<>+0(SB), Z16
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ        DI, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (BX)(R8*4), Z17
+	VMOVUPS     64(BX)(R8*4), Z18
+	PREFETCHT0  2048(BX)(R8*4)
+	PREFETCHT0  2112(BX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Z19
+	VMOVUPS     64(SI)(R8*4), Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMINPS      Z17, Z1, Z17
+	VADDPS      Z2, Z17, Z19
+	VSUBPS      Z2, Z19, Z20
+	VSUBPS      Z20, Z17, Z17
+	VMOVAPS     Z19, Z20
+	VPERMI2PS   Z16, Z15, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z8, Z7, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z6, Z5, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z4, Z3, Z19
+	VFMADD213PS Z19, Z17, Z20
+	VMAXPS      Z18, Z0, Z17
+	VMINPS      Z17, Z1, Z17
+	VADDPS      Z2, Z17, Z18
+	VSUBPS      Z2, Z18, Z19
+	VSUBPS      Z19, Z17, Z17
+	VMOVAPS     Z18, Z19
+	VPERMI2PS   Z16, Z15, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z8, Z7, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z6, Z5, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z18
+	VPERMI2PS   Z4, Z3, Z18
+	VFMADD213PS Z18, Z17, Z19
+	VMOVUPS     (DX)(R8*4), Z17
+	VMOVUPS     64(DX)(R8*4), Z18
+	PREFETCHT0  2048(DX)(R8*4)
+	PREFETCHT0  2112(DX)(R8*4)
+	VMULPS      Z17, Z20, Z20
+	VMULPS      Z18, Z19, Z19
+	VMOVUPS     (CX)(R8*4), Z17
+	VMOVUPS     64(CX)(R8*4), Z18
+	VADDPS      Z20, Z17, Z17
+	VADDPS      Z19, Z18, Z18
+	VMOVUPS     Z17, (CX)(R8*4)
+	VMOVUPS     Z18, 64(CX)(R8*4)
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Z20, (AX)(R8*4)
+	VMOVNTPS    Z19, 64(AX)(R8*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Z20, (AX)(R8*4)
+	VMOVUPS Z19, 64(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVL        $0x00000010, R10
+	XORL        R11, R11
+	MOVQ        DI, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, DI
+	CMOVQLT     R11, DI
+	LEAQ        (R8)(R9*1), R10
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K2
+	VMOVUPS.Z   (BX)(R8*4), K1, Z17
+	VMOVUPS.Z   (BX)(R10*4), K2, Z18
+	VMOVUPS.Z   (SI)(R8*4), K1, Z19
+	VMOVUPS.Z   (SI)(R10*4), K2, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z0, Z17
+	VMINPS      Z17, Z1, Z17
+	VADDPS      Z2, Z17, Z19
+	VSUBPS      Z2, Z19, Z20
+	VSUBPS      Z20, Z17, Z17
+	VMOVAPS     Z19, Z20
+	VPERMI2PS   Z16, Z15, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z8, Z7, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z6, Z5, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z4, Z3, Z19
+	VFMADD213PS Z19, Z17, Z20
+	VMAXPS      Z18, Z0, Z0
+	VMINPS      Z0, Z1, Z0
+	VADDPS      Z2, Z0, Z1
+	VSUBPS      Z2, Z1, Z2
+	VSUBPS      Z2, Z0, Z0
+	VMOVAPS     Z1, Z2
+	VPERMI2PS   Z16, Z15, Z2
+	VMOVAPS     Z1, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z0, Z2
+	VMOVAPS     Z1, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z0, Z2
+	VMOVAPS     Z1, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z0, Z2
+	VMOVAPS     Z1, Z9
+	VPERMI2PS   Z8, Z7, Z9
+	VFMADD213PS Z9, Z0, Z2
+	VMOVAPS     Z1, Z7
+	VPERMI2PS   Z6, Z5, Z7
+	VFMADD213PS Z7, Z0, Z2
+	VMOVAPS     Z1, Z1
+	VPERMI2PS   Z4, Z3, Z1
+	VFMADD213PS Z1, Z0, Z2
+	VMOVUPS.Z   (DX)(R8*4), K1, Z0
+	VMOVUPS.Z   (DX)(R10*4), K2, Z1
+	VMULPS      Z0, Z20, Z20
+	VMULPS      Z1, Z2, Z2
+	VMOVUPS.Z   (CX)(R8*4), K1, Z0
+	VMOVUPS.Z   (CX)(R10*4), K2, Z1
+	VADDPS      Z20, Z0, Z0
+	VADDPS      Z2, Z1, Z1
+	VMOVUPS     Z0, K1, (CX)(R8*4)
+	VMOVUPS     Z1, K2, (CX)(R10*4)
+	VMOVUPS     Z20, K1, (AX)(R8*4)
+	VMOVUPS     Z2, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA geluSlope320a<>+0(SB)/4, $0x3f000000
+DATA geluSlope320a<>+4(SB)/4, $0x3f5e0bf4
+DATA geluSlope320a<>+8(SB)/4, $0x3f8a9e91
+DATA geluSlope320a<>+12(SB)/4, $0x3f9058d4
+DATA geluSlope320a<>+16(SB)/4, $0x3f8b054d
+DATA geluSlope320a<>+20(SB)/4, $0x3f84db99
+DATA geluSlope320a<>+24(SB)/4, $0x3f817b97
+DATA geluSlope320a<>+28(SB)/4, $0x3f804f63
+DATA geluSlope320a<>+32(SB)/4, $0x3f800afb
+DATA geluSlope320a<>+36(SB)/4, $0x3f8000f6
+DATA geluSlope320a<>+40(SB)/4, $0x3f80000d
+DATA geluSlope320a<>+44(SB)/4, $0x3f800000
+DATA geluSlope320a<>+48(SB)/4, $0x3f800000
+DATA geluSlope320a<>+52(SB)/4, $0x3f800000
+DATA geluSlope320a<>+56(SB)/4, $0x3f800000
+DATA geluSlope320a<>+60(SB)/4, $0x3f800000
+GLOBL geluSlope320a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope320b<>+0(SB)/4, $0x00000000
+DATA geluSlope320b<>+4(SB)/4, $0x00000000
+DATA geluSlope320b<>+8(SB)/4, $0xa8f8c572
+DATA geluSlope320b<>+12(SB)/4, $0xace7904a
+DATA geluSlope320b<>+16(SB)/4, $0xb053ea42
+DATA geluSlope320b<>+20(SB)/4, $0xb348da96
+DATA geluSlope320b<>+24(SB)/4, $0xb5cf8c86
+DATA geluSlope320b<>+28(SB)/4, $0xb7f5f91a
+DATA geluSlope320b<>+32(SB)/4, $0xb9afb37a
+DATA geluSlope320b<>+36(SB)/4, $0xbb1ec538
+DATA geluSlope320b<>+40(SB)/4, $0xbc3dcb84
+DATA geluSlope320b<>+44(SB)/4, $0xbd1b731d
+DATA geluSlope320b<>+48(SB)/4, $0xbdb054cf
+DATA geluSlope320b<>+52(SB)/4, $0xbe02c69e
+DATA geluSlope320b<>+56(SB)/4, $0xbda9e913
+DATA geluSlope320b<>+60(SB)/4, $0x3e07d02f
+GLOBL geluSlope320b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope321a<>+0(SB)/4, $0x3f4c4225
+DATA geluSlope321a<>+4(SB)/4, $0x3f1d91dc
+DATA geluSlope321a<>+8(SB)/4, $0x3e77f5c0
+DATA geluSlope321a<>+12(SB)/4, $0xbcfa0136
+DATA geluSlope321a<>+16(SB)/4, $0xbddceda5
+DATA geluSlope321a<>+20(SB)/4, $0xbd9c2690
+DATA geluSlope321a<>+24(SB)/4, $0xbd021ecd
+DATA geluSlope321a<>+28(SB)/4, $0xbc0c12fb
+DATA geluSlope321a<>+32(SB)/4, $0xbac1351b
+DATA geluSlope321a<>+36(SB)/4, $0xb924deca
+DATA geluSlope321a<>+40(SB)/4, $0xb726adda
+DATA geluSlope321a<>+44(SB)/4, $0xb4be8b34
+DATA geluSlope321a<>+48(SB)/4, $0xb1eabfc5
+DATA geluSlope321a<>+52(SB)/4, $0xae947242
+DATA geluSlope321a<>+56(SB)/4, $0xaab7ccad
+DATA geluSlope321a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope321a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope321b<>+0(SB)/4, $0x00000000
+DATA geluSlope321b<>+4(SB)/4, $0x00000000
+DATA geluSlope321b<>+8(SB)/4, $0xaab7a3e9
+DATA geluSlope321b<>+12(SB)/4, $0xae94716f
+DATA geluSlope321b<>+16(SB)/4, $0xb1eabfc8
+DATA geluSlope321b<>+20(SB)/4, $0xb4be8b34
+DATA geluSlope321b<>+24(SB)/4, $0xb726adda
+DATA geluSlope321b<>+28(SB)/4, $0xb924deca
+DATA geluSlope321b<>+32(SB)/4, $0xbac1351b
+DATA geluSlope321b<>+36(SB)/4, $0xbc0c12fb
+DATA geluSlope321b<>+40(SB)/4, $0xbd021ecd
+DATA geluSlope321b<>+44(SB)/4, $0xbd9c2690
+DATA geluSlope321b<>+48(SB)/4, $0xbddceda5
+DATA geluSlope321b<>+52(SB)/4, $0xbcfa0136
+DATA geluSlope321b<>+56(SB)/4, $0x3e77f5c0
+DATA geluSlope321b<>+60(SB)/4, $0x3f1d91dc
+GLOBL geluSlope321b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope322a<>+0(SB)/4, $0x28980000
+DATA geluSlope322a<>+4(SB)/4, $0xbea94589
+DATA geluSlope322a<>+8(SB)/4, $0xbeb8c2ab
+DATA geluSlope322a<>+12(SB)/4, $0xbe2de2f1
+DATA geluSlope322a<>+16(SB)/4, $0xbb3bdd85
+DATA geluSlope322a<>+20(SB)/4, $0x3d48e9d6
+DATA geluSlope322a<>+24(SB)/4, $0x3d0eb592
+DATA geluSlope322a<>+28(SB)/4, $0x3c5666f9
+DATA geluSlope322a<>+32(SB)/4, $0x3b4059c9
+DATA geluSlope322a<>+36(SB)/4, $0x39cd736f
+DATA geluSlope322a<>+40(SB)/4, $0x37fd41f6
+DATA geluSlope322a<>+44(SB)/4, $0x35ad0ebc
+DATA geluSlope322a<>+48(SB)/4, $0x32fae6e3
+DATA geluSlope322a<>+52(SB)/4, $0x2fb83ff8
+DATA geluSlope322a<>+56(SB)/4, $0x2c027947
+DATA geluSlope322a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope322a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope322b<>+0(SB)/4, $0x00000000
+DATA geluSlope322b<>+4(SB)/4, $0x00000000
+DATA geluSlope322b<>+8(SB)/4, $0xac02ddff
+DATA geluSlope322b<>+12(SB)/4, $0xafb84514
+DATA geluSlope322b<>+16(SB)/4, $0xb2fae6d5
+DATA geluSlope322b<>+20(SB)/4, $0xb5ad0ebc
+DATA geluSlope322b<>+24(SB)/4, $0xb7fd41f6
+DATA geluSlope322b<>+28(SB)/4, $0xb9cd736f
+DATA geluSlope322b<>+32(SB)/4, $0xbb4059c9
+DATA geluSlope322b<>+36(SB)/4, $0xbc5666f9
+DATA geluSlope322b<>+40(SB)/4, $0xbd0eb592
+DATA geluSlope322b<>+44(SB)/4, $0xbd48e9d6
+DATA geluSlope322b<>+48(SB)/4, $0x3b3bdd85
+DATA geluSlope322b<>+52(SB)/4, $0x3e2de2f1
+DATA geluSlope322b<>+56(SB)/4, $0x3eb8c2ab
+DATA geluSlope322b<>+60(SB)/4, $0x3ea94589
+GLOBL geluSlope322b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope323a<>+0(SB)/4, $0xbe88d441
+DATA geluSlope323a<>+4(SB)/4, $0xbe09bdbf
+DATA geluSlope323a<>+8(SB)/4, $0x3da73c0f
+DATA geluSlope323a<>+12(SB)/4, $0x3e10b6da
+DATA geluSlope323a<>+16(SB)/4, $0x3d938660
+DATA geluSlope323a<>+20(SB)/4, $0x3b8f82a4
+DATA geluSlope323a<>+24(SB)/4, $0xbc85eec8
+DATA geluSlope323a<>+28(SB)/4, $0xbc3165a8
+DATA geluSlope323a<>+32(SB)/4, $0xbb6079aa
+DATA geluSlope323a<>+36(SB)/4, $0xba1c42f6
+DATA geluSlope323a<>+40(SB)/4, $0xb8705104
+DATA geluSlope323a<>+44(SB)/4, $0xb646bb97
+DATA geluSlope323a<>+48(SB)/4, $0xb3aa0a32
+DATA geluSlope323a<>+52(SB)/4, $0xb08fd163
+DATA geluSlope323a<>+56(SB)/4, $0xace2d6e0
+DATA geluSlope323a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope323a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope323b<>+0(SB)/4, $0x00000000
+DATA geluSlope323b<>+4(SB)/4, $0x00000000
+DATA geluSlope323b<>+8(SB)/4, $0xace47f0e
+DATA geluSlope323b<>+12(SB)/4, $0xb08fd42f
+DATA geluSlope323b<>+16(SB)/4, $0xb3aa0a26
+DATA geluSlope323b<>+20(SB)/4, $0xb646bb96
+DATA geluSlope323b<>+24(SB)/4, $0xb8705104
+DATA geluSlope323b<>+28(SB)/4, $0xba1c42f6
+DATA geluSlope323b<>+32(SB)/4, $0xbb6079aa
+DATA geluSlope323b<>+36(SB)/4, $0xbc3165a8
+DATA geluSlope323b<>+40(SB)/4, $0xbc85eec8
+DATA geluSlope323b<>+44(SB)/4, $0x3b8f82a4
+DATA geluSlope323b<>+48(SB)/4, $0x3d938660
+DATA geluSlope323b<>+52(SB)/4, $0x3e10b6da
+DATA geluSlope323b<>+56(SB)/4, $0x3da73c0f
+DATA geluSlope323b<>+60(SB)/4, $0xbe09bdbf
+GLOBL geluSlope323b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope324a<>+0(SB)/4, $0xab620000
+DATA geluSlope324a<>+4(SB)/4, $0x3de94b8b
+DATA geluSlope324a<>+8(SB)/4, $0x3da0f683
+DATA geluSlope324a<>+12(SB)/4, $0xbc682310
+DATA geluSlope324a<>+16(SB)/4, $0xbd2e06ee
+DATA geluSlope324a<>+20(SB)/4, $0xbcb32fb0
+DATA geluSlope324a<>+24(SB)/4, $0xba98f86d
+DATA geluSlope324a<>+28(SB)/4, $0x3b936b83
+DATA geluSlope324a<>+32(SB)/4, $0x3b234f35
+DATA geluSlope324a<>+36(SB)/4, $0x3a1f9208
+DATA geluSlope324a<>+40(SB)/4, $0x389f0469
+DATA geluSlope324a<>+44(SB)/4, $0x36a34067
+DATA geluSlope324a<>+48(SB)/4, $0x3428b5b2
+DATA geluSlope324a<>+52(SB)/4, $0x31293962
+DATA geluSlope324a<>+56(SB)/4, $0x2d9f7b9a
+DATA geluSlope324a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope324a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope324b<>+0(SB)/4, $0x00000000
+DATA geluSlope324b<>+4(SB)/4, $0x00000000
+DATA geluSlope324b<>+8(SB)/4, $0xad9d12c7
+DATA geluSlope324b<>+12(SB)/4, $0xb1291d5a
+DATA geluSlope324b<>+16(SB)/4, $0xb428b5f7
+DATA geluSlope324b<>+20(SB)/4, $0xb6a3406c
+DATA geluSlope324b<>+24(SB)/4, $0xb89f0468
+DATA geluSlope324b<>+28(SB)/4, $0xba1f9208
+DATA geluSlope324b<>+32(SB)/4, $0xbb234f35
+DATA geluSlope324b<>+36(SB)/4, $0xbb936b83
+DATA geluSlope324b<>+40(SB)/4, $0x3a98f86d
+DATA geluSlope324b<>+44(SB)/4, $0x3cb32fb0
+DATA geluSlope324b<>+48(SB)/4, $0x3d2e06ee
+DATA geluSlope324b<>+52(SB)/4, $0x3c682310
+DATA geluSlope324b<>+56(SB)/4, $0xbda0f683
+DATA geluSlope324b<>+60(SB)/4, $0xbde94b8b
+GLOBL geluSlope324b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope325a<>+0(SB)/4, $0x3d764d43
+DATA geluSlope325a<>+4(SB)/4, $0x3c8faf5d
+DATA geluSlope325a<>+8(SB)/4, $0xbd163b39
+DATA geluSlope325a<>+12(SB)/4, $0xbcdde69f
+DATA geluSlope325a<>+16(SB)/4, $0x3b08e169
+DATA geluSlope325a<>+20(SB)/4, $0x3c29c9e0
+DATA geluSlope325a<>+24(SB)/4, $0x3baa8a64
+DATA geluSlope325a<>+28(SB)/4, $0x384c1be3
+DATA geluSlope325a<>+32(SB)/4, $0xba8703f2
+DATA geluSlope325a<>+36(SB)/4, $0xb9e212bd
+DATA geluSlope325a<>+40(SB)/4, $0xb89f9e32
+DATA geluSlope325a<>+44(SB)/4, $0xb6d9c82c
+DATA geluSlope325a<>+48(SB)/4, $0xb491a36b
+DATA geluSlope325a<>+52(SB)/4, $0xb1bb96ae
+DATA geluSlope325a<>+56(SB)/4, $0xae6449c1
+DATA geluSlope325a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope325a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope325b<>+0(SB)/4, $0x00000000
+DATA geluSlope325b<>+4(SB)/4, $0x00000000
+DATA geluSlope325b<>+8(SB)/4, $0xae6172fe
+DATA geluSlope325b<>+12(SB)/4, $0xb1bb8df7
+DATA geluSlope325b<>+16(SB)/4, $0xb491a399
+DATA geluSlope325b<>+20(SB)/4, $0xb6d9c831
+DATA geluSlope325b<>+24(SB)/4, $0xb89f9e32
+DATA geluSlope325b<>+28(SB)/4, $0xb9e212bd
+DATA geluSlope325b<>+32(SB)/4, $0xba8703f2
+DATA geluSlope325b<>+36(SB)/4, $0x384c1be3
+DATA geluSlope325b<>+40(SB)/4, $0x3baa8a64
+DATA geluSlope325b<>+44(SB)/4, $0x3c29c9e0
+DATA geluSlope325b<>+48(SB)/4, $0x3b08e16a
+DATA geluSlope325b<>+52(SB)/4, $0xbcdde69f
+DATA geluSlope325b<>+56(SB)/4, $0xbd163b39
+DATA geluSlope325b<>+60(SB)/4, $0x3c8faf5d
+GLOBL geluSlope325b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope326a<>+0(SB)/4, $0x2d150000
+DATA geluSlope326a<>+4(SB)/4, $0xbcbdfe0f
+DATA geluSlope326a<>+8(SB)/4, $0xbbfda6ee
+DATA geluSlope326a<>+12(SB)/4, $0x3c2b0114
+DATA geluSlope326a<>+16(SB)/4, $0x3bda9c3b
+DATA geluSlope326a<>+20(SB)/4, $0xb9d872ae
+DATA geluSlope326a<>+24(SB)/4, $0xbb123524
+DATA geluSlope326a<>+28(SB)/4, $0xba833e3e
+DATA geluSlope326a<>+32(SB)/4, $0x38ccd3c9
+DATA geluSlope326a<>+36(SB)/4, $0x394b13e0
+DATA geluSlope326a<>+40(SB)/4, $0x385fd428
+DATA geluSlope326a<>+44(SB)/4, $0x36cc117b
+DATA geluSlope326a<>+48(SB)/4, $0x34ab0607
+DATA geluSlope326a<>+52(SB)/4, $0x3204c29c
+DATA geluSlope326a<>+56(SB)/4, $0x2eb70c57
+DATA geluSlope326a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope326a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope326b<>+0(SB)/4, $0x00000000
+DATA geluSlope326b<>+4(SB)/4, $0x00000000
+DATA geluSlope326b<>+8(SB)/4, $0xaebc9ed4
+DATA geluSlope326b<>+12(SB)/4, $0xb2050dd2
+DATA geluSlope326b<>+16(SB)/4, $0xb4ab04c0
+DATA geluSlope326b<>+20(SB)/4, $0xb6cc1139
+DATA geluSlope326b<>+24(SB)/4, $0xb85fd432
+DATA geluSlope326b<>+28(SB)/4, $0xb94b13de
+DATA geluSlope326b<>+32(SB)/4, $0xb8ccd3c0
+DATA geluSlope326b<>+36(SB)/4, $0x3a833e3e
+DATA geluSlope326b<>+40(SB)/4, $0x3b123524
+DATA geluSlope326b<>+44(SB)/4, $0x39d872aa
+DATA geluSlope326b<>+48(SB)/4, $0xbbda9c39
+DATA geluSlope326b<>+52(SB)/4, $0xbc2b0114
+DATA geluSlope326b<>+56(SB)/4, $0x3bfda6ee
+DATA geluSlope326b<>+60(SB)/4, $0x3cbdfe0f
+GLOBL geluSlope326b<>(SB), RODATA|NOPTR, $64
+
+// func siluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulAVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc3000000<>+0(SB), Z0
+	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z1
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes80000000<>+0(SB), Z10
+	VBROADCASTSS lanes3f800000<>+0(SB), Z11
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000020
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Z12
+	VMOVUPS      64(CX)(SI*4), Z13
+	PREFETCHT0   2048(CX)(SI*4)
+	PREFETCHT0   2112(CX)(SI*4)
+	VMAXPS       Z12, Z0, Z12
+	VMULPS       Z1, Z12, Z14
+	VORPS        Z10, Z14, Z15
+	VRNDSCALEPS  $0x08, Z15, Z16
+	VSUBPS       Z16, Z15, Z17
+	VMOVUPS      Z3, Z18
+	VFMADD213PS  Z4, Z17, Z18
+	VFMADD213PS  Z5, Z17, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VCMPPS       $0x15, Z2, Z15, K1
+	VSCALEFPS.Z  Z16, Z18, K1, Z18
+	VADDPS       Z11, Z18, Z15
+	VRCP14PS     Z15, Z16
+	VFNMADD213PS Z11, Z16, Z15
+	VFMADD213PS  Z16, Z16, Z15
+	VMULPS       Z15, Z18, Z18
+	VSUBPS       Z18, Z11, Z15
+	VPMOVD2M     Z14, K1
+	VMOVAPS      Z18, K1, Z15
+	VMULPS       Z12, Z15, Z12
+	VMAXPS       Z13, Z0, Z13
+	VMULPS       Z1, Z13, Z14
+	VORPS        Z10, Z14, Z15
+	VRNDSCALEPS  $0x08, Z15, Z16
+	VSUBPS       Z16, Z15, Z17
+	VMOVUPS      Z3, Z18
+	VFMADD213PS  Z4, Z17, Z18
+	VFMADD213PS  Z5, Z17, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VCMPPS       $0x15, Z2, Z15, K1
+	VSCALEFPS.Z  Z16, Z18, K1, Z18
+	VADDPS       Z11, Z18, Z15
+	VRCP14PS     Z15, Z16
+	VFNMADD213PS Z11, Z16, Z15
+	VFMADD213PS  Z16, Z16, Z15
+	VMULPS       Z15, Z18, Z18
+	VSUBPS       Z18, Z11, Z15
+	VPMOVD2M     Z14, K1
+	VMOVAPS      Z18, K1, Z15
+	VMULPS       Z13, Z15, Z13
+	VMOVUPS      (DX)(SI*4), Z14
+	VMOVUPS      64(DX)(SI*4), Z15
+	PREFETCHT0   2048(DX)(SI*4)
+	PREFETCHT0   2112(DX)(SI*4)
+	VMULPS       Z14, Z12, Z12
+	VMULPS       Z15, Z13, Z13
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Z12, (AX)(SI*4)
+	VMOVNTPS     Z13, 64(AX)(SI*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Z12, (AX)(SI*4)
+	VMOVUPS Z13, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000010, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        BX, DI, DI
+	KMOVD        DI, K2
+	VMOVUPS.Z    (CX)(SI*4), K1, Z12
+	VMOVUPS.Z    (CX)(R8*4), K2, Z13
+	VMAXPS       Z12, Z0, Z12
+	VMULPS       Z1, Z12, Z14
+	VORPS        Z10, Z14, Z15
+	VRNDSCALEPS  $0x08, Z15, Z16
+	VSUBPS       Z16, Z15, Z17
+	VMOVUPS      Z3, Z18
+	VFMADD213PS  Z4, Z17, Z18
+	VFMADD213PS  Z5, Z17, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VCMPPS       $0x15, Z2, Z15, K3
+	VSCALEFPS.Z  Z16, Z18, K3, Z18
+	VADDPS       Z11, Z18, Z15
+	VRCP14PS     Z15, Z16
+	VFNMADD213PS Z11, Z16, Z15
+	VFMADD213PS  Z16, Z16, Z15
+	VMULPS       Z15, Z18, Z18
+	VSUBPS       Z18, Z11, Z15
+	VPMOVD2M     Z14, K3
+	VMOVAPS      Z18, K3, Z15
+	VMULPS       Z12, Z15, Z12
+	VMAXPS       Z13, Z0, Z0
+	VMULPS       Z1, Z0, Z1
+	VORPS        Z10, Z1, Z10
+	VRNDSCALEPS  $0x08, Z10, Z13
+	VSUBPS       Z13, Z10, Z14
+	VMOVUPS      Z3, Z3
+	VFMADD213PS  Z4, Z14, Z3
+	VFMADD213PS  Z5, Z14, Z3
+	VFMADD213PS  Z6, Z14, Z3
+	VFMADD213PS  Z7, Z14, Z3
+	VFMADD213PS  Z8, Z14, Z3
+	VFMADD213PS  Z9, Z14, Z3
+	VCMPPS       $0x15, Z2, Z10, K3
+	VSCALEFPS.Z  Z13, Z3, K3, Z3
+	VADDPS       Z11, Z3, Z2
+	VRCP14PS     Z2, Z4
+	VFNMADD213PS Z11, Z4, Z2
+	VFMADD213PS  Z4, Z4, Z2
+	VMULPS       Z2, Z3, Z3
+	VSUBPS       Z3, Z11, Z2
+	VPMOVD2M     Z1, K3
+	VMOVAPS      Z3, K3, Z2
+	VMULPS       Z0, Z2, Z13
+	VMOVUPS.Z    (DX)(SI*4), K1, Z0
+	VMOVUPS.Z    (DX)(R8*4), K2, Z1
+	VMULPS       Z0, Z12, Z12
+	VMULPS       Z1, Z13, Z13
+	VMOVUPS      Z12, K1, (AX)(SI*4)
+	VMOVUPS      Z13, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulGradAVX512(SB), NOSPLIT, $0-121
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc3000000<>+0(SB), Z0
+	VBROADCASTSS lanes43000000<>+0(SB), Z1
+	VBROADCASTSS lanes3fb8aa3b<>+0(SB), Z2
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
+	VBROADCASTSS lanes392385a5<>+0(SB), Z4
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
+	VBROADCASTSS lanes3d635739<>+0(SB), Z7
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
+	VBROADCASTSS lanes3f317219<>+0(SB), Z9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z10
+	VBROADCASTSS lanes80000000<>+0(SB), Z11
+	VBROADCASTSS lanes3f800000<>+0(SB), Z12
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ         DI, $0x00000020
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Z13
+	VMOVUPS      64(BX)(R8*4), Z14
+	PREFETCHT0   2048(BX)(R8*4)
+	PREFETCHT0   2112(BX)(R8*4)
+	VMAXPS       Z13, Z0, Z13
+	VMULPS       Z2, Z13, Z15
+	VORPS        Z11, Z15, Z16
+	VRNDSCALEPS  $0x08, Z16, Z17
+	VSUBPS       Z17, Z16, Z18
+	VMOVUPS      Z4, Z19
+	VFMADD213PS  Z5, Z18, Z19
+	VFMADD213PS  Z6, Z18, Z19
+	VFMADD213PS  Z7, Z18, Z19
+	VFMADD213PS  Z8, Z18, Z19
+	VFMADD213PS  Z9, Z18, Z19
+	VFMADD213PS  Z10, Z18, Z19
+	VCMPPS       $0x15, Z3, Z16, K1
+	VSCALEFPS.Z  Z17, Z19, K1, Z19
+	VADDPS       Z12, Z19, Z16
+	VRCP14PS     Z16, Z17
+	VFNMADD213PS Z12, Z17, Z16
+	VFMADD213PS  Z17, Z17, Z16
+	VMULPS       Z16, Z19, Z19
+	VMULPS       Z16, Z19, Z17
+	VSUBPS       Z19, Z12, Z16
+	VPMOVD2M     Z15, K1
+	VMOVAPS      Z19, K1, Z16
+	VMULPS       Z13, Z16, Z15
+	VMINPS       Z13, Z1, Z13
+	VFMADD231PS  Z13, Z17, Z16
+	VMAXPS       Z14, Z0, Z13
+	VMULPS       Z2, Z13, Z14
+	VORPS        Z11, Z14, Z17
+	VRNDSCALEPS  $0x08, Z17, Z18
+	VSUBPS       Z18, Z17, Z19
+	VMOVUPS      Z4, Z20
+	VFMADD213PS  Z5, Z19, Z20
+	VFMADD213PS  Z6, Z19, Z20
+	VFMADD213PS  Z7, Z19, Z20
+	VFMADD213PS  Z8, Z19, Z20
+	VFMADD213PS  Z9, Z19, Z20
+	VFMADD213PS  Z10, Z19, Z20
+	VCMPPS       $0x15, Z3, Z17, K1
+	VSCALEFPS.Z  Z18, Z20, K1, Z20
+	VADDPS       Z12, Z20, Z17
+	VRCP14PS     Z17, Z18
+	VFNMADD213PS Z12, Z18, Z17
+	VFMADD213PS  Z18, Z18, Z17
+	VMULPS       Z17, Z20, Z20
+	VMULPS       Z17, Z20, Z18
+	VSUBPS       Z20, Z12, Z17
+	VPMOVD2M     Z14, K1
+	VMOVAPS      Z20, K1, Z17
+	VMULPS       Z13, Z17, Z14
+	VMINPS       Z13, Z1, Z13
+	VFMADD231PS  Z13, Z18, Z17
+	VMOVUPS      (DX)(R8*4), Z13
+	VMOVUPS      64(DX)(R8*4), Z18
+	PREFETCHT0   2048(DX)(R8*4)
+	PREFETCHT0   2112(DX)(R8*4)
+	VMOVUPS      (SI)(R8*4), Z19
+	VMOVUPS      64(SI)(R8*4), Z20
+	PREFETCHT0   2048(SI)(R8*4)
+	PREFETCHT0   2112(SI)(R8*4)
+	VMULPS       Z13, Z15, Z15
+	VMULPS       Z18, Z14, Z14
+	VMULPS       Z13, Z19, Z19
+	VMULPS       Z16, Z19, Z19
+	VMULPS       Z18, Z20, Z20
+	VMULPS       Z17, Z20, Z20
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Z15, (CX)(R8*4)
+	VMOVNTPS     Z14, 64(CX)(R8*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Z15, (CX)(R8*4)
+	VMOVUPS Z14, 64(CX)(R8*4)
+
+stored1:
+	TESTL    R9, R9
+	JZ       cached2
+	VMOVNTPS Z19, (AX)(R8*4)
+	VMOVNTPS Z20, 64(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z19, (AX)(R8*4)
+	VMOVUPS Z20, 64(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000010, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	MOVL         $0xffffffff, R11
+	BZHIL        R9, R11, R11
+	KMOVD        R11, K1
+	MOVL         $0xffffffff, R9
+	BZHIL        DI, R9, R9
+	KMOVD        R9, K2
+	VMOVUPS.Z    (BX)(R8*4), K1, Z13
+	VMOVUPS.Z    (BX)(R10*4), K2, Z14
+	VMAXPS       Z13, Z0, Z13
+	VMULPS       Z2, Z13, Z15
+	VORPS        Z11, Z15, Z16
+	VRNDSCALEPS  $0x08, Z16, Z17
+	VSUBPS       Z17, Z16, Z18
+	VMOVUPS      Z4, Z19
+	VFMADD213PS  Z5, Z18, Z19
+	VFMADD213PS  Z6, Z18, Z19
+	VFMADD213PS  Z7, Z18, Z19
+	VFMADD213PS  Z8, Z18, Z19
+	VFMADD213PS  Z9, Z18, Z19
+	VFMADD213PS  Z10, Z18, Z19
+	VCMPPS       $0x15, Z3, Z16, K3
+	VSCALEFPS.Z  Z17, Z19, K3, Z19
+	VADDPS       Z12, Z19, Z16
+	VRCP14PS     Z16, Z17
+	VFNMADD213PS Z12, Z17, Z16
+	VFMADD213PS  Z17, Z17, Z16
+	VMULPS       Z16, Z19, Z19
+	VMULPS       Z16, Z19, Z17
+	VSUBPS       Z19, Z12, Z16
+	VPMOVD2M     Z15, K3
+	VMOVAPS      Z19, K3, Z16
+	VMULPS       Z13, Z16, Z15
+	VMINPS       Z13, Z1, Z13
+	VFMADD231PS  Z13, Z17, Z16
+	VMAXPS       Z14, Z0, Z0
+	VMULPS       Z2, Z0, Z2
+	VORPS        Z11, Z2, Z11
+	VRNDSCALEPS  $0x08, Z11, Z13
+	VSUBPS       Z13, Z11, Z14
+	VMOVUPS      Z4, Z4
+	VFMADD213PS  Z5, Z14, Z4
+	VFMADD213PS  Z6, Z14, Z4
+	VFMADD213PS  Z7, Z14, Z4
+	VFMADD213PS  Z8, Z14, Z4
+	VFMADD213PS  Z9, Z14, Z4
+	VFMADD213PS  Z10, Z14, Z4
+	VCMPPS       $0x15, Z3, Z11, K3
+	VSCALEFPS.Z  Z13, Z4, K3, Z4
+	VADDPS       Z12, Z4, Z3
+	VRCP14PS     Z3, Z5
+	VFNMADD213PS Z12, Z5, Z3
+	VFMADD213PS  Z5, Z5, Z3
+	VMULPS       Z3, Z4, Z4
+	VMULPS       Z3, Z4, Z3
+	VSUBPS       Z4, Z12, Z5
+	VPMOVD2M     Z2, K3
+	VMOVAPS      Z4, K3, Z5
+	VMULPS       Z0, Z5, Z2
+	VMINPS       Z0, Z1, Z0
+	VFMADD231PS  Z0, Z3, Z5
+	VMOVUPS.Z    (DX)(R8*4), K1, Z0
+	VMOVUPS.Z    (DX)(R10*4), K2, Z1
+	VMOVUPS.Z    (SI)(R8*4), K1, Z3
+	VMOVUPS.Z    (SI)(R10*4), K2, Z4
+	VMULPS       Z0, Z15, Z15
+	VMULPS       Z1, Z2, Z2
+	VMULPS       Z0, Z3, Z3
+	VMULPS       Z16, Z3, Z3
+	VMULPS       Z1, Z4, Z4
+	VMULPS       Z5, Z4, Z4
+	VMOVUPS      Z15, K1, (CX)(R8*4)
+	VMOVUPS      Z2, K2, (CX)(R10*4)
+	VMOVUPS      Z3, K1, (AX)(R8*4)
+	VMOVUPS      Z4, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func layerNormAVX512(dst []float32, x []float32, gamma []float32, beta []float32, eps float32, stream bool) (mean float32, rstd float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·layerNormAVX512(SB), NOSPLIT, $0-112
+	MOVQ   x_base+24(FP), AX
+	MOVQ   dst_base+0(FP), CX
+	MOVQ   gamma_base+48(FP), DX
+	MOVQ   beta_base+72(FP), BX
+	MOVQ   x_len+32(FP), SI
+	XORQ   DI, DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORL   DI, DI
+	MOVQ   SI, R8
+
+sumGroup:
+	CMPQ    R8, $0x00000040
+	JLT     sumUnit
+	VMOVUPS (AX)(DI*4), Z4
+	VMOVUPS 64(AX)(DI*4), Z5
+	VADDPS  Z4, Z0, Z0
+	VADDPS  Z5, Z1, Z1
+	VMOVUPS 128(AX)(DI*4), Z4
+	VMOVUPS 192(AX)(DI*4), Z5
+	VADDPS  Z4, Z2, Z2
+	VADDPS  Z5, Z3, Z3
+	ADDQ    $0x00000040, DI
+	SUBQ    $0x00000040, R8
+	JMP     sumGroup
+
+sumUnit:
+	CMPQ    R8, $0x00000020
+	JLT     sumTail
+	VMOVUPS (AX)(DI*4), Z4
+	VMOVUPS 64(AX)(DI*4), Z5
+	VADDPS  Z4, Z0, Z0
+	VADDPS  Z5, Z1, Z1
+	ADDQ    $0x00000020, DI
+	SUBQ    $0x00000020, R8
+	JMP     sumUnit
+
+sumTail:
+	TESTQ     R8, R8
+	JZ        sumDone
+	MOVL      $0x00000010, R10
+	XORL      R11, R11
+	MOVQ      R8, R9
+	CMPQ      R9, R10
+	CMOVQGT   R10, R9
+	SUBQ      R10, R8
+	CMOVQLT   R11, R8
+	LEAQ      (DI)(R9*1), R10
+	MOVL      $0xffffffff, R11
+	BZHIL     R9, R11, R11
+	KMOVD     R11, K1
+	MOVL      $0xffffffff, R9
+	BZHIL     R8, R9, R9
+	KMOVD     R9, K2
+	VMOVUPS.Z (AX)(DI*4), K1, Z4
+	VMOVUPS.Z (AX)(R10*4), K2, Z5
+	VADDPS    Z4, Z0, Z0
+	VADDPS    Z5, Z1, Z1
+
+sumDone:
+	VADDPS        Z2, Z0, Z0
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VXORPS        X1, X1, X1
+	VCVTSI2SSQ    SI, X1, X1
+	VDIVSS        X1, X0, X0
+	VBROADCASTSS  X0, Z1
+	VPXORD        Z6, Z6, Z6
+	VPXORD        Z7, Z7, Z7
+	VPXORD        Z8, Z8, Z8
+	VPXORD        Z9, Z9, Z9
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+squaresGroup:
+	CMPQ        R8, $0x00000040
+	JLT         squaresUnit
+	VMOVUPS     (AX)(DI*4), Z2
+	VMOVUPS     64(AX)(DI*4), Z3
+	VSUBPS      Z1, Z2, Z2
+	VSUBPS      Z1, Z3, Z3
+	VFMADD231PS Z2, Z2, Z6
+	VFMADD231PS Z3, Z3, Z7
+	VMOVUPS     128(AX)(DI*4), Z2
+	VMOVUPS     192(AX)(DI*4), Z3
+	VSUBPS      Z1, Z2, Z2
+	VSUBPS      Z1, Z3, Z3
+	VFMADD231PS Z2, Z2, Z8
+	VFMADD231PS Z3, Z3, Z9
+	ADDQ        $0x00000040, DI
+	SUBQ        $0x00000040, R8
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        R8, $0x00000020
+	JLT         squaresTail
+	VMOVUPS     (AX)(DI*4), Z2
+	VMOVUPS     64(AX)(DI*4), Z3
+	VSUBPS      Z1, Z2, Z2
+	VSUBPS      Z1, Z3, Z3
+	VFMADD231PS Z2, Z2, Z6
+	VFMADD231PS Z3, Z3, Z7
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x00000020, R8
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       R8, R8
+	JZ          squaresDone
+	MOVL        $0x00000010, R10
+	XORL        R11, R11
+	MOVQ        R8, R9
+	CMPQ        R9, R10
+	CMOVQGT     R10, R9
+	SUBQ        R10, R8
+	CMOVQLT     R11, R8
+	LEAQ        (DI)(R9*1), R10
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K1
+	MOVL        $0xffffffff, R9
+	BZHIL       R8, R9, R9
+	KMOVD       R9, K2
+	VMOVUPS.Z   (AX)(DI*4), K1, Z2
+	VMOVUPS.Z   (AX)(R10*4), K2, Z3
+	VSUBPS      Z1, Z2, Z2
+	VSUBPS      Z1, Z3, Z3
+	VMOVAPS.Z   Z2, K1, Z2
+	VMOVAPS.Z   Z3, K2, Z3
+	VFMADD231PS Z2, Z2, Z6
+	VFMADD231PS Z3, Z3, Z7
+
+squaresDone:
+	VADDPS        Z8, Z6, Z6
+	VADDPS        Z9, Z7, Z7
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y2, Y6, Y6
+	VEXTRACTF128  $0x01, Y6, X2
+	VADDPS        X2, X6, X6
+	VPERMILPS     $0x4e, X6, X2
+	VADDPS        X2, X6, X6
+	VPERMILPS     $0xb1, X6, X2
+	VADDPS        X2, X6, X6
+	VXORPS        X2, X2, X2
+	VCVTSI2SSQ    SI, X2, X2
+	VDIVSS        X2, X6, X6
+	VADDSS        eps+96(FP), X6, X6
+	VSQRTSS       X6, X6, X6
+	VMOVSS        lanes3f800000<>+0(SB), X2
+	VDIVSS        X6, X2, X2
+	VBROADCASTSS  X2, Z3
+	MOVB          stream+100(FP), DI
+	MOVBLZX       DI, R9
+	XORL          DI, DI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       DI, R9
+	LEAQ          (AX)(SI*4), R10
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+normalizeUnit:
+	CMPQ        R8, $0x00000020
+	JLT         normalizeTail
+	VMOVUPS     (AX)(DI*4), Z4
+	VMOVUPS     64(AX)(DI*4), Z5
+	VMOVUPS     (DX)(DI*4), Z6
+	VMOVUPS     64(DX)(DI*4), Z7
+	PREFETCHT0  (R10)(DI*4)
+	PREFETCHT0  64(R10)(DI*4)
+	VSUBPS      Z1, Z4, Z4
+	VSUBPS      Z1, Z5, Z5
+	VMULPS      Z3, Z4, Z4
+	VMULPS      Z3, Z5, Z5
+	VMOVUPS     (BX)(DI*4), Z8
+	VMOVUPS     64(BX)(DI*4), Z9
+	VFMADD213PS Z8, Z6, Z4
+	VFMADD213PS Z9, Z7, Z5
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTPS    Z4, (CX)(DI*4)
+	VMOVNTPS    Z5, 64(CX)(DI*4)
+	JMP         stored1
+
+cached1:
+	VMOVUPS Z4, (CX)(DI*4)
+	VMOVUPS Z5, 64(CX)(DI*4)
+
+stored1:
+	ADDQ $0x00000020, DI
+	SUBQ $0x00000020, R8
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ       R8, R8
+	JZ          normalizeDone
+	MOVL        $0x00000010, R9
+	XORL        R10, R10
+	MOVQ        R8, SI
+	CMPQ        SI, R9
+	CMOVQGT     R9, SI
+	SUBQ        R9, R8
+	CMOVQLT     R10, R8
+	LEAQ        (DI)(SI*1), R9
+	MOVL        $0xffffffff, R10
+	BZHIL       SI, R10, R10
+	KMOVD       R10, K1
+	MOVL        $0xffffffff, SI
+	BZHIL       R8, SI, SI
+	KMOVD       SI, K2
+	VMOVUPS.Z   (AX)(DI*4), K1, Z4
+	VMOVUPS.Z   (AX)(R9*4), K2, Z5
+	VMOVUPS.Z   (DX)(DI*4), K1, Z6
+	VMOVUPS.Z   (DX)(R9*4), K2, Z7
+	VSUBPS      Z1, Z4, Z4
+	VSUBPS      Z1, Z5, Z5
+	VMULPS      Z3, Z4, Z4
+	VMULPS      Z3, Z5, Z5
+	VMOVUPS.Z   (BX)(DI*4), K1, Z1
+	VMOVUPS.Z   (BX)(R9*4), K2, Z3
+	VFMADD213PS Z1, Z6, Z4
+	VFMADD213PS Z3, Z7, Z5
+	VMOVUPS     Z4, K1, (CX)(DI*4)
+	VMOVUPS     Z5, K2, (CX)(R9*4)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X0, mean+104(FP)
+	MOVSS X2, rstd+108(FP)
+	RET
+
+// func layerNormGradAVX512(dx []float32, dgamma []float32, dbeta []float32, dy []float32, x []float32, gamma []float32, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·layerNormGradAVX512(SB), NOSPLIT, $0-161
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dbeta_base+48(FP), DX
+	MOVQ         dy_base+72(FP), BX
+	MOVQ         x_base+96(FP), SI
+	MOVQ         gamma_base+120(FP), DI
+	MOVQ         dx_len+8(FP), R8
+	XORQ         R9, R9
+	VBROADCASTSS mean+144(FP), Z0
+	VBROADCASTSS rstd+148(FP), Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	LEAQ         (SI)(R8*4), R11
+	XORL         R9, R9
+	MOVQ         R8, R10
+
+sumsUnit:
+	CMPQ        R10, $0x00000020
+	JLT         sumsTail
+	VMOVUPS     (SI)(R9*4), Z6
+	VMOVUPS     64(SI)(R9*4), Z7
+	VMOVUPS     (BX)(R9*4), Z8
+	VMOVUPS     64(BX)(R9*4), Z9
+	VMOVUPS     (CX)(R9*4), Z10
+	VMOVUPS     64(CX)(R9*4), Z11
+	PREFETCHT0  (R11)(R9*4)
+	PREFETCHT0  64(R11)(R9*4)
+	VSUBPS      Z0, Z6, Z6
+	VSUBPS      Z0, Z7, Z7
+	VMULPS      Z1, Z6, Z6
+	VFMADD231PS Z6, Z8, Z10
+	VMULPS      Z1, Z7, Z7
+	VFMADD231PS Z7, Z9, Z11
+	VMOVUPS     Z10, (CX)(R9*4)
+	VMOVUPS     Z11, 64(CX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Z10
+	VMOVUPS     64(DX)(R9*4), Z11
+	VADDPS      Z8, Z10, Z10
+	VADDPS      Z9, Z11, Z11
+	VMOVUPS     Z10, (DX)(R9*4)
+	VMOVUPS     Z11, 64(DX)(R9*4)
+	VMOVUPS     (DI)(R9*4), Z10
+	VMOVUPS     64(DI)(R9*4), Z11
+	VMULPS      Z8, Z10, Z10
+	VFMADD231PS Z6, Z10, Z4
+	VADDPS      Z10, Z2, Z2
+	VMULPS      Z9, Z11, Z11
+	VFMADD231PS Z7, Z11, Z5
+	VADDPS      Z11, Z3, Z3
+	ADDQ        $0x00000020, R9
+	SUBQ        $0x00000020, R10
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R10, R10
+	JZ          sumsDone
+	MOVL        $0x00000010, R12
+	XORL        R13, R13
+	MOVQ        R10, R11
+	CMPQ        R11, R12
+	CMOVQGT     R12, R11
+	SUBQ        R12, R10
+	CMOVQLT     R13, R10
+	LEAQ        (R9)(R11*1), R12
+	MOVL        $0xffffffff, R13
+	BZHIL       R11, R13, R13
+	KMOVD       R13, K1
+	MOVL        $0xffffffff, R11
+	BZHIL       R10, R11, R11
+	KMOVD       R11, K2
+	VMOVUPS.Z   (SI)(R9*4), K1, Z6
+	VMOVUPS.Z   (SI)(R12*4), K2, Z7
+	VMOVUPS.Z   (BX)(R9*4), K1, Z8
+	VMOVUPS.Z   (BX)(R12*4), K2, Z9
+	VMOVUPS.Z   (CX)(R9*4), K1, Z10
+	VMOVUPS.Z   (CX)(R12*4), K2, Z11
+	VSUBPS      Z0, Z6, Z6
+	VSUBPS      Z0, Z7, Z7
+	VMULPS      Z1, Z6, Z6
+	VFMADD231PS Z6, Z8, Z10
+	VMULPS      Z1, Z7, Z7
+	VFMADD231PS Z7, Z9, Z11
+	VMOVUPS     Z10, K1, (CX)(R9*4)
+	VMOVUPS     Z11, K2, (CX)(R12*4)
+	VMOVUPS.Z   (DX)(R9*4), K1, Z10
+	VMOVUPS.Z   (DX)(R12*4), K2, Z11
+	VADDPS      Z8, Z10, Z10
+	VADDPS      Z9, Z11, Z11
+	VMOVUPS     Z10, K1, (DX)(R9*4)
+	VMOVUPS     Z11, K2, (DX)(R12*4)
+	VMOVUPS.Z   (DI)(R9*4), K1, Z10
+	VMOVUPS.Z   (DI)(R12*4), K2, Z11
+	VMULPS      Z8, Z10, Z10
+	VFMADD231PS Z6, Z10, Z4
+	VADDPS      Z10, Z2, Z2
+	VMULPS      Z9, Z11, Z11
+	VFMADD231PS Z7, Z11, Z5
+	VADDPS      Z11, Z3, Z3
+
+sumsDone:
+	VBROADCASTSS  alpha+152(FP), Z6
+	VBROADCASTSS  beta+156(FP), Z7
+	VMULPS        Z1, Z6, Z6
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0xb1, X4, X5
+	VADDPS        X5, X4, X4
+	VXORPS        X5, X5, X5
+	VCVTSI2SSQ    R8, X5, X5
+	VDIVSS        X5, X4, X4
+	VBROADCASTSS  X4, Z4
+	VMULPS        Z6, Z4, Z4
+	VMULPS        Z1, Z4, Z4
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF128  $0x01, Y2, X1
+	VADDPS        X1, X2, X2
+	VPERMILPS     $0x4e, X2, X1
+	VADDPS        X1, X2, X2
+	VPERMILPS     $0xb1, X2, X1
+	VADDPS        X1, X2, X2
+	VXORPS        X1, X1, X1
+	VCVTSI2SSQ    R8, X1, X1
+	VDIVSS        X1, X2, X2
+	VBROADCASTSS  X2, Z1
+	VMULPS        Z6, Z1, Z1
+	MOVL          beta+156(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+160(FP), DL
+	MOVBLZX       DL, DX
+	XORL          R9, R9
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R9, DX
+	LEAQ          (BX)(R8*4), R11
+	XORL          R9, R9
+	MOVQ          R8, R10
+
+gradUnit:
+	CMPQ         R10, $0x00000020
+	JLT          gradTail
+	VMOVUPS      (SI)(R9*4), Z2
+	VMOVUPS      64(SI)(R9*4), Z3
+	VMOVUPS      (BX)(R9*4), Z5
+	VMOVUPS      64(BX)(R9*4), Z8
+	VMOVUPS      (DI)(R9*4), Z9
+	VMOVUPS      64(DI)(R9*4), Z10
+	PREFETCHT0   (R11)(R9*4)
+	PREFETCHT0   64(R11)(R9*4)
+	VSUBPS       Z0, Z2, Z2
+	VSUBPS       Z0, Z3, Z3
+	VMULPS       Z5, Z9, Z9
+	VFMSUB213PS  Z1, Z6, Z9
+	VFNMADD231PS Z2, Z4, Z9
+	VMULPS       Z8, Z10, Z10
+	VFMSUB213PS  Z1, Z6, Z10
+	VFNMADD231PS Z3, Z4, Z10
+	TESTL        CX, CX
+	JZ           skip1
+	VMOVUPS      (AX)(R9*4), Z2
+	VMOVUPS      64(AX)(R9*4), Z3
+	VFMADD231PS  Z2, Z7, Z9
+	VFMADD231PS  Z3, Z7, Z10
+
+skip1:
+	TESTL    DX, DX
+	JZ       cached2
+	VMOVNTPS Z9, (AX)(R9*4)
+	VMOVNTPS Z10, 64(AX)(R9*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z9, (AX)(R9*4)
+	VMOVUPS Z10, 64(AX)(R9*4)
+
+stored2:
+	ADDQ $0x00000020, R9
+	SUBQ $0x00000020, R10
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R10, R10
+	JZ           gradDone
+	MOVL         $0x00000010, R8
+	XORL         R11, R11
+	MOVQ         R10, DX
+	CMPQ         DX, R8
+	CMOVQGT      R8, DX
+	SUBQ         R8, R10
+	CMOVQLT      R11, R10
+	LEAQ         (R9)(DX*1), R8
+	MOVL         $0xffffffff, R11
+	BZHIL        DX, R11, R11
+	KMOVD        R11, K1
+	MOVL         $0xffffffff, DX
+	BZHIL        R10, DX, DX
+	KMOVD        DX, K2
+	VMOVUPS.Z    (SI)(R9*4), K1, Z2
+	VMOVUPS.Z    (SI)(R8*4), K2, Z3
+	VMOVUPS.Z    (BX)(R9*4), K1, Z5
+	VMOVUPS.Z    (BX)(R8*4), K2, Z8
+	VMOVUPS.Z    (DI)(R9*4), K1, Z9
+	VMOVUPS.Z    (DI)(R8*4), K2, Z10
+	VSUBPS       Z0, Z2, Z2
+	VSUBPS       Z0, Z3, Z3
+	VMULPS       Z5, Z9, Z9
+	VFMSUB213PS  Z1, Z6, Z9
+	VFNMADD231PS Z2, Z4, Z9
+	VMULPS       Z8, Z10, Z10
+	VFMSUB213PS  Z1, Z6, Z10
+	VFNMADD231PS Z3, Z4, Z10
+	TESTL        CX, CX
+	JZ           skip3
+	VMOVUPS.Z    (AX)(R9*4), K1, Z0
+	VMOVUPS.Z    (AX)(R8*4), K2, Z1
+	VFMADD231PS  Z0, Z7, Z9
+	VFMADD231PS  Z1, Z7, Z10
+
+skip3:
+	VMOVUPS Z9, K1, (AX)(R9*4)
+	VMOVUPS Z10, K2, (AX)(R8*4)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func rmsNormAVX512(dst []float32, x []float32, gamma []float32, eps float32, stream bool) (rstd float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·rmsNormAVX512(SB), NOSPLIT, $0-84
+	MOVQ   x_base+24(FP), AX
+	MOVQ   dst_base+0(FP), CX
+	MOVQ   gamma_base+48(FP), DX
+	MOVQ   x_len+32(FP), BX
+	XORQ   SI, SI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORL   SI, SI
+	MOVQ   BX, DI
+
+squaresGroup:
+	CMPQ        DI, $0x00000040
+	JLT         squaresUnit
+	VMOVUPS     (AX)(SI*4), Z4
+	VMOVUPS     64(AX)(SI*4), Z5
+	VFMADD231PS Z4, Z4, Z0
+	VFMADD231PS Z5, Z5, Z1
+	VMOVUPS     128(AX)(SI*4), Z4
+	VMOVUPS     192(AX)(SI*4), Z5
+	VFMADD231PS Z4, Z4, Z2
+	VFMADD231PS Z5, Z5, Z3
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000040, DI
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        DI, $0x00000020
+	JLT         squaresTail
+	VMOVUPS     (AX)(SI*4), Z4
+	VMOVUPS     64(AX)(SI*4), Z5
+	VFMADD231PS Z4, Z4, Z0
+	VFMADD231PS Z5, Z5, Z1
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000020, DI
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       DI, DI
+	JZ          squaresDone
+	MOVL        $0x00000010, R9
+	XORL        R10, R10
+	MOVQ        DI, R8
+	CMPQ        R8, R9
+	CMOVQGT     R9, R8
+	SUBQ        R9, DI
+	CMOVQLT     R10, DI
+	LEAQ        (SI)(R8*1), R9
+	MOVL        $0xffffffff, R10
+	BZHIL       R8, R10, R10
+	KMOVD       R10, K1
+	MOVL        $0xffffffff, R8
+	BZHIL       DI, R8, R8
+	KMOVD       R8, K2
+	VMOVUPS.Z   (AX)(SI*4), K1, Z4
+	VMOVUPS.Z   (AX)(R9*4), K2, Z5
+	VFMADD231PS Z4, Z4, Z0
+	VFMADD231PS Z5, Z5, Z1
+
+squaresDone:
+	VADDPS        Z2, Z0, Z0
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VADDPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VADDPS        X1, X0, X0
+	VXORPS        X1, X1, X1
+	VCVTSI2SSQ    BX, X1, X1
+	VDIVSS        X1, X0, X0
+	VADDSS        eps+72(FP), X0, X0
+	VSQRTSS       X0, X0, X0
+	VMOVSS        lanes3f800000<>+0(SB), X1
+	VDIVSS        X0, X1, X1
+	VBROADCASTSS  X1, Z0
+	MOVB          stream+76(FP), SI
+	MOVBLZX       SI, R8
+	XORL          SI, SI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       SI, R8
+	LEAQ          (AX)(BX*4), R9
+	XORL          SI, SI
+	MOVQ          BX, DI
+
+normalizeUnit:
+	CMPQ       DI, $0x00000020
+	JLT        normalizeTail
+	VMOVUPS    (AX)(SI*4), Z2
+	VMOVUPS    64(AX)(SI*4), Z3
+	VMOVUPS    (DX)(SI*4), Z4
+	VMOVUPS    64(DX)(SI*4), Z5
+	PREFETCHT0 (R9)(SI*4)
+	PREFETCHT0 64(R9)(SI*4)
+	VMULPS     Z0, Z2, Z2
+	VMULPS     Z0, Z3, Z3
+	VMULPS     Z4, Z2, Z2
+	VMULPS     Z5, Z3, Z3
+	TESTL      R8, R8
+	JZ         cached1
+	VMOVNTPS   Z2, (CX)(SI*4)
+	VMOVNTPS   Z3, 64(CX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z2, (CX)(SI*4)
+	VMOVUPS Z3, 64(CX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, DI
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ     DI, DI
+	JZ        normalizeDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      DI, BX
+	CMPQ      BX, R8
+	CMOVQGT   R8, BX
+	SUBQ      R8, DI
+	CMOVQLT   R9, DI
+	LEAQ      (SI)(BX*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     BX, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, BX
+	BZHIL     DI, BX, BX
+	KMOVD     BX, K2
+	VMOVUPS.Z (AX)(SI*4), K1, Z2
+	VMOVUPS.Z (AX)(R8*4), K2, Z3
+	VMOVUPS.Z (DX)(SI*4), K1, Z4
+	VMOVUPS.Z (DX)(R8*4), K2, Z5
+	VMULPS    Z0, Z2, Z2
+	VMULPS    Z0, Z3, Z3
+	VMULPS    Z4, Z2, Z2
+	VMULPS    Z5, Z3, Z3
+	VMOVUPS   Z2, K1, (CX)(SI*4)
+	VMOVUPS   Z3, K2, (CX)(R8*4)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X1, rstd+80(FP)
+	RET
+
+// func rmsNormGradAVX512(dx []float32, dgamma []float32, dy []float32, x []float32, gamma []float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rmsNormGradAVX512(SB), NOSPLIT, $0-133
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         gamma_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VBROADCASTSS rstd+120(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	LEAQ         (BX)(DI*4), R10
+	XORL         R8, R8
+	MOVQ         DI, R9
+
+sumsUnit:
+	CMPQ        R9, $0x00000020
+	JLT         sumsTail
+	VMOVUPS     (BX)(R8*4), Z1
+	VMOVUPS     64(BX)(R8*4), Z2
+	VMOVUPS     (DX)(R8*4), Z5
+	VMOVUPS     64(DX)(R8*4), Z6
+	VMOVUPS     (CX)(R8*4), Z7
+	VMOVUPS     64(CX)(R8*4), Z8
+	PREFETCHT0  (R10)(R8*4)
+	PREFETCHT0  64(R10)(R8*4)
+	VMULPS      Z0, Z1, Z1
+	VFMADD231PS Z1, Z5, Z7
+	VMULPS      Z0, Z2, Z2
+	VFMADD231PS Z2, Z6, Z8
+	VMOVUPS     Z7, (CX)(R8*4)
+	VMOVUPS     Z8, 64(CX)(R8*4)
+	VMOVUPS     (SI)(R8*4), Z7
+	VMOVUPS     64(SI)(R8*4), Z8
+	VMULPS      Z5, Z7, Z7
+	VFMADD231PS Z1, Z7, Z3
+	VMULPS      Z6, Z8, Z8
+	VFMADD231PS Z2, Z8, Z4
+	ADDQ        $0x00000020, R8
+	SUBQ        $0x00000020, R9
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R9, R9
+	JZ          sumsDone
+	MOVL        $0x00000010, R11
+	XORL        R12, R12
+	MOVQ        R9, R10
+	CMPQ        R10, R11
+	CMOVQGT     R11, R10
+	SUBQ        R11, R9
+	CMOVQLT     R12, R9
+	LEAQ        (R8)(R10*1), R11
+	MOVL        $0xffffffff, R12
+	BZHIL       R10, R12, R12
+	KMOVD       R12, K1
+	MOVL        $0xffffffff, R10
+	BZHIL       R9, R10, R10
+	KMOVD       R10, K2
+	VMOVUPS.Z   (BX)(R8*4), K1, Z1
+	VMOVUPS.Z   (BX)(R11*4), K2, Z2
+	VMOVUPS.Z   (DX)(R8*4), K1, Z5
+	VMOVUPS.Z   (DX)(R11*4), K2, Z6
+	VMOVUPS.Z   (CX)(R8*4), K1, Z7
+	VMOVUPS.Z   (CX)(R11*4), K2, Z8
+	VMULPS      Z0, Z1, Z1
+	VFMADD231PS Z1, Z5, Z7
+	VMULPS      Z0, Z2, Z2
+	VFMADD231PS Z2, Z6, Z8
+	VMOVUPS     Z7, K1, (CX)(R8*4)
+	VMOVUPS     Z8, K2, (CX)(R11*4)
+	VMOVUPS.Z   (SI)(R8*4), K1, Z7
+	VMOVUPS.Z   (SI)(R11*4), K2, Z8
+	VMULPS      Z5, Z7, Z7
+	VFMADD231PS Z1, Z7, Z3
+	VMULPS      Z6, Z8, Z8
+	VFMADD231PS Z2, Z8, Z4
+
+sumsDone:
+	VBROADCASTSS  alpha+124(FP), Z1
+	VBROADCASTSS  beta+128(FP), Z2
+	VMULPS        Z0, Z1, Z1
+	VADDPS        Z4, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y4, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X4
+	VADDPS        X4, X3, X3
+	VPERMILPS     $0x4e, X3, X4
+	VADDPS        X4, X3, X3
+	VPERMILPS     $0xb1, X3, X4
+	VADDPS        X4, X3, X3
+	VXORPS        X4, X4, X4
+	VCVTSI2SSQ    DI, X4, X4
+	VDIVSS        X4, X3, X3
+	VBROADCASTSS  X3, Z3
+	VMULPS        Z1, Z3, Z3
+	VMULPS        Z0, Z3, Z3
+	MOVL          beta+128(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+132(FP), R8
+	MOVBLZX       R8, R10
+	XORL          R8, R8
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R8, R10
+	LEAQ          (DX)(DI*4), R11
+	XORL          R8, R8
+	MOVQ          DI, R9
+
+gradUnit:
+	CMPQ         R9, $0x00000020
+	JLT          gradTail
+	VMOVUPS      (BX)(R8*4), Z0
+	VMOVUPS      64(BX)(R8*4), Z4
+	VMOVUPS      (DX)(R8*4), Z5
+	VMOVUPS      64(DX)(R8*4), Z6
+	VMOVUPS      (SI)(R8*4), Z7
+	VMOVUPS      64(SI)(R8*4), Z8
+	PREFETCHT0   (R11)(R8*4)
+	PREFETCHT0   64(R11)(R8*4)
+	VMULPS       Z5, Z7, Z7
+	VMULPS       Z1, Z7, Z7
+	VFNMADD231PS Z0, Z3, Z7
+	VMULPS       Z6, Z8, Z8
+	VMULPS       Z1, Z8, Z8
+	VFNMADD231PS Z4, Z3, Z8
+	TESTL        CX, CX
+	JZ           skip1
+	VMOVUPS      (AX)(R8*4), Z0
+	VMOVUPS      64(AX)(R8*4), Z4
+	VFMADD231PS  Z0, Z2, Z7
+	VFMADD231PS  Z4, Z2, Z8
+
+skip1:
+	TESTL    R10, R10
+	JZ       cached2
+	VMOVNTPS Z7, (AX)(R8*4)
+	VMOVNTPS Z8, 64(AX)(R8*4)
+	JMP      stored2
+
+cached2:
+	VMOVUPS Z7, (AX)(R8*4)
+	VMOVUPS Z8, 64(AX)(R8*4)
+
+stored2:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, R9
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R9, R9
+	JZ           gradDone
+	MOVL         $0x00000010, R10
+	XORL         R11, R11
+	MOVQ         R9, DI
+	CMPQ         DI, R10
+	CMOVQGT      R10, DI
+	SUBQ         R10, R9
+	CMOVQLT      R11, R9
+	LEAQ         (R8)(DI*1), R10
+	MOVL         $0xffffffff, R11
+	BZHIL        DI, R11, R11
+	KMOVD        R11, K1
+	MOVL         $0xffffffff, DI
+	BZHIL        R9, DI, DI
+	KMOVD        DI, K2
+	VMOVUPS.Z    (BX)(R8*4), K1, Z0
+	VMOVUPS.Z    (BX)(R10*4), K2, Z4
+	VMOVUPS.Z    (DX)(R8*4), K1, Z5
+	VMOVUPS.Z    (DX)(R10*4), K2, Z6
+	VMOVUPS.Z    (SI)(R8*4), K1, Z7
+	VMOVUPS.Z    (SI)(R10*4), K2, Z8
+	VMULPS       Z5, Z7, Z7
+	VMULPS       Z1, Z7, Z7
+	VFNMADD231PS Z0, Z3, Z7
+	VMULPS       Z6, Z8, Z8
+	VMULPS       Z1, Z8, Z8
+	VFNMADD231PS Z4, Z3, Z8
+	TESTL        CX, CX
+	JZ           skip3
+	VMOVUPS.Z    (AX)(R8*4), K1, Z0
+	VMOVUPS.Z    (AX)(R10*4), K2, Z1
+	VFMADD231PS  Z0, Z2, Z7
+	VFMADD231PS  Z1, Z2, Z8
+
+skip3:
+	VMOVUPS Z7, K1, (AX)(R8*4)
+	VMOVUPS Z8, K2, (AX)(R10*4)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·dropoutAVX512(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         words_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS threshold+72(FP), Z0
+	VBROADCASTSS scale+76(FP), Z1
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(SI*4), Z2
+	VMOVUPS    64(CX)(SI*4), Z3
+	PREFETCHT0 2048(CX)(SI*4)
+	PREFETCHT0 2112(CX)(SI*4)
+	VMOVUPS    (DX)(SI*4), Z4
+	VMOVUPS    64(DX)(SI*4), Z5
+	VPCMPUD    $0x05, Z0, Z4, K1
+	VMULPS.Z   Z1, Z2, K1, Z2
+	VPCMPUD    $0x05, Z0, Z5, K1
+	VMULPS.Z   Z1, Z3, K1, Z3
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Z2, (AX)(SI*4)
+	VMOVNTPS   Z3, 64(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z2, (AX)(SI*4)
+	VMOVUPS Z3, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     BX, BX
+	JZ        mainDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (CX)(SI*4), K1, Z2
+	VMOVUPS.Z (CX)(R8*4), K2, Z3
+	VMOVUPS.Z (DX)(SI*4), K1, Z4
+	VMOVUPS.Z (DX)(R8*4), K2, Z5
+	VPCMPUD   $0x05, Z0, Z4, K3
+	VMULPS.Z  Z1, Z2, K3, Z2
+	VPCMPUD   $0x05, Z0, Z5, K3
+	VMULPS.Z  Z1, Z3, K3, Z3
+	VMOVUPS   Z2, K1, (AX)(SI*4)
+	VMOVUPS   Z3, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rotateAVX512(SB), NOSPLIT, $0-100
+	MOVQ         a_base+0(FP), AX
+	MOVQ         b_base+24(FP), CX
+	MOVQ         cos_base+48(FP), DX
+	MOVQ         sin_base+72(FP), BX
+	MOVQ         a_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS turn+96(FP), Z0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Z1
+	VMOVUPS    64(AX)(DI*4), Z2
+	PREFETCHT0 2048(AX)(DI*4)
+	PREFETCHT0 2112(AX)(DI*4)
+	VMOVUPS    (CX)(DI*4), Z3
+	VMOVUPS    64(CX)(DI*4), Z4
+	PREFETCHT0 2048(CX)(DI*4)
+	PREFETCHT0 2112(CX)(DI*4)
+	VMOVUPS    (DX)(DI*4), Z5
+	VMOVUPS    64(DX)(DI*4), Z6
+	VMOVUPS    (BX)(DI*4), Z7
+	VMOVUPS    64(BX)(DI*4), Z8
+	VMULPS     Z0, Z7, Z7
+	VMULPS     Z1, Z7, Z9
+	VMULPS     Z3, Z7, Z7
+	VMULPS     Z1, Z5, Z1
+	VMULPS     Z3, Z5, Z3
+	VSUBPS     Z7, Z1, Z1
+	VADDPS     Z9, Z3, Z3
+	VMULPS     Z0, Z8, Z8
+	VMULPS     Z2, Z8, Z5
+	VMULPS     Z4, Z8, Z7
+	VMULPS     Z2, Z6, Z2
+	VMULPS     Z4, Z6, Z4
+	VSUBPS     Z7, Z2, Z2
+	VADDPS     Z5, Z4, Z4
+	VMOVUPS    Z1, (AX)(DI*4)
+	VMOVUPS    Z2, 64(AX)(DI*4)
+	VMOVUPS    Z3, (CX)(DI*4)
+	VMOVUPS    Z4, 64(CX)(DI*4)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000020, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ     SI, SI
+	JZ        mainDone
+	MOVL      $0x00000010, R9
+	XORL      R10, R10
+	MOVQ      SI, R8
+	CMPQ      R8, R9
+	CMOVQGT   R9, R8
+	SUBQ      R9, SI
+	CMOVQLT   R10, SI
+	LEAQ      (DI)(R8*1), R9
+	MOVL      $0xffffffff, R10
+	BZHIL     R8, R10, R10
+	KMOVD     R10, K1
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K2
+	VMOVUPS.Z (AX)(DI*4), K1, Z1
+	VMOVUPS.Z (AX)(R9*4), K2, Z2
+	VMOVUPS.Z (CX)(DI*4), K1, Z3
+	VMOVUPS.Z (CX)(R9*4), K2, Z4
+	VMOVUPS.Z (DX)(DI*4), K1, Z5
+	VMOVUPS.Z (DX)(R9*4), K2, Z6
+	VMOVUPS.Z (BX)(DI*4), K1, Z7
+	VMOVUPS.Z (BX)(R9*4), K2, Z8
+	VMULPS    Z0, Z7, Z7
+	VMULPS    Z1, Z7, Z9
+	VMULPS    Z3, Z7, Z7
+	VMULPS    Z1, Z5, Z1
+	VMULPS    Z3, Z5, Z3
+	VSUBPS    Z7, Z1, Z1
+	VADDPS    Z9, Z3, Z3
+	VMULPS    Z0, Z8, Z8
+	VMULPS    Z2, Z8, Z0
+	VMULPS    Z4, Z8, Z5
+	VMULPS    Z2, Z6, Z2
+	VMULPS    Z4, Z6, Z4
+	VSUBPS    Z5, Z2, Z2
+	VADDPS    Z0, Z4, Z4
+	VMOVUPS   Z1, K1, (AX)(DI*4)
+	VMOVUPS   Z2, K2, (AX)(R9*4)
+	VMOVUPS   Z3, K1, (CX)(DI*4)
+	VMOVUPS   Z4, K2, (CX)(R9*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func addBF16AVX512(dst []uint16, a []uint16, b []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addBF16AVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         a_base+24(FP), CX
+	MOVQ         b_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VPSLLD     $0x10, (CX)(SI*2), Z4
+	VPANDD     (CX)(SI*2), Z0, Z5
+	PREFETCHT0 2048(CX)(SI*2)
+	VPSLLD     $0x10, (DX)(SI*2), Z6
+	VPANDD     (DX)(SI*2), Z0, Z7
+	PREFETCHT0 2048(DX)(SI*2)
+	VADDPS     Z6, Z4, Z4
+	VADDPS     Z7, Z5, Z5
+	VPSRLD     $0x10, Z4, Z6
+	VMOVDQU16  Z5, K1, Z6
+	VPSLLD     $0x10, Z5, Z5
+	VMOVDQU16  Z4, K2, Z5
+	VPADDW     Z6, Z6, Z4
+	VPCMPUW    $0x04, Z3, Z4, K3
+	VPANDD     Z1, Z6, Z4
+	VPADDUSW   Z4, Z5, Z5
+	VPCMPUW    $0x06, Z2, Z5, K3, K3
+	VPADDW     Z1, Z6, K3, Z6
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTDQ   Z6, (AX)(SI*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z6, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (CX)(SI*2), K3, Z5
+	VPSLLD      $0x10, Z5, Z4
+	VPANDD      Z5, Z0, Z5
+	VMOVDQU16.Z (DX)(SI*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z0
+	VADDPS      Z6, Z4, Z4
+	VADDPS      Z0, Z5, Z5
+	VPSRLD      $0x10, Z4, Z0
+	VMOVDQU16   Z5, K1, Z0
+	VPSLLD      $0x10, Z5, Z5
+	VMOVDQU16   Z4, K2, Z5
+	VPADDW      Z0, Z0, Z4
+	VPCMPUW     $0x04, Z3, Z4, K1
+	VPANDD      Z1, Z0, Z4
+	VPADDUSW    Z4, Z5, Z5
+	VPCMPUW     $0x06, Z2, Z5, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesffff0000<>+0(SB)/4, $0xffff0000
+DATA lanesffff0000<>+4(SB)/4, $0xffff0000
+DATA lanesffff0000<>+8(SB)/4, $0xffff0000
+DATA lanesffff0000<>+12(SB)/4, $0xffff0000
+DATA lanesffff0000<>+16(SB)/4, $0xffff0000
+DATA lanesffff0000<>+20(SB)/4, $0xffff0000
+DATA lanesffff0000<>+24(SB)/4, $0xffff0000
+DATA lanesffff0000<>+28(SB)/4, $0xffff0000
+GLOBL lanesffff0000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes00010001<>+0(SB)/4, $0x00010001
+DATA lanes00010001<>+4(SB)/4, $0x00010001
+DATA lanes00010001<>+8(SB)/4, $0x00010001
+DATA lanes00010001<>+12(SB)/4, $0x00010001
+DATA lanes00010001<>+16(SB)/4, $0x00010001
+DATA lanes00010001<>+20(SB)/4, $0x00010001
+DATA lanes00010001<>+24(SB)/4, $0x00010001
+DATA lanes00010001<>+28(SB)/4, $0x00010001
+GLOBL lanes00010001<>(SB), RODATA|NOPTR, $32
+
+DATA lanes80008000<>+0(SB)/4, $0x80008000
+DATA lanes80008000<>+4(SB)/4, $0x80008000
+DATA lanes80008000<>+8(SB)/4, $0x80008000
+DATA lanes80008000<>+12(SB)/4, $0x80008000
+DATA lanes80008000<>+16(SB)/4, $0x80008000
+DATA lanes80008000<>+20(SB)/4, $0x80008000
+DATA lanes80008000<>+24(SB)/4, $0x80008000
+DATA lanes80008000<>+28(SB)/4, $0x80008000
+GLOBL lanes80008000<>(SB), RODATA|NOPTR, $32
+
+DATA lanesfffefffe<>+0(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+4(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+8(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+12(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+16(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+20(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+24(SB)/4, $0xfffefffe
+DATA lanesfffefffe<>+28(SB)/4, $0xfffefffe
+GLOBL lanesfffefffe<>(SB), RODATA|NOPTR, $32
+
+// func addScaledBF16AVX512(acc []float32, x []uint16, alpha float32, nextAcc []float32, nextX []uint16)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·addScaledBF16AVX512(SB), NOSPLIT, $0-104
+	MOVQ         acc_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         nextAcc_base+56(FP), DX
+	MOVQ         nextX_base+80(FP), BX
+	MOVQ         acc_len+8(FP), SI
+	XORQ         DI, DI
+	VBROADCASTSS alpha+48(FP), Z0
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (AX)(DI*4), Z1
+	VMOVUPS    64(AX)(DI*4), Z2
+	VPMOVZXWD  (CX)(DI*2), Z3
+	VPMOVZXWD  32(CX)(DI*2), Z4
+	VPSLLD     $0x10, Z3, Z3
+	VPSLLD     $0x10, Z4, Z4
+	PREFETCHT0 (DX)(DI*4)
+	PREFETCHT0 64(DX)(DI*4)
+	PREFETCHT0 (BX)(DI*2)
+	VMULPS     Z0, Z3, Z3
+	VADDPS     Z3, Z1, Z1
+	VMULPS     Z0, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    Z1, (AX)(DI*4)
+	VMOVUPS    Z2, 64(AX)(DI*4)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000020, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ       SI, SI
+	JZ          mainDone
+	MOVL        $0x00000010, R8
+	XORL        R9, R9
+	MOVQ        SI, DX
+	CMPQ        DX, R8
+	CMOVQGT     R8, DX
+	MOVQ        SI, BX
+	SUBQ        R8, BX
+	CMOVQLT     R9, BX
+	LEAQ        (DI)(DX*1), R8
+	MOVL        $0xffffffff, R9
+	BZHIL       DX, R9, R9
+	KMOVD       R9, K1
+	MOVL        $0xffffffff, DX
+	BZHIL       BX, DX, DX
+	KMOVD       DX, K2
+	MOVL        $0xffffffff, DX
+	BZHIL       SI, DX, DX
+	KMOVD       DX, K3
+	VMOVUPS.Z   (AX)(DI*4), K1, Z1
+	VMOVUPS.Z   (AX)(R8*4), K2, Z2
+	VPMOVZXWD.Z (CX)(DI*2), K1, Z3
+	VPMOVZXWD.Z 32(CX)(DI*2), K2, Z4
+	VPSLLD      $0x10, Z3, Z3
+	VPSLLD      $0x10, Z4, Z4
+	VMULPS      Z0, Z3, Z3
+	VADDPS      Z3, Z1, Z1
+	VMULPS      Z0, Z4, Z4
+	VADDPS      Z4, Z2, Z2
+	VMOVUPS     Z1, K1, (AX)(DI*4)
+	VMOVUPS     Z2, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc1800000<>+0(SB), Z4
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
+	VMOVUPS      gelu0a<>+0(SB), Z7
+	VMOVUPS      gelu0b<>+0(SB), Z8
+	VMOVUPS      gelu1a<>+0(SB), Z9
+	VMOVUPS      gelu1b<>+0(SB), Z10
+	VMOVUPS      gelu2a<>+0(SB), Z11
+	VMOVUPS      gelu2b<>+0(SB), Z12
+	VMOVUPS      gelu3a<>+0(SB), Z13
+	VMOVUPS      gelu3b<>+0(SB), Z14
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (CX)(SI*2), Z15
+	VPANDD      (CX)(SI*2), Z0, Z16
+	PREFETCHT0  2048(CX)(SI*2)
+	VPSLLD      $0x10, (DX)(SI*2), Z17
+	VPANDD      (DX)(SI*2), Z0, Z18
+	VADDPS      Z17, Z15, Z15
+	VADDPS      Z18, Z16, Z16
+	VMAXPS      Z15, Z4, Z15
+	VMINPS      Z15, Z5, Z17
+	VADDPS      Z6, Z17, Z18
+	VMOVAPS     Z18, Z19
+	VPERMI2PS   Z14, Z13, Z19
+	VMOVAPS     Z18, Z20
+	VPERMI2PS   Z12, Z11, Z20
+	VFMADD213PS Z20, Z17, Z19
+	VMOVAPS     Z18, Z20
+	VPERMI2PS   Z10, Z9, Z20
+	VFMADD213PS Z20, Z17, Z19
+	VMOVAPS     Z18, Z18
+	VPERMI2PS   Z8, Z7, Z18
+	VFMADD213PS Z18, Z17, Z19
+	VMULPS      Z19, Z15, Z15
+	VMAXPS      Z16, Z4, Z16
+	VMINPS      Z16, Z5, Z17
+	VADDPS      Z6, Z17, Z18
+	VMOVAPS     Z18, Z19
+	VPERMI2PS   Z14, Z13, Z19
+	VMOVAPS     Z18, Z20
+	VPERMI2PS   Z12, Z11, Z20
+	VFMADD213PS Z20, Z17, Z19
+	VMOVAPS     Z18, Z20
+	VPERMI2PS   Z10, Z9, Z20
+	VFMADD213PS Z20, Z17, Z19
+	VMOVAPS     Z18, Z18
+	VPERMI2PS   Z8, Z7, Z18
+	VFMADD213PS Z18, Z17, Z19
+	VMULPS      Z19, Z16, Z16
+	VPSRLD      $0x10, Z15, Z17
+	VMOVDQU16   Z16, K1, Z17
+	VPSLLD      $0x10, Z16, Z16
+	VMOVDQU16   Z15, K2, Z16
+	VPADDW      Z17, Z17, Z15
+	VPCMPUW     $0x04, Z3, Z15, K3
+	VPANDD      Z1, Z17, Z15
+	VPADDUSW    Z15, Z16, Z16
+	VPCMPUW     $0x06, Z2, Z16, K3, K3
+	VPADDW      Z1, Z17, K3, Z17
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTDQ    Z17, (AX)(SI*2)
+	JMP         stored1
+
+cached1:
+	VMOVDQU16 Z17, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (CX)(SI*2), K3, Z16
+	VPSLLD      $0x10, Z16, Z15
+	VPANDD      Z16, Z0, Z16
+	VMOVDQU16.Z (DX)(SI*2), K3, Z18
+	VPSLLD      $0x10, Z18, Z17
+	VPANDD      Z18, Z0, Z0
+	VADDPS      Z17, Z15, Z15
+	VADDPS      Z0, Z16, Z16
+	VMAXPS      Z15, Z4, Z0
+	VMINPS      Z0, Z5, Z15
+	VADDPS      Z6, Z15, Z17
+	VMOVAPS     Z17, Z18
+	VPERMI2PS   Z14, Z13, Z18
+	VMOVAPS     Z17, Z19
+	VPERMI2PS   Z12, Z11, Z19
+	VFMADD213PS Z19, Z15, Z18
+	VMOVAPS     Z17, Z19
+	VPERMI2PS   Z10, Z9, Z19
+	VFMADD213PS Z19, Z15, Z18
+	VMOVAPS     Z17, Z17
+	VPERMI2PS   Z8, Z7, Z17
+	VFMADD213PS Z17, Z15, Z18
+	VMULPS      Z18, Z0, Z0
+	VMAXPS      Z16, Z4, Z4
+	VMINPS      Z4, Z5, Z5
+	VADDPS      Z6, Z5, Z6
+	VMOVAPS     Z6, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VMOVAPS     Z6, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z5, Z15
+	VMOVAPS     Z6, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z5, Z15
+	VMOVAPS     Z6, Z6
+	VPERMI2PS   Z8, Z7, Z6
+	VFMADD213PS Z6, Z5, Z15
+	VMULPS      Z15, Z4, Z4
+	VPSRLD      $0x10, Z0, Z5
+	VMOVDQU16   Z4, K1, Z5
+	VPSLLD      $0x10, Z4, Z4
+	VMOVDQU16   Z0, K2, Z4
+	VPADDW      Z5, Z5, Z0
+	VPCMPUW     $0x04, Z3, Z0, K1
+	VPANDD      Z1, Z5, Z0
+	VPADDUSW    Z0, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z5, K1, Z5
+	VMOVDQU16   Z5, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA gelu0a<>+0(SB)/4, $0x3efffffe
+DATA gelu0a<>+4(SB)/4, $0x3eff96e6
+DATA gelu0a<>+8(SB)/4, $0x3ef5d010
+DATA gelu0a<>+12(SB)/4, $0x3edddae3
+DATA gelu0a<>+16(SB)/4, $0x3ee0fcc0
+DATA gelu0a<>+20(SB)/4, $0x3f10ef36
+DATA gelu0a<>+24(SB)/4, $0x3f418910
+DATA gelu0a<>+28(SB)/4, $0x3f67be13
+DATA gelu0a<>+32(SB)/4, $0x3f79d3fe
+DATA gelu0a<>+36(SB)/4, $0x3f7f0617
+DATA gelu0a<>+40(SB)/4, $0x3f7fe89f
+DATA gelu0a<>+44(SB)/4, $0x3f7ffec4
+DATA gelu0a<>+48(SB)/4, $0x3f7ffff7
+DATA gelu0a<>+52(SB)/4, $0x3f800000
+DATA gelu0a<>+56(SB)/4, $0x3f800000
+DATA gelu0a<>+60(SB)/4, $0x3f800000
+GLOBL gelu0a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu0b<>+0(SB)/4, $0x00000000
+DATA gelu0b<>+4(SB)/4, $0x00000000
+DATA gelu0b<>+8(SB)/4, $0x2e76314f
+DATA gelu0b<>+12(SB)/4, $0x32063f12
+DATA gelu0b<>+16(SB)/4, $0x350f9c17
+DATA gelu0b<>+20(SB)/4, $0x379def21
+DATA gelu0b<>+24(SB)/4, $0x39bb0a21
+DATA gelu0b<>+28(SB)/4, $0x3b79e032
+DATA gelu0b<>+32(SB)/4, $0x3cc53f54
+DATA gelu0b<>+36(SB)/4, $0x3dc0c48a
+DATA gelu0b<>+40(SB)/4, $0x3e75f0ba
+DATA gelu0b<>+44(SB)/4, $0x3edb0520
+DATA gelu0b<>+48(SB)/4, $0x3f0ee41c
+DATA gelu0b<>+52(SB)/4, $0x3f116081
+DATA gelu0b<>+56(SB)/4, $0x3f055ded
+DATA gelu0b<>+60(SB)/4, $0x3f003ba5
+GLOBL gelu0b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu1a<>+0(SB)/4, $0x3ecc4069
+DATA gelu1a<>+4(SB)/4, $0x3ecfe51e
+DATA gelu1a<>+8(SB)/4, $0x3ef5dd82
+DATA gelu1a<>+12(SB)/4, $0x3f186c17
+DATA gelu1a<>+16(SB)/4, $0x3f16d196
+DATA gelu1a<>+20(SB)/4, $0x3ed7da46
+DATA gelu1a<>+24(SB)/4, $0x3e5a99cf
+DATA gelu1a<>+28(SB)/4, $0x3d9827b2
+DATA gelu1a<>+32(SB)/4, $0x3c8b3830
+DATA gelu1a<>+36(SB)/4, $0x3b1f5007
+DATA gelu1a<>+40(SB)/4, $0x395914b8
+DATA gelu1a<>+44(SB)/4, $0x3727f070
+DATA gelu1a<>+48(SB)/4, $0x348cc147
+DATA gelu1a<>+52(SB)/4, $0x3173fb70
+DATA gelu1a<>+56(SB)/4, $0x2de3a535
+DATA gelu1a<>+60(SB)/4, $0x00000000
+GLOBL gelu1a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu1b<>+0(SB)/4, $0x00000000
+DATA gelu1b<>+4(SB)/4, $0x00000000
+DATA gelu1b<>+8(SB)/4, $0x2dd0459a
+DATA gelu1b<>+12(SB)/4, $0x3173e23e
+DATA gelu1b<>+16(SB)/4, $0x348cc116
+DATA gelu1b<>+20(SB)/4, $0x3727f075
+DATA gelu1b<>+24(SB)/4, $0x39591426
+DATA gelu1b<>+28(SB)/4, $0x3b1f4a09
+DATA gelu1b<>+32(SB)/4, $0x3c8b078a
+DATA gelu1b<>+36(SB)/4, $0x3d970c03
+DATA gelu1b<>+40(SB)/4, $0x3e56ae9c
+DATA gelu1b<>+44(SB)/4, $0x3ed41e39
+DATA gelu1b<>+48(SB)/4, $0x3f15e50b
+DATA gelu1b<>+52(SB)/4, $0x3f1909d9
+DATA gelu1b<>+56(SB)/4, $0x3ef78cf3
+DATA gelu1b<>+60(SB)/4, $0x3ed04676
+GLOBL gelu1b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu2a<>+0(SB)/4, $0x368e3753
+DATA gelu2a<>+4(SB)/4, $0xbcaea648
+DATA gelu2a<>+8(SB)/4, $0xbdf3a25b
+DATA gelu2a<>+12(SB)/4, $0xbe5b375d
+DATA gelu2a<>+16(SB)/4, $0xbe5a0b21
+DATA gelu2a<>+20(SB)/4, $0xbe0e49e6
+DATA gelu2a<>+24(SB)/4, $0xbd80a1f2
+DATA gelu2a<>+28(SB)/4, $0xbc9fc52a
+DATA gelu2a<>+32(SB)/4, $0xbb8323b7
+DATA gelu2a<>+36(SB)/4, $0xba078f8d
+DATA gelu2a<>+40(SB)/4, $0xb8280d78
+DATA gelu2a<>+44(SB)/4, $0xb5ee28c0
+DATA gelu2a<>+48(SB)/4, $0xb337f45c
+DATA gelu2a<>+52(SB)/4, $0xb013bf0f
+DATA gelu2a<>+56(SB)/4, $0xac807f81
+DATA gelu2a<>+60(SB)/4, $0x00000000
+GLOBL gelu2a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu2b<>+0(SB)/4, $0x00000000
+DATA gelu2b<>+4(SB)/4, $0x00000000
+DATA gelu2b<>+8(SB)/4, $0x2c6ae871
+DATA gelu2b<>+12(SB)/4, $0x3013af35
+DATA gelu2b<>+16(SB)/4, $0x3337f41b
+DATA gelu2b<>+20(SB)/4, $0x35ee28c6
+DATA gelu2b<>+24(SB)/4, $0x38280d03
+DATA gelu2b<>+28(SB)/4, $0x3a078a3b
+DATA gelu2b<>+32(SB)/4, $0x3b82f31f
+DATA gelu2b<>+36(SB)/4, $0x3c9e8149
+DATA gelu2b<>+40(SB)/4, $0x3d7c0c62
+DATA gelu2b<>+44(SB)/4, $0x3e0b4ebb
+DATA gelu2b<>+48(SB)/4, $0x3e58335e
+DATA gelu2b<>+52(SB)/4, $0x3e5cde11
+DATA gelu2b<>+56(SB)/4, $0x3dfa7326
+DATA gelu2b<>+60(SB)/4, $0x3cbb8264
+GLOBL gelu2b<>(SB), RODATA|NOPTR, $64
+
+DATA gelu3a<>+0(SB)/4, $0xbd87288a
+DATA gelu3a<>+4(SB)/4, $0xbd335337
+DATA gelu3a<>+8(SB)/4, $0xb92c42c2
+DATA gelu3a<>+12(SB)/4, $0x3cd65afe
+DATA gelu3a<>+16(SB)/4, $0x3cd867e6
+DATA gelu3a<>+20(SB)/4, $0x3c7e1532
+DATA gelu3a<>+24(SB)/4, $0x3bcb73c4
+DATA gelu3a<>+28(SB)/4, $0x3ae095c0
+DATA gelu3a<>+32(SB)/4, $0x39a509c8
+DATA gelu3a<>+36(SB)/4, $0x3819f4be
+DATA gelu3a<>+40(SB)/4, $0x362d8c46
+DATA gelu3a<>+44(SB)/4, $0x33e134fd
+DATA gelu3a<>+48(SB)/4, $0x312048cf
+DATA gelu3a<>+52(SB)/4, $0x2dee9481
+DATA gelu3a<>+56(SB)/4, $0x2a41678e
+DATA gelu3a<>+60(SB)/4, $0x00000000
+GLOBL gelu3a<>(SB), RODATA|NOPTR, $64
+
+DATA gelu3b<>+0(SB)/4, $0x00000000
+DATA gelu3b<>+4(SB)/4, $0x00000000
+DATA gelu3b<>+8(SB)/4, $0x2a309f40
+DATA gelu3b<>+12(SB)/4, $0x2dee79f0
+DATA gelu3b<>+16(SB)/4, $0x31204893
+DATA gelu3b<>+20(SB)/4, $0x33e13503
+DATA gelu3b<>+24(SB)/4, $0x362d8bc9
+DATA gelu3b<>+28(SB)/4, $0x3819ee74
+DATA gelu3b<>+32(SB)/4, $0x39a4c91d
+DATA gelu3b<>+36(SB)/4, $0x3adea95a
+DATA gelu3b<>+40(SB)/4, $0x3bc6d486
+DATA gelu3b<>+44(SB)/4, $0x3c77c0a2
+DATA gelu3b<>+48(SB)/4, $0x3cd5f709
+DATA gelu3b<>+52(SB)/4, $0x3cd948db
+DATA gelu3b<>+56(SB)/4, $0x3a7664e1
+DATA gelu3b<>+60(SB)/4, $0xbd2f12c0
+GLOBL gelu3b<>(SB), RODATA|NOPTR, $64
+
+// func geluGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z4
+	VBROADCASTSS lanesc0f7ae14<>+0(SB), Z4
+	VBROADCASTSS lanes40f7ae14<>+0(SB), Z5
+	VBROADCASTSS lanes4ac00000<>+0(SB), Z6
+	VMOVUPS      geluSlope0a<>+0(SB), Z7
+	VMOVUPS      geluSlope0b<>+0(SB), Z8
+	VMOVUPS      geluSlope1a<>+0(SB), Z9
+	VMOVUPS      geluSlope1b<>+0(SB), Z10
+	VMOVUPS      geluSlope2a<>+0(SB), Z11
+	VMOVUPS      geluSlope2b<>+0(SB), Z12
+	VMOVUPS      geluSlope3a<>+0(SB), Z13
+	VMOVUPS      geluSlope3b<>+0(SB), Z14
+	VMOVUPS      geluSlope4a<>+0(SB), Z15
+	VMOVUPS      geluSlope4b<>+0(SB), Z16
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ        DI, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (BX)(R8*2), Z17
+	VPANDD      (BX)(R8*2), Z0, Z18
+	PREFETCHT0  2048(BX)(R8*2)
+	VPSLLD      $0x10, (SI)(R8*2), Z19
+	VPANDD      (SI)(R8*2), Z0, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z4, Z17
+	VMINPS      Z17, Z5, Z17
+	VADDPS      Z6, Z17, Z19
+	VMOVAPS     Z19, Z20
+	VPERMI2PS   Z16, Z15, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z8, Z7, Z19
+	VFMADD213PS Z19, Z17, Z20
+	VMAXPS      Z18, Z4, Z17
+	VMINPS      Z17, Z5, Z17
+	VADDPS      Z6, Z17, Z18
+	VMOVAPS     Z18, Z19
+	VPERMI2PS   Z16, Z15, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z19
+	VMOVAPS     Z18, Z18
+	VPERMI2PS   Z8, Z7, Z18
+	VFMADD213PS Z18, Z17, Z19
+	VPSLLD      $0x10, (DX)(R8*2), Z17
+	VPANDD      (DX)(R8*2), Z0, Z18
+	PREFETCHT0  2048(DX)(R8*2)
+	VMULPS      Z17, Z20, Z20
+	VMULPS      Z18, Z19, Z19
+	VMOVUPS     (CX)(R8*4), Z17
+	VMOVUPS     64(CX)(R8*4), Z18
+	VADDPS      Z20, Z17, Z17
+	VADDPS      Z19, Z18, Z18
+	VMOVUPS     Z17, (CX)(R8*4)
+	VMOVUPS     Z18, 64(CX)(R8*4)
+	VPSRLD      $0x10, Z20, Z17
+	VMOVDQU16   Z19, K1, Z17
+	VPSLLD      $0x10, Z19, Z18
+	VMOVDQU16   Z20, K2, Z18
+	VPADDW      Z17, Z17, Z19
+	VPCMPUW     $0x04, Z3, Z19, K3
+	VPANDD      Z1, Z17, Z19
+	VPADDUSW    Z19, Z18, Z18
+	VPCMPUW     $0x06, Z2, Z18, K3, K3
+	VPADDW      Z1, Z17, K3, Z17
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTDQ    Z17, (AX)(R8*2)
+	JMP         stored1
+
+cached1:
+	VMOVDQU16 Z17, (AX)(R8*2)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       DI, DI
+	JZ          mainDone
+	MOVQ        DI, R10
+	SHRQ        $0x01, R10
+	MOVQ        DI, R9
+	SUBQ        R10, R9
+	LEAQ        (R8)(R9*1), R11
+	MOVL        $0xffffffff, R12
+	BZHIL       R9, R12, R12
+	KMOVD       R12, K3
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K4
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K5
+	VMOVDQU16.Z (BX)(R8*2), K5, Z18
+	VPSLLD      $0x10, Z18, Z17
+	VPANDD      Z18, Z0, Z18
+	VMOVDQU16.Z (SI)(R8*2), K5, Z20
+	VPSLLD      $0x10, Z20, Z19
+	VPANDD      Z20, Z0, Z20
+	VADDPS      Z19, Z17, Z17
+	VADDPS      Z20, Z18, Z18
+	VMAXPS      Z17, Z4, Z17
+	VMINPS      Z17, Z5, Z17
+	VADDPS      Z6, Z17, Z19
+	VMOVAPS     Z19, Z20
+	VPERMI2PS   Z16, Z15, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z14, Z13, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z12, Z11, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z21
+	VPERMI2PS   Z10, Z9, Z21
+	VFMADD213PS Z21, Z17, Z20
+	VMOVAPS     Z19, Z19
+	VPERMI2PS   Z8, Z7, Z19
+	VFMADD213PS Z19, Z17, Z20
+	VMAXPS      Z18, Z4, Z4
+	VMINPS      Z4, Z5, Z4
+	VADDPS      Z6, Z4, Z5
+	VMOVAPS     Z5, Z6
+	VPERMI2PS   Z16, Z15, Z6
+	VMOVAPS     Z5, Z15
+	VPERMI2PS   Z14, Z13, Z15
+	VFMADD213PS Z15, Z4, Z6
+	VMOVAPS     Z5, Z13
+	VPERMI2PS   Z12, Z11, Z13
+	VFMADD213PS Z13, Z4, Z6
+	VMOVAPS     Z5, Z11
+	VPERMI2PS   Z10, Z9, Z11
+	VFMADD213PS Z11, Z4, Z6
+	VMOVAPS     Z5, Z5
+	VPERMI2PS   Z8, Z7, Z5
+	VFMADD213PS Z5, Z4, Z6
+	VMOVDQU16.Z (DX)(R8*2), K5, Z5
+	VPSLLD      $0x10, Z5, Z4
+	VPANDD      Z5, Z0, Z0
+	VMULPS      Z4, Z20, Z20
+	VMULPS      Z0, Z6, Z6
+	VMOVUPS.Z   (CX)(R8*4), K3, Z0
+	VMOVUPS.Z   (CX)(R11*4), K4, Z4
+	VADDPS      Z20, Z0, Z0
+	VADDPS      Z6, Z4, Z4
+	VMOVUPS     Z0, K3, (CX)(R8*4)
+	VMOVUPS     Z4, K4, (CX)(R11*4)
+	VPSRLD      $0x10, Z20, Z0
+	VMOVDQU16   Z6, K1, Z0
+	VPSLLD      $0x10, Z6, Z4
+	VMOVDQU16   Z20, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K5, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA geluSlope0a<>+0(SB)/4, $0x3f000000
+DATA geluSlope0a<>+4(SB)/4, $0x3f002733
+DATA geluSlope0a<>+8(SB)/4, $0x3ef5311b
+DATA geluSlope0a<>+12(SB)/4, $0x3e82d2a0
+DATA geluSlope0a<>+16(SB)/4, $0x3d35daad
+DATA geluSlope0a<>+20(SB)/4, $0x3f191078
+DATA geluSlope0a<>+24(SB)/4, $0x3fde4c37
+DATA geluSlope0a<>+28(SB)/4, $0x401447f0
+DATA geluSlope0a<>+32(SB)/4, $0x3ff587e4
+DATA geluSlope0a<>+36(SB)/4, $0x3fa9840c
+DATA geluSlope0a<>+40(SB)/4, $0x3f87a5bd
+DATA geluSlope0a<>+44(SB)/4, $0x3f80ba10
+DATA geluSlope0a<>+48(SB)/4, $0x3f8008e6
+DATA geluSlope0a<>+52(SB)/4, $0x3f800035
+DATA geluSlope0a<>+56(SB)/4, $0x3f800001
+DATA geluSlope0a<>+60(SB)/4, $0x3f800000
+GLOBL geluSlope0a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope0b<>+0(SB)/4, $0x00000000
+DATA geluSlope0b<>+4(SB)/4, $0x00000000
+DATA geluSlope0b<>+8(SB)/4, $0xb3945e7f
+DATA geluSlope0b<>+12(SB)/4, $0xb6d42e2b
+DATA geluSlope0b<>+16(SB)/4, $0xb98e5c2f
+DATA geluSlope0b<>+20(SB)/4, $0xbbba1040
+DATA geluSlope0b<>+24(SB)/4, $0xbd74b7ae
+DATA geluSlope0b<>+28(SB)/4, $0xbea61031
+DATA geluSlope0b<>+32(SB)/4, $0xbf6b0fc9
+DATA geluSlope0b<>+36(SB)/4, $0xbfa88fe0
+DATA geluSlope0b<>+40(SB)/4, $0xbf3c986e
+DATA geluSlope0b<>+44(SB)/4, $0x3ecddf11
+DATA geluSlope0b<>+48(SB)/4, $0x3f74a255
+DATA geluSlope0b<>+52(SB)/4, $0x3f3e96b0
+DATA geluSlope0b<>+56(SB)/4, $0x3f056772
+DATA geluSlope0b<>+60(SB)/4, $0x3effb19a
+GLOBL geluSlope0b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope1a<>+0(SB)/4, $0x3f4c3d58
+DATA geluSlope1a<>+4(SB)/4, $0x3f4a5bf8
+DATA geluSlope1a<>+8(SB)/4, $0x3f63a5e1
+DATA geluSlope1a<>+12(SB)/4, $0x3fcc1ac1
+DATA geluSlope1a<>+16(SB)/4, $0x4006d47c
+DATA geluSlope1a<>+20(SB)/4, $0x3f92a585
+DATA geluSlope1a<>+24(SB)/4, $0xbf04d851
+DATA geluSlope1a<>+28(SB)/4, $0xbfa04e15
+DATA geluSlope1a<>+32(SB)/4, $0xbf5579aa
+DATA geluSlope1a<>+36(SB)/4, $0xbe8b0681
+DATA geluSlope1a<>+40(SB)/4, $0xbd3bf14d
+DATA geluSlope1a<>+44(SB)/4, $0xbb83635e
+DATA geluSlope1a<>+48(SB)/4, $0xb939a628
+DATA geluSlope1a<>+52(SB)/4, $0xb6805660
+DATA geluSlope1a<>+56(SB)/4, $0xb326e4a8
+DATA geluSlope1a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope1a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope1b<>+0(SB)/4, $0x00000000
+DATA geluSlope1b<>+4(SB)/4, $0x00000000
+DATA geluSlope1b<>+8(SB)/4, $0xb32741e6
+DATA geluSlope1b<>+12(SB)/4, $0xb68057e1
+DATA geluSlope1b<>+16(SB)/4, $0xb939a639
+DATA geluSlope1b<>+20(SB)/4, $0xbb83635f
+DATA geluSlope1b<>+24(SB)/4, $0xbd3bf14d
+DATA geluSlope1b<>+28(SB)/4, $0xbe8b0681
+DATA geluSlope1b<>+32(SB)/4, $0xbf5579aa
+DATA geluSlope1b<>+36(SB)/4, $0xbfa04e15
+DATA geluSlope1b<>+40(SB)/4, $0xbf04d851
+DATA geluSlope1b<>+44(SB)/4, $0x3f92a585
+DATA geluSlope1b<>+48(SB)/4, $0x4006d47c
+DATA geluSlope1b<>+52(SB)/4, $0x3fcc1ac1
+DATA geluSlope1b<>+56(SB)/4, $0x3f63a5e1
+DATA geluSlope1b<>+60(SB)/4, $0x3f4a5bf8
+GLOBL geluSlope1b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope2a<>+0(SB)/4, $0x28100000
+DATA geluSlope2a<>+4(SB)/4, $0x3d148ebb
+DATA geluSlope2a<>+8(SB)/4, $0xbe05dc12
+DATA geluSlope2a<>+12(SB)/4, $0xbf78de90
+DATA geluSlope2a<>+16(SB)/4, $0xbfb823f2
+DATA geluSlope2a<>+20(SB)/4, $0xbf4fd298
+DATA geluSlope2a<>+24(SB)/4, $0x3dd12d12
+DATA geluSlope2a<>+28(SB)/4, $0x3ee66f24
+DATA geluSlope2a<>+32(SB)/4, $0x3e920c93
+DATA geluSlope2a<>+36(SB)/4, $0x3daef3a7
+DATA geluSlope2a<>+40(SB)/4, $0x3c58ba65
+DATA geluSlope2a<>+44(SB)/4, $0x3a8b3ca9
+DATA geluSlope2a<>+48(SB)/4, $0x38359e0a
+DATA geluSlope2a<>+52(SB)/4, $0x3568e7fc
+DATA geluSlope2a<>+56(SB)/4, $0x320d1b88
+DATA geluSlope2a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope2a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope2b<>+0(SB)/4, $0x00000000
+DATA geluSlope2b<>+4(SB)/4, $0x00000000
+DATA geluSlope2b<>+8(SB)/4, $0xb20d6a43
+DATA geluSlope2b<>+12(SB)/4, $0xb568eac4
+DATA geluSlope2b<>+16(SB)/4, $0xb8359e1b
+DATA geluSlope2b<>+20(SB)/4, $0xba8b3caa
+DATA geluSlope2b<>+24(SB)/4, $0xbc58ba65
+DATA geluSlope2b<>+28(SB)/4, $0xbdaef3a7
+DATA geluSlope2b<>+32(SB)/4, $0xbe920c93
+DATA geluSlope2b<>+36(SB)/4, $0xbee66f24
+DATA geluSlope2b<>+40(SB)/4, $0xbdd12d12
+DATA geluSlope2b<>+44(SB)/4, $0x3f4fd298
+DATA geluSlope2b<>+48(SB)/4, $0x3fb823f2
+DATA geluSlope2b<>+52(SB)/4, $0x3f78de90
+DATA geluSlope2b<>+56(SB)/4, $0x3e05dc12
+DATA geluSlope2b<>+60(SB)/4, $0xbd148ebb
+GLOBL geluSlope2b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope3a<>+0(SB)/4, $0xbe866ccf
+DATA geluSlope3a<>+4(SB)/4, $0xbeb63b88
+DATA geluSlope3a<>+8(SB)/4, $0xbe6dc6b0
+DATA geluSlope3a<>+12(SB)/4, $0x3e5e967d
+DATA geluSlope3a<>+16(SB)/4, $0x3ed010bc
+DATA geluSlope3a<>+20(SB)/4, $0x3e65c235
+DATA geluSlope3a<>+24(SB)/4, $0x3a81bca0
+DATA geluSlope3a<>+28(SB)/4, $0xbd944b7f
+DATA geluSlope3a<>+32(SB)/4, $0xbd325e9a
+DATA geluSlope3a<>+36(SB)/4, $0xbc44151d
+DATA geluSlope3a<>+40(SB)/4, $0xbade5cf0
+DATA geluSlope3a<>+44(SB)/4, $0xb903383b
+DATA geluSlope3a<>+48(SB)/4, $0xb69df710
+DATA geluSlope3a<>+52(SB)/4, $0xb3bbdf38
+DATA geluSlope3a<>+56(SB)/4, $0xb0541a29
+DATA geluSlope3a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope3a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope3b<>+0(SB)/4, $0x00000000
+DATA geluSlope3b<>+4(SB)/4, $0x00000000
+DATA geluSlope3b<>+8(SB)/4, $0xb054904d
+DATA geluSlope3b<>+12(SB)/4, $0xb3bbe181
+DATA geluSlope3b<>+16(SB)/4, $0xb69df71f
+DATA geluSlope3b<>+20(SB)/4, $0xb903383c
+DATA geluSlope3b<>+24(SB)/4, $0xbade5cf1
+DATA geluSlope3b<>+28(SB)/4, $0xbc44151d
+DATA geluSlope3b<>+32(SB)/4, $0xbd325e9a
+DATA geluSlope3b<>+36(SB)/4, $0xbd944b7f
+DATA geluSlope3b<>+40(SB)/4, $0x3a81bca0
+DATA geluSlope3b<>+44(SB)/4, $0x3e65c235
+DATA geluSlope3b<>+48(SB)/4, $0x3ed010bc
+DATA geluSlope3b<>+52(SB)/4, $0x3e5e967d
+DATA geluSlope3b<>+56(SB)/4, $0xbe6dc6b0
+DATA geluSlope3b<>+60(SB)/4, $0xbeb63b88
+GLOBL geluSlope3b<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope4a<>+0(SB)/4, $0xaa240000
+DATA geluSlope4a<>+4(SB)/4, $0x3de41e96
+DATA geluSlope4a<>+8(SB)/4, $0x3d9f3b13
+DATA geluSlope4a<>+12(SB)/4, $0xbc557014
+DATA geluSlope4a<>+16(SB)/4, $0xbd2b1a53
+DATA geluSlope4a<>+20(SB)/4, $0xbcb38e61
+DATA geluSlope4a<>+24(SB)/4, $0xbab8f315
+DATA geluSlope4a<>+28(SB)/4, $0x3b902513
+DATA geluSlope4a<>+32(SB)/4, $0x3b2402a7
+DATA geluSlope4a<>+36(SB)/4, $0x3a251fb7
+DATA geluSlope4a<>+40(SB)/4, $0x38ab4260
+DATA geluSlope4a<>+44(SB)/4, $0x36b9934c
+DATA geluSlope4a<>+48(SB)/4, $0x344e2155
+DATA geluSlope4a<>+52(SB)/4, $0x316355cb
+DATA geluSlope4a<>+56(SB)/4, $0x2def1d3d
+DATA geluSlope4a<>+60(SB)/4, $0x00000000
+GLOBL geluSlope4a<>(SB), RODATA|NOPTR, $64
+
+DATA geluSlope4b<>+0(SB)/4, $0x00000000
+DATA geluSlope4b<>+4(SB)/4, $0x00000000
+DATA geluSlope4b<>+8(SB)/4, $0xadefa228
+DATA geluSlope4b<>+12(SB)/4, $0xb163589c
+DATA geluSlope4b<>+16(SB)/4, $0xb44e2169
+DATA geluSlope4b<>+20(SB)/4, $0xb6b9934d
+DATA geluSlope4b<>+24(SB)/4, $0xb8ab4260
+DATA geluSlope4b<>+28(SB)/4, $0xba251fb7
+DATA geluSlope4b<>+32(SB)/4, $0xbb2402a7
+DATA geluSlope4b<>+36(SB)/4, $0xbb902513
+DATA geluSlope4b<>+40(SB)/4, $0x3ab8f315
+DATA geluSlope4b<>+44(SB)/4, $0x3cb38e61
+DATA geluSlope4b<>+48(SB)/4, $0x3d2b1a53
+DATA geluSlope4b<>+52(SB)/4, $0x3c557014
+DATA geluSlope4b<>+56(SB)/4, $0xbd9f3b13
+DATA geluSlope4b<>+60(SB)/4, $0xbde41e96
+GLOBL geluSlope4b<>(SB), RODATA|NOPTR, $64
+
+// func siluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulBF16AVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         gate_base+24(FP), CX
+	MOVQ         up_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc3000000<>+0(SB), Z4
+	VBROADCASTSS lanesbfb8aa3b<>+0(SB), Z5
+	VBROADCASTSS lanes3f800000<>+0(SB), Z6
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z7
+	VBROADCASTSS lanes3c1ccbea<>+0(SB), Z7
+	VBROADCASTSS lanes3d650a20<>+0(SB), Z8
+	VBROADCASTSS lanes3e76036d<>+0(SB), Z9
+	VBROADCASTSS lanes3f31706e<>+0(SB), Z10
+	VBROADCASTSS lanes3f7ffff4<>+0(SB), Z11
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ        BX, $0x00000020
+	JLT         mainTail
+	VPSLLD      $0x10, (CX)(SI*2), Z12
+	VPANDD      (CX)(SI*2), Z0, Z13
+	PREFETCHT0  2048(CX)(SI*2)
+	VMAXPS      Z12, Z4, Z12
+	VMULPS      Z5, Z12, Z14
+	VRNDSCALEPS $0x08, Z14, Z15
+	VSUBPS      Z15, Z14, Z14
+	VMOVUPS     Z7, Z16
+	VFMADD213PS Z8, Z14, Z16
+	VFMADD213PS Z9, Z14, Z16
+	VFMADD213PS Z10, Z14, Z16
+	VFMADD213PS Z11, Z14, Z16
+	VSCALEFPS   Z15, Z16, Z16
+	VADDPS      Z6, Z16, Z16
+	VRCP14PS    Z16, Z14
+	VMULPS      Z12, Z14, Z12
+	VMAXPS      Z13, Z4, Z13
+	VMULPS      Z5, Z13, Z14
+	VRNDSCALEPS $0x08, Z14, Z15
+	VSUBPS      Z15, Z14, Z14
+	VMOVUPS     Z7, Z16
+	VFMADD213PS Z8, Z14, Z16
+	VFMADD213PS Z9, Z14, Z16
+	VFMADD213PS Z10, Z14, Z16
+	VFMADD213PS Z11, Z14, Z16
+	VSCALEFPS   Z15, Z16, Z16
+	VADDPS      Z6, Z16, Z16
+	VRCP14PS    Z16, Z14
+	VMULPS      Z13, Z14, Z13
+	VPSLLD      $0x10, (DX)(SI*2), Z14
+	VPANDD      (DX)(SI*2), Z0, Z15
+	PREFETCHT0  2048(DX)(SI*2)
+	VMULPS      Z14, Z12, Z12
+	VMULPS      Z15, Z13, Z13
+	VPSRLD      $0x10, Z12, Z14
+	VMOVDQU16   Z13, K1, Z14
+	VPSLLD      $0x10, Z13, Z13
+	VMOVDQU16   Z12, K2, Z13
+	VPADDW      Z14, Z14, Z12
+	VPCMPUW     $0x04, Z3, Z12, K3
+	VPANDD      Z1, Z14, Z12
+	VPADDUSW    Z12, Z13, Z13
+	VPCMPUW     $0x06, Z2, Z13, K3, K3
+	VPADDW      Z1, Z14, K3, Z14
+	TESTL       DI, DI
+	JZ          cached1
+	VMOVNTDQ    Z14, (AX)(SI*2)
+	JMP         stored1
+
+cached1:
+	VMOVDQU16 Z14, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K3
+	VMOVDQU16.Z (CX)(SI*2), K3, Z13
+	VPSLLD      $0x10, Z13, Z12
+	VPANDD      Z13, Z0, Z13
+	VMAXPS      Z12, Z4, Z12
+	VMULPS      Z5, Z12, Z14
+	VRNDSCALEPS $0x08, Z14, Z15
+	VSUBPS      Z15, Z14, Z14
+	VMOVUPS     Z7, Z16
+	VFMADD213PS Z8, Z14, Z16
+	VFMADD213PS Z9, Z14, Z16
+	VFMADD213PS Z10, Z14, Z16
+	VFMADD213PS Z11, Z14, Z16
+	VSCALEFPS   Z15, Z16, Z16
+	VADDPS      Z6, Z16, Z16
+	VRCP14PS    Z16, Z14
+	VMULPS      Z12, Z14, Z12
+	VMAXPS      Z13, Z4, Z4
+	VMULPS      Z5, Z4, Z5
+	VRNDSCALEPS $0x08, Z5, Z13
+	VSUBPS      Z13, Z5, Z5
+	VMOVUPS     Z7, Z7
+	VFMADD213PS Z8, Z5, Z7
+	VFMADD213PS Z9, Z5, Z7
+	VFMADD213PS Z10, Z5, Z7
+	VFMADD213PS Z11, Z5, Z7
+	VSCALEFPS   Z13, Z7, Z7
+	VADDPS      Z6, Z7, Z7
+	VRCP14PS    Z7, Z5
+	VMULPS      Z4, Z5, Z13
+	VMOVDQU16.Z (DX)(SI*2), K3, Z5
+	VPSLLD      $0x10, Z5, Z4
+	VPANDD      Z5, Z0, Z0
+	VMULPS      Z4, Z12, Z12
+	VMULPS      Z0, Z13, Z13
+	VPSRLD      $0x10, Z12, Z0
+	VMOVDQU16   Z13, K1, Z0
+	VPSLLD      $0x10, Z13, Z4
+	VMOVDQU16   Z12, K2, Z4
+	VPADDW      Z0, Z0, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z0, Z5
+	VPADDUSW    Z5, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesbfb8aa3b<>+0(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+4(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+8(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+12(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+16(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+20(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+24(SB)/4, $0xbfb8aa3b
+DATA lanesbfb8aa3b<>+28(SB)/4, $0xbfb8aa3b
+GLOBL lanesbfb8aa3b<>(SB), RODATA|NOPTR, $32
+
+DATA lanes42fc0000<>+0(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+4(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+8(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+12(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+16(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+20(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+24(SB)/4, $0x42fc0000
+DATA lanes42fc0000<>+28(SB)/4, $0x42fc0000
+GLOBL lanes42fc0000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3c1ccbea<>+0(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+4(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+8(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+12(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+16(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+20(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+24(SB)/4, $0x3c1ccbea
+DATA lanes3c1ccbea<>+28(SB)/4, $0x3c1ccbea
+GLOBL lanes3c1ccbea<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3d650a20<>+0(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+4(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+8(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+12(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+16(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+20(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+24(SB)/4, $0x3d650a20
+DATA lanes3d650a20<>+28(SB)/4, $0x3d650a20
+GLOBL lanes3d650a20<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3e76036d<>+0(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+4(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+8(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+12(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+16(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+20(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+24(SB)/4, $0x3e76036d
+DATA lanes3e76036d<>+28(SB)/4, $0x3e76036d
+GLOBL lanes3e76036d<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3f31706e<>+0(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+4(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+8(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+12(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+16(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+20(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+24(SB)/4, $0x3f31706e
+DATA lanes3f31706e<>+28(SB)/4, $0x3f31706e
+GLOBL lanes3f31706e<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3f7ffff4<>+0(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+4(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+8(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+12(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+16(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+20(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+24(SB)/4, $0x3f7ffff4
+DATA lanes3f7ffff4<>+28(SB)/4, $0x3f7ffff4
+GLOBL lanes3f7ffff4<>(SB), RODATA|NOPTR, $32
+
+// func siluMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·siluMulGradBF16AVX512(SB), NOSPLIT, $0-121
+	MOVQ         dgate_base+0(FP), AX
+	MOVQ         dup_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         gate_base+72(FP), BX
+	MOVQ         up_base+96(FP), SI
+	MOVQ         dgate_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	TESTQ        $0x0000003f, CX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc3000000<>+0(SB), Z4
+	VBROADCASTSS lanes43000000<>+0(SB), Z5
+	VBROADCASTSS lanesbfb8aa3b<>+0(SB), Z6
+	VBROADCASTSS lanes3f800000<>+0(SB), Z7
+	VBROADCASTSS lanes42fc0000<>+0(SB), Z8
+	VBROADCASTSS lanes3c1ccbea<>+0(SB), Z9
+	VBROADCASTSS lanes3d650a20<>+0(SB), Z10
+	VBROADCASTSS lanes3e76036d<>+0(SB), Z11
+	VBROADCASTSS lanes3f31706e<>+0(SB), Z12
+	VBROADCASTSS lanes3f7ffff4<>+0(SB), Z13
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ          DI, $0x00000020
+	JLT           mainTail
+	VPSLLD        $0x10, (BX)(R8*2), Z14
+	VPANDD        (BX)(R8*2), Z0, Z15
+	PREFETCHT0    2048(BX)(R8*2)
+	VMAXPS        Z14, Z4, Z14
+	VMULPS        Z6, Z14, Z16
+	VRNDSCALEPS   $0x08, Z16, Z18
+	VSUBPS        Z18, Z16, Z17
+	VMOVUPS       Z9, Z19
+	VFMADD213PS   Z10, Z17, Z19
+	VFMADD213PS   Z11, Z17, Z19
+	VFMADD213PS   Z12, Z17, Z19
+	VFMADD213PS   Z13, Z17, Z19
+	VSCALEFPS     Z18, Z19, Z19
+	VADDPS        Z7, Z19, Z19
+	VRCP14PS      Z19, Z17
+	VCMPPS        $0x1a, Z8, Z16, K3
+	VFNMADD213PS  Z7, Z17, Z19
+	VFMADD213PS.Z Z17, Z17, K3, Z19
+	VMOVAPS       Z19, Z16
+	VFNMADD213PS  Z19, Z19, Z16
+	VMULPS        Z14, Z19, Z17
+	VMINPS        Z14, Z5, Z14
+	VFMADD231PS   Z14, Z16, Z19
+	VMAXPS        Z15, Z4, Z14
+	VMULPS        Z6, Z14, Z15
+	VRNDSCALEPS   $0x08, Z15, Z18
+	VSUBPS        Z18, Z15, Z16
+	VMOVUPS       Z9, Z20
+	VFMADD213PS   Z10, Z16, Z20
+	VFMADD213PS   Z11, Z16, Z20
+	VFMADD213PS   Z12, Z16, Z20
+	VFMADD213PS   Z13, Z16, Z20
+	VSCALEFPS     Z18, Z20, Z20
+	VADDPS        Z7, Z20, Z20
+	VRCP14PS      Z20, Z16
+	VCMPPS        $0x1a, Z8, Z15, K3
+	VFNMADD213PS  Z7, Z16, Z20
+	VFMADD213PS.Z Z16, Z16, K3, Z20
+	VMOVAPS       Z20, Z15
+	VFNMADD213PS  Z20, Z20, Z15
+	VMULPS        Z14, Z20, Z16
+	VMINPS        Z14, Z5, Z14
+	VFMADD231PS   Z14, Z15, Z20
+	VPSLLD        $0x10, (DX)(R8*2), Z14
+	VPANDD        (DX)(R8*2), Z0, Z15
+	PREFETCHT0    2048(DX)(R8*2)
+	VPSLLD        $0x10, (SI)(R8*2), Z18
+	VPANDD        (SI)(R8*2), Z0, Z21
+	PREFETCHT0    2048(SI)(R8*2)
+	VMULPS        Z14, Z17, Z17
+	VMULPS        Z15, Z16, Z16
+	VMULPS        Z14, Z18, Z18
+	VMULPS        Z19, Z18, Z18
+	VMULPS        Z15, Z21, Z21
+	VMULPS        Z20, Z21, Z21
+	VPSRLD        $0x10, Z17, Z14
+	VMOVDQU16     Z16, K1, Z14
+	VPSLLD        $0x10, Z16, Z15
+	VMOVDQU16     Z17, K2, Z15
+	VPADDW        Z14, Z14, Z16
+	VPCMPUW       $0x04, Z3, Z16, K3
+	VPANDD        Z1, Z14, Z16
+	VPADDUSW      Z16, Z15, Z15
+	VPCMPUW       $0x06, Z2, Z15, K3, K3
+	VPADDW        Z1, Z14, K3, Z14
+	TESTL         R9, R9
+	JZ            cached1
+	VMOVNTDQ      Z14, (CX)(R8*2)
+	JMP           stored1
+
+cached1:
+	VMOVDQU16 Z14, (CX)(R8*2)
+
+stored1:
+	VPSRLD    $0x10, Z18, Z14
+	VMOVDQU16 Z21, K1, Z14
+	VPSLLD    $0x10, Z21, Z15
+	VMOVDQU16 Z18, K2, Z15
+	VPADDW    Z14, Z14, Z16
+	VPCMPUW   $0x04, Z3, Z16, K3
+	VPANDD    Z1, Z14, Z16
+	VPADDUSW  Z16, Z15, Z15
+	VPCMPUW   $0x06, Z2, Z15, K3, K3
+	VPADDW    Z1, Z14, K3, Z14
+	TESTL     R9, R9
+	JZ        cached2
+	VMOVNTDQ  Z14, (AX)(R8*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z14, (AX)(R8*2)
+
+stored2:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ         DI, DI
+	JZ            mainDone
+	MOVQ          DI, R10
+	SHRQ          $0x01, R10
+	MOVQ          DI, R9
+	SUBQ          R10, R9
+	LEAQ          (R8)(R9*1), R11
+	MOVL          $0xffffffff, R11
+	BZHIL         R9, R11, R11
+	KMOVD         R11, K3
+	MOVL          $0xffffffff, R9
+	BZHIL         R10, R9, R9
+	KMOVD         R9, K3
+	MOVL          $0xffffffff, R9
+	BZHIL         DI, R9, R9
+	KMOVD         R9, K3
+	VMOVDQU16.Z   (BX)(R8*2), K3, Z15
+	VPSLLD        $0x10, Z15, Z14
+	VPANDD        Z15, Z0, Z15
+	VMAXPS        Z14, Z4, Z14
+	VMULPS        Z6, Z14, Z16
+	VRNDSCALEPS   $0x08, Z16, Z18
+	VSUBPS        Z18, Z16, Z17
+	VMOVUPS       Z9, Z19
+	VFMADD213PS   Z10, Z17, Z19
+	VFMADD213PS   Z11, Z17, Z19
+	VFMADD213PS   Z12, Z17, Z19
+	VFMADD213PS   Z13, Z17, Z19
+	VSCALEFPS     Z18, Z19, Z19
+	VADDPS        Z7, Z19, Z19
+	VRCP14PS      Z19, Z17
+	VCMPPS        $0x1a, Z8, Z16, K4
+	VFNMADD213PS  Z7, Z17, Z19
+	VFMADD213PS.Z Z17, Z17, K4, Z19
+	VMOVAPS       Z19, Z16
+	VFNMADD213PS  Z19, Z19, Z16
+	VMULPS        Z14, Z19, Z17
+	VMINPS        Z14, Z5, Z14
+	VFMADD231PS   Z14, Z16, Z19
+	VMAXPS        Z15, Z4, Z4
+	VMULPS        Z6, Z4, Z6
+	VRNDSCALEPS   $0x08, Z6, Z15
+	VSUBPS        Z15, Z6, Z14
+	VMOVUPS       Z9, Z9
+	VFMADD213PS   Z10, Z14, Z9
+	VFMADD213PS   Z11, Z14, Z9
+	VFMADD213PS   Z12, Z14, Z9
+	VFMADD213PS   Z13, Z14, Z9
+	VSCALEFPS     Z15, Z9, Z9
+	VADDPS        Z7, Z9, Z9
+	VRCP14PS      Z9, Z10
+	VCMPPS        $0x1a, Z8, Z6, K4
+	VFNMADD213PS  Z7, Z10, Z9
+	VFMADD213PS.Z Z10, Z10, K4, Z9
+	VMOVAPS       Z9, Z6
+	VFNMADD213PS  Z9, Z9, Z6
+	VMULPS        Z4, Z9, Z7
+	VMINPS        Z4, Z5, Z4
+	VFMADD231PS   Z4, Z6, Z9
+	VMOVDQU16.Z   (DX)(R8*2), K3, Z5
+	VPSLLD        $0x10, Z5, Z4
+	VPANDD        Z5, Z0, Z5
+	VMOVDQU16.Z   (SI)(R8*2), K3, Z8
+	VPSLLD        $0x10, Z8, Z6
+	VPANDD        Z8, Z0, Z0
+	VMULPS        Z4, Z17, Z17
+	VMULPS        Z5, Z7, Z7
+	VMULPS        Z4, Z6, Z6
+	VMULPS        Z19, Z6, Z6
+	VMULPS        Z5, Z0, Z0
+	VMULPS        Z9, Z0, Z0
+	VPSRLD        $0x10, Z17, Z4
+	VMOVDQU16     Z7, K1, Z4
+	VPSLLD        $0x10, Z7, Z5
+	VMOVDQU16     Z17, K2, Z5
+	VPADDW        Z4, Z4, Z7
+	VPCMPUW       $0x04, Z3, Z7, K4
+	VPANDD        Z1, Z4, Z7
+	VPADDUSW      Z7, Z5, Z5
+	VPCMPUW       $0x06, Z2, Z5, K4, K4
+	VPADDW        Z1, Z4, K4, Z4
+	VMOVDQU16     Z4, K3, (CX)(R8*2)
+	VPSRLD        $0x10, Z6, Z4
+	VMOVDQU16     Z0, K1, Z4
+	VPSLLD        $0x10, Z0, Z0
+	VMOVDQU16     Z6, K2, Z0
+	VPADDW        Z4, Z4, Z5
+	VPCMPUW       $0x04, Z3, Z5, K1
+	VPANDD        Z1, Z4, Z5
+	VPADDUSW      Z5, Z0, Z0
+	VPCMPUW       $0x06, Z2, Z0, K1, K1
+	VPADDW        Z1, Z4, K1, Z4
+	VMOVDQU16     Z4, K3, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func layerNormBF16AVX512(dst []uint16, x []uint16, gamma []uint16, beta []uint16, eps float32, stream bool) (mean float32, rstd float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·layerNormBF16AVX512(SB), NOSPLIT, $0-112
+	MOVQ         x_base+24(FP), AX
+	MOVQ         dst_base+0(FP), CX
+	MOVQ         gamma_base+48(FP), DX
+	MOVQ         beta_base+72(FP), BX
+	MOVQ         x_len+32(FP), SI
+	XORQ         DI, DI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	XORL         DI, DI
+	MOVQ         SI, R8
+
+sumGroup:
+	CMPQ   R8, $0x00000040
+	JLT    sumUnit
+	VPSLLD $0x10, (AX)(DI*2), Z8
+	VPANDD (AX)(DI*2), Z0, Z9
+	VADDPS Z8, Z4, Z4
+	VADDPS Z9, Z5, Z5
+	VPSLLD $0x10, 64(AX)(DI*2), Z8
+	VPANDD 64(AX)(DI*2), Z0, Z9
+	VADDPS Z8, Z6, Z6
+	VADDPS Z9, Z7, Z7
+	ADDQ   $0x00000040, DI
+	SUBQ   $0x00000040, R8
+	JMP    sumGroup
+
+sumUnit:
+	CMPQ   R8, $0x00000020
+	JLT    sumTail
+	VPSLLD $0x10, (AX)(DI*2), Z8
+	VPANDD (AX)(DI*2), Z0, Z9
+	VADDPS Z8, Z4, Z4
+	VADDPS Z9, Z5, Z5
+	ADDQ   $0x00000020, DI
+	SUBQ   $0x00000020, R8
+	JMP    sumUnit
+
+sumTail:
+	TESTQ       R8, R8
+	JZ          sumDone
+	MOVQ        R8, R10
+	SHRQ        $0x01, R10
+	MOVQ        R8, R9
+	SUBQ        R10, R9
+	LEAQ        (DI)(R9*1), R11
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K3
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, R9
+	BZHIL       R8, R9, R9
+	KMOVD       R9, K3
+	VMOVDQU16.Z (AX)(DI*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z9
+	VADDPS      Z8, Z4, Z4
+	VADDPS      Z9, Z5, Z5
+
+sumDone:
+	VADDPS        Z6, Z4, Z4
+	VADDPS        Z7, Z5, Z5
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0xb1, X4, X5
+	VADDPS        X5, X4, X4
+	VXORPS        X5, X5, X5
+	VCVTSI2SSQ    SI, X5, X5
+	VDIVSS        X5, X4, X4
+	VBROADCASTSS  X4, Z5
+	VPXORD        Z10, Z10, Z10
+	VPXORD        Z11, Z11, Z11
+	VPXORD        Z12, Z12, Z12
+	VPXORD        Z13, Z13, Z13
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+squaresGroup:
+	CMPQ        R8, $0x00000040
+	JLT         squaresUnit
+	VPSLLD      $0x10, (AX)(DI*2), Z6
+	VPANDD      (AX)(DI*2), Z0, Z7
+	VSUBPS      Z5, Z6, Z6
+	VSUBPS      Z5, Z7, Z7
+	VFMADD231PS Z6, Z6, Z10
+	VFMADD231PS Z7, Z7, Z11
+	VPSLLD      $0x10, 64(AX)(DI*2), Z6
+	VPANDD      64(AX)(DI*2), Z0, Z7
+	VSUBPS      Z5, Z6, Z6
+	VSUBPS      Z5, Z7, Z7
+	VFMADD231PS Z6, Z6, Z12
+	VFMADD231PS Z7, Z7, Z13
+	ADDQ        $0x00000040, DI
+	SUBQ        $0x00000040, R8
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        R8, $0x00000020
+	JLT         squaresTail
+	VPSLLD      $0x10, (AX)(DI*2), Z6
+	VPANDD      (AX)(DI*2), Z0, Z7
+	VSUBPS      Z5, Z6, Z6
+	VSUBPS      Z5, Z7, Z7
+	VFMADD231PS Z6, Z6, Z10
+	VFMADD231PS Z7, Z7, Z11
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x00000020, R8
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       R8, R8
+	JZ          squaresDone
+	MOVQ        R8, R10
+	SHRQ        $0x01, R10
+	MOVQ        R8, R9
+	SUBQ        R10, R9
+	LEAQ        (DI)(R9*1), R11
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVD       R11, K3
+	MOVL        $0xffffffff, R9
+	BZHIL       R10, R9, R9
+	KMOVD       R9, K4
+	MOVL        $0xffffffff, R9
+	BZHIL       R8, R9, R9
+	KMOVD       R9, K5
+	VMOVDQU16.Z (AX)(DI*2), K5, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z7
+	VSUBPS      Z5, Z6, Z6
+	VSUBPS      Z5, Z7, Z7
+	VMOVAPS.Z   Z6, K3, Z6
+	VMOVAPS.Z   Z7, K4, Z7
+	VFMADD231PS Z6, Z6, Z10
+	VFMADD231PS Z7, Z7, Z11
+
+squaresDone:
+	VADDPS        Z12, Z10, Z10
+	VADDPS        Z13, Z11, Z11
+	VADDPS        Z11, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y6
+	VADDPS        Y6, Y10, Y10
+	VEXTRACTF128  $0x01, Y10, X6
+	VADDPS        X6, X10, X10
+	VPERMILPS     $0x4e, X10, X6
+	VADDPS        X6, X10, X10
+	VPERMILPS     $0xb1, X10, X6
+	VADDPS        X6, X10, X10
+	VXORPS        X6, X6, X6
+	VCVTSI2SSQ    SI, X6, X6
+	VDIVSS        X6, X10, X10
+	VADDSS        eps+96(FP), X10, X10
+	VSQRTSS       X10, X10, X10
+	VMOVSS        lanes3f800000<>+0(SB), X6
+	VDIVSS        X10, X6, X6
+	VBROADCASTSS  X6, Z7
+	MOVB          stream+100(FP), DI
+	MOVBLZX       DI, R9
+	XORL          DI, DI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       DI, R9
+	LEAQ          (AX)(SI*2), R10
+	XORL          DI, DI
+	MOVQ          SI, R8
+
+normalizeUnit:
+	CMPQ        R8, $0x00000020
+	JLT         normalizeTail
+	VPSLLD      $0x10, (AX)(DI*2), Z8
+	VPANDD      (AX)(DI*2), Z0, Z9
+	VPSLLD      $0x10, (DX)(DI*2), Z10
+	VPANDD      (DX)(DI*2), Z0, Z11
+	PREFETCHT0  (R10)(DI*2)
+	VSUBPS      Z5, Z8, Z8
+	VSUBPS      Z5, Z9, Z9
+	VMULPS      Z7, Z8, Z8
+	VMULPS      Z7, Z9, Z9
+	VPSLLD      $0x10, (BX)(DI*2), Z12
+	VPANDD      (BX)(DI*2), Z0, Z13
+	VFMADD213PS Z12, Z10, Z8
+	VFMADD213PS Z13, Z11, Z9
+	VPSRLD      $0x10, Z8, Z10
+	VMOVDQU16   Z9, K1, Z10
+	VPSLLD      $0x10, Z9, Z9
+	VMOVDQU16   Z8, K2, Z9
+	VPADDW      Z10, Z10, Z8
+	VPCMPUW     $0x04, Z3, Z8, K3
+	VPANDD      Z1, Z10, Z8
+	VPADDUSW    Z8, Z9, Z9
+	VPCMPUW     $0x06, Z2, Z9, K3, K3
+	VPADDW      Z1, Z10, K3, Z10
+	TESTL       R9, R9
+	JZ          cached1
+	VMOVNTDQ    Z10, (CX)(DI*2)
+	JMP         stored1
+
+cached1:
+	VMOVDQU16 Z10, (CX)(DI*2)
+
+stored1:
+	ADDQ $0x00000020, DI
+	SUBQ $0x00000020, R8
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ       R8, R8
+	JZ          normalizeDone
+	MOVQ        R8, R9
+	SHRQ        $0x01, R9
+	MOVQ        R8, SI
+	SUBQ        R9, SI
+	LEAQ        (DI)(SI*1), R10
+	MOVL        $0xffffffff, R10
+	BZHIL       SI, R10, R10
+	KMOVD       R10, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       R9, SI, SI
+	KMOVD       SI, K3
+	MOVL        $0xffffffff, SI
+	BZHIL       R8, SI, SI
+	KMOVD       SI, K3
+	VMOVDQU16.Z (AX)(DI*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z9
+	VMOVDQU16.Z (DX)(DI*2), K3, Z11
+	VPSLLD      $0x10, Z11, Z10
+	VPANDD      Z11, Z0, Z11
+	VSUBPS      Z5, Z8, Z8
+	VSUBPS      Z5, Z9, Z9
+	VMULPS      Z7, Z8, Z8
+	VMULPS      Z7, Z9, Z9
+	VMOVDQU16.Z (BX)(DI*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z5
+	VPANDD      Z7, Z0, Z0
+	VFMADD213PS Z5, Z10, Z8
+	VFMADD213PS Z0, Z11, Z9
+	VPSRLD      $0x10, Z8, Z0
+	VMOVDQU16   Z9, K1, Z0
+	VPSLLD      $0x10, Z9, Z5
+	VMOVDQU16   Z8, K2, Z5
+	VPADDW      Z0, Z0, Z7
+	VPCMPUW     $0x04, Z3, Z7, K1
+	VPANDD      Z1, Z0, Z7
+	VPADDUSW    Z7, Z5, Z5
+	VPCMPUW     $0x06, Z2, Z5, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (CX)(DI*2)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X4, mean+104(FP)
+	MOVSS X6, rstd+108(FP)
+	RET
+
+// func layerNormGradBF16AVX512(dx []uint16, dgamma []float32, dbeta []float32, dy []uint16, x []uint16, gamma []uint16, mean float32, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·layerNormGradBF16AVX512(SB), NOSPLIT, $0-161
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dbeta_base+48(FP), DX
+	MOVQ         dy_base+72(FP), BX
+	MOVQ         x_base+96(FP), SI
+	MOVQ         gamma_base+120(FP), DI
+	MOVQ         dx_len+8(FP), R8
+	XORQ         R9, R9
+	VBROADCASTSS mean+144(FP), Z0
+	VPBROADCASTD lanesffff0000<>+0(SB), Z1
+	VPBROADCASTD lanes00010001<>+0(SB), Z2
+	VPBROADCASTD lanes80008000<>+0(SB), Z3
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z4
+	MOVL         $0xaaaaaaaa, R9
+	KMOVD        R9, K1
+	KNOTD        K1, K2
+	VBROADCASTSS rstd+148(FP), Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z8, Z8, Z8
+	VPXORD       Z9, Z9, Z9
+	LEAQ         (SI)(R8*2), R11
+	XORL         R9, R9
+	MOVQ         R8, R10
+
+sumsUnit:
+	CMPQ        R10, $0x00000020
+	JLT         sumsTail
+	VPSLLD      $0x10, (SI)(R9*2), Z10
+	VPANDD      (SI)(R9*2), Z1, Z11
+	VPSLLD      $0x10, (BX)(R9*2), Z12
+	VPANDD      (BX)(R9*2), Z1, Z13
+	VMOVUPS     (CX)(R9*4), Z14
+	VMOVUPS     64(CX)(R9*4), Z15
+	PREFETCHT0  (R11)(R9*2)
+	VSUBPS      Z0, Z10, Z10
+	VSUBPS      Z0, Z11, Z11
+	VMULPS      Z5, Z10, Z10
+	VFMADD231PS Z10, Z12, Z14
+	VMULPS      Z5, Z11, Z11
+	VFMADD231PS Z11, Z13, Z15
+	VMOVUPS     Z14, (CX)(R9*4)
+	VMOVUPS     Z15, 64(CX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Z14
+	VMOVUPS     64(DX)(R9*4), Z15
+	VADDPS      Z12, Z14, Z14
+	VADDPS      Z13, Z15, Z15
+	VMOVUPS     Z14, (DX)(R9*4)
+	VMOVUPS     Z15, 64(DX)(R9*4)
+	VPSLLD      $0x10, (DI)(R9*2), Z14
+	VPANDD      (DI)(R9*2), Z1, Z15
+	VMULPS      Z12, Z14, Z14
+	VFMADD231PS Z10, Z14, Z8
+	VADDPS      Z14, Z6, Z6
+	VMULPS      Z13, Z15, Z15
+	VFMADD231PS Z11, Z15, Z9
+	VADDPS      Z15, Z7, Z7
+	ADDQ        $0x00000020, R9
+	SUBQ        $0x00000020, R10
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R10, R10
+	JZ          sumsDone
+	MOVQ        R10, R12
+	SHRQ        $0x01, R12
+	MOVQ        R10, R11
+	SUBQ        R12, R11
+	LEAQ        (R9)(R11*1), R13
+	MOVL        $0xffffffff, R14
+	BZHIL       R11, R14, R14
+	KMOVD       R14, K3
+	MOVL        $0xffffffff, R11
+	BZHIL       R12, R11, R11
+	KMOVD       R11, K4
+	MOVL        $0xffffffff, R11
+	BZHIL       R10, R11, R11
+	KMOVD       R11, K5
+	VMOVDQU16.Z (SI)(R9*2), K5, Z11
+	VPSLLD      $0x10, Z11, Z10
+	VPANDD      Z11, Z1, Z11
+	VMOVDQU16.Z (BX)(R9*2), K5, Z13
+	VPSLLD      $0x10, Z13, Z12
+	VPANDD      Z13, Z1, Z13
+	VMOVUPS.Z   (CX)(R9*4), K3, Z14
+	VMOVUPS.Z   (CX)(R13*4), K4, Z15
+	VSUBPS      Z0, Z10, Z10
+	VSUBPS      Z0, Z11, Z11
+	VMULPS      Z5, Z10, Z10
+	VFMADD231PS Z10, Z12, Z14
+	VMULPS      Z5, Z11, Z11
+	VFMADD231PS Z11, Z13, Z15
+	VMOVUPS     Z14, K3, (CX)(R9*4)
+	VMOVUPS     Z15, K4, (CX)(R13*4)
+	VMOVUPS.Z   (DX)(R9*4), K3, Z14
+	VMOVUPS.Z   (DX)(R13*4), K4, Z15
+	VADDPS      Z12, Z14, Z14
+	VADDPS      Z13, Z15, Z15
+	VMOVUPS     Z14, K3, (DX)(R9*4)
+	VMOVUPS     Z15, K4, (DX)(R13*4)
+	VMOVDQU16.Z (DI)(R9*2), K5, Z15
+	VPSLLD      $0x10, Z15, Z14
+	VPANDD      Z15, Z1, Z15
+	VMULPS      Z12, Z14, Z14
+	VFMADD231PS Z10, Z14, Z8
+	VADDPS      Z14, Z6, Z6
+	VMULPS      Z13, Z15, Z15
+	VFMADD231PS Z11, Z15, Z9
+	VADDPS      Z15, Z7, Z7
+
+sumsDone:
+	VBROADCASTSS  alpha+152(FP), Z10
+	VBROADCASTSS  beta+156(FP), Z11
+	VMULPS        Z5, Z10, Z10
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y9
+	VADDPS        Y9, Y8, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0x4e, X8, X9
+	VADDPS        X9, X8, X8
+	VPERMILPS     $0xb1, X8, X9
+	VADDPS        X9, X8, X8
+	VXORPS        X9, X9, X9
+	VCVTSI2SSQ    R8, X9, X9
+	VDIVSS        X9, X8, X8
+	VBROADCASTSS  X8, Z8
+	VMULPS        Z10, Z8, Z8
+	VMULPS        Z5, Z8, Z8
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y5
+	VADDPS        Y5, Y6, Y6
+	VEXTRACTF128  $0x01, Y6, X5
+	VADDPS        X5, X6, X6
+	VPERMILPS     $0x4e, X6, X5
+	VADDPS        X5, X6, X6
+	VPERMILPS     $0xb1, X6, X5
+	VADDPS        X5, X6, X6
+	VXORPS        X5, X5, X5
+	VCVTSI2SSQ    R8, X5, X5
+	VDIVSS        X5, X6, X6
+	VBROADCASTSS  X6, Z5
+	VMULPS        Z10, Z5, Z5
+	MOVL          beta+156(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+160(FP), DL
+	MOVBLZX       DL, DX
+	XORL          R9, R9
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R9, DX
+	LEAQ          (BX)(R8*2), R11
+	XORL          R9, R9
+	MOVQ          R8, R10
+
+gradUnit:
+	CMPQ         R10, $0x00000020
+	JLT          gradTail
+	VPSLLD       $0x10, (SI)(R9*2), Z6
+	VPANDD       (SI)(R9*2), Z1, Z7
+	VPSLLD       $0x10, (BX)(R9*2), Z9
+	VPANDD       (BX)(R9*2), Z1, Z12
+	VPSLLD       $0x10, (DI)(R9*2), Z13
+	VPANDD       (DI)(R9*2), Z1, Z14
+	PREFETCHT0   (R11)(R9*2)
+	VSUBPS       Z0, Z6, Z6
+	VSUBPS       Z0, Z7, Z7
+	VMULPS       Z9, Z13, Z13
+	VFMSUB213PS  Z5, Z10, Z13
+	VFNMADD231PS Z6, Z8, Z13
+	VMULPS       Z12, Z14, Z14
+	VFMSUB213PS  Z5, Z10, Z14
+	VFNMADD231PS Z7, Z8, Z14
+	TESTL        CX, CX
+	JZ           skip1
+	VPSLLD       $0x10, (AX)(R9*2), Z6
+	VPANDD       (AX)(R9*2), Z1, Z7
+	VFMADD231PS  Z6, Z11, Z13
+	VFMADD231PS  Z7, Z11, Z14
+
+skip1:
+	VPSRLD    $0x10, Z13, Z6
+	VMOVDQU16 Z14, K1, Z6
+	VPSLLD    $0x10, Z14, Z7
+	VMOVDQU16 Z13, K2, Z7
+	VPADDW    Z6, Z6, Z9
+	VPCMPUW   $0x04, Z4, Z9, K3
+	VPANDD    Z2, Z6, Z9
+	VPADDUSW  Z9, Z7, Z7
+	VPCMPUW   $0x06, Z3, Z7, K3, K3
+	VPADDW    Z2, Z6, K3, Z6
+	TESTL     DX, DX
+	JZ        cached2
+	VMOVNTDQ  Z6, (AX)(R9*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z6, (AX)(R9*2)
+
+stored2:
+	ADDQ $0x00000020, R9
+	SUBQ $0x00000020, R10
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R10, R10
+	JZ           gradDone
+	MOVQ         R10, R8
+	SHRQ         $0x01, R8
+	MOVQ         R10, DX
+	SUBQ         R8, DX
+	LEAQ         (R9)(DX*1), R11
+	MOVL         $0xffffffff, R11
+	BZHIL        DX, R11, R11
+	KMOVD        R11, K3
+	MOVL         $0xffffffff, DX
+	BZHIL        R8, DX, DX
+	KMOVD        DX, K3
+	MOVL         $0xffffffff, DX
+	BZHIL        R10, DX, DX
+	KMOVD        DX, K3
+	VMOVDQU16.Z  (SI)(R9*2), K3, Z7
+	VPSLLD       $0x10, Z7, Z6
+	VPANDD       Z7, Z1, Z7
+	VMOVDQU16.Z  (BX)(R9*2), K3, Z12
+	VPSLLD       $0x10, Z12, Z9
+	VPANDD       Z12, Z1, Z12
+	VMOVDQU16.Z  (DI)(R9*2), K3, Z14
+	VPSLLD       $0x10, Z14, Z13
+	VPANDD       Z14, Z1, Z14
+	VSUBPS       Z0, Z6, Z6
+	VSUBPS       Z0, Z7, Z7
+	VMULPS       Z9, Z13, Z13
+	VFMSUB213PS  Z5, Z10, Z13
+	VFNMADD231PS Z6, Z8, Z13
+	VMULPS       Z12, Z14, Z14
+	VFMSUB213PS  Z5, Z10, Z14
+	VFNMADD231PS Z7, Z8, Z14
+	TESTL        CX, CX
+	JZ           skip3
+	VMOVDQU16.Z  (AX)(R9*2), K3, Z5
+	VPSLLD       $0x10, Z5, Z0
+	VPANDD       Z5, Z1, Z1
+	VFMADD231PS  Z0, Z11, Z13
+	VFMADD231PS  Z1, Z11, Z14
+
+skip3:
+	VPSRLD    $0x10, Z13, Z0
+	VMOVDQU16 Z14, K1, Z0
+	VPSLLD    $0x10, Z14, Z1
+	VMOVDQU16 Z13, K2, Z1
+	VPADDW    Z0, Z0, Z5
+	VPCMPUW   $0x04, Z4, Z5, K1
+	VPANDD    Z2, Z0, Z5
+	VPADDUSW  Z5, Z1, Z1
+	VPCMPUW   $0x06, Z3, Z1, K1, K1
+	VPADDW    Z2, Z0, K1, Z0
+	VMOVDQU16 Z0, K3, (AX)(R9*2)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func rmsNormBF16AVX512(dst []uint16, x []uint16, gamma []uint16, eps float32, stream bool) (rstd float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·rmsNormBF16AVX512(SB), NOSPLIT, $0-84
+	MOVQ         x_base+24(FP), AX
+	MOVQ         dst_base+0(FP), CX
+	MOVQ         gamma_base+48(FP), DX
+	MOVQ         x_len+32(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	XORL         SI, SI
+	MOVQ         BX, DI
+
+squaresGroup:
+	CMPQ        DI, $0x00000040
+	JLT         squaresUnit
+	VPSLLD      $0x10, (AX)(SI*2), Z8
+	VPANDD      (AX)(SI*2), Z0, Z9
+	VFMADD231PS Z8, Z8, Z4
+	VFMADD231PS Z9, Z9, Z5
+	VPSLLD      $0x10, 64(AX)(SI*2), Z8
+	VPANDD      64(AX)(SI*2), Z0, Z9
+	VFMADD231PS Z8, Z8, Z6
+	VFMADD231PS Z9, Z9, Z7
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000040, DI
+	JMP         squaresGroup
+
+squaresUnit:
+	CMPQ        DI, $0x00000020
+	JLT         squaresTail
+	VPSLLD      $0x10, (AX)(SI*2), Z8
+	VPANDD      (AX)(SI*2), Z0, Z9
+	VFMADD231PS Z8, Z8, Z4
+	VFMADD231PS Z9, Z9, Z5
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x00000020, DI
+	JMP         squaresUnit
+
+squaresTail:
+	TESTQ       DI, DI
+	JZ          squaresDone
+	MOVQ        DI, R9
+	SHRQ        $0x01, R9
+	MOVQ        DI, R8
+	SUBQ        R9, R8
+	LEAQ        (SI)(R8*1), R10
+	MOVL        $0xffffffff, R10
+	BZHIL       R8, R10, R10
+	KMOVD       R10, K3
+	MOVL        $0xffffffff, R8
+	BZHIL       R9, R8, R8
+	KMOVD       R8, K3
+	MOVL        $0xffffffff, R8
+	BZHIL       DI, R8, R8
+	KMOVD       R8, K3
+	VMOVDQU16.Z (AX)(SI*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z9
+	VFMADD231PS Z8, Z8, Z4
+	VFMADD231PS Z9, Z9, Z5
+
+squaresDone:
+	VADDPS        Z6, Z4, Z4
+	VADDPS        Z7, Z5, Z5
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0x4e, X4, X5
+	VADDPS        X5, X4, X4
+	VPERMILPS     $0xb1, X4, X5
+	VADDPS        X5, X4, X4
+	VXORPS        X5, X5, X5
+	VCVTSI2SSQ    BX, X5, X5
+	VDIVSS        X5, X4, X4
+	VADDSS        eps+72(FP), X4, X4
+	VSQRTSS       X4, X4, X4
+	VMOVSS        lanes3f800000<>+0(SB), X5
+	VDIVSS        X4, X5, X5
+	VBROADCASTSS  X5, Z4
+	MOVB          stream+76(FP), SI
+	MOVBLZX       SI, R8
+	XORL          SI, SI
+	TESTQ         $0x0000003f, CX
+	CMOVQNE       SI, R8
+	LEAQ          (AX)(BX*2), R9
+	XORL          SI, SI
+	MOVQ          BX, DI
+
+normalizeUnit:
+	CMPQ       DI, $0x00000020
+	JLT        normalizeTail
+	VPSLLD     $0x10, (AX)(SI*2), Z6
+	VPANDD     (AX)(SI*2), Z0, Z7
+	VPSLLD     $0x10, (DX)(SI*2), Z8
+	VPANDD     (DX)(SI*2), Z0, Z9
+	PREFETCHT0 (R9)(SI*2)
+	VMULPS     Z4, Z6, Z6
+	VMULPS     Z4, Z7, Z7
+	VMULPS     Z8, Z6, Z6
+	VMULPS     Z9, Z7, Z7
+	VPSRLD     $0x10, Z6, Z8
+	VMOVDQU16  Z7, K1, Z8
+	VPSLLD     $0x10, Z7, Z7
+	VMOVDQU16  Z6, K2, Z7
+	VPADDW     Z8, Z8, Z6
+	VPCMPUW    $0x04, Z3, Z6, K3
+	VPANDD     Z1, Z8, Z6
+	VPADDUSW   Z6, Z7, Z7
+	VPCMPUW    $0x06, Z2, Z7, K3, K3
+	VPADDW     Z1, Z8, K3, Z8
+	TESTL      R8, R8
+	JZ         cached1
+	VMOVNTDQ   Z8, (CX)(SI*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z8, (CX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, DI
+	JMP  normalizeUnit
+
+normalizeTail:
+	TESTQ       DI, DI
+	JZ          normalizeDone
+	MOVQ        DI, R8
+	SHRQ        $0x01, R8
+	MOVQ        DI, BX
+	SUBQ        R8, BX
+	LEAQ        (SI)(BX*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       BX, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, BX
+	BZHIL       R8, BX, BX
+	KMOVD       BX, K3
+	MOVL        $0xffffffff, BX
+	BZHIL       DI, BX, BX
+	KMOVD       BX, K3
+	VMOVDQU16.Z (AX)(SI*2), K3, Z7
+	VPSLLD      $0x10, Z7, Z6
+	VPANDD      Z7, Z0, Z7
+	VMOVDQU16.Z (DX)(SI*2), K3, Z9
+	VPSLLD      $0x10, Z9, Z8
+	VPANDD      Z9, Z0, Z0
+	VMULPS      Z4, Z6, Z6
+	VMULPS      Z4, Z7, Z7
+	VMULPS      Z8, Z6, Z6
+	VMULPS      Z0, Z7, Z7
+	VPSRLD      $0x10, Z6, Z0
+	VMOVDQU16   Z7, K1, Z0
+	VPSLLD      $0x10, Z7, Z4
+	VMOVDQU16   Z6, K2, Z4
+	VPADDW      Z0, Z0, Z6
+	VPCMPUW     $0x04, Z3, Z6, K1
+	VPANDD      Z1, Z0, Z6
+	VPADDUSW    Z6, Z4, Z4
+	VPCMPUW     $0x06, Z2, Z4, K1, K1
+	VPADDW      Z1, Z0, K1, Z0
+	VMOVDQU16   Z0, K3, (CX)(SI*2)
+
+normalizeDone:
+	VZEROUPPER
+	MOVSS X5, rstd+80(FP)
+	RET
+
+// func rmsNormGradBF16AVX512(dx []uint16, dgamma []float32, dy []uint16, x []uint16, gamma []uint16, rstd float32, alpha float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rmsNormGradBF16AVX512(SB), NOSPLIT, $0-133
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dgamma_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         gamma_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	VBROADCASTSS rstd+120(FP), Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z8, Z8, Z8
+	LEAQ         (BX)(DI*2), R10
+	XORL         R8, R8
+	MOVQ         DI, R9
+
+sumsUnit:
+	CMPQ        R9, $0x00000020
+	JLT         sumsTail
+	VPSLLD      $0x10, (BX)(R8*2), Z5
+	VPANDD      (BX)(R8*2), Z0, Z6
+	VPSLLD      $0x10, (DX)(R8*2), Z9
+	VPANDD      (DX)(R8*2), Z0, Z10
+	VMOVUPS     (CX)(R8*4), Z11
+	VMOVUPS     64(CX)(R8*4), Z12
+	PREFETCHT0  (R10)(R8*2)
+	VMULPS      Z4, Z5, Z5
+	VFMADD231PS Z5, Z9, Z11
+	VMULPS      Z4, Z6, Z6
+	VFMADD231PS Z6, Z10, Z12
+	VMOVUPS     Z11, (CX)(R8*4)
+	VMOVUPS     Z12, 64(CX)(R8*4)
+	VPSLLD      $0x10, (SI)(R8*2), Z11
+	VPANDD      (SI)(R8*2), Z0, Z12
+	VMULPS      Z9, Z11, Z11
+	VFMADD231PS Z5, Z11, Z7
+	VMULPS      Z10, Z12, Z12
+	VFMADD231PS Z6, Z12, Z8
+	ADDQ        $0x00000020, R8
+	SUBQ        $0x00000020, R9
+	JMP         sumsUnit
+
+sumsTail:
+	TESTQ       R9, R9
+	JZ          sumsDone
+	MOVQ        R9, R11
+	SHRQ        $0x01, R11
+	MOVQ        R9, R10
+	SUBQ        R11, R10
+	LEAQ        (R8)(R10*1), R12
+	MOVL        $0xffffffff, R13
+	BZHIL       R10, R13, R13
+	KMOVD       R13, K3
+	MOVL        $0xffffffff, R10
+	BZHIL       R11, R10, R10
+	KMOVD       R10, K4
+	MOVL        $0xffffffff, R10
+	BZHIL       R9, R10, R10
+	KMOVD       R10, K5
+	VMOVDQU16.Z (BX)(R8*2), K5, Z6
+	VPSLLD      $0x10, Z6, Z5
+	VPANDD      Z6, Z0, Z6
+	VMOVDQU16.Z (DX)(R8*2), K5, Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDD      Z10, Z0, Z10
+	VMOVUPS.Z   (CX)(R8*4), K3, Z11
+	VMOVUPS.Z   (CX)(R12*4), K4, Z12
+	VMULPS      Z4, Z5, Z5
+	VFMADD231PS Z5, Z9, Z11
+	VMULPS      Z4, Z6, Z6
+	VFMADD231PS Z6, Z10, Z12
+	VMOVUPS     Z11, K3, (CX)(R8*4)
+	VMOVUPS     Z12, K4, (CX)(R12*4)
+	VMOVDQU16.Z (SI)(R8*2), K5, Z12
+	VPSLLD      $0x10, Z12, Z11
+	VPANDD      Z12, Z0, Z12
+	VMULPS      Z9, Z11, Z11
+	VFMADD231PS Z5, Z11, Z7
+	VMULPS      Z10, Z12, Z12
+	VFMADD231PS Z6, Z12, Z8
+
+sumsDone:
+	VBROADCASTSS  alpha+124(FP), Z5
+	VBROADCASTSS  beta+128(FP), Z6
+	VMULPS        Z4, Z5, Z5
+	VADDPS        Z8, Z7, Z7
+	VEXTRACTF64X4 $0x01, Z7, Y8
+	VADDPS        Y8, Y7, Y7
+	VEXTRACTF128  $0x01, Y7, X8
+	VADDPS        X8, X7, X7
+	VPERMILPS     $0x4e, X7, X8
+	VADDPS        X8, X7, X7
+	VPERMILPS     $0xb1, X7, X8
+	VADDPS        X8, X7, X7
+	VXORPS        X8, X8, X8
+	VCVTSI2SSQ    DI, X8, X8
+	VDIVSS        X8, X7, X7
+	VBROADCASTSS  X7, Z7
+	VMULPS        Z5, Z7, Z7
+	VMULPS        Z4, Z7, Z7
+	MOVL          beta+128(FP), CX
+	SHLL          $0x01, CX
+	MOVB          stream+132(FP), R8
+	MOVBLZX       R8, R10
+	XORL          R8, R8
+	TESTQ         $0x0000003f, AX
+	CMOVQNE       R8, R10
+	LEAQ          (DX)(DI*2), R11
+	XORL          R8, R8
+	MOVQ          DI, R9
+
+gradUnit:
+	CMPQ         R9, $0x00000020
+	JLT          gradTail
+	VPSLLD       $0x10, (BX)(R8*2), Z4
+	VPANDD       (BX)(R8*2), Z0, Z8
+	VPSLLD       $0x10, (DX)(R8*2), Z9
+	VPANDD       (DX)(R8*2), Z0, Z10
+	VPSLLD       $0x10, (SI)(R8*2), Z11
+	VPANDD       (SI)(R8*2), Z0, Z12
+	PREFETCHT0   (R11)(R8*2)
+	VMULPS       Z9, Z11, Z11
+	VMULPS       Z5, Z11, Z11
+	VFNMADD231PS Z4, Z7, Z11
+	VMULPS       Z10, Z12, Z12
+	VMULPS       Z5, Z12, Z12
+	VFNMADD231PS Z8, Z7, Z12
+	TESTL        CX, CX
+	JZ           skip1
+	VPSLLD       $0x10, (AX)(R8*2), Z4
+	VPANDD       (AX)(R8*2), Z0, Z8
+	VFMADD231PS  Z4, Z6, Z11
+	VFMADD231PS  Z8, Z6, Z12
+
+skip1:
+	VPSRLD    $0x10, Z11, Z4
+	VMOVDQU16 Z12, K1, Z4
+	VPSLLD    $0x10, Z12, Z8
+	VMOVDQU16 Z11, K2, Z8
+	VPADDW    Z4, Z4, Z9
+	VPCMPUW   $0x04, Z3, Z9, K3
+	VPANDD    Z1, Z4, Z9
+	VPADDUSW  Z9, Z8, Z8
+	VPCMPUW   $0x06, Z2, Z8, K3, K3
+	VPADDW    Z1, Z4, K3, Z4
+	TESTL     R10, R10
+	JZ        cached2
+	VMOVNTDQ  Z4, (AX)(R8*2)
+	JMP       stored2
+
+cached2:
+	VMOVDQU16 Z4, (AX)(R8*2)
+
+stored2:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, R9
+	JMP  gradUnit
+
+gradTail:
+	TESTQ        R9, R9
+	JZ           gradDone
+	MOVQ         R9, R10
+	SHRQ         $0x01, R10
+	MOVQ         R9, DI
+	SUBQ         R10, DI
+	LEAQ         (R8)(DI*1), R11
+	MOVL         $0xffffffff, R11
+	BZHIL        DI, R11, R11
+	KMOVD        R11, K3
+	MOVL         $0xffffffff, DI
+	BZHIL        R10, DI, DI
+	KMOVD        DI, K3
+	MOVL         $0xffffffff, DI
+	BZHIL        R9, DI, DI
+	KMOVD        DI, K3
+	VMOVDQU16.Z  (BX)(R8*2), K3, Z8
+	VPSLLD       $0x10, Z8, Z4
+	VPANDD       Z8, Z0, Z8
+	VMOVDQU16.Z  (DX)(R8*2), K3, Z10
+	VPSLLD       $0x10, Z10, Z9
+	VPANDD       Z10, Z0, Z10
+	VMOVDQU16.Z  (SI)(R8*2), K3, Z12
+	VPSLLD       $0x10, Z12, Z11
+	VPANDD       Z12, Z0, Z12
+	VMULPS       Z9, Z11, Z11
+	VMULPS       Z5, Z11, Z11
+	VFNMADD231PS Z4, Z7, Z11
+	VMULPS       Z10, Z12, Z12
+	VMULPS       Z5, Z12, Z12
+	VFNMADD231PS Z8, Z7, Z12
+	TESTL        CX, CX
+	JZ           skip3
+	VMOVDQU16.Z  (AX)(R8*2), K3, Z5
+	VPSLLD       $0x10, Z5, Z4
+	VPANDD       Z5, Z0, Z0
+	VFMADD231PS  Z4, Z6, Z11
+	VFMADD231PS  Z0, Z6, Z12
+
+skip3:
+	VPSRLD    $0x10, Z11, Z0
+	VMOVDQU16 Z12, K1, Z0
+	VPSLLD    $0x10, Z12, Z4
+	VMOVDQU16 Z11, K2, Z4
+	VPADDW    Z0, Z0, Z5
+	VPCMPUW   $0x04, Z3, Z5, K1
+	VPANDD    Z1, Z0, Z5
+	VPADDUSW  Z5, Z4, Z4
+	VPCMPUW   $0x06, Z2, Z4, K1, K1
+	VPADDW    Z1, Z0, K1, Z0
+	VMOVDQU16 Z0, K3, (AX)(R8*2)
+
+gradDone:
+	VZEROUPPER
+	RET
+
+// func dropoutBF16AVX512(dst []uint16, src []uint16, words []uint32, threshold uint32, scale float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·dropoutBF16AVX512(SB), NOSPLIT, $0-81
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         src_base+24(FP), CX
+	MOVQ         words_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z0
+	VPBROADCASTD lanes80008000<>+0(SB), Z1
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z2
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	VMOVDQU16    evenFirst<>+0(SB), Z3
+	MOVB         stream+80(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS threshold+72(FP), Z4
+	VBROADCASTSS scale+76(FP), Z5
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ       BX, $0x00000020
+	JLT        mainTail
+	VPMOVZXWD  (CX)(SI*2), Z6
+	VPMOVZXWD  32(CX)(SI*2), Z7
+	VPSLLD     $0x10, Z6, Z6
+	VPSLLD     $0x10, Z7, Z7
+	PREFETCHT0 2048(CX)(SI*2)
+	VMOVUPS    (DX)(SI*4), Z8
+	VMOVUPS    64(DX)(SI*4), Z9
+	VPCMPUD    $0x05, Z4, Z8, K3
+	VMULPS.Z   Z5, Z6, K3, Z6
+	VPCMPUD    $0x05, Z4, Z9, K3
+	VMULPS.Z   Z5, Z7, K3, Z7
+	VPSRLD     $0x10, Z6, Z8
+	VMOVDQU16  Z7, K1, Z8
+	VPSLLD     $0x10, Z7, Z7
+	VMOVDQU16  Z6, K2, Z7
+	VPADDW     Z8, Z8, Z6
+	VPCMPUW    $0x04, Z2, Z6, K3
+	VPANDD     Z0, Z8, Z6
+	VPADDUSW   Z6, Z7, Z7
+	VPCMPUW    $0x06, Z1, Z7, K3, K3
+	VPADDW     Z0, Z8, K3, Z8
+	VPERMW     Z8, Z3, Z8
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTDQ   Z8, (AX)(SI*2)
+	JMP        stored1
+
+cached1:
+	VMOVDQU16 Z8, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVL        $0x00000010, R9
+	XORL        R10, R10
+	MOVQ        BX, DI
+	CMPQ        DI, R9
+	CMOVQGT     R9, DI
+	MOVQ        BX, R8
+	SUBQ        R9, R8
+	CMOVQLT     R10, R8
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R10
+	BZHIL       DI, R10, R10
+	KMOVD       R10, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K4
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K5
+	VPMOVZXWD.Z (CX)(SI*2), K3, Z6
+	VPMOVZXWD.Z 32(CX)(SI*2), K4, Z7
+	VPSLLD      $0x10, Z6, Z6
+	VPSLLD      $0x10, Z7, Z7
+	VMOVUPS.Z   (DX)(SI*4), K3, Z8
+	VMOVUPS.Z   (DX)(R9*4), K4, Z9
+	VPCMPUD     $0x05, Z4, Z8, K3
+	VMULPS.Z    Z5, Z6, K3, Z6
+	VPCMPUD     $0x05, Z4, Z9, K3
+	VMULPS.Z    Z5, Z7, K3, Z7
+	VPSRLD      $0x10, Z6, Z4
+	VMOVDQU16   Z7, K1, Z4
+	VPSLLD      $0x10, Z7, Z5
+	VMOVDQU16   Z6, K2, Z5
+	VPADDW      Z4, Z4, Z6
+	VPCMPUW     $0x04, Z2, Z6, K1
+	VPANDD      Z0, Z4, Z6
+	VPADDUSW    Z6, Z5, Z5
+	VPCMPUW     $0x06, Z1, Z5, K1, K1
+	VPADDW      Z0, Z4, K1, Z4
+	VPERMW      Z4, Z3, Z4
+	VMOVDQU16   Z4, K5, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA evenFirst<>+0(SB)/4, $0x00020000
+DATA evenFirst<>+4(SB)/4, $0x00060004
+DATA evenFirst<>+8(SB)/4, $0x000a0008
+DATA evenFirst<>+12(SB)/4, $0x000e000c
+DATA evenFirst<>+16(SB)/4, $0x00120010
+DATA evenFirst<>+20(SB)/4, $0x00160014
+DATA evenFirst<>+24(SB)/4, $0x001a0018
+DATA evenFirst<>+28(SB)/4, $0x001e001c
+DATA evenFirst<>+32(SB)/4, $0x00030001
+DATA evenFirst<>+36(SB)/4, $0x00070005
+DATA evenFirst<>+40(SB)/4, $0x000b0009
+DATA evenFirst<>+44(SB)/4, $0x000f000d
+DATA evenFirst<>+48(SB)/4, $0x00130011
+DATA evenFirst<>+52(SB)/4, $0x00170015
+DATA evenFirst<>+56(SB)/4, $0x001b0019
+DATA evenFirst<>+60(SB)/4, $0x001f001d
+GLOBL evenFirst<>(SB), RODATA|NOPTR, $64
+
+// func rotateBF16AVX512(a []uint16, b []uint16, cos []float32, sin []float32, turn float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·rotateBF16AVX512(SB), NOSPLIT, $0-100
+	MOVQ         a_base+0(FP), AX
+	MOVQ         b_base+24(FP), CX
+	MOVQ         cos_base+48(FP), DX
+	MOVQ         sin_base+72(FP), BX
+	MOVQ         a_len+8(FP), SI
+	XORQ         DI, DI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z0
+	VPBROADCASTD lanes80008000<>+0(SB), Z1
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z2
+	MOVL         $0xaaaaaaaa, DI
+	KMOVD        DI, K1
+	KNOTD        K1, K2
+	VMOVDQU16    evenFirst<>+0(SB), Z3
+	VBROADCASTSS turn+96(FP), Z4
+	XORL         DI, DI
+
+mainUnit:
+	CMPQ       SI, $0x00000020
+	JLT        mainTail
+	VPMOVZXWD  (AX)(DI*2), Z5
+	VPMOVZXWD  32(AX)(DI*2), Z6
+	VPSLLD     $0x10, Z5, Z5
+	VPSLLD     $0x10, Z6, Z6
+	PREFETCHT0 2048(AX)(DI*2)
+	VPMOVZXWD  (CX)(DI*2), Z7
+	VPMOVZXWD  32(CX)(DI*2), Z8
+	VPSLLD     $0x10, Z7, Z7
+	VPSLLD     $0x10, Z8, Z8
+	PREFETCHT0 2048(CX)(DI*2)
+	VMOVUPS    (DX)(DI*4), Z9
+	VMOVUPS    64(DX)(DI*4), Z10
+	VMOVUPS    (BX)(DI*4), Z11
+	VMOVUPS    64(BX)(DI*4), Z12
+	VMULPS     Z4, Z11, Z11
+	VMULPS     Z5, Z11, Z13
+	VMULPS     Z7, Z11, Z11
+	VMULPS     Z5, Z9, Z5
+	VMULPS     Z7, Z9, Z7
+	VSUBPS     Z11, Z5, Z5
+	VADDPS     Z13, Z7, Z7
+	VMULPS     Z4, Z12, Z12
+	VMULPS     Z6, Z12, Z9
+	VMULPS     Z8, Z12, Z11
+	VMULPS     Z6, Z10, Z6
+	VMULPS     Z8, Z10, Z8
+	VSUBPS     Z11, Z6, Z6
+	VADDPS     Z9, Z8, Z8
+	VPSRLD     $0x10, Z5, Z9
+	VMOVDQU16  Z6, K1, Z9
+	VPSLLD     $0x10, Z6, Z6
+	VMOVDQU16  Z5, K2, Z6
+	VPADDW     Z9, Z9, Z5
+	VPCMPUW    $0x04, Z2, Z5, K3
+	VPANDD     Z0, Z9, Z5
+	VPADDUSW   Z5, Z6, Z6
+	VPCMPUW    $0x06, Z1, Z6, K3, K3
+	VPADDW     Z0, Z9, K3, Z9
+	VPERMW     Z9, Z3, Z9
+	VMOVDQU16  Z9, (AX)(DI*2)
+	VPSRLD     $0x10, Z7, Z5
+	VMOVDQU16  Z8, K1, Z5
+	VPSLLD     $0x10, Z8, Z6
+	VMOVDQU16  Z7, K2, Z6
+	VPADDW     Z5, Z5, Z7
+	VPCMPUW    $0x04, Z2, Z7, K3
+	VPANDD     Z0, Z5, Z7
+	VPADDUSW   Z7, Z6, Z6
+	VPCMPUW    $0x06, Z1, Z6, K3, K3
+	VPADDW     Z0, Z5, K3, Z5
+	VPERMW     Z5, Z3, Z5
+	VMOVDQU16  Z5, (CX)(DI*2)
+	ADDQ       $0x00000020, DI
+	SUBQ       $0x00000020, SI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ       SI, SI
+	JZ          mainDone
+	MOVL        $0x00000010, R10
+	XORL        R11, R11
+	MOVQ        SI, R8
+	CMPQ        R8, R10
+	CMOVQGT     R10, R8
+	MOVQ        SI, R9
+	SUBQ        R10, R9
+	CMOVQLT     R11, R9
+	LEAQ        (DI)(R8*1), R10
+	MOVL        $0xffffffff, R11
+	BZHIL       R8, R11, R11
+	KMOVD       R11, K3
+	MOVL        $0xffffffff, R8
+	BZHIL       R9, R8, R8
+	KMOVD       R8, K4
+	MOVL        $0xffffffff, R8
+	BZHIL       SI, R8, R8
+	KMOVD       R8, K5
+	VPMOVZXWD.Z (AX)(DI*2), K3, Z5
+	VPMOVZXWD.Z 32(AX)(DI*2), K4, Z6
+	VPSLLD      $0x10, Z5, Z5
+	VPSLLD      $0x10, Z6, Z6
+	VPMOVZXWD.Z (CX)(DI*2), K3, Z7
+	VPMOVZXWD.Z 32(CX)(DI*2), K4, Z8
+	VPSLLD      $0x10, Z7, Z7
+	VPSLLD      $0x10, Z8, Z8
+	VMOVUPS.Z   (DX)(DI*4), K3, Z9
+	VMOVUPS.Z   (DX)(R10*4), K4, Z10
+	VMOVUPS.Z   (BX)(DI*4), K3, Z11
+	VMOVUPS.Z   (BX)(R10*4), K4, Z12
+	VMULPS      Z4, Z11, Z11
+	VMULPS      Z5, Z11, Z13
+	VMULPS      Z7, Z11, Z11
+	VMULPS      Z5, Z9, Z5
+	VMULPS      Z7, Z9, Z7
+	VSUBPS      Z11, Z5, Z5
+	VADDPS      Z13, Z7, Z7
+	VMULPS      Z4, Z12, Z12
+	VMULPS      Z6, Z12, Z4
+	VMULPS      Z8, Z12, Z9
+	VMULPS      Z6, Z10, Z6
+	VMULPS      Z8, Z10, Z8
+	VSUBPS      Z9, Z6, Z6
+	VADDPS      Z4, Z8, Z8
+	VPSRLD      $0x10, Z5, Z4
+	VMOVDQU16   Z6, K1, Z4
+	VPSLLD      $0x10, Z6, Z6
+	VMOVDQU16   Z5, K2, Z6
+	VPADDW      Z4, Z4, Z5
+	VPCMPUW     $0x04, Z2, Z5, K3
+	VPANDD      Z0, Z4, Z5
+	VPADDUSW    Z5, Z6, Z6
+	VPCMPUW     $0x06, Z1, Z6, K3, K3
+	VPADDW      Z0, Z4, K3, Z4
+	VPERMW      Z4, Z3, Z4
+	VMOVDQU16   Z4, K5, (AX)(DI*2)
+	VPSRLD      $0x10, Z7, Z4
+	VMOVDQU16   Z8, K1, Z4
+	VPSLLD      $0x10, Z8, Z5
+	VMOVDQU16   Z7, K2, Z5
+	VPADDW      Z4, Z4, Z6
+	VPCMPUW     $0x04, Z2, Z6, K1
+	VPANDD      Z0, Z4, Z6
+	VPADDUSW    Z6, Z5, Z5
+	VPCMPUW     $0x06, Z1, Z5, K1, K1
+	VPADDW      Z0, Z4, K1, Z4
+	VPERMW      Z4, Z3, Z4
+	VMOVDQU16   Z4, K5, (CX)(DI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func rotatePairsBF16AVX512(cos []float32, sin []float32, x []uint16, turn float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2
+TEXT ·rotatePairsBF16AVX512(SB), NOSPLIT, $0-76
+	MOVQ         cos_base+0(FP), AX
+	MOVQ         sin_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         cos_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	VBROADCASTSS turn+72(FP), Z4
+	ADDQ         BX, BX
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ      BX, $0x00000020
+	JLT       mainTail
+	VPSLLD    $0x10, (DX)(SI*2), Z5
+	VPANDD    (DX)(SI*2), Z0, Z6
+	VMOVUPS   (AX)(SI*2), Z7
+	VMOVUPS   (CX)(SI*2), Z8
+	VMULPS    Z4, Z8, Z8
+	VMULPS    Z5, Z8, Z9
+	VMULPS    Z6, Z8, Z8
+	VMULPS    Z5, Z7, Z5
+	VMULPS    Z6, Z7, Z6
+	VSUBPS    Z8, Z5, Z5
+	VADDPS    Z9, Z6, Z6
+	VPSRLD    $0x10, Z5, Z7
+	VMOVDQU16 Z6, K1, Z7
+	VPSLLD    $0x10, Z6, Z6
+	VMOVDQU16 Z5, K2, Z6
+	VPADDW    Z7, Z7, Z5
+	VPCMPUW   $0x04, Z3, Z5, K3
+	VPANDD    Z1, Z7, Z5
+	VPADDUSW  Z5, Z6, Z6
+	VPCMPUW   $0x06, Z2, Z6, K3, K3
+	VPADDW    Z1, Z7, K3, Z7
+	VMOVDQU16 Z7, (DX)(SI*2)
+	ADDQ      $0x00000020, SI
+	SUBQ      $0x00000020, BX
+	JMP       mainUnit
+
+mainTail:
+	TESTQ       BX, BX
+	JZ          mainDone
+	MOVQ        BX, R8
+	SHRQ        $0x01, R8
+	MOVQ        BX, DI
+	SUBQ        R8, DI
+	LEAQ        (SI)(DI*1), R9
+	MOVL        $0xffffffff, R9
+	BZHIL       DI, R9, R9
+	KMOVD       R9, K3
+	MOVL        $0xffffffff, DI
+	BZHIL       R8, DI, DI
+	KMOVD       DI, K4
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K4
+	VMOVDQU16.Z (DX)(SI*2), K4, Z6
+	VPSLLD      $0x10, Z6, Z5
+	VPANDD      Z6, Z0, Z0
+	VMOVUPS.Z   (AX)(SI*2), K3, Z6
+	VMOVUPS.Z   (CX)(SI*2), K3, Z7
+	VMULPS      Z4, Z7, Z7
+	VMULPS      Z5, Z7, Z4
+	VMULPS      Z0, Z7, Z7
+	VMULPS      Z5, Z6, Z5
+	VMULPS      Z0, Z6, Z0
+	VSUBPS      Z7, Z5, Z5
+	VADDPS      Z4, Z0, Z0
+	VPSRLD      $0x10, Z5, Z4
+	VMOVDQU16   Z0, K1, Z4
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU16   Z5, K2, Z0
+	VPADDW      Z4, Z4, Z5
+	VPCMPUW     $0x04, Z3, Z5, K1
+	VPANDD      Z1, Z4, Z5
+	VPADDUSW    Z5, Z0, Z0
+	VPCMPUW     $0x06, Z2, Z0, K1, K1
+	VPADDW      Z1, Z4, K1, Z4
+	VMOVDQU16   Z4, K4, (DX)(SI*2)
+
+mainDone:
 	VZEROUPPER
 	RET
 

@@ -1,8 +1,24 @@
 package vexp
 
-func add(dst, a, b []float32) {
+func add(dst, a, b []float32, _ bool) {
 	for i, x := range a {
 		dst[i] = x + b[i]
+	}
+}
+
+func addScaled(acc, x []float32, alpha float32, _, _ []float32) {
+	for i, v := range x {
+		acc[i] += float32(alpha * v)
+	}
+}
+
+func scaleAbove(x []float32, a, least float32) {
+	for i, v := range x {
+		if v < least {
+			x[i] = 0
+		} else {
+			x[i] = a * v
+		}
 	}
 }
 
@@ -20,7 +36,7 @@ func axpby(acc, x []float32, alpha, beta float32) {
 	}
 }
 
-func dropout(dst, src []float32, words []uint32, threshold uint32, scale float32) {
+func dropout(dst, src []float32, words []uint32, threshold uint32, scale float32, _ bool) {
 	for i, x := range src {
 		if words[i] >= threshold {
 			dst[i] = scale * x

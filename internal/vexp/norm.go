@@ -1,18 +1,6 @@
 package vexp
 
-func sum(x []float32) float32 {
-	var s0, s1, s2, s3 float32
-	for ; len(x) >= 4; x = x[4:] {
-		s0 += x[0]
-		s1 += x[1]
-		s2 += x[2]
-		s3 += x[3]
-	}
-	for _, v := range x {
-		s0 += v
-	}
-	return (s0 + s1) + (s2 + s3)
-}
+import "math"
 
 func dot(x, y []float32) float32 {
 	var s0, s1, s2, s3 float32
@@ -28,15 +16,6 @@ func dot(x, y []float32) float32 {
 	return (s0 + s1) + (s2 + s3)
 }
 
-func sumSquares(x []float32, center float32) float32 {
-	var lanes [4]float32
-	for i, v := range x {
-		v -= center
-		lanes[i%4] += float32(v * v)
-	}
-	return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
-}
-
 func finite(x []float32) bool {
 	for _, v := range x {
 		if v-v != 0 {
@@ -46,51 +25,78 @@ func finite(x []float32) bool {
 	return true
 }
 
-func layerNorm(dst, x, gamma, beta []float32, mean, rstd float32) {
+// total adds up four lanes.
+func total(lanes [4]float32) float32 { return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) }
+
+func layerNorm(dst, x, gamma, beta []float32, eps float32, _ bool) (mean, rstd float32) {
+	var lanes [4]float32
+	for i, v := range x {
+		lanes[i%4] += v
+	}
+	mean = total(lanes) / float32(len(x))
+	rstd = inverseRoot(x, mean, eps)
 	for i, v := range x {
 		dst[i] = float32((v-mean)*rstd*gamma[i]) + beta[i]
 	}
+	return mean, rstd
 }
 
-func layerNormSums(dgamma, dbeta, dy, x, gamma []float32, mean, rstd float32) (sum, sumX float32) {
-	var s, sX [4]float32
+func rmsNorm(dst, x, gamma []float32, eps float32, _ bool) (rstd float32) {
+	rstd = inverseRoot(x, 0, eps)
+	for i, v := range x {
+		dst[i] = v * rstd * gamma[i]
+	}
+	return rstd
+}
+
+// inverseRoot returns 1/√(Σ (x[i] − center)²/n + eps).
+func inverseRoot(x []float32, center, eps float32) float32 {
+	var lanes [4]float32
+	for i, v := range x {
+		v -= center
+		lanes[i%4] += float32(v * v)
+	}
+	return 1 / float32(math.Sqrt(float64(total(lanes)/float32(len(x))+eps)))
+}
+
+func layerNormGrad(dx, dgamma, dbeta, dy, x, gamma []float32, mean, rstd, alpha, beta float32, _ bool) {
+	var sum, sumX [4]float32
 	for i, d := range dy {
 		xhat := (x[i] - mean) * rstd
 		dgamma[i] += float32(d * xhat)
 		dbeta[i] += d
 		g := float32(d * gamma[i])
-		s[i%4] += g
-		sX[i%4] += float32(g * xhat)
+		sum[i%4] += g
+		sumX[i%4] += float32(g * xhat)
 	}
-	return (s[0] + s[1]) + (s[2] + s[3]), (sX[0] + sX[1]) + (sX[2] + sX[3])
-}
-
-func layerNormGrad(dst, dy, x, gamma []float32, mean, rstd, avg, avgX float32) {
+	n := float32(len(x))
+	avg, avgX := total(sum)/n, total(sumX)/n
 	for i, d := range dy {
 		xhat := (x[i] - mean) * rstd
-		dst[i] = rstd * (float32(d*gamma[i]) - avg - float32(xhat*avgX))
+		g := rstd * (float32(d*gamma[i]) - avg - float32(xhat*avgX))
+		into(&dx[i], g, alpha, beta)
 	}
 }
 
-func rmsNorm(dst, x, gamma []float32, rstd float32) {
-	for i, v := range x {
-		dst[i] = v * rstd * gamma[i]
-	}
-}
-
-func rmsNormSums(dgamma, dy, x, gamma []float32, rstd float32) (sumX float32) {
-	var s [4]float32
+func rmsNormGrad(dx, dgamma, dy, x, gamma []float32, rstd, alpha, beta float32, _ bool) {
+	var sumX [4]float32
 	for i, d := range dy {
 		xhat := float32(x[i] * rstd)
 		dgamma[i] += float32(d * xhat)
-		s[i%4] += float32(float32(d*gamma[i]) * xhat)
+		sumX[i%4] += float32(float32(d*gamma[i]) * xhat)
 	}
-	return (s[0] + s[1]) + (s[2] + s[3])
-}
-
-func rmsNormGrad(dst, dy, x, gamma []float32, rstd, avgX float32) {
+	avgX := total(sumX) / float32(len(x))
 	for i, d := range dy {
 		xhat := float32(x[i] * rstd)
-		dst[i] = rstd * (float32(d*gamma[i]) - float32(xhat*avgX))
+		into(&dx[i], rstd*(float32(d*gamma[i])-float32(xhat*avgX)), alpha, beta)
 	}
+}
+
+// into sets acc to beta·acc + alpha·g, and does not read it where beta is 0.
+func into(acc *float32, g, alpha, beta float32) {
+	g *= alpha
+	if beta != 0 {
+		g += float32(beta * *acc)
+	}
+	*acc = g
 }

@@ -1,10 +1,12 @@
 package vexp
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -15,106 +17,139 @@ type call struct {
 	name   string
 	slices int
 	exact  bool // the tiers agree bit for bit
-	do     func(k *Kernels, s [][]float32, a [4]float32) []float32
+	do     func(k tier, s [][]float32, a [4]float32) []float32
+}
+
+// tier is the loops of one tier on float32.
+type tier struct {
+	*Kernels
+	*Rows[float32]
+}
+
+// tiers yields the loops of every tier that this machine has.
+func tiers(yield func(cpu.Tier, tier) bool) {
+	layers := maps.Collect(F32.All())
+	for t, k := range Registry.All() {
+		if !yield(t, tier{k, layers[t]}) {
+			return
+		}
+	}
 }
 
 var calls = []call{
-	{"Max", 1, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Max", 1, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		top := k.Max(s[0], a[0], a[1])
 		if top == 0 {
 			top = 0 // of either sign
 		}
 		return []float32{top}
 	}},
-	{"ExpSum", 2, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"ExpSum", 2, false, func(k tier, s [][]float32, a [4]float32) []float32 {
 		return []float32{k.ExpSum(s[0], s[1], a[0])}
 	}},
-	{"Exp2Sum", 1, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Exp2Sum", 1, false, func(k tier, s [][]float32, a [4]float32) []float32 {
 		return []float32{k.Exp2Sum(s[0], a[0], a[1])}
 	}},
-	{"ScoreGrad", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"ScoreGrad", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.ScoreGrad(s[0], s[1], a[0], a[1])
 		return nil
 	}},
-	{"GELU", 3, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		k.GELU(s[0], s[1], s[2])
+	{"GELU", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELU(s[0], s[1], s[2], a[0] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"GELUGrad", 5, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		k.GELUGrad(s[0], s[1], s[2], s[3], s[4])
+	{"GELUGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELUGrad(s[0], s[1], s[2], s[3], s[4], a[0] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"SiLUMul", 3, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		k.SiLUMul(s[0], s[1], s[2])
+	{"SiLUMul", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.SiLUMul(s[0], s[1], s[2], a[0] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"SiLUMulGrad", 5, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		k.SiLUMulGrad(s[0], s[1], s[2], s[3], s[4])
+	{"SiLUMulGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.SiLUMulGrad(s[0], s[1], s[2], s[3], s[4], a[0] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"Sum", 1, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		return []float32{k.Sum(s[0])}
-	}},
-	{"Dot", 2, false, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+	{"Dot", 2, false, func(k tier, s [][]float32, _ [4]float32) []float32 {
 		return []float32{k.Dot(s[0], s[1])}
 	}},
-	{"SumSquares", 1, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		return []float32{k.SumSquares(s[0], a[0])}
+	{"LayerNorm", 4, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		if len(s[0]) == 0 {
+			return nil
+		}
+		mean, rstd := k.LayerNorm(s[0], s[1], s[2], s[3], 0.1, a[0] > 0)
+		k.Fence()
+		return []float32{mean, rstd}
 	}},
-	{"LayerNorm", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		k.LayerNorm(s[0], s[1], s[2], s[3], a[0], a[1])
+	{"LayerNormGrad", 6, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		if len(s[0]) > 0 {
+			k.LayerNormGrad(s[0], s[1], s[2], s[3], s[4], s[5], a[0], a[1], a[2], a[3], a[0] > 0)
+			k.LayerNormGrad(s[3], s[1], s[2], s[3], s[4], s[5], a[0], a[1], a[2], 0, a[0] > 0)
+			k.Fence()
+		}
 		return nil
 	}},
-	{"LayerNormSums", 5, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		x, y := k.LayerNormSums(s[0], s[1], s[2], s[3], s[4], a[0], a[1])
-		return []float32{x, y}
+	{"RMSNorm", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		if len(s[0]) == 0 {
+			return nil
+		}
+		rstd := k.RMSNorm(s[0], s[1], s[2], 0.1, a[0] > 0)
+		k.Fence()
+		return []float32{rstd}
 	}},
-	{"LayerNormGrad", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		k.LayerNormGrad(s[0], s[1], s[2], s[3], a[0], a[1], a[2], a[3])
+	{"RMSNormGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		if len(s[0]) > 0 {
+			k.RMSNormGrad(s[0], s[1], s[2], s[3], s[4], a[1], a[2], a[3], a[0] > 0)
+			k.RMSNormGrad(s[2], s[1], s[2], s[3], s[4], a[1], a[2], 0, a[0] > 0)
+			k.Fence()
+		}
 		return nil
 	}},
-	{"RMSNorm", 3, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		k.RMSNorm(s[0], s[1], s[2], a[0])
+	{"Add", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Add(s[0], s[1], s[2], a[0] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"RMSNormSums", 4, false, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		return []float32{k.RMSNormSums(s[0], s[1], s[2], s[3], a[0])}
-	}},
-	{"RMSNormGrad", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
-		k.RMSNormGrad(s[0], s[1], s[2], s[3], a[0], a[1])
+	{"AddScaled", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.AddScaled(s[0], s[1], a[0], s[0], s[1])
 		return nil
 	}},
-	{"Add", 3, true, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
-		k.Add(s[0], s[1], s[2])
-		return nil
-	}},
-	{"Scale", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Scale", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.Scale(s[0], s[1], a[0])
 		return nil
 	}},
-	{"Stream", 2, true, func(k *Kernels, s [][]float32, _ [4]float32) []float32 {
+	{"ScaleAbove", 1, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ScaleAbove(s[0], a[0], 0.5)
+		return nil
+	}},
+	{"Stream", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.Stream(s[0], s[1])
 		k.Fence()
 		return nil
 	}},
-	{"Axpby", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Axpby", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.Axpby(s[0], s[1], a[0], a[1])
 		return nil
 	}},
-	{"Dropout", 3, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Dropout", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		words := make([]uint32, len(s[2]))
 		for i, x := range s[2] {
 			words[i] = math.Float32bits(x)
 		}
-		k.Dropout(s[0], s[1], words, math.Float32bits(a[0]), a[1])
+		k.Dropout(s[0], s[1], words, math.Float32bits(a[0]), a[1], a[2] > 0)
+		k.Fence()
 		return nil
 	}},
-	{"Rotate", 4, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"Rotate", 4, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.Rotate(s[0], s[1], s[2], s[3], 1)
 		k.Rotate(s[2], s[3], s[0], s[1], -1)
 		return nil
 	}},
-	{"RotatePairs", 2, true, func(k *Kernels, s [][]float32, a [4]float32) []float32 {
+	{"RotatePairs", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		half := len(s[0]) / 2
 		k.RotatePairs(s[1][:half], s[1][half:2*half], s[0][:2*half], 1)
 		k.RotatePairs(s[0][:half], s[0][half:2*half], s[1][:2*half], -1)
@@ -126,7 +161,7 @@ const guard = 17 // words around every slice, an odd number to unalign them
 
 // run calls c on copies of in between guard words, and returns all slices and
 // the sums.
-func (c call) run(t require.TestingT, k *Kernels, in [][]float32, a [4]float32) (slices [][]float32, sums []float32) {
+func (c call) run(t require.TestingT, k tier, in [][]float32, a [4]float32) (slices [][]float32, sums []float32) {
 	var buffers [][]float32
 	for i, x := range in {
 		b := make([]float32, len(x)+2*guard+i)
@@ -152,7 +187,7 @@ func (c call) run(t require.TestingT, k *Kernels, in [][]float32, a [4]float32) 
 func (c call) compare(t require.TestingT, in [][]float32, a [4]float32) {
 	var want [][]float32
 	var wantSums []float32
-	for tier, k := range Registry.All() {
+	for tier, k := range tiers {
 		got, sums := c.run(t, k, in, a)
 		if want == nil {
 			want, wantSums = got, sums
@@ -243,21 +278,24 @@ func FuzzTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersAgree)) }
 func TestInPlace(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	x, y, z := normals(rng, 77), normals(rng, 77), normals(rng, 77)
-	for name, do := range map[string]func(k *Kernels, dst, x []float32){
-		"ExpSum":        func(k *Kernels, dst, x []float32) { k.ExpSum(dst, x, 1) },
-		"GELU":          func(k *Kernels, dst, x []float32) { k.GELU(dst, x, y) },
-		"GELUGrad x":    func(k *Kernels, dst, x []float32) { k.GELUGrad(dst, make([]float32, 77), y, x, z) },
-		"GELUGrad dy":   func(k *Kernels, dst, x []float32) { k.GELUGrad(dst, make([]float32, 77), x, y, z) },
-		"SiLUMul":       func(k *Kernels, dst, x []float32) { k.SiLUMul(dst, x, y) },
-		"SiLUMul up":    func(k *Kernels, dst, x []float32) { k.SiLUMul(dst, y, x) },
-		"SiLUMulGrad":   func(k *Kernels, dst, x []float32) { k.SiLUMulGrad(dst, make([]float32, 77), y, x, z) },
-		"SiLU up":       func(k *Kernels, dst, x []float32) { k.SiLUMulGrad(make([]float32, 77), dst, y, z, x) },
-		"LayerNorm":     func(k *Kernels, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, 2) },
-		"LayerNormGrad": func(k *Kernels, dst, x []float32) { k.LayerNormGrad(dst, x, y, z, 1, 2, 3, 4) },
-		"Add":           func(k *Kernels, dst, x []float32) { k.Add(dst, y, x) },
-		"Scale":         func(k *Kernels, dst, x []float32) { k.Scale(dst, x, 3) },
+	sums := func() []float32 { return make([]float32, 77) }
+	for name, do := range map[string]func(k tier, dst, x []float32){
+		"ExpSum":        func(k tier, dst, x []float32) { k.ExpSum(dst, x, 1) },
+		"GELU":          func(k tier, dst, x []float32) { k.GELU(dst, x, y, false) },
+		"GELUGrad x":    func(k tier, dst, x []float32) { k.GELUGrad(dst, sums(), y, x, z, false) },
+		"GELUGrad dy":   func(k tier, dst, x []float32) { k.GELUGrad(dst, sums(), x, y, z, false) },
+		"SiLUMul":       func(k tier, dst, x []float32) { k.SiLUMul(dst, x, y, false) },
+		"SiLUMul up":    func(k tier, dst, x []float32) { k.SiLUMul(dst, y, x, false) },
+		"SiLUMulGrad":   func(k tier, dst, x []float32) { k.SiLUMulGrad(dst, sums(), y, x, z, false) },
+		"SiLU up":       func(k tier, dst, x []float32) { k.SiLUMulGrad(sums(), dst, y, z, x, false) },
+		"LayerNorm":     func(k tier, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, false) },
+		"LayerNormGrad": func(k tier, dst, x []float32) { k.LayerNormGrad(dst, sums(), sums(), x, y, z, 1, 2, 3, 0, false) },
+		"RMSNorm":       func(k tier, dst, x []float32) { k.RMSNorm(dst, x, y, 1, false) },
+		"RMSNormGrad":   func(k tier, dst, x []float32) { k.RMSNormGrad(dst, sums(), x, y, z, 2, 3, 0, false) },
+		"Add":           func(k tier, dst, x []float32) { k.Add(dst, y, x, false) },
+		"Scale":         func(k tier, dst, x []float32) { k.Scale(dst, x, 3) },
 	} {
-		eachTier(t, func(t *testing.T, k *Kernels) {
+		eachTier(t, func(t *testing.T, k tier) {
 			want := make([]float32, len(x))
 			do(k, want, x)
 			got := append([]float32(nil), x...)

@@ -11,22 +11,51 @@ import (
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
 		Max: maximumAVX2, ExpSum: expSumAVX2, Exp2Sum: exp2SumAVX2, ScoreGrad: scoreGradAVX2,
-		GELU: geluAVX2, GELUGrad: geluGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
-		Sum: sumAVX2, Dot: dotAVX2, SumSquares: sumSquaresAVX2, Finite: isZero(nonFiniteAVX2),
-		LayerNorm: layerNormAVX2, LayerNormSums: layerNormSumsAVX2, LayerNormGrad: layerNormGradAVX2,
-		RMSNorm: rmsNormAVX2, RMSNormSums: rmsNormSumsAVX2, RMSNormGrad: rmsNormGradAVX2,
-		Add: addAVX2, Scale: scaleAVX2, Stream: aligned(streamAVX2), Fence: fence, Prefetch: prefetch, Axpby: axpbyAVX2,
-		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
+		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
+		Axpby:  axpbyAVX2,
+		Stream: aligned(streamAVX2), Fence: fence, Prefetch: prefetch,
 	})
 	Registry.Add(cpu.AVX512, Kernels{
 		Max: maximumAVX512, ExpSum: expSumAVX512, Exp2Sum: exp2SumAVX512, ScoreGrad: scoreGradAVX512,
+		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
+		Axpby:  axpbyAVX512,
+		Stream: aligned(streamAVX512), Fence: fence, Prefetch: prefetch,
+	})
+	F32.Add(cpu.AVX2, Rows[float32]{
+		Add: addAVX2, AddScaled: addScaledAVX2,
+		GELU: geluAVX2, GELUGrad: geluGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
+		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
+		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
+	})
+	F32.Add(cpu.AVX512, Rows[float32]{
+		Add: addAVX512, AddScaled: addScaledAVX512,
 		GELU: geluAVX512, GELUGrad: geluGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
-		Sum: sumAVX512, Dot: dotAVX512, SumSquares: sumSquaresAVX512, Finite: isZero(nonFiniteAVX512),
-		LayerNorm: layerNormAVX512, LayerNormSums: layerNormSumsAVX512, LayerNormGrad: layerNormGradAVX512,
-		RMSNorm: rmsNormAVX512, RMSNormSums: rmsNormSumsAVX512, RMSNormGrad: rmsNormGradAVX512,
-		Add: addAVX512, Scale: scaleAVX512, Stream: aligned(streamAVX512), Fence: fence, Prefetch: prefetch, Axpby: axpbyAVX512,
+		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
+	BF16.Add(cpu.AVX512, Rows[uint16]{
+		Add: addBF16AVX512, AddScaled: addScaledBF16AVX512,
+		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
+		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
+		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
+		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,
+	})
+}
+
+// fromHalves puts every 32 elements in order, and the fewer at the end: the even
+// ones come before the odd ones.
+func fromHalves(dst, src []float32) {
+	for len(dst) > 0 {
+		n := min(32, len(dst))
+		even := (n + 1) / 2
+		for i, x := range src[:even] {
+			dst[2*i] = x
+		}
+		for i, x := range src[even:n] {
+			dst[2*i+1] = x
+		}
+		dst, src = dst[n:], src[n:]
+	}
 }
 
 func isZero(f func(x []float32) float32) func(x []float32) bool {

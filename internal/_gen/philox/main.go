@@ -1,9 +1,12 @@
 // Philox generates the vector loops of internal/philox. A 64-bit lane holds one
 // word of one block in its lower half; VPMULUDQ multiplies those halves to 64
-// bits, of which a shift takes the high word.
+// bits, of which a shuffle takes the high word: shifts would wait for the port
+// of the multiplications.
 package main
 
 import (
+	"slices"
+
 	"github.com/mmcloughlin/avo/attr"
 	. "github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
@@ -45,7 +48,7 @@ func (g generator) generate() {
 	step, m0, m1 := g.constant(uint64(g.lanes)), g.constant(mul0), g.constant(mul1)
 	tensor, high := g.broadcast("tensor"), g.vec()
 	VPSRLQ(operand.U8(32), tensor, high)
-	keys := g.keys()
+	keys, low := g.keys(), g.low()
 
 	Label("loop")
 	CMPQ(left, operand.U32(4*g.lanes))
@@ -62,13 +65,18 @@ func (g generator) generate() {
 		p0, p1 := g.vec(), g.vec()
 		VPMULUDQ(m0, x[0], p0)
 		VPMULUDQ(m1, x[2], p1)
-		VPSRLQ(operand.U8(32), p1, x[0])
-		VPSRLQ(operand.U8(32), p0, x[2])
+		g.swap(p1, x[0])
+		g.swap(p0, x[2])
+		if r == rounds-1 {
+			g.last(low, keys[r][0], x[1], x[0])
+			g.last(low, keys[r][1], x[3], x[2])
+			break
+		}
 		g.xor(keys[r][0], x[1], x[0])
 		g.xor(keys[r][1], x[3], x[2])
 		x[1], x[3] = p1, p0
 	}
-	g.store(x, dst)
+	g.store(x[0], x[2], dst)
 	VPADDQ(step, counter, counter)
 	ADDQ(operand.U32(16*g.lanes), dst)
 	SUBQ(operand.U32(4*g.lanes), left)
@@ -114,19 +122,38 @@ func (g generator) xor(key operand.Op, x, dst reg.VecVirtual) {
 	VPXOR(x, dst, dst)
 }
 
-// store writes the lower halves of x, block by block.
-func (g generator) store(x [4]reg.VecVirtual, dst reg.Register) {
-	for i := 0; i < 4; i += 2 { // two words a lane
-		VPSLLQ(operand.U8(32), x[i+1], x[i+1])
-		if g.wide {
-			VPBLENDMD(x[i+1], x[i], g.odd(), x[i])
-		} else {
-			VPBLENDD(operand.U8(0xaa), x[i+1], x[i], x[i])
-		}
+// swap exchanges the halves of the lanes: the upper word of a product comes to
+// where the next one needs it. What is above it then does not count.
+func (g generator) swap(src, dst reg.VecVirtual) { VPSHUFD(operand.U8(0xb1), src, dst) }
+
+// last is xor of the lower halves alone; the upper ones hold the lower words of
+// the products, which are the other words of the block.
+func (g generator) last(low operand.Op, key operand.Op, x, dst reg.VecVirtual) {
+	if g.wide {
+		VPTERNLOGD(xor3, key, x, low, dst)
+		return
 	}
-	VPUNPCKLQDQ(x[2], x[0], x[1])
-	VPUNPCKHQDQ(x[2], x[0], x[3])
-	for i, v := range []reg.VecVirtual{x[1], x[3]} {
+	VPAND(low, x, x)
+	g.xor(key, x, dst)
+}
+
+// low selects the lower halves.
+func (g generator) low() operand.Op {
+	if !g.wide {
+		return quads(g.name+"Low", slices.Repeat([]uint64{1<<32 - 1}, 4))
+	}
+	bits, k := GP32(), K()
+	MOVL(operand.U32(0x5555), bits)
+	KMOVW(bits, k)
+	return k
+}
+
+// store writes two words of every block from a and two from b, block by block.
+func (g generator) store(a, b reg.VecVirtual, dst reg.Register) {
+	low, high := g.vec(), g.vec()
+	VPUNPCKLQDQ(b, a, low)
+	VPUNPCKHQDQ(b, a, high)
+	for i, v := range []reg.VecVirtual{low, high} {
 		at := operand.Mem{Base: dst, Disp: 8 * g.lanes * i}
 		if g.wide {
 			VMOVDQU32(v, at)
@@ -134,14 +161,6 @@ func (g generator) store(x [4]reg.VecVirtual, dst reg.Register) {
 			VMOVDQU(v, at)
 		}
 	}
-}
-
-// odd is the mask of the odd words.
-func (g generator) odd() reg.OpmaskVirtual {
-	bits, k := GP32(), K()
-	MOVL(operand.U32(0xaaaa), bits)
-	KMOVW(bits, k)
-	return k
 }
 
 func (g generator) move(src, dst reg.VecVirtual) {

@@ -76,79 +76,144 @@ func (f *function) newGate() func(x reg.VecVirtual, slope bool) (s, ds reg.VecVi
 	}
 }
 
-func gelu(wide bool) {
-	f := begin(wide, "gelu", "is gelu, on vectors.", "func(dst, x, bias []float32)", "dst", "x", "bias")
-	low, high, gate := f.constant(-geluFlat), f.constant(geluFlat), f.newGate()
-	f.loop(1, func(u int) {
-		z := f.load("x", u)
-		VADDPS(f.load("bias", u), z, z)
-		z = f.atLeast(z, low)
-		s, _ := gate(f.atMost(z, high), false)
-		VMULPS(z, s, s)
-		f.store(s, "dst", u)
-	})
-	f.end()
+// factor and slope return what computes gelu's factor of z = x + bias, clamped
+// from below, and its derivative.
+func (r *rows) factor() func(z reg.VecVirtual) reg.VecVirtual {
+	high := r.constant(geluFlat)
+	gate := r.newGate()
+	return func(z reg.VecVirtual) reg.VecVirtual {
+		s, _ := gate(r.atMost(z, high), false)
+		return s
+	}
 }
 
-func geluGrad(wide bool) {
-	f := begin(wide, "geluGrad", "is geluGrad, on vectors.",
-		"func(dx, sums, dy, x, bias []float32)", "dx", "sums", "dy", "x", "bias")
-	low, high, gate := f.constant(-geluFlat), f.constant(geluFlat), f.newGate()
-	slope := f.constants(3*gelu3, gelu1)
-	f.loop(1, func(u int) {
-		z := f.load("x", u)
-		VADDPS(f.load("bias", u), z, z)
-		z = f.atMost(f.atLeast(z, low), high)
+func (r *rows) slope() func(z reg.VecVirtual) reg.VecVirtual {
+	high, gate, c := r.constant(geluFlat), r.newGate(), r.constants(3*gelu3, gelu1)
+	return func(z reg.VecVirtual) reg.VecVirtual {
+		z = r.atMost(z, high)
 		s, ds := gate(z, true)
-		square := f.vec()
+		square := r.vec()
 		VMULPS(z, z, square)
 		VMULPS(z, ds, ds)
-		VFMADD231PS(f.horner(square, slope), ds, s)
-		VMULPS(f.load("dy", u), s, s)
-		f.store(s, "dx", u)
-		sums := f.load("sums", u)
-		VADDPS(s, sums, sums)
-		f.store(sums, "sums", u)
+		VFMADD231PS(r.horner(square, c), ds, s)
+		return s
+	}
+}
+
+func gelu(k kind) {
+	r := beginRows(k, "gelu", "func(dst, x, bias []T, stream bool)", nil, "dst", "x", "bias")
+	r.loadPacking()
+	r.streamed("dst")
+	low, of := r.constant(-geluFlat), r.factor
+	switch {
+	case k.bf16:
+		low, of = r.constant(-tableFlat), r.newTable("gelu", shortFactors)
+	case k.wide:
+		low, of = r.constant(-tableFlat), r.newTable("gelu32", factors)
+	}
+	factor := of()
+	r.pass("main", 1, func(u int) {
+		x, bias := r.fetch("x", u), r.get("bias", u)
+		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
+		for v := range x {
+			x[v] = r.atLeast(x[v], low)
+			VMULPS(factor(x[v]), x[v], x[v])
+		}
+		r.put(x, "dst", u)
 	})
-	f.end()
+	r.end()
+}
+
+func geluGrad(k kind) {
+	r := beginRows(k, "geluGrad", "func(dx []T, sums []float32, dy, x, bias []T, stream bool)", []string{"sums"},
+		"dx", "sums", "dy", "x", "bias")
+	r.loadPacking()
+	r.streamed("dx")
+	low, of := r.constant(-geluFlat), r.slope
+	switch {
+	case k.bf16:
+		low, of = r.constant(-tableFlat), r.newTable("geluSlope", shortSlopes)
+	case k.wide:
+		low, of = r.constant(-tableFlat), r.newTable("geluSlope32", slopes)
+	}
+	slope := of()
+	r.pass("main", 1, func(u int) {
+		x, bias := r.fetch("x", u), r.get("bias", u)
+		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
+		for v := range x {
+			x[v] = slope(r.atLeast(x[v], low))
+		}
+		dy := r.fetch("dy", u)
+		each(x, func(v int, s reg.VecVirtual) { VMULPS(dy[v], s, s) })
+		total := r.get("sums", u)
+		each(total, func(v int, sum reg.VecVirtual) { VADDPS(x[v], sum, sum) })
+		r.put(total, "sums", u)
+		r.put(x, "dx", u)
+	})
+	r.end()
 }
 
 // siluFlat bounds x where σ(x) is 0 or 1 in float32.
 const siluFlat = 128
 
-func siluMul(wide bool) {
-	f := begin(wide, "siluMul", "is siluMul, on vectors.",
-		"func(dst, gate, up []float32)", "dst", "gate", "up")
-	low, log2e, l := f.constant(-siluFlat), f.constant(math.Log2E), f.newLogistic()
-	f.loop(1, func(u int) {
-		x := f.atLeast(f.load("gate", u), low)
-		t := f.vec()
+// sigma returns what computes σ(x), and its derivative if asked, for x ≥
+// −siluFlat.
+func (r *rows) sigma(slope bool) func(x reg.VecVirtual) (s, ds reg.VecVirtual) {
+	if r.bf16 {
+		return r.shortSigma(slope)
+	}
+	log2e, l := r.constant(math.Log2E), r.newLogistic()
+	return func(x reg.VecVirtual) (s, ds reg.VecVirtual) {
+		t := r.vec()
 		VMULPS(log2e, x, t)
-		s, _ := l.of(t, false)
-		VMULPS(x, s, s)
-		VMULPS(f.load("up", u), s, s)
-		f.store(s, "dst", u)
-	})
-	f.end()
+		return l.of(t, slope)
+	}
 }
 
-func siluMulGrad(wide bool) {
-	f := begin(wide, "siluMulGrad", "is siluMulGrad, on vectors.",
-		"func(dgate, dup, dy, gate, up []float32)", "dgate", "dup", "dy", "gate", "up")
-	low, high, log2e, l := f.constant(-siluFlat), f.constant(siluFlat), f.constant(math.Log2E), f.newLogistic()
-	f.loop(1, func(u int) {
-		x, up, dy := f.atLeast(f.load("gate", u), low), f.load("up", u), f.load("dy", u)
-		t := f.vec()
-		VMULPS(log2e, x, t)
-		s, ds := l.of(t, true)
-		silu := f.vec()
-		VMULPS(x, s, silu)
-		VMULPS(dy, silu, silu)
-		VMULPS(up, dy, dy)
-		VFMADD231PS(f.atMost(x, high), ds, s)
-		VMULPS(dy, s, s)
-		f.store(silu, "dup", u)
-		f.store(s, "dgate", u)
+func siluMul(k kind) {
+	r := beginRows(k, "siluMul", "func(dst, gate, up []T, stream bool)", nil, "dst", "gate", "up")
+	r.loadPacking()
+	r.streamed("dst")
+	low, of := r.constant(-siluFlat), r.sigma(false)
+	r.pass("main", 1, func(u int) {
+		x := r.fetch("gate", u)
+		for v := range x {
+			z := r.atLeast(x[v], low)
+			s, _ := of(z)
+			VMULPS(z, s, x[v])
+		}
+		up := r.fetch("up", u)
+		each(x, func(v int, y reg.VecVirtual) { VMULPS(up[v], y, y) })
+		r.put(x, "dst", u)
 	})
-	f.end()
+	r.end()
+}
+
+func siluMulGrad(k kind) {
+	r := beginRows(k, "siluMulGrad", "func(dgate, dup, dy, gate, up []T, stream bool)", nil,
+		"dgate", "dup", "dy", "gate", "up")
+	r.loadPacking()
+	r.streamed("dgate", "dup")
+	low, high, of := r.constant(-siluFlat), r.constant(siluFlat), r.sigma(true)
+	r.pass("main", 1, func(u int) {
+		var silu, slope unit
+		x := r.fetch("gate", u)
+		for v := range x {
+			z := r.atLeast(x[v], low)
+			s, ds := of(z)
+			silu[v], slope[v] = r.vec(), s
+			VMULPS(z, s, silu[v])
+			VFMADD231PS(r.atMost(z, high), ds, s)
+		}
+		dy := r.fetch("dy", u)
+		up := r.fetch("up", u)
+		each(silu, func(v int, y reg.VecVirtual) { VMULPS(dy[v], y, y) })
+		each(up, func(v int, y reg.VecVirtual) {
+			VMULPS(dy[v], y, y)
+			VMULPS(slope[v], y, y)
+		})
+		r.put(silu, "dup", u)
+		r.put(up, "dgate", u)
+	})
+	r.end()
 }

@@ -8,12 +8,53 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-func add(wide bool) {
-	f := begin(wide, "add", "is add, on vectors.", "func(dst, a, b []float32)", "dst", "a", "b")
+func add(k kind) {
+	r := beginRows(k, "add", "func(dst, a, b []T, stream bool)", nil, "dst", "a", "b")
+	r.loadPacking()
+	r.streamed("dst")
+	r.pass("main", 1, func(u int) {
+		a, b := r.fetch("a", u), r.fetch("b", u)
+		r.put(each(a, func(v int, x reg.VecVirtual) { VADDPS(b[v], x, x) }), "dst", u)
+	})
+	r.end()
+}
+
+// addScaled has float32 sums that others read.
+func addScaled(k kind) {
+	r := beginRows(k, "addScaled", "func(acc []float32, x []T, alpha float32, nextAcc []float32, nextX []T)", []string{"acc", "nextAcc"},
+		"acc", "x", "nextAcc", "nextX")
+	r.inOrder = true
+	alpha := r.scalar("alpha")
+	r.pass("main", 1, func(u int) {
+		acc, x := r.get("acc", u), r.get("x", u)
+		r.prefetch("nextAcc", u, 0)
+		r.prefetch("nextX", u, 0)
+		each(x, func(v int, x reg.VecVirtual) {
+			VMULPS(alpha, x, x)
+			VADDPS(x, acc[v], acc[v])
+		})
+		r.put(acc, "acc", u)
+	})
+	r.end()
+}
+
+// scaleAbove keeps NaNs.
+func scaleAbove(wide bool) {
+	f := begin(wide, "scaleAbove", "is scaleAbove, on vectors.", "func(x []float32, a, least float32)", "x")
+	a, least := f.scalar("a"), f.scalar("least")
 	f.loop(1, func(u int) {
-		x := f.load("a", u)
-		VADDPS(f.load("b", u), x, x)
-		f.store(x, "dst", u)
+		x := f.load("x", u)
+		if wide {
+			kept := K()
+			VCMPPS(notBelow, least, x, kept)
+			VMULPS_Z(a, x, kept, x)
+		} else {
+			kept := YMM()
+			VCMPPS(notBelow, least, x, kept)
+			VMULPS(a, x, x)
+			VANDPS(kept, x, x)
+		}
+		f.store(x, "x", u)
 	})
 	f.end()
 }
@@ -81,46 +122,56 @@ func axpby(wide bool) {
 	f.end()
 }
 
-func dropout(wide bool) {
-	f := begin(wide, "dropout", "is dropout, on vectors.",
-		"func(dst, src []float32, words []uint32, threshold uint32, scale float32)", "dst", "src", "words")
-	threshold, scale := f.scalar("threshold"), f.scalar("scale")
-	f.loop(1, func(u int) {
-		x, w := f.load("src", u), f.load("words", u)
-		VMULPS(scale, x, x)
-		if wide {
-			kept := K()
-			VPCMPUD(noLess, threshold, w, kept)
-			VMOVAPS_Z(x, kept, x)
-		} else {
+// dropout has words in order.
+func dropout(k kind) {
+	r := beginRows(k, "dropout", "func(dst, src []T, words []uint32, threshold uint32, scale float32, stream bool)",
+		[]string{"words"}, "dst", "src", "words")
+	r.inOrder = true
+	r.loadPacking()
+	r.streamed("dst")
+	threshold, scale := r.scalar("threshold"), r.scalar("scale")
+	r.pass("main", 1, func(u int) {
+		x, words := r.fetch("src", u), r.get("words", u)
+		each(x, func(v int, x reg.VecVirtual) {
+			if k.wide {
+				kept := K()
+				VPCMPUD(noLess, threshold, words[v], kept)
+				VMULPS_Z(scale, x, kept, x)
+				return
+			}
 			most := YMM()
-			VPMAXUD(threshold, w, most)
-			VPCMPEQD(most, w, most) // w is the greater
+			VMULPS(scale, x, x)
+			VPMAXUD(threshold, words[v], most)
+			VPCMPEQD(most, words[v], most) // the word is the greater
 			VANDPS(most, x, x)
-		}
-		f.store(x, "dst", u)
+		})
+		r.put(x, "dst", u)
 	})
-	f.end()
+	r.end()
 }
 
-func rotate(wide bool) {
-	f := begin(wide, "rotate", "is rotate, on vectors.",
-		"func(a, b, cos, sin []float32, turn float32)", "a", "b", "cos", "sin")
-	turn := f.scalar("turn")
-	f.loop(1, func(u int) {
-		a, b, cos, sin := f.load("a", u), f.load("b", u), f.load("cos", u), f.load("sin", u)
-		VMULPS(turn, sin, sin)
-		aSin, bSin := f.vec(), f.vec()
-		VMULPS(a, sin, aSin)
-		VMULPS(b, sin, bSin)
-		VMULPS(a, cos, a)
-		VMULPS(b, cos, b)
-		VSUBPS(bSin, a, a)
-		VADDPS(aSin, b, b)
-		f.store(a, "a", u)
-		f.store(b, "b", u)
+// rotate has float32 cosines and sines.
+func rotate(k kind) {
+	r := beginRows(k, "rotate", "func(a, b []T, cos, sin []float32, turn float32)", []string{"cos", "sin"}, "a", "b", "cos", "sin")
+	r.inOrder = true
+	r.loadPacking()
+	turn := r.scalar("turn")
+	r.pass("main", 1, func(u int) {
+		a, b, cos, sin := r.fetch("a", u), r.fetch("b", u), r.get("cos", u), r.get("sin", u)
+		for v := range a {
+			VMULPS(turn, sin[v], sin[v])
+			aSin, bSin := r.vec(), r.vec()
+			VMULPS(a[v], sin[v], aSin)
+			VMULPS(b[v], sin[v], bSin)
+			VMULPS(a[v], cos[v], a[v])
+			VMULPS(b[v], cos[v], b[v])
+			VSUBPS(bSin, a[v], a[v])
+			VADDPS(aSin, b[v], b[v])
+		}
+		r.put(a, "a", u)
+		r.put(b, "b", u)
 	})
-	f.end()
+	r.end()
 }
 
 // rotatePairs loads half a vector of cosines and sines for a vector of pairs.
@@ -148,4 +199,36 @@ func rotatePairs(wide bool) {
 	})
 	Label("done")
 	f.end()
+}
+
+// rotatePairsBF16 has the first of each pair in one vector and the second in the
+// other. An item is a pair.
+func rotatePairsBF16() {
+	r := beginRows(kind{true, true}, "rotatePairs", "func(cos, sin []float32, x []T, turn float32)",
+		[]string{"cos", "sin"}, "cos", "sin", "x")
+	r.loadPacking()
+	turn := r.scalar("turn")
+	ADDQ(r.n, r.n) // elements of x
+	r.pass("main", 1, func(u int) {
+		x := r.get("x", u)
+		angles := func(slice string) reg.VecVirtual {
+			v, from := r.vec(), operand.Mem{Base: r.ptr[slice], Index: r.at, Scale: 2}
+			if r.tail {
+				VMOVUPS_Z(from, r.masks[0], v)
+			} else {
+				VMOVUPS(from, v)
+			}
+			return v
+		}
+		cos, sin, aSin, bSin := angles("cos"), angles("sin"), r.vec(), r.vec()
+		VMULPS(turn, sin, sin)
+		VMULPS(x[0], sin, aSin)
+		VMULPS(x[1], sin, bSin)
+		VMULPS(x[0], cos, x[0])
+		VMULPS(x[1], cos, x[1])
+		VSUBPS(bSin, x[0], x[0])
+		VADDPS(aSin, x[1], x[1])
+		r.put(x, "x", u)
+	})
+	r.end()
 }

@@ -15,6 +15,7 @@ import (
 const (
 	nearest   = operand.U8(8)  // VROUNDPS, VRNDSCALEPS: to an integer, ties to even
 	notBelow  = operand.U8(21) // VCMPPS: not less than, true for NaN
+	notAbove  = operand.U8(26) // VCMPPS: not greater than, true for NaN
 	noLess    = operand.U8(5)  // VPCMPUD: not less than
 	orderOf1  = operand.U8(1)  // VSHUFF32X4 and friends: the upper half first
 	swapPairs = operand.U8(0xb1)
@@ -190,12 +191,8 @@ func (f *function) keep(v reg.VecVirtual) {
 
 // scalar broadcasts a float32 parameter.
 func (f *function) scalar(name string) reg.VecVirtual {
-	p, err := Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
 	v := f.vec()
-	VBROADCASTSS(p.Addr, v)
+	VBROADCASTSS(parameter(name), v)
 	return v
 }
 

@@ -1,0 +1,93 @@
+package vexp
+
+import "github.com/snug-ml/snug/internal/cpu"
+
+// Rows are the layers of one tier over rows of T, float32 or the bits of
+// bfloat16. With stream they write results around the caches where they can; a
+// goroutine calls [Kernels].Fence then before it synchronizes with those that
+// read them. A row has at least one element where a mean is taken.
+//
+// Arithmetic is float32 also for bfloat16, whose results are rounded to nearest
+// even. Where a bound for bfloat16 is stated it holds before that.
+//
+// Sums over rows (dgamma, dbeta and sums) have an order of their own, which
+// Order undoes. All other operands are in order.
+type Rows[T float32 | uint16] struct {
+	// Add sets dst[i] to a[i] + b[i].
+	Add func(dst, a, b []T, stream bool)
+
+	// AddScaled adds alpha·x[i] to acc[i]. Both are in order. nextAcc and nextX
+	// are likely to be next, and need not have the length of acc.
+	AddScaled func(acc []float32, x []T, alpha float32, nextAcc []float32, nextX []T)
+
+	// GELU sets dst[i] to gelu(x[i] + bias[i]), the tanh approximation. With z
+	// the rounded sum, the error is at most 1.2e-7·max(1, |z|), for bfloat16
+	// 1.2e-5·max(1, |z|). −Inf gives −0.
+	GELU func(dst, x, bias []T, stream bool)
+
+	// GELUGrad sets dx[i] to dy[i]·gelu′(x[i] + bias[i]) and adds it to sums[i].
+	// The derivative is within 2e-7, for bfloat16 5e-6.
+	GELUGrad func(dx []T, sums []float32, dy, x, bias []T, stream bool)
+
+	// SiLUMul sets dst[i] to silu(gate[i])·up[i], with silu(x) = x·σ(x). silu
+	// has the error bound of GELU's float32, for bfloat16 a relative one of
+	// 2⁻¹³ and one of 2e-36. −Inf gives −0.
+	SiLUMul func(dst, gate, up []T, stream bool)
+
+	// SiLUMulGrad sets dup[i] to dy[i]·silu(gate[i]), and dgate[i] to
+	// dy[i]·up[i]·silu′(gate[i]). silu has the bounds of SiLUMul; the derivative
+	// is within 2e-7, for bfloat16 5e-6.
+	SiLUMulGrad func(dgate, dup, dy, gate, up []T, stream bool)
+
+	// LayerNorm sets mean to Σ x[i]/n, rstd to 1/√(Σ (x[i] − mean)²/n + eps) and
+	// dst[i] to (x[i] − mean)·rstd·gamma[i] + beta[i].
+	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
+
+	// LayerNormGrad adds a row's part to the gradients of gamma and beta and
+	// computes that of x. With x̂[i] = (x[i] − mean)·rstd and g[i] = dy[i]·gamma[i]:
+	//
+	//	dgamma[i] += dy[i]·x̂[i]
+	//	dbeta[i] += dy[i]
+	//	dx[i] = beta·dx[i] + alpha·rstd·(g[i] − Σ g/n − x̂[i]·Σ g·x̂/n)
+	//
+	// With beta 0 it does not read dx, which may be dy then.
+	LayerNormGrad func(dx []T, dgamma, dbeta []float32, dy, x, gamma []T, mean, rstd, alpha, beta float32, stream bool)
+
+	// RMSNorm and RMSNormGrad are the same without mean and beta.
+	RMSNorm     func(dst, x, gamma []T, eps float32, stream bool) (rstd float32)
+	RMSNormGrad func(dx []T, dgamma []float32, dy, x, gamma []T, rstd, alpha, beta float32, stream bool)
+
+	// Dropout sets dst[i] to scale·src[i] where words[i] is at least
+	// threshold, and to 0 elsewhere.
+	Dropout func(dst, src []T, words []uint32, threshold uint32, scale float32, stream bool)
+
+	// Rotate turns the pairs (a[i], b[i]) by the angle of cos[i] and sin[i],
+	// forward with turn 1 and back with −1.
+	Rotate func(a, b []T, cos, sin []float32, turn float32)
+
+	// RotatePairs turns the pairs (x[2i], x[2i+1]) so. x is twice as long as
+	// cos and sin.
+	RotatePairs func(cos, sin []float32, x []T, turn float32)
+
+	// Order puts sums in order. dst and src do not overlap and have the sums of
+	// a row, or of a part of it that begins at a multiple of 32. It is nil when
+	// they are in order.
+	Order func(dst, src []float32)
+}
+
+// F32 holds the layers of every tier, and BF16 those of tiers that read and
+// write bfloat16 without a detour: elsewhere BF16.Best is nil, and rows are
+// converted for F32.
+var (
+	F32  cpu.Registry[Rows[float32]]
+	BF16 cpu.Registry[Rows[uint16]]
+)
+
+func init() {
+	F32.Add(cpu.Go, Rows[float32]{
+		Add: add, AddScaled: addScaled,
+		GELU: gelu, GELUGrad: geluGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
+		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,
+		Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
+	})
+}
