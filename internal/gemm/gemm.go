@@ -111,8 +111,7 @@ func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32
 func (g *args) parallel() {
 	switch {
 	case g.pairs:
-		p := newPairs(g)
-		p.run(true)
+		g.runPairs(true)
 	case g.sharesB():
 		g.shared()
 	case g.tiles() == 1:
@@ -124,8 +123,7 @@ func (g *args) parallel() {
 
 func (g *args) serial() {
 	if g.pairs {
-		p := newPairs(g)
-		p.run(false)
+		g.runPairs(false)
 		return
 	}
 	for i := range g.tiles() {

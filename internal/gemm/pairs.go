@@ -43,7 +43,7 @@ const (
 // shared operand's group, 1 MiB, stay in the second-level cache.
 const (
 	partDepth  = 2048    // the most depth that is packed at a time where C holds sums
-	wholeDepth = 8192    // and where it does not, so that no sum is rounded twice
+	wholeDepth = 8192    // and where it does not, lest sums be rounded twice
 	ownLen     = 1 << 18 // elements of a strip
 	ownPanels  = 8
 	sharedLen  = 1 << 19 // elements of the shared operand that are packed at a time
@@ -51,9 +51,10 @@ const (
 	minPairs   = 1 << 10 // elements of B from which packing pays
 )
 
-// PairsBytes is what a product of bfloat16 packs of the smaller operand at a
-// time, at most.
-const PairsBytes = 2*sharedLen + 4*lineFloats
+// PairsBytes is what a product of bfloat16 holds beyond ScratchBytes, at most:
+// what it packs of the smaller operand at a time and, for a depth above
+// wholeDepth, a block of sums.
+const PairsBytes = 2*sharedLen + 4*lineFloats + 4*deepRows*deepCols
 
 // HasPairs reports whether products of bfloat16 are faster than those of float32.
 func HasPairs() bool { return Registry.Best().Pairs != nil }
@@ -79,8 +80,7 @@ type pairs struct {
 // does any sum depend on it: a row of C has the same bits in products of fewer rows.
 func (g *args) takesPairs() bool {
 	isPairs := g.a.Data.DType() == snug.BF16 && g.b.Data.DType() == snug.BF16
-	return g.kern.Pairs != nil && isPairs && (g.k <= wholeDepth || g.c.Data.DType() == snug.F32) &&
-		g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
+	return g.kern.Pairs != nil && isPairs && g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
 }
 
 func newPairs(g *args) pairs {
@@ -101,7 +101,56 @@ func newPairs(g *args) pairs {
 	return p
 }
 
-// run computes the product, with tasks if it is for several workers.
+// runPairs computes the product, with tasks if it is for several workers.
+func (g *args) runPairs(parallel bool) {
+	if g.k > wholeDepth && !g.c.isFloat32() {
+		g.deepPairs(parallel)
+		return
+	}
+	p := newPairs(g)
+	p.run(parallel)
+}
+
+// The block of C whose sums a product of great depth holds.
+const (
+	deepRows = 128
+	deepCols = 1024
+)
+
+var deepScratch cpu.Scratch
+
+// deepPairs computes a product whose sums take several parts of the depth, and
+// C cannot hold: it does so for a block of C at a time.
+func (g *args) deepPairs(parallel bool) {
+	buf := deepScratch.Get(min(deepRows, g.m) * min(deepCols, g.n))
+	defer deepScratch.Put(buf)
+	for row := 0; row < g.m; row += deepRows {
+		rows := min(deepRows, g.m-row)
+		for col := 0; col < g.n; col += deepCols {
+			cols := min(deepCols, g.n-col)
+			sums := Matrix{Data: snug.SliceView(*buf), Stride: cols}
+			block := args{kern: g.kern, m: rows, n: cols, k: g.k, alpha: 1, a: g.a.from(row, 0), b: g.b.from(0, col), c: sums}
+			p := newPairs(&block)
+			p.run(parallel)
+			for i := range rows {
+				for j := 0; j < cols; j += panelLines {
+					g.kern.Pairs.Finish(g.c, row+i, col+j, 1, min(panelLines, cols-j), g.alpha, (*buf)[i*cols+j:], g.beta)
+				}
+			}
+		}
+	}
+}
+
+// from returns the part of an operand from element (i, j) on.
+func (m Matrix) from(i, j int) Matrix {
+	if m.Trans {
+		i, j = j, i
+	}
+	m.Data, _ = m.Data.Slice(i*m.Stride+j, m.Data.Len()) // an element
+	return m
+}
+
+// run computes the product, in parts of the depth if C can hold sums.
 func (p *pairs) run(parallel bool) {
 	parallel = parallel && p.strips > 1
 	buf := sharedScratch.Get(p.group*p.depth/2 + lineFloats)

@@ -36,13 +36,16 @@ func TestPairsAgainstDefinition(t *testing.T) {
 }
 
 // A depth that is too great to be summed in one part for a C of 16 bits goes
-// another way.
+// another way, a block of C at a time.
 func TestPairsOfGreatDepth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
-	const m, n, k = 33, 34, wholeDepth + 1
-	a, b := random(rng, snug.BF16, m, k, 0, false), random(rng, snug.BF16, k, n, 0, true)
-	for _, dt := range dtypes {
-		checkTiers(t, m, n, k, 1, a, b, 0, random(rng, dt, m, n, 0, false))
+	const k = wholeDepth + 1
+	for _, s := range [][2]int{{deepRows + 1, 10}, {3, deepCols + 1}} {
+		m, n := s[0], s[1]
+		for i := range 4 {
+			a, b := random(rng, snug.BF16, m, k, 1, i&1 != 0), random(rng, snug.BF16, k, n, 1, i&2 != 0)
+			checkTiers(t, m, n, k, 0.5, a, b, 2, random(rng, dtypes[1+i%2], m, n, 1, false))
+		}
 	}
 }
 
