@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Generates all assembly: the program in each folder here writes
-# kernel_amd64.s and kernel_amd64.go of the package internal/<folder>. With
-# -check it compares instead, and fails when a file is not what its generator
-# gives. With names of folders it does only those.
+# kernel_amd64.s and kernel_amd64.go of the package internal/<folder>, and the
+# one in <folder>/arm64, where there is one, kernel_arm64.s and kernel_arm64.go.
+# With -check it compares instead, and fails when a file is not what its
+# generator gives. With names of folders it does only those.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=..
@@ -11,13 +12,23 @@ if [ "${1:-}" = -check ]; then
     out=$(mktemp -d)
     trap 'rm -rf "$out"' EXIT
 fi
-[ $# -gt 0 ] || set -- */
+
+# generate <program> <family> <architecture>
+generate() {
+    local files="$out/$2/kernel_$3"
+    go run "./$1" -pkg "$2" -out "$files.s" -stubs "$files.go"
+    if [ "$out" = .. ]; then return; fi
+    for file in "kernel_$3.s" "kernel_$3.go"; do
+        diff -u -I '^// Code generated' "../$2/$file" "$out/$2/$file"
+    done
+}
+
+[ $# -gt 0 ] || set -- $(printf '%s\n' */main.go | xargs -n 1 dirname)
 for family in "$@"; do
     family=${family%/}
     mkdir -p "$out/$family"
-    go run "./$family" -pkg "$family" -out "$out/$family/kernel_amd64.s" -stubs "$out/$family/kernel_amd64.go"
-    if [ "$out" = .. ]; then continue; fi
-    for file in kernel_amd64.s kernel_amd64.go; do
-        diff -u -I '^// Code generated' "../$family/$file" "$out/$family/$file"
-    done
+    generate "$family" "$family" amd64
+    if [ -d "$family/arm64" ]; then
+        generate "$family/arm64" "$family" arm64
+    fi
 done

@@ -7,30 +7,83 @@ package limits
 // fmaAVX2 does 12 independent vector multiply-adds a step.
 func fmaAVX2(steps int)
 
-// readAVX2 reads n bytes, a positive multiple of 512.
+// read1xAVX2 reads 1 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
 //
 //go:noescape
-func readAVX2(src *byte, n int)
+func read1xAVX2(src *byte, n int, apart int)
 
-// streamAVX2 copies n bytes, a positive multiple of 512, around the caches.
-// dst is aligned to 64 bytes.
+// copy1xAVX2 copies 1 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
 //
 //go:noescape
-func streamAVX2(dst *byte, src *byte, n int)
+func copy1xAVX2(dst *byte, src *byte, n int, apart int)
+
+// read4xAVX2 reads 4 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
+//
+//go:noescape
+func read4xAVX2(src *byte, n int, apart int)
+
+// copy4xAVX2 copies 4 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
+//
+//go:noescape
+func copy4xAVX2(dst *byte, src *byte, n int, apart int)
+
+// read8xAVX2 reads 8 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
+//
+//go:noescape
+func read8xAVX2(src *byte, n int, apart int)
+
+// copy8xAVX2 copies 8 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
+//
+//go:noescape
+func copy8xAVX2(dst *byte, src *byte, n int, apart int)
 
 // fmaAVX512 does 12 independent vector multiply-adds a step.
 func fmaAVX512(steps int)
 
-// readAVX512 reads n bytes, a positive multiple of 512.
+// read1xAVX512 reads 1 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
 //
 //go:noescape
-func readAVX512(src *byte, n int)
+func read1xAVX512(src *byte, n int, apart int)
 
-// streamAVX512 copies n bytes, a positive multiple of 512, around the caches.
-// dst is aligned to 64 bytes.
+// copy1xAVX512 copies 1 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
 //
 //go:noescape
-func streamAVX512(dst *byte, src *byte, n int)
+func copy1xAVX512(dst *byte, src *byte, n int, apart int)
+
+// read4xAVX512 reads 4 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
+//
+//go:noescape
+func read4xAVX512(src *byte, n int, apart int)
+
+// copy4xAVX512 copies 4 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
+//
+//go:noescape
+func copy4xAVX512(dst *byte, src *byte, n int, apart int)
+
+// read8xAVX512 reads 8 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another.
+//
+//go:noescape
+func read8xAVX512(src *byte, n int, apart int)
+
+// copy8xAVX512 copies 8 parts of n bytes, a positive multiple of 512, apart bytes from
+// one another, around the caches. dst and apart are multiples of 64.
+//
+//go:noescape
+func copy8xAVX512(dst *byte, src *byte, n int, apart int)
 
 // dotBF16 does 12 independent VDPBF16PS a step.
 func dotBF16(steps int)
+
+// tileBF16 does 6 independent TDPBF16PS a step.
+func tileBF16(steps int)

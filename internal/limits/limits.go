@@ -4,11 +4,12 @@
 //
 // A rate is the best of many rounds of some milliseconds in which a given
 // number of goroutines work at the same time, so that other load on the
-// machine lowers it little. A call takes about a tenth of a second. Clocks
+// machine lowers it little. A call takes some tenths of a second. Clocks
 // change: measure next to the kernel, in the same process.
 package limits
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -16,21 +17,33 @@ import (
 )
 
 // loops are the measuring loops of one tier; nil where it has none of its own.
-// Those on memory take slices aligned to align, of a multiple of block bytes.
+// The last tier with loops on memory measures it: the fastest of them is what
+// the machine can do.
 type loops struct {
-	fma, dot func(steps int)
-	flops    float64 // of a step, for float32; the dot product does twice as many
-	copy     func(dst, src []byte)
-	read     func(src []byte)
+	fma, dot, tile arithmetic
+	copies         []copying
+	reads          []reading
 }
+
+// arithmetic is a loop on registers and the operations of a step.
+type arithmetic struct {
+	loop  func(steps int)
+	flops float64
+}
+
+// Loops on memory take slices aligned to align, of a multiple of block bytes.
+type (
+	copying = func(dst, src []byte)
+	reading = func(src []byte)
+)
 
 var registry cpu.Registry[loops]
 
 func init() {
 	registry.Add(cpu.Go, loops{
-		fma: fma, flops: 16,
-		copy: func(dst, src []byte) { copy(dst, src) },
-		read: read,
+		fma:    arithmetic{fma, 16},
+		copies: []copying{copyGo},
+		reads:  []reading{read},
 	})
 }
 
@@ -40,7 +53,7 @@ func init() {
 func FMA(t cpu.Tier, workers int) (flops float64) {
 	for tier, l := range registry.All() {
 		if tier == t {
-			flops = arithmetic(l.fma, l.flops, workers)
+			flops = l.fma.rate(workers)
 		}
 	}
 	return flops
@@ -50,46 +63,65 @@ func FMA(t cpu.Tier, workers int) (flops float64) {
 // bfloat16 dot product VDPBF16PS: a multiplication and an addition for each
 // product. It is 0 where there is no cpu.AVX512BF16.
 func BF16Dot(workers int) (flops float64) {
+	var dot arithmetic
 	for _, l := range registry.All() {
-		if l.dot != nil {
-			flops = arithmetic(l.dot, 2*l.flops, workers)
+		if l.dot.loop != nil {
+			dot = l.dot
+		}
+	}
+	return dot.rate(workers)
+}
+
+// BF16Tile is [BF16Dot] for products of tiles, TDPBF16PS. It is 0 where there is
+// no cpu.AMX.
+func BF16Tile(workers int) (flops float64) {
+	for _, l := range registry.All() {
+		if l.tile.loop != nil {
+			flops = l.tile.rate(workers)
 		}
 	}
 	return flops
 }
 
 // Copy returns the bytes a second, read plus written, at which workers
-// goroutines copy a vector of the given bytes, a part each: the faster of Go's
-// copy and of stores around the caches. A size well beyond the last cache gives
-// the bandwidth of memory. It allocates twice the bytes.
+// goroutines copy a vector of the given bytes, a part each: the fastest of Go's
+// copy and of stores around the caches, from one place and from several. A size
+// well beyond the last cache gives the bandwidth of memory. It allocates twice
+// the bytes. What reads more than it writes may be faster.
 func Copy(bytes, workers int) (bytesPerSecond float64) {
 	src, dst := split(bytes, workers), split(bytes, workers)
-	for _, l := range registry.All() {
-		if l.copy != nil {
-			r := rate(workers, func(w int) { l.copy(dst[w], src[w]) })
-			bytesPerSecond = max(bytesPerSecond, r*2*float64(workers*len(src[0])))
-		}
+	var copies []func(w int)
+	for _, do := range last(func(l *loops) []copying { return l.copies }) {
+		copies = append(copies, func(w int) { do(dst[w], src[w]) })
 	}
-	return bytesPerSecond
+	return rate(workers, copies...) * 2 * float64(workers*len(src[0]))
 }
 
 // Read returns the bytes a second at which workers goroutines read a vector of
 // the given bytes, a part each. It allocates as many.
 func Read(bytes, workers int) (bytesPerSecond float64) {
 	src := split(bytes, workers)
+	var reads []func(w int)
+	for _, do := range last(func(l *loops) []reading { return l.reads }) {
+		reads = append(reads, func(w int) { do(src[w]) })
+	}
+	return rate(workers, reads...) * float64(workers*len(src[0]))
+}
+
+// last returns the loops of the highest tier that has any.
+func last[F any](of func(*loops) []F) (loops []F) {
 	for _, l := range registry.All() {
-		if l.read != nil {
-			r := rate(workers, func(w int) { l.read(src[w]) })
-			bytesPerSecond = max(bytesPerSecond, r*float64(workers*len(src[0])))
+		if f := of(l); f != nil {
+			loops = f
 		}
 	}
-	return bytesPerSecond
+	return loops
 }
 
 // The sizes that the memory loops rely on.
 const (
 	align = 64
-	block = 512
+	block = 8 * 512 // 8 parts
 )
 
 // split allocates a part of bytes for each worker and writes it, so that it is
@@ -106,28 +138,37 @@ func split(bytes, workers int) [][]byte {
 	return parts
 }
 
-func arithmetic(loop func(steps int), flops float64, workers int) float64 {
+func (a arithmetic) rate(workers int) (flops float64) {
+	if a.loop == nil {
+		return 0
+	}
 	const steps = 1 << 12
-	return rate(workers, func(int) { loop(steps) }) * flops * steps * float64(workers)
+	return rate(workers, func(int) { a.loop(steps) }) * a.flops * steps * float64(workers)
 }
 
-// A measurement has rounds of at least this length, for at least this time.
+// A measurement has rounds of at least this length, and lasts at least this
+// long for each loop.
 const (
 	roundTime = 3 * time.Millisecond
-	totalTime = 100 * time.Millisecond
+	loopTime  = 70 * time.Millisecond
 )
 
-// rate returns how often a second each of the workers can do.
-func rate(workers int, do func(worker int)) float64 {
+// rate returns how often a second each of the workers can do the fastest of
+// loops, which take turns.
+func rate(workers int, loops ...func(worker int)) float64 {
 	var best float64
 	repeat := 1
-	for start := time.Now(); best == 0 || time.Since(start) < totalTime; {
-		t := together(workers, repeat, do)
-		if t < roundTime {
+	total := time.Duration(len(loops)) * loopTime
+	for start := time.Now(); best == 0 || time.Since(start) < total; {
+		shortest := time.Duration(math.MaxInt64)
+		for _, do := range loops {
+			shortest = min(shortest, together(workers, repeat, do))
+		}
+		if shortest < roundTime {
 			repeat *= 2
 			continue
 		}
-		best = max(best, float64(repeat)/t.Seconds())
+		best = max(best, float64(repeat)/shortest.Seconds())
 	}
 	return best
 }

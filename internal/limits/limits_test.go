@@ -25,6 +25,11 @@ func TestRates(t *testing.T) {
 	if !cpu.AVX512BF16.Has() {
 		require.Zero(t, dot)
 	}
+	tile := BF16Tile(1)
+	t.Logf("tile: %.1f GFLOP/s", tile/1e9)
+	if !cpu.AMX.Has() {
+		require.Zero(t, tile)
+	}
 	for _, bytes := range []int{0, 1, 1 << 14, 1 << 20} {
 		c, r := Copy(bytes, 2), Read(bytes, 2)
 		t.Logf("%d bytes: copy %.1f GB/s, read %.1f GB/s", bytes, c/1e9, r/1e9)
@@ -36,18 +41,17 @@ func TestRates(t *testing.T) {
 // Every way to copy copies every byte and no other.
 func TestCopies(t *testing.T) {
 	for tier, l := range registry.All() {
-		if l.copy == nil {
-			continue
-		}
-		for n := block; n < 8*block; n += block {
-			src, all := aligned(n), aligned(n+2*align)
-			for i := range src {
-				src[i] = byte(i*7 + 1)
+		for _, do := range l.copies {
+			for n := block; n < 8*block; n += block {
+				src, all := aligned(n), aligned(n+2*align)
+				for i := range src {
+					src[i] = byte(i*7 + i>>8)
+				}
+				do(all[align:][:n], src)
+				require.Equal(t, src, all[align:][:n], tier)
+				require.Equal(t, make([]byte, align), all[:align], tier)
+				require.Equal(t, make([]byte, align), all[align+n:], tier)
 			}
-			l.copy(all[align:][:n], src)
-			require.Equal(t, src, all[align:][:n], tier)
-			require.Equal(t, make([]byte, align), all[:align], tier)
-			require.Equal(t, make([]byte, align), all[align+n:], tier)
 		}
 	}
 }

@@ -25,6 +25,18 @@ func fma(steps int) {
 	sink.Store(uint64(a + b + c + d + e + f + g + h))
 }
 
+func copyGo(dst, src []byte) { copy(dst, src) }
+
+// inParts makes a loop over a whole vector of one that copies parts at the
+// same time, and readInParts of one that reads them.
+func inParts(parts int, loop func(dst, src *byte, n, apart int)) copying {
+	return func(dst, src []byte) { loop(&dst[0], &src[0], len(src)/parts, len(src)/parts) }
+}
+
+func readInParts(parts int, loop func(src *byte, n, apart int)) reading {
+	return func(src []byte) { loop(&src[0], len(src)/parts, len(src)/parts) }
+}
+
 // read reads src in words of 8 bytes.
 func read(src []byte) {
 	words := unsafe.Slice((*uint64)(unsafe.Pointer(&src[0])), len(src)/8)

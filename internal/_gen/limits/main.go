@@ -3,10 +3,13 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 
+	"github.com/snug-ml/snug/internal/_gen/gemm/amx"
 	"github.com/snug-ml/snug/internal/_gen/gemm/avx512bf16"
 )
 
@@ -25,10 +28,13 @@ func main() {
 		{"AVX512", ZMM, func(r reg.VecVirtual) { VPXORD(r, r, r) }, 64},
 	} {
 		t.fma()
-		t.read()
-		t.stream()
+		for _, streams := range []int{1, 4, 8} {
+			t.read(streams)
+			t.copy(streams)
+		}
 	}
 	dot()
+	tile()
 	Generate()
 }
 
@@ -75,44 +81,123 @@ func dot() {
 	RET()
 }
 
-const unroll = 8 // vectors of a step of the memory loops
+// tileChains is how many tiles are summed: more than the latency of a product,
+// 52 cycles, over the 16 that the unit is busy.
+const tileChains = 6
 
-func (t tier) read() {
-	TEXT("read"+t.name, NOSPLIT, "func(src *byte, n int)")
-	Pragma("noescape")
-	Doc("read" + t.name + " reads n bytes, a positive multiple of 512.")
-	src, n := Load(Param("src"), GP64()), Load(Param("n"), GP64())
-	Label("loop")
-	for i := range unroll {
-		VMOVUPS(Mem{Base: src, Disp: i * t.width}, t.register())
+// tile multiplies tiles of zeros.
+func tile() {
+	config := GLOBL("tileConfig", RODATA|NOPTR)
+	for i := range 8 {
+		word := uint64(0)
+		switch i {
+		case 0:
+			word = 1 // the palette
+		case 2, 3: // bytes of a row, for 4 tiles each
+			word = 64 * 0x0001_0001_0001_0001
+		case 6: // rows of every tile
+			word = 16 * 0x0101_0101_0101_0101
+		}
+		DATA(8*i, U64(word))
 	}
-	ADDQ(U32(unroll*t.width), src)
+
+	TEXT("tileBF16", NOSPLIT, "func(steps int)")
+	Doc("tileBF16 does 6 independent TDPBF16PS a step.")
+	steps := Load(Param("steps"), GP64())
+	LEAQ(config, reg.RAX)
+	amx.LDTILECFG(reg.RAX)
+	for t := range amx.Tile(8) {
+		amx.TILEZERO(t)
+	}
+	Label("loop")
+	for t := range amx.Tile(tileChains) {
+		amx.TDPBF16PS(tileChains, tileChains+1, t)
+	}
+	DECQ(steps)
+	JNZ(LabelRef("loop"))
+	amx.TILERELEASE()
+	RET()
+}
+
+// The memory loops go through several parts of a vector at the same time. The
+// processor fetches ahead within pages of 4 KiB only, so that a single stream
+// waits at the beginning of each; the loops also ask for data of the next page.
+const (
+	unroll = 8 // vectors of a part at a time
+	ahead  = 4096
+)
+
+// parts returns pointers to what begins apart bytes after one another.
+func parts(n int, first string, apart reg.Register) []reg.GPVirtual {
+	p := make([]reg.GPVirtual, n)
+	for i := range p {
+		p[i] = GP64()
+		if i == 0 {
+			Load(Param(first), p[0])
+		} else {
+			LEAQ(Mem{Base: p[i-1], Index: apart, Scale: 1}, p[i])
+		}
+	}
+	return p
+}
+
+func (t tier) read(streams int) {
+	name := fmt.Sprintf("read%dx%s", streams, t.name)
+	TEXT(name, NOSPLIT, "func(src *byte, n, apart int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s reads %d parts of n bytes, a positive multiple of 512, apart bytes from", name, streams), "one another.")
+	n, apart := Load(Param("n"), GP64()), Load(Param("apart"), GP64())
+	src := parts(streams, "src", apart)
+	Label("loop")
+	for _, from := range src {
+		for i := range unroll {
+			VMOVUPS(Mem{Base: from, Disp: i * t.width}, t.register())
+		}
+		t.fetch(from)
+		ADDQ(U32(unroll*t.width), from)
+	}
 	SUBQ(U32(unroll*t.width), n)
 	JNZ(LabelRef("loop"))
 	VZEROUPPER()
 	RET()
 }
 
-func (t tier) stream() {
-	TEXT("stream"+t.name, NOSPLIT, "func(dst, src *byte, n int)")
+func (t tier) copy(streams int) {
+	name := fmt.Sprintf("copy%dx%s", streams, t.name)
+	TEXT(name, NOSPLIT, "func(dst, src *byte, n, apart int)")
 	Pragma("noescape")
-	Doc("stream"+t.name+" copies n bytes, a positive multiple of 512, around the caches.",
-		"dst is aligned to 64 bytes.")
-	dst, src, n := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("n"), GP64())
+	Doc(fmt.Sprintf("%s copies %d parts of n bytes, a positive multiple of 512, apart bytes from", name, streams),
+		"one another, around the caches. dst and apart are multiples of 64.")
+	n, apart := Load(Param("n"), GP64()), Load(Param("apart"), GP64())
+	src := Load(Param("src"), GP64())
+	to := parts(streams, "dst", apart)
+	SUBQ(to[0], src) // from dst to src
 	Label("loop")
-	var r [unroll]reg.VecVirtual
-	for i := range r {
-		r[i] = t.register()
-		VMOVUPS(Mem{Base: src, Disp: i * t.width}, r[i])
+	for _, dst := range to {
+		var r [unroll]reg.VecVirtual
+		for i := range r {
+			r[i] = t.register()
+			VMOVUPS(Mem{Base: dst, Index: src, Scale: 1, Disp: i * t.width}, r[i])
+		}
+		far := GP64()
+		LEAQ(Mem{Base: dst, Index: src, Scale: 1}, far)
+		t.fetch(far)
+		for i := range r {
+			VMOVNTPS(r[i], Mem{Base: dst, Disp: i * t.width})
+		}
+		ADDQ(U32(unroll*t.width), dst)
 	}
-	for i := range r {
-		VMOVNTPS(r[i], Mem{Base: dst, Disp: i * t.width})
-	}
-	ADDQ(U32(unroll*t.width), src)
-	ADDQ(U32(unroll*t.width), dst)
 	SUBQ(U32(unroll*t.width), n)
 	JNZ(LabelRef("loop"))
 	SFENCE()
 	VZEROUPPER()
 	RET()
+}
+
+// fetch asks for the lines that a step will read a page later. They need not
+// exist.
+func (t tier) fetch(from reg.GPVirtual) {
+	for i := 0; i < unroll*t.width; i += 64 {
+		PREFETCHT0(Mem{Base: from, Disp: ahead + i})
+	}
 }

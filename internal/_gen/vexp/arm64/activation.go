@@ -1,0 +1,106 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/snug-ml/snug/internal/_gen/neon"
+)
+
+// logistic returns what computes s = σ(t·ln2) and its derivative s·(1 − s), as
+// logistic of internal/vexp does.
+func logistic(f *Func) func(t V) (s, ds V) {
+	exp2, one, zero := power2(f), f.Constant(1), f.Zero()
+	return func(t V) (s, ds V) {
+		s, ds = f.V(), f.V()
+		f.Scope(func() {
+			x, d := f.V(), f.V()
+			f.Do(FABS(x, t), FNEG(x, x))
+			e := exp2(x)
+			f.Do(FADD(d, one, e), FDIV(d, one, d), FMUL(e, e, d), FMUL(ds, e, d)) // e is σ(−|t|·ln2)
+			f.Do(FSUB(d, one, e), FCMGT(s, t, zero), BSL(s, d, e))
+		})
+		return s, ds
+	}
+}
+
+// The constants of GELU and SiLU, of internal/vexp.
+const (
+	gelu1    = 2 * 0.79788456080286536
+	gelu3    = gelu1 * 0.044715
+	geluFlat = 16
+	siluFlat = 128
+)
+
+// gate returns what computes σ(2u) and its derivative by 2u for clamped x.
+func gate(f *Func) func(x V) (s, ds V) {
+	sigma, c := logistic(f), constants(f, gelu3*math.Log2E, gelu1*math.Log2E)
+	return func(x V) (s, ds V) {
+		t := f.V()
+		f.Do(FMUL(t, x, x))
+		t = horner(f, t, c)
+		f.Do(FMUL(t, t, x))
+		return sigma(t)
+	}
+}
+
+func gelu(file *File) {
+	f := begin(file, "gelu", "func(dst, x, bias []float32, stream bool)")
+	l := f.Loop("dst", "x", "bias")
+	low, high, of := f.Constant(-geluFlat), f.Constant(geluFlat), gate(f)
+	l.Each(1, func(u int) {
+		z, bias, clamped := l.Load("x", u), l.Load("bias", u), f.V()
+		f.Do(FADD(z, z, bias), FMAX(z, z, low), FMIN(clamped, z, high))
+		s, _ := of(clamped)
+		f.Do(FMUL(s, s, z))
+		l.Store(s, "dst", u)
+	})
+	f.Return()
+}
+
+func geluGrad(file *File) {
+	f := begin(file, "geluGrad", "func(dx, sums, dy, x, bias []float32, stream bool)")
+	l := f.Loop("dx", "sums", "dy", "x", "bias")
+	low, high, of, c := f.Constant(-geluFlat), f.Constant(geluFlat), gate(f), constants(f, 3*gelu3, gelu1)
+	l.Each(1, func(u int) {
+		z, bias := l.Load("x", u), l.Load("bias", u)
+		f.Do(FADD(z, z, bias), FMAX(z, z, low), FMIN(z, z, high))
+		s, ds := of(z)
+		f.Do(FMUL(ds, ds, z), FMUL(z, z, z))
+		f.Do(FMLA(s, ds, horner(f, z, c)), FMUL(s, s, l.Load("dy", u)))
+		sum := l.Load("sums", u)
+		f.Do(FADD(sum, sum, s))
+		l.Store(sum, "sums", u)
+		l.Store(s, "dx", u)
+	})
+	f.Return()
+}
+
+func siluMul(file *File) {
+	f := begin(file, "siluMul", "func(dst, gate, up []float32, stream bool)")
+	l := f.Loop("dst", "gate", "up")
+	low, log2e, sigma := f.Constant(-siluFlat), f.Constant(math.Log2E), logistic(f)
+	l.Each(1, func(u int) {
+		x, t := l.Load("gate", u), f.V()
+		f.Do(FMAX(x, x, low), FMUL(t, x, log2e))
+		s, _ := sigma(t)
+		f.Do(FMUL(s, x, s), FMUL(s, s, l.Load("up", u)))
+		l.Store(s, "dst", u)
+	})
+	f.Return()
+}
+
+func siluMulGrad(file *File) {
+	f := begin(file, "siluMulGrad", "func(dgate, dup, dy, gate, up []float32, stream bool)")
+	l := f.Loop("dgate", "dup", "dy", "gate", "up")
+	low, high, log2e, sigma := f.Constant(-siluFlat), f.Constant(siluFlat), f.Constant(math.Log2E), logistic(f)
+	l.Each(1, func(u int) {
+		x, dy, up, t := l.Load("gate", u), l.Load("dy", u), l.Load("up", u), f.V()
+		f.Do(FMAX(x, x, low), FMUL(t, x, log2e))
+		s, ds := sigma(t)
+		f.Do(FMUL(t, x, s), FMUL(t, t, dy), FMUL(up, up, dy))
+		f.Do(FMIN(x, x, high), FMLA(s, x, ds), FMUL(s, s, up))
+		l.Store(t, "dup", u)
+		l.Store(s, "dgate", u)
+	})
+	f.Return()
+}
