@@ -58,7 +58,7 @@ func (o options) pace() pace {
 	if o.short {
 		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, least: 3, most: 5}
 	}
-	return pace{sample: 5 * time.Millisecond, total: time.Second, least: 3, most: 21}
+	return pace{sample: 5 * time.Millisecond, total: time.Second, least: 3, most: 11}
 }
 
 // alternate runs the sides in turn: first, second, first, third, ... so that

@@ -25,7 +25,7 @@ type options struct {
 const usage = `usage: bench [flags]
 
   -only RE      kernels whose "kernel dtype shape" matches the regular expression
-  -tier NAME    instruction set: go, avx2, avx512, avx512bf16 or neon; default: the best
+  -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
   -json FILE    also write the results as a JSON array
   -svg FILE     also draw them under the machine's roofline
@@ -79,5 +79,5 @@ func (o *options) complete(only string, rest []string) (err error) {
 			return nil
 		}
 	}
-	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512bf16 or neon", o.tier)
+	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512bf16, amx or neon", o.tier)
 }

@@ -12,8 +12,8 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/klauspost/cpuid/v2"
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas32"
 )
@@ -32,9 +32,10 @@ const (
 // processors that snug does not use.
 const noAMX = "-noamx"
 
-// withoutAMX returns torch without AMX where that makes a difference.
+// withoutAMX returns torch without AMX, if only torch would use it.
 func withoutAMX(dt snug.DType) []string {
-	if dt == snug.BF16 && cpuid.CPU.Supports(cpuid.AMXBF16) {
+	limit, _ := cpu.Limit()
+	if dt == snug.BF16 && cpu.AMX.Has() && limit < cpu.AMX {
 		return []string{torch + noAMX}
 	}
 	return nil

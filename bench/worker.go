@@ -67,9 +67,9 @@ func startWorker(command *exec.Cmd) *worker {
 	return w
 }
 
-// settle is the time for which the threads of Python's libraries wait for more
-// work with their cores busy.
-const settle = 20 * time.Millisecond
+// settle is longer than the threads of Python's libraries wait for more work with
+// their cores busy; what runs next would have one core less.
+const settle = 150 * time.Millisecond
 
 // time asks the process and waits.
 func (w *worker) time(r request) (float64, error) {
