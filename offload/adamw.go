@@ -62,7 +62,8 @@ func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
 //
 // computed in float32; the result does not depend on the page length, the host
 // limit or GOMAXPROCS. The state takes 8 bytes a parameter, of which 2·PageLen
-// elements are pinned at a time.
+// elements are pinned at a time, or up to 16·PageLen where that is an eighth of
+// the host limit at most.
 //
 // Steps of different parameters, and of different ranges of one, may run in
 // several goroutines, though the store foresees the order of one goroutine
@@ -140,7 +141,7 @@ func (a *AdamW) Advance(lr float32) {
 // lr or gradScale is not finite or lr negative; [snug.ErrDType];
 // [snug.ErrShape] when p or g has another length; [snug.ErrDevice]. These
 // leave everything as it was. An error of the store, as in [Store.Acquire],
-// comes from one page; those before it are updated, so that the way back is
+// comes from one page; some of those before it are updated, so that the way back is
 // the last commit.
 func (a *AdamW) Step(name string, p, g snug.View, gradScale float32) error {
 	st, coef, err := a.begin(name, p, g, gradScale)
@@ -205,40 +206,79 @@ func (a *AdamW) begin(name string, p, g snug.View, gradScale float32) (st moment
 	return st, coef, nil
 }
 
-// update steps the pages that hold elements lo to lo+p.Len()-1.
+// update steps the pages that hold elements lo to lo+p.Len()-1, together pages
+// at a time.
 func (a *AdamW) update(st moments, coef adam.Coef, lo int, p, g snug.View) error {
-	pageLen := a.opts.PageLen
+	pageLen, most := a.opts.PageLen, a.together()
 	first := lo / pageLen
 	last := first + pageCount(p.Len(), pageLen)
-	for i := first; i < last; i++ {
-		m, err := st.m.Pin(context.Background(), i)
-		if err != nil {
-			return err
+	for i := first; i < last; i += most {
+		args := pageArgs{coef: coef, p: p, g: g, lo: (i - first) * pageLen, pageLen: pageLen, pages: min(most, last-i)}
+		var pins [2 * maxTogether]Page[float32]
+		err := args.pin(st, i, pins[:0])
+		if err == nil {
+			st.m.Prefetch(i+args.pages, min(i+args.pages+1, last))
+			st.v.Prefetch(i+args.pages, min(i+args.pages+1, last))
+			pageTask.Run(args.pages*args.chunks(), args)
 		}
-		v, err := st.v.Pin(context.Background(), i)
-		if err != nil {
-			return errors.Join(err, m.Unpin(false))
+		for _, page := range pins {
+			if page.Data != nil {
+				err = errors.Join(err, page.Unpin(true))
+			}
 		}
-		st.m.Prefetch(i+1, min(i+2, last))
-		st.v.Prefetch(i+1, min(i+2, last))
-		pageTask.Run(cpu.Chunks(len(m.Data), chunkLen), pageArgs{coef, p, g, (i - first) * pageLen, m.Data, v.Data})
-		if err := errors.Join(m.Unpin(true), v.Unpin(true)); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// maxTogether is the most pages of a moment that are stepped together, so that
+// workers wait for one another less often.
+const maxTogether = 8
+
+// together returns how many pages of a moment to pin at a time: one, unless all
+// of them are a small part of what the store may hold.
+func (a *AdamW) together() int {
+	if a.s.opts.HostLimit == 0 {
+		return maxTogether
+	}
+	return int(max(1, min(maxTogether, a.s.opts.HostLimit/(16*4*int64(a.opts.PageLen)))))
+}
+
 // chunkLen is the elements that one worker updates at a time.
 const chunkLen = 8 << 10
 
-// pageArgs is the update of one page, whose elements are p[lo:], g[lo:].
+// pageArgs is the update of pages, whose elements are p[lo:], g[lo:].
 type pageArgs struct {
-	coef adam.Coef
-	p, g snug.View
-	lo   int
-	m, v []float32
+	coef           adam.Coef
+	p, g           snug.View
+	lo             int
+	pageLen, pages int
+	m, v           [maxTogether][]float32 // of each page
 }
+
+// pin brings the pages of a moment from page i on into memory. It appends them to
+// pins, also where it fails.
+func (a *pageArgs) pin(st moments, i int, pins []Page[float32]) error {
+	for k := range a.pages {
+		m, err := st.m.Pin(context.Background(), i+k)
+		if err != nil {
+			return err
+		}
+		pins = append(pins, m)
+		v, err := st.v.Pin(context.Background(), i+k)
+		if err != nil {
+			return err
+		}
+		pins = append(pins, v)
+		a.m[k], a.v[k] = m.Data, v.Data
+	}
+	return nil
+}
+
+// chunks returns how many chunks a page has.
+func (a *pageArgs) chunks() int { return cpu.Chunks(a.pageLen, chunkLen) }
 
 var (
 	pageTask = cpu.NewTask((*pageArgs).chunk)
@@ -248,17 +288,19 @@ var (
 // chunk updates chunk number item. Vectors of 16 bits pass through tiles of
 // half.Chunk float32.
 func (a *pageArgs) chunk(item int) {
-	lo, hi := cpu.Chunk(len(a.m), chunkLen, item)
+	page := item / a.chunks()
+	at, m, v := a.lo+page*a.pageLen, a.m[page], a.v[page]
+	lo, hi := cpu.Chunk(len(m), chunkLen, item%a.chunks())
 	tile := tiles.Get(2 * half.Chunk)
 	defer tiles.Put(tile)
 	pTile, gTile := (*tile)[:half.Chunk], (*tile)[half.Chunk:]
 	for ; lo < hi; lo += half.Chunk {
 		end := min(lo+half.Chunk, hi)
-		p := floats(a.p, a.lo+lo, pTile[:end-lo])
-		g := floats(a.g, a.lo+lo, gTile[:end-lo])
-		a.coef.Update(p, a.m[lo:end], a.v[lo:end], g)
+		p := floats(a.p, at+lo, pTile[:end-lo])
+		g := floats(a.g, at+lo, gTile[:end-lo])
+		a.coef.Update(p, m[lo:end], v[lo:end], g)
 		if a.p.DType() != snug.F32 {
-			half.Store(a.p, a.lo+lo, p)
+			half.Store(a.p, at+lo, p)
 		}
 	}
 }
