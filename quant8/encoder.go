@@ -6,17 +6,19 @@ import (
 	"github.com/snug-ml/snug/internal/blockq"
 )
 
-// The encoders of the two dynamic maps are built at first use. Others are
-// pooled: most callers use one map over and over.
+// The encoders of the two dynamic maps, and that of the signed one which keeps
+// the sign, are built at first use. Others are pooled: most callers use one map
+// over and over.
 var (
-	signed   = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true)) })
-	unsigned = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(false)) })
-	others   = sync.Pool{New: func() any { return newEncoder(new(Map)) }}
+	signed   = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), false) })
+	keeping  = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), true) })
+	unsigned = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(false), false) })
+	others   = sync.Pool{New: func() any { return newEncoder(new(Map), false) }}
 )
 
-func newEncoder(m *Map) *blockq.Encoder {
+func newEncoder(m *Map, keepSign bool) *blockq.Encoder {
 	e := new(blockq.Encoder)
-	e.Build((*[256]float32)(m))
+	e.Build((*[256]float32)(m), keepSign)
 	return e
 }
 
@@ -30,7 +32,7 @@ func encoderOf(m *Map) *blockq.Encoder {
 	}
 	e := others.Get().(*blockq.Encoder)
 	if *e.Map() != *m {
-		e.Build((*[256]float32)(m))
+		e.Build((*[256]float32)(m), false)
 	}
 	return e
 }

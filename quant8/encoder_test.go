@@ -82,7 +82,7 @@ func TestTies(t *testing.T) {
 	for c := range m {
 		m[c] = float32(c-128) / 256
 	}
-	e := newEncoder(m)
+	e := newEncoder(m, false)
 	const half = 3.5 / 256
 	require.Equal(t, uint8(131), e.Code(half), "the lower of two as near")
 	require.Equal(t, uint8(132), e.Code(math.Nextafter32(half, 1)))

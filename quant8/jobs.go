@@ -74,17 +74,35 @@ type quantizeArgs struct {
 	block, per int
 }
 
+// quantizeTask looks for the largest magnitude of a block before it encodes the
+// one before, so that encoding does not wait for it.
 var quantizeTask = cpu.NewTask(func(a *quantizeArgs, item int) {
-	tile := tiles.Get(a.block)
+	tile := tiles.Get(2 * a.block)
 	defer tiles.Put(tile)
+	k, all := blockq.Registry.Best(), a.src.Float32s()
 	first, last := cpu.Chunk(len(a.absmax), a.per, item)
+	var before []float32
 	for b := first; b < last; b++ {
 		lo, hi := cpu.Chunk(len(a.codes), a.block, b)
-		x := load(a.src, lo, hi, *tile)
-		a.absmax[b] = blockq.Registry.Best().AbsMax(x)
-		a.e.Encode(a.codes[lo:hi], x, a.absmax[b], false)
+		x := (*tile)[b%2*a.block:][:hi-lo]
+		if all != nil {
+			x = all[lo:hi]
+		} else {
+			half.Load(x, a.src, lo)
+		}
+		a.absmax[b] = k.AbsMax(x)
+		if b > first {
+			a.encode(b-1, before)
+		}
+		before = x
 	}
+	a.encode(last-1, before)
 })
+
+// encode writes the codes of block b, which holds x.
+func (a *quantizeArgs) encode(b int, x []float32) {
+	a.e.Encode(a.codes[b*a.block:][:len(x)], x, a.absmax[b])
+}
 
 // dequantizeJob is Dequantize.
 type dequantizeJob struct {

@@ -81,7 +81,7 @@ func Blocks(n, block int) int {
 // and the code of 0, so that all of it comes back as NaN.
 //
 // The map is read during the call only. The two maps of [DynamicMap] have
-// ready search tables; another costs a table of 127 KiB, which is kept for the
+// ready search tables; another costs a table of 192 KiB, which is kept for the
 // next call and takes about 0.2 ms to fill when the map changes.
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],

@@ -189,6 +189,9 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 
 func (j *stepJob) Run() {
 	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), m: signed(), v: unsigned(), tile: j.block}
+	if j.keepSign {
+		args.m = keeping()
+	}
 	if j.bits == 32 {
 		args.tile = half.Chunk
 	}
@@ -210,20 +213,27 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 	chunk := item / a.perChunk
 	lo, hi := cpu.Chunk(a.p.Len(), a.chunk, chunk)
 	begin, end := cpu.Chunk(hi-lo, a.grain, item%a.perChunk)
-	tile := tiles.Get(4 * a.tile)
-	defer tiles.Put(tile)
+	if begin >= end {
+		return // the last chunk has fewer items
+	}
 	blob := a.state[int64(chunk)*blobBytes(a.chunk, a.bits, a.block):]
 	if a.bits == 32 {
+		tile := tiles.Get(2 * a.tile)
+		defer tiles.Put(tile)
 		s := split32(blob, hi-lo)
 		for ; begin < end; begin += a.tile {
 			a.update32(s, lo, begin, min(begin+a.tile, end), *tile)
 		}
 		return
 	}
-	s := split8(blob, hi-lo, a.block)
-	for ; begin < end; begin += a.tile {
-		a.update8(s, lo, begin, min(begin+a.tile, end), *tile)
-	}
+	tile := tiles.Get(adam.Scratch8(a.block))
+	defer tiles.Put(tile)
+	s, first, last := split8(blob, hi-lo, a.block), begin/a.block, Blocks(end, a.block)
+	a.coef.Step8(a.p, a.g, lo+begin, lo+end, adam.Blocks8{
+		Codes1: s.codes1[begin:end], Codes2: s.codes2[begin:end],
+		Absmax1: s.absmax1[first:last], Absmax2: s.absmax2[first:last],
+		Encoder1: a.m, Encoder2: a.v, Block: a.block,
+	}, *tile)
 })
 
 // update32 steps elements begin to end-1 of the chunk that starts at element
@@ -233,24 +243,5 @@ func (a *stepArgs) update32(s state32, lo, begin, end int, tile []float32) {
 	p := load(a.p, lo+begin, lo+end, tile[:t])
 	g := load(a.g, lo+begin, lo+end, tile[t:2*t])
 	a.coef.Update(p, s.m[begin:end], s.v[begin:end], g)
-	flush(a.p, lo+begin, p)
-}
-
-// update8 steps elements begin to end-1, one block, of the chunk that starts at
-// element lo.
-func (a *stepArgs) update8(s state8, lo, begin, end int, tile []float32) {
-	t, n, b := a.tile, end-begin, begin/a.block
-	p := load(a.p, lo+begin, lo+end, tile[:t])
-	g := load(a.g, lo+begin, lo+end, tile[t:2*t])
-	m, v := tile[2*t:2*t+n], tile[3*t:3*t+n]
-	codes1, codes2 := s.codes1[begin:end], s.codes2[begin:end]
-
-	top1, top2 := a.coef.Update8(p, m, v, g, adam.State8{
-		Codes1: codes1, Codes2: codes2, Map1: a.m.Map(), Map2: a.v.Map(),
-		Absmax1: s.absmax1[b : b+1], Absmax2: s.absmax2[b : b+1],
-	})
-	s.absmax1[b], s.absmax2[b] = top1, top2
-	a.m.Encode(codes1, m, top1, a.keepSign)
-	a.v.Encode(codes2, v, top2, false)
 	flush(a.p, lo+begin, p)
 }

@@ -16,7 +16,7 @@ package adam
 import (
 	"math"
 
-	"github.com/snug-ml/snug/internal/blockq"
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
@@ -78,14 +78,15 @@ func power(x float64, n int) float64 {
 type Kernels struct {
 	// Update applies one step; the four slices have the same length.
 	Update func(c Coef, p, m, v, g []float32)
-	// Update8 is Update of moments of which codes are given.
-	Update8 func(c Coef, p, m, v, g []float32, s State8) (absmax1, absmax2 float32)
+	// Step8 is Update of elements lo to hi-1 of host views, with moments in
+	// 8-bit blocks. tile has Scratch8 elements.
+	Step8 func(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32)
 }
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{update, through(update)}) }
+func init() { Registry.Add(cpu.Go, Kernels{update, blockwise(update)}) }
 
 // Update applies one step to parameters p, first moment m and second moment v
 // with gradient g. The four slices have the same length, which the caller
@@ -93,29 +94,12 @@ func init() { Registry.Add(cpu.Go, Kernels{update, through(update)}) }
 // element. It runs on the calling goroutine and allocates nothing.
 func (c Coef) Update(p, m, v, g []float32) { Registry.Best().Update(c, p, m, v, g) }
 
-// State8 is one block of moments in 8 bits: the values Map[Codes[i]]·Absmax[0].
-type State8 struct {
-	Codes1, Codes2   []uint8
-	Map1, Map2       *[256]float32
-	Absmax1, Absmax2 []float32 // one number each
-}
-
-// Update8 is Update of the moments that s holds. It writes the new ones to m
-// and v, not to s, and returns their largest magnitudes, NaN if not all of them
-// are finite.
-func (c Coef) Update8(p, m, v, g []float32, s State8) (absmax1, absmax2 float32) {
-	return Registry.Best().Update8(c, p, m, v, g, s)
-}
-
-// through makes Update8 of an Update, in three passes.
-func through(update func(c Coef, p, m, v, g []float32)) func(c Coef, p, m, v, g []float32, s State8) (absmax1, absmax2 float32) {
-	return func(c Coef, p, m, v, g []float32, s State8) (absmax1, absmax2 float32) {
-		k := blockq.Registry.Best()
-		k.Decode(m, s.Codes1, s.Map1, s.Absmax1, len(g))
-		k.Decode(v, s.Codes2, s.Map2, s.Absmax2, len(g))
-		update(c, p, m, v, g)
-		return k.AbsMax(m), k.AbsMax(v)
-	}
+// Step8 updates elements lo to hi-1 of p by those of g, both host views of any
+// floating-point types that do not overlap, and the state, which it reads and
+// writes once. tile is scratch of [Scratch8] elements. It runs on the calling
+// goroutine and allocates nothing.
+func (c Coef) Step8(p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
+	Registry.Best().Step8(c, p, g, lo, hi, s, tile)
 }
 
 // update rounds every product and sum to float32 by itself: the conversions

@@ -2,15 +2,12 @@
 
 package adam
 
-import (
-	"github.com/snug-ml/snug/internal/blockq"
-	"github.com/snug-ml/snug/internal/cpu"
-)
+import "github.com/snug-ml/snug/internal/cpu"
 
 func init() {
 	avx2, avx512 := vector(updateAVX2), vector(updateAVX512)
-	Registry.Add(cpu.AVX2, Kernels{avx2, through(avx2)})
-	Registry.Add(cpu.AVX512, Kernels{avx512, update8})
+	Registry.Add(cpu.AVX2, Kernels{avx2, blockwise(avx2)})
+	Registry.Add(cpu.AVX512, Kernels{avx512, step8})
 }
 
 // step is what the assembly updates at a time; the Go loop does the rest.
@@ -27,17 +24,4 @@ func vector(fast func(beta1, rest1, beta2, rest2, gradScale, size, eps, pre, pos
 		}
 		update(c, p[n:], m[n:], v[n:], g[n:])
 	}
-}
-
-// update8 has the lookups of the codes hide behind the arithmetic.
-func update8(c Coef, p, m, v, g []float32, s State8) (absmax1, absmax2 float32) {
-	n := len(g) / step * step
-	rest1, rest2 := through(update)(c, p[n:], m[n:], v[n:], g[n:], State8{s.Codes1[n:], s.Codes2[n:], s.Map1, s.Map2, s.Absmax1, s.Absmax2})
-	if n == 0 {
-		return rest1, rest2
-	}
-	_, _, _, _, _ = p[n-1], m[n-1], v[n-1], s.Codes1[n-1], s.Codes2[n-1]
-	top1, top2 := update8AVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.gradScale, c.size, c.eps, c.pre, c.post,
-		&p[0], &m[0], &v[0], &g[0], n, &s.Codes1[0], &s.Codes2[0], s.Map1, s.Map2, s.Absmax1[0], s.Absmax2[0])
-	return max(rest1, blockq.FromMagnitude(top1)), max(rest2, blockq.FromMagnitude(top2))
 }

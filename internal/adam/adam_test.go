@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
@@ -156,10 +157,10 @@ func TestNonFiniteStaysInItsElement(t *testing.T) {
 func TestNoAllocations(t *testing.T) {
 	x := make([]float32, 256)
 	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: 1}.Coef()
-	s := State8{make([]uint8, 60), make([]uint8, 60), new([256]float32), new([256]float32), x[:1], x[1:2]}
+	p, g, s, tile := snug.ViewOf(x[:100]), snug.ViewOf(x[100:200]), newBlocks(100, 32, 1), make([]float32, Scratch8(32))
 	kerneltest.NoAllocs(t, func() {
 		c.Update(x[:64], x[64:128], x[128:192], x[192:])
-		_, _ = c.Update8(x[4:64], x[64:124], x[128:188], x[192:252], s)
+		c.Step8(p, g, 0, 100, s, tile)
 	})
 }
 
@@ -186,56 +187,6 @@ func TestEveryLength(t *testing.T) {
 	}
 }
 
-// TestUpdate8 compares every tier with the definition: decode, update, and the
-// largest magnitudes.
-func TestUpdate8(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	draw := func(n int) []float32 {
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = float32(rng.NormFloat64())
-		}
-		return x
-	}
-	map1, map2 := (*[256]float32)(draw(256)), (*[256]float32)(draw(256))
-	for c := range map2 {
-		map2[c] *= map2[c]
-	}
-	c := Hyper{LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.5, Step: 9}.Coef()
-	for tier, k := range Registry.All() {
-		for n := 1; n < 131; n++ {
-			for _, bad := range []bool{false, true} {
-				lo, hi := n%5, n%5+n
-				p, g, m, v := draw(hi+20), draw(hi+20), draw(hi+20), draw(hi+20)
-				if bad {
-					g[lo+n*3/4] = float32(math.Inf(1))
-				}
-				s := State8{make([]uint8, n), make([]uint8, n), map1, map2, []float32{0.7}, []float32{1.3}}
-				wantP, wantM, wantV := slices.Clone(p), slices.Clone(m), slices.Clone(v)
-				for i := range n {
-					s.Codes1[i], s.Codes2[i] = uint8(rng.Uint32()), uint8(rng.Uint32())
-					wantM[lo+i], wantV[lo+i] = map1[s.Codes1[i]]*0.7, map2[s.Codes2[i]]*1.3
-				}
-				update(c, wantP[lo:hi], wantM[lo:hi], wantV[lo:hi], g[lo:hi])
-				top1, top2 := k.Update8(c, p[lo:hi], m[lo:hi], v[lo:hi], g[lo:hi], s)
-				sameBits(t, wantP, p, fmt.Sprintf("%v: %d: p", tier, n))
-				sameBits(t, wantM, m, fmt.Sprintf("%v: %d: m", tier, n))
-				sameBits(t, wantV, v, fmt.Sprintf("%v: %d: v", tier, n))
-				want1, want2 := float32(0), float32(0)
-				for i := lo; i < hi; i++ {
-					want1, want2 = max(want1, float32(math.Abs(float64(wantM[i])))), max(want2, wantV[i])
-				}
-				if bad {
-					want1, want2 = float32(math.NaN()), float32(math.NaN())
-				}
-				sameBits(t, []float32{want1, want2}, []float32{top1, top2}, fmt.Sprintf("%v: %d: largest", tier, n))
-			}
-		}
-	}
-}
-
-// BenchmarkUpdate has vectors far beyond the last cache, in chunks of 64 KiB,
-// and vectors that fit it.
 func BenchmarkUpdate(b *testing.B) {
 	const chunk = 1 << 14
 	type args struct {

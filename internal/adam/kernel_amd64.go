@@ -14,8 +14,37 @@ func updateAVX2(beta1 float32, rest1 float32, beta2 float32, rest2 float32, grad
 //go:noescape
 func updateAVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, gradScale float32, size float32, eps float32, pre float32, post float32, p *float32, m *float32, v *float32, grad *float32, n int)
 
-// update8AVX512 is update of moments of which codes are given, n a multiple of 16. It writes the new ones to m and v
-// and returns the bits of their largest magnitudes.
+// stepF32AVX512 updates a block of n elements, a multiple of 16.
 //
 //go:noescape
-func update8AVX512(beta1 float32, rest1 float32, beta2 float32, rest2 float32, gradScale float32, size float32, eps float32, pre float32, post float32, p *float32, m *float32, v *float32, grad *float32, n int, codes1 *uint8, codes2 *uint8, map1 *[256]float32, map2 *[256]float32, absmax1 float32, absmax2 float32) (top1 uint32, top2 uint32)
+func stepF32AVX512(block8 *byte, n int)
+
+// stepEncodeF32AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func stepEncodeF32AVX512(block8 *byte, n int)
+
+// stepF16AVX512 updates a block of n elements, a multiple of 16.
+//
+//go:noescape
+func stepF16AVX512(block8 *byte, n int)
+
+// stepEncodeF16AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func stepEncodeF16AVX512(block8 *byte, n int)
+
+// stepBF16AVX512 updates a block of n elements, a multiple of 16.
+//
+//go:noescape
+func stepBF16AVX512(block8 *byte, n int)
+
+// stepEncodeBF16AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func stepEncodeBF16AVX512(block8 *byte, n int)
+
+// encode8AVX512 encodes the block before, of n elements, a multiple of 16.
+//
+//go:noescape
+func encode8AVX512(block8 *byte, n int)

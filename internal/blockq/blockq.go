@@ -15,13 +15,10 @@ type Kernels struct {
 	Decode func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
 	// DecodeStream is Decode that keeps x out of the caches where it can.
 	DecodeStream func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
-	// Encode writes the nearest codes of x[i]/absmax, none of which is above 1
-	// in magnitude. Negative x with code lowered, not 0, get the code below.
-	Encode func(codes []uint8, x []float32, absmax float32, e *Encoder, lowered int)
+	// Encode writes the codes of x[i]/absmax, none of which is above 1 in
+	// magnitude. absmax is finite and not 0. The quotient of -0 counts as 0.
+	Encode func(codes []uint8, x []float32, absmax float32, e *Encoder)
 }
-
-// None is a code that Encode does not find.
-const None = -1
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
@@ -30,19 +27,12 @@ func init() { Registry.Add(cpu.Go, reference) }
 
 // Encode writes the codes of one block x, whose largest magnitude is absmax. A
 // block with a NaN or an infinity has absmax NaN and gets codes of 0.
-//
-// With keepSign negative values that are rounded to 0 get the code below, so
-// that the sign of a momentum survives, as bitsandbytes does.
-func (e *Encoder) Encode(codes []uint8, x []float32, absmax float32, keepSign bool) {
+func (e *Encoder) Encode(codes []uint8, x []float32, absmax float32) {
 	if absmax == 0 || absmax != absmax {
 		for i := range codes {
 			codes[i] = e.zero
 		}
 		return
 	}
-	lowered := None
-	if keepSign {
-		lowered = int(e.zero)
-	}
-	Registry.Best().Encode(codes, x, absmax, e, lowered)
+	Registry.Best().Encode(codes, x, absmax, e)
 }

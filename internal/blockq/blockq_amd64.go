@@ -9,8 +9,11 @@ import (
 )
 
 func init() {
-	Registry.Add(cpu.AVX2, loops{absMaxAVX2, decodeAVX2, decodeStreamAVX2, encodeAVX2, encodeLoweringAVX2}.kernels())
-	Registry.Add(cpu.AVX512, loops{absMaxAVX512, decodeAVX512, decodeStreamAVX512, encodeAVX512, encodeLoweringAVX512}.kernels())
+	Registry.Add(cpu.AVX2, loops{absMaxAVX2, decodeAVX2, decodeStreamAVX2, encodeAVX2}.kernels())
+	wide := loops{absMaxAVX512, decodeAVX512, decodeStreamAVX512, encodeAVX512}
+	k := wide.kernels()
+	k.Encode = wide.encodeQuickly
+	Registry.Add(cpu.AVX512, k)
 }
 
 // loops are the assembly loops of one tier, over n > 0 elements, a multiple of
@@ -19,8 +22,7 @@ type loops struct {
 	absMax       func(x *float32, n int) uint32
 	decode       func(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
 	decodeStream func(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
-
-	encode, encodeLowering func(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+	encode       func(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 }
 
 const (
@@ -66,15 +68,52 @@ func (l loops) absMaxOf(x []float32) float32 {
 	return FromMagnitude(max(top, largest(x[n:])))
 }
 
-func (l loops) encodeTo(codes []uint8, x []float32, absmax float32, e *Encoder, lowered int) {
+func (l loops) encodeTo(codes []uint8, x []float32, absmax float32, e *Encoder) {
 	n := len(x) / step * step
 	if n > 0 {
 		_ = codes[n-1]
-		fast := l.encode
-		if lowered != None {
-			fast = l.encodeLowering
-		}
-		fast(&codes[0], &x[0], n, absmax, uint32(lowered), &e.cell[0], &e.limit[0], e.more)
+		l.encode(&codes[0], &x[0], n, absmax, &e.cell[0], &e.limit[0], e.more)
 	}
-	encode(codes[n:], x[n:], absmax, e, lowered)
+	encode(codes[n:], x[n:], absmax, e)
+}
+
+// encodeQuickly multiplies by a reciprocal where that is exact.
+func (l loops) encodeQuickly(codes []uint8, x []float32, absmax float32, e *Encoder) {
+	q, ok := e.Quick(absmax)
+	if !ok {
+		l.encodeTo(codes, x, absmax, e)
+		return
+	}
+	n := len(x) / step * step
+	if n > 0 {
+		_ = codes[n-1]
+		encodeQuicklyAVX512(&codes[0], &x[0], n, q.Absmax, q.Inverse, q.Rest, q.Cells)
+	}
+	encode(codes[n:], x[n:], absmax, e)
+}
+
+// Quick is what encoding without divisions takes: absmax, its reciprocal as
+// a sum, Inverse being the nearest, and the table of an encoder. With
+//
+//	y = x·Inverse + x·Rest    the second product rounded, the sum fused
+//	q = y + (x - y·Absmax)·Inverse    both fused
+//
+// y is one of the two float32 around x/Absmax, so that the remainder is exact
+// and q is x/Absmax, rounded to nearest (Markstein 1990, "Computation of
+// elementary functions on the IBM RISC System/6000 processor").
+type Quick struct {
+	Absmax, Inverse, Rest float32
+	Cells                 *uint32
+}
+
+// Quick returns that for an absmax of any block. It is not ok where a remainder
+// may be denormal, or the map wants more than the table.
+func (e *Encoder) Quick(absmax float32) (q Quick, ok bool) {
+	if !e.quick || !(absmax >= leastQuick && absmax <= mostQuick) {
+		return Quick{}, false
+	}
+	inverse := 1 / float64(absmax) // rounds to the nearest float32, as the float32 quotient would
+	q = Quick{absmax, float32(inverse), 0, &e.cell[0]}
+	q.Rest = float32(inverse - float64(q.Inverse))
+	return q, true
 }

@@ -53,9 +53,11 @@ func encoders() map[string]*Encoder {
 	out := map[string]*Encoder{}
 	for name, m := range map[string]*[256]float32{"signed": dynamic(true), "unsigned": dynamic(false), "linear": linear()} {
 		e := new(Encoder)
-		e.Build(m)
+		e.Build(m, false)
 		out[name] = e
 	}
+	out["keeping"] = new(Encoder)
+	out["keeping"].Build(dynamic(true), true)
 	return out
 }
 
@@ -72,6 +74,8 @@ func TestLimitsInCells(t *testing.T) {
 	es := encoders()
 	require.Zero(t, es["signed"].more, "one comparison is enough")
 	require.Zero(t, es["unsigned"].more)
+	require.True(t, es["signed"].quick && es["unsigned"].quick && es["keeping"].quick)
+	require.False(t, es["linear"].quick)
 	require.Positive(t, es["linear"].more)
 }
 
@@ -86,13 +90,11 @@ func agree(t require.TestingT, e *Encoder, x []float32, lo, hi int) {
 			continue
 		}
 		codes, want := slices.Repeat([]uint8{77}, len(x)), slices.Repeat([]uint8{77}, len(x))
-		for _, lowered := range []int{None, max(1, int(e.zero))} {
-			k.Encode(codes[lo:hi], in, absmax, e, lowered)
-			encode(want[lo:hi], in, absmax, e, lowered)
-			for i := range want {
-				if want[i] != codes[i] {
-					require.Failf(t, "codes differ", "%v: lowered %d: code %d of %d is %d, want %d", tier, lowered, i-lo, hi-lo, codes[i], want[i])
-				}
+		k.Encode(codes[lo:hi], in, absmax, e)
+		encode(want[lo:hi], in, absmax, e)
+		for i := range want {
+			if want[i] != codes[i] {
+				require.Failf(t, "codes differ", "%v: code %d of %d, of %g/%g, is %d, want %d", tier, i-lo, hi-lo, x[i], absmax, codes[i], want[i])
 			}
 		}
 	}
@@ -149,7 +151,7 @@ func TestSpecialValues(t *testing.T) {
 			codes := make([]uint8, 37)
 			got := absMax(x)
 			require.True(t, got != got)
-			es["signed"].Encode(codes, x, got, true)
+			es["signed"].Encode(codes, x, got)
 			require.Equal(t, slices.Repeat([]uint8{127}, 37), codes)
 		}
 	}
@@ -163,10 +165,58 @@ func TestSpecialValues(t *testing.T) {
 		agree(t, es["unsigned"], x, 0, 77)
 	}
 	codes := make([]uint8, 20)
-	es["signed"].Encode(codes, make([]float32, 20), 0, true)
+	es["keeping"].Encode(codes, make([]float32, 20), 0)
 	require.Equal(t, slices.Repeat([]uint8{127}, 20), codes)
-	es["signed"].Encode(codes[:3], []float32{2, -1e-9, 1e-9}, 2, true)
-	require.Equal(t, []uint8{255, 126, 127}, codes[:3])
+}
+
+// TestKeepSign holds that negative values keep their sign, whatever underflows,
+// and that 0 of any sign is 0.
+func TestKeepSign(t *testing.T) {
+	e, plain := encoders()["keeping"], encoders()["signed"]
+	minus0 := float32(math.Copysign(0, -1))
+	for _, absmax := range []float32{1e-45, 0x1p-81, 0x1p-80, 1, 2, 0x1p99, 0x1.8p100, math.MaxFloat32} {
+		x := slices.Repeat([]float32{absmax, -1e-45, 1e-45, 0, minus0, -0x1p-126, -absmax / 0x1p30, -absmax}, 4)
+		want := make([]uint8, len(x))
+		for i, v := range x {
+			v = max(-absmax, min(v, absmax))
+			x[i] = v
+			want[i] = plain.Code((v + 0) / absmax)
+			if v < 0 && want[i] == 127 {
+				want[i] = 126
+			}
+		}
+		for tier, k := range Registry.All() {
+			codes := make([]uint8, len(x))
+			k.Encode(codes, x, absmax, e)
+			require.Equal(t, want, codes, "%v: %g", tier, absmax)
+		}
+	}
+}
+
+// TestQuotients encodes the values around absmax times each limit, for absmax of
+// many fractions and at the ends of the exponents where Quick is ok.
+func TestQuotients(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	fractions := []uint32{0, 1, 2, 0x7fffff, 0x7ffffe, 0x400000, 0x3fffff, 0x2aaaaa, 0x555555}
+	for range 40 {
+		fractions = append(fractions, rng.Uint32()&0x7fffff)
+	}
+	for name, e := range encoders() {
+		t.Run(name, func(t *testing.T) {
+			for _, exponent := range []uint32{127 - 81, 127 - 80, 127, 127 + 99, 127 + 100, 127 + 101} {
+				for _, fraction := range fractions {
+					absmax := math.Float32frombits(exponent<<23 | fraction)
+					x := []float32{absmax}
+					for _, limit := range e.limit[:255] {
+						at := limit * absmax
+						up, down := math.Nextafter32(at, 2*absmax), math.Nextafter32(at, -2*absmax)
+						x = append(x, at, up, down, math.Nextafter32(up, 2*absmax), math.Nextafter32(down, -2*absmax))
+					}
+					agree(t, e, x, 0, len(x))
+				}
+			}
+		})
+	}
 }
 
 func fuzzAgree(t *rapid.T) {
@@ -179,7 +229,7 @@ func fuzzAgree(t *rapid.T) {
 // shared are the encoders of the fuzz test, built once.
 var shared = func() []*Encoder {
 	es := encoders()
-	return []*Encoder{es["signed"], es["unsigned"], es["linear"]}
+	return []*Encoder{es["signed"], es["unsigned"], es["linear"], es["keeping"]}
 }()
 
 func TestTiersAgree(t *testing.T) { rapid.Check(t, fuzzAgree) }
@@ -226,7 +276,7 @@ func TestNoAllocations(t *testing.T) {
 	e, x, codes, absmax := shared[0], randoms(1000, 1), make([]uint8, 1000), make([]float32, 4)
 	kerneltest.NoAllocs(t, func() {
 		k := Registry.Best()
-		e.Encode(codes, x, k.AbsMax(x), true)
+		e.Encode(codes, x, k.AbsMax(x))
 		k.Decode(x, codes, e.Map(), absmax, 256)
 		k.DecodeStream(x, codes, e.Map(), absmax, 256)
 	})
@@ -237,12 +287,12 @@ func BenchmarkBlock(b *testing.B) {
 	const n = 256
 	e, x, codes := shared[0], randoms(n, 1), make([]uint8, n)
 	absmax := []float32{absMax(x)}
-	e.Encode(codes, x, absmax[0], true)
+	e.Encode(codes, x, absmax[0])
 	for tier, k := range Registry.All() {
 		for name, do := range map[string]func(){
 			"absmax": func() { k.AbsMax(x) },
 			"decode": func() { k.Decode(x, codes, e.Map(), absmax, n) },
-			"encode": func() { k.Encode(codes, x, absmax[0], e, int(e.zero)) },
+			"encode": func() { k.Encode(codes, x, absmax[0], e) },
 		} {
 			b.Run(fmt.Sprintf("%s/%v", name, tier), func(b *testing.B) {
 				for b.Loop() {

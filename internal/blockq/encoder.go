@@ -9,75 +9,98 @@ import "math"
 // number of limits below x.
 //
 // Where to begin counting is read from a table by the upper 16 bits of x: sign,
-// exponent and 7 fraction bits. A cell of the table has the code of its lowest
-// value and, above it, the lower 16 bits of its first limit, so that one look-up
-// and one comparison pass that. The cells are narrower than the spacing of the
-// dynamic maps, so that there is no other limit. Other maps may have more in a
-// cell.
+// exponent and 7 fraction bits. In its lowest byte a cell of the table has the
+// code of the values whose lower half, as an integer, is not above the upper
+// half of the cell, and in the next byte the code of the others. The cells are
+// narrower than the spacing of the dynamic maps, so that no more limits lie in
+// one. Other maps may have more.
 type Encoder struct {
 	m     [256]float32
 	zero  uint8        // the code of 0
 	more  int          // limits that a cell has beside the first, at most
+	quick bool         // tiers may multiply by the reciprocal of absmax
 	limit [256]float32 // +Inf at 255
 	cell  [numCells]uint32
 }
 
-// The order of a float32 is its bits, turned such that they ascend with the
-// value, as unsigned integers: -0 comes just before 0. These are the upper 16
-// bits for -1 and 1, the ends of the table.
+// The upper halves of 1 and -1, beyond which there is no value to encode. The
+// cells between that of 1 and of -0 are not used.
 const (
-	lowestCell  = 0x407f
-	highestCell = 0xbf80
-	numCells    = highestCell - lowestCell + 1
+	lastPositive = 0x3f80
+	lastNegative = 0xbf80
+	numCells     = lastNegative + 1
 )
 
+// order returns the bits of x, turned such that they ascend with the value, as
+// unsigned integers: -0 comes just before 0.
 func order(x float32) uint32 {
 	bits := math.Float32bits(x)
 	return bits ^ (uint32(int32(bits)>>31) | 1<<31)
 }
 
-func fromOrder(u uint32) float32 {
-	return math.Float32frombits(u ^ (uint32(^int32(u)>>31) | 1<<31))
-}
-
 // Map returns the map of the last Build.
 func (e *Encoder) Map() *[256]float32 { return &e.m }
 
-// Build makes e the encoder of a map, whose entries are finite and ascend.
-func (e *Encoder) Build(m *[256]float32) {
+// Build makes e the encoder of a map, whose entries are finite and ascend. With
+// keepSign negative values whose nearest code is that of 0 get the code below,
+// so that the sign of a momentum survives, as bitsandbytes does; 0 has a code of
+// its own in such a map.
+func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.m = *m
 	for c := range 255 {
 		e.limit[c] = floorMidpoint(m[c], m[c+1])
 	}
 	e.limit[255] = float32(math.Inf(1))
+	e.zero = uint8(e.below(order(0), 0))
+	if keepSign {
+		e.limit[e.zero-1] = float32(math.Copysign(0, -1))
+	}
 
-	c, most := 0, 0
-	for i := range e.cell {
-		lowest := uint32(lowestCell+i) << 16
-		for fromOrder(lowest) > e.limit[c] {
-			c++
-		}
-		inside := 0
-		for c+inside < 255 && order(e.limit[c+inside]) < lowest|0xffff {
-			inside++
-		}
-		first := uint32(0xffff) // none
-		if inside > 0 {
-			first = order(e.limit[c]) & 0xffff
-		}
-		e.cell[i], most = first<<16|uint32(c), max(most, inside)
+	c, most := 0, 0 // by ascending values, so that the search goes on
+	for i := lastNegative; i >= 0x8000; i-- {
+		c, most = e.buildCell(uint32(i)<<16, c, most)
+	}
+	for i := 0; i <= lastPositive; i++ {
+		c, most = e.buildCell(uint32(i)<<16, c, most)
 	}
 	e.more = max(most-1, 0)
-	e.zero = e.Code(0)
+	e.quick = e.more == 0 && e.coarse()
+}
+
+// below returns how many limits come before u, the order of a value, of which
+// the first c do.
+func (e *Encoder) below(u uint32, c int) int {
+	for c < 255 && order(e.limit[c]) < u {
+		c++
+	}
+	return c
+}
+
+// buildCell sets the cell of the values that begin with the upper half of bits,
+// before all of which c limits come. It returns the number before the highest
+// of them, and the larger of most and the number of limits inside.
+func (e *Encoder) buildCell(bits uint32, c, most int) (above, inside int) {
+	first, last := order(math.Float32frombits(bits)), order(math.Float32frombits(bits|0xffff))
+	low, high := e.below(min(first, last), c), e.below(max(first, last), c)
+	at := math.Float32bits(e.limit[low]) & 0xffff // the lower half of the first limit
+	switch {
+	case low == high:
+		e.cell[bits>>16] = 0xffff<<16 | uint32(low)<<8 | uint32(low)
+	case first < last:
+		e.cell[bits>>16] = at<<16 | uint32(low+1)<<8 | uint32(low)
+	default: // the negative values above the limit are those with lower halves before at, which is not 0
+		e.cell[bits>>16] = (at-1)<<16 | uint32(low)<<8 | uint32(low+1)
+	}
+	return high, max(most, high-low)
 }
 
 // Code returns the nearest code of x, which is from -1 to 1.
 func (e *Encoder) Code(x float32) uint8 {
-	u := order(x)
-	cell := e.cell[u>>16-lowestCell]
+	bits := math.Float32bits(x)
+	cell := e.cell[bits>>16]
 	c := uint8(cell)
-	if u&0xffff > cell>>16 {
-		c++
+	if bits&0xffff > cell>>16 {
+		c = uint8(cell >> 8)
 	}
 	for range e.more {
 		if x > e.limit[c] {
@@ -101,4 +124,22 @@ func floorMidpoint(a, b float32) float32 {
 		return math.Nextafter32(mid, float32(math.Inf(-1)))
 	}
 	return mid
+}
+
+// The magnitudes of absmax for which tiers may multiply by the reciprocal, and
+// the least magnitude of a limit other than 0. The remainder of a quotient that
+// is not below that is then a float32, and no reciprocal is denormal.
+const (
+	leastQuick = 0x1p-80
+	mostQuick  = 0x1p100
+	leastLimit = 0x1p-23
+)
+
+func (e *Encoder) coarse() bool {
+	for _, x := range e.limit {
+		if x != 0 && float32(math.Abs(float64(x))) < leastLimit {
+			return false
+		}
+	}
+	return true
 }

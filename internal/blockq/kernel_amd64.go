@@ -22,12 +22,7 @@ func decodeStreamAVX2(x *float32, codes *uint8, n int, m *[256]float32, absmax f
 // encodeAVX2 writes the codes of x/absmax.
 //
 //go:noescape
-func encodeAVX2(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
-
-// encodeLoweringAVX2 is encode, except that codes lowered of negative x become one less.
-//
-//go:noescape
-func encodeLoweringAVX2(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+func encodeAVX2(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 
 // absMaxAVX512 returns the largest magnitude of x, as bits.
 //
@@ -47,12 +42,12 @@ func decodeStreamAVX512(x *float32, codes *uint8, n int, m *[256]float32, absmax
 // encodeAVX512 writes the codes of x/absmax.
 //
 //go:noescape
-func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 
-// encodeLoweringAVX512 is encode, except that codes lowered of negative x become one less.
+// encodeQuicklyAVX512 writes the codes of x/absmax where Encoder.Quick is ok.
 //
 //go:noescape
-func encodeLoweringAVX512(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+func encodeQuicklyAVX512(codes *uint8, x *float32, n int, absmax float32, inverse float32, rest float32, cells *uint32)
 
 // fence makes streamed data visible before what is written next.
 func fence()

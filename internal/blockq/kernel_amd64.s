@@ -103,183 +103,81 @@ loopEnd:
 	VZEROUPPER
 	RET
 
-// func encodeAVX2(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+// func encodeAVX2(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 // Requires: AVX, AVX2, MMX+
 TEXT ·encodeAVX2(SB), NOSPLIT, $0-56
 	MOVQ         codes+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS absmax+24(FP), Y0
-	VBROADCASTSS lowered+28(FP), Y1
 	MOVQ         cells+32(FP), BX
 	MOVQ         limit+40(FP), SI
 	MOVQ         more+48(FP), DI
 	MOVL         $0x000000ff, R8
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
-	MOVL         $0x80000000, R8
-	VMOVD        R8, X2
-	VPBROADCASTD X2, Y2
 	MOVL         $0xffffffff, R8
-	VMOVD        R8, X3
-	VPBROADCASTD X3, Y3
-	VXORPS       Y3, Y3, Y3
-
-loop:
-	CMPQ       DX, $+16
-	JLT        loopEnd
-	PREFETCHT0 2048(CX)
-	VMOVUPS    (CX), Y3
-	VDIVPS     Y0, Y3, Y3
-	VPSRAD     $0x1f, Y3, Y4
-	VPOR       Y2, Y4, Y4
-	VPXOR      Y3, Y4, Y4
-	VPSRLD     $0x10, Y4, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y7, Y7, Y7
-	VPGATHERDD Y7, -66044(BX)(Y5*4), Y6
-	VPAND      Y1, Y6, Y5
-	VPSLLD     $0x10, Y4, Y4
-	VPXOR      Y2, Y4, Y4
-	VPXOR      Y2, Y6, Y6
-	VPCMPGTD   Y6, Y4, Y4
-	VPSUBD     Y4, Y5, Y5
-	PREFETCHT0 2080(CX)
-	VMOVUPS    32(CX), Y4
-	VDIVPS     Y0, Y4, Y4
-	VPSRAD     $0x1f, Y4, Y6
-	VPOR       Y2, Y6, Y6
-	VPXOR      Y4, Y6, Y6
-	VPSRLD     $0x10, Y6, Y7
-	VXORPS     Y8, Y8, Y8
-	VPCMPEQD   Y9, Y9, Y9
-	VPGATHERDD Y9, -66044(BX)(Y7*4), Y8
-	VPAND      Y1, Y8, Y7
-	VPSLLD     $0x10, Y6, Y6
-	VPXOR      Y2, Y6, Y6
-	VPXOR      Y2, Y8, Y8
-	VPCMPGTD   Y8, Y6, Y6
-	VPSUBD     Y6, Y7, Y7
-	MOVQ       DI, R8
-
-more:
-	TESTQ      R8, R8
-	JZ         found
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y8, Y8, Y8
-	VPGATHERDD Y8, (SI)(Y5*4), Y6
-	VCMPPS     $0x1e, Y6, Y3, Y6
-	VPSUBD     Y6, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y8, Y8, Y8
-	VPGATHERDD Y8, (SI)(Y7*4), Y6
-	VCMPPS     $0x1e, Y6, Y4, Y6
-	VPSUBD     Y6, Y7, Y7
-	DECQ       R8
-	JMP        more
-
-found:
-	VPACKUSDW    Y7, Y5, Y3
-	VPERMQ       $0xd8, Y3, Y3
-	VEXTRACTI128 $0x01, Y3, X4
-	VPACKUSWB    X4, X3, X4
-	VMOVDQU      X4, (AX)
-	ADDQ         $+16, AX
-	ADDQ         $+64, CX
-	SUBQ         $+16, DX
-	JMP          loop
-
-loopEnd:
-	VZEROUPPER
-	RET
-
-// func encodeLoweringAVX2(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·encodeLoweringAVX2(SB), NOSPLIT, $0-56
-	MOVQ         codes+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         n+16(FP), DX
-	VBROADCASTSS absmax+24(FP), Y0
-	VBROADCASTSS lowered+28(FP), Y1
-	MOVQ         cells+32(FP), BX
-	MOVQ         limit+40(FP), SI
-	MOVQ         more+48(FP), DI
-	MOVL         $0x000000ff, R8
 	VMOVD        R8, X2
 	VPBROADCASTD X2, Y2
+	VXORPS       Y2, Y2, Y2
 	MOVL         $0x80000000, R8
 	VMOVD        R8, X3
 	VPBROADCASTD X3, Y3
-	MOVL         $0xffffffff, R8
+	MOVL         $0x00000008, R8
 	VMOVD        R8, X4
 	VPBROADCASTD X4, Y4
-	VXORPS       Y4, Y4, Y4
 
 loop:
 	CMPQ       DX, $+16
 	JLT        loopEnd
 	PREFETCHT0 2048(CX)
-	VMOVUPS    (CX), Y5
+	VADDPS     (CX), Y2, Y5
 	VDIVPS     Y0, Y5, Y5
-	VPSRAD     $0x1f, Y5, Y6
-	VPOR       Y3, Y6, Y6
-	VPXOR      Y5, Y6, Y6
-	VPSRLD     $0x10, Y6, Y7
+	VPSRLD     $0x10, Y5, Y6
 	VXORPS     Y8, Y8, Y8
-	VPCMPEQD   Y9, Y9, Y9
-	VPGATHERDD Y9, -66044(BX)(Y7*4), Y8
-	VPAND      Y2, Y8, Y7
-	VPSLLD     $0x10, Y6, Y6
-	VPXOR      Y3, Y6, Y6
-	VPXOR      Y3, Y8, Y8
-	VPCMPGTD   Y8, Y6, Y6
-	VPSUBD     Y6, Y7, Y7
+	VPCMPEQD   Y7, Y7, Y7
+	VPGATHERDD Y7, (BX)(Y6*4), Y8
+	VPSLLD     $0x10, Y5, Y7
+	VPXOR      Y3, Y7, Y7
+	VPXOR      Y3, Y8, Y6
+	VPCMPGTD   Y6, Y7, Y7
+	VPAND      Y4, Y7, Y7
+	VPSRLVD    Y7, Y8, Y8
+	VPAND      Y1, Y8, Y6
 	PREFETCHT0 2080(CX)
-	VMOVUPS    32(CX), Y6
-	VDIVPS     Y0, Y6, Y6
-	VPSRAD     $0x1f, Y6, Y8
-	VPOR       Y3, Y8, Y8
-	VPXOR      Y6, Y8, Y8
-	VPSRLD     $0x10, Y8, Y9
+	VADDPS     32(CX), Y2, Y7
+	VDIVPS     Y0, Y7, Y7
+	VPSRLD     $0x10, Y7, Y8
 	VXORPS     Y10, Y10, Y10
-	VPCMPEQD   Y11, Y11, Y11
-	VPGATHERDD Y11, -66044(BX)(Y9*4), Y10
-	VPAND      Y2, Y10, Y9
-	VPSLLD     $0x10, Y8, Y8
-	VPXOR      Y3, Y8, Y8
-	VPXOR      Y3, Y10, Y10
-	VPCMPGTD   Y10, Y8, Y8
-	VPSUBD     Y8, Y9, Y9
+	VPCMPEQD   Y9, Y9, Y9
+	VPGATHERDD Y9, (BX)(Y8*4), Y10
+	VPSLLD     $0x10, Y7, Y9
+	VPXOR      Y3, Y9, Y9
+	VPXOR      Y3, Y10, Y8
+	VPCMPGTD   Y8, Y9, Y9
+	VPAND      Y4, Y9, Y9
+	VPSRLVD    Y9, Y10, Y10
+	VPAND      Y1, Y10, Y8
 	MOVQ       DI, R8
 
 more:
 	TESTQ      R8, R8
 	JZ         found
-	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
 	VPCMPEQD   Y10, Y10, Y10
-	VPGATHERDD Y10, (SI)(Y7*4), Y8
-	VCMPPS     $0x1e, Y8, Y5, Y8
-	VPSUBD     Y8, Y7, Y7
-	VXORPS     Y8, Y8, Y8
+	VPGATHERDD Y10, (SI)(Y6*4), Y9
+	VCMPPS     $0x1e, Y9, Y5, Y9
+	VPSUBD     Y9, Y6, Y6
+	VXORPS     Y9, Y9, Y9
 	VPCMPEQD   Y10, Y10, Y10
-	VPGATHERDD Y10, (SI)(Y9*4), Y8
-	VCMPPS     $0x1e, Y8, Y6, Y8
-	VPSUBD     Y8, Y9, Y9
+	VPGATHERDD Y10, (SI)(Y8*4), Y9
+	VCMPPS     $0x1e, Y9, Y7, Y9
+	VPSUBD     Y9, Y8, Y8
 	DECQ       R8
 	JMP        more
 
 found:
-	VMOVUPS      (CX), Y5
-	VPCMPEQD     Y1, Y7, Y6
-	VCMPPS       $0x11, Y4, Y5, Y5
-	VPAND        Y5, Y6, Y6
-	VPADDD       Y6, Y7, Y7
-	VMOVUPS      32(CX), Y5
-	VPCMPEQD     Y1, Y9, Y6
-	VCMPPS       $0x11, Y4, Y5, Y5
-	VPAND        Y5, Y6, Y6
-	VPADDD       Y6, Y9, Y9
-	VPACKUSDW    Y9, Y7, Y5
+	VPACKUSDW    Y8, Y6, Y5
 	VPERMQ       $0xd8, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X6
 	VPACKUSWB    X6, X5, X6
@@ -294,7 +192,7 @@ loopEnd:
 	RET
 
 // func absMaxAVX512(x *float32, n int) (top uint32)
-// Requires: AVX, AVX2, AVX512F
+// Requires: AVX, AVX2, AVX512F, AVX512VL
 TEXT ·absMaxAVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -314,7 +212,7 @@ loop:
 loopEnd:
 	VEXTRACTI64X4 $0x01, Z1, Y0
 	VPMAXUD       Y0, Y1, Y1
-	VEXTRACTI128  $0x01, Y1, X0
+	VEXTRACTI32X4 $0x01, Y1, X0
 	VPMAXUD       X0, X1, X1
 	VPSHUFD       $0x4e, X1, X0
 	VPMAXUD       X0, X1, X1
@@ -379,56 +277,51 @@ loopEnd:
 	VZEROUPPER
 	RET
 
-// func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+// func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·encodeAVX512(SB), NOSPLIT, $0-56
 	MOVQ         codes+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS absmax+24(FP), Z0
-	VBROADCASTSS lowered+28(FP), Z1
 	MOVQ         cells+32(FP), BX
 	MOVQ         limit+40(FP), SI
 	MOVQ         more+48(FP), DI
 	MOVL         $0x000000ff, R8
 	VPBROADCASTD R8, Z1
-	MOVL         $0x80000000, R8
-	VPBROADCASTD R8, Z5
 	MOVL         $0xffffffff, R8
-	VPBROADCASTD R8, Z6
-	VPXORD       Z2, Z2, Z2
+	VPBROADCASTD R8, Z2
+	VPXORD       Z3, Z3, Z3
 
 loop:
 	CMPQ       DX, $+16
 	JLT        loopEnd
 	PREFETCHT0 2048(CX)
-	VMOVUPS    (CX), Z2
-	VDIVPS     Z0, Z2, Z2
-	VPSRAD     $0x1f, Z2, Z7
-	VPTERNLOGD $0x36, Z5, Z2, Z7
-	VPSRLD     $0x10, Z7, Z8
-	VPXORD     Z3, Z3, Z3
+	VADDPS     (CX), Z3, Z4
+	VDIVPS     Z0, Z4, Z4
+	VPSRLD     $0x10, Z4, Z5
+	VPXORD     Z6, Z6, Z6
 	KXNORW     K0, K0, K1
-	VPGATHERDD -66044(BX)(Z8*4), K1, Z3
-	VPANDD     Z1, Z3, Z8
-	VPSLLD     $0x10, Z7, Z7
-	VPCMPUD    $0x06, Z3, Z7, K1
-	VPSUBD     Z6, Z8, K1, Z8
+	VPGATHERDD (BX)(Z5*4), K1, Z6
+	VPSLLD     $0x10, Z4, Z5
+	VPCMPUD    $0x06, Z6, Z5, K1
+	VPSRLD     $0x08, Z6, K1, Z6
+	VPANDD     Z1, Z6, Z5
 	MOVQ       DI, R8
 
 more:
 	TESTQ      R8, R8
 	JZ         found
-	VPXORD     Z4, Z4, Z4
+	VPXORD     Z7, Z7, Z7
 	KXNORW     K0, K0, K1
-	VPGATHERDD (SI)(Z8*4), K1, Z4
-	VCMPPS     $0x1e, Z4, Z2, K1
-	VPSUBD     Z6, Z8, K1, Z8
+	VPGATHERDD (SI)(Z5*4), K1, Z7
+	VCMPPS     $0x1e, Z7, Z4, K1
+	VPSUBD     Z2, Z5, K1, Z5
 	DECQ       R8
 	JMP        more
 
 found:
-	VPMOVDB Z8, (AX)
+	VPMOVDB Z5, (AX)
 	ADDQ    $+16, AX
 	ADDQ    $+64, CX
 	SUBQ    $+16, DX
@@ -438,64 +331,38 @@ loopEnd:
 	VZEROUPPER
 	RET
 
-// func encodeLoweringAVX512(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)
+// func encodeQuicklyAVX512(codes *uint8, x *float32, n int, absmax float32, inverse float32, rest float32, cells *uint32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·encodeLoweringAVX512(SB), NOSPLIT, $0-56
+TEXT ·encodeQuicklyAVX512(SB), NOSPLIT, $0-48
 	MOVQ         codes+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS absmax+24(FP), Z0
-	VBROADCASTSS lowered+28(FP), Z1
-	MOVQ         cells+32(FP), BX
-	MOVQ         limit+40(FP), SI
-	MOVQ         more+48(FP), DI
-	MOVL         $0x000000ff, R8
-	VPBROADCASTD R8, Z2
-	MOVL         $0x80000000, R8
-	VPBROADCASTD R8, Z3
-	MOVL         $0xffffffff, R8
-	VPBROADCASTD R8, Z4
-	VPXORD       Z5, Z5, Z5
+	VBROADCASTSS inverse+28(FP), Z1
+	VBROADCASTSS rest+32(FP), Z2
+	MOVQ         cells+40(FP), BX
 
 loop:
-	CMPQ       DX, $+16
-	JLT        loopEnd
-	PREFETCHT0 2048(CX)
-	VMOVUPS    (CX), Z6
-	VDIVPS     Z0, Z6, Z6
-	VPSRAD     $0x1f, Z6, Z7
-	VPTERNLOGD $0x36, Z3, Z6, Z7
-	VPSRLD     $0x10, Z7, Z8
-	VPXORD     Z9, Z9, Z9
-	KXNORW     K0, K0, K1
-	VPGATHERDD -66044(BX)(Z8*4), K1, Z9
-	VPANDD     Z2, Z9, Z8
-	VPSLLD     $0x10, Z7, Z7
-	VPCMPUD    $0x06, Z9, Z7, K1
-	VPSUBD     Z4, Z8, K1, Z8
-	MOVQ       DI, R8
-
-more:
-	TESTQ      R8, R8
-	JZ         found
-	VPXORD     Z10, Z10, Z10
-	KXNORW     K0, K0, K1
-	VPGATHERDD (SI)(Z8*4), K1, Z10
-	VCMPPS     $0x1e, Z10, Z6, K1
-	VPSUBD     Z4, Z8, K1, Z8
-	DECQ       R8
-	JMP        more
-
-found:
-	VMOVUPS  (CX), Z6
-	VPCMPEQD Z1, Z8, K1
-	VCMPPS   $0x11, Z5, Z6, K1, K1
-	VPADDD   Z4, Z8, K1, Z8
-	VPMOVDB  Z8, (AX)
-	ADDQ     $+16, AX
-	ADDQ     $+64, CX
-	SUBQ     $+16, DX
-	JMP      loop
+	CMPQ         DX, $+16
+	JLT          loopEnd
+	PREFETCHT0   2048(CX)
+	VMOVUPS      (CX), Z3
+	VMULPS       Z2, Z3, Z4
+	VFMADD231PS  Z1, Z3, Z4
+	VFNMADD231PS Z0, Z4, Z3
+	VFMADD231PS  Z1, Z3, Z4
+	VPSRLD       $0x10, Z4, Z3
+	VPXORD       Z5, Z5, Z5
+	KXNORW       K0, K0, K1
+	VPGATHERDD   (BX)(Z3*4), K1, Z5
+	VPSLLD       $0x10, Z4, Z3
+	VPCMPUD      $0x06, Z5, Z3, K1
+	VPSRLD       $0x08, Z5, K1, Z5
+	VPMOVDB      Z5, (AX)
+	ADDQ         $+16, AX
+	ADDQ         $+64, CX
+	SUBQ         $+16, DX
+	JMP          loop
 
 loopEnd:
 	VZEROUPPER

@@ -43,13 +43,9 @@ func decodeBlock(x []float32, codes []uint8, m *[256]float32, absmax float32) {
 	}
 }
 
-func encode(codes []uint8, x []float32, absmax float32, e *Encoder, lowered int) {
+func encode(codes []uint8, x []float32, absmax float32, e *Encoder) {
 	codes = codes[:len(x)]
 	for i, v := range x {
-		c := e.Code(v / absmax)
-		if v < 0 && int(c) == lowered {
-			c--
-		}
-		codes[i] = c
+		codes[i] = e.Code((v + 0) / absmax)
 	}
 }

@@ -15,12 +15,19 @@ import (
 // step is the number of parameters that n is a multiple of.
 const step = 16
 
+// near is how far, in elements, all four vectors are fetched.
+const near = 256
+
 func main() {
 	ConstraintExpr("!noasm,gc")
 	for _, s := range vec.Sets {
 		update(s)
 	}
-	update8(vec.AVX512)
+	for _, e := range vec.Elems {
+		step8("step", e, false)
+		step8("stepEncode", e, true)
+	}
+	encode8()
 	Generate()
 }
 
@@ -49,23 +56,28 @@ func update(s vec.Set) {
 	p, m, v, grad := vec.Point("p", 4), vec.Point("m", 4), vec.Point("v", 4), vec.Point("grad", 4)
 	n := Load(Param("n"), GP64())
 	vec.Loop("loop", n, step, []vec.Pointer{p, m, v, grad}, func() {
+		for _, x := range []vec.Pointer{p, m, v, grad} {
+			PREFETCHT0(x.At(near))
+		}
 		for i := 0; i < step; i += s.Lanes {
 			first, second := s.Register(), s.Register()
 			VMULPS(m.At(i), f.beta1, first)
 			VMULPS(v.At(i), f.beta2, second)
-			f.moments(first, second, grad.At(i))
+			g := s.Register()
+			VMULPS(grad.At(i), f.gradScale, g)
+			f.moments(first, second, g)
 			VMOVUPS(first, m.At(i))
 			VMOVUPS(second, v.At(i))
-			f.parameters(first, second, p.At(i))
+			VMOVUPS(f.parameters(first, second, p.At(i)), p.At(i))
 		}
 	})
 	vec.End()
 }
 
-// moments adds a gradient to moments that are decayed already.
-func (f factors) moments(first, second reg.VecVirtual, grad Mem) {
-	g, t := f.Register(), f.Register()
-	VMULPS(grad, f.gradScale, g)
+// moments adds a scaled gradient, which it overwrites, to moments that are
+// decayed already.
+func (f factors) moments(first, second, g reg.VecVirtual) {
+	t := f.Register()
 	VMULPS(g, f.rest1, t)
 	VADDPS(t, first, first)
 	VMULPS(g, f.rest2, t)
@@ -73,8 +85,8 @@ func (f factors) moments(first, second reg.VecVirtual, grad Mem) {
 	VADDPS(t, second, second)
 }
 
-// parameters updates p by the moments, which it overwrites.
-func (f factors) parameters(first, second reg.VecVirtual, p Mem) {
+// parameters returns p updated by the moments, which it overwrites.
+func (f factors) parameters(first, second reg.VecVirtual, p Op) reg.VecVirtual {
 	x := f.Register()
 	VSQRTPS(second, second)
 	VADDPS(f.eps, second, second)
@@ -83,41 +95,5 @@ func (f factors) parameters(first, second reg.VecVirtual, p Mem) {
 	VMULPS(p, f.pre, x)
 	VSUBPS(first, x, x)
 	VMULPS(f.post, x, x)
-	VMOVUPS(x, p)
-}
-
-// update8 looks the values of codes up while it waits for the square root and
-// the division.
-func update8(s vec.Set) {
-	name := "update8" + s.Name
-	TEXT(name, NOSPLIT, "func("+factorParams+`, p, m, v, grad *float32, n int,
-		codes1, codes2 *uint8, map1, map2 *[256]float32, absmax1, absmax2 float32) (top1, top2 uint32)`)
-	Pragma("noescape")
-	Doc(name+" is update of moments of which codes are given, n a multiple of 16. It writes the new ones to m and v",
-		"and returns the bits of their largest magnitudes.")
-	f := loadFactors(s)
-	p, m, v, grad := vec.Point("p", 4), vec.Point("m", 4), vec.Point("v", 4), vec.Point("grad", 4)
-	codes1, codes2 := vec.Point("codes1", 1), vec.Point("codes2", 1)
-	map1, map2 := Load(Param("map1"), GP64()), Load(Param("map2"), GP64())
-	absmax1, absmax2 := s.Broadcast(Param("absmax1")), s.Broadcast(Param("absmax2"))
-	magnitude, top1, top2 := s.Constant(0x7fffffff), s.Zero(), s.Zero()
-	n := Load(Param("n"), GP64())
-	vec.Loop("loop", n, step, []vec.Pointer{p, m, v, grad, codes1, codes2}, func() {
-		for i := 0; i < step; i += s.Lanes {
-			first, second := s.Lookup(map1, codes1.At(i)), s.Lookup(map2, codes2.At(i))
-			VMULPS(absmax1, first, first)
-			VMULPS(f.beta1, first, first)
-			VMULPS(absmax2, second, second)
-			VMULPS(f.beta2, second, second)
-			f.moments(first, second, grad.At(i))
-			VMOVUPS(first, m.At(i))
-			VMOVUPS(second, v.At(i))
-			VPMAXUD(s.And(magnitude, first), top1, top1)
-			VPMAXUD(s.And(magnitude, second), top2, top2)
-			f.parameters(first, second, p.At(i))
-		}
-	})
-	Store(s.Largest(top1), Return("top1"))
-	Store(s.Largest(top2), Return("top2"))
-	vec.End()
+	return x
 }

@@ -20,9 +20,9 @@ func main() {
 		k.absMax()
 		k.decode("decode", "writes m[code]·absmax.", vec.Set.Write)
 		k.decode("decodeStream", "is decode around the caches; x is aligned to 64 bytes and a fence follows.", vec.Set.Stream)
-		k.encode("encode", "writes the codes of x/absmax.", false)
-		k.encode("encodeLowering", "is encode, except that codes lowered of negative x become one less.", true)
+		k.encode()
 	}
+	kernels{vec.AVX512}.encodeQuickly()
 	fence()
 	Generate()
 }
@@ -86,21 +86,21 @@ const ahead = 512
 
 // encode finds codes as Encoder.Code does: by a cell of the table, and one
 // comparison with a limit for each of more.
-func (k kernels) encode(name, doc string, lowering bool) {
-	k.begin(name, doc, "func(codes *uint8, x *float32, n int, absmax float32, lowered uint32, cells *uint32, limit *float32, more int)")
+func (k kernels) encode() {
+	k.begin("encode", "writes the codes of x/absmax.", "func(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)")
 	codes, x, n := vec.Point("codes", 1), vec.Point("x", 4), Load(Param("n"), GP64())
-	absmax, lowered := k.Broadcast(Param("absmax")), k.Broadcast(Param("lowered"))
+	absmax := k.Broadcast(Param("absmax"))
 	cells, limit, more := Load(Param("cells"), GP64()), Load(Param("limit"), GP64()), Load(Param("more"), GP64())
-	c := constants{low: k.Constant(0xff), sign: k.Constant(1 << 31), ones: k.Constant(1<<32 - 1), zero: k.Zero()}
+	c := k.constants()
 	vec.Loop("loop", n, step, []vec.Pointer{codes, x}, func() {
 		var q, code [2]reg.VecVirtual
 		vectors := step / k.Lanes
 		for i := range vectors {
 			q[i] = k.Register()
 			PREFETCHT0(x.At(i*k.Lanes + ahead))
-			VMOVUPS(x.At(i*k.Lanes), q[i])
+			VADDPS(x.At(i*k.Lanes), c.zero, q[i])
 			VDIVPS(absmax, q[i], q[i])
-			code[i] = k.fromCell(cells, k.order(q[i], c.sign), c)
+			code[i] = k.And(c.low, k.fromCell(cells, q[i], c))
 		}
 		left := GP64()
 		MOVQ(more, left)
@@ -113,67 +113,62 @@ func (k kernels) encode(name, doc string, lowering bool) {
 		DECQ(left)
 		JMP(LabelRef("more"))
 		Label("found")
-		for i := range vectors {
-			if lowering {
-				k.lower(x.At(i*k.Lanes), lowered, code[i], c)
-			}
-		}
 		k.storeBytes(code[:vectors], codes.At(0))
+	})
+	vec.End()
+}
+
+// encodeQuickly has no divisions and needs no comparisons beside the table's.
+func (k kernels) encodeQuickly() {
+	k.begin("encodeQuickly", "writes the codes of x/absmax where Encoder.Quick is ok.",
+		"func(codes *uint8, x *float32, n int, absmax, inverse, rest float32, cells *uint32)")
+	codes, x, n := vec.Point("codes", 1), vec.Point("x", 4), Load(Param("n"), GP64())
+	q := vec.Divisor{k.Broadcast(Param("absmax")), k.Broadcast(Param("inverse")), k.Broadcast(Param("rest")), Load(Param("cells"), GP64())}
+	vec.Loop("loop", n, step, []vec.Pointer{codes, x}, func() {
+		PREFETCHT0(x.At(ahead))
+		v := k.Register()
+		VMOVUPS(x.At(0), v)
+		q.Encode(v, codes.At(0))
 	})
 	vec.End()
 }
 
 // constants are registers of one value in all lanes.
 type constants struct {
-	low  reg.VecVirtual // 0xff
-	sign reg.VecVirtual // 1<<31
-	ones reg.VecVirtual // -1
-	zero reg.VecVirtual
+	low   reg.VecVirtual // 0xff
+	ones  reg.VecVirtual // -1
+	zero  reg.VecVirtual
+	sign  reg.VecVirtual // 1<<31, for AVX2
+	eight reg.VecVirtual // 8, for AVX2
 }
 
-// order returns the bits of x, turned such that they ascend with it: all bits
-// flip if x is negative, else the sign.
-func (k kernels) order(x, sign reg.VecVirtual) reg.VecVirtual {
-	u := k.Register()
-	VPSRAD(Imm(31), x, u)
-	if k.Wide() {
-		VPTERNLOGD(Imm(0x36), sign, x, u) // x ^ (u | sign)
-		return u
+func (k kernels) constants() constants {
+	c := constants{low: k.Constant(0xff), ones: k.Constant(1<<32 - 1), zero: k.Zero()}
+	if !k.Wide() {
+		c.sign, c.eight = k.Constant(1<<31), k.Constant(8)
 	}
-	VPOR(sign, u, u)
-	VPXOR(x, u, u)
-	return u
+	return c
 }
 
-const lowestCell = 0x407f
-
-// fromCell returns the codes of values whose order is u but for limits beyond
-// the first in a cell. The cell has a code in its lower half, and there u's
-// lower half is 0 when it is moved up to be compared.
-func (k kernels) fromCell(cells reg.Register, u reg.VecVirtual, c constants) reg.VecVirtual {
-	index := k.Register()
-	VPSRLD(Imm(16), u, index)
-	cell := k.Gather(Mem{Base: cells, Disp: -4 * lowestCell}, index)
-	code := k.And(c.low, cell)
-	VPSLLD(Imm(16), u, u)
+// fromCell returns the codes of q but for limits beyond the first in a cell, in
+// the lowest bytes of lanes.
+func (k kernels) fromCell(cells reg.Register, q reg.VecVirtual, c constants) reg.VecVirtual {
 	if k.Wide() {
-		const notLessOrEqual = 6
-		is := K()
-		VPCMPUD(Imm(notLessOrEqual), cell, u, is)
-		VPSUBD(c.ones, code, is, code)
-		return code
+		return vec.FromCell(cells, q)
 	}
-	VPXOR(c.sign, u, u) // to compare as signed
-	VPXOR(c.sign, cell, cell)
-	VPCMPGTD(cell, u, u)
-	VPSUBD(u, code, code) // -1 where true
-	return code
+	index, low := k.Register(), k.Register()
+	VPSRLD(Imm(16), q, index)
+	cell := k.Gather(Mem{Base: cells}, index)
+	VPSLLD(Imm(16), q, low)
+	VPXOR(c.sign, low, low) // to compare as signed
+	VPXOR(c.sign, cell, index)
+	VPCMPGTD(index, low, low)
+	VPAND(c.eight, low, low)
+	VPSRLVD(low, cell, cell)
+	return cell
 }
 
-const (
-	less    = 17 // predicates of VCMPPS
-	greater = 30
-)
+const greater = 30 // predicate of VCMPPS
 
 // addGreater adds 1 to code where x > limit.
 func (k kernels) addGreater(x, limit, code reg.VecVirtual, c constants) {
@@ -185,24 +180,6 @@ func (k kernels) addGreater(x, limit, code reg.VecVirtual, c constants) {
 	}
 	VCMPPS(Imm(greater), limit, x, limit)
 	VPSUBD(limit, code, code)
-}
-
-// lower subtracts 1 from code where it is lowered and x < 0.
-func (k kernels) lower(x Mem, lowered, code reg.VecVirtual, c constants) {
-	v := k.Register()
-	VMOVUPS(x, v)
-	if k.Wide() {
-		isLowered, is := K(), K()
-		VPCMPEQD(lowered, code, isLowered)
-		VCMPPS(Imm(less), c.zero, v, isLowered, is)
-		VPADDD(c.ones, code, is, code)
-		return
-	}
-	is := k.Register()
-	VPCMPEQD(lowered, code, is)
-	VCMPPS(Imm(less), c.zero, v, v)
-	VPAND(v, is, is)
-	VPADDD(is, code, code)
 }
 
 // storeBytes writes the lowest bytes of 16 lanes, none above 255.

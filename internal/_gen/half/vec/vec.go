@@ -108,7 +108,11 @@ func (s Set) Largest(x reg.VecVirtual) reg.Register {
 		VPMAXUD(half, x.AsY(), x.AsY())
 	}
 	other, most := XMM(), GP32()
-	VEXTRACTI128(Imm(1), x.AsY(), other)
+	if s.Wide() { // x may be one of the registers that only AVX-512 has
+		VEXTRACTI32X4(Imm(1), x.AsY(), other)
+	} else {
+		VEXTRACTI128(Imm(1), x.AsY(), other)
+	}
 	VPMAXUD(other, x.AsX(), x.AsX())
 	for _, swap := range []uint64{0x4e, 0xb1} { // pairs of lanes, then lanes
 		VPSHUFD(Imm(swap), x.AsX(), other)
