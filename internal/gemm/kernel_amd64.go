@@ -314,11 +314,12 @@ func mulDot(a *uint16, b *uint16, c *float32, panels int, steps int, nextA int, 
 //go:noescape
 func copyPairs(dst *uint16, src *uint16, lines int, depth int, stride int)
 
-// interleavePairs packs depth rows of at most 32 lines, stride bytes apart, to a
-// panel of B. What lines or depth lack of a multiple of 32 becomes 0.
+// interleavePairs packs depth rows, stride bytes apart, to panels of B, next bytes
+// apart, the last of at most 32 lines. What lines or depth lack of a multiple of 32
+// becomes 0.
 //
 //go:noescape
-func interleavePairs(dst *uint16, src *uint16, lines int, depth int, stride int)
+func interleavePairs(dst *uint16, src *uint16, panels int, lines int, depth int, stride int, next int)
 
 // transposeTiles transposes the 16 × 16 pairs of each of n tiles.
 //

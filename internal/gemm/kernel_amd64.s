@@ -8576,41 +8576,60 @@ DATA pairOrder<>+112(SB)/8, $0x000000000000000e
 DATA pairOrder<>+120(SB)/8, $0x000000000000000f
 GLOBL pairOrder<>(SB), RODATA|NOPTR, $128
 
-// func interleavePairs(dst *uint16, src *uint16, lines int, depth int, stride int)
+// func interleavePairs(dst *uint16, src *uint16, panels int, lines int, depth int, stride int, next int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
-TEXT ·interleavePairs(SB), NOSPLIT, $0-40
+TEXT ·interleavePairs(SB), NOSPLIT, $0-56
 	MOVQ      dst+0(FP), AX
 	MOVQ      src+8(FP), CX
-	MOVQ      depth+24(FP), DX
-	MOVQ      stride+32(FP), BX
-	MOVQ      lines+16(FP), SI
+	MOVQ      depth+32(FP), DX
+	MOVQ      stride+40(FP), BX
+	MOVQ      next+48(FP), SI
 	MOVQ      $0x00000020, DI
-	CMPQ      SI, DI
-	CMOVQGT   DI, SI
-	MOVQ      $0xffffffffffffffff, DI
-	BZHIQ     SI, DI, DI
-	KMOVD     DI, K1
+	MOVQ      $0x00000020, R8
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	MOVQ      $0xffffffffffffffff, R8
+	BZHIQ     DI, R8, R8
+	KMOVD     R8, K1
+	MOVQ      lines+24(FP), DI
+	MOVQ      $0x00000020, R8
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	MOVQ      $0xffffffffffffffff, R8
+	BZHIQ     DI, R8, R8
+	KMOVD     R8, K3
 	VMOVDQU64 pairOrder<>+0(SB), Z0
 	VMOVDQU64 pairOrder<>+64(SB), Z1
-	MOVQ      BX, DI
-	SHLQ      $0x04, DI
-	LEAQ      (DI)(BX*1), R8
+	MOVQ      BX, R8
+	SHLQ      $0x04, R8
 
 step:
-	MOVQ $0x00000010, SI
+	MOVQ $0x00000010, DI
 
 pair:
+	MOVQ CX, R10
+	MOVQ AX, R11
+	MOVQ panels+16(FP), R9
+
+panel:
+	KMOVD K1, K2
+	CMPQ  R9, $0x01
+	JNE   whole
+	KMOVD K3, K2
+
+whole:
 	VPXORD      Z2, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	CMPQ        DX, $0x00
 	JLE         store
-	VMOVDQU16.Z (CX), K1, Z2
-	PREFETCHT0  (CX)(DI*1)
+	VMOVDQU16.Z (R10), K2, Z2
+	PREFETCHT0  (R10)(R8*1)
 	CMPQ        DX, $0x01
 	JE          store
-	VMOVDQU16.Z (CX)(BX*1), K1, Z3
-	PREFETCHT0  (CX)(R8*1)
-	LEAQ        (CX)(BX*2), CX
+	ADDQ        BX, R10
+	VMOVDQU16.Z (R10), K2, Z3
+	PREFETCHT0  (R10)(R8*1)
+	SUBQ        BX, R10
 
 store:
 	VPUNPCKLWD Z3, Z2, Z4
@@ -8619,11 +8638,16 @@ store:
 	VMOVDQA64  Z1, Z7
 	VPERMI2Q   Z5, Z4, Z6
 	VPERMI2Q   Z5, Z4, Z7
-	VMOVDQU64  Z6, (AX)
-	VMOVDQU64  Z7, 1024(AX)
+	VMOVDQU64  Z6, (R11)
+	VMOVDQU64  Z7, 1024(R11)
+	ADDQ       $0x40, R10
+	ADDQ       SI, R11
+	DECQ       R9
+	JNZ        panel
+	LEAQ       (CX)(BX*2), CX
 	SUBQ       $0x02, DX
 	ADDQ       $0x40, AX
-	DECQ       SI
+	DECQ       DI
 	JNZ        pair
 	ADDQ       $0x00000400, AX
 	CMPQ       DX, $0x00

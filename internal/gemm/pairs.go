@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"runtime"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -21,9 +23,10 @@ type Pairs struct {
 	// and nextC sums. Rows of c are rowC apart. With add it adds to c.
 	Mul func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 
-	// Lines packs lines that run along the depth, stride apart, to a panel
-	// of A; Across packs rows that lie across the lines to one of B.
-	Lines, Across func(dst, src []uint16, lines, depth, stride int)
+	// Lines packs lines that run along the depth, stride apart, to panels of A
+	// that lie next apart; Across packs rows that lie across the lines to those of
+	// B.
+	Lines, Across func(dst, src []uint16, lines, depth, stride, next int)
 
 	// Transpose makes steps of a panel of A from those of one of B, and back.
 	Transpose func(steps []uint16)
@@ -48,6 +51,7 @@ const (
 	ownPanels  = 8
 	sharedLen  = 1 << 19 // elements of the shared operand that are packed at a time
 	wantStrips = 16
+	pieceLines = 64      // of the shared operand that a worker packs at a time
 	minPairs   = 1 << 10 // elements of B from which packing pays
 )
 
@@ -66,12 +70,14 @@ type pairs struct {
 	kern *Pairs
 
 	sharesA         bool
-	lines, ownLines int // of the shared operand, and of the other
-	group           int // lines of the shared operand that are packed at a time
-	strip, strips   int // lines of a strip, and how many there are
-	parts, depth    int // of the depth, and the most that one has
-	at, n           int // the group: first line, lines
-	k0, k1          int // the part
+	lines, ownLines int   // of the shared operand, and of the other
+	group           int   // lines of the shared operand that are packed at a time
+	strip, strips   int   // lines of a strip, and how many there are
+	parts, depth    int   // of the depth, and the most that one has
+	at, n           int   // the group: first line, lines
+	pieces          int   // in which it is packed
+	ready           int32 // how many of them are
+	k0, k1          int   // the part
 	old             float32
 	packed          []uint16 // the group
 }
@@ -164,49 +170,61 @@ func (p *pairs) run(parallel bool) {
 		}
 		for p.at = 0; p.at < p.lines; p.at += p.group {
 			p.n = min(p.group, p.lines-p.at)
-			panels := cpu.Chunks(p.n, panelLines)
+			p.pieces, p.ready = cpu.Chunks(p.n, pieceLines), 0
 			if parallel {
-				pairPacks.Run(panels, *p)
-				pairStrips.Run(p.strips, *p)
+				pairItems.Run(p.pieces+p.strips, *p)
 				continue
 			}
-			for i := range panels {
-				p.packShared(i)
-			}
-			for i := range p.strips {
-				p.multiply(i)
+			for i := range p.pieces + p.strips {
+				p.do(i)
 			}
 		}
 	}
 }
 
-var (
-	pairPacks  = cpu.NewTask(func(p *pairs, item int) { p.packShared(item) })
-	pairStrips = cpu.NewTask(func(p *pairs, item int) { p.multiply(item) })
-)
+// pairItems packs the group and multiplies all strips with it.
+var pairItems = cpu.NewTask(func(p *pairs, item int) { p.do(item) })
+
+// do packs a piece of the group or multiplies a strip. Pieces come first, so that
+// somebody is at work on each when the first strip waits for them.
+func (p *pairs) do(item int) {
+	if item < p.pieces {
+		p.packShared(item)
+		atomic.AddInt32(&p.ready, 1)
+	} else {
+		p.multiply(item - p.pieces)
+	}
+}
+
+// wait returns when the group is packed.
+func (p *pairs) wait() {
+	for atomic.LoadInt32(&p.ready) < int32(p.pieces) {
+		runtime.Gosched()
+	}
+}
 
 // steps returns the steps of the part, and panelLen the elements of a panel.
 func (p *pairs) steps() int    { return cpu.Chunks(p.k1-p.k0, stepDepth) }
 func (p *pairs) panelLen() int { return p.steps() * stepLen }
 
-// packShared packs a panel of the group.
+// packShared packs a piece of the group.
 func (p *pairs) packShared(i int) {
-	lo := p.at + i*panelLines
-	p.pack(p.packed, i, p.sharesA, lo, min(panelLines, p.lines-lo))
+	at := i * pieceLines
+	p.pack(p.packed[at*p.steps()*stepDepth:], p.sharesA, p.at+at, min(pieceLines, p.n-at))
 }
 
-// pack packs lines from line lo on, of A or of B, as panel number i of dst.
-func (p *pairs) pack(dst []uint16, i int, isA bool, lo, lines int) {
+// pack packs lines from line lo on, of A or of B.
+func (p *pairs) pack(dst []uint16, isA bool, lo, lines int) {
 	m, along := p.b, p.b.Trans
 	if isA {
 		m, along = p.a, !p.a.Trans
 	}
 	src, depth := words(m.Data), p.k1-p.k0
-	dst = dst[i*p.panelLen():][:p.panelLen()]
+	dst = dst[:cpu.Chunks(lines, panelLines)*p.panelLen()]
 	if along {
-		p.kern.Lines(dst, src[lo*m.Stride+p.k0:], lines, depth, m.Stride)
+		p.kern.Lines(dst, src[lo*m.Stride+p.k0:], lines, depth, m.Stride, p.panelLen())
 	} else {
-		p.kern.Across(dst, src[p.k0*m.Stride+lo:], lines, depth, m.Stride)
+		p.kern.Across(dst, src[p.k0*m.Stride+lo:], lines, depth, m.Stride, p.panelLen())
 	}
 	if along != isA {
 		p.kern.Transpose(dst)
@@ -218,12 +236,11 @@ func (p *pairs) multiply(strip int) {
 	buf := scratch.Get(ScratchBytes / 4)
 	defer scratch.Put(buf)
 	lo := strip * p.strip
-	s := pairStrip{pairs: *p, lo: lo, lines: min(p.strip, p.ownLines-lo)}
-	s.sums, s.own = (*buf)[:ownPanels*stepLen], alignedWords((*buf)[ownPanels*stepLen:])
-	s.panels = cpu.Chunks(s.lines, panelLines)
-	for i := range s.panels {
-		p.pack(s.own, i, !p.sharesA, lo+i*panelLines, min(panelLines, s.lines-i*panelLines))
-	}
+	lines := min(p.strip, p.ownLines-lo)
+	sums, own := (*buf)[:ownPanels*stepLen], alignedWords((*buf)[ownPanels*stepLen:])
+	p.pack(own, !p.sharesA, lo, lines)
+	p.wait()
+	s := pairStrip{pairs: *p, lo: lo, lines: lines, panels: cpu.Chunks(lines, panelLines), own: own, sums: sums}
 	for i := 0; i < p.n; i += panelLines {
 		s.multiplyPanel(p.packed[i*s.steps()*stepDepth:], p.at+i, min(panelLines, p.n-i))
 	}

@@ -20,11 +20,14 @@ func newPairsKernel(
 			}
 			mul(&a[0], &b[0], &c[0], panels, steps, 2*nextA, 2*nextB, 4*nextC, 4*rowC, adds)
 		},
-		Lines: func(dst, src []uint16, lines, depth, stride int) {
-			copyPairs(&dst[0], &src[0], lines, depth, 2*stride)
+		Lines: func(dst, src []uint16, lines, depth, stride, next int) {
+			for i := 0; i < lines; i += panelLines {
+				copyPairs(&dst[i/panelLines*next], &src[i*stride], min(panelLines, lines-i), depth, 2*stride)
+			}
 		},
-		Across: func(dst, src []uint16, lines, depth, stride int) {
-			interleavePairs(&dst[0], &src[0], lines, depth, 2*stride)
+		Across: func(dst, src []uint16, lines, depth, stride, next int) {
+			panels := (lines + panelLines - 1) / panelLines
+			interleavePairs(&dst[0], &src[0], panels, lines-(panels-1)*panelLines, depth, 2*stride, 2*next)
 		},
 		Transpose: func(steps []uint16) { transposeTiles(&steps[0], 2*len(steps)/stepLen) },
 		Finish:    finishPairs,
