@@ -44,11 +44,6 @@ func scaleAVX2(dst []float32, src []float32, a float32)
 //go:noescape
 func scaleAboveAVX2(x []float32, a float32, least float32)
 
-// streamAVX2 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
-//
-//go:noescape
-func streamAVX2(dst []float32, src []float32)
-
 // axpbyAVX2 is axpby, on vectors.
 //
 //go:noescape
@@ -98,11 +93,6 @@ func scaleAVX512(dst []float32, src []float32, a float32)
 //
 //go:noescape
 func scaleAboveAVX512(x []float32, a float32, least float32)
-
-// streamAVX512 copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.
-//
-//go:noescape
-func streamAVX512(dst []float32, src []float32)
 
 // axpbyAVX512 is axpby, on vectors.
 //

@@ -738,29 +738,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func streamAVX2(dst []float32, src []float32)
-// Requires: AVX
-TEXT ·streamAVX2(SB), NOSPLIT, $0-48
-	MOVQ dst_base+0(FP), AX
-	MOVQ src_base+24(FP), CX
-	MOVQ dst_len+8(FP), DX
-	XORQ BX, BX
-
-blocks:
-	CMPQ     DX, $0x00000010
-	JLT      done
-	VMOVUPS  (CX)(BX*1), Y0
-	VMOVNTPS Y0, (AX)(BX*1)
-	VMOVUPS  32(CX)(BX*1), Y0
-	VMOVNTPS Y0, 32(AX)(BX*1)
-	ADDQ     $0x00000040, BX
-	SUBQ     $0x00000010, DX
-	JMP      blocks
-
-done:
-	VZEROUPPER
-	RET
-
 // func axpbyAVX2(acc []float32, x []float32, alpha float32, beta float32)
 // Requires: AVX, MMX+
 TEXT ·axpbyAVX2(SB), NOSPLIT, $0-56
@@ -1355,27 +1332,6 @@ tail:
 	VCMPPS    $0x15, Z1, Z2, K2
 	VMULPS.Z  Z0, Z2, K2, Z2
 	VMOVUPS   Z2, K1, (AX)(DX*1)
-
-done:
-	VZEROUPPER
-	RET
-
-// func streamAVX512(dst []float32, src []float32)
-// Requires: AVX, AVX512F
-TEXT ·streamAVX512(SB), NOSPLIT, $0-48
-	MOVQ dst_base+0(FP), AX
-	MOVQ src_base+24(FP), CX
-	MOVQ dst_len+8(FP), DX
-	XORQ BX, BX
-
-blocks:
-	CMPQ     DX, $0x00000010
-	JLT      done
-	VMOVUPS  (CX)(BX*1), Z0
-	VMOVNTPS Z0, (AX)(BX*1)
-	ADDQ     $0x00000040, BX
-	SUBQ     $0x00000010, DX
-	JMP      blocks
 
 done:
 	VZEROUPPER

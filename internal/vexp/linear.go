@@ -28,8 +28,6 @@ func scale(dst, src []float32, a float32) {
 	}
 }
 
-func stream(dst, src []float32) { copy(dst, src) }
-
 func axpby(acc, x []float32, alpha, beta float32) {
 	for i, v := range x {
 		acc[i] = float32(beta*acc[i]) + float32(alpha*v)

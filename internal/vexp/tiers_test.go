@@ -126,11 +126,6 @@ var calls = []call{
 		k.ScaleAbove(s[0], a[0], 0.5)
 		return nil
 	}},
-	{"Stream", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
-		k.Stream(s[0], s[1])
-		k.Fence()
-		return nil
-	}},
 	{"Axpby", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.Axpby(s[0], s[1], a[0], a[1])
 		return nil

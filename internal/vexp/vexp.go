@@ -57,11 +57,9 @@ type Kernels struct {
 	// least, or NaN, and by 0 elsewhere.
 	ScaleAbove func(x []float32, a, least float32)
 
-	// Stream copies src to dst around the caches where it can. They do not
-	// overlap. A goroutine that streams calls Fence before it synchronizes with
-	// those that read the results.
-	Stream func(dst, src []float32)
-	Fence  func()
+	// Fence makes what Rows wrote around the caches visible to the goroutines that
+	// the caller synchronizes with next.
+	Fence func()
 
 	// Prefetch begins to fetch x into the caches where it can.
 	Prefetch func(x []byte)
@@ -77,6 +75,6 @@ func init() {
 	Registry.Add(cpu.Go, Kernels{
 		Max: maximum, ExpSum: expSum, Exp2Sum: exp2Sum, ScoreGrad: scoreGrad,
 		Dot: dot, Finite: finite, Scale: scale, ScaleAbove: scaleAbove, Axpby: axpby,
-		Stream: stream, Fence: func() {}, Prefetch: func([]byte) {},
+		Fence: func() {}, Prefetch: func([]byte) {},
 	})
 }

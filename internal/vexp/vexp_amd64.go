@@ -13,13 +13,13 @@ func init() {
 		Max: maximumAVX2, ExpSum: expSumAVX2, Exp2Sum: exp2SumAVX2, ScoreGrad: scoreGradAVX2,
 		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
 		Axpby:  axpbyAVX2,
-		Stream: aligned(streamAVX2), Fence: fence, Prefetch: prefetch,
+		Fence: fence, Prefetch: prefetch,
 	})
 	Registry.Add(cpu.AVX512, Kernels{
 		Max: maximumAVX512, ExpSum: expSumAVX512, Exp2Sum: exp2SumAVX512, ScoreGrad: scoreGradAVX512,
 		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
 		Axpby:  axpbyAVX512,
-		Stream: aligned(streamAVX512), Fence: fence, Prefetch: prefetch,
+		Fence: fence, Prefetch: prefetch,
 	})
 	F32.Add(cpu.AVX2, Rows[float32]{
 		Add: addAVX2, AddScaled: addScaledAVX2,
@@ -68,19 +68,6 @@ func byEight(fast func(cos, sin, x []float32, turn float32)) func(cos, sin, x []
 		n := len(cos) / 8 * 8
 		fast(cos[:n], sin[:n], x[:2*n], turn)
 		rotatePairs(cos[n:], sin[n:], x[2*n:], turn)
-	}
-}
-
-// aligned makes Stream of an assembly loop over aligned blocks of 16 and copy for
-// what lies around them.
-func aligned(fast func(dst, src []float32)) func(dst, src []float32) {
-	return func(dst, src []float32) {
-		lead := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst)))%64) / 4
-		n := copy(dst[:min(lead, len(dst))], src)
-		dst, src = dst[n:], src[n:]
-		n = len(dst) / 16 * 16
-		fast(dst[:n], src[:n])
-		copy(dst[n:], src[n:])
 	}
 }
 

@@ -13,7 +13,7 @@ func init() {
 		Max: maximumNEON, ExpSum: expSumNEON, Exp2Sum: exp2SumNEON, ScoreGrad: scoreGradNEON,
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
-		Stream: stream, Fence: func() {}, Prefetch: func([]byte) {},
+		Fence: func() {}, Prefetch: func([]byte) {},
 	})
 	F32.Add(cpu.NEON, Rows[float32]{
 		Add: addNEON, AddScaled: addScaledNEON,

@@ -70,21 +70,6 @@ func scale(wide bool) {
 	f.end()
 }
 
-// stream copies whole blocks of 64 bytes to an aligned dst.
-func stream(wide bool) {
-	f := begin(wide, "stream", "copies blocks of 16 floats to dst, which is aligned to 64 bytes, around the caches.",
-		"func(dst, src []float32)", "dst", "src")
-	f.vectors("blocks", 16, "done", func() {
-		for u := range 64 / f.width() {
-			v := f.vec()
-			VMOVUPS(f.address("src", u), v)
-			VMOVNTPS(v, f.address("dst", u))
-		}
-	})
-	Label("done")
-	f.end()
-}
-
 func fence() {
 	TEXT("fence", NOSPLIT, "func()")
 	Doc("fence orders streamed stores before later ones.")

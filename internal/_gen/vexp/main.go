@@ -22,7 +22,6 @@ func main() {
 		nonFinite(wide)
 		scale(wide)
 		scaleAbove(wide)
-		stream(wide)
 		axpby(wide)
 		rotatePairs(wide)
 	}
