@@ -190,13 +190,49 @@ func (c call) compare(t require.TestingT, in [][]float32, a [4]float32) {
 		}
 		for i := range want {
 			for j, w := range want[i] {
-				c.require(t, tier, w, got[i][j], 1)
+				c.require(t, tier, w, got[i][j], c.size(in, a))
 			}
 		}
 		for i, w := range wantSums {
 			c.require(t, tier, w, sums[i], float64(len(in[0])))
 		}
 	}
+}
+
+// size is the magnitude of what the kernel adds up, at least 1: norms subtract
+// means, so that their results may be much smaller.
+func (c call) size(in [][]float32, a [4]float32) float64 {
+	const rstd = 3.2 // at most, for an eps of 0.1
+	switch c.name {
+	case "LayerNorm", "RMSNorm":
+		return max(1, rstd*most(in[1])*most(in[2]))
+	case "LayerNormGrad":
+		return gradSize(in[3], in[4], in[5], a[0], a[1])
+	case "RMSNormGrad":
+		return gradSize(in[2], in[3], in[4], 0, a[1])
+	}
+	return 1
+}
+
+// gradSize is size for rstd·(g − mean g − y·mean(g·y)), g = dy·gamma and
+// y = (x − mean)·rstd.
+func gradSize(dy, x, gamma []float32, mean, rstd float32) float64 {
+	var meanG, meanGY, mostG, mostY float64
+	for i := range x {
+		g := math.Abs(float64(dy[i] * gamma[i]))
+		y := math.Abs(float64((x[i] - mean) * rstd))
+		meanG, meanGY = meanG+g/float64(len(x)), meanGY+g*y/float64(len(x))
+		mostG, mostY = max(mostG, g), max(mostY, y)
+	}
+	return max(1, math.Abs(float64(rstd))*(mostG+meanG+mostY*meanGY))
+}
+
+// most returns the largest magnitude.
+func most(x []float32) (top float64) {
+	for _, v := range x {
+		top = max(top, math.Abs(float64(v)))
+	}
+	return top
 }
 
 // require compares two results of numbers of moderate size, or of any when
