@@ -73,8 +73,8 @@ func (c Config) WorkspaceLen() int {
 // ScratchBytes returns the bytes that each worker of [Forward] and [Backward]
 // uses at most: tiles of 128 queries and 256 keys, the scores between them, also
 // as bfloat16, the sums, and the blocks that the matrix product packs; their size
-// depends on Dim and DimV only. For 16-bit types and a dq of at most 4 MiB of float32 for a key
-// head, Heads/KVHeads·SeqQ·Dim elements, those are added. There are at most
+// depends on Dim and DimV only. For 16-bit types and a dq of at most 4 MiB of
+// float32 for a key head, Heads/KVHeads·SeqQ·Dim elements, those are added. There are at most
 // GOMAXPROCS workers; the memory is pooled and reused by later calls. ScratchBytes
 // is 0 for an invalid Config.
 func (c Config) ScratchBytes() int64 {

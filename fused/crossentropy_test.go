@@ -246,6 +246,7 @@ func TestCrossEntropyWorkspaceLen(t *testing.T) {
 	require.Zero(t, CrossEntropy{Vocab: 1, Cols: 1, Chunk: -1}.WorkspaceLen(5))
 	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 1}.WorkspaceLen(5))
 	require.Less(t, gemm.ScratchBytes, 1<<20, "CrossEntropyLoss states it")
+	require.Less(t, max(gemm.SharedBytes, gemm.PairsBytes), 3<<20, "and this")
 }
 
 // Logits far apart leave no subnormal gradients, and the right ones.

@@ -296,21 +296,9 @@ func (a *pageArgs) chunk(item int) {
 	pTile, gTile := (*tile)[:half.Chunk], (*tile)[half.Chunk:]
 	for ; lo < hi; lo += half.Chunk {
 		end := min(lo+half.Chunk, hi)
-		p := floats(a.p, at+lo, pTile[:end-lo])
-		g := floats(a.g, at+lo, gTile[:end-lo])
+		p := half.Floats(a.p, at+lo, pTile[:end-lo])
+		g := half.Floats(a.g, at+lo, gTile[:end-lo])
 		a.coef.Update(p, m[lo:end], v[lo:end], g)
-		if a.p.DType() != snug.F32 {
-			half.Store(a.p, at+lo, p)
-		}
+		half.Flush(a.p, at+lo, p)
 	}
-}
-
-// floats returns elements lo to lo+len(tile)-1 of v: in place if they are
-// float32, else converted into tile.
-func floats(v snug.View, lo int, tile []float32) []float32 {
-	if v.DType() == snug.F32 {
-		return v.Float32s()[lo : lo+len(tile)]
-	}
-	half.Load(tile, v, lo)
-	return tile
 }

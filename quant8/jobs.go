@@ -25,23 +25,6 @@ func launch[J any, P interface {
 	return dev.Launch(P(&job))
 }
 
-// load returns elements lo to hi-1 of a host view as float32: the view's own
-// memory if it holds float32, else converted into tile.
-func load(v snug.View, lo, hi int, tile []float32) []float32 {
-	if x := v.Float32s(); x != nil {
-		return x[lo:hi]
-	}
-	half.Load(tile[:hi-lo], v, lo)
-	return tile[:hi-lo]
-}
-
-// flush writes what load returned, and has changed, back to elements lo and up.
-func flush(v snug.View, lo int, x []float32) {
-	if v.DType() != snug.F32 {
-		half.Store(v, lo, x)
-	}
-}
-
 // quantizeJob is Quantize.
 type quantizeJob struct {
 	codes, absmax, src snug.View

@@ -240,8 +240,8 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 // lo.
 func (a *stepArgs) update32(s state32, lo, begin, end int, tile []float32) {
 	t := a.tile
-	p := load(a.p, lo+begin, lo+end, tile[:t])
-	g := load(a.g, lo+begin, lo+end, tile[t:2*t])
+	p := half.Floats(a.p, lo+begin, tile[:end-begin])
+	g := half.Floats(a.g, lo+begin, tile[t:][:end-begin])
 	a.coef.Update(p, s.m[begin:end], s.v[begin:end], g)
-	flush(a.p, lo+begin, p)
+	half.Flush(a.p, lo+begin, p)
 }

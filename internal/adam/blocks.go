@@ -37,29 +37,12 @@ func blockwise(update func(c Coef, p, m, v, g []float32)) func(c Coef, p, g snug
 			codes1, codes2 := s.Codes1[:n], s.Codes2[:n]
 			k.Decode(m, codes1, s.Encoder1.Map(), s.Absmax1[:1], t)
 			k.Decode(v, codes2, s.Encoder2.Map(), s.Absmax2[:1], t)
-			pt := load(p, lo, tile[2*t:2*t+n])
-			update(c, pt, m, v, load(g, lo, tile[3*t:3*t+n]))
-			store(p, lo, pt)
+			pt := half.Floats(p, lo, tile[2*t:2*t+n])
+			update(c, pt, m, v, half.Floats(g, lo, tile[3*t:3*t+n]))
+			half.Flush(p, lo, pt)
 			s.Absmax1[0], s.Absmax2[0] = k.AbsMax(m), k.AbsMax(v)
 			s.Encoder1.Encode(codes1, m, s.Absmax1[0])
 			s.Encoder2.Encode(codes2, v, s.Absmax2[0])
 		}
-	}
-}
-
-// load returns len(tile) elements from lo on of a host view as float32: the
-// view's own memory if it holds float32, else converted into tile.
-func load(v snug.View, lo int, tile []float32) []float32 {
-	if x := v.Float32s(); x != nil {
-		return x[lo : lo+len(tile)]
-	}
-	half.Load(tile, v, lo)
-	return tile
-}
-
-// store writes what load returned, and has changed, back to elements lo and up.
-func store(v snug.View, lo int, x []float32) {
-	if v.DType() != snug.F32 {
-		half.Store(v, lo, x)
 	}
 }

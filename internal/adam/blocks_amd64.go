@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/blockq"
+	"github.com/snug-ml/snug/internal/half"
 )
 
 // block8 is what the assembly takes, at the offsets that its generator names: a
@@ -73,15 +74,15 @@ func (r *run8) update(p, g snug.View, lo, b int, tile []float32) {
 	at := (*byte)(unsafe.Pointer(&r.block8))
 	switch dt := p.DType(); {
 	case dt != g.DType():
-		pt := load(p, lo, tile[4*n:5*n])
-		gt := load(g, lo, tile[5*n:6*n])
+		pt := half.Floats(p, lo, tile[4*n:5*n])
+		gt := half.Floats(g, lo, tile[5*n:6*n])
 		r.p, r.g = unsafe.Pointer(&pt[0]), unsafe.Pointer(&gt[0])
 		if r.waiting {
 			stepEncodeF32AVX512(at, n)
 		} else {
 			stepF32AVX512(at, n)
 		}
-		store(p, lo, pt)
+		half.Flush(p, lo, pt)
 	case dt == snug.F32:
 		r.p, r.g = unsafe.Pointer(&p.Float32s()[lo:][:n][0]), unsafe.Pointer(&g.Float32s()[lo:][:n][0])
 		if r.waiting {

@@ -83,8 +83,27 @@ func Load(dst []float32, src snug.View, lo int) {
 	}
 }
 
+// Floats returns elements lo to lo+len(tile)-1 of a floating-point host view as
+// float32: the view's own memory if it holds float32, else converted into tile.
+func Floats(v snug.View, lo int, tile []float32) []float32 {
+	if x := v.Float32s(); x != nil {
+		return x[lo : lo+len(tile)]
+	}
+	Load(tile, v, lo)
+	return tile
+}
+
+// Flush writes what Floats returned, and its caller has changed, back to elements
+// lo and up.
+func Flush(v snug.View, lo int, x []float32) {
+	if v.DType() != snug.F32 {
+		Store(v, lo, x)
+	}
+}
+
 // Store converts src into elements lo to lo+len(src)-1 of a floating-point
-// host view.
+// host view. Of at most Chunk elements, it may narrow in place: they may begin where
+// src does, or before.
 func Store(dst snug.View, lo int, src []float32) { Registry.Best().store(dst, lo, src) }
 
 // StoreStream is Store with Streams.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -281,6 +282,23 @@ func BenchmarkConvert(b *testing.B) {
 					task.Run(n/chunk, args{pair[0], pair[1], part, stream})
 				})
 			})
+		}
+	}
+}
+
+// A row of float32 may become bfloat16 at its own start, up to Chunk elements.
+func TestNarrowInPlace(t *testing.T) {
+	for tier, k := range Registry.All() {
+		for n := range Chunk + 1 {
+			src := make([]float32, n)
+			for i := range src {
+				src[i] = float32(i)*1.01 - 300
+			}
+			want := make([]snug.BFloat16, n)
+			f32ToBF16(want, src)
+			got := unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(src))), n)
+			k.F32ToBF16(got, src)
+			require.Equal(t, want, got, "%v, %d elements", tier, n)
 		}
 	}
 }
