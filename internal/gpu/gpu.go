@@ -1,0 +1,67 @@
+// Package gpu is what the GPU backends share: how a job describes its launches,
+// and the modules of kernels that primitives embed. It knows neither CUDA nor
+// Metal; internal/cuda, internal/metal and internal/emu run what it describes.
+package gpu
+
+import (
+	"fmt"
+	"io/fs"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Module is the kernels of one package in the forms that the build has. The
+// files cuda.go, metal.go and emu.go of a package fill it in before any device
+// is opened.
+type Module struct {
+	Name   string // of the package: "quant8"
+	Image  []byte // a CUDA fatbin, with the build tag cuda
+	Source fs.FS  // NAME.cu, NAME.metal and what they include, with the build tags metal and emu
+}
+
+// Launch is one grid of threads. A kernel takes its operands as pointers, in
+// order, and then one struct of parameters.
+type Launch struct {
+	Module   *Module
+	Func     string // the entry point: "quant8_quantize_f32"
+	Blocks   [3]int // at least 1 each
+	Threads  int    // of a block, a multiple of 32 and at most 1024
+	Operands []driver.Mem
+	Params   []byte // the struct as C lays it out
+}
+
+// Launcher queues launches in order. It keeps nothing of l after it returns.
+type Launcher interface {
+	LaunchGrid(l *Launch) error
+}
+
+// Job is a driver.Job that GPUs can run.
+type Job interface {
+	driver.Job
+	// Grids queues the launches that do what Run does. Operands have the
+	// addresses that the device bound to them. It stops at the first error.
+	Grids(q Launcher) error
+}
+
+// Run queues the launches of j on q.
+func Run(j driver.Job, q Launcher) error {
+	job, ok := j.(Job)
+	if !ok {
+		return fmt.Errorf("kernel %s has no form for this device: %w", j.Kernel(), driver.ErrNotBuilt)
+	}
+	if err := job.Grids(q); err != nil {
+		return fmt.Errorf("kernel %s: %w", j.Kernel(), err)
+	}
+	return nil
+}
+
+// Params returns the bytes of a struct of parameters. Its fields are of 4 or 8
+// bytes and at multiples of their size, so that Go and C agree on the layout;
+// its size is a multiple of its largest field. It is valid as long as p.
+func Params[P any](p *P) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p))
+}
+
+// CeilDiv returns n/d rounded up.
+func CeilDiv(n, d int) int { return (n + d - 1) / d }
