@@ -31,9 +31,12 @@ type Launch struct {
 	Params   []byte // the struct as C lays it out
 }
 
-// Launcher queues launches in order. It keeps nothing of l after it returns.
+// Launcher queues launches and copies in order. Every [driver.Driver] of a GPU
+// is one. It keeps nothing of l after it returns.
 type Launcher interface {
 	LaunchGrid(l *Launch) error
+	// Copy copies src.Size bytes on the device.
+	Copy(dst, src driver.Mem) error
 }
 
 // Job is a driver.Job that GPUs can run.
@@ -65,3 +68,35 @@ func Params[P any](p *P) []byte {
 
 // CeilDiv returns n/d rounded up.
 func CeilDiv(n, d int) int { return (n + d - 1) / d }
+
+// Floats are the entry points of a kernel for f32, f16 and bf16.
+type Floats [3]string
+
+// ForFloats returns the names that FOR_FLOATS gives in kernel text:
+// prefix_f32, prefix_f16 and prefix_bf16.
+func ForFloats(prefix string) Floats {
+	return Floats{prefix + "_f32", prefix + "_f16", prefix + "_bf16"}
+}
+
+// Of returns the entry point for element type number dtype of package snug,
+// which counts from 1 in this order.
+func (f *Floats) Of(dtype uint8) string { return f[dtype-1] }
+
+// Folder returns the folder kernels of an embedded file system.
+func Folder(files fs.FS) fs.FS {
+	sub, err := fs.Sub(files, "kernels")
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	return sub
+}
+
+// MaxGrid bounds the blocks of a launch whose threads step through their
+// elements: enough to fill any device.
+const MaxGrid = 1 << 14
+
+// Grid returns the blocks for n elements with per of them for each block at a
+// time, at least one.
+func Grid(n, per int) [3]int {
+	return [3]int{min(max(1, CeilDiv(n, per)), MaxGrid), 1, 1}
+}

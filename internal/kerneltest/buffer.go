@@ -10,18 +10,19 @@ import (
 
 // Place is a kind of memory that a Vector can lie in.
 type Place struct {
-	Name string
-	Dev  *snug.Device
+	Name     string
+	Dev      *snug.Device // nil for host slices
+	Emulated bool         // by internal/emu: hundreds of times slower than a GPU
 }
 
 // Places returns every kind of memory that this build can test: a host slice,
-// a CPU array, and an array on a device that Go cannot address. Devices are
-// closed when the test ends.
+// a CPU array, an array on a device that Go cannot address, and arrays on the
+// devices of the backends in this build. Devices are closed when the test ends.
 func Places(t testing.TB) []Place {
 	dev, err := snug.Open("opaque:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return []Place{{"slice", nil}, {"cpu", snug.CPU()}, {"opaque", dev}}
+	return append([]Place{{Name: "slice"}, {Name: "cpu", Dev: snug.CPU()}, {Name: "opaque", Dev: dev}}, devices(t)...)
 }
 
 // Each runs test once for every place, as a subtest.

@@ -1,11 +1,12 @@
 // The kernel dialect in CUDA and HIP; README.md in this folder describes it.
 // Only the subset that both compilers share is used, and no header of theirs.
 #pragma once
+#define SNUG_CUDA 1
 
 #if defined(SNUG_EMU)
 #include "emu_cuda.h"
 #else
-#define SNUG_REGISTER(name, ...)
+#define SNUG_REGISTER(name, threads, ...)
 #endif
 
 #if defined(__HIP__) && !defined(SNUG_EMU)
@@ -33,7 +34,7 @@ typedef float f32;
 #define OPERAND(T, name, index) T* name
 #define PARAMS(P, name) const P name
 #define KERNEL(name, threads, ...) \
-    SNUG_REGISTER(name, __VA_ARGS__) \
+    SNUG_REGISTER(name, threads, __VA_ARGS__) \
     extern "C" __global__ __launch_bounds__(threads) void name(__VA_ARGS__)
 
 // WARP is the number of threads that run in lockstep.

@@ -1,12 +1,13 @@
 // The kernel dialect in the Metal shading language; README.md in this folder
 // describes it.
 #pragma once
+#define SNUG_METAL 1
 
 #if defined(SNUG_EMU)
 #include "emu_metal.h"
 #else
 #include <metal_stdlib>
-#define SNUG_REGISTER(name, ...)
+#define SNUG_REGISTER(name, threads, ...)
 #endif
 using namespace metal;
 #pragma METAL fp math_mode(safe)
@@ -39,9 +40,9 @@ typedef float f32;
     uint3 snug_threads [[threads_per_threadgroup]],      \
     uint3 snug_block [[threadgroup_position_in_grid]],   \
     uint3 snug_blocks [[threadgroups_per_grid]]
-#define KERNEL(name, threads, ...)                        \
-    SNUG_REGISTER(name, __VA_ARGS__, SNUG_POSITION)       \
-    [[max_total_threads_per_threadgroup(threads)]] kernel \
+#define KERNEL(name, threads, ...)                                \
+    SNUG_REGISTER(name, threads, __VA_ARGS__, SNUG_POSITION)      \
+    [[kernel, max_total_threads_per_threadgroup(threads)]] \
     void name(__VA_ARGS__, SNUG_POSITION)
 
 #define WARP 32

@@ -1,0 +1,163 @@
+//go:build emu
+
+package emu
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/cpuid/v2"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+//go:embed shim
+var shim embed.FS
+
+// compiler makes programs of one language, in one mode, and keeps them in the
+// user's cache under names that depend on all that goes in.
+type compiler struct {
+	language string
+	cxx      string
+	flags    []string // of the host and of modules
+	checks   []string // of modules
+	version  string   // of the compiler and the processor
+}
+
+// modes are the flags that SNUG_EMU stands for: of everything, and of modules.
+var modes = map[string][2][]string{
+	"":      {{"-O2"}, nil},
+	"plain": {{"-O2"}, nil},
+	"asan":  {{"-O1", "-g", "-fsanitize=address"}, nil},
+	"check": {{"-O1", "-g"}, {"-fsanitize=thread"}},
+}
+
+// base are the flags of all modes. Kernels say themselves where a product and
+// a sum are rounded once.
+var base = []string{
+	"-std=c++17", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing",
+	"-Wall", "-Wno-unknown-pragmas", "-Wno-attributes",
+}
+
+func compilerFor(language string) (*compiler, error) {
+	name := os.Getenv("SNUG_EMU")
+	mode, ok := modes[name]
+	if !ok {
+		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, asan or check: %w", name, driver.ErrNotBuilt)
+	}
+	cxx := os.Getenv("SNUG_EMU_CXX")
+	if cxx == "" {
+		cxx = "c++"
+	}
+	version, err := exec.Command(cxx, "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("the emulator needs a C++ compiler; %s --version: %w: %w", cxx, err, driver.ErrNotBuilt)
+	}
+	return &compiler{
+		language: language, cxx: cxx,
+		flags: slices.Concat(base, mode[0]), checks: mode[1],
+		version: fmt.Sprintf("%s%s %v", version, cpuid.CPU.BrandName, cpuid.CPU.FeatureSet()),
+	}, nil
+}
+
+// host returns the program that holds the device.
+func (c *compiler) host() (string, error) {
+	return c.make("host", nil, func(dir, out string) [][]string {
+		args := slices.Concat(c.flags, []string{"-rdynamic", "-o", out})
+		for _, file := range []string{"host.cpp", "run.cpp", "check.cpp"} {
+			args = append(args, filepath.Join(dir, "shim", file))
+		}
+		return [][]string{append(args, "-ldl")}
+	})
+}
+
+// module returns the library of a module's kernels. It is linked without
+// c.checks, which would bring a run-time library of their own.
+func (c *compiler) module(m *gpu.Module) (string, error) {
+	if m.Source == nil {
+		return "", fmt.Errorf("module %s has no source in this build: %w", m.Name, driver.ErrNotBuilt)
+	}
+	return c.make(m.Name+"."+c.language, m.Source, func(dir, out string) [][]string {
+		object := out + ".o"
+		return [][]string{
+			slices.Concat(c.flags, c.checks, []string{"-fPIC", "-c", "-DSNUG_EMU", "-o", object,
+				"-I", filepath.Join(dir, "shim"), "-I", filepath.Join(dir, "include"), "-I", dir,
+				"-x", "c++", filepath.Join(dir, m.Name+"."+c.language)}),
+			slices.Concat(c.flags, []string{"-shared", "-o", out, object}),
+		}
+	})
+}
+
+var building sync.Mutex
+
+// make returns the path of a program made of the shim, the dialect's headers
+// and the given sources by running the compiler with each list of arguments that
+// commands returns, from the cache if it is there.
+func (c *compiler) make(name string, sources fs.FS, commands func(dir, out string) [][]string) (string, error) {
+	building.Lock()
+	defer building.Unlock()
+	trees := []fs.FS{shim, gpu.Include}
+	if sources != nil {
+		trees = append(trees, sources)
+	}
+	sum, err := hash(trees, fmt.Sprint(commands("", ""), c.cxx, c.version))
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	cache = filepath.Join(cache, "snug-emu")
+	path := filepath.Join(cache, name+"-"+sum)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(cache, "build-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	for _, tree := range trees {
+		if err := os.CopyFS(dir, tree); err != nil {
+			return "", err
+		}
+	}
+	out := filepath.Join(dir, "program.out")
+	for _, args := range commands(dir, out) {
+		if text, err := exec.Command(c.cxx, args...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("compile %s for the emulator: %w\n%s", name, err, text)
+		}
+	}
+	return path, os.Rename(out, path) // others may make the same at this moment
+}
+
+// hash names the contents of file trees and a text.
+func hash(trees []fs.FS, text string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", text)
+	var errs []error
+	for _, tree := range trees {
+		errs = append(errs, fs.WalkDir(tree, ".", func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			data, err := fs.ReadFile(tree, path)
+			fmt.Fprintf(h, "%q %d\n%s", path, len(data), data)
+			return err
+		}))
+	}
+	return hex.EncodeToString(h.Sum(nil))[:20], errors.Join(errs...)
+}

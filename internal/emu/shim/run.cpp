@@ -1,0 +1,238 @@
+// How the emulator runs the threads of a launch: each on a stack of its own,
+// one after the other, switched at barriers.
+
+#include "host.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+// snug_switch saves the registers that a call keeps on the running stack, leaves
+// its top in *from, and goes on where the stack `to` was left.
+extern "C" void snug_switch(void** from, void* to);
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl snug_switch
+snug_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+enum { SAVED = 6, RETURN = 6, FRAME = 8 }; // words: registers, return address, whole frame
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl snug_switch
+.globl _snug_switch
+snug_switch:
+_snug_switch:
+    stp x19, x20, [sp, #-160]!
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    ldp x19, x20, [sp], #160
+    ret
+)");
+enum { RETURN = 11, FRAME = 20 };
+#else
+#error "the emulator runs on amd64 and arm64"
+#endif
+
+enum { STACK = 256 << 10 };
+
+enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, DONE };
+
+struct Fiber {
+    void* sp;
+    State state;
+    SnugThread self;
+    unsigned exchanges; // that this lane has made in this block
+};
+
+struct Warp {
+    unsigned epoch; // barriers and exchanges so far
+    alignas(64) char slots[2][SNUG_LANES][SNUG_SLOT];
+};
+
+static char* stacks;
+static Fiber fibers[MAX_THREADS];
+static Warp warps[MAX_THREADS / SNUG_LANES];
+static void* scheduler;
+static Fiber* running;
+static const Launch* current;
+static void* operands[MAX_OPERANDS]; // of the current launch, where in_module finds
+alignas(16) static char params[MAX_PARAMS]; // them
+static unsigned barriers;
+static bool faulted;
+
+static unsigned number(const Fiber* f) { return f->self.local.x; }
+
+static void fault(const Fiber* f, const char* what) {
+    char text[400];
+    snprintf(text, sizeof text, "kernel %s, block %u,%u,%u, thread %u: %s", current->kernel->name, f->self.block.x, f->self.block.y,
+             f->self.block.z, number(f), what);
+    set_error(text);
+    faulted = true;
+}
+
+static void leave(State s) {
+    running->state = s;
+    snug_switch(&running->sp, scheduler);
+}
+
+extern "C" {
+
+const SnugThread* snug_self() { return &running->self; }
+void snug_block_barrier() { leave(AT_BLOCK_BARRIER); }
+void snug_warp_barrier() { leave(AT_WARP_BARRIER); }
+
+const char* snug_exchange(const void* mine, size_t n) {
+    Fiber* f = running;
+    Warp& w = warps[number(f) / SNUG_LANES];
+    auto& slots = w.slots[f->exchanges++ % 2];
+    memcpy(slots[f->self.lane], mine, n);
+    leave(AT_WARP_BARRIER);
+    return slots[0];
+}
+
+void snug_atomic_min(unsigned* p, unsigned x) {
+    if (x < *p) *p = x;
+}
+void snug_atomic_add(unsigned* p, unsigned x) { *p += x; }
+
+void snug_fault(const char* what) {
+    fault(running, what);
+    leave(DONE);
+    abort(); // nobody goes on with a fiber that is done
+}
+
+} // extern "C"
+
+bool now(Moment* m) {
+    if (!running) return false;
+    *m = Moment{number(running), barriers, warps[number(running) / SNUG_LANES].epoch};
+    return true;
+}
+
+bool on_stack(uintptr_t at) {
+    uintptr_t bottom = (uintptr_t)stacks + number(running) * (uintptr_t)STACK;
+    return at >= bottom && at < bottom + STACK;
+}
+
+bool in_module(uintptr_t at) {
+    Dl_info info;
+    return dladdr((void*)at, &info) != 0;
+}
+
+static void thread_main() {
+    current->kernel->call(current->kernel, operands, params);
+    leave(DONE);
+    abort();
+}
+
+static void start(Fiber* f, unsigned i, SnugDim block) {
+    void** top = (void**)(stacks + (size_t)(i + 1) * STACK);
+    void** frame = top - FRAME - 2;
+    memset(frame, 0, (FRAME + 2) * sizeof *frame);
+    frame[RETURN] = (void*)thread_main;
+    f->sp = frame;
+    f->state = READY;
+    f->exchanges = 0;
+    f->self = SnugThread{{i, 0, 0}, {current->threads, 1, 1}, block, current->blocks, i % SNUG_LANES};
+}
+
+// run_warp runs the lanes of a warp until each is done or at a barrier of the
+// block.
+static void run_warp(Fiber* lanes, Warp* w) {
+    for (;;) {
+        unsigned waiting = 0, gone = 0;
+        for (unsigned i = 0; i < SNUG_LANES; i++) {
+            running = &lanes[i];
+            if (running->state == READY) snug_switch(&scheduler, running->sp);
+            waiting += running->state == AT_WARP_BARRIER;
+            gone += running->state == AT_BLOCK_BARRIER || running->state == DONE;
+            if (faulted) return;
+        }
+        if (waiting == 0) return;
+        if (gone > 0) return fault(running, "some lanes of the warp wait for the others, which ended or wait for the block");
+        w->epoch++;
+        for (unsigned i = 0; i < SNUG_LANES; i++) lanes[i].state = READY;
+    }
+}
+
+static void run_block(SnugDim block) {
+    unsigned n = current->threads;
+    const SnugKernel* k = current->kernel;
+    barriers = 0;
+    if (k->shared_end > k->shared_begin) memset(k->shared_begin, 0xff, (size_t)(k->shared_end - k->shared_begin));
+    begin_block(k->shared_begin, k->shared_end);
+    for (unsigned i = 0; i < n; i++) start(&fibers[i], i, block);
+    for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
+    for (;;) {
+        for (unsigned w = 0; w < n / SNUG_LANES && !faulted; w++) run_warp(&fibers[w * SNUG_LANES], &warps[w]);
+        if (faulted) return;
+        unsigned done = 0;
+        for (unsigned i = 0; i < n; i++) done += fibers[i].state == DONE;
+        if (done == n) return;
+        if (done > 0) {
+            unsigned i = 0;
+            while (fibers[i].state == DONE) i++;
+            return fault(&fibers[i], "waits at a barrier that other threads of the block ended without");
+        }
+        barriers++;
+        for (unsigned i = 0; i < n; i++) fibers[i].state = READY;
+    }
+}
+
+void run(const Launch& l) {
+    if (!stacks) {
+        void* room = mmap(nullptr, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (room == MAP_FAILED) return set_error("no memory for stacks");
+        stacks = (char*)room;
+    }
+    current = &l;
+    if (l.operands.size() > MAX_OPERANDS || l.params.size() > MAX_PARAMS) return set_error("too many operands or parameters");
+    std::copy(l.operands.begin(), l.operands.end(), operands);
+    std::copy(l.params.begin(), l.params.end(), params);
+    faulted = false;
+    begin_launch();
+    for (unsigned z = 0; z < l.blocks.z; z++)
+        for (unsigned y = 0; y < l.blocks.y; y++)
+            for (unsigned x = 0; x < l.blocks.x && !faulted; x++) run_block(SnugDim{x, y, z});
+    running = nullptr;
+}
