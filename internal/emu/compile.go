@@ -35,10 +35,11 @@ type compiler struct {
 
 // modes are the flags that SNUG_EMU stands for: of everything, and of modules.
 var modes = map[string][2][]string{
-	"":      {{"-O2"}, nil},
-	"plain": {{"-O2"}, nil},
-	"asan":  {{"-O1", "-g", "-fsanitize=address"}, nil},
-	"check": {{"-O1", "-g"}, {"-fsanitize=thread"}},
+	"":         {{"-O2"}, nil},
+	"plain":    {{"-O2"}, nil},
+	"portable": {{"-O2"}, {"-DSNUG_PORTABLE"}},
+	"asan":     {{"-O1", "-g", "-fsanitize=address"}, nil},
+	"check":    {{"-O1", "-g"}, {"-fsanitize=thread"}},
 }
 
 // base are the flags of all modes. Kernels say themselves where a product and
@@ -52,7 +53,7 @@ func compilerFor(language string) (*compiler, error) {
 	name := os.Getenv("SNUG_EMU")
 	mode, ok := modes[name]
 	if !ok {
-		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, asan or check: %w", name, driver.ErrNotBuilt)
+		return nil, fmt.Errorf("SNUG_EMU is %q, want plain, portable, asan or check: %w", name, driver.ErrNotBuilt)
 	}
 	cxx := os.Getenv("SNUG_EMU_CXX")
 	if cxx == "" {

@@ -6,7 +6,8 @@
 // compute and where they err, not how fast they are.
 //
 // emu:0 runs the CUDA text and emu:1 the Metal text. The environment variable
-// SNUG_EMU chooses how both are compiled: "plain", the default; "asan", with the
+// SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
+// the instructions that only NVIDIA's GPUs have, as for HIP; "asan", with the
 // address sanitizer; or "check", which finds races, block memory that is read
 // before it is written, and accesses outside of every allocation. SNUG_EMU_CXX
 // names the compiler; the default is c++.

@@ -30,9 +30,22 @@ struct SnugKernel {
 
 enum { SNUG_SLOT = 64, SNUG_LANES = 32 }; // bytes that a lane shows the others; lanes
 
+// Asynchronous copies that a thread has begun: group counts its commits.
+struct SnugCopy {
+    void* dst;
+    const void* src; // null for zeros
+    unsigned group;
+};
+enum { SNUG_COPIES = 128 };
+struct SnugCopies {
+    unsigned count, groups;
+    SnugCopy item[SNUG_COPIES];
+};
+
 extern "C" {
 void snug_register(const SnugKernel* k);
 const SnugThread* snug_self();
+SnugCopies* snug_copies();
 void snug_block_barrier();
 void snug_warp_barrier();
 // snug_exchange shows n bytes to the warp and returns the slots of all lanes,

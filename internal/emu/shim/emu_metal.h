@@ -15,6 +15,30 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef SnugDim uint3;
+struct ulong2 {
+    ulong x, y;
+    ulong2(ulong x, ulong y) : x(x), y(y) {}
+};
+
+// The 16-bit types, as far as matrices need them.
+struct half {
+    ushort bits;
+};
+struct bfloat {
+    ushort bits;
+};
+inline float snug_float(float x) { return x; }
+inline float snug_float(bfloat x) {
+    uint b = (uint)x.bits << 16;
+    float y;
+    memcpy(&y, &b, sizeof y);
+    return y;
+}
+inline float snug_float(half x) {
+    int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
+    float y = exponent == 31 ? (fraction ? NAN : INFINITY) : std::ldexp((float)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
+    return x.bits >> 15 ? -y : y;
+}
 
 struct atomic_uint {
     uint value;
@@ -47,5 +71,46 @@ inline uint mulhi(uint a, uint b) { return (uint)((ulong)a * b >> 32); }
 namespace precise {
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 } // namespace precise
+
+// simdgroup_matrix: lane i holds two neighbours of one row. The language does
+// not define which; this is how Apple's GPUs do it, and kernels ask acc_row.
+template <class T, int R, int C> struct simdgroup_matrix {
+    static_assert(R == 8 && C == 8, "matrices are 8×8");
+    T element[2];
+    typedef T Pair[2];
+    Pair& thread_elements() { return element; }
+};
+
+inline unsigned snug_row() { return snug_self()->lane / 16 * 4 + snug_self()->lane / 2 % 4; }
+inline unsigned snug_col() { return snug_self()->lane / 8 % 2 * 4 + snug_self()->lane % 2 * 2; }
+// snug_holder returns the lane that holds an element; columns 2n and 2n+1 share one.
+inline unsigned snug_holder(unsigned row, unsigned col) { return row / 4 * 16 + col / 4 * 8 + row % 4 * 2 + col / 2 % 2; }
+
+template <class T>
+void simdgroup_load(simdgroup_matrix<T, 8, 8>& m, const T* src, ulong stride, ulong2 origin = ulong2(0, 0), bool transpose = false) {
+    src += origin.y * stride + origin.x;
+    for (unsigned e = 0; e < 2; e++) {
+        unsigned row = snug_row(), col = snug_col() + e;
+        m.element[e] = transpose ? src[col * stride + row] : src[row * stride + col];
+    }
+    snug_warp_barrier(); // a collective: all lanes come here
+}
+
+template <class A, class B>
+void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
+                                   const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<float, 8, 8>& c) {
+    float mine[4] = {snug_float(a.element[0]), snug_float(a.element[1]), snug_float(b.element[0]), snug_float(b.element[1])};
+    const char* slots = snug_exchange(mine, sizeof mine);
+    auto number = [&](unsigned row, unsigned col, unsigned of) {
+        float x;
+        memcpy(&x, slots + snug_holder(row, col) * SNUG_SLOT + 4 * (of + col % 2), sizeof x);
+        return x;
+    };
+    for (unsigned e = 0; e < 2; e++) {
+        float sum = c.element[e];
+        for (unsigned k = 0; k < 8; k++) sum = __builtin_fmaf(number(snug_row(), k, 0), number(k, snug_col() + e, 2), sum);
+        d.element[e] = sum;
+    }
+}
 
 } // namespace metal

@@ -82,6 +82,7 @@ struct Fiber {
     State state;
     SnugThread self;
     unsigned exchanges; // that this lane has made in this block
+    SnugCopies copies;
 };
 
 struct Warp {
@@ -118,6 +119,7 @@ static void leave(State s) {
 extern "C" {
 
 const SnugThread* snug_self() { return &running->self; }
+SnugCopies* snug_copies() { return &running->copies; }
 void snug_block_barrier() { leave(AT_BLOCK_BARRIER); }
 void snug_warp_barrier() { leave(AT_WARP_BARRIER); }
 
@@ -173,6 +175,7 @@ static void start(Fiber* f, unsigned i, SnugDim block) {
     f->sp = frame;
     f->state = READY;
     f->exchanges = 0;
+    f->copies.count = f->copies.groups = 0;
     f->self = SnugThread{{i, 0, 0}, {current->threads, 1, 1}, block, current->blocks, i % SNUG_LANES};
 }
 

@@ -1,0 +1,250 @@
+//go:build emu
+
+package emu_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/emu"
+	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
+)
+
+var probe = gpu.Module{Name: "probe", Source: gpu.Folder(os.DirFS("testdata"))}
+
+// probeParams is ProbeParams of probe.h.
+type probeParams struct{ n, transA, transB, unused uint32 }
+
+// probeJob launches a kernel of probe.h.
+type probeJob struct {
+	kernel   string
+	blocks   int
+	threads  int
+	operands []snug.View
+	params   probeParams
+}
+
+func (j *probeJob) Kernel() string { return "probe." + j.kernel }
+func (j *probeJob) Run()           {}
+
+func (j *probeJob) Operands(yield func(*driver.Mem)) {
+	for i := range j.operands {
+		yield(j.operands[i].Mem())
+	}
+}
+
+func (j *probeJob) Grids(q gpu.Launcher) error {
+	var mems []driver.Mem
+	j.Operands(func(m *driver.Mem) { mems = append(mems, *m) })
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &probe, Func: "probe_" + j.kernel, Blocks: [3]int{j.blocks, 1, 1}, Threads: j.threads,
+		Operands: mems, Params: gpu.Params(&j.params),
+	})
+}
+
+// each runs test on the devices of both languages in a mode of the emulator.
+func each(t *testing.T, mode string, test func(t *testing.T, dev *snug.Device)) {
+	for i, language := range []string{"cuda", "metal"} {
+		t.Run(mode+"/"+language, func(t *testing.T) {
+			t.Setenv("SNUG_EMU", mode)
+			dev, err := snug.Open(fmt.Sprintf("emu:%d", i))
+			require.NoError(t, err)
+			t.Cleanup(func() { dev.Close() })
+			test(t, dev)
+		})
+	}
+}
+
+func put[T snug.Element](t *testing.T, dev *snug.Device, x []T) snug.Array[T] {
+	a, err := snug.Make[T](dev, len(x))
+	require.NoError(t, err)
+	require.NoError(t, a.CopyIn(x))
+	return a
+}
+
+var allModes = []string{"plain", "portable", "asan", "check"}
+
+// TestProduct checks loads of both orders, the product and asynchronous copies
+// against the definition. The numbers are small integers, so sums are exact.
+func TestProduct(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	a, b := make([]float32, 256), make([]float32, 256)
+	for i := range a {
+		a[i], b[i] = float32(rng.IntN(17)-8), float32(rng.IntN(17)-8)
+	}
+	at := func(m []float32, trans bool, i, j int) float64 {
+		if trans {
+			i, j = j, i
+		}
+		return float64(m[16*i+j])
+	}
+	for _, mode := range allModes {
+		each(t, mode, func(t *testing.T, dev *snug.Device) {
+			for _, dt := range []snug.DType{snug.F16, snug.BF16} {
+				for trans := range 4 {
+					p := probeParams{transA: uint32(trans & 1), transB: uint32(trans >> 1)}
+					c := put(t, dev, make([]float32, 256))
+					require.NoError(t, dev.Launch(&probeJob{"product_" + dt.String(), 1, 32, []snug.View{c.View(), narrow(t, dev, dt, a), narrow(t, dev, dt, b)}, p}))
+					got := make([]float32, 256)
+					require.NoError(t, c.CopyOut(got))
+					for i := range 16 {
+						for j := range 16 {
+							want := 0.0
+							for k := range 16 {
+								want += at(a, trans&1 != 0, i, k) * at(b, trans>>1 != 0, k, j)
+							}
+							require.EqualValues(t, want, got[16*i+j], "%v, transposed %02b, element %d,%d", dt, trans, i, j)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func narrow(t *testing.T, dev *snug.Device, dt snug.DType, x []float32) snug.View {
+	if dt == snug.BF16 {
+		y := make([]snug.BFloat16, len(x))
+		for i := range x {
+			y[i] = snug.ToBFloat16(x[i])
+		}
+		return put(t, dev, y).View()
+	}
+	y := make([]snug.Float16, len(x))
+	for i := range x {
+		y[i] = float16.Fromfloat32(x[i])
+	}
+	return put(t, dev, y).View()
+}
+
+// TestRows checks sums and maxima of rows, and accumulators as operands.
+func TestRows(t *testing.T) {
+	in := make([]float32, 256)
+	for i := range in {
+		in[i] = float32(i*37%101 - 50)
+	}
+	for _, mode := range []string{"plain", "portable", "asan"} { // lanes of a row write the same element, a race by the rules of check
+		each(t, mode, func(t *testing.T, dev *snug.Device) {
+			out := put(t, dev, make([]float32, 288))
+			require.NoError(t, dev.Launch(&probeJob{"rows", 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{}}))
+			got := make([]float32, 288)
+			require.NoError(t, out.CopyOut(got))
+			require.Equal(t, in, got[:256])
+			for i := range 16 {
+				sum, most := float32(0), float32(math.Inf(-1))
+				for _, x := range in[16*i:][:8] {
+					sum, most = sum+x, max(most, x)
+				}
+				require.Equal(t, []float32{sum, most}, []float32{got[256+i], got[272+i]}, "row %d", i)
+			}
+		})
+	}
+}
+
+// TestPlantedFaults launches kernels with one fault each, and the same kernels
+// without it.
+func TestPlantedFaults(t *testing.T) {
+	for _, c := range []struct {
+		kernel      string
+		blocks      int
+		threads     int
+		fine, fault uint32   // n of the two launches
+		modes       []string // that find it
+		text        string
+	}{
+		{"race", 1, 64, 0, 0, []string{"check"}, "another thread writes it, with no barrier between"},
+		{"lanes", 1, 32, 1, 0, []string{"check"}, "another thread writes it, with no barrier between"},
+		{"reuse", 1, 64, 1, 0, []string{"check"}, "another thread reads it, with no barrier between"},
+		{"uninitialized", 1, 32, 0, 1, []string{"check"}, "nobody has written it"},
+		{"read", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
+		{"write", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
+		{"read", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
+		{"write", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
+		{"blocks", 2, 32, 32, 16, []string{"check"}, "block 1,0,0, thread 0: write of 4 bytes"},
+		{"barrier", 1, 64, 64, 32, allModes, "barrier that other threads of the block ended without"},
+		{"exchange", 1, 32, 32, 16, allModes, "lanes of the warp wait for the others"},
+	} {
+		for _, mode := range c.modes {
+			t.Run(c.kernel, func(t *testing.T) {
+				each(t, mode, func(t *testing.T, dev *snug.Device) {
+					in, out := put(t, dev, make([]float32, 64)), put(t, dev, make([]float32, 64))
+					run := func(n uint32) error {
+						if err := dev.Launch(&probeJob{c.kernel, c.blocks, c.threads, []snug.View{out.View(), in.View()}, probeParams{n: n}}); err != nil {
+							return err
+						}
+						return dev.Sync()
+					}
+					if c.fine != c.fault {
+						require.NoError(t, run(c.fine))
+					}
+					err := run(c.fault)
+					require.ErrorContains(t, err, c.text)
+					require.ErrorIs(t, err, snug.ErrDevice)
+				})
+			})
+		}
+	}
+}
+
+// TestRefusals checks launches that do not fit their kernel.
+func TestRefusals(t *testing.T) {
+	each(t, "plain", func(t *testing.T, dev *snug.Device) {
+		x := put(t, dev, make([]float32, 64)).View()
+		for _, c := range []struct {
+			job  probeJob
+			text string
+		}{
+			{probeJob{"none", 1, 32, nil, probeParams{}}, "no kernel probe_none"},
+			{probeJob{"reverse", 1, 64, []snug.View{x}, probeParams{}}, "takes 2 operands and 16 bytes of parameters, not 1 and 16"},
+			{probeJob{"reverse", 1, 32, []snug.View{x, x}, probeParams{}}, "has blocks of 64 threads, not 32"},
+			{probeJob{"reverse", 0, 64, []snug.View{x, x}, probeParams{}}, "0×1×1 blocks"},
+		} {
+			require.NoError(t, dev.Launch(&c.job))
+			require.ErrorContains(t, dev.Sync(), c.text)
+		}
+		require.NoError(t, dev.Sync(), "an error is told once")
+	})
+}
+
+// TestMemory checks limits of memory and copies beyond an allocation.
+func TestMemory(t *testing.T) {
+	each(t, "plain", func(t *testing.T, dev *snug.Device) {
+		_, err := snug.Make[uint8](dev, emu.Total+1)
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		a := put(t, dev, []float32{1, 2, 3})
+		foreign, err := snug.Wrap[float32](dev, a.Addr(), 4)
+		require.NoError(t, err)
+		require.ErrorContains(t, foreign.CopyOut(make([]float32, 4)), "16 bytes")
+		got := make([]float32, 3)
+		require.NoError(t, a.CopyOut(got))
+		require.Equal(t, []float32{1, 2, 3}, got)
+		free, total, err := dev.Memory()
+		require.NoError(t, err)
+		require.EqualValues(t, 12, total-free)
+		require.NoError(t, a.Close())
+		free, total, err = dev.Memory()
+		require.NoError(t, err)
+		require.Equal(t, free, total)
+		require.NoError(t, dev.Close())
+		require.ErrorIs(t, dev.Sync(), snug.ErrDevice)
+	})
+}
+
+// TestNoCompiler checks what a user without a C++ compiler is told.
+func TestNoCompiler(t *testing.T) {
+	t.Setenv("SNUG_EMU_CXX", "no-such-compiler")
+	_, err := snug.Open("emu:0")
+	require.ErrorIs(t, err, snug.ErrNotBuilt)
+	require.ErrorContains(t, err, "no-such-compiler")
+	t.Setenv("SNUG_EMU_CXX", "")
+	t.Setenv("SNUG_EMU", "fast")
+	_, err = snug.Open("emu:0")
+	require.ErrorContains(t, err, `SNUG_EMU is "fast"`)
+}
