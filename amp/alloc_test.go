@@ -16,7 +16,8 @@ func TestAllocations(t *testing.T) {
 	s := newScaler(t, ScalerOptions{})
 	m := newMaster(t, MasterOptions{Chunk: 1000})
 	require.NoError(t, m.Add("x", len(x), fillWith(x)))
-	decay := func(_ int, w []float32) error {
+	decay := func(_ int, v snug.View) error {
+		w := v.Float32s()
 		for i := range w {
 			w[i] *= 0.9
 		}

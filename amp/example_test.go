@@ -119,8 +119,8 @@ func ExampleMaster() {
 	}
 	weight := make([]snug.BFloat16, 1)
 	for range 10 {
-		err := master.Update("weight", snug.ViewOf(weight), func(lo int, w []float32) error {
-			w[0] += 0.001
+		err := master.Update("weight", snug.ViewOf(weight), func(lo int, w snug.View) error {
+			w.Float32s()[0] += 0.001
 			return nil
 		})
 		if err != nil {

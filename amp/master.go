@@ -1,6 +1,7 @@
 package amp
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -24,9 +25,12 @@ type Storage interface {
 
 // MasterOptions configures a [Master].
 type MasterOptions struct {
-	// Storage holds the weights; nil means plain memory. Keys have the form
-	// "master/<parameter>/<chunk>".
+	// Storage holds the weights; nil means plain memory of Device. Keys have the
+	// form "master/<parameter>/<chunk>".
 	Storage Storage
+	// Device is where the weights lie without a Storage; nil means the CPU. On
+	// another device a parameter is one chunk, and the parameters lie there too.
+	Device *snug.Device
 	// Chunk is the number of elements that are acquired at a time; 0 means
 	// 65536, 256 KiB. With an optimizer that works on blocks it should be a
 	// multiple of the block.
@@ -42,13 +46,16 @@ type MasterOptions struct {
 // for concurrent use.
 type Master struct {
 	storage Storage
+	dev     *snug.Device // of the weights
 	chunk   int
+	host    []float32 // a chunk on its way to or from dev, unless that is the CPU
 	params  map[string]*masterParam
 }
 
 type masterParam struct {
-	n    int
-	keys []string // of the chunks
+	n     int
+	keys  []string            // of the chunks
+	there snug.Array[float32] // all weights, where dev is not the CPU
 }
 
 // NewMaster returns a Master without parameters. The error wraps
@@ -58,18 +65,25 @@ func NewMaster(o MasterOptions) (*Master, error) {
 	if o.Chunk < 1 || o.Chunk > math.MaxInt/4 {
 		return nil, fmt.Errorf("amp: master: Chunk is %d elements, want 1 or more: %w", o.Chunk, snug.ErrConfig)
 	}
+	if o.Device == nil {
+		o.Device = snug.CPU()
+	}
+	if o.Storage != nil && !o.Device.IsCPU() {
+		return nil, fmt.Errorf("amp: master: a Storage, and weights on %s: want one of both: %w", o.Device, snug.ErrConfig)
+	}
 	if o.Storage == nil {
 		o.Storage = memory{}
 	}
-	return &Master{storage: o.Storage, chunk: o.Chunk, params: map[string]*masterParam{}}, nil
+	return &Master{storage: o.Storage, dev: o.Device, chunk: o.Chunk, params: map[string]*masterParam{}}, nil
 }
 
 // Add registers a parameter of n elements. It calls fill for each chunk in
 // order, to write the initial weights lo to lo+len(w)-1 to w, so that no
-// float32 copy of the whole parameter is needed. When fill or the Storage
-// fails, that error is wrapped and the parameter is not registered. Other
+// float32 copy of the whole parameter is needed on the host. When fill or the
+// Storage fails, that error is wrapped and the parameter is not registered. Other
 // errors: [snug.ErrConfig] for a name that is taken or longer than 64 KiB or a
-// nil fill, [snug.ErrShape] for a negative or overflowing n.
+// nil fill, [snug.ErrShape] for a negative or overflowing n, and
+// [snug.ErrNoMemory].
 func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) error {
 	if fill == nil {
 		return fmt.Errorf("amp: master %q: the function that fills it is nil: %w", name, snug.ErrConfig)
@@ -102,28 +116,32 @@ func (m *Master) checkNew(name string) error {
 // state costs no more memory than there is data.
 func (m *Master) create(name string, n int, fill func(lo int, w []float32) error) (*masterParam, error) {
 	p := &masterParam{n: n}
+	if err := m.reserve(p); err != nil {
+		return nil, fmt.Errorf("master %q: %w", name, err)
+	}
 	for i := range cpu.Chunks(n, m.chunk) {
 		p.keys = append(p.keys, "master/"+name+"/"+strconv.Itoa(i))
 		if err := m.visit(p, i, true, fill); err != nil {
-			return nil, err
+			return nil, errors.Join(err, p.there.Close())
 		}
 	}
 	return p, nil
 }
 
 // Update changes a parameter through its master weights. For each chunk in
-// order it calls step, which changes weights lo to lo+len(w)-1 in w (as an
+// order it calls step, which changes weights lo to lo+w.Len()-1 in w (as an
 // optimizer does for that range), and rounds w to nearest even into
-// param[lo:lo+len(w)].
+// param[lo:lo+w.Len()]. w holds float32 on the CPU, or on MasterOptions.Device.
 //
-// param has the length of the registered parameter, any floating-point type,
-// and may lie on any device; for one other than the CPU, a chunk of float32 is
-// allocated there during the call. The first error of step or the Storage ends
+// param has the length of the registered parameter and any floating-point type.
+// With masters on the CPU it may lie on any device, and for one other than the
+// CPU, a chunk of float32 is allocated there during the call; else it lies
+// where the masters do. The first error of step or the Storage ends
 // the update and is wrapped; chunks before it are updated, and in its own
 // chunk the masters may be while the parameter is not: Copy makes them agree.
 // Other errors, with nothing written: [snug.ErrConfig] for an unknown name or
 // a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice].
-func (m *Master) Update(name string, param snug.View, step func(lo int, w []float32) error) error {
+func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.View) error) error {
 	if step == nil {
 		return fmt.Errorf("amp: master %q: the step function is nil: %w", name, snug.ErrConfig)
 	}
@@ -134,13 +152,16 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w []floa
 // restore. It takes the parameters that [Master.Update] takes and returns its
 // errors.
 func (m *Master) Copy(name string, param snug.View) error {
-	return m.cast(name, param, false, func(int, []float32) error { return nil })
+	return m.cast(name, param, false, func(int, snug.View) error { return nil })
 }
 
-func (m *Master) cast(name string, param snug.View, dirty bool, step func(lo int, w []float32) error) error {
+func (m *Master) cast(name string, param snug.View, dirty bool, step func(lo int, w snug.View) error) error {
 	p, err := m.lookup(name, param)
 	if err != nil {
 		return err
+	}
+	if !m.dev.IsCPU() {
+		return p.castThere(name, param, step)
 	}
 	out := target{param: param}
 	if !param.Device().IsCPU() {
@@ -150,7 +171,7 @@ func (m *Master) cast(name string, param snug.View, dirty bool, step func(lo int
 	}
 	for i := 0; i < len(p.keys) && err == nil; i++ {
 		err = m.visit(p, i, dirty, func(lo int, w []float32) error {
-			if err := step(lo, w); err != nil {
+			if err := step(lo, snug.SliceView(w)); err != nil {
 				return err
 			}
 			return out.store(lo, w)
@@ -179,6 +200,9 @@ func (m *Master) lookup(name string, param snug.View) (*masterParam, error) {
 	if _, err := snug.CommonDevice(param); err != nil {
 		return nil, fmt.Errorf("amp: master %q: %w", name, err)
 	}
+	if !m.dev.IsCPU() && param.Len() > 0 && param.Device() != m.dev {
+		return nil, fmt.Errorf("amp: master %q: param lies on %s, the masters on %s: %w", name, param.Device(), m.dev, snug.ErrDevice)
+	}
 	return p, nil
 }
 
@@ -191,10 +215,16 @@ func (m *Master) Bytes() int64 {
 	return n
 }
 
-// visit calls f with chunk i of p.
+// visit calls f with chunk i of p in host memory.
 func (m *Master) visit(p *masterParam, i int, dirty bool, f func(lo int, w []float32) error) error {
 	key := p.keys[i]
 	lo, hi := cpu.Chunk(p.n, m.chunk, i)
+	if !m.dev.IsCPU() {
+		if err := m.visitThere(p, lo, hi, dirty, f); err != nil {
+			return fmt.Errorf("%q: %w", key, err)
+		}
+		return nil
+	}
 	b, err := m.storage.Acquire(key, 4*(hi-lo))
 	if err != nil {
 		return fmt.Errorf("acquire %q: %w", key, err)

@@ -2,6 +2,7 @@ package amp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -63,7 +64,7 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 	}
 	n, err := d.Finish()
 	if err != nil {
-		return n, fmt.Errorf("amp: restore masters: %w", err)
+		return n, fmt.Errorf("amp: restore masters: %w", errors.Join(err, closeAll(params)))
 	}
 	m.params = params
 	return n, nil
@@ -80,10 +81,13 @@ func (m *Master) load(d *state.Decoder, params map[string]*masterParam) {
 	if d.Err != nil {
 		return
 	}
-	params[name], d.Err = m.create(name, int(n), func(_ int, w []float32) error {
+	p, err := m.create(name, int(n), func(_ int, w []float32) error {
 		d.Get(w)
 		return d.Err
 	})
+	if d.Err = err; err == nil {
+		params[name] = p
+	}
 }
 
 // AppendBinary appends what WriteTo writes to b.

@@ -91,7 +91,8 @@ func TestMasterUpdate(t *testing.T) {
 				want := make([]float32, n)
 				for range 3 {
 					next := 0
-					require.NoError(t, m.Update("w", param.View, func(lo int, w []float32) error {
+					require.NoError(t, m.Update("w", param.View, func(lo int, v snug.View) error {
+						w := v.Float32s()
 						require.Equal(t, next, lo)
 						require.LessOrEqual(t, len(w), 10)
 						next += len(w)
@@ -117,8 +118,8 @@ func TestMasterKeepsSmallUpdates(t *testing.T) {
 	require.NoError(t, m.Add("w", 1, fillWith([]float32{1})))
 	param := []snug.BFloat16{0}
 	for range 1000 {
-		require.NoError(t, m.Update("w", snug.ViewOf(param), func(_ int, w []float32) error {
-			w[0] += 0x1p-10
+		require.NoError(t, m.Update("w", snug.ViewOf(param), func(_ int, w snug.View) error {
+			w.Float32s()[0] += 0x1p-10
 			return nil
 		}))
 	}
@@ -146,7 +147,7 @@ func TestMasterStorageErrors(t *testing.T) {
 		d.failing = ""
 		require.NoError(t, m.Add("w", 4, nop))
 		d.failing = failing
-		require.ErrorIs(t, m.Update("w", snug.ViewOf(make([]float32, 4)), nop), errBroken)
+		require.ErrorIs(t, m.Update("w", snug.ViewOf(make([]float32, 4)), func(int, snug.View) error { return nil }), errBroken)
 	}
 	d := newDiary()
 	m := newMaster(t, MasterOptions{Storage: d})
@@ -162,7 +163,8 @@ func TestMasterStepError(t *testing.T) {
 	require.NoError(t, m.Add("w", 4, fillWith([]float32{1, 2, 3, 4})))
 	d.log = nil
 	param := []float32{1, 2, 3, 4}
-	err := m.Update("w", snug.ViewOf(param), func(lo int, w []float32) error {
+	err := m.Update("w", snug.ViewOf(param), func(lo int, v snug.View) error {
+		w := v.Float32s()
 		w[0] = -w[0]
 		if lo == 2 {
 			return errBroken
@@ -201,7 +203,7 @@ func TestMasterErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			require.ErrorIs(t, m.Update(test.param, test.view, func(int, []float32) error { panic("stepped") }), test.want)
+			require.ErrorIs(t, m.Update(test.param, test.view, func(int, snug.View) error { panic("stepped") }), test.want)
 			require.ErrorIs(t, m.Copy(test.param, test.view), test.want)
 		})
 	}
@@ -349,7 +351,7 @@ func TestMasterClosedDevice(t *testing.T) {
 	param := kerneltest.PutFloats(t, kerneltest.Place{Name: "opaque", Dev: dev}, snug.F16, make([]float32, 4)).View
 	m := newMaster(t, MasterOptions{Chunk: 2})
 	require.NoError(t, m.Add("w", 4, fillWith(make([]float32, 4))))
-	err = m.Update("w", param, func(lo int, _ []float32) error {
+	err = m.Update("w", param, func(lo int, _ snug.View) error {
 		if lo == 2 {
 			return dev.Close()
 		}

@@ -123,7 +123,8 @@ func (n *net) update(master *amp.Master, window *accum.Window, coef float32) err
 		if err != nil {
 			return err
 		}
-		err = master.Update(name, snug.ViewOf(n.w[i]), func(lo int, w []float32) error {
+		err = master.Update(name, snug.ViewOf(n.w[i]), func(lo int, v snug.View) error {
+			w := v.Float32s()
 			for j := range w {
 				w[j] -= rate * coef * grad.Float32s()[lo+j]
 			}
