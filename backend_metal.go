@@ -1,0 +1,5 @@
+//go:build metal && darwin
+
+package snug
+
+import _ "github.com/snug-ml/snug/internal/metal" // registers the kind "metal"
