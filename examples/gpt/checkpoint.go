@@ -279,7 +279,11 @@ func (t *trainer) writePart(name string, w io.Writer) error {
 		_, err = t.master.WriteTo(w)
 	default:
 		for _, p := range t.params {
-			if err = writeFloats(w, p.value.Float32s()); err != nil {
+			x := make([]float32, p.len())
+			if err = snug.Copy(x, p.value); err != nil {
+				break
+			}
+			if err = writeFloats(w, x); err != nil {
 				break
 			}
 		}
@@ -310,7 +314,11 @@ func (t *trainer) readPart(name string, r io.Reader) error {
 		return nil
 	case name == "weights":
 		for _, p := range t.params {
-			if err := readFloats(r, p.value.Float32s()); err != nil {
+			x := make([]float32, p.len())
+			if err := readFloats(r, x); err != nil {
+				return err
+			}
+			if err := snug.Copy(p.value, x); err != nil {
 				return err
 			}
 		}

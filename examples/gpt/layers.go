@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -28,7 +29,7 @@ func (o *ops) alloc(width int) *tensor { return o.pool.get(activation, o.dtype, 
 func (o *ops) stat(n int) *tensor { return o.pool.get(activation, snug.F32, n) }
 
 func (o *ops) do(call func() error) {
-	if o.err == nil {
+	if o.err = cmp.Or(o.err, o.pool.err); o.err == nil {
 		o.err = call()
 	}
 }
@@ -172,13 +173,17 @@ func viewOrNone(t *tensor) snug.View {
 }
 
 // newWindow returns the accumulator of all parameters' gradients.
-func newWindow(c config, params []*param) (*accum.Window, error) {
+func newWindow(dev *snug.Device, c config, params []*param) (*accum.Window, error) {
 	_, micros := c.batch()
 	list := make([]accum.Param, len(params))
 	for i, p := range params {
 		list[i] = accum.Param{Name: p.name, Len: p.rows * p.cols}
 	}
-	return accum.New(list, accum.Options{Schedule: accum.Constant(micros)})
+	buffer, err := newVector(dev, snug.F32, int(c.parameters()))
+	if err != nil {
+		return nil, err
+	}
+	return accum.New(list, accum.Options{Schedule: accum.Constant(micros), Buffer: buffer})
 }
 
 // initScale is the standard deviation of a weight's first values, as GPT-2

@@ -26,6 +26,7 @@ import (
 // options are the command line.
 type options struct {
 	config
+	device     string
 	text       string
 	checkpoint string
 	saveEvery  int
@@ -78,6 +79,7 @@ const usage = `usage: gpt [flags]
   -steps N          optimizer steps; default: the preset's
   -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
   -seed N           of weights and batches; default 1
+  -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with none, each alone and all of them, and compare
@@ -94,6 +96,7 @@ func parse(args []string) (o options, err error) {
 	steps := fs.Int("steps", -1, "")
 	fs.StringVar(&o.text, "text", "", "")
 	fs.Uint64Var(&o.seed, "seed", 1, "")
+	fs.StringVar(&o.device, "device", "cpu", "")
 	dtype := fs.String("dtype", "bf16", "")
 	off := fs.String("off", "", "")
 	fs.BoolVar(&o.compare, "compare", false, "")
@@ -141,6 +144,8 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	}
 	o.dtype = computeType(o.on, low)
 	switch {
+	case o.device != "cpu" && (o.compare || !o.on[useAttention]):
+		return errors.New("-compare and attention off are for the cpu: attention as on paper runs there only")
 	case o.output != "" && !o.compare:
 		return errors.New("-o goes with -compare")
 	case o.compare && off != "":
@@ -160,6 +165,11 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	if err != nil {
 		return inputError{err}
 	}
+	dev, err := snug.Open(o.device)
+	if err != nil {
+		return inputError{err}
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	saved, err := openCheckpoints(o.checkpoint)
 	if err != nil {
 		return inputError{err}
@@ -176,7 +186,7 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 		return err
 	}
 	base := peakRSS()
-	t, err := newTrainer(o.config, data, pages, saved)
+	t, err := newTrainer(dev, o.config, data, pages, saved)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -77,8 +78,10 @@ func bytesOf(t *tensor) int64 { return int64(t.Bytes()) }
 // pool makes tensors and uses freed ones again. Its memory counts while it is
 // in use.
 type pool struct {
+	dev   *snug.Device
 	meter *meter
 	free  map[poolKey][]*tensor
+	err   error // the first of the device, such as that its memory is full
 }
 
 type poolKey struct {
@@ -86,9 +89,12 @@ type poolKey struct {
 	n  int
 }
 
-func newPool(m *meter) *pool { return &pool{meter: m, free: map[poolKey][]*tensor{}} }
+func newPool(dev *snug.Device, m *meter) *pool {
+	return &pool{dev: dev, meter: m, free: map[poolKey][]*tensor{}}
+}
 
-// get returns a tensor of n elements with arbitrary contents.
+// get returns a tensor of n elements with arbitrary contents. Where the device
+// has no room it keeps the error and returns an empty tensor.
 func (p *pool) get(part component, dt snug.DType, n int) *tensor {
 	key := poolKey{dt, n}
 	list := p.free[key]
@@ -97,7 +103,9 @@ func (p *pool) get(part component, dt snug.DType, n int) *tensor {
 		t = list[len(list)-1]
 		p.free[key] = list[:len(list)-1]
 	} else {
-		t = &tensor{View: newVector(dt, n)}
+		v, err := newVector(p.dev, dt, n)
+		p.err = cmp.Or(p.err, err)
+		t = &tensor{View: v}
 	}
 	t.part = part
 	p.meter.add(part, bytesOf(t))
@@ -119,16 +127,10 @@ func (p *pool) put(list ...*tensor) {
 	}
 }
 
-// newVector allocates n zeroed elements of a floating-point type.
-func newVector(dt snug.DType, n int) snug.View {
-	switch dt {
-	case snug.F16:
-		return snug.ViewOf(make([]snug.Float16, n))
-	case snug.BF16:
-		return snug.ViewOf(make([]snug.BFloat16, n))
-	default:
-		return snug.ViewOf(make([]float32, n))
-	}
+// newVector allocates n zeroed elements, which live as long as the device.
+func newVector(dev *snug.Device, dt snug.DType, n int) (snug.View, error) {
+	v, _, err := snug.MakeView(dev, dt, n)
+	return v, err
 }
 
 // sub returns n elements of v from lo on. The caller knows that they are there.

@@ -29,6 +29,7 @@ func (p *param) len() int { return p.rows * p.cols }
 // shares the embedding's table.
 type model struct {
 	config
+	dev               *snug.Device
 	sequences, tokens int // of the micro-batch at hand
 
 	params   []*param
@@ -45,10 +46,10 @@ type model struct {
 	position []int32
 }
 
-// newModel makes a model with undefined weights.
-func newModel(c config) (*model, error) {
-	m := &model{config: c, meter: &meter{}}
-	m.pool = newPool(m.meter)
+// newModel makes a model with undefined weights on dev.
+func newModel(dev *snug.Device, c config) (*model, error) {
+	m := &model{config: c, dev: dev, meter: &meter{}}
+	m.pool = newPool(dev, m.meter)
 	sequences, _ := c.batch()
 	m.shape(sequences, c.context)
 	m.layout()
@@ -57,18 +58,22 @@ func newModel(c config) (*model, error) {
 		p.start = n
 		n += p.len()
 	}
-	all := newVector(c.dtype, n)
+	all, err := newVector(dev, c.dtype, n)
+	if err != nil {
+		return nil, err
+	}
 	m.meter.add(weights, int64(all.Bytes()))
 	for _, p := range m.params {
 		p.value = sub(all, p.start, p.len())
 	}
-	var err error
-	if m.window, err = newWindow(c, m.params); err != nil {
+	if m.window, err = newWindow(dev, c, m.params); err != nil {
 		return nil, err
 	}
 	m.meter.add(gradients, 4*int64(n))
 	m.loss = fused.CrossEntropy{Vocab: c.vocab, Cols: c.dim, Chunk: c.lossRows}
-	m.ws = newVector(snug.F32, m.workspaceLen())
+	if m.ws, err = newVector(dev, snug.F32, m.workspaceLen()); err != nil {
+		return nil, err
+	}
 	m.meter.add(workspace, int64(m.ws.Bytes()))
 	plan, err := c.plan()
 	if err != nil {
@@ -161,6 +166,9 @@ func (m *model) firstValues(index int) func(lo int, w []float32) error {
 // embed returns the input of the first block.
 func (m *model) embed(inputs []int32) (*tensor, error) {
 	x := m.pool.get(activation, m.dtype, len(inputs)*m.dim)
+	if m.pool.err != nil {
+		return nil, m.pool.err
+	}
 	if err := fused.Embedding(x.View, m.table.value, inputs, m.place.value, m.position, m.dim); err != nil {
 		m.pool.put(x)
 		return nil, err
@@ -221,7 +229,9 @@ func (m *model) embedBackward(dx *tensor, inputs []int32) error {
 		if err != nil {
 			return err
 		}
-		decay(acc.Float32s(), beta)
+		if err := decay(acc, beta); err != nil {
+			return err
+		}
 		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.dim, alpha); err != nil {
 			return err
 		}
@@ -229,17 +239,14 @@ func (m *model) embedBackward(dx *tensor, inputs []int32) error {
 	return nil
 }
 
-// decay multiplies an accumulator by beta; with 0 it holds anything.
-func decay(acc []float32, beta float32) {
-	switch beta {
-	case 0:
-		clear(acc)
-	case 1:
-	default:
-		for i := range acc {
-			acc[i] *= beta
-		}
+// decay multiplies an accumulator by beta; with 0 it may hold anything before.
+// It is a product of no terms.
+func decay(acc snug.View, beta float32) error {
+	if beta == 1 {
+		return nil
 	}
+	none := sub(acc, 0, 0)
+	return amp.MatMul(acc, none, none, amp.MatMulConfig{M: 1, N: acc.Len(), Beta: beta})
 }
 
 // evaluate returns the sum of the losses of sequences without training on
@@ -275,5 +282,10 @@ func (m *model) lastHidden(ctx context.Context, inputs []int32) (*tensor, error)
 
 // logits computes the output layer for one row of hidden values.
 func (m *model) logits(out []float32, hidden snug.View) error {
-	return amp.MatMul(out, hidden, m.table.value, amp.MatMulConfig{M: 1, N: m.vocab, K: m.dim, TransB: true})
+	o := &ops{model: m, rows: 1}
+	y := o.stat(m.vocab)
+	defer m.pool.put(y)
+	o.linear(y, &tensor{View: hidden}, m.table, 0)
+	o.do(func() error { return snug.Copy(out, y.View) })
+	return o.err
 }

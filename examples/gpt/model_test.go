@@ -36,7 +36,7 @@ func words13(n int) *corpus {
 
 func trainerOf(t *testing.T, c config) *trainer {
 	t.Helper()
-	tr, err := newTrainer(c, words13(400), t.TempDir(), &checkpoints{})
+	tr, err := newTrainer(snug.CPU(), c, words13(400), t.TempDir(), &checkpoints{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr

@@ -35,6 +35,14 @@ type peakBytes struct {
 	Measured  int64 `json:"measured"`
 }
 
+// deviceText names the device, and the cores where it is the CPU.
+func (t *trainer) deviceText() string {
+	if t.dev.IsCPU() {
+		return fmt.Sprintf("%d cores", runtime.GOMAXPROCS(0))
+	}
+	return t.dev.Name()
+}
+
 // run trains to the last step and measures.
 func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *progress) (*report, error) {
 	r := &report{Preset: o.name, Params: o.parameters(), Steps: o.steps, Techniques: o.on.names()}
@@ -84,8 +92,8 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 // print writes the measurements, a sample and, if asked, the line of JSON.
 func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool) error {
 	printMeasured(w, r)
-	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %d steps; %.0f tokens/s on %d cores\n",
-		r.LossFirst, r.LossLast, r.Steps, r.TokensPerS, runtime.GOMAXPROCS(0))
+	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %d steps; %.0f tokens/s on %s\n",
+		r.LossFirst, r.LossLast, r.Steps, r.TokensPerS, t.deviceText())
 	text, err := t.sample(ctx, sampleStart)
 	if err != nil {
 		return err

@@ -24,14 +24,15 @@ type trainer struct {
 	store  *offload.Store // nil without offload
 	step   int            // steps done
 	first  float64        // loss on held-out text before training
+	host   *hostStep      // nil unless a device's state is paged on the host
 
 	inputs, targets []int32
 }
 
-// newTrainer makes a trainer with the model's first weights, or with those of
-// the newest checkpoint. pages is the folder for paged state.
-func newTrainer(c config, data *corpus, pages string, saved *checkpoints) (t *trainer, err error) {
-	m, err := newModel(c)
+// newTrainer makes a trainer on dev with the model's first weights, or with those
+// of the newest checkpoint. pages is the folder for paged state.
+func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *checkpoints) (t *trainer, err error) {
+	m, err := newModel(dev, c)
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +54,11 @@ func newTrainer(c config, data *corpus, pages string, saved *checkpoints) (t *tr
 			return t, err
 		}
 		adam.Storage, hold.Storage = t.store, t.store
+		if !dev.IsCPU() {
+			t.host = newHostStep(c.chunk)
+		}
+	} else {
+		hold.Device = dev
 	}
 	if t.opt, err = quant8.NewAdamW(adam); err != nil {
 		return t, err
@@ -84,7 +90,11 @@ func (t *trainer) begin() error {
 	for i, p := range t.params {
 		fill := t.firstValues(i)
 		if t.master == nil {
-			if err := fill(0, p.value.Float32s()); err != nil {
+			w := make([]float32, p.len())
+			if err := fill(0, w); err != nil {
+				return err
+			}
+			if err := snug.Copy(p.value, w); err != nil {
 				return err
 			}
 			continue
@@ -194,14 +204,57 @@ func (t *trainer) apply(coef float32) error {
 		if err != nil {
 			return err
 		}
-		if t.master == nil {
-			err = t.opt.Step(p.name, p.value, grad, coef)
-		} else {
-			err = t.master.Update(p.name, p.value, func(lo int, w []float32) error {
-				return t.opt.StepRange(p.name, lo, snug.ViewOf(w), sub(grad, lo, len(w)), coef)
-			})
+		step := func(lo int, w snug.View) error {
+			g := sub(grad, lo, w.Len())
+			if t.host != nil {
+				if g, err = t.host.gradient(g); err != nil {
+					return err
+				}
+			}
+			return t.opt.StepRange(p.name, lo, w, g, coef)
+		}
+		switch {
+		case t.master != nil:
+			err = t.master.Update(p.name, p.value, step)
+		case t.host != nil:
+			err = t.host.update(p.value, step)
+		default:
+			err = step(0, p.value)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostStep brings a chunk at a time of what lies on a device to the host, where
+// the pages of the optimizer's state are, as ZeRO-Offload does.
+type hostStep struct{ grad, weights []float32 }
+
+func newHostStep(chunk int) *hostStep {
+	return &hostStep{make([]float32, chunk), make([]float32, chunk)}
+}
+
+// gradient returns a copy of g on the host, valid until the next.
+func (h *hostStep) gradient(g snug.View) (snug.View, error) {
+	there := snug.ViewOf(h.grad[:g.Len()])
+	return there, snug.Copy(there, g)
+}
+
+// update calls step with copies of the chunks of float32 weights and writes
+// them back.
+func (h *hostStep) update(weights snug.View, step func(lo int, w snug.View) error) error {
+	for lo := 0; lo < weights.Len(); lo += len(h.weights) {
+		n := min(len(h.weights), weights.Len()-lo)
+		there, w := snug.ViewOf(h.weights[:n]), sub(weights, lo, n)
+		if err := snug.Copy(there, w); err != nil {
+			return err
+		}
+		if err := step(lo, there); err != nil {
+			return err
+		}
+		if err := snug.Copy(w, there); err != nil {
 			return err
 		}
 	}
