@@ -1,6 +1,7 @@
 package snug
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -51,8 +52,9 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 }
 
 // Wrap makes an Array of n elements at an address in dev's memory that another
-// library owns, such as a CUDA device pointer. Close does not free it. The
-// caller keeps the memory alive. On the CPU use a slice, or [FromSlice].
+// library owns: a CUDA device pointer, or, where memory is not named by addresses,
+// a handle, such as the id of an MTLBuffer. Close does not free it. The caller
+// keeps the memory alive until then. On the CPU use a slice, or [FromSlice].
 func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
 	size := int(unsafe.Sizeof(*new(T)))
 	if n < 0 || n > math.MaxInt/size {
@@ -61,11 +63,30 @@ func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
 	if dev.IsCPU() {
 		return Array[T]{}, fmt.Errorf("snug: wrap on the cpu: use FromSlice: %w", ErrDevice)
 	}
+	if err := dev.check(); err != nil {
+		return Array[T]{}, err
+	}
+	if w, ok := dev.drv.(driver.Wrapper); ok {
+		return wrapHandle[T](dev, w, addr, n)
+	}
 	if addr == 0 || addr%uintptr(size) != 0 {
 		return Array[T]{}, fmt.Errorf("snug: wrap address %#x: want a non-zero multiple of %d: %w", addr, size, ErrConfig)
 	}
 	mem := driver.Mem{Addr: addr, Size: n * size}
 	return Array[T]{buf: &buffer{dev: dev, mem: mem, foreign: true}, n: n}, nil
+}
+
+// wrapHandle wraps the first n elements of a buffer.
+func wrapHandle[T Element](dev *Device, w driver.Wrapper, handle uintptr, n int) (Array[T], error) {
+	mem, err := w.WrapBuffer(handle)
+	if err != nil {
+		return Array[T]{}, fmt.Errorf("snug: wrap an array on %s: %w", dev, err)
+	}
+	if size := n * DTypeOf[T]().Size(); mem.Size < size {
+		err := fmt.Errorf("snug: wrap %d elements, %d bytes, of a buffer of %d on %s: %w", n, size, mem.Size, dev, ErrShape)
+		return Array[T]{}, errors.Join(err, w.Free(mem))
+	}
+	return Array[T]{buf: &buffer{dev: dev, mem: mem}, n: n}, nil
 }
 
 // FromSlice makes a CPU Array that shares the memory of s.

@@ -263,3 +263,53 @@ func ExampleOpen() {
 	fmt.Println(errors.Is(err, snug.ErrNotBuilt))
 	// Output: true
 }
+
+// handles is a device whose foreign memory has handles: 7 is 16 bytes.
+type handles struct {
+	driver.Driver
+	wrapped int
+}
+
+func (h *handles) WrapBuffer(handle uintptr) (driver.Mem, error) {
+	if handle != 7 {
+		return driver.Mem{}, driver.ErrDevice
+	}
+	h.wrapped++
+	return driver.Mem{Addr: 4096, Size: 16}, nil
+}
+
+func (h *handles) Free(driver.Mem) error {
+	h.wrapped--
+	return nil
+}
+
+func (h *handles) Close() error { return nil }
+
+type handleBackend struct{ dev *handles }
+
+func (handleBackend) Count() (int, error)               { return 1, nil }
+func (b handleBackend) Open(int) (driver.Driver, error) { return b.dev, nil }
+
+var foreign = &handles{}
+
+func init() { driver.Register("handles", handleBackend{foreign}) }
+
+func TestWrapHandle(t *testing.T) {
+	h := foreign
+	dev, err := snug.Open("handles")
+	require.NoError(t, err)
+	a, err := snug.Wrap[float32](dev, 7, 3)
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, a.Addr())
+	require.Equal(t, 3, a.Len())
+	_, err = snug.Wrap[float32](dev, 7, 5)
+	require.ErrorIs(t, err, snug.ErrShape)
+	_, err = snug.Wrap[float32](dev, 8, 1)
+	require.ErrorIs(t, err, snug.ErrDevice)
+	require.Equal(t, 1, h.wrapped)
+	require.NoError(t, a.Close())
+	require.Zero(t, h.wrapped)
+	require.NoError(t, dev.Close())
+	_, err = snug.Wrap[float32](dev, 7, 3)
+	require.ErrorIs(t, err, snug.ErrDevice)
+}
