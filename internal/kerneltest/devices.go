@@ -22,7 +22,10 @@ func devices(t testing.TB) []Place {
 		if names, err = snug.Devices(); err != nil {
 			t.Log(err)
 		}
-		names = slices.DeleteFunc(names, func(name string) bool { return name == "cpu" || strings.HasPrefix(name, "opaque") })
+		names = slices.DeleteFunc(names, func(name string) bool {
+			kind, _, _ := strings.Cut(name, ":")
+			return kind != "cuda" && kind != "metal" && kind != "emu" // others are of tests
+		})
 	}
 	var places []Place
 	for _, name := range names {
