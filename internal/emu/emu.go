@@ -280,7 +280,7 @@ func (d *device) reply() error {
 		return err
 	}
 	if n > 0 {
-		return &Fault{Text: string(text)}
+		return &Fault{Text: withLines(string(text))}
 	}
 	return nil
 }

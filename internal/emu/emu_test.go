@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -164,6 +165,8 @@ func TestPlantedFaults(t *testing.T) {
 		{"reuse", 1, 64, 1, 0, []string{"check"}, "another thread reads it, with no barrier between"},
 		{"uninitialized", 1, 32, 0, 1, []string{"check"}, "nobody has written it"},
 		{"read", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
+		{"memory", 1, 32, 0, 1, allModes, "more than 32 KiB"},
+		{"stack", 1, 32, 0, 300 << 10, []string{"plain", "portable"}, "stack of 262144 bytes overflowed"},
 		{"write", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
 		{"read", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
 		{"write", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
@@ -187,6 +190,9 @@ func TestPlantedFaults(t *testing.T) {
 					err := run(c.fault)
 					require.ErrorContains(t, err, c.text)
 					require.ErrorIs(t, err, snug.ErrDevice)
+					if strings.Contains(err.Error(), "4 bytes") {
+						require.Regexp(t, `\(probe\.h:\d+\)$`, err, "the line of the access, by addr2line of binutils")
+					}
 				})
 			})
 		}

@@ -5,6 +5,8 @@
 // write, that no barrier orders: within a block by the rules of its barriers and
 // warps, between blocks of a launch always.
 
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <unordered_map>
@@ -92,8 +94,11 @@ void note_write(Cell& c, const Moment& m) {
 }
 
 void report(const char* what, bool write, uintptr_t at, size_t n, void* pc) {
-    char text[240];
-    snprintf(text, sizeof text, "%s of %zu bytes at %#zx: %s (code %p)", write ? "write" : "read", n, (size_t)at, what, pc);
+    char text[800];
+    Dl_info module = {};
+    dladdr(pc, &module);
+    snprintf(text, sizeof text, "%s of %zu bytes at %#zx: %s (code %s %#zx)", write ? "write" : "read", n, (size_t)at, what,
+             module.dli_fname, (size_t)((char*)pc - (char*)module.dli_fbase));
     snug_fault(text);
 }
 

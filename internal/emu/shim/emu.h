@@ -46,6 +46,9 @@ extern "C" {
 void snug_register(const SnugKernel* k);
 const SnugThread* snug_self();
 SnugCopies* snug_copies();
+// snug_array says that the kernel has an array of the block. At the start of a
+// block its contents are undefined.
+void snug_array(void* array, size_t n);
 void snug_block_barrier();
 void snug_warp_barrier();
 // snug_exchange shows n bytes to the warp and returns the slots of all lanes,
@@ -59,7 +62,10 @@ extern char __start_snug_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_snug_shared[] __attribute__((weak, visibility("hidden")));
 }
 
-#define SNUG_SHARED static __attribute__((section("snug_shared")))
+// SHARED declares an array of the block in the dialect of the kernels.
+#define SHARED(T, name, n)                                             \
+    static __attribute__((section("snug_shared"))) T name[n]; \
+    snug_array(name, sizeof name)
 
 namespace snug {
 

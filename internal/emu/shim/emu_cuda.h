@@ -9,7 +9,6 @@
 #define __host__
 #define __constant__
 #define __launch_bounds__(...)
-#define __shared__ SNUG_SHARED
 
 #define threadIdx (snug_self()->local)
 #define blockDim (snug_self()->threads)

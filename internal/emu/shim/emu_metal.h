@@ -8,7 +8,6 @@
 #define threadgroup
 #define thread
 #define constant const
-#define SHARED(T, name, n) SNUG_SHARED T name[n]
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;

@@ -75,6 +75,9 @@ enum { RETURN = 11, FRAME = 20 };
 
 enum { STACK = 256 << 10 };
 
+// Block memory that every device has.
+enum { MAX_SHARED = 32 << 10 };
+
 enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, DONE };
 
 struct Fiber {
@@ -101,17 +104,34 @@ alignas(16) static char params[MAX_PARAMS]; // them
 static unsigned barriers;
 static bool faulted;
 
+// The block arrays of the current launch, and the block that last saw them.
+struct Array {
+    char* start;
+    size_t size;
+    uint64_t block;
+};
+static std::vector<Array> arrays;
+static uint64_t blocks; // so far, over all launches
+
 static unsigned number(const Fiber* f) { return f->self.local.x; }
 
 static void fault(const Fiber* f, const char* what) {
-    char text[400];
+    char text[1000];
     snprintf(text, sizeof text, "kernel %s, block %u,%u,%u, thread %u: %s", current->kernel->name, f->self.block.x, f->self.block.y,
              f->self.block.z, number(f), what);
     set_error(text);
     faulted = true;
 }
 
+// The lowest word of a stack keeps its value unless the stack overflows.
+static uint64_t& lowest(const Fiber* f) { return *(uint64_t*)(stacks + (size_t)number(f) * STACK); }
+static const uint64_t UNTOUCHED = 0x736e7567736e7567;
+
 static void leave(State s) {
+    if (lowest(running) != UNTOUCHED) {
+        fprintf(stderr, "emulator: kernel %s, thread %u: the stack of %d bytes overflowed\n", current->kernel->name, number(running), STACK);
+        abort();
+    }
     running->state = s;
     snug_switch(&running->sp, scheduler);
 }
@@ -120,6 +140,22 @@ extern "C" {
 
 const SnugThread* snug_self() { return &running->self; }
 SnugCopies* snug_copies() { return &running->copies; }
+
+void snug_array(void* array, size_t n) {
+    size_t total = n;
+    for (Array& a : arrays) {
+        if (a.start == array) {
+            if (a.block != blocks) memset(array, 0xff, n);
+            a.block = blocks;
+            return;
+        }
+        total += a.size;
+    }
+    if (total > MAX_SHARED) snug_fault("the block has more than 32 KiB of memory");
+    memset(array, 0xff, n);
+    arrays.push_back(Array{(char*)array, n, blocks});
+}
+
 void snug_block_barrier() { leave(AT_BLOCK_BARRIER); }
 void snug_warp_barrier() { leave(AT_WARP_BARRIER); }
 
@@ -173,6 +209,7 @@ static void start(Fiber* f, unsigned i, SnugDim block) {
     memset(frame, 0, (FRAME + 2) * sizeof *frame);
     frame[RETURN] = (void*)thread_main;
     f->sp = frame;
+    *(uint64_t*)(stacks + (size_t)i * STACK) = UNTOUCHED;
     f->state = READY;
     f->exchanges = 0;
     f->copies.count = f->copies.groups = 0;
@@ -202,7 +239,7 @@ static void run_block(SnugDim block) {
     unsigned n = current->threads;
     const SnugKernel* k = current->kernel;
     barriers = 0;
-    if (k->shared_end > k->shared_begin) memset(k->shared_begin, 0xff, (size_t)(k->shared_end - k->shared_begin));
+    blocks++;
     begin_block(k->shared_begin, k->shared_end);
     for (unsigned i = 0; i < n; i++) start(&fibers[i], i, block);
     for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
@@ -233,6 +270,7 @@ void run(const Launch& l) {
     std::copy(l.operands.begin(), l.operands.end(), operands);
     std::copy(l.params.begin(), l.params.end(), params);
     faulted = false;
+    arrays.clear();
     begin_launch();
     for (unsigned z = 0; z < l.blocks.z; z++)
         for (unsigned y = 0; y < l.blocks.y; y++)

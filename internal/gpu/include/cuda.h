@@ -28,7 +28,9 @@ typedef float f32;
 #define PRIVATE
 #define TABLE static __constant__ const
 
+#if !defined(SHARED)
 #define SHARED(T, name, n) __shared__ T name[n]
+#endif
 #define UNROLL _Pragma("unroll")
 
 #define OPERAND(T, name, index) T* name

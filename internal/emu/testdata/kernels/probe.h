@@ -142,3 +142,30 @@ KERNEL(probe_exchange, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), 
     if (t.local < p.n) x = shuffle_xor(x, 1);
     out[t.local] = x;
 }
+
+// More block memory than every device has, where p.n is not 0.
+KERNEL(probe_memory, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    SHARED(float, most, 8192);
+    most[t.local] = in[t.local];
+    sync_threads();
+    if (p.n) {
+        SHARED(float, more, 1);
+        if (t.local == 0) more[0] = 1;
+    }
+    out[t.local] = most[t.local];
+}
+
+// A thread that needs more than its stack.
+DEVICE float deep(u32 depth, float x) {
+    float y[64];
+    for (u32 i = 0; i < 64; i++) y[i] = x + (float)i;
+    if (depth > 0) return deep(depth - 1, y[depth % 64]) + y[(u32)x % 64];
+    return y[0];
+}
+KERNEL(probe_stack, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PARAMS(ProbeParams, p)) {
+    Thread t = THREAD;
+    if (t.local == 31 && p.n) out[0] = deep(p.n / 256, in[0]);
+    sync_threads();
+    out[t.local] = in[t.local];
+}
