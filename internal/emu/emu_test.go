@@ -21,7 +21,7 @@ import (
 var probe = gpu.Module{Name: "probe", Source: gpu.Folder(os.DirFS("testdata"))}
 
 // probeParams is ProbeParams of probe.h.
-type probeParams struct{ n, transA, transB, unused uint32 }
+type probeParams struct{ n, transA, transB uint32 }
 
 // probeJob launches a kernel of probe.h.
 type probeJob struct {
@@ -191,7 +191,7 @@ func TestPlantedFaults(t *testing.T) {
 					require.ErrorContains(t, err, c.text)
 					require.ErrorIs(t, err, snug.ErrDevice)
 					if strings.Contains(err.Error(), "4 bytes") {
-						require.Regexp(t, `\(probe\.h:\d+\)$`, err, "the line of the access, by addr2line of binutils")
+						require.Regexp(t, `\(probe\.(h|metal):\d+`, err, "the line of the access, by addr2line of binutils")
 					}
 				})
 			})
@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 			text string
 		}{
 			{probeJob{"none", 1, 32, nil, probeParams{}}, "no kernel probe_none"},
-			{probeJob{"reverse", 1, 64, []snug.View{x}, probeParams{}}, "takes 2 operands and 16 bytes of parameters, not 1 and 16"},
+			{probeJob{"reverse", 1, 64, []snug.View{x}, probeParams{}}, "takes 2 operands and 12 bytes of parameters, not 1 and 12"},
 			{probeJob{"reverse", 1, 32, []snug.View{x, x}, probeParams{}}, "has blocks of 64 threads, not 32"},
 			{probeJob{"reverse", 0, 64, []snug.View{x, x}, probeParams{}}, "0×1×1 blocks"},
 		} {

@@ -1,7 +1,7 @@
 // Kernels that probe the emulator: some are right, most have one planted fault.
 
 struct ProbeParams {
-    u32 n, trans_a, trans_b, unused;
+    u32 n, trans_a, trans_b;
 };
 
 // 16×16 products: c = a·b for 16×16 operands of 16-bit numbers, from tiles of
