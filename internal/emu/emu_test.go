@@ -190,7 +190,7 @@ func TestPlantedFaults(t *testing.T) {
 					err := run(c.fault)
 					require.ErrorContains(t, err, c.text)
 					require.ErrorIs(t, err, snug.ErrDevice)
-					if strings.Contains(err.Error(), "4 bytes") {
+					if strings.Contains(err.Error(), " of 4 bytes at ") {
 						require.Regexp(t, `\(probe\.(h|metal):\d+`, err, "the line of the access, by addr2line of binutils")
 					}
 				})
