@@ -1,0 +1,113 @@
+//go:build cuda && (linux || windows) && (amd64 || arm64)
+
+package cuda
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// loadDriver opens the CUDA driver's library.
+func loadDriver() (*api, error) {
+	library, err := openFirst(driverNames)
+	if err != nil {
+		return nil, fmt.Errorf("no CUDA driver: %w; snug needs NVIDIA driver %s or later: %w", err, minDriverName, driver.ErrNotBuilt)
+	}
+	a := &api{}
+	a.missing = bind(library, a.symbols())
+	return a, nil
+}
+
+// loadLt opens cuBLASLt, or returns nil.
+func loadLt() *ltAPI {
+	names := ltNames
+	for _, dir := range toolkitDirs() {
+		for _, name := range ltNames {
+			names = append(names, filepath.Join(dir, name))
+		}
+	}
+	library, err := openFirst(names)
+	if err != nil {
+		return nil
+	}
+	lt := &ltAPI{}
+	if missing := bind(library, lt.symbols()); len(missing) > 0 {
+		return nil
+	}
+	return lt
+}
+
+// openFirst opens the first library that there is.
+func openFirst(names []string) (library uintptr, err error) {
+	for _, name := range names {
+		if library, err = openLibrary(name); err == nil {
+			return library, nil
+		}
+	}
+	return 0, err
+}
+
+// bind fills the fields of symbols and returns the names that library lacks.
+func bind(library uintptr, symbols []symbol) (missing []string) {
+	for _, s := range symbols {
+		addr, err := lookUp(library, s.name)
+		if err != nil || addr == 0 {
+			missing = append(missing, s.name)
+			continue
+		}
+		bindOne(s.fn, addr)
+	}
+	return missing
+}
+
+// bindOne sets a function field to the C function at addr.
+func bindOne(field any, addr uintptr) {
+	native := &cFunction{addr: addr}
+	switch fn := field.(type) {
+	case *pushFunc:
+		*fn = func(ctx uintptr) Result { return Result(native.call(ctx)) }
+	case *popFunc:
+		popped := new(uintptr) // C writes it, nobody reads it
+		*fn = func() Result { return Result(native.call(uintptr(unsafe.Pointer(popped)))) }
+	case *launchFunc:
+		*fn = func(function uintptr, bx, by, bz, tx, ty, tz, shared uint32, stream uintptr, params, extra unsafe.Pointer) Result {
+			return Result(native.call(function, uintptr(bx), uintptr(by), uintptr(bz), uintptr(tx), uintptr(ty), uintptr(tz),
+				uintptr(shared), stream, uintptr(params), uintptr(extra)))
+		}
+	case *ltMatmulFunc:
+		*fn = func(handle, desc uintptr, alpha unsafe.Pointer, a, aLayout, b, bLayout uintptr, beta unsafe.Pointer,
+			c, cLayout, d, dLayout uintptr, algo unsafe.Pointer, workspace, workspaceSize, stream uintptr) ltStatus {
+			return ltStatus(native.call(handle, desc, uintptr(alpha), a, aLayout, b, bLayout, uintptr(beta),
+				c, cLayout, d, dLayout, uintptr(algo), workspace, workspaceSize, stream))
+		}
+	default:
+		purego.RegisterFunc(field, addr)
+	}
+}
+
+// maxCall is the most arguments that a bound function takes.
+const maxCall = 16
+
+// cFunction is a C function of integers and pointers. SyscallN lets its list of
+// arguments escape, so the lists are used again.
+type cFunction struct {
+	addr uintptr
+	free sync.Pool // of *[maxCall]uintptr
+}
+
+// call calls the function. Pointers among args are to memory that does not move
+// and that the caller keeps: on the heap or not Go's.
+func (f *cFunction) call(args ...uintptr) uintptr {
+	list, _ := f.free.Get().(*[maxCall]uintptr)
+	if list == nil {
+		list = new([maxCall]uintptr)
+	}
+	r, _, _ := purego.SyscallN(f.addr, list[:copy(list[:], args)]...)
+	f.free.Put(list)
+	return r
+}

@@ -1,0 +1,108 @@
+//go:build cuda && linux
+
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/stretchr/testify/require"
+)
+
+// src may change as soon as CopyIn returns, though the copy runs later.
+func TestCopyInAndOut(t *testing.T) {
+	_, d := openFake(t, nil)
+	for _, n := range []int{1, stageBytes, stageBytes + 1, 3*stageBytes - 7, (stages + 2) * stageBytes} {
+		m, err := d.Alloc(n + 1)
+		require.NoError(t, err)
+		src := make([]byte, n)
+		rand.NewChaCha8([32]byte{byte(n)}).Read(src)
+		want := append(append([]byte(nil), src...), 0)
+		require.NoError(t, d.CopyIn(m, src))
+		clear(src)
+		got := make([]byte, n+1)
+		require.NoError(t, d.CopyOut(got, m))
+		require.Equal(t, want, got)
+		require.NoError(t, d.Free(m))
+	}
+}
+
+func TestCopiesAreChecked(t *testing.T) {
+	f, d := openFake(t, nil)
+	m, err := d.Alloc(4)
+	require.NoError(t, err)
+	host, err := d.AllocPinned(4)
+	require.NoError(t, err)
+	go5, plain := make([]byte, 5), driver.Mem{Host: host.Host, Size: 4}
+	_, in := d.StartCopyIn(m, driver.Mem{Host: host.Host, Addr: host.Addr, Size: 5})
+	_, out := d.StartCopyOut(host, m.Slice(0, 5))
+	_, pageable := d.StartCopyIn(m, driver.Mem{Host: m.Slice(0, 0).Host, Size: 4})
+	_, beyond := d.StartCopyOut(host.Slice(1, 4), m)
+	for what, err := range map[string]error{
+		"CopyIn": d.CopyIn(m, go5), "CopyOut": d.CopyOut(go5, m), "Copy": d.Copy(m, m.Slice(0, 5)),
+		"to the host": d.Copy(plain, m), "in": in, "out": out, "pageable": pageable, "beyond": beyond,
+		"unknown pinned": d.FreePinned(m),
+	} {
+		require.ErrorIs(t, err, driver.ErrDevice, what)
+	}
+	require.Empty(t, f.calls(func() {
+		require.NoError(t, d.CopyIn(m, nil))
+		require.NoError(t, d.CopyOut(nil, m))
+		require.NoError(t, d.Copy(m, m.Slice(0, 0)))
+	}), "empty copies")
+}
+
+// StartCopyOut reads what the queue wrote before, and Await makes later work
+// wait: without an event the fake runs nothing of the other stream.
+func TestCopierOrder(t *testing.T) {
+	f, d := openFake(t, nil)
+	m, err := d.Alloc(4)
+	require.NoError(t, err)
+	other, err := d.Alloc(4)
+	require.NoError(t, err)
+	out, err := d.AllocPinned(8)
+	require.NoError(t, err)
+	in, err := d.AllocPinned(4)
+	require.NoError(t, err)
+	require.Equal(t, uintptr(in.Host), in.Addr)
+
+	require.NoError(t, d.CopyIn(m, []byte{1, 2, 3, 4}))
+	fence, err := d.StartCopyOut(out.Slice(4, 4), m)
+	require.NoError(t, err)
+	require.NoError(t, fence.Wait())
+	require.Equal(t, []byte{0, 0, 0, 0, 1, 2, 3, 4}, out.Bytes())
+
+	copy(in.Bytes(), []byte{5, 6, 7, 8})
+	fence, err = d.StartCopyIn(m, in)
+	require.NoError(t, err)
+	require.NoError(t, fence.Await())
+	require.NoError(t, d.Copy(other, m))
+	got := make([]byte, 4)
+	require.NoError(t, d.CopyOut(got, other))
+	require.Equal(t, []byte{5, 6, 7, 8}, got)
+	require.ErrorContains(t, fence.Wait(), "used twice")
+
+	made := len(f.events)
+	for range 100 {
+		fence, err = d.StartCopyIn(m, in)
+		require.NoError(t, err)
+		require.NoError(t, fence.Wait())
+	}
+	require.Len(t, f.events, made, "events are used again")
+	require.NoError(t, d.FreePinned(in))
+	require.NoError(t, d.FreePinned(out))
+}
+
+func TestCopierCalls(t *testing.T) {
+	f, d := openFake(t, nil)
+	m, err := d.Alloc(4)
+	require.NoError(t, err)
+	in, err := d.AllocPinned(4)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync 4", "cuEventRecord"},
+		f.calls(func() {
+			_, err := d.StartCopyIn(m, in)
+			require.NoError(t, err)
+		}))
+}

@@ -1,0 +1,233 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// Device is one GPU: a driver.Copier and a gpu.MatMuler. Its methods may be
+// called from many goroutines.
+//
+// Beside what Alloc and AllocPinned return it holds pinned host memory, 130 KiB
+// for every 32 launches that are being queued at a time and 8 MiB from the first
+// CopyIn on, and the workspace of MatMul on the device.
+type Device struct {
+	api        *api
+	loadLt     func() *ltAPI
+	index      int
+	handle     int32 // CUdevice
+	ctx        uintptr
+	capability int // 86 is compute capability 8.6
+	pools      bool
+
+	// life is read-locked by every call and locked by Close.
+	life      sync.RWMutex
+	closed    bool
+	lost      atomic.Pointer[LostError]
+	capturing atomic.Bool
+
+	queue   uintptr // the stream of kernels
+	foreign bool    // queue is the caller's
+	copies  uintptr // the stream of StartCopyIn and StartCopyOut
+	pool    uintptr // 0 without memory pools
+
+	mu       sync.Mutex // guards the fields below
+	live     map[uintptr]bool
+	pinned   map[uintptr]int // sizes
+	retired  []retired       // frees that wait for the queue
+	uncaught []uintptr       // frees that wait for the end of a capture
+	events   []uintptr       // not in use
+	made     []uintptr       // all events
+	frames   []*frame        // not in use
+	blocks   []unsafe.Pointer
+	graphs   map[*Graph]bool
+
+	staging staging
+	kernels kernels
+	blas    blas
+}
+
+var (
+	_ driver.Copier = (*Device)(nil)
+	_ gpu.MatMuler  = (*Device)(nil)
+)
+
+func newDevice(a *api, loadLt func() *ltAPI, index int) *Device {
+	return &Device{
+		api: a, loadLt: loadLt, index: index,
+		live: map[uintptr]bool{}, pinned: map[uintptr]int{}, graphs: map[*Graph]bool{},
+		kernels: kernels{modules: map[*gpu.Module]uintptr{}, functions: map[kernel]uintptr{}},
+	}
+}
+
+// start makes the streams and the memory pool.
+func (d *Device) start(stream *uintptr) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	if stream != nil {
+		if err := d.adopt(*stream); err != nil {
+			return err
+		}
+	} else if err := d.check("cuStreamCreate", d.api.streamCreate(&d.queue, streamNonBlocking)); err != nil {
+		return err
+	}
+	if err := d.check("cuStreamCreate", d.api.streamCreate(&d.copies, streamNonBlocking)); err != nil {
+		return err
+	}
+	if err := d.addFrames(); err != nil {
+		return err
+	}
+	if !d.pools {
+		return nil
+	}
+	return d.makePool()
+}
+
+// adopt makes a stream of the caller the queue.
+func (d *Device) adopt(stream uintptr) error {
+	var ctx uintptr
+	if err := d.check("cuStreamGetCtx", d.api.streamCtx(stream, &ctx)); err != nil {
+		return err
+	}
+	if ctx != d.ctx {
+		return fmt.Errorf("cuda:%d: the stream belongs to another context; the device's primary context is needed: %w", d.index, driver.ErrDevice)
+	}
+	d.queue, d.foreign = stream, true
+	return nil
+}
+
+// enter begins a call: until leave the device stays open and its context is
+// current on the goroutine's thread.
+func (d *Device) enter() error {
+	d.life.RLock()
+	err := d.usable()
+	if err == nil {
+		err = d.push()
+	}
+	if err != nil {
+		d.life.RUnlock()
+	}
+	return err
+}
+
+func (d *Device) leave() {
+	d.pop()
+	d.life.RUnlock()
+}
+
+// push makes the context current on this thread, to which the goroutine stays
+// bound until pop.
+func (d *Device) push() error {
+	runtime.LockOSThread()
+	r := d.api.ctxPush(d.ctx)
+	if r == success {
+		return nil
+	}
+	runtime.UnlockOSThread()
+	return d.fail("cuCtxPushCurrent", r)
+}
+
+// pop brings back the thread's context from before push. Its result can only
+// repeat an error of queued work, which the next call returns.
+func (d *Device) pop() {
+	d.api.ctxPop()
+	runtime.UnlockOSThread()
+}
+
+func (d *Device) usable() error {
+	if d.closed {
+		return fmt.Errorf("cuda:%d is closed: %w", d.index, driver.ErrDevice)
+	}
+	if lost := d.lost.Load(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// Sync waits until the queue is empty. It returns the first error of queued
+// work.
+func (d *Device) Sync() error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	if err := d.notCapturing("Sync"); err != nil {
+		return err
+	}
+	return d.sync()
+}
+
+func (d *Device) sync() error {
+	return d.check("cuStreamSynchronize", d.api.streamSync(d.queue))
+}
+
+// Close waits for the queue, frees everything that was allocated on the device,
+// and lets go of the primary context. Closing twice does nothing. It returns
+// the error of queued work, and frees all the same.
+func (d *Device) Close() error {
+	d.life.Lock()
+	defer d.life.Unlock()
+	if d.closed {
+		return nil
+	}
+	err := d.lostError()
+	if perr := d.push(); perr == nil {
+		err = first(err, d.freeAll())
+		d.pop()
+	} else {
+		err = first(err, perr)
+	}
+	d.closed = true
+	return first(err, d.check("cuDevicePrimaryCtxRelease", d.api.primaryRelease(d.handle)))
+}
+
+func (d *Device) lostError() error {
+	if lost := d.lost.Load(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// freeAll waits for the streams and destroys what the device made. It returns
+// the first error: after a lost device every call fails.
+func (d *Device) freeAll() error {
+	var err error
+	do := func(call string, r Result) { err = first(err, d.check(call, r)) }
+	if d.capturing.Load() {
+		err = d.dropCapture()
+	}
+	do("cuStreamSynchronize", d.api.streamSync(d.queue))
+	if d.copies != 0 {
+		do("cuStreamSynchronize", d.api.streamSync(d.copies))
+	}
+	for g := range d.graphs {
+		g.mu.Lock()
+		err = first(err, g.destroy())
+		g.mu.Unlock()
+	}
+	err = first(err, d.blas.close(d))
+	err = first(err, d.freeMemory())
+	for _, e := range d.made {
+		do("cuEventDestroy", d.api.eventDestroy(e))
+	}
+	for _, m := range d.kernels.modules {
+		do("cuModuleUnload", d.api.moduleUnload(m))
+	}
+	if d.copies != 0 {
+		do("cuStreamDestroy", d.api.streamDestroy(d.copies))
+	}
+	if d.queue != 0 && !d.foreign {
+		do("cuStreamDestroy", d.api.streamDestroy(d.queue))
+	}
+	return err
+}

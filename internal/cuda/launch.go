@@ -1,0 +1,202 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// kernels are the loaded modules and their functions.
+type kernels struct {
+	mu        sync.RWMutex
+	modules   map[*gpu.Module]uintptr
+	functions map[kernel]uintptr
+}
+
+type kernel struct {
+	module *gpu.Module
+	name   string
+}
+
+// Launch queues a job: the launches of its Grids.
+func (d *Device) Launch(j driver.Job) error { return gpu.Run(j, d) }
+
+// LaunchGrid queues one grid. It allocates nothing once its function is known.
+// Operands of size 0 are null pointers for the kernel.
+func (d *Device) LaunchGrid(l *gpu.Launch) error {
+	if err := checkGrid(l); err != nil {
+		return fmt.Errorf("cuda:%d: %s: %w", d.index, l.Func, err)
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	function, err := d.function(l.Module, l.Func)
+	if err != nil {
+		return err
+	}
+	f, err := d.frame()
+	if err != nil {
+		return err
+	}
+	f.pack(l)
+	r := d.api.launchKernel(function, uint32(l.Blocks[0]), uint32(l.Blocks[1]), uint32(l.Blocks[2]),
+		uint32(l.Threads), 1, 1, 0, d.queue, nil, unsafe.Pointer(&f.extra))
+	d.putFrame(f)
+	if r == success {
+		return nil
+	}
+	return fmt.Errorf("%s of %v blocks of %d threads: %w", l.Func, l.Blocks, l.Threads, d.fail("cuLaunchKernel", r))
+}
+
+// maxArgs is the most bytes of arguments that all drivers take.
+const maxArgs = 4096
+
+// checkGrid checks what the driver would refuse or, worse, not see.
+func checkGrid(l *gpu.Launch) error {
+	limits := [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
+	for i, n := range l.Blocks {
+		if n < 1 || n > limits[i] {
+			return fmt.Errorf("grid of %v blocks: want 1 to %v: %w", l.Blocks, limits, driver.ErrDevice)
+		}
+	}
+	if l.Threads < 32 || l.Threads > 1024 || l.Threads%32 != 0 {
+		return fmt.Errorf("blocks of %d threads: want a multiple of 32 up to 1024: %w", l.Threads, driver.ErrDevice)
+	}
+	if n := 8*len(l.Operands) + len(l.Params); n > maxArgs {
+		return fmt.Errorf("%d bytes of arguments: want at most %d: %w", n, maxArgs, driver.ErrDevice)
+	}
+	for i := range l.Operands {
+		if m := &l.Operands[i]; m.Size > 0 && m.Addr == 0 {
+			return fmt.Errorf("operand %d of %d bytes has no address on the device: %w", i, m.Size, driver.ErrDevice)
+		}
+	}
+	return nil
+}
+
+// function returns an entry point of a module, which it loads at first use.
+func (d *Device) function(m *gpu.Module, name string) (uintptr, error) {
+	k := &d.kernels
+	k.mu.RLock()
+	f, ok := k.functions[kernel{m, name}]
+	k.mu.RUnlock()
+	if ok {
+		return f, nil
+	}
+	return d.load(m, name)
+}
+
+// load finds an entry point and remembers it.
+func (d *Device) load(m *gpu.Module, name string) (uintptr, error) {
+	k := &d.kernels
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	module, err := d.module(m)
+	if err != nil {
+		return 0, err
+	}
+	var f uintptr
+	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, name)); err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, m.Name, name, err)
+	}
+	k.functions[kernel{m, name}] = f
+	return f, nil
+}
+
+// module loads a module once. The caller holds the lock of kernels.
+func (d *Device) module(m *gpu.Module) (uintptr, error) {
+	if handle, ok := d.kernels.modules[m]; ok {
+		return handle, nil
+	}
+	if len(m.Image) == 0 {
+		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
+	}
+	var handle uintptr
+	r := d.api.moduleLoad(&handle, &m.Image[0])
+	switch r {
+	case success:
+		d.kernels.modules[m] = handle
+		return handle, nil
+	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
+		return 0, fmt.Errorf("cuda:%d: the image of %s has no code for compute capability %d.%d, and the driver does not compile its PTX: a newer driver is needed: %w",
+			d.index, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
+	default:
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, d.fail("cuModuleLoadData", r))
+	}
+}
+
+// frame is what the driver reads of one call through pointers. It lies in
+// pinned memory of the driver, not in Go's: its fields point at one another, and
+// Go must not move what C reaches through a pointer.
+type frame struct {
+	size  uintptr    // of the arguments
+	extra [5]uintptr // the parameter "extra" of cuLaunchKernel
+	scale [2]float32 // alpha and beta of cublasLtMatmul
+	args  [maxArgs]byte
+}
+
+// pack writes the arguments as the kernel's parameters lie in C: the operands'
+// addresses, then the struct, whose offset is a multiple of 8, enough for any.
+func (f *frame) pack(l *gpu.Launch) {
+	n := 0
+	for i := range l.Operands {
+		addr := l.Operands[i].Addr
+		if l.Operands[i].Size == 0 {
+			addr = 0
+		}
+		binary.LittleEndian.PutUint64(f.args[n:], uint64(addr))
+		n += 8
+	}
+	n += copy(f.args[n:], l.Params)
+	f.size = uintptr(n)
+}
+
+// frameBlock is how many frames are allocated together.
+const frameBlock = 32
+
+// frame returns a frame that is not in use.
+func (d *Device) frame() (*frame, error) {
+	for {
+		d.mu.Lock()
+		if n := len(d.frames); n > 0 {
+			f := d.frames[n-1]
+			d.frames = d.frames[:n-1]
+			d.mu.Unlock()
+			return f, nil
+		}
+		d.mu.Unlock()
+		if err := d.addFrames(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (d *Device) putFrame(f *frame) {
+	d.mu.Lock()
+	d.frames = append(d.frames, f)
+	d.mu.Unlock()
+}
+
+// addFrames allocates frames.
+func (d *Device) addFrames() error {
+	p, err := d.hostBlock(frameBlock * int(unsafe.Sizeof(frame{})))
+	if err != nil {
+		return err
+	}
+	for i := range frameBlock {
+		f := (*frame)(unsafe.Add(p, i*int(unsafe.Sizeof(frame{}))))
+		f.extra = [5]uintptr{
+			launchBuffer, uintptr(unsafe.Pointer(&f.args)),
+			launchBufferSize, uintptr(unsafe.Pointer(&f.size)),
+			launchEnd,
+		}
+		d.putFrame(f)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// The workspace of MatMul in bytes, of the sizes that NVIDIA recommends for
+// compute capability 9.0 and later, and before.
+const (
+	workspaceLarge = 32 << 20
+	workspaceSmall = 4 << 20
+)
+
+// maxPlans bounds the cache of plans; when it is full it starts anew.
+const maxPlans = 1024
+
+// blas is cuBLASLt on one device.
+type blas struct {
+	mu        sync.Mutex
+	lt        *ltAPI
+	tried     bool // to open it
+	handle    uintptr
+	workspace uintptr
+	size      uint64 // of the workspace
+	plans     map[shape]*plan
+}
+
+// shape is everything on which the choice of an algorithm depends. cuBLASLt's
+// matrices are column-major, so a row-major product is the product of the
+// transposes in the other order: its first operand is b.
+type shape struct {
+	m, n, k                   int // of the row-major product
+	aStride, bStride, cStride int
+	aTrans, bTrans            bool
+	input, output             gpu.Type
+	aAlign, bAlign, cAlign    uint32
+}
+
+// plan is how to compute products of one shape.
+type plan struct {
+	desc, a, b, c uintptr
+	algo          [8]uint64
+	ok            bool // cuBLASLt has an algorithm
+}
+
+// MatMul queues c = alpha·a·b + beta·c with cuBLASLt, if it is installed. Sums
+// are in float32 and no TF32 is used. a and b are of one type, c of the same or
+// float32; other products return false. The first call allocates a workspace of
+// 32 MiB on the device, of 4 MiB for compute capabilities below 9.0. Later calls
+// of a known shape allocate nothing.
+func (d *Device) MatMul(m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) (bool, error) {
+	if c.Trans { // the transposes, in the other order
+		a.Trans, b.Trans, c.Trans = !a.Trans, !b.Trans, false
+		m, n, a, b = n, m, b, a
+	}
+	s, ok := shapeOf(m, n, k, a, b, c)
+	if !ok {
+		return false, nil
+	}
+	if err := d.enter(); err != nil {
+		return false, err
+	}
+	defer d.leave()
+	d.blas.mu.Lock()
+	defer d.blas.mu.Unlock()
+	if ok, err := d.blas.open(d); !ok {
+		return false, err
+	}
+	p, err := d.blas.plan(s)
+	if err != nil || !p.ok {
+		return false, err
+	}
+	f, err := d.frame()
+	if err != nil {
+		return false, err
+	}
+	f.scale = [2]float32{alpha, beta}
+	status := d.blas.lt.matmul(d.blas.handle, p.desc, unsafe.Pointer(&f.scale[0]), b.Mem.Addr, p.a, a.Mem.Addr, p.b,
+		unsafe.Pointer(&f.scale[1]), c.Mem.Addr, p.c, c.Mem.Addr, p.c,
+		unsafe.Pointer(&p.algo), d.blas.workspace, uintptr(d.blas.size), d.queue)
+	d.putFrame(f)
+	if err := ltCheck("cublasLtMatmul", status); err != nil {
+		return false, fmt.Errorf("cuda:%d: product of %d×%d and %d×%d: %w", d.index, m, k, k, n, err)
+	}
+	return true, nil
+}
+
+// shapeOf returns the shape of a product that cuBLASLt may have.
+func shapeOf(m, n, k int, a, b, c gpu.Matrix) (shape, bool) {
+	s := shape{
+		m: m, n: n, k: k,
+		aStride: a.Stride, bStride: b.Stride, cStride: c.Stride,
+		aTrans: a.Trans, bTrans: b.Trans,
+		input: a.Type, output: c.Type,
+		aAlign: alignment(a.Mem.Addr), bAlign: alignment(b.Mem.Addr), cAlign: alignment(c.Mem.Addr),
+	}
+	ok := min(m, n, k) > 0 && a.Type <= gpu.BF16 && a.Type == b.Type && (c.Type == a.Type || c.Type == gpu.F32) &&
+		covers(a, m, k) && covers(b, k, n) && covers(c, m, n)
+	return s, ok
+}
+
+// covers reports whether x holds rows×cols elements on the device.
+func covers(x gpu.Matrix, rows, cols int) bool {
+	if x.Trans {
+		rows, cols = cols, rows
+	}
+	size := 2
+	if x.Type == gpu.F32 {
+		size = 4
+	}
+	return x.Mem.Addr != 0 && x.Stride >= cols && x.Mem.Size >= ((rows-1)*x.Stride+cols)*size
+}
+
+// alignment returns the largest power of two up to 256 that divides addr.
+func alignment(addr uintptr) uint32 { return 1 << min(bits.TrailingZeros64(uint64(addr)), 8) }
+
+// open opens cuBLASLt and allocates the workspace, once.
+func (b *blas) open(d *Device) (bool, error) {
+	if b.handle != 0 {
+		return true, nil
+	}
+	if !b.tried {
+		b.lt, b.tried = d.loadLt(), true
+	}
+	if b.lt == nil {
+		return false, nil
+	}
+	size := workspaceSmall
+	if d.capability >= 90 {
+		size = workspaceLarge
+	}
+	// Not from the pool: this may be called during a capture.
+	switch r := d.api.memAlloc(&b.workspace, uint64(size)); r {
+	case success:
+	case errOutOfMemory:
+		return false, d.noMemory("cuMemAlloc", size)
+	default:
+		return false, d.fail("cuMemAlloc", r)
+	}
+	if err := ltCheck("cublasLtCreate", b.lt.create(&b.handle)); err != nil {
+		b.handle = 0
+		return false, first(err, d.check("cuMemFree", d.api.memFree(b.workspace)))
+	}
+	b.size, b.plans = uint64(size), map[shape]*plan{}
+	return true, nil
+}
+
+// plan returns the plan for a shape, made at first use.
+func (b *blas) plan(s shape) (*plan, error) {
+	if p, ok := b.plans[s]; ok {
+		return p, nil
+	}
+	if len(b.plans) == maxPlans {
+		if err := b.dropPlans(); err != nil {
+			return nil, err
+		}
+	}
+	p := &plan{}
+	if err := b.fill(p, s); err != nil {
+		return nil, first(err, b.drop(p))
+	}
+	b.plans[s] = p
+	return p, nil
+}
+
+// fill describes the product to cuBLASLt and asks for an algorithm.
+func (b *blas) fill(p *plan, s shape) error {
+	if err := ltCheck("cublasLtMatmulDescCreate", b.lt.descCreate(&p.desc, compute32F, real32F)); err != nil {
+		return err
+	}
+	transA, transB := operation(s.bTrans), operation(s.aTrans)
+	err := ltCheck("cublasLtMatmulDescSetAttribute", b.lt.descSet(p.desc, descTransA, &transA, 4))
+	err = first(err, ltCheck("cublasLtMatmulDescSetAttribute", b.lt.descSet(p.desc, descTransB, &transB, 4)))
+	err = first(err, b.layout(&p.a, s.input, s.k, s.n, s.bStride, s.bTrans))
+	err = first(err, b.layout(&p.b, s.input, s.m, s.k, s.aStride, s.aTrans))
+	err = first(err, b.layout(&p.c, s.output, s.m, s.n, s.cStride, false))
+	if err != nil {
+		return err
+	}
+	return b.choose(p, s)
+}
+
+func operation(trans bool) int32 {
+	if trans {
+		return 1 // CUBLAS_OP_T
+	}
+	return 0 // CUBLAS_OP_N
+}
+
+// layout describes a row-major matrix of rows×cols, or its transpose, whose
+// memory is a column-major matrix of as many columns as there are rows.
+func (b *blas) layout(layout *uintptr, t gpu.Type, rows, cols, stride int, trans bool) error {
+	if trans {
+		rows, cols = cols, rows
+	}
+	types := [...]int32{gpu.F32: real32F, gpu.F16: real16F, gpu.BF16: real16BF}
+	return ltCheck("cublasLtMatrixLayoutCreate",
+		b.lt.layoutCreate(layout, types[t], uint64(cols), uint64(rows), int64(stride)))
+}
+
+// choose asks for the algorithm. Parts of a sum are added in float32 only.
+func (b *blas) choose(p *plan, s shape) error {
+	var preference uintptr
+	if err := ltCheck("cublasLtMatmulPreferenceCreate", b.lt.preferCreate(&preference)); err != nil {
+		return err
+	}
+	defer b.lt.preferDestroy(preference)
+	reduction := uint32(reductionCompute)
+	err := b.prefer(preference, preferWorkspace, unsafe.Pointer(&b.size), 8)
+	err = first(err, b.prefer(preference, preferReduction, unsafe.Pointer(&reduction), 4))
+	for i, align := range [...]uint32{s.bAlign, s.aAlign, s.cAlign, s.cAlign} {
+		err = first(err, b.prefer(preference, preferAlignmentA+int32(i), unsafe.Pointer(&align), 4))
+	}
+	if err != nil {
+		return err
+	}
+	var result ltResult
+	var got int32
+	status := b.lt.heuristic(b.handle, p.desc, p.a, p.b, p.c, p.c, preference, 1, &result, &got)
+	if status == ltNotSupported || status == ltInvalid {
+		return nil // it has no product of these types and strides
+	}
+	p.algo, p.ok = result.algo, got > 0 && result.status == 0
+	return ltCheck("cublasLtMatmulAlgoGetHeuristic", status)
+}
+
+func (b *blas) prefer(preference uintptr, attribute int32, value unsafe.Pointer, size uint64) error {
+	return ltCheck("cublasLtMatmulPreferenceSetAttribute", b.lt.preferSet(preference, attribute, value, size))
+}
+
+// drop destroys the descriptors of a plan.
+func (b *blas) drop(p *plan) error {
+	var err error
+	for _, layout := range []uintptr{p.a, p.b, p.c} {
+		if layout != 0 {
+			err = first(err, ltCheck("cublasLtMatrixLayoutDestroy", b.lt.layoutDestroy(layout)))
+		}
+	}
+	if p.desc != 0 {
+		err = first(err, ltCheck("cublasLtMatmulDescDestroy", b.lt.descDestroy(p.desc)))
+	}
+	return err
+}
+
+func (b *blas) dropPlans() error {
+	var err error
+	for _, p := range b.plans {
+		err = first(err, b.drop(p))
+	}
+	clear(b.plans)
+	return err
+}
+
+// close frees everything; the queue is empty.
+func (b *blas) close(d *Device) error {
+	if b.handle == 0 {
+		return nil
+	}
+	err := b.dropPlans()
+	err = first(err, ltCheck("cublasLtDestroy", b.lt.destroy(b.handle)))
+	return first(err, d.check("cuMemFree", d.api.memFree(b.workspace)))
+}

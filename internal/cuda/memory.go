@@ -1,0 +1,236 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// poolShare is the part of the device's memory, 1/poolShare, that freed memory
+// may keep from the rest of the system between two waits.
+const poolShare = 16
+
+// retired is device memory to free when its event has happened.
+type retired struct{ addr, event uintptr }
+
+func (d *Device) makePool() error {
+	props := poolProps{allocType: 1, location: 1, device: d.handle}
+	if err := d.check("cuMemPoolCreate", d.api.poolCreate(&d.pool, &props)); err != nil {
+		return err
+	}
+	var free, total uint64
+	if err := d.check("cuMemGetInfo", d.api.memInfo(&free, &total)); err != nil {
+		return err
+	}
+	keep := total / poolShare
+	return d.check("cuMemPoolSetAttribute", d.api.poolSet(d.pool, poolKeep, &keep))
+}
+
+// Alloc returns size > 0 zeroed bytes. The error wraps ErrNoMemory when the
+// device has no room.
+func (d *Device) Alloc(size int) (driver.Mem, error) {
+	if size <= 0 {
+		return driver.Mem{}, fmt.Errorf("cuda:%d: allocation of %d bytes: %w", d.index, size, driver.ErrDevice)
+	}
+	if err := d.enter(); err != nil {
+		return driver.Mem{}, err
+	}
+	defer d.leave()
+	if err := d.notCapturing("Alloc"); err != nil {
+		return driver.Mem{}, err
+	}
+	if err := d.reap(); err != nil {
+		return driver.Mem{}, err
+	}
+	addr, err := d.alloc(size)
+	if err != nil {
+		return driver.Mem{}, err
+	}
+	if err := d.check("cuMemsetD8Async", d.api.memSet(addr, 0, uint64(size), d.queue)); err != nil {
+		return driver.Mem{}, first(err, d.retire(addr))
+	}
+	d.mu.Lock()
+	d.live[addr] = true
+	d.mu.Unlock()
+	return driver.Mem{Addr: addr, Size: size}, nil
+}
+
+// alloc allocates, and once more after it has given back what is free but not
+// yet returned to the device.
+func (d *Device) alloc(size int) (addr uintptr, err error) {
+	call, r := d.tryAlloc(&addr, size)
+	if r == errOutOfMemory {
+		if err := d.giveBack(); err != nil {
+			return 0, err
+		}
+		call, r = d.tryAlloc(&addr, size)
+	}
+	if r == errOutOfMemory {
+		return 0, d.noMemory(call, size)
+	}
+	return addr, d.check(call, r)
+}
+
+func (d *Device) tryAlloc(addr *uintptr, size int) (call string, r Result) {
+	if d.pool != 0 {
+		return "cuMemAllocFromPoolAsync", d.api.poolAlloc(addr, uint64(size), d.pool, d.queue)
+	}
+	return "cuMemAlloc", d.api.memAlloc(addr, uint64(size))
+}
+
+// giveBack waits for the queue and returns all freed memory to the device.
+func (d *Device) giveBack() error {
+	if err := d.sync(); err != nil {
+		return err
+	}
+	if d.pool != 0 {
+		return d.check("cuMemPoolTrimTo", d.api.poolTrim(d.pool, 0))
+	}
+	return d.reap()
+}
+
+// Free gives back what Alloc returned, after the work queued so far. Copies by
+// StartCopyIn and StartCopyOut count as queued from their Await on. During a
+// capture it takes effect when the capture ends.
+func (d *Device) Free(m driver.Mem) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	d.mu.Lock()
+	known, later := d.live[m.Addr], d.capturing.Load()
+	delete(d.live, m.Addr)
+	if known && later {
+		d.uncaught = append(d.uncaught, m.Addr)
+	}
+	d.mu.Unlock()
+	switch {
+	case !known:
+		return fmt.Errorf("cuda:%d: free of %#x, which was not allocated here: %w", d.index, m.Addr, driver.ErrDevice)
+	case later:
+		return nil
+	}
+	if err := d.retire(m.Addr); err != nil {
+		return err
+	}
+	return d.reap()
+}
+
+// retire frees memory after the work queued so far. If it cannot, Close does.
+func (d *Device) retire(addr uintptr) error {
+	err := d.tryRetire(addr)
+	if err != nil {
+		d.mu.Lock()
+		d.live[addr] = true
+		d.mu.Unlock()
+	}
+	return err
+}
+
+func (d *Device) tryRetire(addr uintptr) error {
+	if d.pool != 0 {
+		return d.check("cuMemFreeAsync", d.api.freeAsync(addr, d.queue))
+	}
+	event, err := d.record(d.queue)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.retired = append(d.retired, retired{addr, event})
+	d.mu.Unlock()
+	return nil
+}
+
+// reap frees retired memory that the queue no longer uses.
+func (d *Device) reap() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.retired) > 0 {
+		next := d.retired[0]
+		switch r := d.api.eventQuery(next.event); r {
+		case success:
+		case errNotReady:
+			return nil
+		default:
+			return d.fail("cuEventQuery", r)
+		}
+		d.retired = d.retired[1:]
+		d.events = append(d.events, next.event)
+		if err := d.check("cuMemFree", d.api.memFree(next.addr)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Memory returns the free and total bytes of the device. Memory that the
+// device's pool holds but nobody uses counts as free.
+func (d *Device) Memory() (free, total int64, err error) {
+	if err := d.enter(); err != nil {
+		return 0, 0, err
+	}
+	defer d.leave()
+	return d.memory()
+}
+
+func (d *Device) memory() (free, total int64, err error) {
+	var f, t, reserved, used uint64
+	if err := d.check("cuMemGetInfo", d.api.memInfo(&f, &t)); err != nil {
+		return 0, 0, err
+	}
+	if d.pool != 0 {
+		err = first(
+			d.check("cuMemPoolGetAttribute", d.api.poolGet(d.pool, poolReserved, &reserved)),
+			d.check("cuMemPoolGetAttribute", d.api.poolGet(d.pool, poolUsed, &used)))
+	}
+	return int64(f + reserved - used), int64(t), err
+}
+
+// hostMemory allocates size bytes of pinned host memory.
+func (d *Device) hostMemory(size int) (unsafe.Pointer, error) {
+	var p unsafe.Pointer
+	switch r := d.api.hostAlloc(&p, uint64(size), hostPortable|hostMapped); r {
+	case success:
+		return p, nil
+	case errOutOfMemory:
+		return nil, fmt.Errorf("cuda:%d: %d bytes of pinned host memory wanted: %w", d.index, size, &Error{"cuMemHostAlloc", r})
+	default:
+		return nil, d.fail("cuMemHostAlloc", r)
+	}
+}
+
+// freeMemory frees all memory; the streams are idle.
+func (d *Device) freeMemory() error {
+	var err error
+	do := func(call string, r Result) { err = first(err, d.check(call, r)) }
+	release := func(addr uintptr) {
+		if d.pool != 0 {
+			do("cuMemFreeAsync", d.api.freeAsync(addr, d.queue))
+		} else {
+			do("cuMemFree", d.api.memFree(addr))
+		}
+	}
+	for addr := range d.live {
+		release(addr)
+	}
+	for _, addr := range d.uncaught {
+		release(addr)
+	}
+	for _, r := range d.retired {
+		do("cuMemFree", d.api.memFree(r.addr))
+	}
+	for addr := range d.pinned {
+		do("cuMemFreeHost", d.api.hostFree(*(*unsafe.Pointer)(unsafe.Pointer(&addr))))
+	}
+	for _, p := range d.blocks {
+		do("cuMemFreeHost", d.api.hostFree(p))
+	}
+	if d.pool != 0 {
+		do("cuStreamSynchronize", d.api.streamSync(d.queue))
+		do("cuMemPoolDestroy", d.api.poolDestroy(d.pool))
+	}
+	return err
+}

@@ -1,0 +1,119 @@
+//go:build cuda && linux
+
+package cuda
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/stretchr/testify/require"
+)
+
+func eachPool(t *testing.T, test func(t *testing.T, f *fake, d *Device)) {
+	for name, set := range map[string]func(*fake){"pools": nil, "no pools": noPools} {
+		t.Run(name, func(t *testing.T) {
+			f, d := openFake(t, set)
+			test(t, f, d)
+		})
+	}
+}
+
+func TestAllocIsZeroed(t *testing.T) {
+	eachPool(t, func(t *testing.T, _ *fake, d *Device) {
+		m, err := d.Alloc(1000)
+		require.NoError(t, err)
+		require.Equal(t, 1000, m.Size)
+		require.Nil(t, m.Host)
+		got := bytes.Repeat([]byte{1}, 1000)
+		require.NoError(t, d.CopyOut(got, m))
+		require.Equal(t, make([]byte, 1000), got)
+
+		for _, size := range []int{0, -1} {
+			_, err = d.Alloc(size)
+			require.ErrorIs(t, err, driver.ErrDevice)
+			_, err = d.AllocPinned(size)
+			require.ErrorIs(t, err, driver.ErrDevice)
+		}
+	})
+}
+
+func TestOutOfMemory(t *testing.T) {
+	eachPool(t, func(t *testing.T, f *fake, d *Device) {
+		f.total = 1000
+		m, err := d.Alloc(900)
+		require.NoError(t, err)
+		_, err = d.Alloc(200)
+		require.ErrorIs(t, err, driver.ErrNoMemory)
+		require.ErrorContains(t, err, "200 bytes wanted")
+		require.ErrorContains(t, err, "of 1000")
+		require.ErrorContains(t, err, "CUDA_ERROR_OUT_OF_MEMORY (2)")
+
+		require.NoError(t, d.Free(m))
+		_, err = d.Alloc(200)
+		require.NoError(t, err, "memory that queued work holds is waited for")
+	})
+}
+
+// Freed memory is in use until the work queued before has run.
+func TestFreeAfterQueuedWork(t *testing.T) {
+	eachPool(t, func(t *testing.T, f *fake, d *Device) {
+		m, err := d.Alloc(4)
+		require.NoError(t, err)
+		other, err := d.Alloc(4)
+		require.NoError(t, err)
+		require.NoError(t, d.CopyIn(m, []byte{1, 2, 3, 4}))
+		require.NoError(t, d.Copy(other, m))
+		require.NoError(t, d.Free(m))
+		require.Len(t, f.memory, 2, "the queue has not run")
+		got := make([]byte, 4)
+		require.NoError(t, d.CopyOut(got, other))
+		require.Equal(t, []byte{1, 2, 3, 4}, got)
+		_, _, err = d.Memory()
+		require.NoError(t, err)
+		require.NoError(t, d.reapNow())
+		require.Len(t, f.memory, 1)
+
+		require.ErrorIs(t, d.Free(m), driver.ErrDevice, "freed twice")
+		require.ErrorContains(t, d.Free(driver.Mem{Addr: 12, Size: 1}), "0xc, which was not allocated here")
+	})
+}
+
+// reapNow waits and frees what waits for the queue.
+func (d *Device) reapNow() error {
+	if err := d.Sync(); err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	return d.reap()
+}
+
+func TestMemory(t *testing.T) {
+	f, d := openFake(t, nil)
+	_, err := d.Alloc(1 << 20)
+	require.NoError(t, err)
+	free, total, err := d.Memory()
+	require.NoError(t, err)
+	require.EqualValues(t, f.total, total)
+	require.EqualValues(t, f.total-1<<20+2000, free, "3000 bytes reserved, 1000 of them used")
+
+	f, d = openFake(t, noPools)
+	free, _, err = d.Memory()
+	require.NoError(t, err)
+	require.EqualValues(t, f.total, free)
+}
+
+func TestPoolKeepsABoundedPart(t *testing.T) {
+	f := newFake()
+	var d *Device
+	calls := f.calls(func() {
+		var err error
+		d, err = f.open()
+		require.NoError(t, err)
+	})
+	require.Contains(t, calls, "cuMemPoolSetAttribute 4 67108864", "1/16 of 1 GiB")
+	require.NoError(t, d.Close())
+}

@@ -1,0 +1,31 @@
+//go:build cuda && (amd64 || arm64)
+
+package cuda
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/ebitengine/purego"
+)
+
+var (
+	driverNames = []string{"libcuda.so.1"}
+	ltNames     = []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"}
+)
+
+// toolkitDirs returns the folders of the CUDA toolkit's libraries that the
+// system's linker may not search.
+func toolkitDirs() []string {
+	dirs := []string{"/usr/local/cuda/lib64"}
+	if home := os.Getenv("CUDA_HOME"); home != "" {
+		dirs = append([]string{filepath.Join(home, "lib64")}, dirs...)
+	}
+	return dirs
+}
+
+func openLibrary(name string) (uintptr, error) {
+	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+func lookUp(library uintptr, name string) (uintptr, error) { return purego.Dlsym(library, name) }

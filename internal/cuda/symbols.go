@@ -1,0 +1,77 @@
+//go:build cuda && (linux || windows) && (amd64 || arm64)
+
+package cuda
+
+// symbol is a function of a library and the field for it.
+type symbol struct {
+	name string
+	fn   any // a pointer to the field
+}
+
+func (a *api) symbols() []symbol {
+	return []symbol{
+		{"cuInit", &a.init},
+		{"cuDriverGetVersion", &a.driverVersion},
+		{"cuDeviceGetCount", &a.deviceCount},
+		{"cuDeviceGet", &a.deviceGet},
+		{"cuDeviceGetName", &a.deviceName},
+		{"cuDeviceGetAttribute", &a.deviceAttribute},
+		{"cuDevicePrimaryCtxRetain", &a.primaryRetain},
+		{"cuDevicePrimaryCtxRelease_v2", &a.primaryRelease},
+		{"cuCtxPushCurrent_v2", &a.ctxPush},
+		{"cuCtxPopCurrent_v2", &a.ctxPop},
+		{"cuStreamCreate", &a.streamCreate},
+		{"cuStreamDestroy_v2", &a.streamDestroy},
+		{"cuStreamSynchronize", &a.streamSync},
+		{"cuStreamWaitEvent", &a.streamWait},
+		{"cuStreamGetCtx", &a.streamCtx},
+		{"cuEventCreate", &a.eventCreate},
+		{"cuEventDestroy_v2", &a.eventDestroy},
+		{"cuEventRecord", &a.eventRecord},
+		{"cuEventQuery", &a.eventQuery},
+		{"cuEventSynchronize", &a.eventSync},
+		{"cuMemGetInfo_v2", &a.memInfo},
+		{"cuMemAlloc_v2", &a.memAlloc},
+		{"cuMemFree_v2", &a.memFree},
+		{"cuMemsetD8Async", &a.memSet},
+		{"cuMemHostAlloc", &a.hostAlloc},
+		{"cuMemFreeHost", &a.hostFree},
+		{"cuMemcpyHtoDAsync_v2", &a.copyToDevice},
+		{"cuMemcpyDtoHAsync_v2", &a.copyToHost},
+		{"cuMemcpyDtoDAsync_v2", &a.copyOnDevice},
+		{"cuMemPoolCreate", &a.poolCreate},
+		{"cuMemPoolDestroy", &a.poolDestroy},
+		{"cuMemPoolSetAttribute", &a.poolSet},
+		{"cuMemPoolGetAttribute", &a.poolGet},
+		{"cuMemPoolTrimTo", &a.poolTrim},
+		{"cuMemAllocFromPoolAsync", &a.poolAlloc},
+		{"cuMemFreeAsync", &a.freeAsync},
+		{"cuModuleLoadData", &a.moduleLoad},
+		{"cuModuleUnload", &a.moduleUnload},
+		{"cuModuleGetFunction", &a.moduleFunction},
+		{"cuLaunchKernel", &a.launchKernel},
+		{"cuStreamBeginCapture_v2", &a.captureBegin},
+		{"cuStreamEndCapture", &a.captureEnd},
+		{"cuGraphInstantiateWithFlags", &a.graphInstantiate},
+		{"cuGraphDestroy", &a.graphDestroy},
+		{"cuGraphLaunch", &a.execLaunch},
+		{"cuGraphExecDestroy", &a.execDestroy},
+	}
+}
+
+func (lt *ltAPI) symbols() []symbol {
+	return []symbol{
+		{"cublasLtCreate", &lt.create},
+		{"cublasLtDestroy", &lt.destroy},
+		{"cublasLtMatmulDescCreate", &lt.descCreate},
+		{"cublasLtMatmulDescDestroy", &lt.descDestroy},
+		{"cublasLtMatmulDescSetAttribute", &lt.descSet},
+		{"cublasLtMatrixLayoutCreate", &lt.layoutCreate},
+		{"cublasLtMatrixLayoutDestroy", &lt.layoutDestroy},
+		{"cublasLtMatmulPreferenceCreate", &lt.preferCreate},
+		{"cublasLtMatmulPreferenceDestroy", &lt.preferDestroy},
+		{"cublasLtMatmulPreferenceSetAttribute", &lt.preferSet},
+		{"cublasLtMatmulAlgoGetHeuristic", &lt.heuristic},
+		{"cublasLtMatmul", &lt.matmul},
+	}
+}
