@@ -31,13 +31,9 @@ func CPU() *Device { return cpu }
 // not part of the build or its driver library is missing, and [ErrDevice] when
 // there is no device of that number.
 func Open(name string) (*Device, error) {
-	kind, num, numbered := strings.Cut(name, ":")
-	index := 0
-	if numbered {
-		var err error
-		if index, err = strconv.Atoi(num); err != nil || index < 0 {
-			return nil, fmt.Errorf("snug: device %q: want a kind and a number such as cuda:0: %w", name, ErrConfig)
-		}
+	kind, index, err := parseName(name)
+	if err != nil {
+		return nil, err
 	}
 	if kind == "cpu" {
 		if index != 0 {
@@ -45,9 +41,41 @@ func Open(name string) (*Device, error) {
 		}
 		return cpu, nil
 	}
-	if kind == "" {
-		return nil, fmt.Errorf("snug: device %q: want a kind and a number such as cuda:0: %w", name, ErrConfig)
+	return open(name, kind, index, driver.Backend.Open)
+}
+
+// OpenOn is [Open] with a queue that the caller owns: on a CUDA device a stream, a
+// CUstream or cudaStream_t of the device's primary context, which is the CUDA
+// runtime's, or 0 for the default stream. snug's work and the caller's then run
+// in one order. The stream lives until after Close, which does not destroy it.
+// The error wraps [ErrNotBuilt] for a kind of device that has no such queues.
+func OpenOn(name string, stream uintptr) (*Device, error) {
+	kind, index, err := parseName(name)
+	if err != nil {
+		return nil, err
 	}
+	return open(name, kind, index, func(b driver.Backend, index int) (driver.Driver, error) {
+		if s, ok := b.(driver.StreamBackend); ok {
+			return s.OpenOn(index, stream)
+		}
+		return nil, fmt.Errorf("%s devices take no queue of the caller: %w", kind, ErrNotBuilt)
+	})
+}
+
+// parseName splits "cuda:0" or "cuda".
+func parseName(name string) (kind string, index int, err error) {
+	kind, num, numbered := strings.Cut(name, ":")
+	if numbered {
+		index, err = strconv.Atoi(num)
+	}
+	if kind == "" || err != nil || index < 0 {
+		return "", 0, fmt.Errorf("snug: device %q: want a kind and a number such as cuda:0: %w", name, ErrConfig)
+	}
+	return kind, index, nil
+}
+
+// open opens device number index of a kind other than the CPU.
+func open(name, kind string, index int, how func(driver.Backend, int) (driver.Driver, error)) (*Device, error) {
 	b, err := driver.Lookup(kind)
 	if err != nil {
 		return nil, fmt.Errorf("snug: device %q: %w", name, err)
@@ -59,7 +87,7 @@ func Open(name string) (*Device, error) {
 	if index >= n {
 		return nil, fmt.Errorf("snug: device %q: there are %d %s devices: %w", name, n, kind, ErrDevice)
 	}
-	d, err := b.Open(index)
+	d, err := how(b, index)
 	if err != nil {
 		return nil, fmt.Errorf("snug: device %q: %w", name, err)
 	}

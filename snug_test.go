@@ -155,7 +155,9 @@ func TestOpen(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("%q", name))
 	}
 	names, err := snug.Devices()
-	require.NoError(t, err)
+	if err != nil {
+		require.ErrorIs(t, err, snug.ErrNotBuilt, "a backend in this build has no driver here")
+	}
 	require.Equal(t, "cpu", names[0])
 	require.Contains(t, names, "opaque:0")
 }
@@ -287,6 +289,31 @@ func (h *handles) Close() error { return nil }
 
 type handleBackend struct{ dev *handles }
 
+// OpenOn counts the stream as a wrapped handle, so that a test sees it.
+func (b handleBackend) OpenOn(_ int, stream uintptr) (driver.Driver, error) {
+	return &handles{wrapped: int(stream)}, nil
+}
+
+// Capture runs the step as its only replay would.
+func (h *handles) Capture(step func() error) (driver.Graph, error) {
+	if err := step(); err != nil {
+		return nil, err
+	}
+	return &replays{h: h}, nil
+}
+
+type replays struct{ h *handles }
+
+func (r *replays) Launch() error {
+	r.h.wrapped += 10
+	return nil
+}
+
+func (r *replays) Close() error {
+	r.h.wrapped = 0
+	return nil
+}
+
 func (handleBackend) Count() (int, error)               { return 1, nil }
 func (b handleBackend) Open(int) (driver.Driver, error) { return b.dev, nil }
 
@@ -312,4 +339,38 @@ func TestWrapHandle(t *testing.T) {
 	require.NoError(t, dev.Close())
 	_, err = snug.Wrap[float32](dev, 7, 3)
 	require.ErrorIs(t, err, snug.ErrDevice)
+}
+
+func TestOpenOn(t *testing.T) {
+	dev, err := snug.OpenOn("handles:0", 3)
+	require.NoError(t, err)
+	require.Equal(t, "handles:0", dev.Name())
+	require.NoError(t, dev.Close())
+	for name, want := range map[string]error{
+		"opaque:0": snug.ErrNotBuilt, "abacus": snug.ErrNotBuilt, "handles:1": snug.ErrDevice, "": snug.ErrConfig, "cpu": snug.ErrNotBuilt,
+	} {
+		_, err := snug.OpenOn(name, 3)
+		require.ErrorIs(t, err, want, "%q", name)
+	}
+}
+
+func TestCapture(t *testing.T) {
+	dev, err := snug.OpenOn("handles", 0)
+	require.NoError(t, err)
+	steps := 0
+	g, err := dev.Capture(func() error { steps++; return nil })
+	require.NoError(t, err)
+	require.Equal(t, 1, steps)
+	require.NoError(t, g.Launch())
+	require.NoError(t, g.Close())
+	failure := errors.New("step")
+	_, err = dev.Capture(func() error { return failure })
+	require.ErrorIs(t, err, failure)
+	require.NoError(t, dev.Close())
+	_, err = dev.Capture(func() error { return nil })
+	require.ErrorIs(t, err, snug.ErrDevice)
+	_, err = snug.CPU().Capture(func() error { return nil })
+	require.ErrorIs(t, err, snug.ErrNotBuilt)
+	_, err = kerneltest.Places(t)[2].Dev.Capture(func() error { return nil })
+	require.ErrorIs(t, err, snug.ErrNotBuilt)
 }

@@ -25,7 +25,7 @@ type Graph struct {
 // returns an error that wraps ErrDevice and leaves the capture as it is: Alloc,
 // CopyIn, CopyOut, Sync and copies beside the queue. Free takes effect when the
 // capture ends. After an error of step nothing of it is kept.
-func (d *Device) Capture(step func() error) (*Graph, error) {
+func (d *Device) Capture(step func() error) (driver.Graph, error) {
 	if err := d.beginCapture(); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,11 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	if err = step(); err != nil {
 		return nil, err
 	}
-	return d.endCapture()
+	g, err := d.endCapture() // the outer err stays nil: the capture is over
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 func (d *Device) beginCapture() error {

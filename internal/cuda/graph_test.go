@@ -24,7 +24,7 @@ func TestGraph(t *testing.T) {
 		return int(got[0])
 	}
 
-	var g *Graph
+	var g driver.Graph
 	require.Contains(t, f.calls(func() {
 		g, err = d.Capture(func() error { return first(d.Launch(&add{m}), d.Copy(last, m)) })
 	}), "cuStreamBeginCapture 2", "relaxed, since goroutines change threads")

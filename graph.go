@@ -1,0 +1,43 @@
+package snug
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Graph is a sequence of a device's work that is queued with one call, for steps
+// of many small kernels whose launches would take longer than they do.
+type Graph struct{ graph driver.Graph }
+
+// Capture calls step and records the work that it queues on d, which does not
+// run; see CUDA's stream capture. The graph keeps the addresses and parameters of
+// that work: the arrays must live until it is closed, and what a step takes from
+// the host by value, such as a learning rate, is the same in every replay.
+//
+// Nobody else may use d meanwhile. What needs the host cannot be captured and
+// returns an error that wraps [ErrDevice]: Make, CopyIn, CopyOut, Sync and
+// functions that return a host value. After an error of step nothing is kept.
+// Devices without graphs, the CPU among them, return one that wraps
+// [ErrNotBuilt].
+func (d *Device) Capture(step func() error) (*Graph, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	c, ok := d.drv.(driver.Capturer)
+	if !ok {
+		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrNotBuilt)
+	}
+	g, err := c.Capture(step)
+	if err != nil {
+		return nil, fmt.Errorf("snug: capture on %s: %w", d, err)
+	}
+	return &Graph{g}, nil
+}
+
+// Launch queues the work of g.
+func (g *Graph) Launch() error { return g.graph.Launch() }
+
+// Close waits for the device's queue and frees g. Closing twice does nothing, and
+// closing the device closes its graphs.
+func (g *Graph) Close() error { return g.graph.Close() }
