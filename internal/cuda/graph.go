@@ -39,11 +39,7 @@ func (d *Device) Capture(step func() error) (driver.Graph, error) {
 	if err = step(); err != nil {
 		return nil, err
 	}
-	g, err := d.endCapture() // the outer err stays nil: the capture is over
-	if err != nil {
-		return nil, err
-	}
-	return g, nil
+	return d.endCapture()
 }
 
 func (d *Device) beginCapture() error {
@@ -63,7 +59,7 @@ func (d *Device) beginCapture() error {
 }
 
 // endCapture ends the capture and makes a graph of it that can run.
-func (d *Device) endCapture() (*Graph, error) {
+func (d *Device) endCapture() (driver.Graph, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
