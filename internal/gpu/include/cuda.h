@@ -5,12 +5,14 @@
 
 #if defined(SNUG_EMU)
 #include "emu_cuda.h"
+#elif defined(__HIP__)
+#include "hip_builtins.h"
 #else
-#define SNUG_REGISTER(name, threads, ...)
+#include "cuda_builtins.h"
 #endif
 
-#if defined(__HIP__) && !defined(SNUG_EMU)
-#include "hip_builtins.h"
+#if !defined(SNUG_EMU)
+#define SNUG_REGISTER(name, threads, ...)
 #endif
 
 typedef unsigned char u8;
@@ -63,10 +65,10 @@ struct Thread {
 DEVICE void sync_threads() { __syncthreads(); }
 
 #if defined(__HIP__) && !defined(SNUG_EMU)
-DEVICE void sync_warp() { __builtin_amdgcn_wave_barrier(); }
+DEVICE void sync_warp() { hip_sync_warp(); }
 template <class T> DEVICE T shuffle(T x, u32 lane) { return hip_shuffle(x, lane); }
 template <class T> DEVICE T shuffle_xor(T x, u32 mask) { return hip_shuffle(x, hip_lane() ^ mask); }
-DEVICE bool any_of_warp(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
+DEVICE bool any_of_warp(bool x) { return hip_any(x); }
 #else
 #define SNUG_ALL 0xffffffffu
 DEVICE void sync_warp() { __syncwarp(SNUG_ALL); }

@@ -11,7 +11,7 @@
 template <class T> struct FragA { u32 x[4]; };
 template <class T> struct FragB { u32 x[2]; };
 
-DEVICE u32 acc_row(u32 lane, u32 half) { return lane / 4 + 8 * half; }
+DEVICE u32 acc_row(u32 lane, u32 lower) { return lane / 4 + 8 * lower; }
 DEVICE u32 acc_col(u32 lane) { return lane % 4 * 2; }
 
 template <class T> struct IsBF16 { enum { value = 0 }; };

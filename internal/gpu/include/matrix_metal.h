@@ -16,7 +16,7 @@ template <> struct Native<bf16> { typedef bfloat type; };
 template <class T> struct FragA { simdgroup_matrix<typename Native<T>::type, 8, 8> m[2][2]; }; // by rows, by columns
 template <class T> struct FragB { simdgroup_matrix<typename Native<T>::type, 8, 8> m[2]; };    // by rows
 
-DEVICE u32 acc_row(u32 lane, u32 half) { return lane / 16 * 4 + lane / 2 % 4 + 8 * half; }
+DEVICE u32 acc_row(u32 lane, u32 lower) { return lane / 16 * 4 + lane / 2 % 4 + 8 * lower; }
 DEVICE u32 acc_col(u32 lane) { return lane / 8 % 2 * 4 + lane % 2 * 2; }
 
 template <class T> DEVICE void load_a(PRIVATE FragA<T>& a, GROUP const T* p, u32 stride) {

@@ -1,0 +1,98 @@
+//go:build cuda && linux && amd64
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/gpu/images"
+)
+
+// assemble returns the machine code of PTX and what each function uses.
+func (t *toolkit) assemble(arch, ptx string) ([]byte, map[string]usage, error) {
+	dir, err := os.MkdirTemp("", "images-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	in, out := filepath.Join(dir, "in.ptx"), filepath.Join(dir, "out.cubin")
+	if err := os.WriteFile(in, []byte(ptx), 0o600); err != nil {
+		return nil, nil, err
+	}
+	var said bytes.Buffer
+	cmd := exec.Command(t.ptxas, slices.Concat(images.AssemblerOptions, []string{"-v", "-arch", "sm_" + arch, "-o", out, in})...)
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		return nil, nil, fmt.Errorf("ptxas for sm_%s: %w\n%s", arch, err, said.Bytes())
+	}
+	uses, err := parseUsage(said.String())
+	if err != nil {
+		return nil, nil, fmt.Errorf("ptxas for sm_%s: %w", arch, err)
+	}
+	cubin, err := os.ReadFile(out)
+	return cubin, uses, err
+}
+
+// usage is what a function takes on one architecture: registers of a thread,
+// and bytes: of a block, of a thread's stack, and of registers moved to and from
+// the stack.
+type usage struct {
+	registers, shared, stack, spillStores, spillLoads int
+}
+
+// parseUsage reads what ptxas -v says. Functions that are not inlined have a
+// stack and spills of their own and no registers.
+func parseUsage(text string) (map[string]usage, error) {
+	uses := map[string]usage{}
+	var entry, function string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		info, isInfo := strings.CutPrefix(line, "ptxas info    : ")
+		switch {
+		case strings.HasPrefix(info, "Compiling entry function "):
+			entry = strings.Split(info, "'")[1]
+		case strings.HasPrefix(info, "Function properties for "):
+			function = strings.TrimPrefix(info, "Function properties for ")
+		case strings.HasSuffix(line, "bytes spill loads"):
+			n, err := numbers(line)
+			if err != nil {
+				return nil, err
+			}
+			u := uses[function]
+			u.stack, u.spillStores, u.spillLoads = n["bytes stack frame"], n["bytes spill stores"], n["bytes spill loads"]
+			uses[function] = u
+		case strings.HasPrefix(info, "Used "):
+			n, err := numbers(strings.TrimPrefix(info, "Used "))
+			if err != nil {
+				return nil, err
+			}
+			u := uses[entry]
+			u.registers, u.shared = n["registers"], n["bytes smem"]
+			uses[entry] = u
+		case !isInfo && line != "":
+			return nil, fmt.Errorf("unexpected line: %s", line)
+		}
+	}
+	return uses, nil
+}
+
+// numbers reads "24 registers, 128 bytes smem".
+func numbers(text string) (map[string]int, error) {
+	numbers := map[string]int{}
+	for part := range strings.SplitSeq(text, ", ") {
+		number, unit, _ := strings.Cut(part, " ")
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", text, err)
+		}
+		numbers[unit] = n
+	}
+	return numbers, nil
+}

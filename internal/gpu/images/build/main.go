@@ -1,0 +1,149 @@
+//go:build cuda && linux && amd64
+
+// Command build compiles every module of CUDA kernels into its image, and writes
+// the image, the hashes of what it was made from, and the table of what kernels
+// use. With -check it compares instead. build.sh installs the compilers and
+// runs it.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/gpu/images"
+)
+
+const resources = "internal/gpu/images/RESOURCES.md"
+
+func main() {
+	check := flag.Bool("check", false, "write nothing; fail when a file is not what the sources give")
+	compilers := flag.String("compilers", "", "the `folder` into which the compilers are installed")
+	root := flag.String("root", ".", "the root of the repository")
+	flag.Parse()
+	if err := run(*root, *compilers, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root, compilers string, check bool) error {
+	t, err := openToolkit(compilers)
+	if err != nil {
+		return err
+	}
+	modules, err := images.Find(root)
+	if err != nil {
+		return err
+	}
+	var results []result
+	var failed []error
+	for _, m := range modules {
+		r, err := build(t, root, m)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", m.Entry(), err))
+			continue
+		}
+		fmt.Printf("%-12s %3d kernels %10s bytes\n", m.Name(), len(r.kernels), grouped(len(r.image)))
+		results = append(results, r)
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	files, err := outputs(root, results)
+	if err != nil {
+		return err
+	}
+	if check {
+		return compare(root, files)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// build compiles one module for every architecture.
+func build(t *toolkit, root string, m images.Module) (result, error) {
+	r := result{module: m, kernels: kernels{}}
+	sources, err := m.Sources(root)
+	if err != nil {
+		return r, err
+	}
+	headers := map[string]string{}
+	for file, text := range sources {
+		if file != m.Entry() {
+			headers[path.Base(file)] = text
+		}
+	}
+	var codes []code
+	var portable string
+	for _, arch := range images.Archs {
+		options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + arch})
+		ptx, err := t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options)
+		if err != nil {
+			return r, fmt.Errorf("for sm_%s: %w", arch, err)
+		}
+		if portable == "" {
+			portable = ptx
+		}
+		cubin, uses, err := t.assemble(arch, ptx)
+		if err != nil {
+			return r, err
+		}
+		r.kernels.add(arch, uses)
+		codes = append(codes, code{arch, cubin})
+	}
+	if above := r.kernels.check(); len(above) > 0 {
+		return r, errors.New(strings.Join(above, "\n"))
+	}
+	r.image, err = t.pack(codes, images.Archs[0], portable)
+	return r, err
+}
+
+// outputs returns the contents of all files that follow from the results.
+func outputs(root string, results []result) (map[string][]byte, error) {
+	files := map[string][]byte{resources: []byte(report(results))}
+	for _, r := range results {
+		sum, err := r.module.SumOf(root, r.image)
+		if err != nil {
+			return nil, err
+		}
+		files[r.module.Image()] = r.image
+		files[r.module.Sum()] = []byte(sum)
+	}
+	return files, nil
+}
+
+func compare(root string, files map[string][]byte) error {
+	var differ []string
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		switch {
+		case err != nil:
+			differ = append(differ, err.Error())
+		case !bytes.Equal(got, want):
+			differ = append(differ, name+" is not what its sources give")
+		}
+	}
+	orphans, err := images.Orphans(root)
+	if err != nil {
+		return err
+	}
+	for _, m := range orphans {
+		differ = append(differ, m.Image()+" has no source")
+	}
+	if len(differ) == 0 {
+		return nil
+	}
+	slices.Sort(differ)
+	return fmt.Errorf("%s\nrun internal/gpu/images/build.sh and commit what it writes", strings.Join(differ, "\n"))
+}

@@ -1,0 +1,120 @@
+//go:build cuda && linux && amd64
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/gpu/images"
+)
+
+// What a kernel may take.
+const (
+	maxSpill  = 0        // bytes, of kernels that are not in spills
+	maxShared = 48 << 10 // bytes of a block that every device grants without being asked
+)
+
+// spills are the kernels that may move registers to the stack: how many bytes,
+// and why it is right for them.
+var spills = map[string]struct {
+	bytes int
+	why   string
+}{}
+
+// kernels are what the functions of a module use, by name and then by
+// architecture.
+type kernels map[string]map[string]usage
+
+func (k kernels) add(arch string, uses map[string]usage) {
+	for name, u := range uses {
+		if k[name] == nil {
+			k[name] = map[string]usage{}
+		}
+		k[name][arch] = u
+	}
+}
+
+// check returns what is above a limit.
+func (k kernels) check() []string {
+	var above []string
+	for _, name := range slices.Sorted(maps.Keys(k)) {
+		spill := max(maxSpill, spills[name].bytes)
+		for _, arch := range slices.Sorted(maps.Keys(k[name])) {
+			u := k[name][arch]
+			if u.spillStores > spill || u.spillLoads > spill {
+				above = append(above, fmt.Sprintf("%s for sm_%s spills: %d bytes of stores and %d of loads, the limit is %d",
+					name, arch, u.spillStores, u.spillLoads, spill))
+			}
+			if u.shared > maxShared {
+				above = append(above, fmt.Sprintf("%s for sm_%s has %d bytes of shared memory, the limit is %d", name, arch, u.shared, maxShared))
+			}
+		}
+	}
+	return above
+}
+
+// result is a module's image and what its kernels use.
+type result struct {
+	module  images.Module
+	image   []byte
+	kernels kernels
+}
+
+// report returns the text of RESOURCES.md.
+func report(results []result) string {
+	var b strings.Builder
+	archs := "sm_" + strings.Join(images.Archs, " / sm_")
+	b.WriteString("# What the CUDA kernels use\n\n")
+	b.WriteString("`build.sh` writes this file from what `ptxas -v` says. Registers are those of a thread, shared\n")
+	b.WriteString("memory that of a block; the rest is bytes of a thread. Where the architectures differ the\n")
+	fmt.Fprintf(&b, "numbers are those of %s.\n", archs)
+	for _, r := range results {
+		fmt.Fprintf(&b, "\n## %s: %s bytes\n\n", r.module.Name(), grouped(len(r.image)))
+		b.WriteString("| kernel | registers | shared memory | stack | spill stores | spill loads |\n|---|---|---|---|---|---|\n")
+		for _, name := range slices.Sorted(maps.Keys(r.kernels)) {
+			cell := func(of func(usage) int) string { return across(r.kernels[name], of) }
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name,
+				cell(func(u usage) int { return u.registers }),
+				cell(func(u usage) int { return u.shared }),
+				cell(func(u usage) int { return u.stack }),
+				cell(func(u usage) int { return u.spillStores }),
+				cell(func(u usage) int { return u.spillLoads }))
+		}
+	}
+	if len(spills) > 0 {
+		b.WriteString("\n## Spills that are allowed\n\n")
+		for _, name := range slices.Sorted(maps.Keys(spills)) {
+			fmt.Fprintf(&b, "- %s, %d bytes: %s\n", name, spills[name].bytes, spills[name].why)
+		}
+	}
+	return b.String()
+}
+
+// across returns one number when the architectures agree, else all.
+func across(uses map[string]usage, of func(usage) int) string {
+	var cells []string
+	for _, arch := range images.Archs {
+		u, ok := uses[arch]
+		if !ok {
+			cells = append(cells, "-")
+			continue
+		}
+		cells = append(cells, strconv.Itoa(of(u)))
+	}
+	if len(slices.Compact(slices.Clone(cells))) == 1 {
+		return cells[0]
+	}
+	return strings.Join(cells, " / ")
+}
+
+// grouped writes 1234567 as 1,234,567.
+func grouped(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%s,%03d", grouped(n/1000), n%1000)
+}

@@ -1,0 +1,61 @@
+//go:build cuda && linux && amd64
+
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const said = `ptxas info    : 304 bytes gmem, 16 bytes cmem[3]
+ptxas info    : Compiling entry function 'toy_sum' for 'sm_80'
+ptxas info    : Function properties for toy_sum
+    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 24 registers, 49160 bytes smem, 392 bytes cmem[0]
+ptxas info    : Function properties for helper
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Compiling entry function 'toy_copy' for 'sm_80'
+ptxas info    : Function properties for toy_copy
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 1 barriers, 12 registers
+`
+
+func TestUsage(t *testing.T) {
+	uses, err := parseUsage(said)
+	require.NoError(t, err)
+	require.Equal(t, map[string]usage{
+		"toy_sum":  {registers: 24, shared: 49160, stack: 16, spillStores: 8, spillLoads: 12},
+		"toy_copy": {registers: 12},
+		"helper":   {},
+	}, uses)
+
+	_, err = parseUsage("ptxas warning : something\n")
+	require.ErrorContains(t, err, "something")
+	_, err = parseUsage("ptxas info    : Used many registers\n")
+	require.Error(t, err)
+}
+
+func TestLimits(t *testing.T) {
+	uses, err := parseUsage(said)
+	require.NoError(t, err)
+	k := kernels{}
+	k.add("80", uses)
+	require.Equal(t, []string{
+		"toy_sum for sm_80 spills: 8 bytes of stores and 12 of loads, the limit is 0",
+		"toy_sum for sm_80 has 49160 bytes of shared memory, the limit is 49152",
+	}, k.check())
+}
+
+func TestReport(t *testing.T) {
+	k := kernels{}
+	for _, arch := range []string{"80", "86", "90"} {
+		k.add(arch, map[string]usage{"same": {registers: 20}})
+	}
+	k.add("80", map[string]usage{"differs": {registers: 10}})
+	k.add("90", map[string]usage{"differs": {registers: 12}})
+	text := report([]result{{module: "toy/kernels/toy", image: make([]byte, 1234567), kernels: k}})
+	require.Contains(t, text, "## toy: 1,234,567 bytes\n")
+	require.Contains(t, text, "| same | 20 | 0 | 0 | 0 | 0 |\n")
+	require.Contains(t, text, "| differs | 10 / - / 12 | 0 / - / 0 | ")
+}

@@ -1,0 +1,187 @@
+// Package images knows which modules of GPU kernels the repository has, what
+// their compiled images are made from, and whether an image is still what its
+// sources give. The program in the folder build makes the images; build.sh runs
+// it.
+package images
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Include is the folder of the kernel dialect's headers, Pins the file that
+// names the compilers and their hashes.
+const (
+	Include = "internal/gpu/include"
+	Pins    = "internal/gpu/images/requirements.txt"
+)
+
+// Archs are the architectures that an image has machine code for. Its PTX,
+// which newer ones compile when they load it, is for the first.
+var Archs = []string{"80", "86", "90"}
+
+// Options are those of the compiler and of the assembler.
+var (
+	Options = []string{
+		"--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false",
+		"-D__NV_TARGET_H", // leaves out a header of NVRTC's own, whose constants every image would carry
+	}
+	AssemblerOptions = []string{"-O3"}
+)
+
+// Module is the path of a module of kernels without its ending, from the root
+// of the repository: "amp/kernels/amp".
+type Module string
+
+// Find returns the modules, a .cu file each, in order.
+func Find(root string) ([]Module, error) {
+	return find(root, ".cu")
+}
+
+// Orphans returns the modules that have an image and no source.
+func Orphans(root string) ([]Module, error) {
+	images, err := find(root, ".fatbin")
+	if err != nil {
+		return nil, err
+	}
+	modules, err := Find(root)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(images, func(m Module) bool { return slices.Contains(modules, m) }), nil
+}
+
+func find(root, ending string) ([]Module, error) {
+	files, err := filepath.Glob(filepath.Join(root, "*", "kernels", "*"+ending))
+	if err != nil {
+		return nil, err
+	}
+	var modules []Module
+	for _, file := range files {
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return nil, err
+		}
+		modules = append(modules, Module(strings.TrimSuffix(filepath.ToSlash(rel), ending)))
+	}
+	return modules, nil
+}
+
+// Name returns the module's name: "amp".
+func (m Module) Name() string { return path.Base(string(m)) }
+
+// Entry returns the path of the file that the compiler is given.
+func (m Module) Entry() string { return string(m) + ".cu" }
+
+// Image returns the path of the compiled kernels.
+func (m Module) Image() string { return string(m) + ".fatbin" }
+
+// Sum returns the path of the hashes of what the image was made from.
+func (m Module) Sum() string { return string(m) + ".sum" }
+
+var includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
+
+// Sources returns the texts of the entry file and of all headers that it
+// reaches, by their paths. Headers named emu_ and hip_ are those of other
+// compilers.
+func (m Module) Sources(root string) (map[string]string, error) {
+	texts := map[string]string{}
+	var add func(file string) error
+	add = func(file string) error {
+		if _, seen := texts[file]; seen {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			return err
+		}
+		texts[file] = string(text)
+		for _, match := range includeLine.FindAllStringSubmatch(string(text), -1) {
+			name := match[1]
+			if strings.HasPrefix(name, "emu_") || strings.HasPrefix(name, "hip_") {
+				continue
+			}
+			header := path.Join(path.Dir(string(m)), name)
+			if _, err := os.Stat(filepath.Join(root, header)); err != nil {
+				header = path.Join(Include, name)
+			}
+			if err := add(header); err != nil {
+				return fmt.Errorf("%s includes %s: %w", file, name, err)
+			}
+		}
+		return nil
+	}
+	return texts, add(m.Entry())
+}
+
+// SumOf returns what the module's sum file says when the image is made from the
+// sources that are there: the options, and the hashes of the sources, the pinned
+// compilers and the image.
+func (m Module) SumOf(root string, image []byte) (string, error) {
+	sources, err := m.Sources(root)
+	if err != nil {
+		return "", err
+	}
+	pins, err := os.ReadFile(filepath.Join(root, Pins))
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# What %s was made from. internal/gpu/images/build.sh writes this file.\n", m.Image())
+	fmt.Fprintf(&b, "# compiler: %s\n# assembler: %s\n# sm_%s, PTX for compute_%s\n", strings.Join(Options, " "),
+		strings.Join(AssemblerOptions, " "), strings.Join(Archs, " sm_"), Archs[0])
+	line := func(text []byte, file string) { fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(text), file) }
+	for _, file := range slices.Sorted(maps.Keys(sources)) {
+		line([]byte(sources[file]), file)
+	}
+	line(pins, Pins)
+	line(image, m.Image())
+	return b.String(), nil
+}
+
+// Check returns an error that says how the image differs from what the sources
+// give, as far as hashes tell.
+func (m Module) Check(root string) error {
+	image, err := os.ReadFile(filepath.Join(root, m.Image()))
+	if err != nil {
+		return fmt.Errorf("%s is not compiled: %w", m.Entry(), err)
+	}
+	want, err := m.SumOf(root, image)
+	if err != nil {
+		return err
+	}
+	got, err := os.ReadFile(filepath.Join(root, m.Sum()))
+	if err != nil {
+		return err
+	}
+	changed := difference(string(got), want)
+	if len(changed) > 0 {
+		return fmt.Errorf("%s was made from other files or options:\n%s", m.Image(), strings.Join(changed, "\n"))
+	}
+	return nil
+}
+
+// difference returns the lines of got that want lacks, with "-", and the lines
+// of want that got lacks, with "+".
+func difference(got, want string) []string {
+	var lines []string
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for _, line := range gotLines {
+		if !slices.Contains(wantLines, line) {
+			lines = append(lines, "- "+line)
+		}
+	}
+	for _, line := range wantLines {
+		if !slices.Contains(gotLines, line) {
+			lines = append(lines, "+ "+line)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,92 @@
+package images
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func write(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// tree makes a repository with one module whose image is up to date.
+func tree(t *testing.T) (string, Module) {
+	t.Helper()
+	root := t.TempDir()
+	write(t, root, "toy/kernels/toy.cu", "#include \"cuda.h\"\n  # include \"toy.h\"\n")
+	write(t, root, "toy/kernels/toy.h", "body\n")
+	write(t, root, Include+"/cuda.h", "#include \"emu_cuda.h\"\n#include \"hip_builtins.h\"\n#include \"snug.h\"\n")
+	write(t, root, Include+"/snug.h", "#pragma once\n")
+	write(t, root, Include+"/metal.h", "not for CUDA\n")
+	write(t, root, Pins, "nvcc\n")
+	m := Module("toy/kernels/toy")
+	write(t, root, m.Image(), "image")
+	sum, err := m.SumOf(root, []byte("image"))
+	require.NoError(t, err)
+	write(t, root, m.Sum(), sum)
+	return root, m
+}
+
+func TestFind(t *testing.T) {
+	root, m := tree(t)
+	write(t, root, "old/kernels/old.fatbin", "image")
+	modules, err := Find(root)
+	require.NoError(t, err)
+	require.Equal(t, []Module{m}, modules)
+	require.Equal(t, "toy", m.Name())
+	orphans, err := Orphans(root)
+	require.NoError(t, err)
+	require.Equal(t, []Module{"old/kernels/old"}, orphans)
+
+	modules, err = Find(t.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, modules)
+}
+
+func TestSources(t *testing.T) {
+	root, m := tree(t)
+	sources, err := m.Sources(root)
+	require.NoError(t, err)
+	require.Len(t, sources, 4)
+	require.Equal(t, "body\n", sources["toy/kernels/toy.h"])
+	require.Contains(t, sources, Include+"/snug.h")
+
+	write(t, root, "toy/kernels/toy.h", "#include \"gone.h\"\n")
+	_, err = m.Sources(root)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "toy.h includes gone.h")
+}
+
+func TestCheck(t *testing.T) {
+	root, m := tree(t)
+	require.NoError(t, m.Check(root))
+	for _, test := range []struct{ name, file, text, want string }{
+		{"entry", m.Entry(), "#include \"cuda.h\"\n", "- "},
+		{"header", "toy/kernels/toy.h", "other\n", "toy/kernels/toy.h"},
+		{"dialect", Include + "/snug.h", "other\n", "snug.h"},
+		{"pins", Pins, "nvcc 13\n", Pins},
+		{"image", m.Image(), "other", m.Image()},
+		{"sum", m.Sum(), "", "+ "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root, m := tree(t)
+			write(t, root, test.file, test.text)
+			require.ErrorContains(t, m.Check(root), test.want)
+		})
+	}
+	for _, file := range []string{m.Image(), m.Sum(), m.Entry()} {
+		t.Run("no "+filepath.Base(file), func(t *testing.T) {
+			root, m := tree(t)
+			require.NoError(t, os.Remove(filepath.Join(root, file)))
+			require.ErrorIs(t, m.Check(root), os.ErrNotExist)
+		})
+	}
+	write(t, root, Include+"/metal.h", "other\n")
+	require.NoError(t, m.Check(root), "a header that the module does not include")
+}
