@@ -152,6 +152,8 @@ KERNEL(probe_memory, 32, OPERAND(float, out, 0), OPERAND(const float, in, 1), PA
     if (p.n) {
         SHARED(float, more, 1);
         if (t.local == 0) more[0] = 1;
+        sync_threads();
+        out[t.local] = more[0];
     }
     out[t.local] = most[t.local];
 }
