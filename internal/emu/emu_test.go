@@ -162,14 +162,14 @@ func TestPlantedFaults(t *testing.T) {
 	}{
 		{"race", 1, 64, 0, 0, []string{"check"}, "another thread writes it, with no barrier between"},
 		{"lanes", 1, 32, 1, 0, []string{"check"}, "another thread writes it, with no barrier between"},
-		{"reuse", 1, 64, 1, 0, []string{"check"}, "another thread reads it, with no barrier between"},
+		{"reuse", 3, 64, 1, 0, []string{"check"}, "another thread reads it, with no barrier between"},
 		{"uninitialized", 1, 32, 0, 1, []string{"check"}, "nobody has written it"},
-		{"read", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
+		{"read", 1, 32, 0, 170, []string{"check"}, "outside of every allocation"},
 		{"memory", 1, 32, 0, 1, allModes, "more than 32 KiB"},
 		{"stack", 1, 32, 0, 300 << 10, []string{"plain", "portable"}, "stack of 262144 bytes overflowed"},
-		{"write", 1, 32, 0, 40, []string{"check"}, "outside of every allocation"},
-		{"read", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
-		{"write", 1, 32, 0, 40, []string{"asan"}, "heap-buffer-overflow"},
+		{"write", 1, 32, 0, 170, []string{"check"}, "outside of every allocation"},
+		{"read", 1, 32, 0, 170, []string{"asan"}, "heap-buffer-overflow"},
+		{"write", 1, 32, 0, 170, []string{"asan"}, "heap-buffer-overflow"},
 		{"blocks", 2, 32, 32, 16, []string{"check"}, "block 1,0,0, thread 0: write of 4 bytes"},
 		{"barrier", 1, 64, 64, 32, allModes, "barrier that other threads of the block ended without"},
 		{"exchange", 1, 32, 32, 16, allModes, "lanes of the warp wait for the others"},
@@ -177,7 +177,7 @@ func TestPlantedFaults(t *testing.T) {
 		for _, mode := range c.modes {
 			t.Run(c.kernel, func(t *testing.T) {
 				each(t, mode, func(t *testing.T, dev *snug.Device) {
-					in, out := put(t, dev, make([]float32, 64)), put(t, dev, make([]float32, 64))
+					in, out := put(t, dev, make([]float32, 192)), put(t, dev, make([]float32, 192))
 					run := func(n uint32) error {
 						if err := dev.Launch(&probeJob{c.kernel, c.blocks, c.threads, []snug.View{out.View(), in.View()}, probeParams{n: n}}); err != nil {
 							return err

@@ -51,16 +51,18 @@ bool unordered(unsigned other, unsigned barriers, unsigned exchanges, const Mome
     return !same_warp(other, m.thread) || exchanges == (uint16_t)m.exchanges;
 }
 
-const char* conflict_with_write(const Cell& c, const Moment& m) {
+// Every block has block memory of its own, so there other blocks do not count.
+
+const char* conflict_with_write(const Cell& c, const Moment& m, bool in_shared) {
     if (c.write_launch != launches) return nullptr;
-    if (c.write_block != blocks) return "another block of the launch writes it";
+    if (c.write_block != blocks) return in_shared ? nullptr : "another block of the launch writes it";
     if (unordered(c.writer, c.write_barriers, c.write_exchanges, m)) return "another thread writes it, with no barrier between";
     return nullptr;
 }
 
-const char* conflict_with_reads(const Cell& c, const Moment& m) {
+const char* conflict_with_reads(const Cell& c, const Moment& m, bool in_shared) {
     if (c.readers == NOBODY || c.read_launch != launches) return nullptr;
-    if (c.read_block != blocks) return "another block of the launch reads it";
+    if (c.read_block != blocks) return in_shared ? nullptr : "another block of the launch reads it";
     const char* text = "another thread reads it, with no barrier between";
     bool race = c.read_barriers == (uint16_t)m.barriers;
     switch (c.readers) {
@@ -118,9 +120,9 @@ void access(void* address, size_t n, bool write, void* pc) {
     }
     for (uintptr_t i = at; i < at + n; i++) {
         Cell& c = in_shared ? shared[i - (uintptr_t)shared_begin] : *cell_of(i);
-        const char* what = conflict_with_write(c, m);
+        const char* what = conflict_with_write(c, m, in_shared);
         if (in_shared && (!c.written || c.write_block != blocks) && !write && !what) what = "nobody has written it";
-        if (write && !what) what = conflict_with_reads(c, m);
+        if (write && !what) what = conflict_with_reads(c, m, in_shared);
         if (what) return report(what, write, at, n, pc);
         if (write) note_write(c, m);
         else note_read(c, m);

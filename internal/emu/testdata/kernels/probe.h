@@ -101,7 +101,7 @@ KERNEL(probe_reuse, 64, OPERAND(float, out, 0), OPERAND(const float, in, 1), PAR
     float x = s[63 - t.local];
     if (p.n) sync_threads();
     if (t.local >= 32) s[t.local] = x;
-    out[t.local] = x;
+    out[t.block * t.threads + t.local] = x;
 }
 
 // Block memory that nobody wrote.

@@ -1,0 +1,235 @@
+//go:build cuda || metal || emu
+
+package fused
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// This file launches the layers that look at whole rows, and the sums over rows.
+
+var (
+	layerNormNames         = gpu.ForFloats("fused_layernorm")
+	layerNormBackwardNames = gpu.ForFloats("fused_layernorm_backward")
+	layerNormSumsNames     = gpu.ForFloats("fused_layernorm_sums")
+	rmsNormNames           = gpu.ForFloats("fused_rmsnorm")
+	rmsNormBackwardNames   = gpu.ForFloats("fused_rmsnorm_backward")
+	rmsNormSumsNames       = gpu.ForFloats("fused_rmsnorm_sums")
+	geluBackwardNames      = gpu.ForFloats("fused_bias_gelu_backward")
+	embeddingNames         = gpu.ForFloats("fused_embedding")
+	scatterNames           = gpu.ForFloats("fused_embedding_backward")
+	rotaryNames            = gpu.ForFloats("fused_rotary")
+)
+
+// normParams is NormParams of norms.h.
+type normParams struct {
+	rows       uint64
+	cols, wide uint32
+	eps        float32
+	keep       uint32
+}
+
+func keeps(statistic *snug.View) uint32 {
+	if statistic.Len() > 0 {
+		return 1
+	}
+	return 0
+}
+
+func (j *layerNormJob) Grids(q gpu.Launcher) error {
+	if j.rows == 0 {
+		return nil
+	}
+	p := normParams{uint64(j.rows), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.gamma, &j.beta), j.eps, keeps(&j.mean)}
+	return grid(q, nameOf(&layerNormNames, &j.x), rowGrid(j.rows), threads, p,
+		&j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta)
+}
+
+func (j *rmsNormJob) Grids(q gpu.Launcher) error {
+	if j.rows == 0 {
+		return nil
+	}
+	p := normParams{uint64(j.rows), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.gamma), j.eps, keeps(&j.rstd)}
+	return grid(q, nameOf(&rmsNormNames, &j.x), rowGrid(j.rows), threads, p, &j.out, &j.rstd, &j.x, &j.gamma)
+}
+
+// normGradParams is NormGradParams of norms.h.
+type normGradParams struct {
+	rows        uint64
+	cols, wide  uint32
+	alpha, beta float32
+}
+
+func gradParams(rows, cols int, into Into, operands ...*snug.View) normGradParams {
+	return normGradParams{uint64(rows), uint32(cols), wide(cols, operands...), into.alpha(), into.Beta}
+}
+
+// sumParams is SumParams of sums.h.
+type sumParams struct {
+	rows, partRows uint64
+	cols, wide     uint32
+}
+
+func sumsOf(rows, cols int, operands ...*snug.View) sumParams {
+	return sumParams{uint64(rows), uint64(partRows(rows)), uint32(cols), wide(cols, operands...)}
+}
+
+// sumThreads and sumCols are SUM_THREADS and SUM_COLS of sums.h.
+const sumThreads, sumCols = 64, 4
+
+// sumGrid returns the blocks of a launch that sums rows of cols columns.
+func sumGrid(rows, cols int) [3]int {
+	return [3]int{cpu.Chunks(cols, sumThreads*sumCols), max(1, parts(rows)), 1}
+}
+
+// The sums come before dx, which may take the place of dy or x.
+
+func (j *layerNormBackwardJob) Grids(q gpu.Launcher) error {
+	if !j.frozen {
+		if j.rows > 0 {
+			err := grid(q, nameOf(&layerNormSumsNames, &j.x), sumGrid(j.rows, j.cols), sumThreads,
+				sumsOf(j.rows, j.cols, &j.dy, &j.x), &j.ws, &j.dy, &j.x, &j.mean, &j.rstd)
+			if err != nil {
+				return err
+			}
+		}
+		if err := addPartsOn(q, j.dgamma, j.ws, 0, j.rows, 2*j.cols, j.into.Params); err != nil {
+			return err
+		}
+		if err := addPartsOn(q, j.dbeta, j.ws, j.cols, j.rows, 2*j.cols, j.into.Params); err != nil {
+			return err
+		}
+	}
+	if j.rows == 0 {
+		return nil
+	}
+	return grid(q, nameOf(&layerNormBackwardNames, &j.x), rowGrid(j.rows), threads,
+		gradParams(j.rows, j.cols, j.into.Input, &j.dx, &j.dy, &j.x, &j.gamma), &j.dx, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma)
+}
+
+func (j *rmsNormBackwardJob) Grids(q gpu.Launcher) error {
+	if !j.frozen {
+		if j.rows > 0 {
+			err := grid(q, nameOf(&rmsNormSumsNames, &j.x), sumGrid(j.rows, j.cols), sumThreads,
+				sumsOf(j.rows, j.cols, &j.dy, &j.x), &j.ws, &j.dy, &j.x, &j.rstd)
+			if err != nil {
+				return err
+			}
+		}
+		if err := addPartsOn(q, j.dgamma, j.ws, 0, j.rows, j.cols, j.into.Params); err != nil {
+			return err
+		}
+	}
+	if j.rows == 0 {
+		return nil
+	}
+	return grid(q, nameOf(&rmsNormBackwardNames, &j.x), rowGrid(j.rows), threads,
+		gradParams(j.rows, j.cols, j.into.Input, &j.dx, &j.dy, &j.x, &j.gamma), &j.dx, &j.dy, &j.x, &j.rstd, &j.gamma)
+}
+
+// partsParams is PartsParams of sums.h.
+type partsParams struct {
+	cols, parts, stride uint32
+	alpha, beta         float32
+}
+
+// addPartsOn is addParts as a launch. Without rows there are no parts, and the
+// total is 0.
+func addPartsOn(q gpu.Launcher, acc, ws snug.View, from, rows, stride int, into Into) error {
+	p := partsParams{uint32(acc.Len()), uint32(parts(rows)), uint32(stride), into.alpha(), into.Beta}
+	partial := none
+	if p.parts > 0 {
+		partial = span(ws, from, ws.Len()-from)
+	}
+	return grid(q, "fused_add_parts", [3]int{cpu.Chunks(acc.Len(), threads), 1, 1}, threads, p, &acc, &partial)
+}
+
+// geluGradParams is GELUGradParams of sums.h.
+type geluGradParams struct {
+	rows, partRows uint64
+	cols, wide     uint32
+	frozen, unused uint32
+}
+
+func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
+	if j.rows > 0 {
+		p := geluGradParams{rows: uint64(j.rows), partRows: uint64(partRows(j.rows)), cols: uint32(j.cols),
+			wide: wide(j.cols, &j.dx, &j.dy, &j.x, &j.bias)}
+		if j.frozen {
+			p.frozen = 1
+		}
+		err := grid(q, nameOf(&geluBackwardNames, &j.x), sumGrid(j.rows, j.cols), sumThreads, p,
+			&j.dx, &j.dy, &j.x, &j.bias, &j.ws)
+		if err != nil {
+			return err
+		}
+	}
+	if j.frozen {
+		return nil
+	}
+	return addPartsOn(q, j.dbias, j.ws, 0, j.rows, j.cols, j.into)
+}
+
+// embeddingParams is EmbeddingParams of tokens.h.
+type embeddingParams struct {
+	rows                    uint64
+	cols, wide, add, unused uint32
+}
+
+func (j *embeddingJob) Grids(q gpu.Launcher) error {
+	rows := j.tokens.Len()
+	if rows == 0 || j.cols == 0 {
+		return nil
+	}
+	p := embeddingParams{rows: uint64(rows), cols: uint32(j.cols), wide: wide(j.cols, &j.out, &j.table)}
+	if j.pos.Len() > 0 {
+		p.add, p.wide = 1, wide(j.cols, &j.out, &j.table, &j.pos)
+	}
+	return grid(q, nameOf(&embeddingNames, &j.out), rowGrid(rows), threads, p,
+		&j.out, &j.table, &j.tokens, &j.pos, &j.positions)
+}
+
+// scatterParams is ScatterParams of tokens.h.
+type scatterParams struct {
+	rows  uint64
+	cols  uint32
+	alpha float32
+}
+
+// scatterThreads is SCATTER_THREADS of tokens.h.
+const scatterThreads = 128
+
+func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
+	rows := j.tokens.Len()
+	if rows == 0 || j.cols == 0 {
+		return nil
+	}
+	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{rows, 1, 1}, scatterThreads,
+		scatterParams{uint64(rows), uint32(j.cols), j.alpha}, &j.dtable, &j.dy, &j.tokens)
+}
+
+// rotaryParams is RotaryParams of tokens.h.
+type rotaryParams struct {
+	rows, stride                    uint64
+	heads, dim, turned, interleaved uint32
+	turn                            float32
+	unused                          uint32
+}
+
+func (j *rotaryJob) Grids(q gpu.Launcher) error {
+	rows := j.positions.Len()
+	if rows == 0 {
+		return nil
+	}
+	p := rotaryParams{
+		rows: uint64(rows), stride: uint64(j.c.Stride),
+		heads: uint32(j.c.Heads), dim: uint32(j.c.Dim), turned: uint32(j.c.Turned), turn: j.turn,
+	}
+	if j.c.Interleaved {
+		p.interleaved = 1
+	}
+	return grid(q, nameOf(&rotaryNames, &j.x), gpu.Grid(rows*j.c.Heads*j.c.Turned/2, threads), threads, p,
+		&j.x, &j.angles, &j.positions)
+}

@@ -1,0 +1,172 @@
+// Elementwise layers.
+#pragma once
+
+// ---- add: out = a + b
+
+template <class T> struct AddOp {
+    GLOBAL T* out;
+    GLOBAL const T* a;
+    GLOBAL const T* b;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> x = load_pack<n>(a + i), y = load_pack<n>(b + i);
+        UNROLL for (int k = 0; k < n; k++) x.x[k] = narrow<T>(widen(x.x[k]) + widen(y.x[k]));
+        store_pack<n>(out + i, x);
+    }
+};
+
+#define ADD(T)                                                                                                       \
+    KERNEL(fused_add_##T, 256, OPERAND(T, out, 0), OPERAND(const T, a, 1), OPERAND(const T, b, 2),                   \
+           PARAMS(Elements, p)) {                                                                                    \
+        AddOp<T> op = {out, a, b};                                                                                   \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+    }
+FOR_FLOATS(ADD)
+
+// ---- GELU in the tanh approximation: x·σ(2u), 2u = x(GELU1 + GELU3·x²), see
+// internal/vexp/activation.go
+
+#define GELU1 1.5957691216057308f
+#define GELU3_3 0.21406444881780073f // 3·GELU3
+#define GELU1_LOG2E 2.302208198144325f
+#define GELU3_LOG2E 0.1029432395800235f
+#define GELU_FLAT 16.0f
+
+DEVICE Logistic gelu_gate(float x) { return logistic_of(x * fused_mul_add(GELU3_LOG2E, x * x, GELU1_LOG2E)); }
+
+// above and below keep NaN.
+DEVICE float at_least(float x, float low) { return x < low ? low : x; }
+DEVICE float at_most(float x, float high) { return x > high ? high : x; }
+
+DEVICE float gelu_of(float x) {
+    x = at_least(x, -GELU_FLAT);
+    return x * gelu_gate(at_most(x, GELU_FLAT)).s;
+}
+
+DEVICE float gelu_slope(float x) {
+    x = at_most(at_least(x, -GELU_FLAT), GELU_FLAT);
+    Logistic g = gelu_gate(x);
+    return fused_mul_add(x * g.slope, fused_mul_add(GELU3_3, x * x, GELU1), g.s);
+}
+
+struct BiasParams {
+    u64 n;
+    u32 cols, wide; // wide: also rows start at multiples of 16 bytes
+};
+
+template <class T> struct BiasGELUOp {
+    GLOBAL T* out;
+    GLOBAL const T* x;
+    GLOBAL const T* bias;
+    u32 cols;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> y = load_pack<n>(x + i), b = load_pack<n>(bias + i % cols);
+        UNROLL for (int k = 0; k < n; k++) y.x[k] = narrow<T>(gelu_of(widen(y.x[k]) + widen(b.x[k])));
+        store_pack<n>(out + i, y);
+    }
+};
+
+#define BIAS_GELU(T)                                                                                              \
+    KERNEL(fused_bias_gelu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, x, 1), OPERAND(const T, bias, 2),       \
+           PARAMS(BiasParams, p)) {                                                                               \
+        BiasGELUOp<T> op = {out, x, bias, p.cols};                                                                \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                            \
+    }
+FOR_FLOATS(BIAS_GELU)
+
+// ---- SwiGLU: silu(gate)·up, silu(x) = x·σ(x)
+
+#define LOG2E 1.4426950408889634f
+#define SILU_FLAT 128.0f
+
+struct Silu { float y, slope; };
+
+DEVICE Silu silu_of(float x) {
+    x = at_least(x, -SILU_FLAT);
+    Logistic l = logistic_of(x * LOG2E);
+    return Silu{x * l.s, fused_mul_add(at_most(x, SILU_FLAT), l.slope, l.s)};
+}
+
+template <class T> struct SwiGLUOp {
+    GLOBAL T* out;
+    GLOBAL const T* gate;
+    GLOBAL const T* up;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
+        UNROLL for (int k = 0; k < n; k++) g.x[k] = narrow<T>(silu_of(widen(g.x[k])).y * widen(u.x[k]));
+        store_pack<n>(out + i, g);
+    }
+};
+
+#define SWIGLU(T)                                                                                                   \
+    KERNEL(fused_swiglu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, gate, 1), OPERAND(const T, up, 2),           \
+           PARAMS(Elements, p)) {                                                                                   \
+        SwiGLUOp<T> op = {out, gate, up};                                                                           \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                              \
+    }
+FOR_FLOATS(SWIGLU)
+
+template <class T> struct SwiGLUBackwardOp {
+    GLOBAL T* dgate;
+    GLOBAL T* dup;
+    GLOBAL const T* dy;
+    GLOBAL const T* gate;
+    GLOBAL const T* up;
+
+    template <int n> DEVICE_MEMBER void at(u64 i) const {
+        Pack<T, n> d = load_pack<n>(dy + i), g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
+        UNROLL for (int k = 0; k < n; k++) {
+            Silu s = silu_of(widen(g.x[k]));
+            float x = widen(d.x[k]);
+            g.x[k] = narrow<T>(x * widen(u.x[k]) * s.slope);
+            u.x[k] = narrow<T>(x * s.y);
+        }
+        store_pack<n>(dgate + i, g);
+        store_pack<n>(dup + i, u);
+    }
+};
+
+#define SWIGLU_BACKWARD(T)                                                                                              \
+    KERNEL(fused_swiglu_backward_##T, 256, OPERAND(T, dgate, 0), OPERAND(T, dup, 1), OPERAND(const T, dy, 2),           \
+           OPERAND(const T, gate, 3), OPERAND(const T, up, 4), PARAMS(Elements, p)) {                                   \
+        SwiGLUBackwardOp<T> op = {dgate, dup, dy, gate, up};                                                            \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                                  \
+    }
+FOR_FLOATS(SWIGLU_BACKWARD)
+
+// ---- dropout: out[i] = scale·x[i], or 0 where word first + i of a stream is
+// below the threshold. A thread takes the 4 elements of one Philox block at a
+// time.
+
+struct DropoutParams {
+    u64 n, seed, tensor, first, threshold;
+    f32 scale;
+    u32 wide; // 4 elements of a block lie at multiples of their size
+};
+
+template <class T> DEVICE void dropout(Thread t, GLOBAL T* out, GLOBAL const T* x, DropoutParams p) {
+    u32 skip = (u32)(p.first % 4); // words of the first block that come before
+    u64 groups = (p.n + skip + 3) / 4, step = (u64)t.blocks * t.threads;
+    for (u64 i = (u64)t.block * t.threads + t.local; i < groups; i += step) {
+        Words4 r = philox(p.seed, p.tensor, p.first / 4 + i);
+        i64 at = (i64)(4 * i) - skip;
+        if (p.wide && at >= 0 && at + 4 <= (i64)p.n) {
+            Pack<T, 4> y = load_pack<4>(x + at);
+            UNROLL for (u32 k = 0; k < 4; k++) y.x[k] = narrow<T>(r.word[k] >= p.threshold ? p.scale * widen(y.x[k]) : 0.0f);
+            store_pack<4>(out + at, y);
+            continue;
+        }
+        UNROLL for (u32 k = 0; k < 4; k++) {
+            i64 j = at + k;
+            if (j >= 0 && j < (i64)p.n) out[j] = narrow<T>(r.word[k] >= p.threshold ? p.scale * widen(x[j]) : 0.0f);
+        }
+    }
+}
+
+#define DROPOUT(T)                                                                                             \
+    KERNEL(fused_dropout_##T, 256, OPERAND(T, out, 0), OPERAND(const T, x, 1), PARAMS(DropoutParams, p)) {     \
+        dropout<T>(THREAD, out, x, p);                                                                         \
+    }
+FOR_FLOATS(DROPOUT)

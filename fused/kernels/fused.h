@@ -1,0 +1,9 @@
+// Kernels of package fused. Each does what the Go function of its job does.
+#pragma once
+#include "elements.h"
+#include "exp.h"
+
+#include "activations.h"
+#include "norms.h"
+#include "sums.h"
+#include "tokens.h"
