@@ -10,20 +10,13 @@ import (
 
 // attentions are forward and backward passes of a fixed number of tokens times
 // heads, so that work grows with the length and not with its square.
-func attentions(o options) (all []work) {
-	lens, dims, positions := []int{1 << 10, 1 << 11, 1 << 12, 1 << 13}, []int{64, 128}, 1<<14
-	switch {
-	case o.short:
-		lens, dims, positions = []int{1 << 9}, []int{64}, 1<<10
-	case o.long:
-		lens = append(lens, 1<<14)
-	}
+func attentions(s sizes) (all []work) {
 	for _, pass := range []string{"forward", "backward"} {
 		for _, dt := range both {
-			for _, d := range dims {
+			for _, d := range s.dims {
 				for _, mask := range []string{"full", "causal"} {
-					for _, n := range lens {
-						c := attention.Config{Batch: 1, Heads: positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: mask == "causal"}
+					for _, n := range s.seqs {
+						c := attention.Config{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: mask == "causal"}
 						all = append(all, attend(pass, dt, c, mask))
 					}
 				}
@@ -44,8 +37,8 @@ func attend(pass string, dt snug.DType, c attention.Config, mask string) work {
 		kernel: "attention " + pass, dtype: dt.String(), bf16: dt == snug.BF16,
 		shape: fmt.Sprintf("heads=%d n=%d d=%d %s", c.Heads, c.SeqQ, c.Dim, mask),
 		peers: slices.Concat([]string{torch}, withoutAMX(dt)),
-		prepare: func() (run, done func() error, err error) {
-			return prepareAttention(pass, dt, c)
+		prepare: func(mem *memory) (run, done func() error, err error) {
+			return prepareAttention(mem, pass, dt, c)
 		},
 	}
 	lse := size(snug.F32, rows)
@@ -58,11 +51,11 @@ func attend(pass string, dt snug.DType, c attention.Config, mask string) work {
 	return w
 }
 
-func prepareAttention(pass string, dt snug.DType, c attention.Config) (run, done func() error, err error) {
+func prepareAttention(mem *memory, pass string, dt snug.DType, c attention.Config) (run, done func() error, err error) {
 	rows := c.Heads * c.SeqQ
 	n := rows * c.Dim
-	q, k, v, out := operand(dt, n), operand(dt, n), operand(dt, n), empty(dt, n)
-	lse := empty(snug.F32, rows)
+	q, k, v, out := mem.operand(dt, n), mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n)
+	lse := mem.empty(snug.F32, rows)
 	forward := func() error { return attention.Forward(out, lse, q, k, v, c) }
 	if pass == "forward" {
 		return forward, nil, nil
@@ -70,7 +63,7 @@ func prepareAttention(pass string, dt snug.DType, c attention.Config) (run, done
 	if err := forward(); err != nil {
 		return nil, nil, err
 	}
-	dq, dk, dv, dout := empty(dt, n), empty(dt, n), empty(dt, n), operand(dt, n)
-	ws := empty(snug.F32, c.WorkspaceLen())
+	dq, dk, dv, dout := mem.empty(dt, n), mem.empty(dt, n), mem.empty(dt, n), mem.operand(dt, n)
+	ws := mem.empty(snug.F32, c.WorkspaceLen())
 	return func() error { return attention.Backward(dq, dk, dv, dout, q, k, v, out, lse, c, ws) }, nil, nil
 }

@@ -34,7 +34,7 @@ func drawRoofline(out io.Writer, all []result, m *machine) error {
 // without a product, such as casts, have a place.
 func roofline(all []result, m *machine) (*plot.Plot, error) {
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("snug, %v, %d threads", m.tier, m.threads)
+	p.Title.Text = fmt.Sprintf("snug, %v", m)
 	p.X.Label.Text, p.Y.Label.Text = "operations a byte", "billion operations a second"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
@@ -54,6 +54,9 @@ func roofline(all []result, m *machine) (*plot.Plot, error) {
 		roofs = append(roofs, roof{"memory, products of BF16", m.bandwidth(float64(m.largest), true), m.peak(true)})
 	}
 	for i, r := range roofs {
+		if r.peak == 0 { // a device without matrix products
+			continue
+		}
 		line, err := plotter.NewLine(r.line(low, 2*high))
 		if err != nil {
 			return nil, err

@@ -2,36 +2,25 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
 
 // allWork returns everything that can be measured, in the order of the table.
+// On a device other than the CPU these are all kernels, also those that the
+// device may lack, but not what works in host memory only.
 func allWork(o options) []work {
 	var all []work
-	for _, group := range []func(options) []work{
+	if !o.onCPU() {
+		all = append(all, launches()...)
+	}
+	for _, group := range []func(sizes) []work{
 		casts, gradients, matmuls, attentions, optimizers, quantizers, layers, steps,
 	} {
-		all = append(all, group(o)...)
+		all = append(all, group(o.sizes())...)
 	}
-	return all
-}
-
-// lens returns the lengths of vectors: in a core's cache, in the shared cache,
-// and beyond.
-func (o options) lens() []int {
-	if o.short {
-		return []int{1 << 14, 1 << 20}
-	}
-	return []int{1 << 14, 1 << 20, 1 << 26}
-}
-
-// largest returns the working set that stands for memory.
-func (o options) largest() int {
-	if o.short {
-		return largestShort
-	}
-	return largest
+	return slices.DeleteFunc(all, func(w work) bool { return w.host && !o.onCPU() })
 }
 
 func lenShape(n int) string { return fmt.Sprintf("n=%d", n) }

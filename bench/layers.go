@@ -8,30 +8,22 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// vocabulary is the rows of embedding tables and output layers.
-const vocabulary = 16384
-
 // layers are the fused layers of a transformer, on activations in the caches
 // and beyond.
-func layers(o options) (all []work) {
-	type shape struct{ rows, cols int }
-	sizes, loss := []shape{{128, 512}, {1024, 1024}, {32768, 1024}}, shape{1024, 512}
-	if o.short {
-		sizes, loss = []shape{{128, 512}}, shape{128, 128}
-	}
-	kinds := []func(dt snug.DType, rows, cols int) []work{layerNorms, rmsNorms, gelus, swiGLUs, additions, rotaries, dropouts, embeddings}
+func layers(s sizes) (all []work) {
+	kinds := []func(dt snug.DType, rows, cols int) []work{layerNorms, rmsNorms, gelus, swiGLUs, additions, rotaries, dropouts, s.embeddings}
 	for _, kind := range kinds {
 		var group []work // of which each kernel comes with all its shapes
 		for _, dt := range both {
-			for _, s := range sizes {
-				group = append(group, kind(dt, s.rows, s.cols)...)
+			for _, activations := range s.layers {
+				group = append(group, kind(dt, activations.rows, activations.cols)...)
 			}
 		}
 		all = append(all, byKernel(group)...)
 	}
 	var group []work
 	for _, dt := range both {
-		group = append(group, crossEntropies(dt, loss.rows, loss.cols)...)
+		group = append(group, s.crossEntropies(dt, s.loss.rows, s.loss.cols)...)
 	}
 	return append(all, byKernel(group)...)
 }
@@ -66,12 +58,12 @@ func layer(kernel string, dt snug.DType, rows, cols int, reads, writes, ops floa
 
 func layerNorms(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	setup := func() (forward, backward func() error) {
-		x, dy, out := operand(dt, n), operand(dt, n), empty(dt, n)
-		gamma, beta := operand(dt, cols), operand(dt, cols)
-		mean, rstd := empty(snug.F32, rows), empty(snug.F32, rows)
-		dgamma, dbeta := empty(snug.F32, cols), empty(snug.F32, cols)
-		ws := empty(snug.F32, fused.LayerNormWorkspaceLen(rows, cols))
+	setup := func(mem *memory) (forward, backward func() error) {
+		x, dy, out := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n)
+		gamma, beta := mem.operand(dt, cols), mem.operand(dt, cols)
+		mean, rstd := mem.empty(snug.F32, rows), mem.empty(snug.F32, rows)
+		dgamma, dbeta := mem.empty(snug.F32, cols), mem.empty(snug.F32, cols)
+		ws := mem.empty(snug.F32, fused.LayerNormWorkspaceLen(rows, cols))
 		return func() error { return fused.LayerNorm(out, mean, rstd, x, gamma, beta, 1e-5) },
 			func() error {
 				return fused.LayerNormBackward(out, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.Grads{}, ws)
@@ -85,9 +77,9 @@ func layerNorms(dt snug.DType, rows, cols int) []work {
 
 func rmsNorms(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	setup := func() (forward, backward func() error) {
-		x, dy, out, gamma, rstd := operand(dt, n), operand(dt, n), empty(dt, n), operand(dt, cols), empty(snug.F32, rows)
-		dgamma, ws := empty(snug.F32, cols), empty(snug.F32, fused.RMSNormWorkspaceLen(rows, cols))
+	setup := func(mem *memory) (forward, backward func() error) {
+		x, dy, out, gamma, rstd := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n), mem.operand(dt, cols), mem.empty(snug.F32, rows)
+		dgamma, ws := mem.empty(snug.F32, cols), mem.empty(snug.F32, fused.RMSNormWorkspaceLen(rows, cols))
 		return func() error { return fused.RMSNorm(out, rstd, x, gamma, 1e-5) },
 			func() error { return fused.RMSNormBackward(out, dgamma, dy, x, rstd, gamma, fused.Grads{}, ws) }
 	}
@@ -99,9 +91,9 @@ func rmsNorms(dt snug.DType, rows, cols int) []work {
 
 func gelus(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	setup := func() (forward, backward func() error) {
-		x, dy, out, bias := operand(dt, n), operand(dt, n), empty(dt, n), operand(dt, cols)
-		dbias, ws := empty(snug.F32, cols), empty(snug.F32, fused.BiasGELUWorkspaceLen(rows, cols))
+	setup := func(mem *memory) (forward, backward func() error) {
+		x, dy, out, bias := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n), mem.operand(dt, cols)
+		dbias, ws := mem.empty(snug.F32, cols), mem.empty(snug.F32, fused.BiasGELUWorkspaceLen(rows, cols))
 		return func() error { return fused.BiasGELU(out, x, bias) },
 			func() error { return fused.BiasGELUBackward(out, dbias, dy, x, bias, fused.Into{}, ws) }
 	}
@@ -113,16 +105,16 @@ func gelus(dt snug.DType, rows, cols int) []work {
 
 func additions(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	return []work{layer("add", dt, rows, cols, 2, 1, 1, func() (run, done func() error, err error) {
-		a, b, out := operand(dt, n), operand(dt, n), empty(dt, n)
+	return []work{layer("add", dt, rows, cols, 2, 1, 1, func(mem *memory) (run, done func() error, err error) {
+		a, b, out := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n)
 		return func() error { return fused.Add(out, a, b) }, nil, nil
 	})}
 }
 
 func swiGLUs(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	setup := func() (forward, backward func() error) {
-		gate, up, dy, out, dup := operand(dt, n), operand(dt, n), operand(dt, n), empty(dt, n), empty(dt, n)
+	setup := func(mem *memory) (forward, backward func() error) {
+		gate, up, dy, out, dup := mem.operand(dt, n), mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n), mem.empty(dt, n)
 		return func() error { return fused.SwiGLU(out, gate, up) },
 			func() error { return fused.SwiGLUBackward(out, dup, dy, gate, up) }
 	}
@@ -135,19 +127,22 @@ func swiGLUs(dt snug.DType, rows, cols int) []work {
 // rotaries turn heads of 64 elements. The backward pass is the same work.
 func rotaries(dt snug.DType, rows, cols int) []work {
 	const context, dim = 512, 64
-	return []work{layer("rotary", dt, rows, cols, 1, 1, 3, func() (run, done func() error, err error) {
-		x, angles, positions := operand(dt, rows*cols), make([]float32, context*dim), tokens(rows, context)
+	return []work{layer("rotary", dt, rows, cols, 1, 1, 3, func(mem *memory) (run, done func() error, err error) {
+		table := make([]float32, context*dim)
+		if err := fused.RotaryAngles(table, dim, 10000); err != nil {
+			return nil, nil, err
+		}
+		x, angles, positions := mem.operand(dt, rows*cols), mem.put(snug.ViewOf(table)), tokens(rows, context)
 		c := fused.RotaryConfig{Heads: cols / dim, Dim: dim}
-		view := snug.ViewOf(angles)
-		return func() error { return fused.Rotary(x, view, positions, c) }, nil, fused.RotaryAngles(angles, dim, 10000)
+		return func() error { return fused.Rotary(x, angles, positions, c) }, nil, nil
 	})}
 }
 
 // dropouts have the same work in both passes.
 func dropouts(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	return []work{layer("dropout", dt, rows, cols, 1, 1, 2, func() (run, done func() error, err error) {
-		x, out, mask := operand(dt, n), empty(dt, n), fused.DropoutMask{P: 0.1}
+	return []work{layer("dropout", dt, rows, cols, 1, 1, 2, func(mem *memory) (run, done func() error, err error) {
+		x, out, mask := mem.operand(dt, n), mem.empty(dt, n), fused.DropoutMask{P: 0.1}
 		return func() error {
 			mask.Tensor++
 			return fused.Dropout(out, x, mask)
@@ -155,12 +150,12 @@ func dropouts(dt snug.DType, rows, cols int) []work {
 	})}
 }
 
-func embeddings(dt snug.DType, rows, cols int) []work {
+func (s sizes) embeddings(dt snug.DType, rows, cols int) []work {
 	n := rows * cols
-	setup := func() (forward, backward func() error) {
+	setup := func(mem *memory) (forward, backward func() error) {
 		const context = 512
-		table, pos, out := operand(dt, vocabulary*cols), operand(dt, context*cols), operand(dt, n)
-		ids, positions, dtable := tokens(rows, vocabulary), tokens(rows, context), empty(snug.F32, vocabulary*cols)
+		table, pos, out := mem.operand(dt, s.vocab*cols), mem.operand(dt, context*cols), mem.operand(dt, n)
+		ids, positions, dtable := tokens(rows, s.vocab), tokens(rows, context), mem.empty(snug.F32, s.vocab*cols)
 		return func() error { return fused.Embedding(out, table, ids, pos, positions, cols) },
 			func() error { return fused.EmbeddingBackward(dtable, out, ids, cols, 1) }
 	}
@@ -172,12 +167,12 @@ func embeddings(dt snug.DType, rows, cols int) []work {
 }
 
 // crossEntropies are linear + softmax cross-entropy without logits.
-func crossEntropies(dt snug.DType, rows, cols int) []work {
-	setup := func() (forward, backward func() error) {
-		c := fused.CrossEntropy{Vocab: vocabulary, Cols: cols}
+func (s sizes) crossEntropies(dt snug.DType, rows, cols int) []work {
+	setup := func(mem *memory) (forward, backward func() error) {
+		c := fused.CrossEntropy{Vocab: s.vocab, Cols: cols}
 		// Logits of deviation 1: larger ones would give denormal probabilities.
-		x, w, dx := operand(dt, rows*cols), scaled(dt, vocabulary*cols, 1/math.Sqrt(float64(cols))), empty(dt, rows*cols)
-		dw, targets, ws := empty(snug.F32, vocabulary*cols), tokens(rows, vocabulary), empty(snug.F32, c.WorkspaceLen(rows))
+		x, w, dx := mem.operand(dt, rows*cols), mem.scaled(dt, s.vocab*cols, 1/math.Sqrt(float64(cols))), mem.empty(dt, rows*cols)
+		dw, targets, ws := mem.empty(snug.F32, s.vocab*cols), tokens(rows, s.vocab), mem.empty(snug.F32, c.WorkspaceLen(rows))
 		return func() error { _, err := fused.CrossEntropyLoss(c, x, w, targets, ws); return err },
 			func() error {
 				_, err := fused.CrossEntropyBackward(c, dx, dw, x, w, targets, 1/float32(rows), fused.Into{}, ws)
@@ -185,18 +180,18 @@ func crossEntropies(dt snug.DType, rows, cols int) []work {
 			}
 	}
 	var all []work
-	weights, product := size(dt, vocabulary*cols), 2*float64(rows)*float64(cols)*vocabulary
+	weights, product := size(dt, s.vocab*cols), 2*float64(rows)*float64(cols)*float64(s.vocab)
 	for _, w := range []work{
 		layer("cross-entropy", dt, rows, cols, 1, 0, 0, forwardOf(setup)),
 		layer("cross-entropy backward", dt, rows, cols, 1, 1, 0, backwardOf(setup)),
 	} {
-		w.shape += fmt.Sprintf(" vocab=%d", vocabulary)
+		w.shape += fmt.Sprintf(" vocab=%d", s.vocab)
 		w.bf16 = dt == snug.BF16
 		w.peers = append(w.peers, withoutAMX(dt)...)
 		w.reads += weights
 		w.products = product
 		if w.writes > 0 {
-			w.writes += size(snug.F32, vocabulary*cols)
+			w.writes += size(snug.F32, s.vocab*cols)
 			w.products = 3 * product
 		}
 		w.ops = w.products
@@ -207,16 +202,16 @@ func crossEntropies(dt snug.DType, rows, cols int) []work {
 
 // forwardOf and backwardOf prepare one of two passes. The forward pass runs
 // once before the backward pass, which needs its statistics.
-func forwardOf(setup func() (forward, backward func() error)) preparation {
-	return func() (run, done func() error, err error) {
-		forward, _ := setup()
+func forwardOf(setup func(mem *memory) (forward, backward func() error)) preparation {
+	return func(mem *memory) (run, done func() error, err error) {
+		forward, _ := setup(mem)
 		return forward, nil, nil
 	}
 }
 
-func backwardOf(setup func() (forward, backward func() error)) preparation {
-	return func() (run, done func() error, err error) {
-		forward, backward := setup()
+func backwardOf(setup func(mem *memory) (forward, backward func() error)) preparation {
+	return func(mem *memory) (run, done func() error, err error) {
+		forward, backward := setup(mem)
 		return backward, nil, forward()
 	}
 }

@@ -6,11 +6,16 @@
 //	go run ./bench -only 'matmul f32' -tier avx2     some kernels, one instruction set
 //	go run ./bench -peers -json out.json             against the peers; see bench/peers/README.md
 //	go run ./bench -short                            a few sizes, in seconds
+//	go run -tags cuda ./bench -device cuda:0         on a GPU
 //
 // The time that a kernel needs at least is the larger of the bytes that it
 // must move over the machine's bandwidth, for a working set of that size, and
 // of the operations that it must do over the machine's peak. Fractions are of
 // that.
+//
+// On a device other than the CPU all operands lie in its memory, and the time of
+// a kernel ends when the device's queue is empty. The limits are then those of
+// snug's own copies and matrix products.
 package main
 
 import (
@@ -26,6 +31,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
@@ -91,40 +97,100 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 	if len(todo) == 0 {
 		return fmt.Errorf("-only %v matches no kernel", o.only)
 	}
+	dev, err := snug.Open(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
 	out, err := openReports(o)
 	if err != nil {
 		return err
 	}
-	limit, err := cpu.Limit()
+	m, err := limitsOf(ctx, dev, o)
 	if err != nil {
 		return err
 	}
-	m := newMachine(limit, o.threads, o.largest())
-	m.print(stdout)
+	if err := m.print(stdout); err != nil {
+		return err
+	}
 	var against *opponents
 	if o.peers {
-		if against, err = newOpponents(ctx, o.threads); err != nil {
+		if against, err = newOpponents(ctx, o.threads, dev.Name()); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, against.close()) }()
 		against.print(stdout)
 	}
-	bar := newProgress(stderr, len(todo))
-	defer bar.end()
-	t := newTable(stdout)
-	var all []result
+	s := &session{o: o, m: m, against: against, table: newTable(stdout), bar: newProgress(stderr, len(todo))}
+	defer s.bar.end()
+	if err := s.measure(ctx, todo); err != nil {
+		return err
+	}
+	return errors.Join(s.outcome(stdout, len(todo)), out.write(s.all, m))
+}
+
+// limitsOf returns what a device can do at most.
+func limitsOf(ctx context.Context, dev *snug.Device, o options) (*machine, error) {
+	if !dev.IsCPU() {
+		return newDevice(ctx, dev, o)
+	}
+	limit, err := cpu.Limit()
+	if err != nil {
+		return nil, err
+	}
+	return newMachine(limit, o.threads, o.sizes().largest), nil
+}
+
+// session measures one kernel after the other.
+type session struct {
+	o       options
+	m       *machine
+	against *opponents
+	table   *table
+	bar     *progress
+
+	all            []result
+	absent, failed int // kernels without results
+}
+
+// measure stops at the first error on the CPU. On another device it goes on
+// after a kernel that the device lacks, or that fails there.
+func (s *session) measure(ctx context.Context, todo []work) error {
 	for _, w := range todo {
-		bar.at(w.name())
+		s.bar.at(w.name())
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		rows, err := w.measure(ctx, o, m, against)
-		if err != nil {
+		rows, err := w.measure(ctx, s.o, s.m, s.against)
+		s.bar.clear()
+		switch {
+		case err == nil:
+			s.table.add(rows)
+			s.all = append(s.all, rows...)
+		case ctx.Err() != nil || s.m.dev.IsCPU():
 			return fmt.Errorf("%s: %w", w.name(), err)
+		case errors.Is(err, snug.ErrNotBuilt):
+			s.absent++
+			s.table.note(w, "not on this device")
+		default:
+			s.failed++
+			s.table.note(w, "failed: "+err.Error())
 		}
-		bar.clear()
-		t.add(rows)
-		all = append(all, rows...)
 	}
-	return out.write(all, m)
+	return nil
+}
+
+// outcome says how many kernels have no result. It is an error when one failed
+// or none ran.
+func (s *session) outcome(stdout io.Writer, n int) error {
+	if s.absent > 0 {
+		fmt.Fprintf(stdout, "\n%d of %d kernels are not on %v\n", s.absent, n, s.m.dev)
+	}
+	switch {
+	case s.failed > 0:
+		return fmt.Errorf("%d of %d kernels failed on %v", s.failed, n, s.m.dev)
+	case len(s.all) == 0:
+		return fmt.Errorf("no kernel ran on %v", s.m.dev)
+	}
+	return nil
 }

@@ -61,6 +61,7 @@ func TestRun(t *testing.T) {
 	require.Equal(t, "cast", rows[0]["kernel"])
 	require.Equal(t, "go", rows[0]["tier"])
 	require.EqualValues(t, 1, rows[0]["threads"])
+	require.Equal(t, "cpu", rows[0]["device"])
 	require.EqualValues(t, 0, rows[0]["allocs"])
 	require.Nil(t, rows[0]["peer"])
 	for _, row := range rows {
@@ -114,6 +115,9 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-threads", "100000"}, "-threads 100000: want 1 to"},
 		{[]string{"-threads", "many"}, "many"},
 		{[]string{"-short", "-long"}, "-short does not go with -long"},
+		{[]string{"-device", "cuda:0", "-tier", "go"}, "-tier is of the cpu"},
+		{[]string{"-device", "metal:0", "-peers"}, "not on metal:0"},
+		{[]string{"-device", "emu:0", "-svg", "a"}, "-svg: emu:0 is emulated"},
 	} {
 		status, stdout, stderr := invoke(t, c.args...)
 		require.Equal(t, 2, status, c.args)
@@ -140,16 +144,16 @@ func TestParse(t *testing.T) {
 	o, err := parse([]string{"-only", "cast", "-tier", "go", "-threads", "1", "-json", "a", "-svg", "b", "-peers", "-short"})
 	require.NoError(t, err)
 	require.Equal(t, options{
-		only: regexp.MustCompile("cast"), tier: "go", threads: 1, jsonFile: "a", svgFile: "b", peers: true, short: true,
+		only: regexp.MustCompile("cast"), tier: "go", threads: 1, device: "cpu", jsonFile: "a", svgFile: "b", peers: true, short: true,
 	}, o)
 	o, err = parse(nil)
 	require.NoError(t, err)
-	require.Equal(t, options{threads: runtime.NumCPU()}, o)
+	require.Equal(t, options{threads: runtime.NumCPU(), device: "cpu"}, o)
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"only", "tier", "threads", "json", "svg", "peers", "short", "long"} {
+	for _, name := range []string{"only", "tier", "threads", "device", "json", "svg", "peers", "short", "long"} {
 		require.Contains(t, usage, "\n  -"+name+" ")
 	}
-	require.Equal(t, 10, strings.Count(usage, "\n"))
+	require.Equal(t, 11, strings.Count(usage, "\n"))
 }

@@ -10,23 +10,16 @@ import (
 
 // matmuls are square products, with all transposes, and those of a few rows
 // with a large weight.
-func matmuls(o options) (all []work) {
-	squares, rows, width, ops := []int{128, 256, 512, 1024, 2048}, []int{8, 16, 32, 64}, 2048, []string{"nn", "nt", "tn", "tt"}
-	switch {
-	case o.short:
-		squares, rows, width, ops = []int{128, 512}, []int{16}, 1024, []string{"nn", "nt"}
-	case o.long:
-		squares = append(squares, 4096)
-	}
+func matmuls(s sizes) (all []work) {
 	for _, dt := range both {
-		for _, op := range ops {
-			for _, n := range squares {
+		for _, op := range s.ops {
+			for _, n := range s.squares {
 				all = append(all, matmul(dt, n, n, n, op))
 			}
 		}
 		for _, op := range []string{"nn", "nt"} {
-			for _, m := range rows {
-				all = append(all, matmul(dt, m, width, width, op))
+			for _, m := range s.rows {
+				all = append(all, matmul(dt, m, s.width, s.width, op))
 			}
 		}
 	}
@@ -45,8 +38,8 @@ func matmul(dt snug.DType, m, n, k int, op string) work {
 		kernel: "matmul", dtype: dt.String(), shape: fmt.Sprintf("m=%d n=%d k=%d op=%s", m, n, k, op),
 		reads: size(dt, m*k) + size(dt, k*n), writes: size(dt, m*n), ops: flops, products: flops, bf16: dt == snug.BF16,
 		peers: slices.Concat(peers, withoutAMX(dt)),
-		prepare: func() (run, done func() error, err error) {
-			a, b, c := operand(dt, m*k), operand(dt, k*n), empty(dt, m*n)
+		prepare: func(mem *memory) (run, done func() error, err error) {
+			a, b, c := mem.operand(dt, m*k), mem.operand(dt, k*n), mem.empty(dt, m*n)
 			cfg := amp.MatMulConfig{M: m, N: n, K: k, TransA: op[0] == 't', TransB: op[1] == 't'}
 			return func() error { return amp.MatMul(c, a, b, cfg) }, nil, nil
 		},

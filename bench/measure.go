@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/snug-ml/snug"
 )
 
 // work is one kernel at one shape: what it must move and do, and how.
@@ -19,6 +22,7 @@ type work struct {
 	bf16          bool    // the products are of bfloat16
 
 	peers []string // that can do the same
+	host  bool     // it works in host memory only
 
 	// prepare allocates the operands. run is the kernel; done, if not nil,
 	// frees what is not memory.
@@ -26,9 +30,9 @@ type work struct {
 	step    *preset // instead of prepare: a whole training step
 }
 
-// preparation allocates the operands of a kernel. run is the kernel; done, if
+// preparation allocates the operands of a kernel where mem does. run is the kernel; done, if
 // not nil, frees what is not memory.
-type preparation func() (run, done func() error, err error)
+type preparation func(mem *memory) (run, done func() error, err error)
 
 // name is what -only is matched with.
 func (w *work) name() string { return w.kernel + " " + w.dtype + " " + w.shape }
@@ -55,7 +59,10 @@ type pace struct {
 }
 
 func (o options) pace() pace {
-	if o.short {
+	switch {
+	case o.emulated():
+		return pace{cold: true, least: 1, most: 1}
+	case o.short:
 		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, least: 3, most: 5}
 	}
 	return pace{sample: 5 * time.Millisecond, total: time.Second, least: 3, most: 11}
@@ -141,7 +148,8 @@ func reuse() {
 // local times a function of this process and counts its allocations.
 type local struct {
 	f      func() error
-	allocs []int64 // a run, of each sample
+	wait   func() error // for what f queued, nil if it queues nothing
+	allocs []int64      // a run, of each sample
 }
 
 func (l *local) run(repeat int) (float64, error) {
@@ -150,6 +158,11 @@ func (l *local) run(repeat int) (float64, error) {
 	start := time.Now()
 	for range repeat {
 		if err := l.f(); err != nil {
+			return 0, err
+		}
+	}
+	if l.wait != nil {
+		if err := l.wait(); err != nil {
 			return 0, err
 		}
 	}
@@ -169,22 +182,45 @@ func (w *work) measure(ctx context.Context, o options, m *machine, against *oppo
 	if w.step != nil {
 		return w.measureStep(ctx, m, against)
 	}
+	err = w.on(m.dev, func(own *local) error {
+		sides := append([]*side{{name: "snug", run: own.run}}, against.sides(w)...)
+		if err := alternate(ctx, o.pace(), sides); err != nil {
+			return err
+		}
+		allocs := own.perRun()
+		rows = w.results(m, sides, &allocs)
+		return nil
+	})
+	return rows, err
+}
+
+// on prepares w on a device and hands its kernel, which has run once, to use.
+func (w *work) on(dev *snug.Device, use func(own *local) error) (err error) {
 	runtime.GC() // the operands of the work before
-	run, done, err := w.prepare()
-	if err != nil {
-		return nil, err
-	}
+	mem := &memory{dev: dev}
+	defer func() { err = errors.Join(err, mem.close()) }()
+	run, done, err := w.prepare(mem)
 	if done != nil {
 		defer func() { err = errors.Join(err, done()) }()
 	}
-	if err := run(); err != nil { // fills pools
-		return nil, err
+	if err = cmp.Or(mem.err, err); err != nil {
+		return err
 	}
-	own := &local{f: run}
-	sides := append([]*side{{name: "snug", run: own.run}}, against.sides(w)...)
-	if err := alternate(ctx, o.pace(), sides); err != nil {
-		return nil, err
+	if err := errors.Join(run(), dev.Sync()); err != nil { // fills pools
+		return err
 	}
-	allocs := own.perRun()
-	return w.results(m, sides, &allocs), nil
+	return use(&local{f: run, wait: dev.Sync})
+}
+
+// fastest returns the seconds of the best sample of w.
+func (w *work) fastest(ctx context.Context, dev *snug.Device) (seconds float64, err error) {
+	err = w.on(dev, func(own *local) error {
+		s := &side{run: own.run}
+		err := alternate(ctx, pace{sample: time.Millisecond, least: 5, most: 5}, []*side{s})
+		if err == nil {
+			seconds = slices.Min(s.samples)
+		}
+		return err
+	})
+	return seconds, err
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/stretchr/testify/require"
 )
@@ -34,9 +35,9 @@ func TestMedianAndSpread(t *testing.T) {
 func TestLimitsAreNotZero(t *testing.T) {
 	limit, err := cpu.Limit()
 	require.NoError(t, err)
-	m := newMachine(limit, 2, largestShort)
-	require.Positive(t, m.fma[cpu.Go])
-	require.LessOrEqual(t, m.tier, limit)
+	m := newMachine(limit, 2, 1<<25)
+	require.Equal(t, "FMA go", m.peaks[0].name)
+	require.NotEmpty(t, m.tier)
 	require.Positive(t, m.peak(false))
 	require.Positive(t, m.peak(true))
 	for _, bytes := range []float64{0, 1 << 20} {
@@ -65,9 +66,9 @@ func TestClass(t *testing.T) {
 // known is a machine without measurements: 1 GFLOP/s, 2 with the BF16 dot
 // product, 1 GB/s.
 func known() *machine {
-	m := &machine{tier: cpu.Go, threads: 2, largest: largest, fma: map[cpu.Tier]float64{cpu.Go: 1e9}, dot: 2e9, copies: map[int]bandwidth{}, reads: map[int]bandwidth{}}
+	m := &machine{dev: snug.CPU(), tier: "go", threads: 2, largest: largest, f32: 1e9, bf16: 2e9, copies: map[int]bandwidth{}, reads: map[int]bandwidth{}}
 	for set := smallest; set <= largest; set *= 2 {
-		m.copies[set], m.reads[set] = bandwidth{1e9, time.Now()}, bandwidth{2e9, time.Now()}
+		m.copies[set], m.reads[set] = bandwidth{rate: 1e9}, bandwidth{rate: 2e9}
 	}
 	return m
 }
@@ -83,6 +84,7 @@ func TestLeastIsTheLargerOfBytesAndOperations(t *testing.T) {
 		{work{reads: 1e9, writes: 1e9, products: 3e9}, 3, false},
 		{work{reads: 1e9, writes: 1e9, products: 3e9, bf16: true}, 2, true},
 		{work{products: 5e9}, 5, false},
+		{work{ops: 1}, 0, true},
 	} {
 		seconds, memory := known().least(&c.w)
 		require.InDelta(t, c.seconds, seconds, 1e-9)
@@ -169,12 +171,14 @@ func TestAllocationsAreCounted(t *testing.T) {
 func TestEveryWorkIsWhole(t *testing.T) {
 	text, err := scripts.ReadFile("peers/worker.py")
 	require.NoError(t, err)
-	for _, o := range []options{{}, {short: true}, {long: true}} {
+	for _, args := range [][]string{nil, {"-short"}, {"-long"}, {"-device", "cuda:0"}, {"-device", "cuda:0", "-short"}, {"-device", "emu:0"}} {
+		o, err := parse(args)
+		require.NoError(t, err)
 		seen := map[string]bool{}
 		for _, w := range allWork(o) {
 			require.False(t, seen[w.name()], "twice: %s", w.name())
 			seen[w.name()] = true
-			require.Positive(t, w.reads+w.writes+w.products, w.name())
+			require.True(t, w.reads+w.writes+w.products > 0 || w.kernel == "launch", w.name())
 			require.NotEqual(t, w.prepare == nil, w.step == nil, w.name())
 			if w.step == nil {
 				require.Positive(t, w.ops, w.name())
@@ -188,20 +192,13 @@ func TestEveryKernelRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the command bench -short runs them")
 	}
-	for _, w := range allWork(options{short: true}) {
-		run, done, err := w.prepare()
-		require.NoError(t, err, w.name())
-		for range 2 {
-			require.NoError(t, run(), w.name())
-		}
-		if done != nil {
-			require.NoError(t, done(), w.name())
-		}
+	for _, w := range allWork(options{device: "cpu", short: true}) {
+		require.NoError(t, w.on(snug.CPU(), func(own *local) error { return own.f() }), w.name())
 	}
 }
 
 func TestStepFlops(t *testing.T) {
-	w := steps(options{})
+	w := steps(options{device: "cpu"}.sizes())
 	p := w[len(w)-1].step
 	require.Equal(t, "34m", p.name)
 	require.EqualValues(t, 4096, p.tokens())

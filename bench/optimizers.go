@@ -15,28 +15,29 @@ const block = 256
 // optimizers are one step of one parameter. "adamw" is offload's optimizer with
 // all pages in memory, "adamw32" and "adamw8" are quant8's with 32 and 8 bits
 // of state, which look for non-finite gradients first.
-func optimizers(o options) (all []work) {
-	for _, n := range o.lens() {
+func optimizers(s sizes) (all []work) {
+	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "adamw", dtype: "f32", shape: lenShape(n),
 			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), peers: []string{torch, deepspeed},
-			prepare: func() (run, done func() error, err error) { return pagedAdamW(n) },
+			host:    true,
+			prepare: func(mem *memory) (run, done func() error, err error) { return pagedAdamW(mem, n) },
 		})
 	}
-	for _, n := range o.lens() {
+	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "adamw32", dtype: "f32", shape: lenShape(n),
 			reads: 16 * float64(n), writes: 12 * float64(n), ops: 14 * float64(n), peers: []string{torch},
-			prepare: func() (run, done func() error, err error) { return adamW(snug.F32, n, 32) },
+			prepare: func(mem *memory) (run, done func() error, err error) { return adamW(mem, snug.F32, n, 32) },
 		})
 	}
 	for _, dt := range both {
-		for _, n := range o.lens() {
+		for _, n := range s.lens {
 			state := 2*float64(n) + 8*float64(quant8.Blocks(n, block))
 			all = append(all, work{
 				kernel: "adamw8", dtype: dt.String(), shape: lenShape(n),
 				reads: 2*size(dt, n) + state, writes: size(dt, n) + state, ops: 20 * float64(n), peers: []string{bitsandbytes},
-				prepare: func() (run, done func() error, err error) { return adamW(dt, n, 8) },
+				prepare: func(mem *memory) (run, done func() error, err error) { return adamW(mem, dt, n, 8) },
 			})
 		}
 	}
@@ -45,7 +46,7 @@ func optimizers(o options) (all []work) {
 
 const learningRate = 1e-4
 
-func adamW(dt snug.DType, n, bits int) (run, done func() error, err error) {
+func adamW(mem *memory, dt snug.DType, n, bits int) (run, done func() error, err error) {
 	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: bits, Block: block, WeightDecay: 0.01})
 	if err != nil {
 		return nil, nil, err
@@ -53,14 +54,14 @@ func adamW(dt snug.DType, n, bits int) (run, done func() error, err error) {
 	if err := opt.Add("w", n); err != nil {
 		return nil, nil, err
 	}
-	p, g := operand(dt, n), operand(dt, n)
+	p, g := mem.operand(dt, n), mem.operand(dt, n)
 	return func() error {
 		opt.Advance(learningRate)
 		return opt.Step("w", p, g, 1)
 	}, opt.Close, nil
 }
 
-func pagedAdamW(n int) (run, done func() error, err error) {
+func pagedAdamW(mem *memory, n int) (run, done func() error, err error) {
 	dir, err := os.MkdirTemp("", "snug-bench-")
 	if err != nil {
 		return nil, nil, err
@@ -78,7 +79,7 @@ func pagedAdamW(n int) (run, done func() error, err error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, done())
 	}
-	p, g := operand(snug.F32, n), operand(snug.F32, n)
+	p, g := mem.operand(snug.F32, n), mem.operand(snug.F32, n)
 	return func() error {
 		opt.Advance(learningRate)
 		return opt.Step("w", p, g, 1)
@@ -86,15 +87,15 @@ func pagedAdamW(n int) (run, done func() error, err error) {
 }
 
 // quantizers are blockwise quantization and back.
-func quantizers(o options) (all []work) {
+func quantizers(s sizes) (all []work) {
 	for _, kernel := range []string{"quantize", "dequantize"} {
 		for _, dt := range both {
-			for _, n := range o.lens() {
+			for _, n := range s.lens {
 				wide, narrow := size(dt, n), float64(n)+4*float64(quant8.Blocks(n, block))
 				w := work{
 					kernel: kernel, dtype: dt.String(), shape: lenShape(n), reads: wide, writes: narrow, ops: 2 * float64(n),
 					peers:   []string{bitsandbytes},
-					prepare: func() (run, done func() error, err error) { return prepareQuantizer(kernel, dt, n) },
+					prepare: func(mem *memory) (run, done func() error, err error) { return prepareQuantizer(mem, kernel, dt, n) },
 				}
 				if kernel == "dequantize" {
 					w.reads, w.writes = narrow, wide
@@ -106,8 +107,8 @@ func quantizers(o options) (all []work) {
 	return all
 }
 
-func prepareQuantizer(kernel string, dt snug.DType, n int) (run, done func() error, err error) {
-	v, codes, absmax := operand(dt, n), make([]uint8, n), make([]float32, quant8.Blocks(n, block))
+func prepareQuantizer(mem *memory, kernel string, dt snug.DType, n int) (run, done func() error, err error) {
+	v, codes, absmax := mem.operand(dt, n), mem.empty(snug.U8, n), mem.empty(snug.F32, quant8.Blocks(n, block))
 	m := quant8.DynamicMap(true)
 	quantize := func() error { return quant8.Quantize(codes, absmax, v, m, block) }
 	if kernel == "quantize" {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"runtime"
+	"strings"
 
 	"github.com/snug-ml/snug/internal/cpu"
 )
@@ -16,6 +17,7 @@ type options struct {
 	only        *regexp.Regexp // nil for all
 	tier        string         // empty for what SNUG_CPU says
 	threads     int
+	device      string
 	jsonFile    string
 	svgFile     string
 	peers       bool
@@ -27,6 +29,7 @@ const usage = `usage: bench [flags]
   -only RE      kernels whose "kernel dtype shape" matches the regular expression
   -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
+  -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -json FILE    also write the results as a JSON array
   -svg FILE     also draw them under the machine's roofline
   -peers        run the same work in the peers, in alternating runs
@@ -40,6 +43,7 @@ func parse(args []string) (o options, err error) {
 	only := fs.String("only", "", "")
 	fs.StringVar(&o.tier, "tier", "", "")
 	fs.IntVar(&o.threads, "threads", runtime.NumCPU(), "")
+	fs.StringVar(&o.device, "device", "cpu", "")
 	fs.StringVar(&o.jsonFile, "json", "", "")
 	fs.StringVar(&o.svgFile, "svg", "", "")
 	fs.BoolVar(&o.peers, "peers", false, "")
@@ -51,6 +55,16 @@ func parse(args []string) (o options, err error) {
 	return o, o.complete(*only, fs.Args())
 }
 
+func (o *options) kind() string {
+	kind, _, _ := strings.Cut(o.device, ":")
+	return kind
+}
+
+func (o *options) onCPU() bool { return o.kind() == "cpu" }
+
+// emulated reports whether the times of the device say nothing.
+func (o *options) emulated() bool { return o.kind() == "emu" }
+
 // complete checks the flags.
 func (o *options) complete(only string, rest []string) (err error) {
 	if len(rest) > 0 {
@@ -61,6 +75,9 @@ func (o *options) complete(only string, rest []string) (err error) {
 	}
 	if o.short && o.long {
 		return errors.New("-short does not go with -long")
+	}
+	if err := o.completeDevice(); err != nil {
+		return err
 	}
 	if only != "" {
 		if o.only, err = regexp.Compile(only); err != nil {
@@ -80,4 +97,19 @@ func (o *options) complete(only string, rest []string) (err error) {
 		}
 	}
 	return fmt.Errorf("-tier %q: want go, avx2, avx512, avx512bf16, amx or neon", o.tier)
+}
+
+// completeDevice checks what does not go with every device.
+func (o *options) completeDevice() error {
+	switch {
+	case o.onCPU():
+		return nil
+	case o.tier != "":
+		return fmt.Errorf("-tier is of the cpu and does not go with -device %s", o.device)
+	case o.peers && o.kind() != "cuda":
+		return fmt.Errorf("-peers: the peers run on the cpu and on CUDA devices, not on %s", o.device)
+	case o.svgFile != "" && o.emulated():
+		return fmt.Errorf("-svg: %s is emulated and has no limits to draw", o.device)
+	}
+	return nil
 }

@@ -22,6 +22,8 @@ import (
 const (
 	torch        = "torch"
 	torchCompile = "torch.compile"
+	torchFlash   = "torch-flash" // PyTorch's attention with one of its back ends
+	torchCUDNN   = "torch-cudnn"
 	numpy        = "numpy"
 	bitsandbytes = "bitsandbytes"
 	deepspeed    = "deepspeed"
@@ -47,6 +49,7 @@ var scripts embed.FS
 // opponents are the peers of this run. A nil pointer has none.
 type opponents struct {
 	ctx     context.Context
+	device  string // as both snug and PyTorch name it
 	python  string
 	dir     string // of the scripts
 	threads int
@@ -55,8 +58,8 @@ type opponents struct {
 }
 
 // newOpponents starts the Python peers, if Python is there.
-func newOpponents(ctx context.Context, threads int) (*opponents, error) {
-	p := &opponents{ctx: ctx, threads: threads, workers: map[string]*worker{}}
+func newOpponents(ctx context.Context, threads int, device string) (*opponents, error) {
+	p := &opponents{ctx: ctx, device: device, threads: threads, workers: map[string]*worker{}}
 	if p.python, p.absent = findPython(); p.absent != nil {
 		return p, nil
 	}
@@ -103,7 +106,11 @@ func (p *opponents) worker(suffix string) (*worker, error) {
 		return nil, p.absent
 	}
 	if p.workers[suffix] == nil {
-		p.workers[suffix] = startWorker(p.command(suffix, "worker.py", fmt.Sprint(p.threads)))
+		w := startWorker(p.command(suffix, "worker.py", fmt.Sprint(p.threads), p.device))
+		if p.onCPU() {
+			w.settle = settle
+		}
+		p.workers[suffix] = w
 	}
 	w := p.workers[suffix]
 	return w, w.failed
@@ -112,7 +119,10 @@ func (p *opponents) worker(suffix string) (*worker, error) {
 // command returns a call of one of the scripts.
 func (p *opponents) command(suffix, script string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(p.ctx, p.python, append([]string{filepath.Join(p.dir, script)}, args...)...)
-	c.Env = append(os.Environ(), "TORCHINDUCTOR_COMPILE_THREADS=1", "CUDA_VISIBLE_DEVICES=")
+	c.Env = append(os.Environ(), "TORCHINDUCTOR_COMPILE_THREADS=1")
+	if p.onCPU() {
+		c.Env = append(c.Env, "CUDA_VISIBLE_DEVICES=")
+	}
 	for _, library := range []string{"OMP", "MKL", "OPENBLAS"} {
 		c.Env = append(c.Env, fmt.Sprintf("%s_NUM_THREADS=%d", library, p.threads))
 	}
@@ -130,12 +140,31 @@ func split(name string) (library, suffix string) {
 	return name, ""
 }
 
+func (p *opponents) onCPU() bool { return p.device == "cpu" }
+
+// names returns the peers of w: all on the CPU, and those of Python that use a
+// GPU on one. PyTorch has two attentions for it, each a peer.
+func (p *opponents) names(w *work) (names []string) {
+	if p.onCPU() {
+		return w.peers
+	}
+	for _, name := range w.peers {
+		switch {
+		case name == torch && w.bf16 && strings.HasPrefix(w.kernel, "attention"):
+			names = append(names, torchFlash, torchCUDNN)
+		case name == torch || name == torchCompile || name == bitsandbytes:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // sides returns the peers that can do w's work.
 func (p *opponents) sides(w *work) (all []*side) {
 	if p == nil {
 		return nil
 	}
-	for _, name := range w.peers {
+	for _, name := range p.names(w) {
 		if name == gonum {
 			all = append(all, gonumMatMul(w))
 			continue
@@ -156,7 +185,7 @@ func (p *opponents) sides(w *work) (all []*side) {
 // gptStep returns the training program of a peer.
 func (p *opponents) gptStep(name string, m *preset) *exec.Cmd {
 	library, suffix := split(name)
-	args := []string{fmt.Sprintf("--threads=%d", p.threads), fmt.Sprintf("--steps=%d", m.steps)}
+	args := []string{fmt.Sprintf("--threads=%d", p.threads), fmt.Sprintf("--steps=%d", m.steps), "--device=" + p.device}
 	for _, a := range []struct {
 		name  string
 		value int
@@ -206,12 +235,13 @@ func gonumMatMul(w *work) *side {
 	if _, s.missing = fmt.Sscanf(w.shape, "m=%d n=%d k=%d op=%s", &m, &n, &k, &op); s.missing != nil {
 		return s
 	}
+	host := &memory{dev: snug.CPU()}
 	matrix := func(rows, cols int, transposed bool) (blas32.General, blas.Transpose) {
 		t := blas.NoTrans
 		if transposed {
 			rows, cols, t = cols, rows, blas.Trans
 		}
-		return blas32.General{Rows: rows, Cols: cols, Stride: cols, Data: operand(snug.F32, rows*cols).Float32s()}, t
+		return blas32.General{Rows: rows, Cols: cols, Stride: cols, Data: host.operand(snug.F32, rows*cols).Float32s()}, t
 	}
 	a, ta := matrix(m, k, op[0] == 't')
 	b, tb := matrix(k, n, op[1] == 't')

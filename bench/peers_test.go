@@ -80,9 +80,9 @@ func TestWorkerThatFails(t *testing.T) {
 }
 
 func TestPeersAreComparedOrMissing(t *testing.T) {
-	p := &opponents{ctx: t.Context(), workers: map[string]*worker{"": newFake(t, ""), noAMX: newFake(t, "silent")}}
+	p := &opponents{ctx: t.Context(), device: "cpu", workers: map[string]*worker{"": newFake(t, ""), noAMX: newFake(t, "silent")}}
 	ran := func() error { return nil }
-	w := &work{kernel: "cast", reads: 1, peers: []string{torch, torch + noAMX}, prepare: func() (run, done func() error, err error) {
+	w := &work{kernel: "cast", reads: 1, peers: []string{torch, torch + noAMX}, prepare: func(*memory) (run, done func() error, err error) {
 		return ran, nil, nil
 	}}
 	rows, err := w.measure(t.Context(), options{short: true}, known(), p)
@@ -103,7 +103,7 @@ func TestPeersAreComparedOrMissing(t *testing.T) {
 func TestNoPython(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Chdir(t.TempDir())
-	p, err := newOpponents(t.Context(), 1)
+	p, err := newOpponents(t.Context(), 1, "cpu")
 	require.NoError(t, err)
 	var out strings.Builder
 	p.print(&out)
@@ -119,7 +119,7 @@ func TestScriptsAreWrittenAndRemoved(t *testing.T) {
 	require.NoError(t, os.WriteFile(python, []byte("#!/bin/sh\n"), 0o700))
 	t.Setenv("PATH", dir)
 	t.Chdir(t.TempDir())
-	p, err := newOpponents(t.Context(), 3)
+	p, err := newOpponents(t.Context(), 3, "cpu")
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not take a script for a program")
 	}
@@ -133,6 +133,39 @@ func TestScriptsAreWrittenAndRemoved(t *testing.T) {
 	require.Subset(t, c.Env, []string{"OMP_NUM_THREADS=3", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"})
 	require.NoError(t, p.close())
 	require.NoDirExists(t, p.dir)
+}
+
+func TestPeersOnAGPU(t *testing.T) {
+	p := &opponents{ctx: t.Context(), device: "cuda:1", threads: 2}
+	for _, c := range []struct {
+		w    work
+		want []string
+	}{
+		{work{kernel: "cast", peers: []string{torch}}, []string{torch}},
+		{work{kernel: "adamw", peers: []string{torch, deepspeed}}, []string{torch}},
+		{work{kernel: "matmul", bf16: true, peers: []string{torch, numpy, gonum, torch + noAMX}}, []string{torch}},
+		{work{kernel: "add", peers: []string{torch, torchCompile}}, []string{torch, torchCompile}},
+		{work{kernel: "adamw8", peers: []string{bitsandbytes}}, []string{bitsandbytes}},
+		{work{kernel: "attention forward", peers: []string{torch}}, []string{torch}},
+		{work{kernel: "attention backward", bf16: true, peers: []string{torch}}, []string{torchFlash, torchCUDNN}},
+	} {
+		require.Equal(t, c.want, p.names(&c.w), c.w.kernel)
+	}
+	step := p.gptStep(torch, &preset{})
+	require.Contains(t, step.Args, "--device=cuda:1")
+	require.NotContains(t, step.Env, "CUDA_VISIBLE_DEVICES=")
+	p.device = "cpu"
+	require.Contains(t, p.gptStep(torch, &preset{}).Env, "CUDA_VISIBLE_DEVICES=")
+}
+
+func TestTrainerWithoutGo(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	self, err := os.Executable()
+	require.NoError(t, err)
+	binary, args, err := trainer(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(filepath.Dir(self), "gpt"), binary)
+	require.Equal(t, []string{"-text", "."}, args)
 }
 
 func TestGonum(t *testing.T) {

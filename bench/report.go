@@ -17,14 +17,16 @@ type result struct {
 	Kernel   string  `json:"kernel"`
 	DType    string  `json:"dtype"`
 	Shape    string  `json:"shape"`
-	Tier     string  `json:"tier"`
+	Device   string  `json:"device"`
+	Emulated bool    `json:"emulated,omitempty"` // the times say nothing
+	Tier     string  `json:"tier"`               // empty on a device other than the CPU
 	Threads  int     `json:"threads"`
 	Median   float64 `json:"median_s"`
 	Spread   float64 `json:"spread"`   // between the quartiles, over the median
 	Unit     string  `json:"unit"`     // of rate and limit: B/s or FLOP/s
 	Rate     float64 `json:"rate"`     // in what binds the kernel
-	Limit    float64 `json:"limit"`    // the most that the machine can do of it
-	Fraction float64 `json:"fraction"` // rate / limit
+	Limit    float64 `json:"limit"`    // the most that the machine can do of it, 0 if not known
+	Fraction float64 `json:"fraction"` // rate / limit, or 0
 	Allocs   *int64  `json:"allocs"`   // a run; null for a whole program
 
 	Peer       *string  `json:"peer"`
@@ -44,18 +46,20 @@ type result struct {
 func (w *work) results(m *machine, sides []*side, allocs *int64) []result {
 	own := sides[0].samples
 	r := result{
-		Kernel: w.kernel, DType: w.dtype, Shape: w.shape, Tier: m.tier.String(), Threads: m.threads,
+		Kernel: w.kernel, DType: w.dtype, Shape: w.shape,
+		Device: m.dev.Name(), Emulated: m.emulated, Tier: m.tier, Threads: m.threads,
 		Median: median(own), Spread: spread(own), Allocs: allocs,
 	}
 	least, memory := m.least(w)
-	r.Fraction = least / r.Median
 	amount := w.products
 	r.Unit = "FLOP/s"
 	if memory {
 		amount, r.Unit = w.reads+w.writes, "B/s"
 	}
 	r.Rate = amount / r.Median
-	r.Limit = r.Rate / r.Fraction
+	if least > 0 {
+		r.Limit, r.Fraction = amount/least, least/r.Median
+	}
 	if bytes := w.reads + w.writes; bytes > 0 {
 		r.ops, r.perS = w.ops/bytes, w.ops/r.Median
 	}
@@ -88,22 +92,52 @@ const columns = "%-22s %-9s %-36s %10s %5s %14s %16s %7s"
 
 func (t *table) add(rows []result) {
 	for i, r := range rows {
-		if t.before == "" {
-			t.line(fmt.Sprintf(columns, "kernel", "dtype", "shape", "median", "±", "rate", "of the limit", "allocs") + "  peer")
-		} else if t.before != r.Kernel {
-			fmt.Fprintln(t.out)
-		}
-		t.before = r.Kernel
+		t.head(r.Kernel)
 		line := strings.Repeat(" ", 126)
 		if i == 0 {
 			line = fmt.Sprintf(columns, r.Kernel, r.DType, r.Shape, seconds(r.Median), fmt.Sprintf("%.0f%%", 100*r.Spread),
-				rate(r.Rate, r.Unit), fmt.Sprintf("%.0f%% of %s", 100*r.Fraction, bare(r.Limit)), r.allocations())
+				r.speed(), r.ofLimit(), r.allocations())
 		}
 		t.line(line + "  " + r.against())
 	}
 }
 
+// note prints why a kernel has no result.
+func (t *table) note(w work, why string) {
+	t.head(w.kernel)
+	t.line(fmt.Sprintf(columns, w.kernel, w.dtype, w.shape, "–", "", "", "", "") + "  " + why)
+}
+
+// head prints what comes before a row of a kernel.
+func (t *table) head(kernel string) {
+	if t.before == "" {
+		t.line(fmt.Sprintf(columns, "kernel", "dtype", "shape", "median", "±", "rate", "of the limit", "allocs") + "  peer")
+	} else if t.before != kernel {
+		fmt.Fprintln(t.out)
+	}
+	t.before = kernel
+}
+
 func (t *table) line(s string) { fmt.Fprintln(t.out, strings.TrimRight(s, " ")) }
+
+// speed formats the rate.
+func (r *result) speed() string {
+	if r.Emulated || r.Rate == 0 {
+		return "–"
+	}
+	return rate(r.Rate, r.Unit)
+}
+
+// ofLimit formats the fraction.
+func (r *result) ofLimit() string {
+	switch {
+	case r.Emulated:
+		return "emulated"
+	case r.Limit == 0:
+		return "–"
+	}
+	return fmt.Sprintf("%.0f%% of %s", 100*r.Fraction, bare(r.Limit))
+}
 
 // allocations formats the number of them.
 func (r *result) allocations() string {

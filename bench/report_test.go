@@ -55,7 +55,7 @@ func TestJSON(t *testing.T) {
 	var rows []map[string]any
 	require.NoError(t, json.Unmarshal(text, &rows))
 	require.Equal(t, []string{
-		"allocs", "dtype", "fraction", "kernel", "limit", "median_s", "peer", "peer_median_s", "rate", "ratio",
+		"allocs", "device", "dtype", "fraction", "kernel", "limit", "median_s", "peer", "peer_median_s", "rate", "ratio",
 		"shape", "spread", "threads", "tier", "unit",
 	}, sortedKeys(rows[0]))
 	require.Equal(t, "torch", rows[0]["peer"])

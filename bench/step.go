@@ -23,15 +23,14 @@ type preset struct {
 	steps                              int // to run
 }
 
+var presets = []preset{
+	{"small", 1024, 128, 4, 4, 128, 1, 4, 10},
+	{"34m", 16384, 512, 8, 8, 512, 2, 4, 4},
+}
+
 // steps are whole training steps of examples/gpt, with all its techniques.
-func steps(o options) (all []work) {
-	if o.short {
-		return nil // building the program alone takes longer
-	}
-	for _, p := range []preset{
-		{"small", 1024, 128, 4, 4, 128, 1, 4, 10},
-		{"34m", 16384, 512, 8, 8, 512, 2, 4, 4},
-	} {
+func steps(s sizes) (all []work) {
+	for _, p := range s.presets {
 		peers := []string{torch, torchCompile}
 		for _, capped := range withoutAMX(snug.BF16) {
 			peers = append(peers, capped, torchCompile+capped[len(torch):])
@@ -99,6 +98,39 @@ func forgetPeak() {
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // not there on other systems
 }
 
+// trainer returns the program of examples/gpt and arguments that it needs. It is
+// built in dir with the tags of this program or, where Go is not there, lies
+// beside this program and trains on the text of the working directory.
+func trainer(ctx context.Context, dir string) (binary string, args []string, err error) {
+	if _, err := exec.LookPath("go"); err != nil {
+		self, err := os.Executable()
+		if err != nil {
+			return "", nil, err
+		}
+		return filepath.Join(filepath.Dir(self), "gpt"), []string{"-text", "."}, nil
+	}
+	binary = filepath.Join(dir, "gpt")
+	out, err := exec.CommandContext(ctx, "go", "build", "-tags", buildTags(), "-o", binary, "github.com/snug-ml/snug/examples/gpt").CombinedOutput()
+	if err != nil {
+		return "", nil, fmt.Errorf("build examples/gpt: %w: %s", err, out)
+	}
+	return binary, nil, nil
+}
+
+// buildTags returns the tags that this program was built with.
+func buildTags() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-tags" {
+			return s.Value
+		}
+	}
+	return ""
+}
+
 // measureStep runs whole training programs in turn.
 func (w *work) measureStep(ctx context.Context, m *machine, against *opponents) (rows []result, err error) {
 	dir, err := os.MkdirTemp("", "snug-bench-")
@@ -106,19 +138,20 @@ func (w *work) measureStep(ctx context.Context, m *machine, against *opponents) 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	binary := filepath.Join(dir, "gpt")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/snug-ml/snug/examples/gpt").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build examples/gpt: %w: %s", err, out)
+	binary, args, err := trainer(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
+	args = append(args, "-preset", w.step.name, "-steps", fmt.Sprint(w.step.steps), "-device", m.dev.Name(), "-json")
 	own := &program{tokens: w.step.tokens(), command: func() *exec.Cmd {
-		c := exec.CommandContext(ctx, binary, "-preset", w.step.name, "-steps", fmt.Sprint(w.step.steps), "-json")
+		c := exec.CommandContext(ctx, binary, args...)
 		c.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", m.threads))
 		return c
 	}}
 	programs := []*program{own}
 	sides := []*side{{name: "snug", run: own.run}}
 	if against != nil {
-		for _, name := range w.peers {
+		for _, name := range against.names(w) {
 			p := &program{tokens: own.tokens, command: func() *exec.Cmd { return against.gptStep(name, w.step) }}
 			programs = append(programs, p)
 			sides = append(sides, &side{name: name, run: p.run, missing: against.absent})

@@ -10,30 +10,30 @@ import (
 )
 
 // casts are all pairs of floating-point types, and stochastic rounding.
-func casts(o options) (all []work) {
+func casts(s sizes) (all []work) {
 	for _, src := range floats {
 		for _, dst := range floats {
 			if src == dst {
 				continue
 			}
-			for _, n := range o.lens() {
+			for _, n := range s.lens {
 				all = append(all, work{
 					kernel: "cast", dtype: fmt.Sprintf("%v-%v", src, dst), shape: lenShape(n),
 					reads: size(src, n), writes: size(dst, n), ops: float64(n), peers: []string{torch},
-					prepare: func() (run, done func() error, err error) {
-						from, to := operand(src, n), empty(dst, n)
+					prepare: func(mem *memory) (run, done func() error, err error) {
+						from, to := mem.operand(src, n), mem.empty(dst, n)
 						return func() error { return amp.Cast(to, from) }, nil, nil
 					},
 				})
 			}
 		}
 	}
-	for _, n := range o.lens() {
+	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "cast stochastic", dtype: "f32-bf16", shape: lenShape(n),
 			reads: size(snug.F32, n), writes: size(snug.BF16, n), ops: float64(n), peers: []string{torch},
-			prepare: func() (run, done func() error, err error) {
-				from, to, draw := operand(snug.F32, n), empty(snug.BF16, n), amp.Draw{}
+			prepare: func(mem *memory) (run, done func() error, err error) {
+				from, to, draw := mem.operand(snug.F32, n), mem.empty(snug.BF16, n), amp.Draw{}
 				return func() error {
 					draw.Seed++
 					return amp.CastStochastic(to, from, draw)
@@ -45,32 +45,34 @@ func casts(o options) (all []work) {
 }
 
 // gradients are the passes over gradients between backward and the optimizer.
-func gradients(o options) (all []work) {
-	for _, n := range o.lens() {
+func gradients(s sizes) (all []work) {
+	for _, n := range s.lens {
 		all = append(all, work{
 			kernel: "unscale+check+norm", dtype: "f32", shape: lenShape(n),
 			reads: size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
-			prepare: func() (run, done func() error, err error) { return unscale(operand(snug.F32, n)) },
+			prepare: func(mem *memory) (run, done func() error, err error) { return unscale(mem.operand(snug.F32, n)) },
 		})
 	}
 	for _, dt := range both {
-		for _, n := range o.lens() {
+		for _, n := range s.lens {
 			all = append(all, work{
 				kernel: "check+norm", dtype: dt.String(), shape: lenShape(n),
 				reads: size(dt, n), ops: 2 * float64(n), peers: []string{torch},
-				prepare: func() (run, done func() error, err error) {
-					grads := one(operand(dt, n))
+				prepare: func(mem *memory) (run, done func() error, err error) {
+					grads := one(mem.operand(dt, n))
 					return func() error { _, err := amp.Measure(grads); return err }, nil, nil
 				},
 			})
 		}
 	}
 	for _, dt := range both {
-		for _, n := range o.lens() {
+		for _, n := range s.lens {
 			all = append(all, work{
 				kernel: "accumulate", dtype: dt.String(), shape: lenShape(n),
 				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
-				prepare: func() (run, done func() error, err error) { return accumulate(operand(dt, n)) },
+				prepare: func(mem *memory) (run, done func() error, err error) {
+					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n))
+				},
 			})
 		}
 	}
@@ -103,9 +105,9 @@ func unscale(g snug.View) (run, done func() error, err error) {
 	}, nil, nil
 }
 
-// accumulate adds micro-batch after micro-batch to one window.
-func accumulate(g snug.View) (run, done func() error, err error) {
-	w, err := accum.New([]accum.Param{{Name: "w", Len: g.Len()}}, accum.Options{Schedule: accum.Constant(1 << 30)})
+// accumulate adds micro-batch after micro-batch to one window, whose mean is acc.
+func accumulate(g, acc snug.View) (run, done func() error, err error) {
+	w, err := accum.New([]accum.Param{{Name: "w", Len: g.Len()}}, accum.Options{Schedule: accum.Constant(1 << 30), Buffer: acc})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -18,7 +18,8 @@ type worker struct {
 	out     *json.Decoder
 	stderr  bytes.Buffer
 	hello   hello
-	failed  error // once set, nobody asks any more
+	failed  error         // once set, nobody asks any more
+	settle  time.Duration // to wait after each answer
 }
 
 // hello is the first line.
@@ -68,7 +69,7 @@ func startWorker(command *exec.Cmd) *worker {
 }
 
 // settle is longer than the threads of Python's libraries wait for more work with
-// their cores busy; what runs next would have one core less.
+// their cores busy; what runs next on the CPU would have one core less.
 const settle = 150 * time.Millisecond
 
 // time asks the process and waits.
@@ -87,7 +88,7 @@ func (w *worker) time(r request) (float64, error) {
 	if err := w.out.Decode(&a); err != nil {
 		return 0, w.fail("answer", err)
 	}
-	time.Sleep(settle)
+	time.Sleep(w.settle)
 	switch {
 	case a.Error != "":
 		return 0, errors.New(a.Error)

@@ -8,9 +8,11 @@ with {"seconds": the time of one repeat} or {"error": why there is none}. The
 operands are made when a peer is first asked for a kernel and kept until another
 kernel, type or shape is asked for.
 
-The one argument is the number of threads.
+The arguments are the number of threads and the device, cpu or such as cuda:0. The
+time on a GPU is that until its queue is empty.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -30,14 +32,22 @@ def load(name):
 answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
-threads = int(sys.argv[1])
+threads, device = int(sys.argv[1]), sys.argv[2]
 torch, no_torch = load("torch")
 numpy, no_numpy = load("numpy")
 bitsandbytes, no_bitsandbytes = load("bitsandbytes")
 deepspeed, no_deepspeed = load("deepspeed.ops.adam")
+on_gpu = False
 if torch:
     import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest")  # no TF32
+    elif device != "cpu":
+        no_torch = "no CUDA device"
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -48,7 +58,17 @@ class Missing(Exception):
 
 
 def random(dtype, *shape):
-    return torch.randn(shape, dtype=torch.float32).to(TYPES[dtype])
+    return torch.randn(shape, dtype=torch.float32, device=device).to(TYPES[dtype])
+
+
+def indices(limit, *shape):
+    return torch.randint(limit, shape, device=device)
+
+
+def wait():
+    """Until a GPU has done its work."""
+    if on_gpu:
+        torch.cuda.synchronize()
 
 
 def parse(shape):
@@ -71,7 +91,7 @@ def cast_stochastic(dtype, s):
     x, y = random("f32", s["n"]), random("bf16", s["n"])
 
     def run():
-        noise = torch.randint(1 << 16, x.shape, dtype=torch.int32)
+        noise = torch.randint(1 << 16, x.shape, dtype=torch.int32, device=device)
         y.copy_((x.view(torch.int32) + noise).bitwise_and_(-(1 << 16)).view(torch.float32))
 
     return run
@@ -79,7 +99,7 @@ def cast_stochastic(dtype, s):
 
 def unscale(dtype, s):
     """What GradScaler.unscale_ and clip_grad_norm_ do."""
-    g, found, inverse = random(dtype, s["n"]), torch.zeros(1), torch.ones(1)
+    g, found, inverse = random(dtype, s["n"]), torch.zeros(1, device=device), torch.ones(1, device=device)
 
     def run():
         torch._amp_foreach_non_finite_check_and_unscale_([g], found, inverse)
@@ -94,7 +114,7 @@ def check(dtype, s):
 
 
 def accumulate(dtype, s):
-    acc, g = torch.zeros(s["n"]), random(dtype, s["n"])
+    acc, g = torch.zeros(s["n"], device=device), random(dtype, s["n"])
     return lambda: acc.add_(g, alpha=1e-3)
 
 
@@ -116,11 +136,12 @@ def numpy_matmul(dtype, s):
     return lambda: numpy.dot(a, b, out=c)
 
 
-def attention(dtype, s, backward):
+def attention(dtype, s, backward, backend=None):
     q, k, v, dout = (random(dtype, 1, s["heads"], s["n"], s["d"]) for _ in range(4))
 
     def forward():
-        return F.scaled_dot_product_attention(q, k, v, is_causal="causal" in s)
+        with sdpa_kernel(backend) if backend is not None else contextlib.nullcontext():
+            return F.scaled_dot_product_attention(q, k, v, is_causal="causal" in s)
 
     if not backward:
         return inference(forward)
@@ -163,7 +184,7 @@ def adamw8(dtype, s):
 
 def quantize(dtype, s):
     x = random(dtype, s["n"])
-    code = bitsandbytes.functional.create_dynamic_map()
+    code = bitsandbytes.functional.create_dynamic_map().to(device)
     return lambda: bitsandbytes.functional.quantize_blockwise(x, code=code, blocksize=256)
 
 
@@ -216,7 +237,7 @@ def swiglu(dtype, s):
 def rotary(dtype, s):
     """Heads of 64 elements, pairs half a head apart, as in Hugging Face's LLaMA."""
     rows, dim = s["rows"], 64
-    angle = torch.randint(512, (rows, 1, 1)) * 10000 ** (-torch.arange(0, dim, 2) / dim)
+    angle = indices(512, rows, 1, 1) * 10000 ** (-torch.arange(0, dim, 2, device=device) / dim)
     angle = torch.cat((angle, angle), -1)
 
     def turn(x, cos, sin):
@@ -240,14 +261,14 @@ def embedding(dtype, s):
         (lambda table, places, tokens, positions: F.embedding(tokens, table) + F.embedding(positions, places)),
         random(dtype, vocabulary, cols),
         random(dtype, context, cols),
-        torch.randint(vocabulary, (rows,)),
-        torch.randint(context, (rows,)),
+        indices(vocabulary, rows),
+        indices(context, rows),
     )
 
 
 def embedding_gradient(dtype, s):
     rows, cols, vocabulary = s["rows"], s["cols"], 16384
-    return (lambda table, tokens: F.embedding(tokens, table)), random(dtype, vocabulary, cols), torch.randint(vocabulary, (rows,))
+    return (lambda table, tokens: F.embedding(tokens, table)), random(dtype, vocabulary, cols), indices(vocabulary, rows)
 
 
 def cross_entropy(dtype, s):
@@ -256,7 +277,7 @@ def cross_entropy(dtype, s):
         (lambda x, w, targets: F.cross_entropy(F.linear(x, w).float(), targets)),
         matrix(dtype, s),
         random(dtype, vocabulary, s["cols"]) / s["cols"] ** 0.5,  # logits of deviation 1
-        torch.randint(vocabulary, (s["rows"],)),
+        indices(vocabulary, s["rows"]),
     )
 
 
@@ -270,19 +291,29 @@ def cross_entropy_step(dtype, s, compiled):
     return lambda: torch.autograd.grad(function(x, w, targets), (x, w))
 
 
+def attentions(backend):
+    """Attention of PyTorch by one of its back ends, None for its choice."""
+    return {
+        "attention forward": lambda dtype, s: attention(dtype, s, False, backend),
+        "attention backward": lambda dtype, s: attention(dtype, s, True, backend),
+    }
+
+
 KERNELS = {
     "torch": {
+        "launch": cast,
         "cast": cast,
         "cast stochastic": cast_stochastic,
         "unscale+check+norm": unscale,
         "check+norm": check,
         "accumulate": accumulate,
         "matmul": matmul,
-        "attention forward": lambda dtype, s: attention(dtype, s, False),
-        "attention backward": lambda dtype, s: attention(dtype, s, True),
         "adamw": adamw,
         "adamw32": adamw,
+        **attentions(None),
     },
+    "torch-flash": attentions(torch and SDPBackend.FLASH_ATTENTION),
+    "torch-cudnn": attentions(torch and SDPBackend.CUDNN_ATTENTION),
     "numpy": {"matmul": numpy_matmul},
     "bitsandbytes": {"adamw8": adamw8, "quantize": quantize, "dequantize": dequantize},
     "deepspeed": {"adamw": deepspeed_adamw},
@@ -310,6 +341,8 @@ LAYERS = {
 REASONS = {
     "torch": no_torch,
     "torch.compile": no_torch,
+    "torch-flash": no_torch,
+    "torch-cudnn": no_torch,
     "numpy": no_numpy,
     "bitsandbytes": no_torch or no_bitsandbytes,
     "deepspeed": no_torch or no_deepspeed,
@@ -331,6 +364,8 @@ def versions():
     v = {"python": sys.version.split()[0]}
     if torch:
         v["torch"] = f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+        if on_gpu:
+            v["device"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
     if numpy:
         blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
         v["numpy"] = f"{numpy.__version__}, {blas['name']} {blas['version']}"
@@ -346,7 +381,7 @@ def say(**line):
 
 
 def main():
-    missing = {name: why for name, why in REASONS.items() if why and "." not in name}
+    missing = {name: why for name, why in REASONS.items() if why and name.isalpha()}
     say(versions=versions(), missing=missing)
     work, runs = None, {}  # the kernel at hand and what peers run for it
     for line in sys.stdin:
@@ -358,12 +393,16 @@ def main():
                 work, runs = wanted, {}  # frees the operands
                 if torch:
                     torch._dynamo.reset()
+                if on_gpu:
+                    torch.cuda.empty_cache()  # snug needs it too
             if peer not in runs:
                 runs[peer] = prepare(peer, *wanted)
             run = runs[peer]
+            wait()
             start = time.perf_counter()
             for _ in range(request["repeats"]):
                 run()
+            wait()
             say(seconds=(time.perf_counter() - start) / request["repeats"])
         except Exception as error:  # whatever a library raises, the peer lacks this kernel
             say(error=(str(error).strip() or type(error).__name__).split("\n")[0][:100])
