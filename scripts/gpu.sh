@@ -5,9 +5,12 @@
 #	                              without cgo, the tests that use devices, the main job and bench
 #	scripts/gpu.sh run FOLDER     there, in a copy of the repository with FOLDER: runs them
 #
-# FOLDER is under .build, by default .build/gpu. Build also packs it into FOLDER.tar.gz, which
-# is enough to take there. Run writes the output and exit status of everything to FOLDER/log,
-# goes on after a failure, and prints a table last. It fails if anything did. DEVICE (cuda:0) is the device, LIMIT (300) the seconds that one step may take.
+# FOLDER is under .build, by default .build/gpu. Build also packs it into
+# FOLDER.tar.gz, which is enough to take there. Run writes the output and exit
+# status of everything to FOLDER/log, goes on after a failure, and prints a table
+# last. It fails if anything did. DEVICE (cuda:0) is the device, LIMIT (300) the
+# seconds that one step may take, and BENCH_LIMIT (3600) those of bench, which
+# prints its rows as they come.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -84,6 +87,7 @@ run() {
     fi
 
     step gpt "$root" "$folder/gpt" -device "$device" -steps 20 -text "$root"
+    limit=${BENCH_LIMIT:-3600}
     step bench "$root" "$folder/bench" -device "$device" -peers
 
     printf '\n'
