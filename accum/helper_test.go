@@ -86,6 +86,18 @@ func mean(t require.TestingT, w *Window, name string) []float32 {
 	return v.Float32s()
 }
 
+// skips are how many elements of a buffer come before the vector under test:
+// with the guard words of kerneltest, it starts at an odd element, or at a
+// multiple of 16 bytes.
+var skips = []int{0, 9}
+
+// after returns v without its first elements.
+func after(t require.TestingT, v snug.View, skip int) snug.View {
+	tail, err := v.Slice(skip, v.Len())
+	require.NoError(t, err)
+	return tail
+}
+
 // closed returns a View of an array whose device is closed.
 func closed(t *testing.T, n int) snug.View {
 	dev, err := snug.Open("opaque:0")

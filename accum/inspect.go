@@ -14,10 +14,36 @@ import (
 )
 
 // pieces is the number of ranges that a gradient is split into to look for
-// non-finite values, each with a record of its own.
-const pieces = 64
+// non-finite values, each with a record of its own. Devices other than the CPU
+// take more, to be busy with one gradient.
+const (
+	pieces       = 64
+	devicePieces = 4096
+)
 
-func pieceSize(n int) int { return max(chunk, cpu.Chunks(n, pieces)) }
+// minDevicePiece is the least number of elements that is worth a block of
+// threads.
+const minDevicePiece = 1 << 11
+
+// pieceSize returns the elements of a piece. On other devices than the CPU it
+// is a multiple of the least, so that pieces start where wide accesses do.
+func pieceSize(dev *snug.Device, n int) int {
+	if dev.IsCPU() {
+		return max(chunk, cpu.Chunks(n, pieces))
+	}
+	return max(1, cpu.Chunks(n, devicePieces*minDevicePiece)) * minDevicePiece
+}
+
+// newRecords returns memory for the records of w, as many as its largest
+// parameter has pieces.
+func (w *Window) newRecords() []int32 {
+	most := 0
+	for i := range w.params {
+		n := w.params[i].Len
+		most = max(most, cpu.Chunks(n, pieceSize(w.device, n)))
+	}
+	return make([]int32, most*recordLen)
+}
 
 // record is three int32: the parameter, counted from 1, or 0 for none, the
 // element from the start of its piece, and the bits of its value. It is the
@@ -26,8 +52,8 @@ const recordLen = 3
 
 // inspect drops the micro-batch if its gradients hold a non-finite value.
 func (w *Window) inspect(grads iter.Seq2[string, snug.View], checked int) error {
-	clear(w.records[:])
-	w.found = snug.SliceView(w.records[:])
+	clear(w.records)
+	w.found = snug.SliceView(w.records)
 	var remote snug.Array[int32]
 	if !w.device.IsCPU() {
 		var err error
@@ -38,7 +64,7 @@ func (w *Window) inspect(grads iter.Seq2[string, snug.View], checked int) error 
 	}
 	err := w.walkAgain(grads, w.look, checked)
 	if !w.device.IsCPU() {
-		err = cmp.Or(err, remote.CopyOut(w.records[:]), remote.Close())
+		err = cmp.Or(err, remote.CopyOut(w.records), remote.Close())
 	}
 	if err != nil {
 		return err
@@ -72,14 +98,14 @@ func (w *Window) lookOne(name string, g snug.View) bool {
 func (w *Window) firstRecord() *Location {
 	var first *Location
 	var param int32
-	for i := range pieces {
+	for i := range len(w.records) / recordLen {
 		r := w.records[i*recordLen:][:recordLen]
 		if r[0] == 0 || first != nil && r[0] >= param {
 			continue
 		}
 		param = r[0]
 		p := &w.params[param-1]
-		first = &Location{p.Name, i*pieceSize(p.Len) + int(r[1]), math.Float32frombits(uint32(r[2]))}
+		first = &Location{p.Name, i*pieceSize(w.device, p.Len) + int(r[1]), math.Float32frombits(uint32(r[2]))}
 	}
 	return first
 }
@@ -98,15 +124,17 @@ func (j *inspectJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *inspectJob) Run() {
-	inspectTask.Run(cpu.Chunks(j.g.Len(), pieceSize(j.g.Len())), *j)
+	inspectTask.Run(cpu.Chunks(j.g.Len(), j.piece()), *j)
 }
+
+func (j *inspectJob) piece() int { return pieceSize(j.g.Device(), j.g.Len()) }
 
 var inspectTask = cpu.NewTask(func(j *inspectJob, piece int) {
 	record := snug.Host[int32](j.records)[piece*recordLen:][:recordLen]
 	if record[0] != 0 && record[0] < j.param {
 		return
 	}
-	start, hi := cpu.Chunk(j.g.Len(), pieceSize(j.g.Len()), piece)
+	start, hi := cpu.Chunk(j.g.Len(), j.piece(), piece)
 	i := sweep.FirstNotBelow(j.g, start, hi, 1, sweep.Infinity)
 	if i < 0 {
 		return

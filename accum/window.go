@@ -42,9 +42,9 @@ type Window struct {
 	// Made once, so that calls allocate nothing.
 	gradients        iter.Seq2[string, snug.View]
 	check, look, add func(name string, g snug.View) bool
-	walked           int   // gradients of the walk of AddAll
-	walkErr          error // that ended it
-	records          [pieces * recordLen]int32
+	walked           int       // gradients of the walk of AddAll
+	walkErr          error     // that ended it
+	records          []int32   // see inspect, with DropMicro only
 	found            snug.View // the records, on the window's device
 }
 
@@ -97,6 +97,9 @@ func New(params []Param, o Options) (*Window, error) {
 	}
 	w.gradients = w.yieldGradients
 	w.check, w.look, w.add = w.checkOne, w.lookOne, w.addOne
+	if w.overflow == DropMicro {
+		w.records = w.newRecords()
+	}
 	return w, nil
 }
 

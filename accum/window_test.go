@@ -102,6 +102,58 @@ func TestMean(t *testing.T) {
 	})
 }
 
+// special holds values at which arithmetic changes.
+var special = []float32{
+	0, float32(math.Copysign(0, -1)), nan, inf, -inf, 1e-40, -1e-45, 0x1p-126, 65504, -65520, 1e38, math.MaxFloat32, 1.0 / 3,
+}
+
+// TestBits checks every bit of a window of two micro-batches, the second of
+// which lacks the first parameter.
+func TestBits(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, dt := range floats {
+			for _, n := range []int{1, 5, 4097, chunk + 7} {
+				for _, skip := range skips {
+					bitsAfter(t, p, dt, n, skip)
+				}
+			}
+		}
+	})
+}
+
+func bitsAfter(t *testing.T, p kerneltest.Place, dt snug.DType, n, skip int) {
+	bucket := kerneltest.Put(t, p, randoms(9, skip+2*n))
+	want := bucket.Get()
+	a, b := want[skip:skip+n], want[skip+n:]
+	w := newWindow(t, []Param{{"a", n}, {"b", n}}, Options{Schedule: Constant(2), Buffer: after(t, bucket.View, skip)})
+	values := append(append([]float32{}, special...), randoms(1, n)...)
+	for i, names := range []string{"ab", "b"} {
+		alpha, beta := factors(float64(4*i), 4)
+		require.NoError(t, w.Begin(4))
+		for _, name := range names {
+			g := kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), values[i:i+n]...))
+			require.NoError(t, w.Add(string(name), after(t, g.View, skip)))
+			acc := map[rune][]float32{'a': a, 'b': b}[name]
+			for j, x := range g.Get()[skip:] {
+				if acc[j] = float32(beta*acc[j]) + float32(alpha*x); i == 0 {
+					acc[j] = x // also for a garbage acc, and -0
+				}
+			}
+		}
+		_, err := w.End()
+		require.NoError(t, err)
+	}
+	for j := range a {
+		a[j] /= 2 // the second micro-batch adds nothing
+	}
+	for i, got := range bucket.Get() {
+		if want[i] != want[i] && got != got {
+			continue
+		}
+		require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got), "%v, %d elements after %d: element %d", dt, n, skip, i)
+	}
+}
+
 func TestGradients(t *testing.T) {
 	w := newWindow(t, []Param{{"b", 1}, {"a", 2}}, Options{Schedule: Constant(2)})
 	count := func() (names []string) {
@@ -314,40 +366,61 @@ func TestSkipWindowKeepsNonFinite(t *testing.T) {
 
 func TestDropMicro(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
-		params := []Param{{"a", 3}, {"b", 3*chunk + 1}}
-		bucket := kerneltest.Put(t, p, make([]float32, 3+params[1].Len))
-		w := newWindow(t, params, Options{Schedule: Constant(3), Overflow: DropMicro, Buffer: bucket.View})
-		add := func(dt snug.DType, a, b []float32) bool {
-			require.NoError(t, w.Begin(2))
-			added, err := w.AddAll(walk(
-				named{"b", kerneltest.PutFloats(t, p, dt, b).View},
-				named{"a", kerneltest.PutFloats(t, p, dt, a).View}))
-			require.NoError(t, err)
-			if !added {
-				_, err := w.AddAll(walk())
-				require.ErrorIs(t, err, snug.ErrConfig, "it was dropped")
-			}
-			_, err = w.End()
-			require.NoError(t, err)
-			return added
+		for _, skip := range skips {
+			dropMicro(t, p, skip)
 		}
-		bad := make([]float32, params[1].Len)
-		bad[2*chunk+5], bad[2*chunk+9], bad[3*chunk] = -inf, nan, nan
-		good := randoms(1, params[1].Len)
-		require.False(t, add(snug.BF16, []float32{1, 2, 3}, bad))
-		require.Equal(t, Location{"b", 2*chunk + 5, -inf}, w.Stats().LastDrop)
-		require.Zero(t, w.Weight())
-		require.Equal(t, make([]float32, len(bad)), bucket.Get()[3:], "zero while nothing counts")
-		require.True(t, add(snug.F32, []float32{1, 2, 3}, good))
-		require.False(t, add(snug.F16, []float32{1, 2, inf}, bad))
-		require.Equal(t, Location{"a", 2, inf}, w.Stats().LastDrop)
-		require.Equal(t, append([]float32{1, 2, 3}, good...), bucket.Get())
-		require.Equal(t, 2.0, w.Weight())
-		full, err := w.Flush()
-		require.NoError(t, err)
-		require.True(t, full, "dropped micro-batches count towards the size")
-		require.Equal(t, 2, w.Stats().Dropped)
 	})
+}
+
+func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
+	params := []Param{{"a", 3}, {"b", 3*chunk + 1}}
+	bucket := kerneltest.Put(t, p, make([]float32, 3+params[1].Len))
+	w := newWindow(t, params, Options{Schedule: Constant(3), Overflow: DropMicro, Buffer: bucket.View})
+	put := func(dt snug.DType, x []float32) snug.View {
+		return after(t, kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), x...)).View, skip)
+	}
+	add := func(dt snug.DType, a, b []float32) bool {
+		require.NoError(t, w.Begin(2))
+		added, err := w.AddAll(walk(
+			named{"b", put(dt, b)},
+			named{"a", put(dt, a)}))
+		require.NoError(t, err)
+		if !added {
+			_, err := w.AddAll(walk())
+			require.ErrorIs(t, err, snug.ErrConfig, "it was dropped")
+		}
+		_, err = w.End()
+		require.NoError(t, err)
+		return added
+	}
+	bad := make([]float32, params[1].Len)
+	bad[2*chunk+5], bad[2*chunk+9], bad[3*chunk] = -inf, nan, nan
+	good := randoms(1, params[1].Len)
+	require.False(t, add(snug.BF16, []float32{1, 2, 3}, bad))
+	require.Equal(t, Location{"b", 2*chunk + 5, -inf}, w.Stats().LastDrop)
+	require.Zero(t, w.Weight())
+	require.Equal(t, make([]float32, len(bad)), bucket.Get()[3:], "zero while nothing counts")
+	require.True(t, add(snug.F32, []float32{1, 2, 3}, good))
+	require.False(t, add(snug.F16, []float32{1, 2, inf}, bad))
+	require.Equal(t, Location{"a", 2, inf}, w.Stats().LastDrop)
+	require.Equal(t, append([]float32{1, 2, 3}, good...), bucket.Get())
+	require.Equal(t, 2.0, w.Weight())
+	full, err := w.Flush()
+	require.NoError(t, err)
+	require.True(t, full, "dropped micro-batches count towards the size")
+	require.Equal(t, 2, w.Stats().Dropped)
+}
+
+// TestPieces has gradients too large for tests.
+func TestPieces(t *testing.T) {
+	dev := kerneltest.Places(t)[2].Dev
+	for _, n := range []int{1, minDevicePiece, minDevicePiece + 1, devicePieces * minDevicePiece, devicePieces*minDevicePiece + 1, math.MaxInt32} {
+		piece := pieceSize(dev, n)
+		count := (n-1)/piece + 1
+		require.LessOrEqual(t, count, devicePieces)
+		require.Zero(t, piece%minDevicePiece)
+		require.Greater(t, 2*count*minDevicePiece, min(n, devicePieces*minDevicePiece), "enough of them")
+	}
 }
 
 // TestFirstDrop has bad values in one piece of both parameters, walked in

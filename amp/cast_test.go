@@ -38,12 +38,38 @@ func TestCast(t *testing.T) {
 		for _, from := range floats {
 			for _, to := range floats {
 				for _, n := range []int{0, 1, 7, 1025, castChunk + 3} {
-					vals := append(append([]float32{}, special...), randoms(1, n)...)[:n]
-					src := kerneltest.PutFloats(t, p, from, vals)
-					dst := kerneltest.PutFloats(t, p, to, make([]float32, n))
-					require.NoError(t, Cast(dst.View, src.View))
-					requireSame(t, roundAll(to, roundAll(from, vals)), dst.Get(), from, to, n)
+					for _, skip := range skips {
+						castAfter(t, p, from, to, n, skip)
+					}
 				}
+			}
+		}
+	})
+}
+
+func castAfter(t *testing.T, p kerneltest.Place, from, to snug.DType, n, skip int) {
+	vals := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
+	src := kerneltest.PutFloats(t, p, from, vals)
+	dst := kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
+	require.NoError(t, Cast(after(t, dst.View, skip), after(t, src.View, skip)))
+	requireSame(t, roundAll(to, roundAll(from, vals)), dst.Get(), from, to, n, skip)
+}
+
+// TestCastEveryCode casts all values of 16 bits.
+func TestCastEveryCode(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, from := range floats[1:] {
+			vals := make([]float32, 1<<16)
+			for i := range vals {
+				vals[i] = snug.BFloat16(i).Float32()
+				if from == snug.F16 {
+					vals[i] = snug.Float16(i).Float32()
+				}
+			}
+			for _, to := range floats {
+				src, dst := kerneltest.PutFloats(t, p, from, vals), kerneltest.PutFloats(t, p, to, make([]float32, len(vals)))
+				require.NoError(t, Cast(dst.View, src.View))
+				requireSame(t, roundAll(to, vals), dst.Get(), from, to)
 			}
 		}
 	})

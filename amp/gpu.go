@@ -10,10 +10,18 @@ import (
 
 var kernels = gpu.Module{Name: "amp"}
 
-// threads is the size of a block of the kernels that go through elements.
-const threads = 256
+// threads is the size of a block of the kernels that go through elements, and
+// flight how many accesses each of them has on the way.
+const (
+	threads = 256
+	flight  = 4
+)
 
-var castNames = map[[2]snug.DType]string{}
+var (
+	castNames  = map[[2]snug.DType]string{}
+	scaleNames = gpu.ForFloats("amp_scale")
+	sweepNames = gpu.ForFloats("amp_sweep")
+)
 
 func init() {
 	for _, from := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
@@ -23,14 +31,86 @@ func init() {
 	}
 }
 
-func (j *castJob) Grids(q gpu.Launcher) error {
-	if j.dst.DType() == j.src.DType() {
-		return q.Copy(*j.dst.Mem(), *j.src.Mem())
+// aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
+func aligned(addrs ...uintptr) uint32 {
+	for _, a := range addrs {
+		if a%16 != 0 {
+			return 0
+		}
 	}
-	params := struct{ n uint64 }{uint64(j.dst.Len())}
+	return 1
+}
+
+// elementGrid returns the blocks for n elements of at most size bytes.
+func elementGrid(n, size int) [3]int { return gpu.Grid(n, threads*flight*16/size) }
+
+func (j *castJob) Grids(q gpu.Launcher) error {
+	dst, src := *j.dst.Mem(), *j.src.Mem()
+	from, to := j.src.DType(), j.dst.DType()
+	if from == to {
+		return q.Copy(dst, src)
+	}
+	params := struct {
+		n       uint64
+		wide, _ uint32
+	}{n: uint64(j.dst.Len()), wide: aligned(dst.Addr, src.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: castNames[[2]snug.DType{j.src.DType(), j.dst.DType()}],
-		Blocks: gpu.Grid(j.dst.Len(), threads), Threads: threads,
-		Operands: []driver.Mem{*j.dst.Mem(), *j.src.Mem()}, Params: gpu.Params(&params),
+		Module: &kernels, Func: castNames[[2]snug.DType{from, to}],
+		Blocks: elementGrid(j.dst.Len(), max(from.Size(), to.Size())), Threads: threads,
+		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *stochasticJob) Grids(q gpu.Launcher) error {
+	dst, src, n := *j.dst.Mem(), *j.src.Mem(), j.dst.Len()
+	skip := uintptr(j.draw.First % perBlock)
+	params := struct {
+		n, seed, tensor, first uint64
+		wide, _                uint32
+	}{
+		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First,
+		wide: aligned(dst.Addr-2*skip, src.Addr-4*skip),
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "amp_cast_stochastic",
+		Blocks: gpu.Grid(n+perBlock, threads*perBlock), Threads: threads,
+		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *sweepJob) Grids(q gpu.Launcher) error {
+	if j.records.Len() == 0 {
+		return j.scale(q)
+	}
+	grad, n := *j.grad.Mem(), j.grad.Len()
+	params := struct {
+		n, piece uint64
+		ordinal  int64
+		factor   float32
+		write    uint32
+		wide, _  uint32
+	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, wide: aligned(grad.Addr)}
+	if j.factor != 1 {
+		params.write = 1
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
+		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{grad, *j.records.Mem()}, Params: gpu.Params(&params),
+	})
+}
+
+// scale multiplies and measures nothing.
+func (j *sweepJob) scale(q gpu.Launcher) error {
+	grad, n := *j.grad.Mem(), j.grad.Len()
+	params := struct {
+		n      uint64
+		factor float32
+		wide   uint32
+	}{uint64(n), j.factor, aligned(grad.Addr)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: scaleNames.Of(uint8(j.grad.DType())),
+		Blocks: elementGrid(n, j.grad.DType().Size()), Threads: threads,
+		Operands: []driver.Mem{grad}, Params: gpu.Params(&params),
 	})
 }

@@ -1,7 +1,9 @@
 package amp
 
 import (
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -13,34 +15,103 @@ import (
 func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
-			x := randoms(3, 2*minPiece+1)
-			v := kerneltest.PutFloats(t, p, dt, x)
-			stats, err := Measure(walk(named{"x", v.View}))
-			require.NoError(t, err)
-			sum := 0.0
-			for _, x := range roundAll(dt, x) {
-				sum += float64(x) * float64(x)
+			for _, skip := range skips {
+				x := roundAll(dt, randoms(3, skip+2*minPiece+1))
+				v := kerneltest.PutFloats(t, p, dt, x)
+				grads := walk(named{"x", after(t, v.View, skip)})
+				stats, err := Measure(grads)
+				require.NoError(t, err)
+				require.InEpsilon(t, norm(x[skip:]), stats.Norm, 1e-12)
+				require.Equal(t, x, v.Get(), "nothing is written")
+				require.NoError(t, CheckFinite(grads))
 			}
-			require.InEpsilon(t, math.Sqrt(sum), stats.Norm, 1e-12)
-			require.Equal(t, roundAll(dt, x), v.Get(), "nothing is written")
-			require.NoError(t, CheckFinite(walk(named{"x", v.View})))
 		}
 	})
 }
 
+// norm is the definition.
+func norm(x []float32) float64 {
+	sum := 0.0
+	for _, x := range x {
+		sum += float64(x) * float64(x)
+	}
+	return math.Sqrt(sum)
+}
+
+// TestMeasureExtremes has squares that no float32 holds.
 func TestMeasureExtremes(t *testing.T) {
 	stats, err := Measure(walk())
 	require.NoError(t, err)
 	require.Equal(t, Stats{}, stats)
-	stats, err = Measure(walk(slice("x", []float32{math.MaxFloat32, math.MaxFloat32, 0, 0x1p-149})))
+	rng := rand.New(rand.NewPCG(5, 1))
+	anything := make([]float32, 5000)
+	for i := range anything {
+		if x := math.Float32frombits(rng.Uint32()); x-x == 0 {
+			anything[i] = x
+		}
+	}
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, x := range [][]float32{
+			{0, 0}, {0x1p-149}, {0x1p-149, 0, 0x1p-140, 0x1.8p-126}, {math.MaxFloat32, math.MaxFloat32, 0, 0x1p-149},
+			{0x1p-60, 1}, {1, 0x1p-20}, {1, -inf}, {1, nan}, {nan, inf}, anything, anything[:2501],
+		} {
+			grads := walk(named{"x", kerneltest.Put(t, p, x).View}, named{"x again", kerneltest.Put(t, p, x).View})
+			stats, err := Measure(grads)
+			require.NoError(t, err)
+			switch want := math.Sqrt2 * norm(x); {
+			case want-want != 0:
+				require.Equal(t, fmt.Sprint(want), fmt.Sprint(stats.Norm))
+			default:
+				require.InDelta(t, want, stats.Norm, 1e-13*want, "%.9g", x[:min(4, len(x))])
+			}
+		}
+	})
+}
+
+// TestMeasureDevices compares a walk over gradients of all types and many
+// lengths with that on the CPU.
+func TestMeasureDevices(t *testing.T) {
+	measure := func(t *testing.T, p kerneltest.Place, bad int) Stats {
+		var grads []named
+		for i, n := range []int{3, 0, 5000, 1, 2048, 9001} {
+			x := randoms(uint64(i), n)
+			if n == bad {
+				x[n/2], x[n-1], x[n/3] = nan, -inf, inf
+			}
+			grads = append(grads, named{fmt.Sprint(n), kerneltest.PutFloats(t, p, floats[i%3], x).View})
+		}
+		stats, err := Measure(walk(grads...))
+		require.NoError(t, err)
+		return stats
+	}
+	for _, bad := range []int{-1, 5000, 9001} {
+		want := measure(t, kerneltest.Place{}, bad)
+		kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+			got := measure(t, p, bad)
+			if bad < 0 {
+				require.InEpsilon(t, want.Norm, got.Norm, 1e-12)
+			}
+			require.Equal(t, want.Elements, got.Elements)
+			require.Equal(t, want.NonFinite, got.NonFinite)
+			require.Equal(t, want.First, got.First)
+		})
+	}
+}
+
+// TestPieces has gradients too large for tests.
+func TestPieces(t *testing.T) {
+	dev := kerneltest.Places(t)[2].Dev
+	v, err := snug.Wrap[snug.BFloat16](dev, 16, math.MaxInt32)
 	require.NoError(t, err)
-	require.InEpsilon(t, math.MaxFloat32*math.Sqrt2, stats.Norm, 1e-12, "squares do not overflow")
-	stats, err = Measure(walk(slice("x", []float32{0x1p-149})))
-	require.NoError(t, err)
-	require.Equal(t, 0x1p-149, stats.Norm, "nor vanish")
-	stats, err = Measure(walk(slice("x", []float32{1, -inf})))
-	require.NoError(t, err)
-	require.Equal(t, math.Inf(1), stats.Norm)
+	for _, n := range []int{1, minDevicePiece, minDevicePiece + 1, devicePieces * minDevicePiece, devicePieces*minDevicePiece + 1, math.MaxInt32} {
+		grad, err := v.View().Slice(0, n)
+		require.NoError(t, err)
+		j := sweepJob{grad: grad}
+		count := (n-1)/j.piece() + 1
+		require.LessOrEqual(t, count, devicePieces)
+		require.Zero(t, j.piece()%minDevicePiece)
+		require.Greater(t, 2*count*minDevicePiece, min(n, devicePieces*minDevicePiece), "enough of them")
+	}
 }
 
 func TestCheckFinite(t *testing.T) {
@@ -63,20 +134,23 @@ func TestCheckFinite(t *testing.T) {
 func TestClip(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
-			x := append(randoms(4, minPiece+3), 1e-7, 0)
-			v := kerneltest.PutFloats(t, p, dt, x)
-			coef, err := Clip(walk(named{"x", v.View}), 8, 2)
-			require.NoError(t, err)
-			require.Equal(t, float32(2/(8+1e-6)), coef)
-			want := roundAll(dt, x)
-			for i := range want {
-				want[i] = round(dt, want[i]*coef)
+			for _, skip := range skips {
+				x := append(append(make([]float32, skip), special...), randoms(4, minPiece+3)...)
+				v := kerneltest.PutFloats(t, p, dt, x)
+				grads := walk(named{"x", after(t, v.View, skip)})
+				coef, err := Clip(grads, 8, 2)
+				require.NoError(t, err)
+				require.Equal(t, float32(2/(8+1e-6)), coef)
+				want := roundAll(dt, x)
+				for i := range want {
+					want[i] = round(dt, want[i]*coef)
+				}
+				requireSame(t, want, v.Get(), dt, skip)
+				coef, err = Clip(grads, 1, 2)
+				require.NoError(t, err)
+				require.Equal(t, float32(1), coef)
+				requireSame(t, want, v.Get(), dt, skip)
 			}
-			require.Equal(t, want, v.Get())
-			coef, err = Clip(walk(named{"x", v.View}), 1, 2)
-			require.NoError(t, err)
-			require.Equal(t, float32(1), coef)
-			require.Equal(t, want, v.Get())
 		}
 	})
 }

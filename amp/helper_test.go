@@ -67,6 +67,18 @@ func once(grads ...named) iter.Seq2[string, snug.View] {
 	}
 }
 
+// skips are how many elements of a buffer come before the vector under test:
+// with the guard words of kerneltest, it starts at an odd element, at a multiple
+// of 16 bytes, or three elements after one.
+var skips = []int{0, 9, 12}
+
+// after returns v without its first elements.
+func after(t require.TestingT, v snug.View, skip int) snug.View {
+	tail, err := v.Slice(skip, v.Len())
+	require.NoError(t, err)
+	return tail
+}
+
 // requireSame compares bits, except of NaNs.
 func requireSame(t require.TestingT, want, got []float32, msg ...any) {
 	require.Len(t, got, len(want), msg...)

@@ -213,6 +213,30 @@ func TestUnscaleNonFinite(t *testing.T) {
 	})
 }
 
+// TestUnscaleValues has values at which arithmetic changes, in vectors that
+// start anywhere.
+func TestUnscaleValues(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, skip := range skips {
+			s := newScaler(t, ScalerOptions{Init: 3})
+			x := append(append(make([]float32, skip), special...), randoms(2, 3000)...)
+			v := kerneltest.Put(t, p, x)
+			stats, err := s.Unscale("opt", walk(named{"x", after(t, v.View, skip)}))
+			require.NoError(t, err)
+			bad := 0
+			for i := range x {
+				x[i] *= float32(1.0 / 3)
+				if x[i]-x[i] != 0 {
+					bad++
+				}
+			}
+			requireSame(t, x, v.Get(), skip)
+			require.Equal(t, bad, stats.NonFinite)
+			require.Equal(t, 4, stats.First.Index)
+		}
+	})
+}
+
 func TestUnscaleSmallScale(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 0x1p-100})
 	grad := []float32{1, 1e30}

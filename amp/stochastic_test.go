@@ -34,17 +34,27 @@ func TestCastStochastic(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5} {
 			for _, draw := range []Draw{{}, {1, 2, 3}, {1 << 63, 5, 1<<32 - 9}} {
-				x := append(append([]float32{}, special...), randoms(1, n)...)[:n]
-				src, dst := kerneltest.Put(t, p, x), kerneltest.Put(t, p, make([]snug.BFloat16, n))
-				require.NoError(t, CastStochastic(dst.View, src.View, draw))
-				for i, got := range dst.Get() {
-					if want := stochastic(x[i], draw, i); want != got {
-						t.Fatalf("%d elements, %v: element %d, %g: want %v, got %v", n, draw, i, x[i], want, got)
-					}
+				for _, skip := range skips {
+					stochasticAfter(t, p, n, skip, draw)
 				}
 			}
 		}
 	})
+}
+
+func stochasticAfter(t *testing.T, p kerneltest.Place, n, skip int, draw Draw) {
+	x := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
+	src, dst := kerneltest.Put(t, p, x), kerneltest.Put(t, p, make([]snug.BFloat16, skip+n))
+	require.NoError(t, CastStochastic(after(t, dst.View, skip), after(t, src.View, skip), draw))
+	for i, got := range dst.Get() {
+		want := snug.BFloat16(0)
+		if i >= skip {
+			want = stochastic(x[i], draw, i-skip)
+		}
+		if want != got {
+			t.Fatalf("%d elements after %d, %v: element %d, %g: want %v, got %v", n, skip, draw, i, x[i], want, got)
+		}
+	}
 }
 
 // TestCastStochasticExpectation bounds the mean of many roundings by four

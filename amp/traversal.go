@@ -47,11 +47,13 @@ type traversal struct {
 	err             error
 	dev             *snug.Device      // of the records in use
 	remote          snug.Array[uint8] // the records, when dev is not the CPU
+	used            int               // how many of them
 	records         [pieces]record
 	total           record
 	first           *Location
 
 	check, work, find func(name string, grad snug.View) bool
+	copied            []record // memory for the records of a device
 }
 
 type counts struct{ gradients, elements int }
@@ -64,7 +66,7 @@ var traversals = sync.Pool{New: func() any {
 
 // release clears s for its next use.
 func (s *traversal) release() {
-	*s = traversal{check: s.check, work: s.work, find: s.find}
+	*s = traversal{check: s.check, work: s.work, find: s.find, copied: s.copied}
 	traversals.Put(s)
 }
 
@@ -115,6 +117,7 @@ func (s *traversal) workOne(_ string, grad snug.View) bool {
 		if job.records, s.err = s.recordsOn(grad.Device()); s.err != nil {
 			return false
 		}
+		s.used = max(s.used, cpu.Chunks(grad.Len(), job.piece()))
 	}
 	if grad.Device().IsCPU() {
 		job.Run()
@@ -134,14 +137,14 @@ func (s *traversal) recordsOn(dev *snug.Device) (snug.View, error) {
 		}
 		if !dev.IsCPU() {
 			var err error
-			if s.remote, err = snug.Make[uint8](dev, len(recordBytes(&s.records))); err != nil {
+			if s.remote, err = snug.Make[uint8](dev, devicePieces*recordSize); err != nil {
 				return snug.View{}, err
 			}
 		}
 		s.dev = dev
 	}
 	if dev.IsCPU() {
-		return snug.SliceView(recordBytes(&s.records)), nil
+		return snug.SliceView(recordBytes(s.records[:])), nil
 	}
 	return s.remote.View(), nil
 }
@@ -149,8 +152,13 @@ func (s *traversal) recordsOn(dev *snug.Device) (snug.View, error) {
 // collect adds the records in use to the total, in the order of the pieces,
 // and frees them.
 func (s *traversal) collect() {
+	records := s.records[:s.used]
 	if s.dev != nil && !s.dev.IsCPU() {
-		err := s.remote.CopyOut(recordBytes(&s.records))
+		if s.copied == nil {
+			s.copied = make([]record, devicePieces)
+		}
+		records = s.copied[:s.used]
+		err := s.remote.CopyOut(recordBytes(records))
 		if e := s.remote.Close(); err == nil {
 			err = e
 		}
@@ -158,10 +166,10 @@ func (s *traversal) collect() {
 			s.err = err
 		}
 	}
-	for i := range s.records {
-		s.total.merge(&s.records[i])
+	for i := range records {
+		s.total.merge(&records[i])
 	}
-	s.dev, s.records = nil, [pieces]record{}
+	s.dev, s.used, s.records = nil, 0, [pieces]record{}
 }
 
 func (s *traversal) stats(grads iter.Seq2[string, snug.View]) Stats {
@@ -188,13 +196,19 @@ func (s *traversal) findOne(name string, grad snug.View) bool {
 }
 
 // pieces is the number of ranges that a gradient is split into, each of which
-// adds to a record of its own: the sums then depend on lengths only.
-const pieces = 64
+// adds to a record of its own: the sums then depend on lengths only. Devices
+// other than the CPU take more, to be busy with one gradient.
+const (
+	pieces       = 64
+	devicePieces = 4096
+)
 
-// minPiece is the least number of elements that is worth a worker.
-const minPiece = 1 << 14
-
-func pieceSize(n int) int { return max(minPiece, cpu.Chunks(n, pieces)) }
+// minPiece is the least number of elements that is worth a worker, and
+// minDevicePiece a block of threads.
+const (
+	minPiece       = 1 << 14
+	minDevicePiece = 1 << 11
+)
 
 // record is what one piece of all gradients holds. Its layout is the same on
 // every device.
@@ -207,8 +221,10 @@ type record struct {
 	_         [4]byte
 }
 
-func recordBytes(r *[pieces]record) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r))
+const recordSize = int(unsafe.Sizeof(record{}))
+
+func recordBytes(r []record) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(r))), len(r)*recordSize)
 }
 
 func (r *record) merge(o *record) {
@@ -258,7 +274,7 @@ func (r *record) count(x []float32, base int, ordinal int64) {
 // sweepJob multiplies a gradient by factor and measures the product.
 type sweepJob struct {
 	grad    snug.View
-	records snug.View // [pieces]record, or empty to measure nothing
+	records snug.View // a record for each piece, or empty to measure nothing
 	factor  float32
 	ordinal int64
 }
@@ -271,15 +287,24 @@ func (j *sweepJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *sweepJob) Run() {
+	sweepTask.Run(cpu.Chunks(j.grad.Len(), j.piece()), *j)
+}
+
+// piece returns the elements of a piece. On other devices than the CPU it is a
+// multiple of the least, so that pieces start where wide accesses do.
+func (j *sweepJob) piece() int {
 	n := j.grad.Len()
-	sweepTask.Run(cpu.Chunks(n, pieceSize(n)), *j)
+	if j.grad.Device().IsCPU() {
+		return max(minPiece, cpu.Chunks(n, pieces))
+	}
+	return max(1, cpu.Chunks(n, devicePieces*minDevicePiece)) * minDevicePiece
 }
 
 var sweepTask = cpu.NewTask(func(j *sweepJob, piece int) {
-	lo, hi := cpu.Chunk(j.grad.Len(), pieceSize(j.grad.Len()), piece)
+	lo, hi := cpu.Chunk(j.grad.Len(), j.piece(), piece)
 	var sum *record
 	if m := j.records.Mem(); m.Host != nil {
-		sum = &(*[pieces]record)(m.Host)[piece]
+		sum = &unsafe.Slice((*record)(m.Host), m.Size/recordSize)[piece]
 	}
 	switch {
 	case sum == nil:

@@ -25,17 +25,19 @@ import (
 // Efficient Triton Kernels for LLM Training" (2024).
 //
 // Logits and their gradients are float32, whatever the type of x and w; but
-// processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) round the
+// processors that multiply bfloat16 in hardware (AMX, AVX512_BF16, GPUs) round the
 // gradients to bfloat16 where x and w hold it, before they multiply. A
 // row's maximum is subtracted before exp; the exponentials are added in
-// float32 in blocks of 1024, the blocks in float64. The losses of rows are added
-// in float64, in the order of the rows. A row with a NaN among its logits, or
-// whose largest is infinite, has the loss NaN.
+// float32 in blocks of at most 1024, the blocks in float64, or as pairs of float32
+// on GPUs. The losses of rows are added in float64, in the order of the rows. A
+// row with a NaN among its logits, or whose largest is infinite, has the loss
+// NaN.
 //
 // Vocab and Cols are the shape of w, both at least 1. Chunk is the number of
-// rows whose logits exist at a time; 0 means 128. The loss and dx do not depend
-// on it, bit for bit; dw is a sum over chunks, so its rounding does. Large
-// chunks pass over dw less often.
+// rows whose logits exist at a time; 0 means 128. On the CPU the loss and dx do
+// not depend on it, bit for bit; on GPUs the order of sums within products may.
+// dw is a sum over chunks, so its rounding depends on it. Large chunks pass over
+// dw less often.
 type CrossEntropy struct {
 	Vocab, Cols int
 	Chunk       int

@@ -32,6 +32,9 @@ func roundoff(dt snug.DType, x float64) float64 {
 	return 0x1p-24*math.Abs(x) + 0x1p-150
 }
 
+// onGPU says whether kernels for GPUs run in p.
+func onGPU(p kerneltest.Place) bool { return p.Dev != nil && !p.Dev.IsCPU() && p.Name != "opaque" }
+
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
 // normals returns n numbers of a normal distribution, rounded to dt, so that

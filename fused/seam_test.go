@@ -108,16 +108,24 @@ func TestPassAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A pass over arrays gives the bits of a pass over slices, and leaves no
-// memory behind on the device.
+// A pass over arrays gives the bits of a pass over slices, or on a GPU those of
+// another pass there, and leaves no memory behind on the device.
 func TestArraysOnDevices(t *testing.T) {
-	want := newLayers(randomBF16, random)
-	require.NoError(t, want.pass())
+	onHost := newLayers(randomBF16, random)
+	require.NoError(t, onHost.pass())
 	for _, p := range kerneltest.Places(t)[1:] {
 		t.Run(p.Name, func(t *testing.T) {
-			got := newLayers(
-				func(n int) snug.Array[snug.BFloat16] { return arrayOf(t, p.Dev, randomBF16(n)) },
-				func(n int) snug.Array[float32] { return arrayOf(t, p.Dev, random(n)) })
+			want := onHost
+			if onGPU(p) {
+				other := layersOn(t, p.Dev)
+				require.NoError(t, other.pass())
+				require.InEpsilon(t, onHost.loss.Sum, other.loss.Sum, 1e-4)
+				want = &layers[[]snug.BFloat16, []float32]{
+					dx: hostOf(t, other.dx), z: hostOf(t, other.z), dgamma: hostOf(t, other.dgamma),
+					dbeta: hostOf(t, other.dbeta), dtable: hostOf(t, other.dtable), loss: other.loss,
+				}
+			}
+			got := layersOn(t, p.Dev)
 			before, _, err := p.Dev.Memory()
 			require.NoError(t, err)
 			require.NoError(t, got.pass())
@@ -135,6 +143,12 @@ func TestArraysOnDevices(t *testing.T) {
 	}
 }
 
+func layersOn(t *testing.T, dev *snug.Device) *layers[snug.Array[snug.BFloat16], snug.Array[float32]] {
+	return newLayers(
+		func(n int) snug.Array[snug.BFloat16] { return arrayOf(t, dev, randomBF16(n)) },
+		func(n int) snug.Array[float32] { return arrayOf(t, dev, random(n)) })
+}
+
 func arrayOf[T snug.Element](t *testing.T, dev *snug.Device, vals []T) snug.Array[T] {
 	a, err := snug.Make[T](dev, len(vals))
 	require.NoError(t, err)
@@ -142,11 +156,16 @@ func arrayOf[T snug.Element](t *testing.T, dev *snug.Device, vals []T) snug.Arra
 	return a
 }
 
+func hostOf[T snug.Element](t *testing.T, a snug.Array[T]) []T {
+	t.Helper()
+	got := make([]T, a.Len())
+	require.NoError(t, a.CopyOut(got))
+	return got
+}
+
 func requireSame[T snug.Element](t *testing.T, want []T, a snug.Array[T]) {
 	t.Helper()
-	got := make([]T, len(want))
-	require.NoError(t, a.CopyOut(got))
-	require.Equal(t, want, got)
+	require.Equal(t, want, hostOf(t, a))
 }
 
 // The indices of a queued kernel are its own: the caller may reuse its slices.

@@ -47,14 +47,33 @@ func quantizeReference(x []float32, m *Map, block int) (codes []uint8, absmax []
 	return codes, absmax
 }
 
+// skips are how many elements of a buffer come before the vector under test:
+// with the guard words of kerneltest, it starts at an odd element, or at a
+// multiple of 16 bytes.
+var skips = []int{0, 9}
+
+func onCPU(place kerneltest.Place) bool { return place.Dev == nil || place.Dev.IsCPU() }
+
+// after returns v without its first elements.
+func after(t require.TestingT, v snug.View, skip int) snug.View {
+	tail, err := v.Slice(skip, v.Len())
+	require.NoError(t, err)
+	return tail
+}
+
 func TestQuantizeAgainstDefinition(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, dt := range floatTypes {
 			for _, isSigned := range []bool{true, false} {
-				for _, block := range []int{32, 33, 256, 4096} {
-					for _, n := range []int{0, 1, block - 1, block, block + 1, 2*block + 5} {
+				for _, block := range []int{32, 33, 100, 256, 1024, 4096} {
+					for _, n := range []int{0, 1, block - 1, block, block + 1, 2*block + 5, 5*block + 12} {
+						if n > 10_000 {
+							continue
+						}
 						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, isSigned, block, n), func(t *testing.T) {
-							roundTrip(t, place, dt, DynamicMap(isSigned), block, n)
+							for _, skip := range skips {
+								roundTrip(t, place, dt, DynamicMap(isSigned), block, randn(n, uint64(n)), skip)
+							}
 						})
 					}
 				}
@@ -63,22 +82,87 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 	})
 }
 
-func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, m *Map, block, n int) {
-	src := kerneltest.PutFloats(t, place, dt, randn(n, uint64(n)))
-	codes := kerneltest.Put(t, place, make([]uint8, n))
+// roundTrip quantizes x rounded to dt and back.
+func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, m *Map, block int, x []float32, skip int) {
+	n, none := len(x), make([]float32, skip)
+	src := kerneltest.PutFloats(t, place, dt, append(none, x...))
+	codes := kerneltest.Put(t, place, make([]uint8, skip+n))
 	absmax := kerneltest.Put(t, place, make([]float32, Blocks(n, block)))
-	require.NoError(t, Quantize(codes.View, absmax.View, src.View, m, block))
-	wantCodes, wantAbsmax := quantizeReference(src.Get(), m, block)
-	require.True(t, equal(wantCodes, codes.Get()))
-	require.True(t, equal(wantAbsmax, absmax.Get()))
+	dst := kerneltest.PutFloats(t, place, dt, make([]float32, skip+n))
+	there := after(t, codes.View, skip)
+	require.NoError(t, Quantize(there, absmax.View, after(t, src.View, skip), m, block))
+	require.NoError(t, Dequantize(after(t, dst.View, skip), there, absmax.View, m, block))
 
-	dst := kerneltest.PutFloats(t, place, dt, make([]float32, n))
-	require.NoError(t, Dequantize(dst.View, codes.View, absmax.View, m, block))
+	wantCodes, wantAbsmax := quantizeReference(src.Get()[skip:], m, block)
+	require.True(t, equal(append(make([]uint8, skip), wantCodes...), codes.Get()))
+	require.True(t, equal(wantAbsmax, absmax.Get()))
 	want := make([]float32, n)
 	for i, c := range wantCodes {
 		want[i] = m[c] * wantAbsmax[i/block]
 	}
-	require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get(), dst.Get()))
+	want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+	require.True(t, equal(append(none, want...), dst.Get()))
+}
+
+// TestOtherMaps compares the codes of all places with those of the encoder, for
+// values around the midpoints of maps of all kinds.
+func TestOtherMaps(t *testing.T) {
+	linear, tiny, huge, beyond := new(Map), new(Map), new(Map), new(Map)
+	for c := range linear {
+		linear[c] = float32(c-128) / 128
+		tiny[c] = float32(c-100) * 0x1p-149
+		huge[c] = float32(c-128) * 0x1p120
+		beyond[c] = float32(c)/128 + 0.5
+	}
+	for name, m := range map[string]*Map{
+		"signed": DynamicMap(true), "unsigned": DynamicMap(false), "linear": linear, "tiny": tiny, "huge": huge, "beyond": beyond,
+	} {
+		x := []float32{1, -1, 0, float32(math.Copysign(0, -1)), 1e-45, -1e-45} // the largest is 1, so that quotients are what is here
+		for c := range 255 {
+			mid := float32((float64(m[c]) + float64(m[c+1])) / 2)
+			for _, v := range []float32{m[c], mid, math.Nextafter32(mid, 2), math.Nextafter32(mid, -2)} {
+				if v >= -1 && v <= 1 {
+					x = append(x, v)
+				}
+			}
+		}
+		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			e := newEncoder(m, false)
+			codes, absmax := kerneltest.Put(t, place, make([]uint8, len(x))), kerneltest.Put(t, place, []float32{0})
+			require.NoError(t, Quantize(codes.View, absmax.View, kerneltest.Put(t, place, x).View, m, 2048))
+			require.Equal(t, []float32{1}, absmax.Get())
+			for i, c := range codes.Get() {
+				require.Equal(t, e.Code(x[i]+0), c, "%s: %g", name, x[i])
+			}
+		})
+	}
+}
+
+// TestExtremeBlocks has blocks of all magnitudes, with quotients that round to
+// 0 and to subnormals.
+func TestExtremeBlocks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	x := make([]float32, 40*32+7)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+		switch i / 32 % 5 {
+		case 1:
+			x[i] = 0
+		case 2:
+			x[i] = math.Float32frombits(rng.Uint32() & 0x807fffff) // subnormal
+		case 3:
+			x[i] = math.Float32frombits(rng.Uint32()%0x7f800000 | rng.Uint32()&(1<<31)) // finite
+		case 4:
+			x[i] *= 1e38
+		}
+	}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, isSigned := range []bool{true, false} {
+			for _, skip := range skips {
+				roundTrip(t, place, snug.F32, DynamicMap(isSigned), 32, x, skip)
+			}
+		}
+	})
 }
 
 func equal[T comparable](a, b []T) bool {
@@ -155,7 +239,7 @@ func TestNonFinite(t *testing.T) {
 					codes := kerneltest.Put(t, place, make([]uint8, len(x)))
 					absmax := kerneltest.Put(t, place, make([]float32, Blocks(len(x), 256)))
 					err := Quantize(codes.View, absmax.View, src.View, DynamicMap(true), 256)
-					if place.Name != "opaque" {
+					if onCPU(place) {
 						require.ErrorIs(t, err, snug.ErrNonFinite)
 						require.ErrorContains(t, err, fmt.Sprintf("src[%d]", at))
 						require.Equal(t, make([]uint8, len(x)), codes.Get())

@@ -47,26 +47,48 @@ var scanTask = cpu.NewTask(func(a *scanArgs, item int) {
 	}
 })
 
+// devicePieces bounds the ranges that another device splits a vector into, each
+// of which has an element of the result, and minDevicePiece the elements of one.
+const (
+	devicePieces   = 4096
+	minDevicePiece = 1 << 11
+)
+
+var places = sync.Pool{New: func() any { return new([devicePieces]int32) }}
+
 // firstAboveOn is firstAbove on a device other than the CPU, which it waits
-// for.
+// for. It takes up to 16 KiB there for the call.
 func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (int, error) {
-	index, err := snug.Make[int32](dev, 2)
+	j := scanJob{v: v, scale: scale, limit: limit}
+	there, err := snug.Make[int32](dev, cpu.Chunks(v.Len(), j.piece()))
 	if err != nil {
 		return 0, err
 	}
-	var words [2]int32
-	if err = launch(dev, scanJob{index.View(), v, scale, limit}); err == nil {
-		err = index.CopyOut(words[:])
+	all := places.Get().(*[devicePieces]int32)
+	defer places.Put(all)
+	found := all[:there.Len()]
+	j.found = there.View()
+	if err = launch(dev, j); err == nil {
+		err = there.CopyOut(found)
 	}
-	if e := index.Close(); err == nil {
+	if e := there.Close(); err == nil {
 		err = e
 	}
-	return int(int64(words[1])<<32 | int64(uint32(words[0]))), err
+	if err != nil {
+		return 0, err
+	}
+	for piece, i := range found {
+		if i >= 0 {
+			return piece*j.piece() + int(i), nil
+		}
+	}
+	return -1, nil
 }
 
-// scanJob writes what firstAbove returns as two words, the lower first.
+// scanJob writes for each piece of v the first index, from the start of the
+// piece, that firstAbove looks for, or -1.
 type scanJob struct {
-	index, v snug.View
+	found, v snug.View
 	scale    float32
 	limit    uint32
 }
@@ -74,11 +96,20 @@ type scanJob struct {
 func (j *scanJob) Kernel() string { return "quant8.scan" }
 
 func (j *scanJob) Operands(yield func(*driver.Mem)) {
-	yield(j.index.Mem())
+	yield(j.found.Mem())
 	yield(j.v.Mem())
 }
 
-func (j *scanJob) Run() {
-	i, words := int64(firstAbove(j.v, j.scale, j.limit)), snug.Host[int32](j.index)
-	words[0], words[1] = int32(i), int32(i>>32)
+// piece returns the elements of a piece, a multiple of the least, so that
+// pieces start where wide accesses do.
+func (j *scanJob) piece() int {
+	return max(1, cpu.Chunks(j.v.Len(), devicePieces*minDevicePiece)) * minDevicePiece
 }
+
+func (j *scanJob) Run() { pieceTask.Run(j.found.Len(), *j) }
+
+var pieceTask = cpu.NewTask(func(j *scanJob, piece int) {
+	lo, hi := cpu.Chunk(j.v.Len(), j.piece(), piece)
+	i := sweep.FirstNotBelow(j.v, lo, hi, j.scale, j.limit)
+	snug.Host[int32](j.found)[piece] = int32(max(i-lo, -1))
+})

@@ -89,7 +89,7 @@ func TestStepAgainstDefinition(t *testing.T) {
 					for _, block := range []int{33, 256} {
 						t.Run(fmt.Sprintf("%v/%d/%d/%d", dt, order, n, block), func(t *testing.T) {
 							o := AdamWOptions{LR: 0.01, WeightDecay: 0.1, Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}
-							definition(t, place, dt, n, o.withDefaults())
+							definition(t, place, dt, snug.F32, n, 0, o.withDefaults())
 						})
 					}
 				}
@@ -98,16 +98,39 @@ func TestStepAgainstDefinition(t *testing.T) {
 	})
 }
 
-func definition(t *testing.T, place kerneltest.Place, dt snug.DType, n int, o AdamWOptions) {
+// TestStepOperands has all types and alignments of operands, and blocks of all
+// sizes.
+func TestStepOperands(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, pt := range floatTypes {
+			for _, gt := range floatTypes {
+				for _, skip := range skips {
+					o := AdamWOptions{WeightDecay: 0.1, Min8bit: 1, Block: 64, Chunk: 128}
+					definition(t, place, pt, gt, 1000, skip, o.withDefaults())
+				}
+			}
+		}
+		for _, block := range []int{32, 36, 100, 512, 1000, 2048, 4096} {
+			o := AdamWOptions{Min8bit: 1, Block: block, Chunk: 2 * block}
+			for _, n := range []int{2*block + 20, 3*block + 3} {
+				for _, skip := range skips {
+					definition(t, place, snug.F32, snug.BF16, n, skip, o.withDefaults())
+				}
+			}
+		}
+	})
+}
+
+func definition(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int, o AdamWOptions) {
 	a, w := newAdamW(t, o, map[string]int{"w": n}), newModel(n, o)
-	p := kerneltest.PutFloats(t, place, dt, randn(n, 1))
+	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
 	want := p.Get()
 	for i := range 3 {
-		g := kerneltest.PutFloats(t, place, snug.F32, randn(n, uint64(i+2)))
+		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i+2)))
 		a.Advance(-1)
-		require.NoError(t, a.Step("w", p.View, g.View, 0.5))
-		w.step(want, g.Get(), 0.5)
-		want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 0.5))
+		w.step(want[skip:], g.Get()[skip:], 0.5)
+		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
 		require.True(t, equal(want, p.Get()), "parameters after step %d", i+1)
 		m, v := moments(t, a, "w")
 		wantM, wantV := w.moments()
@@ -116,22 +139,54 @@ func definition(t *testing.T, place kerneltest.Place, dt snug.DType, n int, o Ad
 	}
 }
 
+// gradient returns normal numbers, of which some are 0, tiny or large.
+func gradient(n int, seed uint64) []float32 {
+	g := randn(n, seed)
+	for i := range g {
+		switch (uint64(i) + seed) % 11 {
+		case 0:
+			g[i] = 0
+		case 1:
+			g[i] *= 1e-9
+		case 2:
+			g[i] *= 0x1p-130
+		case 3:
+			g[i] *= 1e3
+		}
+	}
+	return g
+}
+
 // TestStep32 compares 32-bit state with the update on whole vectors.
 func TestStep32(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, n := range []int{0, 1, 1023, 1025, 9001} {
-			a := newAdamW(t, AdamWOptions{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
-			p := kerneltest.Put(t, place, randn(n, 1))
-			want, m, v := p.Get(), make([]float32, n), make([]float32, n)
-			for i := 1; i <= 3; i++ {
-				g := kerneltest.Put(t, place, randn(n, uint64(i)))
-				a.Advance(0.1)
-				require.NoError(t, a.Step("w", p.View, g.View, 1))
-				adam.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: i, GradScale: 1}.Coef().Update(want, m, v, g.Get())
+		for _, pt := range floatTypes {
+			for _, gt := range floatTypes {
+				for _, n := range []int{0, 1, 1023, 9001, 8192 + 12} {
+					for _, skip := range skips {
+						step32(t, place, pt, gt, n, skip)
+					}
+				}
 			}
-			require.True(t, equal(want, p.Get()))
 		}
 	})
+}
+
+func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int) {
+	a := newAdamW(t, AdamWOptions{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
+	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
+	want, m, v := p.Get(), make([]float32, n), make([]float32, n)
+	for i := 1; i <= 3; i++ {
+		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i)))
+		a.Advance(0.1)
+		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 1))
+		adam.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: i, GradScale: 1}.Coef().Update(want[skip:], m, v, g.Get()[skip:])
+		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
+		require.True(t, equal(want, p.Get()))
+	}
+	gotM, gotV := moments(t, a, "w")
+	require.True(t, equal(m, append([]float32{}, gotM...)))
+	require.True(t, equal(v, append([]float32{}, gotV...)))
 }
 
 // TestAgainst32 is bitsandbytes' test of 8-bit state: step both, compare, and
@@ -250,27 +305,35 @@ func TestStepErrors(t *testing.T) {
 func TestNonFiniteGradient(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19, -0x1p63} {
 		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-			a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
-			p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(5000, 2)
-			a.Advance(-1)
-			require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
-			before, params := stateOf(t, a), p.Get()
-			g[4097], g[4999] = bad, bad
-			a.Advance(-1)
-			err := a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1)
-			require.ErrorIs(t, err, snug.ErrNonFinite)
-			require.ErrorContains(t, err, `"w": gradient 4097`)
-			tail, err := p.View.Slice(4096, 5000)
-			require.NoError(t, err)
-			err = a.StepRange("w", 4096, tail, kerneltest.Put(t, place, g[4096:]).View, 1)
-			require.ErrorContains(t, err, `"w": gradient 4097`)
-			require.Equal(t, params, p.Get())
-			require.Equal(t, before, stateOf(t, a))
-			// A scale can make it finite.
-			if finite(bad) {
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 0.25))
+			for _, gt := range floatTypes {
+				if gt != snug.F16 || !finite(bad) { // 1e19 is infinite in f16
+					for _, skip := range skips {
+						nonFiniteGradient(t, place, gt, bad, skip)
+					}
+				}
 			}
 		})
+	}
+}
+
+func nonFiniteGradient(t *testing.T, place kerneltest.Place, gt snug.DType, bad float32, skip int) {
+	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
+	p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(skip+5000, 2)
+	put := func() snug.View { return after(t, kerneltest.PutFloats(t, place, gt, g).View, skip) }
+	a.Advance(-1)
+	require.NoError(t, a.Step("w", p.View, put(), 1))
+	before, params := stateOf(t, a), p.Get()
+	g[skip+4097], g[skip+4999] = bad, bad
+	a.Advance(-1)
+	err := a.Step("w", p.View, put(), 1)
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, `"w": gradient 4097`)
+	err = a.StepRange("w", 4096, after(t, p.View, 4096), after(t, put(), 4096), 1)
+	require.ErrorContains(t, err, `"w": gradient 4097`)
+	require.Equal(t, params, p.Get())
+	require.Equal(t, before, stateOf(t, a))
+	if finite(bad) {
+		require.NoError(t, a.Step("w", p.View, put(), 0.25), "a scale can make it finite")
 	}
 }
 
@@ -324,7 +387,7 @@ func TestStateFollowsTheParameter(t *testing.T) {
 	another, err := snug.Open("opaque:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, another.Close()) }()
-	route := []kerneltest.Place{places[0], places[2], {Name: "another", Dev: another}, places[0]}
+	route := append([]kerneltest.Place{places[0], places[2], {Name: "another", Dev: another}, places[0]}, places[3:]...)
 	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
 	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
 	p, want := randn(5000, 1), randn(5000, 1)

@@ -149,7 +149,7 @@ struct DropoutParams {
 template <class T> DEVICE void dropout(Thread t, GLOBAL T* out, GLOBAL const T* x, DropoutParams p) {
     u32 skip = (u32)(p.first % 4); // words of the first block that come before
     u64 groups = (p.n + skip + 3) / 4, step = (u64)t.blocks * t.threads;
-    for (u64 i = (u64)t.block * t.threads + t.local; i < groups; i += step) {
+    UNROLL_1 for (u64 i = (u64)t.block * t.threads + t.local; i < groups; i += step) {
         Words4 r = philox(p.seed, p.tensor, p.first / 4 + i);
         i64 at = (i64)(4 * i) - skip;
         if (p.wide && at >= 0 && at + 4 <= (i64)p.n) {

@@ -4,6 +4,7 @@
 #include "exp.h"
 
 #include "activations.h"
+#include "crossentropy.h"
 #include "norms.h"
 #include "sums.h"
 #include "tokens.h"

@@ -22,8 +22,8 @@ struct NormGradParams {
 template <class T, class F> DEVICE void row_each(u32 lane, u32 cols, u32 wide, PRIVATE F& f) {
     const u32 per = 16 / sizeof(T);
     u32 packs = wide ? cols / per : 0;
-    for (u32 i = lane; i < packs; i += WARP) f.template at<per>(i * per);
-    for (u32 i = packs * per + lane; i < cols; i += WARP) f.template at<1>(i);
+    UNROLL_2 for (u32 i = lane; i < packs; i += WARP) f.template at<per>(i * per);
+    UNROLL_1 for (u32 i = packs * per + lane; i < cols; i += WARP) f.template at<1>(i);
 }
 
 template <class T> struct RowSum {

@@ -18,7 +18,7 @@ template <class F> DEVICE void columns(Thread t, u32 cols, u32 wide, PRIVATE con
         f.template at<SUM_COLS>(first);
         return;
     }
-    for (u32 c = first; c < cols && c < first + SUM_COLS; c++) f.template at<1>(c);
+    UNROLL_1 for (u32 c = first; c < cols && c < first + SUM_COLS; c++) f.template at<1>(c);
 }
 
 // ---- LayerNorm's dgamma = Σ dy·xhat and dbeta = Σ dy; RMSNorm's without a mean
@@ -37,7 +37,7 @@ template <class T> struct NormSumsOp {
     template <int n> DEVICE_MEMBER void at(u32 c) const {
         float g[n], b[n];
         UNROLL for (int k = 0; k < n; k++) g[k] = b[k] = 0.0f;
-        for (u64 r = lo; r < hi; r++) {
+        UNROLL_2 for (u64 r = lo; r < hi; r++) {
             Pack<T, n> d = load_pack<n>(dy + r * cols + c), v = load_pack<n>(x + r * cols + c);
             float m = mean ? mean[r] : 0.0f, s = rstd[r];
             UNROLL for (int k = 0; k < n; k++) {
@@ -96,7 +96,7 @@ template <class T> struct GELUGradOp {
         Pack<T, n> b = load_pack<n>(bias + c);
         float sum[n];
         UNROLL for (int k = 0; k < n; k++) sum[k] = 0.0f;
-        for (u64 r = lo; r < hi; r++) {
+        UNROLL_2 for (u64 r = lo; r < hi; r++) {
             Pack<T, n> d = load_pack<n>(dy + r * cols + c), v = load_pack<n>(x + r * cols + c);
             UNROLL for (int k = 0; k < n; k++) {
                 float g = widen(d.x[k]) * gelu_slope(widen(v.x[k]) + widen(b.x[k]));

@@ -11,7 +11,7 @@ command -v "$CLANG" >/dev/null || { echo "hip.sh: no $CLANG here; install it (ap
 
 shopt -s nullglob
 failed=0
-for entry in */kernels/*.cu; do
+for entry in */kernels/*.cu internal/*/kernels/*.cu; do
     for gpu in gfx90a gfx1100; do
         printf 'hip: %s for %s\n' "$entry" "$gpu"
         "$CLANG" -x hip --cuda-device-only -nogpuinc -nogpulib --offload-arch="$gpu" \

@@ -40,7 +40,8 @@ var (
 // of the repository: "amp/kernels/amp".
 type Module string
 
-// Find returns the modules, a .cu file each, in order.
+// Find returns the modules, a .cu file each: those of packages at the top, then
+// those of internal ones.
 func Find(root string) ([]Module, error) {
 	return find(root, ".cu")
 }
@@ -59,9 +60,13 @@ func Orphans(root string) ([]Module, error) {
 }
 
 func find(root, ending string) ([]Module, error) {
-	files, err := filepath.Glob(filepath.Join(root, "*", "kernels", "*"+ending))
-	if err != nil {
-		return nil, err
+	var files []string
+	for _, above := range []string{"", "internal"} {
+		found, err := filepath.Glob(filepath.Join(root, above, "*", "kernels", "*"+ending))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
 	}
 	var modules []Module
 	for _, file := range files {

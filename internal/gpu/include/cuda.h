@@ -34,6 +34,8 @@ typedef float f32;
 #define SHARED(T, name, n) __shared__ T name[n]
 #endif
 #define UNROLL _Pragma("unroll")
+#define UNROLL_2 _Pragma("unroll 2")
+#define UNROLL_1 _Pragma("unroll 1")
 
 #define OPERAND(T, name, index) T* name
 #define PARAMS(P, name) const P name

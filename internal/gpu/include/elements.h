@@ -18,6 +18,6 @@ struct Elements {
 // each calls f.at<per>(i) for whole packs and f.at<1>(i) for what remains.
 template <int per, class F> DEVICE void each(Thread t, u64 n, u32 wide, PRIVATE const F& f) {
     u64 begin = (u64)t.block * t.threads + t.local, step = (u64)t.blocks * t.threads, packs = wide ? n / per : 0;
-    for (u64 i = begin; i < packs; i += step) f.template at<per>(i * per);
-    for (u64 i = packs * per + begin; i < n; i += step) f.template at<1>(i);
+    UNROLL_2 for (u64 i = begin; i < packs; i += step) f.template at<per>(i * per);
+    UNROLL_1 for (u64 i = packs * per + begin; i < n; i += step) f.template at<1>(i);
 }

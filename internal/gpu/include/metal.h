@@ -32,6 +32,8 @@ typedef float f32;
 #define SHARED(T, name, n) threadgroup T name[n]
 #endif
 #define UNROLL _Pragma("unroll")
+#define UNROLL_2 _Pragma("unroll 2")
+#define UNROLL_1 _Pragma("unroll 1")
 
 #define OPERAND(T, name, index) device T* name [[buffer(index)]]
 #define PARAMS(P, name) constant P& name [[buffer(30)]]

@@ -1,0 +1,16 @@
+//go:build cuda || metal || emu
+
+package amp
+
+import (
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+func (j *matMulJob) Grids(q gpu.Launcher) error {
+	g := &j.cfg
+	a := gemm.Matrix{Data: j.a, Stride: g.LDA, Trans: g.TransA}
+	b := gemm.Matrix{Data: j.b, Stride: g.LDB, Trans: g.TransB}
+	c := gemm.Matrix{Data: j.c, Stride: g.LDC}
+	return gemm.Grids(q, g.M, g.N, g.K, g.Alpha, a.GPU(), b.GPU(), g.Beta, c.GPU())
+}

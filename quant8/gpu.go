@@ -1,0 +1,182 @@
+//go:build cuda || metal || emu
+
+package quant8
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+var kernels = gpu.Module{Name: "quant8"}
+
+const (
+	threads     = 256
+	teamThreads = 512 // of kernels with teams
+	// slots is how many elements of a quantization block a thread has, at most.
+	slots = 8
+	// flight is how many accesses of 16 bytes a thread of a scan or of
+	// Dequantize has on the way.
+	flight = 4
+	// maxGrid bounds the blocks of kernels that fill tables first.
+	maxGrid = 1 << 11
+)
+
+var (
+	quantizeNames   = gpu.ForFloats("quant8_quantize")
+	dequantizeNames = gpu.ForFloats("quant8_dequantize")
+	scanNames       = gpu.ForFloats("quant8_scan")
+	step8Names      = stepNames("quant8_step8")
+	step32Names     = stepNames("quant8_step32")
+)
+
+// stepNames returns the entry points by the types of the parameter and of the
+// gradient.
+func stepNames(prefix string) (names [3]gpu.Floats) {
+	for i, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
+		names[i] = gpu.ForFloats(prefix + "_" + dt.String())
+	}
+	return names
+}
+
+// aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
+func aligned(addrs ...uintptr) uint32 {
+	for _, a := range addrs {
+		if a%16 != 0 {
+			return 0
+		}
+	}
+	return 1
+}
+
+// team returns how many threads share a quantization block: the least power of
+// two that has room for it.
+func team(block int) int {
+	lanes := 1
+	for lanes*slots < block {
+		lanes *= 2
+	}
+	return lanes
+}
+
+// teamGrid returns the blocks of threads for a number of quantization blocks.
+func teamGrid(blocks, lanes int) [3]int {
+	return [3]int{min(gpu.CeilDiv(blocks, teamThreads/lanes), maxGrid), 1, 1}
+}
+
+func (j *quantizeJob) Grids(q gpu.Launcher) error {
+	codes, absmax, src := *j.codes.Mem(), *j.absmax.Mem(), *j.src.Mem()
+	e := encoderOf(j.m)
+	defer release(e)
+	params := struct {
+		n            uint64
+		block, lanes uint32
+		wide, _      uint32
+		tree         tree
+	}{n: uint64(j.src.Len()), block: uint32(j.block), lanes: uint32(team(j.block)), tree: *treeOf(e)}
+	if j.block%4 == 0 {
+		params.wide = aligned(codes.Addr, src.Addr)
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
+		Blocks: teamGrid(j.absmax.Len(), team(j.block)), Threads: teamThreads,
+		Operands: []driver.Mem{codes, absmax, src}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *dequantizeJob) Grids(q gpu.Launcher) error {
+	dst, codes, n := *j.dst.Mem(), *j.codes.Mem(), j.dst.Len()
+	params := struct {
+		n           uint64
+		block, wide uint32
+		m           Map
+	}{uint64(n), uint32(j.block), aligned(dst.Addr, codes.Addr), *j.m}
+	tile := threads * flight * 16 / j.dst.DType().Size()
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
+		Blocks: [3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{dst, codes, *j.absmax.Mem()}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *scanJob) Grids(q gpu.Launcher) error {
+	v := *j.v.Mem()
+	params := struct {
+		n, piece uint64
+		scale    float32
+		limit    uint32
+		wide, _  uint32
+	}{n: uint64(j.v.Len()), piece: uint64(j.piece()), scale: j.scale, limit: j.limit, wide: aligned(v.Addr)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: scanNames.Of(uint8(j.v.DType())),
+		Blocks: [3]int{j.found.Len(), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{*j.found.Mem(), v}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *stepJob) Grids(q gpu.Launcher) error {
+	if j.bits == 32 {
+		return j.grid32(q)
+	}
+	return j.grid8(q)
+}
+
+// operands returns the operands of a step and whether p and g can be accessed
+// widely.
+func (j *stepJob) operands() (mems []driver.Mem, wide uint32) {
+	mems = []driver.Mem{*j.p.Mem(), *j.g.Mem(), *j.state.Mem()}
+	return mems, aligned(mems[0].Addr, mems[1].Addr)
+}
+
+// name returns the entry point of a step by the types of p and g.
+func (j *stepJob) name(names *[3]gpu.Floats) string {
+	return names[j.p.DType()-snug.F32].Of(uint8(j.g.DType()))
+}
+
+func (j *stepJob) grid8(q gpu.Launcher) error {
+	mems, wide := j.operands()
+	if j.block%4 != 0 {
+		wide = 0
+	}
+	params := struct {
+		n            uint64
+		chunk, block uint32
+		lanes, wide  uint32
+		coef         adam.Coef
+		positive     [129]float32
+		map2         Map
+		tree1, tree2 tree
+	}{
+		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
+		coef: j.coef, map2: *unsigned().Map(), tree1: *signedTree(), tree2: *unsignedTree(),
+	}
+	copy(params.positive[:], signed().Map()[127:])
+	if j.keepSign {
+		params.tree1 = *keepingTree()
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: j.name(&step8Names),
+		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: teamThreads,
+		Operands: mems, Params: gpu.Params(&params),
+	})
+}
+
+func (j *stepJob) grid32(q gpu.Launcher) error {
+	mems, wide := j.operands()
+	if j.chunk%4 != 0 || mems[2].Addr%16 != 0 {
+		wide = 0
+	}
+	params := struct {
+		n           uint64
+		chunk, wide uint32
+		coef        adam.Coef
+		_           uint32
+	}{n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef}
+	tiles := Blocks(j.p.Len(), j.chunk) * gpu.CeilDiv(j.chunk, 4*threads)
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: j.name(&step32Names),
+		Blocks: gpu.Grid(tiles, 1), Threads: threads,
+		Operands: mems, Params: gpu.Params(&params),
+	})
+}

@@ -1,0 +1,171 @@
+// AdamW with its moments in 8 or 32 bits. The state is that of storage.go:
+// blobs of chunks, one after the other.
+#pragma once
+#include "codes.h"
+
+// Coef is internal/adam's.
+struct Coef {
+    f32 beta1, rest1, beta2, rest2, grad_scale, size, eps, pre, post;
+};
+
+// update steps one element. Every product and sum is rounded by itself.
+DEVICE float update(Coef c, float p, PRIVATE float& m, PRIVATE float& v, float g) {
+    g = g * c.grad_scale;
+    m = c.beta1 * m + c.rest1 * g;
+    v = c.beta2 * v + c.rest2 * g * g;
+    p = p * c.pre - c.size * (m / (square_root(v) + c.eps));
+    return p * c.post;
+}
+
+// ---- 8 bits: a team of threads takes one block at a time.
+
+struct Step8Params {
+    u64 n;
+    u32 chunk, block; // elements
+    u32 lanes, wide;  // threads of a team; whether blocks lie at multiples of packs
+    Coef coef;
+    f32 positive[129]; // the signed map from the code of 0 on: the codes below have the negatives
+    f32 map2[256];
+    i32 tree1[TREE], tree2[TREE];
+};
+
+// Tables is what the parameters hold of the maps, in block memory.
+struct Tables {
+    f32 positive[129], map2[256];
+    i32 tree1[TREE], tree2[TREE];
+};
+
+enum { ZERO = 127 }; // the code of 0 in the signed map
+
+DEVICE float signed_value(GROUP const f32* positive, u32 code) {
+    return code < ZERO ? -positive[ZERO - code] : positive[code - ZERO];
+}
+
+// Part is where a block lies: in the state of its chunk, and in the parameter.
+struct Part {
+    GLOBAL f32 *absmax1, *absmax2;
+    GLOBAL u8 *codes1, *codes2;
+    u64 at;      // of the parameter's elements
+    u32 len;     // elements
+    u32 in_chunk; // elements of its chunk
+};
+
+DEVICE Part part_of(GLOBAL u8* state, u64 n, u32 chunk, u32 block, u64 number) {
+    u32 per = chunk / block;
+    u64 c = number / per, start = c * chunk;
+    u32 b = (u32)(number - c * per), len = (u32)least((u64)chunk, n - start), blocks = (len + block - 1) / block;
+    state += c * ((u64)per * 8 + (u64)chunk * 2);
+    Part p;
+    p.absmax1 = (GLOBAL f32*)state + b;
+    p.absmax2 = p.absmax1 + blocks;
+    p.codes1 = state + (u64)blocks * 8 + b * block;
+    p.codes2 = p.codes1 + len;
+    p.at = start + b * block;
+    p.len = least(block, len - b * block);
+    p.in_chunk = len;
+    return p;
+}
+
+template <class P, class G>
+DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const G* g, GLOBAL u8* state, u64 n, u32 chunk, u32 block, Team team, Coef coef,
+                  GROUP const Tables* tables, GROUP u32* scratch) {
+    u32 teams = t.threads / team.lanes;
+    bool wide = team.wide;
+    u64 count = (n + block - 1) / block;
+    for (u64 first = (u64)t.block * teams; first < count; first += (u64)t.blocks * teams) {
+        u64 b = first + t.local / team.lanes;
+        Part part = part_of(state, n, chunk, block, least(b, count - 1));
+        team.len = b < count ? part.len : 0;
+        team.wide = wide && part.in_chunk % 4 == 0;
+        float scale1 = 0, scale2 = 0, m[SLOTS], v[SLOTS];
+        if (team.len > 0) scale1 = *part.absmax1, scale2 = *part.absmax2;
+        UNROLL for (u32 j = 0; j < QUADS; j++) {
+            Pack<u8, 4> c1 = load(team, part.codes1, j), c2 = load(team, part.codes2, j);
+            Pack<G, 4> y = load(team, g + part.at, j);
+            Pack<P, 4> x = load(team, p + part.at, j);
+            UNROLL for (u32 k = 0; k < 4; k++) {
+                u32 e = 4 * j + k;
+                m[e] = signed_value(tables->positive, c1.x[k]) * scale1;
+                v[e] = tables->map2[c2.x[k]] * scale2;
+                x.x[k] = narrow<P>(update(coef, widen(x.x[k]), m[e], v[e], widen(y.x[k])));
+                if (slot(team, e) >= team.len) m[e] = v[e] = 0;
+            }
+            store(team, p + part.at, j, x);
+        }
+        scale1 = absmax_of(t, team, m, scratch);
+        scale2 = absmax_of(t, team, v, scratch);
+        if (team.lane == 0 && team.len > 0) {
+            *part.absmax1 = scale1;
+            *part.absmax2 = scale2;
+        }
+        encode(team, part.codes1, m, scale1, tables->tree1);
+        encode(team, part.codes2, v, scale2, tables->tree2);
+    }
+}
+
+#define STEP8(P, G)                                                                                                      \
+    KERNEL(quant8_step8_##P##_##G, TEAM_THREADS, OPERAND(P, p, 0), OPERAND(const G, g, 1), OPERAND(u8, state, 2),                 \
+           PARAMS(Step8Params, q)) {                                                                                     \
+        SHARED(Tables, tables, 1);                                                                                       \
+        SHARED(u32, scratch, GROUPS);                                                                                    \
+        Thread t = THREAD;                                                                                               \
+        if (t.local < 129) tables[0].positive[t.local] = q.positive[t.local];                                            \
+        if (t.local < 256) {                                                                                             \
+            tables[0].map2[t.local] = q.map2[t.local];                                                                   \
+            tables[0].tree1[t.local] = q.tree1[t.local];                                                                 \
+            tables[0].tree2[t.local] = q.tree2[t.local];                                                                 \
+        }                                                                                                                \
+        sync_threads();                                                                                                  \
+        Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0};                                                        \
+        step8<P, G>(t, p, g, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);                               \
+    }
+
+// ---- 32 bits: elements of a chunk by tiles of 4 a thread.
+
+struct Step32Params {
+    u64 n;
+    u32 chunk;
+    u32 wide; // all operands and chunks lie at multiples of 16 bytes
+    Coef coef;
+    u32 unused;
+};
+
+template <class P, class G>
+DEVICE void step32(Thread t, GLOBAL P* p, GLOBAL const G* g, GLOBAL f32* state, Step32Params q) {
+    u32 tile = t.threads * 4, per = (q.chunk + tile - 1) / tile; // tiles of a chunk
+    u64 count = (q.n + q.chunk - 1) / q.chunk * per;
+    for (u64 i = t.block; i < count; i += t.blocks) {
+        u64 c = i / per, start = c * q.chunk;
+        u32 len = (u32)least((u64)q.chunk, q.n - start), lo = (u32)(i - c * per) * tile;
+        if (lo >= len) continue;
+        Team team = {t.local, t.threads, least(tile, len - lo), q.wide && len % 4 == 0};
+        GLOBAL f32* m = state + 2 * start + lo;
+        GLOBAL f32* v = m + len;
+        GLOBAL P* x = p + start + lo;
+        Pack<P, 4> px = load(team, x, 0);
+        Pack<G, 4> gx = load(team, g + start + lo, 0);
+        Pack<f32, 4> mx = load(team, m, 0), vx = load(team, v, 0);
+        UNROLL for (u32 k = 0; k < 4; k++)
+            px.x[k] = narrow<P>(update(q.coef, widen(px.x[k]), mx.x[k], vx.x[k], widen(gx.x[k])));
+        store(team, x, 0, px);
+        store(team, m, 0, mx);
+        store(team, v, 0, vx);
+    }
+}
+
+#define STEP32(P, G)                                                                                                     \
+    KERNEL(quant8_step32_##P##_##G, 256, OPERAND(P, p, 0), OPERAND(const G, g, 1), OPERAND(f32, state, 2),               \
+           PARAMS(Step32Params, q)) {                                                                                    \
+        step32<P, G>(THREAD, p, g, state, q);                                                                            \
+    }
+
+#define STEPS(P, G) STEP8(P, G) STEP32(P, G)
+STEPS(f32, f32)
+STEPS(f32, f16)
+STEPS(f32, bf16)
+STEPS(f16, f32)
+STEPS(f16, f16)
+STEPS(f16, bf16)
+STEPS(bf16, f32)
+STEPS(bf16, f16)
+STEPS(bf16, bf16)

@@ -1,0 +1,5 @@
+// Kernels of package quant8. Each does what the Go function of its job does.
+#pragma once
+#include "quantize.h"
+#include "adamw.h"
+#include "scan.h"

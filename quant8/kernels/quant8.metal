@@ -1,0 +1,2 @@
+#include "metal.h"
+#include "quant8.h"
