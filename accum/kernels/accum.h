@@ -1,9 +1,6 @@
 // Kernels of package accum. Each does what the Go function of its job does.
 #pragma once
-
-// Pack is n neighbours that move in one access, at an address that is a
-// multiple of its size.
-template <class T, int n> struct alignas(sizeof(T) * n) Pack { T x[n]; };
+#include "elements.h"
 
 // FLIGHT is how many packs of an operand a thread loads before it uses the first.
 enum { FLIGHT = 4 };

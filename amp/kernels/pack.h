@@ -1,9 +1,6 @@
 // Elements that move together, and the loop that goes through a vector.
 #pragma once
-
-// Pack is n neighbours that move in one access, at an address that is a
-// multiple of its size.
-template <class T, int n> struct alignas(sizeof(T) * n) Pack { T x[n]; };
+#include "elements.h"
 
 // PerPack is how many elements of the larger type are 16 bytes.
 template <class D, class S> struct PerPack { enum { value = 16 / (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S)) }; };

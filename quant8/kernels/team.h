@@ -1,12 +1,9 @@
 // A team is the threads that share a quantization block: a power of two of
 // them, with up to SLOTS elements each.
 #pragma once
+#include "elements.h"
 
 enum { TEAM_THREADS = 512, SLOTS = 8, QUADS = SLOTS / 4 }; // threads of a block of teams
-
-// Pack is n neighbours that move in one access, at an address that is a
-// multiple of its size.
-template <class T, int n> struct alignas(sizeof(T) * n) Pack { T x[n]; };
 
 struct Team {
     u32 lane, lanes; // this thread of how many
