@@ -36,10 +36,17 @@ std::unordered_map<uintptr_t, Cell*> pages; // of device memory
 
 enum { PAGE = 4096 };
 
+uintptr_t last_number; // of the page that was looked up last
+Cell* last_page;
+
 Cell* cell_of(uintptr_t at) {
-    Cell*& page = pages[at / PAGE];
-    if (!page) page = (Cell*)calloc(PAGE, sizeof(Cell));
-    return page + at % PAGE;
+    if (!last_page || at / PAGE != last_number) {
+        Cell*& page = pages[at / PAGE];
+        if (!page) page = (Cell*)calloc(PAGE, sizeof(Cell));
+        last_page = page;
+        last_number = at / PAGE;
+    }
+    return last_page + at % PAGE;
 }
 
 bool same_warp(unsigned a, unsigned b) { return a / SNUG_LANES == b / SNUG_LANES; }
@@ -110,11 +117,8 @@ void access(void* address, size_t n, bool write, void* pc) {
     uintptr_t at = (uintptr_t)address;
     bool in_shared = at >= (uintptr_t)shared_begin && at < (uintptr_t)shared_end;
     if (!in_shared) {
-        if (on_stack(at)) return;
-        if (!allocated(at, n)) {
-            if (!in_module(at)) report("outside of every allocation", write, at, n, pc);
-            return;
-        }
+        if (on_stack(at) || in_module(at)) return;
+        if (!allocated(at, n)) return report("outside of every allocation", write, at, n, pc);
     } else if (at + n > (uintptr_t)shared_end) {
         return report("beyond the block's memory", write, at, n, pc);
     }
@@ -140,6 +144,7 @@ void begin_block(char* begin, char* end) {
 }
 
 void forget(uintptr_t at, size_t n) {
+    last_page = nullptr;
     for (uintptr_t p = at / PAGE; p <= (at + n) / PAGE; p++) {
         auto it = pages.find(p);
         if (it == pages.end()) continue;

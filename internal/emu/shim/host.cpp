@@ -64,12 +64,17 @@ static void reply() {
 // ---- memory
 
 static std::map<uintptr_t, size_t> blocks; // address to size
+static unsigned changes;                   // of blocks so far
 
 bool allocated(uintptr_t at, size_t n) {
+    static uintptr_t low, high; // of the allocation that was looked up last
+    static unsigned version;
+    if (version == changes && at >= low && at < high) return n <= high - at;
     auto b = blocks.upper_bound(at);
     if (b == blocks.begin()) return false;
     --b;
-    return at - b->first <= b->second && n <= b->second - (at - b->first);
+    low = b->first, high = b->first + b->second, version = changes;
+    return at <= high && n <= high - at;
 }
 
 static bool check_range(const char* what, uintptr_t at, size_t n) {
@@ -84,6 +89,7 @@ static void alloc() {
     size_t n = take<uint64_t>();
     uint64_t at = (uint64_t)(uintptr_t)calloc(1, n);
     if (at) blocks[(uintptr_t)at] = n;
+    changes++;
     write_all(&at, sizeof at);
 }
 
@@ -93,6 +99,7 @@ static void release() {
     if (b == blocks.end()) return set_error("free of what was not allocated");
     forget(at, b->second);
     blocks.erase(b);
+    changes++;
     free((void*)at);
 }
 
@@ -128,6 +135,7 @@ extern "C" void snug_register(const SnugKernel* k) { kernels[k->name] = k; }
 static void load() {
     std::string path = take_text();
     if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) set_error(dlerror());
+    find_images();
     reply();
 }
 

@@ -48,3 +48,5 @@ bool now(Moment* m);
 // whether in a module's constants (run.cpp).
 bool on_stack(uintptr_t at);
 bool in_module(uintptr_t at);
+// find_images makes in_module know the modules that are loaded (run.cpp).
+void find_images();

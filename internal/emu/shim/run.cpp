@@ -3,7 +3,7 @@
 
 #include "host.h"
 
-#include <dlfcn.h>
+#include <link.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -192,9 +192,33 @@ bool on_stack(uintptr_t at) {
     return at >= bottom && at < bottom + STACK;
 }
 
+// The addresses of the program and of its libraries, the program's own first.
+struct Image {
+    uintptr_t low, high;
+};
+static std::vector<Image> images;
+
+void find_images() {
+    images.clear();
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void*) {
+            Image image = {UINTPTR_MAX, 0};
+            for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+                if (info->dlpi_phdr[i].p_type != PT_LOAD) continue;
+                uintptr_t low = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+                image.low = std::min(image.low, low);
+                image.high = std::max(image.high, low + info->dlpi_phdr[i].p_memsz);
+            }
+            images.push_back(image);
+            return 0;
+        },
+        nullptr);
+}
+
 bool in_module(uintptr_t at) {
-    Dl_info info;
-    return dladdr((void*)at, &info) != 0;
+    for (const Image& image : images)
+        if (at >= image.low && at < image.high) return true;
+    return false;
 }
 
 static void thread_main() {
