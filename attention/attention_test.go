@@ -52,6 +52,10 @@ func TestPlaces(t *testing.T) {
 		Out: Strides{Batch: 4 * 67 * 5, Head: 67 * 5, Row: 5},
 	}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		c := c
+		if place.Emulated {
+			c.Heads, c.KVHeads = 2, 1 // in the same strides
+		}
 		for _, dt := range dtypes {
 			t.Run(dt.String(), func(t *testing.T) { newProblem(t, c, dt, 3).check(t, place, dt) })
 		}
@@ -100,17 +104,19 @@ func TestRowsThatSeeNothing(t *testing.T) {
 	const blind = 257 - 100
 	c := Config{Batch: 1, Heads: 2, SeqQ: 257, SeqK: 100, Dim: 8, Causal: true}
 	p := newProblem(t, c, snug.F32, 7)
-	p.check(t, kerneltest.Place{}, snug.F32)
-	got := p.run(t, kerneltest.Place{}, snug.F32)
-	for h := range 2 {
-		for i := range blind {
-			row := h*257 + i
-			require.Equal(t, make([]float32, 8), part(got.out, row, 8))
-			require.Equal(t, make([]float32, 8), part(got.dq, row, 8))
-			require.Equal(t, float32(math.Inf(-1)), got.lse[row])
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		p.check(t, place, snug.F32)
+		got := p.run(t, place, snug.F32)
+		for h := range 2 {
+			for i := range blind {
+				row := h*257 + i
+				require.Equal(t, make([]float32, 8), part(got.out, row, 8))
+				require.Equal(t, make([]float32, 8), part(got.dq, row, 8))
+				require.Equal(t, float32(math.Inf(-1)), got.lse[row])
+			}
+			require.NotZero(t, got.out[(h*257+blind)*8])
 		}
-		require.NotZero(t, got.out[(h*257+blind)*8])
-	}
+	})
 }
 
 func TestZeroLengths(t *testing.T) {
@@ -142,36 +148,45 @@ func TestZeroLengths(t *testing.T) {
 // Finite inputs whose scores overflow to −Inf count as unseen.
 func TestScoresOfMinusInfinity(t *testing.T) {
 	c := Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 1, Scale: 1}
-	p := &problem{c, []float32{1e38, 0}, []float32{-10, -10}, []float32{2, 3}, []float32{1, 1}}
-	got := p.run(t, kerneltest.Place{}, snug.F32)
-	require.Equal(t, []float32{0, 2.5}, got.out)
-	require.Equal(t, []float32{float32(math.Inf(-1)), math.Ln2}, got.lse)
-	require.Zero(t, got.dq[0])
-	require.Equal(t, []float32{0.5, 0.5}, got.dv)
+	p := &problem{c: c, q: []float32{1e38, 0}, k: []float32{-10, -10}, v: []float32{2, 3}, dout: []float32{1, 1}}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		got := p.run(t, place, snug.F32)
+		require.Equal(t, []float32{0, 2.5}, got.out)
+		require.Equal(t, []float32{float32(math.Inf(-1)), math.Ln2}, got.lse)
+		require.Zero(t, got.dq[0])
+		require.Equal(t, []float32{0.5, 0.5}, got.dv)
+	})
 }
 
 // A value that is not finite reaches exactly the results that the definition
 // says, also inside the tiles that the mask cuts.
 func TestNonFiniteStaysWithRowsThatSeeIt(t *testing.T) {
+	shape := Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 90, SeqK: 150, Dim: 3}
 	for _, mask := range masks {
+		shape.Causal, shape.Align = mask.causal, mask.align
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for target := range 4 {
 				for _, at := range []float64{0, 0.3, 0.99} {
-					c := Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 90, SeqK: 150, Dim: 3, Causal: mask.causal, Align: mask.align}
-					p := newProblem(t, c, snug.F32, 9)
-					x := [][]float32{p.q, p.k, p.v, p.dout}[target]
-					x[int(at*float64(len(x)))] = float32(bad)
-					want, bound := p.reference(t, snug.F32)
-					got := p.run(t, kerneltest.Place{}, snug.F32)
-					name := fmt.Sprintf("%s: %g at %g of %s, ", mask.name, bad, at, []string{"q", "k", "v", "dout"}[target])
-					sameWhereFinite(t, name+"out", want.out, bound.out, got.out)
-					sameWhereFinite(t, name+"dq", want.dq, bound.dq, got.dq)
-					sameWhereFinite(t, name+"dk", want.dk, bound.dk, got.dk)
-					sameWhereFinite(t, name+"dv", want.dv, bound.dv, got.dv)
+					newProblem(t, shape, snug.F32, 9).checkNonFinite(t, kerneltest.Place{}, snug.F32, target, at, bad)
 				}
 			}
 		}
 	}
+}
+
+// checkNonFinite puts a value into an input, at a fraction of its length, and
+// compares what follows with the reference.
+func (p *problem) checkNonFinite(t *testing.T, place kerneltest.Place, dt snug.DType, target int, at, bad float64) {
+	t.Helper()
+	x := [][]float32{p.q, p.k, p.v, p.dout}[target]
+	x[int(at*float64(len(x)))] = float32(bad)
+	want, bound := p.reference(t, place, dt)
+	got := p.run(t, place, dt)
+	name := fmt.Sprintf("%v: %g at %g of %s, ", p.c.Align, bad, at, []string{"q", "k", "v", "dout"}[target])
+	sameWhereFinite(t, name+"out", want.out, bound.out, got.out)
+	sameWhereFinite(t, name+"dq", want.dq, bound.dq, got.dq)
+	sameWhereFinite(t, name+"dk", want.dk, bound.dk, got.dk)
+	sameWhereFinite(t, name+"dv", want.dv, bound.dv, got.dv)
 }
 
 func sameWhereFinite(t *testing.T, name string, want, bound []float64, got []float32) {
@@ -226,8 +241,11 @@ func TestForwardWithoutLSE(t *testing.T) {
 	out := make([]float32, len(want))
 	require.NoError(t, Forward(out, []float32(nil), p.q, p.k, p.v, c))
 	require.Equal(t, want, out)
-	clear(out)
-	v := snug.SliceView[float32]
-	require.NoError(t, Forward(v(out), snug.View{}, v(p.q), v(p.k), v(p.v), c))
-	require.Equal(t, want, out)
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		want := p.run(t, place, snug.F32).out
+		put := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+		out := put(make([]float32, len(want)))
+		require.NoError(t, Forward(out.View, snug.View{}, put(p.q).View, put(p.k).View, put(p.v).View, c))
+		require.Equal(t, want, out.Get())
+	})
 }

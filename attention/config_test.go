@@ -195,7 +195,7 @@ func callOf(t testing.TB, c Config, dt snug.DType) *call {
 	r := resolved(t, c)
 	o := r.operands()
 	zeros := func(o operand) snug.View {
-		return put(t, kerneltest.Place{}, dt, o, make([]float32, o.size())).View
+		return put(t, kerneltest.Place{}, dt, o, 0, make([]float32, o.size())).View
 	}
 	rows := func() snug.View { return snug.ViewOf(make([]float32, r.queries())) }
 	return &call{

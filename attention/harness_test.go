@@ -11,11 +11,16 @@ import (
 // gap is what strided buffers hold between their rows.
 const gap = 55
 
+// aligning is the elements that put leaves out so that a tensor of 16 bits starts at
+// a multiple of 16 bytes: before them are the guard words of a buffer.
+const aligning = 1
+
 // strided is a tensor in the layout of a Config, in some place.
 type strided struct {
 	*kerneltest.Floats
-	t  testing.TB
-	op operand
+	t     testing.TB
+	op    operand
+	start int // of the tensor in the buffer
 }
 
 // each calls f with the place in the buffer of every element of the contiguous
@@ -34,16 +39,21 @@ func (o operand) each(f func(i, at int)) {
 	}
 }
 
-// put lays out a contiguous tensor; nil means an output.
-func put(t testing.TB, place kerneltest.Place, dt snug.DType, op operand, x []float32) strided {
-	buf := make([]float32, op.extent())
+// put lays out a contiguous tensor, from element start of a buffer on; nil means an
+// output.
+func put(t testing.TB, place kerneltest.Place, dt snug.DType, op operand, start int, x []float32) strided {
+	buf := make([]float32, start+op.extent())
 	for i := range buf {
 		buf[i] = gap
 	}
 	if x != nil {
-		op.each(func(i, at int) { buf[at] = x[i] })
+		op.each(func(i, at int) { buf[start+at] = x[i] })
 	}
-	return strided{kerneltest.PutFloats(t, place, dt, buf), t, op}
+	f := kerneltest.PutFloats(t, place, dt, buf)
+	var err error
+	f.View, err = f.Slice(start, len(buf))
+	require.NoError(t, err)
+	return strided{f, t, op, start}
 }
 
 // contiguous returns the tensor's elements, and fails the test if an element
@@ -53,8 +63,8 @@ func (s strided) contiguous() []float32 {
 	buf := s.Get()
 	var x []float32
 	s.op.each(func(_, at int) {
-		x = append(x, buf[at])
-		buf[at] = gap
+		x = append(x, buf[s.start+at])
+		buf[s.start+at] = gap
 	})
 	for at, v := range buf {
 		if v != gap {
@@ -69,12 +79,13 @@ func (p *problem) run(t testing.TB, place kerneltest.Place, dt snug.DType) value
 	t.Helper()
 	r := resolved(t, p.c)
 	o := r.operands()
-	q, k, v := put(t, place, dt, o[0], p.q), put(t, place, dt, o[1], p.k), put(t, place, dt, o[2], p.v)
-	out, dout := put(t, place, dt, o[3], nil), put(t, place, dt, o[3], p.dout)
+	put := func(o operand, x []float32) strided { return put(t, place, dt, o, p.start, x) }
+	q, k, v := put(o[0], p.q), put(o[1], p.k), put(o[2], p.v)
+	out, dout := put(o[3], nil), put(o[3], p.dout)
 	lse := kerneltest.Put(t, place, make([]float32, r.queries()))
 	require.NoError(t, Forward(out.View, lse.View, q.View, k.View, v.View, p.c))
 
-	dq, dk, dv := put(t, place, dt, o[0], nil), put(t, place, dt, o[1], nil), put(t, place, dt, o[2], nil)
+	dq, dk, dv := put(o[0], nil), put(o[1], nil), put(o[2], nil)
 	ws := kerneltest.Put(t, place, make([]float32, p.c.WorkspaceLen()))
 	require.NoError(t, Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, p.c, ws.View))
 	ws.Get() // its guard words
@@ -107,7 +118,7 @@ func within(t testing.TB, name string, want, bound []float64, got []float32) flo
 // check runs p and compares everything with the reference.
 func (p *problem) check(t testing.TB, place kerneltest.Place, dt snug.DType) {
 	t.Helper()
-	want, bound := p.reference(t, dt)
+	want, bound := p.reference(t, place, dt)
 	got := p.run(t, place, dt)
 	t.Logf("share of the bounds: out %.2f, lse %.2f, dq %.2f, dk %.2f, dv %.2f",
 		within(t, "out", want.out, bound.out, got.out), within(t, "lse", want.lse, bound.lse, got.lse),

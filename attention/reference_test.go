@@ -19,6 +19,7 @@ type values[T any] struct{ out, lse, dq, dk, dv []T }
 type problem struct {
 	c             Config
 	q, k, v, dout []float32
+	start         int // of tensors in their buffers
 }
 
 // newProblem draws standard normal inputs that dt holds exactly.
@@ -33,7 +34,7 @@ func newProblem(t testing.TB, c Config, dt snug.DType, seed uint64) *problem {
 		return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).Get()
 	}
 	o := r.operands()
-	return &problem{c, draw(o[0]), draw(o[1]), draw(o[2]), draw(o[3])}
+	return &problem{c: c, q: draw(o[0]), k: draw(o[1]), v: draw(o[2]), dout: draw(o[3])}
 }
 
 func resolved(t testing.TB, c Config) Config {
@@ -46,6 +47,31 @@ func resolved(t testing.TB, c Config) Config {
 // eps is half the distance between 1 and the next number.
 var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16: 0x1p-8}
 
+// rounding is the error of rounding to a type.
+type rounding struct{ relative, absolute float64 }
+
+func (r rounding) of(x float64) float64 { return max(r.relative*math.Abs(x), r.absolute) }
+
+// onHost reports whether a place is computed for by Run.
+func onHost(place kerneltest.Place) bool {
+	return place.Dev == nil || place.Dev.IsCPU() || place.Name == "opaque"
+}
+
+// weightRounding returns how a place rounds weights to dt before it multiplies them.
+func (p *problem) weightRounding(place kerneltest.Place, dt snug.DType) rounding {
+	to := rounding{relative: eps[dt]}
+	if dt == snug.F16 {
+		to.absolute = 0x1p-25 // of numbers below the normal ones
+	}
+	dimV := p.c.dimV()
+	switch {
+	case onHost(place) && dt == snug.BF16 && gemm.HasPairs(),
+		!onHost(place) && dt != snug.F32 && p.start == aligning && p.c.Dim == dimV && (dimV == 64 || dimV == 128):
+		return to
+	}
+	return rounding{}
+}
+
 // reference computes the definition in float64, and for every result a bound of
 // the error that the kernel may make in type dt.
 //
@@ -57,15 +83,16 @@ var eps = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16
 // sums a few more. So every term of a sum is off by at most unit·(its
 // magnitude), with unit = 2·(√D + √DimV + |s| + |lse| + 8)·u, and a result by the
 // sum of that over its terms. Rounding to dt adds eps(dt), as does in delta the
-// rounding of out, which Forward returned in dt, and in bfloat16 the rounding of
-// weights and of their gradients before they are multiplied.
-func (p *problem) reference(t testing.TB, dt snug.DType) (want, bound values[float64]) {
+// rounding of out, which Forward returned in dt, and where a place rounds weights
+// and their gradients before they are multiplied, that.
+func (p *problem) reference(t testing.TB, place kerneltest.Place, dt snug.DType) (want, bound values[float64]) {
 	c := resolved(t, p.c)
 	want, bound = newValues(&c), newValues(&c)
+	low := p.weightRounding(place, dt)
 	for b := range c.Batch {
 		for h := range c.Heads {
 			for i := range c.SeqQ {
-				p.referenceRow(&c, b, h, i, dt, &want, &bound)
+				p.referenceRow(&c, b, h, i, dt, low, &want, &bound)
 			}
 		}
 	}
@@ -92,7 +119,7 @@ func (o operand) size() int { return o.batch * o.heads * o.n * o.dim }
 func part[T any](x []T, i, dim int) []T { return x[i*dim:][:dim] }
 
 // referenceRow adds what query i contributes to every result.
-func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, want, bound *values[float64]) {
+func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, low rounding, want, bound *values[float64]) {
 	row := (b*c.Heads+h)*c.SeqQ + i
 	key := (b*c.KVHeads + h*c.KVHeads/c.Heads) * c.SeqK // of key 0
 	scale := float64(c.Scale)
@@ -122,17 +149,12 @@ func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, want, boun
 		return 2 * (math.Sqrt(float64(c.Dim)) + math.Sqrt(float64(c.DimV)) + math.Abs(s) + math.Abs(lse) + 8) * eps[snug.F32]
 	}
 	bound.lse[row] = unit(top)
-	low := 0.0 // relative
-	if dt == snug.BF16 && gemm.HasPairs() {
-		low = eps[dt]
-	}
-
 	out, outBound := part(want.out, row, c.DimV), part(bound.out, row, c.DimV)
 	for n, j := range keys {
 		s := score[n]
 		w, v := math.Exp(s-lse), part(p.v, key+j, c.DimV)
 		add(out, w, v)
-		addAbs(outBound, (unit(s)+low)*w, v)
+		addAbs(outBound, unit(s)*w+low.of(w), v)
 	}
 	delta, absDelta, deltaBound := 0.0, 0.0, 0.0
 	for d, x := range out {
@@ -147,9 +169,9 @@ func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, want, boun
 		s := score[n]
 		w, k, v := math.Exp(s-lse), part(p.k, key+j, c.Dim), part(p.v, key+j, c.DimV)
 		ds := scale * w * (dot(dout, v) - delta)
-		dsBound := math.Abs(scale)*w*(unit(s)*(absDot(dout, v)+absDelta)+deltaBound) + low*math.Abs(ds)
+		dsBound := math.Abs(scale)*w*(unit(s)*(absDot(dout, v)+absDelta)+deltaBound) + math.Abs(scale)*low.of(ds/scale)
 		add(part(want.dv, key+j, c.DimV), w, dout)
-		addAbs(part(bound.dv, key+j, c.DimV), (unit(s)+low)*w, dout)
+		addAbs(part(bound.dv, key+j, c.DimV), unit(s)*w+low.of(w), dout)
 		add(part(want.dq, row, c.Dim), ds, k)
 		addAbs(part(bound.dq, row, c.Dim), dsBound, k)
 		add(part(want.dk, key+j, c.Dim), ds, q)
@@ -209,9 +231,9 @@ func addAbs(dst []float64, a float64, x []float32) {
 func TestReferenceAgainstFiniteDifferences(t *testing.T) {
 	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 4, Dim: 3, DimV: 2, Causal: true, Scale: 0.7}
 	p := newProblem(t, c, snug.F32, 1)
-	want, _ := p.reference(t, snug.F32)
+	want, _ := p.reference(t, kerneltest.Place{}, snug.F32)
 	loss := func() float64 {
-		got, _ := p.reference(t, snug.F32)
+		got, _ := p.reference(t, kerneltest.Place{}, snug.F32)
 		sum := 0.0
 		for i, x := range got.out {
 			sum += x * float64(p.dout[i])

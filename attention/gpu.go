@@ -1,0 +1,162 @@
+//go:build cuda || metal || emu
+
+package attention
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+var kernels = gpu.Module{Name: "attention"}
+
+// gpuThreads is the size of every block.
+const gpuThreads = 256
+
+// maxBlocks bounds the blocks of a launch in one direction; they step through
+// more items than that.
+const maxBlocks = 1 << 30
+
+// gpuKernels are the entry points of one way to compute attention.
+type gpuKernels struct {
+	forward, backwardQuery, backwardKey gpu.Floats
+	queries, keys                       int // of a tile of results
+	columns                             int // of results that a block computes
+}
+
+// gpuPlain takes everything, with the sizes of tiles.h.
+var gpuPlain = gpuKernels{
+	gpu.ForFloats("attention_forward"), gpu.ForFloats("attention_backward_query"), gpu.ForFloats("attention_backward_key"),
+	64, 64, 128,
+}
+
+// gpuUnits run on matrix units, with the sizes of units.h, by length of rows.
+var gpuUnits = map[int]*gpuKernels{64: unitKernels("_unit64"), 128: unitKernels("_unit128")}
+
+func unitKernels(suffix string) *gpuKernels {
+	return &gpuKernels{
+		gpu.ForFloats("attention_forward" + suffix), gpu.ForFloats("attention_backward_query" + suffix),
+		gpu.ForFloats("attention_backward_key" + suffix), 128, 64, 128,
+	}
+}
+
+// parts returns the blocks that share results of n columns.
+func (k *gpuKernels) parts(n int) int { return gpu.CeilDiv(n, k.columns) }
+
+var deltaNames = gpu.ForFloats("attention_delta")
+
+// gpuKernelsFor returns the kernels for tensors of c: on matrix units if all rows
+// are of 16-bit elements, of equal length and at multiples of 16 bytes.
+func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
+	units, ok := gpuUnits[c.Dim]
+	if !ok || c.DimV != c.Dim || tensors[0].DType() == snug.F32 {
+		return &gpuPlain
+	}
+	for _, v := range tensors {
+		if v.Mem().Addr%16 != 0 {
+			return &gpuPlain
+		}
+	}
+	for _, s := range [...]Strides{c.Q, c.K, c.V, c.Out} {
+		if s.Batch%8 != 0 || s.Head%8 != 0 || s.Row%8 != 0 {
+			return &gpuPlain
+		}
+	}
+	return units
+}
+
+// gpuShape is the parameters of all kernels, Shape in shape.h.
+type gpuShape struct {
+	items, rows              uint64
+	heads, kvHeads, group    uint64
+	seqQ, seqK               int64
+	shift                    int64
+	q, k, v, out             gpuStrides
+	dim, dimV                uint32
+	causal, wantLSE, mend, _ uint32
+	scale, scale2            float32
+}
+
+type gpuStrides struct{ batch, head, row uint64 }
+
+func (s Strides) gpu() gpuStrides {
+	return gpuStrides{uint64(s.Batch), uint64(s.Head), uint64(s.Row)}
+}
+
+// gpu returns the parameters of launches for c, resolved, without items.
+func (c *Config) gpu() gpuShape {
+	s := gpuShape{
+		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
+		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift()),
+		q: c.Q.gpu(), k: c.K.gpu(), v: c.V.gpu(), out: c.Out.gpu(),
+		dim: uint32(c.Dim), dimV: uint32(c.DimV), scale: c.Scale, scale2: c.scale2(),
+	}
+	if c.Causal {
+		s.causal = 1
+	}
+	return s
+}
+
+// launch queues a launch with a block for every item and every part of columns. It
+// queues nothing without items.
+func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands ...driver.Mem) error {
+	if items == 0 {
+		return nil
+	}
+	s.items = uint64(items)
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name, Blocks: [3]int{min(items, maxBlocks), parts, 1}, Threads: gpuThreads,
+		Operands: operands, Params: gpu.Params(&s),
+	})
+}
+
+// run queues the launches with k. Matrix units are wrong about NaNs and infinities
+// that a mask hides; the plain kernels then compute the results again that these
+// reached, and leave the others.
+func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, launch func(gpu.Launcher, *gpuKernels, gpuShape) error) error {
+	if err := launch(q, k, s); err != nil || k == &gpuPlain || s.causal == 0 {
+		return err
+	}
+	s.mend = uint32(k.queries)
+	return launch(q, &gpuPlain, s)
+}
+
+// Grids implements [gpu.Job].
+func (j *forwardJob) Grids(q gpu.Launcher) error {
+	c := &j.c
+	s := c.gpu()
+	if j.lse.Len() > 0 {
+		s.wantLSE = 1
+	}
+	return s.run(q, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j.launch)
+}
+
+func (j *forwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
+	c := &j.c
+	return s.launch(q, k.forward.Of(uint8(j.q.DType())), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.queries), k.parts(c.DimV),
+		*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem())
+}
+
+// Grids implements [gpu.Job].
+func (j *backwardJob) Grids(q gpu.Launcher) error {
+	c := &j.c
+	s := c.gpu()
+	err := s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
+		*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+	if err != nil {
+		return err
+	}
+	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j.launch)
+}
+
+func (j *backwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
+	c, dtype := &j.c, uint8(j.q.DType())
+	dout, lse, delta := *j.dout.Mem(), *j.lse.Mem(), *j.delta.Mem()
+	err := s.launch(q, k.backwardQuery.Of(dtype), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.queries), k.parts(c.Dim),
+		*j.dq.Mem(), dout, *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), lse, delta)
+	if err != nil {
+		return err
+	}
+	return s.launch(q, k.backwardKey.Of(dtype), c.Batch*c.KVHeads*gpu.CeilDiv(c.SeqK, k.keys), k.parts(max(c.Dim, c.DimV)),
+		*j.dk.Mem(), *j.dv.Mem(), dout, *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), lse, delta)
+}

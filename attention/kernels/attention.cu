@@ -1,0 +1,3 @@
+#include "cuda.h"
+#include "matrix_cuda.h"
+#include "attention.h"

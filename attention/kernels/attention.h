@@ -1,0 +1,14 @@
+// Kernels of package attention. Forward and Backward are launches of them:
+//
+//	forward         a block owns a tile of queries: their out and lse
+//	delta           a warp owns a row: dout · out
+//	backward_query  a block owns a tile of queries: their dq
+//	backward_key    a block owns a tile of keys: their dk and dv, over all query
+//	                heads that read them
+//
+// Every result has one owner, which adds in the order of the tiles. units_*.h do
+// the same on matrix units for 16-bit types and rows of 64 and 128 elements.
+#pragma once
+#include "forward.h"
+#include "backward.h"
+#include "units_entries.h"

@@ -1,0 +1,3 @@
+#include "metal.h"
+#include "matrix_metal.h"
+#include "attention.h"

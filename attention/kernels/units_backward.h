@@ -1,0 +1,155 @@
+// The backward pass on matrix units.
+#pragma once
+#include "backward.h"
+#include "units_forward.h"
+
+// unit_grads turns products into weights, and products of gradients into the
+// gradients of scores, but for the factor scale. A row sees the first of the keys.
+template <u32 N>
+DEVICE void unit_grads(Thread t, PRIVATE Acc* ds, PRIVATE const Acc* s, Query query0, Query query1, u32 sees0, u32 sees1, float scale2) {
+    u32 column = acc_col(matrix_lane(t));
+    UNROLL for (u32 j = 0; j < N / 8; j++)
+        UNROLL for (u32 e = 0; e < 4; e++) {
+            Query query = e < 2 ? query0 : query1;
+            float w = quick_exp2(s[j].x[e] * scale2 - query.lse2);
+            bool sees = 8 * j + column + e % 2 < (e < 2 ? sees0 : sees1);
+            ds[j].x[e] = sees ? (ds[j].x[e] - query.delta) * w : 0;
+        }
+}
+
+// unit_backward_query computes dq of one tile of queries over tiles of N keys, of
+// which two are in block memory: the next arrive while these are multiplied.
+template <class T, u32 D, u32 N>
+DEVICE void unit_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* dq, Operands<T> x) {
+    Rows<const T> queries = rows_of(x.q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    Rows<const T> douts = rows_of(x.dout, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    i64 end = visible(p, at.first + queries.n - 1);
+    u64 kv = at.h / p.group;
+    GROUP T *keys = (GROUP T*)room, *next = keys + N * Pitch<D>::value, *values = next + N * Pitch<D>::value;
+    FragA<T> a[D / 16], da[D / 16];
+    load_halves<D>(t, a, keys, queries, rows_from(queries, HALF_ROWS));
+    load_halves<D>(t, da, keys, douts, rows_from(douts, HALF_ROWS));
+    Acc sums[D / 8];
+    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    u32 row = unit_of(t) * UNIT_ROWS + acc_row(matrix_lane(t), 0);
+    i64 sees0 = visible(p, at.first + row), sees1 = visible(p, at.first + row + 8);
+    u64 number = row_number(p, at.b, at.h, at.first);
+    Query query0 = query_of(x.lse + number, x.delta + number, row, queries.n);
+    Query query1 = query_of(x.lse + number, x.delta + number, row + 8, queries.n);
+
+    if (end > 0) {
+        copy_rows<D, N>(t, keys, rows_of(x.k, p.k, at.b, kv, 0, end, N, D));
+        copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, 0, end, N, D));
+    }
+    copy_async_commit();
+    for (i64 k0 = 0; k0 < end; k0 += N) {
+        bool more = k0 + N < end;
+        copy_async_wait<0>();
+        sync_threads(); // keys and values are there, and the keys before are done with
+        if (more) copy_rows<D, N>(t, next, rows_of(x.k, p.k, at.b, kv, k0 + N, end, N, D));
+        copy_async_commit();
+        Acc s[N / 8], ds[N / 8];
+        unit_products<D, N>(s, a, (GROUP const T*)keys);
+        unit_products<D, N>(ds, da, (GROUP const T*)values);
+        sync_threads(); // the values are done with
+        if (more) copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, k0 + N, end, N, D));
+        copy_async_commit();
+        u32 n = (u32)least(end - k0, (i64)N);
+        unit_grads<N>(t, ds, s, query0, query1, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2);
+        unit_add<D, N>(sums, ds, (GROUP const T*)keys);
+        GROUP T* swap = keys;
+        keys = next, next = swap;
+    }
+    Rows<T> rows = rows_of(dq, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    unit_store<D>(t, sums, p.scale, p.scale, rows, unit_of(t) * UNIT_ROWS);
+}
+
+// Walk is the tiles of N queries, of all heads, that see some of a block's keys.
+struct Walk {
+    u64 h, heads; // the head and the end of the heads
+    i64 q0, first, end;
+};
+
+DEVICE void advance(PRIVATE Walk& w, i64 n) {
+    w.q0 += n;
+    if (w.q0 < w.end) return;
+    w.q0 = w.first;
+    w.h++;
+}
+
+// copy_queries begins to copy a tile of queries and of their dout, if it is one.
+template <u32 D, u32 N, class T>
+DEVICE void copy_queries(Thread t, GROUP T* queries, GROUP T* douts, Shape p, u64 b, Walk w, Operands<T> x) {
+    if (w.h < w.heads) {
+        copy_rows<D, N>(t, queries, rows_of(x.q, p.q, b, w.h, w.q0, p.seq_q, N, D));
+        copy_rows<D, N>(t, douts, rows_of(x.dout, p.out, b, w.h, w.q0, p.seq_q, N, D));
+    }
+    copy_async_commit();
+}
+
+// unit_backward_key computes dk and dv of one tile of 64 keys over tiles of N
+// queries, of which two are in block memory. Two units share 16 keys: one computes
+// their weights and dv, the other their gradients and dk, for which it needs the
+// weights. Rows of scores are keys, columns queries.
+template <class T, u32 D, u32 N>
+DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* dk, GLOBAL T* dv, Operands<T> x) {
+    Rows<const T> keys = rows_of(x.k, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
+    Rows<const T> values = rows_of(x.v, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
+    i64 first = first_query(p, at.first);
+    Walk walk = {at.h * p.group, (at.h + 1) * p.group, first, first, p.seq_q};
+    if (first >= p.seq_q) walk.h = walk.heads;
+    GROUP Quad* weights = (GROUP Quad*)room + unit_of(t) % HALF_UNITS * (N / 8) * MATRIX_LANES + matrix_lane(t);
+    GROUP T* tiles = (GROUP T*)(room + HALF_UNITS * (N / 8) * MATRIX_LANES); // of two steps: queries, dout
+    bool grads = unit_of(t) >= HALF_UNITS;
+    FragA<T> a[D / 16];
+    load_halves<D>(t, a, (GROUP T*)room, keys, values);
+    Acc sums[D / 8];
+    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    u32 column = acc_col(matrix_lane(t));
+    i64 key = at.first + unit_of(t) % HALF_UNITS * UNIT_ROWS + acc_row(matrix_lane(t), 0);
+    i64 from0 = first_query(p, key), from1 = first_query(p, key + 8);
+
+    copy_queries<D, N>(t, tiles, tiles + N * Pitch<D>::value, p, at.b, walk, x);
+    for (u32 step = 0; walk.h < walk.heads; step++) {
+        GROUP T *queries = tiles + step % 2 * 2 * N * Pitch<D>::value, *douts = queries + N * Pitch<D>::value;
+        u64 number = row_number(p, at.b, walk.h, walk.q0);
+        u32 n = (u32)least(p.seq_q - walk.q0, (i64)N);
+        u32 lo0 = within(from0 - walk.q0, n), lo1 = within(from1 - walk.q0, n);
+        float of_query[N / 4]; // lse in units of log 2, or delta
+        UNROLL for (u32 j = 0; j < N / 4; j++) {
+            u32 i = least(j / 2 * 8 + column + j % 2, n - 1);
+            of_query[j] = grads ? x.delta[number + i] : log2_of(x.lse[number + i]);
+        }
+        advance(walk, N);
+        copy_async_wait<0>();
+        sync_threads(); // the tile is there, and the one before is done with
+        copy_queries<D, N>(t, tiles + (step + 1) % 2 * 2 * N * Pitch<D>::value,
+                           tiles + ((step + 1) % 2 * 2 + 1) * N * Pitch<D>::value, p, at.b, walk, x);
+        Acc s[N / 8];
+        unit_products<D, N>(s, a, (GROUP const T*)(grads ? douts : queries));
+        if (!grads)
+            UNROLL for (u32 j = 0; j < N / 8; j++) {
+                UNROLL for (u32 e = 0; e < 4; e++) {
+                    u32 c = 8 * j + column + e % 2;
+                    bool sees = c >= (e < 2 ? lo0 : lo1) && c < n;
+                    s[j].x[e] = sees ? quick_exp2(s[j].x[e] * p.scale2 - of_query[2 * j + e % 2]) : 0;
+                }
+                weights[j * MATRIX_LANES] = Quad{{s[j].x[0], s[j].x[1], s[j].x[2], s[j].x[3]}};
+            }
+        sync_threads(); // weights are there
+        if (grads)
+            UNROLL for (u32 j = 0; j < N / 8; j++) {
+                Quad w = weights[j * MATRIX_LANES];
+                UNROLL for (u32 e = 0; e < 4; e++) {
+                    u32 c = 8 * j + column + e % 2;
+                    bool sees = c >= (e < 2 ? lo0 : lo1) && c < n;
+                    s[j].x[e] = sees ? (s[j].x[e] - of_query[2 * j + e % 2]) * w.x[e] : 0;
+                }
+            }
+        unit_add<D, N>(sums, s, (GROUP const T*)(grads ? queries : douts));
+    }
+    Rows<T> rows = grads ? rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D)
+                         : rows_of(dv, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
+    float factor = grads ? p.scale : 1;
+    unit_store<D>(t, sums, factor, factor, rows, unit_of(t) % HALF_UNITS * UNIT_ROWS);
+}

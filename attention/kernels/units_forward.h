@@ -1,0 +1,92 @@
+// The forward pass on matrix units.
+#pragma once
+#include "forward.h"
+#include "units.h"
+
+enum { UNIT_QUERIES = 128 }; // a block
+
+// UnitSoftmax is the state of the lane's two rows, as Softmax.
+struct UnitSoftmax { float most[2], sum[2]; };
+
+// unit_step turns products into weights and rescales the sums to the new maxima.
+// A row sees the first of the keys.
+template <u32 D, u32 N>
+DEVICE void unit_step(Thread t, PRIVATE UnitSoftmax& state, PRIVATE Acc* s, u32 sees0, u32 sees1, float scale2, PRIVATE Acc* sums) {
+    u32 column = acc_col(matrix_lane(t));
+    UNROLL for (u32 e = 0; e < 2; e++) {
+        u32 sees = e == 0 ? sees0 : sees1;
+        float most = state.most[e];
+        UNROLL for (u32 j = 0; j < N / 4; j++) {
+            u32 c = 2 * e + j % 2;
+            s[j / 2].x[c] = column + j / 2 * 8 + j % 2 < sees ? s[j / 2].x[c] * scale2 : -infinity();
+            most = maximum(s[j / 2].x[c], most);
+        }
+        most = row_max(most);
+        float base = most == -infinity() ? 0 : most; // −Inf − −Inf would be NaN
+        float rescale = quick_exp2(state.most[e] - base), sum = state.sum[e] * rescale;
+        state.most[e] = most;
+        UNROLL for (u32 j = 0; j < N / 4; j++) {
+            u32 c = 2 * e + j % 2;
+            s[j / 2].x[c] = quick_exp2(s[j / 2].x[c] - base);
+            sum += s[j / 2].x[c];
+        }
+        state.sum[e] = sum;
+        UNROLL for (u32 j = 0; j < D / 4; j++) sums[j / 2].x[2 * e + j % 2] *= rescale;
+    }
+}
+
+// unit_finish writes out and lse, as finish.
+template <u32 D, class T>
+DEVICE void unit_finish(Thread t, PRIVATE UnitSoftmax& state, PRIVATE Acc* sums, Rows<T> out, GLOBAL f32* lse) {
+    u32 first = unit_of(t) * UNIT_ROWS, lane = matrix_lane(t);
+    float factor[2];
+    UNROLL for (u32 e = 0; e < 2; e++) {
+        float sum = row_sum(state.sum[e]);
+        factor[e] = 1 / sum;
+        if (sum == 0) {
+            factor[e] = 0;
+            UNROLL for (u32 j = 0; j < D / 4; j++) sums[j / 2].x[2 * e + j % 2] = 0;
+        }
+        u32 row = first + acc_row(lane, e);
+        if (lse && acc_col(lane) == 0 && row < out.n) lse[row] = log_sum(state.most[e], sum);
+    }
+    unit_store<D>(t, sums, factor[0], factor[1], out, first);
+}
+
+// unit_forward computes one tile of queries over tiles of N keys. While keys are
+// multiplied their values arrive, and while values are, the next keys.
+template <class T, u32 D, u32 N>
+DEVICE void unit_forward(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
+                         GLOBAL const T* k, GLOBAL const T* v) {
+    Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    i64 end = visible(p, at.first + queries.n - 1);
+    u64 kv = at.h / p.group;
+    GROUP T *keys = (GROUP T*)room, *values = keys + N * Pitch<D>::value;
+    FragA<T> a[D / 16];
+    load_halves<D>(t, a, keys, queries, rows_from(queries, HALF_ROWS));
+    UnitSoftmax state = {{-infinity(), -infinity()}, {0, 0}};
+    Acc sums[D / 8];
+    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    i64 row = at.first + unit_of(t) * UNIT_ROWS + acc_row(matrix_lane(t), 0);
+    i64 sees0 = visible(p, row), sees1 = visible(p, row + 8);
+
+    if (end > 0) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, 0, end, N, D));
+    copy_async_commit();
+    for (i64 k0 = 0; k0 < end; k0 += N) {
+        copy_async_wait<0>();
+        sync_threads(); // keys are there, and the values before are done with
+        copy_rows<D, N>(t, values, rows_of(v, p.v, at.b, kv, k0, end, N, D));
+        copy_async_commit();
+        Acc s[N / 8];
+        unit_products<D, N>(s, a, (GROUP const T*)keys);
+        u32 n = (u32)least(end - k0, (i64)N);
+        unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
+        copy_async_wait<0>();
+        sync_threads(); // values are there, and the keys are done with
+        if (k0 + N < end) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, k0 + N, end, N, D));
+        copy_async_commit();
+        unit_add<D, N>(sums, s, (GROUP const T*)values);
+    }
+    GLOBAL f32* rows = p.want_lse ? lse + row_number(p, at.b, at.h, at.first) : nullptr;
+    unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D), rows);
+}

@@ -1,0 +1,95 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// Shapes on every place: lengths beside the multiples of tiles, dimensions beside
+// those of the pieces in which tiles are multiplied, and each mask with more keys
+// than queries and with fewer.
+func TestShapesOnPlaces(t *testing.T) {
+	strided := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
+	strided.Q = Strides{Batch: 201, Head: 402, Row: 804}
+	strided.K = Strides{Batch: 70 * 203, Head: 1, Row: 203}
+	strided.V = Strides{Batch: 130, Head: 1, Row: 260}
+	strided.Out = Strides{Batch: 40 * 131, Head: 131, Row: 2 * 131}
+	cases := []Config{
+		{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 70, Dim: 1},
+		{Batch: 1, Heads: 3, KVHeads: 1, SeqQ: 65, SeqK: 64, Dim: 33, DimV: 65},
+		{Batch: 1, Heads: 1, SeqQ: 64, SeqK: 129, Dim: 64},
+		{Batch: 1, Heads: 1, SeqQ: 70, SeqK: 33, Dim: 128},
+		strided,
+		{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 1, SeqK: 130, Dim: 5, DimV: 200},
+		{Batch: 2, Heads: 1, SeqQ: 129, SeqK: 1, Dim: 9},
+	}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for i, c := range cases {
+			mask, dt := masks[i%3], dtypes[(i+i/3)%3]
+			c.Causal, c.Align = mask.causal, mask.align
+			t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(20+i)).check(t, place, dt) })
+		}
+	})
+}
+
+func shapeName(c Config, dt snug.DType) string {
+	mask := "full"
+	if c.Causal {
+		mask = []string{"bottomright", "topleft"}[c.Align]
+	}
+	return fmt.Sprintf("%dx%d/%d/%s/%v/h%d", c.SeqQ, c.SeqK, c.Dim, mask, dt, c.Heads)
+}
+
+func TestNonFiniteOnPlaces(t *testing.T) {
+	c := Config{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 70, Dim: 3}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for i, bad := range []float64{math.NaN(), math.Inf(1)} {
+			for target := range 4 {
+				mask := masks[(i+target)%3]
+				c.Causal, c.Align = mask.causal, mask.align
+				newProblem(t, c, snug.F32, 9).checkNonFinite(t, place, snug.F32, target, []float64{0.3, 0.99}[i], bad)
+			}
+		}
+	})
+}
+
+// Tensors at multiples of 16 bytes with rows of 64 and 128 elements, for which
+// devices have matrix units.
+func TestMatrixUnits(t *testing.T) {
+	cases := []Config{
+		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 131, Dim: 64},
+		{Batch: 1, Heads: 1, SeqQ: 131, SeqK: 100, Dim: 128},
+		PackedQKV(Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 70, Dim: 64}),
+		{Batch: 1, Heads: 1, SeqQ: 33, SeqK: 67, Dim: 128},
+		{Batch: 1, Heads: 1, SeqQ: 140, SeqK: 99, Dim: 64},
+		SequenceMajor(Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 15, SeqK: 50, Dim: 128}),
+	}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for i, c := range cases {
+			mask, dt := masks[i%3], []snug.DType{snug.BF16, snug.F16}[(i+i/3)%2]
+			c.Causal, c.Align = mask.causal, mask.align
+			t.Run(shapeName(c, dt), func(t *testing.T) {
+				p := newProblem(t, c, dt, uint64(40+i))
+				p.start = aligning
+				p.check(t, place, dt)
+			})
+		}
+	})
+}
+
+// What the mask hides stays hidden from matrix units too.
+func TestNonFiniteInMatrixUnits(t *testing.T) {
+	c := Config{Batch: 1, Heads: 1, SeqQ: 70, SeqK: 70, Dim: 64, Causal: true}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for target, at := range []float64{0.3, 0.99, 0.99, 0.3} {
+			dt := []snug.DType{snug.BF16, snug.F16}[target%2]
+			p := newProblem(t, c, dt, 50)
+			p.start = aligning
+			p.checkNonFinite(t, place, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[target/2])
+		}
+	})
+}
