@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -149,6 +150,32 @@ func readmeFused(x, table, dx []snug.BFloat16, targets []int32) error {
 	return nil
 }
 
+func readmeDevice(name string, weights []float32) error {
+	//readme:
+	dev, err := snug.Open(name) // "cuda:0", "metal:0" or "cpu"
+	if err != nil {
+		return err // says what was found and what is needed: a tag, a driver, a newer card
+	}
+	defer dev.Close()
+	full, err := snug.Make[float32](dev, len(weights))
+	if err != nil {
+		return err
+	}
+	low, err := snug.Make[snug.BFloat16](dev, len(weights))
+	if err != nil {
+		return err
+	}
+	if err := full.CopyIn(weights); err != nil {
+		return err
+	}
+	err = amp.Cast(low, full) // every function takes arrays where it takes slices
+	//end
+	if err != nil {
+		return err
+	}
+	return low.CopyOut(make([]snug.BFloat16, len(weights)))
+}
+
 // doubler is a stage that doubles its input.
 type doubler struct{}
 
@@ -189,6 +216,9 @@ func TestReadmeCode(t *testing.T) {
 	b := func(n int) []snug.BFloat16 { return make([]snug.BFloat16, n) }
 	require.NoError(t, readmeAttention(b(64*64), b(64*64), b(3*64*64), b(3*64*64)))
 	require.NoError(t, readmeOffload(t.TempDir(), make([]float32, 5000), make([]float32, 5000)))
+	for _, p := range kerneltest.Places(t)[1:] {
+		require.NoError(t, readmeDevice(p.Name, four))
+	}
 	require.NoError(t, readmeFused(b(40*32), b(512*32), b(40*32), make([]int32, 40)))
 }
 
@@ -198,7 +228,7 @@ func TestReadmeShowsThisCode(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	parts := strings.Split(string(source), "\t//readme:\n")[1:]
-	require.Len(t, parts, 7)
+	require.Len(t, parts, 8)
 	for _, part := range parts {
 		code, _, found := strings.Cut(part, "\t//end\n")
 		require.True(t, found)

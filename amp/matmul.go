@@ -39,7 +39,8 @@ const (
 // rounded to c's type once, to nearest even. An element of c has an absolute
 // error of at most (K+3)·2^-24·(|Alpha|·Σ|a||b| + |Beta·c|) before that
 // rounding, unless float32 overflows or underflows; it does not depend on
-// GOMAXPROCS. Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) do
+// GOMAXPROCS. Matrix units of GPUs cut off where a processor rounds, so for them
+// the bound is twice that. Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) do
 // so where both operands hold it, and may take subnormal numbers, below 2^-126, for
 // 0.
 //
