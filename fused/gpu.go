@@ -46,9 +46,9 @@ func wide(cols int, operands ...*snug.View) uint32 {
 
 // elements is Elements of elements.h.
 type elements struct {
-	n      uint64
-	wide   uint32
-	unused uint32
+	n    uint64
+	wide uint32
+	_    uint32
 }
 
 // elementsOf describes operands of one length, in which no rows count.

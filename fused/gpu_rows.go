@@ -150,7 +150,7 @@ func addPartsOn(q gpu.Launcher, acc, ws snug.View, from, rows, stride int, into 
 type geluGradParams struct {
 	rows, partRows uint64
 	cols, wide     uint32
-	frozen, unused uint32
+	frozen, _      uint32
 }
 
 func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
@@ -174,8 +174,8 @@ func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
 
 // embeddingParams is EmbeddingParams of tokens.h.
 type embeddingParams struct {
-	rows                    uint64
-	cols, wide, add, unused uint32
+	rows               uint64
+	cols, wide, add, _ uint32
 }
 
 func (j *embeddingJob) Grids(q gpu.Launcher) error {
@@ -215,7 +215,7 @@ type rotaryParams struct {
 	rows, stride                    uint64
 	heads, dim, turned, interleaved uint32
 	turn                            float32
-	unused                          uint32
+	_                               uint32
 }
 
 func (j *rotaryJob) Grids(q gpu.Launcher) error {
