@@ -31,7 +31,11 @@
 // Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) take bfloat16
 // inputs as they are; there the weights p and the gradients ds are rounded to
 // bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
-// each term to the error at most, and subnormal numbers may count as 0.
+// each term to the error at most, and subnormal numbers may count as 0. So do the
+// matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are both 64 or
+// both 128 and all rows start at multiples of 16 bytes. In float16 that adds 2^-11
+// of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
+// more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
 // [Backward] recovers p from a float32 lse, to a relative error of about
 // (|s|+|lse|)·2⁻²³. Results are the same bit for bit for every GOMAXPROCS.
 package attention
@@ -50,8 +54,8 @@ import "github.com/snug-ml/snug"
 // that the strides address are read or written. out and lse must not overlap
 // the inputs or each other.
 //
-// It needs no memory but tiles, see [Config.ScratchBytes], and allocates
-// nothing.
+// It needs no memory but tiles, see [Config.ScratchBytes], none on a GPU, and
+// allocates nothing.
 //
 // Errors: those of [Config.Validate]; ErrDType for other or mixed element types;
 // ErrShape when a vector is too short for its strides or lse has the wrong
@@ -80,8 +84,8 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Config) 
 //
 // lse is what Forward wrote. ws is a workspace of at least
 // [Config.WorkspaceLen] elements; its contents do not matter, before or after.
-// Otherwise no memory is needed but tiles, see [Config.ScratchBytes], and
-// nothing is allocated.
+// Otherwise no memory is needed but tiles, see [Config.ScratchBytes], none on a
+// GPU, and nothing is allocated.
 //
 // The errors are those of Forward, and ErrShape when ws is too short.
 func Backward[V snug.Vector, L snug.Vector32](dq, dk, dv V, dout, q, k, v, out V, lse L, c Config, ws L) error {

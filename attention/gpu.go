@@ -110,15 +110,20 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 	})
 }
 
-// run queues the launches with k. Matrix units are wrong about NaNs and infinities
+// gpuPass is a job that launches kernels of a choice.
+type gpuPass interface {
+	launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error
+}
+
+// run queues the launches of j with k. Matrix units are wrong about NaNs and infinities
 // that a mask hides; the plain kernels then compute the results again that these
 // reached, and leave the others.
-func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, launch func(gpu.Launcher, *gpuKernels, gpuShape) error) error {
-	if err := launch(q, k, s); err != nil || k == &gpuPlain || s.causal == 0 {
+func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, j gpuPass) error {
+	if err := j.launch(q, k, s); err != nil || k == &gpuPlain || s.causal == 0 {
 		return err
 	}
 	s.mend = uint32(k.queries)
-	return launch(q, &gpuPlain, s)
+	return j.launch(q, &gpuPlain, s)
 }
 
 // Grids implements [gpu.Job].
@@ -128,9 +133,10 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 	if j.lse.Len() > 0 {
 		s.wantLSE = 1
 	}
-	return s.run(q, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j.launch)
+	return s.run(q, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j)
 }
 
+// launch implements gpuPass.
 func (j *forwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 	c := &j.c
 	return s.launch(q, k.forward.Of(uint8(j.q.DType())), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.queries), k.parts(c.DimV),
@@ -146,9 +152,10 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 	if err != nil {
 		return err
 	}
-	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j.launch)
+	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j)
 }
 
+// launch implements gpuPass.
 func (j *backwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 	c, dtype := &j.c, uint8(j.q.DType())
 	dout, lse, delta := *j.dout.Mem(), *j.lse.Mem(), *j.delta.Mem()

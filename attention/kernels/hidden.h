@@ -19,7 +19,7 @@ template <class T> DEVICE bool all_finite(Thread t, GROUP Quad* room, Rows<const
 template <class T> DEVICE bool intact_queries(Thread t, GROUP Quad* room, Shape p, Item at, GLOBAL const T* x, Strides s, u32 dim) {
     i64 last = least((at.first / p.mend + 1) * p.mend, p.seq_q) - 1;
     i64 begin = visible(p, at.first), end = visible(p, last);
-    return begin >= end || all_finite(t, room, rows_of(x, s, at.b, at.h / p.group, begin, end, 2 * p.mend, dim));
+    return begin >= end || all_finite(t, room, rows_of(x, s, at.b, at.h / p.group, begin, end, p.mend, dim));
 }
 
 // intact_keys says so about a tile of keys, for which it multiplied q and dout.

@@ -25,7 +25,7 @@ DEVICE float quick_exp2(float x) {
 DEVICE float quick_exp2(float x) { return exp2_of(x); }
 #endif
 
-// pitch is the elements between rows in block memory: an odd multiple of 16
+// Pitch is the elements between rows in block memory: an odd multiple of 16
 // bytes, for banks.
 template <u32 D> struct Pitch { enum { value = D + 8 }; };
 
@@ -46,20 +46,20 @@ template <u32 D, u32 N, class T> DEVICE void copy_rows(Thread t, GROUP T* to, Ro
 // those of second. It begins and ends with all threads at one place.
 template <u32 D, class T>
 DEVICE void load_halves(Thread t, PRIVATE FragA<T>* a, GROUP T* room, Rows<const T> first, Rows<const T> second) {
-    for (u32 half_block = 0; half_block < 2; half_block++) {
+    GROUP const T* rows = room + unit_of(t) % HALF_UNITS * UNIT_ROWS * Pitch<D>::value;
+    for (u32 part = 0; part < 2; part++) {
         sync_threads();
-        copy_rows<D, HALF_ROWS>(t, room, half_block == 0 ? first : second);
+        copy_rows<D, HALF_ROWS>(t, room, part == 0 ? first : second);
         copy_async_commit();
         copy_async_wait<0>();
         sync_threads();
-        if (unit_of(t) / HALF_UNITS != half_block) continue;
-        GROUP T* rows = room + unit_of(t) % HALF_UNITS * UNIT_ROWS * Pitch<D>::value;
-        UNROLL for (u32 k = 0; k < D / 16; k++) load_a(a[k], (GROUP const T*)rows + 16 * k, Pitch<D>::value);
+        if (unit_of(t) / HALF_UNITS == part)
+            UNROLL for (u32 k = 0; k < D / 16; k++) load_a(a[k], rows + 16 * k, Pitch<D>::value);
     }
     sync_threads();
 }
 
-// scores sets s to the products of the unit's rows and N rows in block memory.
+// unit_products sets s to the products of the unit's rows and N rows in block memory.
 template <u32 D, u32 N, class T>
 DEVICE void unit_products(PRIVATE Acc* s, PRIVATE const FragA<T>* a, GROUP const T* rows) {
     UNROLL for (u32 j = 0; j < N / 8; j++) s[j] = acc_zero();

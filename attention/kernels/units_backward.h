@@ -87,6 +87,37 @@ DEVICE void copy_queries(Thread t, GROUP T* queries, GROUP T* douts, Shape p, u6
     copy_async_commit();
 }
 
+// Window is which columns of scores, queries, count for the lane's two rows, keys:
+// those from lo0 and lo1 on, below n. The lane's first column is number column.
+struct Window { u32 column, lo0, lo1, n; };
+
+// shows says whether element e of tile j of scores counts.
+DEVICE bool shows(Window w, u32 j, u32 e) {
+    u32 c = 8 * j + w.column + e % 2;
+    return c >= (e < 2 ? w.lo0 : w.lo1) && c < w.n;
+}
+
+// unit_key_weights turns products into weights and shows them to the other unit.
+template <u32 N>
+DEVICE void unit_key_weights(PRIVATE Acc* s, GROUP Quad* weights, PRIVATE const float* lse2, Window window, float scale2) {
+    UNROLL for (u32 j = 0; j < N / 8; j++) {
+        UNROLL for (u32 e = 0; e < 4; e++)
+            s[j].x[e] = shows(window, j, e) ? quick_exp2(s[j].x[e] * scale2 - lse2[2 * j + e % 2]) : 0;
+        weights[j * MATRIX_LANES] = Quad{{s[j].x[0], s[j].x[1], s[j].x[2], s[j].x[3]}};
+    }
+}
+
+// unit_key_grads turns products of gradients into the gradients of scores, but for
+// the factor scale.
+template <u32 N>
+DEVICE void unit_key_grads(PRIVATE Acc* ds, GROUP const Quad* weights, PRIVATE const float* delta, Window window) {
+    UNROLL for (u32 j = 0; j < N / 8; j++) {
+        Quad w = weights[j * MATRIX_LANES];
+        UNROLL for (u32 e = 0; e < 4; e++)
+            ds[j].x[e] = shows(window, j, e) ? (ds[j].x[e] - delta[2 * j + e % 2]) * w.x[e] : 0;
+    }
+}
+
 // unit_backward_key computes dk and dv of one tile of 64 keys over tiles of N
 // queries, of which two are in block memory. Two units share 16 keys: one computes
 // their weights and dv, the other their gradients and dk, for which it needs the
@@ -114,7 +145,7 @@ DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GL
         GROUP T *queries = tiles + step % 2 * 2 * N * Pitch<D>::value, *douts = queries + N * Pitch<D>::value;
         u64 number = row_number(p, at.b, walk.h, walk.q0);
         u32 n = (u32)least(p.seq_q - walk.q0, (i64)N);
-        u32 lo0 = within(from0 - walk.q0, n), lo1 = within(from1 - walk.q0, n);
+        Window window = {column, within(from0 - walk.q0, n), within(from1 - walk.q0, n), n};
         float of_query[N / 4]; // lse in units of log 2, or delta
         UNROLL for (u32 j = 0; j < N / 4; j++) {
             u32 i = least(j / 2 * 8 + column + j % 2, n - 1);
@@ -127,25 +158,9 @@ DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GL
                            tiles + ((step + 1) % 2 * 2 + 1) * N * Pitch<D>::value, p, at.b, walk, x);
         Acc s[N / 8];
         unit_products<D, N>(s, a, (GROUP const T*)(grads ? douts : queries));
-        if (!grads)
-            UNROLL for (u32 j = 0; j < N / 8; j++) {
-                UNROLL for (u32 e = 0; e < 4; e++) {
-                    u32 c = 8 * j + column + e % 2;
-                    bool sees = c >= (e < 2 ? lo0 : lo1) && c < n;
-                    s[j].x[e] = sees ? quick_exp2(s[j].x[e] * p.scale2 - of_query[2 * j + e % 2]) : 0;
-                }
-                weights[j * MATRIX_LANES] = Quad{{s[j].x[0], s[j].x[1], s[j].x[2], s[j].x[3]}};
-            }
+        if (!grads) unit_key_weights<N>(s, weights, of_query, window, p.scale2);
         sync_threads(); // weights are there
-        if (grads)
-            UNROLL for (u32 j = 0; j < N / 8; j++) {
-                Quad w = weights[j * MATRIX_LANES];
-                UNROLL for (u32 e = 0; e < 4; e++) {
-                    u32 c = 8 * j + column + e % 2;
-                    bool sees = c >= (e < 2 ? lo0 : lo1) && c < n;
-                    s[j].x[e] = sees ? (s[j].x[e] - of_query[2 * j + e % 2]) * w.x[e] : 0;
-                }
-            }
+        if (grads) unit_key_grads<N>(s, weights, of_query, window);
         unit_add<D, N>(sums, s, (GROUP const T*)(grads ? queries : douts));
     }
     Rows<T> rows = grads ? rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D)

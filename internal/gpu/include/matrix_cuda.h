@@ -46,6 +46,18 @@ DEVICE void ptx_cp_async(void* dst, const void* src, u32 bytes) {
 DEVICE void ptx_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEVICE void ptx_cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// pair in one instruction; NaNs lose their payload.
+template <> __device__ inline u32 pair<bf16>(float x, float y) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return both;
+}
+template <> __device__ inline u32 pair<f16>(float x, float y) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return both;
+}
+
 #elif defined(SNUG_EMU) && !defined(SNUG_PORTABLE)
 #define SNUG_PTX 1
 #include "emu_ptx.h"
