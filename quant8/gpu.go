@@ -12,10 +12,9 @@ import (
 var kernels = gpu.Module{Name: "quant8"}
 
 const (
-	threads     = 256
-	teamThreads = 512 // of kernels with teams
+	threads = 256
 	// slots is how many elements of a quantization block a thread has, at most.
-	slots = 8
+	slots = 16
 	// flight is how many accesses of 16 bytes a thread of a scan or of
 	// Dequantize has on the way.
 	flight = 4
@@ -27,18 +26,11 @@ var (
 	quantizeNames   = gpu.ForFloats("quant8_quantize")
 	dequantizeNames = gpu.ForFloats("quant8_dequantize")
 	scanNames       = gpu.ForFloats("quant8_scan")
-	step8Names      = stepNames("quant8_step8")
-	step32Names     = stepNames("quant8_step32")
-)
-
-// stepNames returns the entry points by the types of the parameter and of the
-// gradient.
-func stepNames(prefix string) (names [3]gpu.Floats) {
-	for i, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
-		names[i] = gpu.ForFloats(prefix + "_" + dt.String())
+	step8Names      = gpu.ForFloats("quant8_step8") // by the type of the parameter
+	step32Names     = [3]gpu.Floats{                // and by that of the gradient
+		gpu.ForFloats("quant8_step32_f32"), gpu.ForFloats("quant8_step32_f16"), gpu.ForFloats("quant8_step32_bf16"),
 	}
-	return names
-}
+)
 
 // aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
 func aligned(addrs ...uintptr) uint32 {
@@ -62,7 +54,7 @@ func team(block int) int {
 
 // teamGrid returns the blocks of threads for a number of quantization blocks.
 func teamGrid(blocks, lanes int) [3]int {
-	return [3]int{min(gpu.CeilDiv(blocks, teamThreads/lanes), maxGrid), 1, 1}
+	return [3]int{min(gpu.CeilDiv(blocks, threads/lanes), maxGrid), 1, 1}
 }
 
 func (j *quantizeJob) Grids(q gpu.Launcher) error {
@@ -80,7 +72,7 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
-		Blocks: teamGrid(j.absmax.Len(), team(j.block)), Threads: teamThreads,
+		Blocks: teamGrid(j.absmax.Len(), team(j.block)), Threads: threads,
 		Operands: []driver.Mem{codes, absmax, src}, Params: gpu.Params(&params),
 	})
 }
@@ -129,11 +121,6 @@ func (j *stepJob) operands() (mems []driver.Mem, wide uint32) {
 	return mems, aligned(mems[0].Addr, mems[1].Addr)
 }
 
-// name returns the entry point of a step by the types of p and g.
-func (j *stepJob) name(names *[3]gpu.Floats) string {
-	return names[j.p.DType()-snug.F32].Of(uint8(j.g.DType()))
-}
-
 func (j *stepJob) grid8(q gpu.Launcher) error {
 	mems, wide := j.operands()
 	if j.block%4 != 0 {
@@ -144,20 +131,21 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		chunk, block uint32
 		lanes, wide  uint32
 		coef         adam.Coef
+		dtype, _     uint32
 		positive     [129]float32
 		map2         Map
 		tree1, tree2 tree
 	}{
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		coef: j.coef, map2: *unsigned().Map(), tree1: *signedTree(), tree2: *unsignedTree(),
+		coef: j.coef, dtype: uint32(j.g.DType()), map2: *unsigned().Map(), tree1: *signedTree(), tree2: *unsignedTree(),
 	}
 	copy(params.positive[:], signed().Map()[127:])
 	if j.keepSign {
 		params.tree1 = *keepingTree()
 	}
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: j.name(&step8Names),
-		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: teamThreads,
+		Module: &kernels, Func: step8Names.Of(uint8(j.p.DType())),
+		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
 }
@@ -175,7 +163,7 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 	}{n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef}
 	tiles := Blocks(j.p.Len(), j.chunk) * gpu.CeilDiv(j.chunk, 4*threads)
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: j.name(&step32Names),
+		Module: &kernels, Func: step32Names[j.p.DType()-snug.F32].Of(uint8(j.g.DType())),
 		Blocks: gpu.Grid(tiles, 1), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})

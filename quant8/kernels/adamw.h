@@ -24,6 +24,7 @@ struct Step8Params {
     u32 chunk, block; // elements
     u32 lanes, wide;  // threads of a team; whether blocks lie at multiples of packs
     Coef coef;
+    u32 dtype, unused; // the type of g
     f32 positive[129]; // the signed map from the code of 0 on: the codes below have the negatives
     f32 map2[256];
     i32 tree1[TREE], tree2[TREE];
@@ -41,84 +42,94 @@ DEVICE float signed_value(GROUP const f32* positive, u32 code) {
     return code < ZERO ? -positive[ZERO - code] : positive[code - ZERO];
 }
 
-// Part is where a block lies: in the state of its chunk, and in the parameter.
+// Part is where a block lies: in the parameter, and in the blob of its chunk.
 struct Part {
-    GLOBAL f32 *absmax1, *absmax2;
-    GLOBAL u8 *codes1, *codes2;
-    u64 at;      // of the parameter's elements
-    u32 len;     // elements
-    u32 in_chunk; // elements of its chunk
+    u64 at;               // elements of the parameter before it
+    u32 chunk;            // its number
+    u32 len, in_chunk;    // elements of the block and of the chunk
+    u32 absmax1, absmax2; // floats of the blob before those of the block
+    u32 codes1, codes2;   // bytes of the blob before its codes
 };
 
-DEVICE Part part_of(GLOBAL u8* state, u64 n, u32 chunk, u32 block, u64 number) {
+DEVICE Part part_of(u64 n, u32 chunk, u32 block, u32 number) {
     u32 per = chunk / block;
-    u64 c = number / per, start = c * chunk;
-    u32 b = (u32)(number - c * per), len = (u32)least((u64)chunk, n - start), blocks = (len + block - 1) / block;
-    state += c * ((u64)per * 8 + (u64)chunk * 2);
     Part p;
-    p.absmax1 = (GLOBAL f32*)state + b;
-    p.absmax2 = p.absmax1 + blocks;
-    p.codes1 = state + (u64)blocks * 8 + b * block;
-    p.codes2 = p.codes1 + len;
-    p.at = start + b * block;
-    p.len = least(block, len - b * block);
-    p.in_chunk = len;
+    p.chunk = number / per;
+    u64 start = (u64)p.chunk * chunk;
+    u32 b = number % per, lo = b * block;
+    p.at = start + lo;
+    p.in_chunk = (u32)least((u64)chunk, n - start);
+    p.len = least(block, p.in_chunk - lo);
+    u32 blocks = (p.in_chunk + block - 1) / block;
+    p.absmax1 = b;
+    p.absmax2 = blocks + b;
+    p.codes1 = blocks * 8 + lo;
+    p.codes2 = p.codes1 + p.in_chunk;
     return p;
 }
 
-template <class P, class G>
-DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const G* g, GLOBAL u8* state, u64 n, u32 chunk, u32 block, Team team, Coef coef,
-                  GROUP const Tables* tables, GROUP u32* scratch) {
-    u32 teams = t.threads / team.lanes;
+// load_floats is load for elements `at` and up of a vector whose type has a
+// number, that of package snug: kernels for each would be many.
+DEVICE Pack<f32, 4> load_floats(Team team, GLOBAL const u8* x, u32 dtype, u64 at, u32 j) {
+    if (dtype == 1) return load(team, (GLOBAL const f32*)x + at, j);
+    Pack<u16, 4> h = load(team, (GLOBAL const u16*)x + at, j);
+    Pack<f32, 4> y;
+    UNROLL for (u32 k = 0; k < 4; k++) y.x[k] = dtype == 2 ? widen(f16{h.x[k]}) : widen(bf16{h.x[k]});
+    return y;
+}
+
+// step8 counts blocks in 32 bits: no device has memory for more of them.
+template <class P>
+DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u8* state, u64 n, u32 chunk, u32 block, Team team,
+                  Coef coef, GROUP const Tables* tables, GROUP u32* scratch) {
+    u32 teams = t.threads / team.lanes, mine = t.local / team.lanes, count = (u32)((n + block - 1) / block);
     bool wide = team.wide;
-    u64 count = (n + block - 1) / block;
-    for (u64 first = (u64)t.block * teams; first < count; first += (u64)t.blocks * teams) {
-        u64 b = first + t.local / team.lanes;
-        Part part = part_of(state, n, chunk, block, least(b, count - 1));
+    for (u32 first = t.block * teams; first < count; first += t.blocks * teams) {
+        u32 b = first + mine;
+        Part part = part_of(n, chunk, block, least(b, count - 1));
         team.len = b < count ? part.len : 0;
         team.wide = wide && part.in_chunk % 4 == 0;
+        GLOBAL u8* blob = state + part.chunk * ((u64)(chunk / block) * 8 + (u64)chunk * 2);
+        GLOBAL f32* absmax = (GLOBAL f32*)blob;
         float scale1 = 0, scale2 = 0, m[SLOTS], v[SLOTS];
-        if (team.len > 0) scale1 = *part.absmax1, scale2 = *part.absmax2;
+        if (team.len > 0) scale1 = absmax[part.absmax1], scale2 = absmax[part.absmax2];
         UNROLL for (u32 j = 0; j < QUADS; j++) {
-            Pack<u8, 4> c1 = load(team, part.codes1, j), c2 = load(team, part.codes2, j);
-            Pack<G, 4> y = load(team, g + part.at, j);
+            Pack<u8, 4> c1 = load(team, blob + part.codes1, j), c2 = load(team, blob + part.codes2, j);
+            Pack<f32, 4> y = load_floats(team, g, dtype, part.at, j);
             Pack<P, 4> x = load(team, p + part.at, j);
             UNROLL for (u32 k = 0; k < 4; k++) {
                 u32 e = 4 * j + k;
                 m[e] = signed_value(tables->positive, c1.x[k]) * scale1;
                 v[e] = tables->map2[c2.x[k]] * scale2;
-                x.x[k] = narrow<P>(update(coef, widen(x.x[k]), m[e], v[e], widen(y.x[k])));
+                x.x[k] = narrow<P>(update(coef, widen(x.x[k]), m[e], v[e], y.x[k]));
                 if (slot(team, e) >= team.len) m[e] = v[e] = 0;
             }
             store(team, p + part.at, j, x);
         }
         scale1 = absmax_of(t, team, m, scratch);
+        if (team.lane == 0 && team.len > 0) absmax[part.absmax1] = scale1;
+        encode(team, blob + part.codes1, m, scale1, tables->tree1);
         scale2 = absmax_of(t, team, v, scratch);
-        if (team.lane == 0 && team.len > 0) {
-            *part.absmax1 = scale1;
-            *part.absmax2 = scale2;
-        }
-        encode(team, part.codes1, m, scale1, tables->tree1);
-        encode(team, part.codes2, v, scale2, tables->tree2);
+        if (team.lane == 0 && team.len > 0) absmax[part.absmax2] = scale2;
+        encode(team, blob + part.codes2, v, scale2, tables->tree2);
     }
 }
 
-#define STEP8(P, G)                                                                                                      \
-    KERNEL(quant8_step8_##P##_##G, TEAM_THREADS, OPERAND(P, p, 0), OPERAND(const G, g, 1), OPERAND(u8, state, 2),                 \
-           PARAMS(Step8Params, q)) {                                                                                     \
-        SHARED(Tables, tables, 1);                                                                                       \
-        SHARED(u32, scratch, GROUPS);                                                                                    \
-        Thread t = THREAD;                                                                                               \
-        if (t.local < 129) tables[0].positive[t.local] = q.positive[t.local];                                            \
-        if (t.local < 256) {                                                                                             \
-            tables[0].map2[t.local] = q.map2[t.local];                                                                   \
-            tables[0].tree1[t.local] = q.tree1[t.local];                                                                 \
-            tables[0].tree2[t.local] = q.tree2[t.local];                                                                 \
-        }                                                                                                                \
-        sync_threads();                                                                                                  \
-        Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0};                                                        \
-        step8<P, G>(t, p, g, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);                               \
+#define STEP8(P)                                                                                                \
+    KERNEL(quant8_step8_##P, 256, OPERAND(P, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2),             \
+           PARAMS(Step8Params, q)) {                                                                            \
+        SHARED(Tables, tables, 1);                                                                              \
+        SHARED(u32, scratch, GROUPS);                                                                           \
+        Thread t = THREAD;                                                                                      \
+        if (t.local < 129) tables[0].positive[t.local] = q.positive[t.local];                                   \
+        tables[0].map2[t.local] = q.map2[t.local];                                                              \
+        tables[0].tree1[t.local] = q.tree1[t.local];                                                            \
+        tables[0].tree2[t.local] = q.tree2[t.local];                                                            \
+        sync_threads();                                                                                         \
+        Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0};                                               \
+        step8<P>(t, p, g, q.dtype, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);                \
     }
+FOR_FLOATS(STEP8)
 
 // ---- 32 bits: elements of a chunk by tiles of 4 a thread.
 
@@ -158,14 +169,12 @@ DEVICE void step32(Thread t, GLOBAL P* p, GLOBAL const G* g, GLOBAL f32* state, 
            PARAMS(Step32Params, q)) {                                                                                    \
         step32<P, G>(THREAD, p, g, state, q);                                                                            \
     }
-
-#define STEPS(P, G) STEP8(P, G) STEP32(P, G)
-STEPS(f32, f32)
-STEPS(f32, f16)
-STEPS(f32, bf16)
-STEPS(f16, f32)
-STEPS(f16, f16)
-STEPS(f16, bf16)
-STEPS(bf16, f32)
-STEPS(bf16, f16)
-STEPS(bf16, bf16)
+STEP32(f32, f32)
+STEP32(f32, f16)
+STEP32(f32, bf16)
+STEP32(f16, f32)
+STEP32(f16, f16)
+STEP32(f16, bf16)
+STEP32(bf16, f32)
+STEP32(bf16, f16)
+STEP32(bf16, bf16)

@@ -33,12 +33,12 @@ DEVICE void quantize(Thread t, GLOBAL u8* codes, GLOBAL f32* absmax, GLOBAL cons
 }
 
 #define QUANTIZE(T)                                                                                                 \
-    KERNEL(quant8_quantize_##T, TEAM_THREADS, OPERAND(u8, codes, 0), OPERAND(f32, absmax, 1), OPERAND(const T, src, 2),      \
+    KERNEL(quant8_quantize_##T, 256, OPERAND(u8, codes, 0), OPERAND(f32, absmax, 1), OPERAND(const T, src, 2),      \
            PARAMS(QuantizeParams, p)) {                                                                             \
         SHARED(i32, tree, TREE);                                                                                    \
         SHARED(u32, scratch, GROUPS);                                                                               \
         Thread t = THREAD;                                                                                          \
-        if (t.local < TREE) tree[t.local] = p.tree[t.local];                                                                            \
+        tree[t.local] = p.tree[t.local];                                                                            \
         sync_threads();                                                                                             \
         Team team = {t.local % p.lanes, p.lanes, 0, p.wide != 0};                                                   \
         quantize<T>(t, codes, absmax, src, p.n, p.block, team, tree, scratch);                                      \

@@ -3,7 +3,7 @@
 #pragma once
 #include "elements.h"
 
-enum { TEAM_THREADS = 512, SLOTS = 8, QUADS = SLOTS / 4 }; // threads of a block of teams
+enum { SLOTS = 16, QUADS = SLOTS / 4 };
 
 struct Team {
     u32 lane, lanes; // this thread of how many
@@ -45,7 +45,7 @@ template <class T> DEVICE void store(Team team, GLOBAL T* x, u32 j, Pack<T, 4> y
     }
 }
 
-enum { GROUP_LANES = 32, GROUPS = TEAM_THREADS / GROUP_LANES }; // threads that shuffle, and how many such groups there are
+enum { GROUP_LANES = 32, GROUPS = 256 / GROUP_LANES }; // threads that shuffle, and how many such groups a block has
 
 // team_max returns the largest x of the threads of a team. All threads of the
 // block take part; scratch has GROUPS elements.
