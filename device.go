@@ -172,6 +172,19 @@ func (d *Device) Launch(j driver.Job) error {
 	return d.drv.Launch(j)
 }
 
+// Copier returns d's driver as one that copies beside the queue of kernels. The
+// error wraps [ErrDevice] when d is closed, and [ErrNotBuilt] when it has no such
+// copies, as the CPU. It is for snug's own packages.
+func (d *Device) Copier() (driver.Copier, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	if c, ok := d.drv.(driver.Copier); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("snug: %s has no copies beside its queue: %w", d, ErrNotBuilt)
+}
+
 func (d *Device) check() error {
 	if d.closed.Load() {
 		return fmt.Errorf("snug: device %s is closed: %w", d.name, ErrDevice)

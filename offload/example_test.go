@@ -9,6 +9,40 @@ import (
 	"github.com/snug-ml/snug/offload"
 )
 
+// The weights of the next layer move to the device while a layer is computed. The
+// CPU stands for the device here; with "cuda:0" the moves run beside the kernels.
+func ExampleMover() {
+	dev := snug.CPU()
+	m, err := offload.NewMover(dev, 1<<20, 8)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer m.Close()
+	host := [][]float32{{1, 2}, {3, 4}, {5, 6}} // by layer
+	var weights [2]snug.Array[float32]          // of this layer and the next
+	var moves [2]offload.Move
+	for i := range weights {
+		weights[i], _ = snug.Make[float32](dev, 2)
+		moves[i], _ = m.Load(weights[i].View(), snug.ViewOf(host[i]))
+	}
+	for layer := range host {
+		w := weights[layer%2]
+		if err := moves[layer%2].Await(); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("layer", layer, w.Host()) // queue the layer's kernels
+		if next := layer + 2; next < len(host) {
+			moves[layer%2], _ = m.Load(w.View(), snug.ViewOf(host[next]))
+		}
+	}
+	// Output:
+	// layer 0 [1 2]
+	// layer 1 [3 4]
+	// layer 2 [5 6]
+}
+
 // A blob is pinned while it is used, and durable after a commit.
 func ExampleStore() {
 	dir, _ := os.MkdirTemp("", "offload")

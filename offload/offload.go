@@ -1,12 +1,15 @@
 // Package offload keeps training state that does not fit in host memory: named
 // pages that live in a file and are brought into memory while they are used,
-// under a limit in bytes. It follows ZeRO-Offload (Ren et al. 2021,
-// arXiv:2101.06840) and ZeRO-Infinity (Rajbhandari et al. 2021,
-// arXiv:2104.07857) in what is moved, on one machine.
+// under a limit in bytes. It also moves vectors between host memory and a device
+// beside the kernels. It follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840)
+// and ZeRO-Infinity (Rajbhandari et al. 2021, arXiv:2104.07857) in what is moved, on
+// one machine.
 //
 //   - [Store] holds pages. A blob is one page under a key; a [Tensor] is a
 //     vector of a fixed element type cut into pages of equal length.
 //   - [AdamW] keeps its two moments in a Store and steps page by page.
+//   - [Mover] copies vectors, and with [Tensor.LoadTo] and [Tensor.SaveFrom] tensors,
+//     between host memory and a device while the device computes.
 //
 // # Order
 //

@@ -172,21 +172,28 @@ func (t *Tensor[T]) Prefetch(lo, hi int) {
 // a time. The error wraps [snug.ErrShape] when they are not all there; other
 // errors are those of [Tensor.Pin], and leave the elements of the pages before.
 func (t *Tensor[T]) ReadAt(dst []T, off int) error {
-	return t.walk(off, len(dst), false, func(data []T, done int) { copy(dst[done:], data) })
+	return t.walk(off, len(dst), false, func(page Page[T], part []T, done int) error {
+		copy(dst[done:], part)
+		return page.Unpin(false)
+	})
 }
 
 // WriteAt copies src to elements off to off+len(src)-1, one page in memory at
 // a time. A page that it covers is not read from disk. Errors are as for
 // ReadAt.
 func (t *Tensor[T]) WriteAt(src []T, off int) error {
-	return t.walk(off, len(src), true, func(data []T, done int) { copy(data, src[done:]) })
+	return t.walk(off, len(src), true, func(page Page[T], part []T, done int) error {
+		copy(part, src[done:])
+		return page.Unpin(true)
+	})
 }
 
-// walk calls do with the part of each page that lies in elements off to
-// off+n-1, after done elements.
-func (t *Tensor[T]) walk(off, n int, write bool, do func(data []T, done int)) error {
-	if off < 0 || n > t.obj.n || off > t.obj.n-n {
-		return fmt.Errorf("offload: elements %d to %d of tensor %q, which has %d: %w", off, off+n-1, t.obj.name, t.obj.n, snug.ErrShape)
+// walk calls do with each page, pinned, that has some of elements off to off+n-1,
+// with those of them that it has, and with their number in the pages before. do
+// unpins the page.
+func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T, done int) error) error {
+	if err := t.checkRange(off, n); err != nil {
+		return err
 	}
 	for done := 0; done < n; {
 		i, lo := (off+done)/t.obj.pageLen, (off+done)%t.obj.pageLen
@@ -196,11 +203,17 @@ func (t *Tensor[T]) walk(off, n int, write bool, do func(data []T, done int)) er
 		if err != nil {
 			return err
 		}
-		do(page.Data[lo:hi], done)
-		if err := page.Unpin(write); err != nil {
+		if err := do(page, page.Data[lo:hi], done); err != nil {
 			return err
 		}
 		done += hi - lo
+	}
+	return nil
+}
+
+func (t *Tensor[T]) checkRange(off, n int) error {
+	if off < 0 || n > t.obj.n || off > t.obj.n-n {
+		return fmt.Errorf("offload: elements %d to %d of tensor %q, which has %d: %w", off, off+n-1, t.obj.name, t.obj.n, snug.ErrShape)
 	}
 	return nil
 }

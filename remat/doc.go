@@ -40,4 +40,20 @@
 // Simulation and execution keep the same ledger, the one with declared and the
 // other with measured sizes. Where those agree, so do the two reports, byte
 // for byte and operation by operation.
+//
+// # Masks
+//
+// Of an activation that no backward step needs as it is, a stage can keep one bit an
+// element instead, as Gist (Jain et al. 2018) does for ReLU, and count that in
+// SavedBytes. It is packed in the forward step and applied to dy in the backward
+// step:
+//
+//	layer             packs                          keeps, of the bytes of       backward
+//	                                                 f32   f16, bf16   bool
+//	ReLU              [PackSigns] of the output      1/32  1/16                   [ApplyMask] with scale 1
+//	Dropout           [PackMask] of the mask         1/32  1/16        1/8        [ApplyMask] with 1/(1-p)
+//	anything else     [PackMask] of where x is not 0 1/32  1/16        1/8        [UnpackMask]
+//
+// ReLU qualifies where what follows needs its output no more: pooling, a sum, a
+// product with frozen weights.
 package remat

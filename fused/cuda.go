@@ -1,0 +1,10 @@
+//go:build cuda
+
+package fused
+
+import _ "embed"
+
+//go:embed kernels/fused.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }

@@ -1,0 +1,10 @@
+//go:build cuda
+
+package gemm
+
+import _ "embed"
+
+//go:embed kernels/gemm.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }

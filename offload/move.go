@@ -1,0 +1,67 @@
+package offload
+
+import "fmt"
+
+// Move is a copy that [Mover.Load] or [Mover.Save] has started. The zero Move is
+// done.
+type Move struct {
+	m          *Mover
+	first, end uint64 // its pages, and perhaps some of other moves
+}
+
+// Await makes work that is queued on the device from now on wait for the move, and
+// returns at once: kernels see what was loaded, and may overwrite what is being
+// saved. The buffers of the move are free again when the kernels queued before
+// Await are done.
+//
+// The error wraps [snug.ErrDevice] when the device is closed; others are of the
+// device, as in [Mover.Load].
+func (v Move) Await() error {
+	return v.finish("await", func(m *Mover) error {
+		for k := max(v.first, m.settled); k < v.end; k++ {
+			if err := m.await(m.page(k)); err != nil {
+				m.err = err
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Wait waits until the move is done: kernels queued from now on see what was
+// loaded, and the host has what was saved. After Await it also waits for the
+// kernels queued before that. Errors are as for Await.
+func (v Move) Wait() error {
+	return v.finish("wait", func(m *Mover) error { return m.settle(v.end) })
+}
+
+// join adds the pages of w, which was started later.
+func (v *Move) join(w Move) {
+	switch {
+	case w.m == nil:
+	case v.m == nil:
+		*v = w
+	default:
+		v.end = w.end
+	}
+}
+
+// finish calls do if pages of the move have not arrived.
+func (v Move) finish(op string, do func(m *Mover) error) error {
+	if v.m == nil {
+		return nil
+	}
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	if v.end <= v.m.settled {
+		return nil
+	}
+	err := v.m.usable()
+	if err == nil {
+		err = do(v.m)
+	}
+	if err != nil {
+		return fmt.Errorf("offload: %s for a move: %w", op, err)
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Mover copies vectors between host memory and a device beside the device's queue
+// of kernels, so that state moves while kernels run, as in ZeRO-Offload (Ren et al.
+// 2021). It cuts them into pages, which pass through a ring of pinned buffers:
+// while one page is copied by the device, the next is copied by the host.
+//
+// [Mover.Load] and [Mover.Save] start a move and return; [Move.Await] and
+// [Move.Wait] end it, for the device's queue and for the host. Kernels queued in
+// between run beside it:
+//
+//	next, err := m.Load(weights[1], host[1])
+//	// queue the kernels that use weights[0]
+//	err = next.Await()
+//	// queue the kernels that use weights[1]
+//
+// A move begins when the work queued before it is done, so start it before the
+// kernels it is to run beside. At most as many pages as the ring has are on their
+// way; with more, Load and Save wait for the oldest ones. A ring of the pages of two
+// layers keeps the moves of a chain of layers from waiting.
+//
+// On devices without such copies, the CPU among them, moves take their turn in the
+// queue, and nothing is pinned. All methods may be called from many goroutines,
+// which then wait for one another. None allocates memory of its own.
+type Mover struct {
+	dev       *snug.Device
+	copier    driver.Copier // nil where moves take their turn in the queue
+	pageBytes int
+	pinned    driver.Mem        // the memory of the ring
+	blank     snug.Array[uint8] // markBytes on the device, never written
+
+	mu      sync.Mutex
+	ring    []staged
+	started uint64 // pages so far; page number k passes through ring[k%len(ring)]
+	settled uint64 // the first pages have arrived, and their buffers are free
+	err     error  // of the first copy that failed; later pages never settle
+	closed  bool
+}
+
+// staged is a page on its way.
+type staged struct {
+	buffer  driver.Mem // pinned
+	mark    driver.Mem // pinned
+	host    []byte     // where a saved page goes when its copy is done; nil when loaded
+	fence   driver.Fence
+	awaited bool // later work of the queue waits for the page
+}
+
+// markBytes is the length of a copy that marks when a page has arrived; see
+// [Mover.await].
+const markBytes = alignment
+
+// NewMover returns a Mover for dev with a ring of pages buffers of pageBytes bytes,
+// rounded up to a multiple of 64. It takes pages·(pageBytes + 64) bytes of pinned
+// host memory and 64 bytes of the device until [Mover.Close], and nothing on a
+// device without copies beside its queue. Each page is one copy of the device, and a
+// second one of 64 bytes if it is awaited.
+//
+// Errors: [snug.ErrConfig] when pageBytes is not positive or above [MaxPage], or
+// pages not positive or above [MaxPages]; [snug.ErrNoMemory] when so much cannot be
+// pinned; [snug.ErrDevice] when dev is closed.
+func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
+	switch {
+	case pageBytes < 1 || pageBytes > MaxPage:
+		return nil, fmt.Errorf("offload: mover with pages of %d bytes, want 1 to %d: %w", pageBytes, MaxPage, snug.ErrConfig)
+	case pages < 1 || pages > MaxPages:
+		return nil, fmt.Errorf("offload: mover with %d pages, want 1 to %d: %w", pages, MaxPages, snug.ErrConfig)
+	}
+	m := &Mover{dev: dev, pageBytes: roundUp(pageBytes, alignment)}
+	copier, err := dev.Copier()
+	switch {
+	case errors.Is(err, snug.ErrNotBuilt):
+		return m, nil
+	case err != nil:
+		return nil, fmt.Errorf("offload: mover: %w", err)
+	}
+	m.copier = copier
+	if err := m.pin(pages); err != nil {
+		return nil, fmt.Errorf("offload: mover with %d pages of %d bytes on %s: %w", pages, m.pageBytes, dev, err)
+	}
+	return m, nil
+}
+
+// pin makes the ring.
+func (m *Mover) pin(pages int) (err error) {
+	stride := m.pageBytes + markBytes
+	if pages > math.MaxInt/stride {
+		return snug.ErrNoMemory
+	}
+	if m.blank, err = snug.Make[uint8](m.dev, markBytes); err != nil {
+		return err
+	}
+	if m.pinned, err = m.copier.AllocPinned(pages * stride); err != nil {
+		return errors.Join(err, m.blank.Close())
+	}
+	m.ring = make([]staged, pages)
+	for i := range m.ring {
+		m.ring[i].buffer = m.pinned.Slice(i*stride, m.pageBytes)
+		m.ring[i].mark = m.pinned.Slice(i*stride+m.pageBytes, markBytes)
+	}
+	return nil
+}
+
+// PinnedBytes returns the bytes of pinned host memory that m holds.
+func (m *Mover) PinnedBytes() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int64(m.pinned.Size)
+}
+
+// Load starts to copy src, in host memory, to dst, on the device; they have one
+// element type and length. src may be reused when Load returns. Kernels queued
+// before may use dst. Kernels that are queued after [Move.Await], or after
+// [Move.Wait], see the new elements. Until then dst is the move's: nothing that uses
+// it may be queued or started, and its memory may not be freed.
+//
+// Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice] when a vector lies
+// elsewhere or the device is closed, [snug.ErrConfig] when m is closed. Other
+// errors are of the device; dst then holds old and new elements. A copy that failed
+// is also the error of all later calls: make a new Mover.
+func (m *Mover) Load(dst, src snug.View) (Move, error) {
+	v, err := m.move(dst, src, false)
+	if err != nil {
+		return Move{}, fmt.Errorf("offload: load: %w", err)
+	}
+	return v, nil
+}
+
+// Save starts to copy src, on the device, to dst, in host memory; they have one
+// element type and length. It copies what kernels queued before leave in src.
+// Nothing that writes src may be queued, and its memory may not be freed, before
+// [Move.Await] or [Move.Wait]. dst is m's until Wait returns, which any later
+// method of m may fill.
+//
+// Errors are those of [Mover.Load].
+func (m *Mover) Save(dst, src snug.View) (Move, error) {
+	v, err := m.move(src, dst, true)
+	if err != nil {
+		return Move{}, fmt.Errorf("offload: save: %w", err)
+	}
+	return v, nil
+}
+
+// move starts a copy from host to device, or, to save, from device to host.
+func (m *Mover) move(device, host snug.View, save bool) (Move, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.check(device, host); err != nil {
+		return Move{}, err
+	}
+	if m.copier == nil {
+		if save {
+			return Move{}, snug.Copy(host, device)
+		}
+		return Move{}, snug.Copy(device, host)
+	}
+	v := Move{m: m, first: m.started}
+	bytes := host.Mem().Bytes()
+	for lo := 0; lo < len(bytes); lo += m.pageBytes {
+		hi := min(lo+m.pageBytes, len(bytes))
+		if err := m.start(device.Mem().Slice(lo, hi-lo), bytes[lo:hi], save); err != nil {
+			// Nothing of the move may be under way when the caller has its vectors back.
+			if m.err == nil {
+				err = errors.Join(err, m.settle(m.started))
+			}
+			return Move{}, err
+		}
+	}
+	v.end = m.started
+	return v, nil
+}
+
+func (m *Mover) check(device, host snug.View) error {
+	switch {
+	case device.Len() == 0 && host.Len() == 0:
+	case device.DType() != host.DType():
+		return fmt.Errorf("%s on the device, %s on the host: %w", device.DType(), host.DType(), snug.ErrDType)
+	case device.Len() != host.Len():
+		return fmt.Errorf("%d elements on the device, %d on the host: %w", device.Len(), host.Len(), snug.ErrShape)
+	case device.Device() != m.dev:
+		return fmt.Errorf("a vector on %s, want %s: %w", device.Device(), m.dev, snug.ErrDevice)
+	case !host.Device().IsCPU():
+		return fmt.Errorf("a vector on %s, want host memory: %w", host.Device(), snug.ErrDevice)
+	}
+	return m.usable()
+}
+
+var errMoverClosed = fmt.Errorf("the mover is closed: %w", snug.ErrConfig)
+
+// usable returns why m cannot move anything. After the device has closed, the
+// pinned memory is gone.
+func (m *Mover) usable() error {
+	switch {
+	case m.err != nil:
+		return m.err
+	case m.closed:
+		return errMoverClosed
+	case m.copier == nil:
+		return nil
+	}
+	_, err := m.dev.Copier()
+	return err
+}
+
+// start starts the copy of one page, in the first buffer of the ring that gets
+// free.
+func (m *Mover) start(device driver.Mem, host []byte, save bool) (err error) {
+	if m.started-m.settled == uint64(len(m.ring)) {
+		if err := m.settle(m.settled + 1); err != nil {
+			return err
+		}
+	}
+	p := m.page(m.started)
+	buffer := p.buffer.Slice(0, len(host))
+	if save {
+		p.fence, err = m.copier.StartCopyOut(buffer, device)
+	} else {
+		copyTask.Run(cpu.Chunks(len(host), copyChunk), copyArgs{buffer.Bytes(), host})
+		p.fence, err = m.copier.StartCopyIn(device, buffer)
+		host = nil
+	}
+	if err != nil {
+		return err
+	}
+	p.host, p.awaited = host, false
+	m.started++
+	return nil
+}
+
+func (m *Mover) page(number uint64) *staged { return &m.ring[number%uint64(len(m.ring))] }
+
+// settle waits until all pages below end have arrived, in their order.
+func (m *Mover) settle(end uint64) error {
+	for m.err == nil && m.settled < end {
+		p := m.page(m.settled)
+		if err := p.wait(); err != nil {
+			m.err = fmt.Errorf("a page did not arrive: %w", err)
+			break
+		}
+		if p.host != nil {
+			copyTask.Run(cpu.Chunks(len(p.host), copyChunk), copyArgs{p.host, p.buffer.Bytes()})
+			p.host = nil
+		}
+		m.settled++
+	}
+	return m.err
+}
+
+// wait waits for the copy of p, once.
+func (p *staged) wait() error {
+	if p.fence == nil {
+		return nil
+	}
+	fence := p.fence
+	p.fence = nil
+	return fence.Wait()
+}
+
+// await makes later work of the queue wait for p. That uses p's fence up; its place
+// takes that of a copy which waits for the queue, and so for the page.
+func (m *Mover) await(p *staged) error {
+	if p.awaited {
+		return nil
+	}
+	if err := p.fence.Await(); err != nil {
+		return err
+	}
+	blank := m.blank.View()
+	mark, err := m.copier.StartCopyOut(p.mark, *blank.Mem())
+	p.fence, p.awaited = mark, true
+	return err
+}
+
+// Close waits for all moves and frees the pinned memory. The error is of a move,
+// unless another call has returned it, or of the device. Closing twice does
+// nothing. Of a device that is closed nothing is left to free.
+func (m *Mover) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	if m.copier == nil {
+		return nil
+	}
+	if _, err := m.dev.Copier(); err != nil {
+		m.pinned = driver.Mem{}
+		return nil
+	}
+	var errs []error
+	if m.err == nil {
+		errs = append(errs, m.settle(m.started))
+	}
+	if m.err != nil {
+		// What is still under way uses the memory. Errors have been reported.
+		for k := m.settled; k < m.started; k++ {
+			_ = m.page(k).wait()
+		}
+		_ = m.dev.Sync()
+	}
+	errs = append(errs, m.copier.FreePinned(m.pinned), m.blank.Close())
+	m.pinned = driver.Mem{}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("offload: close mover: %w", err)
+	}
+	return nil
+}
+
+// copyChunk is the bytes that a worker copies at a time.
+const copyChunk = 256 << 10
+
+// copyArgs is a copy of len(dst) bytes within the host.
+type copyArgs struct{ dst, src []byte }
+
+var copyTask = cpu.NewTask(func(a *copyArgs, item int) {
+	lo, hi := cpu.Chunk(len(a.dst), copyChunk, item)
+	copy(a.dst[lo:hi], a.src[lo:hi])
+})

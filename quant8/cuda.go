@@ -1,0 +1,10 @@
+//go:build cuda
+
+package quant8
+
+import _ "embed"
+
+//go:embed kernels/quant8.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }

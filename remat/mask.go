@@ -1,0 +1,220 @@
+package remat
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
+
+// Mask is a vector of one bit an element: bit i%8, counted from the lowest, of byte
+// i/8 stands for element i. A mask of n elements has [MaskLen](n) bytes. A View
+// given as one must hold U8.
+type Mask interface {
+	[]uint8 | snug.Array[uint8] | snug.View
+}
+
+// Booleans is a vector whose elements mean true where they are not zero. A View
+// given as one may hold any element type.
+type Booleans interface {
+	snug.Vector | []bool | []uint8 | snug.Array[uint8]
+}
+
+// MaskLen returns the bytes of a mask of n elements, ⌈n/8⌉, and 0 for n < 0.
+func MaskLen(n int) int { return max(0, n)/8 + (max(0, n)%8+7)/8 }
+
+// PackSigns keeps of an activation what the backward pass of ReLU needs,
+//
+//	bit i of mask = 1 if x[i] > 0, else 0
+//
+// which is the Binarize encoding of Gist (Jain et al. 2018, "Gist: Efficient Data
+// Encoding for Deep Neural Network Training", ISCA). x is the input or the output
+// of ReLU, which have the same positive elements; NaN is not one of them. The
+// unused bits of the last byte become 0.
+//
+// It applies where no other layer needs the activation itself: x is then dropped,
+// and 1/32 of its bytes (1/16 for 16-bit types) is kept. [ApplyMask] is the
+// backward pass.
+//
+// mask has MaskLen(x) bytes and does not overlap x. Errors, with nothing written:
+// [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. It allocates nothing on the
+// CPU.
+func PackSigns[M Mask, V snug.Vector](mask M, x V) error {
+	v := snug.ViewOf(x)
+	if !v.DType().IsFloat() && v.Len() > 0 {
+		return fmt.Errorf("remat: PackSigns: x holds %v, want f32, f16 or bf16: %w", v.DType(), snug.ErrDType)
+	}
+	return pack("PackSigns", maskView(mask), v, positive(v.DType()))
+}
+
+// PackMask keeps of each element of x whether it is not zero,
+//
+//	bit i of mask = 1 if x[i] ≠ 0, else 0
+//
+// such as a dropout mask of one byte an element, of which 1/8 is left, or the
+// places that a sparse vector fills. −0 is zero, NaN is not. The unused bits of the
+// last byte become 0.
+//
+// mask has MaskLen(x) bytes and does not overlap x. Errors are as for
+// [PackSigns]. It allocates nothing on the CPU.
+func PackMask[M Mask, V Booleans](mask M, x V) error {
+	v := viewOf(x)
+	if err := checkBooleans("PackMask", "x", v); err != nil {
+		return err
+	}
+	return pack("PackMask", maskView(mask), v, nonzero(v.DType()))
+}
+
+// UnpackMask is the inverse of [PackMask] for vectors of zeros and ones:
+//
+//	dst[i] = 1 if bit i of mask is set, else 0
+//
+// mask has MaskLen(dst) bytes and does not overlap dst; its unused bits are not
+// looked at. Errors are as for [PackSigns]. It allocates nothing on the CPU.
+func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
+	const op = "UnpackMask"
+	job := unpackJob{viewOf(dst), maskView(mask)}
+	if err := checkBooleans(op, "dst", job.dst); err != nil {
+		return err
+	}
+	dev, err := checkMask(op, job.mask, "dst", job.dst, snug.View{})
+	if err != nil || job.dst.Len() == 0 {
+		return err
+	}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+// ApplyMask computes the gradient dx of a layer that passes some elements, times a
+// factor, and drops the others, from the gradient dy of its output:
+//
+//	dx[i] = scale·dy[i] if bit i of mask is set, else 0
+//
+// It is the backward pass of ReLU for a mask of [PackSigns] and scale 1, and of
+// dropout with probability p for its mask and scale 1/(1−p), as torch's
+// native_dropout_backward. A dropped NaN or infinity becomes 0.
+//
+// With scale 1 elements are copied, to the bit; else they are multiplied in
+// float32 and rounded once, to nearest even. The bits are the same on every device,
+// those of NaNs aside.
+//
+// dx and dy have one element type and length; dx may be dy. mask has MaskLen(dy)
+// bytes and does not overlap dx. Errors, with nothing written: [snug.ErrConfig]
+// when scale is not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. It
+// allocates nothing on the CPU, where each worker holds a tile of 4 KiB.
+func ApplyMask[V snug.Vector, M Mask](dx, dy V, mask M, scale float32) error {
+	const op = "ApplyMask"
+	job := applyJob{snug.ViewOf(dx), snug.ViewOf(dy), maskView(mask), scale}
+	if math.IsInf(float64(scale), 0) || scale != scale {
+		return fmt.Errorf("remat: %s: scale is %v, want a finite number: %w", op, scale, snug.ErrConfig)
+	}
+	if err := checkGradients(op, job.dx, job.dy); err != nil {
+		return err
+	}
+	dev, err := checkMask(op, job.mask, "dy", job.dy, job.dx)
+	if err != nil || job.dy.Len() == 0 {
+		return err
+	}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+// pack sets the bits of mask by a test of the elements of x.
+func pack(op string, mask, x snug.View, t bitTest) error {
+	dev, err := checkMask(op, mask, "x", x, snug.View{})
+	if err != nil || x.Len() == 0 {
+		return err
+	}
+	job := packJob{mask, x, t}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+func checkBooleans(op, name string, v snug.View) error {
+	if v.DType().Size() == 0 && v.Len() > 0 {
+		return fmt.Errorf("remat: %s: %s holds %v: %w", op, name, v.DType(), snug.ErrDType)
+	}
+	return nil
+}
+
+func checkGradients(op string, dx, dy snug.View) error {
+	switch {
+	case dx.Len() == 0 && dy.Len() == 0:
+		return nil
+	case !dy.DType().IsFloat():
+		return fmt.Errorf("remat: %s: dy holds %v, want f32, f16 or bf16: %w", op, dy.DType(), snug.ErrDType)
+	case dx.DType() != dy.DType():
+		return fmt.Errorf("remat: %s: dx holds %v, dy %v: %w", op, dx.DType(), dy.DType(), snug.ErrDType)
+	case dx.Len() != dy.Len():
+		return fmt.Errorf("remat: %s: dx has %d elements, dy %d: %w", op, dx.Len(), dy.Len(), snug.ErrShape)
+	}
+	return nil
+}
+
+// checkMask reports whether mask fits v, which is called name, and returns the
+// device of these and of another operand, which may be empty.
+func checkMask(op string, mask snug.View, name string, v, other snug.View) (*snug.Device, error) {
+	if mask.DType() != snug.U8 && mask.Len() > 0 {
+		return nil, fmt.Errorf("remat: %s: mask holds %v, want u8: %w", op, mask.DType(), snug.ErrDType)
+	}
+	if want := MaskLen(v.Len()); mask.Len() != want {
+		return nil, fmt.Errorf("remat: %s: mask has %d bytes, want %d for the %d elements of %s: %w",
+			op, mask.Len(), want, v.Len(), name, snug.ErrShape)
+	}
+	dev, err := snug.CommonDevice(mask, v, other)
+	if err != nil {
+		return nil, fmt.Errorf("remat: %s: %w", op, err)
+	}
+	return dev, nil
+}
+
+func maskView[M Mask](mask M) snug.View {
+	switch m := any(mask).(type) {
+	case []uint8:
+		return snug.SliceView(m)
+	case snug.Array[uint8]:
+		return m.View()
+	case snug.View:
+		return m
+	}
+	return snug.View{}
+}
+
+func viewOf[V Booleans](x V) snug.View {
+	switch x := any(x).(type) {
+	case []bool: // a byte each, 0 or 1
+		return snug.SliceView(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(x))), len(x)))
+	case []uint8:
+		return snug.SliceView(x)
+	case snug.Array[uint8]:
+		return x.View()
+	case []float32:
+		return snug.SliceView(x)
+	case []snug.Float16:
+		return snug.SliceView(x)
+	case []snug.BFloat16:
+		return snug.SliceView(x)
+	case snug.Array[float32]:
+		return x.View()
+	case snug.Array[snug.Float16]:
+		return x.View()
+	case snug.Array[snug.BFloat16]:
+		return x.View()
+	case snug.View:
+		return x
+	}
+	return snug.View{}
+}
