@@ -21,16 +21,6 @@ var (
 	inspectNames    = gpu.ForFloats("accum_inspect")
 )
 
-// aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
-func aligned(addrs ...uintptr) uint32 {
-	for _, a := range addrs {
-		if a%16 != 0 {
-			return 0
-		}
-	}
-	return 1
-}
-
 func (j *accumulateJob) Grids(q gpu.Launcher) error {
 	acc, g, n := *j.acc.Mem(), *j.g.Mem(), j.acc.Len()
 	if n == 0 {
@@ -40,7 +30,7 @@ func (j *accumulateJob) Grids(q gpu.Launcher) error {
 		n           uint64
 		alpha, beta float32
 		wide, _     uint32
-	}{n: uint64(n), alpha: j.alpha, beta: j.beta, wide: aligned(acc.Addr)}
+	}{n: uint64(n), alpha: j.alpha, beta: j.beta, wide: gpu.Aligned(acc.Addr)}
 	l := gpu.Launch{
 		Module: &kernels, Func: "accum_decay",
 		Blocks: gpu.Grid(n, threads*perThread), Threads: threads,
@@ -48,7 +38,7 @@ func (j *accumulateJob) Grids(q gpu.Launcher) error {
 	}
 	if j.g.Len() > 0 {
 		l.Func, l.Operands = accumulateNames.Of(uint8(j.g.DType())), []driver.Mem{acc, g}
-		params.wide = aligned(acc.Addr, g.Addr)
+		params.wide = gpu.Aligned(acc.Addr, g.Addr)
 	}
 	return q.LaunchGrid(&l)
 }
@@ -62,7 +52,7 @@ func (j *inspectJob) Grids(q gpu.Launcher) error {
 		n, piece uint64
 		param    int32
 		wide     uint32
-	}{uint64(n), uint64(j.piece()), j.param, aligned(g.Addr)}
+	}{uint64(n), uint64(j.piece()), j.param, gpu.Aligned(g.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: inspectNames.Of(uint8(j.g.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,

@@ -31,16 +31,6 @@ func init() {
 	}
 }
 
-// aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
-func aligned(addrs ...uintptr) uint32 {
-	for _, a := range addrs {
-		if a%16 != 0 {
-			return 0
-		}
-	}
-	return 1
-}
-
 // elementGrid returns the blocks for n elements of at most size bytes.
 func elementGrid(n, size int) [3]int { return gpu.Grid(n, threads*flight*16/size) }
 
@@ -53,7 +43,7 @@ func (j *castJob) Grids(q gpu.Launcher) error {
 	params := struct {
 		n       uint64
 		wide, _ uint32
-	}{n: uint64(j.dst.Len()), wide: aligned(dst.Addr, src.Addr)}
+	}{n: uint64(j.dst.Len()), wide: gpu.Aligned(dst.Addr, src.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: castNames[[2]snug.DType{from, to}],
 		Blocks: elementGrid(j.dst.Len(), max(from.Size(), to.Size())), Threads: threads,
@@ -69,7 +59,7 @@ func (j *stochasticJob) Grids(q gpu.Launcher) error {
 		wide, _                uint32
 	}{
 		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First,
-		wide: aligned(dst.Addr-2*skip, src.Addr-4*skip),
+		wide: gpu.Aligned(dst.Addr-2*skip, src.Addr-4*skip),
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "amp_cast_stochastic",
@@ -89,7 +79,7 @@ func (j *sweepJob) Grids(q gpu.Launcher) error {
 		factor   float32
 		write    uint32
 		wide, _  uint32
-	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, wide: aligned(grad.Addr)}
+	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, wide: gpu.Aligned(grad.Addr)}
 	if j.factor != 1 {
 		params.write = 1
 	}
@@ -107,7 +97,7 @@ func (j *sweepJob) scale(q gpu.Launcher) error {
 		n      uint64
 		factor float32
 		wide   uint32
-	}{uint64(n), j.factor, aligned(grad.Addr)}
+	}{uint64(n), j.factor, gpu.Aligned(grad.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: scaleNames.Of(uint8(j.grad.DType())),
 		Blocks: elementGrid(n, j.grad.DType().Size()), Threads: threads,

@@ -32,16 +32,6 @@ var (
 	}
 )
 
-// aligned returns 1 if all addresses are multiples of 16 bytes, else 0.
-func aligned(addrs ...uintptr) uint32 {
-	for _, a := range addrs {
-		if a%16 != 0 {
-			return 0
-		}
-	}
-	return 1
-}
-
 // team returns how many threads share a quantization block: the least power of
 // two that has room for it.
 func team(block int) int {
@@ -68,7 +58,7 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 		tree         tree
 	}{n: uint64(j.src.Len()), block: uint32(j.block), lanes: uint32(team(j.block)), tree: *treeOf(e)}
 	if j.block%4 == 0 {
-		params.wide = aligned(codes.Addr, src.Addr)
+		params.wide = gpu.Aligned(codes.Addr, src.Addr)
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
@@ -83,7 +73,7 @@ func (j *dequantizeJob) Grids(q gpu.Launcher) error {
 		n           uint64
 		block, wide uint32
 		m           Map
-	}{uint64(n), uint32(j.block), aligned(dst.Addr, codes.Addr), *j.m}
+	}{uint64(n), uint32(j.block), gpu.Aligned(dst.Addr, codes.Addr), *j.m}
 	tile := threads * flight * 16 / j.dst.DType().Size()
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
@@ -99,7 +89,7 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 		scale    float32
 		limit    uint32
 		wide, _  uint32
-	}{n: uint64(j.v.Len()), piece: uint64(j.piece()), scale: j.scale, limit: j.limit, wide: aligned(v.Addr)}
+	}{n: uint64(j.v.Len()), piece: uint64(j.piece()), scale: j.scale, limit: j.limit, wide: gpu.Aligned(v.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: scanNames.Of(uint8(j.v.DType())),
 		Blocks: [3]int{j.found.Len(), 1, 1}, Threads: threads,
@@ -118,7 +108,7 @@ func (j *stepJob) Grids(q gpu.Launcher) error {
 // widely.
 func (j *stepJob) operands() (mems []driver.Mem, wide uint32) {
 	mems = []driver.Mem{*j.p.Mem(), *j.g.Mem(), *j.state.Mem()}
-	return mems, aligned(mems[0].Addr, mems[1].Addr)
+	return mems, gpu.Aligned(mems[0].Addr, mems[1].Addr)
 }
 
 func (j *stepJob) grid8(q gpu.Launcher) error {

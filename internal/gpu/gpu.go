@@ -100,3 +100,14 @@ const MaxGrid = 1 << 14
 func Grid(n, per int) [3]int {
 	return [3]int{min(max(1, CeilDiv(n, per)), MaxGrid), 1, 1}
 }
+
+// Aligned returns 1 if all addresses are multiples of 16 bytes, so that a kernel
+// can move that much at a time, else 0.
+func Aligned(addrs ...uintptr) uint32 {
+	for _, a := range addrs {
+		if a%16 != 0 {
+			return 0
+		}
+	}
+	return 1
+}
