@@ -13,7 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
-	_ "github.com/snug-ml/snug/internal/kerneltest" // registers the kind "opaque"
+	"github.com/snug-ml/snug/internal/kerneltest" // registers the kind "opaque"
 	"github.com/stretchr/testify/require"
 )
 
@@ -122,7 +122,7 @@ func TestMemoryOnADevice(t *testing.T) {
 		require.Equal(t, want.Mem().Bytes(), back.Mem().Bytes())
 	}
 	require.NoError(t, there.err)
-	require.Zero(t, there.empty(snug.F32, 1<<40).Len())
+	require.Zero(t, there.empty(snug.F32, kerneltest.Total).Len())
 	require.Zero(t, there.operand(snug.F32, 5).Len(), "nor what follows")
 	require.ErrorIs(t, there.err, snug.ErrNoMemory)
 	require.NoError(t, there.close())
