@@ -135,7 +135,7 @@ func TestMemoryOnADevice(t *testing.T) {
 func TestOperandsThatDoNotFit(t *testing.T) {
 	closed := false
 	w := work{prepare: func(mem *memory) (run, done func() error, err error) {
-		x := mem.empty(snug.F32, 1<<40)
+		x := mem.empty(snug.F32, kerneltest.Total)
 		if x.Len() == 0 {
 			err = errors.New("because of it")
 		}
