@@ -10,7 +10,7 @@
 //   - remat: rematerialization (activation checkpointing) plans and executor
 //   - quant8: blockwise 8-bit optimizer state
 //   - attention: tiled attention in O(N) memory
-//   - offload: paged tensors over host memory and disk
+//   - offload: paged tensors over host memory and disk, and moves to devices
 //   - fused: layers that keep little for the backward pass
 //
 // # Vectors
@@ -18,6 +18,13 @@
 // Functions take any [Vector]: a slice of float32, [Float16] or [BFloat16], an
 // [Array] on a device, or a [View], which has its element type erased. Slices
 // are never kept after a call returns, unless the function's doc says so.
+//
+// # Devices
+//
+// [CPU] is plain Go memory. The build tags cuda and metal add GPUs, which [Open]
+// opens by name, such as "cuda:0", and [Make] allocates on. Work on them is
+// asynchronous, in the order of the calls. The tag emu adds a device that runs the
+// text of the GPU kernels on the host, for tests.
 //
 // # Errors
 //

@@ -12,8 +12,8 @@ import (
 )
 
 // Module is the kernels of one package in the forms that the build has. The
-// files cuda.go, metal.go and emu.go of a package fill it in before any device
-// is opened.
+// files cuda.go and metal.go of a package fill it in before any device is
+// opened.
 type Module struct {
 	Name   string // of the package: "quant8"
 	Image  []byte // a CUDA fatbin, with the build tag cuda
