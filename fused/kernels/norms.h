@@ -19,10 +19,18 @@ struct NormGradParams {
 // The passes over a row, for lane `lane` of its warp. Center is the mean, 0 for
 // RMSNorm.
 
+// row_each calls f.at for the lane's elements of a row. These and their order are
+// the same with and without wide, so that sums have the same bits wherever a row
+// starts.
 template <class T, class F> DEVICE void row_each(u32 lane, u32 cols, u32 wide, PRIVATE F& f) {
     const u32 per = 16 / sizeof(T);
-    u32 packs = wide ? cols / per : 0;
-    UNROLL_2 for (u32 i = lane; i < packs; i += WARP) f.template at<per>(i * per);
+    u32 packs = cols / per;
+    if (wide) {
+        UNROLL_2 for (u32 i = lane; i < packs; i += WARP) f.template at<per>(i * per);
+    } else {
+        UNROLL_1 for (u32 i = lane; i < packs; i += WARP)
+            UNROLL_1 for (u32 k = 0; k < per; k++) f.template at<1>(i * per + k);
+    }
     UNROLL_1 for (u32 i = packs * per + lane; i < cols; i += WARP) f.template at<1>(i);
 }
 

@@ -47,7 +47,7 @@ func (backend) Open(index int) (driver.Driver, error) {
 	}
 	d := &device{compiler: c, cmd: exec.Command(host), loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{}}
 	d.cmd.Stderr = &d.stderr
-	// Memory that is freed stays readable for the sanitizer's report only.
+	// The threads of kernels run on stacks of the emulator, and it ends with its memory.
 	d.cmd.Env = append(d.cmd.Environ(), "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")
 	in, err := d.cmd.StdinPipe()
 	if err != nil {

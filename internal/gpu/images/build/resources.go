@@ -14,7 +14,7 @@ import (
 
 // What a kernel may take.
 const (
-	maxSpill  = 0        // bytes, of kernels that are not in spills
+	maxSpill  = 16       // bytes, of kernels that are not in spills: a few registers around the slow path of a division
 	maxShared = 48 << 10 // bytes of a block that every device grants without being asked
 )
 

@@ -11,7 +11,7 @@ import (
 const said = `ptxas info    : 304 bytes gmem, 16 bytes cmem[3]
 ptxas info    : Compiling entry function 'toy_sum' for 'sm_80'
 ptxas info    : Function properties for toy_sum
-    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+    16 bytes stack frame, 8 bytes spill stores, 20 bytes spill loads
 ptxas info    : Used 24 registers, 49160 bytes smem, 392 bytes cmem[0]
 ptxas info    : Function properties for helper
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
@@ -25,7 +25,7 @@ func TestUsage(t *testing.T) {
 	uses, err := parseUsage(said)
 	require.NoError(t, err)
 	require.Equal(t, map[string]usage{
-		"toy_sum":  {registers: 24, shared: 49160, stack: 16, spillStores: 8, spillLoads: 12},
+		"toy_sum":  {registers: 24, shared: 49160, stack: 16, spillStores: 8, spillLoads: 20},
 		"toy_copy": {registers: 12},
 		"helper":   {},
 	}, uses)
@@ -42,7 +42,7 @@ func TestLimits(t *testing.T) {
 	k := kernels{}
 	k.add("80", uses)
 	require.Equal(t, []string{
-		"toy_sum for sm_80 spills: 8 bytes of stores and 12 of loads, the limit is 0",
+		"toy_sum for sm_80 spills: 8 bytes of stores and 20 of loads, the limit is 16",
 		"toy_sum for sm_80 has 49160 bytes of shared memory, the limit is 49152",
 	}, k.check())
 }
