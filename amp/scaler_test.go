@@ -225,7 +225,7 @@ func TestUnscaleValues(t *testing.T) {
 			require.NoError(t, err)
 			bad := 0
 			for i := range x {
-				x[i] *= float32(1.0 / 3)
+				x[i] = float32(x[i] * float32(1.0/3)) // not fused with what follows
 				if x[i]-x[i] != 0 {
 					bad++
 				}
