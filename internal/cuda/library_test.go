@@ -29,7 +29,7 @@ type stub struct {
 func buildStub(t testing.TB) *stub {
 	t.Helper()
 	cc, err := exec.LookPath("gcc")
-	if errors.Is(err, exec.ErrNotFound) {
+	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") == "" {
 		t.Skip("no C compiler, gcc, to build the stub driver with")
 	}
 	require.NoError(t, err)
