@@ -1,9 +1,6 @@
 // Kernels of package accum. Each does what the Go function of its job does.
 #pragma once
-#include "elements.h"
-
-// FLIGHT is how many packs of an operand a thread loads before it uses the first.
-enum { FLIGHT = 4 };
+#include "search.h"
 
 // ---- accumulate: acc = alpha·g + beta·acc with both products rounded, or
 // alpha·g for a beta of 0, which then does not read acc.
@@ -81,39 +78,16 @@ struct Record {
     u32 value;
 };
 
-enum : u32 { NONE = 0xffffffffu };
-
-// first_of returns the first element of x, of which there are n, that is not
-// finite and that this thread looked at, or NONE.
-template <class T> DEVICE u32 first_of(Thread t, GLOBAL const T* x, u32 n, u32 wide) {
-    const u32 per = 16 / sizeof(T);
-    GLOBAL const Pack<T, per>* from = (GLOBAL const Pack<T, per>*)x;
-    u32 packs = wide ? n / per : 0;
-    for (u32 i = t.local; i < packs; i += FLIGHT * t.threads) {
-        Pack<T, per> y[FLIGHT];
-        UNROLL for (u32 j = 0; j < FLIGHT; j++)
-            if (i + j * t.threads < packs) y[j] = from[i + j * t.threads];
-        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
-            if (i + j * t.threads >= packs) break;
-            UNROLL for (u32 k = 0; k < per; k++)
-                if (!is_finite(widen(y[j].x[k]))) return (i + j * t.threads) * per + k;
-        }
-    }
-    for (u32 i = packs * per + t.local; i < n; i += t.threads)
-        if (!is_finite(widen(x[i]))) return i;
-    return NONE;
-}
+struct NotFinite {
+    DEVICE_MEMBER bool operator()(float x) const { return !is_finite(x); }
+};
 
 template <class T>
 DEVICE void inspect(Thread t, GLOBAL const T* g, GLOBAL Record* records, InspectParams p, GROUP u32* first) {
     GLOBAL Record* record = records + t.block;
     if (record->param != 0 && record->param < p.param) return;
     u64 lo = t.block * p.piece;
-    first[t.local] = first_of(t, g + lo, (u32)least(p.piece, p.n - lo), p.wide);
-    for (u32 d = t.threads / 2; d > 0; d /= 2) {
-        sync_threads();
-        if (t.local < d) first[t.local] = least(first[t.local], first[t.local + d]);
-    }
+    block_first(t, first_where(t, g + lo, (u32)least(p.piece, p.n - lo), p.wide, NotFinite()), first);
     if (t.local == 0 && first[0] != NONE) *record = Record{p.param, (i32)first[0], float_bits(widen(g[lo + first[0]]))};
 }
 

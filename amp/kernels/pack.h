@@ -5,9 +5,6 @@
 // PerPack is how many elements of the larger type are 16 bytes.
 template <class D, class S> struct PerPack { enum { value = 16 / (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S)) }; };
 
-// FLIGHT is how many packs a thread loads before it stores the first.
-enum { FLIGHT = 4 };
-
 // transform computes dst[i] = f(src[i]). dst may be src. wide says that both
 // start at multiples of 16 bytes.
 template <class D, class S, class F>

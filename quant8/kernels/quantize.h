@@ -55,8 +55,6 @@ struct DequantizeParams {
     f32 map[256];
 };
 
-enum { FLIGHT = 4 }; // packs of a thread at a time
-
 template <class D>
 DEVICE void dequantize(Thread t, GLOBAL D* dst, GLOBAL const u8* codes, GLOBAL const f32* absmax, u64 n, u32 block, u32 wide,
                        GROUP const f32* map) {

@@ -5,6 +5,9 @@
 // multiple of its size.
 template <class T, int n> struct alignas(sizeof(T) * n) Pack { T x[n]; };
 
+// FLIGHT is how many packs of an operand a thread loads before it uses the first.
+enum { FLIGHT = 4 };
+
 template <int n, class T> DEVICE Pack<T, n> load_pack(GLOBAL const T* p) { return *(GLOBAL const Pack<T, n>*)p; }
 template <int n, class T> DEVICE void store_pack(GLOBAL T* p, Pack<T, n> x) { *(GLOBAL Pack<T, n>*)p = x; }
 
