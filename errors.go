@@ -2,6 +2,7 @@ package snug
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
@@ -32,3 +33,26 @@ var (
 	// driver is missing.
 	ErrNotBuilt = driver.ErrNotBuilt
 )
+
+// NonFinite is the NaNs and infinities of one parameter's gradient, as every
+// package reports them.
+type NonFinite struct {
+	Name  string  // of the parameter
+	Count int     // how many there are
+	Index int     // element of the first
+	Value float32 // of the first
+	Micro int     // micro-batch of the window that brought them, from 0; -1 if that is not known
+}
+
+// String returns the form "name[index] = value, the first of count, from
+// micro-batch micro", with what is known.
+func (n NonFinite) String() string {
+	s := fmt.Sprintf("%s[%d] = %v", n.Name, n.Index, n.Value)
+	if n.Count > 1 {
+		s += fmt.Sprintf(", the first of %d", n.Count)
+	}
+	if n.Micro >= 0 {
+		s += fmt.Sprintf(", from micro-batch %d", n.Micro)
+	}
+	return s
+}

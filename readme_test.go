@@ -21,18 +21,21 @@ import (
 // The code between the marks below is the README's. It compiles here, runs in
 // TestReadmeCode, and TestReadmeShowsThisCode compares the text.
 
-func readmeAmp(window *accum.Window, step func(gradScale float32) error) error {
+func readmeAmp(window *accum.Window, backward, step func(scale float32) error) error {
 	//readme:
 	scaler, err := amp.NewScaler(amp.ScalerOptions{}) // 2^16, ×2 after 2000 good steps, ×½ on overflow
 	if err != nil {
 		return err
 	}
-	// ... gradients of loss × scaler.Scale() ...
+	dloss := scaler.Scale() // times the gradient of the loss: what backward starts with
+	if err := backward(dloss); err != nil {
+		return err
+	}
 	stats, err := scaler.Unscale("adamw", window.Gradients()) // one pass: unscale, check, norm
 	if err != nil {
 		return err
 	}
-	stepped, err := scaler.Step("adamw", func() error { return step(amp.ClipCoef(stats.Norm, 1)) })
+	stepped, err := scaler.Step("adamw", nil, func() error { return step(amp.ClipCoef(stats.Norm, 1)) })
 	//end
 	if err != nil || !stepped {
 		return err
@@ -204,7 +207,11 @@ func TestReadmeCode(t *testing.T) {
 	require.NoError(t, window.Add("w", snug.ViewOf(four)))
 	_, err = window.End()
 	require.NoError(t, err)
-	require.NoError(t, readmeAmp(window, func(scale float32) error {
+	backward := func(scale float32) error {
+		require.Equal(t, float32(65536), scale)
+		return nil
+	}
+	require.NoError(t, readmeAmp(window, backward, func(scale float32) error {
 		require.Equal(t, float32(1), scale)
 		return nil
 	}))

@@ -5,12 +5,13 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/stretchr/testify/require"
 )
 
 // TestAllocations has what a training step calls.
 func TestAllocations(t *testing.T) {
-	x, half, brain := randoms(1, 3*minPiece), make([]snug.Float16, 3*minPiece), make([]snug.BFloat16, 3*minPiece)
+	x, half, brain := randoms(1, 3*measure.MinPiece), make([]snug.Float16, 3*measure.MinPiece), make([]snug.BFloat16, 3*measure.MinPiece)
 	grads := walk(slice("x", x), slice("y", randoms(2, 100)))
 	halves := walk(named{"x", snug.ViewOf(half)})
 	s := newScaler(t, ScalerOptions{})
@@ -29,6 +30,7 @@ func TestAllocations(t *testing.T) {
 		"cast halves": func() error { return Cast(brain, half) },
 		"measure":     func() error { _, err := Measure(grads); return err },
 		"clip":        func() error { _, err := Clip(grads, 2, 1); return err },
+		"clip value":  func() error { _, err := ClipValue(halves, 1); return err },
 		"clip halves": func() error { _, err := Clip(halves, 2, 1); return err },
 		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
 		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulConfig{M: 20, N: 20, K: 30}) },
@@ -36,7 +38,7 @@ func TestAllocations(t *testing.T) {
 			if _, err := s.Unscale("opt", grads); err != nil {
 				return err
 			}
-			if _, err := s.Step("opt", nop); err != nil {
+			if _, err := s.Step("opt", grads, nop); err != nil {
 				return err
 			}
 			return s.Update()

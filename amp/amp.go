@@ -7,11 +7,9 @@
 //
 //	scale := scaler.Scale()            // multiply the gradient of the loss by it
 //	...                                // backward, float32 gradients
-//	stats, err := scaler.Unscale("adam", grads)
-//	stepped, err := scaler.Step("adam", func() error {
-//		if _, err := amp.Clip(grads, stats.Norm, 1); err != nil {
-//			return err
-//		}
+//	stats, err := scaler.Unscale("adam", grads)  // one pass: unscale, check, norm
+//	stats, err = scaler.Clip("adam", grads, 1)
+//	stepped, err := scaler.Step("adam", grads, func() error {
 //		return master.Update(name, param, update) // for every parameter
 //	})
 //	err = scaler.Update()

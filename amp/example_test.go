@@ -23,27 +23,94 @@ func ExampleScaler() {
 	}
 	weight := []float32{1}
 	for _, loss := range []float32{0.5, float32(math.Inf(1)), 0.25} {
-		grad := []float32{loss * scaler.Scale()}
-		stats, err := scaler.Unscale("sgd", all("weight", grad))
+		grad := []float32{loss * scaler.Scale()} // backward
+		stepped, err := scaler.Step("sgd", all("weight", grad), func() error {
+			weight[0] -= grad[0]
+			return nil
+		})
+		if err == nil {
+			err = scaler.Update()
+		}
+		fmt.Println(stepped, weight[0], scaler.Scale(), err)
+	}
+	// Output:
+	// true 0.5 1024 <nil>
+	// false 0.5 512 <nil>
+	// true 0.25 512 <nil>
+}
+
+// Unscale before Step gives the norm, to clip, and says what overflowed.
+func ExampleScaler_clip() {
+	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 1024})
+	if err != nil {
+		panic(err)
+	}
+	for _, dy := range []float32{3, float32(math.Inf(1))} {
+		grads := all("weight", []float32{dy * scaler.Scale(), 4 * scaler.Scale()})
+		stats, err := scaler.Unscale("sgd", grads)
 		if err != nil {
 			panic(err)
 		}
-		stepped, err := scaler.Step("sgd", func() error {
-			weight[0] -= grad[0]
+		fmt.Println("norm", stats.Norm, stats.Overflows)
+		stats, err = scaler.Clip("sgd", grads, 1)
+		if err != nil {
+			panic(err)
+		}
+		stepped, err := scaler.Step("sgd", grads, func() error { return nil })
+		fmt.Printf("norm %.3f, stepped %v %v\n", stats.Norm, stepped, err)
+		if err := scaler.Update(); err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// norm 5 []
+	// norm 1.000, stepped true <nil>
+	// norm +Inf [weight[0] = +Inf]
+	// norm +Inf, stepped false <nil>
+}
+
+// Two optimizers share the scale. The first overflows: it is not stepped, the
+// other is, and the scale backs off for both.
+func ExampleScaler_optimizers() {
+	scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 8})
+	if err != nil {
+		panic(err)
+	}
+	generator, critic := []float32{float32(math.NaN())}, []float32{scaler.Scale()}
+	for name, grad := range map[string][]float32{"generator": generator, "critic": critic} {
+		_, err := scaler.Step(name, all(name, grad), func() error {
+			fmt.Println(name, "steps by", grad[0])
 			return nil
 		})
 		if err != nil {
 			panic(err)
 		}
-		if err := scaler.Update(); err != nil {
+	}
+	err = scaler.Update()
+	fmt.Println(scaler.Scale(), err)
+	// Output:
+	// critic steps by 1
+	// 4 <nil>
+}
+
+// The same loop without scaling: Disabled keeps a scale of 1 and skips nothing.
+func ExampleMode() {
+	for _, mode := range []amp.Mode{amp.Dynamic, amp.Static, amp.Disabled} {
+		scaler, err := amp.NewScaler(amp.ScalerOptions{Mode: mode, Init: 16})
+		if err != nil {
 			panic(err)
 		}
-		fmt.Println(stepped, stats.Norm, weight[0], scaler.Scale(), stats.First)
+		before := scaler.Scale()
+		stepped, err := scaler.Step("sgd", all("weight", []float32{float32(math.NaN())}), func() error { return nil })
+		if err == nil {
+			err = scaler.Update()
+		}
+		fmt.Println(before, stepped, scaler.Scale(), err)
 	}
 	// Output:
-	// true 0.5 0.5 1024 <nil>
-	// false +Inf 0.5 512 weight[0] = +Inf
-	// true 0.25 0.25 512 <nil>
+	// 16 false 8 <nil>
+	// 16 false 16 <nil>
+	// 1 true 1 <nil>
 }
 
 // A scaler goes on where the saved one was.
@@ -75,17 +142,28 @@ func ExampleClip() {
 	if err != nil {
 		panic(err)
 	}
-	coef, err := amp.Clip(all("weight", grad), stats.Norm, 1)
+	clipped, err := amp.Clip(all("weight", grad), stats.Norm, 1)
 	if err != nil {
 		panic(err)
 	}
-	fmt.Printf("norm %.0f, coefficient %.2f, clipped %.2f\n", stats.Norm, coef, grad)
-	// Output: norm 5, coefficient 0.20, clipped [0.60 0.80]
+	fmt.Printf("norm %.0f, clipped %.2f of norm %.2f\n", stats.Norm, grad, clipped.Norm)
+	// Output: norm 5, clipped [0.60 0.80] of norm 1.00
 }
 
-func ExampleCheckFinite() {
-	fmt.Println(amp.CheckFinite(all("bias", []float32{1, float32(math.NaN())})))
-	// Output: amp: CheckFinite: 1 of 2 elements, first bias[1] = NaN: snug: non-finite value
+func ExampleClipValue() {
+	grad := []float32{3, -0.25}
+	stats, err := amp.ClipValue(all("weight", grad), 0.5)
+	fmt.Println(grad, stats.NonFinite, err)
+	// Output: [0.5 -0.25] 0 <nil>
+}
+
+func ExampleStats_Err() {
+	stats, err := amp.Measure(all("bias", []float32{1, float32(math.NaN())}))
+	if err == nil {
+		err = stats.Err()
+	}
+	fmt.Println(err)
+	// Output: amp: 1 of 2 elements in 1 gradients are not finite, first bias[1] = NaN: snug: non-finite value
 }
 
 func ExampleCast() {

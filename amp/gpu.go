@@ -19,7 +19,6 @@ const (
 
 var (
 	castNames  = map[[2]snug.DType]string{}
-	scaleNames = gpu.ForFloats("amp_scale")
 	sweepNames = gpu.ForFloats("amp_sweep")
 )
 
@@ -69,38 +68,19 @@ func (j *stochasticJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *sweepJob) Grids(q gpu.Launcher) error {
-	if j.records.Len() == 0 {
-		return j.scale(q)
-	}
 	grad, n := *j.grad.Mem(), j.grad.Len()
 	params := struct {
-		n, piece uint64
-		ordinal  int64
-		factor   float32
-		write    uint32
-		wide, _  uint32
-	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, wide: gpu.Aligned(grad.Addr)}
-	if j.factor != 1 {
+		n, piece      uint64
+		ordinal       int64
+		factor, limit float32
+		write, wide   uint32
+	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, factor: j.factor, limit: j.limit, wide: gpu.Aligned(grad.Addr)}
+	if j.factor != 1 || j.limit != noLimit {
 		params.write = 1
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
 		Operands: []driver.Mem{grad, *j.records.Mem()}, Params: gpu.Params(&params),
-	})
-}
-
-// scale multiplies and measures nothing.
-func (j *sweepJob) scale(q gpu.Launcher) error {
-	grad, n := *j.grad.Mem(), j.grad.Len()
-	params := struct {
-		n      uint64
-		factor float32
-		wide   uint32
-	}{uint64(n), j.factor, gpu.Aligned(grad.Addr)}
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: scaleNames.Of(uint8(j.grad.DType())),
-		Blocks: elementGrid(n, j.grad.DType().Size()), Threads: threads,
-		Operands: []driver.Mem{grad}, Params: gpu.Params(&params),
 	})
 }

@@ -10,60 +10,75 @@ import (
 
 // Stats is what one pass over gradients found.
 type Stats struct {
-	Norm      float64   // L2 norm over all elements; Inf or NaN when NonFinite > 0
-	Elements  int       // number of elements
-	NonFinite int       // how many of them are NaN or infinite
-	First     *Location // the first of those, nil if there is none
+	Norm      float64 // L2 norm over all elements; Inf or NaN when NonFinite > 0
+	Gradients int     // number of gradients
+	Elements  int     // number of their elements
+	NonFinite int     // how many of them are NaN or infinite
+
+	// Overflows says which gradients those are in, in the order of the walk; nil
+	// when there are none.
+	Overflows []snug.NonFinite
 }
 
-// Location is one element of a gradient.
-type Location struct {
-	Name  string // of the parameter
-	Index int    // element of its gradient
-	Value float32
+// Err returns an error that wraps [snug.ErrNonFinite] and names the first NaN or
+// infinity, or nil when all gradients are finite.
+func (s Stats) Err() error {
+	if s.NonFinite == 0 {
+		return nil
+	}
+	return fmt.Errorf("amp: %d of %d elements in %d gradients are not finite, first %v: %w",
+		s.NonFinite, s.Elements, len(s.Overflows), s.Overflows[0], snug.ErrNonFinite)
 }
-
-// String returns the form name[index] = value.
-func (l *Location) String() string { return fmt.Sprintf("%s[%d] = %v", l.Name, l.Index, l.Value) }
 
 // Measure returns the statistics of gradients of any floating-point type. It
-// reads each element once, adds the squares in float64, and writes nothing;
-// the result does not depend on GOMAXPROCS. It waits for the device.
+// reads each element once, adds the squares in float64 in an order that the
+// lengths alone decide, and writes nothing; the result does not depend on
+// GOMAXPROCS. When it finds a NaN or an infinity it reads all once more, to say
+// which gradients hold them. It waits for the device.
 //
 // Errors: [snug.ErrDType], [snug.ErrDevice], and [snug.ErrConfig] when grads
 // is nil or does not yield the same twice.
 func Measure(grads iter.Seq2[string, snug.View]) (Stats, error) {
-	return sweepGradients("Measure", grads, 1, false)
-}
-
-// CheckFinite returns an error that wraps [snug.ErrNonFinite] and names the
-// first NaN or infinity of gradients, if there is one. It costs what [Measure]
-// costs and returns its errors.
-func CheckFinite(grads iter.Seq2[string, snug.View]) error {
-	stats, err := sweepGradients("CheckFinite", grads, 1, false)
-	if err == nil && stats.NonFinite > 0 {
-		err = fmt.Errorf("amp: CheckFinite: %d of %d elements, first %v: %w", stats.NonFinite, stats.Elements, stats.First, snug.ErrNonFinite)
-	}
-	return err
+	return pass{op: "Measure", factor: 1, limit: noLimit}.run(grads)
 }
 
 // Clip scales gradients of any floating-point type so that their L2 norm is at
-// most maxNorm: it multiplies every element by coef = [ClipCoef](norm,
-// maxNorm). norm is the norm that [Scaler.Unscale] or [Measure] returned. When
-// coef is 1 it touches nothing. It does not wait for the device.
+// most maxNorm: it multiplies every element by [ClipCoef](norm, maxNorm), and
+// measures the products in the same pass, so that Stats tells whether they are
+// finite and what their norm is now. norm is the norm that [Scaler.Unscale] or
+// [Measure] returned. With a coefficient of 1 it only reads. It waits for the
+// device; where nothing shall wait, give ClipCoef to the optimizer as a factor
+// instead.
 //
-// Errors: [snug.ErrConfig] when norm or maxNorm is negative, maxNorm is NaN, or
-// grads is nil or does not yield the same twice; [snug.ErrNonFinite] when norm
-// is not finite; [snug.ErrDType], [snug.ErrDevice].
-func Clip(grads iter.Seq2[string, snug.View], norm, maxNorm float64) (coef float32, err error) {
+// Errors, with nothing written: [snug.ErrConfig] when norm or maxNorm is
+// negative, maxNorm is NaN, or grads is nil; [snug.ErrNonFinite] when norm is not
+// finite; [snug.ErrDType], [snug.ErrDevice]. When grads does not yield the same
+// twice, which is [snug.ErrConfig] too, the gradients are undefined.
+func Clip(grads iter.Seq2[string, snug.View], norm, maxNorm float64) (Stats, error) {
 	if norm < 0 || !(maxNorm >= 0) {
-		return 0, fmt.Errorf("amp: Clip: norm is %v, maxNorm is %v, want both 0 or more: %w", norm, maxNorm, snug.ErrConfig)
+		return Stats{}, fmt.Errorf("amp: Clip: norm is %v, maxNorm is %v, want both 0 or more: %w", norm, maxNorm, snug.ErrConfig)
 	}
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return 0, fmt.Errorf("amp: Clip: norm is %v, want a finite number: %w", norm, snug.ErrNonFinite)
+		return Stats{}, fmt.Errorf("amp: Clip: norm is %v, want a finite number: %w", norm, snug.ErrNonFinite)
 	}
-	coef = ClipCoef(norm, maxNorm)
-	return coef, scaleGradients("Clip", grads, coef)
+	return pass{op: "Clip", factor: ClipCoef(norm, maxNorm), limit: noLimit}.run(grads)
+}
+
+// ClipValue cuts the elements of gradients of any floating-point type off: those
+// above limit become limit and those below -limit become -limit, as
+// torch.nn.utils.clip_grad_value_ does, rounded to the gradient's type. Unlike
+// there a NaN or an infinity is not hidden: both become NaN, and Stats, which
+// the same pass measures, counts them. It waits for the device.
+//
+// Errors, with nothing written: [snug.ErrConfig] when limit is negative or not
+// finite or grads is nil; [snug.ErrDType], [snug.ErrDevice]. When grads does not
+// yield the same twice, which is [snug.ErrConfig] too, the gradients are
+// undefined.
+func ClipValue(grads iter.Seq2[string, snug.View], limit float32) (Stats, error) {
+	if !(limit >= 0) || !finite(limit) {
+		return Stats{}, fmt.Errorf("amp: ClipValue: limit is %v, want a finite number, 0 or more: %w", limit, snug.ErrConfig)
+	}
+	return pass{op: "ClipValue", factor: 1, limit: limit}.run(grads)
 }
 
 // ClipCoef returns min(1, maxNorm/(norm+1e-6)), the factor of

@@ -2,12 +2,14 @@ package amp
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -16,14 +18,14 @@ func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
 			for _, skip := range skips {
-				x := roundAll(dt, randoms(3, skip+2*minPiece+1))
+				x := roundAll(dt, randoms(3, skip+2*measure.MinPiece+1))
 				v := kerneltest.PutFloats(t, p, dt, x)
 				grads := walk(named{"x", after(t, v.View, skip)})
 				stats, err := Measure(grads)
 				require.NoError(t, err)
 				require.InEpsilon(t, norm(x[skip:]), stats.Norm, 1e-12)
 				require.Equal(t, x, v.Get(), "nothing is written")
-				require.NoError(t, CheckFinite(grads))
+				require.NoError(t, stats.Err())
 			}
 		}
 	})
@@ -71,7 +73,7 @@ func TestMeasureExtremes(t *testing.T) {
 // TestMeasureDevices compares a walk over gradients of all types and many
 // lengths with that on the CPU.
 func TestMeasureDevices(t *testing.T) {
-	measure := func(t *testing.T, p kerneltest.Place, bad int) Stats {
+	stats := func(t *testing.T, p kerneltest.Place, bad int) Stats {
 		var grads []named
 		for i, n := range []int{3, 0, 5000, 1, 2048, 9001} {
 			x := randoms(uint64(i), n)
@@ -80,79 +82,146 @@ func TestMeasureDevices(t *testing.T) {
 			}
 			grads = append(grads, named{fmt.Sprint(n), kerneltest.PutFloats(t, p, floats[i%3], x).View})
 		}
-		stats, err := Measure(walk(grads...))
+		found, err := Measure(walk(grads...))
 		require.NoError(t, err)
-		return stats
+		return found
 	}
 	for _, bad := range []int{-1, 5000, 9001} {
-		want := measure(t, kerneltest.Place{}, bad)
+		want := stats(t, kerneltest.Place{}, bad)
 		kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
-			got := measure(t, p, bad)
+			got := stats(t, p, bad)
 			if bad < 0 {
 				require.InEpsilon(t, want.Norm, got.Norm, 1e-12)
 			}
 			require.Equal(t, want.Elements, got.Elements)
 			require.Equal(t, want.NonFinite, got.NonFinite)
-			require.Equal(t, want.First, got.First)
+			sameOverflows(t, want.Overflows, got.Overflows)
 		})
 	}
 }
 
-// TestPieces has gradients too large for tests.
-func TestPieces(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
-	v, err := snug.Wrap[snug.BFloat16](dev, 16, math.MaxInt32)
-	require.NoError(t, err)
-	for _, n := range []int{1, minDevicePiece, minDevicePiece + 1, devicePieces * minDevicePiece, devicePieces*minDevicePiece + 1, math.MaxInt32} {
-		grad, err := v.View().Slice(0, n)
-		require.NoError(t, err)
-		j := sweepJob{grad: grad}
-		count := (n-1)/j.piece() + 1
-		require.LessOrEqual(t, count, devicePieces)
-		require.Zero(t, j.piece()%minDevicePiece)
-		require.Greater(t, 2*count*minDevicePiece, min(n, devicePieces*minDevicePiece), "enough of them")
+// sameOverflows compares with all NaNs equal.
+func sameOverflows(t *testing.T, want, got []snug.NonFinite) {
+	require.Len(t, got, len(want))
+	for i, w := range want {
+		g := got[i]
+		if w.Value != w.Value && g.Value != g.Value {
+			w.Value, g.Value = 0, 0
+		}
+		require.Equal(t, w, g)
 	}
 }
 
-func TestCheckFinite(t *testing.T) {
+func TestMeasureNonFinite(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
 			a := kerneltest.PutFloats(t, p, dt, []float32{1, 2})
 			b := kerneltest.PutFloats(t, p, dt, []float32{1, nan, inf})
-			err := CheckFinite(walk(named{"a", a.View}, named{"b", b.View}))
-			require.ErrorIs(t, err, snug.ErrNonFinite)
-			require.ErrorContains(t, err, "2 of 5 elements, first b[1] = NaN")
+			c := kerneltest.PutFloats(t, p, dt, []float32{1, -inf})
+			stats, err := Measure(walk(named{"a", a.View}, named{"b", b.View}, named{"c", c.View}))
+			require.NoError(t, err)
+			sameOverflows(t, []snug.NonFinite{{Name: "b", Count: 2, Index: 1, Value: nan, Micro: -1}, {Name: "c", Count: 1, Index: 1, Value: -inf, Micro: -1}}, stats.Overflows)
+			require.ErrorIs(t, stats.Err(), snug.ErrNonFinite)
+			require.ErrorContains(t, stats.Err(), "3 of 7 elements in 2 gradients are not finite, first b[1] = NaN, the first of 2")
 		}
 	})
-	require.ErrorIs(t, CheckFinite(nil), snug.ErrConfig)
-	require.ErrorIs(t, CheckFinite(walk(named{"x", snug.SliceView([]uint8{1})})), snug.ErrDType)
-	require.ErrorIs(t, CheckFinite(once(slice("x", []float32{1}))), snug.ErrConfig)
-	_, err := Measure(walk(named{"x", closed(t, snug.F16, 2)}))
-	require.ErrorIs(t, err, snug.ErrDevice)
+	for _, bad := range []struct {
+		grads iter.Seq2[string, snug.View]
+		want  error
+	}{
+		{nil, snug.ErrConfig},
+		{walk(named{"x", snug.SliceView([]uint8{1})}), snug.ErrDType},
+		{once(slice("x", []float32{1})), snug.ErrConfig},
+		{walk(named{"x", closed(t, snug.F16, 2)}), snug.ErrDevice},
+	} {
+		_, err := Measure(bad.grads)
+		require.ErrorIs(t, err, bad.want)
+	}
 }
 
 func TestClip(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
 			for _, skip := range skips {
-				x := append(append(make([]float32, skip), special...), randoms(4, minPiece+3)...)
+				x := append(append(make([]float32, skip), special...), randoms(4, measure.MinPiece+3)...)
 				v := kerneltest.PutFloats(t, p, dt, x)
 				grads := walk(named{"x", after(t, v.View, skip)})
-				coef, err := Clip(grads, 8, 2)
+				coef := float32(2 / (8 + 1e-6))
+				require.Equal(t, coef, ClipCoef(8, 2))
+				stats, err := Clip(grads, 8, 2)
 				require.NoError(t, err)
-				require.Equal(t, float32(2/(8+1e-6)), coef)
 				want := roundAll(dt, x)
 				for i := range want {
 					want[i] = round(dt, want[i]*coef)
 				}
 				requireSame(t, want, v.Get(), dt, skip)
-				coef, err = Clip(grads, 1, 2)
+				again, err := Clip(grads, 1, 2)
 				require.NoError(t, err)
-				require.Equal(t, float32(1), coef)
 				requireSame(t, want, v.Get(), dt, skip)
+				sameStats(t, stats, again)
+				bad := 0
+				for _, x := range want {
+					if x-x != 0 {
+						bad++
+					}
+				}
+				require.Equal(t, bad, stats.NonFinite)
 			}
 		}
 	})
+}
+
+// sameStats compares with all NaNs equal.
+func sameStats(t *testing.T, want, got Stats) {
+	require.Equal(t, math.Float64bits(want.Norm), math.Float64bits(got.Norm))
+	sameOverflows(t, want.Overflows, got.Overflows)
+	want.Norm, got.Norm, want.Overflows, got.Overflows = 0, 0, nil, nil
+	require.Equal(t, want, got)
+}
+
+func TestClipValue(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, dt := range floats {
+			for _, skip := range skips {
+				for _, limit := range []float32{0, 0.3, 1.0 / 3} {
+					x := roundAll(dt, append(append(make([]float32, skip), special...), randoms(4, measure.MinPiece+3)...))
+					v := kerneltest.PutFloats(t, p, dt, x)
+					stats, err := ClipValue(walk(named{"x", after(t, v.View, skip)}), limit)
+					require.NoError(t, err)
+					bad, squares := 0, 0.0
+					for i := skip; i < len(x); i++ {
+						switch {
+						case x[i]-x[i] != 0:
+							x[i] = nan
+							bad++
+						case x[i] > limit:
+							x[i] = round(dt, limit)
+						case x[i] < -limit:
+							x[i] = round(dt, -limit)
+						}
+						squares += float64(x[i]) * float64(x[i])
+					}
+					requireSame(t, x, v.Get(), dt, skip)
+					require.Equal(t, bad, stats.NonFinite, "neither NaNs nor infinities are hidden")
+					require.Equal(t, bad, stats.Overflows[0].Count)
+
+					clean := kerneltest.PutFloats(t, p, dt, []float32{1, -1, 0.25})
+					stats, err = ClipValue(walk(named{"x", clean.View}), limit)
+					require.NoError(t, err)
+					require.NoError(t, stats.Err())
+					require.InDelta(t, norm(clean.Get()), stats.Norm, 1e-12)
+				}
+			}
+		}
+	})
+	x := []float32{3, -4}
+	for _, limit := range []float32{-1, nan, inf} {
+		_, err := ClipValue(walk(slice("x", x)), limit)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	_, err := ClipValue(nil, 1)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.Equal(t, []float32{3, -4}, x)
 }
 
 func TestClipErrors(t *testing.T) {

@@ -11,15 +11,34 @@ import (
 
 const (
 	scalerMagic   = "SNUGSCAL"
-	scalerVersion = 1
+	scalerVersion = 2
 )
 
 // scalerState is what is saved of a Scaler.
 type scalerState struct {
+	Mode                         uint32
+	Init, Floor, Cap, Scale      float32
+	Growth, Backoff              float64
+	Interval, Hysteresis         int64
+	Tracker, Patience            int64
+	FloorError, PowerOfTwo, Used bool
+}
+
+// scalerState1 is what version 1 had.
+type scalerState1 struct {
 	Init, Growth, Backoff, Floor, Cap float32
 	Interval, Hysteresis              int64
 	Scale                             float32
 	Tracker, Patience                 int64
+}
+
+func (st *scalerState1) upgrade() scalerState {
+	return scalerState{
+		Init: st.Init, Floor: st.Floor, Cap: st.Cap, Scale: st.Scale,
+		Growth: float64(st.Growth), Backoff: float64(st.Backoff),
+		Interval: st.Interval, Hysteresis: st.Hysteresis, Tracker: st.Tracker, Patience: st.Patience,
+		Used: true,
+	}
 }
 
 // AppendBinary appends the options and the state of s to b. The error wraps
@@ -31,9 +50,11 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 	w := bytes.NewBuffer(b)
 	e := state.NewEncoder(w, scalerMagic, scalerVersion)
 	e.Put(scalerState{
-		Init: s.opts.Init, Growth: s.opts.Growth, Backoff: s.opts.Backoff, Floor: s.opts.Floor, Cap: s.opts.Cap,
+		Mode: uint32(s.opts.Mode), Init: s.opts.Init, Floor: s.opts.Floor, Cap: s.opts.Cap, Scale: s.scale,
+		Growth: s.opts.Growth, Backoff: s.opts.Backoff,
 		Interval: int64(s.opts.Interval), Hysteresis: int64(s.opts.Hysteresis),
-		Scale: s.scale, Tracker: int64(s.tracker), Patience: int64(s.patience),
+		Tracker: int64(s.tracker), Patience: int64(s.patience),
+		FloorError: s.opts.FloorError, PowerOfTwo: s.opts.PowerOfTwo, Used: s.used,
 	})
 	if _, err := e.Finish(); err != nil {
 		return b, fmt.Errorf("amp: save scaler: %w", err)
@@ -43,13 +64,20 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary replaces the options and the state of s by saved ones and
 // ends a step that is under way. The error wraps [snug.ErrCorrupt] when data is
-// damaged, foreign or of a newer version; s is then unchanged.
+// damaged, foreign or of a newer version; s is then unchanged. State of version
+// 1, of earlier releases, is read too.
 func (s *Scaler) UnmarshalBinary(data []byte) error {
 	var st scalerState
 	err := state.Verify(data)
 	if err == nil {
 		d := state.NewDecoder(bytes.NewReader(data), scalerMagic, scalerVersion)
-		d.Get(&st)
+		if d.Version == 1 {
+			var old scalerState1
+			d.Get(&old)
+			st = old.upgrade()
+		} else {
+			d.Get(&st)
+		}
 		_, err = d.Finish()
 	}
 	if err != nil {
@@ -70,7 +98,11 @@ func (st *scalerState) scaler() (*Scaler, error) {
 			return nil, fmt.Errorf("saved state: a count of %d: %w", n, snug.ErrCorrupt)
 		}
 	}
+	if st.Mode > uint32(Disabled) {
+		return nil, fmt.Errorf("saved state: a mode of %d: %w", st.Mode, snug.ErrCorrupt)
+	}
 	o := ScalerOptions{
+		Mode: Mode(st.Mode), FloorError: st.FloorError, PowerOfTwo: st.PowerOfTwo,
 		Init: st.Init, Growth: st.Growth, Backoff: st.Backoff, Floor: st.Floor, Cap: st.Cap,
 		Interval: int(st.Interval), Hysteresis: int(st.Hysteresis),
 	}
@@ -80,6 +112,8 @@ func (st *scalerState) scaler() (*Scaler, error) {
 	if !o.inRange(st.Scale) {
 		return nil, fmt.Errorf("saved state: a scale of %v: %w", st.Scale, snug.ErrCorrupt)
 	}
-	s := &Scaler{opts: o, scale: st.Scale, tracker: int(st.Tracker), patience: int(st.Patience), optimizers: map[string]optimizer{}}
-	return s, nil
+	return &Scaler{
+		opts: o, scale: st.Scale, used: st.Used,
+		tracker: int(st.Tracker), patience: int(st.Patience), optimizers: map[string]progress{},
+	}, nil
 }

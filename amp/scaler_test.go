@@ -7,13 +7,16 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
+// newScaler returns a Scaler that has scaled a loss.
 func newScaler(t require.TestingT, o ScalerOptions) *Scaler {
 	s, err := NewScaler(o)
 	require.NoError(t, err)
+	s.Scale()
 	return s
 }
 
@@ -22,7 +25,7 @@ func newScaler(t require.TestingT, o ScalerOptions) *Scaler {
 func iterate(t require.TestingT, s *Scaler, grad float32) bool {
 	_, err := s.Unscale("opt", walk(slice("w", []float32{grad})))
 	require.NoError(t, err)
-	stepped, err := s.Step("opt", func() error { return nil })
+	stepped, err := s.Step("opt", nil, func() error { return nil })
 	require.NoError(t, err)
 	require.NoError(t, s.Update())
 	return stepped
@@ -59,6 +62,8 @@ func TestScalerSequences(t *testing.T) {
 		{"the least scale", ScalerOptions{Init: minScale * 2}, []float32{inf, inf}, []float32{minScale, minScale}},
 		{"no scaling", ScalerOptions{Init: 1, Floor: 1, Cap: 1, Interval: 1}, []float32{1, inf, 1}, []float32{1, 1, 1}},
 		{"hysteresis", ScalerOptions{Init: 8, Interval: 2, Hysteresis: 2}, []float32{inf, inf, inf, 1, 1, inf, inf}, []float32{8, 4, 2, 2, 4, 4, 2}},
+		{"static", ScalerOptions{Mode: Static, Init: 4, Interval: 1}, []float32{1, inf, 1}, []float32{4, 4, 4}},
+		{"powers of two", ScalerOptions{Init: 5, Growth: 1.5, Backoff: 0.75, Interval: 1, PowerOfTwo: true}, []float32{1, 1, 1, inf, inf, inf}, []float32{4, 8, 16, 8, 8, 4}},
 		{"hysteresis is spent by single overflows", ScalerOptions{Init: 8, Interval: 2, Hysteresis: 2}, []float32{inf, 1, inf}, []float32{8, 8, 4}},
 	}
 	for _, test := range tests {
@@ -102,7 +107,7 @@ func TestScalerSeveralOptimizers(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"b", "a"} {
-			_, err := s.Step(name, func() error { steps[name]++; return nil })
+			_, err := s.Step(name, nil, func() error { steps[name]++; return nil })
 			require.NoError(t, err)
 		}
 		require.NoError(t, s.Update())
@@ -113,7 +118,8 @@ func TestScalerSeveralOptimizers(t *testing.T) {
 
 func TestScalerOptionErrors(t *testing.T) {
 	for _, o := range []ScalerOptions{
-		{Growth: 1}, {Growth: nan}, {Growth: inf}, {Backoff: 1}, {Backoff: -0.5}, {Backoff: nan},
+		{Mode: -1}, {Mode: 3}, {PowerOfTwo: true, Floor: 3},
+		{Growth: 1}, {Growth: math.NaN()}, {Growth: math.Inf(1)}, {Backoff: 1}, {Backoff: -0.5}, {Backoff: math.NaN()},
 		{Interval: -1}, {Floor: -1}, {Floor: nan}, {Floor: 1e-40}, {Floor: 1e6}, {Cap: -1}, {Cap: inf}, {Cap: nan},
 		{Cap: 100}, {Init: -1}, {Init: inf}, {Init: nan}, {Init: 1e-40}, {Hysteresis: -1},
 	} {
@@ -128,7 +134,7 @@ func TestScalerOrderOfCalls(t *testing.T) {
 	nop := func() error { return nil }
 	s := newScaler(t, ScalerOptions{Init: 4, Interval: 1})
 	require.ErrorIs(t, s.Update(), snug.ErrConfig, "update without unscale")
-	_, err := s.Step("opt", nop)
+	_, err := s.Step("opt", nil, nop)
 	require.ErrorIs(t, err, snug.ErrConfig, "step without unscale")
 	_, err = s.Unscale("opt", nil)
 	require.ErrorIs(t, err, snug.ErrConfig, "no walker")
@@ -139,19 +145,19 @@ func TestScalerOrderOfCalls(t *testing.T) {
 	require.ErrorContains(t, err, "unscaled")
 	_, err = s.AppendBinary(nil)
 	require.ErrorIs(t, err, snug.ErrConfig, "save in mid-step")
-	_, err = s.Step("opt", nil)
+	_, err = s.Step("opt", nil, nil)
 	require.ErrorIs(t, err, snug.ErrConfig, "nil step")
-	_, err = s.Step("other", nop)
+	_, err = s.Step("other", nil, nop)
 	require.ErrorIs(t, err, snug.ErrConfig, "step of another optimizer")
 
 	broken := errors.New("broken")
-	stepped, err := s.Step("opt", func() error { return broken })
+	stepped, err := s.Step("opt", nil, func() error { return broken })
 	require.Equal(t, broken, err)
 	require.False(t, stepped)
-	stepped, err = s.Step("opt", nop)
+	stepped, err = s.Step("opt", nil, nop)
 	require.NoError(t, err, "a failed step may be repeated")
 	require.True(t, stepped)
-	_, err = s.Step("opt", nop)
+	_, err = s.Step("opt", nil, nop)
 	require.ErrorIs(t, err, snug.ErrConfig, "step twice")
 	_, err = s.Unscale("opt", grads)
 	require.ErrorIs(t, err, snug.ErrConfig, "unscale after step")
@@ -168,7 +174,7 @@ func TestScalerOrderOfCalls(t *testing.T) {
 func TestUnscale(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		s := newScaler(t, ScalerOptions{Init: 4})
-		first, second := randoms(1, 1000), randoms(2, 3*minPiece+5)
+		first, second := randoms(1, 1000), randoms(2, 3*measure.MinPiece+5)
 		a, b := kerneltest.Put(t, p, first), kerneltest.Put(t, p, second)
 		empty := kerneltest.Put(t, p, []float32{})
 		stats, err := s.Unscale("opt", walk(named{"a", a.View}, named{"empty", empty.View}, named{"b", b.View}))
@@ -186,26 +192,29 @@ func TestUnscale(t *testing.T) {
 		require.Equal(t, first, a.Get())
 		require.Equal(t, second, b.Get())
 		require.InEpsilon(t, math.Sqrt(sum), stats.Norm, 1e-12)
-		require.Equal(t, 1000+3*minPiece+5, stats.Elements)
+		require.Equal(t, 1000+3*measure.MinPiece+5, stats.Elements)
 		require.Zero(t, stats.NonFinite)
-		require.Nil(t, stats.First)
+		require.Nil(t, stats.Overflows)
 	})
 }
 
 func TestUnscaleNonFinite(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		s := newScaler(t, ScalerOptions{Init: 2})
-		a, b, c := make([]float32, 10), make([]float32, 5*minPiece), make([]float32, 3)
-		b[4*minPiece+7], b[2*minPiece+9], b[2*minPiece+8], c[0] = nan, inf, -inf, nan
+		a, b, c := make([]float32, 10), make([]float32, 5*measure.MinPiece), make([]float32, 3)
+		b[4*measure.MinPiece+7], b[2*measure.MinPiece+9], b[2*measure.MinPiece+8], c[0] = nan, inf, -inf, nan
 		stats, err := s.Unscale("opt", walk(
 			named{"a", kerneltest.Put(t, p, a).View},
 			named{"b", kerneltest.Put(t, p, b).View},
 			named{"c", kerneltest.Put(t, p, c).View}))
 		require.NoError(t, err)
 		require.Equal(t, 4, stats.NonFinite)
-		require.Equal(t, &Location{"b", 2*minPiece + 8, -inf}, stats.First)
-		require.Equal(t, "b[32776] = -Inf", stats.First.String())
-		stepped, err := s.Step("opt", func() error { panic("a step with overflow") })
+		sameOverflows(t, []snug.NonFinite{
+			{Name: "b", Count: 3, Index: 2*measure.MinPiece + 8, Value: -inf, Micro: -1},
+			{Name: "c", Count: 1, Index: 0, Value: nan, Micro: -1},
+		}, stats.Overflows)
+		require.ErrorContains(t, stats.Err(), "4 of 81933 elements in 2 gradients are not finite, first b[32776] = -Inf, the first of 3")
+		stepped, err := s.Step("opt", nil, func() error { panic("a step with overflow") })
 		require.NoError(t, err)
 		require.False(t, stepped)
 		require.NoError(t, s.Update())
@@ -232,7 +241,7 @@ func TestUnscaleValues(t *testing.T) {
 			}
 			requireSame(t, x, v.Get(), skip)
 			require.Equal(t, bad, stats.NonFinite)
-			require.Equal(t, 4, stats.First.Index)
+			require.Equal(t, 4, stats.Overflows[0].Index)
 		}
 	})
 }
@@ -243,7 +252,7 @@ func TestUnscaleSmallScale(t *testing.T) {
 	stats, err := s.Unscale("opt", walk(slice("w", grad)))
 	require.NoError(t, err)
 	require.Equal(t, []float32{0x1p100, inf}, grad)
-	require.Equal(t, &Location{"w", 1, inf}, stats.First, "a product may overflow when its gradient did not")
+	require.Equal(t, []snug.NonFinite{{Name: "w", Count: 1, Index: 1, Value: inf, Micro: -1}}, stats.Overflows, "a product may overflow when its gradient did not")
 }
 
 func TestUnscaleErrors(t *testing.T) {
@@ -256,7 +265,6 @@ func TestUnscaleErrors(t *testing.T) {
 		want error
 	}{
 		{"f16", named{"half", snug.ViewOf([]snug.Float16{1})}, snug.ErrDType},
-		{"bf16", named{"half", snug.ViewOf([]snug.BFloat16{1})}, snug.ErrDType},
 		{"zero view", named{"none", snug.View{}}, snug.ErrDType},
 		{"closed device", named{"gone", closed(t, snug.F32, 1)}, snug.ErrDevice},
 	}
@@ -340,8 +348,8 @@ func (m *model) update(overflow bool) {
 func scalerProperty(t *rapid.T) {
 	o := ScalerOptions{
 		Init:       rapid.SampledFrom([]float32{1, 2, 100, 65536, 1e38}).Draw(t, "init"),
-		Growth:     rapid.SampledFrom([]float32{1.5, 2, 16}).Draw(t, "growth"),
-		Backoff:    rapid.SampledFrom([]float32{0.25, 0.3, 0.5}).Draw(t, "backoff"),
+		Growth:     rapid.SampledFrom([]float64{1.5, 2, 16}).Draw(t, "growth"),
+		Backoff:    rapid.SampledFrom([]float64{0.25, 0.3, 0.5}).Draw(t, "backoff"),
 		Interval:   rapid.IntRange(1, 4).Draw(t, "interval"),
 		Floor:      rapid.SampledFrom([]float32{0, 1, 0.125}).Draw(t, "floor"),
 		Cap:        rapid.SampledFrom([]float32{0, 1e38, math.MaxFloat32}).Draw(t, "cap"),
@@ -350,7 +358,7 @@ func scalerProperty(t *rapid.T) {
 	s := newScaler(t, o)
 	d := o.withDefaults()
 	m := &model{
-		scale: float64(d.Init), patience: d.Hysteresis, growth: float64(d.Growth), backoff: float64(d.Backoff),
+		scale: float64(d.Init), patience: d.Hysteresis, growth: d.Growth, backoff: d.Backoff,
 		floor: float64(d.Floor), cap: float64(d.Cap), interval: d.Interval, hysteresis: d.Hysteresis,
 	}
 	if m.cap == 0 {

@@ -34,6 +34,20 @@ func TestScalerState(t *testing.T) {
 	}
 }
 
+// TestScalerStateVersion1 has what an earlier release saved: a scaler of 8 with
+// an interval of 3, after two finite steps.
+func TestScalerStateVersion1(t *testing.T) {
+	body := append([]byte(scalerMagic), 1, 0, 0, 0)
+	body, err := binary.Append(body, binary.LittleEndian, scalerState1{
+		Init: 4, Growth: 2, Backoff: 0.5, Floor: minScale, Interval: 3, Hysteresis: 1, Scale: 8, Tracker: 2, Patience: 1,
+	})
+	require.NoError(t, err)
+	s := new(Scaler)
+	require.NoError(t, s.UnmarshalBinary(sealed(body)))
+	require.True(t, iterate(t, s, 1), "the loss was scaled before")
+	require.Equal(t, float32(16), s.Scale())
+}
+
 func TestScalerStateErrors(t *testing.T) {
 	s := newScaler(t, ScalerOptions{})
 	saved, err := s.AppendBinary(nil)
@@ -76,4 +90,5 @@ func TestScalerStateErrors(t *testing.T) {
 	refuse(lie(func(st *scalerState) { st.Tracker = -1 }), "negative count")
 	refuse(lie(func(st *scalerState) { st.Patience = math.MinInt64 }), "negative count")
 	require.NoError(t, s.UnmarshalBinary(lie(func(*scalerState) {})))
+	refuse(lie(func(st *scalerState) { st.Mode = uint32(Disabled) + 1 }), "an unknown mode")
 }

@@ -1,70 +1,35 @@
-// Passes over gradients: scale them, sum their squares, look for values that
-// are not finite.
+// Passes over gradients: scale them or cut them off, sum their squares, look for
+// values that are not finite.
 #pragma once
-#include "pack.h"
-#include "wide.h"
+#include "measure.h"
 
-// ---- scale: x[i] *= factor.
-
-struct ScaleParams {
-    u64 n;
-    f32 factor;
-    u32 wide;
-};
-
-template <class T> struct Scaled {
-    float factor;
-    DEVICE_MEMBER T operator()(T x) const { return narrow<T>(widen(x) * factor); }
-};
-
-#define SCALE(T)                                                                        \
-    KERNEL(amp_scale_##T, 256, OPERAND(T, x, 0), PARAMS(ScaleParams, p)) {              \
-        transform<T, T>(THREAD, x, x, p.n, p.wide, Scaled<T>{p.factor});                \
-    }
-FOR_FLOATS(SCALE)
-
-// ---- sweep: scale, if asked to, and measure. Block b does piece b and adds
-// what it finds to record b.
+// ---- sweep: scale and cut off, if asked to, and measure. Block b does piece b
+// and adds what it finds to record b.
 
 struct SweepParams {
     u64 n, piece; // elements of the gradient and of a piece, a multiple of those of a pack
     i64 ordinal;
-    f32 factor;
-    u32 write; // whether to scale
-    u32 wide, unused;
+    f32 factor, limit; // an infinite limit cuts nothing off
+    u32 write;         // whether to change the gradient
+    u32 wide;
 };
 
-// Record is what one piece of all gradients holds, as traversal.go has it.
-struct Record {
-    u64 squares; // a double
-    i64 count, ordinal, index;
-    f32 value;
-    u32 unused;
-};
-
-// Found is what a thread saw: the squares, and how many values are not finite,
-// the first of them at element `first`.
-struct Found {
-    Wide squares;
-    u64 count, first;
-};
-
-DEVICE void look(PRIVATE Found& f, float x, u64 i) {
-    f.squares = wide_sum(f.squares, wide_square(x));
-    if (!is_finite(x) && f.count++ == 0) f.first = i;
+// cut_off makes NaNs of what is not finite.
+DEVICE float cut_off(float x, float limit) {
+    if (!is_finite(x)) return bits_float(0x7fc00000u);
+    return x > limit ? limit : x < -limit ? -limit : x;
 }
 
-DEVICE Found both(Found a, Found b) {
-    u64 first = b.count && (!a.count || b.first < a.first) ? b.first : a.first;
-    return Found{wide_sum(a.squares, b.squares), a.count + b.count, first};
+template <class T> DEVICE T changed(T x, PRIVATE const SweepParams& p) {
+    float y = widen(x) * p.factor;
+    return narrow<T>(is_finite(p.limit) ? cut_off(y, p.limit) : y);
 }
 
 // find sweeps elements lo to hi-1, which start and end with packs but for the
 // end of the gradient, and returns what this thread saw.
 template <class T> DEVICE Found find(Thread t, GLOBAL T* x, u64 lo, u64 hi, SweepParams p) {
-    const u32 per = PerPack<T, T>::value;
-    Scaled<T> scaled = {p.factor};
-    Found f = {wide_zero(), 0, 0};
+    const u32 per = 16 / sizeof(T);
+    Found f = found_nothing();
     u64 whole = p.wide ? lo + (hi - lo) / per * per : lo, step = (u64)t.threads * per;
     for (u64 i = lo + t.local * per; i < whole; i += FLIGHT * step) {
         Pack<T, per> y[FLIGHT];
@@ -74,42 +39,24 @@ template <class T> DEVICE Found find(Thread t, GLOBAL T* x, u64 lo, u64 hi, Swee
             u64 at = i + j * step;
             if (at >= whole) break;
             if (p.write) {
-                UNROLL for (u32 k = 0; k < per; k++) y[j].x[k] = scaled(y[j].x[k]);
+                UNROLL for (u32 k = 0; k < per; k++) y[j].x[k] = changed(y[j].x[k], p);
                 *(GLOBAL Pack<T, per>*)(x + at) = y[j];
             }
             UNROLL for (u32 k = 0; k < per; k++) look(f, widen(y[j].x[k]), at + k);
         }
     }
     for (u64 i = whole + t.local; i < hi; i += t.threads) {
-        if (p.write) x[i] = scaled(x[i]);
+        if (p.write) x[i] = changed(x[i], p);
         look(f, widen(x[i]), i);
     }
     return f;
 }
 
-template <class T> DEVICE void sweep(Thread t, GLOBAL T* x, GLOBAL Record* records, SweepParams p, GROUP Found* found) {
-    u64 lo = t.block * p.piece;
-    found[t.local] = find<T>(t, x, lo, least(lo + p.piece, p.n), p);
-    for (u32 d = t.threads / 2; d > 0; d /= 2) {
-        sync_threads();
-        if (t.local < d) found[t.local] = both(found[t.local], found[t.local + d]);
-    }
-    if (t.local > 0) return;
-    Found all = found[0];
-    Record r = records[t.block];
-    r.squares = double_of_wide(wide_sum(wide_of_double(r.squares), all.squares));
-    if (all.count > 0 && r.count == 0) {
-        r.ordinal = p.ordinal;
-        r.index = (i64)all.first;
-        r.value = widen(x[all.first]);
-    }
-    r.count += (i64)all.count;
-    records[t.block] = r;
-}
-
 #define SWEEP(T)                                                                                            \
     KERNEL(amp_sweep_##T, 256, OPERAND(T, x, 0), OPERAND(Record, records, 1), PARAMS(SweepParams, p)) {     \
         SHARED(Found, found, 256);                                                                          \
-        sweep<T>(THREAD, x, records, p, found);                                                             \
+        Thread t = THREAD;                                                                                  \
+        u64 lo = t.block * p.piece;                                                                         \
+        add_found(t, find<T>(t, x, lo, least(lo + p.piece, p.n), p), x, p.ordinal, records + t.block, found); \
     }
 FOR_FLOATS(SWEEP)

@@ -70,7 +70,7 @@ func train(title string, o amp.ScalerOptions) {
 		}
 		stats, err := scaler.Unscale("sgd", window.Gradients())
 		check(err)
-		stepped, err := scaler.Step("sgd", func() error { return n.update(master, window, amp.ClipCoef(stats.Norm, 1)) })
+		stepped, err := scaler.Step("sgd", nil, func() error { return n.update(master, window, amp.ClipCoef(stats.Norm, 1)) })
 		check(err)
 		check(scaler.Update())
 		if stepped {

@@ -180,8 +180,8 @@ func (t *trainer) update() error {
 		if err != nil {
 			return err
 		}
-		if stats.NonFinite > 0 {
-			return fmt.Errorf("step %d: the gradient %s is not finite: %w", t.step+1, stats.First, snug.ErrNonFinite)
+		if err := stats.Err(); err != nil {
+			return fmt.Errorf("step %d: %w", t.step+1, err)
 		}
 		return t.apply(amp.ClipCoef(stats.Norm, maxNorm))
 	}
@@ -189,7 +189,7 @@ func (t *trainer) update() error {
 	if err != nil {
 		return err
 	}
-	_, err = t.scaler.Step("adamw", func() error { return t.apply(amp.ClipCoef(stats.Norm, maxNorm)) })
+	_, err = t.scaler.Step("adamw", nil, func() error { return t.apply(amp.ClipCoef(stats.Norm, maxNorm)) })
 	if err != nil {
 		return err
 	}

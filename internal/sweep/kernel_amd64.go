@@ -9,6 +9,11 @@ package sweep
 //go:noescape
 func scaleF32AVX2(x *float32, n int, factor float32)
 
+// clampF32AVX2 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampF32AVX2(x *float32, n int, limit float32)
+
 // squaresF32AVX2 returns sums of squares, of n elements, a multiple of 8.
 //
 //go:noescape
@@ -34,6 +39,11 @@ func assignF32AVX2(acc *float32, x *float32, n int, alpha float32)
 //go:noescape
 func scaleF16AVX2(x *uint16, n int, factor float32)
 
+// clampF16AVX2 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampF16AVX2(x *uint16, n int, limit float32)
+
 // squaresF16AVX2 returns sums of squares, of n elements, a multiple of 8.
 //
 //go:noescape
@@ -58,6 +68,11 @@ func assignF16AVX2(acc *float32, x *uint16, n int, alpha float32)
 //
 //go:noescape
 func scaleBF16AVX2(x *uint16, n int, factor float32)
+
+// clampBF16AVX2 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampBF16AVX2(x *uint16, n int, limit float32)
 
 // squaresBF16AVX2 returns sums of squares, of n elements, a multiple of 8.
 //
@@ -89,6 +104,11 @@ func scaleSquaresF32AVX2(x *float32, n int, factor float32) (sums [32]float64)
 //go:noescape
 func scaleF32AVX512(x *float32, n int, factor float32)
 
+// clampF32AVX512 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampF32AVX512(x *float32, n int, limit float32)
+
 // squaresF32AVX512 returns sums of squares, of n elements, a multiple of 8.
 //
 //go:noescape
@@ -114,6 +134,11 @@ func assignF32AVX512(acc *float32, x *float32, n int, alpha float32)
 //go:noescape
 func scaleF16AVX512(x *uint16, n int, factor float32)
 
+// clampF16AVX512 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampF16AVX512(x *uint16, n int, limit float32)
+
 // squaresF16AVX512 returns sums of squares, of n elements, a multiple of 8.
 //
 //go:noescape
@@ -138,6 +163,11 @@ func assignF16AVX512(acc *float32, x *uint16, n int, alpha float32)
 //
 //go:noescape
 func scaleBF16AVX512(x *uint16, n int, factor float32)
+
+// clampBF16AVX512 cuts x off above limit and below -limit; what is not finite becomes NaN.
+//
+//go:noescape
+func clampBF16AVX512(x *uint16, n int, limit float32)
 
 // squaresBF16AVX512 returns sums of squares, of n elements, a multiple of 8.
 //

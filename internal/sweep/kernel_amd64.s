@@ -28,6 +28,40 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func clampF32AVX2(x *float32, n int, limit float32)
+// Requires: AVX, AVX2
+TEXT ·clampF32AVX2(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Y0
+	MOVL         $0x80000000, DX
+	VMOVD        DX, X1
+	VPBROADCASTD X1, Y1
+	VSUBPS       Y0, Y1, Y1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (CX), Y2
+	VSUBPS  Y2, Y2, Y3
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VPOR    Y3, Y2, Y2
+	VMOVUPS Y2, (CX)
+	VMOVUPS 32(CX), Y2
+	VSUBPS  Y2, Y2, Y3
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VPOR    Y3, Y2, Y2
+	VMOVUPS Y2, 32(CX)
+	ADDQ    $+64, CX
+	SUBQ    $+16, AX
+	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func squaresF32AVX2(x *float32, n int) (sums [32]float64)
 // Requires: AVX, FMA3
 TEXT ·squaresF32AVX2(SB), NOSPLIT, $0-272
@@ -266,6 +300,42 @@ loop:
 	VMULPS    Y0, Y1, Y1
 	VCVTPS2PH $0x00, Y1, X1
 	VMOVUPS   X1, 16(CX)
+	ADDQ      $+32, CX
+	SUBQ      $+16, AX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func clampF16AVX2(x *uint16, n int, limit float32)
+// Requires: AVX, AVX2, F16C
+TEXT ·clampF16AVX2(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Y0
+	MOVL         $0x80000000, DX
+	VMOVD        DX, X1
+	VPBROADCASTD X1, Y1
+	VSUBPS       Y0, Y1, Y1
+
+loop:
+	CMPQ      AX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Y2
+	VSUBPS    Y2, Y2, Y3
+	VMINPS    Y2, Y0, Y2
+	VMAXPS    Y2, Y1, Y2
+	VPOR      Y3, Y2, Y2
+	VCVTPS2PH $0x00, Y2, X2
+	VMOVUPS   X2, (CX)
+	VCVTPH2PS 16(CX), Y2
+	VSUBPS    Y2, Y2, Y3
+	VMINPS    Y2, Y0, Y2
+	VMAXPS    Y2, Y1, Y2
+	VPOR      Y3, Y2, Y2
+	VCVTPS2PH $0x00, Y2, X2
+	VMOVUPS   X2, 16(CX)
 	ADDQ      $+32, CX
 	SUBQ      $+16, AX
 	JMP       loop
@@ -541,6 +611,71 @@ loop:
 	VPACKUSDW Y6, Y6, Y6
 	VPERMQ    $0x08, Y6, Y6
 	VMOVUPS   X6, 16(CX)
+	ADDQ      $+32, CX
+	SUBQ      $+16, AX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func clampBF16AVX2(x *uint16, n int, limit float32)
+// Requires: AVX, AVX2
+TEXT ·clampBF16AVX2(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Y0
+	MOVL         $0x80000000, DX
+	VMOVD        DX, X1
+	VPBROADCASTD X1, Y1
+	VSUBPS       Y0, Y1, Y1
+	MOVL         $0x00000001, DX
+	VMOVD        DX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x00007fff, DX
+	VMOVD        DX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x00000040, DX
+	VMOVD        DX, X4
+	VPBROADCASTD X4, Y4
+
+loop:
+	CMPQ      AX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VSUBPS    Y5, Y5, Y6
+	VMINPS    Y5, Y0, Y5
+	VMAXPS    Y5, Y1, Y5
+	VPOR      Y6, Y5, Y5
+	VPSRLD    $0x10, Y5, Y6
+	VPAND     Y2, Y6, Y7
+	VPADDD    Y3, Y7, Y7
+	VPADDD    Y5, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPOR      Y4, Y6, Y6
+	VCMPPS    $0x03, Y5, Y5, Y5
+	VBLENDVPS Y5, Y6, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, (CX)
+	VPMOVZXWD 16(CX), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VSUBPS    Y5, Y5, Y6
+	VMINPS    Y5, Y0, Y5
+	VMAXPS    Y5, Y1, Y5
+	VPOR      Y6, Y5, Y5
+	VPSRLD    $0x10, Y5, Y6
+	VPAND     Y2, Y6, Y7
+	VPADDD    Y3, Y7, Y7
+	VPADDD    Y5, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPOR      Y4, Y6, Y6
+	VCMPPS    $0x03, Y5, Y5, Y5
+	VBLENDVPS Y5, Y6, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, 16(CX)
 	ADDQ      $+32, CX
 	SUBQ      $+16, AX
 	JMP       loop
@@ -892,6 +1027,33 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func clampF32AVX512(x *float32, n int, limit float32)
+// Requires: AVX, AVX512F
+TEXT ·clampF32AVX512(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Z0
+	MOVL         $0x80000000, DX
+	VPBROADCASTD DX, Z1
+	VSUBPS       Z0, Z1, Z1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (CX), Z2
+	VSUBPS  Z2, Z2, Z3
+	VMINPS  Z2, Z0, Z2
+	VMAXPS  Z2, Z1, Z2
+	VPORD   Z3, Z2, Z2
+	VMOVUPS Z2, (CX)
+	ADDQ    $+64, CX
+	SUBQ    $+16, AX
+	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func squaresF32AVX512(x *float32, n int) (sums [32]float64)
 // Requires: AVX, AVX512F
 TEXT ·squaresF32AVX512(SB), NOSPLIT, $0-272
@@ -1090,6 +1252,34 @@ loop:
 	VMULPS    Z0, Z1, Z1
 	VCVTPS2PH $0x00, Z1, Y1
 	VMOVUPS   Y1, (CX)
+	ADDQ      $+32, CX
+	SUBQ      $+16, AX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func clampF16AVX512(x *uint16, n int, limit float32)
+// Requires: AVX, AVX512F
+TEXT ·clampF16AVX512(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Z0
+	MOVL         $0x80000000, DX
+	VPBROADCASTD DX, Z1
+	VSUBPS       Z0, Z1, Z1
+
+loop:
+	CMPQ      AX, $+16
+	JLT       loopEnd
+	VCVTPH2PS (CX), Z2
+	VSUBPS    Z2, Z2, Z3
+	VMINPS    Z2, Z0, Z2
+	VMAXPS    Z2, Z1, Z2
+	VPORD     Z3, Z2, Z2
+	VCVTPS2PH $0x00, Z2, Y2
+	VMOVUPS   Y2, (CX)
 	ADDQ      $+32, CX
 	SUBQ      $+16, AX
 	JMP       loop
@@ -1310,6 +1500,48 @@ loop:
 	VPORD     Z3, Z5, K1, Z6
 	VPMOVDW   Z6, Y6
 	VMOVUPS   Y6, (CX)
+	ADDQ      $+32, CX
+	SUBQ      $+16, AX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func clampBF16AVX512(x *uint16, n int, limit float32)
+// Requires: AVX, AVX512F
+TEXT ·clampBF16AVX512(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Z0
+	MOVL         $0x80000000, DX
+	VPBROADCASTD DX, Z1
+	VSUBPS       Z0, Z1, Z1
+	MOVL         $0x00000001, DX
+	VPBROADCASTD DX, Z2
+	MOVL         $0x00007fff, DX
+	VPBROADCASTD DX, Z3
+	MOVL         $0x00000040, DX
+	VPBROADCASTD DX, Z4
+
+loop:
+	CMPQ      AX, $+16
+	JLT       loopEnd
+	VPMOVZXWD (CX), Z5
+	VPSLLD    $0x10, Z5, Z5
+	VSUBPS    Z5, Z5, Z6
+	VMINPS    Z5, Z0, Z5
+	VMAXPS    Z5, Z1, Z5
+	VPORD     Z6, Z5, Z5
+	VPSRLD    $0x10, Z5, Z6
+	VPANDD    Z2, Z6, Z7
+	VPADDD    Z3, Z7, Z7
+	VPADDD    Z5, Z7, Z7
+	VPSRLD    $0x10, Z7, Z7
+	VCMPPS    $0x03, Z5, Z5, K1
+	VPORD     Z4, Z6, K1, Z7
+	VPMOVDW   Z7, Y7
+	VMOVUPS   Y7, (CX)
 	ADDQ      $+32, CX
 	SUBQ      $+16, AX
 	JMP       loop

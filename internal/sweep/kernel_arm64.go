@@ -11,6 +11,12 @@ import "github.com/snug-ml/snug"
 //go:noescape
 func scaleF32NEON(x []float32, factor float32)
 
+// clampF32NEON cuts x off above limit and below -limit; what is not finite
+// becomes NaN.
+//
+//go:noescape
+func clampF32NEON(x []float32, limit float32)
+
 // squaresF32NEON returns sums of squares, but for the last len(x) mod 8 elements.
 //
 //go:noescape
@@ -37,6 +43,12 @@ func assignF32NEON(acc []float32, x []float32, alpha float32)
 //go:noescape
 func scaleF16NEON(x []snug.Float16, factor float32)
 
+// clampF16NEON cuts x off above limit and below -limit; what is not finite
+// becomes NaN.
+//
+//go:noescape
+func clampF16NEON(x []snug.Float16, limit float32)
+
 // squaresF16NEON returns sums of squares, but for the last len(x) mod 8 elements.
 //
 //go:noescape
@@ -62,6 +74,12 @@ func assignF16NEON(acc []float32, x []snug.Float16, alpha float32)
 //
 //go:noescape
 func scaleBF16NEON(x []snug.BFloat16, factor float32)
+
+// clampBF16NEON cuts x off above limit and below -limit; what is not finite
+// becomes NaN.
+//
+//go:noescape
+func clampBF16NEON(x []snug.BFloat16, limit float32)
 
 // squaresBF16NEON returns sums of squares, but for the last len(x) mod 8 elements.
 //

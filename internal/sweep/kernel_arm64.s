@@ -49,6 +49,70 @@ single:
 done:
 	RET
 
+// func clampF32NEON(x []float32, limit float32)
+TEXT ·clampF32NEON(SB), NOSPLIT|NOFRAME, $0-28
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R1
+	FMOVS limit+24(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+group:
+	CMP $16, R1
+	BLT vectors
+	FMOVQ 0(R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVQ F2, 0(R0)
+	FMOVQ 16(R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVQ F2, 16(R0)
+	FMOVQ 32(R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVQ F2, 32(R0)
+	FMOVQ 48(R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVQ F2, 48(R0)
+	ADD $64, R0
+	SUB $16, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVQ F2, 0(R0)
+	ADD $16, R0
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F2
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	FMOVS F2, (R0)
+	ADD $4, R0
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func squaresF32NEON(x []float32) (sums [32]float64)
 TEXT ·squaresF32NEON(SB), NOSPLIT|NOFRAME, $0-280
 	MOVD x_base+0(FP), R0
@@ -386,6 +450,82 @@ single:
 	WORD $0x6e20dc21 // fmul v1.4s, v1.4s, v0.4s
 	WORD $0x0e216821 // fcvtn v1.4h, v1.4s
 	WORD $0x7d000001 // str h1, [x0]
+	ADD $2, R0
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func clampF16NEON(x []snug.Float16, limit float32)
+TEXT ·clampF16NEON(SB), NOSPLIT|NOFRAME, $0-28
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R1
+	FMOVS limit+24(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+group:
+	CMP $16, R1
+	BLT vectors
+	FMOVD 0(R0), F2
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	FMOVD F2, 0(R0)
+	FMOVD 8(R0), F2
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	FMOVD F2, 8(R0)
+	FMOVD 16(R0), F2
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	FMOVD F2, 16(R0)
+	FMOVD 24(R0), F2
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	FMOVD F2, 24(R0)
+	ADD $32, R0
+	SUB $16, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVD 0(R0), F2
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	FMOVD F2, 0(R0)
+	ADD $8, R0
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	WORD $0x7d400002 // ldr h2, [x0]
+	WORD $0x0e217842 // fcvtl v2.4s, v2.4h
+	WORD $0x4ea2d443 // fsub v3.4s, v2.4s, v2.4s
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x0e216842 // fcvtn v2.4h, v2.4s
+	WORD $0x7d000002 // str h2, [x0]
 	ADD $2, R0
 	SUB $1, R1
 	B single
@@ -803,6 +943,130 @@ single:
 	WORD $0x6e671ca6 // bsl v6.16b, v5.16b, v7.16b
 	WORD $0x0f1084c4 // shrn v4.4h, v6.4s, #16
 	WORD $0x7d000004 // str h4, [x0]
+	ADD $2, R0
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func clampBF16NEON(x []snug.BFloat16, limit float32)
+TEXT ·clampBF16NEON(SB), NOSPLIT|NOFRAME, $0-28
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R1
+	MOVD $0x1, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x7fff, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0x400000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	FMOVS limit+24(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	WORD $0x6ea0f864 // fneg v4.4s, v3.4s
+group:
+	CMP $16, R1
+	BLT vectors
+	FMOVD 0(R0), F5
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	FMOVD F5, 0(R0)
+	FMOVD 8(R0), F5
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	FMOVD F5, 8(R0)
+	FMOVD 16(R0), F5
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	FMOVD F5, 16(R0)
+	FMOVD 24(R0), F5
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	FMOVD F5, 24(R0)
+	ADD $32, R0
+	SUB $16, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVD 0(R0), F5
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	FMOVD F5, 0(R0)
+	ADD $8, R0
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	WORD $0x7d400005 // ldr h5, [x0]
+	WORD $0x2e6138a5 // shll v5.4s, v5.4h, #16
+	WORD $0x4ea5d4a6 // fsub v6.4s, v5.4s, v5.4s
+	WORD $0x4ea3f4a5 // fmin v5.4s, v5.4s, v3.4s
+	WORD $0x4e24f4a5 // fmax v5.4s, v5.4s, v4.4s
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4e25e4a8 // fcmeq v8.4s, v5.4s, v5.4s
+	WORD $0x4ea21ca9 // orr v9.16b, v5.16b, v2.16b
+	WORD $0x6e691ce8 // bsl v8.16b, v7.16b, v9.16b
+	WORD $0x0f108505 // shrn v5.4h, v8.4s, #16
+	WORD $0x7d000005 // str h5, [x0]
 	ADD $2, R0
 	SUB $1, R1
 	B single

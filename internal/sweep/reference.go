@@ -11,7 +11,7 @@ import (
 func init() { Registry.Add(cpu.Go, reference) }
 
 var reference = Kernels{
-	F32: Passes[float32]{scale, squares, firstNotBelow, accumulate},
+	F32: Passes[float32]{scale, clamp, squares, firstNotBelow, accumulate},
 	F16: tiled[snug.Float16]{
 		widen:  func(dst []float32, src []snug.Float16) { half.Registry.Best().F16ToF32(dst, src) },
 		narrow: func(dst []snug.Float16, src []float32) { half.Registry.Best().F32ToF16(dst, src) },
@@ -29,6 +29,19 @@ var reference = Kernels{
 func scale(x []float32, factor float32) {
 	for i := range x {
 		x[i] *= factor
+	}
+}
+
+func clamp(x []float32, limit float32) {
+	for i, v := range x {
+		switch {
+		case v-v != 0:
+			x[i] = v - v
+		case v > limit:
+			x[i] = limit
+		case v < -limit:
+			x[i] = -limit
+		}
 	}
 }
 
@@ -92,7 +105,7 @@ type tiled[T snug.Element] struct {
 var tiles cpu.Scratch
 
 func (t tiled[T]) passes() Passes[T] {
-	return Passes[T]{t.scale, t.squares, t.firstNotBelow, t.accumulate}
+	return Passes[T]{t.scale, t.clamp, t.squares, t.firstNotBelow, t.accumulate}
 }
 
 // each calls do for the tiles of x, which begin at element lo, until it returns
@@ -112,6 +125,14 @@ func (t tiled[T]) each(x []T, do func(lo int, tile []float32) bool) {
 func (t tiled[T]) scale(x []T, factor float32) {
 	t.each(x, func(lo int, tile []float32) bool {
 		scale(tile, factor)
+		t.narrow(x[lo:lo+len(tile)], tile)
+		return true
+	})
+}
+
+func (t tiled[T]) clamp(x []T, limit float32) {
+	t.each(x, func(lo int, tile []float32) bool {
+		clamp(tile, limit)
 		t.narrow(x[lo:lo+len(tile)], tile)
 		return true
 	})

@@ -26,6 +26,7 @@ type Kernels struct {
 // Passes are the passes over vectors of T.
 type Passes[T snug.Element] struct {
 	Scale         func(x []T, factor float32)
+	Clamp         func(x []T, limit float32)
 	Squares       func(x []T) Sums
 	FirstNotBelow func(x []T, scale float32, limit uint32) int
 	Accumulate    func(acc []float32, g []T, alpha, beta float32)
@@ -69,6 +70,21 @@ func Scale(v snug.View, lo, hi int, factor float32) {
 		k.F16.Scale(v.Float16s()[lo:hi], factor)
 	case snug.BF16:
 		k.BF16.Scale(v.BFloat16s()[lo:hi], factor)
+	}
+}
+
+// Clamp cuts elements lo to hi-1 of v off above limit and below -limit, in
+// float32, and rounds them to the type of v. Values that are not finite become
+// NaN, so that they are found later. limit is finite, 0 or more.
+func Clamp(v snug.View, lo, hi int, limit float32) {
+	k := Registry.Best()
+	switch v.DType() {
+	case snug.F32:
+		k.F32.Clamp(v.Float32s()[lo:hi], limit)
+	case snug.F16:
+		k.F16.Clamp(v.Float16s()[lo:hi], limit)
+	case snug.BF16:
+		k.BF16.Clamp(v.BFloat16s()[lo:hi], limit)
 	}
 }
 

@@ -11,15 +11,15 @@ import (
 
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
-		F32:          passes(loops[float32]{scaleF32AVX2, squaresF32AVX2, belowF32AVX2, accumulateF32AVX2, assignF32AVX2}, reference.F32),
-		F16:          passes(loops[uint16]{scaleF16AVX2, squaresF16AVX2, belowF16AVX2, accumulateF16AVX2, assignF16AVX2}, reference.F16),
-		BF16:         passes(loops[uint16]{scaleBF16AVX2, squaresBF16AVX2, belowBF16AVX2, accumulateBF16AVX2, assignBF16AVX2}, reference.BF16),
+		F32:          passes(loops[float32]{scaleF32AVX2, clampF32AVX2, squaresF32AVX2, belowF32AVX2, accumulateF32AVX2, assignF32AVX2}, reference.F32),
+		F16:          passes(loops[uint16]{scaleF16AVX2, clampF16AVX2, squaresF16AVX2, belowF16AVX2, accumulateF16AVX2, assignF16AVX2}, reference.F16),
+		BF16:         passes(loops[uint16]{scaleBF16AVX2, clampBF16AVX2, squaresBF16AVX2, belowBF16AVX2, accumulateBF16AVX2, assignBF16AVX2}, reference.BF16),
 		ScaleSquares: scaleSquares(scaleSquaresF32AVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
-		F32:          passes(loops[float32]{scaleF32AVX512, squaresF32AVX512, belowF32AVX512, accumulateF32AVX512, assignF32AVX512}, reference.F32),
-		F16:          passes(loops[uint16]{scaleF16AVX512, squaresF16AVX512, belowF16AVX512, accumulateF16AVX512, assignF16AVX512}, reference.F16),
-		BF16:         passes(loops[uint16]{scaleBF16AVX512, squaresBF16AVX512, belowBF16AVX512, accumulateBF16AVX512, assignBF16AVX512}, reference.BF16),
+		F32:          passes(loops[float32]{scaleF32AVX512, clampF32AVX512, squaresF32AVX512, belowF32AVX512, accumulateF32AVX512, assignF32AVX512}, reference.F32),
+		F16:          passes(loops[uint16]{scaleF16AVX512, clampF16AVX512, squaresF16AVX512, belowF16AVX512, accumulateF16AVX512, assignF16AVX512}, reference.F16),
+		BF16:         passes(loops[uint16]{scaleBF16AVX512, clampBF16AVX512, squaresBF16AVX512, belowBF16AVX512, accumulateBF16AVX512, assignBF16AVX512}, reference.BF16),
 		ScaleSquares: scaleSquares(scaleSquaresF32AVX512),
 	})
 }
@@ -28,6 +28,7 @@ func init() {
 // for n > 0 elements.
 type loops[W float32 | uint16] struct {
 	scale      func(x *W, n int, factor float32)
+	clamp      func(x *W, n int, limit float32)
 	squares    func(x *W, n int) [len(Sums{})]float64
 	below      func(x *W, n int, scale float32, limit uint32) int
 	accumulate func(acc *float32, x *W, n int, alpha, beta float32)
@@ -44,6 +45,13 @@ func passes[T snug.Element, W float32 | uint16](l loops[W], rest Passes[T]) Pass
 				l.scale(first[T, W](x), n, factor)
 			}
 			rest.Scale(x[n:], factor)
+		},
+		Clamp: func(x []T, limit float32) {
+			n := whole(len(x))
+			if n > 0 {
+				l.clamp(first[T, W](x), n, limit)
+			}
+			rest.Clamp(x[n:], limit)
 		},
 		Squares: func(x []T) (s Sums) {
 			n := len(x) / lanes * lanes

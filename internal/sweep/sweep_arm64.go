@@ -9,9 +9,9 @@ import (
 
 func init() {
 	Registry.Add(cpu.NEON, Kernels{
-		F32:          loops[float32]{scaleF32NEON, squaresF32NEON, belowF32NEON, accumulateF32NEON, assignF32NEON}.passes(reference.F32),
-		F16:          loops[snug.Float16]{scaleF16NEON, squaresF16NEON, belowF16NEON, accumulateF16NEON, assignF16NEON}.passes(reference.F16),
-		BF16:         loops[snug.BFloat16]{scaleBF16NEON, squaresBF16NEON, belowBF16NEON, accumulateBF16NEON, assignBF16NEON}.passes(reference.BF16),
+		F32:          loops[float32]{scaleF32NEON, clampF32NEON, squaresF32NEON, belowF32NEON, accumulateF32NEON, assignF32NEON}.passes(reference.F32),
+		F16:          loops[snug.Float16]{scaleF16NEON, clampF16NEON, squaresF16NEON, belowF16NEON, accumulateF16NEON, assignF16NEON}.passes(reference.F16),
+		BF16:         loops[snug.BFloat16]{scaleBF16NEON, clampBF16NEON, squaresBF16NEON, belowBF16NEON, accumulateBF16NEON, assignBF16NEON}.passes(reference.BF16),
 		ScaleSquares: scaleSquares,
 	})
 }
@@ -19,6 +19,7 @@ func init() {
 // loops are the assembly loops over vectors of T.
 type loops[T snug.Element] struct {
 	scale      func(x []T, factor float32)
+	clamp      func(x []T, limit float32)
 	squares    func(x []T) [len(Sums{})]float64
 	below      func(x []T, scale float32, limit uint32) int
 	accumulate func(acc []float32, x []T, alpha, beta float32)
@@ -30,6 +31,7 @@ type loops[T snug.Element] struct {
 func (l loops[T]) passes(rest Passes[T]) Passes[T] {
 	return Passes[T]{
 		Scale: l.scale,
+		Clamp: l.clamp,
 		Squares: func(x []T) Sums {
 			return Sums(l.squares(x)).plus(rest.Squares(x[len(x)/lanes*lanes:]))
 		},

@@ -68,6 +68,25 @@ func passesAgree[T snug.Element](t require.TestingT, p Passes[T], whole []T, lo,
 	}
 	sameBits(t, floats(rounded[T](want)), floats(got), "scale")
 
+	got = slices.Clone(whole)
+	cut := float32(math.Abs(float64(a)))
+	if a-a != 0 {
+		cut = 1
+	}
+	p.Clamp(got[lo:hi], cut)
+	want = slices.Clone(in)
+	for i := lo; i < hi; i++ {
+		switch {
+		case want[i]-want[i] != 0:
+			want[i] = float32(math.NaN())
+		case want[i] > cut:
+			want[i] = cut
+		case want[i] < -cut:
+			want[i] = -cut
+		}
+	}
+	sameBits(t, floats(rounded[T](want)), floats(got), "clamp")
+
 	var sums Sums
 	first := -1
 	for i, v := range in[lo:hi] {

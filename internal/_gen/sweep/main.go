@@ -23,6 +23,7 @@ func main() {
 		for _, e := range vec.Elems {
 			p := pass{s, e}
 			p.scale()
+			p.clamp()
 			p.squares()
 			p.below()
 			p.accumulate()
@@ -62,6 +63,29 @@ func (p pass) scale() {
 	p.each(n, []vec.Pointer{x}, func(i int) {
 		v := p.Load(p.elem, x.At(i))
 		VMULPS(factor, v, v)
+		p.Write(round(v), x.At(i))
+	})
+	vec.End()
+}
+
+// clamp makes NaNs of what is not finite: v-v has no bits for the other values.
+// Of two zeros, VMINPS and VMAXPS return their first operand, here the value.
+func (p pass) clamp() {
+	n := p.begin("clamp", "cuts x off above limit and below -limit; what is not finite becomes NaN.", "func(x *%s, n int, limit float32)")
+	x, high, low := vec.Point("x", p.elem.Size), p.Broadcast(Param("limit")), p.Register()
+	VSUBPS(high, p.Constant(0x80000000), low)
+	round := p.Rounder(p.elem)
+	p.each(n, []vec.Pointer{x}, func(i int) {
+		v := p.Load(p.elem, x.At(i))
+		bad := p.Register()
+		VSUBPS(v, v, bad)
+		VMINPS(v, high, v)
+		VMAXPS(v, low, v)
+		if p.Wide() {
+			VPORD(bad, v, v)
+		} else {
+			VPOR(bad, v, v)
+		}
 		p.Write(round(v), x.At(i))
 	})
 	vec.End()

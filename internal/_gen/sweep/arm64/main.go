@@ -20,6 +20,7 @@ func main() {
 	for _, e := range []Elem{Float32, Float16, BFloat16} {
 		p := pass{f, e}
 		p.scale()
+		p.clamp()
 		p.squares()
 		p.below()
 		p.accumulate()
@@ -46,6 +47,20 @@ func (p pass) scale() {
 	l.Each(group, func(u int) {
 		v := l.Load("x", u)
 		f.Do(FMUL(v, v, factor))
+		l.Store(v, "x", u)
+	})
+	f.Return()
+}
+
+// clamp makes NaNs of what is not finite: v-v has no bits for the other values.
+func (p pass) clamp() {
+	f := p.begin("clamp", "cuts x off above limit and below -limit; what is not finite\nbecomes NaN.", "func(x []%s, limit float32)")
+	l := f.Loop().Slice("x", p.elem).Rounding(p.elem)
+	high, low := f.Scalar("limit"), f.V()
+	f.Do(FNEG(low, high))
+	l.Each(group, func(u int) {
+		v, bad := l.Load("x", u), f.V()
+		f.Do(FSUB(bad, v, v), FMIN(v, v, high), FMAX(v, v, low), ORR(v, v, bad))
 		l.Store(v, "x", u)
 	})
 	f.Return()
