@@ -181,6 +181,25 @@ func ExampleParsePolicy() {
 	// Output: params=f32,compute=bf16,output=bf16 <nil>
 }
 
+// What each operation computes in, for a policy.
+func ExampleOps_Type() {
+	policy, err := amp.ParsePolicy("params=f32,compute=bf16")
+	if err != nil {
+		panic(err)
+	}
+	ops := amp.CUDAOps()
+	ops["gelu"] = amp.Full // an override
+	for _, op := range []string{"linear", "gelu", "softmax", "add"} {
+		t, err := ops.Type(op, policy.Compute, snug.BF16, snug.BF16)
+		fmt.Println(op, t, err)
+	}
+	// Output:
+	// linear bf16 <nil>
+	// gelu f32 <nil>
+	// softmax f32 <nil>
+	// add bf16 <nil>
+}
+
 // A bfloat16 weight at 1 cannot hold 1.001. Its master can, and gathers such
 // updates until they show.
 func ExampleMaster() {
