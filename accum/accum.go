@@ -25,11 +25,13 @@
 //		}
 //	}
 //
-// With a loss scaler the scale must stay the same within a window: update it
-// between windows only.
+// Beside that a window can check and measure micro-batches, keep the loss scale
+// constant within it, hold its sum in bfloat16, and reduce its gradients over
+// the ranks of data-parallel training: see [Options].
 package accum
 
 import (
+	"encoding"
 	"fmt"
 	"math"
 
@@ -43,20 +45,6 @@ type Param struct {
 	Len  int    // elements
 }
 
-// Schedule says how many micro-batches a window has.
-type Schedule interface {
-	// Micros returns the number of micro-batches, 1 or more, of the window of
-	// a step. Steps count the windows that were full, from 0.
-	Micros(step int) int
-}
-
-// Constant is the Schedule with the same number of micro-batches in every
-// window.
-type Constant int
-
-// Micros returns c.
-func (c Constant) Micros(int) int { return int(c) }
-
 // Overflow is what becomes of a micro-batch with NaNs or infinities.
 type Overflow int
 
@@ -64,12 +52,13 @@ const (
 	// SkipWindow lets the values into the mean, where they stay until the
 	// window ends. The check of the window's gradients before the step then
 	// finds them (as amp's Scaler does while it unscales), and the caller
-	// calls [Window.Skip]. This costs no pass of its own.
+	// calls [Window.Skip]. This costs no pass of its own; with Options.Measure
+	// the window says which micro-batch they came from.
 	SkipWindow Overflow = iota
-	// DropMicro leaves the micro-batch out, gradients and weight; the window
-	// has one micro-batch less. All its gradients are handed to
-	// [Window.AddAll], which reads them once more to check them first; Add and
-	// Into are errors.
+	// DropMicro leaves the micro-batch out, gradients and weight; a window of a
+	// number of micro-batches has one less. All its gradients are handed to
+	// [Window.AddAll], which reads them once more to check and measure them
+	// first; Add and Into are errors.
 	DropMicro
 )
 
@@ -77,11 +66,63 @@ const (
 type Options struct {
 	Schedule Schedule // nil means Constant(1)
 	Overflow Overflow // SkipWindow, unless set
-	// Buffer is the memory of the window: float32, as many elements as [Len]
-	// says, with any contents, on any device; the window then takes gradients
+
+	// Buffer is the memory of the window: as many elements as [Len] says, of
+	// DType, with any contents, on any device; the window then takes gradients
 	// on that device. The caller keeps it and does not touch it. The zero View
 	// means that New allocates on the CPU.
 	Buffer snug.View
+	// DType is what the mean is held in: snug.F32, also for 0, or snug.BF16. In
+	// bfloat16 a window costs 2 bytes for each element instead of 4. Each
+	// micro-batch then rounds the mean to one of its two neighbours at random,
+	// with the right expectation, so that small gradients are not lost; but the
+	// error of one rounding is up to 2^-7 of the element, after k micro-batches
+	// about √k·2^-9 of it (root mean square), where float32 has 2^-24. A kernel
+	// cannot add in place: Into is an error.
+	DType snug.DType
+	// Seed is that of the random numbers for BF16. With them, the parameter's
+	// name, the element and the number of the micro-batch decide how it is
+	// rounded.
+	Seed uint64
+
+	// Measure makes the window look at the gradients of every micro-batch, in the
+	// pass that adds them: [Window.Overflows] then says which micro-batch brought
+	// a NaN or an infinity, and [Window.Moments] has what [NoiseScale] wants. What
+	// kernels have added in place, through Into, costs a pass of its own over the
+	// accumulators. End waits for the device. DropMicro measures always.
+	Measure bool
+
+	// Scaler is the loss scaler by whose scale losses are multiplied, or nil. The
+	// scale of a window is the Scaler's at Begin; when it has changed within a
+	// window by a power of two, the accumulator is multiplied by the same, which
+	// is exact for results above the subnormal range; any other change is an
+	// error. The Scaler's state is saved and restored with that of the window.
+	Scaler Scaler
+
+	// Bucket is the number of elements above which a bucket of gradients ends; 0
+	// means one bucket. Buckets are filled from the last parameter to the first,
+	// the order in which a backward pass reaches them. Bucket 0 has the last.
+	Bucket int
+	// OnBucket is called in the order of the buckets, once in each window for
+	// each: as soon as the last gradients of all its parameters have arrived, and
+	// were reduced, if there is a Reducer. Its error is returned by the call that
+	// has added the gradient.
+	OnBucket func(b Bucket) error
+
+	// Reducer joins the windows of the ranks of data-parallel training, or is
+	// nil: see [Reducer].
+	Reducer Reducer
+	// Shard leaves each rank, after the reduction, with its own part of every
+	// bucket, as ZeRO-2 does, for half of the communication. See
+	// [Window.Part].
+	Shard bool
+}
+
+// Scaler is what a [Window] wants of a loss scaler, such as amp's.
+type Scaler interface {
+	Scale() float32
+	encoding.BinaryAppender
+	encoding.BinaryUnmarshaler
 }
 
 // Stats counts what a Window has seen since it was made.
@@ -90,19 +131,10 @@ type Stats struct {
 	Skipped int // windows that Skip ended
 	Micros  int // micro-batches that ended, those that were dropped included
 	Dropped int // micro-batches that were left out by DropMicro
-
-	LastDrop Location // the first non-finite value of the last dropped one
 }
 
-// Location is one element of a gradient.
-type Location struct {
-	Name  string // of the parameter
-	Index int    // element of its gradient
-	Value float32
-}
-
-// Len returns the number of float32 elements that a window over params holds,
-// 4 bytes each. Errors: [snug.ErrConfig] for a name that is empty, repeated or
+// Len returns the number of elements that a window over params holds, 4 bytes
+// each in float32 and 2 in bfloat16. Errors: [snug.ErrConfig] for a name that is empty, repeated or
 // longer than 64 KiB, [snug.ErrShape] for a length that is negative or a sum
 // of bytes that overflows.
 func Len(params []Param) (int, error) {

@@ -12,12 +12,13 @@ import (
 //
 //	acc = float32(n/N)·g + float32(1 − n/N)·acc
 //
-// with both products rounded, once for each name. g is the mean over the
+// with both products rounded (and in bfloat16 the sum at random), once for each
+// name. g is the mean over the
 // micro-batch, of the parameter's length, of any floating-point type, on the
 // window's device, outside its bucket; it is not kept. Errors, with nothing
 // written: [snug.ErrConfig] when no micro-batch is open, for an unknown name or
 // one that was added, and with DropMicro; [snug.ErrDType], [snug.ErrShape],
-// [snug.ErrDevice].
+// [snug.ErrDevice]. Errors of OnBucket and of the Reducer are wrapped.
 func (w *Window) Add(name string, g snug.View) error {
 	p, err := w.find("Add", name)
 	if err == nil {
@@ -38,25 +39,48 @@ func (w *Window) Add(name string, g snug.View) error {
 // kernel must not read acc when beta is 0: it holds anything. Further calls for
 // the same name in one micro-batch return a beta of 1, so that several
 // contributions to one parameter (tied weights) add up; every call must be
-// followed by its kernel. acc is float32 and valid until End.
+// followed by its kernel. acc is float32 and valid until End, or until
+// [Window.Done].
 //
 // The error wraps [snug.ErrConfig] when no micro-batch is open, for an unknown
-// name, with DropMicro, and for a micro-batch of weight 0, which has nothing to
-// add: skip its backward pass.
+// name, with DropMicro, with an accumulator of bfloat16, after Done, with Measure
+// after Add, and for a micro-batch of weight 0, which has nothing to add: skip its
+// backward pass.
 func (w *Window) Into(name string) (acc snug.View, alpha, beta float32, err error) {
 	p, err := w.find("Into", name)
 	if err != nil {
 		return snug.View{}, 0, 0, err
 	}
-	if w.micro == 0 {
+	switch {
+	case w.dtype != snug.F32:
+		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q: a window of %s takes gradients by Add and AddAll: %w", name, w.dtype, snug.ErrConfig)
+	case p.arrived || w.measures && p.added && !p.inPlace:
+		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q is done, or was measured when it was added: %w", name, snug.ErrConfig)
+	case w.micro == 0:
 		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q: the micro-batch has weight 0, skip its backward pass: %w", name, snug.ErrConfig)
 	}
 	beta = w.beta
 	if p.added {
 		beta = 1
 	}
-	p.added = true
+	p.added, p.inPlace, w.inPlace = true, true, true
 	return p.acc, w.alpha, beta, nil
+}
+
+// Done says that no kernel adds to a parameter after this in the open
+// micro-batch, whose accumulator [Window.Into] has handed out. In the last
+// micro-batch of a window its bucket then need not wait for End. The error wraps
+// [snug.ErrConfig] when Into was not called for it in this micro-batch, and is
+// otherwise that of OnBucket or of the Reducer.
+func (w *Window) Done(name string) error {
+	p, err := w.find("Done", name)
+	if err != nil {
+		return err
+	}
+	if !p.added || !p.inPlace {
+		return fmt.Errorf("accum: Done: parameter %q: call Into first: %w", name, snug.ErrConfig)
+	}
+	return w.arrive("Done", p)
 }
 
 // find returns a parameter that Add or Into may change.
@@ -98,20 +122,48 @@ func (w *Window) fits(op string, p *param, g snug.View) error {
 // enter adds a gradient that fits.
 func (w *Window) enter(op string, p *param, g snug.View) error {
 	p.added = true
-	if w.micro == 0 {
+	if w.micro > 0 {
+		if err := w.accumulate(p, g, w.alpha, w.beta); err != nil {
+			return fmt.Errorf("accum: %s: gradient %q: %w", op, p.Name, err)
+		}
+	}
+	return w.arrive(op, p)
+}
+
+// accumulate queues acc = alpha·g + beta·acc for a parameter, and measures g
+// where that is wanted. An empty g is zero.
+func (w *Window) accumulate(p *param, g snug.View, alpha, beta float32) error {
+	measured := w.measures && w.overflow != DropMicro && g.Len() > 0
+	switch {
+	case p.Len == 0:
 		return nil
+	case w.dtype == snug.F32 && measured:
+		return w.measure(p, p.acc, g, alpha, beta)
+	case w.dtype == snug.F32:
+		return accumulateJob{p.acc, g, alpha, beta}.launch(w.device)
+	case measured:
+		if err := w.measure(p, snug.View{}, g, 0, 0); err != nil {
+			return err
+		}
 	}
-	if err := accumulate(w.device, p.acc, g, w.alpha, w.beta); err != nil {
-		return fmt.Errorf("accum: %s: gradient %q: %w", op, p.Name, err)
+	return roundedJob{p.acc, g, alpha, beta, w.roundingSeed(g), p.stream}.launch(w.device)
+}
+
+// roundingSeed returns another seed for every rounding of an element: one of a
+// micro-batch is that which adds g, the other, without g, decays or weights it.
+func (w *Window) roundingSeed(g snug.View) uint64 {
+	seed := w.seed + 2*uint64(w.stats.Micros)
+	if g.Len() == 0 {
+		seed++
 	}
-	return nil
+	return seed
 }
 
 // AddAll adds all gradients of the open micro-batch, as [Window.Add] does for
 // each; those of parameters that grads does not yield are zero. With DropMicro
 // it looks for NaNs and infinities first, in one more pass that waits for the
 // device, and returns false when it found any: the micro-batch is then left
-// out, and Stats says where the first was, in the order of the parameters.
+// out, and [Window.Overflows] says where they were.
 //
 // It is called once in a micro-batch, in place of Add and Into, and walks more
 // than once: grads must yield the same every time. Errors, with nothing
@@ -168,7 +220,7 @@ func (w *Window) walkAgain(grads iter.Seq2[string, snug.View], visit func(string
 // forget clears the added flags.
 func (w *Window) forget() {
 	for i := range w.params {
-		w.params[i].added = false
+		w.params[i].added, w.params[i].inPlace = false, false
 	}
 }
 

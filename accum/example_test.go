@@ -106,11 +106,10 @@ func ExampleWindow_AddAll() {
 		}
 	}
 	show(window)
-	drop := window.Stats().LastDrop
-	fmt.Println("dropped for", drop.Name, drop.Index, drop.Value)
+	fmt.Println("dropped:", window.Overflows())
 	// Output:
 	// weight [8 0] over 1 samples
-	// dropped for weight 1 NaN
+	// dropped: [weight[1] = NaN, from micro-batch 1]
 }
 
 // A window is saved after its first micro-batch and goes on in another.

@@ -9,16 +9,19 @@ import (
 
 var kernels = gpu.Module{Name: "accum"}
 
-// threads is the size of a block, and perThread how many elements each thread
-// of it takes at a time.
+// threads is the size of a block, perThread how many elements each thread of it
+// takes at a time, and perBlock how many take their random numbers from one
+// Philox block.
 const (
 	threads   = 256
 	perThread = 16
+	perBlock  = 8
 )
 
 var (
 	accumulateNames = gpu.ForFloats("accum_accumulate")
-	inspectNames    = gpu.ForFloats("accum_inspect")
+	measuredNames   = gpu.ForFloats("accum_measured")
+	roundedNames    = gpu.ForFloats("accum_rounded")
 )
 
 func (j *accumulateJob) Grids(q gpu.Launcher) error {
@@ -43,19 +46,48 @@ func (j *accumulateJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&l)
 }
 
-func (j *inspectJob) Grids(q gpu.Launcher) error {
+func (j *measuredJob) Grids(q gpu.Launcher) error {
 	g, n := *j.g.Mem(), j.g.Len()
 	if n == 0 {
 		return nil
 	}
 	params := struct {
-		n, piece uint64
-		param    int32
-		wide     uint32
-	}{uint64(n), uint64(j.piece()), j.param, gpu.Aligned(g.Addr)}
+		n, piece    uint64
+		ordinal     int64
+		alpha, beta float32
+		write, wide uint32
+	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, alpha: j.alpha, beta: j.beta}
+	acc := g // bound, and not accessed
+	if j.acc.Len() > 0 {
+		acc, params.write = *j.acc.Mem(), 1
+	}
+	params.wide = gpu.Aligned(acc.Addr, g.Addr)
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: inspectNames.Of(uint8(j.g.DType())),
+		Module: &kernels, Func: measuredNames.Of(uint8(j.g.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{g, *j.records.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{g, acc, *j.records.Mem()}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *roundedJob) Grids(q gpu.Launcher) error {
+	acc, g, n := *j.acc.Mem(), *j.g.Mem(), j.acc.Len()
+	if n == 0 {
+		return nil
+	}
+	params := struct {
+		n, seed, tensor uint64
+		alpha, beta     float32
+		add, wide       uint32
+	}{n: uint64(n), seed: j.seed, tensor: j.tensor, alpha: j.alpha, beta: j.beta, add: 1}
+	name := roundedNames.Of(uint8(j.g.DType()))
+	if j.g.Len() == 0 {
+		g, params.add = acc, 0 // bound, and not accessed
+		name = roundedNames.Of(uint8(j.acc.DType()))
+	}
+	params.wide = gpu.Aligned(acc.Addr, g.Addr)
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name,
+		Blocks: gpu.Grid(n, threads*perBlock), Threads: threads,
+		Operands: []driver.Mem{g, acc}, Params: gpu.Params(&params),
 	})
 }

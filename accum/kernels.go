@@ -1,30 +1,34 @@
 package accum
 
 import (
+	"sync"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/measure"
+	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // chunk is the number of elements that one worker adds at a time.
 const chunk = 1 << 14
 
-// accumulate queues acc = alpha·g + beta·acc on dev, both products rounded. It
-// does not read acc for a beta of 0. An empty g is zero.
-func accumulate(dev *snug.Device, acc, g snug.View, alpha, beta float32) error {
-	job := accumulateJob{acc, g, alpha, beta}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return dev.Launch(&queued)
-}
-
+// accumulateJob is acc = alpha·g + beta·acc for a float32 acc, both products
+// rounded. It does not read acc for a beta of 0. An empty g is zero.
 type accumulateJob struct {
 	acc, g      snug.View
 	alpha, beta float32
+}
+
+func (j accumulateJob) launch(dev *snug.Device) error {
+	if dev.IsCPU() {
+		j.Run()
+		return nil
+	}
+	queued := j
+	return dev.Launch(&queued)
 }
 
 func (*accumulateJob) Kernel() string { return "accum.accumulate" }
@@ -46,5 +50,109 @@ var accumulateTask = cpu.NewTask(func(j *accumulateJob, item int) {
 		clear(acc)
 	default:
 		sweep.Scale(j.acc, lo, hi, j.beta)
+	}
+})
+
+// measuredJob is accumulateJob, unless acc is empty, and measures g.
+type measuredJob struct {
+	acc, g, records snug.View
+	alpha, beta     float32
+	ordinal         int64
+}
+
+func (j measuredJob) launch(dev *snug.Device) error {
+	if dev.IsCPU() {
+		j.Run()
+		return nil
+	}
+	queued := j
+	return dev.Launch(&queued)
+}
+
+func (*measuredJob) Kernel() string { return "accum.measured" }
+
+func (j *measuredJob) Operands(yield func(*driver.Mem)) {
+	yield(j.acc.Mem())
+	yield(j.g.Mem())
+	yield(j.records.Mem())
+}
+
+func (j *measuredJob) piece() int { return measure.Piece(j.g.Device(), j.g.Len()) }
+
+func (j *measuredJob) Run() { measuredTask.Run(cpu.Chunks(j.g.Len(), j.piece()), *j) }
+
+// tile is the number of elements that are added and measured while the caches
+// hold them.
+const tile = 1 << 13
+
+var measuredTask = cpu.NewTask(func(j *measuredJob, piece int) {
+	lo, hi := cpu.Chunk(j.g.Len(), j.piece(), piece)
+	sum := measure.At(j.records, piece)
+	for ; lo < hi; lo += tile {
+		end := min(lo+tile, hi)
+		if j.acc.Len() > 0 {
+			sweep.Accumulate(j.acc.Float32s()[lo:end], j.g, lo, j.alpha, j.beta)
+		}
+		sum.Add(sweep.Squares(j.g, lo, end), j.g, lo, end, j.ordinal)
+	}
+})
+
+// roundedJob is accumulateJob for a bfloat16 acc: the sum is rounded to one of
+// the two neighbours at random. Element i takes the 16-bit half number i of the
+// Philox stream of seed and tensor.
+type roundedJob struct {
+	acc, g       snug.View
+	alpha, beta  float32
+	seed, tensor uint64
+}
+
+func (j roundedJob) launch(dev *snug.Device) error {
+	if dev.IsCPU() {
+		j.Run()
+		return nil
+	}
+	queued := j
+	return dev.Launch(&queued)
+}
+
+func (*roundedJob) Kernel() string { return "accum.rounded" }
+
+func (j *roundedJob) Operands(yield func(*driver.Mem)) {
+	yield(j.acc.Mem())
+	yield(j.g.Mem())
+}
+
+func (j *roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }
+
+// tiles and draws are the scratch of running workers: sums of float32 and their
+// random numbers.
+var (
+	tiles cpu.Scratch
+	draws = sync.Pool{New: func() any { return new([half.Chunk / 2]uint32) }}
+)
+
+var roundedTask = cpu.NewTask(func(j *roundedJob, item int) {
+	lo, hi := cpu.Chunk(j.acc.Len(), chunk, item)
+	if j.g.Len() == 0 && j.beta == 0 {
+		clear(j.acc.BFloat16s()[lo:hi])
+		return
+	}
+	scratch, words := tiles.Get(half.Chunk), draws.Get().(*[half.Chunk / 2]uint32)
+	defer tiles.Put(scratch)
+	defer draws.Put(words)
+	stream := philox.Stream{Seed: j.seed, Tensor: j.tensor}
+	for ; lo < hi; lo += half.Chunk {
+		end := min(lo+half.Chunk, hi)
+		sum := (*scratch)[:end-lo]
+		if j.beta != 0 {
+			half.Load(sum, j.acc, lo)
+		}
+		if j.g.Len() > 0 {
+			sweep.Accumulate(sum, j.g, lo, j.alpha, j.beta)
+		} else {
+			sweep.Registry.Best().F32.Scale(sum, j.beta)
+		}
+		random := stream.Halves(words[:(len(sum)+1)/2], uint64(lo)/2)
+		half.Registry.Best().F32ToBF16Stochastic(j.acc.BFloat16s()[lo:end], sum, random)
 	}
 })

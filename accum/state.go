@@ -2,91 +2,64 @@ package accum
 
 import (
 	"bytes"
+	"encoding"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/state"
 )
 
 const (
 	magic   = "SNUGACCU"
-	version = 1
+	version = 2
 )
 
-// header is what is saved of a Window before its parameters.
-type header struct {
-	Step, Size, Micros             int64
-	Weight, Micro                  float64
-	Full, Open, Dropped            bool
-	Windows, Skipped, Ended, Drops int64
-	DropIndex                      int64
-	DropValue                      float32
-	Params                         uint32
-}
-
-func (w *Window) header() header {
-	return header{
-		Step: int64(w.step), Size: int64(w.size), Micros: int64(w.micros),
-		Weight: w.weight, Micro: w.micro, Full: w.full, Open: w.open, Dropped: w.dropped,
-		Windows: int64(w.stats.Windows), Skipped: int64(w.stats.Skipped),
-		Ended: int64(w.stats.Micros), Drops: int64(w.stats.Dropped),
-		DropIndex: int64(w.stats.LastDrop.Index), DropValue: w.stats.LastDrop.Value, Params: uint32(len(w.params)),
-	}
-}
-
-// holds reports whether the bucket's contents matter and are saved.
-func (h *header) holds() bool { return h.Micros > 0 || h.Open }
-
-// check returns an error unless a Window can have the state h.
-func (h *header) check() error {
-	for _, n := range []int64{h.Step, h.Size, h.Micros, h.Windows, h.Skipped, h.Ended, h.Drops, h.DropIndex} {
-		if n < 0 || n > math.MaxInt {
-			return fmt.Errorf("saved state: a count of %d: %w", n, snug.ErrCorrupt)
-		}
-	}
-	for _, x := range []float64{h.Weight, h.Micro} {
-		if !(x >= 0 && x <= math.MaxFloat64) {
-			return fmt.Errorf("saved state: a weight of %v: %w", x, snug.ErrCorrupt)
-		}
-	}
-	if h.Full && (h.Open || h.Micros == 0) {
-		return fmt.Errorf("saved state: a full window of %d micro-batches, open %t: %w", h.Micros, h.Open, snug.ErrCorrupt)
-	}
-	return nil
-}
-
-// set takes the state that was saved.
-func (w *Window) set(h *header, dropName string) {
-	w.step, w.size, w.micros = int(h.Step), int(h.Size), int(h.Micros)
-	w.weight, w.micro, w.full, w.open, w.dropped = h.Weight, h.Micro, h.Full, h.Open, h.Dropped
-	w.alpha, w.beta = factors(w.weight, w.micro)
-	w.stats = Stats{
-		Windows: int(h.Windows), Skipped: int(h.Skipped), Micros: int(h.Ended), Dropped: int(h.Drops),
-		LastDrop: Location{dropName, int(h.DropIndex), h.DropValue},
-	}
-}
-
-// WriteTo writes the state of w, at any moment, to out, and returns the number
-// of bytes written: between windows a few for each parameter, within a window 4
-// for each element too. It waits for the device. Errors of out are wrapped.
+// WriteTo writes the state of w, at any moment but while its buckets are being
+// reduced, to out, and returns the number of bytes written: between windows a
+// few for each parameter, within a window 4 for each element too (2 in
+// bfloat16). The state of the Scaler, and of a Schedule that has one, is part of
+// it. It waits for the device. Errors of out and of the Scaler are wrapped; it
+// wraps [snug.ErrConfig] when the last micro-batch is open and a bucket is
+// reduced.
 func (w *Window) WriteTo(out io.Writer) (int64, error) {
+	if w.open && w.done > 0 {
+		return 0, fmt.Errorf("accum: save: call End first, buckets are being reduced: %w", snug.ErrConfig)
+	}
+	parts, err := w.saveParts()
+	if err != nil {
+		return 0, fmt.Errorf("accum: save: %w", err)
+	}
+	found, err := w.found.Save()
+	if err != nil {
+		return 0, fmt.Errorf("accum: save: %w", err)
+	}
 	e := state.NewEncoder(out, magic, version)
 	h := w.header()
+	h.Records = uint32(len(found.Records))
 	e.Put(h)
-	e.PutName(w.stats.LastDrop.Name)
+	for _, part := range parts {
+		e.PutName(string(part))
+	}
+	for _, o := range w.overflows {
+		e.PutName(o.Name)
+		e.Put(overflowState{int64(o.Count), int64(o.Index), o.Value, int64(o.Micro)})
+	}
+	e.Put(found.Total)
+	e.Put(found.Records)
 	order := make([]*param, len(w.params))
 	for i := range w.params {
 		p := &w.params[i]
-		e.PutName(p.Name)
-		e.Put(uint64(p.Len))
-		e.Put(p.added)
 		order[i] = p
+		e.PutName(p.Name)
+		e.Put(paramState{uint64(p.Len), p.added, p.inPlace})
 	}
-	if h.holds() && e.Err == nil {
-		e.Err = w.transfer(order, false, func(acc []float32) error {
-			e.Put(acc)
+	if e.Err == nil && h.holds() {
+		e.Err = w.transfer(order, false, func(acc snug.View) error {
+			e.Put(hostElements(acc))
 			return e.Err
 		})
 	}
@@ -97,67 +70,58 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	return n, err
 }
 
+// saveParts returns the states of the schedule and of the scaler, empty for one
+// that has none.
+func (w *Window) saveParts() (parts [2][]byte, err error) {
+	for i, part := range []any{w.schedule, w.scaler} {
+		s, ok := part.(encoding.BinaryAppender)
+		if !ok {
+			continue
+		}
+		if parts[i], err = s.AppendBinary(nil); err != nil {
+			return parts, err
+		}
+		if len(parts[i]) > state.MaxName {
+			return parts, fmt.Errorf("a schedule's or a scaler's state of %d bytes, want at most %d: %w", len(parts[i]), state.MaxName, snug.ErrConfig)
+		}
+	}
+	return parts, nil
+}
+
 // ReadFrom replaces the state of w by one that WriteTo saved and returns the
 // number of bytes read; it reads no further. Accumulation then goes on bit for
-// bit. The saved parameters must be those of w, in any order; the schedule and
-// the overflow policy are those of w, though a window that was begun keeps its
-// size.
+// bit. The saved parameters must be those of w, in any order, and its DType that
+// of w; the other options are those of w, though a window that was begun keeps
+// its target. State of version 1, of earlier releases, is read too.
 //
-// The error wraps [snug.ErrShape] for other parameters and [snug.ErrCorrupt]
-// for data that is damaged, foreign or of a newer version; errors of in are
-// wrapped. When it comes before the gradients, w is unchanged, otherwise its
-// window is empty, as after Reset.
+// The error wraps [snug.ErrShape] for other parameters, [snug.ErrDType] for
+// another DType, [snug.ErrConfig] where one side has a Scaler and the other has
+// none, and [snug.ErrCorrupt] for data that is damaged, foreign or of a newer
+// version; errors of in are wrapped. When it comes before the gradients, w is
+// unchanged, otherwise its window is empty, as after Reset. The Scaler and the
+// Schedule, which are restored first, may have changed then.
 func (w *Window) ReadFrom(in io.Reader) (int64, error) {
 	d := state.NewDecoder(in, magic, version)
-	var h header
-	d.Get(&h)
-	dropName := d.GetName()
-	order, added := w.readParams(d, h.Params)
+	s := w.readSaved(d)
 	if d.Err == nil {
-		d.Err = h.check()
+		d.Err = s.restoreParts(w)
 	}
-	if d.Err == nil && h.holds() {
+	if d.Err == nil && s.holds() {
 		w.empty()
-		d.Err = w.transfer(order, true, func(acc []float32) error {
-			d.Get(acc)
+		d.Err = w.transfer(s.order, true, func(acc snug.View) error {
+			d.Get(hostElements(acc))
 			return d.Err
 		})
 	}
 	n, err := d.Finish()
+	if err == nil {
+		err = w.found.Restore(w.device, s.found)
+	}
 	if err != nil {
 		return n, fmt.Errorf("accum: restore: %w", err)
 	}
-	w.set(&h, dropName)
-	for i, p := range order {
-		p.added = added[i]
-	}
+	w.set(s)
 	return n, nil
-}
-
-// readParams reads the list of parameters, which must be those of w.
-func (w *Window) readParams(d *state.Decoder, count uint32) (order []*param, added []bool) {
-	if d.Err == nil && int64(count) != int64(len(w.params)) {
-		d.Err = fmt.Errorf("saved state of %d parameters, want %d: %w", count, len(w.params), snug.ErrShape)
-	}
-	seen := map[string]bool{}
-	for range w.params {
-		name := d.GetName()
-		var n uint64
-		var flag bool
-		d.Get(&n)
-		d.Get(&flag)
-		if d.Err != nil {
-			return nil, nil
-		}
-		i, found := w.index[name]
-		if !found || seen[name] || n != uint64(w.params[i].Len) {
-			d.Err = fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", name, n, snug.ErrShape)
-			return nil, nil
-		}
-		seen[name] = true
-		order, added = append(order, &w.params[i]), append(added, flag)
-	}
-	return order, added
 }
 
 // AppendBinary appends what WriteTo writes to b.
@@ -170,7 +134,8 @@ func (w *Window) AppendBinary(b []byte) ([]byte, error) {
 }
 
 // UnmarshalBinary is [Window.ReadFrom] of data, which must end where the saved
-// state ends. It looks at the checksum first: after an error, w is unchanged.
+// state ends. It looks at the checksum first: when data is damaged, neither w
+// nor its Scaler nor its Schedule has changed.
 func (w *Window) UnmarshalBinary(data []byte) error {
 	if err := state.Verify(data); err != nil {
 		return fmt.Errorf("accum: restore: %w", err)
@@ -179,41 +144,162 @@ func (w *Window) UnmarshalBinary(data []byte) error {
 	return err
 }
 
+// saved is what is read before the accumulators.
+type saved struct {
+	header
+	first     bool      // of version 1, which had no scaler
+	parts     [2]string // of the schedule and of the scaler
+	overflows []snug.NonFinite
+	found     measure.Saved
+	order     []*param
+	flags     []paramState
+}
+
+func (w *Window) readSaved(d *state.Decoder) *saved {
+	s := new(saved)
+	if d.Version == 1 {
+		var old header1
+		d.Get(&old)
+		d.GetName() // of the last drop
+		s.header, s.first = old.upgrade(), true
+	} else {
+		d.Get(&s.header)
+		for i := range s.parts {
+			s.parts[i] = d.GetName()
+		}
+	}
+	if d.Err == nil {
+		d.Err = s.check(w)
+	}
+	for range s.Overflows {
+		name := d.GetName()
+		var o overflowState
+		if d.Get(&o); d.Err != nil {
+			return s
+		}
+		if o.Count < 0 || o.Index < 0 || o.Micro < 0 || max(o.Count, o.Index, o.Micro) > math.MaxInt {
+			d.Corrupt("an overflow of %+v", o)
+		}
+		s.overflows = append(s.overflows, snug.NonFinite{Name: name, Count: int(o.Count), Index: int(o.Index), Value: o.Value, Micro: int(o.Micro)})
+	}
+	if d.Version > 1 && d.Err == nil {
+		s.found.Records = make([]measure.Record, s.Records)
+		d.Get(&s.found.Total)
+		d.Get(s.found.Records)
+		s.checkRecords(d, w)
+	}
+	s.readParams(d, w)
+	return s
+}
+
+// checkRecords looks for records that name no parameter.
+func (s *saved) checkRecords(d *state.Decoder, w *Window) {
+	for _, r := range append(s.found.Records, s.found.Total) {
+		if r.NonFinite < 0 || r.Index < 0 || r.NonFinite > 0 && (r.Ordinal < 1 || r.Ordinal > int64(len(w.params))) {
+			d.Corrupt("a record of %+v", r)
+		}
+	}
+}
+
+// readParams reads the list of parameters, which must be those of w.
+func (s *saved) readParams(d *state.Decoder, w *Window) {
+	if d.Err == nil && int64(s.Params) != int64(len(w.params)) {
+		d.Err = fmt.Errorf("saved state of %d parameters, want %d: %w", s.Params, len(w.params), snug.ErrShape)
+	}
+	seen := map[string]bool{}
+	for range w.params {
+		name := d.GetName()
+		var p paramState
+		if d.Version == 1 {
+			var old struct {
+				Len   uint64
+				Added bool
+			}
+			d.Get(&old)
+			p = paramState{Len: old.Len, Added: old.Added}
+		} else {
+			d.Get(&p)
+		}
+		if d.Err != nil {
+			return
+		}
+		i, found := w.index[name]
+		if !found || seen[name] || p.Len != uint64(w.params[i].Len) {
+			d.Err = fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", name, p.Len, snug.ErrShape)
+			return
+		}
+		seen[name] = true
+		s.order, s.flags = append(s.order, &w.params[i]), append(s.flags, p)
+	}
+}
+
+// restoreParts hands the schedule and the scaler their states.
+func (s *saved) restoreParts(w *Window) error {
+	if !s.first && (w.scaler != nil) != (s.parts[1] != "") {
+		return fmt.Errorf("saved state with a scaler: %t, the window has one: %t: %w", s.parts[1] != "", w.scaler != nil, snug.ErrConfig)
+	}
+	for i, part := range []any{w.schedule, w.scaler} {
+		u, ok := part.(encoding.BinaryUnmarshaler)
+		if !ok || s.parts[i] == "" {
+			continue
+		}
+		if err := u.UnmarshalBinary([]byte(s.parts[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set takes the state that was saved.
+func (w *Window) set(s *saved) {
+	w.progress = Progress{int(s.Step), s.Seen}
+	w.target = Target{int(s.TargetMicros), s.TargetWeight}
+	w.micros, w.weight, w.micro, w.scale = int(s.Micros), s.Weight, s.Micro, s.Scale
+	w.full, w.open, w.dropped, w.inPlace = s.Full, s.Open, s.Dropped, s.InPlace
+	w.last = w.target.reached(w.micros+1, w.weight+w.micro)
+	w.alpha, w.beta = factors(w.weight, w.micro)
+	w.stats = Stats{Windows: int(s.Windows), Skipped: int(s.Skipped), Micros: int(s.Ended), Dropped: int(s.Drops)}
+	w.noise = noise{s.Noise.Sum, s.Noise.Weight, s.Noise.First, s.Noise.FirstWeight, int(s.Noise.Counted), s.Noise.InPlace}
+	w.overflows = s.overflows
+	w.reduction.reset()
+	for i := range w.params {
+		w.params[i].arrived = false
+	}
+	if w.full {
+		w.done = len(w.buckets)
+		w.total = total{true, s.TotalWeight, int(s.TotalMicros)}
+	}
+	for i, p := range s.order {
+		p.added, p.inPlace = s.flags[i].Added, s.flags[i].InPlace
+	}
+}
+
+// hostElements returns the elements of a host view as a slice.
+func hostElements(v snug.View) any {
+	if x := v.Float32s(); x != nil {
+		return x
+	}
+	return v.BFloat16s()
+}
+
 // stageLen is the number of elements that transfer moves at a time.
 const stageLen = 1 << 14
 
 // transfer hands the accumulators to move, part by part, as host memory:
 // filled with what they hold, or, for restore, to be filled with what they
 // shall hold.
-func (w *Window) transfer(params []*param, restore bool, move func(part []float32) error) error {
-	s := stage{device: w.device}
-	if !w.device.IsCPU() {
-		var err error
-		if s.remote, err = snug.Make[float32](w.device, stageLen); err != nil {
-			return err
-		}
-		s.host = make([]float32, stageLen)
+func (w *Window) transfer(params []*param, restore bool, move func(part snug.View) error) error {
+	stage, _, err := snug.MakeView(snug.CPU(), w.dtype, stageLen)
+	if err != nil {
+		return err
 	}
-	err := s.moveAll(params, restore, move)
-	if e := s.remote.Close(); err == nil {
-		err = e
-	}
-	return err
-}
-
-// stage is the memory through which elements of a device pass.
-type stage struct {
-	device *snug.Device
-	remote snug.Array[float32]
-	host   []float32
-}
-
-func (s *stage) moveAll(params []*param, restore bool, move func(part []float32) error) error {
 	for _, p := range params {
 		for lo := 0; lo < p.Len; lo += stageLen {
-			acc, err := p.acc.Slice(lo, min(lo+stageLen, p.Len))
-			if err == nil {
-				err = s.move(acc, restore, move)
+			n := min(stageLen, p.Len-lo)
+			acc, err := p.acc.Slice(lo, lo+n)
+			host, e := stage.Slice(0, n)
+			if err = errors.Join(err, e); err == nil {
+				err = moveOne(acc, host, restore, move)
 			}
 			if err != nil {
 				return fmt.Errorf("parameter %q: %w", p.Name, err)
@@ -223,28 +309,17 @@ func (s *stage) moveAll(params []*param, restore bool, move func(part []float32)
 	return nil
 }
 
-func (s *stage) move(acc snug.View, restore bool, move func(part []float32) error) error {
-	if s.device.IsCPU() {
-		return move(acc.Float32s())
-	}
-	host := s.host[:acc.Len()]
-	remote, err := s.remote.View().Slice(0, acc.Len())
-	if err != nil {
-		return err
-	}
-	if restore {
+func moveOne(acc, host snug.View, restore bool, move func(part snug.View) error) error {
+	switch {
+	case acc.Device().IsCPU():
+		return move(acc)
+	case restore:
 		if err := move(host); err != nil {
 			return err
 		}
-		if err := s.remote.CopyIn(host); err != nil {
-			return err
-		}
-		return accumulate(s.device, acc, remote, 1, 0)
+		return snug.Copy(acc, host)
 	}
-	if err := accumulate(s.device, remote, acc, 1, 0); err != nil {
-		return err
-	}
-	if err := s.remote.CopyOut(host); err != nil {
+	if err := snug.Copy(host, acc); err != nil {
 		return err
 	}
 	return move(host)

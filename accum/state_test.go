@@ -93,10 +93,9 @@ func TestResumeAfterDrop(t *testing.T) {
 	require.NoError(t, restored.UnmarshalBinary(save(t, w)))
 	_, err = restored.End()
 	require.NoError(t, err)
-	stats := restored.Stats()
-	require.True(t, stats.LastDrop.Value != stats.LastDrop.Value)
-	stats.LastDrop.Value = 0
-	require.Equal(t, Stats{Micros: 1, Dropped: 1, LastDrop: Location{"w", 1, 0}}, stats)
+	require.Equal(t, Stats{Micros: 1, Dropped: 1}, restored.Stats())
+	require.Len(t, restored.Overflows(), 1)
+	require.Equal(t, w.Overflows()[0].String(), restored.Overflows()[0].String())
 	require.Zero(t, restored.Weight())
 }
 
@@ -105,7 +104,7 @@ func TestStateSize(t *testing.T) {
 	micro(t, w, 1, make([]float32, 1000)...)
 	require.Greater(t, len(save(t, w)), 4000)
 	w.Reset()
-	require.Less(t, len(save(t, w)), 200, "nothing to keep between windows")
+	require.Less(t, len(save(t, w)), 300, "nothing to keep between windows")
 }
 
 func TestStateStream(t *testing.T) {
@@ -149,7 +148,7 @@ func TestStateErrors(t *testing.T) {
 			w := other()
 			_, err := w.ReadFrom(bytes.NewReader(data))
 			require.Error(t, err)
-			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrShape))
+			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrDType))
 			if w.Micros() > 0 {
 				require.Equal(t, unchanged, save(t, w))
 			}

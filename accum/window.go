@@ -2,62 +2,81 @@ package accum
 
 import (
 	"fmt"
+	"hash/fnv"
 	"iter"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/measure"
 )
 
 // Window accumulates the gradients of one optimizer step at a time. It holds
-// 4 bytes for each element in one contiguous bucket, in the order of the
-// parameters. Begin, Add or Into or AddAll, and End take one micro-batch; after
-// the last one End reports a full window, Gradients yields its mean, and Reset
-// begins the next. A call out of order is an error that wraps
-// [snug.ErrConfig].
+// 4 bytes for each element (2 in bfloat16) in one contiguous vector, in the
+// order of the parameters. Begin, Add or Into or AddAll, and End take one
+// micro-batch; after the last one End reports a full window, Gradients yields
+// its mean, and Reset begins the next. A call out of order is an error that
+// wraps [snug.ErrConfig].
 //
 // Where each gradient passes k micro-batches, the mean differs from the exact
 // one, Σ(nᵢ/N)gᵢ, by at most (3k+1)·2^-24·Σ(nᵢ/N)|gᵢ| in each element, for k up
-// to 1000 and results above the subnormal range. It does not depend on
-// GOMAXPROCS. A Window is not safe for concurrent use.
+// to 1000, float32 and results above the subnormal range. So two partitions of
+// the same samples into micro-batches, in any order, differ by at most the sum
+// of their bounds. The mean does not depend on GOMAXPROCS. A Window is not safe
+// for concurrent use.
 type Window struct {
 	params   []param
 	index    map[string]int // of params
 	schedule Schedule
 	overflow Overflow
+	measures bool
+	dtype    snug.DType
+	seed     uint64
+	scaler   Scaler
 	device   *snug.Device
 
-	step   int     // full windows so far
-	size   int     // micro-batches of this window
-	micros int     // of them that ended
-	weight float64 // of those that count
-	full   bool
+	progress Progress
+	target   Target
+	micros   int     // of this window that ended
+	weight   float64 // of those that count
+	full     bool
+	scale    float32 // of the losses that were added
 
 	open        bool    // between Begin and End
+	last        bool    // the open micro-batch makes the window full
 	dropped     bool    // the open micro-batch is left out
+	inPlace     bool    // a kernel adds to the open micro-batch
 	micro       float64 // its weight
 	alpha, beta float32 // its first gradient g gives acc = beta·acc + alpha·g
 
-	stats Stats
+	stats     Stats
+	noise     noise
+	overflows []snug.NonFinite
+	found     measure.Gather // of the open micro-batch
+	reduction
 
 	// Made once, so that calls allocate nothing.
 	gradients        iter.Seq2[string, snug.View]
 	check, look, add func(name string, g snug.View) bool
-	walked           int       // gradients of the walk of AddAll
-	walkErr          error     // that ended it
-	records          []int32   // see inspect, with DropMicro only
-	found            snug.View // the records, on the window's device
+	walked           int   // gradients of the walk of AddAll
+	walkErr          error // that ended it
 }
 
 type param struct {
 	Param
-	acc   snug.View // its part of the bucket
-	added bool      // has a gradient of the open micro-batch
+	acc     snug.View // its part of the window's vector
+	lo      int       // where that begins
+	bucket  int
+	stream  uint64 // of its random numbers
+	added   bool   // has a gradient of the open micro-batch
+	inPlace bool   // a kernel adds that one
+	arrived bool   // no more gradients come in this window
 }
 
-// New returns an empty Window over params. It keeps a copy of params, and
-// o.Buffer. Errors: those of [Len]; [snug.ErrConfig] for a schedule whose first
-// window is empty or an unknown Overflow; [snug.ErrDType], [snug.ErrShape] and
-// [snug.ErrDevice] for a Buffer that does not fit.
+// New returns an empty Window over params. It keeps a copy of params, and what o
+// holds. Errors: those of [Len]; [snug.ErrConfig] for a schedule whose first
+// window has no end, an unknown Overflow, a negative Bucket, or a Shard without
+// a Reducer; [snug.ErrDType], [snug.ErrShape] and [snug.ErrDevice] for a DType
+// or a Buffer that does not fit.
 func New(params []Param, o Options) (*Window, error) {
 	total, err := Len(params)
 	if err != nil {
@@ -66,49 +85,53 @@ func New(params []Param, o Options) (*Window, error) {
 	if o.Schedule == nil {
 		o.Schedule = Constant(1)
 	}
-	if o.Overflow != SkipWindow && o.Overflow != DropMicro {
+	switch {
+	case o.Overflow != SkipWindow && o.Overflow != DropMicro:
 		return nil, fmt.Errorf("accum: Overflow is %d, want SkipWindow or DropMicro: %w", o.Overflow, snug.ErrConfig)
+	case o.Bucket < 0:
+		return nil, fmt.Errorf("accum: Bucket is %d elements, want 0 or more: %w", o.Bucket, snug.ErrConfig)
+	case o.Shard && o.Reducer == nil:
+		return nil, fmt.Errorf("accum: Shard wants a Reducer: %w", snug.ErrConfig)
 	}
-	size := o.Schedule.Micros(0)
-	if size < 1 {
-		return nil, fmt.Errorf("accum: the schedule gives the first window %d micro-batches, want 1 or more: %w", size, snug.ErrConfig)
+	target := o.Schedule.Target(Progress{})
+	if !target.valid() {
+		return nil, fmt.Errorf("accum: the schedule ends the first window at %+v, want a limit above 0: %w", target, snug.ErrConfig)
 	}
-	bucket, err := newBucket(o.Buffer, total)
+	vector, err := newVector(&o, total)
 	if err != nil {
 		return nil, err
 	}
 	w := &Window{
 		index: make(map[string]int, len(params)), schedule: o.Schedule, overflow: o.Overflow,
-		device: bucket.Device(), size: size,
+		measures: o.Measure || o.Overflow == DropMicro, dtype: vector.DType(), seed: o.Seed, scaler: o.Scaler,
+		device: vector.Device(), target: target,
 	}
-	lo := 0
-	for i, p := range params {
-		start := lo
-		if p.Len == 0 {
-			start = 0 // at the end of the bucket it would point past it
-		}
-		acc, err := bucket.Slice(start, start+p.Len)
-		if err != nil {
-			return nil, err
-		}
-		w.params = append(w.params, param{Param: p, acc: acc})
-		w.index[p.Name] = i
-		lo += p.Len
+	if err := w.layOut(params, vector); err != nil {
+		return nil, err
+	}
+	if err := w.reduction.init(w.params, vector, &o); err != nil {
+		return nil, err
 	}
 	w.gradients = w.yieldGradients
 	w.check, w.look, w.add = w.checkOne, w.lookOne, w.addOne
-	if w.overflow == DropMicro {
-		w.records = w.newRecords()
-	}
 	return w, nil
 }
 
-func newBucket(buffer snug.View, n int) (snug.View, error) {
-	if buffer == (snug.View{}) {
-		return snug.SliceView(make([]float32, n)), nil
+// newVector returns the memory of the accumulators.
+func newVector(o *Options, n int) (snug.View, error) {
+	buffer := o.Buffer
+	if o.DType == 0 {
+		o.DType = snug.F32
 	}
-	if buffer.DType() != snug.F32 {
-		return buffer, fmt.Errorf("accum: Buffer is %s, want f32: %w", buffer.DType(), snug.ErrDType)
+	if o.DType != snug.F32 && o.DType != snug.BF16 {
+		return buffer, fmt.Errorf("accum: DType is %s, want f32 or bf16: %w", o.DType, snug.ErrDType)
+	}
+	if buffer == (snug.View{}) {
+		v, _, err := snug.MakeView(snug.CPU(), o.DType, n)
+		return v, err
+	}
+	if buffer.DType() != o.DType {
+		return buffer, fmt.Errorf("accum: Buffer is %s, want %s: %w", buffer.DType(), o.DType, snug.ErrDType)
 	}
 	if buffer.Len() != n {
 		return buffer, fmt.Errorf("accum: Buffer has %d elements, want %d: %w", buffer.Len(), n, snug.ErrShape)
@@ -119,23 +142,45 @@ func newBucket(buffer snug.View, n int) (snug.View, error) {
 	return buffer, nil
 }
 
+// layOut places the parameters in the vector, one after the other.
+func (w *Window) layOut(params []Param, vector snug.View) error {
+	lo := 0
+	for i, p := range params {
+		start := lo
+		if p.Len == 0 {
+			start = 0 // at the end of the vector it would point past it
+		}
+		acc, err := vector.Slice(start, start+p.Len)
+		if err != nil {
+			return err
+		}
+		name := fnv.New64a()
+		name.Write([]byte(p.Name)) // never fails
+		w.params = append(w.params, param{Param: p, acc: acc, lo: lo, stream: name.Sum64()})
+		w.index[p.Name] = i
+		lo += p.Len
+	}
+	return nil
+}
+
 // Begin begins a micro-batch. weight is what its gradients, which are means,
 // are means over: its samples or its target tokens. A micro-batch of weight 0
-// counts towards the window's size and contributes nothing, whatever its
-// gradients hold.
+// counts towards the number of the window's micro-batches and contributes
+// nothing, whatever its gradients hold.
 //
 // Errors, all [snug.ErrConfig]: a micro-batch was begun and has not ended, the
 // window is full, weight is negative or not finite or differs from the weight
-// so far by more than float32 can hold, or the schedule gave the window less
-// than one micro-batch.
+// so far by more than float32 can hold, the schedule gave the window no end, or
+// the loss scale has changed within the window by another factor than a power
+// of two.
 func (w *Window) Begin(weight float64) error {
 	switch {
 	case w.open:
 		return fmt.Errorf("accum: Begin: call End first, a micro-batch is open: %w", snug.ErrConfig)
 	case w.full:
 		return fmt.Errorf("accum: Begin: call Reset first, the window is full: %w", snug.ErrConfig)
-	case w.size < 1:
-		return fmt.Errorf("accum: Begin: the schedule gives step %d %d micro-batches, want 1 or more: %w", w.step, w.size, snug.ErrConfig)
+	case !w.target.valid():
+		return fmt.Errorf("accum: Begin: the schedule ends window %d at %+v, want a limit above 0: %w", w.progress.Step, w.target, snug.ErrConfig)
 	case !(weight >= 0) || math.IsInf(w.weight+weight, 0):
 		return fmt.Errorf("accum: Begin: weight is %v, want a finite number, 0 or more: %w", weight, snug.ErrConfig)
 	}
@@ -143,7 +188,12 @@ func (w *Window) Begin(weight float64) error {
 	if weight > 0 && alpha == 0 || w.weight > 0 && beta == 0 {
 		return fmt.Errorf("accum: Begin: weight is %v, too far from the %v so far: %w", weight, w.weight, snug.ErrConfig)
 	}
-	w.open, w.dropped, w.micro, w.alpha, w.beta = true, false, weight, alpha, beta
+	if err := w.follow(); err != nil {
+		return fmt.Errorf("accum: Begin: %w", err)
+	}
+	w.open, w.dropped, w.inPlace, w.micro, w.alpha, w.beta = true, false, false, weight, alpha, beta
+	w.last = w.target.reached(w.micros+1, w.weight+weight)
+	w.found.Reset()
 	w.forget()
 	return nil
 }
@@ -158,14 +208,20 @@ func factors(before, micro float64) (alpha, beta float32) {
 
 // End ends the micro-batch. A parameter that was not added has a gradient of
 // zero. full says that it was the last of the window: Gradients yields the
-// window's mean until Reset. The error wraps [snug.ErrConfig] when no
-// micro-batch is open, and is otherwise of the device.
+// window's mean until Reset. With a Reducer it then waits for the other ranks,
+// until all gradients are reduced.
+//
+// The error wraps [snug.ErrConfig] when no micro-batch is open, and is otherwise
+// of the device, of OnBucket or of the Reducer; the window must then be Reset.
 func (w *Window) End() (full bool, err error) {
 	if !w.open {
 		return false, fmt.Errorf("accum: End: call Begin first, no micro-batch is open: %w", snug.ErrConfig)
 	}
 	if err := w.settle(); err != nil {
 		return false, err
+	}
+	if err := w.measured(); err != nil {
+		return false, fmt.Errorf("accum: End: %w", err)
 	}
 	if w.dropped {
 		w.stats.Dropped++
@@ -175,12 +231,23 @@ func (w *Window) End() (full bool, err error) {
 	w.open = false
 	w.micros++
 	w.stats.Micros++
-	w.full = w.micros >= w.size
-	return w.full, nil
+	if w.target.reached(w.micros, w.weight) {
+		err = w.fill("End")
+	}
+	return w.full, err
+}
+
+// fill makes the window full.
+func (w *Window) fill(op string) error {
+	if err := w.finish(); err != nil {
+		return fmt.Errorf("accum: %s: %w", op, err)
+	}
+	w.full = true
+	return nil
 }
 
 // settle gives parameters that were not added a gradient of zero. While
-// nothing counts yet the mean is zero, not what the bucket held.
+// nothing counts yet the mean is zero, not what the vector held.
 func (w *Window) settle() error {
 	counts := w.micro > 0 && !w.dropped
 	if !counts && w.weight > 0 {
@@ -195,7 +262,7 @@ func (w *Window) settle() error {
 		if counts && p.added {
 			continue
 		}
-		if err := accumulate(w.device, p.acc, snug.View{}, 0, beta); err != nil {
+		if err := w.accumulate(p, snug.View{}, 0, beta); err != nil {
 			return fmt.Errorf("accum: End: parameter %q: %w", p.Name, err)
 		}
 	}
@@ -203,23 +270,49 @@ func (w *Window) settle() error {
 }
 
 // Flush makes a window full that has at least one micro-batch, at the end of an
-// epoch, and reports whether it is full. The error wraps [snug.ErrConfig] when
-// a micro-batch is open.
+// epoch, and reports whether it is full. With a Reducer all ranks call it, also
+// those without a micro-batch; the window is full if one of them has any.
+//
+// The error wraps [snug.ErrConfig] when a micro-batch is open, and is otherwise
+// that of [Window.End].
 func (w *Window) Flush() (full bool, err error) {
-	if w.open {
+	switch {
+	case w.open:
 		return false, fmt.Errorf("accum: Flush: call End first, a micro-batch is open: %w", snug.ErrConfig)
+	case w.full:
+		return true, nil
+	case w.micros == 0 && w.reducer == nil:
+		return false, nil
+	case w.micros == 0:
+		if err := w.clear(); err != nil {
+			return false, fmt.Errorf("accum: Flush: %w", err)
+		}
 	}
-	w.full = w.micros > 0
+	if err := w.fill("Flush"); err != nil {
+		return false, err
+	}
+	w.full = w.reducer == nil || w.total.micros > 0
 	return w.full, nil
+}
+
+// clear makes the mean zero.
+func (w *Window) clear() error {
+	for i := range w.params {
+		if err := w.accumulate(&w.params[i], snug.View{}, 0, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Reset begins the next window. One that was not full is thrown away, also
 // within a micro-batch, and its step begins anew.
 func (w *Window) Reset() {
 	if w.full {
-		w.step++
+		w.progress.Step++
+		w.progress.Weight += w.weight
 		w.stats.Windows++
-		w.size = w.schedule.Micros(w.step)
+		w.target = w.schedule.Target(w.progress)
 	}
 	w.empty()
 }
@@ -233,13 +326,62 @@ func (w *Window) Skip() {
 
 func (w *Window) empty() {
 	w.micros, w.weight, w.full, w.open = 0, 0, false, false
+	w.noise, w.overflows = noise{}, w.overflows[:0]
+	w.reduction.reset()
+	for i := range w.params {
+		w.params[i].arrived = false
+	}
+}
+
+// follow takes the loss scale that losses will be multiplied by.
+func (w *Window) follow() error {
+	if w.scaler == nil {
+		return nil
+	}
+	scale := w.scaler.Scale()
+	if w.weight > 0 && scale != w.scale {
+		if err := w.Rescale(scale / w.scale); err != nil {
+			return fmt.Errorf("the loss scale went from %v to %v: %w", w.scale, scale, err)
+		}
+	}
+	w.scale = scale
+	return nil
+}
+
+// Rescale multiplies what a window has accumulated by factor, a power of two,
+// which is exact unless an element leaves the range of normal numbers: when a
+// loss scale has changed within a window, micro-batches before and after it fit
+// together again. With Options.Scaler, Begin does so.
+//
+// The error wraps [snug.ErrConfig] while a micro-batch is open and for another
+// factor.
+func (w *Window) Rescale(factor float32) error {
+	if fraction, _ := math.Frexp(float64(factor)); fraction != 0.5 || math.IsInf(float64(1/factor), 0) {
+		return fmt.Errorf("accum: Rescale by %v, want a power of two: %w", factor, snug.ErrConfig)
+	}
+	if w.open {
+		return fmt.Errorf("accum: Rescale: call End first, a micro-batch is open: %w", snug.ErrConfig)
+	}
+	if w.weight == 0 {
+		return nil
+	}
+	for i := range w.params {
+		if err := w.accumulate(&w.params[i], snug.View{}, 0, factor); err != nil {
+			return fmt.Errorf("accum: Rescale: parameter %q: %w", w.params[i].Name, err)
+		}
+	}
+	w.noise.rescale(float64(factor))
+	return nil
 }
 
 // Gradients yields the name and the mean gradient of every parameter, in the
-// order given to New: float32 views of the bucket, valid until the next Begin
+// order given to New: views of the window's vector, valid until the next Begin
 // or Reset. Between micro-batches that is the mean of those that ended. It
-// yields nothing before the first has ended or while one is open. The caller
-// may change the values of a full window, as unscaling and clipping do.
+// yields nothing before the first has ended or while one is open, and, with a
+// Reducer, unless the window is full: what was not reduced is not stepped. With
+// Shard it yields the parts that [Window.Part] returns, of those parameters that
+// have one on this rank. The caller may change the values of a full window, as
+// unscaling and clipping do.
 func (w *Window) Gradients() iter.Seq2[string, snug.View] { return w.gradients }
 
 func (w *Window) yieldGradients(yield func(string, snug.View) bool) {
@@ -247,39 +389,70 @@ func (w *Window) yieldGradients(yield func(string, snug.View) bool) {
 		return
 	}
 	for i := range w.params {
-		if !yield(w.params[i].Name, w.params[i].acc) {
+		p := &w.params[i]
+		_, grad := w.part(p)
+		if grad.Len() == 0 && p.Len > 0 {
+			continue
+		}
+		if !yield(p.Name, grad) {
 			return
 		}
 	}
 }
 
-func (w *Window) readable() bool { return w.micros > 0 && !w.open }
+func (w *Window) readable() bool {
+	return w.full || w.micros > 0 && !w.open && w.reducer == nil
+}
 
 // Gradient returns the mean gradient of one parameter, as Gradients yields it.
 // The error wraps [snug.ErrConfig] for an unknown name, and when Gradients
 // yields nothing.
 func (w *Window) Gradient(name string) (snug.View, error) {
-	i, found := w.index[name]
-	if !found {
-		return snug.View{}, fmt.Errorf("accum: Gradient: no parameter %q: %w", name, snug.ErrConfig)
+	_, grad, err := w.Part(name)
+	return grad, err
+}
+
+// Part returns the part of the mean gradient of one parameter that this rank
+// has: with Shard the elements from lo on that are in its shard, which may be
+// none, otherwise all of them. Its errors are those of [Window.Gradient].
+func (w *Window) Part(name string) (lo int, grad snug.View, err error) {
+	p, err := w.lookup("Gradient", name)
+	if err != nil {
+		return 0, snug.View{}, err
 	}
 	if !w.readable() {
-		return snug.View{}, fmt.Errorf("accum: Gradient: parameter %q: no micro-batch has ended, or one is open: %w", name, snug.ErrConfig)
+		return 0, snug.View{}, fmt.Errorf("accum: Gradient: parameter %q: no micro-batch has ended, one is open, or nothing is reduced yet: %w", name, snug.ErrConfig)
 	}
-	return w.params[i].acc, nil
+	lo, grad = w.part(p)
+	return lo, grad, nil
 }
 
 // Weight returns the weight of the micro-batches of this window that ended and
-// were not dropped. 0 means that its gradients are zero for want of data.
+// were not dropped, on this rank. 0 means that its gradients are zero for want
+// of data: [Window.Total] says so for all ranks.
 func (w *Window) Weight() float64 { return w.weight }
+
+// Total returns the weight of a full window over all ranks: Weight, without a
+// Reducer. A window whose Total is 0 has gradients of zero, and no step should
+// follow it.
+func (w *Window) Total() float64 {
+	if w.reducer == nil {
+		return w.weight
+	}
+	return w.total.weight
+}
 
 // Micros returns how many micro-batches of this window ended.
 func (w *Window) Micros() int { return w.micros }
 
-// Size returns how many micro-batches this window has.
-func (w *Window) Size() int { return w.size }
+// Target returns when this window is full.
+func (w *Window) Target() Target { return w.target }
 
-// Len returns the elements of the bucket, 4 bytes each.
+// Progress returns what the windows before this one have seen.
+func (w *Window) Progress() Progress { return w.progress }
+
+// Len returns the elements that the window holds, 4 bytes each in float32 and 2
+// in bfloat16.
 func (w *Window) Len() int {
 	n := 0
 	for i := range w.params {

@@ -308,7 +308,7 @@ func TestFlush(t *testing.T) {
 	require.True(t, full)
 	require.Equal(t, []float32{4}, mean(t, w, "w"), "the mean of two of four, not half of it")
 	require.ErrorIs(t, w.Begin(1), snug.ErrConfig)
-	require.Equal(t, []int{2, 4}, []int{w.Micros(), w.Size()})
+	require.Equal(t, []int{2, 4}, []int{w.Micros(), w.Target().Micros})
 	w.Reset()
 	require.Equal(t, Stats{Windows: 1, Micros: 2}, w.Stats())
 	require.Zero(t, w.Micros())
@@ -318,17 +318,17 @@ func TestFlush(t *testing.T) {
 // ramp has a micro-batch more in every window.
 type ramp struct{}
 
-func (ramp) Micros(step int) int { return step + 1 }
+func (ramp) Target(p Progress) Target { return Target{Micros: p.Step + 1} }
 
 // fading has no micro-batch after the first window.
 type fading struct{}
 
-func (fading) Micros(step int) int { return 1 - step }
+func (fading) Target(p Progress) Target { return Target{Micros: 1 - p.Step} }
 
 func TestSchedule(t *testing.T) {
 	w := one(t, 1, Options{Schedule: ramp{}})
 	for step := range 4 {
-		require.Equal(t, step+1, w.Size())
+		require.Equal(t, step+1, w.Target().Micros)
 		for i := range step + 1 {
 			require.Equal(t, i == step, micro(t, w, 1, 1))
 		}
@@ -341,7 +341,7 @@ func TestSchedule(t *testing.T) {
 	require.Equal(t, Stats{Windows: 4, Skipped: 1, Micros: 10}, w.Stats())
 	micro(t, w, 1, 1)
 	w.Reset()
-	require.Equal(t, 5, w.Size(), "a window that was not full is taken again")
+	require.Equal(t, 5, w.Target().Micros, "a window that was not full is taken again")
 	require.Equal(t, 4, w.Stats().Windows)
 
 	w = one(t, 1, Options{Schedule: fading{}})
@@ -397,30 +397,20 @@ func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
 	bad[2*chunk+5], bad[2*chunk+9], bad[3*chunk] = -inf, nan, nan
 	good := randoms(1, params[1].Len)
 	require.False(t, add(snug.BF16, []float32{1, 2, 3}, bad))
-	require.Equal(t, Location{"b", 2*chunk + 5, -inf}, w.Stats().LastDrop)
+	require.Equal(t, []snug.NonFinite{{Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 0}}, w.Overflows())
 	require.Zero(t, w.Weight())
 	require.Equal(t, make([]float32, len(bad)), bucket.Get()[3:], "zero while nothing counts")
 	require.True(t, add(snug.F32, []float32{1, 2, 3}, good))
 	require.False(t, add(snug.F16, []float32{1, 2, inf}, bad))
-	require.Equal(t, Location{"a", 2, inf}, w.Stats().LastDrop)
+	require.Equal(t, []snug.NonFinite{
+		{Name: "a", Count: 1, Index: 2, Value: inf, Micro: 2}, {Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 2},
+	}, w.Overflows()[1:])
 	require.Equal(t, append([]float32{1, 2, 3}, good...), bucket.Get())
 	require.Equal(t, 2.0, w.Weight())
 	full, err := w.Flush()
 	require.NoError(t, err)
 	require.True(t, full, "dropped micro-batches count towards the size")
 	require.Equal(t, 2, w.Stats().Dropped)
-}
-
-// TestPieces has gradients too large for tests.
-func TestPieces(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
-	for _, n := range []int{1, minDevicePiece, minDevicePiece + 1, devicePieces * minDevicePiece, devicePieces*minDevicePiece + 1, math.MaxInt32} {
-		piece := pieceSize(dev, n)
-		count := (n-1)/piece + 1
-		require.LessOrEqual(t, count, devicePieces)
-		require.Zero(t, piece%minDevicePiece)
-		require.Greater(t, 2*count*minDevicePiece, min(n, devicePieces*minDevicePiece), "enough of them")
-	}
 }
 
 // TestFirstDrop has bad values in one piece of both parameters, walked in
@@ -433,7 +423,7 @@ func TestFirstDrop(t *testing.T) {
 		added, err := w.AddAll(walk(grads...))
 		require.NoError(t, err)
 		require.False(t, added)
-		require.Equal(t, Location{"a", 1, inf}, w.Stats().LastDrop)
+		require.Equal(t, snug.NonFinite{Name: "a", Count: 1, Index: 1, Value: inf}, w.Overflows()[0])
 	}
 }
 

@@ -1,6 +1,7 @@
 // Kernels of package accum. Each does what the Go function of its job does.
 #pragma once
-#include "search.h"
+#include "measure.h"
+#include "random.h"
 
 // ---- accumulate: acc = alpha·g + beta·acc with both products rounded, or
 // alpha·g for a beta of 0, which then does not read acc.
@@ -63,37 +64,109 @@ KERNEL(accum_decay, 256, OPERAND(f32, acc, 0), PARAMS(AccumulateParams, p)) {
     for (u64 i = packs * 4 + begin; i < p.n; i += step) acc[i] = p.beta != 0 ? p.beta * acc[i] : 0;
 }
 
-// ---- inspect: the first value that is not finite. Block b looks at piece b
-// and writes record b.
+// ---- measured: accumulate, if asked to, and measure g. Block b does piece b and
+// adds what it finds to record b.
 
-struct InspectParams {
+struct MeasuredParams {
     u64 n, piece; // elements of the gradient and of a piece, a multiple of those of a pack
-    i32 param;
+    i64 ordinal;
+    f32 alpha, beta;
+    u32 write; // whether to accumulate
     u32 wide;
 };
 
-// Record is as inspect.go has it; param is 0 for none.
-struct Record {
-    i32 param, index;
-    u32 value;
-};
-
-struct NotFinite {
-    DEVICE_MEMBER bool operator()(float x) const { return !is_finite(x); }
-};
-
-template <class T>
-DEVICE void inspect(Thread t, GLOBAL const T* g, GLOBAL Record* records, InspectParams p, GROUP u32* first) {
-    GLOBAL Record* record = records + t.block;
-    if (record->param != 0 && record->param < p.param) return;
-    u64 lo = t.block * p.piece;
-    block_first(t, first_where(t, g + lo, (u32)least(p.piece, p.n - lo), p.wide, NotFinite()), first);
-    if (t.local == 0 && first[0] != NONE) *record = Record{p.param, (i32)first[0], float_bits(widen(g[lo + first[0]]))};
+DEVICE float added(float x, float acc, PRIVATE const MeasuredParams& p) {
+    float y = p.alpha * x;
+    return p.beta != 0 ? y + p.beta * acc : y;
 }
 
-#define INSPECT(T)                                                                                                   \
-    KERNEL(accum_inspect_##T, 256, OPERAND(const T, g, 0), OPERAND(Record, records, 1), PARAMS(InspectParams, p)) {  \
-        SHARED(u32, first, 256);                                                                                     \
-        inspect<T>(THREAD, g, records, p, first);                                                                    \
+template <class T> DEVICE Found measured(Thread t, GLOBAL const T* g, GLOBAL f32* acc, u64 lo, u64 hi, MeasuredParams p) {
+    Found f = found_nothing();
+    u64 whole = p.wide ? lo + (hi - lo) / 4 * 4 : lo, step = (u64)t.threads * 4;
+    for (u64 i = lo + t.local * 4; i < whole; i += FLIGHT * step) {
+        Pack<T, 4> x[FLIGHT];
+        Pack<f32, 4> a[FLIGHT];
+        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
+            if (i + j * step >= whole) break;
+            x[j] = load_pack<4>(g + i + j * step);
+            if (p.write && p.beta != 0) a[j] = load_pack<4>(acc + i + j * step);
+        }
+        UNROLL for (u32 j = 0; j < FLIGHT; j++) {
+            u64 at = i + j * step;
+            if (at >= whole) break;
+            UNROLL for (u32 k = 0; k < 4; k++) {
+                look(f, widen(x[j].x[k]), at + k);
+                if (p.write) a[j].x[k] = added(widen(x[j].x[k]), a[j].x[k], p);
+            }
+            if (p.write) store_pack<4>(acc + at, a[j]);
+        }
     }
-FOR_FLOATS(INSPECT)
+    for (u64 i = whole + t.local; i < hi; i += t.threads) {
+        look(f, widen(g[i]), i);
+        if (p.write) acc[i] = added(widen(g[i]), p.beta != 0 ? acc[i] : 0, p);
+    }
+    return f;
+}
+
+#define MEASURED(T)                                                                                                     \
+    KERNEL(accum_measured_##T, 256, OPERAND(const T, g, 0), OPERAND(f32, acc, 1), OPERAND(Record, records, 2),         \
+           PARAMS(MeasuredParams, p)) {                                                                                 \
+        SHARED(Found, found, 256);                                                                                      \
+        Thread t = THREAD;                                                                                              \
+        u64 lo = t.block * p.piece;                                                                                     \
+        add_found(t, measured(t, g, acc, lo, least(lo + p.piece, p.n), p), g, p.ordinal, records + t.block, found);     \
+    }
+FOR_FLOATS(MEASURED)
+
+// ---- rounded: accumulate for a bf16 acc; the sum is rounded at random, by the
+// 16-bit half number i of a stream. A thread takes the 8 elements of one Philox
+// block at a time.
+
+struct RoundedParams {
+    u64 n, seed, tensor;
+    f32 alpha, beta;
+    u32 add;  // whether there is a gradient
+    u32 wide; // both operands start at multiples of 16 bytes
+};
+
+DEVICE bf16 rounded(float x, bf16 acc, u32 draw, PRIVATE const RoundedParams& p) {
+    float y = p.beta * widen(acc);
+    if (p.add) {
+        float z = p.alpha * x;
+        y = p.beta != 0 ? z + y : z;
+    }
+    return round_at_random(p.add || p.beta != 0 ? y : 0, draw);
+}
+
+// load_eight loads 8 elements from a multiple of 16 bytes.
+template <class T> DEVICE void load_eight(PRIVATE T* x, GLOBAL const T* from) {
+    const u32 per = 16 / sizeof(T);
+    UNROLL for (u32 j = 0; j < 8; j += per) {
+        Pack<T, per> y = load_pack<per>(from + j);
+        UNROLL for (u32 k = 0; k < per; k++) x[j + k] = y.x[k];
+    }
+}
+
+template <class T> DEVICE void round_sums(Thread t, GLOBAL const T* g, GLOBAL bf16* acc, RoundedParams p) {
+    u64 groups = (p.n + 7) / 8, step = (u64)t.blocks * t.threads;
+    for (u64 i = (u64)t.block * t.threads + t.local; i < groups; i += step) {
+        Words4 r = philox(p.seed, p.tensor, i);
+        u64 at = i * 8;
+        if (p.wide && at + 8 <= p.n) {
+            T x[8];
+            load_eight(x, g + at); // anything where there is no gradient
+            Pack<bf16, 8> a = load_pack<8>(acc + at);
+            UNROLL for (u32 k = 0; k < 8; k++) a.x[k] = rounded(widen(x[k]), a.x[k], half_of(r, k), p);
+            store_pack<8>(acc + at, a);
+            continue;
+        }
+        UNROLL for (u32 k = 0; k < 8; k++)
+            if (at + k < p.n) acc[at + k] = rounded(widen(g[at + k]), acc[at + k], half_of(r, k), p);
+    }
+}
+
+#define ROUNDED(T)                                                                                                       \
+    KERNEL(accum_rounded_##T, 256, OPERAND(const T, g, 0), OPERAND(bf16, acc, 1), PARAMS(RoundedParams, p)) {           \
+        round_sums(THREAD, g, acc, p);                                                                                   \
+    }
+FOR_FLOATS(ROUNDED)

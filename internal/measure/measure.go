@@ -168,8 +168,57 @@ func (g *Gather) Collect() (err error) {
 	return err
 }
 
-// Reset empties g, whose records were collected.
-func (g *Gather) Reset() { g.Total = Record{} }
+// Saved is what a Gather holds.
+type Saved struct {
+	Total   Record
+	Records []Record // that were not collected
+}
+
+// Save returns a copy of what g holds. It waits for the device.
+func (g *Gather) Save() (s Saved, err error) {
+	s = Saved{Total: g.Total, Records: make([]Record, g.used)}
+	if g.dev == nil || g.dev.IsCPU() {
+		copy(s.Records, g.records[:])
+		return s, nil
+	}
+	return s, g.remote.CopyOut(recordBytes(s.Records))
+}
+
+// Restore replaces what g holds, with records on dev, or adds them to the total
+// where dev has not as many.
+func (g *Gather) Restore(dev *snug.Device, s Saved) error {
+	g.Reset()
+	g.Total = s.Total
+	switch n := len(s.Records); {
+	case n == 0:
+	case n > MaxRecords || dev.IsCPU() && n > pieces:
+		for i := range s.Records {
+			g.Total.merge(&s.Records[i])
+		}
+	case dev.IsCPU():
+		g.dev, g.used = dev, copy(g.records[:], s.Records)
+	default:
+		remote, err := snug.Make[uint8](dev, devicePieces*recordSize)
+		if err != nil {
+			return err
+		}
+		g.dev, g.remote, g.used = dev, remote, n
+		return g.remote.CopyIn(recordBytes(append(s.Records, make([]Record, devicePieces-n)...)))
+	}
+	return nil
+}
+
+// MaxRecords is the greatest number of records of a Gather.
+const MaxRecords = devicePieces
+
+// Reset empties g, and frees records that were not collected.
+func (g *Gather) Reset() {
+	if g.dev != nil && !g.dev.IsCPU() {
+		_ = g.remote.Close() // nothing will use them
+	}
+	clear(g.records[:])
+	g.Total, g.dev, g.used = Record{}, nil, 0
+}
 
 // Found returns the non-finite values of the vectors, or nothing if there are
 // none. name is that of vector number Total.Ordinal.

@@ -8,7 +8,13 @@
 // that any part of a stream is computed anywhere, in any order, without state.
 package philox
 
-import "github.com/snug-ml/snug/internal/cpu"
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/cpu"
+)
 
 // Stream names one stream of words.
 type Stream struct{ Seed, Tensor uint64 }
@@ -27,6 +33,22 @@ const group = 32
 
 // Words writes the words of elements first to first+len(dst)-1.
 func (s Stream) Words(dst []uint32, first uint64) { s.words(*Registry.Best(), dst, first) }
+
+// Halves writes words number first to first+len(dst)-1 and returns their 16-bit
+// halves, the lower one of each first, in the same memory: what elements
+// 2·first to 2·(first+len(dst))-1 take that need 16 bits only.
+func (s Stream) Halves(dst []uint32, first uint64) []uint16 {
+	s.Words(dst, first)
+	if bigEndian {
+		for i, x := range dst {
+			dst[i] = bits.RotateLeft32(x, 16)
+		}
+	}
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(dst))), 2*len(dst))
+}
+
+// bigEndian says that the upper half of a word lies before the lower.
+var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 func (s Stream) words(fast blocksFunc, dst []uint32, first uint64) {
 	if skip := first % 4; skip > 0 {

@@ -70,3 +70,14 @@ func BenchmarkWords(b *testing.B) {
 		})
 	}
 }
+
+func TestHalves(t *testing.T) {
+	s := Stream{Seed: 3, Tensor: 4}
+	words := make([]uint32, 70)
+	s.Words(words, 5)
+	halves := s.Halves(make([]uint32, 70), 5)
+	require.Len(t, halves, 140)
+	for i, w := range words {
+		require.Equal(t, []uint16{uint16(w), uint16(w >> 16)}, halves[2*i:2*i+2])
+	}
+}

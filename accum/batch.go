@@ -1,0 +1,130 @@
+package accum
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Batch is a global batch as it is worked on: every rank has Window
+// micro-batches of at most Micro samples in each step.
+type Batch struct {
+	Global int // samples of a step, over all ranks
+	Micro  int // samples of a micro-batch at most
+	Window int // micro-batches of a rank in a step
+	Ranks  int
+}
+
+// NewBatch returns how a global batch is worked on in micro-batches of at most
+// micro samples: the least Window with Micro·Window·Ranks ≥ Global, and the least
+// Micro then. Neither need divide the other: [Batch.Samples] spreads the samples
+// evenly, and a [Window] weights them. The error wraps [snug.ErrConfig] for
+// counts below 1 and for fewer samples than ranks.
+func NewBatch(global, micro, ranks int) (Batch, error) {
+	if micro < 1 || ranks < 1 || global < ranks {
+		return Batch{}, fmt.Errorf("accum: a batch of %d samples over %d ranks in micro-batches of %d: want 1 or more, and a sample for each rank: %w",
+			global, ranks, micro, snug.ErrConfig)
+	}
+	share := ceilDiv(global, ranks) // of the largest rank
+	return spread(global, ranks, ceilDiv(share, micro)), nil
+}
+
+// spread returns the batch in a number of micro-batches.
+func spread(global, ranks, window int) Batch {
+	return Batch{Global: global, Micro: ceilDiv(ceilDiv(global, ranks), window), Window: window, Ranks: ranks}
+}
+
+func ceilDiv(a, b int) int { return (a-1)/b + 1 }
+
+// Samples returns the samples lo to hi-1 of the global batch that are
+// micro-batch number micro of a rank. All sizes differ by one at most.
+func (b Batch) Samples(rank, micro int) (lo, hi int) {
+	first, last := Shard(b.Global, rank, b.Ranks)
+	lo, hi = Shard(last-first, micro, b.Window)
+	return first + lo, first + hi
+}
+
+// Shard returns the elements lo to hi-1 of n that are those of a rank, of size
+// ranks: contiguous, in the order of the ranks, and as many for each, or one
+// more. It is how [Reducer] cuts vectors.
+func Shard(n, rank, size int) (lo, hi int) {
+	cut := func(i int) int { return n/size*i + n%size*i/size }
+	return cut(rank), cut(rank + 1)
+}
+
+// FindMicroBatch looks for the largest micro-batch that fits. It starts with
+// micro-batches of at most start samples and calls try, which works on one
+// micro-batch, or on a whole step, of b.Micro samples. When try fails with an
+// error that wraps [snug.ErrNoMemory], it shrinks the micro-batch and enlarges
+// the window, so that the global batch stays what it is, where
+// find_executable_batch_size of Accelerate changes it: it halves until try
+// succeeds and then closes in on the largest size that does. try must free what
+// it has taken before it returns.
+//
+// Other errors of try end the search and are returned as they are. When even a
+// micro-batch of one sample does not fit, the error wraps ErrNoMemory. Other
+// errors are those of [NewBatch].
+func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, error) {
+	b, err := NewBatch(global, start, ranks)
+	if err != nil {
+		return Batch{}, err
+	}
+	most := ceilDiv(global, ranks) // a window of single samples
+	failed := b.Window - 1         // the largest window that is ruled out
+	for {
+		err := try(b)
+		if err == nil {
+			return refine(b, failed, try)
+		}
+		if !errors.Is(err, snug.ErrNoMemory) {
+			return Batch{}, err
+		}
+		if b.Micro == 1 {
+			return Batch{}, fmt.Errorf("accum: a micro-batch of one sample does not fit: %w", err)
+		}
+		failed = b.Window
+		b = spread(global, ranks, min(most, 2*b.Window))
+	}
+}
+
+// refine returns the batch with the least window above failed that try takes,
+// where that of fits is one.
+func refine(fits Batch, failed int, try func(b Batch) error) (Batch, error) {
+	for failed+1 < fits.Window {
+		mid := spread(fits.Global, fits.Ranks, failed+(fits.Window-failed)/2)
+		if mid.Micro == fits.Micro { // as large, in fewer micro-batches
+			fits = mid
+			continue
+		}
+		switch err := try(mid); {
+		case err == nil:
+			fits = mid
+		case errors.Is(err, snug.ErrNoMemory):
+			failed = mid.Window
+		default:
+			return Batch{}, err
+		}
+	}
+	return fits, nil
+}
+
+// LinearLR returns the learning rate for a batch of size to, when lr is right for
+// one of size from: lr·to/from (Goyal et al., "Accurate, Large Minibatch SGD",
+// 2017), the rule for stochastic gradient descent. The result is NaN unless both
+// sizes are above 0.
+func LinearLR(lr, from, to float64) float64 { return lr * ratio(from, to) }
+
+// SquareRootLR is [LinearLR] with lr·√(to/from) (Krizhevsky, "One weird trick
+// for parallelizing convolutional neural networks", 2014), the rule for Adam and
+// its kin (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
+// Algorithms", 2022).
+func SquareRootLR(lr, from, to float64) float64 { return lr * math.Sqrt(ratio(from, to)) }
+
+func ratio(from, to float64) float64 {
+	if !(from > 0 && to > 0) {
+		return math.NaN()
+	}
+	return to / from
+}

@@ -1,0 +1,260 @@
+package accum
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Local returns the ranks of data-parallel training within one process: a
+// [Reducer] for each of size goroutines. Each rank adds its own part of a
+// vector, over all vectors in the order of the ranks and in float32, where
+// they lie, so that the result does not depend on timing. A call allocates 12 KiB
+// a rank, through which vectors on devices pass.
+//
+// A call waits for the other ranks until ctx ends; then, and once a rank has made
+// another call than the others or one with a vector of another length or type,
+// every call of every rank fails. The error wraps [snug.ErrConfig], also for a
+// size below 1, [snug.ErrShape], [snug.ErrDType] or ctx's.
+func Local(ctx context.Context, size int) ([]Reducer, error) {
+	if size < 1 {
+		return nil, fmt.Errorf("accum: %d ranks, want 1 or more: %w", size, snug.ErrConfig)
+	}
+	g := &group{ctx: ctx, calls: make([]call, size), arrived: make(chan struct{})}
+	ranks := make([]Reducer, size)
+	for i := range ranks {
+		ranks[i] = &localRank{group: g, rank: i}
+	}
+	return ranks, nil
+}
+
+// group is what the ranks share.
+type group struct {
+	ctx context.Context
+
+	mu      sync.Mutex
+	calls   []call        // by rank, of those that have arrived
+	met     []call        // of the last time that all had; not written again
+	waiting int           // how many have
+	arrived chan struct{} // closed when all are
+	err     error         // the first one; it stays
+}
+
+// call is what a rank wants.
+type call struct {
+	op  string
+	x   []float64
+	v   snug.View
+	err error // of what it has done
+}
+
+// meet waits until all ranks have come here with a call, and returns the calls.
+// With the last of them check is called, while the others still wait.
+func (g *group) meet(rank int, c call, check func() error) ([]call, error) {
+	g.mu.Lock()
+	if g.err != nil {
+		defer g.mu.Unlock()
+		return nil, g.err
+	}
+	g.calls[rank] = c
+	arrived := g.arrived
+	if g.waiting++; g.waiting == len(g.calls) {
+		g.err, g.met = check(), slices.Clone(g.calls)
+		g.waiting, g.arrived = 0, make(chan struct{})
+		close(arrived)
+	}
+	g.mu.Unlock()
+	select {
+	case <-arrived:
+	case <-g.ctx.Done():
+		g.fail(fmt.Errorf("accum: %s: rank %d waits for others: %w", c.op, rank, context.Cause(g.ctx)))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.met, g.err
+}
+
+func (g *group) fail(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		g.err = err
+	}
+}
+
+// same returns an error unless all ranks want the same.
+func (g *group) same() error {
+	for rank, c := range g.calls {
+		first := g.calls[0]
+		switch {
+		case c.op != first.op:
+			return fmt.Errorf("accum: rank 0 calls %s, rank %d calls %s: %w", first.op, rank, c.op, snug.ErrConfig)
+		case len(c.x) != len(first.x) || c.v.Len() != first.v.Len():
+			return fmt.Errorf("accum: %s: rank 0 has %d elements, rank %d has %d: %w", c.op, len(first.x)+first.v.Len(), rank, len(c.x)+c.v.Len(), snug.ErrShape)
+		case c.x == nil && (c.v.DType() != first.v.DType() || c.v.DType() != snug.F32 && c.v.DType() != snug.BF16):
+			return fmt.Errorf("accum: %s: rank 0 has %s, rank %d has %s, want the same, f32 or bf16: %w", c.op, first.v.DType(), rank, c.v.DType(), snug.ErrDType)
+		}
+	}
+	return nil
+}
+
+// failed returns the first error that a rank has met in its work.
+func (g *group) failed() error {
+	for rank, c := range g.calls {
+		if c.err != nil {
+			return fmt.Errorf("accum: %s: rank %d: %w", c.op, rank, c.err)
+		}
+	}
+	return nil
+}
+
+// localRank is one of a group.
+type localRank struct {
+	*group
+	rank int
+}
+
+func (r *localRank) Rank() int { return r.rank }
+func (r *localRank) Size() int { return len(r.calls) }
+
+// run meets the other ranks, works on what they brought, and meets them again.
+func (r *localRank) run(c call, work func(calls []call) error) error {
+	calls, err := r.meet(r.rank, c, r.same)
+	if err != nil {
+		return err
+	}
+	c.err = work(calls)
+	_, err = r.meet(r.rank, c, r.failed)
+	return err
+}
+
+func (r *localRank) Sum(x []float64) error {
+	if x == nil {
+		x = []float64{}
+	}
+	sums := make([]float64, len(x))
+	err := r.run(call{op: "Sum", x: x}, func(calls []call) error {
+		for _, c := range calls {
+			for i, v := range c.x {
+				sums[i] += v
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		copy(x, sums)
+	}
+	return err
+}
+
+func (r *localRank) AllReduce(v snug.View) error {
+	return r.run(call{op: "AllReduce", v: v}, func(calls []call) error { return r.addParts(calls, calls) })
+}
+
+func (r *localRank) ReduceScatter(v snug.View) error {
+	return r.run(call{op: "ReduceScatter", v: v}, func(calls []call) error { return r.addParts(calls, calls[r.rank:r.rank+1]) })
+}
+
+func (r *localRank) AllGather(v snug.View) error {
+	return r.run(call{op: "AllGather", v: v}, func(calls []call) error {
+		return r.eachTile(v, func(lo, hi int, s *staging) error {
+			own, err := s.host(v, lo, hi)
+			if err != nil {
+				return err
+			}
+			for rank, c := range calls {
+				if rank == r.rank {
+					continue
+				}
+				if err := copyTo(c.v, lo, own); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// addParts adds the rank's part of all vectors and writes the sum to some of
+// them.
+func (r *localRank) addParts(from, to []call) error {
+	return r.eachTile(from[0].v, func(lo, hi int, s *staging) error {
+		sum, x := s.sum[:hi-lo], s.x[:hi-lo]
+		for rank, c := range from {
+			v, err := s.host(c.v, lo, hi)
+			if err != nil {
+				return err
+			}
+			if rank == 0 {
+				half.Load(sum, v, 0)
+				continue
+			}
+			half.Load(x, v, 0)
+			for i := range sum {
+				sum[i] += x[i]
+			}
+		}
+		out, err := s.wide.Slice(0, hi-lo)
+		if err != nil {
+			return err
+		}
+		half.Store(out, 0, sum)
+		for _, c := range to {
+			if err := copyTo(c.v, lo, out); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// staging is the host memory of a rank through which vectors pass.
+type staging struct {
+	sum, x []float32
+	wide   snug.View // elements of the vectors' type
+}
+
+// stagingLen is the number of elements that pass at a time.
+const stagingLen = half.Chunk
+
+// eachTile calls do for the tiles of the rank's part of v.
+func (r *localRank) eachTile(v snug.View, do func(lo, hi int, s *staging) error) error {
+	wide, _, err := snug.MakeView(snug.CPU(), v.DType(), stagingLen)
+	if err != nil {
+		return err
+	}
+	s := &staging{make([]float32, stagingLen), make([]float32, stagingLen), wide}
+	for lo, end := Shard(v.Len(), r.rank, r.Size()); lo < end; lo += stagingLen {
+		if err := do(lo, min(lo+stagingLen, end), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// host returns elements lo to hi-1 of v in host memory, valid until the next
+// call: their own, where v lies there.
+func (s *staging) host(v snug.View, lo, hi int) (snug.View, error) {
+	part, err := v.Slice(lo, hi)
+	if err != nil || part.Device().IsCPU() {
+		return part, err
+	}
+	there, err := s.wide.Slice(0, hi-lo)
+	if err != nil {
+		return there, err
+	}
+	return there, snug.Copy(there, part)
+}
+
+// copyTo copies x to the elements of v from lo on.
+func copyTo(v snug.View, lo int, x snug.View) error {
+	part, err := v.Slice(lo, lo+x.Len())
+	if err != nil {
+		return err
+	}
+	return snug.Copy(part, x)
+}
