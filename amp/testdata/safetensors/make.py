@@ -10,7 +10,8 @@ floats.safetensors  tensors of the three floating-point types that are loaded
 floats.json         their bits in float32 after a conversion by torch to each type
 types.safetensors   a tensor of every other type that torch has
 types.json          the name, type and shape of those, in the order of the file
-halves.safetensors  the float32 tensors of floats.safetensors, as bfloat16 and float16
+halves.safetensors  the float32 tensors of floats.safetensors, as bfloat16 and float16,
+                    with 0 for NaN
 verdicts.json       files, and whether the reference implementation accepts them
 """
 
@@ -53,7 +54,7 @@ def floats():
 
 
 def bits(tensor):
-    return tensor.to(torch.float32).contiguous().view(torch.int32).flatten().tolist()
+    return [code & 0xFFFFFFFF for code in tensor.to(torch.float32).contiguous().view(torch.int32).flatten().tolist()]
 
 
 def other_types():
@@ -234,6 +235,7 @@ write_json(
 halves = {}
 for name, tensor in tensors.items():
     if tensor.dtype == torch.float32:
+        tensor = tensor.where(~tensor.isnan(), 0)  # torch's code of a NaN depends on the machine
         halves[name + " BF16"] = tensor.to(torch.bfloat16)
         halves[name + " F16"] = tensor.to(torch.float16)
 save_file(halves, here / "halves.safetensors")
