@@ -1,0 +1,276 @@
+package amp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// Tensor describes a tensor of a safetensors file.
+type Tensor struct {
+	Name string
+	// DType is the element type by its name in the file: BOOL, F4, F6_E2M3,
+	// F6_E3M2, U8, I8, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, I16,
+	// U16, F16, BF16, I32, U32, F32, C64, F64, I64 or U64.
+	DType string
+	// Shape has the dimensions, of which the last is contiguous. Without
+	// dimensions it is one element.
+	Shape []int
+}
+
+// Len returns the number of elements, the product of the dimensions.
+func (t Tensor) Len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Bytes returns the size of the elements in the file, 0 for an unknown DType.
+func (t Tensor) Bytes() int64 { return int64(t.Len()) * safetensors.Bits(t.DType) / 8 }
+
+// ElementType returns [snug.F32], [snug.F16] or [snug.BF16] for the types that can
+// be loaded and saved, and 0 for others.
+func (t Tensor) ElementType() snug.DType { return elementType(t.DType) }
+
+func elementType(name string) snug.DType {
+	switch name {
+	case "F32":
+		return snug.F32
+	case "F16":
+		return snug.F16
+	case "BF16":
+		return snug.BF16
+	}
+	return 0
+}
+
+// Weights is a safetensors file that is open for reading. Its header is in memory,
+// its tensors are not. The format is that of
+// github.com/huggingface/safetensors. Many goroutines may use one at a time.
+type Weights struct {
+	r      io.ReaderAt
+	file   *os.File // what Close closes, nil if that is the caller's
+	header safetensors.Header
+}
+
+// OpenWeights opens a safetensors file, and reads and checks its header, no more.
+// The tensors must lie one after the other and fill the file, as the format
+// demands; fields that the format does not know are passed over. It needs up to
+// about ten times the memory of the header, which is at most 100 MB and no longer
+// than the file.
+//
+// The error wraps [snug.ErrCorrupt] when the file is damaged or no safetensors
+// file, or has a tensor with more elements than an int holds, [snug.ErrConfig]
+// when path is a folder or anything else that is no file, and the errors of the
+// operating system.
+func OpenWeights(path string) (*Weights, error) {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("amp: OpenWeights: %w", err)
+	}
+	h, err := safetensors.Read(f, size)
+	if err != nil {
+		return nil, fmt.Errorf("amp: OpenWeights: %s: %w", path, errors.Join(err, f.Close()))
+	}
+	return &Weights{r: f, file: f, header: *h}, nil
+}
+
+// openFile opens a regular file. Others can block.
+func openFile(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, notRegular(path, info)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if info, err = f.Stat(); err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+func notRegular(path string, info os.FileInfo) error {
+	what := "is not a regular file"
+	if info.IsDir() {
+		what = "is a folder, want a file"
+	}
+	return fmt.Errorf("%s %s: %w", path, what, snug.ErrConfig)
+}
+
+// NewWeights is [OpenWeights] of size bytes that r reads: a file in memory, in an
+// archive, or elsewhere. r must allow reads by many goroutines if the Weights has
+// many. Close does not close it. Errors: [snug.ErrCorrupt], [snug.ErrConfig] for a
+// nil r, and those of r.
+func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
+	if r == nil {
+		return nil, fmt.Errorf("amp: NewWeights: the reader is nil: %w", snug.ErrConfig)
+	}
+	h, err := safetensors.Read(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("amp: NewWeights: %w", err)
+	}
+	return &Weights{r: r, header: *h}, nil
+}
+
+// Close closes the file that OpenWeights opened. Loads then fail, and so does a
+// second Close, with [os.ErrClosed].
+func (w *Weights) Close() error {
+	if w.file == nil {
+		return nil
+	}
+	return w.file.Close()
+}
+
+// Tensors returns all tensors in the order of their data in the file. The shapes
+// are not copies: do not change them.
+func (w *Weights) Tensors() []Tensor {
+	list := make([]Tensor, len(w.header.Tensors))
+	for i := range list {
+		list[i] = describe(&w.header.Tensors[i])
+	}
+	return list
+}
+
+func describe(t *safetensors.Tensor) Tensor { return Tensor{t.Name, t.DType, t.Shape} }
+
+// Tensor returns the tensor of a name, and whether the file has it.
+func (w *Weights) Tensor(name string) (Tensor, bool) {
+	t := w.header.Find(name)
+	if t == nil {
+		return Tensor{}, false
+	}
+	return describe(t), true
+}
+
+// Metadata returns what the file says of itself, often its "format", and nil if
+// that is nothing. It is not a copy: do not change it.
+func (w *Weights) Metadata() map[string]string { return w.header.Metadata }
+
+// Load reads a tensor into dst, which holds float32, float16 or bfloat16, has as
+// many elements as the tensor and lies on any device. The elements are converted
+// as by [Cast]: rounded to nearest with ties to even, values beyond the range of
+// dst to infinities, and kept as they are in dst's own type.
+//
+// Memory: a load on the CPU in the file's type reads into dst itself; one that
+// converts, or into another device, goes through 256 KiB of pooled memory, and
+// one that does both through twice that. It waits for the file, for a device only
+// as [snug.Copy] does.
+//
+// Errors, with nothing written: [snug.ErrConfig] for a name that the file lacks,
+// [snug.ErrDType] when the tensor or dst is not of these types, [snug.ErrShape],
+// [snug.ErrDevice]. With a part of dst written: [snug.ErrCorrupt] when the file
+// has become shorter, and the errors of the reader and the device.
+func (w *Weights) Load(name string, dst snug.View) error {
+	t, err := w.check(name, true, 0, dst)
+	if err == nil {
+		err = w.read(t, 0, dst)
+	}
+	if err != nil {
+		return fmt.Errorf("amp: Load: tensor %q: %w", name, err)
+	}
+	return nil
+}
+
+// LoadAt is [Weights.Load] of a part of a tensor: of elements lo to
+// lo+dst.Len()-1. With it [Master.Add] fills its chunks. The error wraps
+// [snug.ErrShape] when the tensor does not have them.
+func (w *Weights) LoadAt(name string, lo int, dst snug.View) error {
+	t, err := w.check(name, false, lo, dst)
+	if err == nil {
+		err = w.read(t, lo, dst)
+	}
+	if err != nil {
+		return fmt.Errorf("amp: LoadAt: tensor %q: %w", name, err)
+	}
+	return nil
+}
+
+// LoadAll is [Weights.Load] for all parameters of a model: params yields their
+// names in the file and where they go. It walks once, checks all before it writes
+// the first, and reads in the order of the file. Tensors that params does not
+// yield are passed over; the error names the first of those that the file lacks.
+// It keeps a list of the parameters meanwhile.
+//
+// Errors are those of Load, and [snug.ErrConfig] when params is nil.
+func (w *Weights) LoadAll(params iter.Seq2[string, snug.View]) error {
+	loads, err := w.plan(params)
+	if err != nil {
+		return fmt.Errorf("amp: LoadAll: %w", err)
+	}
+	for _, l := range loads {
+		if err := w.read(l.from, 0, l.to); err != nil {
+			return fmt.Errorf("amp: LoadAll: tensor %q: %w", l.from.Name, err)
+		}
+	}
+	return nil
+}
+
+type load struct {
+	from *safetensors.Tensor
+	to   snug.View
+}
+
+// plan returns what LoadAll does, in the order of the file.
+func (w *Weights) plan(params iter.Seq2[string, snug.View]) ([]load, error) {
+	if params == nil {
+		return nil, fmt.Errorf("no parameters, the walker is nil: %w", snug.ErrConfig)
+	}
+	var loads []load
+	var missing []string
+	for name, dst := range params {
+		if w.header.Find(name) == nil {
+			missing = append(missing, name)
+			continue
+		}
+		t, err := w.check(name, true, 0, dst)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+		loads = append(loads, load{t, dst})
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("the file lacks %d of %d tensors, the first are %q: %w",
+			len(missing), len(missing)+len(loads), missing[:min(5, len(missing))], snug.ErrConfig)
+	}
+	slices.SortStableFunc(loads, func(a, b load) int { return cmp.Compare(a.from.Begin, b.from.Begin) })
+	return loads, nil
+}
+
+// check returns the tensor that can be loaded into dst: the whole, or a part from
+// element lo on.
+func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (*safetensors.Tensor, error) {
+	t := w.header.Find(name)
+	switch {
+	case t == nil:
+		return nil, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
+	case elementType(t.DType) == 0:
+		return nil, fmt.Errorf("it is %s, want F32, F16 or BF16: %w", t.DType, snug.ErrDType)
+	case !dst.DType().IsFloat():
+		return nil, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
+	case whole && dst.Len() != elements(t):
+		return nil, fmt.Errorf("dst has %d elements, want %d: %w", dst.Len(), elements(t), snug.ErrShape)
+	case lo < 0 || lo > elements(t)-dst.Len():
+		return nil, fmt.Errorf("%d elements from %d on, it has %d: %w", dst.Len(), lo, elements(t), snug.ErrShape)
+	}
+	_, err := snug.CommonDevice(dst)
+	return t, err
+}
+
+// elements returns the length of a tensor that can be loaded.
+func elements(t *safetensors.Tensor) int {
+	return int((t.End - t.Begin) / int64(elementType(t.DType).Size()))
+}

@@ -1,0 +1,97 @@
+package amp
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// staged is the number of elements that pass through the host at a time: 256 KiB
+// of float32, which the second-level cache holds.
+const staged = 1 << 16
+
+// staging are the buffers of that size.
+var staging cpu.Scratch
+
+// stagedView returns n elements of a buffer of staging as dt.
+func stagedView(buf *[]float32, dt snug.DType, n int) snug.View {
+	p := unsafe.Pointer(unsafe.SliceData(*buf))
+	switch dt {
+	case snug.F16:
+		return snug.SliceView(unsafe.Slice((*snug.Float16)(p), n))
+	case snug.BF16:
+		return snug.SliceView(unsafe.Slice((*snug.BFloat16)(p), n))
+	}
+	return snug.SliceView((*buf)[:n])
+}
+
+// read reads elements lo and up of a tensor into dst.
+func (w *Weights) read(t *safetensors.Tensor, lo int, dst snug.View) error {
+	dt := elementType(t.DType)
+	offset := w.header.Data + t.Begin + int64(lo)*int64(dt.Size())
+	if dst.Device().IsCPU() && dst.DType() == dt {
+		return w.fill(dst, offset)
+	}
+	buf := staging.Get(staged)
+	defer staging.Put(buf)
+	stream := dst.Bytes() >= half.StreamBytes
+	for lo := 0; lo < dst.Len(); lo += staged {
+		to, err := dst.Slice(lo, min(lo+staged, dst.Len()))
+		if err != nil {
+			return err
+		}
+		piece := stagedView(buf, dt, to.Len())
+		if err := w.fill(piece, offset+int64(lo)*int64(dt.Size())); err != nil {
+			return err
+		}
+		if err := put(to, piece, stream); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads the file from offset on into a host view of the file's type.
+func (w *Weights) fill(v snug.View, offset int64) error {
+	b := v.Mem().Bytes()
+	if err := safetensors.ReadFull(w.r, b, offset); err != nil {
+		return err
+	}
+	if bigEndian {
+		swap(b, v.DType().Size())
+	}
+	return nil
+}
+
+// put converts a staged piece into dst, on any device, around the caches if stream.
+func put(dst, piece snug.View, stream bool) error {
+	if dst.Device().IsCPU() {
+		job := castJob{dst, piece, stream}
+		job.Run()
+		return nil
+	}
+	if dst.DType() != piece.DType() {
+		buf := staging.Get(staged)
+		defer staging.Put(buf)
+		converted := stagedView(buf, dst.DType(), dst.Len())
+		job := castJob{converted, piece, false}
+		job.Run()
+		piece = converted
+	}
+	return snug.Copy(dst, piece)
+}
+
+// swap reverses the bytes of every element of size bytes, 2 or 4.
+func swap(b []byte, size int) {
+	for ; len(b) >= size; b = b[size:] {
+		if size == 2 {
+			b[0], b[1] = b[1], b[0]
+		} else {
+			binary.BigEndian.PutUint32(b, binary.LittleEndian.Uint32(b))
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package amp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// WriteWeights writes a safetensors file to w and returns the number of bytes
+// written. tensors yields the tensors, in any order, each with its elements on any
+// device: float32, float16 or bfloat16, converted as by [Cast] to DType, which
+// is F32, F16 or BF16, or empty for the type that they have. metadata may be nil;
+// some readers want "pt" there, under the key "format".
+//
+// It walks once, checks all before it writes the first byte, and reads the
+// elements, which may not change meanwhile, after the walk. The bytes are those
+// of the reference implementation (github.com/huggingface/safetensors): sorted by
+// type from wide to narrow and then by name, which is what a file needs to be
+// aligned in memory; keys of the metadata are sorted.
+//
+// Memory: a few times that of the header, and 256 KiB of pooled memory for
+// elements that are converted or on another device, 512 KiB for those that are
+// both. It waits for devices.
+//
+// Errors, with nothing written: [snug.ErrConfig] when w or tensors is nil, a name
+// comes twice, names or metadata are not UTF-8, or the header would exceed
+// 100 MB; [snug.ErrDType]; [snug.ErrShape] when a shape does not have the
+// elements that come with it; [snug.ErrDevice]. Others are those of w and of a
+// device.
+func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (int64, error) {
+	if w == nil {
+		return 0, fmt.Errorf("amp: WriteWeights: the writer is nil: %w", snug.ErrConfig)
+	}
+	p, err := planWeights(tensors, metadata)
+	if err != nil {
+		return 0, fmt.Errorf("amp: WriteWeights: %w", err)
+	}
+	n, err := p.writeTo(w)
+	if err != nil {
+		return n, fmt.Errorf("amp: WriteWeights: %w", err)
+	}
+	return n, nil
+}
+
+// SaveWeights is [WriteWeights] to a file, which it replaces as a whole: it writes
+// a temporary file in the same folder, syncs it to the disk and renames it to path.
+// After an error the old file is what it was and the temporary one is removed;
+// only if the process is killed is that left, as <path>.<digits>.tmp. A new file
+// has the permissions of the old one. A link at path is replaced, not followed.
+//
+// Errors are those of WriteWeights, [snug.ErrConfig] when path is a folder or
+// anything else that is no file, and those of the operating system. One that
+// names the sync of the folder comes with the new file in place, which a crash of
+// the system then could undo.
+func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
+	p, err := planWeights(tensors, metadata)
+	if err == nil {
+		err = replaceFile(path, func(w io.Writer) error {
+			_, err := p.writeTo(w)
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("amp: SaveWeights: %w", err)
+	}
+	return nil
+}
+
+// weightsPlan is a file to write.
+type weightsPlan struct {
+	prefix  []byte // all that comes before the data
+	tensors []safetensors.Tensor
+	views   map[string]snug.View
+}
+
+func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (*weightsPlan, error) {
+	if tensors == nil {
+		return nil, fmt.Errorf("no tensors, the walker is nil: %w", snug.ErrConfig)
+	}
+	p := &weightsPlan{views: map[string]snug.View{}}
+	for t, v := range tensors {
+		if t.DType == "" {
+			t.DType = fileType(v.DType())
+		}
+		if err := checkSaved(t, v); err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		p.tensors = append(p.tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(t.Shape)})
+		p.views[t.Name] = v
+	}
+	h, err := safetensors.New(p.tensors, metadata)
+	if err != nil {
+		return nil, err
+	}
+	p.tensors = h.Tensors
+	p.prefix, err = h.Bytes()
+	return p, err
+}
+
+// fileType returns the name of a floating-point type in files.
+func fileType(dt snug.DType) string {
+	switch dt {
+	case snug.F32:
+		return "F32"
+	case snug.F16:
+		return "F16"
+	case snug.BF16:
+		return "BF16"
+	}
+	return ""
+}
+
+func checkSaved(t Tensor, v snug.View) error {
+	if !v.DType().IsFloat() {
+		return fmt.Errorf("its elements are %s, want f32, f16 or bf16: %w", v.DType(), snug.ErrDType)
+	}
+	if t.ElementType() == 0 {
+		return fmt.Errorf("DType is %q, want F32, F16 or BF16: %w", t.DType, snug.ErrDType)
+	}
+	n, err := safetensors.Elements(t.Shape)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, snug.ErrShape)
+	}
+	if n != v.Len() {
+		return fmt.Errorf("a shape of %d elements, %d came with it: %w", n, v.Len(), snug.ErrShape)
+	}
+	_, err = snug.CommonDevice(v)
+	return err
+}
+
+// writeTo writes the file and returns the number of bytes written.
+func (p *weightsPlan) writeTo(w io.Writer) (int64, error) {
+	out := &countingWriter{w: w}
+	if err := out.write(p.prefix); err != nil {
+		return out.n, err
+	}
+	for i := range p.tensors {
+		t := &p.tensors[i]
+		if err := writeTensor(out, p.views[t.Name], elementType(t.DType)); err != nil {
+			return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+	}
+	return out.n, nil
+}
+
+// writeTensor writes the elements of v as dt.
+func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
+	if v.Device().IsCPU() && v.DType() == dt && !bigEndian {
+		return out.write(v.Mem().Bytes())
+	}
+	buf := staging.Get(staged)
+	defer staging.Put(buf)
+	for lo := 0; lo < v.Len(); lo += staged {
+		from, err := v.Slice(lo, min(lo+staged, v.Len()))
+		if err != nil {
+			return err
+		}
+		piece := stagedView(buf, dt, from.Len())
+		if err := get(piece, from); err != nil {
+			return err
+		}
+		b := piece.Mem().Bytes()
+		if bigEndian {
+			swap(b, dt.Size())
+		}
+		if err := out.write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get converts src, on any device, into a staged piece.
+func get(piece, src snug.View) error {
+	if !src.Device().IsCPU() {
+		if src.DType() == piece.DType() {
+			return snug.Copy(piece, src)
+		}
+		buf := staging.Get(staged)
+		defer staging.Put(buf)
+		host := stagedView(buf, src.DType(), src.Len())
+		if err := snug.Copy(host, src); err != nil {
+			return err
+		}
+		src = host
+	}
+	job := castJob{piece, src, false}
+	job.Run()
+	return nil
+}
+
+// countingWriter counts the bytes that w took.
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) write(b []byte) error {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// replaceFile puts a file that write writes in the place of path. It leaves
+// nothing behind when that fails.
+func replaceFile(path string, write func(io.Writer) error) error {
+	f, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// createBeside creates a file of a new name in the folder of path, with the
+// permissions of path if that is there.
+func createBeside(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if info != nil && !info.Mode().IsRegular() {
+		return nil, notRegular(path, info)
+	}
+	name := fmt.Sprintf("%s.%d.tmp", path, rand.Uint64())
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil || info == nil {
+		return f, err
+	}
+	if err := f.Chmod(info.Mode().Perm()); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(name))
+	}
+	return f, nil
+}
+
+// syncFolder makes a rename in a folder durable, where the system can.
+func syncFolder(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil // folders cannot be synced, and need not be
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
+		err = nil // not every file system can
+	}
+	return errors.Join(err, f.Close())
+}
