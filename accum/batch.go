@@ -94,8 +94,12 @@ func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, e
 func refine(fits Batch, failed int, try func(b Batch) error) (Batch, error) {
 	for failed+1 < fits.Window {
 		mid := spread(fits.Global, fits.Ranks, failed+(fits.Window-failed)/2)
-		if mid.Micro == fits.Micro { // as large, in fewer micro-batches
+		switch mid.Micro {
+		case fits.Micro: // as large, in fewer micro-batches
 			fits = mid
+			continue
+		case spread(fits.Global, fits.Ranks, failed).Micro: // not smaller, in more
+			failed = mid.Window
 			continue
 		}
 		switch err := try(mid); {

@@ -57,7 +57,7 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 		alpha, beta float32
 		write, wide uint32
 	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, alpha: j.alpha, beta: j.beta}
-	acc := g // bound, and not accessed
+	acc := g // bound, and not used
 	if j.acc.Len() > 0 {
 		acc, params.write = *j.acc.Mem(), 1
 	}
@@ -79,14 +79,13 @@ func (j *roundedJob) Grids(q gpu.Launcher) error {
 		alpha, beta     float32
 		add, wide       uint32
 	}{n: uint64(n), seed: j.seed, tensor: j.tensor, alpha: j.alpha, beta: j.beta, add: 1}
-	name := roundedNames.Of(uint8(j.g.DType()))
+	dt := j.g.DType()
 	if j.g.Len() == 0 {
-		g, params.add = acc, 0 // bound, and not accessed
-		name = roundedNames.Of(uint8(j.acc.DType()))
+		g, params.add, dt = acc, 0, j.acc.DType() // bound, and not used
 	}
 	params.wide = gpu.Aligned(acc.Addr, g.Addr)
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: name,
+		Module: &kernels, Func: roundedNames.Of(uint8(dt)),
 		Blocks: gpu.Grid(n, threads*perBlock), Threads: threads,
 		Operands: []driver.Mem{g, acc}, Params: gpu.Params(&params),
 	})

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"os"
 	"testing"
 	"testing/iotest"
 
@@ -272,3 +273,167 @@ func TestClosedDevice(t *testing.T) {
 		}
 	}
 }
+
+// TestStateVersion1 goes on from what an earlier release saved: a window of two
+// micro-batches, after a full one, with the second micro-batch open and its first
+// gradient added.
+func TestStateVersion1(t *testing.T) {
+	data, err := os.ReadFile("testdata/version1.bin")
+	require.NoError(t, err)
+	w := newWindow(t, []Param{{"a", 3}, {"b", 2}}, Options{Schedule: Constant(9)})
+	require.NoError(t, w.UnmarshalBinary(data))
+	require.Equal(t, Stats{Windows: 1, Micros: 3}, w.Stats())
+	require.Equal(t, Progress{Step: 1}, w.Progress())
+	require.NoError(t, w.Add("b", snug.ViewOf([]float32{8, 9})))
+	full, err := w.End()
+	require.NoError(t, err)
+	require.True(t, full, "the window keeps its target")
+	require.Equal(t, []float32{2, 3, 4}, mean(t, w, "a"))
+	require.Equal(t, []float32{5, 6}, mean(t, w, "b"))
+	for i := range data {
+		damaged := bytes.Clone(data)
+		damaged[i] ^= 1
+		require.ErrorIs(t, newWindow(t, []Param{{"a", 3}, {"b", 2}}, Options{}).UnmarshalBinary(damaged), snug.ErrCorrupt)
+	}
+}
+
+// TestResumeEverything saves and restores at every point of windows with all
+// options: the loss scale changes within a window, gradients overflow, a noise
+// scale drives the schedule, and both are part of the one state.
+func TestResumeEverything(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, o := range []Options{{}, {Overflow: DropMicro}, {DType: snug.BF16, Seed: 3}} {
+			resumeEverything(t, p, o)
+		}
+	})
+}
+
+func resumeEverything(t *testing.T, p kerneltest.Place, o Options) {
+	const n = 5000
+	if o.DType == 0 {
+		o.DType = snug.F32
+	}
+	made := func() (*Window, *NoiseScale, *fakeScaler) {
+		noise, err := NewNoiseScale(NoiseOptions{Min: 6, Max: 9})
+		require.NoError(t, err)
+		scaler := &fakeScaler{scale: 16}
+		o := o
+		o.Schedule, o.Scaler, o.Measure = noise, scaler, true
+		o.Buffer = kerneltest.PutFloats(t, p, o.DType, make([]float32, n+2)).View
+		return newWindow(t, []Param{{"a", 2}, {"b", n}}, o), noise, scaler
+	}
+	type run struct {
+		w      *Window
+		noise  *NoiseScale
+		scaler *fakeScaler
+	}
+	var steps []func(r run)
+	for i := range 8 {
+		a, b := randoms(uint64(i), 2), randoms(uint64(i+10), n)
+		if i == 4 {
+			a[1] = nan
+		}
+		va, vb := kerneltest.Put(t, p, a).View, kerneltest.Put(t, p, b).View
+		steps = append(steps, func(r run) {
+			if i%3 == 1 {
+				r.scaler.scale /= 2
+			}
+			require.NoError(t, r.w.Begin(float64(i%3+1)))
+		})
+		if o.Overflow == DropMicro {
+			steps = append(steps, func(r run) {
+				_, err := r.w.AddAll(walk(named{"a", va}, named{"b", vb}))
+				require.NoError(t, err)
+			})
+		} else {
+			steps = append(steps,
+				func(r run) { require.NoError(t, r.w.Add("a", va)) },
+				func(r run) { require.NoError(t, r.w.Add("b", vb)) })
+		}
+		steps = append(steps, func(r run) {
+			full, err := r.w.End()
+			require.NoError(t, err)
+			if full {
+				require.NoError(t, r.noise.Observe(r.w.Moments(), 1))
+				r.w.Reset()
+			}
+		})
+	}
+	for at := range len(steps) + 1 {
+		var a, b run
+		a.w, a.noise, a.scaler = made()
+		b.w, b.noise, b.scaler = made()
+		for _, step := range steps[:at] {
+			step(a)
+		}
+		require.NoError(t, b.w.UnmarshalBinary(save(t, a.w)))
+		for _, step := range steps[at:] {
+			step(a)
+			step(b)
+		}
+		require.Equal(t, save(t, a.w), save(t, b.w), "saved after statement %d", at)
+		require.Equal(t, a.scaler.scale, b.scaler.scale)
+	}
+}
+
+func TestStateParts(t *testing.T) {
+	with := one(t, 1, Options{Scaler: &fakeScaler{scale: 4}})
+	without := one(t, 1, Options{})
+	require.ErrorIs(t, without.UnmarshalBinary(save(t, with)), snug.ErrConfig)
+	require.ErrorIs(t, with.UnmarshalBinary(save(t, without)), snug.ErrConfig)
+	require.ErrorIs(t, one(t, 1, Options{DType: snug.BF16}).UnmarshalBinary(save(t, without)), snug.ErrDType)
+
+	broken := errors.New("broken")
+	scaler := &fakeScaler{scale: 4, err: broken}
+	w := one(t, 1, Options{Scaler: scaler})
+	_, err := w.AppendBinary(nil)
+	require.ErrorIs(t, err, broken)
+	saved := save(t, with)
+	micro(t, w, 1, 5)
+	require.ErrorIs(t, w.UnmarshalBinary(saved), broken)
+	require.Equal(t, []float32{5}, mean(t, w, "w"), "the window has not changed")
+	_, err = w.ReadFrom(bytes.NewReader(saved))
+	require.ErrorIs(t, err, broken)
+}
+
+// stateProperty reads any bytes, with a right checksum and without: they are
+// refused or give a window that works.
+func stateProperty(t *rapid.T) {
+	source := newWindow(t, []Param{{"a", 3}, {"b", 2}}, Options{Schedule: Constant(2), Measure: true})
+	require.NoError(t, source.Begin(2))
+	require.NoError(t, source.Add("a", snug.ViewOf([]float32{1, inf, 3})))
+	if rapid.Bool().Draw(t, "ended") {
+		_, err := source.End()
+		require.NoError(t, err)
+	}
+	data := save(t, source)
+	body := bytes.Clone(data[:len(data)-4])
+	for range rapid.IntRange(1, 4).Draw(t, "damages") {
+		body[rapid.IntRange(0, len(body)-1).Draw(t, "at")] = rapid.Byte().Draw(t, "byte")
+	}
+	body = body[:len(body)-rapid.SampledFrom([]int{0, 0, 0, 1, 7}).Draw(t, "cut")]
+	w := newWindow(t, []Param{{"a", 3}, {"b", 2}}, Options{Schedule: Constant(2), Measure: true})
+	if !bytes.Equal(body, data[:len(body)]) || len(body) < len(data)-4 {
+		require.ErrorIs(t, w.UnmarshalBinary(append(bytes.Clone(body), data[len(data)-4:]...)), snug.ErrCorrupt)
+	}
+	if err := w.UnmarshalBinary(sealed(body)); err != nil {
+		require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrDType) || errors.Is(err, snug.ErrConfig), err)
+		return
+	}
+	if !w.open && !w.full && w.Begin(1) != nil {
+		return // such as a weight too far from 1
+	}
+	if w.open {
+		_ = w.Add("b", snug.ViewOf([]float32{1, 2}))
+		_, err := w.End()
+		require.NoError(t, err)
+	}
+	_, err := w.Flush()
+	require.NoError(t, err)
+	w.Moments()
+	w.Reset()
+	save(t, w)
+}
+
+func TestStateProperty(t *testing.T) { rapid.Check(t, stateProperty) }
+func FuzzState(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(stateProperty)) }
