@@ -1,12 +1,15 @@
 package accum_test
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"math"
+	"sync"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
 )
 
 // batch has the mean gradient over its samples.
@@ -138,4 +141,173 @@ func ExampleWindow_resume() {
 	add(batches[1])
 	show(window)
 	// Output: weight [2 3] over 4 samples
+}
+
+// Batches of 12 tokens, whatever the length of the sequences.
+func ExampleWeight() {
+	window := newWindow(accum.Options{Schedule: accum.Weight(12)})
+	for _, tokens := range []float64{5, 4, 6, 12} {
+		if err := window.Begin(tokens); err != nil {
+			panic(err)
+		}
+		if err := window.Add("weight", snug.ViewOf([]float32{1, 1})); err != nil {
+			panic(err)
+		}
+		if full, err := window.End(); err != nil || full {
+			fmt.Println("step over", window.Weight(), "tokens", err)
+			window.Reset()
+		}
+	}
+	// Output:
+	// step over 15 tokens <nil>
+	// step over 12 tokens <nil>
+}
+
+// The batch grows from 16 to 64 samples over the first 300.
+func ExampleRamp() {
+	ramp := accum.Ramp{Start: 16, Increment: 16, Global: 64, Over: 300}
+	for _, seen := range []float64{0, 99, 100, 250, 300} {
+		fmt.Print(ramp.Target(accum.Progress{Weight: seen}).Weight, " ")
+	}
+	// Output: 16 16 32 48 64
+}
+
+// Windows as large as the gradient's noise is worth. Each of the two gradients is
+// of one sample: what they have in common is signal, the rest is noise.
+func ExampleNoiseScale() {
+	noise, err := accum.NewNoiseScale(accum.NoiseOptions{Min: 2, Max: 64})
+	if err != nil {
+		panic(err)
+	}
+	window := newWindow(accum.Options{Schedule: noise, Measure: true})
+	for _, g := range [][]float32{{1, 2}, {1, -2}} {
+		if err := window.Begin(1); err != nil {
+			panic(err)
+		}
+		if err := window.Add("weight", snug.ViewOf(g)); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+	}
+	stats, err := amp.Measure(window.Gradients()) // or what Scaler.Unscale returns
+	if err == nil {
+		err = noise.Observe(window.Moments(), stats.Norm)
+	}
+	window.Reset()
+	scale, _ := noise.Estimate()
+	fmt.Println(math.IsInf(scale, 1), window.Target().Weight, err)
+	// Output: true 64 <nil>
+}
+
+// A micro-batch that fits in memory, for the same global batch of 60 samples.
+func ExampleFindMicroBatch() {
+	batch, err := accum.FindMicroBatch(60, 1, 60, func(b accum.Batch) error {
+		if b.Micro > 16 {
+			return fmt.Errorf("a forward pass of %d samples: %w", b.Micro, snug.ErrNoMemory)
+		}
+		return nil
+	})
+	fmt.Println(batch.Window, "micro-batches of", batch.Micro, err)
+	// Output: 4 micro-batches of 15 <nil>
+}
+
+func ExampleLinearLR() {
+	fmt.Println(accum.LinearLR(0.1, 256, 1024), accum.SquareRootLR(0.1, 256, 1024))
+	// Output: 0.4 0.2
+}
+
+// Two ranks with micro-batches of 1 and 3 samples: both get the mean over four.
+func ExampleLocal() {
+	ranks, err := accum.Local(context.Background(), 2)
+	if err != nil {
+		panic(err)
+	}
+	var wg sync.WaitGroup
+	means := make([][]float32, 2)
+	for _, rank := range ranks {
+		wg.Go(func() {
+			window := newWindow(accum.Options{Reducer: rank})
+			b := batches[rank.Rank()]
+			if err := window.Begin(float64(b.samples)); err != nil {
+				panic(err)
+			}
+			if err := window.Add("weight", snug.ViewOf(b.grad)); err != nil {
+				panic(err)
+			}
+			if _, err := window.End(); err != nil { // waits for the other
+				panic(err)
+			}
+			for _, grad := range window.Gradients() {
+				means[rank.Rank()] = grad.Float32s()
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(means)
+	// Output: [[2 3] [2 3]]
+}
+
+// A window with a loss scaler: one state for both, saved after the first of two
+// micro-batches.
+func ExampleScaler() {
+	fresh := func() (*amp.Scaler, *accum.Window) {
+		scaler, err := amp.NewScaler(amp.ScalerOptions{Init: 1024})
+		if err != nil {
+			panic(err)
+		}
+		return scaler, newWindow(accum.Options{Schedule: accum.Constant(2), Scaler: scaler})
+	}
+	scaler, window := fresh()
+	add := func(b batch) {
+		if err := window.Begin(float64(b.samples)); err != nil {
+			panic(err)
+		}
+		scaled := []float32{b.grad[0] * scaler.Scale(), b.grad[1] * scaler.Scale()}
+		if err := window.Add("weight", snug.ViewOf(scaled)); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+	}
+	add(batches[0])
+	saved, err := window.AppendBinary(nil)
+	if err != nil {
+		panic(err)
+	}
+	scaler, window = fresh() // another process
+	if err := window.UnmarshalBinary(saved); err != nil {
+		panic(err)
+	}
+	add(batches[1])
+	stepped, err := scaler.Step("sgd", window.Gradients(), func() error {
+		show(window)
+		return nil
+	})
+	fmt.Println(stepped, err)
+	// Output:
+	// weight [2 3] over 4 samples
+	// true <nil>
+}
+
+// A NaN in the second micro-batch: the step is skipped, and the window says where
+// it came from.
+func ExampleWindow_Overflows() {
+	window := newWindow(accum.Options{Schedule: accum.Constant(2), Measure: true})
+	for _, g := range [][]float32{{1, 2}, {3, float32(math.NaN())}} {
+		if err := window.Begin(1); err != nil {
+			panic(err)
+		}
+		if err := window.Add("weight", snug.ViewOf(g)); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(window.Overflows())
+	window.Skip()
+	// Output: [weight[1] = NaN, from micro-batch 1]
 }
