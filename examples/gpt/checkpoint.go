@@ -39,6 +39,7 @@ type runHeader struct {
 	DType      string             `json:"dtype"`
 	Techniques []string           `json:"techniques"`
 	Text       uint32             `json:"text"` // sum of the tokens trained on
+	MicroBatch int                `json:"micro_batch,omitempty"` // that was found with -memory
 	Step       int                `json:"step"`
 	LossFirst  float64            `json:"loss_first"`
 	Files      map[string]fileSum `json:"files,omitempty"`
@@ -123,7 +124,7 @@ func headerOf(c config, data *corpus) runHeader {
 	}
 	return runHeader{
 		Version: checkpointVersion, Preset: c.name, Steps: c.steps, Seed: c.seed,
-		DType: c.dtype.String(), Techniques: c.on.names(), Text: sum.Sum32(),
+		DType: c.dtype.String(), Techniques: c.on.names(), Text: sum.Sum32(), MicroBatch: c.fit.Micro,
 	}
 }
 
@@ -145,6 +146,7 @@ func (c *checkpoints) matches(conf config, data *corpus) error {
 	note("type", got.DType, want.DType)
 	note("techniques", got.Techniques, want.Techniques)
 	note("text", got.Text, want.Text)
+	note("micro-batch", got.MicroBatch, want.MicroBatch)
 	if differ == nil {
 		return nil
 	}

@@ -82,6 +82,8 @@ func TestBadInputIsOneLineAndStatus2(t *testing.T) {
 		{"-save-every", "0"}, {"-o", "x.svg"}, {"-compare", "-off", "amp"}, {"-compare", "-o", filepath.Join(dir, "x.png")},
 		{"-compare", "-o", filepath.Join(dir, "none", "x.svg")}, {"-compare", "-checkpoint", dir},
 		{"-checkpoint", filepath.Join(short, "below-a-file")},
+		{"-memory", "x"}, {"-memory", "0"}, {"-memory", "1QiB"}, {"-memory", "8MiB", "-off", "accum"}, {"-memory", "100KiB"},
+		{"-inject-nan", "-1"}, {"-inject-nan", "21"}, {"-compare", "-memory", "1MiB"}, {"-compare", "-inject-nan", "2"},
 	} {
 		status, out, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
 		require.Equal(t, 2, status, "%v: %s", args, errs)
@@ -224,4 +226,58 @@ func TestCompare(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(svg), "<svg")
 	require.Contains(t, string(svg), "quant8")
+}
+
+// TestMemoryLimitKeepsTheBatch trains under limits: micro-batches shrink, the
+// batch and the losses stay, and the peak is below the limit and as predicted.
+func TestMemoryLimitKeepsTheBatch(t *testing.T) {
+	text := textFile(t, 500)
+	var losses []float64
+	for limit, micros := range map[string]string{"2MiB": "1 micro-batches of at most 4", "370KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
+		status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-memory", limit)
+		require.Zero(t, status, errs)
+		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
+		var r report
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		bytes, err := parseBytes(limit)
+		require.NoError(t, err)
+		require.LessOrEqual(t, r.Measured, bytes)
+		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
+		losses = append(losses, r.LossLast)
+	}
+	require.InDelta(t, losses[0], losses[1], 0.05)
+	require.InDelta(t, losses[0], losses[2], 0.05)
+}
+
+func TestMemoryLimitIsTooSmall(t *testing.T) {
+	status, _, errs := runArgs("-preset", "tiny", "-text", textFile(t, 500), "-memory", "200KiB")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "a micro-batch of one sample does not fit")
+	require.Contains(t, errs, "204800 are allowed")
+}
+
+// TestInjectedNaNIsFound names the weight, the element and the micro-batch. With
+// a loss scale the step is skipped; without, the run ends.
+func TestInjectedNaNIsFound(t *testing.T) {
+	args := []string{"-preset", "tiny", "-text", textFile(t, 500), "-inject-nan", "3"}
+	status, out, errs := runArgs(args...)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "step 3 is skipped: block1.up[1365] = NaN, from micro-batch 2; the loss scale was 65536 and is 32768")
+	require.Equal(t, 1, strings.Count(out, "skipped"))
+	status, _, errs = runArgs(append(args, "-off", "amp")...)
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "step 3: block1.up[1365] = NaN, from micro-batch 2")
+}
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int64{"1": 1, "512KiB": 512 << 10, "1.5GiB": 3 << 29, "64MB": 64e6, "7B": 7} {
+		got, err := parseBytes(text)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "KiB", "-1", "1e40", "NaN", "Inf", "1 KiB", "1kib", "0.5"} {
+		_, err := parseBytes(text)
+		require.Error(t, err, text)
+	}
 }

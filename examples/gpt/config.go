@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 )
 
 // preset is the size of a model and of its training run.
@@ -112,21 +113,29 @@ func (t techniques) without(list string) (techniques, error) {
 	return t, nil
 }
 
-// config is everything that the losses of a run depend on, and nothing else.
+// config is everything that the losses of a run depend on, and how to watch it.
 type config struct {
 	preset
 	on    techniques
 	dtype snug.DType // of weights and activations
 	seed  uint64
+
+	limit  int64       // of bytes that are held at a time; 0 for none
+	fit    accum.Batch // the micro-batches that fit under it, if there is one
+	poison int         // step into whose gradients a NaN is put, to see what happens; 0 for none
 }
 
-// batch returns the sequences in a micro-batch and the micro-batches in a
-// step; their product does not depend on the techniques.
-func (c config) batch() (sequences, micros int) {
-	if c.on[useAccum] {
-		return c.microBatch, c.window
+// batch returns the micro-batches of a step, which have sequences as samples.
+// Their sum does not depend on the techniques.
+func (c config) batch() accum.Batch {
+	all := c.microBatch * c.window
+	switch {
+	case c.fit.Window > 0:
+		return c.fit
+	case c.on[useAccum]:
+		return accum.Batch{Global: all, Micro: c.microBatch, Window: c.window, Ranks: 1}
 	}
-	return c.microBatch * c.window, 1
+	return accum.Batch{Global: all, Micro: all, Window: 1, Ranks: 1}
 }
 
 // learningRate warms up over a tenth of the run and falls linearly to a tenth.

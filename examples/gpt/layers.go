@@ -172,9 +172,9 @@ func viewOrNone(t *tensor) snug.View {
 	return t.View
 }
 
-// newWindow returns the accumulator of all parameters' gradients.
+// newWindow returns the accumulator of all parameters' gradients. Micro-batches
+// weigh their tokens, and a window has those of a step, in however many.
 func newWindow(dev *snug.Device, c config, params []*param) (*accum.Window, error) {
-	_, micros := c.batch()
 	list := make([]accum.Param, len(params))
 	for i, p := range params {
 		list[i] = accum.Param{Name: p.name, Len: p.rows * p.cols}
@@ -183,7 +183,11 @@ func newWindow(dev *snug.Device, c config, params []*param) (*accum.Window, erro
 	if err != nil {
 		return nil, err
 	}
-	return accum.New(list, accum.Options{Schedule: accum.Constant(micros), Buffer: buffer})
+	return accum.New(list, accum.Options{
+		Schedule: accum.Weight(c.batch().Global * c.context),
+		Buffer:   buffer,
+		Measure:  c.poison > 0, // to say which micro-batch a NaN came from
+	})
 }
 
 // initScale is the standard deviation of a weight's first values, as GPT-2

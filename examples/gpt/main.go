@@ -33,6 +33,7 @@ type options struct {
 	compare    bool
 	output     string
 	json       bool
+	memory     int64
 }
 
 // inputError is an error in what the user gave.
@@ -80,6 +81,8 @@ const usage = `usage: gpt [flags]
   -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
   -seed N           of weights and batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
+  -memory SIZE      hold at most so much, such as 6MiB: find the largest micro-batch that fits, for the same batch
+  -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with none, each alone and all of them, and compare
@@ -99,6 +102,8 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.device, "device", "cpu", "")
 	dtype := fs.String("dtype", "bf16", "")
 	off := fs.String("off", "", "")
+	fs.IntVar(&o.poison, "inject-nan", 0, "")
+	memory := fs.String("memory", "", "")
 	fs.BoolVar(&o.compare, "compare", false, "")
 	fs.StringVar(&o.output, "o", "", "")
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
@@ -109,6 +114,12 @@ func parse(args []string) (o options, err error) {
 			return o, err
 		}
 		return o, inputError{err}
+	}
+	if *memory != "" {
+		var err error
+		if o.memory, err = parseBytes(*memory); err != nil {
+			return o, inputError{fmt.Errorf("-memory: %w", err)}
+		}
 	}
 	if err := o.complete(*name, *steps, *dtype, *off, fs.Args()); err != nil {
 		return o, inputError{err}
@@ -146,6 +157,12 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	switch {
 	case o.device != "cpu" && (o.compare || !o.on[useAttention]):
 		return errors.New("-compare and attention off are for the cpu: attention as on paper runs there only")
+	case o.poison < 0 || o.poison > o.steps:
+		return fmt.Errorf("-inject-nan %d: want a step from 1 to %d", o.poison, o.steps)
+	case o.memory > 0 && !o.on[useAccum]:
+		return errors.New("-memory wants accum, which keeps the batch when micro-batches shrink")
+	case o.compare && (o.memory > 0 || o.poison > 0):
+		return errors.New("-compare does not go with -memory and -inject-nan")
 	case o.output != "" && !o.compare:
 		return errors.New("-o goes with -compare")
 	case o.compare && off != "":
@@ -170,6 +187,14 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 		return inputError{err}
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if o.memory > 0 {
+		if err := o.fitMemory(ctx, dev, data); err != nil {
+			if errors.Is(err, snug.ErrNoMemory) {
+				return inputError{fmt.Errorf("-memory: %w", err)}
+			}
+			return err
+		}
+	}
 	saved, err := openCheckpoints(o.checkpoint)
 	if err != nil {
 		return inputError{err}

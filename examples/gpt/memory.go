@@ -41,6 +41,7 @@ type meter struct {
 	mu        sync.Mutex
 	now, peak bytesBy
 	peakTotal int64
+	limit     int64 // of the total; 0 for none
 }
 
 // add counts n more bytes, or fewer when n is negative.
@@ -58,6 +59,16 @@ func (m *meter) set(c component, now, peak int64) {
 	m.now[c] = now
 	m.peak[c] = max(m.peak[c], peak)
 	m.note()
+}
+
+// check returns an error when the total has exceeded the limit.
+func (m *meter) check() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.limit == 0 || m.peakTotal <= m.limit {
+		return nil
+	}
+	return fmt.Errorf("%d bytes are needed or more, %d are allowed: %w", m.peakTotal, m.limit, snug.ErrNoMemory)
 }
 
 func (m *meter) note() {
@@ -97,18 +108,21 @@ func newPool(dev *snug.Device, m *meter) *pool {
 // has no room it keeps the error and returns an empty tensor.
 func (p *pool) get(part component, dt snug.DType, n int) *tensor {
 	key := poolKey{dt, n}
+	p.meter.add(part, int64(n*dt.Size()))
+	if err := p.meter.check(); err != nil {
+		p.err = cmp.Or(p.err, err)
+		p.meter.add(part, -int64(n*dt.Size()))
+		return &tensor{part: part}
+	}
 	list := p.free[key]
-	var t *tensor
-	if len(list) > 0 {
-		t = list[len(list)-1]
-		p.free[key] = list[:len(list)-1]
-	} else {
+	if len(list) == 0 {
 		v, err := newVector(p.dev, dt, n)
 		p.err = cmp.Or(p.err, err)
-		t = &tensor{View: v}
+		return &tensor{v, part}
 	}
+	t := list[len(list)-1]
 	t.part = part
-	p.meter.add(part, bytesOf(t))
+	p.free[key] = list[:len(list)-1]
 	return t
 }
 

@@ -48,10 +48,9 @@ type model struct {
 
 // newModel makes a model with undefined weights on dev.
 func newModel(dev *snug.Device, c config) (*model, error) {
-	m := &model{config: c, dev: dev, meter: &meter{}}
+	m := &model{config: c, dev: dev, meter: &meter{limit: c.limit}}
 	m.pool = newPool(dev, m.meter)
-	sequences, _ := c.batch()
-	m.shape(sequences, c.context)
+	m.shape(c.batch().Micro, c.context)
 	m.layout()
 	n := 0
 	for _, p := range m.params {

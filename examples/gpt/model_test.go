@@ -47,10 +47,10 @@ func trainerOf(t *testing.T, c config) *trainer {
 func gradientsOf(t *testing.T, tr *trainer) (map[string][]float32, float64) {
 	t.Helper()
 	inputs, targets := fixedBatch(tr.config)
-	sequences, micros := tr.batch()
-	tr.shape(sequences, tr.context)
-	n, sum := sequences*tr.context, 0.0
-	for i := range micros {
+	b := tr.batch()
+	tr.shape(b.Micro, tr.context)
+	n, sum := b.Micro*tr.context, 0.0
+	for i := range b.Window {
 		require.NoError(t, tr.window.Begin(float64(n)))
 		loss, err := tr.backprop(context.Background(), inputs[i*n:(i+1)*n], targets[i*n:(i+1)*n], 1)
 		require.NoError(t, err)

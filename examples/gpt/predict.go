@@ -18,8 +18,7 @@ type sizes struct {
 }
 
 func (c config) sizes() sizes {
-	sequences, _ := c.batch()
-	s := sizes{elem: int64(c.dtype.Size()), rows: int64(sequences * c.context)}
+	s := sizes{elem: int64(c.dtype.Size()), rows: int64(c.batch().Micro * c.context)}
 	s.width = s.rows * int64(c.dim) * s.elem
 	return s
 }

@@ -39,9 +39,9 @@ func printPrediction(w io.Writer, c config) error {
 	if err != nil {
 		return err
 	}
-	sequences, micros := c.batch()
-	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %d × %d sequences of %d tokens a step\n",
-		c.name, c.parameters(), c.layers, c.dim, micros, sequences, c.context)
+	b := c.batch()
+	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %d sequences of %d tokens a step, in %d micro-batches of at most %d\n",
+		c.name, c.parameters(), c.layers, c.dim, b.Global, c.context, b.Window, b.Micro)
 	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
 	t := table(w)
 	fmt.Fprintf(t, "\twithout\twith\tshare\t\n")
@@ -104,6 +104,14 @@ func (p *progress) step(done int, loss, tokensPerS float64, bytes int64) {
 	if every := max(1, p.steps/10); done%every == 0 || done == 1 || done == p.steps {
 		fmt.Fprintf(p.out, "step %d/%d  loss %.4f  %.0f tokens/s  %s\n", done, p.steps, loss, tokensPerS, mib(bytes))
 	}
+}
+
+// note shows a line.
+func (p *progress) note(text string) {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+	fmt.Fprintln(p.out, text)
 }
 
 func (p *progress) end() {

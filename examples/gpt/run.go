@@ -53,8 +53,7 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 		}
 	}
 	r.LossFirst = t.first
-	sequences, micros := t.batch()
-	perStep := sequences * micros * t.context
+	perStep := t.batch().Global * t.context
 	began, start := time.Now(), t.step
 	for t.step < o.steps {
 		loss, err := t.train(ctx)
@@ -62,6 +61,9 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 			return nil, fmt.Errorf("step %d: %w", t.step+1, err)
 		}
 		r.trainingLoss = append(r.trainingLoss, loss)
+		if t.skipped != "" {
+			p.note(t.skipped)
+		}
 		done := t.step - start
 		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.meter.total())
 		if saved.on() && (t.step%o.saveEvery == 0 || t.step == o.steps) {

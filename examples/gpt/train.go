@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -26,6 +29,7 @@ type trainer struct {
 	first  float64        // loss on held-out text before training
 	host   *hostStep      // nil unless a device's state is paged on the host
 
+	skipped         string // why the last step was skipped, if it was
 	inputs, targets []int32
 }
 
@@ -42,8 +46,7 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 			err = errors.Join(err, t.Close())
 		}
 	}()
-	sequences, _ := c.batch()
-	t.inputs = make([]int32, sequences*c.context)
+	t.inputs = make([]int32, c.batch().Micro*c.context)
 	t.targets = make([]int32, len(t.inputs))
 
 	adam := c.optimizerOptions()
@@ -82,7 +85,7 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 		err = t.begin()
 	}
 	t.count()
-	return t, err
+	return t, cmp.Or(err, t.meter.check())
 }
 
 // begin gives every parameter its first values.
@@ -141,59 +144,116 @@ func (t *trainer) lossScale() float32 {
 // train does one step: the micro-batches of a window, then the update. It
 // returns the mean loss.
 func (t *trainer) train(ctx context.Context) (float64, error) {
-	sequences, micros := t.batch()
-	t.shape(sequences, t.context)
-	scale := t.lossScale()
 	sum := 0.0
-	for micro := range micros {
-		for i := range sequences {
-			at := uint64(t.step)*uint64(sequences*micros) + uint64(micro*sequences+i)
-			lo, hi := i*t.context, (i+1)*t.context
-			sequence(t.inputs[lo:hi], t.targets[lo:hi], t.data.train, mix(t.seed)+at)
-		}
-		if err := t.window.Begin(float64(len(t.targets))); err != nil {
-			return 0, err
-		}
-		loss, err := t.backprop(ctx, t.inputs, t.targets, scale)
+	for micro := range t.batch().Window {
+		loss, err := t.microStep(ctx, micro)
 		if err != nil {
-			return 0, err
-		}
-		if _, err := t.window.End(); err != nil {
 			return 0, err
 		}
 		sum += loss
 	}
-	if err := t.update(); err != nil {
+	stepped, err := t.update()
+	if err != nil {
 		return 0, err
 	}
-	t.window.Reset()
+	mean := sum / t.window.Weight()
+	if stepped {
+		t.window.Reset()
+	} else {
+		t.window.Skip()
+	}
 	t.count()
 	t.step++
-	return sum / float64(micros*len(t.targets)), nil
+	return mean, t.meter.check()
+}
+
+// microStep adds the gradients of a micro-batch to the window. It returns the sum
+// of the losses.
+func (t *trainer) microStep(ctx context.Context, micro int) (float64, error) {
+	b := t.batch()
+	first, end := b.Samples(0, micro)
+	t.shape(end-first, t.context)
+	n := (end - first) * t.context
+	inputs, targets := t.inputs[:n], t.targets[:n]
+	for i := first; i < end; i++ {
+		at := uint64(t.step)*uint64(b.Global) + uint64(i)
+		lo, hi := (i-first)*t.context, (i-first+1)*t.context
+		sequence(inputs[lo:hi], targets[lo:hi], t.data.train, mix(t.seed)+at)
+	}
+	if err := t.window.Begin(float64(n)); err != nil {
+		return 0, err
+	}
+	loss, err := t.backprop(ctx, inputs, targets, t.lossScale())
+	if err != nil {
+		return 0, err
+	}
+	if t.step+1 == t.poison && micro == b.Window/2 {
+		if err := t.putNaN(); err != nil {
+			return 0, err
+		}
+	}
+	_, err = t.window.End()
+	return loss, err
+}
+
+// putNaN puts a NaN into the gradient of a weight in the middle of the model, as
+// an overflow would.
+func (t *trainer) putNaN() error {
+	acc, _, _, err := t.window.Into(fmt.Sprintf("block%d.up", t.layers/2))
+	if err != nil {
+		return err
+	}
+	return snug.Copy(sub(acc, acc.Len()/3, 1), []float32{float32(math.NaN())})
 }
 
 // update steps the optimizer with the window's gradients, unless they
 // overflowed and the loss scale has to shrink.
-func (t *trainer) update() error {
+func (t *trainer) update() (stepped bool, err error) {
+	t.skipped = ""
 	if t.scaler == nil {
 		stats, err := amp.Measure(t.window.Gradients())
 		if err != nil {
-			return err
+			return false, err
 		}
 		if err := stats.Err(); err != nil {
-			return fmt.Errorf("step %d: %w", t.step+1, err)
+			return false, fmt.Errorf("%s: %w", t.overflows(stats), err)
 		}
-		return t.apply(amp.ClipCoef(stats.Norm, maxNorm))
+		return true, t.apply(amp.ClipCoef(stats.Norm, maxNorm))
 	}
 	stats, err := t.scaler.Unscale("adamw", t.window.Gradients())
 	if err != nil {
-		return err
+		return false, err
 	}
-	_, err = t.scaler.Step("adamw", nil, func() error { return t.apply(amp.ClipCoef(stats.Norm, maxNorm)) })
+	stepped, err = t.scaler.Step("adamw", nil, func() error { return t.apply(amp.ClipCoef(stats.Norm, maxNorm)) })
 	if err != nil {
-		return err
+		return false, err
 	}
-	return t.scaler.Update()
+	scale := t.scaler.Scale()
+	if err := t.scaler.Update(); err != nil {
+		return false, err
+	}
+	if !stepped {
+		t.skipped = fmt.Sprintf("step %d is skipped: %s; the loss scale was %v and is %v", t.step+1, t.overflows(stats), scale, t.scaler.Scale())
+	}
+	return stepped, nil
+}
+
+// overflows says where the values are that are not finite: by micro-batch, if the
+// window has measured them.
+func (t *trainer) overflows(stats amp.Stats) string {
+	found := t.window.Overflows()
+	if len(found) == 0 {
+		found = stats.Overflows
+	}
+	more := ""
+	if n := len(found) - 3; n > 0 {
+		found, more = found[:3], fmt.Sprintf(" and %d more gradients", n)
+	}
+	var list []string
+	for _, o := range found {
+		list = append(list, o.String())
+	}
+	return strings.Join(list, "; ") + more
 }
 
 // apply updates every parameter with its gradient times coef.
