@@ -233,7 +233,7 @@ func TestCompare(t *testing.T) {
 func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	text := textFile(t, 500)
 	var losses []float64
-	for limit, micros := range map[string]string{"2MiB": "1 micro-batches of at most 4", "370KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
+	for limit, micros := range map[string]string{"2MiB": "1 micro-batches of at most 4", "400KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
 		status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-memory", limit)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
