@@ -71,7 +71,19 @@ func gradients(s sizes) (all []work) {
 				kernel: "accumulate", dtype: dt.String(), shape: lenShape(n),
 				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 3 * float64(n), peers: []string{torch},
 				prepare: func(mem *memory) (run, done func() error, err error) {
-					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n))
+					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n), accum.Options{})
+				},
+			}, work{
+				kernel: "accumulate+measure", dtype: dt.String(), shape: lenShape(n),
+				reads: size(dt, n) + size(snug.F32, n), writes: size(snug.F32, n), ops: 5 * float64(n), peers: []string{torch},
+				prepare: func(mem *memory) (run, done func() error, err error) {
+					return accumulate(mem.operand(dt, n), mem.empty(snug.F32, n), accum.Options{Measure: true})
+				},
+			}, work{
+				kernel: "accumulate in bf16", dtype: dt.String(), shape: lenShape(n),
+				reads: size(dt, n) + size(snug.BF16, n), writes: size(snug.BF16, n), ops: 3 * float64(n), peers: []string{torch},
+				prepare: func(mem *memory) (run, done func() error, err error) {
+					return accumulate(mem.operand(dt, n), mem.empty(snug.BF16, n), accum.Options{DType: snug.BF16})
 				},
 			})
 		}
@@ -94,6 +106,7 @@ func unscale(g snug.View) (run, done func() error, err error) {
 		if scalers[i], err = amp.NewScaler(amp.ScalerOptions{Init: scale, Interval: 1 << 30}); err != nil {
 			return nil, nil, err
 		}
+		scalers[i].Scale() // a scaler that has scaled no loss does not unscale
 	}
 	turn := 0
 	return func() error {
@@ -105,9 +118,11 @@ func unscale(g snug.View) (run, done func() error, err error) {
 	}, nil, nil
 }
 
-// accumulate adds micro-batch after micro-batch to one window, whose mean is acc.
-func accumulate(g, acc snug.View) (run, done func() error, err error) {
-	w, err := accum.New([]accum.Param{{Name: "w", Len: g.Len()}}, accum.Options{Schedule: accum.Constant(1 << 30), Buffer: acc})
+// accumulate adds micro-batch after micro-batch to one window of o, whose mean is
+// acc.
+func accumulate(g, acc snug.View, o accum.Options) (run, done func() error, err error) {
+	o.Schedule, o.Buffer = accum.Constant(1<<30), acc
+	w, err := accum.New([]accum.Param{{Name: "w", Len: g.Len()}}, o)
 	if err != nil {
 		return nil, nil, err
 	}

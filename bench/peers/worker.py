@@ -118,6 +118,23 @@ def accumulate(dtype, s):
     return lambda: acc.add_(g, alpha=1e-3)
 
 
+def accumulate_measured(dtype, s):
+    """With the norm of the micro-batch, which tells whether it is finite."""
+    acc, g = torch.zeros(s["n"], device=device), random(dtype, s["n"])
+
+    def run():
+        acc.add_(g, alpha=1e-3)
+        torch.linalg.vector_norm(g, dtype=torch.float32).item()
+
+    return run
+
+
+def accumulate_bf16(dtype, s):
+    """Rounded to nearest: PyTorch has no other."""
+    acc, g = torch.zeros(s["n"], device=device, dtype=torch.bfloat16), random(dtype, s["n"])
+    return lambda: acc.add_(g, alpha=1e-3)
+
+
 def operands(make, s):
     m, n, k, op = s["m"], s["n"], s["k"], s["op"]
     a = make(k, m).T if op[0] == "t" else make(m, k)
@@ -307,6 +324,8 @@ KERNELS = {
         "unscale+check+norm": unscale,
         "check+norm": check,
         "accumulate": accumulate,
+        "accumulate+measure": accumulate_measured,
+        "accumulate in bf16": accumulate_bf16,
         "matmul": matmul,
         "adamw": adamw,
         "adamw32": adamw,
