@@ -5,8 +5,9 @@
 // packages over plain memory. There is no tensor framework, no automatic
 // differentiation and no cgo: a program hands over the slices it has.
 //
-//   - amp: loss scaling, casts, master weights, mixed-precision matmul
-//   - accum: gradient accumulation over micro-batches
+//   - amp: loss scaling, casts, master weights, mixed-precision matmul, weights
+//     from safetensors
+//   - accum: gradient accumulation over micro-batches and ranks
 //   - remat: rematerialization (activation checkpointing) plans and executor
 //   - quant8: blockwise 8-bit optimizer state
 //   - attention: tiled attention in O(N) memory

@@ -1,7 +1,8 @@
 // Package amp holds the parts of mixed-precision training: a loss scaler,
 // casts, 32-bit master weights, gradient clipping and a matmul with 16-bit
 // operands and 32-bit accumulation (Micikevicius et al., "Mixed Precision
-// Training", ICLR 2018).
+// Training", ICLR 2018), and weights in safetensors files, which are cast while
+// they are read and written.
 //
 // A step with float16 compute is
 //
