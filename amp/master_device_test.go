@@ -47,7 +47,7 @@ func TestMasterOnDevice(t *testing.T) {
 				require.Same(t, p.Dev, w.Device())
 				return halve(lo, w)
 			}))
-			require.Equal(t, 1, steps, "a parameter is one chunk")
+			require.Equal(t, min(n, 1), steps, "a parameter is one chunk")
 			require.Equal(t, roundAll(snug.BF16, want), param.Get())
 
 			saved, err := m.AppendBinary(nil)

@@ -17,6 +17,8 @@ import (
 	"pgregory.net/rapid"
 )
 
+var forms = []MasterForm{FullMaster, SplitMaster, NoMaster}
+
 var errBroken = errors.New("broken")
 
 // diary is a Storage that notes its calls and can fail.
@@ -283,26 +285,35 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 // TestMasterStateLies has well-formed state that says more than it holds.
 func TestMasterStateLies(t *testing.T) {
-	lying := func(name string, n uint64) []byte {
+	lying := func(form MasterForm, name string, n uint64) []byte {
 		var b bytes.Buffer
 		e := state.NewEncoder(&b, masterMagic, masterVersion)
+		e.Put(uint32(form))
+		e.Put(uint64(1)) // seed
 		e.Put(uint32(2))
 		for range 2 {
 			e.PutName(name)
 			e.Put(n)
+			if form == NoMaster {
+				e.Put(uint64(3)) // updates
+			}
 		}
 		_, err := e.Finish()
 		require.NoError(t, err)
 		return b.Bytes()
 	}
-	for name, data := range map[string][]byte{
-		"length":     lying("w", 1<<61),
-		"much":       lying("w", 1<<40),
-		"repetition": lying("w", 0),
-		"name":       lying(strings.Repeat("x", state.MaxName+1), 0),
-	} {
-		require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(data), snug.ErrCorrupt, name)
+	for _, form := range forms {
+		for name, data := range map[string][]byte{
+			"length":     lying(form, "w", 1<<61),
+			"much":       lying(form, "w", 1<<40),
+			"repetition": lying(form, "w", 0),
+			"name":       lying(form, strings.Repeat("x", state.MaxName+1), 0),
+		} {
+			err := newMaster(t, MasterOptions{Form: form}).UnmarshalBinary(data)
+			require.ErrorIs(t, err, snug.ErrCorrupt, "%s, %s", form, name)
+		}
 	}
+	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(lying(9, "w", 0)), snug.ErrCorrupt, "form")
 }
 
 func masterProperty(t *rapid.T) {

@@ -70,22 +70,23 @@ type Decoder struct {
 	n   int64 // bytes read
 	sum uint32
 	buf []byte
-	Err error // the first one; it stays
+
+	Version uint32 // of the data
+	Err     error  // the first one; it stays
 }
 
 // NewDecoder reads the header.
 func NewDecoder(r io.Reader, magic string, version uint32) *Decoder {
 	d := &Decoder{r: r}
 	var found [MagicLen]byte
-	var v uint32
 	d.Get(&found)
-	d.Get(&v)
+	d.Get(&d.Version)
 	switch {
 	case d.Err != nil:
 	case string(found[:]) != magic:
 		d.Corrupt("it starts with %q, want %q", found[:], magic)
-	case v == 0 || v > version:
-		d.Corrupt("version %d, want 1 to %d", v, version)
+	case d.Version == 0 || d.Version > version:
+		d.Corrupt("version %d, want 1 to %d", d.Version, version)
 	}
 	return d
 }
