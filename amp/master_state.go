@@ -68,7 +68,7 @@ func (f MasterForm) values(v snug.View) any {
 
 // ReadFrom registers the parameters that WriteTo saved, with what was kept of them,
 // and returns the number of bytes read. It reads no further than the saved state.
-// With NoMaster it also takes up the saved seed, so that updates go on bit for bit.
+// It also takes up the saved seed, so that updates with NoMaster go on bit for bit.
 // m must have the saved form and no parameters, else the error wraps
 // [snug.ErrConfig]. It wraps [snug.ErrCorrupt] when the data is damaged, foreign or
 // of a newer version; then, as after errors of r and the Storage, m still has no
@@ -87,10 +87,7 @@ func (m *Master) ReadFrom(r io.Reader) (int64, error) {
 	if err != nil {
 		return n, fmt.Errorf("amp: restore masters: %w", errors.Join(err, closeAll(params)))
 	}
-	m.params = params
-	if m.form == NoMaster {
-		m.seed = seed
-	}
+	m.params, m.seed = params, seed
 	return n, nil
 }
 
