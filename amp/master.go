@@ -46,9 +46,9 @@ type MasterOptions struct {
 // float16 or bfloat16: the optimizer updates the masters, in which small
 // updates are not lost, and the result is rounded into the parameter. It costs
 // 4, 2 or no bytes for each element, see [MasterForm], and acquires one chunk at a
-// time. With SplitMaster and NoMaster it also keeps a chunk of float32 on its
-// device, and for parameters or masters on another device than the CPU a chunk, of
-// at most 256 KiB for masters, on the host.
+// time. With SplitMaster and NoMaster it also has a chunk of float32 on its device,
+// and where the parameters or the masters lie on a device other than the CPU, a
+// chunk in host memory, of masters at most 256 KiB. Both stay until Close.
 //
 // A Master keeps no parameters, only their names and lengths. It is not safe
 // for concurrent use.
@@ -69,6 +69,7 @@ type masterParam struct {
 	keys    []string     // of the chunks in the Storage
 	there   snug.View    // all that is kept, where dev is not the CPU
 	free    func() error // of there
+	tensor  uint64       // number in NoMaster's random numbers
 	updates uint64       // so far, with NoMaster
 }
 
@@ -171,7 +172,8 @@ func (m *Master) checkNew(name string, n int) error {
 // Storage ends the update and is wrapped. Chunks before it are updated. In its own
 // chunk the masters of FullMaster may be while the parameter is not, and Copy makes
 // them agree; with the other forms nothing of that chunk has changed after an error
-// of step. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
+// of step. After one of Release the halves of SplitMaster may not fit together in
+// that chunk. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
 // or a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and, in a first
 // call, [snug.ErrNoMemory].
 func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.View) error) error {
@@ -184,7 +186,7 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 	}
 	u := update{param: param, step: step}
 	if m.form == NoMaster {
-		u.draw = Draw{Seed: seedOf(m.seed, p.updates), Tensor: tensorOf(name)}
+		u.draw = Draw{Seed: seedOf(m.seed, p.updates), Tensor: p.tensor}
 		p.updates++
 	}
 	return m.run(p, true, u)
