@@ -17,6 +17,11 @@ func TestAllocations(t *testing.T) {
 	s := newScaler(t, ScalerOptions{})
 	m := newMaster(t, MasterOptions{Chunk: 1000})
 	require.NoError(t, m.Add("x", len(x), fillWith(x)))
+	halved := map[MasterForm]*Master{}
+	for _, form := range []MasterForm{SplitMaster, NoMaster} {
+		halved[form] = newMaster(t, MasterOptions{Form: form, Chunk: 1000})
+		require.NoError(t, halved[form].AddFrom("x", snug.ViewOf(brain), nil))
+	}
 	decay := func(_ int, v snug.View) error {
 		w := v.Float32s()
 		for i := range w {
@@ -33,6 +38,8 @@ func TestAllocations(t *testing.T) {
 		"clip value":  func() error { _, err := ClipValue(halves, 1); return err },
 		"clip halves": func() error { _, err := Clip(halves, 2, 1); return err },
 		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
+		"split":       func() error { return halved[SplitMaster].Update("x", snug.ViewOf(brain), decay) },
+		"no master":   func() error { return halved[NoMaster].Update("x", snug.ViewOf(brain), decay) },
 		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulConfig{M: 20, N: 20, K: 30}) },
 		"scaler": func() error {
 			if _, err := s.Unscale("opt", grads); err != nil {

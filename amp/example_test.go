@@ -200,34 +200,6 @@ func ExampleOps_Type() {
 	// add bf16 <nil>
 }
 
-// A bfloat16 weight at 1 cannot hold 1.001. Its master can, and gathers such
-// updates until they show.
-func ExampleMaster() {
-	master, err := amp.NewMaster(amp.MasterOptions{})
-	if err != nil {
-		panic(err)
-	}
-	err = master.Add("weight", 1, func(lo int, w []float32) error {
-		w[0] = 1
-		return nil
-	})
-	if err != nil {
-		panic(err)
-	}
-	weight := make([]snug.BFloat16, 1)
-	for range 10 {
-		err := master.Update("weight", snug.ViewOf(weight), func(lo int, w snug.View) error {
-			w.Float32s()[0] += 0.001
-			return nil
-		})
-		if err != nil {
-			panic(err)
-		}
-	}
-	fmt.Println(weight[0], master.Bytes(), "bytes")
-	// Output: 1.0078125 4 bytes
-}
-
 // The gradient of a weight, accumulated in float32: dw = 1·xᵀ·dy + 1·dw.
 func ExampleMatMul() {
 	x := make([]snug.Float16, 4)  // 2 samples of 2 features

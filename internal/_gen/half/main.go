@@ -1,5 +1,5 @@
 // Half generates the conversions of internal/half: float32 to and from
-// binary16 and bfloat16. Every function converts n elements, a multiple of 16.
+// binary16, bfloat16, and bfloat16 with the rest of the bits. Every function converts n elements, a multiple of 16.
 package main
 
 import (
@@ -22,6 +22,10 @@ func main() {
 				}
 			}
 		}
+	}
+	for _, s := range vec.Sets {
+		join(s)
+		split(s)
 	}
 	for _, s := range vec.Sets {
 		stochastic(s)
