@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// halves takes a float32 apart as the documentation of SplitMaster says.
-func halves(x float32) (upper snug.BFloat16, rest int16) {
+// halvesOf takes a float32 apart as the documentation of SplitMaster says.
+func halvesOf(x float32) (upper snug.BFloat16, rest int16) {
 	b := math.Float32bits(x)
 	if x != x {
 		return snug.BFloat16(b>>16 | 0x40), 0
@@ -56,7 +56,7 @@ func splitAfter(t *testing.T, p kerneltest.Place, x []float32, skip int) {
 	want := make([]float32, n)
 	for i, x := range x[skip:] {
 		i += skip
-		wantUpper, wantRest := halves(x)
+		wantUpper, wantRest := halvesOf(x)
 		gotRest := *(*int16)(unsafe.Pointer(&low[splitSize*i]))
 		if wantUpper != gotUpper[i] || wantRest != gotRest {
 			t.Fatalf("%d elements after %d: element %d, %x: got %x and %d, want %x and %d", n, skip, i,
