@@ -56,7 +56,7 @@ func start(n int) []float32 {
 // parameter differ: ties.
 func requireTies(t *testing.T, weights []float32, split, full []snug.BFloat16) (ties int) {
 	for i, x := range weights {
-		want, _ := halves(x)
+		want, _ := halvesOf(x)
 		require.Equal(t, want, split[i], "element %d", i)
 		if split[i] == full[i] {
 			continue
