@@ -29,10 +29,11 @@ func TestAllocations(t *testing.T) {
 		}
 		return nil
 	}
-	nop := func() error { return nil }
+	pairs := pairsOf(CastPair{snug.ViewOf(half), snug.ViewOf(x)}, CastPair{snug.ViewOf(brain), snug.ViewOf(x)})
 	calls := map[string]func() error{
 		"cast":        func() error { return Cast(half, x) },
 		"cast halves": func() error { return Cast(brain, half) },
+		"cast all":    func() error { return CastAll(pairs, CastOptions{Saturate: true}) },
 		"measure":     func() error { _, err := Measure(grads); return err },
 		"clip":        func() error { _, err := Clip(grads, 2, 1); return err },
 		"clip value":  func() error { _, err := ClipValue(halves, 1); return err },

@@ -188,7 +188,7 @@ func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
 	case m.form == NoMaster && !u.nearest:
 		draw := u.draw
 		draw.First = uint64(c.lo)
-		return castStochastic(param, w, draw)
+		return castWith(param, w, CastOptions{Stochastic: true, Draw: draw})
 	}
 	return cast(param, w)
 }

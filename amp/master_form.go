@@ -13,7 +13,7 @@ import (
 //	form         memory   parameters    the weights that an optimizer updates
 //	FullMaster   4 bytes  f32 f16 bf16  float32
 //	SplitMaster  2 bytes  bf16          float32, the same bits as FullMaster's
-//	NoMaster     0 bytes  bf16          the parameter's own; the result is rounded at random
+//	NoMaster     0 bytes  f16 bf16      the parameter's own; the result is rounded at random
 //
 // The memory is that of the Master for each element, beside the parameter.
 type MasterForm uint8
@@ -38,7 +38,7 @@ const (
 	SplitMaster
 
 	// NoMaster keeps nothing. An update works on a float32 copy of a chunk, which
-	// [CastStochastic] rounds back into the parameter, so that small updates are
+	// [CastWith] rounds back at random into the parameter, so that small updates are
 	// there on average (Gupta et al., "Deep Learning with Limited Numerical
 	// Precision", ICML 2015). Every update of a parameter has random numbers of
 	// its own: those of the tensor numbered with the 64-bit FNV-1a hash of its
@@ -58,7 +58,7 @@ var masterForms = [...]struct {
 }{
 	FullMaster:  {"full", 4, snug.F32, []snug.DType{snug.F32, snug.F16, snug.BF16}},
 	SplitMaster: {"split", splitSize, snug.U8, []snug.DType{snug.BF16}},
-	NoMaster:    {"none", 0, snug.U8, []snug.DType{snug.BF16}},
+	NoMaster:    {"none", 0, snug.U8, []snug.DType{snug.F16, snug.BF16}},
 }
 
 func (f MasterForm) known() bool { return int(f) < len(masterForms) }

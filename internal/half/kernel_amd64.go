@@ -124,4 +124,16 @@ func splitAVX512(upper *uint16, rest *int16, src *float32, n int)
 func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
+func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func limitAVX2(x *float32, n int, limit float32)
+
+//go:noescape
 func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func limitAVX512(x *float32, n int, limit float32)

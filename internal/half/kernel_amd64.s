@@ -2253,6 +2253,123 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX2
+TEXT ·f32ToF16StochasticAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000071, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00007c00, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x00007e00, SI
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y4
+	VPSLLD    $0x01, Y4, Y6
+	VPSRLD    $0x18, Y6, Y6
+	VPMAXUD   Y1, Y6, Y5
+	VPSUBD    Y6, Y5, Y6
+	VPSLLD    $0x08, Y4, Y7
+	VPOR      Y0, Y7, Y7
+	VPSRLD    $0x05, Y7, Y7
+	VPSRLVD   Y6, Y7, Y7
+	VPMOVZXWD (DX), Y6
+	VPADDD    Y6, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPSUBD    Y1, Y5, Y5
+	VPSLLD    $0x0a, Y5, Y5
+	VPADDD    Y5, Y7, Y7
+	VPMINUD   Y2, Y7, Y7
+	VPSLLD    $0x0a, Y4, Y5
+	VPSRLD    $0x17, Y5, Y5
+	VPOR      Y3, Y5, Y5
+	VCMPPS    $0x03, Y4, Y4, Y6
+	VBLENDVPS Y6, Y5, Y7, Y7
+	VPSRLD    $0x1f, Y4, Y5
+	VPSLLD    $0x0f, Y5, Y5
+	VPOR      Y5, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, (AX)
+	VMOVUPS   32(CX), Y4
+	VPSLLD    $0x01, Y4, Y6
+	VPSRLD    $0x18, Y6, Y6
+	VPMAXUD   Y1, Y6, Y5
+	VPSUBD    Y6, Y5, Y6
+	VPSLLD    $0x08, Y4, Y7
+	VPOR      Y0, Y7, Y7
+	VPSRLD    $0x05, Y7, Y7
+	VPSRLVD   Y6, Y7, Y7
+	VPMOVZXWD 16(DX), Y6
+	VPADDD    Y6, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPSUBD    Y1, Y5, Y5
+	VPSLLD    $0x0a, Y5, Y5
+	VPADDD    Y5, Y7, Y7
+	VPMINUD   Y2, Y7, Y7
+	VPSLLD    $0x0a, Y4, Y5
+	VPSRLD    $0x17, Y5, Y5
+	VPOR      Y3, Y5, Y5
+	VCMPPS    $0x03, Y4, Y4, Y6
+	VBLENDVPS Y6, Y5, Y7, Y7
+	VPSRLD    $0x1f, Y4, Y5
+	VPSLLD    $0x0f, Y5, Y5
+	VPOR      Y5, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func limitAVX2(x *float32, n int, limit float32)
+// Requires: AVX, AVX2
+TEXT ·limitAVX2(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Y0
+	MOVL         $0x80000000, DX
+	VMOVD        DX, X1
+	VPBROADCASTD X1, Y1
+	VSUBPS       Y0, Y1, Y1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (CX), Y2
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VMOVUPS Y2, (CX)
+	VMOVUPS 32(CX), Y2
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VMOVUPS Y2, 32(CX)
+	ADDQ    $+64, CX
+	SUBQ    $+16, AX
+	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 // Requires: AVX, AVX512F
 TEXT ·f32ToBF16StochasticAVX512(SB), NOSPLIT, $0-32
@@ -2280,6 +2397,85 @@ loop:
 	ADDQ      $+32, DX
 	SUBQ      $+16, BX
 	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·f32ToF16StochasticAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z0
+	MOVL         $0x00000071, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x00007c00, SI
+	VPBROADCASTD SI, Z2
+	MOVL         $0x00007e00, SI
+	VPBROADCASTD SI, Z3
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z4
+	VPSLLD    $0x01, Z4, Z6
+	VPSRLD    $0x18, Z6, Z6
+	VPMAXUD   Z1, Z6, Z5
+	VPSUBD    Z6, Z5, Z6
+	VPSLLD    $0x08, Z4, Z7
+	VPORD     Z0, Z7, Z7
+	VPSRLD    $0x05, Z7, Z7
+	VPSRLVD   Z6, Z7, Z7
+	VPMOVZXWD (DX), Z6
+	VPADDD    Z6, Z7, Z7
+	VPSRLD    $0x10, Z7, Z7
+	VPSUBD    Z1, Z5, Z5
+	VPSLLD    $0x0a, Z5, Z5
+	VPADDD    Z5, Z7, Z7
+	VPMINUD   Z2, Z7, Z7
+	VPSLLD    $0x0a, Z4, Z5
+	VPSRLD    $0x17, Z5, Z5
+	VCMPPS    $0x03, Z4, Z4, K1
+	VPORD     Z3, Z5, K1, Z7
+	VPSRLD    $0x1f, Z4, Z5
+	VPSLLD    $0x0f, Z5, Z5
+	VPORD     Z5, Z7, Z7
+	VPMOVDW   Z7, Y7
+	VMOVUPS   Y7, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func limitAVX512(x *float32, n int, limit float32)
+// Requires: AVX, AVX512F
+TEXT ·limitAVX512(SB), NOSPLIT, $0-20
+	MOVQ         n+8(FP), AX
+	MOVQ         x+0(FP), CX
+	VBROADCASTSS limit+16(FP), Z0
+	MOVL         $0x80000000, DX
+	VPBROADCASTD DX, Z1
+	VSUBPS       Z0, Z1, Z1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (CX), Z2
+	VMINPS  Z2, Z0, Z2
+	VMAXPS  Z2, Z1, Z2
+	VMOVUPS Z2, (CX)
+	ADDQ    $+64, CX
+	SUBQ    $+16, AX
+	JMP     loop
 
 loopEnd:
 	VZEROUPPER
