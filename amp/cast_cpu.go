@@ -31,11 +31,16 @@ func (j *castJob) chunk(item int) {
 	}
 }
 
+// castTile is the number of elements that pass through the scratch at a time: few
+// enough for the first-level cache, and so many that stores around the caches,
+// each of which waits at its end, pay.
+const castTile = 8 << 10
+
 // scratch is that of a worker: elements as float32, and the words of their random
 // numbers with those of the block before.
 type scratch struct {
-	tile  [half.Chunk]float32
-	words [half.Chunk/perWord + perBlock/perWord]uint32
+	tile  [castTile]float32
+	words [castTile/perWord + perBlock/perWord]uint32
 }
 
 // Words have two halves, and come in blocks of four.
@@ -50,16 +55,16 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 func (j *castJob) tiles(lo, hi int) {
 	k, s := half.Registry.Best(), scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	for ; lo < hi; lo += half.Chunk {
-		n := min(half.Chunk, hi-lo)
+	for ; lo < hi; lo += castTile {
+		n := min(castTile, hi-lo)
 		x := s.tile[:n]
-		if j.limit > 0 {
-			half.Load(x, j.src, lo)
-			k.Limit(x, j.limit)
-		} else {
-			x = half.Floats(j.src, lo, x)
+		if x = half.Floats(j.src, lo, x); j.limit > 0 {
+			k.Limit(s.tile[:n], x, j.limit)
+			x = s.tile[:n]
 		}
 		switch {
+		case !j.random && j.stream:
+			half.StoreStream(j.dst, lo, x)
 		case !j.random:
 			half.Store(j.dst, lo, x)
 		case j.dst.DType() == snug.F16:

@@ -27,8 +27,9 @@ type Kernels struct {
 	// the upper 16 bits: all in the normal range.
 	F32ToF16Stochastic func(dst []snug.Float16, src []float32, draws []uint16)
 
-	// Limit lets no magnitude be above limit, which is 0 or more. NaNs stay.
-	Limit func(x []float32, limit float32)
+	// Limit copies src, but for magnitudes above limit, which is 0 or more. NaNs
+	// stay. dst may be src.
+	Limit func(dst, src []float32, limit float32)
 }
 
 // Registry holds the conversions of every tier.
@@ -187,13 +188,16 @@ func f16AtRandom(x float32, draw uint32) snug.Float16 {
 	return snug.Float16(b>>16&0x8000 | min(h, 0x7c00))
 }
 
-func limit(x []float32, limit float32) {
-	for i, v := range x {
-		if v > limit {
-			x[i] = limit
-		} else if v < -limit {
-			x[i] = -limit
+func limit(dst, src []float32, limit float32) {
+	dst = dst[:len(src)]
+	for i, v := range src {
+		switch {
+		case v > limit:
+			v = limit
+		case v < -limit:
+			v = -limit
 		}
+		dst[i] = v
 	}
 }
 

@@ -110,12 +110,13 @@ func stochastic[D ~uint16](fast func(dst *uint16, src *float32, draws *uint16, n
 	}
 }
 
-func limited(fast func(x *float32, n int, limit float32)) func([]float32, float32) {
-	return func(x []float32, most float32) {
-		n := len(x) / step * step
+func limited(fast func(dst, src *float32, n int, limit float32)) func(dst, src []float32, limit float32) {
+	return func(dst, src []float32, most float32) {
+		n := len(src) / step * step
 		if n > 0 {
-			fast(&x[0], n, most)
+			_ = dst[n-1]
+			fast(&dst[0], &src[0], n, most)
 		}
-		limit(x[n:], most)
+		limit(dst[n:], src[n:], most)
 	}
 }

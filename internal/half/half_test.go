@@ -274,7 +274,7 @@ func TestLimit(t *testing.T) {
 		for _, n := range []int{0, 1, 15, 16, 33, len(x)} {
 			for _, most := range []float32{0, 1, 65504, math.MaxFloat32} {
 				got := slices.Clone(x)
-				k.Limit(got[:n], most)
+				k.Limit(got[:n], x[:n], most)
 				for i, v := range x {
 					want := v
 					if i < n && v == v {

@@ -127,7 +127,7 @@ func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
-func limitAVX2(x *float32, n int, limit float32)
+func limitAVX2(dst *float32, src *float32, n int, limit float32)
 
 //go:noescape
 func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
@@ -136,4 +136,4 @@ func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
-func limitAVX512(x *float32, n int, limit float32)
+func limitAVX512(dst *float32, src *float32, n int, limit float32)

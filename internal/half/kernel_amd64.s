@@ -2340,29 +2340,31 @@ loopEnd:
 	VZEROUPPER
 	RET
 
-// func limitAVX2(x *float32, n int, limit float32)
+// func limitAVX2(dst *float32, src *float32, n int, limit float32)
 // Requires: AVX, AVX2
-TEXT ·limitAVX2(SB), NOSPLIT, $0-20
-	MOVQ         n+8(FP), AX
-	MOVQ         x+0(FP), CX
-	VBROADCASTSS limit+16(FP), Y0
-	MOVL         $0x80000000, DX
-	VMOVD        DX, X1
+TEXT ·limitAVX2(SB), NOSPLIT, $0-28
+	MOVQ         n+16(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         src+8(FP), DX
+	VBROADCASTSS limit+24(FP), Y0
+	MOVL         $0x80000000, BX
+	VMOVD        BX, X1
 	VPBROADCASTD X1, Y1
 	VSUBPS       Y0, Y1, Y1
 
 loop:
 	CMPQ    AX, $+16
 	JLT     loopEnd
-	VMOVUPS (CX), Y2
+	VMOVUPS (DX), Y2
 	VMINPS  Y2, Y0, Y2
 	VMAXPS  Y2, Y1, Y2
 	VMOVUPS Y2, (CX)
-	VMOVUPS 32(CX), Y2
+	VMOVUPS 32(DX), Y2
 	VMINPS  Y2, Y0, Y2
 	VMAXPS  Y2, Y1, Y2
 	VMOVUPS Y2, 32(CX)
 	ADDQ    $+64, CX
+	ADDQ    $+64, DX
 	SUBQ    $+16, AX
 	JMP     loop
 
@@ -2456,24 +2458,26 @@ loopEnd:
 	VZEROUPPER
 	RET
 
-// func limitAVX512(x *float32, n int, limit float32)
+// func limitAVX512(dst *float32, src *float32, n int, limit float32)
 // Requires: AVX, AVX512F
-TEXT ·limitAVX512(SB), NOSPLIT, $0-20
-	MOVQ         n+8(FP), AX
-	MOVQ         x+0(FP), CX
-	VBROADCASTSS limit+16(FP), Z0
-	MOVL         $0x80000000, DX
-	VPBROADCASTD DX, Z1
+TEXT ·limitAVX512(SB), NOSPLIT, $0-28
+	MOVQ         n+16(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         src+8(FP), DX
+	VBROADCASTSS limit+24(FP), Z0
+	MOVL         $0x80000000, BX
+	VPBROADCASTD BX, Z1
 	VSUBPS       Z0, Z1, Z1
 
 loop:
 	CMPQ    AX, $+16
 	JLT     loopEnd
-	VMOVUPS (CX), Z2
+	VMOVUPS (DX), Z2
 	VMINPS  Z2, Z0, Z2
 	VMAXPS  Z2, Z1, Z2
 	VMOVUPS Z2, (CX)
 	ADDQ    $+64, CX
+	ADDQ    $+64, DX
 	SUBQ    $+16, AX
 	JMP     loop
 

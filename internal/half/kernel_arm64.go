@@ -49,4 +49,4 @@ func f32ToF16StochasticNEON(dst []snug.Float16, src []float32, draws []uint16)
 // limitNEON is limit, on vectors.
 //
 //go:noescape
-func limitNEON(x []float32, limit float32)
+func limitNEON(dst, src []float32, limit float32)

@@ -692,53 +692,57 @@ single:
 done:
 	RET
 
-// func limitNEON(x []float32, limit float32)
-TEXT ·limitNEON(SB), NOSPLIT|NOFRAME, $0-28
-	MOVD x_base+0(FP), R0
-	MOVD x_len+8(FP), R1
-	FMOVS limit+24(FP), F0
+// func limitNEON(dst, src []float32, limit float32)
+TEXT ·limitNEON(SB), NOSPLIT|NOFRAME, $0-52
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD src_base+24(FP), R2
+	FMOVS limit+48(FP), F0
 	WORD $0x4e040400 // dup v0.4s, v0.s[0]
 	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
 group:
 	CMP $16, R1
 	BLT vectors
-	FMOVQ 0(R0), F2
+	FMOVQ 0(R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVQ F2, 0(R0)
-	FMOVQ 16(R0), F2
+	FMOVQ 16(R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVQ F2, 16(R0)
-	FMOVQ 32(R0), F2
+	FMOVQ 32(R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVQ F2, 32(R0)
-	FMOVQ 48(R0), F2
+	FMOVQ 48(R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVQ F2, 48(R0)
 	ADD $64, R0
+	ADD $64, R2
 	SUB $16, R1
 	B group
 vectors:
 	CMP $4, R1
 	BLT single
-	FMOVQ 0(R0), F2
+	FMOVQ 0(R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVQ F2, 0(R0)
 	ADD $16, R0
+	ADD $16, R2
 	SUB $4, R1
 	B vectors
 single:
 	CMP $1, R1
 	BLT done
-	FMOVS (R0), F2
+	FMOVS (R2), F2
 	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
 	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
 	FMOVS F2, (R0)
 	ADD $4, R0
+	ADD $4, R2
 	SUB $1, R1
 	B single
 done:

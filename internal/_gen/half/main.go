@@ -147,17 +147,18 @@ func stochasticF16(s vec.Set) {
 // return the first, here the value.
 func limit(s vec.Set) {
 	name := "limit" + s.Name
-	TEXT(name, NOSPLIT, "func(x *float32, n int, limit float32)")
+	TEXT(name, NOSPLIT, "func(dst *float32, src *float32, n int, limit float32)")
 	Pragma("noescape")
 	n := Load(Param("n"), GP64())
-	x, high, low := vec.Point("x", 4), s.Broadcast(Param("limit")), s.Register()
+	dst, src := vec.Point("dst", 4), vec.Point("src", 4)
+	high, low := s.Broadcast(Param("limit")), s.Register()
 	VSUBPS(high, s.Constant(0x80000000), low)
-	vec.Loop("loop", n, step, []vec.Pointer{x}, func() {
+	vec.Loop("loop", n, step, []vec.Pointer{dst, src}, func() {
 		for i := 0; i < step; i += s.Lanes {
-			v := s.Load(vec.Float32, x.At(i))
+			v := s.Load(vec.Float32, src.At(i))
 			VMINPS(v, high, v)
 			VMAXPS(v, low, v)
-			s.Write(v, x.At(i))
+			s.Write(v, dst.At(i))
 		}
 	})
 	vec.End()

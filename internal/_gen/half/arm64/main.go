@@ -66,14 +66,14 @@ func stochasticF16(file *File) {
 
 // limit lets NaNs pass: FMIN and FMAX return NaN for one.
 func limit(file *File) {
-	f := file.Func("limitNEON", "func(x []float32, limit float32)", "is limit, on vectors.")
-	l := f.Loop().Slice("x", Float32)
+	f := file.Func("limitNEON", "func(dst, src []float32, limit float32)", "is limit, on vectors.")
+	l := f.Loop().Slice("dst", Float32).Slice("src", Float32)
 	high, low := f.Scalar("limit"), f.V()
 	f.Do(FNEG(low, high))
 	l.Each(group, func(u int) {
-		v := l.Load("x", u)
+		v := l.Load("src", u)
 		f.Do(FMIN(v, v, high), FMAX(v, v, low))
-		l.Store(v, "x", u)
+		l.Store(v, "dst", u)
 	})
 	f.Return()
 }
