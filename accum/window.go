@@ -434,10 +434,10 @@ func (w *Window) Part(name string) (lo int, grad snug.View, err error) {
 func (w *Window) Weight() float64 { return w.weight }
 
 // Total returns the weight of a full window over all ranks: Weight, without a
-// Reducer. A window whose Total is 0 has gradients of zero, and no step should
+// Reducer and before the window is full. A window whose Total is 0 has gradients of zero, and no step should
 // follow it.
 func (w *Window) Total() float64 {
-	if w.reducer == nil {
+	if w.reducer == nil || !w.full {
 		return w.weight
 	}
 	return w.total.weight
