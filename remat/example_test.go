@@ -248,3 +248,15 @@ func ExampleRepeat() {
 	fmt.Println(rep.Peak, "bytes,", rep.Extra, "extra forward steps", err)
 	// Output: 112 bytes, 39 extra forward steps <nil>
 }
+
+// An activation in a fourth of its bytes, with its error.
+func ExamplePackInt8() {
+	x := []float32{0.5, -1.5, 100, 0.01}
+	codes, scales := make([]uint8, len(x)), make([]uint8, remat.Int8Scales(len(x)))
+	if err := remat.PackInt8(codes, scales, x); err != nil {
+		panic(err)
+	}
+	err := remat.UnpackInt8(x, codes, scales)
+	fmt.Println(x, err)
+	// Output: [0 -2 100 0] <nil>
+}
