@@ -14,6 +14,10 @@ type Report struct {
 	Time   float64 // simulated: the sum of the declared times; measured: seconds without those of the loss
 	Extra  int     // forward steps beyond one a stage
 
+	// Bound is a lower bound of the time of all plans under the budget that the plan
+	// was made for. Only a [Planner] fills it.
+	Bound float64
+
 	// Timeline has one entry for every operation.
 	Timeline []Bytes
 	// Mismatches lists the values whose measured sizes are not the declared
