@@ -44,8 +44,8 @@ func shortest(c Costs, budget int64) (float64, Plan) {
 	}
 	key := func(s state) string {
 		k := []byte{byte(s.next + 1)}
-		for _, f := range s.forms {
-			k = append(k, byte(f))
+		for _, f := range s.results {
+			k = append(k, byte(f.form))
 		}
 		return string(k)
 	}
@@ -65,8 +65,8 @@ func shortest(c Costs, budget int64) (float64, Plan) {
 		if at.done = true; at.state.next < 0 {
 			return at.time, Plan{Stages: n, Ops: at.ops}
 		}
-		for _, op := range possible(&at.state) {
-			to := node{state: state{slices.Clone(at.state.forms), at.state.next}, held: at.held, time: at.time}
+		for _, op := range possible(&at.state, DropSaved) {
+			to := node{state: state{slices.Clone(at.state.results), at.state.next}, held: at.held, time: at.time}
 			before, _ := to.state.apply(op)
 			s := c.Stages[op.Stage]
 			extra, freed := int64(0), int64(0)
@@ -77,7 +77,7 @@ func shortest(c Costs, budget int64) (float64, Plan) {
 				to.time += s.ForwardTime
 			case ForwardSave:
 				to.held += s.Saved
-				if before == output {
+				if before.form == output {
 					to.held -= s.Output
 				}
 				extra = s.ForwardExtra
