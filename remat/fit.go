@@ -146,6 +146,11 @@ func (r *rotor) family() family {
 
 // quickest returns the best plan of families, of equally good ones the first.
 func quickest(c Costs, budget int64, families []family) (Plan, error) {
+	return quickestIn(c, budget, Tiers{}, families)
+}
+
+// quickestIn is quickest for plans that use tiers.
+func quickestIn(c Costs, budget int64, t Tiers, families []family) (Plan, error) {
 	var (
 		n        = len(c.Stages)
 		smallest = int64(math.MaxInt64)
@@ -163,6 +168,9 @@ func quickest(c Costs, budget int64, families []family) (Plan, error) {
 			r, err := trial.simulate(c, nil)
 			if err != nil {
 				return Plan{}, err
+			}
+			if r.Host > t.Host || r.Disk > t.Disk {
+				continue
 			}
 			smallest = min(smallest, r.Peak)
 			if r.Peak <= budget && (best.Ops == nil || r.better(least)) {

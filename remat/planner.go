@@ -50,6 +50,12 @@ type Planner struct {
 	// ends, about 100 bytes each; 0 stands for 2^20. It then returns the best plan
 	// known, if there is one, with the bound that has been reached.
 	States int
+	// Tiers are used by MethodFit, if they are not zero. It then tries some
+	// thousand ways to decide of every stage where its saved set and its output
+	// wait, besides the plans of Fit, which takes a second or two for 200 stages. They
+	// do not depend on the budgets, so that of any of them more never
+	// gives a slower plan.
+	Tiers Tiers
 }
 
 // Plan returns the fastest plan of the method whose simulated peak is at most
@@ -66,6 +72,9 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 		return Plan{}, Report{}, fmt.Errorf("remat: planner with method %d and %d states: want a method below %d and up to 2^31-1 states: %w", p.Method, p.States, methods, snug.ErrConfig)
 	}
 	f := newForwards(c)
+	if p.Tiers != (Tiers{}) {
+		return p.planTiers(c, budget, &f)
+	}
 	plan, least, err := p.plan(c, budget, &f)
 	if err != nil {
 		return Plan{}, Report{}, err
@@ -78,6 +87,26 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 	if f.of(plan) > least {
 		r.Bound = min(r.Time, f.bound(c, least))
 	}
+	return plan, r, nil
+}
+
+// planTiers is Plan with tiers.
+func (p Planner) planTiers(c Costs, budget int64, f *forwards) (Plan, Report, error) {
+	if p.Method != MethodFit {
+		return Plan{}, Report{}, fmt.Errorf("remat: planner of method %v with tiers: want that of fit: %w", p.Method, snug.ErrConfig)
+	}
+	if err := p.Tiers.validate(c); err != nil {
+		return Plan{}, Report{}, err
+	}
+	plan, err := fitTiers(c, budget, p.Tiers)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r, err := plan.Simulate(c)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r.Bound = min(r.Time, tiersBound(c, budget, p.Tiers, f))
 	return plan, r, nil
 }
 

@@ -88,10 +88,29 @@ func newKnapsack(c Costs, budget int64, work []int64, p int) knapsack {
 		k.room -= c.value(p)
 		k.items[p-1].size -= c.value(p)
 	}
+	k.sort()
+	return k
+}
+
+func (k *knapsack) sort() {
 	slices.SortStableFunc(k.items, func(a, b sackItem) int {
 		return cmp.Compare(float64(a.size)*float64(b.work), float64(b.size)*float64(a.work))
 	})
-	return k
+}
+
+// again returns a lower bound of the work of those items that do not fit.
+func (k knapsack) again() int64 {
+	var work int64
+	for i := range k.items {
+		item := &k.items[i]
+		if k.room < item.size {
+			work += item.partly(k.room)
+			k.room = 0
+			continue
+		}
+		k.room -= item.size
+	}
+	return work
 }
 
 // partly returns a lower bound of the work of an item of which only room bytes fit.
@@ -109,18 +128,7 @@ func (i *sackItem) partly(room int64) int64 {
 func (f *forwards) leastWork(c Costs, budget int64) int64 {
 	var most int64
 	for p := range c.Stages {
-		k := newKnapsack(c, budget, f.work, p)
-		var again int64
-		for i := range k.items {
-			item := &k.items[i]
-			if k.room < item.size {
-				again += item.partly(k.room)
-				k.room = 0
-				continue
-			}
-			k.room -= item.size
-		}
-		most = max(most, again)
+		most = max(most, newKnapsack(c, budget, f.work, p).again())
 	}
 	return f.total + most
 }
