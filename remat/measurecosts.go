@@ -17,7 +17,8 @@ import (
 // and ForwardSave, or for the last stage that of ForwardSave, as nothing runs it
 // otherwise. Work that a stage leaves to a device in the background is not in its
 // time: a stage that is measured waits for it. Transient bytes cannot be measured:
-// they are taken from c.Costs, and 0 if that is nil. So is a name, unless the stage
+// they are taken from c.Costs, as are the rates and the sizes and times of packing, and
+// 0 if that is nil. So is a name, unless the stage
 // has a String method.
 //
 // It holds one saved set at a time and few outputs: the plan is [Revolve] with the
@@ -30,7 +31,8 @@ import (
 //
 // The errors are those of [Chain.Run]. Besides, the error wraps [snug.ErrConfig]
 // when runs is below 1, the chain is too long for a plan of 2^22 operations or the
-// sizes are not those of a chain (see [Costs.Validate]), and [snug.ErrShape] when a size is not the same in all runs, or a gradient is
+// sizes are not those of a chain (see [Costs.Validate]), and [snug.ErrShape] when a
+// size is not the same in all runs, or a gradient is
 // larger than its activation. A smaller gradient counts like its activation.
 func (c *Chain[A, S]) MeasureCosts(ctx context.Context, x A, loss func(y A) (dy A, err error), runs int) (Costs, error) {
 	return c.measureCosts(ctx, x, loss, runs, time.Now)
@@ -100,12 +102,15 @@ func newMeter[A, S any](c *Chain[A, S], now func() time.Time) *meter[A, S] {
 	m := &meter[A, S]{chain: *c, times: make([]stageTimes, n), costs: Costs{Stages: make([]Cost, n)}}
 	m.chain.Stages = make([]Stage[A, S], n)
 	m.chain.Costs = &m.costs
+	if c.Costs != nil {
+		m.costs.Host, m.costs.Disk = c.Costs.Host, c.Costs.Disk
+	}
 	for i, stage := range c.Stages {
 		m.chain.Stages[i] = timedStage[A, S]{stage, &m.times[i], now}
 		s := &m.costs.Stages[i]
 		if c.Costs != nil {
-			declared := &c.Costs.Stages[i]
-			s.Name, s.ForwardExtra, s.BackwardExtra = declared.Name, declared.ForwardExtra, declared.BackwardExtra
+			*s = c.Costs.Stages[i]
+			s.Output, s.Saved, s.ForwardTime, s.BackwardTime = 0, 0, 0, 0
 		}
 		if name := stageName(stage); name != "" {
 			s.Name = name

@@ -106,8 +106,9 @@ func measuredAreDeclared(t *rapid.T) {
 	chain.Costs = nil
 	got, err = chain.MeasureCosts(t.Context(), x, fakeLoss(h, c, nil), 2)
 	require.NoError(t, err)
-	for i := range c.Stages {
-		c.Stages[i].Name, c.Stages[i].ForwardExtra, c.Stages[i].BackwardExtra = "", 0, 0
+	c.Host, c.Disk = Rates{}, Rates{}
+	for i, s := range c.Stages {
+		c.Stages[i] = Cost{Output: s.Output, Saved: s.Saved}
 	}
 	require.Equal(t, c, withoutTimes(got))
 	require.Nil(t, chain.Costs)
