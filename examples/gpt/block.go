@@ -1,126 +1,143 @@
 package main
 
-import "context"
+import (
+	"context"
 
-// block is one transformer layer, a stage of the chain:
-//
-//	z = x + proj(attention(qkv(norm1(x))))
-//	y = z + down(gelu(up(norm2(z)) + bias))
-//
-// The backward pass needs x, z, the inputs of the nonlinearities and the
-// output of attention. Normalized inputs and gelu's output are computed again
-// from those, which is cheap.
-type block struct {
-	*model
-	norm1, norm2        norm
-	qkv, proj, up, down *param
-	bias                *param // of up
-}
+	"github.com/snug-ml/snug/remat"
+)
 
-// saved is what a block keeps for its backward pass. With M rows and width C
-// it takes 10·M·C elements, 4·M statistics and what attention saves.
+// A transformer layer is two stages of the chain, so that a plan can keep or compute
+// again either half of it:
+//
+//	z = x + proj(attention(qkv(norm(x))))
+//	y = z + down(gelu(up(norm(z)) + bias))
+//
+// The backward steps need their inputs, those of the nonlinearities and the output
+// of attention. Normalized inputs and gelu's output are computed again from those,
+// which is cheap. With M rows and width C, an activation has M·C elements.
+
+// saved is what a half keeps for its backward step.
 type saved struct {
-	y, qkv, att, z, up      *tensor // M × C, 3C, C, C, 4C
-	mean1, rstd1            *tensor
-	mean2, rstd2, forAttend *tensor
+	y          *tensor
+	mean, rstd *tensor // of the norm, M each
+	qkv, att   *tensor // attention: 3·M·C, M·C
+	forAttend  *tensor // and what that saves
+	up         *tensor // perceptron: 4·M·C
 }
 
 func (s *saved) tensors() []*tensor {
-	return []*tensor{s.y, s.qkv, s.att, s.z, s.up, s.mean1, s.rstd1, s.mean2, s.rstd2, s.forAttend}
+	return []*tensor{s.y, s.mean, s.rstd, s.qkv, s.att, s.forAttend, s.up}
 }
 
 func savedBytes(s *saved) (sum int64) {
 	for _, t := range s.tensors() {
-		sum += bytesOf(t)
+		if t != nil {
+			sum += bytesOf(t)
+		}
 	}
 	return sum
 }
 
-func (b *block) ops() *ops { return &ops{model: b.model, rows: b.sequences * b.tokens} }
+// finish returns s, or frees it after an error.
+func (o *ops) finish(s *saved) (*saved, error) {
+	if o.err != nil {
+		o.pool.put(s.tensors()...)
+		return nil, o.err
+	}
+	return s, nil
+}
 
-// Forward computes y and keeps nothing else. At most 5·M·C elements are in use
-// beyond x and y.
-func (b *block) Forward(_ context.Context, x *tensor) (*tensor, error) {
+// attentionHalf is z = x + proj(attention(qkv(norm(x)))).
+type attentionHalf struct {
+	*model
+	norm      norm
+	qkv, proj *param
+}
+
+// costs returns the bytes of the half and its time in operations. Forward holds 4
+// activations before z exists, ForwardSave one beside what it saves, Backward 4.
+func (attentionHalf) costs(c config) remat.Cost {
+	s := c.sizes()
+	attend := 4 * s.rows * int64(c.heads)
+	if !c.on[useAttention] {
+		attend = s.elem * s.rows * int64(c.context) * int64(c.heads)
+	}
+	forward := 8*float64(c.dim) + 2*float64(c.context) // of a row and a column
+	return remat.Cost{
+		Name:          "attention",
+		Output:        s.width,
+		Saved:         5*s.width + 2*4*s.rows + attend,
+		ForwardExtra:  3 * s.width,
+		BackwardExtra: 4 * s.width,
+		ForwardTime:   forward,
+		BackwardTime:  2 * forward,
+	}
+}
+
+func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
 	h, qkv := o.alloc(c), o.alloc(3*c)
-	o.layerNorm(h, nil, nil, x, b.norm1)
+	o.layerNorm(h, nil, nil, x, b.norm)
 	o.linear(qkv, h, b.qkv, 0)
 	o.attend(h, nil, qkv)
 	b.pool.put(qkv)
-	y := o.alloc(c)
-	o.copyTo(y, x)
-	o.linear(y, h, b.proj, 1)
-	o.layerNorm(h, nil, nil, y, b.norm2)
-	up := o.alloc(4 * c)
-	o.linear(up, h, b.up, 0)
-	o.gelu(up, up, b.bias)
-	o.linear(y, up, b.down, 1)
-	b.pool.put(h, up)
+	z := o.alloc(c)
+	o.copyTo(z, x)
+	o.linear(z, h, b.proj, 1)
+	b.pool.put(h)
 	if o.err != nil {
-		b.pool.put(y)
+		b.pool.put(z)
 		return nil, o.err
 	}
-	return y, nil
+	return z, nil
 }
 
-// ForwardSave computes y and keeps what Backward needs. At most 4·M·C elements
-// are in use beyond that.
-func (b *block) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
-	o, c := b.ops(), b.dim
+// save computes all but the output, for which it only makes room.
+func (b *attentionHalf) save(o *ops, x *tensor) *saved {
+	c := b.dim
 	s := &saved{
-		qkv: o.alloc(3 * c), att: o.alloc(c), z: o.alloc(c),
-		mean1: o.stat(o.rows), rstd1: o.stat(o.rows), mean2: o.stat(o.rows), rstd2: o.stat(o.rows),
-		forAttend: o.saveForAttention(),
+		y: o.alloc(c), qkv: o.alloc(3 * c), att: o.alloc(c),
+		mean: o.stat(o.rows), rstd: o.stat(o.rows), forAttend: o.saveForAttention(),
 	}
 	h := o.alloc(c)
-	o.layerNorm(h, s.mean1, s.rstd1, x, b.norm1)
+	o.layerNorm(h, s.mean, s.rstd, x, b.norm)
 	o.linear(s.qkv, h, b.qkv, 0)
-	o.attend(s.att, s.forAttend, s.qkv)
-	o.copyTo(s.z, x)
-	o.linear(s.z, s.att, b.proj, 1)
-	o.layerNorm(h, s.mean2, s.rstd2, s.z, b.norm2)
-	s.up = o.alloc(4 * c)
-	o.linear(s.up, h, b.up, 0)
 	b.pool.put(h)
-	g := o.alloc(4 * c)
-	o.gelu(g, s.up, b.bias)
-	s.y = o.alloc(c)
-	o.copyTo(s.y, s.z)
-	o.linear(s.y, g, b.down, 1)
-	b.pool.put(g)
-	if o.err != nil {
-		b.pool.put(s.tensors()...)
-		return nil, nil, o.err
+	o.attend(s.att, s.forAttend, s.qkv)
+	return s
+}
+
+func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
+	o := b.ops()
+	s := b.save(o, x)
+	o.copyTo(s.y, x)
+	o.linear(s.y, s.att, b.proj, 1)
+	s, err := o.finish(s)
+	if err != nil {
+		return nil, nil, err
 	}
 	return s.y, s, nil
 }
 
-// Backward turns dy, in place, into dx and adds the gradients of the weights to
-// the window. At most 5·M·C elements are in use beyond dy and the saved ones.
-func (b *block) Backward(_ context.Context, x *tensor, s *saved, dy *tensor) (*tensor, error) {
+// Resave leaves out the last product.
+func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+	o := b.ops()
+	return o.finish(b.save(o, x))
+}
+
+// Backward turns the gradient of z, in place, into that of x.
+func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
-	d := dy // of the residual stream: of y, then z, then x
-
-	g, h := o.alloc(4*c), o.alloc(c)
-	o.gelu(g, s.up, b.bias)
-	o.linearWeight(b.down, d, g)
-	o.linearInput(g, d, b.down) // now the gradient of gelu's output
-	o.geluBackward(g, s.up, b.bias)
-	o.layerNorm(h, nil, nil, s.z, b.norm2)
-	o.linearWeight(b.up, g, h)
-	o.linearInput(h, g, b.up)
-	b.pool.put(g)
-	o.layerNormBackward(d, h, s.z, s.mean2, s.rstd2, b.norm2, 1)
-
+	h := o.alloc(c)
 	o.linearWeight(b.proj, d, s.att)
 	o.linearInput(h, d, b.proj)
 	dqkv := o.alloc(3 * c)
 	o.attendBackward(dqkv, h, s.qkv, s.att, s.forAttend)
-	o.layerNorm(h, nil, nil, x, b.norm1)
+	o.layerNorm(h, nil, nil, x, b.norm)
 	o.linearWeight(b.qkv, dqkv, h)
 	o.linearInput(h, dqkv, b.qkv)
 	b.pool.put(dqkv)
-	o.layerNormBackward(d, h, x, s.mean1, s.rstd1, b.norm1, 1)
+	o.layerNormBackward(d, h, x, s.mean, s.rstd, b.norm, 1)
 	b.pool.put(h)
 	if o.err != nil {
 		b.pool.put(d)
@@ -128,3 +145,100 @@ func (b *block) Backward(_ context.Context, x *tensor, s *saved, dy *tensor) (*t
 	}
 	return d, nil
 }
+
+// perceptronHalf is y = z + down(gelu(up(norm(z)) + bias)).
+type perceptronHalf struct {
+	*model
+	norm           norm
+	up, bias, down *param
+}
+
+// costs are as those of attentionHalf. Both forward steps hold 4 activations beside
+// what they return, Backward 5.
+func (perceptronHalf) costs(c config) remat.Cost {
+	s := c.sizes()
+	forward := 16 * float64(c.dim)
+	return remat.Cost{
+		Name:          "perceptron",
+		Output:        s.width,
+		Saved:         5*s.width + 2*4*s.rows,
+		ForwardExtra:  4 * s.width,
+		BackwardExtra: 5 * s.width,
+		ForwardTime:   forward,
+		BackwardTime:  2 * forward,
+	}
+}
+
+func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
+	o, c := b.ops(), b.dim
+	h, up := o.alloc(c), o.alloc(4*c)
+	o.layerNorm(h, nil, nil, x, b.norm)
+	o.linear(up, h, b.up, 0)
+	b.pool.put(h)
+	o.gelu(up, up, b.bias)
+	y := o.alloc(c)
+	o.copyTo(y, x)
+	o.linear(y, up, b.down, 1)
+	b.pool.put(up)
+	if o.err != nil {
+		b.pool.put(y)
+		return nil, o.err
+	}
+	return y, nil
+}
+
+// save computes all but the output, for which it only makes room.
+func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
+	c := b.dim
+	s := &saved{y: o.alloc(c), up: o.alloc(4 * c), mean: o.stat(o.rows), rstd: o.stat(o.rows)}
+	h := o.alloc(c)
+	o.layerNorm(h, s.mean, s.rstd, x, b.norm)
+	o.linear(s.up, h, b.up, 0)
+	b.pool.put(h)
+	return s
+}
+
+func (b *perceptronHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
+	o := b.ops()
+	s := b.save(o, x)
+	g := o.alloc(4 * b.dim)
+	o.gelu(g, s.up, b.bias)
+	o.copyTo(s.y, x)
+	o.linear(s.y, g, b.down, 1)
+	b.pool.put(g)
+	s, err := o.finish(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.y, s, nil
+}
+
+// Resave leaves out gelu and the last product.
+func (b *perceptronHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+	o := b.ops()
+	return o.finish(b.save(o, x))
+}
+
+// Backward turns the gradient of y, in place, into that of x.
+func (b *perceptronHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+	o, c := b.ops(), b.dim
+	g, h := o.alloc(4*c), o.alloc(c)
+	o.gelu(g, s.up, b.bias)
+	o.linearWeight(b.down, d, g)
+	o.linearInput(g, d, b.down) // now the gradient of gelu's output
+	o.geluBackward(g, s.up, b.bias)
+	o.layerNorm(h, nil, nil, x, b.norm)
+	o.linearWeight(b.up, g, h)
+	o.linearInput(h, g, b.up)
+	b.pool.put(g)
+	o.layerNormBackward(d, h, x, s.mean, s.rstd, b.norm, 1)
+	b.pool.put(h)
+	if o.err != nil {
+		b.pool.put(d)
+		return nil, o.err
+	}
+	return d, nil
+}
+
+// ops returns the layers for the micro-batch at hand.
+func (m *model) ops() *ops { return &ops{model: m, rows: m.sequences * m.tokens} }

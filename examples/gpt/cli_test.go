@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -250,11 +251,29 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	require.InDelta(t, losses[0], losses[2], 0.05)
 }
 
-func TestMemoryLimitIsTooSmall(t *testing.T) {
-	status, _, errs := runArgs("-preset", "tiny", "-text", textFile(t, 500), "-memory", "200KiB")
+// TestSmallestMemoryLimit: the limit that the error names works, with all
+// activations planned for it, and one byte less does not.
+func TestSmallestMemoryLimit(t *testing.T) {
+	text := textFile(t, 500)
+	status, _, errs := runArgs("-preset", "tiny", "-text", text, "-memory", "200KiB")
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "a micro-batch of one sample does not fit")
-	require.Contains(t, errs, "204800 are allowed")
+	_, after, found := strings.Cut(errs, "it takes at least ")
+	require.True(t, found, errs)
+	var smallest int64
+	_, err := fmt.Sscanf(after, "%d bytes", &smallest)
+	require.NoError(t, err)
+
+	status, out, errs := runArgs("-preset", "tiny", "-steps", "2", "-text", text, "-json", "-memory", fmt.Sprint(smallest))
+	require.Zero(t, status, errs)
+	var r report
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+	require.LessOrEqual(t, r.Measured, smallest)
+
+	status, _, errs = runArgs("-preset", "tiny", "-steps", "2", "-text", text, "-memory", fmt.Sprint(smallest-1))
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, fmt.Sprintf("it takes at least %d bytes", smallest))
 }
 
 // TestInjectedNaNIsFound names the weight, the element and the micro-batch. With

@@ -81,7 +81,8 @@ const usage = `usage: gpt [flags]
   -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
   -seed N           of weights and batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
-  -memory SIZE      hold at most so much, such as 6MiB: find the largest micro-batch that fits, for the same batch
+  -memory SIZE      hold at most so much, such as 8MiB: find the largest micro-batch that fits, for the same batch,
+                    and plan what is computed again
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all

@@ -114,23 +114,26 @@ func (m *model) layout() {
 		Costs:        m.costs(),
 	}
 	for i := range m.layers {
-		m.chain.Stages = append(m.chain.Stages, m.newBlock(fmt.Sprintf("block%d", i)))
+		m.addLayer(fmt.Sprintf("block%d", i))
 	}
 	m.last = m.addNorm("norm")
 }
 
-func (m *model) newBlock(name string) *block {
+// addLayer adds the two halves of a transformer layer to the chain.
+func (m *model) addLayer(name string) {
 	d := m.dim
-	return &block{
+	m.chain.Stages = append(m.chain.Stages, &attentionHalf{
 		model: m,
-		norm1: m.addNorm(name + ".norm1"),
+		norm:  m.addNorm(name + ".norm1"),
 		qkv:   m.add(name+".qkv", 3*d, d, m.initScale(false), 0),
 		proj:  m.add(name+".proj", d, d, m.initScale(true), 0),
-		norm2: m.addNorm(name + ".norm2"),
+	}, &perceptronHalf{
+		model: m,
+		norm:  m.addNorm(name + ".norm2"),
 		up:    m.add(name+".up", 4*d, d, m.initScale(false), 0),
 		bias:  m.add(name+".up.bias", 1, 4*d, 0, 0),
 		down:  m.add(name+".down", d, 4*d, m.initScale(true), 0),
-	}
+	})
 }
 
 // workspaceLen returns the float32 elements that the hungriest layer needs;

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/quant8"
@@ -69,39 +72,78 @@ func (c config) hostLimit() int64 {
 	return max((master+state)/int64(c.hostShare), 8*8*int64(c.chunk))
 }
 
-// costs returns what a block takes, see block.go.
+// costs returns what the halves of the layers take, see block.go.
 func (c config) costs() *remat.Costs {
-	s := c.sizes()
-	attend := 4 * s.rows * int64(c.heads)
-	if !c.on[useAttention] {
-		attend = s.elem * s.rows * int64(c.context) * int64(c.heads)
-	}
-	block := remat.Cost{
-		Output:        s.width,
-		Saved:         10*s.width + 4*4*s.rows + attend,
-		ForwardExtra:  5 * s.width,
-		BackwardExtra: 5 * s.width,
-		ForwardTime:   1,
-		BackwardTime:  2,
-	}
-	costs := &remat.Costs{Input: s.width}
+	costs := &remat.Costs{Input: c.sizes().width}
 	for range c.layers {
-		costs.Stages = append(costs.Stages, block)
+		costs.Stages = append(costs.Stages, attentionHalf{}.costs(c), perceptronHalf{}.costs(c))
 	}
 	return costs
 }
 
-// plan returns when each block is computed: with rematerialization only the
-// inputs of blocks are kept, and each block's inner values are computed again.
+// plan returns when each half of a layer is computed: under a limit as often as that
+// wants, otherwise, with rematerialization, with the least memory for which none is
+// computed more than twice.
 func (c config) plan() (remat.Plan, error) {
-	if c.on[useRemat] {
-		return remat.Revolve(*c.costs(), c.layers)
+	switch costs := *c.costs(); {
+	case !c.on[useRemat]:
+		return remat.KeepAll(costs)
+	case c.limit > 0:
+		return c.planUnder(c.limit-c.fixed().total()-c.lossBytes(), costs)
+	default:
+		return planTwice(costs)
 	}
-	return remat.KeepAll(*c.costs())
 }
 
-// predict returns the peak bytes of every component.
-func (c config) predict() (bytesBy, error) {
+// planUnder returns the fastest plan for activations under a budget. Unless a
+// micro-batch is one sequence, a plan with more than one extra forward step for a
+// stage counts as none: smaller micro-batches are faster.
+func (c config) planUnder(budget int64, costs remat.Costs) (remat.Plan, error) {
+	plan, rep, err := remat.Planner{}.Plan(costs, budget)
+	var short *remat.BudgetError
+	if errors.As(err, &short) {
+		return plan, fmt.Errorf("it takes at least %d bytes: %w", c.limit+short.Smallest-budget, err)
+	}
+	if err == nil && rep.Extra > plan.Stages && c.batch().Micro > 1 {
+		err = fmt.Errorf("activations fit in %d bytes with %d more forward steps: %w", budget, rep.Extra, snug.ErrNoMemory)
+	}
+	return plan, err
+}
+
+// planTwice returns the plan with the least memory in which as many forward steps
+// are extra as there are stages at most.
+func planTwice(costs remat.Costs) (remat.Plan, error) {
+	planner := remat.Planner{Method: remat.MethodRotor}
+	best, err := remat.KeepAll(costs)
+	if err != nil {
+		return best, err
+	}
+	all, err := best.Simulate(costs)
+	if err != nil {
+		return best, err
+	}
+	low, high := int64(0), all.Peak // budgets: too small, enough
+	for high-low > 1 {
+		budget := low + (high-low)/2
+		plan, rep, err := planner.Plan(costs, budget)
+		switch {
+		case errors.Is(err, snug.ErrNoMemory) || err == nil && rep.Extra > plan.Stages:
+			low = budget
+		case err != nil:
+			return best, err
+		default:
+			best, high = plan, rep.Peak
+		}
+	}
+	return best, nil
+}
+
+// lossBytes returns what the loss holds beside the gradient that it returns: the
+// statistics of the last norm.
+func (c config) lossBytes() int64 { return 2 * 4 * c.sizes().rows }
+
+// fixed returns the peak bytes of all components but activations.
+func (c config) fixed() bytesBy {
 	var b bytesBy
 	s := c.sizes()
 	n := c.parameters()
@@ -111,15 +153,6 @@ func (c config) predict() (bytesBy, error) {
 	if c.on[useOffload] { // both are pages of one store
 		b[masters], b[optimizer] = 0, min(c.hostLimit(), b[masters]+b[optimizer])
 	}
-	plan, err := c.plan()
-	if err != nil {
-		return b, err
-	}
-	rep, err := plan.Simulate(*c.costs())
-	if err != nil {
-		return b, err
-	}
-	b[activation] = rep.Peak
 	rows := int(s.rows)
 	loss := fused.CrossEntropy{Vocab: c.vocab, Cols: c.dim, Chunk: c.lossRows}
 	floats := max(loss.WorkspaceLen(rows),
@@ -131,7 +164,19 @@ func (c config) predict() (bytesBy, error) {
 		floats = max(floats, 2*c.context*c.context)
 	}
 	b[workspace] = 4 * int64(floats)
-	return b, nil
+	return b
+}
+
+// predict returns the peak bytes of every component.
+func (c config) predict() (bytesBy, error) {
+	b := c.fixed()
+	plan, err := c.plan()
+	if err != nil {
+		return b, err
+	}
+	rep, err := plan.Simulate(*c.costs())
+	b[activation] = rep.Peak
+	return b, err
 }
 
 // computeType returns the type of weights and activations.
