@@ -1,119 +1,155 @@
-// Remat runs training steps of a deep chain of tanh(x·W) stages with several
-// rematerialization plans. It prints what each holds, what it computes again
-// and how long it takes, and checks that its gradients have the same bits as
-// those with all activations kept.
+// Remat walks the memory budget of a deep chain from what it takes with all
+// activations down to the least that works. For every budget it plans by several
+// methods, runs the plans, and prints the peak and the time that were predicted and
+// measured. The gradients have the same bits in all of them.
+//
+//	go run ./examples/remat             a table
+//	go run ./examples/remat -o out.svg  and a chart
 package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"math"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/snug-ml/snug/remat"
 )
 
-const (
-	depth, batch, width = 24, 32, 64
-	size                = 4 * batch * width // bytes of an activation
-)
+const depth = 14
 
-// layer is one stage. Its backward step needs no more than x and y.
-type layer struct{ w, dw []float32 } // width×width
-
-// Forward returns tanh(x·W).
-func (l *layer) Forward(_ context.Context, x []float32) ([]float32, error) {
-	y := make([]float32, len(x))
-	for r := 0; r < len(x); r += width {
-		for i, v := range x[r : r+width] {
-			for j, w := range l.w[i*width : (i+1)*width] {
-				y[r+j] += v * w
-			}
-		}
-	}
-	for i, v := range y {
-		y[i] = float32(math.Tanh(float64(v)))
-	}
-	return y, nil
+// method is a way to plan.
+type method struct {
+	name string
+	remat.Planner
 }
 
-// ForwardSave saves the output.
-func (l *layer) ForwardSave(ctx context.Context, x []float32) (y, s []float32, err error) {
-	y, err = l.Forward(ctx, x)
-	return y, y, err
+var methods = [...]method{
+	{"every", remat.Planner{Method: remat.MethodEvery}},
+	{"revolve", remat.Planner{Method: remat.MethodRevolve}},
+	{"rotor", remat.Planner{Method: remat.MethodRotor}},
+	{"exact", remat.Planner{Method: remat.MethodExact, States: 1 << 17}},
+	{"fit+disk", remat.Planner{Tiers: remat.Tiers{Disk: 1 << 30}}},
 }
 
-// Backward adds to dw and returns dx, new memory besides that of dy.
-func (l *layer) Backward(_ context.Context, x, y, dy []float32) ([]float32, error) {
-	dx := make([]float32, len(x))
-	for i, v := range y {
-		dy[i] *= 1 - v*v // now the gradient of x·W
-	}
-	for r := 0; r < len(x); r += width {
-		for i, v := range x[r : r+width] {
-			for j, g := range dy[r : r+width] {
-				l.dw[i*width+j] += v * g
-				dx[r+i] += l.w[i*width+j] * g
-			}
-		}
-	}
-	return dx, nil
-}
-
-// newChain returns a chain of layers with the weights w and gradients dw.
-func newChain(w, dw []float32) (chain remat.Chain[[]float32, []float32]) {
-	chain.Bytes = func(x []float32) int64 { return int64(4 * len(x)) }
-	chain.SavedBytes = chain.Bytes
-	chain.Costs = &remat.Costs{Input: size}
-	cost := remat.Cost{Output: size, Saved: size, BackwardExtra: size, ForwardTime: 1, BackwardTime: 2}
-	for lo, hi := 0, width*width; hi <= len(w); lo, hi = hi, hi+width*width {
-		chain.Stages = append(chain.Stages, &layer{w[lo:hi], dw[lo:hi]})
-		chain.Costs.Stages = append(chain.Costs.Stages, cost)
-	}
-	return chain
+// point is what a plan takes.
+type point struct {
+	method              string
+	predicted, measured remat.Report
 }
 
 func main() {
-	w, dw := make([]float32, depth*width*width), make([]float32, depth*width*width)
-	for i := range w {
-		w[i] = float32(rand.NormFloat64() / math.Sqrt(width))
+	chart := flag.String("o", "", "file for a chart, such as out.svg")
+	flag.Parse()
+	points, err := walk(context.Background())
+	if err == nil && *chart != "" {
+		err = draw(*chart, points)
 	}
-	x, chain := slices.Clone(w[:batch*width]), newChain(w, dw)                   // x may be anything
-	loss := func(y []float32) ([]float32, error) { return slices.Clone(y), nil } // of ½|y|²
-	sameBits := func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
-	fmt.Printf("%d stages, %d KiB an activation\n\nplan           simulated  measured   saves   extra    time  gradient\n", depth, size>>10)
-	c, keep, want := *chain.Costs, remat.Report{}, []float32(nil)
-	for _, p := range []remat.Plan{
-		must(remat.KeepAll(c)), must(remat.Chen(c)), must(remat.Fit(c, 12*size)),
-		must(remat.Revolve(c, 8)), must(remat.Revolve(c, 4)), must(remat.Revolve(c, 2)), must(remat.RecomputeAll(c)),
-	} {
-		var rep remat.Report
-		var got []float32
-		for range 3 { // the last one counts
-			clear(dw)
-			dx, r, err := chain.Run(context.Background(), p, x, loss)
-			if err != nil {
-				log.Fatal(err)
-			}
-			rep, got = r, append(dx, dw...)
-		}
-		if want == nil {
-			keep, want = rep, got
-		}
-		predicted := must(p.Simulate(c))
-		if rep.Peak != predicted.Peak || !slices.EqualFunc(got, want, sameBits) {
-			log.Fatalf("%s: the peak is not the predicted one or the gradients differ", p.Name)
-		}
-		fmt.Printf("%-13s %6d KiB %5d KiB %6.1f%% %7d %6.2fx  same bits\n", p.Name, predicted.Peak>>10, rep.Peak>>10,
-			100-100*float64(rep.Peak)/float64(keep.Peak), rep.Extra, rep.Time/keep.Time)
-	}
-}
-
-func must[T any](v T, err error) T {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
+}
+
+// walk prints a table and returns what is in it.
+func walk(ctx context.Context) ([]point, error) {
+	chain, w, dw := newChain(depth)
+	if err := useDisk(chain); err != nil {
+		return nil, err
+	}
+	x := slices.Clone(w[:batch*width])                                           // may be anything
+	loss := func(y []float32) ([]float32, error) { return slices.Clone(y), nil } // of ½|y|²
+	costs, err := chain.MeasureCosts(ctx, x, loss, 5)
+	if err != nil {
+		return nil, err
+	}
+	chain.Costs = &costs
+	r := runner{chain, x, dw, loss, nil, map[string]remat.Report{}}
+	keep, err := remat.KeepAll(costs)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.run(ctx, keep)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Printf("%d stages; all activations take %.1f KiB and %.2f ms\n\n", depth, kib(all.Peak), 1e3*all.Time)
+	fmt.Println("           budget  method     peak, KiB            time, of all activations     extra  gap to")
+	fmt.Println("                              predicted  measured  predicted  measured  waited  steps  bound")
+	var points []point
+	var ended [len(methods)]bool // by method: the smallest budget has been
+	for percent := int64(100); percent > 0; percent -= 10 {
+		for i, m := range methods {
+			if ended[i] {
+				continue
+			}
+			budget := all.Peak * percent / 100
+			plan, predicted, err := m.Plan(costs, budget)
+			var short *remat.BudgetError
+			if errors.As(err, &short) {
+				ended[i], budget = true, short.Smallest
+				plan, predicted, err = m.Plan(costs, budget)
+			}
+			if err != nil {
+				return nil, err
+			}
+			measured, err := r.run(ctx, plan)
+			if err != nil {
+				return nil, err
+			}
+			fmt.Printf("%3d %% %7.1f KiB  %-9s %10.1f %9.1f %10.3f %9.3f %7.3f %6d %6.1f%%\n", 100*budget/all.Peak, kib(budget), m.name,
+				kib(predicted.Peak), kib(measured.Peak), predicted.Time/all.Time, measured.Time/all.Time,
+				measured.Waited/all.Time, predicted.Extra, 100*predicted.Gap())
+			points = append(points, point{m.name, predicted, measured})
+		}
+	}
+	return points, nil
+}
+
+func kib(bytes int64) float64 { return float64(bytes) / 1024 }
+
+// runner runs plans and compares their gradients.
+type runner struct {
+	chain *remat.Chain[[]float32, saved]
+	x, dw []float32
+	loss  func([]float32) ([]float32, error)
+	want  []float32 // the gradients of x and of the weights
+	known map[string]remat.Report
+}
+
+// run returns the fastest of some runs of a plan.
+func (r *runner) run(ctx context.Context, plan remat.Plan) (best remat.Report, err error) {
+	if best, ok := r.known[plan.String()]; ok {
+		return best, nil
+	}
+	runs, err := r.chain.NewRunner(plan)
+	if err != nil {
+		return best, err
+	}
+	for i := range 5 {
+		clear(r.dw)
+		dx, rep, err := runs.Run(ctx, r.x, r.loss)
+		if err != nil {
+			return best, err
+		}
+		got := append(dx, r.dw...)
+		if r.want == nil {
+			r.want = got
+		}
+		sameBits := func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
+		predicted, err := plan.Simulate(*r.chain.Costs)
+		if err != nil {
+			return best, err
+		}
+		if rep.Peak != predicted.Peak || !slices.EqualFunc(got, r.want, sameBits) {
+			return best, fmt.Errorf("plan %s: a peak of %d bytes, %d are predicted, or other gradients", plan.Name, rep.Peak, predicted.Peak)
+		}
+		if i == 0 || rep.Time < best.Time {
+			best = rep
+		}
+	}
+	r.known[plan.String()] = best
+	return best, nil
 }
