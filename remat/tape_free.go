@@ -1,0 +1,185 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// Free says that the caller has no more uses for the values. One that others may
+// be recomputed from is evicted, unless the policy must save it, and computed
+// again for them; it is forgotten when none is left. One that is between Get and
+// done stays until then. Values before one that is not valid are freed.
+func (t *Tape[V]) Free(values ...*Value[V]) error {
+	if err := t.claim(); err != nil {
+		return err
+	}
+	defer t.leave()
+	for _, y := range values {
+		if err := t.check(y); err != nil {
+			return err
+		}
+		t.free(y)
+	}
+	return nil
+}
+
+// Banish frees y for good: the Tape releases its memory and does not need it
+// again, not even to recompute others. An input is the caller's alone from then
+// on. Values that were computed from y are computed again now, if they were
+// evicted, and never evicted from then on. The error wraps [snug.ErrConfig] when y
+// is between Get and done or shares its memory with a value that is not freed.
+func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
+	if err := t.enter(ctx); err != nil {
+		return err
+	}
+	defer t.leave()
+	if err := t.check(y); err != nil {
+		return err
+	}
+	if err := y.checkAlone("banished"); err != nil {
+		return err
+	}
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	var children []*storage[V]
+	for _, c := range y.s.consumers() {
+		children = append(children, c.overwriters()...)
+	}
+	locked := 0
+	defer func() { forAll(children[:locked], t.unlock) }()
+	for _, c := range children {
+		if err := t.lock(ctx, c); err != nil {
+			return err
+		}
+		locked++
+	}
+	var idle []*storage[V]
+	for _, c := range children {
+		c.pinned = true
+		idle = append(idle, t.unlink(c)...)
+	}
+	t.free(y)
+	t.collect(idle)
+	return nil
+}
+
+// overwriters returns what is computed in the memory of s, the last first, and s
+// itself: computing one again destroys what comes after it in the list.
+func (s *storage[V]) overwriters() []*storage[V] {
+	if s.over == nil {
+		return []*storage[V]{s}
+	}
+	return append(s.over.overwriters(), s)
+}
+
+// Close releases all that the Tape holds, also between Get and done, and discards
+// what is offloaded. Further calls do nothing. The error wraps [snug.ErrConfig]
+// when another method is running, and then nothing has been done.
+func (t *Tape[V]) Close() error {
+	if err := t.claim(); err != nil {
+		if t.closed {
+			return nil
+		}
+		return err
+	}
+	defer t.leave()
+	t.closed = true
+	held, copies := t.live, t.copies
+	t.live, t.copies, t.pending = nil, nil, nil
+	t.stats.Held, t.stats.Values = 0, 0
+	defer func() {
+		keys := make([]int, 0, len(copies))
+		for key := range copies {
+			keys = append(keys, key)
+		}
+		forAll(keys, func(key int) { t.o.Offloader.Discard(key) })
+	}()
+	forAll(held, func(s *storage[V]) {
+		if s.run != nil {
+			t.release(s.v)
+		}
+	})
+	return nil
+}
+
+// Stats returns what t has done so far, also after Close.
+func (t *Tape[V]) Stats() TapeStats { return t.stats }
+
+// enter is claim for the methods that compute.
+func (t *Tape[V]) enter(ctx context.Context) error {
+	if ctx == nil {
+		return errNilContext
+	}
+	return t.claim()
+}
+
+// claim begins a method. leave ends it.
+func (t *Tape[V]) claim() error {
+	if t.busy.Swap(true) {
+		return fmt.Errorf("remat: tape: another method of the Tape is running: %w", snug.ErrConfig)
+	}
+	if t.closed {
+		t.leave()
+		return fmt.Errorf("remat: tape: the Tape is closed: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+func (t *Tape[V]) leave() { t.busy.Store(false) }
+
+// check reports whether y can be used.
+func (t *Tape[V]) check(y *Value[V]) error {
+	switch {
+	case y == nil:
+		return fmt.Errorf("remat: tape: a value is nil: %w", snug.ErrConfig)
+	case y.tape != t:
+		return fmt.Errorf("remat: tape: value %q is of another Tape: %w", y.name, snug.ErrConfig)
+	case y.freed:
+		return fmt.Errorf("remat: tape: value %q is freed: %w", y.name, snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkAlone reports whether nothing but y itself uses its memory.
+func (y *Value[V]) checkAlone(done string) error {
+	switch {
+	case y.s.users > 1:
+		return fmt.Errorf("remat: tape: value %q cannot be %s: %d more that share its memory are not freed: %w", y.name, done, y.s.users-1, snug.ErrConfig)
+	case y.s.locks > 0:
+		return fmt.Errorf("remat: tape: value %q cannot be %s: it is in use, between Get and done: %w", y.name, done, snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkOwned reports whether y's memory is the Tape's to give away.
+func (y *Value[V]) checkOwned(done string) error {
+	switch {
+	case y.s.run == nil:
+		return fmt.Errorf("remat: tape: value %q cannot be %s: it is an input: %w", y.name, done, snug.ErrConfig)
+	case y.s.pinned:
+		return fmt.Errorf("remat: tape: value %q cannot be %s: one of its operands is banished: %w", y.name, done, snug.ErrConfig)
+	}
+	return y.checkAlone(done)
+}
+
+func (y *Value[V]) checkTake() error {
+	if y.view != nil {
+		return fmt.Errorf("remat: tape: value %q cannot be taken: it is an alias: %w", y.name, snug.ErrConfig)
+	}
+	return y.checkOwned("taken")
+}
+
+func (y *Value[V]) checkOverwrite(operands []*Value[V]) error {
+	if y.s.decision == MustSave {
+		return fmt.Errorf("remat: tape: value %q cannot be overwritten: the policy must save it: %w", y.name, snug.ErrConfig)
+	}
+	for _, x := range operands {
+		if x.s == y.s {
+			return fmt.Errorf("remat: tape: value %q cannot be overwritten: the operand %q shares its memory: %w", y.name, x.name, snug.ErrConfig)
+		}
+	}
+	return y.checkOwned("overwritten")
+}
