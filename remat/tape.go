@@ -304,8 +304,14 @@ func (t *Tape[V]) Take(ctx context.Context, y *Value[V]) (v V, err error) {
 	if v, err = t.acquire(ctx, y); err != nil {
 		return v, err
 	}
-	t.forget(y.s)
+	all, complete := t.forget(y.s), false
+	defer func() {
+		if !complete {
+			t.release(all)
+		}
+	}()
 	y.s.locks--
 	t.free(y)
+	complete = true
 	return v, nil
 }

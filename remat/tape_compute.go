@@ -30,7 +30,6 @@ type storage[V any] struct {
 	held  bool
 	index int   // in Tape.live, if held
 	bytes int64 // as measured last, or declared
-	used  bool  // since it was made
 
 	stored   bool    // the Offloader has a copy
 	computed bool    // at least once
@@ -130,31 +129,29 @@ func (t *Tape[V]) first(ctx context.Context, s *storage[V], view func(V) V) (y *
 }
 
 // acquire returns the value of y and locks it.
-func (t *Tape[V]) acquire(ctx context.Context, y *Value[V]) (v V, err error) {
-	if err := t.materialize(ctx, y.s); err != nil {
+func (t *Tape[V]) acquire(ctx context.Context, y *Value[V]) (V, error) {
+	return t.lock(ctx, y.s, y.view)
+}
+
+// lock brings s into memory and keeps it there until unlock.
+func (t *Tape[V]) lock(ctx context.Context, s *storage[V], view func(V) V) (v V, err error) {
+	complete := false
+	s.locks++ // first, so that s is not forgotten while it is computed
+	defer func() {
+		if !complete {
+			t.unlock(s)
+		}
+	}()
+	if err := t.materialize(ctx, s); err != nil {
 		return v, err
 	}
-	v = y.s.v
-	if y.view != nil {
-		v = y.view(v)
+	v = s.v
+	if view != nil {
+		v = view(v)
 	}
-	t.use(y.s)
-	return v, nil
-}
-
-// lock is acquire for all of a storage.
-func (t *Tape[V]) lock(ctx context.Context, s *storage[V]) error {
-	if err := t.materialize(ctx, s); err != nil {
-		return err
-	}
-	t.use(s)
-	return nil
-}
-
-func (t *Tape[V]) use(s *storage[V]) {
-	s.used = true
 	s.last = t.tick
-	s.locks++
+	complete = true
+	return v, nil
 }
 
 // unlock ends a use of s and does what waited for that.

@@ -44,25 +44,26 @@ func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
 	if err := t.flush(ctx); err != nil {
 		return err
 	}
-	var children []*storage[V]
+	var locked []*storage[V]
+	defer func() { forAll(locked, t.unlock) }()
 	for _, c := range y.s.consumers() {
-		children = append(children, c.overwriters()...)
-	}
-	locked := 0
-	defer func() { forAll(children[:locked], t.unlock) }()
-	for _, c := range children {
-		if err := t.lock(ctx, c); err != nil {
-			return err
+		for _, c := range c.overwriters() {
+			if c.operands == nil { // it was offloaded or forgotten for the sake of the others
+				continue
+			}
+			if _, err := t.lock(ctx, c, nil); err != nil {
+				return err
+			}
+			locked = append(locked, c)
 		}
-		locked++
 	}
 	var idle []*storage[V]
-	for _, c := range children {
+	for _, c := range locked {
 		c.pinned = true
 		idle = append(idle, t.unlink(c)...)
 	}
+	defer t.collect(idle)
 	t.free(y)
-	t.collect(idle)
 	return nil
 }
 

@@ -57,7 +57,7 @@ func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) e
 func (t *Tape[V]) hold(s *storage[V], v V, bytes int64) {
 	t.leaveSet(s)
 	s.v, s.held, s.bytes = v, true, bytes
-	s.used, s.eager = false, false
+	s.eager = false
 	s.last = t.tick
 	s.index = len(t.live)
 	t.live = append(t.live, s)
