@@ -216,7 +216,7 @@ func (s *tester) checkAccount() {
 // nothing is left in the end.
 func (s *tester) finish() {
 	for _, y := range s.values {
-		if !y.freed {
+		if !y.freed && !s.tape.closed {
 			if err := s.get(y); err != nil {
 				require.IsType(s.t, &RoomError{}, err)
 			}

@@ -19,20 +19,12 @@ import (
 func tapeIsTransparent(t *rapid.T) {
 	budget := rapid.SampledFrom([]int64{0, 60, 100, 200, 400}).Draw(t, "budget")
 	declared := rapid.Bool().Draw(t, "declared sizes")
-	policy := func(op OpInfo) (Decision, error) {
-		for d := range decisions {
-			if op.Value == d.String() {
-				return d, nil
-			}
-		}
-		return PreferSave, nil
-	}
 	s := newTester(t, t.Context(), func(o *TapeOptions[[]float32]) {
 		o.Budget = budget
 		o.Heuristic = Heuristic(rapid.IntRange(0, int(heuristics)-1).Draw(t, "heuristic"))
 		o.MaxRecompute = math.Inf(1)
 		if rapid.Bool().Draw(t, "with a policy") {
-			o.Policy = policy
+			o.Policy = byValue
 		}
 	})
 	if declared && budget > 0 {
