@@ -199,11 +199,13 @@ func (s *tester) take(y *tested) error {
 func (s *tester) free(y *tested) error   { return s.tape.Free(y.Value) }
 func (s *tester) banish(y *tested) error { return s.tape.Banish(s.ctx, y.Value) }
 
-// checkAccount compares the Tape's account with what is really held.
+// checkAccount compares the Tape's account with what is really held, and that
+// nothing is that nobody needs.
 func (s *tester) checkAccount() {
 	require.Empty(s.t, s.w.problems)
 	held := s.w.p.held
 	for _, v := range s.tape.live {
+		require.False(s.t, v.idle(), v.op.Name)
 		if v.run == nil {
 			held += v.bytes
 		}
