@@ -75,6 +75,8 @@ func TestNeighbourhood(t *testing.T) {
 	require.Zero(t, neighbourhood(g))
 	s.tape.drop(d.s)
 	require.Equal(t, 2.0+1+8+16, neighbourhood(c))
+	c.s.decision = Offload
+	require.Zero(t, neighbourhood(c), "it would be moved")
 
 	// All of a component count in the approximation, and those that left it
 	// leave the others together.

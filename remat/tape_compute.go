@@ -167,7 +167,7 @@ func (t *Tape[V]) unlock(s *storage[V]) {
 	case s.decision == MustRecompute:
 		t.stats.Evicted++
 		t.drop(s)
-	case s.decision == Offload && s.users > 0:
+	case s.decision == Offload:
 		t.pending = append(t.pending, s)
 	}
 }
