@@ -104,9 +104,10 @@ type Options struct {
 	// the order in which a backward pass reaches them. Bucket 0 has the last.
 	Bucket int
 	// OnBucket is called in the order of the buckets, once in each window for
-	// each: as soon as the last gradients of all its parameters have arrived, and
-	// were reduced, if there is a Reducer. Its error is returned by the call that
-	// has added the gradient.
+	// each: as soon as the last gradients of all its parameters have arrived. Its
+	// error is returned by the call that has added the gradient. With a Reducer it
+	// is called when the bucket is reduced, on another goroutine, and End returns
+	// its error.
 	OnBucket func(b Bucket) error
 
 	// Reducer joins the windows of the ranks of data-parallel training, or is

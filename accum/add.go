@@ -18,7 +18,7 @@ import (
 // window's device, outside its bucket; it is not kept. Errors, with nothing
 // written: [snug.ErrConfig] when no micro-batch is open, for an unknown name or
 // one that was added, and with DropMicro; [snug.ErrDType], [snug.ErrShape],
-// [snug.ErrDevice]. Errors of OnBucket and of the Reducer are wrapped.
+// [snug.ErrDevice]. Errors of OnBucket are wrapped.
 func (w *Window) Add(name string, g snug.View) error {
 	p, err := w.find("Add", name)
 	if err == nil {
@@ -70,8 +70,8 @@ func (w *Window) Into(name string) (acc snug.View, alpha, beta float32, err erro
 // Done says that no kernel adds to a parameter after this in the open
 // micro-batch, whose accumulator [Window.Into] has handed out. In the last
 // micro-batch of a window its bucket then need not wait for End. The error wraps
-// [snug.ErrConfig] when Into was not called for it in this micro-batch, and is
-// otherwise that of OnBucket or of the Reducer.
+// [snug.ErrConfig] when Into was not called for it in this micro-batch, or Done
+// was, and is otherwise that of the device or of OnBucket.
 func (w *Window) Done(name string) error {
 	p, err := w.find("Done", name)
 	if err != nil {
@@ -79,6 +79,9 @@ func (w *Window) Done(name string) error {
 	}
 	if !p.added || !p.inPlace {
 		return fmt.Errorf("accum: Done: parameter %q: call Into first: %w", name, snug.ErrConfig)
+	}
+	if err := w.measureInPlace(p); err != nil {
+		return fmt.Errorf("accum: Done: parameter %q: %w", name, err)
 	}
 	return w.arrive("Done", p)
 }
@@ -133,10 +136,12 @@ func (w *Window) enter(op string, p *param, g snug.View) error {
 // accumulate queues acc = alpha·g + beta·acc for a parameter, and measures g
 // where that is wanted. An empty g is zero.
 func (w *Window) accumulate(p *param, g snug.View, alpha, beta float32) error {
-	measured := w.measures && w.overflow != DropMicro && g.Len() > 0
+	measured := w.measures && w.overflow != DropMicro
 	switch {
 	case p.Len == 0:
 		return nil
+	case g.Len() == 0:
+		return w.decay(p, beta, w.roundingSeed(g))
 	case w.dtype == snug.F32 && measured:
 		return w.measure(p, p.acc, g, alpha, beta)
 	case w.dtype == snug.F32:

@@ -19,9 +19,10 @@ type Bucket struct {
 // part of a rank is that of [Shard].
 //
 // A [Window] with a Reducer makes no call while it accumulates (what others call
-// no_sync), and reduces its buckets, in order, when their last gradients arrive:
-// the result is the mean over the samples of all ranks, weighted as the
-// micro-batches are. [Local] joins goroutines of one process.
+// no_sync). It reduces its buckets, in order, on a goroutine of its own, from when
+// their last gradients arrive until [Window.End]: the result is the mean over the
+// samples of all ranks, weighted as the micro-batches are. [Local] joins goroutines
+// of one process.
 type Reducer interface {
 	Rank() int // from 0
 	Size() int // ranks
@@ -42,9 +43,13 @@ type reduction struct {
 	shard    bool
 	onBucket func(Bucket) error
 	buckets  []bucket
-	done     int   // buckets that are reduced
-	total    total // of all ranks
-	sums     [2]float64
+	done     int   // buckets that were handed on
+	total    total // of all ranks, once the window is full
+
+	// While a window is reduced, a goroutine takes buckets from queue until that
+	// is closed, and then puts the first error into result.
+	queue  chan handed
+	result chan error
 }
 
 type bucket struct {
@@ -53,9 +58,16 @@ type bucket struct {
 	waiting int // parameters that have not arrived
 }
 
+// handed is a bucket that is whole on this rank.
+type handed struct {
+	bucket int
+	weight float64 // of the window on this rank
+	micros int
+	seed   uint64 // of the rounding
+}
+
 // total is what all ranks together have in this window.
 type total struct {
-	known  bool
 	weight float64
 	micros int
 }
@@ -88,8 +100,9 @@ func (r *reduction) init(params []param, vector snug.View, o *Options) error {
 	return nil
 }
 
-// reset begins a window.
+// reset begins a window. It waits for a reduction that is under way.
 func (r *reduction) reset() {
+	_ = r.wait() // the window is thrown away, or was full
 	r.done, r.total = 0, total{}
 	for i := range r.buckets {
 		r.buckets[i].waiting = len(r.buckets[i].Params)
@@ -106,32 +119,51 @@ func (w *Window) arrive(op string, p *param) error {
 	p.arrived = true
 	w.buckets[p.bucket].waiting--
 	for w.done < len(w.buckets) && w.buckets[w.done].waiting == 0 {
-		if err := w.reduce(w.weight + w.micro); err != nil {
+		if err := w.handOn(w.weight+w.micro, w.micros+1); err != nil {
 			return fmt.Errorf("accum: %s: %w", op, err)
 		}
 	}
 	return nil
 }
 
-// finish hands on all buckets that are left.
+// finish hands on all buckets that are left, and waits for them.
 func (w *Window) finish() error {
 	for w.done < len(w.buckets) {
-		if err := w.reduce(w.weight); err != nil {
+		if err := w.handOn(w.weight, w.micros); err != nil {
 			return err
 		}
 	}
+	return w.wait()
+}
+
+// handOn hands on the next bucket: to the goroutine that reduces, so that the
+// backward pass goes on meanwhile.
+func (w *Window) handOn(weight float64, micros int) error {
+	b := &w.buckets[w.done]
+	w.done++
+	if w.reducer == nil {
+		return w.call(b)
+	}
+	if w.queue == nil {
+		w.queue, w.result = make(chan handed, len(w.buckets)), make(chan error, 1)
+		go w.reduceAll(w.queue, w.result)
+	}
+	w.queue <- handed{b.Index, weight, micros, w.roundingSeed(snug.View{})}
 	return nil
 }
 
-// reduce hands on the next bucket. weight is that of the window on this rank.
-func (w *Window) reduce(weight float64) error {
-	b := &w.buckets[w.done]
-	if w.reducer != nil {
-		if err := w.reduceBucket(b, weight); err != nil {
-			return fmt.Errorf("bucket %d: %w", b.Index, err)
-		}
+// wait waits until all buckets that were handed on are reduced.
+func (r *reduction) wait() error {
+	if r.queue == nil {
+		return nil
 	}
-	w.done++
+	close(r.queue)
+	err := <-r.result
+	r.queue, r.result = nil, nil
+	return err
+}
+
+func (w *Window) call(b *bucket) error {
 	if w.onBucket == nil {
 		return nil
 	}
@@ -141,28 +173,49 @@ func (w *Window) reduce(weight float64) error {
 	return nil
 }
 
-// reduceBucket replaces the means of this rank by those of all: each is
-// multiplied by its share of the weight, and the products are added.
-func (w *Window) reduceBucket(b *bucket, weight float64) error {
-	if !w.total.known {
-		micros := w.micros
-		if w.open {
-			micros++
+// reduceAll reduces the buckets of a window. After an error it leaves the rest.
+func (w *Window) reduceAll(queue <-chan handed, result chan<- error) {
+	var first error
+	known := false
+	for h := range queue {
+		if first != nil {
+			continue
 		}
-		w.sums = [2]float64{weight, float64(micros)}
-		if err := w.reducer.Sum(w.sums[:]); err != nil {
-			return err
+		b := &w.buckets[h.bucket]
+		if !known {
+			w.total, first = w.sum(h)
+			known = true
 		}
-		w.total = total{known: true, weight: w.sums[0], micros: int(w.sums[1])}
+		if first == nil {
+			first = w.reduce(b, h)
+		}
+		if first != nil {
+			first = fmt.Errorf("bucket %d: %w", h.bucket, first)
+			continue
+		}
+		first = w.call(b)
 	}
+	result <- first
+}
+
+// sum returns what all ranks have.
+func (w *Window) sum(h handed) (total, error) {
+	sums := [2]float64{h.weight, float64(h.micros)}
+	err := w.reducer.Sum(sums[:])
+	return total{sums[0], int(sums[1])}, err
+}
+
+// reduce replaces the means of this rank by those of all: each is multiplied by
+// its share of the weight, and the products are added.
+func (w *Window) reduce(b *bucket, h handed) error {
 	share := float32(0)
-	if weight > 0 {
-		share = float32(weight / w.total.weight)
+	if h.weight > 0 {
+		share = float32(h.weight / w.total.weight)
 	}
 	if share != 1 {
 		for _, q := range b.Params {
 			p := &w.params[w.index[q.Name]]
-			if err := w.accumulate(p, snug.View{}, 0, share); err != nil {
+			if err := w.decay(p, share, h.seed); err != nil {
 				return fmt.Errorf("parameter %q: %w", q.Name, err)
 			}
 		}
@@ -171,6 +224,17 @@ func (w *Window) reduceBucket(b *bucket, weight float64) error {
 		return w.reducer.ReduceScatter(b.Grads)
 	}
 	return w.reducer.AllReduce(b.Grads)
+}
+
+// decay queues acc = beta·acc for a parameter.
+func (w *Window) decay(p *param, beta float32, seed uint64) error {
+	switch {
+	case p.Len == 0:
+		return nil
+	case w.dtype == snug.F32:
+		return accumulateJob{p.acc, snug.View{}, 0, beta}.launch(w.device)
+	}
+	return roundedJob{p.acc, snug.View{}, 0, beta, seed, p.stream}.launch(w.device)
 }
 
 // part returns the elements of a parameter's gradient that this rank has, from

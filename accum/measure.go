@@ -140,13 +140,9 @@ func (w *Window) measured() error {
 	if !w.measures || w.micro == 0 || w.dropped {
 		return nil
 	}
-	if w.inPlace && len(w.overflows) == 0 {
-		for i := range w.params {
-			if p := &w.params[i]; p.inPlace {
-				if err := w.measure(p, snug.View{}, p.acc, 0, 0); err != nil {
-					return err
-				}
-			}
+	for i := range w.params {
+		if err := w.measureInPlace(&w.params[i]); err != nil {
+			return err
 		}
 	}
 	if err := w.found.Collect(); err != nil {
@@ -162,6 +158,20 @@ func (w *Window) measured() error {
 		return w.locateAll()
 	}
 	return nil
+}
+
+// measureInPlace measures the accumulator of a parameter that kernels have added
+// to, once in a micro-batch. Where there are non-finite values already, more
+// cannot be told from them.
+func (w *Window) measureInPlace(p *param) error {
+	if !p.inPlace {
+		return nil
+	}
+	p.inPlace = false
+	if len(w.overflows) > 0 {
+		return nil
+	}
+	return w.measure(p, snug.View{}, p.acc, 0, 0)
 }
 
 // locateAll looks for non-finite values in the accumulators, which had none

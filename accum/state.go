@@ -267,7 +267,7 @@ func (w *Window) set(s *saved) {
 	}
 	if w.full {
 		w.done = len(w.buckets)
-		w.total = total{true, s.TotalWeight, int(s.TotalMicros)}
+		w.total = total{s.TotalWeight, int(s.TotalMicros)}
 	}
 	for i, p := range s.order {
 		p.added, p.inPlace = s.flags[i].Added, s.flags[i].InPlace

@@ -109,7 +109,7 @@ func New(params []Param, o Options) (*Window, error) {
 	if err := w.layOut(params, vector); err != nil {
 		return nil, err
 	}
-	if err := w.reduction.init(w.params, vector, &o); err != nil {
+	if err := w.init(w.params, vector, &o); err != nil {
 		return nil, err
 	}
 	w.gradients = w.yieldGradients
@@ -208,8 +208,8 @@ func factors(before, micro float64) (alpha, beta float32) {
 
 // End ends the micro-batch. A parameter that was not added has a gradient of
 // zero. full says that it was the last of the window: Gradients yields the
-// window's mean until Reset. With a Reducer it then waits for the other ranks,
-// until all gradients are reduced.
+// window's mean until Reset. With a Reducer it then waits until all gradients are
+// reduced.
 //
 // The error wraps [snug.ErrConfig] when no micro-batch is open, and is otherwise
 // of the device, of OnBucket or of the Reducer; the window must then be Reset.
@@ -306,7 +306,8 @@ func (w *Window) clear() error {
 }
 
 // Reset begins the next window. One that was not full is thrown away, also
-// within a micro-batch, and its step begins anew.
+// within a micro-batch, and its step begins anew. It waits for a reduction that is
+// under way.
 func (w *Window) Reset() {
 	if w.full {
 		w.progress.Step++
@@ -433,10 +434,10 @@ func (w *Window) Part(name string) (lo int, grad snug.View, err error) {
 func (w *Window) Weight() float64 { return w.weight }
 
 // Total returns the weight of a full window over all ranks: Weight, without a
-// Reducer. A window whose Total is 0 has gradients of zero, and no step should
+// Reducer and before the window is full. A window whose Total is 0 has gradients of zero, and no step should
 // follow it.
 func (w *Window) Total() float64 {
-	if w.reducer == nil {
+	if w.reducer == nil || !w.full {
 		return w.weight
 	}
 	return w.total.weight

@@ -17,6 +17,11 @@ func TestAllocations(t *testing.T) {
 	s := newScaler(t, ScalerOptions{})
 	m := newMaster(t, MasterOptions{Chunk: 1000})
 	require.NoError(t, m.Add("x", len(x), fillWith(x)))
+	halved := map[MasterForm]*Master{}
+	for _, form := range []MasterForm{SplitMaster, NoMaster} {
+		halved[form] = newMaster(t, MasterOptions{Form: form, Chunk: 1000})
+		require.NoError(t, halved[form].AddFrom("x", snug.ViewOf(brain), nil))
+	}
 	decay := func(_ int, v snug.View) error {
 		w := v.Float32s()
 		for i := range w {
@@ -24,15 +29,18 @@ func TestAllocations(t *testing.T) {
 		}
 		return nil
 	}
-	nop := func() error { return nil }
+	pairs := pairsOf(CastPair{snug.ViewOf(half), snug.ViewOf(x)}, CastPair{snug.ViewOf(brain), snug.ViewOf(x)})
 	calls := map[string]func() error{
 		"cast":        func() error { return Cast(half, x) },
 		"cast halves": func() error { return Cast(brain, half) },
+		"cast all":    func() error { return CastAll(pairs, CastOptions{Saturate: true}) },
 		"measure":     func() error { _, err := Measure(grads); return err },
 		"clip":        func() error { _, err := Clip(grads, 2, 1); return err },
 		"clip value":  func() error { _, err := ClipValue(halves, 1); return err },
 		"clip halves": func() error { _, err := Clip(halves, 2, 1); return err },
 		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
+		"split":       func() error { return halved[SplitMaster].Update("x", snug.ViewOf(brain), decay) },
+		"no master":   func() error { return halved[NoMaster].Update("x", snug.ViewOf(brain), decay) },
 		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulConfig{M: 20, N: 20, K: 30}) },
 		"scaler": func() error {
 			if _, err := s.Unscale("opt", grads); err != nil {

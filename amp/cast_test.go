@@ -2,6 +2,7 @@ package amp
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"testing"
@@ -128,6 +129,106 @@ func TestCastOverlapOfArrays(t *testing.T) {
 		require.NoError(t, Cast(tail, tail), p.Name)
 		require.ErrorIs(t, Cast(head, tail), snug.ErrConfig, p.Name)
 	}
+}
+
+// TestCastSaturates has the edges of all ranges, and every type to every other.
+func TestCastSaturates(t *testing.T) {
+	edges := []float32{65504, 65519.99, 65520, 65536, -65520, 0x1.fep127, 0x1.fefffep127, 0x1.ffp127, math.MaxFloat32, -math.MaxFloat32, inf, -inf, nan, 0, -1, 1e-45}
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, from := range floats {
+			for _, to := range floats {
+				for _, skip := range skips {
+					x := roundAll(from, append(append(make([]float32, skip), edges...), randoms(1, 1029)...))
+					src, dst := kerneltest.PutFloats(t, p, from, x), kerneltest.PutFloats(t, p, to, make([]float32, len(x)))
+					require.NoError(t, CastWith(after(t, dst.View, skip), after(t, src.View, skip), CastOptions{Saturate: true}))
+					want := make([]float32, len(x))
+					for i := skip; i < len(x); i++ {
+						want[i] = round(to, x[i])
+						if want[i]-want[i] != 0 && x[i] == x[i] {
+							want[i] = float32(math.Copysign(float64(largest(to)), float64(x[i])))
+						}
+					}
+					requireSame(t, want, dst.Get(), from, to, skip)
+				}
+			}
+		}
+	})
+	require.Equal(t, float32(65504), float16.Frombits(0x7bff).Float32())
+	require.Equal(t, largest(snug.BF16), snug.BFloat16(0x7f7f).Float32())
+}
+
+// pairsOf walks over casts.
+func pairsOf(pairs ...CastPair) iter.Seq2[string, CastPair] {
+	names := make([]string, len(pairs))
+	for i := range names {
+		names[i] = fmt.Sprint("v", i)
+	}
+	return func(yield func(string, CastPair) bool) {
+		for i, p := range pairs {
+			if !yield(names[i], p) {
+				return
+			}
+		}
+	}
+}
+
+// TestCastAll has more vectors than a batch, of many lengths and types.
+func TestCastAll(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		for _, o := range []CastOptions{{}, {Saturate: true}, {Stochastic: true, Draw: Draw{Seed: 3, Tensor: 40}}} {
+			var pairs []CastPair
+			var dsts []func() []float32
+			var wants [][]float32
+			for i := range 2*batchLen + 3 {
+				n := []int{0, 1, 33, 1000, 70}[i%5]
+				if i == 7 {
+					n = castChunk + 9
+				}
+				from, to := floats[i%3], floats[1+i%2]
+				src := kerneltest.PutFloats(t, p, from, randoms(uint64(i), n))
+				dst := kerneltest.PutFloats(t, p, to, make([]float32, n))
+				one := kerneltest.PutFloats(t, p, to, make([]float32, n))
+				pairs, dsts = append(pairs, CastPair{dst.View, src.View}), append(dsts, dst.Get)
+				single := o
+				single.Draw.Tensor += uint64(i)
+				require.NoError(t, CastWith(one.View, src.View, single))
+				wants = append(wants, one.Get())
+			}
+			require.NoError(t, CastAll(pairsOf(pairs...), o))
+			for i := range dsts {
+				requireSame(t, wants[i], dsts[i](), i)
+			}
+		}
+	})
+}
+
+func TestCastAllErrors(t *testing.T) {
+	x, half := []float32{1, 2}, make([]snug.Float16, 2)
+	good := CastPair{snug.ViewOf(half), snug.ViewOf(x)}
+	for _, bad := range []struct {
+		pair CastPair
+		want error
+	}{
+		{CastPair{snug.ViewOf(half), snug.ViewOf(x[:1])}, snug.ErrShape},
+		{CastPair{snug.SliceView([]uint8{1}), snug.ViewOf(x[:1])}, snug.ErrDType},
+		{CastPair{closed(t, snug.F32, 2), closed(t, snug.F32, 2)}, snug.ErrDevice},
+	} {
+		err := CastAll(pairsOf(good, bad.pair), CastOptions{})
+		require.ErrorIs(t, err, bad.want)
+		require.ErrorContains(t, err, `"v1"`)
+		require.Equal(t, []snug.Float16{0, 0}, half, "nothing is written")
+	}
+	require.ErrorIs(t, CastAll(nil, CastOptions{}), snug.ErrConfig)
+	walks := 0
+	err := CastAll(func(yield func(string, CastPair) bool) {
+		if walks++; walks == 1 {
+			yield("once", good)
+		}
+	}, CastOptions{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "1 vectors, then 0")
+	require.NoError(t, CastAll(pairsOf(CastPair{snug.ViewOf(x), snug.ViewOf(x)}, good), CastOptions{}), "a vector onto itself")
+	require.Equal(t, []snug.Float16{0x3c00, 0x4000}, half)
 }
 
 func castProperty(t *rapid.T) {

@@ -166,15 +166,6 @@ func ExampleStats_Err() {
 	// Output: amp: 1 of 2 elements in 1 gradients are not finite, first bias[1] = NaN: snug: non-finite value
 }
 
-func ExampleCast() {
-	half := make([]snug.Float16, 3)
-	if err := amp.Cast(half, []float32{1, 1.0 / 3, 1e6}); err != nil {
-		panic(err)
-	}
-	fmt.Println(half)
-	// Output: [1 0.33325195 +Inf]
-}
-
 func ExampleParsePolicy() {
 	policy, err := amp.ParsePolicy("params=f32,compute=bf16")
 	fmt.Println(policy, err)
@@ -200,34 +191,6 @@ func ExampleOps_Type() {
 	// add bf16 <nil>
 }
 
-// A bfloat16 weight at 1 cannot hold 1.001. Its master can, and gathers such
-// updates until they show.
-func ExampleMaster() {
-	master, err := amp.NewMaster(amp.MasterOptions{})
-	if err != nil {
-		panic(err)
-	}
-	err = master.Add("weight", 1, func(lo int, w []float32) error {
-		w[0] = 1
-		return nil
-	})
-	if err != nil {
-		panic(err)
-	}
-	weight := make([]snug.BFloat16, 1)
-	for range 10 {
-		err := master.Update("weight", snug.ViewOf(weight), func(lo int, w snug.View) error {
-			w.Float32s()[0] += 0.001
-			return nil
-		})
-		if err != nil {
-			panic(err)
-		}
-	}
-	fmt.Println(weight[0], master.Bytes(), "bytes")
-	// Output: 1.0078125 4 bytes
-}
-
 // The gradient of a weight, accumulated in float32: dw = 1·xᵀ·dy + 1·dw.
 func ExampleMatMul() {
 	x := make([]snug.Float16, 4)  // 2 samples of 2 features
@@ -242,27 +205,4 @@ func ExampleMatMul() {
 	err := amp.MatMul(dw, x, dy, amp.MatMulConfig{M: 2, N: 1, K: 2, TransA: true, Beta: 1})
 	fmt.Println(dw, err)
 	// Output: [8 8] <nil>
-}
-
-// A bfloat16 weight of 1 loses updates of 1/1024, an eighth of its gap, when it
-// is rounded to nearest. Rounded at random, it moves as far on average.
-func ExampleCastStochastic() {
-	nearest, random, sum := make([]snug.BFloat16, 1000), make([]snug.BFloat16, 1000), make([]float32, 1000)
-	for i := range sum {
-		sum[i] = 1 + 1.0/1024
-	}
-	if err := amp.Cast(nearest, sum); err != nil {
-		panic(err)
-	}
-	if err := amp.CastStochastic(random, sum, amp.Draw{Seed: 7}); err != nil {
-		panic(err)
-	}
-	moved := 0
-	for i := range random {
-		if random[i] > nearest[i] {
-			moved++
-		}
-	}
-	fmt.Printf("%v, and %d of 1000 went up\n", nearest[0], moved)
-	// Output: 1, and 139 of 1000 went up
 }

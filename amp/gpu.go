@@ -3,6 +3,8 @@
 package amp
 
 import (
+	"math"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -18,14 +20,17 @@ const (
 )
 
 var (
-	castNames  = map[[2]snug.DType]string{}
-	sweepNames = gpu.ForFloats("amp_sweep")
+	castNames   = map[[2]snug.DType]string{}
+	randomNames = map[[2]snug.DType]string{}
+	sweepNames  = gpu.ForFloats("amp_sweep")
 )
 
 func init() {
 	for _, from := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
 		for _, to := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
-			castNames[[2]snug.DType{from, to}] = "amp_cast_" + from.String() + "_" + to.String()
+			types := [2]snug.DType{from, to}
+			castNames[types] = "amp_cast_" + from.String() + "_" + to.String()
+			randomNames[types] = "amp_random_" + from.String() + "_" + to.String()
 		}
 	}
 }
@@ -36,13 +41,21 @@ func elementGrid(n, size int) [3]int { return gpu.Grid(n, threads*flight*16/size
 func (j *castJob) Grids(q gpu.Launcher) error {
 	dst, src := *j.dst.Mem(), *j.src.Mem()
 	from, to := j.src.DType(), j.dst.DType()
-	if from == to {
+	limit := j.limit
+	if limit == 0 {
+		limit = float32(math.Inf(1))
+	}
+	switch {
+	case j.plain():
 		return q.Copy(dst, src)
+	case j.random:
+		return j.gridsAtRandom(q, limit)
 	}
 	params := struct {
-		n       uint64
-		wide, _ uint32
-	}{n: uint64(j.dst.Len()), wide: gpu.Aligned(dst.Addr, src.Addr)}
+		n     uint64
+		limit float32
+		wide  uint32
+	}{uint64(j.dst.Len()), limit, gpu.Aligned(dst.Addr, src.Addr)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: castNames[[2]snug.DType{from, to}],
 		Blocks: elementGrid(j.dst.Len(), max(from.Size(), to.Size())), Threads: threads,
@@ -50,18 +63,20 @@ func (j *castJob) Grids(q gpu.Launcher) error {
 	})
 }
 
-func (j *stochasticJob) Grids(q gpu.Launcher) error {
+// gridsAtRandom has a thread for each block of random numbers.
+func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 	dst, src, n := *j.dst.Mem(), *j.src.Mem(), j.dst.Len()
 	skip := uintptr(j.draw.First % perBlock)
 	params := struct {
 		n, seed, tensor, first uint64
-		wide, _                uint32
+		limit                  float32
+		wide                   uint32
 	}{
-		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First,
-		wide: gpu.Aligned(dst.Addr-2*skip, src.Addr-4*skip),
+		n: uint64(n), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.draw.First, limit: limit,
+		wide: gpu.Aligned(dst.Addr-2*skip, src.Addr-uintptr(j.src.DType().Size())*skip),
 	}
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: "amp_cast_stochastic",
+		Module: &kernels, Func: randomNames[[2]snug.DType{j.src.DType(), j.dst.DType()}],
 		Blocks: gpu.Grid(n+perBlock, threads*perBlock), Threads: threads,
 		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
 	})

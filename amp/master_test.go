@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -17,6 +18,8 @@ import (
 	"pgregory.net/rapid"
 )
 
+var forms = []MasterForm{FullMaster, SplitMaster, NoMaster}
+
 var errBroken = errors.New("broken")
 
 // diary is a Storage that notes its calls and can fail.
@@ -26,6 +29,7 @@ type diary struct {
 	failing string // the call that fails
 	cut     int    // bytes that Acquire returns too few
 	shift   int    // bytes by which it is not aligned
+	bytes   int    // of all keys
 }
 
 func newDiary() *diary { return &diary{memory: memory{}} }
@@ -45,6 +49,9 @@ func (d *diary) Acquire(key string, size int) ([]byte, error) {
 	if d.shift > 0 {
 		room := make([]float32, size/4+1)
 		return unsafe.Slice((*byte)(unsafe.Pointer(&room[0])), size+4)[d.shift : d.shift+size], nil
+	}
+	if _, old := d.memory[key]; !old {
+		d.bytes += size
 	}
 	b, err := d.memory.Acquire(key, size)
 	return b[:len(b)-d.cut], err
@@ -241,22 +248,35 @@ func TestMasterState(t *testing.T) {
 	require.ErrorIs(t, m.UnmarshalBinary(saved), snug.ErrConfig, "it has parameters")
 }
 
+// masterOf returns a Master with a parameter "w".
+func masterOf(t require.TestingT, o MasterOptions, w ...float32) *Master {
+	m := newMaster(t, o)
+	require.NoError(t, m.AddFrom("w", snug.ViewOf(make([]snug.BFloat16, len(w))), fillWith(w)))
+	return m
+}
+
+func TestMasterStateDamage(t *testing.T) {
+	for _, form := range forms {
+		saved, err := masterOf(t, MasterOptions{Form: form, Chunk: 2}, 1, 2, 3).AppendBinary(nil)
+		require.NoError(t, err)
+		for i := range saved {
+			fresh := newMaster(t, MasterOptions{Form: form})
+			damaged := bytes.Clone(saved)
+			damaged[i] ^= 0x40
+			require.ErrorIs(t, fresh.UnmarshalBinary(damaged), snug.ErrCorrupt)
+			_, err := fresh.ReadFrom(bytes.NewReader(damaged))
+			require.ErrorIs(t, err, snug.ErrCorrupt, "%s: byte %d", form, i)
+			_, err = fresh.ReadFrom(bytes.NewReader(saved[:i]))
+			require.ErrorIs(t, err, snug.ErrCorrupt, "%s: cut at %d", form, i)
+			require.Empty(t, fresh.params)
+		}
+	}
+}
+
 func TestMasterStateErrors(t *testing.T) {
-	m := newMaster(t, MasterOptions{Chunk: 2})
-	require.NoError(t, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
+	m := masterOf(t, MasterOptions{Chunk: 2}, 1, 2, 3)
 	saved, err := m.AppendBinary(nil)
 	require.NoError(t, err)
-	for i := range saved {
-		fresh := newMaster(t, MasterOptions{})
-		damaged := bytes.Clone(saved)
-		damaged[i] ^= 0x40
-		require.ErrorIs(t, fresh.UnmarshalBinary(damaged), snug.ErrCorrupt)
-		_, err := fresh.ReadFrom(bytes.NewReader(damaged))
-		require.ErrorIs(t, err, snug.ErrCorrupt, "byte %d", i)
-		_, err = fresh.ReadFrom(bytes.NewReader(saved[:i]))
-		require.ErrorIs(t, err, snug.ErrCorrupt, "cut at %d", i)
-		require.Zero(t, fresh.Bytes())
-	}
 	fresh := newMaster(t, MasterOptions{})
 	require.ErrorIs(t, fresh.UnmarshalBinary(append(bytes.Clone(saved), 0)), snug.ErrCorrupt)
 	_, err = fresh.ReadFrom(io.MultiReader(bytes.NewReader(saved[:20]), iotest.ErrReader(errBroken)))
@@ -283,40 +303,73 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 // TestMasterStateLies has well-formed state that says more than it holds.
 func TestMasterStateLies(t *testing.T) {
-	lying := func(name string, n uint64) []byte {
+	lying := func(form MasterForm, name string, n uint64) []byte {
 		var b bytes.Buffer
 		e := state.NewEncoder(&b, masterMagic, masterVersion)
+		e.Put(uint32(form))
+		e.Put(uint64(1)) // seed
 		e.Put(uint32(2))
 		for range 2 {
 			e.PutName(name)
 			e.Put(n)
+			if form == NoMaster {
+				e.Put(uint64(3)) // updates
+			}
 		}
 		_, err := e.Finish()
 		require.NoError(t, err)
 		return b.Bytes()
 	}
-	for name, data := range map[string][]byte{
-		"length":     lying("w", 1<<61),
-		"much":       lying("w", 1<<40),
-		"repetition": lying("w", 0),
-		"name":       lying(strings.Repeat("x", state.MaxName+1), 0),
-	} {
-		require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(data), snug.ErrCorrupt, name)
+	for _, form := range forms {
+		for name, data := range map[string][]byte{
+			"length":     lying(form, "w", 1<<61),
+			"much":       lying(form, "w", 1<<40),
+			"repetition": lying(form, "w", 0),
+			"name":       lying(form, strings.Repeat("x", state.MaxName+1), 0),
+		} {
+			err := newMaster(t, MasterOptions{Form: form}).UnmarshalBinary(data)
+			require.ErrorIs(t, err, snug.ErrCorrupt, "%s, %s", form, name)
+		}
 	}
+	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(lying(9, "w", 0)), snug.ErrCorrupt, "form")
 }
 
+// masterProperty saves a run in its middle and requires that it goes on with the
+// same bits, in chunks of another size.
 func masterProperty(t *rapid.T) {
+	form := rapid.SampledFrom(forms).Draw(t, "form")
 	lengths := rapid.SliceOfN(rapid.IntRange(0, 50), 0, 4).Draw(t, "lengths")
-	m := newMaster(t, MasterOptions{Chunk: rapid.IntRange(1, 20).Draw(t, "chunk")})
-	for i, n := range lengths {
-		require.NoError(t, m.Add(string(rune('a'+i)), n, fillWith(randoms(uint64(i), n))))
+	m := newMaster(t, MasterOptions{Form: form, Seed: rapid.Uint64().Draw(t, "seed"), Chunk: rapid.IntRange(1, 20).Draw(t, "chunk")})
+	params := make([][]snug.BFloat16, len(lengths))
+	change := func(m *Master, params [][]snug.BFloat16) {
+		for i, param := range params {
+			require.NoError(t, m.Update(string(rune('a'+i)), snug.ViewOf(param), func(_ int, v snug.View) error {
+				for j, x := range v.Float32s() {
+					v.Float32s()[j] = x * 0.999
+				}
+				return nil
+			}))
+		}
 	}
+	for i, n := range lengths {
+		params[i] = make([]snug.BFloat16, n)
+		require.NoError(t, m.AddFrom(string(rune('a'+i)), snug.ViewOf(params[i]), fillWith(randoms(uint64(i), n))))
+	}
+	change(m, params)
 	saved, err := m.AppendBinary(nil)
 	require.NoError(t, err)
-	other := newMaster(t, MasterOptions{Chunk: rapid.IntRange(1, 20).Draw(t, "other chunk")})
+	other := newMaster(t, MasterOptions{Form: form, Chunk: rapid.IntRange(1, 20).Draw(t, "other chunk")})
 	require.NoError(t, other.UnmarshalBinary(saved))
-	for i, n := range lengths {
-		require.Equal(t, randoms(uint64(i), n), weights(t, other, string(rune('a'+i)), n))
+	copies := make([][]snug.BFloat16, len(params))
+	for i, param := range params {
+		copies[i] = slices.Clone(param)
+	}
+	change(m, params)
+	change(other, copies)
+	for i := range params {
+		name := string(rune('a' + i))
+		require.Equal(t, params[i], copies[i])
+		requireSame(t, read(t, m, name, snug.ViewOf(params[i])), read(t, other, name, snug.ViewOf(copies[i])))
 	}
 }
 
@@ -328,19 +381,21 @@ func FuzzMaster(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(masterProperty)) }
 func FuzzRestore(f *testing.F) {
 	scaler, err := newScaler(f, ScalerOptions{}).AppendBinary(nil)
 	require.NoError(f, err)
-	m := newMaster(f, MasterOptions{})
-	require.NoError(f, m.Add("w", 3, fillWith([]float32{1, 2, 3})))
-	masters, err := m.AppendBinary(nil)
-	require.NoError(f, err)
 	f.Add(scaler[:len(scaler)-4])
-	f.Add(masters[:len(masters)-4])
+	for _, form := range forms {
+		masters, err := masterOf(f, MasterOptions{Form: form}, 1, 2, 3).AppendBinary(nil)
+		require.NoError(f, err)
+		f.Add(masters[:len(masters)-4])
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		data = sealed(data)
 		if s := newScaler(t, ScalerOptions{}); s.UnmarshalBinary(data) == nil {
 			require.True(t, s.opts.inRange(s.Scale()))
 		}
-		if m := newMaster(t, MasterOptions{}); m.UnmarshalBinary(data) != nil {
-			require.Zero(t, m.Bytes())
+		for _, form := range forms {
+			if m := newMaster(t, MasterOptions{Form: form}); m.UnmarshalBinary(data) != nil {
+				require.Empty(t, m.params)
+			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"github.com/x448/float16"
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
@@ -13,65 +14,124 @@ import (
 	"github.com/snug-ml/snug/internal/philox"
 )
 
-// stochastic rounds one element as the documentation says.
-func stochastic(x float32, d Draw, i int) snug.BFloat16 {
+// randomHalf returns the random number of an element.
+func randomHalf(d Draw, i int) uint32 {
 	var word [1]uint32
 	at := d.First + uint64(i)
 	philox.Stream{Seed: d.Seed, Tensor: d.Tensor}.Words(word[:], at/2)
-	draw := word[0] >> (16 * (at % 2)) & 0xffff
-	down := snug.BFloat16(math.Float32bits(x) >> 16)
-	distance := math.Float32bits(x) & 0xffff
-	if x == x && draw+distance >= 1<<16 {
-		return down + 1
+	return word[0] >> (16 * (at % 2)) & 0xffff
+}
+
+// stochastic rounds one element as the documentation says.
+func stochastic(dt snug.DType, x float32, d Draw, i int) float32 {
+	a := float32(math.Abs(float64(x)))
+	down := round(dt, a)
+	if x != x || a-a != 0 {
+		return round(dt, x)
 	}
-	if x != x {
-		return snug.ToBFloat16(x)
+	if down > a {
+		down = before(dt, down)
 	}
-	return down
+	up := after1(dt, down)
+	distance := math.Floor(float64(a-down) / (float64(up) - float64(down)) * 65536)
+	if up-up != 0 { // the largest number: the gap is that below it
+		distance = math.Floor(float64(a-down) / (float64(down) - float64(before(dt, down))) * 65536)
+	}
+	if dt == snug.F16 && a >= 65536 || float64(randomHalf(d, i))+distance >= 65536 {
+		down = up
+	}
+	return float32(math.Copysign(float64(down), float64(x)))
+}
+
+// after1 and before return the neighbours of a number that is not negative.
+func after1(dt snug.DType, x float32) float32 {
+	if dt == snug.F16 {
+		return (float16.Fromfloat32(x) + 1).Float32()
+	}
+	return (snug.ToBFloat16(x) + 1).Float32()
+}
+
+func before(dt snug.DType, x float32) float32 {
+	if dt == snug.F16 {
+		return (float16.Fromfloat32(x) - 1).Float32()
+	}
+	return (snug.ToBFloat16(x) - 1).Float32()
+}
+
+// castAtRandom is CastWith for stochastic rounding.
+func castAtRandom[D, S snug.Vector](dst D, src S, draw Draw) error {
+	return CastWith(dst, src, CastOptions{Stochastic: true, Draw: draw})
 }
 
 func TestCastStochastic(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5} {
-			for _, draw := range []Draw{{}, {1, 2, 3}, {1 << 63, 5, 1<<32 - 9}} {
+			draws := []Draw{{1 << 63, 5, 1<<32 - 9}, {}, {1, 2, 3}}
+			if testing.Short() {
+				draws = draws[:1]
+			}
+			for _, draw := range draws {
 				for _, skip := range skips {
-					stochasticAfter(t, p, n, skip, draw)
+					for _, from := range floats {
+						for _, to := range floats[1:] {
+							if n < castChunk || from == snug.F32 {
+								stochasticAfter(t, p, from, to, n, skip, draw)
+							}
+						}
+					}
 				}
 			}
 		}
 	})
 }
 
-func stochasticAfter(t *testing.T, p kerneltest.Place, n, skip int, draw Draw) {
+func stochasticAfter(t *testing.T, p kerneltest.Place, from, to snug.DType, n, skip int, draw Draw) {
 	x := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
-	src, dst := kerneltest.Put(t, p, x), kerneltest.Put(t, p, make([]snug.BFloat16, skip+n))
-	require.NoError(t, CastStochastic(after(t, dst.View, skip), after(t, src.View, skip), draw))
-	for i, got := range dst.Get() {
-		want := snug.BFloat16(0)
-		if i >= skip {
-			want = stochastic(x[i], draw, i-skip)
+	for i := len(special) + skip; i < len(x); i += 3 {
+		x[i] *= 0x1p-18 // subnormal in float16
+	}
+	x = roundAll(from, x)
+	for _, saturate := range []bool{false, true} {
+		src, dst := kerneltest.PutFloats(t, p, from, x), kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
+		o := CastOptions{Stochastic: true, Draw: draw, Saturate: saturate}
+		require.NoError(t, CastWith(after(t, dst.View, skip), after(t, src.View, skip), o))
+		want := make([]float32, len(x))
+		for i := skip; i < len(x); i++ {
+			v := x[i]
+			if most := largest(to); saturate && v == v {
+				v = max(-most, min(most, v))
+			}
+			want[i] = stochastic(to, v, draw, i-skip)
 		}
-		if want != got {
-			t.Fatalf("%d elements after %d, %v: element %d, %g: want %v, got %v", n, skip, draw, i, x[i], want, got)
-		}
+		requireSame(t, want, dst.Get(), from, to, n, skip, draw, saturate)
 	}
 }
 
 // TestCastStochasticExpectation bounds the mean of many roundings by four
 // standard deviations.
 func TestCastStochasticExpectation(t *testing.T) {
-	const n, gap = 1 << 16, 0x1p-7
-	src, dst := make([]float32, n), make([]snug.BFloat16, n)
-	for _, x := range []float32{1 + gap/4, 1 + gap*0.9, -1 - gap/3} {
+	const n = 1 << 18
+	src, brain, half := make([]float32, n), make([]snug.BFloat16, n), make([]snug.Float16, n)
+	for _, test := range []struct{ x, gap float64 }{
+		{1 + 0x1p-7/4, 0x1p-7}, {1 + 0x1p-7*0.9, 0x1p-7}, {-1 - 0x1p-7/3, 0x1p-7}, {3e-30, 0x1p-105},
+		{1 + 0x1p-10/4, 0x1p-10}, {-5 - 0x1p-8*0.7, 0x1p-8}, {0x1p-20 * 1.3, 0x1p-24}, {0x1p-24 * 0.3, 0x1p-24}, {-0x1p-24 * 1e-4, 0x1p-24},
+	} {
 		for i := range src {
-			src[i] = x
+			src[i] = float32(test.x)
 		}
-		require.NoError(t, CastStochastic(dst, src, Draw{Seed: 9}))
 		sum := 0.0
-		for _, y := range dst {
-			sum += float64(y.Float32())
+		if test.gap == 0x1p-7 || test.x == 3e-30 {
+			require.NoError(t, castAtRandom(brain, src, Draw{Seed: 9}))
+			for _, y := range brain {
+				sum += float64(y.Float32())
+			}
+		} else {
+			require.NoError(t, castAtRandom(half, src, Draw{Seed: 9}))
+			for _, y := range half {
+				sum += float64(y.Float32())
+			}
 		}
-		require.InDelta(t, x, sum/n, 4*gap/2/math.Sqrt(n))
+		require.InDelta(t, float64(float32(test.x)), sum/n, 5*test.gap/2/math.Sqrt(n)+0x1p-16*test.gap, "%v", test.x)
 	}
 }
 
@@ -81,7 +141,7 @@ func TestCastStochasticKeepsExactValues(t *testing.T) {
 		src[i] = snug.BFloat16(i).Float32()
 	}
 	dst := make([]snug.BFloat16, len(src))
-	require.NoError(t, CastStochastic(dst, src, Draw{Seed: 1}))
+	require.NoError(t, castAtRandom(dst, src, Draw{Seed: 1}))
 	for i, got := range dst {
 		require.Equal(t, snug.ToBFloat16(src[i]), got, "code %#x", i)
 	}
@@ -92,12 +152,12 @@ func stochasticProperty(t *rapid.T) {
 	draw := Draw{rapid.Uint64().Draw(t, "seed"), rapid.Uint64().Draw(t, "tensor"), rapid.Uint64Range(0, 1<<60).Draw(t, "first")}
 	src := randoms(rapid.Uint64().Draw(t, "values"), n)
 	whole, parts := make([]snug.BFloat16, n), make([]snug.BFloat16, n)
-	require.NoError(t, CastStochastic(whole, src, draw))
+	require.NoError(t, castAtRandom(whole, src, draw))
 	for lo := 0; lo < n; {
 		hi := rapid.IntRange(lo+1, n).Draw(t, "end")
 		part := draw
 		part.First += uint64(lo)
-		require.NoError(t, CastStochastic(parts[lo:hi], src[lo:hi], part))
+		require.NoError(t, castAtRandom(parts[lo:hi], src[lo:hi], part))
 		lo = hi
 	}
 	require.Equal(t, whole, parts, "pieces give what the whole gives")
@@ -110,18 +170,17 @@ func TestCastStochasticErrors(t *testing.T) {
 	f32, bf16 := make([]float32, 8), make([]snug.BFloat16, 8)
 	bf16[0] = 5
 	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.F32, make([]float32, 8)).View
-	require.ErrorIs(t, CastStochastic(f32, f32, Draw{}), snug.ErrDType)
-	require.ErrorIs(t, CastStochastic(bf16, bf16, Draw{}), snug.ErrDType)
-	require.ErrorIs(t, CastStochastic(bf16, f32[:7], Draw{}), snug.ErrShape)
-	require.ErrorIs(t, CastStochastic(bf16, away, Draw{}), snug.ErrDevice)
+	require.ErrorIs(t, castAtRandom(f32, f32, Draw{}), snug.ErrDType)
+	require.ErrorIs(t, castAtRandom(bf16, f32[:7], Draw{}), snug.ErrShape)
+	require.ErrorIs(t, castAtRandom(bf16, away, Draw{}), snug.ErrDevice)
 	sameMemory := unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(&f32[0])), 8)
-	require.ErrorIs(t, CastStochastic(sameMemory, f32, Draw{}), snug.ErrConfig)
+	require.ErrorIs(t, castAtRandom(sameMemory, f32, Draw{}), snug.ErrConfig)
 	require.Equal(t, snug.BFloat16(5), bf16[0])
 }
 
 func TestCastStochasticAllocatesNothing(t *testing.T) {
 	src, dst := randoms(1, castChunk+77), make([]snug.BFloat16, castChunk+77)
-	kerneltest.NoAllocs(t, func() { _ = CastStochastic(dst, src, Draw{First: 3}) })
+	kerneltest.NoAllocs(t, func() { _ = castAtRandom(dst, src, Draw{First: 3}) })
 }
 
 // BenchmarkCast has vectors far beyond the last cache.
@@ -137,7 +196,10 @@ func BenchmarkCast(b *testing.B) {
 		{"f32-f16", f16, f32, cast}, {"f32-bf16", bf16, f32, cast},
 		{"f16-f32", f32, f16, cast}, {"bf16-f32", f32, bf16, cast},
 		{"f16-bf16", bf16, f16, cast}, {"bf16-f16", f16, bf16, cast},
-		{"stochastic", bf16, f32, func(dst, src snug.View) error { return castStochastic(dst, src, Draw{}) }},
+		{"stochastic f16", f16, f32, func(dst, src snug.View) error { return castWith(dst, src, CastOptions{Stochastic: true}) }},
+		{"saturate bf16", bf16, f32, func(dst, src snug.View) error { return castWith(dst, src, CastOptions{Saturate: true}) }},
+		{"saturate f16", f16, f32, func(dst, src snug.View) error { return castWith(dst, src, CastOptions{Saturate: true}) }},
+		{"stochastic", bf16, f32, func(dst, src snug.View) error { return castWith(dst, src, CastOptions{Stochastic: true}) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			kerneltest.OfCopy(b, parts, n*(c.dst.DType().Size()+c.src.DType().Size()), func(part int) {

@@ -70,7 +70,7 @@ func (w *Weights) fill(v snug.View, offset int64) error {
 // put converts a staged piece into dst, on any device, around the caches if stream.
 func put(dst, piece snug.View, stream bool) error {
 	if dst.Device().IsCPU() {
-		job := castJob{dst, piece, stream}
+		job := castJob{dst: dst, src: piece, stream: stream}
 		job.Run()
 		return nil
 	}
@@ -78,12 +78,15 @@ func put(dst, piece snug.View, stream bool) error {
 		buf := staging.Get(staged)
 		defer staging.Put(buf)
 		converted := stagedView(buf, dst.DType(), dst.Len())
-		job := castJob{converted, piece, false}
+		job := castJob{dst: converted, src: piece}
 		job.Run()
 		piece = converted
 	}
 	return snug.Copy(dst, piece)
 }
+
+// bigEndian says that the upper half of a number lies before the lower.
+var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 // swap reverses the bytes of every element of size bytes, 2 or 4.
 func swap(b []byte, size int) {

@@ -195,7 +195,7 @@ func get(piece, src snug.View) error {
 		}
 		src = host
 	}
-	job := castJob{piece, src, false}
+	job := castJob{dst: piece, src: src}
 	job.Run()
 	return nil
 }

@@ -36,7 +36,7 @@ func casts(s sizes) (all []work) {
 				from, to, draw := mem.operand(snug.F32, n), mem.empty(snug.BF16, n), amp.Draw{}
 				return func() error {
 					draw.Seed++
-					return amp.CastStochastic(to, from, draw)
+					return amp.CastWith(to, from, amp.CastOptions{Stochastic: true, Draw: draw})
 				}, nil, nil
 			},
 		})

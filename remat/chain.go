@@ -47,6 +47,14 @@ type Chain[A, S any] struct {
 	Release      func(A)
 	ReleaseSaved func(S)
 
+	// Hash and HashSaved, if they are not nil, make a run compare every output and
+	// every saved set that is computed again with what it was first, and fail with
+	// a [*RecomputeError] where it differs. [HashView] does so for a vector. A
+	// plan that computes a value again after it was only part of a saved set is
+	// checked by Hash. They cost one pass over every value and 16 bytes a stage.
+	Hash      func(A) (uint64, error)
+	HashSaved func(S) (uint64, error)
+
 	// Costs gives the transient bytes of the stages, which cannot be
 	// measured, and the sizes that measured ones are compared with. nil
 	// stands for no transient bytes and no comparison.

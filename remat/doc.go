@@ -37,6 +37,9 @@
 // that first makes a_n; memory that it uses beyond d_n is not counted, nor are
 // parameters and their gradients, which do not depend on the plan.
 //
+// A run can compare every value that it computes again with what it was first, by
+// hash: see [Chain].Hash. [Repeat] makes a chain of a loop.
+//
 // Simulation and execution keep the same ledger, the one with declared and the
 // other with measured sizes. Where those agree, so do the two reports, byte
 // for byte and operation by operation.
@@ -53,6 +56,8 @@
 //	ReLU              [PackSigns] of the output      1/32  1/16                   [ApplyMask] with scale 1
 //	Dropout           [PackMask] of the mask         1/32  1/16        1/8        [ApplyMask] with 1/(1-p)
 //	anything else     [PackMask] of where x is not 0 1/32  1/16        1/8        [UnpackMask]
+//
+// Where precision may be lost, [PackInt8] keeps 8.25 bits of an element.
 //
 // ReLU qualifies where what follows needs its output no more: pooling, a sum, a
 // product with frozen weights.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/remat"
@@ -176,4 +177,86 @@ func ExamplePackMask() {
 	err := remat.ApplyMask(dx, dy, mask, 1/(1-0.2)) // of the elements that were kept
 	fmt.Printf("%08b %v %v\n", mask, dx, err)
 	// Output: [01111011 00000011] [1.25 2.5 0 5 6.25 7.5 8.75 0 11.25 12.5] <nil>
+}
+
+// A stage that draws random numbers from a sequence gives another output when it
+// is computed again. With Hash the run says so instead of returning a gradient of
+// no function.
+func ExampleRecomputeError() {
+	c := chain(3)
+	draws := 0.0
+	c.Stages[1] = dropout{&draws}
+	c.Hash = func(x []float64) (uint64, error) { return math.Float64bits(x[0]), nil }
+	plan, err := remat.RecomputeAll(costs(3))
+	if err != nil {
+		panic(err)
+	}
+	_, _, err = c.Run(context.Background(), plan, []float64{1, 2}, func(y []float64) ([]float64, error) { return []float64{1, 1}, nil })
+	var differs *remat.RecomputeError
+	fmt.Println(errors.As(err, &differs), "stage", differs.Stage)
+	// Output: true stage 1
+}
+
+// dropout scales by numbers from a sequence.
+type dropout struct{ draws *float64 }
+
+func (d dropout) Forward(_ context.Context, x []float64) ([]float64, error) {
+	*d.draws++
+	return []float64{x[0] * *d.draws, x[1]}, nil
+}
+
+func (d dropout) ForwardSave(ctx context.Context, x []float64) (y, saved []float64, err error) {
+	y, err = d.Forward(ctx, x)
+	return y, y, err
+}
+
+func (d dropout) Backward(_ context.Context, _, _, dy []float64) ([]float64, error) { return dy, nil }
+
+// The memory of a plan over its operations, for a spreadsheet.
+func ExampleReport_WriteCSV() {
+	plan, err := remat.KeepAll(costs(2))
+	if err != nil {
+		panic(err)
+	}
+	rep, err := plan.Simulate(costs(2))
+	if err == nil {
+		err = rep.WriteCSV(os.Stdout, plan)
+	}
+	fmt.Println(err)
+	// Output:
+	// number,operation,stage,peak_bytes,held_bytes
+	// 0,S0,0,48,48
+	// 1,S1,1,64,64
+	// 2,B1,1,64,48
+	// 3,B0,0,48,32
+	// <nil>
+}
+
+// The same two layers at every one of ten time steps, with room for few of them.
+func ExampleRepeat() {
+	loop, err := costs(2).Repeat(10)
+	if err != nil {
+		panic(err)
+	}
+	c := chain(0)
+	c.Stages = remat.Repeat[[]float64, []float64](10, square{}, square{})
+	plan, err := remat.Revolve(loop, 4)
+	if err != nil {
+		panic(err)
+	}
+	_, rep, err := c.Run(context.Background(), plan, []float64{0.25, -0.125}, func(y []float64) ([]float64, error) { return []float64{1, 1}, nil })
+	fmt.Println(rep.Peak, "bytes,", rep.Extra, "extra forward steps", err)
+	// Output: 112 bytes, 39 extra forward steps <nil>
+}
+
+// An activation in a fourth of its bytes, with its error.
+func ExamplePackInt8() {
+	x := []float32{0.5, -1.5, 100, 0.01}
+	codes, scales := make([]uint8, len(x)), make([]uint8, remat.Int8Scales(len(x)))
+	if err := remat.PackInt8(codes, scales, x); err != nil {
+		panic(err)
+	}
+	err := remat.UnpackInt8(x, codes, scales)
+	fmt.Println(x, err)
+	// Output: [0 -2 100 0] <nil>
 }

@@ -31,6 +31,7 @@ type Runner[A, S any] struct {
 	timeline   []Bytes // memory of the ledger's, kept between runs
 	mismatches []Mismatch
 	mismatched [][valueKinds]bool // by index: which of a_i, s_i and d_i are listed
+	first      hashes
 }
 
 // slot is what is held of the output of a stage.
@@ -63,6 +64,12 @@ func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 	if c.Costs != nil {
 		copy(r.extras, c.Costs.Stages)
 		r.chain.Costs = &Costs{Input: c.Costs.Input, Stages: r.extras}
+	}
+	if c.Hash != nil {
+		r.first.outputs = make([]firstHash, n)
+	}
+	if c.HashSaved != nil {
+		r.first.saved = make([]firstHash, n)
 	}
 	for _, op := range plan.Ops {
 		if op.isForward() {
@@ -112,6 +119,8 @@ func (r *Runner[A, S]) start(x A) {
 	r.x, r.lossDone, r.lossTime = x, false, 0
 	r.mismatches = r.mismatches[:0]
 	clear(r.mismatched)
+	clear(r.first.outputs)
+	clear(r.first.saved)
 	bytes := r.chain.Bytes(x)
 	r.compare(Activation, 0, bytes)
 	r.ledger.start(bytes, r.timeline)
@@ -198,7 +207,7 @@ func (r *Runner[A, S]) forwardDiscard(ctx context.Context, i int) error {
 	v.bytes = r.chain.Bytes(y)
 	r.compare(Activation, i+1, v.bytes)
 	r.ledger.step(0, v.bytes, r.extras[i].ForwardExtra, 0)
-	return nil
+	return r.verifyOutput(i, y)
 }
 
 func (r *Runner[A, S]) forwardSave(ctx context.Context, i int) error {
@@ -213,7 +222,10 @@ func (r *Runner[A, S]) forwardSave(ctx context.Context, i int) error {
 	r.compare(Activation, i+1, r.chain.Bytes(y))
 	r.compare(SavedSet, i, v.bytes)
 	r.ledger.step(replaced, v.bytes, r.extras[i].ForwardExtra, 0)
-	return nil
+	if err := r.verifyOutput(i, y); err != nil {
+		return err
+	}
+	return r.verifySaved(i, s)
 }
 
 func (r *Runner[A, S]) backward(ctx context.Context, i int) error {

@@ -135,16 +135,7 @@ DEVICE bf16 rounded(float x, bf16 acc, u32 draw, PRIVATE const RoundedParams& p)
         float z = p.alpha * x;
         y = p.beta != 0 ? z + y : z;
     }
-    return round_at_random(p.add || p.beta != 0 ? y : 0, draw);
-}
-
-// load_eight loads 8 elements from a multiple of 16 bytes.
-template <class T> DEVICE void load_eight(PRIVATE T* x, GLOBAL const T* from) {
-    const u32 per = 16 / sizeof(T);
-    UNROLL for (u32 j = 0; j < 8; j += per) {
-        Pack<T, per> y = load_pack<per>(from + j);
-        UNROLL for (u32 k = 0; k < per; k++) x[j + k] = y.x[k];
-    }
+    return round_at_random<bf16>(p.add || p.beta != 0 ? y : 0, draw);
 }
 
 template <class T> DEVICE void round_sums(Thread t, GLOBAL const T* g, GLOBAL bf16* acc, RoundedParams p) {

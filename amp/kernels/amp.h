@@ -1,4 +1,5 @@
 // Kernels of package amp. Each does what the Go function of its job does.
 #pragma once
 #include "cast.h"
+#include "split.h"
 #include "sweep.h"

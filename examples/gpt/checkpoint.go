@@ -38,7 +38,7 @@ type runHeader struct {
 	Seed       uint64             `json:"seed"`
 	DType      string             `json:"dtype"`
 	Techniques []string           `json:"techniques"`
-	Text       uint32             `json:"text"` // sum of the tokens trained on
+	Text       uint32             `json:"text"`                  // sum of the tokens trained on
 	MicroBatch int                `json:"micro_batch,omitempty"` // that was found with -memory
 	Step       int                `json:"step"`
 	LossFirst  float64            `json:"loss_first"`

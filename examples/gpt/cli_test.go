@@ -106,12 +106,12 @@ func finalLosses(t *testing.T, out string) (first, last float64) {
 // that was not.
 func TestKilledRunResumes(t *testing.T) {
 	text := textFile(t, 500)
-	kills := 4
+	kills, steps := 4, "30"
 	if testing.Short() {
-		kills = 1
+		kills, steps = 1, "10"
 	}
 	for _, off := range []string{"", "all"} {
-		args := []string{"-preset", "tiny", "-steps", "30", "-text", text, "-json", "-off", off, "-save-every", "1"}
+		args := []string{"-preset", "tiny", "-steps", steps, "-text", text, "-json", "-off", off, "-save-every", "1"}
 		_, out, errs := runArgs(append(args, "-checkpoint", t.TempDir())...)
 		require.Empty(t, errs)
 		first, last := finalLosses(t, out)
@@ -234,7 +234,7 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	text := textFile(t, 500)
 	var losses []float64
 	for limit, micros := range map[string]string{"2MiB": "1 micro-batches of at most 4", "400KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
-		status, out, errs := runArgs("-preset", "tiny", "-text", text, "-json", "-memory", limit)
+		status, out, errs := runArgs("-preset", "tiny", "-steps", "6", "-text", text, "-json", "-memory", limit)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
 		var r report
@@ -260,7 +260,7 @@ func TestMemoryLimitIsTooSmall(t *testing.T) {
 // TestInjectedNaNIsFound names the weight, the element and the micro-batch. With
 // a loss scale the step is skipped; without, the run ends.
 func TestInjectedNaNIsFound(t *testing.T) {
-	args := []string{"-preset", "tiny", "-text", textFile(t, 500), "-inject-nan", "3"}
+	args := []string{"-preset", "tiny", "-steps", "4", "-text", textFile(t, 500), "-inject-nan", "3"}
 	status, out, errs := runArgs(args...)
 	require.Zero(t, status, errs)
 	require.Contains(t, out, "step 3 is skipped: block1.up[1365] = NaN, from micro-batch 2; the loss scale was 65536 and is 32768")

@@ -144,6 +144,14 @@ func (m Matrix) clone() Matrix {
 	return m
 }
 
+// rounds returns n, or 1 in short tests: the definition is slow.
+func rounds(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}
+
 func TestMulAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	shapes := [][3]int{
@@ -152,7 +160,7 @@ func TestMulAgainstDefinition(t *testing.T) {
 	}
 	for _, s := range shapes {
 		m, n, k := s[0], s[1], s[2]
-		for range 6 {
+		for range rounds(6) {
 			dt := func() snug.DType { return dtypes[rng.IntN(3)] }
 			a := random(rng, dt(), m, k, rng.IntN(3), rng.IntN(2) == 0)
 			b := random(rng, dt(), k, n, rng.IntN(3), rng.IntN(2) == 0)

@@ -22,7 +22,7 @@ func TestPairsAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, s := range pairShapes {
 		m, n, k := s[0], s[1], s[2]
-		for i := range 4 {
+		for i := range rounds(4) {
 			a := random(rng, snug.BF16, m, k, rng.IntN(3), i&1 != 0)
 			b := random(rng, snug.BF16, k, n, rng.IntN(3), i&2 != 0)
 			c := random(rng, dtypes[rng.IntN(3)], m, n, rng.IntN(3), false)
@@ -42,7 +42,7 @@ func TestPairsOfGreatDepth(t *testing.T) {
 	const k = wholeDepth + 1
 	for _, s := range [][2]int{{deepRows + 1, 10}, {3, deepCols + 1}} {
 		m, n := s[0], s[1]
-		for i := range 4 {
+		for i := range rounds(4) {
 			a, b := random(rng, snug.BF16, m, k, 1, i&1 != 0), random(rng, snug.BF16, k, n, 1, i&2 != 0)
 			checkTiers(t, m, n, k, 0.5, a, b, 2, random(rng, dtypes[1+i%2], m, n, 1, false))
 		}

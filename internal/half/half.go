@@ -23,6 +23,13 @@ type Kernels struct {
 	// F32ToBF16Stochastic rounds up if draws[i] and the lower half of src[i],
 	// which is cut off, have a sum of 2^16 or more.
 	F32ToBF16Stochastic func(dst []snug.BFloat16, src []float32, draws []uint16)
+	// F32ToF16Stochastic is that for binary16, of whose cut off part it looks at
+	// the upper 16 bits: all in the normal range.
+	F32ToF16Stochastic func(dst []snug.Float16, src []float32, draws []uint16)
+
+	// Limit copies src, but for magnitudes above limit, which is 0 or more. NaNs
+	// stay. dst may be src.
+	Limit func(dst, src []float32, limit float32)
 }
 
 // Registry holds the conversions of every tier.
@@ -40,7 +47,7 @@ func init() {
 	Streams.Add(cpu.Go, reference)
 }
 
-var reference = Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16, bf16ToF16, f16ToBF16, f32ToBF16Stochastic}
+var reference = Kernels{bf16ToF32, f32ToBF16, f16ToF32, f32ToF16, bf16ToF16, f16ToBF16, f32ToBF16Stochastic, f32ToF16Stochastic, limit}
 
 // Convert converts elements lo to hi-1 of src, a host view, to the other
 // floating-point type of dst, with Streams if stream.
@@ -156,6 +163,41 @@ func f32ToBF16Stochastic(dst []snug.BFloat16, src []float32, draws []uint16) {
 			continue
 		}
 		dst[i] = snug.BFloat16((math.Float32bits(x) + uint32(draws[i])) >> 16)
+	}
+}
+
+func f32ToF16Stochastic(dst []snug.Float16, src []float32, draws []uint16) {
+	dst, draws = dst[:len(src)], draws[:len(src)]
+	for i, x := range src {
+		dst[i] = f16AtRandom(x, uint32(draws[i]))
+	}
+}
+
+// f16AtRandom returns x or one of its neighbours. The significand, shifted by 3
+// and, below 2^-14, by what the exponent lacks, has the bits that stay above 16
+// others, to which draw is added; a carry goes into the exponent.
+func f16AtRandom(x float32, draw uint32) snug.Float16 {
+	if x != x {
+		return Float32ToF16(x)
+	}
+	const least = 113 // the exponent of 2^-14
+	b := math.Float32bits(x)
+	exponent := b >> 23 & 0xff
+	significand := (b&0x7fffff | 0x800000) << 3 >> (max(exponent, least) - exponent)
+	h := (max(exponent, least)-least)<<10 + (significand+draw)>>16
+	return snug.Float16(b>>16&0x8000 | min(h, 0x7c00))
+}
+
+func limit(dst, src []float32, limit float32) {
+	dst = dst[:len(src)]
+	for i, v := range src {
+		switch {
+		case v > limit:
+			v = limit
+		case v < -limit:
+			v = -limit
+		}
+		dst[i] = v
 	}
 }
 

@@ -18,7 +18,9 @@ func init() {
 		BF16ToF16: cached(bf16ToF16AVX2, bf16ToF16),
 		F16ToBF16: cached(f16ToBF16AVX2, f16ToBF16),
 
-		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2),
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2, f32ToBF16Stochastic),
+		F32ToF16Stochastic:  stochastic(f32ToF16StochasticAVX2, f32ToF16Stochastic),
+		Limit:               limited(limitAVX2),
 	})
 	Streams.Add(cpu.AVX2, Kernels{
 		BF16ToF32: streamed(bf16ToF32StreamAVX2, bf16ToF32),
@@ -28,7 +30,9 @@ func init() {
 		BF16ToF16: streamed(bf16ToF16StreamAVX2, bf16ToF16),
 		F16ToBF16: streamed(f16ToBF16StreamAVX2, f16ToBF16),
 
-		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2),
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX2, f32ToBF16Stochastic),
+		F32ToF16Stochastic:  stochastic(f32ToF16StochasticAVX2, f32ToF16Stochastic),
+		Limit:               limited(limitAVX2),
 	})
 	Registry.Add(cpu.AVX512, Kernels{
 		BF16ToF32: cached(bf16ToF32AVX512, bf16ToF32),
@@ -38,7 +42,9 @@ func init() {
 		BF16ToF16: cached(bf16ToF16AVX512, bf16ToF16),
 		F16ToBF16: cached(f16ToBF16AVX512, f16ToBF16),
 
-		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512),
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512, f32ToBF16Stochastic),
+		F32ToF16Stochastic:  stochastic(f32ToF16StochasticAVX512, f32ToF16Stochastic),
+		Limit:               limited(limitAVX512),
 	})
 	Streams.Add(cpu.AVX512, Kernels{
 		BF16ToF32: streamed(bf16ToF32StreamAVX512, bf16ToF32),
@@ -48,7 +54,9 @@ func init() {
 		BF16ToF16: streamed(bf16ToF16StreamAVX512, bf16ToF16),
 		F16ToBF16: streamed(f16ToBF16StreamAVX512, f16ToBF16),
 
-		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512),
+		F32ToBF16Stochastic: stochastic(f32ToBF16StochasticAVX512, f32ToBF16Stochastic),
+		F32ToF16Stochastic:  stochastic(f32ToF16StochasticAVX512, f32ToF16Stochastic),
+		Limit:               limited(limitAVX512),
 	})
 }
 
@@ -90,13 +98,25 @@ func unaligned[T snug.Element](x []T) int {
 	return int(-address%align) / int(unsafe.Sizeof(*new(T)))
 }
 
-func stochastic(fast func(dst *uint16, src *float32, draws *uint16, n int)) func([]snug.BFloat16, []float32, []uint16) {
-	return func(dst []snug.BFloat16, src []float32, draws []uint16) {
+// stochastic makes a random rounding of an assembly loop and a Go loop.
+func stochastic[D ~uint16](fast func(dst *uint16, src *float32, draws *uint16, n int), rest func([]D, []float32, []uint16)) func([]D, []float32, []uint16) {
+	return func(dst []D, src []float32, draws []uint16) {
 		n := len(src) / step * step
 		if n > 0 {
 			_, _ = dst[n-1], draws[n-1]
-			fast((*uint16)(&dst[0]), &src[0], &draws[0], n)
+			fast((*uint16)(unsafe.Pointer(&dst[0])), &src[0], &draws[0], n)
 		}
-		f32ToBF16Stochastic(dst[n:], src[n:], draws[n:])
+		rest(dst[n:], src[n:], draws[n:])
+	}
+}
+
+func limited(fast func(dst, src *float32, n int, limit float32)) func(dst, src []float32, limit float32) {
+	return func(dst, src []float32, most float32) {
+		n := len(src) / step * step
+		if n > 0 {
+			_ = dst[n-1]
+			fast(&dst[0], &src[0], n, most)
+		}
+		limit(dst[n:], src[n:], most)
 	}
 }

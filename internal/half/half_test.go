@@ -201,6 +201,95 @@ func TestStochastic(t *testing.T) {
 	}
 }
 
+// TestStochasticF16 compares with the definition in float64: the fraction of the
+// gap to the next binary16, in units of 2^-16 and cut off, and the draw have a
+// sum of 2^16 or more just if x goes away from zero.
+func TestStochasticF16(t *testing.T) {
+	var src []float32
+	var draws []uint16
+	add := func(x float32, draw uint16) { src, draws = append(src, x, -x), append(draws, draw, draw) }
+	for code := range snug.Float16(0x7c00) {
+		x := F16ToFloat32(code)
+		gap := max(math.Exp2(math.Floor(math.Log2(max(float64(x), 0x1p-14)))-10), 0x1p-24)
+		for _, part := range []float64{0, 1.0 / 8192, 0.25, 0.5, 8191.0 / 8192} {
+			y := float32(float64(x) + part*gap)
+			fraction := uint32(math.Floor((float64(y) - float64(x)) / gap * 65536))
+			add(y, uint16(65535-fraction)) // stays
+			if fraction > 0 {
+				add(y, uint16(65536-fraction)) // goes
+			}
+		}
+	}
+	for _, special := range []float32{0, 65504, 65520, 65535.99, 65536, 1e30, float32(math.Inf(1)), float32(math.NaN()), 1e-45, 0x1p-126, 0x1p-25, 0x1.fffp-25, 0x1p-39, 0x1p-40, 0x1p-41} {
+		for _, draw := range []uint16{0, 1, 0x7fff, 0xffff} {
+			add(special, draw)
+		}
+	}
+	for name, k := range everyKernels {
+		for _, n := range []int{len(src), 1, 15, 16, 17, 33} {
+			got := make([]snug.Float16, n+1)
+			got[n] = 77
+			k.F32ToF16Stochastic(got[:n], src[:n], draws[:n])
+			require.Equal(t, snug.Float16(77), got[n])
+			for i, x := range src[:n] {
+				if want := f16Definition(x, draws[i]); want != got[i] {
+					t.Fatalf("%s: %g (%x) with %x: want %x, got %x", name, x, math.Float32bits(x), draws[i], want, got[i])
+				}
+			}
+		}
+	}
+}
+
+func f16Definition(x float32, draw uint16) snug.Float16 {
+	sign := snug.Float16(math.Float32bits(x) >> 16 & 0x8000)
+	a := math.Abs(float64(x))
+	switch {
+	case x != x:
+		return Float32ToF16(x)
+	case a >= 65536:
+		return sign | 0x7c00
+	}
+	lower := Float32ToF16(float32(a))
+	if lower == 0x7c00 || float64(F16ToFloat32(lower)) > a {
+		lower--
+	}
+	down := float64(F16ToFloat32(lower))
+	up := 65536.0
+	if lower < 0x7bff {
+		up = float64(F16ToFloat32(lower + 1))
+	}
+	if math.Floor((a-down)/(up-down)*65536)+float64(draw) >= 65536 {
+		lower++
+	}
+	return sign | lower
+}
+
+func TestLimit(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	x := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 65504, -65504, 65505, -1e30, inf, -inf, nan, 1e-45}
+	for range 3 {
+		x = append(x, x...)
+	}
+	for name, k := range everyKernels {
+		for _, n := range []int{0, 1, 15, 16, 33, len(x)} {
+			for _, most := range []float32{0, 1, 65504, math.MaxFloat32} {
+				got := slices.Clone(x)
+				k.Limit(got[:n], x[:n], most)
+				for i, v := range x {
+					want := v
+					if i < n && v == v {
+						want = float32(math.Copysign(math.Min(math.Abs(float64(v)), float64(most)), float64(v)))
+					}
+					if math.Float32bits(want) != math.Float32bits(got[i]) && want == want {
+						t.Fatalf("%s: element %d of %d, limit %v: want %v, got %v", name, i, n, most, want, got[i])
+					}
+					require.Equal(t, v != v, got[i] != got[i])
+				}
+			}
+		}
+	}
+}
+
 // same converts elements lo to hi-1 by two functions.
 func same[D, S snug.Element](t *testing.T, name string, lo, hi int, got, want func([]D, []S), src []S) {
 	t.Helper()

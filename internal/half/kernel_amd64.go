@@ -100,8 +100,40 @@ func bf16ToF16AVX512(dst *uint16, src *uint16, n int)
 //go:noescape
 func bf16ToF16StreamAVX512(dst *uint16, src *uint16, n int)
 
+// n is a multiple of 32.
+//
+//go:noescape
+func joinAVX2(dst *float32, upper *uint16, rest *int16, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func splitAVX2(upper *uint16, rest *int16, src *float32, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func joinAVX512(dst *float32, upper *uint16, rest *int16, n int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func splitAVX512(upper *uint16, rest *int16, src *float32, n int)
+
 //go:noescape
 func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 
 //go:noescape
+func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func limitAVX2(dst *float32, src *float32, n int, limit float32)
+
+//go:noescape
 func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+
+//go:noescape
+func limitAVX512(dst *float32, src *float32, n int, limit float32)

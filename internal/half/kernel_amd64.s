@@ -1836,6 +1836,377 @@ restEnd:
 	VZEROUPPER
 	RET
 
+// func joinAVX2(dst *float32, upper *uint16, rest *int16, n int)
+// Requires: AVX, AVX2
+TEXT ·joinAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ upper+8(FP), CX
+	MOVQ rest+16(FP), DX
+	MOVQ n+24(FP), BX
+
+block:
+	CMPQ BX, $+8192
+	JLT  blockEnd
+	MOVQ $0x00000800, SI
+
+quarter:
+	CMPQ      SI, $+32
+	JLT       quarterEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD (DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 16(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	VPMOVZXWD 32(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 32(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 64(AX)
+	VPMOVZXWD 48(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 48(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(AX)
+	VPMOVZXWD 4096(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 4096(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8192(AX)
+	VPMOVZXWD 4112(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 4112(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8224(AX)
+	VPMOVZXWD 4128(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 4128(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8256(AX)
+	VPMOVZXWD 4144(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 4144(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 8288(AX)
+	VPMOVZXWD 8192(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 8192(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16384(AX)
+	VPMOVZXWD 8208(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 8208(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16416(AX)
+	VPMOVZXWD 8224(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 8224(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16448(AX)
+	VPMOVZXWD 8240(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 8240(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 16480(AX)
+	VPMOVZXWD 12288(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 12288(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24576(AX)
+	VPMOVZXWD 12304(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 12304(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24608(AX)
+	VPMOVZXWD 12320(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 12320(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24640(AX)
+	VPMOVZXWD 12336(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 12336(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 24672(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+64, DX
+	SUBQ      $+32, SI
+	JMP       quarter
+
+quarterEnd:
+	ADDQ $-8192, AX
+	ADDQ $-4096, CX
+	ADDQ $-4096, DX
+	ADDQ $+32768, AX
+	ADDQ $+16384, CX
+	ADDQ $+16384, DX
+	SUBQ $+8192, BX
+	JMP  block
+
+blockEnd:
+rest:
+	CMPQ      BX, $+32
+	JLT       restEnd
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD (DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVZXWD 16(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 16(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	VPMOVZXWD 32(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 32(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 64(AX)
+	VPMOVZXWD 48(CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VPMOVSXWD 48(DX), Y1
+	VPADDD    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+64, DX
+	SUBQ      $+32, BX
+	JMP       rest
+
+restEnd:
+	VZEROUPPER
+	RET
+
+// func splitAVX2(upper *uint16, rest *int16, src *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·splitAVX2(SB), NOSPLIT, $0-32
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00400000, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x0000ffff, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+
+loop:
+	CMPQ      BX, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Y3
+	VCMPPS    $0x07, Y3, Y3, Y5
+	VPAND     Y5, Y0, Y4
+	VPADDD    Y3, Y4, Y4
+	VPANDN    Y1, Y5, Y6
+	VPOR      Y6, Y4, Y4
+	VPAND     Y5, Y2, Y5
+	VPAND     Y3, Y5, Y5
+	VPSRLD    $0x10, Y4, Y4
+	VMOVUPS   32(DX), Y3
+	VCMPPS    $0x07, Y3, Y3, Y7
+	VPAND     Y7, Y0, Y6
+	VPADDD    Y3, Y6, Y6
+	VPANDN    Y1, Y7, Y8
+	VPOR      Y8, Y6, Y6
+	VPAND     Y7, Y2, Y7
+	VPAND     Y3, Y7, Y7
+	VPSRLD    $0x10, Y6, Y6
+	VPACKUSDW Y6, Y4, Y4
+	VPERMQ    $0xd8, Y4, Y4
+	VMOVUPS   Y4, (AX)
+	VPACKUSDW Y7, Y5, Y5
+	VPERMQ    $0xd8, Y5, Y5
+	VMOVUPS   Y5, (CX)
+	VMOVUPS   64(DX), Y3
+	VCMPPS    $0x07, Y3, Y3, Y5
+	VPAND     Y5, Y0, Y4
+	VPADDD    Y3, Y4, Y4
+	VPANDN    Y1, Y5, Y6
+	VPOR      Y6, Y4, Y4
+	VPAND     Y5, Y2, Y5
+	VPAND     Y3, Y5, Y5
+	VPSRLD    $0x10, Y4, Y4
+	VMOVUPS   96(DX), Y3
+	VCMPPS    $0x07, Y3, Y3, Y7
+	VPAND     Y7, Y0, Y6
+	VPADDD    Y3, Y6, Y6
+	VPANDN    Y1, Y7, Y8
+	VPOR      Y8, Y6, Y6
+	VPAND     Y7, Y2, Y7
+	VPAND     Y3, Y7, Y7
+	VPSRLD    $0x10, Y6, Y6
+	VPACKUSDW Y6, Y4, Y4
+	VPERMQ    $0xd8, Y4, Y4
+	VMOVUPS   Y4, 32(AX)
+	VPACKUSDW Y7, Y5, Y5
+	VPERMQ    $0xd8, Y5, Y5
+	VMOVUPS   Y5, 32(CX)
+	ADDQ      $+64, AX
+	ADDQ      $+64, CX
+	ADDQ      $+128, DX
+	SUBQ      $+32, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func joinAVX512(dst *float32, upper *uint16, rest *int16, n int)
+// Requires: AVX, AVX512F
+TEXT ·joinAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ upper+8(FP), CX
+	MOVQ rest+16(FP), DX
+	MOVQ n+24(FP), BX
+
+block:
+	CMPQ BX, $+8192
+	JLT  blockEnd
+	MOVQ $0x00000800, SI
+
+quarter:
+	CMPQ      SI, $+32
+	JLT       quarterEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD (DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVZXWD 32(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 32(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	VPMOVZXWD 4096(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 4096(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 8192(AX)
+	VPMOVZXWD 4128(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 4128(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 8256(AX)
+	VPMOVZXWD 8192(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 8192(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 16384(AX)
+	VPMOVZXWD 8224(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 8224(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 16448(AX)
+	VPMOVZXWD 12288(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 12288(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 24576(AX)
+	VPMOVZXWD 12320(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 12320(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 24640(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+64, DX
+	SUBQ      $+32, SI
+	JMP       quarter
+
+quarterEnd:
+	ADDQ $-8192, AX
+	ADDQ $-4096, CX
+	ADDQ $-4096, DX
+	ADDQ $+32768, AX
+	ADDQ $+16384, CX
+	ADDQ $+16384, DX
+	SUBQ $+8192, BX
+	JMP  block
+
+blockEnd:
+rest:
+	CMPQ      BX, $+32
+	JLT       restEnd
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD (DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	VPMOVZXWD 32(CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVSXWD 32(DX), Z1
+	VPADDD    Z0, Z1, Z1
+	VMOVUPS   Z1, 64(AX)
+	ADDQ      $+128, AX
+	ADDQ      $+64, CX
+	ADDQ      $+64, DX
+	SUBQ      $+32, BX
+	JMP       rest
+
+restEnd:
+	VZEROUPPER
+	RET
+
+// func splitAVX512(upper *uint16, rest *int16, src *float32, n int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·splitAVX512(SB), NOSPLIT, $0-32
+	MOVQ         upper+0(FP), AX
+	MOVQ         rest+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x00008000, SI
+	VPBROADCASTD SI, Z0
+	MOVL         $0x00400000, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x0000ffff, SI
+	VPBROADCASTD SI, Z2
+	VPMOVSXBQ    evenFirst<>+0(SB), Z3
+
+loop:
+	CMPQ      BX, $+32
+	JLT       loopEnd
+	VMOVUPS   (DX), Z4
+	VCMPPS    $0x07, Z4, Z4, K1
+	KNOTW     K1, K2
+	VPADDD    Z0, Z4, Z5
+	VPORD     Z1, Z4, K2, Z5
+	VPANDD.Z  Z2, Z4, K1, Z4
+	VPSRLD    $0x10, Z5, Z5
+	VMOVUPS   64(DX), Z6
+	VCMPPS    $0x07, Z6, Z6, K1
+	KNOTW     K1, K2
+	VPADDD    Z0, Z6, Z7
+	VPORD     Z1, Z6, K2, Z7
+	VPANDD.Z  Z2, Z6, K1, Z6
+	VPSRLD    $0x10, Z7, Z7
+	VPACKUSDW Z7, Z5, Z5
+	VPERMQ    Z5, Z3, Z5
+	VMOVUPS   Z5, (AX)
+	VPACKUSDW Z6, Z4, Z4
+	VPERMQ    Z4, Z3, Z4
+	VMOVUPS   Z4, (CX)
+	ADDQ      $+64, AX
+	ADDQ      $+64, CX
+	ADDQ      $+128, DX
+	SUBQ      $+32, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+DATA evenFirst<>+0(SB)/8, $0x0705030106040200
+GLOBL evenFirst<>(SB), RODATA|NOPTR, $8
+
 // func f32ToBF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
 // Requires: AVX, AVX2
 TEXT ·f32ToBF16StochasticAVX2(SB), NOSPLIT, $0-32
@@ -1882,6 +2253,125 @@ loopEnd:
 	VZEROUPPER
 	RET
 
+// func f32ToF16StochasticAVX2(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX2
+TEXT ·f32ToF16StochasticAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x80000000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000071, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00007c00, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x00007e00, SI
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Y4
+	VPSLLD    $0x01, Y4, Y6
+	VPSRLD    $0x18, Y6, Y6
+	VPMAXUD   Y1, Y6, Y5
+	VPSUBD    Y6, Y5, Y6
+	VPSLLD    $0x08, Y4, Y7
+	VPOR      Y0, Y7, Y7
+	VPSRLD    $0x05, Y7, Y7
+	VPSRLVD   Y6, Y7, Y7
+	VPMOVZXWD (DX), Y6
+	VPADDD    Y6, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPSUBD    Y1, Y5, Y5
+	VPSLLD    $0x0a, Y5, Y5
+	VPADDD    Y5, Y7, Y7
+	VPMINUD   Y2, Y7, Y7
+	VPSLLD    $0x0a, Y4, Y5
+	VPSRLD    $0x17, Y5, Y5
+	VPOR      Y3, Y5, Y5
+	VCMPPS    $0x03, Y4, Y4, Y6
+	VBLENDVPS Y6, Y5, Y7, Y7
+	VPSRLD    $0x1f, Y4, Y5
+	VPSLLD    $0x0f, Y5, Y5
+	VPOR      Y5, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, (AX)
+	VMOVUPS   32(CX), Y4
+	VPSLLD    $0x01, Y4, Y6
+	VPSRLD    $0x18, Y6, Y6
+	VPMAXUD   Y1, Y6, Y5
+	VPSUBD    Y6, Y5, Y6
+	VPSLLD    $0x08, Y4, Y7
+	VPOR      Y0, Y7, Y7
+	VPSRLD    $0x05, Y7, Y7
+	VPSRLVD   Y6, Y7, Y7
+	VPMOVZXWD 16(DX), Y6
+	VPADDD    Y6, Y7, Y7
+	VPSRLD    $0x10, Y7, Y7
+	VPSUBD    Y1, Y5, Y5
+	VPSLLD    $0x0a, Y5, Y5
+	VPADDD    Y5, Y7, Y7
+	VPMINUD   Y2, Y7, Y7
+	VPSLLD    $0x0a, Y4, Y5
+	VPSRLD    $0x17, Y5, Y5
+	VPOR      Y3, Y5, Y5
+	VCMPPS    $0x03, Y4, Y4, Y6
+	VBLENDVPS Y6, Y5, Y7, Y7
+	VPSRLD    $0x1f, Y4, Y5
+	VPSLLD    $0x0f, Y5, Y5
+	VPOR      Y5, Y7, Y7
+	VPACKUSDW Y7, Y7, Y7
+	VPERMQ    $0x08, Y7, Y7
+	VMOVUPS   X7, 16(AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func limitAVX2(dst *float32, src *float32, n int, limit float32)
+// Requires: AVX, AVX2
+TEXT ·limitAVX2(SB), NOSPLIT, $0-28
+	MOVQ         n+16(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         src+8(FP), DX
+	VBROADCASTSS limit+24(FP), Y0
+	MOVL         $0x80000000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	VSUBPS       Y0, Y1, Y1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (DX), Y2
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VMOVUPS Y2, (CX)
+	VMOVUPS 32(DX), Y2
+	VMINPS  Y2, Y0, Y2
+	VMAXPS  Y2, Y1, Y2
+	VMOVUPS Y2, 32(CX)
+	ADDQ    $+64, CX
+	ADDQ    $+64, DX
+	SUBQ    $+16, AX
+	JMP     loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
 // func f32ToBF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
 // Requires: AVX, AVX512F
 TEXT ·f32ToBF16StochasticAVX512(SB), NOSPLIT, $0-32
@@ -1909,6 +2399,87 @@ loop:
 	ADDQ      $+32, DX
 	SUBQ      $+16, BX
 	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func f32ToF16StochasticAVX512(dst *uint16, src *float32, draws *uint16, n int)
+// Requires: AVX, AVX512F
+TEXT ·f32ToF16StochasticAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         draws+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x80000000, SI
+	VPBROADCASTD SI, Z0
+	MOVL         $0x00000071, SI
+	VPBROADCASTD SI, Z1
+	MOVL         $0x00007c00, SI
+	VPBROADCASTD SI, Z2
+	MOVL         $0x00007e00, SI
+	VPBROADCASTD SI, Z3
+
+loop:
+	CMPQ      BX, $+16
+	JLT       loopEnd
+	VMOVUPS   (CX), Z4
+	VPSLLD    $0x01, Z4, Z6
+	VPSRLD    $0x18, Z6, Z6
+	VPMAXUD   Z1, Z6, Z5
+	VPSUBD    Z6, Z5, Z6
+	VPSLLD    $0x08, Z4, Z7
+	VPORD     Z0, Z7, Z7
+	VPSRLD    $0x05, Z7, Z7
+	VPSRLVD   Z6, Z7, Z7
+	VPMOVZXWD (DX), Z6
+	VPADDD    Z6, Z7, Z7
+	VPSRLD    $0x10, Z7, Z7
+	VPSUBD    Z1, Z5, Z5
+	VPSLLD    $0x0a, Z5, Z5
+	VPADDD    Z5, Z7, Z7
+	VPMINUD   Z2, Z7, Z7
+	VPSLLD    $0x0a, Z4, Z5
+	VPSRLD    $0x17, Z5, Z5
+	VCMPPS    $0x03, Z4, Z4, K1
+	VPORD     Z3, Z5, K1, Z7
+	VPSRLD    $0x1f, Z4, Z5
+	VPSLLD    $0x0f, Z5, Z5
+	VPORD     Z5, Z7, Z7
+	VPMOVDW   Z7, Y7
+	VMOVUPS   Y7, (AX)
+	ADDQ      $+32, AX
+	ADDQ      $+64, CX
+	ADDQ      $+32, DX
+	SUBQ      $+16, BX
+	JMP       loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+// func limitAVX512(dst *float32, src *float32, n int, limit float32)
+// Requires: AVX, AVX512F
+TEXT ·limitAVX512(SB), NOSPLIT, $0-28
+	MOVQ         n+16(FP), AX
+	MOVQ         dst+0(FP), CX
+	MOVQ         src+8(FP), DX
+	VBROADCASTSS limit+24(FP), Z0
+	MOVL         $0x80000000, BX
+	VPBROADCASTD BX, Z1
+	VSUBPS       Z0, Z1, Z1
+
+loop:
+	CMPQ    AX, $+16
+	JLT     loopEnd
+	VMOVUPS (DX), Z2
+	VMINPS  Z2, Z0, Z2
+	VMAXPS  Z2, Z1, Z2
+	VMOVUPS Z2, (CX)
+	ADDQ    $+64, CX
+	ADDQ    $+64, DX
+	SUBQ    $+16, AX
+	JMP     loop
 
 loopEnd:
 	VZEROUPPER

@@ -40,3 +40,13 @@ func bf16ToF16NEON(dst []snug.Float16, src []snug.BFloat16)
 //
 //go:noescape
 func f32ToBF16StochasticNEON(dst []snug.BFloat16, src []float32, draws []uint16)
+
+// f32ToF16StochasticNEON is f32ToF16Stochastic, on vectors.
+//
+//go:noescape
+func f32ToF16StochasticNEON(dst []snug.Float16, src []float32, draws []uint16)
+
+// limitNEON is limit, on vectors.
+//
+//go:noescape
+func limitNEON(dst, src []float32, limit float32)

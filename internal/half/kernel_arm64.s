@@ -482,3 +482,268 @@ single:
 	B single
 done:
 	RET
+
+// func f32ToF16StochasticNEON(dst []snug.Float16, src []float32, draws []uint16)
+TEXT ·f32ToF16StochasticNEON(SB), NOSPLIT|NOFRAME, $0-72
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD src_base+24(FP), R2
+	MOVD draws_base+48(FP), R3
+	MOVD $0x80000000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x71, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0x7c00, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x7e00, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+group:
+	CMP $16, R1
+	BLT vectors
+	FMOVQ 0(R2), F4
+	FMOVD 0(R3), F5
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	FMOVD F8, 0(R0)
+	FMOVQ 16(R2), F4
+	FMOVD 8(R3), F5
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	FMOVD F8, 8(R0)
+	FMOVQ 32(R2), F4
+	FMOVD 16(R3), F5
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	FMOVD F8, 16(R0)
+	FMOVQ 48(R2), F4
+	FMOVD 24(R3), F5
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	FMOVD F8, 24(R0)
+	ADD $32, R0
+	ADD $64, R2
+	ADD $32, R3
+	SUB $16, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F4
+	FMOVD 0(R3), F5
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	FMOVD F8, 0(R0)
+	ADD $8, R0
+	ADD $16, R2
+	ADD $8, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F4
+	WORD $0x7d400065 // ldr h5, [x3]
+	WORD $0x2f10a4a5 // uxtl v5.4s, v5.4h
+	WORD $0x4f215487 // shl v7.4s, v4.4s, #1
+	WORD $0x6f2804e7 // ushr v7.4s, v7.4s, #24
+	WORD $0x6ea164e6 // umax v6.4s, v7.4s, v1.4s
+	WORD $0x6ea684e7 // sub v7.4s, v7.4s, v6.4s
+	WORD $0x4f285489 // shl v9.4s, v4.4s, #8
+	WORD $0x4ea01d29 // orr v9.16b, v9.16b, v0.16b
+	WORD $0x6f3b0529 // ushr v9.4s, v9.4s, #5
+	WORD $0x6ea74529 // ushl v9.4s, v9.4s, v7.4s
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6f3004a5 // ushr v5.4s, v5.4s, #16
+	WORD $0x6ea184c6 // sub v6.4s, v6.4s, v1.4s
+	WORD $0x4f2a54c6 // shl v6.4s, v6.4s, #10
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6ea26ca5 // umin v5.4s, v5.4s, v2.4s
+	WORD $0x4f2a5489 // shl v9.4s, v4.4s, #10
+	WORD $0x6f290529 // ushr v9.4s, v9.4s, #23
+	WORD $0x4ea31d29 // orr v9.16b, v9.16b, v3.16b
+	WORD $0x4e24e488 // fcmeq v8.4s, v4.4s, v4.4s
+	WORD $0x6e691ca8 // bsl v8.16b, v5.16b, v9.16b
+	WORD $0x6f210486 // ushr v6.4s, v4.4s, #31
+	WORD $0x4f2f54c6 // shl v6.4s, v6.4s, #15
+	WORD $0x4ea61d08 // orr v8.16b, v8.16b, v6.16b
+	WORD $0x4f305508 // shl v8.4s, v8.4s, #16
+	WORD $0x0f108508 // shrn v8.4h, v8.4s, #16
+	WORD $0x7d000008 // str h8, [x0]
+	ADD $2, R0
+	ADD $4, R2
+	ADD $2, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func limitNEON(dst, src []float32, limit float32)
+TEXT ·limitNEON(SB), NOSPLIT|NOFRAME, $0-52
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD src_base+24(FP), R2
+	FMOVS limit+48(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	WORD $0x6ea0f801 // fneg v1.4s, v0.4s
+group:
+	CMP $16, R1
+	BLT vectors
+	FMOVQ 0(R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVQ F2, 0(R0)
+	FMOVQ 16(R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVQ F2, 16(R0)
+	FMOVQ 32(R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVQ F2, 32(R0)
+	FMOVQ 48(R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVQ F2, 48(R0)
+	ADD $64, R0
+	ADD $64, R2
+	SUB $16, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVQ F2, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F2
+	WORD $0x4ea0f442 // fmin v2.4s, v2.4s, v0.4s
+	WORD $0x4e21f442 // fmax v2.4s, v2.4s, v1.4s
+	FMOVS F2, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET

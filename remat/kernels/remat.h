@@ -2,6 +2,7 @@
 // stands for element i. Each does what the Go function of its job does.
 #pragma once
 #include "elements.h"
+#include "int8.h"
 
 // Group is the elements that a thread takes at a time: those of as many mask bytes
 // as make at least 16 bytes of elements.

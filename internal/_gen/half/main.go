@@ -1,5 +1,5 @@
 // Half generates the conversions of internal/half: float32 to and from
-// binary16 and bfloat16. Every function converts n elements, a multiple of 16.
+// binary16, bfloat16, and bfloat16 with the rest of the bits. Every function converts n elements, a multiple of 16.
 package main
 
 import (
@@ -24,7 +24,13 @@ func main() {
 		}
 	}
 	for _, s := range vec.Sets {
+		join(s)
+		split(s)
+	}
+	for _, s := range vec.Sets {
 		stochastic(s)
+		stochasticF16(s)
+		limit(s)
 	}
 	Generate()
 }
@@ -93,6 +99,66 @@ func stochastic(s vec.Set) {
 			VPADDD(x, sum, sum)
 			VPSRLD(Imm(16), sum, sum)
 			s.Write(s.Words(s.QuietNaN(x, high, sum, quiet)), dst.At(i))
+		}
+	})
+	vec.End()
+}
+
+// stochasticF16 shifts the significand of a float32 so that 16 bits stand below
+// those that stay, and adds random bits to them.
+func stochasticF16(s vec.Set) {
+	name := "f32ToF16Stochastic" + s.Name
+	TEXT(name, NOSPLIT, "func(dst *uint16, src *float32, draws *uint16, n int)")
+	Pragma("noescape")
+	dst, src, draws := vec.Point("dst", 2), vec.Point("src", 4), vec.Point("draws", 2)
+	n := Load(Param("n"), GP64())
+	leading, normal, infinity, quiet := s.Constant(1<<31), s.Constant(113), s.Constant(0x7c00), s.Constant(0x7e00)
+	vec.Loop("loop", n, step, []vec.Pointer{dst, src, draws}, func() {
+		for i := 0; i < step; i += s.Lanes {
+			x, up, down, sum, high := s.Load(vec.Float32, src.At(i)), s.Register(), s.Register(), s.Register(), s.Register()
+			VPSLLD(Imm(1), x, down)
+			VPSRLD(Imm(24), down, down) // the exponent
+			VPMAXUD(normal, down, up)
+			VPSUBD(down, up, down)
+			VPSLLD(Imm(8), x, sum) // the significand
+			s.Or(leading, sum)
+			VPSRLD(Imm(5), sum, sum)
+			VPSRLVD(down, sum, sum)
+			VPMOVZXWD(draws.At(i), down)
+			VPADDD(down, sum, sum)
+			VPSRLD(Imm(16), sum, sum)
+			VPSUBD(normal, up, up)
+			VPSLLD(Imm(10), up, up)
+			VPADDD(up, sum, sum)
+			VPMINUD(infinity, sum, sum)
+			VPSLLD(Imm(10), x, high)
+			VPSRLD(Imm(23), high, high) // the payload of a NaN
+			sum = s.QuietNaN(x, high, sum, quiet)
+			VPSRLD(Imm(31), x, up)
+			VPSLLD(Imm(15), up, up)
+			s.Or(up, sum)
+			s.Write(s.Words(sum), dst.At(i))
+		}
+	})
+	vec.End()
+}
+
+// limit lets NaNs pass: of two operands of which one is NaN, VMINPS and VMAXPS
+// return the first, here the value.
+func limit(s vec.Set) {
+	name := "limit" + s.Name
+	TEXT(name, NOSPLIT, "func(dst *float32, src *float32, n int, limit float32)")
+	Pragma("noescape")
+	n := Load(Param("n"), GP64())
+	dst, src := vec.Point("dst", 4), vec.Point("src", 4)
+	high, low := s.Broadcast(Param("limit")), s.Register()
+	VSUBPS(high, s.Constant(0x80000000), low)
+	vec.Loop("loop", n, step, []vec.Pointer{dst, src}, func() {
+		for i := 0; i < step; i += s.Lanes {
+			v := s.Load(vec.Float32, src.At(i))
+			VMINPS(v, high, v)
+			VMAXPS(v, low, v)
+			s.Write(v, dst.At(i))
 		}
 	})
 	vec.End()

@@ -75,10 +75,15 @@ func CMHS(d, n, m V) Instruction  { return three("cmhs", "4s", 0x6ea03c00, d, n,
 func ADD(d, n, m V) Instruction  { return three("add", "4s", 0x4ea08400, d, n, m) }
 func SUB(d, n, m V) Instruction  { return three("sub", "4s", 0x6ea08400, d, n, m) }
 func UMAX(d, n, m V) Instruction { return three("umax", "4s", 0x6ea06400, d, n, m) }
+func UMIN(d, n, m V) Instruction { return three("umin", "4s", 0x6ea06c00, d, n, m) }
 func UMAXV(d, n V) Instruction {
 	i := two("umaxv", "4s", "4s", 0x6eb0a800, d, n)
 	return Instruction{i.Word, fmt.Sprintf("umaxv s%d, v%d.4s", d, n)}
 }
+
+// USHL shifts left by the signed lowest byte of each lane of m: right for a
+// negative one. What is shifted by 32 or more is 0.
+func USHL(d, n, m V) Instruction { return three("ushl", "4s", 0x6ea04400, d, n, m) }
 
 func SHL(d, n V, bits int) Instruction {
 	return shift("shl", "4s", "4s", 0x4f005400, d, n, bits, 32+bits)

@@ -32,6 +32,8 @@ var encodings = []struct {
 	{ADD(1, 18, 31), 0x4ebf8641, "add v1.4s, v18.4s, v31.4s"},
 	{SUB(1, 18, 31), 0x6ebf8641, "sub v1.4s, v18.4s, v31.4s"},
 	{UMAX(1, 18, 31), 0x6ebf6641, "umax v1.4s, v18.4s, v31.4s"},
+	{UMIN(1, 18, 31), 0x6ebf6e41, "umin v1.4s, v18.4s, v31.4s"},
+	{USHL(1, 18, 31), 0x6ebf4641, "ushl v1.4s, v18.4s, v31.4s"},
 	{UMAXV(1, 18), 0x6eb0aa41, "umaxv s1, v18.4s"},
 	{SHL(1, 18, 23), 0x4f375641, "shl v1.4s, v18.4s, #23"},
 	{USHR(1, 18, 16), 0x6f300641, "ushr v1.4s, v18.4s, #16"},

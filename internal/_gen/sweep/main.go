@@ -81,11 +81,7 @@ func (p pass) clamp() {
 		VSUBPS(v, v, bad)
 		VMINPS(v, high, v)
 		VMAXPS(v, low, v)
-		if p.Wide() {
-			VPORD(bad, v, v)
-		} else {
-			VPOR(bad, v, v)
-		}
+		p.Or(bad, v)
 		p.Write(round(v), x.At(i))
 	})
 	vec.End()

@@ -16,6 +16,8 @@ func main() {
 		}
 	}
 	stochastic(f)
+	stochasticF16(f)
+	limit(f)
 	f.Generate()
 }
 
@@ -38,6 +40,40 @@ func stochastic(file *File) {
 		f.Do(ADD(sum, sum, x))
 		quiet(sum, x, sum)
 		l.Store(sum, "dst", u)
+	})
+	f.Return()
+}
+
+// stochasticF16 shifts the significand of a float32 so that 16 bits stand below
+// those that stay, and adds random bits to them.
+func stochasticF16(file *File) {
+	f := file.Func("f32ToF16StochasticNEON", "func(dst []snug.Float16, src []float32, draws []uint16)", "is f32ToF16Stochastic, on vectors.")
+	l := f.Loop().Slice("dst", Uint16).Slice("src", Float32).Slice("draws", Uint16)
+	leading, normal, infinity, quiet := f.Word(1<<31), f.Word(113), f.Word(0x7c00), f.Word(0x7e00)
+	l.Each(group, func(u int) {
+		x, sum, up, down := l.Load("src", u), l.Load("draws", u), f.V(), f.V()
+		number, high := f.V(), f.V()
+		f.Do(SHL(down, x, 1), USHR(down, down, 24), UMAX(up, down, normal), SUB(down, down, up)) // exponents
+		f.Do(SHL(high, x, 8), ORR(high, high, leading), USHR(high, high, 5), USHL(high, high, down))
+		f.Do(ADD(sum, sum, high), USHR(sum, sum, 16), SUB(up, up, normal), SHL(up, up, 10), ADD(sum, sum, up), UMIN(sum, sum, infinity))
+		f.Do(SHL(high, x, 10), USHR(high, high, 23), ORR(high, high, quiet)) // a NaN with its payload
+		f.Do(FCMEQ(number, x, x), BSL(number, sum, high), USHR(up, x, 31), SHL(up, up, 15), ORR(number, number, up))
+		f.Do(SHL(number, number, 16), SHRN(number, number))
+		l.Store(number, "dst", u)
+	})
+	f.Return()
+}
+
+// limit lets NaNs pass: FMIN and FMAX return NaN for one.
+func limit(file *File) {
+	f := file.Func("limitNEON", "func(dst, src []float32, limit float32)", "is limit, on vectors.")
+	l := f.Loop().Slice("dst", Float32).Slice("src", Float32)
+	high, low := f.Scalar("limit"), f.V()
+	f.Do(FNEG(low, high))
+	l.Each(group, func(u int) {
+		v := l.Load("src", u)
+		f.Do(FMIN(v, v, high), FMAX(v, v, low))
+		l.Store(v, "dst", u)
 	})
 	f.Return()
 }

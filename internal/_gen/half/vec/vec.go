@@ -76,6 +76,15 @@ func (s Set) And(a, b reg.VecVirtual) reg.VecVirtual {
 	return r
 }
 
+// Or sets b to a | b.
+func (s Set) Or(a, b reg.VecVirtual) {
+	if s.Wide() {
+		VPORD(a, b, b)
+	} else {
+		VPOR(a, b, b)
+	}
+}
+
 // Gather returns the 32 bits at base + 4·index.
 func (s Set) Gather(base Mem, index reg.VecVirtual) reg.VecVirtual {
 	to := s.Zero()

@@ -1,0 +1,32 @@
+//go:build cuda || metal || emu
+
+package amp
+
+import (
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// splitPerThread is how many elements a thread joins or splits at a time: two
+// packs of eight.
+const splitPerThread = 16
+
+func (j *splitJob) Grids(q gpu.Launcher) error {
+	w, upper, rest, n := *j.w.Mem(), *j.upper.Mem(), *j.rest.Mem(), j.w.Len()
+	if n == 0 {
+		return nil
+	}
+	params := struct {
+		n       uint64
+		wide, _ uint32
+	}{n: uint64(n), wide: gpu.Aligned(w.Addr, upper.Addr, rest.Addr)}
+	name := "amp_join"
+	if j.apart {
+		name = "amp_split"
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name,
+		Blocks: gpu.Grid(n, threads*splitPerThread), Threads: threads,
+		Operands: []driver.Mem{w, upper, rest}, Params: gpu.Params(&params),
+	})
+}

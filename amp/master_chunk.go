@@ -1,0 +1,235 @@
+package amp
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// This file is how a Master goes through the chunks of a parameter.
+
+// masterChunk is elements lo to lo+n-1 of a parameter, and what is kept of them.
+type masterChunk struct {
+	lo, n int
+	kept  snug.View
+}
+
+// span is the number of elements of a chunk of p.
+func (m *Master) span(p *masterParam) int {
+	if m.form == FullMaster && !m.dev.IsCPU() {
+		return max(1, p.n)
+	}
+	return m.chunk
+}
+
+// register adds a parameter. start writes what is kept of each chunk.
+func (m *Master) register(name string, n int, start func(c masterChunk) error) error {
+	p, err := m.create(name, n, start)
+	if err != nil {
+		return fmt.Errorf("amp: %w", err)
+	}
+	m.params[name] = p
+	return nil
+}
+
+// create makes a parameter chunk by chunk, so that a false length in saved
+// state costs no more memory than there is data. start may be nil.
+func (m *Master) create(name string, n int, start func(c masterChunk) error) (*masterParam, error) {
+	p := &masterParam{name: name, n: n, tensor: tensorOf(name)}
+	if err := m.reserve(p); err != nil {
+		return nil, fmt.Errorf("master %q: %w", name, err)
+	}
+	if start == nil {
+		return p, nil
+	}
+	for i := range cpu.Chunks(n, m.span(p)) {
+		if m.stored() {
+			p.keys = append(p.keys, "master/"+name+"/"+strconv.Itoa(i))
+		}
+		if err := m.visit(p, i, true, start); err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+	}
+	return p, nil
+}
+
+// stored reports whether parameters are kept in the Storage.
+func (m *Master) stored() bool { return m.dev.IsCPU() && m.form != NoMaster }
+
+// visit calls f with chunk i of p.
+func (m *Master) visit(p *masterParam, i int, dirty bool, f func(c masterChunk) error) error {
+	lo, hi := cpu.Chunk(p.n, m.span(p), i)
+	if m.stored() {
+		return m.acquire(p.keys[i], lo, hi, dirty, f)
+	}
+	kept, err := m.form.part(p.there, lo, hi)
+	if err == nil {
+		err = f(masterChunk{lo, hi - lo, kept})
+	}
+	if err != nil {
+		return fmt.Errorf("master %q: %w", p.name, err)
+	}
+	return nil
+}
+
+// acquire calls f with elements lo to hi-1, which the Storage keeps under key.
+func (m *Master) acquire(key string, lo, hi int, dirty bool, f func(c masterChunk) error) error {
+	b, err := m.storage.Acquire(key, m.form.bytes(hi-lo))
+	if err != nil {
+		return fmt.Errorf("acquire %q: %w", key, err)
+	}
+	kept, err := m.form.viewOf(b, hi-lo)
+	if err == nil {
+		err = f(masterChunk{lo, hi - lo, kept})
+	}
+	if e := m.storage.Release(key, dirty); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", key, err)
+	}
+	return nil
+}
+
+// adopt makes the weights of a chunk those of param.
+func (m *Master) adopt(c masterChunk, param snug.View) error {
+	switch m.form {
+	case FullMaster:
+		_, near, err := m.locate(param, c, true)
+		if err != nil {
+			return err
+		}
+		return cast(c.kept, near)
+	case SplitMaster:
+		clear(c.kept.Mem().Bytes()) // what is new on another device is zero
+	}
+	return nil
+}
+
+// update is a change of weights.
+type update struct {
+	param   snug.View
+	step    func(lo int, w snug.View) error
+	draw    Draw // of NoMaster's rounding, for the whole parameter
+	nearest bool // NoMaster rounds to nearest instead
+}
+
+// run updates p. dirty says that what is kept of it changes.
+func (m *Master) run(p *masterParam, dirty bool, u update) error {
+	for i := range cpu.Chunks(p.n, m.span(p)) {
+		if err := m.visit(p, i, dirty, func(c masterChunk) error { return m.change(c, &u) }); err != nil {
+			return fmt.Errorf("amp: %w", err)
+		}
+	}
+	return nil
+}
+
+// change updates a chunk.
+func (m *Master) change(c masterChunk, u *update) error {
+	param, near, err := m.locate(u.param, c, m.form != FullMaster)
+	if err != nil {
+		return err
+	}
+	w, err := m.weights(c, near)
+	if err != nil {
+		return err
+	}
+	if err := u.step(c.lo, w); err != nil {
+		return err
+	}
+	if err := m.round(c, near, w, u); err != nil {
+		return err
+	}
+	if near.Device() == param.Device() {
+		return nil
+	}
+	return snug.Copy(param, near)
+}
+
+// locate returns a chunk of a parameter, and near the masters: the chunk itself or
+// host memory for it, with its values if read.
+func (m *Master) locate(param snug.View, c masterChunk, read bool) (there, near snug.View, err error) {
+	there, err = param.Slice(c.lo, c.lo+c.n)
+	if err != nil || there.Device() == m.dev {
+		return there, there, err
+	}
+	near = m.onHost(there.DType(), c.n)
+	if read {
+		err = snug.Copy(near, there)
+	}
+	return there, near, err
+}
+
+// weights returns the weights of a chunk as float32. param is the parameter's.
+func (m *Master) weights(c masterChunk, param snug.View) (snug.View, error) {
+	if m.form == FullMaster {
+		return c.kept, nil
+	}
+	w, err := m.scratch.View().Slice(0, c.n)
+	if err != nil {
+		return w, err
+	}
+	if m.form == SplitMaster {
+		return w, join(w, param, c.kept)
+	}
+	return w, cast(w, param)
+}
+
+// round rounds the weights of a chunk into the parameter, and keeps what the form
+// does.
+func (m *Master) round(c masterChunk, param, w snug.View, u *update) error {
+	switch {
+	case m.form == SplitMaster:
+		return split(w, param, c.kept)
+	case m.form == NoMaster && !u.nearest:
+		draw := u.draw
+		draw.First = uint64(c.lo)
+		return castWith(param, w, CastOptions{Stochastic: true, Draw: draw})
+	}
+	return cast(param, w)
+}
+
+// prepare makes the memory for chunks of a parameter of n elements.
+func (m *Master) prepare(n int) error {
+	n = min(n, m.chunk)
+	if m.form == FullMaster || m.scratch.Len() >= n {
+		return nil
+	}
+	larger, err := snug.Make[float32](m.dev, n)
+	if err != nil {
+		return err
+	}
+	err = m.scratch.Close()
+	m.scratch = larger
+	return err
+}
+
+// viewOf returns the view of what is kept of n elements, of which b is the memory.
+func (f MasterForm) viewOf(b []byte, n int) (snug.View, error) {
+	start := unsafe.Pointer(unsafe.SliceData(b))
+	if len(b) != f.bytes(n) || uintptr(start)%4 != 0 {
+		return snug.View{}, fmt.Errorf("the storage returned %d bytes at %p, want %d, aligned to 4: %w", len(b), start, f.bytes(n), snug.ErrConfig)
+	}
+	if f == FullMaster {
+		return snug.SliceView(unsafe.Slice((*float32)(start), n)), nil
+	}
+	return snug.SliceView(b), nil
+}
+
+// memory is the Storage of plain memory.
+type memory map[string][]float32
+
+func (m memory) Acquire(key string, size int) ([]byte, error) {
+	w, words := m[key], cpu.Chunks(size, 4)
+	if len(w) != words {
+		w = make([]float32, words)
+		m[key] = w
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), size), nil
+}
+
+func (memory) Release(string, bool) error { return nil }

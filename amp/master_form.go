@@ -1,0 +1,96 @@
+package amp
+
+import (
+	"fmt"
+	"hash/fnv"
+
+	"github.com/snug-ml/snug"
+)
+
+// MasterForm is how a [Master] keeps the bits of float32 weights that their
+// parameters, of 16 bits, lack.
+//
+//	form         memory   parameters    the weights that an optimizer updates
+//	FullMaster   4 bytes  f32 f16 bf16  float32
+//	SplitMaster  2 bytes  bf16          float32, the same bits as FullMaster's
+//	NoMaster     0 bytes  f16 bf16      the parameter's own; the result is rounded at random
+//
+// The memory is that of the Master for each element, beside the parameter.
+type MasterForm uint8
+
+const (
+	// FullMaster keeps float32, and the parameter is a copy of them rounded to
+	// nearest even (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
+	FullMaster MasterForm = iota
+
+	// SplitMaster has the upper half of a float32 in the parameter and keeps the
+	// lower half, as do remainders in the DistributedFusedAdam of NVIDIA's apex
+	// (store_param_remainders). The parameter is the float32 rounded to nearest,
+	// ties away from zero, and what is kept, as a signed 16-bit integer, added to
+	// the parameter's bits moved up by 16 gives the float32's. So no bit of it is
+	// lost: after any updates it is what FullMaster has, and the parameter
+	// differs from FullMaster's at ties only. Weights above the largest bfloat16
+	// stay finite while their parameter is infinite. A NaN makes the parameter a
+	// quiet NaN and the rest 0.
+	//
+	// The two halves belong together: nothing else may change the parameter, and
+	// it is saved with the Master.
+	SplitMaster
+
+	// NoMaster keeps nothing. An update works on a float32 copy of a chunk, which
+	// [CastWith] rounds back at random into the parameter, so that small updates are
+	// there on average (Gupta et al., "Deep Learning with Limited Numerical
+	// Precision", ICML 2015). Every update of a parameter has random numbers of
+	// its own: those of the tensor numbered with the 64-bit FNV-1a hash of its
+	// name, and, in update k from 0 on, of the seed that is number k of the
+	// SplitMix64 sequence of MasterOptions.Seed (Steele et al., "Fast Splittable
+	// Pseudorandom Number Generators", OOPSLA 2014). The result depends neither
+	// on the order of parameters, the chunk size nor the device.
+	NoMaster
+)
+
+// masterForms has what differs between the forms.
+var masterForms = [...]struct {
+	name   string
+	size   int          // bytes that are kept of an element
+	kept   snug.DType   // of the vector in which they lie
+	params []snug.DType // that the form is for
+}{
+	FullMaster:  {"full", 4, snug.F32, []snug.DType{snug.F32, snug.F16, snug.BF16}},
+	SplitMaster: {"split", splitSize, snug.U8, []snug.DType{snug.BF16}},
+	NoMaster:    {"none", 0, snug.U8, []snug.DType{snug.F16, snug.BF16}},
+}
+
+func (f MasterForm) known() bool { return int(f) < len(masterForms) }
+
+// String returns "full", "split" or "none".
+func (f MasterForm) String() string {
+	if !f.known() {
+		return fmt.Sprintf("MasterForm(%d)", uint8(f))
+	}
+	return masterForms[f].name
+}
+
+// bytes returns the size of what is kept of n elements.
+func (f MasterForm) bytes(n int) int { return n * masterForms[f].size }
+
+// part returns what v keeps of elements lo to hi-1.
+func (f MasterForm) part(v snug.View, lo, hi int) (snug.View, error) {
+	size := v.DType().Size()
+	return v.Slice(f.bytes(lo)/size, f.bytes(hi)/size)
+}
+
+// tensorOf returns the number of a parameter in the random numbers of NoMaster.
+func tensorOf(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return h.Sum64()
+}
+
+// seedOf returns number k of the SplitMix64 sequence of seed.
+func seedOf(seed, k uint64) uint64 {
+	z := seed + (k+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}

@@ -1,0 +1,70 @@
+package amp
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// splitSize is the size of what remains of a float32 beside a bfloat16, in bytes.
+const splitSize = 2
+
+// join computes w[i] = the float32 of which upper[i] and rest[i] are the halves.
+// rest holds 16-bit integers, as bytes.
+func join(w, upper, rest snug.View) error { return splitJob{w, upper, rest, false}.do() }
+
+// split takes w apart: join gives it again, unless it is NaN.
+func split(w, upper, rest snug.View) error { return splitJob{w, upper, rest, true}.do() }
+
+// splitJob takes float32 apart or joins their halves.
+type splitJob struct {
+	w, upper, rest snug.View // f32, bf16 and splitSize bytes an element
+	apart          bool
+}
+
+func (j splitJob) do() error {
+	dev, err := snug.CommonDevice(j.w, j.upper, j.rest)
+	if err != nil {
+		return err
+	}
+	if dev.IsCPU() {
+		j.Run()
+		return nil
+	}
+	queued := j
+	return dev.Launch(&queued)
+}
+
+func (j *splitJob) Kernel() string {
+	if j.apart {
+		return "amp.split"
+	}
+	return "amp.join"
+}
+
+func (j *splitJob) Operands(yield func(*driver.Mem)) {
+	yield(j.w.Mem())
+	yield(j.upper.Mem())
+	yield(j.rest.Mem())
+}
+
+func (j *splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), castChunk), *j) }
+
+var splitTask = cpu.NewTask(func(j *splitJob, item int) {
+	lo, hi := cpu.Chunk(j.w.Len(), castChunk, item)
+	w, upper, rest := j.w.Float32s()[lo:hi], j.upper.BFloat16s()[lo:hi], rests(j.rest)[lo:hi]
+	k := half.SplitRegistry.Best()
+	if j.apart {
+		k.Split(upper, rest, w)
+	} else {
+		k.Join(w, upper, rest)
+	}
+})
+
+// rests returns the integers of which v, in host memory, holds the bytes.
+func rests(v snug.View) []int16 {
+	return unsafe.Slice((*int16)(v.Mem().Host), v.Bytes()/splitSize)
+}

@@ -1,0 +1,91 @@
+package remat
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	"github.com/snug-ml/snug"
+)
+
+// WriteCSV writes the timeline of r, one line for every operation of the plan
+// that it is of: its number, the operation in the notation of [Op.String], its
+// stage, and the bytes held while it runs and after it. The error wraps
+// [snug.ErrShape] when the plan has another number of operations, and is
+// otherwise that of w.
+func (r Report) WriteCSV(w io.Writer, p Plan) error {
+	if err := r.fits(p); err != nil {
+		return err
+	}
+	b := bufio.NewWriter(w)
+	fmt.Fprintln(b, "number,operation,stage,peak_bytes,held_bytes")
+	for i, t := range r.Timeline {
+		fmt.Fprintf(b, "%d,%v,%d,%d,%d\n", i, p.Ops[i], p.Ops[i].Stage, t.Peak, t.Held)
+	}
+	return b.Flush()
+}
+
+func (r Report) fits(p Plan) error {
+	if len(r.Timeline) != len(p.Ops) {
+		return fmt.Errorf("remat: a timeline of %d operations, the plan has %d: %w", len(r.Timeline), len(p.Ops), snug.ErrShape)
+	}
+	return nil
+}
+
+// The size of a chart, and the room around the plot, in points.
+const (
+	chartWidth, chartHeight = 720, 320
+	marginLeft, marginTop   = 80, 40
+	marginRight             = 20
+	marginBottom            = 40
+)
+
+// WriteSVG draws the timeline of r as an SVG: the bytes held while each operation
+// runs, forward and backward steps in two colours. title may be empty. Errors are
+// as those of [Report.WriteCSV].
+func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
+	if err := r.fits(p); err != nil {
+		return err
+	}
+	b := bufio.NewWriter(w)
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", chartWidth, chartHeight)
+	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, chartHeight)
+	const plotWidth, plotHeight = chartWidth - marginLeft - marginRight, chartHeight - marginTop - marginBottom
+	step := float64(plotWidth) / float64(max(1, len(r.Timeline)))
+	for i, t := range r.Timeline {
+		height := plotHeight * float64(t.Peak) / float64(max(1, r.Peak))
+		color := "#5dade2"
+		if p.Ops[i].Kind == Backward {
+			color = "#b03a2e"
+		}
+		fmt.Fprintf(b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" fill="%s"><title>%d %v: %d bytes</title></rect>`+"\n",
+			marginLeft+float64(i)*step, marginTop+plotHeight-height, max(step, 0.01), height, color, i, p.Ops[i], t.Peak)
+	}
+	axis := func(x, y int, anchor, text string) {
+		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s">`, x, y, anchor)
+		escape(b, text)
+		fmt.Fprintln(b, "</text>")
+	}
+	axis(marginLeft, 24, "start", title)
+	axis(marginLeft-6, marginTop+4, "end", fmt.Sprint(r.Peak))
+	axis(marginLeft-6, marginTop+plotHeight, "end", "0")
+	axis(chartWidth-marginRight, chartHeight-14, "end", fmt.Sprintf("%d operations; bytes held, forward steps in blue, backward steps in red", len(r.Timeline)))
+	fmt.Fprintf(b, `<path d="M%d %dV%dH%d" fill="none" stroke="black"/>`+"\n</svg>\n", marginLeft, marginTop, marginTop+plotHeight, chartWidth-marginRight)
+	return b.Flush()
+}
+
+// escape writes text for XML.
+func escape(b *bufio.Writer, text string) {
+	for _, r := range text {
+		switch r {
+		case '<':
+			b.WriteString("&lt;")
+		case '>':
+			b.WriteString("&gt;")
+		case '&':
+			b.WriteString("&amp;")
+		default:
+			b.WriteRune(r)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package remat
+
+import (
+	"fmt"
+	"hash/maphash"
+
+	"github.com/snug-ml/snug"
+)
+
+// RecomputeError says that a value was not the same when it was computed again,
+// so that the gradient would be that of another function: a stage that draws its
+// random numbers from a sequence, or that reads what has changed meanwhile. It
+// wraps [snug.ErrCorrupt].
+type RecomputeError struct {
+	Stage        int    // whose result differs
+	Saved        bool   // its saved set does, else its output
+	First, Again uint64 // the hashes
+}
+
+// Error names the stage.
+func (e *RecomputeError) Error() string {
+	what := "output"
+	if e.Saved {
+		what = "saved set"
+	}
+	return fmt.Sprintf("remat: the %s of stage %d has the hash %016x, and had %016x when it was computed first: %v", what, e.Stage, e.Again, e.First, snug.ErrCorrupt)
+}
+
+// Unwrap returns [snug.ErrCorrupt].
+func (e *RecomputeError) Unwrap() error { return snug.ErrCorrupt }
+
+// hashSeed makes all hashes of one process comparable.
+var hashSeed = maphash.MakeSeed()
+
+// HashView returns a hash of a vector's bytes, for [Chain].Hash: of any element
+// type, on any device. Vectors of the same bytes have the same hash, in one
+// process; others differ in 64 bits at random. From another device than the CPU
+// the vector passes through 64 KiB of host memory, allocated by the call, which
+// waits for the device. The error is that of the device.
+func HashView(v snug.View) (uint64, error) {
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	if v.Device().IsCPU() {
+		h.Write(v.Mem().Bytes()) // never fails
+		return h.Sum64(), nil
+	}
+	const staged = 64 << 10 // bytes
+	n := staged / v.DType().Size()
+	host, _, err := snug.MakeView(snug.CPU(), v.DType(), n)
+	if err != nil {
+		return 0, err
+	}
+	for lo := 0; lo < v.Len(); lo += n {
+		part, err := v.Slice(lo, min(lo+n, v.Len()))
+		if err != nil {
+			return 0, err
+		}
+		copied, err := host.Slice(0, part.Len())
+		if err != nil {
+			return 0, err
+		}
+		if err := snug.Copy(copied, part); err != nil {
+			return 0, err
+		}
+		h.Write(copied.Mem().Bytes())
+	}
+	return h.Sum64(), nil
+}
+
+// hashes are those of what the stages of a chain computed first in a run.
+type hashes struct {
+	outputs, saved []firstHash // by stage; nil for those that are not checked
+}
+
+type firstHash struct {
+	known bool
+	hash  uint64
+}
+
+// verify compares a hash with that of the first computation.
+func (f *firstHash) verify(stage int, saved bool, hash uint64) error {
+	if !f.known {
+		*f = firstHash{true, hash}
+		return nil
+	}
+	if f.hash != hash {
+		return &RecomputeError{Stage: stage, Saved: saved, First: f.hash, Again: hash}
+	}
+	return nil
+}
+
+// verifyOutput compares the output of stage i with what it was first.
+func (r *Runner[A, S]) verifyOutput(i int, y A) error {
+	if r.first.outputs == nil {
+		return nil
+	}
+	h, err := r.chain.Hash(y)
+	if err != nil {
+		return fmt.Errorf("hash of the output: %w", err)
+	}
+	return r.first.outputs[i].verify(i, false, h)
+}
+
+// verifySaved compares the saved set of stage i with what it was first.
+func (r *Runner[A, S]) verifySaved(i int, s S) error {
+	if r.first.saved == nil {
+		return nil
+	}
+	h, err := r.chain.HashSaved(s)
+	if err != nil {
+		return fmt.Errorf("hash of the saved set: %w", err)
+	}
+	return r.first.saved[i].verify(i, true, h)
+}
