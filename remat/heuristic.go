@@ -114,9 +114,7 @@ func (t *Tape[V]) descendants(s *storage[V]) (cost float64) {
 	for len(t.stack) > 0 {
 		s := t.pop()
 		for _, c := range s.children {
-			if c.operands != nil {
-				cost += t.visit(c)
-			}
+			cost += t.visit(c)
 		}
 	}
 	return cost
@@ -160,28 +158,26 @@ func (e *evictedSet) root() *evictedSet {
 
 // components returns the cost of the components that touch s.
 func (t *Tape[V]) components(s *storage[V]) (cost float64) {
-	for e := range s.around() {
+	s.around(func(e *evictedSet) {
 		if e.mark != t.mark {
 			e.mark = t.mark
 			cost += e.cost
 		}
-	}
+	})
 	return cost
 }
 
-// around yields the roots of the components of the evicted operands and
-// children of s, any number of times.
-func (s *storage[V]) around() func(yield func(*evictedSet) bool) {
-	return func(yield func(*evictedSet) bool) {
-		for _, y := range s.operands {
-			if y.s.set != nil && !yield(y.s.set.root()) {
-				return
-			}
+// around calls do with the roots of the components of the evicted operands and
+// children of s, any number of times each.
+func (s *storage[V]) around(do func(root *evictedSet)) {
+	for _, y := range s.operands {
+		if y.s.set != nil {
+			do(y.s.set.root())
 		}
-		for _, c := range s.children {
-			if c.operands != nil && c.set != nil && !yield(c.set.root()) {
-				return
-			}
+	}
+	for _, c := range s.children {
+		if c.set != nil {
+			do(c.set.root())
 		}
 	}
 }
@@ -193,12 +189,12 @@ func (t *Tape[V]) joinSet(s *storage[V]) {
 	}
 	own := &evictedSet{cost: s.cost}
 	s.set, s.setCost = own, s.cost
-	for e := range s.around() {
-		if e != own.root() {
-			e.cost += own.root().cost
-			own.root().parent = e
+	s.around(func(e *evictedSet) {
+		if root := own.root(); e != root {
+			e.cost += root.cost
+			root.parent = e
 		}
-	}
+	})
 }
 
 // leaveSet takes s, which is no longer evicted, out of its component. The

@@ -23,8 +23,8 @@ type TapeOptions[V any] struct {
 	Heuristic Heuristic
 	// Policy decides what is kept, recomputed and offloaded; nil is [SaveAll].
 	Policy Policy
-	// Offloader is where a value goes that the policy offloads. It is required
-	// if there is one.
+	// Offloader is where the values go that the policy offloads. Without such
+	// values it may be nil.
 	Offloader Offloader[V]
 	// MaxRecompute limits the work of recomputations, as a multiple of that of
 	// first computations. 0 stands for 100, +Inf for no limit.
@@ -66,9 +66,10 @@ type Offloader[V any] interface {
 // [OpInfo] declares or, in a recomputation, what it was the last time. An
 // operation that declares none exceeds the budget by its result the first time,
 // until others have been evicted for it. Never evicted are inputs, operands of
-// running computations, values between [Tape.Get] and its done, and those that
-// the policy must save. A computation that these leave no room for fails with a
-// [*RoomError], before anything has been evicted for it.
+// running computations, values between [Tape.Get] and its done, those that the
+// policy must save, and those that [Tape.Banish] keeps. A computation that these
+// leave no room for fails with a [*RoomError], before anything has been evicted
+// for it.
 //
 // A policy's PreferRecompute makes a value 16 times as likely to be evicted.
 // MustRecompute drops it when the first operation or Get that used it is over,
@@ -167,13 +168,15 @@ func (t *Tape[V]) Input(ctx context.Context, name string, v V) (*Value[V], error
 		return nil, err
 	}
 	defer t.leave()
-	s := t.newStorage(OpInfo{Name: name}, nil, nil)
-	s.pinned = true
+	s := t.newStorage(OpInfo{Name: name})
 	bytes, err := t.size(s, v)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.prepare(ctx, s, bytes); err != nil {
+	if err := t.flush(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.room(ctx, s, bytes); err != nil {
 		return nil, err
 	}
 	t.hold(s, v, bytes)
@@ -204,8 +207,9 @@ func (t *Tape[V]) Do(ctx context.Context, op OpInfo, run func(ctx context.Contex
 //
 // The error wraps [snug.ErrConfig] when y has live readers: an alias of it, or a
 // value that it is an alias of, that is not freed, is between Get and done, or is
-// among the operands; and when y is an input, must be saved or is pinned by
-// [Tape.Banish]. After a failure of run, y is evicted.
+// among the operands; and when y could not be computed again: an input, what the
+// policy must save, and what [Tape.Banish] keeps. After a failure of run, y is
+// evicted.
 func (t *Tape[V]) Overwrite(ctx context.Context, op OpInfo, run func(ctx context.Context, dst V, in []V) error, y *Value[V], operands ...*Value[V]) (*Value[V], error) {
 	if err := t.enter(ctx); err != nil {
 		return nil, err
@@ -284,9 +288,9 @@ func (t *Tape[V]) Get(ctx context.Context, y *Value[V]) (v V, done func(), err e
 }
 
 // Take returns the value of y as Get does and hands it over: the caller owns it,
-// and y is freed. The error wraps [snug.ErrConfig] when y is an input, an alias,
-// pinned by [Tape.Banish] or between Get and done, or when it has aliases that
-// are not freed.
+// and y is freed. The error wraps [snug.ErrConfig] when y is an input, an alias or
+// between Get and done, when it has aliases that are not freed, and when others
+// may be recomputed from it but not it itself, by MustSave or [Tape.Banish].
 func (t *Tape[V]) Take(ctx context.Context, y *Value[V]) (v V, err error) {
 	if err := t.enter(ctx); err != nil {
 		return v, err

@@ -107,7 +107,7 @@ func TestTapeTakeAndBanish(t *testing.T) {
 	require.Equal(t, "a", held(y), "x was needed for it")
 	x.want[0] = float32(math.NaN()) // the caller's alone
 	require.NoError(t, s.get(w))
-	require.ErrorContains(t, s.take(y), "one of its operands is banished")
+	require.ErrorContains(t, s.take(y), "others may be recomputed from it, and one of its operands is banished")
 	_, err := s.do(op, 4)
 	var room *RoomError
 	require.ErrorAs(t, err, &room)
@@ -117,5 +117,55 @@ func TestTapeTakeAndBanish(t *testing.T) {
 	require.ErrorContains(t, s.take(w), "1 more that share its memory are not freed")
 	require.ErrorContains(t, s.take(half), "it is an alias")
 	require.ErrorContains(t, s.banish(w), "cannot be banished: 1 more that share its memory are not freed")
+	require.NoError(t, s.free(half))
+	require.NoError(t, s.free(w))
+	require.NoError(t, s.take(y), "nothing is computed from it any more")
+	require.Zero(t, s.tape.Stats().Held)
+	s.finish()
+}
+
+// TestTapeMustSaveStands: what must be saved needs nothing that it was computed
+// from, and is there as long as others may need it.
+func TestTapeMustSaveStands(t *testing.T) {
+	s := newTestTape(t, 0, byValue)
+	keep := OpInfo{Name: "keep", Value: "must save"}
+	y := s.mustDo(OpInfo{Name: "y"}, 1, s.mustInput(1))
+	z := s.mustDo(keep, 1, y)
+	require.NoError(t, s.free(s.values[0]))
+	require.NoError(t, s.free(y))
+	require.Equal(t, 1, s.tape.Stats().Values)
+	w := s.mustDo(OpInfo{Name: "w"}, 1, z)
+	require.EqualError(t, s.take(z), `remat: tape: value "must save" cannot be taken: others may be recomputed from it, and the policy must save it: snug: invalid configuration`)
+	require.NoError(t, s.free(z))
+	require.Equal(t, "aa", held(z)+held(w))
+	require.NoError(t, s.free(w))
+	require.Zero(t, s.tape.Stats().Values)
+
+	// Over y, which is gone with that.
+	y = s.mustDo(OpInfo{Name: "y"}, 1)
+	z, err := s.overwrite(keep, y)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.tape.Stats().Values)
+	require.NoError(t, s.take(z))
+	require.Zero(t, s.tape.Stats().Values)
+	s.finish()
+}
+
+// TestTapeBanishOverwritten: a value that is only needed for what overwrote it is
+// not computed again to be rid of its operand.
+func TestTapeBanishOverwritten(t *testing.T) {
+	s := newTestTape(t, 4*3, nil)
+	op := OpInfo{Name: "op", Cost: 1}
+	x := s.mustInput(1)
+	y := s.mustDo(op, 1, x)
+	for range 2 {
+		z, err := s.overwrite(op, y)
+		require.NoError(t, err)
+		y = z
+	}
+	require.Equal(t, 4, s.tape.Stats().Values)
+	require.NoError(t, s.banish(x))
+	require.Equal(t, 1, s.tape.Stats().Values)
+	require.Zero(t, s.tape.Stats().Recomputed)
 	s.finish()
 }

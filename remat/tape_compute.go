@@ -16,13 +16,12 @@ type storage[V any] struct {
 	decision   Decision
 	run        func(context.Context, []V) (V, error) // nil for an input
 	overwrites bool                                  // the result is in the memory of the first operand
-	operands   []*Value[V]                           // nil once it is never computed again
+	operands   []*Value[V]                           // nil if it is never computed (again)
 
 	children []*storage[V] // computed from it; those without operands no longer count
 	needed   int           // children that count
 	users    int           // Values that are not freed
 	locks    int           // running computations and Gets that use it
-	pinned   bool          // cannot be computed
 	eager    bool          // freed while locked: to be evicted
 	over     *storage[V]   // the one that overwrites it and may do so again
 
@@ -44,10 +43,12 @@ type storage[V any] struct {
 // idle reports that nobody can need s again.
 func (s *storage[V]) idle() bool { return s.users == 0 && s.needed == 0 && s.locks == 0 }
 
+// replaceable reports whether s can be had again once it has gone. Inputs cannot,
+// nor what the policy must save or what was computed from a banished value.
+func (s *storage[V]) replaceable() bool { return s.operands != nil || s.stored }
+
 // evictable reports whether s is in memory and may go.
-func (s *storage[V]) evictable() bool {
-	return s.held && s.locks == 0 && !s.pinned && s.decision != MustSave
-}
+func (s *storage[V]) evictable() bool { return s.held && s.locks == 0 && s.replaceable() }
 
 // evicted reports whether s is computed again when it is needed next.
 func (s *storage[V]) evicted() bool { return s.computed && !s.held && s.operands != nil }
@@ -63,9 +64,9 @@ func (s *storage[V]) consumers() []*storage[V] {
 	return all
 }
 
-func (t *Tape[V]) newStorage(op OpInfo, run func(context.Context, []V) (V, error), operands []*Value[V]) *storage[V] {
+func (t *Tape[V]) newStorage(op OpInfo) *storage[V] {
 	t.ids++
-	return &storage[V]{id: t.ids, op: op, run: run, operands: append([]*Value[V]{}, operands...), bytes: op.Bytes}
+	return &storage[V]{id: t.ids, op: op, bytes: op.Bytes}
 }
 
 // operation returns the storage of an operation after its checks.
@@ -88,18 +89,21 @@ func (t *Tape[V]) operation(op OpInfo, run func(context.Context, []V) (V, error)
 	if decision == Offload && t.o.Offloader == nil {
 		return nil, fmt.Errorf("remat: tape: operation %q: the policy offloads it: want an Offloader: %w", op.Name, snug.ErrConfig)
 	}
-	s := t.newStorage(op, run, operands)
-	s.decision = decision
+	s := t.newStorage(op)
+	s.decision, s.run, s.operands = decision, run, append([]*Value[V]{}, operands...)
 	return s, nil
 }
 
 // add makes s known and returns its first Value.
 func (t *Tape[V]) add(s *storage[V], view func(V) V) *Value[V] {
-	for p := range distinct(s.operands) {
+	if s.decision == MustSave {
+		s.operands = nil
+	}
+	for _, p := range distinct(s.operands) {
 		p.children = append(p.children, s)
 		p.needed++
 	}
-	if s.overwrites {
+	if s.overwrites && s.operands != nil {
 		s.operands[0].s.over = s
 	}
 	s.users = 1

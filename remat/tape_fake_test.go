@@ -58,7 +58,7 @@ func (w *tapeWorld) Discard(key int) {
 // blend writes a function of the operands and of seed to dst.
 func blend(dst []float32, seed int, in ...[]float32) {
 	for i := range dst {
-		sum := float32(seed%7)/4 + float32(i)/8
+		sum := float32(seed%7+1)/4 + float32(i)/8
 		for k, x := range in {
 			sum += float32(x[i%len(x)] * float32(k+1))
 		}

@@ -3,6 +3,8 @@ package remat
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -48,7 +50,7 @@ func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
 	defer func() { forAll(locked, t.unlock) }()
 	for _, c := range y.s.consumers() {
 		for _, c := range c.overwriters() {
-			if c.operands == nil { // it was offloaded or forgotten for the sake of the others
+			if c.operands == nil || c.onlyOverwritten() { // or it was offloaded or forgotten for the sake of the others
 				continue
 			}
 			if _, err := t.lock(ctx, c, nil); err != nil {
@@ -59,13 +61,15 @@ func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
 	}
 	var idle []*storage[V]
 	for _, c := range locked {
-		c.pinned = true
 		idle = append(idle, t.unlink(c)...)
 	}
 	defer t.collect(idle)
 	t.free(y)
 	return nil
 }
+
+// onlyOverwritten reports that s is only needed for what is computed in its memory.
+func (s *storage[V]) onlyOverwritten() bool { return s.users == 0 && s.needed == 1 && s.over != nil }
 
 // overwriters returns what is computed in the memory of s, the last first, and s
 // itself: computing one again destroys what comes after it in the list.
@@ -88,21 +92,10 @@ func (t *Tape[V]) Close() error {
 	}
 	defer t.leave()
 	t.closed = true
-	held, copies := t.live, t.copies
-	t.live, t.copies, t.pending = nil, nil, nil
-	t.stats.Held, t.stats.Values = 0, 0
-	defer func() {
-		keys := make([]int, 0, len(copies))
-		for key := range copies {
-			keys = append(keys, key)
-		}
-		forAll(keys, func(key int) { t.o.Offloader.Discard(key) })
-	}()
-	forAll(held, func(s *storage[V]) {
-		if s.run != nil {
-			t.release(s.v)
-		}
-	})
+	t.pending = nil
+	t.stats.Values = 0
+	defer func() { forAll(slices.Sorted(maps.Keys(t.copies)), t.discard) }()
+	forAll(slices.Clone(t.live), t.dispose)
 	return nil
 }
 
@@ -155,32 +148,39 @@ func (y *Value[V]) checkAlone(done string) error {
 	return nil
 }
 
-// checkOwned reports whether y's memory is the Tape's to give away.
-func (y *Value[V]) checkOwned(done string) error {
-	switch {
-	case y.s.run == nil:
-		return fmt.Errorf("remat: tape: value %q cannot be %s: it is an input: %w", y.name, done, snug.ErrConfig)
-	case y.s.pinned:
-		return fmt.Errorf("remat: tape: value %q cannot be %s: one of its operands is banished: %w", y.name, done, snug.ErrConfig)
-	}
-	return y.checkAlone(done)
-}
-
+// checkTake reports whether y's memory is the Tape's to hand over.
 func (y *Value[V]) checkTake() error {
-	if y.view != nil {
+	switch {
+	case y.view != nil:
 		return fmt.Errorf("remat: tape: value %q cannot be taken: it is an alias: %w", y.name, snug.ErrConfig)
+	case y.s.run == nil:
+		return fmt.Errorf("remat: tape: value %q cannot be taken: it is an input: %w", y.name, snug.ErrConfig)
+	case y.s.needed > 0 && !y.s.replaceable():
+		return fmt.Errorf("remat: tape: value %q cannot be taken: others may be recomputed from it, and %s: %w", y.name, y.s.lasting(), snug.ErrConfig)
 	}
-	return y.checkOwned("taken")
+	return y.checkAlone("taken")
 }
 
+// checkOverwrite reports whether y's memory is the Tape's to overwrite.
 func (y *Value[V]) checkOverwrite(operands []*Value[V]) error {
-	if y.s.decision == MustSave {
-		return fmt.Errorf("remat: tape: value %q cannot be overwritten: the policy must save it: %w", y.name, snug.ErrConfig)
-	}
 	for _, x := range operands {
 		if x.s == y.s {
 			return fmt.Errorf("remat: tape: value %q cannot be overwritten: the operand %q shares its memory: %w", y.name, x.name, snug.ErrConfig)
 		}
 	}
-	return y.checkOwned("overwritten")
+	if !y.s.replaceable() {
+		return fmt.Errorf("remat: tape: value %q cannot be overwritten: %s: %w", y.name, y.s.lasting(), snug.ErrConfig)
+	}
+	return y.checkAlone("overwritten")
+}
+
+// lasting returns why s is not replaceable.
+func (s *storage[V]) lasting() string {
+	switch {
+	case s.run == nil:
+		return "it is an input"
+	case s.decision == MustSave:
+		return "the policy must save it"
+	}
+	return "one of its operands is banished"
 }

@@ -3,7 +3,6 @@ package remat
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math"
 	"slices"
 
@@ -131,14 +130,6 @@ func (t *Tape[V]) flush(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes room for an input.
-func (t *Tape[V]) prepare(ctx context.Context, s *storage[V], bytes int64) error {
-	if err := t.flush(ctx); err != nil {
-		return err
-	}
-	return t.room(ctx, s, bytes)
-}
-
 // free takes a use of y's memory away.
 func (t *Tape[V]) free(y *Value[V]) {
 	y.freed = true
@@ -163,7 +154,7 @@ func (t *Tape[V]) unlink(s *storage[V]) (idle []*storage[V]) {
 	if s.overwrites && operands != nil {
 		operands[0].s.over = nil
 	}
-	for p := range distinct(operands) {
+	for _, p := range distinct(operands) {
 		p.needed--
 		if len(p.children) > 8+2*p.needed {
 			p.children = p.consumers()
@@ -188,12 +179,11 @@ func (t *Tape[V]) collect(idle []*storage[V]) {
 	forAll(gone, t.dispose)
 }
 
-// dispose releases the value of s and its copy.
+// dispose releases the value of s, unless it is the caller's, and its copy.
 func (t *Tape[V]) dispose(s *storage[V]) {
 	defer func() {
 		if t.copies[s.id] {
-			delete(t.copies, s.id)
-			t.o.Offloader.Discard(s.id)
+			t.discard(s.id)
 		}
 	}()
 	if !s.held {
@@ -204,16 +194,21 @@ func (t *Tape[V]) dispose(s *storage[V]) {
 	}
 }
 
-// distinct yields the storages of values, each once.
-func distinct[V any](values []*Value[V]) iter.Seq[*storage[V]] {
-	return func(yield func(*storage[V]) bool) {
-		for i, y := range values {
-			seen := slices.ContainsFunc(values[:i], func(x *Value[V]) bool { return x.s == y.s })
-			if !seen && !yield(y.s) {
-				return
-			}
+// discard forgets a copy that the Offloader has.
+func (t *Tape[V]) discard(key int) {
+	delete(t.copies, key)
+	t.o.Offloader.Discard(key)
+}
+
+// distinct returns the storages of values, each once.
+func distinct[V any](values []*Value[V]) []*storage[V] {
+	var all []*storage[V]
+	for _, y := range values {
+		if !slices.Contains(all, y.s) {
+			all = append(all, y.s)
 		}
 	}
+	return all
 }
 
 // forAll calls do with every element, also after a panic in one of the calls.

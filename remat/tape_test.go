@@ -219,7 +219,7 @@ func TestTapeOffloadOnlyUsed(t *testing.T) {
 	s := newTestTape(t, 12, byValue)
 	move := OpInfo{Name: "move", Value: "offload", Cost: 1}
 	y := s.mustDo(move, 1)
-	z := s.mustDo(OpInfo{Name: "z", Value: "must save"}, 1, y)
+	z := s.mustDo(OpInfo{Name: "z", Cost: 1e6}, 1, y)
 	require.NoError(t, s.free(y)) // it was to be stored now
 	w := s.mustDo(OpInfo{Name: "w", Cost: 1}, 1, z)
 	s.tape.drop(z.s)
