@@ -2,6 +2,7 @@ package remat
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -57,13 +58,14 @@ func chainPass(t *testing.T, n int, o TapeOptions[int]) (TapeStats, error) {
 }
 
 // TestTapeChain: at a budget of 2·√n, the heuristics that count the neighbourhood
-// recompute no more than every value once (0.83 to 0.98 times n values, from 64 to
-// 1024), as Kirisame et al. prove for a multiple of n. Those that do not, recompute
-// a multiple that grows with √n.
+// recompute at most c·n values with c = 1, as Kirisame et al. prove for some c.
+// Measured from 64 to 1024 values is a c of 0.83 to 0.98. Those heuristics that do
+// not count it recompute a multiple that grows with √n. The log has them all.
 func TestTapeChain(t *testing.T) {
-	for n := 64; n <= 1024; n *= 2 {
-		budget := int64(2 * math.Ceil(math.Sqrt(float64(n))))
-		for h := range heuristics {
+	for h := range heuristics {
+		line := ""
+		for n := 64; n <= 1024; n *= 2 {
+			budget := int64(2 * math.Ceil(math.Sqrt(float64(n))))
 			stats, err := chainPass(t, n, TapeOptions[int]{Budget: budget, Heuristic: h})
 			require.NoError(t, err)
 			require.Equal(t, budget, stats.Peak)
@@ -75,7 +77,9 @@ func TestTapeChain(t *testing.T) {
 			} else if n == 1024 {
 				require.Greater(t, stats.Recomputed, 7*n, "%v", h)
 			}
+			line += fmt.Sprintf("%8.3f", float64(stats.Recomputed)/float64(n))
 		}
+		t.Logf("%-15s c at n = 64, 128, ... 1024:%s", h, line)
 	}
 }
 
