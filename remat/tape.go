@@ -91,7 +91,7 @@ type Offloader[V any] interface {
 // a value is freed or of another Tape, or the Tape is closed or in use, and then
 // nothing has been done.
 //
-// It takes about 300 bytes for every value that is not freed or that such a
+// It takes about 400 bytes for every value that is not freed or that such a
 // value may be recomputed from.
 type Tape[V any] struct {
 	o      TapeOptions[V]

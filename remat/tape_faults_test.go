@@ -138,6 +138,97 @@ func TestTapeReleasePanics(t *testing.T) {
 	s.finish()
 }
 
+// fullOffloader can refuse to store.
+type fullOffloader struct {
+	*tapeWorld
+	full bool
+}
+
+func (o *fullOffloader) Store(ctx context.Context, key int, v []float32) error {
+	if o.full {
+		return errFault
+	}
+	return o.tapeWorld.Store(ctx, key, v)
+}
+
+// TestTapeStoreFails: what is to be offloaded stays as long as the Offloader fails,
+// which every method that could offload it says, and nothing else is done.
+func TestTapeStoreFails(t *testing.T) {
+	s := newTestTape(t, 12, byValue)
+	offloader := &fullOffloader{tapeWorld: s.w, full: true}
+	s.tape.o.Offloader = offloader
+	y := s.mustDo(OpInfo{Name: "y", Value: "offload"}, 1)
+	z := s.mustDo(OpInfo{Name: "z"}, 1, y)
+	stats := s.tape.Stats()
+	_, do := s.do(OpInfo{Name: "w"}, 1)
+	_, overwrite := s.overwrite(OpInfo{Name: "w"}, z)
+	_, input := s.input(1)
+	for _, err := range []error{do, overwrite, input, s.get(z), s.take(z), s.banish(z)} {
+		require.EqualError(t, err, `remat: storing the result of operation "y": fault`)
+		require.Equal(t, stats, s.tape.Stats())
+	}
+
+	// So does one that needs the room of a value that was not used yet.
+	offloader.full = false
+	require.NoError(t, s.free(y))
+	require.NoError(t, s.free(z))
+	y = s.mustDo(OpInfo{Name: "y", Value: "offload"}, 1)
+	offloader.full = true
+	_, err := s.do(OpInfo{Name: "large"}, 3)
+	require.EqualError(t, err, `remat: storing the result of operation "y": fault`)
+	require.Equal(t, "a", held(y))
+	offloader.full = false
+	s.mustDo(OpInfo{Name: "large"}, 3)
+	require.Equal(t, "-", held(y))
+	s.finish()
+}
+
+// TestTapeLoadTooLarge: what comes back larger than it was is held against its
+// size, and released if that is too much.
+func TestTapeLoadTooLarge(t *testing.T) {
+	s := newTestTape(t, 8, byValue)
+	y := s.mustDo(OpInfo{Name: "y", Value: "offload"}, 1)
+	require.NoError(t, s.get(y))
+	s.mustDo(OpInfo{Name: "z"}, 1)
+	require.Equal(t, "-", held(y))
+	for key := range s.w.copies {
+		s.w.copies[key] = make([]float32, 3)
+	}
+	var room *RoomError
+	require.ErrorAs(t, s.get(y), &room)
+	require.Equal(t, RoomError{Operation: "y", Budget: 8, Smallest: 12}, *room)
+	s.checkAccount()
+	require.Zero(t, s.tape.Stats().Loaded)
+	for key := range s.w.copies {
+		s.w.copies[key] = y.want
+	}
+	s.finish()
+}
+
+// TestTapeTakePanics: a value that is not handed over, because something else
+// panics, is released.
+func TestTapeTakePanics(t *testing.T) {
+	s := newTestTape(t, 0, byValue)
+	y := s.mustDo(OpInfo{Name: "y", Value: "offload"}, 1)
+	for range 2 { // it is stored by the second call
+		require.NoError(t, s.get(y))
+	}
+	require.Len(t, s.w.copies, 1)
+	calls := s.w.calls
+	s.w.fault = func(i int) error {
+		if i == calls+2 { // after Load and Bytes
+			return errFault
+		}
+		return nil
+	}
+	require.ErrorIs(t, recovered(func() error { return s.take(y) }), errFault)
+	require.True(t, y.freed)
+	s.w.fault = nil
+	s.checkAccount()
+	require.Empty(t, s.w.copies)
+	s.finish()
+}
+
 func TestTapeErrorsNameOperation(t *testing.T) {
 	s := newTestTape(t, 0, byValue)
 	x, err := s.input(1)

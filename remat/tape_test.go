@@ -332,6 +332,21 @@ func TestTapeMisuse(t *testing.T) {
 	other.finish()
 }
 
+// TestTapeNothingToEvict: what has no bytes makes no room.
+func TestTapeNothingToEvict(t *testing.T) {
+	s := newTester(t, t.Context(), func(o *TapeOptions[[]float32]) {
+		o.Budget, o.Heuristic = 8, LRU
+		o.Bytes = func(v []float32) int64 { return int64(4 * (len(v) - 1)) }
+	})
+	small := s.mustDo(OpInfo{Name: "small", Bytes: math.MinInt64}, 1)
+	y := s.mustDo(OpInfo{Name: "y", Bytes: -4}, 3)
+	s.mustDo(OpInfo{Name: "z", Bytes: -4}, 2)
+	require.Equal(t, "a-", held(small, y))
+	require.Equal(t, 1, s.tape.Stats().Evicted)
+	require.NoError(t, s.tape.Close())
+	require.Empty(t, s.w.p.live)
+}
+
 func TestTapeSizes(t *testing.T) {
 	size := int64(-1)
 	released := 0
@@ -348,6 +363,10 @@ func TestTapeSizes(t *testing.T) {
 		_, err = tape.Input(t.Context(), "x", 0)
 		require.NoError(t, err)
 	}
+	size = -1
+	_, err = tape.Input(t.Context(), "x", 0)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, `value of "x" has -1 bytes`)
 	_, err = tape.Do(t.Context(), OpInfo{Name: "y", Bytes: math.MaxInt64}, run)
 	var room *RoomError
 	require.True(t, errors.As(err, &room))
