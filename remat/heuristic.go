@@ -15,6 +15,17 @@ import "math"
 //	Largest         1 / bytes                                   values held
 //	LRU             1 / staleness                               values held
 //
+// Measured on the small models of this package's tests, this is the extra cost
+// with a half and a third of the memory that all results take; thrash is more
+// than ten times the cost of first computations:
+//
+//	                LSTM           TreeLSTM       U-Net
+//	DTR             1 %, 10 %      1 %, 5 %       2 %, 202 %
+//	DTREquivalence  1 %, 9 %       2 %, 5 %       3 %, 302 %
+//	DTRLocal        54 %, thrash   53 %, 748 %    2 %, 225 %
+//	Largest         32 %, thrash   35 %, thrash   20 %, 141 %
+//	LRU             134 %, 269 %   10 %, thrash   176 %, 503 %
+//
 // They are h_DTR, h_DTR^eq, h_DTR^local, h_size and h_LRU of Kirisame et al.,
 // "Dynamic Tensor Rematerialization", ICLR 2021, which measures staleness in
 // time.

@@ -65,7 +65,8 @@ func (d Decision) binds() bool { return d == MustSave || d == MustRecompute }
 
 // Policy decides on the results of operations. It is called once for every
 // operation of a [Tape] and always decides the same on the same operation. nil
-// is [SaveAll].
+// is [SaveAll]. A Tape knows no backward pass: a policy that must recompute should
+// leave gradients alone, by the names of operations.
 //
 // The constructors prefer; [Policy.MustSave] and [Policy.MustRecompute] make a
 // preference binding and [Policy.Offloaded] turns saving into offloading. These

@@ -151,6 +151,26 @@ func TestTapeMustSaveStands(t *testing.T) {
 	s.finish()
 }
 
+// TestTapeLoop: a loop that banishes its last state takes no more with every step,
+// and hands the state over in the end.
+func TestTapeLoop(t *testing.T) {
+	s := newTestTape(t, 4*4, nil)
+	op := OpInfo{Name: "op", Cost: 1}
+	state := s.mustInput(1)
+	for range 20 {
+		d := s.mustDo(op, 1, s.mustDo(op, 1, state))
+		next := s.mustDo(op, 1, state, d)
+		require.NoError(t, s.free(s.values[len(s.values)-3]))
+		require.NoError(t, s.free(d))
+		require.NoError(t, s.banish(state))
+		require.Equal(t, 1, s.tape.Stats().Values)
+		require.Equal(t, int64(4), s.tape.Stats().Held)
+		state = next
+	}
+	require.NoError(t, s.take(state))
+	s.finish()
+}
+
 // TestTapeBanishOverwritten: a value that is only needed for what overwrote it is
 // not computed again to be rid of its operand.
 func TestTapeBanishOverwritten(t *testing.T) {

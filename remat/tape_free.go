@@ -30,8 +30,10 @@ func (t *Tape[V]) Free(values ...*Value[V]) error {
 // Banish frees y for good: the Tape releases its memory and does not need it
 // again, not even to recompute others. An input is the caller's alone from then
 // on. Values that were computed from y are computed again now, if they were
-// evicted, and never evicted from then on. The error wraps [snug.ErrConfig] when y
-// is between Get and done or shares its memory with a value that is not freed.
+// evicted, and never evicted from then on. A loop that computes its next state
+// from the last banishes the last: otherwise the Tape keeps the graph of all
+// steps. The error wraps [snug.ErrConfig] when y is between Get and done or shares
+// its memory with a value that is not freed.
 func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
 	if err := t.enter(ctx); err != nil {
 		return err

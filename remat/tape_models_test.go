@@ -165,9 +165,13 @@ func TestTapeModels(t *testing.T) {
 				switch {
 				case part == 1:
 					require.Zero(t, stats.Evicted, name)
-				case part >= 0.5 && (h == DTR || h == DTREquivalence):
+				case h != DTR && h != DTREquivalence:
+				case part >= 0.5:
 					require.NoError(t, err, "%s, %v", name, h)
 					require.Less(t, stats.ExtraWork, 0.03*stats.Work, "%s, %v", name, h)
+				case part >= 0.33 && name != "UNet":
+					require.NoError(t, err, "%s, %v", name, h)
+					require.Less(t, stats.ExtraWork, 0.12*stats.Work, "%s, %v", name, h)
 				}
 			}
 			t.Logf("%-9s%-16s%s", name, h, line)
