@@ -17,7 +17,7 @@ import "math"
 //
 // Measured on the small models of this package's tests, this is the extra cost
 // with a half and a third of the memory that all results take; thrash is more
-// than ten times the cost of first computations:
+// than eight times the cost of first computations:
 //
 //	                LSTM           TreeLSTM       U-Net
 //	DTR             1 %, 10 %      1 %, 5 %       2 %, 202 %

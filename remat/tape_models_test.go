@@ -154,13 +154,12 @@ func TestTapeModels(t *testing.T) {
 		for h := range heuristics {
 			line := ""
 			for _, part := range []float64{1, 0.75, 0.5, 0.33, 0.25} {
-				o := TapeOptions[[]float32]{Budget: r.budget(part), Heuristic: h, MaxRecompute: 10}
+				o := TapeOptions[[]float32]{Budget: r.budget(part), Heuristic: h, MaxRecompute: 8}
 				stats, err := r.compare(t, models[name], o)
-				if err != nil {
-					line += "     none"
-					requireTooSmall(t, o, err)
-				} else {
+				if err == nil {
 					line += fmt.Sprintf("%8.1f%%", 100*stats.ExtraWork/stats.Work)
+				} else {
+					requireTooSmall(t, o, err)
 				}
 				switch {
 				case part == 1:
@@ -172,6 +171,9 @@ func TestTapeModels(t *testing.T) {
 				case part >= 0.33 && name != "UNet":
 					require.NoError(t, err, "%s, %v", name, h)
 					require.Less(t, stats.ExtraWork, 0.12*stats.Work, "%s, %v", name, h)
+				}
+				if err != nil {
+					break // smaller ones take longer to say so
 				}
 			}
 			t.Logf("%-9s%-16s%s", name, h, line)
