@@ -66,7 +66,10 @@ func (t *Tape[V]) victim() (best *storage[V], kept int64) {
 		if s.bytes == 0 {
 			continue
 		}
-		score := t.score(s)
+		score := 0.0
+		if !s.spent {
+			score = t.score(s)
+		}
 		if best == nil || score < least || score == least && s.id < best.id {
 			best, least = s, score
 		}

@@ -73,10 +73,11 @@ type Offloader[V any] interface {
 //
 // A policy's PreferRecompute makes a value 16 times as likely to be evicted.
 // MustRecompute drops it when the first operation or Get that used it is over,
-// and again after each recomputation: two consumers compute it twice, and a
-// chain of such values takes O(n²) computations. Offload moves a value out by
-// the next call of a method after its first use, or earlier if it is to be
-// evicted, and drops it again after every later one.
+// all that this recomputes included, and again after each later one: two
+// operations that use it compute it twice, and a chain of such values takes O(n²)
+// computations. Offload moves a value out by the next call of a method after its
+// first use, or earlier if it is to be evicted, and drops it again after every
+// later one. What waits to be dropped is evicted before anything else.
 //
 // # Use
 //
@@ -102,6 +103,8 @@ type Tape[V any] struct {
 	ids     int
 	tick    int           // computations and loads so far
 	live    []*storage[V] // held
+	depth   int           // of computations for others
+	spent   []*storage[V] // to be dropped after them
 	pending []*storage[V] // to be offloaded by the next call
 	copies  map[int]bool  // keys that the Offloader has
 	stats   TapeStats

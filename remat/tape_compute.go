@@ -23,6 +23,7 @@ type storage[V any] struct {
 	users    int           // Values that are not freed
 	locks    int           // running computations and Gets that use it
 	eager    bool          // freed while locked: to be evicted
+	spent    bool          // in Tape.spent, and not used since
 	over     *storage[V]   // the one that overwrites it and may do so again
 
 	v     V
@@ -154,6 +155,7 @@ func (t *Tape[V]) lock(ctx context.Context, s *storage[V], view func(V) V) (v V,
 		v = view(v)
 	}
 	s.last = t.tick
+	s.spent = false
 	complete = true
 	return v, nil
 }
@@ -166,14 +168,40 @@ func (t *Tape[V]) unlock(s *storage[V]) {
 	case s.idle():
 		t.collect([]*storage[V]{s})
 	case !s.evictable():
-	case s.eager, s.stored:
-		t.drop(s)
-	case s.decision == MustRecompute:
-		t.stats.Evicted++
-		t.drop(s)
+	case s.eager || s.stored || s.decision == MustRecompute:
+		t.spend(s)
 	case s.decision == Offload:
 		t.pending = append(t.pending, s)
 	}
+}
+
+// spend drops s after its use, or when all that is being computed is there,
+// because that may use it again.
+func (t *Tape[V]) spend(s *storage[V]) {
+	if t.depth > 0 {
+		s.spent = true
+		t.spent = append(t.spent, s)
+		return
+	}
+	if s.decision == MustRecompute {
+		t.stats.Evicted++
+	}
+	t.drop(s)
+}
+
+// settle ends a computation and drops what was spent in it.
+func (t *Tape[V]) settle() {
+	t.depth--
+	if t.depth > 0 {
+		return
+	}
+	spent := t.spent
+	t.spent = nil
+	forAll(spent, func(s *storage[V]) {
+		if s.spent && s.evictable() {
+			t.spend(s)
+		}
+	})
 }
 
 // materialize brings s into memory.
@@ -192,6 +220,8 @@ func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("remat: before operation %q: %w", s.op.Name, err)
 	}
+	t.depth++
+	defer t.settle()
 	operands := s.operands
 	in := make([]V, 0, len(operands))
 	defer func() { forAll(operands[:len(in)], func(y *Value[V]) { t.unlock(y.s) }) }()

@@ -74,7 +74,7 @@ func (t *Tape[V]) forget(s *storage[V]) V {
 	t.stats.Held -= s.bytes
 	var v, none V
 	v, s.v = s.v, none
-	s.held = false
+	s.held, s.spent = false, false
 	t.joinSet(s)
 	return v
 }

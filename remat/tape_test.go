@@ -231,6 +231,32 @@ func TestTapeOffloadOnlyUsed(t *testing.T) {
 	s.finish()
 }
 
+// TestTapeLadder: what must be recomputed is there until all that is recomputed
+// with it is, so that values that meet again are computed once each.
+func TestTapeLadder(t *testing.T) {
+	const levels = 12
+	for _, budget := range []int64{0, 4 * 6} {
+		s := newTestTape(t, budget, SaveNone().MustRecompute())
+		op := OpInfo{Name: "op", Cost: 1}
+		x := s.mustInput(1)
+		for range levels {
+			x = s.mustDo(op, 1, s.mustDo(op, 1, x), s.mustDo(op, 1, x))
+		}
+		require.NoError(t, s.get(x))
+		before := s.tape.Stats()
+		require.NoError(t, s.get(x))
+		stats := s.tape.Stats()
+		require.Equal(t, int64(4), stats.Held, "the input")
+		if budget == 0 {
+			require.Equal(t, 3*levels, stats.Recomputed-before.Recomputed)
+			require.Equal(t, 3*levels, stats.Evicted-before.Evicted)
+		} else {
+			require.Equal(t, budget, stats.Peak)
+		}
+		s.finish()
+	}
+}
+
 // TestTapeBanishMakesRoom: recomputing one consumer stores what is computed from
 // another, which is forgotten then.
 func TestTapeBanishMakesRoom(t *testing.T) {
