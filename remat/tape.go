@@ -71,7 +71,9 @@ type Offloader[V any] interface {
 // leave no room for fails with a [*RoomError], before anything has been evicted
 // for it.
 //
-// A policy's PreferRecompute makes a value 16 times as likely to be evicted.
+// A policy's MustSave makes a value independent of what it was computed from, which
+// goes when nothing else needs it. PreferRecompute makes a value 16 times as
+// likely to be evicted.
 // MustRecompute drops it when the first operation or Get that used it is over,
 // all that this recomputes included, and again after each later one: two
 // operations that use it compute it twice, and a chain of such values takes O(n²)
