@@ -29,6 +29,14 @@ type Stage[A, S any] interface {
 	Backward(ctx context.Context, x A, s S, dy A) (dx A, err error)
 }
 
+// Resaver is a [Stage] that stops early: where a plan computes a saved set again and
+// nothing uses the output in it, a run calls Resave in the place of ForwardSave.
+type Resaver[A, S any] interface {
+	// Resave returns what ForwardSave saves, to the bit and of the same size, but
+	// for the output, whose place need not be filled.
+	Resave(ctx context.Context, x A) (s S, err error)
+}
+
 // Chain is a sequence of stages and how to measure and release their values.
 // It is not changed by running it: one Chain may have any number of runs at
 // the same time, also one within a stage of another, as long as its stages
@@ -51,9 +59,19 @@ type Chain[A, S any] struct {
 	// every saved set that is computed again with what it was first, and fail with
 	// a [*RecomputeError] where it differs. [HashView] does so for a vector. A
 	// plan that computes a value again after it was only part of a saved set is
-	// checked by Hash. They cost one pass over every value and 16 bytes a stage.
+	// checked by Hash. Values that were packed, and those computed from them, are
+	// not the same and not compared, nor are the saved sets of Resave.
+	// They cost one pass over every value and 16 bytes a stage.
 	Hash      func(A) (uint64, error)
 	HashSaved func(S) (uint64, error)
+
+	// Store and StoreSaved begin to copy a value to a tier, for plans that page or
+	// pack. The value stays as it is until [Copy].Stored returns, and with those
+	// plans StoreSaved wants Output, which returns the output within a saved set
+	// that has been loaded.
+	Store      func(ctx context.Context, t Tier, y A) (Copy[A], error)
+	StoreSaved func(ctx context.Context, t Tier, s S) (Copy[S], error)
+	Output     func(S) A
 
 	// Costs gives the transient bytes of the stages, which cannot be
 	// measured, and the sizes that measured ones are compared with. nil
@@ -153,7 +171,10 @@ func (c *Chain[A, S]) check(plan Plan) error {
 	if plan.Stages != len(c.Stages) {
 		return fmt.Errorf("remat: plan for %d stages, chain of %d: %w", plan.Stages, len(c.Stages), snug.ErrShape)
 	}
-	return plan.Validate()
+	if err := plan.Validate(); err != nil {
+		return err
+	}
+	return c.checkCopies(plan)
 }
 
 func (c *Chain[A, S]) release(a A) {

@@ -17,6 +17,13 @@ type Cost struct {
 	BackwardExtra int64   `json:"backward_extra,omitempty"` // b_i, transient
 	ForwardTime   float64 `json:"forward_time,omitempty"`   // of either forward operation
 	BackwardTime  float64 `json:"backward_time,omitempty"`
+
+	// Packed is the size of the saved set in a lossy form, such as that of
+	// [PackInt8], 0 where there is none. PackTime and UnpackTime are of
+	// making it and of using it.
+	Packed     int64   `json:"packed,omitempty"`
+	PackTime   float64 `json:"pack_time,omitempty"`
+	UnpackTime float64 `json:"unpack_time,omitempty"`
 }
 
 // Costs is what the stages of a chain take. It is plain JSON in and out; all
@@ -24,6 +31,8 @@ type Cost struct {
 type Costs struct {
 	Input  int64  `json:"input"` // |a_0| in bytes
 	Stages []Cost `json:"stages"`
+	Host   Rates  `json:"host,omitzero"` // between device and host memory
+	Disk   Rates  `json:"disk,omitzero"` // between device memory and disk
 }
 
 // Validate reports whether c describes a chain: at least one stage, no negative
@@ -40,7 +49,7 @@ func (c Costs) Validate() error {
 		}
 	}
 	for i, s := range c.Stages {
-		for _, size := range [...]int64{s.Output, s.Output, s.Saved, s.ForwardExtra, s.BackwardExtra} {
+		for _, size := range [...]int64{s.Output, s.Output, s.Saved, s.ForwardExtra, s.BackwardExtra, s.Packed} {
 			if !t.add(size) {
 				return fmt.Errorf("remat: costs: stage %d (%q): size of %d bytes: want 0 or more, and a total that fits in 63 bits: %w", i, s.Name, size, snug.ErrConfig)
 			}
@@ -48,13 +57,16 @@ func (c Costs) Validate() error {
 		if s.Saved < s.Output {
 			return fmt.Errorf("remat: costs: stage %d (%q) saves %d bytes: want at least its output of %d: %w", i, s.Name, s.Saved, s.Output, snug.ErrConfig)
 		}
-		for _, d := range [...]float64{s.ForwardTime, s.BackwardTime} {
+		for _, d := range [...]float64{s.ForwardTime, s.BackwardTime, s.PackTime, s.UnpackTime} {
 			if !(d >= 0) || math.IsInf(d, 0) {
 				return fmt.Errorf("remat: costs: stage %d (%q): time %v: want a finite number from 0: %w", i, s.Name, d, snug.ErrConfig)
 			}
 		}
 	}
-	return nil
+	if err := c.Host.validate(Host); err != nil {
+		return err
+	}
+	return c.Disk.validate(Disk)
 }
 
 // total is a sum of sizes that can be held at one time.
@@ -75,6 +87,26 @@ func (c Costs) value(i int) int64 {
 		return c.Input
 	}
 	return c.Stages[i-1].Output
+}
+
+// rates returns those of a tier.
+func (c Costs) rates(t Tier) Rates {
+	if t == Host {
+		return c.Host
+	}
+	return c.Disk
+}
+
+// copySize returns the size of a copy of the result of a stage.
+func (c Costs) copySize(stage int, copied form, t Tier) int64 {
+	s := &c.Stages[stage]
+	switch {
+	case t == Packed:
+		return s.Packed
+	case copied == saved:
+		return s.Saved
+	}
+	return s.Output
 }
 
 // size returns the declared size of a value.

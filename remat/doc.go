@@ -4,10 +4,13 @@
 //
 // A [Plan] is the sequence of operations of one forward and backward pass.
 // Planners make one from the [Costs] of the stages: [KeepAll],
-// [RecomputeAll], [Every], [Chen], [Revolve], and [Fit], which takes a budget
-// in bytes. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes
-// it on real values and measures what it took. Every plan gives the same
-// gradient, bit for bit, if the stages are deterministic.
+// [RecomputeAll], [Every], [Chen] and [Revolve] by a rule, [Rotor], [Exact] and
+// [Fit] under a budget in bytes. [Planner] is one call for all of them, returns the
+// distance to a lower bound, and can page to host memory and to disk, and pack,
+// besides. [HRevolve] has two levels of slots. [Chain.MeasureCosts] measures the costs
+// of real stages. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes
+// it on real values and measures what it took. Every plan that packs nothing gives
+// the same gradient, bit for bit, if the stages are deterministic.
 //
 // # Memory model
 //
@@ -30,6 +33,19 @@
 //	                                      then drops s_i
 //	DropOutput i     a_{i+1} held itself  drops it                   held - |a_{i+1}|
 //	DropSaved i      s_i                  drops it                   held - |s_i|
+//
+// A value can have one copy at a time, which lives until it is dropped or its
+// stage's backward step is done:
+//
+//	operation        needs                does                       bytes
+//	Pack i           s_i, no copy         makes a lossy one          held + |packed s_i|
+//	PageHost i       s_i or a_{i+1} held  begins to copy it to host  held; + its size in host memory
+//	PageDisk i       itself, no copy      memory or disk             or on disk
+//	Fetch i          a copy, and no value begins to load it          held + |s_i| or |a_{i+1}|
+//	DropCopy i       a copy               drops it
+//
+// Transfers overlap with what follows. An operation waits for those that its operands
+// come from, and one that drops a value for the copy of it.
 //
 // The peak of a plan is the largest of these and of the bytes at the start. A
 // backward step that does not write its result over the gradient it was given

@@ -116,7 +116,7 @@ func ExampleFit() {
 	// Output:
 	// 1048576 bytes: keep-all, peak 1056, 0 extra forward steps
 	// 400 bytes: every(3), peak 400, 42 extra forward steps
-	// 100 bytes: revolve(3), peak 96, 258 extra forward steps
+	// 100 bytes: rotor, peak 96, 233 extra forward steps
 	// 50 bytes: at least 64 are needed, out of memory: true
 }
 

@@ -16,6 +16,7 @@ type heap struct {
 	live     map[any]int64
 	held     int64
 	peak     int64
+	tiers    [tiers]int64 // held outside of device memory
 	problems []string
 
 	calls int             // of user code so far
@@ -27,13 +28,23 @@ type block struct {
 	gradient bool
 	size     int64
 	within   *set // the saved set that a_i is part of
+	transfer
 }
 
 type set struct {
 	stage int
 	size  int64
 	y     *block
+	transfer
 }
+
+// transfer is what goes on with a value.
+type transfer struct {
+	storing bool // so that it cannot be freed
+	loading bool // so that it cannot be used
+}
+
+func (t *transfer) state() *transfer { return t }
 
 func newHeap() *heap { return &heap{live: map[any]int64{}} }
 
@@ -49,6 +60,9 @@ func (h *heap) free(v any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	size, ok := h.live[v]
+	if v, can := v.(interface{ state() *transfer }); can && (v.state().storing || v.state().loading) {
+		h.problems = append(h.problems, fmt.Sprintf("freed within a transfer: %+v", v))
+	}
 	if !ok {
 		h.problems = append(h.problems, fmt.Sprintf("freed but not held: %+v", v))
 	}
@@ -98,6 +112,7 @@ func (h *heap) mustCall() {
 func (h *heap) borrow(x *block, i int) {
 	held := x.within == nil && h.holds(x) || x.within != nil && h.holds(x.within)
 	h.expect(x.index == i && !x.gradient && held, "a_%d wanted, %+v given, held: %v", i, *x, held)
+	h.expect(!x.loading && (x.within == nil || !x.within.loading), "a_%d is used before it is loaded", i)
 }
 
 // fake is a stage over a heap that takes exactly what the costs say.
@@ -132,7 +147,7 @@ func (f fake) ForwardSave(_ context.Context, x *block) (*block, *set, error) {
 
 func (f fake) Backward(_ context.Context, x *block, s *set, dy *block) (*block, error) {
 	f.h.borrow(x, f.i)
-	f.h.expect(s.stage == f.i && f.h.holds(s), "s_%d wanted, %+v given", f.i, *s)
+	f.h.expect(s.stage == f.i && f.h.holds(s) && !s.loading, "s_%d wanted, %+v given", f.i, *s)
 	f.h.expect(dy.index == f.i+1 && dy.gradient, "d_%d wanted, %+v given", f.i+1, *dy)
 	f.h.free(dy)
 	if err := f.h.call(); err != nil {
@@ -153,6 +168,7 @@ func fakeChain(h *heap, c Costs) *Chain[*block, *set] {
 		ReleaseSaved: func(s *set) { h.free(s); h.mustCall() },
 		Costs:        &c,
 	}
+	fakeStores(chain, h, c)
 	for i := range c.Stages {
 		chain.Stages = append(chain.Stages, fake{h, c, i})
 	}
@@ -189,6 +205,8 @@ func drawCosts(t *rapid.T, most int) Costs {
 	size := rapid.Int64Range(0, 20)
 	duration := rapid.Float64Range(0, 5)
 	c := Costs{Input: size.Draw(t, "input"), Stages: make([]Cost, rapid.IntRange(1, most).Draw(t, "stages"))}
+	c.Host = Rates{rapid.Float64Range(0.1, 20).Draw(t, "write"), rapid.Float64Range(0.1, 20).Draw(t, "read")}
+	c.Disk = Rates{c.Host.Write / 3, c.Host.Read / 2}
 	for i := range c.Stages {
 		out := size.Draw(t, "output")
 		c.Stages[i] = Cost{
@@ -198,6 +216,9 @@ func drawCosts(t *rapid.T, most int) Costs {
 			BackwardExtra: size.Draw(t, "backward extra"),
 			ForwardTime:   duration.Draw(t, "forward time"),
 			BackwardTime:  duration.Draw(t, "backward time"),
+			Packed:        1 + out/4,
+			PackTime:      0.25,
+			UnpackTime:    0.125,
 		}
 	}
 	return c
@@ -207,7 +228,7 @@ func drawCosts(t *rapid.T, most int) Costs {
 // much sense.
 func drawPlan(t *rapid.T, c Costs) Plan {
 	param := rapid.IntRange(1, len(c.Stages)+1).Draw(t, "param")
-	switch rapid.IntRange(0, 5).Draw(t, "planner") {
+	switch rapid.IntRange(0, 6).Draw(t, "planner") {
 	case 0:
 		return must(KeepAll(c))
 	case 1:
@@ -219,11 +240,16 @@ func drawPlan(t *rapid.T, c Costs) Plan {
 	case 4:
 		return must(Revolve(c, param))
 	}
-	return drawWalk(t, len(c.Stages))
+	last := DropSaved
+	if rapid.Bool().Draw(t, "copies") {
+		last = DropCopy
+	}
+	return drawWalk(t, len(c.Stages), last)
 }
 
-// drawWalk draws a walk through possible operations and completes it.
-func drawWalk(t *rapid.T, n int) Plan {
+// drawWalk draws a walk through possible operations of the kinds up to last, and
+// completes it.
+func drawWalk(t *rapid.T, n int, last Kind) Plan {
 	p := Plan{Name: "walk", Stages: n}
 	s := newState(n)
 	apply := func(op Op) {
@@ -236,7 +262,7 @@ func drawWalk(t *rapid.T, n int) Plan {
 		if s.next < 0 {
 			break
 		}
-		apply(rapid.SampledFrom(possible(s)).Draw(t, "operation"))
+		apply(rapid.SampledFrom(possible(s, last)).Draw(t, "operation"))
 	}
 	for s.next >= 0 {
 		i := s.next
@@ -247,7 +273,7 @@ func drawWalk(t *rapid.T, n int) Plan {
 		for ; from < i; from++ {
 			apply(Op{ForwardDiscard, from})
 		}
-		if s.forms[i] != saved {
+		if s.results[i].form != saved {
 			apply(Op{ForwardSave, i})
 		}
 		apply(Op{Backward, i})
@@ -255,12 +281,12 @@ func drawWalk(t *rapid.T, n int) Plan {
 	return p
 }
 
-// possible returns the operations that can come next.
-func possible(s *state) []Op {
+// possible returns the operations that can come next, of the kinds up to last.
+func possible(s *state, last Kind) []Op {
 	var ops []Op
-	for i := range s.forms {
-		for k := ForwardDiscard; k <= DropSaved; k++ {
-			trial := state{forms: append([]form(nil), s.forms...), next: s.next}
+	for i := range s.results {
+		for k := ForwardDiscard; k <= last; k++ {
+			trial := state{results: append([]held(nil), s.results...), next: s.next}
 			if _, problem := trial.apply(Op{k, i}); problem == "" {
 				ops = append(ops, Op{k, i})
 			}

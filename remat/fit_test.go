@@ -11,59 +11,58 @@ import (
 	"pgregory.net/rapid"
 )
 
-// candidates returns the plans that Fit chooses from.
-func candidates(c Costs) []Plan {
+// candidates returns plans that Fit chooses from, and those of Rotor for budgets.
+func candidates(c Costs, budgets ...int64) []Plan {
 	var plans []Plan
 	for i := 1; i <= len(c.Stages); i++ {
 		plans = append(plans, must(Every(c, i)), must(Revolve(c, i)))
 	}
+	for _, budget := range budgets {
+		if p, err := Rotor(c, budget); err == nil {
+			plans = append(plans, p)
+		}
+	}
 	return append(plans, must(KeepAll(c)), must(RecomputeAll(c)), must(Chen(c)))
 }
 
-// fitIsBestAndMonotone compares Fit with all plans, under every budget at
-// which its answer can change.
+// fitIsBestAndMonotone compares Fit with the other planners, under all budgets at
+// which one of the simple ones begins to fit and others between.
 func fitIsBestAndMonotone(t *rapid.T) {
-	c := drawCosts(t, 10)
-	var reports []Report
-	smallest := int64(math.MaxInt64)
+	c := drawCosts(t, 7)
+	budgets := []int64{rapid.Int64Range(0, 400).Draw(t, "budget")}
 	for _, p := range candidates(c) {
 		r, err := p.Simulate(c)
 		require.NoError(t, err)
-		reports = append(reports, r)
-		smallest = min(smallest, r.Peak)
+		budgets = append(budgets, r.Peak-1, r.Peak)
 	}
-	_, err := Fit(c, smallest-1)
-	require.ErrorIs(t, err, snug.ErrNoMemory)
-	var short *BudgetError
-	require.True(t, errors.As(err, &short))
-	require.Equal(t, BudgetError{smallest - 1, smallest}, *short)
-
-	budget := smallest
+	slices.Sort(budgets)
 	previous := Report{Time: math.Inf(1)}
-	for budget < math.MaxInt64 {
+	for _, budget := range slices.Compact(budgets) {
 		p, err := Fit(c, budget)
+		var short *BudgetError
+		if errors.As(err, &short) {
+			require.ErrorIs(t, err, snug.ErrNoMemory)
+			require.Equal(t, budget, short.Budget)
+			require.Greater(t, short.Smallest, budget)
+			_, err := Fit(c, short.Smallest)
+			require.NoError(t, err)
+			_, err = Fit(c, short.Smallest-1)
+			require.ErrorIs(t, err, snug.ErrNoMemory)
+			continue
+		}
 		require.NoError(t, err)
 		got, err := p.Simulate(c)
 		require.NoError(t, err)
 		require.LessOrEqual(t, got.Peak, budget)
-		require.LessOrEqual(t, got.Time, previous.Time)
+		const rounding = 1e-9
+		require.LessOrEqual(t, got.Time, previous.Time+rounding)
 		require.GreaterOrEqual(t, got.Peak, previous.Peak)
-		next := int64(math.MaxInt64)
-		for _, r := range reports {
-			if r.Peak <= budget {
-				chosen := []float64{got.Time, float64(got.Extra), float64(got.Peak)}
-				other := []float64{r.Time, float64(r.Extra), float64(r.Peak)}
-				require.LessOrEqual(t, slices.Compare(chosen, other), 0, "%+v is better than %s", r, p.Name)
-			} else {
-				next = min(next, r.Peak)
+		for _, other := range candidates(c, budget) {
+			if r, err := other.Simulate(c); err == nil && r.Peak <= budget {
+				require.LessOrEqual(t, got.Time, r.Time+rounding, "%s is better than %s", other.Name, p.Name)
 			}
 		}
-		if next != math.MaxInt64 {
-			between, err := Fit(c, next-1)
-			require.NoError(t, err)
-			require.Equal(t, p, between)
-		}
-		previous, budget = got, next
+		previous = got
 	}
 }
 
@@ -73,16 +72,25 @@ func FuzzFit(f *testing.F) { f.Fuzz(rapid.MakeFuzz(fitIsBestAndMonotone)) }
 
 func TestFitChoices(t *testing.T) {
 	c := uniform(16)
-	for budget, want := range map[int64]string{
-		math.MaxInt64: "keep-all",
-		18:            "keep-all", // a_0, d and 16 saved sets
-		17:            "every(2)",
-		5:             "revolve(2)",
-		4:             "recompute-all", // a_0, d, and the input and output of a step
+	for _, tc := range []struct {
+		budget              int64
+		fit, exact, revolve int // extra forward steps; revolve of the simple plans
+	}{
+		{math.MaxInt64, 0, 0, 0},
+		{18, 0, 0, 0}, // a_0, d and 16 saved sets
+		{17, 2, 1, 8},
+		{7, 17, 12, 27},
+		{6, 24, 18, 33},
+		{5, 40, 35, 45},
+		{4, 119, 118, 120}, // a_0, d, and the input and output of a step
 	} {
-		p, err := Fit(c, budget)
+		fit, err := must(Fit(c, tc.budget)).Simulate(c)
 		require.NoError(t, err)
-		require.Equal(t, want, p.Name, "budget %d", budget)
+		exact, err := must(Exact(c, tc.budget)).Simulate(c)
+		require.NoError(t, err)
+		simple, err := must(quickest(c, tc.budget, everyFamily(16))).Simulate(c)
+		require.NoError(t, err)
+		require.Equal(t, []int{tc.fit, tc.exact, tc.revolve}, []int{fit.Extra, exact.Extra, simple.Extra}, "budget %d", tc.budget)
 	}
 	_, err := Fit(c, 3)
 	require.EqualError(t, err, "remat: no plan fits in 3 bytes, the smallest budget that works is 4 bytes: snug: out of memory")

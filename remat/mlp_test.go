@@ -213,7 +213,11 @@ func TestGradientsBitIdentical(t *testing.T) {
 	p := newPool()
 	m := newMLP(p, 1, 5, 9, 3, 8, 8, 2, 7, 4, 11, 6, 5, 3)
 	var want []uint32
-	for _, plan := range candidates(m.costs) { // keep-all first
+	keep, err := must(KeepAll(m.costs)).Simulate(m.costs)
+	require.NoError(t, err)
+	plans := candidates(m.costs, keep.Peak/2, keep.Peak*2/3, keep.Peak*3/4) // keep-all first
+	plans = append(plans, must(Exact(m.costs, keep.Peak*2/3)))
+	for _, plan := range plans {
 		sim, err := plan.Simulate(m.costs)
 		require.NoError(t, err)
 		p.peak = 0

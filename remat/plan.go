@@ -2,6 +2,7 @@ package remat
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,13 +20,19 @@ const (
 	Backward                       // run the stage's backward step, use up its saved set
 	DropOutput                     // release the output that ForwardDiscard kept
 	DropSaved                      // release the saved set
+	Pack                           // copy the saved set into a smaller, lossy form
+	PageHost                       // begin to copy what is held, saved set or output, to host memory
+	PageDisk                       // begin to copy it to disk
+	Fetch                          // begin to bring back what the copy is of
+	DropCopy                       // release the copy
 )
 
 // notation is how operations are written, followed by the number of the stage.
-var notation = [...]string{"?", "F", "S", "B", "-F", "-S"}
+var notation = [...]string{"?", "F", "S", "B", "-F", "-S", "P", "H", "D", "L", "-C"}
 
 // String returns the notation of the kind: F, S and B for the two forward
-// operations and the backward one, -F and -S for dropping what F and S kept.
+// operations and the backward one, -F and -S for dropping what F and S kept, P, H
+// and D for making a copy, L for loading it and -C for dropping it.
 func (k Kind) String() string {
 	if int(k) >= len(notation) {
 		return notation[0]
@@ -46,7 +53,7 @@ func (o Op) isForward() bool { return o.Kind == ForwardDiscard || o.Kind == Forw
 
 // parseOp is the inverse of Op.String.
 func parseOp(s string) (Op, bool) {
-	for k := ForwardDiscard; k <= DropSaved; k++ {
+	for k := ForwardDiscard; k <= DropCopy; k++ {
 		if digits, ok := strings.CutPrefix(s, notation[k]); ok {
 			stage, err := strconv.ParseUint(digits, 10, 31)
 			return Op{k, int(stage)}, err == nil
@@ -83,14 +90,14 @@ func (p Plan) String() string {
 // value is computed while it is held, and every stage has one backward step,
 // from the last to the first, with no forward step after it. Nothing but a_0
 // and d_0 is then held at the end. The error names the operation and wraps
-// [snug.ErrConfig]. It takes one byte of memory per stage.
+// [snug.ErrConfig]. It takes three bytes of memory per stage.
 func (p Plan) Validate() error {
-	return p.walk(func(Op, form) {})
+	return p.walk(func(Op, held) {})
 }
 
-// walk validates p. It calls visit with every operation and the form in which
-// the output of its stage was held before it.
-func (p Plan) walk(visit func(op Op, before form)) error {
+// walk validates p. It calls visit with every operation and what was held of the
+// result of its stage before it.
+func (p Plan) walk(visit func(op Op, before held)) error {
 	// Every stage takes two operations, so that a damaged number of stages
 	// cannot make the state large.
 	if p.Stages < 1 || len(p.Ops)/2 < p.Stages {
@@ -112,6 +119,41 @@ func (p Plan) walk(visit func(op Op, before form)) error {
 	return nil
 }
 
+// copies reports whether p has operations on copies.
+func (p Plan) copies() bool {
+	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.Kind >= Pack })
+}
+
+// unusedOutputs tells, of each operation of a valid plan, whether it saves an output
+// that neither the next stage, nor the loss, nor a copy uses before it is dropped.
+func unusedOutputs(p Plan) []bool {
+	unused := make([]bool, len(p.Ops))
+	last := make([]int, p.Stages) // operation that saved the output, plus one, if it is not used yet
+	lossDone := false
+	for k, op := range p.Ops {
+		if i := op.Stage - 1; i >= 0 && op.Kind <= Backward {
+			last[i] = 0 // it is the input
+		}
+		switch i := op.Stage; op.Kind {
+		case ForwardSave:
+			last[i] = k + 1
+			if i == p.Stages-1 && !lossDone {
+				last[i], lossDone = 0, true
+			}
+		case ForwardDiscard:
+			lossDone = lossDone || i == p.Stages-1
+		case Backward, DropSaved:
+			if last[i] > 0 {
+				unused[last[i]-1] = true
+			}
+			last[i] = 0
+		case Pack, PageHost, PageDisk, Fetch:
+			last[i] = 0
+		}
+	}
+	return unused
+}
+
 // form is how a stage's output is held.
 type form uint8
 
@@ -121,49 +163,86 @@ const (
 	saved       // within the stage's saved set
 )
 
+// held is what there is of the result of a stage.
+type held struct {
+	form   form
+	copied form // of what the copy is, absent if there is none
+	tier   Tier // of the copy
+}
+
 // state is what a plan has done so far.
 type state struct {
-	forms []form // of the stages' outputs
-	next  int    // the stage whose backward step comes next, -1 when all are done
+	results []held // of the stages
+	next    int    // the stage whose backward step comes next, -1 when all are done
 }
 
 func newState(stages int) *state {
-	return &state{forms: make([]form, stages), next: stages - 1}
+	return &state{results: make([]held, stages), next: stages - 1}
 }
 
-// apply carries out op and returns how the output of its stage was held
+// apply carries out op and returns what was held of the result of its stage
 // before, or why op is not possible.
-func (s *state) apply(op Op) (before form, problem string) {
+func (s *state) apply(op Op) (before held, problem string) {
 	i := op.Stage
-	if i < 0 || i >= len(s.forms) {
-		return absent, "there is no such stage"
+	if i < 0 || i >= len(s.results) {
+		return held{}, "there is no such stage"
 	}
-	before = s.forms[i]
+	before = s.results[i]
+	at := &s.results[i]
 	switch op.Kind {
 	case ForwardDiscard:
-		problem = s.forward(i, before != absent)
-		s.forms[i] = output
+		problem = s.forward(i, at.form != absent)
+		at.form = output
 	case ForwardSave:
-		problem = s.forward(i, before == saved)
-		s.forms[i] = saved
+		problem = s.forward(i, at.form == saved)
+		at.form = saved
 	case Backward:
 		problem = s.backward(i)
-		s.forms[i] = absent
+		*at = held{}
 		s.next--
 	case DropOutput:
-		if before != output {
+		if at.form != output {
 			problem = "the output is not held by itself"
 		}
-		s.forms[i] = absent
+		at.form = absent
 	case DropSaved:
-		if before != saved {
+		if at.form != saved {
 			problem = "the saved set is not held"
 		}
-		s.forms[i] = absent
+		at.form = absent
+	case Pack, PageHost, PageDisk:
+		problem = at.copy(op.Kind)
+	case Fetch:
+		switch {
+		case at.copied == absent:
+			problem = "there is no copy"
+		case at.form != absent:
+			problem = "the result is held already"
+		}
+		at.form = at.copied
+	case DropCopy:
+		if at.copied == absent {
+			problem = "there is no copy"
+		}
+		at.copied = absent
 	default:
 		problem = "there is no such operation"
 	}
 	return before, problem
+}
+
+// copy makes a copy.
+func (h *held) copy(kind Kind) (problem string) {
+	switch {
+	case h.copied != absent:
+		return "there is a copy already"
+	case h.form == absent:
+		return "nothing is held of the stage's result"
+	case kind == Pack && h.form != saved:
+		return "the saved set is not held"
+	}
+	h.copied, h.tier = h.form, kind.tier()
+	return ""
 }
 
 func (s *state) forward(i int, held bool) (problem string) {
@@ -182,7 +261,7 @@ func (s *state) backward(i int) (problem string) {
 	switch {
 	case i != s.next:
 		return fmt.Sprintf("the next backward step is that of stage %d", s.next)
-	case s.forms[i] != saved:
+	case s.results[i].form != saved:
 		return "the saved set is not held"
 	case !s.hasInput(i):
 		return "the stage's input is not held"
@@ -190,4 +269,4 @@ func (s *state) backward(i int) (problem string) {
 	return ""
 }
 
-func (s *state) hasInput(i int) bool { return i == 0 || s.forms[i-1] != absent }
+func (s *state) hasInput(i int) bool { return i == 0 || s.results[i-1].form != absent }

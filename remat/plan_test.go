@@ -26,6 +26,7 @@ func TestOpNotation(t *testing.T) {
 	for text, op := range map[string]Op{
 		"F0": {ForwardDiscard, 0}, "S12": {ForwardSave, 12}, "B3": {Backward, 3},
 		"-F4": {DropOutput, 4}, "-S5": {DropSaved, 5},
+		"P6": {Pack, 6}, "H7": {PageHost, 7}, "D8": {PageDisk, 8}, "L9": {Fetch, 9}, "-C10": {DropCopy, 10},
 	} {
 		require.Equal(t, text, op.String())
 		got, ok := parseOp(text)
@@ -46,6 +47,9 @@ func TestValidate(t *testing.T) {
 		"F0 S1 B1 -F0 S0 B0",
 		"F0 F1 -F1 -F0 S0 F1 S1 B1 B0", // ForwardSave in the place of an output
 		"S0 -S0 S0 S1 -S1 F1 S1 B1 B0", // computed, dropped, computed
+		"S0 H0 S1 -S0 L0 B1 B0",        // copied, dropped and loaded
+		"F0 D0 F1 -F0 L0 S1 B1 -C0 -F0 S0 B0",
+		"S0 P0 S1 -S0 L0 -S0 L0 B1 B0",
 	} {
 		require.NoError(t, Plan{Stages: 2, Ops: parsed(t, text)}.Validate(), text)
 	}
@@ -72,6 +76,13 @@ func TestValidate(t *testing.T) {
 		"S0 S1 -S0 S0":              "the backward steps of stages 0 to 1 are missing",
 		"S0 S1 B1 -S0 S0":           "the backward steps of stages 0 to 0 are missing",
 		"F0 F1 S1 B1 -F0 S0 B0 -F1": "operation 7 (-F1)",
+		"H0 S0 S1 B1 B0":            "operation 0 (H0) of a chain of 2 stages: nothing is held of the stage's result",
+		"S0 H0 D0 S1 B1 B0":         "operation 2 (D0) of a chain of 2 stages: there is a copy already",
+		"F0 P0 S1 B1 S0 B0":         "operation 1 (P0) of a chain of 2 stages: the saved set is not held",
+		"S0 H0 L0 S1 B1 B0":         "operation 2 (L0) of a chain of 2 stages: the result is held already",
+		"S0 -S0 L0 S1 B1 B0":        "operation 2 (L0) of a chain of 2 stages: there is no copy",
+		"S0 -C0 S1 B1 B0":           "operation 1 (-C0) of a chain of 2 stages: there is no copy",
+		"S0 S1 H1 B1 L1 B0":         "operation 4 (L1) of a chain of 2 stages: there is no copy",
 	} {
 		err := Plan{Stages: 2, Ops: parsed(t, text)}.Validate()
 		require.ErrorIs(t, err, snug.ErrConfig, text)
@@ -79,7 +90,7 @@ func TestValidate(t *testing.T) {
 	}
 	for _, ops := range [][]Op{
 		{{ForwardSave, 0}, {Kind(0), 0}},
-		{{ForwardSave, 0}, {Kind(6), 0}},
+		{{ForwardSave, 0}, {Kind(11), 0}},
 		{{ForwardSave, -1}, {Backward, 0}},
 	} {
 		require.ErrorIs(t, Plan{Stages: 1, Ops: ops}.Validate(), snug.ErrConfig)

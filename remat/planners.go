@@ -34,17 +34,21 @@ func Every(c Costs, k int) (Plan, error) { return segments.plan(c, k) }
 // Chen, Xu, Zhang and Guestrin, "Training Deep Nets with Sublinear Memory
 // Cost", 2016, arXiv:1604.06174.
 func Chen(c Costs) (Plan, error) {
-	n := len(c.Stages)
-	k := 1
-	for k < (n+k-1)/k {
-		k++
-	}
-	p, err := Every(c, k)
+	p, err := Every(c, chenLength(len(c.Stages)))
 	if err != nil {
 		return Plan{}, err
 	}
 	p.Name = "chen"
 	return p, nil
+}
+
+// chenLength returns ⌈√n⌉, and 1 for an empty chain.
+func chenLength(n int) int {
+	k := 1
+	for k < (n+k-1)/k {
+		k++
+	}
+	return k
 }
 
 // Revolve returns the plan with the fewest forward steps among those that keep

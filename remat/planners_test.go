@@ -102,8 +102,8 @@ func TestRevolveSlots(t *testing.T) {
 				_, problem := st.apply(op)
 				require.Empty(t, problem)
 				outputs, sets := 1, 0 // a_0
-				for _, f := range st.forms {
-					switch f {
+				for _, f := range st.results {
+					switch f.form {
 					case output:
 						outputs++
 					case saved:

@@ -77,3 +77,12 @@ func (s iterated[A, S]) ForwardSave(ctx context.Context, x A) (A, S, error) {
 func (s iterated[A, S]) Backward(ctx context.Context, x A, saved S, dy A) (A, error) {
 	return s.Stage.Backward(s.in(ctx), x, saved, dy)
 }
+
+// Resave is ForwardSave for stages that cannot stop early.
+func (s iterated[A, S]) Resave(ctx context.Context, x A) (S, error) {
+	if stage, ok := s.Stage.(Resaver[A, S]); ok {
+		return stage.Resave(s.in(ctx), x)
+	}
+	_, saved, err := s.Stage.ForwardSave(s.in(ctx), x)
+	return saved, err
+}

@@ -2,6 +2,7 @@ package remat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -11,7 +12,7 @@ import (
 )
 
 // Runner executes one plan on one chain again and again and allocates nothing
-// while it does. It takes memory for one value a stage and 32 bytes for every
+// while it does. It takes memory for one value a stage and 49 bytes for every
 // operation. One run at a time; a call during another wraps [snug.ErrConfig].
 type Runner[A, S any] struct {
 	chain  Chain[A, S]
@@ -19,6 +20,7 @@ type Runner[A, S any] struct {
 	busy   atomic.Bool
 	extras []Cost // by stage; zero when the chain has no costs
 	extra  int    // forward steps beyond one a stage
+	unused []bool // by operation: whether it saves an output that nothing uses
 
 	x          A
 	slots      []slot[A, S] // what is held of every stage
@@ -27,6 +29,10 @@ type Runner[A, S any] struct {
 	hasGrad    bool
 	lossDone   bool
 	lossTime   time.Duration
+	ran        []bool        // by stage, forward
+	again      time.Duration // of forward steps of stages that ran before
+	waited     time.Duration // for transfers
+	packed     int
 	ledger     ledger
 	timeline   []Bytes // memory of the ledger's, kept between runs
 	mismatches []Mismatch
@@ -40,6 +46,8 @@ type slot[A, S any] struct {
 	y     A // the output; part of s if the form is saved
 	s     S
 	bytes int64
+	lossy bool // it was packed, or computed from what was
+	copies[A, S]
 }
 
 // NewRunner checks plan against the chain and returns a Runner of both. Later
@@ -59,6 +67,8 @@ func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 		slots:      make([]slot[A, S], n),
 		timeline:   make([]Bytes, 0, len(plan.Ops)),
 		mismatched: make([][valueKinds]bool, n+1),
+		ran:        make([]bool, n),
+		unused:     unusedOutputs(plan),
 	}
 	r.chain.Stages = slices.Clone(c.Stages)
 	if c.Costs != nil {
@@ -97,26 +107,24 @@ func (r *Runner[A, S]) Run(ctx context.Context, x A, loss func(y A) (dy A, err e
 	for i, op := range r.plan.Ops {
 		err := ctx.Err()
 		if err == nil {
-			err = r.do(ctx, op, loss)
+			err = r.do(ctx, i, loss)
 		}
 		if err != nil {
 			return dx, rep, fmt.Errorf("remat: operation %d (%v): %w", i, op, err)
 		}
 	}
-	rep = Report{
-		Peak:       r.ledger.peak,
-		PeakOp:     r.ledger.peakOp,
-		Time:       (time.Since(begin) - r.lossTime).Seconds(),
-		Extra:      r.extra,
-		Timeline:   r.ledger.timeline,
-		Mismatches: r.mismatches,
-	}
+	rep = r.ledger.report()
+	rep.Time = (time.Since(begin) - r.lossTime).Seconds()
+	rep.Extra, rep.Again, rep.Waited = r.extra, r.again.Seconds(), r.waited.Seconds()
+	rep.Packed, rep.Mismatches = r.packed, r.mismatches
 	r.hasGrad = false // it is the caller's now
 	return r.grad, rep, nil
 }
 
 func (r *Runner[A, S]) start(x A) {
 	r.x, r.lossDone, r.lossTime = x, false, 0
+	r.again, r.waited, r.packed = 0, 0, 0
+	clear(r.ran)
 	r.mismatches = r.mismatches[:0]
 	clear(r.mismatched)
 	clear(r.first.outputs)
@@ -144,6 +152,7 @@ func (r *Runner[A, S]) releaseAll() {
 		}
 	}()
 	for i := range r.slots {
+		r.dropCopy(i) // which ends the transfers of the other
 		r.drop(i)
 	}
 	if r.hasGrad {
@@ -156,7 +165,7 @@ func (r *Runner[A, S]) releaseAll() {
 // drop releases what is held of stage i and returns how many bytes that was.
 func (r *Runner[A, S]) drop(i int) (bytes int64) {
 	v := r.slots[i]
-	r.slots[i] = slot[A, S]{} // first, so that nothing is released twice
+	r.slots[i] = slot[A, S]{copies: v.copies} // first, so that nothing is released twice
 	switch v.form {
 	case output:
 		r.chain.release(v.y)
@@ -167,23 +176,52 @@ func (r *Runner[A, S]) drop(i int) (bytes int64) {
 }
 
 // do executes one operation of a valid plan.
-func (r *Runner[A, S]) do(ctx context.Context, op Op, loss func(A) (A, error)) error {
+func (r *Runner[A, S]) do(ctx context.Context, k int, loss func(A) (A, error)) error {
+	op := r.plan.Ops[k]
 	i := op.Stage
 	switch op.Kind {
-	case ForwardDiscard:
-		if err := r.forwardDiscard(ctx, i); err != nil {
-			return err
-		}
-	case ForwardSave:
-		if err := r.forwardSave(ctx, i); err != nil {
-			return err
-		}
+	case ForwardDiscard, ForwardSave:
+		return r.forward(ctx, k, loss)
 	case Backward:
 		return r.backward(ctx, i)
-	default:
+	case Pack, PageHost, PageDisk:
+		return r.store(ctx, i, op.Kind.tier())
+	case Fetch:
+		return r.fetch(ctx, i)
+	}
+	if err := r.settle(ctx, i); err != nil {
+		return err
+	}
+	if op.Kind == DropCopy {
+		r.ledger.step(r.dropCopy(i), 0, 0, 0)
+	} else {
 		r.ledger.step(r.drop(i), 0, 0, 0)
 	}
-	if i == r.plan.Stages-1 && op.isForward() && !r.lossDone {
+	return nil
+}
+
+// forward executes a forward operation.
+func (r *Runner[A, S]) forward(ctx context.Context, k int, loss func(A) (A, error)) error {
+	op := r.plan.Ops[k]
+	i := op.Stage
+	if err := r.ready(ctx, i-1); err != nil {
+		return err
+	}
+	begin := time.Now()
+	var err error
+	if op.Kind == ForwardDiscard {
+		err = r.forwardDiscard(ctx, i)
+	} else {
+		err = r.forwardSave(ctx, i, r.unused[k])
+	}
+	if err != nil {
+		return err
+	}
+	if r.ran[i] {
+		r.again += time.Since(begin)
+	}
+	r.ran[i] = true
+	if i == r.plan.Stages-1 && !r.lossDone {
 		return r.evaluate(loss)
 	}
 	return nil
@@ -205,23 +243,46 @@ func (r *Runner[A, S]) forwardDiscard(ctx context.Context, i int) error {
 	v := &r.slots[i]
 	v.form, v.y = output, y
 	v.bytes = r.chain.Bytes(y)
+	v.lossy = r.lossyInput(i)
 	r.compare(Activation, i+1, v.bytes)
 	r.ledger.step(0, v.bytes, r.extras[i].ForwardExtra, 0)
 	return r.verifyOutput(i, y)
 }
 
-func (r *Runner[A, S]) forwardSave(ctx context.Context, i int) error {
+// lossyInput reports whether a_i is not what it was first.
+func (r *Runner[A, S]) lossyInput(i int) bool { return i > 0 && r.slots[i-1].lossy }
+
+// forwardSave computes s_i. unused says that nothing will use the output in it.
+func (r *Runner[A, S]) forwardSave(ctx context.Context, i int, unused bool) error {
+	if err := r.settle(ctx, i); err != nil {
+		return err
+	}
 	replaced := r.drop(i) // a_{i+1}, if held: s_i brings its own
-	y, s, err := r.chain.Stages[i].ForwardSave(ctx, r.input(i))
+	stage := r.chain.Stages[i]
+	var (
+		y   A
+		s   S
+		err error
+	)
+	resaver, stops := stage.(Resaver[A, S])
+	if stops = stops && unused; stops {
+		s, err = resaver.Resave(ctx, r.input(i))
+	} else {
+		y, s, err = stage.ForwardSave(ctx, r.input(i))
+	}
 	if err != nil {
 		return err
 	}
 	v := &r.slots[i]
 	v.form, v.y, v.s = saved, y, s
 	v.bytes = r.chain.SavedBytes(s)
-	r.compare(Activation, i+1, r.chain.Bytes(y))
+	v.lossy = r.lossyInput(i)
 	r.compare(SavedSet, i, v.bytes)
 	r.ledger.step(replaced, v.bytes, r.extras[i].ForwardExtra, 0)
+	if stops {
+		return nil
+	}
+	r.compare(Activation, i+1, r.chain.Bytes(y))
 	if err := r.verifyOutput(i, y); err != nil {
 		return err
 	}
@@ -229,6 +290,9 @@ func (r *Runner[A, S]) forwardSave(ctx context.Context, i int) error {
 }
 
 func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
+	if err := errors.Join(r.ready(ctx, i-1), r.ready(ctx, i)); err != nil {
+		return err
+	}
 	dy := r.grad
 	r.hasGrad = false // the stage's, whatever happens
 	dx, err := r.chain.Stages[i].Backward(ctx, r.input(i), r.slots[i].s, dy)
@@ -239,7 +303,10 @@ func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
 	replaced := r.gradBytes
 	r.gradBytes = r.chain.Bytes(dx)
 	r.compare(Gradient, i, r.gradBytes)
-	freed := r.drop(i)
+	if err := r.settle(ctx, i); err != nil {
+		return err
+	}
+	freed := r.dropCopy(i) + r.drop(i)
 	r.ledger.step(replaced, r.gradBytes, r.extras[i].BackwardExtra, freed)
 	return nil
 }

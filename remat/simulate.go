@@ -11,8 +11,18 @@ import (
 type Report struct {
 	Peak   int64   // largest number of bytes held at one time
 	PeakOp int     // the first operation that reaches Peak; -1 if the start does
-	Time   float64 // simulated: the sum of the declared times; measured: seconds without those of the loss
+	Time   float64 // simulated: by the declared times; measured: seconds without those of the loss
 	Extra  int     // forward steps beyond one a stage
+
+	Again  float64 // simulated: the time of the extra forward steps
+	Waited float64 // of Time: for transfers; measured: in seconds
+	Host   int64   // largest number of bytes of copies in host memory
+	Disk   int64   // and on disk
+	Packed int     // saved sets that were packed, with a loss
+
+	// Bound is a lower bound of the time of all plans under the budget that the plan
+	// was made for. Only a [Planner] fills it.
+	Bound float64
 
 	// Timeline has one entry for every operation.
 	Timeline []Bytes
@@ -25,6 +35,8 @@ type Report struct {
 type Bytes struct {
 	Peak int64 // while it runs
 	Held int64 // after it
+	Host int64 // in host memory, after it
+	Disk int64 // on disk, after it
 }
 
 // Mismatch is a value whose size is not what the costs say.
@@ -60,9 +72,9 @@ func (m Mismatch) String() string {
 }
 
 // Simulate predicts what p takes on a chain of costs c. The error wraps
-// [snug.ErrConfig] when p or c is not valid, [snug.ErrShape] when they differ
-// in the number of stages. It takes 16 bytes of memory per operation, for the
-// timeline.
+// [snug.ErrConfig] when p or c is not valid, or p makes copies in a tier that c has
+// no rates or sizes for, and [snug.ErrShape] when they differ in the number of
+// stages. It takes 32 bytes of memory per operation, for the timeline.
 func (p Plan) Simulate(c Costs) (Report, error) {
 	if err := c.Validate(); err != nil {
 		return Report{}, err
@@ -70,47 +82,168 @@ func (p Plan) Simulate(c Costs) (Report, error) {
 	if p.Stages != len(c.Stages) {
 		return Report{}, fmt.Errorf("remat: plan for %d stages, costs of %d: %w", p.Stages, len(c.Stages), snug.ErrShape)
 	}
+	if err := p.checkTiers(c); err != nil {
+		return Report{}, err
+	}
 	return p.simulate(c, make([]Bytes, 0, len(p.Ops)))
+}
+
+// checkTiers reports whether c has what the copies of p need.
+func (p Plan) checkTiers(c Costs) error {
+	for i, op := range p.Ops {
+		missing := false
+		switch op.Kind {
+		case Pack:
+			missing = op.Stage >= 0 && op.Stage < len(c.Stages) && c.Stages[op.Stage].Packed == 0
+		case PageHost, PageDisk:
+			missing = c.rates(op.Kind.tier()) == Rates{}
+		}
+		if missing {
+			return fmt.Errorf("remat: plan: operation %d (%v): the costs have no such tier: %w", i, op, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
 // simulate is Simulate after its checks. It appends to timeline if that is not
 // nil.
 func (p Plan) simulate(c Costs, timeline []Bytes) (Report, error) {
-	var (
-		l        ledger
-		elapsed  float64
-		forwards int
-	)
-	l.start(c.Input, timeline)
-	l.reserve(c.value(p.Stages))
-	err := p.walk(func(op Op, before form) {
-		stage := &c.Stages[op.Stage]
-		switch op.Kind {
-		case ForwardDiscard:
-			l.step(0, stage.Output, stage.ForwardExtra, 0)
-		case ForwardSave:
-			replaced := int64(0)
-			if before == output {
-				replaced = stage.Output
-			}
-			l.step(replaced, stage.Saved, stage.ForwardExtra, 0)
-		case Backward:
-			l.step(stage.Output, c.value(op.Stage), stage.BackwardExtra, stage.Saved)
-			elapsed += stage.BackwardTime
-		case DropOutput:
-			l.step(stage.Output, 0, 0, 0)
-		case DropSaved:
-			l.step(stage.Saved, 0, 0, 0)
-		}
-		if op.isForward() {
-			elapsed += stage.ForwardTime
-			forwards++
-		}
-	})
-	if err != nil {
+	s := simulation{c: c}
+	s.ledger.start(c.Input, timeline)
+	s.ledger.reserve(c.value(p.Stages))
+	if p.copies() {
+		s.clock.start(p.Stages)
+	}
+	if err := p.walk(s.do); err != nil {
 		return Report{}, err
 	}
-	return Report{Peak: l.peak, PeakOp: l.peakOp, Time: elapsed, Extra: forwards - p.Stages, Timeline: l.timeline}, nil
+	r := s.ledger.report()
+	r.Time, r.Waited, r.Packed = s.clock.now, s.clock.waited, s.packed
+	r.Extra, r.Again = s.forwards-p.Stages, s.forward
+	for _, stage := range c.Stages {
+		r.Again -= stage.ForwardTime
+	}
+	if r.Extra == 0 {
+		r.Again = 0 // whatever the order of the additions
+	}
+	return r, nil
+}
+
+// simulation is a plan's way through the costs of a chain.
+type simulation struct {
+	c        Costs
+	ledger   ledger
+	clock    clock
+	forwards int
+	forward  float64 // time of the forward steps
+	packed   int
+}
+
+func (s *simulation) do(op Op, before held) {
+	stage := &s.c.Stages[op.Stage]
+	switch op.Kind {
+	case ForwardDiscard:
+		s.compute(op.Stage, stage.ForwardTime)
+		s.ledger.step(0, stage.Output, stage.ForwardExtra, 0)
+	case ForwardSave:
+		s.settle(op.Stage, before)
+		replaced := int64(0)
+		if before.form == output {
+			replaced = stage.Output
+		}
+		s.compute(op.Stage, stage.ForwardTime)
+		s.ledger.step(replaced, stage.Saved, stage.ForwardExtra, 0)
+	case Backward:
+		s.await(op.Stage)
+		s.compute(op.Stage, stage.BackwardTime)
+		s.settle(op.Stage, before)
+		freed := stage.Saved + s.uncopy(op.Stage, before)
+		s.ledger.step(stage.Output, s.c.value(op.Stage), stage.BackwardExtra, freed)
+	case DropOutput:
+		s.settle(op.Stage, before)
+		s.ledger.step(stage.Output, 0, 0, 0)
+	case DropSaved:
+		s.settle(op.Stage, before)
+		s.ledger.step(stage.Saved, 0, 0, 0)
+	case Pack, PageHost, PageDisk:
+		s.store(op, before.form)
+	case Fetch:
+		s.fetch(op.Stage, before)
+	case DropCopy:
+		s.settle(op.Stage, before)
+		s.ledger.step(s.uncopy(op.Stage, before), 0, 0, 0)
+	}
+	if op.isForward() {
+		s.forward += stage.ForwardTime
+		s.forwards++
+	}
+}
+
+// compute takes the time of a step, once its input is there.
+func (s *simulation) compute(stage int, time float64) {
+	if stage > 0 {
+		s.await(stage - 1)
+	}
+	s.clock.now += time
+}
+
+// await waits for what is loaded of the result of a stage.
+func (s *simulation) await(stage int) {
+	if s.clock.loaded != nil {
+		s.clock.wait(s.clock.loaded[stage])
+	}
+}
+
+// settle waits for the transfers of the result of a stage.
+func (s *simulation) settle(stage int, before held) {
+	s.await(stage)
+	if before.copied != absent {
+		s.clock.wait(s.clock.stored[stage])
+	}
+}
+
+// store makes a copy of the result of a stage.
+func (s *simulation) store(op Op, copied form) {
+	t := op.Kind.tier()
+	size := s.c.copySize(op.Stage, copied, t)
+	s.await(op.Stage)
+	if t == Packed {
+		s.packed++
+		s.clock.now += s.c.Stages[op.Stage].PackTime
+		s.ledger.step(0, size, 0, 0)
+		return
+	}
+	s.clock.write(op.Stage, t, size, s.c.rates(t))
+	s.ledger.copy(t, size)
+}
+
+// fetch loads the copy of the result of a stage.
+func (s *simulation) fetch(stage int, before held) {
+	cost := &s.c.Stages[stage]
+	if before.tier == Packed {
+		s.clock.now += cost.UnpackTime
+	} else {
+		s.clock.read(stage, before.tier, s.c.copySize(stage, before.copied, before.tier), s.c.rates(before.tier))
+	}
+	size := cost.Output
+	if before.copied == saved {
+		size = cost.Saved
+	}
+	s.ledger.step(0, size, 0, 0)
+}
+
+// uncopy takes the copy of the result of a stage out of the account, and returns
+// the bytes that it had in device memory.
+func (s *simulation) uncopy(stage int, before held) (device int64) {
+	if before.copied == absent {
+		return 0
+	}
+	size := s.c.copySize(stage, before.copied, before.tier)
+	if before.tier == Packed {
+		return size
+	}
+	s.ledger.uncopy(before.tier, size)
+	return 0
 }
 
 // ledger is the memory model's account of bytes, for simulated and for real
@@ -121,6 +254,13 @@ type ledger struct {
 	ops      int // steps so far
 	peakOp   int
 	timeline []Bytes // nil: not kept
+
+	copies, copiesPeak [tiers]int64 // by tier, outside of device memory
+}
+
+// report returns what the account has found.
+func (l *ledger) report() Report {
+	return Report{Peak: l.peak, PeakOp: l.peakOp, Host: l.copiesPeak[Host], Disk: l.copiesPeak[Disk], Timeline: l.timeline}
 }
 
 // start opens the account with a_0.
@@ -150,6 +290,16 @@ func (l *ledger) step(replaced, added, extra, freed int64) {
 	l.held -= freed
 	l.ops++
 	if l.timeline != nil {
-		l.timeline = append(l.timeline, Bytes{Peak: peak, Held: l.held})
+		l.timeline = append(l.timeline, Bytes{Peak: peak, Held: l.held, Host: l.copies[Host], Disk: l.copies[Disk]})
 	}
 }
+
+// copy accounts for an operation that puts a copy of a value in a tier.
+func (l *ledger) copy(t Tier, size int64) {
+	l.copies[t] += size
+	l.copiesPeak[t] = max(l.copiesPeak[t], l.copies[t])
+	l.step(0, 0, 0, 0)
+}
+
+// uncopy takes such a copy out, before the step of the operation that does.
+func (l *ledger) uncopy(t Tier, size int64) { l.copies[t] -= size }

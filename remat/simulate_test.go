@@ -16,13 +16,13 @@ func TestSimulateByHand(t *testing.T) {
 	}}
 	for text, want := range map[string]Report{
 		"S0 S1 B1 B0": {Peak: 33, PeakOp: 1, Time: 1111, Timeline: []Bytes{
-			{24, 23}, {33, 29}, {27, 21}, {30, 20},
+			{Peak: 24, Held: 23}, {Peak: 33, Held: 29}, {Peak: 27, Held: 21}, {Peak: 30, Held: 20},
 		}},
-		"F0 S1 B1 -F0 S0 B0": {Peak: 30, PeakOp: 5, Time: 1112, Extra: 1, Timeline: []Bytes{
-			{19, 18}, {28, 24}, {22, 16}, {13, 13}, {22, 21}, {30, 20},
+		"F0 S1 B1 -F0 S0 B0": {Peak: 30, PeakOp: 5, Time: 1112, Extra: 1, Again: 1, Timeline: []Bytes{
+			{Peak: 19, Held: 18}, {Peak: 28, Held: 24}, {Peak: 22, Held: 16}, {Peak: 13, Held: 13}, {Peak: 22, Held: 21}, {Peak: 30, Held: 20},
 		}},
-		"F0 F1 S1 -F0 S0 B1 -S0 S0 B0": {Peak: 30, PeakOp: 8, Time: 1213, Extra: 3, Timeline: []Bytes{
-			{19, 18}, {27, 23}, {28, 24}, {21, 21}, {30, 29}, {27, 21}, {13, 13}, {22, 21}, {30, 20},
+		"F0 F1 S1 -F0 S0 B1 -S0 S0 B0": {Peak: 30, PeakOp: 8, Time: 1213, Extra: 3, Again: 102, Timeline: []Bytes{
+			{Peak: 19, Held: 18}, {Peak: 27, Held: 23}, {Peak: 28, Held: 24}, {Peak: 21, Held: 21}, {Peak: 30, Held: 29}, {Peak: 27, Held: 21}, {Peak: 13, Held: 13}, {Peak: 22, Held: 21}, {Peak: 30, Held: 20},
 		}},
 	} {
 		got, err := Plan{Stages: 2, Ops: parsed(t, text)}.Simulate(c)
@@ -36,12 +36,12 @@ func TestSimulateByHand(t *testing.T) {
 	nothing := Costs{Input: 7, Stages: []Cost{{}}}
 	got, err := must(KeepAll(nothing)).Simulate(nothing)
 	require.NoError(t, err)
-	require.Equal(t, Report{Peak: 14, PeakOp: 1, Timeline: []Bytes{{7, 7}, {14, 14}}}, got)
+	require.Equal(t, Report{Peak: 14, PeakOp: 1, Timeline: []Bytes{{Peak: 7, Held: 7}, {Peak: 14, Held: 14}}}, got)
 
 	shrinks := Costs{Input: 0, Stages: []Cost{{Output: 7, Saved: 7}}}
 	got, err = must(KeepAll(shrinks)).Simulate(shrinks)
 	require.NoError(t, err)
-	require.Equal(t, Report{Peak: 14, PeakOp: 0, Timeline: []Bytes{{14, 14}, {7, 0}}}, got)
+	require.Equal(t, Report{Peak: 14, PeakOp: 0, Timeline: []Bytes{{Peak: 14, Held: 14}, {Peak: 7, Held: 0}}}, got)
 
 	still := Costs{Input: 4, Stages: []Cost{{}, {Output: 9, Saved: 9}}}
 	got, err = must(KeepAll(still)).Simulate(still)

@@ -91,7 +91,7 @@ func (f *firstHash) verify(stage int, saved bool, hash uint64) error {
 
 // verifyOutput compares the output of stage i with what it was first.
 func (r *Runner[A, S]) verifyOutput(i int, y A) error {
-	if r.first.outputs == nil {
+	if r.first.outputs == nil || r.slots[i].lossy {
 		return nil
 	}
 	h, err := r.chain.Hash(y)
@@ -103,7 +103,7 @@ func (r *Runner[A, S]) verifyOutput(i int, y A) error {
 
 // verifySaved compares the saved set of stage i with what it was first.
 func (r *Runner[A, S]) verifySaved(i int, s S) error {
-	if r.first.saved == nil {
+	if r.first.saved == nil || r.slots[i].lossy {
 		return nil
 	}
 	h, err := r.chain.HashSaved(s)

@@ -1,0 +1,216 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/snug-ml/snug"
+)
+
+// MeasureCosts runs forward and backward passes of the chain for x, one to warm up
+// and then as many as runs says, and returns the costs of the stages.
+//
+// Sizes are those that c.Bytes and c.SavedBytes give. Times are in seconds, medians
+// over the runs: BackwardTime of Backward, ForwardTime the mean of those of Forward
+// and ForwardSave, or for the last stage that of ForwardSave, as nothing runs it
+// otherwise. Work that a stage leaves to a device in the background is not in its
+// time: a stage that is measured waits for it. Transient bytes cannot be measured:
+// they are taken from c.Costs, as are the rates and the sizes and times of packing, and
+// 0 if that is nil. So is a name, unless the stage
+// has a String method.
+//
+// It holds one saved set at a time and few outputs: the plan is [Revolve] with the
+// smallest number of slots, about √(2n), with which no stage runs forward more than
+// three times. Beside that it takes 8 bytes for every step of a stage.
+//
+// As in [Chain.Run], the caller keeps x, and everything else is released exactly
+// once, the gradient with respect to x too. loss is called once in every pass. What
+// the passes add to gradients of parameters is for the caller to clear.
+//
+// The errors are those of [Chain.Run]. Besides, the error wraps [snug.ErrConfig]
+// when runs is below 1, the chain is too long for a plan of 2^22 operations or the
+// sizes are not those of a chain (see [Costs.Validate]), and [snug.ErrShape] when a
+// size is not the same in all runs, or a gradient is
+// larger than its activation. A smaller gradient counts like its activation.
+func (c *Chain[A, S]) MeasureCosts(ctx context.Context, x A, loss func(y A) (dy A, err error), runs int) (Costs, error) {
+	return c.measureCosts(ctx, x, loss, runs, time.Now)
+}
+
+func (c *Chain[A, S]) measureCosts(ctx context.Context, x A, loss func(A) (A, error), runs int, now func() time.Time) (Costs, error) {
+	if err := c.checkStages(); err != nil {
+		return Costs{}, err
+	}
+	n := len(c.Stages)
+	plan, err := Revolve(Costs{Stages: make([]Cost, n)}, twoSweeps(n))
+	if err != nil {
+		return Costs{}, err
+	}
+	if err := c.check(plan); err != nil {
+		return Costs{}, err
+	}
+	if runs < 1 {
+		return Costs{}, fmt.Errorf("remat: %d runs to measure: want 1 or more: %w", runs, snug.ErrConfig)
+	}
+
+	m := newMeter(c, now)
+	sizes, err := m.pass(ctx, plan, x, loss) // all but those that are 0
+	if err != nil {
+		return Costs{}, err
+	}
+	for _, s := range sizes {
+		m.setSize(s)
+	}
+	clear(m.times)
+	for range runs {
+		differ, err := m.pass(ctx, plan, x, loss)
+		if err != nil {
+			return Costs{}, err
+		}
+		if err := checkSizes(differ); err != nil {
+			return Costs{}, err
+		}
+	}
+	m.setTimes()
+	return m.costs, nil
+}
+
+// twoSweeps returns the smallest number of slots for which Revolve runs no stage
+// forward more than three times: twice to go on from it and once to save.
+func twoSweeps(n int) int {
+	slots := 1
+	for int64(slots+2)*int64(slots+1)/2 < int64(n) {
+		slots++
+	}
+	return slots
+}
+
+// meter is a chain whose stages take their time.
+type meter[A, S any] struct {
+	chain Chain[A, S]
+	times []stageTimes
+	costs Costs // of the chain, as far as they are known
+}
+
+// stageTimes are the times in seconds of the steps of one stage.
+type stageTimes struct{ forward, forwardSave, backward []float64 }
+
+// newMeter returns the meter with what is not measured.
+func newMeter[A, S any](c *Chain[A, S], now func() time.Time) *meter[A, S] {
+	n := len(c.Stages)
+	m := &meter[A, S]{chain: *c, times: make([]stageTimes, n), costs: Costs{Stages: make([]Cost, n)}}
+	m.chain.Stages = make([]Stage[A, S], n)
+	m.chain.Costs = &m.costs
+	if c.Costs != nil {
+		m.costs.Host, m.costs.Disk = c.Costs.Host, c.Costs.Disk
+	}
+	for i, stage := range c.Stages {
+		m.chain.Stages[i] = timedStage[A, S]{stage, &m.times[i], now}
+		s := &m.costs.Stages[i]
+		if c.Costs != nil {
+			*s = c.Costs.Stages[i]
+			s.Output, s.Saved, s.ForwardTime, s.BackwardTime = 0, 0, 0, 0
+		}
+		if name := stageName(stage); name != "" {
+			s.Name = name
+		}
+	}
+	return m
+}
+
+// pass runs the plan and returns the values whose sizes are not those of the costs.
+func (m *meter[A, S]) pass(ctx context.Context, plan Plan, x A, loss func(A) (A, error)) ([]Mismatch, error) {
+	dx, rep, err := m.chain.Run(ctx, plan, x, loss)
+	if err != nil {
+		return nil, err
+	}
+	m.chain.release(dx)
+	return rep.Mismatches, nil
+}
+
+// setSize takes over the measured size of a value, if the costs have it.
+func (m *meter[A, S]) setSize(s Mismatch) {
+	switch {
+	case s.Value == SavedSet:
+		m.costs.Stages[s.Index].Saved = s.Measured
+	case s.Value == Activation && s.Index == 0:
+		m.costs.Input = s.Measured
+	case s.Value == Activation:
+		m.costs.Stages[s.Index-1].Output = s.Measured
+	}
+}
+
+// checkSizes reports whether the values whose sizes are not those of the costs are
+// gradients that take less.
+func checkSizes(differ []Mismatch) error {
+	for _, s := range differ {
+		switch {
+		case s.Value != Gradient:
+			return fmt.Errorf("remat: %v%d has %d bytes, and in a run before %d: want one size to measure: %w", s.Value, s.Index, s.Measured, s.Declared, snug.ErrShape)
+		case s.Measured > s.Declared:
+			return fmt.Errorf("remat: gradient d%d has %d bytes, its activation %d: want no more than that: %w", s.Index, s.Measured, s.Declared, snug.ErrShape)
+		}
+	}
+	return nil
+}
+
+func (m *meter[A, S]) setTimes() {
+	for i := range m.times {
+		t, s := &m.times[i], &m.costs.Stages[i]
+		s.ForwardTime = median(t.forwardSave)
+		if len(t.forward) > 0 {
+			s.ForwardTime = (s.ForwardTime + median(t.forward)) / 2
+		}
+		s.BackwardTime = median(t.backward)
+	}
+}
+
+// stageName returns the String of a stage or of the stage that a loop repeats.
+func stageName[A, S any](s Stage[A, S]) string {
+	switch s := s.(type) {
+	case iterated[A, S]:
+		return stageName(s.Stage)
+	case fmt.Stringer:
+		return s.String()
+	}
+	return ""
+}
+
+// median sorts times, of which there is at least one.
+func median(times []float64) float64 {
+	slices.Sort(times)
+	half := len(times) / 2
+	if len(times)%2 == 1 {
+		return times[half]
+	}
+	return (times[half-1] + times[half]) / 2
+}
+
+// timedStage writes down how long the steps of a stage take.
+type timedStage[A, S any] struct {
+	stage Stage[A, S]
+	times *stageTimes
+	now   func() time.Time
+}
+
+func (t timedStage[A, S]) Forward(ctx context.Context, x A) (A, error) {
+	begin := t.now()
+	y, err := t.stage.Forward(ctx, x)
+	t.times.forward = append(t.times.forward, t.now().Sub(begin).Seconds())
+	return y, err
+}
+
+func (t timedStage[A, S]) ForwardSave(ctx context.Context, x A) (A, S, error) {
+	begin := t.now()
+	y, s, err := t.stage.ForwardSave(ctx, x)
+	t.times.forwardSave = append(t.times.forwardSave, t.now().Sub(begin).Seconds())
+	return y, s, err
+}
+
+func (t timedStage[A, S]) Backward(ctx context.Context, x A, s S, dy A) (A, error) {
+	begin := t.now()
+	dx, err := t.stage.Backward(ctx, x, s, dy)
+	t.times.backward = append(t.times.backward, t.now().Sub(begin).Seconds())
+	return dx, err
+}

@@ -1,0 +1,156 @@
+package remat
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Method is a way to make a plan that fits in a budget.
+type Method uint8
+
+// The methods.
+const (
+	MethodFit          Method = iota // [Fit]
+	MethodExact                      // [Exact], or the best plan known when the search ends early
+	MethodRotor                      // [Rotor]
+	MethodRevolve                    // [Revolve] with the best number of slots
+	MethodEvery                      // [Every] with the best k
+	MethodChen                       // [Chen]
+	MethodKeepAll                    // [KeepAll]
+	MethodRecomputeAll               // [RecomputeAll]
+	methods
+)
+
+var methodNames = [methods]string{"fit", "exact", "rotor", "revolve", "every", "chen", "keep-all", "recompute-all"}
+
+// String returns the name of the method, such as "rotor".
+func (m Method) String() string {
+	if m >= methods {
+		return "?"
+	}
+	return methodNames[m]
+}
+
+// ParseMethod is the inverse of [Method.String]. The error wraps [snug.ErrConfig].
+func ParseMethod(name string) (Method, error) {
+	for m, known := range methodNames {
+		if name == known {
+			return Method(m), nil
+		}
+	}
+	return 0, fmt.Errorf("remat: method %q: want one of %q: %w", name, methodNames, snug.ErrConfig)
+}
+
+// Planner makes plans by one of the methods. The zero Planner is that of [Fit].
+type Planner struct {
+	Method Method
+	// States is the number of states after which the search of MethodExact
+	// ends, about 100 bytes each; 0 stands for 2^20. It then returns the best plan
+	// known, if there is one, with the bound that has been reached.
+	States int
+	// Tiers are used by MethodFit, if they are not zero. It then tries some
+	// thousand ways to decide of every stage where its saved set and its output
+	// wait, besides the plans of Fit, which takes a second or two for 200 stages. They
+	// do not depend on the budgets, so that of any of them more never
+	// gives a slower plan.
+	Tiers Tiers
+}
+
+// Plan returns the fastest plan of the method whose simulated peak is at most
+// budget bytes, and what it takes by [Plan.Simulate] with [Report.Bound] set.
+//
+// The error is a [*BudgetError] when no plan of the method fits; it wraps
+// [snug.ErrConfig] when c or the Planner is not valid or the method does not plan
+// chains of that length.
+func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
+	if err := c.Validate(); err != nil {
+		return Plan{}, Report{}, err
+	}
+	if p.Method >= methods || p.States < 0 || p.States > math.MaxInt32 {
+		return Plan{}, Report{}, fmt.Errorf("remat: planner with method %d and %d states: want a method below %d and up to 2^31-1 states: %w", p.Method, p.States, methods, snug.ErrConfig)
+	}
+	f := newForwards(c)
+	if p.Tiers != (Tiers{}) {
+		return p.planTiers(c, budget, &f)
+	}
+	plan, least, err := p.plan(c, budget, &f)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r, err := plan.Simulate(c)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r.Bound = r.Time
+	if f.of(plan) > least {
+		r.Bound = min(r.Time, f.bound(c, least))
+	}
+	return plan, r, nil
+}
+
+// planTiers is Plan with tiers.
+func (p Planner) planTiers(c Costs, budget int64, f *forwards) (Plan, Report, error) {
+	if p.Method != MethodFit {
+		return Plan{}, Report{}, fmt.Errorf("remat: planner of method %v with tiers: want that of fit: %w", p.Method, snug.ErrConfig)
+	}
+	if err := p.Tiers.validate(c); err != nil {
+		return Plan{}, Report{}, err
+	}
+	plan, err := fitTiers(c, budget, p.Tiers)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r, err := plan.Simulate(c)
+	if err != nil {
+		return Plan{}, Report{}, err
+	}
+	r.Bound = min(r.Time, tiersBound(c, budget, p.Tiers, f))
+	return plan, r, nil
+}
+
+// plan returns a plan and a lower bound of the work of all plans.
+func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int64, err error) {
+	n := len(c.Stages)
+	least = f.leastWork(c, budget)
+	switch p.Method {
+	case MethodFit:
+		plan, err = Fit(c, budget)
+		if n <= fitStages {
+			least = f.of(plan)
+		}
+	case MethodExact:
+		limit := p.States
+		if limit == 0 {
+			limit = exactNodes
+		}
+		var s solution
+		s, err = exact(c, budget, limit)
+		plan, least = s.plan, max(least, s.least)
+	case MethodRotor:
+		plan, err = Rotor(c, budget)
+	case MethodRevolve:
+		plan, err = quickest(c, budget, []family{revolve.family(n, 1, n)})
+	case MethodEvery:
+		plan, err = quickest(c, budget, []family{segments.family(n, 1, n)})
+	case MethodChen:
+		chen := segments.family(n, chenLength(n), chenLength(n))
+		chen.name = func(int) string { return "chen" }
+		plan, err = quickest(c, budget, []family{chen})
+	case MethodKeepAll:
+		plan, err = quickest(c, budget, []family{segments.family(n, 1, 1)})
+	case MethodRecomputeAll:
+		plan, err = quickest(c, budget, []family{revolve.family(n, 1, 1)})
+	}
+	return plan, least, err
+}
+
+// Gap returns by how much of the bound the time exceeds it: 0.1 stands for 10 %. It is 0
+// when the plan is known to be as fast as any, and +Inf when there is no bound.
+func (r Report) Gap() float64 {
+	if r.Time <= r.Bound {
+		return 0
+	}
+	return r.Time/r.Bound - 1
+}

@@ -1,0 +1,134 @@
+package remat
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// noPlan is more work than that of any plan. Two of them and that of a plan fit in
+// an int64.
+const noPlan = 1 << 61
+
+// forwards stands for the forward steps of a chain in integers, whose sums
+// order plans by forward time and, where that is the same, by the number of
+// forward steps, whatever the order of the additions.
+type forwards struct {
+	work  []int64 // of one forward step of each stage
+	total int64   // of one of every stage
+	steps int     // bits of work that count forward steps
+	unit  float64 // time for the other bits
+}
+
+// newForwards rounds the times down to multiples of 2^-k of their sum or less,
+// with k = 60 - 3·⌈log2(n+1)⌉ for n stages. The work of up to n runs of every
+// stage is below noPlan.
+func newForwards(c Costs) forwards {
+	n := len(c.Stages)
+	longest, sum := 0.0, 0.0
+	for _, s := range c.Stages {
+		longest = max(longest, s.ForwardTime)
+	}
+	_, exponent := math.Frexp(longest)
+	for _, s := range c.Stages {
+		sum += math.Ldexp(s.ForwardTime, -exponent) // of 1 at most
+	}
+	_, more := math.Frexp(sum)
+	runs := bits.Len(uint(n))
+	digits := 60 - 3*runs - more
+	f := forwards{work: make([]int64, n), steps: 2 * runs, unit: math.Ldexp(math.Ldexp(1, exponent), -digits)}
+	for i, s := range c.Stages {
+		f.work[i] = int64(math.Ldexp(math.Ldexp(s.ForwardTime, -exponent), digits))<<f.steps + 1
+		f.total += f.work[i]
+	}
+	return f
+}
+
+// of returns the work of a plan.
+func (f *forwards) of(p Plan) int64 {
+	var work int64
+	for _, op := range p.Ops {
+		if op.isForward() {
+			work += f.work[op.Stage]
+		}
+	}
+	return work
+}
+
+// bound returns a time that plans of at least this work take.
+func (f *forwards) bound(c Costs, work int64) float64 {
+	forward, backward := 0.0, 0.0
+	for _, s := range c.Stages {
+		forward += s.ForwardTime
+		backward += s.BackwardTime
+	}
+	return max(forward, float64(work>>f.steps)*f.unit) + backward
+}
+
+// knapsack is what can be held at the backward step of stage p besides what it
+// needs: saved sets of earlier stages, those with the most work for a byte first.
+type knapsack struct {
+	room  int64
+	items []sackItem
+}
+
+type sackItem struct {
+	stage      int
+	size, work int64
+}
+
+func newKnapsack(c Costs, budget int64, work []int64, p int) knapsack {
+	stage := &c.Stages[p]
+	k := knapsack{room: budget - c.Input - stage.Saved - c.value(p) - stage.BackwardExtra}
+	for i := range p {
+		k.items = append(k.items, sackItem{i, c.Stages[i].Saved, work[i]})
+	}
+	if p > 0 { // a_p is held in any case, and within s_{p-1} if that is
+		k.room -= c.value(p)
+		k.items[p-1].size -= c.value(p)
+	}
+	k.sort()
+	return k
+}
+
+func (k *knapsack) sort() {
+	slices.SortStableFunc(k.items, func(a, b sackItem) int {
+		return cmp.Compare(float64(a.size)*float64(b.work), float64(b.size)*float64(a.work))
+	})
+}
+
+// again returns a lower bound of the work of those items that do not fit.
+func (k knapsack) again() int64 {
+	var work int64
+	for i := range k.items {
+		item := &k.items[i]
+		if k.room < item.size {
+			work += item.partly(k.room)
+			k.room = 0
+			continue
+		}
+		k.room -= item.size
+	}
+	return work
+}
+
+// partly returns a lower bound of the work of an item of which only room bytes fit.
+func (i *sackItem) partly(room int64) int64 {
+	if room <= 0 {
+		return i.work
+	}
+	return max(0, i.work-int64(float64(i.work)*(float64(room)/float64(i.size)))-i.work>>40-1)
+}
+
+// leastWork returns a lower bound of the work of all plans under a budget. Every
+// stage takes a forward step before the backward step of stage p or is after it,
+// and those before it whose saved sets do not fit at it take one more. Which of
+// them fit is a knapsack, of which parts of items may be taken here.
+func (f *forwards) leastWork(c Costs, budget int64) int64 {
+	var most int64
+	for p := range c.Stages {
+		most = max(most, newKnapsack(c, budget, f.work, p).again())
+	}
+	return f.total + most
+}
