@@ -39,7 +39,7 @@ func TestHeuristics(t *testing.T) {
 			s.tape.drop(victim)
 		}
 		require.Equal(t, want, got, h.String())
-		require.Equal(t, "----", held(a, b, c, d))
+		require.Equal(t, "----", inMemory(a, b, c, d))
 		victim, _ := s.tape.victim()
 		require.Nil(t, victim)
 		s.finish()

@@ -150,7 +150,7 @@ func (s *tester) input(n int) (*tested, error) {
 func (s *tester) do(op OpInfo, n int, operands ...*tested) (*tested, error) {
 	seed := len(s.values)
 	op.Bytes = max(0, int64(4*n)+min(op.Bytes, 0))
-	in, want := split(operands)
+	in, want := operandsOf(operands)
 	y, err := s.tape.Do(s.ctx, op, s.w.blended(op, n, seed), in...)
 	result := make([]float32, n)
 	blend(result, seed, want...)
@@ -159,7 +159,7 @@ func (s *tester) do(op OpInfo, n int, operands ...*tested) (*tested, error) {
 
 func (s *tester) overwrite(op OpInfo, y *tested, operands ...*tested) (*tested, error) {
 	seed := len(s.values)
-	in, want := split(operands)
+	in, want := operandsOf(operands)
 	op.Bytes = int64(4 * len(y.want))
 	z, err := s.tape.Overwrite(s.ctx, op, s.w.overBlended(op, seed), y.Value, in...)
 	result := make([]float32, len(y.want))
@@ -231,7 +231,7 @@ func (s *tester) finish() {
 	require.Empty(s.t, s.w.copies)
 }
 
-func split(operands []*tested) (in []*Value[[]float32], want [][]float32) {
+func operandsOf(operands []*tested) (in []*Value[[]float32], want [][]float32) {
 	for _, y := range operands {
 		in, want = append(in, y.Value), append(want, y.want)
 	}

@@ -24,21 +24,21 @@ func byValue(op OpInfo) (Decision, error) {
 // stops at the first error.
 func everything(s *tester) (err error) {
 	var x, w, a, b, c, half, d, e, g, k *tested
-	in := func(n int) (y *tested) { return step(&err, func() (*tested, error) { return s.input(n) }) }
+	in := func(n int) (y *tested) { return attempt(&err, func() (*tested, error) { return s.input(n) }) }
 	do := func(op OpInfo, operands ...*tested) (y *tested) {
-		return step(&err, func() (*tested, error) { return s.do(op, 4, operands...) })
+		return attempt(&err, func() (*tested, error) { return s.do(op, 4, operands...) })
 	}
 	try := func(f func(*tested) error, y *tested) {
-		step(&err, func() (*tested, error) { return nil, f(y) })
+		attempt(&err, func() (*tested, error) { return nil, f(y) })
 	}
 	x, w = in(4), in(2)
 	a = do(OpInfo{Name: "a", Cost: 1}, x)
 	b = do(OpInfo{Name: "b", Cost: 1, Value: "must recompute"}, a, w)
 	c = do(OpInfo{Name: "c", Cost: 1, Value: "offload"}, a, b)
-	half = step(&err, func() (*tested, error) { return s.alias(c) })
+	half = attempt(&err, func() (*tested, error) { return s.alias(c) })
 	d = do(OpInfo{Name: "d", Cost: 1}, half, b)
 	e = do(OpInfo{Name: "e", Cost: 1, Extra: 8}, d, c)
-	g = step(&err, func() (*tested, error) { return s.overwrite(OpInfo{Name: "g", Cost: 1}, e, x) })
+	g = attempt(&err, func() (*tested, error) { return s.overwrite(OpInfo{Name: "g", Cost: 1}, e, x) })
 	try(s.get, c)
 	try(s.free, a)
 	k = do(OpInfo{Name: "k", Cost: 1}, g, half, b)
@@ -54,8 +54,8 @@ func everything(s *tester) (err error) {
 	return err
 }
 
-// step does f unless something has failed already.
-func step(err *error, f func() (*tested, error)) (y *tested) {
+// attempt does f unless something has failed already.
+func attempt(err *error, f func() (*tested, error)) (y *tested) {
 	if *err == nil {
 		y, *err = f()
 	}
@@ -176,10 +176,10 @@ func TestTapeStoreFails(t *testing.T) {
 	offloader.full = true
 	_, err := s.do(OpInfo{Name: "large"}, 3)
 	require.EqualError(t, err, `remat: storing the result of operation "y": fault`)
-	require.Equal(t, "a", held(y))
+	require.Equal(t, "a", inMemory(y))
 	offloader.full = false
 	s.mustDo(OpInfo{Name: "large"}, 3)
-	require.Equal(t, "-", held(y))
+	require.Equal(t, "-", inMemory(y))
 	s.finish()
 }
 
@@ -190,7 +190,7 @@ func TestTapeLoadTooLarge(t *testing.T) {
 	y := s.mustDo(OpInfo{Name: "y", Value: "offload"}, 1)
 	require.NoError(t, s.get(y))
 	s.mustDo(OpInfo{Name: "z"}, 1)
-	require.Equal(t, "-", held(y))
+	require.Equal(t, "-", inMemory(y))
 	for key := range s.w.copies {
 		s.w.copies[key] = make([]float32, 3)
 	}

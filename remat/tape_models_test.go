@@ -75,7 +75,7 @@ type reference struct {
 }
 
 func newReference(t require.TestingT, model func(*net)) (r reference) {
-	run(t, model, 0, nil, func(g *net) {
+	runNet(t, model, 0, nil, func(g *net) {
 		r.inputs = g.tape.Stats().Held - g.w.p.held
 		g.backward()
 		r.gradients = g.gradients()
@@ -98,7 +98,7 @@ func (r reference) compare(t require.TestingT, model func(*net), o TapeOptions[[
 	set := func(full *TapeOptions[[]float32]) {
 		full.Budget, full.Heuristic, full.Policy, full.MaxRecompute = o.Budget, o.Heuristic, o.Policy, o.MaxRecompute
 	}
-	run(t, model, 0, set, func(g *net) {
+	runNet(t, model, 0, set, func(g *net) {
 		g.backward()
 		gradients := g.gradients()
 		stats, err = g.tape.Stats(), g.err
@@ -115,7 +115,7 @@ func (r reference) compare(t require.TestingT, model func(*net), o TapeOptions[[
 func TestTapeModelGradients(t *testing.T) {
 	for name, model := range models {
 		loss := func(shift float32) (loss float64) {
-			run(t, model, shift, nil, func(g *net) {
+			runNet(t, model, shift, nil, func(g *net) {
 				require.NoError(t, g.err)
 				y, done, err := g.tape.Get(g.ctx, g.nodes[len(g.nodes)-1].y)
 				require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestTapeModelGradients(t *testing.T) {
 		const h = 1.0 / 4096
 		want := (loss(h) - loss(-h)) / (2 * h)
 		slope, size := 0.0, 0.0
-		run(t, model, 0, nil, func(g *net) {
+		runNet(t, model, 0, nil, func(g *net) {
 			g.backward()
 			for _, x := range g.leaves {
 				for i, d := range x.gradient {

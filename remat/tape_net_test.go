@@ -347,9 +347,9 @@ func (g *net) up(x *node) *node {
 	}, x)
 }
 
-// run makes a net of a model, with a Tape of its own, and calls use with it.
+// runNet makes a net of a model, with a Tape of its own, and calls use with it.
 // Whatever happened, nothing is left.
-func run(t require.TestingT, model func(*net), shift float32, o func(*TapeOptions[[]float32]), use func(*net)) {
+func runNet(t require.TestingT, model func(*net), shift float32, o func(*TapeOptions[[]float32]), use func(*net)) {
 	w := newTapeWorld()
 	options := w.options()
 	if o != nil {

@@ -29,8 +29,8 @@ func (s *tester) mustAlias(y *tested) *tested {
 	return a
 }
 
-// held tells which of values are in memory, in their order: "ab-d".
-func held(values ...*tested) string {
+// inMemory tells which of values are in memory, in their order: "ab-d".
+func inMemory(values ...*tested) string {
 	in := []byte("abcdefgh"[:len(values)])
 	for i, y := range values {
 		if !y.s.held {
@@ -47,11 +47,11 @@ func TestTapeRecomputesInCascade(t *testing.T) {
 	a := s.mustDo(op, 1, x)
 	b := s.mustDo(op, 1, a)
 	c := s.mustDo(op, 2, b)
-	require.Equal(t, "abc", held(a, b, c))
+	require.Equal(t, "abc", inMemory(a, b, c))
 	d := s.mustDo(op, 2, c)
-	require.Equal(t, "--cd", held(a, b, c, d), "both had to go for two elements")
+	require.Equal(t, "--cd", inMemory(a, b, c, d), "both had to go for two elements")
 	require.NoError(t, s.get(b))
-	require.Equal(t, "abc-", held(a, b, c, d), "c would have brought a and b with it")
+	require.Equal(t, "abc-", inMemory(a, b, c, d), "c would have brought a and b with it")
 	s.checkAccount()
 	require.Equal(t, TapeStats{Held: 20, Peak: 20, Values: 5, Computed: 4, Work: 4, Recomputed: 2, ExtraWork: 2, Evicted: 3}, s.tape.Stats())
 	s.finish()
@@ -67,7 +67,7 @@ func TestTapeRoom(t *testing.T) {
 		y := s.mustDo(OpInfo{Name: "y"}, 1, x)
 		z, err := s.do(OpInfo{Name: "z", Extra: 12}, 5, x, x)
 		if err != nil {
-			require.Equal(t, "a", held(y))
+			require.Equal(t, "a", inMemory(y))
 			require.Nil(t, z)
 		}
 		return err
@@ -92,7 +92,7 @@ func TestTapeRoom(t *testing.T) {
 	require.Equal(t, int64(12), room.Smallest)
 	done()
 	s.mustDo(OpInfo{Name: "z"}, 1, x)
-	require.Equal(t, "-", held(y))
+	require.Equal(t, "-", inMemory(y))
 	s.finish()
 }
 
@@ -106,7 +106,7 @@ func TestTapeUndeclared(t *testing.T) {
 	z := s.mustDo(unknown, 1, x)
 	require.Equal(t, int64(12), s.tape.Stats().Peak)
 	s.mustDo(unknown, 2, x)
-	require.Equal(t, "--", held(y, z))
+	require.Equal(t, "--", inMemory(y, z))
 	require.Equal(t, int64(20), s.tape.Stats().Peak)
 	require.NoError(t, s.get(y))
 	require.NoError(t, s.get(z))
@@ -125,15 +125,15 @@ func TestTapePolicies(t *testing.T) {
 	keep := s.mustDo(OpInfo{Name: "keep", Value: "must save", Cost: 1}, 1, x)
 	drop := s.mustDo(OpInfo{Name: "drop", Value: "must recompute", Cost: 1}, 1, keep)
 	move := s.mustDo(OpInfo{Name: "move", Value: "offload", Cost: 1}, 1, drop)
-	require.Equal(t, "a-c", held(keep, drop, move), "drop was used")
+	require.Equal(t, "a-c", inMemory(keep, drop, move), "drop was used")
 	require.Equal(t, 1, s.tape.Stats().Evicted)
 	y := s.mustDo(OpInfo{Name: "y", Cost: 1}, 1, move)
-	require.Equal(t, "a-cd", held(keep, drop, move, y), "move leaves with the next call")
+	require.Equal(t, "a-cd", inMemory(keep, drop, move, y), "move leaves with the next call")
 	require.NoError(t, s.get(y))
-	require.Equal(t, "a--d", held(keep, drop, move, y))
+	require.Equal(t, "a--d", inMemory(keep, drop, move, y))
 	require.NoError(t, s.get(drop))
 	require.NoError(t, s.get(move))
-	require.Equal(t, "a--d", held(keep, drop, move, y))
+	require.Equal(t, "a--d", inMemory(keep, drop, move, y))
 	stats := s.tape.Stats()
 	require.Equal(t, []int{1, 1, 1, 2}, []int{stats.Stored, stats.Loaded, stats.Recomputed, stats.Evicted})
 
@@ -148,12 +148,12 @@ func TestTapePolicies(t *testing.T) {
 	saved := s.mustDo(OpInfo{Name: "saved", Cost: 1}, 1)
 	early := s.mustDo(OpInfo{Name: "early", Cost: 7, Value: "prefer recompute"}, 1)
 	next := s.mustDo(OpInfo{Name: "next", Cost: 1e9}, 2)
-	require.Equal(t, "a-", held(saved, early), "7/16 against 1/2 for twice the staleness")
+	require.Equal(t, "a-", inMemory(saved, early), "7/16 against 1/2 for twice the staleness")
 	require.NoError(t, s.free(next))
 	late := s.mustDo(OpInfo{Name: "late", Cost: 17, Value: "prefer recompute"}, 1)
 	require.NoError(t, s.get(saved))
 	s.mustDo(OpInfo{Name: "next", Cost: 1e9}, 2)
-	require.Equal(t, "-b", held(saved, late), "17/16 against 1")
+	require.Equal(t, "-b", inMemory(saved, late), "17/16 against 1")
 	s.finish()
 
 	// What is stored and what is evicted before its first use are moved, too.
@@ -191,13 +191,13 @@ func TestTapeGet(t *testing.T) {
 	v, done, err := s.tape.Get(s.ctx, y.Value)
 	require.NoError(t, err)
 	require.NoError(t, s.free(y))
-	require.Equal(t, "a", held(y))
+	require.Equal(t, "a", inMemory(y))
 	require.Equal(t, y.want, v)
 	done()
-	require.Equal(t, "-", held(y), "freed")
+	require.Equal(t, "-", inMemory(y), "freed")
 	s.tape.drop(z.s)
 	require.NoError(t, s.get(z))
-	require.Equal(t, "a", held(y), "in memory for others, until there is no room")
+	require.Equal(t, "a", inMemory(y), "in memory for others, until there is no room")
 
 	last := s.mustDo(OpInfo{Name: "last"}, 1, z)
 	_, done, err = s.tape.Get(s.ctx, last.Value)
@@ -226,7 +226,7 @@ func TestTapeOffloadOnlyUsed(t *testing.T) {
 	require.NoError(t, s.get(z)) // through y, which is not stored after this use either
 	require.NoError(t, s.get(w))
 	s.mustDo(OpInfo{Name: "v", Cost: 1}, 2) // nor when it makes room
-	require.Equal(t, "-b-", held(y, z, w))
+	require.Equal(t, "-b-", inMemory(y, z, w))
 	require.Zero(t, s.tape.Stats().Stored)
 	s.finish()
 }
@@ -270,7 +270,7 @@ func TestTapeBanishMakesRoom(t *testing.T) {
 	keep := s.mustDo(OpInfo{Name: "keep", Value: "must save"}, 1)
 	require.Equal(t, 5, s.tape.Stats().Values)
 	require.NoError(t, s.banish(x))
-	require.Equal(t, "a--d", held(one, other, move, keep))
+	require.Equal(t, "a--d", inMemory(one, other, move, keep))
 	require.Equal(t, 3, s.tape.Stats().Values)
 	require.Equal(t, 1, s.tape.Stats().Recomputed)
 	s.finish()
@@ -367,7 +367,7 @@ func TestTapeNothingToEvict(t *testing.T) {
 	small := s.mustDo(OpInfo{Name: "small", Bytes: math.MinInt64}, 1)
 	y := s.mustDo(OpInfo{Name: "y", Bytes: -4}, 3)
 	s.mustDo(OpInfo{Name: "z", Bytes: -4}, 2)
-	require.Equal(t, "a-", held(small, y))
+	require.Equal(t, "a-", inMemory(small, y))
 	require.Equal(t, 1, s.tape.Stats().Evicted)
 	require.NoError(t, s.tape.Close())
 	require.Empty(t, s.w.p.live)
