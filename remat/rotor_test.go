@@ -108,11 +108,11 @@ func TestRotorLong(t *testing.T) {
 		require.LessOrEqual(t, r.Peak, budget)
 		require.Less(t, r.Time, last)
 		last = r.Time
-		simple, err := quickest(c, budget, everyFamily(200))
-		require.NoError(t, err)
-		s, err := simple.Simulate(c)
-		require.NoError(t, err)
-		require.LessOrEqual(t, r.Time, s.Time)
+		if part == 8 {
+			simple, err := must(quickest(c, budget, everyFamily(200))).Simulate(c)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Time, simple.Time)
+		}
 	}
 	require.Equal(t, keep.Time, last)
 
