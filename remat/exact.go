@@ -75,7 +75,7 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 	} else if smallest := leastPeak(c, r.smallest(), limit); budget < smallest {
 		return solution{}, &BudgetError{Budget: budget, Smallest: smallest}
 	}
-	least, ops := newSearch(c, budget, f.work, s.least, limit).run()
+	least, ops := newSearch(c, budget, f, s.least, limit).run()
 	s.complete = ops != nil || least == s.least
 	s.least = least
 	if ops != nil {

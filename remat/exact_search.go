@@ -13,8 +13,8 @@ import (
 type search struct {
 	c      Costs
 	budget int64
-	work   []int64 // of a forward step of each stage
-	limit  int     // of nodes
+	forwards
+	limit int // of nodes
 
 	bySize    []stored // of all forms, largest first
 	droppable []stored // those of the node that is expanded
@@ -34,9 +34,9 @@ type searchNode struct {
 	parent int32
 }
 
-func newSearch(c Costs, budget int64, work []int64, bound int64, limit int) *search {
+func newSearch(c Costs, budget int64, f forwards, bound int64, limit int) *search {
 	n := len(c.Stages)
-	s := &search{c: c, budget: budget, work: work, limit: limit, bound: bound}
+	s := &search{c: c, budget: budget, forwards: f, limit: limit, bound: bound}
 	for i, stage := range c.Stages {
 		for f, size := range map[form]int64{output: stage.Output, saved: stage.Saved} {
 			if size > 0 { // nothing is gained by dropping others
@@ -49,7 +49,7 @@ func newSearch(c Costs, budget int64, work []int64, bound int64, limit int) *sea
 	})
 	s.sacks = make([]sack, n)
 	for p := range s.sacks {
-		s.sacks[p] = newSack(newKnapsack(c, budget, work, p))
+		s.sacks[p] = newSack(newKnapsack(c, budget, f.work, p))
 	}
 	return s
 }
@@ -230,7 +230,7 @@ func (s *search) push(to step, h holding) {
 	if slot.node != 0 && slot.cost <= to.work {
 		return
 	}
-	least := to.work + s.remaining(h, s.bound-to.work)
+	least := s.ceil(to.work + s.remaining(h, s.bound-to.work))
 	if least >= s.bound {
 		return
 	}

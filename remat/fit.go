@@ -118,17 +118,15 @@ func everyFamily(n int) []family {
 // of the plan that keeps all.
 func (r *rotor) family() family {
 	smallest, most := r.smallest(), max(r.smallest(), r.c.Input+r.enough(0))
-	divisor := most - smallest
+	common := most - smallest
 	for _, s := range r.c.Stages {
 		for _, size := range [...]int64{s.Output, s.Saved, s.ForwardExtra, s.BackwardExtra, r.c.Input} {
-			for size != 0 {
-				divisor, size = size, divisor%size
-			}
+			common = divisor(common, size)
 		}
 	}
 	var budgets []int64
-	if most-smallest <= (fitBudgets-1)*divisor {
-		for b := smallest; b < most; b += divisor {
+	if most-smallest <= (fitBudgets-1)*common {
+		for b := smallest; b < most; b += common {
 			budgets = append(budgets, b)
 		}
 	} else {

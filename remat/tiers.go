@@ -247,7 +247,7 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 			k.room += more
 			most = max(most, k.again())
 		}
-		return f.bound(c, f.total+most)
+		return f.bound(c, f.ceil(f.total+most))
 	}
 	low := f.bound(c, f.total)
 	if need(low) <= low {

@@ -71,10 +71,19 @@ func FuzzTiers(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersFit)) }
 // boundHolds: no valid plan is faster than the bound for what it takes.
 func boundHolds(t *rapid.T) {
 	c := drawCosts(t, 5)
+	if unit := rapid.IntRange(0, 3).Draw(t, "unit"); unit > 0 { // times that have a divisor
+		for i := range c.Stages {
+			s := &c.Stages[i]
+			s.ForwardTime = math.Round(s.ForwardTime/float64(unit)) * float64(unit)
+		}
+	}
 	p := drawPlan(t, c)
 	r, err := p.Simulate(c)
 	require.NoError(t, err)
 	f := newForwards(c)
+	if !p.copies() {
+		require.LessOrEqual(t, f.leastWork(c, r.Peak), f.of(p), "%v", p)
+	}
 	bound := tiersBound(c, r.Peak, Tiers{Host: r.Host, Disk: r.Disk, Lossy: r.Packed > 0}, &f)
 	require.LessOrEqual(t, bound, r.Time*(1+1e-9)+1e-9, "%v", p)
 }
@@ -106,8 +115,8 @@ func TestTiersHelp(t *testing.T) {
 		without, host, disk, each float64 // largest overhead
 	}{
 		{75, 0.1, 0.001, 0.1, 0.001},
-		{50, 0.18, 0.12, 0.18, 0.03},
-		{25, 0.27, 0.21, 0.27, 0.16},
+		{50, 0.19, 0.12, 0.19, 0.03},
+		{25, 0.27, 0.21, 0.27, 0.20},
 	} {
 		require.LessOrEqual(t, overhead(tc.part, Tiers{}), tc.without, "%d%%", tc.part)
 		require.LessOrEqual(t, overhead(tc.part, Tiers{Host: all.Host}), tc.host, "%d%% and host", tc.part)

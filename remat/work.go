@@ -19,6 +19,8 @@ type forwards struct {
 	total int64   // of one of every stage
 	steps int     // bits of work that count forward steps
 	unit  float64 // time for the other bits
+	grain int64   // what divides the time of every stage, in units
+	whole int64   // what divides the work of every stage
 }
 
 // newForwards rounds the times down to multiples of 2^-k of their sum or less,
@@ -41,8 +43,31 @@ func newForwards(c Costs) forwards {
 	for i, s := range c.Stages {
 		f.work[i] = int64(math.Ldexp(math.Ldexp(s.ForwardTime, -exponent), digits))<<f.steps + 1
 		f.total += f.work[i]
+		f.grain = divisor(f.grain, f.work[i]>>f.steps)
+		f.whole = divisor(f.whole, f.work[i])
 	}
 	return f
+}
+
+// divisor returns the greatest common divisor.
+func divisor(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// ceil returns the least work that a plan can have that has at least this work: its
+// time and its work are multiples of what divides those of all stages.
+func (f *forwards) ceil(work int64) int64 {
+	if time := work >> f.steps; f.grain > 0 && time%f.grain != 0 {
+		time += f.grain - time%f.grain
+		work = time<<f.steps + int64(len(f.work)) // one step a stage
+	}
+	if r := work % f.whole; r > 0 {
+		work += f.whole - r
+	}
+	return work
 }
 
 // of returns the work of a plan.
@@ -130,5 +155,5 @@ func (f *forwards) leastWork(c Costs, budget int64) int64 {
 	for p := range c.Stages {
 		most = max(most, newKnapsack(c, budget, f.work, p).again())
 	}
-	return f.total + most
+	return f.ceil(f.total + most)
 }
