@@ -12,6 +12,9 @@
 // it on real values and measures what it took. Every plan that packs nothing gives
 // the same gradient, bit for bit, if the stages are deterministic.
 //
+// For graphs that are not chains, and without a plan, a [Tape] evicts values and
+// computes them again under a budget, and a [Policy] decides by operation and name.
+//
 // # Memory model
 //
 // A chain has the stages 0 to n-1. Its values are

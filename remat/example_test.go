@@ -224,11 +224,11 @@ func ExampleReport_WriteCSV() {
 	}
 	fmt.Println(err)
 	// Output:
-	// number,operation,stage,peak_bytes,held_bytes
-	// 0,S0,0,48,48
-	// 1,S1,1,64,64
-	// 2,B1,1,64,48
-	// 3,B0,0,48,32
+	// number,operation,stage,peak_bytes,held_bytes,host_bytes,disk_bytes
+	// 0,S0,0,48,48,0,0
+	// 1,S1,1,64,64,0,0
+	// 2,B1,1,64,48,0,0
+	// 3,B0,0,48,32,0,0
 	// <nil>
 }
 

@@ -10,7 +10,8 @@ import (
 
 // WriteCSV writes the timeline of r, one line for every operation of the plan
 // that it is of: its number, the operation in the notation of [Op.String], its
-// stage, and the bytes held while it runs and after it. The error wraps
+// stage, the bytes held while it runs and after it, and those of copies in host memory
+// and on disk. The error wraps
 // [snug.ErrShape] when the plan has another number of operations, and is
 // otherwise that of w.
 func (r Report) WriteCSV(w io.Writer, p Plan) error {
@@ -18,9 +19,9 @@ func (r Report) WriteCSV(w io.Writer, p Plan) error {
 		return err
 	}
 	b := bufio.NewWriter(w)
-	fmt.Fprintln(b, "number,operation,stage,peak_bytes,held_bytes")
+	fmt.Fprintln(b, "number,operation,stage,peak_bytes,held_bytes,host_bytes,disk_bytes")
 	for i, t := range r.Timeline {
-		fmt.Fprintf(b, "%d,%v,%d,%d,%d\n", i, p.Ops[i], p.Ops[i].Stage, t.Peak, t.Held)
+		fmt.Fprintf(b, "%d,%v,%d,%d,%d,%d,%d\n", i, p.Ops[i], p.Ops[i].Stage, t.Peak, t.Held, t.Host, t.Disk)
 	}
 	return b.Flush()
 }

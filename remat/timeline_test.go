@@ -28,7 +28,7 @@ func TestTimelineFiles(t *testing.T) {
 	require.Len(t, rows, len(p.Ops)+1)
 	for i, op := range p.Ops {
 		at := rep.Timeline[i]
-		require.Equal(t, fmt.Sprintf("%d,%v,%d,%d,%d", i, op, op.Stage, at.Peak, at.Held), strings.Join(rows[i+1], ","))
+		require.Equal(t, fmt.Sprintf("%d,%v,%d,%d,%d,%d,%d", i, op, op.Stage, at.Peak, at.Held, at.Host, at.Disk), strings.Join(rows[i+1], ","))
 	}
 
 	b.Reset()
