@@ -96,7 +96,7 @@ func ExamplePlan_Simulate() {
 	fmt.Println(plan)
 	fmt.Printf("peak %d bytes at operation %d, %d extra forward steps, time %g\n", rep.Peak, rep.PeakOp, rep.Extra, rep.Time)
 	// Output:
-	// F0 S1 -F0 F2 S3 B3 -F2 S2 B2 S0 B1 B0
+	// F0 F1 -F0 S2 S3 B3 B2 -F1 S0 S1 B1 B0
 	// peak 80 bytes at operation 4, 2 extra forward steps, time 10
 }
 

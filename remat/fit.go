@@ -32,8 +32,9 @@ const (
 // Fit returns a fast plan whose simulated peak is at most budget bytes: for up to
 // 12 stages the fastest one that there is, as [Exact], of equally fast ones one with
 // the fewest forward steps, and of those the one with the smallest peak. For more
-// stages it chooses, by the same order, among [Every] for every k, [Revolve] for
-// every number of slots, hence [KeepAll], [Chen] and [RecomputeAll] too, and, up to
+// stages it chooses, by the same order, among [Every] for every k, [Chen] for
+// every length of segments, [Revolve] for every number of slots, hence [KeepAll] and
+// [RecomputeAll] too, and, up to
 // 500 stages, the plans of [Rotor] for up to 128 budgets from the smallest that
 // works to what KeepAll takes, in geometric progression, or all of them where the
 // sizes have a large common divisor.
@@ -109,9 +110,10 @@ func (pl *planner) family(n, first, last int) family {
 	}, pl.name}
 }
 
-// everyFamily returns those of Every and Revolve.
+// everyFamily returns those of Every, of Chen for all lengths of segments, and of
+// Revolve.
 func everyFamily(n int) []family {
-	return []family{segments.family(n, 1, n), revolve.family(n, 1, n)}
+	return []family{segments.family(n, 1, n), periodic.family(n, 1, n), revolve.family(n, 1, n)}
 }
 
 // family returns the plans of fitBudgets budgets at most, from the smallest to that

@@ -115,7 +115,7 @@ func TestFitLargeSavedSets(t *testing.T) {
 	}
 	p, err := Fit(c, 12+17+2)
 	require.NoError(t, err)
-	require.Equal(t, "revolve(11)", p.Name)
+	require.Equal(t, "chen(1)", p.Name)
 	r, err := p.Simulate(c)
 	require.NoError(t, err)
 	require.Equal(t, 11, r.Extra)

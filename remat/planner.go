@@ -135,7 +135,7 @@ func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int6
 	case MethodEvery:
 		plan, err = quickest(c, budget, []family{segments.family(n, 1, n)})
 	case MethodChen:
-		chen := segments.family(n, chenLength(n), chenLength(n))
+		chen := periodic.family(n, chenLength(n), chenLength(n))
 		chen.name = func(int) string { return "chen" }
 		plan, err = quickest(c, budget, []family{chen})
 	case MethodKeepAll:

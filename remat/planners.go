@@ -28,13 +28,16 @@ func RecomputeAll(c Costs) (Plan, error) { return Revolve(c, 1) }
 // has more than 2^22 operations. A k above n is n.
 func Every(c Costs, k int) (Plan, error) { return segments.plan(c, k) }
 
-// Chen returns [Every] with k = ⌈√n⌉, for O(√n) memory at less than one extra
+// Chen returns the plan that cuts the chain into segments of ⌈√n⌉ stages, keeps the
+// inputs of the segments in the forward pass, saves the last segment at once, and
+// in the backward pass runs each other one once more, saving it: the schedule of
+// torch.utils.checkpoint_sequential, for O(√n) memory at less than one extra
 // forward pass.
 //
 // Chen, Xu, Zhang and Guestrin, "Training Deep Nets with Sublinear Memory
 // Cost", 2016, arXiv:1604.06174.
 func Chen(c Costs) (Plan, error) {
-	p, err := Every(c, chenLength(len(c.Stages)))
+	p, err := periodic.plan(c, chenLength(len(c.Stages)))
 	if err != nil {
 		return Plan{}, err
 	}
@@ -77,6 +80,7 @@ type planner struct {
 
 var (
 	segments = planner{"k", segmentsName, segmentsLength, appendSegments}
+	periodic = planner{"k", periodicName, segmentsLength, appendPeriodic}
 	revolve  = planner{"slots", revolveName, revolveLength, appendRevolve}
 )
 
@@ -133,6 +137,30 @@ func appendSegments(ops []Op, n, k int) []Op {
 			ops = append(ops, Op{Backward, i})
 		}
 		hi = lo
+	}
+	return ops
+}
+
+func periodicName(k int) string { return fmt.Sprintf("chen(%d)", k) }
+
+func appendPeriodic(ops []Op, n, k int) []Op {
+	last := (n - 1) / k * k // where the last segment begins
+	for i := range last {
+		ops = append(ops, Op{ForwardDiscard, i})
+		if i%k != 0 {
+			ops = append(ops, Op{DropOutput, i - 1})
+		}
+	}
+	for lo, hi := last, n; hi > 0; lo, hi = lo-k, lo {
+		if hi < n {
+			ops = append(ops, Op{DropOutput, hi - 1}) // the input of the segment after it
+		}
+		for i := lo; i < hi; i++ {
+			ops = append(ops, Op{ForwardSave, i})
+		}
+		for i := hi - 1; i >= lo; i-- {
+			ops = append(ops, Op{Backward, i})
+		}
 	}
 	return ops
 }

@@ -73,6 +73,32 @@ func TestRotorIsPersistent(t *testing.T) { rapid.Check(t, rotorIsPersistent) }
 
 func FuzzRotor(f *testing.F) { f.Fuzz(rapid.MakeFuzz(rotorIsPersistent)) }
 
+// methodsAreOrdered: Exact is as fast as all, and Rotor as other plans that keep what
+// they store, where those fit. Those of Every do not: they drop the input of what
+// they have saved.
+func methodsAreOrdered(t *rapid.T) {
+	c, budget := drawSmall(t, 6)
+	times := map[Method]float64{}
+	for m := range methods {
+		_, r, err := Planner{Method: m}.Plan(c, budget)
+		if err != nil {
+			require.ErrorIs(t, err, snug.ErrNoMemory)
+			times[m] = math.Inf(1)
+			continue
+		}
+		require.LessOrEqual(t, r.Peak, budget, "%v", m)
+		times[m] = r.Time
+	}
+	for m, time := range times {
+		require.LessOrEqual(t, times[MethodExact], time, "%v", m)
+		if m >= MethodRotor && m != MethodEvery {
+			require.LessOrEqual(t, times[MethodRotor], time, "%v", m)
+		}
+	}
+}
+
+func TestMethodsAreOrdered(t *testing.T) { rapid.Check(t, methodsAreOrdered) }
+
 // TestRotorUniform: where saved sets are large and outputs equal, there is nothing
 // better than Revolve.
 func TestRotorUniform(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -18,14 +19,14 @@ type disk struct {
 	free map[int64][]int64 // places by size
 }
 
-// newDisk makes a file without a name, which goes with the process.
+// newDisk makes a temporary file.
 func newDisk() (*disk, error) {
 	f, err := os.CreateTemp("", "remat-*")
-	if err != nil {
-		return nil, err
-	}
-	return &disk{file: f, free: map[int64][]int64{}}, os.Remove(f.Name())
+	return &disk{file: f, free: map[int64][]int64{}}, err
 }
+
+// Close removes the file.
+func (d *disk) Close() error { return errors.Join(d.file.Close(), os.Remove(d.file.Name())) }
 
 // copied is a copy of vectors, one after the other.
 type copied[V any] struct {
@@ -94,12 +95,8 @@ func done(transfer *chan error) error {
 	return err
 }
 
-// useDisk gives a chain the functions that copy to disk, and its costs the rates.
-func useDisk(chain *remat.Chain[[]float32, saved]) error {
-	d, err := newDisk()
-	if err != nil {
-		return err
-	}
+// use gives a chain the functions that copy to disk, and its costs the rates.
+func (d *disk) use(chain *remat.Chain[[]float32, saved]) (err error) {
 	chain.Output = func(s saved) []float32 { return s.y }
 	chain.Store = func(_ context.Context, _ remat.Tier, y []float32) (remat.Copy[[]float32], error) {
 		return store(d, [][]float32{y}, func() ([]float32, [][]float32) {

@@ -54,9 +54,14 @@ func main() {
 }
 
 // walk prints a table and returns what is in it.
-func walk(ctx context.Context) ([]point, error) {
+func walk(ctx context.Context) (points []point, err error) {
 	chain, w, dw := newChain(depth)
-	if err := useDisk(chain); err != nil {
+	pages, err := newDisk()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pages.Close()) }()
+	if err := pages.use(chain); err != nil {
 		return nil, err
 	}
 	x := slices.Clone(w[:batch*width])                                           // may be anything
@@ -78,7 +83,6 @@ func walk(ctx context.Context) ([]point, error) {
 	fmt.Printf("%d stages; all activations take %.1f KiB and %.2f ms\n\n", depth, kib(all.Peak), 1e3*all.Time)
 	fmt.Println("           budget  method     peak, KiB            time, of all activations     extra  gap to")
 	fmt.Println("                              predicted  measured  predicted  measured  waited  steps  bound")
-	var points []point
 	var ended [len(methods)]bool // by method: the smallest budget has been
 	for percent := int64(100); percent > 0; percent -= 10 {
 		for i, m := range methods {
