@@ -52,17 +52,31 @@ var methods = []remat.Method{remat.MethodFit, remat.MethodRotor, remat.MethodChe
 // rematerializations are training passes of whole chains under a budget.
 func rematerializations(s sizes) (all []work) {
 	for _, c := range s.chains {
-		layers := c.layers(false)
-		w := work{
-			kernel: "remat", dtype: "f32", shape: fmt.Sprintf("chain=%s stages=%d rows=%d cols=%d", c.name, len(layers), c.rows, c.cols),
-			host: true, chain: &c,
-		}
-		for _, l := range layers {
-			w.products += l.products()
-		}
-		all = append(all, w)
+		all = append(all, work{
+			kernel: "remat", dtype: "f32", shape: fmt.Sprintf("chain=%s stages=%d rows=%d cols=%d", c.name, c.stages(), c.rows, c.cols),
+			products: c.flops(), host: true, chain: &c,
+		})
 	}
 	return all
+}
+
+// stages returns the number of them.
+func (c *chainSize) stages() int {
+	if c.name == transformer {
+		return 2 * c.depth
+	}
+	return 3*c.depth + 2
+}
+
+// flops returns the operations of the matrix products of a training pass, without
+// recomputation: 6 for each weight that a row is multiplied with, and those of causal
+// attention. Every stage of a ResNet has as many: 2·cols² weights for the rows of the
+// first width.
+func (c *chainSize) flops() float64 {
+	if c.name == transformer {
+		return float64(c.depth) * float64(c.rows) * float64(6*12*c.cols*c.cols+6*c.cols*(c.tokens+1))
+	}
+	return float64(c.stages()) * float64(c.rows) * float64(6*2*c.cols*c.cols)
 }
 
 // layers returns the stages' work. Lean ones of a transformer save less.

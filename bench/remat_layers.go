@@ -43,8 +43,6 @@ type sublayer interface {
 	// backward computes dx from dy, which are the same tensor if x is as large as the
 	// output.
 	backward(dx, dy, x []float32, s *saved) error
-	// products returns the operations of the matrix products of both passes.
-	products() float64
 	// gradients returns those of the parameters.
 	gradients() [][]float32
 	String() string
@@ -75,8 +73,6 @@ func (l *linear) backward(dx, dy, x []float32) error {
 		amp.MatMul(l.dw, dy, x, amp.MatMulConfig{M: l.out, N: l.in, K: l.rows, TransA: true}),
 		amp.MatMul(dx, dy, l.w, amp.MatMulConfig{M: l.rows, N: l.in, K: l.out}))
 }
-
-func (l *linear) products() float64 { return 6 * float64(l.rows) * float64(l.in) * float64(l.out) }
 
 // norm is a layer norm.
 type norm struct {
@@ -167,12 +163,6 @@ func (a *attentionHalf) backward(dx, dy, x []float32, s *saved) error {
 		a.norm.backward(dx, d, x, mean, rstd, 1))
 }
 
-// products counts two products of attention's forward pass and four of its backward
-// pass, over half of the scores.
-func (a *attentionHalf) products() float64 {
-	return a.qkv.products() + a.proj.products() + 6*float64(a.rows)*float64(a.cols)*float64(a.cfg.SeqQ+1)
-}
-
 func (a *attentionHalf) gradients() [][]float32 {
 	return [][]float32{a.qkv.dw, a.proj.dw, a.norm.dgamma, a.norm.dbeta}
 }
@@ -235,8 +225,6 @@ func (m *mlpHalf) backward(dx, dy, x []float32, s *saved) error {
 		m.up.backward(d, dup, h),
 		m.norm.backward(dx, d, x, mean, rstd, 1))
 }
-
-func (m *mlpHalf) products() float64 { return m.up.products() + m.down.products() }
 
 func (m *mlpHalf) gradients() [][]float32 {
 	return [][]float32{m.up.dw, m.down.dw, m.dbias, m.norm.dgamma, m.norm.dbeta}

@@ -9,7 +9,7 @@ const planColumns = "  %8s %12s  %-9s %-14s %14s %14s %10s %9s %6s %6s %7s"
 func (p *planned) head() string {
 	return fmt.Sprintf("  everything kept: %d bytes simulated, %d measured; %s simulated; measured next to itself %s, ±%s\n",
 		p.Simulated, p.Measured, seconds(p.Time), percent(p.Overhead), percent(p.OverheadSpread)[1:]) +
-		"  bytes are of activations and their gradients only, by the chain's ledger; parameters and temporaries are the same for all plans\n" +
+		"  bytes are of activations and their gradients only, by the chain's ledger, not of parameters and of temporaries of a step\n" +
 		"  lean: norms and gelu are not saved but computed in every backward step; DTR's: in PyTorch on a Titan V, whole models\n" +
 		fmt.Sprintf(planColumns, "of all", "budget", "method", "plan", "peak simulated", "peak measured", "time sim.", "measured", "±", "gap", "DTR's")
 }

@@ -53,8 +53,6 @@ func (b *residualBlock) backward(dx, dy, x []float32, s *saved) error {
 		b.norm1.backward(dx, reluBackward(d2, in1), x, s[4], s[5], 1))
 }
 
-func (b *residualBlock) products() float64 { return b.w1.products() + b.w2.products() }
-
 func (b *residualBlock) gradients() [][]float32 {
 	return [][]float32{b.w1.dw, b.w2.dw, b.norm1.dgamma, b.norm1.dbeta, b.norm2.dgamma, b.norm2.dbeta}
 }
@@ -91,8 +89,6 @@ func (s *downsample) backward(dx, dy, x []float32, kept *saved) error {
 	d := s.temps.at(inner, len(x))
 	return cmp.Or(s.w.backward(d, dy, kept[1]), s.norm.backward(dx, d, x, kept[2], kept[3], 0))
 }
-
-func (s *downsample) products() float64 { return s.w.products() }
 
 func (s *downsample) gradients() [][]float32 { return [][]float32{s.w.dw, s.norm.dgamma, s.norm.dbeta} }
 
