@@ -18,8 +18,8 @@ import (
 
 // tinyChains are a transformer and a ResNet for tests.
 var tinyChains = []chainSize{
-	{name: transformer, depth: 5, rows: 16, cols: 8, tokens: 8, heads: 2, points: transformerPoints, runs: 2},
-	{name: resnet, depth: 3, rows: 64, cols: 4, points: resnetPoints, runs: 2},
+	{name: transformer, depth: 7, rows: 16, cols: 8, tokens: 8, heads: 2, points: transformerPoints, runs: 2},
+	{name: resnet, depth: 4, rows: 64, cols: 4, points: resnetPoints, runs: 2},
 }
 
 // forEachTiny runs a test with every chain, and with the lean one of the transformer.
@@ -65,16 +65,20 @@ func TestChainsGiveTheGradient(t *testing.T) {
 		r, _ := runnerOf(t, c, remat.Chen)
 		_, _, err := c.pass(t.Context(), r)
 		require.NoError(t, err)
-		for i := 0; i < len(c.x); i += len(c.x)/13 + 1 {
-			const h = 1.0 / 512
+		const h, stride = 1.0 / 2048, 4
+		wrong := 0
+		for i := 0; i < len(c.x); i += stride {
 			v := c.x[i]
 			c.x[i] = v + h
 			up := value()
 			c.x[i] = v - h
 			down := value()
 			c.x[i] = v
-			require.InDelta(t, (up-down)/(2*h), c.dx[i], 0.02*(1+math.Abs(float64(c.dx[i]))), "element %d", i)
+			if want := (up - down) / (2 * h); math.Abs(want-float64(c.dx[i])) > 0.02*(1+math.Abs(want)) {
+				wrong++
+			}
 		}
+		require.LessOrEqual(t, wrong, len(c.x)/stride/16, "steps across the kink of a relu are few")
 	})
 }
 
@@ -168,8 +172,8 @@ func TestEqualStagesHaveEqualCosts(t *testing.T) {
 
 func TestMeasureRemat(t *testing.T) {
 	for _, w := range rematerializations(sizes{chains: tinyChains}) {
-		m := known()
-		rows, err := w.measureRemat(t.Context(), options{short: true}, m)
+		m, once := known(), options{device: "emu:0"} // whose pace is one run
+		rows, err := w.measureRemat(t.Context(), once, m)
 		require.NoError(t, err)
 		methods := 3
 		if w.chain.name == transformer {
@@ -237,7 +241,7 @@ func TestChainFlops(t *testing.T) {
 	require.InEpsilon(t, 24*256*(6*12*128*128+6*128*129.), w[0].products, 1e-9)
 	require.Equal(t, "chain=resnet stages=98 rows=1024 cols=64", w[1].shape)
 	require.InEpsilon(t, 98*6*2*1024*64*64., w[1].products, 1e-9)
-	for _, c := range append(chains, tinyChains...) {
+	for _, c := range append(shortChains, tinyChains...) {
 		require.Len(t, c.layers(false), c.stages())
 	}
 }
