@@ -34,8 +34,8 @@ func (p point) fraction() float64 { return float64(p.part) / float64(p.whole) }
 
 var (
 	chains = []chainSize{
-		{name: transformer, depth: 24, rows: 256, cols: 128, tokens: 128, heads: 2, points: transformerPoints, runs: 7},
-		{name: resnet, depth: 32, rows: 1024, cols: 64, points: resnetPoints, runs: 7},
+		{name: transformer, depth: 24, rows: 128, cols: 128, tokens: 128, heads: 2, points: transformerPoints, runs: 9},
+		{name: resnet, depth: 32, rows: 512, cols: 64, points: resnetPoints, runs: 9},
 	}
 	shortChains = []chainSize{
 		{name: transformer, depth: 8, rows: 64, cols: 64, tokens: 32, heads: 2, points: transformerPoints, runs: 2},

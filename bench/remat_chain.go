@@ -162,23 +162,37 @@ func (t *trainable) gradient(y []float32) ([]float32, error) {
 
 // measureCosts measures chains in turn, as often as runs says, and returns the costs of
 // their stages. Equal stages of a chain have equal costs: the medians over them and over
-// the runs.
+// the runs. The totals of two chains have the median of their ratios in the runs, so that
+// a machine whose speed changes in between favours neither.
 func measureCosts(ctx context.Context, runs int, chains ...*trainable) ([]remat.Costs, error) {
-	costs, times := make([]remat.Costs, len(chains)), make([]stepTimes, len(chains))
+	costs, times, ratios := make([]remat.Costs, len(chains)), make([]stepTimes, len(chains)), make([][]float64, len(chains))
 	for range runs {
+		first := 0.0
 		for i, t := range chains {
 			c, err := t.MeasureCosts(ctx, t.x, t.loss, 1)
 			if err != nil {
 				return nil, err
 			}
-			costs[i] = c
+			if i == 0 {
+				first = totalTime(c)
+			}
+			costs[i], ratios[i] = c, append(ratios[i], totalTime(c)/first)
 			times[i].add(c)
 		}
 	}
-	for i := range chains {
-		times[i].set(costs[i])
+	for i, c := range costs {
+		times[i].set(c, 1)
+		times[i].set(c, median(ratios[i])*totalTime(costs[0])/totalTime(c))
 	}
 	return costs, nil
+}
+
+// totalTime returns the time of a pass that keeps everything.
+func totalTime(c remat.Costs) (sum float64) {
+	for _, s := range c.Stages {
+		sum += s.ForwardTime + s.BackwardTime
+	}
+	return sum
 }
 
 // stepTimes are those of the stages of a chain, by name.
@@ -194,10 +208,11 @@ func (t *stepTimes) add(c remat.Costs) {
 	}
 }
 
-func (t *stepTimes) set(c remat.Costs) {
+// set makes the times of c the medians, scaled.
+func (t *stepTimes) set(c remat.Costs, scale float64) {
 	for i := range c.Stages {
 		s := &c.Stages[i]
-		s.ForwardTime, s.BackwardTime = median(t.forward[s.Name]), median(t.backward[s.Name])
+		s.ForwardTime, s.BackwardTime = scale*median(t.forward[s.Name]), scale*median(t.backward[s.Name])
 	}
 }
 

@@ -236,11 +236,11 @@ func TestRelu(t *testing.T) {
 
 func TestChainFlops(t *testing.T) {
 	w := rematerializations(options{device: "cpu"}.sizes())
-	require.Equal(t, "chain=transformer stages=48 rows=256 cols=128", w[0].shape)
-	// 24 blocks of 12·128² weights for 256 rows, and attention.
-	require.InEpsilon(t, 24*256*(6*12*128*128+6*128*129.), w[0].products, 1e-9)
-	require.Equal(t, "chain=resnet stages=98 rows=1024 cols=64", w[1].shape)
-	require.InEpsilon(t, 98*6*2*1024*64*64., w[1].products, 1e-9)
+	require.Equal(t, "chain=transformer stages=48 rows=128 cols=128", w[0].shape)
+	// 24 blocks of 12·128² weights for 128 rows, and attention.
+	require.InEpsilon(t, 24*128*(6*12*128*128+6*128*129.), w[0].products, 1e-9)
+	require.Equal(t, "chain=resnet stages=98 rows=512 cols=64", w[1].shape)
+	require.InEpsilon(t, 98*6*2*512*64*64., w[1].products, 1e-9)
 	for _, c := range append(shortChains, tinyChains...) {
 		require.Len(t, c.layers(false), c.stages())
 	}
