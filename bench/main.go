@@ -6,12 +6,18 @@
 //	go run ./bench -only 'matmul f32' -tier avx2     some kernels, one instruction set
 //	go run ./bench -peers -json out.json             against the peers; see bench/peers/README.md
 //	go run ./bench -short                            a few sizes, in seconds
+//	go run ./bench -only '^remat'                    training in less memory, against published figures
 //	go run -tags cuda ./bench -device cuda:0         on a GPU
 //
 // The time that a kernel needs at least is the larger of the bytes that it
 // must move over the machine's bandwidth, for a working set of that size, and
 // of the operations that it must do over the machine's peak. Fractions are of
 // that.
+//
+// The part remat, on the CPU, trains a transformer and a chain shaped as a ResNet by
+// rematerialization plans, under budgets that are fractions of what all of their activations
+// take, among them those for which the overhead of DTR is published. It is an error
+// when a measured peak is not the simulated one or a gradient differs by a bit.
 //
 // On a device other than the CPU all operands lie in its memory, and the time of
 // a kernel ends when the device's queue is empty. The limits are then those of

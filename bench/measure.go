@@ -27,7 +27,8 @@ type work struct {
 	// prepare allocates the operands. run is the kernel; done, if not nil,
 	// frees what is not memory.
 	prepare preparation
-	step    *preset // instead of prepare: a whole training step
+	step    *preset    // instead of prepare: a whole training step
+	chain   *chainSize // instead of prepare: training passes under budgets of memory
 }
 
 // preparation allocates the operands of a kernel where mem does. run is the kernel; done, if
@@ -181,6 +182,9 @@ func (l *local) perRun() int64 { return slices.Min(l.allocs) }
 func (w *work) measure(ctx context.Context, o options, m *machine, against *opponents) (rows []result, err error) {
 	if w.step != nil {
 		return w.measureStep(ctx, m, against)
+	}
+	if w.chain != nil {
+		return w.measureRemat(ctx, o, m)
 	}
 	err = w.on(m.dev, func(own *local) error {
 		sides := append([]*side{{name: "snug", run: own.run}}, against.sides(w)...)

@@ -26,7 +26,7 @@ type options struct {
 
 const usage = `usage: bench [flags]
 
-  -only RE      kernels whose "kernel dtype shape" matches the regular expression
+  -only RE      kernels whose "kernel dtype shape" matches the regular expression, such as ^remat
   -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
   -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag

@@ -33,6 +33,8 @@ type result struct {
 	PeerMedian *float64 `json:"peer_median_s"` // null when the peer is missing
 	Ratio      *float64 `json:"ratio"`         // above 1 snug is faster
 
+	Plan *planned `json:"plan,omitempty"` // of a chain under a budget of memory
+
 	RSS     int64 `json:"peak_rss_bytes,omitempty"` // of a whole program
 	PeerRSS int64 `json:"peer_peak_rss_bytes,omitempty"`
 
@@ -93,12 +95,19 @@ const columns = "%-22s %-9s %-36s %10s %5s %14s %16s %7s"
 func (t *table) add(rows []result) {
 	for i, r := range rows {
 		t.head(r.Kernel)
+		if r.Plan != nil && i > 0 {
+			t.line(r.Plan.line())
+			continue
+		}
 		line := strings.Repeat(" ", 126)
 		if i == 0 {
 			line = fmt.Sprintf(columns, r.Kernel, r.DType, r.Shape, seconds(r.Median), fmt.Sprintf("%.0f%%", 100*r.Spread),
 				r.speed(), r.ofLimit(), r.allocations())
 		}
 		t.line(line + "  " + r.against())
+		if r.Plan != nil {
+			t.line(r.Plan.head())
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ type sizes struct {
 	loss   shape   // of what the cross-entropy takes
 	vocab  int     // rows of embedding tables and of the output layer
 
+	chains []chainSize // of training passes under budgets of memory
+
 	presets []preset // of whole training steps; building their program takes too long for -short
 	largest int      // working set that stands for memory, in bytes
 }
@@ -39,6 +41,7 @@ func (o options) sizes() (s sizes) {
 			squares: []int{128, 512}, rows: []int{16}, width: 1024, ops: []string{"nn", "nt"},
 			seqs: []int{1 << 9}, dims: []int{64}, positions: 1 << 10,
 			layers: []shape{{128, 512}}, loss: shape{128, 128}, vocab: vocabulary,
+			chains:  shortChains,
 			largest: 1 << 25,
 		}
 	case o.short:
@@ -55,7 +58,7 @@ func (o options) sizes() (s sizes) {
 		squares: []int{128, 256, 512, 1024, 2048}, rows: []int{8, 16, 32, 64}, width: 2048, ops: []string{"nn", "nt", "tn", "tt"},
 		seqs: []int{1 << 10, 1 << 11, 1 << 12, 1 << 13}, dims: []int{64, 128}, positions: 1 << 14,
 		layers: []shape{{128, 512}, {1024, 1024}, {32768, 1024}}, loss: shape{1024, 512}, vocab: vocabulary,
-		presets: presets, largest: largest,
+		chains: chains, presets: presets, largest: largest,
 	}
 	if !o.onCPU() {
 		s.squares, s.width, s.positions, s.loss = []int{512, 1024, 2048, 4096, 8192}, 4096, 1<<16, shape{4096, 1024}
