@@ -71,7 +71,7 @@ type stage struct {
 func (s *stage) Forward(_ context.Context, x []float32) ([]float32, error) {
 	y := s.pool.get(s.shape[0])
 	s.scratch[0] = y
-	if err := s.forward(x, s.scratch); err != nil {
+	if err := s.forward(x, s.scratch, true); err != nil {
 		s.pool.put(y)
 		return nil, err
 	}
@@ -80,11 +80,21 @@ func (s *stage) Forward(_ context.Context, x []float32) ([]float32, error) {
 
 func (s *stage) ForwardSave(_ context.Context, x []float32) ([]float32, *saved, error) {
 	kept := s.pool.getSaved(s.shape)
-	if err := s.forward(x, kept); err != nil {
+	if err := s.forward(x, kept, true); err != nil {
 		s.pool.putSaved(kept)
 		return nil, nil, err
 	}
 	return kept[0], kept, nil
+}
+
+// Resave leaves out the last product.
+func (s *stage) Resave(_ context.Context, x []float32) (*saved, error) {
+	kept := s.pool.getSaved(s.shape)
+	if err := s.forward(x, kept, false); err != nil {
+		s.pool.putSaved(kept)
+		return nil, err
+	}
+	return kept, nil
 }
 
 // Backward puts dx where dy is, or, where it is larger, in its place.

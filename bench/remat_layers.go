@@ -38,8 +38,8 @@ func (t *temporaries) at(i, n int) []float32 {
 type sublayer interface {
 	// sizes returns the elements of what it keeps.
 	sizes() []int
-	// forward fills s.
-	forward(x []float32, s *saved) error
+	// forward fills s, but for the output if that is not wanted.
+	forward(x []float32, s *saved, output bool) error
 	// backward computes dx from dy, which are the same tensor if x is as large as the
 	// output.
 	backward(dx, dy, x []float32, s *saved) error
@@ -133,18 +133,21 @@ func (a *attentionHalf) sizes() []int {
 	return []int{n, unless(a.lean, n), 3 * n, n, a.cfg.WorkspaceLen(), a.rows, a.rows}
 }
 
-func (a *attentionHalf) forward(x []float32, s *saved) error {
+func (a *attentionHalf) forward(x []float32, s *saved, output bool) error {
 	y, qkv, att, lse, mean, rstd := s[0], s[2], s[3], s[4], s[5], s[6]
 	h := s[1]
 	if a.lean {
 		h = a.temps.at(normalized, len(x))
 	}
-	copy(y, x)
-	return cmp.Or(
+	if err := cmp.Or(
 		a.norm.forward(h, mean, rstd, x),
 		a.qkv.forward(qkv, h, 0),
 		attention.Forward(att, lse, qkv, qkv[a.cols:], qkv[2*a.cols:], a.cfg),
-		a.proj.forward(y, att, 1))
+	); err != nil || !output {
+		return err
+	}
+	copy(y, x)
+	return a.proj.forward(y, att, 1)
 }
 
 func (a *attentionHalf) backward(dx, dy, x []float32, s *saved) error {
@@ -195,18 +198,20 @@ func (m *mlpHalf) sizes() []int {
 	return []int{n, unless(m.lean, n), 4 * n, unless(m.lean, 4*n), m.rows, m.rows}
 }
 
-func (m *mlpHalf) forward(x []float32, s *saved) error {
+func (m *mlpHalf) forward(x []float32, s *saved, output bool) error {
 	y, up, mean, rstd := s[0], s[2], s[4], s[5]
 	h, g := s[1], s[3]
 	if m.lean {
 		h, g = m.temps.at(normalized, len(x)), m.temps.at(activated, len(up))
 	}
+	if err := cmp.Or(m.norm.forward(h, mean, rstd, x), m.up.forward(up, h, 0)); err != nil || m.lean && !output {
+		return err
+	}
+	if err := fused.BiasGELU(g, up, m.bias); err != nil || !output {
+		return err
+	}
 	copy(y, x)
-	return cmp.Or(
-		m.norm.forward(h, mean, rstd, x),
-		m.up.forward(up, h, 0),
-		fused.BiasGELU(g, up, m.bias),
-		m.down.forward(y, g, 1))
+	return m.down.forward(y, g, 1)
 }
 
 func (m *mlpHalf) backward(dx, dy, x []float32, s *saved) error {

@@ -34,13 +34,20 @@ func (b *residualBlock) sizes() []int {
 	return []int{n, n, n, n, b.rows, b.rows, b.rows, b.rows}
 }
 
-func (b *residualBlock) forward(x []float32, s *saved) error {
+func (b *residualBlock) forward(x []float32, s *saved, output bool) error {
 	y, in1, z, in2 := s[0], s[1], s[2], s[3]
-	copy(y, x)
-	if err := cmp.Or(b.norm1.forward(in1, s[4], s[5], x), b.w1.forward(z, relu(in1), 0), b.norm2.forward(in2, s[6], s[7], z)); err != nil {
+	if err := b.norm1.forward(in1, s[4], s[5], x); err != nil {
 		return err
 	}
-	return b.w2.forward(y, relu(in2), 1)
+	if err := cmp.Or(b.w1.forward(z, relu(in1), 0), b.norm2.forward(in2, s[6], s[7], z)); err != nil {
+		return err
+	}
+	relu(in2)
+	if !output {
+		return nil
+	}
+	copy(y, x)
+	return b.w2.forward(y, in2, 1)
 }
 
 func (b *residualBlock) backward(dx, dy, x []float32, s *saved) error {
@@ -81,8 +88,11 @@ func (s *downsample) sizes() []int {
 	return []int{s.rows * s.cols, 2 * s.rows * s.cols, s.rows, s.rows}
 }
 
-func (s *downsample) forward(x []float32, kept *saved) error {
-	return cmp.Or(s.norm.forward(kept[1], kept[2], kept[3], x), s.w.forward(kept[0], kept[1], 0))
+func (s *downsample) forward(x []float32, kept *saved, output bool) error {
+	if err := s.norm.forward(kept[1], kept[2], kept[3], x); err != nil || !output {
+		return err
+	}
+	return s.w.forward(kept[0], kept[1], 0)
 }
 
 func (s *downsample) backward(dx, dy, x []float32, kept *saved) error {
