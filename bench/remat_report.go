@@ -10,6 +10,7 @@ func (p *planned) head() string {
 	return fmt.Sprintf("  everything kept: %d bytes simulated, %d measured; %s simulated; measured next to itself %s, ±%s\n",
 		p.Simulated, p.Measured, seconds(p.Time), percent(p.Overhead), percent(p.OverheadSpread)[1:]) +
 		"  bytes are of activations and their gradients only, by the chain's ledger, not of parameters and of temporaries of a step\n" +
+		"  simulated times count whole forward steps; a stage that is computed again leaves out its last product if nothing uses that\n" +
 		"  lean: norms and gelu are not saved but computed in every backward step; DTR's: in PyTorch on a Titan V, whole models\n" +
 		fmt.Sprintf(planColumns, "of all", "budget", "method", "plan", "peak simulated", "peak measured", "time sim.", "measured", "±", "gap", "DTR's")
 }

@@ -121,6 +121,9 @@ func TestRotorUniform(t *testing.T) {
 
 // TestRotorLong plans a chain whose amounts are rounded.
 func TestRotorLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many long plans")
+	}
 	c := randomChain(2, 200)
 	keep, err := must(KeepAll(c)).Simulate(c)
 	require.NoError(t, err)

@@ -101,6 +101,9 @@ func transformerCosts(n int) Costs {
 
 // TestTiersHelp: what overlaps costs nothing, and less memory is enough.
 func TestTiersHelp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("many long plans")
+	}
 	c := transformerCosts(24)
 	keep, err := must(KeepAll(c)).Simulate(c)
 	require.NoError(t, err)
