@@ -2,6 +2,7 @@ package snug_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -74,17 +75,24 @@ type batch struct {
 	gradient []float32
 }
 
-func readmeRemat(ctx context.Context, stages []remat.Stage[[]float32, []float32], costs remat.Costs, x []float32, loss func([]float32) ([]float32, error)) error {
+func readmeRemat(ctx context.Context, chain *remat.Chain[[]float32, []float32], x []float32, loss func([]float32) ([]float32, error)) error {
 	//readme:
-	plan, err := remat.Fit(costs, 1<<20) // the fastest plan that stays under 1 MiB
+	costs, err := chain.MeasureCosts(ctx, x, loss, 5) // bytes and seconds of every stage
+	if err != nil {
+		return err
+	}
+	costs.Host = remat.Rates{Write: 12e9, Read: 12e9} // bytes a second, to host memory and back
+	plan, predicted, err := remat.Planner{Tiers: remat.Tiers{Host: 8 << 30}}.Plan(costs, 1<<30)
 	if err != nil {
 		return err // says the smallest budget that works
 	}
-	chain := &remat.Chain[[]float32, []float32]{Stages: stages, Bytes: bytesOf, SavedBytes: bytesOf, Costs: &costs}
-	dx, report, err := chain.Run(ctx, plan, x, loss) // report.Peak is what was held
+	dx, measured, err := chain.Run(ctx, plan, x, loss) // measured.Peak == predicted.Peak
 	//end
-	if err != nil || report.Peak > 1<<20 || len(dx) != len(x) {
+	if err != nil || len(dx) != len(x) {
 		return err
+	}
+	if measured.Peak != predicted.Peak {
+		return fmt.Errorf("a peak of %d bytes, %d are predicted", measured.Peak, predicted.Peak)
 	}
 	return nil
 }
@@ -216,9 +224,8 @@ func TestReadmeCode(t *testing.T) {
 		return nil
 	}))
 	require.NoError(t, readmeAccum([]batch{{3, four}, {5, four}}))
-	cost := remat.Cost{Output: 16, Saved: 16, ForwardTime: 1, BackwardTime: 1}
-	require.NoError(t, readmeRemat(context.Background(), []remat.Stage[[]float32, []float32]{doubler{}, doubler{}},
-		remat.Costs{Input: 16, Stages: []remat.Cost{cost, cost}}, four, func(y []float32) ([]float32, error) { return append([]float32(nil), y...), nil }))
+	chain := &remat.Chain[[]float32, []float32]{Stages: []remat.Stage[[]float32, []float32]{doubler{}, doubler{}}, Bytes: bytesOf, SavedBytes: bytesOf}
+	require.NoError(t, readmeRemat(context.Background(), chain, four, func(y []float32) ([]float32, error) { return append([]float32(nil), y...), nil }))
 	require.NoError(t, readmeQuant8(make([]float32, 5000), make([]float32, 5000)))
 	b := func(n int) []snug.BFloat16 { return make([]snug.BFloat16, n) }
 	require.NoError(t, readmeAttention(b(64*64), b(64*64), b(3*64*64), b(3*64*64)))

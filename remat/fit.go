@@ -1,6 +1,7 @@
 package remat
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -191,11 +192,8 @@ func quickestIn(c Costs, budget int64, t Tiers, families []family) (Plan, error)
 
 // better reports whether Fit prefers r to s.
 func (r Report) better(s Report) bool {
-	if r.Time != s.Time {
-		return r.Time < s.Time
-	}
-	if r.Extra != s.Extra {
-		return r.Extra < s.Extra
-	}
-	return r.Peak < s.Peak
+	order := cmp.Or(
+		cmp.Compare(r.Time, s.Time), cmp.Compare(r.Extra, s.Extra), cmp.Compare(r.Packed, s.Packed),
+		cmp.Compare(r.Host+r.Disk, s.Host+s.Disk), cmp.Compare(r.Peak, s.Peak))
+	return order < 0
 }

@@ -54,7 +54,8 @@ type Planner struct {
 	// thousand ways to decide of every stage where its saved set and its output
 	// wait, besides the plans of Fit, which takes a second or two for 200 stages. They
 	// do not depend on the budgets, so that of any of them more never
-	// gives a slower plan.
+	// gives a slower plan. Of equally fast plans it takes the one with fewer extra forward
+	// steps, then the one that packs less, then that with fewer bytes of copies.
 	Tiers Tiers
 }
 

@@ -47,7 +47,7 @@ func ExamplePlanner() {
 	// every  250 MiB, 20.8 % slower, 10 extra steps, waits 0.0 %, 0 MiB on the host, 0 packed; at most 1.8 % from the best
 	// rotor  268 MiB, 18.8 % slower, 9 extra steps, waits 0.0 %, 0 MiB on the host, 0 packed; at most 0.0 % from the best
 	// exact  268 MiB, 18.8 % slower, 9 extra steps, waits 0.0 %, 0 MiB on the host, 0 packed; at most 0.0 % from the best
-	// fit    114 MiB,  0.0 % slower, 0 extra steps, waits 0.0 %, 510 MiB on the host, 0 packed; at most 0.0 % from the best
+	// fit    250 MiB,  0.0 % slower, 0 extra steps, waits 0.0 %, 340 MiB on the host, 0 packed; at most 0.0 % from the best
 	// fit    265 MiB,  3.6 % slower, 0 extra steps, waits 0.0 %, 0 MiB on the host, 13 packed; at most 3.6 % from the best
 }
 
