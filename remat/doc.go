@@ -7,7 +7,7 @@
 // [RecomputeAll], [Every], [Chen] and [Revolve] by a rule, [Rotor], [Exact] and
 // [Fit] under a budget in bytes. [Planner] is one call for all of them, returns the
 // distance to a lower bound, and can page to host memory and to disk, and pack,
-// besides. [HRevolve] has two levels of slots. [Chain.MeasureCosts] measures the costs
+// besides. [HRevolve] has two levels of slots, in memory and on disk. [Chain.MeasureCosts] measures the costs
 // of real stages. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes
 // it on real values and measures what it took. Every plan that packs nothing gives
 // the same gradient, bit for bit, if the stages are deterministic.

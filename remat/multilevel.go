@@ -83,8 +83,8 @@ func (o LevelOp) String() string { return o.Kind.String() + strconv.Itoa(o.Stage
 // stages are kept on two levels. It starts with a_0 as the working value and not
 // in a slot.
 //
-// It is a schedule for the caller to carry out, operation by operation, on values
-// that the caller moves; make one with [HRevolve] or by hand.
+// Make one with [HRevolve] or by hand. A [Chain] runs it as a [MultilevelPlan.Plan];
+// otherwise it is a schedule for the caller to carry out, operation by operation.
 type MultilevelPlan struct {
 	Name   string // of the planner and its parameters, for people
 	Stages int    // stages of the chain

@@ -16,6 +16,7 @@ const (
 	MethodExact                      // [Exact], or the best plan known when the search ends early
 	MethodRotor                      // [Rotor]
 	MethodRevolve                    // [Revolve] with the best number of slots
+	MethodHRevolve                   // [HRevolve] with good numbers of slots; it needs Tiers
 	MethodEvery                      // [Every] with the best k
 	MethodChen                       // [Chen]
 	MethodKeepAll                    // [KeepAll]
@@ -23,7 +24,7 @@ const (
 	methods
 )
 
-var methodNames = [methods]string{"fit", "exact", "rotor", "revolve", "every", "chen", "keep-all", "recompute-all"}
+var methodNames = [methods]string{"fit", "exact", "rotor", "revolve", "hrevolve", "every", "chen", "keep-all", "recompute-all"}
 
 // String returns the name of the method, such as "rotor".
 func (m Method) String() string {
@@ -50,7 +51,8 @@ type Planner struct {
 	// ends, about 100 bytes each; 0 stands for 2^20. It then returns the best plan
 	// known, if there is one, with the bound that has been reached.
 	States int
-	// Tiers are used by MethodFit, if they are not zero. It then tries some
+	// Tiers are used by MethodHRevolve, which wants Host or Disk, and by MethodFit if
+	// they are not zero. That then tries some
 	// thousand ways to decide of every stage where its saved set and its output
 	// wait, besides the plans of Fit, which takes a second or two for 200 stages. They
 	// do not depend on the budgets, so that of any of them more never
@@ -73,7 +75,7 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 		return Plan{}, Report{}, fmt.Errorf("remat: planner with method %d and %d states: want a method below %d and up to 2^31-1 states: %w", p.Method, p.States, methods, snug.ErrConfig)
 	}
 	f := newForwards(c)
-	if p.Tiers != (Tiers{}) {
+	if p.Tiers != (Tiers{}) || p.Method == MethodHRevolve {
 		return p.planTiers(c, budget, &f)
 	}
 	plan, least, err := p.plan(c, budget, &f)
@@ -93,13 +95,26 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 
 // planTiers is Plan with tiers.
 func (p Planner) planTiers(c Costs, budget int64, f *forwards) (Plan, Report, error) {
-	if p.Method != MethodFit {
-		return Plan{}, Report{}, fmt.Errorf("remat: planner of method %v with tiers: want that of fit: %w", p.Method, snug.ErrConfig)
-	}
 	if err := p.Tiers.validate(c); err != nil {
 		return Plan{}, Report{}, err
 	}
-	plan, err := fitTiers(c, budget, p.Tiers)
+	var (
+		plan Plan
+		err  error
+	)
+	switch {
+	case p.Method == MethodFit:
+		plan, err = fitTiers(c, budget, p.Tiers)
+	case p.Method != MethodHRevolve:
+		err = fmt.Errorf("remat: planner of method %v with tiers: want that of fit or hrevolve: %w", p.Method, snug.ErrConfig)
+	case p.Tiers.Host == 0 && p.Tiers.Disk == 0:
+		err = fmt.Errorf("remat: planner of method %v: want bytes of host memory or disk: %w", p.Method, snug.ErrConfig)
+	default:
+		var plans family
+		if plans, err = hrevolveFamily(c, p.Tiers); err == nil {
+			plan, err = quickestIn(c, budget, p.Tiers, []family{plans})
+		}
+	}
 	if err != nil {
 		return Plan{}, Report{}, err
 	}

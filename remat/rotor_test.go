@@ -80,6 +80,9 @@ func methodsAreOrdered(t *rapid.T) {
 	c, budget := drawSmall(t, 6)
 	times := map[Method]float64{}
 	for m := range methods {
+		if m == MethodHRevolve {
+			continue
+		}
 		_, r, err := Planner{Method: m}.Plan(c, budget)
 		if err != nil {
 			require.ErrorIs(t, err, snug.ErrNoMemory)

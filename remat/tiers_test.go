@@ -135,6 +135,8 @@ func TestTiersErrors(t *testing.T) {
 		{Tiers: Tiers{Disk: 1}},
 		{Tiers: Tiers{Host: -1}},
 		{Tiers: Tiers{Lossy: true}, Method: MethodRotor},
+		{Method: MethodHRevolve},
+		{Method: MethodHRevolve, Tiers: Tiers{Lossy: true}},
 	} {
 		_, _, err := p.Plan(c, 100)
 		require.ErrorIs(t, err, snug.ErrConfig, "%+v", p)
@@ -149,6 +151,10 @@ func TestPlannerMethods(t *testing.T) {
 	require.NoError(t, err)
 	var times []float64
 	for m := range methods {
+		if m == MethodHRevolve {
+			times = append(times, math.Inf(1))
+			continue
+		}
 		named, err := ParseMethod(m.String())
 		require.NoError(t, err)
 		require.Equal(t, m, named)
