@@ -35,6 +35,9 @@ func (c *codeMaps) dynamic() bool {
 	return *c.m.Map() == *signed().Map() && *c.v.Map() == *unsigned().Map()
 }
 
+// encoder returns that of moment 0 or 1.
+func (c *codeMaps) encoder(i int) *blockq.Encoder { return [...]*blockq.Encoder{c.m, c.v}[i] }
+
 // mirrored says whether codes 127-i and 127+i stand for opposite values.
 func mirrored(m *[256]float32) bool {
 	for i := range 128 {
