@@ -100,10 +100,11 @@ type AdamW struct {
 	mu sync.Mutex // guards the in-memory state of params while it is allocated
 }
 
-// param is one registered parameter.
+// param is one registered parameter, or a shard of it.
 type param struct {
 	name  string
-	n     int
+	total int // elements of the parameter
+	lo, n int // the first of the shard, and how many it has
 	bits  int
 	keys  []string          // of the chunks in the Storage
 	state snug.Array[uint8] // without a Storage: the blobs of all chunks
@@ -182,6 +183,9 @@ func (o *AdamWOptions) bits(n int) int {
 	return o.Bits
 }
 
+// aligned says whether shards of n elements can begin or end at element i.
+func (o *AdamWOptions) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
+
 // StateBytes returns the bytes that [AdamW] keeps for a parameter of n
 // elements: 8·⌈n/Block⌉ + 2n with 8 bits, 8n with 32. It is 0 for n < 0 and for
 // options that [NewAdamW] refuses.
@@ -212,7 +216,20 @@ func (a *AdamW) StateBytes() int64 {
 //
 // Errors wrap [snug.ErrConfig] (an empty or taken name, or a step has begun) or
 // [snug.ErrShape] (n is negative, or its state exceeds the address space).
-func (a *AdamW) Add(name string, n int) error {
+func (a *AdamW) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
+
+// AddShard is [AdamW.Add] of elements lo to hi-1 of a parameter of n elements,
+// for a program that splits parameters among processes, each of which has an
+// optimizer. lo and hi are multiples of AdamWOptions.Block, or n; they may be
+// equal. The steps of all shards together give the bits of a step of the whole:
+// blocks are those of the parameter, and so is the width of the state, which
+// depends on n. Step takes the elements of the shard, and StepRange and errors
+// count from its first; chunks do too. [AdamW.ReadShards] restores other shards
+// than those that were saved.
+//
+// Errors wrap [snug.ErrConfig] as those of Add, or [snug.ErrShape] (also lo and hi
+// that are out of order or not aligned).
+func (a *AdamW) AddShard(name string, n, lo, hi int) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("quant8: AdamW: add a parameter without a name: %w", snug.ErrConfig)
@@ -223,9 +240,13 @@ func (a *AdamW) Add(name string, n int) error {
 	case n < 0 || n > math.MaxInt/8:
 		return fmt.Errorf("quant8: AdamW: parameter %q of %d elements: %w", name, n, snug.ErrShape)
 	}
-	p := &param{name: name, n: n, bits: a.o.bits(n)}
+	if lo < 0 || hi < lo || hi > n || !a.o.aligned(lo, n) || !a.o.aligned(hi, n) {
+		return fmt.Errorf("quant8: AdamW: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
+			name, lo, hi, a.o.Block, n, snug.ErrShape)
+	}
+	p := &param{name: name, total: n, lo: lo, n: hi - lo, bits: a.o.bits(n)}
 	if a.o.Storage != nil {
-		for i := range Blocks(n, a.o.Chunk) {
+		for i := range Blocks(p.n, a.o.Chunk) {
 			p.keys = append(p.keys, "adamw/"+name+"/"+strconv.Itoa(i))
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // the tensors of bitsandbytes' AdamW8bit or AdamW, as [AdamW.WriteBitsAndBytes]
 // describes, flat or nested, into an optimizer to which the same parameters
 // were added. prefix comes before their names. Tensors of other names are
-// passed over. step is a scalar of I64, I32 or F32 and the same for all
+// passed over. Of shards it reads their part. step is a scalar of I64, I32 or F32 and the same for all
 // parameters; [AdamW.Steps] becomes that. The maps become those of the file,
 // which may differ in the last bit from the computed ones. The learning rate is
 // that of the options until the next Advance.
@@ -179,8 +179,8 @@ func (in *importer) checkState(q *param, key string) (*safetensors.Tensor, error
 	if err != nil {
 		return nil, err
 	}
-	if n, err := safetensors.Elements(t.Shape); err != nil || n != q.n {
-		return nil, fmt.Errorf("shape %v, want %d elements: %w", t.Shape, q.n, snug.ErrConfig)
+	if n, err := safetensors.Elements(t.Shape); err != nil || n != q.total {
+		return nil, fmt.Errorf("shape %v, want %d elements: %w", t.Shape, q.total, snug.ErrConfig)
 	}
 	return t, nil
 }
@@ -251,7 +251,7 @@ func (p *imported) inferBlock(own int) error {
 		return fmt.Errorf("absmax1 has %d elements and absmax2 %d, want as many: %w", count, other, snug.ErrCorrupt)
 	}
 	for _, block := range blocksOfFiles {
-		if int64(Blocks(p.q.n, block)) != count {
+		if int64(Blocks(p.q.total, block)) != count {
 			continue
 		}
 		if p.block = block; block%own == 0 {
@@ -259,7 +259,7 @@ func (p *imported) inferBlock(own int) error {
 		}
 	}
 	if p.block == 0 {
-		return fmt.Errorf("absmax of %d elements, which no block has for %d: %w", count, p.q.n, snug.ErrCorrupt)
+		return fmt.Errorf("absmax of %d elements, which no block has for %d: %w", count, p.q.total, snug.ErrCorrupt)
 	}
 	return fmt.Errorf("blocks of %d elements, want a multiple of the optimizer's Block, %d: %w", p.block, own, snug.ErrConfig)
 }
@@ -272,9 +272,9 @@ func (in *importer) copy(p imported) error {
 		n := min(a.o.Chunk, p.q.n-lo)
 		err := a.withBlob(p.q, chunk, true, func(blob []byte) error {
 			if p.q.bits == 32 {
-				return in.copy32(p, lo, split32(blob, n))
+				return in.copy32(p, p.q.lo+lo, split32(blob, n))
 			}
-			return in.copy8(p, lo, split8(blob, n, a.o.Block))
+			return in.copy8(p, p.q.lo+lo, split8(blob, n, a.o.Block))
 		})
 		if err != nil {
 			return err

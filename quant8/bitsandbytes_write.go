@@ -21,8 +21,8 @@ import (
 //
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
 // written: [snug.ErrConfig] (w is nil, the optimizer cannot be used, Block is
-// not a multiple of 256 while a parameter has 8-bit state, or the names are not
-// UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
+// not a multiple of 256 while a parameter has 8-bit state, a parameter is not
+// here as a whole, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *AdamW) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
 	out := &sumWriter{w: w}
@@ -89,6 +89,9 @@ func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error)
 	shape, given := f.Shapes[q.name]
 	if !given {
 		shape = []int{q.n}
+	}
+	if q.n != q.total {
+		return nil, fmt.Errorf("%d elements of %d are here, want all: %w", q.n, q.total, snug.ErrConfig)
 	}
 	if n, err := safetensors.Elements(shape); err != nil || n != q.n {
 		return nil, fmt.Errorf("shape %v, want one of %d elements: %w", shape, q.n, snug.ErrShape)

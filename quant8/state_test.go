@@ -202,7 +202,7 @@ func TestDamaged(t *testing.T) {
 		{"min8bit", seal(edit(prefixBytes+16, 1)), snug.ErrConfig},
 		{"maps", seal(edit(prefixBytes+24, 1)), snug.ErrConfig},
 		{"step", seal(edit(prefixBytes+39, 0x80)), snug.ErrCorrupt},
-		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrConfig},
+		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrCorrupt},
 		{"name length", seal(edit(prefixBytes+51, 1)), snug.ErrCorrupt},
 		{"name", seal(edit(prefixBytes+52, 1)), snug.ErrConfig},
 		{"elements", seal(edit(prefixBytes+53, 1)), snug.ErrConfig},
@@ -326,7 +326,7 @@ func anyBytes(t *rapid.T, data []byte, a *AdamW) {
 	if sealed {
 		d = seal(d)
 	}
-	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d)))} {
+	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d))), a.ReadShards(bytes.NewReader(d))} {
 		if err != nil {
 			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), err)
 		} else if !sealed {
@@ -345,6 +345,23 @@ func TestAnyBytes(t *testing.T) {
 func FuzzAnyBytes(f *testing.F) {
 	data, other := saveAfterSteps(f)
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, other.a) }))
+}
+
+// saveShard returns a saved state of shards and other maps, and its optimizer.
+func saveShard(t testing.TB) ([]byte, *AdamW) {
+	a := newAdamW(t, AdamWOptions{Map1: LinearMap(true)}, map[string]int{"b": 10})
+	require.NoError(t, a.AddShard("w", 5000, 256, 1024))
+	return bytesOf(a.AppendBinary(nil)), a
+}
+
+func TestAnyShardBytes(t *testing.T) {
+	data, a := saveShard(t)
+	rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
+}
+
+func FuzzAnyShardBytes(f *testing.F) {
+	data, a := saveShard(f)
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, a) }))
 }
 
 func TestHeaderIsStable(t *testing.T) {
