@@ -70,9 +70,8 @@ type AdamWOptions struct {
 //
 // in one pass over the blocks: decode m and v, update, find their new absmax,
 // encode; m by the signed and v by the unsigned [DynamicMap], unless
-// [AdamWOptions] has other maps. The update sees m
-// and v before they are encoded. Scratch is 96 KiB a worker at the largest
-// block.
+// [AdamWOptions] has other maps. The update sees m and v before they are encoded.
+// Scratch is 96 KiB a worker at the largest block.
 //
 // A second moment below 1.6e-7 of its block's absmax is stored as 0, so a
 // parameter whose gradient is exactly 0 right after can take a large step.

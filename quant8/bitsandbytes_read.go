@@ -225,7 +225,7 @@ func (in *importer) checkAbsmax(q *param, key string) (*safetensors.Tensor, erro
 }
 
 // checkNumbers checks that all elements are finite, and perhaps not negative.
-func (in *importer) checkNumbers(t *safetensors.Tensor, positive bool) error {
+func (in *importer) checkNumbers(t *safetensors.Tensor, noNegative bool) error {
 	tile := tiles.Get(grain)
 	defer tiles.Put(tile)
 	n := int((t.End - t.Begin) / 4)
@@ -235,7 +235,7 @@ func (in *importer) checkNumbers(t *safetensors.Tensor, positive bool) error {
 			return err
 		}
 		for i, v := range x {
-			if !finite(v) || positive && v < 0 {
+			if !finite(v) || noNegative && v < 0 {
 				return fmt.Errorf("element %d is %g: %w", lo+i, v, snug.ErrCorrupt)
 			}
 		}

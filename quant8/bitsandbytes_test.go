@@ -304,7 +304,7 @@ func TestReadBitsAndBytesErrors(t *testing.T) {
 		{"map without zero", "w.qmap1", withoutZero[:], snug.ErrConfig, "Map1"},
 		{"map of the other moment", "w.qmap1", unsignedMap[:], snug.ErrConfig, "Map1"},
 		{"signed map of the second moment", "w.qmap2", signedMap[:], snug.ErrConfig, "Map2"},
-		{"absmax of no block", "w.absmax1", make([]float32, 21), snug.ErrCorrupt, ""},
+		{"absmax of other lengths", "w.absmax1", make([]float32, 21), snug.ErrCorrupt, ""},
 		{"NaN absmax", "w.absmax2", append(make([]float32, 19), nan), snug.ErrCorrupt, ""},
 		{"negative absmax", "w.absmax2", append(make([]float32, 19), -1), snug.ErrCorrupt, ""},
 		{"absmax of bytes", "w.absmax2", make([]uint8, 20), snug.ErrConfig, ""},
@@ -351,6 +351,9 @@ func TestBitsAndBytesErrors(t *testing.T) {
 	require.ErrorIs(t, read(nil, ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file[:len(file)-1], ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file, "optimizer."), snug.ErrConfig)
+	blocks := quantized(t, randn(4200, 1), randn(4200, 2), 700) // a size that does not exist
+	blocks["b.step"], blocks["b.state1"], blocks["b.state2"] = []int64{7}, make([]float32, 70), make([]float32, 70)
+	require.ErrorIs(t, read(fileOf(t, blocks, nil), ""), snug.ErrCorrupt)
 	require.Zero(t, a.Steps())
 
 	// A reader that fails after the checks.

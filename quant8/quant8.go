@@ -24,7 +24,7 @@
 // [AdamW] keeps both moments in 8 bits: 2.03 bytes a parameter at its block of
 // 256, where float32 moments take 8. [AdamW.WriteTo] saves the state;
 // [AdamW.WriteBitsAndBytes] and [AdamW.ReadBitsAndBytes] exchange it with
-// bitsandbytes.
+// bitsandbytes; [AdamW.AddShard] and [AdamW.ReadShards] split it among processes.
 //
 // # Devices
 //

@@ -198,7 +198,7 @@ func copyElements(dst, src shardBlob, lo, hi, block int) {
 		return
 	}
 	to, from := split8(dst.blob, dst.n, block), split8(src.blob, src.n, block)
-	for i := range stateKeys {
+	for i := range 2 {
 		codes, absmax := to.moment(i)
 		theirs, scales := from.moment(i)
 		copy(codes[d:d+n], theirs[s:])

@@ -18,10 +18,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // WriteTo writes the state of the optimizer, StateBytes and a short header: the
 // step count, the learning rate of the current step, the maps of the codes if
-// they are not the default ones, and all moments. It also
-// works between the Steps of one Advance. It needs no memory beyond the state,
-// on devices other than the CPU that of one chunk. The hyperparameters of
-// [AdamWOptions] are not part of the state.
+// they are not the default ones, and all moments. It also works between the Steps
+// of one Advance. It needs no memory beyond the state, on devices other than the
+// CPU that of one chunk. The hyperparameters of [AdamWOptions] are not part of the
+// state.
 func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
 	out := &sumWriter{w: w}
 	err := a.save(out)
