@@ -41,6 +41,14 @@ type AdamWOptions struct {
 	Min8bit int
 	// Order is where the weights decay, default BitsAndBytes.
 	Order Order
+	// Map1 and Map2 are the maps of the 8-bit codes of the first and the second
+	// moment; they are copied. The default, nil, is DynamicMap(true) and
+	// DynamicMap(false). Entries of Map1 are from -1 to 1, and with the order
+	// BitsAndBytes 0 is among them, behind a negative one; entries of Map2 are
+	// from 0 to 1. Devices other than the CPU take a Map1 only whose codes
+	// 127-i and 127+i stand for opposite values, as those of DynamicMap do, and
+	// prepare maps other than the default ones in about 0.2 ms at each step.
+	Map1, Map2 *Map
 	// Storage holds the state; nil holds it in memory, on the device of the
 	// parameters.
 	Storage Storage
@@ -61,9 +69,9 @@ type AdamWOptions struct {
 //	p ← p·(1 - lr·wd)
 //
 // in one pass over the blocks: decode m and v, update, find their new absmax,
-// encode; m by the signed and v by the unsigned [DynamicMap]. The update sees m
-// and v before they are encoded. Scratch is 96 KiB a worker at the largest
-// block.
+// encode; m by the signed and v by the unsigned [DynamicMap], unless
+// [AdamWOptions] has other maps. The update sees m and v before they are encoded.
+// Scratch is 96 KiB a worker at the largest block.
 //
 // A second moment below 1.6e-7 of its block's absmax is stored as 0, so a
 // parameter whose gradient is exactly 0 right after can take a large step.
@@ -82,6 +90,7 @@ type AdamWOptions struct {
 // no other methods may run at the same time.
 type AdamW struct {
 	o       AdamWOptions
+	maps    codeMaps
 	lr      float32 // of this step
 	t       int
 	params  map[string]*param
@@ -90,10 +99,11 @@ type AdamW struct {
 	mu sync.Mutex // guards the in-memory state of params while it is allocated
 }
 
-// param is one registered parameter.
+// param is one registered parameter, or a shard of it.
 type param struct {
 	name  string
-	n     int
+	total int // elements of the parameter
+	lo, n int // the first of the shard, and how many it has
 	bits  int
 	keys  []string          // of the chunks in the Storage
 	state snug.Array[uint8] // without a Storage: the blobs of all chunks
@@ -106,7 +116,7 @@ func NewAdamW(o AdamWOptions) (*AdamW, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("quant8: AdamW: %w", err)
 	}
-	return &AdamW{o: o, lr: o.LR, params: map[string]*param{}}, nil
+	return &AdamW{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), lr: o.LR, params: map[string]*param{}}, nil
 }
 
 func (o AdamWOptions) withDefaults() AdamWOptions {
@@ -161,7 +171,7 @@ func (o *AdamWOptions) check() error {
 	case o.Chunk <= 0 || o.Chunk > maxChunk || o.Chunk%o.chunkUnit() != 0:
 		return fmt.Errorf("chunk of %d elements, want a multiple of %d up to %d: %w", o.Chunk, o.chunkUnit(), maxChunk, snug.ErrConfig)
 	}
-	return nil
+	return checkCodeMaps(o.Map1, o.Map2, o.Order)
 }
 
 // bits returns the width of the state of a parameter of n elements.
@@ -171,6 +181,9 @@ func (o *AdamWOptions) bits(n int) int {
 	}
 	return o.Bits
 }
+
+// aligned says whether shards of n elements can begin or end at element i.
+func (o *AdamWOptions) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
 // StateBytes returns the bytes that [AdamW] keeps for a parameter of n
 // elements: 8·⌈n/Block⌉ + 2n with 8 bits, 8n with 32. It is 0 for n < 0 and for
@@ -202,7 +215,20 @@ func (a *AdamW) StateBytes() int64 {
 //
 // Errors wrap [snug.ErrConfig] (an empty or taken name, or a step has begun) or
 // [snug.ErrShape] (n is negative, or its state exceeds the address space).
-func (a *AdamW) Add(name string, n int) error {
+func (a *AdamW) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
+
+// AddShard is [AdamW.Add] of elements lo to hi-1 of a parameter of n elements,
+// for a program that splits parameters among processes, each of which has an
+// optimizer. lo and hi are multiples of AdamWOptions.Block, or n; they may be
+// equal. The steps of all shards together give the bits of a step of the whole:
+// blocks are those of the parameter, and so is the width of the state, which
+// depends on n. Step takes the elements of the shard, and StepRange and errors
+// count from its first; chunks do too. [AdamW.ReadShards] restores other shards
+// than those that were saved.
+//
+// Errors wrap [snug.ErrConfig] as those of Add, or [snug.ErrShape] (also lo and hi
+// that are out of order or not aligned).
+func (a *AdamW) AddShard(name string, n, lo, hi int) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("quant8: AdamW: add a parameter without a name: %w", snug.ErrConfig)
@@ -213,9 +239,13 @@ func (a *AdamW) Add(name string, n int) error {
 	case n < 0 || n > math.MaxInt/8:
 		return fmt.Errorf("quant8: AdamW: parameter %q of %d elements: %w", name, n, snug.ErrShape)
 	}
-	p := &param{name: name, n: n, bits: a.o.bits(n)}
+	if lo < 0 || hi < lo || hi > n || !a.o.aligned(lo, n) || !a.o.aligned(hi, n) {
+		return fmt.Errorf("quant8: AdamW: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
+			name, lo, hi, a.o.Block, n, snug.ErrShape)
+	}
+	p := &param{name: name, total: n, lo: lo, n: hi - lo, bits: a.o.bits(n)}
 	if a.o.Storage != nil {
-		for i := range Blocks(n, a.o.Chunk) {
+		for i := range Blocks(p.n, a.o.Chunk) {
 			p.keys = append(p.keys, "adamw/"+name+"/"+strconv.Itoa(i))
 		}
 	}
@@ -233,6 +263,13 @@ func (a *AdamW) Advance(lr float32) {
 		lr = a.o.LR
 	}
 	a.lr = lr
+}
+
+// Maps returns copies of the maps of the first and the second moment. They are
+// those of [AdamWOptions] until a state is restored, which brings its own.
+func (a *AdamW) Maps() (m, v *Map) {
+	first, second := Map(*a.maps.m.Map()), Map(*a.maps.v.Map())
+	return &first, &second
 }
 
 // Steps returns how many steps have begun.

@@ -31,6 +31,8 @@ func TestDefaults(t *testing.T) {
 
 func TestOptionErrors(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	large, unordered := DynamicMap(true), LinearMap(false)
+	large[255], unordered[7] = 1.5, 0
 	for name, o := range map[string]AdamWOptions{
 		"LR":           {LR: -1},
 		"LR NaN":       {LR: nan},
@@ -51,6 +53,11 @@ func TestOptionErrors(t *testing.T) {
 		"negative":     {Chunk: -256},
 		"small Block":  {Block: -5},
 		"smaller Bits": {Bits: -8},
+		"Map1":         {Map1: new(Map)},
+		"large Map1":   {Map1: large},
+		"Map1 sign":    {Map1: DynamicMap(false)},
+		"Map2":         {Map2: DynamicMap(true)},
+		"Map2 order":   {Map2: unordered},
 	} {
 		_, err := NewAdamW(o)
 		require.ErrorIs(t, err, snug.ErrConfig, name)
@@ -88,6 +95,24 @@ func TestStateBytes(t *testing.T) {
 		require.NoError(t, a.Step(name, snug.ViewOf(make([]float32, n)), snug.ViewOf(make([]float32, n)), 1))
 	}
 	require.Equal(t, want, int64(a.params["w"].state.Len()+a.params["b"].state.Len()), "what is allocated")
+}
+
+func TestMaps(t *testing.T) {
+	a := newAdamW(t, AdamWOptions{}, nil)
+	m, v := a.Maps()
+	require.Equal(t, DynamicMap(true), m)
+	require.Equal(t, DynamicMap(false), v)
+	m[0], v[0] = -1, 0.5
+	again, _ := a.Maps()
+	require.Equal(t, DynamicMap(true), again, "a copy")
+
+	o := AdamWOptions{Map1: LinearMap(true), Map2: LinearMap(false)}
+	b := newAdamW(t, o, nil)
+	*o.Map1 = *m
+	m, v = b.Maps()
+	require.Equal(t, LinearMap(true), m, "the options are copied")
+	require.Equal(t, LinearMap(false), v)
+	newAdamW(t, AdamWOptions{Map1: DynamicMap(false), Order: Decoupled}, nil)
 }
 
 func TestAddErrors(t *testing.T) {

@@ -101,7 +101,8 @@ func drawFloat(t *rapid.T, label string) float32 {
 }
 
 // anyMap checks the two inequalities that define the code, in exact arithmetic,
-// for maps of any magnitude and values up to 1.
+// for maps of any magnitude, with runs of equal entries or not, and values up to
+// 1.
 func anyMap(t *rapid.T) {
 	// The integers in order are the finite floats in order.
 	top := rapid.SampledFrom([]int32{0x7f7fffff, 0x3f800000, 0x3f800000}).Draw(t, "top")
@@ -112,6 +113,10 @@ func anyMap(t *rapid.T) {
 		if i < 0 {
 			entries[c] = -math.Float32frombits(uint32(-i))
 		}
+	}
+	slices.Sort(entries)
+	for _, c := range rapid.SliceOfN(rapid.IntRange(2, 255), 0, 20).Draw(t, "equal") {
+		entries[c] = entries[c-1]
 	}
 	slices.Sort(entries)
 	m := (*Map)(entries)
@@ -129,11 +134,16 @@ func anyMap(t *rapid.T) {
 			continue
 		}
 		c, twice := int(e.Code(x)), new(big.Float).Add(exact(x), exact(x))
-		if c < 255 {
-			sum := new(big.Float).Add(exact(m[c]), exact(m[c+1]))
-			require.LessOrEqual(t, twice.Cmp(sum), 0, "%g is nearer to entry %d than to %d", x, c+1, c)
+		above := c + 1
+		for above < 256 && m[above] == m[c] {
+			above++
+		}
+		if above < 256 {
+			sum := new(big.Float).Add(exact(m[c]), exact(m[above]))
+			require.LessOrEqual(t, twice.Cmp(sum), 0, "%g is nearer to entry %d than to %d", x, above, c)
 		}
 		if c > 0 {
+			require.NotEqual(t, m[c-1], m[c], "the lowest of equal entries")
 			sum := new(big.Float).Add(exact(m[c]), exact(m[c-1]))
 			require.Positive(t, twice.Cmp(sum), "%g is not farther from entry %d than from %d", x, c-1, c)
 		}

@@ -73,6 +73,35 @@ func ExampleAdamW_WriteTo() {
 	// Output: continues after step 1
 }
 
+func ExampleAdamW_ReadBitsAndBytes() {
+	build := func() *quant8.AdamW {
+		opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
+		if err != nil {
+			panic(err)
+		}
+		if err := opt.Add("layer.weight", 6000); err != nil {
+			panic(err)
+		}
+		return opt
+	}
+	opt := build()
+	opt.Advance(1e-3)
+	var file bytes.Buffer
+	format := quant8.BitsAndBytesFormat{
+		Prefix: "optimizer.",
+		Shapes: map[string][]int{"layer.weight": {60, 100}},
+	}
+	if _, err := opt.WriteBitsAndBytes(&file, format); err != nil {
+		panic(err)
+	}
+	restored := build()
+	if err := restored.ReadBitsAndBytes(bytes.NewReader(file.Bytes()), int64(file.Len()), "optimizer."); err != nil {
+		panic(err)
+	}
+	fmt.Println("continues after step", restored.Steps())
+	// Output: continues after step 1
+}
+
 func ExampleStateBytes() {
 	const n = 7_000_000_000 / 100
 	for _, bits := range []int{32, 8} {

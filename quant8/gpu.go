@@ -127,12 +127,9 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		tree1, tree2 tree
 	}{
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		coef: j.coef, dtype: uint32(j.g.DType()), map2: *unsigned().Map(), tree1: *signedTree(), tree2: *unsignedTree(),
+		coef: j.coef, dtype: uint32(j.g.DType()), map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
 	}
-	copy(params.positive[:], signed().Map()[127:])
-	if j.keepSign {
-		params.tree1 = *keepingTree()
-	}
+	copy(params.positive[:], j.m.Map()[127:])
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: step8Names.Of(uint8(j.p.DType())),
 		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: threads,

@@ -32,6 +32,8 @@ func treeOf(e *blockq.Encoder) *tree {
 	switch e {
 	case signed():
 		return signedTree()
+	case keeping():
+		return keepingTree()
 	case unsigned():
 		return unsignedTree()
 	}

@@ -9,7 +9,9 @@ import (
 )
 
 // Map is the 256 values that codes stand for: code c stands for Map[c] times
-// the absmax of its block. The entries are finite and strictly ascending.
+// the absmax of its block. The entries are finite, do not descend, and are not
+// all equal. Of equal entries only the lowest code is given, though all are
+// decoded; 100 equal entries make the CPU compare 100 times.
 type Map [256]float32
 
 // DynamicMap returns a new copy of the dynamic map of bitsandbytes
@@ -36,7 +38,7 @@ func DynamicMap(signed bool) *Map {
 	entries := []float32{0, 1}
 	for _, scale := range [...]float32{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1} {
 		for i := range fractions {
-			mid := (point(i, fractions) + point(i+1, fractions)) / 2
+			mid := (point(0.1, 1, i, fractions) + point(0.1, 1, i+1, fractions)) / 2
 			entries = append(entries, scale*mid)
 			if signed {
 				entries = append(entries, -scale*mid)
@@ -48,10 +50,9 @@ func DynamicMap(signed bool) *Map {
 	return (*Map)(entries)
 }
 
-// point returns point i of the n+1 of torch.linspace(0.1, 1, n+1), which counts
+// point returns point i of the n+1 of torch.linspace(lo, hi, n+1), which counts
 // from the nearer end.
-func point(i, n int) float32 {
-	const lo, hi = float32(0.1), float32(1)
+func point(lo, hi float32, i, n int) float32 {
 	step := (hi - lo) / float32(n)
 	if i < (n+1)/2 {
 		return lo + float32(step*float32(i))
@@ -67,9 +68,65 @@ func (m *Map) check() error {
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
 			return fmt.Errorf("entry %d of the map is %g, want a finite value: %w", c, x, snug.ErrConfig)
 		}
-		if c > 0 && x <= m[c-1] {
-			return fmt.Errorf("entry %d of the map, %g, is not above the one before it, %g: %w", c, x, m[c-1], snug.ErrConfig)
+		if c > 0 && x < m[c-1] {
+			return fmt.Errorf("entry %d of the map, %g, is below the one before it, %g: %w", c, x, m[c-1], snug.ErrConfig)
 		}
 	}
+	if m[0] == m[255] {
+		return fmt.Errorf("all entries of the map are %g: %w", m[0], snug.ErrConfig)
+	}
 	return nil
+}
+
+// LinearMap returns a new copy of the linear map of bitsandbytes
+// (create_linear_map(signed)), 1 KiB that the caller may change: equidistant
+// entries from 0 to 1, or 255 of them from -1 to 1, where 0 has codes 127 and
+// 128. bitsandbytes' second 0 can be off by the rounding of torch's vector code,
+// up to 4e-9.
+func LinearMap(signed bool) *Map {
+	m := new(Map)
+	for c := range m {
+		switch {
+		case !signed:
+			m[c] = point(0, 1, c, 255)
+		case c < 128:
+			m[c] = point(-1, 1, c, 254)
+		default:
+			m[c] = point(-1, 1, c-1, 254)
+		}
+	}
+	return m
+}
+
+// QuantileMap returns the quantile map of x, whose codes are about equally
+// frequent in vectors distributed like x (Dettmers et al. 2022,
+// arXiv:2110.02861, 3.1): the sample quantiles of x at the 255 probabilities
+// (i+½)/255, and 0, all divided by the largest magnitude of them. Older versions
+// of bitsandbytes had it as create_quantile_map, with quantiles estimated by
+// blocks; version 0.50 does not. It sorts a copy of x.
+//
+// Errors wrap [snug.ErrConfig] (x has no element, or no quantile but 0) or
+// [snug.ErrNonFinite], which names the index.
+func QuantileMap(x []float32) (*Map, error) {
+	if len(x) == 0 {
+		return nil, fmt.Errorf("quant8: quantile map of an empty vector: %w", snug.ErrConfig)
+	}
+	if i := slices.IndexFunc(x, func(v float32) bool { return !finite(v) }); i >= 0 {
+		return nil, fmt.Errorf("quant8: quantile map: x[%d] is %g: %w", i, x[i], snug.ErrNonFinite)
+	}
+	sorted := slices.Sorted(slices.Values(x))
+	m := new(Map) // with the 0 at the end
+	for i := range 255 {
+		p := (float64(i) + 0.5) / 255
+		m[i] = sorted[int(math.Round(float64(p*float64(len(x)-1))))]
+	}
+	slices.Sort(m[:])
+	most := max(-m[0], m[255])
+	if most == 0 {
+		return nil, fmt.Errorf("quant8: quantile map: all quantiles are 0: %w", snug.ErrConfig)
+	}
+	for c := range m {
+		m[c] = m[c]/most + 0 // without a -0
+	}
+	return m, nil
 }

@@ -54,6 +54,70 @@ func TestDynamicMapDefinition(t *testing.T) {
 	}
 }
 
+// TestGoldenLinearMaps compares with bitsandbytes' maps, which torch's vector
+// code computed.
+func TestGoldenLinearMaps(t *testing.T) {
+	g := openGolden(t, "maps")
+	for name, isSigned := range map[string]bool{"linear.signed": true, "linear.unsigned": false} {
+		want, got := g.goldenMap(name), LinearMap(isSigned)
+		require.NoError(t, want.check())
+		require.NoError(t, got.check())
+		for c := range want {
+			require.InDelta(t, want[c], got[c], 0x1p-24, "%s, code %d", name, c)
+		}
+	}
+	s := LinearMap(true)
+	require.Equal(t, []float32{-1, 0, 0, 1}, []float32{s[0], s[127], s[128], s[255]})
+}
+
+// TestQuantileMap counts the codes of the vector that a map is of.
+func TestQuantileMap(t *testing.T) {
+	x := randn(100_000, 4)
+	m, err := QuantileMap(x)
+	require.NoError(t, err)
+	require.NoError(t, m.check())
+	most := max(-m[0], m[255])
+	require.EqualValues(t, 1, most)
+	zero := slices.Index(m[:], 0)
+	require.InDelta(t, 127, zero, 3)
+	// By a scale that makes the quantiles those of x. The 0 splits the code next
+	// to it, and the last codes have the tails.
+	count := make([]int, 256)
+	scale := quantile(x, 254.5/255)
+	if s := -quantile(x, 0.5/255); s > scale {
+		scale = s
+	}
+	for _, v := range x {
+		count[nearer(m, max(min(v/scale, 1), -1))]++
+	}
+	for c := 3; c < 253; c++ {
+		if c < zero-1 || c > zero+1 {
+			require.InDelta(t, len(x)/255, count[c], 90, "code %d", c)
+		}
+	}
+
+	m, err = QuantileMap([]float32{0, 0, -3, 1.5})
+	require.NoError(t, err)
+	require.NoError(t, m.check())
+	require.Equal(t, []float32{-1, 0, 0.5}, slices.Compact(slices.Clone(m[:])))
+	require.False(t, slices.ContainsFunc(m[:], func(v float32) bool { return v == 0 && math.Signbit(float64(v)) }))
+	one, err := QuantileMap([]float32{-2})
+	require.NoError(t, err)
+	require.Equal(t, []float32{-1, 0}, slices.Compact(one[:]))
+
+	for _, bad := range [][]float32{nil, {0, 0}} {
+		_, err = QuantileMap(bad)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	_, err = QuantileMap([]float32{1, float32(math.NaN())})
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, "x[1]")
+}
+
+func quantile(x []float32, p float64) float32 {
+	return slices.Sorted(slices.Values(x))[int(math.Round(p*float64(len(x)-1)))]
+}
+
 func TestDynamicMapIsACopy(t *testing.T) {
 	m := DynamicMap(true)
 	m[0] = -5

@@ -22,7 +22,9 @@
 // # Optimizer state
 //
 // [AdamW] keeps both moments in 8 bits: 2.03 bytes a parameter at its block of
-// 256, where float32 moments take 8.
+// 256, where float32 moments take 8. [AdamW.WriteTo] saves the state;
+// [AdamW.WriteBitsAndBytes] and [AdamW.ReadBitsAndBytes] exchange it with
+// bitsandbytes; [AdamW.AddShard] and [AdamW.ReadShards] split it among processes.
 //
 // # Devices
 //
@@ -80,9 +82,10 @@ func Blocks(n, block int) int {
 // devices do not look ahead: there a block with such an element gets absmax NaN
 // and the code of 0, so that all of it comes back as NaN.
 //
-// The map is read during the call only. The two maps of [DynamicMap] have
-// ready search tables; another costs a table of 192 KiB, which is kept for the
-// next call and takes about 0.2 ms to fill when the map changes.
+// The map is read during the call only. It is one of [DynamicMap], [LinearMap]
+// and [QuantileMap], that of a checkpoint, or any other. The two maps of
+// DynamicMap have ready search tables; another costs a table of 192 KiB, which is
+// kept for the next call and takes about 0.2 ms to fill when the map changes.
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],
 // [snug.ErrDevice] or [snug.ErrNonFinite].

@@ -6,42 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"hash/fnv"
 	"io"
 	"maps"
 	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/blockq"
-)
-
-// The saved form, little-endian:
-//
-//	magic, version u32, header length u32
-//	header: bits u32, block u32, chunk u64, min8bit u64, hash of the maps u64,
-//	        step u64, learning rate of the step f32, number of parameters u32,
-//	        for each, by name: length of the name u32, name, elements u64
-//	checksum u32 of all bytes so far
-//	state: for each parameter its blobs, chunk after chunk
-//	checksum u32 of all bytes so far
-//
-// Checksums are CRC-32C.
-const (
-	magic        = "snugadw8"
-	version      = 1
-	prefixBytes  = len(magic) + 8
-	checksumSize = 4
-	maxHeader    = 1 << 28 // bytes; a longer one is damage
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // WriteTo writes the state of the optimizer, StateBytes and a short header: the
-// step count, the learning rate of the current step, and all moments. It also
-// works between the Steps of one Advance. It needs no memory beyond the state,
-// on devices other than the CPU that of one chunk. The hyperparameters of
-// [AdamWOptions] are not part of the state.
+// step count, the learning rate of the current step, the maps of the codes if
+// they are not the default ones, and all moments. It also works between the Steps
+// of one Advance. It needs no memory beyond the state, on devices other than the
+// CPU that of one chunk. The hyperparameters of [AdamWOptions] are not part of the
+// state.
 func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
 	out := &sumWriter{w: w}
 	err := a.save(out)
@@ -53,7 +33,8 @@ func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
 
 // ReadFrom restores what [AdamW.WriteTo] has written, into an optimizer with
 // the same Bits, Block, Chunk and Min8bit to which the same parameters were
-// added, in any order. It reads no further than the end of that. A run with the
+// added, in any order, of each the same shard. The maps of the codes become those
+// that were saved. It reads no further than the end of that. A run with the
 // same hyperparameters then continues bit for bit. It needs no memory beyond
 // the state, on devices other than the CPU that of one chunk.
 //
@@ -64,6 +45,9 @@ func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
 func (a *AdamW) ReadFrom(r io.Reader) (int64, error) {
 	in := &sumReader{r: r}
 	h, err := a.readHeader(in)
+	if err == nil {
+		err = a.checkSame(h)
+	}
 	if err == nil {
 		err = a.restore(in, h)
 	}
@@ -93,6 +77,9 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 func (a *AdamW) UnmarshalBinary(data []byte) error {
 	in := &sumReader{r: bytes.NewReader(data)}
 	h, err := a.readHeader(in)
+	if err == nil {
+		err = a.checkSame(h)
+	}
 	if err == nil {
 		err = a.checkWhole(data, in.n)
 	}
@@ -152,104 +139,8 @@ func (a *AdamW) eachBlob(dirty bool, use func(blob []byte) error) error {
 
 func (a *AdamW) names() []string { return slices.Sorted(maps.Keys(a.params)) }
 
-// header returns all bytes before the state.
-func (a *AdamW) header() []byte {
-	le := binary.LittleEndian
-	b := append([]byte(magic), make([]byte, 8)...)
-	b = le.AppendUint32(b, uint32(a.o.Bits))
-	b = le.AppendUint32(b, uint32(a.o.Block))
-	b = le.AppendUint64(b, uint64(a.o.Chunk))
-	b = le.AppendUint64(b, uint64(a.o.Min8bit))
-	b = le.AppendUint64(b, mapHash())
-	b = le.AppendUint64(b, uint64(a.t))
-	b = le.AppendUint32(b, math.Float32bits(a.lr))
-	b = le.AppendUint32(b, uint32(len(a.params)))
-	for _, name := range a.names() {
-		b = le.AppendUint32(b, uint32(len(name)))
-		b = append(b, name...)
-		b = le.AppendUint64(b, uint64(a.params[name].n))
-	}
-	le.PutUint32(b[len(magic):], version)
-	le.PutUint32(b[len(magic)+4:], uint32(len(b)-prefixBytes))
-	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
-}
-
-// mapHash identifies the two maps that the codes of the state refer to.
-func mapHash() uint64 {
-	b := make([]byte, 0, 2*4*len(Map{}))
-	for _, e := range []*blockq.Encoder{signed(), unsigned()} {
-		for _, x := range e.Map() {
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
-		}
-	}
-	h := fnv.New64a()
-	h.Write(b)
-	return h.Sum64()
-}
-
-// saved is what a header holds beside the configuration.
-type saved struct {
-	step int
-	lr   float32
-}
-
-// readHeader reads and checks everything before the state.
-func (a *AdamW) readHeader(in *sumReader) (saved, error) {
-	prefix := make([]byte, prefixBytes)
-	if err := in.readFull(prefix); err != nil {
-		return saved{}, err
-	}
-	if string(prefix[:len(magic)]) != magic {
-		return saved{}, fmt.Errorf("this is not the state of an AdamW of quant8: %w", snug.ErrCorrupt)
-	}
-	if v := binary.LittleEndian.Uint32(prefix[len(magic):]); v != version {
-		return saved{}, fmt.Errorf("version %d, want %d: %w", v, version, snug.ErrCorrupt)
-	}
-	body, err := in.readN(binary.LittleEndian.Uint32(prefix[len(magic)+4:]))
-	if err != nil {
-		return saved{}, err
-	}
-	if err := in.readSum(); err != nil {
-		return saved{}, err
-	}
-	return a.parseHeader(&fields{b: body})
-}
-
-// parseHeader compares the configuration with that of a, field by field.
-func (a *AdamW) parseHeader(f *fields) (saved, error) {
-	for _, option := range []struct {
-		name      string
-		got, want uint64
-	}{
-		{"Bits", uint64(f.u32()), uint64(a.o.Bits)},
-		{"Block", uint64(f.u32()), uint64(a.o.Block)},
-		{"Chunk", f.u64(), uint64(a.o.Chunk)},
-		{"Min8bit", f.u64(), uint64(a.o.Min8bit)},
-		{"the hash of the code maps", f.u64(), mapHash()},
-	} {
-		if option.got != option.want && !f.short {
-			return saved{}, fmt.Errorf("saved with %s = %d, this optimizer has %d: %w", option.name, option.got, option.want, snug.ErrConfig)
-		}
-	}
-	step, lr := f.u64(), math.Float32frombits(f.u32())
-	if count := f.u32(); !f.short && int64(count) != int64(len(a.params)) {
-		return saved{}, fmt.Errorf("saved with %d parameters, this optimizer has %d: %w", count, len(a.params), snug.ErrConfig)
-	}
-	for _, want := range a.names() {
-		name, n := string(f.next(uint64(f.u32()))), f.u64()
-		if !f.short && (name != want || n != uint64(a.params[want].n)) {
-			return saved{}, fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %q of %d: %w",
-				name, n, want, a.params[want].n, snug.ErrConfig)
-		}
-	}
-	if f.short || len(f.b) > 0 || step > math.MaxInt32 {
-		return saved{}, fmt.Errorf("the header does not parse: %w", snug.ErrCorrupt)
-	}
-	return saved{int(step), lr}, nil
-}
-
 // restore reads the state and the last checksum.
-func (a *AdamW) restore(in *sumReader, h saved) error {
+func (a *AdamW) restore(in *sumReader, h *saved) error {
 	a.invalid = "a restore of its state failed"
 	if err := a.eachBlob(true, in.readFull); err != nil {
 		return err
@@ -257,38 +148,8 @@ func (a *AdamW) restore(in *sumReader, h saved) error {
 	if err := in.readSum(); err != nil {
 		return err
 	}
-	a.t, a.lr, a.invalid = h.step, h.lr, ""
+	a.t, a.lr, a.maps, a.invalid = h.step, h.lr, h.maps, ""
 	return nil
-}
-
-// fields takes numbers off the front of b; short says that b was too short.
-type fields struct {
-	b     []byte
-	short bool
-}
-
-func (f *fields) next(n uint64) []byte {
-	if f.short || n > uint64(len(f.b)) {
-		f.short = true
-		return nil
-	}
-	b := f.b[:n]
-	f.b = f.b[n:]
-	return b
-}
-
-func (f *fields) u32() uint32 {
-	if b := f.next(4); b != nil {
-		return binary.LittleEndian.Uint32(b)
-	}
-	return 0
-}
-
-func (f *fields) u64() uint64 {
-	if b := f.next(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
 }
 
 // sumWriter counts and checksums what it writes.

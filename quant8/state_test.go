@@ -97,6 +97,45 @@ func TestRestoredRun(t *testing.T) {
 	})
 }
 
+// TestRestoredMaps restores state of other maps into an optimizer of the default
+// ones, and back.
+func TestRestoredMaps(t *testing.T) {
+	other := AdamWOptions{Map1: LinearMap(true), Map2: LinearMap(false)}
+	for _, o := range [][2]AdamWOptions{{{}, other}, {other, {}}, {other, other}} {
+		old, restored := newTrainer(t, kerneltest.Place{}, o[0]), newTrainer(t, kerneltest.Place{}, o[1])
+		old.a.Advance(-1)
+		old.step(kerneltest.Place{}, "w", "b")
+		data, err := old.a.AppendBinary(nil)
+		require.NoError(t, err)
+		require.NoError(t, restored.a.UnmarshalBinary(data))
+		m, v := old.a.Maps()
+		gotM, gotV := restored.a.Maps()
+		require.Equal(t, m, gotM)
+		require.Equal(t, v, gotV)
+		restored.p = old.p
+		require.Equal(t, data, bytesOf(restored.a.AppendBinary(nil)))
+		if o[0].Map1 == nil {
+			continue
+		}
+		at := bytes.LastIndex(data[:len(data)-int(old.a.StateBytes())], []byte{0, 0, 0x80, 0x3f}) // the last entry
+		require.Positive(t, at)
+		for _, c := range []struct {
+			entry float32
+			what  string
+		}{{1.5, "Map2"}, {float32(math.NaN()), "Map2"}, {0.9999, "hash"}} {
+			binary.LittleEndian.PutUint32(data[at:], math.Float32bits(c.entry))
+			err := restored.a.UnmarshalBinary(seal(data))
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, c.what)
+		}
+		keeps := newAdamW(t, AdamWOptions{Order: BitsAndBytes}, savedParams)
+		loose := newAdamW(t, AdamWOptions{Order: Decoupled, Map1: LinearMap(false)}, savedParams)
+		require.ErrorContains(t, keeps.UnmarshalBinary(bytesOf(loose.AppendBinary(nil))), "keeps signs")
+	}
+}
+
+func bytesOf(b []byte, _ error) []byte { return b }
+
 func TestSaveBeforeTheFirstStep(t *testing.T) {
 	a, b := newAdamW(t, AdamWOptions{}, savedParams), newAdamW(t, AdamWOptions{}, savedParams)
 	data, err := a.AppendBinary(nil)
@@ -163,7 +202,7 @@ func TestDamaged(t *testing.T) {
 		{"min8bit", seal(edit(prefixBytes+16, 1)), snug.ErrConfig},
 		{"maps", seal(edit(prefixBytes+24, 1)), snug.ErrConfig},
 		{"step", seal(edit(prefixBytes+39, 0x80)), snug.ErrCorrupt},
-		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrConfig},
+		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrCorrupt},
 		{"name length", seal(edit(prefixBytes+51, 1)), snug.ErrCorrupt},
 		{"name", seal(edit(prefixBytes+52, 1)), snug.ErrConfig},
 		{"elements", seal(edit(prefixBytes+53, 1)), snug.ErrConfig},
@@ -287,7 +326,7 @@ func anyBytes(t *rapid.T, data []byte, a *AdamW) {
 	if sealed {
 		d = seal(d)
 	}
-	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d)))} {
+	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d))), a.ReadShards(bytes.NewReader(d))} {
 		if err != nil {
 			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), err)
 		} else if !sealed {
@@ -308,6 +347,23 @@ func FuzzAnyBytes(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, other.a) }))
 }
 
+// saveShard returns a saved state of shards and other maps, and its optimizer.
+func saveShard(t testing.TB) ([]byte, *AdamW) {
+	a := newAdamW(t, AdamWOptions{Map1: LinearMap(true)}, map[string]int{"b": 10})
+	require.NoError(t, a.AddShard("w", 5000, 256, 1024))
+	return bytesOf(a.AppendBinary(nil)), a
+}
+
+func TestAnyShardBytes(t *testing.T) {
+	data, a := saveShard(t)
+	rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
+}
+
+func FuzzAnyShardBytes(f *testing.F) {
+	data, a := saveShard(f)
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, a) }))
+}
+
 func TestHeaderIsStable(t *testing.T) {
 	a := newAdamW(t, AdamWOptions{}, map[string]int{"b": 1, "a": 2})
 	want := "snugadw8\x01\x00\x00\x00\x4a\x00\x00\x00" + // version 1, 74 bytes
@@ -317,6 +373,6 @@ func TestHeaderIsStable(t *testing.T) {
 	require.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x00\x6f\x12\x83\x3a\x02\x00\x00\x00"+ // step 0, 1e-3, 2 parameters
 		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00"+
 		"\x01\x00\x00\x00b\x01\x00\x00\x00\x00\x00\x00\x00", string(h[len(want)+8:len(h)-checksumSize]))
-	require.NotEqual(t, uint64(0), mapHash())
+	require.NotEqual(t, uint64(0), mapHash(a.maps))
 	require.Equal(t, float32(1e-3), math.Float32frombits(0x3a83126f))
 }

@@ -63,7 +63,7 @@ func (a *AdamW) step(name string, lo int, whole bool, p, g snug.View, gradScale 
 			LR: a.lr, Beta1: a.o.Beta1, Beta2: a.o.Beta2, Eps: a.o.Eps, WeightDecay: a.o.WeightDecay,
 			Step: a.t, GradScale: gradScale, DecayFirst: a.o.Order == Decoupled,
 		}.Coef(),
-		chunk: a.o.Chunk, block: a.o.Block, bits: q.bits, keepSign: a.o.Order == BitsAndBytes,
+		chunk: a.o.Chunk, block: a.o.Block, bits: q.bits, m: a.maps.m, v: a.maps.v,
 	}
 	if a.o.Storage != nil {
 		err = a.stepStored(q, lo, j)
@@ -107,6 +107,9 @@ func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradS
 	}
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
+	}
+	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
 	}
 	return q, dev, nil
 }
@@ -176,7 +179,7 @@ type stepJob struct {
 	p, g, state        snug.View
 	coef               adam.Coef
 	chunk, block, bits int
-	keepSign           bool
+	m, v               *blockq.Encoder
 }
 
 func (j *stepJob) Kernel() string { return "quant8.adamw" }
@@ -188,10 +191,7 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j *stepJob) Run() {
-	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), m: signed(), v: unsigned(), tile: j.block}
-	if j.keepSign {
-		args.m = keeping()
-	}
+	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), tile: j.block}
 	if j.bits == 32 {
 		args.tile = half.Chunk
 	}
@@ -203,7 +203,6 @@ func (j *stepJob) Run() {
 type stepArgs struct {
 	stepJob
 	state    []byte
-	m, v     *blockq.Encoder
 	tile     int // elements of one update: a block, or what suits the cache
 	grain    int // elements of one item, a multiple of tile
 	perChunk int // items in a chunk

@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -22,6 +23,7 @@ var signedMap, unsignedMap = DynamicMap(true), DynamicMap(false)
 // encode, with the nearest codes by brute force.
 type model struct {
 	o      AdamWOptions
+	m1, m2 *Map
 	t      int
 	c1, c2 []uint8
 	a1, a2 []float32
@@ -29,14 +31,15 @@ type model struct {
 
 func newModel(n int, o AdamWOptions) *model {
 	b := Blocks(n, o.Block)
-	return &model{o, 0, make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
+	m1, m2 := cmp.Or(o.Map1, signedMap), cmp.Or(o.Map2, unsignedMap)
+	return &model{o, m1, m2, 0, make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
 }
 
 func (w *model) moments() (m, v []float32) {
 	m, v = make([]float32, len(w.c1)), make([]float32, len(w.c1))
 	for i := range m {
-		m[i] = signedMap[w.c1[i]] * w.a1[i/w.o.Block]
-		v[i] = unsignedMap[w.c2[i]] * w.a2[i/w.o.Block]
+		m[i] = w.m1[w.c1[i]] * w.a1[i/w.o.Block]
+		v[i] = w.m2[w.c2[i]] * w.a2[i/w.o.Block]
 	}
 	return m, v
 }
@@ -48,11 +51,11 @@ func (w *model) step(p, g []float32, scale float32) {
 		LR: w.o.LR, Beta1: w.o.Beta1, Beta2: w.o.Beta2, Eps: w.o.Eps, WeightDecay: w.o.WeightDecay,
 		Step: w.t, GradScale: scale, DecayFirst: w.o.Order == Decoupled,
 	}.Coef().Update(p, m, v, g)
-	w.c1, w.a1 = quantizeReference(m, signedMap, w.o.Block)
-	w.c2, w.a2 = quantizeReference(v, unsignedMap, w.o.Block)
+	w.c1, w.a1 = quantizeReference(m, w.m1, w.o.Block)
+	w.c2, w.a2 = quantizeReference(v, w.m2, w.o.Block)
 	for i, x := range m {
-		if w.o.Order == BitsAndBytes && x < 0 && w.c1[i] == 127 {
-			w.c1[i] = 126
+		if w.o.Order == BitsAndBytes && x < 0 && w.m1[w.c1[i]] == 0 {
+			w.c1[i]--
 		}
 	}
 }
@@ -61,6 +64,7 @@ func (w *model) step(p, g []float32, scale float32) {
 func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
 	t.Helper()
 	q := a.params[name]
+	m1, m2 := a.Maps()
 	for chunk := range Blocks(q.n, a.o.Chunk) {
 		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
 		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
@@ -71,11 +75,11 @@ func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
 			}
 			s := split8(blob, n, a.o.Block)
 			x := make([]float32, 2*n)
-			if err := Dequantize(x[:n], s.codes1, s.absmax1, signedMap, a.o.Block); err != nil {
+			if err := Dequantize(x[:n], s.codes1, s.absmax1, m1, a.o.Block); err != nil {
 				return err
 			}
 			m, v = append(m, x[:n]...), append(v, x[n:]...)
-			return Dequantize(v[len(v)-n:], s.codes2, s.absmax2, unsignedMap, a.o.Block)
+			return Dequantize(v[len(v)-n:], s.codes2, s.absmax2, m2, a.o.Block)
 		}))
 	}
 	return m, v
@@ -115,6 +119,38 @@ func TestStepOperands(t *testing.T) {
 			for _, n := range []int{2*block + 20, 3*block + 3} {
 				for _, skip := range skips {
 					definition(t, place, snug.F32, snug.BF16, n, skip, o.withDefaults())
+				}
+			}
+		}
+	})
+}
+
+// TestStepMaps has other maps than the dynamic ones. Some devices refuse those
+// that are not mirrored.
+func TestStepMaps(t *testing.T) {
+	scaled := DynamicMap(true)
+	for c := range scaled {
+		scaled[c] *= 0.75
+	}
+	quantiles, err := QuantileMap(randn(3000, 1))
+	require.NoError(t, err)
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, order := range []Order{BitsAndBytes, Decoupled} {
+			for _, block := range []int{64, 100} {
+				o := AdamWOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}.withDefaults()
+				o.Map1, o.Map2 = scaled, LinearMap(false)
+				definition(t, place, snug.F32, snug.F32, 1000, 0, o)
+				for _, m := range []*Map{LinearMap(true), quantiles} {
+					if o.Map1 = m; onCPU(place) {
+						definition(t, place, snug.F32, snug.F32, 1000, 0, o)
+						continue
+					}
+					p := kerneltest.Put(t, place, make([]float32, 50))
+					a := newAdamW(t, o, map[string]int{"w": 50})
+					a.Advance(-1)
+					err := a.Step("w", p.View, kerneltest.Put(t, place, make([]float32, 50)).View, 1)
+					require.ErrorIs(t, err, snug.ErrConfig)
+					require.ErrorContains(t, err, "Map1")
 				}
 			}
 		}

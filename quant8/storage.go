@@ -40,6 +40,14 @@ func split8(blob []byte, n, block int) state8 {
 	return state8{absmax[:blocks], absmax[blocks:], codes[:n], codes[n : 2*n]}
 }
 
+// moment returns the state of moment 0 or 1.
+func (s state8) moment(i int) (codes []uint8, absmax []float32) {
+	if i == 0 {
+		return s.codes1, s.absmax1
+	}
+	return s.codes2, s.absmax2
+}
+
 // state32 is the 32-bit state of one chunk, in the order of its memory.
 type state32 struct{ m, v []float32 }
 
@@ -52,6 +60,11 @@ func split32(blob []byte, n int) state32 {
 // numbers.
 func floats(blob []byte, n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(blob[:4*n]))), n)
+}
+
+// bytesOfFloats returns the memory of x.
+func bytesOfFloats(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
 // stateOn returns the in-memory state of q on dev. It allocates what does not

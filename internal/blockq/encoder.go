@@ -6,7 +6,8 @@ import "math"
 // map lies a midpoint; x belongs to c when x is not above it. limit[c] is the
 // largest float32 not above that midpoint, so that the float32 comparison
 // x > limit[c] has the outcome of the exact one. The nearest code is then the
-// number of limits below x.
+// number of limits below x. Of equal entries the lowest code is used: the limits
+// between them are that above the last.
 //
 // Where to begin counting is read from a table by the upper 16 bits of x: sign,
 // exponent and 7 fraction bits. In its lowest byte a cell of the table has the
@@ -41,16 +42,19 @@ func order(x float32) uint32 {
 // Map returns the map of the last Build.
 func (e *Encoder) Map() *[256]float32 { return &e.m }
 
-// Build makes e the encoder of a map, whose entries are finite and ascend. With
+// Build makes e the encoder of a map, whose entries are finite and do not
+// descend. With
 // keepSign negative values whose nearest code is that of 0 get the code below,
 // so that the sign of a momentum survives, as bitsandbytes does; 0 has a code of
 // its own in such a map.
 func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.m = *m
-	for c := range 255 {
-		e.limit[c] = floorMidpoint(m[c], m[c+1])
-	}
 	e.limit[255] = float32(math.Inf(1))
+	for c := 254; c >= 0; c-- {
+		if e.limit[c] = e.limit[c+1]; m[c] != m[c+1] {
+			e.limit[c] = floorMidpoint(m[c], m[c+1])
+		}
+	}
 	e.zero = uint8(e.below(order(0), 0))
 	if keepSign {
 		e.limit[e.zero-1] = float32(math.Copysign(0, -1))

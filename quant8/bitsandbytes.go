@@ -1,0 +1,99 @@
+package quant8
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// The state of bitsandbytes' AdamW of one parameter is the tensors
+//
+//	step                the number of steps, a scalar
+//	state1, state2      the moments: codes as U8, or F32 for 32-bit state
+//	qmap1, qmap2        the maps of the codes, 256 of F32
+//	absmax1, absmax2    of the blocks of the flattened parameter, F32
+//
+// the last four with 8-bit state only. Its state_dict has all but step in a
+// dictionary of their own.
+const (
+	nestedKey = "__bnb_optimizer_quant_state__"
+
+	// bitsandbytesBlock is the block of its 8-bit optimizers.
+	bitsandbytesBlock = 256
+)
+
+// blocksOfFiles are the blocks that bitsandbytes knows, those of its optimizers
+// first, 2048 that of old versions. By the number of blocks one can be told from
+// another, unless there is one block only.
+var blocksOfFiles = [...]int{bitsandbytesBlock, 2048, 32, 64, 128, 512, 1024, 4096}
+
+// BitsAndBytesFormat says how [AdamW.WriteBitsAndBytes] names the tensors of a
+// state, and what shapes it gives them.
+type BitsAndBytesFormat struct {
+	// Prefix comes before the names of the parameters, for example
+	// "optimizer.".
+	Prefix string
+	// Nested is how state_dict of bitsandbytes has it: all tensors but step are
+	// named <Prefix><parameter>.__bnb_optimizer_quant_state__.<key>. Otherwise
+	// they are <Prefix><parameter>.<key>, as bitsandbytes itself uses them.
+	// It loads both.
+	Nested bool
+	// Shapes has the shapes of parameters by name, which state1 and state2 have
+	// too. Those of parameters that it lacks have one dimension.
+	Shapes map[string][]int
+}
+
+// name returns the name of a tensor.
+func (f *BitsAndBytesFormat) name(param, key string) string {
+	if f.Nested && key != "step" {
+		key = nestedKey + "." + key
+	}
+	return f.Prefix + param + "." + key
+}
+
+// stateFile is a file with the state of bitsandbytes' AdamW.
+type stateFile struct {
+	r      io.ReaderAt
+	h      *safetensors.Header
+	prefix string
+}
+
+// find returns the tensor of a key of a parameter, under either name, or nil.
+func (f *stateFile) find(param, key string) *safetensors.Tensor {
+	for _, nested := range []bool{false, true} {
+		format := BitsAndBytesFormat{Prefix: f.prefix, Nested: nested}
+		if t := f.h.Find(format.name(param, key)); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// read fills b with the bytes of a tensor from one on.
+func (f *stateFile) read(b []byte, t *safetensors.Tensor, from int64) error {
+	return safetensors.ReadFull(f.r, b, f.h.Data+t.Begin+from)
+}
+
+// readFloats fills x with the elements of a tensor of F32 from element lo on.
+func (f *stateFile) readFloats(x []float32, t *safetensors.Tensor, lo int) error {
+	b := bytesOfFloats(x)
+	if err := f.read(b, t, 4*int64(lo)); err != nil {
+		return err
+	}
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return nil
+}
+
+// stateKeys names the tensors of the two moments.
+var stateKeys = [2]struct{ state, qmap, absmax string }{
+	{"state1", "qmap1", "absmax1"},
+	{"state2", "qmap2", "absmax2"},
+}
+
+// errIn says which tensor an error is about.
+func errIn(key string, err error) error { return fmt.Errorf("%s: %w", key, err) }

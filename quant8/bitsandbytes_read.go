@@ -1,0 +1,313 @@
+package quant8
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// ReadBitsAndBytes restores the state of a safetensors file of size bytes with
+// the tensors of bitsandbytes' AdamW8bit or AdamW, as [AdamW.WriteBitsAndBytes]
+// describes, flat or nested, into an optimizer to which the same parameters
+// were added. prefix comes before their names. Tensors of other names are
+// passed over. Of shards it reads their part. step is a scalar of I64, I32 or F32 and the same for all
+// parameters; [AdamW.Steps] becomes that. The maps become those of the file,
+// which may differ in the last bit from the computed ones. The learning rate is
+// that of the options until the next Advance.
+//
+// The block of 8-bit state follows from the length of absmax: old versions had
+// 2048. It must be a multiple of AdamWOptions.Block; a larger one becomes several
+// with the same absmax, which stand for the same values. A width of the state
+// other than that of the optimizer is an error: see Bits and Min8bit.
+//
+// Everything is checked before anything is changed; to this end absmax and
+// 32-bit state are read twice. It needs memory for one chunk. The error wraps
+// [snug.ErrCorrupt] when the file is damaged or holds impossible numbers, and
+// [snug.ErrConfig] when r is nil, the file lacks tensors or they are those of
+// another configuration. An error of r, of a device or of the [Storage] that
+// comes after the checks leaves the optimizer unusable, until a restore
+// succeeds.
+func (a *AdamW) ReadBitsAndBytes(r io.ReaderAt, size int64, prefix string) error {
+	if err := a.importState(r, size, prefix); err != nil {
+		return fmt.Errorf("quant8: AdamW: read the state of bitsandbytes: %w", err)
+	}
+	return nil
+}
+
+func (a *AdamW) importState(r io.ReaderAt, size int64, prefix string) error {
+	if r == nil {
+		return fmt.Errorf("the reader is nil: %w", snug.ErrConfig)
+	}
+	if len(a.params) == 0 {
+		return fmt.Errorf("no parameters were added: %w", snug.ErrConfig)
+	}
+	h, err := safetensors.Read(r, size)
+	if err != nil {
+		return err
+	}
+	in := &importer{a: a, f: stateFile{r, h, prefix}, step: -1}
+	for _, name := range a.names() {
+		if err := in.check(a.params[name]); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	maps := a.maps
+	if in.m != nil {
+		maps = newCodeMaps(in.m, in.v, a.o.Order)
+	}
+	a.invalid = "a restore of its state failed"
+	for _, p := range in.params {
+		if err := in.copy(p); err != nil {
+			return fmt.Errorf("parameter %q: %w", p.q.name, err)
+		}
+	}
+	a.t, a.lr, a.maps, a.invalid = in.step, a.o.LR, maps, ""
+	return nil
+}
+
+// importer reads a state of bitsandbytes.
+type importer struct {
+	a      *AdamW
+	f      stateFile
+	step   int  // of the parameters so far, or -1
+	m, v   *Map // of those with 8-bit state, or nil
+	params []imported
+}
+
+// imported is where the state of a parameter lies in the file.
+type imported struct {
+	q             *param
+	block         int // of the file, with 8-bit state
+	state, absmax [2]*safetensors.Tensor
+}
+
+// check checks all tensors of a parameter and adds it to the plan.
+func (in *importer) check(q *param) error {
+	p := imported{q: q}
+	if err := in.checkStep(q); err != nil {
+		return errIn("step", err)
+	}
+	var qmaps [2]*Map
+	for i, keys := range stateKeys {
+		var err error
+		if p.state[i], err = in.checkState(q, keys.state); err != nil {
+			return errIn(keys.state, err)
+		}
+		if q.bits == 32 {
+			if err := in.checkNumbers(p.state[i], i == 1); err != nil {
+				return errIn(keys.state, err)
+			}
+			continue
+		}
+		if qmaps[i], err = in.readMap(q, keys.qmap); err != nil {
+			return errIn(keys.qmap, err)
+		}
+		if p.absmax[i], err = in.checkAbsmax(q, keys.absmax); err != nil {
+			return errIn(keys.absmax, err)
+		}
+	}
+	if q.bits == 8 {
+		if err := in.useMaps(qmaps[0], qmaps[1]); err != nil {
+			return err
+		}
+		if err := p.inferBlock(in.a.o.Block); err != nil {
+			return err
+		}
+	}
+	in.params = append(in.params, p)
+	return nil
+}
+
+// need returns a tensor of one of some types.
+func (in *importer) need(q *param, key string, dtypes ...string) (*safetensors.Tensor, error) {
+	t := in.f.find(q.name, key)
+	if t == nil {
+		return nil, fmt.Errorf("the file has no such tensor under %q: %w", in.f.prefix+q.name, snug.ErrConfig)
+	}
+	for _, dtype := range dtypes {
+		if t.DType == dtype {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("it is %s, want %v: %w", t.DType, dtypes, snug.ErrConfig)
+}
+
+// checkStep reads the step count, which all parameters share.
+func (in *importer) checkStep(q *param) error {
+	t, err := in.need(q, "step", "I64", "I32", "F32")
+	if err != nil {
+		return err
+	}
+	var b [8]byte
+	size := int64(safetensors.Bits(t.DType) / 8)
+	if t.End-t.Begin != size {
+		return fmt.Errorf("shape %v, want one element: %w", t.Shape, snug.ErrCorrupt)
+	}
+	if err := in.f.read(b[:size], t, 0); err != nil {
+		return err
+	}
+	step, low := 0.0, binary.LittleEndian.Uint32(b[:])
+	switch t.DType {
+	case "I64":
+		step = float64(int64(binary.LittleEndian.Uint64(b[:])))
+	case "I32":
+		step = float64(int32(low))
+	default:
+		step = float64(math.Float32frombits(low))
+	}
+	if !(step >= 0 && step <= math.MaxInt32) || step != math.Trunc(step) {
+		return fmt.Errorf("it is %g, want a count up to %d: %w", step, math.MaxInt32, snug.ErrCorrupt)
+	}
+	if in.step >= 0 && in.step != int(step) {
+		return fmt.Errorf("it is %g, and %d for parameters before, want one for all: %w", step, in.step, snug.ErrConfig)
+	}
+	in.step = int(step)
+	return nil
+}
+
+// checkState checks the type and the length of a moment.
+func (in *importer) checkState(q *param, key string) (*safetensors.Tensor, error) {
+	dtype := "F32"
+	if q.bits == 8 {
+		dtype = "U8"
+	}
+	t, err := in.need(q, key, dtype)
+	if err != nil {
+		return nil, err
+	}
+	if n, err := safetensors.Elements(t.Shape); err != nil || n != q.total {
+		return nil, fmt.Errorf("shape %v, want %d elements: %w", t.Shape, q.total, snug.ErrConfig)
+	}
+	return t, nil
+}
+
+// readMap reads and checks a map.
+func (in *importer) readMap(q *param, key string) (*Map, error) {
+	t, err := in.need(q, key, "F32")
+	if err != nil {
+		return nil, err
+	}
+	m := new(Map)
+	if t.End-t.Begin != int64(4*len(m)) {
+		return nil, fmt.Errorf("shape %v, want %d elements: %w", t.Shape, len(m), snug.ErrCorrupt)
+	}
+	if err := in.f.readFloats(m[:], t, 0); err != nil {
+		return nil, err
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("%v: %w", err, snug.ErrCorrupt)
+	}
+	return m, nil
+}
+
+// useMaps checks the maps of a parameter, which are to be the same for all.
+func (in *importer) useMaps(m, v *Map) error {
+	if in.m == nil {
+		in.m, in.v = m, v
+		return checkCodeMaps(m, v, in.a.o.Order)
+	}
+	if *in.m != *m || *in.v != *v {
+		return fmt.Errorf("its maps are not those of the parameters before: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+func (in *importer) checkAbsmax(q *param, key string) (*safetensors.Tensor, error) {
+	t, err := in.need(q, key, "F32")
+	if err != nil {
+		return nil, err
+	}
+	return t, in.checkNumbers(t, true)
+}
+
+// checkNumbers checks that all elements are finite, and perhaps not negative.
+func (in *importer) checkNumbers(t *safetensors.Tensor, noNegative bool) error {
+	tile := tiles.Get(grain)
+	defer tiles.Put(tile)
+	n := int((t.End - t.Begin) / 4)
+	for lo := 0; lo < n; lo += grain {
+		x := (*tile)[:min(grain, n-lo)]
+		if err := in.f.readFloats(x, t, lo); err != nil {
+			return err
+		}
+		for i, v := range x {
+			if !finite(v) || noNegative && v < 0 {
+				return fmt.Errorf("element %d is %g: %w", lo+i, v, snug.ErrCorrupt)
+			}
+		}
+	}
+	return nil
+}
+
+// inferBlock finds the block from the lengths of absmax, which must be a
+// multiple of the optimizer's.
+func (p *imported) inferBlock(own int) error {
+	count := (p.absmax[0].End - p.absmax[0].Begin) / 4
+	if other := (p.absmax[1].End - p.absmax[1].Begin) / 4; other != count {
+		return fmt.Errorf("absmax1 has %d elements and absmax2 %d, want as many: %w", count, other, snug.ErrCorrupt)
+	}
+	for _, block := range blocksOfFiles {
+		if int64(Blocks(p.q.total, block)) != count {
+			continue
+		}
+		if p.block = block; block%own == 0 {
+			return nil
+		}
+	}
+	if p.block == 0 {
+		return fmt.Errorf("absmax of %d elements, which no block has for %d: %w", count, p.q.total, snug.ErrCorrupt)
+	}
+	return fmt.Errorf("blocks of %d elements, want a multiple of the optimizer's Block, %d: %w", p.block, own, snug.ErrConfig)
+}
+
+// copy reads the state of a parameter, chunk by chunk.
+func (in *importer) copy(p imported) error {
+	a := in.a
+	for chunk := range Blocks(p.q.n, a.o.Chunk) {
+		lo := chunk * a.o.Chunk
+		n := min(a.o.Chunk, p.q.n-lo)
+		err := a.withBlob(p.q, chunk, true, func(blob []byte) error {
+			if p.q.bits == 32 {
+				return in.copy32(p, p.q.lo+lo, split32(blob, n))
+			}
+			return in.copy8(p, p.q.lo+lo, split8(blob, n, a.o.Block))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *importer) copy32(p imported, lo int, s state32) error {
+	for i, x := range [2][]float32{s.m, s.v} {
+		if err := in.f.readFloats(x, p.state[i], lo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy8 reads codes, and absmax for every block of the optimizer from the larger
+// block of the file that it is in.
+func (in *importer) copy8(p imported, lo int, s state8) error {
+	first := lo / p.block
+	for i := range p.state {
+		codes, absmax := s.moment(i)
+		if err := in.f.read(codes, p.state[i], int64(lo)); err != nil {
+			return err
+		}
+		theirs := absmax[:Blocks(lo+len(codes), p.block)-first]
+		if err := in.f.readFloats(theirs, p.absmax[i], first); err != nil {
+			return err
+		}
+		for b := len(absmax) - 1; b >= 0; b-- { // from the end, since theirs are at the front
+			absmax[b] = theirs[(lo+b*in.a.o.Block)/p.block-first]
+		}
+	}
+	return nil
+}

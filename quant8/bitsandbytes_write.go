@@ -1,0 +1,162 @@
+package quant8
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// WriteBitsAndBytes writes the state as a safetensors file with the tensors of
+// bitsandbytes' AdamW8bit or AdamW (version 0.50), and returns the number of
+// bytes written: for every parameter step, as an I64 scalar, state1 and state2,
+// and with 8-bit state qmap1, qmap2, absmax1 and absmax2. bitsandbytes has blocks
+// of 256; larger blocks are written as several with the same absmax, which stand
+// for the same values. It is called after all Steps of an Advance. A program
+// that loads the file into a state dict turns step into a number, as torch's
+// item does.
+//
+// It needs memory for one chunk, and waits for devices. Errors, with nothing
+// written: [snug.ErrConfig] (w is nil, the optimizer cannot be used, Block is
+// not a multiple of 256 while a parameter has 8-bit state, a parameter is not
+// here as a whole, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
+// Others are those of w, of a device or of the [Storage].
+func (a *AdamW) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
+	out := &sumWriter{w: w}
+	err := a.exportState(out, &f)
+	if err != nil {
+		err = fmt.Errorf("quant8: AdamW: write the state of bitsandbytes: %w", err)
+	}
+	return out.n, err
+}
+
+// exported is a tensor to write.
+type exported struct {
+	tensor safetensors.Tensor
+	data   producer
+}
+
+// producer hands the data of a tensor to use, piece by piece.
+type producer func(use func(b []byte) error) error
+
+func (a *AdamW) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
+	if out.w == nil {
+		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
+	}
+	if a.invalid != "" {
+		return fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
+	}
+	var tensors []safetensors.Tensor
+	data := map[string]producer{}
+	for _, name := range a.names() {
+		list, err := a.exportParam(a.params[name], f)
+		if err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+		for _, e := range list {
+			tensors = append(tensors, e.tensor)
+			data[e.tensor.Name] = e.data
+		}
+	}
+	h, err := safetensors.New(tensors, nil)
+	if err != nil {
+		return err
+	}
+	prefix, err := h.Bytes()
+	if err != nil {
+		return err
+	}
+	write := func(b []byte) error {
+		_, err := out.Write(b)
+		return err
+	}
+	if err := write(prefix); err != nil {
+		return err
+	}
+	for i := range h.Tensors {
+		if err := data[h.Tensors[i].Name](write); err != nil {
+			return fmt.Errorf("tensor %q: %w", h.Tensors[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// exportParam returns the tensors of a parameter.
+func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error) {
+	shape, given := f.Shapes[q.name]
+	if !given {
+		shape = []int{q.n}
+	}
+	if q.n != q.total {
+		return nil, fmt.Errorf("%d elements of %d are here, want all: %w", q.n, q.total, snug.ErrConfig)
+	}
+	if n, err := safetensors.Elements(shape); err != nil || n != q.n {
+		return nil, fmt.Errorf("shape %v, want one of %d elements: %w", shape, q.n, snug.ErrShape)
+	}
+	list := []exported{{
+		safetensors.Tensor{Name: f.name(q.name, "step"), DType: "I64", Shape: []int{}},
+		func(use func(b []byte) error) error {
+			return use(binary.LittleEndian.AppendUint64(nil, uint64(a.t)))
+		},
+	}}
+	add := func(key, dtype string, shape []int, data producer) {
+		list = append(list, exported{safetensors.Tensor{Name: f.name(q.name, key), DType: dtype, Shape: shape}, data})
+	}
+	if q.bits == 32 {
+		for i, keys := range stateKeys {
+			add(keys.state, "F32", shape, a.ofChunks(q, func(blob []byte, n int) []byte {
+				s := split32(blob, n)
+				return appendFloats(nil, [...][]float32{s.m, s.v}[i])
+			}))
+		}
+		return list, nil
+	}
+	if a.o.Block%bitsandbytesBlock != 0 {
+		return nil, fmt.Errorf("blocks of %d elements, bitsandbytes has %d: %w", a.o.Block, bitsandbytesBlock, snug.ErrConfig)
+	}
+	for i, keys := range stateKeys {
+		add(keys.state, "U8", shape, a.ofChunks(q, func(blob []byte, n int) []byte {
+			codes, _ := split8(blob, n, a.o.Block).moment(i)
+			return codes
+		}))
+		add(keys.absmax, "F32", []int{Blocks(q.n, bitsandbytesBlock)}, a.ofChunks(q, func(blob []byte, n int) []byte {
+			_, absmax := split8(blob, n, a.o.Block).moment(i)
+			return a.appendAbsmax(nil, absmax, n)
+		}))
+		add(keys.qmap, "F32", []int{len(Map{})}, func(use func(b []byte) error) error {
+			return use(appendFloats(nil, a.maps.encoder(i).Map()[:]))
+		})
+	}
+	return list, nil
+}
+
+// ofChunks produces a part of the state of every chunk, of n elements.
+func (a *AdamW) ofChunks(q *param, part func(blob []byte, n int) []byte) producer {
+	return func(use func(b []byte) error) error {
+		for chunk := range Blocks(q.n, a.o.Chunk) {
+			n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
+			if err := a.withBlob(q, chunk, false, func(blob []byte) error { return use(part(blob, n)) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// appendAbsmax appends the absmax of n elements, in blocks of bitsandbytes.
+func (a *AdamW) appendAbsmax(b []byte, absmax []float32, n int) []byte {
+	for i := range Blocks(n, bitsandbytesBlock) {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(absmax[i*bitsandbytesBlock/a.o.Block]))
+	}
+	return b
+}
+
+func appendFloats(b []byte, x []float32) []byte {
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}

@@ -1,0 +1,80 @@
+package quant8
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
+)
+
+// codeMaps encode the two moments of an optimizer.
+type codeMaps struct {
+	m, v     *blockq.Encoder
+	mirrored bool // the kernels of devices can decode m
+}
+
+// newCodeMaps returns the encoders of checked maps. nil is the dynamic map.
+func newCodeMaps(m, v *Map, order Order) codeMaps {
+	c := codeMaps{m: signed(), v: unsigned()}
+	if order == BitsAndBytes {
+		c.m = keeping()
+	}
+	if m != nil && *m != *c.m.Map() {
+		c.m = newEncoder(m, order == BitsAndBytes)
+	}
+	if v != nil && *v != *c.v.Map() {
+		c.v = newEncoder(v, false)
+	}
+	c.mirrored = mirrored(c.m.Map())
+	return c
+}
+
+// dynamic says whether both are the maps of DynamicMap.
+func (c *codeMaps) dynamic() bool {
+	return *c.m.Map() == *signed().Map() && *c.v.Map() == *unsigned().Map()
+}
+
+// encoder returns that of moment 0 or 1.
+func (c *codeMaps) encoder(i int) *blockq.Encoder { return [...]*blockq.Encoder{c.m, c.v}[i] }
+
+// mirrored says whether codes 127-i and 127+i stand for opposite values.
+func mirrored(m *[256]float32) bool {
+	for i := range 128 {
+		if m[127-i] != -m[127+i] {
+			return false
+		}
+	}
+	return true
+}
+
+// checkCodeMaps checks the maps of the two moments. nil is the dynamic map.
+// Their values are at most absmax in magnitude, so that moments cannot grow by
+// being stored; a second moment is not negative, since it has a root.
+func checkCodeMaps(m, v *Map, order Order) error {
+	if m != nil {
+		if err := m.checkRange(-1); err != nil {
+			return fmt.Errorf("Map1: %w", err)
+		}
+		if order == BitsAndBytes && slices.Index(m[:], 0) < 1 {
+			return fmt.Errorf("Map1 has no 0 behind a negative entry, which an order that keeps signs needs: %w", snug.ErrConfig)
+		}
+	}
+	if v != nil {
+		if err := v.checkRange(0); err != nil {
+			return fmt.Errorf("Map2: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkRange checks a map whose entries are to be from least to 1.
+func (m *Map) checkRange(least float32) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if m[0] < least || m[255] > 1 {
+		return fmt.Errorf("entries from %g to %g, want them from %g to 1: %w", m[0], m[255], least, snug.ErrConfig)
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package quant8
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/snug-ml/snug"
+)
+
+// ReadShards restores the state from what [AdamW.WriteTo] has written for other
+// shards of the same parameters, by optimizers with the same Bits, Block and
+// Min8bit at the same step: it reads all of them and takes the elements that are
+// here. So a run goes on bit for bit with more or fewer processes, from shards to
+// the whole, or the reverse. Parameters that were not added here are passed over.
+// It needs memory for one saved chunk.
+//
+// The error wraps [snug.ErrCorrupt] and [snug.ErrConfig] as that of
+// [AdamW.ReadFrom]; ErrConfig too when an element that is here is in none of the
+// saved states, or in two. All headers are read and checked before anything is
+// changed. A later error leaves the optimizer unusable, until a restore succeeds.
+func (a *AdamW) ReadShards(states ...io.Reader) error {
+	if err := a.readShards(states); err != nil {
+		return fmt.Errorf("quant8: AdamW: restore from %d states: %w", len(states), err)
+	}
+	return nil
+}
+
+// source is a saved state whose header has been read.
+type source struct {
+	in *sumReader
+	h  *saved
+}
+
+func (a *AdamW) readShards(states []io.Reader) error {
+	if len(states) == 0 {
+		return fmt.Errorf("want one or more: %w", snug.ErrConfig)
+	}
+	var sources []source
+	for i, r := range states {
+		if r == nil {
+			return fmt.Errorf("state %d: the reader is nil: %w", i, snug.ErrConfig)
+		}
+		s := source{in: &sumReader{r: r}}
+		var err error
+		if s.h, err = a.readHeader(s.in); err == nil {
+			err = a.checkSource(s.h)
+		}
+		if err == nil && i > 0 {
+			err = s.h.checkRun(sources[0].h)
+		}
+		if err != nil {
+			return fmt.Errorf("state %d: %w", i, err)
+		}
+		sources = append(sources, s)
+	}
+	for _, name := range a.names() {
+		if err := checkCover(a.params[name], sources); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
+	a.invalid = "a restore of its state failed"
+	for i, s := range sources {
+		if err := a.takeShards(s); err != nil {
+			return fmt.Errorf("state %d: %w", i, err)
+		}
+	}
+	first := sources[0].h
+	a.t, a.lr, a.maps, a.invalid = first.step, first.lr, first.maps, ""
+	return nil
+}
+
+// checkSource says whether a state is one of the same parameters.
+func (a *AdamW) checkSource(h *saved) error {
+	if err := a.checkOptions(h, false); err != nil {
+		return err
+	}
+	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit()) != 0 {
+		return fmt.Errorf("chunks of %d elements: %w", h.chunk, snug.ErrCorrupt)
+	}
+	for _, p := range h.params {
+		if q := a.params[p.name]; q != nil && q.total != p.total {
+			return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
+		}
+		if !a.o.aligned(p.lo, p.total) || !a.o.aligned(p.lo+p.n, p.total) {
+			return fmt.Errorf("parameter %q: %d elements from %d on are not whole blocks: %w", p.name, p.n, p.lo, snug.ErrCorrupt)
+		}
+	}
+	return nil
+}
+
+// checkRun says whether two states are of the same step of a run.
+func (h *saved) checkRun(first *saved) error {
+	if h.step != first.step {
+		return fmt.Errorf("saved at step %d, the first at %d: %w", h.step, first.step, snug.ErrConfig)
+	}
+	if mapHash(h.maps) != mapHash(first.maps) {
+		return fmt.Errorf("saved with other maps than the first: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkCover says whether each element of q is in one of the sources.
+func checkCover(q *param, sources []source) error {
+	var parts []savedParam
+	for _, s := range sources {
+		for _, p := range s.h.params {
+			if p.name == q.name && p.n > 0 {
+				parts = append(parts, p)
+			}
+		}
+	}
+	slices.SortFunc(parts, func(a, b savedParam) int { return cmp.Compare(a.lo, b.lo) })
+	next, end := q.lo, q.lo+q.n
+	for _, p := range parts {
+		lo, hi := max(p.lo, q.lo), min(p.lo+p.n, end)
+		switch {
+		case lo >= hi:
+			continue
+		case lo < next:
+			return fmt.Errorf("element %d is in two states: %w", lo, snug.ErrConfig)
+		case lo > next:
+			return fmt.Errorf("element %d is in no state: %w", next, snug.ErrConfig)
+		}
+		next = hi
+	}
+	if next < end {
+		return fmt.Errorf("element %d is in no state: %w", next, snug.ErrConfig)
+	}
+	return nil
+}
+
+// takeShards reads all of a state and copies what is here.
+func (a *AdamW) takeShards(s source) error {
+	var buf []float32 // so that blobs are aligned
+	for _, p := range s.h.params {
+		q, chunk := a.params[p.name], int(s.h.chunk)
+		for lo := 0; lo < p.n; lo += chunk {
+			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo), bits: a.o.bits(p.total)}
+			size := blobBytes(part.n, part.bits, a.o.Block)
+			if q == nil || !part.overlaps(q) {
+				if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
+					return endIsCorrupt(err)
+				}
+				continue
+			}
+			buf = slices.Grow(buf[:0], int(size+3)/4)
+			part.blob = bytesOfFloats(buf[:(size+3)/4])[:size]
+			if err := s.in.readFull(part.blob); err != nil {
+				return err
+			}
+			if err := a.place(q, part); err != nil {
+				return fmt.Errorf("parameter %q: %w", q.name, err)
+			}
+		}
+	}
+	return s.in.readSum()
+}
+
+// shardBlob is the state of n elements of a parameter from lo on.
+type shardBlob struct {
+	lo, n, bits int
+	blob        []byte
+}
+
+func (b *shardBlob) overlaps(q *param) bool { return b.lo < q.lo+q.n && q.lo < b.lo+b.n }
+
+// place copies the elements of b that q has to their chunks.
+func (a *AdamW) place(q *param, b shardBlob) error {
+	lo, end := max(b.lo, q.lo), min(b.lo+b.n, q.lo+q.n)
+	for lo < end {
+		chunk := (lo - q.lo) / a.o.Chunk
+		begin := q.lo + chunk*a.o.Chunk
+		to := shardBlob{lo: begin, n: min(a.o.Chunk, q.lo+q.n-begin), bits: q.bits}
+		hi := min(end, begin+to.n)
+		err := a.withBlob(q, chunk, true, func(blob []byte) error {
+			to.blob = blob
+			copyElements(to, b, lo, hi, a.o.Block)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		lo = hi
+	}
+	return nil
+}
+
+// copyElements copies the state of elements lo to hi-1 of a parameter, which are
+// whole blocks.
+func copyElements(dst, src shardBlob, lo, hi, block int) {
+	d, s, n := lo-dst.lo, lo-src.lo, hi-lo
+	if dst.bits == 32 {
+		to, from := split32(dst.blob, dst.n), split32(src.blob, src.n)
+		copy(to.m[d:d+n], from.m[s:])
+		copy(to.v[d:d+n], from.v[s:])
+		return
+	}
+	to, from := split8(dst.blob, dst.n, block), split8(src.blob, src.n, block)
+	for i := range 2 {
+		codes, absmax := to.moment(i)
+		theirs, scales := from.moment(i)
+		copy(codes[d:d+n], theirs[s:])
+		copy(absmax[d/block:][:Blocks(n, block)], scales[s/block:])
+	}
+}
