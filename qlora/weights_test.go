@@ -276,7 +276,13 @@ func TestWeightsFileErrors(t *testing.T) {
 
 	w, err := NewWeight(randn(64, 1), []int{64}, Options{})
 	require.NoError(t, err)
-	twice := func(yield func(string, *Weight) bool) { _ = yield("w", w) && yield("w", w) }
+	twice := func(yield func(string, *Weight) bool) {
+		for range 2 {
+			if !yield("w", w) {
+				return
+			}
+		}
+	}
 	_, err = WriteWeights(io.Discard, twice, nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = WriteWeights(io.Discard, one("w", nil), nil)

@@ -5,6 +5,7 @@
 package nibble
 
 import (
+	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -64,6 +65,11 @@ type Format struct {
 	// binary search tree by levels: the root at 1, the children of k at 2k and
 	// 2k+1. x is above as many of them as there are codes before its own.
 	Limits [16]float32
+	// bounds are, in the same places, the least upper bounds of the quotients that
+	// round to a limit or less: halfway to the next float32. Times an absmax they are
+	// exact in float64, and no x is equal, since a bound has 25 bits.
+	bounds [16]float64
+	keys   [16]int64 // the limits, as order gives them
 	Codes  [16]uint8 // by the rank of their values; of two equal ones the lower is first
 }
 
@@ -95,8 +101,16 @@ func (f *Format) plant(k int, rank *int) {
 	}
 	f.plant(2*k, rank)
 	f.Limits[k] = (f.Values[f.Codes[*rank]] + f.Values[f.Codes[*rank+1]]) / 2
+	f.keys[k] = order(f.Limits[k])
+	f.bounds[k] = (float64(f.Limits[k]) + float64(math.Nextafter32(f.Limits[k], 2))) / 2
 	*rank++
 	f.plant(2*k+1, rank)
+}
+
+// order returns the bits of x, turned such that they ascend with the value.
+func order(x float32) int64 {
+	bits := int32(math.Float32bits(x))
+	return int64(bits ^ int32(uint32(bits>>31)>>1))
 }
 
 // Code returns the code of x, which is absmax times a number from -1 to 1.
@@ -105,13 +119,9 @@ func (f *Format) Code(x, absmax float32) uint8 {
 	if absmax > 0 {
 		q = x / absmax
 	}
-	k := 1
-	for k < len(f.Limits) {
-		above := q > f.Limits[k]
-		k *= 2
-		if above {
-			k++
-		}
+	k, key := 1, order(q)
+	for k < len(f.keys) {
+		k = 2*k + int(uint64(f.keys[k]-key)>>63) // 1 where q is above, without a branch
 	}
 	return f.Codes[k-len(f.Limits)]
 }
