@@ -38,7 +38,7 @@ func PackedBytes(n int) int { return quant8.Blocks(n, 2) }
 // [PackedBytes](len(src)) elements of uint8, absmax has [Blocks](len(src),
 // block) of float32, and block is a power of two from [MinBlock] to [MaxBlock].
 // No operands overlap. A block of zeros has absmax 0 and the code of 0. It needs
-// no memory beyond 16 KiB a worker, and that only when src is not float32.
+// 16 KiB a worker.
 //
 // On the CPU a NaN or infinity in src is an error that wraps
 // [snug.ErrNonFinite] and names its index, and nothing is written. Other

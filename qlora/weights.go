@@ -107,7 +107,7 @@ func (w *Weights) Names() []string {
 
 // Load reads a weight to a device, nil for the CPU. It checks all that describes the weight before
 // it reads the codes, which go to the CPU as they are and to other devices through
-// 1 MiB of host memory. The weight has the type, block, shape and, with double
+// 1 MiB of host memory; absmax in float32 take 8 bytes of it each. The weight has the type, block, shape and, with double
 // quantization, the map of 1 KiB that the file gives it.
 //
 // Errors: [snug.ErrConfig] for a name that the file does not have as a 4-bit

@@ -7,9 +7,9 @@ import (
 	"io"
 	"iter"
 	"math"
-	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -184,37 +184,50 @@ func (p *filePlan) writeTo(w io.Writer) (int64, error) {
 	if err := out.write(p.prefix); err != nil {
 		return out.n, err
 	}
-	codes, floats, b := make([]uint8, staged), make([]float32, staged/8), make([]byte, staged/2)
+	s := stage{make([]float32, staged/4), make([]byte, staged)}
 	for _, t := range p.tensors {
-		v := p.data[t.Name]
-		step := len(codes)
-		if v.DType() == snug.F32 {
-			step = len(floats)
-		}
-		for lo := 0; lo < v.Len(); lo += step {
-			n := min(step, v.Len()-lo)
-			piece, from := codes[:n], part(v, lo, lo+n)
-			var err error
-			if v.DType() == snug.F32 {
-				err = snug.Copy(floats[:n], from)
-				piece = littleEndian(b, floats[:n])
-			} else {
-				err = snug.Copy(snug.SliceView(piece), from)
-			}
-			if err == nil {
-				err = out.write(piece)
-			}
-			if err != nil {
-				return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
-			}
+		if err := s.write(out, p.data[t.Name]); err != nil {
+			return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 	}
 	return out.n, nil
 }
 
+// stage is what tensors pass through, as many elements at a time as floats has.
+type stage struct {
+	floats []float32
+	bytes  []byte
+}
+
+// write writes the elements of a tensor.
+func (s *stage) write(out *countingWriter, v snug.View) error {
+	for i := range cpu.Chunks(v.Len(), len(s.floats)) {
+		lo, hi := cpu.Chunk(v.Len(), len(s.floats), i)
+		b, err := s.get(part(v, lo, hi))
+		if err == nil {
+			err = out.write(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get returns the bytes of elements in a file.
+func (s *stage) get(v snug.View) ([]byte, error) {
+	if v.DType() == snug.F32 {
+		x := s.floats[:v.Len()]
+		err := snug.Copy(x, v)
+		return littleEndian(s.bytes, x), err
+	}
+	b := s.bytes[:v.Len()]
+	return b, snug.Copy(snug.SliceView(b), v)
+}
+
 // littleEndian returns the bytes of x in a file, in the memory of b.
 func littleEndian(b []byte, x []float32) []byte {
-	b = slices.Grow(b[:0], 4*len(x))
+	b = b[:0]
 	for _, v := range x {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}

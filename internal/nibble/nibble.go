@@ -67,13 +67,14 @@ type Format struct {
 	Limits [16]float32
 	// bounds are, in the same places, the least upper bounds of the quotients that
 	// round to a limit or less: halfway to the next float32. Times an absmax they are
-	// exact in float64, and no x is equal, since a bound has 25 bits.
+	// exact in float64. No x is equal to that, since a bound has 25 bits; that next to
+	// a limit of 0 has one, but a quotient on it rounds to 0.
 	bounds [16]float64
 	keys   [16]int64 // the limits, as order gives them
 	Codes  [16]uint8 // by the rank of their values; of two equal ones the lower is first
 }
 
-// NewFormat returns the format of values, which are finite.
+// NewFormat returns the format of values, whose midpoints are 0 or not subnormal.
 func NewFormat(values [16]float32) *Format {
 	f := &Format{Values: values}
 	for c := range f.Codes {
