@@ -15,9 +15,13 @@
 // The quotient is one float32 division, and midpoints are those of bitsandbytes,
 // in float32: a quotient on one has the lower value. bitsandbytes multiplies by
 // the rounded reciprocal of absmax instead, so that next to a midpoint its code
-// may be the neighbour; it also replaces an absmax below 1e-38 by that. Two codes
-// share a byte, the first in its upper half. After an odd number of elements the
-// last half holds the code of 0. See [Quantize] and [Dequantize].
+// may be the neighbour; it also replaces an absmax below 1e-38 by that. FP4 has two
+// codes of 0: 0 gets code 0, and so do negative numbers next to it, and positive
+// ones get code 8, as on bitsandbytes' CPU; both decode to +0 times absmax, also
+// where its kernels give -0.
+//
+// Two codes share a byte, the first in its upper half. After an odd number of
+// elements the last half holds the code of 0. See [Quantize] and [Dequantize].
 //
 // # Double quantization
 //
