@@ -1,0 +1,128 @@
+// Package nibble is the arithmetic of blockwise 4-bit quantization. Two codes
+// share a byte, the first in its upper half. Blocks have a multiple of 32
+// elements but for the last, so that no byte belongs to two of them. It runs on
+// the calling goroutine and allocates nothing. All tiers give the same bits.
+package nibble
+
+import (
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
+
+// Step is what blocks have a multiple of, in elements.
+const Step = 32
+
+// Kernels are the loops of one tier over the len(absmax) blocks of x, the last
+// of which may be partial.
+type Kernels struct {
+	// Encode writes the absmax of every block and the codes of x. Where absmax is
+	// 0, or NaN because not all of the block is finite, they are those of 0. So is
+	// the second half of the last byte when the length of x is odd.
+	Encode func(packed []uint8, absmax, x []float32, block int, f *Format)
+	// The decoders write Values[code]·absmax, rounded to the type of x.
+	DecodeF32  Decoder[float32]
+	DecodeF16  Decoder[snug.Float16]
+	DecodeBF16 Decoder[snug.BFloat16]
+}
+
+// Decoder writes the values of the codes of x.
+type Decoder[T any] func(x []T, packed []uint8, absmax []float32, block int, f *Format)
+
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Kernels]
+
+// Streams holds loops whose decoders keep x out of the caches where they can.
+var Streams cpu.Registry[Kernels]
+
+func init() {
+	Registry.Add(cpu.Go, reference)
+	Streams.Add(cpu.Go, reference)
+}
+
+// Decode decodes to a floating-point host view, with Streams if stream.
+func Decode(x snug.View, packed []uint8, absmax []float32, block int, f *Format, stream bool) {
+	k := Registry.Best()
+	if stream {
+		k = Streams.Best()
+	}
+	switch x.DType() {
+	case snug.F32:
+		k.DecodeF32(x.Float32s(), packed, absmax, block, f)
+	case snug.F16:
+		k.DecodeF16(x.Float16s(), packed, absmax, block, f)
+	case snug.BF16:
+		k.DecodeBF16(x.BFloat16s(), packed, absmax, block, f)
+	}
+}
+
+// Format is the 16 values that codes stand for, and how to find the nearest.
+type Format struct {
+	Values [16]float32 // by code
+	// Limits are the float32 midpoints of neighbours among the sorted values, as a
+	// binary search tree by levels: the root at 1, the children of k at 2k and
+	// 2k+1. x is above as many of them as there are codes before its own.
+	Limits [16]float32
+	// bounds are, in the same places, the least upper bounds of the quotients that
+	// round to a limit or less: halfway to the next float32. Times an absmax they are
+	// exact in float64. No x is equal to that, since a bound has 25 bits; that next to
+	// a limit of 0 has one, but a quotient on it rounds to 0.
+	bounds [16]float64
+	keys   [16]int64 // the limits, as order gives them
+	Codes  [16]uint8 // by the rank of their values; of two equal ones the lower is first
+}
+
+// NewFormat returns the format of values, whose midpoints are 0 or not subnormal.
+func NewFormat(values [16]float32) *Format {
+	f := &Format{Values: values}
+	for c := range f.Codes {
+		f.Codes[c] = uint8(c)
+	}
+	slices.SortStableFunc(f.Codes[:], func(a, b uint8) int {
+		switch {
+		case values[a] < values[b]:
+			return -1
+		case values[a] > values[b]:
+			return 1
+		}
+		return 0
+	})
+	rank := 0
+	f.plant(1, &rank)
+	return f
+}
+
+// plant sets the limits of the tree at k, in order, the first of which is that
+// above the value of a rank.
+func (f *Format) plant(k int, rank *int) {
+	if k >= len(f.Limits) {
+		return
+	}
+	f.plant(2*k, rank)
+	f.Limits[k] = (f.Values[f.Codes[*rank]] + f.Values[f.Codes[*rank+1]]) / 2
+	f.keys[k] = order(f.Limits[k])
+	f.bounds[k] = (float64(f.Limits[k]) + float64(math.Nextafter32(f.Limits[k], 2))) / 2
+	*rank++
+	f.plant(2*k+1, rank)
+}
+
+// order returns the bits of x, turned such that they ascend with the value.
+func order(x float32) int64 {
+	bits := int32(math.Float32bits(x))
+	return int64(bits ^ int32(uint32(bits>>31)>>1))
+}
+
+// Code returns the code of x, which is absmax times a number from -1 to 1.
+func (f *Format) Code(x, absmax float32) uint8 {
+	q := float32(0)
+	if absmax > 0 {
+		q = x / absmax
+	}
+	k, key := 1, order(q)
+	for k < len(f.keys) {
+		k = 2*k + int(uint64(f.keys[k]-key)>>63) // 1 where q is above, without a branch
+	}
+	return f.Codes[k-len(f.Limits)]
+}

@@ -1,0 +1,10 @@
+//go:build cuda
+
+package qlora
+
+import _ "embed"
+
+//go:embed kernels/qlora.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }

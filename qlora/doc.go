@@ -1,0 +1,42 @@
+// Package qlora stores frozen weights in 4 bits an element, in the formats, the
+// layout and the files of bitsandbytes.
+//
+// # Blockwise quantization
+//
+// A vector is cut into blocks of 64 elements, or another power of two; the last
+// may be partial. Every block stores the largest magnitude of its elements,
+// absmax, and every element x the code of one of 16 values, see [Type]:
+//
+//	absmax = max |x|
+//	code   = of the sorted values, the one with as many before it as there are
+//	         midpoints of neighbours below x/absmax
+//	x'     = value[code]·absmax
+//
+// The quotient is one float32 division, and midpoints are those of bitsandbytes,
+// in float32: a quotient on one has the lower value. bitsandbytes multiplies by
+// the rounded reciprocal of absmax instead, so that next to a midpoint its code
+// may be the neighbour; it also replaces an absmax below 1e-38 by that. FP4 has two
+// codes of 0: 0 gets code 0, and so do negative numbers next to it, and positive
+// ones get code 8, as on bitsandbytes' CPU; both decode to +0 times absmax, also
+// where its kernels give -0.
+//
+// Two codes share a byte, the first in its upper half. After an odd number of
+// elements the last half holds the code of 0. See [Quantize] and [Dequantize].
+//
+// # Double quantization
+//
+// The absmax of blocks of 64 cost 0.5 bits an element. In 8 bits, see
+// [DoubleQuantize], they cost 0.127:
+//
+//	offset = mean of absmax
+//	codes  = quant8.Quantize(absmax - offset), signed dynamic map, blocks of 256
+//
+// A [Weight] is a tensor in this form, with or without double quantization. Dettmers et
+// al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314.
+//
+// # Devices
+//
+// All operands of a call lie on one device. On the CPU a call checks its data
+// for NaNs and infinities before it writes; what happens on other devices is
+// said with each function.
+package qlora

@@ -1,0 +1,80 @@
+//go:build cuda || metal || emu
+
+package qlora
+
+import (
+	"math/bits"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/snug-ml/snug/quant8"
+)
+
+var kernels = gpu.Module{Name: "qlora"}
+
+const (
+	threads = 256
+	// slots is how many elements of a quantization block a thread has, at most.
+	slots = 16
+	// flight is how many accesses of 16 bytes a thread of Dequantize has on the
+	// way.
+	flight = 4
+	// maxGrid bounds the blocks of kernels that fill tables first.
+	maxGrid = 1 << 11
+)
+
+var (
+	quantizeNames   = gpu.ForFloats("qlora_quantize")
+	dequantizeNames = gpu.ForFloats("qlora_dequantize")
+	doubleNames     = gpu.ForFloats("qlora_double")
+)
+
+func (j *quantizeJob) Grids(q gpu.Launcher) error {
+	packed, absmax, src := *j.packed.Mem(), *j.absmax.Mem(), *j.src.Mem()
+	lanes := j.block / slots // threads that share a block, a power of two as it is
+	params := struct {
+		n, codes     uint64
+		block, lanes uint32
+		wide, _      uint32
+		limits       [16]float32
+	}{
+		n: uint64(j.src.Len()), block: uint32(j.block), lanes: uint32(lanes),
+		wide: gpu.Aligned(packed.Addr, src.Addr), limits: j.f.Limits,
+	}
+	for rank, c := range j.f.Codes {
+		params.codes |= uint64(c) << (4 * rank)
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
+		Blocks: [3]int{min(gpu.CeilDiv(j.absmax.Len(), threads/lanes), maxGrid), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{packed, absmax, src}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *dequantizeJob) Grids(q gpu.Launcher) error {
+	dst, packed, n := *j.dst.Mem(), *j.packed.Mem(), j.dst.Len()
+	common := dequantizeParams{uint64(n), uint32(bits.TrailingZeros(uint(j.block))), gpu.Aligned(dst.Addr, packed.Addr), j.f.Values}
+	tile := threads * flight * 16 / j.dst.DType().Size()
+	l := gpu.Launch{
+		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
+		Blocks: [3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, Threads: threads,
+		Operands: []driver.Mem{dst, packed, *j.absmax.Mem()}, Params: gpu.Params(&common),
+	}
+	if j.m != nil {
+		l.Func = doubleNames.Of(uint8(j.dst.DType()))
+		l.Operands = append(l.Operands, *j.nested.Mem())
+		l.Params = gpu.Params(&struct {
+			dequantizeParams
+			offset float32
+			_      uint32
+			m      quant8.Map
+		}{dequantizeParams: common, offset: j.offset, m: *j.m})
+	}
+	return q.LaunchGrid(&l)
+}
+
+type dequantizeParams struct {
+	n           uint64
+	shift, wide uint32
+	values      [16]float32
+}

@@ -1,0 +1,139 @@
+package qlora
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/nibble"
+	"github.com/snug-ml/snug/internal/sweep"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// grain is how many elements one item of a parallel loop works on, a multiple of
+// every block: 64 KiB of float32.
+const grain = 1 << 14
+
+var tiles cpu.Scratch
+
+// launch queues a copy of job on dev.
+func launch[J any, P interface {
+	*J
+	driver.Job
+}](dev *snug.Device, job J) error {
+	return dev.Launch(P(&job))
+}
+
+// part returns elements lo to hi-1 of a view that has them.
+func part(v snug.View, lo, hi int) snug.View {
+	v, _ = v.Slice(lo, hi)
+	return v
+}
+
+// quantizeJob is Quantize.
+type quantizeJob struct {
+	packed, absmax, src snug.View
+	f                   *nibble.Format
+	block               int
+}
+
+func (j *quantizeJob) Kernel() string { return "qlora.quantize" }
+
+func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
+	yield(j.packed.Mem())
+	yield(j.absmax.Mem())
+	yield(j.src.Mem())
+}
+
+func (j *quantizeJob) Run() { quantizeTask.Run(cpu.Chunks(j.src.Len(), grain), *j) }
+
+// quantizeTask converts a tile at a time, a multiple of every block.
+var quantizeTask = cpu.NewTask(func(j *quantizeJob, item int) {
+	tile := tiles.Get(MaxBlock)
+	defer tiles.Put(tile)
+	packed, absmax := snug.Host[uint8](j.packed), j.absmax.Float32s()
+	first, last := cpu.Chunk(j.src.Len(), grain, item)
+	for lo := first; lo < last; lo += MaxBlock {
+		hi := min(lo+MaxBlock, last)
+		x := half.Floats(j.src, lo, (*tile)[:hi-lo])
+		nibble.Registry.Best().Encode(packed[lo/2:(hi+1)/2], absmax[lo/j.block:cpu.Chunks(hi, j.block)], x, j.block, j.f)
+	}
+})
+
+// dequantizeJob is Dequantize. With double quantization absmax holds codes, and
+// the rest is what they stand for.
+type dequantizeJob struct {
+	dst, packed, absmax snug.View
+	f                   *nibble.Format
+	block               int
+	nested              snug.View // F32, empty without double quantization
+	offset              float32
+	m                   *quant8.Map // nil without
+}
+
+func (j *dequantizeJob) Kernel() string { return "qlora.dequantize" }
+
+func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
+	yield(j.dst.Mem())
+	yield(j.packed.Mem())
+	yield(j.absmax.Mem())
+	yield(j.nested.Mem())
+}
+
+func (j *dequantizeJob) Run() { dequantizeTask.Run(cpu.Chunks(j.dst.Len(), grain), *j) }
+
+var dequantizeTask = cpu.NewTask(func(j *dequantizeJob, item int) {
+	lo, hi := cpu.Chunk(j.dst.Len(), grain, item)
+	first, last := lo/j.block, cpu.Chunks(hi, j.block)
+	packed, stream := snug.Host[uint8](j.packed)[lo/2:(hi+1)/2], j.dst.Bytes() >= half.StreamBytes
+	if j.m == nil {
+		nibble.Decode(part(j.dst, lo, hi), packed, j.absmax.Float32s()[first:last], j.block, j.f, stream)
+		return
+	}
+	tile := tiles.Get(grain / MinBlock)
+	defer tiles.Put(tile)
+	absmax := (*tile)[:last-first]
+	unnest(absmax, snug.Host[uint8](j.absmax), j.nested.Float32s(), j.offset, j.m, first)
+	nibble.Decode(part(j.dst, lo, hi), packed, absmax, j.block, j.f, stream)
+})
+
+// unnest writes the absmax of blocks first and up, of which codes and nested are
+// all.
+func unnest(absmax []float32, codes []uint8, nested []float32, offset float32, m *quant8.Map, first int) {
+	for i := range absmax {
+		b := first + i
+		absmax[i] = float32(m[codes[b]]*nested[b/nestedBlock]) + offset
+	}
+}
+
+// firstNonFinite returns the index of the first NaN or infinity of a host view,
+// or -1.
+func firstNonFinite(v snug.View) int {
+	found := indices.Get().(*atomic.Int64)
+	defer indices.Put(found)
+	found.Store(math.MaxInt64)
+	scanTask.Run(cpu.Chunks(v.Len(), grain), scanArgs{v, found})
+	if i := found.Load(); i != math.MaxInt64 {
+		return int(i)
+	}
+	return -1
+}
+
+type scanArgs struct {
+	v     snug.View
+	found *atomic.Int64 // the lowest index so far
+}
+
+var indices = sync.Pool{New: func() any { return new(atomic.Int64) }}
+
+var scanTask = cpu.NewTask(func(a *scanArgs, item int) {
+	lo, hi := cpu.Chunk(a.v.Len(), grain, item)
+	i := int64(sweep.FirstNotBelow(a.v, lo, hi, 1, sweep.Infinity))
+	for old := a.found.Load(); i >= 0 && i < old && !a.found.CompareAndSwap(old, i); {
+		old = a.found.Load()
+	}
+})

@@ -1,0 +1,4 @@
+// Kernels of package qlora. Each does what the Go function of its job does.
+#pragma once
+#include "quantize.h"
+#include "dequantize.h"

@@ -1,0 +1,214 @@
+package qlora
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// Options say how [NewWeight] quantizes. The zero Options are those of the QLoRA
+// paper.
+type Options struct {
+	Type   Type // NF4 if 0
+	Block  int  // a power of two from MinBlock to MaxBlock, 64 if 0
+	Single bool // keep the absmax of blocks in float32: no double quantization
+}
+
+// Weight is a tensor in 4 bits an element, on one device. It does not change:
+// many goroutines may use one at a time.
+type Weight struct {
+	shape  []int
+	n      int
+	dtype  snug.DType
+	t      Type
+	block  int
+	packed snug.Array[uint8]
+	absmax snug.Array[float32] // without double quantization
+	codes  snug.Array[uint8]   // with it, of the absmax
+	nested snug.Array[float32] // and the absmax of those
+	offset float32
+	m      *quant8.Map // of codes, nil without
+}
+
+// NewWeight quantizes src, a tensor of shape whose last dimension is contiguous,
+// on the device where it lies. See [Weight.Bytes] for the memory that it takes
+// there; in between double quantization needs 4 bytes a block there, and 5 bytes a
+// block of host memory, since it is done on the host on every device, which gives
+// the same bits. It waits for a device then.
+//
+// Errors: those of [Quantize], [snug.ErrShape] when src does not have the elements
+// of shape, [snug.ErrNoMemory]. A NaN or infinity on another device than the CPU
+// is an error with double quantization only, see Quantize.
+func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
+	w, err := newWeight(snug.ViewOf(src), shape, opt)
+	if err != nil {
+		return nil, fmt.Errorf("qlora: new weight: %w", err)
+	}
+	return w, nil
+}
+
+func newWeight(src snug.View, shape []int, opt Options) (*Weight, error) {
+	if opt.Type == 0 {
+		opt.Type = NF4
+	}
+	if opt.Block == 0 {
+		opt.Block = 64
+	}
+	if err := checkFormat(opt.Type, opt.Block); err != nil {
+		return nil, err
+	}
+	n, err := safetensors.Elements(shape)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrShape)
+	}
+	if n != src.Len() {
+		return nil, fmt.Errorf("a shape of %d elements, src has %d: %w", n, src.Len(), snug.ErrShape)
+	}
+	w := &Weight{shape: slices.Clone(shape), n: n, dtype: src.DType(), t: opt.Type, block: opt.Block}
+	dev, err := snug.CommonDevice(src)
+	if err == nil {
+		err = w.fill(dev, src)
+	}
+	if err == nil && !opt.Single {
+		err = w.double(dev)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// fill makes the codes and absmax of src.
+func (w *Weight) fill(dev *snug.Device, src snug.View) (err error) {
+	if w.packed, err = snug.Make[uint8](dev, PackedBytes(w.n)); err != nil {
+		return err
+	}
+	if w.absmax, err = snug.Make[float32](dev, Blocks(w.n, w.block)); err != nil {
+		return err
+	}
+	return quantize(w.packed.View(), w.absmax.View(), src, w.t, w.block)
+}
+
+// double replaces the absmax by their codes.
+func (w *Weight) double(dev *snug.Device) error {
+	absmax := make([]float32, w.absmax.Len())
+	if err := w.absmax.CopyOut(absmax); err != nil {
+		return err
+	}
+	codes, nested := make([]uint8, len(absmax)), make([]float32, Blocks(len(absmax), nestedBlock))
+	offset, err := DoubleQuantize(codes, nested, absmax)
+	if err != nil {
+		return err
+	}
+	if err := w.absmax.Close(); err != nil {
+		return err
+	}
+	w.absmax, w.offset, w.m = snug.Array[float32]{}, offset, signed
+	if w.codes, err = put(dev, codes); err != nil {
+		return err
+	}
+	w.nested, err = put(dev, nested)
+	return err
+}
+
+// put copies x to a device; on the CPU it keeps x.
+func put[T snug.Element](dev *snug.Device, x []T) (snug.Array[T], error) {
+	if dev.IsCPU() {
+		return snug.FromSlice(x), nil
+	}
+	a, err := snug.Make[T](dev, len(x))
+	if err == nil {
+		err = a.CopyIn(x)
+	}
+	return a, err
+}
+
+// Shape returns the dimensions, of which the last is contiguous. It is not a
+// copy: do not change it.
+func (w *Weight) Shape() []int { return w.shape }
+
+// Len returns the number of elements, the product of the dimensions.
+func (w *Weight) Len() int { return w.n }
+
+// Type returns the format of the codes.
+func (w *Weight) Type() Type { return w.t }
+
+// Block returns the elements of a block.
+func (w *Weight) Block() int { return w.block }
+
+// Double reports whether the absmax of blocks are in 8 bits.
+func (w *Weight) Double() bool { return w.m != nil }
+
+// DType returns the type of the elements before they were quantized: f32, f16 or
+// bf16.
+func (w *Weight) DType() snug.DType { return w.dtype }
+
+// Device returns where the weight lies.
+func (w *Weight) Device() *snug.Device { return w.packed.Device() }
+
+// Packed returns the codes, two in each of [PackedBytes](Len()) bytes, on the
+// device of the weight. Do not change them.
+func (w *Weight) Packed() snug.View { return w.packed.View() }
+
+// Absmax returns a new host copy of the absmax of the blocks, as [Dequantize]
+// takes them. It waits for a device. Errors are those of the device.
+func (w *Weight) Absmax() ([]float32, error) {
+	absmax := make([]float32, Blocks(w.n, w.block))
+	if w.m == nil {
+		return absmax, w.absmax.CopyOut(absmax)
+	}
+	codes, nested := make([]uint8, w.codes.Len()), make([]float32, w.nested.Len())
+	if err := errors.Join(w.codes.CopyOut(codes), w.nested.CopyOut(nested)); err != nil {
+		return nil, err
+	}
+	unnest(absmax, codes, nested, w.offset, w.m, 0)
+	return absmax, nil
+}
+
+// Bytes returns the memory of the codes and their absmax on the weight's device:
+// n/2 of n elements, and in blocks of 64 n/16 more, or n/63 with double
+// quantization: 4.5 or 4.127 bits an element.
+func (w *Weight) Bytes() int64 {
+	return int64(w.packed.Len()) + int64(w.codes.Len()) + 4*(int64(w.absmax.Len())+int64(w.nested.Len()))
+}
+
+// Dequantize writes the elements to dst, of any floating-point type, on the
+// weight's device, which it does not wait for: value[code]·absmax, computed in
+// float32 and rounded once. It needs no memory: with double quantization up to 2
+// KiB of absmax a worker are decoded at a time. Errors, with nothing written:
+// [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], which is also that of a
+// closed weight.
+func (w *Weight) Dequantize(dst snug.View) error {
+	j := dequantizeJob{
+		dst: dst, packed: w.packed.View(), absmax: w.absmax.View(), f: w.t.format(), block: w.block,
+		nested: w.nested.View(), offset: w.offset, m: w.m,
+	}
+	if w.m != nil {
+		j.absmax = w.codes.View()
+	}
+	switch {
+	case !dst.DType().IsFloat():
+		return fmt.Errorf("qlora: dequantize: dst holds %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
+	case dst.Len() != w.n:
+		return fmt.Errorf("qlora: dequantize: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
+	case j.packed.Len() != PackedBytes(w.n):
+		return fmt.Errorf("qlora: dequantize: the weight is closed: %w", snug.ErrDevice)
+	}
+	dev, err := snug.CommonDevice(dst, j.packed)
+	if err != nil {
+		return fmt.Errorf("qlora: dequantize: %w", err)
+	}
+	if w.n == 0 {
+		return nil
+	}
+	return decode(dev, j)
+}
+
+// Close frees the memory on a device. Closing twice does nothing.
+func (w *Weight) Close() error {
+	return errors.Join(w.packed.Close(), w.absmax.Close(), w.codes.Close(), w.nested.Close())
+}

@@ -1,0 +1,250 @@
+package qlora
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// staged is how many bytes pass through the host at a time.
+const staged = 1 << 20
+
+// codes reads a tensor of n bytes to the device.
+func (l loader) codes(suffix string, n int) (snug.Array[uint8], error) {
+	a, err := snug.Make[uint8](l.dev, n)
+	if err != nil {
+		return a, err
+	}
+	t := l.w.header.Find(l.name + suffix)
+	begin := l.w.header.Data + t.Begin
+	if l.dev.IsCPU() {
+		return a, safetensors.ReadFull(l.w.r, a.Host(), begin)
+	}
+	buf := make([]uint8, min(n, staged))
+	for lo := 0; lo < n && err == nil; lo += staged {
+		piece := buf[:min(staged, n-lo)]
+		if err = safetensors.ReadFull(l.w.r, piece, begin+int64(lo)); err == nil {
+			err = copyIn(a, lo, piece)
+		}
+	}
+	return a, err
+}
+
+func copyIn[T snug.Element](a snug.Array[T], lo int, piece []T) error {
+	to, err := a.Slice(lo, lo+len(piece))
+	if err != nil {
+		return err
+	}
+	return to.CopyIn(piece)
+}
+
+// absmax reads the absmax of a weight: in float32, or their codes.
+func (l loader) absmax(w *Weight, offset *float64) (err error) {
+	blocks := Blocks(w.n, w.block)
+	if offset == nil {
+		w.absmax, err = l.finite(".absmax", blocks)
+		return err
+	}
+	if err := l.floats(w.m[:], ".nested_quant_map"); err != nil {
+		return err
+	}
+	if i := firstNonFinite(snug.SliceView(w.m[:])); i >= 0 {
+		return fmt.Errorf("nested_quant_map[%d] is %g, want a finite value: %w", i, w.m[i], snug.ErrCorrupt)
+	}
+	if w.codes, err = l.codes(".absmax", blocks); err != nil {
+		return err
+	}
+	w.nested, err = l.finite(".nested_absmax", Blocks(blocks, nestedBlock))
+	return err
+}
+
+// finite reads a tensor of n finite numbers to the device.
+func (l loader) finite(suffix string, n int) (snug.Array[float32], error) {
+	x := make([]float32, n)
+	if err := l.floats(x, suffix); err != nil {
+		return snug.Array[float32]{}, err
+	}
+	if i := firstNonFinite(snug.SliceView(x)); i >= 0 {
+		return snug.Array[float32]{}, fmt.Errorf("%s[%d] is %g, want a finite value: %w", suffix[1:], i, x[i], snug.ErrCorrupt)
+	}
+	return put(l.dev, x)
+}
+
+// floats reads a tensor of float32 into x.
+func (l loader) floats(x []float32, suffix string) error {
+	t := l.w.header.Find(l.name + suffix)
+	b := make([]byte, 4*len(x))
+	if err := safetensors.ReadFull(l.w.r, b, l.w.header.Data+t.Begin); err != nil {
+		return err
+	}
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return nil
+}
+
+// WriteWeights writes a safetensors file of 4-bit weights to w, as [Weights]
+// describes it, and returns the number of bytes written. bitsandbytes reads it with
+// QuantState.from_dict; the parts of a weight are to be found by the names that
+// weights yields with it, such as "model.layers.0.mlp.up_proj.weight". metadata
+// may be nil; some readers want "pt" there, under the key "format".
+//
+// It walks once and checks all before it writes the first byte. It needs a few
+// times the memory of the header, and up to 2 MiB. It waits for devices.
+//
+// Errors, with nothing written: [snug.ErrConfig] when w, weights or one of them is
+// nil, a name comes twice or is not UTF-8, or the header would exceed 100 MB;
+// [snug.ErrDevice] for a closed weight. Others are those of w and of a device.
+func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[string]string) (int64, error) {
+	if w == nil {
+		return 0, fmt.Errorf("qlora: WriteWeights: the writer is nil: %w", snug.ErrConfig)
+	}
+	p, err := planFile(weights, metadata)
+	if err != nil {
+		return 0, fmt.Errorf("qlora: WriteWeights: %w", err)
+	}
+	n, err := p.writeTo(w)
+	if err != nil {
+		return n, fmt.Errorf("qlora: WriteWeights: %w", err)
+	}
+	return n, nil
+}
+
+// filePlan is a file to write.
+type filePlan struct {
+	tensors []safetensors.Tensor
+	data    map[string]snug.View // of every tensor, U8 or F32
+	prefix  []byte               // all that comes before the data
+}
+
+func planFile(weights iter.Seq2[string, *Weight], metadata map[string]string) (*filePlan, error) {
+	if weights == nil {
+		return nil, fmt.Errorf("no weights, the walker is nil: %w", snug.ErrConfig)
+	}
+	p := &filePlan{data: map[string]snug.View{}}
+	for name, w := range weights {
+		if err := p.weight(name, w); err != nil {
+			return nil, fmt.Errorf("weight %q: %w", name, err)
+		}
+	}
+	h, err := safetensors.New(p.tensors, metadata)
+	if err != nil {
+		return nil, err
+	}
+	p.tensors = h.Tensors
+	p.prefix, err = h.Bytes()
+	return p, err
+}
+
+// weight adds the tensors of w.
+func (p *filePlan) weight(name string, w *Weight) error {
+	if w == nil {
+		return fmt.Errorf("it is nil: %w", snug.ErrConfig)
+	}
+	if w.packed.View().Len() != PackedBytes(w.n) {
+		return fmt.Errorf("it is closed: %w", snug.ErrDevice)
+	}
+	text, err := json.Marshal(describe(w))
+	if err != nil {
+		return err
+	}
+	values := w.t.Values()
+	p.add(name, w.packed.View(), w.packed.Len(), 1)
+	p.add(name+".quant_map", snug.SliceView(values[:]), len(values))
+	p.add(name+stateSuffix(w.t), snug.SliceView(text), len(text))
+	if w.m == nil {
+		p.add(name+".absmax", w.absmax.View(), w.absmax.Len())
+		return nil
+	}
+	p.add(name+".absmax", w.codes.View(), w.codes.Len())
+	p.add(name+".nested_absmax", w.nested.View(), w.nested.Len())
+	p.add(name+".nested_quant_map", snug.SliceView(w.m[:]), len(w.m))
+	return nil
+}
+
+func (p *filePlan) add(name string, v snug.View, shape ...int) {
+	dt := "U8"
+	if v.DType() == snug.F32 {
+		dt = "F32"
+	}
+	p.tensors = append(p.tensors, safetensors.Tensor{Name: name, DType: dt, Shape: shape})
+	p.data[name] = v
+}
+
+// writeTo writes the file and returns the number of bytes written.
+func (p *filePlan) writeTo(w io.Writer) (int64, error) {
+	out := &countingWriter{w: w}
+	if err := out.write(p.prefix); err != nil {
+		return out.n, err
+	}
+	s := stage{make([]float32, staged/4), make([]byte, staged)}
+	for _, t := range p.tensors {
+		if err := s.write(out, p.data[t.Name]); err != nil {
+			return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+	}
+	return out.n, nil
+}
+
+// stage is what tensors pass through, as many elements at a time as floats has.
+type stage struct {
+	floats []float32
+	bytes  []byte
+}
+
+// write writes the elements of a tensor.
+func (s *stage) write(out *countingWriter, v snug.View) error {
+	for i := range cpu.Chunks(v.Len(), len(s.floats)) {
+		lo, hi := cpu.Chunk(v.Len(), len(s.floats), i)
+		b, err := s.get(part(v, lo, hi))
+		if err == nil {
+			err = out.write(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get returns the bytes of elements in a file.
+func (s *stage) get(v snug.View) ([]byte, error) {
+	if v.DType() == snug.F32 {
+		x := s.floats[:v.Len()]
+		err := snug.Copy(x, v)
+		return littleEndian(s.bytes, x), err
+	}
+	b := s.bytes[:v.Len()]
+	return b, snug.Copy(snug.SliceView(b), v)
+}
+
+// littleEndian returns the bytes of x in a file, in the memory of b.
+func littleEndian(b []byte, x []float32) []byte {
+	b = b[:0]
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+// countingWriter counts the bytes that w took.
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) write(b []byte) error {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
