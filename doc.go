@@ -8,8 +8,10 @@
 //   - amp: loss scaling, casts, master weights, mixed-precision matmul, weights
 //     from safetensors
 //   - accum: gradient accumulation over micro-batches and ranks
-//   - remat: rematerialization (activation checkpointing) plans and executor
+//   - remat: rematerialization (activation checkpointing): plans under a budget,
+//     their executor, and a tape that evicts
 //   - quant8: blockwise 8-bit optimizer state
+//   - qlora: weights in 4 bits
 //   - attention: tiled attention in O(N) memory
 //   - offload: paged tensors over host memory and disk, and moves to devices
 //   - fused: layers that keep little for the backward pass

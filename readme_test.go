@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
@@ -110,6 +111,18 @@ func readmeQuant8(weights, gradient []float32) error {
 	}
 	opt.Advance(3e-4) // the next step and its learning rate
 	err = opt.Step("w", snug.ViewOf(weights), snug.ViewOf(gradient), 1)
+	//end
+	return err
+}
+
+func readmeQlora(layer []snug.BFloat16) error {
+	//readme:
+	w, err := qlora.NewWeight(layer, []int{64, 64}, qlora.Options{}) // NF4 in blocks of 64
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	err = w.Dequantize(snug.ViewOf(layer))
 	//end
 	return err
 }
@@ -228,6 +241,7 @@ func TestReadmeCode(t *testing.T) {
 	require.NoError(t, readmeRemat(context.Background(), chain, four, func(y []float32) ([]float32, error) { return append([]float32(nil), y...), nil }))
 	require.NoError(t, readmeQuant8(make([]float32, 5000), make([]float32, 5000)))
 	b := func(n int) []snug.BFloat16 { return make([]snug.BFloat16, n) }
+	require.NoError(t, readmeQlora(b(64*64)))
 	require.NoError(t, readmeAttention(b(64*64), b(64*64), b(3*64*64), b(3*64*64)))
 	require.NoError(t, readmeOffload(t.TempDir(), make([]float32, 5000), make([]float32, 5000)))
 	for _, p := range kerneltest.Places(t)[1:] {
@@ -242,7 +256,7 @@ func TestReadmeShowsThisCode(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	parts := strings.Split(string(source), "\t//readme:\n")[1:]
-	require.Len(t, parts, 8)
+	require.Len(t, parts, 9)
 	for _, part := range parts {
 		code, _, found := strings.Cut(part, "\t//end\n")
 		require.True(t, found)
