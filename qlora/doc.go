@@ -34,6 +34,11 @@
 // A [Weight] is a tensor in this form, with or without double quantization. Dettmers et
 // al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314.
 //
+// # Training
+//
+// A [Linear] multiplies by a frozen Weight, forward and backward, and decodes a
+// tile of its rows at a time. A [LoRA] adds a trainable product of low rank.
+//
 // # Devices
 //
 // All operands of a call lie on one device. On the CPU a call checks its data

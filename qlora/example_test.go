@@ -67,3 +67,42 @@ func ExampleWriteWeights() {
 	}
 	// Output: layers.0.up_proj.weight nf4 [2 2] f32
 }
+
+// A frozen layer in 4 bits with an adapter: one step forward and backward.
+func ExampleLinear() {
+	const rows, in, out, rank = 4, 256, 512, 8
+	layer := make([]float32, out*in)
+	for i := range layer {
+		layer[i] = float32(i%13-6) / 64
+	}
+	w, err := qlora.NewWeight(layer, []int{out, in}, qlora.Options{})
+	if err != nil {
+		panic(err)
+	}
+	frozen, err := qlora.NewLinear(w, snug.F32, 64*in) // decodes 64 rows at a time
+	if err != nil {
+		panic(err)
+	}
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	adapter := qlora.LoRA{In: in, Out: out, Rank: rank, Scale: qlora.LoRAScale(16, rank, false), A: v(rank * in), B: v(out * rank)}
+
+	x, y, u := v(rows*in), v(rows*out), v(rows*rank)
+	if err := frozen.Forward(y, x, 0); err != nil { // y = x·Wᵀ
+		panic(err)
+	}
+	if err := adapter.Forward(y, u, x); err != nil { // y += s·(x·Aᵀ)·Bᵀ
+		panic(err)
+	}
+	dy, dx, du := v(rows*out), v(rows*in), v(rows*rank)
+	if err := frozen.Backward(dx, dy, 0); err != nil { // dx = dy·W
+		panic(err)
+	}
+	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Alpha: 1}
+	if err := adapter.Backward(dx, du, dy, u, x, grads); err != nil { // dx += s·dy·B·A
+		panic(err)
+	}
+	fmt.Printf("%d KiB in float32; %d KiB in 4 bits, %d KiB for a tile, %d parameters to train\n",
+		4*len(layer)>>10, w.Bytes()>>10, frozen.Bytes()>>10, adapter.Params())
+	// Output:
+	// 512 KiB in float32; 66 KiB in 4 bits, 128 KiB for a tile, 6144 parameters to train
+}

@@ -183,28 +183,38 @@ func (w *Weight) Bytes() int64 {
 // [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], which is also that of a
 // closed weight.
 func (w *Weight) Dequantize(dst snug.View) error {
-	j := dequantizeJob{
-		dst: dst, packed: w.packed.View(), absmax: w.absmax.View(), f: w.t.format(), block: w.block,
-		nested: w.nested.View(), offset: w.offset, m: w.m,
+	if dst.DType().IsFloat() && dst.Len() != w.n {
+		return fmt.Errorf("qlora: dequantize: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
 	}
-	if w.m != nil {
-		j.absmax = w.codes.View()
-	}
+	return w.dequantizeRange(dst, 0)
+}
+
+// dequantizeRange is Dequantize of the elements from begin on that dst has room for.
+// begin is a multiple of the block, and with double quantization of 256 blocks.
+func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
+	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
+	end := begin + dst.Len()
 	switch {
 	case !dst.DType().IsFloat():
 		return fmt.Errorf("qlora: dequantize: dst holds %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
-	case dst.Len() != w.n:
-		return fmt.Errorf("qlora: dequantize: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
-	case j.packed.Len() != PackedBytes(w.n):
+	case w.packed.View().Len() != PackedBytes(w.n):
 		return fmt.Errorf("qlora: dequantize: the weight is closed: %w", snug.ErrDevice)
 	}
-	dev, err := snug.CommonDevice(dst, j.packed)
+	dev, err := snug.CommonDevice(dst, w.packed.View())
 	if err != nil {
 		return fmt.Errorf("qlora: dequantize: %w", err)
 	}
-	if w.n == 0 {
+	if dst.Len() == 0 {
 		return nil
 	}
+	first, last := begin/w.block, Blocks(end, w.block)
+	j.packed = part(w.packed.View(), begin/2, PackedBytes(end))
+	j.absmax = w.absmax.View()
+	if w.m != nil {
+		j.absmax = w.codes.View()
+		j.nested = part(w.nested.View(), first/nestedBlock, Blocks(last, nestedBlock))
+	}
+	j.absmax = part(j.absmax, first, last)
 	return decode(dev, j)
 }
 

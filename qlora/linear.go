@@ -1,0 +1,139 @@
+package qlora
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// DefaultTile is the number of elements that a [Linear] decodes at a time unless
+// it is told otherwise.
+const DefaultTile = 1 << 20
+
+// Linear multiplies by a frozen [Weight] of [out, in] elements:
+//
+//	y  = x·Wᵀ
+//	dx = dy·W
+//
+// It decodes a tile of rows of W at a time, of which the products are made, so that W is
+// never there as a whole. Both products are [amp.MatMul]: sums in float32. One call
+// at a time.
+type Linear struct {
+	w       *Weight
+	out, in int
+	rows    int       // of a tile
+	unit    int       // elements, from multiples of which the parts of w begin
+	tile    snug.View // room for a tile
+	free    func() error
+}
+
+// NewLinear returns the products by w, a weight of two dimensions, with activations of
+// type dt. A tile has the rows that tile elements have room for, at least one; 0
+// stands for [DefaultTile]. The memory that it takes on the weight's device is that of a
+// tile of dt and of up to 256 blocks more. It does not own w.
+//
+// Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
+// f32, f16 or bf16, [snug.ErrConfig] for a negative tile, and [snug.ErrNoMemory].
+func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
+	switch {
+	case len(w.shape) != 2:
+		return nil, fmt.Errorf("qlora: linear: a weight of shape %v, want two dimensions: %w", w.shape, snug.ErrShape)
+	case !dt.IsFloat():
+		return nil, fmt.Errorf("qlora: linear: activations of %s, want f32, f16 or bf16: %w", dt, snug.ErrDType)
+	case tile < 0:
+		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", tile, snug.ErrConfig)
+	}
+	if tile == 0 {
+		tile = DefaultTile
+	}
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.block}
+	if w.Double() {
+		l.unit *= nestedBlock
+	}
+	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
+	room := min(l.rows*l.in+l.unit, w.n)
+	var err error
+	if l.tile, l.free, err = snug.MakeView(w.Device(), dt, room); err != nil {
+		return nil, fmt.Errorf("qlora: linear: %w", err)
+	}
+	return l, nil
+}
+
+// Bytes returns the memory of a tile.
+func (l *Linear) Bytes() int64 { return int64(l.tile.Bytes()) }
+
+// Close frees the tile, not the weight.
+func (l *Linear) Close() error { return l.free() }
+
+// Forward computes y = x·Wᵀ + beta·y, for x of [rows, in] and y of [rows, out]
+// elements on the weight's device: x of the type of [NewLinear], y of any that
+// [amp.MatMul] makes from it. With beta 0, y is not read. Errors, with nothing
+// written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice].
+func (l *Linear) Forward(y, x snug.View, beta float32) error {
+	rows, err := l.check("forward", x, "x", l.in, y, "y", l.out)
+	if err != nil || rows == 0 {
+		return err
+	}
+	return l.each(func(lo, hi int, part snug.View) error {
+		to, err := y.Slice(lo, y.Len())
+		if err != nil {
+			return err
+		}
+		return amp.MatMul(to, x, part, amp.MatMulConfig{M: rows, N: hi - lo, K: l.in, TransB: true, LDC: l.out, Beta: beta})
+	})
+}
+
+// Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
+// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile.
+// Errors are as those of [Linear.Forward].
+func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
+	rows, err := l.check("backward", dy, "dy", l.out, dx, "dx", l.in)
+	if err != nil || rows == 0 {
+		return err
+	}
+	return l.each(func(lo, hi int, part snug.View) error {
+		from, err := dy.Slice(lo, dy.Len())
+		if err != nil {
+			return err
+		}
+		c := amp.MatMulConfig{M: rows, N: l.in, K: hi - lo, LDA: l.out, Beta: beta}
+		beta = 1 // of the tiles that follow
+		return amp.MatMul(dx, from, part, c)
+	})
+}
+
+// check returns the rows of the operands.
+func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.View, yName string, yCols int) (rows int, err error) {
+	if l.in == 0 || l.out == 0 {
+		return 0, fmt.Errorf("qlora: linear: %s: a weight of shape %v: %w", op, l.w.shape, snug.ErrShape)
+	}
+	rows = x.Len() / xCols
+	switch {
+	case x.DType() != l.tile.DType():
+		return 0, fmt.Errorf("qlora: linear: %s: %s holds %s, want %s: %w", op, xName, x.DType(), l.tile.DType(), snug.ErrDType)
+	case rows*xCols != x.Len() || y.Len() != rows*yCols:
+		return 0, fmt.Errorf("qlora: linear: %s: %s has %d elements and %s %d, want rows of %d and %d: %w",
+			op, xName, x.Len(), yName, y.Len(), xCols, yCols, snug.ErrShape)
+	}
+	if _, err := snug.CommonDevice(x, y, l.w.Packed()); err != nil {
+		return 0, fmt.Errorf("qlora: linear: %s: %w", op, err)
+	}
+	return rows, nil
+}
+
+// each decodes tiles one after the other: rows lo to hi-1 of the weight.
+func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
+	for lo := 0; lo < l.out; lo += l.rows {
+		hi := min(lo+l.rows, l.out)
+		begin := lo * l.in / l.unit * l.unit
+		decoded := part(l.tile, 0, hi*l.in-begin)
+		if err := l.w.dequantizeRange(decoded, begin); err != nil {
+			return err
+		}
+		if err := do(lo, hi, part(decoded, lo*l.in-begin, decoded.Len())); err != nil {
+			return fmt.Errorf("qlora: linear: rows %d to %d of the weight: %w", lo, hi, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package qlora
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// matrix multiplies in float64: c[i,j] = Σ a(i,k)·b(k,j), with their rounding bound.
+func matrix(m, n, k int, a, b func(i, j int) float64) (c, bound []float64) {
+	c, bound = make([]float64, m*n), make([]float64, m*n)
+	for i := range m {
+		for j := range n {
+			for l := range k {
+				c[i*n+j] += a(i, l) * b(l, j)
+				bound[i*n+j] += math.Abs(a(i, l) * b(l, j))
+			}
+		}
+	}
+	return c, bound
+}
+
+func near(t *testing.T, want, bound []float64, got []float32, rounding float64, what string) {
+	require.Len(t, got, len(want))
+	for i := range want {
+		require.InDelta(t, want[i], float64(got[i]), rounding*(bound[i]+math.Abs(want[i]))+1e-6, "%s: element %d", what, i)
+	}
+}
+
+// values returns what a device holds as float32.
+func values(t *testing.T, v snug.View) []float32 {
+	host, _, err := snug.MakeView(snug.CPU(), v.DType(), v.Len())
+	require.NoError(t, err)
+	require.NoError(t, snug.Copy(host, v))
+	x := make([]float32, v.Len())
+	half.Load(x, host, 0)
+	return x
+}
+
+// on returns a vector of type dt on a device.
+func on(t *testing.T, dev *snug.Device, dt snug.DType, x []float32) snug.View {
+	host, _, err := snug.MakeView(snug.CPU(), dt, len(x))
+	require.NoError(t, err)
+	half.Store(host, 0, x)
+	v, free, err := snug.MakeView(dev, dt, len(x))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, free()) })
+	require.NoError(t, snug.Copy(v, host))
+	return v
+}
+
+func places(t *testing.T) []kerneltest.Place {
+	return kerneltest.Places(t)[1:] // slices are arrays to a Linear
+}
+
+// TestLinear compares with products by the whole weight, for tiles that begin within
+// blocks.
+func TestLinear(t *testing.T) {
+	const rows = 5
+	for _, place := range places(t) {
+		for _, tc := range []struct {
+			out, in int
+			opt     Options
+			tile    int
+		}{
+			{37, 48, Options{Block: 64, Single: true}, 200},
+			{37, 48, Options{Block: 64, Single: true}, 0},
+			{9, 7, Options{Type: FP4, Block: 32, Single: true}, 1},
+			{70, 600, Options{Block: 32}, 3000}, // more than 256 blocks
+			{1, 1, Options{}, 1},
+		} {
+			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
+				t.Run(fmt.Sprintf("%s/%v/%dx%d/%d", place.Name, dt, tc.out, tc.in, tc.tile), func(t *testing.T) {
+					w, err := NewWeight(on(t, place.Dev, snug.F32, randn(tc.out*tc.in, 1)), []int{tc.out, tc.in}, tc.opt)
+					require.NoError(t, err)
+					defer w.Close()
+					whole := on(t, place.Dev, dt, make([]float32, w.Len()))
+					require.NoError(t, w.Dequantize(whole))
+					full := values(t, whole)
+					l, err := NewLinear(w, dt, tc.tile)
+					require.NoError(t, err)
+					defer l.Close()
+					require.LessOrEqual(t, l.Bytes(), int64(dt.Size()*w.Len()))
+
+					x, start := on(t, place.Dev, dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
+					xs := values(t, x)
+					y := on(t, place.Dev, snug.F32, start)
+					require.NoError(t, l.Forward(y, x, 0.5))
+					want, bound := matrix(rows, tc.out, tc.in,
+						func(i, k int) float64 { return float64(xs[i*tc.in+k]) }, func(k, j int) float64 { return float64(full[j*tc.in+k]) })
+					for i := range want {
+						want[i] += 0.5 * float64(start[i])
+					}
+					near(t, want, bound, values(t, y), 1e-6, "forward")
+
+					dy := on(t, place.Dev, dt, start)
+					ds := values(t, dy)
+					dx := on(t, place.Dev, dt, xs)
+					require.NoError(t, l.Backward(dx, dy, 1))
+					want, bound = matrix(rows, tc.in, tc.out,
+						func(i, k int) float64 { return float64(ds[i*tc.out+k]) }, func(k, j int) float64 { return float64(full[k*tc.in+j]) })
+					for i := range want {
+						want[i] += float64(xs[i])
+					}
+					near(t, want, bound, values(t, dx), 2*rounding, "backward")
+				})
+			}
+		}
+	}
+}
+
+// TestLinearIsWhole: the size of tiles does not change a bit, and a call allocates
+// nothing.
+func TestLinearIsWhole(t *testing.T) {
+	const rows, out, in = 3, 64, 96
+	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
+	require.NoError(t, err)
+	x := snug.ViewOf(randn(rows*in, 2))
+	var first []float32
+	for _, tile := range []int{out * in, 1000, in, 1} {
+		l, err := NewLinear(w, snug.F32, tile)
+		require.NoError(t, err)
+		y := make([]float32, rows*out)
+		require.NoError(t, l.Forward(snug.ViewOf(y), x, 0))
+		if first == nil {
+			first = y
+		}
+		sameBits(t, first, y)
+		kerneltest.NoAllocs(t, func() { _ = l.Forward(snug.ViewOf(y), x, 0) })
+	}
+}
+
+// TestLoRA compares with products in float64 and with differences of the output.
+func TestLoRA(t *testing.T) {
+	const rows, in, out, rank = 6, 9, 7, 3
+	for _, place := range places(t) {
+		x, a, b, dy := randn(rows*in, 1), randn(rank*in, 2), randn(out*rank, 3), randn(rows*out, 4)
+		put := func(v []float32) snug.View { return on(t, place.Dev, snug.F32, v) }
+		l := LoRA{In: in, Out: out, Rank: rank, Scale: LoRAScale(6, rank, false), A: put(a), B: put(b)}
+		require.Equal(t, rank*(in+out), l.Params())
+		y, u := put(make([]float32, rows*out)), put(make([]float32, rows*rank))
+		require.NoError(t, l.Forward(y, u, put(x)))
+
+		product := func(x, a, b []float64) float64 { // Σ dy·y
+			sum := 0.0
+			for r := range rows {
+				for o := range out {
+					v := 0.0
+					for k := range rank {
+						h := 0.0
+						for i := range in {
+							h += x[r*in+i] * a[k*in+i]
+						}
+						v += h * b[o*rank+k]
+					}
+					sum += float64(dy[r*out+o]) * 2 * v
+				}
+			}
+			return sum
+		}
+		wide := func(v []float32) []float64 {
+			w := make([]float64, len(v))
+			for i, x := range v {
+				w[i] = float64(x)
+			}
+			return w
+		}
+		sum := 0.0
+		for i, v := range values(t, y) {
+			sum += float64(dy[i]) * float64(v)
+		}
+		require.InDelta(t, product(wide(x), wide(a), wide(b)), sum, 1e-4)
+
+		start := randn(rows*in, 5)
+		dx, da, db := put(start), put(make([]float32, rank*in)), put(make([]float32, out*rank))
+		require.NoError(t, l.Backward(dx, put(make([]float32, rows*rank)), put(dy), u, put(x), Grads{A: da, B: db, Alpha: 0.5}))
+		for i, at := range [][]float32{x, a, b} {
+			got := values(t, []snug.View{dx, da, db}[i])
+			for k := range at {
+				args := [][]float64{wide(x), wide(a), wide(b)}
+				args[i][k]++
+				high := product(args[0], args[1], args[2])
+				args[i][k] -= 2
+				want := (high - product(args[0], args[1], args[2])) / 2 // it is linear in each
+				if i == 0 {
+					want += float64(start[k])
+				} else {
+					want *= 0.5
+				}
+				require.InDelta(t, want, float64(got[k]), 1e-4, "%s: operand %d, element %d", place.Name, i, k)
+			}
+		}
+		none := put(nil)
+		require.NoError(t, l.Backward(none, put(make([]float32, rows*rank)), put(dy), u, put(x), Grads{A: da, B: db, Alpha: 1, Beta: 1}))
+	}
+	require.Equal(t, float32(4), LoRAScale(16, 16, true))
+}
+
+func TestLinearErrors(t *testing.T) {
+	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	require.NoError(t, err)
+	flat, err := NewWeight(randn(64, 1), []int{64}, Options{})
+	require.NoError(t, err)
+	_, err = NewLinear(flat, snug.F32, 0)
+	require.ErrorIs(t, err, snug.ErrShape)
+	_, err = NewLinear(w, snug.U8, 0)
+	require.ErrorIs(t, err, snug.ErrDType)
+	_, err = NewLinear(w, snug.F32, -1)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	l, err := NewLinear(w, snug.F32, 0)
+	require.NoError(t, err)
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	require.ErrorIs(t, l.Forward(v(64), v(33), 0), snug.ErrShape)
+	require.ErrorIs(t, l.Forward(v(65), v(32), 0), snug.ErrShape)
+	require.ErrorIs(t, l.Backward(v(31), v(64), 0), snug.ErrShape)
+	require.ErrorIs(t, l.Forward(v(64), snug.ViewOf(make([]snug.BFloat16, 32)), 0), snug.ErrDType)
+	require.NoError(t, l.Forward(v(0), v(0), 0))
+
+	a := LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(8), B: v(6)}
+	require.ErrorIs(t, a.Forward(v(3), v(2), v(5)), snug.ErrShape)
+	require.ErrorIs(t, a.Forward(v(4), v(2), v(4)), snug.ErrShape)
+	grads := Grads{A: v(8), B: v(6), Alpha: 1}
+	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads), snug.ErrShape)
+	require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(7), B: v(6), Alpha: 1}), snug.ErrShape)
+	require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6)}), snug.ErrConfig)
+	for _, bad := range []LoRA{{In: 4, Out: 3, Scale: 1}, {In: 4, Out: 3, Rank: 2, A: v(8), B: v(6)}, {In: 4, Out: 3, Rank: 2, Scale: float32(math.NaN()), A: v(8), B: v(6)}} {
+		require.ErrorIs(t, bad.Forward(v(3), v(2), v(4)), snug.ErrConfig)
+	}
+	require.ErrorIs(t, (&LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(7), B: v(6)}).Forward(v(3), v(2), v(4)), snug.ErrShape)
+}
