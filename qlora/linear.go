@@ -47,10 +47,7 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 	if tile == 0 {
 		tile = DefaultTile
 	}
-	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.block}
-	if w.Double() {
-		l.unit *= nestedBlock
-	}
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
 	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
 	room := min(l.rows*l.in+l.unit, w.n)
 	var err error

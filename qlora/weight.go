@@ -189,8 +189,16 @@ func (w *Weight) Dequantize(dst snug.View) error {
 	return w.dequantizeRange(dst, 0)
 }
 
-// dequantizeRange is Dequantize of the elements from begin on that dst has room for.
-// begin is a multiple of the block, and with double quantization of 256 blocks.
+// unit returns the elements from multiples of which parts of w can be decoded.
+func (w *Weight) unit() int {
+	if w.Double() {
+		return w.block * nestedBlock
+	}
+	return w.block
+}
+
+// dequantizeRange is Dequantize of the elements from begin on, a multiple of the unit,
+// that dst has room for.
 func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
 	end := begin + dst.Len()

@@ -1,0 +1,132 @@
+package qlora
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// Merge writes W + s·B·A, the weight of a layer with its adapter, to dst, of [out, in]
+// elements of any floating-point type on the weight's device. A tile of rows is decoded
+// and added up in float32, as in [NewLinear], and rounded once. a is f32: its
+// parameters are.
+//
+// To have the result in 4 bits again, make a [NewWeight] of dst; [Weight.Error] says
+// what that costs. Errors: those of NewLinear, [snug.ErrShape], [snug.ErrDType],
+// [snug.ErrDevice], and [snug.ErrConfig].
+func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
+	l, err := NewLinear(w, snug.F32, tile)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := l.Close(); err == nil {
+			err = e
+		}
+	}()
+	if _, err := a.check("merge", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
+		return err
+	}
+	switch {
+	case a.In != l.in || a.Out != l.out:
+		return fmt.Errorf("qlora: merge: an adapter of %d to %d, a weight of shape %v: %w", a.In, a.Out, w.shape, snug.ErrShape)
+	case dst.Len() != w.n:
+		return fmt.Errorf("qlora: merge: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
+	case !dst.DType().IsFloat() || a.A.DType() != snug.F32 || a.B.DType() != snug.F32:
+		return fmt.Errorf("qlora: merge: dst holds %s, A %s and B %s, want f32, f16 or bf16, and f32: %w", dst.DType(), a.A.DType(), a.B.DType(), snug.ErrDType)
+	}
+	if _, err := snug.CommonDevice(dst, a.A, a.B, w.Packed()); err != nil {
+		return fmt.Errorf("qlora: merge: %w", err)
+	}
+	return l.each(func(lo, hi int, rows snug.View) error {
+		c := amp.MatMulConfig{M: hi - lo, N: l.in, K: a.Rank, Alpha: a.Scale, Beta: 1}
+		if err := amp.MatMul(rows, part(a.B, lo*a.Rank, hi*a.Rank), a.A, c); err != nil {
+			return err
+		}
+		return amp.Cast(part(dst, lo*l.in, hi*l.in), rows)
+	})
+}
+
+// Error is how far a [Weight] is from what it was made of.
+type Error struct {
+	RMS      float64 // root of the mean square of the differences
+	Max      float64 // largest magnitude of a difference
+	Relative float64 // RMS as a share of that of the original; 0 if both are 0
+}
+
+// Error compares w with src, what it was made of: elements of any floating-point type
+// on any device. It takes 64 Ki elements, or 256 blocks if those are more, of float32 on
+// the weight's device, and host memory for as
+// many of both, at a time. Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], and
+// that of the device.
+func (w *Weight) Error(src snug.View) (Error, error) {
+	switch {
+	case src.Len() != w.n:
+		return Error{}, fmt.Errorf("qlora: error: %d elements, the weight has %d: %w", src.Len(), w.n, snug.ErrShape)
+	case !src.DType().IsFloat():
+		return Error{}, fmt.Errorf("qlora: error: the original holds %s, want f32, f16 or bf16: %w", src.DType(), snug.ErrDType)
+	}
+	step := 1 << 16
+	if unit := w.unit(); step < unit {
+		step = unit
+	}
+	tile, free, err := snug.MakeView(w.Device(), snug.F32, min(step, w.n))
+	if err != nil {
+		return Error{}, fmt.Errorf("qlora: error: %w", err)
+	}
+	c := comparison{decoded: make([]float32, tile.Len()), original: make([]float32, tile.Len())}
+	for lo := 0; lo < w.n && err == nil; lo += step {
+		hi := min(lo+step, w.n)
+		if err = w.dequantizeRange(part(tile, 0, hi-lo), lo); err == nil {
+			err = c.add(part(tile, 0, hi-lo), part(src, lo, hi))
+		}
+	}
+	if e := free(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return Error{}, fmt.Errorf("qlora: error: %w", err)
+	}
+	return c.error(w.n), nil
+}
+
+// comparison is the sums of an Error.
+type comparison struct {
+	decoded, original   []float32
+	difference, squares float64
+	most                float64
+}
+
+func (c *comparison) add(decoded, original snug.View) error {
+	d, o := c.decoded[:decoded.Len()], c.original[:original.Len()]
+	if err := snug.Copy(d, decoded); err != nil {
+		return err
+	}
+	host, _, err := snug.MakeView(snug.CPU(), original.DType(), original.Len())
+	if err != nil {
+		return err
+	}
+	if err := snug.Copy(host, original); err != nil {
+		return err
+	}
+	if err := amp.Cast(snug.ViewOf(o), host); err != nil {
+		return err
+	}
+	for i, v := range o {
+		e := float64(v) - float64(d[i])
+		c.difference += e * e
+		c.squares += float64(v) * float64(v)
+		c.most = max(c.most, math.Abs(e))
+	}
+	return nil
+}
+
+func (c *comparison) error(n int) Error {
+	e := Error{RMS: math.Sqrt(c.difference / float64(max(n, 1))), Max: c.most}
+	if c.difference > 0 {
+		e.Relative = math.Sqrt(c.difference / c.squares)
+	}
+	return e
+}

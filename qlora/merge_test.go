@@ -1,0 +1,90 @@
+package qlora
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+)
+
+// TestMerge adds adapters up, has the result in 4 bits again, and measures that.
+func TestMerge(t *testing.T) {
+	const out, in, rank = 70, 600, 3
+	for _, place := range places(t) {
+		for _, opt := range []Options{{}, {Type: FP4, Block: 32, Single: true}} {
+			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
+			require.NoError(t, err)
+			whole := on(t, place.Dev, snug.F32, make([]float32, out*in))
+			require.NoError(t, w.Dequantize(whole))
+			full, a, b := values(t, whole), randn(rank*in, 2), randn(out*rank, 3)
+			l := LoRA{In: in, Out: out, Rank: rank, Scale: 0.5, A: on(t, place.Dev, snug.F32, a), B: on(t, place.Dev, snug.F32, b)}
+			want := make([]float64, out*in)
+			for o := range out {
+				for i := range in {
+					want[o*in+i] = float64(full[o*in+i])
+					for k := range rank {
+						want[o*in+i] += 0.5 * float64(b[o*rank+k]) * float64(a[k*in+i])
+					}
+				}
+			}
+			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
+				dst := on(t, place.Dev, dt, make([]float32, out*in))
+				require.NoError(t, Merge(dst, w, &l, 5000))
+				got := values(t, dst)
+				for i := range want {
+					require.InDelta(t, want[i], float64(got[i]), rounding*math.Abs(want[i])+1e-5, "%v: element %d", dt, i)
+				}
+
+				again, err := NewWeight(dst, []int{out, in}, opt)
+				require.NoError(t, err)
+				decoded := on(t, place.Dev, snug.F32, make([]float32, out*in))
+				require.NoError(t, again.Dequantize(decoded))
+				var e Error
+				squares := 0.0
+				for i, v := range values(t, decoded) {
+					d := float64(got[i]) - float64(v)
+					e.RMS += d * d
+					squares += float64(got[i]) * float64(got[i])
+					e.Max = max(e.Max, math.Abs(d))
+				}
+				e.Relative = math.Sqrt(e.RMS / squares)
+				e.RMS = math.Sqrt(e.RMS / (out * in))
+				measured, err := again.Error(dst)
+				require.NoError(t, err)
+				require.InEpsilon(t, e.RMS, measured.RMS, 1e-9)
+				require.InEpsilon(t, e.Relative, measured.Relative, 1e-9)
+				require.Equal(t, e.Max, measured.Max)
+				require.Less(t, measured.Relative, 0.15, "4 bits are this good")
+				require.NoError(t, again.Close())
+			}
+			exact, err := w.Error(whole)
+			require.NoError(t, err)
+			require.Zero(t, exact)
+			require.NoError(t, w.Close())
+		}
+	}
+}
+
+func TestMergeErrors(t *testing.T) {
+	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	require.NoError(t, err)
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	l := LoRA{In: 32, Out: 64, Rank: 2, Scale: 1, A: v(64), B: v(128)}
+	require.NoError(t, Merge(v(64*32), w, &l, 0))
+	require.ErrorIs(t, Merge(v(64*31), w, &l, 0), snug.ErrShape)
+	require.ErrorIs(t, Merge(v(64*32), w, &l, -1), snug.ErrConfig)
+	require.ErrorIs(t, Merge(snug.SliceView(make([]uint8, 64*32)), w, &l, 0), snug.ErrDType)
+	turned := LoRA{In: 64, Out: 32, Rank: 2, Scale: 1, A: v(128), B: v(64)}
+	require.ErrorIs(t, Merge(v(64*32), w, &turned, 0), snug.ErrShape)
+	l.Scale = 0
+	require.ErrorIs(t, Merge(v(64*32), w, &l, 0), snug.ErrConfig)
+	_, err = w.Error(v(5))
+	require.ErrorIs(t, err, snug.ErrShape)
+	_, err = w.Error(snug.SliceView(make([]uint8, 64*32)))
+	require.ErrorIs(t, err, snug.ErrDType)
+	require.NoError(t, w.Close())
+	_, err = w.Error(v(64 * 32))
+	require.ErrorIs(t, err, snug.ErrDevice)
+}
