@@ -1,6 +1,7 @@
 package qlora
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -18,6 +19,8 @@ type LoRA struct {
 	In, Out, Rank int
 	Scale         float32   // s, see LoRAScale
 	A, B          snug.View // [Rank, In] and [Out, Rank]: f32, or of the type of activations
+
+	free []func() error // what LoadAdapters has made
 }
 
 // LoRAScale returns alpha/rank, or, stabilized, alpha/√rank (rsLoRA: Kalajdzievski
@@ -27,6 +30,15 @@ func LoRAScale(alpha float32, rank int, stabilized bool) float32 {
 		return float32(float64(alpha) / math.Sqrt(float64(rank)))
 	}
 	return alpha / float32(rank)
+}
+
+// Close frees what [LoadAdapters] made. Closing twice does nothing.
+func (l *LoRA) Close() (err error) {
+	for _, free := range l.free {
+		err = errors.Join(err, free())
+	}
+	l.free = nil
+	return err
 }
 
 // Params returns the number of parameters, Rank·(In+Out).

@@ -1,0 +1,128 @@
+package qlora
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+func someAdapters(c AdapterConfig) map[string]*LoRA {
+	scale := LoRAScale(c.Alpha, c.Rank, c.RSLoRA)
+	return map[string]*LoRA{
+		"layers.0.up":   {In: 5, Out: 7, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(5*c.Rank, 1)), B: snug.ViewOf(randn(7*c.Rank, 2))},
+		"layers.0.down": {In: 7, Out: 5, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(7*c.Rank, 3)), B: snug.ViewOf(randn(5*c.Rank, 4))},
+	}
+}
+
+func TestAdapters(t *testing.T) {
+	c := AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Targets: []string{"up", "down"}, BaseModel: "a/model"}
+	dir := filepath.Join(t.TempDir(), "made")
+	want := someAdapters(c)
+	for range 2 { // the second time over the first
+		require.NoError(t, SaveAdapters(dir, c, want))
+	}
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	for _, place := range places(t) {
+		got, adapters, err := LoadAdapters(dir, place.Dev)
+		require.NoError(t, err)
+		require.Equal(t, c, got)
+		require.Len(t, adapters, len(want))
+		for name, a := range adapters {
+			w := want[name]
+			require.Equal(t, []int{w.In, w.Out, w.Rank}, []int{a.In, a.Out, a.Rank})
+			require.Equal(t, w.Scale, a.Scale)
+			sameBits(t, values(t, w.A), values(t, a.A))
+			sameBits(t, values(t, w.B), values(t, a.B))
+			require.NoError(t, a.Close())
+			require.NoError(t, a.Close())
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
+	require.NoError(t, err)
+	for _, field := range []string{`"peft_type": "LORA"`, `"r": 3`, `"lora_alpha": 12`, `"use_rslora": true`, `"bias": "none"`} {
+		require.Contains(t, string(text), field)
+	}
+	weights, err := amp.OpenWeights(filepath.Join(dir, "adapter_model.safetensors"))
+	require.NoError(t, err)
+	defer weights.Close()
+	tensor, found := weights.Tensor("base_model.model.layers.0.up.lora_B.weight")
+	require.True(t, found)
+	require.Equal(t, []int{7, 3}, tensor.Shape)
+}
+
+func TestAdaptersErrors(t *testing.T) {
+	c := AdapterConfig{Rank: 2, Alpha: 4}
+	dir := t.TempDir()
+	_, _, err := LoadAdapters(dir, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for _, bad := range []AdapterConfig{{Alpha: 1}, {Rank: 1}, {Rank: 3, Alpha: 4}, {Rank: 2, Alpha: 5}} {
+		require.ErrorIs(t, SaveAdapters(dir, bad, someAdapters(c)), snug.ErrConfig, "%+v", bad)
+	}
+	require.ErrorIs(t, SaveAdapters(dir, c, nil), snug.ErrConfig)
+	unnamed := someAdapters(c)
+	unnamed[""] = unnamed["layers.0.up"]
+	require.ErrorIs(t, SaveAdapters(dir, c, unnamed), snug.ErrConfig)
+	short := someAdapters(c)
+	short["layers.0.up"].A = snug.ViewOf(randn(3, 1))
+	require.ErrorIs(t, SaveAdapters(dir, c, short), snug.ErrShape)
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, files, "nothing was written")
+
+	require.NoError(t, SaveAdapters(dir, c, someAdapters(c)))
+	config := filepath.Join(dir, "adapter_config.json")
+	good, err := os.ReadFile(config)
+	require.NoError(t, err)
+	for change, want := range map[[2]string]error{
+		{`"r": 2`, `"r": 3`}:                                  snug.ErrCorrupt, // not that of the tensors
+		{`"r": 2`, `"r": 0`}:                                  snug.ErrCorrupt,
+		{`"r": 2`, `"r": `}:                                   snug.ErrCorrupt,
+		{`"LORA"`, `"IA3"`}:                                   snug.ErrConfig,
+		{`"use_dora": false`, `"use_dora": true`}:             snug.ErrConfig,
+		{`"bias": "none"`, `"bias": "all"`}:                   snug.ErrConfig,
+		{`"fan_in_fan_out": false`, `"fan_in_fan_out": true`}: snug.ErrConfig,
+	} {
+		text := strings.Replace(string(good), change[0], change[1], 1)
+		require.NotEqual(t, string(good), text)
+		require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+		_, _, err := LoadAdapters(dir, nil)
+		require.ErrorIs(t, err, want, "%v", change)
+	}
+	require.NoError(t, os.WriteFile(config, good, 0o600))
+
+	file := filepath.Join(dir, "adapter_model.safetensors")
+	one := snug.ViewOf(make([]float32, 2))
+	for name, tensors := range map[string]map[string][]int{
+		"one of two":  {"base_model.model.x.lora_A.weight": {2, 1}},
+		"another":     {"base_model.model.x.lora_A.weight": {2, 1}, "base_model.model.x.lora_B.weight": {1, 2}, "y": {2}},
+		"a vector":    {"base_model.model.x.lora_A.weight": {2}, "base_model.model.x.lora_B.weight": {1, 2}},
+		"no prefix":   {"x.lora_A.weight": {2, 1}, "x.lora_B.weight": {1, 2}},
+		"nothing":     {},
+		"other ranks": {"base_model.model.x.lora_A.weight": {1, 2}, "base_model.model.x.lora_B.weight": {1, 2}},
+	} {
+		require.NoError(t, amp.SaveWeights(file, func(yield func(amp.Tensor, snug.View) bool) {
+			for tensor, shape := range tensors {
+				if !yield(amp.Tensor{Name: tensor, Shape: shape}, one) {
+					return
+				}
+			}
+		}, nil))
+		_, _, err := LoadAdapters(dir, nil)
+		require.ErrorIs(t, err, snug.ErrCorrupt, name)
+	}
+	require.NoError(t, os.WriteFile(file, []byte("damaged"), 0o600))
+	_, _, err = LoadAdapters(dir, nil)
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+	require.NoError(t, os.Remove(file))
+	_, _, err = LoadAdapters(dir, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
