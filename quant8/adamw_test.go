@@ -24,7 +24,8 @@ func TestDefaults(t *testing.T) {
 	a := newAdamW(t, AdamWOptions{}, nil)
 	require.Equal(t, AdamWOptions{
 		LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Bits: 8, Block: 256, Min8bit: 4096, Chunk: 1 << 16,
-	}, a.o)
+	}, AdamWOptions{}.withDefaults())
+	require.Equal(t, a.o.StateOptions, StateOptions{Bits: 8, Block: 256, Min8bit: 4096, Chunk: 1 << 16})
 	require.Equal(t, 65472, AdamWOptions{Block: 33}.withDefaults().Chunk, "even, and a multiple of the block")
 	require.Equal(t, 65280, AdamWOptions{Block: 4096 - 256}.withDefaults().Chunk)
 }

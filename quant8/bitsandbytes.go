@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -16,7 +17,8 @@ import (
 //	qmap1, qmap2        the maps of the codes, 256 of F32
 //	absmax1, absmax2    of the blocks of the flattened parameter, F32
 //
-// the last four with 8-bit state only. Its state_dict has all but step in a
+// the last four with 8-bit state only. That of optimizers with one state lacks the
+// tensors of the second. Its state_dict has all but step in a
 // dictionary of their own.
 const (
 	nestedKey = "__bnb_optimizer_quant_state__"
@@ -30,7 +32,7 @@ const (
 // another, unless there is one block only.
 var blocksOfFiles = [...]int{bitsandbytesBlock, 2048, 32, 64, 128, 512, 1024, 4096}
 
-// BitsAndBytesFormat says how [AdamW.WriteBitsAndBytes] names the tensors of a
+// BitsAndBytesFormat says how [Optimizer.WriteBitsAndBytes] names the tensors of a
 // state, and what shapes it gives them.
 type BitsAndBytesFormat struct {
 	// Prefix comes before the names of the parameters, for example
@@ -54,7 +56,7 @@ func (f *BitsAndBytesFormat) name(param, key string) string {
 	return f.Prefix + param + "." + key
 }
 
-// stateFile is a file with the state of bitsandbytes' AdamW.
+// stateFile is a file with the state of an optimizer of bitsandbytes.
 type stateFile struct {
 	r      io.ReaderAt
 	h      *safetensors.Header
@@ -89,10 +91,26 @@ func (f *stateFile) readFloats(x []float32, t *safetensors.Tensor, lo int) error
 	return nil
 }
 
-// stateKeys names the tensors of the two moments.
-var stateKeys = [2]struct{ state, qmap, absmax string }{
+// tensorKeys names the tensors of a state.
+type tensorKeys struct{ state, qmap, absmax string }
+
+// stateKeys names the tensors of the first state, which has a sign in bitsandbytes,
+// and of the second, which has none.
+var stateKeys = [2]tensorKeys{
 	{"state1", "qmap1", "absmax1"},
 	{"state2", "qmap2", "absmax2"},
+}
+
+// checkForm says whether bitsandbytes has the states of the optimizer in this form.
+// Its RMSprop and Adagrad keep a sign that is never used, its AdEMAMix keeps two
+// states in one tensor, and it has no 8-bit LAMB and LARS that work.
+func (o *options) checkForm() error {
+	for i, signed := range o.hyper.Rule.Signed() {
+		if signed != (i == 0) || o.hyper.Rule.Trust() {
+			return fmt.Errorf("bitsandbytes keeps the states of %s in another form: %w", o.name, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
 // errIn says which tensor an error is about.

@@ -11,36 +11,40 @@ import (
 )
 
 // ReadBitsAndBytes restores the state of a safetensors file of size bytes with
-// the tensors of bitsandbytes' AdamW8bit or AdamW, as [AdamW.WriteBitsAndBytes]
-// describes, flat or nested, into an optimizer to which the same parameters
-// were added. prefix comes before their names. Tensors of other names are
-// passed over. Of shards it reads their part. step is a scalar of I64, I32 or F32 and the same for all
-// parameters; [AdamW.Steps] becomes that. The maps become those of the file,
+// the tensors of bitsandbytes' optimizer of the same name, as
+// [Optimizer.WriteBitsAndBytes] describes, flat or nested, into an optimizer to which
+// the same parameters were added. prefix comes before their names. Tensors of other
+// names are passed over. Of shards it reads their part. step is a scalar of I64, I32
+// or F32 and the same for all parameters; [Optimizer.Steps] becomes that. The maps become those of the file,
 // which may differ in the last bit from the computed ones. The learning rate is
 // that of the options until the next Advance.
 //
 // The block of 8-bit state follows from the length of absmax: old versions had
-// 2048. It must be a multiple of AdamWOptions.Block; a larger one becomes several
+// 2048. It must be a multiple of StateOptions.Block; a larger one becomes several
 // with the same absmax, which stand for the same values. A width of the state
 // other than that of the optimizer is an error: see Bits and Min8bit.
 //
 // Everything is checked before anything is changed; to this end absmax and
 // 32-bit state are read twice. It needs memory for one chunk. The error wraps
 // [snug.ErrCorrupt] when the file is damaged or holds impossible numbers, and
-// [snug.ErrConfig] when r is nil, the file lacks tensors or they are those of
+// [snug.ErrConfig] when r is nil, the optimizer is none of AdamW, Adam,
+// Lion and SGD, the file lacks tensors or they are those of
 // another configuration. An error of r, of a device or of the [Storage] that
 // comes after the checks leaves the optimizer unusable, until a restore
 // succeeds.
-func (a *AdamW) ReadBitsAndBytes(r io.ReaderAt, size int64, prefix string) error {
+func (a *Optimizer) ReadBitsAndBytes(r io.ReaderAt, size int64, prefix string) error {
 	if err := a.importState(r, size, prefix); err != nil {
-		return fmt.Errorf("quant8: AdamW: read the state of bitsandbytes: %w", err)
+		return fmt.Errorf("quant8: %s: read the state of bitsandbytes: %w", a.o.name, err)
 	}
 	return nil
 }
 
-func (a *AdamW) importState(r io.ReaderAt, size int64, prefix string) error {
+func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error {
 	if r == nil {
 		return fmt.Errorf("the reader is nil: %w", snug.ErrConfig)
+	}
+	if err := a.o.checkForm(); err != nil {
+		return err
 	}
 	if len(a.params) == 0 {
 		return fmt.Errorf("no parameters were added: %w", snug.ErrConfig)
@@ -56,8 +60,8 @@ func (a *AdamW) importState(r io.ReaderAt, size int64, prefix string) error {
 		}
 	}
 	maps := a.maps
-	if in.m != nil {
-		maps = newCodeMaps(in.m, in.v, a.o.Order)
+	if in.maps[0] != nil {
+		maps = newCodeMaps(in.maps[0], in.maps[1], a.o.Order)
 	}
 	a.invalid = "a restore of its state failed"
 	for _, p := range in.params {
@@ -65,16 +69,16 @@ func (a *AdamW) importState(r io.ReaderAt, size int64, prefix string) error {
 			return fmt.Errorf("parameter %q: %w", p.q.name, err)
 		}
 	}
-	a.t, a.lr, a.maps, a.invalid = in.step, a.o.LR, maps, ""
+	a.t, a.lr, a.maps, a.invalid = in.step, a.o.lr, maps, ""
 	return nil
 }
 
 // importer reads a state of bitsandbytes.
 type importer struct {
-	a      *AdamW
+	a      *Optimizer
 	f      stateFile
-	step   int  // of the parameters so far, or -1
-	m, v   *Map // of those with 8-bit state, or nil
+	step   int     // of the parameters so far, or -1
+	maps   [2]*Map // of those with 8-bit state, or nil
 	params []imported
 }
 
@@ -92,7 +96,7 @@ func (in *importer) check(q *param) error {
 		return errIn("step", err)
 	}
 	var qmaps [2]*Map
-	for i, keys := range stateKeys {
+	for i, keys := range stateKeys[:q.states] {
 		var err error
 		if p.state[i], err = in.checkState(q, keys.state); err != nil {
 			return errIn(keys.state, err)
@@ -111,7 +115,7 @@ func (in *importer) check(q *param) error {
 		}
 	}
 	if q.bits == 8 {
-		if err := in.useMaps(qmaps[0], qmaps[1]); err != nil {
+		if err := in.useMaps(qmaps); err != nil {
 			return err
 		}
 		if err := p.inferBlock(in.a.o.Block); err != nil {
@@ -205,13 +209,15 @@ func (in *importer) readMap(q *param, key string) (*Map, error) {
 }
 
 // useMaps checks the maps of a parameter, which are to be the same for all.
-func (in *importer) useMaps(m, v *Map) error {
-	if in.m == nil {
-		in.m, in.v = m, v
-		return checkCodeMaps(m, v, in.a.o.Order)
+func (in *importer) useMaps(maps [2]*Map) error {
+	if in.maps[0] == nil {
+		in.maps = maps
+		return checkCodeMaps(maps[0], maps[1], in.a.o.Order)
 	}
-	if *in.m != *m || *in.v != *v {
-		return fmt.Errorf("its maps are not those of the parameters before: %w", snug.ErrConfig)
+	for i, m := range maps {
+		if m != nil && *m != *in.maps[i] {
+			return fmt.Errorf("its maps are not those of the parameters before: %w", snug.ErrConfig)
+		}
 	}
 	return nil
 }
@@ -247,8 +253,10 @@ func (in *importer) checkNumbers(t *safetensors.Tensor, noNegative bool) error {
 // multiple of the optimizer's.
 func (p *imported) inferBlock(own int) error {
 	count := (p.absmax[0].End - p.absmax[0].Begin) / 4
-	if other := (p.absmax[1].End - p.absmax[1].Begin) / 4; other != count {
-		return fmt.Errorf("absmax1 has %d elements and absmax2 %d, want as many: %w", count, other, snug.ErrCorrupt)
+	if p.absmax[1] != nil {
+		if other := (p.absmax[1].End - p.absmax[1].Begin) / 4; other != count {
+			return fmt.Errorf("absmax1 has %d elements and absmax2 %d, want as many: %w", count, other, snug.ErrCorrupt)
+		}
 	}
 	for _, block := range blocksOfFiles {
 		if int64(Blocks(p.q.total, block)) != count {
@@ -272,9 +280,9 @@ func (in *importer) copy(p imported) error {
 		n := min(a.o.Chunk, p.q.n-lo)
 		err := a.withBlob(p.q, chunk, true, func(blob []byte) error {
 			if p.q.bits == 32 {
-				return in.copy32(p, p.q.lo+lo, split32(blob, n))
+				return in.copy32(p, p.q.lo+lo, p.q.split32(blob, n))
 			}
-			return in.copy8(p, p.q.lo+lo, split8(blob, n, a.o.Block))
+			return in.copy8(p, p.q.lo+lo, p.q.split8(blob, n))
 		})
 		if err != nil {
 			return err
@@ -284,7 +292,7 @@ func (in *importer) copy(p imported) error {
 }
 
 func (in *importer) copy32(p imported, lo int, s state32) error {
-	for i, x := range [2][]float32{s.m, s.v} {
+	for i, x := range s[:p.q.states] {
 		if err := in.f.readFloats(x, p.state[i], lo); err != nil {
 			return err
 		}
@@ -296,8 +304,8 @@ func (in *importer) copy32(p imported, lo int, s state32) error {
 // block of the file that it is in.
 func (in *importer) copy8(p imported, lo int, s state8) error {
 	first := lo / p.block
-	for i := range p.state {
-		codes, absmax := s.moment(i)
+	for i := range p.q.states {
+		codes, absmax := s.codes[i], s.absmax[i]
 		if err := in.f.read(codes, p.state[i], int64(lo)); err != nil {
 			return err
 		}

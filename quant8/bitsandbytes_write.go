@@ -11,24 +11,26 @@ import (
 )
 
 // WriteBitsAndBytes writes the state as a safetensors file with the tensors of
-// bitsandbytes' AdamW8bit or AdamW (version 0.50), and returns the number of
-// bytes written: for every parameter step, as an I64 scalar, state1 and state2,
-// and with 8-bit state qmap1, qmap2, absmax1 and absmax2. bitsandbytes has blocks
+// bitsandbytes' optimizer of the same name (version 0.50), such as AdamW8bit or AdamW,
+// and returns the number of bytes written: for every parameter step, as an I64 scalar,
+// state1 and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion and
+// SGD have the first of each only. bitsandbytes has blocks
 // of 256; larger blocks are written as several with the same absmax, which stand
 // for the same values. It is called after all Steps of an Advance. A program
 // that loads the file into a state dict turns step into a number, as torch's
 // item does.
 //
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
-// written: [snug.ErrConfig] (w is nil, the optimizer cannot be used, Block is
+// written: [snug.ErrConfig] (w is nil, the optimizer is none of AdamW, Adam, Lion
+// and SGD, since bitsandbytes keeps the states of others in other forms, the optimizer cannot be used, Block is
 // not a multiple of 256 while a parameter has 8-bit state, a parameter is not
 // here as a whole, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
-func (a *AdamW) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
+func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
 	out := &sumWriter{w: w}
 	err := a.exportState(out, &f)
 	if err != nil {
-		err = fmt.Errorf("quant8: AdamW: write the state of bitsandbytes: %w", err)
+		err = fmt.Errorf("quant8: %s: write the state of bitsandbytes: %w", a.o.name, err)
 	}
 	return out.n, err
 }
@@ -42,9 +44,12 @@ type exported struct {
 // producer hands the data of a tensor to use, piece by piece.
 type producer func(use func(b []byte) error) error
 
-func (a *AdamW) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
+func (a *Optimizer) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
 	if out.w == nil {
 		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
+	}
+	if err := a.o.checkForm(); err != nil {
+		return err
 	}
 	if a.invalid != "" {
 		return fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
@@ -85,7 +90,7 @@ func (a *AdamW) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
 }
 
 // exportParam returns the tensors of a parameter.
-func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error) {
+func (a *Optimizer) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error) {
 	shape, given := f.Shapes[q.name]
 	if !given {
 		shape = []int{q.n}
@@ -106,10 +111,10 @@ func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error)
 		list = append(list, exported{safetensors.Tensor{Name: f.name(q.name, key), DType: dtype, Shape: shape}, data})
 	}
 	if q.bits == 32 {
-		for i, keys := range stateKeys {
+		for i, keys := range stateKeys[:q.states] {
 			add(keys.state, "F32", shape, a.ofChunks(q, func(blob []byte, n int) []byte {
-				s := split32(blob, n)
-				return appendFloats(nil, [...][]float32{s.m, s.v}[i])
+				s := q.split32(blob, n)
+				return appendFloats(nil, s[i])
 			}))
 		}
 		return list, nil
@@ -117,14 +122,14 @@ func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error)
 	if a.o.Block%bitsandbytesBlock != 0 {
 		return nil, fmt.Errorf("blocks of %d elements, bitsandbytes has %d: %w", a.o.Block, bitsandbytesBlock, snug.ErrConfig)
 	}
-	for i, keys := range stateKeys {
+	for i, keys := range stateKeys[:q.states] {
 		add(keys.state, "U8", shape, a.ofChunks(q, func(blob []byte, n int) []byte {
-			codes, _ := split8(blob, n, a.o.Block).moment(i)
-			return codes
+			s := q.split8(blob, n)
+			return s.codes[i]
 		}))
 		add(keys.absmax, "F32", []int{Blocks(q.n, bitsandbytesBlock)}, a.ofChunks(q, func(blob []byte, n int) []byte {
-			_, absmax := split8(blob, n, a.o.Block).moment(i)
-			return a.appendAbsmax(nil, absmax, n)
+			s := q.split8(blob, n)
+			return a.appendAbsmax(nil, s.absmax[i], n)
 		}))
 		add(keys.qmap, "F32", []int{len(Map{})}, func(use func(b []byte) error) error {
 			return use(appendFloats(nil, a.maps.encoder(i).Map()[:]))
@@ -134,7 +139,7 @@ func (a *AdamW) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error)
 }
 
 // ofChunks produces a part of the state of every chunk, of n elements.
-func (a *AdamW) ofChunks(q *param, part func(blob []byte, n int) []byte) producer {
+func (a *Optimizer) ofChunks(q *param, part func(blob []byte, n int) []byte) producer {
 	return func(use func(b []byte) error) error {
 		for chunk := range Blocks(q.n, a.o.Chunk) {
 			n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
@@ -147,7 +152,7 @@ func (a *AdamW) ofChunks(q *param, part func(blob []byte, n int) []byte) produce
 }
 
 // appendAbsmax appends the absmax of n elements, in blocks of bitsandbytes.
-func (a *AdamW) appendAbsmax(b []byte, absmax []float32, n int) []byte {
+func (a *Optimizer) appendAbsmax(b []byte, absmax []float32, n int) []byte {
 	for i := range Blocks(n, bitsandbytesBlock) {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(absmax[i*bitsandbytesBlock/a.o.Block]))
 	}

@@ -30,6 +30,28 @@ func Example() {
 	// Output: w = 3.0 with 2.03 bytes of state a parameter
 }
 
+func ExampleNewLion() {
+	w, grad := make([]float32, 20_000), make([]float32, 20_000)
+	opt, err := quant8.NewLion(quant8.LionOptions{LR: 0.1})
+	if err != nil {
+		panic(err)
+	}
+	if err := opt.Add("w", len(w)); err != nil {
+		panic(err)
+	}
+	for range 40 { // minimize Σ (w-3)²/2
+		for i := range w {
+			grad[i] = w[i] - 3
+		}
+		opt.Advance(-1)
+		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Printf("%.2f bytes of state a parameter\n", float64(opt.StateBytes())/float64(len(w)))
+	// Output: 1.02 bytes of state a parameter
+}
+
 func ExampleQuantize() {
 	x := []float32{0.5, -2, 0, 0.001}
 	m := quant8.DynamicMap(true)
@@ -48,7 +70,7 @@ func ExampleQuantize() {
 	// [0.4953 -1.9859 0.0000 0.0010]
 }
 
-func ExampleAdamW_WriteTo() {
+func ExampleOptimizer_WriteTo() {
 	build := func() *quant8.AdamW {
 		opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
 		if err != nil {
@@ -73,7 +95,7 @@ func ExampleAdamW_WriteTo() {
 	// Output: continues after step 1
 }
 
-func ExampleAdamW_ReadBitsAndBytes() {
+func ExampleOptimizer_ReadBitsAndBytes() {
 	build := func() *quant8.AdamW {
 		opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
 		if err != nil {

@@ -16,27 +16,30 @@ import (
 //	header: bits u32, block u32, chunk u64, min8bit u64, hash of the maps u64,
 //	        step u64, learning rate of the step f32, number of parameters u32,
 //	        for each, by name: length of the name u32, name, elements u64,
-//	        in version 3 the first of them that is there u64 and how many u64,
-//	        since version 2 the maps of both moments, 2·256 f32
+//	        since version 3 the first of them that is there u64 and how many u64,
+//	        since version 4 the width of their states u32
+//	        since version 2 the maps of states with signs and without, 2·256 f32
+//	        since version 4 length of the optimizer's name u32, name
 //	checksum u32 of all bytes so far
 //	state: for each parameter its blobs, chunk after chunk
 //	checksum u32 of all bytes so far
 //
-// The version is the oldest that can hold the state: 1 that of whole parameters
-// and the dynamic maps, 2 that of whole parameters, 3 that of shards. Checksums
-// are CRC-32C.
+// The version is the oldest that can hold the state. For AdamW that is 1 with whole
+// parameters and the dynamic maps, 2 with whole parameters, 3 with shards, unless
+// Keep32 has named a parameter. Checksums are CRC-32C.
 const (
 	magic         = "snugadw8"
 	version       = 1
 	versionMaps   = 2
 	versionShards = 3
+	versionRule   = 4
 	prefixBytes   = len(magic) + 8
 	checksumSize  = 4
 	maxHeader     = 1 << 28 // bytes; a longer one is damage
 )
 
 // header returns all bytes before the state.
-func (a *AdamW) header() []byte {
+func (a *Optimizer) header() []byte {
 	le := binary.LittleEndian
 	v := a.version()
 	b := append([]byte(magic), make([]byte, 8)...)
@@ -57,9 +60,16 @@ func (a *AdamW) header() []byte {
 			b = le.AppendUint64(b, uint64(q.lo))
 			b = le.AppendUint64(b, uint64(q.n))
 		}
+		if v >= versionRule {
+			b = le.AppendUint32(b, uint32(q.bits))
+		}
 	}
 	if v >= versionMaps {
 		b = appendMaps(b, a.maps)
+	}
+	if v >= versionRule {
+		b = le.AppendUint32(b, uint32(len(a.o.name)))
+		b = append(b, a.o.name...)
 	}
 	le.PutUint32(b[len(magic):], v)
 	le.PutUint32(b[len(magic)+4:], uint32(len(b)-prefixBytes))
@@ -67,16 +77,23 @@ func (a *AdamW) header() []byte {
 }
 
 // version returns the oldest version that can hold the state.
-func (a *AdamW) version() uint32 {
+func (a *Optimizer) version() uint32 {
+	if !a.o.adamw {
+		return versionRule
+	}
+	v := uint32(version)
+	if !a.maps.dynamic() {
+		v = versionMaps
+	}
 	for _, q := range a.params {
+		if q.bits != widthBySize(q.total, a.o.Min8bit, a.o.Bits) {
+			return versionRule
+		}
 		if q.n != q.total {
-			return versionShards
+			v = versionShards
 		}
 	}
-	if !a.maps.dynamic() {
-		return versionMaps
-	}
-	return version
+	return v
 }
 
 // mapHash identifies the two maps that the codes of the state refer to.
@@ -95,6 +112,7 @@ func appendMaps(b []byte, c codeMaps) []byte {
 
 // saved is what a header holds.
 type saved struct {
+	optimizer                   string
 	bits, block, chunk, min8bit uint64
 	step                        int
 	lr                          float32
@@ -102,24 +120,25 @@ type saved struct {
 	params                      []savedParam // by ascending names
 }
 
-// savedParam is n elements from lo on of a parameter of total elements.
+// savedParam is n elements from lo on of a parameter of total elements, with states
+// of some width.
 type savedParam struct {
-	name         string
-	total, lo, n int
+	name               string
+	total, lo, n, bits int
 }
 
 // readHeader reads everything before the state.
-func (a *AdamW) readHeader(in *sumReader) (*saved, error) {
+func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 	prefix := make([]byte, prefixBytes)
 	if err := in.readFull(prefix); err != nil {
 		return nil, err
 	}
 	if string(prefix[:len(magic)]) != magic {
-		return nil, fmt.Errorf("this is not the state of an AdamW of quant8: %w", snug.ErrCorrupt)
+		return nil, fmt.Errorf("this is not the state of an optimizer of quant8: %w", snug.ErrCorrupt)
 	}
 	v := binary.LittleEndian.Uint32(prefix[len(magic):])
-	if v < version || v > versionShards {
-		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionShards, snug.ErrCorrupt)
+	if v < version || v > versionRule {
+		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionRule, snug.ErrCorrupt)
 	}
 	body, err := in.readN(binary.LittleEndian.Uint32(prefix[len(magic)+4:]))
 	if err != nil {
@@ -133,7 +152,7 @@ func (a *AdamW) readHeader(in *sumReader) (*saved, error) {
 
 // parseHeader parses the body of a header. order is what the maps are for.
 func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
-	h := &saved{bits: uint64(f.u32()), block: uint64(f.u32()), chunk: f.u64(), min8bit: f.u64()}
+	h := &saved{optimizer: adamwName, bits: uint64(f.u32()), block: uint64(f.u32()), chunk: f.u64(), min8bit: f.u64()}
 	hash, step := f.u64(), f.u64()
 	h.step, h.lr = int(min(step, math.MaxInt32)), math.Float32frombits(f.u32())
 	valid := step <= math.MaxInt32
@@ -148,13 +167,20 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 			lo, n = f.u64(), f.u64()
 		}
 		p.total, p.lo, p.n = int(total), int(lo), int(n)
-		valid = total <= math.MaxInt/8 && lo <= total && n <= total-lo &&
+		p.bits = widthBySize(p.total, int(min(h.min8bit, math.MaxInt)), int(h.bits))
+		if v >= versionRule {
+			p.bits = int(f.u32())
+		}
+		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && (p.bits == 8 || p.bits == 32) &&
 			(len(h.params) == 0 || h.params[len(h.params)-1].name < p.name)
 		h.params = append(h.params, p)
 	}
 	var first, second *Map // the dynamic ones
 	if v >= versionMaps {
 		first, second = f.codeMap(), f.codeMap()
+	}
+	if v >= versionRule {
+		h.optimizer = string(f.next(uint64(f.u32())))
 	}
 	if f.short || len(f.b) > 0 || !valid {
 		return nil, fmt.Errorf("the header does not parse: %w", snug.ErrCorrupt)
@@ -171,7 +197,10 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 
 // checkOptions compares the configuration with that of a, field by field. Shards
 // may be saved in chunks of another size.
-func (a *AdamW) checkOptions(h *saved, sameChunk bool) error {
+func (a *Optimizer) checkOptions(h *saved, sameChunk bool) error {
+	if h.optimizer != a.o.name {
+		return fmt.Errorf("saved by %q, this optimizer is %s: %w", h.optimizer, a.o.name, snug.ErrConfig)
+	}
 	options := []struct {
 		name      string
 		got, want uint64
@@ -193,7 +222,7 @@ func (a *AdamW) checkOptions(h *saved, sameChunk bool) error {
 }
 
 // checkSame says whether the state is that of an optimizer like a.
-func (a *AdamW) checkSame(h *saved) error {
+func (a *Optimizer) checkSame(h *saved) error {
 	if err := a.checkOptions(h, true); err != nil {
 		return err
 	}
@@ -202,10 +231,21 @@ func (a *AdamW) checkSame(h *saved) error {
 	}
 	for i, name := range a.names() {
 		q, p := a.params[name], h.params[i]
-		if p != (savedParam{name, q.total, q.lo, q.n}) {
+		if err := p.checkWidth(q); err != nil {
+			return err
+		}
+		if p != (savedParam{name, q.total, q.lo, q.n, q.bits}) {
 			return fmt.Errorf("saved with parameter %q, %d elements from %d on of %d, this optimizer has %q, %d from %d on of %d: %w",
 				p.name, p.n, p.lo, p.total, name, q.n, q.lo, q.total, snug.ErrConfig)
 		}
+	}
+	return nil
+}
+
+// checkWidth compares the width of the states with that here.
+func (p *savedParam) checkWidth(q *param) error {
+	if p.name == q.name && p.bits != q.bits {
+		return fmt.Errorf("saved with parameter %q in %d bits, this optimizer has it in %d: %w", p.name, p.bits, q.bits, snug.ErrConfig)
 	}
 	return nil
 }

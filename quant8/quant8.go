@@ -21,10 +21,11 @@
 //
 // # Optimizer state
 //
-// [AdamW] keeps both moments in 8 bits: 2.03 bytes a parameter at its block of
-// 256, where float32 moments take 8. [AdamW.WriteTo] saves the state;
-// [AdamW.WriteBitsAndBytes] and [AdamW.ReadBitsAndBytes] exchange it with
-// bitsandbytes; [AdamW.AddShard] and [AdamW.ReadShards] split it among processes.
+// An [Optimizer] keeps its states in 8 bits: 1.02 bytes a parameter for each at blocks
+// of 256, where float32 takes 4. [NewAdamW], [NewAdam], [NewAdEMAMix], [NewLion],
+// [NewSGD], [NewRMSprop], [NewAdagrad], [NewLAMB] and [NewLARS] make one.
+// [Optimizer.WriteTo] saves the state; [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with
+// bitsandbytes; [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes.
 //
 // # Devices
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// ReadShards restores the state from what [AdamW.WriteTo] has written for other
+// ReadShards restores the state from what [Optimizer.WriteTo] has written for other
 // shards of the same parameters, by optimizers with the same Bits, Block and
 // Min8bit at the same step: it reads all of them and takes the elements that are
 // here. So a run goes on bit for bit with more or fewer processes, from shards to
@@ -17,12 +17,12 @@ import (
 // It needs memory for one saved chunk.
 //
 // The error wraps [snug.ErrCorrupt] and [snug.ErrConfig] as that of
-// [AdamW.ReadFrom]; ErrConfig too when an element that is here is in none of the
+// [Optimizer.ReadFrom]; ErrConfig too when an element that is here is in none of the
 // saved states, or in two. All headers are read and checked before anything is
 // changed. A later error leaves the optimizer unusable, until a restore succeeds.
-func (a *AdamW) ReadShards(states ...io.Reader) error {
+func (a *Optimizer) ReadShards(states ...io.Reader) error {
 	if err := a.readShards(states); err != nil {
-		return fmt.Errorf("quant8: AdamW: restore from %d states: %w", len(states), err)
+		return fmt.Errorf("quant8: %s: restore from %d states: %w", a.o.name, len(states), err)
 	}
 	return nil
 }
@@ -33,7 +33,7 @@ type source struct {
 	h  *saved
 }
 
-func (a *AdamW) readShards(states []io.Reader) error {
+func (a *Optimizer) readShards(states []io.Reader) error {
 	if len(states) == 0 {
 		return fmt.Errorf("want one or more: %w", snug.ErrConfig)
 	}
@@ -72,16 +72,21 @@ func (a *AdamW) readShards(states []io.Reader) error {
 }
 
 // checkSource says whether a state is one of the same parameters.
-func (a *AdamW) checkSource(h *saved) error {
+func (a *Optimizer) checkSource(h *saved) error {
 	if err := a.checkOptions(h, false); err != nil {
 		return err
 	}
-	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit()) != 0 {
+	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(a.o.states())) != 0 {
 		return fmt.Errorf("chunks of %d elements: %w", h.chunk, snug.ErrCorrupt)
 	}
 	for _, p := range h.params {
-		if q := a.params[p.name]; q != nil && q.total != p.total {
-			return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
+		if q := a.params[p.name]; q != nil {
+			if q.total != p.total {
+				return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
+			}
+			if err := p.checkWidth(q); err != nil {
+				return err
+			}
 		}
 		if !a.o.aligned(p.lo, p.total) || !a.o.aligned(p.lo+p.n, p.total) {
 			return fmt.Errorf("parameter %q: %d elements from %d on are not whole blocks: %w", p.name, p.n, p.lo, snug.ErrCorrupt)
@@ -132,13 +137,13 @@ func checkCover(q *param, sources []source) error {
 }
 
 // takeShards reads all of a state and copies what is here.
-func (a *AdamW) takeShards(s source) error {
+func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
 		for lo := 0; lo < p.n; lo += chunk {
-			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo), bits: a.o.bits(p.total)}
-			size := blobBytes(part.n, part.bits, a.o.Block)
+			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo)}
+			size := a.o.layoutOf(p.bits).bytes(part.n)
 			if q == nil || !part.overlaps(q) {
 				if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
 					return endIsCorrupt(err)
@@ -160,23 +165,23 @@ func (a *AdamW) takeShards(s source) error {
 
 // shardBlob is the state of n elements of a parameter from lo on.
 type shardBlob struct {
-	lo, n, bits int
-	blob        []byte
+	lo, n int
+	blob  []byte
 }
 
 func (b *shardBlob) overlaps(q *param) bool { return b.lo < q.lo+q.n && q.lo < b.lo+b.n }
 
 // place copies the elements of b that q has to their chunks.
-func (a *AdamW) place(q *param, b shardBlob) error {
+func (a *Optimizer) place(q *param, b shardBlob) error {
 	lo, end := max(b.lo, q.lo), min(b.lo+b.n, q.lo+q.n)
 	for lo < end {
 		chunk := (lo - q.lo) / a.o.Chunk
 		begin := q.lo + chunk*a.o.Chunk
-		to := shardBlob{lo: begin, n: min(a.o.Chunk, q.lo+q.n-begin), bits: q.bits}
+		to := shardBlob{lo: begin, n: min(a.o.Chunk, q.lo+q.n-begin)}
 		hi := min(end, begin+to.n)
 		err := a.withBlob(q, chunk, true, func(blob []byte) error {
 			to.blob = blob
-			copyElements(to, b, lo, hi, a.o.Block)
+			q.copyElements(to, b, lo, hi)
 			return nil
 		})
 		if err != nil {
@@ -189,19 +194,18 @@ func (a *AdamW) place(q *param, b shardBlob) error {
 
 // copyElements copies the state of elements lo to hi-1 of a parameter, which are
 // whole blocks.
-func copyElements(dst, src shardBlob, lo, hi, block int) {
+func (l layout) copyElements(dst, src shardBlob, lo, hi int) {
 	d, s, n := lo-dst.lo, lo-src.lo, hi-lo
-	if dst.bits == 32 {
-		to, from := split32(dst.blob, dst.n), split32(src.blob, src.n)
-		copy(to.m[d:d+n], from.m[s:])
-		copy(to.v[d:d+n], from.v[s:])
+	if l.bits == 32 {
+		to, from := l.split32(dst.blob, dst.n), l.split32(src.blob, src.n)
+		for i := range l.states {
+			copy(to[i][d:d+n], from[i][s:])
+		}
 		return
 	}
-	to, from := split8(dst.blob, dst.n, block), split8(src.blob, src.n, block)
-	for i := range 2 {
-		codes, absmax := to.moment(i)
-		theirs, scales := from.moment(i)
-		copy(codes[d:d+n], theirs[s:])
-		copy(absmax[d/block:][:Blocks(n, block)], scales[s/block:])
+	to, from := l.split8(dst.blob, dst.n), l.split8(src.blob, src.n)
+	for i := range l.states {
+		copy(to.codes[i][d:d+n], from.codes[i][s:])
+		copy(to.absmax[i][d/l.block:][:Blocks(n, l.block)], from.absmax[i][s/l.block:])
 	}
 }

@@ -20,18 +20,17 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // step count, the learning rate of the current step, the maps of the codes if
 // they are not the default ones, and all moments. It also works between the Steps
 // of one Advance. It needs no memory beyond the state, on devices other than the
-// CPU that of one chunk. The hyperparameters of [AdamWOptions] are not part of the
-// state.
-func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
+// CPU that of one chunk. The hyperparameters are not part of the state.
+func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	out := &sumWriter{w: w}
 	err := a.save(out)
 	if err != nil {
-		err = fmt.Errorf("quant8: AdamW: save: %w", err)
+		err = fmt.Errorf("quant8: %s: save: %w", a.o.name, err)
 	}
 	return out.n, err
 }
 
-// ReadFrom restores what [AdamW.WriteTo] has written, into an optimizer with
+// ReadFrom restores what [Optimizer.WriteTo] has written, into an optimizer with
 // the same Bits, Block, Chunk and Min8bit to which the same parameters were
 // added, in any order, of each the same shard. The maps of the codes become those
 // that were saved. It reads no further than the end of that. A run with the
@@ -42,7 +41,7 @@ func (a *AdamW) WriteTo(w io.Writer) (int64, error) {
 // a newer version, and [snug.ErrConfig] when they are those of another
 // configuration. An error before the moments are reached leaves the optimizer as
 // it was. A later one leaves it unusable, until a ReadFrom succeeds.
-func (a *AdamW) ReadFrom(r io.Reader) (int64, error) {
+func (a *Optimizer) ReadFrom(r io.Reader) (int64, error) {
 	in := &sumReader{r: r}
 	h, err := a.readHeader(in)
 	if err == nil {
@@ -52,18 +51,18 @@ func (a *AdamW) ReadFrom(r io.Reader) (int64, error) {
 		err = a.restore(in, h)
 	}
 	if err != nil {
-		err = fmt.Errorf("quant8: AdamW: restore: %w", err)
+		err = fmt.Errorf("quant8: %s: restore: %w", a.o.name, err)
 	}
 	return in.n, err
 }
 
-// AppendBinary appends the bytes of [AdamW.WriteTo] to b. It implements
+// AppendBinary appends the bytes of [Optimizer.WriteTo] to b. It implements
 // [encoding.BinaryAppender]. The result holds all of the state once more; to
 // avoid that use WriteTo.
-func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
+func (a *Optimizer) AppendBinary(b []byte) ([]byte, error) {
 	size := int64(len(a.header())) + a.StateBytes() + checksumSize
 	if size > int64(math.MaxInt-len(b)) {
-		return b, fmt.Errorf("quant8: AdamW: save %d bytes to a slice: %w", size, snug.ErrNoMemory)
+		return b, fmt.Errorf("quant8: %s: save %d bytes to a slice: %w", a.o.name, size, snug.ErrNoMemory)
 	}
 	buf := bytes.NewBuffer(slices.Grow(b, int(size)))
 	if _, err := a.WriteTo(buf); err != nil {
@@ -72,9 +71,9 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// UnmarshalBinary restores all of data as [AdamW.ReadFrom] does, but verifies
+// UnmarshalBinary restores all of data as [Optimizer.ReadFrom] does, but verifies
 // it first: damaged data leaves the optimizer as it was.
-func (a *AdamW) UnmarshalBinary(data []byte) error {
+func (a *Optimizer) UnmarshalBinary(data []byte) error {
 	in := &sumReader{r: bytes.NewReader(data)}
 	h, err := a.readHeader(in)
 	if err == nil {
@@ -87,14 +86,14 @@ func (a *AdamW) UnmarshalBinary(data []byte) error {
 		err = a.restore(in, h)
 	}
 	if err != nil {
-		err = fmt.Errorf("quant8: AdamW: restore: %w", err)
+		err = fmt.Errorf("quant8: %s: restore: %w", a.o.name, err)
 	}
 	return err
 }
 
 // checkWhole checks the length and the last checksum of data, whose header
 // takes the given bytes.
-func (a *AdamW) checkWhole(data []byte, header int64) error {
+func (a *Optimizer) checkWhole(data []byte, header int64) error {
 	if want := header + a.StateBytes() + checksumSize; int64(len(data)) != want {
 		return fmt.Errorf("%d bytes, want %d: %w", len(data), want, snug.ErrCorrupt)
 	}
@@ -107,7 +106,7 @@ func (a *AdamW) checkWhole(data []byte, header int64) error {
 
 var errChecksum = fmt.Errorf("the checksum does not match: %w", snug.ErrCorrupt)
 
-func (a *AdamW) save(out *sumWriter) error {
+func (a *Optimizer) save(out *sumWriter) error {
 	if a.invalid != "" {
 		return fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
 	}
@@ -125,7 +124,7 @@ func (a *AdamW) save(out *sumWriter) error {
 }
 
 // eachBlob calls use for the state of every chunk of every parameter.
-func (a *AdamW) eachBlob(dirty bool, use func(blob []byte) error) error {
+func (a *Optimizer) eachBlob(dirty bool, use func(blob []byte) error) error {
 	for _, name := range a.names() {
 		q := a.params[name]
 		for chunk := range Blocks(q.n, a.o.Chunk) {
@@ -137,10 +136,10 @@ func (a *AdamW) eachBlob(dirty bool, use func(blob []byte) error) error {
 	return nil
 }
 
-func (a *AdamW) names() []string { return slices.Sorted(maps.Keys(a.params)) }
+func (a *Optimizer) names() []string { return slices.Sorted(maps.Keys(a.params)) }
 
 // restore reads the state and the last checksum.
-func (a *AdamW) restore(in *sumReader, h *saved) error {
+func (a *Optimizer) restore(in *sumReader, h *saved) error {
 	a.invalid = "a restore of its state failed"
 	if err := a.eachBlob(true, in.readFull); err != nil {
 		return err

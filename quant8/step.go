@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // tooLarge is 2^63 as float32 bits. Gradients from there on count as infinite:
@@ -16,7 +17,7 @@ import (
 // moments stay finite for ever.
 const tooLarge = (63 + 127) << 23
 
-// Step updates a parameter by the gradient g·gradScale, as [AdamW] describes. p
+// Step updates a parameter by the gradient g·gradScale, as the optimizer describes. p
 // has the registered number of elements of float32, float16 or bfloat16 and is
 // rounded once, to nearest; g has as many of any of these types. They do not
 // overlap. gradScale is for example the inverse of a loss scale or a clipping
@@ -25,59 +26,67 @@ const tooLarge = (63 + 127) << 23
 // A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square
 // has no room in float32, is an error that wraps [snug.ErrNonFinite] and names
 // the parameter and the index. Nothing is written then, on any device; on one
-// that is not the CPU the call waits for this check.
+// that is not the CPU the call waits for this check. p is not checked; where weight
+// decay is part of the gradient, elements that are not finite spoil their state.
 //
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
 // error of the Storage leaves the chunks before the one it names stepped.
+// Optimizers other than [AdamW] step on the CPU only; that is an error that wraps
+// [snug.ErrDevice] elsewhere.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNoMemory].
-func (a *AdamW) Step(name string, p, g snug.View, gradScale float32) error {
+func (a *Optimizer) Step(name string, p, g snug.View, gradScale float32) error {
 	return a.step(name, 0, true, p, g, gradScale)
 }
 
-// StepRange is [AdamW.Step] for elements lo to lo+len(p)-1 of a parameter, so
+// StepRange is [Optimizer.Step] for elements lo to lo+len(p)-1 of a parameter, so
 // that its pieces can be updated as their gradients arrive. lo is a multiple of
-// AdamWOptions.Chunk, and so is the length unless the range ends the parameter.
+// StateOptions.Chunk, and so is the length unless the range ends the parameter.
 // Every element is to be updated once in a step.
-func (a *AdamW) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
+func (a *Optimizer) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
 	return a.step(name, lo, false, p, g, gradScale)
 }
 
-func (a *AdamW) step(name string, lo int, whole bool, p, g snug.View, gradScale float32) error {
+func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradScale float32) error {
 	q, dev, err := a.checkStep(name, lo, whole, p, g, gradScale)
 	if err != nil {
-		return fmt.Errorf("quant8: AdamW: %w", err)
+		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
 	if p.Len() == 0 {
 		return nil
 	}
 	if err := checkGradient(dev, g, gradScale, q.name, lo); err != nil {
-		return fmt.Errorf("quant8: AdamW: %w", err)
+		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
-	j := stepJob{
-		p: p, g: g,
-		coef: adam.Hyper{
-			LR: a.lr, Beta1: a.o.Beta1, Beta2: a.o.Beta2, Eps: a.o.Eps, WeightDecay: a.o.WeightDecay,
-			Step: a.t, GradScale: gradScale, DecayFirst: a.o.Order == Decoupled,
-		}.Coef(),
-		chunk: a.o.Chunk, block: a.o.Block, bits: q.bits, m: a.maps.m, v: a.maps.v,
-	}
-	if a.o.Storage != nil {
-		err = a.stepStored(q, lo, j)
+	j := stepJob{p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v}
+	h := a.o.hyper
+	if a.o.adamw {
+		j.coef = adam.Hyper{
+			LR: a.lr, Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
+			Step: a.t, GradScale: gradScale, DecayFirst: h.DecayFirst,
+		}.Coef()
 	} else {
-		err = a.stepInMemory(dev, q, lo, j)
+		h.LR, h.Step, h.GradScale = float64(a.lr), a.t, gradScale
+		h = h.Warm(a.o.warmup[0], a.o.warmup[1])
+		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+	}
+	if h.Rule.Trust() && !a.o.plain(name) {
+		err = a.trust(dev, q, h, &j)
+	}
+	if err == nil {
+		err = a.run(dev, q, lo, j)
 	}
 	if err != nil {
-		return fmt.Errorf("quant8: AdamW: parameter %q: %w", name, err)
+		return fmt.Errorf("quant8: %s: parameter %q: %w", a.o.name, name, err)
 	}
 	return nil
 }
 
 // checkStep checks the operands of a step of a whole parameter or of a range.
-func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
+func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
 	q, hi := a.params[name], lo+p.Len()
 	switch {
 	case a.invalid != "":
@@ -98,6 +107,8 @@ func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradS
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
+	case a.o.hyper.Rule.Trust() && p.Len() != q.n:
+		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, for their norm: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
 	}
@@ -107,6 +118,9 @@ func (a *AdamW) checkStep(name string, lo int, whole bool, p, g snug.View, gradS
 	}
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
+	}
+	if !dev.IsCPU() && !a.o.adamw {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
@@ -133,13 +147,21 @@ func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo
 	return fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", name, lo+i, scale, snug.ErrNonFinite)
 }
 
+// run runs a job over the chunks of a parameter from element lo on.
+func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
+	if a.o.Storage != nil {
+		return a.stepStored(q, lo, j)
+	}
+	return a.stepInMemory(dev, q, lo, j)
+}
+
 // stepInMemory runs all chunks at once: their blobs lie one after the other.
-func (a *AdamW) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) error {
+func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) error {
 	state, err := a.stateOn(dev, q)
 	if err != nil {
 		return err
 	}
-	begin := int64(lo/a.o.Chunk) * blobBytes(a.o.Chunk, q.bits, a.o.Block)
+	begin := int64(lo/a.o.Chunk) * q.bytes(a.o.Chunk)
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
@@ -151,11 +173,11 @@ func (a *AdamW) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) erro
 }
 
 // stepStored runs chunk by chunk, each while its blob is acquired.
-func (a *AdamW) stepStored(q *param, lo int, j stepJob) error {
+func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	p, g := j.p, j.g
 	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
 		end := min(begin+a.o.Chunk, p.Len())
-		err := a.withBlob(q, (lo+begin)/a.o.Chunk, true, func(blob []byte) (err error) {
+		err := a.withBlob(q, (lo+begin)/a.o.Chunk, j.sums == nil, func(blob []byte) (err error) {
 			if j.p, err = p.Slice(begin, end); err != nil {
 				return err
 			}
@@ -176,10 +198,14 @@ func (a *AdamW) stepStored(q *param, lo int, j stepJob) error {
 // stepJob updates p and the state of whole chunks. state begins with the blob
 // of the first.
 type stepJob struct {
-	p, g, state        snug.View
-	coef               adam.Coef
-	chunk, block, bits int
-	m, v               *blockq.Encoder
+	p, g, state snug.View
+	layout
+	chunk  int
+	m, v   *blockq.Encoder // of states with signs and without
+	coef   adam.Coef       // of AdamW
+	rule   optim.Coef      // of others
+	signed []bool          // the states of others; nil means AdamW
+	sums   *squares        // nil, or where to add squares instead of a step
 }
 
 func (j *stepJob) Kernel() string { return "quant8.adamw" }
@@ -197,7 +223,12 @@ func (j *stepJob) Run() {
 	}
 	args.grain = blocksPerItem(args.tile) * args.tile
 	args.perChunk = cpu.Chunks(min(j.chunk, j.p.Len()), args.grain)
-	stepTask.Run(cpu.Chunks(j.p.Len(), j.chunk)*args.perChunk, args)
+	items := cpu.Chunks(j.p.Len(), j.chunk) * args.perChunk
+	if j.sums != nil {
+		j.sums.begin(items)
+		defer j.sums.end()
+	}
+	stepTask.Run(items, args)
 }
 
 type stepArgs struct {
@@ -215,32 +246,74 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 	if begin >= end {
 		return // the last chunk has fewer items
 	}
-	blob := a.state[int64(chunk)*blobBytes(a.chunk, a.bits, a.block):]
+	blob := a.state[int64(chunk)*a.bytes(a.chunk):]
 	if a.bits == 32 {
-		tile := tiles.Get(2 * a.tile)
+		s := a.split32(blob, hi-lo)
+		a.step32(&s, item, lo, begin, end)
+		return
+	}
+	s := a.split8(blob, hi-lo)
+	a.step8(&s, item, lo, begin, end)
+})
+
+// step8 updates elements begin to end-1 of the chunk that starts at element lo.
+// begin is the first of a block.
+func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
+	first, last := begin/a.block, Blocks(end, a.block)
+	if a.signed == nil {
+		tile := tiles.Get(adam.Scratch8(a.block))
 		defer tiles.Put(tile)
-		s := split32(blob, hi-lo)
+		a.coef.Step8(a.p, a.g, lo+begin, lo+end, adam.Blocks8{
+			Codes1: s.codes[0][begin:end], Codes2: s.codes[1][begin:end],
+			Absmax1: s.absmax[0][first:last], Absmax2: s.absmax[1][first:last],
+			Encoder1: a.m, Encoder2: a.v, Block: a.block,
+		}, *tile)
+		return
+	}
+	var states [optim.MaxStates]optim.State8
+	for i, signed := range a.signed {
+		states[i] = optim.State8{Codes: s.codes[i][begin:end], Absmax: s.absmax[i][first:last], Encoder: a.v}
+		if signed {
+			states[i].Encoder = a.m
+		}
+	}
+	tile := tiles.Get(optim.Scratch(a.block))
+	defer tiles.Put(tile)
+	if a.sums != nil {
+		part := &a.sums.items[item]
+		part[0], part[1] = a.rule.Squares8(a.p, a.g, lo+begin, lo+end, states[:a.states], a.block, *tile)
+		return
+	}
+	a.rule.Step8(a.p, a.g, lo+begin, lo+end, states[:a.states], a.block, *tile)
+}
+
+// step32 is step8 for states in float32.
+func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
+	tile := tiles.Get(2 * a.tile)
+	defer tiles.Put(tile)
+	if a.signed == nil {
 		for ; begin < end; begin += a.tile {
 			a.update32(s, lo, begin, min(begin+a.tile, end), *tile)
 		}
 		return
 	}
-	tile := tiles.Get(adam.Scratch8(a.block))
-	defer tiles.Put(tile)
-	s, first, last := split8(blob, hi-lo, a.block), begin/a.block, Blocks(end, a.block)
-	a.coef.Step8(a.p, a.g, lo+begin, lo+end, adam.Blocks8{
-		Codes1: s.codes1[begin:end], Codes2: s.codes2[begin:end],
-		Absmax1: s.absmax1[first:last], Absmax2: s.absmax2[first:last],
-		Encoder1: a.m, Encoder2: a.v, Block: a.block,
-	}, *tile)
-})
+	for i := range a.states {
+		s[i] = s[i][begin:end]
+	}
+	if a.sums != nil {
+		part := &a.sums.items[item]
+		part[0], part[1] = a.rule.Squares32(a.p, a.g, lo+begin, lo+end, *s, a.tile, *tile)
+		return
+	}
+	a.rule.Step32(a.p, a.g, lo+begin, lo+end, *s, a.tile, *tile)
+}
 
-// update32 steps elements begin to end-1 of the chunk that starts at element
-// lo.
-func (a *stepArgs) update32(s state32, lo, begin, end int, tile []float32) {
+// update32 makes the step of AdamW for elements begin to end-1 of the chunk that
+// starts at element lo.
+func (a *stepArgs) update32(s *state32, lo, begin, end int, tile []float32) {
 	t := a.tile
 	p := half.Floats(a.p, lo+begin, tile[:end-begin])
 	g := half.Floats(a.g, lo+begin, tile[t:][:end-begin])
-	a.coef.Update(p, s.m[begin:end], s.v[begin:end], g)
+	a.coef.Update(p, s[0][begin:end], s[1][begin:end], g)
 	half.Flush(a.p, lo+begin, p)
 }

@@ -69,17 +69,17 @@ func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
 		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
 		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
 			if q.bits == 32 {
-				s := split32(blob, n)
-				m, v = append(m, s.m...), append(v, s.v...)
+				s := q.split32(blob, n)
+				m, v = append(m, s[0]...), append(v, s[1]...)
 				return nil
 			}
-			s := split8(blob, n, a.o.Block)
+			s := q.split8(blob, n)
 			x := make([]float32, 2*n)
-			if err := Dequantize(x[:n], s.codes1, s.absmax1, m1, a.o.Block); err != nil {
+			if err := Dequantize(x[:n], s.codes[0], s.absmax[0], m1, a.o.Block); err != nil {
 				return err
 			}
 			m, v = append(m, x[:n]...), append(v, x[n:]...)
-			return Dequantize(v[len(v)-n:], s.codes2, s.absmax2, m2, a.o.Block)
+			return Dequantize(v[len(v)-n:], s.codes[1], s.absmax[1], m2, a.o.Block)
 		}))
 	}
 	return m, v
@@ -257,9 +257,9 @@ func TestAgainst32(t *testing.T) {
 		require.Less(t, abs, 6e-5)
 		require.Less(t, rel, 6e-4)
 		copy(p32, p8)
-		s := split32(b.params["w"].state.Host(), n)
-		copy(s.m, m8)
-		copy(s.v, v8)
+		s := b.params["w"].split32(b.params["w"].state.Host(), n)
+		copy(s[0], m8)
+		copy(s[1], v8)
 	}
 }
 
@@ -279,8 +279,8 @@ func TestSignIsKept(t *testing.T) {
 		a := newAdamW(t, AdamWOptions{Order: order, Min8bit: 1}, map[string]int{"w": 3})
 		a.Advance(-1)
 		require.NoError(t, a.Step("w", snug.ViewOf(make([]float32, 3)), snug.ViewOf([]float32{1, -1e-9, 1e-9}), 1))
-		s := split8(a.params["w"].state.Host(), 3, 256)
-		require.Equal(t, []uint8{255, want, 127}, s.codes1)
+		s := a.params["w"].split8(a.params["w"].state.Host(), 3)
+		require.Equal(t, []uint8{255, want, 127}, s.codes[0])
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // Storage keeps optimizer state outside of the optimizer, for example in an
@@ -19,41 +20,43 @@ type Storage interface {
 	Release(key string, dirty bool) error
 }
 
-// blobBytes returns the size of the state of n elements that begin at a block,
-// whose layout is that of [state8] or [state32].
-func blobBytes(n, bits, block int) int64 {
-	if bits == 32 {
-		return 8 * int64(n)
+// layout is the form of the states of some elements: how many there are, their
+// width, and the block of 8-bit ones.
+type layout struct{ states, bits, block int }
+
+// bytes returns the size of the state of n elements that begin at a block.
+func (l layout) bytes(n int) int64 {
+	if l.bits == 32 {
+		return 4 * int64(l.states) * int64(n)
 	}
-	return 8*int64(Blocks(n, block)) + 2*int64(n)
+	return int64(l.states) * (4*int64(Blocks(n, l.block)) + int64(n))
 }
 
-// state8 is the 8-bit state of one chunk, in the order of its memory.
+// state8 is the 8-bit state of one chunk. In its memory the absmax of all states
+// come first.
 type state8 struct {
-	absmax1, absmax2 []float32 // of the blocks
-	codes1, codes2   []uint8   // of the elements
+	absmax [optim.MaxStates][]float32 // of the blocks
+	codes  [optim.MaxStates][]uint8   // of the elements
 }
 
-func split8(blob []byte, n, block int) state8 {
-	blocks := Blocks(n, block)
-	absmax, codes := floats(blob, 2*blocks), blob[8*blocks:]
-	return state8{absmax[:blocks], absmax[blocks:], codes[:n], codes[n : 2*n]}
-}
-
-// moment returns the state of moment 0 or 1.
-func (s state8) moment(i int) (codes []uint8, absmax []float32) {
-	if i == 0 {
-		return s.codes1, s.absmax1
+func (l layout) split8(blob []byte, n int) (s state8) {
+	blocks := Blocks(n, l.block)
+	absmax, codes := floats(blob, l.states*blocks), blob[4*l.states*blocks:]
+	for i := range l.states {
+		s.absmax[i], s.codes[i] = absmax[i*blocks:][:blocks], codes[i*n:][:n]
 	}
-	return s.codes2, s.absmax2
+	return s
 }
 
-// state32 is the 32-bit state of one chunk, in the order of its memory.
-type state32 struct{ m, v []float32 }
+// state32 is the 32-bit state of one chunk, one after the other in its memory.
+type state32 [optim.MaxStates][]float32
 
-func split32(blob []byte, n int) state32 {
-	s := floats(blob, 2*n)
-	return state32{s[:n], s[n:]}
+func (l layout) split32(blob []byte, n int) (s state32) {
+	all := floats(blob, l.states*n)
+	for i := range l.states {
+		s[i] = all[i*n:][:n]
+	}
+	return s
 }
 
 // floats returns the first 4n bytes of blob, which is 4-byte aligned, as n
@@ -69,13 +72,13 @@ func bytesOfFloats(x []float32) []byte {
 
 // stateOn returns the in-memory state of q on dev. It allocates what does not
 // exist yet and moves what lies elsewhere.
-func (a *AdamW) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], error) {
+func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if q.state.Len() > 0 && q.state.Device() == dev {
 		return q.state, nil
 	}
-	moved, err := makeState(dev, int(blobBytes(q.n, q.bits, a.o.Block)))
+	moved, err := makeState(dev, int(q.bytes(q.n)))
 	if err != nil {
 		return q.state, err
 	}
@@ -114,9 +117,9 @@ func copyState(dst, src snug.Array[uint8]) error {
 
 // withBlob calls use with the state of one chunk of q, which use may change if
 // dirty. Without a Storage and on a device other than the CPU that is a copy.
-func (a *AdamW) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
+func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
 	lo := chunk * a.o.Chunk
-	size := int(blobBytes(min(a.o.Chunk, q.n-lo), q.bits, a.o.Block))
+	size := int(q.bytes(min(a.o.Chunk, q.n-lo)))
 	if a.o.Storage == nil {
 		return a.withBlobInMemory(q, chunk, size, dirty, use)
 	}
@@ -139,13 +142,13 @@ func (a *AdamW) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) 
 	return err
 }
 
-func (a *AdamW) withBlobInMemory(q *param, chunk, size int, dirty bool, use func(blob []byte) error) error {
+func (a *Optimizer) withBlobInMemory(q *param, chunk, size int, dirty bool, use func(blob []byte) error) error {
 	dev := q.state.Device() // the CPU before the first step
 	state, err := a.stateOn(dev, q)
 	if err != nil {
 		return err
 	}
-	begin := chunk * int(blobBytes(a.o.Chunk, q.bits, a.o.Block))
+	begin := chunk * int(q.bytes(a.o.Chunk))
 	blob, err := state.Slice(begin, begin+size)
 	if err != nil {
 		return err

@@ -1,0 +1,255 @@
+// Package optim is the float32 arithmetic of elementwise optimizers, shared by every
+// way to store their state. With g the gradient times a scale, one update of a
+// parameter p by a rule with the states m, v and n is
+//
+//	rule      update                                                       states
+//	Adam      m ← β1·m + (1-β1)·g; v ← β2·v + (1-β2)·g²                    m, v
+//	          p ← p - lr·c2/c1·m/(√v + ε·c2)
+//	AdEMAMix  m, v as Adam; n ← β3·n + (1-β3)·g                            m, n, v
+//	          p ← p - lr·(m/c1 + α·n)/(√v/c2 + ε)
+//	Momentum  m ← μ·m + (1-d)·g, at first g; p ← p - lr·m                  m
+//	Nesterov  m as Momentum; p ← p - lr·(g + μ·m)                          m
+//	Lion      p ← p - lr·sign(β1·m + (1-β1)·g); m ← β2·m + (1-β2)·g        m
+//	RMSprop   v ← α·v + (1-α)·g²; p ← p - lr·g/(√v + ε)                    v
+//	Adagrad   v ← v + g²; p ← p - lr·g/(√v + ε)                            v
+//	LAMB      m, v as Adam; u = m/c1/(√v/c2 + ε) + wd·p                    m, v
+//	          p ← p - lr·|p|/|u|·u
+//	LARS      m ← μ·m + lr·η·|p|/(|g| + wd·|p|)·(g + wd·p); p ← p - m      m
+//
+// with c1 = 1-β1^t and c2 = √(1-β2^t) at step t. Weight decay is decoupled for Adam,
+// AdEMAMix and Lion (p is multiplied by 1-lr·wd, before or after the update), and for
+// the others that do not say it, and for Adam if asked, coupled (wd·p is added to g).
+// These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
+// Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137, Lion that of Chen et al. 2023,
+// arXiv:2302.06675, LAMB that of You et al. 2019, arXiv:1904.00962, LARS that of You,
+// Gitman and Ginsburg 2017, arXiv:1708.03888. The norms of the last two are over all
+// elements of a parameter, see [Hyper.Ratio].
+//
+// Every product and every sum is rounded to float32 by itself, so that the bits are
+// the same on every platform.
+package optim
+
+import "math"
+
+// Rule is an optimizer.
+type Rule uint8
+
+// The rules.
+const (
+	Adam Rule = iota
+	AdEMAMix
+	Momentum
+	Nesterov
+	Lion
+	RMSprop
+	Adagrad
+	LAMB
+	LARS
+	rules
+)
+
+// String returns the name of the rule, such as "Lion".
+func (r Rule) String() string {
+	names := [rules]string{"Adam", "AdEMAMix", "Momentum", "Nesterov", "Lion", "RMSprop", "Adagrad", "LAMB", "LARS"}
+	if r >= rules {
+		return "?"
+	}
+	return names[r]
+}
+
+// Signed returns, for every state of the rule, whether its values have signs.
+func (r Rule) Signed() []bool { return signed[r] }
+
+var signed = [rules][]bool{{true, false}, {true, true, false}, {true}, {true}, {true}, {false}, {false}, {true, false}, {true}}
+
+// Hyper are the constants of one step. A rule reads those that its equations have;
+// β1 is also called μ (Momentum, Nesterov, LARS) or α (RMSprop).
+type Hyper struct {
+	Rule                    Rule
+	LR, Beta1, Beta2, Beta3 float64
+	Alpha                   float64 // of AdEMAMix
+	Dampening               float64 // d
+	Trust                   float64 // η
+	Eps, WeightDecay        float64
+	Coupled                 bool // Adam with weight decay in the gradient
+	DecayFirst              bool // decoupled decay before the update, as torch has it
+	Step                    int  // t, from 1
+	GradScale               float32
+}
+
+// Coef are the factors of one step, rounded to float32 once.
+type Coef struct {
+	rule         Rule
+	beta1, rest1 float32
+	beta2, rest2 float32
+	beta3, rest3 float32
+	scale1       float32 // what m counts in a sum with n or g
+	scale2       float32 // what n, g or p counts there
+	size         float32 // of the step
+	eps          float32
+	root         float32 // what √v is multiplied by
+	gradScale    float32
+	l2           float32 // coupled decay
+	pre, post    float32 // decoupled decay
+}
+
+// Coef derives the factors in float64.
+func (h Hyper) Coef() Coef {
+	c1 := 1 - power(h.Beta1, h.Step)
+	c2 := math.Sqrt(1 - power(h.Beta2, h.Step))
+	c := Coef{
+		rule:  h.Rule,
+		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
+		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
+		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
+		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+	}
+	coupled := true
+	switch h.Rule {
+	case Adam:
+		coupled = h.Coupled
+		c.size, c.eps = float32(h.LR*c2/c1), float32(h.Eps*c2)
+	case AdEMAMix:
+		coupled = false
+		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)
+	case Lion:
+		coupled = false
+	case Momentum, Nesterov:
+		c.rest1 = float32(1 - h.Dampening)
+		if h.Step == 1 {
+			c.beta1, c.rest1 = 0, 1
+		}
+		c.scale1, c.scale2 = 1, 0
+		if h.Rule == Nesterov {
+			c.scale1, c.scale2 = float32(h.Beta1), 1
+		}
+	case LAMB:
+		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.WeightDecay), float32(1/c2)
+	}
+	decay := float32(1 - float64(h.LR*h.WeightDecay))
+	switch {
+	case h.Rule == LAMB:
+	case coupled:
+		c.l2 = float32(h.WeightDecay)
+	case h.DecayFirst:
+		c.pre = decay
+	default:
+		c.post = decay
+	}
+	return c
+}
+
+// power returns x^n for n >= 0 by squaring, with every product rounded, so that
+// the result is the same on every platform.
+func power(x float64, n int) float64 {
+	y := 1.0
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			y = float64(y * x)
+		}
+		x = float64(x * x)
+	}
+	return y
+}
+
+// Update applies one step to p, given g and the states of the rule, in the order of
+// [Rule.Signed]. All have the length of p and do not overlap. It allocates nothing.
+func (c *Coef) Update(p, g []float32, s [MaxStates][]float32) {
+	switch c.rule {
+	case Adam:
+		c.adam(p, g, s[0], s[1])
+	case AdEMAMix:
+		c.ademamix(p, g, s[0], s[1], s[2])
+	case Momentum, Nesterov:
+		c.momentum(p, g, s[0])
+	case Lion:
+		c.lion(p, g, s[0])
+	case RMSprop:
+		c.squares(p, g, s[0], c.beta1, c.rest1)
+	case Adagrad:
+		c.squares(p, g, s[0], 1, 1)
+	case LAMB:
+		c.lamb(p, g, s[0], s[1])
+	case LARS:
+		c.lars(p, g, s[0])
+	}
+}
+
+// gradient returns the gradient that the update sees. Without coupled decay it does
+// not depend on p, which may be infinite.
+func (c *Coef) gradient(p, g float32) float32 {
+	g = float32(g * c.gradScale)
+	if c.l2 != 0 {
+		g += float32(c.l2 * p)
+	}
+	return g
+}
+
+// sqrt is correctly rounded: the square root of a float32 in float64 is far enough
+// from a midpoint.
+func sqrt(x float32) float32 { return float32(math.Sqrt(float64(x))) }
+
+func (c *Coef) adam(p, g, m, v []float32) {
+	g, m, v = g[:len(p)], m[:len(p)], v[:len(p)]
+	for i, pi := range p {
+		gi := c.gradient(pi, g[i])
+		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
+		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*gi)*gi)
+		pi = float32(pi*c.pre) - float32(c.size*float32(mi/(sqrt(vi)+c.eps)))
+		m[i], v[i], p[i] = mi, vi, float32(pi*c.post)
+	}
+}
+
+func (c *Coef) ademamix(p, g, m, n, v []float32) {
+	g, m, n, v = g[:len(p)], m[:len(p)], n[:len(p)], v[:len(p)]
+	for i, pi := range p {
+		gi := c.gradient(pi, g[i])
+		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
+		ni := float32(c.beta3*n[i]) + float32(c.rest3*gi)
+		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*gi)*gi)
+		mixed := float32(c.scale1*mi) + float32(c.scale2*ni)
+		pi = float32(pi*c.pre) - float32(c.size*float32(mixed/(float32(sqrt(vi)*c.root)+c.eps)))
+		m[i], n[i], v[i], p[i] = mi, ni, vi, float32(pi*c.post)
+	}
+}
+
+func (c *Coef) momentum(p, g, m []float32) {
+	g, m = g[:len(p)], m[:len(p)]
+	for i, pi := range p {
+		gi := c.gradient(pi, g[i])
+		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
+		p[i] = pi - float32(c.size*(float32(c.scale1*mi)+float32(c.scale2*gi)))
+		m[i] = mi
+	}
+}
+
+// withSign returns x, or -x if s is negative. It has no branch, whose direction would
+// be a coin toss.
+func withSign(x, s float32) float32 {
+	return math.Float32frombits(math.Float32bits(x) ^ math.Float32bits(s)&(1<<31))
+}
+
+func (c *Coef) lion(p, g, m []float32) {
+	g, m = g[:len(p)], m[:len(p)]
+	for i, pi := range p {
+		gi := c.gradient(pi, g[i])
+		d := float32(c.beta1*m[i]) + float32(c.rest1*gi)
+		step := withSign(c.size, d)
+		if d == 0 || d != d {
+			step = 0
+		}
+		p[i] = float32((float32(pi*c.pre) - step) * c.post)
+		m[i] = float32(c.beta2*m[i]) + float32(c.rest2*gi)
+	}
+}
+
+// squares is RMSprop, and with factors of 1 Adagrad.
+func (c *Coef) squares(p, g, v []float32, keep, add float32) {
+	g, v = g[:len(p)], v[:len(p)]
+	for i, pi := range p {
+		gi := c.gradient(pi, g[i])
+		vi := float32(keep*v[i]) + float32(float32(add*gi)*gi)
+		p[i] = pi - float32(c.size*float32(gi/(sqrt(vi)+c.eps)))
+		v[i] = vi
+	}
+}

@@ -1,0 +1,158 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/snug-ml/snug"
+)
+
+// Optimizer updates parameters by a rule, such as that of [AdamW], whose states it
+// keeps in 8-bit blocks (Dettmers et al. 2022, arXiv:2110.02861) or in float32. A
+// step of 8-bit state is one pass over the blocks: decode the states, update, find
+// their new absmax, encode, states with signs by the signed and others by the
+// unsigned [DynamicMap], unless the options have other maps. The update is in
+// float32 and sees the new states before they are encoded. Scratch is 96 KiB a
+// worker at the largest block.
+//
+// Use it as
+//
+//	opt.Add("w", len(w)) // for every parameter, once
+//	for each step {
+//		opt.Advance(lr)
+//		opt.Step("w", w, grad, 1) // for every parameter
+//	}
+//
+// Step and StepRange may run concurrently for different parameters or ranges;
+// no other methods may run at the same time.
+type Optimizer struct {
+	o       options
+	maps    codeMaps
+	lr      float32 // of this step
+	t       int
+	params  map[string]*param
+	invalid string // why the state cannot be used, or empty
+
+	mu sync.Mutex // guards the in-memory state of params while it is allocated
+}
+
+// param is one registered parameter, or a shard of it.
+type param struct {
+	name  string
+	total int // elements of the parameter
+	lo, n int // the first of the shard, and how many it has
+	layout
+	keys  []string          // of the chunks in the Storage
+	state snug.Array[uint8] // without a Storage: the blobs of all chunks
+}
+
+func newOptimizer(o options) (*Optimizer, error) {
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("quant8: %s: %w", o.name, err)
+	}
+	return &Optimizer{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), lr: o.lr, params: map[string]*param{}}, nil
+}
+
+// StateBytes returns the bytes of state of all registered parameters, whether
+// they lie in memory or in the Storage.
+func (a *Optimizer) StateBytes() int64 {
+	sum := int64(0)
+	for _, p := range a.params {
+		sum += p.bytes(p.n)
+	}
+	return sum
+}
+
+// Add registers a parameter of n elements under a name. Its state is zero; the
+// memory for it is allocated at its first step. All parameters are registered
+// before the first [Optimizer.Advance], since they share the step count of the bias
+// corrections. The state of a parameter is keyed by its name, so that the order
+// of Add does not matter. A [Storage] sees the keys "<optimizer>/<name>/<chunk>",
+// with the name of the optimizer in lower case and chunks from 0.
+//
+// Errors wrap [snug.ErrConfig] (an empty or taken name, or a step has begun) or
+// [snug.ErrShape] (n is negative, or its state exceeds the address space).
+func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
+
+// AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements,
+// for a program that splits parameters among processes, each of which has an
+// optimizer. lo and hi are multiples of StateOptions.Block, or n; they may be
+// equal. The steps of all shards together give the bits of a step of the whole:
+// blocks are those of the parameter, and so is the width of the state, which
+// depends on n. Step takes the elements of the shard, and StepRange and errors
+// count from its first; chunks do too. [Optimizer.ReadShards] restores other shards
+// than those that were saved.
+//
+// Errors wrap [snug.ErrConfig] as those of Add, or [snug.ErrShape] (also lo and hi
+// that are out of order or not aligned).
+func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
+	switch {
+	case a.params == nil:
+		return fmt.Errorf("quant8: an optimizer that no constructor has made: %w", snug.ErrConfig)
+	case name == "":
+		return fmt.Errorf("quant8: %s: add a parameter without a name: %w", a.o.name, snug.ErrConfig)
+	case a.params[name] != nil:
+		return fmt.Errorf("quant8: %s: parameter %q is added twice: %w", a.o.name, name, snug.ErrConfig)
+	case a.t > 0:
+		return fmt.Errorf("quant8: %s: parameter %q is added after step %d has begun: %w", a.o.name, name, a.t, snug.ErrConfig)
+	case n < 0 || n > math.MaxInt/4/a.o.states():
+		return fmt.Errorf("quant8: %s: parameter %q of %d elements: %w", a.o.name, name, n, snug.ErrShape)
+	}
+	if lo < 0 || hi < lo || hi > n || !a.o.aligned(lo, n) || !a.o.aligned(hi, n) {
+		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
+			a.o.name, name, lo, hi, a.o.Block, n, snug.ErrShape)
+	}
+	if a.o.hyper.Rule.Trust() && hi-lo != n {
+		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, for their norm: %w",
+			a.o.name, name, lo, hi, n, snug.ErrConfig)
+	}
+	p := &param{name: name, total: n, lo: lo, n: hi - lo, layout: a.o.layout(name, n)}
+	if a.o.Storage != nil {
+		for i := range Blocks(p.n, a.o.Chunk) {
+			p.keys = append(p.keys, strings.ToLower(a.o.name)+"/"+name+"/"+strconv.Itoa(i))
+		}
+	}
+	a.params[name] = p
+	return nil
+}
+
+// Advance begins the next step: the step count t of the bias corrections goes
+// up by one. lr is the learning rate of the step; 0 is a rate too, and a
+// negative one means that of the options. A NaN or infinite rate is reported by
+// Step.
+func (a *Optimizer) Advance(lr float32) {
+	a.t++
+	if lr < 0 {
+		lr = a.o.lr
+	}
+	a.lr = lr
+}
+
+// Maps returns copies of the maps of states with signs, such as first moments, and
+// of those without, such as second moments. They are those of the options until a
+// state is restored, which brings its own.
+func (a *Optimizer) Maps() (m, v *Map) {
+	first, second := Map(*a.maps.m.Map()), Map(*a.maps.v.Map())
+	return &first, &second
+}
+
+// Steps returns how many steps have begun.
+func (a *Optimizer) Steps() int { return a.t }
+
+// Close frees the state that lies in memory, on the CPU or another device. The
+// optimizer cannot be used afterwards, until a [Optimizer.ReadFrom] succeeds. It does
+// not touch the Storage. Closing twice does nothing.
+func (a *Optimizer) Close() error {
+	a.invalid = "it is closed"
+	var first error
+	for _, p := range a.params {
+		if err := p.state.Close(); err != nil && first == nil {
+			first = err
+		}
+		p.state = snug.Array[uint8]{}
+	}
+	return first
+}

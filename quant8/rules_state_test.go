@@ -1,0 +1,278 @@
+package quant8
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// TestRulesRestoredRun saves in the middle of a step and continues in both the old
+// and a new optimizer.
+func TestRulesRestoredRun(t *testing.T) {
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, s := range []StateOptions{{Chunk: 1024}, {Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}} {
+			old := build(s, savedParams)
+			p := map[string][]float32{}
+			for name, n := range savedParams {
+				p[name] = randn(n, 1)
+			}
+			run := func(a *Optimizer, p map[string][]float32, names ...string) {
+				for _, name := range names {
+					step(t, a, name, p[name], randn(savedParams[name], uint64(a.Steps())), 0.1)
+				}
+			}
+			for i := range 3 {
+				old.Advance(float32(i) * 0.01)
+				run(old, p, "w", "b", "empty", "v")
+			}
+			old.Advance(0.5)
+			run(old, p, "w", "empty")
+			data, err := old.AppendBinary(nil)
+			require.NoError(t, err)
+			if s.Storage != nil {
+				s.Storage = newFakeStorage()
+			}
+			restored, q := build(s, savedParams), map[string][]float32{}
+			for name := range savedParams {
+				q[name] = append([]float32{}, p[name]...)
+			}
+			_, err = restored.ReadFrom(bytes.NewReader(data))
+			require.NoError(t, err)
+			require.Equal(t, data, bytesOf(restored.AppendBinary(nil)))
+			for a, params := range map[*Optimizer]map[string][]float32{old: p, restored: q} {
+				run(a, params, "b", "v")
+				a.Advance(-1)
+				run(a, params, "v", "w", "b", "empty")
+				require.Equal(t, 5, a.Steps())
+			}
+			require.Equal(t, p, q)
+			require.Equal(t, stateOf(t, old), stateOf(t, restored))
+		}
+	})
+}
+
+// TestRulesAreSaved: a state of another optimizer is refused, and changes nothing.
+func TestRulesAreSaved(t *testing.T) {
+	params := map[string]int{"w": 5000}
+	for from := range rules {
+		data := bytesOf(newOf(t, from, StateOptions{}, params).AppendBinary(nil))
+		for to := range rules {
+			a := newOf(t, to, StateOptions{}, params)
+			a.Advance(-1)
+			step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
+			before := stateOf(t, a)
+			same := newOf(t, from, StateOptions{}, nil).o.name == a.o.name
+			_, err := a.ReadFrom(bytes.NewReader(data))
+			for _, err := range []error{err, a.UnmarshalBinary(data), a.ReadShards(bytes.NewReader(data))} {
+				if same {
+					require.NoError(t, err, "%s to %s", from, to)
+					continue
+				}
+				require.ErrorIs(t, err, snug.ErrConfig)
+				require.ErrorContains(t, err, "this optimizer is "+a.o.name)
+				require.Equal(t, before, stateOf(t, a))
+				require.Equal(t, 1, a.Steps())
+			}
+		}
+	}
+}
+
+// TestRulesShards splits parameters, and restores the whole of the parts.
+func TestRulesShards(t *testing.T) {
+	const n, at = 9000, 4096
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, bits := range []int{8, 32} {
+			s := StateOptions{Bits: bits}
+			if build(s, nil).o.hyper.Rule.Trust() {
+				continue
+			}
+			whole, left, right := build(s, map[string]int{"w": n}), build(s, nil), build(s, nil)
+			require.NoError(t, left.AddShard("w", n, 0, at))
+			require.NoError(t, right.AddShard("w", n, at, n))
+			p, q := randn(n, 1), randn(n, 1)
+			for i := range 2 {
+				g := randn(n, uint64(i+2))
+				for _, a := range []*Optimizer{whole, left, right} {
+					a.Advance(-1)
+				}
+				step(t, whole, "w", p, g, 1)
+				step(t, left, "w", q[:at], g[:at], 1)
+				step(t, right, "w", q[at:], g[at:], 1)
+			}
+			require.True(t, equal(p, q))
+			again := build(StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
+			require.NoError(t, again.ReadShards(
+				bytes.NewReader(bytesOf(right.AppendBinary(nil))), bytes.NewReader(bytesOf(left.AppendBinary(nil)))))
+			require.Equal(t, statesOf(t, whole, "w"), statesOf(t, again, "w"))
+		}
+	})
+}
+
+// TestKeep32: named parameters have 32 bits, and states of another choice are refused.
+func TestKeep32(t *testing.T) {
+	params := map[string]int{"w": 5000, "embedding": 5000}
+	named := StateOptions{Keep32: func(name string) bool { return name == "embedding" }}
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		a, plain := build(named, params), build(StateOptions{}, params)
+		states := int64(a.o.states())
+		require.Equal(t, states*(4*5000+5000+4*20), a.StateBytes())
+		a.Advance(-1)
+		for name, n := range params {
+			step(t, a, name, randn(n, 1), randn(n, 2), 1)
+		}
+		data := bytesOf(a.AppendBinary(nil))
+		for _, err := range []error{plain.UnmarshalBinary(data), plain.ReadShards(bytes.NewReader(data)),
+			a.UnmarshalBinary(bytesOf(plain.AppendBinary(nil)))} {
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, `"embedding" in`)
+		}
+		again, split := build(named, params), build(named, nil)
+		require.NoError(t, again.UnmarshalBinary(data))
+		require.Equal(t, data, bytesOf(again.AppendBinary(nil)))
+		if a.o.hyper.Rule.Trust() {
+			return
+		}
+		require.NoError(t, split.AddShard("embedding", 5000, 256, 1024))
+		require.NoError(t, split.ReadShards(bytes.NewReader(data)))
+		for i, x := range statesOf(t, split, "embedding") {
+			require.Equal(t, statesOf(t, a, "embedding")[i][256:1024], x)
+		}
+	})
+	require.Equal(t, StateBytes(5000, AdamWOptions{}), StateBytes(5000, AdamWOptions{Keep32: named.Keep32}))
+}
+
+// TestRulesStateBytes measures what is allocated.
+func TestRulesStateBytes(t *testing.T) {
+	const n = 100_003
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for bits, most := range map[int]float64{8: 1.02, 32: 4} {
+			a := build(StateOptions{Bits: bits}, map[string]int{"w": n})
+			a.Advance(-1)
+			step(t, a, "w", make([]float32, n), make([]float32, n), 1)
+			held := a.params["w"].state.Len()
+			require.EqualValues(t, held, a.StateBytes())
+			require.LessOrEqual(t, float64(held)/n, most*float64(a.o.states()))
+		}
+	})
+}
+
+func TestRulesOptionErrors(t *testing.T) {
+	nan := float32(math.NaN())
+	for says, err := range map[string]error{
+		"Adam: LR":           errorOf(NewAdam(AdamOptions{LR: -1})),
+		"Adam: Beta1":        errorOf(NewAdam(AdamOptions{Beta1: 1})),
+		"Adam: Beta2":        errorOf(NewAdam(AdamOptions{Beta2: nan})),
+		"Adam: Eps":          errorOf(NewAdam(AdamOptions{Eps: -1})),
+		"Adam: WeightDecay":  errorOf(NewAdam(AdamOptions{WeightDecay: -1})),
+		"AdEMAMix: Beta3":    errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3: 2})),
+		"AlphaWarmup is -1":  errorOf(NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: -1})),
+		"Beta3Warmup -1":     errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3Warmup: -1})),
+		"AdEMAMix: Alpha":    errorOf(NewAdEMAMix(AdEMAMixOptions{Alpha: -1})),
+		"Lion: Beta2":        errorOf(NewLion(LionOptions{Beta2: 1})),
+		"Lion: LR":           errorOf(NewLion(LionOptions{LR: nan})),
+		"SGD: Momentum":      errorOf(NewSGD(SGDOptions{Momentum: 1})),
+		"SGD: Dampening":     errorOf(NewSGD(SGDOptions{Dampening: 1.5})),
+		"Dampening is NaN":   errorOf(NewSGD(SGDOptions{Dampening: nan})),
+		"0 with Nesterov":    errorOf(NewSGD(SGDOptions{Dampening: 0.5, Nesterov: true})),
+		"RMSprop: Alpha":     errorOf(NewRMSprop(RMSpropOptions{Alpha: 1})),
+		"RMSprop: Eps":       errorOf(NewRMSprop(RMSpropOptions{Eps: nan})),
+		"Adagrad: Eps":       errorOf(NewAdagrad(AdagradOptions{Eps: -1})),
+		"Lion: state of 4":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4}})),
+		"Lion: block of 16":  errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 16}})),
+		"a multiple of 132":  errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 33, Chunk: 66}})),
+		"SGD: order 7":       errorOf(NewSGD(SGDOptions{StateOptions: StateOptions{Order: 7}})),
+		"Adagrad: Map2":      errorOf(NewAdagrad(AdagradOptions{StateOptions: StateOptions{Map2: DynamicMap(true)}})),
+		"no constructor has": new(Optimizer).Add("w", 1),
+	} {
+		require.ErrorIs(t, err, snug.ErrConfig, says)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+func errorOf(_ *Optimizer, err error) error { return err }
+
+// TestRulesWithBitsAndBytes writes and reads the tensors of optimizers with one state
+// and two. bitsandbytes keeps others in other forms.
+func TestRulesWithBitsAndBytes(t *testing.T) {
+	params := map[string]int{"w": 5000, "b": 10}
+	keys := []string{"step", "state1", "qmap1", "absmax1", "state2", "qmap2", "absmax2"}
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		a, b := build(StateOptions{}, params), build(StateOptions{}, params)
+		a.Advance(-1)
+		for name, n := range params {
+			step(t, a, name, randn(n, 1), randn(n, 2), 1)
+		}
+		var file bytes.Buffer
+		_, err := a.WriteBitsAndBytes(&file, BitsAndBytesFormat{})
+		if name := a.o.name; !slices.Contains([]string{"AdamW", "Adam", "Lion", "SGD"}, name) {
+			for _, err := range []error{err, a.ReadBitsAndBytes(bytes.NewReader(nil), 0, "")} {
+				require.ErrorIs(t, err, snug.ErrConfig)
+				require.ErrorContains(t, err, "the states of "+name+" in another form")
+			}
+			return
+		}
+		require.NoError(t, err)
+		h, err := safetensors.Read(bytes.NewReader(file.Bytes()), int64(file.Len()))
+		require.NoError(t, err)
+		for i, key := range keys {
+			require.Equal(t, i < 1+3*a.o.states(), h.Find("w."+key) != nil, key)
+		}
+		require.NoError(t, b.ReadBitsAndBytes(bytes.NewReader(file.Bytes()), int64(file.Len()), ""))
+		require.Equal(t, stateOf(t, a), stateOf(t, b))
+		require.Equal(t, 1, b.Steps())
+	})
+}
+
+// keepV keeps 32 bits of a parameter of savedParams.
+var keepV = StateOptions{Keep32: func(name string) bool { return name == "v" }}
+
+// saveRule returns a saved state of three states, and an optimizer in another one.
+func saveRule(t testing.TB) (data []byte, other *Optimizer) {
+	a, other := newOf(t, "AdEMAMix", keepV, savedParams), newOf(t, "AdEMAMix", keepV, savedParams)
+	a.Advance(-1)
+	for name, n := range savedParams {
+		step(t, a, name, randn(n, 1), randn(n, 2), 1)
+	}
+	return bytesOf(a.AppendBinary(nil)), other
+}
+
+func TestAnyRuleBytes(t *testing.T) {
+	data, a := saveRule(t)
+	rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
+}
+
+func FuzzAnyRuleBytes(f *testing.F) {
+	data, a := saveRule(f)
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, a) }))
+}
+
+// TestDamagedRule damages the fields that version 4 adds.
+func TestDamagedRule(t *testing.T) {
+	data, a := saveRule(t)
+	before := stateOf(t, a)
+	end := len(data) - int(a.StateBytes()) - 2*checksumSize // of the header
+	const width = 48 + len("0000b") + 24                    // of the first parameter
+	for _, c := range []struct {
+		name string
+		at   int
+		want error
+	}{
+		{"version", len(magic), snug.ErrCorrupt},
+		{"width", prefixBytes + width, snug.ErrCorrupt},
+		{"length of the name", end - len("AdEMAMix") - 4, snug.ErrCorrupt},
+		{"name", end - 1, snug.ErrConfig},
+	} {
+		d := bytes.Clone(data)
+		d[c.at] ^= 1
+		require.ErrorIs(t, a.UnmarshalBinary(seal(d)), c.want, c.name)
+		require.Equal(t, before, stateOf(t, a), c.name)
+	}
+	require.NoError(t, a.UnmarshalBinary(data))
+}

@@ -1,0 +1,426 @@
+package quant8
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// rules makes the optimizers with the constants of the goldens of package optim, by
+// their names there, and those of trust.go.
+var rules = map[string]func(s StateOptions) (*Optimizer, error){
+	"Adam decoupled": func(s StateOptions) (*Optimizer, error) {
+		return NewAdamW(AdamWOptions{
+			LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, Bits: s.Bits, Block: s.Block, Min8bit: s.Min8bit, Keep32: s.Keep32,
+			Order: s.Order, Map1: s.Map1, Map2: s.Map2, Storage: s.Storage, Chunk: s.Chunk,
+		})
+	},
+	"Adam coupled": func(s StateOptions) (*Optimizer, error) {
+		return NewAdam(AdamOptions{LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
+	},
+	"AdEMAMix": func(s StateOptions) (*Optimizer, error) {
+		return NewAdEMAMix(AdEMAMixOptions{LR: 1e-2, Beta2: 0.99, Beta3: 0.999, WeightDecay: 0.1, StateOptions: s})
+	},
+	"Lion": func(s StateOptions) (*Optimizer, error) {
+		return NewLion(LionOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+	},
+	"Momentum": func(s StateOptions) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+	},
+	"Momentum dampened": func(s StateOptions) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 1e-2, Dampening: 0.5, WeightDecay: 0.1, StateOptions: s})
+	},
+	"Nesterov": func(s StateOptions) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 1e-2, Nesterov: true, WeightDecay: 0.1, StateOptions: s})
+	},
+	"RMSprop": func(s StateOptions) (*Optimizer, error) {
+		return NewRMSprop(RMSpropOptions{LR: 1e-2, Alpha: 0.9, WeightDecay: 0.1, StateOptions: s})
+	},
+	"Adagrad": func(s StateOptions) (*Optimizer, error) {
+		return NewAdagrad(AdagradOptions{WeightDecay: 0.1, StateOptions: s})
+	},
+	"LAMB": func(s StateOptions) (*Optimizer, error) {
+		return NewLAMB(LAMBOptions{LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
+	},
+	"LARS": func(s StateOptions) (*Optimizer, error) {
+		return NewLARS(LARSOptions{LR: 1e-2, Trust: 0.02, WeightDecay: 0.1, StateOptions: s})
+	},
+}
+
+// eachRule runs test for every optimizer.
+func eachRule(t *testing.T, test func(t *testing.T, build func(s StateOptions, params map[string]int) *Optimizer)) {
+	for name := range rules {
+		t.Run(name, func(t *testing.T) {
+			test(t, func(s StateOptions, params map[string]int) *Optimizer { return newOf(t, name, s, params) })
+		})
+	}
+}
+
+// newOf returns an optimizer with parameters.
+func newOf(t testing.TB, rule string, s StateOptions, params map[string]int) *Optimizer {
+	t.Helper()
+	a, err := rules[rule](s)
+	require.NoError(t, err)
+	for name, n := range params {
+		require.NoError(t, a.Add(name, n))
+	}
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	return a
+}
+
+// statesOf returns all states of a parameter, decoded.
+func statesOf(t testing.TB, a *Optimizer, name string) [][]float32 {
+	t.Helper()
+	q := a.params[name]
+	m, v := a.Maps()
+	all := make([][]float32, q.states)
+	for chunk := range Blocks(q.n, a.o.Chunk) {
+		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
+		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
+			for i, signed := range a.o.hyper.Rule.Signed() {
+				if q.bits == 32 {
+					s := q.split32(blob, n)
+					all[i] = append(all[i], s[i]...)
+					continue
+				}
+				x, of := make([]float32, n), v
+				if signed {
+					of = m
+				}
+				s := q.split8(blob, n)
+				if err := Dequantize(x, s.codes[i], s.absmax[i], of, q.block); err != nil {
+					return err
+				}
+				all[i] = append(all[i], x...)
+			}
+			return nil
+		}))
+	}
+	return all
+}
+
+func step(t testing.TB, a *Optimizer, name string, p, g []float32, scale float32) {
+	t.Helper()
+	require.NoError(t, a.Step(name, snug.ViewOf(p), snug.ViewOf(g), scale))
+}
+
+// TestRulesGolden makes 20 steps with float32 state. Parameters are those of torch and
+// of bitsandbytes within the bounds of its tests, 1e-6 and 1e-5.
+func TestRulesGolden(t *testing.T) {
+	var golden struct {
+		Start     []float32
+		Gradients [][]float32
+		After     map[string][][]float32 // steps 1, 2, 10 and 20
+	}
+	data, err := os.ReadFile("../internal/optim/testdata/rules.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &golden))
+	require.Len(t, golden.After, len(rules)-2)
+	for name, after := range golden.After {
+		a := newOf(t, name, StateOptions{Order: Decoupled}, map[string]int{"w": len(golden.Start)})
+		p := append([]float32(nil), golden.Start...)
+		for i, g := range golden.Gradients {
+			a.Advance(-1)
+			step(t, a, "w", p, g, 1)
+			for k, at := range []int{1, 2, 10, 20} {
+				if i+1 == at {
+					require.Zero(t, outliers(after[k], p, 1e-6, 1e-5), "%s: step %d", name, at)
+				}
+			}
+		}
+	}
+}
+
+// TestRulesAgainstDefinition compares with decoding, an update, and the nearest codes
+// by brute force, of whole vectors.
+func TestRulesAgainstDefinition(t *testing.T) {
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, order := range []Order{BitsAndBytes, Decoupled} {
+			for _, dt := range floatTypes {
+				for _, n := range []int{257, 1500} {
+					for _, block := range []int{33, 256} {
+						a := build(StateOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}, map[string]int{"w": n})
+						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
+							ruleDefinition(t, place, a, dt, n)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, dt snug.DType, n int) {
+	p := kerneltest.PutFloats(t, place, dt, randn(n, 1))
+	want := p.Get()
+	for range 3 {
+		g := kerneltest.PutFloats(t, place, dt, gradient(n, uint64(a.Steps())))
+		states := statesOf(t, a, "w")
+		a.Advance(-1)
+		require.NoError(t, a.Step("w", p.View, g.View, 0.5))
+
+		h := a.o.hyper
+		h.LR, h.Step, h.GradScale = float64(a.o.lr), a.Steps(), 0.5
+		all, c := [3][]float32(append(states, nil, nil)[:3]), h.Coef()
+		if h.Rule.Trust() {
+			h.LR *= h.Ratio(c.Squares(want, g.Get(), all))
+			c = h.Coef()
+		}
+		c.Update(want, g.Get(), all)
+		want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+		require.True(t, equal(want, p.Get()), "parameters after step %d", a.Steps())
+		for i, got := range statesOf(t, a, "w") {
+			wanted := quantized8(states[i], a.o.hyper.Rule.Signed()[i], a.o.Order, a.o.Block)
+			require.True(t, equal(wanted, got), "state %d after step %d", i, a.Steps())
+		}
+	}
+}
+
+// quantized8 returns x after it was stored in 8 bits.
+func quantized8(x []float32, signed bool, order Order, block int) []float32 {
+	m := unsignedMap
+	if signed {
+		m = signedMap
+	}
+	codes, absmax := quantizeReference(x, m, block)
+	y := make([]float32, len(x))
+	for i, c := range codes {
+		if signed && order == BitsAndBytes && x[i] < 0 && m[c] == 0 {
+			c--
+		}
+		y[i] = m[c] * absmax[i/block]
+	}
+	return y
+}
+
+// TestRulesAgainst32 is bitsandbytes' test of 8-bit state for all optimizers: step
+// both, compare, and set the 32-bit run to the 8-bit one, fifty times.
+func TestRulesAgainst32(t *testing.T) {
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		r := newPair(t, build, 0.1)
+		for i := range 50 {
+			r.step(i)
+			require.Zero(t, outliers(r.p32, r.p8, 1e-5, 1e-3), "step %d: p", i+1)
+			abs, rel := r.distance()
+			require.Less(t, abs, 6e-5, "step %d: p", i+1)
+			require.Less(t, rel, 6e-4, "step %d: p", i+1)
+			wanted := statesOf(t, r.a32, "w")
+			for k, got := range statesOf(t, r.a8, "w") {
+				require.Less(t, outliers(wanted[k], got, 3e-3, 1e-3), 20, "step %d: state %d", i+1, k)
+			}
+			r.sync()
+		}
+	})
+}
+
+// TestRulesDrift lets both runs go on their own for 10 steps, five times. That costs
+// parameters less than 2 % of 10 times the learning rate.
+func TestRulesDrift(t *testing.T) {
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		r := newPair(t, build, 1)
+		for i := range 50 {
+			if r.step(i); (i+1)%10 == 0 {
+				abs, rel := r.distance()
+				require.Less(t, abs, 2e-4, "step %d", i+1)
+				require.Less(t, rel, 2e-3, "step %d", i+1)
+				r.sync()
+			}
+		}
+	})
+}
+
+// pair is a run with 8-bit state and one with 32 bits.
+type pair struct {
+	t       testing.TB
+	a8, a32 *Optimizer
+	p8, p32 []float32
+	lr      float32
+}
+
+// newPair has 4096 normal parameters times scale.
+func newPair(t testing.TB, build func(StateOptions, map[string]int) *Optimizer, scale float32) *pair {
+	params := map[string]int{"w": 1 << 12}
+	r := &pair{t: t, a8: build(StateOptions{}, params), a32: build(StateOptions{Bits: 32}, params), p8: randn(params["w"], 1), lr: 1e-3}
+	if r.a8.o.name == "Lion" {
+		r.lr = 1e-4
+	}
+	for i := range r.p8 {
+		r.p8[i] *= scale
+	}
+	r.p32 = append(r.p32, r.p8...)
+	return r
+}
+
+// step makes step i of both, with gradients of 0.01.
+func (r *pair) step(i int) {
+	g := randn(len(r.p8), uint64(i+2))
+	r.a8.Advance(r.lr)
+	r.a32.Advance(r.lr)
+	step(r.t, r.a8, "w", r.p8, g, 0.01)
+	step(r.t, r.a32, "w", r.p32, g, 0.01)
+}
+
+// distance returns the mean of the differences of the parameters.
+func (r *pair) distance() (abs, rel float64) {
+	n := float64(len(r.p8))
+	for k, p := range r.p32 {
+		d := math.Abs(float64(r.p8[k]) - float64(p))
+		abs += d / n
+		rel += d / (math.Abs(float64(p)) + 1e-9) / n
+	}
+	return abs, rel
+}
+
+// sync sets the 32-bit run to the other.
+func (r *pair) sync() {
+	copy(r.p32, r.p8)
+	q := r.a32.params["w"]
+	s := q.split32(q.state.Host(), q.n)
+	for k, x := range statesOf(r.t, r.a8, "w") {
+		copy(s[k], x)
+	}
+}
+
+// TestRulesStepRange: ranges in any order are the whole.
+func TestRulesStepRange(t *testing.T) {
+	const n, chunk = 5000, 1024
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, bits := range []int{8, 32} {
+			if build(StateOptions{}, nil).o.hyper.Rule.Trust() {
+				continue
+			}
+			whole := build(StateOptions{Bits: bits, Chunk: chunk}, map[string]int{"w": n})
+			parts := build(StateOptions{Bits: bits, Chunk: chunk, Storage: newFakeStorage()}, map[string]int{"w": n})
+			p, q := randn(n, 1), randn(n, 1)
+			for i := range 3 {
+				g := randn(n, uint64(i+2))
+				whole.Advance(-1)
+				parts.Advance(-1)
+				step(t, whole, "w", p, g, 1)
+				for _, lo := range []int{2048, 0, 4096} { // 2048 elements, or to the end
+					hi := min(lo+2048, n)
+					require.NoError(t, parts.StepRange("w", lo, snug.ViewOf(q[lo:hi]), snug.ViewOf(g[lo:hi]), 1))
+				}
+			}
+			require.True(t, equal(p, q))
+			require.Equal(t, stateOf(t, whole), stateOf(t, parts))
+		}
+	})
+}
+
+func TestRulesWorkersDoNotMatter(t *testing.T) {
+	const n = 70_001
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, bits := range []int{8, 32} {
+			run := func(workers int) ([]float32, []byte) {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
+				a, p := build(StateOptions{Bits: bits, Block: 100}, map[string]int{"w": n}), randn(n, 1)
+				for i := range 2 {
+					a.Advance(-1)
+					step(t, a, "w", p, randn(n, uint64(i)), 1)
+				}
+				return p, stateOf(t, a)
+			}
+			p1, s1 := run(1)
+			p2, s2 := run(2)
+			require.True(t, equal(p1, p2))
+			require.Equal(t, s1, s2)
+		}
+	})
+}
+
+func TestRulesNoAllocations(t *testing.T) {
+	const n = 20_000
+	p, g := snug.ViewOf(randn(n, 1)), snug.ViewOf(randn(n, 2))
+	bf16 := snug.SliceView(make([]snug.BFloat16, n))
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: &oneBlob{}}} {
+			a := build(s, map[string]int{"w": n})
+			kerneltest.NoAllocs(t, func() {
+				a.Advance(-1)
+				_ = a.Step("w", p, g, 1)
+				_ = a.Step("w", bf16, g, 1)
+			})
+		}
+	})
+}
+
+// TestRulesNonFinite: the error is AdamW's, and nothing is written.
+func TestRulesNonFinite(t *testing.T) {
+	const n = 5000
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, bits := range []int{8, 32} {
+			a, p, g := build(StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1), randn(n, 2)
+			a.Advance(-1)
+			step(t, a, "w", p, g, 1)
+			before, params := stateOf(t, a), append([]float32(nil), p...)
+			a.Advance(-1)
+			for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19} {
+				g[4097], g[4999] = bad, bad
+				err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
+				require.ErrorIs(t, err, snug.ErrNonFinite)
+				require.ErrorContains(t, err, "quant8: "+a.o.name+`: parameter "w": gradient 4097`)
+				require.Equal(t, before, stateOf(t, a))
+				require.Equal(t, params, p)
+			}
+		}
+	})
+}
+
+// TestRulesInfiniteParameters: without coupled decay states do not see parameters.
+func TestRulesInfiniteParameters(t *testing.T) {
+	a, err := NewSGD(SGDOptions{})
+	require.NoError(t, err)
+	require.NoError(t, a.Add("w", 2))
+	a.Advance(-1)
+	step(t, a, "w", []float32{float32(math.Inf(1)), 1}, []float32{2, 3}, 1)
+	require.Equal(t, [][]float32{{2, 3}}, statesOf(t, a, "w"))
+}
+
+// TestRulesDevices: only AdamW has kernels.
+func TestRulesDevices(t *testing.T) {
+	place := kerneltest.Places(t)[2]
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		a := build(StateOptions{}, map[string]int{"w": 5000})
+		p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
+		a.Advance(-1)
+		err := a.Step("w", p.View, g.View, 1)
+		if a.o.adamw {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, snug.ErrDevice)
+		require.ErrorContains(t, err, "no kernel for "+a.o.name)
+		require.True(t, equal(randn(5000, 1), p.Get()))
+	})
+}
+
+// TestWarmup: with α and β3 that grow, AdEMAMix of constant ones gives each step.
+func TestWarmup(t *testing.T) {
+	const n = 100
+	a, err := NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: 4, Beta3Warmup: 1})
+	require.NoError(t, err)
+	require.NoError(t, a.Add("w", n))
+	p, want := randn(n, 1), randn(n, 1)
+	var states [3][]float32
+	for i := range states {
+		states[i] = make([]float32, n)
+	}
+	for i, alpha := range []float64{1.25, 2.5, 3.75, 5, 5} {
+		g := randn(n, uint64(i))
+		a.Advance(-1)
+		step(t, a, "w", p, g, 1)
+		h := a.o.hyper
+		h.LR, h.Step, h.GradScale, h.Alpha = float64(a.o.lr), i+1, 1, alpha
+		c := h.Coef()
+		c.Update(want, g, states)
+		require.True(t, equal(want, p), "step %d", i+1)
+	}
+}

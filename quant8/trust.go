@@ -1,0 +1,136 @@
+package quant8
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
+)
+
+// LAMBOptions configures [NewLAMB]. A zero field means its default.
+type LAMBOptions struct {
+	LR          float32 // learning rate, default 1e-3
+	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
+	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
+	Eps         float32 // added to the root of the second moment, default 1e-6
+	WeightDecay float32 // default 0
+	// Plain, unless nil, names parameters whose trust ratio is 1, such as biases
+	// and the scales of norms. It is asked at every step.
+	Plain func(name string) bool
+	StateOptions
+}
+
+// NewLAMB returns the optimizer of You et al. 2019, arXiv:1904.00962, without
+// parameters. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t, and the Euclidean norms of
+// a whole parameter, it computes
+//
+//	m ← β1·m + (1-β1)·g
+//	v ← β2·v + (1-β2)·g²
+//	u = m/c1/(√v/c2 + ε) + wd·p
+//	p ← p - lr·|p|/|u|·u
+//
+// where the trust ratio |p|/|u| is 1 if a norm is 0. A step has two passes: one reads
+// parameter, gradient and state for the norms, the other updates, with any width of the
+// state. The norms are sums in float64, rounded alike whatever the number of workers;
+// they depend on Block and Chunk. They take 16 bytes for every 16384 elements during the
+// step, and at least that for every chunk.
+//
+// The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
+// elements, 2.03 a parameter at blocks of 256, and 8 with 32 bits. What is said of sparse
+// gradients with [AdamW] weighs more here: one large step shortens those of the whole
+// parameter.
+//
+// Parameters lie on the CPU and are here as a whole: [Optimizer.AddShard] of a part is an
+// error, and [Optimizer.StepRange] of a part too. A norm that is not finite, because p is
+// not, is an error of the step that wraps [snug.ErrNonFinite], with nothing written. The
+// error wraps [snug.ErrConfig].
+func NewLAMB(o LAMBOptions) (*Optimizer, error) {
+	lr, beta1, beta2, eps := cmp.Or(o.LR, 1e-3), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
+	return newOptimizer(options{
+		name: "LAMB", lr: lr, unscaled: o.Plain, StateOptions: o.withDefaults(optim.LAMB),
+		hyper: optim.Hyper{
+			Rule: optim.LAMB, Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps), WeightDecay: float64(o.WeightDecay),
+		},
+		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
+	})
+}
+
+// LARSOptions configures [NewLARS]. A zero field means its default.
+type LARSOptions struct {
+	LR          float32 // learning rate, default 0.1
+	Momentum    float32 // in (0,1), default 0.9
+	Trust       float32 // η, above 0, default 1e-3
+	WeightDecay float32 // default 0
+	// Plain, unless nil, names parameters whose trust ratio is 1, such as biases
+	// and the scales of norms. It is asked at every step.
+	Plain func(name string) bool
+	StateOptions
+}
+
+// NewLARS returns the optimizer of You, Gitman and Ginsburg 2017, arXiv:1708.03888,
+// without parameters. With momentum μ and the Euclidean norms of a whole parameter it
+// computes
+//
+//	m ← μ·m + lr·η·|p|/(|g| + wd·|p|)·(g + wd·p)
+//	p ← p - m
+//
+// where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0. Steps, norms, their
+// memory, what parameters may be, and errors are those of [NewLAMB].
+//
+// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
+// a parameter at blocks of 256, and 4 with 32 bits.
+func NewLARS(o LARSOptions) (*Optimizer, error) {
+	lr, momentum, trust := cmp.Or(o.LR, 0.1), cmp.Or(o.Momentum, 0.9), cmp.Or(o.Trust, 1e-3)
+	return newOptimizer(options{
+		name: "LARS", lr: lr, unscaled: o.Plain, StateOptions: o.withDefaults(optim.LARS),
+		hyper:   optim.Hyper{Rule: optim.LARS, Beta1: float64(momentum), Trust: float64(trust), WeightDecay: float64(o.WeightDecay)},
+		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Momentum", momentum, 1}, {"Trust", trust, math.MaxFloat32}},
+	})
+}
+
+// plain says whether the trust ratio of a parameter is 1.
+func (o *options) plain(name string) bool { return o.unscaled != nil && o.unscaled(name) }
+
+// trust multiplies the learning rate of a step by the trust ratio.
+func (a *Optimizer) trust(dev *snug.Device, q *param, h optim.Hyper, j *stepJob) error {
+	sums := squareSums.Get().(*squares)
+	defer squareSums.Put(sums)
+	sums.parameter, sums.update = 0, 0
+	measure := *j
+	measure.sums = sums
+	if err := a.run(dev, q, 0, measure); err != nil {
+		return err
+	}
+	if sum := sums.parameter + sums.update; sum-sum != 0 {
+		return fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
+	}
+	h.LR *= h.Ratio(sums.parameter, sums.update)
+	j.rule = h.Coef()
+	return nil
+}
+
+// squares are sums over a parameter.
+type squares struct {
+	parameter, update float64
+	items             [][2]float64 // of the items of a job
+}
+
+var squareSums = sync.Pool{New: func() any { return new(squares) }}
+
+// begin prepares the sums of the items of a job.
+func (s *squares) begin(items int) {
+	s.items = slices.Grow(s.items[:0], items)[:items]
+	clear(s.items)
+}
+
+// end adds the sums of the items, in order.
+func (s *squares) end() {
+	for _, x := range s.items {
+		s.parameter += x[0]
+		s.update += x[1]
+	}
+}

@@ -1,0 +1,148 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+)
+
+func norm(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v * v
+	}
+	return math.Sqrt(sum)
+}
+
+// lamb and lars make a step in float64 by the equations of NewLAMB and NewLARS, with
+// the constants of rules.
+func lamb(t int, p, g, m, v []float64, ratio bool) {
+	u := make([]float64, len(p))
+	for i := range p {
+		m[i] = 0.9*m[i] + 0.1*g[i]
+		v[i] = 0.99*v[i] + 0.01*g[i]*g[i]
+		u[i] = m[i]/(1-math.Pow(0.9, float64(t)))/(math.Sqrt(v[i]/(1-math.Pow(0.99, float64(t))))+1e-6) + 0.1*p[i]
+	}
+	size := 1e-2
+	if ratio {
+		size *= norm(p) / norm(u)
+	}
+	for i := range p {
+		p[i] -= size * u[i]
+	}
+}
+
+func lars(_ int, p, g, m, _ []float64, ratio bool) {
+	size := 1e-2
+	if ratio {
+		size *= 0.02 * norm(p) / (norm(g) + 0.1*norm(p))
+	}
+	for i := range p {
+		m[i] = 0.9*m[i] + size*(g[i]+0.1*p[i])
+		p[i] -= m[i]
+	}
+}
+
+// TestTrustGolden makes 20 steps of parameters of several chunks with float32 state,
+// against the definition in float64.
+func TestTrustGolden(t *testing.T) {
+	const n = 5000
+	for name, define := range map[string]func(t int, p, g, m, v []float64, ratio bool){"LAMB": lamb, "LARS": lars} {
+		for _, plain := range []bool{false, true} {
+			for _, storage := range []Storage{nil, newFakeStorage()} {
+				a := newOf(t, name, StateOptions{Bits: 32, Chunk: 1024, Storage: storage}, map[string]int{"w": n})
+				a.o.unscaled = func(name string) bool { return plain }
+				p, want, m, v := randn(n, 1), make([]float64, n), make([]float64, n), make([]float64, n)
+				for i, x := range p {
+					want[i] = float64(x)
+				}
+				for i := 1; i <= 20; i++ {
+					g, exact := randn(n, uint64(i+1)), make([]float64, n)
+					for k, x := range g {
+						exact[k] = float64(x) / 2
+					}
+					a.Advance(-1)
+					step(t, a, "w", p, g, 0.5)
+					define(i, want, exact, m, v, !plain)
+					for k, x := range p {
+						if !(math.Abs(want[k]-float64(x)) <= 1e-6+1e-5*math.Abs(want[k])) {
+							t.Fatalf("%s: step %d, element %d is %v, want %v", name, i, k, x, want[k])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestTrustStorage: norms are the same for state in memory and in a Storage.
+func TestTrustStorage(t *testing.T) {
+	const n = 50_000
+	for _, name := range []string{"LAMB", "LARS"} {
+		a := newOf(t, name, StateOptions{Chunk: 4096}, map[string]int{"w": n})
+		b := newOf(t, name, StateOptions{Chunk: 4096, Storage: newFakeStorage()}, map[string]int{"w": n})
+		p, q := randn(n, 1), randn(n, 1)
+		for i := range 3 {
+			a.Advance(-1)
+			b.Advance(-1)
+			step(t, a, "w", p, randn(n, uint64(i)), 1)
+			step(t, b, "w", q, randn(n, uint64(i)), 1)
+		}
+		require.True(t, equal(p, q))
+		require.Equal(t, stateOf(t, a), stateOf(t, b))
+	}
+}
+
+// TestTrustZero: where a norm is 0 the ratio is 1.
+func TestTrustZero(t *testing.T) {
+	for name, want := range map[string]float32{"LAMB": -1e-2, "LARS": -2e-2} {
+		a := newOf(t, name, StateOptions{}, map[string]int{"w": 3, "x": 3})
+		p, x := make([]float32, 3), []float32{1, 2, 3}
+		a.Advance(-1)
+		step(t, a, "w", p, []float32{2, 2, 2}, 1)
+		require.InDelta(t, want, p[0], 1e-7, name)
+		step(t, a, "x", x, make([]float32, 3), 1)
+		for i := range x {
+			require.True(t, finite(x[i]))
+		}
+	}
+}
+
+func TestTrustErrors(t *testing.T) {
+	const n = 5000
+	inf := float32(math.Inf(1))
+	for _, name := range []string{"LAMB", "LARS"} {
+		for _, bits := range []int{8, 32} {
+			a := newOf(t, name, StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
+			require.ErrorIs(t, a.AddShard("x", n, 0, 1024), snug.ErrConfig)
+			a.Advance(-1)
+			p, g := randn(n, 1), randn(n, 2)
+			require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:1024]), snug.ViewOf(g[:1024]), 1), snug.ErrShape)
+			require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1))
+			p[4000] = inf
+			before, params := stateOf(t, a), fmt.Sprint(p)
+			err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
+			require.ErrorIs(t, err, snug.ErrNonFinite)
+			require.ErrorContains(t, err, `parameter "w": a norm`)
+			require.Equal(t, before, stateOf(t, a))
+			require.Equal(t, params, fmt.Sprint(p))
+		}
+	}
+	for says, err := range map[string]error{
+		"LAMB: Beta1":    errorOf(NewLAMB(LAMBOptions{Beta1: 1})),
+		"LAMB: Eps":      errorOf(NewLAMB(LAMBOptions{Eps: inf})),
+		"LARS: Momentum": errorOf(NewLARS(LARSOptions{Momentum: -1})),
+		"LARS: Trust":    errorOf(NewLARS(LARSOptions{Trust: inf})),
+	} {
+		require.ErrorIs(t, err, snug.ErrConfig, says)
+		require.ErrorContains(t, err, says)
+	}
+	plain, err := NewLAMB(LAMBOptions{Plain: func(name string) bool { return name == "bias" }})
+	require.NoError(t, err)
+	require.True(t, plain.o.plain("bias"))
+	require.False(t, plain.o.plain("w"))
+}
