@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -73,7 +74,7 @@ type Weights struct {
 // when path is a folder or anything else that is no file, and the errors of the
 // operating system.
 func OpenWeights(path string) (*Weights, error) {
-	f, size, err := openFile(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("amp: OpenWeights: %w", err)
 	}
@@ -82,33 +83,6 @@ func OpenWeights(path string) (*Weights, error) {
 		return nil, fmt.Errorf("amp: OpenWeights: %s: %w", path, errors.Join(err, f.Close()))
 	}
 	return &Weights{r: f, file: f, header: *h}, nil
-}
-
-// openFile opens a regular file. Others can block.
-func openFile(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, notRegular(path, info)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if info, err = f.Stat(); err != nil {
-		return nil, 0, errors.Join(err, f.Close())
-	}
-	return f, info.Size(), nil
-}
-
-func notRegular(path string, info os.FileInfo) error {
-	what := "is not a regular file"
-	if info.IsDir() {
-		what = "is a folder, want a file"
-	}
-	return fmt.Errorf("%s %s: %w", path, what, snug.ErrConfig)
 }
 
 // NewWeights is [OpenWeights] of size bytes that r reads: a file in memory, in an

@@ -1,19 +1,13 @@
 package amp
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -66,7 +60,7 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
 	p, err := planWeights(tensors, metadata)
 	if err == nil {
-		err = replaceFile(path, func(w io.Writer) error {
+		err = files.Replace(path, func(w io.Writer) error {
 			_, err := p.writeTo(w)
 			return err
 		})
@@ -213,62 +207,4 @@ func (c *countingWriter) write(b []byte) error {
 		err = io.ErrShortWrite
 	}
 	return err
-}
-
-// replaceFile puts a file that write writes in the place of path. It leaves
-// nothing behind when that fails.
-func replaceFile(path string, write func(io.Writer) error) error {
-	f, err := createBeside(path)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// createBeside creates a file of a new name in the folder of path, with the
-// permissions of path if that is there.
-func createBeside(path string) (*os.File, error) {
-	info, err := os.Stat(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if info != nil && !info.Mode().IsRegular() {
-		return nil, notRegular(path, info)
-	}
-	name := fmt.Sprintf("%s.%d.tmp", path, rand.Uint64())
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil || info == nil {
-		return f, err
-	}
-	if err := f.Chmod(info.Mode().Perm()); err != nil {
-		return nil, errors.Join(err, f.Close(), os.Remove(name))
-	}
-	return f, nil
-}
-
-// syncFolder makes a rename in a folder durable, where the system can.
-func syncFolder(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil // folders cannot be synced, and need not be
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
-		err = nil // not every file system can
-	}
-	return errors.Join(err, f.Close())
 }

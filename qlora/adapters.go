@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // The files of a folder of adapters, and the names of their tensors, as PEFT has them.
@@ -100,36 +102,15 @@ func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error 
 		Targets: append([]string{}, c.Targets...), Inference: true,
 	}, "", "  ")
 	if err == nil {
-		err = replaceFile(filepath.Join(dir, adapterConfigFile), append(text, '\n'))
+		err = files.Replace(filepath.Join(dir, adapterConfigFile), func(w io.Writer) error {
+			_, err := w.Write(append(text, '\n'))
+			return err
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a file as a whole.
-func replaceFile(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(0o666 &^ 0o022)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // LoadAdapters reads what [SaveAdapters] or PEFT wrote, as float32 on a device, nil for
@@ -164,7 +145,9 @@ func loadAdapters(dir string, dev *snug.Device) (c AdapterConfig, adapters map[s
 		dev = snug.CPU()
 	}
 	for name, a := range adapters {
-		err = errors.Join(err, a.load(w, dev, adapterPrefix+name))
+		if err = a.load(w, dev, adapterPrefix+name); err != nil {
+			break
+		}
 	}
 	if err != nil {
 		for _, a := range adapters {
@@ -192,14 +175,15 @@ func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string) (err error) {
 const maxAdapterConfig = 1 << 20 // bytes
 
 func readAdapterConfig(path string) (AdapterConfig, error) {
-	info, err := os.Stat(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return AdapterConfig{}, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxAdapterConfig {
-		return AdapterConfig{}, fmt.Errorf("%s is no file of up to 1 MiB: %w", path, snug.ErrCorrupt)
+	defer f.Close()
+	if size > maxAdapterConfig {
+		return AdapterConfig{}, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxAdapterConfig, snug.ErrCorrupt)
 	}
-	text, err := os.ReadFile(path)
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return AdapterConfig{}, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/u8"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -28,7 +29,7 @@ var signed = quant8.DynamicMap(true)
 // [snug.ErrNonFinite], which names the first that is NaN, infinite or negative.
 // Nothing is written then.
 func DoubleQuantize[C quant8.Codes, N, A snug.Vector32](codes C, nested N, absmax A) (offset float32, err error) {
-	c, n, a := viewOfCodes(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
+	c, n, a := u8.View(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
 	if err := checkDouble(c, n, a); err != nil {
 		return 0, fmt.Errorf("qlora: double quantize: %w", err)
 	}
@@ -44,7 +45,7 @@ func DoubleQuantize[C quant8.Codes, N, A snug.Vector32](codes C, nested N, absma
 // Errors, with nothing written: [snug.ErrDType], [snug.ErrShape] or
 // [snug.ErrDevice].
 func DoubleDequantize[A snug.Vector32, C quant8.Codes, N snug.Vector32](absmax A, codes C, nested N, offset float32) error {
-	c, n, a := viewOfCodes(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
+	c, n, a := u8.View(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
 	if err := checkDouble(c, n, a); err != nil {
 		return fmt.Errorf("qlora: double dequantize: %w", err)
 	}

@@ -1,16 +1,11 @@
 package qlora
 
 import (
-	"math"
-	"sync"
-	"sync/atomic"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
-	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -109,31 +104,3 @@ func unnest(absmax []float32, codes []uint8, nested []float32, offset float32, m
 		absmax[i] = float32(m[codes[b]]*nested[b/nestedBlock]) + offset
 	}
 }
-
-// firstNonFinite returns the index of the first NaN or infinity of a host view,
-// or -1.
-func firstNonFinite(v snug.View) int {
-	found := indices.Get().(*atomic.Int64)
-	defer indices.Put(found)
-	found.Store(math.MaxInt64)
-	scanTask.Run(cpu.Chunks(v.Len(), grain), scanArgs{v, found})
-	if i := found.Load(); i != math.MaxInt64 {
-		return int(i)
-	}
-	return -1
-}
-
-type scanArgs struct {
-	v     snug.View
-	found *atomic.Int64 // the lowest index so far
-}
-
-var indices = sync.Pool{New: func() any { return new(atomic.Int64) }}
-
-var scanTask = cpu.NewTask(func(a *scanArgs, item int) {
-	lo, hi := cpu.Chunk(a.v.Len(), grain, item)
-	i := int64(sweep.FirstNotBelow(a.v, lo, hi, 1, sweep.Infinity))
-	for old := a.found.Load(); i >= 0 && i < old && !a.found.CompareAndSwap(old, i); {
-		old = a.found.Load()
-	}
-})

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/sweep"
+	"github.com/snug-ml/snug/internal/u8"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -13,18 +15,6 @@ const (
 	MinBlock = 32
 	MaxBlock = 4096
 )
-
-func viewOfCodes[C quant8.Codes](c C) snug.View {
-	switch c := any(c).(type) {
-	case []uint8:
-		return snug.SliceView(c)
-	case snug.Array[uint8]:
-		return c.View()
-	case snug.View:
-		return c
-	}
-	return snug.View{}
-}
 
 // Blocks returns how many blocks of block elements cover n elements, the
 // length of absmax. It is 0 when n or block is not positive.
@@ -48,7 +38,7 @@ func PackedBytes(n int) int { return quant8.Blocks(n, 2) }
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNonFinite].
 func Quantize[C quant8.Codes, A snug.Vector32, V snug.Vector](packed C, absmax A, src V, t Type, block int) error {
-	return quantize(viewOfCodes(packed), snug.ViewOf(absmax), snug.ViewOf(src), t, block)
+	return quantize(u8.View(packed), snug.ViewOf(absmax), snug.ViewOf(src), t, block)
 }
 
 // Dequantize writes value[code]·absmax, computed in float32 and rounded to the
@@ -58,7 +48,7 @@ func Quantize[C quant8.Codes, A snug.Vector32, V snug.Vector](packed C, absmax A
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape] or [snug.ErrDevice], and nothing is written then.
 func Dequantize[V snug.Vector, C quant8.Codes, A snug.Vector32](dst V, packed C, absmax A, t Type, block int) error {
-	return dequantize(snug.ViewOf(dst), viewOfCodes(packed), snug.ViewOf(absmax), t, block)
+	return dequantize(snug.ViewOf(dst), u8.View(packed), snug.ViewOf(absmax), t, block)
 }
 
 func quantize(packed, absmax, src snug.View, t Type, block int) error {
@@ -70,7 +60,7 @@ func quantize(packed, absmax, src snug.View, t Type, block int) error {
 	if !dev.IsCPU() {
 		return launch(dev, j)
 	}
-	if i := firstNonFinite(src); i >= 0 {
+	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
 		return fmt.Errorf("qlora: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
 	}
 	j.Run()

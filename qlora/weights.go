@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -38,7 +39,7 @@ type Weights struct {
 // file, [snug.ErrConfig] when path is a folder or anything else that is no file,
 // and the errors of the operating system.
 func OpenWeights(path string) (*Weights, error) {
-	f, size, err := openFile(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("qlora: OpenWeights: %w", err)
 	}
@@ -47,25 +48,6 @@ func OpenWeights(path string) (*Weights, error) {
 		return nil, fmt.Errorf("qlora: OpenWeights: %s: %w", path, errors.Join(err, f.Close()))
 	}
 	return &Weights{r: f, file: f, header: h}, nil
-}
-
-// openFile opens a regular file. Others can block.
-func openFile(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s is not a regular file: %w", path, snug.ErrConfig)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	if info, err = f.Stat(); err != nil {
-		return nil, 0, errors.Join(err, f.Close())
-	}
-	return f, info.Size(), nil
 }
 
 // NewWeights is [OpenWeights] of size bytes that r reads. r must allow reads by

@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // staged is how many bytes pass through the host at a time.
@@ -55,7 +56,7 @@ func (l loader) absmax(w *Weight, offset *float64) (err error) {
 	if err := l.floats(w.m[:], ".nested_quant_map"); err != nil {
 		return err
 	}
-	if i := firstNonFinite(snug.SliceView(w.m[:])); i >= 0 {
+	if i := sweep.First(snug.SliceView(w.m[:]), 1, sweep.Infinity); i >= 0 {
 		return fmt.Errorf("nested_quant_map[%d] is %g, want a finite value: %w", i, w.m[i], snug.ErrCorrupt)
 	}
 	if w.codes, err = l.codes(".absmax", blocks); err != nil {
@@ -71,7 +72,7 @@ func (l loader) finite(suffix string, n int) (snug.Array[float32], error) {
 	if err := l.floats(x, suffix); err != nil {
 		return snug.Array[float32]{}, err
 	}
-	if i := firstNonFinite(snug.SliceView(x)); i >= 0 {
+	if i := sweep.First(snug.SliceView(x), 1, sweep.Infinity); i >= 0 {
 		return snug.Array[float32]{}, fmt.Errorf("%s[%d] is %g, want a finite value: %w", suffix[1:], i, x[i], snug.ErrCorrupt)
 	}
 	return put(l.dev, x)

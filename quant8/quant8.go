@@ -39,6 +39,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/sweep"
+	"github.com/snug-ml/snug/internal/u8"
 )
 
 // The block sizes that this package takes, in elements.
@@ -50,18 +51,6 @@ const (
 // Codes is a vector of codes. A View given as one must hold U8.
 type Codes interface {
 	[]uint8 | snug.Array[uint8] | snug.View
-}
-
-func viewOfCodes[C Codes](c C) snug.View {
-	switch c := any(c).(type) {
-	case []uint8:
-		return snug.SliceView(c)
-	case snug.Array[uint8]:
-		return c.View()
-	case snug.View:
-		return c
-	}
-	return snug.View{}
 }
 
 // Blocks returns how many blocks of block elements cover n elements, the
@@ -91,7 +80,7 @@ func Blocks(n, block int) int {
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],
 // [snug.ErrDevice] or [snug.ErrNonFinite].
 func Quantize[C Codes, A snug.Vector32, V snug.Vector](codes C, absmax A, src V, m *Map, block int) error {
-	return quantize(viewOfCodes(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
+	return quantize(u8.View(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
 }
 
 // Dequantize writes map[code]·absmax, computed in float32 and rounded to the
@@ -102,7 +91,7 @@ func Quantize[C Codes, A snug.Vector32, V snug.Vector](codes C, absmax A, src V,
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape]
 // or [snug.ErrDevice], and nothing is written then.
 func Dequantize[V snug.Vector, C Codes, A snug.Vector32](dst V, codes C, absmax A, m *Map, block int) error {
-	return dequantize(snug.ViewOf(dst), viewOfCodes(codes), snug.ViewOf(absmax), m, block)
+	return dequantize(snug.ViewOf(dst), u8.View(codes), snug.ViewOf(absmax), m, block)
 }
 
 func quantize(codes, absmax, src snug.View, m *Map, block int) error {
@@ -116,7 +105,7 @@ func quantize(codes, absmax, src snug.View, m *Map, block int) error {
 		j.m = &held
 		return launch(dev, j)
 	}
-	if i := firstAbove(src, 1, sweep.Infinity); i >= 0 {
+	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
 		return fmt.Errorf("quant8: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
 	}
 	j.Run()

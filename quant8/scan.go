@@ -1,51 +1,13 @@
 package quant8
 
 import (
-	"math"
 	"sync"
-	"sync/atomic"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/sweep"
 )
-
-// firstAbove returns the index of the first element of scale·v, a host view,
-// whose magnitude has bits of limit or more, or -1.
-func firstAbove(v snug.View, scale float32, limit uint32) int {
-	found := indices.Get().(*atomic.Int64)
-	defer indices.Put(found)
-	found.Store(math.MaxInt64)
-	scanTask.Run(cpu.Chunks(v.Len(), grain), scanArgs{v, scale, limit, found})
-	if i := found.Load(); i != math.MaxInt64 {
-		return int(i)
-	}
-	return -1
-}
-
-type scanArgs struct {
-	v     snug.View
-	scale float32
-	limit uint32
-	found *atomic.Int64 // the lowest index so far
-}
-
-var indices = sync.Pool{New: func() any { return new(atomic.Int64) }}
-
-var scanTask = cpu.NewTask(func(a *scanArgs, item int) {
-	lo, hi := cpu.Chunk(a.v.Len(), grain, item)
-	i := sweep.FirstNotBelow(a.v, lo, hi, a.scale, a.limit)
-	if i < 0 {
-		return
-	}
-	for i64 := int64(i); ; {
-		old := a.found.Load()
-		if old <= i64 || a.found.CompareAndSwap(old, i64) {
-			return
-		}
-	}
-})
 
 // devicePieces bounds the ranges that another device splits a vector into, each
 // of which has an element of the result, and minDevicePiece the elements of one.
@@ -56,7 +18,7 @@ const (
 
 var places = sync.Pool{New: func() any { return new([devicePieces]int32) }}
 
-// firstAboveOn is firstAbove on a device other than the CPU, which it waits
+// firstAboveOn is [sweep.First] on a device other than the CPU, which it waits
 // for. It takes up to 16 KiB there for the call.
 func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (int, error) {
 	j := scanJob{v: v, scale: scale, limit: limit}

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // tooLarge is 2^63 as float32 bits. Gradients from there on count as infinite:
@@ -134,7 +135,7 @@ func finite(x float32) bool { return x-x == 0 }
 func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo int) error {
 	i := 0
 	if dev.IsCPU() {
-		i = firstAbove(g, scale, tooLarge)
+		i = sweep.First(g, scale, tooLarge)
 	} else {
 		var err error
 		if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/mx"
+	"github.com/snug-ml/snug/internal/u8"
 )
 
 // Int8Scales returns the scale bytes of a vector of n elements, ⌈n/32⌉, and 0 for
@@ -31,14 +32,14 @@ func Int8Scales(n int) int { return max(0, n)/mx.Block + (max(0, n)%mx.Block+mx.
 // [snug.ErrDevice]. It allocates nothing on the CPU, where each worker holds a tile
 // of 4 KiB.
 func PackInt8[C Mask, V snug.Vector](codes, scales C, x V) error {
-	return int8Job{snug.ViewOf(x), maskView(codes), maskView(scales), true}.launch("PackInt8")
+	return int8Job{snug.ViewOf(x), u8.View(codes), u8.View(scales), true}.launch("PackInt8")
 }
 
 // UnpackInt8 is the inverse of [PackInt8], rounded to nearest even into the type of
 // dst: for float32 and bfloat16, and for float16 within its range, it is exact.
 // Errors are as for PackInt8.
 func UnpackInt8[V snug.Vector, C Mask](dst V, codes, scales C) error {
-	return int8Job{snug.ViewOf(dst), maskView(codes), maskView(scales), false}.launch("UnpackInt8")
+	return int8Job{snug.ViewOf(dst), u8.View(codes), u8.View(scales), false}.launch("UnpackInt8")
 }
 
 // int8Job packs x, or unpacks into it.

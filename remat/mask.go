@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/u8"
 )
 
 // Mask is a vector of one bit an element: bit i%8, counted from the lowest, of byte
@@ -45,7 +46,7 @@ func PackSigns[M Mask, V snug.Vector](mask M, x V) error {
 	if !v.DType().IsFloat() && v.Len() > 0 {
 		return fmt.Errorf("remat: PackSigns: x holds %v, want f32, f16 or bf16: %w", v.DType(), snug.ErrDType)
 	}
-	return pack("PackSigns", maskView(mask), v, positive(v.DType()))
+	return pack("PackSigns", u8.View(mask), v, positive(v.DType()))
 }
 
 // PackMask keeps of each element of x whether it is not zero,
@@ -63,7 +64,7 @@ func PackMask[M Mask, V Booleans](mask M, x V) error {
 	if err := checkBooleans("PackMask", "x", v); err != nil {
 		return err
 	}
-	return pack("PackMask", maskView(mask), v, nonzero(v.DType()))
+	return pack("PackMask", u8.View(mask), v, nonzero(v.DType()))
 }
 
 // UnpackMask is the inverse of [PackMask] for vectors of zeros and ones:
@@ -74,7 +75,7 @@ func PackMask[M Mask, V Booleans](mask M, x V) error {
 // looked at. Errors are as for [PackSigns]. It allocates nothing on the CPU.
 func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
 	const op = "UnpackMask"
-	job := unpackJob{viewOf(dst), maskView(mask)}
+	job := unpackJob{viewOf(dst), u8.View(mask)}
 	if err := checkBooleans(op, "dst", job.dst); err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
 // allocates nothing on the CPU, where each worker holds a tile of 4 KiB.
 func ApplyMask[V snug.Vector, M Mask](dx, dy V, mask M, scale float32) error {
 	const op = "ApplyMask"
-	job := applyJob{snug.ViewOf(dx), snug.ViewOf(dy), maskView(mask), scale}
+	job := applyJob{snug.ViewOf(dx), snug.ViewOf(dy), u8.View(mask), scale}
 	if math.IsInf(float64(scale), 0) || scale != scale {
 		return fmt.Errorf("remat: %s: scale is %v, want a finite number: %w", op, scale, snug.ErrConfig)
 	}
@@ -179,18 +180,6 @@ func checkMask(op string, mask snug.View, name string, v, other snug.View) (*snu
 		return nil, fmt.Errorf("remat: %s: %w", op, err)
 	}
 	return dev, nil
-}
-
-func maskView[M Mask](mask M) snug.View {
-	switch m := any(mask).(type) {
-	case []uint8:
-		return snug.SliceView(m)
-	case snug.Array[uint8]:
-		return m.View()
-	case snug.View:
-		return m
-	}
-	return snug.View{}
 }
 
 func viewOf[V Booleans](x V) snug.View {

@@ -41,8 +41,8 @@ type Coef struct {
 // Coef derives the factors in float64.
 func (h Hyper) Coef() Coef {
 	lr, beta1, beta2 := float64(h.LR), float64(h.Beta1), float64(h.Beta2)
-	c1 := 1 - power(beta1, h.Step)
-	c2 := math.Sqrt(1 - power(beta2, h.Step))
+	c1 := 1 - Power(beta1, h.Step)
+	c2 := math.Sqrt(1 - Power(beta2, h.Step))
 	c := Coef{
 		beta1: h.Beta1, rest1: float32(1 - beta1),
 		beta2: h.Beta2, rest2: float32(1 - beta2),
@@ -60,10 +60,10 @@ func (h Hyper) Coef() Coef {
 	return c
 }
 
-// power returns x^n for n >= 0 by squaring. It multiplies only and rounds each
+// Power returns x^n for n >= 0 by squaring. It multiplies only and rounds each
 // product, so that the result is the same on every platform, which math.Pow
 // does not promise.
-func power(x float64, n int) float64 {
+func Power(x float64, n int) float64 {
 	y := 1.0
 	for ; n > 0; n >>= 1 {
 		if n&1 != 0 {

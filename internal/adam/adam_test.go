@@ -96,7 +96,7 @@ func TestCoefLateSteps(t *testing.T) {
 	require.Equal(t, h.LR, c.size, "no bias correction is left")
 	require.Equal(t, h.Eps, c.eps)
 	for n := range 200 {
-		require.InEpsilon(t, math.Pow(0.97, float64(n)), power(0.97, n), 1e-14, n)
+		require.InEpsilon(t, math.Pow(0.97, float64(n)), Power(0.97, n), 1e-14, n)
 	}
 }
 

@@ -29,7 +29,11 @@
 // the same on every platform.
 package optim
 
-import "math"
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/adam"
+)
 
 // Rule is an optimizer.
 type Rule uint8
@@ -95,8 +99,8 @@ type Coef struct {
 
 // Coef derives the factors in float64.
 func (h Hyper) Coef() Coef {
-	c1 := 1 - power(h.Beta1, h.Step)
-	c2 := math.Sqrt(1 - power(h.Beta2, h.Step))
+	c1 := 1 - adam.Power(h.Beta1, h.Step)
+	c2 := math.Sqrt(1 - adam.Power(h.Beta2, h.Step))
 	c := Coef{
 		rule:  h.Rule,
 		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
@@ -137,19 +141,6 @@ func (h Hyper) Coef() Coef {
 		c.post = decay
 	}
 	return c
-}
-
-// power returns x^n for n >= 0 by squaring, with every product rounded, so that
-// the result is the same on every platform.
-func power(x float64, n int) float64 {
-	y := 1.0
-	for ; n > 0; n >>= 1 {
-		if n&1 != 0 {
-			y = float64(y * x)
-		}
-		x = float64(x * x)
-	}
-	return y
 }
 
 // Update applies one step to p, given g and the states of the rule, in the order of

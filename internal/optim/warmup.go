@@ -1,6 +1,10 @@
 package optim
 
-import "math"
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/adam"
+)
 
 // Warm returns h with AdEMAMix's warm-up of so many steps each: α grows linearly from
 // 0, and β3 from β1 so that the half-life of the slow moment grows linearly,
@@ -42,5 +46,5 @@ func exp(x float64) float64 {
 		term = float64(term*x) / float64(n)
 		sum += term
 	}
-	return power(sum, 1<<12)
+	return adam.Power(sum, 1<<12)
 }
