@@ -60,7 +60,7 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 // Bytes returns the memory of a tile.
 func (l *Linear) Bytes() int64 { return int64(l.tile.Bytes()) }
 
-// Close frees the tile, not the weight.
+// Close frees the tile, not the weight. l cannot be used afterwards.
 func (l *Linear) Close() error { return l.free() }
 
 // Forward computes y = x·Wᵀ + beta·y, for x of [rows, in] and y of [rows, out]

@@ -24,7 +24,7 @@ type LoRA struct {
 }
 
 // LoRAScale returns alpha/rank, or, stabilized, alpha/√rank (rsLoRA: Kalajdzievski
-// 2023, arXiv:2312.03732).
+// 2023, arXiv:2312.03732), for a rank above 0.
 func LoRAScale(alpha float32, rank int, stabilized bool) float32 {
 	if stabilized {
 		return float32(float64(alpha) / math.Sqrt(float64(rank)))

@@ -13,7 +13,7 @@ import (
 // and added up in float32, as in [NewLinear], and rounded once. a is f32: its
 // parameters are.
 //
-// To have the result in 4 bits again, make a [NewWeight] of dst; [Weight.Error] says
+// To have the result in 4 bits again, make a [NewWeight] of dst; [Weight.Deviation] says
 // what that costs. Errors: those of NewLinear, [snug.ErrShape], [snug.ErrDType],
 // [snug.ErrDevice], and [snug.ErrConfig].
 func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
@@ -49,24 +49,23 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 	})
 }
 
-// Error is how far a [Weight] is from what it was made of.
-type Error struct {
+// Deviation is how far a [Weight] is from what it was made of.
+type Deviation struct {
 	RMS      float64 // root of the mean square of the differences
 	Max      float64 // largest magnitude of a difference
 	Relative float64 // RMS as a share of that of the original; 0 if both are 0
 }
 
-// Error compares w with src, what it was made of: elements of any floating-point type
-// on any device. It takes 64 Ki elements, or 256 blocks if those are more, of float32 on
-// the weight's device, and host memory for as
-// many of both, at a time. Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], and
-// that of the device.
-func (w *Weight) Error(src snug.View) (Error, error) {
+// Deviation compares w with src, what it was made of: elements of any floating-point
+// type on any device. It takes 64 Ki elements, or 256 blocks if those are more, of
+// float32 on the weight's device, and host memory for as many of both, at a time.
+// Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], and that of the device.
+func (w *Weight) Deviation(src snug.View) (Deviation, error) {
 	switch {
 	case src.Len() != w.n:
-		return Error{}, fmt.Errorf("qlora: error: %d elements, the weight has %d: %w", src.Len(), w.n, snug.ErrShape)
+		return Deviation{}, fmt.Errorf("qlora: deviation: %d elements, the weight has %d: %w", src.Len(), w.n, snug.ErrShape)
 	case !src.DType().IsFloat():
-		return Error{}, fmt.Errorf("qlora: error: the original holds %s, want f32, f16 or bf16: %w", src.DType(), snug.ErrDType)
+		return Deviation{}, fmt.Errorf("qlora: deviation: the original holds %s, want f32, f16 or bf16: %w", src.DType(), snug.ErrDType)
 	}
 	step := 1 << 16
 	if unit := w.unit(); step < unit {
@@ -74,7 +73,7 @@ func (w *Weight) Error(src snug.View) (Error, error) {
 	}
 	tile, free, err := snug.MakeView(w.Device(), snug.F32, min(step, w.n))
 	if err != nil {
-		return Error{}, fmt.Errorf("qlora: error: %w", err)
+		return Deviation{}, fmt.Errorf("qlora: deviation: %w", err)
 	}
 	c := comparison{decoded: make([]float32, tile.Len()), original: make([]float32, tile.Len())}
 	for lo := 0; lo < w.n && err == nil; lo += step {
@@ -87,12 +86,12 @@ func (w *Weight) Error(src snug.View) (Error, error) {
 		err = e
 	}
 	if err != nil {
-		return Error{}, fmt.Errorf("qlora: error: %w", err)
+		return Deviation{}, fmt.Errorf("qlora: deviation: %w", err)
 	}
-	return c.error(w.n), nil
+	return c.deviation(w.n), nil
 }
 
-// comparison is the sums of an Error.
+// comparison is the sums of a Deviation.
 type comparison struct {
 	decoded, original   []float32
 	difference, squares float64
@@ -123,8 +122,8 @@ func (c *comparison) add(decoded, original snug.View) error {
 	return nil
 }
 
-func (c *comparison) error(n int) Error {
-	e := Error{RMS: math.Sqrt(c.difference / float64(max(n, 1))), Max: c.most}
+func (c *comparison) deviation(n int) Deviation {
+	e := Deviation{RMS: math.Sqrt(c.difference / float64(max(n, 1))), Max: c.most}
 	if c.difference > 0 {
 		e.Relative = math.Sqrt(c.difference / c.squares)
 	}

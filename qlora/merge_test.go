@@ -41,7 +41,7 @@ func TestMerge(t *testing.T) {
 				require.NoError(t, err)
 				decoded := on(t, place.Dev, snug.F32, make([]float32, out*in))
 				require.NoError(t, again.Dequantize(decoded))
-				var e Error
+				var e Deviation
 				squares := 0.0
 				for i, v := range values(t, decoded) {
 					d := float64(got[i]) - float64(v)
@@ -51,7 +51,7 @@ func TestMerge(t *testing.T) {
 				}
 				e.Relative = math.Sqrt(e.RMS / squares)
 				e.RMS = math.Sqrt(e.RMS / (out * in))
-				measured, err := again.Error(dst)
+				measured, err := again.Deviation(dst)
 				require.NoError(t, err)
 				require.InEpsilon(t, e.RMS, measured.RMS, 1e-9)
 				require.InEpsilon(t, e.Relative, measured.Relative, 1e-9)
@@ -59,7 +59,7 @@ func TestMerge(t *testing.T) {
 				require.Less(t, measured.Relative, 0.15, "4 bits are this good")
 				require.NoError(t, again.Close())
 			}
-			exact, err := w.Error(whole)
+			exact, err := w.Deviation(whole)
 			require.NoError(t, err)
 			require.Zero(t, exact)
 			require.NoError(t, w.Close())
@@ -80,11 +80,11 @@ func TestMergeErrors(t *testing.T) {
 	require.ErrorIs(t, Merge(v(64*32), w, &turned, 0), snug.ErrShape)
 	l.Scale = 0
 	require.ErrorIs(t, Merge(v(64*32), w, &l, 0), snug.ErrConfig)
-	_, err = w.Error(v(5))
+	_, err = w.Deviation(v(5))
 	require.ErrorIs(t, err, snug.ErrShape)
-	_, err = w.Error(snug.SliceView(make([]uint8, 64*32)))
+	_, err = w.Deviation(snug.SliceView(make([]uint8, 64*32)))
 	require.ErrorIs(t, err, snug.ErrDType)
 	require.NoError(t, w.Close())
-	_, err = w.Error(v(64 * 32))
+	_, err = w.Deviation(v(64 * 32))
 	require.ErrorIs(t, err, snug.ErrDevice)
 }

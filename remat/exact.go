@@ -27,7 +27,7 @@ const (
 //
 // The error is a [*BudgetError] when no plan fits; it wraps [snug.ErrConfig]
 // when c is not valid, has more than 24 stages, or leads to more than 2^20 states,
-// which take 100 MiB. A [Planner] returns the best plan known then.
+// which take 250 MiB. A [Planner] returns the best plan known then.
 //
 // Hart, Nilsson and Raphael, "A Formal Basis for the Heuristic Determination of
 // Minimum Cost Paths", IEEE Trans. Systems Science and Cybernetics 4(2), 1968.

@@ -46,7 +46,7 @@ const (
 //
 // Times are compared to within 2^-36 of their sum.
 //
-// Fit takes less than a second for 200 stages and up to 60 MiB, and beyond 500
+// Fit takes less than a second for 200 stages and up to 40 MiB, and beyond 500
 // stages O(n²) time and O(n) memory; plans of more than 2^22 operations are left
 // out. [Planner] returns the distance to a lower bound, and leaves the choice of
 // the method.

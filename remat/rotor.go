@@ -34,7 +34,7 @@ const (
 //
 // The error is a [*BudgetError] when no persistent plan fits; it wraps
 // [snug.ErrConfig] when c is not valid or has more than 500 stages. Rotor takes
-// O(n³m) time, less than a second for 200 stages, and 40 MiB at most.
+// O(n³m) time, less than a second for 200 stages, and 50 MiB at most.
 //
 // Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova, "Optimal checkpointing
 // for heterogeneous chains: how to train deep neural networks with limited

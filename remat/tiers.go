@@ -21,16 +21,24 @@ type Tiers struct {
 }
 
 func (t Tiers) validate(c Costs) error {
-	for tier, budget := range map[Tier]int64{Host: t.Host, Disk: t.Disk} {
-		if budget < 0 {
-			return fmt.Errorf("remat: planner with %d bytes of %v: want 0 or more: %w", budget, tier, snug.ErrConfig)
+	for _, p := range t.places() {
+		if p.bytes < 0 {
+			return fmt.Errorf("remat: planner with %d bytes of %v: want 0 or more: %w", p.bytes, p.tier, snug.ErrConfig)
 		}
-		if budget > 0 && c.rates(tier) == (Rates{}) {
-			return fmt.Errorf("remat: planner with %d bytes of %v, for which the costs have no rates: %w", budget, tier, snug.ErrConfig)
+		if p.bytes > 0 && c.rates(p.tier) == (Rates{}) {
+			return fmt.Errorf("remat: planner with %d bytes of %v, for which the costs have no rates: %w", p.bytes, p.tier, snug.ErrConfig)
 		}
 	}
 	return nil
 }
+
+// place is memory that values are transferred to.
+type place struct {
+	tier  Tier
+	bytes int64
+}
+
+func (t Tiers) places() [2]place { return [...]place{{Host, t.Host}, {Disk, t.Disk}} }
 
 // mix is a way to make the decisions for all stages.
 type mix struct {
@@ -234,9 +242,9 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 		}
 	}
 	elsewhere := func(time float64) (bytes float64) {
-		for tier, limit := range map[Tier]int64{Host: t.Host, Disk: t.Disk} {
-			r := c.rates(tier)
-			bytes += min(float64(limit), time*min(r.Read, r.Write))
+		for _, p := range t.places() {
+			r := c.rates(p.tier)
+			bytes += min(float64(p.bytes), time*min(r.Read, r.Write))
 		}
 		return bytes
 	}
