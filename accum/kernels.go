@@ -1,14 +1,13 @@
 package accum
 
 import (
-	"sync"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
@@ -124,12 +123,8 @@ func (j *roundedJob) Operands(yield func(*driver.Mem)) {
 
 func (j *roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }
 
-// tiles and draws are the scratch of running workers: sums of float32 and their
-// random numbers.
-var (
-	tiles cpu.Scratch
-	draws = sync.Pool{New: func() any { return new([half.Chunk / 2]uint32) }}
-)
+// tiles are the scratch of running workers: sums of float32.
+var tiles cpu.Scratch
 
 var roundedTask = cpu.NewTask(func(j *roundedJob, item int) {
 	lo, hi := cpu.Chunk(j.acc.Len(), chunk, item)
@@ -137,10 +132,9 @@ var roundedTask = cpu.NewTask(func(j *roundedJob, item int) {
 		clear(j.acc.BFloat16s()[lo:hi])
 		return
 	}
-	scratch, words := tiles.Get(half.Chunk), draws.Get().(*[half.Chunk / 2]uint32)
+	scratch := tiles.Get(half.Chunk)
 	defer tiles.Put(scratch)
-	defer draws.Put(words)
-	stream := philox.Stream{Seed: j.seed, Tensor: j.tensor}
+	draws := rounding.Draws{Stream: philox.Stream{Seed: j.seed, Tensor: j.tensor}}
 	for ; lo < hi; lo += half.Chunk {
 		end := min(lo+half.Chunk, hi)
 		sum := (*scratch)[:end-lo]
@@ -152,7 +146,6 @@ var roundedTask = cpu.NewTask(func(j *roundedJob, item int) {
 		} else {
 			sweep.Registry.Best().F32.Scale(sum, j.beta)
 		}
-		random := stream.Halves(words[:(len(sum)+1)/2], uint64(lo)/2)
-		half.Registry.Best().F32ToBF16Stochastic(j.acc.BFloat16s()[lo:end], sum, random)
+		draws.Store(j.acc, lo, sum)
 	}
 })

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // castChunk is the number of elements that one worker converts at a time.
@@ -34,53 +35,32 @@ func (j *castJob) chunk(item int) {
 // castTile is the number of elements that pass through the scratch at a time: few
 // enough for the first-level cache, and so many that stores around the caches,
 // each of which waits at its end, pay.
-const castTile = 8 << 10
+const castTile = rounding.MaxStore
 
-// scratch is that of a worker: elements as float32, and the words of their random
-// numbers with those of the block before.
-type scratch struct {
-	tile  [castTile]float32
-	words [castTile/perWord + perBlock/perWord]uint32
-}
-
-// Words have two halves, and come in blocks of four.
-const (
-	perWord  = 2
-	perBlock = 4 * perWord
-)
-
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+// castTiles are the scratch of running workers.
+var castTiles cpu.Scratch
 
 // tiles converts elements lo to hi-1 by way of float32.
 func (j *castJob) tiles(lo, hi int) {
-	k, s := half.Registry.Best(), scratches.Get().(*scratch)
-	defer scratches.Put(s)
+	k, tile := half.Registry.Best(), castTiles.Get(castTile)
+	defer castTiles.Put(tile)
+	draws := rounding.Draws{Stream: philox.Stream{Seed: j.draw.Seed, Tensor: j.draw.Tensor}, First: j.draw.First}
 	for ; lo < hi; lo += castTile {
 		n := min(castTile, hi-lo)
-		x := s.tile[:n]
-		if x = half.Floats(j.src, lo, x); j.limit > 0 {
-			k.Limit(s.tile[:n], x, j.limit)
-			x = s.tile[:n]
+		x := half.Floats(j.src, lo, (*tile)[:n])
+		if j.limit > 0 {
+			k.Limit((*tile)[:n], x, j.limit)
+			x = (*tile)[:n]
 		}
 		switch {
-		case !j.random && j.stream:
+		case j.random:
+			draws.Store(j.dst, lo, x)
+		case j.stream:
 			half.StoreStream(j.dst, lo, x)
-		case !j.random:
-			half.Store(j.dst, lo, x)
-		case j.dst.DType() == snug.F16:
-			k.F32ToF16Stochastic(j.dst.Float16s()[lo:lo+n], x, s.draw(j.draw, lo, n))
 		default:
-			k.F32ToBF16Stochastic(j.dst.BFloat16s()[lo:lo+n], x, s.draw(j.draw, lo, n))
+			half.Store(j.dst, lo, x)
 		}
 	}
-}
-
-// draw returns the random numbers of elements lo to lo+n-1.
-func (s *scratch) draw(d Draw, lo, n int) []uint16 {
-	first := d.First + uint64(lo)
-	skip := int(first % perBlock) // halves of the first block that come before
-	words := s.words[:cpu.Chunks(skip+n, perWord)]
-	return philox.Stream{Seed: d.Seed, Tensor: d.Tensor}.Halves(words, (first-uint64(skip))/perWord)[skip:]
 }
 
 // caster is the two walks of CastAll. Casters are pooled, with the functions they

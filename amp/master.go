@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/rounding"
 	"github.com/snug-ml/snug/internal/state"
 )
 
@@ -186,7 +187,7 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 	}
 	u := update{param: param, step: step}
 	if m.form == NoMaster {
-		u.draw = Draw{Seed: seedOf(m.seed, p.updates), Tensor: p.tensor}
+		u.draw = Draw{Seed: rounding.Seed(m.seed, p.updates), Tensor: p.tensor}
 		p.updates++
 	}
 	return m.run(p, true, u)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // This file is how a Master goes through the chunks of a parameter.
@@ -39,7 +40,7 @@ func (m *Master) register(name string, n int, start func(c masterChunk) error) e
 // create makes a parameter chunk by chunk, so that a false length in saved
 // state costs no more memory than there is data. start may be nil.
 func (m *Master) create(name string, n int, start func(c masterChunk) error) (*masterParam, error) {
-	p := &masterParam{name: name, n: n, tensor: tensorOf(name)}
+	p := &masterParam{name: name, n: n, tensor: rounding.Tensor(name)}
 	if err := m.reserve(p); err != nil {
 		return nil, fmt.Errorf("master %q: %w", name, err)
 	}

@@ -2,7 +2,6 @@ package amp
 
 import (
 	"fmt"
-	"hash/fnv"
 
 	"github.com/snug-ml/snug"
 )
@@ -78,19 +77,4 @@ func (f MasterForm) bytes(n int) int { return n * masterForms[f].size }
 func (f MasterForm) part(v snug.View, lo, hi int) (snug.View, error) {
 	size := v.DType().Size()
 	return v.Slice(f.bytes(lo)/size, f.bytes(hi)/size)
-}
-
-// tensorOf returns the number of a parameter in the random numbers of NoMaster.
-func tensorOf(name string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	return h.Sum64()
-}
-
-// seedOf returns number k of the SplitMix64 sequence of seed.
-func seedOf(seed, k uint64) uint64 {
-	z := seed + (k+1)*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }

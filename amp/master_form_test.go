@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // onHost makes a step of one that works in host memory.
@@ -168,7 +169,7 @@ func TestNoMaster(t *testing.T) {
 								w[i] *= 1.001
 							}
 						})))
-						draw := Draw{Seed: seedOf(seed, uint64(k)), Tensor: tensorOf(name)}
+						draw := Draw{Seed: rounding.Seed(seed, uint64(k)), Tensor: rounding.Tensor(name)}
 						for i, x := range want {
 							want[i] = stochastic(dt, x*1.001, draw, i)
 						}
@@ -179,15 +180,6 @@ func TestNoMaster(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestSeeds has the first numbers of SplitMix64 from 1234567, and the hash of "a",
-// as they are published.
-func TestSeeds(t *testing.T) {
-	for k, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431} {
-		require.Equal(t, want, seedOf(1234567, uint64(k)))
-	}
-	require.Equal(t, uint64(0xaf63dc4c8601ec8c), tensorOf("a"))
 }
 
 // TestAddFrom has every form with the parameter's own values and with others.
