@@ -4,6 +4,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // MaxStates is the number of states of a rule at most.
@@ -22,11 +23,28 @@ type State8 struct {
 // elements: p, g and the states.
 func Scratch(tile int) int { return (2 + MaxStates) * tile }
 
-// Step8 updates elements lo to hi-1 of p by those of g, both host views of any
-// floating-point types that do not overlap, and the states, which it reads and writes
-// once, block by block. scratch has [Scratch] elements for a block. It runs on the
-// calling goroutine and allocates nothing.
-func (c *Coef) Step8(p, g snug.View, lo, hi int, states []State8, block int, scratch []float32) {
+// Operands are a parameter and its gradient, host views of any floating-point types
+// that do not overlap.
+type Operands struct {
+	P, G snug.View
+	// Random rounds a P of 16 bits by the Draws, instead of to nearest.
+	Random bool
+	Draws  rounding.Draws
+}
+
+// Flush writes n elements of P, x, which [half.Floats] has returned, from lo on.
+func (o *Operands) Flush(lo int, x []float32) {
+	if o.Random && o.P.DType() != snug.F32 {
+		o.Draws.Store(o.P, lo, x)
+		return
+	}
+	half.Flush(o.P, lo, x)
+}
+
+// Step8 updates elements lo to hi-1 of the parameter, and the states, which it reads
+// and writes once, block by block. scratch has [Scratch] elements for a block. It runs on
+// the calling goroutine and allocates nothing.
+func (c *Coef) Step8(o Operands, lo, hi int, states []State8, block int, scratch []float32) {
 	k := blockq.Registry.Best()
 	for b := 0; lo < hi; b++ {
 		n := min(block, hi-lo)
@@ -35,7 +53,7 @@ func (c *Coef) Step8(p, g snug.View, lo, hi int, states []State8, block int, scr
 			s[i] = scratch[(2+i)*block:][:n]
 			k.Decode(s[i], q.Codes[b*block:][:n], q.Encoder.Map(), q.Absmax[b:b+1], block)
 		}
-		c.tile(p, g, lo, n, s, scratch[:2*block])
+		c.tile(&o, lo, n, s, scratch[:2*block])
 		for i, q := range states {
 			q.Absmax[b] = k.AbsMax(s[i])
 			q.Encoder.Encode(q.Codes[b*block:][:n], s[i], q.Absmax[b])
@@ -45,17 +63,17 @@ func (c *Coef) Step8(p, g snug.View, lo, hi int, states []State8, block int, scr
 }
 
 // Step32 is Step8 for states in float32, of which element 0 is that of element lo of
-// p, in tiles of so many elements.
-func (c *Coef) Step32(p, g snug.View, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) {
+// the parameter, in tiles of so many elements.
+func (c *Coef) Step32(o Operands, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) {
 	for begin := lo; begin < hi; begin += tile {
 		n := min(tile, hi-begin)
-		c.tile(p, g, begin, n, part(states, begin-lo, n), scratch[:2*tile])
+		c.tile(&o, begin, n, part(states, begin-lo, n), scratch[:2*tile])
 	}
 }
 
 // Squares8 sums what [Coef.Squares] does over elements lo to hi-1, with the operands of
 // [Coef.Step8], of which it writes scratch only.
-func (c *Coef) Squares8(p, g snug.View, lo, hi int, states []State8, block int, scratch []float32) (parameter, update float64) {
+func (c *Coef) Squares8(o Operands, lo, hi int, states []State8, block int, scratch []float32) (parameter, update float64) {
 	k := blockq.Registry.Best()
 	for b := 0; lo < hi; b++ {
 		n := min(block, hi-lo)
@@ -64,7 +82,7 @@ func (c *Coef) Squares8(p, g snug.View, lo, hi int, states []State8, block int, 
 			s[i] = scratch[(2+i)*block:][:n]
 			k.Decode(s[i], q.Codes[b*block:][:n], q.Encoder.Map(), q.Absmax[b:b+1], block)
 		}
-		x, u := c.Squares(half.Floats(p, lo, scratch[:n]), half.Floats(g, lo, scratch[block:][:n]), s)
+		x, u := c.squaresOf(&o, lo, n, s, scratch[:2*block])
 		parameter, update = parameter+x, update+u
 		lo += n
 	}
@@ -72,10 +90,10 @@ func (c *Coef) Squares8(p, g snug.View, lo, hi int, states []State8, block int, 
 }
 
 // Squares32 is Squares8 for the operands of [Coef.Step32].
-func (c *Coef) Squares32(p, g snug.View, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) (parameter, update float64) {
+func (c *Coef) Squares32(o Operands, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) (parameter, update float64) {
 	for begin := lo; begin < hi; begin += tile {
 		n := min(tile, hi-begin)
-		x, u := c.Squares(half.Floats(p, begin, scratch[:n]), half.Floats(g, begin, scratch[tile:][:n]), part(states, begin-lo, n))
+		x, u := c.squaresOf(&o, begin, n, part(states, begin-lo, n), scratch[:2*tile])
 		parameter, update = parameter+x, update+u
 	}
 	return parameter, update
@@ -92,9 +110,15 @@ func part(states [MaxStates][]float32, lo, n int) (s [MaxStates][]float32) {
 }
 
 // tile updates n elements from lo on through scratch.
-func (c *Coef) tile(p, g snug.View, lo, n int, s [MaxStates][]float32, scratch []float32) {
+func (c *Coef) tile(o *Operands, lo, n int, s [MaxStates][]float32, scratch []float32) {
 	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
-	x := half.Floats(p, lo, half1)
-	c.Update(x, half.Floats(g, lo, half2), s)
-	half.Flush(p, lo, x)
+	x := half.Floats(o.P, lo, half1)
+	c.Update(x, half.Floats(o.G, lo, half2), s)
+	o.Flush(lo, x)
+}
+
+// squaresOf is [Coef.Squares] of n elements from lo on.
+func (c *Coef) squaresOf(o *Operands, lo, n int, s [MaxStates][]float32, scratch []float32) (parameter, update float64) {
+	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
+	return c.Squares(half.Floats(o.P, lo, half1), half.Floats(o.G, lo, half2), s)
 }

@@ -79,6 +79,12 @@ type Hyper struct {
 	DecayFirst              bool // decoupled decay before the update, as torch has it
 	Step                    int  // t, from 1
 	GradScale               float32
+	// MaxUpdate is the largest norm of an update, before the learning rate, as a
+	// share of that of the parameter; 0 means any. See [Hyper.Ratio].
+	MaxUpdate float64
+	// Skip is the bits of the magnitude of g·GradScale from which on an element is
+	// left alone, while its states become 0; 0 means none. NaNs are above all.
+	Skip uint32
 }
 
 // Coef are the factors of one step, rounded to float32 once.
@@ -95,6 +101,7 @@ type Coef struct {
 	gradScale    float32
 	l2           float32 // coupled decay
 	pre, post    float32 // decoupled decay
+	skip         uint32
 }
 
 // Coef derives the factors in float64.
@@ -106,7 +113,7 @@ func (h Hyper) Coef() Coef {
 		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
 		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
 		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
-		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1, skip: h.Skip,
 	}
 	coupled := true
 	switch h.Rule {
@@ -146,6 +153,33 @@ func (h Hyper) Coef() Coef {
 // Update applies one step to p, given g and the states of the rule, in the order of
 // [Rule.Signed]. All have the length of p and do not overlap. It allocates nothing.
 func (c *Coef) Update(p, g []float32, s [MaxStates][]float32) {
+	if c.skip == 0 {
+		c.update(p, g, s)
+		return
+	}
+	for lo := 0; lo < len(p); {
+		n := c.run(g[lo:])
+		c.update(p[lo:lo+n], g[lo:lo+n], part(s, lo, n))
+		if lo += n; lo < len(p) {
+			for _, x := range part(s, lo, 1) {
+				clear(x)
+			}
+			lo++
+		}
+	}
+}
+
+// run returns how many elements come before the first that is skipped.
+func (c *Coef) run(g []float32) int {
+	for i, x := range g {
+		if math.Float32bits(x*c.gradScale)&(1<<31-1) >= c.skip {
+			return i
+		}
+	}
+	return len(g)
+}
+
+func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
 	switch c.rule {
 	case Adam:
 		c.adam(p, g, s[0], s[1])

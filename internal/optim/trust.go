@@ -6,9 +6,13 @@ import "math"
 // by [Hyper.Ratio].
 func (r Rule) Trust() bool { return r == LAMB || r == LARS }
 
-// Ratio returns the trust ratio of a parameter, by which the learning rate is
-// multiplied, given the sums of [Coef.Squares] over all of its elements. It is 1 where
-// a norm is 0.
+// Norms says whether a step depends on norms over the whole parameter.
+func (h Hyper) Norms() bool { return h.Rule.Trust() || h.MaxUpdate > 0 }
+
+// Ratio returns what the learning rate of a parameter is multiplied by, given the sums
+// of [Coef.Squares] over all of its elements: the trust ratio of the rules that have
+// one, and for others what an update of more than MaxUpdate is shortened by. It is 1
+// where a norm is 0.
 func (h Hyper) Ratio(parameter, update float64) float64 {
 	p, u := math.Sqrt(parameter), math.Sqrt(update)
 	switch {
@@ -16,26 +20,81 @@ func (h Hyper) Ratio(parameter, update float64) float64 {
 		return 1
 	case h.Rule == LARS:
 		return h.Trust * p / (u + float64(h.WeightDecay*p))
+	case h.Rule == LAMB:
+		return p / u
 	}
-	return p / u
+	return min(1, h.MaxUpdate*p/u)
 }
 
-// Squares returns the sum of the squares of the parameter and that of LAMB's u or of
-// LARS's gradient before it decays. The slices are those of [Coef.Update], of which it
-// writes none. Squares of float32 are exact in float64, so that the sums round alike
-// with fused multiplications and without.
+// Measure returns the factors for [Coef.Squares].
+func (h Hyper) Measure() Coef {
+	if h.Rule.Trust() {
+		return h.Coef()
+	}
+	coupled := h.Coef().l2
+	h.LR, h.WeightDecay = 1, 0
+	c := h.Coef()
+	c.l2 = coupled
+	return c
+}
+
+// Squares returns the sum of the squares of the parameter and that of its update, for
+// the factors of [Hyper.Measure]. The update is LAMB's u, for LARS the gradient before it
+// decays, and else what the learning rate is multiplied by, without decoupled decay. The
+// slices are those of [Coef.Update], of which it writes none. Squares of float32 are
+// exact in float64, so that the sums round alike with fused multiplications and without.
 func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, update float64) {
-	m, v := s[0][:len(p)], s[1]
-	g = g[:len(p)]
-	for i, pi := range p {
-		u := float32(g[i] * c.gradScale)
-		if c.rule == LAMB {
-			_, _, u = c.direction(pi, g[i], m[i], v[i])
+	for lo := 0; lo < len(p); {
+		n := min(len(p)-lo, squaresTile)
+		if c.skip != 0 {
+			n = c.run(g[lo : lo+n])
 		}
-		parameter += float64(pi) * float64(pi)
-		update += float64(u) * float64(u)
+		if n == 0 {
+			lo++ // it is skipped
+			continue
+		}
+		var u [squaresTile]float32
+		c.updateOf(u[:n], p[lo:], g[lo:], part(s, lo, n))
+		for i, x := range p[lo : lo+n] {
+			parameter += float64(x) * float64(x)
+			update += float64(u[i]) * float64(u[i])
+		}
+		lo += n
 	}
 	return parameter, update
+}
+
+// squaresTile is the number of elements whose updates are on the stack.
+const squaresTile = 128
+
+// updateOf sets u to the update of len(u) elements, or what Squares has in its place.
+func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32) {
+	p, g = p[:len(u)], g[:len(u)]
+	switch c.rule {
+	case LAMB:
+		m, v := s[0][:len(u)], s[1][:len(u)]
+		for i, pi := range p {
+			_, _, u[i] = c.direction(pi, g[i], m[i], v[i])
+		}
+	case LARS:
+		for i, x := range g {
+			u[i] = float32(x * c.gradScale)
+		}
+	default: // from 0 on, with copies of the states
+		var gradient [squaresTile]float32
+		var states [MaxStates][squaresTile]float32
+		var copies [MaxStates][]float32
+		for i, x := range g {
+			gradient[i] = c.gradient(p[i], x)
+		}
+		for i := range s {
+			copies[i] = states[i][:copy(states[i][:], s[i])]
+		}
+		plain := *c
+		plain.gradScale, plain.l2 = 1, 0
+		clear(u)
+		plain.update(u, gradient[:len(u)], copies)
+	}
 }
 
 // direction returns the new moments and u of LAMB.
