@@ -43,6 +43,8 @@ type AdamWOptions struct {
 	// and the unit of StepRange, a multiple of Block and of 2 up to 2^27;
 	// default the largest up to 2^16.
 	Chunk int
+
+	StepOptions
 }
 
 // AdamW is the optimizer of Loshchilov and Hutter 2019, arXiv:1711.05101, with
@@ -86,7 +88,7 @@ func (o AdamWOptions) withDefaults() AdamWOptions {
 func (o *AdamWOptions) state() StateOptions {
 	return StateOptions{
 		Bits: o.Bits, Block: o.Block, Min8bit: o.Min8bit, Keep32: o.Keep32, Order: o.Order,
-		Map1: o.Map1, Map2: o.Map2, Storage: o.Storage, Chunk: o.Chunk,
+		Map1: o.Map1, Map2: o.Map2, Storage: o.Storage, Chunk: o.Chunk, StepOptions: o.StepOptions,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // Optimizer updates parameters by a rule, such as that of [AdamW], whose states it
@@ -36,7 +37,8 @@ type Optimizer struct {
 	params  map[string]*param
 	invalid string // why the state cannot be used, or empty
 
-	mu sync.Mutex // guards the in-memory state of params while it is allocated
+	mu      sync.Mutex       // guards the in-memory state of params while it is allocated, and
+	skipped []snug.NonFinite // what steps have passed over since Advance
 }
 
 // param is one registered parameter, or a shard of it.
@@ -45,14 +47,17 @@ type param struct {
 	total int // elements of the parameter
 	lo, n int // the first of the shard, and how many it has
 	layout
-	keys  []string          // of the chunks in the Storage
-	state snug.Array[uint8] // without a Storage: the blobs of all chunks
+	options ParamOptions
+	tensor  uint64            // its number in the random numbers of Stochastic
+	keys    []string          // of the chunks in the Storage
+	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 }
 
 func newOptimizer(o options) (*Optimizer, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("quant8: %s: %w", o.name, err)
 	}
+	o.hyper.MaxUpdate = float64(o.MaxUpdate)
 	return &Optimizer{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), lr: o.lr, params: map[string]*param{}}, nil
 }
 
@@ -105,11 +110,15 @@ func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
 			a.o.name, name, lo, hi, a.o.Block, n, snug.ErrShape)
 	}
-	if a.o.hyper.Rule.Trust() && hi-lo != n {
+	if a.o.hyper.Norms() && hi-lo != n {
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, for their norm: %w",
 			a.o.name, name, lo, hi, n, snug.ErrConfig)
 	}
-	p := &param{name: name, total: n, lo: lo, n: hi - lo, layout: a.o.layout(name, n)}
+	options, err := a.o.param(name, a.o.hyper.WeightDecay)
+	if err != nil {
+		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+	}
+	p := &param{name: name, total: n, lo: lo, n: hi - lo, layout: a.o.layout(name, n), options: options, tensor: rounding.Tensor(name)}
 	if a.o.Storage != nil {
 		for i := range Blocks(p.n, a.o.Chunk) {
 			p.keys = append(p.keys, strings.ToLower(a.o.name)+"/"+name+"/"+strconv.Itoa(i))
@@ -125,6 +134,7 @@ func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 // Step.
 func (a *Optimizer) Advance(lr float32) {
 	a.t++
+	a.skipped = a.skipped[:0]
 	if lr < 0 {
 		lr = a.o.lr
 	}

@@ -53,6 +53,8 @@ type StateOptions struct {
 	// and the unit of StepRange: a multiple of Block, and of 4 (of 2 for an
 	// optimizer of two states), up to 2^27; default the largest up to 2^16.
 	Chunk int
+
+	StepOptions
 }
 
 func (o StateOptions) withDefaults(rule optim.Rule) StateOptions {
@@ -143,6 +145,9 @@ func (o *options) check() error {
 	}
 	if decay := o.hyper.WeightDecay; !(decay >= 0 && decay < math.MaxFloat32) {
 		return fmt.Errorf("WeightDecay is %g, want a finite number from 0 on: %w", decay, snug.ErrConfig)
+	}
+	if err := o.StepOptions.check(o.hyper.Rule.Trust()); err != nil {
+		return err
 	}
 	return o.StateOptions.check(o.states())
 }

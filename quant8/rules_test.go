@@ -19,7 +19,7 @@ var rules = map[string]func(s StateOptions) (*Optimizer, error){
 	"Adam decoupled": func(s StateOptions) (*Optimizer, error) {
 		return NewAdamW(AdamWOptions{
 			LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, Bits: s.Bits, Block: s.Block, Min8bit: s.Min8bit, Keep32: s.Keep32,
-			Order: s.Order, Map1: s.Map1, Map2: s.Map2, Storage: s.Storage, Chunk: s.Chunk,
+			Order: s.Order, Map1: s.Map1, Map2: s.Map2, Storage: s.Storage, Chunk: s.Chunk, StepOptions: s.StepOptions,
 		})
 	},
 	"Adam coupled": func(s StateOptions) (*Optimizer, error) {

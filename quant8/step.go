@@ -10,6 +10,8 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
@@ -59,31 +61,53 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	if p.Len() == 0 {
 		return nil
 	}
-	if err := checkGradient(dev, g, gradScale, q.name, lo); err != nil {
+	bad, err := a.checkGradient(dev, q, lo, g, gradScale)
+	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
-	j := stepJob{p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v}
-	h := a.o.hyper
-	if a.o.adamw {
-		j.coef = adam.Hyper{
-			LR: a.lr, Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
-			Step: a.t, GradScale: gradScale, DecayFirst: h.DecayFirst,
-		}.Coef()
-	} else {
-		h.LR, h.Step, h.GradScale = float64(a.lr), a.t, gradScale
-		h = h.Warm(a.o.warmup[0], a.o.warmup[1])
-		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+	if bad && a.o.NonFinite == SkipStep {
+		return nil
 	}
-	if h.Rule.Trust() && !a.o.plain(name) {
-		err = a.trust(dev, q, h, &j)
+	j := stepJob{
+		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
+		skip: bad, random: a.o.Stochastic && p.DType() != snug.F32,
+		draw: philox.Stream{Seed: rounding.Seed(a.o.Seed, uint64(a.t)), Tensor: q.tensor}, first: uint64(q.lo + lo),
+	}
+	h := a.hyper(q, gradScale)
+	if bad {
+		h.Skip = tooLarge
+	}
+	if h.Norms() && !a.o.plain(name) {
+		err = a.limit(dev, q, &h, j)
 	}
 	if err == nil {
+		j.prepare(h, a.o.adamw && !(bad && dev.IsCPU()))
 		err = a.run(dev, q, lo, j)
 	}
 	if err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q: %w", a.o.name, name, err)
 	}
 	return nil
+}
+
+// hyper returns the constants of a step of q.
+func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
+	h := a.o.hyper
+	h.LR, h.WeightDecay = float64(a.lr*q.options.LR), float64(q.options.WeightDecay)
+	h.Step, h.GradScale = a.t, gradScale
+	return h.Warm(a.o.warmup[0], a.o.warmup[1])
+}
+
+// prepare sets the factors of a step, those of package adam if it has loops for it.
+func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
+	if !adamw {
+		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+		return
+	}
+	j.coef = adam.Hyper{
+		LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
+		Step: h.Step, GradScale: h.GradScale, DecayFirst: h.DecayFirst,
+	}.Coef()
 }
 
 // checkStep checks the operands of a step of a whole parameter or of a range.
@@ -96,8 +120,8 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 		return nil, nil, fmt.Errorf("no parameter %q was added: %w", name, snug.ErrConfig)
 	case a.t == 0:
 		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
-	case !finite(a.lr):
-		return nil, nil, fmt.Errorf("learning rate %g, want a finite number: %w", a.lr, snug.ErrConfig)
+	case !finite(a.lr * q.options.LR):
+		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
 	case !finite(gradScale):
 		return nil, nil, fmt.Errorf("gradient scale %g, want a finite number: %w", gradScale, snug.ErrConfig)
 	case !p.DType().IsFloat() || !g.DType().IsFloat():
@@ -108,7 +132,7 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
-	case a.o.hyper.Rule.Trust() && p.Len() != q.n:
+	case a.o.hyper.Norms() && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, for their norm: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
@@ -119,6 +143,9 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 	}
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
+	}
+	if !dev.IsCPU() && a.o.MaxUpdate > 0 {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for MaxUpdate: %w", name, dev, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && !a.o.adamw {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
@@ -131,21 +158,22 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 
 func finite(x float32) bool { return x-x == 0 }
 
-// checkGradient looks for the first element that must not reach the state.
-func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo int) error {
+// checkGradient looks for elements that must not reach the state, and reports whether
+// there are any to skip.
+func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, scale float32) (bad bool, err error) {
 	i := 0
 	if dev.IsCPU() {
 		i = sweep.First(g, scale, tooLarge)
-	} else {
-		var err error
-		if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
-			return fmt.Errorf("parameter %q: %w", name, err)
-		}
+	} else if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
+		return false, fmt.Errorf("parameter %q: %w", q.name, err)
 	}
-	if i < 0 {
-		return nil
+	switch {
+	case i < 0:
+		return false, nil
+	case a.o.NonFinite == Fail:
+		return false, fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", q.name, lo+i, scale, snug.ErrNonFinite)
 	}
-	return fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", name, lo+i, scale, snug.ErrNonFinite)
+	return true, a.report(q.name, lo, i, g, scale)
 }
 
 // run runs a job over the chunks of a parameter from element lo on.
@@ -175,7 +203,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 
 // stepStored runs chunk by chunk, each while its blob is acquired.
 func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
-	p, g := j.p, j.g
+	p, g, first := j.p, j.g, j.first
 	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
 		end := min(begin+a.o.Chunk, p.Len())
 		err := a.withBlob(q, (lo+begin)/a.o.Chunk, j.sums == nil, func(blob []byte) (err error) {
@@ -185,7 +213,7 @@ func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 			if j.g, err = g.Slice(begin, end); err != nil {
 				return err
 			}
-			j.state = snug.SliceView(blob)
+			j.state, j.first = snug.SliceView(blob), first+uint64(begin)
 			j.Run()
 			return nil
 		})
@@ -207,6 +235,11 @@ type stepJob struct {
 	rule   optim.Coef      // of others
 	signed []bool          // the states of others; nil means AdamW
 	sums   *squares        // nil, or where to add squares instead of a step
+
+	skip   bool          // leaves elements alone whose gradient is not finite; those of package adam on other devices only
+	random bool          // rounds p at random
+	draw   philox.Stream // names the random numbers
+	first  uint64        // element of the stream that is p's first
 }
 
 func (j *stepJob) Kernel() string { return "quant8.adamw" }
@@ -262,13 +295,11 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 	first, last := begin/a.block, Blocks(end, a.block)
 	if a.signed == nil {
-		tile := tiles.Get(adam.Scratch8(a.block))
-		defer tiles.Put(tile)
-		a.coef.Step8(a.p, a.g, lo+begin, lo+end, adam.Blocks8{
+		a.adamw8(adam.Blocks8{
 			Codes1: s.codes[0][begin:end], Codes2: s.codes[1][begin:end],
 			Absmax1: s.absmax[0][first:last], Absmax2: s.absmax[1][first:last],
 			Encoder1: a.m, Encoder2: a.v, Block: a.block,
-		}, *tile)
+		}, lo+begin, lo+end)
 		return
 	}
 	var states [optim.MaxStates]optim.State8
@@ -282,10 +313,10 @@ func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 	defer tiles.Put(tile)
 	if a.sums != nil {
 		part := &a.sums.items[item]
-		part[0], part[1] = a.rule.Squares8(a.p, a.g, lo+begin, lo+end, states[:a.states], a.block, *tile)
+		part[0], part[1] = a.rule.Squares8(a.operands(), lo+begin, lo+end, states[:a.states], a.block, *tile)
 		return
 	}
-	a.rule.Step8(a.p, a.g, lo+begin, lo+end, states[:a.states], a.block, *tile)
+	a.rule.Step8(a.operands(), lo+begin, lo+end, states[:a.states], a.block, *tile)
 }
 
 // step32 is step8 for states in float32.
@@ -303,10 +334,10 @@ func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
 	}
 	if a.sums != nil {
 		part := &a.sums.items[item]
-		part[0], part[1] = a.rule.Squares32(a.p, a.g, lo+begin, lo+end, *s, a.tile, *tile)
+		part[0], part[1] = a.rule.Squares32(a.operands(), lo+begin, lo+end, *s, a.tile, *tile)
 		return
 	}
-	a.rule.Step32(a.p, a.g, lo+begin, lo+end, *s, a.tile, *tile)
+	a.rule.Step32(a.operands(), lo+begin, lo+end, *s, a.tile, *tile)
 }
 
 // update32 makes the step of AdamW for elements begin to end-1 of the chunk that
@@ -316,5 +347,29 @@ func (a *stepArgs) update32(s *state32, lo, begin, end int, tile []float32) {
 	p := half.Floats(a.p, lo+begin, tile[:end-begin])
 	g := half.Floats(a.g, lo+begin, tile[t:][:end-begin])
 	a.coef.Update(p, s[0][begin:end], s[1][begin:end], g)
-	half.Flush(a.p, lo+begin, p)
+	o := a.operands()
+	o.Flush(lo+begin, p)
+}
+
+// adamw8 makes the step of AdamW for elements lo to hi-1 of p, which are whole blocks.
+func (a *stepArgs) adamw8(s adam.Blocks8, lo, hi int) {
+	tile := tiles.Get(adam.Scratch8(a.block) + a.block)
+	defer tiles.Put(tile)
+	scratch, rounded := (*tile)[:adam.Scratch8(a.block)], (*tile)[adam.Scratch8(a.block):]
+	if !a.random {
+		a.coef.Step8(a.p, a.g, lo, hi, s, scratch)
+		return
+	}
+	o := a.operands()
+	for ; lo < hi; lo, s = lo+a.block, s.From(1) {
+		n := min(a.block, hi-lo)
+		x := half.Floats(a.p, lo, rounded[:n])
+		g, _ := a.g.Slice(lo, lo+n)
+		a.coef.Step8(snug.SliceView(x), g, 0, n, s.To(1), scratch)
+		o.Flush(lo, x)
+	}
+}
+
+func (a *stepArgs) operands() optim.Operands {
+	return optim.Operands{P: a.p, G: a.g, Random: a.random, Draws: rounding.Draws{Stream: a.draw, First: a.first}}
 }

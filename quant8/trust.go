@@ -95,21 +95,20 @@ func NewLARS(o LARSOptions) (*Optimizer, error) {
 // plain says whether the trust ratio of a parameter is 1.
 func (o *options) plain(name string) bool { return o.unscaled != nil && o.unscaled(name) }
 
-// trust multiplies the learning rate of a step by the trust ratio.
-func (a *Optimizer) trust(dev *snug.Device, q *param, h optim.Hyper, j *stepJob) error {
+// limit multiplies the learning rate of a step of p and its state, a job without
+// factors, by the trust ratio, or by what shortens the update to the largest one.
+func (a *Optimizer) limit(dev *snug.Device, q *param, h *optim.Hyper, j stepJob) error {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
 	sums.parameter, sums.update = 0, 0
-	measure := *j
-	measure.sums = sums
-	if err := a.run(dev, q, 0, measure); err != nil {
+	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()
+	if err := a.run(dev, q, 0, j); err != nil {
 		return err
 	}
 	if sum := sums.parameter + sums.update; sum-sum != 0 {
 		return fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
 	}
 	h.LR *= h.Ratio(sums.parameter, sums.update)
-	j.rule = h.Coef()
 	return nil
 }
 

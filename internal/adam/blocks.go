@@ -16,11 +16,19 @@ type Blocks8 struct {
 	Block              int
 }
 
-// from returns the blocks from b on.
-func (s Blocks8) from(b int) Blocks8 {
+// From returns the blocks from b on.
+func (s Blocks8) From(b int) Blocks8 {
 	i := min(b*s.Block, len(s.Codes1))
 	s.Codes1, s.Codes2 = s.Codes1[i:], s.Codes2[i:]
 	s.Absmax1, s.Absmax2 = s.Absmax1[b:], s.Absmax2[b:]
+	return s
+}
+
+// To returns the blocks before b.
+func (s Blocks8) To(b int) Blocks8 {
+	i := min(b*s.Block, len(s.Codes1))
+	s.Codes1, s.Codes2 = s.Codes1[:i], s.Codes2[:i]
+	s.Absmax1, s.Absmax2 = s.Absmax1[:b], s.Absmax2[:b]
 	return s
 }
 
@@ -31,7 +39,7 @@ func Scratch8(block int) int { return 6 * block }
 func blockwise(update func(c Coef, p, m, v, g []float32)) func(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
 	return func(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
 		k, t := blockq.Registry.Best(), s.Block
-		for ; lo < hi; lo, s = lo+t, s.from(1) {
+		for ; lo < hi; lo, s = lo+t, s.From(1) {
 			n := min(t, hi-lo)
 			m, v := tile[:n], tile[t:t+n]
 			codes1, codes2 := s.Codes1[:n], s.Codes2[:n]

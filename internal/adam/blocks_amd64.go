@@ -61,7 +61,7 @@ func step8(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
 		encode8AVX512((*byte)(unsafe.Pointer(&r.block8)), r.n)
 	}
 	rest := lo + whole*r.n
-	blockwiseAVX512(c, p, g, rest, hi, s.from(whole), tile)
+	blockwiseAVX512(c, p, g, rest, hi, s.From(whole), tile)
 }
 
 // update does block b, whose first element is lo.
