@@ -22,15 +22,16 @@ const tooLarge = (63 + 127) << 23
 
 // Step updates a parameter by the gradient g·gradScale, as the optimizer describes. p
 // has the registered number of elements of float32, float16 or bfloat16 and is
-// rounded once, to nearest; g has as many of any of these types. They do not
-// overlap. gradScale is for example the inverse of a loss scale or a clipping
-// factor.
+// rounded once, to nearest, or at random with StepOptions.Stochastic; g has as many of
+// any of these types. They do not overlap. gradScale is for example the inverse of a
+// loss scale or a clipping factor.
 //
 // A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square
 // has no room in float32, is an error that wraps [snug.ErrNonFinite] and names
-// the parameter and the index. Nothing is written then, on any device; on one
-// that is not the CPU the call waits for this check. p is not checked; where weight
-// decay is part of the gradient, elements that are not finite spoil their state.
+// the parameter and the index, unless StepOptions.NonFinite says otherwise. Nothing is
+// written then, on any device; on one that is not the CPU the call waits for this
+// check. p is not checked; where weight decay is part of the gradient, elements that are
+// not finite spoil their state.
 //
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
@@ -110,18 +111,28 @@ func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
 	}.Coef()
 }
 
-// checkStep checks the operands of a step of a whole parameter or of a range.
+// checkStep checks whether a step can be made, of a whole parameter or of a range.
 func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
+	q, dev, err := a.checkOperands(name, lo, whole, p, g, gradScale)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case a.t == 0:
+		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
+	case !finite(a.lr * q.options.LR):
+		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
+	}
+	return q, dev, nil
+}
+
+// checkOperands checks those of a step.
+func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
 	q, hi := a.params[name], lo+p.Len()
 	switch {
 	case a.invalid != "":
 		return nil, nil, fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
 	case q == nil:
 		return nil, nil, fmt.Errorf("no parameter %q was added: %w", name, snug.ErrConfig)
-	case a.t == 0:
-		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
-	case !finite(a.lr * q.options.LR):
-		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
 	case !finite(gradScale):
 		return nil, nil, fmt.Errorf("gradient scale %g, want a finite number: %w", gradScale, snug.ErrConfig)
 	case !p.DType().IsFloat() || !g.DType().IsFloat():

@@ -1,0 +1,199 @@
+package quant8
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/sweep"
+)
+
+// BackwardOptions configures [Optimizer.StepInBackward]. A zero field means its default.
+type BackwardOptions struct {
+	// LR is the learning rate of the step as [Optimizer.Advance] takes it, but that 0
+	// means that of the optimizer's options.
+	LR float32
+	// GradScale multiplies the gradients, such as the inverse of a loss scale;
+	// default 1.
+	GradScale float32
+	// MaxNorm, unless 0, is what the Euclidean norm of all gradients together, times
+	// GradScale, is clipped to: the step takes them times min(1, MaxNorm/(norm+1e-6)),
+	// as torch.nn.utils.clip_grad_norm_ does. That takes a backward pass more.
+	MaxNorm float64
+	// Squares returns the sum of the squares of a gradient on a device other than the
+	// CPU, for MaxNorm.
+	Squares func(g snug.View) (float64, error)
+}
+
+// Ready is what a backward pass calls for every parameter as soon as its gradient g is
+// complete. The memory of g may be used for the next one when it returns, on a device
+// for work that is queued then. It may be called by several goroutines at a time for
+// different parameters.
+type Ready func(name string, p, g snug.View) error
+
+// StepInBackward makes a step during the backward pass, so that no more than one
+// gradient is held at a time (Lv et al. 2023, "Full Parameter Fine-tuning for Large
+// Language Models with Limited Resources", arXiv:2306.09782). It calls backward, which
+// computes the gradients of the loss and calls ready once for each, and does not read a
+// parameter after that. To clip, it calls backward twice: first to measure the norm,
+// which it returns, then to step; both times the gradients must be the same, and a
+// first pass with something that is not finite leaves everything as it was, unless the
+// options skip that. Without MaxNorm the norm is 0. The result has the bits of
+// [Optimizer.Step] for every parameter with all gradients in memory.
+//
+// Gradients are not added up over micro-batches: those are to be of one batch, and
+// parameters that are used in several places want their sums.
+//
+// Errors: those of backward; those of Step, also for parameters that come twice in a
+// pass; [snug.ErrConfig] for options that are not valid, or when the passes do not have
+// the same parameters; and [snug.ErrDevice] for MaxNorm on a device without Squares. An
+// error of the pass that steps leaves the parameters that came before stepped.
+func (a *Optimizer) StepInBackward(o BackwardOptions, backward func(ready Ready) error) (norm float64, err error) {
+	if norm, err = a.stepInBackward(o, backward); err != nil {
+		return 0, fmt.Errorf("quant8: %s: step in backward: %w", a.o.name, err)
+	}
+	return norm, nil
+}
+
+func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready) error) (norm float64, err error) {
+	if o.GradScale == 0 {
+		o.GradScale = 1
+	}
+	if o.LR == 0 {
+		o.LR = -1
+	}
+	switch {
+	case !(o.MaxNorm >= 0) || math.IsInf(o.MaxNorm, 0):
+		return 0, fmt.Errorf("MaxNorm is %g, want a finite number from 0 on: %w", o.MaxNorm, snug.ErrConfig)
+	case !finite(o.GradScale):
+		return 0, fmt.Errorf("GradScale is %g, want a finite number: %w", o.GradScale, snug.ErrConfig)
+	case !finite(o.LR):
+		return 0, fmt.Errorf("LR is %g, want a finite number: %w", o.LR, snug.ErrConfig)
+	}
+	scale := o.GradScale
+	var measured map[string]float64
+	if o.MaxNorm > 0 {
+		pass := backwardPass{seen: map[string]float64{}}
+		err := backward(func(name string, p, g snug.View) error {
+			return pass.ready(name, func() (float64, error) { return a.squaresOf(name, p, g, &o) })
+		})
+		if err != nil {
+			return 0, err
+		}
+		measured = pass.seen
+		norm = math.Abs(float64(o.GradScale)) * pass.norm()
+		if math.IsInf(norm, 0) || norm != norm {
+			return 0, fmt.Errorf("the norm of the gradients is %g: %w", norm, snug.ErrNonFinite)
+		}
+		scale *= float32(min(1, o.MaxNorm/(norm+1e-6)))
+	}
+	a.Advance(o.LR)
+	pass := backwardPass{seen: map[string]float64{}}
+	err = backward(func(name string, p, g snug.View) error {
+		return pass.ready(name, func() (float64, error) { return 0, a.Step(name, p, g, scale) })
+	})
+	if err == nil && measured != nil {
+		err = pass.sameAs(measured)
+	}
+	return norm, err
+}
+
+// backwardPass is the parameters that have come in a pass, and the sums of the squares
+// of their gradients.
+type backwardPass struct {
+	mu   sync.Mutex
+	seen map[string]float64
+}
+
+// ready marks a parameter as seen and has use called for it.
+func (b *backwardPass) ready(name string, use func() (float64, error)) error {
+	b.mu.Lock()
+	_, twice := b.seen[name]
+	b.seen[name] = 0
+	b.mu.Unlock()
+	if twice {
+		return fmt.Errorf("parameter %q came twice in a backward pass: %w", name, snug.ErrConfig)
+	}
+	squares, err := use()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen[name] = squares
+	return err
+}
+
+// norm adds in the order of names: that of the calls can differ.
+func (b *backwardPass) norm() float64 {
+	sum := 0.0
+	for _, name := range slices.Sorted(maps.Keys(b.seen)) {
+		sum += b.seen[name]
+	}
+	return math.Sqrt(sum)
+}
+
+func (b *backwardPass) sameAs(first map[string]float64) error {
+	for _, name := range slices.Sorted(maps.Keys(first)) {
+		if _, ok := b.seen[name]; !ok {
+			return fmt.Errorf("parameter %q came in the first backward pass and not in the second: %w", name, snug.ErrConfig)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.seen)) {
+		if _, ok := first[name]; !ok {
+			return fmt.Errorf("parameter %q came in the second backward pass and not in the first: %w", name, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// squaresOf checks the operands of a step and returns the sum of the squares of a
+// gradient, of what the step takes of it.
+func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (float64, error) {
+	q, dev, err := a.checkOperands(name, 0, true, p, g, o.GradScale)
+	if err != nil {
+		return 0, err
+	}
+	bad, err := a.checkGradient(dev, q, 0, g, o.GradScale)
+	switch {
+	case err != nil || bad && a.o.NonFinite == SkipStep:
+		return 0, err
+	case !dev.IsCPU() && o.Squares == nil:
+		return 0, fmt.Errorf("parameter %q: the gradient lies on %s, which wants BackwardOptions.Squares: %w", name, dev, snug.ErrDevice)
+	case !dev.IsCPU():
+		return o.Squares(g)
+	}
+	return sumSquares(g, o.GradScale), nil
+}
+
+// sumSquares returns the sum of the squares of a host view, without the elements that
+// are not finite times scale.
+func sumSquares(g snug.View, scale float32) float64 {
+	sums := squareSums.Get().(*squares)
+	defer squareSums.Put(sums)
+	sums.parameter, sums.update = 0, 0
+	items := cpu.Chunks(g.Len(), grain)
+	sums.begin(items)
+	sumTask.Run(items, sumArgs{g, scale, sums})
+	sums.end()
+	return sums.update
+}
+
+type sumArgs struct {
+	g     snug.View
+	scale float32
+	sums  *squares
+}
+
+var sumTask = cpu.NewTask(func(a *sumArgs, item int) {
+	lo, hi := cpu.Chunk(a.g.Len(), grain, item)
+	for lo < hi {
+		end := hi
+		if i := sweep.FirstNotBelow(a.g, lo, hi, a.scale, tooLarge); i >= 0 {
+			end = i
+		}
+		a.sums.items[item][1] += sweep.Squares(a.g, lo, end)
+		lo = end + 1
+	}
+})
