@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
@@ -397,34 +396,6 @@ func roundTrips(t *rapid.T) {
 
 func TestRoundTrips(t *testing.T) { rapid.Check(t, roundTrips) }
 func FuzzRoundTrips(f *testing.F) { f.Fuzz(rapid.MakeFuzz(roundTrips)) }
-
-// BenchmarkQuantize has vectors far beyond the last cache. The bytes are those
-// of one pass, though src is read twice.
-func BenchmarkQuantize(b *testing.B) { benchmarkQuantization(b, Quantize) }
-
-func BenchmarkDequantize(b *testing.B) {
-	benchmarkQuantization(b, func(codes []uint8, absmax []float32, x snug.View, m *Map, block int) error {
-		return Dequantize(x, codes, absmax, m, block)
-	})
-}
-
-func benchmarkQuantization(b *testing.B, do func(codes []uint8, absmax []float32, x snug.View, m *Map, block int) error) {
-	const n, parts, block = 1 << 23, 8, 256
-	codes, absmax, m := make([]uint8, n*parts), make([]float32, n*parts/block), DynamicMap(true)
-	x := snug.ViewOf(randn(n*parts, 5))
-	bf16 := snug.ViewOf(make([]snug.BFloat16, n*parts))
-	half.Convert(bf16, x, 0, n*parts, false)
-	require.NoError(b, Quantize(codes, absmax, x, m, block))
-	for _, v := range []snug.View{x, bf16} {
-		b.Run(v.DType().String(), func(b *testing.B) {
-			kerneltest.OfCopy(b, parts, n*(1+v.DType().Size())+4*n/block, func(part int) {
-				lo, hi := cpu.Chunk(n*parts, n, part)
-				x, _ := v.Slice(lo, hi)
-				_ = do(codes[lo:hi], absmax[lo/block:hi/block], x, m, block)
-			})
-		})
-	}
-}
 
 // TestKernelNames holds the names by which devices find their kernels.
 func TestKernelNames(t *testing.T) {

@@ -268,15 +268,7 @@ func (r *pair) step(i int) {
 }
 
 // distance returns the mean of the differences of the parameters.
-func (r *pair) distance() (abs, rel float64) {
-	n := float64(len(r.p8))
-	for k, p := range r.p32 {
-		d := math.Abs(float64(r.p8[k]) - float64(p))
-		abs += d / n
-		rel += d / (math.Abs(float64(p)) + 1e-9) / n
-	}
-	return abs, rel
-}
+func (r *pair) distance() (abs, rel float64) { return distance(r.p32, r.p8) }
 
 // sync sets the 32-bit run to the other.
 func (r *pair) sync() {

@@ -7,13 +7,11 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
-	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -225,54 +223,6 @@ func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int
 	require.True(t, equal(v, append([]float32{}, gotV...)))
 }
 
-// TestAgainst32 is bitsandbytes' test of 8-bit state: step both, compare, and
-// set the 32-bit run to the 8-bit one, fifty times.
-func TestAgainst32(t *testing.T) {
-	const n = 1 << 15
-	a := newAdamW(t, AdamWOptions{WeightDecay: 0.01}, map[string]int{"w": n})
-	b := newAdamW(t, AdamWOptions{WeightDecay: 0.01, Bits: 32}, map[string]int{"w": n})
-	p8 := randn(n, 1)
-	for i := range p8 {
-		p8[i] *= 0.1
-	}
-	p32 := append([]float32(nil), p8...)
-	for i := range 50 {
-		g := randn(n, uint64(i+2))
-		for _, opt := range []*AdamW{a, b} {
-			opt.Advance(-1)
-		}
-		require.NoError(t, a.Step("w", snug.ViewOf(p8), snug.ViewOf(g), 0.01))
-		require.NoError(t, b.Step("w", snug.ViewOf(p32), snug.ViewOf(g), 0.01))
-		m8, v8 := moments(t, a, "w")
-		m32, v32 := moments(t, b, "w")
-		require.Less(t, outliers(m32, m8, 3e-3, 1e-3), 20, "step %d: m", i+1)
-		require.Less(t, outliers(v32, v8, 3e-3, 1e-3), 20, "step %d: v", i+1)
-		require.Zero(t, outliers(p32, p8, 1e-5, 1e-3), "step %d: p", i+1)
-		abs, rel := 0.0, 0.0
-		for j := range p8 {
-			d := math.Abs(float64(p8[j]) - float64(p32[j]))
-			abs += d / n
-			rel += d / (math.Abs(float64(p32[j])) + 1e-9) / n
-		}
-		require.Less(t, abs, 6e-5)
-		require.Less(t, rel, 6e-4)
-		copy(p32, p8)
-		s := b.params["w"].split32(b.params["w"].state.Host(), n)
-		copy(s[0], m8)
-		copy(s[1], v8)
-	}
-}
-
-func outliers(want, got []float32, atol, rtol float64) int {
-	count := 0
-	for i := range want {
-		if math.Abs(float64(want[i])-float64(got[i])) > atol+rtol*math.Abs(float64(want[i])) {
-			count++
-		}
-	}
-	return count
-}
-
 // TestSignIsKept sets one large and one tiny negative gradient.
 func TestSignIsKept(t *testing.T) {
 	for order, want := range map[Order]uint8{BitsAndBytes: 126, Decoupled: 127} {
@@ -465,39 +415,3 @@ func (o *oneBlob) Acquire(_ string, size int) ([]byte, error) {
 }
 
 func (o *oneBlob) Release(string, bool) error { return nil }
-
-// BenchmarkStep has parameters far beyond the last cache. The bytes are those of
-// p and the state, read and written, and of g, which is read twice.
-func BenchmarkStep(b *testing.B) {
-	const n, parts = 1 << 21, 16
-	f32, bf16 := snug.ViewOf(randn(n*parts, 1)), snug.ViewOf(make([]snug.BFloat16, n*parts))
-	half.Convert(bf16, f32, 0, n*parts, false)
-	g, g16 := snug.ViewOf(randn(n*parts, 2)), snug.ViewOf(make([]snug.BFloat16, n*parts))
-	half.Convert(g16, g, 0, n*parts, false)
-	for _, c := range []struct {
-		name  string
-		bits  int
-		p, g  snug.View
-		bytes int
-	}{
-		{"32/f32", 32, f32, g, 32},
-		{"8/f32", 8, f32, g, 20},
-		{"32/bf16", 32, bf16, g16, 24},
-		{"8/bf16", 8, bf16, g16, 12},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			a := newAdamW(b, AdamWOptions{Bits: c.bits}, map[string]int{"w": n * parts})
-			a.Advance(-1)
-			require.NoError(b, a.Step("w", c.p, c.g, 1))
-			best := time.Duration(math.MaxInt64)
-			kerneltest.OfCopy(b, parts, c.bytes*n, func(part int) {
-				p, _ := c.p.Slice(part*n, (part+1)*n)
-				g, _ := c.g.Slice(part*n, (part+1)*n)
-				start := time.Now()
-				_ = a.StepRange("w", part*n, p, g, 1)
-				best = min(best, time.Since(start))
-			})
-			b.ReportMetric(float64(best.Nanoseconds())/n, "ns/param")
-		})
-	}
-}

@@ -1,0 +1,78 @@
+package quant8
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// BenchmarkQuantize has vectors far beyond the last cache. The bytes are those
+// of one pass, though src is read twice.
+func BenchmarkQuantize(b *testing.B) { benchmarkQuantization(b, Quantize) }
+
+func BenchmarkDequantize(b *testing.B) {
+	benchmarkQuantization(b, func(codes []uint8, absmax []float32, x snug.View, m *Map, block int) error {
+		return Dequantize(x, codes, absmax, m, block)
+	})
+}
+
+func benchmarkQuantization(b *testing.B, do func(codes []uint8, absmax []float32, x snug.View, m *Map, block int) error) {
+	const n, parts, block = 1 << 23, 8, 256
+	codes, absmax, m := make([]uint8, n*parts), make([]float32, n*parts/block), DynamicMap(true)
+	x := snug.ViewOf(randn(n*parts, 5))
+	bf16 := snug.ViewOf(make([]snug.BFloat16, n*parts))
+	half.Convert(bf16, x, 0, n*parts, false)
+	require.NoError(b, Quantize(codes, absmax, x, m, block))
+	for _, v := range []snug.View{x, bf16} {
+		b.Run(v.DType().String(), func(b *testing.B) {
+			kerneltest.OfCopy(b, parts, n*(1+v.DType().Size())+4*n/block, func(part int) {
+				lo, hi := cpu.Chunk(n*parts, n, part)
+				x, _ := v.Slice(lo, hi)
+				_ = do(codes[lo:hi], absmax[lo/block:hi/block], x, m, block)
+			})
+		})
+	}
+}
+
+// BenchmarkStep has parameters far beyond the last cache. The bytes are those of
+// p and the state, read and written, and of g, which is read twice.
+func BenchmarkStep(b *testing.B) {
+	const n, parts = 1 << 21, 16
+	f32, bf16 := snug.ViewOf(randn(n*parts, 1)), snug.ViewOf(make([]snug.BFloat16, n*parts))
+	half.Convert(bf16, f32, 0, n*parts, false)
+	g, g16 := snug.ViewOf(randn(n*parts, 2)), snug.ViewOf(make([]snug.BFloat16, n*parts))
+	half.Convert(g16, g, 0, n*parts, false)
+	for _, c := range []struct {
+		name  string
+		bits  int
+		p, g  snug.View
+		bytes int
+	}{
+		{"32/f32", 32, f32, g, 32},
+		{"8/f32", 8, f32, g, 20},
+		{"32/bf16", 32, bf16, g16, 24},
+		{"8/bf16", 8, bf16, g16, 12},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			a := newAdamW(b, AdamWOptions{Bits: c.bits}, map[string]int{"w": n * parts})
+			a.Advance(-1)
+			require.NoError(b, a.Step("w", c.p, c.g, 1))
+			best := time.Duration(math.MaxInt64)
+			kerneltest.OfCopy(b, parts, c.bytes*n, func(part int) {
+				p, _ := c.p.Slice(part*n, (part+1)*n)
+				g, _ := c.g.Slice(part*n, (part+1)*n)
+				start := time.Now()
+				_ = a.StepRange("w", part*n, p, g, 1)
+				best = min(best, time.Since(start))
+			})
+			b.ReportMetric(float64(best.Nanoseconds())/n, "ns/param")
+		})
+	}
+}
