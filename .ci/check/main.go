@@ -3,6 +3,8 @@
 //
 //	check ON.json OFF.json     a run with all techniques and one without any
 //	check -compare FILE.json   the runs of -compare
+//	check -state ON.json OFF.json
+//	                           a run with optimizer state in 8 bits and one in 32
 package main
 
 import (
@@ -32,10 +34,12 @@ func main() {
 	switch {
 	case len(os.Args) == 3 && os.Args[1] == "-compare":
 		err = checkCompare(os.Args[2])
+	case len(os.Args) == 4 && os.Args[1] == "-state":
+		err = checkState(os.Args[2], os.Args[3])
 	case len(os.Args) == 3:
 		err = checkPair(os.Args[1], os.Args[2])
 	default:
-		err = errors.New("usage: check ON.json OFF.json | check -compare FILE.json")
+		err = errors.New("usage: check ON.json OFF.json | check -compare FILE.json | check -state ON.json OFF.json")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "check:", err)
@@ -68,6 +72,23 @@ func checkPair(onFile, offFile string) error {
 		return errors.New("out of bounds")
 	}
 	return errors.Join(predictions(on), predictions(off))
+}
+
+// checkState holds 300 steps with 8-bit optimizer state against 300 with 32 bits.
+func checkState(onFile, offFile string) error {
+	var on, off report
+	if err := errors.Join(read(onFile, &on), read(offFile, &off)); err != nil {
+		return err
+	}
+	if len(on.Techniques) != 6 || len(off.Techniques) != 5 || on.Preset != "small" || on.Steps != 300 || off.Steps != 300 {
+		return fmt.Errorf("want 300 steps of small with all techniques and without quant8, not %+v and %+v", on, off)
+	}
+	loss := math.Abs(on.LossLast/off.LossLast - 1)
+	fmt.Printf("held-out loss after 300 steps: %.4f with 8-bit state, %.4f with 32 bits: %.2f %% apart, want at most 0.5 %%\n", on.LossLast, off.LossLast, 100*loss)
+	if !(loss <= 0.005) {
+		return errors.New("out of bounds")
+	}
+	return nil
 }
 
 func checkCompare(file string) error {
