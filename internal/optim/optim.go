@@ -33,6 +33,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/cpu"
 )
 
 // Rule is an optimizer.
@@ -180,6 +181,21 @@ func (c *Coef) run(g []float32) int {
 }
 
 func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
+	n := len(p)
+	g = g[:n]
+	for i := range c.rule.Signed() {
+		s[i] = s[i][:n] // assembly trusts the lengths
+	}
+	(*Registry.Best())(*c, p, g, s)
+}
+
+// Registry holds the updates of every tier, of vectors of one length. All give the
+// same bits but for the payloads of NaNs. Factors go by value, so that nothing escapes.
+var Registry cpu.Registry[func(c Coef, p, g []float32, s [MaxStates][]float32)]
+
+func init() { Registry.Add(cpu.Go, update) }
+
+func update(c Coef, p, g []float32, s [MaxStates][]float32) {
 	switch c.rule {
 	case Adam:
 		c.adam(p, g, s[0], s[1])
@@ -189,10 +205,8 @@ func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
 		c.momentum(p, g, s[0])
 	case Lion:
 		c.lion(p, g, s[0])
-	case RMSprop:
-		c.squares(p, g, s[0], c.beta1, c.rest1)
-	case Adagrad:
-		c.squares(p, g, s[0], 1, 1)
+	case RMSprop, Adagrad:
+		c.squares(p, g, s[0])
 	case LAMB:
 		c.lamb(p, g, s[0], s[1])
 	case LARS:
@@ -268,8 +282,17 @@ func (c *Coef) lion(p, g, m []float32) {
 	}
 }
 
-// squares is RMSprop, and with factors of 1 Adagrad.
-func (c *Coef) squares(p, g, v []float32, keep, add float32) {
+// squareFactors returns what v and g² count in RMSprop and in Adagrad.
+func (c *Coef) squareFactors() (keep, add float32) {
+	if c.rule == Adagrad {
+		return 1, 1
+	}
+	return c.beta1, c.rest1
+}
+
+// squares is RMSprop and Adagrad.
+func (c *Coef) squares(p, g, v []float32) {
+	keep, add := c.squareFactors()
 	g, v = g[:len(p)], v[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])

@@ -93,7 +93,7 @@ func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32) {
 		plain := *c
 		plain.gradScale, plain.l2 = 1, 0
 		clear(u)
-		plain.update(u, gradient[:len(u)], copies)
+		update(plain, u, gradient[:len(u)], copies)
 	}
 }
 

@@ -1,0 +1,101 @@
+//go:build !noasm && gc
+
+package optim
+
+import "github.com/snug-ml/snug/internal/cpu"
+
+func init() {
+	Registry.Add(cpu.AVX2, updateAVX2)
+	Registry.Add(cpu.AVX512, updateAVX512)
+}
+
+// step is what the assembly updates at a time; the Go loops do the rest.
+const step = 16
+
+func updateAVX2(c Coef, p, g []float32, s [MaxStates][]float32) {
+	n := len(p) / step * step
+	if n > 0 {
+		switch c.rule {
+		case Adam:
+			if c.l2 != 0 {
+				adamL2AVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, c.l2, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				adamAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			}
+		case AdEMAMix:
+			ademamixAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.beta3, c.rest3, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], &s[2][0], n)
+		case Momentum, Nesterov:
+			if c.l2 != 0 {
+				momentumL2AVX2(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				momentumAVX2(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		case Lion:
+			lionAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], n)
+		case RMSprop, Adagrad:
+			keep, add := c.squareFactors()
+			if c.l2 != 0 {
+				squaresL2AVX2(keep, add, c.size, c.eps, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				squaresAVX2(keep, add, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		case LAMB:
+			if c.scale2 != 0 {
+				lambDecayAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				lambAVX2(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			}
+		case LARS:
+			if c.l2 != 0 {
+				larsL2AVX2(c.beta1, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				larsAVX2(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		}
+	}
+	update(c, p[n:], g[n:], part(s, n, len(p)-n))
+}
+
+func updateAVX512(c Coef, p, g []float32, s [MaxStates][]float32) {
+	n := len(p) / step * step
+	if n > 0 {
+		switch c.rule {
+		case Adam:
+			if c.l2 != 0 {
+				adamL2AVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, c.l2, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				adamAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			}
+		case AdEMAMix:
+			ademamixAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.beta3, c.rest3, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], &s[1][0], &s[2][0], n)
+		case Momentum, Nesterov:
+			if c.l2 != 0 {
+				momentumL2AVX512(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				momentumAVX512(c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		case Lion:
+			lionAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.gradScale, c.pre, c.post, &p[0], &g[0], &s[0][0], n)
+		case RMSprop, Adagrad:
+			keep, add := c.squareFactors()
+			if c.l2 != 0 {
+				squaresL2AVX512(keep, add, c.size, c.eps, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				squaresAVX512(keep, add, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		case LAMB:
+			if c.scale2 != 0 {
+				lambDecayAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			} else {
+				lambAVX512(c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale, &p[0], &g[0], &s[0][0], &s[1][0], n)
+			}
+		case LARS:
+			if c.l2 != 0 {
+				larsL2AVX512(c.beta1, c.size, c.gradScale, c.l2, &p[0], &g[0], &s[0][0], n)
+			} else {
+				larsAVX512(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
+			}
+		}
+	}
+	update(c, p[n:], g[n:], part(s, n, len(p)-n))
+}

@@ -1,0 +1,47 @@
+//go:build !noasm && gc
+
+package optim
+
+import "github.com/snug-ml/snug/internal/cpu"
+
+func init() { Registry.Add(cpu.NEON, updateNEON) }
+
+func updateNEON(c Coef, p, g []float32, s [MaxStates][]float32) {
+	switch c.rule {
+	case Adam:
+		if c.l2 != 0 {
+			adamL2NEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post, c.l2)
+		} else {
+			adamNEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.eps, c.gradScale, c.pre, c.post)
+		}
+	case AdEMAMix:
+		ademamixNEON(p, g, s[0], s[1], s[2], c.beta1, c.rest1, c.beta2, c.rest2, c.beta3, c.rest3, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale, c.pre, c.post)
+	case Momentum, Nesterov:
+		if c.l2 != 0 {
+			momentumL2NEON(p, g, s[0], c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale, c.l2)
+		} else {
+			momentumNEON(p, g, s[0], c.beta1, c.rest1, c.scale1, c.scale2, c.size, c.gradScale)
+		}
+	case Lion:
+		lionNEON(p, g, s[0], c.beta1, c.rest1, c.beta2, c.rest2, c.size, c.gradScale, c.pre, c.post)
+	case RMSprop, Adagrad:
+		keep, add := c.squareFactors()
+		if c.l2 != 0 {
+			squaresL2NEON(p, g, s[0], keep, add, c.size, c.eps, c.gradScale, c.l2)
+		} else {
+			squaresNEON(p, g, s[0], keep, add, c.size, c.eps, c.gradScale)
+		}
+	case LAMB:
+		if c.scale2 != 0 {
+			lambDecayNEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.scale2, c.root, c.size, c.eps, c.gradScale)
+		} else {
+			lambNEON(p, g, s[0], s[1], c.beta1, c.rest1, c.beta2, c.rest2, c.scale1, c.root, c.size, c.eps, c.gradScale)
+		}
+	case LARS:
+		if c.l2 != 0 {
+			larsL2NEON(p, g, s[0], c.beta1, c.size, c.gradScale, c.l2)
+		} else {
+			larsNEON(p, g, s[0], c.beta1, c.size, c.gradScale)
+		}
+	}
+}

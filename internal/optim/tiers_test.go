@@ -1,0 +1,77 @@
+package optim
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// tiersAgree compares an update of every tier with the Go loops, bit by bit.
+func tiersAgree(t *rapid.T) {
+	n := rapid.IntRange(0, 130).Draw(t, "elements")
+	skip := rapid.IntRange(0, 5).Draw(t, "elements before") // where the vectors begin
+	rule := Rule(rapid.IntRange(0, int(rules)-1).Draw(t, "rule"))
+	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	h := hyperOf(rule)
+	h.Coupled = rapid.Bool().Draw(t, "coupled")
+	h.DecayFirst = rapid.Bool().Draw(t, "decay first")
+	h.Step = rapid.IntRange(1, 3).Draw(t, "step")
+	if rapid.Bool().Draw(t, "no decay") {
+		h.WeightDecay = 0
+	}
+	if rapid.Bool().Draw(t, "climb") {
+		h.LR = -h.LR
+	}
+	special := []float32{0, float32(math.Copysign(0, -1)), 1e-40, -1e-40, 1e30, -1e30, float32(math.Inf(1)), float32(math.NaN())}
+	vector := func(signed bool) []float32 {
+		x := randomVector(r, n+skip+1)
+		for i := range x {
+			if r.IntN(5) == 0 {
+				x[i] = special[r.IntN(len(special))]
+			}
+			if !signed {
+				x[i] = float32(math.Abs(float64(x[i])))
+			}
+		}
+		return x
+	}
+	p, g := vector(true), vector(true)
+	var s [MaxStates][]float32
+	for i, signed := range rule.Signed() {
+		s[i] = vector(signed)
+	}
+	run := func(update func(Coef, []float32, []float32, [MaxStates][]float32)) (all [][]uint32) {
+		p, states := slices.Clone(p), [MaxStates][]float32{}
+		for i := range s {
+			states[i] = slices.Clone(s[i])
+		}
+		update(h.Coef(), p[skip:skip+n], g[skip:skip+n], part(states, skip, n))
+		for _, x := range append([][]float32{p}, states[:]...) {
+			all = append(all, bitsOf(x))
+		}
+		return all
+	}
+	want := run(update)
+	for tier, update := range Registry.All() {
+		require.Equal(t, want, run(*update), "%v", tier)
+	}
+}
+
+// bitsOf returns the bits of x, those of one NaN for all.
+func bitsOf(x []float32) []uint32 {
+	b := make([]uint32, len(x))
+	for i, v := range x {
+		if b[i] = math.Float32bits(v); v != v {
+			b[i] = 0x7fc00000
+		}
+	}
+	return b
+}
+
+func TestTiersAgree(t *testing.T) { rapid.Check(t, tiersAgree) }
+
+func FuzzTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersAgree)) }
