@@ -51,6 +51,8 @@ func updateAVX2(c Coef, p, g []float32, s [MaxStates][]float32) {
 			} else {
 				larsAVX2(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
+		default:
+			n = 0 // Go does all
 		}
 	}
 	update(c, p[n:], g[n:], part(s, n, len(p)-n))
@@ -95,6 +97,8 @@ func updateAVX512(c Coef, p, g []float32, s [MaxStates][]float32) {
 			} else {
 				larsAVX512(c.beta1, c.size, c.gradScale, &p[0], &g[0], &s[0][0], n)
 			}
+		default:
+			n = 0 // Go does all
 		}
 	}
 	update(c, p[n:], g[n:], part(s, n, len(p)-n))

@@ -43,5 +43,7 @@ func updateNEON(c Coef, p, g []float32, s [MaxStates][]float32) {
 		} else {
 			larsNEON(p, g, s[0], c.beta1, c.size, c.gradScale)
 		}
+	default:
+		update(c, p, g, s)
 	}
 }
