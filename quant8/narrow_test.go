@@ -184,69 +184,83 @@ func TestSmallChangesOf16(t *testing.T) {
 	require.Less(t, float64(nearest), 0.6*exact)
 }
 
-// TestNarrowDrift makes 50 steps and compares the parameters with those of 32 bits: the
-// mean of the differences, as a share of the mean distance that parameters went.
+// TestNarrowDrift makes 50 steps with random gradients and compares with 32 bits: the
+// differences of the parameters, as a share of the ways they went, are 0.0007 to 0.006 on
+// average with 16 bits, and 0.15 to 0.34 with 4.
 func TestNarrowDrift(t *testing.T) {
 	const n, steps = 1 << 13, 50
-	for bits, most := range map[int]float64{16: 1, 4: 1} {
-		for name := range rules {
-			ends := map[int][]float32{}
-			for _, width := range []int{bits, 32} {
-				a, p := newOf(t, name, StateOptions{Bits: width}, map[string]int{"w": n}), randn(n, 1)
-				for i := range steps {
-					g := randn(n, uint64(i+2))
-					a.Advance(-1)
-					step(t, a, "w", p, g, 0.01)
-				}
-				ends[width] = p
+	for name := range rules {
+		run := func(bits int) []float32 {
+			a, p := newOf(t, name, StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
+			for i := range steps {
+				a.Advance(-1)
+				step(t, a, "w", p, randn(n, uint64(i+2)), 0.01)
 			}
-			apart, went, rel := 0.0, 0.0, 0.0
-			for i, x := range randn(n, 1) {
-				apart += math.Abs(float64(ends[bits][i] - ends[32][i]))
-				went += math.Abs(float64(ends[32][i] - x))
-				rel += math.Abs(float64(ends[bits][i]-ends[32][i])) / (math.Abs(float64(ends[32][i])) + 1e-9) / n
+			return p
+		}
+		want, way := run(32), 0.0
+		for i, x := range randn(n, 1) {
+			way += math.Abs(float64(want[i] - x))
+		}
+		for bits, most := range map[int]float64{16: 0.008, 4: 0.4} {
+			apart := 0.0
+			for i, x := range run(bits) {
+				apart += math.Abs(float64(want[i] - x))
 			}
-			fmt.Printf("%d %s %.4g rel %.3g\n", bits, name, apart/went, rel)
-			require.Less(t, apart/went, most)
+			require.Less(t, apart, most*way, "%s, %d bits", name, bits)
 		}
 	}
 }
 
-// regression returns the loss of a linear regression of 64 outputs after steps of AdamW
-// with states of a width.
-func regression(t *testing.T, bits, steps int) float64 {
-	const inputs, outputs, batch = 96, 64, 32
-	a := newAdamW(t, AdamWOptions{LR: 3e-2, Bits: bits}, map[string]int{"w": inputs * outputs})
+// regression fits the weights of a linear regression to batches of 32 samples with
+// noise, by AdamW with a learning rate that falls to 0, and returns the square of what
+// they are off for each of the outputs, which is the loss above that of the noise.
+func regression(t *testing.T, bits int, lr, noise float32) float64 {
+	const inputs, outputs, batch, steps = 64, 32, 32, 300
+	a := newAdamW(t, AdamWOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": inputs * outputs})
 	truth, w, g := randn(inputs*outputs, 1), make([]float32, inputs*outputs), make([]float32, inputs*outputs)
-	loss := 0.0
 	for s := range steps {
-		x, noise := randn(batch*inputs, uint64(2+2*s)), randn(batch*outputs, uint64(3+2*s))
+		x, y := randn(batch*inputs, uint64(2+2*s)), randn(batch*outputs, uint64(3+2*s))
 		clear(g)
-		loss = 0
 		for b := range batch {
 			in := x[b*inputs:][:inputs]
 			for o := range outputs {
-				e := -0.1 * noise[b*outputs+o]
+				e, row := -noise*y[b*outputs+o], o*inputs
 				for i, v := range in {
-					e += v * (w[o*inputs+i] - truth[o*inputs+i])
+					e += v * (w[row+i] - truth[row+i])
 				}
-				loss += float64(e*e) / (batch * outputs)
 				for i, v := range in {
-					g[o*inputs+i] += e * v / batch
+					g[row+i] += e * v / batch
 				}
 			}
 		}
-		a.Advance(3e-2 * (1 - float32(s)/float32(steps)))
+		a.Advance(lr * (1 - float32(s)/steps))
 		step(t, a, "w", w, g, 1)
 	}
-	return loss
+	off := 0.0
+	for i, x := range truth {
+		off += float64(w[i]-x) * float64(w[i]-x) / outputs
+	}
+	return off
 }
 
+// TestNarrowRegression: where noise decides, the loss with 4 bits is 0.5 % above that with
+// 32, and 15 % farther above that of the noise; 8 bits have 9 %. Where gradients point
+// one way for long, and get small, these are 360 % and 18 %. 16 bits are as good as 32.
 func TestNarrowRegression(t *testing.T) {
-	want := regression(t, 32, 300)
-	for _, bits := range []int{4, 8, 16} {
-		got := regression(t, bits, 300)
-		fmt.Println(bits, got, want, got/want)
+	for _, c := range []struct {
+		lr, noise float32
+		most      map[int]float64 // of the loss above that of the noise, relative to 32 bits
+	}{
+		{0.1, 1, map[int]float64{16: 1.01, 8: 1.15, 4: 1.25}},
+		{0.03, 0.1, map[int]float64{16: 1.01, 8: 1.25, 4: 6}},
+	} {
+		exact := regression(t, 32, c.lr, c.noise)
+		for bits, most := range c.most {
+			got := regression(t, bits, c.lr, c.noise)
+			require.Less(t, got, most*exact, "%d bits, noise %g", bits, c.noise)
+			require.Greater(t, got, exact/most, "%d bits, noise %g", bits, c.noise)
+		}
 	}
 }
 

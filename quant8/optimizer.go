@@ -25,6 +25,9 @@ import (
 //     others is linear and without a 0, whose root would be a divisor: (i+1)/16 for code
 //     i. So a second moment counts as absmax/16 or more of its block, unless all of the
 //     block is 0, and elements of small gradients next to large ones take short steps.
+//     Changes of less than half the distance of two codes are lost: where gradients are
+//     mostly noise a run ends as with 32 bits, where they point one way for long and get
+//     small it is slower.
 //   - 16: in bfloat16. A step changes a second moment with β2 = 0.999 by less than half
 //     the distance of two such numbers, so states are rounded at random: by the numbers
 //     that StepOptions.Seed, the step count, the name of the parameter, the number of
