@@ -26,6 +26,8 @@ func TestDefaults(t *testing.T) {
 		LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Bits: 8, Block: 256, Min8bit: 4096, Chunk: 1 << 16,
 	}, AdamWOptions{}.withDefaults())
 	require.Equal(t, a.o.StateOptions, StateOptions{Bits: 8, Block: 256, Min8bit: 4096, Chunk: 1 << 16})
+	require.Equal(t, 128, AdamWOptions{Bits: 4}.withDefaults().Block)
+	require.Equal(t, 256, AdamWOptions{Bits: 16}.withDefaults().Block)
 	require.Equal(t, 65472, AdamWOptions{Block: 33}.withDefaults().Chunk, "even, and a multiple of the block")
 	require.Equal(t, 65280, AdamWOptions{Block: 4096 - 256}.withDefaults().Chunk)
 }
@@ -43,8 +45,11 @@ func TestOptionErrors(t *testing.T) {
 		"Eps":          {Eps: inf},
 		"WeightDecay":  {WeightDecay: -1},
 		"decay NaN":    {WeightDecay: nan},
-		"Bits":         {Bits: 4},
+		"Bits":         {Bits: 5},
 		"Block":        {Block: 16},
+		"4-bit Block":  {Bits: 4, Block: 48},
+		"4-bit Map1":   {Bits: 4, Map1: DynamicMap(true)},
+		"4-bit Map2":   {Bits: 4, Map2: DynamicMap(false)},
 		"large Block":  {Block: 8192},
 		"Min8bit":      {Min8bit: -1},
 		"Order":        {Order: 9},

@@ -57,8 +57,12 @@ func BenchmarkStep(b *testing.B) {
 	}{
 		{"32/f32", 32, f32, g, 32},
 		{"8/f32", 8, f32, g, 20},
+		{"16/f32", 16, f32, g, 24},
+		{"4/f32", 4, f32, g, 18},
 		{"32/bf16", 32, bf16, g16, 24},
 		{"8/bf16", 8, bf16, g16, 12},
+		{"16/bf16", 16, bf16, g16, 16},
+		{"4/bf16", 4, bf16, g16, 10},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			a := newAdamW(b, AdamWOptions{Bits: c.bits}, map[string]int{"w": n * parts})

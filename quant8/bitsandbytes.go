@@ -113,5 +113,13 @@ func (o *options) checkForm() error {
 	return nil
 }
 
+// checkWidth says whether bitsandbytes has states of this width.
+func (l layout) checkWidth() error {
+	if l.narrow() {
+		return fmt.Errorf("states of %d bits, bitsandbytes has 8 and 32: %w", l.bits, snug.ErrConfig)
+	}
+	return nil
+}
+
 // errIn says which tensor an error is about.
 func errIn(key string, err error) error { return fmt.Errorf("%s: %w", key, err) }

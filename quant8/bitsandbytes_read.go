@@ -22,7 +22,8 @@ import (
 // The block of 8-bit state follows from the length of absmax: old versions had
 // 2048. It must be a multiple of StateOptions.Block; a larger one becomes several
 // with the same absmax, which stand for the same values. A width of the state
-// other than that of the optimizer is an error: see Bits and Min8bit.
+// other than that of the optimizer is an error: see Bits and Min8bit. bitsandbytes
+// has 8 and 32.
 //
 // Everything is checked before anything is changed; to this end absmax and
 // 32-bit state are read twice. It needs memory for one chunk. The error wraps
@@ -92,6 +93,9 @@ type imported struct {
 // check checks all tensors of a parameter and adds it to the plan.
 func (in *importer) check(q *param) error {
 	p := imported{q: q}
+	if err := q.checkWidth(); err != nil {
+		return err
+	}
 	if err := in.checkStep(q); err != nil {
 		return errIn("step", err)
 	}

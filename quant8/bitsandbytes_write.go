@@ -23,7 +23,8 @@ import (
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
 // written: [snug.ErrConfig] (w is nil, the optimizer is none of AdamW, Adam, Lion
 // and SGD, since bitsandbytes keeps the states of others in other forms, the optimizer cannot be used, Block is
-// not a multiple of 256 while a parameter has 8-bit state, a parameter is not
+// not a multiple of 256 while a parameter has 8-bit state, a parameter has state of 4 or
+// 16 bits, which bitsandbytes lacks, a parameter is not
 // here as a whole, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
@@ -91,6 +92,9 @@ func (a *Optimizer) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
 
 // exportParam returns the tensors of a parameter.
 func (a *Optimizer) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error) {
+	if err := q.checkWidth(); err != nil {
+		return nil, err
+	}
 	shape, given := f.Shapes[q.name]
 	if !given {
 		shape = []int{q.n}

@@ -20,19 +20,22 @@ import (
 //	        since version 4 the width of their states u32
 //	        since version 2 the maps of states with signs and without, 2·256 f32
 //	        since version 4 length of the optimizer's name u32, name
+//	        since version 5 widths are 4 and 16 too
 //	checksum u32 of all bytes so far
 //	state: for each parameter its blobs, chunk after chunk
 //	checksum u32 of all bytes so far
 //
-// The version is the oldest that can hold the state. For AdamW that is 1 with whole
-// parameters and the dynamic maps, 2 with whole parameters, 3 with shards, unless
-// Keep32 has named a parameter. Checksums are CRC-32C.
+// The version is the oldest that can hold the state: 5 if Bits is 4 or 16, else 4 for
+// optimizers other than AdamW. For AdamW it is 1 with whole parameters and the dynamic
+// maps, 2 with whole parameters, 3 with shards, unless Keep32 has named a parameter. The
+// maps are those of 8 bits. Checksums are CRC-32C.
 const (
 	magic         = "snugadw8"
 	version       = 1
 	versionMaps   = 2
 	versionShards = 3
 	versionRule   = 4
+	versionNarrow = 5
 	prefixBytes   = len(magic) + 8
 	checksumSize  = 4
 	maxHeader     = 1 << 28 // bytes; a longer one is damage
@@ -78,7 +81,10 @@ func (a *Optimizer) header() []byte {
 
 // version returns the oldest version that can hold the state.
 func (a *Optimizer) version() uint32 {
-	if !a.o.adamw {
+	switch {
+	case a.o.layoutOf(a.o.Bits).narrow():
+		return versionNarrow
+	case !a.o.adamw:
 		return versionRule
 	}
 	v := uint32(version)
@@ -137,8 +143,8 @@ func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 		return nil, fmt.Errorf("this is not the state of an optimizer of quant8: %w", snug.ErrCorrupt)
 	}
 	v := binary.LittleEndian.Uint32(prefix[len(magic):])
-	if v < version || v > versionRule {
-		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionRule, snug.ErrCorrupt)
+	if v < version || v > versionNarrow {
+		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionNarrow, snug.ErrCorrupt)
 	}
 	body, err := in.readN(binary.LittleEndian.Uint32(prefix[len(magic)+4:]))
 	if err != nil {
@@ -171,7 +177,7 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 		if v >= versionRule {
 			p.bits = int(f.u32())
 		}
-		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && (p.bits == 8 || p.bits == 32) &&
+		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && knownWidth(p.bits) &&
 			(len(h.params) == 0 || h.params[len(h.params)-1].name < p.name)
 		h.params = append(h.params, p)
 	}

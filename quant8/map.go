@@ -31,12 +31,18 @@ type Map [256]float32
 // code. torch's vector code, whose width depends on the machine, may differ in
 // the last bit: to decode a checkpoint exactly use the map stored with it.
 func DynamicMap(signed bool) *Map {
-	fractions := 1 // of exponent 0
+	fractions := 1
 	if !signed {
 		fractions = 2
 	}
+	return (*Map)(dynamicEntries(signed, fractions, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1))
+}
+
+// dynamicEntries returns the entries of a dynamic map of these powers of ten, the first
+// of which has so many fractions and each other one twice those before.
+func dynamicEntries(signed bool, fractions int, powers ...float32) []float32 {
 	entries := []float32{0, 1}
-	for _, scale := range [...]float32{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1} {
+	for _, scale := range powers {
 		for i := range fractions {
 			mid := (point(0.1, 1, i, fractions) + point(0.1, 1, i+1, fractions)) / 2
 			entries = append(entries, scale*mid)
@@ -47,7 +53,7 @@ func DynamicMap(signed bool) *Map {
 		fractions *= 2
 	}
 	slices.Sort(entries)
-	return (*Map)(entries)
+	return entries
 }
 
 // point returns point i of the n+1 of torch.linspace(lo, hi, n+1), which counts

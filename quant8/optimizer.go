@@ -12,12 +12,31 @@ import (
 )
 
 // Optimizer updates parameters by a rule, such as that of [AdamW], whose states it
-// keeps in 8-bit blocks (Dettmers et al. 2022, arXiv:2110.02861) or in float32. A
-// step of 8-bit state is one pass over the blocks: decode the states, update, find
-// their new absmax, encode, states with signs by the signed and others by the
-// unsigned [DynamicMap], unless the options have other maps. The update is in
-// float32 and sees the new states before they are encoded. Scratch is 96 KiB a
-// worker at the largest block.
+// keeps in one of these forms, by StateOptions.Bits:
+//
+//   - 8: in blocks, each with its absmax in float32, of codes of one byte (Dettmers et
+//     al. 2022, arXiv:2110.02861); states with signs by the signed and others by the
+//     unsigned [DynamicMap], unless the options have other maps.
+//   - 4: in blocks of codes of which two share a byte, the first in its upper half (Li,
+//     Chen and Zhu 2023, "Memory Efficient Optimizers with 4-bit States",
+//     arXiv:2309.01507); the nearest codes, with any [Order]. The maps are those of
+//     torchao's 4-bit optimizers. That of states with signs is create_dynamic_map(True,
+//     3, 4): 0, 1, and ±0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. That of
+//     others is linear and without a 0, whose root would be a divisor: (i+1)/16 for code
+//     i. So a second moment counts as absmax/16 or more of its block, unless all of the
+//     block is 0, and elements of small gradients next to large ones take short steps.
+//     Changes of less than half the distance of two codes are lost: where gradients are
+//     mostly noise a run ends as with 32 bits, where they point one way for long and get
+//     small it is slower.
+//   - 16: in bfloat16. A step changes a second moment with β2 = 0.999 by less than half
+//     the distance of two such numbers, so states are rounded at random: by the numbers
+//     that StepOptions.Seed, the step count, the name of the parameter, the number of
+//     the state and the element name, which are others than those of Stochastic.
+//   - 32: in float32.
+//
+// A step is one pass: of every block decode the states, update, find their new absmax,
+// encode. The update is in float32 and sees the new states before they are encoded.
+// Scratch is 96 KiB a worker at the largest block.
 //
 // Use it as
 //

@@ -6,11 +6,12 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/nibble"
 	"github.com/snug-ml/snug/internal/optim"
 )
 
 // Order says where in a step the weights decay, and how negative values are
-// stored.
+// stored in 8 bits.
 type Order uint8
 
 const (
@@ -26,25 +27,27 @@ const (
 // StateOptions says how an optimizer keeps its states. A zero field means its
 // default. [AdamWOptions] has the same fields.
 type StateOptions struct {
-	// Bits is the width of a state, 8 (the default) or 32.
+	// Bits is the width of a state, 8 (the default), 4, 16 or 32. Widths of 4 and 16
+	// are for the CPU only. See [Optimizer] for their forms.
 	Bits int
-	// Block is the number of elements that share an absmax, from MinBlock to
-	// MaxBlock, default 256.
+	// Block is the number of elements that share an absmax with 8 or 4 bits, from
+	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a
+	// multiple of 32. With every width shards and chunks are cut at blocks.
 	Block int
-	// Min8bit is the number of elements from which on a parameter has 8-bit
-	// states, default 4096; smaller ones keep 32 bits. 1 means all.
+	// Min8bit is the number of elements from which on a parameter has states of
+	// Bits, default 4096; smaller ones keep 32 bits. 1 means all.
 	Min8bit int
 	// Keep32, unless nil, names parameters that keep 32 bits whatever their
 	// size, such as embeddings. It is asked when a parameter is added.
 	Keep32 func(name string) bool
-	// Order is how negative values are stored, and where the weights decay if
-	// the optimizer's equation leaves that open; default BitsAndBytes.
+	// Order is how negative values are stored in 8 bits, and where the weights decay
+	// if the optimizer's equation leaves that open; default BitsAndBytes.
 	Order Order
 	// Map1 is the map of the 8-bit codes of states with signs, and Map2 that of
 	// the others; they are copied. The default, nil, is DynamicMap(true) and
 	// DynamicMap(false). Entries of Map1 are from -1 to 1, and with the order
 	// BitsAndBytes 0 is among them, behind a negative one; entries of Map2 are
-	// from 0 to 1.
+	// from 0 to 1. With 4 bits they are nil.
 	Map1, Map2 *Map
 	// Storage holds the states; nil holds them in memory, on the device of the
 	// parameters.
@@ -59,6 +62,9 @@ type StateOptions struct {
 
 func (o StateOptions) withDefaults(rule optim.Rule) StateOptions {
 	o.Bits = cmp.Or(o.Bits, 8)
+	if o.Block == 0 && o.Bits == 4 {
+		o.Block = 128
+	}
 	o.Block = cmp.Or(o.Block, 256)
 	o.Min8bit = cmp.Or(o.Min8bit, 4096)
 	if unit := o.chunkUnit(len(rule.Signed())); o.Chunk == 0 && unit > 0 {
@@ -96,6 +102,9 @@ func widthBySize(n, min8bit, bits int) int {
 	return bits
 }
 
+// knownWidth says whether states can have so many bits.
+func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || bits == 32 }
+
 // aligned says whether shards of n elements can begin or end at element i.
 func (o *StateOptions) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
@@ -104,8 +113,12 @@ func (o *StateOptions) check(states int) error {
 		return err
 	}
 	switch unit := o.chunkUnit(states); {
-	case o.Bits != 8 && o.Bits != 32:
-		return fmt.Errorf("state of %d bits, want 8 or 32: %w", o.Bits, snug.ErrConfig)
+	case !knownWidth(o.Bits):
+		return fmt.Errorf("state of %d bits, want 4, 8, 16 or 32: %w", o.Bits, snug.ErrConfig)
+	case o.Bits == 4 && o.Block%nibble.Step != 0:
+		return fmt.Errorf("block of %d elements, want a multiple of %d with 4 bits: %w", o.Block, nibble.Step, snug.ErrConfig)
+	case o.Bits == 4 && (o.Map1 != nil || o.Map2 != nil):
+		return fmt.Errorf("Map1 and Map2 are maps of 8 bits, want nil with 4: %w", snug.ErrConfig)
 	case o.Min8bit < 0:
 		return fmt.Errorf("Min8bit is %d, want 1 or more: %w", o.Min8bit, snug.ErrConfig)
 	case o.Order > Decoupled:

@@ -196,8 +196,15 @@ func (a *Optimizer) place(q *param, b shardBlob) error {
 // whole blocks.
 func (l layout) copyElements(dst, src shardBlob, lo, hi int) {
 	d, s, n := lo-dst.lo, lo-src.lo, hi-lo
-	if l.bits == 32 {
+	switch l.bits {
+	case 32:
 		to, from := l.split32(dst.blob, dst.n), l.split32(src.blob, src.n)
+		for i := range l.states {
+			copy(to[i][d:d+n], from[i][s:])
+		}
+		return
+	case 16:
+		to, from := l.split16(dst.blob, dst.n), l.split16(src.blob, src.n)
 		for i := range l.states {
 			copy(to[i][d:d+n], from[i][s:])
 		}
@@ -205,7 +212,7 @@ func (l layout) copyElements(dst, src shardBlob, lo, hi int) {
 	}
 	to, from := l.split8(dst.blob, dst.n), l.split8(src.blob, src.n)
 	for i := range l.states {
-		copy(to.codes[i][d:d+n], from.codes[i][s:])
+		copy(to.codes[i][l.codes(d):][:l.codes(n)], from.codes[i][l.codes(s):])
 		copy(to.absmax[i][d/l.block:][:Blocks(n, l.block)], from.absmax[i][s/l.block:])
 	}
 }

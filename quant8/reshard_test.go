@@ -78,6 +78,8 @@ func TestResharding(t *testing.T) {
 		{Chunk: 1024, WeightDecay: 0.1},
 		{Block: 33, Chunk: 660},
 		{Bits: 32, Chunk: 2048},
+		{Bits: 4, Chunk: 1024},
+		{Bits: 16, Block: 33, Chunk: 660},
 		{Map1: LinearMap(true), Map2: LinearMap(false)},
 	} {
 		whole, params := map[string][]float32{}, map[string][]float32{}
@@ -256,7 +258,7 @@ func TestReadShardsErrors(t *testing.T) {
 // anyShards splits and restores at any blocks.
 func anyShards(t *rapid.T) {
 	const n, block = 1500, 64
-	o := AdamWOptions{Min8bit: rapid.SampledFrom([]int{1, 2000}).Draw(t, "min8bit"), Block: block, Chunk: 128}
+	o := AdamWOptions{Bits: rapid.SampledFrom(widths).Draw(t, "bits"), Min8bit: rapid.SampledFrom([]int{1, 2000}).Draw(t, "min8bit"), Block: block, Chunk: 128}
 	fail := func(err error) { require.NoError(t, err) }
 	cuts := func(label string) []int {
 		c := []int{0}

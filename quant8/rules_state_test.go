@@ -17,7 +17,7 @@ import (
 // and a new optimizer.
 func TestRulesRestoredRun(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, s := range []StateOptions{{Chunk: 1024}, {Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}} {
+		for _, s := range []StateOptions{{Chunk: 1024}, {Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4, Chunk: 1024}, {Bits: 16, Storage: newFakeStorage()}} {
 			old := build(s, savedParams)
 			p := map[string][]float32{}
 			for name, n := range savedParams {
@@ -88,7 +88,7 @@ func TestRulesAreSaved(t *testing.T) {
 func TestRulesShards(t *testing.T) {
 	const n, at = 9000, 4096
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			s := StateOptions{Bits: bits}
 			if build(s, nil).o.hyper.Rule.Trust() {
 				continue
@@ -152,7 +152,7 @@ func TestKeep32(t *testing.T) {
 func TestRulesStateBytes(t *testing.T) {
 	const n = 100_003
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for bits, most := range map[int]float64{8: 1.02, 32: 4} {
+		for bits, most := range map[int]float64{4: 0.532, 8: 1.02, 16: 2, 32: 4} {
 			a := build(StateOptions{Bits: bits}, map[string]int{"w": n})
 			a.Advance(-1)
 			step(t, a, "w", make([]float32, n), make([]float32, n), 1)
@@ -166,30 +166,32 @@ func TestRulesStateBytes(t *testing.T) {
 func TestRulesOptionErrors(t *testing.T) {
 	nan := float32(math.NaN())
 	for says, err := range map[string]error{
-		"Adam: LR":           errorOf(NewAdam(AdamOptions{LR: -1})),
-		"Adam: Beta1":        errorOf(NewAdam(AdamOptions{Beta1: 1})),
-		"Adam: Beta2":        errorOf(NewAdam(AdamOptions{Beta2: nan})),
-		"Adam: Eps":          errorOf(NewAdam(AdamOptions{Eps: -1})),
-		"Adam: WeightDecay":  errorOf(NewAdam(AdamOptions{WeightDecay: -1})),
-		"AdEMAMix: Beta3":    errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3: 2})),
-		"AlphaWarmup is -1":  errorOf(NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: -1})),
-		"Beta3Warmup -1":     errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3Warmup: -1})),
-		"AdEMAMix: Alpha":    errorOf(NewAdEMAMix(AdEMAMixOptions{Alpha: -1})),
-		"Lion: Beta2":        errorOf(NewLion(LionOptions{Beta2: 1})),
-		"Lion: LR":           errorOf(NewLion(LionOptions{LR: nan})),
-		"SGD: Momentum":      errorOf(NewSGD(SGDOptions{Momentum: 1})),
-		"SGD: Dampening":     errorOf(NewSGD(SGDOptions{Dampening: 1.5})),
-		"Dampening is NaN":   errorOf(NewSGD(SGDOptions{Dampening: nan})),
-		"0 with Nesterov":    errorOf(NewSGD(SGDOptions{Dampening: 0.5, Nesterov: true})),
-		"RMSprop: Alpha":     errorOf(NewRMSprop(RMSpropOptions{Alpha: 1})),
-		"RMSprop: Eps":       errorOf(NewRMSprop(RMSpropOptions{Eps: nan})),
-		"Adagrad: Eps":       errorOf(NewAdagrad(AdagradOptions{Eps: -1})),
-		"Lion: state of 4":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4}})),
-		"Lion: block of 16":  errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 16}})),
-		"a multiple of 132":  errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 33, Chunk: 66}})),
-		"SGD: order 7":       errorOf(NewSGD(SGDOptions{StateOptions: StateOptions{Order: 7}})),
-		"Adagrad: Map2":      errorOf(NewAdagrad(AdagradOptions{StateOptions: StateOptions{Map2: DynamicMap(true)}})),
-		"no constructor has": new(Optimizer).Add("w", 1),
+		"Adam: LR":            errorOf(NewAdam(AdamOptions{LR: -1})),
+		"Adam: Beta1":         errorOf(NewAdam(AdamOptions{Beta1: 1})),
+		"Adam: Beta2":         errorOf(NewAdam(AdamOptions{Beta2: nan})),
+		"Adam: Eps":           errorOf(NewAdam(AdamOptions{Eps: -1})),
+		"Adam: WeightDecay":   errorOf(NewAdam(AdamOptions{WeightDecay: -1})),
+		"AdEMAMix: Beta3":     errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3: 2})),
+		"AlphaWarmup is -1":   errorOf(NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: -1})),
+		"Beta3Warmup -1":      errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3Warmup: -1})),
+		"AdEMAMix: Alpha":     errorOf(NewAdEMAMix(AdEMAMixOptions{Alpha: -1})),
+		"Lion: Beta2":         errorOf(NewLion(LionOptions{Beta2: 1})),
+		"Lion: LR":            errorOf(NewLion(LionOptions{LR: nan})),
+		"SGD: Momentum":       errorOf(NewSGD(SGDOptions{Momentum: 1})),
+		"SGD: Dampening":      errorOf(NewSGD(SGDOptions{Dampening: 1.5})),
+		"Dampening is NaN":    errorOf(NewSGD(SGDOptions{Dampening: nan})),
+		"0 with Nesterov":     errorOf(NewSGD(SGDOptions{Dampening: 0.5, Nesterov: true})),
+		"RMSprop: Alpha":      errorOf(NewRMSprop(RMSpropOptions{Alpha: 1})),
+		"RMSprop: Eps":        errorOf(NewRMSprop(RMSpropOptions{Eps: nan})),
+		"Adagrad: Eps":        errorOf(NewAdagrad(AdagradOptions{Eps: -1})),
+		"Lion: state of 5":    errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 5}})),
+		"multiple of 32 with": errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4, Block: 100}})),
+		"nil with 4":          errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4, Map2: DynamicMap(false)}})),
+		"Lion: block of 16":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 16}})),
+		"a multiple of 132":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 33, Chunk: 66}})),
+		"SGD: order 7":        errorOf(NewSGD(SGDOptions{StateOptions: StateOptions{Order: 7}})),
+		"Adagrad: Map2":       errorOf(NewAdagrad(AdagradOptions{StateOptions: StateOptions{Map2: DynamicMap(true)}})),
+		"no constructor has":  new(Optimizer).Add("w", 1),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, says)
 		require.ErrorContains(t, err, says)
@@ -234,8 +236,10 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 var keepV = StateOptions{Keep32: func(name string) bool { return name == "v" }}
 
 // saveRule returns a saved state of three states, and an optimizer in another one.
-func saveRule(t testing.TB) (data []byte, other *Optimizer) {
-	a, other := newOf(t, "AdEMAMix", keepV, savedParams), newOf(t, "AdEMAMix", keepV, savedParams)
+func saveRule(t testing.TB, bits int) (data []byte, other *Optimizer) {
+	s := keepV
+	s.Bits = bits
+	a, other := newOf(t, "AdEMAMix", s, savedParams), newOf(t, "AdEMAMix", s, savedParams)
 	a.Advance(-1)
 	for name, n := range savedParams {
 		step(t, a, name, randn(n, 1), randn(n, 2), 1)
@@ -243,34 +247,40 @@ func saveRule(t testing.TB) (data []byte, other *Optimizer) {
 	return bytesOf(a.AppendBinary(nil)), other
 }
 
-func TestAnyRuleBytes(t *testing.T) {
-	data, a := saveRule(t)
-	rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
+// anyRuleBytes is [anyBytes] for a width of the state.
+func anyRuleBytes(t testing.TB) func(t *rapid.T) {
+	data, other := map[int][]byte{}, map[int]*Optimizer{}
+	for _, bits := range widths {
+		data[bits], other[bits] = saveRule(t, bits)
+	}
+	return func(t *rapid.T) {
+		bits := rapid.SampledFrom(widths).Draw(t, "bits")
+		anyBytes(t, data[bits], other[bits])
+	}
 }
 
-func FuzzAnyRuleBytes(f *testing.F) {
-	data, a := saveRule(f)
-	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, a) }))
-}
+func TestAnyRuleBytes(t *testing.T) { rapid.Check(t, anyRuleBytes(t)) }
+func FuzzAnyRuleBytes(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyRuleBytes(f))) }
 
 // TestDamagedRule damages the fields that version 4 adds.
 func TestDamagedRule(t *testing.T) {
-	data, a := saveRule(t)
+	data, a := saveRule(t, 8)
 	before := stateOf(t, a)
 	end := len(data) - int(a.StateBytes()) - 2*checksumSize // of the header
 	const width = 48 + len("0000b") + 24                    // of the first parameter
 	for _, c := range []struct {
 		name string
 		at   int
+		bit  byte
 		want error
 	}{
-		{"version", len(magic), snug.ErrCorrupt},
-		{"width", prefixBytes + width, snug.ErrCorrupt},
-		{"length of the name", end - len("AdEMAMix") - 4, snug.ErrCorrupt},
-		{"name", end - 1, snug.ErrConfig},
+		{"version", len(magic), 2, snug.ErrCorrupt},
+		{"width", prefixBytes + width, 1, snug.ErrCorrupt},
+		{"length of the name", end - len("AdEMAMix") - 4, 1, snug.ErrCorrupt},
+		{"name", end - 1, 1, snug.ErrConfig},
 	} {
 		d := bytes.Clone(data)
-		d[c.at] ^= 1
+		d[c.at] ^= c.bit
 		require.ErrorIs(t, a.UnmarshalBinary(seal(d)), c.want, c.name)
 		require.Equal(t, before, stateOf(t, a), c.name)
 	}

@@ -1,7 +1,9 @@
 package quant8
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // rules makes the optimizers with the constants of the goldens of package optim, by
@@ -63,6 +66,9 @@ func eachRule(t *testing.T, test func(t *testing.T, build func(s StateOptions, p
 	}
 }
 
+// widths are those of a state.
+var widths = []int{4, 8, 16, 32}
+
 // newOf returns an optimizer with parameters.
 func newOf(t testing.TB, rule string, s StateOptions, params map[string]int) *Optimizer {
 	t.Helper()
@@ -85,9 +91,8 @@ func statesOf(t testing.TB, a *Optimizer, name string) [][]float32 {
 		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
 		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
 			for i, signed := range a.o.hyper.Rule.Signed() {
-				if q.bits == 32 {
-					s := q.split32(blob, n)
-					all[i] = append(all[i], s[i]...)
+				if q.bits != 8 {
+					all[i] = append(all[i], decoded(q.layout, blob, n, i, signed)...)
 					continue
 				}
 				x, of := make([]float32, n), v
@@ -139,14 +144,15 @@ func TestRulesGolden(t *testing.T) {
 }
 
 // TestRulesAgainstDefinition compares with decoding, an update, and the nearest codes
-// by brute force, of whole vectors.
+// by brute force or the same random numbers, of whole vectors.
 func TestRulesAgainstDefinition(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
 		for _, order := range []Order{BitsAndBytes, Decoupled} {
 			for _, dt := range floatTypes {
 				for _, n := range []int{257, 1500} {
-					for _, block := range []int{33, 256} {
-						a := build(StateOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}, map[string]int{"w": n})
+					for _, s := range []StateOptions{{Block: 33}, {Block: 256}, {Bits: 4, Block: 32}, {Bits: 4, Block: 128}, {Bits: 16, StepOptions: StepOptions{Seed: 3}}} {
+						s.Order, s.Min8bit, s.Chunk = order, 1, 4*cmp.Or(s.Block, 256)
+						a := build(s, map[string]int{"w": n})
 						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
 							ruleDefinition(t, place, a, dt, n)
 						}
@@ -177,9 +183,21 @@ func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, dt snug.
 		want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
 		require.True(t, equal(want, p.Get()), "parameters after step %d", a.Steps())
 		for i, got := range statesOf(t, a, "w") {
-			wanted := quantized8(states[i], a.o.hyper.Rule.Signed()[i], a.o.Order, a.o.Block)
+			wanted := stored(a, "w", states[i], i)
 			require.True(t, equal(wanted, got), "state %d after step %d", i, a.Steps())
 		}
+	}
+}
+
+// stored returns x after it was stored as a state of a parameter in the current step.
+func stored(a *Optimizer, name string, x []float32, state int) []float32 {
+	switch signed := a.o.hyper.Rule.Signed()[state]; a.o.Bits {
+	case 4:
+		return quantized4(x, signed, a.o.Block)
+	case 16:
+		return quantized16(x, rounding.Seed(rounding.Seed(a.o.Seed, uint64(a.t)), uint64(state)), name)
+	default:
+		return quantized8(x, signed, a.o.Order, a.o.Block)
 	}
 }
 
@@ -284,7 +302,7 @@ func (r *pair) sync() {
 func TestRulesStepRange(t *testing.T) {
 	const n, chunk = 5000, 1024
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			if build(StateOptions{}, nil).o.hyper.Rule.Trust() {
 				continue
 			}
@@ -310,10 +328,14 @@ func TestRulesStepRange(t *testing.T) {
 func TestRulesWorkersDoNotMatter(t *testing.T) {
 	const n = 70_001
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			run := func(workers int) ([]float32, []byte) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
-				a, p := build(StateOptions{Bits: bits, Block: 100}, map[string]int{"w": n}), randn(n, 1)
+				o := StateOptions{Bits: bits, Block: 100}
+				if bits == 4 {
+					o.Block = 96
+				}
+				a, p := build(o, map[string]int{"w": n}), randn(n, 1)
 				for i := range 2 {
 					a.Advance(-1)
 					step(t, a, "w", p, randn(n, uint64(i)), 1)
@@ -333,7 +355,7 @@ func TestRulesNoAllocations(t *testing.T) {
 	p, g := snug.ViewOf(randn(n, 1)), snug.ViewOf(randn(n, 2))
 	bf16 := snug.SliceView(make([]snug.BFloat16, n))
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: &oneBlob{}}} {
+		for _, s := range []StateOptions{{}, {Bits: 4}, {Bits: 16}, {Bits: 32}, {Storage: &oneBlob{}}} {
 			a := build(s, map[string]int{"w": n})
 			kerneltest.NoAllocs(t, func() {
 				a.Advance(-1)
@@ -348,7 +370,7 @@ func TestRulesNoAllocations(t *testing.T) {
 func TestRulesNonFinite(t *testing.T) {
 	const n = 5000
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			a, p, g := build(StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1), randn(n, 2)
 			a.Advance(-1)
 			step(t, a, "w", p, g, 1)
@@ -376,7 +398,7 @@ func TestRulesInfiniteParameters(t *testing.T) {
 	require.Equal(t, [][]float32{{2, 3}}, statesOf(t, a, "w"))
 }
 
-// TestRulesDevices: only AdamW has kernels.
+// TestRulesDevices: only AdamW has kernels, for 8 and 32 bits.
 func TestRulesDevices(t *testing.T) {
 	place := kerneltest.Places(t)[2]
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
@@ -391,6 +413,17 @@ func TestRulesDevices(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrDevice)
 		require.ErrorContains(t, err, "no kernel for "+a.o.name)
 		require.True(t, equal(randn(5000, 1), p.Get()))
+	})
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		for _, bits := range []int{4, 16} {
+			a := build(StateOptions{Bits: bits}, map[string]int{"w": 5000})
+			p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
+			a.Advance(-1)
+			err := a.Step("w", p.View, g.View, 1)
+			require.ErrorIs(t, err, snug.ErrDevice)
+			require.ErrorContains(t, err, fmt.Sprintf("the cpu for states of %d bits", bits))
+			require.True(t, equal(randn(5000, 1), p.Get()))
+		}
 	})
 }
 

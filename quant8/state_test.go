@@ -46,8 +46,8 @@ func (tr *trainer) step(place kerneltest.Place, names ...string) {
 // and a new optimizer.
 func TestRestoredRun(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, o := range []AdamWOptions{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}} {
-			if o.Storage != nil && !onCPU(place) {
+		for _, o := range []AdamWOptions{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4}, {Bits: 16}} {
+			if (o.Storage != nil || o.Bits == 4 || o.Bits == 16) && !onCPU(place) {
 				continue
 			}
 			old := newTrainer(t, place, o)
@@ -191,12 +191,13 @@ func TestDamaged(t *testing.T) {
 	}{
 		{"empty", nil, snug.ErrCorrupt},
 		{"magic", seal(edit(0, 1)), snug.ErrCorrupt},
-		{"newer", seal(edit(len(magic), 3)), snug.ErrCorrupt},
+		{"newer", seal(edit(len(magic), 7)), snug.ErrCorrupt},
 		{"header length", edit(len(magic)+6, 0xff), snug.ErrCorrupt},
 		{"header too long", edit(len(magic)+7, 0xff), snug.ErrCorrupt},
 		{"header", edit(prefixBytes+1, 1), snug.ErrCorrupt},
 		{"header cut", data[:prefixBytes+9], snug.ErrCorrupt},
 		{"bits", seal(edit(prefixBytes, 40)), snug.ErrConfig},
+		{"unknown bits", seal(edit(prefixBytes, 1)), snug.ErrCorrupt},
 		{"block", seal(edit(prefixBytes+4, 1)), snug.ErrConfig},
 		{"chunk", seal(edit(prefixBytes+8, 1)), snug.ErrConfig},
 		{"min8bit", seal(edit(prefixBytes+16, 1)), snug.ErrConfig},

@@ -36,8 +36,8 @@ const tooLarge = (63 + 127) << 23
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
 // error of the Storage leaves the chunks before the one it names stepped.
-// Optimizers other than [AdamW] step on the CPU only; that is an error that wraps
-// [snug.ErrDevice] elsewhere.
+// Optimizers other than [AdamW], and states of 4 and 16 bits, step on the CPU only; that
+// is an error that wraps [snug.ErrDevice] elsewhere.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
@@ -155,6 +155,9 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
+	if !dev.IsCPU() && q.narrow() {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for states of %d bits: %w", name, dev, q.bits, snug.ErrDevice)
+	}
 	if !dev.IsCPU() && a.o.MaxUpdate > 0 {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for MaxUpdate: %w", name, dev, snug.ErrDevice)
 	}
@@ -263,7 +266,7 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 
 func (j *stepJob) Run() {
 	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), tile: j.block}
-	if j.bits == 32 {
+	if j.bits >= 16 {
 		args.tile = half.Chunk
 	}
 	args.grain = blocksPerItem(args.tile) * args.tile
@@ -292,13 +295,20 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 		return // the last chunk has fewer items
 	}
 	blob := a.state[int64(chunk)*a.bytes(a.chunk):]
-	if a.bits == 32 {
+	switch a.bits {
+	case 32:
 		s := a.split32(blob, hi-lo)
 		a.step32(&s, item, lo, begin, end)
-		return
+	case 16:
+		s := a.split16(blob, hi-lo)
+		a.step16(&s, item, lo, begin, end)
+	case 8:
+		s := a.split8(blob, hi-lo)
+		a.step8(&s, item, lo, begin, end)
+	case 4:
+		s := a.split8(blob, hi-lo)
+		a.step4(&s, item, lo, begin, end)
 	}
-	s := a.split8(blob, hi-lo)
-	a.step8(&s, item, lo, begin, end)
 })
 
 // step8 updates elements begin to end-1 of the chunk that starts at element lo.
@@ -320,14 +330,7 @@ func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 			states[i].Encoder = a.m
 		}
 	}
-	tile := tiles.Get(optim.Scratch(a.block))
-	defer tiles.Put(tile)
-	if a.sums != nil {
-		part := &a.sums.items[item]
-		part[0], part[1] = a.rule.Squares8(a.operands(), lo+begin, lo+end, states[:a.states], a.block, *tile)
-		return
-	}
-	a.rule.Step8(a.operands(), lo+begin, lo+end, states[:a.states], a.block, *tile)
+	stepIn(a, states[:a.states], item, lo+begin, lo+end)
 }
 
 // step32 is step8 for states in float32.

@@ -29,9 +29,9 @@ type StepOptions struct {
 	// Learning with Limited Numerical Precision"). Parameters of float32 are not
 	// rounded.
 	Stochastic bool
-	// Seed names the random numbers of Stochastic, with the step count, the name of
-	// the parameter and the element, so that they do not depend on the device, on
-	// shards, or on a restart.
+	// Seed names the random numbers of Stochastic, and those that round states of 16
+	// bits, with the step count, the name of the parameter and the element, so that
+	// they do not depend on the device, on shards, or on a restart.
 	Seed uint64
 	// Params, unless nil, returns what is particular to a parameter. It is asked
 	// when one is added.
@@ -47,7 +47,8 @@ const (
 	// SkipStep leaves the parameter, or with StepRange its range, as it is.
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as
-	// bitsandbytes' CUDA kernels do. Norms leave them out.
+	// bitsandbytes' CUDA kernels do. Norms leave them out. In 4 bits states without
+	// signs become the least value of their block.
 	SkipElement
 )
 

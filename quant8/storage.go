@@ -21,29 +21,51 @@ type Storage interface {
 }
 
 // layout is the form of the states of some elements: how many there are, their
-// width, and the block of 8-bit ones.
+// width, and the block of those of 8 and 4 bits.
 type layout struct{ states, bits, block int }
+
+// narrow says whether the states have a form that only the CPU and this package know.
+func (l layout) narrow() bool { return l.bits == 4 || l.bits == 16 }
 
 // bytes returns the size of the state of n elements that begin at a block.
 func (l layout) bytes(n int) int64 {
-	if l.bits == 32 {
-		return 4 * int64(l.states) * int64(n)
+	if l.bits >= 16 {
+		return int64(l.bits/8) * int64(l.states) * int64(n)
 	}
-	return int64(l.states) * (4*int64(Blocks(n, l.block)) + int64(n))
+	return int64(l.states) * (4*int64(Blocks(n, l.block)) + int64(l.codes(n)))
 }
 
-// state8 is the 8-bit state of one chunk. In its memory the absmax of all states
-// come first.
+// codes returns the bytes of the codes of n elements: 4-bit ones begin at a byte.
+func (l layout) codes(n int) int {
+	if l.bits == 4 {
+		return (n + 1) / 2
+	}
+	return n
+}
+
+// state8 is the state of one chunk in codes of 8 bits, or of 4, of which two share a
+// byte. In its memory the absmax of all states come first.
 type state8 struct {
 	absmax [optim.MaxStates][]float32 // of the blocks
 	codes  [optim.MaxStates][]uint8   // of the elements
 }
 
 func (l layout) split8(blob []byte, n int) (s state8) {
-	blocks := Blocks(n, l.block)
+	blocks, size := Blocks(n, l.block), l.codes(n)
 	absmax, codes := floats(blob, l.states*blocks), blob[4*l.states*blocks:]
 	for i := range l.states {
-		s.absmax[i], s.codes[i] = absmax[i*blocks:][:blocks], codes[i*n:][:n]
+		s.absmax[i], s.codes[i] = absmax[i*blocks:][:blocks], codes[i*size:][:size]
+	}
+	return s
+}
+
+// state16 is the state of one chunk in bfloat16, one after the other in its memory.
+type state16 [optim.MaxStates][]snug.BFloat16
+
+func (l layout) split16(blob []byte, n int) (s state16) {
+	all := unsafe.Slice((*snug.BFloat16)(unsafe.Pointer(unsafe.SliceData(blob[:2*l.states*n]))), l.states*n)
+	for i := range l.states {
+		s[i] = all[i*n:][:n]
 	}
 	return s
 }

@@ -116,7 +116,7 @@ func TestTrustErrors(t *testing.T) {
 	const n = 5000
 	inf := float32(math.Inf(1))
 	for _, name := range []string{"LAMB", "LARS"} {
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			a := newOf(t, name, StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
 			require.ErrorIs(t, a.AddShard("x", n, 0, 1024), snug.ErrConfig)
 			a.Advance(-1)

@@ -52,7 +52,7 @@ func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.limit[255] = float32(math.Inf(1))
 	for c := 254; c >= 0; c-- {
 		if e.limit[c] = e.limit[c+1]; m[c] != m[c+1] {
-			e.limit[c] = floorMidpoint(m[c], m[c+1])
+			e.limit[c] = FloorMidpoint(m[c], m[c+1])
 		}
 	}
 	e.zero = uint8(e.below(order(0), 0))
@@ -114,9 +114,9 @@ func (e *Encoder) Code(x float32) uint8 {
 	return c
 }
 
-// floorMidpoint returns the largest float32 not above (a+b)/2, for finite
+// FloorMidpoint returns the largest float32 not above (a+b)/2, for finite
 // a <= b.
-func floorMidpoint(a, b float32) float32 {
+func FloorMidpoint(a, b float32) float32 {
 	// sum + rest is a+b exactly (Knuth's two-sum); half of it is exact too,
 	// since no float32 comes near the smallest float64.
 	x, y := float64(a), float64(b)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
@@ -61,7 +62,7 @@ func Decode(x snug.View, packed []uint8, absmax []float32, block int, f *Format,
 // Format is the 16 values that codes stand for, and how to find the nearest.
 type Format struct {
 	Values [16]float32 // by code
-	// Limits are the float32 midpoints of neighbours among the sorted values, as a
+	// Limits are the midpoints of neighbours among the sorted values in float32, as a
 	// binary search tree by levels: the root at 1, the children of k at 2k and
 	// 2k+1. x is above as many of them as there are codes before its own.
 	Limits [16]float32
@@ -76,6 +77,15 @@ type Format struct {
 
 // NewFormat returns the format of values, whose midpoints are 0 or not subnormal.
 func NewFormat(values [16]float32) *Format {
+	return newFormat(values, func(a, b float32) float32 { return (a + b) / 2 })
+}
+
+// NewNearestFormat is NewFormat with limits that are rounded down, not to nearest, so
+// that a quotient gets the code of the value that is nearest as a real number, the
+// lower of two as near.
+func NewNearestFormat(values [16]float32) *Format { return newFormat(values, blockq.FloorMidpoint) }
+
+func newFormat(values [16]float32, midpoint func(a, b float32) float32) *Format {
 	f := &Format{Values: values}
 	for c := range f.Codes {
 		f.Codes[c] = uint8(c)
@@ -90,22 +100,22 @@ func NewFormat(values [16]float32) *Format {
 		return 0
 	})
 	rank := 0
-	f.plant(1, &rank)
+	f.plant(1, &rank, midpoint)
 	return f
 }
 
 // plant sets the limits of the tree at k, in order, the first of which is that
 // above the value of a rank.
-func (f *Format) plant(k int, rank *int) {
+func (f *Format) plant(k int, rank *int, midpoint func(a, b float32) float32) {
 	if k >= len(f.Limits) {
 		return
 	}
-	f.plant(2*k, rank)
-	f.Limits[k] = (f.Values[f.Codes[*rank]] + f.Values[f.Codes[*rank+1]]) / 2
+	f.plant(2*k, rank, midpoint)
+	f.Limits[k] = midpoint(f.Values[f.Codes[*rank]], f.Values[f.Codes[*rank+1]])
 	f.keys[k] = order(f.Limits[k])
 	f.bounds[k] = (float64(f.Limits[k]) + float64(math.Nextafter32(f.Limits[k], 2))) / 2
 	*rank++
-	f.plant(2*k+1, rank)
+	f.plant(2*k+1, rank, midpoint)
 }
 
 // order returns the bits of x, turned such that they ascend with the value.

@@ -16,11 +16,15 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// formats are one whose codes ascend, and one whose do not, with two codes of 0.
+// formats are one whose codes ascend, one whose do not, with two codes of 0, and one
+// whose limits are rounded down.
 var formats = []*Format{
 	NewFormat([16]float32{-1, -0.75, -0.5, -0.4, -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.25, 0.3, 0.45, 0.6, 0.7, 1}),
 	NewFormat([16]float32{0, 0.005, 0.6, 1, 0.3, 0.5, 0.2, 0.25, 0, -0.005, -0.6, -1, -0.3, -0.5, -0.2, -0.25}),
+	NewNearestFormat(decimal),
 }
+
+var decimal = [16]float32{-0.8875, -0.6625, -0.4375, -0.2125, -0.0775, -0.0325, -0.0055, 0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1}
 
 func randoms(n int, seed uint64) []float32 {
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -46,6 +50,27 @@ func TestFormat(t *testing.T) {
 	require.EqualValues(t, 0, formats[1].Code(-1e-9, 1))
 	mid := formats[0].Limits[1]
 	require.Equal(t, formats[0].Code(mid, 1)+1, formats[0].Code(math.Nextafter32(mid, 1), 1), "a midpoint belongs to the lower")
+}
+
+// TestNearestFormat compares exact distances at the limits, which differ from those in
+// float32 at some.
+func TestNearestFormat(t *testing.T) {
+	f, rounded, differ := NewNearestFormat(decimal), NewFormat(decimal), 0
+	for _, limit := range rounded.Limits[1:] {
+		for _, x := range []float32{math.Nextafter32(limit, -1), limit, math.Nextafter32(limit, 1)} {
+			want := 0
+			for c, v := range decimal { // differences and sums of numbers this close are exact in float64
+				if math.Abs(float64(v)-float64(x)) < math.Abs(float64(decimal[want])-float64(x)) {
+					want = c
+				}
+			}
+			require.EqualValues(t, want, f.Code(x, 1), "%g", x)
+			if f.Code(x, 1) != rounded.Code(x, 1) {
+				differ++
+			}
+		}
+	}
+	require.Positive(t, differ)
 }
 
 // guards are the elements after a result that nobody may write.

@@ -2,22 +2,12 @@ package optim
 
 import (
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // MaxStates is the number of states of a rule at most.
 const MaxStates = 3
-
-// State8 is one state of a run of elements in 8-bit blocks: element i is the value of
-// Codes[i] in the map of the encoder, times Absmax[i/block]. The last block may be
-// partial.
-type State8 struct {
-	Codes   []uint8
-	Absmax  []float32
-	Encoder *blockq.Encoder
-}
 
 // Scratch returns how many elements of scratch a step takes in tiles of so many
 // elements: p, g and the states.
@@ -41,28 +31,20 @@ func (o *Operands) Flush(lo int, x []float32) {
 	half.Flush(o.P, lo, x)
 }
 
-// Step8 updates elements lo to hi-1 of the parameter, and the states, which it reads
-// and writes once, block by block. scratch has [Scratch] elements for a block. It runs on
-// the calling goroutine and allocates nothing.
-func (c *Coef) Step8(o Operands, lo, hi int, states []State8, block int, scratch []float32) {
-	k := blockq.Registry.Best()
-	for b := 0; lo < hi; b++ {
-		n := min(block, hi-lo)
-		var s [MaxStates][]float32
-		for i, q := range states {
-			s[i] = scratch[(2+i)*block:][:n]
-			k.Decode(s[i], q.Codes[b*block:][:n], q.Encoder.Map(), q.Absmax[b:b+1], block)
-		}
-		c.tile(&o, lo, n, s, scratch[:2*block])
-		for i, q := range states {
-			q.Absmax[b] = k.AbsMax(s[i])
-			q.Encoder.Encode(q.Codes[b*block:][:n], s[i], q.Absmax[b])
-		}
+// Step updates elements lo to hi-1 of the parameter, and the states, which it reads and
+// writes once, tile by tile; a tile of states in blocks is a block. scratch has [Scratch]
+// elements for a tile. It runs on the calling goroutine and allocates nothing.
+func Step[S State](c *Coef, o Operands, lo, hi int, states []S, tile int, scratch []float32) {
+	for t := 0; lo < hi; t++ {
+		n := min(tile, hi-lo)
+		s := Load(states, t, n, tile, scratch[2*tile:])
+		c.tile(&o, lo, n, s, scratch[:2*tile])
+		Store(states, t, s, tile)
 		lo += n
 	}
 }
 
-// Step32 is Step8 for states in float32, of which element 0 is that of element lo of
+// Step32 is [Step] for states in float32, of which element 0 is that of element lo of
 // the parameter, in tiles of so many elements.
 func (c *Coef) Step32(o Operands, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) {
 	for begin := lo; begin < hi; begin += tile {
@@ -71,25 +53,20 @@ func (c *Coef) Step32(o Operands, lo, hi int, states [MaxStates][]float32, tile 
 	}
 }
 
-// Squares8 sums what [Coef.Squares] does over elements lo to hi-1, with the operands of
-// [Coef.Step8], of which it writes scratch only.
-func (c *Coef) Squares8(o Operands, lo, hi int, states []State8, block int, scratch []float32) (parameter, update float64) {
-	k := blockq.Registry.Best()
-	for b := 0; lo < hi; b++ {
-		n := min(block, hi-lo)
-		var s [MaxStates][]float32
-		for i, q := range states {
-			s[i] = scratch[(2+i)*block:][:n]
-			k.Decode(s[i], q.Codes[b*block:][:n], q.Encoder.Map(), q.Absmax[b:b+1], block)
-		}
-		x, u := c.squaresOf(&o, lo, n, s, scratch[:2*block])
+// Squares sums what [Coef.Squares] does over elements lo to hi-1, with the operands of
+// [Step], of which it writes scratch only.
+func Squares[S State](c *Coef, o Operands, lo, hi int, states []S, tile int, scratch []float32) (parameter, update float64) {
+	for t := 0; lo < hi; t++ {
+		n := min(tile, hi-lo)
+		s := Load(states, t, n, tile, scratch[2*tile:])
+		x, u := c.squaresOf(&o, lo, n, s, scratch[:2*tile])
 		parameter, update = parameter+x, update+u
 		lo += n
 	}
 	return parameter, update
 }
 
-// Squares32 is Squares8 for the operands of [Coef.Step32].
+// Squares32 is [Squares] for the operands of [Coef.Step32].
 func (c *Coef) Squares32(o Operands, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) (parameter, update float64) {
 	for begin := lo; begin < hi; begin += tile {
 		n := min(tile, hi-begin)

@@ -37,7 +37,7 @@ func randomVector(r *rand.Rand, n int) []float32 {
 	return v
 }
 
-// blocksAreDefinition compares Step8 with decoding, an update and encoding of whole
+// blocksAreDefinition compares Step with decoding, an update and encoding of whole
 // vectors.
 func blocksAreDefinition(t *rapid.T) {
 	n := rapid.IntRange(1, 700).Draw(t, "elements")
@@ -74,7 +74,7 @@ func blocksAreDefinition(t *rapid.T) {
 	before := slices.Clone(states[0].Codes)
 	wantP, wantU := measure.Squares(p, g, whole)
 	scratch := make([]float32, Scratch(block))
-	gotP, gotU := measure.Squares8(o, 0, n, states, block, scratch)
+	gotP, gotU := Squares(&measure, o, 0, n, states, block, scratch)
 	require.InDelta(t, wantP, gotP, 1e-12*wantP)
 	require.InDelta(t, wantU, gotU, 1e-12*wantU)
 	gotP, gotU = measure.Squares32(o, 0, n, whole, block, scratch)
@@ -94,7 +94,7 @@ func blocksAreDefinition(t *rapid.T) {
 		}
 	}
 
-	c.Step8(o, 0, n, states, block, scratch)
+	Step(&c, o, 0, n, states, block, scratch)
 	require.Equal(t, expected, p)
 	require.Equal(t, want, states)
 }
@@ -148,7 +148,7 @@ func TestStepsAllocateNothing(t *testing.T) {
 		for _, signed := range rule.Signed() {
 			states = append(states, State8{make([]uint8, n), make([]float32, 4), encoders[signed]})
 		}
-		require.Zero(t, testing.AllocsPerRun(10, func() { c.Step8(o, 0, n, states, block, scratch) }), "%v", rule)
-		require.Zero(t, testing.AllocsPerRun(10, func() { measure.Squares8(o, 0, n, states, block, scratch) }), "%v", rule)
+		require.Zero(t, testing.AllocsPerRun(10, func() { Step(&c, o, 0, n, states, block, scratch) }), "%v", rule)
+		require.Zero(t, testing.AllocsPerRun(10, func() { Squares(&measure, o, 0, n, states, block, scratch) }), "%v", rule)
 	}
 }

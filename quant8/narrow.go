@@ -1,0 +1,86 @@
+package quant8
+
+import (
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/nibble"
+	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/rounding"
+)
+
+// The formats of 4-bit states with signs and without, see [Optimizer].
+var (
+	signed4   = sync.OnceValue(func() *nibble.Format { return nibble.NewNearestFormat(dynamicMap4()) })
+	unsigned4 = sync.OnceValue(func() *nibble.Format { return nibble.NewNearestFormat(linearMap4()) })
+)
+
+// dynamicMap4 is create_dynamic_map(True, 3, 4) of torchao.
+func dynamicMap4() [16]float32 { return [16]float32(dynamicEntries(true, 1, 1e-2, 1e-1, 1)) }
+
+// linearMap4 is torch.linspace(0, 1, 17)[1:].
+func linearMap4() (m [16]float32) {
+	for i := range m {
+		m[i] = float32(i+1) / 16
+	}
+	return m
+}
+
+// step4 is step8 for 4-bit states. begin is even.
+func (a *stepArgs) step4(s *state8, item, lo, begin, end int) {
+	first, last, signs := begin/a.block, Blocks(end, a.block), a.signed
+	if signs == nil {
+		signs = optim.Adam.Signed()
+	}
+	var states [optim.MaxStates]optim.State4
+	for i, signed := range signs {
+		states[i] = optim.State4{Codes: s.codes[i][begin/2 : (end+1)/2], Absmax: s.absmax[i][first:last], Format: unsigned4()}
+		if signed {
+			states[i].Format = signed4()
+		}
+	}
+	stepIn(a, states[:a.states], item, lo+begin, lo+end)
+}
+
+// step16 is step8 for states in bfloat16. The random numbers of state i are those of the
+// parameter, but that the seed of these makes number i of its own sequence the seed.
+func (a *stepArgs) step16(s *state16, item, lo, begin, end int) {
+	var states [optim.MaxStates]optim.State16
+	for i := range a.states {
+		draws := rounding.Draws{Stream: a.draw, First: a.first + uint64(lo+begin)}
+		draws.Seed = rounding.Seed(a.draw.Seed, uint64(i))
+		states[i] = optim.State16{Values: snug.SliceView(s[i][begin:end]), Draws: draws}
+	}
+	stepIn(a, states[:a.states], item, lo+begin, lo+end)
+}
+
+// stepIn makes the step of elements lo to hi-1 of p, whose states these are, or sums
+// their squares.
+func stepIn[S optim.State](a *stepArgs, states []S, item, lo, hi int) {
+	scratch := tiles.Get(optim.Scratch(a.tile))
+	defer tiles.Put(scratch)
+	switch {
+	case a.sums != nil:
+		part := &a.sums.items[item]
+		part[0], part[1] = optim.Squares(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
+	case a.signed == nil:
+		adamwIn(a, states, lo, hi, *scratch)
+	default:
+		optim.Step(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
+	}
+}
+
+// adamwIn is stepIn for AdamW.
+func adamwIn[S optim.State](a *stepArgs, states []S, lo, hi int, scratch []float32) {
+	o, size := a.operands(), a.tile
+	for tile := 0; lo < hi; tile++ {
+		n := min(size, hi-lo)
+		s := optim.Load(states, tile, n, size, scratch[2*size:])
+		p := half.Floats(a.p, lo, scratch[:n])
+		a.coef.Update(p, s[0], s[1], half.Floats(a.g, lo, scratch[size:][:n]))
+		o.Flush(lo, p)
+		optim.Store(states, tile, s, size)
+		lo += n
+	}
+}
