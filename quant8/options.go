@@ -123,6 +123,7 @@ type options struct {
 	adamw    bool                   // package adam and the devices have loops for the rule
 	unscaled func(name string) bool // parameters without a trust ratio, or nil
 	warmup   [2]int                 // steps of AdEMAMix's α and β3
+	scale    MuonScale
 	StateOptions
 }
 
@@ -147,10 +148,15 @@ func (o *options) check() error {
 	return o.StateOptions.check(o.states())
 }
 
-// layout returns the form of the states of a parameter of n elements.
-func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n)) }
+// layout returns the form of the states of a vector of n elements.
+func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n), shape{}) }
 
-// layoutOf returns the form of states of a width.
-func (o *options) layoutOf(bits int) layout {
-	return layout{states: o.states(), bits: bits, block: o.Block}
+// layoutOf returns the form of states of a width. Factors stand for the last one of a
+// matrix.
+func (o *options) layoutOf(bits int, s shape) layout {
+	l := layout{states: o.states(), bits: bits, block: o.Block}
+	if s.factored {
+		l.states--
+	}
+	return l
 }

@@ -23,7 +23,9 @@
 //
 // An [Optimizer] keeps its states in 8 bits: 1.02 bytes a parameter for each at blocks
 // of 256, where float32 takes 4. [NewAdamW], [NewAdam], [NewAdEMAMix], [NewLion],
-// [NewSGD], [NewRMSprop], [NewAdagrad], [NewLAMB] and [NewLARS] make one.
+// [NewSGD], [NewRMSprop], [NewAdagrad], [NewLAMB] and [NewLARS] make one. [NewAdafactor]
+// and [NewMuon] make one for matrices, with 4 bytes for every row and column, and with
+// momentum in 8 bits.
 // [Optimizer.WriteTo] saves the state; [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with
 // bitsandbytes; [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes.
 //

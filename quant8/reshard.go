@@ -87,6 +87,9 @@ func (a *Optimizer) checkSource(h *saved) error {
 			if err := p.checkWidth(q); err != nil {
 				return err
 			}
+			if err := p.checkSides(q); err != nil {
+				return err
+			}
 		}
 		if !a.o.aligned(p.lo, p.total) || !a.o.aligned(p.lo+p.n, p.total) {
 			return fmt.Errorf("parameter %q: %d elements from %d on are not whole blocks: %w", p.name, p.n, p.lo, snug.ErrCorrupt)
@@ -141,9 +144,13 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		for lo := 0; lo < p.n; lo += chunk {
+		from := a.o.layoutOf(p.bits, a.o.shapeOf(p.rows, p.cols))
+		if err := a.takeFactors(s.in, p, q); err != nil {
+			return err
+		}
+		for lo := 0; lo < p.n && from.states > 0; lo += chunk {
 			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo)}
-			size := a.o.layoutOf(p.bits).bytes(part.n)
+			size := from.bytes(part.n)
 			if q == nil || !part.overlaps(q) {
 				if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
 					return endIsCorrupt(err)
@@ -161,6 +168,20 @@ func (a *Optimizer) takeShards(s source) error {
 		}
 	}
 	return s.in.readSum()
+}
+
+// takeFactors reads the factors of a matrix, if it has them, and copies them if it is
+// here.
+func (a *Optimizer) takeFactors(in *sumReader, p savedParam, q *param) error {
+	size := a.o.shapeOf(p.rows, p.cols).factorBytes()
+	switch {
+	case size == 0:
+		return nil
+	case q == nil:
+		_, err := io.CopyN(io.Discard, in, size)
+		return endIsCorrupt(err)
+	}
+	return a.withBlob(q, factors, true, in.readFull)
 }
 
 // shardBlob is the state of n elements of a parameter from lo on.

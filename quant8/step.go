@@ -72,18 +72,26 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	} else {
 		h.LR, h.Step, h.GradScale = float64(a.lr), a.t, gradScale
 		h = h.Warm(a.o.warmup[0], a.o.warmup[1])
-		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+		j.rule, j.signed = h.Coef(), h.Rule.Signed()[:q.states]
 	}
-	if h.Rule.Trust() && !a.o.plain(name) {
-		err = a.trust(dev, q, h, &j)
-	}
-	if err == nil {
-		err = a.run(dev, q, lo, j)
+	if q.shape != (shape{}) {
+		err = a.stepMatrix(dev, q, h, j)
+	} else {
+		err = a.stepVector(dev, q, lo, h, j)
 	}
 	if err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q: %w", a.o.name, name, err)
 	}
 	return nil
+}
+
+func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) error {
+	if h.Rule.Trust() && !a.o.plain(q.name) {
+		if err := a.trust(dev, q, h, &j); err != nil {
+			return err
+		}
+	}
+	return a.run(dev, q, lo, j)
 }
 
 // checkStep checks the operands of a step of a whole parameter or of a range.
@@ -108,7 +116,7 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
-	case a.o.hyper.Rule.Trust() && p.Len() != q.n:
+	case a.o.hyper.Rule.Whole() && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, for their norm: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
@@ -150,7 +158,11 @@ func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo
 
 // run runs a job over the chunks of a parameter from element lo on.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
-	if a.o.Storage != nil {
+	switch {
+	case j.states == 0: // in the blobs of chunks
+		j.Run()
+		return nil
+	case a.o.Storage != nil:
 		return a.stepStored(q, lo, j)
 	}
 	return a.stepInMemory(dev, q, lo, j)
@@ -162,7 +174,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	if err != nil {
 		return err
 	}
-	begin := int64(lo/a.o.Chunk) * q.bytes(a.o.Chunk)
+	begin := q.factorBytes() + int64(lo/a.o.Chunk)*q.bytes(a.o.Chunk)
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
@@ -185,7 +197,7 @@ func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 			if j.g, err = g.Slice(begin, end); err != nil {
 				return err
 			}
-			j.state = snug.SliceView(blob)
+			j.state, j.rule.First = snug.SliceView(blob), lo+begin
 			j.Run()
 			return nil
 		})

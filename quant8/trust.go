@@ -95,21 +95,23 @@ func NewLARS(o LARSOptions) (*Optimizer, error) {
 // plain says whether the trust ratio of a parameter is 1.
 func (o *options) plain(name string) bool { return o.unscaled != nil && o.unscaled(name) }
 
-// trust multiplies the learning rate of a step by the trust ratio.
+// trust sets the size of a step by the norms.
 func (a *Optimizer) trust(dev *snug.Device, q *param, h optim.Hyper, j *stepJob) error {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
 	sums.parameter, sums.update = 0, 0
 	measure := *j
 	measure.sums = sums
+	if h.Factors != nil {
+		measure.states, measure.signed = 0, j.signed[:0] // the norms do not depend on them
+	}
 	if err := a.run(dev, q, 0, measure); err != nil {
 		return err
 	}
 	if sum := sums.parameter + sums.update; sum-sum != 0 {
 		return fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
 	}
-	h.LR *= h.Ratio(sums.parameter, sums.update)
-	j.rule = h.Coef()
+	j.rule = h.Sized(sums.parameter, sums.update, q.n).Coef()
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (c *Coef) Squares8(p, g snug.View, lo, hi int, states []State8, block int, 
 			s[i] = scratch[(2+i)*block:][:n]
 			k.Decode(s[i], q.Codes[b*block:][:n], q.Encoder.Map(), q.Absmax[b:b+1], block)
 		}
-		x, u := c.Squares(half.Floats(p, lo, scratch[:n]), half.Floats(g, lo, scratch[block:][:n]), s)
+		x, u := c.Squares(half.Floats(p, lo, scratch[:n]), c.gradients(g, lo, scratch[block:][:n]), s)
 		parameter, update = parameter+x, update+u
 		lo += n
 	}
@@ -75,7 +75,7 @@ func (c *Coef) Squares8(p, g snug.View, lo, hi int, states []State8, block int, 
 func (c *Coef) Squares32(p, g snug.View, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) (parameter, update float64) {
 	for begin := lo; begin < hi; begin += tile {
 		n := min(tile, hi-begin)
-		x, u := c.Squares(half.Floats(p, begin, scratch[:n]), half.Floats(g, begin, scratch[tile:][:n]), part(states, begin-lo, n))
+		x, u := c.Squares(half.Floats(p, begin, scratch[:n]), c.gradients(g, begin, scratch[tile:][:n]), part(states, begin-lo, n))
 		parameter, update = parameter+x, update+u
 	}
 	return parameter, update
@@ -95,6 +95,17 @@ func part(states [MaxStates][]float32, lo, n int) (s [MaxStates][]float32) {
 func (c *Coef) tile(p, g snug.View, lo, n int, s [MaxStates][]float32, scratch []float32) {
 	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
 	x := half.Floats(p, lo, half1)
-	c.Update(x, half.Floats(g, lo, half2), s)
+	c.Update(x, c.gradients(g, lo, half2), s)
 	half.Flush(p, lo, x)
+}
+
+// gradients returns n = len(scratch) elements of g from lo on, or with [Factors] those
+// of u, in scratch if they do not lie in g.
+func (c *Coef) gradients(g snug.View, lo int, scratch []float32) []float32 {
+	x := half.Floats(g, lo, scratch)
+	if c.factors == nil {
+		return x
+	}
+	c.factors.apply(scratch, x, c.First+lo, c.gradScale)
+	return scratch
 }

@@ -3,13 +3,26 @@ package optim
 import "math"
 
 // Trust says whether the step of the rule depends on norms over the whole parameter,
-// by [Hyper.Ratio].
-func (r Rule) Trust() bool { return r == LAMB || r == LARS }
+// by [Hyper.Sized].
+func (r Rule) Trust() bool { return r == LAMB || r == LARS || r.Factored() }
 
-// Ratio returns the trust ratio of a parameter, by which the learning rate is
-// multiplied, given the sums of [Coef.Squares] over all of its elements. It is 1 where
-// a norm is 0.
-func (h Hyper) Ratio(parameter, update float64) float64 {
+// Whole says whether a step needs all elements of the parameter.
+func (r Rule) Whole() bool { return r.Trust() || r == Muon }
+
+// Sized returns h with the step size for a parameter of n elements, given the sums of
+// [Coef.Squares] over all of them.
+func (h Hyper) Sized(parameter, update float64, n int) Hyper {
+	if h.Rule.Factored() {
+		h.Size = h.size(parameter, update, n)
+	} else {
+		h.LR *= h.ratio(parameter, update)
+	}
+	return h
+}
+
+// ratio returns the trust ratio of a parameter, by which the learning rate is
+// multiplied. It is 1 where a norm is 0.
+func (h Hyper) ratio(parameter, update float64) float64 {
 	p, u := math.Sqrt(parameter), math.Sqrt(update)
 	switch {
 	case p == 0 || u == 0:
@@ -20,11 +33,14 @@ func (h Hyper) Ratio(parameter, update float64) float64 {
 	return p / u
 }
 
-// Squares returns the sum of the squares of the parameter and that of LAMB's u or of
+// Squares returns the sum of the squares of the parameter and that of u or of
 // LARS's gradient before it decays. The slices are those of [Coef.Update], of which it
 // writes none. Squares of float32 are exact in float64, so that the sums round alike
 // with fused multiplications and without.
 func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, update float64) {
+	if c.rule.Factored() {
+		return c.adafactorSquares(p, g, s)
+	}
 	m, v := s[0][:len(p)], s[1]
 	g = g[:len(p)]
 	for i, pi := range p {
