@@ -26,9 +26,10 @@ func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 	return a.add(name, n, 0, n, a.o.shapeOf(rows, cols))
 }
 
-// WorkspaceBytes returns the bytes of scratch that the steps of matrices share: those
-// that the largest of them takes, as [NewAdafactor] and [NewMuon] say, and 0 for other
-// optimizers. They are allocated at the first such step and freed by Close.
+// WorkspaceBytes returns the bytes of scratch that the steps of matrices share: what the
+// largest of them takes, as [NewAdafactor] and [NewMuon] say, the largest for each part
+// of that, and 0 for other optimizers. They are allocated at the first such step and freed
+// by Close.
 func (a *Optimizer) WorkspaceBytes() int64 { return 4*int64(a.work.nFloats) + 8*int64(a.work.nSums) }
 
 // maxSide keeps the bytes of all that a matrix takes an int: three times its elements and
@@ -40,6 +41,14 @@ const maxSide = math.MaxInt / 32
 type shape struct {
 	rows, cols int
 	factored   bool // it has means of squares for every row and column
+}
+
+// fewestStates returns how many states the elements of some parameter have at least.
+func fewestStates(rule optim.Rule) int {
+	if rule == optim.AdafactorMomentum {
+		return 1
+	}
+	return len(rule.Signed())
 }
 
 // shapeOf returns the shape of a matrix.
@@ -96,8 +105,11 @@ func (w *workspace) fit(s shape) {
 
 // take allocates what is not there yet.
 func (w *workspace) take() {
-	if w.floats == nil {
-		w.floats, w.sums = make([]float32, w.nFloats), make([]float64, w.nSums)
+	if len(w.floats) < w.nFloats {
+		w.floats = make([]float32, w.nFloats)
+	}
+	if len(w.sums) < w.nSums {
+		w.sums = make([]float64, w.nSums)
 	}
 }
 

@@ -60,7 +60,7 @@ type MuonOptions struct {
 // a parameter at blocks of 256, and 4 with 32 bits. The workspace, see
 // [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
-// that is square. Tiles of the products take 2.1 MiB more, and 562 KiB a worker. A step
+// that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
 // takes 20·n·k + 10·k³ floating-point operations.
 //
 // Parameters lie on the CPU and are stepped as a whole. An error of the [Storage] leaves

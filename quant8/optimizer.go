@@ -79,9 +79,9 @@ func (a *Optimizer) StateBytes() int64 {
 // with the name of the optimizer in lower case and chunks from 0. [Optimizer.AddMatrix]
 // is for matrices.
 //
-// Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or a vector for
-// [NewMuon]) or
-// [snug.ErrShape] (n is negative, or its state exceeds the address space).
+// Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the
+// optimizer is that of [NewMuon]) or [snug.ErrShape] (n is negative, or its state exceeds
+// the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
 // AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements,

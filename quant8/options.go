@@ -51,7 +51,8 @@ type StateOptions struct {
 	Storage Storage
 	// Chunk is the number of elements whose states are one blob of the Storage
 	// and the unit of StepRange: a multiple of Block, and of 4 (of 2 for an
-	// optimizer of two states), up to 2^27; default the largest up to 2^16.
+	// optimizer of two states other than Adafactor), up to 2^27; default the
+	// largest up to 2^16.
 	Chunk int
 }
 
@@ -59,7 +60,7 @@ func (o StateOptions) withDefaults(rule optim.Rule) StateOptions {
 	o.Bits = cmp.Or(o.Bits, 8)
 	o.Block = cmp.Or(o.Block, 256)
 	o.Min8bit = cmp.Or(o.Min8bit, 4096)
-	if unit := o.chunkUnit(len(rule.Signed())); o.Chunk == 0 && unit > 0 {
+	if unit := o.chunkUnit(fewestStates(rule)); o.Chunk == 0 && unit > 0 {
 		o.Chunk = max(1<<16/unit, 1) * unit
 	}
 	return o
@@ -145,7 +146,7 @@ func (o *options) check() error {
 	if decay := o.hyper.WeightDecay; !(decay >= 0 && decay < math.MaxFloat32) {
 		return fmt.Errorf("WeightDecay is %g, want a finite number from 0 on: %w", decay, snug.ErrConfig)
 	}
-	return o.StateOptions.check(o.states())
+	return o.StateOptions.check(fewestStates(o.hyper.Rule))
 }
 
 // layout returns the form of the states of a vector of n elements.

@@ -76,7 +76,7 @@ func (a *Optimizer) checkSource(h *saved) error {
 	if err := a.checkOptions(h, false); err != nil {
 		return err
 	}
-	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(a.o.states())) != 0 {
+	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(fewestStates(a.o.hyper.Rule))) != 0 {
 		return fmt.Errorf("chunks of %d elements: %w", h.chunk, snug.ErrCorrupt)
 	}
 	for _, p := range h.params {

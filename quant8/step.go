@@ -159,7 +159,7 @@ func checkGradient(dev *snug.Device, g snug.View, scale float32, name string, lo
 // run runs a job over the chunks of a parameter from element lo on.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
 	switch {
-	case j.states == 0: // in the blobs of chunks
+	case j.states == 0: // that lie in chunks
 		j.Run()
 		return nil
 	case a.o.Storage != nil:

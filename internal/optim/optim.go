@@ -21,12 +21,12 @@
 //	          m ← β1·m + (1-β1)·α/max(1, rms(u)/d)·u; p ← p - m
 //	Muon      m ← μ·m + (1-μ)·g; p ← m, or with Nesterov (1-μ)·g + μ·m     m
 //
-// with c1 = 1-β1^t, c2 = √(1-β2^t), 1-β = t^τ and α = max(ε2, rms(p))·min(lr, 1/√t) at step t.
-// Muon's p is not the parameter but a matrix that [Coef.Apply] later subtracts, and for
-// matrices of Adafactor [Factors] stand for v. Weight decay is decoupled for Adam,
-// AdEMAMix, Lion, Adafactor and Muon (p is multiplied by 1-lr·wd, before or after the
-// update), and for the others that do not say it, and for Adam if asked, coupled (wd·p is added to g).
-// These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
+// with c1 = 1-β1^t, c2 = √(1-β2^t), 1-β = t^τ and α = max(ε2, rms(p))·min(lr, 1/√t) at
+// step t. Muon's p is not the parameter but the matrix that [Coef.Apply] subtracts when it
+// is orthogonal, and for matrices of Adafactor [Factors] stand for v. Weight decay is
+// decoupled for Adam, AdEMAMix, Lion, Adafactor and Muon (p is multiplied by 1-lr·wd,
+// before or after the update), and for the others that do not say it, and for Adam if
+// asked, coupled (wd·p is added to g). These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
 // Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137, Lion that of Chen et al. 2023,
 // arXiv:2302.06675, LAMB that of You et al. 2019, arXiv:1904.00962, LARS that of You,
 // Gitman and Ginsburg 2017, arXiv:1708.03888, Adafactor that of Shazeer and Stern 2018,

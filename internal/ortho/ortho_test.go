@@ -67,8 +67,11 @@ func requireDefinition(t require.TestingT, x []float32, rows, cols int) {
 }
 
 func TestNewtonSchulzIsDefinition(t *testing.T) {
-	for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {16, 16}, {33, 65}, {100, 70}, {3, 40_000}, {40_000, 3}, {150, 200}} {
+	for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {16, 16}, {33, 65}, {100, 70}, {3, 22_000}, {22_000, 3}, {100, 130}} {
 		for _, scale := range []float32{1, 1e15, 1e-9} {
+			if scale != 1 && s[0]*s[1] > 1000 {
+				continue
+			}
 			x := normal(s[0]*s[1], 3)
 			for i := range x {
 				x[i] *= scale
@@ -123,7 +126,7 @@ func TestWork(t *testing.T) {
 }
 
 func TestWorkersDoNotMatter(t *testing.T) {
-	for _, s := range [][2]int{{200, 300}, {300, 200}, {2, 50_000}} {
+	for _, s := range [][2]int{{100, 250}, {250, 100}, {2, 50_000}} {
 		do := func(workers int) []float32 {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
 			x := normal(s[0]*s[1], 5)
@@ -135,6 +138,6 @@ func TestWorkersDoNotMatter(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	x, work := normal(200*300, 1), make([]float32, Work(200, 300))
-	kerneltest.NoAllocs(t, func() { NewtonSchulz(x, 200, 300, work) })
+	x, work := normal(100*200, 1), make([]float32, Work(100, 200))
+	kerneltest.NoAllocs(t, func() { NewtonSchulz(x, 100, 200, work) })
 }
