@@ -103,10 +103,11 @@ var stateKeys = [2]tensorKeys{
 
 // checkForm says whether bitsandbytes has the states of the optimizer in this form.
 // Its RMSprop and Adagrad keep a sign that is never used, its AdEMAMix keeps two
-// states in one tensor, and it has no 8-bit LAMB and LARS that work.
+// states in one tensor, it has no 8-bit LAMB and LARS that work, and no Adafactor and
+// Muon.
 func (o *options) checkForm() error {
 	for i, signed := range o.hyper.Rule.Signed() {
-		if signed != (i == 0) || o.hyper.Rule.Trust() {
+		if signed != (i == 0) || o.hyper.Rule.Whole() {
 			return fmt.Errorf("bitsandbytes keeps the states of %s in another form: %w", o.name, snug.ErrConfig)
 		}
 	}

@@ -52,6 +52,56 @@ func ExampleNewLion() {
 	// Output: 1.02 bytes of state a parameter
 }
 
+func ExampleNewAdafactor() {
+	opt, err := quant8.NewAdafactor(quant8.AdafactorOptions{LR: 0.1})
+	if err != nil {
+		panic(err)
+	}
+	const rows, cols = 100, 200
+	w, grad := make([]float32, rows*cols), make([]float32, rows*cols)
+	if err := opt.AddMatrix("w", rows, cols); err != nil {
+		panic(err)
+	}
+	for range 400 { // minimize Σ (w-3)²/2
+		for i := range w {
+			grad[i] = w[i] - 3
+		}
+		opt.Advance(-1)
+		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Printf("w = %.1f with %d bytes of state for %d parameters\n", w[0], opt.StateBytes(), len(w))
+	// Output: w = 3.0 with 1200 bytes of state for 20000 parameters
+}
+
+func ExampleNewMuon() {
+	opt, err := quant8.NewMuon(quant8.MuonOptions{})
+	if err != nil {
+		panic(err)
+	}
+	const rows, cols, steps = 64, 96, 100
+	w, grad := make([]float32, rows*cols), make([]float32, rows*cols)
+	if err := opt.AddMatrix("w", rows, cols); err != nil {
+		panic(err)
+	}
+	for step := range steps { // minimize |w - I|²/2
+		copy(grad, w)
+		for i := range rows {
+			grad[i*cols+i]--
+		}
+		opt.Advance(0.1 * float32(steps-step) / steps)
+		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Printf("w[0] = %.1f, %.1f, ... with %.2f bytes of state a parameter\n", w[0], w[1], float64(opt.StateBytes())/float64(len(w)))
+	fmt.Printf("and %d KiB of workspace for all matrices\n", opt.WorkspaceBytes()/1024)
+	// Output:
+	// w[0] = 1.0, 0.0, ... with 1.02 bytes of state a parameter
+	// and 64 KiB of workspace for all matrices
+}
+
 func ExampleQuantize() {
 	x := []float32{0.5, -2, 0, 0.001}
 	m := quant8.DynamicMap(true)

@@ -17,25 +17,27 @@ import (
 //	        step u64, learning rate of the step f32, number of parameters u32,
 //	        for each, by name: length of the name u32, name, elements u64,
 //	        since version 3 the first of them that is there u64 and how many u64,
-//	        since version 4 the width of their states u32
+//	        since version 4 the width of their states u32, since version 5 also 4 and 16
+//	        since version 5 rows u64 and columns u64 of a matrix, or zeros
 //	        since version 2 the maps of states with signs and without, 2·256 f32
 //	        since version 4 length of the optimizer's name u32, name
-//	        since version 5 widths are 4 and 16 too
 //	checksum u32 of all bytes so far
-//	state: for each parameter its blobs, chunk after chunk
+//	state: for each parameter the factors of a matrix if it has them, then its blobs,
+//	       chunk after chunk
 //	checksum u32 of all bytes so far
 //
-// The version is the oldest that can hold the state: 5 if Bits is 4 or 16, else 4 for
-// optimizers other than AdamW. For AdamW it is 1 with whole parameters and the dynamic
-// maps, 2 with whole parameters, 3 with shards, unless Keep32 has named a parameter. The
-// maps are those of 8 bits. Checksums are CRC-32C.
+// The version is the oldest that can hold the state: 5 with matrices of Adafactor and
+// Muon, or if Bits is 4 or 16, else 4 for optimizers other than AdamW. For AdamW it is 1
+// with whole parameters and the dynamic maps, 2 with whole parameters, 3 with shards,
+// unless Keep32 has named a parameter. The maps are those of 8 bits. Checksums are
+// CRC-32C.
 const (
 	magic         = "snugadw8"
 	version       = 1
 	versionMaps   = 2
 	versionShards = 3
 	versionRule   = 4
-	versionNarrow = 5
+	versionForms  = 5
 	prefixBytes   = len(magic) + 8
 	checksumSize  = 4
 	maxHeader     = 1 << 28 // bytes; a longer one is damage
@@ -66,6 +68,10 @@ func (a *Optimizer) header() []byte {
 		if v >= versionRule {
 			b = le.AppendUint32(b, uint32(q.bits))
 		}
+		if v >= versionForms {
+			b = le.AppendUint64(b, uint64(q.rows))
+			b = le.AppendUint64(b, uint64(q.cols))
+		}
 	}
 	if v >= versionMaps {
 		b = appendMaps(b, a.maps)
@@ -79,11 +85,21 @@ func (a *Optimizer) header() []byte {
 	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
+// matrices says whether a parameter is treated as one.
+func (a *Optimizer) matrices() bool {
+	for _, q := range a.params {
+		if q.shape != (shape{}) {
+			return true
+		}
+	}
+	return false
+}
+
 // version returns the oldest version that can hold the state.
 func (a *Optimizer) version() uint32 {
 	switch {
-	case a.o.layoutOf(a.o.Bits).narrow():
-		return versionNarrow
+	case a.o.layoutOf(a.o.Bits, shape{}).narrow() || a.matrices():
+		return versionForms
 	case !a.o.adamw:
 		return versionRule
 	}
@@ -127,10 +143,11 @@ type saved struct {
 }
 
 // savedParam is n elements from lo on of a parameter of total elements, with states
-// of some width.
+// of some width. Rows and columns are those of a matrix.
 type savedParam struct {
 	name               string
 	total, lo, n, bits int
+	rows, cols         int
 }
 
 // readHeader reads everything before the state.
@@ -143,8 +160,8 @@ func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 		return nil, fmt.Errorf("this is not the state of an optimizer of quant8: %w", snug.ErrCorrupt)
 	}
 	v := binary.LittleEndian.Uint32(prefix[len(magic):])
-	if v < version || v > versionNarrow {
-		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionNarrow, snug.ErrCorrupt)
+	if v < version || v > versionForms {
+		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionForms, snug.ErrCorrupt)
 	}
 	body, err := in.readN(binary.LittleEndian.Uint32(prefix[len(magic)+4:]))
 	if err != nil {
@@ -177,7 +194,12 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 		if v >= versionRule {
 			p.bits = int(f.u32())
 		}
-		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && knownWidth(p.bits) &&
+		rows, cols := uint64(0), uint64(0)
+		if v >= versionForms {
+			rows, cols = f.u64(), f.u64()
+		}
+		p.rows, p.cols = int(rows), int(cols)
+		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && knownWidth(p.bits) && validSides(rows, cols, total) &&
 			(len(h.params) == 0 || h.params[len(h.params)-1].name < p.name)
 		h.params = append(h.params, p)
 	}
@@ -240,7 +262,10 @@ func (a *Optimizer) checkSame(h *saved) error {
 		if err := p.checkWidth(q); err != nil {
 			return err
 		}
-		if p != (savedParam{name, q.total, q.lo, q.n, q.bits}) {
+		if err := p.checkSides(q); err != nil {
+			return err
+		}
+		if p != (savedParam{name, q.total, q.lo, q.n, q.bits, q.rows, q.cols}) {
 			return fmt.Errorf("saved with parameter %q, %d elements from %d on of %d, this optimizer has %q, %d from %d on of %d: %w",
 				p.name, p.n, p.lo, p.total, name, q.n, q.lo, q.total, snug.ErrConfig)
 		}
@@ -252,6 +277,14 @@ func (a *Optimizer) checkSame(h *saved) error {
 func (p *savedParam) checkWidth(q *param) error {
 	if p.name == q.name && p.bits != q.bits {
 		return fmt.Errorf("saved with parameter %q in %d bits, this optimizer has it in %d: %w", p.name, p.bits, q.bits, snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkSides compares the rows and columns with those here.
+func (p *savedParam) checkSides(q *param) error {
+	if p.name == q.name && (p.rows != q.rows || p.cols != q.cols) {
+		return fmt.Errorf("saved with parameter %q of %d×%d elements, this optimizer has %d×%d: %w", p.name, p.rows, p.cols, q.rows, q.cols, snug.ErrConfig)
 	}
 	return nil
 }

@@ -294,7 +294,7 @@ func TestNarrowHeader(t *testing.T) {
 	for _, bits := range []int{4, 16} {
 		a := newAdamW(t, AdamWOptions{Bits: bits, Block: 128}, params)
 		data := bytesOf(a.AppendBinary(nil))
-		require.EqualValues(t, versionNarrow, data[len(magic)])
+		require.EqualValues(t, versionForms, data[len(magic)])
 		for _, other := range widths {
 			b := newAdamW(t, AdamWOptions{Bits: other, Block: 128}, params)
 			err := b.UnmarshalBinary(data)

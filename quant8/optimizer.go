@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
@@ -47,7 +48,8 @@ import (
 //	}
 //
 // Step and StepRange may run concurrently for different parameters or ranges;
-// no other methods may run at the same time.
+// no other methods may run at the same time. Those of matrices of [NewAdafactor] and
+// [NewMuon] wait for one another.
 type Optimizer struct {
 	o       options
 	maps    codeMaps
@@ -58,6 +60,7 @@ type Optimizer struct {
 
 	mu      sync.Mutex       // guards the in-memory state of params while it is allocated, and
 	skipped []snug.NonFinite // what steps have passed over since Advance
+	work    workspace        // of the steps of matrices
 }
 
 // param is one registered parameter, or a shard of it.
@@ -65,10 +68,12 @@ type param struct {
 	name  string
 	total int // elements of the parameter
 	lo, n int // the first of the shard, and how many it has
+	shape
 	layout
 	options ParamOptions
 	tensor  uint64            // its number in the random numbers of Stochastic
 	keys    []string          // of the chunks in the Storage
+	key     string            // there, of the factors
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 }
 
@@ -85,7 +90,7 @@ func newOptimizer(o options) (*Optimizer, error) {
 func (a *Optimizer) StateBytes() int64 {
 	sum := int64(0)
 	for _, p := range a.params {
-		sum += p.bytes(p.n)
+		sum += p.factorBytes() + p.bytes(p.n)
 	}
 	return sum
 }
@@ -95,10 +100,12 @@ func (a *Optimizer) StateBytes() int64 {
 // before the first [Optimizer.Advance], since they share the step count of the bias
 // corrections. The state of a parameter is keyed by its name, so that the order
 // of Add does not matter. A [Storage] sees the keys "<optimizer>/<name>/<chunk>",
-// with the name of the optimizer in lower case and chunks from 0.
+// with the name of the optimizer in lower case and chunks from 0. [Optimizer.AddMatrix]
+// is for matrices.
 //
-// Errors wrap [snug.ErrConfig] (an empty or taken name, or a step has begun) or
-// [snug.ErrShape] (n is negative, or its state exceeds the address space).
+// Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the
+// optimizer is that of [NewMuon]) or [snug.ErrShape] (n is negative, or its state exceeds
+// the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
 // AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements,
@@ -113,6 +120,10 @@ func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0
 // Errors wrap [snug.ErrConfig] as those of Add, or [snug.ErrShape] (also lo and hi
 // that are out of order or not aligned).
 func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
+	return a.add(name, n, lo, hi, shape{})
+}
+
+func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	switch {
 	case a.params == nil:
 		return fmt.Errorf("quant8: an optimizer that no constructor has made: %w", snug.ErrConfig)
@@ -129,7 +140,10 @@ func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
 			a.o.name, name, lo, hi, a.o.Block, n, snug.ErrShape)
 	}
-	if a.o.hyper.Norms() && hi-lo != n {
+	if a.o.hyper.Rule == optim.Muon && s == (shape{}) && n > 0 {
+		return fmt.Errorf("quant8: %s: parameter %q of %d elements, want a matrix: %w", a.o.name, name, n, snug.ErrConfig)
+	}
+	if a.o.hyper.Whole() && hi-lo != n {
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, for their norm: %w",
 			a.o.name, name, lo, hi, n, snug.ErrConfig)
 	}
@@ -137,13 +151,19 @@ func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
-	p := &param{name: name, total: n, lo: lo, n: hi - lo, layout: a.o.layout(name, n), options: options, tensor: rounding.Tensor(name)}
+	p := &param{
+		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, n), s),
+		options: options, tensor: rounding.Tensor(name),
+	}
 	if a.o.Storage != nil {
-		for i := range Blocks(p.n, a.o.Chunk) {
-			p.keys = append(p.keys, strings.ToLower(a.o.name)+"/"+name+"/"+strconv.Itoa(i))
+		prefix := strings.ToLower(a.o.name) + "/" + name + "/"
+		for i := range p.chunks(a.o.Chunk) {
+			p.keys = append(p.keys, prefix+strconv.Itoa(i))
 		}
+		p.key = prefix + "factors"
 	}
 	a.params[name] = p
+	a.work.fit(s)
 	return nil
 }
 
@@ -183,5 +203,6 @@ func (a *Optimizer) Close() error {
 		}
 		p.state = snug.Array[uint8]{}
 	}
+	a.work.free()
 	return first
 }

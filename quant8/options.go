@@ -54,7 +54,8 @@ type StateOptions struct {
 	Storage Storage
 	// Chunk is the number of elements whose states are one blob of the Storage
 	// and the unit of StepRange: a multiple of Block, and of 4 (of 2 for an
-	// optimizer of two states), up to 2^27; default the largest up to 2^16.
+	// optimizer of two states other than Adafactor), up to 2^27; default the
+	// largest up to 2^16.
 	Chunk int
 
 	StepOptions
@@ -67,7 +68,7 @@ func (o StateOptions) withDefaults(rule optim.Rule) StateOptions {
 	}
 	o.Block = cmp.Or(o.Block, 256)
 	o.Min8bit = cmp.Or(o.Min8bit, 4096)
-	if unit := o.chunkUnit(len(rule.Signed())); o.Chunk == 0 && unit > 0 {
+	if unit := o.chunkUnit(fewestStates(rule)); o.Chunk == 0 && unit > 0 {
 		o.Chunk = max(1<<16/unit, 1) * unit
 	}
 	return o
@@ -138,6 +139,7 @@ type options struct {
 	adamw    bool                   // package adam and the devices have loops for the rule
 	unscaled func(name string) bool // parameters without a trust ratio, or nil
 	warmup   [2]int                 // steps of AdEMAMix's α and β3
+	scale    MuonScale
 	StateOptions
 }
 
@@ -159,16 +161,21 @@ func (o *options) check() error {
 	if decay := o.hyper.WeightDecay; !(decay >= 0 && decay < math.MaxFloat32) {
 		return fmt.Errorf("WeightDecay is %g, want a finite number from 0 on: %w", decay, snug.ErrConfig)
 	}
-	if err := o.StepOptions.check(o.hyper.Rule.Trust()); err != nil {
+	if err := o.StepOptions.check(o.hyper.Rule); err != nil {
 		return err
 	}
-	return o.StateOptions.check(o.states())
+	return o.StateOptions.check(fewestStates(o.hyper.Rule))
 }
 
-// layout returns the form of the states of a parameter of n elements.
-func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n)) }
+// layout returns the form of the states of a vector of n elements.
+func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n), shape{}) }
 
-// layoutOf returns the form of states of a width.
-func (o *options) layoutOf(bits int) layout {
-	return layout{states: o.states(), bits: bits, block: o.Block}
+// layoutOf returns the form of states of a width. Factors stand for the last one of a
+// matrix.
+func (o *options) layoutOf(bits int, s shape) layout {
+	l := layout{states: o.states(), bits: bits, block: o.Block}
+	if s.factored {
+		l.states--
+	}
+	return l
 }

@@ -76,7 +76,7 @@ func (a *Optimizer) checkSource(h *saved) error {
 	if err := a.checkOptions(h, false); err != nil {
 		return err
 	}
-	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(a.o.states())) != 0 {
+	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(fewestStates(a.o.hyper.Rule))) != 0 {
 		return fmt.Errorf("chunks of %d elements: %w", h.chunk, snug.ErrCorrupt)
 	}
 	for _, p := range h.params {
@@ -85,6 +85,9 @@ func (a *Optimizer) checkSource(h *saved) error {
 				return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
 			}
 			if err := p.checkWidth(q); err != nil {
+				return err
+			}
+			if err := p.checkSides(q); err != nil {
 				return err
 			}
 		}
@@ -141,9 +144,13 @@ func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
-		for lo := 0; lo < p.n; lo += chunk {
+		from := a.o.layoutOf(p.bits, a.o.shapeOf(p.rows, p.cols))
+		if err := a.takeFactors(s.in, p, q); err != nil {
+			return err
+		}
+		for lo := 0; lo < p.n && from.states > 0; lo += chunk {
 			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo)}
-			size := a.o.layoutOf(p.bits).bytes(part.n)
+			size := from.bytes(part.n)
 			if q == nil || !part.overlaps(q) {
 				if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
 					return endIsCorrupt(err)
@@ -161,6 +168,20 @@ func (a *Optimizer) takeShards(s source) error {
 		}
 	}
 	return s.in.readSum()
+}
+
+// takeFactors reads the factors of a matrix, if it has them, and copies them if it is
+// here.
+func (a *Optimizer) takeFactors(in *sumReader, p savedParam, q *param) error {
+	size := a.o.shapeOf(p.rows, p.cols).factorBytes()
+	switch {
+	case size == 0:
+		return nil
+	case q == nil:
+		_, err := io.CopyN(io.Discard, in, size)
+		return endIsCorrupt(err)
+	}
+	return a.withBlob(q, factors, true, in.readFull)
 }
 
 // shardBlob is the state of n elements of a parameter from lo on.

@@ -123,11 +123,15 @@ func (a *Optimizer) save(out *sumWriter) error {
 	return out.writeSum()
 }
 
-// eachBlob calls use for the state of every chunk of every parameter.
+// eachBlob calls use for the factors and the state of every chunk of every parameter.
 func (a *Optimizer) eachBlob(dirty bool, use func(blob []byte) error) error {
 	for _, name := range a.names() {
 		q := a.params[name]
-		for chunk := range Blocks(q.n, a.o.Chunk) {
+		first := 0
+		if q.factorBytes() > 0 {
+			first = factors
+		}
+		for chunk := first; chunk < q.chunks(a.o.Chunk); chunk++ {
 			if err := a.withBlob(q, chunk, dirty, use); err != nil {
 				return fmt.Errorf("parameter %q: %w", name, err)
 			}

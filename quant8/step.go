@@ -78,12 +78,10 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	if bad {
 		h.Skip = tooLarge
 	}
-	if h.Norms() && !a.o.plain(name) {
-		err = a.limit(dev, q, &h, j)
-	}
-	if err == nil {
-		j.prepare(h, a.o.adamw && !(bad && dev.IsCPU()))
-		err = a.run(dev, q, lo, j)
+	if q.shape != (shape{}) {
+		err = a.stepMatrix(dev, q, h, j)
+	} else {
+		err = a.stepVector(dev, q, lo, h, j)
 	}
 	if err != nil {
 		return fmt.Errorf("quant8: %s: parameter %q: %w", a.o.name, name, err)
@@ -99,10 +97,21 @@ func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 	return h.Warm(a.o.warmup[0], a.o.warmup[1])
 }
 
+// stepVector makes the step of a job that has no factors yet.
+func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
+	if h.Norms() && !a.o.plain(q.name) {
+		if h, err = a.limit(dev, q, h, j); err != nil {
+			return err
+		}
+	}
+	j.prepare(h, a.o.adamw && !(j.skip && dev.IsCPU()))
+	return a.run(dev, q, lo, j)
+}
+
 // prepare sets the factors of a step, those of package adam if it has loops for it.
 func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
 	if !adamw {
-		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+		j.rule, j.signed = h.Coef(), h.Rule.Signed()[:j.states]
 		return
 	}
 	j.coef = adam.Hyper{
@@ -143,7 +152,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
-	case a.o.hyper.Norms() && p.Len() != q.n:
+	case a.o.hyper.Whole() && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, for their norm: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
@@ -192,7 +201,11 @@ func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.Vie
 
 // run runs a job over the chunks of a parameter from element lo on.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
-	if a.o.Storage != nil {
+	switch {
+	case j.states == 0: // that lie in chunks
+		j.Run()
+		return nil
+	case a.o.Storage != nil:
 		return a.stepStored(q, lo, j)
 	}
 	return a.stepInMemory(dev, q, lo, j)
@@ -204,7 +217,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	if err != nil {
 		return err
 	}
-	begin := int64(lo/a.o.Chunk) * q.bytes(a.o.Chunk)
+	begin := q.factorBytes() + int64(lo/a.o.Chunk)*q.bytes(a.o.Chunk)
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
@@ -384,6 +397,6 @@ func (a *stepArgs) adamw8(s adam.Blocks8, lo, hi int) {
 	}
 }
 
-func (a *stepArgs) operands() optim.Operands {
-	return optim.Operands{P: a.p, G: a.g, Random: a.random, Draws: rounding.Draws{Stream: a.draw, First: a.first}}
+func (j *stepJob) operands() optim.Operands {
+	return optim.Operands{P: j.p, G: j.g, Random: j.random, Draws: rounding.Draws{Stream: j.draw, First: j.first}}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // StepOptions says how an optimizer of any rule makes its steps. Those of different
@@ -63,14 +64,16 @@ type ParamOptions struct {
 	NoDecay bool
 }
 
-func (o *StepOptions) check(trust bool) error {
+func (o *StepOptions) check(rule optim.Rule) error {
 	switch {
 	case o.NonFinite > SkipElement:
 		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
 	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
-	case o.MaxUpdate > 0 && trust:
-		return fmt.Errorf("MaxUpdate is %g, want 0 with a trust ratio: %w", o.MaxUpdate, snug.ErrConfig)
+	case o.MaxUpdate > 0 && rule.Whole():
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %v, which sizes its steps itself: %w", o.MaxUpdate, rule, snug.ErrConfig)
+	case o.NonFinite == SkipElement && (rule.Factored() || rule == optim.Muon):
+		return fmt.Errorf("SkipElement is not for %v, whose steps mix elements: %w", rule, snug.ErrConfig)
 	}
 	return nil
 }

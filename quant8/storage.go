@@ -27,6 +27,14 @@ type layout struct{ states, bits, block int }
 // narrow says whether the states have a form that only the CPU and this package know.
 func (l layout) narrow() bool { return l.bits == 4 || l.bits == 16 }
 
+// chunks returns how many blobs the states of n elements are.
+func (q *param) chunks(elements int) int {
+	if q.states == 0 {
+		return 0
+	}
+	return Blocks(q.n, elements)
+}
+
 // bytes returns the size of the state of n elements that begin at a block.
 func (l layout) bytes(n int) int64 {
 	if l.bits >= 16 {
@@ -100,7 +108,7 @@ func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], erro
 	if q.state.Len() > 0 && q.state.Device() == dev {
 		return q.state, nil
 	}
-	moved, err := makeState(dev, int(q.bytes(q.n)))
+	moved, err := makeState(dev, int(q.factorBytes()+q.bytes(q.n)))
 	if err != nil {
 		return q.state, err
 	}
@@ -137,15 +145,30 @@ func copyState(dst, src snug.Array[uint8]) error {
 	return dst.CopyIn(host)
 }
 
-// withBlob calls use with the state of one chunk of q, which use may change if
-// dirty. Without a Storage and on a device other than the CPU that is a copy.
-func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
-	lo := chunk * a.o.Chunk
-	size := int(q.bytes(min(a.o.Chunk, q.n-lo)))
-	if a.o.Storage == nil {
-		return a.withBlobInMemory(q, chunk, size, dirty, use)
+// factors is the number of the blob with the factors of a matrix.
+const factors = -1
+
+// place returns where the blob of a chunk, or of the factors, begins in memory, and its
+// size.
+func (q *param) place(chunk, elements int) (begin, size int) {
+	if chunk == factors {
+		return 0, int(q.factorBytes())
 	}
-	key := q.keys[chunk]
+	begin = int(q.factorBytes()) + chunk*int(q.bytes(elements))
+	return begin, int(q.bytes(min(elements, q.n-chunk*elements)))
+}
+
+// withBlob calls use with the state of one chunk of q, or of its factors, which use may
+// change if dirty. Without a Storage and on a device other than the CPU that is a copy.
+func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
+	begin, size := q.place(chunk, a.o.Chunk)
+	if a.o.Storage == nil {
+		return a.withBlobInMemory(q, begin, size, dirty, use)
+	}
+	key := q.key
+	if chunk != factors {
+		key = q.keys[chunk]
+	}
 	blob, err := a.o.Storage.Acquire(key, size)
 	if err != nil {
 		return fmt.Errorf("acquire %q, %d bytes: %w", key, size, err)
@@ -164,13 +187,12 @@ func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []by
 	return err
 }
 
-func (a *Optimizer) withBlobInMemory(q *param, chunk, size int, dirty bool, use func(blob []byte) error) error {
+func (a *Optimizer) withBlobInMemory(q *param, begin, size int, dirty bool, use func(blob []byte) error) error {
 	dev := q.state.Device() // the CPU before the first step
 	state, err := a.stateOn(dev, q)
 	if err != nil {
 		return err
 	}
-	begin := chunk * int(q.bytes(a.o.Chunk))
 	blob, err := state.Slice(begin, begin+size)
 	if err != nil {
 		return err

@@ -96,21 +96,23 @@ func NewLARS(o LARSOptions) (*Optimizer, error) {
 // plain says whether the trust ratio of a parameter is 1.
 func (o *options) plain(name string) bool { return o.unscaled != nil && o.unscaled(name) }
 
-// limit multiplies the learning rate of a step of p and its state, a job without
-// factors, by the trust ratio, or by what shortens the update to the largest one.
-func (a *Optimizer) limit(dev *snug.Device, q *param, h *optim.Hyper, j stepJob) error {
+// limit returns the constants of a step of p and its state, a job without factors, with
+// the step size that its norms ask for.
+func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) (optim.Hyper, error) {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
 	sums.parameter, sums.update = 0, 0
-	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()
+	if h.Factors != nil {
+		j.states = 0 // the norms do not depend on them
+	}
+	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()[:j.states]
 	if err := a.run(dev, q, 0, j); err != nil {
-		return err
+		return h, err
 	}
 	if sum := sums.parameter + sums.update; sum-sum != 0 {
-		return fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
+		return h, fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
 	}
-	h.LR *= h.Ratio(sums.parameter, sums.update)
-	return nil
+	return h.Sized(sums.parameter, sums.update, q.n), nil
 }
 
 // squares are sums over a parameter.

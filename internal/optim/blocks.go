@@ -17,7 +17,8 @@ func Scratch(tile int) int { return (2 + MaxStates) * tile }
 // that do not overlap.
 type Operands struct {
 	P, G snug.View
-	// Random rounds a P of 16 bits by the Draws, instead of to nearest.
+	// Random rounds a P of 16 bits by the Draws, instead of to nearest. Their First is
+	// the number of P's first element in any case.
 	Random bool
 	Draws  rounding.Draws
 }
@@ -90,12 +91,23 @@ func part(states [MaxStates][]float32, lo, n int) (s [MaxStates][]float32) {
 func (c *Coef) tile(o *Operands, lo, n int, s [MaxStates][]float32, scratch []float32) {
 	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
 	x := half.Floats(o.P, lo, half1)
-	c.Update(x, half.Floats(o.G, lo, half2), s)
+	c.Update(x, c.gradients(o, lo, half2), s)
 	o.Flush(lo, x)
 }
 
 // squaresOf is [Coef.Squares] of n elements from lo on.
 func (c *Coef) squaresOf(o *Operands, lo, n int, s [MaxStates][]float32, scratch []float32) (parameter, update float64) {
 	half1, half2 := scratch[:n], scratch[len(scratch)/2:][:n]
-	return c.Squares(half.Floats(o.P, lo, half1), half.Floats(o.G, lo, half2), s)
+	return c.Squares(half.Floats(o.P, lo, half1), c.gradients(o, lo, half2), s)
+}
+
+// gradients returns n = len(scratch) elements of G from lo on, or with [Factors] those
+// of u, in scratch if they do not lie in G.
+func (c *Coef) gradients(o *Operands, lo int, scratch []float32) []float32 {
+	x := half.Floats(o.G, lo, scratch)
+	if c.factors == nil {
+		return x
+	}
+	c.factors.apply(scratch, x, int(o.Draws.First)+lo, c.gradScale)
+	return scratch
 }

@@ -44,7 +44,7 @@ func blocksAreDefinition(t *rapid.T) {
 	block := rapid.SampledFrom([]int{32, 100, 256}).Draw(t, "block")
 	rule := Rule(rapid.IntRange(0, int(rules)-1).Draw(t, "rule"))
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-	h := Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Eps: 1e-8, WeightDecay: 0.1, Step: 7, GradScale: 0.5}
+	h := Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Eps: 1e-8, WeightDecay: 0.1, Step: 7, GradScale: 0.5, Size: 1e-2, Tau: -0.8, DecayFirst: true}
 	if rapid.Bool().Draw(t, "some are skipped") {
 		h.Skip = math.Float32bits(1)
 	}
@@ -109,7 +109,7 @@ func TestTiles(t *testing.T) {
 	const n = 300
 	r := rand.New(rand.NewPCG(1, 2))
 	for rule := range rules {
-		c := Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Eps: 1e-8, WeightDecay: 0.1, Step: 2, GradScale: 1}.Coef()
+		c := Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Eps: 1e-8, WeightDecay: 0.1, Step: 2, GradScale: 1, Size: 1e-2, Tau: -0.8, DecayFirst: true}.Coef()
 		p, g := randomVector(r, n), randomVector(r, n)
 		parts := slices.Clone(p)
 		var whole, split [MaxStates][]float32

@@ -15,15 +15,23 @@
 //	LAMB      m, v as Adam; u = m/c1/(√v/c2 + ε) + wd·p                    m, v
 //	          p ← p - lr·|p|/|u|·u
 //	LARS      m ← μ·m + lr·η·|p|/(|g| + wd·|p|)·(g + wd·p); p ← p - m      m
+//	Adafactor v ← β·v + (1-β)·g²; u = g/max(√v, ε)                         v
+//	          p ← p - α/max(1, rms(u)/d)·u
+//	AdafactorMomentum  v, u as Adafactor                                   m, v
+//	          m ← β1·m + (1-β1)·α/max(1, rms(u)/d)·u; p ← p - m
+//	Muon      m ← μ·m + (1-μ)·g; p ← m, or with Nesterov (1-μ)·g + μ·m     m
 //
-// with c1 = 1-β1^t and c2 = √(1-β2^t) at step t. Weight decay is decoupled for Adam,
-// AdEMAMix and Lion (p is multiplied by 1-lr·wd, before or after the update), and for
-// the others that do not say it, and for Adam if asked, coupled (wd·p is added to g).
-// These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
+// with c1 = 1-β1^t, c2 = √(1-β2^t), 1-β = t^τ and α = max(ε2, rms(p))·min(lr, 1/√t) at
+// step t. Muon's p is not the parameter but the matrix that [Coef.Apply] subtracts when it
+// is orthogonal, and for matrices of Adafactor [Factors] stand for v. Weight decay is
+// decoupled for Adam, AdEMAMix, Lion, Adafactor and Muon (p is multiplied by 1-lr·wd,
+// before or after the update), and for the others that do not say it, and for Adam if
+// asked, coupled (wd·p is added to g). These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
 // Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137, Lion that of Chen et al. 2023,
 // arXiv:2302.06675, LAMB that of You et al. 2019, arXiv:1904.00962, LARS that of You,
-// Gitman and Ginsburg 2017, arXiv:1708.03888. The norms of the last two are over all
-// elements of a parameter, see [Hyper.Ratio].
+// Gitman and Ginsburg 2017, arXiv:1708.03888, Adafactor that of Shazeer and Stern 2018,
+// arXiv:1804.04235, Muon that of Jordan et al. 2024. The norms of LAMB, LARS and Adafactor
+// are over all elements of a parameter, see [Hyper.Sized].
 //
 // Every product and every sum is rounded to float32 by itself, so that the bits are
 // the same on every platform.
@@ -50,12 +58,15 @@ const (
 	Adagrad
 	LAMB
 	LARS
+	Adafactor
+	AdafactorMomentum
+	Muon
 	rules
 )
 
 // String returns the name of the rule, such as "Lion".
 func (r Rule) String() string {
-	names := [rules]string{"Adam", "AdEMAMix", "Momentum", "Nesterov", "Lion", "RMSprop", "Adagrad", "LAMB", "LARS"}
+	names := [rules]string{"Adam", "AdEMAMix", "Momentum", "Nesterov", "Lion", "RMSprop", "Adagrad", "LAMB", "LARS", "Adafactor", "AdafactorMomentum", "Muon"}
 	if r >= rules {
 		return "?"
 	}
@@ -65,10 +76,13 @@ func (r Rule) String() string {
 // Signed returns, for every state of the rule, whether its values have signs.
 func (r Rule) Signed() []bool { return signed[r] }
 
-var signed = [rules][]bool{{true, false}, {true, true, false}, {true}, {true}, {true}, {false}, {false}, {true, false}, {true}}
+var signed = [rules][]bool{
+	{true, false}, {true, true, false}, {true}, {true}, {true}, {false}, {false}, {true, false}, {true},
+	{false}, {true, false}, {true},
+}
 
 // Hyper are the constants of one step. A rule reads those that its equations have;
-// β1 is also called μ (Momentum, Nesterov, LARS) or α (RMSprop).
+// β1 is also called μ (Momentum, Nesterov, LARS, Muon) or α (RMSprop).
 type Hyper struct {
 	Rule                    Rule
 	LR, Beta1, Beta2, Beta3 float64
@@ -76,9 +90,15 @@ type Hyper struct {
 	Dampening               float64 // d
 	Trust                   float64 // η
 	Eps, WeightDecay        float64
-	Coupled                 bool // Adam with weight decay in the gradient
-	DecayFirst              bool // decoupled decay before the update, as torch has it
-	Step                    int  // t, from 1
+	Eps2                    float64  // the least rms(p) that Adafactor's α takes
+	Clip                    float64  // d of Adafactor
+	Tau                     float64  // τ
+	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
+	Factors                 *Factors // of a matrix of Adafactor, in place of v
+	Nesterov                bool     // Muon
+	Coupled                 bool     // Adam with weight decay in the gradient
+	DecayFirst              bool     // decoupled decay before the update, as torch has it
+	Step                    int      // t, from 1
 	GradScale               float32
 	// MaxUpdate is the largest norm of an update, before the learning rate, as a
 	// share of that of the parameter; 0 means any. See [Hyper.Ratio].
@@ -103,6 +123,7 @@ type Coef struct {
 	l2           float32 // coupled decay
 	pre, post    float32 // decoupled decay
 	skip         uint32
+	factors      *Factors
 }
 
 // Coef derives the factors in float64.
@@ -115,6 +136,7 @@ func (h Hyper) Coef() Coef {
 		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
 		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
 		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1, skip: h.Skip,
+		factors: h.Factors,
 	}
 	coupled := true
 	switch h.Rule {
@@ -137,6 +159,16 @@ func (h Hyper) Coef() Coef {
 		}
 	case LAMB:
 		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.WeightDecay), float32(1/c2)
+	case Adafactor, AdafactorMomentum:
+		coupled = false
+		rest := h.power()
+		c.size, c.beta2, c.rest2 = float32(h.Size), float32(1-rest), float32(rest)
+	case Muon:
+		coupled = false
+		c.size, c.scale1 = float32(h.Size), 1
+		if h.Nesterov {
+			c.scale1, c.scale2 = c.beta1, c.rest1
+		}
 	}
 	decay := float32(1 - float64(h.LR*h.WeightDecay))
 	switch {
@@ -183,8 +215,10 @@ func (c *Coef) run(g []float32) int {
 func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
 	n := len(p)
 	g = g[:n]
-	for i := range c.rule.Signed() {
-		s[i] = s[i][:n] // assembly trusts the lengths
+	for i, x := range s {
+		if x != nil {
+			s[i] = x[:n] // assembly trusts the lengths
+		}
 	}
 	(*Registry.Best())(*c, p, g, s)
 }
@@ -211,6 +245,12 @@ func update(c Coef, p, g []float32, s [MaxStates][]float32) {
 		c.lamb(p, g, s[0], s[1])
 	case LARS:
 		c.lars(p, g, s[0])
+	case Adafactor:
+		c.adafactor(p, g, nil, s[0])
+	case AdafactorMomentum:
+		c.adafactor(p, g, s[0], s[1])
+	case Muon:
+		c.look(p, g, s[0])
 	}
 }
 

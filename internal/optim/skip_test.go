@@ -16,7 +16,7 @@ import (
 
 // hyperOf returns constants for a rule.
 func hyperOf(rule Rule) Hyper {
-	return Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Trust: 0.1, Eps: 1e-8, WeightDecay: 0.1, Step: 7, GradScale: 0.5}
+	return Hyper{Rule: rule, LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Beta3: 0.999, Alpha: 5, Trust: 0.1, Eps: 1e-8, Size: 1e-2, Tau: -0.8, WeightDecay: 0.1, Step: 7, GradScale: 0.5}
 }
 
 // positiveStates returns the states of a rule for n elements.
@@ -81,7 +81,7 @@ func TestUpdateNorm(t *testing.T) {
 	const n = 300
 	r := rand.New(rand.NewPCG(7, 8))
 	for rule := range rules {
-		if rule.Trust() {
+		if rule.Whole() {
 			continue
 		}
 		h := hyperOf(rule)
@@ -104,11 +104,11 @@ func TestUpdateNorm(t *testing.T) {
 
 func TestLimitOfTheUpdate(t *testing.T) {
 	h := Hyper{Rule: Lion, MaxUpdate: 0.5}
-	require.Equal(t, 1.0, h.Ratio(16, 4), "as large as may be")
-	require.Equal(t, 0.5, h.Ratio(16, 16), "twice as large")
-	require.Equal(t, 1.0, h.Ratio(16, 1))
-	require.Equal(t, 1.0, h.Ratio(0, 1), "a parameter of zeros")
-	require.Equal(t, 1.0, h.Ratio(1, 0))
+	require.Equal(t, 1.0, h.ratio(16, 4), "as large as may be")
+	require.Equal(t, 0.5, h.ratio(16, 16), "twice as large")
+	require.Equal(t, 1.0, h.ratio(16, 1))
+	require.Equal(t, 1.0, h.ratio(0, 1), "a parameter of zeros")
+	require.Equal(t, 1.0, h.ratio(1, 0))
 	require.True(t, h.Norms())
 	require.False(t, Hyper{Rule: Lion}.Norms())
 	require.True(t, Hyper{Rule: LAMB}.Norms())

@@ -3,17 +3,32 @@ package optim
 import "math"
 
 // Trust says whether the step of the rule depends on norms over the whole parameter,
-// by [Hyper.Ratio].
-func (r Rule) Trust() bool { return r == LAMB || r == LARS }
+// by [Hyper.Sized].
+func (r Rule) Trust() bool { return r == LAMB || r == LARS || r.Factored() }
 
 // Norms says whether a step depends on norms over the whole parameter.
 func (h Hyper) Norms() bool { return h.Rule.Trust() || h.MaxUpdate > 0 }
 
-// Ratio returns what the learning rate of a parameter is multiplied by, given the sums
-// of [Coef.Squares] over all of its elements: the trust ratio of the rules that have
-// one, and for others what an update of more than MaxUpdate is shortened by. It is 1
-// where a norm is 0.
-func (h Hyper) Ratio(parameter, update float64) float64 {
+// Whole says whether a step of the rule needs all elements of the parameter.
+func (r Rule) Whole() bool { return r.Trust() || r == Muon }
+
+// Whole is [Rule.Whole], for MaxUpdate too.
+func (h Hyper) Whole() bool { return h.Rule.Whole() || h.MaxUpdate > 0 }
+
+// Sized returns h with the step size for a parameter of n elements, given the sums of
+// [Coef.Squares] over all of them: with Adafactor's, or else with LR times the trust
+// ratio of the rule, or times what shortens an update that is longer than MaxUpdate.
+func (h Hyper) Sized(parameter, update float64, n int) Hyper {
+	if h.Rule.Factored() {
+		h.Size = h.size(parameter, update, n)
+	} else {
+		h.LR *= h.ratio(parameter, update)
+	}
+	return h
+}
+
+// ratio is 1 where a norm is 0.
+func (h Hyper) ratio(parameter, update float64) float64 {
 	p, u := math.Sqrt(parameter), math.Sqrt(update)
 	switch {
 	case p == 0 || u == 0:
@@ -39,10 +54,11 @@ func (h Hyper) Measure() Coef {
 }
 
 // Squares returns the sum of the squares of the parameter and that of its update, for
-// the factors of [Hyper.Measure]. The update is LAMB's u, for LARS the gradient before it
-// decays, and else what the learning rate is multiplied by, without decoupled decay. The
-// slices are those of [Coef.Update], of which it writes none. Squares of float32 are
-// exact in float64, so that the sums round alike with fused multiplications and without.
+// the factors of [Hyper.Measure]. The update is LAMB's and Adafactor's u, for LARS the
+// gradient before it decays, and else what the learning rate is multiplied by, without
+// decoupled decay. The slices are those of [Coef.Update], of which it writes none.
+// Squares of float32 are exact in float64, so that the sums round alike with fused
+// multiplications and without.
 func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, update float64) {
 	for lo := 0; lo < len(p); {
 		n := min(len(p)-lo, squaresTile)
@@ -80,6 +96,10 @@ func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32) {
 		for i, x := range g {
 			u[i] = float32(x * c.gradScale)
 		}
+	case Adafactor:
+		c.adafactorUpdate(u, g, s[0])
+	case AdafactorMomentum:
+		c.adafactorUpdate(u, g, s[1])
 	default: // from 0 on, with copies of the states
 		var gradient [squaresTile]float32
 		var states [MaxStates][squaresTile]float32

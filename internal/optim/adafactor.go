@@ -1,0 +1,135 @@
+package optim
+
+import (
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Factored says whether [Factors] stand for the second moment of a matrix.
+func (r Rule) Factored() bool { return r == Adafactor || r == AdafactorMomentum }
+
+// power returns t^τ, for τ from -1 to 0.
+func (h Hyper) power() float64 {
+	if h.Step == 1 {
+		return 1
+	}
+	return exp(float64(h.Tau * ln(float64(h.Step))))
+}
+
+// size returns α/max(1, rms(u)/d).
+func (h Hyper) size(parameter, update float64, n int) float64 {
+	rho := min(h.LR, 1/math.Sqrt(float64(h.Step)))
+	alpha := max(h.Eps2, math.Sqrt(parameter/float64(n))) * rho
+	return alpha / max(1, math.Sqrt(update/float64(n))/h.Clip)
+}
+
+// scaled returns the new second moment of an element and its u.
+func (c *Coef) scaled(g, v float32) (vi, u float32) {
+	g = float32(g * c.gradScale)
+	vi = float32(c.beta2*v) + float32(float32(c.rest2*g)*g)
+	return vi, g / max(sqrt(vi), c.eps)
+}
+
+// adafactor has no m without momentum. It has no v with Factors, and g is u.
+func (c *Coef) adafactor(p, g, m, v []float32) {
+	g = g[:len(p)]
+	for i, pi := range p {
+		u := g[i]
+		if v != nil {
+			v[i], u = c.scaled(u, v[i])
+		}
+		step := float32(c.size * u)
+		if m != nil {
+			step = float32(c.beta1*m[i]) + float32(c.rest1*step)
+			m[i] = step
+		}
+		p[i] = float32(pi*c.pre) - step
+	}
+}
+
+// adafactorUpdate sets u to that of g, which it is with Factors.
+func (c *Coef) adafactorUpdate(u, g, v []float32) {
+	copy(u, g)
+	if c.factors == nil {
+		for i, x := range g {
+			_, u[i] = c.scaled(x, v[i])
+		}
+	}
+}
+
+// Factors stand for the second moment of a matrix: v of row i and column j is
+// R[i]·C[j]/mean(R), where R and C are the means of the squares in every row and
+// column, averaged over the steps.
+type Factors struct {
+	rows, cols []float32 // √(max(mean(R), ε)/R) and 1/√C
+	limit      float32   // 1/ε
+}
+
+// SetFactors sets f to the factors R, and C behind it, of a matrix of so many rows.
+// scratch has the length of both and is f's until the next call.
+func (h Hyper) SetFactors(f *Factors, both, scratch []float32, rows int) {
+	mean := 0.0
+	for _, r := range both[:rows] {
+		mean += float64(r)
+	}
+	mean = max(mean/float64(rows), h.Eps)
+	for i, x := range both {
+		if i < rows {
+			scratch[i] = float32(math.Sqrt(mean / float64(x)))
+		} else {
+			scratch[i] = float32(1 / math.Sqrt(float64(x)))
+		}
+	}
+	*f = Factors{rows: scratch[:rows], cols: scratch[rows:len(both)], limit: float32(min(1/h.Eps, math.MaxFloat32))}
+}
+
+// apply writes the elements of u = g·scale/max(√v, ε) from lo on, for as many of g,
+// which u may be. Where v is 0 the product of the roots is infinite, never NaN, as no
+// gradient is so large that one could be 0.
+func (f *Factors) apply(u, g []float32, lo int, scale float32) {
+	i, j := lo/len(f.cols), lo%len(f.cols)
+	for len(g) > 0 {
+		row, cols := f.rows[i], f.cols[j:]
+		n := min(len(g), len(cols))
+		for k, c := range cols[:n] {
+			root := float32(row * c)
+			if root > f.limit {
+				root = f.limit
+			}
+			u[k] = float32(float32(g[k]*scale) * root)
+		}
+		u, g = u[n:], g[n:]
+		i, j = i+1, 0
+	}
+}
+
+// Average sets R or C to its average with those of this step, of which the sums of n
+// squares are given: x ← β·old + (1-β)·sum/n.
+func (h Hyper) Average(x, old []float32, sums []float64, n int) {
+	rest := h.power()
+	keep, add := float32(1-rest), rest/float64(n)
+	for i, s := range sums {
+		x[i] = float32(keep*old[i]) + float32(add*s)
+	}
+}
+
+// RowsAndColumns adds the squares of g·scale of a part of a matrix of cols columns,
+// whose first element is number at of g, to the sums of its rows and of its columns.
+// scratch has a tile of elements.
+func RowsAndColumns(g snug.View, at, cols int, scale float32, rowSums, colSums []float64, scratch []float32) {
+	for i := range rowSums {
+		sum := rowSums[i]
+		for j := 0; j < len(colSums); j += len(scratch) {
+			to := colSums[j:min(j+len(scratch), len(colSums))]
+			for k, x := range half.Floats(g, at+i*cols+j, scratch[:len(to)]) {
+				x = float32(x * scale)
+				square := float64(x) * float64(x) // exact
+				sum += square
+				to[k] += square
+			}
+		}
+		rowSums[i] = sum
+	}
+}

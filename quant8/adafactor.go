@@ -1,0 +1,164 @@
+package quant8
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
+)
+
+// AdafactorOptions configures [NewAdafactor]. A zero field means its default.
+type AdafactorOptions struct {
+	LR          float32 // the most that ρ can be, and the rate of decay; default 1e-2
+	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
+	Beta2Decay  float32 // τ, from -1 to 0, default -0.8
+	Eps1        float32 // ε1, the least root of the second moment, default 2^-23
+	Eps2        float32 // ε2, the least rms(p) that the step follows, default 1e-3
+	Clip        float32 // d, from 1, the default, on
+	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
+	StateOptions
+}
+
+// NewAdafactor returns the optimizer of Shazeer and Stern 2018, arXiv:1804.04235, as
+// torch.optim.Adafactor computes it for float32, without parameters. With the root of
+// the mean square rms, β = 1 - t^τ at step t, and for matrices R and C, the means of
+// every row and column, it computes
+//
+//	ρ = min(lr, 1/√t)
+//	α = max(ε2, rms(p))·ρ
+//	matrices (AddMatrix):  R ← β·R + (1-β)·mean of g² over a row
+//	                       C ← β·C + (1-β)·mean of g² over a column
+//	                       v = R·C/max(mean(R), ε1)
+//	others (Add):          v ← β·v + (1-β)·g²
+//	u = g/max(√v, ε1)
+//	s = α/max(1, rms(u)/d)·u
+//	p ← p·(1 - lr·wd) - s
+//
+// With Beta1 a first moment m ← β1·m + (1-β1)·s takes the place of s in the last line,
+// as in the Tensor2Tensor of the paper's authors; torch has none. That is an optimizer
+// of another state, named "AdafactorMomentum" in errors, saved states and keys.
+//
+// R and C are float32: 4·(rows+cols) bytes for a matrix, whatever the options say.
+// v, without a sign, and m, with one, have the width of the options: with 8 bits each
+// takes n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256, and 4
+// with 32 bits. Sums are in float64 and do not depend on the number of workers; those
+// of others than R and C depend on Block and Chunk.
+//
+// A step of a matrix reads g four times and p twice. Its workspace, see
+// [Optimizer.WorkspaceBytes], is 8 bytes for every row and column; 8 for a row times
+// ⌈cols/16384⌉; and 8 for a column times the number of bands of rows, at most 16, of
+// 16384 elements or more.
+//
+// Parameters lie on the CPU and are here as a whole, as those of [NewLAMB], and with the
+// same error when p is not finite. The error of this function wraps [snug.ErrConfig].
+func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
+	lr, tau, clip := cmp.Or(o.LR, 1e-2), cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
+	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)
+	numbers := []number{{"LR", lr, math.MaxFloat32}, {"Eps1", eps1, math.MaxFloat32}, {"Eps2", eps2, math.MaxFloat32}}
+	rule := optim.Adafactor
+	if o.Beta1 != 0 {
+		rule, numbers = optim.AdafactorMomentum, append(numbers, number{"Beta1", o.Beta1, 1})
+	}
+	switch {
+	case !(tau >= -1 && tau < 0):
+		return nil, fmt.Errorf("quant8: %v: Beta2Decay is %g, want a number from -1 to 0: %w", rule, tau, snug.ErrConfig)
+	case !(clip >= 1 && clip < math.MaxFloat32):
+		return nil, fmt.Errorf("quant8: %v: Clip is %g, want a finite number from 1 on: %w", rule, clip, snug.ErrConfig)
+	}
+	return newOptimizer(options{
+		name: rule.String(), lr: lr, StateOptions: o.withDefaults(rule),
+		hyper: optim.Hyper{
+			Rule: rule, Beta1: float64(o.Beta1), Tau: float64(tau), Eps: float64(eps1), Eps2: float64(eps2),
+			Clip: float64(clip), WeightDecay: float64(o.WeightDecay), DecayFirst: true,
+		},
+		numbers: numbers,
+	})
+}
+
+// stepFactored makes a step of a matrix of Adafactor. The new factors are in the
+// workspace until all checks have passed.
+func (a *Optimizer) stepFactored(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
+	w := &a.work
+	sums := squareSumsJob{g: j.g, shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, all: w.sums}
+	rowSums, colSums := sums.run()
+	both := w.floats[:q.rows+q.cols]
+	err := a.withBlob(q, factors, false, func(blob []byte) error {
+		old := floats(blob, len(both))
+		h.Average(both[:q.rows], old, rowSums, q.cols)
+		h.Average(both[q.rows:], old[q.rows:], colSums, q.rows)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	h.SetFactors(&w.factors, both, w.floats[len(both):], q.rows)
+	h.Factors = &w.factors
+	if h, err = a.limit(dev, q, h, j); err != nil {
+		return err
+	}
+	err = a.withBlob(q, factors, true, func(blob []byte) error {
+		copy(blob, bytesOfFloats(both))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	j.prepare(h, false)
+	return a.run(dev, q, 0, j)
+}
+
+// parts is how the sums over a matrix are cut: bands of rows and strips of columns.
+type parts struct{ height, bands, width, strips int }
+
+// maxBands bounds the memory of the columns' sums.
+const maxBands = 16
+
+// partsOf depends on the shape alone.
+func partsOf(s shape) parts {
+	p := parts{height: max(cpu.Chunks(s.rows, maxBands), cpu.Chunks(grain, s.cols)), width: min(s.cols, grain)}
+	p.bands, p.strips = cpu.Chunks(s.rows, p.height), cpu.Chunks(s.cols, p.width)
+	return p
+}
+
+// squareSumsJob sums the squares of g·scale by rows and by columns.
+type squareSumsJob struct {
+	g snug.View
+	shape
+	parts
+	scale float32
+	all   []float64 // the sums of all rows for every strip, then of all columns for every band
+}
+
+// run returns the sums, which lie in all.
+func (j *squareSumsJob) run() (rows, cols []float64) {
+	r, c := j.strips*j.rows, j.bands*j.cols
+	clear(j.all[:r+c])
+	squareSumsTask.Run(j.bands*j.strips, *j)
+	rows, cols = j.all[:j.rows], j.all[r:][:j.cols]
+	fold(rows, j.all[j.rows:r])
+	fold(cols, j.all[r+j.cols:r+c])
+	return rows, cols
+}
+
+// fold adds to sums the others behind them.
+func fold(sums, others []float64) {
+	for ; len(others) > 0; others = others[len(sums):] {
+		for i := range sums {
+			sums[i] += others[i]
+		}
+	}
+}
+
+var squareSumsTask = cpu.NewTask(func(j *squareSumsJob, item int) {
+	band, strip := item/j.strips, item%j.strips
+	top, bottom := cpu.Chunk(j.rows, j.height, band)
+	left, right := cpu.Chunk(j.cols, j.width, strip)
+	tile := tiles.Get(half.Chunk)
+	defer tiles.Put(tile)
+	optim.RowsAndColumns(j.g, top*j.cols+left, j.cols, j.scale,
+		j.all[strip*j.rows:][top:bottom], j.all[j.strips*j.rows+band*j.cols:][left:right], *tile)
+})

@@ -1,0 +1,127 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/ortho"
+)
+
+// AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
+// otherwise [Optimizer.Add] of its rows·cols elements. [NewAdafactor] and [NewMuon] work
+// on its rows and columns, which a saved state holds too; other optimizers do not, and
+// their states are the same with Add. A matrix of those two is stepped as a whole, by
+// Step. Their factors have the key "<optimizer>/<name>/factors" in a [Storage].
+//
+// Errors are those of Add; [snug.ErrShape] too when rows or cols is negative or their
+// product exceeds the address space.
+func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
+	if rows < 0 || cols < 0 || rows > maxSide || cols > maxSide || cols > 0 && rows > maxSide/cols {
+		return fmt.Errorf("quant8: %s: parameter %q of %d×%d elements: %w", a.o.name, name, rows, cols, snug.ErrShape)
+	}
+	n := rows * cols
+	return a.add(name, n, 0, n, a.o.shapeOf(rows, cols))
+}
+
+// WorkspaceBytes returns the bytes of scratch that the steps of matrices share: what the
+// largest of them takes, as [NewAdafactor] and [NewMuon] say, the largest for each part
+// of that, and 0 for other optimizers. They are allocated at the first such step and freed
+// by Close.
+func (a *Optimizer) WorkspaceBytes() int64 { return 4*int64(a.work.nFloats) + 8*int64(a.work.nSums) }
+
+// maxSide keeps the bytes of all that a matrix takes an int: three times its elements and
+// its rows and columns.
+const maxSide = math.MaxInt / 32
+
+// shape is that of a parameter which its optimizer treats as a matrix, and zero for all
+// others.
+type shape struct {
+	rows, cols int
+	factored   bool // it has means of squares for every row and column
+}
+
+// fewestStates returns how many states the elements of some parameter have at least.
+func fewestStates(rule optim.Rule) int {
+	if rule == optim.AdafactorMomentum {
+		return 1
+	}
+	return len(rule.Signed())
+}
+
+// shapeOf returns the shape of a matrix.
+func (o *options) shapeOf(rows, cols int) shape {
+	if rule := o.hyper.Rule; rows|cols != 0 && (rule.Factored() || rule == optim.Muon) {
+		return shape{rows, cols, rule.Factored()}
+	}
+	return shape{}
+}
+
+// factorBytes returns the size of the factors: 4 for every row and column.
+func (s shape) factorBytes() int64 {
+	if !s.factored {
+		return 0
+	}
+	return 4 * (int64(s.rows) + int64(s.cols))
+}
+
+// validSides says whether a saved parameter of total elements can have these rows and
+// columns.
+func validSides(rows, cols, total uint64) bool {
+	switch {
+	case rows|cols == 0: // a vector
+		return true
+	case rows > maxSide || cols > maxSide:
+		return false
+	case rows == 0 || cols == 0:
+		return total == 0
+	}
+	return total%cols == 0 && total/cols == rows
+}
+
+// workspace is scratch for one matrix at a time.
+type workspace struct {
+	mu             sync.Mutex
+	nFloats, nSums int // elements that the largest matrix takes
+	floats         []float32
+	sums           []float64
+	factors        optim.Factors
+}
+
+// fit makes room for a matrix, in the next take.
+func (w *workspace) fit(s shape) {
+	if s.rows == 0 || s.cols == 0 {
+		return // no steps
+	}
+	floats, sums := s.rows*s.cols+ortho.Work(s.rows, s.cols), 0
+	if s.factored {
+		p := partsOf(s)
+		floats, sums = 2*(s.rows+s.cols), p.strips*s.rows+p.bands*s.cols
+	}
+	w.nFloats, w.nSums = max(w.nFloats, floats), max(w.nSums, sums)
+}
+
+// take allocates what is not there yet.
+func (w *workspace) take() {
+	if len(w.floats) < w.nFloats {
+		w.floats = make([]float32, w.nFloats)
+	}
+	if len(w.sums) < w.nSums {
+		w.sums = make([]float64, w.nSums)
+	}
+}
+
+func (w *workspace) free() { w.floats, w.sums, w.factors = nil, nil, optim.Factors{} }
+
+// stepMatrix makes a step of a matrix, on the CPU.
+func (a *Optimizer) stepMatrix(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
+	a.work.mu.Lock()
+	defer a.work.mu.Unlock()
+	a.work.take()
+	if q.factored {
+		return a.stepFactored(dev, q, h, j)
+	}
+	return a.stepMuon(dev, q, h, j)
+}

@@ -1,0 +1,169 @@
+package quant8
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// torchRuns is what testdata/torch/make.py wrote.
+type torchRuns struct {
+	Shapes    map[string][]int
+	Start     map[string][]float32
+	Gradients map[string][][]float32
+	After     map[string]map[string][][]float32 // steps 1, 2, 10 and 20
+}
+
+// run makes the steps of a parameter and compares with those of after.
+func (r *torchRuns) run(t *testing.T, a *Optimizer, name string, after [][]float32, same func(step int, want, got float32) bool) {
+	shape, p := r.Shapes[name], append([]float32(nil), r.Start[name]...)
+	if len(shape) == 2 {
+		require.NoError(t, a.AddMatrix(name, shape[0], shape[1]))
+	} else {
+		require.NoError(t, a.Add(name, shape[0]))
+	}
+	for i, g := range r.Gradients[name] {
+		scaled := append([]float32(nil), g...)
+		for k := range scaled {
+			scaled[k] *= 2
+		}
+		a.Advance(-1)
+		step(t, a, name, p, scaled, 0.5)
+		for k, at := range []int{1, 2, 10, 20} {
+			if i+1 == at {
+				for e, want := range after[k] {
+					require.True(t, same(at, want, p[e]), "%s: step %d, element %d is %v, want %v", name, at, e, p[e], want)
+				}
+			}
+		}
+	}
+}
+
+func readTorchRuns(t *testing.T) (r torchRuns) {
+	data, err := os.ReadFile("testdata/torch/matrices.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &r))
+	return r
+}
+
+// TestMatricesGolden makes 20 steps with 32-bit state, in memory and in chunks of a
+// Storage. Adafactor's are those of torch, Muon's those of its equations in float64.
+func TestMatricesGolden(t *testing.T) {
+	r, runs := readTorchRuns(t), 0
+	for rule, after := range r.After {
+		if strings.HasPrefix(rule, "muon.torch") {
+			continue
+		}
+		for name, want := range after {
+			for _, s := range []StateOptions{{Bits: 32}, {Bits: 32, Block: 32, Chunk: 32, Storage: newFakeStorage()}} {
+				r.run(t, newMatrices(t, rule, s, nil), name, want, func(_ int, want, got float32) bool {
+					return outliers([]float32{want}, []float32{got}, 1e-6, 1e-5) == 0
+				})
+				runs++
+			}
+		}
+	}
+	require.Equal(t, 2*(4*6+2*5), runs)
+}
+
+// TestMuonAgainstTorch: torch orthogonalizes in bfloat16, which rounds by up to 2^-9, in
+// 16 operations. Elements of the result are at most about 1.
+func TestMuonAgainstTorch(t *testing.T) {
+	r := readTorchRuns(t)
+	for rule, torchs := range map[string]string{"muon": "muon.torch", "muon.other": "muon.torch.other"} {
+		for name, want := range r.After[torchs] {
+			a := newMatrices(t, rule, StateOptions{Bits: 32}, nil)
+			size := 1e-2 * a.o.scale.factor(r.Shapes[name][0], r.Shapes[name][1])
+			r.run(t, a, name, want, func(step int, want, got float32) bool {
+				return math.Abs(float64(want-got)) <= float64(step)*size*16*0x1p-9
+			})
+		}
+	}
+}
+
+// adafactorStep makes a step of a matrix in float64 by the equations of NewAdafactor.
+func adafactorStep(t, cols int, p, g, r, c, m []float64, o AdafactorOptions) {
+	rows, n := len(p)/cols, float64(len(p))
+	rest := math.Pow(float64(t), -0.8)
+	for i := range r {
+		r[i] *= 1 - rest
+	}
+	for j := range c {
+		c[j] *= 1 - rest
+	}
+	squares := 0.0
+	for k, x := range g {
+		r[k/cols] += rest * x * x / float64(cols)
+		c[k%cols] += rest * x * x / float64(rows)
+		squares += p[k] * p[k]
+	}
+	mean := 0.0
+	for _, x := range r {
+		mean += x / float64(rows)
+	}
+	u, update := make([]float64, len(p)), 0.0
+	for k, x := range g {
+		u[k] = x / math.Max(math.Sqrt(r[k/cols]*c[k%cols]/math.Max(mean, 0x1p-23)), 0x1p-23)
+		update += u[k] * u[k]
+	}
+	alpha := math.Max(1e-3, math.Sqrt(squares/n)) * math.Min(float64(o.LR), 1/math.Sqrt(float64(t)))
+	alpha /= math.Max(1, math.Sqrt(update/n))
+	for k := range p {
+		step := alpha * u[k]
+		if o.Beta1 > 0 {
+			m[k] = 0.9*m[k] + 0.1*step
+			step = m[k]
+		}
+		p[k] = p[k]*(1-float64(o.LR)*float64(o.WeightDecay)) - step
+	}
+}
+
+func toDoubles(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
+
+// TestAdafactorIsDefinition has matrices of one and of many bands of rows and strips of
+// columns, and operands of all types and places.
+func TestAdafactorIsDefinition(t *testing.T) {
+	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{272, 1030, true}))
+	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{3, 32769, true}))
+	for _, side := range [][2]int{{1, 1}, {1, 500}, {500, 1}, {33, 65}, {272, 1030}, {3, 32769}, {4097, 3}} {
+		for _, o := range []AdafactorOptions{
+			{LR: 0.05, WeightDecay: 0.1, StateOptions: StateOptions{Bits: 32}},
+			{LR: 0.05, Beta1: 0.9, WeightDecay: 0.1, StateOptions: StateOptions{Bits: 32}},
+		} {
+			a, err := NewAdafactor(o)
+			require.NoError(t, err)
+			require.NoError(t, a.AddMatrix("w", side[0], side[1]))
+			n := side[0] * side[1]
+			start := randn(n, 1)
+			p, want := kerneltest.Put(t, kerneltest.Places(t)[1], start), toDoubles(start)
+			r, c, m := make([]float64, side[0]), make([]float64, side[1]), make([]float64, n)
+			for i := 1; i <= 2; i++ {
+				g := kerneltest.PutFloats(t, kerneltest.Place{}, floatTypes[i%2], randn(n, uint64(i)))
+				exact := toDoubles(g.Get())
+				for k := range exact {
+					exact[k] /= 2
+				}
+				a.Advance(-1)
+				require.NoError(t, a.Step("w", p.View, g.View, 0.5))
+				adafactorStep(i, side[1], want, exact, r, c, m, o)
+				for k, x := range p.Get() {
+					if !(math.Abs(want[k]-float64(x)) <= 1e-6+1e-5*math.Abs(want[k])) {
+						t.Fatalf("%v: step %d, element %d is %v, want %v", side, i, k, x, want[k])
+					}
+				}
+			}
+		}
+	}
+}

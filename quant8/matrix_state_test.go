@@ -1,0 +1,287 @@
+package quant8
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+)
+
+// savedMatrices has matrices of one chunk and of several, with odd sides.
+var savedMatrices = map[string][2]int{"w": {61, 83}, "b": {7, 9}, "empty": {0, 4}, "row": {1, 4200}, "column": {301, 1}}
+
+// matrixRun is an optimizer with its parameters.
+type matrixRun struct {
+	t testing.TB
+	a *Optimizer
+	p map[string][]float32
+}
+
+func newMatrixRun(t testing.TB, a *Optimizer) *matrixRun {
+	r := &matrixRun{t, a, map[string][]float32{}}
+	for _, name := range a.names() {
+		r.p[name] = randn(a.params[name].n, 1)
+	}
+	return r
+}
+
+func (r *matrixRun) step(names ...string) {
+	for _, name := range names {
+		step(r.t, r.a, name, r.p[name], randn(len(r.p[name]), uint64(r.a.Steps())), 0.1)
+	}
+}
+
+// requireSame compares the parameters.
+func (r *matrixRun) requireSame(o *matrixRun) {
+	for name, p := range r.p {
+		require.True(r.t, equal(p, o.p[name]), name)
+	}
+}
+
+// TestMatricesRestoredRun saves at every step, between the parameters of one, and goes
+// on in both the old and a new optimizer, of another Storage, by all three ways to
+// restore. The next step is the new one's.
+func TestMatricesRestoredRun(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, s := range []StateOptions{{Block: 64, Chunk: 1024}, {Bits: 32}, {Block: 33, Min8bit: 1}, {Chunk: 256, Storage: newFakeStorage()}} {
+			old := newMatrixRun(t, build(s, savedMatrices))
+			other := newMatrixRun(t, old.a)
+			for i := range 4 {
+				old.a.Advance(float32(i) * 0.01)
+				old.step("w", "empty", "row")
+				data := bytesOf(old.a.AppendBinary(nil))
+				if s.Storage != nil {
+					s.Storage = newFakeStorage()
+				}
+				other.a = build(s, savedMatrices)
+				for name, p := range old.p {
+					other.p[name] = append([]float32(nil), p...)
+				}
+				switch i % 3 {
+				case 0:
+					require.NoError(t, other.a.UnmarshalBinary(data))
+				case 1:
+					require.NoError(t, second(other.a.ReadFrom(bytes.NewReader(data))))
+				default:
+					require.NoError(t, other.a.ReadShards(bytes.NewReader(data)))
+				}
+				require.Equal(t, data, bytesOf(other.a.AppendBinary(nil)))
+				old.step("b", "column")
+				other.step("b", "column")
+				old.requireSame(other)
+				require.Equal(t, stateOf(t, old.a), stateOf(t, other.a))
+				require.Equal(t, i+1, other.a.Steps())
+				old, other = other, old
+			}
+		}
+	})
+}
+
+// TestMatricesStorage: state in memory and in a Storage are the same, under their keys.
+func TestMatricesStorage(t *testing.T) {
+	for rule, blobs := range map[string]map[string]int{
+		"adafactor": {"adafactor/w/factors": 4 * (61 + 83), "adafactor/b/factors": 4 * (7 + 9)},
+		"momentum": {
+			"adafactormomentum/w/factors": 4 * (61 + 83), "adafactormomentum/w/0": 4096 + 4*16, "adafactormomentum/w/1": 967 + 4*4,
+			"adafactormomentum/b/factors": 4 * (7 + 9), "adafactormomentum/b/0": 4 * 63,
+		},
+		"muon": {"muon/w/0": 4096 + 4*16, "muon/w/1": 967 + 4*4, "muon/b/0": 4 * 63},
+	} {
+		store, sides := newFakeStorage(), map[string][2]int{"w": {61, 83}, "b": {7, 9}}
+		a := newMatrixRun(t, newMatrices(t, rule, StateOptions{Chunk: 4096}, sides))
+		b := newMatrixRun(t, newMatrices(t, rule, StateOptions{Chunk: 4096, Storage: store}, sides))
+		for range 3 {
+			for _, r := range []*matrixRun{a, b} {
+				r.a.Advance(-1)
+				r.step("w", "b")
+			}
+			a.requireSame(b)
+		}
+		require.Empty(t, store.lent)
+		require.Equal(t, stateOf(t, a.a), stateOf(t, b.a))
+		require.Len(t, store.blobs, len(blobs))
+		for key, size := range blobs {
+			require.Len(t, store.blobs[key], size, key)
+		}
+		require.Equal(t, a.a.StateBytes(), b.a.StateBytes())
+	}
+}
+
+// TestMatricesStorageErrors: where the Storage fails at once, nothing is written.
+func TestMatricesStorageErrors(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		store := newFakeStorage()
+		r := newMatrixRun(t, build(StateOptions{Storage: store}, map[string][2]int{"w": {61, 83}}))
+		r.a.Advance(-1)
+		p, g := append([]float32(nil), r.p["w"]...), snug.ViewOf(randn(61*83, 2))
+		store.fail = errFull
+		require.ErrorIs(t, r.a.Step("w", snug.ViewOf(r.p["w"]), g, 1), errFull)
+		store.fail, store.wrong = nil, func(b []byte) []byte { return b[1:] }
+		require.ErrorIs(t, r.a.Step("w", snug.ViewOf(r.p["w"]), g, 1), snug.ErrConfig)
+		store.wrong = nil
+		require.Equal(t, p, r.p["w"])
+		require.NoError(t, r.a.Step("w", snug.ViewOf(r.p["w"]), g, 1))
+	})
+}
+
+// TestMatricesReadShards takes some matrices of states of others.
+func TestMatricesReadShards(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		sides := map[string][2]int{"u": {5, 3}, "v": {40, 31}, "w": {61, 83}}
+		whole := newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides))
+		whole.a.Advance(-1)
+		whole.step("u", "v", "w")
+		data := bytesOf(whole.a.AppendBinary(nil))
+		for name, side := range sides {
+			one := build(StateOptions{Min8bit: 1, Chunk: 512}, map[string][2]int{name: side})
+			require.NoError(t, one.ReadShards(bytes.NewReader(data)))
+			require.Equal(t, statesOf(t, whole.a, name), statesOf(t, one, name))
+			for _, a := range []*Optimizer{whole.a, one} {
+				a.Advance(-1)
+			}
+			p := append([]float32(nil), whole.p[name]...)
+			whole.step(name)
+			step(t, one, name, p, randn(len(p), uint64(whole.a.Steps())), 0.1)
+			require.Equal(t, whole.p[name], p)
+			require.NoError(t, whole.a.UnmarshalBinary(data))
+		}
+		none := build(StateOptions{Min8bit: 1}, map[string][2]int{"x": {5, 3}})
+		require.ErrorIs(t, none.ReadShards(bytes.NewReader(data)), snug.ErrConfig)
+	})
+}
+
+// TestOtherMatrices: a state of matrices of other sides is refused, and changes nothing.
+func TestOtherMatrices(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		a := newMatrixRun(t, build(StateOptions{}, map[string][2]int{"w": {60, 80}}))
+		a.a.Advance(-1)
+		a.step("w")
+		before := stateOf(t, a.a)
+		for _, side := range [][2]int{{80, 60}, {4800, 1}, {60, 79}} {
+			data := bytesOf(build(StateOptions{}, map[string][2]int{"w": side}).AppendBinary(nil))
+			for _, err := range []error{a.a.UnmarshalBinary(data), second(a.a.ReadFrom(bytes.NewReader(data))), a.a.ReadShards(bytes.NewReader(data))} {
+				require.ErrorIs(t, err, snug.ErrConfig)
+			}
+		}
+		require.Equal(t, before, stateOf(t, a.a))
+		a.step("w")
+	})
+	plain, momentum := newMatrices(t, "adafactor", StateOptions{}, nil), newMatrices(t, "momentum", StateOptions{}, nil)
+	for _, a := range []*Optimizer{plain, momentum} {
+		require.NoError(t, a.Add("w", 4800))
+		other := newMatrices(t, "adafactor", StateOptions{}, map[string][2]int{"w": {60, 80}})
+		require.ErrorIs(t, other.UnmarshalBinary(bytesOf(a.AppendBinary(nil))), snug.ErrConfig, "a vector, and momentum")
+	}
+}
+
+// saveMatrices returns a saved state, and an optimizer in another one.
+func saveMatrices(t testing.TB, rule string) (data []byte, other *Optimizer) {
+	sides := map[string][2]int{"b": {7, 9}, "w": {61, 83}}
+	a, b := newMatrixRun(t, newMatrices(t, rule, StateOptions{}, sides)), newMatrixRun(t, newMatrices(t, rule, StateOptions{}, sides))
+	if rule != "muon" {
+		for _, r := range []*matrixRun{a, b} {
+			require.NoError(t, r.a.Add("vector", 70))
+		}
+	}
+	a.a.Advance(-1)
+	a.step("w", "b")
+	return bytesOf(a.a.AppendBinary(nil)), b.a
+}
+
+// TestDamagedMatrices damages the fields that version 5 adds.
+func TestDamagedMatrices(t *testing.T) {
+	for _, rule := range []string{"adafactor", "momentum", "muon"} {
+		data, a := saveMatrices(t, rule)
+		before := stateOf(t, a)
+		require.EqualValues(t, versionForms, binary.LittleEndian.Uint32(data[len(magic):]))
+		const rows = prefixBytes + 48 + len("0000b") + 28 // of the first parameter
+		put := func(rows8, cols8 uint64) []byte {
+			d := bytes.Clone(data)
+			binary.LittleEndian.PutUint64(d[rows:], rows8)
+			binary.LittleEndian.PutUint64(d[rows+8:], cols8)
+			return seal(d)
+		}
+		require.Equal(t, data, put(7, 9))
+		for _, c := range []struct {
+			data []byte
+			want error
+		}{
+			{put(9, 7), snug.ErrConfig},
+			{put(1, 63), snug.ErrConfig},
+			{put(0, 0), snug.ErrConfig}, // a vector
+			{put(7, 0), snug.ErrCorrupt},
+			{put(0, 9), snug.ErrCorrupt},
+			{put(7, 8), snug.ErrCorrupt},
+			{put(1<<63, 2), snug.ErrCorrupt},
+			{put(1<<32, 1<<32), snug.ErrCorrupt},
+			{put(1<<63+7, 9), snug.ErrCorrupt},
+			{data[:len(data)-1], snug.ErrCorrupt},
+			{append(bytes.Clone(data), 0), snug.ErrCorrupt},
+			{bytes.Replace(data, []byte("snugadw8\x05"), []byte("snugadw8\x06"), 1), snug.ErrCorrupt},
+		} {
+			require.ErrorIs(t, a.UnmarshalBinary(c.data), c.want)
+			require.Equal(t, before, stateOf(t, a))
+		}
+		for at := len(data) - int(a.StateBytes()) - checksumSize; at < len(data); at += 97 {
+			d := bytes.Clone(data)
+			d[at] ^= 4
+			require.ErrorIs(t, a.UnmarshalBinary(d), snug.ErrCorrupt)
+		}
+		require.Equal(t, before, stateOf(t, a))
+		require.NoError(t, a.UnmarshalBinary(data))
+	}
+}
+
+func TestAnyMatrixBytes(t *testing.T) {
+	for _, rule := range []string{"adafactor", "momentum", "muon"} {
+		data, a := saveMatrices(t, rule)
+		rapid.Check(t, func(t *rapid.T) { anyBytes(t, data, a) })
+	}
+}
+
+func FuzzAnyMatrixBytes(f *testing.F) {
+	data, a := saveMatrices(f, "momentum")
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyBytes(t, data, a) }))
+}
+
+// anyMatrices steps matrices of any sides and options in memory and in a Storage, with a
+// save and a restore between.
+func anyMatrices(t *rapid.T, tb testing.TB) {
+	rule := rapid.SampledFrom([]string{"adafactor.other", "momentum", "muon", "muon.other"}).Draw(t, "rule")
+	sides := map[string][2]int{"w": {rapid.IntRange(0, 40).Draw(t, "rows"), rapid.IntRange(0, 40).Draw(t, "cols")}}
+	s := StateOptions{
+		Bits:    rapid.SampledFrom([]int{8, 32}).Draw(t, "bits"),
+		Block:   rapid.IntRange(32, 70).Draw(t, "block"),
+		Min8bit: rapid.SampledFrom([]int{1, 500}).Draw(t, "min8bit"),
+	}
+	s.Chunk = 4 * s.Block * rapid.IntRange(1, 3).Draw(t, "chunk")
+	stored := s
+	stored.Storage = newFakeStorage()
+	seed := rapid.Uint64().Draw(t, "seed")
+	a, b := newMatrices(tb, rule, s, sides), newMatrices(tb, rule, stored, sides)
+	n := sides["w"][0] * sides["w"][1]
+	p, q := randn(n, seed), randn(n, seed)
+	for i := range 3 {
+		a.Advance(-1)
+		b.Advance(-1)
+		require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(n, seed+uint64(i))), 1))
+		require.NoError(t, b.Step("w", snug.ViewOf(q), snug.ViewOf(randn(n, seed+uint64(i))), 1))
+		require.True(t, equal(p, q))
+		data := bytesOf(b.AppendBinary(nil))
+		require.Equal(t, bytesOf(a.AppendBinary(nil)), data)
+		a = newMatrices(tb, rule, s, sides)
+		require.NoError(t, a.UnmarshalBinary(data))
+	}
+	for _, x := range p {
+		require.True(t, finite(x))
+	}
+}
+
+func TestAnyMatrices(t *testing.T) { rapid.Check(t, func(r *rapid.T) { anyMatrices(r, t) }) }
+func FuzzAnyMatrices(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) { rapid.MakeFuzz(func(r *rapid.T) { anyMatrices(r, t) })(t, data) })
+}

@@ -1,0 +1,460 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// matrixRules makes the optimizers of matrices with the constants of
+// testdata/torch/make.py, by their names there.
+var matrixRules = map[string]func(s StateOptions) (*Optimizer, error){
+	"adafactor": func(s StateOptions) (*Optimizer, error) {
+		return NewAdafactor(AdafactorOptions{StateOptions: s})
+	},
+	"adafactor.decayed": func(s StateOptions) (*Optimizer, error) {
+		return NewAdafactor(AdafactorOptions{LR: 0.5, WeightDecay: 0.1, StateOptions: s})
+	},
+	"adafactor.other": func(s StateOptions) (*Optimizer, error) {
+		return NewAdafactor(AdafactorOptions{LR: 0.1, Beta2Decay: -0.5, Eps1: 0.3, Eps2: 0.9, Clip: 1.5, StateOptions: s})
+	},
+	"momentum": func(s StateOptions) (*Optimizer, error) {
+		return NewAdafactor(AdafactorOptions{LR: 0.05, Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
+	},
+	"muon": func(s StateOptions) (*Optimizer, error) {
+		return NewMuon(MuonOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+	},
+	"muon.other": func(s StateOptions) (*Optimizer, error) {
+		return NewMuon(MuonOptions{LR: 1e-2, Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW, StateOptions: s})
+	},
+}
+
+// eachMatrixRule runs test for one optimizer of each kind.
+func eachMatrixRule(t *testing.T, test func(t *testing.T, build func(s StateOptions, sides map[string][2]int) *Optimizer)) {
+	for _, name := range []string{"adafactor", "momentum", "muon"} {
+		t.Run(name, func(t *testing.T) {
+			test(t, func(s StateOptions, sides map[string][2]int) *Optimizer { return newMatrices(t, name, s, sides) })
+		})
+	}
+}
+
+// newMatrices returns an optimizer with matrices of so many rows and columns.
+func newMatrices(t testing.TB, rule string, s StateOptions, sides map[string][2]int) *Optimizer {
+	t.Helper()
+	a, err := matrixRules[rule](s)
+	require.NoError(t, err)
+	for name, side := range sides {
+		require.NoError(t, a.AddMatrix(name, side[0], side[1]))
+	}
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	return a
+}
+
+// TestMatrixTypes: parameters of 16 bits are those of 32 bits, rounded.
+func TestMatrixTypes(t *testing.T) {
+	const rows, cols = 70, 31
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, dt := range floatTypes {
+			a := build(StateOptions{}, map[string][2]int{"w": {rows, cols}, "x": {rows, cols}})
+			for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
+				p := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 1))
+				want := p.Get()
+				g := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 2))
+				a.Advance(-1)
+				require.NoError(t, a.Step("w", p.View, g.View, 0.5))
+				step(t, a, "x", want, g.Get(), 0.5)
+				require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get(), p.Get()))
+			}
+			require.Equal(t, statesOf(t, a, "w"), statesOf(t, a, "x"))
+		}
+	})
+}
+
+// TestMuonMomentum compares the 8-bit state with decoding, the mean, and the nearest
+// codes by brute force, with partial blocks.
+func TestMuonMomentum(t *testing.T) {
+	const rows, cols = 37, 41
+	for _, order := range []Order{BitsAndBytes, Decoupled} {
+		for _, block := range []int{33, 256} {
+			a := newMatrices(t, "muon", StateOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}, map[string][2]int{"w": {rows, cols}})
+			p := randn(rows*cols, 1)
+			for i := range 3 {
+				g, m := gradient(rows*cols, uint64(i)), statesOf(t, a, "w")[0]
+				if m == nil {
+					m = make([]float32, len(g))
+				}
+				for k := range m {
+					m[k] = float32(float32(a.o.hyper.Beta1)*m[k]) + float32(float32(1-a.o.hyper.Beta1)*g[k])
+				}
+				a.Advance(-1)
+				step(t, a, "w", p, g, 1)
+				require.True(t, equal(quantized8(m, true, order, block), statesOf(t, a, "w")[0]), "step %d", i+1)
+			}
+		}
+	}
+}
+
+// TestMatricesAgainst32 runs 8-bit and 32-bit states side by side for 50 steps. The
+// parameters stay within 3 % of the way that they went, and each one within 15 % of the
+// mean way. Gradients are noise, so that momentum has little to add up.
+func TestMatricesAgainst32(t *testing.T) {
+	const rows, cols = 64, 80
+	for _, rule := range []string{"momentum", "muon", "muon.other"} {
+		sides := map[string][2]int{"w": {rows, cols}}
+		a, b := newMatrices(t, rule, StateOptions{}, sides), newMatrices(t, rule, StateOptions{Bits: 32}, sides)
+		require.Equal(t, 8, a.params["w"].bits)
+		p := randn(rows*cols, 1)
+		start, q := append([]float32(nil), p...), append([]float32(nil), p...)
+		for i := range 50 {
+			g := randn(rows*cols, uint64(i+2))
+			for _, o := range []*Optimizer{a, b} {
+				o.Advance(1e-2)
+			}
+			step(t, a, "w", p, g, 0.01)
+			step(t, b, "w", q, g, 0.01)
+		}
+		var moved, apart, most float64
+		for k := range p {
+			moved += math.Abs(float64(q[k]-start[k])) / float64(len(p))
+			d := math.Abs(float64(p[k] - q[k]))
+			apart, most = apart+d/float64(len(p)), math.Max(most, d)
+		}
+		t.Logf("%s: moved %.3g, apart %.3g, at most %.3g", rule, moved, apart, most)
+		require.Less(t, apart, 0.03*moved, rule)
+		require.Less(t, most, 0.15*moved, rule)
+	}
+}
+
+func TestMatrixZeroGradient(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, side := range [][2]int{{3, 5}, {5, 3}, {1, 7}, {7, 1}} {
+			a := build(StateOptions{Min8bit: 1}, map[string][2]int{"w": side})
+			n := side[0] * side[1]
+			p, zero := randn(n, 1), make([]float32, n)
+			want := append([]float32(nil), p...)
+			decay := float32(1 - float64(float64(a.o.lr)*a.o.hyper.WeightDecay))
+			for i := range want {
+				want[i] *= decay
+			}
+			a.Advance(-1)
+			step(t, a, "w", p, zero, 1)
+			require.Equal(t, want, p)
+			for _, state := range statesOf(t, a, "w") {
+				require.True(t, len(state) == 0 || equal(zero, state))
+			}
+			a.Advance(-1)
+			step(t, a, "w", p, randn(n, 2), 1)
+			for _, x := range p {
+				require.True(t, finite(x))
+			}
+		}
+	})
+}
+
+// TestMatrixExtremes: gradients at the limit leave parameters and state finite, alone
+// in their matrix or not.
+func TestMatrixExtremes(t *testing.T) {
+	const rows, cols = 40, 30
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		largest := math.Nextafter32(0x1p63, 0)
+		for _, fill := range []float32{0, 1e-30, 1, largest} {
+			a := build(StateOptions{}, map[string][2]int{"w": {rows, cols}})
+			p, g := randn(rows*cols, 1), make([]float32, rows*cols)
+			for i := range g {
+				g[i] = fill
+			}
+			g[77] = -largest
+			for range 3 {
+				a.Advance(-1)
+				step(t, a, "w", p, g, 1)
+				for _, x := range p {
+					require.True(t, finite(x) && math.Abs(float64(x)) < 10, x)
+				}
+				g[78] = math.SmallestNonzeroFloat32
+			}
+			require.NoError(t, a.eachBlob(false, func(blob []byte) error {
+				for _, x := range floats(blob, len(blob)/4) {
+					require.True(t, finite(x))
+				}
+				return nil
+			}))
+		}
+	})
+}
+
+func TestMatrixEmpty(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, s := range []StateOptions{{}, {Storage: newFakeStorage()}} {
+			a := build(s, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
+			a.Advance(-1)
+			for _, name := range a.names() {
+				step(t, a, name, nil, nil, 1)
+			}
+			require.Zero(t, a.WorkspaceBytes())
+			again := build(StateOptions{}, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
+			require.NoError(t, again.UnmarshalBinary(bytesOf(a.AppendBinary(nil))))
+			require.Equal(t, 1, again.Steps())
+		}
+	})
+}
+
+func TestMatrixWorkersDoNotMatter(t *testing.T) {
+	sides := map[string][2]int{"w": {40, 1000}, "x": {3, 20_000}}
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, bits := range []int{8, 32} {
+			run := func(workers int) (p [][]float32, state []byte) {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
+				a := build(StateOptions{Bits: bits, Block: 100}, sides)
+				for _, name := range a.names() {
+					p = append(p, randn(sides[name][0]*sides[name][1], 1))
+				}
+				for i := range 2 {
+					a.Advance(-1)
+					for k, name := range a.names() {
+						step(t, a, name, p[k], randn(len(p[k]), uint64(i)), 1)
+					}
+				}
+				return p, stateOf(t, a)
+			}
+			p1, s1 := run(1)
+			p2, s2 := run(2)
+			require.Equal(t, p1, p2)
+			require.Equal(t, s1, s2)
+		}
+	})
+}
+
+// TestMatricesTogether steps several matrices and a vector at once.
+func TestMatricesTogether(t *testing.T) {
+	sides := map[string][2]int{"u": {40, 50}, "v": {30, 90}, "w": {100, 20}}
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		a, b := newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides)), newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides))
+		for range 3 {
+			a.a.Advance(-1)
+			b.a.Advance(-1)
+			a.step("u", "v", "w")
+			var wg sync.WaitGroup
+			for name := range sides {
+				g := randn(len(b.p[name]), uint64(b.a.Steps()))
+				wg.Go(func() {
+					if err := b.a.Step(name, snug.ViewOf(b.p[name]), snug.ViewOf(g), 0.1); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			a.requireSame(b)
+		}
+		require.Equal(t, stateOf(t, a.a), stateOf(t, b.a))
+	})
+}
+
+// TestMatrixWorkspaceGrows: a state without steps makes room for more parameters.
+func TestMatrixWorkspaceGrows(t *testing.T) {
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		r := newMatrixRun(t, build(StateOptions{}, map[string][2]int{"w": {5, 7}}))
+		fresh := bytesOf(r.a.AppendBinary(nil))
+		r.a.Advance(-1)
+		r.step("w")
+		require.NoError(t, r.a.UnmarshalBinary(fresh))
+		require.NoError(t, r.a.AddMatrix("larger", 70, 90))
+		r.a.Advance(-1)
+		r.p["larger"] = randn(70*90, 1)
+		r.step("larger", "w")
+	})
+}
+
+func TestMatrixNoAllocations(t *testing.T) {
+	const rows, cols = 60, 150
+	p, g := snug.ViewOf(randn(rows*cols, 1)), snug.ViewOf(randn(rows*cols, 2))
+	bf16 := snug.SliceView(make([]snug.BFloat16, rows*cols))
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newOneChunk()}} {
+			a := build(s, map[string][2]int{"w": {rows, cols}})
+			kerneltest.NoAllocs(t, func() {
+				a.Advance(-1)
+				require.NoError(t, a.Step("w", p, g, 1))
+				require.NoError(t, a.Step("w", bf16, g, 1))
+			})
+		}
+	})
+}
+
+// oneChunk is a Storage of one parameter of one chunk, and its factors.
+type oneChunk struct{ blobs map[string][]byte }
+
+func newOneChunk() oneChunk { return oneChunk{map[string][]byte{}} }
+
+func (o oneChunk) Acquire(key string, size int) ([]byte, error) {
+	if o.blobs[key] == nil {
+		o.blobs[key] = make([]byte, size)
+	}
+	return o.blobs[key], nil
+}
+
+func (o oneChunk) Release(string, bool) error { return nil }
+
+// TestMatrixBytes measures what is allocated for state and workspace.
+func TestMatrixBytes(t *testing.T) {
+	const rows, cols = 300, 500
+	n, blocks := rows*cols, Blocks(rows*cols, 256)
+	for _, c := range []struct {
+		rule             string
+		bits             int
+		state, workspace int
+	}{
+		{"adafactor", 8, 4 * (rows + cols), 8*(rows+cols) + 8*(rows+10*cols)},
+		{"adafactor", 32, 4 * (rows + cols), 8*(rows+cols) + 8*(rows+10*cols)},
+		{"momentum", 8, 4*(rows+cols) + n + 4*blocks, 8*(rows+cols) + 8*(rows+10*cols)},
+		{"momentum", 32, 4*(rows+cols) + 4*n, 8*(rows+cols) + 8*(rows+10*cols)},
+		{"muon", 8, n + 4*blocks, 4 * (n + rows*rows + rows*rows)},
+		{"muon", 32, 4 * n, 4 * (n + rows*rows + rows*rows)},
+	} {
+		a := newMatrices(t, c.rule, StateOptions{Bits: c.bits}, map[string][2]int{"w": {rows, cols}, "small": {20, 30}})
+		a.Advance(-1)
+		for _, q := range a.params {
+			step(t, a, q.name, make([]float32, q.n), make([]float32, q.n), 1)
+		}
+		what := fmt.Sprint(c.rule, c.bits)
+		require.Equal(t, c.state, a.params["w"].state.Len(), what)
+		require.EqualValues(t, c.state+a.params["small"].state.Len(), a.StateBytes(), what)
+		require.EqualValues(t, c.workspace, a.WorkspaceBytes(), what)
+		require.EqualValues(t, c.workspace, 4*len(a.work.floats)+8*len(a.work.sums), what)
+		require.NoError(t, a.Close())
+		require.Nil(t, a.work.floats)
+		require.EqualValues(t, c.workspace, a.WorkspaceBytes(), what)
+	}
+	require.Zero(t, newOf(t, "Lion", StateOptions{}, map[string]int{"w": 5000}).WorkspaceBytes())
+}
+
+func TestMatrixNonFinite(t *testing.T) {
+	const rows, cols = 50, 100
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newFakeStorage()}} {
+			a, p, g := build(s, map[string][2]int{"w": {rows, cols}}), randn(rows*cols, 1), randn(rows*cols, 2)
+			a.Advance(-1)
+			step(t, a, "w", p, g, 1)
+			before, params := stateOf(t, a), append([]float32(nil), p...)
+			a.Advance(-1)
+			for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19} {
+				g[4097], g[4999] = bad, bad
+				err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
+				require.ErrorIs(t, err, snug.ErrNonFinite)
+				require.ErrorContains(t, err, "quant8: "+a.o.name+`: parameter "w": gradient 4097`)
+				require.Equal(t, before, stateOf(t, a))
+				require.Equal(t, params, p)
+			}
+			if a.o.name == "Muon" {
+				continue
+			}
+			p[4000] = float32(math.Inf(1))
+			err := a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(rows*cols, 2)), 1)
+			require.ErrorIs(t, err, snug.ErrNonFinite)
+			require.ErrorContains(t, err, `parameter "w": a norm`)
+			require.Equal(t, before, stateOf(t, a))
+		}
+	})
+}
+
+func TestMatrixErrors(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	place := kerneltest.Places(t)[2]
+	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		a := build(StateOptions{Chunk: 256}, map[string][2]int{"w": {60, 100}})
+		for _, side := range [][2]int{{-1, 5}, {5, -1}, {math.MaxInt, 2}, {2, math.MaxInt}, {math.MaxInt, 0}, {1 << 15, math.MaxInt >> 18}} {
+			err := a.AddMatrix("x", side[0], side[1])
+			require.ErrorIs(t, err, snug.ErrShape, side)
+			require.ErrorContains(t, err, fmt.Sprintf(`"x" of %d×%d`, side[0], side[1]))
+		}
+		require.ErrorIs(t, a.AddMatrix("", 5, 5), snug.ErrConfig)
+		require.ErrorIs(t, a.AddMatrix("w", 5, 5), snug.ErrConfig)
+		require.ErrorIs(t, a.AddShard("x", 512, 0, 256), snug.ErrConfig)
+		a.Advance(-1)
+		require.ErrorIs(t, a.AddMatrix("x", 5, 5), snug.ErrConfig)
+		p, g := randn(6000, 1), randn(6000, 2)
+		require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(g[:256]), 1), snug.ErrShape)
+		require.ErrorIs(t, a.Step("w", snug.ViewOf(p[:256]), snug.ViewOf(g[:256]), 1), snug.ErrShape)
+		require.ErrorIs(t, a.Step("w", snug.SliceView(make([]uint8, 6000)), snug.ViewOf(g), 1), snug.ErrDType)
+		require.ErrorIs(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), nan), snug.ErrConfig)
+		require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1), "all of it")
+
+		there := kerneltest.Put(t, place, randn(6000, 1))
+		err := a.Step("w", there.View, kerneltest.Put(t, place, g).View, 1)
+		require.ErrorIs(t, err, snug.ErrDevice)
+		require.ErrorContains(t, err, "no kernel for "+a.o.name)
+		require.True(t, equal(randn(6000, 1), there.Get()))
+	})
+	muon := newMatrices(t, "muon", StateOptions{}, nil)
+	require.ErrorIs(t, muon.Add("x", 5), snug.ErrConfig)
+	require.ErrorContains(t, muon.Add("x", 5), "want a matrix")
+	require.ErrorIs(t, new(Optimizer).AddMatrix("w", 1, 1), snug.ErrConfig)
+	for says, err := range map[string]error{
+		"Adafactor: LR":                   errorOf(NewAdafactor(AdafactorOptions{LR: -1})),
+		"AdafactorMomentum: Beta1":        errorOf(NewAdafactor(AdafactorOptions{Beta1: 1})),
+		"AdafactorMomentum: Beta1 is NaN": errorOf(NewAdafactor(AdafactorOptions{Beta1: nan})),
+		"Adafactor: Beta2Decay is 0.5":    errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: 0.5})),
+		"Adafactor: Beta2Decay is -1.5":   errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: -1.5})),
+		"Adafactor: Beta2Decay is NaN":    errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: nan})),
+		"Adafactor: Eps1":                 errorOf(NewAdafactor(AdafactorOptions{Eps1: inf})),
+		"Adafactor: Eps2":                 errorOf(NewAdafactor(AdafactorOptions{Eps2: -1})),
+		"Adafactor: Clip is 0.5":          errorOf(NewAdafactor(AdafactorOptions{Clip: 0.5})),
+		"Adafactor: Clip is +Inf":         errorOf(NewAdafactor(AdafactorOptions{Clip: inf})),
+		"Adafactor: WeightDecay":          errorOf(NewAdafactor(AdafactorOptions{WeightDecay: -1})),
+		"a multiple of 132":               errorOf(NewAdafactor(AdafactorOptions{Beta1: 0.9, StateOptions: StateOptions{Block: 33, Chunk: 66}})),
+		"Adafactor: state of 5":           errorOf(NewAdafactor(AdafactorOptions{StateOptions: StateOptions{Bits: 5}})),
+		"SkipElement is not for Muon":     errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{NonFinite: SkipElement}}})),
+		"MaxUpdate is 1, want 0 for Muon": errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{MaxUpdate: 1}}})),
+		"Muon: LR":                        errorOf(NewMuon(MuonOptions{LR: nan})),
+		"Muon: Momentum":                  errorOf(NewMuon(MuonOptions{Momentum: 1})),
+		"Muon: scale 2":                   errorOf(NewMuon(MuonOptions{Scale: 2})),
+		"Muon: WeightDecay":               errorOf(NewMuon(MuonOptions{WeightDecay: inf})),
+	} {
+		require.ErrorIs(t, err, snug.ErrConfig, says)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// TestMatricesOfOthers: an elementwise optimizer takes a matrix as its elements.
+func TestMatricesOfOthers(t *testing.T) {
+	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+		if a := build(StateOptions{}, nil); a.o.hyper.Rule.Factored() {
+			return
+		}
+		a, b := build(StateOptions{}, map[string]int{"w": 5000}), build(StateOptions{}, nil)
+		require.NoError(t, b.AddMatrix("w", 50, 100))
+		p, q := randn(5000, 1), randn(5000, 1)
+		a.Advance(-1)
+		b.Advance(-1)
+		step(t, a, "w", p, randn(5000, 2), 1)
+		step(t, b, "w", q, randn(5000, 2), 1)
+		require.True(t, equal(p, q))
+		require.Equal(t, bytesOf(a.AppendBinary(nil)), bytesOf(b.AppendBinary(nil)))
+	})
+}
+
+// BenchmarkMatrixStep is of one matrix far beyond the last cache, but for Muon.
+func BenchmarkMatrixStep(b *testing.B) {
+	for _, c := range []struct {
+		rule       string
+		rows, cols int
+	}{{"adafactor", 4096, 4096}, {"momentum", 4096, 4096}, {"muon", 1024, 1024}, {"muon", 768, 3072}} {
+		b.Run(fmt.Sprintf("%s/%dx%d", c.rule, c.rows, c.cols), func(b *testing.B) {
+			a := newMatrices(b, c.rule, StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
+			p, g := snug.ViewOf(randn(c.rows*c.cols, 1)), snug.ViewOf(randn(c.rows*c.cols, 2))
+			for b.Loop() {
+				a.Advance(-1)
+				if err := a.Step("w", p, g, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(c.rows*c.cols), "ns/parameter")
+		})
+	}
+}
