@@ -98,10 +98,15 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
-	if j.bits == 32 {
+	switch plain := j.signed == nil && !j.skip && !j.random; {
+	case plain && j.bits == 8:
+		return j.grid8(q)
+	case plain:
 		return j.grid32(q)
+	case j.bits == 8:
+		return j.gridRule8(q)
 	}
-	return j.grid8(q)
+	return j.gridRule32(q)
 }
 
 // operands returns the operands of a step and whether p and g can be accessed
@@ -148,10 +153,15 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 		coef        adam.Coef
 		_           uint32
 	}{n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef}
-	tiles := Blocks(j.p.Len(), j.chunk) * gpu.CeilDiv(j.chunk, 4*threads)
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: step32Names[j.p.DType()-snug.F32].Of(uint8(j.g.DType())),
-		Blocks: gpu.Grid(tiles, 1), Threads: threads,
+		Blocks: j.tileGrid(), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
+}
+
+// tileGrid returns the blocks of threads for 32-bit states, of tiles of 4 elements a
+// thread.
+func (j *stepJob) tileGrid() [3]int {
+	return gpu.Grid(Blocks(j.p.Len(), j.chunk)*gpu.CeilDiv(j.chunk, 4*threads), 1)
 }

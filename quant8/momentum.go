@@ -30,7 +30,7 @@ type LionOptions struct {
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256, and 4 with 32 bits.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewLion(o LionOptions) (*Optimizer, error) {
 	lr, beta1, beta2 := cmp.Or(o.LR, 1e-4), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.99)
 	return newOptimizer(options{
@@ -67,7 +67,7 @@ type SGDOptions struct {
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256, and 4 with 32 bits.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewSGD(o SGDOptions) (*Optimizer, error) {
 	switch {
 	case !(o.Dampening >= 0 && o.Dampening <= 1):

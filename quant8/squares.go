@@ -26,7 +26,7 @@ type RMSpropOptions struct {
 // The state is v, without a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements,
 // 1.02 a parameter at blocks of 256, and 4 with 32 bits.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewRMSprop(o RMSpropOptions) (*Optimizer, error) {
 	lr, alpha, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Alpha, 0.99), cmp.Or(o.Eps, 1e-8)
 	return newOptimizer(options{
@@ -59,7 +59,7 @@ type AdagradOptions struct {
 // The state is v, without a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements,
 // 1.02 a parameter at blocks of 256, and 4 with 32 bits.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewAdagrad(o AdagradOptions) (*Optimizer, error) {
 	lr, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Eps, 1e-10)
 	return newOptimizer(options{

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
@@ -32,9 +33,8 @@ const tooLarge = (63 + 127) << 23
 //
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
-// error of the Storage leaves the chunks before the one it names stepped.
-// Optimizers other than [AdamW] step on the CPU only; that is an error that wraps
-// [snug.ErrDevice] elsewhere.
+// error of the Storage leaves the chunks before the one it names stepped. All
+// devices give the bits of the CPU, but for the trust ratios of [NewLAMB].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
@@ -64,15 +64,16 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	}
 	j := stepJob{p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v}
 	h := a.o.hyper
+	h.LR, h.Step, h.GradScale = float64(a.lr), a.t, gradScale
+	h = h.Warm(a.o.warmup[0], a.o.warmup[1])
+	j.rule = h.Coef()
 	if a.o.adamw {
 		j.coef = adam.Hyper{
 			LR: a.lr, Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
 			Step: a.t, GradScale: gradScale, DecayFirst: h.DecayFirst,
 		}.Coef()
 	} else {
-		h.LR, h.Step, h.GradScale = float64(a.lr), a.t, gradScale
-		h = h.Warm(a.o.warmup[0], a.o.warmup[1])
-		j.rule, j.signed = h.Coef(), h.Rule.Signed()
+		j.signed = h.Rule.Signed()
 	}
 	if h.Rule.Trust() && !a.o.plain(name) {
 		err = a.trust(dev, q, h, &j)
@@ -120,9 +121,6 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && !a.o.adamw {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
-	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
 	}
@@ -166,11 +164,14 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
-	if !dev.IsCPU() {
-		return launch(dev, j)
+	switch {
+	case dev.IsCPU():
+		j.Run()
+		return nil
+	case j.sums != nil:
+		return measureOn(dev, j)
 	}
-	j.Run()
-	return nil
+	return launch(dev, j)
 }
 
 // stepStored runs chunk by chunk, each while its blob is acquired.
@@ -204,12 +205,16 @@ type stepJob struct {
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
 	coef   adam.Coef       // of AdamW
-	rule   optim.Coef      // of others
-	signed []bool          // the states of others; nil means AdamW
+	rule   optim.Coef      // of all rules
+	signed []bool          // the states of rules other than AdamW's; nil means that
 	sums   *squares        // nil, or where to add squares instead of a step
+	skip   bool            // leave alone elements whose |g·gradScale| is NaN, infinite or not below 2^63; their states become 0
+	random bool            // round p, if f16 or bf16, at random
+	draw   philox.Stream   // names the random numbers
+	first  uint64          // number of p's first element in the stream
 }
 
-func (j *stepJob) Kernel() string { return "quant8.adamw" }
+func (j *stepJob) Kernel() string { return "quant8.step" }
 
 func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	yield(j.p.Mem())

@@ -36,7 +36,7 @@ import (
 )
 
 // Rule is an optimizer.
-type Rule uint8
+type Rule uint32
 
 // The rules.
 const (
@@ -81,7 +81,8 @@ type Hyper struct {
 	GradScale               float32
 }
 
-// Coef are the factors of one step, rounded to float32 once.
+// Coef are the factors of one step, rounded to float32 once. The struct Factors of
+// quant8/kernels/rules.h has the same fields, all of 4 bytes, and the numbers of the rules.
 type Coef struct {
 	rule         Rule
 	beta1, rest1 float32
