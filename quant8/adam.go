@@ -33,7 +33,7 @@ type AdamOptions struct {
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
 // 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] holds here too.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewAdam(o AdamOptions) (*Optimizer, error) {
 	lr, beta1, beta2, eps := cmp.Or(o.LR, 1e-3), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-8)
 	return newOptimizer(options{
@@ -83,7 +83,7 @@ type AdEMAMixOptions struct {
 // for n elements, 3.05 a parameter at blocks of 256; with 4 bits 1.59 at blocks of 128; 6
 // with 16 bits and 12 with 32.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewAdEMAMix(o AdEMAMixOptions) (*Optimizer, error) {
 	if o.AlphaWarmup < 0 || o.Beta3Warmup < 0 {
 		return nil, fmt.Errorf("quant8: AdEMAMix: AlphaWarmup is %d and Beta3Warmup %d, want counts of steps: %w",

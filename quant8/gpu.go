@@ -98,21 +98,26 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
-	if j.bits == 32 {
+	switch plain := j.signed == nil && !j.skip && !j.random; {
+	case plain && j.bits == 8:
+		return j.grid8(q)
+	case plain:
 		return j.grid32(q)
+	case j.bits == 8:
+		return j.gridRule8(q)
 	}
-	return j.grid8(q)
+	return j.gridRule32(q)
 }
 
-// operands returns the operands of a step and whether p and g can be accessed
+// mems returns the operands of a step and whether p and g can be accessed
 // widely.
-func (j *stepJob) operands() (mems []driver.Mem, wide uint32) {
+func (j *stepJob) mems() (mems []driver.Mem, wide uint32) {
 	mems = []driver.Mem{*j.p.Mem(), *j.g.Mem(), *j.state.Mem()}
 	return mems, gpu.Aligned(mems[0].Addr, mems[1].Addr)
 }
 
 func (j *stepJob) grid8(q gpu.Launcher) error {
-	mems, wide := j.operands()
+	mems, wide := j.mems()
 	if j.block%4 != 0 {
 		wide = 0
 	}
@@ -138,7 +143,7 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 }
 
 func (j *stepJob) grid32(q gpu.Launcher) error {
-	mems, wide := j.operands()
+	mems, wide := j.mems()
 	if j.chunk%4 != 0 || mems[2].Addr%16 != 0 {
 		wide = 0
 	}
@@ -148,10 +153,15 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 		coef        adam.Coef
 		_           uint32
 	}{n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef}
-	tiles := Blocks(j.p.Len(), j.chunk) * gpu.CeilDiv(j.chunk, 4*threads)
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: step32Names[j.p.DType()-snug.F32].Of(uint8(j.g.DType())),
-		Blocks: gpu.Grid(tiles, 1), Threads: threads,
+		Blocks: j.tileGrid(), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
+}
+
+// tileGrid returns the blocks of threads for 32-bit states, of tiles of 4 elements a
+// thread.
+func (j *stepJob) tileGrid() [3]int {
+	return gpu.Grid(Blocks(j.p.Len(), j.chunk)*gpu.CeilDiv(j.chunk, 4*threads), 1)
 }

@@ -31,7 +31,7 @@ type LionOptions struct {
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
 // with 32.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewLion(o LionOptions) (*Optimizer, error) {
 	lr, beta1, beta2 := cmp.Or(o.LR, 1e-4), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.99)
 	return newOptimizer(options{
@@ -69,7 +69,7 @@ type SGDOptions struct {
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
 // with 32.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewSGD(o SGDOptions) (*Optimizer, error) {
 	switch {
 	case !(o.Dampening >= 0 && o.Dampening <= 1):

@@ -47,7 +47,10 @@ type StateOptions struct {
 	// the others; they are copied. The default, nil, is DynamicMap(true) and
 	// DynamicMap(false). Entries of Map1 are from -1 to 1, and with the order
 	// BitsAndBytes 0 is among them, behind a negative one; entries of Map2 are
-	// from 0 to 1. With 4 bits they are nil.
+	// from 0 to 1. Devices other than the CPU take a Map1 only whose codes
+	// 127-i and 127+i stand for opposite values, as those of DynamicMap do, and
+	// prepare maps other than the default ones in about 0.2 ms at each step. With 4
+	// bits they are nil.
 	Map1, Map2 *Map
 	// Storage holds the states; nil holds them in memory, on the device of the
 	// parameters.
@@ -136,7 +139,7 @@ type options struct {
 	hyper    optim.Hyper            // without the step count and the gradient scale
 	lr       float32                // hyper's
 	numbers  []number               // all that are positive
-	adamw    bool                   // package adam and the devices have loops for the rule
+	adamw    bool                   // package adam has loops for the rule
 	unscaled func(name string) bool // parameters without a trust ratio, or nil
 	warmup   [2]int                 // steps of AdEMAMix's α and β3
 	scale    MuonScale

@@ -401,7 +401,7 @@ func FuzzRoundTrips(f *testing.F) { f.Fuzz(rapid.MakeFuzz(roundTrips)) }
 func TestKernelNames(t *testing.T) {
 	for name, job := range map[string]driver.Job{
 		"quant8.quantize": new(quantizeJob), "quant8.dequantize": new(dequantizeJob),
-		"quant8.adamw": new(stepJob), "quant8.scan": new(scanJob),
+		"quant8.step": new(stepJob), "quant8.squares": new(measureJob), "quant8.scan": new(scanJob),
 	} {
 		require.Equal(t, name, job.Kernel())
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -160,7 +161,7 @@ func TestRulesAgainstDefinition(t *testing.T) {
 						s.Order, s.Min8bit, s.Chunk = order, 1, 4*cmp.Or(s.Block, 256)
 						a := build(s, map[string]int{"w": n})
 						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
-							ruleDefinition(t, place, a, dt, n)
+							ruleDefinition(t, place, a, ruleCase{pt: dt, gt: dt, n: n})
 						}
 					}
 				}
@@ -169,24 +170,38 @@ func TestRulesAgainstDefinition(t *testing.T) {
 	})
 }
 
-func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, dt snug.DType, n int) {
-	p := kerneltest.PutFloats(t, place, dt, randn(n, 1))
+// ruleCase is the operands of steps of an optimizer.
+type ruleCase struct {
+	bits, block, chunk int
+	pt, gt             snug.DType
+	n, skip            int // elements, and how many of the buffer come before
+}
+
+// ruleDefinition makes steps in which the second block is 0.
+func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
+	withZeros := func(x []float32) []float32 {
+		clear(x[min(c.skip+a.o.Block, len(x)):min(c.skip+2*a.o.Block, len(x))])
+		return x
+	}
+	p := kerneltest.PutFloats(t, place, c.pt, withZeros(randn(c.skip+c.n, 1)))
 	want := p.Get()
 	for range 3 {
-		g := kerneltest.PutFloats(t, place, dt, gradient(n, uint64(a.Steps())))
+		g := kerneltest.PutFloats(t, place, c.gt, withZeros(gradient(c.skip+c.n, uint64(a.Steps()))))
 		states := statesOf(t, a, "w")
 		a.Advance(-1)
-		require.NoError(t, a.Step("w", p.View, g.View, 0.5))
+		require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
 
 		h := a.o.hyper
 		h.LR, h.Step, h.GradScale = float64(a.o.lr), a.Steps(), 0.5
-		all, c := [3][]float32(append(states, nil, nil)[:3]), h.Coef()
+		all, x, y := [3][]float32(append(slices.Clone(states), nil, nil)[:3]), want[c.skip:], g.Get()[c.skip:]
 		if h.Rule.Trust() {
-			norm, update := c.Squares(want, g.Get(), all)
-			c = h.Sized(norm, update, n).Coef()
+			coef := h.Coef()
+			norm, update := coef.Squares(x, y, all)
+			h = h.Sized(norm, update, len(x))
 		}
-		c.Update(want, g.Get(), all)
-		want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+		coef := h.Coef()
+		coef.Update(x, y, all)
+		want = kerneltest.PutFloats(t, kerneltest.Place{}, c.pt, want).Get()
 		require.True(t, equal(want, p.Get()), "parameters after step %d", a.Steps())
 		for i, got := range statesOf(t, a, "w") {
 			wanted := stored(a, "w", states[i], i)
@@ -197,7 +212,9 @@ func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, dt snug.
 
 // stored returns x after it was stored as a state of a parameter in the current step.
 func stored(a *Optimizer, name string, x []float32, state int) []float32 {
-	switch signed := a.o.hyper.Rule.Signed()[state]; a.o.Bits {
+	switch signed := a.o.hyper.Rule.Signed()[state]; a.params[name].bits {
+	case 32:
+		return x
 	case 4:
 		return quantized4(x, signed, a.o.Block)
 	case 16:
@@ -404,30 +421,26 @@ func TestRulesInfiniteParameters(t *testing.T) {
 	require.Equal(t, [][]float32{{2, 3}}, statesOf(t, a, "w"))
 }
 
-// TestRulesDevices: only AdamW has kernels, for 8 and 32 bits.
+// TestRulesDevices: matrices, and states of 4 and 16 bits, are for the CPU.
 func TestRulesDevices(t *testing.T) {
 	place := kerneltest.Places(t)[2]
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		a := build(StateOptions{}, map[string]int{"w": 5000})
-		p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
-		a.Advance(-1)
-		err := a.Step("w", p.View, g.View, 1)
-		if a.o.adamw {
-			require.NoError(t, err)
-			return
-		}
-		require.ErrorIs(t, err, snug.ErrDevice)
-		require.ErrorContains(t, err, "no kernel for "+a.o.name)
-		require.True(t, equal(randn(5000, 1), p.Get()))
-	})
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, bits := range []int{4, 16} {
+		for _, bits := range []int{4, 8, 16, 32} {
 			a := build(StateOptions{Bits: bits}, map[string]int{"w": 5000})
 			p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
 			a.Advance(-1)
 			err := a.Step("w", p.View, g.View, 1)
-			require.ErrorIs(t, err, snug.ErrDevice)
-			require.ErrorContains(t, err, fmt.Sprintf("the cpu for states of %d bits", bits))
+			switch {
+			case bits == 4 || bits == 16:
+				require.ErrorIs(t, err, snug.ErrDevice)
+				require.ErrorContains(t, err, fmt.Sprintf("the cpu for states of %d bits", bits))
+			case a.o.hyper.Rule.Factored():
+				require.ErrorIs(t, err, snug.ErrDevice)
+				require.ErrorContains(t, err, "no kernel for "+a.o.name)
+			default:
+				require.NoError(t, err)
+				continue
+			}
 			require.True(t, equal(randn(5000, 1), p.Get()))
 		}
 	})

@@ -27,7 +27,7 @@ type RMSpropOptions struct {
 // 1.02 a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits
 // and 4 with 32.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewRMSprop(o RMSpropOptions) (*Optimizer, error) {
 	lr, alpha, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Alpha, 0.99), cmp.Or(o.Eps, 1e-8)
 	return newOptimizer(options{
@@ -62,7 +62,7 @@ type AdagradOptions struct {
 // 1.02 a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits
 // and 4 with 32.
 //
-// Parameters lie on the CPU. The error wraps [snug.ErrConfig].
+// The error wraps [snug.ErrConfig].
 func NewAdagrad(o AdagradOptions) (*Optimizer, error) {
 	lr, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Eps, 1e-10)
 	return newOptimizer(options{

@@ -35,9 +35,10 @@ const tooLarge = (63 + 127) << 23
 //
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
-// error of the Storage leaves the chunks before the one it names stepped.
-// Optimizers other than [AdamW], and states of 4 and 16 bits, step on the CPU only; that
-// is an error that wraps [snug.ErrDevice] elsewhere.
+// error of the Storage leaves the chunks before the one it names stepped. All
+// devices give the bits of the CPU, but for the trust ratios of [NewLAMB]. States of 4
+// and 16 bits, [NewAdafactor] and [NewMuon] step on the CPU only; that is an error that
+// wraps [snug.ErrDevice] elsewhere.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
@@ -110,8 +111,9 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 
 // prepare sets the factors of a step, those of package adam if it has loops for it.
 func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
+	j.rule = h.Coef()
 	if !adamw {
-		j.rule, j.signed = h.Coef(), h.Rule.Signed()[:j.states]
+		j.signed = h.Rule.Signed()[:j.states]
 		return
 	}
 	j.coef = adam.Hyper{
@@ -170,7 +172,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if !dev.IsCPU() && a.o.MaxUpdate > 0 {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for MaxUpdate: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && !a.o.adamw {
+	if rule := a.o.hyper.Rule; !dev.IsCPU() && (rule.Factored() || rule == optim.Muon) {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
@@ -221,11 +223,14 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	if j.state, err = state.View().Slice(int(begin), state.Len()); err != nil {
 		return err
 	}
-	if !dev.IsCPU() {
-		return launch(dev, j)
+	switch {
+	case dev.IsCPU():
+		j.Run()
+		return nil
+	case j.sums != nil:
+		return measureOn(dev, j)
 	}
-	j.Run()
-	return nil
+	return launch(dev, j)
 }
 
 // stepStored runs chunk by chunk, each while its blob is acquired.
@@ -259,17 +264,17 @@ type stepJob struct {
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
 	coef   adam.Coef       // of AdamW
-	rule   optim.Coef      // of others
-	signed []bool          // the states of others; nil means AdamW
+	rule   optim.Coef      // of all rules
+	signed []bool          // the states of rules other than AdamW's; nil means that
 	sums   *squares        // nil, or where to add squares instead of a step
 
-	skip   bool          // leaves elements alone whose gradient is not finite; those of package adam on other devices only
-	random bool          // rounds p at random
+	skip   bool          // leaves elements alone whose gradient is not finite, and sets their states to 0
+	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
-	first  uint64        // element of the stream that is p's first
+	first  uint64        // number of p's first element, in the stream too
 }
 
-func (j *stepJob) Kernel() string { return "quant8.adamw" }
+func (j *stepJob) Kernel() string { return "quant8.step" }
 
 func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	yield(j.p.Mem())

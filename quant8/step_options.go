@@ -48,7 +48,7 @@ const (
 	// SkipStep leaves the parameter, or with StepRange its range, as it is.
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as
-	// bitsandbytes' CUDA kernels do. Norms leave them out. In 4 bits states without
+	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states without
 	// signs become the least value of their block.
 	SkipElement
 )

@@ -6,8 +6,11 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/optim"
 )
 
@@ -37,17 +40,19 @@ type LAMBOptions struct {
 // parameter, gradient and state for the norms, the other updates, with any width of the
 // state. The norms are sums in float64, rounded alike whatever the number of workers;
 // they depend on Block and Chunk. They take 16 bytes for every 16384 elements during the
-// step, and at least that for every chunk.
+// step, and at least that for every chunk. A device other than the CPU adds them in
+// another order, so that the learning rate can differ in its last bit; they take 16 bytes
+// for every 4096 elements there, up to 32 KiB, and the step waits for them.
 //
 // The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
 // 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] weighs more here: one
 // large step shortens those of the whole parameter.
 //
-// Parameters lie on the CPU and are here as a whole: [Optimizer.AddShard] of a part is an
-// error, and [Optimizer.StepRange] of a part too. A norm that is not finite, because p is
-// not, is an error of the step that wraps [snug.ErrNonFinite], with nothing written. The
-// error wraps [snug.ErrConfig].
+// Parameters are here as a whole: [Optimizer.AddShard] of a part is an error, and
+// [Optimizer.StepRange] of a part too. A norm that is not finite, because p is not, is an
+// error of the step that wraps [snug.ErrNonFinite], with nothing written. The error wraps
+// [snug.ErrConfig].
 func NewLAMB(o LAMBOptions) (*Optimizer, error) {
 	lr, beta1, beta2, eps := cmp.Or(o.LR, 1e-3), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
 	return newOptimizer(options{
@@ -135,4 +140,61 @@ func (s *squares) end() {
 		s.parameter += x[0]
 		s.update += x[1]
 	}
+}
+
+// perPair is about how many elements each of the pairs of sums covers that another
+// device makes, and maxPairs how many there are at most.
+const (
+	perPair  = 1 << 12
+	maxPairs = 1 << 11
+)
+
+// pairsOf returns the pairs of sums of n elements.
+func pairsOf(n int) int { return min(cpu.Chunks(n, perPair), maxPairs) }
+
+// pairSize is that of a pair of float64.
+const pairSize = 16
+
+// measureOn adds to j.sums on a device other than the CPU, which it waits for.
+func measureOn(dev *snug.Device, j stepJob) error {
+	there, err := snug.Make[uint8](dev, pairSize*pairsOf(j.p.Len()))
+	if err != nil {
+		return err
+	}
+	j.sums.begin(pairsOf(j.p.Len()))
+	if err = launch(dev, measureJob{j, there.View()}); err == nil {
+		err = there.CopyOut(pairBytes(j.sums.items))
+	}
+	if e := there.Close(); err == nil {
+		err = e
+	}
+	j.sums.end()
+	return err
+}
+
+// pairBytes returns the memory of pairs.
+func pairBytes(pairs [][2]float64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(pairs))), pairSize*len(pairs))
+}
+
+// measureJob writes pairs of sums of squares whose totals are those that Run of
+// stepJob adds to its sums.
+type measureJob struct {
+	stepJob
+	pairs snug.View
+}
+
+func (j *measureJob) Kernel() string { return "quant8.squares" }
+
+func (j *measureJob) Operands(yield func(*driver.Mem)) {
+	j.stepJob.Operands(yield)
+	yield(j.pairs.Mem())
+}
+
+// Run writes the first pair only; the memory is 0.
+func (j *measureJob) Run() {
+	var total squares
+	j.sums = &total
+	j.stepJob.Run()
+	copy(snug.Host[uint8](j.pairs), pairBytes([][2]float64{{total.parameter, total.update}}))
 }

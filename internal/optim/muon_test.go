@@ -25,7 +25,7 @@ func TestMuon(t *testing.T) {
 	for i := range p {
 		p[i] = snug.ToBFloat16(float32(4 * i))
 	}
-	c.Apply(snug.ViewOf(p), 1, 6, []float32{1, 2, 3, 4, 5}, make([]float32, 2))
+	c.Apply(Operands{P: snug.ViewOf(p)}, 1, 6, []float32{1, 2, 3, 4, 5}, make([]float32, 2))
 	for i, want := range []float32{0, 1, 2, 3, 4, 5, 24} {
 		require.Equal(t, want, p[i].Float32())
 	}

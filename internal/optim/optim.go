@@ -45,7 +45,7 @@ import (
 )
 
 // Rule is an optimizer.
-type Rule uint8
+type Rule uint32
 
 // The rules.
 const (
@@ -108,8 +108,17 @@ type Hyper struct {
 	Skip uint32
 }
 
-// Coef are the factors of one step, rounded to float32 once.
+// Coef are the factors of one step.
 type Coef struct {
+	Constants
+	skip    uint32
+	factors *Factors
+}
+
+// Constants are the factors of one step that are numbers, rounded to float32 once. The
+// struct Factors of quant8/kernels/rules.h has the same fields, all of 4 bytes, and the
+// numbers of the rules.
+type Constants struct {
 	rule         Rule
 	beta1, rest1 float32
 	beta2, rest2 float32
@@ -122,22 +131,19 @@ type Coef struct {
 	gradScale    float32
 	l2           float32 // coupled decay
 	pre, post    float32 // decoupled decay
-	skip         uint32
-	factors      *Factors
 }
 
 // Coef derives the factors in float64.
 func (h Hyper) Coef() Coef {
 	c1 := 1 - adam.Power(h.Beta1, h.Step)
 	c2 := math.Sqrt(1 - adam.Power(h.Beta2, h.Step))
-	c := Coef{
+	c := Coef{skip: h.Skip, factors: h.Factors, Constants: Constants{
 		rule:  h.Rule,
 		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
 		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
 		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
-		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1, skip: h.Skip,
-		factors: h.Factors,
-	}
+		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+	}}
 	coupled := true
 	switch h.Rule {
 	case Adam:

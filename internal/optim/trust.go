@@ -65,8 +65,9 @@ func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, updat
 		if c.skip != 0 {
 			n = c.run(g[lo : lo+n])
 		}
-		if n == 0 {
-			lo++ // it is skipped
+		if n == 0 { // it is skipped
+			parameter += float64(p[lo]) * float64(p[lo])
+			lo++
 			continue
 		}
 		var u [squaresTile]float32

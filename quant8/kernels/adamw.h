@@ -1,7 +1,6 @@
-// AdamW with its moments in 8 or 32 bits. The state is that of storage.go:
-// blobs of chunks, one after the other.
+// AdamW with its moments in 8 or 32 bits.
 #pragma once
-#include "codes.h"
+#include "blobs.h"
 
 // Coef is internal/adam's.
 struct Coef {
@@ -30,54 +29,6 @@ struct Step8Params {
     i32 tree1[TREE], tree2[TREE];
 };
 
-// Tables is what the parameters hold of the maps, in block memory.
-struct Tables {
-    f32 positive[129], map2[256];
-    i32 tree1[TREE], tree2[TREE];
-};
-
-enum { ZERO = 127 }; // the code of 0 in the signed map
-
-DEVICE float signed_value(GROUP const f32* positive, u32 code) {
-    return code < ZERO ? -positive[ZERO - code] : positive[code - ZERO];
-}
-
-// Part is where a block lies: in the parameter, and in the blob of its chunk.
-struct Part {
-    u64 at;               // elements of the parameter before it
-    u32 chunk;            // its number
-    u32 len, in_chunk;    // elements of the block and of the chunk
-    u32 absmax1, absmax2; // floats of the blob before those of the block
-    u32 codes1, codes2;   // bytes of the blob before its codes
-};
-
-DEVICE Part part_of(u64 n, u32 chunk, u32 block, u32 number) {
-    u32 per = chunk / block;
-    Part p;
-    p.chunk = number / per;
-    u64 start = (u64)p.chunk * chunk;
-    u32 b = number % per, lo = b * block;
-    p.at = start + lo;
-    p.in_chunk = (u32)least((u64)chunk, n - start);
-    p.len = least(block, p.in_chunk - lo);
-    u32 blocks = (p.in_chunk + block - 1) / block;
-    p.absmax1 = b;
-    p.absmax2 = blocks + b;
-    p.codes1 = blocks * 8 + lo;
-    p.codes2 = p.codes1 + p.in_chunk;
-    return p;
-}
-
-// load_floats is load for elements `at` and up of a vector whose type has a
-// number, that of package snug: kernels for each would be many.
-DEVICE Pack<f32, 4> load_floats(Team team, GLOBAL const u8* x, u32 dtype, u64 at, u32 j) {
-    if (dtype == 1) return load(team, (GLOBAL const f32*)x + at, j);
-    Pack<u16, 4> h = load(team, (GLOBAL const u16*)x + at, j);
-    Pack<f32, 4> y;
-    UNROLL for (u32 k = 0; k < 4; k++) y.x[k] = dtype == 2 ? widen(f16{h.x[k]}) : widen(bf16{h.x[k]});
-    return y;
-}
-
 // step8 counts blocks in 32 bits: no device has memory for more of them.
 template <class P>
 DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u8* state, u64 n, u32 chunk, u32 block, Team team,
@@ -86,15 +37,17 @@ DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u
     bool wide = team.wide;
     for (u32 first = t.block * teams; first < count; first += t.blocks * teams) {
         u32 b = first + mine;
-        Part part = part_of(n, chunk, block, least(b, count - 1));
+        Part part = part_of(n, chunk, block, 2, least(b, count - 1));
         team.len = b < count ? part.len : 0;
         team.wide = wide && part.in_chunk % 4 == 0;
-        GLOBAL u8* blob = state + part.chunk * ((u64)(chunk / block) * 8 + (u64)chunk * 2);
-        GLOBAL f32* absmax = (GLOBAL f32*)blob;
+        GLOBAL u8* codes1 = state + part.codes;
+        GLOBAL u8* codes2 = codes1 + part.in_chunk;
+        GLOBAL f32* absmax1 = (GLOBAL f32*)(state + part.absmax);
+        GLOBAL f32* absmax2 = absmax1 + part.blocks;
         float scale1 = 0, scale2 = 0, m[SLOTS], v[SLOTS];
-        if (team.len > 0) scale1 = absmax[part.absmax1], scale2 = absmax[part.absmax2];
+        if (team.len > 0) scale1 = *absmax1, scale2 = *absmax2;
         UNROLL for (u32 j = 0; j < QUADS; j++) {
-            Pack<u8, 4> c1 = load(team, blob + part.codes1, j), c2 = load(team, blob + part.codes2, j);
+            Pack<u8, 4> c1 = load(team, codes1, j), c2 = load(team, codes2, j);
             Pack<f32, 4> y = load_floats(team, g, dtype, part.at, j);
             Pack<P, 4> x = load(team, p + part.at, j);
             UNROLL for (u32 k = 0; k < 4; k++) {
@@ -107,11 +60,11 @@ DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u
             store(team, p + part.at, j, x);
         }
         scale1 = absmax_of(t, team, m, scratch);
-        if (team.lane == 0 && team.len > 0) absmax[part.absmax1] = scale1;
-        encode(team, blob + part.codes1, m, scale1, tables->tree1);
+        if (team.lane == 0 && team.len > 0) *absmax1 = scale1;
+        encode(team, codes1, m, scale1, tables->tree1);
         scale2 = absmax_of(t, team, v, scratch);
-        if (team.lane == 0 && team.len > 0) absmax[part.absmax2] = scale2;
-        encode(team, blob + part.codes2, v, scale2, tables->tree2);
+        if (team.lane == 0 && team.len > 0) *absmax2 = scale2;
+        encode(team, codes2, v, scale2, tables->tree2);
     }
 }
 
@@ -121,11 +74,7 @@ DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u
         SHARED(Tables, tables, 1);                                                                              \
         SHARED(u32, scratch, GROUPS);                                                                           \
         Thread t = THREAD;                                                                                      \
-        if (t.local < 129) tables[0].positive[t.local] = q.positive[t.local];                                   \
-        tables[0].map2[t.local] = q.map2[t.local];                                                              \
-        tables[0].tree1[t.local] = q.tree1[t.local];                                                            \
-        tables[0].tree2[t.local] = q.tree2[t.local];                                                            \
-        sync_threads();                                                                                         \
+        FILL_TABLES(t, tables, q)                                                                               \
         Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0};                                               \
         step8<P>(t, p, g, q.dtype, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);                \
     }

@@ -2,4 +2,6 @@
 #pragma once
 #include "quantize.h"
 #include "adamw.h"
+#include "step.h"
+#include "squares.h"
 #include "scan.h"

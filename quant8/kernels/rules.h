@@ -1,0 +1,78 @@
+// The updates of one element by the rules of internal/optim, which describes them.
+// Every product and sum is rounded by itself.
+#pragma once
+#include "elements.h"
+
+// Rules have the numbers of package optim. Those with one state are MOMENTUM, NESTEROV,
+// LION, RMSPROP, ADAGRAD and LARS; with two ADAM and LAMB; with three ADEMAMIX.
+enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS };
+
+// Factors is internal/optim's Coef.
+struct Factors {
+    u32 rule;
+    f32 beta1, rest1, beta2, rest2, beta3, rest3, scale1, scale2, size, eps, root, grad_scale, l2, pre, post;
+};
+
+// States are those of one element.
+template <int count> struct States { float x[count]; };
+
+// gradient does not depend on p without coupled decay.
+DEVICE float gradient(PRIVATE const Factors& c, float p, float g) {
+    g = g * c.grad_scale;
+    return c.l2 != 0 ? g + c.l2 * p : g;
+}
+
+DEVICE float lion(PRIVATE const Factors& c, float p, float g, PRIVATE float& m) {
+    float d = c.beta1 * m + c.rest1 * g;
+    float step = bits_float(float_bits(c.size) ^ (float_bits(d) & 0x80000000u));
+    if (d == 0 || is_nan(d)) step = 0;
+    m = c.beta2 * m + c.rest2 * g;
+    return (p * c.pre - step) * c.post;
+}
+
+DEVICE float squares(PRIVATE const Factors& c, float p, float g, PRIVATE float& v) {
+    float keep = c.rule == ADAGRAD ? 1.0f : c.beta1, add = c.rule == ADAGRAD ? 1.0f : c.rest1;
+    v = keep * v + add * g * g;
+    return p - c.size * (g / (square_root(v) + c.eps));
+}
+
+// moments steps m and v.
+DEVICE void moments(PRIVATE const Factors& c, float g, PRIVATE float& m, PRIVATE float& v) {
+    m = c.beta1 * m + c.rest1 * g;
+    v = c.beta2 * v + c.rest2 * g * g;
+}
+
+// direction steps the moments and returns u of LAMB.
+DEVICE float direction(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
+    moments(c, g * c.grad_scale, s.x[0], s.x[1]);
+    float u = c.scale1 * s.x[0] / (square_root(s.x[1]) * c.root + c.eps);
+    return c.scale2 != 0 ? u + c.scale2 * p : u;
+}
+
+// update steps one element and returns the new parameter.
+DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1>& s) {
+    PRIVATE float& m = s.x[0];
+    g = gradient(c, p, g);
+    if (c.rule == LION) return lion(c, p, g, m);
+    if (c.rule == RMSPROP || c.rule == ADAGRAD) return squares(c, p, g, m);
+    if (c.rule == LARS) {
+        m = c.beta1 * m + c.size * g;
+        return p - m;
+    }
+    m = c.beta1 * m + c.rest1 * g;
+    return p - c.size * (c.scale1 * m + c.scale2 * g);
+}
+
+DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
+    if (c.rule == LAMB) return p - c.size * direction(c, p, g, s);
+    moments(c, gradient(c, p, g), s.x[0], s.x[1]);
+    return (p * c.pre - c.size * (s.x[0] / (square_root(s.x[1]) + c.eps))) * c.post;
+}
+
+DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<3>& s) {
+    g = gradient(c, p, g);
+    moments(c, g, s.x[0], s.x[2]);
+    s.x[1] = c.beta3 * s.x[1] + c.rest3 * g;
+    float mixed = c.scale1 * s.x[0] + c.scale2 * s.x[1];
+    return (p * c.pre - c.size * (mixed / (square_root(s.x[2]) * c.root + c.eps))) * c.post;
+}
