@@ -188,7 +188,7 @@ func TestSmallChangesOf16(t *testing.T) {
 // differences of the parameters, as a share of the ways they went, are 0.0007 to 0.006 on
 // average with 16 bits, and 0.15 to 0.34 with 4.
 func TestNarrowDrift(t *testing.T) {
-	const n, steps = 1 << 13, 50
+	const n, steps = 1 << 12, 50
 	for name := range rules {
 		run := func(bits int) []float32 {
 			a, p := newOf(t, name, StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
@@ -248,6 +248,9 @@ func regression(t *testing.T, bits int, lr, noise float32) float64 {
 // 32, and 15 % farther above that of the noise; 8 bits have 9 %. Where gradients point
 // one way for long, and get small, these are 360 % and 18 %. 16 bits are as good as 32.
 func TestNarrowRegression(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2·4·300 steps")
+	}
 	for _, c := range []struct {
 		lr, noise float32
 		most      map[int]float64 // of the loss above that of the noise, relative to 32 bits

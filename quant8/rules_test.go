@@ -157,7 +157,7 @@ func TestRulesAgainstDefinition(t *testing.T) {
 		for _, order := range []Order{BitsAndBytes, Decoupled} {
 			for _, dt := range floatTypes {
 				for _, n := range []int{257, 1500} {
-					for _, s := range []StateOptions{{Block: 33}, {Block: 256}, {Bits: 4, Block: 32}, {Bits: 4, Block: 128}, {Bits: 16, StepOptions: StepOptions{Seed: 3}}} {
+					for _, s := range []StateOptions{{Block: 33}, {Block: 256}, {Bits: 4, Block: 96}, {Bits: 16, StepOptions: StepOptions{Seed: 3}}} {
 						s.Order, s.Min8bit, s.Chunk = order, 1, 4*cmp.Or(s.Block, 256)
 						a := build(s, map[string]int{"w": n})
 						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
