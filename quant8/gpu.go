@@ -98,7 +98,7 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
-	switch plain := j.signed == nil && !j.skip && !j.random; {
+	switch plain := j.adamw && !j.random; {
 	case plain && j.bits == 8:
 		return j.grid8(q)
 	case plain:

@@ -53,11 +53,7 @@ func (j *stepJob) params() ([]driver.Mem, ruleParams) {
 	if j.random && j.p.DType() != snug.F32 {
 		p.random = 1
 	}
-	signed := j.signed
-	if signed == nil {
-		signed = optim.Adam.Signed()
-	}
-	for i, has := range signed {
+	for i, has := range j.signed {
 		if has {
 			p.hasSign |= 1 << i
 		}

@@ -29,12 +29,9 @@ func linearMap4() (m [16]float32) {
 
 // step4 is step8 for 4-bit states. begin is even.
 func (a *stepArgs) step4(s *state8, item, lo, begin, end int) {
-	first, last, signs := begin/a.block, Blocks(end, a.block), a.signed
-	if signs == nil {
-		signs = optim.Adam.Signed()
-	}
+	first, last := begin/a.block, Blocks(end, a.block)
 	var states [optim.MaxStates]optim.State4
-	for i, signed := range signs {
+	for i, signed := range a.signed {
 		states[i] = optim.State4{Codes: s.codes[i][begin/2 : (end+1)/2], Absmax: s.absmax[i][first:last], Format: unsigned4()}
 		if signed {
 			states[i].Format = signed4()
@@ -64,7 +61,7 @@ func stepIn[S optim.State](a *stepArgs, states []S, item, lo, hi int) {
 	case a.sums != nil:
 		part := &a.sums.items[item]
 		part[0], part[1] = optim.Squares(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
-	case a.signed == nil:
+	case a.adamw:
 		adamwIn(a, states, lo, hi, *scratch)
 	default:
 		optim.Step(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)

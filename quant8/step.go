@@ -105,21 +105,20 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 			return err
 		}
 	}
-	j.prepare(h, a.o.adamw && !(j.skip && dev.IsCPU()))
+	j.prepare(h, a.o.adamw && !j.skip)
 	return a.run(dev, q, lo, j)
 }
 
-// prepare sets the factors of a step, those of package adam if it has loops for it.
+// prepare sets the factors of a step, those of package adam too if its loops are to
+// make it.
 func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
-	j.rule = h.Coef()
-	if !adamw {
-		j.signed = h.Rule.Signed()[:j.states]
-		return
+	j.rule, j.signed, j.adamw = h.Coef(), h.Rule.Signed()[:j.states], adamw
+	if adamw {
+		j.coef = adam.Hyper{
+			LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
+			Step: h.Step, GradScale: h.GradScale, DecayFirst: h.DecayFirst,
+		}.Coef()
 	}
-	j.coef = adam.Hyper{
-		LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
-		Step: h.Step, GradScale: h.GradScale, DecayFirst: h.DecayFirst,
-	}.Coef()
 }
 
 // checkStep checks whether a step can be made, of a whole parameter or of a range.
@@ -263,10 +262,11 @@ type stepJob struct {
 	layout
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
-	coef   adam.Coef       // of AdamW
-	rule   optim.Coef      // of all rules
-	signed []bool          // the states of rules other than AdamW's; nil means that
-	sums   *squares        // nil, or where to add squares instead of a step
+	rule   optim.Coef
+	signed []bool // whether the states have signs
+	adamw  bool   // package adam makes the step, by coef
+	coef   adam.Coef
+	sums   *squares // nil, or where to add squares instead of a step
 
 	skip   bool          // leaves elements alone whose gradient is not finite, and sets their states to 0
 	random bool          // rounds p at random, if it is f16 or bf16
@@ -333,7 +333,7 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 // begin is the first of a block.
 func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 	first, last := begin/a.block, Blocks(end, a.block)
-	if a.signed == nil {
+	if a.adamw {
 		a.adamw8(adam.Blocks8{
 			Codes1: s.codes[0][begin:end], Codes2: s.codes[1][begin:end],
 			Absmax1: s.absmax[0][first:last], Absmax2: s.absmax[1][first:last],
@@ -355,7 +355,7 @@ func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
 	tile := tiles.Get(2 * a.tile)
 	defer tiles.Put(tile)
-	if a.signed == nil {
+	if a.adamw {
 		for ; begin < end; begin += a.tile {
 			a.update32(s, lo, begin, min(begin+a.tile, end), *tile)
 		}
