@@ -143,8 +143,8 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	if a.o.hyper.Rule == optim.Muon && s == (shape{}) && n > 0 {
 		return fmt.Errorf("quant8: %s: parameter %q of %d elements, want a matrix: %w", a.o.name, name, n, snug.ErrConfig)
 	}
-	if a.o.hyper.Whole() && hi-lo != n {
-		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, for their norm: %w",
+	if a.o.hyper.Whole() && hi-lo != n && !a.o.joint() {
+		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, or StepOptions.SumNorms, for their norm: %w",
 			a.o.name, name, lo, hi, n, snug.ErrConfig)
 	}
 	options, err := a.o.param(name, a.o.hyper.WeightDecay)

@@ -170,6 +170,11 @@ func (o *options) check() error {
 	return o.StateOptions.check(fewestStates(o.hyper.Rule))
 }
 
+// joint says whether steps add norms over the shards of a parameter.
+func (o *options) joint() bool {
+	return o.SumNorms != nil && o.hyper.Norms() && !o.hyper.Rule.Factored()
+}
+
 // layout returns the form of the states of a vector of n elements.
 func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n), shape{}) }
 

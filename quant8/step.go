@@ -60,7 +60,7 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
-	if p.Len() == 0 {
+	if p.Len() == 0 && !a.o.joint() {
 		return nil
 	}
 	bad, err := a.checkGradient(dev, q, lo, g, gradScale)
@@ -104,6 +104,9 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 		if h, err = a.limit(dev, q, h, j); err != nil {
 			return err
 		}
+	}
+	if j.p.Len() == 0 {
+		return nil
 	}
 	j.prepare(h, a.o.adamw && !j.skip)
 	return a.run(dev, q, lo, j)

@@ -24,6 +24,13 @@ type StepOptions struct {
 	// parameter of zeros has any. It is bitsandbytes' max_unorm. Such steps have two
 	// passes as those of [NewLAMB], want whole parameters as these, and lie on the CPU.
 	MaxUpdate float32
+	// SumNorms, unless nil, replaces two sums by those over all processes, as an
+	// all-reduce does, so that [NewLAMB], [NewLARS] and MaxUpdate take shards of a
+	// parameter. Every process calls it once in each step of each parameter, also with
+	// an empty shard. A step that fails before, for a gradient that is not finite, does
+	// not: let all processes agree on that first. The sums are rounded as they are
+	// added: with other shards the last bits of a step can differ.
+	SumNorms func(name string, sums *[2]float64) error
 	// Stochastic rounds parameters of bfloat16 and float16 at random to one of the
 	// two neighbours, by their distance, so that updates too small for the type
 	// count on average, and no copy in float32 is needed (Gupta et al. 2015, "Deep

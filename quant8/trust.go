@@ -49,8 +49,9 @@ type LAMBOptions struct {
 // 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] weighs more here: one
 // large step shortens those of the whole parameter.
 //
-// Parameters are here as a whole: [Optimizer.AddShard] of a part is an error, and
-// [Optimizer.StepRange] of a part too. A norm that is not finite, because p is not, is an
+// Parameters are here as a whole, unless StepOptions.SumNorms adds over their shards:
+// [Optimizer.AddShard] of a part is an error else, and [Optimizer.StepRange] of a part
+// always. A norm that is not finite, because p is not, is an
 // error of the step that wraps [snug.ErrNonFinite], with nothing written. The error wraps
 // [snug.ErrConfig].
 func NewLAMB(o LAMBOptions) (*Optimizer, error) {
@@ -111,13 +112,22 @@ func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) 
 		j.states = 0 // the norms do not depend on them
 	}
 	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()[:j.states]
-	if err := a.run(dev, q, 0, j); err != nil {
-		return h, err
+	if j.p.Len() > 0 {
+		if err := a.run(dev, q, 0, j); err != nil {
+			return h, err
+		}
+	}
+	if a.o.joint() {
+		both := [...]float64{sums.parameter, sums.update}
+		if err := a.o.SumNorms(q.name, &both); err != nil {
+			return h, fmt.Errorf("norms of all shards: %w", err)
+		}
+		sums.parameter, sums.update = both[0], both[1]
 	}
 	if sum := sums.parameter + sums.update; sum-sum != 0 {
 		return h, fmt.Errorf("a norm of the parameter or of its update is not finite: %w", snug.ErrNonFinite)
 	}
-	return h.Sized(sums.parameter, sums.update, q.n), nil
+	return h.Sized(sums.parameter, sums.update, q.total), nil
 }
 
 // squares are sums over a parameter.
