@@ -68,13 +68,12 @@ func (l *Linear) Close() error { return l.free() }
 // elements on the weight's device: x of the type of [NewLinear], y of any that
 // [amp.MatMul] makes from it. With beta 0, y is not read.
 //
-// On the CPU up to 8 rows, or 2 in pure Go, of whole blocks read the codes once and use no
-// tile. The elements of W are those of float32 then,
-// whatever the type of x; sums are float32, in at least 8 lanes of columns, which are added
-// at the end, halves to halves: before y is rounded its error is at most
-// (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). It does not depend on GOMAXPROCS. It needs 4
-// bytes an element of x, unless that is float32, and a worker up to 80 KiB,
-// or, if more, 4 bytes a block of a row.
+// On the CPU up to 8 rows, or 2 in pure Go, read the codes once and use no tile, if rows of
+// W have whole blocks. The elements of W are those of float32 then, whatever the type of
+// x. Sums are float32, in at least 8 lanes of columns, which are added at the end, halves
+// to halves: before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|).
+// It does not depend on GOMAXPROCS. x takes 4 bytes an element, unless it is float32, and a
+// worker up to 80 KiB or, if that is more, 4 bytes a block of a row.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite or operands that overlap.

@@ -111,13 +111,6 @@ func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear
 	}
 }
 
-// weightOf returns the elements of a weight.
-func weightOf(t *testing.T, l *Linear) []float64 {
-	whole := on(t, l.w.Device(), snug.F32, make([]float32, l.w.Len()))
-	require.NoError(t, l.w.Dequantize(whole))
-	return wide(values(t, whole))
-}
-
 // TestLoRA compares with the definition in float64 and with differences of it.
 func TestLoRA(t *testing.T) {
 	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Draw) {
@@ -127,7 +120,7 @@ func TestLoRA(t *testing.T) {
 		x, dy, y, u := put(xs), put(dys), put(make([]float32, rows*out)), put(make([]float32, rows*rank))
 		require.NoError(t, l.Forward(y, x, 0))
 		require.NoError(t, a.Forward(y, u, x, d))
-		mask, w := maskOf(t, a, d), weightOf(t, l)
+		mask, w := maskOf(t, a, d), wide(values(t, dequantized(t, l.w)))
 		o := operands{wide(xs), wide(values(t, a.A)), wide(values(t, a.B))}
 		loss := func(o operands) float64 { return layerLoss(o, w, mask, nil, wide(dys)) }
 		require.InDelta(t, loss(o), dot(wide(dys), wide(values(t, y))), 1e-3)
@@ -165,7 +158,7 @@ func TestDoRA(t *testing.T) {
 		layer, err := NewDoRA(l, a)
 		require.NoError(t, err)
 		defer layer.Close()
-		w, mask := weightOf(t, l), maskOf(t, a, d)
+		w, mask := wide(values(t, dequantized(t, l.w))), maskOf(t, a, d)
 		o := operands{wide(xs), wide(values(t, a.A)), wide(values(t, a.B)), wide(ms)}
 		n := normsOf(w, o[1], o[2])
 		require.InDeltaSlice(t, n, wide(values(t, layer.n)), 1e-5)
