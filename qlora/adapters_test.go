@@ -1,6 +1,7 @@
 package qlora
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,14 +16,26 @@ import (
 
 func someAdapters(c AdapterConfig) map[string]*LoRA {
 	scale := LoRAScale(c.Alpha, c.Rank, c.RSLoRA)
-	return map[string]*LoRA{
+	adapters := map[string]*LoRA{
 		"layers.0.up":   {In: 5, Out: 7, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(5*c.Rank, 1)), B: snug.ViewOf(randn(7*c.Rank, 2))},
 		"layers.0.down": {In: 7, Out: 5, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(7*c.Rank, 3)), B: snug.ViewOf(randn(5*c.Rank, 4))},
 	}
+	for _, a := range adapters {
+		a.Dropout = c.Dropout
+		if c.DoRA {
+			a.Magnitude = snug.ViewOf(randn(a.Out, 5))
+		}
+	}
+	return adapters
 }
 
 func TestAdapters(t *testing.T) {
-	c := AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Targets: []string{"up", "down"}, BaseModel: "a/model"}
+	for _, dora := range []bool{false, true} {
+		testAdapters(t, AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Dropout: 0.1, DoRA: dora, Targets: []string{"up", "down"}, BaseModel: "a/model"})
+	}
+}
+
+func testAdapters(t *testing.T, c AdapterConfig) {
 	dir := filepath.Join(t.TempDir(), "made")
 	want := someAdapters(c)
 	for range 2 { // the second time over the first
@@ -42,13 +55,18 @@ func TestAdapters(t *testing.T) {
 			require.Equal(t, w.Scale, a.Scale)
 			sameBits(t, values(t, w.A), values(t, a.A))
 			sameBits(t, values(t, w.B), values(t, a.B))
+			require.Equal(t, w.Dropout, a.Dropout)
+			require.Equal(t, c.DoRA, a.Magnitude.Len() > 0)
+			if c.DoRA {
+				sameBits(t, values(t, w.Magnitude), values(t, a.Magnitude))
+			}
 			require.NoError(t, a.Close())
 			require.NoError(t, a.Close())
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
 	require.NoError(t, err)
-	for _, field := range []string{`"peft_type": "LORA"`, `"r": 3`, `"lora_alpha": 12`, `"use_rslora": true`, `"bias": "none"`} {
+	for _, field := range []string{`"peft_type": "LORA"`, `"r": 3`, `"lora_alpha": 12`, `"use_rslora": true`, `"bias": "none"`, `"lora_dropout": 0.1`, fmt.Sprintf(`"use_dora": %t`, c.DoRA)} {
 		require.Contains(t, string(text), field)
 	}
 	weights, err := amp.OpenWeights(filepath.Join(dir, "adapter_model.safetensors"))
@@ -57,6 +75,11 @@ func TestAdapters(t *testing.T) {
 	tensor, found := weights.Tensor("base_model.model.layers.0.up.lora_B.weight")
 	require.True(t, found)
 	require.Equal(t, []int{7, 3}, tensor.Shape)
+	tensor, found = weights.Tensor("base_model.model.layers.0.up.lora_magnitude_vector")
+	require.Equal(t, c.DoRA, found)
+	if found {
+		require.Equal(t, []int{7}, tensor.Shape)
+	}
 }
 
 func TestAdaptersErrors(t *testing.T) {
@@ -64,7 +87,7 @@ func TestAdaptersErrors(t *testing.T) {
 	dir := t.TempDir()
 	_, _, err := LoadAdapters(dir, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	for _, bad := range []AdapterConfig{{Alpha: 1}, {Rank: 1}, {Rank: 3, Alpha: 4}, {Rank: 2, Alpha: 5}} {
+	for _, bad := range []AdapterConfig{{Alpha: 1}, {Rank: 1}, {Rank: 3, Alpha: 4}, {Rank: 2, Alpha: 5}, {Rank: 2, Alpha: 4, Dropout: 1}, {Rank: 2, Alpha: 4, Dropout: 0.1}, {Rank: 2, Alpha: 4, DoRA: true}} {
 		require.ErrorIs(t, SaveAdapters(dir, bad, someAdapters(c)), snug.ErrConfig, "%+v", bad)
 	}
 	require.ErrorIs(t, SaveAdapters(dir, c, nil), snug.ErrConfig)
@@ -87,7 +110,10 @@ func TestAdaptersErrors(t *testing.T) {
 		{`"r": 2`, `"r": 0`}:                                  snug.ErrCorrupt,
 		{`"r": 2`, `"r": `}:                                   snug.ErrCorrupt,
 		{`"LORA"`, `"IA3"`}:                                   snug.ErrConfig,
-		{`"use_dora": false`, `"use_dora": true`}:             snug.ErrConfig,
+		{`"use_dora": false`, `"use_dora": true`}:             snug.ErrCorrupt, // magnitudes are not there
+		{`"lora_dropout": 0`, `"lora_dropout": 1`}:            snug.ErrCorrupt,
+		{`"r": 2`, `"r": 2, "lora_bias": true`}:               snug.ErrConfig,
+		{`"r": 2`, `"r": 2, "alpha_pattern": {"up": 1}`}:      snug.ErrConfig,
 		{`"bias": "none"`, `"bias": "all"`}:                   snug.ErrConfig,
 		{`"fan_in_fan_out": false`, `"fan_in_fan_out": true`}: snug.ErrConfig,
 	} {

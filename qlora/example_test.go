@@ -90,7 +90,7 @@ func ExampleLinear() {
 	if err := frozen.Forward(y, x, 0); err != nil { // y = x·Wᵀ
 		panic(err)
 	}
-	if err := adapter.Forward(y, u, x); err != nil { // y += s·(x·Aᵀ)·Bᵀ
+	if err := adapter.Forward(y, u, x, qlora.Draw{}); err != nil { // y += s·(x·Aᵀ)·Bᵀ
 		panic(err)
 	}
 	dy, dx, du := v(rows*out), v(rows*in), v(rows*rank)
@@ -98,11 +98,55 @@ func ExampleLinear() {
 		panic(err)
 	}
 	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Alpha: 1}
-	if err := adapter.Backward(dx, du, dy, u, x, grads); err != nil { // dx += s·dy·B·A
+	if err := adapter.Backward(dx, du, dy, u, x, grads, qlora.Draw{}); err != nil { // dx += s·dy·B·A
 		panic(err)
 	}
 	fmt.Printf("%d KiB in float32; %d KiB in 4 bits, %d KiB for a tile, %d parameters to train\n",
 		4*len(layer)>>10, w.Bytes()>>10, frozen.Bytes()>>10, adapter.Params())
 	// Output:
 	// 512 KiB in float32; 66 KiB in 4 bits, 128 KiB for a tile, 6144 parameters to train
+}
+
+// A frozen layer with magnitudes and dropout: one step.
+func ExampleDoRA() {
+	const rows, in, out, rank = 4, 256, 512, 8
+	layer := make([]float32, out*in)
+	for i := range layer {
+		layer[i] = float32(i%13-6) / 64
+	}
+	w, err := qlora.NewWeight(layer, []int{out, in}, qlora.Options{})
+	if err != nil {
+		panic(err)
+	}
+	frozen, err := qlora.NewLinear(w, snug.F32, 64*in)
+	if err != nil {
+		panic(err)
+	}
+	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
+	adapter := qlora.LoRA{In: in, Out: out, Rank: rank, Scale: qlora.LoRAScale(16, rank, false),
+		A: v(rank * in), B: v(out * rank), Dropout: 0.1, Magnitude: v(out)}
+	if err := frozen.Norms(adapter.Magnitude, nil); err != nil { // which changes nothing at first
+		panic(err)
+	}
+	dora, err := qlora.NewDoRA(frozen, &adapter)
+	if err != nil {
+		panic(err)
+	}
+	defer dora.Close()
+
+	x, y, h, u := v(rows*in), v(rows*out), v(rows*out), v(rows*rank)
+	draw := qlora.Draw{Seed: 1, Tensor: 7, Work: v(rows * in)} // the same for backward
+	if err := dora.Forward(y, h, u, x, draw); err != nil {
+		panic(err)
+	}
+	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Magnitude: v(out), Alpha: 1}
+	if err := dora.Backward(v(rows*in), v(rows*rank), y, h, u, x, grads, draw); err != nil {
+		panic(err)
+	}
+	// ... a step of A, B and the magnitudes ...
+	if err := dora.Update(); err != nil {
+		panic(err)
+	}
+	fmt.Println(adapter.Params(), "parameters to train")
+	// Output: 6656 parameters to train
 }

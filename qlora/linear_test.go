@@ -136,72 +136,6 @@ func TestLinearIsWhole(t *testing.T) {
 	}
 }
 
-// TestLoRA compares with products in float64 and with differences of the output.
-func TestLoRA(t *testing.T) {
-	const rows, in, out, rank = 6, 9, 7, 3
-	for _, place := range places(t) {
-		x, a, b, dy := randn(rows*in, 1), randn(rank*in, 2), randn(out*rank, 3), randn(rows*out, 4)
-		put := func(v []float32) snug.View { return on(t, place.Dev, snug.F32, v) }
-		l := LoRA{In: in, Out: out, Rank: rank, Scale: LoRAScale(6, rank, false), A: put(a), B: put(b)}
-		require.Equal(t, rank*(in+out), l.Params())
-		y, u := put(make([]float32, rows*out)), put(make([]float32, rows*rank))
-		require.NoError(t, l.Forward(y, u, put(x)))
-
-		product := func(x, a, b []float64) float64 { // Σ dy·y
-			sum := 0.0
-			for r := range rows {
-				for o := range out {
-					v := 0.0
-					for k := range rank {
-						h := 0.0
-						for i := range in {
-							h += x[r*in+i] * a[k*in+i]
-						}
-						v += h * b[o*rank+k]
-					}
-					sum += float64(dy[r*out+o]) * 2 * v
-				}
-			}
-			return sum
-		}
-		wide := func(v []float32) []float64 {
-			w := make([]float64, len(v))
-			for i, x := range v {
-				w[i] = float64(x)
-			}
-			return w
-		}
-		sum := 0.0
-		for i, v := range values(t, y) {
-			sum += float64(dy[i]) * float64(v)
-		}
-		require.InDelta(t, product(wide(x), wide(a), wide(b)), sum, 1e-4)
-
-		start := randn(rows*in, 5)
-		dx, da, db := put(start), put(make([]float32, rank*in)), put(make([]float32, out*rank))
-		require.NoError(t, l.Backward(dx, put(make([]float32, rows*rank)), put(dy), u, put(x), Grads{A: da, B: db, Alpha: 0.5}))
-		for i, at := range [][]float32{x, a, b} {
-			got := values(t, []snug.View{dx, da, db}[i])
-			for k := range at {
-				args := [][]float64{wide(x), wide(a), wide(b)}
-				args[i][k]++
-				high := product(args[0], args[1], args[2])
-				args[i][k] -= 2
-				want := (high - product(args[0], args[1], args[2])) / 2 // it is linear in each
-				if i == 0 {
-					want += float64(start[k])
-				} else {
-					want *= 0.5
-				}
-				require.InDelta(t, want, float64(got[k]), 1e-4, "%s: operand %d, element %d", place.Name, i, k)
-			}
-		}
-		none := put(nil)
-		require.NoError(t, l.Backward(none, put(make([]float32, rows*rank)), put(dy), u, put(x), Grads{A: da, B: db, Alpha: 1, Beta: 1}))
-	}
-	require.Equal(t, float32(4), LoRAScale(16, 16, true))
-}
-
 func TestLinearErrors(t *testing.T) {
 	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
 	require.NoError(t, err)
@@ -221,16 +155,4 @@ func TestLinearErrors(t *testing.T) {
 	require.ErrorIs(t, l.Backward(v(31), v(64), 0), snug.ErrShape)
 	require.ErrorIs(t, l.Forward(v(64), snug.ViewOf(make([]snug.BFloat16, 32)), 0), snug.ErrDType)
 	require.NoError(t, l.Forward(v(0), v(0), 0))
-
-	a := LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(8), B: v(6)}
-	require.ErrorIs(t, a.Forward(v(3), v(2), v(5)), snug.ErrShape)
-	require.ErrorIs(t, a.Forward(v(4), v(2), v(4)), snug.ErrShape)
-	grads := Grads{A: v(8), B: v(6), Alpha: 1}
-	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads), snug.ErrShape)
-	require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(7), B: v(6), Alpha: 1}), snug.ErrShape)
-	require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6)}), snug.ErrConfig)
-	for _, bad := range []LoRA{{In: 4, Out: 3, Scale: 1}, {In: 4, Out: 3, Rank: 2, A: v(8), B: v(6)}, {In: 4, Out: 3, Rank: 2, Scale: float32(math.NaN()), A: v(8), B: v(6)}} {
-		require.ErrorIs(t, bad.Forward(v(3), v(2), v(4)), snug.ErrConfig)
-	}
-	require.ErrorIs(t, (&LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(7), B: v(6)}).Forward(v(3), v(2), v(4)), snug.ErrShape)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 )
 
 // LoRA is a low-rank adapter of a linear layer:
@@ -14,13 +15,26 @@ import (
 //	y += s·(x·Aᵀ)·Bᵀ
 //
 // Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models",
-// arXiv:2106.09685. It starts as nothing with B of zeros and random A.
+// arXiv:2106.09685. It starts as nothing with B of zeros and random A. With a
+// Magnitude it is that of a [DoRA].
 type LoRA struct {
 	In, Out, Rank int
 	Scale         float32   // s, see LoRAScale
 	A, B          snug.View // [Rank, In] and [Out, Rank]: f32, or of the type of activations
+	Dropout       float32   // probability to drop an element of x on its way to A, see Draw; less than 1
+	Magnitude     snug.View // [Out] of f32 for a DoRA, else empty
 
 	free []func() error // what LoadAdapters has made
+}
+
+// Draw says which elements of x an adapter with a Dropout drops in a forward pass, and
+// again in its backward pass; the others are multiplied by 1/(1 - Dropout). The mask is
+// that of a [fused.DropoutMask]: it is drawn anew from the numbers, and not stored. The
+// zero Draw drops nothing, as evaluation wants.
+type Draw struct {
+	Seed   uint64    // of the run
+	Tensor uint64    // a number that no other dropout has, such as step·layers + layer
+	Work   snug.View // room for x, of its length and type, for the time of a call; if empty, nothing is dropped
 }
 
 // LoRAScale returns alpha/rank, or, stabilized, alpha/√rank (rsLoRA: Kalajdzievski
@@ -41,21 +55,21 @@ func (l *LoRA) Close() (err error) {
 	return err
 }
 
-// Params returns the number of parameters, Rank·(In+Out).
-func (l *LoRA) Params() int { return l.Rank * (l.In + l.Out) }
+// Params returns the number of parameters, Rank·(In+Out), and Out magnitudes if it has them.
+func (l *LoRA) Params() int { return l.Rank*(l.In+l.Out) + l.Magnitude.Len() }
 
 // Forward computes u = x·Aᵀ, which [LoRA.Backward] needs, and y += s·u·Bᵀ, for x of
-// [rows, In], y of [rows, Out] and u of [rows, Rank] elements on one device. Types are
-// those that [amp.MatMul] takes, and u has that of x. Errors: [snug.ErrShape], with
-// nothing written, and those of amp.MatMul.
-func (l *LoRA) Forward(y, u, x snug.View) error {
-	rows, err := l.check("forward", x, u, y)
+// [rows, In], y of [rows, Out] and u of [rows, Rank] elements on one device; d drops
+// elements of x on the way to u. Types are those that [amp.MatMul] takes, and u has that
+// of x. Errors: [snug.ErrShape] and [snug.ErrConfig], which is also that of an adapter
+// with a Magnitude, with nothing written, and those of amp.MatMul.
+func (l *LoRA) Forward(y, u, x snug.View, d Draw) error {
+	rows, err := l.checkPass("forward", x, u, y, d)
 	if err != nil || rows == 0 {
 		return err
 	}
-	err = amp.MatMul(u, x, l.A, amp.MatMulConfig{M: rows, N: l.Rank, K: l.In, TransB: true})
-	if err == nil {
-		err = amp.MatMul(y, u, l.B, amp.MatMulConfig{M: rows, N: l.Out, K: l.Rank, TransB: true, Alpha: l.Scale, Beta: 1})
+	if x, err = l.drop(x, d); err == nil {
+		err = l.add(y, u, x, rows)
 	}
 	if err != nil {
 		return fmt.Errorf("qlora: LoRA: forward: %w", err)
@@ -63,36 +77,77 @@ func (l *LoRA) Forward(y, u, x snug.View) error {
 	return nil
 }
 
+// add is Forward with the x that is left.
+func (l *LoRA) add(y, u, x snug.View, rows int) error {
+	err := amp.MatMul(u, x, l.A, amp.MatMulConfig{M: rows, N: l.Rank, K: l.In, TransB: true})
+	if err != nil {
+		return err
+	}
+	return amp.MatMul(y, u, l.B, amp.MatMulConfig{M: rows, N: l.Out, K: l.Rank, TransB: true, Alpha: l.Scale, Beta: 1})
+}
+
+// drops says whether d drops elements.
+func (l *LoRA) drops(d Draw) bool { return l.Dropout > 0 && d.Work.Len() > 0 }
+
+// drop returns what d leaves of x.
+func (l *LoRA) drop(x snug.View, d Draw) (snug.View, error) {
+	if !l.drops(d) {
+		return x, nil
+	}
+	return d.Work, fused.Dropout(d.Work, x, l.mask(d))
+}
+
+func (l *LoRA) mask(d Draw) fused.DropoutMask {
+	return fused.DropoutMask{P: l.Dropout, Seed: d.Seed, Tensor: d.Tensor}
+}
+
 // Grads are the gradients of a LoRA's parameters, in float32, and how a
 // micro-batch enters them: acc = beta·acc + alpha·gradient, the factors of
 // accum's Window.Into.
 type Grads struct {
 	A, B        snug.View // of the sizes of LoRA.A and B
+	Magnitude   snug.View // and of LoRA.Magnitude, for a DoRA
 	Alpha, Beta float32
 }
 
-// Backward computes, from dy and the x and u of [LoRA.Forward],
+// Backward computes, from dy and the x, u and d of [LoRA.Forward],
 //
 //	du  = s·dy·B
 //	dB  = beta·dB + alpha·s·dyᵀ·u
 //	dA  = beta·dA + alpha·duᵀ·x
 //	dx += du·A
 //
-// du has the size and the type of u and holds nothing of use afterwards. dx of length 0
-// is left out. Errors are as those of Forward.
-func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads) error {
-	rows, err := l.check("backward", x, u, dy)
+// where what d drops of x counts as 0 in dA and in dx. du has the size and the type of u
+// and holds nothing of use afterwards. dx of length 0 is left out; else, with dropout, it has
+// the type of x. Errors are as those of Forward.
+func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Draw) error {
+	rows, err := l.checkPass("backward", x, u, dy, d)
+	if err == nil {
+		err = l.checkGrads("backward", dx, du, u, x, g)
+	}
 	if err != nil {
 		return err
 	}
-	switch {
-	case du.Len() != u.Len() || dx.Len() != 0 && dx.Len() != x.Len():
-		return fmt.Errorf("qlora: LoRA: backward: dx has %d elements and du %d, x %d and u %d: %w", dx.Len(), du.Len(), x.Len(), u.Len(), snug.ErrShape)
-	case g.A.Len() != l.A.Len() || g.B.Len() != l.B.Len():
-		return fmt.Errorf("qlora: LoRA: backward: gradients of %d and %d elements, parameters of %d and %d: %w", g.A.Len(), g.B.Len(), l.A.Len(), l.B.Len(), snug.ErrShape)
-	case g.Alpha == 0:
-		return fmt.Errorf("qlora: LoRA: backward: gradients count 0 times: %w", snug.ErrConfig)
+	if x, err = l.drop(x, d); err == nil {
+		err = l.gradients(du, dy, u, x, rows, g)
 	}
+	switch {
+	case err != nil || dx.Len() == 0:
+	case l.drops(d):
+		if err = amp.MatMul(d.Work, du, l.A, l.input(rows, 0)); err == nil {
+			err = l.addDropped(dx, d)
+		}
+	default:
+		err = amp.MatMul(dx, du, l.A, l.input(rows, 1))
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: LoRA: backward: %w", err)
+	}
+	return nil
+}
+
+// gradients computes du and those of A and B.
+func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 	for _, step := range [...]struct {
 		c, a, b snug.View
 		cfg     amp.MatMulConfig
@@ -100,14 +155,60 @@ func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads) error {
 		{du, dy, l.B, amp.MatMulConfig{M: rows, N: l.Rank, K: l.Out, Alpha: l.Scale}},
 		{g.B, dy, u, amp.MatMulConfig{M: l.Out, N: l.Rank, K: rows, TransA: true, Alpha: g.Alpha * l.Scale, Beta: g.Beta}},
 		{g.A, du, x, amp.MatMulConfig{M: l.Rank, N: l.In, K: rows, TransA: true, Alpha: g.Alpha, Beta: g.Beta}},
-		{dx, du, l.A, amp.MatMulConfig{M: rows, N: l.In, K: l.Rank, Beta: 1}},
 	} {
-		if step.c.Len() == 0 {
-			continue
-		}
 		if err := amp.MatMul(step.c, step.a, step.b, step.cfg); err != nil {
-			return fmt.Errorf("qlora: LoRA: backward: %w", err)
+			return err
 		}
+	}
+	return nil
+}
+
+// input is the product du·A, onto beta times what is there.
+func (l *LoRA) input(rows int, beta float32) amp.MatMulConfig {
+	return amp.MatMulConfig{M: rows, N: l.In, K: l.Rank, Beta: beta}
+}
+
+// addDropped adds what d leaves of its room to dx.
+func (l *LoRA) addDropped(dx snug.View, d Draw) error {
+	if err := fused.DropoutBackward(d.Work, d.Work, l.mask(d)); err != nil {
+		return err
+	}
+	return fused.Add(dx, dx, d.Work)
+}
+
+// checkPass is check of a LoRA without magnitudes, and of what it drops.
+func (l *LoRA) checkPass(op string, x, u, y snug.View, d Draw) (rows int, err error) {
+	rows, err = l.check(op, x, u, y)
+	switch {
+	case err != nil:
+		return 0, err
+	case l.Magnitude.Len() != 0:
+		return 0, fmt.Errorf("qlora: LoRA: %s: an adapter with magnitudes, which a DoRA computes: %w", op, snug.ErrConfig)
+	}
+	return rows, l.checkDraw(op, x, d)
+}
+
+func (l *LoRA) checkDraw(op string, x snug.View, d Draw) error {
+	switch {
+	case !l.drops(d):
+		return nil
+	case d.Work.Len() != x.Len():
+		return fmt.Errorf("qlora: LoRA: %s: room of %d elements for x, which has %d: %w", op, d.Work.Len(), x.Len(), snug.ErrShape)
+	case d.Work.DType() != x.DType():
+		return fmt.Errorf("qlora: LoRA: %s: room for x of %s, x holds %s: %w", op, d.Work.DType(), x.DType(), snug.ErrDType)
+	}
+	return nil
+}
+
+func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) error {
+	switch {
+	case du.Len() != u.Len() || dx.Len() != 0 && dx.Len() != x.Len():
+		return fmt.Errorf("qlora: LoRA: %s: dx has %d elements and du %d, x %d and u %d: %w", op, dx.Len(), du.Len(), x.Len(), u.Len(), snug.ErrShape)
+	case g.A.Len() != l.A.Len() || g.B.Len() != l.B.Len() || g.Magnitude.Len() != l.Magnitude.Len():
+		return fmt.Errorf("qlora: LoRA: %s: gradients of %d, %d and %d elements, parameters of %d, %d and %d: %w",
+			op, g.A.Len(), g.B.Len(), g.Magnitude.Len(), l.A.Len(), l.B.Len(), l.Magnitude.Len(), snug.ErrShape)
+	case g.Alpha == 0:
+		return fmt.Errorf("qlora: LoRA: %s: gradients count 0 times: %w", op, snug.ErrConfig)
 	}
 	return nil
 }
@@ -119,8 +220,14 @@ func (l *LoRA) check(op string, x, u, y snug.View) (rows int, err error) {
 		return 0, fmt.Errorf("qlora: LoRA: %s: a layer of %d to %d with rank %d, want 1 or more: %w", op, l.In, l.Out, l.Rank, snug.ErrConfig)
 	case l.Scale == 0 || l.Scale-l.Scale != 0:
 		return 0, fmt.Errorf("qlora: LoRA: %s: scale %g, want a finite number other than 0: %w", op, l.Scale, snug.ErrConfig)
+	case !(l.Dropout >= 0 && l.Dropout < 1):
+		return 0, fmt.Errorf("qlora: LoRA: %s: dropout %g, want at least 0 and less than 1: %w", op, l.Dropout, snug.ErrConfig)
 	case l.A.Len() != l.Rank*l.In || l.B.Len() != l.Out*l.Rank:
 		return 0, fmt.Errorf("qlora: LoRA: %s: A has %d elements and B %d, want %d×%d and %d×%d: %w", op, l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
+	case l.Magnitude.Len() != 0 && l.Magnitude.Len() != l.Out:
+		return 0, fmt.Errorf("qlora: LoRA: %s: %d magnitudes, want %d: %w", op, l.Magnitude.Len(), l.Out, snug.ErrShape)
+	case l.Magnitude.Len() != 0 && l.Magnitude.DType() != snug.F32:
+		return 0, fmt.Errorf("qlora: LoRA: %s: magnitudes of %s, want f32: %w", op, l.Magnitude.DType(), snug.ErrDType)
 	}
 	rows = x.Len() / l.In
 	if rows*l.In != x.Len() || u.Len() != rows*l.Rank || y.Len() != rows*l.Out {

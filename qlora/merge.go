@@ -1,6 +1,7 @@
 package qlora
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -9,9 +10,10 @@ import (
 )
 
 // Merge writes W + s·B·A, the weight of a layer with its adapter, to dst, of [out, in]
-// elements of any floating-point type on the weight's device. A tile of rows is decoded
-// and added up in float32, as in [NewLinear], and rounded once. a is f32: its
-// parameters are.
+// elements of any floating-point type on the weight's device; with a Magnitude, its rows
+// are scaled to that, as in [DoRA]. A tile of rows is decoded and added up in float32, as
+// in [NewLinear], and rounded once; magnitudes need 8 bytes a row of it more. a is f32:
+// its parameters are.
 //
 // To have the result in 4 bits again, make a [NewWeight] of dst; [Weight.Deviation] says
 // what that costs. Errors: those of NewLinear, [snug.ErrShape], [snug.ErrDType],
@@ -21,11 +23,7 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := l.Close(); err == nil {
-			err = e
-		}
-	}()
+	defer func() { err = errors.Join(err, l.Close()) }()
 	if _, err := a.check("merge", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
 		return err
 	}
@@ -37,13 +35,33 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 	case !dst.DType().IsFloat() || a.A.DType() != snug.F32 || a.B.DType() != snug.F32:
 		return fmt.Errorf("qlora: merge: dst holds %s, A %s and B %s, want f32, f16 or bf16, and f32: %w", dst.DType(), a.A.DType(), a.B.DType(), snug.ErrDType)
 	}
-	if _, err := snug.CommonDevice(dst, a.A, a.B, w.Packed()); err != nil {
+	_, err = snug.CommonDevice(dst, a.A, a.B, w.Packed())
+	if err == nil && a.Magnitude.Len() > 0 {
+		_, err = snug.CommonDevice(dst, a.Magnitude)
+	}
+	if err != nil {
 		return fmt.Errorf("qlora: merge: %w", err)
 	}
+	scales := snug.View{}
+	if a.Magnitude.Len() > 0 {
+		var free func() error
+		if scales, free, err = snug.MakeView(w.Device(), snug.F32, 2*l.rows); err != nil {
+			return fmt.Errorf("qlora: merge: %w", err)
+		}
+		defer func() { err = errors.Join(err, free()) }()
+	}
 	return l.each(func(lo, hi int, rows snug.View) error {
-		c := amp.MatMulConfig{M: hi - lo, N: l.in, K: a.Rank, Alpha: a.Scale, Beta: 1}
-		if err := amp.MatMul(rows, part(a.B, lo*a.Rank, hi*a.Rank), a.A, c); err != nil {
+		if err := a.addTo(rows, lo, hi); err != nil {
 			return err
+		}
+		if scales.Len() > 0 {
+			n, c := part(scales, 0, hi-lo), part(scales, l.rows, l.rows+hi-lo)
+			if err := start(w.Device(), normsJob{n, c, part(a.Magnitude, lo, hi), rows, l.in}); err != nil {
+				return err
+			}
+			if err := start(w.Device(), blendJob{dst: rows, src: rows, scale: c, cols: l.in, byRow: true}); err != nil {
+				return err
+			}
 		}
 		return amp.Cast(part(dst, lo*l.in, hi*l.in), rows)
 	})

@@ -13,7 +13,7 @@ import (
 func TestMerge(t *testing.T) {
 	const out, in, rank = 70, 600, 3
 	for _, place := range places(t) {
-		for _, opt := range []Options{{}, {Type: FP4, Block: 32, Single: true}} {
+		for k, opt := range []Options{{}, {Type: FP4, Block: 32, Single: true}, {}} {
 			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
 			require.NoError(t, err)
 			whole := on(t, place.Dev, snug.F32, make([]float32, out*in))
@@ -26,6 +26,16 @@ func TestMerge(t *testing.T) {
 					want[o*in+i] = float64(full[o*in+i])
 					for k := range rank {
 						want[o*in+i] += 0.5 * float64(b[o*rank+k]) * float64(a[k*in+i])
+					}
+				}
+			}
+			if k == 2 {
+				l.Magnitude = on(t, place.Dev, snug.F32, randn(out, 4))
+				for o, m := range values(t, l.Magnitude) {
+					row := want[o*in : (o+1)*in]
+					norm := math.Sqrt(dot(row, row))
+					for i := range row {
+						row[i] *= float64(m) / norm
 					}
 				}
 			}

@@ -39,6 +39,26 @@ func decodeBF16AVX2(x *uint16, packed *uint8, absmax *float32, blocks int, block
 //go:noescape
 func decodeBF16StreamAVX2(x *uint16, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
 
+// dot1xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot1xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot2xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot2xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot4xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot4xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot8xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot8xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
 // encodeAVX512 writes the absmax of blocks and the codes of x/absmax.
 //
 //go:noescape
@@ -73,6 +93,26 @@ func decodeBF16AVX512(x *uint16, packed *uint8, absmax *float32, blocks int, blo
 //
 //go:noescape
 func decodeBF16StreamAVX512(x *uint16, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot1xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot1xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot2xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot2xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot4xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot4xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// dot8xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot8xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
 
 // fence makes streamed data visible before what is written next.
 func fence()

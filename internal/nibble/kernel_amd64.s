@@ -646,6 +646,443 @@ decodeEnd:
 	VZEROUPPER
 	RET
 
+// func dot1xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dot1xAVX2(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	MOVQ         values+56(FP), SI
+	VPBROADCASTQ four<>+0(SB), Y2
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), DI
+
+block:
+	VBROADCASTSS (CX), Y3
+	ADDQ         $+4, CX
+	VMULPS       (SI), Y3, Y4
+	VMULPS       32(SI), Y3, Y3
+	MOVQ         block+48(FP), R8
+
+dot:
+	VPBROADCASTD (AX), Y5
+	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
+	VPSRLVD      Y2, Y5, Y5
+	VPERMPS      Y4, Y5, Y6
+	VPERMPS      Y3, Y5, Y7
+	VPSLLD       $0x1c, Y5, Y5
+	VBLENDVPS    Y5, Y7, Y6, Y6
+	VFMADD231PS  (BX)(DX*4), Y6, Y0
+	VPBROADCASTD 4(AX), Y5
+	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
+	VPSRLVD      Y2, Y5, Y5
+	VPERMPS      Y4, Y5, Y6
+	VPERMPS      Y3, Y5, Y7
+	VPSLLD       $0x1c, Y5, Y5
+	VBLENDVPS    Y5, Y7, Y6, Y6
+	VFMADD231PS  32(BX)(DX*4), Y6, Y1
+	VPBROADCASTD 8(AX), Y5
+	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
+	VPSRLVD      Y2, Y5, Y5
+	VPERMPS      Y4, Y5, Y6
+	VPERMPS      Y3, Y5, Y7
+	VPSLLD       $0x1c, Y5, Y5
+	VBLENDVPS    Y5, Y7, Y6, Y6
+	VFMADD231PS  64(BX)(DX*4), Y6, Y0
+	VPBROADCASTD 12(AX), Y5
+	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
+	VPSRLVD      Y2, Y5, Y5
+	VPERMPS      Y4, Y5, Y6
+	VPERMPS      Y3, Y5, Y7
+	VPSLLD       $0x1c, Y5, Y5
+	VBLENDVPS    Y5, Y7, Y6, Y6
+	VFMADD231PS  96(BX)(DX*4), Y6, Y1
+	ADDQ         $+16, AX
+	ADDQ         $0x20, DX
+	SUBQ         $0x20, R8
+	JNZ          dot
+	DECQ         DI
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (AX)
+	VZEROUPPER
+	RET
+
+// func dot2xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dot2xAVX2(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	MOVQ         values+56(FP), DI
+	VPBROADCASTQ four<>+0(SB), Y4
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R8
+
+block:
+	VBROADCASTSS (CX), Y5
+	ADDQ         $+4, CX
+	VMULPS       (DI), Y5, Y6
+	VMULPS       32(DI), Y5, Y5
+	MOVQ         block+48(FP), R9
+
+dot:
+	VPBROADCASTD (AX), Y7
+	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
+	VPSRLVD      Y4, Y7, Y7
+	VPERMPS      Y6, Y7, Y8
+	VPERMPS      Y5, Y7, Y9
+	VPSLLD       $0x1c, Y7, Y7
+	VBLENDVPS    Y7, Y9, Y8, Y8
+	VFMADD231PS  (BX)(DX*4), Y8, Y0
+	VFMADD231PS  (SI)(DX*4), Y8, Y2
+	VPBROADCASTD 4(AX), Y7
+	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
+	VPSRLVD      Y4, Y7, Y7
+	VPERMPS      Y6, Y7, Y8
+	VPERMPS      Y5, Y7, Y9
+	VPSLLD       $0x1c, Y7, Y7
+	VBLENDVPS    Y7, Y9, Y8, Y8
+	VFMADD231PS  32(BX)(DX*4), Y8, Y1
+	VFMADD231PS  32(SI)(DX*4), Y8, Y3
+	VPBROADCASTD 8(AX), Y7
+	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
+	VPSRLVD      Y4, Y7, Y7
+	VPERMPS      Y6, Y7, Y8
+	VPERMPS      Y5, Y7, Y9
+	VPSLLD       $0x1c, Y7, Y7
+	VBLENDVPS    Y7, Y9, Y8, Y8
+	VFMADD231PS  64(BX)(DX*4), Y8, Y0
+	VFMADD231PS  64(SI)(DX*4), Y8, Y2
+	VPBROADCASTD 12(AX), Y7
+	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
+	VPSRLVD      Y4, Y7, Y7
+	VPERMPS      Y6, Y7, Y8
+	VPERMPS      Y5, Y7, Y9
+	VPSLLD       $0x1c, Y7, Y7
+	VBLENDVPS    Y7, Y9, Y8, Y8
+	VFMADD231PS  96(BX)(DX*4), Y8, Y1
+	VFMADD231PS  96(SI)(DX*4), Y8, Y3
+	ADDQ         $+16, AX
+	ADDQ         $0x20, DX
+	SUBQ         $0x20, R9
+	JNZ          dot
+	DECQ         R8
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (AX)
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 4(AX)
+	VZEROUPPER
+	RET
+
+// func dot4xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dot4xAVX2(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	LEAQ         (SI)(DX*4), DI
+	LEAQ         (DI)(DX*4), R8
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVQ         values+56(FP), R9
+	VPBROADCASTQ four<>+0(SB), Y8
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R10
+
+block:
+	VBROADCASTSS (CX), Y9
+	ADDQ         $+4, CX
+	VMULPS       (R9), Y9, Y10
+	VMULPS       32(R9), Y9, Y9
+	MOVQ         block+48(FP), R11
+
+dot:
+	VPBROADCASTD (AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  (BX)(DX*4), Y12, Y0
+	VFMADD231PS  (SI)(DX*4), Y12, Y2
+	VFMADD231PS  (DI)(DX*4), Y12, Y4
+	VFMADD231PS  (R8)(DX*4), Y12, Y6
+	VPBROADCASTD 4(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  32(BX)(DX*4), Y12, Y1
+	VFMADD231PS  32(SI)(DX*4), Y12, Y3
+	VFMADD231PS  32(DI)(DX*4), Y12, Y5
+	VFMADD231PS  32(R8)(DX*4), Y12, Y7
+	VPBROADCASTD 8(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  64(BX)(DX*4), Y12, Y0
+	VFMADD231PS  64(SI)(DX*4), Y12, Y2
+	VFMADD231PS  64(DI)(DX*4), Y12, Y4
+	VFMADD231PS  64(R8)(DX*4), Y12, Y6
+	VPBROADCASTD 12(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  96(BX)(DX*4), Y12, Y1
+	VFMADD231PS  96(SI)(DX*4), Y12, Y3
+	VFMADD231PS  96(DI)(DX*4), Y12, Y5
+	VFMADD231PS  96(R8)(DX*4), Y12, Y7
+	ADDQ         $+16, AX
+	ADDQ         $0x20, DX
+	SUBQ         $0x20, R11
+	JNZ          dot
+	DECQ         R10
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (AX)
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 4(AX)
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 8(AX)
+	VADDPS       Y7, Y6, Y6
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPS       X0, X6, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 12(AX)
+	VZEROUPPER
+	RET
+
+// func dot8xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dot8xAVX2(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	LEAQ         (SI)(DX*4), DI
+	LEAQ         (DI)(DX*4), R8
+	LEAQ         (R8)(DX*4), R9
+	LEAQ         (R9)(DX*4), R10
+	LEAQ         (R10)(DX*4), R11
+	LEAQ         (R11)(DX*4), R12
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVQ         values+56(FP), R13
+	VPBROADCASTQ four<>+0(SB), Y8
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R14
+
+block:
+	VBROADCASTSS (CX), Y9
+	ADDQ         $+4, CX
+	VMULPS       (R13), Y9, Y10
+	VMULPS       32(R13), Y9, Y9
+	MOVQ         block+48(FP), R15
+
+dot:
+	VPBROADCASTD (AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  (BX)(DX*4), Y12, Y0
+	VFMADD231PS  (SI)(DX*4), Y12, Y1
+	VFMADD231PS  (DI)(DX*4), Y12, Y2
+	VFMADD231PS  (R8)(DX*4), Y12, Y3
+	VFMADD231PS  (R9)(DX*4), Y12, Y4
+	VFMADD231PS  (R10)(DX*4), Y12, Y5
+	VFMADD231PS  (R11)(DX*4), Y12, Y6
+	VFMADD231PS  (R12)(DX*4), Y12, Y7
+	VPBROADCASTD 4(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  32(BX)(DX*4), Y12, Y0
+	VFMADD231PS  32(SI)(DX*4), Y12, Y1
+	VFMADD231PS  32(DI)(DX*4), Y12, Y2
+	VFMADD231PS  32(R8)(DX*4), Y12, Y3
+	VFMADD231PS  32(R9)(DX*4), Y12, Y4
+	VFMADD231PS  32(R10)(DX*4), Y12, Y5
+	VFMADD231PS  32(R11)(DX*4), Y12, Y6
+	VFMADD231PS  32(R12)(DX*4), Y12, Y7
+	VPBROADCASTD 8(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  64(BX)(DX*4), Y12, Y0
+	VFMADD231PS  64(SI)(DX*4), Y12, Y1
+	VFMADD231PS  64(DI)(DX*4), Y12, Y2
+	VFMADD231PS  64(R8)(DX*4), Y12, Y3
+	VFMADD231PS  64(R9)(DX*4), Y12, Y4
+	VFMADD231PS  64(R10)(DX*4), Y12, Y5
+	VFMADD231PS  64(R11)(DX*4), Y12, Y6
+	VFMADD231PS  64(R12)(DX*4), Y12, Y7
+	VPBROADCASTD 12(AX), Y11
+	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
+	VPSRLVD      Y8, Y11, Y11
+	VPERMPS      Y10, Y11, Y12
+	VPERMPS      Y9, Y11, Y13
+	VPSLLD       $0x1c, Y11, Y11
+	VBLENDVPS    Y11, Y13, Y12, Y12
+	VFMADD231PS  96(BX)(DX*4), Y12, Y0
+	VFMADD231PS  96(SI)(DX*4), Y12, Y1
+	VFMADD231PS  96(DI)(DX*4), Y12, Y2
+	VFMADD231PS  96(R8)(DX*4), Y12, Y3
+	VFMADD231PS  96(R9)(DX*4), Y12, Y4
+	VFMADD231PS  96(R10)(DX*4), Y12, Y5
+	VFMADD231PS  96(R11)(DX*4), Y12, Y6
+	VFMADD231PS  96(R12)(DX*4), Y12, Y7
+	ADDQ         $+16, AX
+	ADDQ         $0x20, DX
+	SUBQ         $0x20, R15
+	JNZ          dot
+	DECQ         R14
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VEXTRACTF128 $0x01, Y0, X8
+	VADDPS       X8, X0, X8
+	VMOVHLPS     X8, X8, X0
+	VADDPS       X0, X8, X8
+	VMOVSHDUP    X8, X0
+	VADDSS       X0, X8, X8
+	VMOVSS       X8, (AX)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 4(AX)
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 8(AX)
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 12(AX)
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 16(AX)
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPS       X0, X5, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 20(AX)
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPS       X0, X6, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 24(AX)
+	VEXTRACTF128 $0x01, Y7, X0
+	VADDPS       X0, X7, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, 28(AX)
+	VZEROUPPER
+	RET
+
 // func encodeAVX512(packed *uint8, absmax *float32, x *float32, blocks int, block int, limits *[16]float64, codes *[16]uint8)
 // Requires: AVX, AVX2, AVX512F, AVX512VL
 TEXT ·encodeAVX512(SB), NOSPLIT, $0-56
@@ -1044,6 +1481,375 @@ decode:
 decodeEnd:
 	DECQ BX
 	JNZ  block
+	VZEROUPPER
+	RET
+
+// func dot1xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dot1xAVX512(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	VPXORD       Z0, Z0, Z0
+	VPXORD       Z1, Z1, Z1
+	MOVQ         values+56(FP), SI
+	VPBROADCASTQ four<>+0(SB), Z2
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), DI
+
+block:
+	VBROADCASTSS (CX), Z3
+	ADDQ         $+4, CX
+	VMULPS       (SI), Z3, Z3
+	MOVQ         block+48(FP), R8
+
+dot:
+	VPBROADCASTQ  (AX), Z4
+	VPSHUFB       bytesOfLanes<>+0(SB), Z4, Z4
+	VPSRLVD       Z2, Z4, Z4
+	VPERMPS       Z3, Z4, Z4
+	VFMADD231PS   (BX)(DX*4), Z4, Z0
+	VPBROADCASTQ  8(AX), Z4
+	VPSHUFB       bytesOfLanes<>+0(SB), Z4, Z4
+	VPSRLVD       Z2, Z4, Z4
+	VPERMPS       Z3, Z4, Z4
+	VFMADD231PS   64(BX)(DX*4), Z4, Z1
+	ADDQ          $+16, AX
+	ADDQ          $0x20, DX
+	SUBQ          $0x20, R8
+	JNZ           dot
+	DECQ          DI
+	JNZ           block
+	MOVQ          y+0(FP), AX
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VMOVHLPS      X0, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSHDUP     X0, X1
+	VADDSS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VZEROUPPER
+	RET
+
+// func dot2xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dot2xAVX512(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	VPXORD       Z0, Z0, Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	MOVQ         values+56(FP), DI
+	VPBROADCASTQ four<>+0(SB), Z4
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R8
+
+block:
+	VBROADCASTSS (CX), Z5
+	ADDQ         $+4, CX
+	VMULPS       (DI), Z5, Z5
+	MOVQ         block+48(FP), R9
+
+dot:
+	VPBROADCASTQ  (AX), Z6
+	VPSHUFB       bytesOfLanes<>+0(SB), Z6, Z6
+	VPSRLVD       Z4, Z6, Z6
+	VPERMPS       Z5, Z6, Z6
+	VFMADD231PS   (BX)(DX*4), Z6, Z0
+	VFMADD231PS   (SI)(DX*4), Z6, Z2
+	VPBROADCASTQ  8(AX), Z6
+	VPSHUFB       bytesOfLanes<>+0(SB), Z6, Z6
+	VPSRLVD       Z4, Z6, Z6
+	VPERMPS       Z5, Z6, Z6
+	VFMADD231PS   64(BX)(DX*4), Z6, Z1
+	VFMADD231PS   64(SI)(DX*4), Z6, Z3
+	ADDQ          $+16, AX
+	ADDQ          $0x20, DX
+	SUBQ          $0x20, R9
+	JNZ           dot
+	DECQ          R8
+	JNZ           block
+	MOVQ          y+0(FP), AX
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VMOVHLPS      X0, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSHDUP     X0, X1
+	VADDSS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VADDPS        Y0, Y2, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 4(AX)
+	VZEROUPPER
+	RET
+
+// func dot4xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dot4xAVX512(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	LEAQ         (SI)(DX*4), DI
+	LEAQ         (DI)(DX*4), R8
+	VPXORD       Z0, Z0, Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	MOVQ         values+56(FP), R9
+	VPBROADCASTQ four<>+0(SB), Z8
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R10
+
+block:
+	VBROADCASTSS (CX), Z9
+	ADDQ         $+4, CX
+	VMULPS       (R9), Z9, Z9
+	MOVQ         block+48(FP), R11
+
+dot:
+	VPBROADCASTQ  (AX), Z10
+	VPSHUFB       bytesOfLanes<>+0(SB), Z10, Z10
+	VPSRLVD       Z8, Z10, Z10
+	VPERMPS       Z9, Z10, Z10
+	VFMADD231PS   (BX)(DX*4), Z10, Z0
+	VFMADD231PS   (SI)(DX*4), Z10, Z2
+	VFMADD231PS   (DI)(DX*4), Z10, Z4
+	VFMADD231PS   (R8)(DX*4), Z10, Z6
+	VPBROADCASTQ  8(AX), Z10
+	VPSHUFB       bytesOfLanes<>+0(SB), Z10, Z10
+	VPSRLVD       Z8, Z10, Z10
+	VPERMPS       Z9, Z10, Z10
+	VFMADD231PS   64(BX)(DX*4), Z10, Z1
+	VFMADD231PS   64(SI)(DX*4), Z10, Z3
+	VFMADD231PS   64(DI)(DX*4), Z10, Z5
+	VFMADD231PS   64(R8)(DX*4), Z10, Z7
+	ADDQ          $+16, AX
+	ADDQ          $0x20, DX
+	SUBQ          $0x20, R11
+	JNZ           dot
+	DECQ          R10
+	JNZ           block
+	MOVQ          y+0(FP), AX
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VMOVHLPS      X0, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSHDUP     X0, X1
+	VADDSS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VADDPS        Y0, Y2, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 4(AX)
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 8(AX)
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y0
+	VADDPS        Y0, Y6, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 12(AX)
+	VZEROUPPER
+	RET
+
+// func dot8xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·dot8xAVX512(SB), NOSPLIT, $0-64
+	MOVQ         packed+24(FP), AX
+	MOVQ         absmax+32(FP), CX
+	MOVQ         x+8(FP), BX
+	MOVQ         stride+16(FP), DX
+	LEAQ         (BX)(DX*4), SI
+	LEAQ         (SI)(DX*4), DI
+	LEAQ         (DI)(DX*4), R8
+	LEAQ         (R8)(DX*4), R9
+	LEAQ         (R9)(DX*4), R10
+	LEAQ         (R10)(DX*4), R11
+	LEAQ         (R11)(DX*4), R12
+	VPXORD       Z0, Z0, Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXORD       Z6, Z6, Z6
+	VPXORD       Z7, Z7, Z7
+	VPXORD       Z8, Z8, Z8
+	VPXORD       Z9, Z9, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z12, Z12, Z12
+	VPXORD       Z13, Z13, Z13
+	VPXORD       Z14, Z14, Z14
+	VPXORD       Z15, Z15, Z15
+	MOVQ         values+56(FP), R13
+	VPBROADCASTQ four<>+0(SB), Z16
+	XORQ         DX, DX
+	MOVQ         blocks+40(FP), R14
+
+block:
+	VBROADCASTSS (CX), Z17
+	ADDQ         $+4, CX
+	VMULPS       (R13), Z17, Z17
+	MOVQ         block+48(FP), R15
+
+dot:
+	VPBROADCASTQ  (AX), Z18
+	VPSHUFB       bytesOfLanes<>+0(SB), Z18, Z18
+	VPSRLVD       Z16, Z18, Z18
+	VPERMPS       Z17, Z18, Z18
+	VFMADD231PS   (BX)(DX*4), Z18, Z0
+	VFMADD231PS   (SI)(DX*4), Z18, Z2
+	VFMADD231PS   (DI)(DX*4), Z18, Z4
+	VFMADD231PS   (R8)(DX*4), Z18, Z6
+	VFMADD231PS   (R9)(DX*4), Z18, Z8
+	VFMADD231PS   (R10)(DX*4), Z18, Z10
+	VFMADD231PS   (R11)(DX*4), Z18, Z12
+	VFMADD231PS   (R12)(DX*4), Z18, Z14
+	VPBROADCASTQ  8(AX), Z18
+	VPSHUFB       bytesOfLanes<>+0(SB), Z18, Z18
+	VPSRLVD       Z16, Z18, Z18
+	VPERMPS       Z17, Z18, Z18
+	VFMADD231PS   64(BX)(DX*4), Z18, Z1
+	VFMADD231PS   64(SI)(DX*4), Z18, Z3
+	VFMADD231PS   64(DI)(DX*4), Z18, Z5
+	VFMADD231PS   64(R8)(DX*4), Z18, Z7
+	VFMADD231PS   64(R9)(DX*4), Z18, Z9
+	VFMADD231PS   64(R10)(DX*4), Z18, Z11
+	VFMADD231PS   64(R11)(DX*4), Z18, Z13
+	VFMADD231PS   64(R12)(DX*4), Z18, Z15
+	ADDQ          $+16, AX
+	ADDQ          $0x20, DX
+	SUBQ          $0x20, R15
+	JNZ           dot
+	DECQ          R14
+	JNZ           block
+	MOVQ          y+0(FP), AX
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X0
+	VMOVHLPS      X0, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSHDUP     X0, X1
+	VADDSS        X1, X0, X0
+	VMOVSS        X0, (AX)
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VADDPS        Y0, Y2, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 4(AX)
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y0, Y4, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 8(AX)
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y0
+	VADDPS        Y0, Y6, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 12(AX)
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 16(AX)
+	VADDPS        Z11, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y0
+	VADDPS        Y0, Y10, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 20(AX)
+	VADDPS        Z13, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y0, Y12, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 24(AX)
+	VADDPS        Z15, Z14, Z14
+	VEXTRACTF64X4 $0x01, Z14, Y0
+	VADDPS        Y0, Y14, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VADDPS        X1, X0, X1
+	VMOVHLPS      X1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSHDUP     X1, X0
+	VADDSS        X0, X1, X1
+	VMOVSS        X1, 28(AX)
 	VZEROUPPER
 	RET
 

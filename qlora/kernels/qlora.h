@@ -2,3 +2,4 @@
 #pragma once
 #include "quantize.h"
 #include "dequantize.h"
+#include "dora.h"

@@ -1,0 +1,261 @@
+package qlora
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// DoRA is a [Linear] with a [LoRA] that turns the rows of its weight, and magnitudes m
+// of them that are trained as well:
+//
+//	y = c ⊙ h,  h = x·Wᵀ + s·(x·Aᵀ)·Bᵀ,  c = m/n,  n = the norms of the rows of W + s·B·A
+//
+// Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation", arXiv:2402.09353. As in
+// its section 4.3 and in HuggingFace's PEFT, n is a constant for the backward pass. A row
+// of zeros stays one. With dropout, which leaves x̃ of x,
+//
+//	y = c ⊙ h + (x - x̃)·Wᵀ,  h = x̃·Wᵀ + s·(x̃·Aᵀ)·Bᵀ
+//
+// as PEFT has it, with a second product by W. One call at a time.
+type DoRA struct {
+	l    *Linear
+	a    *LoRA
+	n, c snug.View // [out] each
+	free func() error
+}
+
+// NewDoRA returns the layer of l with a, whose Magnitude is there: [Linear.Norms] gives
+// that with which training begins. It takes 8 bytes an output on the weight's device,
+// and owns neither l nor a. [DoRA.Update] is done.
+//
+// Errors: [snug.ErrConfig] for an adapter without a Magnitude, those of Linear.Norms, and
+// [snug.ErrNoMemory].
+func NewDoRA(l *Linear, a *LoRA) (*DoRA, error) {
+	if a.Magnitude.Len() == 0 {
+		return nil, fmt.Errorf("qlora: DoRA: an adapter without magnitudes: %w", snug.ErrConfig)
+	}
+	both, free, err := snug.MakeView(l.w.Device(), snug.F32, 2*l.out)
+	if err != nil {
+		return nil, fmt.Errorf("qlora: DoRA: %w", err)
+	}
+	d := &DoRA{l: l, a: a, n: part(both, 0, l.out), c: part(both, l.out, 2*l.out), free: free}
+	if err := d.Update(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// Close frees what NewDoRA made. d cannot be used afterwards.
+func (d *DoRA) Close() error { return d.free() }
+
+// Update computes n and c again: after every step that changed A, B or the Magnitude.
+// It needs no memory but the tile of the Linear. Errors are those of [Linear.Norms].
+func (d *DoRA) Update() error {
+	if err := d.l.checkNorms(d.a.Magnitude, d.a); err != nil {
+		return err
+	}
+	return d.l.norms(d.n, d.c, d.a)
+}
+
+// Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out]
+// of f32 on the weight's device: what the Magnitude of a [DoRA] starts with. It decodes a
+// tile of rows at a time and adds the adapter up in it, rounded to the type of
+// [NewLinear]; squares are added in float64 on the CPU and in float32, in a fixed order,
+// on other devices. A norm then has a relative error of at most (in/64+16)·2^-24.
+//
+// Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig] and
+// [snug.ErrDevice].
+func (l *Linear) Norms(norms snug.View, a *LoRA) error {
+	if err := l.checkNorms(norms, a); err != nil {
+		return err
+	}
+	return l.norms(norms, snug.View{}, a)
+}
+
+func (l *Linear) checkNorms(norms snug.View, a *LoRA) error {
+	if a != nil {
+		if _, err := a.check("norms", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a != nil && (a.In != l.in || a.Out != l.out):
+		return fmt.Errorf("qlora: norms: an adapter of %d to %d, a weight of shape %v: %w", a.In, a.Out, l.w.shape, snug.ErrShape)
+	case norms.DType() != snug.F32:
+		return fmt.Errorf("qlora: norms: those of rows hold %s, want f32: %w", norms.DType(), snug.ErrDType)
+	case norms.Len() != l.out:
+		return fmt.Errorf("qlora: norms: %d elements, want %d: %w", norms.Len(), l.out, snug.ErrShape)
+	}
+	_, err := snug.CommonDevice(norms, l.w.Packed())
+	if err == nil && a != nil {
+		_, err = snug.CommonDevice(norms, a.A, a.B)
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: norms: %w", err)
+	}
+	return nil
+}
+
+// norms writes norms and, unless it is empty, what makes magnitudes of them.
+func (l *Linear) norms(norms, scale snug.View, a *LoRA) error {
+	if l.in == 0 || l.out == 0 {
+		return fmt.Errorf("qlora: norms: a weight of shape %v: %w", l.w.shape, snug.ErrShape)
+	}
+	return l.each(func(lo, hi int, rows snug.View) error {
+		j := normsJob{norms: part(norms, lo, hi), x: rows, cols: l.in}
+		if scale.Len() > 0 {
+			j.scale, j.magnitude = part(scale, lo, hi), part(a.Magnitude, lo, hi)
+		}
+		if a != nil {
+			if err := a.addTo(rows, lo, hi); err != nil {
+				return err
+			}
+		}
+		return start(l.w.Device(), j)
+	})
+}
+
+// addTo adds rows lo to hi-1 of s·B·A to those of a weight.
+func (l *LoRA) addTo(rows snug.View, lo, hi int) error {
+	c := amp.MatMulConfig{M: hi - lo, N: l.In, K: l.Rank, Alpha: l.Scale, Beta: 1}
+	return amp.MatMul(rows, part(l.B, lo*l.Rank, hi*l.Rank), l.A, c)
+}
+
+// Forward computes y, and h and u = x·Aᵀ, which [DoRA.Backward] needs, for x of [rows,
+// in], y and h of [rows, out] and u of [rows, rank] elements, all of the type of
+// [NewLinear] and on the weight's device. draw drops elements of x on the way to h and u.
+// Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig],
+// [snug.ErrDevice].
+func (d *DoRA) Forward(y, h, u, x snug.View, draw Draw) error {
+	rows, err := d.check("forward", x, u, y, h, draw)
+	if err != nil || rows == 0 {
+		return err
+	}
+	left, err := d.a.drop(x, draw)
+	if err == nil {
+		err = d.l.Forward(h, left, 0)
+	}
+	if err == nil {
+		err = d.a.add(h, u, left, rows)
+	}
+	if err == nil {
+		err = d.start(blendJob{dst: y, src: h, scale: d.c, cols: d.l.out})
+	}
+	if err == nil && d.a.drops(draw) {
+		if err = d.start(blendJob{dst: left, src: x, cols: d.l.in, shift: 1, beta: -1}); err == nil { // x - x̃
+			err = d.l.Forward(y, left, 1)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: DoRA: forward: %w", err)
+	}
+	return nil
+}
+
+// Backward computes, from dy and the h, u, x and draw of [DoRA.Forward], with e = c ⊙ dy,
+//
+//	du  = s·e·B
+//	dm  = beta·dm + alpha·Σ dy ⊙ h/n over rows
+//	dB  = beta·dB + alpha·s·eᵀ·u
+//	dA  = beta·dA + alpha·duᵀ·x
+//	dx += e·W + du·A
+//
+// and with dropout what follows from its y. All hold the type of [NewLinear] but the
+// gradients of parameters. du has the size of u; it and h hold nothing of use
+// afterwards. dx of length 0 is left out. dm has an error of at most
+// (rows+4)·2^-24·alpha·Σ |dy ⊙ h|/n. Errors are as those of Forward.
+func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Draw) error {
+	rows, err := d.check("backward", x, u, dy, h, draw)
+	if err == nil {
+		err = d.a.checkGrads("backward", dx, du, u, x, g)
+	}
+	if err == nil {
+		err = d.checkTypes("backward", du, dx)
+	}
+	if err != nil {
+		return err
+	}
+	err = start(d.l.w.Device(), dotsJob{g.Magnitude, d.n, dy, h, g.Alpha, g.Beta})
+	if err == nil {
+		err = d.start(blendJob{dst: h, src: dy, scale: d.c, cols: d.l.out}) // e
+	}
+	left := x
+	if err == nil {
+		left, err = d.a.drop(x, draw)
+	}
+	if err == nil {
+		err = d.a.gradients(du, h, u, left, rows, g)
+	}
+	if err == nil && dx.Len() > 0 {
+		err = d.input(dx, du, dy, h, rows, draw)
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: DoRA: backward: %w", err)
+	}
+	return nil
+}
+
+// input adds the gradient of x to dx, with e in h. What is dropped of x gets dy·W, and
+// what is left e·W + du·A through dropout, less as much of dy·W.
+func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Draw) error {
+	if !d.a.drops(draw) {
+		if err := d.l.Backward(dx, h, 1); err != nil {
+			return err
+		}
+		return amp.MatMul(dx, du, d.a.A, d.a.input(rows, 1))
+	}
+	err := d.start(blendJob{dst: h, src: dy, cols: d.l.out, shift: -1, beta: 1}) // e - dy
+	if err == nil {
+		err = d.l.Backward(draw.Work, h, 0)
+	}
+	if err == nil {
+		err = amp.MatMul(draw.Work, du, d.a.A, d.a.input(rows, 1))
+	}
+	if err == nil {
+		err = d.a.addDropped(dx, draw)
+	}
+	if err == nil {
+		err = d.l.Backward(dx, dy, 1)
+	}
+	return err
+}
+
+func (d *DoRA) start(j blendJob) error { return start(d.l.w.Device(), j) }
+
+// check returns the rows of the operands.
+func (d *DoRA) check(op string, x, u, y, h snug.View, draw Draw) (rows int, err error) {
+	if rows, err = d.a.check(op, x, u, y); err != nil {
+		return 0, err
+	}
+	switch {
+	case d.a.Magnitude.Len() != d.l.out || d.a.In != d.l.in:
+		return 0, fmt.Errorf("qlora: DoRA: %s: an adapter of %d to %d with %d magnitudes, a weight of shape %v: %w",
+			op, d.a.In, d.a.Out, d.a.Magnitude.Len(), d.l.w.shape, snug.ErrShape)
+	case h.Len() != y.Len():
+		return 0, fmt.Errorf("qlora: DoRA: %s: h has %d elements, want %d: %w", op, h.Len(), y.Len(), snug.ErrShape)
+	}
+	if err := d.a.checkDraw(op, x, draw); err != nil {
+		return 0, err
+	}
+	if err := d.checkTypes(op, x, u, y, h); err != nil {
+		return 0, err
+	}
+	if _, err := snug.CommonDevice(x, u, y, h, d.n, d.a.A, d.a.B); err != nil {
+		return 0, fmt.Errorf("qlora: DoRA: %s: %w", op, err)
+	}
+	return rows, nil
+}
+
+// checkTypes looks at activations; an empty one may hold anything.
+func (d *DoRA) checkTypes(op string, activations ...snug.View) error {
+	want := d.l.tile.DType()
+	for _, v := range activations {
+		if v.Len() > 0 && v.DType() != want {
+			return fmt.Errorf("qlora: DoRA: %s: an activation of %s, want %s: %w", op, v.DType(), want, snug.ErrDType)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+//go:build cuda || metal || emu
+
+package qlora
+
+import (
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+var (
+	normsNames = gpu.ForFloats("qlora_norms")
+	blendNames = gpu.ForFloats("qlora_blend")
+	dotsNames  = gpu.ForFloats("qlora_dots")
+)
+
+// The cases of BlendParams.factor in dora.h.
+const (
+	factorNone = iota
+	factorColumn
+	factorRow
+)
+
+func (j *normsJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols uint64
+		keep, _    uint32
+	}{rows: uint64(j.norms.Len()), cols: uint64(j.cols)}
+	if j.scale.Len() > 0 {
+		params.keep = 1
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: normsNames.Of(uint8(j.x.DType())),
+		Blocks: gpu.Grid(j.norms.Len(), 1), Threads: threads,
+		Operands: []driver.Mem{*j.norms.Mem(), *j.scale.Mem(), *j.magnitude.Mem(), *j.x.Mem()}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *blendJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols  uint64
+		shift, beta float32
+		factor, _   uint32
+	}{rows: uint64(j.rows()), cols: uint64(j.cols), shift: j.shift, beta: j.beta, factor: factorColumn}
+	switch {
+	case j.scale.Len() == 0:
+		params.factor = factorNone
+	case j.byRow:
+		params.factor = factorRow
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: blendNames.Of(uint8(j.dst.DType())),
+		Blocks: gpu.Grid(j.rows(), 1), Threads: threads,
+		Operands: []driver.Mem{*j.dst.Mem(), *j.src.Mem(), *j.scale.Mem()}, Params: gpu.Params(&params),
+	})
+}
+
+func (j *dotsJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols  uint64
+		alpha, beta float32
+	}{uint64(j.dy.Len() / j.acc.Len()), uint64(j.acc.Len()), j.alpha, j.beta}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: dotsNames.Of(uint8(j.dy.DType())),
+		Blocks: gpu.Grid(j.acc.Len(), threads), Threads: threads,
+		Operands: []driver.Mem{*j.acc.Mem(), *j.norms.Mem(), *j.dy.Mem(), *j.h.Mem()}, Params: gpu.Params(&params),
+	})
+}

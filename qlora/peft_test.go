@@ -1,0 +1,82 @@
+package qlora
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+)
+
+// TestPEFT reads what PEFT has written, and computes what it has computed, in evaluation
+// and with dropout.
+func TestPEFT(t *testing.T) {
+	type pass struct{ X, Dy, Y, Dx, A, B, Magnitude encoded }
+	for _, place := range places(t) {
+		for _, name := range []string{"lora", "dora"} {
+			dir := filepath.Join("testdata", "peft", name)
+			text, err := os.ReadFile(filepath.Join(dir, "passes.json"))
+			require.NoError(t, err)
+			var golden struct {
+				Weight encoded
+				Passes map[string]pass
+			}
+			require.NoError(t, json.Unmarshal(text, &golden))
+			require.Len(t, golden.Passes, 2)
+			config, adapters, err := LoadAdapters(dir, place.Dev)
+			require.NoError(t, err)
+			require.Equal(t, AdapterConfig{Rank: 3, Alpha: 6, RSLoRA: true, Dropout: 0.25, DoRA: name == "dora", Targets: []string{"up"}}, config)
+			a := adapters["up"]
+			require.NotNil(t, a)
+			weight := golden.Weight.floats(t, snug.F32)
+			w, err := NewWeight(on(t, place.Dev, snug.F32, weight), []int{a.Out, a.In}, Options{Single: true})
+			require.NoError(t, err)
+			require.Equal(t, weight, values(t, dequantized(t, w)))
+			l, err := NewLinear(w, snug.F32, 0)
+			require.NoError(t, err)
+			for kind, p := range golden.Passes {
+				put := func(e encoded) snug.View { return on(t, place.Dev, snug.F32, e.floats(t, snug.F32)) }
+				room := func(n int) snug.View { return on(t, place.Dev, snug.F32, make([]float32, n)) }
+				x, dy := put(p.X), put(p.Dy)
+				rows := x.Len() / a.In
+				draw := Draw{Seed: 7, Tensor: 9}
+				if kind == "trained" {
+					draw.Work = room(x.Len())
+				}
+				y, dx, h, u, du := room(dy.Len()), room(x.Len()), room(dy.Len()), room(rows*a.Rank), room(rows*a.Rank)
+				g := Grads{A: room(a.A.Len()), B: room(a.B.Len()), Magnitude: room(a.Magnitude.Len()), Alpha: 1}
+				if config.DoRA {
+					d, err := NewDoRA(l, a)
+					require.NoError(t, err)
+					require.NoError(t, d.Forward(y, h, u, x, draw))
+					require.NoError(t, d.Backward(dx, du, dy, h, u, x, g, draw))
+					require.NoError(t, d.Close())
+				} else {
+					require.NoError(t, l.Forward(y, x, 0))
+					require.NoError(t, a.Forward(y, u, x, draw))
+					require.NoError(t, l.Backward(dx, dy, 0))
+					require.NoError(t, a.Backward(dx, du, dy, u, x, g, draw))
+				}
+				for _, result := range []struct {
+					want encoded
+					got  snug.View
+				}{{p.Y, y}, {p.Dx, dx}, {p.A, g.A}, {p.B, g.B}, {p.Magnitude, g.Magnitude}} {
+					require.InDeltaSlice(t, result.want.floats(t, snug.F32), values(t, result.got), 2e-5, "%s: %s, %s", place.Name, name, kind)
+				}
+			}
+			require.NoError(t, l.Close())
+			require.NoError(t, w.Close())
+			require.NoError(t, a.Close())
+		}
+	}
+}
+
+// dequantized returns the elements of a weight on its device.
+func dequantized(t *testing.T, w *Weight) snug.View {
+	whole := on(t, w.Device(), snug.F32, make([]float32, w.Len()))
+	require.NoError(t, w.Dequantize(whole))
+	return whole
+}
