@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -77,6 +78,26 @@ func BenchmarkStep(b *testing.B) {
 				best = min(best, time.Since(start))
 			})
 			b.ReportMetric(float64(best.Nanoseconds())/n, "ns/param")
+		})
+	}
+}
+
+// BenchmarkMatrixStep is of one matrix far beyond the last cache, but for Muon.
+func BenchmarkMatrixStep(b *testing.B) {
+	for _, c := range []struct {
+		rule       string
+		rows, cols int
+	}{{"adafactor", 4096, 4096}, {"momentum", 4096, 4096}, {"muon", 1024, 1024}, {"muon", 768, 3072}} {
+		b.Run(fmt.Sprintf("%s/%dx%d", c.rule, c.rows, c.cols), func(b *testing.B) {
+			a := newMatrices(b, c.rule, StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
+			p, g := snug.ViewOf(randn(c.rows*c.cols, 1)), snug.ViewOf(randn(c.rows*c.cols, 2))
+			for b.Loop() {
+				a.Advance(-1)
+				if err := a.Step("w", p, g, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(c.rows*c.cols), "ns/parameter")
 		})
 	}
 }

@@ -27,8 +27,8 @@ type StepOptions struct {
 	// SumNorms, unless nil, replaces two sums by those over all processes, as an
 	// all-reduce does, so that [NewLAMB], [NewLARS] and MaxUpdate take shards of a
 	// parameter. Every process calls it once in each step of each parameter, also with
-	// an empty shard. A step that fails before, for a gradient that is not finite, does
-	// not: let all processes agree on that first. The sums are rounded as they are
+	// an empty shard. A step that fails before or is skipped, for a gradient that is not
+	// finite, does not: let all processes agree on that first. The sums are rounded as they are
 	// added: with other shards the last bits of a step can differ.
 	SumNorms func(name string, sums *[2]float64) error
 	// Stochastic rounds parameters of bfloat16 and float16 at random to one of the
