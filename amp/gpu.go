@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 var kernels = gpu.Module{Name: "amp"}
@@ -66,7 +67,7 @@ func (j *castJob) Grids(q gpu.Launcher) error {
 // gridsAtRandom has a thread for each block of random numbers.
 func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 	dst, src, n := *j.dst.Mem(), *j.src.Mem(), j.dst.Len()
-	skip := uintptr(j.draw.First % perBlock)
+	skip := uintptr(j.draw.First % rounding.PerBlock)
 	params := struct {
 		n, seed, tensor, first uint64
 		limit                  float32
@@ -77,7 +78,7 @@ func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: randomNames[[2]snug.DType{j.src.DType(), j.dst.DType()}],
-		Blocks: gpu.Grid(n+perBlock, threads*perBlock), Threads: threads,
+		Blocks: gpu.Grid(n+rounding.PerBlock, threads*rounding.PerBlock), Threads: threads,
 		Operands: []driver.Mem{dst, src}, Params: gpu.Params(&params),
 	})
 }

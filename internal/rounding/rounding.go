@@ -20,10 +20,10 @@ type Draws struct {
 	First uint64
 }
 
-// Words have two halves, and come in blocks of four.
+// Words have two halves, and come in blocks of four: PerBlock elements share one.
 const (
 	perWord  = 2
-	perBlock = 4 * perWord
+	PerBlock = 4 * perWord
 )
 
 // MaxStore is how many elements Store takes at a time.
@@ -31,7 +31,7 @@ const MaxStore = 8 << 10
 
 // words is room for the random numbers of MaxStore elements, with those of the block
 // before.
-type words [MaxStore/perWord + perBlock/perWord]uint32
+type words [MaxStore/perWord + PerBlock/perWord]uint32
 
 var pool = sync.Pool{New: func() any { return new(words) }}
 
@@ -52,7 +52,7 @@ func (d Draws) Store(dst snug.View, lo int, src []float32) {
 // halves returns the random numbers of elements lo to lo+n-1.
 func (d Draws) halves(w *words, lo, n int) []uint16 {
 	first := d.First + uint64(lo)
-	skip := int(first % perBlock) // halves of the first block that come before
+	skip := int(first % PerBlock) // halves of the first block that come before
 	return d.Halves(w[:cpu.Chunks(skip+n, perWord)], (first-uint64(skip))/perWord)[skip:]
 }
 
