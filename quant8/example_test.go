@@ -3,6 +3,8 @@ package quant8_test
 import (
 	"bytes"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/quant8"
@@ -182,4 +184,36 @@ func ExampleStateBytes() {
 	// Output:
 	// 32 bits: 56.00 GB
 	// 8 bits: 14.22 GB
+}
+
+// Biases do not decay, embeddings learn at half the rate, and elements whose gradient
+// is not finite are left alone and reported.
+func ExampleStepOptions() {
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{WeightDecay: 0.01, StepOptions: quant8.StepOptions{
+		NonFinite: quant8.SkipElement,
+		Params: func(name string) quant8.ParamOptions {
+			switch {
+			case strings.HasSuffix(name, ".bias"):
+				return quant8.ParamOptions{NoDecay: true}
+			case name == "embedding":
+				return quant8.ParamOptions{LR: 0.5}
+			}
+			return quant8.ParamOptions{}
+		},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := opt.Add("up.bias", 3); err != nil {
+		fmt.Println(err)
+		return
+	}
+	schedule := quant8.Cosine(1e-3, 1e-4, 1000).WarmUp(100)
+	opt.Advance(schedule(opt.Steps() + 1))
+	bias, gradient := []float32{1, 1, 1}, []float32{2, float32(math.Inf(1)), 2}
+	err = opt.Step("up.bias", snug.ViewOf(bias), snug.ViewOf(gradient), 1)
+	fmt.Println(bias, opt.Skipped(), err)
+	// Output:
+	// [0.99999 1 0.99999] [up.bias[1] = +Inf] <nil>
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// StepOptions says how an optimizer of any rule makes its steps. Those of different
-// parameters can differ. The zero value is that of torch's and bitsandbytes' optimizers,
-// but that it refuses gradients that are not finite.
+// StepOptions says how an optimizer of any rule makes its steps. With the zero value it
+// makes those of torch's and bitsandbytes' optimizers, but that gradients that are not
+// finite are errors.
 type StepOptions struct {
 	// NonFinite is what a step does with a NaN, an infinity or a magnitude of 2^63
 	// or more in its gradient; default Fail.
@@ -28,8 +28,8 @@ type StepOptions struct {
 	// all-reduce does, so that [NewLAMB], [NewLARS] and MaxUpdate take shards of a
 	// parameter. Every process calls it once in each step of each parameter, also with
 	// an empty shard. A step that fails before or is skipped, for a gradient that is not
-	// finite, does not: let all processes agree on that first. The sums are rounded as they are
-	// added: with other shards the last bits of a step can differ.
+	// finite, does not: let all processes agree on that first. The sums are rounded as
+	// they are added: with other shards the last bits of a step can differ.
 	SumNorms func(name string, sums *[2]float64) error
 	// Stochastic rounds parameters of bfloat16 and float16 at random to one of the
 	// two neighbours, by their distance, so that updates too small for the type
@@ -55,8 +55,9 @@ const (
 	// SkipStep leaves the parameter, or with StepRange its range, as it is.
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as
-	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states without
-	// signs become the least value of their block.
+	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states
+	// without signs become the least value of their block. [NewAdafactor] and
+	// [NewMuon], whose steps mix elements, refuse it.
 	SkipElement
 )
 
