@@ -13,39 +13,6 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// A backward pass of two layers that has one gradient at a time in memory.
-func ExampleOptimizer_StepInBackward() {
-	opt, err := NewAdamW(AdamWOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	weights := map[string][]float32{"first": make([]float32, 10), "second": make([]float32, 1000)}
-	for name, w := range weights {
-		if err := opt.Add(name, len(w)); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	gradient := make([]float32, 1000) // for all of them
-	norm, err := opt.StepInBackward(BackwardOptions{MaxNorm: 1}, func(ready Ready) error {
-		for _, name := range []string{"second", "first"} { // last layer first
-			w := weights[name]
-			g := gradient[:len(w)]
-			for i := range g {
-				g[i] = 0.5 // what the layer computes
-			}
-			if err := ready(name, snug.ViewOf(w), snug.ViewOf(g)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	fmt.Printf("norm %.2f, step %d, %v\n", norm, opt.Steps(), err)
-	// Output:
-	// norm 15.89, step 1, <nil>
-}
-
 // layers are parameters and gradients of several types and sizes.
 func layers() (p, g map[string][]float32) {
 	p, g = map[string][]float32{}, map[string][]float32{}

@@ -217,3 +217,53 @@ func ExampleStepOptions() {
 	// Output:
 	// [0.99999 1 0.99999] [up.bias[1] = +Inf] <nil>
 }
+
+// A backward pass of two layers that has one gradient at a time in memory.
+func ExampleOptimizer_StepInBackward() {
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	weights := map[string][]float32{"first": make([]float32, 10), "second": make([]float32, 1000)}
+	for name, w := range weights {
+		if err := opt.Add(name, len(w)); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	gradient := make([]float32, 1000) // for all of them
+	norm, err := opt.StepInBackward(quant8.BackwardOptions{MaxNorm: 1}, func(ready quant8.Ready) error {
+		for _, name := range []string{"second", "first"} { // last layer first
+			w := weights[name]
+			g := gradient[:len(w)]
+			for i := range g {
+				g[i] = 0.5 // what the layer computes
+			}
+			if err := ready(name, snug.ViewOf(w), snug.ViewOf(g)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	fmt.Printf("norm %.2f, step %d, %v\n", norm, opt.Steps(), err)
+	// Output:
+	// norm 15.89, step 1, <nil>
+}
+
+func ExampleSchedule() {
+	schedule := quant8.Cosine(1e-3, 1e-4, 100).WarmUp(4)
+	for _, step := range []int{1, 2, 4, 5, 54, 55, 104, 105, 1000} {
+		fmt.Printf("%d: %.3g\n", step, schedule(step))
+	}
+	// Output:
+	// 1: 0.00025
+	// 2: 0.0005
+	// 4: 0.001
+	// 5: 0.001
+	// 54: 0.000564
+	// 55: 0.00055
+	// 104: 0.0001
+	// 105: 0.0001
+	// 1000: 0.0001
+}

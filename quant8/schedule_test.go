@@ -1,28 +1,10 @@
 package quant8
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func ExampleSchedule() {
-	schedule := Cosine(1e-3, 1e-4, 100).WarmUp(4)
-	for _, step := range []int{1, 2, 4, 5, 54, 55, 104, 105, 1000} {
-		fmt.Printf("%d: %.3g\n", step, schedule(step))
-	}
-	// Output:
-	// 1: 0.00025
-	// 2: 0.0005
-	// 4: 0.001
-	// 5: 0.001
-	// 54: 0.000564
-	// 55: 0.00055
-	// 104: 0.0001
-	// 105: 0.0001
-	// 1000: 0.0001
-}
 
 func TestSchedules(t *testing.T) {
 	linear := Linear(1, 0.5, 10)
