@@ -11,9 +11,14 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// fewRows is how many rows the loops over codes are faster for than those of a product.
+// fewRows is how many rows the loops over codes take. On the CPU they are faster for those
+// than products of tiles. Other devices take more: the outputs of a tile do not fill them,
+// and each needs launches of its own.
 func fewRows(dev *snug.Device) int {
-	if dev.IsCPU() && nibble.Dots.Tier() == cpu.Go {
+	switch {
+	case !dev.IsCPU():
+		return 4 * nibble.DotRows
+	case nibble.Dots.Tier() == cpu.Go:
 		return 2
 	}
 	return nibble.DotRows
@@ -54,8 +59,7 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
 	return nil
 }
 
-// fewJob computes y = x·Wᵀ + beta·y for up to nibble.DotRows rows, of which W has whole
-// blocks. With double quantization codes and nested stand for absmax, else they are empty.
+// fewJob computes y = x·Wᵀ + beta·y, where rows of W have whole blocks. With double quantization codes and nested stand for absmax, else they are empty.
 type fewJob struct {
 	y, x                          snug.View
 	packed, absmax, codes, nested snug.View
@@ -86,11 +90,15 @@ func (j *fewJob) Run() {
 		half.Load(*tile, j.x, 0)
 		floats = *tile
 	}
-	a := fewArgs{fewJob: *j, x: floats}
-	fewTask.Run(cpu.Chunks(j.out, a.step()), a)
+	for lo := 0; lo < j.rows; lo += nibble.DotRows {
+		hi := min(lo+nibble.DotRows, j.rows)
+		a := fewArgs{fewJob: *j, x: floats[lo*j.in : hi*j.in]}
+		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
+		fewTask.Run(cpu.Chunks(j.out, a.step()), a)
+	}
 }
 
-// fewArgs are a job on the CPU.
+// fewArgs are a job of up to nibble.DotRows rows on the CPU.
 type fewArgs struct {
 	fewJob
 	x []float32 // [rows, in]

@@ -16,7 +16,7 @@ const (
 	fewOutputs = 4
 )
 
-// fewNames are the kernels for up to 1, 2, 4 and 8 rows.
+// fewNames are the kernels for 1, 2, 4 and 8 rows at a time.
 var fewNames = [...]gpu.Floats{
 	gpu.ForFloats("qlora_few1"), gpu.ForFloats("qlora_few2"), gpu.ForFloats("qlora_few4"), gpu.ForFloats("qlora_few8"),
 }
@@ -27,8 +27,9 @@ func (j *fewJob) Grids(q gpu.Launcher) error {
 		out, in      uint64
 		rows, shift  uint32
 		kind, wide   uint32
+		nested       uint32
 		beta, offset float32
-		nested, _    uint32
+		_            uint32
 		values       [16]float32
 		m            quant8.Map
 	}{
@@ -38,10 +39,10 @@ func (j *fewJob) Grids(q gpu.Launcher) error {
 	if j.m != nil {
 		params.nested, params.m = 1, *j.m
 	}
-	names := &fewNames[bits.Len(uint(j.rows-1))]
+	size := min(bits.Len(uint(j.rows-1)), len(fewNames)-1)
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: names.Of(uint8(j.x.DType())),
-		Blocks: [3]int{min(gpu.CeilDiv(j.out, fewThreads/32*fewOutputs), maxGrid), 1, 1}, Threads: fewThreads,
+		Module: &kernels, Func: fewNames[size].Of(uint8(j.x.DType())),
+		Blocks: [3]int{min(gpu.CeilDiv(j.out, fewThreads/32*fewOutputs), maxGrid), gpu.CeilDiv(j.rows, 1<<size), 1}, Threads: fewThreads,
 		Operands: []driver.Mem{*j.y.Mem(), x, packed, *j.absmax.Mem(), *j.codes.Mem(), *j.nested.Mem()}, Params: gpu.Params(&params),
 	})
 }

@@ -68,16 +68,16 @@ func (l *Linear) Close() error { return l.free() }
 // elements on the weight's device: x of the type of [NewLinear], y of any that
 // [amp.MatMul] makes from it. With beta 0, y is not read.
 //
-// Up to 8 rows, on the CPU in pure Go 2, read the codes once and use no tile, if rows of W
-// have whole blocks. The elements of W are those of float32 then, whatever the type of
-// x. Sums are float32, in at least 8 lanes of columns, which are added at the end, halves
-// to halves: before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|).
-// Other devices than the CPU have 32 lanes or more; in each they add the products of x and
-// values by eights, which they multiply by absmax after that, within the same bound unless
-// float32 overflows or underflows. The result has the same bits in every run on one device,
-// and does not depend on GOMAXPROCS. On the CPU x takes 4 bytes an element, unless it is
-// float32, and a worker up to 80 KiB or, if that is more, 4 bytes a block of a row; other
-// devices need no memory.
+// On the CPU up to 8 rows, or 2 in pure Go, and on other devices up to 32 are multiplied by
+// the codes, which are read once every 8 rows, and use no tile, if rows of W have whole
+// blocks. The elements of W are those of float32 then, whatever the type of x. Sums are
+// float32, in at least 8 lanes of columns, which are added at the end, halves to halves:
+// before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). Other
+// devices than the CPU have 32 lanes or more, which add products of x and values by eights
+// before they multiply by absmax; the bound is the same, unless float32 overflows or
+// underflows. The result does not depend on GOMAXPROCS, and has the same bits in every run
+// on one device. On the CPU x takes 4 bytes an element, unless it is float32, and a worker up
+// to 80 KiB or, if that is more, 4 bytes a block of a row; other devices need no memory.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite or operands that overlap.
