@@ -43,8 +43,9 @@ func (f fewWeight) product(rows int, x, w, start []float32, beta float32) (want,
 var roundings = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snug.BF16: 0x1p-8}
 
 // TestForwardFewPlaces compares few rows, and more, with products in float64 on every
-// device, within the documented bound. x begins at a multiple of 16 bytes
-// and where it does not; y lies between guard words, and does not count where beta is 0.
+// device, within the documented bound. x begins at a multiple of 16 bytes and where it does
+// not; y lies between guard words, and does not count where beta is 0. A second call gives
+// the same bits.
 func TestForwardFewPlaces(t *testing.T) {
 	for _, place := range places(t) {
 		for n, f := range fewWeights {
