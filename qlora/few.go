@@ -1,15 +1,24 @@
 package qlora
 
 import (
+	"unsafe"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
+	"github.com/snug-ml/snug/quant8"
 )
 
-// fewRows is how many rows the loops over codes are faster for than those of a product.
-func fewRows() int {
-	if nibble.Dots.Tier() == cpu.Go {
+// fewRows is how many rows the loops over codes take. On the CPU they are faster for those
+// than products of tiles. Other devices take more: the outputs of a tile do not fill them,
+// and each needs launches of its own.
+func fewRows(dev *snug.Device) int {
+	switch {
+	case !dev.IsCPU():
+		return 4 * nibble.DotRows
+	case nibble.Dots.Tier() == cpu.Go:
 		return 2
 	}
 	return nibble.DotRows
@@ -18,34 +27,81 @@ func fewRows() int {
 // few reports whether Forward multiplies by codes. What the products of tiles refuse is
 // left to them.
 func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
-	return rows <= fewRows() && l.w.Device().IsCPU() && l.in%l.w.block == 0 &&
+	return rows <= fewRows(l.w.Device()) && l.in%l.w.block == 0 &&
 		l.w.packed.View().Len() > 0 && y.DType().IsFloat() && beta-beta == 0 && !overlap(y, x)
 }
 
 func overlap(y, x snug.View) bool {
-	a, b := uintptr(y.Mem().Host), uintptr(x.Mem().Host)
+	a, b := address(&y), address(&x)
 	return a < b+uintptr(x.Bytes()) && b < a+uintptr(y.Bytes())
 }
 
-// forwardFew is Forward of few rows.
-func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) {
-	floats := x.Float32s()
-	if floats == nil {
-		tile := tiles.Get(x.Len())
-		defer tiles.Put(tile)
-		half.Load(*tile, x, 0)
-		floats = *tile
+// address returns where v starts in its device's memory.
+func address(v *snug.View) uintptr {
+	if m := v.Mem(); m.Addr != 0 {
+		return m.Addr
 	}
-	a := fewArgs{w: l.w, y: y, x: floats, rows: rows, in: l.in, out: l.out, beta: beta}
-	fewTask.Run(cpu.Chunks(l.out, a.step()), a)
+	return uintptr(unsafe.Pointer(v.Mem().Host))
 }
 
+// forwardFew is Forward of few rows.
+func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
+	w := l.w
+	j := fewJob{
+		y: y, x: x, packed: w.packed.View(), absmax: w.absmax.View(), codes: w.codes.View(), nested: w.nested.View(),
+		f: w.t.format(), block: w.block, offset: w.offset, m: w.m,
+		rows: rows, in: l.in, out: l.out, beta: beta,
+	}
+	if dev := w.Device(); !dev.IsCPU() {
+		return launch(dev, j)
+	}
+	j.Run()
+	return nil
+}
+
+// fewJob computes y = x·Wᵀ + beta·y, where rows of W have whole blocks. With double quantization codes and nested stand for absmax, else they are empty.
+type fewJob struct {
+	y, x                          snug.View
+	packed, absmax, codes, nested snug.View
+	f                             *nibble.Format
+	block                         int
+	offset                        float32
+	m                             *quant8.Map // nil without double quantization
+	rows, in, out                 int
+	beta                          float32
+}
+
+func (j *fewJob) Kernel() string { return "qlora.few" }
+
+func (j *fewJob) Operands(yield func(*driver.Mem)) {
+	yield(j.y.Mem())
+	yield(j.x.Mem())
+	yield(j.packed.Mem())
+	yield(j.absmax.Mem())
+	yield(j.codes.Mem())
+	yield(j.nested.Mem())
+}
+
+func (j *fewJob) Run() {
+	floats := j.x.Float32s()
+	if floats == nil {
+		tile := tiles.Get(j.x.Len())
+		defer tiles.Put(tile)
+		half.Load(*tile, j.x, 0)
+		floats = *tile
+	}
+	for lo := 0; lo < j.rows; lo += nibble.DotRows {
+		hi := min(lo+nibble.DotRows, j.rows)
+		a := fewArgs{fewJob: *j, x: floats[lo*j.in : hi*j.in]}
+		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
+		fewTask.Run(cpu.Chunks(j.out, a.step()), a)
+	}
+}
+
+// fewArgs are a job of up to nibble.DotRows rows on the CPU.
 type fewArgs struct {
-	w             *Weight
-	y             snug.View
-	x             []float32 // [rows, in]
-	rows, in, out int
-	beta          float32
+	fewJob
+	x []float32 // [rows, in]
 }
 
 // step returns how many outputs an item has: those of 32 KiB of codes.
@@ -53,12 +109,12 @@ func (a *fewArgs) step() int { return max(1, 4*grain/a.in) }
 
 var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 	lo, hi := cpu.Chunk(a.out, a.step(), item)
-	blocks := a.in / a.w.block // of an output
+	blocks := a.in / a.block // of an output
 	n := hi - lo
 	tile := tiles.Get(n*(blocks+a.rows) + max(n, a.rows))
 	defer tiles.Put(tile)
 	absmax, sums, some := (*tile)[:n*blocks], (*tile)[n*blocks:n*(blocks+a.rows)], (*tile)[n*(blocks+a.rows):]
-	a.w.blockMaxima(absmax, lo*blocks)
+	a.blockMaxima(absmax, lo*blocks)
 	clear(sums)
 	for from := 0; from < blocks; from += a.span() {
 		a.dots(sums, some[:a.rows], absmax, lo, from, min(from+a.span(), blocks))
@@ -76,28 +132,28 @@ var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 
 // span is how many blocks of a row are multiplied at a time: x of them stays in the
 // nearest cache.
-func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.w.block) }
+func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.block) }
 
 // dots adds the products by blocks from to to-1 of outputs from lo on to sums, those of
 // every row side by side. y has room for one output.
 func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
-	packed, dot, f := snug.Host[uint8](a.w.packed.View()), *nibble.Dots.Best(), a.w.t.format()
-	blocks, begin, end := a.in/a.w.block, from*a.w.block, to*a.w.block
+	packed, dot := snug.Host[uint8](a.packed), *nibble.Dots.Best()
+	blocks, begin, end := a.in/a.block, from*a.block, to*a.block
 	n := len(sums) / a.rows
 	for j := range n {
 		at := (lo + j) * a.in
-		dot(y, a.x[begin:], a.in, packed[(at+begin)/2:(at+end)/2], absmax[j*blocks+from:j*blocks+to], a.w.block, f)
+		dot(y, a.x[begin:], a.in, packed[(at+begin)/2:(at+end)/2], absmax[j*blocks+from:j*blocks+to], a.block, a.f)
 		for r, v := range y {
 			sums[r*n+j] += v
 		}
 	}
 }
 
-// blockMaxima writes the absmax of blocks first and up, on the CPU.
-func (w *Weight) blockMaxima(absmax []float32, first int) {
-	if w.m == nil {
-		copy(absmax, w.absmax.Host()[first:])
+// blockMaxima writes the absmax of blocks first and up.
+func (a *fewArgs) blockMaxima(absmax []float32, first int) {
+	if a.m == nil {
+		copy(absmax, a.absmax.Float32s()[first:])
 		return
 	}
-	unnest(absmax, w.codes.Host(), w.nested.Host(), w.offset, w.m, first)
+	unnest(absmax, snug.Host[uint8](a.codes), a.nested.Float32s(), a.offset, a.m, first)
 }

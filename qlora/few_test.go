@@ -32,9 +32,9 @@ func TestForwardFew(t *testing.T) {
 		for _, dt := range floatTypes {
 			l, err := NewLinear(w, dt, 0)
 			require.NoError(t, err)
-			for _, rows := range []int{1, 2, fewRows(), fewRows() + 1} {
+			for _, rows := range []int{1, 2, fewRows(snug.CPU()), fewRows(snug.CPU()) + 1} {
 				x, start := on(t, snug.CPU(), dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
-				require.Equal(t, rows <= fewRows() && tc.in%w.block == 0, l.few(rows, snug.ViewOf(start), x, 0))
+				require.Equal(t, rows <= fewRows(snug.CPU()) && tc.in%w.block == 0, l.few(rows, snug.ViewOf(start), x, 0))
 				xs := values(t, x)
 				want, bound := matrix(rows, tc.out, tc.in,
 					func(i, k int) float64 { return float64(xs[i*tc.in+k]) }, func(k, j int) float64 { return float64(weight[j*tc.in+k]) })
@@ -44,7 +44,7 @@ func TestForwardFew(t *testing.T) {
 				y := on(t, snug.CPU(), snug.F32, start)
 				require.NoError(t, l.Forward(y, x, 0.5))
 				rounding := 4e-6
-				if rows > fewRows() || tc.in%w.block != 0 {
+				if rows > fewRows(snug.CPU()) || tc.in%w.block != 0 {
 					rounding += map[snug.DType]float64{snug.F16: 0x1p-11, snug.BF16: 0x1p-8}[dt] // of tiles
 				}
 				near(t, want, bound, values(t, y), rounding, fmt.Sprintf("%v, %d rows", dt, rows))

@@ -68,12 +68,16 @@ func (l *Linear) Close() error { return l.free() }
 // elements on the weight's device: x of the type of [NewLinear], y of any that
 // [amp.MatMul] makes from it. With beta 0, y is not read.
 //
-// On the CPU up to 8 rows, or 2 in pure Go, read the codes once and use no tile, if rows of
-// W have whole blocks. The elements of W are those of float32 then, whatever the type of
-// x. Sums are float32, in at least 8 lanes of columns, which are added at the end, halves
-// to halves: before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|).
-// It does not depend on GOMAXPROCS. x takes 4 bytes an element, unless it is float32, and a
-// worker up to 80 KiB or, if that is more, 4 bytes a block of a row.
+// On the CPU up to 8 rows, or 2 in pure Go, and on other devices up to 32 are multiplied by
+// the codes, which are read once every 8 rows, and use no tile, if rows of W have whole
+// blocks. The elements of W are those of float32 then, whatever the type of x. Sums are
+// float32, in at least 8 lanes of columns, which are added at the end, halves to halves:
+// before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). Other
+// devices than the CPU have 32 lanes or more, which add products of x and values by eights
+// before they multiply by absmax; the bound is the same, unless float32 overflows or
+// underflows. The result does not depend on GOMAXPROCS, and has the same bits in every run
+// on one device. On the CPU x takes 4 bytes an element, unless it is float32, and a worker up
+// to 80 KiB or, if that is more, 4 bytes a block of a row; other devices need no memory.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite or operands that overlap.
@@ -83,8 +87,7 @@ func (l *Linear) Forward(y, x snug.View, beta float32) error {
 		return err
 	}
 	if l.few(rows, y, x, beta) {
-		l.forwardFew(rows, y, x, beta)
-		return nil
+		return l.forwardFew(rows, y, x, beta)
 	}
 	return l.forwardTiles(rows, y, x, beta)
 }

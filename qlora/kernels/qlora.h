@@ -2,4 +2,5 @@
 #pragma once
 #include "quantize.h"
 #include "dequantize.h"
+#include "few.h"
 #include "dora.h"
