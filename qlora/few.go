@@ -59,7 +59,8 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
 	return nil
 }
 
-// fewJob computes y = x·Wᵀ + beta·y, where rows of W have whole blocks. With double quantization codes and nested stand for absmax, else they are empty.
+// fewJob computes y = x·Wᵀ + beta·y, where rows of W have whole blocks. With double
+// quantization codes and nested stand for absmax, else they are empty.
 type fewJob struct {
 	y, x                          snug.View
 	packed, absmax, codes, nested snug.View

@@ -294,7 +294,7 @@ func newOneChunk() oneChunk { return oneChunk{map[string][]byte{}} }
 
 func (o oneChunk) Acquire(key string, size int) ([]byte, error) {
 	if o.blobs[key] == nil {
-		o.blobs[key] = make([]byte, size)
+		o.blobs[key] = alignedBytes(size)
 	}
 	return o.blobs[key], nil
 }

@@ -409,7 +409,7 @@ type oneBlob struct{ b []byte }
 
 func (o *oneBlob) Acquire(_ string, size int) ([]byte, error) {
 	if o.b == nil {
-		o.b = make([]byte, size)
+		o.b = alignedBytes(size)
 	}
 	return o.b, nil
 }
