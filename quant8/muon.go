@@ -61,7 +61,8 @@ type MuonOptions struct {
 // [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
 // that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
-// takes 20·n·k + 10·k³ floating-point operations.
+// takes 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so
+// of p, depend on the instructions of the CPU, not on the number of workers.
 //
 // Parameters lie on the CPU and are stepped as a whole. An error of the [Storage] leaves
 // p as it was, and the chunks of m before the one it names stepped. The error of this
