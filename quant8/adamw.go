@@ -15,8 +15,8 @@ type AdamWOptions struct {
 	Eps         float32 // added to the root of the second moment, default 1e-8
 	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
 
-	// Bits is the width of the state, 8 (the default), 4, 16 or 32. Widths of 4 and 16
-	// are for the CPU only. See [Optimizer] for their forms.
+	// Bits is the width of the state, 8 (the default), 4, 16 or 32. See
+	// [Optimizer] for their forms.
 	Bits int
 	// Block is the number of elements that share an absmax with 8 or 4 bits, from
 	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a

@@ -3,7 +3,6 @@
 package quant8
 
 import (
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -13,8 +12,11 @@ var kernels = gpu.Module{Name: "quant8"}
 
 const (
 	threads = 256
-	// slots is how many elements of a quantization block a thread has, at most.
-	slots = 16
+	// slots is how many elements of a quantization block a thread has, at most, and
+	// slots4 with codes of 4 bits, whose blocks twice as many threads share.
+	slots    = 16
+	slots4   = slots / 2
+	threads4 = 2 * threads
 	// flight is how many accesses of 16 bytes a thread of a scan or of
 	// Dequantize has on the way.
 	flight = 4
@@ -26,15 +28,14 @@ var (
 	quantizeNames   = gpu.ForFloats("quant8_quantize")
 	dequantizeNames = gpu.ForFloats("quant8_dequantize")
 	scanNames       = gpu.ForFloats("quant8_scan")
-	step8Names      = gpu.ForFloats("quant8_step8") // by the type of the parameter
-	step32Names     = [3]gpu.Floats{                // and by that of the gradient
-		gpu.ForFloats("quant8_step32_f32"), gpu.ForFloats("quant8_step32_f16"), gpu.ForFloats("quant8_step32_bf16"),
-	}
 )
 
 // team returns how many threads share a quantization block: the least power of
 // two that has room for it.
-func team(block int) int {
+func team(block int) int { return teamOf(block, slots) }
+
+// teamOf is team for threads that have so many elements.
+func teamOf(block, slots int) int {
 	lanes := 1
 	for lanes*slots < block {
 		lanes *= 2
@@ -42,9 +43,10 @@ func team(block int) int {
 	return lanes
 }
 
-// teamGrid returns the blocks of threads for a number of quantization blocks.
-func teamGrid(blocks, lanes int) [3]int {
-	return [3]int{min(gpu.CeilDiv(blocks, threads/lanes), maxGrid), 1, 1}
+// teamGrid returns the blocks of threads, of which each has so many teams, for a number
+// of quantization blocks.
+func teamGrid(blocks, teams int) [3]int {
+	return [3]int{min(gpu.CeilDiv(blocks, teams), maxGrid), 1, 1}
 }
 
 func (j *quantizeJob) Grids(q gpu.Launcher) error {
@@ -62,7 +64,7 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: quantizeNames.Of(uint8(j.src.DType())),
-		Blocks: teamGrid(j.absmax.Len(), team(j.block)), Threads: threads,
+		Blocks: teamGrid(j.absmax.Len(), threads/team(j.block)), Threads: threads,
 		Operands: []driver.Mem{codes, absmax, src}, Params: gpu.Params(&params),
 	})
 }
@@ -101,12 +103,10 @@ func (j *stepJob) Grids(q gpu.Launcher) error {
 	switch plain := j.adamw && !j.random; {
 	case plain && j.bits == 8:
 		return j.grid8(q)
-	case plain:
+	case plain && j.bits == 32:
 		return j.grid32(q)
-	case j.bits == 8:
-		return j.gridRule8(q)
 	}
-	return j.gridRule32(q)
+	return j.gridRule(q)
 }
 
 // mems returns the operands of a step and whether p and g can be accessed
@@ -126,18 +126,18 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		chunk, block uint32
 		lanes, wide  uint32
 		coef         adam.Coef
-		dtype, _     uint32
+		pType, gType uint32
 		positive     [129]float32
 		map2         Map
 		tree1, tree2 tree
 	}{
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		coef: j.coef, dtype: uint32(j.g.DType()), map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
+		coef: j.coef, pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
 	}
 	copy(params.positive[:], j.m.Map()[127:])
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: step8Names.Of(uint8(j.p.DType())),
-		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: threads,
+		Module: &kernels, Func: "quant8_step8",
+		Blocks: teamGrid(Blocks(j.p.Len(), j.block), threads/team(j.block)), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
 }
@@ -148,19 +148,22 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 		wide = 0
 	}
 	params := struct {
-		n           uint64
-		chunk, wide uint32
-		coef        adam.Coef
-		_           uint32
-	}{n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef}
+		n               uint64
+		chunk, wide     uint32
+		coef            adam.Coef
+		pType, gType, _ uint32
+	}{
+		n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef,
+		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()),
+	}
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: step32Names[j.p.DType()-snug.F32].Of(uint8(j.g.DType())),
+		Module: &kernels, Func: "quant8_step32",
 		Blocks: j.tileGrid(), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
 	})
 }
 
-// tileGrid returns the blocks of threads for 32-bit states, of tiles of 4 elements a
+// tileGrid returns the blocks of threads for states of 32 and 16 bits, of tiles of 4 elements a
 // thread.
 func (j *stepJob) tileGrid() [3]int {
 	return gpu.Grid(Blocks(j.p.Len(), j.chunk)*gpu.CeilDiv(j.chunk, 4*threads), 1)

@@ -11,8 +11,9 @@ import (
 
 // The steps of all rules, by the number of their states.
 var (
-	rule8Names  = [optim.MaxStates]string{"quant8_rule8_1", "quant8_rule8_2", "quant8_rule8_3"}
-	rule32Names = [optim.MaxStates]string{"quant8_rule32_1", "quant8_rule32_2", "quant8_rule32_3"}
+	rule4Names      = [optim.MaxStates]string{"quant8_rule4_1", "quant8_rule4_2", "quant8_rule4_3"}
+	rule8Names      = [optim.MaxStates]string{"quant8_rule8_1", "quant8_rule8_2", "quant8_rule8_3"}
+	ruleFloatsNames = [optim.MaxStates]string{"quant8_rule_floats_1", "quant8_rule_floats_2", "quant8_rule_floats_3"}
 )
 
 // ruleParams is Step of kernels/step.h.
@@ -22,7 +23,8 @@ type ruleParams struct {
 	lanes, wide            uint32
 	pType, gType           uint32
 	skip, random           uint32
-	hasSign, _             uint32
+	hasSign, states        uint32
+	sType, _               uint32
 	factors                optim.Constants
 }
 
@@ -35,16 +37,48 @@ type rule8Params struct {
 	tree1, tree2 tree
 }
 
-// params returns the parameters of a step and, of a measurement too, the operands
-// that both have.
+// rule4Params is Rule4Params of kernels/step.h. States without signs come first.
+type rule4Params struct {
+	ruleParams
+	values, limits [2][16]float32
+}
+
+// floatsParams is FloatsParams of kernels/step.h.
+type floatsParams struct {
+	ruleParams
+	seeds [optim.MaxStates]uint64
+}
+
+// launch returns a launch with the operands and parameters of a step, which a
+// measurement has too, on so many teams a block of threads.
+func (j *stepJob) launch() (l gpu.Launch, teams int) {
+	mems, params := j.params()
+	l = gpu.Launch{Module: &kernels, Threads: threads, Operands: mems}
+	switch j.bits {
+	case 4:
+		l.Threads, params.lanes = threads4, uint32(teamOf(j.block, slots4))
+		l.Params = gpu.Params(j.params4(params))
+	case 8:
+		l.Params = gpu.Params(j.params8(params))
+	default:
+		l.Params = gpu.Params(j.paramsFloats(params))
+	}
+	return l, l.Threads / int(params.lanes)
+}
+
+// params returns the operands of a step and what parameters begin with.
 func (j *stepJob) params() ([]driver.Mem, ruleParams) {
 	mems, wide := j.mems()
 	p := ruleParams{
 		n: uint64(j.p.Len()), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.first,
 		chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), factors: j.rule.Constants,
+		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), states: uint32(j.states), sType: uint32(snug.F32),
+		factors: j.rule.Constants,
 	}
-	if j.bits == 8 && j.block%4 != 0 || j.bits == 32 && (j.chunk%4 != 0 || mems[2].Addr%16 != 0) {
+	if j.bits == 16 {
+		p.sType = uint32(snug.BF16)
+	}
+	if j.bits == 8 && j.block%4 != 0 || j.bits >= 16 && (j.chunk%4 != 0 || mems[2].Addr%16 != 0) {
 		p.wide = 0
 	}
 	if j.skip {
@@ -61,43 +95,55 @@ func (j *stepJob) params() ([]driver.Mem, ruleParams) {
 	return mems, p
 }
 
-// params8 returns params with the tables of 8-bit states.
-func (j *stepJob) params8() ([]driver.Mem, *rule8Params) {
-	mems, p := j.params()
+// params8 adds the tables of 8-bit states.
+func (j *stepJob) params8(p ruleParams) *rule8Params {
 	all := &rule8Params{ruleParams: p, map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v)}
 	copy(all.positive[:], j.m.Map()[127:])
-	return mems, all
+	return all
 }
 
-// gridRule8 and gridRule32 are steps of any rule, also with the options that the
-// kernels of AdamW do not have.
-func (j *stepJob) gridRule8(q gpu.Launcher) error {
-	mems, params := j.params8()
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: rule8Names[j.states-1],
-		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: threads,
-		Operands: mems, Params: gpu.Params(params),
-	})
+// params4 adds the tables of 4-bit states.
+func (j *stepJob) params4(p ruleParams) *rule4Params {
+	without, with := unsigned4(), signed4()
+	return &rule4Params{
+		ruleParams: p, values: [2][16]float32{without.Values, with.Values}, limits: [2][16]float32{without.Limits, with.Limits},
+	}
 }
 
-func (j *stepJob) gridRule32(q gpu.Launcher) error {
-	mems, params := j.params()
-	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: rule32Names[j.states-1],
-		Blocks: j.tileGrid(), Threads: threads,
-		Operands: mems, Params: gpu.Params(&params),
-	})
+// paramsFloats adds the seeds of 16-bit states.
+func (j *stepJob) paramsFloats(p ruleParams) *floatsParams {
+	all := &floatsParams{ruleParams: p}
+	for i := range all.seeds {
+		all.seeds[i] = j.stateSeed(i)
+	}
+	return all
+}
+
+// gridRule is a step of any rule, also with the options and the widths that the kernels
+// of AdamW do not have.
+func (j *stepJob) gridRule(q gpu.Launcher) error {
+	l, teams := j.launch()
+	switch j.bits {
+	case 4:
+		l.Func, l.Blocks = rule4Names[j.states-1], teamGrid(Blocks(j.p.Len(), j.block), teams)
+	case 8:
+		l.Func, l.Blocks = rule8Names[j.states-1], teamGrid(Blocks(j.p.Len(), j.block), teams)
+	default:
+		l.Func, l.Blocks = ruleFloatsNames[j.states-1], j.tileGrid()
+	}
+	return q.LaunchGrid(&l)
 }
 
 func (j *measureJob) Grids(q gpu.Launcher) error {
-	l := gpu.Launch{Module: &kernels, Func: "quant8_squares32", Blocks: [3]int{pairsOf(j.p.Len()), 1, 1}, Threads: threads}
-	if j.bits == 8 {
-		mems, params := j.params8()
-		l.Func, l.Operands, l.Params = "quant8_squares8", mems, gpu.Params(params)
-	} else {
-		mems, params := j.params()
-		l.Operands, l.Params = mems, gpu.Params(&params)
+	l, _ := j.launch()
+	switch j.bits {
+	case 4:
+		l.Func = "quant8_squares4"
+	case 8:
+		l.Func = "quant8_squares8"
+	default:
+		l.Func = "quant8_squares_floats"
 	}
-	l.Operands = append(l.Operands, *j.pairs.Mem())
+	l.Blocks, l.Operands = [3]int{pairsOf(j.p.Len()), 1, 1}, append(l.Operands, *j.pairs.Mem())
 	return q.LaunchGrid(&l)
 }

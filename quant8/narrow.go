@@ -40,13 +40,16 @@ func (a *stepArgs) step4(s *state8, item, lo, begin, end int) {
 	stepIn(a, states[:a.states], item, lo+begin, lo+end)
 }
 
-// step16 is step8 for states in bfloat16. The random numbers of state i are those of the
-// parameter, but that the seed of these makes number i of its own sequence the seed.
+// stateSeed returns the seed of the random numbers that round state i in 16 bits, which
+// are else those of the parameter: number i of the sequence of its seed.
+func (j *stepJob) stateSeed(i int) uint64 { return rounding.Seed(j.draw.Seed, uint64(i)) }
+
+// step16 is step8 for states in bfloat16.
 func (a *stepArgs) step16(s *state16, item, lo, begin, end int) {
 	var states [optim.MaxStates]optim.State16
 	for i := range a.states {
 		draws := rounding.Draws{Stream: a.draw, First: a.first + uint64(lo+begin)}
-		draws.Seed = rounding.Seed(a.draw.Seed, uint64(i))
+		draws.Seed = a.stateSeed(i)
 		states[i] = optim.State16{Values: snug.SliceView(s[i][begin:end]), Draws: draws}
 	}
 	stepIn(a, states[:a.states], item, lo+begin, lo+end)

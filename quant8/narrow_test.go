@@ -77,7 +77,12 @@ func quantized4(x []float32, signed bool, block int) []float32 {
 
 // quantized16 returns x after it was stored in bfloat16, rounded at random.
 func quantized16(x []float32, seed uint64, name string) []float32 {
-	draws := philox.Stream{Seed: seed, Tensor: rounding.Tensor(name)}.Halves(make([]uint32, (len(x)+1)/2), 0)
+	return quantized16By(x, philox.Stream{Seed: seed, Tensor: rounding.Tensor(name)}, 0)
+}
+
+// quantized16By takes the random numbers of a stream from one on.
+func quantized16By(x []float32, stream philox.Stream, first uint64) []float32 {
+	draws := stream.Halves(make([]uint32, len(x)/2+2), first/2)[first%2:]
 	y := make([]float32, len(x))
 	for i, v := range x {
 		y[i] = math.Float32frombits((math.Float32bits(v) + uint32(draws[i])) &^ 0xffff)

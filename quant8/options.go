@@ -27,8 +27,8 @@ const (
 // StateOptions says how an optimizer keeps its states. A zero field means its
 // default. [AdamWOptions] has the same fields.
 type StateOptions struct {
-	// Bits is the width of a state, 8 (the default), 4, 16 or 32. Widths of 4 and 16
-	// are for the CPU only. See [Optimizer] for their forms.
+	// Bits is the width of a state, 8 (the default), 4, 16 or 32. See
+	// [Optimizer] for their forms.
 	Bits int
 	// Block is the number of elements that share an absmax with 8 or 4 bits, from
 	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a

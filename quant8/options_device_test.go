@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/rounding"
 )
 
 // format is an element type of parameters, whose bits are in uint32.
@@ -80,6 +81,12 @@ func TestOptionsOnDevices(t *testing.T) {
 			{32, 33, 1056, snug.F16, snug.F32, 1500, 0},
 			{32, 256, 1024, snug.BF16, snug.F16, 1500, 9},
 			{32, 256, 1024, snug.F32, snug.F32, 1027, 9},
+			{4, 32, 64, snug.BF16, snug.F32, 257, 9},
+			{4, 96, 192, snug.F16, snug.BF16, 301, 0},
+			{4, 256, 512, snug.F32, snug.BF16, 600, 9},
+			{16, 33, 1056, snug.F16, snug.F32, 1500, 0},
+			{16, 256, 1024, snug.BF16, snug.F16, 1500, 9},
+			{16, 256, 1024, snug.F32, snug.F32, 1027, 9},
 		} {
 			for name := range rules {
 				if strings.HasPrefix(name, "Adafactor") {
@@ -131,8 +138,13 @@ func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase,
 	require.Equal(t, wantBits, get()[c.skip:])
 	for i, got := range statesOf(t, a, "w") {
 		wanted := wantStates[i]
-		if c.bits == 8 {
-			wanted = quantized8(wanted, h.Rule.Signed()[i], a.o.Order, c.block)
+		switch signed := h.Rule.Signed()[i]; c.bits {
+		case 8:
+			wanted = quantized8(wanted, signed, a.o.Order, c.block)
+		case 4:
+			wanted = quantized4(wanted, signed, c.block)
+		case 16:
+			wanted = quantized16By(wanted, philox.Stream{Seed: rounding.Seed(j.draw.Seed, uint64(i)), Tensor: j.draw.Tensor}, j.first)
 		}
 		require.True(t, equal(wanted, got), "state %d", i)
 	}
@@ -173,19 +185,22 @@ func optionsReference(f format, bits []uint32, g []float32, states [][]float32, 
 	return bits, news
 }
 
-// TestTrustOptions: what a step leaves alone counts in the norm of the parameter only.
-func TestTrustOptions(t *testing.T) {
+// TestMeasureOptions: what a step leaves alone counts in the norm of the parameter only.
+func TestMeasureOptions(t *testing.T) {
 	const n = 1000
 	for _, place := range kerneltest.Places(t)[3:] {
-		for _, name := range []string{"LAMB", "LARS"} {
-			for _, bits := range []int{8, 32} {
+		for name := range rules {
+			if strings.HasPrefix(name, "Adafactor") {
+				continue // on the CPU only
+			}
+			for _, bits := range widths {
 				a := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n})
 				p, g := kerneltest.Put(t, place, randn(n, 1)), randn(n, 2)
 				a.Advance(-1)
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
 				h, q := a.o.hyper, a.params["w"]
 				h.LR, h.Step, h.GradScale = float64(a.o.lr), 2, 1
-				coef, wantP, wantU := h.Coef(), 0.0, 0.0
+				coef, wantP, wantU := h.Measure(), 0.0, 0.0
 				states := append(statesOf(t, a, "w"), nil, nil)
 				for i, x := range p.Get() {
 					var one [3][]float32
@@ -215,7 +230,7 @@ func TestTrustOptions(t *testing.T) {
 }
 
 // TestStepOptionsOnDevices: what a step passes over, and how it rounds, is the same
-// everywhere.
+// everywhere, in all bytes of the state.
 func TestStepOptionsOnDevices(t *testing.T) {
 	const n = 700
 	g := gradient(n, 3)
@@ -224,9 +239,9 @@ func TestStepOptionsOnDevices(t *testing.T) {
 		if strings.HasPrefix(name, "Adafactor") {
 			continue // on the CPU only
 		}
-		for _, bits := range []int{8, 32} {
+		for _, bits := range widths {
 			var want []float32
-			var states [][]float32
+			var state []byte
 			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 256, StepOptions: StepOptions{NonFinite: SkipElement, Stochastic: true, Seed: 5}}
 				a := newOf(t, name, s, map[string]int{"w": n})
@@ -239,12 +254,10 @@ func TestStepOptionsOnDevices(t *testing.T) {
 					require.Equal(t, 2, a.Skipped()[0].Count)
 				}
 				if want == nil {
-					want, states = p.Get(), statesOf(t, a, "w")
+					want, state = p.Get(), stateOf(t, a)
 				}
-				require.True(t, equal(want, p.Get()), name)
-				for i, state := range statesOf(t, a, "w") {
-					require.True(t, equal(states[i], state), name)
-				}
+				require.True(t, equal(want, p.Get()), "%s, %d bits", name, bits)
+				require.Equal(t, state, stateOf(t, a), "%s, %d bits", name, bits)
 			})
 		}
 	}

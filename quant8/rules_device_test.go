@@ -27,6 +27,14 @@ func TestRulesOnDevices(t *testing.T) {
 			{32, 32, 1024, snug.F32, snug.F16, 2100, 9},
 			{32, 33, 1056, snug.BF16, snug.F32, 2000 + 7, 0},
 			{32, 256, 512, snug.F16, snug.BF16, 1023, 9},
+			{4, 32, 64, snug.F32, snug.BF16, 257, 9},
+			{4, 96, 192, snug.F16, snug.F32, 302, 0},
+			{4, 128, 512, snug.BF16, snug.BF16, 1300, 9},
+			{4, 160, 320, snug.F32, snug.F32, 1, 9},
+			{4, 4096, 4096, snug.F16, snug.F16, 4096 + 35, 9},
+			{16, 32, 1024, snug.F32, snug.F16, 2100, 9},
+			{16, 33, 1056, snug.BF16, snug.F32, 2000 + 7, 0},
+			{16, 256, 512, snug.F16, snug.BF16, 1023, 9},
 		} {
 			for name := range rules {
 				if strings.HasPrefix(name, "Adafactor") {
@@ -46,7 +54,7 @@ func TestTrustNonFinite(t *testing.T) {
 	const n = 1500
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, name := range []string{"LAMB", "LARS"} {
-			for _, bits := range []int{8, 32} {
+			for _, bits := range widths {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
 					a, x := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n}), randn(n, 1)
 					g := kerneltest.Put(t, place, randn(n, 2))
@@ -66,25 +74,33 @@ func TestTrustNonFinite(t *testing.T) {
 	})
 }
 
-// TestTrustSums: the sums of devices are those of the definition.
-func TestTrustSums(t *testing.T) {
+// TestMeasure: the sums of devices are those of the definition.
+func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, name := range []string{"LAMB", "LARS"} {
+		for name := range rules {
+			if strings.HasPrefix(name, "Adafactor") {
+				continue // on the CPU only
+			}
 			for _, c := range []ruleCase{
 				{8, 32, 1024, snug.F32, snug.BF16, 50_001, 9},
 				{8, 33, 132, snug.F16, snug.F32, 9000, 0},
 				{8, 4096, 4096, snug.BF16, snug.F32, 4100, 9},
 				{32, 256, 1024, snug.BF16, snug.F16, 30_000, 9},
 				{32, 33, 132, snug.F32, snug.F32, 1000, 9},
+				{4, 32, 1024, snug.F32, snug.BF16, 20_001, 9},
+				{4, 96, 192, snug.F16, snug.F32, 9000, 0},
+				{4, 4096, 4096, snug.BF16, snug.F32, 4101, 9},
+				{16, 256, 1024, snug.BF16, snug.F16, 10_000, 9},
+				{16, 33, 132, snug.F32, snug.F32, 1003, 9},
 			} {
 				s := StateOptions{Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
-				trustSums(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
+				measure(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
 			}
 		}
 	})
 }
 
-func trustSums(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
+func measure(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 	p := kerneltest.PutFloats(t, place, c.pt, randn(c.skip+c.n, 1))
 	g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.n, 2))
 	a.Advance(-1)
@@ -92,7 +108,7 @@ func trustSums(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 
 	h, q := a.o.hyper, a.params["w"]
 	h.LR, h.Step, h.GradScale = float64(a.o.lr), 2, 0.5
-	coef, states := h.Coef(), statesOf(t, a, "w")
+	coef, states := h.Measure(), statesOf(t, a, "w")
 	wantP, wantU := coef.Squares(p.Get()[c.skip:], g.Get()[c.skip:], [3][]float32(append(states, nil, nil)[:3]))
 	sums := new(squares)
 	require.NoError(t, a.run(p.Device(), q, 0, stepJob{
@@ -101,4 +117,73 @@ func trustSums(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 	}))
 	require.InEpsilon(t, wantP, sums.parameter, 1e-12)
 	require.InEpsilon(t, wantU, sums.update, 1e-12)
+}
+
+// TestMaxUpdateOnDevices: limited steps have the CPU's parameters, codes and absmax, also
+// where AdamW has loops of its own there.
+func TestMaxUpdateOnDevices(t *testing.T) {
+	const n = 1601
+	for name := range rules {
+		if newOf(t, name, StateOptions{}, nil).o.hyper.Rule.Trust() {
+			continue // have no limit
+		}
+		for _, bits := range widths {
+			s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 256, StepOptions: StepOptions{Seed: 5, MaxUpdate: 0.125, NonFinite: SkipElement}}
+			var params []float32
+			var state []byte
+			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+				a := newOf(t, name, s, map[string]int{"w": n})
+				p := kerneltest.Put(t, place, randn(n, 1))
+				for i := range 4 {
+					g := gradient(n, uint64(i))
+					if i == 3 {
+						g[7], g[n-1] = inf, nan
+					}
+					a.Advance(-1)
+					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 100))
+				}
+				if params == nil {
+					params, state = p.Get(), stateOf(t, a)
+				}
+				require.True(t, equal(params, p.Get()), "%s, %d bits", name, bits)
+				require.Equal(t, state, stateOf(t, a), "%s, %d bits", name, bits)
+			})
+		}
+	}
+}
+
+// TestShardsOnDevices: shards and ranges of them have the bits of whole vectors on the
+// CPU, with the random numbers of all widths.
+func TestShardsOnDevices(t *testing.T) {
+	const n, chunk, cut = 1001, 128, 384
+	for _, bits := range widths {
+		s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: chunk, StepOptions: StepOptions{Stochastic: true, Seed: 5}}
+		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Place{}, snug.BF16, randn(n, 1))
+		for i := range 3 {
+			whole.Advance(-1)
+			require.NoError(t, whole.Step("w", want.View, snug.ViewOf(gradient(n, uint64(i))), 1))
+		}
+		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			var state []byte
+			for _, bound := range [][2]int{{0, cut}, {cut, n}} {
+				a := newOf(t, "AdEMAMix", s, nil)
+				require.NoError(t, a.AddShard("w", n, bound[0], bound[1]))
+				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1)[bound[0]:bound[1]])
+				for i := range 3 {
+					a.Advance(-1)
+					g := kerneltest.Put(t, place, gradient(n, uint64(i))[bound[0]:bound[1]])
+					for lo := 0; lo < p.Len(); lo += 2 * chunk {
+						part, err := p.Slice(lo, min(lo+2*chunk, p.Len()))
+						require.NoError(t, err)
+						from, err := g.Slice(lo, min(lo+2*chunk, p.Len()))
+						require.NoError(t, err)
+						require.NoError(t, a.StepRange("w", lo, part, from, 1))
+					}
+				}
+				require.True(t, equal(want.Get()[bound[0]:bound[1]], p.Get()), "%d bits", bits)
+				state = append(state, stateOf(t, a)...)
+			}
+			require.Equal(t, stateOf(t, whole), state, "%d bits", bits)
+		})
+	}
 }

@@ -36,9 +36,8 @@ const tooLarge = (63 + 127) << 23
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
 // error of the Storage leaves the chunks before the one it names stepped. All
-// devices give the bits of the CPU, but for the trust ratios of [NewLAMB]. States of 4
-// and 16 bits, [NewAdafactor] and [NewMuon] step on the CPU only; that is an error that
-// wraps [snug.ErrDevice] elsewhere.
+// devices give the bits of the CPU, but for norms, see [NewLAMB]. [NewAdafactor] and
+// [NewMuon] step on the CPU only; that is an error that wraps [snug.ErrDevice] elsewhere.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
@@ -167,12 +166,6 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	}
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
-	}
-	if !dev.IsCPU() && q.narrow() {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for states of %d bits: %w", name, dev, q.bits, snug.ErrDevice)
-	}
-	if !dev.IsCPU() && a.o.MaxUpdate > 0 {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for MaxUpdate: %w", name, dev, snug.ErrDevice)
 	}
 	if rule := a.o.hyper.Rule; !dev.IsCPU() && (rule.Factored() || rule == optim.Muon) {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)

@@ -22,7 +22,7 @@ type StepOptions struct {
 	// a share of the norm of the parameter: a longer one is shortened to that. The
 	// update is what the learning rate multiplies, without decoupled weight decay; a
 	// parameter of zeros has any. It is bitsandbytes' max_unorm. Such steps have two
-	// passes as those of [NewLAMB], want whole parameters as these, and lie on the CPU.
+	// passes as those of [NewLAMB], and want whole parameters as these.
 	MaxUpdate float32
 	// SumNorms, unless nil, replaces two sums by those over all processes, as an
 	// all-reduce does, so that [NewLAMB], [NewLARS] and MaxUpdate take shards of a

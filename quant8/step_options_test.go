@@ -194,15 +194,6 @@ func TestMaxUpdate(t *testing.T) {
 		require.ErrorIs(t, limited.StepRange("w", 0, snug.ViewOf(p[:128]), snug.ViewOf(p[:128]), 1), snug.ErrShape)
 		require.ErrorIs(t, newOf(t, name, limited.o.StateOptions, nil).AddShard("w", n, 0, 128), snug.ErrConfig)
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		a := newAdamW(t, AdamWOptions{StepOptions: StepOptions{MaxUpdate: 1}}, map[string]int{"w": n})
-		a.Advance(-1)
-		p := kerneltest.PutFloats(t, place, snug.F32, randn(n, 1))
-		if err := a.Step("w", p.View, p.View, 1); !onCPU(place) {
-			require.ErrorIs(t, err, snug.ErrDevice)
-			require.Equal(t, randn(n, 1), p.Get())
-		}
-	})
 }
 
 // TestStochastic: parameters of 16 bits take the same values by ranges, by shards, with

@@ -24,7 +24,7 @@ type Storage interface {
 // width, and the block of those of 8 and 4 bits.
 type layout struct{ states, bits, block int }
 
-// narrow says whether the states have a form that only the CPU and this package know.
+// narrow says whether the states have a form that only this package knows.
 func (l layout) narrow() bool { return l.bits == 4 || l.bits == 16 }
 
 // chunks returns how many blobs the states of n elements are.

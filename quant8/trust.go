@@ -41,7 +41,8 @@ type LAMBOptions struct {
 // state. The norms are sums in float64, rounded alike whatever the number of workers;
 // they depend on Block and Chunk. They take 16 bytes for every 16384 elements during the
 // step, and at least that for every chunk. A device other than the CPU adds them in
-// another order, so that the learning rate can differ in its last bit; they take 16 bytes
+// another order, so that the step size, which is rounded to float32, can in rare cases differ
+// in its last bit; they take 16 bytes
 // for every 4096 elements there, up to 32 KiB, and the step waits for them.
 //
 // The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n

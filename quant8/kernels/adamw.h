@@ -23,62 +23,57 @@ struct Step8Params {
     u32 chunk, block; // elements
     u32 lanes, wide;  // threads of a team; whether blocks lie at multiples of packs
     Coef coef;
-    u32 dtype, unused; // the type of g
-    f32 positive[129]; // the signed map from the code of 0 on: the codes below have the negatives
+    u32 p_type, g_type; // numbers of package snug
+    f32 positive[129];  // the signed map from the code of 0 on: the codes below have the negatives
     f32 map2[256];
     i32 tree1[TREE], tree2[TREE];
 };
 
 // step8 counts blocks in 32 bits: no device has memory for more of them.
-template <class P>
-DEVICE void step8(Thread t, GLOBAL P* p, GLOBAL const u8* g, u32 dtype, GLOBAL u8* state, u64 n, u32 chunk, u32 block, Team team,
-                  Coef coef, GROUP const Tables* tables, GROUP u32* scratch) {
+DEVICE void step8(Thread t, GLOBAL u8* p, u32 p_type, GLOBAL const u8* g, u32 g_type, GLOBAL u8* state, u64 n, u32 chunk, u32 block,
+                  Team team, Coef coef, GROUP const Tables* tables, GROUP u32* scratch) {
     u32 teams = t.threads / team.lanes, mine = t.local / team.lanes, count = (u32)((n + block - 1) / block);
     bool wide = team.wide;
     for (u32 first = t.block * teams; first < count; first += t.blocks * teams) {
         u32 b = first + mine;
-        Part part = part_of(n, chunk, block, 2, least(b, count - 1));
+        Part part = part_of(n, chunk, block, 2, 8, least(b, count - 1));
         team.len = b < count ? part.len : 0;
         team.wide = wide && part.in_chunk % 4 == 0;
         GLOBAL u8* codes1 = state + part.codes;
-        GLOBAL u8* codes2 = codes1 + part.in_chunk;
+        GLOBAL u8* codes2 = codes1 + part.size;
         GLOBAL f32* absmax1 = (GLOBAL f32*)(state + part.absmax);
         GLOBAL f32* absmax2 = absmax1 + part.blocks;
         float scale1 = 0, scale2 = 0, m[SLOTS], v[SLOTS];
         if (team.len > 0) scale1 = *absmax1, scale2 = *absmax2;
         UNROLL for (u32 j = 0; j < QUADS; j++) {
             Pack<u8, 4> c1 = load(team, codes1, j), c2 = load(team, codes2, j);
-            Pack<f32, 4> y = load_floats(team, g, dtype, part.at, j);
-            Pack<P, 4> x = load(team, p + part.at, j);
+            Pack<f32, 4> y = load_floats(team, g, g_type, part.at, j), x = load_floats(team, p, p_type, part.at, j);
             UNROLL for (u32 k = 0; k < 4; k++) {
                 u32 e = 4 * j + k;
                 m[e] = signed_value(tables->positive, c1.x[k]) * scale1;
                 v[e] = tables->map2[c2.x[k]] * scale2;
-                x.x[k] = narrow<P>(update(coef, widen(x.x[k]), m[e], v[e], y.x[k]));
+                x.x[k] = update(coef, x.x[k], m[e], v[e], y.x[k]);
                 if (slot(team, e) >= team.len) m[e] = v[e] = 0;
             }
-            store(team, p + part.at, j, x);
+            store_floats(team, p, p_type, part.at, j, x);
         }
-        scale1 = absmax_of(t, team, m, scratch);
+        scale1 = absmax_of<SLOTS>(t, team, m, scratch);
         if (team.lane == 0 && team.len > 0) *absmax1 = scale1;
         encode(team, codes1, m, scale1, tables->tree1);
-        scale2 = absmax_of(t, team, v, scratch);
+        scale2 = absmax_of<SLOTS>(t, team, v, scratch);
         if (team.lane == 0 && team.len > 0) *absmax2 = scale2;
         encode(team, codes2, v, scale2, tables->tree2);
     }
 }
 
-#define STEP8(P)                                                                                                \
-    KERNEL(quant8_step8_##P, 256, OPERAND(P, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2),             \
-           PARAMS(Step8Params, q)) {                                                                            \
-        SHARED(Tables, tables, 1);                                                                              \
-        SHARED(u32, scratch, GROUPS);                                                                           \
-        Thread t = THREAD;                                                                                      \
-        FILL_TABLES(t, tables, q)                                                                               \
-        Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0};                                               \
-        step8<P>(t, p, g, q.dtype, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);                \
-    }
-FOR_FLOATS(STEP8)
+KERNEL(quant8_step8, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2), PARAMS(Step8Params, q)) {
+    SHARED(Tables, tables, 1);
+    SHARED(u32, scratch, GROUPS);
+    Thread t = THREAD;
+    FILL_TABLES(t, tables, q)
+    Team team = {t.local % q.lanes, q.lanes, 0, q.wide != 0, false};
+    step8(t, p, q.p_type, g, q.g_type, state, q.n, q.chunk, q.block, team, q.coef, tables, scratch);
+}
 
 // ---- 32 bits: elements of a chunk by tiles of 4 a thread.
 
@@ -87,43 +82,28 @@ struct Step32Params {
     u32 chunk;
     u32 wide; // all operands and chunks lie at multiples of 16 bytes
     Coef coef;
-    u32 unused;
+    u32 p_type, g_type, unused;
 };
 
-template <class P, class G>
-DEVICE void step32(Thread t, GLOBAL P* p, GLOBAL const G* g, GLOBAL f32* state, Step32Params q) {
+DEVICE void step32(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL f32* state, Step32Params q) {
     u32 tile = t.threads * 4, per = (q.chunk + tile - 1) / tile; // tiles of a chunk
     u64 count = (q.n + q.chunk - 1) / q.chunk * per;
     for (u64 i = t.block; i < count; i += t.blocks) {
         u64 c = i / per, start = c * q.chunk;
         u32 len = (u32)least((u64)q.chunk, q.n - start), lo = (u32)(i - c * per) * tile;
         if (lo >= len) continue;
-        Team team = {t.local, t.threads, least(tile, len - lo), q.wide && len % 4 == 0};
+        Team team = {t.local, t.threads, least(tile, len - lo), q.wide && len % 4 == 0, false};
         GLOBAL f32* m = state + 2 * start + lo;
         GLOBAL f32* v = m + len;
-        GLOBAL P* x = p + start + lo;
-        Pack<P, 4> px = load(team, x, 0);
-        Pack<G, 4> gx = load(team, g + start + lo, 0);
+        Pack<f32, 4> px = load_floats(team, p, q.p_type, start + lo, 0), gx = load_floats(team, g, q.g_type, start + lo, 0);
         Pack<f32, 4> mx = load(team, m, 0), vx = load(team, v, 0);
-        UNROLL for (u32 k = 0; k < 4; k++)
-            px.x[k] = narrow<P>(update(q.coef, widen(px.x[k]), mx.x[k], vx.x[k], widen(gx.x[k])));
-        store(team, x, 0, px);
+        UNROLL for (u32 k = 0; k < 4; k++) px.x[k] = update(q.coef, px.x[k], mx.x[k], vx.x[k], gx.x[k]);
+        store_floats(team, p, q.p_type, start + lo, 0, px);
         store(team, m, 0, mx);
         store(team, v, 0, vx);
     }
 }
 
-#define STEP32(P, G)                                                                                                     \
-    KERNEL(quant8_step32_##P##_##G, 256, OPERAND(P, p, 0), OPERAND(const G, g, 1), OPERAND(f32, state, 2),               \
-           PARAMS(Step32Params, q)) {                                                                                    \
-        step32<P, G>(THREAD, p, g, state, q);                                                                            \
-    }
-STEP32(f32, f32)
-STEP32(f32, f16)
-STEP32(f32, bf16)
-STEP32(f16, f32)
-STEP32(f16, f16)
-STEP32(f16, bf16)
-STEP32(bf16, f32)
-STEP32(bf16, f16)
-STEP32(bf16, bf16)
+KERNEL(quant8_step32, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(f32, state, 2), PARAMS(Step32Params, q)) {
+    step32(THREAD, p, g, state, q);
+}

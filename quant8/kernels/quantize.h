@@ -26,7 +26,7 @@ DEVICE void quantize(Thread t, GLOBAL u8* codes, GLOBAL f32* absmax, GLOBAL cons
             Pack<T, 4> y = load(team, src + lo, j);
             UNROLL for (u32 k = 0; k < 4; k++) x[4 * j + k] = widen(y.x[k]);
         }
-        float top = absmax_of(t, team, x, scratch);
+        float top = absmax_of<SLOTS>(t, team, x, scratch);
         if (team.lane == 0 && team.len > 0) absmax[b] = top;
         encode(team, codes + lo, x, top, tree);
     }
@@ -40,7 +40,7 @@ DEVICE void quantize(Thread t, GLOBAL u8* codes, GLOBAL f32* absmax, GLOBAL cons
         Thread t = THREAD;                                                                                          \
         tree[t.local] = p.tree[t.local];                                                                            \
         sync_threads();                                                                                             \
-        Team team = {t.local % p.lanes, p.lanes, 0, p.wide != 0};                                                   \
+        Team team = {t.local % p.lanes, p.lanes, 0, p.wide != 0, false};                                                   \
         quantize<T>(t, codes, absmax, src, p.n, p.block, team, tree, scratch);                                      \
     }
 FOR_FLOATS(QUANTIZE)

@@ -1,6 +1,6 @@
-// The step of every rule, for one to three states in 8 or 32 bits.
+// The step of every rule, for one to three states in 4, 8, 16 or 32 bits.
 #pragma once
-#include "blobs.h"
+#include "nibbles.h"
 #include "random.h"
 #include "rules.h"
 
@@ -12,7 +12,8 @@ struct Step {
     u32 lanes, wide;         // threads of a team; whether blocks lie at multiples of packs
     u32 p_type, g_type;      // numbers of package snug
     u32 skip, random;        // whether to leave elements with large gradients, and to round at random
-    u32 has_sign, unused;    // a bit for each state
+    u32 has_sign, states;    // a bit for each state; how many there are
+    u32 s_type, unused;      // of states that are not codes
     Factors factors;
 };
 
@@ -23,16 +24,16 @@ DEVICE bool too_large(PRIVATE const Step& q, float g) {
     return (float_bits(g * q.factors.grad_scale) & 0x7fffffffu) >= TOO_LARGE;
 }
 
-// draws returns the 16-bit halves of the stream for slots 4j to 4j+3 of elements
-// `at` and up, the first one lowest.
-DEVICE u64 draws(PRIVATE const Step& q, Team team, u64 at, u32 j) {
+// draws returns the 16-bit halves of the stream of a seed for slots 4j to 4j+3 of
+// elements `at` and up, the first one lowest.
+DEVICE u64 draws(PRIVATE const Step& q, u64 seed, Team team, u64 at, u32 j) {
     u64 all = 0, number = ~(u64)0; // of the block of which r is
     Words4 r = {{0, 0, 0, 0}};
     UNROLL_1 for (u32 k = 0; k < 4; k++) {
         u64 i = q.first + at + slot(team, 4 * j + k);
         if (i / 8 != number) {
             number = i / 8;
-            r = philox(q.seed, q.tensor, number);
+            r = philox(seed, q.tensor, number);
         }
         u32 h = (u32)(i % 8); // half_of would index words that lie in registers
         u32 low = h & 2 ? r.word[1] : r.word[0], high = h & 2 ? r.word[3] : r.word[2];
@@ -67,7 +68,7 @@ DEVICE void store_parameters(PRIVATE const Step& q, u32 kept, Team team, GLOBAL 
         store_but(kept, team, (GLOBAL f32*)p + at, j, x);
         return;
     }
-    u64 draw = q.random ? draws(q, team, at, j) : 0;
+    u64 draw = q.random ? draws(q, q.seed, team, at, j) : 0;
     Pack<u16, 4> y = q.p_type == 2 ? rounded<f16>(x, q.random, draw) : rounded<bf16>(x, q.random, draw);
     store_but(kept, team, (GLOBAL u16*)p + at, j, y);
 }
@@ -82,7 +83,7 @@ template <int count> DEVICE bool stepped(PRIVATE const Step& q, PRIVATE float& p
     return false;
 }
 
-// ---- 8 bits: a team of threads takes one block at a time, as for AdamW.
+// ---- 8 and 4 bits: a team of threads takes one block at a time, as for AdamW.
 
 struct Rule8Params {
     Step step;
@@ -92,24 +93,27 @@ struct Rule8Params {
     i32 tree1[TREE], tree2[TREE];
 };
 
-DEVICE float value_of(GROUP const Tables* tables, bool has_sign, u32 code) {
-    return has_sign ? signed_value(tables->positive, code) : tables->map2[code];
-}
+struct Rule4Params {
+    Step step;
+    Nibbles tables;
+};
 
-template <int count>
-DEVICE void rule8(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, GROUP const Tables* tables, GROUP u32* scratch) {
+// rule_blocks takes Tables or Nibbles.
+template <int count, class Codes>
+DEVICE void rule_blocks(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, GROUP const Codes* tables, GROUP u32* scratch) {
+    const u32 slots = Codes::slots;
     u32 teams = t.threads / q.lanes, mine = t.local / q.lanes, blocks = (u32)((q.n + q.block - 1) / q.block);
     for (u32 start = t.block * teams; start < blocks; start += t.blocks * teams) {
         u32 b = start + mine;
-        Part part = part_of(q.n, q.chunk, q.block, count, least(b, blocks - 1));
-        Team team = {t.local % q.lanes, q.lanes, b < blocks ? part.len : 0, q.wide && part.in_chunk % 4 == 0};
+        Part part = part_of(q.n, q.chunk, q.block, count, Codes::bits, least(b, blocks - 1));
+        Team team = {t.local % q.lanes, q.lanes, b < blocks ? part.len : 0, q.wide && part.in_chunk % 4 == 0, Codes::bits == 4};
         GLOBAL u8* codes = state + part.codes;
         GLOBAL f32* absmax = (GLOBAL f32*)(state + part.absmax);
-        float scale[count], x[count][SLOTS];
+        float scale[count], x[count][slots];
         UNROLL for (int i = 0; i < count; i++) scale[i] = team.len > 0 ? absmax[i * part.blocks] : 0;
-        UNROLL for (u32 j = 0; j < QUADS; j++) {
+        UNROLL for (u32 j = 0; j < slots / 4; j++) {
             Pack<u8, 4> c[count];
-            UNROLL for (int i = 0; i < count; i++) c[i] = load(team, codes + i * part.in_chunk, j);
+            UNROLL for (int i = 0; i < count; i++) c[i] = load_codes(tables, team, codes + i * part.size, j);
             Pack<f32, 4> px = load_floats(team, p, q.p_type, part.at, j), gx = load_floats(team, g, q.g_type, part.at, j);
             u32 kept = 0;
             UNROLL for (u32 k = 0; k < 4; k++) {
@@ -123,9 +127,9 @@ DEVICE void rule8(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, 
             store_parameters(q, kept, team, p, part.at, j, px);
         }
         UNROLL for (int i = 0; i < count; i++) {
-            float top = absmax_of(t, team, x[i], scratch);
+            float top = absmax_of<slots>(t, team, x[i], scratch);
             if (team.lane == 0 && team.len > 0) absmax[i * part.blocks] = top;
-            encode(team, codes + i * part.in_chunk, x[i], top, q.has_sign >> i & 1 ? tables->tree1 : tables->tree2);
+            encode(tables, q.has_sign >> i & 1, team, codes + i * part.size, x[i], top);
         }
     }
 }
@@ -137,16 +141,29 @@ DEVICE void rule8(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, 
         SHARED(u32, scratch, GROUPS);                                                                           \
         Thread t = THREAD;                                                                                      \
         FILL_TABLES(t, tables, q)                                                                               \
-        rule8<count>(t, p, g, state, q.step, tables, scratch);                                                  \
+        rule_blocks<count>(t, p, g, state, q.step, tables, scratch);                                            \
     }
 RULE8(1)
 RULE8(2)
 RULE8(3)
 
-// ---- 32 bits: elements of a chunk by tiles of 4 a thread.
+#define RULE4(count)                                                                                            \
+    KERNEL(quant8_rule4_##count, THREADS4, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2),   \
+           PARAMS(Rule4Params, q)) {                                                                            \
+        SHARED(Nibbles, tables, 1);                                                                             \
+        SHARED(u32, scratch, THREADS4 / GROUP_LANES);                                                           \
+        Thread t = THREAD;                                                                                      \
+        FILL_NIBBLES(t, tables, q)                                                                              \
+        rule_blocks<count>(t, p, g, state, q.step, tables, scratch);                                            \
+    }
+RULE4(1)
+RULE4(2)
+RULE4(3)
+
+// ---- 32 and 16 bits: elements of a chunk by tiles of 4 a thread.
 
 // Tile is where a tile lies: in the parameter, and in the state, of which the next
-// one of its elements comes in_chunk floats later.
+// one of its elements comes in_chunk elements later.
 struct Tile {
     u64 at, state;
     u32 len, in_chunk; // elements, none for a tile beyond the end of the last chunk
@@ -161,16 +178,20 @@ DEVICE Tile tile_of(u64 n, u32 chunk, u32 states, u32 size, u64 number) {
     return Tile{start + lo, start * states + lo, lo < in_chunk ? least(size, in_chunk - lo) : 0, in_chunk};
 }
 
-template <int count> DEVICE void rule32(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL f32* state, Step q) {
+struct FloatsParams {
+    Step step;
+    u64 seeds[3]; // of the random numbers that round states of 16 bits
+};
+
+template <int count> DEVICE void rule_floats(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, FloatsParams all) {
     u32 size = t.threads * 4;
     u64 tiles = tiles_of(q.n, q.chunk, size);
     for (u64 i = t.block; i < tiles; i += t.blocks) {
         Tile tile = tile_of(q.n, q.chunk, count, size, i);
         if (tile.len == 0) continue;
-        Team team = {t.local, t.threads, tile.len, q.wide && tile.in_chunk % 4 == 0};
-        GLOBAL f32* at = state + tile.state;
+        Team team = {t.local, t.threads, tile.len, q.wide && tile.in_chunk % 4 == 0, false};
         Pack<f32, 4> px = load_floats(team, p, q.p_type, tile.at, 0), gx = load_floats(team, g, q.g_type, tile.at, 0), x[count];
-        UNROLL for (int i = 0; i < count; i++) x[i] = load(team, at + i * tile.in_chunk, 0);
+        UNROLL for (int i = 0; i < count; i++) x[i] = load_floats(team, state, q.s_type, tile.state + i * tile.in_chunk, 0);
         u32 kept = 0;
         UNROLL for (u32 k = 0; k < 4; k++) {
             States<count> s;
@@ -179,15 +200,25 @@ template <int count> DEVICE void rule32(Thread t, GLOBAL u8* p, GLOBAL const u8*
             UNROLL for (int i = 0; i < count; i++) x[i].x[k] = s.x[i];
         }
         store_parameters(q, kept, team, p, tile.at, 0, px);
-        UNROLL for (int i = 0; i < count; i++) store(team, at + i * tile.in_chunk, 0, x[i]);
+        if (q.s_type == 1) {
+            UNROLL for (int i = 0; i < count; i++) store(team, (GLOBAL f32*)state + tile.state + i * tile.in_chunk, 0, x[i]);
+            continue;
+        }
+        UNROLL_1 for (int i = 0; i < count; i++) { // the random numbers of one state at a time take fewer registers
+            Pack<f32, 4> y = x[0];
+            u64 seed = all.seeds[0];
+            UNROLL for (int o = 1; o < count; o++)
+                if (o == i) y = x[o], seed = all.seeds[o];
+            store(team, (GLOBAL u16*)state + tile.state + i * tile.in_chunk, 0, rounded<bf16>(y, 1, draws(q, seed, team, tile.at, 0)));
+        }
     }
 }
 
-#define RULE32(count)                                                                                         \
-    KERNEL(quant8_rule32_##count, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(f32, state, 2),    \
-           PARAMS(Step, q)) {                                                                                 \
-        rule32<count>(THREAD, p, g, state, q);                                                                \
+#define RULE_FLOATS(count)                                                                                        \
+    KERNEL(quant8_rule_floats_##count, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2),    \
+           PARAMS(FloatsParams, q)) {                                                                             \
+        rule_floats<count>(THREAD, p, g, state, q.step, q);                                                       \
     }
-RULE32(1)
-RULE32(2)
-RULE32(3)
+RULE_FLOATS(1)
+RULE_FLOATS(2)
+RULE_FLOATS(3)

@@ -9,12 +9,13 @@ struct Team {
     u32 lane, lanes; // this thread of how many
     u32 len;         // elements of the block, 0 for none
     bool wide;       // len is a multiple of 4 and packs of 4 lie at multiples of their size
+    bool fours;      // a thread has 4 neighbours each time, also where it accesses one by one
 };
 
 // slot returns the element of a block that a thread has as its number e:
 // threads that are neighbours have neighbours, so that accesses are whole lines.
 DEVICE u32 slot(Team team, u32 e) {
-    return team.wide ? (e / 4 * team.lanes + team.lane) * 4 + e % 4 : e * team.lanes + team.lane;
+    return team.wide || team.fours ? (e / 4 * team.lanes + team.lane) * 4 + e % 4 : e * team.lanes + team.lane;
 }
 
 // load returns slots 4j to 4j+3 of a block x, zeros where it has no elements.
@@ -48,7 +49,7 @@ template <class T> DEVICE void store(Team team, GLOBAL T* x, u32 j, Pack<T, 4> y
 enum { GROUP_LANES = 32, GROUPS = 256 / GROUP_LANES }; // threads that shuffle, and how many such groups a block has
 
 // team_max returns the largest x of the threads of a team. All threads of the
-// block take part; scratch has GROUPS elements.
+// block take part; scratch has an element for every GROUP_LANES of them.
 DEVICE u32 team_max(Thread t, Team team, u32 x, GROUP u32* scratch) {
     for (u32 d = least(team.lanes, (u32)GROUP_LANES) / 2; d > 0; d /= 2) x = greatest(x, shuffle_xor(x, d));
     if (team.lanes <= GROUP_LANES) return x;
@@ -62,9 +63,9 @@ DEVICE u32 team_max(Thread t, Team team, u32 x, GROUP u32* scratch) {
 
 // absmax_of returns the largest magnitude of a block of which this thread has
 // x, or NaN if not all of the block is finite.
-DEVICE float absmax_of(Thread t, Team team, PRIVATE const float* x, GROUP u32* scratch) {
+template <u32 slots> DEVICE float absmax_of(Thread t, Team team, PRIVATE const float* x, GROUP u32* scratch) {
     u32 top = 0;
-    UNROLL for (u32 e = 0; e < SLOTS; e++) top = greatest(top, float_bits(x[e]) & 0x7fffffffu);
+    UNROLL for (u32 e = 0; e < slots; e++) top = greatest(top, float_bits(x[e]) & 0x7fffffffu);
     top = team_max(t, team, top, scratch);
     return bits_float(top >= 0x7f800000u ? 0x7fc00000u : top);
 }
