@@ -50,28 +50,27 @@ type floatsParams struct {
 }
 
 // launch returns a launch with the operands and parameters of a step, which a
-// measurement has too, on so many teams a block of threads.
-func (j *stepJob) launch() (l gpu.Launch, teams int) {
-	mems, params := j.params()
-	l = gpu.Launch{Module: &kernels, Threads: threads, Operands: mems}
+// measurement has too, for teams of so many threads.
+func (j *stepJob) launch(threads, lanes int) gpu.Launch {
+	mems, params := j.params(lanes)
+	l := gpu.Launch{Module: &kernels, Threads: threads, Operands: mems}
 	switch j.bits {
 	case 4:
-		l.Threads, params.lanes = threads4, uint32(teamOf(j.block, slots4))
 		l.Params = gpu.Params(j.params4(params))
 	case 8:
 		l.Params = gpu.Params(j.params8(params))
 	default:
 		l.Params = gpu.Params(j.paramsFloats(params))
 	}
-	return l, l.Threads / int(params.lanes)
+	return l
 }
 
-// params returns the operands of a step and what parameters begin with.
-func (j *stepJob) params() ([]driver.Mem, ruleParams) {
+// params returns the operands of a step and what its parameters begin with.
+func (j *stepJob) params(lanes int) ([]driver.Mem, ruleParams) {
 	mems, wide := j.mems()
 	p := ruleParams{
 		n: uint64(j.p.Len()), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.first,
-		chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
+		chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(lanes), wide: wide,
 		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), states: uint32(j.states), sType: uint32(snug.F32),
 		factors: j.rule.Constants,
 	}
@@ -122,12 +121,17 @@ func (j *stepJob) paramsFloats(p ruleParams) *floatsParams {
 // gridRule is a step of any rule, also with the options and the widths that the kernels
 // of AdamW do not have.
 func (j *stepJob) gridRule(q gpu.Launcher) error {
-	l, teams := j.launch()
+	threads, lanes := threads, team(j.block)
+	if j.bits == 4 {
+		threads, lanes = threads4, teamOf(j.block, slots4)
+	}
+	l := j.launch(threads, lanes)
+	l.Blocks = teamGrid(Blocks(j.p.Len(), j.block), threads/lanes)
 	switch j.bits {
 	case 4:
-		l.Func, l.Blocks = rule4Names[j.states-1], teamGrid(Blocks(j.p.Len(), j.block), teams)
+		l.Func = rule4Names[j.states-1]
 	case 8:
-		l.Func, l.Blocks = rule8Names[j.states-1], teamGrid(Blocks(j.p.Len(), j.block), teams)
+		l.Func = rule8Names[j.states-1]
 	default:
 		l.Func, l.Blocks = ruleFloatsNames[j.states-1], j.tileGrid()
 	}
@@ -135,7 +139,7 @@ func (j *stepJob) gridRule(q gpu.Launcher) error {
 }
 
 func (j *measureJob) Grids(q gpu.Launcher) error {
-	l, _ := j.launch()
+	l := j.launch(threads, team(j.block))
 	switch j.bits {
 	case 4:
 		l.Func = "quant8_squares4"

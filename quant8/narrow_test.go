@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/rounding"
 )
@@ -88,6 +90,42 @@ func quantized16By(x []float32, stream philox.Stream, first uint64) []float32 {
 		y[i] = math.Float32frombits((math.Float32bits(v) + uint32(draws[i])) &^ 0xffff)
 	}
 	return y
+}
+
+// TestTies4: states at the limits between two codes, and next to them, get the codes of
+// the nearest values on every place, the lower of two as near.
+func TestTies4(t *testing.T) {
+	const block = 64
+	for name, limits := range map[string][16]float32{"Momentum": signed4().Limits, "Adagrad": unsigned4().Limits} {
+		signed := name == "Momentum"
+		g, x := []float32{1}, []float32{1} // the gradients of a first step and the states after it
+		for _, limit := range limits[1:] {
+			root := limit
+			if !signed {
+				root = float32(math.Sqrt(float64(limit)))
+			}
+			for _, v := range []float32{math.Nextafter32(root, -2), root, math.Nextafter32(root, 2)} {
+				g = append(g, v)
+				if !signed {
+					v *= v
+				}
+				x = append(x, v)
+			}
+		}
+		found := 0
+		for _, limit := range limits[1:] {
+			if slices.Contains(x, limit) {
+				found++
+			}
+		}
+		require.Greater(t, found, 7, "%s: no ties", name)
+		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			a := newOf(t, name, StateOptions{Bits: 4, Min8bit: 1, Block: block}, map[string]int{"w": len(g)})
+			a.Advance(-1)
+			require.NoError(t, a.Step("w", kerneltest.Put(t, place, make([]float32, len(g))).View, kerneltest.Put(t, place, g).View, 1))
+			require.Equal(t, quantized4(x, signed, block), statesOf(t, a, "w")[0], name)
+		})
+	}
 }
 
 // TestStateBytes4And16 has odd lengths, partial blocks, and small parameters, which keep

@@ -12,7 +12,7 @@ DEVICE Squares both(Squares a, Squares b) {
 
 // update_of returns LAMB's u, for LARS the gradient, and else what the learning rate is
 // multiplied by: the step from 0 by the gradient, with decay if that is coupled.
-DEVICE float update_of(PRIVATE const Factors& c, float p, float g, States<3> s) {
+DEVICE float update_of(PRIVATE const Factors& c, u32 states, float p, float g, States<3> s) {
     States<2> two = {{s.x[0], s.x[1]}};
     if (c.rule == LAMB) return direction(c, p, g, two);
     if (c.rule == LARS) return g * c.grad_scale;
@@ -20,15 +20,15 @@ DEVICE float update_of(PRIVATE const Factors& c, float p, float g, States<3> s) 
     Factors plain = c;
     plain.grad_scale = 1;
     plain.l2 = 0;
-    if (c.rule == ADEMAMIX) return update(plain, 0, g, s);
-    if (c.rule == ADAM) return update(plain, 0, g, two);
+    if (states == 3) return update(plain, 0, g, s);
+    if (states == 2) return update(plain, 0, g, two);
     States<1> one = {{s.x[0]}};
     return update(plain, 0, g, one);
 }
 
 // square adds one element. What a step would leave alone has no update.
 DEVICE void square(PRIVATE Squares& sum, PRIVATE const Step& q, float p, float g, States<3> s) {
-    float u = q.skip && too_large(q, g) ? 0 : update_of(q.factors, p, g, s);
+    float u = q.skip && too_large(q, g) ? 0 : update_of(q.factors, q.states, p, g, s);
     sum = both(sum, Squares{wide_square(p), wide_square(u)});
 }
 
@@ -62,7 +62,7 @@ DEVICE Squares squares_blocks(Thread t, GLOBAL const u8* p, GLOBAL const u8* g, 
         GLOBAL const f32* absmax = (GLOBAL const f32*)(state + part.absmax);
         float scale[3];
         UNROLL for (u32 i = 0; i < 3; i++) scale[i] = i < count ? absmax[i * part.blocks] : 0;
-        UNROLL_1 for (u32 j = 0; j < Codes::slots / 4; j++) {
+        UNROLL_1 for (u32 j = 0; j < QUADS; j++) {
             Pack<u8, 4> c[3] = {};
             UNROLL for (u32 i = 0; i < 3; i++)
                 if (i < count) c[i] = load_codes(tables, team, codes + i * part.size, j);
@@ -87,10 +87,10 @@ KERNEL(quant8_squares8, 256, OPERAND(const u8, p, 0), OPERAND(const u8, g, 1), O
     write_squares(t, pairs, squares_blocks(t, p, g, state, q.step, tables), sums);
 }
 
-KERNEL(quant8_squares4, THREADS4, OPERAND(const u8, p, 0), OPERAND(const u8, g, 1), OPERAND(const u8, state, 2),
+KERNEL(quant8_squares4, 256, OPERAND(const u8, p, 0), OPERAND(const u8, g, 1), OPERAND(const u8, state, 2),
        OPERAND(u64, pairs, 3), PARAMS(Rule4Params, q)) {
     SHARED(Nibbles, tables, 1);
-    SHARED(Squares, sums, THREADS4);
+    SHARED(Squares, sums, 256);
     Thread t = THREAD;
     FILL_NIBBLES(t, tables, q)
     write_squares(t, pairs, squares_blocks(t, p, g, state, q.step, tables), sums);
