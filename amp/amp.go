@@ -22,7 +22,6 @@ package amp
 
 import (
 	"fmt"
-	"unsafe"
 
 	"github.com/snug-ml/snug"
 )
@@ -34,21 +33,4 @@ func checkFloat(op, operand string, v snug.View) error {
 		return fmt.Errorf("amp: %s: %s is %s, want f32, f16 or bf16: %w", op, operand, v.DType(), snug.ErrDType)
 	}
 	return nil
-}
-
-// overlap reports whether a and b share memory.
-func overlap(a, b snug.View) bool {
-	if a.Len() == 0 || b.Len() == 0 || a.Device() != b.Device() {
-		return false
-	}
-	x, y := address(&a), address(&b)
-	return x < y+uintptr(b.Bytes()) && y < x+uintptr(a.Bytes())
-}
-
-// address returns where v starts in its device's memory.
-func address(v *snug.View) uintptr {
-	if m := v.Mem(); m.Addr != 0 {
-		return m.Addr
-	}
-	return uintptr(unsafe.Pointer(v.Mem().Host))
 }

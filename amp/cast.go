@@ -119,7 +119,7 @@ func newCast(dst, src snug.View, o CastOptions) (castJob, *snug.Device, error) {
 	if err != nil {
 		return castJob{}, nil, err
 	}
-	if overlap(dst, src) && (dst.DType() != src.DType() || address(&dst) != address(&src)) {
+	if dst.Mem().Overlaps(*src.Mem()) && (dst.DType() != src.DType() || !dst.Mem().Same(*src.Mem())) {
 		return castJob{}, nil, fmt.Errorf("dst and src overlap: %w", snug.ErrConfig)
 	}
 	job := castJob{dst: dst, src: src, stream: dst.Bytes() >= half.StreamBytes, random: o.Stochastic, draw: o.Draw}
@@ -155,7 +155,7 @@ func (j *castJob) plain() bool {
 }
 
 func (j castJob) launch(dev *snug.Device) error {
-	if j.plain() && overlap(j.dst, j.src) {
+	if j.plain() && j.dst.Mem().Overlaps(*j.src.Mem()) {
 		return nil // onto itself
 	}
 	if dev.IsCPU() {

@@ -122,7 +122,7 @@ func (c *caster) workOne(name string, p CastPair) bool {
 			c.err = fmt.Errorf("amp: CastAll: %q: %w", name, c.err)
 		}
 		return c.err == nil
-	case job.dst.Len() == 0 || job.plain() && overlap(job.dst, job.src):
+	case job.dst.Len() == 0 || job.plain() && job.dst.Mem().Overlaps(*job.src.Mem()):
 		return true
 	}
 	if c.batch.n == batchLen {

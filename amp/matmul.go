@@ -85,7 +85,7 @@ func matMul(c, a, b snug.View, cfg MatMulConfig) error {
 	if err != nil {
 		return fmt.Errorf("amp: MatMul: %w", err)
 	}
-	if overlap(mc.v, ma.v) || overlap(mc.v, mb.v) {
+	if c := mc.v.Mem(); c.Overlaps(*ma.v.Mem()) || c.Overlaps(*mb.v.Mem()) {
 		return fmt.Errorf("amp: MatMul: c overlaps an operand: %w", snug.ErrConfig)
 	}
 	cfg.LDC, cfg.LDA, cfg.LDB = mc.ld, ma.ld, mb.ld

@@ -1,8 +1,6 @@
 package qlora
 
 import (
-	"unsafe"
-
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
@@ -24,52 +22,53 @@ func fewRows(dev *snug.Device) int {
 	return nibble.DotRows
 }
 
-// few reports whether Forward multiplies by codes. What the products of tiles refuse is
-// left to them.
+// few reports whether Forward multiplies by codes.
 func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
-	return rows <= fewRows(l.w.Device()) && l.in%l.w.block == 0 &&
-		l.w.packed.View().Len() > 0 && y.DType().IsFloat() && beta-beta == 0 && !overlap(y, x)
+	return rows <= fewRows(l.w.Device()) && l.byCodes(y, x, beta)
 }
 
-func overlap(y, x snug.View) bool {
-	a, b := address(&y), address(&x)
-	return a < b+uintptr(x.Bytes()) && b < a+uintptr(y.Bytes())
-}
-
-// address returns where v starts in its device's memory.
-func address(v *snug.View) uintptr {
-	if m := v.Mem(); m.Addr != 0 {
-		return m.Addr
-	}
-	return uintptr(unsafe.Pointer(v.Mem().Host))
+// byCodes reports whether y can be computed of x by codes. What the products of tiles refuse
+// is left to them.
+func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
+	return l.in%l.w.block == 0 && l.w.packed.View().Len() > 0 &&
+		y.DType().IsFloat() && beta-beta == 0 && !y.Mem().Overlaps(*x.Mem())
 }
 
 // forwardFew is Forward of few rows.
 func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
-	w := l.w
-	j := fewJob{
-		y: y, x: x, packed: w.packed.View(), absmax: w.absmax.View(), codes: w.codes.View(), nested: w.nested.View(),
-		f: w.t.format(), block: w.block, offset: w.offset, m: w.m,
-		rows: rows, in: l.in, out: l.out, beta: beta,
-	}
-	if dev := w.Device(); !dev.IsCPU() {
+	j := fewJob{weightCodes: l.codes(), y: y, x: x, rows: rows, beta: beta}
+	if dev := l.w.Device(); !dev.IsCPU() {
 		return launch(dev, j)
 	}
 	j.Run()
 	return nil
 }
 
-// fewJob computes y = x·Wᵀ + beta·y, where rows of W have whole blocks. With double
+// weightCodes are W of [out, in] elements, whose rows have whole blocks. With double
 // quantization codes and nested stand for absmax, else they are empty.
-type fewJob struct {
-	y, x                          snug.View
+type weightCodes struct {
 	packed, absmax, codes, nested snug.View
 	f                             *nibble.Format
 	block                         int
 	offset                        float32
 	m                             *quant8.Map // nil without double quantization
-	rows, in, out                 int
-	beta                          float32
+	in, out                       int
+}
+
+func (l *Linear) codes() weightCodes {
+	w := l.w
+	return weightCodes{
+		packed: w.packed.View(), absmax: w.absmax.View(), codes: w.codes.View(), nested: w.nested.View(),
+		f: w.t.format(), block: w.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
+	}
+}
+
+// fewJob computes y = x·Wᵀ + beta·y.
+type fewJob struct {
+	weightCodes
+	y, x snug.View
+	rows int
+	beta float32
 }
 
 func (j *fewJob) Kernel() string { return "qlora.few" }
@@ -151,10 +150,10 @@ func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
 }
 
 // blockMaxima writes the absmax of blocks first and up.
-func (a *fewArgs) blockMaxima(absmax []float32, first int) {
-	if a.m == nil {
-		copy(absmax, a.absmax.Float32s()[first:])
+func (w *weightCodes) blockMaxima(absmax []float32, first int) {
+	if w.m == nil {
+		copy(absmax, w.absmax.Float32s()[first:])
 		return
 	}
-	unnest(absmax, snug.Host[uint8](a.codes), a.nested.Float32s(), a.offset, a.m, first)
+	unnest(absmax, snug.Host[uint8](w.codes), w.nested.Float32s(), w.offset, w.m, first)
 }

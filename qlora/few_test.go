@@ -102,20 +102,27 @@ func TestForwardFewErrors(t *testing.T) {
 // BenchmarkForward multiplies few rows by a weight beyond the caches, by its codes and by
 // tiles.
 func BenchmarkForward(b *testing.B) {
+	benchmarkFew(b, func(l *Linear, rows int, x, y snug.View) map[string]func() error {
+		return map[string]func() error{
+			"codes": func() error { return l.forwardFew(rows, y, x, 0) },
+			"tiles": func() error { return l.forwardTiles(rows, y, x, 0) },
+		}
+	})
+}
+
+func benchmarkFew(b *testing.B, ways func(l *Linear, rows int, x, y snug.View) map[string]func() error) {
 	const in, out = 4096, 8192
 	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
 	require.NoError(b, err)
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 		l, err := NewLinear(w, dt, 0)
 		require.NoError(b, err)
-		for _, rows := range []int{1, 4, 8} {
+		for _, rows := range []int{1, 2, 4, 8} {
 			x, _, err := snug.MakeView(snug.CPU(), dt, rows*in)
 			require.NoError(b, err)
-			y := snug.ViewOf(make([]float32, rows*out))
-			for name, do := range map[string]func() error{
-				"codes": func() error { return l.Forward(y, x, 0) },
-				"tiles": func() error { return l.forwardTiles(rows, y, x, 0) },
-			} {
+			y, _, err := snug.MakeView(snug.CPU(), dt, rows*out)
+			require.NoError(b, err)
+			for name, do := range ways(l, rows, x, y) {
 				b.Run(fmt.Sprintf("%v/%d/%s", dt, rows, name), func(b *testing.B) {
 					b.SetBytes(w.Bytes())
 					for b.Loop() {

@@ -17,9 +17,9 @@ const DefaultTile = 1 << 20
 //	dx = dy·W
 //
 // It decodes a tile of rows of W at a time, of which the products are made, so that W is
-// never there as a whole. Both products are [amp.MatMul]: sums in float32. Few rows of x, as
+// never there as a whole. Both products are [amp.MatMul]: sums in float32. Few rows, as
 // when text is generated, are multiplied by codes that are decoded in registers, see
-// [Linear.Forward]. One call at a time.
+// [Linear.Forward] and [Linear.Backward]. One call at a time.
 //
 // On other devices than the CPU, if rows of W have whole blocks, each product is one kernel
 // without a tile: blocks of threads decode the part of W that they multiply into their own
@@ -93,7 +93,7 @@ func (l *Linear) Close() error { return l.free() }
 // On the CPU up to 8 rows, or 2 in pure Go, and on other devices up to 32 are multiplied by
 // the codes, which are read once every 8 rows, and use no tile, if rows of W have whole
 // blocks. The elements of W are those of float32 then, whatever the type of x. Sums are
-// float32, in at least 8 lanes of columns, which are added at the end, halves to halves:
+// float32, in at least 8 lanes of columns, which are added at the end, pair by pair:
 // before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). Other
 // devices than the CPU have 32 lanes or more, which add products of x and values by eights
 // before they multiply by absmax; the bound is the same, unless float32 overflows or
@@ -128,16 +128,34 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 }
 
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
-// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile, and once
-// where there is none. Errors are as those of [Linear.Forward].
+// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile,
+// and once where there is none.
+//
+// On the CPU up to 8 rows, or 4 in pure Go, are multiplied by the codes, which are read once,
+// and use no tile, if rows of W have whole blocks. The elements of W are those of float32
+// then. Sums are float32, over the rows of W in order, to which beta·dx is added at the end:
+// before dx is rounded, once, its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|),
+// unless float32 overflows or underflows. The work is cut into columns of W, so the result
+// does not depend on GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an
+// element of a block.
+//
+// Errors are as those of [Linear.Forward].
 func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	rows, err := l.check("backward", dy, "dy", l.out, dx, "dx", l.in)
 	if err != nil || rows == 0 {
 		return err
 	}
+	if l.fewBackward(rows, dx, dy, beta) {
+		l.backwardFew(rows, dx, dy, beta)
+		return nil
+	}
 	if l.fuses() {
 		return l.product("backward", rows, dx, dy, beta, true)
 	}
+	return l.backwardTiles(rows, dx, dy, beta)
+}
+
+func (l *Linear) backwardTiles(rows int, dx, dy snug.View, beta float32) error {
 	return l.each(func(lo, hi int, part snug.View) error {
 		from, err := dy.Slice(lo, dy.Len())
 		if err != nil {

@@ -24,7 +24,7 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 		return fmt.Errorf("qlora: linear: %s: beta is %v, want a finite number: %w", op, beta, snug.ErrConfig)
 	case !c.DType().IsFloat():
 		return fmt.Errorf("qlora: linear: %s: the result holds %s, want f32, f16 or bf16: %w", op, c.DType(), snug.ErrDType)
-	case overlap(c, a):
+	case c.Mem().Overlaps(*a.Mem()):
 		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
 	}
 	if err := launch(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {

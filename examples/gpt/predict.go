@@ -99,7 +99,7 @@ func (c config) plan() (remat.Plan, error) {
 // micro-batch is one sequence, a plan with more than one extra forward step for a
 // stage counts as none: smaller micro-batches are faster.
 func (c config) planUnder(budget int64, costs remat.Costs) (remat.Plan, error) {
-	plan, rep, err := remat.Planner{}.Plan(costs, budget)
+	plan, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
 	if errors.As(err, &short) {
 		return plan, fmt.Errorf("it takes at least %d bytes: %w", c.limit+short.Smallest-budget, err)

@@ -38,6 +38,23 @@ func (m Mem) Slice(off, n int) Mem {
 	return m
 }
 
+// Overlaps reports whether m and o, of one device, share bytes.
+func (m Mem) Overlaps(o Mem) bool {
+	a, b := m.address(), o.address()
+	return m.Size > 0 && o.Size > 0 && a < b+uintptr(o.Size) && b < a+uintptr(m.Size)
+}
+
+// Same reports whether m and o, of one device, start at one byte.
+func (m Mem) Same(o Mem) bool { return m.address() == o.address() }
+
+// address returns where m starts in its device's memory.
+func (m Mem) address() uintptr {
+	if m.Addr != 0 {
+		return m.Addr
+	}
+	return uintptr(m.Host)
+}
+
 // Bytes returns the bytes of m, or nil if Go cannot address them.
 func (m Mem) Bytes() []byte {
 	if m.Host == nil {

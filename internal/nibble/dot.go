@@ -2,7 +2,7 @@ package nibble
 
 import "github.com/snug-ml/snug/internal/cpu"
 
-// DotRows is how many rows of x [Dot] takes at most.
+// DotRows is how many rows [Dot] and [Axpy] take at most.
 const DotRows = 8
 
 // Dot writes to y[r] the product of row r of x and a vector of codes, in whole blocks:
@@ -12,7 +12,7 @@ const DotRows = 8
 // x has len(y) rows, at least one, of len(absmax)·block elements, which begin stride
 // elements apart. Each factor of x is
 // that which the decoders write in float32. Sums are float32, in lanes whose number, 8 or
-// more, depends on the tier, and which are added at the end, halves to halves. The
+// more, depends on the tier, and which are added at the end, pair by pair. The
 // error is at most (len/8+8)·2^-24·Σ|x|·|value|. It does not depend on the other rows of x in
 // more than how many there are.
 type Dot func(y, x []float32, stride int, packed []uint8, absmax []float32, block int, f *Format)

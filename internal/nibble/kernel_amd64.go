@@ -59,6 +59,26 @@ func dot4xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float3
 //go:noescape
 func dot8xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
 
+// axpy1xAVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy1xAVX2(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy2xAVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy2xAVX2(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy4xAVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy4xAVX2(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy8xAVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy8xAVX2(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
 // encodeAVX512 writes the absmax of blocks and the codes of x/absmax.
 //
 //go:noescape
@@ -113,6 +133,26 @@ func dot4xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *floa
 //
 //go:noescape
 func dot8xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy1xAVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy1xAVX512(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy2xAVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy2xAVX512(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy4xAVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy4xAVX512(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
+
+// axpy8xAVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
+//
+//go:noescape
+func axpy8xAVX512(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks int, block int, values *[16]float32)
 
 // fence makes streamed data visible before what is written next.
 func fence()

@@ -23,3 +23,38 @@ func decodeF16NEON(x *uint16, packed *uint8, absmax *float32, blocks, block int,
 //
 //go:noescape
 func decodeBF16NEON(x *uint16, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+
+// dot1xNEON writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot1xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+
+// dot2xNEON writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot2xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+
+// dot4xNEON writes the products of rows of x, stride elements apart, and the values of codes.
+//
+//go:noescape
+func dot4xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+
+// axpy1xNEON adds multiples of a vector of codes to rows of y.
+//
+//go:noescape
+func axpy1xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+
+// axpy2xNEON adds multiples of a vector of codes to rows of y.
+//
+//go:noescape
+func axpy2xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+
+// axpy4xNEON adds multiples of a vector of codes to rows of y.
+//
+//go:noescape
+func axpy4xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+
+// axpy8xNEON adds multiples of a vector of codes to rows of y.
+//
+//go:noescape
+func axpy8xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)

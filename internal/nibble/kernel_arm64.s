@@ -391,70 +391,70 @@ encode:
 
 // func decodeF32NEON(x *float32, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
 TEXT ·decodeF32NEON(SB), NOSPLIT|NOFRAME, $0-48
-	MOVD x+0(FP), R0
-	MOVD packed+8(FP), R1
-	MOVD absmax+16(FP), R2
-	MOVD values+40(FP), R3
-	FMOVQ 0(R3), F4
-	FMOVQ 16(R3), F5
-	FMOVQ 32(R3), F6
-	FMOVQ 48(R3), F7
-	MOVD $0xf0f0f0f, R16
-	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD values+40(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
 	MOVD $0x3020100, R16
-	WORD $0x4e040e09 // dup v9.4s, w16
+	WORD $0x4e040e08 // dup v8.4s, w16
 	MOVD $0x101010100000000, R16
-	FMOVD R16, F10
+	FMOVD R16, F9
 	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
 	FMOVD R16, F11
 	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
-	MOVD $0x505050504040404, R16
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
 	FMOVD R16, F12
-	MOVD $0x707070706060606, R16
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
 	FMOVD R16, F13
 	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
-	MOVD $0x909090908080808, R16
-	FMOVD R16, F14
-	MOVD $0xb0b0b0b0a0a0a0a, R16
-	FMOVD R16, F15
-	WORD $0x4ecf29ce // trn1 v14.2d, v14.2d, v15.2d
-	MOVD $0xd0d0d0d0c0c0c0c, R16
-	FMOVD R16, F16
-	MOVD $0xf0f0f0f0e0e0e0e, R16
-	FMOVD R16, F17
-	WORD $0x4ed12a10 // trn1 v16.2d, v16.2d, v17.2d
+	MOVD x+0(FP), R1
+	MOVD packed+8(FP), R2
+	MOVD absmax+16(FP), R3
+	MOVD $0xf0f0f0f, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
 	MOVD blocks+24(FP), R4
 	MOVD block+32(FP), R5
 block:
-	FMOVS.P 4(R2), F18
-	WORD $0x4e040652 // dup v18.4s, v18.s[0]
-	WORD $0x6e32dc80 // fmul v0.4s, v4.4s, v18.4s
-	WORD $0x6e32dca1 // fmul v1.4s, v5.4s, v18.4s
-	WORD $0x6e32dcc2 // fmul v2.4s, v6.4s, v18.4s
-	WORD $0x6e32dce3 // fmul v3.4s, v7.4s, v18.4s
+	FMOVS.P 4(R3), F14
+	WORD $0x4e0405ce // dup v14.4s, v14.s[0]
+	WORD $0x6e2edc80 // fmul v0.4s, v4.4s, v14.4s
+	WORD $0x6e2edca1 // fmul v1.4s, v5.4s, v14.4s
+	WORD $0x6e2edcc2 // fmul v2.4s, v6.4s, v14.4s
+	WORD $0x6e2edce3 // fmul v3.4s, v7.4s, v14.4s
 	MOVD R5, R6
 decode:
-	FMOVD.P 8(R1), F20
-	VUSHR $4, V20.B16, V19.B16
-	WORD $0x4e281e94 // and v20.16b, v20.16b, v8.16b
-	VZIP1 V20.B16, V19.B16, V19.B16
-	VSHL $2, V19.B16, V19.B16
-	VTBL V10.B16, [V19.B16], V21.B16
-	WORD $0x4ea91eb5 // orr v21.16b, v21.16b, v9.16b
-	VTBL V21.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V21.B16
-	FMOVQ.P F21, 16(R0)
-	VTBL V12.B16, [V19.B16], V22.B16
-	WORD $0x4ea91ed6 // orr v22.16b, v22.16b, v9.16b
-	VTBL V22.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V22.B16
-	FMOVQ.P F22, 16(R0)
-	VTBL V14.B16, [V19.B16], V23.B16
-	WORD $0x4ea91ef7 // orr v23.16b, v23.16b, v9.16b
-	VTBL V23.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V23.B16
-	FMOVQ.P F23, 16(R0)
-	VTBL V16.B16, [V19.B16], V24.B16
-	WORD $0x4ea91f18 // orr v24.16b, v24.16b, v9.16b
-	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
-	FMOVQ.P F24, 16(R0)
+	FMOVD.P 8(R2), F15
+	VUSHR $4, V15.B16, V14.B16
+	WORD $0x4e2d1def // and v15.16b, v15.16b, v13.16b
+	VZIP1 V15.B16, V14.B16, V14.B16
+	VSHL $2, V14.B16, V14.B16
+	VTBL V9.B16, [V14.B16], V16.B16
+	WORD $0x4ea81e10 // orr v16.16b, v16.16b, v8.16b
+	VTBL V16.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V16.B16
+	FMOVQ.P F16, 16(R1)
+	VTBL V10.B16, [V14.B16], V16.B16
+	WORD $0x4ea81e10 // orr v16.16b, v16.16b, v8.16b
+	VTBL V16.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V16.B16
+	FMOVQ.P F16, 16(R1)
+	VTBL V11.B16, [V14.B16], V16.B16
+	WORD $0x4ea81e10 // orr v16.16b, v16.16b, v8.16b
+	VTBL V16.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V16.B16
+	FMOVQ.P F16, 16(R1)
+	VTBL V12.B16, [V14.B16], V16.B16
+	WORD $0x4ea81e10 // orr v16.16b, v16.16b, v8.16b
+	VTBL V16.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V16.B16
+	FMOVQ.P F16, 16(R1)
 	SUBS $16, R6
 	BNE decode
 	SUBS $1, R4
@@ -535,38 +535,38 @@ block:
 	WORD $0x6e2edc2b // fmul v11.4s, v1.4s, v14.4s
 	WORD $0x6e2edc4c // fmul v12.4s, v2.4s, v14.4s
 	WORD $0x6e2edc6d // fmul v13.4s, v3.4s, v14.4s
-	WORD $0x6f30054f // ushr v15.4s, v10.4s, #16
-	WORD $0x4e271def // and v15.16b, v15.16b, v7.16b
-	WORD $0x4ea885ef // add v15.4s, v15.4s, v8.4s
-	WORD $0x4eaa85ef // add v15.4s, v15.4s, v10.4s
-	WORD $0x4e2ae550 // fcmeq v16.4s, v10.4s, v10.4s
-	WORD $0x4ea91d51 // orr v17.16b, v10.16b, v9.16b
-	WORD $0x6e711df0 // bsl v16.16b, v15.16b, v17.16b
-	WORD $0x0f10860a // shrn v10.4h, v16.4s, #16
-	WORD $0x6f30056f // ushr v15.4s, v11.4s, #16
-	WORD $0x4e271def // and v15.16b, v15.16b, v7.16b
-	WORD $0x4ea885ef // add v15.4s, v15.4s, v8.4s
-	WORD $0x4eab85ef // add v15.4s, v15.4s, v11.4s
-	WORD $0x4e2be570 // fcmeq v16.4s, v11.4s, v11.4s
-	WORD $0x4ea91d71 // orr v17.16b, v11.16b, v9.16b
-	WORD $0x6e711df0 // bsl v16.16b, v15.16b, v17.16b
-	WORD $0x0f10860b // shrn v11.4h, v16.4s, #16
-	WORD $0x6f30058f // ushr v15.4s, v12.4s, #16
-	WORD $0x4e271def // and v15.16b, v15.16b, v7.16b
-	WORD $0x4ea885ef // add v15.4s, v15.4s, v8.4s
-	WORD $0x4eac85ef // add v15.4s, v15.4s, v12.4s
-	WORD $0x4e2ce590 // fcmeq v16.4s, v12.4s, v12.4s
-	WORD $0x4ea91d91 // orr v17.16b, v12.16b, v9.16b
-	WORD $0x6e711df0 // bsl v16.16b, v15.16b, v17.16b
-	WORD $0x0f10860c // shrn v12.4h, v16.4s, #16
-	WORD $0x6f3005af // ushr v15.4s, v13.4s, #16
-	WORD $0x4e271def // and v15.16b, v15.16b, v7.16b
-	WORD $0x4ea885ef // add v15.4s, v15.4s, v8.4s
-	WORD $0x4ead85ef // add v15.4s, v15.4s, v13.4s
-	WORD $0x4e2de5b0 // fcmeq v16.4s, v13.4s, v13.4s
-	WORD $0x4ea91db1 // orr v17.16b, v13.16b, v9.16b
-	WORD $0x6e711df0 // bsl v16.16b, v15.16b, v17.16b
-	WORD $0x0f10860d // shrn v13.4h, v16.4s, #16
+	WORD $0x6f30054e // ushr v14.4s, v10.4s, #16
+	WORD $0x4e271dce // and v14.16b, v14.16b, v7.16b
+	WORD $0x4ea885ce // add v14.4s, v14.4s, v8.4s
+	WORD $0x4eaa85ce // add v14.4s, v14.4s, v10.4s
+	WORD $0x4e2ae54f // fcmeq v15.4s, v10.4s, v10.4s
+	WORD $0x4ea91d50 // orr v16.16b, v10.16b, v9.16b
+	WORD $0x6e701dcf // bsl v15.16b, v14.16b, v16.16b
+	WORD $0x0f1085ea // shrn v10.4h, v15.4s, #16
+	WORD $0x6f30056e // ushr v14.4s, v11.4s, #16
+	WORD $0x4e271dce // and v14.16b, v14.16b, v7.16b
+	WORD $0x4ea885ce // add v14.4s, v14.4s, v8.4s
+	WORD $0x4eab85ce // add v14.4s, v14.4s, v11.4s
+	WORD $0x4e2be56f // fcmeq v15.4s, v11.4s, v11.4s
+	WORD $0x4ea91d70 // orr v16.16b, v11.16b, v9.16b
+	WORD $0x6e701dcf // bsl v15.16b, v14.16b, v16.16b
+	WORD $0x0f1085eb // shrn v11.4h, v15.4s, #16
+	WORD $0x6f30058e // ushr v14.4s, v12.4s, #16
+	WORD $0x4e271dce // and v14.16b, v14.16b, v7.16b
+	WORD $0x4ea885ce // add v14.4s, v14.4s, v8.4s
+	WORD $0x4eac85ce // add v14.4s, v14.4s, v12.4s
+	WORD $0x4e2ce58f // fcmeq v15.4s, v12.4s, v12.4s
+	WORD $0x4ea91d90 // orr v16.16b, v12.16b, v9.16b
+	WORD $0x6e701dcf // bsl v15.16b, v14.16b, v16.16b
+	WORD $0x0f1085ec // shrn v12.4h, v15.4s, #16
+	WORD $0x6f3005ae // ushr v14.4s, v13.4s, #16
+	WORD $0x4e271dce // and v14.16b, v14.16b, v7.16b
+	WORD $0x4ea885ce // add v14.4s, v14.4s, v8.4s
+	WORD $0x4ead85ce // add v14.4s, v14.4s, v13.4s
+	WORD $0x4e2de5af // fcmeq v15.4s, v13.4s, v13.4s
+	WORD $0x4ea91db0 // orr v16.16b, v13.16b, v9.16b
+	WORD $0x6e701dcf // bsl v15.16b, v14.16b, v16.16b
+	WORD $0x0f1085ed // shrn v13.4h, v15.4s, #16
 	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
 	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
 	VUZP1 V12.B16, V10.B16, V5.B16
@@ -586,5 +586,1035 @@ decode:
 	SUBS $16, R6
 	BNE decode
 	SUBS $1, R4
+	BNE block
+	RET
+
+// func dot1xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·dot1xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD packed+24(FP), R1
+	MOVD absmax+32(FP), R2
+	MOVD $0xf0f0f0f, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD x+8(FP), R3
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	MOVD stride+16(FP), R4
+	MOVD y+0(FP), R5
+	MOVD blocks+40(FP), R6
+	MOVD block+48(FP), R7
+block:
+	FMOVS.P 4(R2), F16
+	WORD $0x4e040610 // dup v16.4s, v16.s[0]
+	WORD $0x6e30dc80 // fmul v0.4s, v4.4s, v16.4s
+	WORD $0x6e30dca1 // fmul v1.4s, v5.4s, v16.4s
+	WORD $0x6e30dcc2 // fmul v2.4s, v6.4s, v16.4s
+	WORD $0x6e30dce3 // fmul v3.4s, v7.4s, v16.4s
+	MOVD R7, R8
+dot:
+	FMOVD.P 8(R1), F17
+	VUSHR $4, V17.B16, V16.B16
+	WORD $0x4e2d1e31 // and v17.16b, v17.16b, v13.16b
+	VZIP1 V17.B16, V16.B16, V16.B16
+	VSHL $2, V16.B16, V16.B16
+	VTBL V9.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ.P 16(R3), F19
+	WORD $0x4e32ce6e // fmla v14.4s, v19.4s, v18.4s
+	VTBL V10.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ.P 16(R3), F19
+	WORD $0x4e32ce6f // fmla v15.4s, v19.4s, v18.4s
+	VTBL V11.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ.P 16(R3), F19
+	WORD $0x4e32ce6e // fmla v14.4s, v19.4s, v18.4s
+	VTBL V12.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ.P 16(R3), F19
+	WORD $0x4e32ce6f // fmla v15.4s, v19.4s, v18.4s
+	SUBS $16, R8
+	BNE dot
+	SUBS $1, R6
+	BNE block
+	WORD $0x4e2fd5ce // fadd v14.4s, v14.4s, v15.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	FMOVS F14, 0(R5)
+	RET
+
+// func dot2xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·dot2xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD packed+24(FP), R1
+	MOVD absmax+32(FP), R2
+	MOVD $0xf0f0f0f, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD x+8(FP), R3
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	MOVD stride+16(FP), R4
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
+	ADD R4<<2, R3, R5
+	MOVD y+0(FP), R6
+	MOVD blocks+40(FP), R7
+	MOVD block+48(FP), R8
+block:
+	FMOVS.P 4(R2), F18
+	WORD $0x4e040652 // dup v18.4s, v18.s[0]
+	WORD $0x6e32dc80 // fmul v0.4s, v4.4s, v18.4s
+	WORD $0x6e32dca1 // fmul v1.4s, v5.4s, v18.4s
+	WORD $0x6e32dcc2 // fmul v2.4s, v6.4s, v18.4s
+	WORD $0x6e32dce3 // fmul v3.4s, v7.4s, v18.4s
+	MOVD R8, R9
+dot:
+	FMOVD.P 8(R1), F19
+	VUSHR $4, V19.B16, V18.B16
+	WORD $0x4e2d1e73 // and v19.16b, v19.16b, v13.16b
+	VZIP1 V19.B16, V18.B16, V18.B16
+	VSHL $2, V18.B16, V18.B16
+	VTBL V9.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ.P 16(R3), F21
+	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
+	FMOVQ.P 16(R5), F21
+	WORD $0x4e34ceb0 // fmla v16.4s, v21.4s, v20.4s
+	VTBL V10.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ.P 16(R3), F21
+	WORD $0x4e34ceaf // fmla v15.4s, v21.4s, v20.4s
+	FMOVQ.P 16(R5), F21
+	WORD $0x4e34ceb1 // fmla v17.4s, v21.4s, v20.4s
+	VTBL V11.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ.P 16(R3), F21
+	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
+	FMOVQ.P 16(R5), F21
+	WORD $0x4e34ceb0 // fmla v16.4s, v21.4s, v20.4s
+	VTBL V12.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ.P 16(R3), F21
+	WORD $0x4e34ceaf // fmla v15.4s, v21.4s, v20.4s
+	FMOVQ.P 16(R5), F21
+	WORD $0x4e34ceb1 // fmla v17.4s, v21.4s, v20.4s
+	SUBS $16, R9
+	BNE dot
+	SUBS $1, R7
+	BNE block
+	WORD $0x4e2fd5ce // fadd v14.4s, v14.4s, v15.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	FMOVS F14, 0(R6)
+	WORD $0x4e31d610 // fadd v16.4s, v16.4s, v17.4s
+	WORD $0x6e30d610 // faddp v16.4s, v16.4s, v16.4s
+	WORD $0x6e30d610 // faddp v16.4s, v16.4s, v16.4s
+	FMOVS F16, 4(R6)
+	RET
+
+// func dot4xNEON(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·dot4xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD packed+24(FP), R1
+	MOVD absmax+32(FP), R2
+	MOVD $0xf0f0f0f, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD x+8(FP), R3
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	MOVD stride+16(FP), R4
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
+	ADD R4<<2, R3, R5
+	WORD $0x6e321e52 // eor v18.16b, v18.16b, v18.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+	ADD R4<<2, R5, R6
+	WORD $0x6e341e94 // eor v20.16b, v20.16b, v20.16b
+	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
+	ADD R4<<2, R6, R7
+	MOVD y+0(FP), R8
+	MOVD blocks+40(FP), R9
+	MOVD block+48(FP), R10
+block:
+	FMOVS.P 4(R2), F22
+	WORD $0x4e0406d6 // dup v22.4s, v22.s[0]
+	WORD $0x6e36dc80 // fmul v0.4s, v4.4s, v22.4s
+	WORD $0x6e36dca1 // fmul v1.4s, v5.4s, v22.4s
+	WORD $0x6e36dcc2 // fmul v2.4s, v6.4s, v22.4s
+	WORD $0x6e36dce3 // fmul v3.4s, v7.4s, v22.4s
+	MOVD R10, R11
+dot:
+	FMOVD.P 8(R1), F23
+	VUSHR $4, V23.B16, V22.B16
+	WORD $0x4e2d1ef7 // and v23.16b, v23.16b, v13.16b
+	VZIP1 V23.B16, V22.B16, V22.B16
+	VSHL $2, V22.B16, V22.B16
+	VTBL V9.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ.P 16(R3), F25
+	WORD $0x4e38cf2e // fmla v14.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R5), F25
+	WORD $0x4e38cf30 // fmla v16.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R6), F25
+	WORD $0x4e38cf32 // fmla v18.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R7), F25
+	WORD $0x4e38cf34 // fmla v20.4s, v25.4s, v24.4s
+	VTBL V10.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ.P 16(R3), F25
+	WORD $0x4e38cf2f // fmla v15.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R5), F25
+	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R6), F25
+	WORD $0x4e38cf33 // fmla v19.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R7), F25
+	WORD $0x4e38cf35 // fmla v21.4s, v25.4s, v24.4s
+	VTBL V11.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ.P 16(R3), F25
+	WORD $0x4e38cf2e // fmla v14.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R5), F25
+	WORD $0x4e38cf30 // fmla v16.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R6), F25
+	WORD $0x4e38cf32 // fmla v18.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R7), F25
+	WORD $0x4e38cf34 // fmla v20.4s, v25.4s, v24.4s
+	VTBL V12.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ.P 16(R3), F25
+	WORD $0x4e38cf2f // fmla v15.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R5), F25
+	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R6), F25
+	WORD $0x4e38cf33 // fmla v19.4s, v25.4s, v24.4s
+	FMOVQ.P 16(R7), F25
+	WORD $0x4e38cf35 // fmla v21.4s, v25.4s, v24.4s
+	SUBS $16, R11
+	BNE dot
+	SUBS $1, R9
+	BNE block
+	WORD $0x4e2fd5ce // fadd v14.4s, v14.4s, v15.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	WORD $0x6e2ed5ce // faddp v14.4s, v14.4s, v14.4s
+	FMOVS F14, 0(R8)
+	WORD $0x4e31d610 // fadd v16.4s, v16.4s, v17.4s
+	WORD $0x6e30d610 // faddp v16.4s, v16.4s, v16.4s
+	WORD $0x6e30d610 // faddp v16.4s, v16.4s, v16.4s
+	FMOVS F16, 4(R8)
+	WORD $0x4e33d652 // fadd v18.4s, v18.4s, v19.4s
+	WORD $0x6e32d652 // faddp v18.4s, v18.4s, v18.4s
+	WORD $0x6e32d652 // faddp v18.4s, v18.4s, v18.4s
+	FMOVS F18, 8(R8)
+	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
+	WORD $0x6e34d694 // faddp v20.4s, v20.4s, v20.4s
+	WORD $0x6e34d694 // faddp v20.4s, v20.4s, v20.4s
+	FMOVS F20, 12(R8)
+	RET
+
+// func axpy1xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·axpy1xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD y+0(FP), R1
+	MOVD a+8(FP), R2
+	MOVD packed+16(FP), R3
+	MOVD absmax+32(FP), R4
+	MOVD $0x3c3c3c3c, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	FMOVS 0(R2), F14
+	WORD $0x4e0405ce // dup v14.4s, v14.s[0]
+	MOVD blocks+40(FP), R5
+	MOVD block+48(FP), R6
+block:
+	FMOVS.P 4(R4), F15
+	WORD $0x4e0405ef // dup v15.4s, v15.s[0]
+	WORD $0x6e2fdc80 // fmul v0.4s, v4.4s, v15.4s
+	WORD $0x6e2fdca1 // fmul v1.4s, v5.4s, v15.4s
+	WORD $0x6e2fdcc2 // fmul v2.4s, v6.4s, v15.4s
+	WORD $0x6e2fdce3 // fmul v3.4s, v7.4s, v15.4s
+	MOVD R6, R7
+axpy:
+	FMOVQ.P 16(R3), F16
+	VUSHR $2, V16.B16, V15.B16
+	VSHL $2, V16.B16, V16.B16
+	WORD $0x4e2d1def // and v15.16b, v15.16b, v13.16b
+	WORD $0x4e2d1e10 // and v16.16b, v16.16b, v13.16b
+	VTBL V9.B16, [V15.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 0(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 0(R1)
+	VTBL V9.B16, [V16.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 64(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 64(R1)
+	VTBL V10.B16, [V15.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 16(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 16(R1)
+	VTBL V10.B16, [V16.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 80(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 80(R1)
+	VTBL V11.B16, [V15.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 32(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 32(R1)
+	VTBL V11.B16, [V16.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 96(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 96(R1)
+	VTBL V12.B16, [V15.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 48(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 48(R1)
+	VTBL V12.B16, [V16.B16], V17.B16
+	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
+	VTBL V17.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V17.B16
+	FMOVQ 112(R1), F18
+	WORD $0x4e2ece32 // fmla v18.4s, v17.4s, v14.4s
+	FMOVQ F18, 112(R1)
+	ADD $128, R1
+	SUBS $32, R7
+	BNE axpy
+	SUBS $1, R5
+	BNE block
+	RET
+
+// func axpy2xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·axpy2xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD y+0(FP), R1
+	MOVD a+8(FP), R2
+	MOVD packed+16(FP), R3
+	MOVD absmax+32(FP), R4
+	MOVD $0x3c3c3c3c, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	FMOVS 0(R2), F14
+	WORD $0x4e0405ce // dup v14.4s, v14.s[0]
+	FMOVS 4(R2), F15
+	WORD $0x4e0405ef // dup v15.4s, v15.s[0]
+	MOVD blocks+40(FP), R5
+	MOVD block+48(FP), R6
+block:
+	FMOVS.P 4(R4), F16
+	WORD $0x4e040610 // dup v16.4s, v16.s[0]
+	WORD $0x6e30dc80 // fmul v0.4s, v4.4s, v16.4s
+	WORD $0x6e30dca1 // fmul v1.4s, v5.4s, v16.4s
+	WORD $0x6e30dcc2 // fmul v2.4s, v6.4s, v16.4s
+	WORD $0x6e30dce3 // fmul v3.4s, v7.4s, v16.4s
+	MOVD R6, R7
+axpy:
+	FMOVQ.P 16(R3), F17
+	VUSHR $2, V17.B16, V16.B16
+	VSHL $2, V17.B16, V17.B16
+	WORD $0x4e2d1e10 // and v16.16b, v16.16b, v13.16b
+	WORD $0x4e2d1e31 // and v17.16b, v17.16b, v13.16b
+	VTBL V9.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 0(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 0(R1)
+	FMOVQ 128(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 128(R1)
+	VTBL V9.B16, [V17.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 64(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 64(R1)
+	FMOVQ 192(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 192(R1)
+	VTBL V10.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 16(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 16(R1)
+	FMOVQ 144(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 144(R1)
+	VTBL V10.B16, [V17.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 80(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 80(R1)
+	FMOVQ 208(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 208(R1)
+	VTBL V11.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 32(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 32(R1)
+	FMOVQ 160(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 160(R1)
+	VTBL V11.B16, [V17.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 96(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 96(R1)
+	FMOVQ 224(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 224(R1)
+	VTBL V12.B16, [V16.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 48(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 48(R1)
+	FMOVQ 176(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 176(R1)
+	VTBL V12.B16, [V17.B16], V18.B16
+	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
+	VTBL V18.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V18.B16
+	FMOVQ 112(R1), F19
+	WORD $0x4e2ece53 // fmla v19.4s, v18.4s, v14.4s
+	FMOVQ F19, 112(R1)
+	FMOVQ 240(R1), F19
+	WORD $0x4e2fce53 // fmla v19.4s, v18.4s, v15.4s
+	FMOVQ F19, 240(R1)
+	ADD $256, R1
+	SUBS $32, R7
+	BNE axpy
+	SUBS $1, R5
+	BNE block
+	RET
+
+// func axpy4xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·axpy4xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD y+0(FP), R1
+	MOVD a+8(FP), R2
+	MOVD packed+16(FP), R3
+	MOVD absmax+32(FP), R4
+	MOVD $0x3c3c3c3c, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	FMOVS 0(R2), F14
+	WORD $0x4e0405ce // dup v14.4s, v14.s[0]
+	FMOVS 4(R2), F15
+	WORD $0x4e0405ef // dup v15.4s, v15.s[0]
+	FMOVS 8(R2), F16
+	WORD $0x4e040610 // dup v16.4s, v16.s[0]
+	FMOVS 12(R2), F17
+	WORD $0x4e040631 // dup v17.4s, v17.s[0]
+	MOVD blocks+40(FP), R5
+	MOVD block+48(FP), R6
+block:
+	FMOVS.P 4(R4), F18
+	WORD $0x4e040652 // dup v18.4s, v18.s[0]
+	WORD $0x6e32dc80 // fmul v0.4s, v4.4s, v18.4s
+	WORD $0x6e32dca1 // fmul v1.4s, v5.4s, v18.4s
+	WORD $0x6e32dcc2 // fmul v2.4s, v6.4s, v18.4s
+	WORD $0x6e32dce3 // fmul v3.4s, v7.4s, v18.4s
+	MOVD R6, R7
+axpy:
+	FMOVQ.P 16(R3), F19
+	VUSHR $2, V19.B16, V18.B16
+	VSHL $2, V19.B16, V19.B16
+	WORD $0x4e2d1e52 // and v18.16b, v18.16b, v13.16b
+	WORD $0x4e2d1e73 // and v19.16b, v19.16b, v13.16b
+	VTBL V9.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 0(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 0(R1)
+	FMOVQ 128(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 128(R1)
+	FMOVQ 256(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 256(R1)
+	FMOVQ 384(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 384(R1)
+	VTBL V9.B16, [V19.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 64(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 64(R1)
+	FMOVQ 192(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 192(R1)
+	FMOVQ 320(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 320(R1)
+	FMOVQ 448(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 448(R1)
+	VTBL V10.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 16(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 16(R1)
+	FMOVQ 144(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 144(R1)
+	FMOVQ 272(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 272(R1)
+	FMOVQ 400(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 400(R1)
+	VTBL V10.B16, [V19.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 80(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 80(R1)
+	FMOVQ 208(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 208(R1)
+	FMOVQ 336(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 336(R1)
+	FMOVQ 464(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 464(R1)
+	VTBL V11.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 32(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 32(R1)
+	FMOVQ 160(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 160(R1)
+	FMOVQ 288(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 288(R1)
+	FMOVQ 416(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 416(R1)
+	VTBL V11.B16, [V19.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 96(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 96(R1)
+	FMOVQ 224(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 224(R1)
+	FMOVQ 352(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 352(R1)
+	FMOVQ 480(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 480(R1)
+	VTBL V12.B16, [V18.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 48(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 48(R1)
+	FMOVQ 176(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 176(R1)
+	FMOVQ 304(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 304(R1)
+	FMOVQ 432(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 432(R1)
+	VTBL V12.B16, [V19.B16], V20.B16
+	WORD $0x4ea81e94 // orr v20.16b, v20.16b, v8.16b
+	VTBL V20.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V20.B16
+	FMOVQ 112(R1), F21
+	WORD $0x4e2ece95 // fmla v21.4s, v20.4s, v14.4s
+	FMOVQ F21, 112(R1)
+	FMOVQ 240(R1), F21
+	WORD $0x4e2fce95 // fmla v21.4s, v20.4s, v15.4s
+	FMOVQ F21, 240(R1)
+	FMOVQ 368(R1), F21
+	WORD $0x4e30ce95 // fmla v21.4s, v20.4s, v16.4s
+	FMOVQ F21, 368(R1)
+	FMOVQ 496(R1), F21
+	WORD $0x4e31ce95 // fmla v21.4s, v20.4s, v17.4s
+	FMOVQ F21, 496(R1)
+	ADD $512, R1
+	SUBS $32, R7
+	BNE axpy
+	SUBS $1, R5
+	BNE block
+	RET
+
+// func axpy8xNEON(y *float32, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+TEXT ·axpy8xNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD values+56(FP), R0
+	FMOVQ 0(R0), F4
+	FMOVQ 16(R0), F5
+	FMOVQ 32(R0), F6
+	FMOVQ 48(R0), F7
+	MOVD $0x3020100, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x101010100000000, R16
+	FMOVD R16, F9
+	MOVD $0x303030302020202, R16
+	FMOVD R16, F10
+	WORD $0x4eca2929 // trn1 v9.2d, v9.2d, v10.2d
+	MOVD $0x505050504040404, R16
+	FMOVD R16, F10
+	MOVD $0x707070706060606, R16
+	FMOVD R16, F11
+	WORD $0x4ecb294a // trn1 v10.2d, v10.2d, v11.2d
+	MOVD $0x909090908080808, R16
+	FMOVD R16, F11
+	MOVD $0xb0b0b0b0a0a0a0a, R16
+	FMOVD R16, F12
+	WORD $0x4ecc296b // trn1 v11.2d, v11.2d, v12.2d
+	MOVD $0xd0d0d0d0c0c0c0c, R16
+	FMOVD R16, F12
+	MOVD $0xf0f0f0f0e0e0e0e, R16
+	FMOVD R16, F13
+	WORD $0x4ecd298c // trn1 v12.2d, v12.2d, v13.2d
+	MOVD y+0(FP), R1
+	MOVD a+8(FP), R2
+	MOVD packed+16(FP), R3
+	MOVD absmax+32(FP), R4
+	MOVD $0x3c3c3c3c, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	FMOVS 0(R2), F14
+	WORD $0x4e0405ce // dup v14.4s, v14.s[0]
+	FMOVS 4(R2), F15
+	WORD $0x4e0405ef // dup v15.4s, v15.s[0]
+	FMOVS 8(R2), F16
+	WORD $0x4e040610 // dup v16.4s, v16.s[0]
+	FMOVS 12(R2), F17
+	WORD $0x4e040631 // dup v17.4s, v17.s[0]
+	FMOVS 16(R2), F18
+	WORD $0x4e040652 // dup v18.4s, v18.s[0]
+	FMOVS 20(R2), F19
+	WORD $0x4e040673 // dup v19.4s, v19.s[0]
+	FMOVS 24(R2), F20
+	WORD $0x4e040694 // dup v20.4s, v20.s[0]
+	FMOVS 28(R2), F21
+	WORD $0x4e0406b5 // dup v21.4s, v21.s[0]
+	MOVD blocks+40(FP), R5
+	MOVD block+48(FP), R6
+block:
+	FMOVS.P 4(R4), F22
+	WORD $0x4e0406d6 // dup v22.4s, v22.s[0]
+	WORD $0x6e36dc80 // fmul v0.4s, v4.4s, v22.4s
+	WORD $0x6e36dca1 // fmul v1.4s, v5.4s, v22.4s
+	WORD $0x6e36dcc2 // fmul v2.4s, v6.4s, v22.4s
+	WORD $0x6e36dce3 // fmul v3.4s, v7.4s, v22.4s
+	MOVD R6, R7
+axpy:
+	FMOVQ.P 16(R3), F23
+	VUSHR $2, V23.B16, V22.B16
+	VSHL $2, V23.B16, V23.B16
+	WORD $0x4e2d1ed6 // and v22.16b, v22.16b, v13.16b
+	WORD $0x4e2d1ef7 // and v23.16b, v23.16b, v13.16b
+	VTBL V9.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 0(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 0(R1)
+	FMOVQ 128(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 128(R1)
+	FMOVQ 256(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 256(R1)
+	FMOVQ 384(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 384(R1)
+	FMOVQ 512(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 512(R1)
+	FMOVQ 640(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 640(R1)
+	FMOVQ 768(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 768(R1)
+	FMOVQ 896(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 896(R1)
+	VTBL V9.B16, [V23.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 64(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 64(R1)
+	FMOVQ 192(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 192(R1)
+	FMOVQ 320(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 320(R1)
+	FMOVQ 448(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 448(R1)
+	FMOVQ 576(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 576(R1)
+	FMOVQ 704(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 704(R1)
+	FMOVQ 832(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 832(R1)
+	FMOVQ 960(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 960(R1)
+	VTBL V10.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 16(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 16(R1)
+	FMOVQ 144(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 144(R1)
+	FMOVQ 272(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 272(R1)
+	FMOVQ 400(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 400(R1)
+	FMOVQ 528(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 528(R1)
+	FMOVQ 656(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 656(R1)
+	FMOVQ 784(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 784(R1)
+	FMOVQ 912(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 912(R1)
+	VTBL V10.B16, [V23.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 80(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 80(R1)
+	FMOVQ 208(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 208(R1)
+	FMOVQ 336(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 336(R1)
+	FMOVQ 464(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 464(R1)
+	FMOVQ 592(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 592(R1)
+	FMOVQ 720(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 720(R1)
+	FMOVQ 848(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 848(R1)
+	FMOVQ 976(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 976(R1)
+	VTBL V11.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 32(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 32(R1)
+	FMOVQ 160(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 160(R1)
+	FMOVQ 288(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 288(R1)
+	FMOVQ 416(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 416(R1)
+	FMOVQ 544(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 544(R1)
+	FMOVQ 672(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 672(R1)
+	FMOVQ 800(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 800(R1)
+	FMOVQ 928(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 928(R1)
+	VTBL V11.B16, [V23.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 96(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 96(R1)
+	FMOVQ 224(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 224(R1)
+	FMOVQ 352(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 352(R1)
+	FMOVQ 480(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 480(R1)
+	FMOVQ 608(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 608(R1)
+	FMOVQ 736(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 736(R1)
+	FMOVQ 864(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 864(R1)
+	FMOVQ 992(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 992(R1)
+	VTBL V12.B16, [V22.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 48(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 48(R1)
+	FMOVQ 176(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 176(R1)
+	FMOVQ 304(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 304(R1)
+	FMOVQ 432(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 432(R1)
+	FMOVQ 560(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 560(R1)
+	FMOVQ 688(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 688(R1)
+	FMOVQ 816(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 816(R1)
+	FMOVQ 944(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 944(R1)
+	VTBL V12.B16, [V23.B16], V24.B16
+	WORD $0x4ea81f18 // orr v24.16b, v24.16b, v8.16b
+	VTBL V24.B16, [V0.B16, V1.B16, V2.B16, V3.B16], V24.B16
+	FMOVQ 112(R1), F25
+	WORD $0x4e2ecf19 // fmla v25.4s, v24.4s, v14.4s
+	FMOVQ F25, 112(R1)
+	FMOVQ 240(R1), F25
+	WORD $0x4e2fcf19 // fmla v25.4s, v24.4s, v15.4s
+	FMOVQ F25, 240(R1)
+	FMOVQ 368(R1), F25
+	WORD $0x4e30cf19 // fmla v25.4s, v24.4s, v16.4s
+	FMOVQ F25, 368(R1)
+	FMOVQ 496(R1), F25
+	WORD $0x4e31cf19 // fmla v25.4s, v24.4s, v17.4s
+	FMOVQ F25, 496(R1)
+	FMOVQ 624(R1), F25
+	WORD $0x4e32cf19 // fmla v25.4s, v24.4s, v18.4s
+	FMOVQ F25, 624(R1)
+	FMOVQ 752(R1), F25
+	WORD $0x4e33cf19 // fmla v25.4s, v24.4s, v19.4s
+	FMOVQ F25, 752(R1)
+	FMOVQ 880(R1), F25
+	WORD $0x4e34cf19 // fmla v25.4s, v24.4s, v20.4s
+	FMOVQ F25, 880(R1)
+	FMOVQ 1008(R1), F25
+	WORD $0x4e35cf19 // fmla v25.4s, v24.4s, v21.4s
+	FMOVQ F25, 1008(R1)
+	ADD $1024, R1
+	SUBS $32, R7
+	BNE axpy
+	SUBS $1, R5
 	BNE block
 	RET

@@ -20,6 +20,10 @@ func init() {
 		encode512, decoderOf(decodeF32AVX512, decodeF32),
 		decoder16[snug.Float16](decodeF16AVX512, decodeF16), decoder16[snug.BFloat16](decodeBF16AVX512, decodeBF16),
 	}
+	Dots.Add(cpu.AVX2, dotOf(dot1xAVX2, dot2xAVX2, dot4xAVX2, dot8xAVX2))
+	Dots.Add(cpu.AVX512, dotOf(dot1xAVX512, dot2xAVX512, dot4xAVX512, dot8xAVX512))
+	Axpys.Add(cpu.AVX2, axpyOf(2, axpy1xAVX2, axpy2xAVX2, axpy4xAVX2, axpy8xAVX2))
+	Axpys.Add(cpu.AVX512, axpyOf(4, axpy1xAVX512, axpy2xAVX512, axpy4xAVX512, axpy8xAVX512))
 	Registry.Add(cpu.AVX2, two)
 	Registry.Add(cpu.AVX512, wide)
 	Streams.Add(cpu.AVX2, Kernels{

@@ -4,8 +4,6 @@
 package main
 
 import (
-	"fmt"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -28,6 +26,9 @@ func main() {
 		}
 		for _, rows := range []int{1, 2, 4, 8} {
 			k.dot(rows)
+		}
+		for _, rows := range []int{1, 2, 4, 8} {
+			k.axpy(rows)
 		}
 	}
 	TEXT("fence", NOSPLIT, "func()")
@@ -311,85 +312,6 @@ func (k kernels) pick(table []reg.VecVirtual, code reg.VecVirtual) reg.VecVirtua
 	VPSLLD(Imm(28), code, code) // bit 3 to the sign
 	VBLENDVPS(code, high, low, low)
 	return low
-}
-
-// dot decodes blocks as decode does and multiplies them by rows of x. Each row has its
-// lanes of sums: two sets, or with AVX2, which has half of the registers, one for 8 rows.
-func (k kernels) dot(rows int) {
-	k.begin(fmt.Sprintf("dot%dx", rows), "writes the products of rows of x, stride elements apart, and the values of codes.",
-		"func(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)")
-	packed, absmax, at := vec.Point("packed", 1), vec.Point("absmax", 4), GP64()
-	x := make([]reg.Register, rows)
-	x[0] = Load(Param("x"), GP64())
-	stride := Load(Param("stride"), GP64())
-	for r := 1; r < rows; r++ {
-		x[r] = GP64()
-		LEAQ(Mem{Base: x[r-1], Index: stride, Scale: 4}, x[r])
-	}
-	sets := 2
-	if rows*sets > k.Lanes {
-		sets = 1
-	}
-	sums := make([][]reg.VecVirtual, rows)
-	for r := range sums {
-		for range sets {
-			sums[r] = append(sums[r], k.Zero())
-		}
-	}
-	values, shifts := Mem{Base: Load(Param("values"), GP64())}, k.Register()
-	VPBROADCASTQ(four(), shifts)
-	XORQ(at, at)
-	blocks := Load(Param("blocks"), GP64())
-	Label("block")
-	scale := k.Register()
-	VBROADCASTSS(absmax.At(0), scale)
-	absmax.Advance(1)
-	var table []reg.VecVirtual
-	for lane := 0; lane < 16; lane += k.Lanes {
-		t := k.Register()
-		VMULPS(values.Offset(4*lane), scale, t)
-		table = append(table, t)
-	}
-	n := Load(Param("block"), GP64())
-	Label("dot")
-	for i := 0; i < step; i += k.Lanes {
-		w := k.pick(table, k.codes(packed.At(i/2), bytesOfLanes(), shifts))
-		for r, sum := range sums {
-			VFMADD231PS(Mem{Base: x[r], Index: at, Scale: 4, Disp: 4 * i}, w, sum[i/k.Lanes%sets])
-		}
-	}
-	packed.Advance(step / 2)
-	ADDQ(Imm(step), at)
-	SUBQ(Imm(step), n)
-	JNZ(LabelRef("dot"))
-	DECQ(blocks)
-	JNZ(LabelRef("block"))
-	y := vec.Point("y", 4)
-	for r, sum := range sums {
-		for _, more := range sum[1:] {
-			VADDPS(more, sum[0], sum[0])
-		}
-		VMOVSS(k.total(sum[0]), y.At(r))
-	}
-	vec.End()
-}
-
-// total adds the lanes of x, halves to halves.
-func (k kernels) total(x reg.VecVirtual) reg.VecVirtual {
-	if k.Wide() {
-		half := YMM()
-		VEXTRACTF64X4(Imm(1), x, half)
-		VADDPS(half, x.AsY(), half)
-		x = half
-	}
-	sum, other := XMM(), XMM()
-	VEXTRACTF128(Imm(1), x.AsY(), sum)
-	VADDPS(sum, x.AsX(), sum)
-	VMOVHLPS(sum, sum, other)
-	VADDPS(other, sum, sum)
-	VMOVSHDUP(sum, other)
-	VADDSS(other, sum, sum)
-	return sum
 }
 
 var lanes, fours *Mem

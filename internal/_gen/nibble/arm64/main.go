@@ -14,6 +14,12 @@ func main() {
 	decode(f)
 	decode16(f, Float16)
 	decode16(f, BFloat16)
+	for _, rows := range []int{1, 2, 4} {
+		dot(f, rows)
+	}
+	for _, rows := range []int{1, 2, 4, 8} {
+		axpy(f, rows)
+	}
 	f.Generate()
 }
 
@@ -54,7 +60,6 @@ func blocks(f *Func, body func(n func() R)) {
 	})
 	f.Go("SUBS $1, %s", left)
 	f.Go("BNE block")
-	f.Return()
 }
 
 // loop repeats body while n, which it counts down by step, is not 0.
@@ -67,12 +72,15 @@ func loop(f *Func, label string, n R, step int, body func()) {
 
 // pattern returns 16 bytes.
 func pattern(f *Func, low, high uint64) V {
-	v, upper := f.V(), f.V()
-	f.Go("MOVD $%#x, R16", low)
-	f.Go("FMOVD R16, %s", v)
-	f.Go("MOVD $%#x, R16", high)
-	f.Go("FMOVD R16, %s", upper)
-	f.Do(TRN1x2D(v, v, upper))
+	v := f.V()
+	f.Scope(func() {
+		upper := f.V()
+		f.Go("MOVD $%#x, R16", low)
+		f.Go("FMOVD R16, %s", v)
+		f.Go("MOVD $%#x, R16", high)
+		f.Go("FMOVD R16, %s", upper)
+		f.Do(TRN1x2D(v, v, upper))
+	})
 	return v
 }
 
@@ -89,40 +97,64 @@ func codes(f *Func, packed R, mask V) V {
 // scaled returns the values times the absmax of a block, which it moves along, in
 // registers that are given.
 func scaled(f *Func, absmax R, from, to []V) {
-	scale := f.V()
-	f.Go("FMOVS.P 4(%s), %s", absmax, scale)
-	f.Do(DUP(scale, scale))
-	for i, v := range from {
-		f.Do(FMUL(to[i], v, scale))
-	}
+	f.Scope(func() {
+		scale := f.V()
+		f.Go("FMOVS.P 4(%s), %s", absmax, scale)
+		f.Do(DUP(scale, scale))
+		for i, v := range from {
+			f.Do(FMUL(to[i], v, scale))
+		}
+	})
 }
 
-// decode has the 64 bytes of the values of a block as a table: a code is spread to the 4
-// bytes of a lane, which look up one after the other.
+// decode writes 16 values at a time.
 func decode(file *File) {
 	f := file.Func("decodeF32NEON", "func(x *float32, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)",
 		"writes values[code]·absmax.")
-	table, x, packed, absmax := f.Vs(values/Lanes), f.Param("x"), f.Param("packed"), f.Param("absmax")
-	from, mask, bytesOf := format(f), f.Word(0x0f0f0f0f), f.Word(0x03020100)
-	var spread []V
-	for i := range uint64(values / Lanes) {
-		low := 0x0101010100000000 + 0x0404040404040404*i
-		spread = append(spread, pattern(f, low, low+0x0202020202020202))
-	}
+	t, x, packed, absmax := newTable(f), f.Param("x"), f.Param("packed"), f.Param("absmax")
+	mask := f.Word(0x0f0f0f0f)
 	blocks(f, func(n func() R) {
-		scaled(f, absmax, from, table)
+		t.begin(absmax)
 		loop(f, "decode", n(), values, func() {
 			c := codes(f, packed, mask)
 			f.Go("VSHL $2, %s, %s", bytes(c), bytes(c))
-			for _, s := range spread {
-				v := f.V()
-				lookup(f, v, s, c)
-				f.Do(ORR(v, v, bytesOf))
-				lookup(f, v, v, table...)
-				f.Go("FMOVQ.P %s, 16(%s)", v, x)
+			for i := range t.spread {
+				f.Scope(func() { f.Go("FMOVQ.P %s, 16(%s)", t.values(c, i), x) })
 			}
 		})
 	})
+	f.Return()
+}
+
+// table is the 64 bytes of the values of a block: a code is spread to the 4 bytes of a
+// lane, which look up one after the other.
+type table struct {
+	*Func
+	format, block []V
+	bytesOf       V
+	spread        []V
+}
+
+func newTable(f *Func) *table {
+	t := &table{Func: f, block: f.Vs(values / Lanes)}
+	t.format, t.bytesOf = format(f), f.Word(0x03020100)
+	for i := range uint64(values / Lanes) {
+		low := 0x0101010100000000 + 0x0404040404040404*i
+		t.spread = append(t.spread, pattern(f, low, low+0x0202020202020202))
+	}
+	return t
+}
+
+// begin sets the values to those of a block, whose absmax it moves along.
+func (t *table) begin(absmax R) { scaled(t.Func, absmax, t.format, t.block) }
+
+// values returns the values of the i-th four of 16 codes, times 4, in bytes.
+func (t *table) values(codes V, i int) V {
+	v := t.V()
+	lookup(t.Func, v, t.spread[i], codes)
+	t.Do(ORR(v, v, t.bytesOf))
+	lookup(t.Func, v, v, t.block...)
+	return v
 }
 
 // format returns the values of a format.
@@ -167,6 +199,7 @@ func decode16(file *File, e Elem) {
 			f.Go("FMOVQ.P %s, 16(%s)", l, x)
 		})
 	})
+	f.Return()
 }
 
 // encode goes through a block twice: for its absmax, as integers, which keep the order of
@@ -196,6 +229,7 @@ func encode(file *File) {
 			f.Go("FMOVQ.P %s, 16(%s)", a, packed)
 		})
 	})
+	f.Return()
 }
 
 // largest returns the bits of the largest magnitude of n elements.

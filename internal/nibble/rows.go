@@ -1,0 +1,51 @@
+//go:build !noasm && gc && (amd64 || arm64)
+
+package nibble
+
+// dotRows is a loop for a number of rows of x, over whole blocks, at least one.
+type dotRows func(y, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+
+// axpyRows is one for rows of y.
+type axpyRows func(y, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
+
+// dotOf makes a Dot of loops for 1, 2, 4 and, where registers allow it, 8 rows.
+func dotOf(loops ...dotRows) Dot {
+	return func(y, x []float32, stride int, packed []uint8, absmax []float32, block int, f *Format) {
+		blocks := len(absmax)
+		n := blocks * block
+		if n == 0 {
+			clear(y)
+			return
+		}
+		_, _ = packed[n/2-1], x[(len(y)-1)*stride+n-1]
+		for r := 0; r < len(y); {
+			size := min(sizeOf(len(y)-r), len(loops)-1)
+			loops[size](&y[r], &x[r*stride], stride, &packed[0], &absmax[0], blocks, block, &f.Values)
+			r += 1 << size
+		}
+	}
+}
+
+// axpyOf makes an Axpy of loops for 1, 2, 4 and 8 rows, each for a number of vectors. The Go loop adds the
+// others.
+func axpyOf(vectors int, loops ...axpyRows) Axpy {
+	return func(y, a []float32, rows int, packed []uint8, stride int, absmax []float32, block int, f *Format) {
+		blocks, loop := len(y)/rows/block, loops[sizeOf(rows)]
+		for blocks > 0 && len(a) >= vectors*rows {
+			_, _ = packed[(vectors-1)*stride+blocks*block/2-1], absmax[vectors*blocks-1]
+			loop(&y[0], &a[0], &packed[0], stride, &absmax[0], blocks, block, &f.Values)
+			a, absmax = a[vectors*rows:], absmax[vectors*blocks:]
+			packed = packed[min(vectors*stride, len(packed)):]
+		}
+		axpy(y, a, rows, packed, stride, absmax, block, f)
+	}
+}
+
+// sizeOf returns which of the loops takes most of the rows that are left.
+func sizeOf(rows int) int {
+	size := 0
+	for size < 3 && 2<<size <= rows {
+		size++
+	}
+	return size
+}

@@ -1,0 +1,95 @@
+package qlora
+
+import (
+	"math/bits"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/nibble"
+)
+
+// backOutputs is how many outputs an item of Backward takes at a time.
+const backOutputs = 1 << 6
+
+// fewRowsBackward is how many rows the loops over codes take on the CPU: those for which they
+// are faster than products of tiles, at most nibble.DotRows.
+func fewRowsBackward() int {
+	if nibble.Axpys.Tier() == cpu.Go {
+		return nibble.DotRows / 2
+	}
+	return nibble.DotRows
+}
+
+// fewBackward reports whether Backward multiplies by codes.
+func (l *Linear) fewBackward(rows int, dx, dy snug.View, beta float32) bool {
+	return l.w.Device().IsCPU() && rows <= fewRowsBackward() && l.byCodes(dx, dy, beta)
+}
+
+// backwardFew is Backward of few rows on the CPU.
+func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) {
+	a := backArgs{weightCodes: l.codes(), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
+	backTask.Run(cpu.Chunks(a.in, a.step()), a)
+}
+
+// backArgs are dx = dy·W + beta·dx for up to nibble.DotRows rows.
+type backArgs struct {
+	weightCodes
+	dx, dy snug.View
+	rows   int // of dx and dy
+	sums   int // as many or more, a power of two
+	beta   float32
+}
+
+// step returns how many columns an item has, in whole blocks: a quarter, but not so few that
+// codes are not read in sequence, nor so many that the sums leave the nearest cache.
+func (a *backArgs) step() int {
+	columns := min(max(1<<8, a.in/4), 1<<10, 1<<12/a.sums)
+	return max(1, columns/a.block) * a.block
+}
+
+var backTask = cpu.NewTask(func(a *backArgs, item int) {
+	lo, hi := cpu.Chunk(a.in, a.step(), item)
+	n, blocks := hi-lo, (hi-lo)/a.block
+	tile := tiles.Get(a.sums*n + backOutputs*(a.sums+blocks) + max(2*n, backOutputs))
+	defer tiles.Put(tile)
+	sums, rest := (*tile)[:a.sums*n], (*tile)[a.sums*n:]
+	factors, rest := rest[:backOutputs*a.sums], rest[backOutputs*a.sums:]
+	absmax, some := rest[:backOutputs*blocks], rest[backOutputs*blocks:]
+	clear(sums)
+	clear(factors)
+	axpy, packed := *nibble.Axpys.Best(), snug.Host[uint8](a.packed)
+	for j := 0; j < a.out; j += backOutputs {
+		outs := min(backOutputs, a.out-j)
+		a.factors(factors, some[:outs], j)
+		for o := range outs {
+			a.blockMaxima(absmax[o*blocks:(o+1)*blocks], ((j+o)*a.in+lo)/a.block)
+		}
+		axpy(sums, factors[:outs*a.sums], a.sums, packed[(j*a.in+lo)/2:], a.in/2, absmax, a.block, a.f)
+	}
+	a.store(sums, some[:n], some[n:2*n], lo)
+})
+
+// factors writes the elements of dy for outputs first and up, those of every output side by
+// side. some has room for those of a row.
+func (a *backArgs) factors(to, some []float32, first int) {
+	for r := range a.rows {
+		for i, v := range half.Floats(a.dy, r*a.out+first, some) {
+			to[i*a.sums+r] = v
+		}
+	}
+}
+
+// store writes columns first and up of dx. row and some have room for those of a row.
+func (a *backArgs) store(sums, row, some []float32, first int) {
+	for r := range a.rows {
+		at := r*a.in + first
+		nibble.Gather(row, sums, r, a.sums)
+		if a.beta != 0 {
+			for i, v := range half.Floats(a.dx, at, some) {
+				row[i] += float32(a.beta * v)
+			}
+		}
+		half.Store(a.dx, at, row)
+	}
+}
