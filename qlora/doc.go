@@ -37,9 +37,9 @@
 // # Training
 //
 // A [Linear] multiplies by a frozen Weight, forward and backward, and decodes a
-// tile of its rows at a time, or, for few rows of activations, in registers. A
-// [LoRA] adds a trainable product of low rank, with dropout, and a [DoRA] has
-// magnitudes of rows beside it.
+// tile of its rows at a time, or, for few rows of activations, in registers; kernels of
+// other devices decode what they multiply. A [LoRA] adds a trainable product of low rank,
+// with dropout, and a [DoRA] has magnitudes of rows beside it.
 //
 // # Devices
 //

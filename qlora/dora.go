@@ -66,8 +66,8 @@ func (d *DoRA) Update() error {
 // [NewLinear]; squares are added in float64 on the CPU and in float32, in a fixed order,
 // on other devices. A norm then has a relative error of at most (in/64+16)·2^-24.
 //
-// Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig] and
-// [snug.ErrDevice].
+// Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig],
+// [snug.ErrDevice], and [snug.ErrNoMemory] for a tile that is not there yet.
 func (l *Linear) Norms(norms snug.View, a *LoRA) error {
 	if err := l.checkNorms(norms, a); err != nil {
 		return err

@@ -20,19 +20,28 @@ const DefaultTile = 1 << 20
 // never there as a whole. Both products are [amp.MatMul]: sums in float32. Few rows, as
 // when text is generated, are multiplied by codes that are decoded in registers, see
 // [Linear.Forward] and [Linear.Backward]. One call at a time.
+//
+// On other devices than the CPU, if rows of W have whole blocks, each product is one kernel
+// without a tile: blocks of threads decode the part of W that they multiply into their own
+// memory, rounded to the type of the activations. The result has the bound of amp.MatMul,
+// and the bits that it has by the whole decoded W with snug's own kernels; vendors'
+// libraries are not used. These kernels have run in the emulator only.
 type Linear struct {
 	w       *Weight
 	out, in int
 	rows    int       // of a tile
 	unit    int       // elements, from multiples of which the parts of w begin
-	tile    snug.View // room for a tile
+	room    int       // elements of a tile
+	tile    snug.View // room for a tile, empty until it is needed
 	free    func() error
 }
 
 // NewLinear returns the products by w, a weight of two dimensions, with activations of
 // type dt. A tile has the rows that tile elements have room for, at least one; 0
 // stands for [DefaultTile]. The memory that it takes on the weight's device is that of a
-// tile of dt and of up to 256 blocks more. It does not own w.
+// tile of dt and of up to 256 blocks more. On other devices than the CPU, if rows of w have
+// whole blocks, only [Linear.Norms] and [DoRA.Update] need the tile, and the first of them
+// allocates it. It does not own w.
 //
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
 // f32, f16 or bf16, [snug.ErrConfig] for a negative tile, and [snug.ErrNoMemory].
@@ -50,15 +59,28 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 	}
 	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
 	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
-	room := min(l.rows*l.in+l.unit, w.n)
-	var err error
-	if l.tile, l.free, err = snug.MakeView(w.Device(), dt, room); err != nil {
-		return nil, fmt.Errorf("qlora: linear: %w", err)
+	l.room = min(l.rows*l.in+l.unit, w.n)
+	first := l.room
+	if l.fuses() {
+		first = 0
+	}
+	if err := l.reserve(dt, first); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
 
-// Bytes returns the memory of a tile.
+// reserve makes the tile, of n elements of type dt.
+func (l *Linear) reserve(dt snug.DType, n int) error {
+	tile, free, err := snug.MakeView(l.w.Device(), dt, n)
+	if err != nil {
+		return fmt.Errorf("qlora: linear: a tile: %w", err)
+	}
+	l.tile, l.free = tile, free
+	return nil
+}
+
+// Bytes returns the memory of the tile, 0 as long as it is not allocated.
 func (l *Linear) Bytes() int64 { return int64(l.tile.Bytes()) }
 
 // Close frees the tile, not the weight. l cannot be used afterwards.
@@ -89,6 +111,9 @@ func (l *Linear) Forward(y, x snug.View, beta float32) error {
 	if l.few(rows, y, x, beta) {
 		return l.forwardFew(rows, y, x, beta)
 	}
+	if l.fuses() {
+		return l.product("forward", rows, y, x, beta, false)
+	}
 	return l.forwardTiles(rows, y, x, beta)
 }
 
@@ -103,7 +128,8 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 }
 
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
-// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile.
+// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile,
+// and once where there is none.
 //
 // On the CPU up to 8 rows, or 4 in pure Go, are multiplied by the codes, which are read once,
 // and use no tile, if rows of W have whole blocks. The elements of W are those of float32
@@ -122,6 +148,9 @@ func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	if l.fewBackward(rows, dx, dy, beta) {
 		l.backwardFew(rows, dx, dy, beta)
 		return nil
+	}
+	if l.fuses() {
+		return l.product("backward", rows, dx, dy, beta, true)
 	}
 	return l.backwardTiles(rows, dx, dy, beta)
 }
@@ -159,6 +188,11 @@ func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.V
 
 // each decodes tiles one after the other: rows lo to hi-1 of the weight.
 func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
+	if l.tile.Len() < l.room {
+		if err := l.reserve(l.tile.DType(), l.room); err != nil {
+			return err
+		}
+	}
 	for lo := 0; lo < l.out; lo += l.rows {
 		hi := min(lo+l.rows, l.out)
 		begin := lo * l.in / l.unit * l.unit

@@ -9,29 +9,40 @@ import (
 
 var kernels = gpu.Module{Name: "gemm"}
 
-// form is an entry point whose blocks compute tiles of c.
-type form struct {
-	name       string
-	rows, cols int
+// Form is how the blocks of a kernel compute tiles of c.
+type Form uint8
+
+// The forms, which product_plain.h and product_units.h define.
+const (
+	Plain    Form = iota // of any types and strides
+	Thin                 // the same, with the depth cut into slices within a block
+	Units64              // on matrix units
+	Units128             // with larger tiles
+)
+
+// tile is the part of c that a block computes.
+type tile struct{ rows, cols int }
+
+var tileOf = [...]tile{Plain: {64, 64}, Thin: {16, 32}, Units64: {64, 64}, Units128: {128, 128}}
+
+// Blocks returns those of a kernel that makes an m×n c.
+func (f Form) Blocks(m, n int) int {
+	t := tileOf[f]
+	return gpu.CeilDiv(m, t.rows) * gpu.CeilDiv(n, t.cols)
 }
 
-var (
-	plain = form{"gemm_plain", 64, 64}
-	// thin cuts the depth into slices within a block.
-	thin = form{"gemm_thin", 16, 32}
-	// units are those on matrix units, by type and size.
-	units = [...][2]form{
-		gpu.F16:  {{"gemm_units64_f16", 64, 64}, {"gemm_units128_f16", 128, 128}},
-		gpu.BF16: {{"gemm_units64_bf16", 64, 64}, {"gemm_units128_bf16", 128, 128}},
-	}
-)
+// names are the entry points by form and by the type of both operands, where it matters.
+var names = [...]gpu.Floats{
+	Plain:    {"gemm_plain", "gemm_plain", "gemm_plain"},
+	Thin:     {"gemm_thin", "gemm_thin", "gemm_thin"},
+	Units64:  gpu.ForFloats("gemm_units64"), // no f32
+	Units128: gpu.ForFloats("gemm_units128"),
+}
 
 const (
-	threads = 256 // of a block of every form
+	Threads = 256 // of a block of every form
 	busy    = 96  // blocks that keep a GPU busy
 )
-
-func (f *form) blocks(m, n int) int { return gpu.CeilDiv(m, f.rows) * gpu.CeilDiv(n, f.cols) }
 
 // lines is a matrix of lines, as the kernels take it: the rows of a and c, the
 // columns of b.
@@ -40,8 +51,8 @@ type lines struct {
 	dtype, wide uint32
 }
 
-// params is GemmParams of gemm.h.
-type params struct {
+// Params is ProductParams of product.h.
+type Params struct {
 	m, n, k     uint64
 	a, b, c     lines
 	alpha, beta float32
@@ -67,15 +78,16 @@ func Grids(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matrix, beta flo
 			return err
 		}
 	}
-	if n <= thin.rows && m > n { // c is tall: compute its transpose
+	if n <= tileOf[Thin].rows && m > n { // c is tall: compute its transpose
 		m, n, a, b = n, m, b, a
 		a.Trans, b.Trans, c.Trans = !a.Trans, !b.Trans, !c.Trans
 	}
-	return choose(m, n, a, b).launch(q, m, n, k, alpha, a, b, beta, c)
+	return Choose(m, n, a, b).launch(q, m, n, k, alpha, a, b, beta, c)
 }
 
-func (f *form) launch(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) error {
-	p := params{
+// NewParams returns the parameters of a kernel.
+func NewParams(m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) Params {
+	p := Params{
 		m: uint64(m), n: uint64(n), k: uint64(k),
 		a: linesOf(a, a.Trans, 4), b: linesOf(b, !b.Trans, 4), c: linesOf(c, c.Trans, 2),
 		alpha: alpha, beta: beta,
@@ -83,27 +95,33 @@ func (f *form) launch(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matri
 	if c.Trans { // neighbours are not of one line
 		p.c.wide = 0
 	}
+	return p
+}
+
+func (f Form) launch(q gpu.Launcher, m, n, k int, alpha float32, a, b gpu.Matrix, beta float32, c gpu.Matrix) error {
+	p := NewParams(m, n, k, alpha, a, b, beta, c)
 	return q.LaunchGrid(&gpu.Launch{
-		Module: &kernels, Func: f.name, Blocks: [3]int{f.blocks(m, n), 1, 1}, Threads: threads,
+		Module: &kernels, Func: names[f][a.Type], Blocks: [3]int{f.Blocks(m, n), 1, 1}, Threads: Threads,
 		Operands: []driver.Mem{c.Mem, a.Mem, b.Mem}, Params: gpu.Params(&p),
 	})
 }
 
-// choose returns how to compute a product.
-func choose(m, n int, a, b gpu.Matrix) *form {
+// Choose returns how Grids computes a product with snug's own kernels. Kernels that make
+// the elements of b themselves, with any multiple of 16 bytes for the address of b, have the
+// bits of those.
+func Choose(m, n int, a, b gpu.Matrix) Form {
 	switch {
-	case m <= thin.rows:
-		return &thin
+	case min(m, n) <= tileOf[Thin].rows:
+		return Thin
 	case a.Type == b.Type && a.Type != gpu.F32 && inChunks(a) && inChunks(b):
-		f := &units[a.Type]
-		if f[1].blocks(m, n) >= busy {
-			return &f[1]
+		if Units128.Blocks(m, n) >= busy {
+			return Units128
 		}
-		return &f[0]
-	case plain.blocks(m, n) < busy:
-		return &thin
+		return Units64
+	case Plain.Blocks(m, n) < busy:
+		return Thin
 	}
-	return &plain
+	return Plain
 }
 
 // inChunks says whether all rows of a 16-bit matrix start at multiples of 16

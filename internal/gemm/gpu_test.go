@@ -16,10 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gpuProduct is a job: a product, by the given form or by the one that Grids
-// chooses.
+// gpuProduct is a job: a product by a form.
 type gpuProduct struct {
-	form        *form
+	form        *Form // nil for the one that Grids chooses
 	m, n, k     int
 	alpha, beta float32
 	a, b, c     Matrix
@@ -78,7 +77,7 @@ func (j gpuProduct) check(t *testing.T, p kerneltest.Place, aligned bool) []floa
 }
 
 // randomProduct makes a product whose strides are multiples of `step` elements.
-func randomProduct(rng *rand.Rand, f *form, shape [3]int, types [3]snug.DType, trans, step int) gpuProduct {
+func randomProduct(rng *rand.Rand, f *Form, shape [3]int, types [3]snug.DType, trans, step int) gpuProduct {
 	operand := func(dt snug.DType, rows, cols int, trans bool) Matrix {
 		inner := cols
 		if trans {
@@ -103,20 +102,20 @@ func devices(t *testing.T, test func(t *testing.T, p kerneltest.Place)) {
 func TestPlainOnDevices(t *testing.T) {
 	devices(t, func(t *testing.T, p kerneltest.Place) {
 		rng := rand.New(rand.NewPCG(1, 5))
-		for _, f := range []*form{&plain, &thin} {
+		for _, f := range []Form{Plain, Thin} {
 			for i := range 27 {
 				types := [3]snug.DType{dtypes[i%3], dtypes[i/3%3], dtypes[i/9]}
 				trans := rng.IntN(4)
-				t.Run(fmt.Sprint(f.name, types, trans), func(t *testing.T) {
+				t.Run(fmt.Sprint(names[f][0], types, trans), func(t *testing.T) {
 					step := 1 + i%2*3
-					randomProduct(rng, f, [3]int{5, 9, 19}, types, trans, step).check(t, p, step == 4)
+					randomProduct(rng, &f, [3]int{5, 9, 19}, types, trans, step).check(t, p, step == 4)
 				})
 			}
 			for i, shape := range [][3]int{{1, 1, 1}, {1, 40, 130}, {66, 3, 35}, {65, 68, 2}, {17, 33, 300}, {4, 5, 0}} {
 				types := [3]snug.DType{dtypes[rng.IntN(3)], dtypes[rng.IntN(3)], dtypes[rng.IntN(3)]}
 				step, trans := 1<<(i%3), rng.IntN(4)
-				t.Run(fmt.Sprint(f.name, shape, types, trans), func(t *testing.T) {
-					randomProduct(rng, f, shape, types, trans, step).check(t, p, step == 4)
+				t.Run(fmt.Sprint(names[f][0], shape, types, trans), func(t *testing.T) {
+					randomProduct(rng, &f, shape, types, trans, step).check(t, p, step == 4)
 				})
 			}
 		}
@@ -127,9 +126,10 @@ func TestUnitsOnDevices(t *testing.T) {
 	devices(t, func(t *testing.T, p kerneltest.Place) {
 		rng := rand.New(rand.NewPCG(1, 6))
 		for _, dt := range []snug.DType{snug.F16, snug.BF16} {
-			for _, f := range units[dt-1] {
-				for i, shape := range [][3]int{{17, 20, 35}, {20, 17, 66}, {1, 9, 33}, {9, 1, 20}, {f.rows + 1, 10, 8}, {10, f.cols + 1, 16}, {2, 2, 0}} {
-					t.Run(fmt.Sprint(f.name, shape), func(t *testing.T) {
+			for _, f := range []Form{Units64, Units128} {
+				tile := tileOf[f]
+				for i, shape := range [][3]int{{17, 20, 35}, {20, 17, 66}, {1, 9, 33}, {9, 1, 20}, {tile.rows + 1, 10, 8}, {10, tile.cols + 1, 16}, {2, 2, 0}} {
+					t.Run(fmt.Sprint(names[f].Of(uint8(dt)), shape), func(t *testing.T) {
 						types := [3]snug.DType{dt, dt, dtypes[rng.IntN(3)]}
 						randomProduct(rng, &f, shape, types, i%4, 8).check(t, p, true)
 					})
@@ -168,7 +168,7 @@ func TestGrids(t *testing.T) {
 func TestSpecialValuesOnDevices(t *testing.T) {
 	const n, stride = 37, 40
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
-	for _, f := range []*form{&plain, &thin, &units[gpu.BF16][0], &units[gpu.BF16][1]} {
+	for _, f := range []Form{Plain, Thin, Units64, Units128} {
 		x, y, z := make([]float32, n*stride), make([]float32, n*stride), make([]float32, n*stride)
 		for i := range n * stride {
 			z[i] = nan
@@ -181,7 +181,7 @@ func TestSpecialValuesOnDevices(t *testing.T) {
 		}
 		y[n*stride-stride+n-1], y[2*stride+2] = inf, nan
 		devices(t, func(t *testing.T, p kerneltest.Place) {
-			j := gpuProduct{form: f, m: n, n: n, k: n, alpha: 1}
+			j := gpuProduct{form: &f, m: n, n: n, k: n, alpha: 1}
 			var buf *kerneltest.Floats
 			for i, m := range []*Matrix{&j.a, &j.b, &j.c} {
 				*m, buf = Matrix{Data: view(snug.BF16, [][]float32{x, y, z}[i]), Stride: stride}.onDevice(t, p, true)
@@ -190,13 +190,13 @@ func TestSpecialValuesOnDevices(t *testing.T) {
 			for i, v := range buf.Get()[1:] {
 				switch row, col := i/stride, i%stride; {
 				case col >= n || col == 2 || col == n-1 && row != n-1: // a gap, NaN, and 0·Inf
-					require.True(t, v != v, "%s: element %d,%d is %v", f.name, row, col, v)
+					require.True(t, v != v, "%s: element %d,%d is %v", names[f][gpu.BF16], row, col, v)
 				case row == n-1 && col == n-1:
 					require.Equal(t, inf, v)
 				case row == col:
-					require.Equal(t, float32(1), v, "%s: element %d,%d", f.name, row, col)
+					require.Equal(t, float32(1), v, "%s: element %d,%d", names[f][gpu.BF16], row, col)
 				default:
-					require.Zero(t, v, "%s: element %d,%d", f.name, row, col)
+					require.Zero(t, v, "%s: element %d,%d", names[f][gpu.BF16], row, col)
 				}
 			}
 		})
@@ -223,7 +223,7 @@ func TestChoose(t *testing.T) {
 		{1 << 12, 1 << 12, single, single, "gemm_plain"},
 		{1 << 8, 1 << 8, single, single, "gemm_thin"},
 	} {
-		require.Equal(t, c.want, choose(c.m, c.n, c.a, c.b).name, "%d×%d", c.m, c.n)
+		require.Equal(t, c.want, names[Choose(c.m, c.n, c.a, c.b)][c.a.Type], "%d×%d", c.m, c.n)
 	}
 }
 

@@ -1,5 +1,6 @@
 // Products of few rows by 4-bit codes.
 #pragma once
+#include "codes.h"
 #include "dequantize.h"
 
 // ---- few: y = x·Wᵀ + beta·y, where rows of W have whole blocks. A warp takes ROWS rows of
@@ -37,15 +38,6 @@ template <bool WIDE, class T> DEVICE void load_run(PRIVATE float* to, GLOBAL con
         }
     }
 }
-
-// load_codes loads those of RUN elements, the first byte lowest.
-template <bool WIDE> DEVICE u32 load_codes(GLOBAL const u8* packed) {
-    if (WIDE) return *(GLOBAL const u32*)packed;
-    return packed[0] | (u32)packed[1] << 8 | (u32)packed[2] << 16 | (u32)packed[3] << 24;
-}
-
-// code returns number k of what load_codes returned.
-DEVICE u32 code(u32 codes, u32 k) { return codes >> (k * 4 ^ 4) & 15; }
 
 // Outputs are those of a warp. Where there are fewer, the last stands for the others.
 struct Outputs { u64 first, last; };

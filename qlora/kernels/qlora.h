@@ -3,4 +3,5 @@
 #include "quantize.h"
 #include "dequantize.h"
 #include "few.h"
+#include "products.h"
 #include "dora.h"

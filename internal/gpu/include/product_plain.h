@@ -5,42 +5,51 @@
 
 struct alignas(16) Quad { float x[4]; };
 
-// fetch returns the bits of 4 neighbours from element `at` on, zeros for those
-// that are not there. Nothing but the load itself happens here, so that it may
-// still be on its way while the thread multiplies.
-DEVICE Wide16 fetch(GLOBAL const u8* x, Strided s, u64 at, u64 there) {
-    Wide16 y = {{0, 0, 0, 0}};
-    bool wide = s.wide && there >= 4;
-    if (s.type == TYPE_F32) {
-        GLOBAL const u32* from = (GLOBAL const u32*)x + at;
-        if (wide) return *(GLOBAL const Wide16*)from;
+// Dense is an operand in memory.
+struct Dense {
+    typedef Wide16 Raw;
+    GLOBAL const u8* x;
+    Strided s;
+
+    // fetch returns the bits of 4 neighbours from element `at` on, zeros for those
+    // that are not there. Nothing but the load itself happens here, so that it may
+    // still be on its way while the thread multiplies.
+    DEVICE_MEMBER Raw fetch(u64 at, u64 there) const {
+        Wide16 y = {{0, 0, 0, 0}};
+        bool wide = s.wide && there >= 4;
+        if (s.type == TYPE_F32) {
+            GLOBAL const u32* from = (GLOBAL const u32*)x + at;
+            if (wide) return *(GLOBAL const Wide16*)from;
+            UNROLL for (u32 e = 0; e < 4; e++)
+                if (e < there) y.word[e] = from[e];
+            return y;
+        }
+        GLOBAL const u16* from = (GLOBAL const u16*)x + at;
+        if (wide) {
+            Pack<u32, 2> both = load_pack<2>((GLOBAL const u32*)from);
+            return Wide16{{both.x[0], both.x[1], 0, 0}};
+        }
         UNROLL for (u32 e = 0; e < 4; e++)
-            if (e < there) y.word[e] = from[e];
+            if (e < there) y.word[e / 2] |= (u32)from[e] << 16 * (e % 2);
         return y;
     }
-    GLOBAL const u16* from = (GLOBAL const u16*)x + at;
-    if (wide) {
-        Pack<u32, 2> both = load_pack<2>((GLOBAL const u32*)from);
-        return Wide16{{both.x[0], both.x[1], 0, 0}};
-    }
-    UNROLL for (u32 e = 0; e < 4; e++)
-        if (e < there) y.word[e / 2] |= (u32)from[e] << 16 * (e % 2);
-    return y;
-}
 
-// decode makes floats of what fetch returned.
-DEVICE Quad decode(Wide16 w, u32 type) {
-    Quad y;
-    UNROLL for (u32 e = 0; e < 4; e++)
-        y.x[e] = type == TYPE_F32 ? bits_float(w.word[e]) : widen16((u16)(w.word[e / 2] >> 16 * (e % 2)), type);
-    return y;
-}
+    // decode makes floats of what fetch returned.
+    DEVICE_MEMBER Quad decode(Raw w) const {
+        Quad y;
+        UNROLL for (u32 e = 0; e < 4; e++)
+            y.x[e] = s.type == TYPE_F32 ? bits_float(w.word[e]) : widen16((u16)(w.word[e / 2] >> 16 * (e % 2)), s.type);
+        return y;
+    }
+};
+
+DEVICE Dense dense(GLOBAL const u8* x, Strided s) { return Dense{x, s}; }
 
 // Panel is what thread number `self` holds of LINES lines and DEPTH steps of an
-// operand.
-template <int LINES, int DEPTH> struct Panel {
+// operand, a Dense or something like it.
+template <class S, int LINES, int DEPTH> struct Panel {
     enum { QUADS = LINES * DEPTH / 4 / 256, STRIDE = LINES + 4, RUN = DEPTH < 32 ? DEPTH / 4 : 8 };
-    Wide16 quad[QUADS];
+    typename S::Raw quad[QUADS];
 
     // line and step say where quad i of the panel begins. Quads along lines come
     // in runs of RUN from each line, which the threads of a warp load together.
@@ -51,19 +60,20 @@ template <int LINES, int DEPTH> struct Panel {
 
     // load begins to load the panel from line `first` of `lines` and step `from`
     // of `steps`.
-    DEVICE_MEMBER void load(u32 self, GLOBAL const u8* x, Strided s, u64 first, u64 lines, u64 from, u64 steps) {
+    DEVICE_MEMBER void load(u32 self, PRIVATE const S& source, u64 first, u64 lines, u64 from, u64 steps) {
+        Strided s = source.s;
         bool along = s.step == 1;
         UNROLL for (u32 q = 0; q < QUADS; q++) {
             u64 l = first + line(q * 256 + self, along), d = from + step(q * 256 + self, along);
-            quad[q] = fetch(x, s, l * s.line + d * s.step, neighbours(l, lines, d, steps, along));
+            quad[q] = source.fetch(l * s.line + d * s.step, neighbours(l, lines, d, steps, along));
         }
     }
 
     // put writes the panel to block memory: line l of step d at to[d·STRIDE + l].
-    DEVICE_MEMBER void put(u32 self, GROUP float* to, Strided s) const {
-        bool along = s.step == 1;
+    DEVICE_MEMBER void put(u32 self, GROUP float* to, PRIVATE const S& source) const {
+        bool along = source.s.step == 1;
         UNROLL for (u32 q = 0; q < QUADS; q++) {
-            Quad y = decode(quad[q], s.type);
+            Quad y = source.decode(quad[q]);
             GROUP float* at = to + step(q * 256 + self, along) * STRIDE + line(q * 256 + self, along);
             if (along) {
                 UNROLL for (u32 e = 0; e < 4; e++) at[e * STRIDE] = y.x[e];
@@ -76,7 +86,7 @@ template <int LINES, int DEPTH> struct Panel {
 
 // store_slices adds the sums of all slices, each a tile by rows, and finishes
 // the tile.
-template <int ROWS, int COLS, int SLICES> DEVICE void store_slices(Thread t, Tile tile, GLOBAL u8* c, GemmParams p, GROUP const float* x) {
+template <int ROWS, int COLS, int SLICES> DEVICE void store_slices(Thread t, Tile tile, GLOBAL u8* c, ProductParams p, GROUP const float* x) {
     for (u32 i = t.local * 2; i < ROWS * COLS; i += t.threads * 2) {
         float left = 0, right = 0;
         for (u32 s = 0; s < SLICES; s++) {
@@ -90,11 +100,11 @@ template <int ROWS, int COLS, int SLICES> DEVICE void store_slices(Thread t, Til
 // plain computes a tile of ROWS×COLS. Its threads form SLICES groups, each of
 // which adds 16 of every 16·SLICES steps; in the end the groups' sums are added
 // in order.
-template <int ROWS, int COLS, int SLICES>
-DEVICE void plain(Thread t, Tile tile, GLOBAL u8* c, GLOBAL const u8* a, GLOBAL const u8* b, GemmParams p, GROUP Quad* memory) {
+template <int ROWS, int COLS, int SLICES, class B>
+DEVICE void plain(Thread t, Tile tile, GLOBAL u8* c, Dense a, B b, ProductParams p, GROUP Quad* memory) {
     enum { DEPTH = 16 * SLICES, ACROSS = COLS / 4, GROUP_THREADS = ROWS / 4 * ACROSS };
-    typedef Panel<ROWS, DEPTH> PanelA;
-    typedef Panel<COLS, DEPTH> PanelB;
+    typedef Panel<Dense, ROWS, DEPTH> PanelA;
+    typedef Panel<B, COLS, DEPTH> PanelB;
     u32 slice = t.local / GROUP_THREADS, row = t.local % GROUP_THREADS / ACROSS * 4, col = t.local % ACROSS * 4;
     GROUP float* x = (GROUP float*)memory;
     GROUP float* y = x + DEPTH * PanelA::STRIDE;
@@ -102,14 +112,14 @@ DEVICE void plain(Thread t, Tile tile, GLOBAL u8* c, GLOBAL const u8* a, GLOBAL 
     PanelB pb;
     Quad sum[4];
     UNROLL for (u32 i = 0; i < 4; i++) sum[i] = Quad{{0, 0, 0, 0}};
-    pa.load(t.local, a, p.a, tile.row, p.m, 0, p.k);
-    pb.load(t.local, b, p.b, tile.col, p.n, 0, p.k);
+    pa.load(t.local, a, tile.row, p.m, 0, p.k);
+    pb.load(t.local, b, tile.col, p.n, 0, p.k);
     for (u64 at = 0; at < p.k; at += DEPTH) {
-        pa.put(t.local, x, p.a);
-        pb.put(t.local, y, p.b);
+        pa.put(t.local, x, a);
+        pb.put(t.local, y, b);
         sync_threads();
-        pa.load(t.local, a, p.a, tile.row, p.m, at + DEPTH, p.k);
-        pb.load(t.local, b, p.b, tile.col, p.n, at + DEPTH, p.k);
+        pa.load(t.local, a, tile.row, p.m, at + DEPTH, p.k);
+        pb.load(t.local, b, tile.col, p.n, at + DEPTH, p.k);
         GROUP const float* l = x + slice * 16 * PanelA::STRIDE + row;
         GROUP const float* r = y + slice * 16 * PanelB::STRIDE + col;
         for (u32 d = at + slice * 16 < p.k ? 16 : 0; d > 0; d -= 4)
@@ -126,12 +136,10 @@ DEVICE void plain(Thread t, Tile tile, GLOBAL u8* c, GLOBAL const u8* a, GLOBAL 
     sync_threads();
 }
 
-// PLAIN makes an entry point with room for `quads` quads of block memory.
-#define PLAIN(name, ROWS, COLS, SLICES, quads)                                                                   \
-    KERNEL(name, 256, OPERAND(u8, c, 0), OPERAND(const u8, a, 1), OPERAND(const u8, b, 2), PARAMS(GemmParams, p)) { \
-        SHARED(Quad, memory, quads);                                                                             \
-        Thread t = THREAD;                                                                                       \
-        plain<ROWS, COLS, SLICES>(t, tile_of(t.block, p.m, p.n, ROWS, COLS), c, a, b, p, memory);                \
-    }
-PLAIN(gemm_plain, 64, 64, 1, 1024)
-PLAIN(gemm_thin, 16, 32, 8, 1792)
+// plain_square computes a tile of SIDE×SIDE in parts of 64×64.
+template <int SIDE, class B> DEVICE void plain_square(Thread t, GLOBAL u8* c, Dense a, B b, ProductParams p, GROUP Quad* memory) {
+    Tile tile = tile_of(t.block, p.m, p.n, SIDE, SIDE);
+    for (u32 row = 0; row < SIDE; row += 64)
+        for (u32 col = 0; col < SIDE; col += 64)
+            plain<64, 64, 1>(t, Tile{tile.row + row, tile.col + col}, c, a, b, p, memory);
+}

@@ -1,0 +1,67 @@
+//go:build cuda || metal || emu
+
+package qlora
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/gpu"
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// formed is a product by a form.
+type formed struct {
+	productJob
+	form gemm.Form
+}
+
+func (f *formed) Grids(q gpu.Launcher) error { return f.launch(q, f.form) }
+
+// TestProductForms compares every form, on both sides of the edges of its tiles and with
+// more tiles than one, with float64. Both forms on matrix units have the same bits.
+func TestProductForms(t *testing.T) {
+	forms := map[snug.DType][]gemm.Form{
+		snug.F32:  {gemm.Plain, gemm.Thin},
+		snug.F16:  {gemm.Plain, gemm.Thin, gemm.Units64, gemm.Units128},
+		snug.BF16: {gemm.Plain, gemm.Thin, gemm.Units64, gemm.Units128},
+	}
+	for _, place := range devices(t)[1:] {
+		for n, tc := range []struct {
+			rows, out, in int
+			opt           Options
+		}{
+			{129, 16, 32, Options{Block: 32}},
+			{5, 136, 160, Options{Type: FP4, Block: 32, Single: true}},
+			{70, 24, 64, Options{Type: FP4}},
+		} {
+			for _, dt := range floatTypes {
+				for _, back := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v", place.Name, tc.rows, tc.out, tc.in, dt, back), func(t *testing.T) {
+						p := newWholeProduct(t, place.Dev, dt, tc.out, tc.in, tc.opt, tc.rows, back)
+						cols, k := p.shape()
+						a, beta, to := on(t, place.Dev, dt, randn(tc.rows*k, 2)), float32(n)/2, floatTypes[n]
+						first := values(t, on(t, place.Dev, to, randn(tc.rows*cols, 3)))
+						var units []float32
+						for _, form := range forms[dt] {
+							c := kerneltest.PutFloats(t, place, to, first)
+							require.NoError(t, launch(place.Dev, formed{newProduct(p.l.w, tc.rows, c.View, a, beta, back), form}))
+							got := c.Get()
+							p.check(t, got, first, values(t, a), beta, to)
+							if units != nil {
+								sameBits(t, units, got)
+							}
+							if form == gemm.Units64 {
+								units = got
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}

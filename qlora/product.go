@@ -1,0 +1,88 @@
+package qlora
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gemm"
+)
+
+// fuses reports whether products decode W where they multiply and need no tile: on other
+// devices than the CPU, if rows of W have whole blocks.
+func (l *Linear) fuses() bool {
+	return !l.w.Device().IsCPU() && l.in > 0 && l.in%l.w.block == 0
+}
+
+// product is Forward, or Backward if back is set, where W fuses.
+func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back bool) error {
+	w := l.w
+	switch {
+	case w.packed.View().Len() != PackedBytes(w.n):
+		return fmt.Errorf("qlora: linear: %s: the weight is closed: %w", op, snug.ErrDevice)
+	case beta-beta != 0:
+		return fmt.Errorf("qlora: linear: %s: beta is %v, want a finite number: %w", op, beta, snug.ErrConfig)
+	case !c.DType().IsFloat():
+		return fmt.Errorf("qlora: linear: %s: the result holds %s, want f32, f16 or bf16: %w", op, c.DType(), snug.ErrDType)
+	case c.Mem().Overlaps(*a.Mem()):
+		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
+	}
+	if err := launch(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
+		return fmt.Errorf("qlora: linear: %s: %w", op, err)
+	}
+	return nil
+}
+
+// productJob computes c = a·Wᵀ + beta·c, or c = a·W + beta·c if back is set, where rows of
+// W have whole blocks. scales are absmax, or nested if absmax is in codes.
+type productJob struct {
+	c, a, packed, scales, codes snug.View
+	w                           *Weight
+	rows                        int
+	back                        bool
+	beta                        float32
+}
+
+func newProduct(w *Weight, rows int, c, a snug.View, beta float32, back bool) productJob {
+	j := productJob{c: c, a: a, packed: w.packed.View(), scales: w.absmax.View(), w: w, rows: rows, back: back, beta: beta}
+	if w.m != nil {
+		j.scales, j.codes = w.nested.View(), w.codes.View()
+	}
+	return j
+}
+
+func (j *productJob) Kernel() string { return "qlora.product" }
+
+func (j *productJob) Operands(yield func(*driver.Mem)) {
+	yield(j.c.Mem())
+	yield(j.a.Mem())
+	yield(j.packed.Mem())
+	yield(j.scales.Mem())
+	yield(j.codes.Mem())
+}
+
+// shape returns the columns of c and those of a.
+func (j *productJob) shape() (n, k int) {
+	out, in := j.w.shape[0], j.w.shape[1]
+	if j.back {
+		return in, out
+	}
+	return out, in
+}
+
+// Run is the definition. It decodes W as a whole: the CPU has products of tiles instead.
+func (j *productJob) Run() {
+	w := j.w
+	whole, _, err := snug.MakeView(snug.CPU(), j.a.DType(), w.n)
+	if err != nil {
+		panic(err) // activations are floating-point
+	}
+	decode := dequantizeJob{dst: whole, packed: j.packed, absmax: j.scales, f: w.t.format(), block: w.block}
+	if w.m != nil {
+		decode.absmax, decode.nested, decode.offset, decode.m = j.codes, j.scales, w.offset, w.m
+	}
+	decode.Run()
+	n, k := j.shape()
+	b := gemm.Matrix{Data: whole, Stride: w.shape[1], Trans: !j.back}
+	gemm.Mul(j.rows, n, k, 1, gemm.Matrix{Data: j.a, Stride: k}, b, j.beta, gemm.Matrix{Data: j.c, Stride: n})
+}
