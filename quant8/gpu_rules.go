@@ -90,6 +90,9 @@ func (j *stepJob) gridRule32(q gpu.Launcher) error {
 }
 
 func (j *measureJob) Grids(q gpu.Launcher) error {
+	if j.roots.Len() > 0 {
+		return j.gridStateless(q, "quant8_matrix_squares", [3]int{pairsOf(j.p.Len()), 1, 1}, *j.g.Mem(), *j.roots.Mem(), *j.pairs.Mem())
+	}
 	l := gpu.Launch{Module: &kernels, Func: "quant8_squares32", Blocks: [3]int{pairsOf(j.p.Len()), 1, 1}, Threads: threads}
 	if j.bits == 8 {
 		mems, params := j.params8()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/ortho"
@@ -87,25 +88,47 @@ func NewMuon(o MuonOptions) (*Optimizer, error) {
 func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
 	h.Size = h.LR * a.o.scale.factor(q.rows, q.cols)
 	j.prepare(h, false)
-	last := applyJob{stepJob: j, x: a.work.floats[:q.n]}
-	j.p = snug.SliceView(last.x)
+	last, floats := applyJob{stepJob: j}, a.work.floats.View()
+	var err error
+	if last.x, err = floats.Slice(0, q.n); err != nil {
+		return err
+	}
+	work, err := floats.Slice(q.n, floats.Len())
+	if err != nil {
+		return err
+	}
+	j.p = last.x
 	if err := a.run(dev, q, 0, j); err != nil {
 		return err
 	}
-	ortho.NewtonSchulz(last.x, q.rows, q.cols, a.work.floats[q.n:])
-	applyTask.Run(cpu.Chunks(q.n, grain), last)
+	if err := ortho.NewtonSchulz(last.x, q.rows, q.cols, work); err != nil {
+		return err
+	}
+	if !dev.IsCPU() {
+		return launch(dev, last)
+	}
+	last.Run()
 	return nil
 }
 
 // applyJob subtracts x from p.
 type applyJob struct {
 	stepJob
-	x []float32
+	x snug.View
 }
 
+func (j *applyJob) Kernel() string { return "quant8.apply" }
+
+func (j *applyJob) Operands(yield func(*driver.Mem)) {
+	yield(j.p.Mem())
+	yield(j.x.Mem())
+}
+
+func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.p.Len(), grain), *j) }
+
 var applyTask = cpu.NewTask(func(j *applyJob, item int) {
-	lo, hi := cpu.Chunk(len(j.x), grain, item)
+	lo, hi := cpu.Chunk(j.p.Len(), grain, item)
 	tile := tiles.Get(half.Chunk)
 	defer tiles.Put(tile)
-	j.rule.Apply(j.operands(), lo, hi, j.x[lo:], *tile)
+	j.rule.Apply(j.operands(), lo, hi, j.x.Float32s()[lo:], *tile)
 })

@@ -168,14 +168,14 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
 	}
-	if !dev.IsCPU() && q.narrow() {
+	if !dev.IsCPU() && q.factored && q.states > 0 && q.narrow() {
+		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for a matrix of %s with states of %d bits: %w", name, dev, a.o.name, q.bits, snug.ErrDevice)
+	}
+	if !dev.IsCPU() && q.states > 0 && q.narrow() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for states of %d bits: %w", name, dev, q.bits, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && a.o.MaxUpdate > 0 {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, want the cpu for MaxUpdate: %w", name, dev, snug.ErrDevice)
-	}
-	if rule := a.o.hyper.Rule; !dev.IsCPU() && (rule.Factored() || rule == optim.Muon) {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
@@ -206,7 +206,7 @@ func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.Vie
 // run runs a job over the chunks of a parameter from element lo on.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
 	switch {
-	case j.states == 0: // that lie in chunks
+	case j.states == 0 && dev.IsCPU(): // none lie in chunks
 		j.Run()
 		return nil
 	case a.o.Storage != nil:
@@ -271,6 +271,11 @@ type stepJob struct {
 	coef   adam.Coef
 	sums   *squares // nil, or where to add squares instead of a step
 
+	// Of a matrix of Adafactor on a device other than the CPU; elsewhere rule has them.
+	roots     snug.View // of optim.NewFactors
+	rootLimit float32
+	shape
+
 	skip   bool          // leaves elements alone whose gradient is not finite, and sets their states to 0
 	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
@@ -283,9 +288,16 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	yield(j.p.Mem())
 	yield(j.g.Mem())
 	yield(j.state.Mem())
+	if j.roots.Len() > 0 {
+		yield(j.roots.Mem())
+	}
 }
 
 func (j *stepJob) Run() {
+	if j.roots.Len() > 0 {
+		f := optim.NewFactors(j.roots.Float32s(), j.rows, j.rootLimit)
+		j.rule.SetFactors(&f)
+	}
 	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), tile: j.block}
 	if j.bits >= 16 {
 		args.tile = half.Chunk

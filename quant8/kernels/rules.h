@@ -4,8 +4,9 @@
 #include "elements.h"
 
 // Rules have the numbers of package optim. Those with one state are MOMENTUM, NESTEROV,
-// LION, RMSPROP, ADAGRAD and LARS; with two ADAM and LAMB; with three ADEMAMIX.
-enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS };
+// LION, RMSPROP, ADAGRAD, LARS, ADAFACTOR, MUON, and ADAFACTOR_MOMENTUM of a matrix; with
+// two ADAM, LAMB and ADAFACTOR_MOMENTUM; with three ADEMAMIX.
+enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS, ADAFACTOR, ADAFACTOR_MOMENTUM, MUON };
 
 // Factors is internal/optim's Coef.
 struct Factors {
@@ -49,10 +50,25 @@ DEVICE float direction(PRIVATE const Factors& c, float p, float g, PRIVATE State
     return c.scale2 != 0 ? u + c.scale2 * p : u;
 }
 
-// update steps one element and returns the new parameter.
+// scaled steps v and returns u of ADAFACTOR.
+DEVICE float scaled(PRIVATE const Factors& c, float g, PRIVATE float& v) {
+    v = c.beta2 * v + c.rest2 * g * g;
+    return g / maximum(square_root(v), c.eps);
+}
+
+// follow steps m of ADAFACTOR_MOMENTUM by u.
+DEVICE float follow(PRIVATE const Factors& c, float p, float u, PRIVATE float& m) {
+    m = c.beta1 * m + c.rest1 * (c.size * u);
+    return p * c.pre - m;
+}
+
+// update steps one element and returns the new parameter. MUON's is what is to be
+// orthogonal.
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1>& s) {
     PRIVATE float& m = s.x[0];
+    if (c.rule == ADAFACTOR_MOMENTUM) return follow(c, p, g, m);
     g = gradient(c, p, g);
+    if (c.rule == ADAFACTOR) return p * c.pre - c.size * scaled(c, g, m);
     if (c.rule == LION) return lion(c, p, g, m);
     if (c.rule == RMSPROP || c.rule == ADAGRAD) return squares(c, p, g, m);
     if (c.rule == LARS) {
@@ -60,11 +76,13 @@ DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1
         return p - m;
     }
     m = c.beta1 * m + c.rest1 * g;
-    return p - c.size * (c.scale1 * m + c.scale2 * g);
+    float look = c.scale1 * m + c.scale2 * g;
+    return c.rule == MUON ? look : p - c.size * look;
 }
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
     if (c.rule == LAMB) return p - c.size * direction(c, p, g, s);
+    if (c.rule == ADAFACTOR_MOMENTUM) return follow(c, p, scaled(c, g * c.grad_scale, s.x[1]), s.x[0]);
     moments(c, gradient(c, p, g), s.x[0], s.x[1]);
     return (p * c.pre - c.size * (s.x[0] / (square_root(s.x[1]) + c.eps))) * c.post;
 }

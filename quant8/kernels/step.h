@@ -82,7 +82,8 @@ template <int count> DEVICE bool stepped(PRIVATE const Step& q, PRIVATE float& p
     return false;
 }
 
-// ---- 8 bits: a team of threads takes one block at a time, as for AdamW.
+// ---- 8 bits: a team of threads takes one block at a time, as for AdamW. G is what
+// load_floats takes gradients from.
 
 struct Rule8Params {
     Step step;
@@ -96,8 +97,8 @@ DEVICE float value_of(GROUP const Tables* tables, bool has_sign, u32 code) {
     return has_sign ? signed_value(tables->positive, code) : tables->map2[code];
 }
 
-template <int count>
-DEVICE void rule8(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, GROUP const Tables* tables, GROUP u32* scratch) {
+template <int count, class G>
+DEVICE void rule8(Thread t, GLOBAL u8* p, G g, GLOBAL u8* state, Step q, GROUP const Tables* tables, GROUP u32* scratch) {
     u32 teams = t.threads / q.lanes, mine = t.local / q.lanes, blocks = (u32)((q.n + q.block - 1) / q.block);
     for (u32 start = t.block * teams; start < blocks; start += t.blocks * teams) {
         u32 b = start + mine;
@@ -161,7 +162,7 @@ DEVICE Tile tile_of(u64 n, u32 chunk, u32 states, u32 size, u64 number) {
     return Tile{start + lo, start * states + lo, lo < in_chunk ? least(size, in_chunk - lo) : 0, in_chunk};
 }
 
-template <int count> DEVICE void rule32(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL f32* state, Step q) {
+template <int count, class G> DEVICE void rule32(Thread t, GLOBAL u8* p, G g, GLOBAL f32* state, Step q) {
     u32 size = t.threads * 4;
     u64 tiles = tiles_of(q.n, q.chunk, size);
     for (u64 i = t.block; i < tiles; i += t.blocks) {

@@ -1,0 +1,94 @@
+//go:build cuda || metal || emu
+
+package quant8
+
+import (
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+func (j *squareSumsJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols                   uint64
+		height, bands, width, strips uint64
+		byColumns, gType             uint32
+		scale                        float32
+		_                            uint32
+	}{
+		rows: uint64(j.rows), cols: uint64(j.cols),
+		height: uint64(j.height), bands: uint64(j.bands), width: uint64(j.width), strips: uint64(j.strips),
+		gType: uint32(j.g.DType()), scale: j.scale,
+	}
+	l := gpu.Launch{
+		Module: &kernels, Func: "quant8_side_sums", Blocks: gpu.Grid(32*j.strips*j.rows, threads), Threads: threads,
+		Operands: []driver.Mem{*j.all.Mem(), *j.g.Mem()}, Params: gpu.Params(&params),
+	}
+	if err := q.LaunchGrid(&l); err != nil {
+		return err
+	}
+	params.byColumns, l.Blocks = 1, gpu.Grid(j.bands*j.cols, threads)
+	if err := q.LaunchGrid(&l); err != nil {
+		return err
+	}
+	l.Func, l.Blocks, l.Operands = "quant8_fold_sums", gpu.Grid(max(j.rows, j.cols), threads), l.Operands[:1]
+	return q.LaunchGrid(&l)
+}
+
+// sides is Sides of kernels/matrix.h.
+type sides struct {
+	rows, cols uint64
+	limit      float32
+	_          uint32
+}
+
+func (j *stepJob) sides() sides {
+	return sides{rows: uint64(j.rows), cols: uint64(j.cols), limit: j.rootLimit}
+}
+
+// matrixParams and matrix8Params are Matrix and Matrix8 of kernels/matrix.h.
+type matrixParams struct {
+	ruleParams
+	sides
+}
+
+type matrix8Params struct {
+	rule8Params
+	sides
+}
+
+// gridMatrix is the step of a matrix with factors.
+func (j *stepJob) gridMatrix(q gpu.Launcher) error {
+	l := gpu.Launch{Module: &kernels, Func: "quant8_matrix32", Blocks: j.tileGrid(), Threads: threads}
+	switch {
+	case j.states > 0 && j.bits == 8:
+		mems, params := j.params8()
+		l.Func, l.Blocks = "quant8_matrix8", teamGrid(Blocks(j.p.Len(), j.block), team(j.block))
+		l.Operands, l.Params = mems, gpu.Params(&matrix8Params{*params, j.sides()})
+	case j.states > 0:
+		mems, params := j.params()
+		l.Operands, l.Params = mems, gpu.Params(&matrixParams{params, j.sides()})
+	default:
+		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), *j.g.Mem(), *j.roots.Mem())
+	}
+	l.Operands = append(l.Operands, *j.roots.Mem())
+	return q.LaunchGrid(&l)
+}
+
+// gridStateless runs a kernel of matrices that has no state: of p, g and more operands.
+func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, operands ...driver.Mem) error {
+	mems, params := j.params()
+	params.wide = gpu.Aligned(mems[0].Addr, operands[0].Addr)
+	if j.chunk%4 != 0 {
+		params.wide = 0
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name, Blocks: blocks, Threads: threads,
+		Operands: append(mems[:1], operands...), Params: gpu.Params(&matrixParams{params, j.sides()}),
+	})
+}
+
+func (j *applyJob) Grids(q gpu.Launcher) error {
+	step := j.stepJob
+	step.g = j.x
+	return step.gridStateless(q, "quant8_subtract", j.tileGrid(), *j.x.Mem(), driver.Mem{})
+}
