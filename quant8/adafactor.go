@@ -54,8 +54,15 @@ type AdafactorOptions struct {
 // ⌈cols/16384⌉; and 8 for a column times the number of bands of rows, at most 16, of
 // 16384 elements or more.
 //
-// Parameters lie on the CPU and are here as a whole, as those of [NewLAMB], and with the
-// same error when p is not finite. The error of this function wraps [snug.ErrConfig].
+// On other devices than the CPU such a step reads g five times and waits three times: for
+// the check of g, for the sums of rows and columns, from which the host makes R and C in 16
+// bytes of its own for every row and column of the largest matrix, and for the norms. R, C
+// and the roots of v are the CPU's bits; rms(p) and rms(u) are added in another order, so
+// that the size of a step can differ in its last bit. Matrices with Beta1 and states of 4
+// or 16 bits step on the CPU only.
+//
+// Parameters are here as a whole, as those of [NewLAMB], and with the same error when p is
+// not finite. The error of this function wraps [snug.ErrConfig].
 func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
 	lr, tau, clip := cmp.Or(o.LR, 1e-2), cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
 	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)

@@ -99,8 +99,8 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
 	switch plain := j.adamw && !j.random; {
-	case j.roots.Len() > 0:
-		return j.gridMatrix(q)
+	case j.states == 0:
+		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), *j.g.Mem(), *j.roots.Mem())
 	case plain && j.bits == 8:
 		return j.grid8(q)
 	case plain:

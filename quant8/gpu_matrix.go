@@ -45,33 +45,15 @@ func (j *stepJob) sides() sides {
 	return sides{rows: uint64(j.rows), cols: uint64(j.cols), limit: j.rootLimit}
 }
 
-// matrixParams and matrix8Params are Matrix and Matrix8 of kernels/matrix.h.
-type matrixParams struct {
+// oneState32 and oneState8 are the structs of those names in kernels/matrix.h.
+type oneState32 struct {
 	ruleParams
 	sides
 }
 
-type matrix8Params struct {
+type oneState8 struct {
 	rule8Params
 	sides
-}
-
-// gridMatrix is the step of a matrix with factors.
-func (j *stepJob) gridMatrix(q gpu.Launcher) error {
-	l := gpu.Launch{Module: &kernels, Func: "quant8_matrix32", Blocks: j.tileGrid(), Threads: threads}
-	switch {
-	case j.states > 0 && j.bits == 8:
-		mems, params := j.params8()
-		l.Func, l.Blocks = "quant8_matrix8", teamGrid(Blocks(j.p.Len(), j.block), team(j.block))
-		l.Operands, l.Params = mems, gpu.Params(&matrix8Params{*params, j.sides()})
-	case j.states > 0:
-		mems, params := j.params()
-		l.Operands, l.Params = mems, gpu.Params(&matrixParams{params, j.sides()})
-	default:
-		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), *j.g.Mem(), *j.roots.Mem())
-	}
-	l.Operands = append(l.Operands, *j.roots.Mem())
-	return q.LaunchGrid(&l)
 }
 
 // gridStateless runs a kernel of matrices that has no state: of p, g and more operands.
@@ -83,7 +65,7 @@ func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, oper
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: name, Blocks: blocks, Threads: threads,
-		Operands: append(mems[:1], operands...), Params: gpu.Params(&matrixParams{params, j.sides()}),
+		Operands: append(mems[:1], operands...), Params: gpu.Params(&oneState32{params, j.sides()}),
 	})
 }
 

@@ -73,20 +73,28 @@ func (j *stepJob) params8() ([]driver.Mem, *rule8Params) {
 // kernels of AdamW do not have.
 func (j *stepJob) gridRule8(q gpu.Launcher) error {
 	mems, params := j.params8()
-	return q.LaunchGrid(&gpu.Launch{
+	l := gpu.Launch{
 		Module: &kernels, Func: rule8Names[j.states-1],
 		Blocks: teamGrid(Blocks(j.p.Len(), j.block), team(j.block)), Threads: threads,
 		Operands: mems, Params: gpu.Params(params),
-	})
+	}
+	if j.states == 1 {
+		l.Operands, l.Params = append(mems, *j.roots.Mem()), gpu.Params(&oneState8{*params, j.sides()})
+	}
+	return q.LaunchGrid(&l)
 }
 
 func (j *stepJob) gridRule32(q gpu.Launcher) error {
 	mems, params := j.params()
-	return q.LaunchGrid(&gpu.Launch{
+	l := gpu.Launch{
 		Module: &kernels, Func: rule32Names[j.states-1],
 		Blocks: j.tileGrid(), Threads: threads,
 		Operands: mems, Params: gpu.Params(&params),
-	})
+	}
+	if j.states == 1 {
+		l.Operands, l.Params = append(mems, *j.roots.Mem()), gpu.Params(&oneState32{params, j.sides()})
+	}
+	return q.LaunchGrid(&l)
 }
 
 func (j *measureJob) Grids(q gpu.Launcher) error {

@@ -90,11 +90,15 @@ func TestMatricesOnDevices(t *testing.T) {
 }
 
 // TestStochasticMatricesOnDevices: the random numbers are the CPU's. Muon's products are
-// not, so that there is little to compare.
+// not, so that there is little to compare. Matrices without momentum have no states that
+// a width could keep from devices.
 func TestStochasticMatricesOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, name := range []string{"adafactor", "momentum"} {
-			for _, bits := range []int{8, 32} {
+			for _, bits := range []int{4, 8, 32} {
+				if bits == 4 && name == "momentum" {
+					continue
+				}
 				c := matrixCase{33, 65, ruleCase{gt: snug.F32, pt: snug.BF16}}
 				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, StepOptions: StepOptions{Stochastic: true, Seed: 3}}
 				sides := map[string][2]int{"w": {c.rows, c.cols}}
@@ -214,6 +218,7 @@ func TestMatrixRefusals(t *testing.T) {
 		err := a.Step("w", p.View, kerneltest.Put(t, place, randn(4, 2)).View, 1)
 		require.ErrorIs(t, err, snug.ErrNonFinite)
 		require.ErrorContains(t, err, `parameter "w": a norm`)
+		require.Equal(t, []float32{1, 2, float32(math.Inf(1)), 4}, p.Get())
 		require.Equal(t, make([]byte, 16), stateOf(t, a))
 	}
 }

@@ -63,11 +63,14 @@ type MuonOptions struct {
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
 // that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
 // takes 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so
-// of p, depend on the instructions of the CPU, not on the number of workers.
+// of p, depend on the instructions of the CPU or on the device, not on the number of
+// workers; m does not. The tests hold elements of x to 2e-5 of its definition, on the
+// CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the CPU have the
+// workspace and need no tiles, and the step waits for the check of g alone.
 //
-// Parameters lie on the CPU and are stepped as a whole. An error of the [Storage] leaves
-// p as it was, and the chunks of m before the one it names stepped. The error of this
-// function wraps [snug.ErrConfig].
+// Parameters are stepped as a whole. An error of the [Storage] leaves p as it was, and the
+// chunks of m before the one it names stepped; one of a device that fails while it works
+// can leave m stepped too. The error of this function wraps [snug.ErrConfig].
 func NewMuon(o MuonOptions) (*Optimizer, error) {
 	if o.Scale > MuonMatchAdamW {
 		return nil, fmt.Errorf("quant8: Muon: scale %d is not known: %w", o.Scale, snug.ErrConfig)

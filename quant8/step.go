@@ -36,9 +36,9 @@ const tooLarge = (63 + 127) << 23
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
 // error of the Storage leaves the chunks before the one it names stepped. All
-// devices give the bits of the CPU, but for the trust ratios of [NewLAMB]. States of 4
-// and 16 bits, [NewAdafactor] and [NewMuon] step on the CPU only; that is an error that
-// wraps [snug.ErrDevice] elsewhere.
+// devices give the bits of the CPU, but for the trust ratios of [NewLAMB], the size of the
+// steps of [NewAdafactor] and the products of [NewMuon]. States of 4 and 16 bits step on
+// the CPU only; that is an error that wraps [snug.ErrDevice] elsewhere.
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],

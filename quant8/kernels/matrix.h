@@ -5,7 +5,7 @@
 // ---- sums of squares by rows and by columns, as doubles, each in the order of package
 // optim: strips of a row by LANES partial sums, bands of a column row by row.
 
-enum { LANES = 32, AHEAD = 8 }; // elements that a thread loads before it uses the first
+enum { LANES = 32, AHEAD = 4 }; // elements that a thread loads before it uses the first
 
 // double_sum adds doubles that are 0 or normal numbers, not negative, and rounds to
 // nearest even.
@@ -58,31 +58,30 @@ DEVICE u64 squares_from(GLOBAL const u8* g, PRIVATE const Sums& q, u64 at, u64 c
     return sum;
 }
 
-DEVICE void sum_columns(Thread t, GLOBAL u64* sums, GLOBAL const u8* g, Sums q) {
-    for (u64 i = (u64)t.block * t.threads + t.local; i < q.bands * q.cols; i += (u64)t.blocks * t.threads) {
-        u64 band = i / q.cols, top = band * q.height;
-        sums[q.strips * q.rows + i] = squares_from(g, q, top * q.cols + (i - band * q.cols), least(q.height, q.rows - top), q.cols);
-    }
-}
-
-DEVICE void sum_rows(Thread t, GLOBAL u64* sums, GLOBAL const u8* g, Sums q) {
-    u32 lane = t.local % LANES, groups = t.threads / LANES;
-    for (u64 i = (u64)t.block * groups + t.local / LANES; i < q.strips * q.rows; i += (u64)t.blocks * groups) {
-        u64 strip = i / q.rows, left = strip * q.width, len = least(q.width, q.cols - left);
-        u64 mine = lane < len ? (len - lane + LANES - 1) / LANES : 0;
-        u64 sum = squares_from(g, q, (i - strip * q.rows) * q.cols + left + lane, mine, LANES);
-        for (u32 d = LANES / 2; d > 0; d /= 2) {
+KERNEL(quant8_side_sums, 256, OPERAND(u64, sums, 0), OPERAND(const u8, g, 1), PARAMS(Sums, all)) {
+    Thread t = THREAD;
+    Sums q = all;
+    u32 lanes = q.by_columns ? 1 : LANES, lane = t.local % lanes;
+    u64 behind = q.by_columns ? q.strips * q.rows : 0, count = q.by_columns ? q.bands * q.cols : q.strips * q.rows;
+    u64 side = q.by_columns ? q.cols : q.rows;
+    for (u64 i = ((u64)t.block * t.threads + t.local) / lanes; i < count; i += (u64)t.blocks * t.threads / lanes) {
+        u64 part = i / side, number = i - part * side; // the number of the row or column, in which strip or band
+        u64 at, left;
+        if (q.by_columns) {
+            at = part * q.height * q.cols + number;
+            left = least(q.height, q.rows - part * q.height);
+        } else {
+            at = number * q.cols + part * q.width + lane;
+            u64 len = least(q.width, q.cols - part * q.width);
+            left = lane < len ? (len - lane + LANES - 1) / LANES : 0;
+        }
+        u64 sum = squares_from(g, q, at, left, q.by_columns ? q.cols : LANES);
+        for (u32 d = lanes / 2; d > 0; d /= 2) {
             u32 low = shuffle_xor((u32)sum, d), high = shuffle_xor((u32)(sum >> 32), d);
             sum = double_sum(sum, (u64)high << 32 | low);
         }
-        if (lane == 0) sums[i] = sum;
+        if (lane == 0) sums[behind + i] = sum;
     }
-}
-
-KERNEL(quant8_side_sums, 256, OPERAND(u64, sums, 0), OPERAND(const u8, g, 1), PARAMS(Sums, q)) {
-    Thread t = THREAD;
-    if (q.by_columns) sum_columns(t, sums, g, q);
-    else sum_rows(t, sums, g, q);
 }
 
 // fold adds to sum 0 to n-1 the others, of which there are `count` behind one another.
@@ -106,7 +105,7 @@ KERNEL(quant8_fold_sums, 256, OPERAND(u64, sums, 0), PARAMS(Sums, q)) {
 struct Updates {
     GLOBAL const u8* g;
     GLOBAL const f32* roots; // of the rows, and behind them of the columns
-    u64 rows, cols;          // 0 for Muon, whose g is u
+    u64 rows, cols;          // 0 where the gradient is taken as it is
     f32 scale, limit;
 };
 
@@ -137,13 +136,13 @@ struct Sides {
     u32 unused;
 };
 
-struct Matrix {
-    Step step;
+struct OneState8 {
+    Rule8Params rule;
     Sides sides;
 };
 
-struct Matrix8 {
-    Rule8Params rule;
+struct OneState32 {
+    Step step;
     Sides sides;
 };
 
@@ -151,8 +150,10 @@ DEVICE Updates updates_of(GLOBAL const u8* g, GLOBAL const f32* roots, PRIVATE c
     return Updates{g, roots, s.rows, s.cols, scale, s.limit};
 }
 
-KERNEL(quant8_matrix8, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2), OPERAND(const f32, roots, 3),
-       PARAMS(Matrix8, q)) {
+// ---- the steps of all rules with one state, see step.h. Only matrices have roots.
+
+KERNEL(quant8_rule8_1, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(u8, state, 2), OPERAND(const f32, roots, 3),
+       PARAMS(OneState8, q)) {
     SHARED(Tables, tables, 1);
     SHARED(u32, scratch, GROUPS);
     Thread t = THREAD;
@@ -162,8 +163,8 @@ KERNEL(quant8_matrix8, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(
     rule8<1>(t, p, updates_of(g, roots, sides, step.factors.grad_scale), state, step, tables, scratch);
 }
 
-KERNEL(quant8_matrix32, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(f32, state, 2), OPERAND(const f32, roots, 3),
-       PARAMS(Matrix, q)) {
+KERNEL(quant8_rule32_1, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(f32, state, 2), OPERAND(const f32, roots, 3),
+       PARAMS(OneState32, q)) {
     Step step = q.step;
     Sides sides = q.sides;
     rule32<1>(THREAD, p, updates_of(g, roots, sides, step.factors.grad_scale), state, step);
@@ -184,7 +185,7 @@ DEVICE Pair pair_of(Thread t, GLOBAL const u8* p, Updates g, PRIVATE const Step&
     return Pair{team, tile.at, load_floats(team, p, q.p_type, tile.at, 0), load_floats(team, g, q.g_type, tile.at, 0)};
 }
 
-KERNEL(quant8_subtract, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(const f32, roots, 2), PARAMS(Matrix, q)) {
+KERNEL(quant8_subtract, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND(const f32, roots, 2), PARAMS(OneState32, q)) {
     Thread t = THREAD;
     Step step = q.step;
     Sides sides = q.sides;
@@ -198,7 +199,7 @@ KERNEL(quant8_subtract, 256, OPERAND(u8, p, 0), OPERAND(const u8, g, 1), OPERAND
 }
 
 KERNEL(quant8_matrix_squares, 256, OPERAND(const u8, p, 0), OPERAND(const u8, g, 1), OPERAND(const f32, roots, 2), OPERAND(u64, pairs, 3),
-       PARAMS(Matrix, q)) {
+       PARAMS(OneState32, q)) {
     SHARED(Squares, sums, 256);
     Thread t = THREAD;
     Step step = q.step;

@@ -31,10 +31,18 @@ DEVICE float lion(PRIVATE const Factors& c, float p, float g, PRIVATE float& m) 
     return (p * c.pre - step) * c.post;
 }
 
+// divisor returns what the second moment divides by.
+DEVICE float divisor(PRIVATE const Factors& c, float v) {
+    float root = square_root(v);
+    return c.rule == ADAFACTOR || c.rule == ADAFACTOR_MOMENTUM ? maximum(root, c.eps) : root + c.eps;
+}
+
+// squares is RMSPROP, ADAGRAD and ADAFACTOR. Only the last one's p decays here.
 DEVICE float squares(PRIVATE const Factors& c, float p, float g, PRIVATE float& v) {
-    float keep = c.rule == ADAGRAD ? 1.0f : c.beta1, add = c.rule == ADAGRAD ? 1.0f : c.rest1;
+    float keep = c.rule == ADAGRAD ? 1.0f : c.rule == ADAFACTOR ? c.beta2 : c.beta1;
+    float add = c.rule == ADAGRAD ? 1.0f : c.rule == ADAFACTOR ? c.rest2 : c.rest1;
     v = keep * v + add * g * g;
-    return p - c.size * (g / (square_root(v) + c.eps));
+    return p * c.pre - c.size * (g / divisor(c, v));
 }
 
 // moments steps m and v.
@@ -50,12 +58,6 @@ DEVICE float direction(PRIVATE const Factors& c, float p, float g, PRIVATE State
     return c.scale2 != 0 ? u + c.scale2 * p : u;
 }
 
-// scaled steps v and returns u of ADAFACTOR.
-DEVICE float scaled(PRIVATE const Factors& c, float g, PRIVATE float& v) {
-    v = c.beta2 * v + c.rest2 * g * g;
-    return g / maximum(square_root(v), c.eps);
-}
-
 // follow steps m of ADAFACTOR_MOMENTUM by u.
 DEVICE float follow(PRIVATE const Factors& c, float p, float u, PRIVATE float& m) {
     m = c.beta1 * m + c.rest1 * (c.size * u);
@@ -68,9 +70,8 @@ DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1
     PRIVATE float& m = s.x[0];
     if (c.rule == ADAFACTOR_MOMENTUM) return follow(c, p, g, m);
     g = gradient(c, p, g);
-    if (c.rule == ADAFACTOR) return p * c.pre - c.size * scaled(c, g, m);
     if (c.rule == LION) return lion(c, p, g, m);
-    if (c.rule == RMSPROP || c.rule == ADAGRAD) return squares(c, p, g, m);
+    if (c.rule == RMSPROP || c.rule == ADAGRAD || c.rule == ADAFACTOR) return squares(c, p, g, m);
     if (c.rule == LARS) {
         m = c.beta1 * m + c.size * g;
         return p - m;
@@ -82,9 +83,14 @@ DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
     if (c.rule == LAMB) return p - c.size * direction(c, p, g, s);
-    if (c.rule == ADAFACTOR_MOMENTUM) return follow(c, p, scaled(c, g * c.grad_scale, s.x[1]), s.x[0]);
-    moments(c, gradient(c, p, g), s.x[0], s.x[1]);
-    return (p * c.pre - c.size * (s.x[0] / (square_root(s.x[1]) + c.eps))) * c.post;
+    g = gradient(c, p, g);
+    float m = s.x[0];
+    moments(c, g, m, s.x[1]);
+    bool factor = c.rule == ADAFACTOR_MOMENTUM; // whose m comes after the quotient
+    float u = (factor ? g : m) / divisor(c, s.x[1]);
+    if (factor) return follow(c, p, u, s.x[0]);
+    s.x[0] = m;
+    return (p * c.pre - c.size * u) * c.post;
 }
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<3>& s) {

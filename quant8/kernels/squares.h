@@ -16,8 +16,10 @@ DEVICE void square(PRIVATE Squares& sum, PRIVATE const Step& q, float p, float g
     float u = g * q.factors.grad_scale;
     if (q.skip && too_large(q, g)) u = 0;
     else if (q.factors.rule == LAMB) u = direction(q.factors, p, g, s);
-    else if (q.factors.rule == ADAFACTOR) u = scaled(q.factors, u, s.x[0]);
-    else if (q.factors.rule == ADAFACTOR_MOMENTUM) u = scaled(q.factors, u, s.x[1]);
+    else if (q.factors.rule != LARS) {
+        float v = q.factors.rule == ADAFACTOR ? s.x[0] : s.x[1];
+        u = u / divisor(q.factors, q.factors.beta2 * v + q.factors.rest2 * u * u);
+    }
     sum = both(sum, Squares{wide_square(p), wide_square(u)});
 }
 

@@ -83,7 +83,7 @@ template <int count> DEVICE bool stepped(PRIVATE const Step& q, PRIVATE float& p
 }
 
 // ---- 8 bits: a team of threads takes one block at a time, as for AdamW. G is what
-// load_floats takes gradients from.
+// load_floats takes gradients from. The kernels for one state are in matrix.h.
 
 struct Rule8Params {
     Step step;
@@ -140,7 +140,6 @@ DEVICE void rule8(Thread t, GLOBAL u8* p, G g, GLOBAL u8* state, Step q, GROUP c
         FILL_TABLES(t, tables, q)                                                                               \
         rule8<count>(t, p, g, state, q.step, tables, scratch);                                                  \
     }
-RULE8(1)
 RULE8(2)
 RULE8(3)
 
@@ -189,6 +188,5 @@ template <int count, class G> DEVICE void rule32(Thread t, GLOBAL u8* p, G g, GL
            PARAMS(Step, q)) {                                                                                 \
         rule32<count>(THREAD, p, g, state, q);                                                                \
     }
-RULE32(1)
 RULE32(2)
 RULE32(3)
