@@ -140,10 +140,13 @@ func RowsAndColumns(g snug.View, at, cols int, scale float32, rowSums, colSums [
 		var lanes [Lanes]float64
 		for j := 0; j < len(colSums); j += len(scratch) {
 			to := colSums[j:min(j+len(scratch), len(colSums))]
-			for k, x := range half.Floats(g, at+i*cols+j, scratch[:len(to)]) {
-				x = float32(x * scale)
-				square := float64(x) * float64(x) // exact
-				lanes[k%Lanes] += square
+			x := half.Floats(g, at+i*cols+j, scratch[:len(to)])
+			for ; len(x) >= Lanes; x, to = x[Lanes:], to[Lanes:] {
+				addSquares(&lanes, (*[Lanes]float64)(to), (*[Lanes]float32)(x), scale)
+			}
+			for k, x := range x {
+				square := squareOf(float32(x * scale))
+				lanes[k] += square
 				to[k] += square
 			}
 		}
@@ -153,5 +156,18 @@ func RowsAndColumns(g snug.View, at, cols int, scale float32, rowSums, colSums [
 			}
 		}
 		rowSums[i] = lanes[0]
+	}
+}
+
+// squareOf is exact.
+func squareOf(x float32) float64 { return float64(x) * float64(x) }
+
+// addSquares adds the squares of x·scale to both.
+func addSquares(lanes, to *[Lanes]float64, x *[Lanes]float32, scale float32) {
+	for k := 0; k < Lanes; k += 4 {
+		a, b := squareOf(float32(x[k]*scale)), squareOf(float32(x[k+1]*scale))
+		c, d := squareOf(float32(x[k+2]*scale)), squareOf(float32(x[k+3]*scale))
+		lanes[k], lanes[k+1], lanes[k+2], lanes[k+3] = lanes[k]+a, lanes[k+1]+b, lanes[k+2]+c, lanes[k+3]+d
+		to[k], to[k+1], to[k+2], to[k+3] = to[k]+a, to[k+1]+b, to[k+2]+c, to[k+3]+d
 	}
 }
