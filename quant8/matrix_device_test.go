@@ -3,6 +3,7 @@ package quant8
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -85,6 +86,28 @@ func TestMatricesOnDevices(t *testing.T) {
 					require.Equal(t, stateOf(t, a), stateOf(t, b))
 				})
 			}
+		}
+	})
+}
+
+// TestSquareSumsOnDevices: all bits of the sums of rows and columns are the CPU's.
+func TestSquareSumsOnDevices(t *testing.T) {
+	sums := func(t *testing.T, place kerneltest.Place, c matrixCase) (rows, cols []float64) {
+		a := newMatrices(t, "adafactor", StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
+		g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.rows*c.cols, 1))
+		require.NoError(t, a.work.take(g.Device()))
+		s := a.params["w"].shape
+		j := squareSumsJob{g: after(t, g.View, c.skip), all: a.work.sums.View(), shape: s, parts: partsOf(s), scale: 0.3}
+		rows, cols, err := j.on(g.Device(), &a.work)
+		require.NoError(t, err)
+		return slices.Clone(rows), slices.Clone(cols)
+	}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, c := range matrixCases[:len(matrixCases)-1] {
+			wantRows, wantCols := sums(t, kerneltest.Place{}, c)
+			rows, cols := sums(t, place, c)
+			require.Equal(t, wantRows, rows, c)
+			require.Equal(t, wantCols, cols, c)
 		}
 	})
 }
