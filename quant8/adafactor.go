@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
 )
@@ -53,8 +54,14 @@ type AdafactorOptions struct {
 // ⌈cols/16384⌉; and 8 for a column times the number of bands of rows, at most 16, of
 // 16384 elements or more.
 //
-// Parameters lie on the CPU and are here as a whole, as those of [NewLAMB], and with the
-// same error when p is not finite. The error of this function wraps [snug.ErrConfig].
+// On other devices than the CPU such a step reads g five times and waits three times: for
+// the check of g, for the sums of rows and columns, from which the host makes R and C in 16
+// bytes of its own for every row and column of the largest matrix, and for the norms. R, C
+// and the roots of v are the CPU's bits; rms(p) and rms(u) are added in another order, so
+// that the size of a step can differ in its last bit.
+//
+// Parameters are here as a whole, as those of [NewLAMB], and with the same error when p is
+// not finite. The error of this function wraps [snug.ErrConfig].
 func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
 	lr, tau, clip := cmp.Or(o.LR, 1e-2), cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
 	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)
@@ -82,33 +89,67 @@ func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
 // stepFactored makes a step of a matrix of Adafactor. The new factors are in the
 // workspace until all checks have passed.
 func (a *Optimizer) stepFactored(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
-	w := &a.work
-	sums := squareSumsJob{g: j.g, shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, all: w.sums}
-	rowSums, colSums := sums.run()
-	both := w.floats[:q.rows+q.cols]
-	err := a.withBlob(q, factors, false, func(blob []byte) error {
-		old := floats(blob, len(both))
-		h.Average(both[:q.rows], old, rowSums, q.cols)
-		h.Average(both[q.rows:], old[q.rows:], colSums, q.rows)
-		return nil
-	})
+	w, sides := &a.work, q.rows+q.cols
+	both, roots := w.near[:sides], w.near[sides:2*sides]
+	if err := a.copyFactors(dev, q, both, false); err != nil {
+		return err
+	}
+	sums := squareSumsJob{g: j.g, all: w.sums.View(), shape: q.shape, parts: partsOf(q.shape), scale: h.GradScale, skip: h.Skip}
+	rowSums, colSums, err := sums.on(dev, w)
 	if err != nil {
 		return err
 	}
-	h.SetFactors(&w.factors, both, w.floats[len(both):], q.rows)
-	h.Factors = &w.factors
+	h.Average(both[:q.rows], rowSums, q.cols)
+	h.Average(both[q.rows:], colSums, q.rows)
+	h.Roots(roots, both, q.rows)
+	if dev.IsCPU() {
+		w.factors = optim.NewFactors(roots, q.rows, h.RootLimit())
+		h.Factors = &w.factors
+	} else {
+		j.shape, j.rootLimit = q.shape, h.RootLimit()
+		if j.roots, err = w.put(roots); err != nil {
+			return err
+		}
+	}
 	if h, err = a.limit(dev, q, h, j); err != nil {
 		return err
 	}
-	err = a.withBlob(q, factors, true, func(blob []byte) error {
-		copy(blob, bytesOfFloats(both))
-		return nil
-	})
-	if err != nil {
+	if err := a.copyFactors(dev, q, both, true); err != nil {
 		return err
 	}
 	j.prepare(h, false)
 	return a.run(dev, q, 0, j)
+}
+
+// copyFactors copies the factors of q on dev to both, or both to the factors.
+func (a *Optimizer) copyFactors(dev *snug.Device, q *param, both []float32, save bool) error {
+	x := bytesOfFloats(both)
+	if a.o.Storage != nil {
+		return a.withBlob(q, factors, save, func(blob []byte) error {
+			if save {
+				x, blob = blob, x
+			}
+			copy(x, blob)
+			return nil
+		})
+	}
+	state, err := a.stateOn(dev, q)
+	switch {
+	case err != nil:
+		return err
+	case save:
+		return state.CopyIn(x)
+	}
+	return state.CopyOut(x)
+}
+
+// put copies roots to the workspace on a device.
+func (w *workspace) put(roots []float32) (snug.View, error) {
+	there, err := w.floats.Slice(0, len(roots))
+	if err != nil {
+		return snug.View{}, err
+	}
+	return there.View(), there.CopyIn(roots)
 }
 
 // parts is how the sums over a matrix are cut: bands of rows and strips of columns.
@@ -124,24 +165,55 @@ func partsOf(s shape) parts {
 	return p
 }
 
-// squareSumsJob sums the squares of g·scale by rows and by columns.
+// sums returns how many sums these are: of all rows for every strip, then of all columns
+// for every band.
+func (p parts) sums(s shape) int { return p.strips*s.rows + p.bands*s.cols }
+
+// squareSumsJob sums the squares of g·scale by rows and by columns, see
+// [optim.RowsAndColumns]: the sums of strip 0 and of band 0 become the totals.
 type squareSumsJob struct {
-	g snug.View
+	g, all snug.View
 	shape
 	parts
 	scale float32
-	all   []float64 // the sums of all rows for every strip, then of all columns for every band
+	skip  uint32 // see [optim.Hyper]
 }
 
-// run returns the sums, which lie in all.
-func (j *squareSumsJob) run() (rows, cols []float64) {
-	r, c := j.strips*j.rows, j.bands*j.cols
-	clear(j.all[:r+c])
-	squareSumsTask.Run(j.bands*j.strips, *j)
-	rows, cols = j.all[:j.rows], j.all[r:][:j.cols]
-	fold(rows, j.all[j.rows:r])
-	fold(cols, j.all[r+j.cols:r+c])
-	return rows, cols
+func (j *squareSumsJob) Kernel() string { return "quant8.square_sums" }
+
+func (j *squareSumsJob) Operands(yield func(*driver.Mem)) {
+	yield(j.all.Mem())
+	yield(j.g.Mem())
+}
+
+func (j *squareSumsJob) Run() {
+	all := doubles(j.all)[:j.sums(j.shape)]
+	clear(all)
+	squareSumsTask.Run(j.bands*j.strips, sideSums{*j, all})
+	ofRows, ofCols := all[:j.strips*j.rows], all[j.strips*j.rows:]
+	fold(ofRows[:j.rows], ofRows[j.rows:])
+	fold(ofCols[:j.cols], ofCols[j.cols:])
+}
+
+// on runs the job on dev, which it waits for, and returns the totals in the workspace.
+func (j squareSumsJob) on(dev *snug.Device, w *workspace) (rows, cols []float64, err error) {
+	behind := j.strips * j.rows
+	if dev.IsCPU() {
+		j.Run()
+		return w.nearSums[:j.rows], w.nearSums[behind:][:j.cols], nil
+	}
+	if err := launch(dev, j); err != nil {
+		return nil, nil, err
+	}
+	there, err := w.sums.Slice(sizeofSum*behind, w.sums.Len())
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, cols = w.nearSums[:j.rows], w.nearSums[j.rows:][:j.cols]
+	if err := w.sums.CopyOut(bytesOfDoubles(rows)); err != nil {
+		return nil, nil, err
+	}
+	return rows, cols, there.CopyOut(bytesOfDoubles(cols))
 }
 
 // fold adds to sums the others behind them.
@@ -153,12 +225,17 @@ func fold(sums, others []float64) {
 	}
 }
 
-var squareSumsTask = cpu.NewTask(func(j *squareSumsJob, item int) {
+type sideSums struct {
+	squareSumsJob
+	all []float64
+}
+
+var squareSumsTask = cpu.NewTask(func(j *sideSums, item int) {
 	band, strip := item/j.strips, item%j.strips
 	top, bottom := cpu.Chunk(j.rows, j.height, band)
 	left, right := cpu.Chunk(j.cols, j.width, strip)
 	tile := tiles.Get(half.Chunk)
 	defer tiles.Put(tile)
-	optim.RowsAndColumns(j.g, top*j.cols+left, j.cols, j.scale,
+	optim.RowsAndColumns(j.g, top*j.cols+left, j.cols, j.scale, j.skip,
 		j.all[strip*j.rows:][top:bottom], j.all[j.strips*j.rows+band*j.cols:][left:right], *tile)
 })

@@ -101,6 +101,8 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
 	switch plain := j.adamw && !j.random; {
+	case j.states == 0:
+		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.g, *j.roots.Mem(), *j.g.Mem())
 	case plain && j.bits == 8:
 		return j.grid8(q)
 	case plain && j.bits == 32:

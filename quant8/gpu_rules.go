@@ -9,11 +9,23 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// The steps of all rules, by the number of their states.
+// widthNames are the kernels for one width of states.
+type widthNames struct {
+	rules    [optim.MaxStates]string // by the number of states
+	factored string                  // of a matrix of Adafactor with momentum
+	squares  string
+}
+
 var (
-	rule4Names      = [optim.MaxStates]string{"quant8_rule4_1", "quant8_rule4_2", "quant8_rule4_3"}
-	rule8Names      = [optim.MaxStates]string{"quant8_rule8_1", "quant8_rule8_2", "quant8_rule8_3"}
-	ruleFloatsNames = [optim.MaxStates]string{"quant8_rule_floats_1", "quant8_rule_floats_2", "quant8_rule_floats_3"}
+	names4 = widthNames{
+		[...]string{"quant8_rule4_1", "quant8_rule4_2", "quant8_rule4_3"}, "quant8_factored4", "quant8_squares4",
+	}
+	names8 = widthNames{
+		[...]string{"quant8_rule8_1", "quant8_rule8_2", "quant8_rule8_3"}, "quant8_factored8", "quant8_squares8",
+	}
+	namesFloats = widthNames{
+		[...]string{"quant8_rule_floats_1", "quant8_rule_floats_2", "quant8_rule_floats_3"}, "quant8_factored_floats", "quant8_squares_floats",
+	}
 )
 
 // ruleParams is Step of kernels/step.h.
@@ -26,6 +38,7 @@ type ruleParams struct {
 	hasSign, states        uint32
 	sType, _               uint32
 	factors                optim.Constants
+	sides                  sides
 }
 
 // rule8Params is Rule8Params of kernels/step.h.
@@ -49,20 +62,21 @@ type floatsParams struct {
 	seeds [optim.MaxStates]uint64
 }
 
-// launch returns a launch with the operands and parameters of a step, which a
-// measurement has too, for teams of so many threads.
-func (j *stepJob) launch(threads, lanes int) gpu.Launch {
+// launch returns the names of kernels and a launch with the operands and parameters of a
+// step, which a measurement has too, for teams of so many threads.
+func (j *stepJob) launch(threads, lanes int) (*widthNames, gpu.Launch) {
 	mems, params := j.params(lanes)
 	l := gpu.Launch{Module: &kernels, Threads: threads, Operands: mems}
 	switch j.bits {
 	case 4:
 		l.Params = gpu.Params(j.params4(params))
+		return &names4, l
 	case 8:
 		l.Params = gpu.Params(j.params8(params))
-	default:
-		l.Params = gpu.Params(j.paramsFloats(params))
+		return &names8, l
 	}
-	return l
+	l.Params = gpu.Params(j.paramsFloats(params))
+	return &namesFloats, l
 }
 
 // params returns the operands of a step and what its parameters begin with.
@@ -72,7 +86,7 @@ func (j *stepJob) params(lanes int) ([]driver.Mem, ruleParams) {
 		n: uint64(j.p.Len()), seed: j.draw.Seed, tensor: j.draw.Tensor, first: j.first,
 		chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(lanes), wide: wide,
 		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), states: uint32(j.states), sType: uint32(snug.F32),
-		factors: j.rule.Constants,
+		factors: j.rule.Constants, sides: j.sides(),
 	}
 	if j.bits == 16 {
 		p.sType = uint32(snug.BF16)
@@ -125,29 +139,23 @@ func (j *stepJob) gridRule(q gpu.Launcher) error {
 	if j.bits == 4 {
 		threads, lanes = threads4, teamOf(j.block, slots4)
 	}
-	l := j.launch(threads, lanes)
-	l.Blocks = teamGrid(Blocks(j.p.Len(), j.block), threads/lanes)
-	switch j.bits {
-	case 4:
-		l.Func = rule4Names[j.states-1]
-	case 8:
-		l.Func = rule8Names[j.states-1]
-	default:
-		l.Func, l.Blocks = ruleFloatsNames[j.states-1], j.tileGrid()
+	names, l := j.launch(threads, lanes)
+	l.Func, l.Blocks = names.rules[j.states-1], teamGrid(Blocks(j.p.Len(), j.block), threads/lanes)
+	if j.bits >= 16 {
+		l.Blocks = j.tileGrid()
+	}
+	if j.roots.Len() > 0 {
+		l.Func, l.Operands = names.factored, append(l.Operands, *j.roots.Mem())
 	}
 	return q.LaunchGrid(&l)
 }
 
 func (j *measureJob) Grids(q gpu.Launcher) error {
-	l := j.launch(threads, team(j.block))
-	switch j.bits {
-	case 4:
-		l.Func = "quant8_squares4"
-	case 8:
-		l.Func = "quant8_squares8"
-	default:
-		l.Func = "quant8_squares_floats"
+	grid := [3]int{pairsOf(j.p.Len()), 1, 1}
+	if j.roots.Len() > 0 {
+		return j.gridStateless(q, "quant8_matrix_squares", grid, j.g, *j.roots.Mem(), *j.pairs.Mem())
 	}
-	l.Blocks, l.Operands = [3]int{pairsOf(j.p.Len()), 1, 1}, append(l.Operands, *j.pairs.Mem())
+	names, l := j.launch(threads, team(j.block))
+	l.Func, l.Blocks, l.Operands = names.squares, grid, append(l.Operands, *j.pairs.Mem())
 	return q.LaunchGrid(&l)
 }

@@ -1,9 +1,11 @@
 package quant8
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sync"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
@@ -28,8 +30,9 @@ func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 
 // WorkspaceBytes returns the bytes of scratch that the steps of matrices share: what the
 // largest of them takes, as [NewAdafactor] and [NewMuon] say, the largest for each part
-// of that, and 0 for other optimizers. They are allocated at the first such step and freed
-// by Close.
+// of that, and 0 for other optimizers. They lie on the device of the parameters. They are
+// allocated at the first such step, and freed by Close and when a matrix on another device
+// is stepped.
 func (a *Optimizer) WorkspaceBytes() int64 { return 4*int64(a.work.nFloats) + 8*int64(a.work.nSums) }
 
 // maxSide keeps the bytes of all that a matrix takes an int: three times its elements and
@@ -83,11 +86,13 @@ func validSides(rows, cols, total uint64) bool {
 
 // workspace is scratch for one matrix at a time.
 type workspace struct {
-	mu             sync.Mutex
-	nFloats, nSums int // elements that the largest matrix takes
-	floats         []float32
-	sums           []float64
-	factors        optim.Factors
+	mu                     sync.Mutex
+	nFloats, nSums, nSides int                 // elements that the largest matrix takes
+	floats                 snug.Array[float32] // on the device of the last matrix
+	sums                   snug.Array[uint8]   // there, of float64
+	near                   []float32           // floats of factored matrices on the host
+	nearSums               []float64
+	factors                optim.Factors
 }
 
 // fit makes room for a matrix, in the next take.
@@ -95,31 +100,70 @@ func (w *workspace) fit(s shape) {
 	if s.rows == 0 || s.cols == 0 {
 		return // no steps
 	}
-	floats, sums := s.rows*s.cols+ortho.Work(s.rows, s.cols), 0
 	if s.factored {
-		p := partsOf(s)
-		floats, sums = 2*(s.rows+s.cols), p.strips*s.rows+p.bands*s.cols
+		sides := s.rows + s.cols
+		w.nSides, w.nFloats = max(w.nSides, sides), max(w.nFloats, 2*sides)
+		w.nSums = max(w.nSums, partsOf(s).sums(s))
+		return
 	}
-	w.nFloats, w.nSums = max(w.nFloats, floats), max(w.nSums, sums)
+	w.nFloats = max(w.nFloats, s.rows*s.cols+ortho.Work(s.rows, s.cols))
 }
 
-// take allocates what is not there yet.
-func (w *workspace) take() {
-	if len(w.floats) < w.nFloats {
-		w.floats = make([]float32, w.nFloats)
+// take allocates on dev what is not there yet.
+func (w *workspace) take(dev *snug.Device) (err error) {
+	if w.floats.Device() != dev || w.floats.Len() < w.nFloats || w.sums.Len() < sizeofSum*w.nSums {
+		if err = w.free(); err != nil {
+			return err
+		}
+		if w.floats, err = snug.Make[float32](dev, w.nFloats); err != nil {
+			return err
+		}
+		if w.sums, err = makeSums(dev, w.nSums); err != nil {
+			return errors.Join(err, w.free())
+		}
 	}
-	if len(w.sums) < w.nSums {
-		w.sums = make([]float64, w.nSums)
+	if dev.IsCPU() {
+		w.near, w.nearSums = w.floats.Host(), doubles(w.sums.View())
+	} else if len(w.near) < 2*w.nSides {
+		w.near, w.nearSums = make([]float32, 2*w.nSides), make([]float64, w.nSides)
 	}
+	return nil
 }
 
-func (w *workspace) free() { w.floats, w.sums, w.factors = nil, nil, optim.Factors{} }
+const sizeofSum = 8
 
-// stepMatrix makes a step of a matrix, on the CPU.
+// makeSums returns n zeros that are 8-byte aligned, which a []byte need not be.
+func makeSums(dev *snug.Device, n int) (snug.Array[uint8], error) {
+	if !dev.IsCPU() {
+		return snug.Make[uint8](dev, sizeofSum*n)
+	}
+	return snug.FromSlice(bytesOfDoubles(make([]float64, n))), nil
+}
+
+// doubles returns the memory of makeSums on the host.
+func doubles(v snug.View) []float64 {
+	return unsafe.Slice((*float64)(v.Mem().Host), v.Len()/sizeofSum)
+}
+
+// bytesOfDoubles returns the memory of x.
+func bytesOfDoubles(x []float64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), sizeofSum*len(x))
+}
+
+func (w *workspace) free() error {
+	err := errors.Join(w.floats.Close(), w.sums.Close())
+	w.floats, w.sums = snug.Array[float32]{}, snug.Array[uint8]{}
+	w.near, w.nearSums, w.factors = nil, nil, optim.Factors{}
+	return err
+}
+
+// stepMatrix makes a step of a matrix.
 func (a *Optimizer) stepMatrix(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
 	a.work.mu.Lock()
 	defer a.work.mu.Unlock()
-	a.work.take()
+	if err := a.work.take(dev); err != nil {
+		return err
+	}
 	if q.factored {
 		return a.stepFactored(dev, q, h, j)
 	}

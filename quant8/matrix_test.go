@@ -326,9 +326,9 @@ func TestMatrixBytes(t *testing.T) {
 		require.Equal(t, c.state, a.params["w"].state.Len(), what)
 		require.EqualValues(t, c.state+a.params["small"].state.Len(), a.StateBytes(), what)
 		require.EqualValues(t, c.workspace, a.WorkspaceBytes(), what)
-		require.EqualValues(t, c.workspace, 4*len(a.work.floats)+8*len(a.work.sums), what)
+		require.EqualValues(t, c.workspace, 4*a.work.floats.Len()+a.work.sums.Len(), what)
 		require.NoError(t, a.Close())
-		require.Nil(t, a.work.floats)
+		require.Zero(t, a.work.floats.Len()+a.work.sums.Len()+len(a.work.near)+len(a.work.nearSums))
 		require.EqualValues(t, c.workspace, a.WorkspaceBytes(), what)
 	}
 	require.Zero(t, newOf(t, "Lion", StateOptions{}, map[string]int{"w": 5000}).WorkspaceBytes())
@@ -365,7 +365,6 @@ func TestMatrixNonFinite(t *testing.T) {
 
 func TestMatrixErrors(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	place := kerneltest.Places(t)[2]
 	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
 		a := build(StateOptions{Chunk: 256}, map[string][2]int{"w": {60, 100}})
 		for _, side := range [][2]int{{-1, 5}, {5, -1}, {math.MaxInt, 2}, {2, math.MaxInt}, {math.MaxInt, 0}, {1 << 15, math.MaxInt >> 18}} {
@@ -384,12 +383,6 @@ func TestMatrixErrors(t *testing.T) {
 		require.ErrorIs(t, a.Step("w", snug.SliceView(make([]uint8, 6000)), snug.ViewOf(g), 1), snug.ErrDType)
 		require.ErrorIs(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), nan), snug.ErrConfig)
 		require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1), "all of it")
-
-		there := kerneltest.Put(t, place, randn(6000, 1))
-		err := a.Step("w", there.View, kerneltest.Put(t, place, g).View, 1)
-		require.ErrorIs(t, err, snug.ErrDevice)
-		require.ErrorContains(t, err, "no kernel for "+a.o.name)
-		require.True(t, equal(randn(6000, 1), there.Get()))
 	})
 	muon := newMatrices(t, "muon", StateOptions{}, nil)
 	require.ErrorIs(t, muon.Add("x", 5), snug.ErrConfig)
@@ -409,7 +402,6 @@ func TestMatrixErrors(t *testing.T) {
 		"Adafactor: WeightDecay":          errorOf(NewAdafactor(AdafactorOptions{WeightDecay: -1})),
 		"a multiple of 132":               errorOf(NewAdafactor(AdafactorOptions{Beta1: 0.9, StateOptions: StateOptions{Block: 33, Chunk: 66}})),
 		"Adafactor: state of 5":           errorOf(NewAdafactor(AdafactorOptions{StateOptions: StateOptions{Bits: 5}})),
-		"SkipElement is not for Muon":     errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{NonFinite: SkipElement}}})),
 		"MaxUpdate is 1, want 0 for Muon": errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{MaxUpdate: 1}}})),
 		"Muon: LR":                        errorOf(NewMuon(MuonOptions{LR: nan})),
 		"Muon: Momentum":                  errorOf(NewMuon(MuonOptions{Momentum: 1})),

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/ortho"
@@ -62,11 +63,14 @@ type MuonOptions struct {
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
 // that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
 // takes 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so
-// of p, depend on the instructions of the CPU, not on the number of workers.
+// of p, depend on the instructions of the CPU or on the device, not on the number of
+// workers; m does not. The tests hold elements of x to 2e-5 of its definition, on the
+// CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the CPU have the
+// workspace and need no tiles, and the step waits for the check of g alone.
 //
-// Parameters lie on the CPU and are stepped as a whole. An error of the [Storage] leaves
-// p as it was, and the chunks of m before the one it names stepped. The error of this
-// function wraps [snug.ErrConfig].
+// Parameters are stepped as a whole. An error of the [Storage] leaves p as it was, and the
+// chunks of m before the one it names stepped; one of a device that fails while it works
+// can leave m stepped too. The error of this function wraps [snug.ErrConfig].
 func NewMuon(o MuonOptions) (*Optimizer, error) {
 	if o.Scale > MuonMatchAdamW {
 		return nil, fmt.Errorf("quant8: Muon: scale %d is not known: %w", o.Scale, snug.ErrConfig)
@@ -87,25 +91,48 @@ func NewMuon(o MuonOptions) (*Optimizer, error) {
 func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
 	h.Size = h.LR * a.o.scale.factor(q.rows, q.cols)
 	j.prepare(h, false)
-	last := applyJob{stepJob: j, x: a.work.floats[:q.n]}
-	j.p = snug.SliceView(last.x)
+	last, floats := applyJob{stepJob: j}, a.work.floats.View()
+	var err error
+	if last.x, err = floats.Slice(0, q.n); err != nil {
+		return err
+	}
+	work, err := floats.Slice(q.n, floats.Len())
+	if err != nil {
+		return err
+	}
+	j.p = last.x
 	if err := a.run(dev, q, 0, j); err != nil {
 		return err
 	}
-	ortho.NewtonSchulz(last.x, q.rows, q.cols, a.work.floats[q.n:])
-	applyTask.Run(cpu.Chunks(q.n, grain), last)
+	if err := ortho.NewtonSchulz(last.x, q.rows, q.cols, work); err != nil {
+		return err
+	}
+	if !dev.IsCPU() {
+		return launch(dev, last)
+	}
+	last.Run()
 	return nil
 }
 
 // applyJob subtracts x from p.
 type applyJob struct {
 	stepJob
-	x []float32
+	x snug.View
 }
 
+func (j *applyJob) Kernel() string { return "quant8.apply" }
+
+func (j *applyJob) Operands(yield func(*driver.Mem)) {
+	yield(j.p.Mem())
+	yield(j.g.Mem())
+	yield(j.x.Mem())
+}
+
+func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.p.Len(), grain), *j) }
+
 var applyTask = cpu.NewTask(func(j *applyJob, item int) {
-	lo, hi := cpu.Chunk(len(j.x), grain, item)
-	tile := tiles.Get(half.Chunk)
+	lo, hi := cpu.Chunk(j.p.Len(), grain, item)
+	tile := tiles.Get(2 * half.Chunk)
 	defer tiles.Put(tile)
-	j.rule.Apply(j.operands(), lo, hi, j.x[lo:], *tile)
+	j.rule.Apply(j.operands(), lo, hi, j.x.Float32s()[lo:], *tile)
 })

@@ -203,6 +203,8 @@ func (a *Optimizer) Close() error {
 		}
 		p.state = snug.Array[uint8]{}
 	}
-	a.work.free()
+	if err := a.work.free(); first == nil {
+		first = err
+	}
 	return first
 }

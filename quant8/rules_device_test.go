@@ -3,7 +3,6 @@ package quant8
 import (
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,9 +36,6 @@ func TestRulesOnDevices(t *testing.T) {
 			{16, 256, 512, snug.F16, snug.BF16, 1023, 9},
 		} {
 			for name := range rules {
-				if strings.HasPrefix(name, "Adafactor") {
-					continue // on the CPU only
-				}
 				t.Run(fmt.Sprintf("%s/%s/%v", place.Name, name, c), func(t *testing.T) {
 					s := StateOptions{Order: Order(i % 2), Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
 					ruleDefinition(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
@@ -53,7 +49,7 @@ func TestRulesOnDevices(t *testing.T) {
 func TestTrustNonFinite(t *testing.T) {
 	const n = 1500
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, name := range []string{"LAMB", "LARS"} {
+		for _, name := range []string{"LAMB", "LARS", "Adafactor", "AdafactorMomentum"} {
 			for _, bits := range widths {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
 					a, x := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n}), randn(n, 1)
@@ -78,9 +74,6 @@ func TestTrustNonFinite(t *testing.T) {
 func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for name := range rules {
-			if strings.HasPrefix(name, "Adafactor") {
-				continue // on the CPU only
-			}
 			for _, c := range []ruleCase{
 				{8, 32, 1024, snug.F32, snug.BF16, 50_001, 9},
 				{8, 33, 132, snug.F16, snug.F32, 9000, 0},

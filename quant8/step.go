@@ -36,8 +36,8 @@ const tooLarge = (63 + 127) << 23
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
 // error of the Storage leaves the chunks before the one it names stepped. All
-// devices give the bits of the CPU, but for norms, see [NewLAMB]. [NewAdafactor] and
-// [NewMuon] step on the CPU only; that is an error that wraps [snug.ErrDevice] elsewhere.
+// devices give the bits of the CPU, but for norms, see [NewLAMB], and the products of
+// [NewMuon].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called, the learning rate or gradScale is not finite), [snug.ErrDType],
@@ -156,7 +156,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
 	case a.o.hyper.Whole() && p.Len() != q.n:
-		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, for their norm: %w", name, p.Len(), q.n, snug.ErrShape)
+		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, as every step takes: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
 	}
@@ -166,9 +166,6 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	}
 	if a.o.Storage != nil && !dev.IsCPU() {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, its Storage is for the cpu: %w", name, dev, snug.ErrDevice)
-	}
-	if rule := a.o.hyper.Rule; !dev.IsCPU() && (rule.Factored() || rule == optim.Muon) {
-		return nil, nil, fmt.Errorf("parameter %q lies on %s, which has no kernel for %s, want the cpu: %w", name, dev, a.o.name, snug.ErrDevice)
 	}
 	if !dev.IsCPU() && q.bits == 8 && !a.maps.mirrored {
 		return nil, nil, fmt.Errorf("parameter %q lies on %s, which needs a Map1 with opposite values at codes 127-i and 127+i: %w", name, dev, snug.ErrConfig)
@@ -199,7 +196,7 @@ func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.Vie
 // run runs a job over the chunks of a parameter from element lo on.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
 	switch {
-	case j.states == 0: // that lie in chunks
+	case j.states == 0 && dev.IsCPU(): // none lie in chunks
 		j.Run()
 		return nil
 	case a.o.Storage != nil:
@@ -264,6 +261,11 @@ type stepJob struct {
 	coef   adam.Coef
 	sums   *squares // nil, or where to add squares instead of a step
 
+	// Of a matrix of Adafactor on a device other than the CPU; elsewhere rule has them.
+	roots     snug.View // of optim.NewFactors
+	rootLimit float32
+	shape
+
 	skip   bool          // leaves elements alone whose gradient is not finite, and sets their states to 0
 	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
@@ -276,9 +278,16 @@ func (j *stepJob) Operands(yield func(*driver.Mem)) {
 	yield(j.p.Mem())
 	yield(j.g.Mem())
 	yield(j.state.Mem())
+	if j.roots.Len() > 0 {
+		yield(j.roots.Mem())
+	}
 }
 
 func (j *stepJob) Run() {
+	if j.roots.Len() > 0 {
+		f := optim.NewFactors(j.roots.Float32s(), j.rows, j.rootLimit)
+		j.rule.SetFactors(&f)
+	}
 	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), tile: j.block}
 	if j.bits >= 16 {
 		args.tile = half.Chunk

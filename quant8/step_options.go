@@ -56,8 +56,8 @@ const (
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as
 	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states
-	// without signs become the least value of their block. [NewAdafactor] and
-	// [NewMuon], whose steps mix elements, refuse it.
+	// without signs become the least value of their block. In the sums over rows and columns
+	// of [NewAdafactor], and in the matrix that [NewMuon] makes orthogonal, they count as 0.
 	SkipElement
 )
 
@@ -80,8 +80,6 @@ func (o *StepOptions) check(rule optim.Rule) error {
 		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
 	case o.MaxUpdate > 0 && rule.Whole():
 		return fmt.Errorf("MaxUpdate is %g, want 0 for %v, which sizes its steps itself: %w", o.MaxUpdate, rule, snug.ErrConfig)
-	case o.NonFinite == SkipElement && (rule.Factored() || rule == optim.Muon):
-		return fmt.Errorf("SkipElement is not for %v, whose steps mix elements: %w", rule, snug.ErrConfig)
 	}
 	return nil
 }

@@ -23,11 +23,6 @@ func TestSkipElement(t *testing.T) {
 			s := StateOptions{Bits: bits, Block: block, Min8bit: 1, Chunk: 512}
 			clean := newOf(t, name, s, map[string]int{"w": n})
 			s.NonFinite = SkipElement
-			if clean.o.hyper.Rule.Factored() {
-				_, err := rules[name](s)
-				require.ErrorIs(t, err, snug.ErrConfig)
-				continue
-			}
 			a := newOf(t, name, s, map[string]int{"w": n})
 			p := randn(n, 1)
 			want := slices.Clone(p)

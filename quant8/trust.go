@@ -109,7 +109,7 @@ func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) 
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
 	sums.parameter, sums.update = 0, 0
-	if h.Factors != nil {
+	if q.factored {
 		j.states = 0 // the norms do not depend on them
 	}
 	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()[:j.states]

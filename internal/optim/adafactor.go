@@ -67,9 +67,9 @@ type Factors struct {
 	limit      float32   // 1/ε
 }
 
-// SetFactors sets f to the factors R, and C behind it, of a matrix of so many rows.
-// scratch has the length of both and is f's until the next call.
-func (h Hyper) SetFactors(f *Factors, both, scratch []float32, rows int) {
+// Roots sets roots to √(max(mean(R), ε)/R) and, behind it, 1/√C, for the means R, and C
+// behind it, of a matrix of so many rows.
+func (h Hyper) Roots(roots, both []float32, rows int) {
 	mean := 0.0
 	for _, r := range both[:rows] {
 		mean += float64(r)
@@ -77,13 +77,24 @@ func (h Hyper) SetFactors(f *Factors, both, scratch []float32, rows int) {
 	mean = max(mean/float64(rows), h.Eps)
 	for i, x := range both {
 		if i < rows {
-			scratch[i] = float32(math.Sqrt(mean / float64(x)))
+			roots[i] = float32(math.Sqrt(mean / float64(x)))
 		} else {
-			scratch[i] = float32(1 / math.Sqrt(float64(x)))
+			roots[i] = float32(1 / math.Sqrt(float64(x)))
 		}
 	}
-	*f = Factors{rows: scratch[:rows], cols: scratch[rows:len(both)], limit: float32(min(1/h.Eps, math.MaxFloat32))}
 }
+
+// RootLimit returns 1/ε, the most that the product of two roots counts.
+func (h Hyper) RootLimit() float32 { return float32(min(1/h.Eps, math.MaxFloat32)) }
+
+// NewFactors returns the factors that have these [Hyper.Roots], which are theirs from now
+// on, and this [Hyper.RootLimit].
+func NewFactors(roots []float32, rows int, limit float32) Factors {
+	return Factors{rows: roots[:rows], cols: roots[rows:], limit: limit}
+}
+
+// SetFactors replaces those of [Hyper.Factors].
+func (c *Coef) SetFactors(f *Factors) { c.factors = f }
 
 // apply writes the elements of u = g·scale/max(√v, ε) from lo on, for as many of g,
 // which u may be. Where v is 0 the product of the roots is infinite, never NaN, as no
@@ -106,30 +117,74 @@ func (f *Factors) apply(u, g []float32, lo int, scale float32) {
 }
 
 // Average sets R or C to its average with those of this step, of which the sums of n
-// squares are given: x ← β·old + (1-β)·sum/n.
-func (h Hyper) Average(x, old []float32, sums []float64, n int) {
+// squares are given: x ← β·x + (1-β)·sum/n.
+func (h Hyper) Average(x []float32, sums []float64, n int) {
 	rest := h.power()
 	keep, add := float32(1-rest), rest/float64(n)
 	for i, s := range sums {
-		x[i] = float32(keep*old[i]) + float32(add*s)
+		x[i] = float32(keep*x[i]) + float32(add*s)
 	}
 }
 
-// RowsAndColumns adds the squares of g·scale of a part of a matrix of cols columns,
-// whose first element is number at of g, to the sums of its rows and of its columns.
-// scratch has a tile of elements.
-func RowsAndColumns(g snug.View, at, cols int, scale float32, rowSums, colSums []float64, scratch []float32) {
+// Lanes is the number of partial sums of a row: that of the element in column j of a part
+// is number j mod Lanes. They are added pairwise, the first half and the second, so that
+// devices can do it in the same order.
+const Lanes = 32
+
+// RowsAndColumns sets the sums of the rows of a part of a matrix of cols columns, whose
+// first element is number at of g, to those of the squares of g·scale, and adds these to
+// the sums of its columns, row by row. Elements with g·scale from skip on, as
+// [Hyper.Skip] has it, count as 0. scratch has a tile of elements, a multiple of [Lanes].
+func RowsAndColumns(g snug.View, at, cols int, scale float32, skip uint32, rowSums, colSums []float64, scratch []float32) {
 	for i := range rowSums {
-		sum := rowSums[i]
+		var lanes [Lanes]float64
 		for j := 0; j < len(colSums); j += len(scratch) {
 			to := colSums[j:min(j+len(scratch), len(colSums))]
-			for k, x := range half.Floats(g, at+i*cols+j, scratch[:len(to)]) {
-				x = float32(x * scale)
-				square := float64(x) * float64(x) // exact
-				sum += square
+			x := half.Floats(g, at+i*cols+j, scratch[:len(to)])
+			if skip != 0 {
+				copy(scratch, x)
+				x = scratch[:len(x)]
+				leave(x, scale, skip, 0)
+			}
+			for ; len(x) >= Lanes; x, to = x[Lanes:], to[Lanes:] {
+				addSquares(&lanes, (*[Lanes]float64)(to), (*[Lanes]float32)(x), scale)
+			}
+			for k, x := range x {
+				square := squareOf(float32(x * scale))
+				lanes[k] += square
 				to[k] += square
 			}
 		}
-		rowSums[i] = sum
+		for n := Lanes / 2; n > 0; n /= 2 {
+			for l := range n {
+				lanes[l] += lanes[l+n]
+			}
+		}
+		rowSums[i] = lanes[0]
+	}
+}
+
+// leave makes the elements of g that are skipped by.
+func leave(g []float32, scale float32, skip uint32, by float32) {
+	for i, x := range g {
+		if skipped(float32(x*scale), skip) {
+			g[i] = by
+		}
+	}
+}
+
+// skipped says whether an element with the gradient g is left alone.
+func skipped(g float32, skip uint32) bool { return math.Float32bits(g)&(1<<31-1) >= skip }
+
+// squareOf is exact.
+func squareOf(x float32) float64 { return float64(x) * float64(x) }
+
+// addSquares adds the squares of x·scale to both.
+func addSquares(lanes, to *[Lanes]float64, x *[Lanes]float32, scale float32) {
+	for k := 0; k < Lanes; k += 4 {
+		a, b := squareOf(float32(x[k]*scale)), squareOf(float32(x[k+1]*scale))
+		c, d := squareOf(float32(x[k+2]*scale)), squareOf(float32(x[k+3]*scale))
+		lanes[k], lanes[k+1], lanes[k+2], lanes[k+3] = lanes[k]+a, lanes[k+1]+b, lanes[k+2]+c, lanes[k+3]+d
+		to[k], to[k+1], to[k+2], to[k+3] = to[k]+a, to[k+1]+b, to[k+2]+c, to[k+3]+d
 	}
 }

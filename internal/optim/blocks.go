@@ -1,6 +1,8 @@
 package optim
 
 import (
+	"math"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -102,11 +104,16 @@ func (c *Coef) squaresOf(o *Operands, lo, n int, s [MaxStates][]float32, scratch
 }
 
 // gradients returns n = len(scratch) elements of G from lo on, or with [Factors] those
-// of u, in scratch if they do not lie in G.
+// of u, in scratch if they do not lie in G. What is skipped is NaN in u.
 func (c *Coef) gradients(o *Operands, lo int, scratch []float32) []float32 {
 	x := half.Floats(o.G, lo, scratch)
 	if c.factors == nil {
 		return x
+	}
+	if c.skip != 0 {
+		copy(scratch, x)
+		x = scratch
+		leave(x, c.gradScale, c.skip, float32(math.NaN()))
 	}
 	c.factors.apply(scratch, x, int(o.Draws.First)+lo, c.gradScale)
 	return scratch

@@ -14,15 +14,23 @@ func (c *Coef) look(x, g, m []float32) {
 }
 
 // Apply subtracts Size times u from elements lo to hi-1 of the parameter p, after these
-// have decayed: p ← p·(1-lr·wd) - Size·u, in tiles of the length of scratch. Element 0 of
-// u is number lo of p. There is no gradient.
+// have decayed: p ← p·(1-lr·wd) - Size·u. Element 0 of u is number lo of p. The gradient
+// says which elements are skipped. scratch has two tiles.
 func (c *Coef) Apply(o Operands, lo, hi int, u, scratch []float32) {
-	for ; lo < hi; lo += len(scratch) {
-		x := half.Floats(o.P, lo, scratch[:min(len(scratch), hi-lo)])
-		for i, v := range u[:len(x)] {
-			x[i] = float32(x[i]*c.pre) - float32(c.size*v)
+	tile := len(scratch) / 2
+	for ; lo < hi; lo += tile {
+		n := min(tile, hi-lo)
+		x := half.Floats(o.P, lo, scratch[:n])
+		var g []float32
+		if c.skip != 0 {
+			g = half.Floats(o.G, lo, scratch[tile:][:n])
+		}
+		for i, v := range u[:n] {
+			if g == nil || !skipped(g[i]*c.gradScale, c.skip) {
+				x[i] = float32(x[i]*c.pre) - float32(c.size*v)
+			}
 		}
 		o.Flush(lo, x)
-		u = u[len(x):]
+		u = u[n:]
 	}
 }

@@ -203,6 +203,9 @@ func (c *Coef) Update(p, g []float32, s [MaxStates][]float32) {
 			for _, x := range part(s, lo, 1) {
 				clear(x)
 			}
+			if c.rule == Muon {
+				p[lo] = 0 // of the matrix that is to be orthogonalized
+			}
 			lo++
 		}
 	}
@@ -211,7 +214,7 @@ func (c *Coef) Update(p, g []float32, s [MaxStates][]float32) {
 // run returns how many elements come before the first that is skipped.
 func (c *Coef) run(g []float32) int {
 	for i, x := range g {
-		if math.Float32bits(x*c.gradScale)&(1<<31-1) >= c.skip {
+		if skipped(x*c.gradScale, c.skip) {
 			return i
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/sweep"
 )
@@ -41,25 +42,49 @@ func strip(rows, cols int) int {
 	return min(max(rows, cols), max(k, minStrip/k))
 }
 
-// NewtonSchulz replaces x, a row-major matrix, by nearly U·Vᵀ of its singular value
-// decomposition U·S·Vᵀ. It divides x by the root of the sum of its squares, or by
+// NewtonSchulz replaces x, a row-major matrix of float32, by nearly U·Vᵀ of its singular
+// value decomposition U·S·Vᵀ. It divides x by the root of the sum of its squares, or by
 // 1e-7 if that is larger, and computes five times
 //
 //	X ← 3.4445·X - 4.7750·(X·Xᵀ)·X + 2.0315·(X·Xᵀ)²·X
 //
 // in float32, with XᵀX on the other side of tall matrices. Singular values from 0.003
 // times the norm on come to lie between 0.65 and 1.25, and smaller ones grow about 480
-// times. x is finite. work has [Work] elements; memory of products is that of
-// [gemm.Mul].
-func NewtonSchulz(x []float32, rows, cols int, work []float32) {
-	k := min(rows, cols)
+// times. x is finite. work has [Work] elements of float32 on the device of x, or more;
+// memory of products on the CPU is that of [gemm.Mul]. Other devices queue the work, with
+// the products of [gemm.Grids].
+func NewtonSchulz(x snug.View, rows, cols int, work snug.View) error {
+	j := job{x: x, work: work, rows: rows, cols: cols}
+	if dev := x.Device(); !dev.IsCPU() {
+		queued := j
+		return dev.Launch(&queued)
+	}
+	j.Run()
+	return nil
+}
+
+// job is NewtonSchulz.
+type job struct {
+	x, work    snug.View
+	rows, cols int
+}
+
+func (*job) Kernel() string { return "ortho.newton_schulz" }
+
+func (j *job) Operands(yield func(*driver.Mem)) {
+	yield(j.x.Mem())
+	yield(j.work.Mem())
+}
+
+func (j *job) Run() {
+	k := min(j.rows, j.cols)
 	if k == 0 {
 		return
 	}
-	view := snug.SliceView(x)
-	norm := math.Sqrt(sweep.Squares(view, 0, len(x)))
-	sweep.Scale(view, 0, len(x), float32(1/max(norm, eps)))
-	m := matrix{x: x, rows: rows, cols: cols, k: k, b: work[:k*k], gram: work[k*k:][:strip(rows, cols)*k]}
+	norm := math.Sqrt(sweep.Squares(j.x, 0, j.x.Len()))
+	sweep.Scale(j.x, 0, j.x.Len(), float32(1/max(norm, eps)))
+	work := j.work.Float32s()
+	m := matrix{x: j.x.Float32s(), rows: j.rows, cols: j.cols, k: k, b: work[:k*k], gram: work[k*k:][:strip(j.rows, j.cols)*k]}
 	for range steps {
 		m.polynomial()
 		m.multiply()
@@ -91,11 +116,13 @@ func (m *matrix) polynomial() {
 	}
 	a, b := m.square(m.gram), m.square(m.b)
 	gemm.Mul(k, k, max(m.rows, m.cols), 1, left, right, 0, a)
-	copy(m.b, m.gram)
-	gemm.Mul(k, k, k, factor5, a, a, factor3, b)
+	for i, x := range m.gram[:k*k] {
+		m.b[i] = factor3 * x
+	}
 	for i := 0; i < len(m.b); i += k + 1 {
 		m.b[i] += factor1
 	}
+	gemm.Mul(k, k, k, factor5, a, a, 1, b)
 }
 
 // multiply replaces X by B·X, or a tall one by X·B, strip by strip through the memory

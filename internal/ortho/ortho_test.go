@@ -11,6 +11,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 	"pgregory.net/rapid"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -22,7 +23,10 @@ func normal(n int, seed uint64) []float32 {
 	return x
 }
 
-func run(x []float32, rows, cols int) { NewtonSchulz(x, rows, cols, make([]float32, Work(rows, cols))) }
+func run(x []float32, rows, cols int) {
+	j := job{x: snug.ViewOf(x), work: snug.ViewOf(make([]float32, Work(rows, cols))), rows: rows, cols: cols}
+	j.Run()
+}
 
 // mapped is what happens to a singular value.
 func mapped(s float64) float64 {
@@ -58,9 +62,12 @@ func definition(x []float32, rows, cols int) []float64 {
 // requireDefinition bounds the difference by the rounding of elements, which the
 // smallest singular values enlarge 3.4445⁵ = 485 times.
 func requireDefinition(t require.TestingT, x []float32, rows, cols int) {
-	want := definition(x, rows, cols)
 	got := append([]float32(nil), x...)
 	run(got, rows, cols)
+	requireNear(t, definition(x, rows, cols), got, rows, cols)
+}
+
+func requireNear(t require.TestingT, want []float64, got []float32, rows, cols int) {
 	for i, w := range want {
 		require.InDelta(t, w, got[i], 2e-5, "element %d of %d×%d", i, rows, cols)
 	}
@@ -79,6 +86,46 @@ func TestNewtonSchulzIsDefinition(t *testing.T) {
 			requireDefinition(t, x, s[0], s[1])
 		}
 	}
+}
+
+// TestOnDevices has matrices of one strip and of several, with partial tiles of products.
+func TestOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {33, 65}, {70, 40}, {2, 40_000}, {40_000, 2}, {0, 5}} {
+			for _, scale := range []float32{1, 1e15, 1e-9, 0} {
+				rows, cols := s[0], s[1]
+				if scale != 1 && rows*cols > 100 || testing.Short() && place.Emulated && rows*cols > 2500 {
+					continue
+				}
+				x := normal(rows*cols, 3)
+				for i := range x {
+					x[i] *= scale
+				}
+				there := kerneltest.Put(t, place, x)
+				work := kerneltest.Put(t, place, make([]float32, Work(rows, cols)))
+				require.NoError(t, NewtonSchulz(there.View, rows, cols, work.View))
+				work.Get() // checks its guards
+				want := make([]float64, len(x))
+				if len(x) > 0 && scale > 0 {
+					want = definition(x, rows, cols)
+				}
+				requireNear(t, want, there.Get(), rows, cols)
+			}
+		}
+	})
+}
+
+// TestDeviceErrors: a device that is closed is one.
+func TestDeviceErrors(t *testing.T) {
+	dev, err := snug.Open("opaque:0")
+	require.NoError(t, err)
+	x, err := snug.Make[float32](dev, 6)
+	require.NoError(t, err)
+	work, err := snug.Make[float32](dev, Work(2, 3))
+	require.NoError(t, err)
+	views := []snug.View{x.View(), work.View()}
+	require.NoError(t, dev.Close())
+	require.ErrorIs(t, NewtonSchulz(views[0], 2, 3, views[1]), snug.ErrDevice)
 }
 
 func anyMatrix(t *rapid.T) {
@@ -138,6 +185,6 @@ func TestWorkersDoNotMatter(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	x, work := normal(100*200, 1), make([]float32, Work(100, 200))
-	kerneltest.NoAllocs(t, func() { NewtonSchulz(x, 100, 200, work) })
+	x, work := snug.ViewOf(normal(100*200, 1)), snug.ViewOf(make([]float32, Work(100, 200)))
+	kerneltest.NoAllocs(t, func() { require.NoError(t, NewtonSchulz(x, 100, 200, work)) })
 }

@@ -4,4 +4,5 @@
 #include "adamw.h"
 #include "step.h"
 #include "squares.h"
+#include "matrix.h"
 #include "scan.h"

@@ -4,8 +4,9 @@
 #include "elements.h"
 
 // Rules have the numbers of package optim. Those with one state are MOMENTUM, NESTEROV,
-// LION, RMSPROP, ADAGRAD and LARS; with two ADAM and LAMB; with three ADEMAMIX.
-enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS };
+// LION, RMSPROP, ADAGRAD, LARS, ADAFACTOR, MUON, and ADAFACTOR_MOMENTUM of a matrix; with
+// two ADAM, LAMB and ADAFACTOR_MOMENTUM; with three ADEMAMIX.
+enum { ADAM, ADEMAMIX, MOMENTUM, NESTEROV, LION, RMSPROP, ADAGRAD, LAMB, LARS, ADAFACTOR, ADAFACTOR_MOMENTUM, MUON };
 
 // Factors is internal/optim's Coef.
 struct Factors {
@@ -30,10 +31,18 @@ DEVICE float lion(PRIVATE const Factors& c, float p, float g, PRIVATE float& m) 
     return (p * c.pre - step) * c.post;
 }
 
+// divisor returns what the second moment divides by.
+DEVICE float divisor(PRIVATE const Factors& c, float v) {
+    float root = square_root(v);
+    return c.rule == ADAFACTOR || c.rule == ADAFACTOR_MOMENTUM ? maximum(root, c.eps) : root + c.eps;
+}
+
+// squares is RMSPROP, ADAGRAD and ADAFACTOR. Only the last one's p decays here.
 DEVICE float squares(PRIVATE const Factors& c, float p, float g, PRIVATE float& v) {
-    float keep = c.rule == ADAGRAD ? 1.0f : c.beta1, add = c.rule == ADAGRAD ? 1.0f : c.rest1;
+    float keep = c.rule == ADAGRAD ? 1.0f : c.rule == ADAFACTOR ? c.beta2 : c.beta1;
+    float add = c.rule == ADAGRAD ? 1.0f : c.rule == ADAFACTOR ? c.rest2 : c.rest1;
     v = keep * v + add * g * g;
-    return p - c.size * (g / (square_root(v) + c.eps));
+    return p * c.pre - c.size * (g / divisor(c, v));
 }
 
 // moments steps m and v.
@@ -49,24 +58,39 @@ DEVICE float direction(PRIVATE const Factors& c, float p, float g, PRIVATE State
     return c.scale2 != 0 ? u + c.scale2 * p : u;
 }
 
-// update steps one element and returns the new parameter.
+// follow steps m of ADAFACTOR_MOMENTUM by u.
+DEVICE float follow(PRIVATE const Factors& c, float p, float u, PRIVATE float& m) {
+    m = c.beta1 * m + c.rest1 * (c.size * u);
+    return p * c.pre - m;
+}
+
+// update steps one element and returns the new parameter. MUON's is what is to be
+// orthogonal.
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<1>& s) {
     PRIVATE float& m = s.x[0];
+    if (c.rule == ADAFACTOR_MOMENTUM) return follow(c, p, g, m);
     g = gradient(c, p, g);
     if (c.rule == LION) return lion(c, p, g, m);
-    if (c.rule == RMSPROP || c.rule == ADAGRAD) return squares(c, p, g, m);
+    if (c.rule == RMSPROP || c.rule == ADAGRAD || c.rule == ADAFACTOR) return squares(c, p, g, m);
     if (c.rule == LARS) {
         m = c.beta1 * m + c.size * g;
         return p - m;
     }
     m = c.beta1 * m + c.rest1 * g;
-    return p - c.size * (c.scale1 * m + c.scale2 * g);
+    float look = c.scale1 * m + c.scale2 * g;
+    return c.rule == MUON ? look : p - c.size * look;
 }
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<2>& s) {
     if (c.rule == LAMB) return p - c.size * direction(c, p, g, s);
-    moments(c, gradient(c, p, g), s.x[0], s.x[1]);
-    return (p * c.pre - c.size * (s.x[0] / (square_root(s.x[1]) + c.eps))) * c.post;
+    g = gradient(c, p, g);
+    float m = s.x[0];
+    moments(c, g, m, s.x[1]);
+    bool factor = c.rule == ADAFACTOR_MOMENTUM; // whose m comes after the quotient
+    float u = (factor ? g : m) / divisor(c, s.x[1]);
+    if (factor) return follow(c, p, u, s.x[0]);
+    s.x[0] = m;
+    return (p * c.pre - c.size * u) * c.post;
 }
 
 DEVICE float update(PRIVATE const Factors& c, float p, float g, PRIVATE States<3>& s) {

@@ -10,12 +10,16 @@ DEVICE Squares both(Squares a, Squares b) {
     return Squares{wide_sum(a.parameter, b.parameter), wide_sum(a.update, b.update)};
 }
 
-// update_of returns LAMB's u, for LARS the gradient, and else what the learning rate is
+// quotient returns u of Adafactor, where v is that of the step before.
+DEVICE float quotient(PRIVATE const Factors& c, float g, float v) { return g / divisor(c, c.beta2 * v + c.rest2 * g * g); }
+
+// update_of returns LAMB's and Adafactor's u, for LARS the gradient, and else what the learning rate is
 // multiplied by: the step from 0 by the gradient, with decay if that is coupled.
 DEVICE float update_of(PRIVATE const Factors& c, u32 states, float p, float g, States<3> s) {
     States<2> two = {{s.x[0], s.x[1]}};
     if (c.rule == LAMB) return direction(c, p, g, two);
     if (c.rule == LARS) return g * c.grad_scale;
+    if (c.rule == ADAFACTOR || c.rule == ADAFACTOR_MOMENTUM) return quotient(c, g * c.grad_scale, states == 1 ? s.x[0] : s.x[1]);
     g = gradient(c, p, g);
     Factors plain = c;
     plain.grad_scale = 1;

@@ -4,6 +4,13 @@
 #include "random.h"
 #include "rules.h"
 
+// Sides are those of a matrix of Adafactor, else 0.
+struct Sides {
+    u64 rows, cols;
+    f32 limit; // of the product of two roots
+    u32 unused;
+};
+
 // Step is what the parameters of the kernels of all rules begin with.
 struct Step {
     u64 n;
@@ -15,14 +22,14 @@ struct Step {
     u32 has_sign, states;    // a bit for each state; how many there are
     u32 s_type, unused;      // of states that are not codes
     Factors factors;
+    Sides sides;
 };
 
 // TOO_LARGE is 2^63: magnitudes from there on count as infinite.
 enum : u32 { TOO_LARGE = (63 + 127) << 23 };
 
-DEVICE bool too_large(PRIVATE const Step& q, float g) {
-    return (float_bits(g * q.factors.grad_scale) & 0x7fffffffu) >= TOO_LARGE;
-}
+DEVICE bool too_large(float g) { return (float_bits(g) & 0x7fffffffu) >= TOO_LARGE; }
+DEVICE bool too_large(PRIVATE const Step& q, float g) { return too_large(g * q.factors.grad_scale); }
 
 // draws returns the 16-bit halves of the stream of a seed for slots 4j to 4j+3 of
 // elements `at` and up, the first one lowest.
@@ -73,17 +80,20 @@ DEVICE void store_parameters(PRIVATE const Step& q, u32 kept, Team team, GLOBAL 
     store_but(kept, team, (GLOBAL u16*)p + at, j, y);
 }
 
-// stepped steps one element and returns whether the parameter keeps its bits.
+// stepped steps one element and returns whether the parameter keeps its bits. That of MUON
+// is to be orthogonalized: it is 0 instead.
 template <int count> DEVICE bool stepped(PRIVATE const Step& q, PRIVATE float& p, float g, PRIVATE States<count>& s) {
     if (q.skip && too_large(q, g)) {
         UNROLL for (int i = 0; i < count; i++) s.x[i] = 0;
-        return true;
+        p = 0;
+        return q.factors.rule != MUON;
     }
     p = update(q.factors, p, g, s);
     return false;
 }
 
-// ---- 8 and 4 bits: a team of threads takes one block at a time, as for AdamW.
+// ---- 8 and 4 bits: a team of threads takes one block at a time, as for AdamW. G is what
+// load_floats takes gradients from.
 
 struct Rule8Params {
     Step step;
@@ -99,8 +109,8 @@ struct Rule4Params {
 };
 
 // rule_blocks takes Tables or Nibbles.
-template <int count, class Codes>
-DEVICE void rule_blocks(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, GROUP const Codes* tables, GROUP u32* scratch) {
+template <int count, class Codes, class G>
+DEVICE void rule_blocks(Thread t, GLOBAL u8* p, G g, GLOBAL u8* state, Step q, GROUP const Codes* tables, GROUP u32* scratch) {
     const u32 slots = Codes::slots;
     u32 teams = t.threads / q.lanes, mine = t.local / q.lanes, blocks = (u32)((q.n + q.block - 1) / q.block);
     for (u32 start = t.block * teams; start < blocks; start += t.blocks * teams) {
@@ -183,7 +193,7 @@ struct FloatsParams {
     u64 seeds[3]; // of the random numbers that round states of 16 bits
 };
 
-template <int count> DEVICE void rule_floats(Thread t, GLOBAL u8* p, GLOBAL const u8* g, GLOBAL u8* state, Step q, FloatsParams all) {
+template <int count, class G> DEVICE void rule_floats(Thread t, GLOBAL u8* p, G g, GLOBAL u8* state, Step q, FloatsParams all) {
     u32 size = t.threads * 4;
     u64 tiles = tiles_of(q.n, q.chunk, size);
     for (u64 i = t.block; i < tiles; i += t.blocks) {

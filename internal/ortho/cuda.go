@@ -1,0 +1,10 @@
+//go:build cuda
+
+package ortho
+
+import _ "embed"
+
+//go:embed kernels/ortho.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }

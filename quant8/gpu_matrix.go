@@ -1,0 +1,66 @@
+//go:build cuda || metal || emu
+
+package quant8
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+func (j *squareSumsJob) Grids(q gpu.Launcher) error {
+	params := struct {
+		rows, cols                   uint64
+		height, bands, width, strips uint64
+		byColumns, gType             uint32
+		scale                        float32
+		skip                         uint32
+	}{
+		rows: uint64(j.rows), cols: uint64(j.cols),
+		height: uint64(j.height), bands: uint64(j.bands), width: uint64(j.width), strips: uint64(j.strips),
+		gType: uint32(j.g.DType()), scale: j.scale, skip: j.skip,
+	}
+	l := gpu.Launch{
+		Module: &kernels, Func: "quant8_side_sums", Blocks: gpu.Grid(32*j.strips*j.rows, threads), Threads: threads,
+		Operands: []driver.Mem{*j.all.Mem(), *j.g.Mem()}, Params: gpu.Params(&params),
+	}
+	if err := q.LaunchGrid(&l); err != nil {
+		return err
+	}
+	params.byColumns, l.Blocks = 1, gpu.Grid(j.bands*j.cols, threads)
+	if err := q.LaunchGrid(&l); err != nil {
+		return err
+	}
+	l.Func, l.Blocks, l.Operands = "quant8_fold_sums", gpu.Grid(max(j.rows, j.cols), threads), l.Operands[:1]
+	return q.LaunchGrid(&l)
+}
+
+// sides is Sides of kernels/step.h.
+type sides struct {
+	rows, cols uint64
+	limit      float32
+	_          uint32
+}
+
+func (j *stepJob) sides() sides {
+	return sides{rows: uint64(j.rows), cols: uint64(j.cols), limit: j.rootLimit}
+}
+
+// gridStateless runs a kernel of matrices that has no state: of p, g and more operands.
+func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, g snug.View, operands ...driver.Mem) error {
+	step := *j
+	step.g = g
+	mems, params := step.params(1)
+	params.sType = uint32(j.g.DType()) // of the gradient in any case
+	if j.chunk%4 == 0 {
+		params.wide = gpu.Aligned(mems[0].Addr, g.Mem().Addr, j.g.Mem().Addr)
+	}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name, Blocks: blocks, Threads: threads,
+		Operands: append(mems[:2], operands...), Params: gpu.Params(&params),
+	})
+}
+
+func (j *applyJob) Grids(q gpu.Launcher) error {
+	return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.x, driver.Mem{}, *j.g.Mem())
+}
