@@ -212,7 +212,7 @@ func TestDeterministic(t *testing.T) {
 			var want values[uint32]
 			for i, procs := range []int{1, 2, 3} {
 				runtime.GOMAXPROCS(procs)
-				got := bits(p.run(t, kerneltest.Place{}, dt))
+				got := bitsOf(p.run(t, kerneltest.Place{}, dt))
 				if i == 0 {
 					want = got
 				}
@@ -222,7 +222,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-func bits(v values[float32]) values[uint32] {
+func bitsOf(v values[float32]) values[uint32] {
 	of := func(x []float32) []uint32 {
 		b := make([]uint32, len(x))
 		for i, f := range x {
@@ -230,7 +230,7 @@ func bits(v values[float32]) values[uint32] {
 		}
 		return b
 	}
-	return values[uint32]{of(v.out), of(v.lse), of(v.dq), of(v.dk), of(v.dv)}
+	return values[uint32]{of(v.out), of(v.lse), of(v.dq), of(v.dk), of(v.dv), of(v.dbias), of(v.dsinks)}
 }
 
 // Without lse the output is the same.

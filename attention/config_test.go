@@ -31,7 +31,7 @@ func TestValidate(t *testing.T) {
 		"product with 0":  {func(c *Config) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
 		"kv not divisor":  {func(c *Config) { c.KVHeads = 3 }, snug.ErrConfig},
 		"kv above heads":  {func(c *Config) { c.KVHeads = 8 }, snug.ErrConfig},
-		"align":           {func(c *Config) { c.Align = 2 }, snug.ErrConfig},
+		"align":           {func(c *Config) { c.Align = 3 }, snug.ErrConfig},
 		"scale NaN":       {func(c *Config) { c.Scale = float32(math.NaN()) }, snug.ErrConfig},
 		"scale inf":       {func(c *Config) { c.Scale = float32(math.Inf(-1)) }, snug.ErrConfig},
 		"scale too large": {func(c *Config) { c.Scale = math.MaxFloat32 }, snug.ErrConfig},
@@ -58,9 +58,9 @@ func TestValidate(t *testing.T) {
 func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
 	// 128 queries and their dout, 256 keys and values and their gradients, two
-	// tiles of scores and one of weights as bfloat16, lse, a row, the sums of dq, a
-	// packed tile.
-	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
+	// tiles of scores and one of weights as bfloat16, lse, a row, two rows of scores, the
+	// sums of dq, a packed tile.
+	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*256+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
 	require.Equal(t, want, small.ScratchBytes())
 }
 
@@ -182,12 +182,6 @@ func TestErrors(t *testing.T) {
 				require.ErrorIs(t, a.backward(), tc.backward)
 			}
 		})
-	}
-}
-
-func fill(x []float32, with float32) {
-	for i := range x {
-		x[i] = with
 	}
 }
 

@@ -87,7 +87,7 @@ func (s Strides) gpu() gpuStrides {
 func (c *Config) gpu() gpuShape {
 	s := gpuShape{
 		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
-		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift()),
+		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.sequence(0).shift),
 		q: c.Q.gpu(), k: c.K.gpu(), v: c.V.gpu(), out: c.Out.gpu(),
 		dim: uint32(c.Dim), dimV: uint32(c.DimV), scale: c.Scale, scale2: c.scale2(),
 	}

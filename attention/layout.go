@@ -17,10 +17,10 @@ type operand struct {
 // operands returns the shapes of q, k, v and out.
 func (c *Config) operands() [4]operand {
 	return [...]operand{
-		{"q", c.Batch, c.Heads, c.SeqQ, c.Dim, c.Q},
-		{"k", c.Batch, c.KVHeads, c.SeqK, c.Dim, c.K},
-		{"v", c.Batch, c.KVHeads, c.SeqK, c.DimV, c.V},
-		{"out", c.Batch, c.Heads, c.SeqQ, c.DimV, c.Out},
+		{"q", c.batches(), c.Heads, c.SeqQ, c.Dim, c.Q},
+		{"k", c.batches(), c.KVHeads, c.SeqK, c.Dim, c.K},
+		{"v", c.batches(), c.KVHeads, c.SeqK, c.DimV, c.V},
+		{"out", c.batches(), c.Heads, c.SeqQ, c.DimV, c.Out},
 	}
 }
 
