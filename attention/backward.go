@@ -133,7 +133,7 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
 	heads := j.c.Batch * j.c.KVHeads
 	s := j.c.sequence(item % heads / j.c.KVHeads)
-	if item/heads < cpu.Chunks(s.nk, tileK) {
+	if item/heads < cpu.Chunks(s.rows, tileK) {
 		j.keys(&s, item%j.c.KVHeads, item/heads, tile{})
 	}
 })
@@ -169,7 +169,7 @@ var headTask = cpu.NewTask(func(j *backwardJob, item int) {
 		clear(*buf)
 		sums = tile{*buf, c.Heads / c.KVHeads * s.nq, c.Dim, c.Dim}
 	}
-	for chunk := range cpu.Chunks(s.nk, tileK) {
+	for chunk := range cpu.Chunks(s.rows, tileK) {
 		j.keys(&s, kv, chunk, sums)
 	}
 	for row := 0; row < sums.rows; row += s.nq {
@@ -183,7 +183,7 @@ var headTask = cpu.NewTask(func(j *backwardJob, item int) {
 // or to sums, which then holds the rows of these heads.
 func (j *backwardJob) keys(s *sequence, kv, chunk int, sums tile) {
 	c := &j.c
-	k0, k1 := cpu.Chunk(s.nk, tileK, chunk)
+	k0, k1 := cpu.Chunk(s.rows, tileK, chunk)
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
 	g := newGradients(arena(*buf), c)

@@ -71,6 +71,10 @@ type Config struct {
 	// and keys count from the start of their sequence. Rows beyond the last sequence are
 	// not touched.
 	QStarts, KStarts []int
+	// KLens, unless nil, are the keys that the sequences have, of the SeqK for which there
+	// is room: the first ones of each. They say where BottomRight ends. Not for packed
+	// sequences. Gradients of other keys are 0.
+	KLens []int
 	// GradLSE, unless empty, is the gradient in lse, of the shape of lse in float32, that
 	// [Backward] takes into account.
 	GradLSE snug.View

@@ -95,26 +95,6 @@ func (c *Config) extras() [6]*snug.View {
 	return [...]*snug.View{&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE}
 }
 
-// checkDevice says what of c a device other than the CPU cannot do.
-func (c *Config) checkDevice(dev *snug.Device) error {
-	if dev.IsCPU() {
-		return nil
-	}
-	for _, f := range [...]struct {
-		name string
-		used bool
-	}{
-		{"Window", c.Window != Window{}}, {"Mask", c.Mask != nil}, {"Softcap", c.Softcap != 0}, {"Slopes", c.Slopes.Len() > 0},
-		{"Bias", c.Bias.X.Len() > 0}, {"Score", c.Score != nil}, {"Sinks", c.Sinks.X.Len() > 0}, {"Dropout", c.Dropout.P > 0},
-		{"QStarts", c.packed()}, {"GradLSE", c.GradLSE.Len() > 0},
-	} {
-		if f.used {
-			return fmt.Errorf("attention: %s on %s, want the cpu: %w", f.name, dev, snug.ErrDevice)
-		}
-	}
-	return nil
-}
-
 // resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
 func (c *Config) resolveFeatures() error {
 	if err := c.resolveStarts(); err != nil {
@@ -204,9 +184,22 @@ func mulAddIf(ok bool, n, m int) (int, bool) {
 	return mulAdd(0, n, m)
 }
 
-// resolveStarts checks those of packed sequences.
+// resolveStarts checks the lengths of sequences.
 func (c *Config) resolveStarts() error {
-	if c.QStarts == nil && c.KStarts == nil {
+	packed := c.QStarts != nil || c.KStarts != nil
+	switch {
+	case packed && c.KLens != nil:
+		return fmt.Errorf("attention: KLens with QStarts or KStarts: %w", snug.ErrConfig)
+	case packed && c.QStarts == nil:
+		return fmt.Errorf("attention: KStarts without QStarts: %w", snug.ErrConfig)
+	case c.KLens != nil && len(c.KLens) != c.Batch:
+		return fmt.Errorf("attention: KLens has %d numbers, want %d: %w", len(c.KLens), c.Batch, snug.ErrShape)
+	case !packed:
+		for b, n := range c.KLens {
+			if n < 0 || n > c.SeqK {
+				return fmt.Errorf("attention: KLens[%d] is %d, want 0 to %d: %w", b, n, c.SeqK, snug.ErrShape)
+			}
+		}
 		return nil
 	}
 	if c.KStarts == nil {

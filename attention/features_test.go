@@ -52,6 +52,14 @@ var allFeatures = []feature{
 	{"dropout", func(t testing.TB, p *problem, rng *rand.Rand) {
 		p.c.Dropout = Dropout{P: []float32{0.1, 0.5, 0.9}[rng.IntN(3)], Seed: rng.Uint64(), Query: rng.IntN(5), Key: rng.IntN(5)}
 	}},
+	{"lengths of keys", func(t testing.TB, p *problem, rng *rand.Rand) {
+		for b := range p.c.Batch {
+			p.c.KLens = append(p.c.KLens, []int{0, p.c.SeqK, rng.IntN(p.c.SeqK + 1)}[(b+rng.IntN(3))%3])
+		}
+		if p.c.packed() {
+			p.c.KLens = nil
+		}
+	}},
 	{"gradient in lse", func(t testing.TB, p *problem, rng *rand.Rand) {
 		p.dlse = uniform(rng, p.c.queries(), 1)
 		p.c.GradLSE = snug.SliceView(p.dlse)

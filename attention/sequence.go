@@ -12,6 +12,7 @@ import (
 type sequence struct {
 	b      int // number
 	nq, nk int // queries and keys
+	rows   int // of keys: nk, or more with KLens
 	batch  int // number in tensors: 0 of packed ones
 	q0, k0 int // first rows in tensors
 	shift  int // how far a query sees beyond the key of its own number
@@ -24,14 +25,18 @@ const unlimited = math.MaxInt / 4
 
 // sequence returns element b of the batch.
 func (c *Config) sequence(b int) sequence {
-	s := sequence{b: b, nq: c.SeqQ, nk: c.SeqK, batch: b, left: c.Window.before(), right: c.Window.behind()}
+	s := sequence{b: b, nq: c.SeqQ, nk: c.SeqK, rows: c.SeqK, batch: b, left: c.Window.before(), right: c.Window.behind()}
 	if c.Causal {
 		s.right = 0
 	}
-	if c.packed() {
+	switch {
+	case c.packed():
 		s.batch = 0
 		s.q0, s.nq = c.QStarts[b], c.QStarts[b+1]-c.QStarts[b]
 		s.k0, s.nk = c.KStarts[b], c.KStarts[b+1]-c.KStarts[b]
+		s.rows = s.nk
+	case c.KLens != nil:
+		s.nk = c.KLens[b]
 	}
 	switch c.Align {
 	case BottomRight:
@@ -51,6 +56,9 @@ func (s *sequence) keys(i int) (lo, hi int) {
 // queries returns the range of queries, lo to hi-1, that see some of keys k0 to k1-1.
 // It is empty if hi <= lo.
 func (s *sequence) queries(k0, k1 int) (lo, hi int) {
+	if k0 >= s.nk {
+		return 0, 0
+	}
 	return max(k0-s.right-s.shift, 0), min(max(k1+s.left-s.shift, 0), s.nq)
 }
 
