@@ -80,6 +80,8 @@ type Config struct {
 	GradLSE snug.View
 
 	Q, K, V, Out Strides // layouts; zero: contiguous
+
+	cache cached // what k and v are, if it has a Cache
 }
 
 // Validate returns an error that wraps ErrShape for negative dimensions, for
@@ -171,6 +173,9 @@ func (c Config) resolve() (Config, error) {
 	}
 	if c.Scale == 0 {
 		c.Scale = float32(1 / math.Sqrt(float64(c.Dim)))
+	}
+	if err := c.resolveLengths(); err != nil {
+		return c, err
 	}
 	for i, dst := range [...]*Strides{&c.Q, &c.K, &c.V, &c.Out} {
 		var err error

@@ -97,9 +97,6 @@ func (c *Config) extras() [6]*snug.View {
 
 // resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
 func (c *Config) resolveFeatures() error {
-	if err := c.resolveStarts(); err != nil {
-		return err
-	}
 	for _, check := range [...]func() error{c.checkNumbers, c.checkVectors, c.resolveBias} {
 		if err := check(); err != nil {
 			return err
@@ -182,6 +179,15 @@ func mulAddIf(ok bool, n, m int) (int, bool) {
 		return 0, false
 	}
 	return mulAdd(0, n, m)
+}
+
+// resolveLengths checks where sequences are, in a cache too.
+func (c *Config) resolveLengths() error {
+	err := c.resolveStarts()
+	if err == nil && c.cached() {
+		err = c.cache.resolve(c)
+	}
+	return err
 }
 
 // resolveStarts checks the lengths of sequences.

@@ -36,7 +36,14 @@ func (j *forwardJob) check() (*snug.Device, error) {
 	like := j.c.operands()
 	tensors := [...]tensor{{"q", j.q, like[0]}, {"k", j.k, like[1]}, {"v", j.v, like[2]}, {"out", j.out, like[3]}}
 	vectors := [...]rowVector{{name: "lse", view: j.lse}}
-	if err := checkDTypes(tensors[:], vectors[:]); err != nil {
+	typed := tensors
+	if j.c.cached() {
+		if err := j.c.cache.check(&j.c, j.q.DType()); err != nil {
+			return nil, err
+		}
+		typed[1], typed[2] = tensors[0], tensors[3] // those of k and v are right
+	}
+	if err := checkDTypes(typed[:], vectors[:]); err != nil {
 		return nil, err
 	}
 	given := vectors[:]
@@ -77,13 +84,11 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	room := arena(*buf)
 	f := forwardTile{job: j, scorer: newScorer(&room, c, &seq, h), q0: q0}
 	f.keys, f.values = room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
-	f.q = seq.queryHead(j.q, c.Q, h, c.Dim).factor(room.tile(tileQ, c.Dim), q0, q1)
+	f.loadQueries(seq.queryHead(j.q, c.Q, h, c.Dim), room.tile(tileQ, c.Dim), q0, q1)
 	f.scores = room.tile(tileQ, tileK)
 	f.softmax = newSoftmax(&room, q1-q0, c.DimV, c.sink(h))
 	f.sums = newProducts(&room, c.DimV)
 
-	k := seq.keyHead(j.k, c.K, c.kvHead(h), c.Dim)
-	v := seq.keyHead(j.v, c.V, c.kvHead(h), c.DimV)
 	mask := c.Mask.of(seq.b, h)
 	lo, _ := seq.keys(q0)
 	_, end := seq.keys(q1 - 1)
@@ -93,7 +98,7 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 		loaded := false
 		for f.seen.next(&seq, mask, q1, k0, k1) {
 			if !loaded {
-				f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
+				f.loadKeys(k0, k1)
 				loaded = true
 			}
 			f.add(k0)
@@ -120,6 +125,27 @@ type forwardTile struct {
 	scores       tile
 	sums         products
 	seen         block
+}
+
+// loadQueries loads queries q0 to q1-1, as float32 with a cache, as its rows are.
+func (f *forwardTile) loadQueries(q head, room tile, q0, q1 int) {
+	if f.c.cached() {
+		f.q = q.load(room, q0, q1).factor()
+		return
+	}
+	f.q = q.factor(room, q0, q1)
+}
+
+// loadKeys loads keys and values k0 to k1-1.
+func (f *forwardTile) loadKeys(k0, k1 int) {
+	c, j, kv := f.c, f.job, f.c.kvHead(f.h)
+	if r := &c.cache; c.cached() {
+		k, v := r.head(&f.s, j.k, r.KScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.VScale, c.V, c, kv, c.DimV)
+		f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
+		return
+	}
+	f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
+	f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
 }
 
 // add adds what the block, of keys of a tile from k0 on, contributes.
