@@ -222,6 +222,33 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
+// The same with features, also of many repeats.
+func TestFeaturesDeterministic(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for seed := range uint64(12) {
+		p, dt := combination(t, 1000+seed)
+		var want values[uint32]
+		for i := range 12 {
+			runtime.GOMAXPROCS(1 + i%5)
+			got := bitsOf(p.run(t, kerneltest.Place{}, dt))
+			if i == 0 {
+				want = got
+			}
+			require.Equal(t, want, got, "seed %d GOMAXPROCS=%d", seed, 1+i%5)
+		}
+	}
+}
+
+// As FlashAttention's test of races: 250 repeats of the backward pass.
+func TestRepeats(t *testing.T) {
+	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
+	p := newProblem(t, c, snug.F32, 4)
+	want := bitsOf(p.run(t, kerneltest.Place{}, snug.F32))
+	for range 250 {
+		require.Equal(t, want, bitsOf(p.run(t, kerneltest.Place{}, snug.F32)))
+	}
+}
+
 func bitsOf(v values[float32]) values[uint32] {
 	of := func(x []float32) []uint32 {
 		b := make([]uint32, len(x))

@@ -253,3 +253,96 @@ func TestFeaturesAgainstFiniteDifferences(t *testing.T) {
 		}
 	}
 }
+
+// What a Mask, a Window or lengths hide does not spread, however a tile is cut.
+func TestHiddenNonFinite(t *testing.T) {
+	c := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 140, SeqK: 300, Dim: 3}
+	for i, f := range allFeatures {
+		switch f.name {
+		case "mask", "window", "lengths of keys", "shifted":
+		default:
+			continue
+		}
+		for target := range 4 {
+			for n, bad := range []float64{math.NaN(), math.Inf(1)} {
+				p := withFeatures(t, c, snug.F32, uint64(i+4*target), false, []feature{f})
+				p.checkNonFinite(t, kerneltest.Place{}, snug.F32, target, []float64{0.3, 0.99}[n], bad)
+			}
+		}
+	}
+}
+
+// A query that a Mask leaves nothing has a sink or nothing in its lse.
+func TestNothingSeen(t *testing.T) {
+	shows := func(b, h, i, j int) bool { return i == 1 }
+	mask, err := NewMask(1, 1, 3, 70, shows)
+	require.NoError(t, err)
+	for _, sink := range []bool{false, true} {
+		c := Config{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
+		want := float32(math.Inf(-1))
+		if sink {
+			want = 0.5
+			c.Sinks.X = snug.SliceView([]float32{want})
+		}
+		p := newProblem(t, c, snug.F32, 1)
+		p.sinks, p.shows = c.Sinks.X.Float32s(), shows
+		got := p.run(t, kerneltest.Place{}, snug.F32)
+		for _, i := range []int{0, 2} {
+			require.Equal(t, want, got.lse[i])
+			require.Equal(t, []float32{0, 0}, got.out[2*i:2*i+2])
+			require.Equal(t, []float32{0, 0}, got.dq[2*i:2*i+2])
+		}
+		p.check(t, kerneltest.Place{}, snug.F32)
+	}
+}
+
+// A NaN or an infinite sink makes NaNs of its head, and one of −Inf is none.
+func TestOddSinks(t *testing.T) {
+	c := Config{Batch: 1, Heads: 4, SeqQ: 2, SeqK: 3, Dim: 2}
+	want := newProblem(t, c, snug.F32, 1).run(t, kerneltest.Place{}, snug.F32)
+	p := newProblem(t, c, snug.F32, 1)
+	p.sinks = []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), -math.MaxFloat32}
+	p.c.Sinks = Sinks{X: snug.SliceView(p.sinks), Grad: snug.SliceView(make([]float32, 4))}
+	got := p.run(t, kerneltest.Place{}, snug.F32)
+	for i, x := range got.out {
+		if i < 8 {
+			require.True(t, x != x)
+		} else {
+			require.Equal(t, want.out[i], x)
+		}
+	}
+	require.Equal(t, want.lse[4:], got.lse[4:])
+	require.Equal(t, []float32{0, 0}, got.dsinks[2:])
+}
+
+func TestMaskTiles(t *testing.T) {
+	document := func(i int) int { return i / 100 }
+	m, err := NewMask(1, 1, 300, 300, func(b, h, i, j int) bool { return document(i) == document(j) })
+	require.NoError(t, err)
+	none, all, some := m.Tiles()
+	require.Equal(t, []int{10, 3, 12}, []int{none, all, some})
+	require.EqualValues(t, 25*4+12*512, m.Bytes())
+	for _, d := range [][4]int{{-1, 1, 1, 1}, {1, 1, 1, -1}, {1 << 20, 1 << 20, 1, 1}, {1, 1, math.MaxInt, math.MaxInt}} {
+		_, err := NewMask(d[0], d[1], d[2], d[3], nil)
+		require.ErrorIs(t, err, snug.ErrShape)
+	}
+	_, err = NewTileMask(0, 1, 5, 5, nil)
+	require.NoError(t, err)
+}
+
+// Dropout leaves out the share that it says, and keeps the mean.
+func TestDropoutShare(t *testing.T) {
+	for _, p := range []float32{0.1, 0.5, 0.75} {
+		c := Config{Batch: 1, Heads: 2, SeqQ: 64, SeqK: 512, Dim: 1, Dropout: Dropout{P: p, Seed: 9}}
+		q, v := make([]float32, 128), make([]float32, 1024)
+		fill(v, 1)
+		out := make([]float32, 128)
+		require.NoError(t, Forward(out, []float32(nil), q, v, v, c)) // the weights are 1/512 each
+		sum := 0.0
+		for _, x := range out {
+			sum += float64(x)
+		}
+		deviation := math.Sqrt(float64(p) / (1 - float64(p)) / (128 * 512))
+		require.InDelta(t, 1, sum/128, 4*deviation, "P = %g", p)
+	}
+}
