@@ -36,8 +36,8 @@ func numbers(t testing.TB, number, n int, dt snug.DType) []float32 {
 
 // The results of PyTorch, of which those of 16 bits have an error of their own: snug's is no
 // larger, but for chance. With a bias PyTorch stores the weights in float32 for the backward
-// pass; against that the gradients may have three times the error, since the rounded out is
-// part of them, as in FlashAttention.
+// pass; against that the gradients may have three and a half times the error, since the
+// rounded out is part of them, as in FlashAttention.
 func TestGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/torch/golden.json")
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestGolden(t *testing.T) {
 					require.Less(t, theirs, 1e-6, name) // the definitions are the same
 					limit = 1e-6
 				case p.bias != nil && name != "out":
-					limit = 3 * theirs
+					limit = 3.5 * theirs
 				}
 				require.LessOrEqual(t, ours, limit, name)
 			}
