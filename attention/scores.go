@@ -65,10 +65,7 @@ func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 		fill(slopes, 1)
 	}
 	if m.alibi != 0 {
-		at := i + m.s.shift - j
-		for k := range x {
-			x[k] -= m.alibi * float32(max(at-k, k-at))
-		}
+		m.subtractDistance(x, i+m.s.shift-j)
 	}
 	if c.Bias.X.Len() > 0 {
 		m.addBias(x, i, j)
@@ -82,6 +79,18 @@ func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 		if slopes != nil {
 			slopes[k] *= slope
 		}
+	}
+}
+
+// subtractDistance subtracts the slope times the distance of every key from key number at.
+func (m *scorer) subtractDistance(x []float32, at int) {
+	before := min(max(at, 0), len(x))
+	for k, v := range x[:before] {
+		x[k] = v - m.alibi*float32(at-k)
+	}
+	behind := x[before:]
+	for k, v := range behind {
+		behind[k] = v - m.alibi*float32(before+k-at)
 	}
 }
 
