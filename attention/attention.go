@@ -5,24 +5,40 @@
 // For every batch element and head, with query i of Nq and key j of Nk,
 //
 //	s_ij  = Scale·(q_i · k_j)
-//	p_ij  = exp(s_ij) / sum_j' exp(s_ij')    over the keys that query i sees
-//	out_i = sum_j p_ij v_j
-//	lse_i = log sum_j exp(s_ij)
+//	s_ij  ← Softcap·tanh(s_ij/Softcap)           with a Softcap
+//	s_ij  ← s_ij − slope·|i + Nk − Nq − j|       with Slopes, for BottomRight
+//	s_ij  ← s_ij + bias_ij                       with a Bias
+//	s_ij  ← Score(s_ij, b, h, i, j)              with a Score
+//	p_ij  = exp(s_ij) / (exp(sink) + sum_j' exp(s_ij'))    over the keys that query i sees
+//	out_i = sum_j p_ij·keep_ij v_j               keep_ij: 1, or with Dropout 0 or 1/(1-P)
+//	lse_i = log (exp(sink) + sum_j exp(s_ij))
 //
 // [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): it walks
 // over tiles of keys for a tile of queries and keeps a running maximum and sum.
-// [Backward] computes p again from lse.
+// [Backward] computes p again from lse, and keep from its counters. All features of a
+// [Config] can be combined, in both.
 //
 // # Masks
 //
-// Without Causal every query sees every key. With it, a query sees the keys up
-// to its own position under one of two alignments, see [Align]. A query that
-// sees nothing has out 0, lse −Inf and gradients 0; the same holds for one whose
-// scores all overflow to −Inf.
+// Without a mask every query sees every key. Causal hides the keys behind the position of
+// a query, which [Align] says, a [Window] those far from it, a [Mask] any, and KLens those
+// that a sequence does not have. A query that
+// sees nothing has out 0, lse −Inf, or the sink, and gradients 0; the same holds for one
+// whose scores all overflow to −Inf.
 //
 // Tiles of keys that no query of the tile sees are skipped, and what a query
 // does not see never reaches it: a NaN or an infinity propagates to the rows
 // that see it and to no other.
+//
+// # Long sequences in parts
+//
+// [Merge] makes one of the results for two parts of the keys, as a ring of devices has
+// them. The gradients in a part need the merged out and lse only. Shift and the numbers of
+// [Dropout] say where in the whole a part is.
+//
+// # Generating
+//
+// [ForwardCached] reads keys and values from pages and from 8-bit integers.
 //
 // # Precision
 //
@@ -71,10 +87,15 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Config) 
 // Backward computes the gradients of a loss in q, k and v from dout, its
 // gradient in out, and from what [Forward] was given and returned:
 //
-//	dv_j = sum_i p_ij dout_i
-//	ds_ij = p_ij (dout_i · v_j − dout_i · out_i)
+//	dv_j = sum_i p_ij·keep_ij dout_i
+//	ds_ij = p_ij (keep_ij·dout_i · v_j − dout_i · out_i + dlse_i)
 //	dq_i = Scale·sum_j ds_ij k_j
 //	dk_j = Scale·sum_i ds_ij q_i
+//	dbias = sum ds_ij    over what the bias is broadcast to
+//	dsink = −sum_i exp(sink − lse_i)·(dout_i · out_i − dlse_i)
+//
+// without Softcap and Score, whose derivatives multiply ds in dq and dk. dlse is GradLSE.
+// The gradients in a bias and in sinks go to their Grad.
 //
 // dk and dv sum over the query heads that share a key head. dq, dk and dv have
 // the shape and the strides of q, k and v, dout those of out. The addressed

@@ -20,26 +20,39 @@ var masks = []struct {
 	align  Align
 }{{"full", false, BottomRight}, {"bottomright", true, BottomRight}, {"topleft", true, TopLeft}}
 
-// Every pair of lengths meets every head dimension; masks, types and head
-// groups rotate so that each of them meets each length and dimension.
+// The lengths and head dimensions of FlashAttention's tests, and some more: every one of
+// both, and every pair of lengths with three dimensions. Masks, types and head groups
+// rotate.
 func TestAgainstReference(t *testing.T) {
-	lengths := [][2]int{{1, 239}, {239, 1}, {3, 799}, {127, 513}, {1, 1}, {97, 97}, {257, 200}}
-	dims := []int{1, 8, 32, 59, 64, 128}
-	groups := [][2]int{{1, 1}, {2, 0}, {2, 1}, {4, 2}, {3, 1}}
-	i := 0
-	for _, n := range lengths {
-		for _, dim := range dims {
-			mask, dt, group := masks[i%3], dtypes[i/3%3], groups[i%5]
-			if n[0]*n[1]*dim > 3e5 {
-				group = [2]int{1, 1}
-			}
-			i++
-			c := Config{Batch: 1, Heads: group[0], KVHeads: group[1], SeqQ: n[0], SeqK: n[1], Dim: dim, Causal: mask.causal, Align: mask.align}
-			t.Run(fmt.Sprintf("%dx%d/%d/%s/%v/h%v", n[0], n[1], dim, mask.name, dt, group), func(t *testing.T) {
-				newProblem(t, c, dt, uint64(i)).check(t, kerneltest.Place{}, dt)
-			})
-		}
+	lengths := [][2]int{
+		{1, 239}, {239, 1}, {3, 799}, {799, 3}, {127, 513}, {1, 1}, {2, 5}, {17, 97}, {97, 97}, {200, 257}, {257, 200}, {1023, 129}, {130, 1025},
 	}
+	dims := []int{1, 8, 16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256, 320, 512}
+	groups := [][2]int{{1, 1}, {2, 0}, {2, 1}, {4, 2}, {3, 1}}
+	for i := range 3 * len(lengths) {
+		n, dim := lengths[i%len(lengths)], dims[i*5%len(dims)]
+		if n[0]*n[1]*dim > 1<<24 {
+			dim = 8
+		}
+		c := Config{Batch: 1, Heads: 1, SeqQ: n[0], SeqK: n[1], Dim: dim, Causal: masks[i%3].causal, Align: masks[i%3].align}
+		if group := groups[i%5]; n[0]*n[1]*dim <= 3e5 {
+			c.Heads, c.KVHeads = group[0], group[1]
+		}
+		if i%4 == 3 {
+			c.DimV = dims[i%len(dims)]
+		}
+		dt := dtypes[i/3%3]
+		t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(i)).check(t, kerneltest.Place{}, dt) })
+	}
+}
+
+// As long as FlashAttention tests.
+func TestLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	c := Config{Batch: 1, Heads: 1, SeqQ: 4224, SeqK: 4224, Dim: 8, Causal: true}
+	newProblem(t, c, snug.BF16, 1).check(t, kerneltest.Place{}, snug.BF16)
 }
 
 // Every kind of memory, with rows apart and head dimensions that differ.
@@ -212,7 +225,7 @@ func TestDeterministic(t *testing.T) {
 			var want values[uint32]
 			for i, procs := range []int{1, 2, 3} {
 				runtime.GOMAXPROCS(procs)
-				got := bits(p.run(t, kerneltest.Place{}, dt))
+				got := bitsOf(p.run(t, kerneltest.Place{}, dt))
 				if i == 0 {
 					want = got
 				}
@@ -222,7 +235,34 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-func bits(v values[float32]) values[uint32] {
+// The same with features, also of many repeats.
+func TestFeaturesDeterministic(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for seed := range uint64(12) {
+		p, dt := combination(t, 1000+seed)
+		var want values[uint32]
+		for i := range 12 {
+			runtime.GOMAXPROCS(1 + i%5)
+			got := bitsOf(p.run(t, kerneltest.Place{}, dt))
+			if i == 0 {
+				want = got
+			}
+			require.Equal(t, want, got, "seed %d GOMAXPROCS=%d", seed, 1+i%5)
+		}
+	}
+}
+
+// As FlashAttention's test of races: 250 repeats of the backward pass.
+func TestRepeats(t *testing.T) {
+	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
+	p := newProblem(t, c, snug.F32, 4)
+	want := bitsOf(p.run(t, kerneltest.Place{}, snug.F32))
+	for range 250 {
+		require.Equal(t, want, bitsOf(p.run(t, kerneltest.Place{}, snug.F32)))
+	}
+}
+
+func bitsOf(v values[float32]) values[uint32] {
 	of := func(x []float32) []uint32 {
 		b := make([]uint32, len(x))
 		for i, f := range x {
@@ -230,7 +270,7 @@ func bits(v values[float32]) values[uint32] {
 		}
 		return b
 	}
-	return values[uint32]{of(v.out), of(v.lse), of(v.dq), of(v.dk), of(v.dv)}
+	return values[uint32]{of(v.out), of(v.lse), of(v.dq), of(v.dk), of(v.dv), of(v.dbias), of(v.dsinks)}
 }
 
 // Without lse the output is the same.

@@ -6,6 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // backwardJob is the kernel of Backward. Every sum has one owner and one order,
@@ -19,7 +20,7 @@ import (
 type backwardJob struct {
 	dq, dk, dv, dout, q, k, v, out snug.View
 	lse                            snug.View
-	delta                          snug.View // workspace: dout_i · out_i
+	delta                          snug.View // workspace: dout_i · out_i - GradLSE_i
 	c                              Config    // resolved
 	onePass                        bool      // set by Run
 }
@@ -55,7 +56,7 @@ func (j *backwardJob) check() (*snug.Device, error) {
 	if err := checkLengths(tensors[:], vectors[:], j.c.queries()); err != nil {
 		return nil, err
 	}
-	return commonDevice(j.dq, j.dk, j.dv, j.dout, j.q, j.k, j.v, j.out, j.lse, j.delta)
+	return commonDevice(&j.c, j.dq, j.dk, j.dv, j.dout, j.q, j.k, j.v, j.out, j.lse, j.delta)
 }
 
 // Kernel implements [driver.Job].
@@ -66,6 +67,9 @@ func (j *backwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range [...]*snug.View{&j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out, &j.lse, &j.delta} {
 		yield(v.Mem())
 	}
+	for _, v := range j.c.extras() {
+		yield(v.Mem())
+	}
 }
 
 // Run implements [driver.Job].
@@ -73,11 +77,18 @@ func (j *backwardJob) Run() {
 	c := &j.c
 	keyHeads := c.Batch * c.KVHeads
 	j.onePass = keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
-	queryTask.Run(c.Batch*c.Heads*cpu.Chunks(c.SeqQ, tileQ), *j)
+	queryTask.Run(c.queryTiles(), *j)
 	if j.onePass {
 		headTask.Run(keyHeads, *j)
 	} else {
-		keyTask.Run(keyHeads*cpu.Chunks(c.SeqK, tileK), *j)
+		_, longest := c.longest()
+		keyTask.Run(keyHeads*cpu.Chunks(longest, tileK), *j)
+	}
+	if c.Sinks.Grad.Len() > 0 {
+		sinkTask.Run(c.Heads, *j)
+	}
+	if c.Bias.Grad.Len() > 0 {
+		biasTask.Run(c.biasTiles(), *j)
 	}
 }
 
@@ -85,23 +96,31 @@ func (j *backwardJob) Run() {
 // first. Before the one pass, dq becomes zero instead.
 var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	c := &j.c
-	b, h, q0, q1 := c.queryTile(item)
+	s, h, q0, q1, ok := c.queryTile(item)
+	if !ok {
+		return
+	}
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
 	g := newGradients(arena(*buf), c)
-	g.loadQueries(j, b, h, q0, q1)
-	out := headOf(j.out, c.Out, b, h, c.DimV).load(g.vRoom, q0, q1)
-	dout := headOf(j.dout, c.Out, b, h, c.DimV).load(g.doutRoom, q0, q1)
+	g.loadQueries(j, &s, h, q0, q1)
+	out := s.queryHead(j.out, c.Out, h, c.DimV).load(g.vRoom, q0, q1)
+	dout := s.queryHead(j.dout, c.Out, h, c.DimV).load(g.doutRoom, q0, q1)
 	rowDots(g.delta, dout, out)
+	if c.GradLSE.Len() > 0 {
+		vexp.Registry.Best().Axpby(g.delta, c.GradLSE.Float32s()[c.row(&s, h):][q0:q1], -1, 1)
+	}
 
-	to := headOf(j.dq, c.Q, b, h, c.Dim)
+	to := s.queryHead(j.dq, c.Q, h, c.Dim)
 	dq := to.target(g.dqk, q0, q1)
 	dq.clear()
 	if !j.onePass {
-		for k0 := 0; k0 < c.visible(q1-1); k0 += tileK {
-			g.loadKeys(j, b, c.kvHead(h), k0, min(k0+tileK, c.SeqK))
-			g.seen.hi = q0
-			for g.next(c, q0, q1, k0) {
+		lo, _ := s.keys(q0)
+		_, end := s.keys(q1 - 1)
+		for k0 := lo / tileK * tileK; k0 < end; k0 += tileK {
+			g.loadKeys(j, &s, c.kvHead(h), k0, min(k0+tileK, s.nk))
+			g.seen.begin(q0)
+			for g.next(&s, q0, q1) {
 				g.addQuery(dq, q0)
 			}
 		}
@@ -113,7 +132,10 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 // queries see first.
 var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
 	heads := j.c.Batch * j.c.KVHeads
-	j.keys(item%heads, item/heads, tile{})
+	s := j.c.sequence(item % heads / j.c.KVHeads)
+	if item/heads < cpu.Chunks(s.rows, tileK) {
+		j.keys(&s, item%j.c.KVHeads, item/heads, tile{})
+	}
 })
 
 // maxSums is the most float32 sums of dq that a worker holds: 4 MiB.
@@ -125,7 +147,8 @@ func (c *Config) sumsLen() int {
 	if c.KVHeads == 0 {
 		return 0
 	}
-	n := c.Heads / c.KVHeads * c.SeqQ * c.Dim
+	longest, _ := c.longest()
+	n := c.Heads / c.KVHeads * longest * c.Dim
 	if n > maxSums {
 		return 0
 	}
@@ -138,53 +161,53 @@ var sumsScratch cpu.Scratch
 // headTask computes dk and dv, and dq, for one key head an item.
 var headTask = cpu.NewTask(func(j *backwardJob, item int) {
 	c := &j.c
+	s, kv := c.sequence(item/c.KVHeads), item%c.KVHeads
 	var sums tile
 	if j.dq.DType() != snug.F32 {
 		buf := sumsScratch.Get(c.sumsLen())
 		defer sumsScratch.Put(buf)
 		clear(*buf)
-		sums = tile{*buf, len(*buf) / c.Dim, c.Dim, c.Dim}
+		sums = tile{*buf, c.Heads / c.KVHeads * s.nq, c.Dim, c.Dim}
 	}
-	for chunk := range cpu.Chunks(c.SeqK, tileK) {
-		j.keys(item, chunk, sums)
+	for chunk := range cpu.Chunks(s.rows, tileK) {
+		j.keys(&s, kv, chunk, sums)
 	}
-	for row := 0; row < sums.rows; row += c.SeqQ {
-		b, h := item/c.KVHeads, item%c.KVHeads*c.Heads/c.KVHeads+row/c.SeqQ
-		headOf(j.dq, c.Q, b, h, c.Dim).store(sums.from(row).top(c.SeqQ), 0)
+	for row := 0; row < sums.rows; row += s.nq {
+		h := kv*(c.Heads/c.KVHeads) + row/s.nq
+		s.queryHead(j.dq, c.Q, h, c.Dim).store(sums.from(row).top(s.nq), 0)
 	}
 })
 
 // keys computes dk and dv for chunk number chunk of a key head's keys, over all
 // queries of all heads that read them. In one pass it also adds their part to dq,
 // or to sums, which then holds the rows of these heads.
-func (j *backwardJob) keys(head, chunk int, sums tile) {
+func (j *backwardJob) keys(s *sequence, kv, chunk int, sums tile) {
 	c := &j.c
-	b, kv := head/c.KVHeads, head%c.KVHeads
-	k0, k1 := cpu.Chunk(c.SeqK, tileK, chunk)
+	k0, k1 := cpu.Chunk(s.rows, tileK, chunk)
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
 	g := newGradients(arena(*buf), c)
-	g.loadKeys(j, b, kv, k0, k1)
+	g.loadKeys(j, s, kv, k0, k1)
 
-	toK, toV := headOf(j.dk, c.K, b, kv, c.Dim), headOf(j.dv, c.V, b, kv, c.DimV)
+	toK, toV := s.keyHead(j.dk, c.K, kv, c.Dim), s.keyHead(j.dv, c.V, kv, c.DimV)
 	dk, dv := toK.target(g.dqk, k0, k1), toV.target(g.dv, k0, k1)
 	dk.clear()
 	dv.clear()
 	group := c.Heads / c.KVHeads
-	first := c.firstQuery(k0) / tileQ * tileQ
+	first, last := s.queries(k0, k1)
 	for h := range group {
-		for q0 := first; q0 < c.SeqQ; q0 += tileQ {
-			q1 := min(q0+tileQ, c.SeqQ)
-			g.loadQueries(j, b, kv*group+h, q0, q1)
+		for q0 := first / tileQ * tileQ; q0 < last; q0 += tileQ {
+			q1 := min(q0+tileQ, s.nq)
+			g.loadQueries(j, s, kv*group+h, q0, q1)
 			var dq tile
 			switch {
 			case sums.rows > 0:
-				dq = sums.from(h*c.SeqQ + q0)
+				dq = sums.from(h*s.nq + q0)
 			case j.onePass:
-				dq = headOf(j.dq, c.Q, b, kv*group+h, c.Dim).load(tile{}, q0, q1)
+				dq = s.queryHead(j.dq, c.Q, kv*group+h, c.Dim).load(tile{}, q0, q1)
 			}
-			g.seen.hi = q0
-			for g.next(c, q0, q1, k0) {
+			g.seen.begin(q0)
+			for g.next(s, q0, q1) {
 				g.addKeys(dk, dv, q0)
 				if j.onePass {
 					g.addQuery(dq, q0)

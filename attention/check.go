@@ -53,9 +53,14 @@ func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 	return nil
 }
 
-// commonDevice returns the device of all operands.
-func commonDevice(views ...snug.View) (*snug.Device, error) {
-	dev, err := snug.CommonDevice(views...)
+// commonDevice returns the device of all operands, those of c among them.
+func commonDevice(c *Config, views ...snug.View) (*snug.Device, error) {
+	var all [16]snug.View
+	n := copy(all[:], views)
+	for i, v := range c.extras() {
+		all[n+i] = *v
+	}
+	dev, err := snug.CommonDevice(all[:]...)
 	if err != nil {
 		return nil, fmt.Errorf("attention: %w", err)
 	}

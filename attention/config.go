@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
 )
 
@@ -29,6 +28,9 @@ const (
 	// TopLeft lets the first query see the first key: query i sees key j when
 	// j ≤ i.
 	TopLeft
+	// Shifted lets query i see key j when j ≤ i + Shift, such as in calls that have a part
+	// of the queries and of the keys of a sequence.
+	Shifted
 )
 
 // MaxDim is the largest head dimension.
@@ -45,10 +47,41 @@ type Config struct {
 	DimV    int // elements of a value and of an output, up to MaxDim; 0: Dim
 
 	Causal bool    // hide later keys from a query
-	Align  Align   // how the causal mask is aligned
+	Align  Align   // where a query stands among the keys
+	Shift  int     // of Shifted
+	Window Window  // hide keys far from a query's position
+	Mask   *Mask   // hide any; nil: none
 	Scale  float32 // of the scores; 0: 1/sqrt(Dim)
+	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap).
+	Softcap float32
+	// Slopes, unless empty, subtract from a score the slope of the head times the distance
+	// between the key and the query's own position: ALiBi (Press et al. 2022,
+	// arXiv:2108.12409). float32 of [Heads] or [Batch, Heads].
+	Slopes  snug.View
+	Bias    Bias      // added to the scores
+	Score   ScoreFunc // what then becomes of a score; nil: nothing. CPU only
+	Sinks   Sinks
+	Dropout Dropout
+
+	// QStarts, unless nil, are Batch+1 numbers that say where sequences of any lengths
+	// start that are packed: sequence b has the rows QStarts[b] to QStarts[b+1]-1 of q and
+	// out, and KStarts[b] to KStarts[b+1]-1 of k and v; nil KStarts are QStarts. SeqQ and
+	// SeqK are then the rows that there are of all, tensors have the shapes [Heads, SeqQ,
+	// Dim] and so on, of strides Batch does not count, and lse is [Heads, SeqQ]. Queries
+	// and keys count from the start of their sequence. Rows beyond the last sequence are
+	// not touched.
+	QStarts, KStarts []int
+	// KLens, unless nil, are the keys that the sequences have, of the SeqK for which there
+	// is room: the first ones of each. They say where BottomRight ends. Not for packed
+	// sequences. Gradients of other keys are 0.
+	KLens []int
+	// GradLSE, unless empty, is the gradient in lse, of the shape of lse in float32, that
+	// [Backward] takes into account.
+	GradLSE snug.View
 
 	Q, K, V, Out Strides // layouts; zero: contiguous
+
+	cache cached // what k and v are, if it has a Cache
 }
 
 // Validate returns an error that wraps ErrShape for negative dimensions, for
@@ -141,13 +174,16 @@ func (c Config) resolve() (Config, error) {
 	if c.Scale == 0 {
 		c.Scale = float32(1 / math.Sqrt(float64(c.Dim)))
 	}
+	if err := c.resolveLengths(); err != nil {
+		return c, err
+	}
 	for i, dst := range [...]*Strides{&c.Q, &c.K, &c.V, &c.Out} {
 		var err error
 		if *dst, err = c.operands()[i].resolve(); err != nil {
 			return c, err
 		}
 	}
-	return c, nil
+	return c, c.resolveFeatures()
 }
 
 func (c *Config) checkRanges() error {
@@ -166,8 +202,11 @@ func (c *Config) checkRanges() error {
 	if c.KVHeads > 0 && c.Heads%c.KVHeads != 0 {
 		return fmt.Errorf("attention: KVHeads is %d, want a divisor of Heads, %d: %w", c.KVHeads, c.Heads, snug.ErrConfig)
 	}
-	if c.Align != BottomRight && c.Align != TopLeft {
-		return fmt.Errorf("attention: Align is %d, want BottomRight or TopLeft: %w", int(c.Align), snug.ErrConfig)
+	if c.Align < BottomRight || c.Align > Shifted {
+		return fmt.Errorf("attention: Align is %d, want BottomRight, TopLeft or Shifted: %w", int(c.Align), snug.ErrConfig)
+	}
+	if c.Shift < -unlimited || c.Shift > unlimited || c.Shift != 0 && c.Align != Shifted {
+		return fmt.Errorf("attention: Shift is %d, want one of up to 2^61 either way, with Align Shifted only: %w", c.Shift, snug.ErrConfig)
 	}
 	if s := float64(c.scale2()); math.IsNaN(s) || math.IsInf(s, 0) {
 		return fmt.Errorf("attention: Scale is %g, want a finite number: %w", c.Scale, snug.ErrConfig)
@@ -177,43 +216,3 @@ func (c *Config) checkRanges() error {
 
 // scale2 is the scale of scores in units of log 2.
 func (c *Config) scale2() float32 { return float32(float64(c.Scale) * math.Log2E) }
-
-// queries returns the rows of q over all heads.
-func (c *Config) queries() int { return c.Batch * c.Heads * c.SeqQ }
-
-// visible returns how many keys query i sees: those before the result.
-func (c *Config) visible(i int) int {
-	if !c.Causal {
-		return c.SeqK
-	}
-	return min(max(i+1+c.shift(), 0), c.SeqK)
-}
-
-// firstQuery returns the first query that may see key j; it is SeqQ or more if
-// none does.
-func (c *Config) firstQuery(j int) int {
-	if !c.Causal {
-		return 0
-	}
-	return max(j-c.shift(), 0)
-}
-
-// shift is how far a query sees beyond the key of its own number.
-func (c *Config) shift() int {
-	if c.Align == TopLeft {
-		return 0
-	}
-	return c.SeqK - c.SeqQ
-}
-
-// kvHead returns the key head that query head h reads.
-func (c *Config) kvHead(h int) int { return h / (c.Heads / c.KVHeads) }
-
-// queryTile returns the head and the queries, q0 to q1-1, of one item of a loop
-// over all tiles of queries. The last tile of every head comes first: it sees the
-// most keys under a causal mask, and long items first balance the workers.
-func (c *Config) queryTile(item int) (b, h, q0, q1 int) {
-	heads := c.Batch * c.Heads
-	q0, q1 = cpu.Chunk(c.SeqQ, tileQ, cpu.Chunks(c.SeqQ, tileQ)-1-item/heads)
-	return item % heads / c.Heads, item % heads % c.Heads, q0, q1
-}

@@ -31,7 +31,7 @@ func TestValidate(t *testing.T) {
 		"product with 0":  {func(c *Config) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
 		"kv not divisor":  {func(c *Config) { c.KVHeads = 3 }, snug.ErrConfig},
 		"kv above heads":  {func(c *Config) { c.KVHeads = 8 }, snug.ErrConfig},
-		"align":           {func(c *Config) { c.Align = 2 }, snug.ErrConfig},
+		"align":           {func(c *Config) { c.Align = 3 }, snug.ErrConfig},
 		"scale NaN":       {func(c *Config) { c.Scale = float32(math.NaN()) }, snug.ErrConfig},
 		"scale inf":       {func(c *Config) { c.Scale = float32(math.Inf(-1)) }, snug.ErrConfig},
 		"scale too large": {func(c *Config) { c.Scale = math.MaxFloat32 }, snug.ErrConfig},
@@ -40,6 +40,38 @@ func TestValidate(t *testing.T) {
 		"heads overlap":   {func(c *Config) { c.V = Strides{Batch: 100, Head: 19, Row: 4} }, snug.ErrShape},
 		"stride overflow": {func(c *Config) { c.Out = Strides{Head: 4, Row: math.MaxInt / 2} }, snug.ErrShape},
 		"interleaved":     {func(c *Config) { c.Out = Strides{Head: 4, Row: 16} }, nil},
+		"shift":           {func(c *Config) { c.Shift = 1 }, snug.ErrConfig},
+		"far shift":       {func(c *Config) { c.Align, c.Shift = Shifted, math.MaxInt }, snug.ErrConfig},
+		"softcap":         {func(c *Config) { c.Softcap = -1 }, snug.ErrConfig},
+		"softcap NaN":     {func(c *Config) { c.Softcap = float32(math.NaN()) }, snug.ErrConfig},
+		"softcap inf":     {func(c *Config) { c.Softcap = float32(math.Inf(1)) }, snug.ErrConfig},
+		"dropout 1":       {func(c *Config) { c.Dropout.P = 1 }, snug.ErrConfig},
+		"dropout NaN":     {func(c *Config) { c.Dropout.P = float32(math.NaN()) }, snug.ErrConfig},
+		"dropout number":  {func(c *Config) { c.Dropout = Dropout{P: 0.5, Key: math.MaxUint32 - 2} }, snug.ErrConfig},
+		"slopes":          {func(c *Config) { c.Slopes = zeros(3) }, snug.ErrShape},
+		"slopes of f16":   {func(c *Config) { c.Slopes = snug.SliceView(make([]snug.Float16, 4)) }, snug.ErrDType},
+		"sinks":           {func(c *Config) { c.Sinks.X = zeros(5) }, snug.ErrShape},
+		"sinks' gradient": {func(c *Config) { c.Sinks.X, c.Sinks.Grad = zeros(4), zeros(3) }, snug.ErrShape},
+		"no sinks":        {func(c *Config) { c.Sinks.Grad = zeros(4) }, snug.ErrConfig},
+		"lse gradient":    {func(c *Config) { c.GradLSE = zeros(11) }, snug.ErrShape},
+		"bias":            {func(c *Config) { c.Bias.X = zeros(4*3*5 - 1) }, snug.ErrShape},
+		"bias dims":       {func(c *Config) { c.Bias = Bias{X: zeros(30), Dims: [4]int{1, 2, 3, 5}} }, snug.ErrShape},
+		"bias of u8":      {func(c *Config) { c.Bias.X = snug.SliceView(make([]uint8, 60)) }, snug.ErrDType},
+		"bias gradient":   {func(c *Config) { c.Bias = Bias{X: zeros(60), Grad: zeros(59)} }, snug.ErrShape},
+		"bias grad type":  {func(c *Config) { c.Bias = Bias{X: zeros(60), Grad: snug.SliceView(make([]snug.Float16, 60))} }, snug.ErrDType},
+		"bias broadcast":  {func(c *Config) { c.Bias = Bias{X: zeros(5), Dims: [4]int{1, 1, 1, 5}} }, nil},
+		"mask":            {func(c *Config) { c.Mask = tiles(1, 4, 3, 6) }, snug.ErrShape},
+		"mask heads":      {func(c *Config) { c.Mask = tiles(1, 2, 3, 5) }, snug.ErrShape},
+		"mask for all":    {func(c *Config) { c.Mask = tiles(1, 1, 3, 5) }, nil},
+		"starts":          {func(c *Config) { c.QStarts = []int{0, 3, 3} }, snug.ErrShape},
+		"starts at 1":     {func(c *Config) { c.QStarts = []int{1, 3} }, snug.ErrShape},
+		"starts too far":  {func(c *Config) { c.QStarts = []int{0, 4} }, snug.ErrShape},
+		"starts descend":  {func(c *Config) { c.Batch, c.QStarts = 2, []int{0, 2, 1} }, snug.ErrShape},
+		"only key starts": {func(c *Config) { c.KStarts = []int{0, 1} }, snug.ErrConfig},
+		"starts and lens": {func(c *Config) { c.QStarts, c.KLens = []int{0, 1}, []int{1} }, snug.ErrConfig},
+		"lens":            {func(c *Config) { c.KLens = []int{1, 2} }, snug.ErrShape},
+		"lens too long":   {func(c *Config) { c.KLens = []int{6} }, snug.ErrShape},
+		"packed":          {func(c *Config) { c.Batch, c.QStarts = 2, []int{0, 0, 2} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := small
@@ -58,10 +90,20 @@ func TestValidate(t *testing.T) {
 func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
 	// 128 queries and their dout, 256 keys and values and their gradients, two
-	// tiles of scores and one of weights as bfloat16, lse, a row, the sums of dq, a
-	// packed tile.
-	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
+	// tiles of scores and one of weights as bfloat16, lse, a row, two rows of scores, the
+	// sums of dq, a packed tile.
+	want := int64(4*(2*128*4+4*256*4+2*128*256+128*256/2+128+4+2*256+2*3*4) + gemm.ScratchBytes + 2*256*256 + 64)
 	require.Equal(t, want, small.ScratchBytes())
+}
+
+func zeros(n int) snug.View { return snug.SliceView(make([]float32, n)) }
+
+func tiles(batch, heads, seqQ, seqK int) *Mask {
+	m, err := NewTileMask(batch, heads, seqQ, seqK, func(b, h, i, j int) bool { return true })
+	if err != nil {
+		panic(err)
+	}
+	return m
 }
 
 // A stride that the rules accept lets no two rows share an element, and extent
@@ -182,12 +224,6 @@ func TestErrors(t *testing.T) {
 				require.ErrorIs(t, a.backward(), tc.backward)
 			}
 		})
-	}
-}
-
-func fill(x []float32, with float32) {
-	for i := range x {
-		x[i] = with
 	}
 }
 

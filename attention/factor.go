@@ -113,29 +113,29 @@ func productsScratch(dim int) int { return tileQ*tileK/2 + dim }
 // add adds p·x to dst, for p of the block's queries × keys that is 0 where a
 // query does not see a key. Since 0·NaN is NaN, rows of x that are not finite must
 // not meet those zeros.
-func (s *products) add(w *window, dst, p tile, x factor) {
-	if w.full || x.from(w.sees[0]).finite(s.row) {
+func (s *products) add(w *block, dst, p tile, x factor) {
+	if w.full || s.finite(w.common(), x) {
 		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.rounded(s.low, x).matrix(), x.matrix(), 1, dst.factor().matrix())
 		return
 	}
 	k := vexp.Registry.Best()
-	for i := range p.rows {
-		for j, pij := range p.row(i)[:w.sees[i]] {
-			k.Axpby(dst.row(i), x.row(j, s.row), pij, 1)
-		}
+	w.each(p, func(i, j int, pij float32) { k.Axpby(dst.row(i), x.row(j, s.row), pij, 1) })
+}
+
+// finite reports whether x has neither NaN nor infinity outside of some of its rows.
+func (s *products) finite(some keyRange, x factor) bool {
+	if some.lo >= some.hi {
+		return x.finite(s.row)
 	}
+	return x.top(some.lo).finite(s.row) && x.from(some.hi).finite(s.row)
 }
 
 // addT adds pᵀ·x to dst, for p as in add.
-func (s *products) addT(w *window, dst, p tile, x factor) {
+func (s *products) addT(w *block, dst, p tile, x factor) {
 	if w.full || x.finite(s.row) {
 		gemm.MulSerial(p.cols, x.cols, p.rows, 1, p.rounded(s.low, x).transposed(), x.matrix(), 1, dst.factor().matrix())
 		return
 	}
 	k := vexp.Registry.Best()
-	for i := range p.rows {
-		for j, pij := range p.row(i)[:w.sees[i]] {
-			k.Axpby(dst.row(j), x.row(i, s.row), pij, 1)
-		}
-	}
+	w.each(p, func(i, j int, pij float32) { k.Axpby(dst.row(j), x.row(i, s.row), pij, 1) })
 }

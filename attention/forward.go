@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"math"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/driver"
@@ -34,7 +36,14 @@ func (j *forwardJob) check() (*snug.Device, error) {
 	like := j.c.operands()
 	tensors := [...]tensor{{"q", j.q, like[0]}, {"k", j.k, like[1]}, {"v", j.v, like[2]}, {"out", j.out, like[3]}}
 	vectors := [...]rowVector{{name: "lse", view: j.lse}}
-	if err := checkDTypes(tensors[:], vectors[:]); err != nil {
+	typed := tensors
+	if j.c.cached() {
+		if err := j.c.cache.check(&j.c, j.q.DType()); err != nil {
+			return nil, err
+		}
+		typed[1], typed[2] = tensors[0], tensors[3] // those of k and v are right
+	}
+	if err := checkDTypes(typed[:], vectors[:]); err != nil {
 		return nil, err
 	}
 	given := vectors[:]
@@ -44,7 +53,7 @@ func (j *forwardJob) check() (*snug.Device, error) {
 	if err := checkLengths(tensors[:], given, j.c.queries()); err != nil {
 		return nil, err
 	}
-	return commonDevice(j.out, j.lse, j.q, j.k, j.v)
+	return commonDevice(&j.c, j.out, j.lse, j.q, j.k, j.v)
 }
 
 // Kernel implements [driver.Job].
@@ -55,51 +64,121 @@ func (j *forwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v} {
 		yield(v.Mem())
 	}
+	for _, v := range j.c.extras() {
+		yield(v.Mem())
+	}
 }
 
 // Run implements [driver.Job].
-func (j *forwardJob) Run() {
-	forwardTask.Run(j.c.Batch*j.c.Heads*cpu.Chunks(j.c.SeqQ, tileQ), *j)
-}
+func (j *forwardJob) Run() { forwardTask.Run(j.c.queryTiles(), *j) }
 
 // forwardTask computes out and lse for one tile of queries an item.
 var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	c := &j.c
-	b, h, q0, q1 := c.queryTile(item)
+	seq, h, q0, q1, ok := c.queryTile(item)
+	if !ok {
+		return
+	}
 	buf := scratch.Get(c.forwardScratch())
 	defer scratch.Put(buf)
 	room := arena(*buf)
-	kRoom, vRoom := room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
-	q := headOf(j.q, c.Q, b, h, c.Dim).factor(room.tile(tileQ, c.Dim), q0, q1)
-	scores := room.tile(tileQ, tileK)
-	s := newSoftmax(&room, q1-q0, c.DimV)
-	sums := newProducts(&room, c.DimV)
+	f := forwardTile{job: j, scorer: newScorer(&room, c, &seq, h), q0: q0}
+	f.keys, f.values = room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
+	f.loadQueries(seq.queryHead(j.q, c.Q, h, c.Dim), room.tile(tileQ, c.Dim), q0, q1)
+	f.scores = room.tile(tileQ, tileK)
+	f.softmax = newSoftmax(&room, q1-q0, c.DimV, c.sink(h))
+	f.sums = newProducts(&room, c.DimV)
 
-	k := headOf(j.k, c.K, b, c.kvHead(h), c.Dim)
-	v := headOf(j.v, c.V, b, c.kvHead(h), c.DimV)
-	for k0, end := 0, c.visible(q1-1); k0 < end; k0 += tileK {
+	mask := c.Mask.of(seq.b, h)
+	lo, _ := seq.keys(q0)
+	_, end := seq.keys(q1 - 1)
+	for k0 := lo / tileK * tileK; k0 < end; k0 += tileK {
 		k1 := min(k0+tileK, end)
-		keys, values := k.factor(kRoom, k0, k1), v.factor(vRoom, k0, k1)
-		w := window{hi: q0}
-		for w.next(c, q1, k0, k1) {
-			p := scores.top(w.hi - w.lo).left(w.cols)
-			productT(p, w.factor(q, q0), keys.top(w.cols))
-			s.step(&w, q0, p, c.scale2())
-			sums.add(&w, w.of(s.acc, q0), p, values.top(w.cols))
+		f.seen.begin(q0)
+		loaded := false
+		for f.seen.next(&seq, mask, q1, k0, k1) {
+			if !loaded {
+				f.loadKeys(k0, k1)
+				loaded = true
+			}
+			f.add(k0)
 		}
 	}
 	var lse []float32
 	if j.lse.Len() > 0 {
-		lse = j.lse.Float32s()[(b*c.Heads+h)*c.SeqQ:][q0:q1]
+		lse = j.lse.Float32s()[c.row(&seq, h):][q0:q1]
 	}
-	o := headOf(j.out, c.Out, b, h, c.DimV)
-	out := o.target(s.acc, q0, q1)
-	s.finish(out, lse)
+	o := seq.queryHead(j.out, c.Out, h, c.DimV)
+	out := o.target(f.acc, q0, q1)
+	f.finish(out, lse)
 	o.store(out, q0)
 })
+
+// forwardTile is a tile of queries of forwardTask, with a tile of keys.
+type forwardTile struct {
+	job *forwardJob
+	scorer
+	softmax
+	q0           int
+	keys, values tile // room for k and v
+	q, k, v      factor
+	scores       tile
+	sums         products
+	seen         block
+}
+
+// loadQueries loads queries q0 to q1-1, as float32 with a cache, as its rows are.
+func (f *forwardTile) loadQueries(q head, room tile, q0, q1 int) {
+	if f.c.cached() {
+		f.q = q.load(room, q0, q1).factor()
+		return
+	}
+	f.q = q.factor(room, q0, q1)
+}
+
+// loadKeys loads keys and values k0 to k1-1.
+func (f *forwardTile) loadKeys(k0, k1 int) {
+	c, j, kv := f.c, f.job, f.c.kvHead(f.h)
+	if r := &c.cache; c.cached() {
+		k, v := r.head(&f.s, j.k, r.KScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.VScale, c.V, c, kv, c.DimV)
+		f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
+		return
+	}
+	f.k = f.s.keyHead(j.k, c.K, kv, c.Dim).factor(f.keys, k0, k1)
+	f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
+}
+
+// add adds what the block, of keys of a tile from k0 on, contributes.
+func (f *forwardTile) add(k0 int) {
+	w, c := &f.seen, f.c
+	p, scale := f.scores.top(w.hi-w.lo).left(w.keys()), c.scale2()
+	productT(p, w.factor(f.q, f.q0), w.factorKeys(f.k, k0))
+	if c.scores() || w.partial {
+		scale = math.Log2E
+		for i := range p.rows {
+			f.row(w.row(p.row(i), i), nil, w.lo+i, w.from+w.sees[i].lo, false)
+			w.hide(p.row(i), i, negInf)
+		}
+	}
+	f.step(w, f.q0, p, scale)
+	if c.Dropout.P > 0 {
+		for i := range p.rows {
+			f.drop(w.row(p.row(i), i), w.lo+i, w.from+w.sees[i].lo)
+		}
+	}
+	f.sums.add(w, w.of(f.acc, f.q0), p, w.factorKeys(f.v, k0))
+}
+
+// sink returns the score of a head's sink, −Inf without.
+func (c *Config) sink(h int) float32 {
+	if c.Sinks.X.Len() == 0 {
+		return negInf
+	}
+	return c.Sinks.X.Float32s()[h]
+}
 
 // forwardScratch returns the float32 elements that a worker of forwardTask
 // carves up.
 func (c *Config) forwardScratch() int {
-	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4) + productsScratch(c.DimV)
+	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4) + productsScratch(c.DimV) + scorerScratch
 }

@@ -3,6 +3,8 @@
 package attention
 
 import (
+	"fmt"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -87,7 +89,7 @@ func (s Strides) gpu() gpuStrides {
 func (c *Config) gpu() gpuShape {
 	s := gpuShape{
 		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
-		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift()),
+		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.sequence(0).shift),
 		q: c.Q.gpu(), k: c.K.gpu(), v: c.V.gpu(), out: c.Out.gpu(),
 		dim: uint32(c.Dim), dimV: uint32(c.DimV), scale: c.Scale, scale2: c.scale2(),
 	}
@@ -110,6 +112,23 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 	})
 }
 
+// checkKernels says what of c the kernels cannot do.
+func (c *Config) checkKernels() error {
+	for _, f := range [...]struct {
+		name string
+		used bool
+	}{
+		{"Window", c.Window != Window{}}, {"Mask", c.Mask != nil}, {"Softcap", c.Softcap != 0}, {"Slopes", c.Slopes.Len() > 0},
+		{"Bias", c.Bias.X.Len() > 0}, {"Score", c.Score != nil}, {"Sinks", c.Sinks.X.Len() > 0}, {"Dropout", c.Dropout.P > 0},
+		{"QStarts", c.packed()}, {"KLens", c.KLens != nil}, {"GradLSE", c.GradLSE.Len() > 0},
+	} {
+		if f.used {
+			return fmt.Errorf("attention: %s is for the cpu: %w", f.name, snug.ErrDevice)
+		}
+	}
+	return nil
+}
+
 // gpuPass is a job that launches kernels of a choice.
 type gpuPass interface {
 	launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error
@@ -129,6 +148,9 @@ func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, j gpuPass) error {
 // Grids implements [gpu.Job].
 func (j *forwardJob) Grids(q gpu.Launcher) error {
 	c := &j.c
+	if err := c.checkKernels(); err != nil {
+		return err
+	}
 	s := c.gpu()
 	if j.lse.Len() > 0 {
 		s.wantLSE = 1
@@ -146,6 +168,9 @@ func (j *forwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 // Grids implements [gpu.Job].
 func (j *backwardJob) Grids(q gpu.Launcher) error {
 	c := &j.c
+	if err := c.checkKernels(); err != nil {
+		return err
+	}
 	s := c.gpu()
 	err := s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
 		*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())

@@ -10,35 +10,48 @@ import (
 type gradients struct {
 	qRoom, doutRoom, kRoom, vRoom tile // for operands that are not float32
 	pRoom, dsRoom                 tile
-	dqk, dv                       tile // for the sums: dq or dk, and dv
+	dqk, dv                       tile      // for the sums: dq or dk, and dv
+	slopes                        []float32 // room for derivatives of a row of scores, if these bend
+	scorerRoom                    arena
 	sums                          products
 
 	q, dout, k, v factor    // the loaded queries and keys
 	lse2, delta   []float32 // of the loaded queries: lse in units of log 2, dout_i · out_i
-	seen          window    // a block of the loaded queries, and what it sees
+	seen          block     // of the loaded queries and keys
 	p, ds         tile      // its weights and the gradients of its products, queries × keys
+	scorer        scorer    // of the loaded queries
+	mask          headMask
+	k0            int  // the first of the loaded keys
+	inBias        bool // ds are the gradients in the bias instead, and p is not for use
 }
 
 func newGradients(room arena, c *Config) gradients {
-	return gradients{
+	g := gradients{
 		qRoom: room.tile(tileQ, c.Dim), doutRoom: room.tile(tileQ, c.DimV),
 		kRoom: room.tile(tileK, c.Dim), vRoom: room.tile(tileK, c.DimV),
 		pRoom: room.tile(tileQ, tileK), dsRoom: room.tile(tileQ, tileK),
 		dqk: room.tile(tileK, c.Dim), dv: room.tile(tileK, c.DimV),
 		lse2: room.floats(tileQ), sums: newProducts(&room, max(c.Dim, c.DimV)),
 	}
+	if c.bends() {
+		g.slopes = room.floats(tileK)
+	}
+	g.scorerRoom = room
+	return g
 }
 
 // backwardScratch returns the float32 elements that newGradients carves up.
 func (c *Config) backwardScratch() int {
-	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV))
+	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch
 }
 
-func (g *gradients) loadQueries(j *backwardJob, b, h, q0, q1 int) {
+// loadQueries loads queries q0 to q1-1 of a head, and, for what follows, its mask.
+func (g *gradients) loadQueries(j *backwardJob, s *sequence, h, q0, q1 int) {
 	c := &j.c
-	g.q = headOf(j.q, c.Q, b, h, c.Dim).factor(g.qRoom, q0, q1)
-	g.dout = headOf(j.dout, c.Out, b, h, c.DimV).factor(g.doutRoom, q0, q1)
-	at := (b*c.Heads + h) * c.SeqQ
+	g.q = s.queryHead(j.q, c.Q, h, c.Dim).factor(g.qRoom, q0, q1)
+	g.dout = s.queryHead(j.dout, c.Out, h, c.DimV).factor(g.doutRoom, q0, q1)
+	at, room := c.row(s, h), g.scorerRoom
+	g.scorer, g.mask = newScorer(&room, c, s, h), c.Mask.of(s.b, h)
 	g.delta = j.delta.Float32s()[at+q0 : at+q1]
 	for i, lse := range j.lse.Float32s()[at+q0 : at+q1] {
 		g.lse2[i] = float32(float64(lse) * math.Log2E)
@@ -48,43 +61,75 @@ func (g *gradients) loadQueries(j *backwardJob, b, h, q0, q1 int) {
 	}
 }
 
-func (g *gradients) loadKeys(j *backwardJob, b, kv, k0, k1 int) {
+func (g *gradients) loadKeys(j *backwardJob, s *sequence, kv, k0, k1 int) {
 	c := &j.c
-	g.k = headOf(j.k, c.K, b, kv, c.Dim).factor(g.kRoom, k0, k1)
-	g.v = headOf(j.v, c.V, b, kv, c.DimV).factor(g.vRoom, k0, k1)
+	g.k = s.keyHead(j.k, c.K, kv, c.Dim).factor(g.kRoom, k0, k1)
+	g.v = s.keyHead(j.v, c.V, kv, c.DimV).factor(g.vRoom, k0, k1)
+	g.k0 = k0
 }
 
 // next recomputes p and ds of the next block of the loaded queries, from q0 to
-// q1-1, and the loaded keys, from k0 on, and reports whether there was one.
-func (g *gradients) next(c *Config, q0, q1, k0 int) bool {
+// q1-1, and the loaded keys, and reports whether there was one.
+func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	w := &g.seen
-	if !w.next(c, q1, k0, k0+g.k.rows) {
+	if !w.next(s, g.mask, q1, g.k0, g.k0+g.k.rows) {
 		return false
 	}
-	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.cols), g.dsRoom.top(w.hi-w.lo).left(w.cols)
-	productT(g.p, w.factor(g.q, q0), g.k.top(w.cols))
-	productT(g.ds, w.factor(g.dout, q0), g.v.top(w.cols))
-	k := vexp.Registry.Best()
+	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.keys()), g.dsRoom.top(w.hi-w.lo).left(w.keys())
+	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
+	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
+	plain := g.scorer.plain() && !g.inBias
+	k, c := vexp.Registry.Best(), g.scorer.c
 	for i := range g.p.rows {
-		p, pUnseen := w.split(g.p.row(i), i)
-		ds, dsUnseen := w.split(g.ds.row(i), i)
-		clear(pUnseen)
-		clear(dsUnseen)
-		k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
-		k.ScoreGrad(ds, p, g.delta[w.lo-q0+i], c.Scale)
+		p, ds := w.row(g.p.row(i), i), w.row(g.ds.row(i), i)
+		if plain {
+			k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
+			k.ScoreGrad(ds, p, g.delta[w.lo-q0+i], c.Scale)
+		} else {
+			g.row(p, ds, i, q0)
+		}
+		w.clear(g.p.row(i), i)
+		w.clear(g.ds.row(i), i)
 	}
 	return true
 }
 
+// row computes p and ds of query number i of the block from the products that they hold.
+func (g *gradients) row(p, ds []float32, i, q0 int) {
+	w, c := &g.seen, g.scorer.c
+	query, key := w.lo+i, w.from+w.sees[i].lo
+	slopes := g.slopes
+	if slopes != nil {
+		slopes = slopes[:len(p)]
+	}
+	g.scorer.row(p, slopes, query, key, g.inBias)
+	k := vexp.Registry.Best()
+	k.Exp2Sum(p, math.Log2E, g.lse2[query-q0])
+	if c.Dropout.P > 0 {
+		g.scorer.drop(ds, query, key)
+	}
+	scale := c.Scale
+	if slopes != nil || g.inBias {
+		scale = 1
+	}
+	k.ScoreGrad(ds, p, g.delta[query-q0], scale)
+	for n, slope := range slopes {
+		ds[n] *= slope
+	}
+	if c.Dropout.P > 0 {
+		g.scorer.drop(p, query, key)
+	}
+}
+
 // addQuery adds what the block contributes to dq, a tile from q0 on.
 func (g *gradients) addQuery(dq tile, q0 int) {
-	g.sums.add(&g.seen, g.seen.of(dq, q0), g.ds, g.k.top(g.ds.cols))
+	g.sums.add(&g.seen, g.seen.of(dq, q0), g.ds, g.seen.factorKeys(g.k, g.k0))
 }
 
 // addKeys adds what the block, of a tile from q0 on, contributes to dk and dv.
 func (g *gradients) addKeys(dk, dv tile, q0 int) {
-	g.sums.addT(&g.seen, dv.top(g.p.cols), g.p, g.seen.factor(g.dout, q0))
-	g.sums.addT(&g.seen, dk.top(g.ds.cols), g.ds, g.seen.factor(g.q, q0))
+	g.sums.addT(&g.seen, g.seen.ofKeys(dv, g.k0), g.p, g.seen.factor(g.dout, q0))
+	g.sums.addT(&g.seen, g.seen.ofKeys(dk, g.k0), g.ds, g.seen.factor(g.q, q0))
 }
 
 // rowDots sets dst[i] to the dot product of row i of a and row i of b.

@@ -82,14 +82,53 @@ func (p *problem) run(t testing.TB, place kerneltest.Place, dt snug.DType) value
 	put := func(o operand, x []float32) strided { return put(t, place, dt, o, p.start, x) }
 	q, k, v := put(o[0], p.q), put(o[1], p.k), put(o[2], p.v)
 	out, dout := put(o[3], nil), put(o[3], p.dout)
-	lse := kerneltest.Put(t, place, make([]float32, r.queries()))
-	require.NoError(t, Forward(out.View, lse.View, q.View, k.View, v.View, p.c))
+	lse := kerneltest.Put(t, place, filled(r.queries()))
+	c := p.c
+	dbias, dsinks := p.put(t, place, &c)
+	require.NoError(t, Forward(out.View, lse.View, q.View, k.View, v.View, c))
 
 	dq, dk, dv := put(o[0], nil), put(o[1], nil), put(o[2], nil)
-	ws := kerneltest.Put(t, place, make([]float32, p.c.WorkspaceLen()))
-	require.NoError(t, Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, p.c, ws.View))
+	ws := kerneltest.Put(t, place, make([]float32, c.WorkspaceLen()))
+	require.NoError(t, Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, c, ws.View))
 	ws.Get() // its guard words
-	return values[float32]{out.contiguous(), lse.Get(), dq.contiguous(), dk.contiguous(), dv.contiguous()}
+	got := values[float32]{out.contiguous(), lse.Get(), dq.contiguous(), dk.contiguous(), dv.contiguous(), nil, nil}
+	if dbias != nil {
+		got.dbias = dbias.Get()
+	}
+	if dsinks != nil {
+		got.dsinks = dsinks.Get()
+	}
+	return got
+}
+
+// filled returns what outputs hold before a call.
+func filled(n int) []float32 {
+	x := make([]float32, n)
+	fill(x, gap)
+	return x
+}
+
+// put lays out the features, and returns where their gradients will be.
+func (p *problem) put(t testing.TB, place kerneltest.Place, c *Config) (dbias, dsinks *kerneltest.Buf[float32]) {
+	view := func(x []float32) snug.View {
+		if x == nil {
+			return snug.View{}
+		}
+		return kerneltest.Put(t, place, x).View
+	}
+	c.Slopes, c.GradLSE, c.Sinks.X = view(p.slopes), view(p.dlse), view(p.sinks)
+	if p.bias != nil {
+		c.Bias.X = kerneltest.PutFloats(t, place, p.biasType, p.bias).View
+	}
+	if c.Bias.Grad.Len() > 0 {
+		dbias = kerneltest.Put(t, place, filled(c.Bias.Grad.Len()))
+		c.Bias.Grad = dbias.View
+	}
+	if c.Sinks.Grad.Len() > 0 {
+		dsinks = kerneltest.Put(t, place, filled(c.Sinks.Grad.Len()))
+		c.Sinks.Grad = dsinks.View
+	}
+	return dbias, dsinks
 }
 
 // within fails the test where got is further from want than bound; the largest
@@ -120,8 +159,9 @@ func (p *problem) check(t testing.TB, place kerneltest.Place, dt snug.DType) {
 	t.Helper()
 	want, bound := p.reference(t, place, dt)
 	got := p.run(t, place, dt)
-	t.Logf("share of the bounds: out %.2f, lse %.2f, dq %.2f, dk %.2f, dv %.2f",
+	t.Logf("share of the bounds: out %.2f, lse %.2f, dq %.2f, dk %.2f, dv %.2f, dbias %.2f, dsinks %.2f",
 		within(t, "out", want.out, bound.out, got.out), within(t, "lse", want.lse, bound.lse, got.lse),
 		within(t, "dq", want.dq, bound.dq, got.dq), within(t, "dk", want.dk, bound.dk, got.dk),
-		within(t, "dv", want.dv, bound.dv, got.dv))
+		within(t, "dv", want.dv, bound.dv, got.dv), within(t, "dbias", want.dbias, bound.dbias, got.dbias),
+		within(t, "dsinks", want.dsinks, bound.dsinks, got.dsinks))
 }

@@ -16,11 +16,15 @@ type operand struct {
 
 // operands returns the shapes of q, k, v and out.
 func (c *Config) operands() [4]operand {
+	batch, keys, rows := c.batches(), c.batches(), c.SeqK
+	if c.cached() {
+		keys, rows = c.cache.batch, c.cache.rows
+	}
 	return [...]operand{
-		{"q", c.Batch, c.Heads, c.SeqQ, c.Dim, c.Q},
-		{"k", c.Batch, c.KVHeads, c.SeqK, c.Dim, c.K},
-		{"v", c.Batch, c.KVHeads, c.SeqK, c.DimV, c.V},
-		{"out", c.Batch, c.Heads, c.SeqQ, c.DimV, c.Out},
+		{"q", batch, c.Heads, c.SeqQ, c.Dim, c.Q},
+		{"k", keys, c.KVHeads, rows, c.Dim, c.K},
+		{"v", keys, c.KVHeads, rows, c.DimV, c.V},
+		{"out", batch, c.Heads, c.SeqQ, c.DimV, c.Out},
 	}
 }
 

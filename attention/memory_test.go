@@ -13,6 +13,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Memory grows with the length: a call allocates nothing at any, and the workspace is one
+// number a query.
+func TestLinearMemory(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collections empty the pools
+	runtime.GC()
+	for _, seq := range []int{1 << 10, 1 << 13, 1 << 16} {
+		c := Config{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: SlidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
+		require.Equal(t, seq, c.WorkspaceLen())
+		a := callOf(t, c, snug.F32)
+		both := func() {
+			require.NoError(t, a.forward())
+			require.NoError(t, a.backward())
+		}
+		require.Zero(t, testing.AllocsPerRun(1, both), "%d", seq)
+	}
+	require.Equal(t, Config{Batch: 1, Heads: 1, SeqQ: 1 << 19, Dim: 4}.ScratchBytes(), Config{Batch: 1, Heads: 1, SeqQ: 1 << 30, Dim: 4}.ScratchBytes())
+}
+
 // Memory: a call allocates nothing, whatever the length, and scratch does not
 // grow with it.
 func TestMemory(t *testing.T) {

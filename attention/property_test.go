@@ -57,7 +57,7 @@ func configProperty(t *rapid.T) {
 	c := Config{
 		Batch: size.Draw(t, "batch"), Heads: size.Draw(t, "heads"), KVHeads: size.Draw(t, "kvHeads"),
 		SeqQ: size.Draw(t, "queries"), SeqK: size.Draw(t, "keys"), Dim: size.Draw(t, "dim"), DimV: size.Draw(t, "dimV"),
-		Causal: rapid.Bool().Draw(t, "causal"), Align: Align(rapid.IntRange(-1, 2).Draw(t, "align")), Scale: rapid.Float32().Draw(t, "scale"),
+		Causal: rapid.Bool().Draw(t, "causal"), Align: Align(rapid.IntRange(-1, 3).Draw(t, "align")), Scale: rapid.Float32().Draw(t, "scale"),
 		Q: stride.Draw(t, "Q"), K: stride.Draw(t, "K"), V: stride.Draw(t, "V"), Out: stride.Draw(t, "Out"),
 	}
 	length := rapid.IntRange(0, 300)
@@ -65,6 +65,9 @@ func configProperty(t *rapid.T) {
 		x := make([]float32, length.Draw(t, name))
 		fill(x, gap)
 		return snug.ViewOf(x)
+	}
+	if rapid.Bool().Draw(t, "features") {
+		c.drawFeatures(t, size, vector)
 	}
 	a := call{
 		out: vector("out"), dq: vector("dq"), dk: vector("dk"), dv: vector("dv"), dout: vector("dout"),
@@ -91,8 +94,40 @@ func configProperty(t *rapid.T) {
 		unwritten(t, a.out)
 	}
 	if backward != nil {
-		unwritten(t, a.dq, a.dk, a.dv, a.ws)
+		unwritten(t, a.dq, a.dk, a.dv, a.ws, c.Bias.Grad, c.Sinks.Grad)
 	}
+}
+
+// drawFeatures draws any, right or wrong.
+func (c *Config) drawFeatures(t *rapid.T, size *rapid.Generator[int], vector func(string) snug.View) {
+	maybe := func(name string) snug.View {
+		if rapid.Bool().Draw(t, name) {
+			return vector(name)
+		}
+		return snug.View{}
+	}
+	ints := rapid.SliceOfN(rapid.IntRange(-1, 5), 0, 4)
+	c.Window = SlidingWindow(size.Draw(t, "left"), size.Draw(t, "right"))
+	c.Softcap = rapid.Float32().Draw(t, "softcap")
+	c.Dropout = Dropout{P: rapid.Float32Range(-0.1, 1.1).Draw(t, "p"), Query: size.Draw(t, "query"), Key: size.Draw(t, "key")}
+	c.Slopes, c.GradLSE, c.Sinks = maybe("slopes"), maybe("gradient in lse"), Sinks{maybe("sinks"), maybe("gradient in sinks")}
+	c.Bias = Bias{X: maybe("bias"), Grad: maybe("gradient in bias")}
+	for d := range c.Bias.Dims {
+		c.Bias.Dims[d] = size.Draw(t, "bias dim")
+	}
+	if c.Align == Shifted {
+		c.Shift = size.Draw(t, "shift")
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "lengths") {
+	case 1:
+		c.QStarts = ints.Draw(t, "QStarts")
+	case 2:
+		c.QStarts, c.KStarts = ints.Draw(t, "QStarts"), ints.Draw(t, "KStarts")
+	case 3:
+		c.KLens = ints.Draw(t, "KLens")
+	}
+	c.Mask, _ = NewTileMask(1, 1, rapid.IntRange(0, 5).Draw(t, "mask queries"), rapid.IntRange(0, 5).Draw(t, "mask keys"),
+		func(b, h, i, j int) bool { return i == j })
 }
 
 func unwritten(t *rapid.T, views ...snug.View) {

@@ -14,28 +14,36 @@ type softmax struct {
 	room     []float32 // for base and rescale in step
 }
 
-func newSoftmax(room *arena, rows, dim int) softmax {
+// newSoftmax begins with a score that has no value, a sink, of −Inf if there is none.
+func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
 	s := softmax{
 		max: room.floats(tileQ)[:rows], sum: room.floats(tileQ)[:rows],
 		acc: room.tile(tileQ, dim).top(rows), room: room.floats(2 * tileQ),
 	}
+	most, sum := negInf, float32(0)
+	switch {
+	case sink < math.MaxFloat32 && sink > negInf:
+		most, sum = float32(float64(sink)*math.Log2E), 1
+	case sink != negInf: // NaN for all
+		sum = float32(math.NaN())
+	}
 	for i := range s.max {
-		s.max[i], s.sum[i] = float32(math.Inf(-1)), 0
+		s.max[i], s.sum[i] = most, sum
 	}
 	s.acc.clear()
 	return s
 }
 
-// step turns the products of w's queries, in a tile of queries from q0 on, with a
-// tile of keys into weights, 0 for keys that a query does not see, and rescales
-// the sums to the new maxima. scale makes scores in units of log 2 of the
-// products. The maxima come first, of all rows, so that no row waits for its own.
-func (s *softmax) step(w *window, q0 int, products tile, scale float32) {
+// step turns the scores of w's queries, in a tile of queries from q0 on, with
+// its keys into weights, 0 for keys that a query does not see, and rescales
+// the sums to the new maxima. scale makes scores in units of log 2 of what
+// they are. The maxima come first, of all rows, so that no row waits for its own.
+func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
 	k, n := vexp.Registry.Best(), products.rows
 	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]
 	base, rescale := s.room[:n], s.room[tileQ:][:n]
 	for i, before := range maxima {
-		seen, _ := w.split(products.row(i), i)
+		seen := w.row(products.row(i), i)
 		maxima[i] = k.Max(seen, scale, before)
 		base[i] = maxima[i]
 		if math.IsInf(float64(maxima[i]), -1) {
@@ -49,9 +57,8 @@ func (s *softmax) step(w *window, q0 int, products tile, scale float32) {
 		if a != 1 && sums[i] != 0 {
 			k.Scale(acc.row(i), acc.row(i), a)
 		}
-		seen, unseen := w.split(products.row(i), i)
-		clear(unseen)
-		sums[i] = float32(a*sums[i]) + k.Exp2Sum(seen, scale, base[i])
+		sums[i] = float32(a*sums[i]) + k.Exp2Sum(w.row(products.row(i), i), scale, base[i])
+		w.clear(products.row(i), i)
 	}
 }
 

@@ -74,10 +74,6 @@ type head struct {
 	at, row, dim int // first element, elements between rows, elements of a row
 }
 
-func headOf(v snug.View, s Strides, b, h, dim int) head {
-	return head{v, b*s.Batch + h*s.Head, s.Row, dim}
-}
-
 // load returns rows lo to hi-1 as float32: the tensor's own memory if it holds
 // float32, else room filled with them.
 func (h head) load(room tile, lo, hi int) tile {
@@ -122,44 +118,4 @@ func (h head) store(t tile, lo int) {
 	for i := range t.rows {
 		half.Store(h.view, h.at+(lo+i)*h.row, t.row(i))
 	}
-}
-
-// window is a block of queries and what each of them sees of a tile of keys.
-type window struct {
-	lo, hi int        // the queries
-	cols   int        // keys of the tile that the last one sees
-	sees   [tileQ]int // keys that each one sees, from the tile's first
-	full   bool       // they all see all cols
-}
-
-// next moves w on to queries after its hi, up to q1-1 at most, that see some of
-// keys k0 to k1-1, and reports whether there are any. Where the mask cuts the
-// tile, a block has at most maskQ queries, so that few products are computed for
-// nothing.
-func (w *window) next(c *Config, q1, k0, k1 int) bool {
-	w.lo = max(w.hi, c.firstQuery(k0))
-	if w.lo >= q1 {
-		return false
-	}
-	w.hi = q1
-	if c.visible(w.lo) < k1 {
-		w.hi = min(w.lo+maskQ, q1)
-	}
-	for i := range w.hi - w.lo {
-		w.sees[i] = min(c.visible(w.lo+i), k1) - k0
-	}
-	w.cols = w.sees[w.hi-w.lo-1] // later queries see no less
-	w.full = w.sees[0] == w.cols
-	return true
-}
-
-// of returns the rows of the block's queries in a tile of queries from q0 on, and
-// factor those of a factor.
-func (w *window) of(t tile, q0 int) tile         { return t.from(w.lo - q0).top(w.hi - w.lo) }
-func (w *window) factor(f factor, q0 int) factor { return f.from(w.lo - q0).top(w.hi - w.lo) }
-
-// split cuts the scores of query number i of the block into those that it sees
-// and those that it does not.
-func (w *window) split(row []float32, i int) (seen, unseen []float32) {
-	return row[:w.sees[i]], row[w.sees[i]:]
 }

@@ -17,7 +17,7 @@ func attentions(s sizes) (all []work) {
 				for _, mask := range []string{"full", "causal"} {
 					for _, n := range s.seqs {
 						c := attention.Config{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: mask == "causal"}
-						all = append(all, attend(pass, dt, c, mask))
+						all = append(all, attend(pass, dt, c, mask, n))
 					}
 				}
 			}
@@ -26,12 +26,64 @@ func attentions(s sizes) (all []work) {
 	return all
 }
 
-func attend(pass string, dt snug.DType, c attention.Config, mask string) work {
-	n, rows := float64(c.SeqQ), c.Heads*c.SeqQ
-	pairs := float64(c.Heads) * n * n
-	if c.Causal {
-		pairs = float64(c.Heads) * n * (n + 1) / 2
+// attentionFeatures are causal passes with a feature each, on the CPU: windows and masks
+// that hide nothing, which cost nothing, and others, of which the products are those of
+// the pairs that are seen.
+func attentionFeatures(s sizes) (all []work) {
+	n, d := s.seqs[len(s.seqs)-1], s.dims[0]
+	c := attention.Config{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: true}
+	heads := make([]float32, c.Heads)
+	for i := range heads {
+		heads[i] = float32(i+1) / float32(len(heads))
 	}
+	mask, err := attention.NewTileMask(1, 1, n, n, func(b, h, i, j int) bool { return true })
+	if err != nil {
+		panic(err) // the lengths are those of sizes.go
+	}
+	for _, pass := range []string{"forward", "backward"} {
+		for _, f := range []struct {
+			name   string
+			window int // keys before its own that a query sees
+			change func(c *attention.Config)
+		}{
+			{"causal", n, func(c *attention.Config) {}},
+			{"window of all", n, func(c *attention.Config) { c.Window = attention.SlidingWindow(n, 0) }},
+			{"mask of all", n, func(c *attention.Config) { c.Mask = mask }},
+			{"window of 1/8", n / 8, func(c *attention.Config) { c.Window = attention.SlidingWindow(n/8, 0) }},
+			{"sinks", n, func(c *attention.Config) { c.Sinks.X = snug.ViewOf(heads) }},
+			{"ALiBi", n, func(c *attention.Config) { c.Slopes = snug.ViewOf(heads) }},
+			{"bias", n, func(c *attention.Config) {
+				c.Bias = attention.Bias{X: snug.ViewOf(make([]float32, n*n)), Dims: [4]int{1, 1, n, n}}
+			}},
+			{"softcap", n, func(c *attention.Config) { c.Softcap = 30 }},
+			{"dropout", n, func(c *attention.Config) { c.Dropout = attention.Dropout{P: 0.1, Seed: 1} }},
+		} {
+			c := c
+			f.change(&c)
+			w := attend(pass, snug.F32, c, f.name, f.window)
+			w.host, w.peers = true, nil
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// pairs returns how many keys all queries see: with a causal mask, their own and at most
+// `window` before it.
+func pairs(c attention.Config, window int) float64 {
+	sum := 0
+	for i := range c.SeqQ {
+		if c.Causal {
+			sum += min(i, window) + 1
+		} else {
+			sum += c.SeqK
+		}
+	}
+	return float64(c.Heads) * float64(sum)
+}
+
+func attend(pass string, dt snug.DType, c attention.Config, mask string, window int) work {
+	pairs, rows := pairs(c, window), c.Heads*c.SeqQ
 	tensor := size(dt, rows*c.Dim)
 	w := work{
 		kernel: "attention " + pass, dtype: dt.String(), bf16: dt == snug.BF16,

@@ -1,7 +1,10 @@
 // Attention shows what tiled attention saves: it runs causal self-attention
 // forward and backward over one long sequence, in the packed layout that a
 // query-key-value projection writes, and compares the output and the bytes with
-// plain attention, which stores a matrix of scores.
+// plain attention, which stores a matrix of scores. Then it computes the same in parts, as
+// a ring of devices does, and packs sequences of several lengths without padding.
+//
+//	go run ./examples/attention -seq 65536    # takes less than 1 GB
 package main
 
 import (
@@ -22,12 +25,15 @@ func main() {
 	heads := flag.Int("heads", 2, "heads")
 	dim := flag.Int("dim", 32, "elements of a head")
 	flag.Parse()
-	if err := run(*seq, *heads, *dim); err != nil {
-		log.Fatal(err)
+	for _, part := range []func(seq, heads, dim int) error{long, ring, packing} {
+		if err := part(*seq, *heads, *dim); err != nil {
+			log.Fatal(err)
+		}
 	}
 }
 
-func run(seq, heads, dim int) error {
+// long is one sequence.
+func long(seq, heads, dim int) error {
 	c := attention.PackedQKV(attention.Config{Batch: 1, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
 	if err := c.Validate(); err != nil {
 		return err
@@ -37,11 +43,7 @@ func run(seq, heads, dim int) error {
 	width := heads * dim
 	qkv, dqkv := make([]float32, seq*3*width), make([]float32, seq*3*width)
 	out, dout := make([]float32, seq*width), make([]float32, seq*width)
-	for _, x := range [][]float32{qkv, dout} {
-		for i := range x {
-			x[i] = float32(rand.NormFloat64())
-		}
-	}
+	random(qkv, dout)
 	lse, ws := make([]float32, heads*seq), make([]float32, c.WorkspaceLen())
 
 	start := time.Now()
@@ -63,7 +65,18 @@ func run(seq, heads, dim int) error {
 	fmt.Printf("extra memory of forward and backward: %d bytes, %.0f times less\n", extra, float64(scores)/float64(extra))
 	fmt.Printf("largest difference from plain attention: %.1e\n", difference(qkv, out, seq, heads, dim))
 	fmt.Printf("forward %v, backward %v\n", forward.Round(time.Millisecond), backward.Round(time.Millisecond))
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	fmt.Printf("memory of the process: %.0f MB\n", float64(mem.Sys)/1e6)
 	return nil
+}
+
+func random(vectors ...[]float32) {
+	for _, x := range vectors {
+		for i := range x {
+			x[i] = float32(rand.NormFloat64())
+		}
+	}
 }
 
 // difference compares some rows of out with plain attention in float64.

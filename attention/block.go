@@ -1,0 +1,161 @@
+package attention
+
+import "math"
+
+// block is some queries of a tile of queries and a range of a tile of keys, and what they
+// see of each other.
+type block struct {
+	lo, hi   int             // the queries
+	from, to int             // the keys
+	sees     [tileQ]keyRange // of each query
+	full     bool            // they all see all
+	mask     headMask        // unless it hides nothing here, which full says
+	partial  bool            // it hides some of the keys in sees
+	resume   int             // with a mask, the key from which the next range of these queries may begin
+	end      int             // and where the last one ends
+}
+
+// keyRange is keys lo to hi-1, counted from a block's first.
+type keyRange struct{ lo, hi int }
+
+// begin makes next begin with query q0.
+func (w *block) begin(q0 int) { w.lo, w.hi, w.resume, w.end = q0, q0, 0, 0 }
+
+// next moves w on to queries from its hi on, up to q1-1 at most, that see some of
+// keys k0 to k1-1, and reports whether there are any. Where the mask cuts the
+// tile, a block has at most maskQ queries, so that few products are computed for
+// nothing. With a Mask it has those of a row of its tiles and a range of keys of which no
+// tile is hidden; there may be more than one such range.
+func (w *block) next(s *sequence, m headMask, q1, k0, k1 int) bool {
+	first, last := s.queries(k0, k1)
+	last = min(last, q1)
+	if w.mask = m; m.m != nil {
+		return w.nextTiles(s, first, last, k0, k1)
+	}
+	w.lo = max(w.hi, first)
+	if w.lo >= last {
+		return false
+	}
+	w.hi = last
+	lo, _ := s.keys(w.hi - 1)
+	_, hi := s.keys(w.lo)
+	if lo > k0 || hi < k1 {
+		w.hi = min(w.lo+maskQ, last)
+	}
+	lo, _ = s.keys(w.lo)
+	_, hi = s.keys(w.hi - 1)
+	w.set(s, max(lo, k0), min(hi, k1))
+	return true
+}
+
+// nextTiles is next with a Mask, of queries first to last-1.
+func (w *block) nextTiles(s *sequence, first, last, k0, k1 int) bool {
+	for {
+		if w.resume >= w.end {
+			w.lo = max(w.hi, first)
+			if w.lo >= last {
+				return false
+			}
+			w.hi = min((w.lo/MaskTile+1)*MaskTile, last)
+			lo, _ := s.keys(w.lo)
+			_, hi := s.keys(w.hi - 1)
+			w.resume, w.end = max(lo, k0), min(hi, k1)
+		}
+		from := w.run(w.resume, false)
+		w.resume = w.run(from, true)
+		if from < w.resume {
+			w.set(s, from, w.resume)
+			return true
+		}
+	}
+}
+
+// run returns the first key from k on, or end, whose tile is hidden, or not hidden.
+func (w *block) run(k int, hide bool) int {
+	for k < w.end && (w.mask.tile(w.lo, k) == hidden) != hide {
+		k = (k/MaskTile + 1) * MaskTile
+	}
+	return min(k, w.end)
+}
+
+// set makes w's keys those from from to to-1.
+func (w *block) set(s *sequence, from, to int) {
+	w.from, w.to, w.full, w.partial = from, to, true, false
+	for i := range w.hi - w.lo {
+		lo, hi := s.keys(w.lo + i)
+		r := keyRange{min(max(lo-from, 0), to-from), min(max(hi-from, 0), to-from)}
+		w.sees[i] = r
+		w.full = w.full && r == keyRange{0, to - from}
+	}
+	for k := from; w.mask.m != nil && k < to; k = (k/MaskTile + 1) * MaskTile {
+		w.partial = w.partial || w.mask.tile(w.lo, k) >= partial
+	}
+	w.full = w.full && !w.partial
+}
+
+// keys returns how many there are.
+func (w *block) keys() int { return w.to - w.from }
+
+// common returns the range of keys that all queries see, empty if lo >= hi.
+func (w *block) common() keyRange {
+	if w.partial {
+		return keyRange{}
+	}
+	last := w.hi - w.lo - 1
+	return keyRange{w.sees[last].lo, w.sees[0].hi} // both grow with the query
+}
+
+// of returns the rows of the block's queries in a tile of queries from q0 on, and
+// factor those of a factor.
+func (w *block) of(t tile, q0 int) tile         { return t.from(w.lo - q0).top(w.hi - w.lo) }
+func (w *block) factor(f factor, q0 int) factor { return f.from(w.lo - q0).top(w.hi - w.lo) }
+
+// ofKeys returns the rows of the block's keys in a tile of keys from k0 on, and
+// factorKeys those of a factor.
+func (w *block) ofKeys(t tile, k0 int) tile         { return t.from(w.from - k0).top(w.keys()) }
+func (w *block) factorKeys(f factor, k0 int) factor { return f.from(w.from - k0).top(w.keys()) }
+
+// row returns the elements, of those that query number i of the block has, of the keys in
+// its range.
+func (w *block) row(x []float32, i int) []float32 { return x[w.sees[i].lo:w.sees[i].hi] }
+
+// hide makes the elements of query number i of keys that the Mask hides x, in its range.
+func (w *block) hide(row []float32, i int, x float32) {
+	if !w.partial {
+		return
+	}
+	for j := w.sees[i].lo; j < w.sees[i].hi; j++ {
+		if !w.shows(i, j) {
+			row[j] = x
+		}
+	}
+}
+
+// clear makes the elements of query number i of keys that it does not see 0.
+func (w *block) clear(row []float32, i int) {
+	clear(row[:w.sees[i].lo])
+	clear(row[w.sees[i].hi:])
+	w.hide(row, i, 0)
+}
+
+// shows says whether the Mask shows key number j of the block to query number i.
+func (w *block) shows(i, j int) bool {
+	if !w.partial {
+		return true
+	}
+	t := w.mask.tile(w.lo+i, w.from+j)
+	return t == seen || w.mask.word(t, w.lo+i)>>((w.from+j)%MaskTile)&1 != 0
+}
+
+// each calls f with what queries see, in order.
+func (w *block) each(p tile, f func(i, j int, pij float32)) {
+	for i := range p.rows {
+		for j := w.sees[i].lo; j < w.sees[i].hi; j++ {
+			if w.shows(i, j) {
+				f(i, j, p.row(i)[j])
+			}
+		}
+	}
+}
+
+var negInf = float32(math.Inf(-1))

@@ -1,0 +1,230 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/u8"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
+type Cache struct {
+	// K and V are of the type of q, or of U8: 8-bit integers in two's complement, see
+	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or with Pages [pages,
+	// KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is then
+	// the distance between pages.
+	K, V snug.View
+	// KScale and VScale are for K and V of U8: one float32 for every row, which its
+	// integers are multiplied by, contiguous [Batch or pages, KVHeads, SeqK or PageSize].
+	KScale, VScale snug.View
+	// Pages, unless nil, are the numbers of the pages of every sequence: key j of sequence
+	// b is row j%PageSize of page Pages[b][j/PageSize]. Sequences may share pages.
+	Pages    [][]int
+	PageSize int // rows of a page
+}
+
+// ForwardCached is [Forward] with the keys and values of a cache, for steps that generate.
+// c.SeqK is the most keys that there is room for, of which a sequence has c.KLens, if that
+// is not nil. Pages and integers are decoded tile by tile: no memory is needed but that of
+// Forward.
+//
+// Errors are those of Forward; [snug.ErrShape] for a table that has too few pages or names
+// one that K or V have not, or for packed sequences; [snug.ErrDevice] on other devices than
+// the CPU.
+func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache, c Config) error {
+	if kv == nil {
+		return fmt.Errorf("attention: no cache: %w", snug.ErrConfig)
+	}
+	j := forwardJob{out: snug.ViewOf(out), lse: snug.ViewOf(lse), q: snug.ViewOf(q), k: kv.K, v: kv.V, c: c}
+	j.c.cache.Cache = kv
+	return forward(j)
+}
+
+// QuantizeRows writes rows of dim elements as 8-bit integers: the scale of a row is its
+// largest magnitude over 127, and an element becomes the integer nearest to it over the
+// scale, ties to even. A row of zeros has the scale 0. The error of an element is at most
+// half of the scale. codes has the length of x, and scales one float32 for every row; x is
+// f32, f16 or bf16, and all lie on the CPU.
+//
+// Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and [snug.ErrNonFinite] with
+// the number of the first element that is NaN or infinite, with nothing written.
+func QuantizeRows[C u8.Vector, L snug.Vector32, V snug.Vector](codes C, scales L, x V, dim int) error {
+	to, scale, from := u8.View(codes), snug.ViewOf(scales), snug.ViewOf(x)
+	switch {
+	case dim < 1 || from.Len()%dim != 0 || to.Len() != from.Len() || scale.Len() != from.Len()/dim:
+		return fmt.Errorf("attention: %d codes and %d scales for %d elements in rows of %d: %w", to.Len(), scale.Len(), from.Len(), dim, snug.ErrShape)
+	case to.DType() != snug.U8 || scale.DType() != snug.F32 || !from.DType().IsFloat():
+		return fmt.Errorf("attention: codes of %s and scales of %s for %s, want u8 and f32 for f32, f16 or bf16: %w",
+			to.DType(), scale.DType(), from.DType(), snug.ErrDType)
+	}
+	dev, err := snug.CommonDevice(to, scale, from)
+	if err != nil {
+		return fmt.Errorf("attention: %w", err)
+	}
+	if !dev.IsCPU() {
+		return fmt.Errorf("attention: rows on %s, want the cpu: %w", dev, snug.ErrDevice)
+	}
+	buf := scratch.Get(dim)
+	defer scratch.Put(buf)
+	rows := from.Len() / dim
+	for i := range rows {
+		for k, v := range half.Floats(from, i*dim, *buf) {
+			if v-v != 0 {
+				return fmt.Errorf("attention: element %d is %g: %w", i*dim+k, v, snug.ErrNonFinite)
+			}
+		}
+	}
+	for i := range rows {
+		scale.Float32s()[i] = quantizeRow(snug.Host[uint8](to)[i*dim:][:dim], half.Floats(from, i*dim, *buf))
+	}
+	return nil
+}
+
+func quantizeRow(codes []uint8, x []float32) (scale float32) {
+	for _, v := range x {
+		scale = max(scale, float32(math.Abs(float64(v))))
+	}
+	scale /= 127
+	clear(codes)
+	if scale == 0 {
+		return 0
+	}
+	for i, v := range x {
+		codes[i] = uint8(int8(max(-127, min(127, math.RoundToEven(float64(v)/float64(scale))))))
+	}
+	return scale
+}
+
+// cached is a Cache in a call.
+type cached struct {
+	*Cache
+	batch, rows int // of K and V: sequences and the keys of each, or pages and their rows
+}
+
+// cached reports whether k and v are in a cache.
+func (c *Config) cached() bool { return c.cache.Cache != nil }
+
+// resolve finds batch and rows for c, of which the lengths of sequences are right.
+func (r *cached) resolve(c *Config) error {
+	r.batch, r.rows = c.Batch, c.SeqK
+	switch {
+	case c.packed():
+		return fmt.Errorf("attention: a cache for packed sequences: %w", snug.ErrShape)
+	case r.Pages == nil:
+		return nil
+	case r.PageSize < 1:
+		return fmt.Errorf("attention: PageSize is %d, want 1 or more: %w", r.PageSize, snug.ErrShape)
+	case len(r.Pages) != c.Batch:
+		return fmt.Errorf("attention: pages of %d sequences, want %d: %w", len(r.Pages), c.Batch, snug.ErrShape)
+	}
+	r.batch, r.rows = 0, r.PageSize
+	for b, pages := range r.Pages {
+		n := c.sequence(b).nk
+		used := cpu.Chunks(n, r.PageSize)
+		if len(pages) < used {
+			return fmt.Errorf("attention: sequence %d of %d keys has %d pages, want %d: %w", b, n, len(pages), used, snug.ErrShape)
+		}
+		for i, page := range pages[:used] {
+			if page < 0 || page == math.MaxInt {
+				return fmt.Errorf("attention: Pages[%d][%d] is %d: %w", b, i, page, snug.ErrShape)
+			}
+			r.batch = max(r.batch, page+1)
+		}
+	}
+	return nil
+}
+
+// check returns what is wrong with types and scales, where q is of type dt.
+func (r *cached) check(c *Config, dt snug.DType) error {
+	for _, t := range [...]struct {
+		name     string
+		x, scale snug.View
+	}{{"K", r.K, r.KScale}, {"V", r.V, r.VScale}} {
+		n := r.batch * c.KVHeads * r.rows
+		switch {
+		case t.x.DType() == dt:
+		case t.x.DType() != snug.U8:
+			return fmt.Errorf("attention: %s holds %s, want %s as q, or u8: %w", t.name, t.x.DType(), dt, snug.ErrDType)
+		case t.scale.DType() != snug.F32:
+			return fmt.Errorf("attention: %sScale holds %s, want f32: %w", t.name, t.scale.DType(), snug.ErrDType)
+		case t.scale.Len() < n:
+			return fmt.Errorf("attention: %sScale holds %d elements, want %d: %w", t.name, t.scale.Len(), n, snug.ErrShape)
+		}
+	}
+	if dev, err := snug.CommonDevice(r.K, r.V, r.KScale, r.VScale); err != nil || !dev.IsCPU() {
+		return fmt.Errorf("attention: a cache on %s, want the cpu: %w", dev, snug.ErrDevice)
+	}
+	return nil
+}
+
+// cacheHead is one key head of a sequence in a cache.
+type cacheHead struct {
+	head
+	pages  []int // of the sequence; nil: rows lie one after the other
+	rows   int   // of a page
+	step   int   // elements between pages
+	scales []float32
+	group  int // scales between pages
+}
+
+// head returns a key head of a sequence: of x, K or V.
+func (r *cached) head(s *sequence, x, scales snug.View, st Strides, c *Config, h, dim int) cacheHead {
+	k := cacheHead{head: head{x, h * st.Head, st.Row, dim}, rows: r.rows, step: st.Batch, group: c.KVHeads * r.rows}
+	if x.DType() == snug.U8 {
+		k.scales = scales.Float32s()[h*r.rows:]
+	}
+	if r.Pages != nil {
+		k.pages = r.Pages[s.b]
+		return k
+	}
+	k.at += s.b * k.step
+	if k.scales != nil {
+		k.scales = k.scales[s.b*k.group:]
+	}
+	return k
+}
+
+// factor returns rows lo to hi-1 as float32: where they lie if they do together, else in
+// room.
+func (k *cacheHead) factor(room tile, lo, hi int) factor {
+	room.rows = hi - lo
+	for at := lo; at < hi; {
+		h, n, scale := k.head, hi-at, at
+		row := at
+		if k.pages != nil {
+			page := k.pages[at/k.rows]
+			row = at % k.rows
+			n = min(n, k.rows-row)
+			h.at += page * k.step
+			scale = page*k.group + row
+		}
+		to := room.from(at - lo).top(n)
+		if k.scales != nil {
+			h.load8(to, row, k.scales[scale:])
+		} else if x := h.load(to, row, row+n); n == hi-lo {
+			return x.factor()
+		} else if h.view.DType() == snug.F32 {
+			for i := range n {
+				copy(to.row(i), x.row(i))
+			}
+		}
+		at += n
+	}
+	return room.factor()
+}
+
+// load8 fills room with rows from lo on of 8-bit integers times scales.
+func (h head) load8(room tile, lo int, scales []float32) {
+	codes := snug.Host[uint8](h.view)
+	for i := range room.rows {
+		row := room.row(i)
+		for k, c := range codes[h.at+(lo+i)*h.row:][:h.dim] {
+			row[k] = float32(int8(c))
+		}
+		vexp.Registry.Best().Scale(row, row, scales[i])
+	}
+}

@@ -1,0 +1,143 @@
+package attention
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// cacheOf lays out the keys and values of a problem, of contiguous tensors, in a cache. It
+// changes p's k and v to what the cache stands for.
+func cacheOf(t testing.TB, p *problem, dt snug.DType, rng *rand.Rand, size int, integers bool) *Cache {
+	c := resolved(t, p.c)
+	kv := &Cache{PageSize: size}
+	batch, rows := c.Batch, c.SeqK
+	if size > 0 {
+		perSequence := (c.SeqK + size - 1) / size
+		order := rng.Perm(c.Batch*perSequence + 3) // some stay empty
+		kv.Pages = make([][]int, c.Batch)
+		for b := range c.Batch {
+			kv.Pages[b] = order[b*perSequence:][:perSequence]
+		}
+		batch, rows = len(order), size
+	}
+	put := func(x []float32, dim int) (data, scales snug.View) {
+		y := make([]float32, batch*c.KVHeads*rows*dim)
+		fill(y, gap)
+		move := func(f func(from, to []float32)) {
+			for b := range c.Batch {
+				for h := range c.KVHeads {
+					for i := range c.SeqK {
+						at := (b*c.KVHeads+h)*rows + i
+						if size > 0 {
+							at = (kv.Pages[b][i/size]*c.KVHeads+h)*rows + i%size
+						}
+						f(x[((b*c.KVHeads+h)*c.SeqK+i)*dim:][:dim], y[at*dim:][:dim])
+					}
+				}
+			}
+		}
+		move(func(from, to []float32) { copy(to, from) })
+		if !integers {
+			return kerneltest.PutFloats(t, kerneltest.Place{}, dt, y).View, snug.View{}
+		}
+		codes, by := make([]uint8, len(y)), make([]float32, len(y)/dim)
+		require.NoError(t, QuantizeRows(codes, by, y, dim))
+		for i, code := range codes {
+			y[i] = float32(int8(code)) * by[i/dim]
+		}
+		move(func(from, to []float32) { copy(from, to) })
+		return snug.SliceView(codes), snug.SliceView(by)
+	}
+	kv.K, kv.KScale = put(p.k, c.Dim)
+	kv.V, kv.VScale = put(p.v, c.DimV)
+	return kv
+}
+
+func cacheProperty(t *rapid.T) {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	dt := dtypes[rng.IntN(3)]
+	c := Config{
+		Batch: 1 + rng.IntN(3), Heads: 4, KVHeads: 2, SeqQ: 1 + rng.IntN(5), SeqK: rng.IntN(600),
+		Dim: 1 + rng.IntN(20), DimV: 1 + rng.IntN(20), Causal: rng.IntN(2) == 0,
+	}
+	for range c.Batch {
+		c.KLens = append(c.KLens, rng.IntN(c.SeqK+1))
+	}
+	p := newProblem(tb{r: t}, c, dt, rng.Uint64())
+	kv := cacheOf(tb{r: t}, p, dt, rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0)
+	want, bound := p.reference(tb{r: t}, kerneltest.Place{}, dt)
+	out := kerneltest.PutFloats(tb{r: t}, kerneltest.Place{}, dt, make([]float32, len(want.out)))
+	lse := make([]float32, len(want.lse))
+	q := kerneltest.PutFloats(tb{r: t}, kerneltest.Place{}, dt, p.q)
+	require.NoError(t, ForwardCached(out.View, snug.SliceView(lse), q.View, kv, p.c))
+	within(tb{r: t}, "out", want.out, bound.out, out.Get())
+	within(tb{r: t}, "lse", want.lse, bound.lse, lse)
+}
+
+func TestCache(t *testing.T)    { rapid.Check(t, cacheProperty) }
+func FuzzAnyCache(f *testing.F) { f.Fuzz(rapid.MakeFuzz(cacheProperty)) }
+func TestCacheErrors(t *testing.T) {
+	c := Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
+	x := snug.SliceView(make([]float32, 20))
+	for name, tc := range map[string]struct {
+		change func(kv *Cache, c *Config)
+		want   error
+	}{
+		"right":        {func(*Cache, *Config) {}, nil},
+		"pages":        {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 5 }, nil},
+		"page size":    {func(kv *Cache, c *Config) { kv.Pages = [][]int{{1}, {0}} }, snug.ErrShape},
+		"few pages":    {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 4 }, snug.ErrShape},
+		"few tables":   {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}}, 5 }, snug.ErrShape},
+		"no such page": {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {2}}, 5 }, snug.ErrShape},
+		"page -1":      {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {-1}}, 5 }, snug.ErrShape},
+		"page MaxInt":  {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt}}, 5 }, snug.ErrShape},
+		"many pages":   {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt - 1}}, 5 }, snug.ErrShape},
+		"short":        {func(kv *Cache, c *Config) { kv.K, _ = x.Slice(0, 19) }, snug.ErrShape},
+		"type":         {func(kv *Cache, c *Config) { kv.V = snug.SliceView(make([]snug.Float16, 20)) }, snug.ErrDType},
+		"no scales":    {func(kv *Cache, c *Config) { kv.V = snug.SliceView(make([]uint8, 20)) }, snug.ErrDType},
+		"few scales": {func(kv *Cache, c *Config) {
+			kv.V, kv.VScale = snug.SliceView(make([]uint8, 20)), snug.SliceView(make([]float32, 9))
+		}, snug.ErrShape},
+		"packed": {func(kv *Cache, c *Config) { c.QStarts, c.KStarts = []int{0, 0, 1}, []int{0, 1, 2} }, snug.ErrShape},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kv, c := &Cache{K: x, V: x}, c
+			tc.change(kv, &c)
+			out := []float32{gap, gap, gap, gap}
+			err := ForwardCached(out, []float32(nil), make([]float32, 4), kv, c)
+			require.ErrorIs(t, err, tc.want)
+			if tc.want != nil {
+				require.ErrorContains(t, err, "attention: ")
+				require.Equal(t, []float32{gap, gap, gap, gap}, out)
+			}
+		})
+	}
+	require.ErrorIs(t, ForwardCached(make([]float32, 4), []float32(nil), make([]float32, 4), nil, c), snug.ErrConfig)
+}
+
+func TestQuantizeRows(t *testing.T) {
+	codes, scales := make([]uint8, 6), make([]float32, 3)
+	require.NoError(t, QuantizeRows(codes, scales, []float32{127, -1.5, 0, 0, -254, 3}, 2))
+	require.Equal(t, []uint8{127, 0xfe, 0, 0, 0x81, 2}, codes) // -1.5 and 1.5 to even
+	require.Equal(t, []float32{1, 0, 2}, scales)
+	nan := []float32{0, 0, 0, 0, 0, float32(math.NaN())}
+	before := append([]uint8{}, codes...)
+	require.ErrorIs(t, QuantizeRows(codes, scales, nan, 2), snug.ErrNonFinite)
+	require.ErrorContains(t, QuantizeRows(codes, scales, nan, 2), "element 5")
+	require.Equal(t, before, codes)
+	require.ErrorIs(t, QuantizeRows(codes, scales, nan, 4), snug.ErrShape)
+	require.ErrorIs(t, QuantizeRows(codes, scales, nan, 0), snug.ErrShape)
+	require.ErrorIs(t, QuantizeRows(codes[:5], scales, nan, 2), snug.ErrShape)
+	// Of denormal rows the scale has few bits: codes stay in range.
+	tiny := []float32{0x1p-149, -0x1p-148, 0x1p-143, 0x1.8p-148, 0, 0}
+	require.NoError(t, QuantizeRows(codes, scales, tiny, 2))
+	for i, x := range tiny {
+		require.InDelta(t, float64(x), float64(int8(codes[i]))*float64(scales[i/2]), 0x1p-149+float64(max(tiny[i/2*2], -tiny[i/2*2+1])))
+	}
+}

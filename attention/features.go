@@ -1,0 +1,229 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Window limits the keys that a query sees to those near its own position. The zero
+// Window does not.
+type Window struct {
+	left, right int // one more than the keys to a side; 0: all
+}
+
+// SlidingWindow returns the Window of FlashAttention: a query sees the key of its own
+// position, see [Align], left keys before that and right keys behind it. A negative
+// number stands for all keys of that side. With Causal, right counts as 0.
+func SlidingWindow(left, right int) Window { return Window{side(left), side(right)} }
+
+func side(n int) int {
+	if n < 0 || n >= unlimited {
+		return 0
+	}
+	return n + 1
+}
+
+func (w Window) before() int { return keysOf(w.left) }
+func (w Window) behind() int { return keysOf(w.right) }
+
+func keysOf(side int) int {
+	if side == 0 {
+		return unlimited
+	}
+	return side - 1
+}
+
+// Bias is added to scores, after Softcap. The zero Bias is none.
+type Bias struct {
+	// X is contiguous, of Dims elements, of float32 or 16 bits.
+	X snug.View
+	// Dims are [Batch, Heads, SeqQ, SeqK], any of which may be 1: then X is the same for all
+	// of that dimension. The zero Dims are all of them in full. For packed sequences the
+	// last two, unless 1, are at least those of the longest.
+	Dims [4]int
+	// Grad, unless empty, is where [Backward] writes the gradient in X: float32, with the
+	// length of X. What X is broadcast over is summed in one order, which takes another
+	// pass over the scores. It lies apart from all other operands.
+	Grad snug.View
+}
+
+// Sinks are scores that take part in the sums of the softmax and have no value: one for
+// every head. The zero Sinks are none.
+type Sinks struct {
+	X snug.View // [Heads] of float32
+	// Grad, unless empty, is where [Backward] writes the gradient in X: float32 of the
+	// same length, apart from all other operands.
+	Grad snug.View
+}
+
+// Dropout leaves weights out at random and multiplies the others by 1/(1-P). lse is that
+// of all weights. The zero Dropout leaves none out.
+type Dropout struct {
+	P float32 // probability, at least 0 and below 1
+	// Seed names the random numbers: element (i, j) of head h of batch element b takes word
+	// number (Query+i)·2^32 + Key+j of the Philox4x32-10 stream of Seed and b·Heads+h,
+	// whatever the tiles, the processor or the layout, and is left out if the word is
+	// below P·2^32.
+	Seed uint64
+	// Query and Key are the numbers of the first query and the first key, for calls that
+	// have a part of a sequence.
+	Query, Key int
+}
+
+// ScoreFunc returns what becomes of the score of query i and key j, of head h of batch
+// element b, and the derivative of that in the score. It is called after all else that is
+// done to a score, once for every score that a mask does not hide in [Forward] and one to
+// three times in [Backward], by several goroutines at a time. It is for the CPU only.
+type ScoreFunc func(score float32, b, h, i, j int) (value, slope float32)
+
+// strides returns how far apart elements of a dimension are; 0 for one that is 1.
+func (x *Bias) strides() (s [4]int) {
+	step := 1
+	for d := 3; d >= 0; d-- {
+		if x.Dims[d] != 1 {
+			s[d] = step
+		}
+		step *= x.Dims[d]
+	}
+	return s
+}
+
+// extras returns what a call has besides the tensors that all have.
+func (c *Config) extras() [6]*snug.View {
+	return [...]*snug.View{&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE}
+}
+
+// resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
+func (c *Config) resolveFeatures() error {
+	for _, check := range [...]func() error{c.checkNumbers, c.checkVectors, c.resolveBias} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return c.Mask.check(c)
+}
+
+func (c *Config) checkNumbers() error {
+	switch {
+	case !(c.Softcap >= 0 && c.Softcap <= math.MaxFloat32):
+		return fmt.Errorf("attention: Softcap is %g, want a finite number, at least 0: %w", c.Softcap, snug.ErrConfig)
+	case !(c.Dropout.P >= 0 && c.Dropout.P < 1):
+		return fmt.Errorf("attention: Dropout.P is %g, want at least 0 and less than 1: %w", c.Dropout.P, snug.ErrConfig)
+	case c.Dropout.P > 0 && (!counts(c.Dropout.Query, c.SeqQ) || !counts(c.Dropout.Key, c.SeqK)):
+		return fmt.Errorf("attention: Dropout from query %d and key %d on, of %d and %d, want numbers below 2^32: %w",
+			c.Dropout.Query, c.Dropout.Key, c.SeqQ, c.SeqK, snug.ErrConfig)
+	}
+	return nil
+}
+
+// counts says whether 32 bits hold first+n.
+func counts(first, n int) bool { return first >= 0 && n <= math.MaxUint32 && first <= math.MaxUint32-n }
+
+func (c *Config) checkVectors() error {
+	heads, queries := c.Heads, c.queries()
+	for _, v := range [...]struct {
+		name string
+		view snug.View
+		n    int
+	}{
+		{"Sinks.X", c.Sinks.X, heads}, {"Sinks.Grad", c.Sinks.Grad, heads},
+		{"Slopes", c.Slopes, heads}, {"GradLSE", c.GradLSE, queries},
+	} {
+		n := v.view.Len()
+		switch {
+		case n == 0:
+		case v.view.DType() != snug.F32:
+			return fmt.Errorf("attention: %s holds %s, want f32: %w", v.name, v.view.DType(), snug.ErrDType)
+		case n != v.n && !(v.name == "Slopes" && n == c.Batch*heads):
+			return fmt.Errorf("attention: %s holds %d elements, want %d: %w", v.name, n, v.n, snug.ErrShape)
+		}
+	}
+	if c.Sinks.Grad.Len() > 0 && c.Sinks.X.Len() == 0 {
+		return fmt.Errorf("attention: Sinks.Grad without Sinks.X: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+func (c *Config) resolveBias() error {
+	x := &c.Bias
+	if x.X.Len() == 0 && x.Grad.Len() == 0 {
+		return nil
+	}
+	queries, keys := c.longest()
+	full := [4]int{c.Batch, c.Heads, queries, keys}
+	if x.Dims == ([4]int{}) {
+		x.Dims = full
+	}
+	n := 1
+	for d, m := range x.Dims {
+		ok := m == 1 || m == full[d] || c.packed() && d > 1 && m > full[d]
+		if n, ok = mulAddIf(ok, n, m); !ok {
+			return fmt.Errorf("attention: Bias.Dims are %v, want %v or 1 for any: %w", x.Dims, full, snug.ErrShape)
+		}
+	}
+	switch {
+	case !x.X.DType().IsFloat():
+		return fmt.Errorf("attention: Bias.X holds %s, want f32, f16 or bf16: %w", x.X.DType(), snug.ErrDType)
+	case x.Grad.Len() > 0 && x.Grad.DType() != snug.F32:
+		return fmt.Errorf("attention: Bias.Grad holds %s, want f32: %w", x.Grad.DType(), snug.ErrDType)
+	case x.X.Len() != n || x.Grad.Len() > 0 && x.Grad.Len() != n:
+		return fmt.Errorf("attention: Bias.X holds %d elements and Bias.Grad %d, want %d for %v: %w", x.X.Len(), x.Grad.Len(), n, x.Dims, snug.ErrShape)
+	}
+	return nil
+}
+
+func mulAddIf(ok bool, n, m int) (int, bool) {
+	if !ok {
+		return 0, false
+	}
+	return mulAdd(0, n, m)
+}
+
+// resolveLengths checks where sequences are, in a cache too.
+func (c *Config) resolveLengths() error {
+	err := c.resolveStarts()
+	if err == nil && c.cached() {
+		err = c.cache.resolve(c)
+	}
+	return err
+}
+
+// resolveStarts checks the lengths of sequences.
+func (c *Config) resolveStarts() error {
+	packed := c.QStarts != nil || c.KStarts != nil
+	switch {
+	case packed && c.KLens != nil:
+		return fmt.Errorf("attention: KLens with QStarts or KStarts: %w", snug.ErrConfig)
+	case packed && c.QStarts == nil:
+		return fmt.Errorf("attention: KStarts without QStarts: %w", snug.ErrConfig)
+	case c.KLens != nil && len(c.KLens) != c.Batch:
+		return fmt.Errorf("attention: KLens has %d numbers, want %d: %w", len(c.KLens), c.Batch, snug.ErrShape)
+	case !packed:
+		for b, n := range c.KLens {
+			if n < 0 || n > c.SeqK {
+				return fmt.Errorf("attention: KLens[%d] is %d, want 0 to %d: %w", b, n, c.SeqK, snug.ErrShape)
+			}
+		}
+		return nil
+	}
+	if c.KStarts == nil {
+		c.KStarts = c.QStarts
+	}
+	for _, s := range [...]struct {
+		name   string
+		starts []int
+		n      int
+	}{{"QStarts", c.QStarts, c.SeqQ}, {"KStarts", c.KStarts, c.SeqK}} {
+		if len(s.starts) != c.Batch+1 {
+			return fmt.Errorf("attention: %s has %d numbers, want %d, one more than Batch: %w", s.name, len(s.starts), c.Batch+1, snug.ErrShape)
+		}
+		for i, at := range s.starts {
+			if i == 0 && at != 0 || i > 0 && at < s.starts[i-1] || at > s.n {
+				return fmt.Errorf("attention: %s[%d] is %d, want numbers from 0 to %d in ascending order: %w", s.name, i, at, s.n, snug.ErrShape)
+			}
+		}
+	}
+	return nil
+}

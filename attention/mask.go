@@ -1,0 +1,159 @@
+package attention
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/snug-ml/snug"
+)
+
+// MaskTile is the queries and the keys of a tile of a [Mask].
+const MaskTile = 64
+
+// Mask says which keys queries see, besides what the other masks of a [Config] hide. It is
+// a map of tiles of MaskTile queries and as many keys: tiles of which nothing is seen cost
+// nothing, those of which all is seen cost what they cost without a Mask, and only the
+// others have a bit for every query and key, 512 bytes a tile. Build one for every shape
+// and use it for as many calls as you like, at the same time too.
+type Mask struct {
+	batch, heads, seqQ, seqK int
+	tilesK                   int
+	// tiles has, for every tile, hidden, seen, or the number of its words plus partial.
+	tiles []int32
+	words []uint64 // MaskTile a partial tile: bit j of word i says whether query i sees key j
+}
+
+const (
+	hidden int32 = iota
+	seen
+	partial
+)
+
+// NewMask returns the Mask of all i and j of which sees reports whether query i sees key
+// j, of head h of batch element b. batch and heads are those of the Config, or 1: then the
+// Mask is that of all of them. sees is asked once for every query and key. The error wraps
+// [snug.ErrShape] for a negative dimension or more than 2^31 tiles.
+func NewMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mask, error) {
+	m, err := newMask(batch, heads, seqQ, seqK)
+	if err != nil {
+		return nil, err
+	}
+	for n := range m.tiles {
+		b, h, i0, j0 := m.place(n)
+		var words [MaskTile]uint64
+		all, any := true, false
+		rows, cols := min(MaskTile, seqQ-i0), min(MaskTile, seqK-j0)
+		for i := range rows {
+			for j := range cols {
+				if sees(b, h, i0+i, j0+j) {
+					words[i] |= 1 << j
+				}
+			}
+			any = any || words[i] != 0
+			all = all && bits.OnesCount64(words[i]) == cols
+		}
+		switch {
+		case all:
+			m.tiles[n] = seen
+		case any:
+			m.tiles[n] = partial + int32(len(m.words)/MaskTile)
+			m.words = append(m.words, words[:]...)
+		}
+	}
+	return m, nil
+}
+
+// NewTileMask returns a Mask of whole tiles: sees reports whether queries MaskTile·i to
+// MaskTile·(i+1)-1 see keys MaskTile·j to MaskTile·(j+1)-1. Otherwise it is [NewMask].
+func NewTileMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mask, error) {
+	m, err := newMask(batch, heads, seqQ, seqK)
+	if err != nil {
+		return nil, err
+	}
+	for n := range m.tiles {
+		if b, h, i0, j0 := m.place(n); sees(b, h, i0/MaskTile, j0/MaskTile) {
+			m.tiles[n] = seen
+		}
+	}
+	return m, nil
+}
+
+func newMask(batch, heads, seqQ, seqK int) (*Mask, error) {
+	m := &Mask{batch: batch, heads: heads, seqQ: seqQ, seqK: seqK}
+	n, ok := 1, true
+	if min(batch, heads, seqQ, seqK) < 0 {
+		return nil, fmt.Errorf("attention: mask of [%d,%d,%d,%d]: %w", batch, heads, seqQ, seqK, snug.ErrShape)
+	}
+	m.tilesK = (seqK + MaskTile - 1) / MaskTile
+	for _, d := range [...]int{batch, heads, (seqQ + MaskTile - 1) / MaskTile, m.tilesK} {
+		if n, ok = mulAdd(0, n, d); !ok || n > 1<<31-1-int(partial) {
+			return nil, fmt.Errorf("attention: mask of [%d,%d,%d,%d] has too many tiles: %w", batch, heads, seqQ, seqK, snug.ErrShape)
+		}
+	}
+	m.tiles = make([]int32, n)
+	return m, nil
+}
+
+// place returns the head and the first query and key of tile number n.
+func (m *Mask) place(n int) (b, h, i, j int) {
+	tilesQ := (m.seqQ + MaskTile - 1) / MaskTile
+	n, j = n/m.tilesK, n%m.tilesK*MaskTile
+	n, i = n/tilesQ, n%tilesQ*MaskTile
+	return n / m.heads, n % m.heads, i, j
+}
+
+// Tiles returns how many tiles are hidden, seen as a whole, and seen in part.
+func (m *Mask) Tiles() (none, all, some int) {
+	for _, t := range m.tiles {
+		switch t {
+		case hidden:
+			none++
+		case seen:
+			all++
+		default:
+			some++
+		}
+	}
+	return none, all, some
+}
+
+// Bytes returns the memory of m.
+func (m *Mask) Bytes() int64 { return 4*int64(len(m.tiles)) + 8*int64(len(m.words)) }
+
+// check returns what is wrong with m for c, whose starts are right.
+func (m *Mask) check(c *Config) error {
+	if m == nil {
+		return nil
+	}
+	queries, keys := c.longest()
+	fits := m.seqQ == queries && m.seqK == keys || c.packed() && m.seqQ >= queries && m.seqK >= keys
+	if !fits || m.batch != 1 && m.batch != c.Batch || m.heads != 1 && m.heads != c.Heads {
+		return fmt.Errorf("attention: Mask is [%d,%d,%d,%d], want [%d or 1,%d or 1,%d,%d]: %w",
+			m.batch, m.heads, m.seqQ, m.seqK, c.Batch, c.Heads, queries, keys, snug.ErrShape)
+	}
+	return nil
+}
+
+// of returns the rows of tiles of one head.
+func (m *Mask) of(b, h int) headMask {
+	if m == nil {
+		return headMask{}
+	}
+	b, h = min(b, m.batch-1), min(h, m.heads-1)
+	tilesQ := (m.seqQ + MaskTile - 1) / MaskTile
+	return headMask{m, (b*m.heads + h) * tilesQ * m.tilesK}
+}
+
+// headMask is the part of a Mask for one head; it has no m if there is none.
+type headMask struct {
+	m     *Mask
+	first int // tile
+}
+
+// tile returns that of a query and a key.
+func (m headMask) tile(i, j int) int32 { return m.m.tiles[m.first+i/MaskTile*m.m.tilesK+j/MaskTile] }
+
+// word returns the bits of a query in a tile that is seen in part.
+func (m headMask) word(tile int32, i int) uint64 {
+	return m.m.words[int(tile-partial)*MaskTile+i%MaskTile]
+}

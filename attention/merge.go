@@ -1,0 +1,190 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// Merge computes the attention to all keys from what [Forward] returned for two parts of
+// them, such as those of two steps of ring attention:
+//
+//	lse = log(exp(lse1) + exp(lse2))
+//	out = exp(lse1 − lse)·out1 + exp(lse2 − lse)·out2
+//
+// for every query, of rows in the layout of c.Out and of c's queries. Only these count of
+// c. out may be out1 or out2 and lse may be lse1 or lse2; otherwise nothing overlaps. A
+// part of which a query sees nothing, with −Inf in its lse, does not count, whatever its
+// out holds. A sink belongs to one part only. Accumulate in float32: out of 16 bits is
+// rounded at every call.
+//
+// The gradients in q, k and v of a part are those that [Backward] computes with the merged
+// out and lse, so that a ring needs no more than that; [MergeBackward] is for losses that
+// take the parts.
+//
+// Errors are those of [Forward]. CPU only: [snug.ErrDevice] elsewhere.
+func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V, lse2 L, c Config) error {
+	return merge(mergeJob{
+		out: snug.ViewOf(out), lse: snug.ViewOf(lse), c: c,
+		out1: snug.ViewOf(out1), lse1: snug.ViewOf(lse1), out2: snug.ViewOf(out2), lse2: snug.ViewOf(lse2),
+	})
+}
+
+// MergeBackward computes the gradients of a loss in one part that [Merge] took, out1 and
+// lse1, from those in its results: dout, and c.GradLSE unless empty.
+//
+//	dout1 = w·dout
+//	dlse1 = w·(dout · (out1 − out) + dlse)    w = exp(lse1 − lse)
+//
+// dout1 may be dout. Otherwise it is as Merge.
+func MergeBackward[V snug.Vector, L snug.Vector32](dout1 V, dlse1 L, dout, out V, lse L, out1 V, lse1 L, c Config) error {
+	return merge(mergeJob{
+		dout1: snug.ViewOf(dout1), dlse1: snug.ViewOf(dlse1), dout: snug.ViewOf(dout), c: c,
+		out: snug.ViewOf(out), lse: snug.ViewOf(lse), out1: snug.ViewOf(out1), lse1: snug.ViewOf(lse1),
+		backward: true,
+	})
+}
+
+// mergeJob is the kernel of Merge, and of MergeBackward, which has no second part.
+type mergeJob struct {
+	out, lse, out1, lse1, out2, lse2 snug.View
+	dout1, dlse1, dout               snug.View
+	c                                Config // resolved
+	backward                         bool
+}
+
+func merge(j mergeJob) error {
+	dev, err := j.check()
+	if err != nil {
+		return err
+	}
+	if !dev.IsCPU() {
+		return fmt.Errorf("attention: merging is for the cpu, not %s: %w", dev, snug.ErrDevice)
+	}
+	j.Run()
+	return nil
+}
+
+func (j *mergeJob) check() (*snug.Device, error) {
+	var err error
+	if j.c, err = j.c.resolve(); err != nil {
+		return nil, err
+	}
+	like := j.c.operands()[3]
+	tensors := [4]tensor{{"out", j.out, like}, {"out1", j.out1, like}, {"out2", j.out2, like}}
+	vectors := [3]rowVector{{name: "lse", view: j.lse}, {name: "lse1", view: j.lse1}, {name: "lse2", view: j.lse2}}
+	n := 3
+	if j.backward {
+		tensors[2], tensors[3], n = tensor{"dout", j.dout, like}, tensor{"dout1", j.dout1, like}, 4
+		vectors[2] = rowVector{name: "dlse1", view: j.dlse1}
+	}
+	if err := checkDTypes(tensors[:n], vectors[:]); err != nil {
+		return nil, err
+	}
+	if err := checkLengths(tensors[:n], vectors[:], j.c.queries()); err != nil {
+		return nil, err
+	}
+	return commonDevice(&j.c, j.out, j.lse, j.out1, j.lse1, j.out2, j.lse2, j.dout1, j.dlse1, j.dout)
+}
+
+// Kernel implements [driver.Job].
+func (j *mergeJob) Kernel() string { return "attention.merge" }
+
+// Operands implements [driver.Job].
+func (j *mergeJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.out1, &j.lse1, &j.out2, &j.lse2, &j.dout1, &j.dlse1, &j.dout} {
+		yield(v.Mem())
+	}
+	for _, v := range j.c.extras() {
+		yield(v.Mem())
+	}
+}
+
+// Run implements [driver.Job].
+func (j *mergeJob) Run() { mergeTask.Run(j.c.queryTiles(), *j) }
+
+var mergeTask = cpu.NewTask(func(j *mergeJob, item int) {
+	c := &j.c
+	s, h, q0, q1, ok := c.queryTile(item)
+	if !ok {
+		return
+	}
+	buf := scratch.Get(3 * tileQ * c.DimV)
+	defer scratch.Put(buf)
+	room, at := arena(*buf), c.row(&s, h)
+	rows := func(v snug.View) tile { return s.queryHead(v, c.Out, h, c.DimV).load(room.tile(tileQ, c.DimV), q0, q1) }
+	if j.backward {
+		to := s.queryHead(j.dout1, c.Out, h, c.DimV)
+		dout, out, out1 := rows(j.dout), rows(j.out), rows(j.out1)
+		dout1 := to.target(dout, q0, q1)
+		for i := range q1 - q0 {
+			j.backwardRow(at+q0+i, dout1.row(i), dout.row(i), out.row(i), out1.row(i))
+		}
+		to.store(dout1, q0)
+		return
+	}
+	to := s.queryHead(j.out, c.Out, h, c.DimV)
+	out1, out2 := rows(j.out1), rows(j.out2)
+	out := to.target(out1, q0, q1)
+	for i := range q1 - q0 {
+		j.row(at+q0+i, out.row(i), out1.row(i), out2.row(i))
+	}
+	to.store(out, q0)
+})
+
+// row merges query number n.
+func (j *mergeJob) row(n int, out, out1, out2 []float32) {
+	lse1, lse2 := float64(j.lse1.Float32s()[n]), float64(j.lse2.Float32s()[n])
+	if math.IsInf(lse2, -1) {
+		out2, lse2 = out1, lse1
+		lse1 = math.Inf(-1)
+	}
+	k := vexp.Registry.Best()
+	switch {
+	case !math.IsInf(lse1, -1):
+		lse := logSum(lse1, lse2)
+		w1, w2 := float32(math.Exp(lse1-lse)), float32(math.Exp(lse2-lse))
+		for i, x := range out1 {
+			out[i] = float32(w1*x) + float32(w2*out2[i])
+		}
+		lse2 = lse
+	case math.IsInf(lse2, -1):
+		clear(out)
+	default:
+		k.Scale(out, out2, 1)
+	}
+	j.lse.Float32s()[n] = float32(lse2)
+}
+
+// logSum returns log(exp(a) + exp(b)).
+func logSum(a, b float64) float64 {
+	top := max(a, b)
+	if math.IsInf(top, 1) {
+		return top
+	}
+	return top + math.Log1p(math.Exp(min(a, b)-top))
+}
+
+// backwardRow computes the gradients in query number n of the part.
+func (j *mergeJob) backwardRow(n int, dout1, dout, out, out1 []float32) {
+	lse, lse1 := float64(j.lse.Float32s()[n]), float64(j.lse1.Float32s()[n])
+	dlse1 := &j.dlse1.Float32s()[n]
+	if math.IsInf(lse1, -1) {
+		clear(dout1)
+		*dlse1 = 0
+		return
+	}
+	w, sum := math.Exp(lse1-lse), 0.0
+	for i, x := range dout {
+		sum += float64(x) * (float64(out1[i]) - float64(out[i]))
+	}
+	if j.c.GradLSE.Len() > 0 {
+		sum += float64(j.c.GradLSE.Float32s()[n])
+	}
+	*dlse1 = float32(w * sum)
+	vexp.Registry.Best().Scale(dout1, dout, float32(w))
+}

@@ -1,0 +1,142 @@
+package attention
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/philox"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// scorer makes scores of the products of one head's queries and keys.
+type scorer struct {
+	c       *Config
+	s       sequence
+	h       int
+	alibi   float32 // slope
+	strides [4]int  // of the bias
+	bias    int     // element for query 0 and key 0
+	room    []float32
+	keep    float32 // what weights are multiplied by that dropout keeps
+	below   uint32  // words below it leave out
+	stream  philox.Stream
+}
+
+// scorerScratch returns the float32 elements that a scorer carves up.
+const scorerScratch = tileK
+
+func newScorer(room *arena, c *Config, s *sequence, h int) scorer {
+	m := scorer{c: c, s: *s, h: h, room: room.floats(scorerScratch), stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
+	if n := c.Slopes.Len(); n > 0 {
+		m.alibi = c.Slopes.Float32s()[(s.b*c.Heads+h)%n]
+	}
+	if c.Bias.X.Len() > 0 {
+		m.strides = c.Bias.strides()
+		m.bias = s.b*m.strides[0] + h*m.strides[1]
+	}
+	m.keep, m.below = float32(1/(1-float64(c.Dropout.P))), uint32(float64(c.Dropout.P)*(1<<32))
+	return m
+}
+
+// scores reports whether scores are more than Scale times products.
+func (c *Config) scores() bool {
+	return c.Softcap != 0 || c.Slopes.Len() > 0 || c.Bias.X.Len() > 0 || c.Score != nil
+}
+
+// bends reports whether the derivative of a score in its product is not Scale.
+func (c *Config) bends() bool { return c.Softcap != 0 || c.Score != nil }
+
+// plain reports whether weights are made of Scale times products alone.
+func (m *scorer) plain() bool { return !m.c.scores() && m.c.Dropout.P == 0 }
+
+// row makes scores of products x of query i and the keys from j on. With slopes it sets
+// them to the derivatives of scores in products, or with inBias in the bias.
+func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
+	c := m.c
+	switch {
+	case c.Softcap != 0:
+		softcap(x, slopes, c.Scale, c.Softcap)
+	default:
+		vexp.Registry.Best().Scale(x, x, c.Scale)
+		fill(slopes, c.Scale)
+	}
+	if inBias {
+		fill(slopes, 1)
+	}
+	if m.alibi != 0 {
+		m.subtractDistance(x, i+m.s.shift-j)
+	}
+	if c.Bias.X.Len() > 0 {
+		m.addBias(x, i, j)
+	}
+	if c.Score == nil {
+		return
+	}
+	for k, v := range x {
+		value, slope := c.Score(v, m.s.b, m.h, i, j+k)
+		x[k] = value
+		if slopes != nil {
+			slopes[k] *= slope
+		}
+	}
+}
+
+// subtractDistance subtracts the slope times the distance of every key from key number at.
+func (m *scorer) subtractDistance(x []float32, at int) {
+	before := min(max(at, 0), len(x))
+	for k, v := range x[:before] {
+		x[k] = v - m.alibi*float32(at-k)
+	}
+	behind := x[before:]
+	for k, v := range behind {
+		behind[k] = v - m.alibi*float32(before+k-at)
+	}
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
+	}
+}
+
+func (m *scorer) addBias(x []float32, i, j int) {
+	at := m.bias + i*m.strides[2] + j*m.strides[3]
+	if m.strides[3] == 0 {
+		b := half.Floats(m.c.Bias.X, at, m.room[:1])[0]
+		for k := range x {
+			x[k] += b
+		}
+		return
+	}
+	for k, b := range half.Floats(m.c.Bias.X, at, m.room[:len(x)]) {
+		x[k] += b
+	}
+}
+
+// softcap replaces products by limit·tanh(scale·x/limit), and slopes, unless nil, by the
+// derivative.
+func softcap(x, slopes []float32, scale, limit float32) {
+	for k, v := range x {
+		t := float32(math.Tanh(float64(float32(scale*v) / limit)))
+		x[k] = limit * t
+		if slopes != nil {
+			slopes[k] = scale * (1 - t*t)
+		}
+	}
+}
+
+// drop multiplies the weights x of query i and the keys from j on by what dropout makes of
+// 1: 0 or keep.
+func (m *scorer) drop(x []float32, i, j int) {
+	d := &m.c.Dropout
+	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))
+	m.stream.Words(words, uint64(d.Query+i)<<32+uint64(d.Key+j))
+	for k, w := range words {
+		if w < m.below {
+			x[k] = 0
+		} else {
+			x[k] *= m.keep
+		}
+	}
+}
