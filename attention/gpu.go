@@ -89,7 +89,7 @@ func (s Strides) gpu() gpuStrides {
 func (c *Config) gpu() gpuShape {
 	s := gpuShape{
 		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
-		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.sequence(0).shift),
+		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift(c.SeqQ, c.SeqK)),
 		q: c.Q.gpu(), k: c.K.gpu(), v: c.V.gpu(), out: c.Out.gpu(),
 		dim: uint32(c.Dim), dimV: uint32(c.DimV), scale: c.Scale, scale2: c.scale2(),
 	}
@@ -117,11 +117,7 @@ func (c *Config) checkKernels() error {
 	for _, f := range [...]struct {
 		name string
 		used bool
-	}{
-		{"Window", c.Window != Window{}}, {"Mask", c.Mask != nil}, {"Softcap", c.Softcap != 0}, {"Slopes", c.Slopes.Len() > 0},
-		{"Bias", c.Bias.X.Len() > 0}, {"Score", c.Score != nil}, {"Sinks", c.Sinks.X.Len() > 0}, {"Dropout", c.Dropout.P > 0},
-		{"QStarts", c.packed()}, {"KLens", c.KLens != nil}, {"GradLSE", c.GradLSE.Len() > 0},
-	} {
+	}{{"Score", c.Score != nil}, {"Mask", c.Mask != nil}, {"a cache", c.cached()}} {
 		if f.used {
 			return fmt.Errorf("attention: %s is for the cpu: %w", f.name, snug.ErrDevice)
 		}
@@ -151,6 +147,9 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 	if err := c.checkKernels(); err != nil {
 		return err
 	}
+	if c.featured() {
+		return j.features(q)
+	}
 	s := c.gpu()
 	if j.lse.Len() > 0 {
 		s.wantLSE = 1
@@ -174,8 +173,17 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 	s := c.gpu()
 	err := s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
 		*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+	if err == nil {
+		err = j.gradLSE(q)
+	}
 	if err != nil {
 		return err
+	}
+	if c.featured() {
+		if err := j.features(q); err != nil {
+			return err
+		}
+		return j.sinks(q)
 	}
 	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j)
 }

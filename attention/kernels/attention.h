@@ -11,4 +11,6 @@
 #pragma once
 #include "forward.h"
 #include "backward.h"
+#include "featured_backward.h"
+#include "featured_grads.h"
 #include "units_entries.h"

@@ -1,0 +1,207 @@
+//go:build cuda || metal || emu
+
+package attention
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// gpuSequences is the most sequences of one launch whose lengths differ.
+const gpuSequences = 64
+
+// gpuFeatures is the parameters of the kernels of featured.h, Features there.
+type gpuFeatures struct {
+	shape                     gpuShape
+	first, sequences          uint64
+	left, right               int64
+	slopes                    uint64
+	bias, dims                [4]uint64
+	maskBatch, maskHead, mask uint64 // tiles
+	seed, query, key          uint64
+	of                        [gpuSequences]gpuExtent
+	dtype, biasType           uint32
+	unlike, packed, ends      uint32
+	scores                    uint32
+	masked, sunk, dropout     uint32
+	below, more, _            uint32
+	keep, softcap             float32
+}
+
+// gpuExtent is the rows of one sequence.
+type gpuExtent struct{ q0, nq, k0, nk int64 }
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func counts4(x [4]int) (y [4]uint64) {
+	for i, n := range x {
+		y[i] = uint64(n)
+	}
+	return y
+}
+
+// featured reports whether c has what only the kernels of featured.h do.
+func (c *Config) featured() bool {
+	return c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
+}
+
+// features returns the parameters of launches for tensors of a type, without what
+// differs from launch to launch.
+func (c *Config) features(dt snug.DType) gpuFeatures {
+	f := gpuFeatures{
+		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.behind()), slopes: uint64(c.Slopes.Len()),
+		seed: c.Dropout.Seed, query: uint64(c.Dropout.Query), key: uint64(c.Dropout.Key),
+		dtype: uint32(dt), unlike: flag(c.packed() || c.KLens != nil), packed: flag(c.packed()), ends: flag(c.Align == BottomRight),
+		scores: flag(c.scores()), sunk: flag(c.Sinks.X.Len() > 0), dropout: flag(c.Dropout.P > 0),
+		softcap: c.Softcap,
+	}
+	f.keep, f.below = c.Dropout.numbers()
+	if c.Causal {
+		f.right = 0
+	}
+	if c.Bias.X.Len() > 0 {
+		f.biasType, f.bias, f.dims = uint32(c.Bias.X.DType()), counts4(c.Bias.strides()), counts4(c.Bias.Dims)
+	}
+	return f
+}
+
+// batches calls f with the parameters of one launch after the other, each with the
+// number of its sequences and the most queries and rows of keys of one, at least once.
+func (f *gpuFeatures) batches(c *Config, launch func(n, queries, keys int) error) error {
+	per := max(1, c.Batch)
+	if f.unlike != 0 {
+		per = gpuSequences
+	}
+	for first := 0; first == 0 || first < c.Batch; first += per {
+		n := min(per, c.Batch-first)
+		f.first, f.sequences = uint64(first), uint64(n)
+		queries, keys := c.SeqQ, c.SeqK
+		if f.unlike != 0 {
+			queries, keys = f.extents(c, first, n)
+		}
+		if err := launch(n, queries, keys); err != nil {
+			return err
+		}
+		f.more = 1
+	}
+	return nil
+}
+
+// extents fills in the rows of n sequences and returns the most.
+func (f *gpuFeatures) extents(c *Config, first, n int) (queries, keys int) {
+	for i := range n {
+		s := c.sequence(first + i)
+		f.of[i] = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
+		queries, keys = max(queries, s.nq), max(keys, s.rows)
+	}
+	return queries, keys
+}
+
+// launch is [gpuShape.launch] with f.
+func (f *gpuFeatures) launch(q gpu.Launcher, name string, items, parts int, operands ...driver.Mem) error {
+	if items == 0 {
+		return nil
+	}
+	f.shape.items = uint64(items)
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name, Blocks: [3]int{min(items, maxBlocks), parts, 1}, Threads: gpuThreads,
+		Operands: operands, Params: gpu.Params(f),
+	})
+}
+
+// gpuTile is the queries and the keys of a tile of the plain kernels, TILE in tiles.h.
+const gpuTile = 64
+
+// features queues the launches of j with features.
+func (j *forwardJob) features(q gpu.Launcher) error {
+	c := &j.c
+	f := c.features(j.q.DType())
+	f.shape.wantLSE = flag(j.lse.Len() > 0)
+	x := c.extraMems()
+	return f.batches(c, func(n, queries, _ int) error {
+		return f.launch(q, "attention_forward_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV),
+			*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), x.slopes, x.sinks, x.bias, x.tiles, x.words)
+	})
+}
+
+// gpuExtras is the operands of features.
+type gpuExtras struct{ slopes, sinks, bias, tiles, words driver.Mem }
+
+func (c *Config) extraMems() gpuExtras {
+	return gpuExtras{*c.Slopes.Mem(), *c.Sinks.X.Mem(), *c.Bias.X.Mem(), driver.Mem{}, driver.Mem{}}
+}
+
+// features queues the launches of j with features, after that for delta.
+func (j *backwardJob) features(q gpu.Launcher) error {
+	c := &j.c
+	f := c.features(j.q.DType())
+	x := c.extraMems()
+	in := []driver.Mem{*j.dout.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), *j.lse.Mem(), *j.delta.Mem(), x.slopes, x.bias, x.tiles, x.words}
+	with := func(results ...driver.Mem) []driver.Mem { return append(results, in...) }
+	return f.batches(c, func(n, queries, keys int) error {
+		err := f.launch(q, "attention_backward_query_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.Dim),
+			with(*j.dq.Mem())...)
+		if err != nil {
+			return err
+		}
+		err = f.launch(q, "attention_backward_key_features", n*c.KVHeads*gpu.CeilDiv(keys, gpuTile), gpuPlain.parts(max(c.Dim, c.DimV)),
+			with(*j.dk.Mem(), *j.dv.Mem())...)
+		if err != nil || c.Bias.Grad.Len() == 0 {
+			return err
+		}
+		return f.launch(q, "attention_bias_features", c.biasItems(n), 1, with(*c.Bias.Grad.Mem())...)
+	})
+}
+
+// biasItems returns the tiles of the gradient in a bias that n sequences reach.
+func (c *Config) biasItems(n int) int {
+	d := c.Bias.Dims
+	if d[0] == 1 {
+		n = 1
+	}
+	return n * d[1] * gpu.CeilDiv(d[2], gpuTile) * gpu.CeilDiv(d[3], gpuTile)
+}
+
+// gpuSinks is the parameters of the kernel of the gradients in sinks, Sinks in
+// featured_grads.h.
+type gpuSinks struct{ heads, batch, rows, stride uint64 }
+
+// sinks queues the gradients in sinks.
+func (j *backwardJob) sinks(q gpu.Launcher) error {
+	c := &j.c
+	rows := c.SeqQ
+	if c.packed() {
+		rows = c.QStarts[c.Batch]
+	}
+	if c.Sinks.Grad.Len() == 0 {
+		return nil
+	}
+	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(rows), uint64(c.SeqQ)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "attention_sinks", Blocks: [3]int{min(c.Heads, maxBlocks), 1, 1}, Threads: gpuThreads,
+		Operands: []driver.Mem{*c.Sinks.Grad.Mem(), *c.Sinks.X.Mem(), *j.lse.Mem(), *j.delta.Mem()}, Params: gpu.Params(&p),
+	})
+}
+
+// gpuMinus is the parameters of the kernel that subtracts GradLSE, Minus in
+// featured_backward.h.
+type gpuMinus struct{ n uint64 }
+
+// gradLSE takes the gradient in lse off delta.
+func (j *backwardJob) gradLSE(q gpu.Launcher) error {
+	n := j.c.GradLSE.Len()
+	if n == 0 {
+		return nil
+	}
+	p := gpuMinus{uint64(n)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "attention_minus", Blocks: gpu.Grid(n, gpuThreads), Threads: gpuThreads,
+		Operands: []driver.Mem{*j.delta.Mem(), *j.c.GradLSE.Mem()}, Params: gpu.Params(&p),
+	})
+}

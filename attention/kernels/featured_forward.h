@@ -1,0 +1,82 @@
+// The forward pass with features.
+#pragma once
+#include "featured.h"
+#include "forward.h"
+
+// Part is what a block computes: a tile of one head, and of it columns from `from` on.
+struct Part {
+    u64 n, h;  // sequence of the launch, and head
+    i64 tile;  // number, negative for none
+    u32 from;
+};
+
+// query_part returns a tile of queries: those of the longest sequence's end come first.
+DEVICE Part query_part(CONSTANT Features& p, Thread t, u64 item) {
+    u64 heads = p.sequences * p.shape.heads, n = item % heads;
+    return Part{n / p.shape.heads, n % p.shape.heads, (i64)(item / heads), t.block_y * WIDTH};
+}
+
+// begin_softmax begins with a score that has no value, a sink.
+DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, Head head, Extras x) {
+    Softmax state;
+    float most = -infinity(), sum = 0;
+    if (p.sunk) {
+        float sink = x.sinks[head.h];
+        if (sink < bits_float(0x7f7fffffu) && sink > -infinity()) most = sink * 1.44269502f, sum = 1;
+        else if (sink != -infinity()) sum = bits_float(0x7fc00000u); // NaN for all
+    }
+    UNROLL for (u32 r = 0; r < 4; r++) state.most[r] = most, state.sum[r] = column_at(t) == 0 ? sum : 0;
+    return state;
+}
+
+// Inputs are the tensors that the forward pass reads.
+struct Inputs { GLOBAL const u8 *q, *k, *v; };
+
+DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, Head head, i64 q0, u32 from,
+                             GLOBAL u8* out, GLOBAL f32* lse, Inputs in, Extras x) {
+    Sequence s = head.s;
+    u64 kv = head.h / p.shape.group;
+    AnyRows queries = query_rows(p, in.q, p.shape.q, head, q0, p.shape.dim);
+    Softmax state = begin_softmax(t, p, head, x);
+    Sums sums;
+    clear(sums);
+    i64 end = end_key(p, s, q0 + queries.n - 1);
+    for (i64 k0 = first_key(p, s, q0) / TILE * TILE; k0 < end; k0 += TILE) {
+        i32 tile = tile_of(p, head, q0, k0);
+        if (tile == HIDDEN) continue;
+        Scores w;
+        if (p.dropout) draw(t, p, kept, head, q0, k0);
+        products(t, w, room, queries, key_rows(p, in.k, p.shape.k, s, kv, k0, p.shape.dim));
+        SeenBits seen = seen_keys(t, p, head, x, tile, q0, k0);
+        UNROLL for (u32 r = 0; r < 4; r++)
+            UNROLL for (u32 c = 0; c < 4; c++) {
+                u32 column = column_at(t) + 16 * c;
+                if (has(seen.row[r], column))
+                    w.x[r][c] = score_of(p, head, x, w.x[r][c], q0 + row_at(t) + r, k0 + column).x;
+            }
+        step(t, state, w, seen, 1, sums);
+        if (p.dropout)
+            UNROLL for (u32 r = 0; r < 4; r++)
+                UNROLL for (u32 c = 0; c < 4; c++)
+                    w.x[r][c] = has(kept, row_at(t) + r, column_at(t) + 16 * c) ? w.x[r][c] * p.keep : 0;
+        add(t, sums, room, w, seen, key_rows(p, in.v, p.shape.v, s, kv, k0, p.shape.dim_v), from);
+    }
+    GLOBAL f32* rows = p.shape.want_lse && from == 0 ? lse + row_of(p, head, q0) : nullptr;
+    finish(t, state, sums, query_rows(p, out, p.shape.out, head, q0, p.shape.dim_v), from, rows);
+}
+
+KERNEL(attention_forward_features, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1), OPERAND(const u8, q, 2), OPERAND(const u8, k, 3),
+       OPERAND(const u8, v, 4), OPERAND(const f32, slopes, 5), OPERAND(const f32, sinks, 6), OPERAND(const u8, bias, 7),
+       OPERAND(const i32, tiles, 8), OPERAND(const u64, words, 9), PARAMS(Features, p)) {
+    SHARED(Quad, room, ROOM);
+    SHARED(u16, kept, BITS);
+    Thread t = THREAD;
+    Extras x = {slopes, sinks, bias, tiles, words};
+    for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
+        Part at = query_part(p, t, item);
+        Sequence s = sequence_of(p, at.n);
+        i64 q0 = (s.nq + TILE - 1) / TILE * TILE - (at.tile + 1) * TILE;
+        if (q0 < 0) continue;
+        forward_features(t, room, kept, p, head_of(p, s, at.h, x), q0, at.from, out, lse, Inputs{q, k, v}, x);
+    }
+}
