@@ -91,8 +91,8 @@ func (x *Bias) strides() (s [4]int) {
 }
 
 // extras returns what a call has besides the tensors that all have.
-func (c *Config) extras() [6]*snug.View {
-	return [...]*snug.View{&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE}
+func (c *Config) extras() [7]*snug.View {
+	return [...]*snug.View{&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE, &c.table}
 }
 
 // resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
@@ -102,6 +102,7 @@ func (c *Config) resolveFeatures() error {
 			return err
 		}
 	}
+	c.table = c.Mask.view()
 	return c.Mask.check(c)
 }
 

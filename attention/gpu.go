@@ -117,7 +117,7 @@ func (c *Config) checkKernels() error {
 	for _, f := range [...]struct {
 		name string
 		used bool
-	}{{"Score", c.Score != nil}, {"Mask", c.Mask != nil}, {"a cache", c.cached()}} {
+	}{{"Score", c.Score != nil}, {"a cache", c.cached()}} {
 		if f.used {
 			return fmt.Errorf("attention: %s is for the cpu: %w", f.name, snug.ErrDevice)
 		}

@@ -13,21 +13,25 @@ const gpuSequences = 64
 
 // gpuFeatures is the parameters of the kernels of featured.h, Features there.
 type gpuFeatures struct {
-	shape                     gpuShape
-	first, sequences          uint64
-	left, right               int64
-	slopes                    uint64
-	bias, dims                [4]uint64
-	maskBatch, maskHead, mask uint64 // tiles
-	seed, query, key          uint64
-	of                        [gpuSequences]gpuExtent
-	dtype, biasType           uint32
-	unlike, packed, ends      uint32
-	scores                    uint32
-	masked, sunk, dropout     uint32
-	below, more, _            uint32
-	keep, softcap             float32
+	shape                 gpuShape
+	first, sequences      uint64
+	left, right           int64
+	slopes                uint64
+	bias, dims            [4]uint64
+	mask                  gpuMask
+	seed, query, key      uint64
+	of                    [gpuSequences]gpuExtent
+	dtype, biasType       uint32
+	unlike, packed, ends  uint32
+	scores                uint32
+	masked, sunk, dropout uint32
+	below, more, _        uint32
+	keep, softcap         float32
 }
+
+// gpuMask is how many tiles of a mask are from one batch element, head and row of tiles to
+// the next.
+type gpuMask struct{ batch, head, row uint64 }
 
 // gpuExtent is the rows of one sequence.
 type gpuExtent struct{ q0, nq, k0, nk int64 }
@@ -65,10 +69,25 @@ func (c *Config) features(dt snug.DType) gpuFeatures {
 	if c.Causal {
 		f.right = 0
 	}
+	if c.Mask != nil {
+		f.masked, f.mask = 1, c.Mask.gpu()
+	}
 	if c.Bias.X.Len() > 0 {
 		f.biasType, f.bias, f.dims = uint32(c.Bias.X.DType()), counts4(c.Bias.strides()), counts4(c.Bias.Dims)
 	}
 	return f
+}
+
+func (m *Mask) gpu() (s gpuMask) {
+	head := gpu.CeilDiv(m.seqQ, MaskTile) * m.tilesK
+	if m.batch > 1 {
+		s.batch = uint64(m.heads * head)
+	}
+	if m.heads > 1 {
+		s.head = uint64(head)
+	}
+	s.row = uint64(m.tilesK)
+	return s
 }
 
 // batches calls f with the parameters of one launch after the other, each with the
@@ -134,7 +153,12 @@ func (j *forwardJob) features(q gpu.Launcher) error {
 type gpuExtras struct{ slopes, sinks, bias, tiles, words driver.Mem }
 
 func (c *Config) extraMems() gpuExtras {
-	return gpuExtras{*c.Slopes.Mem(), *c.Sinks.X.Mem(), *c.Bias.X.Mem(), driver.Mem{}, driver.Mem{}}
+	x := gpuExtras{slopes: *c.Slopes.Mem(), sinks: *c.Sinks.X.Mem(), bias: *c.Bias.X.Mem()}
+	if c.Mask != nil {
+		words := 8 * len(c.Mask.words)
+		x.words, x.tiles = c.table.Mem().Slice(0, words), c.table.Mem().Slice(words, 4*len(c.Mask.tiles))
+	}
+	return x
 }
 
 // features queues the launches of j with features, after that for delta.

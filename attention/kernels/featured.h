@@ -71,18 +71,19 @@ DEVICE Sequence sequence_of(CONSTANT Features& p, u64 n) {
 DEVICE i64 between(i64 x, i64 lo, i64 hi) { return greatest(lo, least(x, hi)); }
 
 // first_key and end_key are the range of keys that query i sees. Both grow with i.
-DEVICE i64 first_key(CONSTANT Features& p, Sequence s, i64 i) { return between(i + s.shift - p.left, 0, s.nk); }
-DEVICE i64 end_key(CONSTANT Features& p, Sequence s, i64 i) { return between(i + s.shift + p.right + 1, 0, s.nk); }
+DEVICE i64 first_key(CONSTANT Features& p, GROUP const Sequence& s, i64 i) { return between(i + s.shift - p.left, 0, s.nk); }
+DEVICE i64 end_key(CONSTANT Features& p, GROUP const Sequence& s, i64 i) { return between(i + s.shift + p.right + 1, 0, s.nk); }
 
 // from_query and end_query are the range of queries that see key j.
-DEVICE i64 from_query(CONSTANT Features& p, Sequence s, i64 j) {
+DEVICE i64 from_query(CONSTANT Features& p, GROUP const Sequence& s, i64 j) {
     return j < s.nk ? between(j - p.right - s.shift, 0, s.nq) : s.nq;
 }
-DEVICE i64 end_query(CONSTANT Features& p, Sequence s, i64 j) {
+DEVICE i64 end_query(CONSTANT Features& p, GROUP const Sequence& s, i64 j) {
     return j < s.nk ? between(j + 1 + p.left - s.shift, 0, s.nq) : 0;
 }
 
-// Head is one query head of a sequence.
+// Head is one query head of a sequence. It lies in block memory, since registers are
+// few.
 struct Head {
     Sequence s;
     u64 h;
@@ -91,22 +92,27 @@ struct Head {
     GLOBAL const i32* tiles; // of its mask
 };
 
-DEVICE Head head_of(CONSTANT Features& p, Sequence s, u64 h, Extras x) {
-    Head head = {s, h, 0, s.b * p.bias[0] + h * p.bias[1], x.tiles + (s.b * p.mask_batch + h * p.mask_head)};
-    if (p.slopes) head.slope = x.slopes[(s.b * p.shape.heads + h) % p.slopes];
-    return head;
+// load_head makes head that of a sequence of the launch.
+DEVICE void load_head(Thread t, GROUP Head* head, CONSTANT Features& p, u64 n, u64 h, Extras x) {
+    sync_threads(); // all have read what was there
+    if (t.local == 0) {
+        Sequence s = sequence_of(p, n);
+        f32 slope = p.slopes ? x.slopes[(s.b * p.shape.heads + h) % p.slopes] : 0;
+        *head = Head{s, h, slope, s.b * p.bias[0] + h * p.bias[1], x.tiles + (s.b * p.mask_batch + h * p.mask_head)};
+    }
+    sync_threads();
 }
 
 // row_of returns the number of a query among all of them, as in lse.
-DEVICE u64 row_of(CONSTANT Features& p, Head head, i64 i) {
+DEVICE u64 row_of(CONSTANT Features& p, GROUP const Head& head, i64 i) {
     return row_number(p.shape, head.s.batch, head.h, head.s.q0 + i);
 }
 
 // query_rows and key_rows return the rows of a tile.
-DEVICE AnyRows query_rows(CONSTANT Features& p, GLOBAL const u8* x, Strides st, Head head, i64 first, u32 dim) {
+DEVICE AnyRows query_rows(CONSTANT Features& p, GLOBAL const u8* x, Strides st, GROUP const Head& head, i64 first, u32 dim) {
     return any_rows((GLOBAL u8*)x, p.type, st, head.s.batch, head.h, head.s.q0 + first, head.s.q0 + head.s.nq, dim);
 }
-DEVICE AnyRows key_rows(CONSTANT Features& p, GLOBAL const u8* x, Strides st, Sequence s, u64 h, i64 first, u32 dim) {
+DEVICE AnyRows key_rows(CONSTANT Features& p, GLOBAL const u8* x, Strides st, GROUP const Sequence& s, u64 h, i64 first, u32 dim) {
     return any_rows((GLOBAL u8*)x, p.type, st, s.batch, h, s.k0 + first, s.k0 + s.rows, dim);
 }
 
@@ -122,7 +128,7 @@ DEVICE u64 span(i64 lo, i64 hi) {
 enum { HIDDEN = 0, SEEN = 1, PARTIAL = 2 };
 
 // tile_of returns that of a mask which has queries from q0 on and keys from k0 on.
-DEVICE i32 tile_of(CONSTANT Features& p, Head head, i64 q0, i64 k0) {
+DEVICE i32 tile_of(CONSTANT Features& p, GROUP const Head& head, i64 q0, i64 k0) {
     return p.masked ? head.tiles[(u64)(q0 / TILE) * p.mask_row + (u64)(k0 / TILE)] : SEEN;
 }
 
@@ -130,7 +136,7 @@ DEVICE GLOBAL const u64* words_of(Extras x, i32 tile) { return x.words + (u64)(t
 
 // seen_keys returns which keys, from k0 on, the thread's queries see. Queries that
 // there are not see none.
-DEVICE SeenBits seen_keys(Thread t, CONSTANT Features& p, Head head, Extras x, i32 tile, i64 q0, i64 k0) {
+DEVICE SeenBits seen_keys(Thread t, CONSTANT Features& p, GROUP const Head& head, Extras x, i32 tile, i64 q0, i64 k0) {
     SeenBits seen;
     UNROLL for (u32 r = 0; r < 4; r++) {
         i64 i = q0 + row_at(t) + r;
@@ -156,7 +162,7 @@ DEVICE void turn_words(Thread t, GROUP u16* bits, GLOBAL const u64* words) {
 
 // seen_queries returns which queries, from q0 on, see the thread's keys. bits are of
 // turn_words.
-DEVICE SeenBits seen_queries(Thread t, CONSTANT Features& p, Sequence s, GROUP const u16* bits, i32 tile, i64 k0, i64 q0) {
+DEVICE SeenBits seen_queries(Thread t, CONSTANT Features& p, GROUP const Sequence& s, GROUP const u16* bits, i32 tile, i64 k0, i64 q0) {
     SeenBits seen;
     UNROLL for (u32 r = 0; r < 4; r++) {
         i64 j = k0 + row_at(t) + r;
@@ -171,7 +177,7 @@ DEVICE SeenBits seen_queries(Thread t, CONSTANT Features& p, Sequence s, GROUP c
 
 // draw fills kept with a row for every query of what dropout keeps, see Dropout in Go.
 // A thread makes a piece.
-DEVICE void draw(Thread t, CONSTANT Features& p, GROUP u16* kept, Head head, i64 q0, i64 k0) {
+DEVICE void draw(Thread t, CONSTANT Features& p, GROUP u16* kept, GROUP const Head& head, i64 q0, i64 k0) {
     u64 number = ((p.query + (u64)q0 + t.local / 4) << 32) + p.key + (u64)k0 + t.local % 4 * 16;
     u32 piece = 0;
     Words4 r = Words4{};
@@ -189,8 +195,19 @@ DEVICE void draw(Thread t, CONSTANT Features& p, GROUP u16* kept, Head head, i64
 // Score is a score in units of log 2, and the derivative of the score in the product.
 struct Score { f32 x, slope; };
 
-// score_of makes a score of the product of query i and key j.
-DEVICE Score score_of(CONSTANT Features& p, Head head, Extras extra, float product, i64 i, i64 j) {
+// Tile is where the scores of a query q0 and a key k0 and of those after them lie: how far
+// from its own position the key is for the query, and the element of the bias.
+struct Tile {
+    i64 far;
+    u64 bias;
+};
+
+DEVICE Tile tile_at(CONSTANT Features& p, GROUP const Head& head, i64 q0, i64 k0) {
+    return Tile{q0 + head.s.shift - k0, head.bias + (u64)q0 * p.bias[2] + (u64)k0 * p.bias[3]};
+}
+
+// score_of makes a score of the product of query i and key j of a tile.
+DEVICE Score score_of(CONSTANT Features& p, float slope_of, Tile at, Extras extra, float product, u32 i, u32 j) {
     if (!p.scores) return Score{product * p.shape.scale2, p.shape.scale};
     float x = product * p.shape.scale, slope = p.shape.scale;
     if (p.softcap != 0) {
@@ -198,9 +215,9 @@ DEVICE Score score_of(CONSTANT Features& p, Head head, Extras extra, float produ
         x = p.softcap * tanh, slope *= 1 - tanh * tanh;
     }
     if (p.slopes) {
-        i64 far = i + head.s.shift - j;
-        x -= head.slope * (float)greatest(far, -far);
+        i64 far = at.far + (i32)(i - j);
+        x -= slope_of * (float)greatest(far, -far);
     }
-    if (p.bias_type) x += any_at(extra.bias, p.bias_type, head.bias + (u64)i * p.bias[2] + (u64)j * p.bias[3]);
+    if (p.bias_type) x += any_at(extra.bias, p.bias_type, at.bias + i * p.bias[2] + j * p.bias[3]);
     return Score{x * 1.44269502f, slope};
 }

@@ -3,21 +3,23 @@
 #include "featured.h"
 #include "forward.h"
 
-// Part is what a block computes: a tile of one head, and of it columns from `from` on.
+// Part is what a block computes: a tile of queries of one head, and of it columns from
+// `from` on.
 struct Part {
-    u64 n, h;  // sequence of the launch, and head
-    i64 tile;  // number, negative for none
+    u64 n, h; // sequence of the launch, and head
+    i64 q0;   // negative for none
     u32 from;
 };
 
-// query_part returns a tile of queries: those of the longest sequence's end come first.
+// query_part returns that of an item. The last tiles come first, as in query_item.
 DEVICE Part query_part(CONSTANT Features& p, Thread t, u64 item) {
-    u64 heads = p.sequences * p.shape.heads, n = item % heads;
-    return Part{n / p.shape.heads, n % p.shape.heads, (i64)(item / heads), t.block_y * WIDTH};
+    u64 heads = p.sequences * p.shape.heads, head = item % heads, n = head / p.shape.heads;
+    i64 tiles = (sequence_of(p, n).nq + TILE - 1) / TILE;
+    return Part{n, head % p.shape.heads, (tiles - 1 - (i64)(item / heads)) * TILE, t.block_y * WIDTH};
 }
 
 // begin_softmax begins with a score that has no value, a sink.
-DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, Head head, Extras x) {
+DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, GROUP const Head& head, Extras x) {
     Softmax state;
     float most = -infinity(), sum = 0;
     if (p.sunk) {
@@ -32,9 +34,9 @@ DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, Head head, Extras x
 // Inputs are the tensors that the forward pass reads.
 struct Inputs { GLOBAL const u8 *q, *k, *v; };
 
-DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, Head head, i64 q0, u32 from,
+DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, u32 from,
                              GLOBAL u8* out, GLOBAL f32* lse, Inputs in, Extras x) {
-    Sequence s = head.s;
+    GROUP const Sequence& s = head.s;
     u64 kv = head.h / p.shape.group;
     AnyRows queries = query_rows(p, in.q, p.shape.q, head, q0, p.shape.dim);
     Softmax state = begin_softmax(t, p, head, x);
@@ -48,11 +50,11 @@ DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTA
         if (p.dropout) draw(t, p, kept, head, q0, k0);
         products(t, w, room, queries, key_rows(p, in.k, p.shape.k, s, kv, k0, p.shape.dim));
         SeenBits seen = seen_keys(t, p, head, x, tile, q0, k0);
+        Tile at = tile_at(p, head, q0, k0);
         UNROLL for (u32 r = 0; r < 4; r++)
             UNROLL for (u32 c = 0; c < 4; c++) {
                 u32 column = column_at(t) + 16 * c;
-                if (has(seen.row[r], column))
-                    w.x[r][c] = score_of(p, head, x, w.x[r][c], q0 + row_at(t) + r, k0 + column).x;
+                if (has(seen.row[r], column)) w.x[r][c] = score_of(p, head.slope, at, x, w.x[r][c], row_at(t) + r, column).x;
             }
         step(t, state, w, seen, 1, sums);
         if (p.dropout)
@@ -70,13 +72,13 @@ KERNEL(attention_forward_features, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1
        OPERAND(const i32, tiles, 8), OPERAND(const u64, words, 9), PARAMS(Features, p)) {
     SHARED(Quad, room, ROOM);
     SHARED(u16, kept, BITS);
+    SHARED(Head, head, 1);
     Thread t = THREAD;
     Extras x = {slopes, sinks, bias, tiles, words};
     for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
         Part at = query_part(p, t, item);
-        Sequence s = sequence_of(p, at.n);
-        i64 q0 = (s.nq + TILE - 1) / TILE * TILE - (at.tile + 1) * TILE;
-        if (q0 < 0) continue;
-        forward_features(t, room, kept, p, head_of(p, s, at.h, x), q0, at.from, out, lse, Inputs{q, k, v}, x);
+        if (at.q0 < 0) continue;
+        load_head(t, head, p, at.n, at.h, x);
+        forward_features(t, room, kept, p, head[0], at.q0, at.from, out, lse, Inputs{q, k, v}, x);
     }
 }

@@ -2,8 +2,7 @@
 #pragma once
 #include "featured_backward.h"
 
-// sum_columns adds what the threads of a half of a warp have, as half_warp_sum, and
-// sum_rows what those of equal columns have, in the order of rows.
+// sum_rows adds what the threads of equal columns have, in the order of their rows.
 DEVICE float sum_rows(Thread t, GROUP Quad* room, float x) {
     GROUP f32* of = (GROUP f32*)room;
     sync_threads(); // all have read what was there
@@ -25,7 +24,7 @@ DEVICE void fold(Thread t, GROUP Quad* room, CONSTANT Features& p, PRIVATE Score
 
 // add_bias adds the gradients of tiles of a head: of one row of tiles or of all, if the
 // bias is broadcast over queries, and of one column or of all.
-DEVICE void add_bias(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, Head head, i64 q_tile, i64 k_tile,
+DEVICE void add_bias(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q_tile, i64 k_tile,
                      PRIVATE Scores& sums, Tensors in, Extras x) {
     i64 q_end = p.bias[2] == 0 ? head.s.nq : least(q_tile + TILE, head.s.nq);
     for (i64 q0 = p.bias[2] == 0 ? 0 : q_tile; q0 < q_end; q0 += TILE) {
@@ -53,6 +52,7 @@ KERNEL(attention_bias_features, 256, OPERAND(f32, dbias, 0), OPERAND(const u8, d
        PARAMS(Features, p)) {
     SHARED(Quad, room, ROOM);
     SHARED(u16, kept, BITS);
+    SHARED(Head, of, 1);
     Thread t = THREAD;
     Tensors in = {dout, q, k, v, lse, delta};
     Extras x = {slopes, nullptr, bias, tiles, words};
@@ -62,8 +62,10 @@ KERNEL(attention_bias_features, 256, OPERAND(f32, dbias, 0), OPERAND(const u8, d
         u64 n = head / p.dims[1], h = head % p.dims[1]; // of the launch
         Scores sums = Scores{};
         for (u64 ns = p.bias[0] == 0 ? 0 : n; ns < (p.bias[0] == 0 ? p.sequences : n + 1); ns++)
-            for (u64 hs = p.bias[1] == 0 ? 0 : h; hs < (p.bias[1] == 0 ? p.shape.heads : h + 1); hs++)
-                add_bias(t, room, kept, p, head_of(p, sequence_of(p, ns), hs, x), q_tile, k_tile, sums, in, x);
+            for (u64 hs = p.bias[1] == 0 ? 0 : h; hs < (p.bias[1] == 0 ? p.shape.heads : h + 1); hs++) {
+                load_head(t, of, p, ns, hs, x);
+                add_bias(t, room, kept, p, of[0], q_tile, k_tile, sums, in, x);
+            }
         fold(t, room, p, sums);
         u64 at = (p.dims[0] == 1 ? 0 : (p.first + n) * p.dims[1] * p.dims[2] * p.dims[3]) + h * p.dims[2] * p.dims[3];
         UNROLL for (u32 r = 0; r < 4; r++)
