@@ -199,14 +199,10 @@ type gpuSinks struct{ heads, batch, rows, stride uint64 }
 // sinks queues the gradients in sinks.
 func (j *backwardJob) sinks(q gpu.Launcher) error {
 	c := &j.c
-	rows := c.SeqQ
-	if c.packed() {
-		rows = c.QStarts[c.Batch]
-	}
 	if c.Sinks.Grad.Len() == 0 {
 		return nil
 	}
-	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(rows), uint64(c.SeqQ)}
+	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(c.rows()), uint64(c.SeqQ)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "attention_sinks", Blocks: [3]int{min(c.Heads, maxBlocks), 1, 1}, Threads: gpuThreads,
 		Operands: []driver.Mem{*c.Sinks.Grad.Mem(), *c.Sinks.X.Mem(), *j.lse.Mem(), *j.delta.Mem()}, Params: gpu.Params(&p),

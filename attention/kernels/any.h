@@ -38,3 +38,9 @@ DEVICE float any_at(GLOBAL const u8* x, u32 type, u64 i) {
     if (type == TYPE_F16) return widen(((GLOBAL const f16*)x)[i]);
     return widen(((GLOBAL const bf16*)x)[i]);
 }
+
+DEVICE void any_put(GLOBAL u8* x, u32 type, u64 i, float v) {
+    if (type == TYPE_F32) ((GLOBAL f32*)x)[i] = v;
+    else if (type == TYPE_F16) ((GLOBAL f16*)x)[i] = narrow<f16>(v);
+    else ((GLOBAL bf16*)x)[i] = narrow<bf16>(v);
+}

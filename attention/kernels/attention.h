@@ -13,4 +13,5 @@
 #include "backward.h"
 #include "featured_backward.h"
 #include "featured_grads.h"
+#include "merge.h"
 #include "units_entries.h"
