@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -64,6 +65,16 @@ var allFeatures = []feature{
 		p.dlse = uniform(rng, p.c.queries(), 1)
 		p.c.GradLSE = snug.SliceView(p.dlse)
 	}},
+}
+
+// featuresNamed returns those of some names.
+func featuresNamed(names ...string) (some []feature) {
+	for _, f := range allFeatures {
+		if slices.Contains(names, f.name) {
+			some = append(some, f)
+		}
+	}
+	return some
 }
 
 // uniform returns numbers from -most to most.

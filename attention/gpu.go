@@ -114,13 +114,8 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 
 // checkKernels says what of c the kernels cannot do.
 func (c *Config) checkKernels() error {
-	for _, f := range [...]struct {
-		name string
-		used bool
-	}{{"Score", c.Score != nil}, {"a cache", c.cached()}} {
-		if f.used {
-			return fmt.Errorf("attention: %s is for the cpu: %w", f.name, snug.ErrDevice)
-		}
+	if c.Score != nil {
+		return fmt.Errorf("attention: Score is for the cpu: %w", snug.ErrDevice)
 	}
 	return nil
 }

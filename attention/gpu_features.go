@@ -13,20 +13,21 @@ const gpuSequences = 64
 
 // gpuFeatures is the parameters of the kernels of featured.h, Features there.
 type gpuFeatures struct {
-	shape                 gpuShape
-	first, sequences      uint64
-	left, right           int64
-	slopes                uint64
-	bias, dims            [4]uint64
-	mask                  gpuMask
-	seed, query, key      uint64
-	of                    [gpuSequences]gpuExtent
-	dtype, biasType       uint32
-	unlike, packed, ends  uint32
-	scores                uint32
-	masked, sunk, dropout uint32
-	below, more, _        uint32
-	keep, softcap         float32
+	shape                           gpuShape
+	first, sequences                uint64
+	left, right                     int64
+	slopes                          uint64
+	bias, dims                      [4]uint64
+	mask                            gpuMask
+	seed, query, key                uint64
+	page, pages, table              uint64
+	of                              [gpuSequences]gpuExtent
+	dtype, dtypeK, dtypeV, biasType uint32
+	unlike, packed, ends            uint32
+	scores                          uint32
+	masked, sunk, dropout           uint32
+	below, more, _                  uint32
+	keep, softcap                   float32
 }
 
 // gpuMask is how many tiles of a mask are from one batch element, head and row of tiles to
@@ -52,7 +53,7 @@ func counts4(x [4]int) (y [4]uint64) {
 
 // featured reports whether c has what only the kernels of featured.h do.
 func (c *Config) featured() bool {
-	return c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
+	return c.cached() || c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
 }
 
 // features returns the parameters of launches for tensors of a type, without what
@@ -139,13 +140,21 @@ const gpuTile = 64
 
 // features queues the launches of j with features.
 func (j *forwardJob) features(q gpu.Launcher) error {
-	c := &j.c
+	c, x := &j.c, j.c.extraMems()
 	f := c.features(j.q.DType())
 	f.shape.wantLSE = flag(j.lse.Len() > 0)
-	x := c.extraMems()
+	operands := []driver.Mem{*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), x.slopes, x.sinks, x.bias, x.tiles, x.words}
+	name := "attention_forward_features"
+	if r := &c.cache; c.cached() {
+		name = "attention_forward_cached"
+		operands = append(operands, *r.kScale.Mem(), *r.vScale.Mem(), *r.table.Mem())
+		f.dtypeK, f.dtypeV = uint32(j.k.DType()), uint32(j.v.DType())
+		if r.paged() {
+			f.page, f.pages, f.table = uint64(r.PageSize), uint64(r.batch), uint64(r.table.Len()/c.Batch)
+		}
+	}
 	return f.batches(c, func(n, queries, _ int) error {
-		return f.launch(q, "attention_forward_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV),
-			*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), x.slopes, x.sinks, x.bias, x.tiles, x.words)
+		return f.launch(q, name, n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV), operands...)
 	})
 }
 

@@ -13,5 +13,6 @@
 #include "backward.h"
 #include "featured_backward.h"
 #include "featured_grads.h"
+#include "cached.h"
 #include "merge.h"
 #include "units_entries.h"

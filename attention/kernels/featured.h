@@ -27,8 +27,10 @@ struct Features {
     u64 dims[4];     // of the bias
     u64 mask_batch, mask_head, mask_row; // tiles from one to the next
     u64 seed, query, key;                // of dropout
+    u64 page, pages, table;              // of a cache: rows of a page or 0; how many; entries of a sequence
     Extent of[SEQUENCES];                // unless all sequences are alike
-    u32 type;           // of all tensors
+    u32 type;           // of all tensors, but
+    u32 type_k, type_v; // those of a cache
     u32 bias_type;      // 0: none
     u32 unlike, packed; // sequences
     u32 ends;           // the last query has the position of the last key
@@ -87,18 +89,19 @@ DEVICE i64 end_query(CONSTANT Features& p, GROUP const Sequence& s, i64 j) {
 struct Head {
     Sequence s;
     u64 h;
+    i64 q0; // of the block's tile, if it owns one of queries
     f32 slope;
     u64 bias;                // element of query 0 and key 0
     GLOBAL const i32* tiles; // of its mask
 };
 
 // load_head makes head that of a sequence of the launch.
-DEVICE void load_head(Thread t, GROUP Head* head, CONSTANT Features& p, u64 n, u64 h, Extras x) {
+DEVICE void load_head(Thread t, GROUP Head* head, CONSTANT Features& p, u64 n, u64 h, i64 q0, Extras x) {
     sync_threads(); // all have read what was there
     if (t.local == 0) {
         Sequence s = sequence_of(p, n);
         f32 slope = p.slopes ? x.slopes[(s.b * p.shape.heads + h) % p.slopes] : 0;
-        *head = Head{s, h, slope, s.b * p.bias[0] + h * p.bias[1], x.tiles + (s.b * p.mask_batch + h * p.mask_head)};
+        *head = Head{s, h, q0, slope, s.b * p.bias[0] + h * p.bias[1], x.tiles + (s.b * p.mask_batch + h * p.mask_head)};
     }
     sync_threads();
 }

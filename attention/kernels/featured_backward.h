@@ -92,7 +92,7 @@ KERNEL(attention_backward_query_features, 256, OPERAND(u8, dq, 0), OPERAND(const
     for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
         Part at = query_part(p, t, item);
         if (at.q0 < 0) continue;
-        load_head(t, head, p, at.n, at.h, x);
+        load_head(t, head, p, at.n, at.h, at.q0, x);
         backward_query_features(t, room, kept, p, head[0], at.q0, at.from, dq, in, x);
     }
 }
@@ -133,7 +133,7 @@ DEVICE void backward_key_features(Thread t, GROUP Quad* room, GROUP u16* bits, G
     clear(sums.k);
     clear(sums.v);
     for (u64 h = kv * p.shape.group; h < (kv + 1) * p.shape.group; h++) {
-        load_head(t, head, p, n, h, x);
+        load_head(t, head, p, n, h, 0, x);
         i64 nk = head->s.nk, end = k0 < nk ? end_query(p, head->s, least(k0 + TILE, nk) - 1) : 0;
         for (i64 q0 = from_query(p, head->s, k0) / TILE * TILE; q0 < end; q0 += TILE) {
             i32 tile = tile_of(p, *head, q0, k0);

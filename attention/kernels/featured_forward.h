@@ -31,40 +31,67 @@ DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, GROUP const Head& h
     return state;
 }
 
-// Inputs are the tensors that the forward pass reads.
-struct Inputs { GLOBAL const u8 *q, *k, *v; };
+// score_tile makes scores in units of log 2 of products. The loop over a row's columns is
+// not unrolled, for registers and for the size of the kernel, so scores lie in block memory.
+DEVICE void score_tile(Thread t, GROUP Quad* room, CONSTANT Features& p, GROUP const Head& head, Tile at, SeenBits seen,
+                       PRIVATE Scores& s, Extras x) {
+    if (!p.scores) {
+        UNROLL for (u32 r = 0; r < 4; r++)
+            UNROLL for (u32 c = 0; c < 4; c++) s.x[r][c] *= p.shape.scale2;
+        return;
+    }
+    GROUP f32* mine = (GROUP f32*)room + row_at(t) * WEIGHT_PITCH + column_at(t);
+    sync_threads(); // all have read what was there
+    UNROLL for (u32 r = 0; r < 4; r++) {
+        GROUP f32* row = mine + r * WEIGHT_PITCH;
+        UNROLL for (u32 c = 0; c < 4; c++) row[16 * c] = s.x[r][c];
+        UNROLL_1 for (u32 c = 0; c < 64; c += 16)
+            if (has(seen.row[r], column_at(t) + c)) row[c] = score_of(p, head.slope, at, x, row[c], row_at(t) + r, column_at(t) + c).x;
+        UNROLL for (u32 c = 0; c < 4; c++) s.x[r][c] = row[16 * c];
+    }
+}
 
-DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, u32 from,
-                             GLOBAL u8* out, GLOBAL f32* lse, Inputs in, Extras x) {
+// Source is where keys and values of a launch come from: k_of and v_of return rows of a
+// tile, after load. first_of returns the block's first query. Plain is tensors.
+struct Plain {
+    GLOBAL const u8 *k, *v;
+    i64 q0;
+};
+DEVICE i64 first_of(Plain from) { return from.q0; }
+DEVICE void load(Thread, CONSTANT Features&, GROUP const Head&, Plain, i64) {}
+DEVICE AnyRows k_of(CONSTANT Features& p, GROUP const Head& head, Plain from, i64 k0) {
+    return key_rows(p, from.k, p.shape.k, head.s, head.h / p.shape.group, k0, p.shape.dim);
+}
+DEVICE AnyRows v_of(CONSTANT Features& p, GROUP const Head& head, Plain from, i64 k0) {
+    return key_rows(p, from.v, p.shape.v, head.s, head.h / p.shape.group, k0, p.shape.dim_v);
+}
+
+template <class Source>
+DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, u32 from,
+                             GLOBAL u8* out, GLOBAL f32* lse, GLOBAL const u8* q, Source source, Extras x) {
     GROUP const Sequence& s = head.s;
-    u64 kv = head.h / p.shape.group;
-    AnyRows queries = query_rows(p, in.q, p.shape.q, head, q0, p.shape.dim);
     Softmax state = begin_softmax(t, p, head, x);
     Sums sums;
     clear(sums);
-    i64 end = end_key(p, s, q0 + queries.n - 1);
-    for (i64 k0 = first_key(p, s, q0) / TILE * TILE; k0 < end; k0 += TILE) {
-        i32 tile = tile_of(p, head, q0, k0);
+    for (i64 k0 = first_key(p, s, first_of(source)) / TILE * TILE;
+         k0 < end_key(p, s, least(first_of(source) + TILE, s.nq) - 1); k0 += TILE) {
+        i32 tile = tile_of(p, head, first_of(source), k0);
         if (tile == HIDDEN) continue;
         Scores w;
-        if (p.dropout) draw(t, p, kept, head, q0, k0);
-        products(t, w, room, queries, key_rows(p, in.k, p.shape.k, s, kv, k0, p.shape.dim));
-        SeenBits seen = seen_keys(t, p, head, x, tile, q0, k0);
-        Tile at = tile_at(p, head, q0, k0);
-        UNROLL for (u32 r = 0; r < 4; r++)
-            UNROLL for (u32 c = 0; c < 4; c++) {
-                u32 column = column_at(t) + 16 * c;
-                if (has(seen.row[r], column)) w.x[r][c] = score_of(p, head.slope, at, x, w.x[r][c], row_at(t) + r, column).x;
-            }
+        load(t, p, head, source, k0);
+        if (p.dropout) draw(t, p, kept, head, first_of(source), k0);
+        products(t, w, room, query_rows(p, q, p.shape.q, head, first_of(source), p.shape.dim), k_of(p, head, source, k0));
+        SeenBits seen = seen_keys(t, p, head, x, tile, first_of(source), k0);
+        score_tile(t, room, p, head, tile_at(p, head, first_of(source), k0), seen, w, x);
         step(t, state, w, seen, 1, sums);
         if (p.dropout)
             UNROLL for (u32 r = 0; r < 4; r++)
                 UNROLL for (u32 c = 0; c < 4; c++)
                     w.x[r][c] = has(kept, row_at(t) + r, column_at(t) + 16 * c) ? w.x[r][c] * p.keep : 0;
-        add(t, sums, room, w, seen, key_rows(p, in.v, p.shape.v, s, kv, k0, p.shape.dim_v), from);
+        add(t, sums, room, w, seen, v_of(p, head, source, k0), from);
     }
-    GLOBAL f32* rows = p.shape.want_lse && from == 0 ? lse + row_of(p, head, q0) : nullptr;
-    finish(t, state, sums, query_rows(p, out, p.shape.out, head, q0, p.shape.dim_v), from, rows);
+    GLOBAL f32* rows = p.shape.want_lse && from == 0 ? lse + row_of(p, head, first_of(source)) : nullptr;
+    finish(t, state, sums, query_rows(p, out, p.shape.out, head, first_of(source), p.shape.dim_v), from, rows);
 }
 
 KERNEL(attention_forward_features, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1), OPERAND(const u8, q, 2), OPERAND(const u8, k, 3),
@@ -78,7 +105,7 @@ KERNEL(attention_forward_features, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1
     for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
         Part at = query_part(p, t, item);
         if (at.q0 < 0) continue;
-        load_head(t, head, p, at.n, at.h, x);
-        forward_features(t, room, kept, p, head[0], at.q0, at.from, out, lse, Inputs{q, k, v}, x);
+        load_head(t, head, p, at.n, at.h, at.q0, x);
+        forward_features(t, room, kept, p, head[0], at.from, out, lse, q, Plain{k, v, at.q0}, x);
     }
 }

@@ -63,7 +63,7 @@ KERNEL(attention_bias_features, 256, OPERAND(f32, dbias, 0), OPERAND(const u8, d
         Scores sums = Scores{};
         for (u64 ns = p.bias[0] == 0 ? 0 : n; ns < (p.bias[0] == 0 ? p.sequences : n + 1); ns++)
             for (u64 hs = p.bias[1] == 0 ? 0 : h; hs < (p.bias[1] == 0 ? p.shape.heads : h + 1); hs++) {
-                load_head(t, of, p, ns, hs, x);
+                load_head(t, of, p, ns, hs, 0, x);
                 add_bias(t, room, kept, p, of[0], q_tile, k_tile, sums, in, x);
             }
         fold(t, room, p, sums);

@@ -20,19 +20,20 @@ DEVICE MergeRow merge_row(Merge p, u64 item) {
     return MergeRow{head * p.seq + i, head / p.heads * p.out.batch + head % p.heads * p.out.head + i * p.out.row};
 }
 
-// Weights is what the rows of the parts count, and the lse of both.
-struct Weights { f32 w1, w2, lse; };
+// Weights is what the rows of the parts count, if at all, and the lse of both.
+struct Weights {
+    bool one, two;
+    f32 w1, w2, lse;
+};
 
 DEVICE Weights weights_of(float lse1, float lse2) {
-    if (lse1 == -infinity() || lse2 == -infinity()) { // which has no value
-        bool one = lse2 == -infinity();
-        return Weights{one && lse1 != lse2 ? 1.0f : 0.0f, one ? 0.0f : 1.0f, one ? lse1 : lse2};
-    }
+    bool one = lse1 != -infinity(), two = lse2 != -infinity(); // else it has no value
+    if (!one || !two) return Weights{one, two, 1, 1, one ? lse1 : lse2};
     bool first = lse1 > lse2;
     float top = first ? lse1 : lse2, e = exp_of((first ? lse2 : lse1) - top);
     float lse = top == infinity() ? top : top + log_sum(0, 1 + e);
     float high = top == infinity() ? top - top : 1 / (1 + e), low = e * high;
-    return Weights{first ? high : low, first ? low : high, lse};
+    return Weights{true, true, first ? high : low, first ? low : high, lse};
 }
 
 KERNEL(attention_merge, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1), OPERAND(const u8, out1, 2), OPERAND(const f32, lse1, 3),
@@ -45,8 +46,8 @@ KERNEL(attention_merge, 256, OPERAND(u8, out, 0), OPERAND(f32, lse, 1), OPERAND(
         sync_warp(); // lse may be one of them
         if (lane_of(t) == 0) lse[row.number] = w.lse;
         for (u32 d = lane_of(t); d < p.dim; d += WARP) {
-            float x = w.w1 == 0 ? 0 : w.w1 * any_at(out1, p.type, row.at + d);
-            if (w.w2 != 0) x += w.w2 * any_at(out2, p.type, row.at + d);
+            float x = w.one ? w.w1 * any_at(out1, p.type, row.at + d) : 0;
+            if (w.two) x += w.w2 * any_at(out2, p.type, row.at + d);
             any_put(out, p.type, row.at + d, x);
         }
     }
