@@ -31,24 +31,14 @@ DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, GROUP const Head& h
     return state;
 }
 
-// score_tile makes scores in units of log 2 of products. The loop over a row's columns is
-// not unrolled, for registers and for the size of the kernel, so scores lie in block memory.
-DEVICE void score_tile(Thread t, GROUP Quad* room, CONSTANT Features& p, GROUP const Head& head, Tile at, SeenBits seen,
+// score_tile makes scores in units of log 2 of the products that count.
+DEVICE void score_tile(Thread t, CONSTANT Features& p, GROUP const Head& head, Tile at, SeenBits seen,
                        PRIVATE Scores& s, Extras x) {
-    if (!p.scores) {
-        UNROLL for (u32 r = 0; r < 4; r++)
-            UNROLL for (u32 c = 0; c < 4; c++) s.x[r][c] *= p.shape.scale2;
-        return;
-    }
-    GROUP f32* mine = (GROUP f32*)room + row_at(t) * WEIGHT_PITCH + column_at(t);
-    sync_threads(); // all have read what was there
-    UNROLL for (u32 r = 0; r < 4; r++) {
-        GROUP f32* row = mine + r * WEIGHT_PITCH;
-        UNROLL for (u32 c = 0; c < 4; c++) row[16 * c] = s.x[r][c];
-        UNROLL_1 for (u32 c = 0; c < 64; c += 16)
-            if (has(seen.row[r], column_at(t) + c)) row[c] = score_of(p, head.slope, at, x, row[c], row_at(t) + r, column_at(t) + c).x;
-        UNROLL for (u32 c = 0; c < 4; c++) s.x[r][c] = row[16 * c];
-    }
+    UNROLL for (u32 r = 0; r < 4; r++)
+        UNROLL for (u32 c = 0; c < 4; c++) {
+            u32 column = column_at(t) + 16 * c;
+            if (has(seen.row[r], column)) s.x[r][c] = score_of(p, head.slope, at, x, s.x[r][c], row_at(t) + r, column).x;
+        }
 }
 
 // Source is where keys and values of a launch come from: k_of and v_of return rows of a
@@ -73,8 +63,8 @@ DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTA
     Softmax state = begin_softmax(t, p, head, x);
     Sums sums;
     clear(sums);
-    for (i64 k0 = first_key(p, s, first_of(source)) / TILE * TILE;
-         k0 < end_key(p, s, least(first_of(source) + TILE, s.nq) - 1); k0 += TILE) {
+    i64 end = end_key(p, s, least(first_of(source) + TILE, s.nq) - 1);
+    for (i64 k0 = first_key(p, s, first_of(source)) / TILE * TILE; k0 < end; k0 += TILE) {
         i32 tile = tile_of(p, head, first_of(source), k0);
         if (tile == HIDDEN) continue;
         Scores w;
@@ -82,7 +72,7 @@ DEVICE void forward_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTA
         if (p.dropout) draw(t, p, kept, head, first_of(source), k0);
         products(t, w, room, query_rows(p, q, p.shape.q, head, first_of(source), p.shape.dim), k_of(p, head, source, k0));
         SeenBits seen = seen_keys(t, p, head, x, tile, first_of(source), k0);
-        score_tile(t, room, p, head, tile_at(p, head, first_of(source), k0), seen, w, x);
+        score_tile(t, p, head, tile_at(p, head, first_of(source), k0), seen, w, x);
         step(t, state, w, seen, 1, sums);
         if (p.dropout)
             UNROLL for (u32 r = 0; r < 4; r++)
