@@ -14,9 +14,9 @@ import (
 // Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
 type Cache struct {
 	// K and V are of the type of q, or of U8: 8-bit integers in two's complement, see
-	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or with Pages [pages,
-	// KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is then
-	// the distance between pages.
+	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or in pages
+	// [pages, KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is
+	// then the distance between pages.
 	K, V snug.View
 	// KScale and VScale are for K and V of U8: one float32 for every row, which its
 	// integers are multiplied by, contiguous [Batch or pages, KVHeads, SeqK or PageSize].
@@ -168,6 +168,8 @@ func (r *cached) resolveTable(c *Config) error {
 		return fmt.Errorf("attention: Table holds %d pages of %d rows, want [%d, n] for %d keys: %w", n, r.PageSize, c.Batch, longest, snug.ErrShape)
 	case r.Count < 1:
 		return fmt.Errorf("attention: Count is %d, want 1 or more: %w", r.Count, snug.ErrShape)
+	case uint64(c.SeqK) > math.MaxUint32 || uint64(r.PageSize) > math.MaxUint32:
+		return fmt.Errorf("attention: Table of pages of %d rows for %d keys, want numbers below 2^32: %w", r.PageSize, c.SeqK, snug.ErrShape)
 	}
 	r.batch, r.rows = r.Count, r.PageSize
 	if !r.table.Device().IsCPU() {

@@ -38,25 +38,23 @@ func TestNoSinkAndNothingSeen(t *testing.T) {
 	})
 }
 
-// More sequences than devices take at a time, with gradients that sum over all.
+// More sequences than devices take at a time, with gradients that sum over all or not.
 func TestManySequences(t *testing.T) {
-	c := Config{Batch: 130, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 200, Dim: 3}
-	bias := func(t testing.TB, p *problem, rng *rand.Rand) {
-		queries, keys := p.c.longest()
-		p.biasType, p.bias = snug.F32, uniform(rng, 2*queries*keys, 1)
-		p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: [4]int{1, 2, queries, keys}, Grad: snug.SliceView(make([]float32, len(p.bias)))}
-	}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		rng := rand.New(rand.NewPCG(8, 9))
-		c := c
-		c.QStarts = make([]int, c.Batch+1)
-		for b := range c.Batch {
-			c.QStarts[b+1] = c.QStarts[b] + rng.IntN(4)
+		for _, batch := range []int{1, 130} { // of the bias
+			rng := rand.New(rand.NewPCG(8, 9))
+			c := Config{Batch: 130, Heads: 2, KVHeads: 1, Dim: 3, QStarts: make([]int, 131)}
+			for b := range c.Batch {
+				c.QStarts[b+1] = c.QStarts[b] + rng.IntN(4)
+			}
+			c.SeqQ = c.QStarts[c.Batch] + 5
+			c.SeqK = c.SeqQ
+			bias := feature{add: func(t testing.TB, p *problem, rng *rand.Rand) {
+				p.biasType, p.bias = snug.F32, uniform(rng, batch*2*3*3, 1)
+				p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: [4]int{batch, 2, 3, 3}, Grad: snug.SliceView(make([]float32, len(p.bias)))}
+			}}
+			withFeatures(t, c, snug.F32, 3, false, append(featuresNamed("sinks", "dropout", "alibi"), bias)).check(t, place, snug.F32)
 		}
-		c.SeqQ = c.QStarts[c.Batch] + 5
-		c.SeqK = c.SeqQ
-		some := append(featuresNamed("sinks", "dropout", "alibi"), feature{add: bias})
-		withFeatures(t, c, snug.F32, 3, false, some).check(t, place, snug.F32)
 	})
 }
 

@@ -26,7 +26,7 @@ type gpuKernels struct {
 	columns                             int // of results that a block computes
 }
 
-// gpuPlain takes everything, with the sizes of tiles.h.
+// gpuPlain takes everything but features, with the sizes of tiles.h.
 var gpuPlain = gpuKernels{
 	gpu.ForFloats("attention_forward"), gpu.ForFloats("attention_backward_query"), gpu.ForFloats("attention_backward_key"),
 	64, 64, 128,

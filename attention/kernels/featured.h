@@ -37,7 +37,7 @@ struct Features {
     u32 scores;         // are more than scale times products
     u32 masked, sunk, dropout;
     u32 below;          // words below it leave a weight out
-    u32 more;           // add to gradients that an earlier launch began
+    u32 more;           // add to the gradient in a bias of all sequences that an earlier launch began
     u32 unused;
     f32 keep; // what the weights are multiplied by that dropout keeps
     f32 softcap;

@@ -32,8 +32,7 @@ DEVICE Softmax begin_softmax(Thread t, CONSTANT Features& p, GROUP const Head& h
 }
 
 // score_tile makes scores in units of log 2 of the products that count.
-DEVICE void score_tile(Thread t, CONSTANT Features& p, GROUP const Head& head, Tile at, SeenBits seen,
-                       PRIVATE Scores& s, Extras x) {
+DEVICE void score_tile(Thread t, CONSTANT Features& p, GROUP const Head& head, Tile at, SeenBits seen, PRIVATE Scores& s, Extras x) {
     UNROLL for (u32 r = 0; r < 4; r++)
         UNROLL for (u32 c = 0; c < 4; c++) {
             u32 column = column_at(t) + 16 * c;
@@ -41,8 +40,9 @@ DEVICE void score_tile(Thread t, CONSTANT Features& p, GROUP const Head& head, T
         }
 }
 
-// Source is where keys and values of a launch come from: k_of and v_of return rows of a
-// tile, after load. first_of returns the block's first query. Plain is tensors.
+// A Source is where keys and values of a launch come from: k_of and v_of return rows of a
+// tile, after load. first_of returns the block's first query: from block memory where
+// registers are few. Plain is tensors.
 struct Plain {
     GLOBAL const u8 *k, *v;
     i64 q0;

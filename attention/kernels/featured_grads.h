@@ -73,7 +73,7 @@ KERNEL(attention_bias_features, 256, OPERAND(f32, dbias, 0), OPERAND(const u8, d
                 u64 i = (u64)q_tile + row_at(t) + r, j = (u64)k_tile + column_at(t) + 16 * c;
                 if (i >= p.dims[2] || j >= p.dims[3]) continue;
                 GLOBAL f32* to = dbias + at + i * p.dims[3] + j;
-                *to = (p.more ? *to : 0) + sums.x[r][c];
+                *to = (p.more && p.bias[0] == 0 ? *to : 0) + sums.x[r][c];
             }
     }
 }
