@@ -16,7 +16,7 @@
 // [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): it walks
 // over tiles of keys for a tile of queries and keeps a running maximum and sum.
 // [Backward] computes p again from lse, and keep from its counters. All features of a
-// [Config] can be combined, in both.
+// [Config] can be combined, in both, on every device; only a Score is for the CPU.
 //
 // # Masks
 //
@@ -49,7 +49,8 @@
 // bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
 // each term to the error at most, and subnormal numbers may count as 0. So do the
 // matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are both 64 or
-// both 128 and all rows start at multiples of 16 bytes. In float16 that adds 2^-11
+// both 128, all rows start at multiples of 16 bytes and there is no feature but Causal
+// and GradLSE. In float16 that adds 2^-11
 // of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
 // more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
 // [Backward] recovers p from a float32 lse, to a relative error of about

@@ -14,17 +14,24 @@ import (
 // Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
 type Cache struct {
 	// K and V are of the type of q, or of U8: 8-bit integers in two's complement, see
-	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or with Pages [pages,
-	// KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is then
-	// the distance between pages.
+	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or in pages
+	// [pages, KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is
+	// then the distance between pages.
 	K, V snug.View
 	// KScale and VScale are for K and V of U8: one float32 for every row, which its
 	// integers are multiplied by, contiguous [Batch or pages, KVHeads, SeqK or PageSize].
 	KScale, VScale snug.View
 	// Pages, unless nil, are the numbers of the pages of every sequence: key j of sequence
-	// b is row j%PageSize of page Pages[b][j/PageSize]. Sequences may share pages.
+	// b is row j%PageSize of page Pages[b][j/PageSize]. Sequences may share pages. They are
+	// for the CPU; elsewhere there is Table.
 	Pages    [][]int
 	PageSize int // rows of a page
+	// Table, unless empty, is the same on any device: I32 of [Batch, n] for any n that is
+	// enough for the longest sequence, entry (b, i) for Pages[b][i]. Count is then the
+	// number of pages of K and V. Entries are checked on the CPU; on other devices those
+	// out of range count as the first page or the last.
+	Table snug.View
+	Count int
 }
 
 // ForwardCached is [Forward] with the keys and values of a cache, for steps that generate.
@@ -33,8 +40,8 @@ type Cache struct {
 // Forward.
 //
 // Errors are those of Forward; [snug.ErrShape] for a table that has too few pages or names
-// one that K or V have not, or for packed sequences; [snug.ErrDevice] on other devices than
-// the CPU.
+// one that K or V have not, or for packed sequences; [snug.ErrDevice] for Pages on other
+// devices than the CPU.
 func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache, c Config) error {
 	if kv == nil {
 		return fmt.Errorf("attention: no cache: %w", snug.ErrConfig)
@@ -102,22 +109,29 @@ func quantizeRow(codes []uint8, x []float32) (scale float32) {
 // cached is a Cache in a call.
 type cached struct {
 	*Cache
-	batch, rows int // of K and V: sequences and the keys of each, or pages and their rows
+	batch, rows           int       // of K and V: sequences and the keys of each, or pages and their rows
+	kScale, vScale, table snug.View // those of Cache
 }
 
 // cached reports whether k and v are in a cache.
 func (c *Config) cached() bool { return c.cache.Cache != nil }
 
+// paged reports whether rows lie in pages.
+func (r *cached) paged() bool { return r.Pages != nil || r.table.Len() > 0 }
+
 // resolve finds batch and rows for c, of which the lengths of sequences are right.
 func (r *cached) resolve(c *Config) error {
 	r.batch, r.rows = c.Batch, c.SeqK
+	r.kScale, r.vScale, r.table = r.KScale, r.VScale, r.Table
 	switch {
 	case c.packed():
 		return fmt.Errorf("attention: a cache for packed sequences: %w", snug.ErrShape)
-	case r.Pages == nil:
+	case !r.paged():
 		return nil
 	case r.PageSize < 1:
 		return fmt.Errorf("attention: PageSize is %d, want 1 or more: %w", r.PageSize, snug.ErrShape)
+	case r.table.Len() > 0:
+		return r.resolveTable(c)
 	case len(r.Pages) != c.Batch:
 		return fmt.Errorf("attention: pages of %d sequences, want %d: %w", len(r.Pages), c.Batch, snug.ErrShape)
 	}
@@ -138,7 +152,41 @@ func (r *cached) resolve(c *Config) error {
 	return nil
 }
 
-// check returns what is wrong with types and scales, where q is of type dt.
+// resolveTable is resolve with a Table.
+func (r *cached) resolveTable(c *Config) error {
+	longest := 0
+	for b := range c.Batch {
+		longest = max(longest, c.sequence(b).nk)
+	}
+	n := r.table.Len()
+	switch {
+	case r.Pages != nil:
+		return fmt.Errorf("attention: Pages and a Table: %w", snug.ErrConfig)
+	case r.table.DType() != snug.I32:
+		return fmt.Errorf("attention: Table holds %s, want i32: %w", r.table.DType(), snug.ErrDType)
+	case c.Batch == 0 || n%c.Batch != 0 || n/c.Batch < cpu.Chunks(longest, r.PageSize):
+		return fmt.Errorf("attention: Table holds %d pages of %d rows, want [%d, n] for %d keys: %w", n, r.PageSize, c.Batch, longest, snug.ErrShape)
+	case r.Count < 1:
+		return fmt.Errorf("attention: Count is %d, want 1 or more: %w", r.Count, snug.ErrShape)
+	case uint64(c.SeqK) > math.MaxUint32 || uint64(r.PageSize) > math.MaxUint32:
+		return fmt.Errorf("attention: Table of pages of %d rows for %d keys, want numbers below 2^32: %w", r.PageSize, c.SeqK, snug.ErrShape)
+	}
+	r.batch, r.rows = r.Count, r.PageSize
+	if !r.table.Device().IsCPU() {
+		return nil
+	}
+	width, table := n/c.Batch, snug.Host[int32](r.table)
+	for b := range c.Batch {
+		for i, page := range table[b*width:][:cpu.Chunks(c.sequence(b).nk, r.PageSize)] {
+			if page < 0 || int(page) >= r.Count {
+				return fmt.Errorf("attention: entry %d of sequence %d in Table is %d, want 0 to %d: %w", i, b, page, r.Count-1, snug.ErrShape)
+			}
+		}
+	}
+	return nil
+}
+
+// check returns what is wrong with types, scales and devices, where q is of type dt.
 func (r *cached) check(c *Config, dt snug.DType) error {
 	for _, t := range [...]struct {
 		name     string
@@ -155,8 +203,8 @@ func (r *cached) check(c *Config, dt snug.DType) error {
 			return fmt.Errorf("attention: %sScale holds %d elements, want %d: %w", t.name, t.scale.Len(), n, snug.ErrShape)
 		}
 	}
-	if dev, err := snug.CommonDevice(r.K, r.V, r.KScale, r.VScale); err != nil || !dev.IsCPU() {
-		return fmt.Errorf("attention: a cache on %s, want the cpu: %w", dev, snug.ErrDevice)
+	if dev := r.K.Device(); r.Pages != nil && !dev.IsCPU() {
+		return fmt.Errorf("attention: Pages of a cache on %s, want a Table: %w", dev, snug.ErrDevice)
 	}
 	return nil
 }
@@ -164,9 +212,10 @@ func (r *cached) check(c *Config, dt snug.DType) error {
 // cacheHead is one key head of a sequence in a cache.
 type cacheHead struct {
 	head
-	pages  []int // of the sequence; nil: rows lie one after the other
-	rows   int   // of a page
-	step   int   // elements between pages
+	pages  []int   // of the sequence
+	table  []int32 // or these; without any rows lie one after the other
+	rows   int     // of a page
+	step   int     // elements between pages
 	scales []float32
 	group  int // scales between pages
 }
@@ -177,8 +226,13 @@ func (r *cached) head(s *sequence, x, scales snug.View, st Strides, c *Config, h
 	if x.DType() == snug.U8 {
 		k.scales = scales.Float32s()[h*r.rows:]
 	}
-	if r.Pages != nil {
+	switch {
+	case r.Pages != nil:
 		k.pages = r.Pages[s.b]
+		return k
+	case r.table.Len() > 0:
+		width := r.table.Len() / c.Batch
+		k.table = snug.Host[int32](r.table)[s.b*width:][:width]
 		return k
 	}
 	k.at += s.b * k.step
@@ -188,6 +242,17 @@ func (r *cached) head(s *sequence, x, scales snug.View, st Strides, c *Config, h
 	return k
 }
 
+// pageOf returns the page of a row, -1 without pages.
+func (k *cacheHead) pageOf(row int) int {
+	switch {
+	case k.pages != nil:
+		return k.pages[row/k.rows]
+	case k.table != nil:
+		return int(k.table[row/k.rows])
+	}
+	return -1
+}
+
 // factor returns rows lo to hi-1 as float32: where they lie if they do together, else in
 // room.
 func (k *cacheHead) factor(room tile, lo, hi int) factor {
@@ -195,8 +260,7 @@ func (k *cacheHead) factor(room tile, lo, hi int) factor {
 	for at := lo; at < hi; {
 		h, n, scale := k.head, hi-at, at
 		row := at
-		if k.pages != nil {
-			page := k.pages[at/k.rows]
+		if page := k.pageOf(at); page >= 0 {
 			row = at % k.rows
 			n = min(n, k.rows-row)
 			h.at += page * k.step

@@ -11,20 +11,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cacheOf lays out the keys and values of a problem, of contiguous tensors, in a cache. It
-// changes p's k and v to what the cache stands for.
-func cacheOf(t testing.TB, p *problem, dt snug.DType, rng *rand.Rand, size int, integers bool) *Cache {
+// cacheOf lays out the keys and values of a problem, of contiguous tensors, in a cache in a
+// place, with a table of pages or Pages. It changes p's k and v to what the cache stands for.
+func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rng *rand.Rand, size int, integers, table bool) *Cache {
 	c := resolved(t, p.c)
 	kv := &Cache{PageSize: size}
 	batch, rows := c.Batch, c.SeqK
+	var pages [][]int
 	if size > 0 {
 		perSequence := (c.SeqK + size - 1) / size
 		order := rng.Perm(c.Batch*perSequence + 3) // some stay empty
-		kv.Pages = make([][]int, c.Batch)
 		for b := range c.Batch {
-			kv.Pages[b] = order[b*perSequence:][:perSequence]
+			pages = append(pages, order[b*perSequence:][:perSequence])
 		}
 		batch, rows = len(order), size
+		kv.setPages(t, place, pages, batch, table)
 	}
 	put := func(x []float32, dim int) (data, scales snug.View) {
 		y := make([]float32, batch*c.KVHeads*rows*dim)
@@ -35,7 +36,7 @@ func cacheOf(t testing.TB, p *problem, dt snug.DType, rng *rand.Rand, size int, 
 					for i := range c.SeqK {
 						at := (b*c.KVHeads+h)*rows + i
 						if size > 0 {
-							at = (kv.Pages[b][i/size]*c.KVHeads+h)*rows + i%size
+							at = (pages[b][i/size]*c.KVHeads+h)*rows + i%size
 						}
 						f(x[((b*c.KVHeads+h)*c.SeqK+i)*dim:][:dim], y[at*dim:][:dim])
 					}
@@ -44,7 +45,7 @@ func cacheOf(t testing.TB, p *problem, dt snug.DType, rng *rand.Rand, size int, 
 		}
 		move(func(from, to []float32) { copy(to, from) })
 		if !integers {
-			return kerneltest.PutFloats(t, kerneltest.Place{}, dt, y).View, snug.View{}
+			return kerneltest.PutFloats(t, place, dt, y).View, snug.View{}
 		}
 		codes, by := make([]uint8, len(y)), make([]float32, len(y)/dim)
 		require.NoError(t, QuantizeRows(codes, by, y, dim))
@@ -52,16 +53,47 @@ func cacheOf(t testing.TB, p *problem, dt snug.DType, rng *rand.Rand, size int, 
 			y[i] = float32(int8(code)) * by[i/dim]
 		}
 		move(func(from, to []float32) { copy(from, to) })
-		return snug.SliceView(codes), snug.SliceView(by)
+		return kerneltest.Put(t, place, codes).View, kerneltest.Put(t, place, by).View
 	}
 	kv.K, kv.KScale = put(p.k, c.Dim)
 	kv.V, kv.VScale = put(p.v, c.DimV)
 	return kv
 }
 
+// setPages gives a cache pages, of count, as a table that is wider than needed or not.
+func (kv *Cache) setPages(t testing.TB, place kerneltest.Place, pages [][]int, count int, table bool) {
+	if !table || len(pages[0]) == 0 {
+		kv.Pages = pages
+		return
+	}
+	var numbers []int32
+	for _, row := range pages {
+		for _, page := range row {
+			numbers = append(numbers, int32(page))
+		}
+		numbers = append(numbers, -5) // not used
+	}
+	kv.Table, kv.Count = kerneltest.Put(t, place, numbers).View, count
+}
+
+// checkCache compares ForwardCached with the definition.
+func checkCache(t testing.TB, place kerneltest.Place, c Config, dt snug.DType, rng *rand.Rand, size int, integers, table bool, some ...feature) {
+	p := withFeatures(t, c, dt, rng.Uint64(), false, some)
+	p.c.K, p.c.V = Strides{}, Strides{} // contiguous, as a cache
+	kv := cacheOf(t, place, p, dt, rng, size, integers, table)
+	want, bound := p.reference(t, place, dt)
+	out := kerneltest.PutFloats(t, place, dt, make([]float32, len(want.out)))
+	lse := kerneltest.Put(t, place, make([]float32, len(want.lse)))
+	q := kerneltest.PutFloats(t, place, dt, p.q)
+	with := p.c
+	p.put(t, place, &with)
+	require.NoError(t, ForwardCached(out.View, lse.View, q.View, kv, with))
+	within(t, "out", want.out, bound.out, out.Get())
+	within(t, "lse", want.lse, bound.lse, lse.Get())
+}
+
 func cacheProperty(t *rapid.T) {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-	dt := dtypes[rng.IntN(3)]
 	c := Config{
 		Batch: 1 + rng.IntN(3), Heads: 4, KVHeads: 2, SeqQ: 1 + rng.IntN(5), SeqK: rng.IntN(600),
 		Dim: 1 + rng.IntN(20), DimV: 1 + rng.IntN(20), Causal: rng.IntN(2) == 0,
@@ -69,18 +101,68 @@ func cacheProperty(t *rapid.T) {
 	for range c.Batch {
 		c.KLens = append(c.KLens, rng.IntN(c.SeqK+1))
 	}
-	p := newProblem(tb{r: t}, c, dt, rng.Uint64())
-	kv := cacheOf(tb{r: t}, p, dt, rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0)
-	want, bound := p.reference(tb{r: t}, kerneltest.Place{}, dt)
-	out := kerneltest.PutFloats(tb{r: t}, kerneltest.Place{}, dt, make([]float32, len(want.out)))
-	lse := make([]float32, len(want.lse))
-	q := kerneltest.PutFloats(tb{r: t}, kerneltest.Place{}, dt, p.q)
-	require.NoError(t, ForwardCached(out.View, snug.SliceView(lse), q.View, kv, p.c))
-	within(tb{r: t}, "out", want.out, bound.out, out.Get())
-	within(tb{r: t}, "lse", want.lse, bound.lse, lse)
+	checkCache(tb{r: t}, kerneltest.Place{}, c, dtypes[rng.IntN(3)], rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0, rng.IntN(2) == 0)
 }
 
-func TestCache(t *testing.T)    { rapid.Check(t, cacheProperty) }
+func TestCache(t *testing.T) { rapid.Check(t, cacheProperty) }
+
+// Rows one after the other and pages, with integers and without, and with features.
+func TestCacheOnPlaces(t *testing.T) {
+	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 130, Dim: 33, DimV: 5, Causal: true, KLens: []int{130, 67}}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		for i, size := range []int{0, 0, 1, 16, 70, 70} {
+			checkCache(t, place, c, dtypes[i%3], rng, size, i%2 == 1, true)
+		}
+		checkCache(t, place, c, snug.F16, rng, 16, true, true, featuresNamed("window", "softcap", "alibi", "bias", "mask", "sinks", "dropout")...)
+	})
+}
+
+// Pages are for the CPU, and so is the check of a table; elsewhere wrong entries do no harm.
+func TestTable(t *testing.T) {
+	c := Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
+	x := []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		data := kerneltest.Put(t, place, x).View
+		table := func(pages ...int32) snug.View { return kerneltest.Put(t, place, pages).View }
+		run := func(kv *Cache) ([]float32, error) {
+			out := kerneltest.Put(t, place, filled(4))
+			kv.K, kv.V = data, data
+			q := kerneltest.Put(t, place, make([]float32, 4))
+			err := ForwardCached(out.View, snug.View{}, q.View, kv, c)
+			return out.Get(), err
+		}
+		got, err := run(&Cache{Table: table(1, 0), PageSize: 5, Count: 2})
+		require.NoError(t, err)
+		require.InDeltaSlice(t, []float32{15, 16, 5, 6}, got, 1e-5)
+		for _, kv := range []*Cache{
+			{Table: table(1, 0), PageSize: 4, Count: 2}, {Table: table(1, 0, 1), PageSize: 5, Count: 2}, {Table: table(1, 0), PageSize: 5},
+			{Table: table(1, 0), PageSize: 5, Count: 3}, {Table: table(1, 0), PageSize: 5, Count: math.MaxInt},
+		} {
+			got, err := run(kv)
+			require.ErrorIs(t, err, snug.ErrShape)
+			require.Equal(t, filled(4), got)
+		}
+		_, err = run(&Cache{Table: table(1, 0), Pages: [][]int{{1}, {0}}, PageSize: 5, Count: 2})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		_, err = run(&Cache{Table: kerneltest.Put(t, place, make([]float32, 2)).View, PageSize: 5, Count: 2})
+		require.ErrorIs(t, err, snug.ErrDType)
+		if place.Dev == nil || place.Dev.IsCPU() {
+			_, err = run(&Cache{Table: table(2, 0), PageSize: 5, Count: 2})
+			require.ErrorIs(t, err, snug.ErrShape)
+			return
+		}
+		_, err = run(&Cache{Pages: [][]int{{1}, {0}}, PageSize: 5})
+		require.ErrorIs(t, err, snug.ErrDevice)
+		if onHost(place) {
+			return
+		}
+		got, err = run(&Cache{Table: table(math.MaxInt32, -1), PageSize: 5, Count: 2})
+		require.NoError(t, err)
+		require.InDeltaSlice(t, []float32{15, 16, 5, 6}, got, 1e-5)
+	})
+}
+
 func FuzzAnyCache(f *testing.F) { f.Fuzz(rapid.MakeFuzz(cacheProperty)) }
 func TestCacheErrors(t *testing.T) {
 	c := Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}

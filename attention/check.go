@@ -55,7 +55,7 @@ func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 
 // commonDevice returns the device of all operands, those of c among them.
 func commonDevice(c *Config, views ...snug.View) (*snug.Device, error) {
-	var all [16]snug.View
+	var all [20]snug.View
 	n := copy(all[:], views)
 	for i, v := range c.extras() {
 		all[n+i] = *v

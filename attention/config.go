@@ -50,7 +50,7 @@ type Config struct {
 	Align  Align   // where a query stands among the keys
 	Shift  int     // of Shifted
 	Window Window  // hide keys far from a query's position
-	Mask   *Mask   // hide any; nil: none
+	Mask   *Mask   // hide any; nil: none. Of the device of the operands, see [Mask.On]
 	Scale  float32 // of the scores; 0: 1/sqrt(Dim)
 	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap).
 	Softcap float32
@@ -81,7 +81,8 @@ type Config struct {
 
 	Q, K, V, Out Strides // layouts; zero: contiguous
 
-	cache cached // what k and v are, if it has a Cache
+	cache cached    // what k and v are, if it has a Cache
+	table snug.View // of Mask, where calls read it
 }
 
 // Validate returns an error that wraps ErrShape for negative dimensions, for

@@ -16,6 +16,9 @@ var sinkTask = cpu.NewTask(func(j *backwardJob, h int) {
 		at := c.row(&s, h)
 		lse, delta := j.lse.Float32s()[at:][:s.nq], j.delta.Float32s()[at:][:s.nq]
 		for i, d := range delta {
+			if math.IsInf(float64(lse[i]), -1) {
+				continue // nothing seen, and no sink
+			}
 			if w := math.Exp(sink - float64(lse[i])); w != 0 {
 				sum -= w * float64(d)
 			}

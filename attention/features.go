@@ -91,8 +91,11 @@ func (x *Bias) strides() (s [4]int) {
 }
 
 // extras returns what a call has besides the tensors that all have.
-func (c *Config) extras() [6]*snug.View {
-	return [...]*snug.View{&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE}
+func (c *Config) extras() [10]*snug.View {
+	return [...]*snug.View{
+		&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE, &c.table,
+		&c.cache.kScale, &c.cache.vScale, &c.cache.table,
+	}
 }
 
 // resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
@@ -102,6 +105,7 @@ func (c *Config) resolveFeatures() error {
 			return err
 		}
 	}
+	c.table = c.Mask.view()
 	return c.Mask.check(c)
 }
 

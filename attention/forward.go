@@ -140,7 +140,7 @@ func (f *forwardTile) loadQueries(q head, room tile, q0, q1 int) {
 func (f *forwardTile) loadKeys(k0, k1 int) {
 	c, j, kv := f.c, f.job, f.c.kvHead(f.h)
 	if r := &c.cache; c.cached() {
-		k, v := r.head(&f.s, j.k, r.KScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.VScale, c.V, c, kv, c.DimV)
+		k, v := r.head(&f.s, j.k, r.kScale, c.K, c, kv, c.Dim), r.head(&f.s, j.v, r.vScale, c.V, c, kv, c.DimV)
 		f.k, f.v = k.factor(f.keys, k0, k1), v.factor(f.values, k0, k1)
 		return
 	}

@@ -26,7 +26,7 @@ type gpuKernels struct {
 	columns                             int // of results that a block computes
 }
 
-// gpuPlain takes everything, with the sizes of tiles.h.
+// gpuPlain takes everything but features, with the sizes of tiles.h.
 var gpuPlain = gpuKernels{
 	gpu.ForFloats("attention_forward"), gpu.ForFloats("attention_backward_query"), gpu.ForFloats("attention_backward_key"),
 	64, 64, 128,
@@ -89,7 +89,7 @@ func (s Strides) gpu() gpuStrides {
 func (c *Config) gpu() gpuShape {
 	s := gpuShape{
 		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
-		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.sequence(0).shift),
+		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift(c.SeqQ, c.SeqK)),
 		q: c.Q.gpu(), k: c.K.gpu(), v: c.V.gpu(), out: c.Out.gpu(),
 		dim: uint32(c.Dim), dimV: uint32(c.DimV), scale: c.Scale, scale2: c.scale2(),
 	}
@@ -114,17 +114,8 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 
 // checkKernels says what of c the kernels cannot do.
 func (c *Config) checkKernels() error {
-	for _, f := range [...]struct {
-		name string
-		used bool
-	}{
-		{"Window", c.Window != Window{}}, {"Mask", c.Mask != nil}, {"Softcap", c.Softcap != 0}, {"Slopes", c.Slopes.Len() > 0},
-		{"Bias", c.Bias.X.Len() > 0}, {"Score", c.Score != nil}, {"Sinks", c.Sinks.X.Len() > 0}, {"Dropout", c.Dropout.P > 0},
-		{"QStarts", c.packed()}, {"KLens", c.KLens != nil}, {"GradLSE", c.GradLSE.Len() > 0},
-	} {
-		if f.used {
-			return fmt.Errorf("attention: %s is for the cpu: %w", f.name, snug.ErrDevice)
-		}
+	if c.Score != nil {
+		return fmt.Errorf("attention: Score is for the cpu: %w", snug.ErrDevice)
 	}
 	return nil
 }
@@ -151,6 +142,9 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 	if err := c.checkKernels(); err != nil {
 		return err
 	}
+	if c.featured() {
+		return j.features(q)
+	}
 	s := c.gpu()
 	if j.lse.Len() > 0 {
 		s.wantLSE = 1
@@ -174,8 +168,17 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 	s := c.gpu()
 	err := s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
 		*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+	if err == nil {
+		err = j.gradLSE(q)
+	}
 	if err != nil {
 		return err
+	}
+	if c.featured() {
+		if err := j.features(q); err != nil {
+			return err
+		}
+		return j.sinks(q)
 	}
 	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j)
 }

@@ -116,6 +116,12 @@ func (p *problem) put(t testing.TB, place kerneltest.Place, c *Config) (dbias, d
 		}
 		return kerneltest.Put(t, place, x).View
 	}
+	if c.Mask != nil && place.Dev != nil {
+		m, err := c.Mask.On(place.Dev)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, m.Close()) })
+		c.Mask = m
+	}
 	c.Slopes, c.GradLSE, c.Sinks.X = view(p.slopes), view(p.dlse), view(p.sinks)
 	if p.bias != nil {
 		c.Bias.X = kerneltest.PutFloats(t, place, p.biasType, p.bias).View

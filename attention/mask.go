@@ -1,8 +1,10 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
 )
@@ -14,13 +16,17 @@ const MaskTile = 64
 // a map of tiles of MaskTile queries and as many keys: tiles of which nothing is seen cost
 // nothing, those of which all is seen cost what they cost without a Mask, and only the
 // others have a bit for every query and key, 512 bytes a tile. Build one for every shape
-// and use it for as many calls as you like, at the same time too.
+// and use it for as many calls as you like, at the same time too. Calls on a device other
+// than the CPU take what [Mask.On] returns.
 type Mask struct {
 	batch, heads, seqQ, seqK int
 	tilesK                   int
 	// tiles has, for every tile, hidden, seen, or the number of its words plus partial.
 	tiles []int32
 	words []uint64 // MaskTile a partial tile: bit j of word i says whether query i sees key j
+	// table has the words, two numbers each, and then the tiles on the device dev, if not nil.
+	dev   *snug.Device
+	table snug.Array[int32]
 }
 
 const (
@@ -117,13 +123,72 @@ func (m *Mask) Tiles() (none, all, some int) {
 	return none, all, some
 }
 
-// Bytes returns the memory of m.
-func (m *Mask) Bytes() int64 { return 4*int64(len(m.tiles)) + 8*int64(len(m.words)) }
+// On returns m for calls on dev: with a copy of its tables there, of m.Bytes() bytes, that
+// lives until Close. It shares the tables on the host with m. On the CPU it is m itself.
+// Errors are those of [snug.Make].
+func (m *Mask) On(dev *snug.Device) (*Mask, error) {
+	if dev.IsCPU() {
+		return m, nil
+	}
+	words := m.wordTable()
+	table, err := snug.Make[int32](dev, len(words)+len(m.tiles))
+	if err != nil {
+		return nil, fmt.Errorf("attention: mask: %w", err)
+	}
+	there := *m
+	there.dev, there.table = dev, table
+	for _, part := range [...]struct {
+		from int
+		x    []int32
+	}{{0, words}, {len(words), m.tiles}} {
+		to, err := table.Slice(part.from, part.from+len(part.x))
+		if err == nil {
+			err = to.CopyIn(part.x)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("attention: mask: %w", err), table.Close())
+		}
+	}
+	return &there, nil
+}
+
+// wordTable returns the words as they lie in memory.
+func (m *Mask) wordTable() []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(m.words))), 2*len(m.words))
+}
+
+// Close frees what [Mask.On] allocated; the Mask is then of no more use. A Mask of the CPU
+// has nothing to free.
+func (m *Mask) Close() error { return m.table.Close() }
+
+// view returns the tables where calls read them, by which the device is known.
+func (m *Mask) view() snug.View {
+	switch {
+	case m == nil:
+		return snug.View{}
+	case m.dev == nil:
+		return snug.SliceView(m.tiles)
+	}
+	return m.table.View()
+}
+
+// Bytes returns the memory of m's tables, on the host and as much again on the device that
+// it is for, if that is another.
+func (m *Mask) Bytes() int64 {
+	n := 4*int64(len(m.tiles)) + 8*int64(len(m.words))
+	if m.dev != nil {
+		n *= 2
+	}
+	return n
+}
 
 // check returns what is wrong with m for c, whose starts are right.
 func (m *Mask) check(c *Config) error {
 	if m == nil {
 		return nil
+	}
+	if m.dev != nil && m.table.View().Len() == 0 && len(m.tiles) > 0 {
+		return fmt.Errorf("attention: the Mask is closed: %w", snug.ErrDevice)
 	}
 	queries, keys := c.longest()
 	fits := m.seqQ == queries && m.seqK == keys || c.packed() && m.seqQ >= queries && m.seqK >= keys

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -26,7 +25,8 @@ import (
 // out and lse, so that a ring needs no more than that; [MergeBackward] is for losses that
 // take the parts.
 //
-// Errors are those of [Forward]. CPU only: [snug.ErrDevice] elsewhere.
+// Devices compute lse in float32, within 2^-22 of the larger of 1 and its magnitude. Errors
+// are those of [Forward].
 func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V, lse2 L, c Config) error {
 	return merge(mergeJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), c: c,
@@ -62,11 +62,12 @@ func merge(j mergeJob) error {
 	if err != nil {
 		return err
 	}
-	if !dev.IsCPU() {
-		return fmt.Errorf("attention: merging is for the cpu, not %s: %w", dev, snug.ErrDevice)
+	if dev.IsCPU() {
+		j.Run()
+		return nil
 	}
-	j.Run()
-	return nil
+	queued := j
+	return dev.Launch(&queued)
 }
 
 func (j *mergeJob) check() (*snug.Device, error) {

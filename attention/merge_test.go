@@ -28,51 +28,99 @@ func (p *problem) keysOf(lo, hi int) *problem {
 
 // Parts of the keys, merged, give the attention to all, and its gradients.
 func TestMergeIsWhole(t *testing.T) {
-	for _, dt := range dtypes {
-		for cut := range 4 {
-			c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 90, Dim: 8, DimV: 5, Causal: true}
-			p := newProblem(t, c, dt, 3)
-			want, bound := p.reference(t, kerneltest.Place{}, dt)
-			at := []int{1, 45, 85, 89}[cut]
-			a, b := p.keysOf(0, at), p.keysOf(at, c.SeqK)
-			one, two := a.run(t, kerneltest.Place{}, dt), b.run(t, kerneltest.Place{}, dt)
-			views := func(x []float32) snug.View { return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).View }
-			out := kerneltest.PutFloats(t, kerneltest.Place{}, dt, one.out)
-			lse := one.lse
-			require.NoError(t, Merge(out.View, snug.SliceView(lse), out.View, snug.SliceView(lse), views(two.out), snug.SliceView(two.lse), p.c))
-			slack := func(bound, want []float64) []float64 { // the parts are rounded too
-				wider := make([]float64, len(bound))
-				for i := range bound {
-					wider[i] = 3*bound[i] + 4*eps[dt]*2 + 1e-6
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for n, dt := range dtypes {
+			for cut, at := range []int{1, 45, 85, 89} {
+				if place.Emulated && cut%3 != n {
+					continue // slow
 				}
-				return wider
-			}
-			within(t, "out", want.out, slack(bound.out, want.out), out.Get())
-			within(t, "lse", want.lse, bound.lse, lse)
-
-			// With the merged results the gradients of the parts are those of the whole.
-			grad := func(part *problem) (dq, dk, dv []float32) {
-				r := resolved(t, part.c)
-				o := r.operands()
-				q, k, v, dout := put(t, kerneltest.Place{}, dt, o[0], 0, part.q), put(t, kerneltest.Place{}, dt, o[1], 0, part.k), put(t, kerneltest.Place{}, dt, o[2], 0, part.v), put(t, kerneltest.Place{}, dt, o[3], 0, p.dout)
-				gq, gk, gv := put(t, kerneltest.Place{}, dt, o[0], 0, nil), put(t, kerneltest.Place{}, dt, o[1], 0, nil), put(t, kerneltest.Place{}, dt, o[2], 0, nil)
-				ws := snug.SliceView(make([]float32, r.WorkspaceLen()))
-				require.NoError(t, Backward(gq.View, gk.View, gv.View, dout.View, q.View, k.View, v.View, out.View, snug.SliceView(lse), part.c, ws))
-				return gq.contiguous(), gk.contiguous(), gv.contiguous()
-			}
-			dq1, dk1, _ := grad(a)
-			dq2, dk2, _ := grad(b)
-			for i := range dq1 {
-				dq1[i] += dq2[i]
-			}
-			within(t, "dq", want.dq, slack(bound.dq, want.dq), dq1)
-			for head := range c.Batch * c.KVHeads {
-				for i, x := range append(append([]float32{}, dk1[head*at*c.Dim:(head+1)*at*c.Dim]...), dk2[head*(c.SeqK-at)*c.Dim:(head+1)*(c.SeqK-at)*c.Dim]...) {
-					n := head*c.SeqK*c.Dim + i
-					require.InDelta(t, want.dk[n], x, 3*bound.dk[n]+8*eps[dt]+1e-6)
-				}
+				checkMerge(t, place, dt, at)
 			}
 		}
+	})
+}
+
+func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
+	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 90, Dim: 8, DimV: 5, Causal: true}
+	p := newProblem(t, c, dt, 3)
+	want, bound := p.reference(t, place, dt)
+	a, b := p.keysOf(0, at), p.keysOf(at, c.SeqK)
+	one, two := a.run(t, place, dt), b.run(t, place, dt)
+	floats := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, place, dt, x) }
+	rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+	out, lse := floats(one.out), rows(one.lse)
+	require.NoError(t, Merge(out.View, lse.View, out.View, lse.View, floats(two.out).View, rows(two.lse).View, p.c))
+	slack := func(bound []float64) []float64 { // the parts are rounded too
+		wider := make([]float64, len(bound))
+		for i := range bound {
+			wider[i] = 3*bound[i] + 4*eps[dt]*2 + 1e-6
+		}
+		return wider
+	}
+	within(t, "out", want.out, slack(bound.out), out.Get())
+	within(t, "lse", want.lse, bound.lse, lse.Get())
+
+	// With the merged results the gradients of the parts are those of the whole.
+	grad := func(part *problem) (dq, dk, dv []float32) {
+		r := resolved(t, part.c)
+		o := r.operands()
+		put := func(o operand, x []float32) strided { return put(t, place, dt, o, 0, x) }
+		gq, gk, gv := put(o[0], nil), put(o[1], nil), put(o[2], nil)
+		ws := rows(make([]float32, r.WorkspaceLen()))
+		require.NoError(t, Backward(gq.View, gk.View, gv.View, put(o[3], p.dout).View, put(o[0], part.q).View, put(o[1], part.k).View,
+			put(o[2], part.v).View, out.View, lse.View, part.c, ws.View))
+		return gq.contiguous(), gk.contiguous(), gv.contiguous()
+	}
+	dq1, dk1, _ := grad(a)
+	dq2, dk2, _ := grad(b)
+	for i := range dq1 {
+		dq1[i] += dq2[i]
+	}
+	within(t, "dq", want.dq, slack(bound.dq), dq1)
+	for head := range c.Batch * c.KVHeads {
+		for i, x := range append(append([]float32{}, dk1[head*at*c.Dim:(head+1)*at*c.Dim]...), dk2[head*(c.SeqK-at)*c.Dim:(head+1)*(c.SeqK-at)*c.Dim]...) {
+			n := head*c.SeqK*c.Dim + i
+			require.InDelta(t, want.dk[n], x, 3*bound.dk[n]+8*eps[dt]+1e-6)
+		}
+	}
+}
+
+// Devices merge as the CPU does, of packed rows only those of sequences.
+func TestMergeOnPlaces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	c := Config{Batch: 2, Heads: 3, SeqQ: 9, SeqK: 1, Dim: 1, DimV: 40, QStarts: []int{0, 3, 8}, KStarts: []int{0, 0, 1}}
+	c = SequenceMajor(c)
+	n := c.queries()
+	inf := float32(math.Inf(1))
+	nan := float32(math.NaN())
+	lse1, lse2 := uniform(rng, n, 3), uniform(rng, n, 30)
+	copy(lse1, []float32{-inf, 0, -inf, inf, nan, 1, 50, -50})
+	copy(lse2, []float32{0, -inf, -inf, 1, 1, nan, -50, 50})
+	out1, out2, dout, dlse := uniform(rng, n*40, 1), uniform(rng, n*40, 1), uniform(rng, n*40, 1), uniform(rng, n, 1)
+	for _, dt := range dtypes {
+		run := func(t *testing.T, place kerneltest.Place) (results [4][]float32) {
+			c, floats := c, func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, place, dt, x) }
+			rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+			out, lse, one, first := floats(filled(n*40)), rows(filled(n)), floats(out1), rows(lse1)
+			require.NoError(t, Merge(out.View, lse.View, one.View, first.View, floats(out2).View, rows(lse2).View, c))
+			dout1, dlse1 := floats(dout), rows(filled(n))
+			c.GradLSE = rows(dlse).View
+			require.NoError(t, MergeBackward(dout1.View, dlse1.View, dout1.View, out.View, lse.View, one.View, first.View, c))
+			return [...][]float32{out.Get(), lse.Get(), dout1.Get(), dlse1.Get()}
+		}
+		want := run(t, kerneltest.Place{})
+		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			got := run(t, place)
+			for i, x := range want {
+				for k, w := range x {
+					if w-w != 0 {
+						require.True(t, got[i][k] == w || w != w && got[i][k] != got[i][k], "%d[%d] is %g, want %g", i, k, got[i][k], w)
+						continue
+					}
+					require.InDelta(t, w, got[i][k], (2*eps[dt]+0x1p-20)*max(1, math.Abs(float64(w))), "%d[%d]", i, k)
+				}
+			}
+		})
 	}
 }
 

@@ -35,8 +35,14 @@ func newScorer(room *arena, c *Config, s *sequence, h int) scorer {
 		m.strides = c.Bias.strides()
 		m.bias = s.b*m.strides[0] + h*m.strides[1]
 	}
-	m.keep, m.below = float32(1/(1-float64(c.Dropout.P))), uint32(float64(c.Dropout.P)*(1<<32))
+	m.keep, m.below = c.Dropout.numbers()
 	return m
+}
+
+// numbers returns what the weights are multiplied by that are kept, and the word below
+// which one is left out.
+func (d *Dropout) numbers() (keep float32, below uint32) {
+	return float32(1 / (1 - float64(d.P))), uint32(float64(d.P) * (1 << 32))
 }
 
 // scores reports whether scores are more than Scale times products.

@@ -38,13 +38,20 @@ func (c *Config) sequence(b int) sequence {
 	case c.KLens != nil:
 		s.nk = c.KLens[b]
 	}
+	s.shift = c.shift(s.nq, s.nk)
+	return s
+}
+
+// shift returns how far a query sees beyond the key of its own number, of nq queries and
+// nk keys.
+func (c *Config) shift(nq, nk int) int {
 	switch c.Align {
 	case BottomRight:
-		s.shift = s.nk - s.nq
+		return nk - nq
 	case Shifted:
-		s.shift = c.Shift
+		return c.Shift
 	}
-	return s
+	return 0
 }
 
 // keys returns the range of keys, lo to hi-1, that query i sees. Both grow with i.

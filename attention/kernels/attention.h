@@ -7,8 +7,20 @@
 //	                heads that read them
 //
 // Every result has one owner, which adds in the order of the tiles. units_*.h do
-// the same on matrix units for 16-bit types and rows of 64 and 128 elements.
+// the same on matrix units for 16-bit types and rows of 64 and 128 elements, and
+// featured*.h with all that a Config may have besides a causal mask:
+//
+//	minus           takes the gradient in lse off delta
+//	bias_features   a block owns a tile of the gradient in the bias
+//	sinks           a block owns a head's gradient
+//	forward_cached  forward with keys and values in a cache
+//
+// merge and merge_backward are those of Merge and MergeBackward.
 #pragma once
 #include "forward.h"
 #include "backward.h"
+#include "featured_backward.h"
+#include "featured_grads.h"
+#include "cached.h"
+#include "merge.h"
 #include "units_entries.h"

@@ -19,7 +19,8 @@ DEVICE float half_warp_sum(float x) {
 
 // step turns products into weights and rescales the sums to the new maxima. NaNs
 // are not maxima.
-DEVICE void step(Thread t, PRIVATE Softmax& state, PRIVATE Scores& s, Seen seen, float scale2, PRIVATE Sums& sums) {
+template <class S>
+DEVICE void step(Thread t, PRIVATE Softmax& state, PRIVATE Scores& s, S seen, float scale2, PRIVATE Sums& sums) {
     UNROLL for (u32 r = 0; r < 4; r++) {
         float most = state.most[r];
         UNROLL for (u32 c = 0; c < 4; c++) {
@@ -40,8 +41,8 @@ DEVICE void step(Thread t, PRIVATE Softmax& state, PRIVATE Scores& s, Seen seen,
 }
 
 // finish writes out and lse. A row that saw nothing, or only scores of −Inf, is 0.
-template <class T>
-DEVICE void finish(Thread t, PRIVATE Softmax& state, PRIVATE Sums& sums, Rows<T> out, u32 from, GLOBAL f32* lse) {
+template <class X>
+DEVICE void finish(Thread t, PRIVATE Softmax& state, PRIVATE Sums& sums, X out, u32 from, GLOBAL f32* lse) {
     Quad factor;
     UNROLL for (u32 r = 0; r < 4; r++) {
         float sum = half_warp_sum(state.sum[r]);

@@ -45,6 +45,22 @@ DEVICE bool has(Range r, u32 column) { return column >= r.lo && column < r.hi; }
 // an infinity.
 struct Seen { Range row[4]; };
 
+// common returns the columns that all rows see, and covers says whether they have
+// four columns from `at` on.
+DEVICE Range common(Seen seen) {
+    Range r = {0, TILE};
+    UNROLL for (u32 i = 0; i < 4; i++) r.lo = greatest(r.lo, seen.row[i].lo), r.hi = least(r.hi, seen.row[i].hi);
+    return r;
+}
+DEVICE bool covers(Range r, u32 at) { return at >= r.lo && at + 4 <= r.hi; }
+
+// SeenBits is Seen where that is not a range: bit c of a row is its column c.
+struct SeenBits { u64 row[4]; };
+
+DEVICE bool has(u64 bits, u32 column) { return (bits >> column & 1) != 0; }
+DEVICE u64 common(SeenBits seen) { return seen.row[0] & seen.row[1] & seen.row[2] & seen.row[3]; }
+DEVICE bool covers(u64 bits, u32 at) { return (bits >> at & 15) == 15; }
+
 // stage fills n rows of `width` columns in block memory with columns from `from` on
 // of rows from `first` on, and with 0 where there are none.
 template <u32 N, u32 COLUMNS, u32 STRIDE, class T>
@@ -59,8 +75,8 @@ DEVICE void stage(Thread t, GROUP Quad* room, Rows<const T> x, u32 first, u32 fr
 }
 
 // products sets s to the products of rows of a and rows of b.
-template <class T>
-DEVICE void products(Thread t, PRIVATE Scores& s, GROUP Quad* room, Rows<const T> a, Rows<const T> b) {
+template <class A, class B>
+DEVICE void products(Thread t, PRIVATE Scores& s, GROUP Quad* room, A a, B b) {
     GROUP Quad* left = room + row_at(t) * (PITCH / 4);
     GROUP Quad* right = room + (TILE + column_at(t)) * (PITCH / 4);
     s = Scores{};
@@ -85,8 +101,8 @@ DEVICE void products(Thread t, PRIVATE Scores& s, GROUP Quad* room, Rows<const T
 
 // add_quad adds the products of four weights of each row and four rows of a piece;
 // with MASKED only those that count.
-template <bool MASKED>
-DEVICE void add_quad(PRIVATE Sums& sums, GROUP const Quad* weights, GROUP const Quad* piece, Seen seen, u32 at, u32 columns) {
+template <bool MASKED, class S>
+DEVICE void add_quad(PRIVATE Sums& sums, GROUP const Quad* weights, GROUP const Quad* piece, S seen, u32 at, u32 columns) {
     Quad w[4];
     UNROLL for (u32 r = 0; r < 4; r++) w[r] = weights[r * (WEIGHT_PITCH / 4)];
     UNROLL for (u32 e = 0; e < 4; e++)
@@ -103,15 +119,14 @@ DEVICE void add_quad(PRIVATE Sums& sums, GROUP const Quad* weights, GROUP const 
 
 // add adds to sums the weights, 0 where they do not count, times columns from `from`
 // on of the rows x.
-template <class T>
-DEVICE void add(Thread t, PRIVATE Sums& sums, GROUP Quad* room, PRIVATE const Scores& weights, Seen seen, Rows<const T> x, u32 from) {
-    u32 y = row_at(t), lo = 0, hi = TILE; // columns that all rows of the thread see
+template <class S, class X>
+DEVICE void add(Thread t, PRIVATE Sums& sums, GROUP Quad* room, PRIVATE const Scores& weights, S seen, X x, u32 from) {
+    u32 y = row_at(t);
+    auto all = common(seen);
     sync_threads(); // all have read what was there
-    UNROLL for (u32 r = 0; r < 4; r++) {
-        lo = greatest(lo, seen.row[r].lo), hi = least(hi, seen.row[r].hi);
+    UNROLL for (u32 r = 0; r < 4; r++)
         UNROLL for (u32 c = 0; c < 4; c++)
             ((GROUP f32*)room)[(y + r) * WEIGHT_PITCH + column_at(t) + 16 * c] = weights.x[r][c];
-    }
     GROUP Quad *weight = room + y * (WEIGHT_PITCH / 4), *piece = room + WEIGHT_QUADS;
     u32 skip = 4 * column_at(t), columns = least(x.dim - from, (u32)WIDTH);
     columns = columns > skip ? columns - skip : 0; // from the thread's first on
@@ -121,7 +136,7 @@ DEVICE void add(Thread t, PRIVATE Sums& sums, GROUP Quad* room, PRIVATE const Sc
         sync_threads();
         for (u32 i = k; i < k + PIECE; i += 4) {
             GROUP const Quad* rows = piece + (i - k) * (WIDTH / 4) + column_at(t);
-            if (i >= lo && i + 4 <= hi) add_quad<false>(sums, weight + i / 4, rows, seen, i, columns);
+            if (covers(all, i)) add_quad<false>(sums, weight + i / 4, rows, seen, i, columns);
             else add_quad<true>(sums, weight + i / 4, rows, seen, i, columns);
         }
     }

@@ -1,0 +1,236 @@
+//go:build cuda || metal || emu
+
+package attention
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// gpuSequences is the most sequences of one launch whose lengths differ.
+const gpuSequences = 64
+
+// gpuFeatures is the parameters of the kernels of featured.h, Features there.
+type gpuFeatures struct {
+	shape                           gpuShape
+	first, sequences                uint64
+	left, right                     int64
+	slopes                          uint64
+	bias, dims                      [4]uint64
+	mask                            gpuMask
+	seed, query, key                uint64
+	page, pages, table              uint64
+	of                              [gpuSequences]gpuExtent
+	dtype, dtypeK, dtypeV, biasType uint32
+	unlike, packed, ends            uint32
+	scores                          uint32
+	masked, sunk, dropout           uint32
+	below, more, _                  uint32
+	keep, softcap                   float32
+}
+
+// gpuMask is how many tiles of a mask are from one batch element, head and row of tiles to
+// the next.
+type gpuMask struct{ batch, head, row uint64 }
+
+// gpuExtent is the rows of one sequence.
+type gpuExtent struct{ q0, nq, k0, nk int64 }
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func counts4(x [4]int) (y [4]uint64) {
+	for i, n := range x {
+		y[i] = uint64(n)
+	}
+	return y
+}
+
+// featured reports whether c has what only the kernels of featured.h do.
+func (c *Config) featured() bool {
+	return c.cached() || c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
+}
+
+// features returns the parameters of launches for tensors of a type, without what
+// differs from launch to launch.
+func (c *Config) features(dt snug.DType) gpuFeatures {
+	f := gpuFeatures{
+		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.behind()), slopes: uint64(c.Slopes.Len()),
+		seed: c.Dropout.Seed, query: uint64(c.Dropout.Query), key: uint64(c.Dropout.Key),
+		dtype: uint32(dt), unlike: flag(c.packed() || c.KLens != nil), packed: flag(c.packed()), ends: flag(c.Align == BottomRight),
+		scores: flag(c.scores()), sunk: flag(c.Sinks.X.Len() > 0), dropout: flag(c.Dropout.P > 0),
+		softcap: c.Softcap,
+	}
+	f.keep, f.below = c.Dropout.numbers()
+	if c.Causal {
+		f.right = 0
+	}
+	if c.Mask != nil {
+		f.masked, f.mask = 1, c.Mask.gpu()
+	}
+	if c.Bias.X.Len() > 0 {
+		f.biasType, f.bias, f.dims = uint32(c.Bias.X.DType()), counts4(c.Bias.strides()), counts4(c.Bias.Dims)
+	}
+	return f
+}
+
+func (m *Mask) gpu() (s gpuMask) {
+	head := gpu.CeilDiv(m.seqQ, MaskTile) * m.tilesK
+	if m.batch > 1 {
+		s.batch = uint64(m.heads * head)
+	}
+	if m.heads > 1 {
+		s.head = uint64(head)
+	}
+	s.row = uint64(m.tilesK)
+	return s
+}
+
+// batches calls f with the parameters of one launch after the other, each with the
+// number of its sequences and the most queries and rows of keys of one, at least once.
+func (f *gpuFeatures) batches(c *Config, launch func(n, queries, keys int) error) error {
+	per := max(1, c.Batch)
+	if f.unlike != 0 {
+		per = gpuSequences
+	}
+	for first := 0; first == 0 || first < c.Batch; first += per {
+		n := min(per, c.Batch-first)
+		f.first, f.sequences = uint64(first), uint64(n)
+		queries, keys := c.SeqQ, c.SeqK
+		if f.unlike != 0 {
+			queries, keys = f.extents(c, first, n)
+		}
+		if err := launch(n, queries, keys); err != nil {
+			return err
+		}
+		f.more = 1
+	}
+	return nil
+}
+
+// extents fills in the rows of n sequences and returns the most.
+func (f *gpuFeatures) extents(c *Config, first, n int) (queries, keys int) {
+	for i := range n {
+		s := c.sequence(first + i)
+		f.of[i] = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
+		queries, keys = max(queries, s.nq), max(keys, s.rows)
+	}
+	return queries, keys
+}
+
+// launch is [gpuShape.launch] with f.
+func (f *gpuFeatures) launch(q gpu.Launcher, name string, items, parts int, operands ...driver.Mem) error {
+	if items == 0 {
+		return nil
+	}
+	f.shape.items = uint64(items)
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: name, Blocks: [3]int{min(items, maxBlocks), parts, 1}, Threads: gpuThreads,
+		Operands: operands, Params: gpu.Params(f),
+	})
+}
+
+// gpuTile is the queries and the keys of a tile of the plain kernels, TILE in tiles.h.
+const gpuTile = 64
+
+// features queues the launches of j with features.
+func (j *forwardJob) features(q gpu.Launcher) error {
+	c, x := &j.c, j.c.extraMems()
+	f := c.features(j.q.DType())
+	f.shape.wantLSE = flag(j.lse.Len() > 0)
+	operands := []driver.Mem{*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), x.slopes, x.sinks, x.bias, x.tiles, x.words}
+	name := "attention_forward_features"
+	if r := &c.cache; c.cached() {
+		name = "attention_forward_cached"
+		operands = append(operands, *r.kScale.Mem(), *r.vScale.Mem(), *r.table.Mem())
+		f.dtypeK, f.dtypeV = uint32(j.k.DType()), uint32(j.v.DType())
+		if r.paged() {
+			f.page, f.pages, f.table = uint64(r.PageSize), uint64(r.batch), uint64(r.table.Len()/c.Batch)
+		}
+	}
+	return f.batches(c, func(n, queries, _ int) error {
+		return f.launch(q, name, n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.DimV), operands...)
+	})
+}
+
+// gpuExtras is the operands of features.
+type gpuExtras struct{ slopes, sinks, bias, tiles, words driver.Mem }
+
+func (c *Config) extraMems() gpuExtras {
+	x := gpuExtras{slopes: *c.Slopes.Mem(), sinks: *c.Sinks.X.Mem(), bias: *c.Bias.X.Mem()}
+	if c.Mask != nil {
+		words := 8 * len(c.Mask.words)
+		x.words, x.tiles = c.table.Mem().Slice(0, words), c.table.Mem().Slice(words, 4*len(c.Mask.tiles))
+	}
+	return x
+}
+
+// features queues the launches of j with features, after that for delta.
+func (j *backwardJob) features(q gpu.Launcher) error {
+	c := &j.c
+	f := c.features(j.q.DType())
+	x := c.extraMems()
+	in := []driver.Mem{*j.dout.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), *j.lse.Mem(), *j.delta.Mem(), x.slopes, x.bias, x.tiles, x.words}
+	with := func(results ...driver.Mem) []driver.Mem { return append(results, in...) }
+	return f.batches(c, func(n, queries, keys int) error {
+		err := f.launch(q, "attention_backward_query_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.Dim),
+			with(*j.dq.Mem())...)
+		if err != nil {
+			return err
+		}
+		err = f.launch(q, "attention_backward_key_features", n*c.KVHeads*gpu.CeilDiv(keys, gpuTile), gpuPlain.parts(max(c.Dim, c.DimV)),
+			with(*j.dk.Mem(), *j.dv.Mem())...)
+		if err != nil || c.Bias.Grad.Len() == 0 {
+			return err
+		}
+		return f.launch(q, "attention_bias_features", c.biasItems(n), 1, with(*c.Bias.Grad.Mem())...)
+	})
+}
+
+// biasItems returns the tiles of the gradient in a bias that n sequences reach.
+func (c *Config) biasItems(n int) int {
+	d := c.Bias.Dims
+	if d[0] == 1 {
+		n = 1
+	}
+	return n * d[1] * gpu.CeilDiv(d[2], gpuTile) * gpu.CeilDiv(d[3], gpuTile)
+}
+
+// gpuSinks is the parameters of the kernel of the gradients in sinks, Sinks in
+// featured_grads.h.
+type gpuSinks struct{ heads, batch, rows, stride uint64 }
+
+// sinks queues the gradients in sinks.
+func (j *backwardJob) sinks(q gpu.Launcher) error {
+	c := &j.c
+	if c.Sinks.Grad.Len() == 0 {
+		return nil
+	}
+	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(c.rows()), uint64(c.SeqQ)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "attention_sinks", Blocks: [3]int{min(c.Heads, maxBlocks), 1, 1}, Threads: gpuThreads,
+		Operands: []driver.Mem{*c.Sinks.Grad.Mem(), *c.Sinks.X.Mem(), *j.lse.Mem(), *j.delta.Mem()}, Params: gpu.Params(&p),
+	})
+}
+
+// gpuMinus is the parameters of the kernel that subtracts GradLSE, Minus in
+// featured_backward.h.
+type gpuMinus struct{ n uint64 }
+
+// gradLSE takes the gradient in lse off delta.
+func (j *backwardJob) gradLSE(q gpu.Launcher) error {
+	n := j.c.GradLSE.Len()
+	if n == 0 {
+		return nil
+	}
+	p := gpuMinus{uint64(n)}
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &kernels, Func: "attention_minus", Blocks: gpu.Grid(n, gpuThreads), Threads: gpuThreads,
+		Operands: []driver.Mem{*j.delta.Mem(), *j.c.GradLSE.Mem()}, Params: gpu.Params(&p),
+	})
+}
