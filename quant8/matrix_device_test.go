@@ -74,7 +74,7 @@ func TestMatricesOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for name := range matrixRules {
 			for i, c := range matrixCases {
-				if testing.Short() && place.Emulated && i%3 > 0 {
+				if testing.Short() && i%3 > 0 {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%v", name, c), func(t *testing.T) {
