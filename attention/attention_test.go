@@ -30,6 +30,9 @@ func TestAgainstReference(t *testing.T) {
 	dims := []int{1, 8, 16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256, 320, 512}
 	groups := [][2]int{{1, 1}, {2, 0}, {2, 1}, {4, 2}, {3, 1}}
 	for i := range 3 * len(lengths) {
+		if testing.Short() && i%3 > 0 {
+			continue
+		}
 		n, dim := lengths[i%len(lengths)], dims[i*5%len(dims)]
 		if n[0]*n[1]*dim > 1<<24 {
 			dim = 8
@@ -238,7 +241,11 @@ func TestDeterministic(t *testing.T) {
 // The same with features, also of many repeats.
 func TestFeaturesDeterministic(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		p, dt := combination(t, 1000+seed)
 		var want values[uint32]
 		for i := range 12 {
@@ -257,7 +264,11 @@ func TestRepeats(t *testing.T) {
 	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
 	p := newProblem(t, c, snug.F32, 4)
 	want := bitsOf(p.run(t, kerneltest.Place{}, snug.F32))
-	for range 250 {
+	repeats := 250
+	if testing.Short() {
+		repeats = 10
+	}
+	for range repeats {
 		require.Equal(t, want, bitsOf(p.run(t, kerneltest.Place{}, snug.F32)))
 	}
 }

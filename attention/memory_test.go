@@ -19,6 +19,9 @@ func TestLinearMemory(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collections empty the pools
 	runtime.GC()
 	for _, seq := range []int{1 << 10, 1 << 13, 1 << 16} {
+		if testing.Short() && seq > 1<<13 {
+			continue // takes long
+		}
 		c := Config{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: SlidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
 		require.Equal(t, seq, c.WorkspaceLen())
 		a := callOf(t, c, snug.F32)
