@@ -123,7 +123,9 @@ func (c *Config) checkNumbers() error {
 }
 
 // counts says whether 32 bits hold first+n.
-func counts(first, n int) bool { return first >= 0 && n <= math.MaxUint32 && first <= math.MaxUint32-n }
+func counts(first, n int) bool {
+	return first >= 0 && uint64(n) <= math.MaxUint32 && uint64(first) <= math.MaxUint32-uint64(n)
+}
 
 func (c *Config) checkVectors() error {
 	heads, queries := c.Heads, c.queries()
