@@ -46,7 +46,7 @@ func attentionFeatures(s sizes) (all []work) {
 			window int // keys before its own that a query sees
 			change func(c *attention.Config)
 		}{
-			{"causal", n, func(c *attention.Config) {}},
+			{"causal alone", n, func(c *attention.Config) {}},
 			{"window of all", n, func(c *attention.Config) { c.Window = attention.SlidingWindow(n, 0) }},
 			{"mask of all", n, func(c *attention.Config) { c.Mask = mask }},
 			{"window of 1/8", n / 8, func(c *attention.Config) { c.Window = attention.SlidingWindow(n/8, 0) }},
