@@ -19,6 +19,9 @@ func TestGradients(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, train(base, text, 3, 1e-3))
 	for f := range forms {
+		if testing.Short() && f != qlorad {
+			continue
+		}
 		m, err := newModel(f, base)
 		require.NoError(t, err)
 		require.NoError(t, train(m, text, 3, 1e-3), "so that adapters are not 0")
@@ -52,6 +55,9 @@ func TestForms(t *testing.T) {
 	base, err := newModel(whole, nil)
 	require.NoError(t, err)
 	for f := range forms {
+		if testing.Short() && f != qlorad {
+			continue
+		}
 		r, err := tune(f, base, text, held, 12)
 		require.NoError(t, err)
 		require.Less(t, r.after, r.before-0.2)
