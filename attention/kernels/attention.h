@@ -7,7 +7,7 @@
 //	                heads that read them
 //
 // Every result has one owner, which adds in the order of the tiles. units_*.h do
-// the same on matrix units for 16-bit types and rows of 64 and 128 elements.
+// the same on matrix units for 16-bit types and rows of up to 256 elements.
 #pragma once
 #include "forward.h"
 #include "backward.h"

@@ -53,40 +53,49 @@ DEVICE void unit_finish(Thread t, PRIVATE UnitSoftmax& state, PRIVATE Acc* sums,
     unit_store<D>(t, sums, factor[0], factor[1], out, first);
 }
 
-// unit_forward computes one tile of queries over tiles of N keys. While keys are
-// multiplied their values arrive, and while values are, the next keys.
+// unit_forward computes one tile of queries over tiles of N keys. A step has stages: of
+// the keys a piece of columns each, then of the values. While the piece of one is
+// multiplied, that of the next arrives.
 template <class T, u32 D, u32 N>
 DEVICE void unit_forward(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
                          GLOBAL const T* k, GLOBAL const T* v) {
-    Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    enum { W = Piece<D>::value, PIECES = D / W };
+    Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim);
     i64 end = visible(p, at.first + queries.n - 1);
     u64 kv = at.h / p.group;
-    GROUP T *keys = (GROUP T*)room, *values = keys + N * Pitch<D>::value;
+    GROUP T *even = (GROUP T*)room, *odd = even + N * Pitch<W>::value; // pieces, by number of the stage
     FragA<T> a[D / 16];
-    load_halves<D>(t, a, keys, queries, rows_from(queries, HALF_ROWS));
+    load_halves<D>(t, a, even, queries, rows_from(queries, HALF_ROWS));
     UnitSoftmax state = {{-infinity(), -infinity()}, {0, 0}};
     Acc sums[D / 8];
-    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    clear<D / 8>(sums);
     i64 row = at.first + unit_of(t) * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     i64 sees0 = visible(p, row), sees1 = visible(p, row + 8);
 
-    if (end > 0) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, 0, end, N, D));
+    if (end > 0) copy_rows<W, N>(t, even, rows_of(k, p.k, at.b, kv, 0, end, N, p.dim));
     copy_async_commit();
     for (i64 k0 = 0; k0 < end; k0 += N) {
-        copy_async_wait<0>();
-        sync_threads(); // keys are there, and the values before are done with
-        copy_rows<D, N>(t, values, rows_of(v, p.v, at.b, kv, k0, end, N, D));
-        copy_async_commit();
         Acc s[N / 8];
-        unit_products<D, N>(s, a, (GROUP const T*)keys);
-        u32 n = (u32)least(end - k0, (i64)N);
-        unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
-        copy_async_wait<0>();
-        sync_threads(); // values are there, and the keys are done with
-        if (k0 + N < end) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, k0 + N, end, N, D));
-        copy_async_commit();
-        unit_add<D, N>(sums, s, (GROUP const T*)values);
+        clear<N / 8>(s);
+        UNROLL for (u32 i = 0; i < 2 * PIECES; i++) {
+            copy_async_wait<0>();
+            sync_threads(); // the piece is there, and the one before is done with
+            GROUP T *piece = i % 2 ? odd : even, *next = i % 2 ? even : odd;
+            if (i + 1 < PIECES) copy_rows<W, N>(t, next, columns_from(rows_of(k, p.k, at.b, kv, k0, end, N, p.dim), (i + 1) * W));
+            else if (i + 1 < 2 * PIECES)
+                copy_rows<W, N>(t, next, columns_from(rows_of(v, p.v, at.b, kv, k0, end, N, p.dim_v), (i + 1 - PIECES) * W));
+            else if (k0 + N < end) copy_rows<W, N>(t, next, rows_of(k, p.k, at.b, kv, k0 + N, end, N, p.dim));
+            copy_async_commit();
+            if (i >= PIECES) {
+                unit_add<W, N, W>(sums + (i - PIECES) * (W / 8), s, (GROUP const T*)piece);
+                continue;
+            }
+            unit_products<W, N>(s, a + i * (W / 16), (GROUP const T*)piece);
+            if (i + 1 < PIECES) continue;
+            u32 n = (u32)least(end - k0, (i64)N);
+            unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
+        }
     }
     GLOBAL f32* rows = p.want_lse ? lse + row_number(p, at.b, at.h, at.first) : nullptr;
-    unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D), rows);
+    unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim_v), rows);
 }
