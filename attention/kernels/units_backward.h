@@ -124,11 +124,12 @@ DEVICE void unit_key_grads(PRIVATE Acc* ds, GROUP const Quad* weights, PRIVATE c
 // unit_backward_key computes dk and dv of one tile of 64 keys over tiles of N
 // queries. Two units share 16 keys: one computes their weights and dv, the other their
 // gradients and dk, for which it needs the weights. Rows of scores are keys, columns
-// queries. Block memory is a ring of the pieces of a tile, and one: the first piece of
-// the next tile arrives while this one is multiplied, others where one is done with.
+// queries. Block memory is a ring of one more than the pieces of a tile: the first piece
+// of the next tile arrives while this tile is multiplied, each other one as soon as one of
+// this tile is done with.
 template <class T, u32 D, u32 N>
 DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* dk, GLOBAL T* dv, Operands<T> x) {
-    enum { W = Piece<D>::value, PIECES = D / W, RING = PIECES + 1, TILE_OF = N * Pitch<W>::value };
+    enum { W = Piece<D>::value, PIECES = D / W, RING = PIECES + 1, PIECE = N * Pitch<W>::value };
     Rows<const T> keys = rows_of(x.k, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim);
     Rows<const T> values = rows_of(x.v, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim_v);
     i64 first = first_query(p, at.first);
@@ -145,7 +146,7 @@ DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GL
     i64 key = at.first + unit_of(t) % HALF_UNITS * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     i64 from0 = first_query(p, key), from1 = first_query(p, key + 8);
 
-    UNROLL for (u32 i = 0; i < PIECES; i++) copy_queries<W, N>(t, ring + i * 2 * TILE_OF, p, at.b, walk, i * W, x);
+    UNROLL for (u32 i = 0; i < PIECES; i++) copy_queries<W, N>(t, ring + i * 2 * PIECE, p, at.b, walk, i * W, x);
     for (u32 begin = 0; walk.h < walk.heads; begin = (begin + PIECES) % RING) {
         u64 number = row_number(p, at.b, walk.h, walk.q0);
         u32 n = (u32)least(p.seq_q - walk.q0, (i64)N);
@@ -158,23 +159,23 @@ DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GL
         advance(walk, N);
         copy_async_wait<0>();
         sync_threads(); // the tile is there, and the one before is done with
-        copy_queries<W, N>(t, ring + (begin + PIECES) % RING * 2 * TILE_OF, p, at.b, walk, 0, x);
+        copy_queries<W, N>(t, ring + (begin + PIECES) % RING * 2 * PIECE, p, at.b, walk, 0, x);
         Acc s[N / 8];
         clear<N / 8>(s);
         UNROLL for (u32 i = 0; i < PIECES; i++) {
-            GROUP const T* piece = ring + (begin + i) % RING * 2 * TILE_OF;
-            unit_products<W, N>(s, a + i * (W / 16), grads ? piece + TILE_OF : piece);
+            GROUP const T* piece = ring + (begin + i) % RING * 2 * PIECE;
+            unit_products<W, N>(s, a + i * (W / 16), grads ? piece + PIECE : piece);
         }
         if (!grads) unit_key_weights<N>(s, weights, of_query, window, p.scale2);
         sync_threads(); // weights are there
         if (grads) unit_key_grads<N>(s, weights, of_query, window);
         UNROLL for (u32 i = 0; i < PIECES; i++) {
-            GROUP const T* piece = ring + (begin + i) % RING * 2 * TILE_OF;
+            GROUP const T* piece = ring + (begin + i) % RING * 2 * PIECE;
             if (i > 0) {
                 sync_threads(); // the piece before is done with
-                copy_queries<W, N>(t, ring + (begin + i - 1) % RING * 2 * TILE_OF, p, at.b, walk, i * W, x);
+                copy_queries<W, N>(t, ring + (begin + i - 1) % RING * 2 * PIECE, p, at.b, walk, i * W, x);
             }
-            unit_add<W, N, W>(sums + i * (W / 8), s, grads ? piece : piece + TILE_OF);
+            unit_add<W, N, W>(sums + i * (W / 8), s, grads ? piece : piece + PIECE);
         }
     }
     Rows<T> rows = grads ? rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim)

@@ -35,7 +35,8 @@ enum { UNIT_ROOM = 1728, UNIT_ROOM_256 = 1888 };
 
 // The last numbers are the keys of a step of the passes over keys, and the queries of a
 // step of the one over queries: such that block memory holds them, and for rows of 64
-// elements registers two blocks.
+// elements registers two blocks. Those of one hold fragments and sums of 256 columns,
+// 192 a thread; dq needs the fragments of two operands, hence the pairs.
 #define UNITS_OF(T)                                                                                                    \
     UNIT_ENTRIES(T, 64, UNIT_ROOM, UNIT_QUERIES, (unit_forward<T, 64, 64>), (unit_backward_query<T, 64, 32>),          \
                  (unit_backward_key<T, 64, 32>))                                                                       \

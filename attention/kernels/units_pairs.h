@@ -82,7 +82,10 @@ DEVICE void pair_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, 
         copy_async_commit();
         if (grads) pair_grads<N>(t, s, shown, rows);
         sync_threads(); // the gradients are there
-        UNROLL for (u32 j = 0; j < N / 8 * 4; j++) s[j / 4].x[j % 4] = shown[j / 4 * MATRIX_LANES].x[j % 4];
+        UNROLL for (u32 j = 0; j < N / 8; j++) {
+            Quad ds = shown[j * MATRIX_LANES];
+            s[j] = Acc{{ds.x[0], ds.x[1], ds.x[2], ds.x[3]}};
+        }
         unit_add<D / 2, N, D>(sums, s, (GROUP const T*)keys + half);
         GROUP T* swap = keys;
         keys = next, next = swap;
