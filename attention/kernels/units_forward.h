@@ -53,13 +53,22 @@ DEVICE void unit_finish(Thread t, PRIVATE UnitSoftmax& state, PRIVATE Acc* sums,
     unit_store<D>(t, sums, factor[0], factor[1], out, first);
 }
 
+// next_stage waits for what is copied to block memory and begins to copy the next piece,
+// if it is one, over the one before, with which all are done.
+template <u32 W, u32 N, class T> DEVICE void next_stage(Thread t, GROUP T* to, Rows<const T> next, bool more) {
+    copy_async_wait<0>();
+    sync_threads();
+    if (more) copy_rows<W, N>(t, to, next);
+    copy_async_commit();
+}
+
 // unit_forward computes one tile of queries over tiles of N keys. A step has stages: of
-// the keys a piece of columns each, then of the values. While the piece of one is
-// multiplied, that of the next arrives.
+// the keys a piece of columns each, one or two, then of the values. While the piece of one
+// is multiplied, that of the next arrives.
 template <class T, u32 D, u32 N>
 DEVICE void unit_forward(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
                          GLOBAL const T* k, GLOBAL const T* v) {
-    enum { W = Piece<D>::value, PIECES = D / W };
+    enum { W = Piece<D>::value, PIECES = D / W, LAST = PIECES - 1 };
     Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim);
     i64 end = visible(p, at.first + queries.n - 1);
     u64 kv = at.h / p.group;
@@ -77,24 +86,23 @@ DEVICE void unit_forward(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL 
     for (i64 k0 = 0; k0 < end; k0 += N) {
         Acc s[N / 8];
         clear<N / 8>(s);
-        UNROLL for (u32 i = 0; i < 2 * PIECES; i++) {
-            copy_async_wait<0>();
-            sync_threads(); // the piece is there, and the one before is done with
-            GROUP T *piece = i % 2 ? odd : even, *next = i % 2 ? even : odd;
-            if (i + 1 < PIECES) copy_rows<W, N>(t, next, columns_from(rows_of(k, p.k, at.b, kv, k0, end, N, p.dim), (i + 1) * W));
-            else if (i + 1 < 2 * PIECES)
-                copy_rows<W, N>(t, next, columns_from(rows_of(v, p.v, at.b, kv, k0, end, N, p.dim_v), (i + 1 - PIECES) * W));
-            else if (k0 + N < end) copy_rows<W, N>(t, next, rows_of(k, p.k, at.b, kv, k0 + N, end, N, p.dim));
-            copy_async_commit();
-            if (i >= PIECES) {
-                unit_add<W, N, W>(sums + (i - PIECES) * (W / 8), s, (GROUP const T*)piece);
-                continue;
-            }
-            unit_products<W, N>(s, a + i * (W / 16), (GROUP const T*)piece);
-            if (i + 1 < PIECES) continue;
-            u32 n = (u32)least(end - k0, (i64)N);
-            unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
+        Rows<const T> keys = rows_of(k, p.k, at.b, kv, k0, end, N, p.dim), values = rows_of(v, p.v, at.b, kv, k0, end, N, p.dim_v);
+        bool more = k0 + N < end;
+        Rows<const T> next = more ? rows_of(k, p.k, at.b, kv, k0 + N, end, N, p.dim) : keys;
+        next_stage<W, N>(t, odd, PIECES > 1 ? columns_from(keys, W) : values, true);
+        unit_products<W, N>(s, a, (GROUP const T*)even);
+        if (PIECES > 1) {
+            next_stage<W, N>(t, even, values, true);
+            unit_products<W, N>(s, a + LAST * (W / 16), (GROUP const T*)odd);
         }
+        u32 n = (u32)least(end - k0, (i64)N);
+        unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
+        if (PIECES > 1) {
+            next_stage<W, N>(t, odd, columns_from(values, W), true);
+            unit_add<W, N, W>(sums, s, (GROUP const T*)even);
+        }
+        next_stage<W, N>(t, even, next, more);
+        unit_add<W, N, W>(sums + LAST * (W / 8), s, (GROUP const T*)odd);
     }
     GLOBAL f32* rows = p.want_lse ? lse + row_number(p, at.b, at.h, at.first) : nullptr;
     unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim_v), rows);

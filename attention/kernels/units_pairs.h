@@ -47,7 +47,7 @@ DEVICE void pair_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, 
     u64 kv = at.h / p.group;
     u32 unit = unit_of(t) % HALF_UNITS, row = unit * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     bool grads = unit_of(t) >= HALF_UNITS;
-    u32 half = grads ? D / 2 : 0;
+    u32 from = grads ? D / 2 : 0;
     GROUP Quad* shown = (GROUP Quad*)room + unit * (N / 8) * MATRIX_LANES + matrix_lane(t);
     GROUP T* keys = (GROUP T*)(room + HALF_UNITS * (N / 8) * MATRIX_LANES);
     GROUP T *next = keys + N * Pitch<D>::value, *values = next + N * Pitch<D>::value;
@@ -86,10 +86,10 @@ DEVICE void pair_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, 
             Quad ds = shown[j * MATRIX_LANES];
             s[j] = Acc{{ds.x[0], ds.x[1], ds.x[2], ds.x[3]}};
         }
-        unit_add<D / 2, N, D>(sums, s, (GROUP const T*)keys + half);
+        unit_add<D / 2, N, D>(sums, s, (GROUP const T*)keys + from);
         GROUP T* swap = keys;
         keys = next, next = swap;
     }
     Rows<T> rows = rows_of(dq, p.q, at.b, at.h, at.first, p.seq_q, HALF_ROWS, p.dim);
-    unit_store<D / 2>(t, sums, p.scale, p.scale, columns_from(rows, half), unit * UNIT_ROWS);
+    unit_store<D / 2>(t, sums, p.scale, p.scale, columns_from(rows, from), unit * UNIT_ROWS);
 }
