@@ -48,8 +48,8 @@
 // inputs as they are; there the weights p and the gradients ds are rounded to
 // bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
 // each term to the error at most, and subnormal numbers may count as 0. So do the
-// matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are both 64 or
-// both 128, all rows start at multiples of 16 bytes and there is no feature but Causal
+// matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are multiples of 8
+// up to 256, all rows start at multiples of 16 bytes and there is no feature but Causal
 // and GradLSE. In float16 that adds 2^-11
 // of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
 // more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.

@@ -4,6 +4,7 @@ package attention
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/driver"
@@ -22,23 +23,25 @@ const maxBlocks = 1 << 30
 // gpuKernels are the entry points of one way to compute attention.
 type gpuKernels struct {
 	forward, backwardQuery, backwardKey gpu.Floats
-	queries, keys                       int // of a tile of results
+	queries, gradQueries, keys          int // of a tile of results: of out, of dq, of dk and dv
 	columns                             int // of results that a block computes
 }
 
 // gpuPlain takes everything but features, with the sizes of tiles.h.
 var gpuPlain = gpuKernels{
 	gpu.ForFloats("attention_forward"), gpu.ForFloats("attention_backward_query"), gpu.ForFloats("attention_backward_key"),
-	64, 64, 128,
+	64, 64, 64, 128,
 }
 
-// gpuUnits run on matrix units, with the sizes of units.h, by length of rows.
-var gpuUnits = map[int]*gpuKernels{64: unitKernels("_unit64"), 128: unitKernels("_unit128")}
+// gpuUnits run on matrix units, with the sizes of units_entries.h, for rows of at most so
+// many columns.
+var gpuUnits = [...]*gpuKernels{unitKernels(64, 128), unitKernels(128, 128), unitKernels(256, 64)}
 
-func unitKernels(suffix string) *gpuKernels {
+func unitKernels(columns, gradQueries int) *gpuKernels {
+	suffix := fmt.Sprintf("_unit%d", columns)
 	return &gpuKernels{
 		gpu.ForFloats("attention_forward" + suffix), gpu.ForFloats("attention_backward_query" + suffix),
-		gpu.ForFloats("attention_backward_key" + suffix), 128, 64, 128,
+		gpu.ForFloats("attention_backward_key" + suffix), 128, gradQueries, 64, columns,
 	}
 }
 
@@ -47,11 +50,11 @@ func (k *gpuKernels) parts(n int) int { return gpu.CeilDiv(n, k.columns) }
 
 var deltaNames = gpu.ForFloats("attention_delta")
 
-// gpuKernelsFor returns the kernels for tensors of c: on matrix units if all rows
-// are of 16-bit elements, of equal length and at multiples of 16 bytes.
+// gpuKernelsFor returns the kernels for tensors of c: on matrix units if all rows are of
+// 16-bit elements, start and end at multiples of 16 bytes and are not too long.
 func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
-	units, ok := gpuUnits[c.Dim]
-	if !ok || c.DimV != c.Dim || tensors[0].DType() == snug.F32 {
+	fits := slices.IndexFunc(gpuUnits[:], func(k *gpuKernels) bool { return max(c.Dim, c.DimV) <= k.columns })
+	if fits < 0 || c.Dim%8 != 0 || c.DimV%8 != 0 || tensors[0].DType() == snug.F32 {
 		return &gpuPlain
 	}
 	for _, v := range tensors {
@@ -64,7 +67,7 @@ func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
 			return &gpuPlain
 		}
 	}
-	return units
+	return gpuUnits[fits]
 }
 
 // gpuShape is the parameters of all kernels, Shape in shape.h.
@@ -132,7 +135,7 @@ func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, j gpuPass) error {
 	if err := j.launch(q, k, s); err != nil || k == &gpuPlain || s.causal == 0 {
 		return err
 	}
-	s.mend = uint32(k.queries)
+	s.mend = uint32(max(k.queries, k.gradQueries))
 	return j.launch(q, &gpuPlain, s)
 }
 
@@ -187,7 +190,7 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 func (j *backwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 	c, dtype := &j.c, uint8(j.q.DType())
 	dout, lse, delta := *j.dout.Mem(), *j.lse.Mem(), *j.delta.Mem()
-	err := s.launch(q, k.backwardQuery.Of(dtype), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.queries), k.parts(c.Dim),
+	err := s.launch(q, k.backwardQuery.Of(dtype), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.gradQueries), k.parts(c.Dim),
 		*j.dq.Mem(), dout, *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), lse, delta)
 	if err != nil {
 		return err

@@ -57,8 +57,9 @@ func TestNonFiniteOnPlaces(t *testing.T) {
 	})
 }
 
-// Tensors at multiples of 16 bytes with rows of 64 and 128 elements, for which
-// devices have matrix units.
+// Tensors at multiples of 16 bytes with rows of up to 256 elements, for which devices
+// have matrix units: rows as long as tiles, shorter ones, and rows of values of another
+// length than those of keys.
 func TestMatrixUnits(t *testing.T) {
 	cases := []Config{
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 131, Dim: 64},
@@ -67,6 +68,12 @@ func TestMatrixUnits(t *testing.T) {
 		{Batch: 1, Heads: 1, SeqQ: 33, SeqK: 67, Dim: 128},
 		{Batch: 1, Heads: 1, SeqQ: 140, SeqK: 99, Dim: 64},
 		SequenceMajor(Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 15, SeqK: 50, Dim: 128}),
+		{Batch: 1, Heads: 1, SeqQ: 67, SeqK: 70, Dim: 256},
+		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 17, SeqK: 50, Dim: 256},
+		PackedQKV(Config{Batch: 1, Heads: 1, SeqQ: 20, Dim: 256}),
+		{Batch: 1, Heads: 1, SeqQ: 18, SeqK: 50, Dim: 192, DimV: 128},
+		{Batch: 1, Heads: 1, SeqQ: 21, SeqK: 33, Dim: 8, DimV: 48},
+		{Batch: 2, Heads: 1, SeqQ: 18, SeqK: 35, Dim: 72, DimV: 120},
 	}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for i, c := range cases {
@@ -83,13 +90,14 @@ func TestMatrixUnits(t *testing.T) {
 
 // What the mask hides stays hidden from matrix units too.
 func TestNonFiniteInMatrixUnits(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 70, SeqK: 70, Dim: 64, Causal: true}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for target, at := range []float64{0.3, 0.99, 0.99, 0.3} {
-			dt := []snug.DType{snug.BF16, snug.F16}[target%2]
+		for i := range 8 {
+			n := []int{70, 40}[i/4]
+			c := Config{Batch: 1, Heads: 1, SeqQ: n, SeqK: n, Dim: []int{64, 256}[i/4], Causal: true}
+			target, dt := i%4, []snug.DType{snug.BF16, snug.F16}[i%2]
 			p := newProblem(t, c, dt, 50)
 			p.start = aligning
-			p.checkNonFinite(t, place, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[target/2])
+			p.checkNonFinite(t, place, dt, target, []float64{0.3, 0.99, 0.99, 0.3}[target], []float64{math.NaN(), math.Inf(-1)}[target/2])
 		}
 	})
 }

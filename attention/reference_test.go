@@ -75,7 +75,7 @@ func (p *problem) weightRounding(place kerneltest.Place, dt snug.DType) rounding
 	dimV := p.c.dimV()
 	switch {
 	case onHost(place) && dt == snug.BF16 && gemm.HasPairs(),
-		!onHost(place) && dt != snug.F32 && p.start == aligning && p.c.Dim == dimV && (dimV == 64 || dimV == 128):
+		!onHost(place) && dt != snug.F32 && p.start == aligning && p.c.Dim%8 == 0 && dimV%8 == 0 && max(p.c.Dim, dimV) <= 256:
 		return to
 	}
 	return rounding{}

@@ -7,7 +7,7 @@
 //	                heads that read them
 //
 // Every result has one owner, which adds in the order of the tiles. units_*.h do
-// the same on matrix units for 16-bit types and rows of 64 and 128 elements, and
+// the same on matrix units for 16-bit types and rows of up to 256 elements, and
 // featured*.h with all that a Config may have besides a causal mask:
 //
 //	minus           takes the gradient in lse off delta

@@ -1,5 +1,6 @@
-// Products of tiles of f16 or bf16 on matrix units, for rows of D = 64 or 128
-// elements that start at multiples of 16 bytes. matrix.h says what a lane holds.
+// Products of tiles of f16 or bf16 on matrix units, for rows of at most D = 64, 128
+// or 256 elements, a multiple of 8, that start at multiples of 16 bytes; up to D
+// they go on with 0. matrix.h says what a lane holds.
 //
 // A block is eight units of 32 threads. A unit holds 16 rows of its scores and
 // sums, and the rows of one operand in fragments; the other operand comes through
@@ -29,16 +30,23 @@ DEVICE float quick_exp2(float x) { return exp2_of(x); }
 // bytes, for banks.
 template <u32 D> struct Pitch { enum { value = D + 8 }; };
 
+// Piece is the columns of rows of D elements that are in block memory at a time.
+template <u32 D> struct Piece { enum { value = D < 128 ? D : 128 }; };
+
 template <class T> DEVICE Rows<T> rows_from(Rows<T> x, u32 first) {
     return Rows<T>{x.at + first * x.stride, x.stride, x.n > first ? x.n - first : 0, x.dim};
 }
 
-// copy_rows begins to copy N rows to block memory; those that are not there are 0.
+template <class T> DEVICE Rows<T> columns_from(Rows<T> x, u32 first) {
+    return Rows<T>{x.at + first, x.stride, x.n, x.dim > first ? x.dim - first : 0};
+}
+
+// copy_rows begins to copy D columns of N rows to block memory; what is not there is 0.
 template <u32 D, u32 N, class T> DEVICE void copy_rows(Thread t, GROUP T* to, Rows<const T> x) {
-    UNROLL for (u32 i = t.local; i < N * D / 8; i += 256) {
-        u32 row = i / (D / 8), column = i % (D / 8) * 8;
-        bool there = row < x.n;
-        copy_async(to + row * Pitch<D>::value + column, x.at + (there ? row * x.stride : 0) + column, there);
+    u32 column = t.local % (D / 8) * 8, n = column < x.dim ? x.n : 0;
+    UNROLL for (u32 row = t.local / (D / 8); row < N; row += 256 / (D / 8)) {
+        bool there = row < n;
+        copy_async(to + row * Pitch<D>::value + column, x.at + (there ? row * x.stride + column : 0), there);
     }
 }
 
@@ -46,23 +54,29 @@ template <u32 D, u32 N, class T> DEVICE void copy_rows(Thread t, GROUP T* to, Ro
 // those of second. It begins and ends with all threads at one place.
 template <u32 D, class T>
 DEVICE void load_halves(Thread t, PRIVATE FragA<T>* a, GROUP T* room, Rows<const T> first, Rows<const T> second) {
-    GROUP const T* rows = room + unit_of(t) % HALF_UNITS * UNIT_ROWS * Pitch<D>::value;
-    for (u32 part = 0; part < 2; part++) {
-        sync_threads();
-        copy_rows<D, HALF_ROWS>(t, room, part == 0 ? first : second);
-        copy_async_commit();
-        copy_async_wait<0>();
-        sync_threads();
-        if (unit_of(t) / HALF_UNITS == part)
-            UNROLL for (u32 k = 0; k < D / 16; k++) load_a(a[k], rows + 16 * k, Pitch<D>::value);
-    }
+    enum { W = Piece<D>::value };
+    GROUP const T* rows = room + unit_of(t) % HALF_UNITS * UNIT_ROWS * Pitch<W>::value;
+    for (u32 part = 0; part < 2; part++)
+        UNROLL for (u32 from = 0; from < D; from += W) {
+            sync_threads();
+            copy_rows<W, HALF_ROWS>(t, room, columns_from(part == 0 ? first : second, from));
+            copy_async_commit();
+            copy_async_wait<0>();
+            sync_threads();
+            if (unit_of(t) / HALF_UNITS == part)
+                UNROLL for (u32 k = 0; k < W / 16; k++) load_a(a[from / 16 + k], rows + 16 * k, Pitch<W>::value);
+        }
     sync_threads();
 }
 
-// unit_products sets s to the products of the unit's rows and N rows in block memory.
+template <u32 TILES> DEVICE void clear(PRIVATE Acc* s) {
+    UNROLL for (u32 j = 0; j < TILES; j++) s[j] = acc_zero();
+}
+
+// unit_products adds to s the products of D columns of the unit's rows and of N rows
+// in block memory.
 template <u32 D, u32 N, class T>
 DEVICE void unit_products(PRIVATE Acc* s, PRIVATE const FragA<T>* a, GROUP const T* rows) {
-    UNROLL for (u32 j = 0; j < N / 8; j++) s[j] = acc_zero();
     UNROLL for (u32 k = 0; k < D / 16; k++)
         UNROLL for (u32 j = 0; j < N / 16; j++) {
             FragB<T> b[2];
@@ -72,14 +86,16 @@ DEVICE void unit_products(PRIVATE Acc* s, PRIVATE const FragA<T>* a, GROUP const
         }
 }
 
-// unit_add adds to sums the products of weights and N rows in block memory.
-template <u32 D, u32 N, class T> DEVICE void unit_add(PRIVATE Acc* sums, PRIVATE const Acc* weights, GROUP const T* rows) {
+// unit_add adds to sums the products of weights and D columns of N rows in block
+// memory, which has ROW columns of them.
+template <u32 D, u32 N, u32 ROW, class T>
+DEVICE void unit_add(PRIVATE Acc* sums, PRIVATE const Acc* weights, GROUP const T* rows) {
     UNROLL for (u32 k = 0; k < N / 16; k++) {
         FragA<T> a;
         acc_to_a(a, weights[2 * k], weights[2 * k + 1]);
         UNROLL for (u32 j = 0; j < D / 16; j++) {
             FragB<T> b[2];
-            load_b(b, rows + 16 * k * Pitch<D>::value + 16 * j, Pitch<D>::value);
+            load_b(b, rows + 16 * k * Pitch<ROW>::value + 16 * j, Pitch<ROW>::value);
             multiply(sums[2 * j], a, b[0]);
             multiply(sums[2 * j + 1], a, b[1]);
         }
@@ -96,6 +112,7 @@ DEVICE void unit_store(Thread t, PRIVATE const Acc* sums, float factor0, float f
         float factor = e == 0 ? factor0 : factor1;
         if (row >= x.n) continue;
         GLOBAL u32* to = (GLOBAL u32*)(x.at + row * x.stride + acc_col(lane));
-        UNROLL for (u32 j = 0; j < D / 8; j++) to[4 * j] = pair<T>(sums[j].x[2 * e] * factor, sums[j].x[2 * e + 1] * factor);
+        UNROLL for (u32 j = 0; j < D / 8; j++)
+            if (8 * j < x.dim) to[4 * j] = pair<T>(sums[j].x[2 * e] * factor, sums[j].x[2 * e + 1] * factor);
     }
 }

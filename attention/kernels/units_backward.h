@@ -21,8 +21,8 @@ DEVICE void unit_grads(Thread t, PRIVATE Acc* ds, PRIVATE const Acc* s, Query qu
 // which two are in block memory: the next arrive while these are multiplied.
 template <class T, u32 D, u32 N>
 DEVICE void unit_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* dq, Operands<T> x) {
-    Rows<const T> queries = rows_of(x.q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
-    Rows<const T> douts = rows_of(x.dout, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    Rows<const T> queries = rows_of(x.q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim);
+    Rows<const T> douts = rows_of(x.dout, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim_v);
     i64 end = visible(p, at.first + queries.n - 1);
     u64 kv = at.h / p.group;
     GROUP T *keys = (GROUP T*)room, *next = keys + N * Pitch<D>::value, *values = next + N * Pitch<D>::value;
@@ -30,7 +30,7 @@ DEVICE void unit_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, 
     load_halves<D>(t, a, keys, queries, rows_from(queries, HALF_ROWS));
     load_halves<D>(t, da, keys, douts, rows_from(douts, HALF_ROWS));
     Acc sums[D / 8];
-    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    clear<D / 8>(sums);
     u32 row = unit_of(t) * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     i64 sees0 = visible(p, at.first + row), sees1 = visible(p, at.first + row + 8);
     u64 number = row_number(p, at.b, at.h, at.first);
@@ -38,29 +38,31 @@ DEVICE void unit_backward_query(Thread t, GROUP Wide16* room, Shape p, Item at, 
     Query query1 = query_of(x.lse + number, x.delta + number, row + 8, queries.n);
 
     if (end > 0) {
-        copy_rows<D, N>(t, keys, rows_of(x.k, p.k, at.b, kv, 0, end, N, D));
-        copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, 0, end, N, D));
+        copy_rows<D, N>(t, keys, rows_of(x.k, p.k, at.b, kv, 0, end, N, p.dim));
+        copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, 0, end, N, p.dim_v));
     }
     copy_async_commit();
     for (i64 k0 = 0; k0 < end; k0 += N) {
         bool more = k0 + N < end;
         copy_async_wait<0>();
         sync_threads(); // keys and values are there, and the keys before are done with
-        if (more) copy_rows<D, N>(t, next, rows_of(x.k, p.k, at.b, kv, k0 + N, end, N, D));
+        if (more) copy_rows<D, N>(t, next, rows_of(x.k, p.k, at.b, kv, k0 + N, end, N, p.dim));
         copy_async_commit();
         Acc s[N / 8], ds[N / 8];
+        clear<N / 8>(s);
+        clear<N / 8>(ds);
         unit_products<D, N>(s, a, (GROUP const T*)keys);
         unit_products<D, N>(ds, da, (GROUP const T*)values);
         sync_threads(); // the values are done with
-        if (more) copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, k0 + N, end, N, D));
+        if (more) copy_rows<D, N>(t, values, rows_of(x.v, p.v, at.b, kv, k0 + N, end, N, p.dim_v));
         copy_async_commit();
         u32 n = (u32)least(end - k0, (i64)N);
         unit_grads<N>(t, ds, s, query0, query1, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2);
-        unit_add<D, N>(sums, ds, (GROUP const T*)keys);
+        unit_add<D, N, D>(sums, ds, (GROUP const T*)keys);
         GROUP T* swap = keys;
         keys = next, next = swap;
     }
-    Rows<T> rows = rows_of(dq, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    Rows<T> rows = rows_of(dq, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim);
     unit_store<D>(t, sums, p.scale, p.scale, rows, unit_of(t) * UNIT_ROWS);
 }
 
@@ -77,12 +79,13 @@ DEVICE void advance(PRIVATE Walk& w, i64 n) {
     w.h++;
 }
 
-// copy_queries begins to copy a tile of queries and of their dout, if it is one.
-template <u32 D, u32 N, class T>
-DEVICE void copy_queries(Thread t, GROUP T* queries, GROUP T* douts, Shape p, u64 b, Walk w, Operands<T> x) {
+// copy_queries begins to copy W columns of a tile of queries, and then of their dout,
+// if it is one.
+template <u32 W, u32 N, class T>
+DEVICE void copy_queries(Thread t, GROUP T* to, Shape p, u64 b, Walk w, u32 from, Operands<T> x) {
     if (w.h < w.heads) {
-        copy_rows<D, N>(t, queries, rows_of(x.q, p.q, b, w.h, w.q0, p.seq_q, N, D));
-        copy_rows<D, N>(t, douts, rows_of(x.dout, p.out, b, w.h, w.q0, p.seq_q, N, D));
+        copy_rows<W, N>(t, to, columns_from(rows_of(x.q, p.q, b, w.h, w.q0, p.seq_q, N, p.dim), from));
+        copy_rows<W, N>(t, to + N * Pitch<W>::value, columns_from(rows_of(x.dout, p.out, b, w.h, w.q0, p.seq_q, N, p.dim_v), from));
     }
     copy_async_commit();
 }
@@ -119,30 +122,32 @@ DEVICE void unit_key_grads(PRIVATE Acc* ds, GROUP const Quad* weights, PRIVATE c
 }
 
 // unit_backward_key computes dk and dv of one tile of 64 keys over tiles of N
-// queries, of which two are in block memory. Two units share 16 keys: one computes
-// their weights and dv, the other their gradients and dk, for which it needs the
-// weights. Rows of scores are keys, columns queries.
+// queries. Two units share 16 keys: one computes their weights and dv, the other their
+// gradients and dk, for which it needs the weights. Rows of scores are keys, columns
+// queries. Block memory is a ring of one more than the pieces of a tile: the first piece
+// of the next tile arrives while this tile is multiplied, each other one as soon as one of
+// this tile is done with.
 template <class T, u32 D, u32 N>
 DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* dk, GLOBAL T* dv, Operands<T> x) {
-    Rows<const T> keys = rows_of(x.k, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
-    Rows<const T> values = rows_of(x.v, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
+    enum { W = Piece<D>::value, PIECES = D / W, RING = PIECES + 1, PIECE = N * Pitch<W>::value };
+    Rows<const T> keys = rows_of(x.k, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim);
+    Rows<const T> values = rows_of(x.v, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim_v);
     i64 first = first_query(p, at.first);
     Walk walk = {at.h * p.group, (at.h + 1) * p.group, first, first, p.seq_q};
     if (first >= p.seq_q) walk.h = walk.heads;
     GROUP Quad* weights = (GROUP Quad*)room + unit_of(t) % HALF_UNITS * (N / 8) * MATRIX_LANES + matrix_lane(t);
-    GROUP T* tiles = (GROUP T*)(room + HALF_UNITS * (N / 8) * MATRIX_LANES); // of two steps: queries, dout
+    GROUP T* ring = (GROUP T*)(room + HALF_UNITS * (N / 8) * MATRIX_LANES); // of pieces of queries and of dout
     bool grads = unit_of(t) >= HALF_UNITS;
     FragA<T> a[D / 16];
     load_halves<D>(t, a, (GROUP T*)room, keys, values);
     Acc sums[D / 8];
-    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    clear<D / 8>(sums);
     u32 column = acc_col(matrix_lane(t));
     i64 key = at.first + unit_of(t) % HALF_UNITS * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     i64 from0 = first_query(p, key), from1 = first_query(p, key + 8);
 
-    copy_queries<D, N>(t, tiles, tiles + N * Pitch<D>::value, p, at.b, walk, x);
-    for (u32 step = 0; walk.h < walk.heads; step++) {
-        GROUP T *queries = tiles + step % 2 * 2 * N * Pitch<D>::value, *douts = queries + N * Pitch<D>::value;
+    UNROLL for (u32 i = 0; i < PIECES; i++) copy_queries<W, N>(t, ring + i * 2 * PIECE, p, at.b, walk, i * W, x);
+    for (u32 begin = 0; walk.h < walk.heads; begin = (begin + PIECES) % RING) {
         u64 number = row_number(p, at.b, walk.h, walk.q0);
         u32 n = (u32)least(p.seq_q - walk.q0, (i64)N);
         Window window = {column, within(from0 - walk.q0, n), within(from1 - walk.q0, n), n};
@@ -154,17 +159,27 @@ DEVICE void unit_backward_key(Thread t, GROUP Wide16* room, Shape p, Item at, GL
         advance(walk, N);
         copy_async_wait<0>();
         sync_threads(); // the tile is there, and the one before is done with
-        copy_queries<D, N>(t, tiles + (step + 1) % 2 * 2 * N * Pitch<D>::value,
-                           tiles + ((step + 1) % 2 * 2 + 1) * N * Pitch<D>::value, p, at.b, walk, x);
+        copy_queries<W, N>(t, ring + (begin + PIECES) % RING * 2 * PIECE, p, at.b, walk, 0, x);
         Acc s[N / 8];
-        unit_products<D, N>(s, a, (GROUP const T*)(grads ? douts : queries));
+        clear<N / 8>(s);
+        UNROLL for (u32 i = 0; i < PIECES; i++) {
+            GROUP const T* piece = ring + (begin + i) % RING * 2 * PIECE;
+            unit_products<W, N>(s, a + i * (W / 16), grads ? piece + PIECE : piece);
+        }
         if (!grads) unit_key_weights<N>(s, weights, of_query, window, p.scale2);
         sync_threads(); // weights are there
         if (grads) unit_key_grads<N>(s, weights, of_query, window);
-        unit_add<D, N>(sums, s, (GROUP const T*)(grads ? queries : douts));
+        UNROLL for (u32 i = 0; i < PIECES; i++) {
+            GROUP const T* piece = ring + (begin + i) % RING * 2 * PIECE;
+            if (i > 0) {
+                sync_threads(); // the piece before is done with
+                copy_queries<W, N>(t, ring + (begin + i - 1) % RING * 2 * PIECE, p, at.b, walk, i * W, x);
+            }
+            unit_add<W, N, W>(sums + i * (W / 8), s, grads ? piece : piece + PIECE);
+        }
     }
-    Rows<T> rows = grads ? rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D)
-                         : rows_of(dv, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, D);
+    Rows<T> rows = grads ? rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim)
+                         : rows_of(dv, p.v, at.b, at.h, at.first, p.seq_k, HALF_ROWS, p.dim_v);
     float factor = grads ? p.scale : 1;
     unit_store<D>(t, sums, factor, factor, rows, unit_of(t) % HALF_UNITS * UNIT_ROWS);
 }

@@ -53,40 +53,57 @@ DEVICE void unit_finish(Thread t, PRIVATE UnitSoftmax& state, PRIVATE Acc* sums,
     unit_store<D>(t, sums, factor[0], factor[1], out, first);
 }
 
-// unit_forward computes one tile of queries over tiles of N keys. While keys are
-// multiplied their values arrive, and while values are, the next keys.
+// next_stage waits for what is copied to block memory and begins to copy the next piece,
+// if it is one, over the one before, with which all are done.
+template <u32 W, u32 N, class T> DEVICE void next_stage(Thread t, GROUP T* to, Rows<const T> next, bool more) {
+    copy_async_wait<0>();
+    sync_threads();
+    if (more) copy_rows<W, N>(t, to, next);
+    copy_async_commit();
+}
+
+// unit_forward computes one tile of queries over tiles of N keys. A step has stages: of
+// the keys a piece of columns each, one or two, then of the values. While the piece of one
+// is multiplied, that of the next arrives.
 template <class T, u32 D, u32 N>
 DEVICE void unit_forward(Thread t, GROUP Wide16* room, Shape p, Item at, GLOBAL T* out, GLOBAL f32* lse, GLOBAL const T* q,
                          GLOBAL const T* k, GLOBAL const T* v) {
-    Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D);
+    enum { W = Piece<D>::value, PIECES = D / W, LAST = PIECES - 1 };
+    Rows<const T> queries = rows_of(q, p.q, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim);
     i64 end = visible(p, at.first + queries.n - 1);
     u64 kv = at.h / p.group;
-    GROUP T *keys = (GROUP T*)room, *values = keys + N * Pitch<D>::value;
+    GROUP T *even = (GROUP T*)room, *odd = even + N * Pitch<W>::value; // pieces, by number of the stage
     FragA<T> a[D / 16];
-    load_halves<D>(t, a, keys, queries, rows_from(queries, HALF_ROWS));
+    load_halves<D>(t, a, even, queries, rows_from(queries, HALF_ROWS));
     UnitSoftmax state = {{-infinity(), -infinity()}, {0, 0}};
     Acc sums[D / 8];
-    UNROLL for (u32 j = 0; j < D / 8; j++) sums[j] = acc_zero();
+    clear<D / 8>(sums);
     i64 row = at.first + unit_of(t) * UNIT_ROWS + acc_row(matrix_lane(t), 0);
     i64 sees0 = visible(p, row), sees1 = visible(p, row + 8);
 
-    if (end > 0) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, 0, end, N, D));
+    if (end > 0) copy_rows<W, N>(t, even, rows_of(k, p.k, at.b, kv, 0, end, N, p.dim));
     copy_async_commit();
     for (i64 k0 = 0; k0 < end; k0 += N) {
-        copy_async_wait<0>();
-        sync_threads(); // keys are there, and the values before are done with
-        copy_rows<D, N>(t, values, rows_of(v, p.v, at.b, kv, k0, end, N, D));
-        copy_async_commit();
         Acc s[N / 8];
-        unit_products<D, N>(s, a, (GROUP const T*)keys);
+        clear<N / 8>(s);
+        Rows<const T> keys = rows_of(k, p.k, at.b, kv, k0, end, N, p.dim), values = rows_of(v, p.v, at.b, kv, k0, end, N, p.dim_v);
+        bool more = k0 + N < end;
+        Rows<const T> next = more ? rows_of(k, p.k, at.b, kv, k0 + N, end, N, p.dim) : keys;
+        next_stage<W, N>(t, odd, PIECES > 1 ? columns_from(keys, W) : values, true);
+        unit_products<W, N>(s, a, (GROUP const T*)even);
+        if (PIECES > 1) {
+            next_stage<W, N>(t, even, values, true);
+            unit_products<W, N>(s, a + LAST * (W / 16), (GROUP const T*)odd);
+        }
         u32 n = (u32)least(end - k0, (i64)N);
         unit_step<D, N>(t, state, s, within(sees0 - k0, n), within(sees1 - k0, n), p.scale2, sums);
-        copy_async_wait<0>();
-        sync_threads(); // values are there, and the keys are done with
-        if (k0 + N < end) copy_rows<D, N>(t, keys, rows_of(k, p.k, at.b, kv, k0 + N, end, N, D));
-        copy_async_commit();
-        unit_add<D, N>(sums, s, (GROUP const T*)values);
+        if (PIECES > 1) {
+            next_stage<W, N>(t, odd, columns_from(values, W), true);
+            unit_add<W, N, W>(sums, s, (GROUP const T*)even);
+        }
+        next_stage<W, N>(t, even, next, more);
+        unit_add<W, N, W>(sums + LAST * (W / 8), s, (GROUP const T*)odd);
     }
     GLOBAL f32* rows = p.want_lse ? lse + row_number(p, at.b, at.h, at.first) : nullptr;
-    unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, D), rows);
+    unit_finish<D>(t, state, sums, rows_of(out, p.out, at.b, at.h, at.first, p.seq_q, UNIT_QUERIES, p.dim_v), rows);
 }
