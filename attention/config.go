@@ -88,14 +88,16 @@ type Config struct {
 // Validate returns an error that wraps ErrShape for negative dimensions, for
 // a Dim or DimV out of range, for dimensions whose product overflows, and for
 // strides that are negative or let rows overlap; and ErrConfig for KVHeads that
-// do not divide Heads, an unknown Align or a Scale that is not finite.
+// do not divide Heads, an unknown Align, numbers of features out of range, such as a Scale
+// that is not finite, and features that exclude each other. Vectors of features wrap ErrShape
+// for another length than the one that they name, and ErrDType for another type.
 func (c Config) Validate() error {
 	_, err := c.resolve()
 	return err
 }
 
 // WorkspaceLen returns the float32 elements of workspace that [Backward] needs:
-// one for every query, Batch·Heads·SeqQ. It is 0 for an invalid Config.
+// one for every query, Batch·Heads·SeqQ, or Heads·SeqQ of packed sequences. It is 0 for an invalid Config.
 func (c Config) WorkspaceLen() int {
 	r, err := c.resolve()
 	if err != nil {
