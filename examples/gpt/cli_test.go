@@ -269,7 +269,7 @@ func TestHostMemory(t *testing.T) {
 		r, got := run("-host-memory", fmt.Sprint(limit))
 		require.Equal(t, want, got)
 		require.LessOrEqual(t, r.ByComponent["optimizer state"].Measured, limit)
-		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
+		require.InEpsilon(t, r.Predicted, r.Measured, 0.01) // how many pages are in memory depends on time
 	}
 }
 
