@@ -29,9 +29,9 @@ type hopper struct {
 }
 
 var hoppers = [...]hopper{
-	hopperOf(64, [3]hopperPass{{groups: 3, rows: 192, step: 128}, {groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 80}}),
-	hopperOf(128, [3]hopperPass{{groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 96}, {groups: 2, rows: 128, step: 48}}),
-	hopperOf(256, [3]hopperPass{{groups: 2, rows: 128, step: 80}, {groups: 2, rows: 128, step: 48}, {groups: 2, rows: 64, step: 48}}),
+	hopperOf(64, [3]hopperPass{{groups: 3, rows: 192, step: 128}, {groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 96}}),
+	hopperOf(128, [3]hopperPass{{groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 96}, {groups: 2, rows: 128, step: 64}}),
+	hopperOf(256, [3]hopperPass{{groups: 2, rows: 128, step: 80}, {groups: 2, rows: 128, step: 48}, {groups: 2, rows: 64, step: 64}}),
 }
 
 func hopperOf(columns int, passes [3]hopperPass) hopper {
@@ -47,7 +47,8 @@ func hopperFor(q gpu.Launcher, c *Config, k *gpuKernels) *hopper {
 	if k == &gpuPlain || !gpu.Hopper(q) || !(c.scale2() > 0) || min(c.Batch, c.KVHeads, c.SeqQ, c.SeqK, c.Dim, c.DimV) < 1 {
 		return nil
 	}
-	if max(c.SeqQ, c.SeqK) > math.MaxInt32-1<<10 || c.Batch*c.Heads*gpu.CeilDiv(max(c.SeqQ, c.SeqK), 64) > maxBlocks {
+	tiles := c.Batch * max(c.Heads*gpu.CeilDiv(c.SeqQ, 64), c.KVHeads*gpu.CeilDiv(c.SeqK, 64))
+	if max(c.SeqQ, c.SeqK) > math.MaxInt32-1<<10 || tiles > maxBlocks {
 		return nil
 	}
 	for _, s := range [...]Strides{c.Q, c.K, c.V, c.Out} {
@@ -71,7 +72,7 @@ func tensorMap(v *snug.View, s Strides, dim, seq, heads, batch, rows int) gpu.Te
 	}
 	for i, n := range m.Dims[1:] {
 		if n == 1 { // the stride says nothing, and may be what the driver refuses
-			m.Strides[i] = 2 * gpu.CeilDiv(dim, 8) * 8
+			m.Strides[i] = 2 * dim
 		}
 	}
 	return m

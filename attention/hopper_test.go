@@ -3,7 +3,6 @@
 package attention
 
 import (
-	"math"
 	"os"
 	"slices"
 	"testing"
@@ -26,35 +25,16 @@ func hopperPlace(t *testing.T) kerneltest.Place {
 	return kerneltest.Place{Name: "hopper", Dev: dev, Emulated: true}
 }
 
-// The kernels for compute capability 9.0, on all that matrix units take and on more tiles
-// of queries and of keys, of which some stages are used again.
+// The kernels for compute capability 9.0, on all that matrix units take and on more tiles,
+// for which stages are used again.
 func TestHopper(t *testing.T) {
-	checkUnits(t, hopperPlace(t), append(unitCases(),
-		Config{Batch: 1, Heads: 1, SeqQ: 300, SeqK: 270, Dim: 64},
-		Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 1, SeqK: 260, Dim: 128},
-		Config{Batch: 1, Heads: 1, SeqQ: 200, SeqK: 1, Dim: 128},
-		Config{Batch: 1, Heads: 1, SeqQ: 131, SeqK: 460, Dim: 128},
-		Config{Batch: 1, Heads: 1, SeqQ: 280, SeqK: 100, Dim: 256},
-		Config{Batch: 1, Heads: 4, KVHeads: 1, SeqQ: 100, SeqK: 100, Dim: 128},
-		Config{Batch: 1, Heads: 1, SeqQ: 400, SeqK: 700, Dim: 64},
-		Config{Batch: 1, Heads: 1, SeqQ: 300, SeqK: 60, Dim: 64},
-		Config{Batch: 2, Heads: 2, SeqQ: 129, SeqK: 129, Dim: 128},
-	))
+	place := hopperPlace(t)
+	checkUnits(t, place, unitCases())
+	checkUnits(t, place, tileCases())
 }
 
-// What the mask hides stays hidden, in both groups of a block too.
-func TestNonFiniteInHopper(t *testing.T) {
-	place := hopperPlace(t)
-	for i, dim := range []int{64, 128, 256} {
-		for target, at := range []float64{0.3, 0.99, 0.99, 0.3} {
-			c := Config{Batch: 1, Heads: 1, SeqQ: 230, SeqK: 230, Dim: dim, Causal: true}
-			dt := []snug.DType{snug.BF16, snug.F16}[(i+target)%2]
-			p := newProblem(t, c, dt, 50)
-			p.start = aligning
-			p.checkNonFinite(t, place, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[target/2])
-		}
-	}
-}
+// What the mask hides stays hidden, in all groups of a block.
+func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperPlace(t)) }
 
 // The same bits whatever order copies arrive in, which the emulator changes from launch
 // to launch.

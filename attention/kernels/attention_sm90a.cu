@@ -7,16 +7,16 @@
 // The numbers are groups that multiply, rows of the tiles that pass through block memory, and
 // registers of a thread of the group that copies and of one that multiplies: a block has
 // 65,536. gpu_hopper.go has the first two.
-#define HOPPER_ENTRIES(T)                                \
-    HOPPER_FORWARD(T, 64, 3, 128, 32, 160)               \
-    HOPPER_FORWARD(T, 128, 2, 128, 40, 232)              \
-    HOPPER_FORWARD(T, 256, 2, 80, 40, 232)               \
-    HOPPER_BACKWARD_QUERY(T, 64, 2, 128, 40, 232)        \
-    HOPPER_BACKWARD_QUERY(T, 128, 2, 96, 40, 232)        \
-    HOPPER_BACKWARD_QUERY(T, 256, 2, 48, 40, 232)        \
-    HOPPER_BACKWARD_KEY(T, 64, 2, 80, 40, 232)   \
-    HOPPER_BACKWARD_KEY(T, 128, 2, 48, 40, 232)   \
-    HOPPER_BACKWARD_KEY(T, 256, 2, 48, 40, 232)
+#define HOPPER_ENTRIES(T)                         \
+    HOPPER_FORWARD(T, 64, 3, 128, 32, 160)        \
+    HOPPER_FORWARD(T, 128, 2, 128, 24, 240)       \
+    HOPPER_FORWARD(T, 256, 2, 80, 24, 240)        \
+    HOPPER_BACKWARD_QUERY(T, 64, 2, 128, 24, 240) \
+    HOPPER_BACKWARD_QUERY(T, 128, 2, 96, 24, 240) \
+    HOPPER_BACKWARD_QUERY(T, 256, 2, 48, 24, 240) \
+    HOPPER_BACKWARD_KEY(T, 64, 2, 96, 24, 240)    \
+    HOPPER_BACKWARD_KEY(T, 128, 2, 64, 24, 240)   \
+    HOPPER_BACKWARD_KEY(T, 256, 2, 64, 24, 240)
 HOPPER_ENTRIES(f16)
 HOPPER_ENTRIES(bf16)
 #endif

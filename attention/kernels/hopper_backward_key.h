@@ -125,8 +125,8 @@ template <u32 N> DEVICE void key_grads(Thread t, float (&ds)[N / 2], const float
 struct KeyTiles { u32 keys, values, queries, douts, ring, columns; };
 
 // key_products leaves W columns of dk, but for the factor scale, and of dv of 64 keys in
-// sums. A stage is done with when its products are added to them, which goes on while the
-// next scores are computed.
+// sums. These and the scores fill the registers, so that a step ends with all its products;
+// another group multiplies meanwhile.
 template <class T, u32 D, u32 W, u32 ROWS, u32 N>
 DEVICE void key_products(Thread t, Shape p, KeyTiles x, const Query* numbers, Tour tour, Viewer viewer, float (&sum_k)[W / 2],
                          float (&sum_v)[W / 2]) {
@@ -141,8 +141,6 @@ DEVICE void key_products(Thread t, Shape p, KeyTiles x, const Query* numbers, To
         multiply_begin();
         multiply_rows<T, D, ROWS, N>(s, x.keys, queries);
         multiply_rows<T, D, ROWS, N>(ds, x.values, douts);
-        multiply_wait<2>(); // for the step before
-        if (i > 0) release(t, x.ring, i - 1);
         multiply_wait<1>();
         settled(s);
         key_weights<N>(t, s, query, viewer, q0, p.scale2);
@@ -154,10 +152,11 @@ DEVICE void key_products(Thread t, Shape p, KeyTiles x, const Query* numbers, To
         multiply_begin();
         add_rows<T, W, N>(sum_v, weights, douts + x.columns);
         add_rows<T, W, N>(sum_k, grads, queries + x.columns);
+        multiply_wait<0>();
+        settled(sum_v);
+        settled(sum_k);
+        release(t, x.ring, i);
     }
-    multiply_wait<0>();
-    settled(sum_k);
-    settled(sum_v);
 }
 
 // hopper_backward_key computes dk and dv of tile number t.block of keys over tiles of N

@@ -16,7 +16,7 @@ import (
 // Device is one GPU: a driver.Copier and a gpu.MatMuler. Its methods may be
 // called from many goroutines.
 //
-// Beside what Alloc and AllocPinned return it holds pinned host memory, 134 KiB
+// Beside what Alloc and AllocPinned return it holds pinned host memory, 142 KiB
 // for every 32 launches that are being queued at a time and 8 MiB from the first
 // CopyIn on, and the workspace of MatMul on the device.
 type Device struct {

@@ -357,16 +357,24 @@ func (f *fake) kernelCalls(a *api) {
 		if r != success {
 			return r
 		}
-		e := (*[5]uintptr)(extra)
-		if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != launchEnd {
-			return 1
-		}
 		kernel := f.kernels[f.names[fn]]
-		if kernel == nil {
-			return success // a launch that a benchmark times
+		var packed []byte // the driver copies arguments in the call
+		switch {
+		case (params == nil) == (extra == nil):
+			return 1
+		case kernel == nil: // a launch that a benchmark times
+			return success
+		case params != nil:
+			for i, n := range f.sizes[f.names[fn]] {
+				packed = append(packed, unsafe.Slice(*(**byte)(unsafe.Add(params, 8*i)), n)...)
+			}
+		default:
+			e := (*[5]uintptr)(extra)
+			if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != launchEnd {
+				return 1
+			}
+			packed = slices.Clone(unsafe.Slice(*(**byte)(unsafe.Pointer(&e[1])), **(**uintptr)(unsafe.Pointer(&e[3]))))
 		}
-		packed := unsafe.Slice(*(**byte)(unsafe.Pointer(&e[1])), **(**uintptr)(unsafe.Pointer(&e[3])))
-		packed = slices.Clone(packed) // the driver copies arguments in the call
 		return f.enqueue(s, func() { kernel(packed) })
 	}
 }

@@ -50,8 +50,12 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 		return fmt.Errorf("%s: %w", l.Func, err)
 	}
 	f.pack(l)
+	params, extra := unsafe.Pointer(nil), unsafe.Pointer(&f.extra)
+	if len(l.Maps) > 0 {
+		params, extra = unsafe.Pointer(&f.params), nil
+	}
 	r := d.api.launchKernel(function, uint32(l.Blocks[0]), uint32(l.Blocks[1]), uint32(l.Blocks[2]),
-		uint32(l.Threads), 1, 1, uint32(l.Room), d.queue, nil, unsafe.Pointer(&f.extra))
+		uint32(l.Threads), 1, 1, uint32(l.Room), d.queue, params, extra)
 	if r == success {
 		return nil
 	}
@@ -74,6 +78,9 @@ func checkGrid(l *gpu.Launch) error {
 	}
 	if n := mapBytes*len(l.Maps) + 8*len(l.Operands) + len(l.Params); n > maxArgs {
 		return fmt.Errorf("%d bytes of arguments: want at most %d: %w", n, maxArgs, driver.ErrDevice)
+	}
+	if n := len(l.Maps) + len(l.Operands) + 1; len(l.Maps) > 0 && n > maxParams {
+		return fmt.Errorf("%d arguments with tensor maps: want at most %d: %w", n, maxParams, driver.ErrDevice)
 	}
 	for i := range l.Operands {
 		if m := &l.Operands[i]; m.Size > 0 && m.Addr == 0 {
@@ -149,21 +156,39 @@ type frame struct {
 	extra [5]uintptr    // the parameter "extra" of cuLaunchKernel
 	scale [2]float32    // alpha and beta of cublasLtMatmul
 	shape mapShape
-	_     [48]byte // to a multiple of 64
+
+	// params is the parameter "kernelParams" of cuLaunchKernel, for launches with tensor
+	// maps: the compiler puts these at multiples of 64 bytes of a bank, which is not so of
+	// where arguments begin, and only then does the driver know how far in they are.
+	params [maxParams]uintptr
+	_      [48]byte // to a multiple of 64
 }
+
+// maxParams is the most tensor maps, operands and structs of a launch with tensor maps.
+const maxParams = 32
 
 // pack writes the arguments as the kernel's parameters lie in C: the tensor maps, which
 // are there, the operands' addresses, then the struct, whose offset is a multiple of 8,
 // enough for any.
 func (f *frame) pack(l *gpu.Launch) {
-	n := mapBytes * len(l.Maps)
+	n := 0
+	for i := range l.Maps {
+		f.params[i] = uintptr(unsafe.Pointer(&f.args[n]))
+		n += mapBytes
+	}
 	for i := range l.Operands {
 		addr := l.Operands[i].Addr
 		if l.Operands[i].Size == 0 {
 			addr = 0
 		}
 		binary.LittleEndian.PutUint64(f.args[n:], uint64(addr))
+		if len(l.Maps) > 0 {
+			f.params[len(l.Maps)+i] = uintptr(unsafe.Pointer(&f.args[n]))
+		}
 		n += 8
+	}
+	if len(l.Maps) > 0 {
+		f.params[len(l.Maps)+len(l.Operands)] = uintptr(unsafe.Pointer(&f.args[n]))
 	}
 	n += copy(f.args[n:], l.Params)
 	f.size = uintptr(n)

@@ -33,6 +33,7 @@ func TestTensorMaps(t *testing.T) {
 	f, d := openHopper(t)
 	var got []byte
 	f.kernels["k"] = func(args []byte) { got = args }
+	f.sizes["k"] = []int{128, 128, 8, 4}
 	f.logging = true
 	require.NoError(t, d.LaunchGrid(mapped(0x1000, 0x2000)))
 	require.NoError(t, d.Sync())
@@ -43,7 +44,7 @@ func TestTensorMaps(t *testing.T) {
 	require.Equal(t, []byte{1, 2, 3, 4}, got[264:])
 	require.Contains(t, f.log, "cuTensorMapEncodeTiled 1 4 [128 1001 4 2] [512 256 1048576] [64 80 1 1] [1 1 1 1] 0 3 3 0")
 	require.Contains(t, f.log, "cuFuncSetAttribute 8 102400")
-	require.Contains(t, f.log, "cuLaunchKernel 1 1 1 32 1 1 102400 true")
+	require.Contains(t, f.log, "cuLaunchKernel 1 1 1 32 1 1 102400 false", "by pointers to the arguments")
 
 	f.log = nil
 	require.NoError(t, d.LaunchGrid(mapped(0x1000)))
@@ -59,6 +60,10 @@ func TestTensorMapErrors(t *testing.T) {
 	err := d.LaunchGrid(mapped(0x1008))
 	require.ErrorContains(t, err, "cuTensorMapEncodeTiled")
 	require.NoError(t, d.LaunchGrid(mapped(0x1000)))
+
+	many := mapped(make([]uintptr, 30)...)
+	many.Operands = append(many.Operands, many.Operands[0])
+	require.ErrorContains(t, d.LaunchGrid(many), "33 arguments with tensor maps")
 
 	f, old := openFake(t, nil)
 	f.kernels["k"] = nil

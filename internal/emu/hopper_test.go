@@ -232,3 +232,9 @@ func TestHopperFaults(t *testing.T) {
 		})
 	}
 }
+
+func TestCapabilityRefused(t *testing.T) {
+	t.Setenv("SNUG_CUDA", "75")
+	_, err := snug.Open("emu:0")
+	require.ErrorContains(t, err, `SNUG_CUDA is "75", want 80 or 90`)
+}

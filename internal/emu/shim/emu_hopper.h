@@ -1,7 +1,8 @@
 // The instructions of compute capability 9.0 that kernels use, as the PTX manual
-// defines them, and as late as it allows: a copy arrives when nothing else can go on,
-// a product is computed when its thread waits for it. Until then its results are NaN, and
-// its operands in block memory must not change. hopper.cpp has what threads share.
+// defines them, as unkind as it allows: a copy arrives when nothing else can go on, or in
+// some blocks at any time, and an arrival at a barrier lets others run first. A product is
+// computed when its thread waits for it. Until then its results are NaN, and its operands in
+// block memory must not change. hopper.cpp has what threads share.
 #pragma once
 #include "emu.h"
 
@@ -21,7 +22,6 @@ inline void barrier_init_done() {}
 inline void barrier_expect(u32 b, u32 bytes) { snug_barrier_arrive(b, bytes); }
 inline void barrier_arrive(u32 b) { snug_barrier_arrive(b, 0); }
 inline void barrier_wait(u32 b, u32 parity) { snug_barrier_wait(b, parity); }
-inline void prefetch_map(const TensorMap&) {}
 inline void copy_box(u32 to, const TensorMap& map, i32 column, i32 row, i32 head, i32 batch, u32 b) {
     const int at[4] = {column, row, head, batch};
     snug_copy_box(to, &map, at, b);

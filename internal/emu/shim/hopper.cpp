@@ -27,6 +27,12 @@ struct Copy {
 std::vector<Copy> copies;
 std::map<uint32_t, unsigned> named; // arrivals
 uint32_t random_state = 1;
+bool early; // whether copies of the block may arrive while threads run
+
+uint32_t random_number() {
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 16;
+}
 
 Barrier* find(uint32_t at) {
     auto b = barriers.find(at);
@@ -63,6 +69,7 @@ void begin_room(unsigned bytes) {
     barriers.clear();
     copies.clear();
     named.clear();
+    early = random_number() % 2;
 }
 
 bool barrier_passed(uint32_t at, uint32_t parity) {
@@ -72,10 +79,13 @@ bool barrier_passed(uint32_t at, uint32_t parity) {
 
 bool copies_left() { return !copies.empty(); }
 
+void copy_may_arrive() {
+    if (early && random_number() % 2) copy_arrives();
+}
+
 bool copy_arrives() {
     if (copies.empty()) return false;
-    random_state = random_state * 1664525u + 1013904223u;
-    size_t which = (random_state >> 16) % copies.size(); // they arrive in any order
+    size_t which = random_number() % copies.size(); // they arrive in any order
     Copy c = copies[which];
     copies.erase(copies.begin() + (long)which);
     for (unsigned row = 0; row < c.map->rows; row++)
@@ -114,6 +124,7 @@ void snug_barrier_arrive(uint32_t at, uint32_t bytes) {
     b.bytes += bytes;
     b.pending--;
     end_phase(b);
+    pause_thread();
 }
 
 void snug_barrier_wait(uint32_t at, uint32_t parity) {

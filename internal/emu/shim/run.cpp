@@ -184,6 +184,8 @@ void snug_fault(const char* what) {
 
 } // extern "C"
 
+void pause_thread() { leave(READY); }
+
 void wait_barrier(uint32_t at, uint32_t parity) {
     running->barrier = at, running->parity = parity;
     if (!barrier_passed(at, parity)) leave(AT_BARRIER);
@@ -295,7 +297,7 @@ static bool run_warp(Fiber* lanes, Warp* w) {
 }
 
 // unblock lets threads go on after all that could have run: past a barrier of the block,
-// or because a copy arrives, which is as late as can be. It returns false without such.
+// or because a copy arrives. It returns false without such.
 static bool unblock() {
     unsigned n = current->threads, done = 0, at_block = 0;
     Fiber* waits = nullptr;
@@ -334,7 +336,8 @@ static void run_block(SnugDim block) {
         done = 0;
         for (unsigned i = 0; i < n; i++) done += fibers[i].state == DONE;
         if (done == n) break;
-        if (!ran && !unblock()) return;
+        if (ran) copy_may_arrive();
+        else if (!unblock()) return;
     }
     if (copies_left()) fault(&fibers[0], "the block ended before its copies");
 }

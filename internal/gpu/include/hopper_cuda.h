@@ -82,7 +82,6 @@ DEVICE void barrier_wait(u32 b, u32 parity) {
                  "}" ::"r"(b), "r"(parity) : "memory");
 }
 
-DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 DEVICE void copy_box(u32 to, const TensorMap& map, i32 column, i32 row, i32 head, i32 batch, u32 b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
                  "r"(to), "l"(&map), "r"(b), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
