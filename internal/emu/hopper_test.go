@@ -208,6 +208,7 @@ func TestHopperFaults(t *testing.T) {
 		{"descriptors_bf16", 128, nil, "does not start in the first row of the 8"},
 		{"descriptors_bf16", 16 << 10, nil, "beyond the block memory"},
 		{"turns", 1, nil, "waits for what never comes"},
+		{"turns", 2, nil, "arrivals at a named barrier that nobody waited for"},
 	} {
 		t.Run(test.kernel, func(t *testing.T) {
 			dev := hopperDevice(t, "plain")

@@ -77,7 +77,12 @@ bool barrier_passed(uint32_t at, uint32_t parity) {
     return b && b->phase % 2 != parity;
 }
 
-bool copies_left() { return !copies.empty(); }
+const char* left_over() {
+    if (!copies.empty()) return "the block ended before its copies";
+    for (auto& n : named)
+        if (n.second > 0) return "the block ended with arrivals at a named barrier that nobody waited for";
+    return nullptr;
+}
 
 void copy_may_arrive() {
     if (early && random_number() % 2) copy_arrives();
@@ -124,7 +129,7 @@ void snug_barrier_arrive(uint32_t at, uint32_t bytes) {
     b.bytes += bytes;
     b.pending--;
     end_phase(b);
-    pause_thread();
+    if (bytes == 0) pause_thread();
 }
 
 void snug_barrier_wait(uint32_t at, uint32_t parity) {
@@ -148,6 +153,7 @@ void snug_copy_box(uint32_t to, const SnugTensorMap* map, const int* at, uint32_
     snug_room_at(to, (uint32_t)(128 * map->rows));
     barrier(b);
     copies.push_back(Copy{to, b, map, {at[0], at[1], at[2], at[3]}});
+    copy_may_arrive();
 }
 
 void snug_hide_sums(SnugProducts* q) {

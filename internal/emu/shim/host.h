@@ -62,11 +62,11 @@ void begin_room(unsigned bytes);
 bool barrier_passed(uint32_t at, uint32_t parity);
 // copy_arrives ends one of the copies that are under way, and returns false without any.
 bool copy_arrives();
-// copy_may_arrive ends one in some of the blocks: others have their copies as late as
-// can be.
+// copy_may_arrive ends one in some of the blocks, at any time; others have their copies as
+// late as can be.
 void copy_may_arrive();
-// copies_left says whether a block ended before its copies.
-bool copies_left();
+// left_over says what a block that ends should have waited for, null if nothing.
+const char* left_over();
 // pause_thread lets the others run before the running thread goes on (run.cpp).
 void pause_thread();
 // wait_barrier and wait_named make the running thread wait (run.cpp).

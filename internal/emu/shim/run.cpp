@@ -339,7 +339,7 @@ static void run_block(SnugDim block) {
         if (ran) copy_may_arrive();
         else if (!unblock()) return;
     }
-    if (copies_left()) fault(&fibers[0], "the block ended before its copies");
+    if (const char* what = left_over()) fault(&fibers[0], what);
 }
 
 void run(const Launch& l) {

@@ -102,11 +102,12 @@ KERNEL_OF_GROUPS(hopper_turns, 64, OPERAND(u32, out, 0), PARAMS(ProbeParams, p))
     u32 sum = 0;
     for (u32 i = 0; i < 4; i++) {
         if (t.local < 32) named_sync(1, 64);
-        else if (p.n == 0 || i < 3) named_arrive(1, 64);
+        else if (p.n != 1 || i < 3) named_arrive(1, 64);
         out[64 * i + t.local] = i;
         barrier_arrive(both);
         barrier_wait(both, i % 2);
         sum += out[64 * i + 63 - t.local];
     }
     out[256 + t.local] = sum;
+    if (p.n == 2 && t.local >= 32) named_arrive(1, 64);
 }
