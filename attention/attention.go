@@ -50,7 +50,9 @@
 // each term to the error at most, and subnormal numbers may count as 0. So do the
 // matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are multiples of 8
 // up to 256, all rows start at multiples of 16 bytes and there is no feature but Causal
-// and GradLSE. In float16 that adds 2^-11
+// and GradLSE. CUDA devices of compute capability 9.0 have other kernels for these where
+// Scale is positive, with the same precision; the environment variable SNUG_CUDA=80, read
+// when a device is opened, keeps them to those of 8.0. In float16 that adds 2^-11
 // of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
 // more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
 // [Backward] recovers p from a float32 lse, to a relative error of about

@@ -7,4 +7,10 @@ import _ "embed"
 //go:embed kernels/attention.fatbin
 var kernelImage []byte
 
-func init() { kernels.Image = kernelImage }
+//go:embed kernels/attention_sm90a.fatbin
+var hopperImage []byte
+
+func init() {
+	kernels.Image = kernelImage
+	hopperKernels.Image = hopperImage
+}

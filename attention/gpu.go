@@ -72,14 +72,15 @@ func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
 
 // gpuShape is the parameters of all kernels, Shape in shape.h.
 type gpuShape struct {
-	items, rows              uint64
-	heads, kvHeads, group    uint64
-	seqQ, seqK               int64
-	shift                    int64
-	q, k, v, out             gpuStrides
-	dim, dimV                uint32
-	causal, wantLSE, mend, _ uint32
-	scale, scale2            float32
+	items, rows           uint64
+	heads, kvHeads, group uint64
+	seqQ, seqK            int64
+	shift                 int64
+	q, k, v, out          gpuStrides
+	dim, dimV             uint32
+	causal, wantLSE       uint32
+	mend, mendKeys        uint32
+	scale, scale2         float32
 }
 
 type gpuStrides struct{ batch, head, row uint64 }
@@ -126,16 +127,25 @@ func (c *Config) checkKernels() error {
 // gpuPass is a job that launches kernels of a choice.
 type gpuPass interface {
 	launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error
+	// hopper returns the queries and the keys of the tiles that the kernels multiply.
+	hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error)
 }
 
-// run queues the launches of j with k. Matrix units are wrong about NaNs and infinities
-// that a mask hides; the plain kernels then compute the results again that these
-// reached, and leave the others.
-func (s gpuShape) run(q gpu.Launcher, k *gpuKernels, j gpuPass) error {
-	if err := j.launch(q, k, s); err != nil || k == &gpuPlain || s.causal == 0 {
+// run queues the launches of j with k, or with others that the device has in their
+// place. Matrix units are wrong about NaNs and infinities that a mask hides; the plain
+// kernels then compute the results again that these reached, and leave the others.
+func (s gpuShape) run(q gpu.Launcher, c *Config, k *gpuKernels, j gpuPass) error {
+	var err error
+	queries, keys := max(k.queries, k.gradQueries), k.keys
+	if h := hopperFor(q, c, k); h != nil {
+		queries, keys, err = j.hopper(q, h, s)
+	} else {
+		err = j.launch(q, k, s)
+	}
+	if err != nil || k == &gpuPlain || s.causal == 0 {
 		return err
 	}
-	s.mend = uint32(max(k.queries, k.gradQueries))
+	s.mend, s.mendKeys = uint32(queries), uint32(keys)
 	return j.launch(q, &gpuPlain, s)
 }
 
@@ -152,7 +162,7 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 	if j.lse.Len() > 0 {
 		s.wantLSE = 1
 	}
-	return s.run(q, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j)
+	return s.run(q, c, gpuKernelsFor(c, &j.out, &j.q, &j.k, &j.v), j)
 }
 
 // launch implements gpuPass.
@@ -183,7 +193,7 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 		}
 		return j.sinks(q)
 	}
-	return s.run(q, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j)
+	return s.run(q, c, gpuKernelsFor(c, &j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out), j)
 }
 
 // launch implements gpuPass.

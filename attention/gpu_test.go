@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
@@ -52,5 +53,70 @@ func TestKernelsFor(t *testing.T) {
 			}
 			require.Same(t, tc.want, gpuKernelsFor(&r, &views[0], &views[1], &views[2], &views[3]))
 		})
+	}
+}
+
+// launcher is a device that may have the instructions of compute capability 9.0.
+type launcher struct {
+	gpu.Launcher
+	hopper bool
+}
+
+func (l launcher) Hopper() bool { return l.hopper }
+
+// Kernels for compute capability 9.0 take what matrix units do, but for scales that are
+// not positive and sizes that 32 bits do not count.
+func TestHopperFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Config)
+		k      *gpuKernels
+		has    bool
+		want   *hopper
+	}{
+		"64":              {func(*Config) {}, gpuUnits[0], true, &hoppers[0]},
+		"128":             {func(*Config) {}, gpuUnits[1], true, &hoppers[1]},
+		"256":             {func(*Config) {}, gpuUnits[2], true, &hoppers[2]},
+		"other devices":   {func(*Config) {}, gpuUnits[0], false, nil},
+		"plain":           {func(*Config) {}, &gpuPlain, true, nil},
+		"negative scale":  {func(c *Config) { c.Scale = -1 }, gpuUnits[0], true, nil},
+		"no keys":         {func(c *Config) { c.SeqK = 0 }, gpuUnits[0], true, nil},
+		"no queries":      {func(c *Config) { c.SeqQ = 0 }, gpuUnits[0], true, nil},
+		"no heads":        {func(c *Config) { c.Heads, c.KVHeads = 0, 0 }, gpuUnits[0], true, nil},
+		"no batch":        {func(c *Config) { c.Batch = 0 }, gpuUnits[0], true, nil},
+		"many keys":       {func(c *Config) { c.SeqK = 1<<31 - 1 }, gpuUnits[0], true, nil},
+		"many tiles":      {func(c *Config) { c.Batch = 1 << 26; c.SeqQ = 640 }, gpuUnits[0], true, nil},
+		"distant batches": {func(c *Config) { c.K = Strides{Batch: 1 << 39, Head: 64, Row: 128} }, gpuUnits[0], true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64}
+			tc.change(&c)
+			r := resolved(t, c)
+			require.Same(t, tc.want, hopperFor(launcher{hopper: tc.has}, &r, tc.k))
+		})
+	}
+	r := resolved(t, Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64})
+	require.Nil(t, hopperFor(nil, &r, gpuUnits[0]), "a device that knows nothing of it")
+}
+
+// Tensor maps have bytes for strides, and none that the driver refuses where a dimension
+// has one member.
+func TestTensorMap(t *testing.T) {
+	mem := snug.ViewOf(make([]snug.BFloat16, 1))
+	c := resolved(t, SequenceMajor(Config{Batch: 3, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 7, Dim: 64, DimV: 72}))
+	q, v := c.queryMap(&mem, 128), c.valueMap(&mem, 96)
+	require.Equal(t, gpu.TensorMap{Mem: *mem.Mem(), Dims: [4]int{64, 5, 4, 3}, Strides: [3]int{512, 128, 2560}, Rows: 128}, q)
+	require.Equal(t, gpu.TensorMap{Mem: *mem.Mem(), Dims: [4]int{72, 7, 2, 3}, Strides: [3]int{288, 144, 2016}, Rows: 96}, v)
+	c = resolved(t, Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 7, Dim: 72, Q: Strides{Row: 72}})
+	require.Equal(t, [3]int{144, 144, 144}, c.queryMap(&mem, 128).Strides)
+}
+
+// A block's memory is at most what devices of compute capability 9.0 grant.
+func TestHopperRoom(t *testing.T) {
+	for i := range hoppers {
+		h := &hoppers[i]
+		for own, p := range map[int]*hopperPass{1: &h.forward, 2: &h.backwardQuery, 3: &h.backwardKey} {
+			require.LessOrEqual(t, p.room(h, min(own, 2)), 227<<10, "%s", p.names[1])
+			require.Zero(t, p.rows%64+p.step%16)
+		}
 	}
 }

@@ -11,4 +11,7 @@ import (
 //go:embed kernels/*.h kernels/*.cu kernels/*.metal
 var kernelText embed.FS
 
-func init() { kernels.Source = gpu.Folder(kernelText) }
+func init() {
+	kernels.Source = gpu.Folder(kernelText)
+	hopperKernels.Source = kernels.Source
+}

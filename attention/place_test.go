@@ -57,11 +57,11 @@ func TestNonFiniteOnPlaces(t *testing.T) {
 	})
 }
 
-// Tensors at multiples of 16 bytes with rows of up to 256 elements, for which devices
-// have matrix units: rows as long as tiles, shorter ones, and rows of values of another
-// length than those of keys.
-func TestMatrixUnits(t *testing.T) {
-	cases := []Config{
+// unitCases are tensors at multiples of 16 bytes with rows of up to 256 elements, for which
+// devices have matrix units: rows as long as tiles, shorter ones, and rows of values of
+// another length than those of keys.
+func unitCases() []Config {
+	return []Config{
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 131, Dim: 64},
 		{Batch: 1, Heads: 1, SeqQ: 131, SeqK: 100, Dim: 128},
 		PackedQKV(Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 70, Dim: 64}),
@@ -75,17 +75,57 @@ func TestMatrixUnits(t *testing.T) {
 		{Batch: 1, Heads: 1, SeqQ: 21, SeqK: 33, Dim: 8, DimV: 48},
 		{Batch: 2, Heads: 1, SeqQ: 18, SeqK: 35, Dim: 72, DimV: 120},
 	}
+}
+
+// checkUnits runs cases of unitCases with masks and types in turns.
+func checkUnits(t *testing.T, place kerneltest.Place, cases []Config) {
+	for i, c := range cases {
+		mask, dt := masks[i%3], []snug.DType{snug.BF16, snug.F16}[(i+i/3)%2]
+		c.Causal, c.Align = mask.causal, mask.align
+		t.Run(shapeName(c, dt), func(t *testing.T) {
+			p := newProblem(t, c, dt, uint64(40+i))
+			p.start = aligning
+			p.check(t, place, dt)
+		})
+	}
+}
+
+// tileCases are more tiles of queries and of keys than unitCases, for kernels of large ones.
+func tileCases() []Config {
+	return []Config{
+		{Batch: 1, Heads: 1, SeqQ: 300, SeqK: 270, Dim: 64},
+		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 1, SeqK: 260, Dim: 128},
+		{Batch: 1, Heads: 1, SeqQ: 200, SeqK: 1, Dim: 128},
+		{Batch: 1, Heads: 1, SeqQ: 131, SeqK: 460, Dim: 128},
+		{Batch: 1, Heads: 1, SeqQ: 280, SeqK: 100, Dim: 256},
+		{Batch: 1, Heads: 4, KVHeads: 1, SeqQ: 100, SeqK: 100, Dim: 128},
+		{Batch: 1, Heads: 1, SeqQ: 400, SeqK: 700, Dim: 64},
+		{Batch: 1, Heads: 1, SeqQ: 300, SeqK: 60, Dim: 64},
+		{Batch: 2, Heads: 2, SeqQ: 129, SeqK: 129, Dim: 128},
+	}
+}
+
+func TestMatrixUnits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for i, c := range cases {
-			mask, dt := masks[i%3], []snug.DType{snug.BF16, snug.F16}[(i+i/3)%2]
-			c.Causal, c.Align = mask.causal, mask.align
-			t.Run(shapeName(c, dt), func(t *testing.T) {
-				p := newProblem(t, c, dt, uint64(40+i))
-				p.start = aligning
-				p.check(t, place, dt)
-			})
+		checkUnits(t, place, unitCases())
+		if !onHost(place) && !place.Emulated {
+			checkUnits(t, place, tileCases())
+			checkHidden(t, place)
 		}
 	})
+}
+
+// checkHidden checks what a mask hides, with the tiles of all head dimensions.
+func checkHidden(t *testing.T, place kerneltest.Place) {
+	for i, dim := range []int{64, 128, 256} {
+		for target, at := range []float64{0.3, 0.99, 0.99, 0.3} {
+			c := Config{Batch: 1, Heads: 1, SeqQ: 230, SeqK: 230, Dim: dim, Causal: true}
+			dt := []snug.DType{snug.BF16, snug.F16}[(i+target)%2]
+			p := newProblem(t, c, dt, 50)
+			p.start = aligning
+			p.checkNonFinite(t, place, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[target/2])
+		}
+	}
 }
 
 // What the mask hides stays hidden from matrix units too.

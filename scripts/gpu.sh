@@ -75,8 +75,8 @@ run() {
 
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck; do
-            for file in "$root"/*/kernels/*.cu; do
-                package=$(basename "$(dirname "$(dirname "$file")")")
+            for file in "$root"/*/kernels; do
+                package=$(basename "$(dirname "$file")")
                 [ -e "$folder/tests/$package/package.test" ] || continue
                 step "$tool-$package" "$root/$package" compute-sanitizer --tool "$tool" --error-exitcode 9 \
                     "$folder/tests/$package/package.test" -test.short -test.timeout "${limit}s"
@@ -89,6 +89,10 @@ run() {
     step gpt "$root" "$folder/gpt" -device "$device" -steps 20 -text "$root"
     limit=${BENCH_LIMIT:-3600}
     step bench "$root" "$folder/bench" -device "$device" -peers
+    if nvidia-smi --query-gpu=compute_cap --format=csv,noheader | grep -q '^9\.0'; then # the kernels of 8.0 beside
+        step test-attention-80 "$root/attention" env SNUG_CUDA=80 "$folder/tests/attention/package.test" -test.timeout "${limit}s"
+        step bench-80 "$root" env SNUG_CUDA=80 "$folder/bench" -device "$device" -only '^attention'
+    fi
 
     printf '\n'
     cat "$log/machine.txt"

@@ -15,7 +15,8 @@
 //	sinks           a block owns a head's gradient
 //	forward_cached  forward with keys and values in a cache
 //
-// merge and merge_backward are those of Merge and MergeBackward.
+// merge and merge_backward are those of Merge and MergeBackward. attention_sm90a.cu has
+// those of hopper*.h, for compute capability 9.0.
 #pragma once
 #include "forward.h"
 #include "backward.h"

@@ -1,7 +1,7 @@
 // The backward pass: weights are computed again from lse.
 #pragma once
 #include "hidden.h"
-#include "logarithm.h"
+#include "query.h"
 
 // ---- delta_i = dout_i · out_i, a row a warp.
 
@@ -27,16 +27,6 @@ DEVICE void delta_rows(Thread t, GLOBAL f32* delta, GLOBAL const T* out, GLOBAL 
 FOR_FLOATS(DELTA)
 
 // ---- weights and their gradients
-
-// Query is what a query's weights are computed from.
-struct Query { f32 lse2, delta; };
-
-// query_of returns query number i of the n from lse and delta on; others see
-// nothing.
-DEVICE Query query_of(GLOBAL const f32* lse, GLOBAL const f32* delta, u32 i, u32 n) {
-    if (i >= n) return Query{infinity(), 0};
-    return Query{log2_of(lse[i]), delta[i]};
-}
 
 DEVICE float weight(float product, Query q, float scale2) { return exp2_of(product * scale2 - q.lse2); }
 DEVICE float score_grad(float dp, float p, Query q, float scale) { return (dp - q.delta) * p * scale; }

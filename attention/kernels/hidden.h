@@ -25,10 +25,11 @@ template <class T> DEVICE bool intact_queries(Thread t, GROUP Quad* room, Shape 
 // intact_keys says so about a tile of keys, for which it multiplied q and dout.
 template <class T>
 DEVICE bool intact_keys(Thread t, GROUP Quad* room, Shape p, Item at, GLOBAL const T* q, GLOBAL const T* dout) {
-    i64 begin = first_query(p, at.first), end = least(first_query(p, least(at.first + TILE, p.seq_k) - 1), p.seq_q);
+    i64 tile = at.first / p.mend_keys * p.mend_keys;
+    i64 begin = first_query(p, tile), end = least(first_query(p, least(at.first + TILE, p.seq_k) - 1), p.seq_q);
     for (u64 h = at.h * p.group; begin < end && h < (at.h + 1) * p.group; h++)
-        if (!all_finite(t, room, rows_of(q, p.q, at.b, h, begin, end, TILE, p.dim)) ||
-            !all_finite(t, room, rows_of(dout, p.out, at.b, h, begin, end, TILE, p.dim_v)))
+        if (!all_finite(t, room, rows_of(q, p.q, at.b, h, begin, end, p.mend_keys, p.dim)) ||
+            !all_finite(t, room, rows_of(dout, p.out, at.b, h, begin, end, p.mend_keys, p.dim_v)))
             return false;
     return true;
 }

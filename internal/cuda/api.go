@@ -55,7 +55,9 @@ type api struct {
 	moduleLoad     func(module *uintptr, image *byte) Result
 	moduleUnload   func(module uintptr) Result
 	moduleFunction func(function *uintptr, module uintptr, name string) Result
+	functionSet    func(function uintptr, attribute, value int32) Result
 	launchKernel   launchFunc
+	encodeMap      encodeFunc // nil where the driver lacks it
 
 	captureBegin     func(stream uintptr, mode int32) Result
 	captureEnd       func(stream uintptr, graph *uintptr) Result
@@ -74,6 +76,8 @@ type (
 	popFunc    func() Result // the popped context is dropped
 	launchFunc func(function uintptr, blockX, blockY, blockZ, threadX, threadY, threadZ, shared uint32,
 		stream uintptr, params, extra unsafe.Pointer) Result
+	encodeFunc func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,
+		interleave, swizzle, promotion, fill int32) Result
 )
 
 // Values of cuda.h.
@@ -96,6 +100,14 @@ const (
 	poolUsed     = 7 // CU_MEMPOOL_ATTR_USED_MEM_CURRENT
 
 	captureRelaxed = 2 // CU_STREAM_CAPTURE_MODE_RELAXED
+
+	functionShared = 8 // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+	mapWords   = 1 // CU_TENSOR_MAP_DATA_TYPE_UINT16
+	mapPlain   = 0 // CU_TENSOR_MAP_INTERLEAVE_NONE
+	mapSwizzle = 3 // CU_TENSOR_MAP_SWIZZLE_128B
+	mapLines   = 3 // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+	mapZeros   = 0 // CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 	launchEnd        = 0 // CU_LAUNCH_PARAM_END
 	launchBuffer     = 1 // CU_LAUNCH_PARAM_BUFFER_POINTER

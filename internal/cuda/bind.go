@@ -20,6 +20,7 @@ func loadDriver() (*api, error) {
 	}
 	a := &api{}
 	a.missing = bind(library, a.symbols())
+	bind(library, a.optional())
 	return a, nil
 }
 
@@ -78,6 +79,12 @@ func bindOne(field any, addr uintptr) {
 		*fn = func(function uintptr, bx, by, bz, tx, ty, tz, shared uint32, stream uintptr, params, extra unsafe.Pointer) Result {
 			return Result(native.call(function, uintptr(bx), uintptr(by), uintptr(bz), uintptr(tx), uintptr(ty), uintptr(tz),
 				uintptr(shared), stream, uintptr(params), uintptr(extra)))
+		}
+	case *encodeFunc:
+		*fn = func(tensorMap unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,
+			interleave, swizzle, promotion, fill int32) Result {
+			return Result(native.call(uintptr(tensorMap), uintptr(dtype), uintptr(rank), addr, uintptr(dims), uintptr(strides),
+				uintptr(box), uintptr(steps), uintptr(interleave), uintptr(swizzle), uintptr(promotion), uintptr(fill)))
 		}
 	case *ltMatmulFunc:
 		*fn = func(handle, desc uintptr, alpha unsafe.Pointer, a, aLayout, b, bLayout uintptr, beta unsafe.Pointer,

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
 )
 
 const (
@@ -143,6 +144,11 @@ func (d *Device) find() error {
 		}
 	}
 	d.capability, d.pools = int(10*major+minor), pools != 0
+	limit, err := gpu.CapabilityLimit()
+	if err != nil {
+		return err
+	}
+	d.hopper = d.capability == 90 && limit != 80 && d.api.encodeMap != nil
 	if d.capability >= minCapability {
 		return nil
 	}

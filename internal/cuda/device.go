@@ -16,7 +16,7 @@ import (
 // Device is one GPU: a driver.Copier and a gpu.MatMuler. Its methods may be
 // called from many goroutines.
 //
-// Beside what Alloc and AllocPinned return it holds pinned host memory, 130 KiB
+// Beside what Alloc and AllocPinned return it holds pinned host memory, 142 KiB
 // for every 32 launches that are being queued at a time and 8 MiB from the first
 // CopyIn on, and the workspace of MatMul on the device.
 type Device struct {
@@ -27,6 +27,7 @@ type Device struct {
 	ctx        uintptr
 	capability int // 86 is compute capability 8.6
 	pools      bool
+	hopper     bool
 
 	// life is read-locked by every call and locked by Close.
 	life      sync.RWMutex
@@ -58,6 +59,8 @@ type Device struct {
 var (
 	_ driver.Copier = (*Device)(nil)
 	_ gpu.MatMuler  = (*Device)(nil)
+
+	_ gpu.HopperLauncher = (*Device)(nil)
 )
 
 func newDevice(a *api, loadLt func() *ltAPI, index int) *Device {

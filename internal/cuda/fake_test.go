@@ -37,8 +37,9 @@ type fake struct {
 	execs    map[uintptr][]func()
 	poolMade map[uintptr]bool
 	kernels  map[string]func(args []byte)
-	lost     Result // sticky
-	queued   Result // of work that has not run yet
+	sizes    map[string][]int // of the parameters of kernels that are launched by pointers to them
+	lost     Result           // sticky
+	queued   Result           // of work that has not run yet
 }
 
 // stream is a list of work of which the first done parts have run.
@@ -62,7 +63,7 @@ func newFake() *fake {
 		contexts: map[int]int{}, next: 1 << 40, streams: map[uintptr]*stream{}, events: map[uintptr]moment{},
 		memory: map[uintptr][]byte{}, pooled: map[uintptr]bool{}, pinned: map[uintptr][]byte{}, modules: map[uintptr]string{},
 		names: map[uintptr]string{}, graphs: map[uintptr][]func(){}, execs: map[uintptr][]func(){}, poolMade: map[uintptr]bool{},
-		kernels: map[string]func([]byte){},
+		kernels: map[string]func([]byte){}, sizes: map[string][]int{},
 	}
 	f.unlock = f.mu.Unlock
 	return f

@@ -204,8 +204,9 @@ func (f *fake) memoryCalls(a *api) {
 		r, end := f.call("cuMemHostAlloc", false, size)
 		defer end()
 		if r == success {
-			words := make([]uint64, (size+7)/8)
-			*p = unsafe.Pointer(&words[0])
+			words := make([]uint64, size/8+8) // the memory is at a multiple of 64, as the driver's
+			start := (64 - uintptr(unsafe.Pointer(&words[0]))%64) % 64
+			*p = unsafe.Add(unsafe.Pointer(&words[0]), start)
 			f.pinned[uintptr(*p)] = unsafe.Slice((*byte)(*p), size)
 		}
 		return r
@@ -327,6 +328,22 @@ func (f *fake) kernelCalls(a *api) {
 		f.names[*fn] = name
 		return r
 	}
+	a.functionSet = func(_ uintptr, attribute, value int32) Result {
+		r, end := f.call("cuFuncSetAttribute", false, attribute, value)
+		defer end()
+		return r
+	}
+	a.encodeMap = func(to unsafe.Pointer, dtype int32, rank uint32, addr uintptr, dims, strides, box, steps unsafe.Pointer,
+		interleave, swizzle, promotion, fill int32) Result {
+		r, end := f.call("cuTensorMapEncodeTiled", false, dtype, rank, *(*[4]uint64)(dims), *(*[3]uint64)(strides),
+			*(*[4]uint32)(box), *(*[4]uint32)(steps), interleave, swizzle, promotion, fill)
+		defer end()
+		if uintptr(to)%64 != 0 || addr%16 != 0 {
+			return 1
+		}
+		*(*[16]uint64)(to) = [16]uint64{uint64(addr)}
+		return r
+	}
 	a.launchKernel = func(fn uintptr, bx, by, bz, tx, ty, tz, shared uint32, s uintptr, params, extra unsafe.Pointer) Result {
 		f.mu.Lock()
 		logging := f.logging
@@ -340,16 +357,24 @@ func (f *fake) kernelCalls(a *api) {
 		if r != success {
 			return r
 		}
-		e := (*[5]uintptr)(extra)
-		if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != launchEnd {
-			return 1
-		}
 		kernel := f.kernels[f.names[fn]]
-		if kernel == nil {
-			return success // a launch that a benchmark times
+		var packed []byte // the driver copies arguments in the call
+		switch {
+		case (params == nil) == (extra == nil):
+			return 1
+		case kernel == nil: // a launch that a benchmark times
+			return success
+		case params != nil:
+			for i, n := range f.sizes[f.names[fn]] {
+				packed = append(packed, unsafe.Slice(*(**byte)(unsafe.Add(params, 8*i)), n)...)
+			}
+		default:
+			e := (*[5]uintptr)(extra)
+			if e[0] != launchBuffer || e[2] != launchBufferSize || e[4] != launchEnd {
+				return 1
+			}
+			packed = slices.Clone(unsafe.Slice(*(**byte)(unsafe.Pointer(&e[1])), **(**uintptr)(unsafe.Pointer(&e[3]))))
 		}
-		packed := unsafe.Slice(*(**byte)(unsafe.Pointer(&e[1])), **(**uintptr)(unsafe.Pointer(&e[3])))
-		packed = slices.Clone(packed) // the driver copies arguments in the call
 		return f.enqueue(s, func() { kernel(packed) })
 	}
 }

@@ -37,7 +37,7 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 		return err
 	}
 	defer d.leave()
-	function, err := d.function(l.Module, l.Func)
+	function, err := d.function(l)
 	if err != nil {
 		return err
 	}
@@ -45,10 +45,17 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 	if err != nil {
 		return err
 	}
+	defer d.putFrame(f)
+	if err := d.encodeMaps(f, l.Maps); err != nil {
+		return fmt.Errorf("%s: %w", l.Func, err)
+	}
 	f.pack(l)
+	params, extra := unsafe.Pointer(nil), unsafe.Pointer(&f.extra)
+	if len(l.Maps) > 0 {
+		params, extra = unsafe.Pointer(&f.params), nil
+	}
 	r := d.api.launchKernel(function, uint32(l.Blocks[0]), uint32(l.Blocks[1]), uint32(l.Blocks[2]),
-		uint32(l.Threads), 1, 1, 0, d.queue, nil, unsafe.Pointer(&f.extra))
-	d.putFrame(f)
+		uint32(l.Threads), 1, 1, uint32(l.Room), d.queue, params, extra)
 	if r == success {
 		return nil
 	}
@@ -69,8 +76,11 @@ func checkGrid(l *gpu.Launch) error {
 	if l.Threads < 32 || l.Threads > 1024 || l.Threads%32 != 0 {
 		return fmt.Errorf("blocks of %d threads: want a multiple of 32 up to 1024: %w", l.Threads, driver.ErrDevice)
 	}
-	if n := 8*len(l.Operands) + len(l.Params); n > maxArgs {
+	if n := mapBytes*len(l.Maps) + 8*len(l.Operands) + len(l.Params); n > maxArgs {
 		return fmt.Errorf("%d bytes of arguments: want at most %d: %w", n, maxArgs, driver.ErrDevice)
+	}
+	if n := len(l.Maps) + len(l.Operands) + 1; len(l.Maps) > 0 && n > maxParams {
+		return fmt.Errorf("%d arguments with tensor maps: want at most %d: %w", n, maxParams, driver.ErrDevice)
 	}
 	for i := range l.Operands {
 		if m := &l.Operands[i]; m.Size > 0 && m.Addr == 0 {
@@ -80,32 +90,38 @@ func checkGrid(l *gpu.Launch) error {
 	return nil
 }
 
-// function returns an entry point of a module, which it loads at first use.
-func (d *Device) function(m *gpu.Module, name string) (uintptr, error) {
+// function returns the entry point of a launch, which it loads at first use.
+func (d *Device) function(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
 	k.mu.RLock()
-	f, ok := k.functions[kernel{m, name}]
+	f, ok := k.functions[kernel{l.Module, l.Func}]
 	k.mu.RUnlock()
 	if ok {
 		return f, nil
 	}
-	return d.load(m, name)
+	return d.load(l)
 }
 
-// load finds an entry point and remembers it.
-func (d *Device) load(m *gpu.Module, name string) (uintptr, error) {
+// load finds an entry point and remembers it. All its launches have the same block
+// memory, of which it asks for what is beyond that which every device grants.
+func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	module, err := d.module(m)
+	module, err := d.module(l.Module)
 	if err != nil {
 		return 0, err
 	}
 	var f uintptr
-	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, name)); err != nil {
-		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, m.Name, name, err)
+	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, l.Func)); err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
 	}
-	k.functions[kernel{m, name}] = f
+	if l.Room > 0 {
+		if err := d.check("cuFuncSetAttribute", d.api.functionSet(f, functionShared, int32(l.Room))); err != nil {
+			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Room, l.Func, err)
+		}
+	}
+	k.functions[kernel{l.Module, l.Func}] = f
 	return f, nil
 }
 
@@ -135,23 +151,44 @@ func (d *Device) module(m *gpu.Module) (uintptr, error) {
 // pinned memory of the driver, not in Go's: its fields point at one another, and
 // Go must not move what C reaches through a pointer.
 type frame struct {
-	size  uintptr    // of the arguments
-	extra [5]uintptr // the parameter "extra" of cuLaunchKernel
-	scale [2]float32 // alpha and beta of cublasLtMatmul
-	args  [maxArgs]byte
+	args  [maxArgs]byte // at a multiple of 64 bytes, as tensor maps must be
+	size  uintptr       // of the arguments
+	extra [5]uintptr    // the parameter "extra" of cuLaunchKernel
+	scale [2]float32    // alpha and beta of cublasLtMatmul
+	shape mapShape
+
+	// params is the parameter "kernelParams" of cuLaunchKernel, for launches with tensor
+	// maps: the compiler puts these at multiples of 64 bytes of a bank, which is not so of
+	// where arguments begin, and only then does the driver know how far in they are.
+	params [maxParams]uintptr
+	_      [48]byte // to a multiple of 64
 }
 
-// pack writes the arguments as the kernel's parameters lie in C: the operands'
-// addresses, then the struct, whose offset is a multiple of 8, enough for any.
+// maxParams is the most tensor maps, operands and structs of a launch with tensor maps.
+const maxParams = 32
+
+// pack writes the arguments as the kernel's parameters lie in C: the tensor maps, which
+// are there, the operands' addresses, then the struct, whose offset is a multiple of 8,
+// enough for any.
 func (f *frame) pack(l *gpu.Launch) {
 	n := 0
+	for i := range l.Maps {
+		f.params[i] = uintptr(unsafe.Pointer(&f.args[n]))
+		n += mapBytes
+	}
 	for i := range l.Operands {
 		addr := l.Operands[i].Addr
 		if l.Operands[i].Size == 0 {
 			addr = 0
 		}
 		binary.LittleEndian.PutUint64(f.args[n:], uint64(addr))
+		if len(l.Maps) > 0 {
+			f.params[len(l.Maps)+i] = uintptr(unsafe.Pointer(&f.args[n]))
+		}
 		n += 8
+	}
+	if len(l.Maps) > 0 {
+		f.params[len(l.Maps)+len(l.Operands)] = uintptr(unsafe.Pointer(&f.args[n]))
 	}
 	n += copy(f.args[n:], l.Params)
 	f.size = uintptr(n)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -65,9 +66,10 @@ func TestCallingConvention(t *testing.T) {
 	s := buildStub(t)
 	a, lt := &api{}, &ltAPI{}
 	require.Empty(t, bind(s.library, a.symbols()))
+	require.Empty(t, bind(s.library, a.optional()))
 	require.Empty(t, bind(s.library, lt.symbols()))
 	s.answer(999)
-	for _, symbol := range append(a.symbols(), lt.symbols()...) {
+	for _, symbol := range slices.Concat(a.symbols(), a.optional(), lt.symbols()) {
 		t.Run(symbol.name, func(t *testing.T) {
 			fn := reflect.ValueOf(symbol.fn).Elem()
 			var in []reflect.Value

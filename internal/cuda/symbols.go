@@ -49,6 +49,7 @@ func (a *api) symbols() []symbol {
 		{"cuModuleLoadData", &a.moduleLoad},
 		{"cuModuleUnload", &a.moduleUnload},
 		{"cuModuleGetFunction", &a.moduleFunction},
+		{"cuFuncSetAttribute", &a.functionSet},
 		{"cuLaunchKernel", &a.launchKernel},
 		{"cuStreamBeginCapture_v2", &a.captureBegin},
 		{"cuStreamEndCapture", &a.captureEnd},
@@ -57,6 +58,11 @@ func (a *api) symbols() []symbol {
 		{"cuGraphLaunch", &a.execLaunch},
 		{"cuGraphExecDestroy", &a.execDestroy},
 	}
+}
+
+// optional are functions without which kernels for compute capability 9.0 are not used.
+func (a *api) optional() []symbol {
+	return []symbol{{"cuTensorMapEncodeTiled", &a.encodeMap}}
 }
 
 func (lt *ltAPI) symbols() []symbol {

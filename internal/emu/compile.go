@@ -74,7 +74,7 @@ func compilerFor(language string) (*compiler, error) {
 func (c *compiler) host() (string, error) {
 	return c.make("host", nil, func(dir, out string) [][]string {
 		args := slices.Concat(c.flags, []string{"-rdynamic", "-o", out})
-		for _, file := range []string{"host.cpp", "run.cpp", "check.cpp"} {
+		for _, file := range []string{"host.cpp", "run.cpp", "hopper.cpp", "check.cpp"} {
 			args = append(args, filepath.Join(dir, "shim", file))
 		}
 		return [][]string{append(args, "-ldl")}

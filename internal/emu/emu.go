@@ -5,7 +5,8 @@
 // a process of its own, which holds the device's memory. It shows what kernels
 // compute and where they err, not how fast they are.
 //
-// emu:0 runs the CUDA text and emu:1 the Metal text. The environment variable
+// emu:0 runs the CUDA text and emu:1 the Metal text. With SNUG_CUDA=90 emu:0 has the
+// instructions of compute capability 9.0 in the modes plain and asan. The environment variable
 // SNUG_EMU chooses how both are compiled: "plain", the default; "portable", without
 // the instructions that only NVIDIA's GPUs have, as for HIP; "asan", with the
 // address sanitizer; or "check", which finds races, block memory that is read
@@ -41,11 +42,18 @@ func (backend) Open(index int) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	limit, err := gpu.CapabilityLimit()
+	if err != nil {
+		return nil, err
+	}
 	host, err := c.host()
 	if err != nil {
 		return nil, err
 	}
-	d := &device{compiler: c, cmd: exec.Command(host), loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{}}
+	d := &device{
+		compiler: c, cmd: exec.Command(host), loaded: map[*gpu.Module]bool{}, live: map[uintptr]int{},
+		hopper: languages[index] == "cu" && limit == 90 && len(c.checks) == 0,
+	}
 	d.cmd.Stderr = &d.stderr
 	// The threads of kernels run on stacks of the emulator, and it ends with its memory.
 	d.cmd.Env = append(d.cmd.Environ(), "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")
@@ -81,6 +89,7 @@ const (
 
 type device struct {
 	compiler *compiler
+	hopper   bool
 	cmd      *exec.Cmd
 	in       io.WriteCloser
 	out      *bufio.Reader
@@ -176,8 +185,26 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 		}
 		d.u64(uint64(m.Addr))
 	}
-	return d.text(string(l.Params)).send(nil)
+	d.text(string(l.Params)).u32(uint32(l.Room)).u32(uint32(len(l.Maps)))
+	for i := range l.Maps {
+		d.tensorMap(&l.Maps[i])
+	}
+	return d.send(nil)
 }
+
+func (d *device) tensorMap(m *gpu.TensorMap) {
+	d.u64(uint64(m.Mem.Addr))
+	for _, n := range m.Dims {
+		d.u64(uint64(n))
+	}
+	for _, n := range m.Strides {
+		d.u64(uint64(n))
+	}
+	d.u64(uint64(m.Rows))
+}
+
+// Hopper implements [gpu.HopperLauncher].
+func (d *device) Hopper() bool { return d.hopper }
 
 // load compiles a module and loads it, once.
 func (d *device) load(m *gpu.Module) error {

@@ -20,15 +20,17 @@ type Module struct {
 	Source fs.FS  // NAME.cu, NAME.metal and what they include, with the build tags metal and emu
 }
 
-// Launch is one grid of threads. A kernel takes its operands as pointers, in
-// order, and then one struct of parameters.
+// Launch is one grid of threads. A kernel takes its tensor maps, its operands as
+// pointers, in order, and then one struct of parameters.
 type Launch struct {
 	Module   *Module
 	Func     string // the entry point: "quant8_quantize_f32"
 	Blocks   [3]int // at least 1 each
 	Threads  int    // of a block, a multiple of 32 and at most 1024
+	Maps     []TensorMap
 	Operands []driver.Mem
 	Params   []byte // the struct as C lays it out
+	Room     int    // bytes of block memory beside what the kernel declares
 }
 
 // Launcher queues launches and copies in order. Every [driver.Driver] of a GPU

@@ -77,6 +77,11 @@ int cuMemFreeAsync(address d, void *s) RECORD(cuMemFreeAsync, V(d), V(s))
 int cuModuleLoadData(void **m, const void *image) GIVE(cuModuleLoadData, m, HANDLE, V(image))
 int cuModuleUnload(void *m) RECORD(cuModuleUnload, V(m))
 int cuModuleGetFunction(void **f, void *m, const char *name) GIVE(cuModuleGetFunction, f, HANDLE, V(m), strlen(name))
+int cuFuncSetAttribute(void *f, int a, int v) RECORD(cuFuncSetAttribute, V(f), V(a), V(v))
+int cuTensorMapEncodeTiled(void *m, int t, unsigned rank, void *p, const u64 *dims, const u64 *strides, const unsigned *box,
+                           const unsigned *steps, int interleave, int swizzle, int promotion, int fill)
+    RECORD(cuTensorMapEncodeTiled, V(m), V(t), V(rank), V(p), V(dims), V(strides), V(box), V(steps), V(interleave), V(swizzle),
+           V(promotion), V(fill))
 int cuLaunchKernel(void *f, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
                    unsigned shared, void *s, void **params, void **extra)
     RECORD(cuLaunchKernel, V(f), V(bx), V(by), V(bz), V(tx), V(ty), V(tz), V(shared), V(s), V(params), V(extra))

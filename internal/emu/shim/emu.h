@@ -42,6 +42,37 @@ struct SnugCopies {
     SnugCopy item[SNUG_COPIES];
 };
 
+// SnugTensorMap is a tensor of 16-bit elements and the rows of the boxes that copies
+// take of it: gpu.TensorMap.
+struct alignas(64) SnugTensorMap {
+    const uint16_t* at;
+    uint64_t dims[4], strides[3]; // elements of a row, rows, heads, batches; bytes
+    uint64_t rows;
+    uint64_t unused[7];
+};
+
+// Products of warpgroups that a thread has begun: group counts its commits.
+struct SnugProduct {
+    void (*run)(const SnugProduct* p); // computes the thread's part
+    float* sums;
+    unsigned n; // sums
+    uint64_t a, b; // descriptors
+    const uint32_t* fragment; // null: a lies in block memory
+    bool add;
+    unsigned group;
+    uint64_t digest; // of operands in block memory
+};
+struct SnugSums {
+    float *at, value[128];
+};
+enum { SNUG_PRODUCTS = 96, SNUG_SUMS = 4 };
+struct SnugProducts {
+    unsigned count, groups;
+    bool begun;
+    SnugProduct item[SNUG_PRODUCTS];
+    SnugSums hidden[SNUG_SUMS]; // what sums were, which are NaN meanwhile
+};
+
 extern "C" {
 void snug_register(const SnugKernel* k);
 const SnugThread* snug_self();
@@ -57,6 +88,24 @@ const char* snug_exchange(const void* mine, size_t n);
 void snug_atomic_min(unsigned* p, unsigned x);
 void snug_atomic_add(unsigned* p, unsigned x);
 [[noreturn]] void snug_fault(const char* what);
+
+// The block memory of the launch's size, at a multiple of 1024 bytes, undefined at the
+// start of a block. snug_room_at returns n bytes of it from an offset on.
+unsigned char* snug_room();
+unsigned char* snug_room_at(uint32_t at, uint32_t n);
+void snug_barrier_init(uint32_t at, uint32_t count);
+void snug_barrier_arrive(uint32_t at, uint32_t bytes);
+void snug_barrier_wait(uint32_t at, uint32_t parity);
+void snug_named_barrier(uint32_t number, uint32_t threads, bool wait);
+// snug_copy_box begins a copy of a box to block memory, which tells a barrier when it
+// has arrived.
+void snug_copy_box(uint32_t to, const SnugTensorMap* map, const int* at, uint32_t barrier);
+SnugProducts* snug_products();
+// snug_hide_sums hides the sums of the product that was begun last, snug_show_sums shows
+// those of the first one, which snug_next_product removes.
+void snug_hide_sums(SnugProducts* q);
+void snug_show_sums(SnugProducts* q);
+void snug_next_product(SnugProducts* q);
 
 extern char __start_snug_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_snug_shared[] __attribute__((weak, visibility("hidden")));
@@ -84,17 +133,18 @@ inline unsigned ballot(bool x) {
     return all;
 }
 
-// Caller calls an entry point whose parameters are pointers, a struct and then
-// Extra values that say where the thread is.
+// Caller calls an entry point whose parameters are tensor maps, pointers, a struct and
+// then Extra values that say where the thread is.
 template <class F> struct Caller;
+template <class A> constexpr bool is_operand() { return std::is_pointer<A>::value || std::is_same<A, const SnugTensorMap&>::value; }
 template <class... A> struct Caller<void (*)(A...)> {
     template <size_t... I>
     static void call(void (*f)(A...), void* const* operands, const void* params, std::index_sequence<I...>) {
         f(argument<A, I>(operands, params)...);
     }
-    static constexpr size_t pointers = (0 + ... + (std::is_pointer<A>::value ? 1 : 0));
+    static constexpr size_t pointers = (0 + ... + (is_operand<A>() ? 1 : 0));
     static constexpr size_t param_bytes() {
-        size_t bytes[] = {(std::is_pointer<A>::value || std::is_same<A, SnugDim>::value) ? 0 : sizeof(A)...};
+        size_t bytes[] = {(is_operand<A>() || std::is_same<A, SnugDim>::value) ? 0 : sizeof(A)...};
         size_t sum = 0;
         for (size_t b : bytes) sum += b;
         return sum;
@@ -102,6 +152,8 @@ template <class... A> struct Caller<void (*)(A...)> {
     template <class T, size_t I> static T argument(void* const* operands, const void* params) {
         if constexpr (std::is_pointer<T>::value) {
             return reinterpret_cast<T>(operands[I]);
+        } else if constexpr (is_operand<T>()) {
+            return *static_cast<const SnugTensorMap*>(operands[I]);
         } else if constexpr (std::is_same<T, SnugDim>::value) {
             const SnugThread* t = snug_self();
             const SnugDim at[] = {t->local, t->threads, t->block, t->blocks};

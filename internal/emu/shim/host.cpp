@@ -139,6 +139,25 @@ static void load() {
     reply();
 }
 
+// take_map takes a tensor map and checks it as the driver does.
+static SnugTensorMap take_map() {
+    SnugTensorMap m = {};
+    m.at = (const uint16_t*)(uintptr_t)take<uint64_t>();
+    for (uint64_t& d : m.dims) d = take<uint64_t>();
+    for (uint64_t& s : m.strides) s = take<uint64_t>();
+    m.rows = take<uint64_t>();
+    bool fits = (uintptr_t)m.at % 16 == 0 && m.rows >= 1 && m.rows <= 256;
+    size_t last = 2 * m.dims[0]; // bytes from the first to the last element
+    for (int i = 0; i < 4; i++) fits = fits && m.dims[i] >= 1 && m.dims[i] <= (uint64_t)1 << 32;
+    for (int i = 0; i < 3; i++) {
+        fits = fits && m.strides[i] % 16 == 0 && m.strides[i] < (uint64_t)1 << 40;
+        last += (m.dims[i + 1] - 1) * m.strides[i];
+    }
+    if (!fits) set_error("a tensor map whose address, sizes or strides the driver refuses");
+    else check_range("tensor map", (uintptr_t)m.at, last);
+    return m;
+}
+
 static void launch() {
     Launch l;
     std::string name = take_text();
@@ -147,6 +166,10 @@ static void launch() {
     l.operands.resize(take<uint32_t>());
     for (void*& p : l.operands) p = (void*)(uintptr_t)take<uint64_t>();
     l.params = take_text();
+    l.room = take<uint32_t>();
+    l.maps.resize(take<uint32_t>());
+    for (SnugTensorMap& m : l.maps) m = take_map();
+    for (size_t i = l.maps.size(); i-- > 0;) l.operands.insert(l.operands.begin(), &l.maps[i]);
     auto k = kernels.find(name);
     char text[200];
     if (k == kernels.end()) {
@@ -166,6 +189,7 @@ static void launch() {
         snprintf(text, sizeof text, "kernel %s: %u×%u×%u blocks", name.c_str(), l.blocks.x, l.blocks.y, l.blocks.z);
         return set_error(text);
     }
+    if (l.room > MAX_ROOM) return set_error("a launch with more than 227 KiB of block memory");
     if (first_error.empty()) run(l);
 }
 

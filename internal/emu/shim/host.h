@@ -11,8 +11,9 @@ enum { MAX_THREADS = 1024, MAX_OPERANDS = 30, MAX_PARAMS = 4096 }; // Metal has 
 struct Launch {
     const SnugKernel* kernel;
     SnugDim blocks;
-    unsigned threads;
-    std::vector<void*> operands;
+    unsigned threads, room; // of a block; bytes
+    std::vector<SnugTensorMap> maps;
+    std::vector<void*> operands; // maps first
     std::string params;
 };
 
@@ -50,3 +51,26 @@ bool on_stack(uintptr_t at);
 bool in_module(uintptr_t at);
 // find_images makes in_module know the modules that are loaded (run.cpp).
 void find_images();
+
+// ---- hopper.cpp: block memory of a launch's size, its barriers and copies.
+
+enum { MAX_ROOM = 227 << 10 }; // bytes of a block
+
+// begin_room says that a block with so many bytes begins.
+void begin_room(unsigned bytes);
+// barrier_passed says whether the phase of a parity has ended.
+bool barrier_passed(uint32_t at, uint32_t parity);
+// copy_arrives ends one of the copies that are under way, and returns false without any.
+bool copy_arrives();
+// copy_may_arrive ends one in some of the blocks, at any time; others have their copies as
+// late as can be.
+void copy_may_arrive();
+// left_over says what a block that ends should have waited for, null if nothing.
+const char* left_over();
+// pause_thread lets the others run before the running thread goes on (run.cpp).
+void pause_thread();
+// wait_barrier and wait_named make the running thread wait (run.cpp).
+void wait_barrier(uint32_t at, uint32_t parity);
+void wait_named(uint32_t number);
+// pass_named lets the threads go on that wait at a named barrier (run.cpp).
+void pass_named(uint32_t number);

@@ -78,13 +78,14 @@ enum { STACK = 256 << 10 };
 // Block memory that every device has.
 enum { MAX_SHARED = 32 << 10 };
 
-enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, DONE };
+enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, AT_BARRIER, AT_NAMED_BARRIER, DONE };
 
 struct Fiber {
     void* sp;
     State state;
     SnugThread self;
     unsigned exchanges; // that this lane has made in this block
+    uint32_t barrier, parity; // that it waits for
     SnugCopies copies;
 };
 
@@ -95,6 +96,7 @@ struct Warp {
 
 static char* stacks;
 static Fiber fibers[MAX_THREADS];
+static SnugProducts products[MAX_THREADS];
 static Warp warps[MAX_THREADS / SNUG_LANES];
 static void* scheduler;
 static Fiber* running;
@@ -140,6 +142,7 @@ extern "C" {
 
 const SnugThread* snug_self() { return &running->self; }
 SnugCopies* snug_copies() { return &running->copies; }
+SnugProducts* snug_products() { return &products[number(running)]; }
 
 void snug_array(void* array, size_t n) {
     size_t total = n;
@@ -180,6 +183,23 @@ void snug_fault(const char* what) {
 }
 
 } // extern "C"
+
+void pause_thread() { leave(READY); }
+
+void wait_barrier(uint32_t at, uint32_t parity) {
+    running->barrier = at, running->parity = parity;
+    if (!barrier_passed(at, parity)) leave(AT_BARRIER);
+}
+
+void wait_named(uint32_t id) {
+    running->barrier = id;
+    leave(AT_NAMED_BARRIER);
+}
+
+void pass_named(uint32_t id) {
+    for (unsigned i = 0; i < current->threads; i++)
+        if (fibers[i].state == AT_NAMED_BARRIER && fibers[i].barrier == id) fibers[i].state = READY;
+}
 
 bool now(Moment* m) {
     if (!running) return false;
@@ -223,6 +243,7 @@ bool in_module(uintptr_t at) {
 
 static void thread_main() {
     current->kernel->call(current->kernel, operands, params);
+    if (snug_products()->count > 0) snug_fault("ended before its products");
     leave(DONE);
     abort();
 }
@@ -237,50 +258,88 @@ static void start(Fiber* f, unsigned i, SnugDim block) {
     f->state = READY;
     f->exchanges = 0;
     f->copies.count = f->copies.groups = 0;
+    products[i].count = products[i].groups = 0;
+    products[i].begun = false;
+    for (SnugSums& s : products[i].hidden) s.at = nullptr;
     f->self = SnugThread{{i, 0, 0}, {current->threads, 1, 1}, block, current->blocks, i % SNUG_LANES};
 }
 
-// run_warp runs the lanes of a warp until each is done or at a barrier of the
-// block.
-static void run_warp(Fiber* lanes, Warp* w) {
-    for (;;) {
+// goes_on says whether a lane can run.
+static bool goes_on(Fiber* f) {
+    if (f->state == AT_BARRIER && barrier_passed(f->barrier, f->parity)) f->state = READY;
+    return f->state == READY;
+}
+
+// run_warp runs the lanes of a warp until each is done or waits for others than the
+// warp. It returns whether any ran.
+static bool run_warp(Fiber* lanes, Warp* w) {
+    for (bool ran = false;;) {
         unsigned waiting = 0, gone = 0;
         for (unsigned i = 0; i < SNUG_LANES; i++) {
             running = &lanes[i];
-            if (running->state == READY) snug_switch(&scheduler, running->sp);
+            if (goes_on(running)) {
+                snug_switch(&scheduler, running->sp);
+                ran = true;
+            }
             waiting += running->state == AT_WARP_BARRIER;
             gone += running->state == AT_BLOCK_BARRIER || running->state == DONE;
-            if (faulted) return;
+            if (faulted) return true;
         }
-        if (waiting == 0) return;
-        if (gone > 0) return fault(running, "some lanes of the warp wait for the others, which ended or wait for the block");
+        if (waiting == 0) return ran;
+        if (gone > 0) {
+            fault(running, "some lanes of the warp wait for the others, which ended or wait for the block");
+            return true;
+        }
+        if (waiting < SNUG_LANES) return ran;
         w->epoch++;
         for (unsigned i = 0; i < SNUG_LANES; i++) lanes[i].state = READY;
     }
 }
 
+// unblock lets threads go on after all that could have run: past a barrier of the block,
+// or because a copy arrives. It returns false without such.
+static bool unblock() {
+    unsigned n = current->threads, done = 0, at_block = 0;
+    Fiber* waits = nullptr;
+    for (unsigned i = 0; i < n; i++) {
+        done += fibers[i].state == DONE;
+        at_block += fibers[i].state == AT_BLOCK_BARRIER;
+        if (!waits && fibers[i].state != DONE) waits = &fibers[i];
+    }
+    if (at_block == n) {
+        barriers++;
+        for (unsigned i = 0; i < n; i++) fibers[i].state = READY;
+        return true;
+    }
+    if (done + at_block == n) {
+        fault(waits, "waits at a barrier that other threads of the block ended without");
+        return false;
+    }
+    if (copy_arrives()) return true;
+    fault(waits, "waits for what never comes");
+    return false;
+}
+
 static void run_block(SnugDim block) {
-    unsigned n = current->threads;
+    unsigned n = current->threads, done = 0;
     const SnugKernel* k = current->kernel;
     barriers = 0;
     blocks++;
     begin_block(k->shared_begin, k->shared_end);
+    begin_room(current->room);
     for (unsigned i = 0; i < n; i++) start(&fibers[i], i, block);
     for (unsigned i = 0; i < n / SNUG_LANES; i++) warps[i].epoch = 0;
     for (;;) {
-        for (unsigned w = 0; w < n / SNUG_LANES && !faulted; w++) run_warp(&fibers[w * SNUG_LANES], &warps[w]);
+        bool ran = false;
+        for (unsigned w = 0; w < n / SNUG_LANES && !faulted; w++) ran |= run_warp(&fibers[w * SNUG_LANES], &warps[w]);
         if (faulted) return;
-        unsigned done = 0;
+        done = 0;
         for (unsigned i = 0; i < n; i++) done += fibers[i].state == DONE;
-        if (done == n) return;
-        if (done > 0) {
-            unsigned i = 0;
-            while (fibers[i].state == DONE) i++;
-            return fault(&fibers[i], "waits at a barrier that other threads of the block ended without");
-        }
-        barriers++;
-        for (unsigned i = 0; i < n; i++) fibers[i].state = READY;
+        if (done == n) break;
+        if (ran) copy_may_arrive();
+        else if (!unblock()) return;
     }
+    if (const char* what = left_over()) fault(&fibers[0], what);
 }
 
 void run(const Launch& l) {

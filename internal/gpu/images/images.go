@@ -24,8 +24,11 @@ const (
 )
 
 // Archs are the architectures that an image has machine code for. Its PTX,
-// which newer ones compile when they load it, is for the first.
+// which newer ones compile when they load it, is for the first. A module whose name ends
+// in _sm90a is for that one alone, which no other runs, and has no PTX.
 var Archs = []string{"80", "86", "90"}
+
+const alone = "90a"
 
 // Options are those of the compiler and of the assembler.
 var (
@@ -81,6 +84,17 @@ func find(root, ending string) ([]Module, error) {
 
 // Name returns the module's name: "amp".
 func (m Module) Name() string { return path.Base(string(m)) }
+
+// Archs returns the architectures that the module's image has machine code for.
+func (m Module) Archs() []string {
+	if strings.HasSuffix(m.Name(), "_sm"+alone) {
+		return []string{alone}
+	}
+	return Archs
+}
+
+// Portable says whether the image has PTX too.
+func (m Module) Portable() bool { return m.Archs()[0] != alone }
 
 // Entry returns the path of the file that the compiler is given.
 func (m Module) Entry() string { return string(m) + ".cu" }
@@ -140,8 +154,12 @@ func (m Module) SumOf(root string, image []byte) (string, error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What %s was made from. internal/gpu/images/build.sh writes this file.\n", m.Image())
-	fmt.Fprintf(&b, "# compiler: %s\n# assembler: %s\n# sm_%s, PTX for compute_%s\n", strings.Join(Options, " "),
-		strings.Join(AssemblerOptions, " "), strings.Join(Archs, " sm_"), Archs[0])
+	fmt.Fprintf(&b, "# compiler: %s\n# assembler: %s\n# sm_%s", strings.Join(Options, " "),
+		strings.Join(AssemblerOptions, " "), strings.Join(m.Archs(), " sm_"))
+	if m.Portable() {
+		fmt.Fprintf(&b, ", PTX for compute_%s", Archs[0])
+	}
+	b.WriteString("\n")
 	line := func(text []byte, file string) { fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(text), file) }
 	for _, file := range slices.Sorted(maps.Keys(sources)) {
 		line([]byte(sources[file]), file)

@@ -63,6 +63,20 @@ func TestSources(t *testing.T) {
 	require.ErrorContains(t, err, "toy.h includes gone.h")
 }
 
+func TestArchs(t *testing.T) {
+	root, m := tree(t)
+	require.Equal(t, Archs, m.Archs())
+	require.True(t, m.Portable())
+	write(t, root, "toy/kernels/toy_sm90a.cu", "#include \"snug.h\"\n")
+	m = "toy/kernels/toy_sm90a"
+	require.Equal(t, []string{"90a"}, m.Archs())
+	require.False(t, m.Portable())
+	sum, err := m.SumOf(root, nil)
+	require.NoError(t, err)
+	require.Contains(t, sum, "# sm_90a\n")
+	require.NotContains(t, sum, "PTX")
+}
+
 func TestCheck(t *testing.T) {
 	root, m := tree(t)
 	require.NoError(t, m.Check(root))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -56,6 +57,8 @@ func parseUsage(text string) (map[string]usage, error) {
 		line = strings.TrimSpace(line)
 		info, isInfo := strings.CutPrefix(line, "ptxas info    : ")
 		switch {
+		case strings.Contains(info, "Performance Loss"): // products that cannot overlap
+			return nil, errors.New(info)
 		case strings.HasPrefix(info, "Compiling entry function "):
 			entry = strings.Split(info, "'")[1]
 		case strings.HasPrefix(info, "Function properties for "):

@@ -161,7 +161,8 @@ type code struct {
 	cubin []byte
 }
 
-// pack returns the image of some machine code and the PTX for one architecture.
+// pack returns the image of some machine code and, if there is any, the PTX for one
+// architecture.
 func (t *toolkit) pack(codes []code, arch, ptx string) ([]byte, error) {
 	options := newCStrings([]string{"-64", "-cuda", "-host=linux", "-compress=false"})
 	defer options.release()
@@ -175,9 +176,11 @@ func (t *toolkit) pack(codes []code, arch, ptx string) ([]byte, error) {
 			return nil, fmt.Errorf("sm_%s: %s", c.arch, t.fatbin.explain(r))
 		}
 	}
-	text := append([]byte(ptx), 0)
-	if r := t.fatbin.ptx(image, &text[0], uint64(len(text)), arch, "", ""); r != 0 {
-		return nil, fmt.Errorf("PTX: %s", t.fatbin.explain(r))
+	if ptx != "" {
+		text := append([]byte(ptx), 0)
+		if r := t.fatbin.ptx(image, &text[0], uint64(len(text)), arch, "", ""); r != 0 {
+			return nil, fmt.Errorf("PTX: %s", t.fatbin.explain(r))
+		}
 	}
 	packed, r := sized(image, t.fatbin.size, t.fatbin.get)
 	if r != 0 {

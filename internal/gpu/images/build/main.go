@@ -86,13 +86,13 @@ func build(t *toolkit, root string, m images.Module) (result, error) {
 	}
 	var codes []code
 	var portable string
-	for _, arch := range images.Archs {
+	for _, arch := range m.Archs() {
 		options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + arch})
 		ptx, err := t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options)
 		if err != nil {
 			return r, fmt.Errorf("for sm_%s: %w", arch, err)
 		}
-		if portable == "" {
+		if portable == "" && m.Portable() {
 			portable = ptx
 		}
 		cubin, uses, err := t.assemble(arch, ptx)

@@ -71,12 +71,14 @@ func report(results []result) string {
 	b.WriteString("# What the CUDA kernels use\n\n")
 	b.WriteString("`build.sh` writes this file from what `ptxas -v` says. Registers are those of a thread, shared\n")
 	b.WriteString("memory that of a block; the rest is bytes of a thread. Where the architectures differ the\n")
-	fmt.Fprintf(&b, "numbers are those of %s.\n", archs)
+	fmt.Fprintf(&b, "numbers are those of %s. Kernels of sm_90a share registers out among the threads of a\n", archs)
+	b.WriteString("block when they start: the number is what a thread has before. They are given the memory of their\n")
+	b.WriteString("blocks at launch.\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "\n## %s: %s bytes\n\n", r.module.Name(), grouped(len(r.image)))
 		b.WriteString("| kernel | registers | shared memory | stack | spill stores | spill loads |\n|---|---|---|---|---|---|\n")
 		for _, name := range slices.Sorted(maps.Keys(r.kernels)) {
-			cell := func(of func(usage) int) string { return across(r.kernels[name], of) }
+			cell := func(of func(usage) int) string { return across(r.module.Archs(), r.kernels[name], of) }
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", name,
 				cell(func(u usage) int { return u.registers }),
 				cell(func(u usage) int { return u.shared }),
@@ -95,9 +97,9 @@ func report(results []result) string {
 }
 
 // across returns one number when the architectures agree, else all.
-func across(uses map[string]usage, of func(usage) int) string {
+func across(archs []string, uses map[string]usage, of func(usage) int) string {
 	var cells []string
-	for _, arch := range images.Archs {
+	for _, arch := range archs {
 		u, ok := uses[arch]
 		if !ok {
 			cells = append(cells, "-")

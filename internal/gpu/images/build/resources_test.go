@@ -32,6 +32,8 @@ func TestUsage(t *testing.T) {
 
 	_, err = parseUsage("ptxas warning : something\n")
 	require.ErrorContains(t, err, "something")
+	_, err = parseUsage("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n")
+	require.ErrorContains(t, err, "serialized")
 	_, err = parseUsage("ptxas info    : Used many registers\n")
 	require.Error(t, err)
 }

@@ -1,0 +1,133 @@
+//go:build cuda || metal || emu
+
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// hopperKernels are those for compute capability 9.0, which an image of their own holds.
+var hopperKernels = gpu.Module{Name: "attention_sm90a"}
+
+// hopperPass is a kernel of hopper.h. Its blocks have groups of 128 threads, one of which
+// copies. A block owns a tile of so many rows, and tiles of step rows pass through its
+// memory: the numbers are those of attention_sm90a.cu.
+type hopperPass struct {
+	names              gpu.Floats
+	groups, rows, step int
+}
+
+// hopper are the kernels for rows of at most so many columns.
+type hopper struct {
+	columns                             int
+	forward, backwardQuery, backwardKey hopperPass
+}
+
+var hoppers = [...]hopper{
+	hopperOf(64, [3]hopperPass{{groups: 3, rows: 192, step: 128}, {groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 96}}),
+	hopperOf(128, [3]hopperPass{{groups: 2, rows: 128, step: 128}, {groups: 2, rows: 128, step: 96}, {groups: 2, rows: 128, step: 64}}),
+	hopperOf(256, [3]hopperPass{{groups: 2, rows: 128, step: 80}, {groups: 2, rows: 128, step: 48}, {groups: 2, rows: 64, step: 64}}),
+}
+
+func hopperOf(columns int, passes [3]hopperPass) hopper {
+	for i, name := range [...]string{"forward", "backward_query", "backward_key"} {
+		passes[i].names = gpu.ForFloats(fmt.Sprintf("attention_%s_hopper%d", name, columns))
+	}
+	return hopper{columns, passes[0], passes[1], passes[2]}
+}
+
+// hopperFor returns the kernels for tensors of c that fit matrix units, or nil: their
+// copies count in 32 bits, and their softmax takes a positive scale.
+func hopperFor(q gpu.Launcher, c *Config, k *gpuKernels) *hopper {
+	if k == &gpuPlain || !gpu.Hopper(q) || !(c.scale2() > 0) || min(c.Batch, c.KVHeads, c.SeqQ, c.SeqK, c.Dim, c.DimV) < 1 {
+		return nil
+	}
+	tiles := c.Batch * max(c.Heads*gpu.CeilDiv(c.SeqQ, 64), c.KVHeads*gpu.CeilDiv(c.SeqK, 64))
+	if max(c.SeqQ, c.SeqK) > math.MaxInt32-1<<10 || tiles > maxBlocks {
+		return nil
+	}
+	for _, s := range [...]Strides{c.Q, c.K, c.V, c.Out} {
+		if int64(max(s.Batch, s.Head, s.Row)) >= 1<<39 {
+			return nil
+		}
+	}
+	for i := range hoppers {
+		if h := &hoppers[i]; h.columns == k.columns {
+			return h
+		}
+	}
+	return nil
+}
+
+// tensorMap returns the map of an operand for copies of tiles of so many rows.
+func tensorMap(v *snug.View, s Strides, dim, seq, heads, batch, rows int) gpu.TensorMap {
+	m := gpu.TensorMap{
+		Mem: *v.Mem(), Rows: rows,
+		Dims: [4]int{dim, seq, heads, batch}, Strides: [3]int{2 * s.Row, 2 * s.Head, 2 * s.Batch},
+	}
+	for i, n := range m.Dims[1:] {
+		if n == 1 { // the stride says nothing, and may be what the driver refuses
+			m.Strides[i] = 2 * dim
+		}
+	}
+	return m
+}
+
+func (c *Config) queryMap(v *snug.View, rows int) gpu.TensorMap {
+	return tensorMap(v, c.Q, c.Dim, c.SeqQ, c.Heads, c.Batch, rows)
+}
+
+func (c *Config) keyMap(v *snug.View, rows int) gpu.TensorMap {
+	return tensorMap(v, c.K, c.Dim, c.SeqK, c.KVHeads, c.Batch, rows)
+}
+
+func (c *Config) valueMap(v *snug.View, rows int) gpu.TensorMap {
+	return tensorMap(v, c.V, c.DimV, c.SeqK, c.KVHeads, c.Batch, rows)
+}
+
+func (c *Config) outMap(v *snug.View, rows int) gpu.TensorMap {
+	return tensorMap(v, c.Out, c.DimV, c.SeqQ, c.Heads, c.Batch, rows)
+}
+
+// room returns the bytes of memory of a block: `own` tiles that it owns, two stages of two
+// that pass, and numbers and barriers.
+func (p *hopperPass) room(h *hopper, own int) int {
+	return 2*h.columns*(own*p.rows+4*p.step) + 16*p.step + 128
+}
+
+// launch queues a launch with a block for each of the tiles of a tensor's heads.
+func (p *hopperPass) launch(q gpu.Launcher, h *hopper, s gpuShape, dtype uint8, heads, seq, own int, maps []gpu.TensorMap, operands ...driver.Mem) error {
+	s.items = uint64(heads * gpu.CeilDiv(seq, p.rows))
+	return q.LaunchGrid(&gpu.Launch{
+		Module: &hopperKernels, Func: p.names.Of(dtype), Blocks: [3]int{int(s.items), 1, 1}, Threads: 128 * (p.groups + 1),
+		Maps: maps, Operands: operands, Params: gpu.Params(&s), Room: p.room(h, own),
+	})
+}
+
+// hopper implements gpuPass.
+func (j *forwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error) {
+	c, p := &j.c, &h.forward
+	maps := []gpu.TensorMap{c.queryMap(&j.q, p.rows), c.keyMap(&j.k, p.step), c.valueMap(&j.v, p.step)}
+	return p.rows, 1, p.launch(q, h, s, uint8(j.q.DType()), c.Batch*c.Heads, c.SeqQ, 1, maps, *j.out.Mem(), *j.lse.Mem())
+}
+
+// hopper implements gpuPass.
+func (j *backwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error) {
+	c, dtype, lse, delta := &j.c, uint8(j.q.DType()), *j.lse.Mem(), *j.delta.Mem()
+	maps := func(queries, keys int) []gpu.TensorMap {
+		return []gpu.TensorMap{c.outMap(&j.dout, queries), c.queryMap(&j.q, queries), c.keyMap(&j.k, keys), c.valueMap(&j.v, keys)}
+	}
+	p := &h.backwardQuery
+	err = p.launch(q, h, s, dtype, c.Batch*c.Heads, c.SeqQ, 2, maps(p.rows, p.step), *j.dq.Mem(), lse, delta)
+	if err != nil {
+		return 0, 0, err
+	}
+	p = &h.backwardKey
+	err = p.launch(q, h, s, dtype, c.Batch*c.KVHeads, c.SeqK, 2, maps(p.step, p.rows), *j.dk.Mem(), *j.dv.Mem(), lse, delta)
+	return h.backwardQuery.rows, p.rows, err
+}

@@ -1,0 +1,86 @@
+//go:build emu
+
+package attention
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// hopperPlace returns an emulated device with the instructions of compute capability
+// 9.0, in the modes of the emulator that have them.
+func hopperPlace(t *testing.T) kerneltest.Place {
+	if mode := os.Getenv("SNUG_EMU"); mode == "check" || mode == "portable" {
+		t.Skip("these instructions are for the modes plain and asan")
+	}
+	t.Setenv("SNUG_CUDA", "90")
+	dev, err := snug.Open("emu:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return kerneltest.Place{Name: "hopper", Dev: dev, Emulated: true}
+}
+
+// The kernels for compute capability 9.0, on all that matrix units take and on more tiles,
+// for which stages are used again.
+func TestHopper(t *testing.T) {
+	place := hopperPlace(t)
+	checkUnits(t, place, unitCases())
+	checkUnits(t, place, tileCases())
+}
+
+// What the mask hides stays hidden, in all groups of a block.
+func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperPlace(t)) }
+
+// The same bits whatever order copies arrive in, which the emulator changes from launch
+// to launch.
+func TestHopperDeterministic(t *testing.T) {
+	place := hopperPlace(t)
+	p := newProblem(t, Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 300, Dim: 64, Causal: true}, snug.BF16, 6)
+	p.start = aligning
+	want := bitsOf(p.run(t, place, snug.BF16))
+	for range 3 {
+		require.Equal(t, want, bitsOf(p.run(t, place, snug.BF16)))
+	}
+}
+
+// A negative scale, which makes the greatest product the smallest score, is for other
+// kernels of the device, as is a type that has no matrix units.
+func TestBesideHopper(t *testing.T) {
+	place := hopperPlace(t)
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		p := newProblem(t, Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64, Scale: -0.1, Causal: true}, dt, 7)
+		p.start = aligning
+		p.check(t, place, dt)
+	}
+}
+
+// The emulator runs the kernels that are meant.
+func TestHopperRuns(t *testing.T) {
+	place := hopperPlace(t)
+	names := slices.Clone(hoppers[:])
+	t.Cleanup(func() { copy(hoppers[:], names) })
+	for i := range hoppers {
+		hoppers[i].backwardKey.names[2] = "none"
+	}
+	p := newProblem(t, Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64}, snug.BF16, 7)
+	r := resolved(t, p.c)
+	var views []snug.View
+	for _, o := range r.operands() {
+		views = append(views, put(t, place, snug.BF16, o, aligning, nil).View)
+	}
+	numbers := func() snug.View { return kerneltest.Put(t, place, filled(r.queries())).View }
+	lse := numbers()
+	require.NoError(t, Forward(views[3], lse, views[0], views[1], views[2], p.c))
+	require.NoError(t, place.Dev.Sync())
+	var grads []snug.View
+	for _, o := range r.operands() {
+		grads = append(grads, put(t, place, snug.BF16, o, aligning, nil).View)
+	}
+	require.NoError(t, Backward(grads[0], grads[1], grads[2], grads[3], views[0], views[1], views[2], views[3], lse, p.c, numbers()))
+	require.ErrorContains(t, place.Dev.Sync(), "no kernel none")
+}

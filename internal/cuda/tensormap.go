@@ -1,0 +1,53 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gpu"
+)
+
+// mapBytes is the size of a CUtensorMap, whose address is a multiple of 64.
+const mapBytes = 128
+
+// mapColumns is the columns of a box: 128 bytes, the most that are permuted.
+const mapColumns = 64
+
+// mapShape is what cuTensorMapEncodeTiled reads through pointers.
+type mapShape struct {
+	dims       [4]uint64 // of the tensor, the one of neighbours first
+	strides    [3]uint64 // bytes of the others
+	box, steps [4]uint32
+}
+
+// Hopper implements [gpu.HopperLauncher]: on compute capability 9.0, unless the
+// environment variable SNUG_CUDA is 80.
+func (d *Device) Hopper() bool { return d.hopper }
+
+// encodeMaps writes tensor maps where the arguments of a launch begin.
+func (d *Device) encodeMaps(f *frame, maps []gpu.TensorMap) error {
+	if len(maps) > 0 && !d.hopper {
+		return fmt.Errorf("cuda:%d takes no tensor maps: %w", d.index, driver.ErrDevice)
+	}
+	for i := range maps {
+		m := &maps[i]
+		f.shape = mapShape{box: [4]uint32{mapColumns, uint32(m.Rows), 1, 1}, steps: [4]uint32{1, 1, 1, 1}}
+		for j, n := range m.Dims {
+			f.shape.dims[j] = uint64(n)
+		}
+		for j, n := range m.Strides {
+			f.shape.strides[j] = uint64(n)
+		}
+		s := &f.shape
+		r := d.api.encodeMap(unsafe.Pointer(&f.args[i*mapBytes]), mapWords, uint32(len(s.dims)), m.Mem.Addr,
+			unsafe.Pointer(&s.dims), unsafe.Pointer(&s.strides), unsafe.Pointer(&s.box), unsafe.Pointer(&s.steps),
+			mapPlain, mapSwizzle, mapLines, mapZeros)
+		if err := d.check("cuTensorMapEncodeTiled", r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
