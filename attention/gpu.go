@@ -3,6 +3,7 @@
 package attention
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -135,11 +136,12 @@ type gpuPass interface {
 // place. Matrix units are wrong about NaNs and infinities that a mask hides; the plain
 // kernels then compute the results again that these reached, and leave the others.
 func (s gpuShape) run(q gpu.Launcher, c *Config, k *gpuKernels, j gpuPass) error {
-	var err error
-	queries, keys := max(k.queries, k.gradQueries), k.keys
+	queries, keys, err := 0, 0, gpu.ErrTensorMap
 	if h := hopperFor(q, c, k); h != nil {
 		queries, keys, err = j.hopper(q, h, s)
-	} else {
+	}
+	if errors.Is(err, gpu.ErrTensorMap) {
+		queries, keys = max(k.queries, k.gradQueries), k.keys
 		err = j.launch(q, k, s)
 	}
 	if err != nil || k == &gpuPlain || s.causal == 0 {

@@ -3,6 +3,7 @@
 package attention
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -119,4 +120,30 @@ func TestHopperRoom(t *testing.T) {
 			require.Zero(t, p.rows%64+p.step%16)
 		}
 	}
+}
+
+// refuser is a launcher whose driver maps no tensors.
+type refuser struct {
+	launcher
+	names []string
+}
+
+func (r *refuser) LaunchGrid(l *gpu.Launch) error {
+	if len(l.Maps) > 0 {
+		return fmt.Errorf("the driver says no: %w", gpu.ErrTensorMap)
+	}
+	r.names = append(r.names, l.Func)
+	return nil
+}
+
+// Tensors that the driver does not map are for the other kernels.
+func TestTensorsThatAreNotMapped(t *testing.T) {
+	c := resolved(t, Config{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 3, Dim: 64, Causal: true})
+	j := forwardJob{c: c}
+	for _, v := range []*snug.View{&j.out, &j.q, &j.k, &j.v} {
+		*v = snug.SliceView(make([]snug.BFloat16, 3*64))
+	}
+	q := &refuser{launcher: launcher{hopper: true}}
+	require.NoError(t, j.Grids(q))
+	require.Equal(t, []string{"attention_forward_unit64_bf16", "attention_forward_bf16"}, q.names)
 }

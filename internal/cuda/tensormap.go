@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -46,7 +47,7 @@ func (d *Device) encodeMaps(f *frame, maps []gpu.TensorMap) error {
 			unsafe.Pointer(&s.dims), unsafe.Pointer(&s.strides), unsafe.Pointer(&s.box), unsafe.Pointer(&s.steps),
 			mapPlain, mapSwizzle, mapLines, mapZeros)
 		if err := d.check("cuTensorMapEncodeTiled", r); err != nil {
-			return err
+			return errors.Join(gpu.ErrTensorMap, err)
 		}
 	}
 	return nil

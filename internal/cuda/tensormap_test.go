@@ -59,6 +59,7 @@ func TestTensorMapErrors(t *testing.T) {
 	delete(f.fail, "cuFuncSetAttribute")
 	err := d.LaunchGrid(mapped(0x1008))
 	require.ErrorContains(t, err, "cuTensorMapEncodeTiled")
+	require.ErrorIs(t, err, gpu.ErrTensorMap)
 	require.NoError(t, d.LaunchGrid(mapped(0x1000)))
 
 	many := mapped(make([]uintptr, 30)...)

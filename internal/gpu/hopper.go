@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -15,6 +16,10 @@ type TensorMap struct {
 	Strides [3]int     // bytes from one row, head and batch to the next: multiples of 16
 	Rows    int        // of a box, at most 256
 }
+
+// ErrTensorMap says that the driver makes no map of a tensor, such as for its strides; then
+// nothing was launched, and other kernels take it.
+var ErrTensorMap = errors.New("snug: a tensor that the driver does not map")
 
 // HopperLauncher is a Launcher that knows whether its device runs kernels for compute
 // capability 9.0 alone, sm_90a, and launches with tensor maps.
