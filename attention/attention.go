@@ -40,6 +40,20 @@
 //
 // [ForwardCached] reads keys and values from pages and from 8-bit integers.
 //
+// # Kernels
+//
+// The first of these that takes a call computes it:
+//
+//	CUDA, capability 9.0, TMA and wgmma   16 bits; Dim and DimV multiples of 8 up to 256; rows at
+//	                                      multiples of 16 bytes; no feature but Causal and GradLSE;
+//	                                      Scale above 0
+//	CUDA and Metal, matrix units          the same, with any Scale
+//	CUDA and Metal, plain                 any type and size; no feature but Causal and GradLSE
+//	CUDA and Metal, with features         everything but Score
+//	CPU                                   everything
+//
+// The environment variable SNUG_CUDA=80, read when a device is opened, leaves out the first.
+//
 // # Precision
 //
 // Inputs of 16 bits are widened to float32, which is exact. Products, the
@@ -48,11 +62,7 @@
 // inputs as they are; there the weights p and the gradients ds are rounded to
 // bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
 // each term to the error at most, and subnormal numbers may count as 0. So do the
-// matrix units of GPUs, for bfloat16 and float16, where Dim and DimV are multiples of 8
-// up to 256, all rows start at multiples of 16 bytes and there is no feature but Causal
-// and GradLSE. CUDA devices of compute capability 9.0 have other kernels for these where
-// Scale is positive, with the same precision; the environment variable SNUG_CUDA=80, read
-// when a device is opened, keeps them to those of 8.0. In float16 that adds 2^-11
+// matrix units of GPUs, for bfloat16 and float16. In float16 that adds 2^-11
 // of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
 // more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
 // [Backward] recovers p from a float32 lse, to a relative error of about
