@@ -1,0 +1,245 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Choice is one decision of a [Plan].
+type Choice struct {
+	Name   string // of what is decided
+	Value  string // what it is
+	Reason string // why, as a sentence without its point
+	// Without is what the plan would take with this decision undone and all others as they
+	// are, and Saves how many bytes less than that the device holds.
+	Without Prediction
+	Saves   int64
+}
+
+// explain makes the Plan of a run.
+func (t Task) explain(limit int64, r Run) (Plan, error) {
+	p := Plan{Task: t, Limit: limit, Run: r}
+	var err error
+	if p.Prediction, err = t.predict(r); err != nil {
+		return p, err
+	}
+	if p.Without, err = t.predict(t.baseline()); err != nil {
+		return p, err
+	}
+	for _, d := range t.decisions(r) {
+		c := Choice{Name: d.name, Value: d.value}
+		if c.Without, err = t.predict(d.undone); err != nil {
+			return p, err
+		}
+		c.Saves = c.Without.Peak[OnDevice].Total() - p.Peak[OnDevice].Total()
+		c.Reason = p.reason(c, d)
+		p.Choices = append(p.Choices, c)
+	}
+	return p, nil
+}
+
+// decision is one part of a run, and the run without it.
+type decision struct {
+	name, value string
+	plain       bool // it is as without techniques
+	undone      Run
+}
+
+// decisions returns those of r that there is a choice of.
+func (t Task) decisions(r Run) (list []decision) {
+	add := func(name, value string, plain bool, undo func(u *Run)) {
+		u := r
+		undo(&u)
+		list = append(list, decision{name, value, plain, u})
+	}
+	add("micro-batch", fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, func(u *Run) {
+		u.Micro, u.Window = t.Batch, 1
+	})
+	add("precision", r.Compute.String(), r.Compute == snug.F32, func(u *Run) { u.Compute = snug.F32 })
+	if r.elem() == 2 {
+		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, func(u *Run) { u.Masters = amp.FullMaster })
+	}
+	if t.Rank > 0 {
+		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, func(u *Run) { u.Frozen = 16 })
+	}
+	add("gradients", r.Gradients.String(), r.Gradients == SumF32, func(u *Run) { u.Gradients = SumF32 })
+	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, func(u *Run) { u.StateBits = 32 })
+	if t.attends() {
+		value := "whole"
+		if r.Tiled {
+			value = "tiled"
+		}
+		add("attention", value, !r.Tiled, func(u *Run) { u.Tiled = false })
+	}
+	extra := extraSteps(r.Remat)
+	value := "keep all"
+	if extra > 0 {
+		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
+	}
+	add("rematerialization", value, extra == 0, func(u *Run) { u.Remat = remat.Plan{} })
+	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", r.StateOn, r.GradientsOn, r.WeightsOn)
+	add("placement", on, r.StateOn == OnDevice, func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn = OnDevice, OnDevice, OnDevice })
+	return list
+}
+
+// extraSteps returns the forward steps of a plan beyond one a stage.
+func extraSteps(p remat.Plan) int {
+	n := 0
+	for _, op := range p.Ops {
+		if op.Kind == remat.ForwardDiscard || op.Kind == remat.ForwardSave {
+			n++
+		}
+	}
+	return max(0, n-p.Stages)
+}
+
+// reason says why a decision is what it is.
+func (p Plan) reason(c Choice, d decision) string {
+	slower := func() string {
+		change := 100 * (c.Without.Seconds/p.Seconds - 1)
+		switch {
+		case change > 0.05:
+			return fmt.Sprintf("a step would be %.1f %% slower without it", change)
+		case change < -0.05:
+			return fmt.Sprintf("a step would be %.1f %% faster without it", -change)
+		}
+		return "a step takes as long without it"
+	}
+	fits := c.Without.Peak[OnDevice].Total() <= p.Limit
+	switch {
+	case d.plain:
+		return "there is room for it, and nothing else that fits is faster"
+	case fits:
+		return "it would fit without it; " + slower()
+	}
+	return "it does not fit without it; " + slower()
+}
+
+// Explain returns a line for each choice: what it is, what it saves, and why.
+func (p Plan) Explain() []string {
+	var lines []string
+	for _, c := range p.Choices {
+		saves := ""
+		switch {
+		case c.Saves > 0:
+			saves = ", saves " + FormatBytes(c.Saves)
+		case c.Saves < 0:
+			saves = ", takes " + FormatBytes(-c.Saves) + " more"
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s%s: %s", c.Name, c.Value, saves, c.Reason))
+	}
+	return lines
+}
+
+// MissError says that nothing that the task allows fits. It wraps [snug.ErrNoMemory].
+type MissError struct {
+	Limit   int64    // bytes of the device
+	Least   int64    // the smallest number of bytes of the device with which it would fit
+	Changes []Change // with each of which it fits, that with the fastest plan first
+}
+
+// Change is a change of the task.
+type Change struct {
+	What    string  // to do
+	Seconds float64 // of a step then
+}
+
+// Missing returns by how many bytes nothing fits.
+func (e *MissError) Missing() int64 { return e.Least - e.Limit }
+
+// Error says what is missing and what is cheapest to change.
+func (e *MissError) Error() string {
+	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytes(e.Least), FormatBytes(e.Missing()))
+	if e.Least == math.MaxInt64 {
+		text = fmt.Sprintf("plan: nothing fits in %s", FormatBytes(e.Limit))
+	}
+	if len(e.Changes) > 0 {
+		text += "; cheapest to change: " + e.Changes[0].What
+	}
+	return fmt.Sprintf("%s: %v", text, snug.ErrNoMemory)
+}
+
+// Unwrap returns [snug.ErrNoMemory].
+func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
+
+// relaxation is something that a task could allow.
+type relaxation struct {
+	what  string
+	allow func(t *Task)
+}
+
+// relaxations are what to try when nothing fits, each alone and then all but adapters
+// together.
+var relaxations = []relaxation{
+	{"state in 8 bits", func(t *Task) { t.StateBits = append(t.StateBits, 8) }},
+	{"state in 4 bits", func(t *Task) { t.StateBits = append(t.StateBits, 4) }},
+	{"weights of bf16", func(t *Task) { t.Compute = append(t.Compute, snug.BF16) }},
+	{"split master weights", func(t *Task) { t.Masters = append(t.Masters, amp.SplitMaster) }},
+	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
+	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
+	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},
+	{"host memory", func(t *Task) { t.Device.Host = 1 << 60 }},
+	{"disk", func(t *Task) { t.Device.Disk = 1 << 60; t.Device.Host = max(t.Device.Host, 1<<30) }},
+}
+
+// adapters of this rank are what is proposed.
+const adapterRank = 16
+
+// miss returns the error for a limit in which nothing fits.
+func (t Task) miss(limit, least int64, k *known) error {
+	e := &MissError{Limit: limit, Least: least}
+	try := func(what string, u Task) error {
+		s := &search{task: u, limit: limit, known: k}
+		if err := s.run(); err != nil {
+			return err
+		}
+		if !s.found {
+			return nil
+		}
+		p, err := u.predict(s.best)
+		if err != nil {
+			return err
+		}
+		for tier, have := range map[Tier]int64{OnHost: t.Device.Host, OnDisk: t.Device.Disk} {
+			if need := p.Peak[tier].Total(); need > have {
+				what = strings.Replace(what, map[Tier]string{OnHost: "host memory", OnDisk: "disk"}[tier],
+					fmt.Sprintf("%s of %v", FormatBytes(need), map[Tier]string{OnHost: "host memory", OnDisk: "disk"}[tier]), 1)
+			}
+		}
+		e.Changes = append(e.Changes, Change{what, p.Seconds})
+		return nil
+	}
+	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
+	t.Gradients, t.StateBits = slices.Clip(t.Gradients), slices.Clip(t.StateBits)
+	everything, names := t, []string(nil)
+	for _, r := range relaxations {
+		u := t
+		r.allow(&u)
+		if err := try(r.what, u); err != nil {
+			return err
+		}
+		r.allow(&everything)
+		names = append(names, r.what)
+	}
+	if len(e.Changes) == 0 {
+		if err := try(strings.Join(names, ", "), everything); err != nil {
+			return err
+		}
+	}
+	if t.Rank == 0 {
+		u := t
+		u.Rank = adapterRank
+		if err := try(fmt.Sprintf("train adapters of rank %d", adapterRank), u); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(e.Changes, func(a, b Change) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	return e
+}
