@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -241,7 +242,7 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 		var r report
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
-		bytes, err := parseBytes(limit)
+		bytes, err := plan.ParseBytes(limit)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Measured, bytes)
 		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
@@ -287,16 +288,4 @@ func TestInjectedNaNIsFound(t *testing.T) {
 	status, _, errs = runArgs(append(args, "-off", "amp")...)
 	require.Equal(t, 1, status)
 	require.Contains(t, errs, "step 3: block1.up[1365] = NaN, from micro-batch 2")
-}
-
-func TestParseBytes(t *testing.T) {
-	for text, want := range map[string]int64{"1": 1, "512KiB": 512 << 10, "1.5GiB": 3 << 29, "64MB": 64e6, "7B": 7} {
-		got, err := parseBytes(text)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-	for _, text := range []string{"", "KiB", "-1", "1e40", "NaN", "Inf", "1 KiB", "1kib", "0.5"} {
-		_, err := parseBytes(text)
-		require.Error(t, err, text)
-	}
 }

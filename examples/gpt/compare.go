@@ -101,8 +101,8 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 	if err := json.Unmarshal(lines[len(lines)-1], r); err != nil {
 		return nil, err
 	}
-	for c, name := range componentNames {
-		r.predicted[c], r.measured[c] = r.ByComponent[name].Predicted, r.ByComponent[name].Measured
+	for c := range components {
+		r.predicted[c], r.measured[c] = r.ByComponent[c.String()].Predicted, r.ByComponent[c.String()].Measured
 	}
 	return r, nil
 }
@@ -121,13 +121,13 @@ func (r *report) label() string {
 // worst returns the component whose prediction is farthest off, in percent.
 func (r *report) worst() (name string, off float64) {
 	name = "–"
-	for c := range componentNames {
+	for c := range components {
 		p, m := float64(r.predicted[c]), float64(r.measured[c])
 		if p == m {
 			continue
 		}
 		if d := 100 * (m - p) / max(p, 1); max(d, -d) > max(off, -off) {
-			name, off = componentNames[c], d
+			name, off = c.String(), d
 		}
 	}
 	return name, off
@@ -136,11 +136,11 @@ func (r *report) worst() (name string, off float64) {
 func printComparison(w io.Writer, reports []*report) {
 	base := reports[0]
 	t := table(w)
-	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\ttokens/s\tloss\tagainst none\t")
+	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\tpredicted\ttokens/s\tloss\tagainst none\t")
 	for _, r := range reports {
 		name, off := r.worst()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
-			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
+			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), percent(r.PredictedRSS, r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
 	}
 	t.Flush()
 }

@@ -21,6 +21,7 @@ import (
 	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 )
 
 // options are the command line.
@@ -118,7 +119,7 @@ func parse(args []string) (o options, err error) {
 	}
 	if *memory != "" {
 		var err error
-		if o.memory, err = parseBytes(*memory); err != nil {
+		if o.memory, err = plan.ParseBytes(*memory); err != nil {
 			return o, inputError{fmt.Errorf("-memory: %w", err)}
 		}
 	}
@@ -211,7 +212,7 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	if err := printPrediction(stdout, o.config); err != nil {
 		return err
 	}
-	base := peakRSS()
+	base := baseRSS()
 	t, err := newTrainer(dev, o.config, data, pages, saved)
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	if err != nil {
 		return err
 	}
-	rep.baseRSS = base
+	rep.expectRSS(base, t.model)
 	return rep.print(ctx, stdout, t, o.json)
 }
 
