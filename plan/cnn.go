@@ -65,6 +65,8 @@ func (c CNN) Model() (Model, error) {
 	return m, m.Validate()
 }
 
+const maxWidth = 1 << 12 // channels of an image and of the first group
+
 func (c CNN) check() error {
 	counts := map[string]int{"image": c.Image, "channels": c.Channels, "classes": c.Classes, "width": c.Width, "number of groups": len(c.Blocks)}
 	for i, n := range c.Blocks {
@@ -73,7 +75,7 @@ func (c CNN) check() error {
 	if err := atLeastOne(c.Name, counts); err != nil {
 		return err
 	}
-	if c.Image > maxSide || c.Channels > maxSide || c.Width > maxSide || c.Classes > maxCount>>20 || len(c.Blocks) > 8 {
+	if c.Image > maxSide || c.Channels > maxWidth || c.Width > maxWidth || c.Classes > maxCount>>20 || len(c.Blocks) > 8 {
 		return fmt.Errorf("plan: model %.40q: an image of %d with %d channels, width %d, %d classes and %d groups is too large: %w",
 			c.Name, c.Image, c.Channels, c.Width, c.Classes, len(c.Blocks), snug.ErrShape)
 	}

@@ -1,11 +1,7 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
-	"math"
-	"slices"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -136,110 +132,4 @@ func (p Plan) Explain() []string {
 		lines = append(lines, fmt.Sprintf("%s: %s%s: %s", c.Name, c.Value, saves, c.Reason))
 	}
 	return lines
-}
-
-// MissError says that nothing that the task allows fits. It wraps [snug.ErrNoMemory].
-type MissError struct {
-	Limit   int64    // bytes of the device
-	Least   int64    // the smallest number of bytes of the device with which it would fit
-	Changes []Change // with each of which it fits, that with the fastest plan first
-}
-
-// Change is a change of the task.
-type Change struct {
-	What    string  // to do
-	Seconds float64 // of a step then
-}
-
-// Missing returns by how many bytes nothing fits.
-func (e *MissError) Missing() int64 { return e.Least - e.Limit }
-
-// Error says what is missing and what is cheapest to change.
-func (e *MissError) Error() string {
-	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytes(e.Least), FormatBytes(e.Missing()))
-	if e.Least == math.MaxInt64 {
-		text = fmt.Sprintf("plan: nothing fits in %s", FormatBytes(e.Limit))
-	}
-	if len(e.Changes) > 0 {
-		text += "; cheapest to change: " + e.Changes[0].What
-	}
-	return fmt.Sprintf("%s: %v", text, snug.ErrNoMemory)
-}
-
-// Unwrap returns [snug.ErrNoMemory].
-func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
-
-// relaxation is something that a task could allow.
-type relaxation struct {
-	what  string
-	allow func(t *Task)
-}
-
-// relaxations are what to try when nothing fits, each alone and then all but adapters
-// together.
-var relaxations = []relaxation{
-	{"state in 8 bits", func(t *Task) { t.StateBits = append(t.StateBits, 8) }},
-	{"state in 4 bits", func(t *Task) { t.StateBits = append(t.StateBits, 4) }},
-	{"weights of bf16", func(t *Task) { t.Compute = append(t.Compute, snug.BF16) }},
-	{"split master weights", func(t *Task) { t.Masters = append(t.Masters, amp.SplitMaster) }},
-	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
-	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
-	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},
-	{"host memory", func(t *Task) { t.Device.Host = 1 << 60 }},
-	{"disk", func(t *Task) { t.Device.Disk = 1 << 60; t.Device.Host = max(t.Device.Host, 1<<30) }},
-}
-
-// adapters of this rank are what is proposed.
-const adapterRank = 16
-
-// miss returns the error for a limit in which nothing fits.
-func (t Task) miss(limit, least int64, k *known) error {
-	e := &MissError{Limit: limit, Least: least}
-	try := func(what string, u Task) error {
-		s := &search{task: u, limit: limit, known: k}
-		if err := s.run(); err != nil {
-			return err
-		}
-		if !s.found {
-			return nil
-		}
-		p, err := u.predict(s.best)
-		if err != nil {
-			return err
-		}
-		for tier, have := range map[Tier]int64{OnHost: t.Device.Host, OnDisk: t.Device.Disk} {
-			if need := p.Peak[tier].Total(); need > have {
-				what = strings.Replace(what, map[Tier]string{OnHost: "host memory", OnDisk: "disk"}[tier],
-					fmt.Sprintf("%s of %v", FormatBytes(need), map[Tier]string{OnHost: "host memory", OnDisk: "disk"}[tier]), 1)
-			}
-		}
-		e.Changes = append(e.Changes, Change{what, p.Seconds})
-		return nil
-	}
-	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
-	t.Gradients, t.StateBits = slices.Clip(t.Gradients), slices.Clip(t.StateBits)
-	everything, names := t, []string(nil)
-	for _, r := range relaxations {
-		u := t
-		r.allow(&u)
-		if err := try(r.what, u); err != nil {
-			return err
-		}
-		r.allow(&everything)
-		names = append(names, r.what)
-	}
-	if len(e.Changes) == 0 {
-		if err := try(strings.Join(names, ", "), everything); err != nil {
-			return err
-		}
-	}
-	if t.Rank == 0 {
-		u := t
-		u.Rank = adapterRank
-		if err := try(fmt.Sprintf("train adapters of rank %d", adapterRank), u); err != nil {
-			return err
-		}
-	}
-	slices.SortStableFunc(e.Changes, func(a, b Change) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	return e
 }

@@ -63,13 +63,13 @@ type Head struct {
 }
 
 const (
-	maxCount  = 1 << 40 // of any field
+	maxCount  = 1 << 40 // of any field but MACs
 	maxStages = 4096
 	maxParams = 1 << 20
 )
 
-// Validate reports whether m is a chain: 1 to 4096 layers, counts from 0 to 2^40, positive
-// dimensions of up to 2^20 parameters, and less than 2^50 elements in all. The error wraps
+// Validate reports whether m is a chain: 1 to 4096 layers, counts from 0 to 2^40 (multiply-adds
+// to 2^60), positive dimensions of up to 2^20 parameters, and less than 2^50 elements in all. The error wraps
 // [snug.ErrShape] and names the layer.
 func (m Model) Validate() error {
 	c := checker{model: m.Name}
@@ -82,8 +82,11 @@ func (m Model) Validate() error {
 		}
 		stages += l.repeat()
 		a := l.Attention
-		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, l.MACs, int64(l.Rows),
+		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
 			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.GELU), int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim))
+		if l.MACs < 0 || l.MACs > 1<<60 {
+			c.fail("%s: %d multiply-adds, want 0 to 2^60", where, l.MACs)
+		}
 		if a.Heads > 0 && a.Dim < 1 {
 			c.fail("%s: attention whose heads have the dimension %d, want 1 or more", where, a.Dim)
 		}

@@ -125,7 +125,7 @@ func (v ViT) Model() (Model, error) {
 	return m, m.Validate()
 }
 
-const maxSide = 1 << 16 // pixels of a side of an image
+const maxSide = 1 << 14 // pixels of a side of an image
 
 func atLeastOne(model string, counts map[string]int) error {
 	for name, n := range counts {
