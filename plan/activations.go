@@ -116,33 +116,15 @@ type way struct {
 // with the smallest peak, each of which has a smaller peak than the faster ones. They do not
 // depend on a limit, and since all sizes of a chain grow with the samples alike, neither on
 // the micro-batch.
-func (t Task) ways(r Run) ([]way, error) {
+func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
 	c := t.costs(r, 1)
-	var all []way
-	add := func(p remat.Plan, err error) error {
-		if err != nil {
-			return err
-		}
+	all := make([]way, 0, len(plans))
+	for _, p := range plans {
 		bytes, seconds, err := t.peak(c, p, 1)
+		if err != nil {
+			return nil, err
+		}
 		all = append(all, way{p, bytes, seconds + t.lossSeconds(r)})
-		return err
-	}
-	n := len(c.Stages)
-	for k := 1; k <= n; k += max(1, k/4) {
-		if err := add(remat.Every(c, k)); err != nil {
-			return nil, err
-		}
-		if err := add(remat.Revolve(c, k)); err != nil && k > n/8 {
-			return nil, err // with few slots there can be too many operations
-		}
-	}
-	if err := add(remat.Chen(c)); err != nil {
-		return nil, err
-	}
-	if n <= rotorStages {
-		if err := rotors(c, add); err != nil {
-			return nil, err
-		}
 	}
 	slices.SortStableFunc(all, func(a, b way) int {
 		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.bytes, b.bytes))
@@ -154,6 +136,33 @@ func (t Task) ways(r Run) ([]way, error) {
 		}
 	}
 	return best, nil
+}
+
+// plans returns plans for a chain: keep all first, then those of package remat's planners.
+func plans(c remat.Costs) ([]remat.Plan, error) {
+	var all []remat.Plan
+	add := func(p remat.Plan, err error) error {
+		all = append(all, p)
+		return err
+	}
+	n := len(c.Stages)
+	for k := 1; k <= n; k += max(1, k/4) {
+		if err := add(remat.Every(c, k)); err != nil {
+			return nil, err
+		}
+		if p, err := remat.Revolve(c, k); err == nil { // with few slots there can be too many operations
+			all = append(all, p)
+		}
+	}
+	if err := add(remat.Chen(c)); err != nil {
+		return nil, err
+	}
+	if n <= rotorStages {
+		if err := rotors(c, add); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // lossSeconds returns the time of the loss for a sample: a product, and two for its gradients.
@@ -190,7 +199,7 @@ func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
 
 const (
 	rotorStages  = 128 // of the longest chain that Rotor plans here
-	rotorBudgets = 12
+	rotorBudgets = 8
 )
 
 // rotors adds the plans of Rotor for budgets in geometric progression, from the smallest

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
 )
 
 // Plan is a way to do a task under a limit.
@@ -24,8 +25,9 @@ type Plan struct {
 // of the device, and Host and Disk bytes there; a limit of 0 stands for all of the device's
 // memory that is not reserved. It tries all combinations of what t allows with every
 // micro-batch and with plans of what is computed again, so that more memory never gives a
-// slower plan. The batch stays what it is. Of equally fast ones it has the one that comes
-// first in the order of the task's lists, and keeps most on the device.
+// slower plan. The batch stays what it is. Of equally fast ones it has one that computes
+// nothing again if there is one, then that which comes first in the task's lists and keeps
+// most on the device. It takes up to a few seconds for 100 layers.
 //
 // The error is a [*MissError] when nothing fits, and otherwise as that of [Task.Predict].
 func (t Task) Fit(limit int64) (Plan, error) {
@@ -54,6 +56,7 @@ type search struct {
 	task  Task
 	limit int64
 
+	again   bool // with plans that compute values again
 	found   bool
 	best    Run
 	seconds float64
@@ -64,27 +67,53 @@ type search struct {
 
 // known is what searches for tasks of one model find out once.
 type known struct {
+	plans  map[planKey][]remat.Plan
 	ways   map[chainKey][]way
 	states map[stateKey]stateSize
 }
 
-// chainKey is what the chain's plans depend on.
+// planKey is what the plans that are tried depend on, chainKey what they take. Sizes in
+// types of 2 and of 4 bytes want the same plans.
+type planKey struct{ tiled, adapters bool }
+
 type chainKey struct {
-	compute  snug.DType
-	tiled    bool
-	adapters bool
+	planKey
+	compute snug.DType
+	all     bool // and not that alone which computes nothing again
 }
 
 type stateKey struct{ bits, rank int }
 
-func newKnown() *known { return &known{map[chainKey][]way{}, map[stateKey]stateSize{}} }
+func newKnown() *known {
+	return &known{map[planKey][]remat.Plan{}, map[chainKey][]way{}, map[stateKey]stateSize{}}
+}
 
-func (k *known) waysOf(t Task, r Run) (ways []way, err error) {
-	key := chainKey{r.Compute, r.Tiled, t.Rank > 0}
+func (k *known) plansOf(t Task, r Run) (list []remat.Plan, err error) {
+	key := planKey{r.Tiled, t.Rank > 0}
+	if list, found := k.plans[key]; found {
+		return list, nil
+	}
+	r.Compute = snug.F32
+	if list, err = plans(t.costs(r, 1)); err == nil {
+		k.plans[key] = list
+	}
+	return list, err
+}
+
+// waysOf returns all ways to run the chain, or only the first.
+func (k *known) waysOf(t Task, r Run, all bool) (ways []way, err error) {
+	key := chainKey{planKey{r.Tiled, t.Rank > 0}, r.Compute, all}
 	if ways, found := k.ways[key]; found {
 		return ways, nil
 	}
-	if ways, err = t.ways(r); err != nil {
+	list := []remat.Plan{{}}
+	if all {
+		list, err = k.plansOf(t, r)
+	}
+	if err == nil {
+		ways, err = t.ways(r, list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	k.ways[key] = ways
@@ -117,9 +146,21 @@ var places = []struct{ state, gradients, weights Tier }{
 	{OnDisk, OnHost, OnDisk},
 }
 
+// run looks for the fastest run that computes nothing again, and then for faster ones that
+// do: most of what is slower even without need not be looked at.
 func (s *search) run() error {
-	t := s.task
 	s.least, s.seconds = math.MaxInt64, math.Inf(1)
+	for _, s.again = range []bool{false, true} {
+		if err := s.combinations(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// combinations tries what the task allows.
+func (s *search) combinations() error {
+	t := s.task
 	for _, compute := range t.Compute {
 		masters := t.Masters
 		switch compute {
@@ -191,17 +232,15 @@ func (s *search) batches(r Run, f fixed) error {
 		tilings = tilings[:1]
 	}
 	for _, r.Tiled = range tilings {
-		ways, err := s.known.waysOf(s.task, r)
-		if err != nil {
-			return err
-		}
 		for window := 1; window <= s.task.Batch; {
 			b, err := accum.NewBatch(s.task.Batch, ceilDiv(s.task.Batch, window), 1)
 			if err != nil {
 				return fmt.Errorf("plan: %w", err)
 			}
 			r.Micro, r.Window = b.Micro, b.Window
-			s.try(r, f, ways)
+			if err := s.try(r, f); err != nil {
+				return err
+			}
 			if r.Gradients == InBackward || b.Micro == 1 {
 				break
 			}
@@ -212,7 +251,19 @@ func (s *search) batches(r Run, f fixed) error {
 }
 
 // try keeps the fastest way that fits, if it is faster than what there is.
-func (s *search) try(r Run, f fixed, ways []way) {
+func (s *search) try(r Run, f fixed) error {
+	ways, err := s.known.waysOf(s.task, r, false)
+	if err != nil {
+		return err
+	}
+	if s.found && f.seconds(s.task, r, ways[0].seconds) >= s.seconds {
+		return nil // and so are the others
+	}
+	if s.again {
+		if ways, err = s.known.waysOf(s.task, r, true); err != nil {
+			return err
+		}
+	}
 	workspace := s.task.workspaceBytes(r)
 	for _, w := range ways {
 		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.seconds)
@@ -225,8 +276,9 @@ func (s *search) try(r Run, f fixed, ways []way) {
 			r.Remat = w.plan
 			s.found, s.best, s.seconds = true, r, p.Seconds
 		}
-		return // the others are slower
+		break // the others are slower
 	}
+	return nil
 }
 
 // attends reports whether a layer has attention.

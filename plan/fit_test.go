@@ -203,7 +203,7 @@ func TestWays(t *testing.T) {
 		task, err := Task{Model: m, Device: devices[0], Batch: 8}.check()
 		require.NoError(t, err)
 		r := Run{Micro: 3, Window: 3, Compute: snug.BF16, Tiled: true}
-		ways, err := task.ways(r)
+		ways, err := newKnown().waysOf(task, r, true)
 		require.NoError(t, err)
 		require.Greater(t, len(ways), 1)
 		for i, w := range ways {

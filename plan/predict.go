@@ -62,9 +62,14 @@ func (f fixed) with(t Task, r Run, activations, workspace int64, seconds float64
 	d[Activations] += activations
 	d[Workspace] += max(workspace, f.scratch)
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
-	window := float64(r.Window)
-	p.Seconds = f.step + max(float64(t.Batch)*seconds+window*f.micro, window*f.stream)
+	p.Seconds = f.seconds(t, r, seconds)
 	return p
+}
+
+// seconds returns the time of a step whose chain and loss take some seconds a sample.
+func (f fixed) seconds(t Task, r Run, seconds float64) float64 {
+	window := float64(r.Window)
+	return f.step + max(float64(t.Batch)*seconds+window*f.micro, window*f.stream)
 }
 
 // fixed returns the bytes of weights, masters, gradients and state, by tier, and the times
