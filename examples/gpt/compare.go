@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,7 +30,7 @@ func sets() []techniques {
 // each took.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if o.output != "" {
-		if err := writable(o.output); err != nil {
+		if err := writable(o.output, ".svg"); err != nil {
 			return inputError{err}
 		}
 	}
@@ -67,10 +68,11 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// writable checks that a file can be written without changing it.
-func writable(name string) error {
-	if ext := filepath.Ext(name); ext != ".svg" {
-		return fmt.Errorf("-o %s: the chart is SVG, so the name ends in .svg", name)
+// writable checks that a file can be written, without changing it, and that its name
+// ends in one of some ways.
+func writable(name string, ends ...string) error {
+	if !slices.Contains(ends, filepath.Ext(name)) {
+		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {

@@ -33,6 +33,7 @@ type options struct {
 	saveEvery  int
 	compare    bool
 	output     string
+	timeline   string
 	json       bool
 	memory     int64
 }
@@ -90,6 +91,7 @@ const usage = `usage: gpt [flags]
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with none, each alone and all of them, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
+  -timeline FILE    write what is held after each step, by component, as .csv or .svg
   -checkpoint DIR   save the run in DIR, and go on from what is there
   -save-every N     steps between checkpoints; default 25
   -json             end with one line of JSON
@@ -110,6 +112,7 @@ func parse(args []string) (o options, err error) {
 	host := fs.String("host-memory", "", "")
 	fs.BoolVar(&o.compare, "compare", false, "")
 	fs.StringVar(&o.output, "o", "", "")
+	fs.StringVar(&o.timeline, "timeline", "", "")
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
 	fs.IntVar(&o.saveEvery, "save-every", 25, "")
 	fs.BoolVar(&o.json, "json", false, "")
@@ -181,6 +184,8 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 		return errors.New("-o goes with -compare")
 	case o.compare && off != "":
 		return errors.New("-compare chooses the techniques itself: it does not go with -off")
+	case o.compare && o.timeline != "":
+		return errors.New("-timeline is of one run: it does not go with -compare")
 	case o.compare && o.checkpoint != "":
 		return errors.New("-compare does not go with -checkpoint")
 	}
@@ -209,6 +214,11 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 			return err
 		}
 	}
+	if o.timeline != "" {
+		if err := writable(o.timeline, ".csv", ".svg"); err != nil {
+			return inputError{err}
+		}
+	}
 	saved, err := openCheckpoints(o.checkpoint)
 	if err != nil {
 		return inputError{err}
@@ -233,6 +243,11 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	rep, err := t.run(ctx, o, saved, newProgress(stdout, stderr, o.steps))
 	if err != nil {
 		return err
+	}
+	if o.timeline != "" {
+		if err := writeTimeline(o.timeline, t.meter, o.name); err != nil {
+			return err
+		}
 	}
 	rep.expectRSS(base, t.model)
 	return rep.print(ctx, stdout, t, o.json)

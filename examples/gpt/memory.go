@@ -2,7 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -17,6 +20,20 @@ const components = plan.Allowance
 // 0 for none.
 func newMeter(limit int64) (*plan.Monitor, error) {
 	return plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{limit}, Samples: 256})
+}
+
+// writeTimeline writes what a meter has counted, as CSV or SVG by the file's name.
+func writeTimeline(name string, m *plan.Monitor, title string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(name) == ".csv" {
+		err = m.WriteCSV(f)
+	} else {
+		err = m.WriteSVG(f, plan.OnDevice, title)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // tensor is a vector whose bytes a meter counts.

@@ -69,6 +69,9 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 		}
 		done := t.step - start
 		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.held())
+		if err := t.meter.Sample(); err != nil {
+			return nil, err
+		}
 		if saved.on() && (t.step%o.saveEvery == 0 || t.step == o.steps) {
 			if err := saved.save(t); err != nil {
 				return nil, fmt.Errorf("save a checkpoint at step %d: %w", t.step, err)

@@ -128,10 +128,11 @@ func (t *trainer) count() {
 
 // Close frees the paged state.
 func (t *trainer) Close() error {
-	if t.store == nil {
-		return nil
+	err := t.meter.Close()
+	if t.store != nil {
+		err = errors.Join(err, t.store.Close())
 	}
-	return t.store.Close()
+	return err
 }
 
 // lossScale returns what losses are multiplied by.
