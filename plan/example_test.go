@@ -83,14 +83,14 @@ func ExamplePlan_WriteTable() {
 	//
 	// the limit is 1.00 GiB; a step takes about 180 ms, without techniques 422 ms
 	//
-	//            without       device   activations     step
-	//        micro-batch     1.76 GiB      1.37 GiB   177 ms
-	//          precision     1.31 GiB    959.06 MiB   356 ms
-	//     master weights   901.58 MiB    480.56 MiB   180 ms
-	//    optimizer state     1.01 GiB    480.56 MiB   181 ms
-	//          attention     1.18 GiB    831.19 MiB   232 ms
-	//       any of these     5.47 GiB      4.72 GiB   422 ms
-	//         (the plan)   837.01 MiB    480.56 MiB   180 ms
+	//                   instead       device   activations     step
+	//         the batch at once     1.76 GiB      1.37 GiB   177 ms
+	//            f32 throughout     1.31 GiB    959.06 MiB   356 ms
+	//       full master weights   901.58 MiB    480.56 MiB   180 ms
+	//          state in 32 bits     1.01 GiB    480.56 MiB   181 ms
+	//    attention not in tiles     1.18 GiB    831.19 MiB   232 ms
+	//              no technique     5.47 GiB      4.72 GiB   422 ms
+	//                (the plan)   837.01 MiB    480.56 MiB   180 ms
 	//
 	// micro-batch: 11 of 32, 3 in a step, saves 963.31 MiB: it does not fit without it; a step would be 1.5 % faster without it
 	// precision: bf16, saves 502.43 MiB: it does not fit without it; a step would be 97.9 % slower without it

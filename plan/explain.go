@@ -13,6 +13,7 @@ type Choice struct {
 	Name   string // of what is decided
 	Value  string // what it is
 	Reason string // why, as a sentence without its point
+	Undone string // what there would be instead, such as "state in 32 bits"
 	// Without is what the plan would take with this decision undone and all others as they
 	// are, and Saves how many bytes less than that the device holds.
 	Without Prediction
@@ -30,7 +31,7 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 		return p, err
 	}
 	for _, d := range t.decisions(r) {
-		c := Choice{Name: d.name, Value: d.value}
+		c := Choice{Name: d.name, Value: d.value, Undone: d.instead}
 		if c.Without, err = t.predict(d.undone); err != nil {
 			return p, err
 		}
@@ -44,44 +45,45 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 // decision is one part of a run, and the run without it.
 type decision struct {
 	name, value string
-	plain       bool // it is as without techniques
+	plain       bool   // it is as without techniques
+	instead     string // what it is then
 	undone      Run
 }
 
 // decisions returns those of r that there is a choice of.
 func (t Task) decisions(r Run) (list []decision) {
-	add := func(name, value string, plain bool, undo func(u *Run)) {
+	add := func(name, value string, plain bool, instead string, undo func(u *Run)) {
 		u := r
 		undo(&u)
-		list = append(list, decision{name, value, plain, u})
+		list = append(list, decision{name, value, plain, instead, u})
 	}
-	add("micro-batch", fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, func(u *Run) {
+	add("micro-batch", fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, "the batch at once", func(u *Run) {
 		u.Micro, u.Window = t.Batch, 1
 	})
-	add("precision", r.Compute.String(), r.Compute == snug.F32, func(u *Run) { u.Compute = snug.F32 })
+	add("precision", r.Compute.String(), r.Compute == snug.F32, "f32 throughout", func(u *Run) { u.Compute = snug.F32 })
 	if r.elem() == 2 {
-		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, func(u *Run) { u.Masters = amp.FullMaster })
+		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
 	}
 	if t.Rank > 0 {
-		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, func(u *Run) { u.Frozen = 16 })
+		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) { u.Frozen = 16 })
 	}
-	add("gradients", r.Gradients.String(), r.Gradients == SumF32, func(u *Run) { u.Gradients = SumF32 })
-	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, func(u *Run) { u.StateBits = 32 })
+	add("gradients", r.Gradients.String(), r.Gradients == SumF32, "gradients added up in f32", func(u *Run) { u.Gradients = SumF32 })
+	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, "state in 32 bits", func(u *Run) { u.StateBits = 32 })
 	if t.attends() {
 		value := "whole"
 		if r.Tiled {
 			value = "tiled"
 		}
-		add("attention", value, !r.Tiled, func(u *Run) { u.Tiled = false })
+		add("attention", value, !r.Tiled, "attention not in tiles", func(u *Run) { u.Tiled = false })
 	}
 	extra := extraSteps(r.Remat)
 	value := "keep all"
 	if extra > 0 {
 		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
 	}
-	add("rematerialization", value, extra == 0, func(u *Run) { u.Remat = remat.Plan{} })
+	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
 	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", r.StateOn, r.GradientsOn, r.WeightsOn)
-	add("placement", on, r.StateOn == OnDevice, func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn = OnDevice, OnDevice, OnDevice })
+	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn = OnDevice, OnDevice, OnDevice })
 	return list
 }
 

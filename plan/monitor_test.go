@@ -232,5 +232,5 @@ func TestCharts(t *testing.T) {
 	var text bytes.Buffer
 	require.NoError(t, p.WriteSVG(&text))
 	require.NoError(t, wellFormed(text.String()))
-	require.Contains(t, text.String(), "without attention")
+	require.Contains(t, text.String(), "attention not in tiles")
 }

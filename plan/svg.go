@@ -13,8 +13,8 @@ var componentColors = [Components]string{"#1b4f72", "#5dade2", "#1e8449", "#b03a
 // The layout of a chart, in points.
 const (
 	chartWidth  = 760
-	barsLeft    = 150
-	barsWidth   = 480
+	barsLeft    = 180
+	barsWidth   = 460
 	barsTop     = 76
 	barHeight   = 20
 	barDistance = 28
@@ -33,10 +33,10 @@ func (p Plan) WriteSVG(w io.Writer) error {
 	bars := []bar{{"the plan", p.Peak[OnDevice]}}
 	for _, c := range p.Choices {
 		if c.Saves > 0 {
-			bars = append(bars, bar{"without " + c.Name, c.Without.Peak[OnDevice]})
+			bars = append(bars, bar{c.Undone, c.Without.Peak[OnDevice]})
 		}
 	}
-	bars = append(bars, bar{"without any", p.Without.Peak[OnDevice]})
+	bars = append(bars, bar{"no technique", p.Without.Peak[OnDevice]})
 	title := fmt.Sprintf("%s on %s: peak of the device, limit %s", p.Task.Model.Name, p.Task.Device.Name, FormatBytes(p.Limit))
 	_, err := io.WriteString(w, chart(title, bars, p.Limit))
 	return err

@@ -21,15 +21,15 @@ func (p Plan) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s\n\n",
 		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds))
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "without\tdevice\tactivations\tstep\t")
+	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
 	for _, c := range p.Choices {
 		if c.Saves != 0 {
 			d := c.Without.Peak[OnDevice]
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", c.Name, FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(c.Without.Seconds))
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", c.Undone, FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(c.Without.Seconds))
 		}
 	}
 	d := p.Peak[OnDevice]
-	fmt.Fprintf(tw, "any of these\t%s\t%s\t%s\t\n", FormatBytes(p.Without.Peak[OnDevice].Total()),
+	fmt.Fprintf(tw, "no technique\t%s\t%s\t%s\t\n", FormatBytes(p.Without.Peak[OnDevice].Total()),
 		FormatBytes(p.Without.Peak[OnDevice][Activations]), formatSeconds(p.Without.Seconds))
 	fmt.Fprintf(tw, "(the plan)\t%s\t%s\t%s\t\n", FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(p.Seconds))
 	if err := tw.Flush(); err != nil {

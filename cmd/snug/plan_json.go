@@ -47,6 +47,7 @@ type choiceReport struct {
 	Name    string  `json:"name"`
 	Value   string  `json:"value"`
 	Reason  string  `json:"reason"`
+	Undone  string  `json:"instead"`
 	Saves   int64   `json:"saves_bytes"`
 	Without amounts `json:"without_bytes"`
 	Seconds float64 `json:"without_step_seconds"`
@@ -78,7 +79,7 @@ func planReport(p plan.Plan) report {
 		out.Peak[t.String()] = byComponent(p.Peak[t])
 	}
 	for _, c := range p.Choices {
-		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
+		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
 	}
 	return out
 }
