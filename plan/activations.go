@@ -67,20 +67,21 @@ func (a Attention) kept(r Run) int64 {
 func (t Task) workspaceBytes(r Run) int64 {
 	h := t.Model.Head
 	loss := fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols, Chunk: t.LossRows}
-	floats := loss.WorkspaceLen(r.Micro * h.Rows)
+	floats := int64(loss.WorkspaceLen(r.Micro * h.Rows))
 	for _, l := range t.Model.Layers {
 		rows, a := r.Micro*l.Rows, l.Attention
-		floats = max(floats, fused.LayerNormWorkspaceLen(rows, l.LayerNorm), fused.RMSNormWorkspaceLen(rows, l.RMSNorm), fused.BiasGELUWorkspaceLen(rows, l.GELU))
+		floats = max(floats, int64(fused.LayerNormWorkspaceLen(rows, l.LayerNorm)), int64(fused.RMSNormWorkspaceLen(rows, l.RMSNorm)),
+			int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)))
 		switch {
 		case a.Heads == 0:
 		case r.Tiled:
-			c := attention.Config{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: max(1, a.Dim)}
-			floats = max(floats, c.WorkspaceLen())
+			c := attention.Config{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
+			floats = max(floats, int64(c.WorkspaceLen()))
 		default:
-			floats = max(floats, 2*a.Queries*a.Keys)
+			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
 		}
 	}
-	return 4 * int64(floats)
+	return 4 * floats
 }
 
 // peak returns the bytes of activations when plan runs on costs, and the seconds of its

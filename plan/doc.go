@@ -22,10 +22,9 @@
 //	                 packages fused and attention; that of the optimizer, if it is larger
 //	allowance        a share of activations and workspace
 //
-// Components have their peaks at different times, so that their sum is an upper bound of what
-// is held at one time, of which the last two are what changes during a step. Of what lies on
-// the host or on disk the device holds two layers of weights, and the gradients of one layer;
-// of what lies on disk the host holds a cache of pages. Code, input data and the runtime of a
+// A total is the sum of the peaks of all components, and an upper bound of what is held at one
+// time. Of what lies on the host or on disk the device holds two layers of weights, and the
+// gradients of one layer; of state that lies on disk the host holds a cache of pages. Code, input data and the runtime of a
 // process are not counted.
 //
 // What transformers and residual networks keep is said with [GPT] and [CNN]. examples/gpt

@@ -49,10 +49,8 @@ type Attention struct {
 }
 
 // Head is the loss: a linear layer and the softmax cross-entropy of its output, of a
-// chunk of rows at a time as [fused.CrossEntropy] computes it. The zero Head is a loss
-// that takes no memory.
-//
-// [fused.CrossEntropy]: https://pkg.go.dev/github.com/snug-ml/snug/fused#CrossEntropy
+// chunk of rows at a time as CrossEntropy of package fused computes it. The zero Head is a
+// loss that takes no memory.
 type Head struct {
 	Params  [][]int `json:"params,omitempty"` // shapes of its parameters; none of a matrix that is shared with an embedding
 	Tied    bool    `json:"tied,omitempty"`   // the first of the model's Params is its matrix
@@ -151,6 +149,15 @@ func (m Model) perSample() float64 {
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
 	for _, l := range m.Layers {
 		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+int64(l.Rows)) + l.Attention.scores())
+	}
+	return n
+}
+
+// rows returns the most rows of a sample that are counted in an int.
+func (m Model) rows() float64 {
+	n := float64(m.Head.Rows)
+	for _, l := range m.Layers {
+		n = max(n, float64(l.Rows), float64(l.Attention.Heads)*float64(l.Attention.Queries))
 	}
 	return n
 }

@@ -207,7 +207,7 @@ func TestRSS(t *testing.T) {
 	}
 	now, peak := RSS()
 	runtime.KeepAlive(b)
-	require.Greater(t, now-before, int64(50<<20))
+	require.Greater(t, now-before, int64(32<<20))
 	require.GreaterOrEqual(t, peak, now)
 }
 

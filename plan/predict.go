@@ -15,11 +15,8 @@ type Prediction struct {
 // Predict returns what a run of t takes, before anything is allocated. Components add up to
 // what is held at the worst moment, when all of them have their peak.
 //
-// The error wraps [snug.ErrConfig] when r is no way to do t, and [snug.ErrShape] when the
-// model is not valid.
-//
-// [snug.ErrConfig]: https://pkg.go.dev/github.com/snug-ml/snug#ErrConfig
-// [snug.ErrShape]: https://pkg.go.dev/github.com/snug-ml/snug#ErrShape
+// The error wraps snug.ErrConfig when r is no way to do t, and snug.ErrShape when the model
+// is not valid, or on a system of 32 bits has more than that can count.
 func (t Task) Predict(r Run) (Prediction, error) {
 	t, err := t.check()
 	if err == nil {

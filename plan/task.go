@@ -39,11 +39,8 @@ const (
 	SumF32 Gradient = iota
 	// SumBF16 adds them up in bfloat16.
 	SumBF16
-	// InBackward steps each parameter as soon as its gradient is there, as
-	// [quant8.Optimizer.StepInBackward] does: one gradient is held at a time, and a step is
-	// one micro-batch.
-	//
-	// [quant8.Optimizer.StepInBackward]: https://pkg.go.dev/github.com/snug-ml/snug/quant8#Optimizer.StepInBackward
+	// InBackward steps each parameter as soon as its gradient is there, as StepInBackward of
+	// package quant8 does: one gradient is held at a time, and a step is one micro-batch.
 	InBackward
 )
 
@@ -113,8 +110,11 @@ func (t Task) check() (Task, error) {
 		return t, err
 	}
 	h := t.Model.Head
-	if size := 16 * (t.Model.perSample()*float64(t.Batch) + float64(h.Classes)*float64(t.LossRows)); !(size < 1<<60) || size/16 > math.MaxInt {
+	if size := 16 * (t.Model.perSample()*float64(t.Batch) + float64(h.Classes)*float64(t.LossRows)); !(size < 1<<60) {
 		return t, fmt.Errorf("plan: a batch of %d samples takes up to %g bytes, want less than 2^60: %w", t.Batch, size, snug.ErrShape)
+	}
+	if rows := t.Model.rows() * float64(t.Batch); rows > math.MaxInt {
+		return t, fmt.Errorf("plan: a batch of %d samples has %g rows, more than an int: %w", t.Batch, rows, snug.ErrShape)
 	}
 	return t, t.checkOptimizer()
 }

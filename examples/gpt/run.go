@@ -113,7 +113,7 @@ type residence struct{ now, peak int64 }
 
 // processBytes is about what a run touches besides what is counted: the code of the
 // kernels, and the blocks that products pack.
-const processBytes = 3 << 20
+const processBytes = 4 << 20
 
 // expectRSS predicts the peak of the process from what it took before there was a model.
 // Workers have scratch of their own, of which tiles of attention have the most.
