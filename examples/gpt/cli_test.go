@@ -274,7 +274,7 @@ func TestHostMemory(t *testing.T) {
 		r, got := run("-host-memory", fmt.Sprint(limit))
 		require.Equal(t, want, got)
 		require.LessOrEqual(t, r.ByComponent["optimizer state"].Measured, limit)
-		require.InEpsilon(t, r.Predicted, r.Measured, 1e-2) // pages come and go
+		require.InEpsilon(t, r.Predicted, r.Measured, 0.01) // how many pages are in memory depends on time
 	}
 }
 
