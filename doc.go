@@ -15,6 +15,7 @@
 //   - attention: tiled attention in O(N) memory
 //   - offload: paged tensors over host memory and disk, and moves to devices
 //   - fused: layers that keep little for the backward pass
+//   - plan: what training takes, predicted and counted, and what fits
 //
 // # Vectors
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
@@ -200,6 +201,19 @@ func readmeDevice(name string, weights []float32) error {
 	return low.CopyOut(make([]snug.BFloat16, len(weights)))
 }
 
+func readmePlan(model plan.Model, device plan.Device) error {
+	//readme:
+	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(6 << 30)
+	if err != nil {
+		return err // says by how much it misses, and what is cheapest to change
+	}
+	for _, line := range p.Explain() {
+		fmt.Println(line)
+	}
+	//end
+	return nil
+}
+
 // doubler is a stage that doubles its input.
 type doubler struct{}
 
@@ -247,6 +261,9 @@ func TestReadmeCode(t *testing.T) {
 	for _, p := range kerneltest.Places(t)[1:] {
 		require.NoError(t, readmeDevice(p.Name, four))
 	}
+	model, err := plan.ModelNamed("gpt2", 0)
+	require.NoError(t, err)
+	require.NoError(t, readmePlan(model, plan.Devices()[0]))
 	require.NoError(t, readmeFused(b(40*32), b(512*32), b(40*32), make([]int32, 40)))
 }
 
@@ -256,7 +273,7 @@ func TestReadmeShowsThisCode(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	parts := strings.Split(string(source), "\t//readme:\n")[1:]
-	require.Len(t, parts, 9)
+	require.Len(t, parts, 10)
 	for _, part := range parts {
 		code, _, found := strings.Cut(part, "\t//end\n")
 		require.True(t, found)

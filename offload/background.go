@@ -38,7 +38,7 @@ func (s *Store) hint(p *page) {
 }
 
 // readable reports whether p can be read ahead.
-func readable(p *page) bool { return p.buf == nil && !p.busy && !p.bad && !p.gone && p.slot.n > 0 }
+func readable(p *page) bool { return p.buf == nil && !p.busy && !p.bad && !p.gone && p.stored() }
 
 // coming returns the page that is wanted after i others, nil at the end.
 func (s *Store) coming(i int) *page {

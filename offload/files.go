@@ -18,7 +18,7 @@ const (
 
 // Modes of fileSystem.Open.
 const (
-	existing = os.O_RDWR
+	readOnly = os.O_RDONLY
 	create   = os.O_RDWR | os.O_CREATE
 	truncate = os.O_RDWR | os.O_CREATE | os.O_TRUNC
 )

@@ -34,14 +34,17 @@ const (
 	orderMark    = 0x0102 // in the byte order of the machine whose pages these are
 )
 
-// encodeIndex returns the index of all pages, which must be clean.
+// encodeIndex returns the index of all pages, which must be clean, but for those of
+// attached tensors.
 func (s *Store) encodeIndex() []byte {
 	b := append([]byte(nil), indexMagic...)
 	b = binary.LittleEndian.AppendUint32(b, indexVersion)
 	b = binary.NativeEndian.AppendUint16(b, orderMark)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(s.objects)))
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
-		obj := s.objects[name]
+	durable := maps.Clone(s.objects)
+	maps.DeleteFunc(durable, func(_ string, obj *object) bool { return obj.source != nil })
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(durable)))
+	for _, name := range slices.Sorted(maps.Keys(durable)) {
+		obj := durable[name]
 		b = append(b, byte(obj.dtype))
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(name)))
 		b = append(b, name...)
@@ -62,25 +65,12 @@ func (s *Store) encodeIndex() []byte {
 // readIndex loads the last commit, if there is one. dataSize is the length of
 // the page file.
 func (s *Store) readIndex(dataSize int64) error {
-	f, err := s.fs.Open(indexName, existing)
+	objects, err := loadIndex(s.fs)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	size, err := f.Size()
-	if err != nil {
-		return err
-	}
-	b := make([]byte, size)
-	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	objects, err := decodeIndex(b)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.fs.Path(indexName), err)
 	}
 	var used []extent
 	for _, obj := range objects {
@@ -100,6 +90,36 @@ func (s *Store) readIndex(dataSize int64) error {
 		return fmt.Errorf("%s: %w", s.fs.Path(indexName), err)
 	}
 	return nil
+}
+
+// loadIndex returns the objects of the last commit. The error wraps [os.ErrNotExist]
+// when there was none.
+func loadIndex(fs fileSystem) ([]*object, error) {
+	f, err := fs.Open(indexName, readOnly)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	objects, err := decodeIndex(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", fs.Path(indexName), err)
+	}
+	return objects, nil
+}
+
+func readAll(f file) ([]byte, error) {
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size)
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b, nil
 }
 
 // decodeIndex returns the objects of an index.

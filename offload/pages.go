@@ -3,10 +3,8 @@ package offload
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"time"
 
 	"github.com/snug-ml/snug"
@@ -48,6 +46,9 @@ func (s *Store) unpin(p *page, dirty bool) error {
 	}
 	if p.pins == 0 {
 		return fmt.Errorf("offload: release of %v, which is not pinned: %w", p, snug.ErrConfig)
+	}
+	if dirty && p.obj.source != nil {
+		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p, snug.ErrConfig)
 	}
 	p.dirty = p.dirty || dirty && p.size > 0
 	if p.pins--; p.pins > 0 {
@@ -94,7 +95,7 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 	if err := s.load(ctx, p, overwrite); err != nil {
 		return err
 	}
-	if p.slot.n > 0 && !overwrite {
+	if p.stored() && !overwrite {
 		s.stats.Misses++
 	}
 	return nil
@@ -122,7 +123,7 @@ func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 	p.buf = s.buffers.take(p.size)
 	switch {
 	case overwrite:
-	case p.slot.n > 0:
+	case p.stored():
 		if err := s.read(p); err != nil {
 			return err
 		}
@@ -179,27 +180,26 @@ func (s *Store) discard(p *page) {
 	p.buf, p.dirty = nil, false
 }
 
-// read fills p.buf from p's slot, and drops the buffer on an error.
+// stored reports whether p has contents other than zeros outside of memory.
+func (p *page) stored() bool { return p.slot.n > 0 || p.obj.source != nil && p.size > 0 }
+
+// read fills p.buf from p's slot, or its tensor's source, and drops the buffer on
+// an error.
 func (s *Store) read(p *page) error {
 	s.mu.Unlock()
-	n, err := s.data.ReadAt(p.buf, p.slot.off)
-	sum := crc32.Checksum(p.buf[:n], castagnoli)
-	s.mu.Lock()
-	switch {
-	case n < p.size && (err == nil || errors.Is(err, io.EOF)):
-		err = fmt.Errorf("offload: %s: %v at offset %d: the file ends after %d of %d bytes: %w",
-			s.fs.Path(dataName), p, p.slot.off, n, p.size, snug.ErrCorrupt)
-	case n < p.size:
-		err = fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
-	case sum != p.crc:
-		err = fmt.Errorf("offload: %s: %v at offset %d: checksum %#08x, want %#08x: %w",
-			s.fs.Path(dataName), p, p.slot.off, sum, p.crc, snug.ErrCorrupt)
-	default:
-		s.stats.ReadBytes += int64(p.size)
-		return nil
+	var err error
+	if p.obj.source != nil {
+		err = p.loadFromSource()
+	} else {
+		err = p.check(s.fs, s.data, p.buf)
 	}
-	s.discard(p)
-	return err
+	s.mu.Lock()
+	if err != nil {
+		s.discard(p)
+		return err
+	}
+	s.stats.ReadBytes += int64(p.size)
+	return nil
 }
 
 // write brings p's bytes to disk: over its slot if no commit refers to that,

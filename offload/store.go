@@ -53,6 +53,9 @@ type object struct {
 	n       int        // elements; bytes for a blob
 	pageLen int        // elements of each page but the last
 	pages   []page
+
+	source Source // of a tensor that is attached, else nil
+	from   string // its name there
 }
 
 // page is the unit of memory, of disk and of transfer. Store.mu guards it; its
@@ -79,11 +82,13 @@ type page struct {
 	index int   // in Store.victims, -1 when not there
 }
 
-func (p *page) String() string {
-	if p.obj.dtype == 0 {
-		return fmt.Sprintf("blob %q", p.obj.name)
+func (p *page) String() string { return pageName(p.obj.name, p.obj.dtype, p.num) }
+
+func pageName(name string, dt snug.DType, num int) string {
+	if dt == 0 {
+		return fmt.Sprintf("blob %q", name)
 	}
-	return fmt.Sprintf("page %d of tensor %q", p.num, p.obj.name)
+	return fmt.Sprintf("page %d of tensor %q", num, name)
 }
 
 // errGone is returned to who waited for a page that was deleted meanwhile.

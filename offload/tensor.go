@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/snug-ml/snug"
 )
@@ -44,6 +43,9 @@ func Create[T snug.Element](s *Store, name string, n, pageLen int) (*Tensor[T], 
 	}
 	if err := obj.check(dt); err != nil {
 		return nil, err
+	}
+	if obj.source != nil {
+		return nil, fmt.Errorf("offload: create: tensor %q is attached, and so read-only: %w", name, snug.ErrConfig)
 	}
 	if obj.n != n || obj.pageLen != pageLen {
 		return nil, fmt.Errorf("offload: tensor %q has %d elements in pages of %d, not %d in pages of %d: %w", name, obj.n, obj.pageLen, n, pageLen, snug.ErrShape)
@@ -142,8 +144,7 @@ func (t *Tensor[T]) pin(ctx context.Context, i int, overwrite bool) (Page[T], er
 	if err := t.s.pin(ctx, p, overwrite); err != nil {
 		return Page[T]{}, err
 	}
-	data := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p.buf))), min(t.obj.pageLen, t.obj.n-i*t.obj.pageLen))
-	return Page[T]{Data: data, s: t.s, p: p}, nil
+	return Page[T]{Data: elements[T](p.buf), s: t.s, p: p}, nil
 }
 
 // Unpin ends the use of Data. dirty says that elements may have changed; they
@@ -194,6 +195,9 @@ func (t *Tensor[T]) WriteAt(src []T, off int) error {
 func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T, done int) error) error {
 	if err := t.checkRange(off, n); err != nil {
 		return err
+	}
+	if write && t.obj.source != nil {
+		return fmt.Errorf("offload: tensor %q is attached, and so read-only: %w", t.obj.name, snug.ErrConfig)
 	}
 	for done := 0; done < n; {
 		i, lo := (off+done)/t.obj.pageLen, (off+done)%t.obj.pageLen

@@ -16,14 +16,16 @@ import (
 )
 
 type report struct {
-	Preset     string   `json:"preset"`
-	Steps      int      `json:"steps"`
-	LossFirst  float64  `json:"loss_first"`
-	LossLast   float64  `json:"loss_last"`
-	Predicted  int64    `json:"predicted_peak_bytes"`
-	Measured   int64    `json:"measured_peak_bytes"`
-	Techniques []string `json:"techniques"`
-	Components map[string]struct {
+	Preset       string   `json:"preset"`
+	Steps        int      `json:"steps"`
+	LossFirst    float64  `json:"loss_first"`
+	LossLast     float64  `json:"loss_last"`
+	Predicted    int64    `json:"predicted_peak_bytes"`
+	Measured     int64    `json:"measured_peak_bytes"`
+	PredictedRSS int64    `json:"predicted_rss_bytes"`
+	PeakRSS      int64    `json:"peak_rss_bytes"`
+	Techniques   []string `json:"techniques"`
+	Components   map[string]struct {
 		Predicted int64 `json:"predicted"`
 		Measured  int64 `json:"measured"`
 	} `json:"components"`
@@ -111,15 +113,15 @@ func predictions(r report) error {
 	if len(r.Components) == 0 {
 		return fmt.Errorf("%v: no components", r.Techniques)
 	}
-	near := func(what string, predicted, measured int64) error {
-		if d := math.Abs(float64(measured - predicted)); d > 0.05*float64(predicted) {
+	near := func(what string, predicted, measured int64, bound float64) error {
+		if d := math.Abs(float64(measured - predicted)); d > bound*float64(predicted) {
 			return fmt.Errorf("%v: %s: %d bytes predicted, %d measured", r.Techniques, what, predicted, measured)
 		}
 		return nil
 	}
-	errs := []error{near("total", r.Predicted, r.Measured)}
+	errs := []error{near("total", r.Predicted, r.Measured, 0.03), near("resident memory", r.PredictedRSS, r.PeakRSS, 0.1)}
 	for name, c := range r.Components {
-		errs = append(errs, near(name, c.Predicted, c.Measured))
+		errs = append(errs, near(name, c.Predicted, c.Measured, 0.03))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

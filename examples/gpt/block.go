@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-
-	"github.com/snug-ml/snug/remat"
 )
 
 // A transformer layer is two stages of the chain, so that a plan can keep or compute
@@ -14,7 +12,8 @@ import (
 //
 // The backward steps need their inputs, those of the nonlinearities and the output
 // of attention. Normalized inputs and gelu's output are computed again from those,
-// which is cheap. With M rows and width C, an activation has M·C elements.
+// which is cheap. With M rows and width C, an activation has M·C elements. What the
+// halves take is [plan.GPT]'s description of them.
 
 // saved is what a half keeps for its backward step.
 type saved struct {
@@ -52,26 +51,6 @@ type attentionHalf struct {
 	*model
 	norm      norm
 	qkv, proj *param
-}
-
-// costs returns the bytes of the half and its time in operations. Forward holds 4
-// activations before z exists, ForwardSave one beside what it saves, Backward 4.
-func (attentionHalf) costs(c config) remat.Cost {
-	s := c.sizes()
-	attend := 4 * s.rows * int64(c.heads)
-	if !c.on[useAttention] {
-		attend = s.elem * s.rows * int64(c.context) * int64(c.heads)
-	}
-	forward := 8*float64(c.dim) + 2*float64(c.context) // of a row and a column
-	return remat.Cost{
-		Name:          "attention",
-		Output:        s.width,
-		Saved:         5*s.width + 2*4*s.rows + attend,
-		ForwardExtra:  3 * s.width,
-		BackwardExtra: 4 * s.width,
-		ForwardTime:   forward,
-		BackwardTime:  2 * forward,
-	}
 }
 
 func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
@@ -151,22 +130,6 @@ type perceptronHalf struct {
 	*model
 	norm           norm
 	up, bias, down *param
-}
-
-// costs are as those of attentionHalf. Both forward steps hold 4 activations beside
-// what they return, Backward 5.
-func (perceptronHalf) costs(c config) remat.Cost {
-	s := c.sizes()
-	forward := 16 * float64(c.dim)
-	return remat.Cost{
-		Name:          "perceptron",
-		Output:        s.width,
-		Saved:         5*s.width + 2*4*s.rows,
-		ForwardExtra:  4 * s.width,
-		BackwardExtra: 5 * s.width,
-		ForwardTime:   forward,
-		BackwardTime:  2 * forward,
-	}
 }
 
 func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {

@@ -10,7 +10,7 @@ import (
 )
 
 // componentColors tell the components apart, also in grey.
-var componentColors = [numComponents]color.Color{
+var componentColors = [components]color.Color{
 	color.RGBA{0x1b, 0x4f, 0x72, 0xff}, color.RGBA{0x5d, 0xad, 0xe2, 0xff}, color.RGBA{0x1e, 0x84, 0x49, 0xff},
 	color.RGBA{0xb0, 0x3a, 0x2e, 0xff}, color.RGBA{0xf5, 0xb0, 0x41, 0xff}, color.RGBA{0x99, 0x99, 0x99, 0xff},
 }
@@ -29,7 +29,7 @@ func writeChart(file string, reports []*report) error {
 	}
 	p.NominalX(labels...)
 	var below *plotter.BarChart
-	for c, name := range componentNames {
+	for c := range components {
 		values := make(plotter.Values, len(reports))
 		for i, r := range reports {
 			values[i] = float64(r.measured[c]) / (1 << 20)
@@ -44,7 +44,7 @@ func writeChart(file string, reports []*report) error {
 		}
 		below = bars
 		p.Add(bars)
-		p.Legend.Add(name, bars)
+		p.Legend.Add(c.String(), bars)
 	}
 	return p.Save(vg.Points(float64(110*len(reports)+120)), vg.Points(420), file)
 }

@@ -3,15 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -85,6 +89,7 @@ func TestBadInputIsOneLineAndStatus2(t *testing.T) {
 		{"-checkpoint", filepath.Join(short, "below-a-file")},
 		{"-memory", "x"}, {"-memory", "0"}, {"-memory", "1QiB"}, {"-memory", "8MiB", "-off", "accum"}, {"-memory", "100KiB"},
 		{"-host-memory", "1KiB"}, {"-host-memory", "-1"}, {"-host-memory", "1MiB", "-off", "offload"},
+		{"-timeline", filepath.Join(dir, "x.png")}, {"-timeline", filepath.Join(dir, "none", "x.csv")}, {"-compare", "-timeline", "x.csv"},
 		{"-inject-nan", "-1"}, {"-inject-nan", "21"}, {"-compare", "-memory", "1MiB"}, {"-compare", "-inject-nan", "2"},
 	} {
 		status, out, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
@@ -242,7 +247,7 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 		var r report
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
-		bytes, err := parseBytes(limit)
+		bytes, err := plan.ParseBytes(limit)
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Measured, bytes)
 		require.InEpsilon(t, r.Predicted, r.Measured, 1e-3)
@@ -270,6 +275,36 @@ func TestHostMemory(t *testing.T) {
 		require.Equal(t, want, got)
 		require.LessOrEqual(t, r.ByComponent["optimizer state"].Measured, limit)
 		require.InEpsilon(t, r.Predicted, r.Measured, 0.01) // how many pages are in memory depends on time
+	}
+}
+
+// TestTimeline: the samples of a run are those that its report has the peak of.
+func TestTimeline(t *testing.T) {
+	dir, text := t.TempDir(), textFile(t, 500)
+	for _, name := range []string{"out.csv", "out.svg"} {
+		path := filepath.Join(dir, name)
+		status, out, errs := runArgs("-preset", "tiny", "-steps", "4", "-text", text, "-json", "-timeline", path)
+		require.Zero(t, status, errs)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if name == "out.svg" {
+			require.Contains(t, string(b), "<svg")
+			continue
+		}
+		rows, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+		require.NoError(t, err)
+		require.Len(t, rows, 1+4)
+		var r report
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		at := slices.Index(rows[0], "device_peak_bytes")
+		most := 0
+		for _, row := range rows[1:] {
+			n, err := strconv.Atoi(row[at])
+			require.NoError(t, err)
+			most = max(most, n)
+		}
+		require.EqualValues(t, r.Measured, most)
 	}
 }
 
@@ -309,16 +344,4 @@ func TestInjectedNaNIsFound(t *testing.T) {
 	status, _, errs = runArgs(append(args, "-off", "amp")...)
 	require.Equal(t, 1, status)
 	require.Contains(t, errs, "step 3: block1.up[1365] = NaN, from micro-batch 2")
-}
-
-func TestParseBytes(t *testing.T) {
-	for text, want := range map[string]int64{"1": 1, "512KiB": 512 << 10, "1.5GiB": 3 << 29, "64MB": 64e6, "7B": 7} {
-		got, err := parseBytes(text)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-	for _, text := range []string{"", "KiB", "-1", "1e40", "NaN", "Inf", "1 KiB", "1kib", "0.5"} {
-		_, err := parseBytes(text)
-		require.Error(t, err, text)
-	}
 }

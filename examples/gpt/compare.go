@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,7 +30,7 @@ func sets() []techniques {
 // each took.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if o.output != "" {
-		if err := writable(o.output); err != nil {
+		if err := writable(o.output, ".svg"); err != nil {
 			return inputError{err}
 		}
 	}
@@ -67,10 +68,11 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// writable checks that a file can be written without changing it.
-func writable(name string) error {
-	if ext := filepath.Ext(name); ext != ".svg" {
-		return fmt.Errorf("-o %s: the chart is SVG, so the name ends in .svg", name)
+// writable checks that a file can be written, without changing it, and that its name
+// ends in one of some ways.
+func writable(name string, ends ...string) error {
+	if !slices.Contains(ends, filepath.Ext(name)) {
+		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
@@ -101,8 +103,8 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 	if err := json.Unmarshal(lines[len(lines)-1], r); err != nil {
 		return nil, err
 	}
-	for c, name := range componentNames {
-		r.predicted[c], r.measured[c] = r.ByComponent[name].Predicted, r.ByComponent[name].Measured
+	for c := range components {
+		r.predicted[c], r.measured[c] = r.ByComponent[c.String()].Predicted, r.ByComponent[c.String()].Measured
 	}
 	return r, nil
 }
@@ -121,13 +123,13 @@ func (r *report) label() string {
 // worst returns the component whose prediction is farthest off, in percent.
 func (r *report) worst() (name string, off float64) {
 	name = "–"
-	for c := range componentNames {
+	for c := range components {
 		p, m := float64(r.predicted[c]), float64(r.measured[c])
 		if p == m {
 			continue
 		}
 		if d := 100 * (m - p) / max(p, 1); max(d, -d) > max(off, -off) {
-			name, off = componentNames[c], d
+			name, off = c.String(), d
 		}
 	}
 	return name, off
@@ -136,11 +138,11 @@ func (r *report) worst() (name string, off float64) {
 func printComparison(w io.Writer, reports []*report) {
 	base := reports[0]
 	t := table(w)
-	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\ttokens/s\tloss\tagainst none\t")
+	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\tpredicted\ttokens/s\tloss\tagainst none\t")
 	for _, r := range reports {
 		name, off := r.worst()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
-			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
+			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), percent(r.PredictedRSS, r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
 	}
 	t.Flush()
 }

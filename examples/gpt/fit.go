@@ -3,31 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"runtime/debug"
-	"strconv"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 )
 
 // This file finds the micro-batch that fits under a memory limit.
-
-// parseBytes reads a size such as 512KiB, 1.5GiB or 64MB; a number alone is
-// bytes.
-func parseBytes(s string) (int64, error) {
-	number := strings.TrimRight(s, "KMGTiB")
-	unit, found := map[string]float64{
-		"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-	}[s[len(number):]]
-	n, err := strconv.ParseFloat(number, 64)
-	if !found || err != nil || !(n*unit >= 1) || n*unit > 1<<62 {
-		return 0, fmt.Errorf("%q is not a size, want one such as 512KiB, 1.5GiB or 64MB", s)
-	}
-	return int64(n * unit), nil
-}
 
 // fitMemory sets the largest micro-batch with which a step of one micro-batch,
 // tried on a model of its own, stays under the limit. The batch of a step stays
@@ -74,5 +57,5 @@ func tryBatch(ctx context.Context, dev *snug.Device, c config, data *corpus) (er
 		return err
 	}
 	t.count()
-	return t.meter.check()
+	return t.meter.Check()
 }

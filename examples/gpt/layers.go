@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 )
 
 const normEps = 1e-5
@@ -23,10 +24,10 @@ type ops struct {
 }
 
 // alloc returns an activation of the given width.
-func (o *ops) alloc(width int) *tensor { return o.pool.get(activation, o.dtype, o.rows*width) }
+func (o *ops) alloc(width int) *tensor { return o.pool.get(plan.Activations, o.dtype, o.rows*width) }
 
 // stat returns a float32 activation of n elements.
-func (o *ops) stat(n int) *tensor { return o.pool.get(activation, snug.F32, n) }
+func (o *ops) stat(n int) *tensor { return o.pool.get(plan.Activations, snug.F32, n) }
 
 func (o *ops) do(call func() error) {
 	if o.err = cmp.Or(o.err, o.pool.err); o.err == nil {
@@ -162,7 +163,7 @@ func (o *ops) saveForAttention() *tensor {
 	if o.on[useAttention] {
 		return o.stat(heads * o.tokens)
 	}
-	return o.pool.get(activation, o.dtype, heads*o.tokens*o.tokens)
+	return o.pool.get(plan.Activations, o.dtype, heads*o.tokens*o.tokens)
 }
 
 func viewOrNone(t *tensor) snug.View {

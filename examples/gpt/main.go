@@ -21,6 +21,7 @@ import (
 	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 )
 
 // options are the command line.
@@ -32,6 +33,7 @@ type options struct {
 	saveEvery  int
 	compare    bool
 	output     string
+	timeline   string
 	json       bool
 	memory     int64
 }
@@ -89,6 +91,7 @@ const usage = `usage: gpt [flags]
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with none, each alone and all of them, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
+  -timeline FILE    write what is held after each step, by component, as .csv or .svg
   -checkpoint DIR   save the run in DIR, and go on from what is there
   -save-every N     steps between checkpoints; default 25
   -json             end with one line of JSON
@@ -109,6 +112,7 @@ func parse(args []string) (o options, err error) {
 	host := fs.String("host-memory", "", "")
 	fs.BoolVar(&o.compare, "compare", false, "")
 	fs.StringVar(&o.output, "o", "", "")
+	fs.StringVar(&o.timeline, "timeline", "", "")
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
 	fs.IntVar(&o.saveEvery, "save-every", 25, "")
 	fs.BoolVar(&o.json, "json", false, "")
@@ -126,7 +130,7 @@ func parse(args []string) (o options, err error) {
 			continue
 		}
 		var err error
-		if *f.to, err = parseBytes(f.text); err != nil {
+		if *f.to, err = plan.ParseBytes(f.text); err != nil {
 			return o, inputError{fmt.Errorf("-%s: %w", f.name, err)}
 		}
 	}
@@ -180,6 +184,8 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 		return errors.New("-o goes with -compare")
 	case o.compare && off != "":
 		return errors.New("-compare chooses the techniques itself: it does not go with -off")
+	case o.compare && o.timeline != "":
+		return errors.New("-timeline is of one run: it does not go with -compare")
 	case o.compare && o.checkpoint != "":
 		return errors.New("-compare does not go with -checkpoint")
 	}
@@ -208,6 +214,11 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 			return err
 		}
 	}
+	if o.timeline != "" {
+		if err := writable(o.timeline, ".csv", ".svg"); err != nil {
+			return inputError{err}
+		}
+	}
 	saved, err := openCheckpoints(o.checkpoint)
 	if err != nil {
 		return inputError{err}
@@ -223,7 +234,7 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	if err := printPrediction(stdout, o.config); err != nil {
 		return err
 	}
-	base := peakRSS()
+	base := baseRSS()
 	t, err := newTrainer(dev, o.config, data, pages, saved)
 	if err != nil {
 		return err
@@ -233,7 +244,12 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 	if err != nil {
 		return err
 	}
-	rep.baseRSS = base
+	if o.timeline != "" {
+		if err := writeTimeline(o.timeline, t.meter, o.name); err != nil {
+			return err
+		}
+	}
+	rep.expectRSS(base, t.model)
 	return rep.print(ctx, stdout, t, o.json)
 }
 

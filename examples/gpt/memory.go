@@ -2,86 +2,44 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 )
 
-// component is a part of the memory of a training run.
-type component int
+// components is how many parts of the memory this program has: all of package plan
+// but the allowance of an allocator, since a pool loses nothing.
+const components = plan.Allowance
 
-const (
-	weights    component = iota // what the forward pass reads
-	masters                     // float32 copies of low-precision weights
-	gradients                   // accumulated over the window
-	optimizer                   // the optimizer's state
-	activation                  // kept or passing through between layers
-	workspace                   // scratch of the layers
-	numComponents
-)
-
-var componentNames = [numComponents]string{
-	"weights", "master weights", "gradients", "optimizer state", "activations", "workspace",
+// newMeter returns what counts the bytes that a run holds. limit is that of their sum;
+// 0 for none.
+func newMeter(limit int64) (*plan.Monitor, error) {
+	return plan.NewMonitor(plan.MonitorOptions{Limits: [plan.Tiers]int64{limit}, Samples: 256})
 }
 
-// bytesBy is a number of bytes for each component.
-type bytesBy [numComponents]int64
-
-func (b bytesBy) total() (sum int64) {
-	for _, n := range b {
-		sum += n
+// writeTimeline writes what a meter has counted, as CSV or SVG by the file's name.
+func writeTimeline(name string, m *plan.Monitor, title string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
 	}
-	return sum
-}
-
-// meter counts the bytes that a run holds, by component.
-type meter struct {
-	mu        sync.Mutex
-	now, peak bytesBy
-	peakTotal int64
-	limit     int64 // of the total; 0 for none
-}
-
-// add counts n more bytes, or fewer when n is negative.
-func (m *meter) add(c component, n int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now[c] += n
-	m.note()
-}
-
-// set says how many bytes a component holds, for parts that count themselves.
-func (m *meter) set(c component, now, peak int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now[c] = now
-	m.peak[c] = max(m.peak[c], peak)
-	m.note()
-}
-
-// check returns an error when the total has exceeded the limit.
-func (m *meter) check() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.limit == 0 || m.peakTotal <= m.limit {
-		return nil
+	if filepath.Ext(name) == ".csv" {
+		err = m.WriteCSV(f)
+	} else {
+		err = m.WriteSVG(f, plan.OnDevice, title)
 	}
-	return fmt.Errorf("%d bytes are needed or more, %d are allowed: %w", m.peakTotal, m.limit, snug.ErrNoMemory)
-}
-
-func (m *meter) note() {
-	for c, n := range m.now {
-		m.peak[c] = max(m.peak[c], n)
-	}
-	m.peakTotal = max(m.peakTotal, m.now.total())
+	return errors.Join(err, f.Close())
 }
 
 // tensor is a vector whose bytes a meter counts.
 type tensor struct {
 	snug.View
-	part component
+	part plan.Component
 }
 
 func bytesOf(t *tensor) int64 { return int64(t.Bytes()) }
@@ -90,7 +48,7 @@ func bytesOf(t *tensor) int64 { return int64(t.Bytes()) }
 // in use.
 type pool struct {
 	dev   *snug.Device
-	meter *meter
+	meter *plan.Monitor
 	free  map[poolKey][]*tensor
 	err   error // the first of the device, such as that its memory is full
 }
@@ -100,18 +58,18 @@ type poolKey struct {
 	n  int
 }
 
-func newPool(dev *snug.Device, m *meter) *pool {
+func newPool(dev *snug.Device, m *plan.Monitor) *pool {
 	return &pool{dev: dev, meter: m, free: map[poolKey][]*tensor{}}
 }
 
 // get returns a tensor of n elements with arbitrary contents. Where the device
 // has no room it keeps the error and returns an empty tensor.
-func (p *pool) get(part component, dt snug.DType, n int) *tensor {
+func (p *pool) get(part plan.Component, dt snug.DType, n int) *tensor {
 	key := poolKey{dt, n}
-	p.meter.add(part, int64(n*dt.Size()))
-	if err := p.meter.check(); err != nil {
+	p.meter.Add(plan.OnDevice, part, int64(n*dt.Size()))
+	if err := p.meter.Check(); err != nil {
 		p.err = cmp.Or(p.err, err)
-		p.meter.add(part, -int64(n*dt.Size()))
+		p.meter.Add(plan.OnDevice, part, -int64(n*dt.Size()))
 		return &tensor{part: part}
 	}
 	list := p.free[key]
@@ -136,7 +94,7 @@ func (p *pool) put(list ...*tensor) {
 		if slices.Contains(p.free[key], t) {
 			panic(fmt.Sprintf("a tensor of %d %s was freed twice", t.Len(), t.DType()))
 		}
-		p.meter.add(t.part, -bytesOf(t))
+		p.meter.Add(plan.OnDevice, t.part, -bytesOf(t))
 		p.free[key] = append(p.free[key], t)
 	}
 }
@@ -154,11 +112,4 @@ func sub(v snug.View, lo, n int) snug.View {
 		panic(err) // the layout of the model is wrong
 	}
 	return s
-}
-
-// total returns the bytes in use.
-func (m *meter) total() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.now.total()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -39,7 +40,7 @@ type model struct {
 	chain    *remat.Chain[*tensor, *saved]
 	runner   *remat.Runner[*tensor, *saved]
 	window   *accum.Window
-	meter    *meter
+	meter    *plan.Monitor
 	pool     *pool
 	ws       snug.View // float32 scratch of the layers
 	loss     fused.CrossEntropy
@@ -48,7 +49,11 @@ type model struct {
 
 // newModel makes a model with undefined weights on dev.
 func newModel(dev *snug.Device, c config) (*model, error) {
-	m := &model{config: c, dev: dev, meter: &meter{limit: c.limit}}
+	meter, err := newMeter(c.limit)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{config: c, dev: dev, meter: meter}
 	m.pool = newPool(dev, m.meter)
 	m.shape(c.batch().Micro, c.context)
 	m.layout()
@@ -61,19 +66,19 @@ func newModel(dev *snug.Device, c config) (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.meter.add(weights, int64(all.Bytes()))
+	m.meter.Add(plan.OnDevice, plan.Weights, int64(all.Bytes()))
 	for _, p := range m.params {
 		p.value = sub(all, p.start, p.len())
 	}
 	if m.window, err = newWindow(dev, c, m.params); err != nil {
 		return nil, err
 	}
-	m.meter.add(gradients, 4*int64(n))
+	m.meter.Add(plan.OnDevice, plan.Gradients, 4*int64(n))
 	m.loss = fused.CrossEntropy{Vocab: c.vocab, Cols: c.dim, Chunk: c.lossRows}
 	if m.ws, err = newVector(dev, snug.F32, m.workspaceLen()); err != nil {
 		return nil, err
 	}
-	m.meter.add(workspace, int64(m.ws.Bytes()))
+	m.meter.Add(plan.OnDevice, plan.Workspace, int64(m.ws.Bytes()))
 	plan, err := c.plan()
 	if err != nil {
 		return nil, err
@@ -167,7 +172,7 @@ func (m *model) firstValues(index int) func(lo int, w []float32) error {
 
 // embed returns the input of the first block.
 func (m *model) embed(inputs []int32) (*tensor, error) {
-	x := m.pool.get(activation, m.dtype, len(inputs)*m.dim)
+	x := m.pool.get(plan.Activations, m.dtype, len(inputs)*m.dim)
 	if m.pool.err != nil {
 		return nil, m.pool.err
 	}

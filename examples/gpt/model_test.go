@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
 
@@ -188,7 +189,7 @@ func TestRematerializationKeepsEveryBit(t *testing.T) {
 		b, lossB := gradientsOf(t, without)
 		require.Equal(t, lossB, lossA)
 		require.Equal(t, b, a)
-		require.Less(t, with.meter.peak[activation], without.meter.peak[activation])
+		require.Less(t, peakOf(with)[plan.Activations], peakOf(without)[plan.Activations])
 	}
 }
 
@@ -245,15 +246,15 @@ func TestPredictionIsExact(t *testing.T) {
 			trainAll(t, tr)
 			want, err := c.predict()
 			require.NoError(t, err)
-			for part, name := range componentNames {
-				if component(part) == optimizer && on[useOffload] { // pages come and go
-					require.LessOrEqual(t, tr.meter.peak[part], want[part])
-					require.InEpsilon(t, want[part], tr.meter.peak[part], 0.05, name)
+			for part := range components {
+				if part == plan.State && on[useOffload] { // pages come and go
+					require.LessOrEqual(t, peakOf(tr)[part], want[part])
+					require.InEpsilon(t, want[part], peakOf(tr)[part], 0.05, part)
 					continue
 				}
-				require.Equal(t, want[part], tr.meter.peak[part], name)
+				require.Equal(t, want[part], peakOf(tr)[part], part)
 			}
-			require.Zero(t, tr.meter.now[activation], "every activation is given back")
+			require.Zero(t, heldBy(tr)[plan.Activations], "every activation is given back")
 		})
 	}
 }
@@ -289,5 +290,16 @@ func TestInterruptedTrainingStops(t *testing.T) {
 	cancel()
 	_, err := tr.train(ctx)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Zero(t, tr.meter.now[activation])
+	require.Zero(t, heldBy(tr)[plan.Activations])
+}
+
+// peakOf returns the peak of every component.
+func peakOf(t *trainer) plan.Bytes {
+	_, peak := t.meter.Held()
+	return peak[plan.OnDevice]
+}
+
+func heldBy(t *trainer) plan.Bytes {
+	now, _ := t.meter.Held()
+	return now[plan.OnDevice]
 }

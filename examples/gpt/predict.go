@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
@@ -13,36 +14,46 @@ import (
 // This file predicts what a run will take from its shapes alone, before
 // anything is allocated. The run then measures how far off it was.
 
-// sizes are the counts that the prediction is made of.
-type sizes struct {
-	elem  int64 // bytes of an element of weights and activations
-	rows  int64 // tokens of a micro-batch
-	width int64 // bytes of one activation: rows × dim
-}
-
-func (c config) sizes() sizes {
-	s := sizes{elem: int64(c.dtype.Size()), rows: int64(c.batch().Micro * c.context)}
-	s.width = s.rows * int64(c.dim) * s.elem
-	return s
-}
-
-// tensorLens returns the number of elements of every parameter.
-func (c config) tensorLens() []int {
-	d := c.dim
-	lens := []int{c.vocab * d, c.context * d}
-	for range c.layers {
-		lens = append(lens, d, d, 3*d*d, d*d, d, d, 4*d*d, 4*d, 4*d*d)
+// network describes the model for package plan.
+func (c config) network() plan.Model {
+	m, err := plan.GPT{Name: c.name, Vocab: c.vocab, Dim: c.dim, Layers: c.layers, Heads: c.heads, Context: c.context}.Model()
+	if err != nil {
+		panic(err) // a preset is wrong
 	}
-	return append(lens, d, d)
+	return m
+}
+
+// task describes the training. Everything counts as one memory, whose times are those of
+// operations alone.
+func (c config) task() plan.Task {
+	const rate, fast = 1e12, 1e18
+	return plan.Task{
+		Model: c.network(), Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk,
+		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast},
+	}
+}
+
+// way describes the techniques, but for what is computed again and what is paged.
+func (c config) way() plan.Run {
+	b := c.batch()
+	r := plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.dtype, Masters: amp.FullMaster, StateBits: 32, Tiled: c.on[useAttention]}
+	if c.on[useQuant8] {
+		r.StateBits = 8
+	}
+	return r
+}
+
+// take returns the peak bytes of every component of a run.
+func (c config) take(r plan.Run) plan.Bytes {
+	p, err := c.task().Predict(r)
+	if err != nil {
+		panic(err) // a preset is wrong
+	}
+	return p.Peak[plan.OnDevice]
 }
 
 // parameters returns the number of parameters.
-func (c config) parameters() (n int64) {
-	for _, k := range c.tensorLens() {
-		n += int64(k)
-	}
-	return n
-}
+func (c config) parameters() int64 { return c.network().Parameters() }
 
 // optimizerOptions are the same with and without 8-bit state but for the bits.
 func (c config) optimizerOptions() quant8.AdamWOptions {
@@ -53,16 +64,11 @@ func (c config) optimizerOptions() quant8.AdamWOptions {
 	return o
 }
 
-// stateBytes returns the bytes of master weights and of the optimizer's state,
-// wherever they are.
-func (c config) stateBytes() (master, state int64) {
-	for _, n := range c.tensorLens() {
-		state += quant8.StateBytes(n, c.optimizerOptions())
-	}
-	if c.on[useAMP] {
-		master = 4 * c.parameters()
-	}
-	return master, state
+// paged returns the bytes of master weights and of the optimizer's state, wherever
+// they are.
+func (c config) paged() int64 {
+	b := c.take(c.way())
+	return b[plan.Masters] + b[plan.State]
 }
 
 // hostLimit returns how many bytes of paged state stay in host memory: those that the
@@ -71,8 +77,7 @@ func (c config) hostLimit() int64 {
 	if c.host > 0 {
 		return c.host
 	}
-	master, state := c.stateBytes()
-	return max((master+state)/int64(c.hostShare), c.leastHost())
+	return max(c.paged()/int64(c.hostShare), c.leastHost())
 }
 
 // leastHost is the bytes of a few pages.
@@ -80,11 +85,11 @@ func (c config) leastHost() int64 { return 8 * 8 * int64(c.chunk) }
 
 // costs returns what the halves of the layers take, see block.go.
 func (c config) costs() *remat.Costs {
-	costs := &remat.Costs{Input: c.sizes().width}
-	for range c.layers {
-		costs.Stages = append(costs.Stages, attentionHalf{}.costs(c), perceptronHalf{}.costs(c))
+	costs, err := c.task().Costs(c.way())
+	if err != nil {
+		panic(err) // a preset is wrong
 	}
-	return costs
+	return &costs
 }
 
 // plan returns when each half of a layer is computed: under a limit as often as that
@@ -95,7 +100,7 @@ func (c config) plan() (remat.Plan, error) {
 	case !c.on[useRemat]:
 		return remat.KeepAll(costs)
 	case c.limit > 0:
-		return c.planUnder(c.limit-c.fixed().total()-c.lossBytes(), costs)
+		return c.planUnder(c.limit-c.fixed()-c.lossBytes(), costs)
 	default:
 		return planTwice(costs)
 	}
@@ -146,43 +151,30 @@ func planTwice(costs remat.Costs) (remat.Plan, error) {
 
 // lossBytes returns what the loss holds beside the gradient that it returns: the
 // statistics of the last norm.
-func (c config) lossBytes() int64 { return 2 * 4 * c.sizes().rows }
+func (c config) lossBytes() int64 { return 2 * 4 * int64(c.batch().Micro*c.context) }
+
+// held is the run with what is paged where it is.
+func (c config) held() plan.Run {
+	r := c.way()
+	if c.on[useOffload] {
+		r.StateOn, r.Cache = plan.OnDisk, c.hostLimit()
+	}
+	return r
+}
 
 // fixed returns the peak bytes of all components but activations.
-func (c config) fixed() bytesBy {
-	var b bytesBy
-	s := c.sizes()
-	n := c.parameters()
-	b[weights] = n * s.elem
-	b[gradients] = 4 * n
-	b[masters], b[optimizer] = c.stateBytes()
-	if c.on[useOffload] { // both are pages of one store
-		b[masters], b[optimizer] = 0, min(c.hostLimit(), b[masters]+b[optimizer])
-	}
-	rows := int(s.rows)
-	loss := fused.CrossEntropy{Vocab: c.vocab, Cols: c.dim, Chunk: c.lossRows}
-	floats := max(loss.WorkspaceLen(rows),
-		fused.LayerNormWorkspaceLen(rows, c.dim),
-		fused.BiasGELUWorkspaceLen(rows, 4*c.dim))
-	if c.on[useAttention] {
-		floats = max(floats, rows*c.heads)
-	} else {
-		floats = max(floats, 2*c.context*c.context)
-	}
-	b[workspace] = 4 * int64(floats)
-	return b
+func (c config) fixed() int64 {
+	b := c.take(c.held())
+	return b.Total() - b[plan.Activations]
 }
 
 // predict returns the peak bytes of every component.
-func (c config) predict() (bytesBy, error) {
-	b := c.fixed()
-	plan, err := c.plan()
-	if err != nil {
+func (c config) predict() (b plan.Bytes, err error) {
+	r := c.held()
+	if r.Remat, err = c.plan(); err != nil {
 		return b, err
 	}
-	rep, err := plan.Simulate(*c.costs())
-	b[activation] = rep.Peak
-	return b, err
+	return c.take(r), nil
 }
 
 // computeType returns the type of weights and activations.

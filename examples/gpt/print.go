@@ -45,14 +45,13 @@ func printPrediction(w io.Writer, c config) error {
 	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
 	t := table(w)
 	fmt.Fprintf(t, "\twithout\twith\tshare\t\n")
-	for i, name := range componentNames {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, mib(without[i]), mib(with[i]), percent(with[i], without[i]))
+	for c := range components {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", c, mib(without[c]), mib(with[c]), percent(with[c], without[c]))
 	}
-	fmt.Fprintf(t, "total\t%s\t%s\t%s\t\n", mib(without.total()), mib(with.total()), percent(with.total(), without.total()))
+	fmt.Fprintf(t, "total\t%s\t%s\t%s\t\n", mib(without.Total()), mib(with.Total()), percent(with.Total(), without.Total()))
 	if c.on[useOffload] {
-		master, state := c.stateBytes()
 		defer fmt.Fprintf(w, "master weights and optimizer state are %s, paged to disk: %s stay in host memory\n\n",
-			mib(master+state), mib(min(c.hostLimit(), master+state)))
+			mib(c.paged()), mib(min(c.hostLimit(), c.paged())))
 	}
 	return t.Flush()
 }
@@ -65,16 +64,16 @@ func printMeasured(w io.Writer, r *report) {
 	row := func(name string, predicted, measured int64) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, mib(predicted), mib(measured), percent(measured, predicted))
 	}
-	for c, name := range componentNames {
-		row(name, r.predicted[c], r.measured[c])
+	for c := range components {
+		row(c.String(), r.predicted[c], r.measured[c])
 	}
 	row("total", r.Predicted, r.Measured)
 	if r.PeakRSS > 0 {
-		row("process (peak RSS)", r.Predicted+r.baseRSS, r.PeakRSS)
+		row("process (peak RSS)", r.PredictedRSS, r.PeakRSS)
 	}
 	t.Flush()
 	if r.PeakRSS > 0 {
-		fmt.Fprintf(w, "the process's prediction adds the %s that it took before the model was made: runtime, code and text\n", mib(r.baseRSS))
+		fmt.Fprintln(w, "the process's prediction adds what it took before the model was made, and scratch of the kernels")
 	}
 }
 

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
 	"time"
+
+	"github.com/snug-ml/snug/plan"
 )
 
 // report is what a run found.
@@ -19,13 +22,13 @@ type report struct {
 	LossLast     float64              `json:"loss_last"`
 	TokensPerS   float64              `json:"tokens_per_s"`
 	PeakRSS      int64                `json:"peak_rss_bytes"`
+	PredictedRSS int64                `json:"predicted_rss_bytes"`
 	Predicted    int64                `json:"predicted_peak_bytes"`
 	Measured     int64                `json:"measured_peak_bytes"`
 	Techniques   []string             `json:"techniques"`
 	ByComponent  map[string]peakBytes `json:"components"`
-	predicted    bytesBy
-	measured     bytesBy
-	baseRSS      int64
+	predicted    plan.Bytes
+	measured     plan.Bytes
 	trainingLoss []float64 // of the steps of this process
 }
 
@@ -65,7 +68,10 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 			p.note(t.skipped)
 		}
 		done := t.step - start
-		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.meter.total())
+		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.held())
+		if err := t.meter.Sample(); err != nil {
+			return nil, err
+		}
 		if saved.on() && (t.step%o.saveEvery == 0 || t.step == o.steps) {
 			if err := saved.save(t); err != nil {
 				return nil, fmt.Errorf("save a checkpoint at step %d: %w", t.step, err)
@@ -77,18 +83,49 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 	}
 	p.end()
 	r.Tokens = int64(o.steps) * int64(perStep)
-	r.measured, r.Measured = t.meter.peak, t.meter.peakTotal
+	_, peak := t.meter.Held()
+	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)
 	if r.predicted, err = o.predict(); err != nil {
 		return nil, err
 	}
-	r.Predicted = r.predicted.total()
+	r.Predicted = r.predicted.Total()
 	r.ByComponent = map[string]peakBytes{}
-	for c, name := range componentNames {
-		r.ByComponent[name] = peakBytes{r.predicted[c], r.measured[c]}
+	for c := range components {
+		r.ByComponent[c.String()] = peakBytes{r.predicted[c], r.measured[c]}
 	}
-	r.PeakRSS = peakRSS()
+	_, r.PeakRSS = plan.RSS()
 	r.LossLast, err = t.heldOutLoss(ctx)
 	return r, err
+}
+
+// baseRSS returns what the process takes before there is a model: runtime, code and text.
+func baseRSS() residence {
+	debug.FreeOSMemory()
+	now, peak := plan.RSS()
+	if now == 0 {
+		now = peak
+	}
+	return residence{now, peak}
+}
+
+// residence is the resident memory of the process at some time, and its peak so far.
+type residence struct{ now, peak int64 }
+
+// processBytes is about what a run touches besides what is counted: the code of the
+// kernels, and the blocks that products pack.
+const processBytes = 4 << 20
+
+// expectRSS predicts the peak of the process from what it took before there was a model.
+// Workers have scratch of their own, of which tiles of attention have the most.
+func (r *report) expectRSS(base residence, m *model) {
+	if r.PeakRSS == 0 {
+		return
+	}
+	r.PredictedRSS = base.now + r.Predicted + processBytes
+	if m.on[useAttention] && m.dev.IsCPU() {
+		r.PredictedRSS += int64(runtime.GOMAXPROCS(0)) * m.attentionConfig().ScratchBytes()
+	}
+	r.PredictedRSS = max(base.peak, r.PredictedRSS)
 }
 
 // print writes the measurements, a sample and, if asked, the line of JSON.

@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -85,7 +86,7 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 		err = t.begin()
 	}
 	t.count()
-	return t, cmp.Or(err, t.meter.check())
+	return t, cmp.Or(err, t.meter.Check())
 }
 
 // begin gives every parameter its first values.
@@ -116,21 +117,22 @@ func (t *trainer) begin() error {
 func (t *trainer) count() {
 	if t.store != nil {
 		s := t.store.Stats()
-		t.meter.set(optimizer, s.HostBytes, s.HostPeak)
+		t.meter.Set(plan.OnDevice, plan.State, s.HostBytes, s.HostPeak)
 		return
 	}
-	t.meter.set(optimizer, t.opt.StateBytes(), 0)
+	t.meter.Set(plan.OnDevice, plan.State, t.opt.StateBytes(), 0)
 	if t.master != nil {
-		t.meter.set(masters, t.master.Bytes(), 0)
+		t.meter.Set(plan.OnDevice, plan.Masters, t.master.Bytes(), 0)
 	}
 }
 
 // Close frees the paged state.
 func (t *trainer) Close() error {
-	if t.store == nil {
-		return nil
+	err := t.meter.Close()
+	if t.store != nil {
+		err = errors.Join(err, t.store.Close())
 	}
-	return t.store.Close()
+	return err
 }
 
 // lossScale returns what losses are multiplied by.
@@ -164,7 +166,7 @@ func (t *trainer) train(ctx context.Context) (float64, error) {
 	}
 	t.count()
 	t.step++
-	return mean, t.meter.check()
+	return mean, t.meter.Check()
 }
 
 // microStep adds the gradients of a micro-batch to the window. It returns the sum
@@ -335,4 +337,10 @@ func (t *trainer) heldOutLoss(ctx context.Context) (float64, error) {
 		sum += loss
 	}
 	return sum / float64(t.heldOut*t.context), nil
+}
+
+// held returns the bytes that are held now.
+func (t *trainer) held() int64 {
+	now, _ := t.meter.Held()
+	return now[plan.OnDevice].Total()
 }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"runtime"
+	"text/tabwriter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/plan"
+)
+
+func devicesCommand() *command {
+	return &command{
+		name: "devices", summary: "the devices of this machine, and the presets of plan", flags: []string{"-json"},
+		help: `Lists what snug.Open can open here, with the memory that it has and that is free, and
+the presets of snug plan -device, with the rates that it counts with.
+
+  -json   write JSON in the place of text
+
+GPUs are part of a program that is built with them:
+
+  go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows
+  go install -tags metal github.com/snug-ml/snug/cmd/snug@latest    macOS
+`,
+		run: runDevices,
+	}
+}
+
+// deviceReport is one device of this machine.
+type deviceReport struct {
+	Name  string `json:"name"`
+	Note  string `json:"note,omitempty"`
+	Total int64  `json:"total_bytes,omitempty"`
+	Free  int64  `json:"free_bytes,omitempty"`
+}
+
+// presetReport is one preset.
+type presetReport struct {
+	Name      string  `json:"name"`
+	Memory    int64   `json:"memory_bytes"`
+	Usable    int64   `json:"usable_bytes"`
+	Unified   bool    `json:"unified,omitempty"`
+	F32       float64 `json:"f32_per_second"`
+	F16       float64 `json:"f16_per_second"`
+	Bandwidth float64 `json:"bytes_per_second"`
+}
+
+func runDevices(c *call) error {
+	asJSON := false
+	if _, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&asJSON, "json", false, "") }, 0, 0); err != nil {
+		return err
+	}
+	names, broken := snug.Devices()
+	var out struct {
+		Devices []deviceReport `json:"devices"`
+		Presets []presetReport `json:"presets"`
+	}
+	for _, name := range names {
+		out.Devices = append(out.Devices, describe(name))
+	}
+	for _, d := range plan.Devices() {
+		out.Presets = append(out.Presets, presetReport{d.Name, d.Memory, d.Memory - d.Reserved, d.Unified, d.F32, d.F16, d.Bandwidth})
+	}
+	if broken != nil {
+		fmt.Fprintf(c.stderr, "snug: %s\n", oneLine(broken)) // the others are listed all the same
+	}
+	if asJSON {
+		return writeJSON(c.stdout, out)
+	}
+	t := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "device\tmemory\tfree\t")
+	for _, d := range out.Devices {
+		if d.Total == 0 {
+			fmt.Fprintf(t, "%s\t–\t–\t%s\n", d.Name, d.Note)
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", d.Name, plan.FormatBytes(d.Total), plan.FormatBytes(d.Free), d.Note)
+	}
+	fmt.Fprintln(t, "\t\t\t\npreset\tmemory\tusable\tTFLOP/s f32, f16; GB/s")
+	for _, p := range out.Presets {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.3g, %.3g; %.0f\n", p.Name, plan.FormatBytes(p.Memory), plan.FormatBytes(p.Usable), p.F32/1e12, p.F16/1e12, p.Bandwidth/1e9)
+	}
+	return t.Flush()
+}
+
+// describe opens a device for what it tells.
+func describe(name string) (d deviceReport) {
+	d.Name = name
+	dev, err := snug.Open(name)
+	if err != nil {
+		d.Note = oneLine(err)
+		return d
+	}
+	if dev.IsCPU() {
+		d.Note = fmt.Sprintf("%s, %d cores", runtime.GOARCH, runtime.NumCPU())
+		if tier, err := bestTier(); err == nil {
+			d.Note += ", instructions " + tier.String()
+		}
+		return d
+	}
+	free, total, err := dev.Memory()
+	if err = errors.Join(err, dev.Close()); err != nil {
+		d.Note = oneLine(err)
+	}
+	d.Total, d.Free = total, free
+	return d
+}
+
+// bestTier returns the best instructions that this machine has and SNUG_CPU allows.
+func bestTier() (best cpu.Tier, err error) {
+	limit, err := cpu.Limit()
+	for t := cpu.Go; t <= limit; t++ {
+		if t.Has() {
+			best = t
+		}
+	}
+	return best, err
+}

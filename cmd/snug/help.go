@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+const about = `snug predicts what training takes, finds what fits, and checks files.
+
+usage: snug COMMAND [flags] [arguments]
+
+`
+
+const closing = `
+snug help COMMAND tells more of a command. Sizes are written as 512KiB, 1.5GiB or 24GB.
+The exit status is 0 when all is well, 1 when not, such as when nothing fits or a file is
+damaged, and 2 for a wrong command line.
+`
+
+// help writes the text of all commands, or of one.
+func help(args []string, w io.Writer) error {
+	switch len(args) {
+	case 0:
+		var b strings.Builder
+		b.WriteString(about)
+		for _, c := range commands() {
+			fmt.Fprintf(&b, "  snug %-38s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+		}
+		b.WriteString(closing)
+		_, err := io.WriteString(w, b.String())
+		return err
+	case 1:
+		c := commandNamed(args[0])
+		if c == nil {
+			return usagef("help: unknown command %.40q, want one of %s", args[0], strings.Join(commandNames(), ", "))
+		}
+		_, err := fmt.Fprintf(w, "usage: snug %s\n\n%s", strings.TrimSpace(c.name+" [flags] "+c.args), c.help)
+		return err
+	}
+	return usagef("help: unexpected argument %.40q", args[1])
+}

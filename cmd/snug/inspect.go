@@ -1,0 +1,244 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/state"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+)
+
+func inspectCommand() *command {
+	return &command{
+		name: "inspect", args: "FILE", summary: "what a file or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
+		help: `Lists what FILE holds, with types, shapes and checksums:
+
+  a safetensors file              its tensors and its metadata
+  a saved state of package quant8, amp, accum or offload
+                                  its kind and version, and its parameters where it names them
+  the folder of a store, or its snug.index
+                                  its blobs and tensors, and the CRC-32C of each
+
+The checksum of a saved state is checked, which reads all of it. Of the others the
+description is checked; snug verify reads the pages of a store.
+
+  -sum    also read the tensors of a safetensors file, and list the CRC-32C of each
+  -json   write JSON in the place of text
+`,
+		run: runInspect,
+	}
+}
+
+// content is what a file holds.
+type content struct {
+	Format   string            `json:"format"`
+	Version  uint32            `json:"version,omitempty"`
+	Bytes    int64             `json:"bytes"`
+	Note     string            `json:"note,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Entries  []entry           `json:"entries"`
+}
+
+// entry is a tensor, a blob or a parameter.
+type entry struct {
+	Name  string  `json:"name"`
+	DType string  `json:"dtype"`
+	Shape []int   `json:"shape"`
+	Bytes int64   `json:"bytes"`
+	CRC   *uint32 `json:"crc32c,omitempty"`
+}
+
+func runInspect(c *call) error {
+	sum, asJSON := false, false
+	args, err := c.parse(func(fs *flag.FlagSet) {
+		fs.BoolVar(&sum, "sum", false, "")
+		fs.BoolVar(&asJSON, "json", false, "")
+	}, 1, 1)
+	if err != nil {
+		return err
+	}
+	found, err := inspectPath(args[0], sum)
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	if asJSON {
+		return writeJSON(c.stdout, found)
+	}
+	return found.print(c.stdout)
+}
+
+// print writes a table.
+func (c *content) print(w io.Writer) error {
+	head := c.Format
+	if c.Version > 0 {
+		head = fmt.Sprintf("%s, version %d", head, c.Version)
+	}
+	if c.Note != "" {
+		head += ", " + c.Note
+	}
+	fmt.Fprintf(w, "%s: %s\n", head, plan.FormatBytes(c.Bytes))
+	for _, key := range slices.Sorted(maps.Keys(c.Metadata)) {
+		fmt.Fprintf(w, "  %s: %.200q\n", key, c.Metadata[key])
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, e := range c.Entries {
+		crc := ""
+		if e.CRC != nil {
+			crc = fmt.Sprintf("\t%08x", *e.CRC)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%v\t%s%s\n", printable(e.Name), e.DType, e.Shape, plan.FormatBytes(e.Bytes), crc)
+	}
+	return t.Flush()
+}
+
+// printable returns a name without what would upset a terminal or the table.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u0085' || r == '\u009b' }) {
+		return fmt.Sprintf("%q", s)
+	}
+	return s
+}
+
+// The file of a store that lists its pages.
+const storeIndex = "snug.index"
+
+func inspectPath(path string, sum bool) (*content, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return inspectStore(path)
+	}
+	if filepath.Base(path) == storeIndex {
+		return inspectStore(filepath.Dir(path))
+	}
+	f, size, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return inspectFile(f, size, sum)
+}
+
+func inspectStore(dir string) (*content, error) {
+	list, err := offload.Contents(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &content{Format: "store of pages", Entries: []entry{}}
+	for _, in := range list {
+		kind := "blob"
+		if in.DType != 0 {
+			kind = in.DType.String()
+		}
+		c.Bytes += in.Bytes
+		c.Entries = append(c.Entries, entry{in.Name, kind, []int{in.Len}, in.Bytes, &in.CRC})
+	}
+	return c, nil
+}
+
+// states are the kinds of saved state by the letters that they start with, and what reads
+// the parameters of those that list them.
+var states = map[string]struct {
+	format     string
+	parameters func(r io.Reader, c *content) error
+}{
+	"SNUGSCAL": {"state of amp's loss scaler", nil},
+	"SNUGMAST": {"state of amp's master weights", readMasters},
+	"SNUGACCU": {"state of accum's window", nil},
+	"SNUGNOIS": {"state of accum's noise scale", nil},
+	"SNUGADMW": {"state of offload's AdamW", nil},
+	"snugadw8": {"state of a quant8 optimizer", readOptimizer},
+}
+
+// inspectFile describes a file of size bytes, whose checksum it checks if it has one.
+func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
+	if size == 0 {
+		return nil, fmt.Errorf("the file is empty: %w", snug.ErrCorrupt)
+	}
+	magic := make([]byte, min(state.MagicLen, size))
+	if err := safetensors.ReadFull(r, magic, 0); err != nil {
+		return nil, err
+	}
+	kind, saved := states[string(magic)]
+	if !saved {
+		return inspectTensors(r, size, sum)
+	}
+	if err := checkSum(r, size); err != nil {
+		return nil, fmt.Errorf("%s: %w", kind.format, err)
+	}
+	c := &content{Format: kind.format, Bytes: size, Note: "checksum right", Entries: []entry{}}
+	body := io.NewSectionReader(r, state.MagicLen, size-state.MagicLen-crc32.Size)
+	if err := binary.Read(body, binary.LittleEndian, &c.Version); err != nil {
+		return nil, endsEarly(err)
+	}
+	if kind.parameters == nil {
+		return c, nil
+	}
+	if err := kind.parameters(body, c); err != nil {
+		return nil, fmt.Errorf("%s: %w", kind.format, endsEarly(err))
+	}
+	return c, nil
+}
+
+// checkSum compares the last four bytes with the CRC-32C of all before.
+func checkSum(r io.ReaderAt, size int64) error {
+	if size < state.MagicLen+2*crc32.Size {
+		return fmt.Errorf("it ends after %d bytes: %w", size, snug.ErrCorrupt)
+	}
+	h := crc32.New(state.Castagnoli)
+	if _, err := io.Copy(h, io.NewSectionReader(r, 0, size-crc32.Size)); err != nil {
+		return err
+	}
+	var want [crc32.Size]byte
+	if err := safetensors.ReadFull(r, want[:], size-crc32.Size); err != nil {
+		return err
+	}
+	if w := binary.LittleEndian.Uint32(want[:]); h.Sum32() != w {
+		return fmt.Errorf("checksum %08x, want %08x: %w", h.Sum32(), w, snug.ErrCorrupt)
+	}
+	return nil
+}
+
+func endsEarly(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the description ends early: %w", snug.ErrCorrupt)
+	}
+	return err
+}
+
+func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {
+	h, err := safetensors.Read(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("no saved state, and no safetensors file: %w", err)
+	}
+	c := &content{Format: "safetensors", Bytes: size, Metadata: h.Metadata, Note: fmt.Sprintf("%d tensors", len(h.Tensors)), Entries: []entry{}}
+	for _, t := range h.Tensors {
+		e := entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Bytes: t.End - t.Begin}
+		if sum {
+			crc := crc32.New(state.Castagnoli)
+			if _, err := io.Copy(crc, io.NewSectionReader(r, h.Data+t.Begin, e.Bytes)); err != nil {
+				return nil, err
+			}
+			value := crc.Sum32()
+			e.CRC = &value
+		}
+		c.Entries = append(c.Entries, e)
+	}
+	return c, nil
+}

@@ -1,0 +1,131 @@
+// Snug predicts what training takes, finds what fits, and checks files.
+//
+//	go install github.com/snug-ml/snug/cmd/snug@latest
+//
+//	snug plan -model llama-2b -device 24GB     what it takes, and what to choose so that it fits
+//	snug devices                               what this machine has, and the presets
+//	snug inspect FILE                          what a file or a store holds
+//	snug verify DIR                            whether a store or a checkpoint is whole
+//	snug completion bash                       completion for a shell
+//
+// It exits with 0 when all is well, with 1 when not, such as when nothing fits or a file is
+// damaged, and with 2 for a wrong command line.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// command is one of the program's.
+type command struct {
+	name, args, summary string
+	help                string
+	flags               []string // with what completes their values behind a colon: names by spaces, or "file"
+	operands            string   // what completes those: as of flags
+	run                 func(c *call) error
+}
+
+// call is one use of a command.
+type call struct {
+	*command
+	args           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// usageError is a wrong command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run is the program: it returns the exit status.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	err := dispatch(args, stdin, stdout, stderr)
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
+		return 2
+	}
+	fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
+	return 1
+}
+
+// oneLine joins the lines of an error.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}
+
+func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		return usagef("want a command: %s; snug help tells more", strings.Join(commandNames(), ", "))
+	}
+	name := args[0]
+	switch name {
+	case "help", "-h", "-help", "--help":
+		return help(args[1:], stdout)
+	}
+	c := commandNamed(name)
+	if c == nil {
+		return usagef("unknown command %.40q, want one of %s; snug help tells more", name, strings.Join(commandNames(), ", "))
+	}
+	err := c.run(&call{c, args[1:], stdin, stdout, stderr})
+	if errors.Is(err, flag.ErrHelp) {
+		return help(args[:1], stdout)
+	}
+	return err
+}
+
+// commands are all of the program's, in the order in which help has them.
+func commands() []*command {
+	return []*command{planCommand(), devicesCommand(), inspectCommand(), verifyCommand(), completionCommand()}
+}
+
+func commandNames() (names []string) {
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func commandNamed(name string) *command {
+	for _, c := range commands() {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// parse parses flags, and checks the number of operands: at least least, and no more than
+// most unless that is negative.
+func (c *call) parse(define func(fs *flag.FlagSet), least, most int) ([]string, error) {
+	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	define(fs)
+	if err := fs.Parse(c.args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, usagef("%s: %w", c.name, err)
+	}
+	rest := fs.Args()
+	switch {
+	case len(rest) < least:
+		return nil, usagef("%s: want %s; snug help %s tells more", c.name, c.command.args, c.name)
+	case most >= 0 && len(rest) > most:
+		return nil, usagef("%s: unexpected argument %.40q", c.name, rest[most])
+	}
+	return rest, nil
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/plan"
+)
+
+// snugged runs the program.
+func snugged(args ...string) (status int, stdout, stderr string) {
+	return snuggedWith("", args...)
+}
+
+func snuggedWith(stdin string, args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(args, strings.NewReader(stdin), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// TestWrongCommandLines: one line on stderr, nothing on stdout, status 2.
+func TestWrongCommandLines(t *testing.T) {
+	dir := t.TempDir()
+	bad, empty := filepath.Join(dir, "bad.json"), filepath.Join(dir, "empty.json")
+	require.NoError(t, os.WriteFile(bad, []byte(`{"gpt": {"vocab": 1, "colour": 2}}`), 0o600))
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, args := range [][]string{
+		{}, {"bogus"}, {"help", "bogus"}, {"help", "plan", "more"}, {"-x"}, {""},
+		{"plan"}, {"plan", "-model", "x"}, {"plan", "-model", "gpt2", "extra"}, {"plan", "-nonsense"}, {"plan", "-model", bad}, {"plan", "-model", empty},
+		{"plan", "-model", filepath.Join(dir, "none.json")}, {"plan", "-model", dir + ".json"}, {"plan", "-model", "gpt2", "-device", "9GB"},
+		{"plan", "-model", "gpt2", "-limit", "-1"}, {"plan", "-model", "gpt2", "-limit", "NaN"}, {"plan", "-model", "gpt2", "-limit", "0"},
+		{"plan", "-model", "gpt2", "-host", "many"}, {"plan", "-model", "gpt2", "-disk", "1QB"},
+		{"plan", "-model", "gpt2", "-batch", "0"}, {"plan", "-model", "gpt2", "-batch", "-3"}, {"plan", "-model", "gpt2", "-batch", "x"},
+		{"plan", "-model", "gpt2", "-context", "-5"}, {"plan", "-model", "vit-b16", "-context", "5"}, {"plan", "-model", bad, "-context", "5"},
+		{"plan", "-model", "gpt2", "-rank", "-1"}, {"plan", "-model", "gpt2", "-optimizer", "adamx"}, {"plan", "-model", "gpt2", "-compute", "f8"},
+		{"plan", "-model", "gpt2", "-compute", "u8"}, {"plan", "-model", "gpt2", "-masters", "half"}, {"plan", "-model", "gpt2", "-gradients", "no"},
+		{"plan", "-model", "gpt2", "-state", "7"}, {"plan", "-model", "gpt2", "-state", "x"}, {"plan", "-model", "gpt2", "-state", "0"}, {"plan", "-model", "gpt2", "-o", "x.png"},
+		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"},
+	} {
+		status, out, errs := snugged(args...)
+		require.Equal(t, 2, status, "%q: %s", args, errs)
+		require.Equal(t, 1, strings.Count(errs, "\n"), "%q: %q", args, errs)
+		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
+		require.Empty(t, out, "%q", args)
+	}
+}
+
+// TestHelp: every command has a text, which names all of its flags.
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}} {
+		status, out, errs := snugged(args...)
+		require.Zero(t, status)
+		require.Empty(t, errs)
+		for _, c := range commands() {
+			require.Contains(t, out, "snug "+c.name)
+		}
+	}
+	for _, c := range commands() {
+		status, out, _ := snugged("help", c.name)
+		require.Zero(t, status)
+		for _, f := range c.flags {
+			name, _ := completes(f)
+			require.Contains(t, out, "  "+name+" ", c.name)
+		}
+		_, same, errs := snugged(c.name, "-h")
+		require.Empty(t, errs)
+		require.Equal(t, out, same)
+		for line := range strings.Lines(out) {
+			require.LessOrEqual(t, len(line), 110, "%s: %s", c.name, line)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	chart := filepath.Join(t.TempDir(), "out.svg")
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-limit", "1GiB", "-o", chart)
+	require.Zero(t, status, errs)
+	require.Empty(t, errs)
+	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 32 samples a step")
+	require.NotContains(t, out, "\x1b", "colours")
+	for c := range plan.Components {
+		require.Contains(t, out, c.String())
+	}
+	svg, err := os.ReadFile(chart)
+	require.NoError(t, err)
+	require.Contains(t, string(svg), "<svg")
+
+	status, out, errs = snuggedWith(`{"gpt": {"vocab": 100, "dim": 16, "layers": 2, "heads": 2, "context": 8}}`, "plan", "-model", "-", "-json",
+		"-compute", "bf16", "-masters", "none", "-gradients", "bf16", "-state", "4", "-optimizer", "lion", "-rank", "0")
+	require.Zero(t, status, errs)
+	var r report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Equal(t, "bf16 none bf16 4", strings.Join([]string{r.Run.Compute, r.Run.Masters, r.Run.Gradients, "4"}, " "))
+	require.Equal(t, 4, r.Run.StateBits)
+	require.Equal(t, 32, r.Run.Micro*r.Run.Window)
+	sum := int64(0)
+	for name, n := range r.Peak["device"] {
+		if name != "total" {
+			sum += n
+		}
+	}
+	require.Equal(t, r.Peak["device"]["total"], sum)
+	require.LessOrEqual(t, sum, r.Limit)
+}
+
+func TestPlanThatMisses(t *testing.T) {
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-limit", "10MiB")
+	require.Equal(t, 1, status)
+	require.Empty(t, out)
+	require.Equal(t, 1, strings.Count(errs, "\n"))
+	require.Contains(t, errs, "nothing fits in 10.00 MiB: the least takes ")
+	status, out, errs = snugged("plan", "-model", "gpt-34m", "-limit", "200MiB", "-state", "32", "-json")
+	require.Equal(t, 1, status)
+	require.NotEmpty(t, errs)
+	var miss struct {
+		Limit, Least, Missing int64
+		Changes               []struct{ Change string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(out, "_bytes", "")), &miss))
+	require.EqualValues(t, 200<<20, miss.Limit)
+	require.Equal(t, miss.Missing, miss.Least-miss.Limit)
+	require.NotEmpty(t, miss.Changes)
+}
+
+// TestReadme: the table in the README is what the command prints, and the picture what it
+// draws.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	picture := filepath.Join("..", "..", "plan", "testdata", "llama-2b-24GB.svg")
+	require.Contains(t, string(readme), "snug plan -model llama-2b -device 24GB -o")
+	require.Contains(t, string(readme), "(plan/testdata/llama-2b-24GB.svg)")
+	drawn := filepath.Join(t.TempDir(), "out.svg")
+	status, out, errs := snugged("plan", "-model", "llama-2b", "-device", "24GB", "-o", drawn)
+	require.Zero(t, status, errs)
+	if os.Getenv("UPDATE") != "" {
+		b, err := os.ReadFile(drawn)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(picture, b, 0o644))
+	}
+	table, _, found := strings.Cut(out, "\nthe limit is")
+	require.True(t, found)
+	for line := range strings.Lines(table) {
+		if line = strings.TrimSpace(line); line != "" {
+			require.Contains(t, string(readme), line)
+		}
+	}
+	want, err := os.ReadFile(picture)
+	require.NoError(t, err)
+	got, err := os.ReadFile(drawn)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got), "UPDATE=1 go test ./cmd/snug draws it anew")
+}
+
+func TestDevices(t *testing.T) {
+	status, out, _ := snugged("devices")
+	require.Zero(t, status)
+	require.Contains(t, out, "cpu")
+	require.Contains(t, out, "16GB-unified")
+	status, out, _ = snugged("devices", "-json")
+	require.Zero(t, status)
+	var found struct {
+		Devices []deviceReport
+		Presets []presetReport
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &found))
+	require.Equal(t, "cpu", found.Devices[0].Name)
+	require.Len(t, found.Presets, len(plan.Devices()))
+}
+
+// TestCompletion: scripts name all commands and flags, and the shells that are here accept
+// them. Bash completes with its own.
+func TestCompletion(t *testing.T) {
+	for _, shell := range shells {
+		status, out, errs := snugged("completion", shell)
+		require.Zero(t, status, errs)
+		for _, c := range commands() {
+			require.Contains(t, out, c.name)
+			for _, f := range c.flags {
+				name, _ := completes(f)
+				require.Contains(t, out, strings.TrimPrefix(name, "-"))
+			}
+		}
+		if _, err := exec.LookPath(shell); err != nil {
+			continue
+		}
+		script := filepath.Join(t.TempDir(), "script")
+		require.NoError(t, os.WriteFile(script, []byte(out), 0o600))
+		text, err := exec.Command(shell, "-n", script).CombinedOutput()
+		require.NoError(t, err, "%s: %s", shell, text)
+		if shell != "bash" {
+			continue
+		}
+		for _, c := range []struct{ words, want string }{
+			{"snug pl", "plan"}, {"snug plan -dev", "-device"}, {"snug plan -device 16GB-", "16GB-unified"}, {"snug completion fi", "fish"}, {"snug help ins", "inspect"},
+		} {
+			text, err := exec.Command("bash", "-c", `source "$0"; COMP_WORDS=(`+c.words+`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _snug; echo "${COMPREPLY[*]}"`, script).CombinedOutput()
+			require.NoError(t, err)
+			require.Equal(t, c.want, strings.TrimSpace(string(text)), c.words)
+		}
+	}
+}

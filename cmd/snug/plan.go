@@ -1,0 +1,281 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/plan"
+)
+
+func planCommand() *command {
+	return &command{
+		name: "plan", summary: "what training takes, and what to choose so that it fits",
+		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-limit", "-host", "-disk", "-batch",
+			"-context", "-rank", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
+			"-gradients:f32 bf16 in-backward", "-state:32 16 8 4", "-o:file", "-json"},
+		help: planHelp(),
+		run:  runPlan,
+	}
+}
+
+func deviceNames() (names []string) {
+	for _, d := range plan.Devices() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func planHelp() string {
+	return `Predicts the memory and the time of a training step from a model's shapes, and finds
+the fastest way to do it under a limit. The batch stays what it is.
+
+  -model NAME      ` + wrap(plan.Models(), 19) + `
+                   or a file of JSON, see below; - reads it from the input
+  -device NAME     ` + wrap(deviceNames(), 19) + `
+  -limit SIZE      of the device's memory; default: all that programs get of it
+  -host SIZE       host memory that may be used; default: none
+  -disk SIZE       disk that may be used; default: none
+  -batch N         samples of a step: sequences or images; default 32
+  -context N       tokens of a sequence, of a preset
+  -rank N          train adapters of that rank only, over frozen weights
+  -optimizer NAME  adamw (default), or ` + wrap(plan.Optimizers(), 19) + `
+  -o FILE          also draw the bytes as SVG
+  -json            write JSON in the place of text
+
+What may be chosen, as lists with commas; the last ones change the arithmetic of a step
+and must be named to be used:
+
+  -compute LIST    types of weights and activations; default bf16,f32; or f16
+  -masters LIST    of 16-bit weights: full (4 bytes), split (2); or none
+  -gradients LIST  f32 sums, in-backward (one at a time, in one micro-batch); or bf16 sums
+  -state LIST      bits of the optimizer's state; default 32,8; or 16, 4
+
+The components: weights; master weights, what is kept of float32 beside weights of 16
+bits; gradients, added up over the micro-batches; the optimizer's state; activations,
+which are kept for the backward pass or pass through; workspace, the scratch of one layer
+at a time; and an allowance for what an allocator loses between blocks. Times are those
+of operations and bytes at half the rates of data sheets: good for comparing, not more.
+
+When nothing fits, the exit status is 1, and the message says by how much it misses and
+what is cheapest to change; -json lists all changes with which it fits.
+
+  snug plan -model llama-2b -device 24GB
+  snug plan -model llama-7b -device 24GB -host 64GiB -disk 1TB
+  snug plan -model llama-7b -device 8GB -rank 16
+  snug plan -model gpt2 -limit 6GiB -batch 512 -o gpt2.svg
+  snug plan -model my.json -json
+
+A model's file has one of four members, and nothing that is not known:
+
+  {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
+      also name, kv_heads, hidden, and true or false: gated, rmsnorm, rotary, untied, bias
+  {"vit": {"image": 224, "patch": 16, "classes": 1000, "dim": 768, "layers": 12, "heads": 12}}
+      also name, channels, hidden
+  {"cnn": {"image": 224, "classes": 1000, "blocks": [3, 4, 6, 3], "bottleneck": true}}
+      also name, channels, width
+  {"chain": {"name": "mlp", "input": 784, "layers": [
+      {"name": "linear", "repeat": 4, "params": [[784, 784], [784]],
+       "output": 784, "kept": 784, "forward": 784, "backward": 784, "macs": 614656}]}}
+      counts of elements of one sample; go doc github.com/snug-ml/snug/plan.Layer has all
+`
+}
+
+// wrap joins words with commas, in lines of at most 90 letters that are indented.
+func wrap(words []string, indent int) string {
+	var b strings.Builder
+	width := indent
+	for i, w := range words {
+		if i > 0 {
+			b.WriteByte(',')
+			width++
+		}
+		if width+len(w)+2 > 90 {
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			width = indent
+		} else if i > 0 {
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(w)
+		width += len(w)
+	}
+	return b.String()
+}
+
+// planFlags are the command line of plan.
+type planFlags struct {
+	model, device, limit, host, disk       string
+	batch, context, rank                   int
+	optimizer                              string
+	compute, masters, gradients, stateBits string
+	output                                 string
+	json                                   bool
+}
+
+func (p *planFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&p.model, "model", "", "")
+	fs.StringVar(&p.device, "device", "24GB", "")
+	fs.StringVar(&p.limit, "limit", "", "")
+	fs.StringVar(&p.host, "host", "", "")
+	fs.StringVar(&p.disk, "disk", "", "")
+	fs.IntVar(&p.batch, "batch", 32, "")
+	fs.IntVar(&p.context, "context", 0, "")
+	fs.IntVar(&p.rank, "rank", 0, "")
+	fs.StringVar(&p.optimizer, "optimizer", "adamw", "")
+	fs.StringVar(&p.compute, "compute", "", "")
+	fs.StringVar(&p.masters, "masters", "", "")
+	fs.StringVar(&p.gradients, "gradients", "", "")
+	fs.StringVar(&p.stateBits, "state", "", "")
+	fs.StringVar(&p.output, "o", "", "")
+	fs.BoolVar(&p.json, "json", false, "")
+}
+
+func runPlan(c *call) error {
+	var f planFlags
+	if _, err := c.parse(f.define, 0, 0); err != nil {
+		return err
+	}
+	task, limit, err := f.task(c)
+	if err != nil {
+		return err
+	}
+	p, err := task.Fit(limit)
+	var miss *plan.MissError
+	switch {
+	case errors.As(err, &miss) && f.json:
+		return errors.Join(writeJSON(c.stdout, missReport(miss)), err)
+	case errors.As(err, &miss):
+		return err
+	case err != nil:
+		return usageError{err} // what it says of the model or an option
+	}
+	if f.output != "" {
+		if err := writeSVG(f.output, p); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		return writeJSON(c.stdout, planReport(p))
+	}
+	return p.WriteTable(c.stdout)
+}
+
+// task returns what the flags describe, and the limit.
+func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
+	if f.model == "" {
+		return t, 0, usagef("plan: want -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
+	}
+	if f.context < 0 {
+		return t, 0, usagef("plan: -context %d: want 1 or more", f.context)
+	}
+	if t.Model, err = f.readModel(c); err != nil {
+		return t, 0, err
+	}
+	if t.Device, err = plan.DeviceNamed(f.device); err != nil {
+		return t, 0, usageError{err}
+	}
+	for _, s := range []struct {
+		flag, text string
+		to         *int64
+	}{{"limit", f.limit, &limit}, {"host", f.host, &t.Device.Host}, {"disk", f.disk, &t.Device.Disk}} {
+		if s.text == "" {
+			continue
+		}
+		if *s.to, err = plan.ParseBytes(s.text); err != nil {
+			return t, 0, usagef("plan: -%s: %w", s.flag, err)
+		}
+	}
+	t.Batch, t.Rank, t.Optimizer = f.batch, f.rank, f.optimizer
+	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
+		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
+	}
+	return t, limit, f.choices(&t)
+}
+
+// choices parses the lists of what may be chosen.
+func (f *planFlags) choices(t *plan.Task) (err error) {
+	if t.Compute, err = list("compute", f.compute, snug.ParseDType); err != nil {
+		return err
+	}
+	if t.Masters, err = list("masters", f.masters, named(amp.FullMaster, amp.SplitMaster, amp.NoMaster)); err != nil {
+		return err
+	}
+	if t.Gradients, err = list("gradients", f.gradients, named(plan.SumF32, plan.SumBF16, plan.InBackward)); err != nil {
+		return err
+	}
+	t.StateBits, err = list("state", f.stateBits, strconv.Atoi)
+	return err
+}
+
+// list parses words with commas between them.
+func list[T any](flag, text string, parse func(string) (T, error)) (all []T, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		v, err := parse(strings.TrimSpace(word))
+		if err != nil {
+			return nil, usagef("plan: -%s: %w", flag, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// named returns a parser of the names of values.
+func named[T fmt.Stringer](values ...T) func(string) (T, error) {
+	return func(name string) (v T, err error) {
+		var names []string
+		for _, v := range values {
+			if v.String() == name {
+				return v, nil
+			}
+			names = append(names, v.String())
+		}
+		return v, fmt.Errorf("%.40q, want some of %s", name, strings.Join(names, ","))
+	}
+}
+
+// readModel returns a preset, or what a file or the input describes.
+func (f *planFlags) readModel(c *call) (plan.Model, error) {
+	m, err := plan.ModelNamed(f.model, f.context)
+	if err == nil {
+		return m, nil
+	}
+	if !strings.HasSuffix(f.model, ".json") && f.model != "-" {
+		return m, usageError{err}
+	}
+	if f.context != 0 {
+		return m, usagef("plan: -context is for presets, a file has its own")
+	}
+	in := c.stdin
+	if f.model != "-" {
+		file, _, err := files.Open(f.model)
+		if err != nil {
+			return m, usageError{err}
+		}
+		defer file.Close()
+		in = file
+	}
+	if m, err = plan.ReadModel(in); err != nil {
+		return m, usagef("%s: %w", f.model, err)
+	}
+	return m, nil
+}
+
+func writeSVG(name string, p plan.Plan) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.WriteSVG(f), f.Close())
+}
+
+func noFlags(*flag.FlagSet) {}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+)
+
+// report is a plan as JSON.
+type report struct {
+	Model      string             `json:"model"`
+	Parameters int64              `json:"parameters"`
+	Device     string             `json:"device"`
+	Limit      int64              `json:"limit_bytes"`
+	Batch      int                `json:"batch"`
+	Run        runReport          `json:"run"`
+	Peak       map[string]amounts `json:"peak_bytes"`
+	Seconds    float64            `json:"step_seconds"`
+	Without    amounts            `json:"without_bytes"`
+	Plain      float64            `json:"without_step_seconds"`
+	Choices    []choiceReport     `json:"choices"`
+}
+
+// amounts are a number of bytes for each component, and "total".
+type amounts map[string]int64
+
+type runReport struct {
+	Micro       int    `json:"micro_batch"`
+	Window      int    `json:"window"`
+	Compute     string `json:"compute"`
+	Masters     string `json:"masters,omitempty"`
+	Gradients   string `json:"gradients"`
+	StateBits   int    `json:"state_bits"`
+	Frozen      int    `json:"frozen_bits,omitempty"`
+	Tiled       bool   `json:"tiled_attention"`
+	Remat       string `json:"remat"`
+	Operations  string `json:"remat_operations"`
+	WeightsOn   string `json:"weights_on"`
+	GradientsOn string `json:"gradients_on"`
+	StateOn     string `json:"state_on"`
+	Cache       int64  `json:"host_cache_bytes,omitempty"`
+}
+
+type choiceReport struct {
+	Name    string  `json:"name"`
+	Value   string  `json:"value"`
+	Reason  string  `json:"reason"`
+	Undone  string  `json:"instead"`
+	Saves   int64   `json:"saves_bytes"`
+	Without amounts `json:"without_bytes"`
+	Seconds float64 `json:"without_step_seconds"`
+}
+
+func byComponent(b plan.Bytes) amounts {
+	m := amounts{"total": b.Total()}
+	for c := range plan.Components {
+		m[c.String()] = b[c]
+	}
+	return m
+}
+
+func planReport(p plan.Plan) report {
+	r := p.Run
+	out := report{
+		Model: p.Task.Model.Name, Parameters: p.Task.Model.Parameters(), Device: p.Task.Device.Name, Limit: p.Limit, Batch: p.Task.Batch,
+		Run: runReport{
+			Micro: r.Micro, Window: r.Window, Compute: r.Compute.String(), Gradients: r.Gradients.String(), StateBits: r.StateBits,
+			Frozen: r.Frozen, Tiled: r.Tiled, Remat: r.Remat.Name, Operations: r.Remat.String(),
+			WeightsOn: r.WeightsOn.String(), GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
+		},
+		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,
+	}
+	if r.Compute != snug.F32 {
+		out.Run.Masters = r.Masters.String()
+	}
+	for t := range plan.Tiers {
+		out.Peak[t.String()] = byComponent(p.Peak[t])
+	}
+	for _, c := range p.Choices {
+		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
+	}
+	return out
+}
+
+// missReport is what there is to say when nothing fits.
+func missReport(e *plan.MissError) any {
+	type change struct {
+		What    string  `json:"change"`
+		Seconds float64 `json:"step_seconds"`
+	}
+	changes := []change{}
+	for _, c := range e.Changes {
+		changes = append(changes, change(c))
+	}
+	return struct {
+		Limit   int64    `json:"limit_bytes"`
+		Least   int64    `json:"least_bytes"`
+		Missing int64    `json:"missing_bytes"`
+		Changes []change `json:"changes"`
+	}{e.Limit, e.Least, e.Missing(), changes}
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

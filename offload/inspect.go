@@ -1,0 +1,185 @@
+package offload
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/snug-ml/snug"
+)
+
+// PageError says which page of a store is damaged and where it lies. It wraps
+// [snug.ErrCorrupt].
+type PageError struct {
+	File   string     // the page file
+	Name   string     // of the blob or tensor
+	DType  snug.DType // 0 for a blob
+	Page   int        // number of the page in the tensor; 0 for a blob
+	Offset int64      // of the page in the file, in bytes
+	Reason string
+}
+
+// Error names the file, the page and the offset.
+func (e *PageError) Error() string {
+	return fmt.Sprintf("offload: %s: %s at offset %d: %s: %v", e.File, pageName(e.Name, e.DType, e.Page), e.Offset, e.Reason, snug.ErrCorrupt)
+}
+
+// Unwrap returns [snug.ErrCorrupt].
+func (e *PageError) Unwrap() error { return snug.ErrCorrupt }
+
+// Info describes a blob or a tensor of a store.
+type Info struct {
+	Name      string
+	DType     snug.DType // of the elements; 0 for a blob
+	Len       int        // elements; bytes for a blob
+	PageLen   int        // elements of each page but the last
+	Pages     int
+	Bytes     int64  // of all elements
+	DiskBytes int64  // of the pages that were written; the others are zeros
+	CRC       uint32 // CRC-32C of all elements in their order, whatever their pages
+}
+
+// Contents lists what the last commit of the store in directory dir holds, by name. It
+// reads the index only and writes nothing, so that the store may be in use. A store
+// without a commit is empty.
+//
+// Errors: [snug.ErrConfig] when dir holds no store, [snug.ErrCorrupt] for a damaged
+// index, and those of the operating system.
+func Contents(dir string) ([]Info, error) {
+	objects, err := inspect(osDir(dir))
+	if err != nil {
+		return nil, fmt.Errorf("offload: contents: %w", err)
+	}
+	list := make([]Info, len(objects))
+	for i, obj := range objects {
+		list[i] = obj.info()
+	}
+	return list, nil
+}
+
+// inspect returns what the last commit holds, by name.
+func inspect(fs fileSystem) ([]*object, error) {
+	objects, err := loadIndex(fs)
+	if errors.Is(err, os.ErrNotExist) {
+		f, err := fs.Open(dataName, readOnly)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%s is not there, so this is no store: %w", fs.Path(dataName), snug.ErrConfig)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return nil, f.Close()
+	}
+	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.name, b.name) })
+	return objects, err
+}
+
+func (obj *object) info() Info {
+	in := Info{Name: obj.name, DType: obj.dtype, Len: obj.n, PageLen: obj.pageLen, Pages: len(obj.pages)}
+	for i := range obj.pages {
+		p := &obj.pages[i]
+		size, crc := int64(p.size), zeros(int64(p.size))
+		if p.slot.n > 0 {
+			crc = p.crc
+			in.DiskBytes += size
+		}
+		in.Bytes += size
+		in.CRC = joined(in.CRC, crc, size)
+	}
+	return in
+}
+
+// Verified is what [Verify] has read.
+type Verified struct {
+	Pages   int          // that were written to disk
+	Bytes   int64        // of these
+	Damaged []*PageError // those that are not what was committed, by name and number
+}
+
+// Verify reads every page of the last commit of the store in directory dir and compares
+// it with its checksum. It changes nothing but the lock, which it holds, and has one
+// page in memory at a time.
+//
+// The error wraps [snug.ErrCorrupt] when pages are damaged: it joins the [PageError] of
+// each, which the result lists too. Other errors: those of [Contents], and
+// [snug.ErrConfig] for a store in use. An error of the operating system ends it.
+func Verify(dir string) (Verified, error) {
+	v, err := verify(osDir(dir))
+	if err != nil {
+		return v, fmt.Errorf("offload: verify: %w", err)
+	}
+	if len(v.Damaged) > 0 {
+		errs := make([]error, len(v.Damaged))
+		for i, d := range v.Damaged {
+			errs[i] = d
+		}
+		return v, errors.Join(errs...)
+	}
+	return v, nil
+}
+
+func verify(fs fileSystem) (v Verified, err error) {
+	if _, err := inspect(fs); err != nil { // before the lock makes a file
+		return v, err
+	}
+	lock, err := fs.Lock()
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	objects, err := inspect(fs)
+	if err != nil {
+		return v, err
+	}
+	data, err := fs.Open(dataName, readOnly)
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, data.Close()) }()
+	var buf []byte
+	for _, obj := range objects {
+		for i := range obj.pages {
+			p := &obj.pages[i]
+			if p.slot.n == 0 {
+				continue
+			}
+			buf = slices.Grow(buf[:0], p.size)[:p.size]
+			err := p.check(fs, data, buf)
+			var damage *PageError
+			switch {
+			case err == nil:
+			case errors.As(err, &damage):
+				v.Damaged = append(v.Damaged, damage)
+			default:
+				return v, err
+			}
+			v.Pages++
+			v.Bytes += int64(p.size)
+		}
+	}
+	return v, nil
+}
+
+// check fills buf, of p's size, from p's slot in the page file.
+func (p *page) check(fs fileSystem, data file, buf []byte) error {
+	n, err := data.ReadAt(buf, p.slot.off)
+	damage := ""
+	switch {
+	case n == p.size:
+		if sum := crc32.Checksum(buf, castagnoli); sum != p.crc {
+			damage = fmt.Sprintf("checksum %#08x, want %#08x", sum, p.crc)
+		}
+	case err == nil || errors.Is(err, io.EOF):
+		damage = fmt.Sprintf("the file ends after %d of %d bytes", n, p.size)
+	default:
+		return fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
+	}
+	if damage == "" {
+		return nil
+	}
+	return &PageError{File: fs.Path(dataName), Name: p.obj.name, DType: p.obj.dtype, Page: p.num, Offset: p.slot.off, Reason: damage}
+}

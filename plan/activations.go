@@ -1,0 +1,250 @@
+package plan
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/remat"
+)
+
+// This file is what the chain takes: activations, workspace and time.
+
+// Costs returns what the layers of the chain take for a micro-batch of r, for the planners
+// of package remat: sizes in bytes, times in seconds. Of r it uses Micro, Compute and Tiled.
+// Errors are those of [Task.Predict].
+func (t Task) Costs(r Run) (remat.Costs, error) {
+	t, err := t.check()
+	if err == nil {
+		err = t.checkRun(r)
+	}
+	if err != nil {
+		return remat.Costs{}, err
+	}
+	return t.costs(r, int64(r.Micro)), nil
+}
+
+// costs returns those of some samples.
+func (t Task) costs(r Run, samples int64) remat.Costs {
+	elem := r.elem()
+	c := remat.Costs{Input: samples * t.Model.Input * elem}
+	for _, l := range t.Model.Layers {
+		out := l.Output * elem
+		forward, backward := t.seconds(l, r)
+		cost := remat.Cost{
+			Name:          l.Name,
+			Output:        samples * out,
+			Saved:         samples * (out + l.Kept*elem + 4*l.Stats + l.Attention.kept(r)),
+			ForwardExtra:  samples * l.Forward * elem,
+			BackwardExtra: samples * l.Backward * elem,
+			ForwardTime:   float64(samples) * forward,
+			BackwardTime:  float64(samples) * backward,
+		}
+		for range l.repeat() {
+			c.Stages = append(c.Stages, cost)
+		}
+	}
+	return c
+}
+
+// kept returns the bytes that attention keeps of a sample: all probabilities in the compute
+// type, or in tiles the logarithm of the sum of exponentials of each row, in float32 (Dao et
+// al. 2022, "FlashAttention", arXiv:2205.14135).
+func (a Attention) kept(r Run) int64 {
+	rows := int64(a.Heads) * int64(a.Queries)
+	if r.Tiled {
+		return 4 * rows
+	}
+	return r.elem() * rows * int64(a.Keys)
+}
+
+// workspaceBytes returns the float32 scratch of the layers and the loss, of which only one
+// works at a time. Attention in tiles has a number a row, and without tiles the scores of a
+// head and their gradient.
+func (t Task) workspaceBytes(r Run) int64 {
+	h := t.Model.Head
+	loss := fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols, Chunk: t.LossRows}
+	floats := int64(loss.WorkspaceLen(r.Micro * h.Rows))
+	for _, l := range t.Model.Layers {
+		rows, a := r.Micro*l.Rows, l.Attention
+		floats = max(floats, int64(fused.LayerNormWorkspaceLen(rows, l.LayerNorm)), int64(fused.RMSNormWorkspaceLen(rows, l.RMSNorm)),
+			int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)))
+		switch {
+		case a.Heads == 0:
+		case r.Tiled:
+			c := attention.Config{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
+			floats = max(floats, int64(c.WorkspaceLen()))
+		default:
+			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))
+		}
+	}
+	return 4 * floats
+}
+
+// peak returns the bytes of activations when plan runs on costs, and the seconds of its
+// forward and backward steps. While the loss works it holds the statistics of the last norm
+// beside the gradient that it makes.
+func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (bytes int64, seconds float64, err error) {
+	if len(plan.Ops) == 0 {
+		if plan, err = remat.KeepAll(c); err != nil {
+			return 0, 0, err
+		}
+	}
+	report, err := plan.Simulate(c)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i, op := range plan.Ops {
+		if op.Stage == plan.Stages-1 {
+			atLoss := report.Timeline[i].Held + 4*t.Model.Head.Stats*samples
+			return max(report.Peak, atLoss), report.Time, nil
+		}
+	}
+	return report.Peak, report.Time, nil
+}
+
+// way is a plan of what is computed again, and what it takes for one sample.
+type way struct {
+	plan    remat.Plan
+	bytes   int64
+	seconds float64
+}
+
+// ways returns plans for the chain from the fastest, which computes nothing again, to that
+// with the smallest peak, each of which has a smaller peak than the faster ones. They do not
+// depend on a limit, and since all sizes of a chain grow with the samples alike, neither on
+// the micro-batch.
+func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
+	c := t.costs(r, 1)
+	all := make([]way, 0, len(plans))
+	for _, p := range plans {
+		bytes, seconds, err := t.peak(c, p, 1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, way{p, bytes, seconds + t.lossSeconds(r)})
+	}
+	slices.SortStableFunc(all, func(a, b way) int {
+		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.bytes, b.bytes))
+	})
+	best, least := all[:0], int64(math.MaxInt64)
+	for _, w := range all {
+		if w.bytes < least {
+			best, least = append(best, w), w.bytes
+		}
+	}
+	return best, nil
+}
+
+// plans returns plans for a chain: keep all first, then those of package remat's planners.
+func plans(c remat.Costs) ([]remat.Plan, error) {
+	var all []remat.Plan
+	add := func(p remat.Plan, err error) error {
+		all = append(all, p)
+		return err
+	}
+	n := len(c.Stages)
+	for k := 1; k <= n; k += max(1, k/4) {
+		if err := add(remat.Every(c, k)); err != nil {
+			return nil, err
+		}
+		if p, err := remat.Revolve(c, k); err == nil { // with few slots there can be too many operations
+			all = append(all, p)
+		}
+	}
+	if err := add(remat.Chen(c)); err != nil {
+		return nil, err
+	}
+	if n <= rotorStages {
+		if err := rotors(c, add); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// lossSeconds returns the time of the loss for a sample: a product, and two for its gradients.
+func (t Task) lossSeconds(r Run) float64 {
+	h := t.Model.Head
+	return 6 * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
+}
+
+// seconds returns the time of a forward and of a backward step for a sample. Products take
+// two operations for each multiply-add, and twice as many in the backward step; half of
+// the scores are masked in causal attention; in tiles its backward step computes them again.
+// Otherwise probabilities are written and read as float32 scores and in the compute type.
+func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
+	a := l.Attention
+	scores := a.scores()
+	dots := 2 * scores * float64(a.Dim)
+	if a.Causal {
+		dots /= 2
+	}
+	rate := t.Device.rate(r.Compute)
+	macs := float64(l.MACs)
+	again := 2.0
+	if t.Rank > 0 {
+		again = 1 // no gradients of frozen weights
+	}
+	forward = 2 * (macs + dots) / rate
+	backward = 2 * (again*macs + 2*dots) / rate
+	if r.Tiled {
+		return forward, backward + dots/rate
+	}
+	moved := scores * float64(2*4+2*r.elem()) / t.Device.Bandwidth
+	return forward + moved, backward + 2*moved
+}
+
+const (
+	rotorStages  = 128 // of the longest chain that Rotor plans here
+	rotorBudgets = 8
+)
+
+// rotors adds the plans of Rotor for budgets in geometric progression, from the smallest
+// for which there is one to what keeping all takes. They are made for sizes that are
+// rounded, so that few amounts of memory occur and Rotor is quick.
+func rotors(c remat.Costs, add func(remat.Plan, error) error) error {
+	c = rounded(c)
+	_, err := remat.Rotor(c, 0)
+	var short *remat.BudgetError
+	if !errors.As(err, &short) {
+		return err
+	}
+	all, err := remat.KeepAll(c)
+	if err != nil {
+		return err
+	}
+	report, err := all.Simulate(c)
+	if err != nil {
+		return err
+	}
+	low, high := float64(max(1, short.Smallest)), float64(report.Peak)
+	for i := range rotorBudgets {
+		budget := max(short.Smallest, int64(low*math.Pow(high/low, float64(i)/rotorBudgets)))
+		if err := add(remat.Rotor(c, budget)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rounded returns c with sizes in halves of the largest output.
+func rounded(c remat.Costs) remat.Costs {
+	unit := int64(2)
+	for _, s := range c.Stages {
+		unit = max(unit, s.Output)
+	}
+	unit /= 2
+	nearest := func(n int64) int64 { return (n + unit/2) / unit }
+	r := remat.Costs{Input: nearest(c.Input)}
+	for _, s := range c.Stages {
+		out := nearest(s.Output)
+		s.Output, s.Saved = out, max(out, nearest(s.Saved))
+		s.ForwardExtra, s.BackwardExtra = nearest(s.ForwardExtra), nearest(s.BackwardExtra)
+		r.Stages = append(r.Stages, s)
+	}
+	return r
+}

@@ -1,0 +1,115 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// Component is a part of the memory of a training run.
+type Component int
+
+// The components.
+const (
+	Weights     Component = iota // what the forward pass reads
+	Masters                      // what is kept of float32 weights beside those of 16 bits
+	Gradients                    // accumulated over a window
+	State                        // the optimizer's
+	Activations                  // kept, or passing through between layers
+	Workspace                    // scratch of the layers
+	Allowance                    // what an allocator loses between blocks
+	Components                   // how many there are
+)
+
+var componentNames = [Components]string{
+	"weights", "master weights", "gradients", "optimizer state", "activations", "workspace", "allowance",
+}
+
+// String returns the name, such as "optimizer state".
+func (c Component) String() string {
+	if c < 0 || c >= Components {
+		return fmt.Sprintf("Component(%d)", int(c))
+	}
+	return componentNames[c]
+}
+
+// Tier is where bytes lie.
+type Tier int
+
+// The tiers. Where device and host share one memory, what lies on the host counts on the
+// device.
+const (
+	OnDevice Tier = iota
+	OnHost
+	OnDisk
+	Tiers // how many there are
+)
+
+var tierNames = [Tiers]string{"device", "host", "disk"}
+
+// String returns "device", "host" or "disk".
+func (t Tier) String() string {
+	if t < 0 || t >= Tiers {
+		return fmt.Sprintf("Tier(%d)", int(t))
+	}
+	return tierNames[t]
+}
+
+// Bytes is a number of bytes for each component.
+type Bytes [Components]int64
+
+// Total returns the sum.
+func (b Bytes) Total() (sum int64) {
+	for _, n := range b {
+		sum += n
+	}
+	return sum
+}
+
+// Usage is the bytes on each tier.
+type Usage [Tiers]Bytes
+
+// units of ParseBytes, the longer names first.
+var units = []struct {
+	name string
+	size float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1},
+}
+
+// ParseBytes reads a size such as 512KiB, 1.5GiB or 64MB; a number alone is bytes. The
+// error wraps [snug.ErrConfig]: for what is not a size, and for less than a byte or more
+// than 2^60.
+func ParseBytes(s string) (int64, error) {
+	for _, u := range units {
+		number, found := strings.CutSuffix(s, u.name)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(n*u.size >= 1) || n*u.size > 1<<60 {
+			break
+		}
+		return int64(n * u.size), nil
+	}
+	return 0, fmt.Errorf("plan: %.40q is not a size, want one such as 512KiB, 1.5GiB or 64MB: %w", s, snug.ErrConfig)
+}
+
+// FormatBytes writes a size with two digits after the point and the largest of the units
+// B, KiB, MiB, GiB and TiB in which it is at least 1: "1.79 MiB".
+func FormatBytes(n int64) string {
+	x, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if x < 1024 && x > -1024 {
+			break
+		}
+		x, unit = x/1024, next
+	}
+	if unit == "B" {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	return strconv.FormatFloat(x, 'f', 2, 64) + " " + unit
+}

@@ -1,0 +1,126 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/snug-ml/snug/plan"
+)
+
+// A model of 2 billion parameters on a card of 24 GB: what is chosen, and what it takes.
+func ExampleTask_Fit() {
+	model, err := plan.ModelNamed("llama-2b", 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	device, err := plan.DeviceNamed("24GB")
+	if err != nil {
+		log.Fatal(err)
+	}
+	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)
+	if err != nil {
+		log.Fatal(err) // says by how much it misses and what is cheapest to change
+	}
+	fmt.Printf("%d micro-batches of %d, %v, state in %d bits\n", p.Run.Window, p.Run.Micro, p.Run.Compute, p.Run.StateBits)
+	fmt.Println(plan.FormatBytes(p.Peak[plan.OnDevice].Total()), "of", plan.FormatBytes(p.Limit))
+	// Output:
+	// 32 micro-batches of 1, bf16, state in 8 bits
+	// 22.22 GiB of 23.50 GiB
+}
+
+// When nothing fits, the error says what would.
+func ExampleMissError() {
+	model, err := plan.ModelNamed("llama-7b", 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	device, err := plan.DeviceNamed("24GB")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = plan.Task{Model: model, Device: device, Batch: 32}.Fit(0)
+	var miss *plan.MissError
+	if errors.As(err, &miss) {
+		fmt.Println("it misses by", plan.FormatBytes(miss.Missing()))
+		fmt.Println("with", miss.Changes[0].What, "it fits")
+	}
+	// Output:
+	// it misses by 23.12 GiB
+	// with 25.34 GiB of host memory it fits
+}
+
+// The table of a plan: what each component takes, and what each choice saves.
+func ExamplePlan_WriteTable() {
+	model, err := plan.ModelNamed("gpt-34m", 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	device, err := plan.DeviceNamed("8GB")
+	if err != nil {
+		log.Fatal(err)
+	}
+	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(1 << 30)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := p.WriteTable(os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// gpt-34m, 33850368 parameters, on 8GB: 32 samples a step in 3 micro-batches of at most 11
+	//
+	//                         without         with     share
+	//            weights   129.13 MiB    64.56 MiB    50.0 %
+	//     master weights          0 B    64.56 MiB         –
+	//          gradients   129.13 MiB   129.13 MiB   100.0 %
+	//    optimizer state   258.26 MiB    65.77 MiB    25.5 %
+	//        activations     4.72 GiB   480.56 MiB     9.9 %
+	//          workspace     8.00 MiB     8.00 MiB   100.0 %
+	//          allowance   242.10 MiB    24.43 MiB    10.1 %
+	//              total     5.47 GiB   837.01 MiB    14.9 %
+	//
+	// the limit is 1.00 GiB; a step takes about 180 ms, without techniques 422 ms
+	//
+	//                   instead       device   activations     step
+	//         the batch at once     1.76 GiB      1.37 GiB   177 ms
+	//            f32 throughout     1.31 GiB    959.06 MiB   356 ms
+	//       full master weights   901.58 MiB    480.56 MiB   180 ms
+	//          state in 32 bits     1.01 GiB    480.56 MiB   181 ms
+	//    attention not in tiles     1.18 GiB    831.19 MiB   232 ms
+	//              no technique     5.47 GiB      4.72 GiB   422 ms
+	//                (the plan)   837.01 MiB    480.56 MiB   180 ms
+	//
+	// micro-batch: 11 of 32, 3 in a step, saves 963.31 MiB: it does not fit without it; a step would be 1.5 % faster without it
+	// precision: bf16, saves 502.43 MiB: it does not fit without it; a step would be 97.9 % slower without it
+	// master weights: split, saves 64.56 MiB: it would fit without it; a step would be 0.2 % slower without it
+	// gradients: f32: there is room for it, and nothing else that fits is faster
+	// optimizer state: 8 bits, saves 192.49 MiB: it does not fit without it; a step would be 0.6 % slower without it
+	// attention: tiled, saves 368.16 MiB: it does not fit without it; a step would be 29.0 % slower without it
+	// rematerialization: keep all: there is room for it, and nothing else that fits is faster
+	// placement: state on device, gradients on device, weights on device: there is room for it, and nothing else that fits is faster
+}
+
+// A Monitor counts what a program tells it, warns before a limit is met, and keeps a
+// timeline.
+func ExampleMonitor() {
+	m, err := plan.NewMonitor(plan.MonitorOptions{
+		Limits:  [plan.Tiers]int64{plan.OnDevice: 1000},
+		Warning: func(w plan.Warning) { fmt.Println(w) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	m.Add(plan.OnDevice, plan.Weights, 600)
+	m.Add(plan.OnDevice, plan.Activations, 350)
+	m.Add(plan.OnDevice, plan.Activations, -350)
+	if err := m.Sample(); err != nil { // a line of the timeline, such as for each step
+		log.Fatal(err)
+	}
+	fmt.Println(m.Peak(plan.OnDevice), m.Check())
+	// Output:
+	// device memory: 950 B of 1000 B, 95.0 %
+	// 950 <nil>
+}

@@ -1,0 +1,137 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Choice is one decision of a [Plan].
+type Choice struct {
+	Name   string // of what is decided
+	Value  string // what it is
+	Reason string // why, as a sentence without its point
+	Undone string // what there would be instead, such as "state in 32 bits"
+	// Without is what the plan would take with this decision undone and all others as they
+	// are, and Saves how many bytes less than that the device holds.
+	Without Prediction
+	Saves   int64
+}
+
+// explain makes the Plan of a run.
+func (t Task) explain(limit int64, r Run) (Plan, error) {
+	p := Plan{Task: t, Limit: limit, Run: r}
+	var err error
+	if p.Prediction, err = t.predict(r); err != nil {
+		return p, err
+	}
+	if p.Without, err = t.predict(t.baseline()); err != nil {
+		return p, err
+	}
+	for _, d := range t.decisions(r) {
+		c := Choice{Name: d.name, Value: d.value, Undone: d.instead}
+		if c.Without, err = t.predict(d.undone); err != nil {
+			return p, err
+		}
+		c.Saves = c.Without.Peak[OnDevice].Total() - p.Peak[OnDevice].Total()
+		c.Reason = p.reason(c, d)
+		p.Choices = append(p.Choices, c)
+	}
+	return p, nil
+}
+
+// decision is one part of a run, and the run without it.
+type decision struct {
+	name, value string
+	plain       bool   // it is as without techniques
+	instead     string // what it is then
+	undone      Run
+}
+
+// decisions returns those of r that there is a choice of.
+func (t Task) decisions(r Run) (list []decision) {
+	add := func(name, value string, plain bool, instead string, undo func(u *Run)) {
+		u := r
+		undo(&u)
+		list = append(list, decision{name, value, plain, instead, u})
+	}
+	add("micro-batch", fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, "the batch at once", func(u *Run) {
+		u.Micro, u.Window = t.Batch, 1
+	})
+	add("precision", r.Compute.String(), r.Compute == snug.F32, "f32 throughout", func(u *Run) { u.Compute = snug.F32 })
+	if r.elem() == 2 {
+		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
+	}
+	if t.Rank > 0 {
+		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) { u.Frozen = 16 })
+	}
+	add("gradients", r.Gradients.String(), r.Gradients == SumF32, "gradients added up in f32", func(u *Run) { u.Gradients = SumF32 })
+	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, "state in 32 bits", func(u *Run) { u.StateBits = 32 })
+	if t.attends() {
+		value := "whole"
+		if r.Tiled {
+			value = "tiled"
+		}
+		add("attention", value, !r.Tiled, "attention not in tiles", func(u *Run) { u.Tiled = false })
+	}
+	extra := extraSteps(r.Remat)
+	value := "keep all"
+	if extra > 0 {
+		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
+	}
+	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
+	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", r.StateOn, r.GradientsOn, r.WeightsOn)
+	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn = OnDevice, OnDevice, OnDevice })
+	return list
+}
+
+// extraSteps returns the forward steps of a plan beyond one a stage.
+func extraSteps(p remat.Plan) int {
+	n := 0
+	for _, op := range p.Ops {
+		if op.Kind == remat.ForwardDiscard || op.Kind == remat.ForwardSave {
+			n++
+		}
+	}
+	return max(0, n-p.Stages)
+}
+
+// reason says why a decision is what it is.
+func (p Plan) reason(c Choice, d decision) string {
+	slower := func() string {
+		change := 100 * (c.Without.Seconds/p.Seconds - 1)
+		switch {
+		case change > 0.05:
+			return fmt.Sprintf("a step would be %.1f %% slower without it", change)
+		case change < -0.05:
+			return fmt.Sprintf("a step would be %.1f %% faster without it", -change)
+		}
+		return "a step takes as long without it"
+	}
+	fits := c.Without.Peak[OnDevice].Total() <= p.Limit
+	switch {
+	case d.plain:
+		return "there is room for it, and nothing else that fits is faster"
+	case fits:
+		return "it would fit without it; " + slower()
+	}
+	return "it does not fit without it; " + slower()
+}
+
+// Explain returns a line for each choice: what it is, what it saves, and why.
+func (p Plan) Explain() []string {
+	var lines []string
+	for _, c := range p.Choices {
+		saves := ""
+		switch {
+		case c.Saves > 0:
+			saves = ", saves " + FormatBytes(c.Saves)
+		case c.Saves < 0:
+			saves = ", takes " + FormatBytes(-c.Saves) + " more"
+		}
+		lines = append(lines, fmt.Sprintf("%s: %s%s: %s", c.Name, c.Value, saves, c.Reason))
+	}
+	return lines
+}

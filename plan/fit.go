@@ -1,0 +1,294 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Plan is a way to do a task under a limit.
+type Plan struct {
+	Task       Task  // with its defaults filled in
+	Limit      int64 // bytes of the device that may be used
+	Run        Run
+	Prediction            // of Run
+	Without    Prediction // of training without techniques
+	Choices    []Choice
+}
+
+// Fit returns the way to do t with the least predicted time that takes at most limit bytes
+// of the device, and Host and Disk bytes there; a limit of 0 stands for all of the device's
+// memory that is not reserved. It tries all combinations of what t allows with every
+// micro-batch and with plans of what is computed again, so that more memory never gives a
+// slower plan. The batch stays what it is. Of equally fast ones it has one that computes
+// nothing again if there is one, then that which comes first in the task's lists and keeps
+// most on the device. It takes up to a few seconds for 100 layers.
+//
+// The error is a [*MissError] when nothing fits, and otherwise as that of [Task.Predict].
+func (t Task) Fit(limit int64) (Plan, error) {
+	t, err := t.check()
+	if err != nil {
+		return Plan{}, err
+	}
+	if limit < 0 || limit > 1<<60 {
+		return Plan{}, fmt.Errorf("plan: a limit of %d bytes, want 0 to 2^60: %w", limit, snug.ErrConfig)
+	}
+	if limit == 0 {
+		limit = t.Device.Memory - t.Device.Reserved
+	}
+	s := &search{task: t, limit: limit, known: newKnown()}
+	if err := s.run(); err != nil {
+		return Plan{}, err
+	}
+	if !s.found {
+		return Plan{}, t.miss(limit, s.least, s.known)
+	}
+	return t.explain(limit, s.best)
+}
+
+// search finds the fastest run.
+type search struct {
+	task  Task
+	limit int64
+
+	again   bool // with plans that compute values again
+	found   bool
+	best    Run
+	seconds float64
+	least   int64 // bytes of the device that anything takes at least, whose rest has room
+
+	known *known
+}
+
+// known is what searches for tasks of one model find out once.
+type known struct {
+	plans  map[planKey][]remat.Plan
+	ways   map[chainKey][]way
+	states map[stateKey]stateSize
+}
+
+// planKey is what the plans that are tried depend on, chainKey what they take. Sizes in
+// types of 2 and of 4 bytes want the same plans.
+type planKey struct{ tiled, adapters bool }
+
+type chainKey struct {
+	planKey
+	compute snug.DType
+	all     bool // and not that alone which computes nothing again
+}
+
+type stateKey struct{ bits, rank int }
+
+func newKnown() *known {
+	return &known{map[planKey][]remat.Plan{}, map[chainKey][]way{}, map[stateKey]stateSize{}}
+}
+
+func (k *known) plansOf(t Task, r Run) (list []remat.Plan, err error) {
+	key := planKey{r.Tiled, t.Rank > 0}
+	if list, found := k.plans[key]; found {
+		return list, nil
+	}
+	r.Compute = snug.F32
+	if list, err = plans(t.costs(r, 1)); err == nil {
+		k.plans[key] = list
+	}
+	return list, err
+}
+
+// waysOf returns all ways to run the chain, or only the first.
+func (k *known) waysOf(t Task, r Run, all bool) (ways []way, err error) {
+	key := chainKey{planKey{r.Tiled, t.Rank > 0}, r.Compute, all}
+	if ways, found := k.ways[key]; found {
+		return ways, nil
+	}
+	list := []remat.Plan{{}}
+	if all {
+		list, err = k.plansOf(t, r)
+	}
+	if err == nil {
+		ways, err = t.ways(r, list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	k.ways[key] = ways
+	return ways, nil
+}
+
+func (k *known) stateOf(t Task, r Run) (size stateSize, err error) {
+	key := stateKey{r.StateBits, t.Rank}
+	if size, found := k.states[key]; found {
+		return size, nil
+	}
+	if size, err = t.stateBytes(r.StateBits); err == nil {
+		k.states[key] = size
+	}
+	return size, err
+}
+
+// places are the combinations of where things are, from all on the device on.
+var places = []struct{ state, gradients, weights Tier }{
+	{OnDevice, OnDevice, OnDevice},
+	{OnHost, OnDevice, OnDevice},
+	{OnDisk, OnDevice, OnDevice},
+	{OnHost, OnHost, OnDevice},
+	{OnDisk, OnHost, OnDevice},
+	{OnHost, OnDevice, OnHost}, // with steps in the backward pass
+	{OnDisk, OnDevice, OnHost},
+	{OnDisk, OnDevice, OnDisk},
+	{OnHost, OnHost, OnHost},
+	{OnDisk, OnHost, OnHost},
+	{OnDisk, OnHost, OnDisk},
+}
+
+// run looks for the fastest run that computes nothing again, and then for faster ones that
+// do: most of what is slower even without need not be looked at.
+func (s *search) run() error {
+	s.least, s.seconds = math.MaxInt64, math.Inf(1)
+	for _, s.again = range []bool{false, true} {
+		if err := s.combinations(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// combinations tries what the task allows.
+func (s *search) combinations() error {
+	t := s.task
+	for _, compute := range t.Compute {
+		masters := t.Masters
+		switch compute {
+		case snug.F32:
+			masters = []amp.MasterForm{amp.FullMaster} // there are none
+		case snug.F16:
+			masters = slices.DeleteFunc(slices.Clone(masters), func(m amp.MasterForm) bool { return m == amp.SplitMaster })
+		}
+		frozen := t.Frozen
+		if t.Rank == 0 {
+			frozen = []int{0}
+		}
+		for _, form := range masters {
+			for _, bits := range t.StateBits {
+				for _, f := range frozen {
+					if err := s.placed(Run{Compute: compute, Masters: form, StateBits: bits, Frozen: f}); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// placed tries a run with all kinds of gradients in all places.
+func (s *search) placed(r Run) error {
+	size, err := s.known.stateOf(s.task, r)
+	if err != nil {
+		return err
+	}
+	for _, r.Gradients = range s.task.Gradients {
+		for _, p := range places {
+			r.StateOn, r.GradientsOn, r.WeightsOn = p.state, p.gradients, p.weights
+			if r.Gradients == InBackward && r.GradientsOn != OnDevice {
+				continue
+			}
+			if s.task.Device.Unified && (r.StateOn == OnHost || r.GradientsOn == OnHost || r.WeightsOn == OnHost) {
+				continue
+			}
+			f := s.task.fixed(r, size)
+			if r.StateOn == OnDisk {
+				r.Cache = s.task.cache(f.usage[OnDisk])
+				f = s.task.fixed(r, size)
+			}
+			if f.usage[OnHost].Total() > s.task.Device.Host || f.usage[OnDisk].Total() > s.task.Device.Disk {
+				continue
+			}
+			if err := s.batches(r, f); err != nil {
+				return err
+			}
+			r.Cache = 0
+		}
+	}
+	return nil
+}
+
+// cache returns the bytes of pages that a plan keeps of what is on disk: a sixteenth, and
+// eight pages of float32 at least.
+func (t Task) cache(disk Bytes) int64 {
+	paged := disk[Masters] + disk[State]
+	return min(paged, max(paged/16, 8*4*int64(t.Chunk)))
+}
+
+// batches tries all micro-batches.
+func (s *search) batches(r Run, f fixed) error {
+	tilings := []bool{false, true}
+	if !s.task.attends() {
+		tilings = tilings[:1]
+	}
+	for _, r.Tiled = range tilings {
+		for window := 1; window <= s.task.Batch; {
+			b, err := accum.NewBatch(s.task.Batch, ceilDiv(s.task.Batch, window), 1)
+			if err != nil {
+				return fmt.Errorf("plan: %w", err)
+			}
+			r.Micro, r.Window = b.Micro, b.Window
+			if err := s.try(r, f); err != nil {
+				return err
+			}
+			if r.Gradients == InBackward || b.Micro == 1 {
+				break
+			}
+			window = ceilDiv(s.task.Batch, b.Micro-1) // the next with a smaller one
+		}
+	}
+	return nil
+}
+
+// try keeps the fastest way that fits, if it is faster than what there is.
+func (s *search) try(r Run, f fixed) error {
+	ways, err := s.known.waysOf(s.task, r, false)
+	if err != nil {
+		return err
+	}
+	if s.found && f.seconds(s.task, r, ways[0].seconds) >= s.seconds {
+		return nil // and so are the others
+	}
+	if s.again {
+		if ways, err = s.known.waysOf(s.task, r, true); err != nil {
+			return err
+		}
+	}
+	workspace := s.task.workspaceBytes(r)
+	for _, w := range ways {
+		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.seconds)
+		total := p.Peak[OnDevice].Total()
+		s.least = min(s.least, total)
+		if total > s.limit {
+			continue
+		}
+		if p.Seconds < s.seconds {
+			r.Remat = w.plan
+			s.found, s.best, s.seconds = true, r, p.Seconds
+		}
+		break // the others are slower
+	}
+	return nil
+}
+
+// attends reports whether a layer has attention.
+func (t Task) attends() bool {
+	for _, l := range t.Model.Layers {
+		if l.Attention.Heads > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }

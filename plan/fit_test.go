@@ -1,0 +1,230 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// checkPlan holds a plan against its limits, its batch and the formulas.
+func checkPlan(t require.TestingT, p Plan) {
+	r, task := p.Run, p.Task
+	require.LessOrEqual(t, p.Peak[OnDevice].Total(), p.Limit)
+	require.LessOrEqual(t, p.Peak[OnHost].Total(), task.Device.Host)
+	require.LessOrEqual(t, p.Peak[OnDisk].Total(), task.Device.Disk)
+	require.GreaterOrEqual(t, r.Micro*r.Window, task.Batch)
+	require.Less(t, (r.Window-1)*r.Micro, task.Batch, "no micro-batch is empty")
+	again, err := task.Predict(r)
+	require.NoError(t, err)
+	require.Equal(t, again.Peak, p.Peak)
+	require.InEpsilon(t, again.Seconds, p.Seconds, 1e-9)
+
+	// What is anywhere is what there is of it.
+	n := task.Model.Parameters()
+	elsewhere := func(c Component) int64 { return p.Peak[OnHost][c] + p.Peak[OnDisk][c] }
+	if task.Rank == 0 {
+		weights := p.Peak[OnDevice][Weights]
+		if r.WeightsOn != OnDevice {
+			weights = elsewhere(Weights)
+		}
+		require.Equal(t, n*r.elem(), weights)
+		require.Equal(t, n*r.masterBytes(), p.Peak[OnDevice][Masters]+elsewhere(Masters))
+		if task.Optimizer == "adamw" {
+			require.GreaterOrEqual(t, p.Peak[OnDevice][State]+elsewhere(State), n)
+		}
+	}
+	require.Len(t, p.Explain(), len(p.Choices))
+	for _, c := range p.Choices {
+		require.Equal(t, c.Without.Peak[OnDevice].Total()-p.Peak[OnDevice].Total(), c.Saves)
+		if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[OnHost].Total() <= task.Device.Host && c.Without.Peak[OnDisk].Total() <= task.Device.Disk {
+			require.GreaterOrEqual(t, c.Without.Seconds, p.Seconds*(1-1e-9), "%s: undone it would be faster", c.Name)
+		}
+	}
+}
+
+// TestPlansOfGuides: models of 34 M, 2 B and 7 B parameters on devices of 8 to 80 GB, with
+// 32 sequences a step, in device memory alone, with a host of 64 GiB, and with a disk.
+func TestPlansOfGuides(t *testing.T) {
+	type room struct{ host, disk int64 }
+	rooms := []room{{}, {64 * gib, 0}, {64 * gib, 1 << 40}}
+	fits := map[string]int{ // in how many of those
+		"gpt-34m 8GB": 3, "gpt-34m 12GB": 3, "gpt-34m 16GB": 3, "gpt-34m 24GB": 3, "gpt-34m 40GB": 3, "gpt-34m 80GB": 3, "gpt-34m 16GB-unified": 3,
+		"llama-2b 8GB": 2, "llama-2b 12GB": 2, "llama-2b 16GB": 2, "llama-2b 24GB": 3, "llama-2b 40GB": 3, "llama-2b 80GB": 3, "llama-2b 16GB-unified": 1,
+		"llama-7b 8GB": 2, "llama-7b 12GB": 2, "llama-7b 16GB": 2, "llama-7b 24GB": 2, "llama-7b 40GB": 2, "llama-7b 80GB": 3, "llama-7b 16GB-unified": 0,
+	}
+	for _, model := range []string{"gpt-34m", "llama-2b", "llama-7b"} {
+		m, err := ModelNamed(model, 0)
+		require.NoError(t, err)
+		for _, d := range Devices() {
+			if testing.Short() && d.Name != "24GB" {
+				continue
+			}
+			found := 0
+			for _, r := range rooms {
+				d.Host, d.Disk = r.host, r.disk
+				p, err := Task{Model: m, Device: d, Batch: 32}.Fit(0)
+				var miss *MissError
+				if errors.As(err, &miss) {
+					require.ErrorIs(t, err, snug.ErrNoMemory)
+					require.Positive(t, miss.Missing())
+					continue
+				}
+				require.NoError(t, err)
+				found++
+				checkPlan(t, p)
+			}
+			name := model + " " + d.Name
+			require.Equal(t, fits[name], found, name)
+		}
+	}
+}
+
+// TestEffectiveBatch: 32 sequences a step stay 32, in whatever micro-batches, on a card of
+// 12 GB, on 16 GB of unified memory, and for images.
+func TestEffectiveBatch(t *testing.T) {
+	for _, c := range []struct{ model, device string }{
+		{"gpt2", "12GB"}, {"gpt2", "16GB-unified"}, {"vit-b16", "12GB"}, {"resnet-50", "12GB"}, {"gpt2-xl", "16GB-unified"},
+	} {
+		m, err := ModelNamed(c.model, 0)
+		require.NoError(t, err)
+		d, err := DeviceNamed(c.device)
+		require.NoError(t, err)
+		p, err := Task{Model: m, Device: d, Batch: 32}.Fit(0)
+		require.NoError(t, err, "%v", c)
+		checkPlan(t, p)
+		require.Equal(t, 32, p.Task.Batch)
+	}
+}
+
+// TestLimitWithHostAndDisk: 13 B parameters under 39 GiB, with a host and a disk.
+func TestLimitWithHostAndDisk(t *testing.T) {
+	m, err := ModelNamed("llama-13b", 0)
+	require.NoError(t, err)
+	d, err := DeviceNamed("40GB")
+	require.NoError(t, err)
+	const limit = 39 * gib
+	d.Host, d.Disk = 64*gib, 1<<40
+	p, err := Task{Model: m, Device: d, Batch: 32}.Fit(limit)
+	require.NoError(t, err)
+	checkPlan(t, p)
+	require.Positive(t, p.Peak[OnHost].Total()+p.Peak[OnDisk].Total())
+	require.Equal(t, int64(limit), p.Limit)
+	d.Host, d.Disk = 0, 0
+	_, err = Task{Model: m, Device: d, Batch: 32}.Fit(limit)
+	require.ErrorIs(t, err, snug.ErrNoMemory)
+}
+
+// TestMissIsExact: with the bytes that the error names it fits, with one less it does not,
+// and each change that it names is one.
+func TestMissIsExact(t *testing.T) {
+	m, err := GPT{Vocab: 512, Dim: 64, Layers: 3, Heads: 4, Context: 64}.Model()
+	require.NoError(t, err)
+	task := Task{Model: m, Device: oneMemory(), Batch: 8}
+	_, err = task.Fit(1000)
+	var miss *MissError
+	require.ErrorAs(t, err, &miss)
+	require.Equal(t, miss.Least-1000, miss.Missing())
+	require.Contains(t, err.Error(), "nothing fits in 1000 B")
+	p, err := task.Fit(miss.Least)
+	require.NoError(t, err)
+	checkPlan(t, p)
+	require.Equal(t, miss.Least, p.Peak[OnDevice].Total())
+	_, err = task.Fit(miss.Least - 1)
+	require.ErrorAs(t, err, &miss)
+	require.EqualValues(t, 1, miss.Missing())
+	require.NotEmpty(t, miss.Changes)
+	require.Contains(t, err.Error(), "cheapest to change: "+miss.Changes[0].What)
+	task.StateBits = append(task.StateBits, 32, 8, 4)
+	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.NoMaster}
+	_, err = task.Fit(miss.Limit)
+	require.NoError(t, err, "one byte less, with what the error proposes")
+}
+
+// drawTask draws a small model and a device.
+func drawTask(t *rapid.T) Task {
+	heads := rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "heads")
+	g := GPT{
+		Vocab: rapid.IntRange(2, 2000).Draw(t, "vocab"), Dim: heads * rapid.IntRange(1, 32).Draw(t, "head"), Heads: heads,
+		Layers: rapid.IntRange(1, 6).Draw(t, "layers"), Context: rapid.IntRange(1, 200).Draw(t, "context"),
+		Gated: rapid.Bool().Draw(t, "gated"), RMSNorm: rapid.Bool().Draw(t, "rms"), Rotary: rapid.Bool().Draw(t, "rotary"),
+		Untied: rapid.Bool().Draw(t, "untied"), Bias: rapid.Bool().Draw(t, "bias"),
+	}
+	m, err := g.Model()
+	require.NoError(t, err)
+	d := rapid.SampledFrom(Devices()).Draw(t, "device")
+	d.Host = rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(t, "host")
+	d.Disk = rapid.SampledFrom([]int64{0, 1 << 30}).Draw(t, "disk")
+	return Task{
+		Model: m, Device: d, Batch: rapid.IntRange(1, 40).Draw(t, "batch"), Rank: rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "rank"),
+		Chunk: 4096, Optimizer: rapid.SampledFrom(Optimizers()).Draw(t, "optimizer"),
+	}
+}
+
+// propertyMonotone: more memory never gives a slower plan, limits hold, and the batch stays.
+func propertyMonotone(t *rapid.T) {
+	task := drawTask(t)
+	free, err := task.Fit(1 << 40)
+	require.NoError(t, err)
+	checkPlan(t, free)
+	top := free.Peak[OnDevice].Total()
+	slower := free.Seconds
+	for share := 100; share > 0; share -= rapid.IntRange(5, 40).Draw(t, "step") {
+		limit := max(1, top*int64(share)/100)
+		p, err := task.Fit(limit)
+		var miss *MissError
+		if errors.As(err, &miss) {
+			require.Greater(t, miss.Least, limit)
+			return
+		}
+		require.NoError(t, err)
+		checkPlan(t, p)
+		require.GreaterOrEqual(t, p.Seconds, slower*(1-1e-9), "less memory, and a faster plan")
+		slower = p.Seconds
+	}
+}
+
+func TestMoreMemoryIsNeverSlower(t *testing.T) {
+	rapid.Check(t, propertyMonotone)
+}
+
+func FuzzFit(f *testing.F) { f.Fuzz(rapid.MakeFuzz(propertyMonotone)) }
+
+// TestWays: each plan is slower than the one before and takes less, and scales with samples.
+func TestWays(t *testing.T) {
+	for _, name := range []string{"gpt-34m", "resnet-18", "vit-b16"} {
+		m, err := ModelNamed(name, 0)
+		require.NoError(t, err)
+		task, err := Task{Model: m, Device: devices[0], Batch: 8}.check()
+		require.NoError(t, err)
+		r := Run{Micro: 3, Window: 3, Compute: snug.BF16, Tiled: true}
+		ways, err := newKnown().waysOf(task, r, true)
+		require.NoError(t, err)
+		require.Greater(t, len(ways), 1)
+		for i, w := range ways {
+			if i > 0 {
+				require.Greater(t, w.seconds, ways[i-1].seconds)
+				require.Less(t, w.bytes, ways[i-1].bytes)
+			}
+			bytes, _, err := task.peak(task.costs(r, 3), w.plan, 3)
+			require.NoError(t, err)
+			require.Equal(t, 3*w.bytes, bytes, fmt.Sprint(name, " ", w.plan.Name))
+		}
+	}
+}
+
+// TestLongChain plans a chain for which Rotor is too slow.
+func TestLongChain(t *testing.T) {
+	m := Model{Name: "long", Input: 100, Layers: []Layer{{Name: "l", Repeat: 1000, Params: [][]int{{10, 10}}, Output: 100, Kept: 300, MACs: 1000}}}
+	task := Task{Model: m, Device: oneMemory(), Batch: 4, Chunk: 4096}
+	free, err := task.Fit(1 << 40)
+	require.NoError(t, err)
+	p, err := task.Fit(free.Peak[OnDevice].Total() * 8 / 10)
+	require.NoError(t, err)
+	checkPlan(t, p)
+}

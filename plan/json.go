@@ -1,0 +1,71 @@
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/snug-ml/snug"
+)
+
+// maxModelFile is how long the description of a model may be, in bytes.
+const maxModelFile = 16 << 20
+
+// ReadModel reads a model as JSON, an object with one of the members
+//
+//	"gpt"     the fields of [GPT], such as {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
+//	"vit"     those of [ViT]
+//	"cnn"     those of [CNN]
+//	"chain"   those of [Model], a list of layers
+//
+// Unknown members are errors, and so is anything behind the object. The error wraps
+// [snug.ErrCorrupt] for what is not such JSON, and [snug.ErrShape] for a model that is not
+// valid. The text is 16 MiB at most.
+func ReadModel(r io.Reader) (Model, error) {
+	var file struct {
+		GPT   *GPT   `json:"gpt"`
+		ViT   *ViT   `json:"vit"`
+		CNN   *CNN   `json:"cnn"`
+		Chain *Model `json:"chain"`
+	}
+	limited := &io.LimitedReader{R: r, N: maxModelFile + 1}
+	d := json.NewDecoder(limited)
+	d.DisallowUnknownFields()
+	err := d.Decode(&file)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("there is more behind the model")
+		}
+	}
+	switch {
+	case limited.N <= 0:
+		return Model{}, fmt.Errorf("plan: read a model: more than %d bytes: %w", maxModelFile, snug.ErrCorrupt)
+	case errors.Is(err, io.EOF):
+		return Model{}, fmt.Errorf("plan: read a model: it is empty: %w", snug.ErrCorrupt)
+	case err != nil:
+		return Model{}, fmt.Errorf("plan: read a model: %w: %w", err, snug.ErrCorrupt)
+	}
+	var found []interface{ Model() (Model, error) }
+	if file.GPT != nil {
+		found = append(found, *file.GPT)
+	}
+	if file.ViT != nil {
+		found = append(found, *file.ViT)
+	}
+	if file.CNN != nil {
+		found = append(found, *file.CNN)
+	}
+	if file.Chain != nil {
+		found = append(found, chain(*file.Chain))
+	}
+	if len(found) != 1 {
+		return Model{}, fmt.Errorf(`plan: read a model: want one of "gpt", "vit", "cnn" and "chain", got %d: %w`, len(found), snug.ErrCorrupt)
+	}
+	return found[0].Model()
+}
+
+// chain is a list of layers as it is.
+type chain Model
+
+func (c chain) Model() (Model, error) { return Model(c), Model(c).Validate() }

@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// MissError says that nothing that the task allows fits. It wraps [snug.ErrNoMemory].
+type MissError struct {
+	Limit   int64    // bytes of the device
+	Least   int64    // the fewest bytes of the device with which it would fit
+	Changes []Change // with each of which it fits: that with the fastest plan first, and adapters, which train something else, last
+}
+
+// Change is a change of the task.
+type Change struct {
+	What    string  // to allow
+	Seconds float64 // of a step then
+}
+
+// Missing returns by how many bytes nothing fits.
+func (e *MissError) Missing() int64 { return e.Least - e.Limit }
+
+// Error says what is missing and what is cheapest to change.
+func (e *MissError) Error() string {
+	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytes(e.Least), FormatBytes(e.Missing()))
+	if len(e.Changes) > 0 {
+		text += "; cheapest to change: " + e.Changes[0].What
+	}
+	return fmt.Sprintf("%s: %v", text, snug.ErrNoMemory)
+}
+
+// Unwrap returns [snug.ErrNoMemory].
+func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
+
+// relaxations are what a task could allow besides: each alone, and then all together.
+var relaxations = []struct {
+	what  string
+	allow func(t *Task)
+}{
+	{"state in 8 bits", func(t *Task) { t.StateBits = append(t.StateBits, 8) }},
+	{"state in 4 bits", func(t *Task) { t.StateBits = append(t.StateBits, 4) }},
+	{"weights of bf16", func(t *Task) { t.Compute = append(t.Compute, snug.BF16) }},
+	{"split master weights", func(t *Task) { t.Masters = append(t.Masters, amp.SplitMaster) }},
+	{"no master weights", func(t *Task) { t.Masters = append(t.Masters, amp.NoMaster) }},
+	{"gradients added up in bf16", func(t *Task) { t.Gradients = append(t.Gradients, SumBF16) }},
+	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},
+}
+
+// adapterRank is that of the adapters that are proposed.
+const adapterRank = 16
+
+// unlimited is more memory than there is.
+const unlimited = 1 << 60
+
+// misser looks for changes with which a task fits.
+type misser struct {
+	task  Task
+	limit int64
+	known *known
+	all   []Change
+}
+
+// fit returns the fastest way to do t.
+func (m *misser) fit(t Task) (r Run, seconds float64, found bool, err error) {
+	s := &search{task: t, limit: m.limit, known: m.known}
+	err = s.run()
+	return s.best, s.seconds, s.found, err
+}
+
+// try notes a change if t fits.
+func (m *misser) try(what string, t Task) error {
+	_, seconds, found, err := m.fit(t)
+	if found {
+		m.all = append(m.all, Change{what, seconds})
+	}
+	return err
+}
+
+// miss returns the error for a limit in which nothing fits.
+func (t Task) miss(limit, least int64, k *known) error {
+	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
+	t.Gradients, t.StateBits = slices.Clip(t.Gradients), slices.Clip(t.StateBits)
+	m := &misser{task: t, limit: limit, known: k}
+	everything, names := t, []string(nil)
+	for _, r := range relaxations {
+		u := t
+		r.allow(&u)
+		if err := m.try(r.what, u); err != nil {
+			return err
+		}
+		r.allow(&everything)
+		names = append(names, r.what)
+	}
+	if err := m.room(); err != nil {
+		return err
+	}
+	if len(m.all) == 0 {
+		if err := m.try(strings.Join(names, ", "), everything); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(m.all, func(a, b Change) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	if t.Rank == 0 {
+		u := t
+		u.Rank = adapterRank
+		if err := m.try(fmt.Sprintf("train adapters of rank %d", adapterRank), u); err != nil {
+			return err
+		}
+	}
+	return &MissError{Limit: limit, Least: least, Changes: m.all}
+}
+
+// room notes the least host memory, and the least disk, with which it fits.
+func (m *misser) room() error {
+	if !m.task.Device.Unified {
+		err := m.least("host memory", func(t *Task) *int64 { return &t.Device.Host }, m.task)
+		if err != nil {
+			return err
+		}
+	}
+	u := m.task
+	u.Device.Host = max(u.Device.Host, 1<<30) // for pages of what is on disk
+	return m.least("disk", func(t *Task) *int64 { return &t.Device.Disk }, u)
+}
+
+// least notes about the least room of a kind with which t fits.
+func (m *misser) least(what string, of func(t *Task) *int64, t Task) error {
+	low, high := *of(&t), int64(unlimited)
+	fits := Change{}
+	for step := 0; step < 60 && float64(high-low) > 0.02*float64(high); step++ {
+		middle := high
+		if step > 0 {
+			middle = low + (high-low)/2
+			if high > 4*low { // what is near low in a large range
+				middle = int64(math.Sqrt(float64(max(low, 1<<20)) * float64(high)))
+			}
+		}
+		*of(&t) = middle
+		_, seconds, found, err := m.fit(t)
+		switch {
+		case err != nil:
+			return err
+		case found:
+			high, fits = middle, Change{fmt.Sprintf("%s of %s", FormatBytes(middle), what), seconds}
+		case step == 0:
+			return nil // no amount is enough
+		default:
+			low = middle
+		}
+	}
+	if fits.What != "" {
+		m.all = append(m.all, fits)
+	}
+	return nil
+}

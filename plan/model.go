@@ -1,0 +1,234 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// Model is a network as a chain of layers between what comes before it, such as
+// embeddings, and a loss. [GPT], [ViT] and [CNN] make one, [ReadModel] reads one, and any
+// other is a list of layers. Counts are elements, of one sample: a sequence or an image.
+type Model struct {
+	Name   string  `json:"name"`
+	Input  int64   `json:"input"`            // elements that enter the chain
+	Params [][]int `json:"params,omitempty"` // shapes of parameters that are used before the chain, such as tables of embeddings
+	Layers []Layer `json:"layers"`
+	Head   Head    `json:"head,omitzero"`
+}
+
+// Layer is one step of the chain, or several that are alike. What it keeps for its
+// backward step is in the terms of package remat.
+type Layer struct {
+	Name   string  `json:"name"`
+	Repeat int     `json:"repeat,omitempty"` // how many follow one another; 0 is 1
+	Params [][]int `json:"params,omitempty"` // shapes of its parameters, [out, in] for a matrix
+
+	// Elements of the compute type of one sample.
+	Output   int64 `json:"output"`             // of its output
+	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step besides the output
+	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, besides the output
+	Backward int64 `json:"backward,omitempty"` // transient in a backward step, besides the gradients that enter and leave
+
+	Stats     int64     `json:"stats,omitempty"`     // float32 numbers kept, such as the statistics of a norm
+	Attention Attention `json:"attention,omitzero"`  // if it has one
+	MACs      int64     `json:"macs,omitempty"`      // multiply-adds of a forward step, those of Attention not counted
+	Rows      int       `json:"rows,omitempty"`      // rows of a sample that a norm and a GELU pass over, for their workspace:
+	LayerNorm int       `json:"layernorm,omitempty"` // columns of a LayerNorm
+	RMSNorm   int       `json:"rmsnorm,omitempty"`   // columns of an RMSNorm
+	GELU      int       `json:"gelu,omitempty"`      // columns of a GELU with bias
+}
+
+// Attention is the scores of a layer: Heads matrices of Queries×Keys.
+type Attention struct {
+	Heads   int  `json:"heads"`
+	Queries int  `json:"queries"`
+	Keys    int  `json:"keys"`
+	Dim     int  `json:"dim"` // of a head
+	Causal  bool `json:"causal,omitempty"`
+}
+
+// Head is the loss: a linear layer and the softmax cross-entropy of its output, of a
+// chunk of rows at a time as CrossEntropy of package fused computes it. The zero Head is a
+// loss that takes no memory.
+type Head struct {
+	Params  [][]int `json:"params,omitempty"` // shapes of its parameters; none of a matrix that is shared with an embedding
+	Tied    bool    `json:"tied,omitempty"`   // the first of the model's Params is its matrix
+	Rows    int     `json:"rows"`             // of a sample, that have a target
+	Cols    int     `json:"cols"`             // of the matrix
+	Classes int     `json:"classes"`          // rows of the matrix
+	Stats   int64   `json:"stats,omitempty"`  // float32 numbers that a sample's last norm keeps during the loss
+}
+
+const (
+	maxCount  = 1 << 40 // of any field but MACs
+	maxStages = 4096
+	maxParams = 1 << 20
+)
+
+// Validate reports whether m is a chain: 1 to 4096 layers, counts from 0 to 2^40 (multiply-adds
+// to 2^60), positive dimensions of up to 2^20 parameters, and less than 2^50 elements in all. The error wraps
+// [snug.ErrShape] and names the layer.
+func (m Model) Validate() error {
+	c := checker{model: m.Name}
+	c.part("before the chain", 1, m.Params, m.Input)
+	stages := 0
+	for i, l := range m.Layers {
+		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)
+		if l.Repeat < 0 || l.Repeat > maxStages {
+			c.fail("%s: %d times, want 0 to %d", where, l.Repeat, maxStages)
+		}
+		stages += l.repeat()
+		a := l.Attention
+		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
+			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.GELU), int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim))
+		if l.MACs < 0 || l.MACs > 1<<60 {
+			c.fail("%s: %d multiply-adds, want 0 to 2^60", where, l.MACs)
+		}
+		if a.Heads > 0 && a.Dim < 1 {
+			c.fail("%s: attention whose heads have the dimension %d, want 1 or more", where, a.Dim)
+		}
+		c.sample += a.scores() * float64(l.repeat())
+	}
+	h := m.Head
+	c.part("head", 1, h.Params, int64(h.Rows), int64(h.Cols), int64(h.Classes), h.Stats)
+	switch {
+	case h.Tied && len(m.Params) == 0:
+		c.fail("the head shares the first parameter before the chain, and there is none")
+	case stages < 1 || stages > maxStages:
+		c.fail("%d layers, want 1 to %d", stages, maxStages)
+	case c.tensors > maxParams:
+		c.fail("%d parameters, want at most %d", c.tensors, maxParams)
+	case !(c.sample+c.params < 1<<50):
+		c.fail("%g elements, want less than 2^50", c.sample+c.params)
+	}
+	return c.err
+}
+
+// checker finds the first thing that is wrong with a model.
+type checker struct {
+	model          string
+	err            error
+	sample, params float64 // counts of a sample and elements of parameters so far
+	tensors        int
+}
+
+func (c *checker) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("plan: model %.40q: "+format+": %w", append(append([]any{c.model}, args...), snug.ErrShape)...)
+	}
+}
+
+// part checks one part of the model, that is there some times.
+func (c *checker) part(where string, repeat int, shapes [][]int, counts ...int64) {
+	for _, n := range counts {
+		if n < 0 || n > maxCount {
+			c.fail("%s: a count of %d, want 0 to 2^40", where, n)
+		}
+		c.sample += float64(n) * float64(repeat)
+	}
+	for _, shape := range shapes {
+		n := 1.0
+		for _, d := range shape {
+			if d < 1 {
+				c.fail("%s: a parameter of shape %v, want dimensions of 1 or more", where, shape)
+			}
+			n *= float64(d)
+		}
+		if n > maxCount {
+			c.fail("%s: a parameter of shape %v, want at most 2^40 elements", where, shape)
+		}
+		c.params += n * float64(repeat)
+		c.tensors += repeat
+	}
+}
+
+// perSample returns an upper bound of what grows with a sample, in elements and numbers.
+func (m Model) perSample() float64 {
+	h := m.Head
+	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
+	for _, l := range m.Layers {
+		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+int64(l.Rows)) + l.Attention.scores())
+	}
+	return n
+}
+
+// rows returns the most rows of a sample that are counted in an int.
+func (m Model) rows() float64 {
+	n := float64(m.Head.Rows)
+	for _, l := range m.Layers {
+		n = max(n, float64(l.Rows), float64(l.Attention.Heads)*float64(l.Attention.Queries))
+	}
+	return n
+}
+
+func (a Attention) scores() float64 { return float64(a.Heads) * float64(a.Queries) * float64(a.Keys) }
+
+func (l Layer) repeat() int { return max(1, l.Repeat) }
+
+// Parameters returns the number of elements of all parameters.
+func (m Model) Parameters() (n int64) {
+	for p := range m.tensors() {
+		n += p.len()
+	}
+	return n
+}
+
+// tensor is one parameter.
+type tensor struct {
+	shape  []int
+	linear bool // the matrix of a layer within the chain
+}
+
+func (p tensor) len() int64 {
+	n := int64(1)
+	for _, d := range p.shape {
+		n *= int64(d)
+	}
+	return n
+}
+
+// tensors yields all parameters in their order.
+func (m Model) tensors() func(yield func(tensor) bool) {
+	return func(yield func(tensor) bool) {
+		for _, shape := range m.Params {
+			if !yield(tensor{shape, false}) {
+				return
+			}
+		}
+		for _, l := range m.Layers {
+			for range l.repeat() {
+				for _, shape := range l.Params {
+					if !yield(tensor{shape, len(shape) == 2}) {
+						return
+					}
+				}
+			}
+		}
+		for _, shape := range m.Head.Params {
+			if !yield(tensor{shape, false}) {
+				return
+			}
+		}
+	}
+}
+
+// largestPart returns the most parameters of what is used at one time: those before the
+// chain, a layer, or the head with the matrix that it shares.
+func (m Model) largestPart() int64 {
+	sum := func(shapes [][]int) (n int64) {
+		for _, shape := range shapes {
+			n += tensor{shape: shape}.len()
+		}
+		return n
+	}
+	head := sum(m.Head.Params)
+	if m.Head.Tied {
+		head += tensor{shape: m.Params[0]}.len()
+	}
+	largest := max(sum(m.Params), head)
+	for _, l := range m.Layers {
+		largest = max(largest, sum(l.Params))
+	}
+	return largest
+}

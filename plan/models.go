@@ -1,0 +1,231 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// GPT is a decoder of transformer layers, each two stages of the chain:
+//
+//	z = x + proj(attention(qkv(norm(x))))
+//	y = z + down(gelu(up(norm(z)) + bias))      or down(silu(gate(norm(z)))·up(norm(z)))
+//
+// A sample is a sequence of Context tokens. The zero value of the options is GPT-2 (Radford
+// et al. 2019) without biases of linear layers but that of GELU; those of Llama (Touvron et
+// al. 2023, arXiv:2302.13971) are Gated, RMSNorm, Rotary and Untied.
+//
+// With the width C, the hidden width H and K = KVHeads/Heads, the stages keep for a token,
+// in elements besides their outputs: (2+2K)·C, of q, k, v and attention's output, and H, or
+// 2H when gated. Norms, the input of GELU with its bias, and the product of a gated pair are
+// computed again from those, see package fused. Statistics of norms are 2 float32 a token, 1
+// of an RMSNorm. Those are the sizes of examples/gpt, which measures them.
+type GPT struct {
+	Name    string `json:"name,omitempty"`
+	Vocab   int    `json:"vocab"`
+	Dim     int    `json:"dim"`
+	Layers  int    `json:"layers"`
+	Heads   int    `json:"heads"`
+	Context int    `json:"context"`            // tokens of a sequence
+	KVHeads int    `json:"kv_heads,omitempty"` // 0: Heads
+	Hidden  int    `json:"hidden,omitempty"`   // 0: 4·Dim
+	Gated   bool   `json:"gated,omitempty"`    // SwiGLU in the place of GELU
+	RMSNorm bool   `json:"rmsnorm,omitempty"`  // in the place of LayerNorm
+	Rotary  bool   `json:"rotary,omitempty"`   // in the place of a table of positions
+	Untied  bool   `json:"untied,omitempty"`   // the output layer has a matrix of its own
+	Bias    bool   `json:"bias,omitempty"`     // all linear layers but the output have biases
+}
+
+// Model returns the chain. The error wraps [snug.ErrShape]: a count below 1, heads that do
+// not divide the width, or key heads that do not divide the heads.
+func (g GPT) Model() (Model, error) {
+	if g.Name == "" {
+		g.Name = "gpt"
+	}
+	if g.KVHeads == 0 {
+		g.KVHeads = g.Heads
+	}
+	if g.Hidden == 0 {
+		g.Hidden = 4 * g.Dim
+	}
+	err := atLeastOne(g.Name, map[string]int{"vocab": g.Vocab, "dim": g.Dim, "layers": g.Layers, "heads": g.Heads,
+		"context": g.Context, "kv_heads": g.KVHeads, "hidden": g.Hidden})
+	if err != nil {
+		return Model{}, err
+	}
+	b := blocks{dim: g.Dim, heads: g.Heads, kvHeads: g.KVHeads, hidden: g.Hidden, rows: g.Context,
+		gated: g.Gated, rms: g.RMSNorm, bias: g.Bias, causal: true}
+	if err := b.check(g.Name); err != nil {
+		return Model{}, err
+	}
+	m := Model{
+		Name: g.Name, Input: b.width(), Params: [][]int{{g.Vocab, g.Dim}}, Layers: b.layers(g.Layers),
+		Head: Head{Params: b.norm(), Tied: !g.Untied, Rows: g.Context, Cols: g.Dim, Classes: g.Vocab, Stats: b.stats()},
+	}
+	if !g.Rotary {
+		m.Params = append(m.Params, []int{g.Context, g.Dim})
+	}
+	if g.Untied {
+		m.Head.Params = append(m.Head.Params, []int{g.Vocab, g.Dim})
+	}
+	return m, m.Validate()
+}
+
+// ViT is a vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): an image is cut
+// into patches, a class token is put before them, and the layers are those of [GPT] with
+// biases and without a causal mask. The loss is that of the class token.
+type ViT struct {
+	Name     string `json:"name,omitempty"`
+	Image    int    `json:"image"`              // pixels of a side
+	Patch    int    `json:"patch"`              // pixels of a side, a divisor of Image
+	Channels int    `json:"channels,omitempty"` // 0: 3
+	Classes  int    `json:"classes"`
+	Dim      int    `json:"dim"`
+	Layers   int    `json:"layers"`
+	Heads    int    `json:"heads"`
+	Hidden   int    `json:"hidden,omitempty"` // 0: 4·Dim
+}
+
+// Model returns the chain. The error wraps [snug.ErrShape].
+func (v ViT) Model() (Model, error) {
+	if v.Name == "" {
+		v.Name = "vit"
+	}
+	if v.Channels == 0 {
+		v.Channels = 3
+	}
+	if v.Hidden == 0 {
+		v.Hidden = 4 * v.Dim
+	}
+	err := atLeastOne(v.Name, map[string]int{"image": v.Image, "patch": v.Patch, "channels": v.Channels, "classes": v.Classes,
+		"dim": v.Dim, "layers": v.Layers, "heads": v.Heads, "hidden": v.Hidden})
+	if err != nil {
+		return Model{}, err
+	}
+	if v.Image%v.Patch != 0 || v.Image > maxSide {
+		return Model{}, fmt.Errorf("plan: model %.40q: patches of %d in an image of %d, want a divisor, and at most %d: %w",
+			v.Name, v.Patch, v.Image, maxSide, snug.ErrShape)
+	}
+	side := v.Image / v.Patch
+	b := blocks{dim: v.Dim, heads: v.Heads, kvHeads: v.Heads, hidden: v.Hidden, rows: side*side + 1, bias: true}
+	if err := b.check(v.Name); err != nil {
+		return Model{}, err
+	}
+	pixels := v.Channels * v.Patch * v.Patch
+	unfolded := int64(side*side) * int64(pixels)
+	patches := Layer{
+		Name: "patches", Params: [][]int{{v.Dim, pixels}, {v.Dim}, {v.Dim}, {b.rows, v.Dim}}, Output: b.width(),
+		Forward: unfolded, Backward: unfolded, MACs: unfolded * int64(v.Dim),
+	}
+	m := Model{
+		Name: v.Name, Input: int64(v.Channels) * int64(v.Image) * int64(v.Image),
+		Layers: append([]Layer{patches}, b.layers(v.Layers)...),
+		Head:   Head{Params: append(b.norm(), []int{v.Classes, v.Dim}, []int{v.Classes}), Rows: 1, Cols: v.Dim, Classes: v.Classes, Stats: b.stats()},
+	}
+	return m, m.Validate()
+}
+
+const maxSide = 1 << 14 // pixels of a side of an image
+
+func atLeastOne(model string, counts map[string]int) error {
+	for name, n := range counts {
+		if n < 1 || n > maxCount>>10 {
+			return fmt.Errorf("plan: model %.40q: %s is %d, want 1 to 2^30: %w", model, name, n, snug.ErrShape)
+		}
+	}
+	return nil
+}
+
+// blocks are the transformer layers of a model.
+type blocks struct {
+	dim, heads, kvHeads, hidden, rows int
+	gated, rms, bias, causal          bool
+}
+
+func (b blocks) check(model string) error {
+	if b.dim%b.heads != 0 || b.heads%b.kvHeads != 0 {
+		return fmt.Errorf("plan: model %.40q: width %d, %d heads, %d key heads, want each to divide the one before: %w",
+			model, b.dim, b.heads, b.kvHeads, snug.ErrShape)
+	}
+	if float64(b.rows)*float64(b.dim+b.hidden)*float64(b.dim) > maxCount*(1<<20) {
+		return fmt.Errorf("plan: model %.40q: %d rows of width %d and hidden width %d are too large: %w", model, b.rows, b.dim, b.hidden, snug.ErrShape)
+	}
+	return nil
+}
+
+// width returns the elements of an activation of a sample.
+func (b blocks) width() int64 { return int64(b.rows) * int64(b.dim) }
+
+// stats returns the float32 numbers that a norm keeps of a sample.
+func (b blocks) stats() int64 {
+	if b.rms {
+		return int64(b.rows)
+	}
+	return 2 * int64(b.rows)
+}
+
+// norm returns the shapes of a norm's parameters.
+func (b blocks) norm() [][]int {
+	if b.rms {
+		return [][]int{{b.dim}}
+	}
+	return [][]int{{b.dim}, {b.dim}}
+}
+
+// linear appends the shapes of a linear layer's parameters.
+func (b blocks) linear(shapes [][]int, out, in int) [][]int {
+	shapes = append(shapes, []int{out, in})
+	if b.bias {
+		shapes = append(shapes, []int{out})
+	}
+	return shapes
+}
+
+// layers returns n transformer layers.
+func (b blocks) layers(n int) (list []Layer) {
+	for range n {
+		list = append(list, b.attention(), b.perceptron())
+	}
+	return list
+}
+
+func (b blocks) base(name string) Layer {
+	l := Layer{Name: name, Output: b.width(), Stats: b.stats(), Rows: b.rows, LayerNorm: b.dim}
+	if b.rms {
+		l.LayerNorm, l.RMSNorm = 0, b.dim
+	}
+	return l
+}
+
+// attention holds, besides its output, q, k and v at the most in a forward step, and their
+// gradients with that of attention's output, which the normalized input then replaces, in a
+// backward step.
+func (b blocks) attention() Layer {
+	l := b.base("attention")
+	kv := b.kvHeads * (b.dim / b.heads)
+	qkv := int64(b.rows) * int64(b.dim+2*kv)
+	l.Params = b.linear(b.linear(b.norm(), b.dim+2*kv, b.dim), b.dim, b.dim)
+	l.Kept, l.Forward, l.Backward = qkv+b.width(), qkv, qkv+b.width()
+	l.MACs = qkv*int64(b.dim) + b.width()*int64(b.dim)
+	l.Attention = Attention{Heads: b.heads, Queries: b.rows, Keys: b.rows, Dim: b.dim / b.heads, Causal: b.causal}
+	return l
+}
+
+// perceptron keeps what GELU or SwiGLU is of; its result is there in a forward step, and in
+// a backward step its gradient, which those of its inputs replace, and the normalized input.
+func (b blocks) perceptron() Layer {
+	l := b.base("perceptron")
+	hidden := int64(b.rows) * int64(b.hidden)
+	in := 1
+	if b.gated {
+		in = 2
+		l.Params = b.linear(b.linear(b.norm(), b.hidden, b.dim), b.hidden, b.dim)
+	} else {
+		l.Params = append(b.norm(), []int{b.hidden, b.dim}, []int{b.hidden})
+		l.GELU = b.hidden
+	}
+	l.Params = b.linear(l.Params, b.dim, b.hidden)
+	l.Kept, l.Forward, l.Backward = int64(in)*hidden, int64(in)*hidden, int64(in)*hidden+b.width()
+	l.MACs = int64(in+1) * hidden * int64(b.dim)
+	return l
+}

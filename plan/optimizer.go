@@ -1,0 +1,122 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// rules make the optimizers by name.
+var rules = map[string]func(s quant8.StateOptions) (*quant8.Optimizer, error){
+	"adamw": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewAdamW(quant8.AdamWOptions{Bits: s.Bits, Chunk: s.Chunk})
+	},
+	"adam": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewAdam(quant8.AdamOptions{StateOptions: s})
+	},
+	"ademamix": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewAdEMAMix(quant8.AdEMAMixOptions{StateOptions: s})
+	},
+	"lion": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewLion(quant8.LionOptions{StateOptions: s})
+	},
+	"sgd": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewSGD(quant8.SGDOptions{StateOptions: s})
+	},
+	"rmsprop": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewRMSprop(quant8.RMSpropOptions{StateOptions: s})
+	},
+	"adagrad": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewAdagrad(quant8.AdagradOptions{StateOptions: s})
+	},
+	"lamb": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewLAMB(quant8.LAMBOptions{StateOptions: s})
+	},
+	"lars": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewLARS(quant8.LARSOptions{StateOptions: s})
+	},
+	"adafactor": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewAdafactor(quant8.AdafactorOptions{StateOptions: s})
+	},
+	"muon": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
+		return quant8.NewMuon(quant8.MuonOptions{StateOptions: s})
+	},
+}
+
+// Optimizers returns the names that Task.Optimizer takes, sorted.
+func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
+
+func (t Task) checkOptimizer() error {
+	if rules[t.Optimizer] == nil {
+		return fmt.Errorf("plan: unknown optimizer %.40q, want one of %s: %w", t.Optimizer, strings.Join(Optimizers(), ", "), snug.ErrConfig)
+	}
+	return nil
+}
+
+// stateSize is what an optimizer takes: bytes of state, and of the workspace of a step.
+type stateSize struct{ state, workspace int64 }
+
+// width returns the bits of a state.
+func width(bits int) int {
+	if bits == 0 {
+		return 32
+	}
+	return bits
+}
+
+// stateBytes returns the bytes of the optimizer's state and of its workspace, as package
+// quant8 counts them: an optimizer is made and told of all parameters, which allocates
+// nothing for them. What Muon leaves to another optimizer, that is all but the matrices of
+// the chain, has AdamW.
+func (t Task) stateBytes(bits int) (stateSize, error) {
+	options := quant8.StateOptions{Bits: width(bits), Chunk: t.Chunk}
+	opt, err := rules[t.Optimizer](options)
+	if err != nil {
+		return stateSize{}, fmt.Errorf("plan: %w", err)
+	}
+	rest := opt
+	if t.Optimizer == "muon" {
+		if rest, err = rules["adamw"](options); err != nil {
+			return stateSize{}, fmt.Errorf("plan: %w", err)
+		}
+	}
+	number := 0
+	for p := range t.trained() {
+		number++
+		name := strconv.Itoa(number)
+		switch {
+		case len(p.shape) == 2 && (p.linear || rest == opt):
+			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
+		default:
+			err = rest.Add(name, int(p.len()))
+		}
+		if err != nil {
+			return stateSize{}, fmt.Errorf("plan: %w", err)
+		}
+	}
+	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes()}
+	if rest != opt {
+		size.state += rest.StateBytes()
+	}
+	return size, nil
+}
+
+// trained yields the parameters that are trained: those of the model, or the pairs of
+// matrices of its adapters.
+func (t Task) trained() func(yield func(tensor) bool) {
+	if t.Rank == 0 {
+		return t.Model.tensors()
+	}
+	return func(yield func(tensor) bool) {
+		for p := range t.Model.tensors() {
+			if p.linear && !(yield(tensor{[]int{t.Rank, p.shape[1]}, true}) && yield(tensor{[]int{p.shape[0], t.Rank}, true})) {
+				return
+			}
+		}
+	}
+}

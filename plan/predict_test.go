@@ -1,0 +1,189 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/remat"
+)
+
+// oneMemory has no allowance and counts the host with the device.
+func oneMemory() Device {
+	return Device{Name: "one", Memory: 1 << 50, Unified: true, F32: 1e12, F16: 1e12, Bandwidth: 1e18, HostF32: 1e12, HostBandwidth: 1e18, Link: 1e18, DiskRate: 1e18}
+}
+
+// TestMeasuredBytes compares with the peaks that examples/gpt -compare has measured.
+func TestMeasuredBytes(t *testing.T) {
+	m, err := ModelNamed("gpt-1m", 0)
+	require.NoError(t, err)
+	task := Task{Model: m, Device: oneMemory(), Batch: 4, LossRows: 64, Chunk: 4096}
+	const cache = 1_876_480 // a quarter of the state, which is paged
+	all := Run{Micro: 1, Window: 4, Compute: snug.BF16, StateBits: 8, Tiled: true, StateOn: OnDisk, Cache: 1_421_184}
+	for _, c := range []struct {
+		name        string
+		run         Run
+		total, acts int64
+	}{
+		{"none", Run{Micro: 4, Window: 1}, 31_822_080, 16_547_840},
+		{"amp", Run{Micro: 4, Window: 1, Compute: snug.BF16}, 25_441_024, 8_290_304},
+		{"accum", Run{Micro: 1, Window: 4}, 19_411_200, 4_136_960},
+		{"quant8", Run{Micro: 4, Window: 1, StateBits: 8}, 26_247_936, 16_547_840},
+		{"attention", Run{Micro: 4, Window: 1, Tiled: true}, 27_660_544, 12_386_304},
+		{"offload", Run{Micro: 4, Window: 1, StateOn: OnDisk, Cache: cache}, 26_192_128, 16_547_840},
+	} {
+		p, err := task.Predict(c.run)
+		require.NoError(t, err)
+		require.InEpsilon(t, c.total, p.Peak[OnDevice].Total(), 0.001, c.name)
+		require.Equal(t, c.acts, p.Peak[OnDevice][Activations], c.name)
+	}
+	costs, err := task.Costs(all)
+	require.NoError(t, err)
+	all.Remat, err = remat.Rotor(costs, 561_152) // the peak that was measured
+	require.NoError(t, err)
+	p, err := task.Predict(all)
+	require.NoError(t, err)
+	require.LessOrEqual(t, p.Peak[OnDevice].Total(), int64(7_874_176))
+	require.InEpsilon(t, 7_874_176, p.Peak[OnDevice].Total(), 0.03)
+	require.EqualValues(t, 938_240*4, p.Peak[OnDisk][Masters])
+}
+
+// TestFormulas: bytes are those of an element times how many there are.
+func TestFormulas(t *testing.T) {
+	m, err := ModelNamed("llama-7b", 0)
+	require.NoError(t, err)
+	n := m.Parameters()
+	task := Task{Model: m, Device: devices[5], Batch: 4}
+	predict := func(r Run) Usage {
+		t.Helper()
+		p, err := task.Predict(r)
+		require.NoError(t, err)
+		return p.Peak
+	}
+	r := Run{Micro: 1, Window: 4, Compute: snug.BF16, Tiled: true}
+	d := predict(r)[OnDevice]
+	require.Equal(t, Bytes{2 * n, 4 * n, 4 * n, 8 * n}, Bytes{d[Weights], d[Masters], d[Gradients], d[State]})
+	// 2 bytes each of attention's input to the next, q, k, v and its output, of two products
+	// of the hidden width and the output; the statistics; the gradient; and attention's sums.
+	const rows, dim, hidden = 2048, 4096, 11008
+	kept := int64(32 * (2*rows*(5*dim+2*hidden+dim) + 2*4*rows + 4*32*rows))
+	require.InEpsilon(t, kept+2*2*rows*dim, d[Activations], 0.02)
+	require.EqualValues(t, 4*128*(32000+1), d[Workspace], "the logits of 128 rows")
+	require.Equal(t, (d[Activations]+d[Workspace])/20, d[Allowance])
+
+	r.Masters, r.Gradients, r.StateBits = amp.SplitMaster, SumBF16, 8
+	d = predict(r)[OnDevice]
+	require.Equal(t, Bytes{2 * n, 2 * n, 2 * n}, Bytes{d[Weights], d[Masters], d[Gradients]})
+	require.InEpsilon(t, 2.03*float64(n), d[State], 0.01)
+	r.Masters = amp.NoMaster
+	require.Zero(t, predict(r)[OnDevice][Masters])
+	r.Compute = snug.F32
+	require.Equal(t, 4*n, predict(r)[OnDevice][Weights])
+
+	// Elsewhere: all of it there, and two layers of weights and one of gradients here.
+	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Tiled: true, WeightsOn: OnHost, GradientsOn: OnHost, StateOn: OnDisk, Cache: 1 << 30}
+	u := predict(r)
+	layer := int64(32000 * 4096) // the head, or the embedding
+	require.Equal(t, Bytes{Weights: 2 * n, Gradients: 4 * n, State: 1 << 30}, u[OnHost])
+	require.Equal(t, Bytes{Masters: 4 * n, State: 8 * n}, u[OnDisk])
+	require.Equal(t, 2*2*(3*4096*11008+4096), int(u[OnDevice][Weights]), "more than the head's %d", layer)
+	require.Equal(t, 4*(3*4096*11008+4096), int(u[OnDevice][Gradients]))
+
+	task.Rank = 8
+	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Frozen: 4}
+	d = predict(r)[OnDevice]
+	matrices := int64(32 * (4096*3*4096 + 4096*4096 + 3*4096*11008))
+	adapters := int64(32 * 8 * (4096 + 3*4096 + 2*4096 + 3*(4096+11008)))
+	require.Equal(t, 4*adapters, d[Gradients])
+	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices+adapters), d[Weights], 1e-3)
+}
+
+// TestInBackward: one gradient is held, and that of a matrix that two layers share.
+func TestInBackward(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		want  int64
+	}{{"gpt2", 4 * (50257*768 + 3072*768)}, {"llama-7b", 4 * 32000 * 4096}} {
+		m, err := ModelNamed(c.model, 0)
+		require.NoError(t, err)
+		p, err := Task{Model: m, Device: devices[0], Batch: 2}.Predict(Run{Micro: 2, Window: 1, Gradients: InBackward})
+		require.NoError(t, err)
+		require.Equal(t, c.want, p.Peak[OnDevice][Gradients], c.model)
+	}
+}
+
+// TestStateIsQuant8s: the bytes of each optimizer's state are those of package quant8.
+func TestStateIsQuant8s(t *testing.T) {
+	m, err := GPT{Vocab: 300, Dim: 64, Layers: 2, Heads: 2, Context: 16}.Model()
+	require.NoError(t, err)
+	n := float64(m.Parameters())
+	perElement := map[string][2]float64{ // with 32 and with 8 bits, of large parameters
+		"adamw": {8, 2}, "adam": {8, 2}, "lamb": {8, 2}, "ademamix": {12, 3}, "lion": {4, 1}, "sgd": {4, 1}, "rmsprop": {4, 1},
+		"adagrad": {4, 1}, "lars": {4, 1}, "adafactor": {0, 0}, "muon": {4, 1},
+	}
+	for _, name := range Optimizers() {
+		want, known := perElement[name]
+		require.True(t, known, name)
+		for i, bits := range []int{32, 8} {
+			p, err := Task{Model: m, Device: oneMemory(), Batch: 1, Optimizer: name}.Predict(Run{Micro: 1, Window: 1, StateBits: bits})
+			require.NoError(t, err)
+			got := float64(p.Peak[OnDevice][State]) / n
+			require.InDelta(t, want[i], got, 0.95, "%s, %d bits", name, bits) // embeddings under Muon, and small parameters
+			if name == "adamw" {
+				sum := int64(0)
+				for p := range m.tensors() {
+					sum += quant8.StateBytes(int(p.len()), quant8.AdamWOptions{Bits: bits})
+				}
+				require.Equal(t, sum, p.Peak[OnDevice][State])
+			}
+		}
+	}
+}
+
+func TestBadTasksAndRuns(t *testing.T) {
+	m, err := ModelNamed("gpt-1m", 0)
+	require.NoError(t, err)
+	for what, change := range map[string]func(t *Task, r *Run){
+		"no batch":              func(t *Task, _ *Run) { t.Batch = 0 },
+		"a negative batch":      func(t *Task, _ *Run) { t.Batch = -4 },
+		"an optimizer":          func(t *Task, _ *Run) { t.Optimizer = "sdg" },
+		"a rank":                func(t *Task, _ *Run) { t.Rank = -1 },
+		"rows of logits":        func(t *Task, _ *Run) { t.LossRows = -1 },
+		"a chunk":               func(t *Task, _ *Run) { t.Chunk = 33 },
+		"a type":                func(t *Task, _ *Run) { t.Compute = []snug.DType{snug.U8} },
+		"no type":               func(t *Task, _ *Run) { t.Compute = []snug.DType{0} },
+		"masters":               func(t *Task, _ *Run) { t.Masters = []amp.MasterForm{7} },
+		"gradients":             func(t *Task, _ *Run) { t.Gradients = []Gradient{-1} },
+		"bits of state":         func(t *Task, _ *Run) { t.StateBits = []int{0} },
+		"frozen bits":           func(t *Task, _ *Run) { t.Rank, t.Frozen = 4, []int{5} },
+		"a rate":                func(t *Task, _ *Run) { t.Device.Link = 0 },
+		"a batch too small":     func(_ *Task, r *Run) { r.Micro, r.Window = 1, 3 },
+		"a window of 0":         func(_ *Task, r *Run) { r.Window = 0 },
+		"a large micro-batch":   func(_ *Task, r *Run) { r.Micro = 5 },
+		"split masters of f16":  func(_ *Task, r *Run) { r.Compute, r.Masters = snug.F16, amp.SplitMaster },
+		"a window in backward":  func(_ *Task, r *Run) { r.Gradients, r.Micro, r.Window = InBackward, 2, 2 },
+		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, OnHost },
+		"gradients on disk":     func(_ *Task, r *Run) { r.GradientsOn = OnDisk },
+		"a tier":                func(_ *Task, r *Run) { r.WeightsOn = Tiers },
+		"a cache":               func(_ *Task, r *Run) { r.Cache = -1 },
+		"frozen without a rank": func(_ *Task, r *Run) { r.Frozen = 4 },
+		"a plan of other layers": func(_ *Task, r *Run) {
+			r.Remat = remat.Plan{Stages: 1, Ops: []remat.Op{{Kind: remat.ForwardSave}, {Kind: remat.Backward}}}
+		},
+	} {
+		task, run := Task{Model: m, Device: devices[0], Batch: 4}, Run{Micro: 4, Window: 1}
+		change(&task, &run)
+		_, err := task.Predict(run)
+		require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape), "%s: %v", what, err)
+		require.NotContains(t, err.Error(), "\n")
+	}
+	_, err = Task{Model: m, Device: devices[0], Batch: 4}.Fit(-1)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	big, err := ModelNamed("llama-13b", 1<<16)
+	require.NoError(t, err)
+	_, err = Task{Model: big, Device: devices[0], Batch: maxBatch}.Fit(0)
+	require.ErrorIs(t, err, snug.ErrShape)
+}

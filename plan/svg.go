@@ -1,0 +1,84 @@
+package plan
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"strings"
+)
+
+// componentColors tell the components apart, also in grey.
+var componentColors = [Components]string{"#1b4f72", "#5dade2", "#1e8449", "#b03a2e", "#f5b041", "#999999", "#d7dbdd"}
+
+// The layout of a chart, in points.
+const (
+	chartWidth  = 760
+	barsLeft    = 180
+	barsWidth   = 460
+	barsTop     = 76
+	barHeight   = 20
+	barDistance = 28
+)
+
+// bar is one row of a chart.
+type bar struct {
+	name  string
+	bytes Bytes
+}
+
+// WriteSVG draws the device's bytes by component as bars: those of the plan, those with
+// each choice alone undone that saves something, and those without techniques, under the
+// limit. Bars that are longer than four times the limit are cut off.
+func (p Plan) WriteSVG(w io.Writer) error {
+	bars := []bar{{"the plan", p.Peak[OnDevice]}}
+	for _, c := range p.Choices {
+		if c.Saves > 0 {
+			bars = append(bars, bar{c.Undone, c.Without.Peak[OnDevice]})
+		}
+	}
+	bars = append(bars, bar{"no technique", p.Without.Peak[OnDevice]})
+	title := fmt.Sprintf("%s on %s: peak of the device, limit %s", p.Task.Model.Name, p.Task.Device.Name, FormatBytes(p.Limit))
+	_, err := io.WriteString(w, chart(title, bars, p.Limit))
+	return err
+}
+
+func chart(title string, bars []bar, limit int64) string {
+	longest := int64(1)
+	for _, b := range bars {
+		longest = max(longest, b.bytes.Total())
+	}
+	scale := barsWidth / float64(max(limit, min(longest, 4*max(limit, bars[0].bytes.Total()))))
+	var b strings.Builder
+	height := barsTop + barDistance*len(bars) + 24
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", chartWidth, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, height)
+	fmt.Fprintf(&b, `<text x="12" y="22" font-size="14">%s</text>`+"\n", html.EscapeString(title))
+	x := 12
+	for c := range Components {
+		fmt.Fprintf(&b, `<rect x="%d" y="36" width="10" height="10" fill="%s"/><text x="%d" y="45">%v</text>`+"\n", x, componentColors[c], x+14, c)
+		x += 26 + 7*len(c.String())
+	}
+	for i, row := range bars {
+		y, x := barsTop+barDistance*i, float64(barsLeft)
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, html.EscapeString(row.name))
+		for c, n := range row.bytes {
+			width := min(float64(n)*scale, barsLeft+barsWidth-x)
+			if width < 0.005 {
+				continue
+			}
+			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%v: %s</title></rect>`+"\n",
+				x, y, width, barHeight, componentColors[c], Component(c), FormatBytes(n))
+			x += width
+		}
+		cut := ""
+		if float64(row.bytes.Total())*scale > barsWidth+0.5 {
+			cut = "… "
+		}
+		fmt.Fprintf(&b, `<text x="%.2f" y="%d">%s%s</text>`+"\n", x+6, y+14, cut, FormatBytes(row.bytes.Total()))
+	}
+	at := barsLeft + float64(limit)*scale
+	fmt.Fprintf(&b, `<path d="M%.2f %dV%d" stroke="black" stroke-dasharray="4 3"/><text x="%.2f" y="%d" text-anchor="middle">limit</text>`+"\n",
+		at, barsTop-6, height-18, at, height-6)
+	b.WriteString("</svg>\n")
+	return b.String()
+}

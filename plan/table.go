@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable writes the plan as text: the bytes of each component on the device without
+// techniques and with the plan, those on the host and on disk, and then the choices, with
+// what the device would hold, and its activations take, if each alone were undone. It ends
+// with the lines of [Plan.Explain].
+func (p Plan) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	t := p.Task
+	fmt.Fprintf(&b, "%s, %d parameters, on %s: %d samples a step in %d micro-batches of at most %d\n\n",
+		t.Model.Name, t.Model.Parameters(), t.Device.Name, t.Batch, p.Run.Window, p.Run.Micro)
+	p.components(&b)
+	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s\n\n",
+		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds))
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
+	for _, c := range p.Choices {
+		if c.Saves != 0 {
+			d := c.Without.Peak[OnDevice]
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", c.Undone, FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(c.Without.Seconds))
+		}
+	}
+	d := p.Peak[OnDevice]
+	fmt.Fprintf(tw, "no technique\t%s\t%s\t%s\t\n", FormatBytes(p.Without.Peak[OnDevice].Total()),
+		FormatBytes(p.Without.Peak[OnDevice][Activations]), formatSeconds(p.Without.Seconds))
+	fmt.Fprintf(tw, "(the plan)\t%s\t%s\t%s\t\n", FormatBytes(d.Total()), FormatBytes(d[Activations]), formatSeconds(p.Seconds))
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	b.WriteByte('\n')
+	for _, line := range p.Explain() {
+		fmt.Fprintln(&b, line)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// components writes the table of components.
+func (p Plan) components(b *strings.Builder) {
+	tw := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	var tiers []Tier
+	head := "\twithout\twith\tshare\t"
+	for tier := OnHost; tier < Tiers; tier++ {
+		if p.Peak[tier].Total() > 0 {
+			tiers, head = append(tiers, tier), head+"on "+tier.String()+"\t"
+		}
+	}
+	fmt.Fprintln(tw, head)
+	row := func(name string, value func(b Bytes) int64) {
+		without, with := value(p.Without.Peak[OnDevice]), value(p.Peak[OnDevice])
+		share := "–"
+		if without > 0 {
+			share = fmt.Sprintf("%.1f %%", 100*float64(with)/float64(without))
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t", name, FormatBytes(without), FormatBytes(with), share)
+		for _, tier := range tiers {
+			fmt.Fprintf(tw, "%s\t", FormatBytes(value(p.Peak[tier])))
+		}
+		fmt.Fprintln(tw)
+	}
+	for c := range Components {
+		row(c.String(), func(b Bytes) int64 { return b[c] })
+	}
+	row("total", Bytes.Total)
+	tw.Flush() // to a Builder, which does not fail
+}
+
+// formatSeconds writes a time with three digits.
+func formatSeconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return strconv.FormatFloat(s*1e6, 'g', 3, 64) + " µs"
+	case s < 1:
+		return strconv.FormatFloat(s*1e3, 'g', 3, 64) + " ms"
+	case s < 1000:
+		return strconv.FormatFloat(s, 'g', 3, 64) + " s"
+	}
+	return strconv.FormatFloat(s, 'f', 0, 64) + " s"
+}

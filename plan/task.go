@@ -1,0 +1,212 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Task is what is to be trained and where. The zero value of an option is its default.
+type Task struct {
+	Model  Model
+	Device Device
+	Batch  int // samples of a step, over all its micro-batches
+
+	Optimizer string // of package quant8, in lower case; default "adamw"
+	LossRows  int    // rows of logits that exist at a time; default 128
+	Chunk     int    // elements of a page of paged state; default 65536
+	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the chain
+	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else.
+	Rank int
+
+	// What Fit may choose from. Lossy values change the arithmetic of a step and are not among
+	// the defaults.
+	Compute   []snug.DType     // of weights and activations; default BF16 and F32
+	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
+	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 is lossy
+	StateBits []int            // default 32 and 8; 16 and 4 are lossy
+	Frozen    []int            // bits of the weights under adapters; default 16 and 4
+}
+
+// Gradient is how gradients are held.
+type Gradient int
+
+const (
+	// SumF32 adds those of the micro-batches up in float32, as package accum does.
+	SumF32 Gradient = iota
+	// SumBF16 adds them up in bfloat16.
+	SumBF16
+	// InBackward steps each parameter as soon as its gradient is there, as StepInBackward of
+	// package quant8 does: one gradient is held at a time, and a step is one micro-batch.
+	InBackward
+)
+
+var gradientNames = [...]string{"f32", "bf16", "in-backward"}
+
+// String returns "f32", "bf16" or "in-backward".
+func (g Gradient) String() string {
+	if g < 0 || int(g) >= len(gradientNames) {
+		return fmt.Sprintf("Gradient(%d)", int(g))
+	}
+	return gradientNames[g]
+}
+
+// Run is one way to do a [Task]. The zero value of all but the counts is training without
+// techniques.
+type Run struct {
+	Micro     int            // samples of a micro-batch at most
+	Window    int            // micro-batches of a step
+	Compute   snug.DType     // of weights and activations; 0: F32
+	Masters   amp.MasterForm // beside weights of 16 bits
+	Gradients Gradient
+	StateBits int        // of the optimizer's state; 0: 32
+	Frozen    int        // bits of the weights under adapters, 16 or 4; 0: those of Compute
+	Tiled     bool       // attention in tiles, which keeps a number for a row in the place of all probabilities
+	Remat     remat.Plan // of the chain's layers; without operations: keep all
+
+	WeightsOn   Tier // elsewhere than on the device, two layers at a time are there
+	GradientsOn Tier // OnHost: one layer's are on the device
+	StateOn     Tier // of masters and state
+	// Cache is the bytes of pages of what is on disk that the host holds at most.
+	Cache int64
+}
+
+const maxBatch = 1 << 24
+
+// check fills in defaults of t and validates it.
+func (t Task) check() (Task, error) {
+	if err := t.Model.Validate(); err != nil {
+		return t, err
+	}
+	if err := t.Device.Validate(); err != nil {
+		return t, err
+	}
+	if t.Optimizer == "" {
+		t.Optimizer = "adamw"
+	}
+	if t.LossRows == 0 {
+		t.LossRows = 128
+	}
+	if t.Chunk == 0 {
+		t.Chunk = 1 << 16
+	}
+	setDefault(&t.Compute, snug.BF16, snug.F32)
+	setDefault(&t.Masters, amp.FullMaster, amp.SplitMaster)
+	setDefault(&t.Gradients, SumF32, InBackward)
+	setDefault(&t.StateBits, 32, 8)
+	setDefault(&t.Frozen, 16, 4)
+	for _, n := range []struct {
+		name       string
+		n, lo, top int
+	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
+		if n.n < n.lo || n.n > n.top {
+			return t, fmt.Errorf("plan: %s is %d, want %d to %d: %w", n.name, n.n, n.lo, n.top, snug.ErrConfig)
+		}
+	}
+	if err := t.checkChoices(); err != nil {
+		return t, err
+	}
+	h := t.Model.Head
+	if size := 16 * (t.Model.perSample()*float64(t.Batch) + float64(h.Classes)*float64(t.LossRows)); !(size < 1<<60) {
+		return t, fmt.Errorf("plan: a batch of %d samples takes up to %g bytes, want less than 2^60: %w", t.Batch, size, snug.ErrShape)
+	}
+	if rows := t.Model.rows() * float64(t.Batch); rows > math.MaxInt {
+		return t, fmt.Errorf("plan: a batch of %d samples has %g rows, more than an int: %w", t.Batch, rows, snug.ErrShape)
+	}
+	return t, t.checkOptimizer()
+}
+
+// checkChoices checks the lists that Fit chooses from, one value at a time.
+func (t Task) checkChoices() error {
+	var all []Run
+	for _, c := range t.Compute {
+		if c == 0 {
+			return fmt.Errorf("plan: Compute has an invalid type: %w", snug.ErrConfig)
+		}
+		all = append(all, Run{Compute: c})
+	}
+	for _, m := range t.Masters {
+		all = append(all, Run{Masters: m})
+	}
+	for _, g := range t.Gradients {
+		all = append(all, Run{Gradients: g})
+	}
+	for _, bits := range t.StateBits {
+		if bits == 0 {
+			bits = -1
+		}
+		all = append(all, Run{StateBits: bits})
+	}
+	if t.Rank > 0 {
+		for _, bits := range t.Frozen {
+			all = append(all, Run{Frozen: bits})
+		}
+	}
+	for _, r := range all {
+		r.Micro, r.Window = t.Batch, 1
+		if err := t.checkRun(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setDefault[T any](list *[]T, values ...T) {
+	if len(*list) == 0 {
+		*list = values
+	}
+}
+
+// checkRun reports whether r is a way to do t.
+func (t Task) checkRun(r Run) error {
+	problem := ""
+	switch {
+	case r.Micro < 1 || r.Window < 1 || r.Micro > t.Batch || r.Window > t.Batch || int64(r.Window)*int64(r.Micro) < int64(t.Batch):
+		problem = fmt.Sprintf("%d micro-batches of at most %d samples do not make a batch of %d", r.Window, r.Micro, t.Batch)
+	case r.Compute != 0 && r.Compute != snug.F32 && r.Compute != snug.BF16 && r.Compute != snug.F16:
+		problem = fmt.Sprintf("Compute is %v, want f32, bf16 or f16", r.Compute)
+	case r.Masters > amp.NoMaster:
+		problem = fmt.Sprintf("Masters is %v, want full, split or none", r.Masters)
+	case r.Compute == snug.F16 && r.Masters == amp.SplitMaster:
+		problem = "split masters are for bf16"
+	case r.Gradients < 0 || r.Gradients > InBackward:
+		problem = fmt.Sprintf("Gradients is %v, want f32, bf16 or in-backward", r.Gradients)
+	case r.Gradients == InBackward && r.Window > 1:
+		problem = fmt.Sprintf("a step during the backward pass has one micro-batch, not %d", r.Window)
+	case r.Gradients == InBackward && r.GradientsOn != OnDevice:
+		problem = "gradients that are used during the backward pass stay on the device"
+	case r.StateBits != 0 && r.StateBits != 4 && r.StateBits != 8 && r.StateBits != 16 && r.StateBits != 32:
+		problem = fmt.Sprintf("StateBits is %d, want 4, 8, 16 or 32", r.StateBits)
+	case r.Frozen != 0 && (t.Rank == 0 || r.Frozen != 16 && r.Frozen != 4):
+		problem = fmt.Sprintf("Frozen is %d, want 16 or 4 with adapters, 0 without", r.Frozen)
+	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
+		problem = "weights and state are on the device, host or disk, gradients on the device or host"
+	case r.Cache < 0 || r.Cache > 1<<60:
+		problem = fmt.Sprintf("Cache is %d bytes, want 0 to 2^60", r.Cache)
+	default:
+		return nil
+	}
+	return fmt.Errorf("plan: %s: %w", problem, snug.ErrConfig)
+}
+
+// baseline returns training without techniques.
+func (t Task) baseline() Run { return Run{Micro: t.Batch, Window: 1, Compute: snug.F32, StateBits: 32} }
+
+// elem returns the bytes of an element of weights and activations.
+func (r Run) elem() int64 {
+	if r.Compute == 0 || r.Compute == snug.F32 {
+		return 4
+	}
+	return 2
+}
+
+// masterBytes returns the bytes of a master weight.
+func (r Run) masterBytes() int64 {
+	if r.elem() == 4 {
+		return 0
+	}
+	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.NoMaster: 0}[r.Masters]
+}
