@@ -61,6 +61,18 @@ func (s *Store) unpin(p *page, dirty bool) error {
 	return nil
 }
 
+// forget is unpin of a page that becomes zeros, unless it has other pins.
+func (s *Store) forget(p *page) error {
+	if err := s.unpin(p, false); err != nil || p.pins > 0 {
+		return err
+	}
+	s.discard(p)
+	s.vacate(p)
+	p.unsynced = false
+	s.settled.Broadcast() // for who waits for room
+	return nil
+}
+
 // resident returns the number of pages in memory.
 func (s *Store) resident() int { return len(s.victims) + s.pinned }
 

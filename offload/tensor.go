@@ -159,6 +159,14 @@ func (p Page[T]) Unpin(dirty bool) error {
 	return p.s.unpin(p.p, dirty)
 }
 
+// forget is Unpin of a page whose elements nobody needs any more: unless others have
+// it pinned they are zeros from now on, and take neither memory nor disk.
+func (p Page[T]) forget() error {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	return p.s.forget(p.p)
+}
+
 // Prefetch is [Store.Prefetch] for pages lo to hi-1. Pages that do not exist
 // are ignored.
 func (t *Tensor[T]) Prefetch(lo, hi int) {
