@@ -259,13 +259,10 @@ func (pr *placement) seconds(at []int) (sum float64) {
 }
 
 func (pr *placement) noRoom() error {
-	var need, have int64
+	var need int64
 	for _, g := range pr.groups {
 		need += g.bytes
 	}
-	for _, t := range pr.tiers {
-		have += t.Limit
-	}
-	return fmt.Errorf("offload: device map: %d bytes of weights, of which the largest layer has %d, do not fit in tiers of %d together, with two layers free in %s if any is paged: %w",
-		need, pr.largest, have, pr.tiers[0].Name, snug.ErrNoMemory)
+	return fmt.Errorf("offload: device map: no room in %d tiers for %d bytes of weights, with %d for two of the largest layer in %s if any is paged: %w",
+		len(pr.tiers), need, 2*pr.largest, pr.tiers[0].Name, snug.ErrNoMemory)
 }

@@ -26,7 +26,8 @@ type Stepper interface {
 type UpdaterOptions struct {
 	// PageLen is the elements of a page of weights and of gradients, and of the ranges
 	// that the Stepper gets, whose own pages or chunks must divide it; 0 means 65536,
-	// as there.
+	// as there. Rules that want whole parameters, such as LAMB's, want it as long as
+	// the longest of them.
 	PageLen int
 	// Delayed makes [Updater.Step] return at once. The update runs beside the next
 	// forward and backward pass, which still see the parameters of the step before:
