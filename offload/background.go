@@ -6,8 +6,8 @@ import (
 )
 
 // The background goroutines only do ahead of time what Acquire does itself:
-// readAhead reads the pages that are used next, writeBehind writes the dirty
-// pages that are evicted for them. A failure is left for Acquire to meet and
+// those of readAhead read the pages that are used next, those of writeBehind write
+// the dirty pages that are evicted for them. A failure is left for Acquire to meet and
 // report.
 
 // Prefetch says that the pages of these blobs are used soon. They are read in
@@ -124,14 +124,15 @@ func (s *Store) nextRead() *page {
 
 // evictFor drops clean pages that are used later than p until size bytes fit.
 // It reports whether they do; if a dirty page must be written first, it
-// returns that.
+// returns that. What is being written makes room soon, and nothing more is
+// dropped for that.
 func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page) {
 	for !s.buffers.fits(size) {
 		v := s.victims.top()
 		switch {
-		case v == nil || v.key <= p.key:
+		case v == nil || v.key <= p.key || s.buffers.fits(size-s.writing):
 			return false, nil
-		case v.dirty || v.busy:
+		case v.dirty:
 			return false, v
 		}
 		s.discard(v)
@@ -170,9 +171,9 @@ func (s *Store) nextWrite() *page {
 		if !readable(p) {
 			continue
 		}
-		need += roundUp(int64(p.size), alignment)
+		need += s.buffers.room(int64(p.size))
 		switch fits, dirty := s.evictFor(p, need); {
-		case dirty != nil && !dirty.busy:
+		case dirty != nil:
 			return dirty
 		case !fits:
 			return nil

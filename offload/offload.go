@@ -45,14 +45,17 @@ import (
 
 // Limits of a store.
 const (
-	MaxKey   = 1 << 10 // bytes of a key
-	MaxPage  = 1 << 30 // bytes of a page
-	MaxPages = 1 << 22 // pages of a tensor
-	MaxDepth = 1 << 10 // PrefetchDepth
+	MaxKey     = 1 << 10 // bytes of a key
+	MaxPage    = 1 << 30 // bytes of a page
+	MaxPages   = 1 << 22 // pages of a tensor
+	MaxDepth   = 1 << 10 // PrefetchDepth
+	MaxWorkers = 64      // Workers
 )
 
-// defaultDepth is two pages of each moment of AdamW.
-const defaultDepth = 4
+const (
+	defaultDepth   = 16 // what a program uses at once waits for none of it
+	defaultWorkers = 2
+)
 
 // Options configure a Store. The zero value is valid.
 type Options struct {
@@ -66,9 +69,19 @@ type Options struct {
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
 	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
-	// most. 0 means 4. A negative depth turns all background reading and
+	// most. 0 means 16. A negative depth turns all background reading and
 	// writing off.
 	PrefetchDepth int
+	// Workers is how many pages are read ahead at a time, and how many written
+	// behind, [MaxWorkers] at most. 0 means 2. They have no buffers of their own: all
+	// pages on their way count to HostLimit.
+	Workers int
+	// Direct moves pages past the operating system's cache, where the system and the
+	// file system can (O_DIRECT on Linux); where they cannot, it changes nothing, and
+	// [Stats] says so. Memory that the cache would take then stays free, and disks as
+	// fast as memory are read with less work. Page buffers are rounded up to 4096
+	// bytes, to which pages are best a multiple of.
+	Direct bool
 }
 
 func (o Options) check() (Options, error) {
@@ -82,6 +95,12 @@ func (o Options) check() (Options, error) {
 		o.PrefetchDepth = defaultDepth
 	case o.PrefetchDepth < 0:
 		o.PrefetchDepth = 0
+	}
+	if o.Workers < 0 || o.Workers > MaxWorkers {
+		return o, fmt.Errorf("offload: Workers is %d, want 0 to %d: %w", o.Workers, MaxWorkers, snug.ErrConfig)
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
 	}
 	return o, nil
 }
@@ -97,5 +116,17 @@ type Stats struct {
 	Evicted    int64         // pages dropped from memory to make room
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
+	ReadTime   time.Duration // time that reads of pages took, each for itself
+	WriteTime  time.Duration // time that writes of pages took, each for itself
 	Stall      time.Duration // time that Acquire and Pin calls waited for disk, room or a commit
+	Direct     bool          // pages move past the operating system's cache
+}
+
+// Overlap returns the part of the time of all transfers that no call waited for, from 0
+// to 1: what was hidden behind the program's own work. It is 1 if there were none.
+func (s Stats) Overlap() float64 {
+	if moved := s.ReadTime + s.WriteTime; moved > 0 {
+		return max(0, 1-s.Stall.Seconds()/moved.Seconds())
+	}
+	return 1
 }

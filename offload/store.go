@@ -21,7 +21,7 @@ type Store struct {
 	fs   fileSystem
 	lock io.Closer
 	data file
-	wg   sync.WaitGroup // the two background goroutines
+	wg   sync.WaitGroup // the background goroutines
 
 	mu      sync.Mutex // guards all below; never held during I/O
 	settled sync.Cond  // a page came to rest, a commit ended, the store closed
@@ -36,6 +36,7 @@ type Store struct {
 	pinned     int   // pages with pins
 	pinBytes   int64 // and their buffers' bytes
 	busy       int   // reads and writes in progress
+	writing    int64 // bytes of the buffers that are being written
 	committing bool
 	closed     bool
 	hold       bool // a write failed: no writes behind until one succeeds
@@ -116,16 +117,18 @@ func Open(dir string, o Options) (*Store, error) {
 // open opens a store over checked options.
 func open(fs fileSystem, o Options) (*Store, error) {
 	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0)}
-	s.buffers.limit = o.HostLimit
+	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
 		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles())
 	}
 	if o.PrefetchDepth > 0 {
 		s.hints = make([]*page, 0, o.PrefetchDepth)
-		s.wg.Add(2)
-		go s.readAhead()
-		go s.writeBehind()
+		for range o.Workers {
+			s.wg.Add(2)
+			go s.readAhead()
+			go s.writeBehind()
+		}
 	}
 	return s, nil
 }
@@ -136,6 +139,11 @@ func (s *Store) openFiles() (err error) {
 	}
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
+	}
+	if s.opts.Direct {
+		if d := directFile(s.fs.Path(dataName), s.data); d != nil {
+			s.data, s.stats.Direct, s.buffers.align = d, true, directAlignment
+		}
 	}
 	size, err := s.data.Size()
 	if err != nil {
@@ -330,6 +338,9 @@ func (s *Store) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.HostBytes, st.HostPeak = s.buffers.bytes(), s.buffers.peak
+	if d, ok := s.data.(*direct); ok {
+		st.Direct = !d.refused.Load()
+	}
 	return st
 }
 

@@ -93,7 +93,7 @@ func TestTwoOpens(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	for _, o := range []Options{{HostLimit: -1}, {PrefetchDepth: MaxDepth + 1}} {
+	for _, o := range []Options{{HostLimit: -1}, {PrefetchDepth: MaxDepth + 1}, {Workers: -1}, {Workers: MaxWorkers + 1}} {
 		_, err := Open(t.TempDir(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
