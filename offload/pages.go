@@ -51,6 +51,9 @@ func (s *Store) unpin(p *page, dirty bool) error {
 		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p, snug.ErrConfig)
 	}
 	p.dirty = p.dirty || dirty && p.size > 0
+	if dirty {
+		p.version++
+	}
 	if p.pins--; p.pins > 0 {
 		return nil
 	}
@@ -69,6 +72,7 @@ func (s *Store) forget(p *page) error {
 	s.discard(p)
 	s.vacate(p)
 	p.unsynced = false
+	p.version++
 	s.settled.Broadcast() // for who waits for room
 	return nil
 }

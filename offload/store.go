@@ -73,6 +73,8 @@ type page struct {
 	gone  bool // deleted
 	bad   bool // reading ahead failed; the next Acquire says why
 
+	version uint64 // of the contents: how often it was changed
+
 	slot     extent // on disk; zero length for a page of zeros never written
 	crc      uint32 // of the slot
 	frozen   bool   // a commit refers to slot, which must not be overwritten
