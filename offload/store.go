@@ -21,6 +21,7 @@ type Store struct {
 	fs   fileSystem
 	lock io.Closer
 	data file
+	left bool           // the store was open before and not closed
 	wg   sync.WaitGroup // the background goroutines
 
 	mu      sync.Mutex // guards all below; never held during I/O
@@ -139,6 +140,7 @@ func (s *Store) openFiles() (err error) {
 	if s.lock, err = s.fs.Lock(); err != nil {
 		return err
 	}
+	s.mark()
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
 	}
@@ -162,12 +164,29 @@ func (s *Store) openFiles() (err error) {
 	return nil
 }
 
+// mark leaves a file that Close removes. It is a help, and no error if it fails: on a
+// full disk the store is readable still.
+func (s *Store) mark() {
+	if f, err := s.fs.Open(openName, readOnly); err == nil {
+		s.left = true
+		_ = f.Close()
+	} else if f, err := s.fs.Open(openName, create); err == nil {
+		_ = f.Close()
+	}
+}
+
+// Recovered reports whether the store was open before in a process that ended without
+// [Store.Close], as one that was killed: what that had changed since its last
+// [Store.Commit] is lost, and this store began with that commit.
+func (s *Store) Recovered() bool { return s.left }
+
 func (s *Store) closeFiles() error {
 	var errs []error
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
 	}
 	if s.lock != nil {
+		_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
