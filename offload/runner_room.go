@@ -181,9 +181,26 @@ type movable interface {
 	Len() int
 	LoadTo(m *Mover, dst snug.View, off int) (Move, error)
 	dtype() snug.DType
+	writable() error
+	// put rounds src into the elements from off on.
+	put(src []float32, off int) error
 }
 
 func (t *Tensor[T]) dtype() snug.DType { return t.obj.dtype }
+
+func (t *Tensor[T]) writable() error {
+	if t.obj.source != nil {
+		return fmt.Errorf("offload: tensor %q is attached, and so read-only: %w", t.obj.name, snug.ErrConfig)
+	}
+	return nil
+}
+
+func (t *Tensor[T]) put(src []float32, off int) error {
+	return t.walk(off, len(src), true, func(page Page[T], part []T, done int) error {
+		roundTask.Run(chunksOf(len(part)), roundArgs{snug.SliceView(part), src[done : done+len(part)]})
+		return page.Unpin(true)
+	})
+}
 
 // lookup returns the tensor of a name.
 func lookup(s *Store, name string) (movable, error) {

@@ -204,8 +204,10 @@ func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T,
 	if err := t.checkRange(off, n); err != nil {
 		return err
 	}
-	if write && t.obj.source != nil {
-		return fmt.Errorf("offload: tensor %q is attached, and so read-only: %w", t.obj.name, snug.ErrConfig)
+	if write {
+		if err := t.writable(); err != nil {
+			return err
+		}
 	}
 	for done := 0; done < n; {
 		i, lo := (off+done)/t.obj.pageLen, (off+done)%t.obj.pageLen

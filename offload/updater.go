@@ -85,6 +85,7 @@ type updated struct {
 	weights *Tensor[float32]
 	grads   [2]*Tensor[float32] // the second with Delayed only
 	target  snug.View           // where the model has it; empty if nowhere
+	copied  movable             // the tensor that it is in besides, if not nil
 }
 
 // The store's names of what an Updater keeps.
@@ -198,6 +199,45 @@ func (u *Updater) Bind(name string, target snug.View) error {
 	return u.publish(p)
 }
 
+// BindTensor is [Updater.Bind] to a tensor of the store, of any floating-point type and
+// the length of the parameter, from which a [Runner] pages it in. An empty name ends
+// that. Unlike [Updater.Weights] the tensor does not change between Step and Wait with
+// Delayed. A step pins a page of it besides.
+//
+// Errors: [snug.ErrConfig] for a name that was not added or a tensor that is not there
+// or attached, [snug.ErrDType], [snug.ErrShape], and those of the store.
+func (u *Updater) BindTensor(name, tensor string) error {
+	p, err := u.param(name)
+	if err != nil {
+		return err
+	}
+	var t movable
+	if tensor != "" {
+		if t, err = u.findCopy(p, tensor); err != nil {
+			return fmt.Errorf("offload: updater: bind %q: %w", name, err)
+		}
+	}
+	if err := u.Wait(); err != nil {
+		return err
+	}
+	p.copied = t
+	return u.publish(p)
+}
+
+// findCopy returns a tensor that can hold p.
+func (u *Updater) findCopy(p *updated, tensor string) (movable, error) {
+	t, err := lookup(u.s, tensor)
+	switch {
+	case err != nil:
+		return nil, err
+	case !t.dtype().IsFloat():
+		return nil, fmt.Errorf("tensor %q holds %s, want a floating-point type: %w", tensor, t.dtype(), snug.ErrDType)
+	case t.Len() != p.weights.Len():
+		return nil, fmt.Errorf("tensor %q has %d elements, want %d: %w", tensor, t.Len(), p.weights.Len(), snug.ErrShape)
+	}
+	return t, t.writable()
+}
+
 // reaches reports whether v can be moved.
 func (u *Updater) reaches(v snug.View) error {
 	dev, err := snug.CommonDevice(v)
@@ -226,7 +266,7 @@ func (u *Updater) usable() error {
 }
 
 // Weights returns the tensor of a parameter's float32 weights, for programs that page
-// them in themselves. The error wraps [snug.ErrConfig] for a name that was not added.
+// them in themselves. With Delayed they change between Step and Wait. The error wraps [snug.ErrConfig] for a name that was not added.
 func (u *Updater) Weights(name string) (*Tensor[float32], error) {
 	p, err := u.param(name)
 	if err != nil {
@@ -337,7 +377,7 @@ func (u *Updater) Wait() error {
 
 // publish writes all weights of p to its target.
 func (u *Updater) publish(p *updated) error {
-	if p.target.Len() == 0 {
+	if p.target.Len() == 0 && p.copied == nil {
 		return nil
 	}
 	var moves Move

@@ -79,6 +79,11 @@ func (u *Updater) staged(dt snug.DType, n int) snug.View {
 // put writes weights lo to lo+len(w)-1 to where the model has them, and adds moves that
 // it starts to moves.
 func (u *Updater) put(p *updated, lo int, w []float32, moves *Move) error {
+	if p.copied != nil {
+		if err := p.copied.put(w, lo); err != nil {
+			return err
+		}
+	}
 	if p.target.Len() == 0 {
 		return nil
 	}

@@ -204,6 +204,48 @@ func TestUpdaterDelayed(t *testing.T) {
 	u.requireModel(t, want.model)
 }
 
+// TestUpdaterBindsTensors has the model's parameters in pages too.
+func TestUpdaterBindsTensors(t *testing.T) {
+	for _, delayed := range []bool{false, true} {
+		place := kerneltest.Place{Name: "slice"}
+		s := memStore(t, Options{HostLimit: 7 * 4 * updPage})
+		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, place)
+		x, err := Create[snug.BFloat16](s, "copy", 1000, 77)
+		require.NoError(t, err)
+		require.NoError(t, u.BindTensor("a", "copy"))
+		holds := func(want []snug.BFloat16) {
+			got := make([]snug.BFloat16, x.Len())
+			require.NoError(t, x.ReadAt(got, 0))
+			require.Equal(t, want, got)
+		}
+		holds(u.bf16("a"))
+		for step := range 3 {
+			u.accumulate(t, place, step, 1)
+			require.NoError(t, u.Step(0.01, 1))
+			holds(u.bf16("a"))
+		}
+		require.NoError(t, u.Wait())
+		holds(u.bf16("a"))
+		before := u.bf16("a")
+		require.NoError(t, u.BindTensor("a", ""))
+		u.accumulate(t, place, 9, 1)
+		require.NoError(t, u.Step(0.01, 1))
+		require.NoError(t, u.Wait())
+		require.NotEqual(t, before, u.bf16("a"))
+		holds(before)
+
+		_, err = Create[int32](s, "ints", 1000, 77)
+		require.NoError(t, err)
+		_, err = Attach[float32](s, "attached", &weights{}, "", 1000, 77)
+		require.NoError(t, err)
+		require.ErrorIs(t, u.BindTensor("x", "copy"), snug.ErrConfig)
+		require.ErrorIs(t, u.BindTensor("a", "missing"), snug.ErrConfig)
+		require.ErrorIs(t, u.BindTensor("a", "attached"), snug.ErrConfig)
+		require.ErrorIs(t, u.BindTensor("a", "ints"), snug.ErrDType)
+		require.ErrorIs(t, u.BindTensor("d", "copy"), snug.ErrShape)
+	}
+}
+
 // TestUpdaterOverlaps checks that a delayed update leaves the program free, and that
 // gradients of the next step go elsewhere meanwhile.
 func TestUpdaterOverlaps(t *testing.T) {

@@ -136,3 +136,26 @@ func TestWeightsFromSafetensors(t *testing.T) {
 	}
 	require.LessOrEqual(t, s.Stats().HostPeak, int64(4*4*pageLen))
 }
+
+// TestRun trains for a few steps, cut off and taken up in between, with every option.
+func TestRun(t *testing.T) {
+	var lines []string
+	c := config{steps: 3, commit: 2, limit: 2 * mib, view: func(format string, args ...any) {
+		lines = append(lines, fmt.Sprintf(format, args...))
+	}}
+	for _, delayed := range []bool{false, true} {
+		c.delayed = delayed
+		lines = nil
+		dir := t.TempDir()
+		require.NoError(t, run(dir, c))
+		require.Len(t, lines, 4)
+		require.Contains(t, lines[2], "of 2.00 MiB")
+		c.steps = 5
+		c.commit = 5 // the run in memory has commits elsewhere, which end delayed updates
+		if !c.delayed {
+			require.NoError(t, run(dir, c))
+			require.Contains(t, lines[4], "going on from step 3")
+		}
+		c.steps, c.commit = 3, 2
+	}
+}
