@@ -1,15 +1,22 @@
-// Package offload keeps training state that does not fit in host memory: named
-// pages that live in a file and are brought into memory while they are used,
-// under a limit in bytes. It also moves vectors between host memory and a device
-// beside the kernels. It follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840)
+// Package offload trains what does not fit in memory: named pages that live in a file
+// and are brought into host memory, and from there onto a device, while they are used,
+// under limits in bytes. It follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840)
 // and ZeRO-Infinity (Rajbhandari et al. 2021, arXiv:2104.07857) in what is moved, on
 // one machine.
 //
 //   - [Store] holds pages. A blob is one page under a key; a [Tensor] is a
-//     vector of a fixed element type cut into pages of equal length.
-//   - [AdamW] keeps its two moments in a Store and steps page by page.
-//   - [Mover] copies vectors, and with [Tensor.LoadTo] and [Tensor.SaveFrom] tensors,
-//     between host memory and a device while the device computes.
+//     vector of a fixed element type cut into pages of equal length. [Attach] has
+//     the pages of a tensor in a file of weights. [Contents] and [Verify] inspect a
+//     store.
+//   - [Updater] keeps float32 weights, gradients and the state of an optimizer in a
+//     Store and steps page by page; [AdamW] is such an optimizer, and those of package
+//     quant8 with the Store as their Storage are others.
+//   - [Greedy] and [Optimal] say which layers of a model stay on a device, a
+//     [DeviceMap], and a [Runner] pages the others in, forward and backward.
+//   - [DeviceTier] holds pages in the memory of a device, and [Mover] copies vectors,
+//     and with [Tensor.LoadTo] and [Tensor.SaveFrom] tensors, between host memory and a
+//     device while the device computes.
+//   - [MeasurePages] finds the size of pages that suits a file system.
 //
 // # Order
 //
@@ -25,15 +32,18 @@
 // [Store.Commit] makes the state of all pages durable as one. Pages written
 // since then, by eviction or by a commit that was cut off, go to places of the
 // file that the last commit does not refer to, so that whatever happens to the
-// process or the machine, [Open] gives exactly the last commit. Every page and
-// the index carry a CRC-32C that is checked on each read. The price is room on
-// disk for the pages that change between two commits, up to twice the state.
+// process or the machine, [Open] gives exactly the last commit, and
+// [Store.Recovered] says that the process before did not close the store. Every page
+// and the index carry a CRC-32C that is checked on each read; a [PageError] names the
+// file, the page and the offset of one that is damaged. The price is room on disk for
+// the pages that change between two commits, up to twice the state.
 //
 // # Errors
 //
 // Besides the sentinels of package snug, errors of files wrap the operating
 // system's error (such as syscall.ENOSPC). After one, the last commit is
-// readable, the pages in memory are intact, and the call can be repeated.
+// readable, the pages in memory are intact, and the call can be repeated; an Updater
+// in the middle of a step goes back to the last commit.
 package offload
 
 import (
