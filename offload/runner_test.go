@@ -259,6 +259,30 @@ func minusOne(a []float32) []float32 {
 	return x
 }
 
+// TestRunnerTwoDevices has layers that stay on two devices, and pages the rest in on
+// the first.
+func TestRunnerTwoDevices(t *testing.T) {
+	first, _ := openCopier(t)
+	s := memStore(t, Options{HostLimit: 8 * 192})
+	layers, want := runnerModel(t, s, 100, 6)
+	m, err := Greedy(layers, []Tier{{first.Name(), 1730, 0}, {"cpu", 460, 0}, {"disk", 0, 1}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1, 2, 2, 2, 0}, m.Place)
+	r, err := NewRunner(s, []*Mover{newMover(t, first, 128, 3), newMover(t, snug.CPU(), 128, 1)}, layers, m, RunnerOptions{})
+	require.NoError(t, err)
+	devices := []*snug.Device{first, snug.CPU(), first, first, first, first}
+	require.NoError(t, r.Backward(context.Background(), func(l int, weights []snug.View) error {
+		for k, w := range weights {
+			require.Equal(t, devices[l], w.Device())
+			requireSameBits(t, want[layers[l].Weights[k].Name], read(t, w))
+		}
+		return nil
+	}))
+	require.NoError(t, r.Reload())
+	require.NoError(t, first.Sync())
+	require.NoError(t, r.Close())
+}
+
 // TestRunnerDemotes gives a device less memory than the map says.
 func TestRunnerDemotes(t *testing.T) {
 	const frame = 448 + 64 // of layer 5: 105 and 5 elements

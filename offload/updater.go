@@ -35,8 +35,8 @@ type UpdaterOptions struct {
 	// ZeRO-Offload's delayed parameter update (Ren et al. 2021, section 5.2). It takes
 	// a second set of gradients in the store.
 	Delayed bool
-	// Mover moves gradients and parameters that lie on its device; without it they
-	// are copied in the queue.
+	// Mover moves gradients and parameters that lie on its device; those on others are
+	// copied in the queue.
 	Mover *Mover
 }
 
@@ -189,7 +189,7 @@ func (u *Updater) Bind(name string, target snug.View) error {
 	case target.Len() > 0 && target.Len() != p.weights.Len():
 		return fmt.Errorf("offload: updater: bind %q to %d elements, it has %d: %w", name, target.Len(), p.weights.Len(), snug.ErrShape)
 	}
-	if err := u.reaches(target); err != nil {
+	if _, err := snug.CommonDevice(target); err != nil {
 		return fmt.Errorf("offload: updater: bind %q: %w", name, err)
 	}
 	if err := u.Wait(); err != nil {
@@ -236,15 +236,6 @@ func (u *Updater) findCopy(p *updated, tensor string) (movable, error) {
 		return nil, fmt.Errorf("tensor %q has %d elements, want %d: %w", tensor, t.Len(), p.weights.Len(), snug.ErrShape)
 	}
 	return t, t.writable()
-}
-
-// reaches reports whether v can be moved.
-func (u *Updater) reaches(v snug.View) error {
-	dev, err := snug.CommonDevice(v)
-	if err == nil && !dev.IsCPU() && u.o.Mover != nil && u.o.Mover.dev != dev {
-		err = fmt.Errorf("a vector on %s, the mover is of %s: %w", dev, u.o.Mover.dev, snug.ErrDevice)
-	}
-	return err
 }
 
 func (u *Updater) param(name string) (*updated, error) {

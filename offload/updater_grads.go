@@ -31,7 +31,7 @@ func (u *Updater) Accumulate(name string, lo int, g snug.View, weight float32) e
 	case g.Len() > 0 && !g.DType().IsFloat():
 		return fmt.Errorf("offload: updater: gradient of %q is %s, want a floating-point type: %w", name, g.DType(), snug.ErrDType)
 	}
-	if err := u.reaches(g); err != nil {
+	if _, err := snug.CommonDevice(g); err != nil {
 		return fmt.Errorf("offload: updater: gradient of %q: %w", name, err)
 	}
 	onHost := g.Device().IsCPU()
@@ -52,7 +52,7 @@ func (u *Updater) addStaged(acc []float32, g snug.View, done int, weight float32
 	defer u.mu.Unlock()
 	host := u.staged(g.DType(), len(acc))
 	from, err := g.Slice(done, done+len(acc))
-	if err == nil && u.o.Mover != nil {
+	if err == nil && u.moves(from) {
 		var move Move
 		if move, err = u.o.Mover.Save(host, from); err == nil {
 			err = move.Wait()
@@ -66,6 +66,9 @@ func (u *Updater) addStaged(acc []float32, g snug.View, done int, weight float32
 	addTask.Run(chunksOf(len(acc)), addArgs{acc, host, 0, weight})
 	return nil
 }
+
+// moves reports whether the Mover is of v's device.
+func (u *Updater) moves(v snug.View) bool { return u.o.Mover != nil && u.o.Mover.dev == v.Device() }
 
 // staged returns the stage as n elements of dt.
 func (u *Updater) staged(dt snug.DType, n int) snug.View {
@@ -102,7 +105,7 @@ func (u *Updater) put(p *updated, lo int, w []float32, moves *Move) error {
 		host = u.staged(to.DType(), len(w))
 		roundTask.Run(chunksOf(len(w)), roundArgs{host, w})
 	}
-	if u.o.Mover == nil {
+	if !u.moves(to) {
 		return snug.Copy(to, host)
 	}
 	move, err := u.o.Mover.Load(to, host)

@@ -327,11 +327,11 @@ func TestUpdaterResumes(t *testing.T) {
 // without.
 func TestUpdaterOnDevices(t *testing.T) {
 	test := func(t *testing.T, place kerneltest.Place) {
-		for _, moved := range []bool{false, true} {
+		for _, mover := range []*snug.Device{nil, snug.CPU(), place.Dev} { // none, one of another device, its own
 			for _, delayed := range []bool{false, true} {
 				o := UpdaterOptions{Delayed: delayed}
-				if moved && place.Dev != nil {
-					o.Mover = newMover(t, place.Dev, 128, 3)
+				if mover != nil {
+					o.Mover = newMover(t, mover, 128, 3)
 				}
 				u, want := newPaged(t, memStore(t, Options{HostLimit: 6 * 4 * updPage}), o, place), newRun()
 				for step := 1; step <= 3; step++ {
