@@ -13,7 +13,8 @@
 //   - quant8: blockwise 8-bit optimizer state
 //   - qlora: weights in 4 bits
 //   - attention: tiled attention in O(N) memory
-//   - offload: paged tensors over host memory and disk, and moves to devices
+//   - offload: paged tensors over devices, host memory and disk, paged training, device
+//     maps
 //   - fused: layers that keep little for the backward pass
 //   - plan: what training takes, predicted and counted, and what fits
 //

@@ -143,7 +143,7 @@ func readmeAttention(out, dout, qkv, dqkv []snug.BFloat16) error {
 	return err
 }
 
-func readmeOffload(dir string, weights, gradient []float32) error {
+func readmeOffload(dir string, weights, gradient []snug.BFloat16, first func(lo int, w []float32) error) error {
 	//readme:
 	store, err := offload.Open(dir, offload.Options{HostLimit: 64 << 20}) // the rest goes to disk
 	if err != nil {
@@ -151,15 +151,28 @@ func readmeOffload(dir string, weights, gradient []float32) error {
 	}
 	defer store.Close()
 	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Storage: store}) // any state, paged
-	//end
 	if err != nil {
 		return err
 	}
-	if err := opt.Add("w", len(weights)); err != nil {
+	updater, err := offload.NewUpdater(store, opt, offload.UpdaterOptions{}) // weights and gradients too
+	if err != nil {
 		return err
 	}
-	opt.Advance(1e-3)
-	return opt.Step("w", snug.ViewOf(weights), snug.ViewOf(gradient), 1)
+	if err := updater.Add("w", len(weights), first); err != nil {
+		return err
+	}
+	if err := updater.Bind("w", snug.ViewOf(weights)); err != nil { // float32 below, bfloat16 here
+		return err
+	}
+	if err := updater.Accumulate("w", 0, snug.ViewOf(gradient), 1); err != nil { // as they arrive
+		return err
+	}
+	if err := updater.Step(1e-3, 1); err != nil {
+		return err
+	}
+	err = updater.Commit() // a killed process goes on from here
+	//end
+	return err
 }
 
 func readmeFused(x, table, dx []snug.BFloat16, targets []int32) error {
@@ -257,7 +270,7 @@ func TestReadmeCode(t *testing.T) {
 	b := func(n int) []snug.BFloat16 { return make([]snug.BFloat16, n) }
 	require.NoError(t, readmeQlora(b(64*64)))
 	require.NoError(t, readmeAttention(b(64*64), b(64*64), b(3*64*64), b(3*64*64)))
-	require.NoError(t, readmeOffload(t.TempDir(), make([]float32, 5000), make([]float32, 5000)))
+	require.NoError(t, readmeOffload(t.TempDir(), b(5000), b(5000), nil))
 	for _, p := range kerneltest.Places(t)[1:] {
 		require.NoError(t, readmeDevice(p.Name, four))
 	}

@@ -6,8 +6,8 @@ import (
 )
 
 // The background goroutines only do ahead of time what Acquire does itself:
-// readAhead reads the pages that are used next, writeBehind writes the dirty
-// pages that are evicted for them. A failure is left for Acquire to meet and
+// those of readAhead read the pages that are used next, those of writeBehind write
+// the dirty pages that are evicted for them. A failure is left for Acquire to meet and
 // report.
 
 // Prefetch says that the pages of these blobs are used soon. They are read in
@@ -98,7 +98,8 @@ func (s *Store) nextRead() *page {
 		p, fits := s.hints[0], false
 		if readable(p) {
 			var dirty *page
-			if fits, dirty = s.evictFor(p, int64(p.size)); dirty != nil && !s.hold {
+			var soon bool
+			if fits, dirty, soon = s.evictFor(p, int64(p.size)); soon || dirty != nil && !s.hold {
 				return nil
 			}
 		}
@@ -115,7 +116,7 @@ func (s *Store) nextRead() *page {
 		if !readable(p) {
 			continue
 		}
-		if fits, _ := s.evictFor(p, int64(p.size)); fits {
+		if fits, _, _ := s.evictFor(p, int64(p.size)); fits {
 			return p
 		}
 		return nil
@@ -124,20 +125,22 @@ func (s *Store) nextRead() *page {
 
 // evictFor drops clean pages that are used later than p until size bytes fit.
 // It reports whether they do; if a dirty page must be written first, it
-// returns that.
-func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page) {
+// returns that. If what is being written makes the room soon, nothing more is dropped.
+func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page, soon bool) {
 	for !s.buffers.fits(size) {
 		v := s.victims.top()
 		switch {
+		case s.buffers.fits(size - s.writing):
+			return false, nil, true
 		case v == nil || v.key <= p.key:
-			return false, nil
-		case v.dirty || v.busy:
-			return false, v
+			return false, nil, false
+		case v.dirty:
+			return false, v, false
 		}
 		s.discard(v)
 		s.stats.Evicted++
 	}
-	return true, nil
+	return true, nil, false
 }
 
 // writeBehind writes pages that are about to be evicted until the store
@@ -170,11 +173,11 @@ func (s *Store) nextWrite() *page {
 		if !readable(p) {
 			continue
 		}
-		need += roundUp(int64(p.size), alignment)
-		switch fits, dirty := s.evictFor(p, need); {
-		case dirty != nil && !dirty.busy:
+		need += s.buffers.room(int64(p.size))
+		switch fits, dirty, soon := s.evictFor(p, need); {
+		case dirty != nil:
 			return dirty
-		case !fits:
+		case !fits && !soon:
 			return nil
 		}
 	}

@@ -2,14 +2,19 @@ package offload
 
 import "unsafe"
 
-// alignment of page memory, a cache line and a vector register of AVX-512.
-const alignment = 64
+// alignment of page memory, a cache line and a vector register of AVX-512, and that
+// of memory which direct I/O reads and writes.
+const (
+	alignment       = 64
+	directAlignment = slotAlign
+)
 
 // buffers hands out page memory and accounts for it. Memory that is given back
 // is kept for the next page of that size, so that pages of one size pass
 // through without work for the garbage collector.
 type buffers struct {
 	limit int64 // 0 for none; then nothing is kept
+	align int   // of the memory and of its length
 	used  int64
 	idle  int64 // bytes of free
 	peak  int64
@@ -22,14 +27,17 @@ func roundUp[T int | int64](n, align T) T { return (n + align - 1) &^ (align - 1
 // bytes returns what is in host memory.
 func (b *buffers) bytes() int64 { return b.used + b.idle }
 
+// room returns what a page of size bytes takes.
+func (b *buffers) room(size int64) int64 { return roundUp(size, int64(b.align)) }
+
 // fits reports whether a page of size bytes has room without an eviction.
 func (b *buffers) fits(size int64) bool {
-	return b.limit == 0 || b.used+roundUp(size, alignment) <= b.limit
+	return b.limit == 0 || b.used+b.room(size) <= b.limit
 }
 
 // take returns memory with arbitrary contents for a page that fits.
 func (b *buffers) take(size int) []byte {
-	n := roundUp(size, alignment)
+	n := int(b.room(int64(size)))
 	b.used += int64(n)
 	if list := b.free[n]; len(list) > 0 {
 		last := len(list) - 1
@@ -47,8 +55,8 @@ func (b *buffers) take(size int) []byte {
 		b.free[other] = list
 	}
 	b.peak = max(b.peak, b.bytes())
-	mem := make([]byte, n+alignment-1)
-	off := -uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & (alignment - 1)
+	mem := make([]byte, n+b.align-1)
+	off := -uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & uintptr(b.align-1)
 	return mem[off : int(off)+size : int(off)+n]
 }
 

@@ -42,7 +42,9 @@ type copier struct {
 	blocks   map[uintptr][]byte // of the device, by address
 	pinned   map[uintptr][]byte // by address
 	limit    int                // of pinned bytes
-	tail     chan struct{}      // closed when all queued work is done
+	memory   int                // of the device, in bytes; 0 for no limit
+	used     int
+	tail     chan struct{} // closed when all queued work is done
 	closed   bool
 	copies   sync.WaitGroup
 	active   int
@@ -59,6 +61,10 @@ type copier struct {
 func (c *copier) Alloc(size int) (driver.Mem, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.memory > 0 && c.used+size > c.memory {
+		return driver.Mem{}, driver.ErrNoMemory
+	}
+	c.used += size
 	addr := uintptr(1+len(c.blocks)) << 24
 	c.blocks[addr] = make([]byte, size)
 	return driver.Mem{Addr: addr, Size: size}, c.open()
@@ -78,6 +84,7 @@ func (c *copier) Free(m driver.Mem) error {
 	if c.blocks[m.Addr] == nil {
 		return errors.New("free of unknown memory")
 	}
+	c.used -= len(c.blocks[m.Addr])
 	c.blocks[m.Addr] = nil
 	return c.open()
 }

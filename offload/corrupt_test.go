@@ -109,7 +109,7 @@ func TestEveryLengthIsChecked(t *testing.T) {
 // TestPageReport checks that a damaged page is named.
 func TestPageReport(t *testing.T) {
 	dir, _ := smallStore(t)
-	s, err := open(dir, Options{PrefetchDepth: 1})
+	s, err := open(dir, Options{PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)
 	p := &s.objects["tensor"].pages[1]
 	dir.names[dataName].data[p.slot.off+3] ^= 4

@@ -208,7 +208,7 @@ func TestUncommittedSpace(t *testing.T) {
 // fails once, leaves the error to Acquire, and goes on when that succeeds.
 func TestBackgroundGivesUp(t *testing.T) {
 	dir := newMemDir()
-	s, err := open(dir, Options{HostLimit: 3 * 64, PrefetchDepth: 2})
+	s, err := open(dir, Options{HostLimit: 3 * 64, PrefetchDepth: 2, Workers: 1})
 	require.NoError(t, err)
 	keys := []string{"a", "b", "c", "d", "e"}
 	scan := func(keys ...string) {

@@ -14,6 +14,7 @@ const (
 	indexName = "snug.index"
 	tempName  = "snug.index.tmp"
 	lockName  = "snug.lock"
+	openName  = "snug.open" // there while a store is open, and after one that was not closed
 )
 
 // Modes of fileSystem.Open.
@@ -28,6 +29,7 @@ const (
 type fileSystem interface {
 	Open(name string, flag int) (file, error)
 	Rename(from, to string) error
+	Remove(name string) error
 	// SyncDir makes creations and renames durable.
 	SyncDir() error
 	// Lock keeps other stores out of the directory until it is closed.
@@ -72,6 +74,8 @@ func (d osDir) Open(name string, flag int) (file, error) {
 }
 
 func (d osDir) Rename(from, to string) error { return os.Rename(d.Path(from), d.Path(to)) }
+
+func (d osDir) Remove(name string) error { return os.Remove(d.Path(name)) }
 
 func (d osDir) SyncDir() error {
 	if runtime.GOOS == "windows" {

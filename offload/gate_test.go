@@ -221,7 +221,7 @@ func TestWaitingForATransfer(t *testing.T) {
 func TestReadAheadInFlight(t *testing.T) {
 	g := &gated{newMemDir(), make(chan struct{}), make(chan struct{})}
 	close(g.open)
-	s, err := open(g, Options{HostLimit: 128, PrefetchDepth: 1})
+	s, err := open(g, Options{HostLimit: 128, PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)
 	for _, key := range []string{"a", "b", "c"} {
 		touch(t, s, key, true)

@@ -166,20 +166,25 @@ func verify(fs fileSystem) (v Verified, err error) {
 
 // check fills buf, of p's size, from p's slot in the page file.
 func (p *page) check(fs fileSystem, data file, buf []byte) error {
-	n, err := data.ReadAt(buf, p.slot.off)
-	damage := ""
-	switch {
-	case n == p.size:
-		if sum := crc32.Checksum(buf, castagnoli); sum != p.crc {
-			damage = fmt.Sprintf("checksum %#08x, want %#08x", sum, p.crc)
+	sum, step := uint32(0), piece(data)
+	for lo := 0; lo < p.size; lo += step {
+		part := buf[lo:min(lo+step, p.size)]
+		n, err := data.ReadAt(part, p.slot.off+int64(lo))
+		switch {
+		case n == len(part):
+		case err == nil || errors.Is(err, io.EOF):
+			return p.damaged(fs, fmt.Sprintf("the file ends after %d of %d bytes", lo+n, p.size))
+		default:
+			return fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
 		}
-	case err == nil || errors.Is(err, io.EOF):
-		damage = fmt.Sprintf("the file ends after %d of %d bytes", n, p.size)
-	default:
-		return fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
+		sum = crc32.Update(sum, castagnoli, part)
 	}
-	if damage == "" {
-		return nil
+	if sum != p.crc {
+		return p.damaged(fs, fmt.Sprintf("checksum %#08x, want %#08x", sum, p.crc))
 	}
-	return &PageError{File: fs.Path(dataName), Name: p.obj.name, DType: p.obj.dtype, Page: p.num, Offset: p.slot.off, Reason: damage}
+	return nil
+}
+
+func (p *page) damaged(fs fileSystem, reason string) error {
+	return &PageError{File: fs.Path(dataName), Name: p.obj.name, DType: p.obj.dtype, Page: p.num, Offset: p.slot.off, Reason: reason}
 }

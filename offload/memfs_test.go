@@ -107,6 +107,16 @@ func (d *memDir) Rename(from, to string) error {
 	return nil
 }
 
+func (d *memDir) Remove(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.op(name); err != nil {
+		return err
+	}
+	d.change(func(names map[string]*memFile) { delete(names, name) })
+	return nil
+}
+
 func (d *memDir) SyncDir() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

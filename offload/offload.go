@@ -1,15 +1,22 @@
-// Package offload keeps training state that does not fit in host memory: named
-// pages that live in a file and are brought into memory while they are used,
-// under a limit in bytes. It also moves vectors between host memory and a device
-// beside the kernels. It follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840)
+// Package offload trains what does not fit in memory: named pages that live in a file
+// and are brought into host memory, and from there onto a device, while they are used,
+// under limits in bytes. It follows ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840)
 // and ZeRO-Infinity (Rajbhandari et al. 2021, arXiv:2104.07857) in what is moved, on
 // one machine.
 //
 //   - [Store] holds pages. A blob is one page under a key; a [Tensor] is a
-//     vector of a fixed element type cut into pages of equal length.
-//   - [AdamW] keeps its two moments in a Store and steps page by page.
-//   - [Mover] copies vectors, and with [Tensor.LoadTo] and [Tensor.SaveFrom] tensors,
-//     between host memory and a device while the device computes.
+//     vector of a fixed element type cut into pages of equal length. [Attach] has
+//     the pages of a tensor in a file of weights. [Contents] and [Verify] inspect a
+//     store.
+//   - [Updater] keeps float32 weights, gradients and the state of an optimizer in a
+//     Store and steps page by page; [AdamW] is such an optimizer, and those of package
+//     quant8 with the Store as their Storage are others.
+//   - [Greedy] and [Optimal] say which layers of a model stay on a device, a
+//     [DeviceMap], and a [Runner] pages the others in, forward and backward.
+//   - [DeviceTier] holds pages in the memory of a device, and [Mover] copies vectors,
+//     and with [Tensor.LoadTo] and [Tensor.SaveFrom] tensors, between host memory and a
+//     device while the device computes.
+//   - [MeasurePages] finds the size of pages that suits a file system.
 //
 // # Order
 //
@@ -25,15 +32,18 @@
 // [Store.Commit] makes the state of all pages durable as one. Pages written
 // since then, by eviction or by a commit that was cut off, go to places of the
 // file that the last commit does not refer to, so that whatever happens to the
-// process or the machine, [Open] gives exactly the last commit. Every page and
-// the index carry a CRC-32C that is checked on each read. The price is room on
-// disk for the pages that change between two commits, up to twice the state.
+// process or the machine, [Open] gives exactly the last commit, and
+// [Store.Recovered] says that the process before did not close the store. Every page
+// and the index carry a CRC-32C that is checked on each read; a [PageError] names the
+// file, the page and the offset of one that is damaged. The price is room on disk for
+// the pages that change between two commits, up to twice the state.
 //
 // # Errors
 //
 // Besides the sentinels of package snug, errors of files wrap the operating
 // system's error (such as syscall.ENOSPC). After one, the last commit is
-// readable, the pages in memory are intact, and the call can be repeated.
+// readable, the pages in memory are intact, and the call can be repeated; an Updater
+// in the middle of a step goes back to the last commit.
 package offload
 
 import (
@@ -45,14 +55,17 @@ import (
 
 // Limits of a store.
 const (
-	MaxKey   = 1 << 10 // bytes of a key
-	MaxPage  = 1 << 30 // bytes of a page
-	MaxPages = 1 << 22 // pages of a tensor
-	MaxDepth = 1 << 10 // PrefetchDepth
+	MaxKey     = 1 << 10 // bytes of a key
+	MaxPage    = 1 << 30 // bytes of a page
+	MaxPages   = 1 << 22 // pages of a tensor
+	MaxDepth   = 1 << 10 // PrefetchDepth
+	MaxWorkers = 64      // Workers
 )
 
-// defaultDepth is two pages of each moment of AdamW.
-const defaultDepth = 4
+const (
+	defaultDepth   = 16 // what a program uses at once waits for none of it
+	defaultWorkers = 2
+)
 
 // Options configure a Store. The zero value is valid.
 type Options struct {
@@ -66,9 +79,19 @@ type Options struct {
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
 	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
-	// most. 0 means 4. A negative depth turns all background reading and
+	// most. 0 means 16. A negative depth turns all background reading and
 	// writing off.
 	PrefetchDepth int
+	// Workers is how many pages are read ahead at a time, and how many written
+	// behind, [MaxWorkers] at most. 0 means 2. They have no buffers of their own: all
+	// pages on their way count to HostLimit.
+	Workers int
+	// Direct moves pages past the operating system's cache, where the system and the
+	// file system can (O_DIRECT on Linux); where they cannot, it changes nothing, and
+	// [Stats] says so. Memory that the cache would take then stays free, and disks as
+	// fast as memory are read with less work. Page buffers are rounded up to 4096
+	// bytes, to which pages are best a multiple of.
+	Direct bool
 }
 
 func (o Options) check() (Options, error) {
@@ -82,6 +105,12 @@ func (o Options) check() (Options, error) {
 		o.PrefetchDepth = defaultDepth
 	case o.PrefetchDepth < 0:
 		o.PrefetchDepth = 0
+	}
+	if o.Workers < 0 || o.Workers > MaxWorkers {
+		return o, fmt.Errorf("offload: Workers is %d, want 0 to %d: %w", o.Workers, MaxWorkers, snug.ErrConfig)
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
 	}
 	return o, nil
 }
@@ -97,5 +126,17 @@ type Stats struct {
 	Evicted    int64         // pages dropped from memory to make room
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
+	ReadTime   time.Duration // time that reads of pages took, each for itself
+	WriteTime  time.Duration // time that writes of pages took, each for itself
 	Stall      time.Duration // time that Acquire and Pin calls waited for disk, room or a commit
+	Direct     bool          // pages move past the operating system's cache
+}
+
+// Overlap returns the part of the time of all transfers that no call waited for, from 0
+// to 1: what was hidden behind the program's own work. It is 1 if there were none.
+func (s Stats) Overlap() float64 {
+	if moved := s.ReadTime + s.WriteTime; moved > 0 {
+		return max(0, 1-s.Stall.Seconds()/moved.Seconds())
+	}
+	return 1
 }

@@ -51,6 +51,9 @@ func (s *Store) unpin(p *page, dirty bool) error {
 		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p, snug.ErrConfig)
 	}
 	p.dirty = p.dirty || dirty && p.size > 0
+	if dirty {
+		p.version++
+	}
 	if p.pins--; p.pins > 0 {
 		return nil
 	}
@@ -58,6 +61,19 @@ func (s *Store) unpin(p *page, dirty bool) error {
 	s.pinBytes -= int64(cap(p.buf))
 	heap.Push(&s.victims, p)
 	s.wake()
+	return nil
+}
+
+// forget is unpin of a page that becomes zeros, unless it has other pins.
+func (s *Store) forget(p *page) error {
+	if err := s.unpin(p, false); err != nil || p.pins > 0 {
+		return err
+	}
+	s.discard(p)
+	s.vacate(p)
+	p.unsynced = false
+	p.version++
+	s.settled.Broadcast() // for who waits for room
 	return nil
 }
 
@@ -148,14 +164,14 @@ func (s *Store) end(p *page) {
 
 // reserve evicts pages until p fits.
 func (s *Store) reserve(ctx context.Context, p *page) error {
-	need := roundUp(int64(p.size), alignment)
+	need := s.buffers.room(int64(p.size))
 	for !s.buffers.fits(need) {
 		if s.pinBytes+need > s.opts.HostLimit {
 			return fmt.Errorf("offload: %v takes %d bytes, %d of the host limit of %d are pinned: %w", p, need, s.pinBytes, s.opts.HostLimit, snug.ErrNoMemory)
 		}
 		v := s.victims.top()
 		switch {
-		case v == nil || v.busy: // its transfer ends soon
+		case v == nil || s.buffers.fits(need-s.writing): // a transfer ends soon
 			if err := s.wait(ctx); err != nil {
 				return err
 			}
@@ -188,12 +204,14 @@ func (p *page) stored() bool { return p.slot.n > 0 || p.obj.source != nil && p.s
 func (s *Store) read(p *page) error {
 	s.mu.Unlock()
 	var err error
+	start := time.Now()
 	if p.obj.source != nil {
 		err = p.loadFromSource()
 	} else {
 		err = p.check(s.fs, s.data, p.buf)
 	}
 	s.mu.Lock()
+	s.stats.ReadTime += time.Since(start)
 	if err != nil {
 		s.discard(p)
 		return err
@@ -210,10 +228,20 @@ func (s *Store) write(p *page) error {
 		to = s.space.alloc(roundUp(int64(p.size), slotAlign))
 	}
 	s.begin(p)
+	evictable := p.index >= 0
+	if evictable { // others may look for the next one meanwhile
+		heap.Remove(&s.victims, p.index)
+	}
+	s.writing += s.buffers.room(int64(p.size))
 	s.mu.Unlock()
-	sum := crc32.Checksum(p.buf, castagnoli)
-	_, err := s.data.WriteAt(p.buf, to.off)
+	start := time.Now()
+	sum, err := p.writeTo(s.data, to.off)
 	s.mu.Lock()
+	s.stats.WriteTime += time.Since(start)
+	s.writing -= s.buffers.room(int64(p.size))
+	if evictable {
+		heap.Push(&s.victims, p)
+	}
 	s.end(p)
 	s.hold = err != nil
 	s.stats.DiskBytes = max(s.stats.DiskBytes, to.off+int64(p.size))
@@ -229,6 +257,32 @@ func (s *Store) write(p *page) error {
 	p.slot, p.crc, p.frozen, p.unsynced, p.dirty = to, sum, false, true, false
 	s.stats.WriteBytes += int64(p.size)
 	return nil
+}
+
+// pieceBytes is the bytes of a page that are written, or read, and summed at a time,
+// while a cache has them.
+const pieceBytes = 128 << 10
+
+// piece returns the bytes to transfer at a time: past the operating system's cache
+// whole pages, which disks are faster with.
+func piece(data file) int {
+	if d, ok := data.(*direct); ok && !d.refused.Load() {
+		return MaxPage
+	}
+	return pieceBytes
+}
+
+// writeTo writes p.buf to an offset of the page file, and returns its checksum.
+func (p *page) writeTo(data file, off int64) (sum uint32, err error) {
+	step := piece(data)
+	for lo := 0; lo < p.size; lo += step {
+		part := p.buf[lo:min(lo+step, p.size)]
+		sum = crc32.Update(sum, castagnoli, part)
+		if _, err := data.WriteAt(part, off+int64(lo)); err != nil {
+			return 0, err
+		}
+	}
+	return sum, nil
 }
 
 // vacate gives p's slot up: at once, or after the next commit if one refers to

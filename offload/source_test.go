@@ -41,7 +41,7 @@ func TestAttach(t *testing.T) {
 	half.Store(snug.SliceView(want), 0, src.values)
 
 	dir := newMemDir()
-	s, err := open(dir, Options{HostLimit: 2 * 64, PrefetchDepth: 1})
+	s, err := open(dir, Options{HostLimit: 2 * 64, PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)
 	x, err := Attach[snug.BFloat16](s, "w", src, "model.w", n, pageLen)
 	require.NoError(t, err)

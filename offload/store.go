@@ -21,7 +21,8 @@ type Store struct {
 	fs   fileSystem
 	lock io.Closer
 	data file
-	wg   sync.WaitGroup // the two background goroutines
+	left bool           // the store was open before and not closed
+	wg   sync.WaitGroup // the background goroutines
 
 	mu      sync.Mutex // guards all below; never held during I/O
 	settled sync.Cond  // a page came to rest, a commit ended, the store closed
@@ -36,6 +37,7 @@ type Store struct {
 	pinned     int   // pages with pins
 	pinBytes   int64 // and their buffers' bytes
 	busy       int   // reads and writes in progress
+	writing    int64 // bytes of the buffers that are being written
 	committing bool
 	closed     bool
 	hold       bool // a write failed: no writes behind until one succeeds
@@ -71,6 +73,8 @@ type page struct {
 	dirty bool // buf is newer than slot
 	gone  bool // deleted
 	bad   bool // reading ahead failed; the next Acquire says why
+
+	version uint64 // of the contents: how often it was changed
 
 	slot     extent // on disk; zero length for a page of zeros never written
 	crc      uint32 // of the slot
@@ -116,16 +120,18 @@ func Open(dir string, o Options) (*Store, error) {
 // open opens a store over checked options.
 func open(fs fileSystem, o Options) (*Store, error) {
 	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0)}
-	s.buffers.limit = o.HostLimit
+	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
 		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles())
 	}
 	if o.PrefetchDepth > 0 {
 		s.hints = make([]*page, 0, o.PrefetchDepth)
-		s.wg.Add(2)
-		go s.readAhead()
-		go s.writeBehind()
+		for range o.Workers {
+			s.wg.Add(2)
+			go s.readAhead()
+			go s.writeBehind()
+		}
 	}
 	return s, nil
 }
@@ -134,8 +140,14 @@ func (s *Store) openFiles() (err error) {
 	if s.lock, err = s.fs.Lock(); err != nil {
 		return err
 	}
+	s.mark()
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
+	}
+	if s.opts.Direct {
+		if d := directFile(s.fs.Path(dataName), s.data); d != nil {
+			s.data, s.stats.Direct, s.buffers.align = d, true, directAlignment
+		}
 	}
 	size, err := s.data.Size()
 	if err != nil {
@@ -152,12 +164,29 @@ func (s *Store) openFiles() (err error) {
 	return nil
 }
 
+// mark leaves a file that Close removes. It is a help, and no error if it fails: on a
+// full disk the store is readable still.
+func (s *Store) mark() {
+	if f, err := s.fs.Open(openName, readOnly); err == nil {
+		s.left = true
+		_ = f.Close()
+	} else if f, err := s.fs.Open(openName, create); err == nil {
+		_ = f.Close()
+	}
+}
+
+// Recovered reports whether the store was open before in a process that ended without
+// [Store.Close], as one that was killed: what that had changed since its last
+// [Store.Commit] is lost, and this store began with that commit.
+func (s *Store) Recovered() bool { return s.left }
+
 func (s *Store) closeFiles() error {
 	var errs []error
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
 	}
 	if s.lock != nil {
+		_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
@@ -330,6 +359,9 @@ func (s *Store) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.HostBytes, st.HostPeak = s.buffers.bytes(), s.buffers.peak
+	if d, ok := s.data.(*direct); ok {
+		st.Direct = !d.refused.Load()
+	}
 	return st
 }
 

@@ -93,7 +93,7 @@ func TestTwoOpens(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	for _, o := range []Options{{HostLimit: -1}, {PrefetchDepth: MaxDepth + 1}} {
+	for _, o := range []Options{{HostLimit: -1}, {PrefetchDepth: MaxDepth + 1}, {Workers: -1}, {Workers: MaxWorkers + 1}} {
 		_, err := Open(t.TempDir(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
@@ -374,3 +374,33 @@ func TestConcurrentNewKey(t *testing.T) {
 }
 
 func isNoMemory(err error) bool { return errors.Is(err, snug.ErrNoMemory) }
+
+// TestRecovered checks that a store says whether the one before it was closed.
+func TestRecovered(t *testing.T) {
+	dir := newMemDir()
+	s, err := open(dir, Options{})
+	require.NoError(t, err)
+	require.False(t, s.Recovered())
+	touch(t, s, "a", true)
+	require.NoError(t, s.Commit())
+	require.NoError(t, s.Close())
+	s, err = open(dir, Options{})
+	require.NoError(t, err)
+	require.False(t, s.Recovered(), "it was closed")
+	dir.mu.Lock()
+	dir.locked = false // as when the process ends
+	dir.mu.Unlock()
+	again, err := open(dir, Options{})
+	require.NoError(t, err)
+	require.True(t, again.Recovered())
+	require.NoError(t, again.Close())
+	require.NoError(t, s.Close())
+
+	dir.fail, dir.stop = dir.ops+1, true // a full disk
+	s, err = open(dir, Options{})
+	require.NoError(t, err)
+	b, err := s.Acquire("a", 64)
+	require.NoError(t, err)
+	require.Len(t, b, 64)
+	require.NoError(t, s.Close())
+}

@@ -159,6 +159,14 @@ func (p Page[T]) Unpin(dirty bool) error {
 	return p.s.unpin(p.p, dirty)
 }
 
+// forget is Unpin of a page whose elements nobody needs any more: unless others have
+// it pinned they are zeros from now on, and take neither memory nor disk.
+func (p Page[T]) forget() error {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	return p.s.forget(p.p)
+}
+
 // Prefetch is [Store.Prefetch] for pages lo to hi-1. Pages that do not exist
 // are ignored.
 func (t *Tensor[T]) Prefetch(lo, hi int) {
@@ -196,8 +204,10 @@ func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T,
 	if err := t.checkRange(off, n); err != nil {
 		return err
 	}
-	if write && t.obj.source != nil {
-		return fmt.Errorf("offload: tensor %q is attached, and so read-only: %w", t.obj.name, snug.ErrConfig)
+	if write {
+		if err := t.writable(); err != nil {
+			return err
+		}
 	}
 	for done := 0; done < n; {
 		i, lo := (off+done)/t.obj.pageLen, (off+done)%t.obj.pageLen

@@ -5,15 +5,18 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
 )
 
 // LoadTo starts to copy elements off to off+dst.Len()-1 to dst, on m's device, as
-// [Mover.Load] does. All pages of the tensor have been read, one pinned at a time,
-// when it returns, and the coming ones are read ahead as by [Tensor.Prefetch].
+// [Mover.Load] does. A dst of another floating-point type gets them converted on the
+// host, rounded to nearest. All pages of the tensor have been read, one pinned at a
+// time, when it returns, and the coming ones are read ahead as by [Tensor.Prefetch].
 //
 // Errors: those of Load, and those of [Tensor.Pin]; nothing is under way after one.
 func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
-	if err := t.checkMove(m, dst, off); err != nil {
+	if err := t.checkMove(m, dst, off, true); err != nil {
 		return Move{}, err
 	}
 	var all Move
@@ -22,9 +25,7 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
 		t.Prefetch(coming, min(coming+t.s.opts.PrefetchDepth, pageCount(off+dst.Len(), t.obj.pageLen)))
 		to, err := dst.Slice(done, done+len(part))
 		if err == nil {
-			var v Move
-			v, err = m.Load(to, snug.SliceView(part))
-			all.join(v)
+			err = m.loadAs(to, snug.SliceView(part), &all)
 		}
 		return errors.Join(err, page.Unpin(false))
 	})
@@ -32,6 +33,42 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
 		return Move{}, errors.Join(err, all.Wait())
 	}
 	return all, nil
+}
+
+// convertLen is the elements that are converted at a time on their way to a device.
+const convertLen = 1 << 16
+
+var converted cpu.Scratch
+
+// loadAs is Load with a conversion where dst has another floating-point type than src.
+// It joins its moves to all.
+func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
+	if dst.DType() == src.DType() {
+		move, err := m.Load(dst, src)
+		all.join(move)
+		return err
+	}
+	tile := converted.Get(convertLen)
+	defer converted.Put(tile)
+	memory := snug.SliceView(*tile)
+	for lo := 0; lo < src.Len(); lo += convertLen {
+		from, err := src.Slice(lo, min(lo+convertLen, src.Len()))
+		if err != nil {
+			return err
+		}
+		to, err := dst.Slice(lo, lo+from.Len())
+		if err != nil {
+			return err
+		}
+		host := viewOf(memory.Mem().Bytes()[:to.Bytes()], to.DType())
+		half.Convert(host, from, 0, from.Len(), false)
+		move, err := m.Load(to, host)
+		if err != nil {
+			return err
+		}
+		all.join(move)
+	}
+	return nil
 }
 
 // SaveFrom copies src, on m's device, to elements off to off+src.Len()-1, and
@@ -44,7 +81,7 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
 // anything is written, unless they are of the device; then the elements are not
 // defined, and the way back is the last commit.
 func (t *Tensor[T]) SaveFrom(m *Mover, src snug.View, off int) error {
-	if err := t.checkMove(m, src, off); err != nil {
+	if err := t.checkMove(m, src, off, false); err != nil {
 		return err
 	}
 	var last saving[T]
@@ -76,13 +113,14 @@ func (s saving[T]) finish() error {
 }
 
 // checkMove reports whether m can move v to or from the tensor's elements from off
-// on.
-func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int) error {
+// on, with a conversion or without.
+func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int, convert bool) error {
 	if err := t.checkRange(off, v.Len()); err != nil {
 		return err
 	}
-	if v.Len() > 0 && v.DType() != snug.DTypeOf[T]() {
-		return fmt.Errorf("offload: a vector of %s for tensor %q, which holds %s: %w", v.DType(), t.obj.name, snug.DTypeOf[T](), snug.ErrDType)
+	own := snug.DTypeOf[T]()
+	if v.Len() > 0 && v.DType() != own && !(convert && own.IsFloat() && v.DType().IsFloat()) {
+		return fmt.Errorf("offload: a vector of %s for tensor %q, which holds %s: %w", v.DType(), t.obj.name, own, snug.ErrDType)
 	}
 	if v.Len() > 0 && v.Device() != m.dev {
 		return fmt.Errorf("offload: a vector on %s for a mover of %s: %w", v.Device(), m.dev, snug.ErrDevice)

@@ -1,0 +1,268 @@
+package offload
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// Weight is a tensor of a layer.
+type Weight struct {
+	Name  string // of a tensor of the store; layers that have one name are tied
+	Bytes int64  // where the layer runs
+}
+
+// Layer is a part of a model that needs its weights together.
+type Layer struct {
+	Name    string
+	Weights []Weight
+	// Uses is how often a step needs the weights: 2 in training, for the forward and
+	// the backward pass, 3 if the layer is recomputed. 0 means 2.
+	Uses int
+}
+
+// Bytes returns the size of all weights.
+func (l Layer) Bytes() (sum int64) {
+	for _, w := range l.Weights {
+		sum += w.Bytes
+	}
+	return sum
+}
+
+// Tier is a memory that weights are kept in.
+type Tier struct {
+	Name  string // "cuda:0", "cpu", "disk"
+	Limit int64  // bytes; 0 means no limit
+	// Rate is the bytes a second at which weights come from here to the first tier. 0
+	// says that layers run here, on weights that stay.
+	Rate float64
+}
+
+// DeviceMap says where the weights of layers are kept. Layers of tiers with a Rate are
+// paged into the first tier when they run.
+type DeviceMap struct {
+	Tiers  []Tier
+	Place  []int   // the tier of each layer
+	Bytes  []int64 // in each tier; what layers share counts once
+	Window int64   // of the first tier, kept free for two of the largest layer that is paged
+	// Seconds is what all transfers of a step take, and Bound what they take at least
+	// in any map: Seconds in one that [Optimal] has proved to be the best.
+	Seconds, Bound float64
+}
+
+// Of returns the name of the tier of a layer.
+func (m DeviceMap) Of(layer int) string { return m.Tiers[m.Place[layer]].Name }
+
+// Greedy fills the tiers with layers in their order, as Accelerate's
+// infer_auto_device_map does: a layer that does not fit goes to the next tier, and so
+// do all after it. Tied layers go where the first of them goes. If layers are paged, the
+// first tier keeps a window free for two of the largest of all layers.
+//
+// Errors: [snug.ErrConfig] for layers or tiers that are not valid: the first tier has
+// a Rate, or rates grow; [snug.ErrNoMemory] when there is no room.
+func Greedy(layers []Layer, tiers []Tier) (DeviceMap, error) {
+	pr, err := newPlacement(layers, tiers)
+	if err != nil {
+		return DeviceMap{}, fmt.Errorf("offload: device map: %w", err)
+	}
+	for _, window := range [...]int64{0, 2 * pr.largest} {
+		if at := pr.greedy(window); at != nil {
+			m := pr.deviceMap(at)
+			m.Bound = pr.bound()
+			return m, nil
+		}
+	}
+	return DeviceMap{}, pr.noRoom()
+}
+
+// placement is what a map is to be found for.
+type placement struct {
+	tiers   []Tier
+	layers  []Layer
+	group   []int // of each layer
+	groups  []group
+	largest int64 // layer
+}
+
+// group is layers that are tied, directly or through others.
+type group struct {
+	bytes  int64   // of all weights, each once
+	moved  float64 // bytes that a step pages in if the group is not where it runs
+	layer  int64   // bytes of the largest layer
+	number int     // in placement.groups
+}
+
+func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
+	if err := checkTiers(tiers); err != nil {
+		return nil, err
+	}
+	pr := &placement{tiers: tiers, layers: layers}
+	seen := map[string]int64{}
+	tied := newTies(len(layers))
+	owner := map[string]int{}
+	for i, l := range layers {
+		if l.Uses < 0 {
+			return nil, fmt.Errorf("layer %q is used %d times: %w", l.Name, l.Uses, snug.ErrConfig)
+		}
+		own := map[string]bool{}
+		for _, w := range l.Weights {
+			bytes, known := seen[w.Name]
+			switch {
+			case w.Bytes < 0 || w.Bytes > math.MaxInt64/4/int64(len(layers)+1):
+				return nil, fmt.Errorf("weight %q of layer %q has %d bytes: %w", w.Name, l.Name, w.Bytes, snug.ErrConfig)
+			case own[w.Name]:
+				return nil, fmt.Errorf("layer %q has weight %q twice: %w", l.Name, w.Name, snug.ErrConfig)
+			case known && bytes != w.Bytes:
+				return nil, fmt.Errorf("weight %q has %d bytes in layer %q, and %d before: %w", w.Name, w.Bytes, l.Name, bytes, snug.ErrConfig)
+			case known:
+				tied.join(owner[w.Name], i)
+			}
+			seen[w.Name], owner[w.Name], own[w.Name] = w.Bytes, i, true
+		}
+		pr.largest = max(pr.largest, l.Bytes())
+	}
+	pr.makeGroups(tied)
+	return pr, nil
+}
+
+func checkTiers(tiers []Tier) error {
+	if len(tiers) == 0 || tiers[0].Rate != 0 {
+		return fmt.Errorf("%d tiers, want a first one with rate 0, where layers run: %w", len(tiers), snug.ErrConfig)
+	}
+	rate := math.Inf(1)
+	for _, t := range tiers {
+		r := t.Rate
+		if r == 0 {
+			r = math.Inf(1)
+		}
+		if t.Limit < 0 || !(r > 0 && r <= rate) {
+			return fmt.Errorf("tier %q with limit %d and rate %g, want 0 or more and rates that do not grow: %w", t.Name, t.Limit, t.Rate, snug.ErrConfig)
+		}
+		rate = r
+	}
+	return nil
+}
+
+// makeGroups gathers the layers that are tied, in the order of their first ones.
+func (pr *placement) makeGroups(tied ties) {
+	number := map[int]int{}
+	counted := map[string]bool{}
+	for i, l := range pr.layers {
+		root := tied.root(i)
+		k, ok := number[root]
+		if !ok {
+			k = len(pr.groups)
+			number[root] = k
+			pr.groups = append(pr.groups, group{number: k})
+		}
+		pr.group = append(pr.group, k)
+		g := &pr.groups[k]
+		for _, w := range l.Weights {
+			if !counted[w.Name] {
+				g.bytes += w.Bytes
+			}
+			counted[w.Name] = true
+		}
+		uses := l.Uses
+		if uses == 0 {
+			uses = 2
+		}
+		g.moved += float64(uses) * float64(l.Bytes())
+		g.layer = max(g.layer, l.Bytes())
+	}
+}
+
+// ties are sets of layers: each has another of its set, or itself.
+type ties []int
+
+func newTies(n int) ties {
+	t := make(ties, n)
+	for i := range t {
+		t[i] = i
+	}
+	return t
+}
+
+func (t ties) root(i int) int {
+	for t[i] != i {
+		i = t[i]
+	}
+	return i
+}
+
+func (t ties) join(i, j int) { t[t.root(j)] = t.root(i) }
+
+// room returns what each tier can hold beside a window.
+func (pr *placement) room(window int64) []int64 {
+	room := make([]int64, len(pr.tiers))
+	for t, tier := range pr.tiers {
+		room[t] = tier.Limit
+		if tier.Limit == 0 {
+			room[t] = math.MaxInt64 / 2
+		}
+	}
+	room[0] -= window
+	return room
+}
+
+// cost returns the seconds of a byte from tier t.
+func (pr *placement) cost(t int) float64 {
+	if pr.tiers[t].Rate == 0 {
+		return 0
+	}
+	return 1 / pr.tiers[t].Rate
+}
+
+// greedy returns the tier of each group beside a window, or nil if there is no room.
+// Without a window none may be paged.
+func (pr *placement) greedy(window int64) []int {
+	room, at := pr.room(window), make([]int, len(pr.groups))
+	if room[0] < 0 {
+		return nil
+	}
+	t := 0
+	for k, g := range pr.groups {
+		for t < len(room) && room[t] < g.bytes {
+			t++
+		}
+		if t == len(room) || window == 0 && g.layer > 0 && pr.tiers[t].Rate > 0 {
+			return nil
+		}
+		room[t] -= g.bytes
+		at[k] = t
+	}
+	return at
+}
+
+// deviceMap returns the map of groups in tiers.
+func (pr *placement) deviceMap(at []int) DeviceMap {
+	m := DeviceMap{Tiers: pr.tiers, Bytes: make([]int64, len(pr.tiers)), Seconds: pr.seconds(at)}
+	for k, g := range pr.groups {
+		m.Bytes[at[k]] += g.bytes
+		if pr.tiers[at[k]].Rate > 0 {
+			m.Window = max(m.Window, 2*g.layer)
+		}
+	}
+	for _, k := range pr.group {
+		m.Place = append(m.Place, at[k])
+	}
+	return m
+}
+
+// seconds returns what the transfers of a step take.
+func (pr *placement) seconds(at []int) (sum float64) {
+	for k, g := range pr.groups {
+		sum += g.moved * pr.cost(at[k])
+	}
+	return sum
+}
+
+func (pr *placement) noRoom() error {
+	var need int64
+	for _, g := range pr.groups {
+		need += g.bytes
+	}
+	return fmt.Errorf("offload: device map: no room in %d tiers for %d bytes of weights, with %d for two of the largest layer in %s if any is paged: %w",
+		len(pr.tiers), need, 2*pr.largest, pr.tiers[0].Name, snug.ErrNoMemory)
+}

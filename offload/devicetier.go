@@ -1,0 +1,292 @@
+package offload
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/snug-ml/snug"
+)
+
+// DeviceTier is the tier of a [Store] above host memory: pages of its tensors in the
+// memory of a device, under a limit of their own. As in the store the order of the
+// accesses is recorded; once it has repeated, the page is evicted whose next use is
+// farthest, and pages that come next are copied while kernels run, if the store has
+// them in host memory, and read ahead there otherwise.
+//
+// A page that is changed on the device reaches the store when it is evicted, or by
+// [DeviceTier.Flush], which comes before [Store.Commit] and before the page is used in
+// host memory. One that was changed in host memory is copied to the device again.
+//
+// If the device has less memory than the limit, the limit becomes what there was: pages
+// stay in host memory then, and [DeviceStats] tells how often that was so. Methods may
+// be called from many goroutines, which wait for one another.
+type DeviceTier struct {
+	s *Store
+	m *Mover
+
+	mu      sync.Mutex
+	limit   int64 // 0 for none
+	frames  map[*page]*framed
+	shadows map[*page]*framed
+	victims victims // shadows of the pages that are on the device and not pinned
+	order   order   // of shadows
+	idle    map[frameKind][]kept
+	onIt    int // pages on the device
+	stats   DeviceStats
+	closed  bool
+}
+
+// framed is what a DeviceTier knows of a page of the store.
+type framed struct {
+	shadow  page // its place in the order, and among the victims
+	host    *page
+	kept    // empty when the page is not on the device
+	pins    int
+	dirty   bool   // newer than the store
+	version uint64 // of the store's page that the frame has
+	move    Move   // that brings it
+}
+
+// frameKind says which frames can take each other's place.
+type frameKind struct {
+	dtype snug.DType
+	n     int
+}
+
+// DeviceStats counts what a [DeviceTier] did.
+type DeviceStats struct {
+	Bytes     int64 // of the device now
+	Peak      int64 // the most Bytes ever was
+	Limit     int64 // now; less than that of NewDeviceTier after a demotion, 0 for none
+	Hits      int64 // pins that found the page on the device, or on its way there
+	Misses    int64 // pins that copied it
+	Ahead     int64 // pages copied before they were pinned
+	Evicted   int64 // pages dropped to make room
+	LoadBytes int64 // copied to the device
+	SaveBytes int64 // copied from the device
+	Demoted   int64 // allocations that the device refused, after which pages stayed below
+}
+
+// aheadOnDevice is the pages that a DeviceTier copies before they are pinned.
+const aheadOnDevice = 2
+
+// NewDeviceTier returns a tier of limit bytes, 0 for no limit, on m's device, empty at
+// first. The error wraps [snug.ErrConfig].
+func NewDeviceTier(s *Store, m *Mover, limit int64) (*DeviceTier, error) {
+	if m == nil || limit < 0 {
+		return nil, fmt.Errorf("offload: device tier with limit %d, want a Mover and 0 or more: %w", limit, snug.ErrConfig)
+	}
+	return &DeviceTier{
+		s: s, m: m, limit: limit, order: newOrder(true),
+		frames: map[*page]*framed{}, shadows: map[*page]*framed{}, idle: map[frameKind][]kept{},
+	}, nil
+}
+
+// DevicePage is a page of a tensor that is pinned in a device's memory.
+type DevicePage struct {
+	// View has the page's elements. Kernels queued after PinOn see them.
+	View snug.View
+	d    *DeviceTier
+	f    *framed
+}
+
+// PinOn brings page number page into d's memory and holds it there until
+// [DevicePage.Unpin]. Errors are those of [Tensor.Pin] and of the device,
+// [snug.ErrNoMemory] when what is pinned leaves no room, and [snug.ErrConfig] when the
+// page was changed in host memory and on the device.
+func (t *Tensor[T]) PinOn(ctx context.Context, d *DeviceTier, page int) (DevicePage, error) {
+	if page < 0 || page >= len(t.obj.pages) {
+		return DevicePage{}, fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", page, t.obj.name, len(t.obj.pages), snug.ErrShape)
+	}
+	if t.s != d.s {
+		return DevicePage{}, fmt.Errorf("offload: tensor %q is of another store than the device tier: %w", t.obj.name, snug.ErrConfig)
+	}
+	return d.pin(ctx, &t.obj.pages[page])
+}
+
+// Unpin ends the use of View by kernels queued from now on. dirty says that elements
+// may have changed. Errors: [snug.ErrConfig] when the page is not pinned, or is dirty
+// and of an attached tensor.
+func (p DevicePage) Unpin(dirty bool) error {
+	if p.d == nil {
+		return fmt.Errorf("offload: unpin of an empty DevicePage: %w", snug.ErrConfig)
+	}
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	switch {
+	case p.f.pins == 0:
+		return fmt.Errorf("offload: unpin of %v, which is not pinned on %s: %w", p.f.host, p.d.m.dev, snug.ErrConfig)
+	case dirty && p.f.host.obj.source != nil:
+		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p.f.host, snug.ErrConfig)
+	}
+	p.f.dirty = p.f.dirty || dirty
+	if p.f.pins--; p.f.pins == 0 {
+		heap.Push(&p.d.victims, &p.f.shadow)
+	}
+	return nil
+}
+
+func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return DevicePage{}, fmt.Errorf("offload: the device tier is closed: %w", snug.ErrConfig)
+	}
+	f, err := d.fresh(host)
+	if err != nil {
+		return DevicePage{}, err
+	}
+	if f.free == nil {
+		d.stats.Misses++
+		err = d.load(ctx, f)
+	} else {
+		d.stats.Hits++
+	}
+	if err == nil {
+		err = f.move.Await()
+	}
+	if err != nil {
+		return DevicePage{}, err
+	}
+	if f.pins == 0 {
+		heap.Remove(&d.victims, f.shadow.index)
+	}
+	f.pins++
+	if d.order.record(&f.shadow, d.onIt) {
+		d.rekey()
+	}
+	d.ahead()
+	return DevicePage{View: f.view, d: d, f: f}, nil
+}
+
+// fresh returns what is known of a page, without a frame that is older than the page.
+func (d *DeviceTier) fresh(host *page) (*framed, error) {
+	f := d.frames[host]
+	if f == nil {
+		f = &framed{host: host, shadow: page{obj: host.obj, last: -1, index: -1}}
+		d.frames[host], d.shadows[&f.shadow] = f, f
+		d.order.grow(len(d.frames))
+	}
+	d.s.mu.Lock()
+	gone, version := host.gone, host.version
+	d.s.mu.Unlock()
+	if f.free == nil || !gone && f.version == version {
+		return f, nil
+	}
+	if f.dirty || f.pins > 0 {
+		return nil, fmt.Errorf("offload: %v was changed or deleted in host memory while it was in use or changed on %s: %w", host, d.m.dev, snug.ErrConfig)
+	}
+	return f, d.discard(f)
+}
+
+// load copies the store's page to a new frame, which is a victim then.
+func (d *DeviceTier) load(ctx context.Context, f *framed) error {
+	kept, err := d.reserve(f)
+	if err != nil {
+		return err
+	}
+	f.kept = kept
+	d.onIt++
+	err = d.withHost(ctx, f, false, func(host snug.View) (err error) {
+		f.move, err = d.m.Load(f.view, host)
+		return err
+	})
+	if err != nil {
+		d.release(f)
+		return err
+	}
+	heap.Push(&d.victims, &f.shadow)
+	d.stats.LoadBytes += int64(f.view.Bytes())
+	return nil
+}
+
+// withHost calls do with the store's page, pinned. With overwrite do writes all of it.
+func (d *DeviceTier) withHost(ctx context.Context, f *framed, overwrite bool, do func(host snug.View) error) error {
+	d.s.mu.Lock()
+	err := d.s.pin(ctx, f.host, overwrite)
+	d.s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	err = do(viewOf(f.host.buf, f.host.obj.dtype))
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	err = errors.Join(err, d.s.unpin(f.host, overwrite))
+	f.version = f.host.version
+	return err
+}
+
+// save copies a dirty frame to the store.
+func (d *DeviceTier) save(f *framed) error {
+	err := d.withHost(context.Background(), f, true, func(host snug.View) error {
+		move, err := d.m.Save(host, f.view)
+		return errors.Join(err, move.Wait())
+	})
+	if err == nil {
+		f.dirty = false
+		d.stats.SaveBytes += int64(f.view.Bytes())
+	}
+	return err
+}
+
+// discard drops a frame that is not pinned.
+func (d *DeviceTier) discard(f *framed) error {
+	if err := f.move.Wait(); err != nil {
+		return err
+	}
+	heap.Remove(&d.victims, f.shadow.index)
+	d.release(f)
+	return nil
+}
+
+// release makes f's memory idle.
+func (d *DeviceTier) release(f *framed) {
+	kind := frameKind{f.view.DType(), f.view.Len()}
+	d.idle[kind] = append(d.idle[kind], f.kept)
+	d.onIt--
+	f.kept, f.move, f.dirty = kept{}, Move{}, false
+}
+
+// rekey gives every page the key that follows from the order of accesses.
+func (d *DeviceTier) rekey() {
+	for _, f := range d.frames {
+		f.shadow.key = d.order.defaultKey(&f.shadow)
+	}
+	d.order.assignKeys()
+	heap.Init(&d.victims)
+}
+
+// ahead copies pages that come next, as far as that needs neither disk nor a dirty
+// frame.
+func (d *DeviceTier) ahead() {
+	for i := range aheadOnDevice {
+		shadow := d.order.ahead(i)
+		if shadow == nil {
+			return
+		}
+		f := d.shadows[shadow]
+		if f.free != nil {
+			continue
+		}
+		d.s.mu.Lock()
+		ready := f.host.buf != nil && !f.host.busy && !d.s.committing
+		d.s.hint(f.host)
+		d.s.mu.Unlock()
+		if !ready || !d.cleanRoom(f) || d.load(context.Background(), f) != nil {
+			return // whoever pins it meets the error
+		}
+		d.stats.Ahead++
+	}
+}
+
+// cleanRoom reports whether f fits after at most one clean page that is used later.
+func (d *DeviceTier) cleanRoom(f *framed) bool {
+	if d.fits(f) {
+		return true
+	}
+	v := d.victims.top()
+	return v != nil && v.key > f.shadow.key && !d.shadows[v].dirty
+}

@@ -1,0 +1,73 @@
+package offload
+
+import (
+	"errors"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// direct is the page file past the operating system's cache. What is not aligned goes
+// through the plain file, and so does everything once the file system has refused.
+type direct struct {
+	file
+	past    *os.File
+	refused atomic.Bool
+}
+
+// directFile returns the file at path, open as plain, as a direct one, nil if that is
+// not possible.
+func directFile(path string, plain file) *direct {
+	past, err := openDirect(path)
+	if err != nil {
+		return nil
+	}
+	return &direct{file: plain, past: past}
+}
+
+// whole returns b up to a multiple of directAlignment, within its capacity, or nil if
+// b or off are not aligned.
+func (d *direct) whole(b []byte, off int64) []byte {
+	n := roundUp(len(b), directAlignment)
+	if d.refused.Load() || n > cap(b) || off%directAlignment != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%directAlignment != 0 {
+		return nil
+	}
+	return b[:n]
+}
+
+// refuses reports whether err says that the file system has no direct I/O.
+func (d *direct) refuses(err error) bool {
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		d.refused.Store(true)
+		return true
+	}
+	return false
+}
+
+func (d *direct) ReadAt(b []byte, off int64) (int, error) {
+	if all := d.whole(b, off); all != nil {
+		n, err := d.past.ReadAt(all, off)
+		if n >= len(b) {
+			return len(b), nil
+		}
+		if !d.refuses(err) {
+			return n, err
+		}
+	}
+	return d.file.ReadAt(b, off)
+}
+
+// WriteAt also writes zeros up to a multiple of directAlignment, within the slot.
+func (d *direct) WriteAt(b []byte, off int64) (int, error) {
+	if all := d.whole(b, off); all != nil {
+		clear(all[len(b):])
+		n, err := d.past.WriteAt(all, off)
+		if err == nil || !d.refuses(err) {
+			return min(n, len(b)), err
+		}
+	}
+	return d.file.WriteAt(b, off)
+}
+
+func (d *direct) Close() error { return errors.Join(d.past.Close(), d.file.Close()) }

@@ -1,0 +1,109 @@
+package offload
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// slow is a directory whose page file takes delay for each read and each write.
+type slow struct {
+	*memDir
+	delay time.Duration
+}
+
+type slowFile struct {
+	file
+	delay time.Duration
+}
+
+func (d slow) Open(name string, flag int) (file, error) {
+	f, err := d.memDir.Open(name, flag)
+	if name == dataName {
+		f = slowFile{f, d.delay}
+	}
+	return f, err
+}
+
+func (f slowFile) ReadAt(b []byte, off int64) (int, error) {
+	time.Sleep(f.delay)
+	return f.file.ReadAt(b, off)
+}
+
+func (f slowFile) WriteAt(b []byte, off int64) (int, error) {
+	time.Sleep(f.delay)
+	return f.file.WriteAt(b, off)
+}
+
+// TestTrafficIsHidden changes all of a tensor again and again, in a limit of a quarter
+// of its pages, on a disk whose every transfer takes as long. A plain reader and a plain
+// writer side by side set the pace; with a computation that is long enough four fifths of
+// the transfers are behind it.
+func TestTrafficIsHidden(t *testing.T) {
+	const pages, pageLen, delay, passes = 64, 16, 2 * time.Millisecond, 4
+	s, err := open(slow{newMemDir(), delay}, Options{HostLimit: pages / 4 * 4 * pageLen, PrefetchDepth: defaultDepth, Workers: 1})
+	require.NoError(t, err)
+	x, err := Create[float32](s, "x", pages*pageLen, pageLen)
+	require.NoError(t, err)
+	pageThrough(t, x, 0)
+	pageThrough(t, x, 0) // the order is known from here on
+
+	one := time.Now()
+	time.Sleep(delay)
+	pause := time.Since(one) // what the system makes of it
+
+	before, start := s.Stats(), time.Now()
+	for range passes {
+		pageThrough(t, x, 0)
+	}
+	took, after := time.Since(start), s.Stats()
+	moved := max(after.ReadBytes-before.ReadBytes, after.WriteBytes-before.WriteBytes) / (4 * pageLen)
+	require.Positive(t, moved)
+	require.Less(t, took.Seconds(), float64(moved)*max(pause, delay).Seconds()/0.8)
+
+	before = s.Stats()
+	for range passes {
+		pageThrough(t, x, 3*delay)
+	}
+	after = s.Stats()
+	after.ReadTime -= before.ReadTime
+	after.WriteTime -= before.WriteTime
+	after.Stall -= before.Stall
+	require.Greater(t, after.Overlap(), 0.8)
+	require.NoError(t, s.Close())
+}
+
+// TestNothingIsLeft checks that closed stores leave no files open and no goroutines.
+func TestNothingIsLeft(t *testing.T) {
+	openFiles := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return 0 // not on this system
+		}
+		return len(entries)
+	}
+	dir := t.TempDir()
+	use := func() {
+		s, err := Open(dir, Options{HostLimit: 4096 * 3, Direct: true, Workers: 3})
+		require.NoError(t, err)
+		for _, key := range []string{"a", "b", "c", "d"} {
+			touch(t, s, key, true)
+		}
+		require.NoError(t, s.Commit())
+		require.NoError(t, s.Close())
+		_, err = Verify(dir)
+		require.NoError(t, err)
+		_, err = Contents(dir)
+		require.NoError(t, err)
+	}
+	use()
+	files, goroutines := openFiles(), runtime.NumGoroutine()
+	for range 20 {
+		use()
+	}
+	require.LessOrEqual(t, openFiles(), files)
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+}

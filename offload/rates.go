@@ -1,0 +1,121 @@
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/snug-ml/snug"
+)
+
+// PageRate is how fast pages of a size move to and from a file system.
+type PageRate struct {
+	PageBytes int
+	Direct    bool    // as in Options
+	Read      float64 // bytes a second
+	Write     float64 // bytes a second, with what it takes to make them durable
+}
+
+// both returns the bytes a second of as much read as written, one after the other.
+func (r PageRate) both() float64 { return 2 / (1/r.Read + 1/r.Write) }
+
+// The sizes that MeasurePages tries.
+const (
+	minMeasured = 64 << 10
+	maxMeasured = 4 << 20
+)
+
+// MeasurePages moves size bytes, 4 MiB at least, as pages of 64 KiB to 4 MiB through a
+// file that it makes in directory dir and removes, with direct I/O where that is
+// possible and without. It returns all rates, and the best: of those within 5 % of the
+// fastest the one with the smallest pages, of which a host limit holds the most. Its
+// PageBytes/4 is a PageLen for [AdamW] and [Updater]. What is not direct is read from
+// the operating system's cache, faster than a disk may be. It takes 4 MiB of memory.
+//
+// Errors: [snug.ErrConfig] for a size that is too small, and those of the operating
+// system, such as for a full disk.
+func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err error) {
+	if size < maxMeasured {
+		return best, nil, fmt.Errorf("offload: measure pages with %d bytes, want %d or more: %w", size, maxMeasured, snug.ErrConfig)
+	}
+	f, err := os.CreateTemp(dir, ".snug-measure-*")
+	if err != nil {
+		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
+	}
+	all, err = measurePages(f, size)
+	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
+	}
+	fastest := 0.0
+	for _, r := range all {
+		fastest = max(fastest, r.both())
+	}
+	for _, r := range all {
+		if r.both() >= 0.95*fastest && (best.PageBytes == 0 || r.PageBytes < best.PageBytes) {
+			best = r
+		}
+	}
+	return best, all, nil
+}
+
+func measurePages(f *os.File, size int64) (all []PageRate, err error) {
+	memory := buffers{align: directAlignment}
+	buf := memory.take(maxMeasured)
+	plain := file(osFile{f})
+	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
+		return nil, err
+	}
+	past := directFile(f.Name(), plain)
+	if past != nil {
+		defer func() { err = errors.Join(err, past.past.Close()) }()
+	}
+	for n := minMeasured; n <= maxMeasured; n *= 4 {
+		r, err := measure(plain, buf[:n], size)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+		if past == nil {
+			continue
+		}
+		if r, err = measure(past, buf[:n], size); err != nil {
+			return nil, err
+		}
+		if r.Direct = !past.refused.Load(); r.Direct {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// measure moves size bytes in pages of len(buf), first to f and then from it.
+func measure(f file, buf []byte, size int64) (PageRate, error) {
+	r := PageRate{PageBytes: len(buf)}
+	pages := size / int64(len(buf))
+	rate := func(move func(off int64) error) (float64, error) {
+		start := time.Now()
+		for i := range pages {
+			if err := move(i * int64(len(buf))); err != nil {
+				return 0, err
+			}
+		}
+		return float64(pages) * float64(len(buf)) / max(time.Since(start), 1).Seconds(), nil
+	}
+	var err error
+	r.Write, err = rate(func(off int64) error {
+		_, err := f.WriteAt(buf, off)
+		if err == nil && off/int64(len(buf)) == pages-1 {
+			err = f.Sync()
+		}
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	r.Read, err = rate(func(off int64) error {
+		_, err := f.ReadAt(buf, off)
+		return err
+	})
+	return r, err
+}

@@ -1,0 +1,293 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+)
+
+// Runner runs the layers of a model where a [DeviceMap] has them. The weights are
+// tensors of a [Store], named as the [Weight]s are. Those of layers whose tier has no
+// Rate are copied to its device once; those of the others are paged into one of two
+// frames on the first device when their layer runs, while the layer before it is
+// computed, and are given up after it. The store has them in host memory or on disk,
+// as its own limit says.
+//
+// If a device has less memory than the map says, layers are demoted: they are paged
+// from then on. [Runner.Demoted] lists them.
+type Runner struct {
+	s       *Store
+	movers  []*Mover // of the tiers where layers run
+	layers  []Layer
+	place   []int
+	tiers   []Tier
+	group   []int
+	demoted []Demotion
+
+	weights  map[string]movable
+	dtypes   map[string]snug.DType // where the layers run
+	resident map[string]kept       // by weight
+	frames   []frame
+}
+
+// Demotion says that the weights of a layer lie lower than the map wanted.
+type Demotion struct {
+	Layer    string
+	From, To string // tiers
+	Err      error  // why, as snug.ErrNoMemory
+}
+
+// RunnerOptions configure a [Runner].
+type RunnerOptions struct {
+	// DType is the type that weights have where layers run: tensors of another
+	// floating-point type are converted on the way, rounded to nearest. 0 leaves each as
+	// it is in the store.
+	DType snug.DType
+}
+
+// kept is a vector on a device.
+type kept struct {
+	view snug.View
+	free func() error
+}
+
+// frame is the memory that a paged layer passes through, by element type.
+type frame map[snug.DType]kept
+
+// NewRunner makes room on the devices for the layers of a map, of [Greedy] or
+// [Optimal] for the same layers, and loads those that stay. movers are those of the
+// devices of the tiers without a Rate, in their order. Besides what the Movers hold, a
+// Runner takes the bytes of the weights that stay and two times, or if there is no
+// memory for that once, those of the largest layer that is paged, each weight rounded
+// up to 64 bytes, until [Runner.Close].
+//
+// Errors: [snug.ErrConfig] when movers, layers and map do not fit together or the store
+// lacks a tensor, [snug.ErrShape] when a tensor has not the Bytes of its Weight,
+// [snug.ErrDType] for a DType that a tensor cannot be converted to, [snug.ErrNoMemory]
+// when not even one layer has room, and those of the store and the devices.
+func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerOptions) (*Runner, error) {
+	r := &Runner{s: s, movers: movers, layers: layers, tiers: m.Tiers, place: append([]int(nil), m.Place...)}
+	err := r.check(o)
+	if err == nil {
+		err = r.makeRoom()
+	}
+	if err == nil {
+		err = r.loadResident()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("offload: runner: %w", err), r.free())
+	}
+	return r, nil
+}
+
+func (r *Runner) check(o RunnerOptions) error {
+	pr, err := newPlacement(r.layers, r.tiers)
+	if err != nil {
+		return err
+	}
+	r.group = pr.group
+	runs := 0
+	for _, t := range r.tiers {
+		if t.Rate == 0 {
+			runs++
+		}
+	}
+	if len(r.movers) != runs || len(r.place) != len(r.layers) {
+		return fmt.Errorf("%d movers and places of %d layers, want movers for %d tiers and places of %d: %w", len(r.movers), len(r.place), runs, len(r.layers), snug.ErrConfig)
+	}
+	for i, t := range r.place {
+		if t < 0 || t >= len(r.tiers) || t != r.place[r.first(i)] {
+			return fmt.Errorf("layer %q lies in tier %d of %d, or apart from layers that it is tied to: %w", r.layers[i].Name, t, len(r.tiers), snug.ErrConfig)
+		}
+	}
+	r.weights, r.dtypes = map[string]movable{}, map[string]snug.DType{}
+	for _, l := range r.layers {
+		for _, w := range l.Weights {
+			if err := r.find(w, o.DType); err != nil {
+				return fmt.Errorf("layer %q: %w", l.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// first returns the first layer of those that layer i is tied to.
+func (r *Runner) first(i int) int {
+	for j, g := range r.group {
+		if g == r.group[i] {
+			return j
+		}
+	}
+	return i
+}
+
+// find looks a weight up in the store.
+func (r *Runner) find(w Weight, dt snug.DType) error {
+	t, err := lookup(r.s, w.Name)
+	if err != nil {
+		return err
+	}
+	if dt == 0 {
+		dt = t.dtype()
+	}
+	if dt != t.dtype() && !(dt.IsFloat() && t.dtype().IsFloat()) {
+		return fmt.Errorf("tensor %q holds %s, which cannot be converted to %s: %w", w.Name, t.dtype(), dt, snug.ErrDType)
+	}
+	if bytes := int64(t.Len()) * int64(dt.Size()); bytes != w.Bytes {
+		return fmt.Errorf("tensor %q has %d bytes as %s, want %d: %w", w.Name, bytes, dt, w.Bytes, snug.ErrShape)
+	}
+	r.weights[w.Name], r.dtypes[w.Name] = t, dt
+	return nil
+}
+
+// paged reports whether a layer is paged.
+func (r *Runner) paged(layer int) bool { return r.tiers[r.place[layer]].Rate > 0 }
+
+// Place returns the name of the tier of a layer, which a demotion changes.
+func (r *Runner) Place(layer int) string { return r.tiers[r.place[layer]].Name }
+
+// Demoted lists the layers that lie lower than the map wanted, and why.
+func (r *Runner) Demoted() []Demotion { return r.demoted }
+
+// View returns a weight that stays on its device, for example to bind it with
+// [Updater.Bind], and false for one that is paged.
+func (r *Runner) View(name string) (snug.View, bool) {
+	k, ok := r.resident[name]
+	return k.view, ok
+}
+
+// Close frees the memory on the devices, whose queued work must be done. Closing twice
+// does nothing.
+func (r *Runner) Close() error {
+	if err := r.free(); err != nil {
+		return fmt.Errorf("offload: close runner: %w", err)
+	}
+	return nil
+}
+
+// Forward calls do for every layer, from the first to the last, with its weights in
+// their order, on the device where it runs. Kernels that do queues see the weights. They
+// are do's until it returns, for queued kernels until these are done, and not to be
+// changed. While do runs, the next layer that is paged is on its way.
+//
+// Errors: that of do or of ctx, as they are; those of the store and the devices.
+func (r *Runner) Forward(ctx context.Context, do func(layer int, weights []snug.View) error) error {
+	order := make([]int, len(r.layers))
+	for i := range order {
+		order[i] = i
+	}
+	return r.run(ctx, order, do)
+}
+
+// Backward is [Runner.Forward] from the last layer to the first.
+func (r *Runner) Backward(ctx context.Context, do func(layer int, weights []snug.View) error) error {
+	order := make([]int, len(r.layers))
+	for i := range order {
+		order[i] = len(order) - 1 - i
+	}
+	return r.run(ctx, order, do)
+}
+
+// coming is a paged layer on its way.
+type coming struct {
+	views  []snug.View
+	moves  Move
+	result chan error
+}
+
+// arrive waits until the layer is read, and makes the device wait for the rest.
+func (c *coming) arrive() error {
+	if err := <-c.result; err != nil {
+		return errors.Join(err, c.moves.Wait())
+	}
+	return c.moves.Await()
+}
+
+func (r *Runner) run(ctx context.Context, order []int, do func(int, []snug.View) error) (err error) {
+	var next *coming
+	defer func() {
+		if next != nil { // what is under way uses the frames
+			err = errors.Join(err, next.arrive(), next.moves.Wait())
+		}
+	}()
+	started := 0
+	// begin starts the next paged layer of the order, if there is one.
+	begin := func(at int) {
+		next = nil
+		for ; at < len(order) && next == nil; at++ {
+			if r.paged(order[at]) {
+				next = r.begin(order[at], r.frames[started%len(r.frames)])
+				started++
+			}
+		}
+	}
+	begin(0)
+	for at, layer := range order {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !r.paged(layer) {
+			if err := do(layer, r.residentViews(layer)); err != nil {
+				return err
+			}
+			continue
+		}
+		now := next
+		next = nil
+		if err := now.arrive(); err != nil {
+			return fmt.Errorf("offload: page layer %q in: %w", r.layers[layer].Name, err)
+		}
+		if len(r.frames) > 1 {
+			begin(at + 1)
+		}
+		if err := do(layer, now.views); err != nil {
+			return err
+		}
+		if len(r.frames) == 1 {
+			begin(at + 1)
+		}
+	}
+	return nil
+}
+
+func (r *Runner) residentViews(layer int) []snug.View {
+	views := make([]snug.View, len(r.layers[layer].Weights))
+	for i, w := range r.layers[layer].Weights {
+		views[i] = r.resident[w.Name].view
+	}
+	return views
+}
+
+// begin starts to page a layer into a frame. A goroutine reads the store meanwhile.
+func (r *Runner) begin(layer int, f frame) *coming {
+	c := &coming{result: make(chan error, 1)}
+	used := map[snug.DType]int{}
+	for _, w := range r.layers[layer].Weights {
+		dt := r.dtypes[w.Name]
+		n := r.weights[w.Name].Len()
+		view, err := f[dt].view.Slice(used[dt], used[dt]+n)
+		if err != nil {
+			c.result <- err
+			return c
+		}
+		used[dt] += padded(n, dt)
+		c.views = append(c.views, view)
+	}
+	go func() {
+		for i, w := range r.layers[layer].Weights {
+			move, err := r.weights[w.Name].LoadTo(r.movers[0], c.views[i], 0)
+			if err != nil {
+				c.result <- err
+				return
+			}
+			c.moves.join(move)
+		}
+		c.result <- nil
+	}()
+	return c
+}
+
+// padded returns the elements of n elements rounded up to 64 bytes.
+func padded(n int, dt snug.DType) int { return roundUp(n*dt.Size(), alignment) / dt.Size() }

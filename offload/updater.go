@@ -1,0 +1,425 @@
+package offload
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/snug-ml/snug"
+)
+
+// Stepper is an optimizer that updates parameters range by range: [AdamW], or one of
+// package quant8 whose Storage is the Updater's Store.
+type Stepper interface {
+	// Add makes a parameter of n elements known.
+	Add(name string, n int) error
+	// Advance begins the next step.
+	Advance(lr float32)
+	// StepRange updates the elements from lo on, p, with their gradient g·gradScale.
+	StepRange(name string, lo int, p, g snug.View, gradScale float32) error
+}
+
+// UpdaterOptions configure an [Updater]. The zero value is valid.
+type UpdaterOptions struct {
+	// PageLen is the elements of a page of weights and of gradients, and of the ranges
+	// that the Stepper gets, whose own pages or chunks must divide it; 0 means 65536,
+	// as there. Rules that want whole parameters, such as LAMB's, want it as long as
+	// the longest of them.
+	PageLen int
+	// Delayed makes [Updater.Step] return at once. The update runs beside the next
+	// forward and backward pass, which still see the parameters of the step before:
+	// the gradients of step t are taken of parameters that know those up to t-2, as in
+	// ZeRO-Offload's delayed parameter update (Ren et al. 2021, section 5.2). It takes
+	// a second set of gradients in the store.
+	Delayed bool
+	// Mover moves gradients and parameters that lie on its device; those on others are
+	// copied in the queue.
+	Mover *Mover
+}
+
+// Updater trains parameters of which host memory holds a few pages at a time. Their
+// float32 weights, the sums of their gradients and, through a [Stepper], the state of
+// the optimizer are pages of a [Store]; the model has the parameters in a type and on a
+// device of its own. A step is a pipeline over pages: while one is computed the next
+// ones are read and those before are written.
+//
+//	u, err := NewUpdater(store, opt, UpdaterOptions{})
+//	err = u.Add("w", len(w), fill)          // for every parameter: its first weights
+//	err = u.Bind("w", snug.ViewOf(w))       // where the model has it
+//	for each step {
+//		err = u.Accumulate("w", 0, g, 1)    // as gradients arrive, in any order and pieces
+//		norm, err := u.Norm()               // to clip, or to skip the step: u.Drop()
+//		err = u.Step(lr, gradScale)
+//	}
+//	err = u.Commit()
+//
+// Weights, gradients and results have the bits of the same steps in memory. The store
+// wants room for a page of weights, one of gradients, what a range of the Stepper
+// pins, and with Delayed one more of gradients.
+//
+// Accumulate may be called from many goroutines, for elements that do not overlap; other
+// methods run alone. After an error of Step, or of Wait, all calls return it: parts of
+// the parameters are updated then, and the way back is the last commit.
+type Updater struct {
+	s      *Store
+	opt    Stepper
+	o      UpdaterOptions
+	params []*updated
+	byName map[string]*updated
+	steps  int
+	set    int        // of gradients that Accumulate adds to
+	under  chan error // the result of the update under way; nil if there is none
+	err    error
+
+	mu    sync.Mutex // guards stage
+	stage []float32  // a page on its way to or from a device
+	sums  []float64
+}
+
+// updated is one parameter.
+type updated struct {
+	name    string
+	weights *Tensor[float32]
+	grads   [2]*Tensor[float32] // the second with Delayed only
+	target  snug.View           // where the model has it; empty if nowhere
+	copied  movable             // the tensor that it is in besides, if not nil
+}
+
+// The store's names of what an Updater keeps.
+const (
+	weightsSuffix = "/weights"
+	gradSuffix    = "/grad"
+	nextSuffix    = "/grad_next"
+	updaterKey    = "updater"
+	updaterBytes  = 8 // the number of steps, u64
+)
+
+// NewUpdater returns an Updater without parameters, whose weights and gradients lie in
+// s. The error wraps [snug.ErrConfig].
+func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
+	if o.PageLen == 0 {
+		o.PageLen = 1 << 16
+	}
+	switch {
+	case opt == nil:
+		return nil, fmt.Errorf("offload: updater: the optimizer is nil: %w", snug.ErrConfig)
+	case o.PageLen < 1 || o.PageLen > MaxPage/4:
+		return nil, fmt.Errorf("offload: updater: PageLen is %d elements, want 1 to %d: %w", o.PageLen, MaxPage/4, snug.ErrConfig)
+	}
+	u := &Updater{s: s, opt: opt, o: o, byName: map[string]*updated{}}
+	u.sums = make([]float64, chunksOf(o.PageLen))
+	return u, nil
+}
+
+// Add makes a parameter of n elements known, to the Stepper too. Its weights are the
+// tensor name/weights of the store: what a store opened again has, or else what fill,
+// which is called for each page in order, writes as weights lo to lo+len(w)-1 to w, or
+// zeros for a nil fill. Its gradients are name/grad, and with Delayed name/grad_next.
+//
+// Errors, after which the parameter is not known: [snug.ErrConfig] when the name was
+// added before or a step is under way, those of fill, of [Create], and of the Stepper.
+func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) error {
+	if err := u.usable(); err != nil {
+		return err
+	}
+	if u.byName[name] != nil || u.under != nil {
+		return fmt.Errorf("offload: updater: parameter %q was added before, or during a step: %w", name, snug.ErrConfig)
+	}
+	p := &updated{name: name}
+	var made []string
+	err := u.create(p, n, fill, &made)
+	if err == nil {
+		err = u.opt.Add(name, n)
+	}
+	if err != nil {
+		for _, key := range made {
+			err = errors.Join(err, u.s.Delete(key))
+		}
+		return fmt.Errorf("offload: updater: add %q: %w", name, err)
+	}
+	u.params = append(u.params, p)
+	u.byName[name] = p
+	return nil
+}
+
+// create makes the tensors of p, and appends the names of new ones to made.
+func (u *Updater) create(p *updated, n int, fill func(lo int, w []float32) error, made *[]string) (err error) {
+	tensor := func(suffix string) (t *Tensor[float32]) {
+		if err != nil {
+			return nil
+		}
+		isNew := !u.s.Has(p.name + suffix)
+		if t, err = Create[float32](u.s, p.name+suffix, n, u.o.PageLen); err == nil && isNew {
+			*made = append(*made, p.name+suffix)
+		}
+		return t
+	}
+	p.weights = tensor(weightsSuffix)
+	first := len(*made) > 0 && fill != nil
+	p.grads[0] = tensor(gradSuffix)
+	if u.o.Delayed {
+		p.grads[1] = tensor(nextSuffix)
+	}
+	if err != nil || !first {
+		return err
+	}
+	return p.weights.walk(0, n, true, func(page Page[float32], part []float32, lo int) error {
+		return errors.Join(fill(lo, part), page.Unpin(true))
+	})
+}
+
+// Bind says where the model has a parameter, a vector of any floating-point type on any
+// device, and writes the weights to it, rounded to nearest. From then on every step
+// does: each page when it is updated, or with Delayed all of them in the next Step,
+// Wait or Commit. The vector must stay usable. To bind another one, or an empty View
+// for none, call it again.
+//
+// Errors: [snug.ErrConfig] for a name that was not added, [snug.ErrDType],
+// [snug.ErrShape], [snug.ErrDevice], and those of the store and the device.
+func (u *Updater) Bind(name string, target snug.View) error {
+	p, err := u.param(name)
+	switch {
+	case err != nil:
+		return err
+	case target.Len() > 0 && !target.DType().IsFloat():
+		return fmt.Errorf("offload: updater: bind %q to a vector of %s, want a floating-point type: %w", name, target.DType(), snug.ErrDType)
+	case target.Len() > 0 && target.Len() != p.weights.Len():
+		return fmt.Errorf("offload: updater: bind %q to %d elements, it has %d: %w", name, target.Len(), p.weights.Len(), snug.ErrShape)
+	}
+	if _, err := snug.CommonDevice(target); err != nil {
+		return fmt.Errorf("offload: updater: bind %q: %w", name, err)
+	}
+	if err := u.Wait(); err != nil {
+		return err
+	}
+	p.target = target
+	return u.publish(p)
+}
+
+// BindTensor is [Updater.Bind] to a tensor of the store, of any floating-point type and
+// the length of the parameter, from which a [Runner] pages it in. An empty name ends
+// that. Unlike [Updater.Weights] the tensor does not change between Step and Wait with
+// Delayed. A step pins a page of it besides.
+//
+// Errors: [snug.ErrConfig] for a name that was not added or a tensor that is not there
+// or attached, [snug.ErrDType], [snug.ErrShape], and those of the store.
+func (u *Updater) BindTensor(name, tensor string) error {
+	p, err := u.param(name)
+	if err != nil {
+		return err
+	}
+	var t movable
+	if tensor != "" {
+		if t, err = u.findCopy(p, tensor); err != nil {
+			return fmt.Errorf("offload: updater: bind %q: %w", name, err)
+		}
+	}
+	if err := u.Wait(); err != nil {
+		return err
+	}
+	p.copied = t
+	return u.publish(p)
+}
+
+// findCopy returns a tensor that can hold p.
+func (u *Updater) findCopy(p *updated, tensor string) (movable, error) {
+	t, err := lookup(u.s, tensor)
+	switch {
+	case err != nil:
+		return nil, err
+	case !t.dtype().IsFloat():
+		return nil, fmt.Errorf("tensor %q holds %s, want a floating-point type: %w", tensor, t.dtype(), snug.ErrDType)
+	case t.Len() != p.weights.Len():
+		return nil, fmt.Errorf("tensor %q has %d elements, want %d: %w", tensor, t.Len(), p.weights.Len(), snug.ErrShape)
+	}
+	return t, t.writable()
+}
+
+func (u *Updater) param(name string) (*updated, error) {
+	if err := u.usable(); err != nil {
+		return nil, err
+	}
+	p := u.byName[name]
+	if p == nil {
+		return nil, fmt.Errorf("offload: updater: parameter %q was not added: %w", name, snug.ErrConfig)
+	}
+	return p, nil
+}
+
+func (u *Updater) usable() error {
+	if u.err != nil {
+		return fmt.Errorf("offload: updater: an update failed before: %w", u.err)
+	}
+	return nil
+}
+
+// Weights returns the tensor of a parameter's float32 weights, for programs that page
+// them in themselves. With Delayed they change between Step and Wait. The error wraps [snug.ErrConfig] for a name that was not added.
+func (u *Updater) Weights(name string) (*Tensor[float32], error) {
+	p, err := u.param(name)
+	if err != nil {
+		return nil, err
+	}
+	return p.weights, nil
+}
+
+// Steps returns the number of Step calls, and those before [Updater.Resume].
+func (u *Updater) Steps() int { return u.steps }
+
+// Step updates all parameters, in the order of Add, with the sums of their gradients
+// times gradScale, which is for example the inverse of a loss scale times a clipping
+// factor, and forgets the gradients. With [UpdaterOptions.Delayed] it ends the update
+// before, as Wait does, starts this one and returns; then its error comes from a later
+// call.
+//
+// Errors: [snug.ErrConfig], with nothing changed, when lr is negative or one of both
+// is not finite; those of the Stepper, of the store and of the device.
+func (u *Updater) Step(lr, gradScale float32) error {
+	if !(lr >= 0) || !finite(lr) || !finite(gradScale) {
+		return fmt.Errorf("offload: updater: learning rate %g and gradScale %g, want finite numbers and a rate of 0 or more: %w", lr, gradScale, snug.ErrConfig)
+	}
+	if err := u.Wait(); err != nil {
+		return err
+	}
+	set := u.set
+	u.steps++
+	if !u.o.Delayed {
+		u.err = u.update(set, u.steps, lr, gradScale)
+		return u.err
+	}
+	u.set = 1 - set
+	under, steps := make(chan error, 1), u.steps
+	u.under = under
+	go func() { under <- u.update(set, steps, lr, gradScale) }()
+	return nil
+}
+
+// update makes step number steps with a set of gradients.
+func (u *Updater) update(set, steps int, lr, gradScale float32) error {
+	u.opt.Advance(lr)
+	for _, p := range u.params {
+		if err := u.updateParam(p, set, gradScale); err != nil {
+			return fmt.Errorf("offload: updater: step %d of %q: %w", steps, p.name, err)
+		}
+	}
+	return u.save(steps)
+}
+
+// save puts the counters into the store. The set that Accumulate adds to follows from
+// the steps.
+func (u *Updater) save(steps int) error {
+	b, err := u.s.Acquire(updaterKey, updaterBytes)
+	if err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint64(b, uint64(steps))
+	return u.s.Release(updaterKey, true)
+}
+
+func (u *Updater) updateParam(p *updated, set int, gradScale float32) error {
+	var moves Move
+	for i := range p.weights.Pages() {
+		for _, t := range [...]*Tensor[float32]{p.weights, p.grads[set]} {
+			t.Prefetch(i+1, i+2)
+		}
+		if err := u.updatePage(p, set, i, gradScale, &moves); err != nil {
+			return errors.Join(err, moves.Wait())
+		}
+	}
+	return moves.Await()
+}
+
+func (u *Updater) updatePage(p *updated, set, i int, gradScale float32, moves *Move) error {
+	w, err := p.weights.Pin(context.Background(), i)
+	if err != nil {
+		return err
+	}
+	g, err := p.grads[set].Pin(context.Background(), i)
+	if err != nil {
+		return errors.Join(err, w.Unpin(false))
+	}
+	lo := i * u.o.PageLen
+	err = u.opt.StepRange(p.name, lo, snug.ViewOf(w.Data), snug.ViewOf(g.Data), gradScale)
+	if err == nil && !u.o.Delayed {
+		err = u.put(p, lo, w.Data, moves)
+	}
+	return errors.Join(err, w.Unpin(true), g.forget())
+}
+
+// Wait ends an update that is under way and writes its weights to where the model has
+// them. Without Delayed it does nothing. The error is that of the update.
+func (u *Updater) Wait() error {
+	if u.under == nil {
+		return u.usable()
+	}
+	err := <-u.under
+	u.under = nil
+	for _, p := range u.params {
+		if err == nil {
+			err = u.publish(p)
+		}
+	}
+	u.err = err
+	return err
+}
+
+// publish writes all weights of p to its target.
+func (u *Updater) publish(p *updated) error {
+	if p.target.Len() == 0 && p.copied == nil {
+		return nil
+	}
+	var moves Move
+	err := p.weights.walk(0, p.weights.Len(), false, func(page Page[float32], part []float32, lo int) error {
+		p.weights.Prefetch(page.p.num+1, page.p.num+2)
+		return errors.Join(u.put(p, lo, part, &moves), page.Unpin(false))
+	})
+	if err != nil {
+		return errors.Join(err, moves.Wait())
+	}
+	return moves.Await()
+}
+
+// Commit ends an update that is under way and makes all pages of the store durable, as
+// [Store.Commit] does. A run that goes on from there, with [Updater.Resume], gives the
+// bits of one that was not interrupted, also in the middle of a window.
+func (u *Updater) Commit() error {
+	if err := u.Wait(); err != nil {
+		return err
+	}
+	return u.s.Commit()
+}
+
+// Resume takes up the steps that the store has, after all parameters were added to a
+// new Updater with a new Stepper, whose Advance it calls so many times. It returns
+// their number, 0 for a new store. Errors: [snug.ErrConfig] when steps were made,
+// [snug.ErrCorrupt], and those of the store.
+func (u *Updater) Resume() (steps int, err error) {
+	if u.steps > 0 {
+		return 0, fmt.Errorf("offload: updater: resume after %d steps: %w", u.steps, snug.ErrConfig)
+	}
+	if !u.s.Has(updaterKey) {
+		return 0, nil
+	}
+	b, err := u.s.Acquire(updaterKey, updaterBytes)
+	if err != nil {
+		return 0, err
+	}
+	saved := binary.LittleEndian.Uint64(b)
+	if err := u.s.Release(updaterKey, false); err != nil {
+		return 0, err
+	}
+	if saved > math.MaxInt32 {
+		return 0, fmt.Errorf("offload: updater: the store says %d steps: %w", saved, snug.ErrCorrupt)
+	}
+	u.steps = int(saved)
+	if u.o.Delayed {
+		u.set = u.steps % 2
+	}
+	for range u.steps {
+		u.opt.Advance(0)
+	}
+	return u.steps, nil
+}
