@@ -37,7 +37,7 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 		cost := remat.Cost{
 			Name:          l.Name,
 			Output:        samples * out,
-			Saved:         samples * (out + l.Kept*elem + 4*l.Stats + l.Attention.kept(r)),
+			Saved:         samples * (out + (l.Kept+t.adapted(l))*elem + 4*l.Stats + l.Attention.kept(r)),
 			ForwardExtra:  samples * l.Forward * elem,
 			BackwardExtra: samples * l.Backward * elem,
 			ForwardTime:   float64(samples) * forward,
@@ -48,6 +48,17 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 		}
 	}
 	return c
+}
+
+// adapted returns the elements that the adapters of a layer keep of a sample: the product of
+// each one's input with its first matrix.
+func (t Task) adapted(l Layer) (n int64) {
+	for _, shape := range l.Params {
+		if len(shape) == 2 {
+			n += int64(l.Rows) * int64(t.Rank)
+		}
+	}
+	return n
 }
 
 // kept returns the bytes that attention keeps of a sample: all probabilities in the compute

@@ -125,9 +125,12 @@ func (m *misser) room() error {
 			return err
 		}
 	}
-	u := m.task
-	u.Device.Host = max(u.Device.Host, 1<<30) // for pages of what is on disk
-	return m.least("disk", func(t *Task) *int64 { return &t.Device.Disk }, u)
+	u, what := m.task, "disk"
+	const pages = 1 << 30 // of what is on disk, in host memory
+	if !u.Device.Unified && u.Device.Host < pages {
+		u.Device.Host, what = pages, "disk, and "+FormatBytes(pages)+" of host memory for its pages"
+	}
+	return m.least(what, func(t *Task) *int64 { return &t.Device.Disk }, u)
 }
 
 // least notes about the least room of a kind with which t fits.

@@ -99,6 +99,9 @@ func TestFormulas(t *testing.T) {
 	adapters := int64(32 * 8 * (4096 + 3*4096 + 2*4096 + 3*(4096+11008)))
 	require.Equal(t, 4*adapters, d[Gradients])
 	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices+adapters), d[Weights], 1e-3)
+	with := d[Activations]
+	task.Rank, r.Frozen = 0, 0
+	require.EqualValues(t, 2*rows*8*5*32, with-predict(r)[OnDevice][Activations], "8 numbers a row and matrix, of 5 in each of 32 layers")
 }
 
 // TestInBackward: one gradient is held, and that of a matrix that two layers share.

@@ -207,10 +207,19 @@ func TestVerify(t *testing.T) {
 		require.Equal(t, 1, strings.Count(errs, "\n"))
 		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
+	store, err := offload.Open(filepath.Join(dir, "pages"), offload.Options{})
+	require.NoError(t, err)
+	status, out, errs = snugged("verify", "-q", dir)
+	require.Equal(t, 1, status)
+	require.True(t, strings.HasPrefix(out, "unread\t"), "a store in use: %s", out)
+	require.Contains(t, errs, "1 of 9 could not be checked")
+	require.NoError(t, store.Close())
+
 	require.NoError(t, os.Remove(filepath.Join(dir, "scaler")))
 	status, out, _ = snugged("verify", "-q", dir)
 	require.Equal(t, 1, status)
-	require.Contains(t, out, "scaler")
+	require.Contains(t, out, `damaged	`)
+	require.Contains(t, out, `"scaler", which is missing`)
 }
 
 // FuzzInspect: whatever the bytes are, there is an error or a content, and a content of a

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,37 @@ func TestHelp(t *testing.T) {
 			require.LessOrEqual(t, len(line), 110, "%s: %s", c.name, line)
 		}
 	}
+}
+
+// TestExamplesOfHelp: the models that help shows are read, and its commands find a plan.
+func TestExamplesOfHelp(t *testing.T) {
+	_, text, _ := snugged("help", "plan")
+	models := 0
+	for part := range strings.SplitSeq(text, "\n  {") {
+		d := json.NewDecoder(strings.NewReader("{" + part))
+		var model json.RawMessage
+		if strings.HasPrefix(part, `"`) && d.Decode(&model) == nil {
+			models++
+			status, _, errs := snuggedWith(string(model), "plan", "-model", "-", "-batch", "4")
+			require.Zero(t, status, errs)
+		}
+	}
+	require.Equal(t, 4, models)
+	commands := 0
+	for line := range strings.Lines(text) {
+		args, found := strings.CutPrefix(line, "  snug ")
+		if !found || strings.Contains(args, "my.json") {
+			continue
+		}
+		commands++
+		words := strings.Fields(args)
+		if i := slices.Index(words, "-o"); i > 0 {
+			words[i+1] = filepath.Join(t.TempDir(), words[i+1])
+		}
+		status, _, errs := snugged(words...)
+		require.Zero(t, status, "%s: %s", args, errs)
+	}
+	require.Equal(t, 4, commands)
 }
 
 func TestPlan(t *testing.T) {
@@ -152,6 +184,9 @@ func TestReadme(t *testing.T) {
 			require.Contains(t, string(readme), line)
 		}
 	}
+	status, _, errs = snugged("plan", "-model", "llama-7b", "-device", "24GB")
+	require.Equal(t, 1, status)
+	require.Contains(t, string(readme), strings.TrimSpace(errs))
 	want, err := os.ReadFile(picture)
 	require.NoError(t, err)
 	got, err := os.ReadFile(drawn)

@@ -31,10 +31,10 @@ its checksums. It writes a line for each thing that it has checked:
   a saved state                      its CRC-32C
   a .safetensors file                its description: it has no checksum
 
-The exit status is 1 when something is damaged, and when there is nothing to check. Files
-of other kinds are passed over.
+The exit status is 1 when something is damaged or could not be read, such as a store that is
+in use, and when there is nothing to check. Files of other kinds are passed over.
 
-  -q   write only what is damaged
+  -q   write only what is damaged or could not be read
 `,
 		run: runVerify,
 	}
@@ -60,6 +60,8 @@ func runVerify(c *call) error {
 		return err
 	case v.damaged > 0:
 		return fmt.Errorf("%s: %d of %d are damaged: %w", args[0], v.damaged, v.checked, snug.ErrCorrupt)
+	case v.unread > 0:
+		return fmt.Errorf("%s: %d of %d could not be checked", args[0], v.unread, v.checked)
 	case v.checked == 0:
 		return fmt.Errorf("%s holds no store, no checkpoint, no saved state and no safetensors file: %w", args[0], snug.ErrConfig)
 	}
@@ -68,20 +70,22 @@ func runVerify(c *call) error {
 
 // verifier checks one thing after the other.
 type verifier struct {
-	out              io.Writer
-	quiet            bool
-	checked, damaged int
+	out                      io.Writer
+	quiet                    bool
+	checked, damaged, unread int // of the first
 }
 
 // note writes what was found of path. The error is that of the output.
 func (v *verifier) note(path, what string, err error) error {
 	v.checked++
-	if err != nil {
+	switch {
+	case errors.Is(err, snug.ErrCorrupt):
 		v.damaged++
 		_, err = fmt.Fprintf(v.out, "damaged\t%s\t%s\n", path, oneLine(err))
-		return err
-	}
-	if !v.quiet {
+	case err != nil:
+		v.unread++
+		_, err = fmt.Fprintf(v.out, "unread\t%s\t%s\n", path, oneLine(err))
+	case !v.quiet:
 		_, err = fmt.Fprintf(v.out, "ok\t%s\t%s\n", path, what)
 	}
 	return err
@@ -166,7 +170,9 @@ func (v *verifier) checkpoint(path string) error {
 			return v.note(path, "", fmt.Errorf("it names %.100q, want a file beside it: %w", name, snug.ErrCorrupt))
 		}
 		n, sum, err := sumOf(filepath.Join(filepath.Dir(path), name))
-		if err == nil && (n != want.Size || sum != want.CRC) {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("it names %.100q, which is missing: %w", name, snug.ErrCorrupt)
+		} else if err == nil && (n != want.Size || sum != want.CRC) {
 			err = fmt.Errorf("%s: %d bytes with CRC-32C %08x, want %d with %08x: %w", name, n, sum, want.Size, want.CRC, snug.ErrCorrupt)
 		}
 		if err != nil {
