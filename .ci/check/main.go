@@ -38,10 +38,12 @@ func main() {
 		err = checkCompare(os.Args[2])
 	case len(os.Args) == 4 && os.Args[1] == "-state":
 		err = checkState(os.Args[2], os.Args[3])
+	case len(os.Args) == 4 && os.Args[1] == "-paged":
+		err = checkPaged(os.Args[2], os.Args[3])
 	case len(os.Args) == 3:
 		err = checkPair(os.Args[1], os.Args[2])
 	default:
-		err = errors.New("usage: check ON.json OFF.json | check -compare FILE.json | check -state ON.json OFF.json")
+		err = errors.New("usage: check ON.json OFF.json | check -compare FILE.json | check -state ON.json OFF.json | check -paged ON.json OFF.json")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "check:", err)
@@ -89,6 +91,22 @@ func checkState(onFile, offFile string) error {
 	fmt.Printf("held-out loss after 300 steps: %.4f with 8-bit state, %.4f with 32 bits: %.2f %% apart, want at most 0.5 %%\n", on.LossLast, off.LossLast, 100*loss)
 	if !(loss <= 0.005) {
 		return errors.New("out of bounds")
+	}
+	return nil
+}
+
+// checkPaged holds a run that has masters and state on disk, with 64 MiB of them in host
+// memory, against one that has them in memory: the losses are the same.
+func checkPaged(onFile, offFile string) error {
+	var on, off report
+	if err := errors.Join(read(onFile, &on), read(offFile, &off)); err != nil {
+		return err
+	}
+	paged, held := on.Components["optimizer state"].Measured, off.Components["optimizer state"].Measured+off.Components["master weights"].Measured
+	fmt.Printf("34m: losses %v and %v, in memory %v and %v; %d bytes of state in host memory of %d\n",
+		on.LossFirst, on.LossLast, off.LossFirst, off.LossLast, paged, held)
+	if on.Preset != "34m" || on.LossFirst != off.LossFirst || on.LossLast != off.LossLast || paged > 64<<20 || held < 3*paged {
+		return errors.New("want the same losses with 64 MiB of state in memory")
 	}
 	return nil
 }
