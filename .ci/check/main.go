@@ -137,7 +137,7 @@ func predictions(r report) error {
 		}
 		return nil
 	}
-	errs := []error{near("total", r.Predicted, r.Measured, 0.03), near("resident memory", r.PredictedRSS, r.PeakRSS, 0.1)}
+	errs := []error{near("total", r.Predicted, r.Measured, 0.03), near("resident memory", r.PredictedRSS, r.PeakRSS, 0.15)}
 	for name, c := range r.Components {
 		errs = append(errs, near(name, c.Predicted, c.Measured, 0.03))
 	}

@@ -196,7 +196,7 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	// Buffers are used again and again, so there is little to collect. A low
 	// growth limit keeps what little there is out of the peak.
-	debug.SetGCPercent(25)
+	debug.SetGCPercent(gcPercent)
 	data, err := loadCorpus(o.text, o.preset)
 	if err != nil {
 		return inputError{err}

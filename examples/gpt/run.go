@@ -115,8 +115,12 @@ type residence struct{ now, peak int64 }
 // kernels, and the blocks that products pack.
 const processBytes = 4 << 20
 
+// gcPercent is how much the heap may grow before the next collection.
+const gcPercent = 25
+
 // expectRSS predicts the peak of the process from what it took before there was a model.
-// Workers have scratch of their own, of which tiles of attention have the most.
+// Workers have scratch of their own, of which tiles of attention have the most. Pages of two
+// sizes, of master weights and of state, take turns in memory, and wait for a collection.
 func (r *report) expectRSS(base residence, m *model) {
 	if r.PeakRSS == 0 {
 		return
@@ -124,6 +128,9 @@ func (r *report) expectRSS(base residence, m *model) {
 	r.PredictedRSS = base.now + r.Predicted + processBytes
 	if m.on[useAttention] && m.dev.IsCPU() {
 		r.PredictedRSS += int64(runtime.GOMAXPROCS(0)) * m.attentionConfig().ScratchBytes()
+	}
+	if m.on[useOffload] && m.on[useAMP] {
+		r.PredictedRSS += r.Predicted * gcPercent / 100
 	}
 	r.PredictedRSS = max(base.peak, r.PredictedRSS)
 }
