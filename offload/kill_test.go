@@ -3,6 +3,7 @@ package offload
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ const (
 	childDir   = "SNUG_OFFLOAD_CHILD_DIR"
 	childSteps = "SNUG_OFFLOAD_CHILD_STEPS"
 	childLimit = "SNUG_OFFLOAD_CHILD_FILE_LIMIT" // bytes of a file
+	childDelay = "SNUG_OFFLOAD_CHILD_DELAYED"    // delayed updates, if not empty
 	trainLen   = 6000
 )
 
@@ -55,7 +58,7 @@ func child(dir string) error {
 }
 
 // train goes on from the last commit of the store in dir up to a step, commits after
-// each, and prints the loss of each before it is durable.
+// every other, and prints the loss of each before it is durable.
 func train(dir string, steps int) error {
 	s, err := Open(dir, Options{HostLimit: 10 * 4 * 512})
 	if err != nil {
@@ -66,7 +69,7 @@ func train(dir string, steps int) error {
 	if err != nil {
 		return err
 	}
-	u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: 512})
+	u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: 512, Delayed: os.Getenv(childDelay) != ""})
 	if err != nil {
 		return err
 	}
@@ -98,6 +101,9 @@ func train(dir string, steps int) error {
 			return err
 		}
 		fmt.Println("loss", u.Steps(), math.Float64bits(loss))
+		if u.Steps()%2 == 1 && u.Steps() < steps {
+			continue
+		}
 		if err := u.Commit(); err != nil {
 			return err
 		}
@@ -118,7 +124,11 @@ func start(t testing.TB, dir string, steps int, env ...string) *process {
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), append(env, childDir+"="+dir, childSteps+"="+fmt.Sprint(steps))...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.stderr
-	require.NoError(t, p.cmd.Start())
+	err := p.cmd.Start()
+	if errors.Is(err, syscall.ENOEXEC) {
+		t.Skip("an emulator runs this test, which cannot start itself once more")
+	}
+	require.NoError(t, err)
 	return p
 }
 
@@ -146,28 +156,34 @@ func (p *process) facts(t testing.TB) (resumed int, losses map[int]string, commi
 // store where it was left, and goes on: every start finds the last commit, or the one
 // that was being made, and all losses are those of a run that nobody disturbed.
 func TestKilled(t *testing.T) {
-	kills := 100
+	kills := 50
 	if testing.Short() {
-		kills = 10
+		kills = 5
 	}
-	whole := start(t, t.TempDir(), 15)
+	for _, delayed := range []string{"", "yes"} {
+		killAgainAndAgain(t, kills, childDelay+"="+delayed)
+	}
+}
+
+func killAgainAndAgain(t *testing.T, kills int, env string) {
+	const steps = 15
+	whole := start(t, t.TempDir(), steps, env)
 	begin := time.Now()
 	require.NoError(t, whole.cmd.Wait(), whole.stderr.String())
 	took := time.Since(begin)
 	_, want, _ := whole.facts(t)
-	require.Len(t, want, 15)
+	require.Len(t, want, steps)
 
 	rng := rand.New(rand.NewPCG(5, 6))
-	dir, last, killed := t.TempDir(), 0, 0
-	for killed < kills {
-		p := start(t, dir, 15)
+	dir, last := t.TempDir(), 0
+	for killed := 0; killed < kills; {
+		p := start(t, dir, steps, env)
 		time.Sleep(time.Duration(rng.Int64N(int64(took))))
-		require.NoError(t, p.cmd.Process.Kill())
-		err := p.cmd.Wait()
+		_ = p.cmd.Process.Kill() // or it has ended
 		var exit *exec.ExitError
-		if err != nil {
+		if err := p.cmd.Wait(); err != nil {
 			require.ErrorAs(t, err, &exit)
-			require.Equal(t, -1, exit.ExitCode(), "it was killed, not wrong: %s", p.stderr.String())
+			require.NotEqual(t, 3, exit.ExitCode(), "it was killed, not wrong: %s", p.stderr.String())
 			killed++
 		}
 		resumed, losses, committed := p.facts(t)
@@ -182,7 +198,7 @@ func TestKilled(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrConfig, "killed before the store was made")
 			require.Zero(t, last)
 		}
-		if last == 15 {
+		if last == steps {
 			dir, last = t.TempDir(), 0
 		}
 	}
@@ -198,7 +214,11 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, whole.cmd.Wait(), whole.stderr.String())
 	_, want, _ := whole.facts(t)
 	failed := 0
-	for _, limit := range []int{0, 1, 100, 4096, 20000, 40000, 60000, 80000, 100000, 120000, 140000, 1 << 20} {
+	limits := []int{1, 60000, 100000, 1 << 20}
+	if !testing.Short() {
+		limits = append(limits, 0, 100, 4096, 20000, 40000, 80000, 120000, 140000)
+	}
+	for _, limit := range limits {
 		dir := t.TempDir()
 		p := start(t, dir, 4, childLimit+"="+fmt.Sprint(limit))
 		err := p.cmd.Wait()
@@ -220,6 +240,6 @@ func TestFullDisk(t *testing.T) {
 			require.Equal(t, want[step], loss)
 		}
 	}
-	require.Greater(t, failed, 6)
-	require.Less(t, failed, 12)
+	require.Greater(t, failed, len(limits)/2)
+	require.Less(t, failed, len(limits))
 }

@@ -64,7 +64,7 @@ const (
 
 const (
 	defaultDepth   = 16 // what a program uses at once waits for none of it
-	defaultWorkers = 2
+	defaultWorkers = 4
 )
 
 // Options configure a Store. The zero value is valid.
@@ -83,7 +83,7 @@ type Options struct {
 	// writing off.
 	PrefetchDepth int
 	// Workers is how many pages are read ahead at a time, and how many written
-	// behind, [MaxWorkers] at most. 0 means 2. They have no buffers of their own: all
+	// behind, [MaxWorkers] at most. 0 means 4. They have no buffers of their own: all
 	// pages on their way count to HostLimit.
 	Workers int
 	// Direct moves pages past the operating system's cache, where the system and the

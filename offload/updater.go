@@ -58,7 +58,8 @@ type UpdaterOptions struct {
 //
 // Weights, gradients and results have the bits of the same steps in memory. The store
 // wants room for a page of weights, one of gradients, what a range of the Stepper
-// pins, and with Delayed one more of gradients.
+// pins, and with Delayed one more of gradients. A step of pages that are in memory
+// allocates nothing.
 //
 // Accumulate may be called from many goroutines, for elements that do not overlap; other
 // methods run alone. After an error of Step, or of Wait, all calls return it: parts of
