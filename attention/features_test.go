@@ -346,17 +346,20 @@ func TestOddSinks(t *testing.T) {
 
 func TestMaskTiles(t *testing.T) {
 	document := func(i int) int { return i / 100 }
+	never := func(b, h, i, j int) bool { return false }
 	m, err := NewMask(1, 1, 300, 300, func(b, h, i, j int) bool { return document(i) == document(j) })
 	require.NoError(t, err)
 	none, all, some := m.Tiles()
 	require.Equal(t, []int{10, 3, 12}, []int{none, all, some})
 	require.EqualValues(t, 25*4+12*512, m.Bytes())
 	for _, d := range [][4]int{{-1, 1, 1, 1}, {1, 1, 1, -1}, {1 << 20, 1 << 20, 1, 1}, {1, 1, math.MaxInt, math.MaxInt}} {
-		_, err := NewMask(d[0], d[1], d[2], d[3], nil)
+		_, err := NewMask(d[0], d[1], d[2], d[3], never)
 		require.ErrorIs(t, err, snug.ErrShape)
 	}
-	_, err = NewTileMask(0, 1, 5, 5, nil)
+	_, err = NewTileMask(0, 1, 5, 5, never)
 	require.NoError(t, err)
+	_, err = NewMask(1, 1, 5, 5, nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
 // Dropout leaves out the share that it says, and keeps the mean.

@@ -38,9 +38,10 @@ const (
 // NewMask returns the Mask of all i and j of which sees reports whether query i sees key
 // j, of head h of batch element b. batch and heads are those of the Config, or 1: then the
 // Mask is that of all of them. sees is asked once for every query and key. The error wraps
-// [snug.ErrShape] for a negative dimension or more than 2^31 tiles.
+// [snug.ErrShape] for a negative dimension or more than 2^31 tiles, and [snug.ErrConfig]
+// if sees is nil.
 func NewMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mask, error) {
-	m, err := newMask(batch, heads, seqQ, seqK)
+	m, err := newMask(batch, heads, seqQ, seqK, sees != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func NewMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mas
 // NewTileMask returns a Mask of whole tiles: sees reports whether queries MaskTile·i to
 // MaskTile·(i+1)-1 see keys MaskTile·j to MaskTile·(j+1)-1. Otherwise it is [NewMask].
 func NewTileMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mask, error) {
-	m, err := newMask(batch, heads, seqQ, seqK)
+	m, err := newMask(batch, heads, seqQ, seqK, sees != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,10 @@ func NewTileMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (
 	return m, nil
 }
 
-func newMask(batch, heads, seqQ, seqK int) (*Mask, error) {
+func newMask(batch, heads, seqQ, seqK int, sees bool) (*Mask, error) {
+	if !sees {
+		return nil, fmt.Errorf("attention: mask of no function: %w", snug.ErrConfig)
+	}
 	m := &Mask{batch: batch, heads: heads, seqQ: seqQ, seqK: seqK}
 	n, ok := 1, true
 	if min(batch, heads, seqQ, seqK) < 0 {

@@ -84,6 +84,7 @@ func TestBadInputIsOneLineAndStatus2(t *testing.T) {
 		{"-compare", "-o", filepath.Join(dir, "none", "x.svg")}, {"-compare", "-checkpoint", dir},
 		{"-checkpoint", filepath.Join(short, "below-a-file")},
 		{"-memory", "x"}, {"-memory", "0"}, {"-memory", "1QiB"}, {"-memory", "8MiB", "-off", "accum"}, {"-memory", "100KiB"},
+		{"-host-memory", "1KiB"}, {"-host-memory", "-1"}, {"-host-memory", "1MiB", "-off", "offload"},
 		{"-inject-nan", "-1"}, {"-inject-nan", "21"}, {"-compare", "-memory", "1MiB"}, {"-compare", "-inject-nan", "2"},
 	} {
 		status, out, errs := runArgs(append([]string{"-preset", "tiny"}, args...)...)
@@ -249,6 +250,27 @@ func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	}
 	require.InDelta(t, losses[0], losses[1], 0.05)
 	require.InDelta(t, losses[0], losses[2], 0.05)
+}
+
+// TestHostMemory: the state that the limit leaves no room for is on disk, and the losses are
+// those of a run that has it in memory.
+func TestHostMemory(t *testing.T) {
+	text := textFile(t, 500)
+	run := func(args ...string) (report, [2]float64) {
+		status, out, errs := runArgs(append([]string{"-preset", "tiny", "-steps", "6", "-text", text, "-json"}, args...)...)
+		require.Zero(t, status, errs)
+		var r report
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		return r, [2]float64{r.LossFirst, r.LossLast}
+	}
+	_, want := run("-off", "offload")
+	for _, limit := range []int64{32 << 10, 100 << 10} {
+		r, got := run("-host-memory", fmt.Sprint(limit))
+		require.Equal(t, want, got)
+		require.LessOrEqual(t, r.ByComponent["optimizer state"].Measured, limit)
+		require.InEpsilon(t, r.Predicted, r.Measured, 0.01) // how many pages are in memory depends on time
+	}
 }
 
 // TestSmallestMemoryLimit: the limit that the error names works, with all

@@ -121,6 +121,7 @@ type config struct {
 	seed  uint64
 
 	limit  int64       // of bytes that are held at a time; 0 for none
+	host   int64       // of bytes of paged state in host memory; 0 for a share of all
 	fit    accum.Batch // the micro-batches that fit under it, if there is one
 	poison int         // step into whose gradients a NaN is put, to see what happens; 0 for none
 }

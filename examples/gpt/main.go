@@ -83,6 +83,7 @@ const usage = `usage: gpt [flags]
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -memory SIZE      hold at most so much, such as 8MiB: find the largest micro-batch that fits, for the same batch,
                     and plan what is computed again
+  -host-memory SIZE hold at most so much of the master weights and the optimizer's state, and the rest on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
@@ -105,6 +106,7 @@ func parse(args []string) (o options, err error) {
 	off := fs.String("off", "", "")
 	fs.IntVar(&o.poison, "inject-nan", 0, "")
 	memory := fs.String("memory", "", "")
+	host := fs.String("host-memory", "", "")
 	fs.BoolVar(&o.compare, "compare", false, "")
 	fs.StringVar(&o.output, "o", "", "")
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
@@ -116,10 +118,16 @@ func parse(args []string) (o options, err error) {
 		}
 		return o, inputError{err}
 	}
-	if *memory != "" {
+	for _, f := range []struct {
+		name, text string
+		to         *int64
+	}{{"memory", *memory, &o.memory}, {"host-memory", *host, &o.host}} {
+		if f.text == "" {
+			continue
+		}
 		var err error
-		if o.memory, err = parseBytes(*memory); err != nil {
-			return o, inputError{fmt.Errorf("-memory: %w", err)}
+		if *f.to, err = parseBytes(f.text); err != nil {
+			return o, inputError{fmt.Errorf("-%s: %w", f.name, err)}
 		}
 	}
 	if err := o.complete(*name, *steps, *dtype, *off, fs.Args()); err != nil {
@@ -162,6 +170,10 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 		return fmt.Errorf("-inject-nan %d: want a step from 1 to %d", o.poison, o.steps)
 	case o.memory > 0 && !o.on[useAccum]:
 		return errors.New("-memory wants accum, which keeps the batch when micro-batches shrink")
+	case o.host > 0 && !o.on[useOffload]:
+		return errors.New("-host-memory wants offload, which keeps the rest on disk")
+	case o.host > 0 && o.host < o.leastHost():
+		return fmt.Errorf("-host-memory %d bytes: want at least %d, a few pages", o.host, o.leastHost())
 	case o.compare && (o.memory > 0 || o.poison > 0):
 		return errors.New("-compare does not go with -memory and -inject-nan")
 	case o.output != "" && !o.compare:

@@ -65,12 +65,18 @@ func (c config) stateBytes() (master, state int64) {
 	return master, state
 }
 
-// hostLimit returns how many bytes of paged state stay in host memory: a share
-// of all, and at least a few pages.
+// hostLimit returns how many bytes of paged state stay in host memory: those that the
+// user allows, or a share of all, and at least a few pages.
 func (c config) hostLimit() int64 {
+	if c.host > 0 {
+		return c.host
+	}
 	master, state := c.stateBytes()
-	return max((master+state)/int64(c.hostShare), 8*8*int64(c.chunk))
+	return max((master+state)/int64(c.hostShare), c.leastHost())
 }
+
+// leastHost is the bytes of a few pages.
+func (c config) leastHost() int64 { return 8 * 8 * int64(c.chunk) }
 
 // costs returns what the halves of the layers take, see block.go.
 func (c config) costs() *remat.Costs {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles every .cu for two of AMD's architectures, warp sizes 64 and 32, so that
-# kernels stay in what CUDA and HIP share. Needs clang 19 (Debian: clang-19), no
-# header or library of ROCm. The objects are thrown away.
+# Compiles every .cu for two of AMD's architectures, so that kernels stay in what CUDA and
+# HIP share: for gfx1100, of warps of 32, to an object that is thrown away, and for gfx90a,
+# of warps of 64, as far as the front end goes. Needs clang 19 (Debian: clang-19), no
+# header or library of ROCm.
 set -euo pipefail
 root=${1:-$(cd "$(dirname "$0")/../../.." && pwd)}
 cd "$root"
@@ -9,15 +10,19 @@ cd "$root"
 CLANG=${CLANG:-clang-19}
 command -v "$CLANG" >/dev/null || { echo "hip.sh: no $CLANG here; install it (apt-get install clang-19)" >&2; exit 1; }
 
+compile() {
+    printf 'hip: %s for %s\n' "$1" "$2" >&2
+    "$CLANG" -x hip --cuda-device-only -nogpuinc -nogpulib --offload-arch="$2" \
+        -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-unused-parameter -Werror \
+        -I internal/gpu/include "${@:3}" "$1"
+}
+object() {
+    set -o pipefail
+    compile "$1" gfx1100 -S -o - | "$CLANG" -x assembler -target amdgcn-amd-amdhsa -mcpu=gfx1100 -c -o /dev/null -
+}
+export CLANG
+export -f compile object
+
 shopt -s nullglob
-failed=0
-for entry in */kernels/*.cu internal/*/kernels/*.cu; do
-    for gpu in gfx90a gfx1100; do
-        printf 'hip: %s for %s\n' "$entry" "$gpu"
-        "$CLANG" -x hip --cuda-device-only -nogpuinc -nogpulib --offload-arch="$gpu" \
-            -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-unused-parameter -Werror \
-            -I internal/gpu/include -S -o - "$entry" |
-            "$CLANG" -x assembler -target amdgcn-amd-amdhsa -mcpu="$gpu" -c -o /dev/null - || failed=1
-    done
-done
-exit $failed
+files=(*/kernels/*.cu internal/*/kernels/*.cu)
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'object "$1" && compile "$1" gfx90a -fsyntax-only' hip
