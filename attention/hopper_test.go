@@ -48,6 +48,21 @@ func TestHopperDeterministic(t *testing.T) {
 	}
 }
 
+// Without lse the output is the same.
+func TestHopperWithoutLSE(t *testing.T) {
+	place := hopperPlace(t)
+	c := Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 150, Dim: 128}
+	p := newProblem(t, c, snug.BF16, 8)
+	p.start = aligning
+	want := p.run(t, place, snug.BF16).out
+	r := resolved(t, c)
+	o := r.operands()
+	put := func(i int, x []float32) strided { return put(t, place, snug.BF16, o[i], aligning, x) }
+	out := put(3, nil)
+	require.NoError(t, Forward(out.View, snug.View{}, put(0, p.q).View, put(1, p.k).View, put(2, p.v).View, c))
+	require.Equal(t, want, out.contiguous())
+}
+
 // A negative scale, which makes the greatest product the smallest score, is for other
 // kernels of the device, as is a type that has no matrix units.
 func TestBesideHopper(t *testing.T) {

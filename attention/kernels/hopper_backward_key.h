@@ -14,7 +14,7 @@ template <u32 D, u32 ROWS, u32 N> struct KeyRoom {
         VALUES = Tile<D, ROWS>::BYTES,
         QUERIES = 2 * VALUES,
         DOUTS = QUERIES + STAGES * Tile<D, N>::BYTES,
-        NUMBERS = DOUTS + STAGES * Tile<D, N>::BYTES, // of each query of a stage lse in units of log 2 and delta
+        NUMBERS = DOUTS + STAGES * Tile<D, N>::BYTES, // of a stage: lse of its queries in units of log 2, then delta
         RING = NUMBERS + STAGES * N * 8,
         OWN_FULL = RING + RING_BYTES, // keys and values
     };
@@ -62,8 +62,11 @@ DEVICE void key_copies(Thread t, Shape p, u8* memory, u32 room, Item at, Tour to
         }
         u64 number = row_number(p, at.b, h, q0);
         u32 n = (u32)least(p.seq_q - q0, (i64)N);
-        Query* to = (Query*)(memory + R::NUMBERS) + stage * N;
-        for (u32 c = lane; c < N; c += 32) to[c] = query_of(lse + number, delta + number, c, n);
+        float* to = (float*)(memory + R::NUMBERS) + stage * 2 * N;
+        for (u32 c = lane; c < N; c += 32) {
+            Query query = query_of(lse + number, delta + number, c, n);
+            to[c] = query.lse2, to[N + c] = query.delta;
+        }
         sync_warp();
         if (lane == 0) barrier_arrive(full);
         q0 = next<N>(tour, q0);
@@ -88,36 +91,43 @@ template <u32 N> DEVICE bool seen_by_all(Viewer v, i32 q0) { return q0 >= v.all 
 
 DEVICE Span span_of(Viewer v, i32 q0) { return Span{{v.from[0] - q0, v.from[1] - q0}, {v.end - q0, v.end - q0}}; }
 
+// Two are the numbers of the lane's neighbouring columns.
+struct alignas(8) Two { float x[2]; };
+
 // key_weights turns products into weights.
 template <u32 N, bool HIDES>
-DEVICE void key_weights(Thread t, float (&s)[N / 2], const Query* query, Span span, float scale2) {
+DEVICE void key_weights(Thread t, float (&s)[N / 2], const float* lse2, Span span, float scale2) {
     u32 column = acc_col(matrix_lane(t));
-    UNROLL for (u32 i = 0; i < N / 2; i++) {
-        u32 c = i / 4 * 8 + column + i % 2;
-        float w = quick_exp2(fused_mul_add(s[i], scale2, -query[c].lse2));
-        s[i] = !HIDES || counts(span, i / 2 % 2, c) ? w : 0;
+    UNROLL for (u32 j = 0; j < N / 8; j++) {
+        Two base = *(const Two*)(lse2 + 8 * j + column);
+        UNROLL for (u32 i = 4 * j; i < 4 * j + 4; i++) {
+            float w = quick_exp2(fused_mul_add(s[i], scale2, -base.x[i % 2]));
+            s[i] = !HIDES || counts(span, i / 2 % 2, 8 * j + column + i % 2) ? w : 0;
+        }
     }
 }
 
 // key_grads turns products of dout into the gradients of scores, but for the factor scale.
 template <u32 N, bool HIDES>
-DEVICE void key_grads(Thread t, float (&ds)[N / 2], const float (&w)[N / 2], const Query* query, Span span) {
+DEVICE void key_grads(Thread t, float (&ds)[N / 2], const float (&w)[N / 2], const float* delta, Span span) {
     u32 column = acc_col(matrix_lane(t));
-    UNROLL for (u32 i = 0; i < N / 2; i++) {
-        u32 c = i / 4 * 8 + column + i % 2;
-        float d = (ds[i] - query[c].delta) * w[i];
-        ds[i] = !HIDES || counts(span, i / 2 % 2, c) ? d : 0;
+    UNROLL for (u32 j = 0; j < N / 8; j++) {
+        Two less = *(const Two*)(delta + 8 * j + column);
+        UNROLL for (u32 i = 4 * j; i < 4 * j + 4; i++) {
+            float d = (ds[i] - less.x[i % 2]) * w[i];
+            ds[i] = !HIDES || counts(span, i / 2 % 2, 8 * j + column + i % 2) ? d : 0;
+        }
     }
 }
 
-template <u32 N> DEVICE void key_weights(Thread t, float (&s)[N / 2], const Query* query, Viewer viewer, i32 q0, float scale2) {
-    if (seen_by_all<N>(viewer, q0)) key_weights<N, false>(t, s, query, Span{}, scale2);
-    else key_weights<N, true>(t, s, query, span_of(viewer, q0), scale2);
+template <u32 N> DEVICE void key_weights(Thread t, float (&s)[N / 2], const float* lse2, Viewer viewer, i32 q0, float scale2) {
+    if (seen_by_all<N>(viewer, q0)) key_weights<N, false>(t, s, lse2, Span{}, scale2);
+    else key_weights<N, true>(t, s, lse2, span_of(viewer, q0), scale2);
 }
 
-template <u32 N> DEVICE void key_grads(Thread t, float (&ds)[N / 2], const float (&w)[N / 2], const Query* query, Viewer viewer, i32 q0) {
-    if (seen_by_all<N>(viewer, q0)) key_grads<N, false>(t, ds, w, query, Span{});
-    else key_grads<N, true>(t, ds, w, query, span_of(viewer, q0));
+template <u32 N> DEVICE void key_grads(Thread t, float (&ds)[N / 2], const float (&w)[N / 2], const float* delta, Viewer viewer, i32 q0) {
+    if (seen_by_all<N>(viewer, q0)) key_grads<N, false>(t, ds, w, delta, Span{});
+    else key_grads<N, true>(t, ds, w, delta, span_of(viewer, q0));
 }
 
 // KeyTiles is where a group's 64 keys and values and the stages of queries lie, and which
@@ -128,7 +138,7 @@ struct KeyTiles { u32 keys, values, queries, douts, ring, columns; };
 // sums. These and the scores fill the registers, so that a step ends with all its products;
 // another group multiplies meanwhile.
 template <class T, u32 D, u32 W, u32 ROWS, u32 N>
-DEVICE void key_products(Thread t, Shape p, KeyTiles x, const Query* numbers, Tour tour, Viewer viewer, float (&sum_k)[W / 2],
+DEVICE void key_products(Thread t, Shape p, KeyTiles x, const float* numbers, Tour tour, Viewer viewer, float (&sum_k)[W / 2],
                          float (&sum_v)[W / 2]) {
     enum : u32 { BYTES = Tile<D, N>::BYTES };
     float s[N / 2], ds[N / 2];
@@ -136,18 +146,18 @@ DEVICE void key_products(Thread t, Shape p, KeyTiles x, const Query* numbers, To
     i32 q0 = tour.first;
     UNROLL_1 for (u32 i = 0; i < tour.n; i++, q0 = next<N>(tour, q0)) {
         u32 queries = x.queries + i % STAGES * BYTES, douts = x.douts + i % STAGES * BYTES;
-        const Query* query = numbers + i % STAGES * N;
+        const float *lse2 = numbers + i % STAGES * 2 * N, *delta = lse2 + N;
         wait_full(x.ring, i);
         multiply_begin();
         multiply_rows<T, D, ROWS, N>(s, x.keys, queries);
         multiply_rows<T, D, ROWS, N>(ds, x.values, douts);
         multiply_wait<1>();
         settled(s);
-        key_weights<N>(t, s, query, viewer, q0, p.scale2);
+        key_weights<N>(t, s, lse2, viewer, q0, p.scale2);
         multiply_wait<0>();
         settled(ds);
         pack<T, N>(weights, s);
-        key_grads<N>(t, ds, s, query, viewer, q0);
+        key_grads<N>(t, ds, s, delta, viewer, q0);
         pack<T, N>(grads, ds);
         multiply_begin();
         add_rows<T, W, N>(sum_v, weights, douts + x.columns);
@@ -190,7 +200,7 @@ DEVICE void hopper_backward_key(Thread t, Shape p, u8* memory, const TensorMap& 
         KeyTiles x = {room + R::KEYS + own * BOX_ROW, room + R::VALUES + own * BOX_ROW, room + R::QUERIES, room + R::DOUTS,
                       room + R::RING, from / BOX_COLUMNS * Tile<D, N>::BOX};
         barrier_wait(room + R::OWN_FULL, 0);
-        key_products<T, D, W, ROWS, N>(t, p, x, (const Query*)(memory + R::NUMBERS), tour, viewer_of(t, p, at.first + own), sum_k, sum_v);
+        key_products<T, D, W, ROWS, N>(t, p, x, (const float*)(memory + R::NUMBERS), tour, viewer_of(t, p, at.first + own), sum_k, sum_v);
     }
     Rows<T> to_k = rows_of(dk, p.k, at.b, at.h, at.first, p.seq_k, ROWS, p.dim);
     Rows<T> to_v = rows_of(dv, p.v, at.b, at.h, at.first, p.seq_k, ROWS, p.dim_v);
