@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # Compiles every .cu for two of AMD's architectures, so that kernels stay in what CUDA and
 # HIP share: for gfx1100, of warps of 32, to an object that is thrown away, and for gfx90a,
-# of warps of 64, as far as the front end goes. Needs clang 19 (Debian: clang-19), no
-# header or library of ROCm.
+# of warps of 64, as far as the front end goes; with -front that is all for both. Needs
+# clang 19 (Debian: clang-19), no header or library of ROCm.
 set -euo pipefail
+deep=1
+if [ "${1:-}" = -front ]; then
+    deep=
+    shift
+fi
 root=${1:-$(cd "$(dirname "$0")/../../.." && pwd)}
 cd "$root"
 
@@ -16,13 +21,16 @@ compile() {
         -std=c++17 -O3 -ffp-contract=off -Wall -Wextra -Wno-unused-parameter -Werror \
         -I internal/gpu/include "${@:3}" "$1"
 }
+both() {
+    if [ -n "$deep" ]; then object "$1"; else compile "$1" gfx1100 -fsyntax-only; fi
+    compile "$1" gfx90a -fsyntax-only
+}
 object() {
-    set -o pipefail
     compile "$1" gfx1100 -S -o - | "$CLANG" -x assembler -target amdgcn-amd-amdhsa -mcpu=gfx1100 -c -o /dev/null -
 }
-export CLANG
-export -f compile object
+export CLANG deep
+export -f compile object both
 
 shopt -s nullglob
 files=(*/kernels/*.cu internal/*/kernels/*.cu)
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'object "$1" && compile "$1" gfx90a -fsyntax-only' hip
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'set -eo pipefail; both "$1"' hip
