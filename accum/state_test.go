@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"math"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
@@ -19,7 +19,7 @@ import (
 )
 
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, state.Castagnoli))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Checksum(data))
 }
 
 func save(t require.TestingT, w *Window) []byte {

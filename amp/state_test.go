@@ -3,18 +3,18 @@ package amp
 import (
 	"bytes"
 	"encoding/binary"
-	"hash/crc32"
 	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 )
 
 // sealed appends the checksum of data.
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32.Checksum(data, state.Castagnoli))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Checksum(data))
 }
 
 func TestScalerState(t *testing.T) {

@@ -4,10 +4,10 @@ import (
 	"encoding"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // The saved state, little-endian: "SNUGADMW", version u32, step u64, rate,
@@ -43,7 +43,7 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 		b = append(b, name...)
 		b = le.AppendUint64(b, uint64(a.params[name].m.Len()))
 	}
-	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli)), nil
+	return le.AppendUint32(b, crc32c.Checksum(b[start:])), nil
 }
 
 // UnmarshalBinary restores what AppendBinary saved into an optimizer made by
@@ -61,7 +61,7 @@ func (a *AdamW) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("offload: adamw: %d bytes that do not start with the mark of a saved state: %w", len(b), snug.ErrCorrupt)
 	}
 	body, trailer := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if sum := crc32.Checksum(body, castagnoli); sum != trailer {
+	if sum := crc32c.Checksum(body); sum != trailer {
 		return fmt.Errorf("offload: adamw: checksum of the saved state is %#08x, want %#08x: %w", sum, trailer, snug.ErrCorrupt)
 	}
 	d := decoder{b: body[8:]}

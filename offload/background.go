@@ -76,7 +76,9 @@ func (s *Store) readAhead() {
 			s.work.Wait()
 			continue
 		}
-		p.buf = s.buffers.take(p.size)
+		if p.buf, _ = s.buffers.take(p.size); p.buf == nil {
+			continue // with a lower limit
+		}
 		s.begin(p)
 		if err := s.read(p); err != nil {
 			p.bad = true

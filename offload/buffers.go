@@ -1,6 +1,11 @@
 package offload
 
-import "unsafe"
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+)
 
 // alignment of page memory, a cache line and a vector register of AVX-512, and that
 // of memory which direct I/O reads and writes.
@@ -9,9 +14,13 @@ const (
 	directAlignment = slotAlign
 )
 
+// mapBytes is the least size of a page whose memory is the system's own rather than a part
+// of Go's heap: the collector would keep as much again for later, and old pages of one size
+// beside new ones of another.
+const mapBytes = 64 << 10
+
 // buffers hands out page memory and accounts for it. Memory that is given back
-// is kept for the next page of that size, so that pages of one size pass
-// through without work for the garbage collector.
+// is kept for the next page of that size.
 type buffers struct {
 	limit int64 // 0 for none; then nothing is kept
 	align int   // of the memory and of its length
@@ -19,6 +28,8 @@ type buffers struct {
 	idle  int64 // bytes of free
 	peak  int64
 	free  map[int][][]byte // by size
+
+	refuse func(size int) bool // of tests: the system has no memory for so much
 }
 
 // roundUp returns n rounded up to a multiple of align, a power of two.
@@ -28,51 +39,103 @@ func roundUp[T int | int64](n, align T) T { return (n + align - 1) &^ (align - 1
 func (b *buffers) bytes() int64 { return b.used + b.idle }
 
 // room returns what a page of size bytes takes.
-func (b *buffers) room(size int64) int64 { return roundUp(size, int64(b.align)) }
+func (b *buffers) room(size int64) int64 {
+	if size >= mapBytes {
+		return roundUp(size, slotAlign)
+	}
+	return roundUp(size, int64(b.align))
+}
 
 // fits reports whether a page of size bytes has room without an eviction.
 func (b *buffers) fits(size int64) bool {
 	return b.limit == 0 || b.used+b.room(size) <= b.limit
 }
 
-// take returns memory with arbitrary contents for a page that fits.
-func (b *buffers) take(size int) []byte {
+// take returns memory with arbitrary contents for a page that fits. If the system has none,
+// the limit becomes what there is, so that other pages make room for this one; the error
+// wraps [snug.ErrNoMemory].
+func (b *buffers) take(size int) ([]byte, error) {
 	n := int(b.room(int64(size)))
-	b.used += int64(n)
 	if list := b.free[n]; len(list) > 0 {
 		last := len(list) - 1
 		buf := list[last]
 		list[last], b.free[n] = nil, list[:last]
 		b.idle -= int64(n)
-		return buf[:size]
+		b.used += int64(n)
+		return buf[:size], nil
 	}
-	for other, list := range b.free {
-		for len(list) > 0 && b.bytes() > b.limit {
-			list[len(list)-1] = nil
-			list = list[:len(list)-1]
-			b.idle -= int64(other)
+	b.trim(b.limit - int64(n))
+	buf := b.obtain(n)
+	if buf == nil {
+		b.trim(0)
+		if buf = b.obtain(n); buf == nil {
+			b.limit = max(1, b.used)
+			return nil, fmt.Errorf("offload: the system has no memory for a page of %d bytes beside %d: %w", n, b.used, snug.ErrNoMemory)
 		}
-		b.free[other] = list
 	}
+	b.used += int64(n)
 	b.peak = max(b.peak, b.bytes())
-	mem := make([]byte, n+b.align-1)
-	off := -uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & uintptr(b.align-1)
-	return mem[off : int(off)+size : int(off)+n]
+	return buf[:size], nil
+}
+
+// obtain returns new memory of n bytes, nil if the system has none.
+func (b *buffers) obtain(n int) []byte {
+	switch {
+	case b.refuse != nil && b.refuse(n):
+		return nil
+	case n >= mapBytes:
+		return mapMemory(n)
+	}
+	return heapMemory(n, b.align)
+}
+
+// heapMemory returns n bytes of Go's heap at a multiple of align.
+func heapMemory(n, align int) []byte {
+	mem := make([]byte, n+align-1)
+	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & uintptr(align-1))
+	return mem[off : off+n : off+n]
+}
+
+// drop gives memory back to where it is from.
+func (b *buffers) drop(buf []byte) {
+	if cap(buf) >= mapBytes { // as obtain did
+		unmapMemory(buf[:cap(buf)])
+	}
+}
+
+// trim drops idle memory until no more than limit bytes are held, or none of it is left.
+func (b *buffers) trim(limit int64) {
+	for n, list := range b.free {
+		for len(list) > 0 && b.bytes() > limit {
+			last := len(list) - 1
+			b.drop(list[last])
+			list[last], list = nil, list[:last]
+			b.idle -= int64(n)
+		}
+		b.free[n] = list
+	}
 }
 
 // give takes back what take returned.
 func (b *buffers) give(buf []byte) {
 	n := cap(buf)
 	b.used -= int64(n)
-	if b.limit == 0 || n == 0 {
+	switch {
+	case n == 0:
+		return
+	case b.limit == 0:
+		b.drop(buf)
 		return
 	}
 	if b.free == nil {
 		b.free = map[int][][]byte{}
 	}
-	b.free[n] = append(b.free[n], buf)
+	b.free[n] = append(b.free[n], buf[:n])
 	b.idle += int64(n)
 }
 
-// reset forgets all memory.
-func (b *buffers) reset() { b.used, b.idle, b.free = 0, 0, nil }
+// reset forgets all memory, and drops what is idle.
+func (b *buffers) reset() {
+	b.trim(0)
+	b.used, b.idle, b.free = 0, 0, nil
+}

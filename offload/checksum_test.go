@@ -1,16 +1,17 @@
 package offload
 
 import (
-	"hash/crc32"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 func TestChecksumsJoin(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	sum := func(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+	sum := func(b []byte) uint32 { return crc32c.Checksum(b) }
 	for _, n := range []int{0, 1, 2, 255, 256, 4096, 70001} {
 		require.Equal(t, sum(make([]byte, n)), zeros(int64(n)), n)
 		b := make([]byte, n)

@@ -75,8 +75,7 @@ func refusing(t *testing.T) (*direct, *memFile) {
 
 func TestDirectFallsBack(t *testing.T) {
 	d, plain := refusing(t)
-	memory := buffers{align: directAlignment}
-	b := memory.take(100)
+	b := heapMemory(directAlignment, directAlignment)[:100]
 	copy(b, "page")
 	require.NotNil(t, d.whole(b, 4096))
 	require.Len(t, d.whole(b, 4096), directAlignment)
@@ -93,7 +92,7 @@ func TestDirectFallsBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 100, n)
 	require.True(t, bytes.Equal(b, plain.data[4096:]), "from now on through the plain file")
-	got := memory.take(100)
+	got := heapMemory(directAlignment, directAlignment)[:100]
 	n, err = d.ReadAt(got, 4096)
 	require.NoError(t, err)
 	require.Equal(t, 100, n)
@@ -104,12 +103,12 @@ func TestDirectFallsBack(t *testing.T) {
 // TestDirectErrors checks that an error that is not a refusal is one.
 func TestDirectErrors(t *testing.T) {
 	d, plain := refusing(t) // past the cache it is open for reading only, and empty
-	memory := buffers{align: directAlignment}
-	_, err := d.WriteAt(memory.take(100), 0)
+	b := heapMemory(directAlignment, directAlignment)[:100]
+	_, err := d.WriteAt(b, 0)
 	require.ErrorIs(t, err, syscall.EBADF)
 	require.False(t, d.refused.Load())
 	require.Empty(t, plain.data)
-	n, err := d.ReadAt(memory.take(100), 0)
+	n, err := d.ReadAt(b, 0)
 	require.ErrorIs(t, err, io.EOF)
 	require.Zero(t, n)
 	require.NoError(t, d.Close())

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"math"
@@ -12,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // The index file says where the pages of one commit lie. Numbers are
@@ -59,7 +59,7 @@ func (s *Store) encodeIndex() []byte {
 			b = binary.LittleEndian.AppendUint32(b, p.crc)
 		}
 	}
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b))
 }
 
 // readIndex loads the last commit, if there is one. dataSize is the length of
@@ -128,7 +128,7 @@ func decodeIndex(b []byte) ([]*object, error) {
 		return nil, fmt.Errorf("%d bytes that do not start with the mark of an index: %w", len(b), snug.ErrCorrupt)
 	}
 	body, trailer := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if sum := crc32.Checksum(body, castagnoli); sum != trailer {
+	if sum := crc32c.Checksum(body); sum != trailer {
 		return nil, fmt.Errorf("checksum %#08x, want %#08x: %w", sum, trailer, snug.ErrCorrupt)
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v != indexVersion {

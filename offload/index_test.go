@@ -2,18 +2,18 @@ package offload
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/stretchr/testify/require"
 )
 
 // seal replaces the checksum at the end of b.
 func seal(b []byte) []byte {
 	body := b[:len(b)-4]
-	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32.Checksum(body, castagnoli))
+	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32c.Checksum(body))
 }
 
 // TestMalformedIndex changes fields of a valid index and gives it a valid

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // PageError says which page of a store is damaged and where it lies. It wraps
@@ -177,7 +177,7 @@ func (p *page) check(fs fileSystem, data file, buf []byte) error {
 		default:
 			return fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
 		}
-		sum = crc32.Update(sum, castagnoli, part)
+		sum = crc32c.Update(sum, part)
 	}
 	if sum != p.crc {
 		return p.damaged(fs, fmt.Sprintf("checksum %#08x, want %#08x", sum, p.crc))

@@ -2,12 +2,12 @@ package offload
 
 import (
 	"errors"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,11 +35,11 @@ func inspected(t *testing.T) string {
 func TestContents(t *testing.T) {
 	dir := inspected(t)
 	want := []Info{
-		{Name: "blob", Len: 5, PageLen: 5, Pages: 1, Bytes: 5, DiskBytes: 5, CRC: crc32.Checksum([]byte("hello"), castagnoli)},
+		{Name: "blob", Len: 5, PageLen: 5, Pages: 1, Bytes: 5, DiskBytes: 5, CRC: crc32c.Checksum([]byte("hello"))},
 		{Name: "empty", DType: snug.F32, PageLen: 7},
 		{
 			Name: "x", DType: snug.U8, Len: 25, PageLen: 10, Pages: 3, Bytes: 25, DiskBytes: 15,
-			CRC: crc32.Checksum([]byte{2: 1, 2, 3, 23: 4, 5}, castagnoli),
+			CRC: crc32c.Checksum([]byte{2: 1, 2, 3, 23: 4, 5}),
 		},
 	}
 	got, err := Contents(dir)

@@ -69,13 +69,14 @@ const (
 
 // Options configure a Store. The zero value is valid.
 type Options struct {
-	// HostLimit is the bytes of page buffers, each rounded up to 64 bytes,
-	// that the store holds in host memory at any time: pages in use, cached,
-	// read ahead and written behind. On top come about 500 bytes of
-	// bookkeeping a page, and what the operating system caches of the page
-	// file, which it gives up when memory is short. Buffers are reused for
-	// pages of the same size; where sizes differ much, the garbage collector
-	// may lag behind. 0 means no limit: a page stays in memory from its first
+	// HostLimit is the bytes of page buffers that the store holds in host
+	// memory at any time: pages in use, cached, read ahead and written behind.
+	// Each is rounded up to 64 bytes; from 64 KiB on to 4096 and, on Linux and
+	// macOS, not of Go's heap, so that what is evicted is free at once. On top
+	// come about 500 bytes of bookkeeping a page, and what the operating system
+	// caches of the page file, which it gives up when memory is short. Where
+	// the system refuses memory before, the limit falls to what there is, and
+	// [Stats] says so. 0 means no limit: a page stays in memory from its first
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
 	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
@@ -119,6 +120,7 @@ func (o Options) check() (Options, error) {
 type Stats struct {
 	HostBytes  int64         // bytes of page buffers in host memory now
 	HostPeak   int64         // the most HostBytes ever was
+	HostLimit  int64         // that of Options, or less since the system refused memory; 0 for none
 	DiskBytes  int64         // bytes of the page file
 	Hits       int64         // Acquire and Pin calls that found the page in memory, or on its way there
 	Misses     int64         // Acquire and Pin calls that read the page from disk

@@ -4,16 +4,14 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"hash/crc32"
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // All functions of this file are called with Store.mu held. read, write and
 // those that call them release it during the transfer; the page is busy then.
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // pin brings p into memory and holds it there. With overwrite the caller will
 // write every byte, so that the old ones need not be read.
@@ -133,10 +131,16 @@ func (s *Store) wait(ctx context.Context) error {
 func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 	s.begin(p)
 	defer s.end(p)
-	if err := s.reserve(ctx, p); err != nil {
-		return err
+	for p.buf == nil {
+		if err := s.reserve(ctx, p); err != nil {
+			return err
+		}
+		buf, err := s.buffers.take(p.size)
+		if err != nil && s.buffers.used == s.pinBytes { // nobody can make room
+			return fmt.Errorf("%v: %w", p, err)
+		}
+		p.buf = buf // nil if others must make room
 	}
-	p.buf = s.buffers.take(p.size)
 	switch {
 	case overwrite:
 	case p.stored():
@@ -166,8 +170,8 @@ func (s *Store) end(p *page) {
 func (s *Store) reserve(ctx context.Context, p *page) error {
 	need := s.buffers.room(int64(p.size))
 	for !s.buffers.fits(need) {
-		if s.pinBytes+need > s.opts.HostLimit {
-			return fmt.Errorf("offload: %v takes %d bytes, %d of the host limit of %d are pinned: %w", p, need, s.pinBytes, s.opts.HostLimit, snug.ErrNoMemory)
+		if s.pinBytes+need > s.buffers.limit {
+			return fmt.Errorf("offload: %v takes %d bytes, %d of the host limit of %d are pinned: %w", p, need, s.pinBytes, s.buffers.limit, snug.ErrNoMemory)
 		}
 		v := s.victims.top()
 		switch {
@@ -277,7 +281,7 @@ func (p *page) writeTo(data file, off int64) (sum uint32, err error) {
 	step := piece(data)
 	for lo := 0; lo < p.size; lo += step {
 		part := p.buf[lo:min(lo+step, p.size)]
-		sum = crc32.Update(sum, castagnoli, part)
+		sum = crc32c.Update(sum, part)
 		if _, err := data.WriteAt(part, off+int64(lo)); err != nil {
 			return 0, err
 		}

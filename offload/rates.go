@@ -60,8 +60,7 @@ func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err er
 }
 
 func measurePages(f *os.File, size int64) (all []PageRate, err error) {
-	memory := buffers{align: directAlignment}
-	buf := memory.take(maxMeasured)
+	buf := heapMemory(maxMeasured, directAlignment)
 	plain := file(osFile{f})
 	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
 		return nil, err

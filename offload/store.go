@@ -193,8 +193,8 @@ func (s *Store) closeFiles() error {
 }
 
 // Close stops the background work and closes the files. Changes since the last
-// Commit are dropped. Memory of pages that are still pinned stays valid, but
-// is no longer the store's. Closing twice does nothing; other methods give
+// Commit are dropped. Memory of pages that are still pinned stays valid until the
+// process ends. Closing twice does nothing; other methods give
 // [snug.ErrConfig] afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()
@@ -208,9 +208,13 @@ func (s *Store) Close() error {
 	for s.busy > 0 || s.committing {
 		s.settled.Wait()
 	}
+	for _, p := range s.victims {
+		s.buffers.give(p.buf)
+		p.buf = nil
+	}
+	s.buffers.reset()
 	s.objects, s.victims, s.hints = map[string]*object{}, nil, nil
 	s.order = newOrder(false)
-	s.buffers.reset()
 	s.mu.Unlock()
 	s.wg.Wait()
 	if err := s.closeFiles(); err != nil {
@@ -358,7 +362,7 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.HostBytes, st.HostPeak = s.buffers.bytes(), s.buffers.peak
+	st.HostBytes, st.HostPeak, st.HostLimit = s.buffers.bytes(), s.buffers.peak, s.buffers.limit
 	if d, ok := s.data.(*direct); ok {
 		st.Direct = !d.refused.Load()
 	}

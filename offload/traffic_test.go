@@ -26,8 +26,7 @@ func plainTraffic(t testing.TB, dir string, size, piece int, past bool) float64 
 	from, to := open("from"), open("to")
 	defer from.Close()
 	defer to.Close()
-	aligned := buffers{align: directAlignment}
-	in, out := aligned.take(piece), aligned.take(piece)
+	in, out := heapMemory(piece, directAlignment), heapMemory(piece, directAlignment)
 	for off := 0; off < size; off += piece { // both files have their blocks
 		for _, f := range []file{from, to} {
 			_, err := f.WriteAt(out, int64(off))

@@ -3,11 +3,11 @@ package quant8
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"hash/fnv"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // The saved form, little-endian:
@@ -82,7 +82,7 @@ func (a *Optimizer) header() []byte {
 	}
 	le.PutUint32(b[len(magic):], v)
 	le.PutUint32(b[len(magic)+4:], uint32(len(b)-prefixBytes))
-	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return le.AppendUint32(b, crc32c.Checksum(b))
 }
 
 // matrices says whether a parameter is treated as one.

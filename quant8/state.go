@@ -5,16 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // WriteTo writes the state of the optimizer, StateBytes and a short header: the
 // step count, the learning rate of the current step, the maps of the codes if
@@ -98,7 +96,7 @@ func (a *Optimizer) checkWhole(data []byte, header int64) error {
 		return fmt.Errorf("%d bytes, want %d: %w", len(data), want, snug.ErrCorrupt)
 	}
 	body, sum := data[:len(data)-checksumSize], data[len(data)-checksumSize:]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(sum) {
+	if crc32c.Checksum(body) != binary.LittleEndian.Uint32(sum) {
 		return errChecksum
 	}
 	return nil
@@ -165,7 +163,7 @@ type sumWriter struct {
 func (s *sumWriter) Write(b []byte) (int, error) {
 	n, err := s.w.Write(b)
 	s.n += int64(n)
-	s.sum = crc32.Update(s.sum, castagnoli, b[:n])
+	s.sum = crc32c.Update(s.sum, b[:n])
 	return n, err
 }
 
@@ -184,7 +182,7 @@ type sumReader struct {
 func (s *sumReader) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	s.n += int64(n)
-	s.sum = crc32.Update(s.sum, castagnoli, b[:n])
+	s.sum = crc32c.Update(s.sum, b[:n])
 	return n, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"math"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -167,7 +167,7 @@ func seal(data []byte) []byte {
 		return data
 	}
 	put := func(end int) {
-		binary.LittleEndian.PutUint32(data[end:], crc32.Checksum(data[:end], castagnoli))
+		binary.LittleEndian.PutUint32(data[end:], crc32c.Checksum(data[:end]))
 	}
 	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
 		put(prefixBytes + int(n))

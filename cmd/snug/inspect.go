@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/state"
@@ -183,7 +183,7 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 		return nil, fmt.Errorf("%s: %w", kind.format, err)
 	}
 	c := &content{Format: kind.format, Bytes: size, Note: "checksum right", Entries: []entry{}}
-	body := io.NewSectionReader(r, state.MagicLen, size-state.MagicLen-crc32.Size)
+	body := io.NewSectionReader(r, state.MagicLen, size-state.MagicLen-crc32c.Size)
 	if err := binary.Read(body, binary.LittleEndian, &c.Version); err != nil {
 		return nil, endsEarly(err)
 	}
@@ -198,19 +198,19 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 
 // checkSum compares the last four bytes with the CRC-32C of all before.
 func checkSum(r io.ReaderAt, size int64) error {
-	if size < state.MagicLen+2*crc32.Size {
+	if size < state.MagicLen+2*crc32c.Size {
 		return fmt.Errorf("it ends after %d bytes: %w", size, snug.ErrCorrupt)
 	}
-	h := crc32.New(state.Castagnoli)
-	if _, err := io.Copy(h, io.NewSectionReader(r, 0, size-crc32.Size)); err != nil {
+	var h crc32c.Hash
+	if _, err := io.Copy(&h, io.NewSectionReader(r, 0, size-crc32c.Size)); err != nil {
 		return err
 	}
-	var want [crc32.Size]byte
-	if err := safetensors.ReadFull(r, want[:], size-crc32.Size); err != nil {
+	var want [crc32c.Size]byte
+	if err := safetensors.ReadFull(r, want[:], size-crc32c.Size); err != nil {
 		return err
 	}
-	if w := binary.LittleEndian.Uint32(want[:]); h.Sum32() != w {
-		return fmt.Errorf("checksum %08x, want %08x: %w", h.Sum32(), w, snug.ErrCorrupt)
+	if w := binary.LittleEndian.Uint32(want[:]); uint32(h) != w {
+		return fmt.Errorf("checksum %08x, want %08x: %w", uint32(h), w, snug.ErrCorrupt)
 	}
 	return nil
 }
@@ -231,11 +231,11 @@ func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	for _, t := range h.Tensors {
 		e := entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Bytes: t.End - t.Begin}
 		if sum {
-			crc := crc32.New(state.Castagnoli)
-			if _, err := io.Copy(crc, io.NewSectionReader(r, h.Data+t.Begin, e.Bytes)); err != nil {
+			var crc crc32c.Hash
+			if _, err := io.Copy(&crc, io.NewSectionReader(r, h.Data+t.Begin, e.Bytes)); err != nil {
 				return nil, err
 			}
-			value := crc.Sum32()
+			value := uint32(crc)
 			e.CRC = &value
 		}
 		c.Entries = append(c.Entries, e)

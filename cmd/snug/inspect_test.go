@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +15,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/safetensors"
-	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -248,5 +247,5 @@ func FuzzInspect(f *testing.F) {
 
 // withSum returns b with its CRC-32C behind it.
 func withSum(b []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Checksum(b, state.Castagnoli))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32c.Checksum(b))
 }

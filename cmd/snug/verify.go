@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"maps"
@@ -14,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/offload"
@@ -188,7 +188,7 @@ func sumOf(path string) (n int64, sum uint32, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	h := crc32.New(state.Castagnoli)
-	n, err = io.Copy(h, f)
-	return n, h.Sum32(), errors.Join(err, f.Close())
+	var h crc32c.Hash
+	n, err = io.Copy(&h, f)
+	return n, uint32(h), errors.Join(err, f.Close())
 }

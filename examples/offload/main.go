@@ -8,10 +8,19 @@
 //	go run ./examples/offload
 //	go run ./examples/offload -dir run -steps 500   can be killed, and goes on
 //	go run ./examples/offload -delayed              updates beside the next step
+//
+// With a larger network either half can run under a limit of the operating system, where
+// that in memory cannot:
+//
+//	go build ./examples/offload
+//	prlimit --data=75000000 ./offload -width 1024 -limit 16 -steps 5 -only paged
+//	prlimit --data=75000000 ./offload -width 1024 -steps 5 -only memory
 package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,10 +39,12 @@ const mib = 1 << 20
 
 // config is what a run does.
 type config struct {
+	width   int // features of a layer
 	steps   int
 	delayed bool
-	limit   int64 // bytes of host memory for the store; 0 for all
-	commit  int   // steps between commits
+	limit   int64  // bytes of host memory for the store; 0 for all
+	commit  int    // steps between commits
+	only    string // "paged" or "memory": that run alone
 	view    func(format string, args ...any)
 }
 
@@ -43,9 +54,14 @@ func main() {
 	c := config{commit: 10}
 	dir := flag.String("dir", "", "folder of the store, to go on from later; default one that is removed")
 	flag.IntVar(&c.steps, "steps", 40, "steps to train")
+	flag.IntVar(&c.width, "width", 256, "features of a layer: 24 matrices of width x width train, in 12 bytes a weight")
+	flag.StringVar(&c.only, "only", "", "train `paged` or memory: that run alone, and compare nothing")
 	flag.BoolVar(&c.delayed, "delayed", false, "update beside the forward and backward pass of the next step")
 	flag.Int64Var(&c.limit, "limit", 2, "MiB of memory for the store")
 	flag.Parse()
+	if c.width < 1 || c.width > 1<<14 || c.limit < 1 || c.limit > 1<<20 || c.steps < 1 || flag.NArg() > 0 {
+		log.Fatalf("want -width from 1 to %d, -limit from 1 to %d, -steps above 0 and nothing else", 1<<14, 1<<20)
+	}
 	c.limit *= mib
 	c.view = printer(os.Stdout)
 	if err := run(*dir, c); err != nil {
@@ -62,26 +78,43 @@ func run(dir string, c config) (err error) {
 	if dir == "" {
 		dir = filepath.Join(scratch, "paged")
 	}
-	paged, err := train(dir, c)
+	memory := c
+	memory.limit, memory.view = 0, func(string, ...any) {}
+	var sums [2][]checksum
+	switch c.only {
+	case "":
+		if sums[0], err = train(dir, c); err != nil {
+			return err
+		}
+		sums[1], err = train(filepath.Join(scratch, "memory"), memory)
+	case "paged":
+		sums[0], err = train(dir, c)
+	case "memory":
+		memory.view = c.view
+		sums[0], err = train(dir, memory)
+	default:
+		return fmt.Errorf("-only %s: want paged or memory", c.only)
+	}
 	if err != nil {
 		return err
 	}
-	c.limit, c.view = 0, func(string, ...any) {}
-	whole, err := train(filepath.Join(scratch, "memory"), c)
-	if err != nil {
-		return err
+	whole := join(sums[0])
+	fmt.Printf("SHA-256 of the weights begins %x\n", whole[:8])
+	if c.only != "" {
+		return nil
 	}
-	for i := range whole {
-		if math.Float32bits(whole[i]) != math.Float32bits(paged[i]) {
-			return fmt.Errorf("weight %d is %g in memory, %g paged", i, whole[i], paged[i])
+	for i := range sums[0] {
+		if sums[0][i] != sums[1][i] {
+			return fmt.Errorf("layer %d differs from that of the run in memory", i)
 		}
 	}
 	fmt.Println("the weights have the bits of a run with all in memory")
 	return nil
 }
 
-// train goes on from the last commit of the store in dir, and returns all weights.
-func train(dir string, c config) (weights []float32, err error) {
+// train goes on from the last commit of the store in dir, and returns the checksums of all
+// layers.
+func train(dir string, c config) (sums []checksum, err error) {
 	store, err := offload.Open(dir, offload.Options{HostLimit: c.limit})
 	if err != nil {
 		return nil, err
@@ -98,8 +131,8 @@ func train(dir string, c config) (weights []float32, err error) {
 	layers := make([]offload.Layer, depth)
 	for l := range layers {
 		name := fmt.Sprint("layer", l)
-		layers[l] = offload.Layer{Name: name, Weights: []offload.Weight{{Name: name, Bytes: 4 * width * width}}}
-		if err := addLayer(store, updater, l, name); err != nil {
+		layers[l] = offload.Layer{Name: name, Weights: []offload.Weight{{Name: name, Bytes: 4 * int64(c.width) * int64(c.width)}}}
+		if err := addLayer(store, updater, c.width, l, name); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +148,7 @@ func train(dir string, c config) (weights []float32, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, runner.Close()) }()
-	m := newModel(runner, updater, layers)
+	m := newModel(c.width, runner, updater, layers)
 	for step := from + 1; step <= c.steps; step++ {
 		loss, err := m.gradients(context.Background())
 		if err != nil {
@@ -133,14 +166,14 @@ func train(dir string, c config) (weights []float32, err error) {
 				return nil, err
 			}
 		}
-		c.view("step %3d  loss %.4f  %s", step, loss, tiers(store.Stats(), c.limit))
+		c.view("step %3d  loss %.4f  %s", step, loss, tiers(store.Stats()))
 	}
 	c.view("\n")
-	return allWeights(updater, layers)
+	return checksums(updater, layers)
 }
 
 // addLayer adds a layer's float32 weights, and the bfloat16 copy that the model uses.
-func addLayer(store *offload.Store, updater *offload.Updater, l int, name string) error {
+func addLayer(store *offload.Store, updater *offload.Updater, width, l int, name string) error {
 	if err := updater.Add(name, width*width, firstWeights(l)); err != nil {
 		return err
 	}
@@ -165,36 +198,58 @@ func newRunner(store *offload.Store, layers []offload.Layer) (*offload.Runner, e
 	return offload.NewRunner(store, []*offload.Mover{mover}, layers, plan, offload.RunnerOptions{DType: snug.F32})
 }
 
-func allWeights(updater *offload.Updater, layers []offload.Layer) ([]float32, error) {
-	all := make([]float32, 0, depth*width*width)
-	for _, l := range layers {
-		t, err := updater.Weights(l.Name)
+// checksum is the SHA-256 of the weights of a layer.
+type checksum [sha256.Size]byte
+
+// checksums reads the weights of all layers, some at a time.
+func checksums(updater *offload.Updater, layers []offload.Layer) ([]checksum, error) {
+	all := make([]checksum, len(layers))
+	some, bytes := make([]float32, 1<<16), make([]byte, 0, 4<<16)
+	for l := range layers {
+		t, err := updater.Weights(layers[l].Name)
 		if err != nil {
 			return nil, err
 		}
-		n := len(all)
-		all = all[:n+t.Len()]
-		if err := t.ReadAt(all[n:], 0); err != nil {
-			return nil, err
+		hash := sha256.New()
+		for lo := 0; lo < t.Len(); lo += len(some) {
+			part := some[:min(len(some), t.Len()-lo)]
+			if err := t.ReadAt(part, lo); err != nil {
+				return nil, err
+			}
+			bytes = bytes[:0]
+			for _, w := range part {
+				bytes = binary.LittleEndian.AppendUint32(bytes, math.Float32bits(w))
+			}
+			hash.Write(bytes)
 		}
+		hash.Sum(all[l][:0])
 	}
 	return all, nil
 }
 
+// join returns the checksum of several.
+func join(all []checksum) checksum {
+	hash := sha256.New()
+	for _, c := range all {
+		hash.Write(c[:])
+	}
+	return checksum(hash.Sum(nil))
+}
+
 // tiers says what is where.
-func tiers(s offload.Stats, limit int64) string {
-	return fmt.Sprintf("memory %s %.2f of %.2f MiB  disk %5.2f MiB  read %6.1f  written %6.1f MiB  found in memory %3.0f %%",
-		bar(s.HostBytes, limit), float64(s.HostBytes)/mib, float64(limit)/mib, float64(s.DiskBytes)/mib,
-		float64(s.ReadBytes)/mib, float64(s.WriteBytes)/mib, 100*float64(s.Hits)/float64(max(1, s.Hits+s.Misses)))
+func tiers(s offload.Stats) string {
+	memory := fmt.Sprintf("%.2f MiB", float64(s.HostBytes)/mib)
+	if s.HostLimit > 0 {
+		memory = fmt.Sprintf("%s %.2f of %.2f MiB", bar(s.HostBytes, s.HostLimit), float64(s.HostBytes)/mib, float64(s.HostLimit)/mib)
+	}
+	return fmt.Sprintf("memory %s  disk %5.2f MiB  read %6.1f  written %6.1f MiB  found in memory %3.0f %%",
+		memory, float64(s.DiskBytes)/mib, float64(s.ReadBytes)/mib, float64(s.WriteBytes)/mib, 100*float64(s.Hits)/float64(max(1, s.Hits+s.Misses)))
 }
 
 // bar shows a part of a whole.
 func bar(part, whole int64) string {
 	const cells = 8
-	n := cells
-	if whole > 0 {
-		n = int(min(cells, cells*part/whole))
-	}
+	n := int(min(cells, cells*part/whole))
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", cells-n) + "]"
 }
 

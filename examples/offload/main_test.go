@@ -140,7 +140,7 @@ func TestWeightsFromSafetensors(t *testing.T) {
 // TestRun trains for a few steps, cut off and taken up in between, with every option.
 func TestRun(t *testing.T) {
 	var lines []string
-	c := config{steps: 3, commit: 2, limit: 2 * mib, view: func(format string, args ...any) {
+	c := config{width: 256, steps: 3, commit: 2, limit: 2 * mib, view: func(format string, args ...any) {
 		lines = append(lines, fmt.Sprintf(format, args...))
 	}}
 	for _, delayed := range []bool{false, true} {

@@ -9,17 +9,16 @@ import (
 	"github.com/snug-ml/snug/offload"
 )
 
-// The network: depth layers x + tanh(x·W) of width features, for batch samples. Its
-// weights take 6 MiB and 3 in bfloat16, the gradients 6; the state of AdamW in 8 bits
-// takes 3.
+// The network: depth layers x + tanh(x·W) of some width, for batch samples. A weight takes
+// 4 bytes and 2 in bfloat16, its gradient 4; the state of AdamW in 8 bits takes 2.
 const (
 	depth = 24
-	width = 256
 	batch = 64
 )
 
 // model is the network over paged weights, and its one batch.
 type model struct {
+	width   int
 	runner  *offload.Runner
 	updater *offload.Updater
 	layers  []offload.Layer
@@ -30,8 +29,8 @@ type model struct {
 	dw      []float32
 }
 
-func newModel(runner *offload.Runner, updater *offload.Updater, layers []offload.Layer) *model {
-	m := &model{runner: runner, updater: updater, layers: layers, dw: make([]float32, width*width)}
+func newModel(width int, runner *offload.Runner, updater *offload.Updater, layers []offload.Layer) *model {
+	m := &model{width: width, runner: runner, updater: updater, layers: layers, dw: make([]float32, width*width)}
 	for l := range m.acts {
 		m.acts[l] = make([]float32, batch*width)
 	}
@@ -73,7 +72,7 @@ func (m *model) gradients(ctx context.Context) (loss float64, err error) {
 
 func (m *model) forward(l int, w []snug.View) error {
 	x, t, y := m.acts[l], m.tanh[l], m.acts[l+1]
-	if err := amp.MatMul(t, x, w[0].Float32s(), amp.MatMulConfig{M: batch, N: width, K: width}); err != nil {
+	if err := amp.MatMul(t, x, w[0].Float32s(), amp.MatMulConfig{M: batch, N: m.width, K: m.width}); err != nil {
 		return err
 	}
 	for i := range t {
@@ -87,12 +86,12 @@ func (m *model) backward(l int, w []snug.View) error {
 	for i, t := range m.tanh[l] {
 		m.du[i] = m.dx[i] * (1 - float32(t*t))
 	}
-	if err := amp.MatMul(m.dw, m.acts[l], m.du, amp.MatMulConfig{M: width, N: width, K: batch, TransA: true}); err != nil {
+	if err := amp.MatMul(m.dw, m.acts[l], m.du, amp.MatMulConfig{M: m.width, N: m.width, K: batch, TransA: true}); err != nil {
 		return err
 	}
 	if err := m.updater.Accumulate(m.layers[l].Name, 0, snug.ViewOf(m.dw), 1); err != nil {
 		return err
 	}
 	// The residual branch passes dx on as it is.
-	return amp.MatMul(m.dx, m.du, w[0].Float32s(), amp.MatMulConfig{M: batch, N: width, K: width, TransB: true, Beta: 1})
+	return amp.MatMul(m.dx, m.du, w[0].Float32s(), amp.MatMulConfig{M: batch, N: m.width, K: m.width, TransB: true, Beta: 1})
 }

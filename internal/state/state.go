@@ -7,19 +7,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 const (
 	MagicLen = 8       // bytes of the letters that name the kind
 	MaxName  = 1 << 16 // bytes of a parameter's name at most
 )
-
-// Castagnoli is the polynomial of all checksums.
-var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Encoder writes saved state. After an error it writes nothing.
 type Encoder struct {
@@ -49,7 +46,7 @@ func (e *Encoder) Put(v any) {
 	var n int
 	n, e.Err = e.w.Write(e.buf)
 	e.n += int64(n)
-	e.sum = crc32.Update(e.sum, Castagnoli, e.buf)
+	e.sum = crc32c.Update(e.sum, e.buf)
 }
 
 // PutName writes a string of at most MaxName bytes.
@@ -116,7 +113,7 @@ func (d *Decoder) Get(v any) {
 		d.Err = fmt.Errorf("saved state: %w", err)
 	}
 	if d.Err == nil {
-		d.sum = crc32.Update(d.sum, Castagnoli, d.buf)
+		d.sum = crc32c.Update(d.sum, d.buf)
 		_, d.Err = binary.Decode(d.buf, binary.LittleEndian, v)
 	}
 }
@@ -147,11 +144,11 @@ func (d *Decoder) Finish() (int64, error) {
 
 // Verify checks the checksum of saved state that is whole in memory.
 func Verify(data []byte) error {
-	end := len(data) - crc32.Size
+	end := len(data) - crc32c.Size
 	if end < 0 {
 		return fmt.Errorf("saved state: it ends after %d bytes: %w", len(data), snug.ErrCorrupt)
 	}
-	sum, want := binary.LittleEndian.Uint32(data[end:]), crc32.Checksum(data[:end], Castagnoli)
+	sum, want := binary.LittleEndian.Uint32(data[end:]), crc32c.Checksum(data[:end])
 	if sum != want {
 		return fmt.Errorf("saved state: checksum %#x, want %#x: %w", sum, want, snug.ErrCorrupt)
 	}
