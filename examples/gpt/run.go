@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -111,28 +112,32 @@ func baseRSS() residence {
 // residence is the resident memory of the process at some time, and its peak so far.
 type residence struct{ now, peak int64 }
 
-// processBytes is about what a run touches besides what is counted: the code of the
-// kernels, and the blocks that products pack.
-const processBytes = 4 << 20
+// What a run touches besides what is counted, about: the code of the kernels, and what Go's
+// allocator keeps for each thread that computes.
+const (
+	codeBytes   = 1 << 20
+	threadBytes = 256 << 10
+)
 
 // gcPercent is how much the heap may grow before the next collection.
 const gcPercent = 25
 
 // expectRSS predicts the peak of the process from what it took before there was a model.
-// Workers have scratch of their own, of which tiles of attention have the most. Pages of two
-// sizes, of master weights and of state, take turns in memory, and wait for a collection.
+// Threads that compute have scratch of their own, of which tiles of attention have the most.
 func (r *report) expectRSS(base residence, m *model) {
 	if r.PeakRSS == 0 {
 		return
 	}
-	r.PredictedRSS = base.now + r.Predicted + processBytes
-	if m.on[useAttention] && m.dev.IsCPU() {
-		r.PredictedRSS += int64(runtime.GOMAXPROCS(0)) * m.attentionConfig().ScratchBytes()
+	scratch, shared := int64(threadBytes), int64(codeBytes)
+	if m.dev.IsCPU() {
+		shared += amp.MatMulShared
+		if m.on[useAttention] {
+			scratch += m.attentionConfig().ScratchBytes()
+		} else {
+			scratch += amp.MatMulScratch
+		}
 	}
-	if m.on[useOffload] && m.on[useAMP] {
-		r.PredictedRSS += r.Predicted * gcPercent / 100
-	}
-	r.PredictedRSS = max(base.peak, r.PredictedRSS)
+	r.PredictedRSS = max(base.peak, base.now+r.Predicted+shared+int64(runtime.GOMAXPROCS(0))*scratch)
 }
 
 // print writes the measurements, a sample and, if asked, the line of JSON.
