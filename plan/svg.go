@@ -58,6 +58,7 @@ func chart(title string, bars []bar, limit int64) string {
 		fmt.Fprintf(&b, `<rect x="%d" y="36" width="10" height="10" fill="%s"/><text x="%d" y="45">%v</text>`+"\n", x, componentColors[c], x+14, c)
 		x += 26 + 7*len(c.String())
 	}
+	at := barsLeft + float64(limit)*scale
 	for i, row := range bars {
 		y, x := barsTop+barDistance*i, float64(barsLeft)
 		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", barsLeft-8, y+14, html.EscapeString(row.name))
@@ -74,9 +75,12 @@ func chart(title string, bars []bar, limit int64) string {
 		if float64(row.bytes.Total())*scale > barsWidth+0.5 {
 			cut = "… "
 		}
-		fmt.Fprintf(&b, `<text x="%.2f" y="%d">%s%s</text>`+"\n", x+6, y+14, cut, FormatBytes(row.bytes.Total()))
+		text := cut + FormatBytes(row.bytes.Total())
+		if x <= at && at < x+6+float64(7*len(text)) { // the line would go through it
+			x = at
+		}
+		fmt.Fprintf(&b, `<text x="%.2f" y="%d">%s</text>`+"\n", x+6, y+14, text)
 	}
-	at := barsLeft + float64(limit)*scale
 	fmt.Fprintf(&b, `<path d="M%.2f %dV%d" stroke="black" stroke-dasharray="4 3"/><text x="%.2f" y="%d" text-anchor="middle">limit</text>`+"\n",
 		at, barsTop-6, height-18, at, height-6)
 	b.WriteString("</svg>\n")

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -62,9 +63,18 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// oneLine joins the lines of an error.
+// oneLine joins the lines of an error, and leaves out the names that packages put before
+// theirs: the command line named one.
 func oneLine(err error) string {
-	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	parts := strings.Split(text, ": ")
+	for i := len(parts) - 1; i > 0; i-- {
+		switch parts[i] {
+		case "snug", "plan", "offload", "amp":
+			parts = slices.Delete(parts, i, i+1)
+		}
+	}
+	return strings.Join(parts, ": ")
 }
 
 func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
