@@ -41,7 +41,7 @@
 // # Errors
 //
 // Besides the sentinels of package snug, errors of files wrap the operating
-// system's error (such as syscall.ENOSPC). After one, the last commit is
+// system's error (such as syscall.ENOSPC), those of limits [snug.ErrNoMemory]. After one, the last commit is
 // readable, the pages in memory are intact, and the call can be repeated; an Updater
 // in the middle of a step goes back to the last commit.
 package offload
@@ -79,6 +79,10 @@ type Options struct {
 	// [Stats] says so. 0 means no limit: a page stays in memory from its first
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
+	// DiskLimit is the bytes that the page file may have, each page rounded up
+	// to 4096. Pages that change between two commits take room twice. What
+	// finds none is an error, as on a full disk. 0 means no limit.
+	DiskLimit int64
 	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
 	// most. 0 means 16. A negative depth turns all background reading and
 	// writing off.
@@ -100,6 +104,8 @@ func (o Options) check() (Options, error) {
 		return o, fmt.Errorf("offload: HostLimit is %d bytes, want 0 or more: %w", o.HostLimit, snug.ErrConfig)
 	}
 	switch {
+	case o.DiskLimit < 0:
+		return o, fmt.Errorf("offload: DiskLimit is %d bytes, want 0 or more: %w", o.DiskLimit, snug.ErrConfig)
 	case o.PrefetchDepth > MaxDepth:
 		return o, fmt.Errorf("offload: PrefetchDepth is %d pages, want %d at most: %w", o.PrefetchDepth, MaxDepth, snug.ErrConfig)
 	case o.PrefetchDepth == 0:

@@ -230,6 +230,11 @@ func (s *Store) write(p *page) error {
 	to := p.slot
 	if to.n == 0 || p.frozen {
 		to = s.space.alloc(roundUp(int64(p.size), slotAlign))
+		if end := to.off + to.n; s.opts.DiskLimit > 0 && end > s.opts.DiskLimit {
+			s.space.release(to)
+			s.hold = true
+			return fmt.Errorf("write %v: the page file would have %d bytes, the disk limit is %d: %w", p, end, s.opts.DiskLimit, snug.ErrNoMemory)
+		}
 	}
 	s.begin(p)
 	evictable := p.index >= 0

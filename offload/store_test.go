@@ -93,7 +93,7 @@ func TestTwoOpens(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	for _, o := range []Options{{HostLimit: -1}, {PrefetchDepth: MaxDepth + 1}, {Workers: -1}, {Workers: MaxWorkers + 1}} {
+	for _, o := range []Options{{HostLimit: -1}, {DiskLimit: -1}, {PrefetchDepth: MaxDepth + 1}, {Workers: -1}, {Workers: MaxWorkers + 1}} {
 		_, err := Open(t.TempDir(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
@@ -403,4 +403,55 @@ func TestRecovered(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, b, 64)
 	require.NoError(t, s.Close())
+}
+
+// TestDiskLimit fills a page file: an error, the last commit as it was, and room again after
+// a page is deleted or with a higher limit.
+func TestDiskLimit(t *testing.T) {
+	const slots = 5
+	for _, depth := range []int{-1, 4} {
+		dir := t.TempDir()
+		o := Options{HostLimit: 2 * 64, DiskLimit: slots * slotAlign, PrefetchDepth: depth}
+		s, err := Open(dir, o)
+		require.NoError(t, err)
+		set := func(key string, value byte) error {
+			b, err := s.Acquire(key, 64)
+			if err != nil {
+				return err
+			}
+			b[0] = value
+			return s.Release(key, true)
+		}
+		within := func() { require.LessOrEqual(t, s.Stats().DiskBytes, o.DiskLimit) }
+		for _, key := range []string{"a", "b", "c"} {
+			require.NoError(t, set(key, 1))
+		}
+		require.NoError(t, s.Commit())
+		for _, key := range []string{"a", "b", "c"} { // two of them find places beside the old ones
+			require.NoError(t, set(key, 2))
+			within()
+		}
+		err = s.Commit()
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		require.ErrorContains(t, err, "disk limit")
+		within()
+		require.NoError(t, s.Close())
+
+		s, err = Open(dir, o)
+		require.NoError(t, err)
+		for _, key := range []string{"a", "b", "c"} {
+			b, err := s.Acquire(key, 64)
+			require.NoError(t, err)
+			require.Equal(t, byte(1), b[0])
+			require.NoError(t, s.Release(key, false))
+		}
+		require.NoError(t, s.Delete("a"))
+		require.NoError(t, s.Commit())
+		for _, key := range []string{"b", "c"} {
+			require.NoError(t, set(key, 3))
+		}
+		require.NoError(t, s.Commit())
+		within()
+		require.NoError(t, s.Close())
+	}
 }

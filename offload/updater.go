@@ -105,6 +105,8 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 		o.PageLen = 1 << 16
 	}
 	switch {
+	case s == nil:
+		return nil, fmt.Errorf("offload: updater: the store is nil: %w", snug.ErrConfig)
 	case opt == nil:
 		return nil, fmt.Errorf("offload: updater: the optimizer is nil: %w", snug.ErrConfig)
 	case o.PageLen < 1 || o.PageLen > MaxPage/4:

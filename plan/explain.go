@@ -82,8 +82,15 @@ func (t Task) decisions(r Run) (list []decision) {
 		value = fmt.Sprintf("%s, %d forward steps more for %d layers", r.Remat.Name, extra, r.Remat.Stages)
 	}
 	add("rematerialization", value, extra == 0, "nothing computed again", func(u *Run) { u.Remat = remat.Plan{} })
-	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", r.StateOn, r.GradientsOn, r.WeightsOn)
-	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn = OnDevice, OnDevice, OnDevice })
+	state := r.StateOn.String()
+	if r.StateOn == OnDisk {
+		state += " with " + FormatBytes(r.Cache) + " in memory"
+	}
+	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", state, r.GradientsOn, r.WeightsOn)
+	if r.LayersHeld > 0 {
+		on += fmt.Sprintf(" but for %d layers of %d", r.LayersHeld, t.Model.stages())
+	}
+	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld = OnDevice, OnDevice, OnDevice, 0 })
 	return list
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -27,7 +28,9 @@ type Plan struct {
 // micro-batch and with plans of what is computed again, so that more memory never gives a
 // slower plan. The batch stays what it is. Of equally fast ones it has one that computes
 // nothing again if there is one, then that which comes first in the task's lists and keeps
-// most on the device. It takes up to a few seconds for 100 layers.
+// most on the device. Where weights are paged, as many of the first layers as there is room
+// for stay on the device (with an offload.DeviceMap), and the host's room is for pages of what
+// is on disk. It takes up to a few seconds for 100 layers.
 //
 // The error is a [*MissError] when nothing fits, and otherwise as that of [Task.Predict].
 func (t Task) Fit(limit int64) (Plan, error) {
@@ -203,7 +206,7 @@ func (s *search) placed(r Run) error {
 			}
 			f := s.task.fixed(r, size)
 			if r.StateOn == OnDisk {
-				r.Cache = s.task.cache(f.usage[OnDisk])
+				r.Cache = s.task.cache(f.usage)
 				f = s.task.fixed(r, size)
 			}
 			if f.usage[OnHost].Total() > s.task.Device.Host || f.usage[OnDisk].Total() > s.task.Device.Disk {
@@ -218,11 +221,15 @@ func (s *search) placed(r Run) error {
 	return nil
 }
 
-// cache returns the bytes of pages that a plan keeps of what is on disk: a sixteenth, and
-// eight pages of float32 at least.
-func (t Task) cache(disk Bytes) int64 {
-	paged := disk[Masters] + disk[State]
-	return min(paged, max(paged/16, 8*4*int64(t.Chunk)))
+// cache returns the bytes of pages that a plan keeps of what is on disk: what the host has
+// room for, and eight pages of float32 at least. In one memory for all it is a sixteenth.
+func (t Task) cache(u Usage) int64 {
+	paged := u[OnDisk][Masters] + u[OnDisk][State]
+	room := t.Device.Host - u[OnHost].Total()
+	if t.Device.Unified {
+		room = paged / 16
+	}
+	return min(paged, max(room, 8*4*int64(t.Chunk)))
 }
 
 // batches tries all micro-batches.
@@ -256,7 +263,11 @@ func (s *search) try(r Run, f fixed) error {
 	if err != nil {
 		return err
 	}
-	if s.found && f.seconds(s.task, r, ways[0].seconds) >= s.seconds {
+	fastest := f
+	if len(f.held) > 0 {
+		fastest.stream = 0
+	}
+	if s.found && fastest.seconds(s.task, r, ways[0].seconds) >= s.seconds {
 		return nil // and so are the others
 	}
 	if s.again {
@@ -272,13 +283,28 @@ func (s *search) try(r Run, f fixed) error {
 		if total > s.limit {
 			continue
 		}
+		if len(f.held) > 0 {
+			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-total, w.seconds)
+		}
 		if p.Seconds < s.seconds {
 			r.Remat = w.plan
 			s.found, s.best, s.seconds = true, r, p.Seconds
 		}
-		break // the others are slower
+		if len(f.held) == 0 {
+			break // the others are slower
+		}
 	}
 	return nil
+}
+
+// holding returns how many layers more bytes on the device hold where weights are paged, and
+// the time of a step then.
+func (f fixed) holding(t Task, r Run, room int64, seconds float64) (layers int, step float64) {
+	layers = sort.Search(len(f.held), func(i int) bool { return f.held[i] > room })
+	if layers > 0 {
+		f.stream -= 2 * float64(f.held[layers-1]) / t.Device.tierRate(r.WeightsOn)
+	}
+	return layers, f.seconds(t, r, seconds)
 }
 
 // attends reports whether a layer has attention.

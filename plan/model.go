@@ -213,6 +213,14 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 	}
 }
 
+// stages returns the number of layers of the chain.
+func (m Model) stages() (n int) {
+	for _, l := range m.Layers {
+		n += l.repeat()
+	}
+	return n
+}
+
 // largestPart returns the most parameters of what is used at one time: those before the
 // chain, a layer, or the head with the matrix that it shares.
 func (m Model) largestPart() int64 {

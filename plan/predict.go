@@ -49,6 +49,7 @@ type fixed struct {
 	micro   float64 // seconds of each micro-batch besides those of the chain, and of
 	stream  float64 // transfers beside it
 	step    float64 // seconds of the update
+	held    []int64 // where weights are paged, the bytes of the first layers: of 1, 2, ...
 }
 
 // with adds the activations and the workspace of a micro-batch, whose chain and loss take
@@ -82,16 +83,23 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 
 	f.weights = t.weightBytes(r, all, trained)
 	two := min(f.weights, 2*t.Model.largestPart()*r.elem()) // layers, while the next one comes
+	here := int64(0)
+	if r.WeightsOn != OnDevice {
+		if f.held = t.layerBytes(r); r.LayersHeld > 0 {
+			here = f.held[r.LayersHeld-1]
+			f.usage[OnDevice][Weights] += here
+		}
+	}
 	switch r.WeightsOn {
 	case OnDevice:
 		f.usage[OnDevice][Weights] += f.weights
 	case OnHost:
-		f.usage[host][Weights] += f.weights
+		f.usage[host][Weights] += f.weights - here
 		if !t.Device.Unified {
 			f.usage[OnDevice][Weights] += two
 		}
 	case OnDisk:
-		f.usage[OnDisk][Weights] += f.weights
+		f.usage[OnDisk][Weights] += f.weights - here
 		f.usage[OnDevice][Weights] += two
 	}
 
@@ -117,7 +125,7 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[OnDisk][State] += o.state
 		f.usage[host][State] += min(r.Cache, masters+o.state)
 	}
-	f.times(t, r, masters+o.state, trained)
+	f.times(t, r, masters+o.state, trained, here)
 	return f
 }
 
@@ -140,17 +148,50 @@ func (t Task) counts() (all, trained, largest int64) {
 // absmax of each in a byte, and for 256 of these another in float32. The others stay in the
 // compute type.
 func (t Task) weightBytes(r Run, all, trained int64) int64 {
-	if t.Rank == 0 || r.Frozen != 4 {
-		return all * r.elem()
-	}
 	bytes := all * r.elem()
-	for p := range t.Model.tensors() {
-		if n := int(p.len()); p.linear {
-			blocks := quant8.Blocks(n, 64)
-			bytes += int64(quant8.Blocks(n, 2)+blocks+4*quant8.Blocks(blocks, 256)) - int64(n)*r.elem()
+	if t.Rank > 0 && r.Frozen == 4 {
+		for p := range t.Model.tensors() {
+			if p.linear {
+				bytes += frozenBytes(p.len()) - p.len()*r.elem()
+			}
 		}
 	}
 	return bytes
+}
+
+// frozenBytes returns the bytes of a matrix of n elements in 4 bits.
+func frozenBytes(elements int64) int64 {
+	n := int(elements)
+	blocks := quant8.Blocks(n, 64)
+	return int64(quant8.Blocks(n, 2) + blocks + 4*quant8.Blocks(blocks, 256))
+}
+
+// layerBytes returns the bytes of the weights of the chain's first layers: of 1, of 2, and
+// so on.
+func (t Task) layerBytes(r Run) (sums []int64) {
+	sum := int64(0)
+	for _, l := range t.Model.Layers {
+		bytes := int64(0)
+		for _, shape := range l.Params {
+			n := tensor{shape: shape}.len()
+			switch {
+			case len(shape) != 2 || t.Rank == 0:
+				bytes += n * r.elem()
+			case r.Frozen == 4:
+				bytes += frozenBytes(n)
+			default:
+				bytes += n * r.elem()
+			}
+			if len(shape) == 2 {
+				bytes += int64(t.Rank) * int64(shape[0]+shape[1]) * r.elem()
+			}
+		}
+		for range l.repeat() {
+			sum += bytes
+			sums = append(sums, sum)
+		}
+	}
+	return sums
 }
 
 // gradientBytes returns the bytes of gradients, wherever they are. During the backward pass
@@ -201,7 +242,7 @@ func (t Task) largestTrained() int64 {
 var stateOps = map[int]float64{32: 30, 16: 220, 8: 240, 4: 240}
 
 // times sets the seconds of the update and of what each micro-batch does beside the chain.
-func (f *fixed) times(t Task, r Run, state, trained int64) {
+func (f *fixed) times(t Task, r Run, state, trained, here int64) {
 	d, n := t.Device, float64(trained)
 	// Weights are read in forward and backward steps; gradients are read and written.
 	f.micro = 3 * float64(f.weights) / d.Bandwidth
@@ -211,7 +252,7 @@ func (f *fixed) times(t Task, r Run, state, trained int64) {
 	}
 	f.micro += sum * n / d.Bandwidth
 	if r.WeightsOn != OnDevice {
-		f.stream += 2 * float64(f.weights) / d.tierRate(r.WeightsOn)
+		f.stream += 2 * float64(f.weights-here) / d.tierRate(r.WeightsOn)
 	}
 	if r.GradientsOn == OnHost {
 		f.stream += 4 * n / d.Link

@@ -171,6 +171,8 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"places in backward":    func(_ *Task, r *Run) { r.Gradients, r.GradientsOn = InBackward, OnHost },
 		"gradients on disk":     func(_ *Task, r *Run) { r.GradientsOn = OnDisk },
 		"a tier":                func(_ *Task, r *Run) { r.WeightsOn = Tiers },
+		"layers without pages":  func(_ *Task, r *Run) { r.LayersHeld = 1 },
+		"more layers":           func(_ *Task, r *Run) { r.WeightsOn, r.LayersHeld = OnHost, 99 },
 		"a cache":               func(_ *Task, r *Run) { r.Cache = -1 },
 		"frozen without a rank": func(_ *Task, r *Run) { r.Frozen = 4 },
 		"a plan of other layers": func(_ *Task, r *Run) {

@@ -68,6 +68,7 @@ type Run struct {
 	Remat     remat.Plan // of the chain's layers; without operations: keep all
 
 	WeightsOn   Tier // elsewhere than on the device, two layers at a time are there
+	LayersHeld  int  // the first layers of the chain, whose weights are on the device in spite of that
 	GradientsOn Tier // OnHost: one layer's are on the device
 	StateOn     Tier // of masters and state
 	// Cache is the bytes of pages of what is on disk that the host holds at most.
@@ -184,6 +185,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Frozen is %d, want 16 or 4 with adapters, 0 without", r.Frozen)
 	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
+	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == OnDevice:
+		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
 	case r.Cache < 0 || r.Cache > 1<<60:
 		problem = fmt.Sprintf("Cache is %d bytes, want 0 to 2^60", r.Cache)
 	default:

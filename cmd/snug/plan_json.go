@@ -38,6 +38,7 @@ type runReport struct {
 	Remat       string `json:"remat"`
 	Operations  string `json:"remat_operations"`
 	WeightsOn   string `json:"weights_on"`
+	LayersHeld  int    `json:"layers_on_device,omitempty"`
 	GradientsOn string `json:"gradients_on"`
 	StateOn     string `json:"state_on"`
 	Cache       int64  `json:"host_cache_bytes,omitempty"`
@@ -68,7 +69,7 @@ func planReport(p plan.Plan) report {
 		Run: runReport{
 			Micro: r.Micro, Window: r.Window, Compute: r.Compute.String(), Gradients: r.Gradients.String(), StateBits: r.StateBits,
 			Frozen: r.Frozen, Tiled: r.Tiled, Remat: r.Remat.Name, Operations: r.Remat.String(),
-			WeightsOn: r.WeightsOn.String(), GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
+			WeightsOn: r.WeightsOn.String(), LayersHeld: r.LayersHeld, GradientsOn: r.GradientsOn.String(), StateOn: r.StateOn.String(), Cache: r.Cache,
 		},
 		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,
 	}
