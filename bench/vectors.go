@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // casts are all pairs of floating-point types, and stochastic rounding.
@@ -87,6 +88,23 @@ func gradients(s sizes) (all []work) {
 				},
 			})
 		}
+	}
+	return all
+}
+
+// checksums are those of the pages of package offload and of saved state.
+func checksums(s sizes) (all []work) {
+	for _, n := range s.lens {
+		all = append(all, work{
+			kernel: "checksum", dtype: "u8", shape: lenShape(n), reads: float64(n), ops: float64(n), host: true,
+			prepare: func(*memory) (run, done func() error, err error) {
+				b, sum := make([]byte, n), uint32(0)
+				for i := range b {
+					b[i] = byte(i * i >> 3)
+				}
+				return func() error { sum = crc32c.Update(sum, b); return nil }, nil, nil
+			},
+		})
 	}
 	return all
 }

@@ -241,7 +241,8 @@ func (s *Store) enter() error {
 }
 
 // Acquire brings the blob key into memory and pins it: the size bytes stay
-// where they are until as many calls of [Store.Release]. A new key becomes a
+// where they are until as many calls of [Store.Release], and may not be touched
+// after that. A new key becomes a
 // blob of zeros. The memory starts at a multiple of 64 bytes, and all that hold the
 // blob share it. Acquire waits while the page is read or written, while room
 // is made, and while Commit runs. A page in memory costs no allocation.

@@ -120,7 +120,8 @@ func (t *Tensor[T]) Pages() int { return len(t.obj.pages) }
 // Page is a pinned page of a tensor.
 type Page[T snug.Element] struct {
 	// Data are the page's elements, at a multiple of 64 bytes. They stay in
-	// place until Unpin, and all pins of the page share them.
+	// place until Unpin, and all pins of the page share them. After that they
+	// may not be touched: the memory may no longer be the process's.
 	Data []T
 	s    *Store
 	p    *page
