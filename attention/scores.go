@@ -11,23 +11,28 @@ import (
 
 // scorer makes scores of the products of one head's queries and keys.
 type scorer struct {
-	c       *Config
-	s       sequence
-	h       int
-	alibi   float32 // slope
-	strides [4]int  // of the bias
-	bias    int     // element for query 0 and key 0
-	room    []float32
-	keep    float32 // what weights are multiplied by that dropout keeps
-	below   uint32  // words below it leave out
-	stream  philox.Stream
+	c        *Config
+	s        sequence
+	h        int
+	alibi    float32   // slope
+	far      []float32 // the slope times the distance of query and key, by which it falls and rises
+	farthest int       // where the query is ahead of the key by so much, far begins
+	strides  [4]int    // of the bias
+	bias     int       // element for query 0 and key 0
+	room     []float32
+	keep     float32 // what weights are multiplied by that dropout keeps
+	below    uint32  // words below it leave out
+	stream   philox.Stream
 }
 
-// scorerScratch returns the float32 elements that a scorer carves up.
-const scorerScratch = tileK
+// scorerScratch is the float32 elements that a scorer carves up: room for a row, and the
+// distances in a tile.
+const scorerScratch = tileK + distances
+
+const distances = tileQ + tileK
 
 func newScorer(room *arena, c *Config, s *sequence, h int) scorer {
-	m := scorer{c: c, s: *s, h: h, room: room.floats(scorerScratch), stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
+	m := scorer{c: c, s: *s, h: h, room: room.floats(tileK), far: room.floats(distances)[:0], stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
 	if n := c.Slopes.Len(); n > 0 {
 		m.alibi = c.Slopes.Float32s()[(s.b*c.Heads+h)%n]
 	}
@@ -89,15 +94,19 @@ func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 }
 
 // subtractDistance subtracts the slope times the distance of every key from key number at.
+// The rows of a tile find theirs in one vector, each one element before the last row's.
 func (m *scorer) subtractDistance(x []float32, at int) {
-	before := min(max(at, 0), len(x))
-	for k, v := range x[:before] {
-		x[k] = v - m.alibi*float32(at-k)
+	from := m.farthest - at
+	if from < 0 || from+len(x) > len(m.far) {
+		m.farthest = at + tileQ - 1
+		m.far = m.far[:distances]
+		for k := range m.far {
+			d := m.farthest - k
+			m.far[k] = m.alibi * float32(max(d, -d))
+		}
+		from = tileQ - 1
 	}
-	behind := x[before:]
-	for k, v := range behind {
-		behind[k] = v - m.alibi*float32(before+k-at)
-	}
+	vexp.Registry.Best().Axpby(x, m.far[from:from+len(x)], -1, 1)
 }
 
 func fill(x []float32, v float32) {
@@ -138,11 +147,8 @@ func (m *scorer) drop(x []float32, i, j int) {
 	d := &m.c.Dropout
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))
 	m.stream.Words(words, uint64(d.Query+i)<<32+uint64(d.Key+j))
-	for k, w := range words {
-		if w < m.below {
-			x[k] = 0
-		} else {
-			x[k] *= m.keep
-		}
+	for k, w := range words { // without a branch, which nobody could predict
+		keep := uint32((uint64(w)-uint64(m.below))>>63) - 1 // all bits, or none of a word below
+		x[k] = math.Float32frombits(math.Float32bits(x[k]*m.keep) & keep)
 	}
 }

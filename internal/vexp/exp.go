@@ -64,7 +64,7 @@ const (
 	exp2C6 = 0.0001559467754900736
 )
 
-// exp2 returns 2^x, see [Kernels].Exp2Sum. For −126 ≤ x < 128 it is 2^n·2^r
+// exp2 returns 2^x, and 0 below −126, where it would be subnormal. For −126 ≤ x < 128 it is 2^n·2^r
 // with n the integer next to x. Adding 1.5·2^23 rounds x to that integer and
 // leaves it in the low bits, from where it moves into the exponent.
 func exp2(x float32) float32 {
@@ -81,10 +81,17 @@ func exp2(x float32) float32 {
 	return math.Float32frombits(math.Float32bits(p) + math.Float32bits(t)<<23)
 }
 
+// leastPower is the exponent below which Exp2Sum has 0.
+const leastPower = -100
+
 func exp2Sum(row []float32, scale, base float32) (sum float32) {
 	var lanes [4]float32
 	for i, x := range row {
-		y := exp2(float32(scale*x) - base)
+		x = float32(scale*x) - base
+		y := float32(0)
+		if !(x < leastPower) {
+			y = exp2(x)
+		}
 		row[i] = y
 		lanes[i%4] += y
 	}

@@ -198,7 +198,7 @@ TEXT ·exp2SumNEON(SB), NOSPLIT|NOFRAME, $0-36
 	WORD $0x4e040442 // dup v2.4s, v2.s[0]
 	MOVD $0x43000000, R16
 	WORD $0x4e040e03 // dup v3.4s, w16
-	MOVD $0xc2fc0000, R16
+	MOVD $0xc2c80000, R16
 	WORD $0x4e040e04 // dup v4.4s, w16
 	MOVD $0x392385a5, R16
 	WORD $0x4e040e05 // dup v5.4s, w16

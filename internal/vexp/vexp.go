@@ -37,8 +37,9 @@ type Kernels struct {
 	// Exp2Sum replaces row[i] by 2^y, y = scale·row[i] − base, and returns
 	// their sum. The product is rounded before the subtraction, as in Max, so
 	// that an element which gave the base has the power 1. The power is within
-	// 2 units in the last place; it is 0 for y < −126, where it would be
-	// subnormal, +Inf from y = 128 on and NaN for NaN.
+	// 2 units in the last place; it is 0 for y < −100, +Inf from y = 128 on and
+	// NaN for NaN. Beside a power of 1 such a power is nothing, and its products
+	// are subnormal numbers, with which processors are many times slower.
 	Exp2Sum func(row []float32, scale, base float32) (sum float32)
 
 	// ScoreGrad sets ds[i] to p[i]·(ds[i] − delta)·scale.

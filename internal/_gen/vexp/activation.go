@@ -15,7 +15,7 @@ type logistic struct {
 }
 
 func (f *function) newLogistic() *logistic {
-	return &logistic{f.newPower2(), f.constant(float32(math.Copysign(0, -1))), f.constant(1)}
+	return &logistic{f.newPower2(-126), f.constant(float32(math.Copysign(0, -1))), f.constant(1)}
 }
 
 // of returns s = σ(t·ln2) and, if asked, its derivative s·(1 − s).

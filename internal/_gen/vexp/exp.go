@@ -109,8 +109,9 @@ type power2 struct {
 	coefficients []operand.Op
 }
 
-func (f *function) newPower2() *power2 {
-	return &power2{f, f.constant(-126), f.constants(0.0001559467754900736, 0.001340664390501221,
+// newPower2 returns one that is 0 below low, −126 at least.
+func (f *function) newPower2(low float32) *power2 {
+	return &power2{f, f.constant(low), f.constants(0.0001559467754900736, 0.001340664390501221,
 		0.009617692974894307, 0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)}
 }
 
@@ -134,10 +135,13 @@ func (e *power2) of(x reg.VecVirtual) reg.VecVirtual {
 	return p
 }
 
+// leastPower is that of internal/vexp.
+const leastPower = -100
+
 func exp2Sum(wide bool) {
 	f := begin(wide, "exp2Sum", "is exp2Sum, on vectors.",
 		"func(row []float32, scale, base float32) (sum float32)", "row")
-	scale, base, high, e := f.scalar("scale"), f.scalar("base"), f.constant(128), f.newPower2()
+	scale, base, high, e := f.scalar("scale"), f.scalar("base"), f.constant(128), f.newPower2(leastPower)
 	acc := f.accumulators(1)
 	f.loop(1, func(u int) {
 		x := f.load("row", u)

@@ -9,7 +9,7 @@ import (
 // logistic returns what computes s = σ(t·ln2) and its derivative s·(1 − s), as
 // logistic of internal/vexp does.
 func logistic(f *Func) func(t V) (s, ds V) {
-	exp2, one, zero := power2(f), f.Constant(1), f.Zero()
+	exp2, one, zero := power2(f, -126), f.Constant(1), f.Zero()
 	return func(t V) (s, ds V) {
 		s, ds = f.V(), f.V()
 		f.Scope(func() {
