@@ -52,8 +52,8 @@ func (b *buffers) fits(size int64) bool {
 }
 
 // take returns memory with arbitrary contents for a page that fits. If the system has none,
-// the limit becomes what there is, so that other pages make room for this one; the error
-// wraps [snug.ErrNoMemory].
+// the limit becomes three quarters of what there is, so that other pages make room for this
+// one and for the rest of the process; the error wraps [snug.ErrNoMemory].
 func (b *buffers) take(size int) ([]byte, error) {
 	n := int(b.room(int64(size)))
 	if list := b.free[n]; len(list) > 0 {
@@ -69,7 +69,7 @@ func (b *buffers) take(size int) ([]byte, error) {
 	if buf == nil {
 		b.trim(0)
 		if buf = b.obtain(n); buf == nil {
-			b.limit = max(1, b.used)
+			b.limit = max(int64(n), b.used-b.used/4)
 			return nil, fmt.Errorf("offload: the system has no memory for a page of %d bytes beside %d: %w", n, b.used, snug.ErrNoMemory)
 		}
 	}
@@ -132,6 +132,7 @@ func (b *buffers) give(buf []byte) {
 	}
 	b.free[n] = append(b.free[n], buf[:n])
 	b.idle += int64(n)
+	b.trim(b.limit) // which may have fallen
 }
 
 // reset forgets all memory, and drops what is idle.

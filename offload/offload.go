@@ -75,8 +75,8 @@ type Options struct {
 	// macOS, not of Go's heap, so that what is evicted is free at once. On top
 	// come about 500 bytes of bookkeeping a page, and what the operating system
 	// caches of the page file, which it gives up when memory is short. Where
-	// the system refuses memory before, the limit falls to what there is, and
-	// [Stats] says so. 0 means no limit: a page stays in memory from its first
+	// the system refuses memory before, the limit falls to three quarters of what
+	// there is, and [Stats] says so. 0 means no limit: a page stays in memory from its first
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
 	// DiskLimit is the bytes that the page file may have, each page rounded up
