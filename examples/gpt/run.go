@@ -117,6 +117,7 @@ type residence struct{ now, peak int64 }
 const (
 	codeBytes   = 1 << 20
 	threadBytes = 256 << 10
+	mappedBytes = 64 << 10 // of a page that package offload has outside of Go's heap
 )
 
 // gcPercent is how much the heap may grow before the next collection.
@@ -124,6 +125,8 @@ const gcPercent = 25
 
 // expectRSS predicts the peak of the process from what it took before there was a model.
 // Threads that compute have scratch of their own, of which tiles of attention have the most.
+// Small pages of two sizes, of master weights and of state, take turns in Go's heap, and wait
+// for a collection.
 func (r *report) expectRSS(base residence, m *model) {
 	if r.PeakRSS == 0 {
 		return
@@ -136,6 +139,9 @@ func (r *report) expectRSS(base residence, m *model) {
 		} else {
 			scratch += amp.MatMulScratch
 		}
+	}
+	if m.on[useOffload] && m.on[useAMP] && 4*m.chunk < mappedBytes {
+		shared += r.Predicted * gcPercent / 100
 	}
 	r.PredictedRSS = max(base.peak, base.now+r.Predicted+shared+int64(runtime.GOMAXPROCS(0))*scratch)
 }
