@@ -15,8 +15,8 @@ type scorer struct {
 	s        sequence
 	h        int
 	alibi    float32   // slope
-	far      []float32 // the slope times the distance of query and key, by which it falls and rises
-	farthest int       // where the query is ahead of the key by so much, far begins
+	far      []float32 // the slope times |farthest|, |farthest − 1|, and so on
+	farthest int       // how far a query is ahead of its key
 	strides  [4]int    // of the bias
 	bias     int       // element for query 0 and key 0
 	room     []float32

@@ -77,7 +77,8 @@ func (s *Store) readAhead() {
 			continue
 		}
 		if p.buf, _ = s.buffers.take(p.size); p.buf == nil {
-			continue // with a lower limit
+			s.work.Wait() // the limit is lower now, or nobody has memory
+			continue
 		}
 		s.begin(p)
 		if err := s.read(p); err != nil {

@@ -174,17 +174,16 @@ func (t Task) layerBytes(r Run) (sums []int64) {
 		bytes := int64(0)
 		for _, shape := range l.Params {
 			n := tensor{shape: shape}.len()
-			switch {
-			case len(shape) != 2 || t.Rank == 0:
+			if len(shape) != 2 {
 				bytes += n * r.elem()
-			case r.Frozen == 4:
+				continue
+			}
+			if t.Rank > 0 && r.Frozen == 4 {
 				bytes += frozenBytes(n)
-			default:
+			} else {
 				bytes += n * r.elem()
 			}
-			if len(shape) == 2 {
-				bytes += int64(t.Rank) * int64(shape[0]+shape[1]) * r.elem()
-			}
+			bytes += int64(t.Rank) * int64(shape[0]+shape[1]) * r.elem()
 		}
 		for range l.repeat() {
 			sum += bytes

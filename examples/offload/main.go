@@ -13,8 +13,8 @@
 // that in memory cannot:
 //
 //	go build ./examples/offload
-//	prlimit --data=75000000 ./offload -width 1024 -limit 16 -steps 5 -only paged
-//	prlimit --data=75000000 ./offload -width 1024 -steps 5 -only memory
+//	prlimit --data=190000000 ./offload -width 1664 -limit 24 -steps 3 -only paged
+//	prlimit --data=190000000 ./offload -width 1664 -steps 3 -only memory
 package main
 
 import (
@@ -55,7 +55,7 @@ func main() {
 	dir := flag.String("dir", "", "folder of the store, to go on from later; default one that is removed")
 	flag.IntVar(&c.steps, "steps", 40, "steps to train")
 	flag.IntVar(&c.width, "width", 256, "features of a layer: 24 matrices of width x width train, in 12 bytes a weight")
-	flag.StringVar(&c.only, "only", "", "train `paged` or memory: that run alone, and compare nothing")
+	flag.StringVar(&c.only, "only", "", "`run` to do alone, paged or memory, without a comparison")
 	flag.BoolVar(&c.delayed, "delayed", false, "update beside the forward and backward pass of the next step")
 	flag.Int64Var(&c.limit, "limit", 2, "MiB of memory for the store")
 	flag.Parse()

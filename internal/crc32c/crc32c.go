@@ -1,5 +1,5 @@
 // Package crc32c computes CRC-32C checksums as package hash/crc32 does with its table of
-// Castagnoli's polynomial, in a third of the time or less where the machine has carry-less
+// Castagnoli's polynomial, up to four times as fast where the machine has carry-less
 // products of vectors.
 package crc32c
 
