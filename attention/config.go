@@ -52,7 +52,8 @@ type Config struct {
 	Window Window  // hide keys far from a query's position
 	Mask   *Mask   // hide any; nil: none. Of the device of the operands, see [Mask.On]
 	Scale  float32 // of the scores; 0: 1/sqrt(Dim)
-	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap).
+	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap). It may be 2^-100
+	// to 2^100.
 	Softcap float32
 	// Slopes, unless empty, subtract from a score the slope of the head times the distance
 	// between the key and the query's own position: ALiBi (Press et al. 2022,

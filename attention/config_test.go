@@ -45,6 +45,7 @@ func TestValidate(t *testing.T) {
 		"softcap":         {func(c *Config) { c.Softcap = -1 }, snug.ErrConfig},
 		"softcap NaN":     {func(c *Config) { c.Softcap = float32(math.NaN()) }, snug.ErrConfig},
 		"softcap inf":     {func(c *Config) { c.Softcap = float32(math.Inf(1)) }, snug.ErrConfig},
+		"softcap tiny":    {func(c *Config) { c.Softcap = 1e-38 }, snug.ErrConfig},
 		"dropout 1":       {func(c *Config) { c.Dropout.P = 1 }, snug.ErrConfig},
 		"dropout NaN":     {func(c *Config) { c.Dropout.P = float32(math.NaN()) }, snug.ErrConfig},
 		"dropout number":  {func(c *Config) { c.Dropout = Dropout{P: 0.5, Key: math.MaxInt} }, snug.ErrConfig},

@@ -111,8 +111,8 @@ func (c *Config) resolveFeatures() error {
 
 func (c *Config) checkNumbers() error {
 	switch {
-	case !(c.Softcap >= 0 && c.Softcap <= math.MaxFloat32):
-		return fmt.Errorf("attention: Softcap is %g, want a finite number, at least 0: %w", c.Softcap, snug.ErrConfig)
+	case c.Softcap != 0 && !(c.Softcap >= 0x1p-100 && c.Softcap <= 0x1p100): // so that Scale/Softcap and 1/Softcap are numbers
+		return fmt.Errorf("attention: Softcap is %g, want 0 or a number from 2^-100 to 2^100: %w", c.Softcap, snug.ErrConfig)
 	case !(c.Dropout.P >= 0 && c.Dropout.P < 1):
 		return fmt.Errorf("attention: Dropout.P is %g, want at least 0 and less than 1: %w", c.Dropout.P, snug.ErrConfig)
 	case c.Dropout.P > 0 && (!counts(c.Dropout.Query, c.SeqQ) || !counts(c.Dropout.Key, c.SeqK)):

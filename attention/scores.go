@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/snug-ml/snug/internal/half"
@@ -132,13 +131,9 @@ func (m *scorer) addBias(x []float32, i, j int) {
 // softcap replaces products by limit·tanh(scale·x/limit), and slopes, unless nil, by the
 // derivative.
 func softcap(x, slopes []float32, scale, limit float32) {
-	for k, v := range x {
-		t := float32(math.Tanh(float64(float32(scale*v) / limit)))
-		x[k] = limit * t
-		if slopes != nil {
-			slopes[k] = scale * (1 - t*t)
-		}
-	}
+	k := vexp.Registry.Best()
+	k.Softcap(x, scale/limit, limit)
+	k.SoftcapSlopes(slopes, x[:len(slopes)], 1/limit, scale)
 }
 
 // drop multiplies the weights x of query i and the keys from j on by what dropout makes of
@@ -147,8 +142,5 @@ func (m *scorer) drop(x []float32, i, j int) {
 	d := &m.c.Dropout
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))
 	m.stream.Words(words, uint64(d.Query+i)<<32+uint64(d.Key+j))
-	for k, w := range words { // without a branch, which nobody could predict
-		keep := uint32((uint64(w)-uint64(m.below))>>63) - 1 // all bits, or none of a word below
-		x[k] = math.Float32frombits(math.Float32bits(x[k]*m.keep) & keep)
-	}
+	vexp.F32.Best().Dropout(x, x, words, m.below, m.keep, false)
 }

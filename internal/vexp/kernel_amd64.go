@@ -24,6 +24,16 @@ func exp2SumAVX2(row []float32, scale float32, base float32) (sum float32)
 //go:noescape
 func scoreGradAVX2(ds []float32, p []float32, delta float32, scale float32)
 
+// softcapAVX2 is softcap, on vectors.
+//
+//go:noescape
+func softcapAVX2(x []float32, slope float32, limit float32)
+
+// softcapSlopesAVX2 is softcapSlopes, on vectors.
+//
+//go:noescape
+func softcapSlopesAVX2(dst []float32, x []float32, inverse float32, scale float32)
+
 // dotAVX2 is dot, on vectors.
 //
 //go:noescape
@@ -73,6 +83,16 @@ func exp2SumAVX512(row []float32, scale float32, base float32) (sum float32)
 //
 //go:noescape
 func scoreGradAVX512(ds []float32, p []float32, delta float32, scale float32)
+
+// softcapAVX512 is softcap, on vectors.
+//
+//go:noescape
+func softcapAVX512(x []float32, slope float32, limit float32)
+
+// softcapSlopesAVX512 is softcapSlopes, on vectors.
+//
+//go:noescape
+func softcapSlopesAVX512(dst []float32, x []float32, inverse float32, scale float32)
 
 // dotAVX512 is dot, on vectors.
 //

@@ -522,6 +522,242 @@ done:
 	VZEROUPPER
 	RET
 
+// func softcapAVX2(x []float32, slope float32, limit float32)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·softcapAVX2(SB), NOSPLIT, $0-32
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS slope+24(FP), Y0
+	VBROADCASTSS limit+28(FP), Y1
+
+vectors:
+	CMPQ        CX, $0x00000008
+	JLT         tail
+	VMOVUPS     (AX)(DX*1), Y2
+	PREFETCHT0  2048(AX)(DX*1)
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     lanes3f800000<>+0(SB), Y3
+	VMULPS      Y2, Y2, Y4
+	VMULPS      Y2, Y4, Y5
+	VMOVUPS     lanesbbcd9824<>+0(SB), Y6
+	VFMADD213PS lanes3cac9e84<>+0(SB), Y4, Y6
+	VFMADD213PS lanesbd5c943d<>+0(SB), Y4, Y6
+	VFMADD213PS lanes3e088693<>+0(SB), Y4, Y6
+	VFMADD213PS lanesbeaaaaa5<>+0(SB), Y4, Y6
+	VFMADD213PS Y2, Y5, Y6
+	VORPS       lanes80000000<>+0(SB), Y2, Y4
+	VMULPS      lanes4038aa3b<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VSUBPS      Y9, Y3, Y5
+	VADDPS      Y9, Y3, Y3
+	VDIVPS      Y3, Y5, Y5
+	VANDPS      lanes80000000<>+0(SB), Y2, Y2
+	VORPS       Y2, Y5, Y5
+	VADDPS      lanes3f0ccccd<>+0(SB), Y4, Y4
+	VXORPS      Y2, Y2, Y2
+	VCMPPS      $0x1e, Y2, Y4, Y4
+	VBLENDVPS   Y4, Y6, Y5, Y5
+	VMULPS      Y1, Y5, Y5
+	VMOVUPS     Y5, (AX)(DX*1)
+	ADDQ        $0x00000020, DX
+	SUBQ        $0x00000008, CX
+	JMP         vectors
+
+tail:
+	TESTQ       CX, CX
+	JZ          done
+	LEAQ        laneMasks<>+0(SB), BX
+	NEGQ        CX
+	VMOVDQU     32(BX)(CX*4), Y2
+	VMASKMOVPS  (AX)(DX*1), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     lanes3f800000<>+0(SB), Y0
+	VMULPS      Y3, Y3, Y4
+	VMULPS      Y3, Y4, Y5
+	VMOVUPS     lanesbbcd9824<>+0(SB), Y6
+	VFMADD213PS lanes3cac9e84<>+0(SB), Y4, Y6
+	VFMADD213PS lanesbd5c943d<>+0(SB), Y4, Y6
+	VFMADD213PS lanes3e088693<>+0(SB), Y4, Y6
+	VFMADD213PS lanesbeaaaaa5<>+0(SB), Y4, Y6
+	VFMADD213PS Y3, Y5, Y6
+	VORPS       lanes80000000<>+0(SB), Y3, Y4
+	VMULPS      lanes4038aa3b<>+0(SB), Y4, Y5
+	VROUNDPS    $0x08, Y5, Y7
+	VSUBPS      Y7, Y5, Y8
+	VMOVUPS     lanes392385a5<>+0(SB), Y9
+	VFMADD213PS lanes3aafb93b<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3c1d9387<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3d635739<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3e75fdf1<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f317219<>+0(SB), Y8, Y9
+	VFMADD213PS lanes3f800000<>+0(SB), Y8, Y9
+	VCMPPS      $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ   Y7, Y7
+	VPSLLD      $0x17, Y7, Y7
+	VPADDD      Y7, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VSUBPS      Y9, Y0, Y5
+	VADDPS      Y9, Y0, Y0
+	VDIVPS      Y0, Y5, Y5
+	VANDPS      lanes80000000<>+0(SB), Y3, Y0
+	VORPS       Y0, Y5, Y5
+	VADDPS      lanes3f0ccccd<>+0(SB), Y4, Y4
+	VXORPS      Y0, Y0, Y0
+	VCMPPS      $0x1e, Y0, Y4, Y4
+	VBLENDVPS   Y4, Y6, Y5, Y5
+	VMULPS      Y1, Y5, Y5
+	VMASKMOVPS  Y5, Y2, (AX)(DX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+DATA lanesc2fc0000<>+0(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+4(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+8(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+12(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+16(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+20(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+24(SB)/4, $0xc2fc0000
+DATA lanesc2fc0000<>+28(SB)/4, $0xc2fc0000
+GLOBL lanesc2fc0000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes80000000<>+0(SB)/4, $0x80000000
+DATA lanes80000000<>+4(SB)/4, $0x80000000
+DATA lanes80000000<>+8(SB)/4, $0x80000000
+DATA lanes80000000<>+12(SB)/4, $0x80000000
+DATA lanes80000000<>+16(SB)/4, $0x80000000
+DATA lanes80000000<>+20(SB)/4, $0x80000000
+DATA lanes80000000<>+24(SB)/4, $0x80000000
+DATA lanes80000000<>+28(SB)/4, $0x80000000
+GLOBL lanes80000000<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3f0ccccd<>+0(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+4(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+8(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+12(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+16(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+20(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+24(SB)/4, $0x3f0ccccd
+DATA lanes3f0ccccd<>+28(SB)/4, $0x3f0ccccd
+GLOBL lanes3f0ccccd<>(SB), RODATA|NOPTR, $32
+
+DATA lanes4038aa3b<>+0(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+4(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+8(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+12(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+16(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+20(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+24(SB)/4, $0x4038aa3b
+DATA lanes4038aa3b<>+28(SB)/4, $0x4038aa3b
+GLOBL lanes4038aa3b<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbbcd9824<>+0(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+4(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+8(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+12(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+16(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+20(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+24(SB)/4, $0xbbcd9824
+DATA lanesbbcd9824<>+28(SB)/4, $0xbbcd9824
+GLOBL lanesbbcd9824<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3cac9e84<>+0(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+4(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+8(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+12(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+16(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+20(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+24(SB)/4, $0x3cac9e84
+DATA lanes3cac9e84<>+28(SB)/4, $0x3cac9e84
+GLOBL lanes3cac9e84<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbd5c943d<>+0(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+4(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+8(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+12(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+16(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+20(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+24(SB)/4, $0xbd5c943d
+DATA lanesbd5c943d<>+28(SB)/4, $0xbd5c943d
+GLOBL lanesbd5c943d<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3e088693<>+0(SB)/4, $0x3e088693
+DATA lanes3e088693<>+4(SB)/4, $0x3e088693
+DATA lanes3e088693<>+8(SB)/4, $0x3e088693
+DATA lanes3e088693<>+12(SB)/4, $0x3e088693
+DATA lanes3e088693<>+16(SB)/4, $0x3e088693
+DATA lanes3e088693<>+20(SB)/4, $0x3e088693
+DATA lanes3e088693<>+24(SB)/4, $0x3e088693
+DATA lanes3e088693<>+28(SB)/4, $0x3e088693
+GLOBL lanes3e088693<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbeaaaaa5<>+0(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+4(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+8(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+12(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+16(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+20(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+24(SB)/4, $0xbeaaaaa5
+DATA lanesbeaaaaa5<>+28(SB)/4, $0xbeaaaaa5
+GLOBL lanesbeaaaaa5<>(SB), RODATA|NOPTR, $32
+
+// func softcapSlopesAVX2(dst []float32, x []float32, inverse float32, scale float32)
+// Requires: AVX, MMX+
+TEXT ·softcapSlopesAVX2(SB), NOSPLIT, $0-56
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VBROADCASTSS inverse+48(FP), Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VMOVUPS      lanes3f800000<>+0(SB), Y2
+
+vectors:
+	CMPQ       DX, $0x00000008
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Y3
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Y0, Y3, Y3
+	VMULPS     Y3, Y3, Y3
+	VSUBPS     Y3, Y2, Y3
+	VMULPS     Y1, Y3, Y3
+	VMOVUPS    Y3, (AX)(BX*1)
+	ADDQ       $0x00000020, BX
+	SUBQ       $0x00000008, DX
+	JMP        vectors
+
+tail:
+	TESTQ      DX, DX
+	JZ         done
+	LEAQ       laneMasks<>+0(SB), SI
+	NEGQ       DX
+	VMOVDQU    32(SI)(DX*4), Y3
+	VMASKMOVPS (CX)(BX*1), Y3, Y4
+	VMULPS     Y0, Y4, Y4
+	VMULPS     Y4, Y4, Y4
+	VSUBPS     Y4, Y2, Y4
+	VMULPS     Y1, Y4, Y4
+	VMASKMOVPS Y4, Y3, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
 // func dotAVX2(x []float32, y []float32) float32
 // Requires: AVX, FMA3, MMX+, SSE
 TEXT ·dotAVX2(SB), NOSPLIT, $0-52
@@ -1114,6 +1350,161 @@ tail:
 	VMULPS    Z0, Z2, Z2
 	VMULPS    Z1, Z2, Z2
 	VMOVUPS   Z2, K1, (AX)(BX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func softcapAVX512(x []float32, slope float32, limit float32)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, MMX+
+TEXT ·softcapAVX512(SB), NOSPLIT, $0-32
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS slope+24(FP), Z0
+	VBROADCASTSS limit+28(FP), Z1
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes80000000<>+0(SB), Z10
+	VBROADCASTSS lanes3f0ccccd<>+0(SB), Z11
+	VBROADCASTSS lanes4038aa3b<>+0(SB), Z12
+	VBROADCASTSS lanes3f800000<>+0(SB), Z13
+	VBROADCASTSS lanesbbcd9824<>+0(SB), Z14
+	VBROADCASTSS lanes3cac9e84<>+0(SB), Z15
+	VBROADCASTSS lanesbd5c943d<>+0(SB), Z16
+	VBROADCASTSS lanes3e088693<>+0(SB), Z17
+	VBROADCASTSS lanesbeaaaaa5<>+0(SB), Z18
+
+vectors:
+	CMPQ        CX, $0x00000010
+	JLT         tail
+	VMOVUPS     (AX)(DX*1), Z19
+	PREFETCHT0  2048(AX)(DX*1)
+	VMULPS      Z0, Z19, Z19
+	VMULPS      Z19, Z19, Z20
+	VMULPS      Z19, Z20, Z21
+	VMOVUPS     Z14, Z22
+	VFMADD213PS Z15, Z20, Z22
+	VFMADD213PS Z16, Z20, Z22
+	VFMADD213PS Z17, Z20, Z22
+	VFMADD213PS Z18, Z20, Z22
+	VFMADD213PS Z19, Z21, Z22
+	VORPS       Z10, Z19, Z20
+	VMULPS      Z12, Z20, Z21
+	VRNDSCALEPS $0x08, Z21, Z23
+	VSUBPS      Z23, Z21, Z24
+	VMOVUPS     Z3, Z25
+	VFMADD213PS Z4, Z24, Z25
+	VFMADD213PS Z5, Z24, Z25
+	VFMADD213PS Z6, Z24, Z25
+	VFMADD213PS Z7, Z24, Z25
+	VFMADD213PS Z8, Z24, Z25
+	VFMADD213PS Z9, Z24, Z25
+	VCMPPS      $0x15, Z2, Z21, K1
+	VSCALEFPS.Z Z23, Z25, K1, Z25
+	VSUBPS      Z25, Z13, Z21
+	VADDPS      Z25, Z13, Z23
+	VDIVPS      Z23, Z21, Z21
+	VANDPS      Z10, Z19, Z19
+	VORPS       Z19, Z21, Z21
+	VADDPS      Z11, Z20, Z20
+	VXORPS      Z19, Z19, Z19
+	VCMPPS      $0x1e, Z19, Z20, K1
+	VMOVAPS     Z22, K1, Z21
+	VMULPS      Z1, Z21, Z21
+	VMOVUPS     Z21, (AX)(DX*1)
+	ADDQ        $0x00000040, DX
+	SUBQ        $0x00000010, CX
+	JMP         vectors
+
+tail:
+	TESTQ       CX, CX
+	JZ          done
+	MOVL        $0x0000ffff, BX
+	BZHIL       CX, BX, BX
+	KMOVW       BX, K1
+	VMOVUPS.Z   (AX)(DX*1), K1, Z19
+	VMULPS      Z0, Z19, Z19
+	VMULPS      Z19, Z19, Z0
+	VMULPS      Z19, Z0, Z20
+	VMOVUPS     Z14, Z14
+	VFMADD213PS Z15, Z0, Z14
+	VFMADD213PS Z16, Z0, Z14
+	VFMADD213PS Z17, Z0, Z14
+	VFMADD213PS Z18, Z0, Z14
+	VFMADD213PS Z19, Z20, Z14
+	VORPS       Z10, Z19, Z0
+	VMULPS      Z12, Z0, Z12
+	VRNDSCALEPS $0x08, Z12, Z15
+	VSUBPS      Z15, Z12, Z16
+	VMOVUPS     Z3, Z3
+	VFMADD213PS Z4, Z16, Z3
+	VFMADD213PS Z5, Z16, Z3
+	VFMADD213PS Z6, Z16, Z3
+	VFMADD213PS Z7, Z16, Z3
+	VFMADD213PS Z8, Z16, Z3
+	VFMADD213PS Z9, Z16, Z3
+	VCMPPS      $0x15, Z2, Z12, K2
+	VSCALEFPS.Z Z15, Z3, K2, Z3
+	VSUBPS      Z3, Z13, Z2
+	VADDPS      Z3, Z13, Z3
+	VDIVPS      Z3, Z2, Z2
+	VANDPS      Z10, Z19, Z3
+	VORPS       Z3, Z2, Z2
+	VADDPS      Z11, Z0, Z0
+	VXORPS      Z3, Z3, Z3
+	VCMPPS      $0x1e, Z3, Z0, K2
+	VMOVAPS     Z14, K2, Z2
+	VMULPS      Z1, Z2, Z2
+	VMOVUPS     Z2, K1, (AX)(DX*1)
+
+done:
+	VZEROUPPER
+	RET
+
+// func softcapSlopesAVX512(dst []float32, x []float32, inverse float32, scale float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·softcapSlopesAVX512(SB), NOSPLIT, $0-56
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	VBROADCASTSS inverse+48(FP), Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VBROADCASTSS lanes3f800000<>+0(SB), Z2
+
+vectors:
+	CMPQ       DX, $0x00000010
+	JLT        tail
+	VMOVUPS    (CX)(BX*1), Z3
+	PREFETCHT0 2048(CX)(BX*1)
+	VMULPS     Z0, Z3, Z3
+	VMULPS     Z3, Z3, Z3
+	VSUBPS     Z3, Z2, Z3
+	VMULPS     Z1, Z3, Z3
+	VMOVUPS    Z3, (AX)(BX*1)
+	ADDQ       $0x00000040, BX
+	SUBQ       $0x00000010, DX
+	JMP        vectors
+
+tail:
+	TESTQ     DX, DX
+	JZ        done
+	MOVL      $0x0000ffff, SI
+	BZHIL     DX, SI, SI
+	KMOVW     SI, K1
+	VMOVUPS.Z (CX)(BX*1), K1, Z3
+	VMULPS    Z0, Z3, Z3
+	VMULPS    Z3, Z3, Z3
+	VSUBPS    Z3, Z2, Z3
+	VMULPS    Z1, Z3, Z3
+	VMOVUPS   Z3, K1, (AX)(BX*1)
 
 done:
 	VZEROUPPER
@@ -1755,26 +2146,6 @@ DATA lanes41800000<>+20(SB)/4, $0x41800000
 DATA lanes41800000<>+24(SB)/4, $0x41800000
 DATA lanes41800000<>+28(SB)/4, $0x41800000
 GLOBL lanes41800000<>(SB), RODATA|NOPTR, $32
-
-DATA lanesc2fc0000<>+0(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+4(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+8(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+12(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+16(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+20(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+24(SB)/4, $0xc2fc0000
-DATA lanesc2fc0000<>+28(SB)/4, $0xc2fc0000
-GLOBL lanesc2fc0000<>(SB), RODATA|NOPTR, $32
-
-DATA lanes80000000<>+0(SB)/4, $0x80000000
-DATA lanes80000000<>+4(SB)/4, $0x80000000
-DATA lanes80000000<>+8(SB)/4, $0x80000000
-DATA lanes80000000<>+12(SB)/4, $0x80000000
-DATA lanes80000000<>+16(SB)/4, $0x80000000
-DATA lanes80000000<>+20(SB)/4, $0x80000000
-DATA lanes80000000<>+24(SB)/4, $0x80000000
-DATA lanes80000000<>+28(SB)/4, $0x80000000
-GLOBL lanes80000000<>(SB), RODATA|NOPTR, $32
 
 DATA lanes40135761<>+0(SB)/4, $0x40135761
 DATA lanes40135761<>+4(SB)/4, $0x40135761

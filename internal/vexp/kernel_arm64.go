@@ -24,6 +24,16 @@ func exp2SumNEON(row []float32, scale, base float32) (sum float32)
 //go:noescape
 func scoreGradNEON(ds, p []float32, delta, scale float32)
 
+// softcapNEON is softcap, on vectors.
+//
+//go:noescape
+func softcapNEON(x []float32, slope, limit float32)
+
+// softcapSlopesNEON is softcapSlopes, on vectors.
+//
+//go:noescape
+func softcapSlopesNEON(dst, x []float32, inverse, scale float32)
+
 // dotNEON is dot, on vectors.
 //
 //go:noescape

@@ -341,6 +341,211 @@ single:
 done:
 	RET
 
+// func softcapNEON(x []float32, slope, limit float32)
+TEXT ·softcapNEON(SB), NOSPLIT|NOFRAME, $0-32
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R1
+	FMOVS slope+24(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS limit+28(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f0ccccd, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	MOVD $0xc038aa3b, R16
+	WORD $0x4e040e0b // dup v11.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	MOVD $0xbbcd9824, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0x3cac9e84, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+	MOVD $0xbd5c943d, R16
+	WORD $0x4e040e10 // dup v16.4s, w16
+	MOVD $0x3e088693, R16
+	WORD $0x4e040e11 // dup v17.4s, w16
+	MOVD $0xbeaaaaa5, R16
+	WORD $0x4e040e12 // dup v18.4s, w16
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F19
+	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
+	WORD $0x4ea0fa75 // fabs v21.4s, v19.4s
+	WORD $0x6e2bdeb4 // fmul v20.4s, v21.4s, v11.4s
+	WORD $0x4e218a98 // frintn v24.4s, v20.4s
+	WORD $0x4eb8d699 // fsub v25.4s, v20.4s, v24.4s
+	WORD $0x4ea41c9b // mov v27.16b, v4.16b
+	WORD $0x4e39cc7b // fmla v27.4s, v3.4s, v25.4s
+	WORD $0x4ea51cbc // mov v28.16b, v5.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x4ea61cdb // mov v27.16b, v6.16b
+	WORD $0x4e39cf9b // fmla v27.4s, v28.4s, v25.4s
+	WORD $0x4ea71cfc // mov v28.16b, v7.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x4ea81d1b // mov v27.16b, v8.16b
+	WORD $0x4e39cf9b // fmla v27.4s, v28.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x6eb4e45a // fcmgt v26.4s, v2.4s, v20.4s
+	WORD $0x4e21ab18 // fcvtns v24.4s, v24.4s
+	WORD $0x4f375718 // shl v24.4s, v24.4s, #23
+	WORD $0x4eb8879c // add v28.4s, v28.4s, v24.4s
+	WORD $0x4e7a1f9c // bic v28.16b, v28.16b, v26.16b
+	WORD $0x4ebcd596 // fsub v22.4s, v12.4s, v28.4s
+	WORD $0x4e3cd59c // fadd v28.4s, v12.4s, v28.4s
+	WORD $0x6e3cfed6 // fdiv v22.4s, v22.4s, v28.4s
+	WORD $0x6ea0fad7 // fneg v23.4s, v22.4s
+	WORD $0x6eb3e5bc // fcmgt v28.4s, v13.4s, v19.4s
+	WORD $0x6e761efc // bsl v28.16b, v23.16b, v22.16b
+	WORD $0x6e33de77 // fmul v23.4s, v19.4s, v19.4s
+	WORD $0x4eaf1dfd // mov v29.16b, v15.16b
+	WORD $0x4e37cddd // fmla v29.4s, v14.4s, v23.4s
+	WORD $0x4eb01e1e // mov v30.16b, v16.16b
+	WORD $0x4e37cfbe // fmla v30.4s, v29.4s, v23.4s
+	WORD $0x4eb11e3d // mov v29.16b, v17.16b
+	WORD $0x4e37cfdd // fmla v29.4s, v30.4s, v23.4s
+	WORD $0x4eb21e5e // mov v30.16b, v18.16b
+	WORD $0x4e37cfbe // fmla v30.4s, v29.4s, v23.4s
+	WORD $0x6e33def7 // fmul v23.4s, v23.4s, v19.4s
+	WORD $0x4eb31e76 // mov v22.16b, v19.16b
+	WORD $0x4e37cfd6 // fmla v22.4s, v30.4s, v23.4s
+	WORD $0x6eb5e554 // fcmgt v20.4s, v10.4s, v21.4s
+	WORD $0x6e7c1ed4 // bsl v20.16b, v22.16b, v28.16b
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVQ F20, 0(R0)
+	ADD $16, R0
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F19
+	WORD $0x6e20de73 // fmul v19.4s, v19.4s, v0.4s
+	WORD $0x4ea0fa75 // fabs v21.4s, v19.4s
+	WORD $0x6e2bdeb4 // fmul v20.4s, v21.4s, v11.4s
+	WORD $0x4e218a98 // frintn v24.4s, v20.4s
+	WORD $0x4eb8d699 // fsub v25.4s, v20.4s, v24.4s
+	WORD $0x4ea41c9b // mov v27.16b, v4.16b
+	WORD $0x4e39cc7b // fmla v27.4s, v3.4s, v25.4s
+	WORD $0x4ea51cbc // mov v28.16b, v5.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x4ea61cdb // mov v27.16b, v6.16b
+	WORD $0x4e39cf9b // fmla v27.4s, v28.4s, v25.4s
+	WORD $0x4ea71cfc // mov v28.16b, v7.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x4ea81d1b // mov v27.16b, v8.16b
+	WORD $0x4e39cf9b // fmla v27.4s, v28.4s, v25.4s
+	WORD $0x4ea91d3c // mov v28.16b, v9.16b
+	WORD $0x4e39cf7c // fmla v28.4s, v27.4s, v25.4s
+	WORD $0x6eb4e45a // fcmgt v26.4s, v2.4s, v20.4s
+	WORD $0x4e21ab18 // fcvtns v24.4s, v24.4s
+	WORD $0x4f375718 // shl v24.4s, v24.4s, #23
+	WORD $0x4eb8879c // add v28.4s, v28.4s, v24.4s
+	WORD $0x4e7a1f9c // bic v28.16b, v28.16b, v26.16b
+	WORD $0x4ebcd596 // fsub v22.4s, v12.4s, v28.4s
+	WORD $0x4e3cd59c // fadd v28.4s, v12.4s, v28.4s
+	WORD $0x6e3cfed6 // fdiv v22.4s, v22.4s, v28.4s
+	WORD $0x6ea0fad7 // fneg v23.4s, v22.4s
+	WORD $0x6eb3e5bc // fcmgt v28.4s, v13.4s, v19.4s
+	WORD $0x6e761efc // bsl v28.16b, v23.16b, v22.16b
+	WORD $0x6e33de77 // fmul v23.4s, v19.4s, v19.4s
+	WORD $0x4eaf1dfd // mov v29.16b, v15.16b
+	WORD $0x4e37cddd // fmla v29.4s, v14.4s, v23.4s
+	WORD $0x4eb01e1e // mov v30.16b, v16.16b
+	WORD $0x4e37cfbe // fmla v30.4s, v29.4s, v23.4s
+	WORD $0x4eb11e3d // mov v29.16b, v17.16b
+	WORD $0x4e37cfdd // fmla v29.4s, v30.4s, v23.4s
+	WORD $0x4eb21e5e // mov v30.16b, v18.16b
+	WORD $0x4e37cfbe // fmla v30.4s, v29.4s, v23.4s
+	WORD $0x6e33def7 // fmul v23.4s, v23.4s, v19.4s
+	WORD $0x4eb31e76 // mov v22.16b, v19.16b
+	WORD $0x4e37cfd6 // fmla v22.4s, v30.4s, v23.4s
+	WORD $0x6eb5e554 // fcmgt v20.4s, v10.4s, v21.4s
+	WORD $0x6e7c1ed4 // bsl v20.16b, v22.16b, v28.16b
+	WORD $0x6e21de94 // fmul v20.4s, v20.4s, v1.4s
+	FMOVS F20, (R0)
+	ADD $4, R0
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func softcapSlopesNEON(dst, x []float32, inverse, scale float32)
+TEXT ·softcapSlopesNEON(SB), NOSPLIT|NOFRAME, $0-56
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	FMOVS inverse+48(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS scale+52(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F3
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	WORD $0x6e23dc63 // fmul v3.4s, v3.4s, v3.4s
+	WORD $0x4ea3d443 // fsub v3.4s, v2.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVQ F3, 0(R0)
+	FMOVQ 16(R2), F3
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	WORD $0x6e23dc63 // fmul v3.4s, v3.4s, v3.4s
+	WORD $0x4ea3d443 // fsub v3.4s, v2.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVQ F3, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F3
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	WORD $0x6e23dc63 // fmul v3.4s, v3.4s, v3.4s
+	WORD $0x4ea3d443 // fsub v3.4s, v2.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVQ F3, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F3
+	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
+	WORD $0x6e23dc63 // fmul v3.4s, v3.4s, v3.4s
+	WORD $0x4ea3d443 // fsub v3.4s, v2.4s, v3.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	FMOVS F3, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func dotNEON(x, y []float32) float32
 TEXT ·dotNEON(SB), NOSPLIT|NOFRAME, $0-52
 	MOVD x_base+0(FP), R0

@@ -54,6 +54,14 @@ var calls = []call{
 		k.ScoreGrad(s[0], s[1], a[0], a[1])
 		return nil
 	}},
+	{"Softcap", 1, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Softcap(s[0], a[0], a[1])
+		return nil
+	}},
+	{"SoftcapSlopes", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.SoftcapSlopes(s[0], s[1], a[0], a[1])
+		return nil
+	}},
 	{"GELU", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.GELU(s[0], s[1], s[2], a[0] > 0)
 		k.Fence()

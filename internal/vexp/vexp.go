@@ -10,7 +10,7 @@
 // # Accuracy
 //
 // Elementwise arithmetic (Scale, ScaleAbove, Add, Axpby, AddScaled, Dropout,
-// Rotate, RotatePairs, ScoreGrad) has the same bits on every tier. Exponentials,
+// Rotate, RotatePairs, ScoreGrad, SoftcapSlopes) has the same bits on every tier. Exponentials,
 // what is computed from them, sums and norms keep the bounds that their docs
 // state on every tier.
 //
@@ -45,6 +45,14 @@ type Kernels struct {
 	// ScoreGrad sets ds[i] to p[i]·(ds[i] − delta)·scale.
 	ScoreGrad func(ds, p []float32, delta, scale float32)
 
+	// Softcap replaces x[i] by limit·tanh(slope·x[i]). The tanh is within 2 units in
+	// the last place, ±1 at ±Inf and NaN for NaN. That of −0 is a 0 of either sign.
+	Softcap func(x []float32, slope, limit float32)
+
+	// SoftcapSlopes sets dst[i] to scale·(1 − t²), t = inverse·x[i]: the derivatives of
+	// softcaps x with the limit 1/inverse.
+	SoftcapSlopes func(dst, x []float32, inverse, scale float32)
+
 	// Dot returns Σ x[i]·y[i].
 	Dot func(x, y []float32) float32
 
@@ -75,6 +83,7 @@ var Registry cpu.Registry[Kernels]
 func init() {
 	Registry.Add(cpu.Go, Kernels{
 		Max: maximum, ExpSum: expSum, Exp2Sum: exp2Sum, ScoreGrad: scoreGrad,
+		Softcap: softcap, SoftcapSlopes: softcapSlopes,
 		Dot: dot, Finite: finite, Scale: scale, ScaleAbove: scaleAbove, Axpby: axpby,
 		Fence: func() {}, Prefetch: func([]byte) {},
 	})

@@ -11,12 +11,14 @@ import (
 func init() {
 	Registry.Add(cpu.AVX2, Kernels{
 		Max: maximumAVX2, ExpSum: expSumAVX2, Exp2Sum: exp2SumAVX2, ScoreGrad: scoreGradAVX2,
+		Softcap: softcapAVX2, SoftcapSlopes: softcapSlopesAVX2,
 		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
 		Axpby: axpbyAVX2,
 		Fence: fence, Prefetch: prefetch,
 	})
 	Registry.Add(cpu.AVX512, Kernels{
 		Max: maximumAVX512, ExpSum: expSumAVX512, Exp2Sum: exp2SumAVX512, ScoreGrad: scoreGradAVX512,
+		Softcap: softcapAVX512, SoftcapSlopes: softcapSlopesAVX512,
 		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
 		Axpby: axpbyAVX512,
 		Fence: fence, Prefetch: prefetch,

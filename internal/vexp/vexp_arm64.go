@@ -11,6 +11,7 @@ import (
 func init() {
 	Registry.Add(cpu.NEON, Kernels{
 		Max: maximumNEON, ExpSum: expSumNEON, Exp2Sum: exp2SumNEON, ScoreGrad: scoreGradNEON,
+		Softcap: softcapNEON, SoftcapSlopes: softcapSlopesNEON,
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
 		Fence: func() {}, Prefetch: func([]byte) {},

@@ -18,6 +18,8 @@ func main() {
 		expSum(wide)
 		exp2Sum(wide)
 		scoreGrad(wide)
+		softcap(wide)
+		softcapSlopes(wide)
 		dot(wide)
 		nonFinite(wide)
 		scale(wide)

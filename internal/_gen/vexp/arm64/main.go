@@ -11,6 +11,8 @@ func main() {
 	expSum(f)
 	exp2Sum(f)
 	scoreGrad(f)
+	softcap(f)
+	softcapSlopes(f)
 	dot(f)
 	nonFinite(f)
 	scale(f)
