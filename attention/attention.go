@@ -57,7 +57,8 @@
 // # Precision
 //
 // Inputs of 16 bits are widened to float32, which is exact. Products, the
-// softmax and all sums are float32, and outputs are rounded once, at the end.
+// softmax and all sums are float32, and outputs are rounded once, at the end. On a
+// processor a weight below 2^-100 of the largest that its query has seen counts as 0.
 // Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) take bfloat16
 // inputs as they are; there the weights p and the gradients ds are rounded to
 // bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
