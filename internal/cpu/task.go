@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
@@ -43,9 +44,24 @@ type run[A any] struct {
 	next   atomic.Int64
 	wg     sync.WaitGroup
 	helper func()
+
+	failed  atomic.Bool // a helper has set failure, which the caller reads after wg
+	failure failure
+}
+
+// failure is how a body ended the goroutine of a helper.
+type failure struct {
+	value any
+	stack []byte // nil after runtime.Goexit
 }
 
 // Run calls the body for items 0 to n-1 and returns when all are done.
+//
+// If a body panics, the others finish the items that they are at, no further item
+// begins, and Run panics in the goroutine of its caller with the same value, of which
+// there is one even if several bodies panic. When nobody recovers it, the program ends
+// with the stack of the body's goroutine in its report. If a body calls
+// [runtime.Goexit], as testing's FailNow does, Run does so too.
 func (t *Task[A]) Run(n int, args A) {
 	if n <= 0 {
 		return
@@ -53,21 +69,66 @@ func (t *Task[A]) Run(n int, args A) {
 	r := t.pool.Get().(*run[A])
 	r.args, r.n = args, int64(n)
 	r.next.Store(0)
+	defer r.end()
 	for want := min(n, runtime.GOMAXPROCS(0)) - 1; want > 0 && borrow(); want-- {
 		r.wg.Add(1)
 		go r.helper()
 	}
 	r.loop()
 	r.wg.Wait()
-	var zero A
-	r.args = zero // keep no caller memory alive
-	t.pool.Put(r)
+	if r.failed.Load() {
+		r.failure.raise()
+	}
 }
 
+// end waits until no helper is left, also while a panic of the caller's own items
+// unwinds, and gives r back.
+func (r *run[A]) end() {
+	r.stop()
+	r.wg.Wait()
+	var zero A
+	r.args, r.failure = zero, failure{} // keep no caller memory alive
+	r.failed.Store(false)
+	r.task.pool.Put(r)
+}
+
+// stop lets no further item begin.
+func (r *run[A]) stop() { r.next.Store(r.n) }
+
 func (r *run[A]) help() {
+	done := false
 	defer r.wg.Done()
 	defer helpers.Add(-1)
+	defer r.keep(&done)
 	r.loop()
+	done = true
+}
+
+// keep is deferred by a helper. Unless the loop is done, it ends the loop of all and
+// keeps the first failure for the caller.
+func (r *run[A]) keep(done *bool) {
+	if *done {
+		return
+	}
+	f := failure{value: recover()}
+	if f.value != nil {
+		f.stack = debug.Stack()
+	}
+	r.stop()
+	if r.failed.CompareAndSwap(false, true) {
+		r.failure = f
+	}
+}
+
+// raise fails in this goroutine as f did in another one.
+func (f *failure) raise() {
+	if f.stack == nil {
+		runtime.Goexit()
+	}
+	// The panic of the deferred call replaces the first one, which recover then never
+	// sees. The report of a program that ends prints both.
+	defer panic(f.value)
+	panic("in a goroutine of a parallel loop:\n" + string(f.stack))
 }
 
 func (r *run[A]) loop() {
@@ -89,8 +150,17 @@ func borrow() bool {
 	}
 }
 
-// Chunks returns how many chunks of size elements cover n.
-func Chunks(n, size int) int { return (n + size - 1) / size }
+// Chunks returns how many chunks of size elements, at least 1, cover n, 0 for n below 1.
+func Chunks(n, size int) int {
+	if n <= 0 {
+		return 0
+	}
+	return (n-1)/size + 1 // n+size-1 may overflow
+}
 
-// Chunk returns the bounds of chunk i of n elements in chunks of size.
-func Chunk(n, size, i int) (lo, hi int) { return i * size, min((i+1)*size, n) }
+// Chunk returns the bounds of chunk i of n elements in chunks of size, for i below
+// Chunks(n, size).
+func Chunk(n, size, i int) (lo, hi int) {
+	lo = i * size
+	return lo, lo + min(size, n-lo)
+}
