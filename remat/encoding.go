@@ -1,15 +1,14 @@
 package remat
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // planVersion is the version of the JSON form of a Plan.
@@ -57,18 +56,15 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ParsePlan reads the JSON form of one plan. The error wraps [snug.ErrCorrupt]
-// when the text is malformed, of another version, fails its checksum, or holds
-// a plan that is not valid.
+// ParsePlan reads the JSON form of one plan. Every key must be there once, in its
+// own case, and nothing else. The error wraps [snug.ErrCorrupt] when the text is
+// malformed, of another version, fails its checksum, or holds a plan that is not
+// valid.
 func ParsePlan(data []byte) (Plan, error) {
 	var j planJSON
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&j); err != nil {
+	exact := strictjson.Options{Complete: true, MaxBytes: len(data)} // which the caller has in memory
+	if err := exact.Unmarshal(data, &j); err != nil {
 		return Plan{}, corrupt("%v", err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return Plan{}, corrupt("there is text after it")
 	}
 	if j.Version != planVersion {
 		return Plan{}, corrupt("version %d, want %d", j.Version, planVersion)
@@ -88,6 +84,20 @@ func ParsePlan(data []byte) (Plan, error) {
 		return Plan{}, corrupt("%v", err)
 	}
 	return p, nil
+}
+
+// UnmarshalJSON reads the JSON form of costs, which has the keys of their fields in
+// the same case, each once, and no others. The error wraps [snug.ErrCorrupt].
+// [Costs.Validate] says whether the numbers make sense.
+func (c *Costs) UnmarshalJSON(data []byte) error {
+	type plain Costs // without this method
+	exact := strictjson.Options{Complete: true, MaxBytes: len(data)}
+	var read plain
+	if err := exact.Unmarshal(data, &read); err != nil {
+		return fmt.Errorf("remat: costs: %w: %w", err, snug.ErrCorrupt)
+	}
+	*c = Costs(read)
+	return nil
 }
 
 func corrupt(format string, args ...any) error {

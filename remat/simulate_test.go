@@ -101,4 +101,19 @@ func TestCostsJSON(t *testing.T) {
 	var got Costs
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, c, got)
+
+	for want, bad := range map[string]string{
+		`Stages: the key in another case`:    `{"input":1,"Stages":[]}`,
+		`stages[0].Output: the key in`:       `{"input":1,"stages":[{"Output":1,"saved":1}]}`,
+		`stages[0]: there is no key "saved"`: `{"input":1,"stages":[{"output":1}]}`,
+		`input: the key comes twice`:         `{"input":1,"input":2,"stages":[]}`,
+		`peak: unknown key`:                  `{"input":1,"stages":[],"peak":2}`,
+		`input: 1.5, want an integer`:        `{"input":1.5,"stages":[]}`,
+	} {
+		kept := c
+		err := json.Unmarshal([]byte(bad), &kept)
+		require.ErrorIs(t, err, snug.ErrCorrupt, bad)
+		require.ErrorContains(t, err, want, bad)
+		require.Equal(t, c, kept)
+	}
 }
