@@ -10,11 +10,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/files/filestest"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
-	"github.com/stretchr/testify/require"
 )
 
 var hyper = AdamWOptions{Beta1: 0.8, Beta2: 0.95, Eps: 1e-6, WeightDecay: 0.1}
@@ -217,7 +220,7 @@ func TestAdamWWithoutRoom(t *testing.T) {
 // TestAdamWResumes kills a run after a commit and continues it in a new store.
 func TestAdamWResumes(t *testing.T) {
 	const n, pageLen = 1000, 128
-	dir := newMemDir()
+	dir := filestest.New()
 	o, err := Options{HostLimit: 4 * 4 * pageLen}.check()
 	require.NoError(t, err)
 	s, err := open(dir, o)
@@ -239,7 +242,7 @@ func TestAdamWResumes(t *testing.T) {
 	step(a, 3) // lost
 	require.NoError(t, s.Close())
 
-	s, err = open(dir.crash(rand.New(rand.NewPCG(1, 1))), o)
+	s, err = open(dir.Crash(rand.New(rand.NewPCG(1, 1))), o)
 	require.NoError(t, err)
 	b, err := NewAdamW(s, AdamWOptions{})
 	require.NoError(t, err)
@@ -300,7 +303,7 @@ func TestAdamWStateErrors(t *testing.T) {
 func TestStepDoesNotAllocate(t *testing.T) {
 	const n, pageLen = 3 * 16384, 16384
 	for _, pages := range []int64{0, 3} { // all in memory; all through disk
-		dir, err := openDir(t.TempDir())
+		dir, err := files.Make(t.TempDir())
 		require.NoError(t, err)
 		s, err := open(dir, Options{HostLimit: pages * 4 * pageLen})
 		require.NoError(t, err)

@@ -128,7 +128,7 @@ func (s *Store) replaceIndex(index []byte) error {
 	if err := s.fs.Rename(tempName, indexName); err != nil {
 		return err
 	}
-	return s.fs.SyncDir()
+	return s.fs.Sync()
 }
 
 // writeTemp writes the index durably under its temporary name.

@@ -7,14 +7,17 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // smallStore is a committed store of a blob, an empty one, one of zeros and a
 // tensor of three pages.
-func smallStore(t *testing.T) (*memDir, model) {
-	dir := newMemDir()
+func smallStore(t *testing.T) (*filestest.Dir, model) {
+	dir := filestest.New()
 	s, err := open(dir, Options{})
 	require.NoError(t, err)
 	want := model{"blob": []byte("twelve bytes"), "empty": {}, "zeros": make([]byte, 5)}
@@ -33,7 +36,7 @@ func smallStore(t *testing.T) (*memDir, model) {
 }
 
 // readSmall reads everything in a smallStore and returns the first error.
-func readSmall(t *testing.T, dir *memDir, want model) error {
+func readSmall(t *testing.T, dir *filestest.Dir, want model) error {
 	s, err := open(dir, Options{})
 	if err != nil {
 		return err
@@ -61,7 +64,7 @@ func TestEveryBitIsChecked(t *testing.T) {
 	require.NoError(t, readSmall(t, dir, want))
 	flip := func(name string, lo, hi int) {
 		for bit := 8 * lo; bit < 8*hi; bit++ {
-			data := dir.names[name].data
+			data := dir.Bytes(name)
 			data[bit/8] ^= 1 << (bit % 8)
 			err := readSmall(t, dir, want)
 			require.ErrorIs(t, err, snug.ErrCorrupt, "%s: bit %d", name, bit)
@@ -69,7 +72,7 @@ func TestEveryBitIsChecked(t *testing.T) {
 			data[bit/8] ^= 1 << (bit % 8)
 		}
 	}
-	index := dir.names[indexName].data
+	index := dir.Bytes(indexName)
 	flip(indexName, 0, len(index))
 	objects, err := decodeIndex(index)
 	require.NoError(t, err)
@@ -87,22 +90,22 @@ func TestEveryBitIsChecked(t *testing.T) {
 
 func TestEveryLengthIsChecked(t *testing.T) {
 	dir, want := smallStore(t)
-	for name, f := range dir.names {
-		whole := f.data
+	for _, name := range dir.Names() {
+		whole := dir.Bytes(name)
 		for n := range whole {
 			if name == dataName && n%37 != 0 {
 				continue
 			}
-			f.data = bytes.Clone(whole[:n])
+			dir.SetBytes(name, bytes.Clone(whole[:n]))
 			require.ErrorIs(t, readSmall(t, dir, want), snug.ErrCorrupt, "%s of %d bytes", name, n)
 		}
-		f.data = append(bytes.Clone(whole), 1)
+		dir.SetBytes(name, append(bytes.Clone(whole), 1))
 		if err := readSmall(t, dir, want); name == indexName {
 			require.ErrorIs(t, err, snug.ErrCorrupt)
 		} else {
 			require.NoError(t, err, "what lies beyond the last page is no page")
 		}
-		f.data = whole
+		dir.SetBytes(name, whole)
 	}
 }
 
@@ -112,7 +115,7 @@ func TestPageReport(t *testing.T) {
 	s, err := open(dir, Options{PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)
 	p := &s.objects["tensor"].pages[1]
-	dir.names[dataName].data[p.slot.off+3] ^= 4
+	dir.Bytes(dataName)[p.slot.off+3] ^= 4
 	x, err := Lookup[int32](s, "tensor")
 	require.NoError(t, err)
 	x.Prefetch(1, 2) // meets the damage and leaves it to Pin
@@ -121,7 +124,7 @@ func TestPageReport(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrCorrupt)
 		require.ErrorContains(t, err, fmt.Sprintf(`mem/snug.pages: page 1 of tensor "tensor" at offset %d: checksum`, p.slot.off))
 	}
-	dir.names[dataName].data[p.slot.off+3] ^= 4
+	dir.Bytes(dataName)[p.slot.off+3] ^= 4
 	require.NoError(t, x.ReadAt(make([]int32, 5), 0), "a passing fault is no damage")
 	require.NoError(t, s.Close())
 }
@@ -131,8 +134,7 @@ func TestShrunkWhileOpen(t *testing.T) {
 	dir, _ := smallStore(t)
 	s, err := open(dir, Options{})
 	require.NoError(t, err)
-	f := dir.names[dataName]
-	f.data = f.data[:s.objects["blob"].pages[0].slot.off+5]
+	dir.SetBytes(dataName, dir.Bytes(dataName)[:s.objects["blob"].pages[0].slot.off+5])
 	_, err = s.Acquire("blob", 12)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.ErrorContains(t, err, "ends after 5 of 12 bytes")
@@ -140,12 +142,12 @@ func TestShrunkWhileOpen(t *testing.T) {
 }
 
 // unreadable is a directory whose reads fail.
-type unreadable struct{ *memDir }
+type unreadable struct{ *filestest.Dir }
 
-type unreadableFile struct{ file }
+type unreadableFile struct{ files.File }
 
-func (d unreadable) Open(name string, flag int) (file, error) {
-	f, err := d.memDir.Open(name, flag)
+func (d unreadable) Open(name string, flag int) (files.File, error) {
+	f, err := d.Dir.Open(name, flag)
 	if name == dataName {
 		f = unreadableFile{f}
 	}

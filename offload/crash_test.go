@@ -10,14 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // job is a small training run with three commits: pages of different sizes are
 // changed in a host limit that holds a few, one is deleted, one comes back.
 type job struct {
-	dir       fileSystem
+	dir       files.Dir
 	retry     bool // repeat a call that failed
 	s         *Store
 	now       model // contents of the store
@@ -93,13 +96,14 @@ func (j *job) run() error {
 // operations returns how many changes of files an undisturbed job makes, about:
 // how many pages are written twice depends on the background.
 func operations(t *testing.T) int {
-	dir := newMemDir()
+	dir := filestest.New()
 	j := job{dir: dir}
 	require.NoError(t, j.run())
 	require.NoError(t, j.s.Close())
 	require.Positive(t, j.s.Stats().Evicted)
-	require.Greater(t, dir.ops, 40)
-	return dir.ops + 5
+	_, changes, _ := dir.Counts()
+	require.Greater(t, changes, 40)
+	return changes + 5
 }
 
 // TestCrashAtEveryOperation stops the machine at each change of a file, lets
@@ -107,15 +111,15 @@ func operations(t *testing.T) int {
 // again.
 func TestCrashAtEveryOperation(t *testing.T) {
 	for k := 1; k <= operations(t); k++ {
-		dir := newMemDir()
-		dir.fail, dir.stop, dir.cause = k, true, syscall.EIO
+		dir := filestest.New()
+		dir.FailChange(k, true, syscall.EIO)
 		j := job{dir: dir}
 		err := j.run()
 		if j.s != nil {
 			_ = j.s.Close()
 		}
 		for seed := range uint64(5) {
-			s, openErr := open(dir.crash(rand.New(rand.NewPCG(seed, uint64(k)))), Options{HostLimit: 1 << 20})
+			s, openErr := open(dir.Crash(rand.New(rand.NewPCG(seed, uint64(k)))), Options{HostLimit: 1 << 20})
 			require.NoError(t, openErr, "operation %d", k)
 			want := model{}
 			if j.s != nil {
@@ -134,13 +138,13 @@ func TestCrashAtEveryOperation(t *testing.T) {
 // disk; the call is repeated, and nothing must be lost.
 func TestFailureAtEveryOperation(t *testing.T) {
 	for k := 1; k <= operations(t); k++ {
-		dir := newMemDir()
-		dir.fail = k
+		dir := filestest.New()
+		dir.FailChange(k, false, syscall.ENOSPC)
 		j := job{dir: dir, retry: true}
 		require.NoError(t, j.run(), "operation %d", k)
 		requireHolds(t, j.s, j.now)
 		require.NoError(t, j.s.Close())
-		s, err := open(dir.crash(rand.New(rand.NewPCG(1, uint64(k)))), Options{})
+		s, err := open(dir.Crash(rand.New(rand.NewPCG(1, uint64(k)))), Options{})
 		require.NoError(t, err)
 		requireHolds(t, s, j.now)
 		require.NoError(t, s.Close())
@@ -148,7 +152,7 @@ func TestFailureAtEveryOperation(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	dir := newMemDir()
+	dir := filestest.New()
 	s, err := open(dir, Options{HostLimit: 128})
 	require.NoError(t, err)
 	fill := func(key string) error {
@@ -163,7 +167,7 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, fill("b"))
 	require.NoError(t, s.Commit())
 	require.NoError(t, fill("a"))
-	dir.fail, dir.stop = dir.ops+1, true
+	dir.FailChange(1, true, syscall.ENOSPC)
 	require.NoError(t, fill("b")) // both are in memory, dirty
 	err = fill("c")
 	require.ErrorIs(t, err, syscall.ENOSPC)
@@ -172,7 +176,7 @@ func TestDiskFull(t *testing.T) {
 	err = s.Commit()
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.EqualValues(t, 2*slotAlign, s.space.end, "failed writes give their slots back")
-	dir.fail = 0 // there is room again
+	dir.FailChange(0, false, nil) // there is room again
 	require.NoError(t, fill("c"))
 	require.NoError(t, s.Commit())
 	pad := func(key string) []byte { return append([]byte(key), make([]byte, 63)...) }
@@ -183,7 +187,7 @@ func TestDiskFull(t *testing.T) {
 // TestUncommittedSpace checks that what was evicted after the last commit is
 // cut off when the store is opened again.
 func TestUncommittedSpace(t *testing.T) {
-	dir := newMemDir()
+	dir := filestest.New()
 	o := Options{HostLimit: 64}
 	s, err := open(dir, o)
 	require.NoError(t, err)
@@ -207,7 +211,7 @@ func TestUncommittedSpace(t *testing.T) {
 // TestBackgroundGivesUp checks that the background tries a read or a write that
 // fails once, leaves the error to Acquire, and goes on when that succeeds.
 func TestBackgroundGivesUp(t *testing.T) {
-	dir := newMemDir()
+	dir := filestest.New()
 	s, err := open(dir, Options{HostLimit: 3 * 64, PrefetchDepth: 2, Workers: 1})
 	require.NoError(t, err)
 	keys := []string{"a", "b", "c", "d", "e"}
@@ -226,29 +230,23 @@ func TestBackgroundGivesUp(t *testing.T) {
 	if p.buf != nil {
 		s.discard(p)
 	}
-	dir.mu.Lock()
-	dir.names[dataName].data[p.slot.off] ^= 1
-	dir.mu.Unlock()
+	dir.Flip(dataName, p.slot.off)
 	s.mu.Unlock()
-	reads, _ := dir.counts()
+	reads, _, _ := dir.Counts()
 	scan("c")
 	time.Sleep(5 * time.Millisecond)
-	again, _ := dir.counts()
+	again, _, _ := dir.Counts()
 	require.LessOrEqual(t, again-reads, 4)
 	_, err = s.Acquire("d", 64)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
-	dir.mu.Lock()
-	dir.names[dataName].data[p.slot.off] ^= 1
-	dir.mu.Unlock()
+	dir.Flip(dataName, p.slot.off)
 	scan("d")
 	s.mu.Lock()
 	require.False(t, p.bad)
 	s.mu.Unlock()
 
-	dir.mu.Lock()
-	dir.fail, dir.stop = dir.ops+1, true
-	dir.mu.Unlock()
-	_, ops := dir.counts()
+	dir.FailChange(1, true, syscall.ENOSPC)
+	_, changes, _ := dir.Counts()
 	time.Sleep(5 * time.Millisecond)
 	var inMemory []string
 	s.mu.Lock()
@@ -261,8 +259,8 @@ func TestBackgroundGivesUp(t *testing.T) {
 	}
 	s.Prefetch(keys...)
 	time.Sleep(5 * time.Millisecond)
-	_, after := dir.counts()
-	require.LessOrEqual(t, after-ops, 1)
+	_, after, _ := dir.Counts()
+	require.LessOrEqual(t, after-changes, 1)
 	require.NoError(t, s.Close())
 }
 

@@ -6,24 +6,26 @@ import (
 	"sync/atomic"
 	"syscall"
 	"unsafe"
+
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // direct is the page file past the operating system's cache. What is not aligned goes
 // through the plain file, and so does everything once the file system has refused.
 type direct struct {
-	file
+	files.File
 	past    *os.File
 	refused atomic.Bool
 }
 
 // directFile returns the file at path, open as plain, as a direct one, nil if that is
 // not possible.
-func directFile(path string, plain file) *direct {
+func directFile(path string, plain files.File) *direct {
 	past, err := openDirect(path)
 	if err != nil {
 		return nil
 	}
-	return &direct{file: plain, past: past}
+	return &direct{File: plain, past: past}
 }
 
 // whole returns b up to a multiple of directAlignment, within its capacity, or nil if
@@ -55,7 +57,7 @@ func (d *direct) ReadAt(b []byte, off int64) (int, error) {
 			return n, err
 		}
 	}
-	return d.file.ReadAt(b, off)
+	return d.File.ReadAt(b, off)
 }
 
 // WriteAt also writes zeros up to a multiple of directAlignment, within the slot.
@@ -67,7 +69,7 @@ func (d *direct) WriteAt(b []byte, off int64) (int, error) {
 			return min(n, len(b)), err
 		}
 	}
-	return d.file.WriteAt(b, off)
+	return d.File.WriteAt(b, off)
 }
 
-func (d *direct) Close() error { return errors.Join(d.past.Close(), d.file.Close()) }
+func (d *direct) Close() error { return errors.Join(d.past.Close(), d.File.Close()) }

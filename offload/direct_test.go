@@ -11,8 +11,10 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // TestDirect writes a store past the cache and reads it with and without, pages of
@@ -64,13 +66,13 @@ func must(t testing.TB, s *Store, key string) []byte {
 }
 
 // refusing is a direct file whose file system refuses unaligned and direct transfers.
-func refusing(t *testing.T) (*direct, *memFile) {
-	dir := newMemDir()
+func refusing(t *testing.T) (*direct, *filestest.File) {
+	dir := filestest.New()
 	plain, err := dir.Open(dataName, create)
 	require.NoError(t, err)
 	past, err := os.OpenFile(filepath.Join(t.TempDir(), "x"), os.O_RDONLY|os.O_CREATE, 0o600)
 	require.NoError(t, err)
-	return &direct{file: plain, past: past}, plain.(*memFile)
+	return &direct{File: plain, past: past}, plain.(*filestest.File)
 }
 
 func TestDirectFallsBack(t *testing.T) {
@@ -91,7 +93,7 @@ func TestDirectFallsBack(t *testing.T) {
 	n, err := d.WriteAt(b, 4096)
 	require.NoError(t, err)
 	require.Equal(t, 100, n)
-	require.True(t, bytes.Equal(b, plain.data[4096:]), "from now on through the plain file")
+	require.True(t, bytes.Equal(b, plain.Bytes()[4096:]), "from now on through the plain file")
 	got := heapMemory(directAlignment, directAlignment)[:100]
 	n, err = d.ReadAt(got, 4096)
 	require.NoError(t, err)
@@ -107,7 +109,7 @@ func TestDirectErrors(t *testing.T) {
 	_, err := d.WriteAt(b, 0)
 	require.ErrorIs(t, err, syscall.EBADF)
 	require.False(t, d.refused.Load())
-	require.Empty(t, plain.data)
+	require.Empty(t, plain.Bytes())
 	n, err := d.ReadAt(b, 0)
 	require.ErrorIs(t, err, io.EOF)
 	require.Zero(t, n)

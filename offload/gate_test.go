@@ -5,25 +5,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // gated is a directory whose page file waits at every read and write while the
 // gate is closed.
 type gated struct {
-	*memDir
+	*filestest.Dir
 	came chan struct{} // a transfer waits at the gate
 	open chan struct{} // closed: the gate is open
 }
 
 type gatedFile struct {
-	file
+	files.File
 	g *gated
 }
 
-func (g *gated) Open(name string, flag int) (file, error) {
-	f, err := g.memDir.Open(name, flag)
+func (g *gated) Open(name string, flag int) (files.File, error) {
+	f, err := g.Dir.Open(name, flag)
 	if name == dataName {
 		f = gatedFile{f, g}
 	}
@@ -50,18 +53,18 @@ func (g *gated) free(do func()) {
 
 func (f gatedFile) ReadAt(b []byte, off int64) (int, error) {
 	f.g.pass()
-	return f.file.ReadAt(b, off)
+	return f.File.ReadAt(b, off)
 }
 
 func (f gatedFile) WriteAt(b []byte, off int64) (int, error) {
 	f.g.pass()
-	return f.file.WriteAt(b, off)
+	return f.File.WriteAt(b, off)
 }
 
 // gatedStore holds blobs a, b, c of 64 bytes, committed, in a limit of two; b
 // and c are in memory. The gate is closed when it returns.
 func gatedStore(t *testing.T) (*Store, *gated) {
-	g := &gated{newMemDir(), make(chan struct{}), make(chan struct{})}
+	g := &gated{filestest.New(), make(chan struct{}), make(chan struct{})}
 	close(g.open)
 	s, err := open(g, Options{HostLimit: 128})
 	require.NoError(t, err)
@@ -219,7 +222,7 @@ func TestWaitingForATransfer(t *testing.T) {
 
 // TestReadAheadInFlight checks that a page on its way counts as found.
 func TestReadAheadInFlight(t *testing.T) {
-	g := &gated{newMemDir(), make(chan struct{}), make(chan struct{})}
+	g := &gated{filestest.New(), make(chan struct{}), make(chan struct{})}
 	close(g.open)
 	s, err := open(g, Options{HostLimit: 128, PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)

@@ -7,21 +7,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // slow is a directory whose page file takes delay for each read and each write.
 type slow struct {
-	*memDir
+	*filestest.Dir
 	delay time.Duration
 }
 
 type slowFile struct {
-	file
+	files.File
 	delay time.Duration
 }
 
-func (d slow) Open(name string, flag int) (file, error) {
-	f, err := d.memDir.Open(name, flag)
+func (d slow) Open(name string, flag int) (files.File, error) {
+	f, err := d.Dir.Open(name, flag)
 	if name == dataName {
 		f = slowFile{f, d.delay}
 	}
@@ -30,12 +33,12 @@ func (d slow) Open(name string, flag int) (file, error) {
 
 func (f slowFile) ReadAt(b []byte, off int64) (int, error) {
 	time.Sleep(f.delay)
-	return f.file.ReadAt(b, off)
+	return f.File.ReadAt(b, off)
 }
 
 func (f slowFile) WriteAt(b []byte, off int64) (int, error) {
 	time.Sleep(f.delay)
-	return f.file.WriteAt(b, off)
+	return f.File.WriteAt(b, off)
 }
 
 // TestTrafficIsHidden changes all of a tensor again and again, in a limit of a quarter
@@ -44,7 +47,7 @@ func (f slowFile) WriteAt(b []byte, off int64) (int, error) {
 // the transfers are behind it. On a busy machine one of some tries shows that.
 func TestTrafficIsHidden(t *testing.T) {
 	const pages, pageLen, delay, tries = 64, 16, 2 * time.Millisecond, 8
-	dir := slow{newMemDir(), delay}
+	dir := slow{filestest.New(), delay}
 	s, err := open(dir, Options{HostLimit: pages / 4 * 4 * pageLen, PrefetchDepth: defaultDepth, Workers: 1})
 	require.NoError(t, err)
 	x, err := Create[float32](s, "x", pages*pageLen, pageLen)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // The index file says where the pages of one commit lie. Numbers are
@@ -94,7 +95,7 @@ func (s *Store) readIndex(dataSize int64) error {
 
 // loadIndex returns the objects of the last commit. The error wraps [os.ErrNotExist]
 // when there was none.
-func loadIndex(fs fileSystem) ([]*object, error) {
+func loadIndex(fs files.Dir) ([]*object, error) {
 	f, err := fs.Open(indexName, readOnly)
 	if err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func loadIndex(fs fileSystem) ([]*object, error) {
 	return objects, nil
 }
 
-func readAll(f file) ([]byte, error) {
+func readAll(f files.File) ([]byte, error) {
 	size, err := f.Size()
 	if err != nil {
 		return nil, err

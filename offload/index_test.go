@@ -60,8 +60,7 @@ func TestMalformedIndex(t *testing.T) {
 // TestSharedSlot checks that two pages at one place are refused.
 func TestSharedSlot(t *testing.T) {
 	dir, _ := smallStore(t)
-	index := dir.names[indexName]
-	objects, err := decodeIndex(index.data)
+	objects, err := decodeIndex(dir.Bytes(indexName))
 	require.NoError(t, err)
 	s := &Store{objects: map[string]*object{}}
 	for _, obj := range objects {
@@ -70,7 +69,7 @@ func TestSharedSlot(t *testing.T) {
 		}
 		s.objects[obj.name] = obj
 	}
-	index.data = s.encodeIndex()
+	dir.SetBytes(indexName, s.encodeIndex())
 	_, err = open(dir, Options{})
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.ErrorContains(t, err, "share")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // PageError says which page of a store is damaged and where it lies. It wraps
@@ -50,7 +51,7 @@ type Info struct {
 // Errors: [snug.ErrConfig] when dir holds no store, [snug.ErrCorrupt] for a damaged
 // index, and those of the operating system.
 func Contents(dir string) ([]Info, error) {
-	objects, err := inspect(osDir(dir))
+	objects, err := inspect(files.OS(dir))
 	if err != nil {
 		return nil, fmt.Errorf("offload: contents: %w", err)
 	}
@@ -62,7 +63,7 @@ func Contents(dir string) ([]Info, error) {
 }
 
 // inspect returns what the last commit holds, by name.
-func inspect(fs fileSystem) ([]*object, error) {
+func inspect(fs files.Dir) ([]*object, error) {
 	objects, err := loadIndex(fs)
 	if errors.Is(err, os.ErrNotExist) {
 		f, err := fs.Open(dataName, readOnly)
@@ -108,7 +109,7 @@ type Verified struct {
 // each, which the result lists too. Other errors: those of [Contents], and
 // [snug.ErrConfig] for a store in use. An error of the operating system ends it.
 func Verify(dir string) (Verified, error) {
-	v, err := verify(osDir(dir))
+	v, err := verify(files.OS(dir))
 	if err != nil {
 		return v, fmt.Errorf("offload: verify: %w", err)
 	}
@@ -122,11 +123,11 @@ func Verify(dir string) (Verified, error) {
 	return v, nil
 }
 
-func verify(fs fileSystem) (v Verified, err error) {
+func verify(fs files.Dir) (v Verified, err error) {
 	if _, err := inspect(fs); err != nil { // before the lock makes a file
 		return v, err
 	}
-	lock, err := fs.Lock()
+	lock, err := fs.Lock(lockName)
 	if err != nil {
 		return v, err
 	}
@@ -165,7 +166,7 @@ func verify(fs fileSystem) (v Verified, err error) {
 }
 
 // check fills buf, of p's size, from p's slot in the page file.
-func (p *page) check(fs fileSystem, data file, buf []byte) error {
+func (p *page) check(fs files.Dir, data files.File, buf []byte) error {
 	sum, step := uint32(0), piece(data)
 	for lo := 0; lo < p.size; lo += step {
 		part := buf[lo:min(lo+step, p.size)]
@@ -185,6 +186,6 @@ func (p *page) check(fs fileSystem, data file, buf []byte) error {
 	return nil
 }
 
-func (p *page) damaged(fs fileSystem, reason string) error {
+func (p *page) damaged(fs files.Dir, reason string) error {
 	return &PageError{File: fs.Path(dataName), Name: p.obj.name, DType: p.obj.dtype, Page: p.num, Offset: p.slot.off, Reason: reason}
 }

@@ -8,9 +8,11 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // model is what a store must hold.
@@ -54,7 +56,7 @@ func againstModel(t *rapid.T) {
 	}
 	opts, err := opts.check()
 	require.NoError(t, err)
-	dir := newMemDir()
+	dir := filestest.New()
 	s, err := open(dir, opts)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -132,7 +134,7 @@ func againstModel(t *rapid.T) {
 		"reopen": func(t *rapid.T) {
 			require.NoError(t, s.Close())
 			if rapid.Bool().Draw(t, "crash") {
-				dir = dir.crash(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
+				dir = dir.Crash(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)))
 			}
 			s, err = open(dir, opts)
 			require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // All functions of this file are called with Store.mu held. read, write and
@@ -274,7 +275,7 @@ const pieceBytes = 128 << 10
 
 // piece returns the bytes to transfer at a time: past the operating system's cache
 // whole pages, which disks are faster with.
-func piece(data file) int {
+func piece(data files.File) int {
 	if d, ok := data.(*direct); ok && !d.refused.Load() {
 		return MaxPage
 	}
@@ -282,7 +283,7 @@ func piece(data file) int {
 }
 
 // writeTo writes p.buf to an offset of the page file, and returns its checksum.
-func (p *page) writeTo(data file, off int64) (sum uint32, err error) {
+func (p *page) writeTo(data files.File, off int64) (sum uint32, err error) {
 	step := piece(data)
 	for lo := 0; lo < p.size; lo += step {
 		part := p.buf[lo:min(lo+step, p.size)]

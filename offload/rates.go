@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // PageRate is how fast pages of a size move to and from a file system.
@@ -61,7 +62,7 @@ func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err er
 
 func measurePages(f *os.File, size int64) (all []PageRate, err error) {
 	buf := heapMemory(maxMeasured, directAlignment)
-	plain := file(osFile{f})
+	plain := files.Of(f)
 	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func measurePages(f *os.File, size int64) (all []PageRate, err error) {
 }
 
 // measure moves size bytes in pages of len(buf), first to f and then from it.
-func measure(f file, buf []byte, size int64) (PageRate, error) {
+func measure(f files.File, buf []byte, size int64) (PageRate, error) {
 	r := PageRate{PageBytes: len(buf)}
 	pages := size / int64(len(buf))
 	rate := func(move func(off int64) error) (float64, error) {

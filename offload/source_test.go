@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/half"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/half"
 )
 
 // weights is a Source of one tensor.
@@ -40,7 +42,7 @@ func TestAttach(t *testing.T) {
 	want := make([]snug.BFloat16, n)
 	half.Store(snug.SliceView(want), 0, src.values)
 
-	dir := newMemDir()
+	dir := filestest.New()
 	s, err := open(dir, Options{HostLimit: 2 * 64, PrefetchDepth: 1, Workers: 1})
 	require.NoError(t, err)
 	x, err := Attach[snug.BFloat16](s, "w", src, "model.w", n, pageLen)

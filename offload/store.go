@@ -12,15 +12,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // Store holds named pages in host memory and on disk. Its methods may be
 // called from many goroutines.
 type Store struct {
 	opts Options
-	fs   fileSystem
+	fs   files.Dir
 	lock io.Closer
-	data file
+	data files.File
 	left bool           // the store was open before and not closed
 	wg   sync.WaitGroup // the background goroutines
 
@@ -41,9 +42,9 @@ type Store struct {
 	committing bool
 	closed     bool
 	hold       bool // a write failed: no writes behind until one succeeds
-	doubt      bool // the data file failed to sync: what it holds since the last sync is in doubt
+	doubt      bool // the data files.File failed to sync: what it holds since the last sync is in doubt
 
-	space   space    // of the data file
+	space   space    // of the data files.File
 	retired []extent // slots that only earlier commits refer to; free after the next
 	stats   Stats
 }
@@ -79,7 +80,7 @@ type page struct {
 	slot     extent // on disk; zero length for a page of zeros never written
 	crc      uint32 // of the slot
 	frozen   bool   // a commit refers to slot, which must not be overwritten
-	unsynced bool   // written since the data file was last synced
+	unsynced bool   // written since the data files.File was last synced
 
 	last  int64 // time of the last access, -1 before the first
 	key   int64 // the larger, the sooner evicted
@@ -110,7 +111,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	fs, err := openDir(dir)
+	fs, err := files.Make(dir)
 	if err != nil {
 		return nil, fmt.Errorf("offload: open store: %w", err)
 	}
@@ -118,7 +119,7 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 // open opens a store over checked options.
-func open(fs fileSystem, o Options) (*Store, error) {
+func open(fs files.Dir, o Options) (*Store, error) {
 	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0)}
 	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
@@ -137,7 +138,7 @@ func open(fs fileSystem, o Options) (*Store, error) {
 }
 
 func (s *Store) openFiles() (err error) {
-	if s.lock, err = s.fs.Lock(); err != nil {
+	if s.lock, err = s.fs.Lock(lockName); err != nil {
 		return err
 	}
 	s.mark()

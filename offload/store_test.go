@@ -11,19 +11,22 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 // memStore opens a store in memory with checked options.
 func memStore(t testing.TB, o Options) *Store {
 	o, err := o.check()
 	require.NoError(t, err)
-	s, err := open(newMemDir(), o)
+	s, err := open(filestest.New(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -85,7 +88,7 @@ func TestTwoOpens(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Open(dir, Options{})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "open already")
+	require.ErrorContains(t, err, "in another process")
 	require.NoError(t, s.Close())
 	s, err = Open(dir, Options{})
 	require.NoError(t, err)
@@ -377,7 +380,7 @@ func isNoMemory(err error) bool { return errors.Is(err, snug.ErrNoMemory) }
 
 // TestRecovered checks that a store says whether the one before it was closed.
 func TestRecovered(t *testing.T) {
-	dir := newMemDir()
+	dir := filestest.New()
 	s, err := open(dir, Options{})
 	require.NoError(t, err)
 	require.False(t, s.Recovered())
@@ -387,16 +390,14 @@ func TestRecovered(t *testing.T) {
 	s, err = open(dir, Options{})
 	require.NoError(t, err)
 	require.False(t, s.Recovered(), "it was closed")
-	dir.mu.Lock()
-	dir.locked = false // as when the process ends
-	dir.mu.Unlock()
+	dir.Unlock() // as when the process ends
 	again, err := open(dir, Options{})
 	require.NoError(t, err)
 	require.True(t, again.Recovered())
 	require.NoError(t, again.Close())
 	require.NoError(t, s.Close())
 
-	dir.fail, dir.stop = dir.ops+1, true // a full disk
+	dir.FailChange(1, true, syscall.ENOSPC) // a full disk
 	s, err = open(dir, Options{})
 	require.NoError(t, err)
 	b, err := s.Acquire("a", 64)

@@ -5,9 +5,11 @@ import (
 	"math"
 	"testing"
 
-	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
 )
 
 func TestTensorPages(t *testing.T) {
@@ -86,7 +88,7 @@ func TestTensorErrors(t *testing.T) {
 func TestTensorReadWrite(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n, pageLen := rapid.IntRange(1, 70).Draw(rt, "n"), rapid.IntRange(1, 20).Draw(rt, "pageLen")
-		dir := newMemDir()
+		dir := filestest.New()
 		o := Options{HostLimit: 2 * 128, PrefetchDepth: rapid.IntRange(0, 2).Draw(rt, "depth")}
 		s, err := open(dir, o)
 		require.NoError(rt, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/stretchr/testify/require"
 )
 
@@ -16,16 +17,16 @@ import (
 // files of size bytes side by side, in pieces of piece bytes, from and to memory bytes, as
 // much as a store has.
 func plainTraffic(t testing.TB, dir string, size, memory, piece int, past bool) float64 {
-	open := func(name string) file {
+	open := func(name string) files.File {
 		path := filepath.Join(dir, name)
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		require.NoError(t, err)
 		if past {
-			if d := directFile(path, osFile{f}); d != nil {
+			if d := directFile(path, files.Of(f)); d != nil {
 				return d
 			}
 		}
-		return osFile{f}
+		return files.Of(f)
 	}
 	from, to := open("from"), open("to")
 	defer from.Close()
@@ -37,7 +38,7 @@ func plainTraffic(t testing.TB, dir string, size, memory, piece int, past bool) 
 		return of[lo : lo+piece : lo+piece]
 	}
 	for off := 0; off < size; off += piece { // both files have their blocks
-		for _, f := range []file{from, to} {
+		for _, f := range []files.File{from, to} {
 			_, err := f.WriteAt(part(out, off), int64(off))
 			require.NoError(t, err)
 		}

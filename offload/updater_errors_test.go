@@ -6,9 +6,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 func TestUpdaterErrors(t *testing.T) {
@@ -58,16 +60,14 @@ func TestUpdaterErrors(t *testing.T) {
 // nothing goes on from half of an update.
 func TestUpdaterFails(t *testing.T) {
 	for _, delayed := range []bool{false, true} {
-		dir := newMemDir()
+		dir := filestest.New()
 		s, err := open(dir, Options{HostLimit: 6 * 4 * updPage})
 		require.NoError(t, err)
 		place := kerneltest.Place{Name: "slice"}
 		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, place)
 		u.accumulate(t, place, 1, 1)
 		require.NoError(t, u.Commit())
-		dir.mu.Lock()
-		dir.fail, dir.stop = dir.ops+1, true
-		dir.mu.Unlock()
+		dir.FailChange(1, true, syscall.ENOSPC)
 		err = u.Step(0.01, 1)
 		if delayed {
 			require.NoError(t, err)

@@ -8,11 +8,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/files/filestest"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
-	"github.com/stretchr/testify/require"
 )
 
 const updPage = 96 // elements
@@ -287,7 +289,7 @@ func TestUpdaterResumes(t *testing.T) {
 		t.Run(fmt.Sprint(delayed), func(t *testing.T) {
 			place := kerneltest.Place{Name: "slice"}
 			o, limit := UpdaterOptions{Delayed: delayed}, Options{HostLimit: 6 * 4 * updPage}
-			dir := newMemDir()
+			dir := filestest.New()
 			s, err := open(dir, limit)
 			require.NoError(t, err)
 			whole := newPaged(t, memStore(t, limit), o, place)

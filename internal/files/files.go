@@ -1,4 +1,5 @@
-// Package files opens regular files and replaces them as a whole.
+// Package files has folders that hold only what their owner put there, files that are
+// replaced as a whole, and locks that end with their process.
 package files
 
 import (
@@ -9,95 +10,97 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
-	"syscall"
 
 	"github.com/snug-ml/snug"
 )
 
-// Open opens a regular file, of which it returns the size. Others, which can block,
-// are errors that wrap [snug.ErrConfig].
+// Open opens a regular file, through links, and returns its size. The error for any
+// other kind of file, which could block, wraps [snug.ErrConfig].
 func Open(path string) (*os.File, int64, error) {
-	info, err := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|nonBlock, 0)
 	if err != nil {
 		return nil, 0, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, notRegular(path, info)
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = notRegular(path, info.Mode())
 	}
-	f, err := os.Open(path)
 	if err != nil {
-		return nil, 0, err
-	}
-	if info, err = f.Stat(); err != nil {
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, info.Size(), nil
 }
 
-func notRegular(path string, info os.FileInfo) error {
+func notRegular(path string, mode fs.FileMode) error {
 	what := "is not a regular file"
-	if info.IsDir() {
+	switch {
+	case mode.IsDir():
 		what = "is a folder, want a file"
+	case mode&fs.ModeSymlink != 0:
+		what = "is a symbolic link, want a regular file"
 	}
 	return fmt.Errorf("%s %s: %w", path, what, snug.ErrConfig)
 }
 
-// Replace puts a file that write writes in the place of path, with the permissions of
-// what was there, and makes that durable. It leaves nothing behind when that fails,
-// and refuses what is not a regular file.
+// Replace writes a file and puts it in the place of path, durably and with the
+// permissions of the file that was there. When it fails, the old file stays and nothing
+// else is left. Only regular files are replaced.
 func Replace(path string, write func(io.Writer) error) error {
-	f, err := createBeside(path)
+	return ReplaceIn(OS(filepath.Dir(path)), filepath.Base(path), write)
+}
+
+// ReplaceIn is [Replace] for a file of a folder.
+func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
+	perm, err := d.Mode(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		perm = 0o666
+	case err != nil:
+		return err
+	case !perm.IsRegular():
+		return notRegular(d.Path(name), perm)
+	}
+	old := err == nil
+	temp := fmt.Sprintf("%s.%d.tmp", name, rand.Uint64())
+	err = Write(d, temp, perm.Perm(), func(f File) error {
+		if old { // Create gave it these permissions or fewer
+			if err := f.Chmod(perm.Perm()); err != nil {
+				return err
+			}
+		}
+		return write(io.NewOffsetWriter(f, 0))
+	})
 	if err != nil {
 		return err
 	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
+	if err := d.Rename(temp, name); err != nil {
+		return errors.Join(err, d.Remove(temp))
 	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncFolder(filepath.Dir(path))
+	return d.Sync()
 }
 
-// createBeside creates a file of a new name in the folder of path, with the
-// permissions of path if that is there.
-func createBeside(path string) (*os.File, error) {
-	info, err := os.Stat(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if info != nil && !info.Mode().IsRegular() {
-		return nil, notRegular(path, info)
-	}
-	name := fmt.Sprintf("%s.%d.tmp", path, rand.Uint64())
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil || info == nil {
-		return f, err
-	}
-	if err := f.Chmod(info.Mode().Perm()); err != nil {
-		return nil, errors.Join(err, f.Close(), os.Remove(name))
-	}
-	return f, nil
-}
-
-// syncFolder makes a rename in a folder durable, where the system can.
-func syncFolder(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil // folders cannot be synced, and need not be
-	}
-	f, err := os.Open(dir)
+// Write makes a new file, calls write with it, and syncs it. When that fails, or write
+// panics, the file is gone again.
+func Write(d Dir, name string, perm fs.FileMode, write func(File) error) (err error) {
+	f, err := d.Create(name, perm)
 	if err != nil {
 		return err
 	}
-	err = f.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
-		err = nil // not every file system can
+	whole := false
+	defer func() {
+		if !whole {
+			err = errors.Join(err, f.Close(), d.Remove(name))
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
 	}
-	return errors.Join(err, f.Close())
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	whole = true
+	if err := f.Close(); err != nil {
+		return errors.Join(err, d.Remove(name))
+	}
+	return nil
 }
