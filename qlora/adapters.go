@@ -1,7 +1,7 @@
 package qlora
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,63 +26,6 @@ const (
 	adapterMagnitude   = ".lora_magnitude_vector"
 )
 
-// AdapterConfig is what adapter_config.json says of the adapters of a model. All
-// have one scale, [LoRAScale](Alpha, Rank, RSLoRA), and one dropout.
-type AdapterConfig struct {
-	Rank      int
-	Alpha     float32
-	RSLoRA    bool
-	Dropout   float32
-	DoRA      bool     // all have magnitudes
-	Targets   []string // modules that have an adapter, by the ends of their names
-	BaseModel string   // name or path of the model that they adapt; may be empty
-}
-
-// adapterJSON is the form of the file: the fields that readers ask for.
-type adapterJSON struct {
-	PEFTType  string   `json:"peft_type"`
-	BaseModel string   `json:"base_model_name_or_path"`
-	Rank      int      `json:"r"`
-	Alpha     float32  `json:"lora_alpha"`
-	Dropout   float32  `json:"lora_dropout"`
-	RSLoRA    bool     `json:"use_rslora"`
-	DoRA      bool     `json:"use_dora"`
-	Turned    bool     `json:"fan_in_fan_out"`
-	Bias      string   `json:"bias"`
-	Targets   []string `json:"target_modules"`
-	Inference bool     `json:"inference_mode"`
-
-	// What is read to say that this package does not have it.
-	LoRABias     bool               `json:"lora_bias,omitempty"`
-	RankPattern  map[string]int     `json:"rank_pattern,omitempty"`
-	AlphaPattern map[string]float64 `json:"alpha_pattern,omitempty"`
-}
-
-// unknown says what of the adapters this package does not have, or nothing.
-func (j *adapterJSON) unknown() string {
-	switch {
-	case j.PEFTType != "LORA":
-		return fmt.Sprintf("type %.20q", j.PEFTType)
-	case j.Bias != "" && j.Bias != "none" || j.LoRABias:
-		return "a bias"
-	case j.Turned:
-		return "transposed weights"
-	case len(j.RankPattern) > 0 || len(j.AlphaPattern) > 0:
-		return "ranks or scales of single modules"
-	}
-	return ""
-}
-
-func (c AdapterConfig) check() error {
-	if c.Rank < 1 || !(c.Alpha > 0) || c.Alpha-c.Alpha != 0 {
-		return fmt.Errorf("rank %d and alpha %g, want both above 0: %w", c.Rank, c.Alpha, snug.ErrConfig)
-	}
-	if !(c.Dropout >= 0 && c.Dropout < 1) {
-		return fmt.Errorf("dropout %g, want at least 0 and less than 1: %w", c.Dropout, snug.ErrConfig)
-	}
-	return nil
-}
-
 // SaveAdapters writes adapters by the names of their modules, such as
 // "layers.0.mlp.up_proj", to a folder that it makes if need be, in the form of
 // HuggingFace's PEFT: adapter_model.safetensors with
@@ -91,25 +34,11 @@ func (c AdapterConfig) check() error {
 // folder without one is not complete. It needs the memory of [amp.SaveWeights].
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid, a name is
-// empty, there is no adapter, or one is not as the config says, and [snug.ErrShape]. Others are those of amp.SaveWeights and of the file system.
+// empty, there is no adapter, or one is nil or not as the config says, and [snug.ErrShape]. Others are those of amp.SaveWeights and of the file system.
 func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error {
-	if err := c.check(); err != nil {
+	text, err := checkAdapters(&c, adapters)
+	if err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
-	}
-	if len(adapters) == 0 {
-		return fmt.Errorf("qlora: save adapters: there are none: %w", snug.ErrConfig)
-	}
-	for name, a := range adapters {
-		if _, err := a.check("save", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
-			return fmt.Errorf("module %q: %w", name, err)
-		}
-		if scale := LoRAScale(c.Alpha, c.Rank, c.RSLoRA); name == "" || a.Rank != c.Rank || a.Scale != scale || a.Dropout != c.Dropout {
-			return fmt.Errorf("qlora: save adapters: module %q has rank %d, scale %g and dropout %g, want a name, %d, %g and %g: %w",
-				name, a.Rank, a.Scale, a.Dropout, c.Rank, scale, c.Dropout, snug.ErrConfig)
-		}
-		if dora := a.Magnitude.Len() > 0; dora != c.DoRA {
-			return fmt.Errorf("qlora: save adapters: module %q with magnitudes %t, want %t: %w", name, dora, c.DoRA, snug.ErrConfig)
-		}
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
@@ -127,18 +56,59 @@ func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error 
 	if err := amp.SaveWeights(filepath.Join(dir, adapterWeightsFile), tensors, map[string]string{"format": "pt"}); err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
 	}
-	text, err := json.MarshalIndent(adapterJSON{
-		PEFTType: "LORA", BaseModel: c.BaseModel, Rank: c.Rank, Alpha: c.Alpha, Dropout: c.Dropout, RSLoRA: c.RSLoRA, DoRA: c.DoRA, Bias: "none",
-		Targets: append([]string{}, c.Targets...), Inference: true,
-	}, "", "  ")
-	if err == nil {
-		err = files.Replace(filepath.Join(dir, adapterConfigFile), func(w io.Writer) error {
-			_, err := w.Write(append(text, '\n'))
-			return err
-		})
-	}
+	err = files.Replace(filepath.Join(dir, adapterConfigFile), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
+	}
+	return nil
+}
+
+// checkAdapters says whether adapters are as a config says, and returns its file. It sets
+// Targets if there are none.
+func checkAdapters(c *AdapterConfig, adapters map[string]*LoRA) ([]byte, error) {
+	if len(adapters) == 0 {
+		return nil, fmt.Errorf("there are none: %w", snug.ErrConfig)
+	}
+	names := slices.Sorted(maps.Keys(adapters))
+	if c.Targets.isZero() {
+		c.Targets.Names = names
+	}
+	s, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if err := c.checkAdapter(s, name, adapters[name]); err != nil {
+			return nil, fmt.Errorf("module %q: %w", name, err)
+		}
+	}
+	return c.encode()
+}
+
+func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("an adapter without a name: %w", snug.ErrConfig)
+	case a == nil:
+		return fmt.Errorf("the adapter is nil: %w", snug.ErrConfig)
+	}
+	if _, err := a.check("save", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
+		return err
+	}
+	if selected, err := s.selects(name); err != nil || !selected {
+		return cmp.Or(err, fmt.Errorf("Targets, Exclude and Layers do not select it, so PEFT would leave it out: %w", snug.ErrConfig))
+	}
+	rank, scale, err := s.scale(name, c.RSLoRA)
+	switch {
+	case err != nil:
+		return err
+	case a.Rank != rank || a.Scale != scale || a.Dropout != c.Dropout:
+		return fmt.Errorf("rank %d, scale %g and dropout %g, want %d, %g and %g: %w", a.Rank, a.Scale, a.Dropout, rank, scale, c.Dropout, snug.ErrConfig)
+	case c.DoRA != (a.Magnitude.Len() > 0):
+		return fmt.Errorf("magnitudes %t, want %t: %w", a.Magnitude.Len() > 0, c.DoRA, snug.ErrConfig)
 	}
 	return nil
 }
@@ -163,11 +133,11 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // the CPU, by the names of the modules. They take 4 bytes a parameter until
 // [LoRA.Close].
 //
-// Errors: [snug.ErrCorrupt] when a file is damaged, a module lacks one of its
-// tensors, or there are other tensors; [snug.ErrConfig] for adapters that this package does
-// not have: of another kind than LoRA and DoRA, with a bias, of transposed weights, or with
-// ranks or scales of single modules; those of the file system, such as [fs.ErrNotExist], and
-// [snug.ErrNoMemory].
+// Errors: [snug.ErrConfig], which names the field or the tensor, for what this package
+// does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression that it cannot
+// use (see [Modules]), and for an adapter of a module that the config does not select, which PEFT
+// would leave out; [snug.ErrCorrupt] when a file is damaged or a module lacks one of its
+// tensors; those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory].
 func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
 	c, adapters, err := loadAdapters(dir, dev)
 	if err != nil {
@@ -177,7 +147,8 @@ func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA
 }
 
 func loadAdapters(dir string, dev *snug.Device) (c AdapterConfig, adapters map[string]*LoRA, err error) {
-	if c, err = readAdapterConfig(filepath.Join(dir, adapterConfigFile)); err != nil {
+	c, s, err := readAdapterConfig(filepath.Join(dir, adapterConfigFile))
+	if err != nil {
 		return c, nil, err
 	}
 	w, err := amp.OpenWeights(filepath.Join(dir, adapterWeightsFile))
@@ -185,7 +156,7 @@ func loadAdapters(dir string, dev *snug.Device) (c AdapterConfig, adapters map[s
 		return c, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	if adapters, err = describeAdapters(c, w); err != nil {
+	if adapters, err = describeAdapters(&c, s, w); err != nil {
 		return c, nil, err
 	}
 	if dev == nil {
@@ -226,55 +197,47 @@ func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string, dora bool) er
 
 const maxAdapterConfig = 1 << 20 // bytes
 
-func readAdapterConfig(path string) (AdapterConfig, error) {
+func readAdapterConfig(path string) (c AdapterConfig, s *selector, err error) {
 	f, size, err := files.Open(path)
 	if err != nil {
-		return AdapterConfig{}, err
+		return c, nil, err
 	}
 	defer f.Close()
 	if size > maxAdapterConfig {
-		return AdapterConfig{}, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxAdapterConfig, snug.ErrCorrupt)
+		return c, nil, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxAdapterConfig, snug.ErrCorrupt)
 	}
 	text, err := io.ReadAll(f)
 	if err != nil {
-		return AdapterConfig{}, err
+		return c, nil, err
 	}
-	var j adapterJSON
-	if err := json.Unmarshal(text, &j); err != nil {
-		return AdapterConfig{}, fmt.Errorf("%s: %v: %w", path, err, snug.ErrCorrupt)
+	if c, err = parseAdapterConfig(text); err == nil {
+		if err = c.checkNumbers(); err != nil {
+			err = fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+		} else {
+			s, err = c.check()
+		}
 	}
-	if what := j.unknown(); what != "" {
-		return AdapterConfig{}, fmt.Errorf("%s: adapters with %s, want plain ones of type \"LORA\": %w", path, what, snug.ErrConfig)
+	if err != nil {
+		return AdapterConfig{}, nil, fmt.Errorf("%s: %w", path, err)
 	}
-	c := AdapterConfig{Rank: j.Rank, Alpha: j.Alpha, RSLoRA: j.RSLoRA, Dropout: j.Dropout, DoRA: j.DoRA, Targets: j.Targets, BaseModel: j.BaseModel}
-	if err := c.check(); err != nil {
-		return AdapterConfig{}, fmt.Errorf("%s: %v: %w", path, err, snug.ErrCorrupt)
-	}
-	return c, nil
+	return c, s, nil
 }
 
 // describeAdapters returns the adapters of a file without their elements.
-func describeAdapters(c AdapterConfig, w *amp.Weights) (map[string]*LoRA, error) {
+func describeAdapters(c *AdapterConfig, s *selector, w *amp.Weights) (map[string]*LoRA, error) {
 	adapters := map[string]*LoRA{}
 	tensors := w.Tensors()
 	for _, t := range tensors {
-		name, found := strings.CutPrefix(t.Name, adapterPrefix)
-		module, isA := strings.CutSuffix(name, adapterA)
-		if !found || !isA {
+		module, err := adapterModule(t, c.DoRA)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q of shape %v: %w", t.Name, t.Shape, err)
+		}
+		if module == "" {
 			continue
 		}
-		if len(t.Shape) != 2 {
-			return nil, fmt.Errorf("tensor %q of shape %v, want two dimensions: %w", t.Name, t.Shape, snug.ErrCorrupt)
-		}
-		a := &LoRA{In: t.Shape[1], Rank: c.Rank, Scale: LoRAScale(c.Alpha, c.Rank, c.RSLoRA), Dropout: c.Dropout}
-		if b, found := w.Tensor(adapterPrefix + module + adapterB); found && len(b.Shape) == 2 {
-			a.Out = b.Shape[0]
-		}
-		for _, p := range a.parts(c.DoRA) {
-			got, found := w.Tensor(adapterPrefix + module + p.suffix)
-			if !found || !slices.Equal(got.Shape, p.shape) {
-				return nil, fmt.Errorf("tensor %q of module %q has shape %v, want %v: %w", p.suffix[1:], module, got.Shape, p.shape, snug.ErrCorrupt)
-			}
+		a, err := c.describe(s, w, module, t.Shape[1])
+		if err != nil {
+			return nil, fmt.Errorf("module %q: %w", module, err)
 		}
 		adapters[module] = a
 	}
@@ -283,4 +246,49 @@ func describeAdapters(c AdapterConfig, w *amp.Weights) (map[string]*LoRA, error)
 		return nil, fmt.Errorf("%d tensors for %d modules, want %d each: %w", len(tensors), len(adapters), each, snug.ErrCorrupt)
 	}
 	return adapters, nil
+}
+
+// adapterModule returns the module of an A, and nothing for the other tensors of an adapter.
+func adapterModule(t amp.Tensor, dora bool) (string, error) {
+	name, found := strings.CutPrefix(t.Name, adapterPrefix)
+	if !found {
+		return "", fmt.Errorf("the name does not begin with %q: %w", adapterPrefix, snug.ErrCorrupt)
+	}
+	module, isA := strings.CutSuffix(name, adapterA)
+	switch {
+	case isA && len(t.Shape) > 2:
+		return "", fmt.Errorf("an adapter of a convolution, want one of a linear layer: %w", snug.ErrConfig)
+	case isA && len(t.Shape) != 2:
+		return "", fmt.Errorf("want two dimensions: %w", snug.ErrCorrupt)
+	case isA && module == "":
+		return "", fmt.Errorf("a module without a name: %w", snug.ErrCorrupt)
+	case isA:
+		return module, nil
+	case strings.HasSuffix(name, adapterB), dora && strings.HasSuffix(name, adapterMagnitude):
+		return "", nil
+	}
+	return "", fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
+}
+
+// describe returns the adapter of a module, with in inputs, without its elements.
+func (c *AdapterConfig) describe(s *selector, w *amp.Weights, module string, in int) (*LoRA, error) {
+	if selected, err := s.selects(module); err != nil || !selected {
+		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+
+			"so that PEFT leaves it out: %w", snug.ErrConfig))
+	}
+	rank, scale, err := s.scale(module, c.RSLoRA)
+	if err != nil {
+		return nil, err
+	}
+	a := &LoRA{In: in, Rank: rank, Scale: scale, Dropout: c.Dropout}
+	if b, found := w.Tensor(adapterPrefix + module + adapterB); found && len(b.Shape) == 2 {
+		a.Out = b.Shape[0]
+	}
+	for _, p := range a.parts(c.DoRA) {
+		got, found := w.Tensor(adapterPrefix + module + p.suffix)
+		if !found || !slices.Equal(got.Shape, p.shape) {
+			return nil, fmt.Errorf("tensor %q has shape %v, want %v: %w", p.suffix[1:], got.Shape, p.shape, snug.ErrCorrupt)
+		}
+	}
+	return a, nil
 }

@@ -14,13 +14,16 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
+// someAdapters are of the ranks and scales of a config, and of those of 2 and 4 if it is
+// not valid.
 func someAdapters(c AdapterConfig) map[string]*LoRA {
-	scale := LoRAScale(c.Alpha, c.Rank, c.RSLoRA)
-	adapters := map[string]*LoRA{
-		"layers.0.up":   {In: 5, Out: 7, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(5*c.Rank, 1)), B: snug.ViewOf(randn(7*c.Rank, 2))},
-		"layers.0.down": {In: 7, Out: 5, Rank: c.Rank, Scale: scale, A: snug.ViewOf(randn(7*c.Rank, 3)), B: snug.ViewOf(randn(5*c.Rank, 4))},
-	}
-	for _, a := range adapters {
+	adapters := map[string]*LoRA{"layers.0.up": {In: 5, Out: 7}, "layers.0.down": {In: 7, Out: 5}}
+	for name, a := range adapters {
+		var err error
+		if a.Rank, a.Scale, err = c.RankOf(name); err != nil {
+			a.Rank, a.Scale = 2, 2
+		}
+		a.A, a.B = snug.ViewOf(randn(a.In*a.Rank, 1)), snug.ViewOf(randn(a.Out*a.Rank, uint64(a.In)))
 		a.Dropout = c.Dropout
 		if c.DoRA {
 			a.Magnitude = snug.ViewOf(randn(a.Out, 5))
@@ -31,7 +34,7 @@ func someAdapters(c AdapterConfig) map[string]*LoRA {
 
 func TestAdapters(t *testing.T) {
 	for _, dora := range []bool{false, true} {
-		testAdapters(t, AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Dropout: 0.1, DoRA: dora, Targets: []string{"up", "down"}, BaseModel: "a/model"})
+		testAdapters(t, AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Dropout: 0.1, DoRA: dora, Targets: Modules{Names: []string{"up", "down"}}, BaseModel: "a/model"})
 	}
 }
 
@@ -83,7 +86,7 @@ func testAdapters(t *testing.T, c AdapterConfig) {
 }
 
 func TestAdaptersErrors(t *testing.T) {
-	c := AdapterConfig{Rank: 2, Alpha: 4}
+	c := AdapterConfig{Rank: 2, Alpha: 4, Targets: Modules{Pattern: AllLinear}}
 	dir := t.TempDir()
 	_, _, err := LoadAdapters(dir, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -113,9 +116,12 @@ func TestAdaptersErrors(t *testing.T) {
 		{`"use_dora": false`, `"use_dora": true`}:             snug.ErrCorrupt, // magnitudes are not there
 		{`"lora_dropout": 0`, `"lora_dropout": 1`}:            snug.ErrCorrupt,
 		{`"r": 2`, `"r": 2, "lora_bias": true`}:               snug.ErrConfig,
-		{`"r": 2`, `"r": 2, "alpha_pattern": {"up": 1}`}:      snug.ErrConfig,
+		{`"alpha_pattern": {}`, `"alpha_pattern": {"up": 0}`}: snug.ErrCorrupt,
+		{`"rank_pattern": {}`, `"rank_pattern": {"up": 1}`}:   snug.ErrCorrupt, // not that of the tensors
+		{`"r": 2`, `"r": 2, "R": 2`}:                          snug.ErrConfig,
+		{`"r": 2`, `"r": 2, "r": 2`}:                          snug.ErrCorrupt,
+		{`"lora_dropout": 0`, `"lora_dropout": "0"`}:          snug.ErrCorrupt,
 		{`"bias": "none"`, `"bias": "all"`}:                   snug.ErrConfig,
-		{`"fan_in_fan_out": false`, `"fan_in_fan_out": true`}: snug.ErrConfig,
 	} {
 		text := strings.Replace(string(good), change[0], change[1], 1)
 		require.NotEqual(t, string(good), text)

@@ -41,6 +41,27 @@
 // other devices decode what they multiply. A [LoRA] adds a trainable product of low rank,
 // with dropout, and a [DoRA] has magnitudes of rows beside it.
 //
+// # Adapters of PEFT
+//
+// [LoadAdapters] reads folders of HuggingFace's PEFT (version 0.21 and older), and
+// [SaveAdapters] writes them. No field of adapter_config.json is passed over:
+//
+//	supported  r, lora_alpha, lora_dropout, use_rslora, use_dora, rank_pattern, alpha_pattern,
+//	           target_modules, exclude_modules, layers_to_transform, layers_pattern,
+//	           fan_in_fan_out, base_model_name_or_path
+//	kept       what does not change the outputs of adapters: task_type, auto_mapping, revision,
+//	           inference_mode, peft_version, runtime_config, megatron_core, qalora_group_size,
+//	           merge_weights, and the settings of a start: corda_config, eva_config,
+//	           loftq_config, lora_ga_config
+//	by value   init_lora_weights: true, false, "gaussian", "eva", "orthogonal" and "mica" are
+//	           kept. "pissa", "olora", "corda", "lora_ga" and "loftq" are refused: their
+//	           adapters belong to a base weight that PEFT has changed
+//	refused    unless null, false or empty: bias other than "none", lora_bias,
+//	           modules_to_save, trainable_token_indices, target_parameters, layer_replication,
+//	           alora_invocation_tokens, use_qalora, use_bdlora, arrow_config, kasa_config,
+//	           monteclora_config, velora_config, megatron_config, ensure_weight_tying,
+//	           enable_lora, and every field that this list does not have
+//
 // # Devices
 //
 // All operands of a call lie on one device. On the CPU a call checks its data

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,7 @@ import (
 func TestPEFT(t *testing.T) {
 	type pass struct{ X, Dy, Y, Dx, A, B, Magnitude encoded }
 	for _, place := range places(t) {
-		for _, name := range []string{"lora", "dora"} {
+		for _, name := range []string{"lora", "dora", "turned", "turned-dora"} {
 			dir := filepath.Join("testdata", "peft", name)
 			text, err := os.ReadFile(filepath.Join(dir, "passes.json"))
 			require.NoError(t, err)
@@ -28,7 +29,9 @@ func TestPEFT(t *testing.T) {
 			require.Len(t, golden.Passes, 2)
 			config, adapters, err := LoadAdapters(dir, place.Dev)
 			require.NoError(t, err)
-			require.Equal(t, AdapterConfig{Rank: 3, Alpha: 6, RSLoRA: true, Dropout: 0.25, DoRA: name == "dora", Targets: []string{"up"}}, config)
+			require.JSONEq(t, `"0.21.2"`, string(config.Other["peft_version"]))
+			config.Other = nil
+			require.Equal(t, AdapterConfig{Rank: 3, Alpha: 6, RSLoRA: true, Dropout: 0.25, DoRA: strings.HasSuffix(name, "dora"), Targets: Modules{Names: []string{"up"}}, FanInFanOut: strings.HasPrefix(name, "turned")}, config)
 			a := adapters["up"]
 			require.NotNil(t, a)
 			weight := golden.Weight.floats(t, snug.F32)

@@ -1,8 +1,8 @@
-"""Makes the folders lora and dora here with HuggingFace's PEFT, on the CPU.
+"""Makes the folders lora, dora, turned and turned-dora here with HuggingFace's PEFT, on the CPU.
 
-Python 3.11, peft 0.21.2, torch 2.15.0:
+Python 3.11, peft 0.21.2, torch 2.15.0, transformers 5.23.0:
 
-    pip install peft==0.21.2 torch==2.15.0
+    pip install peft==0.21.2 torch==2.15.0 transformers==5.23.0
     python qlora/testdata/peft/make.py
 
 adapter_config.json, adapter_model.safetensors   as PEFT saves an adapter
@@ -20,6 +20,7 @@ import shutil
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 IN, OUT, ROWS, RANK, DROPOUT = 64, 12, 5, 3, 0.25
 SEED, TENSOR = 7, 9
@@ -48,10 +49,14 @@ class Drop(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, weight):
+    def __init__(self, weight, turned):
         super().__init__()
-        self.up = nn.Linear(IN, OUT, bias=False)
-        self.up.weight = nn.Parameter(weight)
+        if turned:  # as GPT-2 has it, with a bias of 0
+            self.up = Conv1D(OUT, IN)
+            self.up.weight = nn.Parameter(weight.T.contiguous())
+        else:
+            self.up = nn.Linear(IN, OUT, bias=False)
+            self.up.weight = nn.Parameter(weight)
 
     def forward(self, x):
         return self.up(x)
@@ -61,13 +66,14 @@ def numbers(t):
     return base64.b64encode(t.detach().numpy().astype("<f4").tobytes()).decode()
 
 
-def run(folder, dora):
+def run(folder, dora, turned):
     torch.manual_seed(1)
     codes = torch.randint(0, 16, (OUT, IN))
     codes[:, 0] = 15  # a block's largest is 1: 4 bits have the weight exactly
     weight = torch.tensor(NF4)[codes]
-    config = LoraConfig(r=RANK, lora_alpha=6, target_modules=["up"], use_dora=dora, use_rslora=True, lora_dropout=DROPOUT)
-    model = get_peft_model(Model(weight), config)
+    config = LoraConfig(r=RANK, lora_alpha=6, target_modules=["up"], use_dora=dora, use_rslora=True, lora_dropout=DROPOUT,
+                        fan_in_fan_out=turned)
+    model = get_peft_model(Model(weight, turned), config)
     model.base_model.model.up.lora_dropout["default"] = Drop()
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -94,6 +100,6 @@ def run(folder, dora):
 
 if __name__ == "__main__":
     here = pathlib.Path(__file__).parent
-    for name, dora in (("lora", False), ("dora", True)):
+    for name in ("lora", "dora", "turned", "turned-dora"):
         shutil.rmtree(here / name, ignore_errors=True)
-        run(here / name, dora)
+        run(here / name, "dora" in name, "turned" in name)

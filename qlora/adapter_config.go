@@ -1,0 +1,279 @@
+package qlora
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// AdapterConfig is what adapter_config.json says of the adapters of a model: PEFT's
+// LoraConfig. All have one dropout, and one rank and one scale, [LoRAScale](Alpha, Rank,
+// RSLoRA), but for what Ranks and Alphas say.
+type AdapterConfig struct {
+	Rank    int
+	Alpha   float32
+	RSLoRA  bool
+	Dropout float32
+	DoRA    bool // all have magnitudes
+
+	// Targets are the modules that have an adapter. The zero value stands for what
+	// has one: SaveAdapters writes the names of those, PEFT goes by the model's kind.
+	Targets Modules
+	Exclude Modules // of Targets
+	// Layers are the layers whose modules have an adapter, where Targets has ends of
+	// names; empty for all. The number of a layer is the first in a name, or the
+	// one after a LayersPattern, which are regular expressions such as "h".
+	Layers        []int
+	LayersPattern []string
+
+	// Ranks and Alphas are those of modules whose names a key matches, as a regular
+	// expression of the whole name or of what stands after one of its dots.
+	Ranks  map[string]int
+	Alphas map[string]float32
+
+	BaseModel string // name or path of the model that they adapt; may be empty
+	// FanInFanOut says that the base model stores its weights as [in, out], such as
+	// GPT-2. Adapters do not change by it: a Linear takes the weight as [out, in].
+	FanInFanOut bool
+
+	// Other are the fields of the file that change nothing in what adapters compute,
+	// such as "task_type", by name. They are kept from loading to saving.
+	Other map[string]json.RawMessage
+}
+
+// RankOf returns the rank and the scale of a module's adapter. Errors wrap
+// [snug.ErrConfig]: the config is not valid, or two keys of Ranks or Alphas match the name and differ.
+func (c AdapterConfig) RankOf(module string) (rank int, scale float32, err error) {
+	s, err := c.check()
+	if err == nil {
+		rank, scale, err = s.scale(module, c.RSLoRA)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("qlora: adapters: %w", err)
+	}
+	return rank, scale, nil
+}
+
+func (s *selector) scale(module string, stabilized bool) (rank int, scale float32, err error) {
+	rank, alpha, err := s.of(module)
+	if err != nil {
+		return 0, 0, err
+	}
+	return rank, LoRAScale(alpha, rank, stabilized), nil
+}
+
+// Selects says whether the module of a full name has an adapter, by the rules of PEFT:
+// Targets, less Exclude, in Layers. Errors wrap [snug.ErrConfig]: the config is not
+// valid, or a regular expression may match the name in Python and not here.
+func (c AdapterConfig) Selects(module string) (bool, error) {
+	s, err := c.check()
+	selected := false
+	if err == nil {
+		selected, err = s.selects(module)
+	}
+	if err != nil {
+		return false, fmt.Errorf("qlora: adapters: %w", err)
+	}
+	return selected, nil
+}
+
+// check returns what the config says of modules.
+func (c *AdapterConfig) check() (*selector, error) {
+	if err := c.checkNumbers(); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Other)) {
+		if field(name) == ours {
+			return nil, fmt.Errorf("Other has %q, which is a field of the config: %w", name, snug.ErrConfig)
+		}
+		if err := checkField(name, c.Other[name]); err != nil {
+			return nil, err
+		}
+	}
+	return c.selector()
+}
+
+// checkNumbers says whether all numbers are in their ranges.
+func (c *AdapterConfig) checkNumbers() error {
+	if c.Rank < 1 || !isPositive(c.Alpha) {
+		return fmt.Errorf("rank %d and alpha %g, want both above 0", c.Rank, c.Alpha)
+	}
+	if !(c.Dropout >= 0 && c.Dropout < 1) {
+		return fmt.Errorf("dropout %g, want at least 0 and less than 1", c.Dropout)
+	}
+	for key, r := range c.Ranks {
+		if r < 1 {
+			return fmt.Errorf("rank_pattern gives %q the rank %d, want 1 or more", key, r)
+		}
+	}
+	for key, a := range c.Alphas {
+		if !isPositive(a) {
+			return fmt.Errorf("alpha_pattern gives %q the alpha %g, want a finite number above 0", key, a)
+		}
+	}
+	return nil
+}
+
+func isPositive(x float32) bool { return x > 0 && x-x == 0 }
+
+// use says what this package does with a field of adapter_config.json.
+type use int
+
+const (
+	unknown   use = iota // refused unless it is null, false, 0 or empty
+	ours                 // a field of AdapterConfig
+	kept                 // changes nothing in what adapters compute
+	empty                // as unknown: what it asks for is not there
+	null                 // as empty, but an empty object asks for it as well
+	beginning            // the beginning of the training, see checkStart
+	biases               // "none" or null
+)
+
+// fields are those of LoraConfig in PEFT 0.21, and those of its older versions.
+var fields = map[string]struct {
+	use   use
+	means string // what a field that is refused asks for
+}{
+	"peft_type":               {ours, ""},
+	"r":                       {ours, ""},
+	"lora_alpha":              {ours, ""},
+	"lora_dropout":            {ours, ""},
+	"use_rslora":              {ours, ""},
+	"use_dora":                {ours, ""},
+	"fan_in_fan_out":          {ours, ""},
+	"target_modules":          {ours, ""},
+	"exclude_modules":         {ours, ""},
+	"layers_to_transform":     {ours, ""},
+	"layers_pattern":          {ours, ""},
+	"rank_pattern":            {ours, ""},
+	"alpha_pattern":           {ours, ""},
+	"base_model_name_or_path": {ours, ""},
+
+	"auto_mapping":      {kept, ""}, // classes of Python
+	"inference_mode":    {kept, ""}, // whether PEFT loads for training
+	"peft_version":      {kept, ""},
+	"revision":          {kept, ""}, // of the base model
+	"runtime_config":    {kept, ""}, // where PEFT computes
+	"task_type":         {kept, ""},
+	"megatron_core":     {kept, ""}, // what megatron_config is for
+	"qalora_group_size": {kept, ""}, // what use_qalora is for
+	"merge_weights":     {kept, ""}, // of PEFT 0.2: when PEFT merges
+	// What these say is used at the beginning of the training only, and by the
+	// values of init_lora_weights that they are for.
+	"corda_config":   {kept, ""},
+	"eva_config":     {kept, ""},
+	"loftq_config":   {kept, ""},
+	"lora_ga_config": {kept, ""},
+
+	"init_lora_weights": {beginning, ""},
+	"bias":              {biases, "biases that are trained"},
+
+	"alora_invocation_tokens": {empty, "adapters that begin at certain tokens"},
+	"enable_lora":             {empty, "adapters of parts of a weight"}, // of PEFT 0.2
+	"ensure_weight_tying":     {empty, "adapters that share their parameters"},
+	"layer_replication":       {empty, "layers of the model that come several times"},
+	"lora_bias":               {empty, "a bias of B"},
+	"megatron_config":         {empty, "weights that are split among processes"},
+	"modules_to_save":         {empty, "whole modules beside the adapters"},
+	"target_parameters":       {empty, "adapters of parameters that are no linear layers"},
+	"trainable_token_indices": {empty, "rows of the embedding beside the adapters"},
+	"use_qalora":              {empty, "inputs that are pooled"},
+
+	"arrow_config":      {null, "routing among adapters"},
+	"kasa_config":       {null, "a base weight of lower rank, and a diagonal between A and B"},
+	"monteclora_config": {null, "adapters that are drawn at random"},
+	"use_bdlora":        {null, "matrices of blocks on the diagonal"},
+	"velora_config":     {null, "gradients of inputs in fewer numbers"},
+}
+
+func field(name string) use { return fields[name].use }
+
+// checkField says whether this package computes as PEFT does with a field that is none
+// of its own.
+func checkField(name string, value json.RawMessage) error {
+	f := fields[name]
+	if !json.Valid(value) {
+		return fmt.Errorf("the field %q is not JSON: %w", name, snug.ErrConfig)
+	}
+	switch {
+	case f.use == ours || f.use == kept:
+		return nil
+	case f.use == beginning:
+		return checkStart(value)
+	case isNull(value), f.use == biases && string(value) == `"none"`:
+		return nil
+	case f.use != null && isEmpty(value):
+		return nil
+	case f.use == unknown:
+		return fmt.Errorf("the field %q, with the value %.100s, is not known, and may change what adapters compute; "+
+			"remove it if it does not: %w", name, value, snug.ErrConfig)
+	}
+	return fmt.Errorf("the field %q has the value %.100s, which asks for %s: not supported: %w", name, value, f.means, snug.ErrConfig)
+}
+
+func isNull(value json.RawMessage) bool { return string(bytes.TrimSpace(value)) == "null" }
+
+// isEmpty says whether Python holds a value for false.
+func isEmpty(value json.RawMessage) bool {
+	var v any
+	if json.Unmarshal(value, &v) != nil {
+		return false
+	}
+	switch v := v.(type) {
+	case bool:
+		return !v
+	case float64:
+		return v == 0
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return true // null
+}
+
+// checkStart says whether PEFT leaves the base weight as it is when it begins with A and B
+// of an init_lora_weights:
+//
+//	true, false, null     A is random; B is 0, or random as well
+//	"gaussian"            A is random, B 0
+//	"eva"                 A by inputs, B 0
+//	"orthogonal"          A and B random, with the product 0
+//	"mica"                A is 0, B by the base weight and frozen
+//
+// With "pissa", "pissa_niter_<n>", "olora", "corda" and "lora_ga" it subtracts s·B·A from the base
+// weight, and with "loftq" it quantizes that.
+func checkStart(value json.RawMessage) error {
+	var v any
+	if err := json.Unmarshal(value, &v); err != nil {
+		return fmt.Errorf("the field %q is not JSON: %w", "init_lora_weights", snug.ErrConfig)
+	}
+	switch v := v.(type) {
+	case nil, bool:
+		return nil
+	case string:
+		name := strings.ToLower(v)
+		switch name {
+		case "gaussian", "eva", "orthogonal", "mica":
+			return nil
+		case "loftq":
+			return fmt.Errorf(`the field "init_lora_weights" has the value %q: the training began with another base weight, which PEFT quantized; `+
+				`save that base weight and load it with the field set to true: %w`, v, snug.ErrConfig)
+		case "olora", "corda", "lora_ga":
+		default:
+			if !strings.HasPrefix(name, "pissa") {
+				return fmt.Errorf(`the field "init_lora_weights" has the value %q, which is not known: %w`, v, snug.ErrConfig)
+			}
+		}
+		return fmt.Errorf(`the field "init_lora_weights" has the value %q: the adapters are for a base weight that PEFT changed when the training began; `+
+			`convert them to plain ones by PEFT's save_pretrained with path_initial_model_for_weight_conversion: %w`, v, snug.ErrConfig)
+	}
+	return fmt.Errorf(`the field "init_lora_weights" has the value %.100s, want a boolean or a string: %w`, value, snug.ErrConfig)
+}

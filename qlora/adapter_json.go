@@ -1,0 +1,129 @@
+package qlora
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
+)
+
+// ownFields are the fields of the file that c has, by name.
+func (c *AdapterConfig) ownFields() map[string]any {
+	return map[string]any{
+		"r":                   &c.Rank,
+		"lora_alpha":          &c.Alpha,
+		"lora_dropout":        &c.Dropout,
+		"use_rslora":          &c.RSLoRA,
+		"use_dora":            &c.DoRA,
+		"fan_in_fan_out":      &c.FanInFanOut,
+		"target_modules":      &c.Targets,
+		"exclude_modules":     &c.Exclude,
+		"layers_to_transform": (*oneOrMore[int])(&c.Layers),
+		"layers_pattern":      (*oneOrMore[string])(&c.LayersPattern),
+		"rank_pattern":        &c.Ranks,
+		"alpha_pattern":       &c.Alphas,
+	}
+}
+
+// usual are the fields that every file gets from encode, unless Other says otherwise.
+var usual = map[string]string{"bias": `"none"`, "inference_mode": "true", "init_lora_weights": "true"}
+
+// oneOrMore is an array, or one element of it without brackets.
+type oneOrMore[T any] []T
+
+func (x *oneOrMore[T]) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '[' {
+		return strictjson.Unmarshal(text, (*[]T)(x))
+	}
+	*x = make([]T, 1)
+	return strictjson.Unmarshal(text, &(*x)[0])
+}
+
+// parseAdapterConfig returns what a file says. Errors wrap snug.ErrCorrupt, or
+// snug.ErrConfig for what this package does not have.
+func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
+	found, err := members(text)
+	if err != nil {
+		return c, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	if found == nil {
+		return c, fmt.Errorf("null, want an object: %w", snug.ErrCorrupt)
+	}
+	if kind := string(found["peft_type"]); kind != `"LORA"` {
+		return c, fmt.Errorf(`adapters of the "peft_type" %.100s, want "LORA": %w`, kind, snug.ErrConfig)
+	}
+	own := c.ownFields()
+	own["base_model_name_or_path"] = &c.BaseModel
+	for _, name := range slices.Sorted(maps.Keys(found)) { // in order, for the same error every time
+		to := own[name]
+		switch {
+		case name == "peft_type", to != nil && isNull(found[name]), name == "layers_pattern" && isEmpty(found[name]):
+		case to != nil:
+			if err := strictjson.Unmarshal(found[name], to); err != nil {
+				return c, fmt.Errorf("the field %q: %w: %w", name, err, snug.ErrCorrupt)
+			}
+		default:
+			if err := checkField(name, found[name]); err != nil {
+				return c, err
+			}
+			if usual[name] == string(found[name]) {
+				continue
+			}
+			if c.Other == nil {
+				c.Other = map[string]json.RawMessage{}
+			}
+			c.Other[name] = found[name]
+		}
+	}
+	if len(c.Ranks) == 0 {
+		c.Ranks = nil
+	}
+	if len(c.Alphas) == 0 {
+		c.Alphas = nil
+	}
+	return c, nil
+}
+
+// members returns the values of an object, without white space.
+func members(text []byte) (map[string]json.RawMessage, error) {
+	var found map[string]json.RawMessage
+	if err := strictjson.Unmarshal(text, &found); err != nil {
+		return nil, err
+	}
+	for name, value := range found {
+		var b bytes.Buffer
+		if err := json.Compact(&b, value); err != nil {
+			return nil, err
+		}
+		found[name] = b.Bytes()
+	}
+	return found, nil
+}
+
+// encode returns the file of a config that is checked.
+func (c *AdapterConfig) encode() ([]byte, error) {
+	all := c.ownFields()
+	all["peft_type"], all["base_model_name_or_path"] = "LORA", nil
+	for name, value := range usual {
+		all[name] = json.RawMessage(value)
+	}
+	if c.BaseModel != "" {
+		all["base_model_name_or_path"] = c.BaseModel
+	}
+	all["layers_to_transform"], all["layers_pattern"] = c.Layers, c.LayersPattern
+	if c.Ranks == nil {
+		all["rank_pattern"] = struct{}{} // which PEFT does not take as null
+	}
+	if c.Alphas == nil {
+		all["alpha_pattern"] = struct{}{}
+	}
+	for name, value := range c.Other {
+		all[name] = value
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	return append(text, '\n'), err
+}
