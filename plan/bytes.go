@@ -2,10 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
-
-	"github.com/snug-ml/snug"
 )
 
 // Component is a part of the memory of a training run.
@@ -60,12 +59,24 @@ func (t Tier) String() string {
 // Bytes is a number of bytes for each component.
 type Bytes [Components]int64
 
-// Total returns the sum.
+// Total returns the sum, or the largest int64 where that is more.
 func (b Bytes) Total() (sum int64) {
 	for _, n := range b {
-		sum += n
+		sum = plus(sum, n)
 	}
 	return sum
+}
+
+// plus returns a+b, or the int64 that is nearest where that is none.
+func plus(a, b int64) int64 {
+	switch sum := a + b; {
+	case a > 0 && b > 0 && sum < 0:
+		return math.MaxInt64
+	case a < 0 && b < 0 && sum >= 0:
+		return math.MinInt64
+	default:
+		return sum
+	}
 }
 
 // Usage is the bytes on each tier.
@@ -95,7 +106,23 @@ func ParseBytes(s string) (int64, error) {
 		}
 		return int64(n * u.size), nil
 	}
-	return 0, fmt.Errorf("plan: %.40q is not a size, want one such as 512KiB, 1.5GiB or 64MB: %w", s, snug.ErrConfig)
+	return 0, invalid("%.40q is not a size, want one such as 512KiB, 1.5GiB or 64MB", s)
+}
+
+// FormatBytesUp writes a size as [FormatBytes] does, with the last digit rounded up, so that
+// what [ParseBytes] reads from the text without its space is n or more: for limits that are
+// to be enough.
+func FormatBytesUp(n int64) string {
+	text := FormatBytes(n)
+	if read, err := ParseBytes(strings.ReplaceAll(text, " ", "")); err != nil || read >= n {
+		return text
+	}
+	for _, u := range units {
+		if u.name != "" && strings.HasSuffix(text, " "+u.name) {
+			text = strconv.FormatFloat(math.Ceil(100*float64(n)/u.size)/100, 'f', 2, 64) + " " + u.name
+		}
+	}
+	return text
 }
 
 // FormatBytes writes a size with two digits after the point and the largest of the units

@@ -2,9 +2,11 @@ package plan
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
 )
@@ -33,6 +35,43 @@ func TestParseBytes(t *testing.T) {
 func TestFormatBytes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1_876_480: "1.79 MiB", 3 << 29: "1.50 GiB", 1 << 50: "1024.00 TiB", -2048: "-2.00 KiB"} {
 		require.Equal(t, want, FormatBytes(n))
+	}
+}
+
+// TestFormatBytesUp: what is read from the text is no less than the size, and less than a
+// hundredth of the unit more.
+func TestFormatBytesUp(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 5: "5 B", 1024: "1.00 KiB", 1025: "1.01 KiB", 1 << 60: "1048576.00 TiB", 46<<30 + 1: "46.01 GiB"} {
+		require.Equal(t, want, FormatBytesUp(n))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(1, 1<<50).Draw(t, "n")
+		read, err := ParseBytes(strings.ReplaceAll(FormatBytesUp(n), " ", ""))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, read, n)
+		require.LessOrEqual(t, float64(read), 1.01*float64(n)+1)
+	})
+}
+
+// TestErrorsSayWhatIsWrongAlone: the text of a sentinel is no part of a sentence.
+func TestErrorsSayWhatIsWrongAlone(t *testing.T) {
+	m := monitorOf(t, MonitorOptions{Limits: [Tiers]int64{10}})
+	m.Add(OnDevice, Weights, 3<<20)
+	_, miss := Task{Model: Model{Layers: []Layer{{Params: [][]int{{64, 64}}, Output: 4}}}, Device: oneMemory(), Batch: 1}.Fit(1)
+	for _, c := range []struct {
+		err, kind error
+		want      string
+	}{
+		{m.Check(), snug.ErrNoMemory, "plan: 3.00 MiB of device memory are needed or more, 10 B are allowed"},
+		{miss, snug.ErrNoMemory, "plan: nothing fits in 1 B: the least takes"},
+		{second(ParseBytes("x")), snug.ErrConfig, `plan: "x" is not a size, want one such as 512KiB, 1.5GiB or 64MB`},
+		{second(ModelNamed("gpt2", 1025)), snug.ErrShape, "plan: model \"gpt2\": a context of 1025 tokens"},
+		{second(ReadModel(strings.NewReader("{"))), snug.ErrCorrupt, "plan: read a model: "},
+		{second(DeviceNamed("x")), snug.ErrConfig, `plan: unknown device "x"`},
+	} {
+		require.ErrorIs(t, c.err, c.kind)
+		require.ErrorContains(t, c.err, c.want)
+		require.NotContains(t, c.err.Error(), strings.TrimPrefix(c.kind.Error(), "snug: "))
 	}
 }
 

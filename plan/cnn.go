@@ -2,8 +2,6 @@ package plan
 
 import (
 	"fmt"
-
-	"github.com/snug-ml/snug"
 )
 
 // CNN is a residual network (He et al. 2016, arXiv:1512.03385): a convolution of 7×7 pixels
@@ -68,21 +66,21 @@ func (c CNN) Model() (Model, error) {
 const maxWidth = 1 << 12 // channels of an image and of the first group
 
 func (c CNN) check() error {
-	counts := map[string]int{"image": c.Image, "channels": c.Channels, "classes": c.Classes, "width": c.Width, "number of groups": len(c.Blocks)}
+	all := counts{{"image", c.Image}, {"channels", c.Channels}, {"classes", c.Classes}, {"width", c.Width}, {"number of groups", len(c.Blocks)}}
 	for i, n := range c.Blocks {
-		counts[fmt.Sprintf("blocks[%d]", i)] = n
+		all = append(all, counts{{fmt.Sprintf("blocks[%d]", i), n}}...)
 	}
-	if err := atLeastOne(c.Name, counts); err != nil {
+	if err := atLeastOne(c.Name, all); err != nil {
 		return err
 	}
 	if c.Image > maxSide || c.Channels > maxWidth || c.Width > maxWidth || c.Classes > maxCount>>20 || len(c.Blocks) > 8 {
-		return fmt.Errorf("plan: model %.40q: an image of %d with %d channels, width %d, %d classes and %d groups is too large: %w",
-			c.Name, c.Image, c.Channels, c.Width, c.Classes, len(c.Blocks), snug.ErrShape)
+		return shapeless("model %.40q: an image of %d with %d channels, width %d, %d classes and %d groups is too large",
+			c.Name, c.Image, c.Channels, c.Width, c.Classes, len(c.Blocks))
 	}
 	blocks := 0
 	for _, n := range c.Blocks {
 		if blocks += n; n > maxStages || blocks > maxStages {
-			return fmt.Errorf("plan: model %.40q: more than %d blocks: %w", c.Name, maxStages, snug.ErrShape)
+			return shapeless("model %.40q: more than %d blocks", c.Name, maxStages)
 		}
 	}
 	return nil
@@ -101,7 +99,7 @@ func (c conv) params() [][]int {
 	return [][]int{{c.out, c.in * c.kernel * c.kernel}, {c.out}, {c.out}}
 }
 func (c conv) len() int64  { return int64(c.out) * area(c.to) }
-func (c conv) macs() int64 { return c.len() * int64(c.in) * int64(c.kernel) * int64(c.kernel) }
+func (c conv) macs() int64 { return times(c.len(), int64(c.in), int64(c.kernel), int64(c.kernel)) }
 
 // residual is a block with a shortcut, from sides of from to those of to.
 type residual struct {
@@ -147,7 +145,7 @@ func (r residual) layer(name string) Layer {
 	}
 	for _, c := range append(main, shortcut...) {
 		l.Params = append(l.Params, c.params()...)
-		l.MACs += c.macs()
+		l.MACs = plus(l.MACs, c.macs())
 	}
 	l.Forward, l.Backward = largest, largest
 	return l

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -74,7 +73,7 @@ func DeviceNamed(name string) (Device, error) {
 		}
 		names = append(names, d.Name)
 	}
-	return Device{}, fmt.Errorf("plan: unknown device %.40q, want one of %s: %w", name, strings.Join(names, ", "), snug.ErrConfig)
+	return Device{}, invalid("unknown device %.40q, want one of %s", name, strings.Join(names, ", "))
 }
 
 // Validate reports whether bytes are from 0 to 2^60, Fragmentation from 0 to 1, Reserved
@@ -85,14 +84,14 @@ func (d Device) Validate() error {
 		n    int64
 	}{{"Memory", d.Memory}, {"Reserved", d.Reserved}, {"Host", d.Host}, {"Disk", d.Disk}} {
 		if f.n < 0 || f.n > 1<<60 {
-			return fmt.Errorf("plan: device %.40q: %s is %d bytes, want 0 to 2^60: %w", d.Name, f.name, f.n, snug.ErrConfig)
+			return invalid("device %.40q: %s is %d bytes, want 0 to 2^60", d.Name, f.name, f.n)
 		}
 	}
 	if d.Reserved > d.Memory {
-		return fmt.Errorf("plan: device %.40q: %d bytes of %d are reserved: %w", d.Name, d.Reserved, d.Memory, snug.ErrConfig)
+		return invalid("device %.40q: %d bytes of %d are reserved", d.Name, d.Reserved, d.Memory)
 	}
 	if !(d.Fragmentation >= 0 && d.Fragmentation <= 1) {
-		return fmt.Errorf("plan: device %.40q: Fragmentation is %v, want 0 to 1: %w", d.Name, d.Fragmentation, snug.ErrConfig)
+		return invalid("device %.40q: Fragmentation is %v, want 0 to 1", d.Name, d.Fragmentation)
 	}
 	for _, f := range []struct {
 		name string
@@ -102,7 +101,7 @@ func (d Device) Validate() error {
 		{"HostBandwidth", d.HostBandwidth}, {"Link", d.Link}, {"DiskRate", d.DiskRate},
 	} {
 		if !(f.rate > 0) || math.IsInf(f.rate, 0) {
-			return fmt.Errorf("plan: device %.40q: %s is %v, want a positive number: %w", d.Name, f.name, f.rate, snug.ErrConfig)
+			return invalid("device %.40q: %s is %v, want a positive number", d.Name, f.name, f.rate)
 		}
 	}
 	return nil

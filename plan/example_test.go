@@ -69,7 +69,7 @@ func ExamplePlan_WriteTable() {
 		log.Fatal(err)
 	}
 	// Output:
-	// gpt-34m, 33850368 parameters, on 8GB: 32 samples a step in 3 micro-batches of at most 11
+	// gpt-34m, 33850368 parameters, on 8GB: 32 sequences of 512 tokens a step in 3 micro-batches of at most 11
 	//
 	//                         without         with     share
 	//            weights   129.13 MiB    64.56 MiB    50.0 %
@@ -81,7 +81,8 @@ func ExamplePlan_WriteTable() {
 	//          allowance   242.10 MiB    24.43 MiB    10.1 %
 	//              total     5.47 GiB   837.01 MiB    14.9 %
 	//
-	// the limit is 1.00 GiB; a step takes about 180 ms, without techniques 422 ms
+	// the limit is 1.00 GiB; a step takes about 180 ms, without techniques 422 ms, at the speed of 8GB:
+	// 10.2 TFLOP/s in f32, 20.3 in 16 bits, 358 GB/s of memory, 12 of the link, 2 of the disk
 	//
 	//                   instead       device   activations     step
 	//         the batch at once     1.76 GiB      1.37 GiB   177 ms

@@ -14,9 +14,13 @@ type Choice struct {
 	Value  string // what it is
 	Reason string // why, as a sentence without its point
 	Undone string // what there would be instead, such as "state in 32 bits"
-	// Without is what the plan would take with this decision undone and all others as they
-	// are, and Saves how many bytes less than that the device holds.
+	// Other is the run with this decision undone and all others as they are, but for the cache
+	// of pages, which is what there is room for. Without is what it takes, Fits whether that is
+	// within the limit, the host and the disk, and Saves how many bytes less than that the plan
+	// has on the device.
+	Other   Run
 	Without Prediction
+	Fits    bool
 	Saves   int64
 }
 
@@ -31,10 +35,14 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 		return p, err
 	}
 	for _, d := range t.decisions(r) {
-		c := Choice{Name: d.name, Value: d.value, Undone: d.instead}
-		if c.Without, err = t.predict(d.undone); err != nil {
+		c := Choice{Name: d.name, Value: d.value, Undone: d.instead, Other: d.undone}
+		if c.Other.Cache, err = t.cacheOf(c.Other); err != nil {
 			return p, err
 		}
+		if c.Without, err = t.predict(c.Other); err != nil {
+			return p, err
+		}
+		c.Fits = p.excess(c.Without.Peak) == ""
 		c.Saves = c.Without.Peak[OnDevice].Total() - p.Peak[OnDevice].Total()
 		c.Reason = p.reason(c, d)
 		p.Choices = append(p.Choices, c)
@@ -90,7 +98,9 @@ func (t Task) decisions(r Run) (list []decision) {
 	if r.LayersHeld > 0 {
 		on += fmt.Sprintf(" but for %d layers of %d", r.LayersHeld, t.Model.stages())
 	}
-	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) { u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld = OnDevice, OnDevice, OnDevice, 0 })
+	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) {
+		u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld, u.Cache = OnDevice, OnDevice, OnDevice, 0, 0
+	})
 	return list
 }
 
@@ -117,14 +127,31 @@ func (p Plan) reason(c Choice, d decision) string {
 		}
 		return "a step takes as long without it"
 	}
-	fits := c.Without.Peak[OnDevice].Total() <= p.Limit
 	switch {
 	case d.plain:
 		return "there is room for it, and nothing else that fits is faster"
-	case fits:
+	case c.Fits:
 		return "it would fit without it; " + slower()
+	case c.Without.Peak[OnDevice].Total() > p.Limit:
+		return "it does not fit without it; " + slower()
 	}
-	return "it does not fit without it; " + slower()
+	return "without it " + p.excess(c.Without.Peak) + "; " + slower()
+}
+
+// excess says on which tier there are more bytes than there may be, or "" when all of them
+// fit.
+func (p Plan) excess(u Usage) string {
+	for tier, room := range p.Task.room(p.Limit) {
+		if n := u[tier].Total(); n > room {
+			return fmt.Sprintf("the %v would hold %s of %s", Tier(tier), FormatBytesUp(n), FormatBytes(room))
+		}
+	}
+	return ""
+}
+
+// room returns the bytes that each tier may hold under a limit of the device.
+func (t Task) room(limit int64) [Tiers]int64 {
+	return [Tiers]int64{OnDevice: limit, OnHost: t.Device.Host, OnDisk: t.Device.Disk}
 }
 
 // Explain returns a line for each choice: what it is, what it saves, and why.

@@ -39,7 +39,7 @@ func (t Task) Fit(limit int64) (Plan, error) {
 		return Plan{}, err
 	}
 	if limit < 0 || limit > 1<<60 {
-		return Plan{}, fmt.Errorf("plan: a limit of %d bytes, want 0 to 2^60: %w", limit, snug.ErrConfig)
+		return Plan{}, invalid("a limit of %d bytes, want 0 to 2^60", limit)
 	}
 	if limit == 0 {
 		limit = t.Device.Memory - t.Device.Reserved
@@ -197,7 +197,7 @@ func (s *search) placed(r Run) error {
 	}
 	for _, r.Gradients = range s.task.Gradients {
 		for _, p := range places {
-			r.StateOn, r.GradientsOn, r.WeightsOn = p.state, p.gradients, p.weights
+			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			if r.Gradients == InBackward && r.GradientsOn != OnDevice {
 				continue
 			}
@@ -209,13 +209,12 @@ func (s *search) placed(r Run) error {
 				r.Cache = s.task.cache(f.usage)
 				f = s.task.fixed(r, size)
 			}
-			if f.usage[OnHost].Total() > s.task.Device.Host || f.usage[OnDisk].Total() > s.task.Device.Disk {
+			if !f.hold(r, s.task.room(s.limit)) {
 				continue
 			}
 			if err := s.batches(r, f); err != nil {
 				return err
 			}
-			r.Cache = 0
 		}
 	}
 	return nil
@@ -230,6 +229,19 @@ func (t Task) cache(u Usage) int64 {
 		room = paged / 16
 	}
 	return min(paged, max(room, 8*4*int64(t.Chunk)))
+}
+
+// cacheOf returns the cache of a run.
+func (t Task) cacheOf(r Run) (int64, error) {
+	if r.StateOn != OnDisk {
+		return 0, nil
+	}
+	size, err := t.stateBytes(r.StateBits)
+	if err != nil {
+		return 0, err
+	}
+	r.Cache, r.LayersHeld = 0, 0
+	return t.cache(t.fixed(r, size).usage), nil
 }
 
 // batches tries all micro-batches.
@@ -279,12 +291,15 @@ func (s *search) try(r Run, f fixed) error {
 	for _, w := range ways {
 		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.seconds)
 		total := p.Peak[OnDevice].Total()
+		if f.must > 0 {
+			total += f.held[f.must-1]
+		}
 		s.least = min(s.least, total)
 		if total > s.limit {
 			continue
 		}
 		if len(f.held) > 0 {
-			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-total, w.seconds)
+			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-p.Peak[OnDevice].Total(), w.seconds)
 		}
 		if p.Seconds < s.seconds {
 			r.Remat = w.plan
@@ -295,6 +310,23 @@ func (s *search) try(r Run, f fixed) error {
 		}
 	}
 	return nil
+}
+
+// hold reports whether the host and the disk have room for what is there, when as many of the
+// first layers stay on the device as that wants.
+func (f *fixed) hold(r Run, room [Tiers]int64) bool {
+	f.must = 0
+	for tier := OnHost; tier < Tiers; tier++ {
+		over := f.usage[tier].Total() - room[tier]
+		switch {
+		case over <= 0:
+		case tier != r.WeightsOn || len(f.held) == 0 || f.held[len(f.held)-1] < over:
+			return false
+		default:
+			f.must = 1 + sort.Search(len(f.held)-1, func(i int) bool { return f.held[i] >= over })
+		}
+	}
+	return true
 }
 
 // holding returns how many layers more bytes on the device hold where weights are paged, and

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,12 +44,100 @@ func checkPlan(t require.TestingT, p Plan) {
 		}
 	}
 	require.Len(t, p.Explain(), len(p.Choices))
+	checkChoices(t, p)
 	for _, c := range p.Choices {
 		require.Equal(t, c.Without.Peak[OnDevice].Total()-p.Peak[OnDevice].Total(), c.Saves)
 		if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[OnHost].Total() <= task.Device.Host && c.Without.Peak[OnDisk].Total() <= task.Device.Disk {
 			require.GreaterOrEqual(t, c.Without.Seconds, p.Seconds*(1-1e-9), "%s: undone it would be faster", c.Name)
 		}
 	}
+}
+
+// checkChoices holds what a plan says of each choice against a prediction of the run without
+// it, and against a plan of a task that allows nothing else.
+func checkChoices(t require.TestingT, p Plan) {
+	task := p.Task
+	for _, c := range p.Choices {
+		alone, err := task.Predict(c.Other)
+		require.NoError(t, err, c.Name)
+		require.Equal(t, alone, c.Without, c.Name)
+		fits := alone.Peak[OnDevice].Total() <= p.Limit && alone.Peak[OnHost].Total() <= task.Device.Host && alone.Peak[OnDisk].Total() <= task.Device.Disk
+		require.Equal(t, fits, c.Fits, c.Name)
+		if strings.HasPrefix(c.Reason, "there is room") {
+			require.True(t, c.Fits, c.Name)
+			continue
+		}
+		require.Equal(t, fits, strings.HasPrefix(c.Reason, "it would fit without it"), "%s: %s", c.Name, c.Reason)
+		if !fits {
+			continue
+		}
+		only := task
+		o := c.Other
+		only.Compute, only.Masters, only.Gradients = []snug.DType{o.Compute}, []amp.MasterForm{o.Masters}, []Gradient{o.Gradients}
+		only.StateBits = []int{o.StateBits}
+		if o.Frozen != 0 {
+			only.Frozen = []int{o.Frozen}
+		}
+		_, err = only.Fit(p.Limit)
+		require.NoError(t, err, "%s: %s", c.Name, c.Reason)
+	}
+}
+
+// TestHostAndDiskCountInChoices: state that would fit on the device's limit but not on the
+// host is not said to fit, whichever tier is too small.
+func TestHostAndDiskCountInChoices(t *testing.T) {
+	m, err := ModelNamed("llama-7b", 0)
+	require.NoError(t, err)
+	d, err := DeviceNamed("24GB")
+	require.NoError(t, err)
+	said := map[Tier]bool{}
+	for _, host := range []int64{32 * gib, 56 * gib, 72 * gib} {
+		for _, disk := range []int64{0, 40 * gib} {
+			d.Host, d.Disk = host, disk
+			p, err := Task{Model: m, Device: d, Batch: 32, StateBits: []int{8}, Gradients: []Gradient{SumF32, SumBF16}}.Fit(0)
+			if errors.Is(err, snug.ErrNoMemory) {
+				continue
+			}
+			require.NoError(t, err)
+			checkChoices(t, p)
+			for _, c := range p.Choices {
+				for tier, room := range p.Task.room(p.Limit) {
+					if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[tier].Total() > room {
+						require.Contains(t, c.Reason, fmt.Sprintf("without it the %v would hold ", Tier(tier)))
+						said[Tier(tier)] = true
+					}
+				}
+			}
+		}
+	}
+	require.Equal(t, map[Tier]bool{OnHost: true, OnDisk: true}, said)
+}
+
+// TestChoicesThatFit: the same for small tasks of all kinds, under limits of all tiers.
+func TestChoicesThatFit(t *testing.T) {
+	rapid.Check(t, propertyChoices)
+}
+
+func FuzzChoices(f *testing.F) { f.Fuzz(rapid.MakeFuzz(propertyChoices)) }
+
+func propertyChoices(t *rapid.T) {
+	task := drawTask(t)
+	free, err := task.Fit(1 << 40)
+	require.NoError(t, err)
+	whole := free.Peak[OnDevice].Total()
+	share := func(name string) int64 { return whole * rapid.Int64Range(0, 120).Draw(t, name) / 100 }
+	task.Device.Host, task.Device.Disk = share("host share"), share("disk share")
+	p, err := task.Fit(max(1, share("limit share")))
+	var miss *MissError
+	if !errors.As(err, &miss) {
+		require.NoError(t, err)
+		checkPlan(t, p)
+		return
+	}
+	least, err := ParseBytes(strings.ReplaceAll(FormatBytesUp(miss.Least), " ", ""))
+	require.NoError(t, err)
+	_, err = task.Fit(least)
+	require.NoError(t, err, "%s is said to be enough", FormatBytesUp(miss.Least))
 }
 
 // TestPlansOfGuides: models of 34 M, 2 B and 7 B parameters on devices of 8 to 80 GB, with
@@ -147,6 +236,40 @@ func TestMissIsExact(t *testing.T) {
 	task.Masters = []amp.MasterForm{amp.FullMaster, amp.SplitMaster, amp.NoMaster}
 	_, err = task.Fit(miss.Limit)
 	require.NoError(t, err, "one byte less, with what the error proposes")
+}
+
+// TestChangesFit: with each change that is proposed it fits, of sizes as they are printed.
+func TestChangesFit(t *testing.T) {
+	m, err := ModelNamed("llama-2b", 0)
+	require.NoError(t, err)
+	d, err := DeviceNamed("8GB")
+	require.NoError(t, err)
+	task := Task{Model: m, Device: d, Batch: 32, StateBits: []int{32}}
+	_, err = task.Fit(0)
+	var miss *MissError
+	require.ErrorAs(t, err, &miss)
+	sizes := 0
+	for _, c := range miss.Changes {
+		u := task
+		if size, of, found := strings.Cut(c.What, " of "); found && strings.HasSuffix(size, "iB") {
+			sizes++
+			n, err := ParseBytes(strings.ReplaceAll(size, " ", ""))
+			require.NoError(t, err)
+			if of == "host memory" {
+				u.Device.Host = n
+			} else {
+				require.Equal(t, "disk, and 1.00 GiB of host memory for its pages", of)
+				u.Device.Host, u.Device.Disk = gib, n
+			}
+		} else {
+			require.Equal(t, "train adapters of rank 16", c.What)
+			u.Rank = 16
+		}
+		p, err := u.Fit(0)
+		require.NoError(t, err, c.What)
+		checkPlan(t, p)
+	}
+	require.Equal(t, 2, sizes)
 }
 
 // drawTask draws a small model and a device.

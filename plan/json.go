@@ -3,10 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-
-	"github.com/snug-ml/snug"
 )
 
 // maxModelFile is how long the description of a model may be, in bytes.
@@ -40,11 +37,11 @@ func ReadModel(r io.Reader) (Model, error) {
 	}
 	switch {
 	case limited.N <= 0:
-		return Model{}, fmt.Errorf("plan: read a model: more than %d bytes: %w", maxModelFile, snug.ErrCorrupt)
+		return Model{}, corrupt("read a model: more than %d bytes", maxModelFile)
 	case errors.Is(err, io.EOF):
-		return Model{}, fmt.Errorf("plan: read a model: it is empty: %w", snug.ErrCorrupt)
+		return Model{}, corrupt("read a model: it is empty")
 	case err != nil:
-		return Model{}, fmt.Errorf("plan: read a model: %w: %w", err, snug.ErrCorrupt)
+		return Model{}, corrupt("read a model: %w", err)
 	}
 	var found []interface{ Model() (Model, error) }
 	if file.GPT != nil {
@@ -60,7 +57,7 @@ func ReadModel(r io.Reader) (Model, error) {
 		found = append(found, chain(*file.Chain))
 	}
 	if len(found) != 1 {
-		return Model{}, fmt.Errorf(`plan: read a model: want one of "gpt", "vit", "cnn" and "chain", got %d: %w`, len(found), snug.ErrCorrupt)
+		return Model{}, corrupt(`read a model: want one of "gpt", "vit", "cnn" and "chain", got %d`, len(found))
 	}
 	return found[0].Model()
 }

@@ -29,11 +29,11 @@ func (e *MissError) Missing() int64 { return e.Least - e.Limit }
 
 // Error says what is missing and what is cheapest to change.
 func (e *MissError) Error() string {
-	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytes(e.Least), FormatBytes(e.Missing()))
+	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytesUp(e.Least), FormatBytesUp(e.Missing()))
 	if len(e.Changes) > 0 {
 		text += "; cheapest to change: " + e.Changes[0].What
 	}
-	return fmt.Sprintf("%s: %v", text, snug.ErrNoMemory)
+	return text
 }
 
 // Unwrap returns [snug.ErrNoMemory].
@@ -107,7 +107,7 @@ func (t Task) miss(limit, least int64, k *known) error {
 		}
 	}
 	slices.SortStableFunc(m.all, func(a, b Change) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	if t.Rank == 0 {
+	if t.Rank == 0 && t.Model.matrices() > 0 {
 		u := t
 		u.Rank = adapterRank
 		if err := m.try(fmt.Sprintf("train adapters of rank %d", adapterRank), u); err != nil {
@@ -151,7 +151,7 @@ func (m *misser) least(what string, of func(t *Task) *int64, t Task) error {
 		case err != nil:
 			return err
 		case found:
-			high, fits = middle, Change{fmt.Sprintf("%s of %s", FormatBytes(middle), what), seconds}
+			high, fits = middle, Change{fmt.Sprintf("%s of %s", FormatBytesUp(middle), what), seconds}
 		case step == 0:
 			return nil // no amount is enough
 		default:

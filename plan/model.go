@@ -2,27 +2,29 @@ package plan
 
 import (
 	"fmt"
-
-	"github.com/snug-ml/snug"
 )
 
 // Model is a network as a chain of layers between what comes before it, such as
 // embeddings, and a loss. [GPT], [ViT] and [CNN] make one, [ReadModel] reads one, and any
 // other is a list of layers. Counts are elements, of one sample: a sequence or an image.
 type Model struct {
-	Name   string  `json:"name"`
-	Input  int64   `json:"input"`            // elements that enter the chain
-	Params [][]int `json:"params,omitempty"` // shapes of parameters that are used before the chain, such as tables of embeddings
-	Layers []Layer `json:"layers"`
-	Head   Head    `json:"head,omitzero"`
+	Name    string  `json:"name"`
+	Context int     `json:"context,omitempty"` // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
+	Input   int64   `json:"input"`             // elements that enter the chain
+	Params  [][]int `json:"params,omitempty"`  // shapes of parameters that are used before the chain, such as tables of embeddings
+	Layers  []Layer `json:"layers"`
+	Head    Head    `json:"head,omitzero"`
 }
 
 // Layer is one step of the chain, or several that are alike. What it keeps for its
 // backward step is in the terms of package remat.
 type Layer struct {
-	Name   string  `json:"name"`
-	Repeat int     `json:"repeat,omitempty"` // how many follow one another; 0 is 1
-	Params [][]int `json:"params,omitempty"` // shapes of its parameters, [out, in] for a matrix
+	Name   string `json:"name"`
+	Repeat int    `json:"repeat,omitempty"` // how many follow one another; 0 is 1
+	// Params are the shapes of its parameters. [out, in] is a matrix that multiplies, on which
+	// [Task] puts an adapter; a table of other use has more dimensions, such as
+	// [1, rows, columns] for positions.
+	Params [][]int `json:"params,omitempty"`
 
 	// Elements of the compute type of one sample.
 	Output   int64 `json:"output"`             // of its output
@@ -62,6 +64,7 @@ type Head struct {
 
 const (
 	maxCount  = 1 << 40 // of any field but MACs
+	maxMACs   = 1 << 60
 	maxStages = 4096
 	maxParams = 1 << 20
 )
@@ -71,7 +74,7 @@ const (
 // [snug.ErrShape] and names the layer.
 func (m Model) Validate() error {
 	c := checker{model: m.Name}
-	c.part("before the chain", 1, m.Params, m.Input)
+	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context))
 	stages := 0
 	for i, l := range m.Layers {
 		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)
@@ -82,7 +85,7 @@ func (m Model) Validate() error {
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
 			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.GELU), int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim))
-		if l.MACs < 0 || l.MACs > 1<<60 {
+		if l.MACs < 0 || l.MACs > maxMACs {
 			c.fail("%s: %d multiply-adds, want 0 to 2^60", where, l.MACs)
 		}
 		if a.Heads > 0 && a.Dim < 1 {
@@ -115,7 +118,7 @@ type checker struct {
 
 func (c *checker) fail(format string, args ...any) {
 	if c.err == nil {
-		c.err = fmt.Errorf("plan: model %.40q: "+format+": %w", append(append([]any{c.model}, args...), snug.ErrShape)...)
+		c.err = shapeless("model %.40q: "+format, append([]any{c.model}, args...)...)
 	}
 }
 
@@ -211,6 +214,16 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 			}
 		}
 	}
+}
+
+// matrices returns how many parameters adapters can be put on.
+func (m Model) matrices() (n int) {
+	for p := range m.tensors() {
+		if p.linear {
+			n++
+		}
+	}
+	return n
 }
 
 // stages returns the number of layers of the chain.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -51,6 +52,63 @@ func TestModelNamed(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 	require.ErrorIs(t, second(ModelNamed("gpt2", -1)), snug.ErrShape)
+}
+
+// TestContext: a preset with a table of positions keeps it, whatever the context is, and has
+// no longer ones; one without takes all.
+func TestContext(t *testing.T) {
+	for _, name := range Models() {
+		g, isGPT := preset(name).(GPT)
+		if !isGPT {
+			continue
+		}
+		whole, err := ModelNamed(name, 0)
+		require.NoError(t, err)
+		require.Equal(t, g.Context, whole.Context)
+		for _, context := range []int{1, g.Context / 2, g.Context} {
+			m, err := ModelNamed(name, context)
+			require.NoError(t, err)
+			require.Equal(t, context, m.Context)
+			require.Equal(t, whole.Parameters(), m.Parameters(), "%s with a context of %d", name, context)
+		}
+		for _, context := range []int{g.Context + 1, 100_000} {
+			m, err := ModelNamed(name, context)
+			if g.Rotary {
+				require.NoError(t, err)
+				require.Equal(t, whole.Parameters(), m.Parameters(), "%s with a context of %d", name, context)
+				continue
+			}
+			require.ErrorIs(t, err, snug.ErrShape, name)
+			require.ErrorContains(t, err, "learned positions")
+		}
+	}
+	g := GPT{Vocab: 10, Dim: 8, Layers: 1, Heads: 2, Context: 4, Positions: 9}
+	m, err := g.Model()
+	require.NoError(t, err)
+	require.Equal(t, []int{9, 8}, m.Params[1])
+	g.Rotary = true
+	require.ErrorIs(t, second(g.Model()), snug.ErrShape, "a table and none")
+}
+
+// TestSizesThatOverflow: products beyond 64 bits are errors, not other numbers.
+func TestSizesThatOverflow(t *testing.T) {
+	huge := 1 << 28
+	for what, m := range map[string]interface{ Model() (Model, error) }{
+		"channels":       ViT{Image: 16384, Patch: 1, Channels: huge, Classes: 2, Dim: 16, Layers: 1, Heads: 1},
+		"patches":        ViT{Image: 16384, Patch: 16384, Channels: 4096, Classes: 2, Dim: huge, Layers: 1, Heads: 1},
+		"convolutions":   CNN{Image: 16384, Classes: 2, Width: 4096, Blocks: []int{1, 1, 1, 1, 1, 1, 1, 1}, Bottleneck: true},
+		"a width":        GPT{Vocab: 2, Dim: huge, Layers: 1, Heads: 1, Context: 1},
+		"a hidden width": GPT{Vocab: 2, Dim: 1 << 20, Hidden: huge, Layers: 1, Heads: 1, Context: huge},
+		"a vocabulary":   GPT{Vocab: huge, Dim: 1 << 24, Layers: 1, Heads: 1, Context: 1},
+	} {
+		require.ErrorIs(t, second(m.Model()), snug.ErrShape, what)
+	}
+	wide := Model{Layers: []Layer{{Params: [][]int{{1, 1 << 30}}, Repeat: 1 << 10, Output: 1, Rows: 1 << 30}}}
+	_, err := Task{Model: wide, Device: oneMemory(), Batch: 1, Rank: 1 << 16}.Fit(0)
+	require.ErrorIs(t, err, snug.ErrShape, "adapters")
+	require.Equal(t, int64(math.MaxInt64), Bytes{math.MaxInt64, 1}.Total())
+	require.Equal(t, int64(math.MinInt64), Bytes{math.MinInt64, -1}.Total())
+	require.Equal(t, int64(math.MaxInt64-1), Bytes{math.MaxInt64, -1}.Total())
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"fmt"
-
-	"github.com/snug-ml/snug"
-)
+import "math"
 
 // GPT is a decoder of transformer layers, each two stages of the chain:
 //
@@ -13,7 +9,7 @@ import (
 //
 // A sample is a sequence of Context tokens. The zero value of the options is GPT-2 (Radford
 // et al. 2019) without biases of linear layers but that of GELU; those of Llama (Touvron et
-// al. 2023, arXiv:2302.13971) are Gated, RMSNorm, Rotary and Untied.
+// al. 2023, arXiv:2302.13971) are Gated, RMSNorm, Rotary, Untied and SplitQKV.
 //
 // With the width C, the hidden width H and K = KVHeads/Heads, the stages keep for a token,
 // in elements besides their outputs: (2+2K)·C, of q, k, v and attention's output, and H, or
@@ -34,10 +30,18 @@ type GPT struct {
 	Rotary  bool   `json:"rotary,omitempty"`   // in the place of a table of positions
 	Untied  bool   `json:"untied,omitempty"`   // the output layer has a matrix of its own
 	Bias    bool   `json:"bias,omitempty"`     // all linear layers but the output have biases
+
+	// SplitQKV says that q, k and v have a matrix each, and an adapter each, as in Llama. In
+	// GPT-2 they share one.
+	SplitQKV bool `json:"split_qkv,omitempty"`
+	// Positions is the rows of the table of positions of a model without Rotary, and the longest
+	// sequence that it can take; 0: Context.
+	Positions int `json:"positions,omitempty"`
 }
 
 // Model returns the chain. The error wraps [snug.ErrShape]: a count below 1, heads that do
-// not divide the width, or key heads that do not divide the heads.
+// not divide the width, key heads that do not divide the heads, or a Context longer than
+// Positions.
 func (g GPT) Model() (Model, error) {
 	if g.Name == "" {
 		g.Name = "gpt"
@@ -48,22 +52,32 @@ func (g GPT) Model() (Model, error) {
 	if g.Hidden == 0 {
 		g.Hidden = 4 * g.Dim
 	}
-	err := atLeastOne(g.Name, map[string]int{"vocab": g.Vocab, "dim": g.Dim, "layers": g.Layers, "heads": g.Heads,
-		"context": g.Context, "kv_heads": g.KVHeads, "hidden": g.Hidden})
-	if err != nil {
+	if g.Rotary && g.Positions != 0 {
+		return Model{}, shapeless("model %.40q: a table of %d positions, and rotary ones in its place", g.Name, g.Positions)
+	}
+	if g.Positions == 0 {
+		g.Positions = g.Context
+	}
+	err := atLeastOne(g.Name, counts{{"vocab", g.Vocab}, {"dim", g.Dim}, {"layers", g.Layers}, {"heads", g.Heads},
+		{"context", g.Context}, {"kv_heads", g.KVHeads}, {"hidden", g.Hidden}, {"positions", g.Positions}})
+	switch {
+	case err != nil:
 		return Model{}, err
+	case !g.Rotary && g.Context > g.Positions:
+		return Model{}, shapeless("model %.40q: a context of %d tokens, but its learned positions are for %d at most; a model with more positions is another one",
+			g.Name, g.Context, g.Positions)
 	}
 	b := blocks{dim: g.Dim, heads: g.Heads, kvHeads: g.KVHeads, hidden: g.Hidden, rows: g.Context,
-		gated: g.Gated, rms: g.RMSNorm, bias: g.Bias, causal: true}
+		gated: g.Gated, rms: g.RMSNorm, bias: g.Bias, split: g.SplitQKV, causal: true}
 	if err := b.check(g.Name); err != nil {
 		return Model{}, err
 	}
 	m := Model{
-		Name: g.Name, Input: b.width(), Params: [][]int{{g.Vocab, g.Dim}}, Layers: b.layers(g.Layers),
+		Name: g.Name, Context: g.Context, Input: b.width(), Params: [][]int{{g.Vocab, g.Dim}}, Layers: b.layers(g.Layers),
 		Head: Head{Params: b.norm(), Tied: !g.Untied, Rows: g.Context, Cols: g.Dim, Classes: g.Vocab, Stats: b.stats()},
 	}
 	if !g.Rotary {
-		m.Params = append(m.Params, []int{g.Context, g.Dim})
+		m.Params = append(m.Params, []int{g.Positions, g.Dim})
 	}
 	if g.Untied {
 		m.Head.Params = append(m.Head.Params, []int{g.Vocab, g.Dim})
@@ -73,7 +87,8 @@ func (g GPT) Model() (Model, error) {
 
 // ViT is a vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): an image is cut
 // into patches, a class token is put before them, and the layers are those of [GPT] with
-// biases and without a causal mask. The loss is that of the class token.
+// biases and without a causal mask; q, k and v have a matrix each, as in Hugging Face's. The
+// loss is that of the class token.
 type ViT struct {
 	Name     string `json:"name,omitempty"`
 	Image    int    `json:"image"`              // pixels of a side
@@ -97,25 +112,24 @@ func (v ViT) Model() (Model, error) {
 	if v.Hidden == 0 {
 		v.Hidden = 4 * v.Dim
 	}
-	err := atLeastOne(v.Name, map[string]int{"image": v.Image, "patch": v.Patch, "channels": v.Channels, "classes": v.Classes,
-		"dim": v.Dim, "layers": v.Layers, "heads": v.Heads, "hidden": v.Hidden})
+	err := atLeastOne(v.Name, counts{{"image", v.Image}, {"patch", v.Patch}, {"channels", v.Channels}, {"classes", v.Classes},
+		{"dim", v.Dim}, {"layers", v.Layers}, {"heads", v.Heads}, {"hidden", v.Hidden}})
 	if err != nil {
 		return Model{}, err
 	}
-	if v.Image%v.Patch != 0 || v.Image > maxSide {
-		return Model{}, fmt.Errorf("plan: model %.40q: patches of %d in an image of %d, want a divisor, and at most %d: %w",
-			v.Name, v.Patch, v.Image, maxSide, snug.ErrShape)
+	if v.Image%v.Patch != 0 || v.Image > maxSide || v.Channels > maxWidth {
+		return Model{}, shapeless("model %.40q: patches of %d in an image of %d with %d channels, want a divisor, at most %d, and at most %d",
+			v.Name, v.Patch, v.Image, v.Channels, maxSide, maxWidth)
 	}
 	side := v.Image / v.Patch
-	b := blocks{dim: v.Dim, heads: v.Heads, kvHeads: v.Heads, hidden: v.Hidden, rows: side*side + 1, bias: true}
+	b := blocks{dim: v.Dim, heads: v.Heads, kvHeads: v.Heads, hidden: v.Hidden, rows: side*side + 1, bias: true, split: true}
 	if err := b.check(v.Name); err != nil {
 		return Model{}, err
 	}
-	pixels := v.Channels * v.Patch * v.Patch
-	unfolded := int64(side*side) * int64(pixels)
+	unfolded := int64(v.Channels) * int64(v.Image) * int64(v.Image)
 	patches := Layer{
-		Name: "patches", Params: [][]int{{v.Dim, pixels}, {v.Dim}, {v.Dim}, {b.rows, v.Dim}}, Output: b.width(),
-		Forward: unfolded, Backward: unfolded, MACs: unfolded * int64(v.Dim),
+		Name: "patches", Params: [][]int{{v.Dim, v.Channels, v.Patch, v.Patch}, {v.Dim}, {v.Dim}, {1, b.rows, v.Dim}}, Output: b.width(),
+		Forward: unfolded, Backward: unfolded, MACs: times(unfolded, int64(v.Dim)),
 	}
 	m := Model{
 		Name: v.Name, Input: int64(v.Channels) * int64(v.Image) * int64(v.Image),
@@ -127,28 +141,51 @@ func (v ViT) Model() (Model, error) {
 
 const maxSide = 1 << 14 // pixels of a side of an image
 
-func atLeastOne(model string, counts map[string]int) error {
-	for name, n := range counts {
-		if n < 1 || n > maxCount>>10 {
-			return fmt.Errorf("plan: model %.40q: %s is %d, want 1 to 2^30: %w", model, name, n, snug.ErrShape)
+// counts are fields of a model with the names that they have in a file.
+type counts []struct {
+	name string
+	n    int
+}
+
+// maxDim is of a count of a model. Sums of three are an int on systems of 32 bits too.
+const maxDim = 1 << 28
+
+// atLeastOne returns an error for the first count that is not from 1 to maxDim.
+func atLeastOne(model string, all counts) error {
+	for _, c := range all {
+		if c.n < 1 || c.n > maxDim {
+			return shapeless("model %.40q: %s is %d, want 1 to 2^28", model, c.name, c.n)
 		}
 	}
 	return nil
 }
 
+// times returns the product of counts, or more than any field may have where it is larger
+// than an int64, so that [Model.Validate] refuses it.
+func times(all ...int64) int64 {
+	product, size := int64(1), 1.0
+	for _, n := range all {
+		product, size = product*n, size*float64(n)
+	}
+	if size > maxMACs {
+		return math.MaxInt64
+	}
+	return product
+}
+
 // blocks are the transformer layers of a model.
 type blocks struct {
 	dim, heads, kvHeads, hidden, rows int
-	gated, rms, bias, causal          bool
+	gated, rms, bias, split, causal   bool
 }
 
 func (b blocks) check(model string) error {
 	if b.dim%b.heads != 0 || b.heads%b.kvHeads != 0 {
-		return fmt.Errorf("plan: model %.40q: width %d, %d heads, %d key heads, want each to divide the one before: %w",
-			model, b.dim, b.heads, b.kvHeads, snug.ErrShape)
+		return shapeless("model %.40q: width %d, %d heads, %d key heads, want each to divide the one before",
+			model, b.dim, b.heads, b.kvHeads)
 	}
-	if float64(b.rows)*float64(b.dim+b.hidden)*float64(b.dim) > maxCount*(1<<20) {
-		return fmt.Errorf("plan: model %.40q: %d rows of width %d and hidden width %d are too large: %w", model, b.rows, b.dim, b.hidden, snug.ErrShape)
+	if float64(b.rows)*(float64(b.dim)+float64(b.hidden))*float64(b.dim) > maxCount*(1<<20) {
+		return shapeless("model %.40q: %d rows of width %d and hidden width %d are too large", model, b.rows, b.dim, b.hidden)
 	}
 	return nil
 }
@@ -204,7 +241,13 @@ func (b blocks) attention() Layer {
 	l := b.base("attention")
 	kv := b.kvHeads * (b.dim / b.heads)
 	qkv := int64(b.rows) * int64(b.dim+2*kv)
-	l.Params = b.linear(b.linear(b.norm(), b.dim+2*kv, b.dim), b.dim, b.dim)
+	l.Params = b.norm()
+	if b.split {
+		l.Params = b.linear(b.linear(b.linear(l.Params, b.dim, b.dim), kv, b.dim), kv, b.dim)
+	} else {
+		l.Params = b.linear(l.Params, b.dim+2*kv, b.dim)
+	}
+	l.Params = b.linear(l.Params, b.dim, b.dim)
 	l.Kept, l.Forward, l.Backward = qkv+b.width(), qkv, qkv+b.width()
 	l.MACs = qkv*int64(b.dim) + b.width()*int64(b.dim)
 	l.Attention = Attention{Heads: b.heads, Queries: b.rows, Keys: b.rows, Dim: b.dim / b.heads, Causal: b.causal}

@@ -77,14 +77,14 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 		o.Samples = 1024
 	}
 	if !(o.Warn > 0 && o.Warn <= 1) {
-		return nil, fmt.Errorf("plan: monitor: Warn is %v, want more than 0, up to 1: %w", o.Warn, snug.ErrConfig)
+		return nil, invalid("monitor: Warn is %v, want more than 0, up to 1", o.Warn)
 	}
 	if o.Samples < 2 || o.Samples > 1<<20 {
-		return nil, fmt.Errorf("plan: monitor: Samples is %d, want 2 to 2^20: %w", o.Samples, snug.ErrConfig)
+		return nil, invalid("monitor: Samples is %d, want 2 to 2^20", o.Samples)
 	}
 	for tier, limit := range o.Limits {
 		if limit < 0 {
-			return nil, fmt.Errorf("plan: monitor: a limit of %d bytes for the %v, want 0 or more: %w", limit, Tier(tier), snug.ErrConfig)
+			return nil, invalid("monitor: a limit of %d bytes for the %v, want 0 or more", limit, Tier(tier))
 		}
 	}
 	return &Monitor{options: o, start: time.Now(), process: openRSS(), samples: make([]Sample, 0, o.Samples), every: 1}, nil
@@ -107,7 +107,7 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 		return
 	}
 	m.mu.Lock()
-	warning := m.hold(t, c, m.now[t][c]+n)
+	warning := m.hold(t, c, plus(m.now[t][c], n))
 	m.mu.Unlock()
 	m.warn(warning)
 }
@@ -130,8 +130,8 @@ func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 &&
 // hold notes what a component holds. The warning that it returns has no limit if there is
 // nothing to warn of.
 func (m *Monitor) hold(t Tier, c Component, n int64) (w Warning) {
-	m.total[t] += n - m.now[t][c]
 	m.now[t][c] = n
+	m.total[t] = m.now[t].Total()
 	m.peak[t][c] = max(m.peak[t][c], n)
 	m.most[t], m.recent[t] = max(m.most[t], m.total[t]), max(m.recent[t], m.total[t])
 	limit := m.options.Limits[t]
@@ -177,7 +177,7 @@ func (m *Monitor) Check() error {
 	defer m.mu.Unlock()
 	for t, limit := range m.options.Limits {
 		if limit > 0 && m.most[t] > limit {
-			return fmt.Errorf("plan: %d bytes of %v memory are needed or more, %d are allowed: %w", m.most[t], Tier(t), limit, snug.ErrNoMemory)
+			return &fault{fmt.Errorf("%s of %v memory are needed or more, %s are allowed", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit)), snug.ErrNoMemory}
 		}
 	}
 	return nil
@@ -248,4 +248,4 @@ func (m *Monitor) Timeline() []Sample {
 	return append([]Sample(nil), m.samples...)
 }
 
-var errNoSamples = fmt.Errorf("plan: monitor: a timeline needs two samples, of a tier that exists: %w", snug.ErrConfig)
+var errNoSamples = invalid("monitor: a timeline needs two samples, of a tier that exists")

@@ -2,13 +2,12 @@ package plan
 
 import (
 	"fmt"
+	"github.com/snug-ml/snug/quant8"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/quant8"
 )
 
 // rules make the optimizers by name.
@@ -53,7 +52,7 @@ func Optimizers() []string { return slices.Sorted(maps.Keys(rules)) }
 
 func (t Task) checkOptimizer() error {
 	if rules[t.Optimizer] == nil {
-		return fmt.Errorf("plan: unknown optimizer %.40q, want one of %s: %w", t.Optimizer, strings.Join(Optimizers(), ", "), snug.ErrConfig)
+		return invalid("unknown optimizer %.40q, want one of %s", t.Optimizer, strings.Join(Optimizers(), ", "))
 	}
 	return nil
 }
@@ -89,11 +88,15 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	for p := range t.trained() {
 		number++
 		name := strconv.Itoa(number)
+		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt)
 		switch {
-		case len(p.shape) == 2 && (p.linear || rest == opt):
+		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
+		case asMatrix && (rest != opt || t.Optimizer == "adafactor"):
+			return stateSize{}, shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
+				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
-			err = rest.Add(name, int(p.len()))
+			err = addParts(rest, name, p.len())
 		}
 		if err != nil {
 			return stateSize{}, fmt.Errorf("plan: %w", err)
@@ -104,6 +107,22 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		size.state += rest.StateBytes()
 	}
 	return size, nil
+}
+
+// maxElements is what an optimizer takes as one parameter; plans on systems of 32 bits are
+// for other machines too.
+const maxElements = math.MaxInt / 32
+
+// addParts adds a parameter of n elements, which has the state of its parts: all but the last
+// are whole blocks, and none is so small that its state has another width.
+func addParts(o *quant8.Optimizer, name string, n int64) error {
+	const part = min(maxElements+1, 1<<40) / 2
+	for ; n > maxElements; n -= part {
+		if err := o.Add(fmt.Sprint(name, "/", n), part); err != nil {
+			return err
+		}
+	}
+	return o.Add(name, int(n))
 }
 
 // trained yields the parameters that are trained: those of the model, or the pairs of

@@ -2,8 +2,6 @@ package plan
 
 import (
 	"fmt"
-
-	"github.com/snug-ml/snug/quant8"
 )
 
 // Prediction is what a run takes.
@@ -50,6 +48,7 @@ type fixed struct {
 	stream  float64 // transfers beside it
 	step    float64 // seconds of the update
 	held    []int64 // where weights are paged, the bytes of the first layers: of 1, 2, ...
+	must    int     // of those, how many the device holds because there is no room elsewhere
 }
 
 // with adds the activations and the workspace of a micro-batch, whose chain and loss take
@@ -160,10 +159,10 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 }
 
 // frozenBytes returns the bytes of a matrix of n elements in 4 bits.
-func frozenBytes(elements int64) int64 {
-	n := int(elements)
-	blocks := quant8.Blocks(n, 64)
-	return int64(quant8.Blocks(n, 2) + blocks + 4*quant8.Blocks(blocks, 256))
+func frozenBytes(n int64) int64 {
+	up := func(n, size int64) int64 { return (n + size - 1) / size }
+	blocks := up(n, 64)
+	return up(n, 2) + blocks + 4*up(blocks, 256)
 }
 
 // layerBytes returns the bytes of the weights of the chain's first layers: of 1, of 2, and

@@ -96,12 +96,48 @@ func TestFormulas(t *testing.T) {
 	r = Run{Micro: 1, Window: 4, Compute: snug.BF16, Frozen: 4}
 	d = predict(r)[OnDevice]
 	matrices := int64(32 * (4096*3*4096 + 4096*4096 + 3*4096*11008))
-	adapters := int64(32 * 8 * (4096 + 3*4096 + 2*4096 + 3*(4096+11008)))
+	adapters := int64(32 * 8 * (4*2*4096 + 3*(4096+11008)))
 	require.Equal(t, 4*adapters, d[Gradients])
 	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices+adapters), d[Weights], 1e-3)
 	with := d[Activations]
 	task.Rank, r.Frozen = 0, 0
-	require.EqualValues(t, 2*rows*8*5*32, with-predict(r)[OnDevice][Activations], "8 numbers a row and matrix, of 5 in each of 32 layers")
+	require.EqualValues(t, 2*rows*8*7*32, with-predict(r)[OnDevice][Activations], "8 numbers a row and matrix, of 7 in each of 32 layers")
+}
+
+// TestAdapters compares with the trained parameters that PEFT counts for target_modules
+// "all-linear": for each linear layer the rank times its inputs and outputs.
+func TestAdapters(t *testing.T) {
+	grouped := GPT{Vocab: 128256, Dim: 4096, Layers: 32, Heads: 32, KVHeads: 8, Hidden: 14336, Context: 2048,
+		Gated: true, RMSNorm: true, Rotary: true, Untied: true, SplitQKV: true} // Llama 3 8B
+	for _, c := range []struct {
+		model interface{ Model() (Model, error) }
+		rank  int
+		want  int64
+	}{
+		{llama("llama-7b", 4096, 32, 32, 11008, 2048), 64, 159_907_840},
+		{llama("llama-7b", 4096, 32, 32, 11008, 2048), 16, 39_976_960},
+		{llama("llama-13b", 5120, 40, 40, 13824, 2048), 8, 8 * 40 * (4*(5120+5120) + 3*(5120+13824))},
+		{grouped, 16, 41_943_040}, // 16·32·(2·(4096+4096) + 2·(4096+1024) + 3·(4096+14336))
+		{preset("gpt2"), 8, 8 * 12 * ((768 + 3*768) + (768 + 768) + 2*(768+3072))},
+		{preset("vit-b16"), 16, 16 * 12 * (4*(768+768) + 2*(768+3072))},
+		{preset("resnet-18"), 4, 4 * ((3*49 + 64) + 4*(64*9+64) + (64*9 + 128) + 3*(128*9+128) + (64 + 128) +
+			(128*9 + 256) + 3*(256*9+256) + (128 + 256) + (256*9 + 512) + 3*(512*9+512) + (256 + 512))}, // a convolution is a matrix of its patches
+	} {
+		m, err := c.model.Model()
+		require.NoError(t, err)
+		_, trained, _ := Task{Model: m, Rank: c.rank}.counts()
+		require.Equal(t, c.want, trained, "%s, rank %d", m.Name, c.rank)
+	}
+}
+
+// preset returns what a preset is made of.
+func preset(name string) interface{ Model() (Model, error) } {
+	for _, m := range models {
+		if m.name == name {
+			return m.of
+		}
+	}
+	return nil
 }
 
 // TestInBackward: one gradient is held, and that of a matrix that two layers share.
@@ -187,6 +223,8 @@ func TestBadTasksAndRuns(t *testing.T) {
 	}
 	_, err = Task{Model: m, Device: devices[0], Batch: 4}.Fit(-1)
 	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = Task{Model: Model{Layers: []Layer{{Params: [][]int{{4}}, Output: 4}}}, Device: devices[0], Batch: 1, Rank: 4}.Fit(0)
+	require.ErrorIs(t, err, snug.ErrConfig, "nothing to put adapters on")
 	big, err := ModelNamed("llama-13b", 1<<16)
 	require.NoError(t, err)
 	_, err = Task{Model: big, Device: devices[0], Batch: maxBatch}.Fit(0)

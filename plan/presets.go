@@ -1,16 +1,13 @@
 package plan
 
 import (
-	"fmt"
 	"strings"
-
-	"github.com/snug-ml/snug"
 )
 
 // llama returns the options of Llama's architecture.
 func llama(name string, dim, layers, heads, hidden, context int) GPT {
 	return GPT{Name: name, Vocab: 32000, Dim: dim, Layers: layers, Heads: heads, Hidden: hidden, Context: context,
-		Gated: true, RMSNorm: true, Rotary: true, Untied: true}
+		Gated: true, RMSNorm: true, Rotary: true, Untied: true, SplitQKV: true}
 }
 
 // models make the presets by name.
@@ -41,7 +38,9 @@ func Models() (names []string) {
 
 // ModelNamed returns the preset of a name: gpt-1m and gpt-34m are those of examples/gpt;
 // llama-2b has the architecture of Llama at that size. context, unless 0, is the tokens of
-// a sequence of a GPT. The error wraps [snug.ErrConfig] and lists the names.
+// a sequence of a GPT; one with a table of positions keeps the table of the preset, so that a
+// longer sequence is an error. The error wraps [snug.ErrConfig] and lists the names, or
+// [snug.ErrShape] for a context that the model cannot have.
 func ModelNamed(name string, context int) (Model, error) {
 	for _, m := range models {
 		if m.name != name {
@@ -52,10 +51,13 @@ func ModelNamed(name string, context int) (Model, error) {
 		case context == 0:
 			return m.of.Model()
 		case !isGPT:
-			return Model{}, fmt.Errorf("plan: model %s has no context to change: %w", name, snug.ErrConfig)
+			return Model{}, invalid("model %s has no context to change", name)
+		}
+		if !g.Rotary {
+			g.Positions = g.Context
 		}
 		g.Context = context
 		return g.Model()
 	}
-	return Model{}, fmt.Errorf("plan: unknown model %.40q, want one of %s: %w", name, strings.Join(Models(), ", "), snug.ErrConfig)
+	return Model{}, invalid("unknown model %.40q, want one of %s", name, strings.Join(Models(), ", "))
 }

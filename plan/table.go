@@ -9,17 +9,21 @@ import (
 )
 
 // WriteTable writes the plan as text: the bytes of each component on the device without
-// techniques and with the plan, those on the host and on disk, and then the choices, with
-// what the device would hold, and its activations take, if each alone were undone. It ends
-// with the lines of [Plan.Explain].
+// techniques and with the plan, and those on the host and on disk; the limit, and the rates
+// by which times are predicted; and the choices, with what the device would hold, and its
+// activations take, if each alone were undone. It ends with the lines of [Plan.Explain].
 func (p Plan) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	t := p.Task
-	fmt.Fprintf(&b, "%s, %d parameters, on %s: %d samples a step in %d micro-batches of at most %d\n\n",
-		t.Model.Name, t.Model.Parameters(), t.Device.Name, t.Batch, p.Run.Window, p.Run.Micro)
+	samples := "samples"
+	if t.Model.Context > 0 {
+		samples = fmt.Sprintf("sequences of %d tokens", t.Model.Context)
+	}
+	fmt.Fprintf(&b, "%s, %d parameters%s, on %s: %d %s a step in %d micro-batches of at most %d\n\n",
+		t.Model.Name, t.Model.Parameters(), t.adapters(), t.Device.Name, t.Batch, samples, p.Run.Window, p.Run.Micro)
 	p.components(&b)
-	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s\n\n",
-		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds))
+	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
+		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
 	for _, c := range p.Choices {
@@ -41,6 +45,21 @@ func (p Plan) WriteTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// adapters says what is trained where that is not the model.
+func (t Task) adapters() string {
+	if t.Rank == 0 {
+		return ""
+	}
+	_, trained, _ := t.counts()
+	return fmt.Sprintf(" and %d of adapters", trained)
+}
+
+// rates says by which rates times are predicted.
+func (d Device) rates() string {
+	return fmt.Sprintf("%.3g TFLOP/s in f32, %.3g in 16 bits, %.0f GB/s of memory, %.3g of the link, %.3g of the disk",
+		d.F32/1e12, d.F16/1e12, d.Bandwidth/1e9, d.Link/1e9, d.DiskRate/1e9)
 }
 
 // components writes the table of components.

@@ -19,7 +19,8 @@ type Task struct {
 	LossRows  int    // rows of logits that exist at a time; default 128
 	Chunk     int    // elements of a page of paged state; default 65536
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the chain
-	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else.
+	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), as PEFT's target "all-linear" does, and
+	// nothing else. A model without matrices cannot have it.
 	Rank int
 
 	// What Fit may choose from. Lossy values change the arithmetic of a step and are not among
@@ -104,20 +105,46 @@ func (t Task) check() (Task, error) {
 		n, lo, top int
 	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
 		if n.n < n.lo || n.n > n.top {
-			return t, fmt.Errorf("plan: %s is %d, want %d to %d: %w", n.name, n.n, n.lo, n.top, snug.ErrConfig)
+			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}
 	}
 	if err := t.checkChoices(); err != nil {
 		return t, err
 	}
-	h := t.Model.Head
-	if size := 16 * (t.Model.perSample()*float64(t.Batch) + float64(h.Classes)*float64(t.LossRows)); !(size < 1<<60) {
-		return t, fmt.Errorf("plan: a batch of %d samples takes up to %g bytes, want less than 2^60: %w", t.Batch, size, snug.ErrShape)
-	}
-	if rows := t.Model.rows() * float64(t.Batch); rows > math.MaxInt {
-		return t, fmt.Errorf("plan: a batch of %d samples has %g rows, more than an int: %w", t.Batch, rows, snug.ErrShape)
+	if err := t.checkSizes(); err != nil {
+		return t, err
 	}
 	return t, t.checkOptimizer()
+}
+
+// checkSizes reports whether all that is counted is far below the largest int64, and counts
+// of rows and of logits below the largest int, which on systems of 32 bits is smaller.
+func (t Task) checkSizes() error {
+	h, adapters, kept := t.Model.Head, 0.0, 0.0
+	for _, l := range t.Model.Layers {
+		for _, shape := range l.Params {
+			if len(shape) == 2 {
+				adapters += float64(t.Rank) * (float64(shape[0]) + float64(shape[1])) * float64(l.repeat())
+				kept += float64(t.Rank) * float64(l.Rows) * float64(l.repeat())
+			}
+		}
+	}
+	logits := (float64(h.Classes) + 1) * float64(t.LossRows)
+	size := 16 * ((t.Model.perSample()+kept)*float64(t.Batch) + logits)
+	rows := t.Model.rows() * float64(t.Batch)
+	switch {
+	case t.Rank > 0 && adapters == 0:
+		return invalid("Rank is %d, but the chain of model %.40q has no matrices for adapters", t.Rank, t.Model.Name)
+	case !(adapters < 1<<50):
+		return shapeless("adapters of rank %d have %g elements, want less than 2^50", t.Rank, adapters)
+	case !(size < 1<<60):
+		return shapeless("a batch of %d samples takes up to %g bytes, want less than 2^60", t.Batch, size)
+	case rows > math.MaxInt:
+		return shapeless("a batch of %d samples has %g rows, more than an int", t.Batch, rows)
+	case logits > math.MaxInt:
+		return shapeless("%d rows of logits have %g elements, more than an int", t.LossRows, logits)
+	}
+	return nil
 }
 
 // checkChoices checks the lists that Fit chooses from, one value at a time.
@@ -125,7 +152,7 @@ func (t Task) checkChoices() error {
 	var all []Run
 	for _, c := range t.Compute {
 		if c == 0 {
-			return fmt.Errorf("plan: Compute has an invalid type: %w", snug.ErrConfig)
+			return invalid("Compute has an invalid type")
 		}
 		all = append(all, Run{Compute: c})
 	}
@@ -192,7 +219,7 @@ func (t Task) checkRun(r Run) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("plan: %s: %w", problem, snug.ErrConfig)
+	return invalid("%s", problem)
 }
 
 // baseline returns training without techniques.
