@@ -6,6 +6,7 @@
 //	snug devices                               what this machine has, and the presets
 //	snug inspect FILE                          what a file or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
+//	snug version                               what this program is built of
 //	snug completion bash                       completion for a shell
 //
 // It exits with 0 when all is well, with 1 when not, such as when nothing fits or a file is
@@ -20,6 +21,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/snug-ml/snug"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -64,9 +67,17 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // oneLine joins the lines of an error, and leaves out the names that packages put before
-// theirs: the command line named one.
+// theirs, since the command line named one, and what kind of error it is where that follows
+// a sentence. That a file is damaged stays.
 func oneLine(err error) string {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
+	for i, line := range lines {
+		for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrNoMemory} {
+			line = strings.TrimSuffix(line, ": "+kind.Error())
+		}
+		lines[i] = line
+	}
+	text := strings.Join(lines, "; ")
 	parts := strings.Split(text, ": ")
 	for i := len(parts) - 1; i > 0; i-- {
 		switch parts[i] {
@@ -99,7 +110,7 @@ func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 
 // commands are all of the program's, in the order in which help has them.
 func commands() []*command {
-	return []*command{planCommand(), devicesCommand(), inspectCommand(), verifyCommand(), completionCommand()}
+	return []*command{planCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
 
 func commandNames() (names []string) {

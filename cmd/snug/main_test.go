@@ -3,15 +3,20 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -43,14 +48,73 @@ func TestWrongCommandLines(t *testing.T) {
 		{"plan", "-model", "gpt2", "-rank", "-1"}, {"plan", "-model", "gpt2", "-optimizer", "adamx"}, {"plan", "-model", "gpt2", "-compute", "f8"},
 		{"plan", "-model", "gpt2", "-compute", "u8"}, {"plan", "-model", "gpt2", "-masters", "half"}, {"plan", "-model", "gpt2", "-gradients", "no"},
 		{"plan", "-model", "gpt2", "-state", "7"}, {"plan", "-model", "gpt2", "-state", "x"}, {"plan", "-model", "gpt2", "-state", "0"}, {"plan", "-model", "gpt2", "-o", "x.png"},
-		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"},
+		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"version", "more"}, {"version", "-x"},
+		{"plan", "-model", "gpt2", "-context", "1025"}, {"plan", "-model", "gpt2-xl", "-context", "100000"},
 	} {
 		status, out, errs := snugged(args...)
 		require.Equal(t, 2, status, "%q: %s", args, errs)
 		require.Equal(t, 1, strings.Count(errs, "\n"), "%q: %q", args, errs)
 		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
+		requireNoKind(t, errs)
 		require.Empty(t, out, "%q", args)
 	}
+}
+
+// requireNoKind: no text ends in the kind of error that it is.
+func requireNoKind(t *testing.T, text string) {
+	t.Helper()
+	for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrNoMemory} {
+		require.NotContains(t, text, strings.TrimPrefix(kind.Error(), "snug"))
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("plan: %q: want a size: %w", "x", snug.ErrConfig), `plan: "x": want a size`},
+		{fmt.Errorf("plan: state: %w", fmt.Errorf("quant8: a matrix of 0×1: %w", snug.ErrShape)), "plan: state: quant8: a matrix of 0×1"},
+		{errors.Join(fmt.Errorf("a: 1: %w", snug.ErrNoMemory), fmt.Errorf("b: 2: %w", snug.ErrDType)), "a: 1; b: 2"},
+		{fmt.Errorf("offload: page 3: %w", snug.ErrCorrupt), "offload: page 3: corrupt data"},
+		{snug.ErrNoMemory, "out of memory"},
+	} {
+		require.Equal(t, c.want, strings.TrimPrefix(oneLine(c.err), "snug: "))
+	}
+}
+
+// TestVersion: what the build says of the module, also where it is a dependency.
+func TestVersion(t *testing.T) {
+	status, out, errs := snugged("version")
+	require.Zero(t, status, errs)
+	require.Regexp(t, `^github.com/snug-ml/snug \S+\n(revision [0-9a-f]+ of \S+(, modified since)?\n)?go\S+ on `+runtime.GOOS+"/"+runtime.GOARCH+`, instructions \S+\nbackends: cpu`, out)
+	status, out, errs = snugged("version", "-json")
+	require.Zero(t, status, errs)
+	var r versionReport
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Equal(t, "cpu", r.Backends[0])
+	require.Equal(t, runtime.Version(), r.Go)
+
+	for _, c := range []struct {
+		info *debug.BuildInfo
+		want versionReport
+	}{
+		{nil, versionReport{Version: "(unknown)"}},
+		{&debug.BuildInfo{Main: debug.Module{Path: modulePath, Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"},
+		}}, versionReport{Version: "v1.2.3", Revision: "abc", Time: "2026-01-02T03:04:05Z", Modified: true}},
+		{&debug.BuildInfo{Main: debug.Module{Path: "example.com/x", Version: "v9.0.0"}, Deps: []*debug.Module{{Path: modulePath, Version: "v1.2.3"}},
+			Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}}}, versionReport{Version: "v1.2.3"}},
+	} {
+		got := versionOf(c.info)
+		c.want.Module, c.want.Go, c.want.System = modulePath, runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
+		require.Equal(t, c.want, got)
+	}
+	t.Setenv("SNUG_CPU", "abacus")
+	status, out, errs = snugged("version")
+	require.Equal(t, 2, status)
+	require.Empty(t, out)
+	require.Contains(t, errs, "abacus")
 }
 
 // TestHelp: every command has a text, which names all of its flags.
@@ -115,7 +179,9 @@ func TestPlan(t *testing.T) {
 	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-limit", "1GiB", "-o", chart)
 	require.Zero(t, status, errs)
 	require.Empty(t, errs)
-	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 32 samples a step")
+	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 32 sequences of 512 tokens a step")
+	require.Contains(t, out, ", at the speed of 8GB:\n10.2 TFLOP/s in f32")
+	require.NotContains(t, out, "assumed")
 	require.NotContains(t, out, "\x1b", "colours")
 	for c := range plan.Components {
 		require.Contains(t, out, c.String())
@@ -142,12 +208,39 @@ func TestPlan(t *testing.T) {
 	require.LessOrEqual(t, sum, r.Limit)
 }
 
+// TestWhatIsAssumed: a limit without a device is that of a card that is named, in text and
+// in JSON; so is the context, of which a batch has as many tokens.
+func TestWhatIsAssumed(t *testing.T) {
+	for _, device := range []string{"", "24GB"} {
+		args := []string{"plan", "-model", "gpt2", "-limit", "8GiB", "-context", "256"}
+		if device != "" {
+			args = append(args, "-device", device)
+		}
+		status, out, errs := snugged(args...)
+		require.Zero(t, status, errs)
+		require.Contains(t, out, "32 sequences of 256 tokens a step")
+		require.Contains(t, out, "at the speed of 24GB")
+		require.Equal(t, device == "", strings.Contains(out, "on 24GB (assumed, as no -device is named)"))
+		status, out, errs = snugged(append(args, "-json")...)
+		require.Zero(t, status, errs)
+		var r report
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		require.Equal(t, "24GB", r.Device)
+		require.Equal(t, device == "", r.Assumed)
+		require.Equal(t, 256, r.Context)
+	}
+	status, out, errs := snugged("plan", "-model", "vit-b16", "-device", "8GB", "-rank", "16")
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "vit-b16, 86567656 parameters and 2654208 of adapters, on 8GB: 32 samples a step")
+}
+
 func TestPlanThatMisses(t *testing.T) {
 	status, out, errs := snugged("plan", "-model", "gpt-34m", "-limit", "10MiB")
 	require.Equal(t, 1, status)
 	require.Empty(t, out)
 	require.Equal(t, 1, strings.Count(errs, "\n"))
 	require.Contains(t, errs, "nothing fits in 10.00 MiB: the least takes ")
+	requireNoKind(t, errs)
 	status, out, errs = snugged("plan", "-model", "gpt-34m", "-limit", "200MiB", "-state", "32", "-json")
 	require.Equal(t, 1, status)
 	require.NotEmpty(t, errs)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -39,12 +40,13 @@ the fastest way to do it under a limit. The batch stays what it is.
   -model NAME      ` + wrap(plan.Models(), 19) + `
                    or a file of JSON, see below; - reads it from the input
   -device NAME     ` + wrap(deviceNames(), 19) + `
+                   default: 24GB, whose speed is then assumed
   -limit SIZE      of the device's memory; default: all that programs get of it
   -host SIZE       host memory that may be used; default: none
   -disk SIZE       disk that may be used; default: none
   -batch N         samples of a step: sequences or images; default 32
-  -context N       tokens of a sequence, of a preset
-  -rank N          train adapters of that rank only, over frozen weights
+  -context N       tokens of a sequence, of a preset; at most those that it has learned positions for
+  -rank N          train adapters of that rank only, on all matrices of the layers, over frozen weights
   -optimizer NAME  adamw (default), or ` + wrap(plan.Optimizers(), 19) + `
   -o FILE          also draw the bytes as SVG
   -json            write JSON in the place of text
@@ -75,7 +77,8 @@ what is cheapest to change; -json lists all changes with which it fits.
 A model's file has one of four members, and nothing that is not known:
 
   {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
-      also name, kv_heads, hidden, and true or false: gated, rmsnorm, rotary, untied, bias
+      also name, kv_heads, hidden, positions, and true or false: gated, rmsnorm, rotary, untied,
+      bias, split_qkv
   {"vit": {"image": 224, "patch": 16, "classes": 1000, "dim": 768, "layers": 12, "heads": 12}}
       also name, channels, hidden
   {"cnn": {"image": 224, "classes": 1000, "blocks": [3, 4, 6, 3], "bottleneck": true}}
@@ -121,7 +124,7 @@ type planFlags struct {
 
 func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&p.model, "model", "", "")
-	fs.StringVar(&p.device, "device", "24GB", "")
+	fs.StringVar(&p.device, "device", "", "")
 	fs.StringVar(&p.limit, "limit", "", "")
 	fs.StringVar(&p.host, "host", "", "")
 	fs.StringVar(&p.disk, "disk", "", "")
@@ -167,6 +170,12 @@ func runPlan(c *call) error {
 	return p.WriteTable(c.stdout)
 }
 
+// defaultDevice is assumed where none is named, and what is printed says so.
+const (
+	defaultDevice = "24GB"
+	assumed       = " (assumed, as no -device is named)"
+)
+
 // task returns what the flags describe, and the limit.
 func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 	if f.model == "" {
@@ -178,8 +187,11 @@ func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 	if t.Model, err = f.readModel(c); err != nil {
 		return t, 0, err
 	}
-	if t.Device, err = plan.DeviceNamed(f.device); err != nil {
+	if t.Device, err = plan.DeviceNamed(cmp.Or(f.device, defaultDevice)); err != nil {
 		return t, 0, usageError{err}
+	}
+	if f.device == "" {
+		t.Device.Name += assumed
 	}
 	for _, s := range []struct {
 		flag, text string

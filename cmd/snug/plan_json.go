@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/plan"
@@ -12,7 +13,9 @@ import (
 type report struct {
 	Model      string             `json:"model"`
 	Parameters int64              `json:"parameters"`
+	Context    int                `json:"context,omitempty"` // tokens of a sample
 	Device     string             `json:"device"`
+	Assumed    bool               `json:"device_assumed,omitempty"` // none was named
 	Limit      int64              `json:"limit_bytes"`
 	Batch      int                `json:"batch"`
 	Run        runReport          `json:"run"`
@@ -49,6 +52,7 @@ type choiceReport struct {
 	Value   string  `json:"value"`
 	Reason  string  `json:"reason"`
 	Undone  string  `json:"instead"`
+	Fits    bool    `json:"instead_fits"`
 	Saves   int64   `json:"saves_bytes"`
 	Without amounts `json:"without_bytes"`
 	Seconds float64 `json:"without_step_seconds"`
@@ -73,6 +77,8 @@ func planReport(p plan.Plan) report {
 		},
 		Peak: map[string]amounts{}, Seconds: p.Seconds, Without: byComponent(p.Without.Peak[plan.OnDevice]), Plain: p.Without.Seconds,
 	}
+	out.Context = p.Task.Model.Context
+	out.Device, out.Assumed = strings.CutSuffix(out.Device, assumed)
 	if r.Compute != snug.F32 {
 		out.Run.Masters = r.Masters.String()
 	}
@@ -80,7 +86,7 @@ func planReport(p plan.Plan) report {
 		out.Peak[t.String()] = byComponent(p.Peak[t])
 	}
 	for _, c := range p.Choices {
-		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
+		out.Choices = append(out.Choices, choiceReport{c.Name, c.Value, c.Reason, c.Undone, c.Fits, c.Saves, byComponent(c.Without.Peak[plan.OnDevice]), c.Without.Seconds})
 	}
 	return out
 }
