@@ -111,7 +111,7 @@ func (s spy) Create(name string, perm fs.FileMode) (files.File, error) {
 // once, and what they lead to stays.
 func TestPlantedEntries(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
-	for name, plant := range planted(elsewhere) {
+	for name, plant := range filestest.Planted(elsewhere) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(elsewhere, []byte("precious"), 0o600))
 			dir := t.TempDir()

@@ -1,12 +1,12 @@
 //go:build !unix
 
-package files_test
+package filestest
 
 import "os"
 
-// planted returns what somebody could put in the place of a file to reach elsewhere, or
-// to stop the process.
-func planted(elsewhere string) map[string]func(path string) error {
+// Planted returns ways to put something in the place of a file, by which somebody would
+// reach the file elsewhere, or stop the process.
+func Planted(elsewhere string) map[string]func(path string) error {
 	return map[string]func(string) error{
 		"symbolic link": func(path string) error { return os.Symlink(elsewhere, path) },
 		"folder":        func(path string) error { return os.Mkdir(path, 0o700) },

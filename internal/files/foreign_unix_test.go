@@ -14,24 +14,6 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// planted returns what somebody could put in the place of a file to reach elsewhere, or
-// to stop the process.
-func planted(elsewhere string) map[string]func(path string) error {
-	return map[string]func(string) error{
-		"symbolic link": func(path string) error { return os.Symlink(elsewhere, path) },
-		"dangling link": func(path string) error { return os.Symlink(elsewhere+"2", path) },
-		"hard link":     func(path string) error { return os.Link(elsewhere, path) },
-		"pipe":          func(path string) error { return syscall.Mkfifo(path, 0o600) },
-		"folder":        func(path string) error { return os.Mkdir(path, 0o700) },
-		"open to all": func(path string) error {
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				return err
-			}
-			return os.Chmod(path, 0o622)
-		},
-	}
-}
-
 // TestForeignFiles: another user's files are refused, unless the folder is theirs too.
 func TestForeignFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
