@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
@@ -46,13 +45,7 @@ type run[A any] struct {
 	helper func()
 
 	failed  atomic.Bool // a helper has set failure, which the caller reads after wg
-	failure failure
-}
-
-// failure is how a body ended the goroutine of a helper.
-type failure struct {
-	value any
-	stack []byte // nil after runtime.Goexit
+	failure Failure
 }
 
 // Run calls the body for items 0 to n-1 and returns when all are done.
@@ -77,7 +70,7 @@ func (t *Task[A]) Run(n int, args A) {
 	r.loop()
 	r.wg.Wait()
 	if r.failed.Load() {
-		r.failure.raise()
+		r.failure.Raise()
 	}
 }
 
@@ -87,7 +80,7 @@ func (r *run[A]) end() {
 	r.stop()
 	r.wg.Wait()
 	var zero A
-	r.args, r.failure = zero, failure{} // keep no caller memory alive
+	r.args, r.failure = zero, Failure{} // keep no caller memory alive
 	r.failed.Store(false)
 	r.task.pool.Put(r)
 }
@@ -110,25 +103,11 @@ func (r *run[A]) keep(done *bool) {
 	if *done {
 		return
 	}
-	f := failure{value: recover()}
-	if f.value != nil {
-		f.stack = debug.Stack()
-	}
+	f := failureOf(recover())
 	r.stop()
 	if r.failed.CompareAndSwap(false, true) {
 		r.failure = f
 	}
-}
-
-// raise fails in this goroutine as f did in another one.
-func (f *failure) raise() {
-	if f.stack == nil {
-		runtime.Goexit()
-	}
-	// The panic of the deferred call replaces the first one, which recover then never
-	// sees. The report of a program that ends prints both.
-	defer panic(f.value)
-	panic("in a goroutine of a parallel loop:\n" + string(f.stack))
 }
 
 func (r *run[A]) loop() {
