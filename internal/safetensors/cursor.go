@@ -82,12 +82,20 @@ func (c *cursor) text() (string, error) {
 	return s, nil
 }
 
-// skip takes any value.
-func (c *cursor) skip() {
-	for depth := 0; ; {
+// maxDepth is how deep objects and arrays nest at most, the header's included: the limit
+// of the reference implementation.
+const maxDepth = 127
+
+// skip takes any value, at a depth. It refuses what the reference implementation does,
+// which reads such values too: halves of surrogate pairs, numbers beyond a float64, and
+// more than maxDepth.
+func (c *cursor) skip(depth int) error {
+	for start := depth; ; {
 		switch c.next() {
 		case '{', '[':
-			depth++
+			if depth++; depth > maxDepth {
+				return corrupt("values that nest deeper than %d", maxDepth)
+			}
 			c.rest = c.rest[1:]
 			continue
 		case ',', ':':
@@ -97,14 +105,29 @@ func (c *cursor) skip() {
 			depth--
 			c.rest = c.rest[1:]
 		case '"':
-			c.quoted()
-		default:
+			if _, err := c.text(); err != nil {
+				return err
+			}
+		case 't', 'f', 'n':
 			c.token()
+		default:
+			if token := c.token(); !inRange(token) {
+				return corrupt("the number %.32s is out of range", token)
+			}
 		}
-		if depth == 0 {
-			return
+		if depth == start {
+			return nil
 		}
 	}
+}
+
+// inRange says whether a number fits in a float64.
+func inRange(token []byte) bool {
+	if len(token) < 300 && bytes.IndexAny(token, "eE") < 0 {
+		return true
+	}
+	_, err := strconv.ParseFloat(string(token), 64) // below the smallest it is 0, without an error
+	return err == nil
 }
 
 // token takes the bytes up to a delimiter: a number, true, false or null.

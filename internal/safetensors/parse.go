@@ -21,7 +21,19 @@ func parse(text []byte) (*Header, error) {
 	}
 	h := &Header{index: map[string]int{}}
 	c := cursor{text}
-	if err := c.object(func(key string) error { return h.entry(&c, key) }); err != nil {
+	metadata := false
+	err := c.object(func(key string) error {
+		_, taken := h.index[key]
+		if taken || key == metadataKey && metadata {
+			return corrupt("key %.100q comes twice in the header", key)
+		}
+		if key != metadataKey {
+			return h.tensor(&c, key)
+		}
+		metadata = true
+		return h.metadata(&c)
+	})
+	if err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int {
@@ -30,25 +42,27 @@ func parse(text []byte) (*Header, error) {
 	return h, h.check()
 }
 
-// entry takes what belongs to one key of the header.
-func (h *Header) entry(c *cursor, key string) error {
-	_, taken := h.index[key]
-	if taken || key == metadataKey && h.Metadata != nil {
-		return corrupt("key %.100q comes twice in the header", key)
-	}
-	if key == metadataKey {
-		h.Metadata = map[string]string{}
-		if err := c.strings(h.Metadata); err != nil {
-			return fmt.Errorf("%s: %w", metadataKey, err)
-		}
+// metadata takes the value of metadataKey: an object of strings, or null for none.
+func (h *Header) metadata(c *cursor) error {
+	if c.next() == 'n' {
+		c.token()
 		return nil
 	}
+	h.Metadata = map[string]string{}
+	if err := c.strings(h.Metadata); err != nil {
+		return fmt.Errorf("%s: %w", metadataKey, err)
+	}
+	return nil
+}
+
+// tensor takes the value of a tensor's name.
+func (h *Header) tensor(c *cursor, name string) error {
 	t, err := c.tensor()
 	if err != nil {
-		return fmt.Errorf("tensor %.100q: %w", key, err)
+		return fmt.Errorf("tensor %.100q: %w", name, err)
 	}
-	t.Name = key
-	h.Tensors, h.index[key] = append(h.Tensors, t), 0
+	t.Name = name
+	h.Tensors, h.index[name] = append(h.Tensors, t), 0
 	return nil
 }
 
@@ -93,7 +107,7 @@ func (c *cursor) tensor() (Tensor, error) {
 		case "data_offsets":
 			offsets, err = numbers[int64](c, key)
 		default:
-			c.skip()
+			err = c.skip(2)
 		}
 		return err
 	})

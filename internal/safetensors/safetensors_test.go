@@ -31,7 +31,6 @@ func read(b []byte) (*Header, error) { return Read(bytes.NewReader(b), int64(len
 // since the format forbids them.
 var stricter = []string{
 	"space before", "an entry that is an array", "a name twice", "a name twice, one escaped", "a key of metadata twice",
-	"metadata that is null",
 }
 
 // verdicts returns the files of testdata/verdicts.json.
@@ -155,6 +154,10 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{`{"a":` + f32("[1]", "[0,4]") + `}`, 9, `9 bytes of data, want the 4 of the tensors`},
 		{`{"a":` + f32("[1]", "[0,4]") + `,"a":` + f32("[1]", "[0,4]") + `}`, 4, `key "a" comes twice in the header`},
 		{`{"__metadata__":{"a":1}}`, 0, `__metadata__: key "a": "1}}", want a string`},
+		{`{"__metadata__":null,"__metadata__":null}`, 0, `key "__metadata__" comes twice in the header`},
+		{`{"a":{"x":"\ud800"}}`, 0, `tensor "a": half of a surrogate pair in the string \ud800`},
+		{`{"a":{"x":-1e999}}`, 0, `tensor "a": the number -1e999 is out of range`},
+		{`{"a":{"x":` + strings.Repeat("[", 126) + strings.Repeat("]", 126) + `}}`, 0, `tensor "a": values that nest deeper than 127`},
 		{`{"\ud800":` + f32("[1]", "[0,4]") + `}`, 4, `half of a surrogate pair in the string \ud800`},
 	}
 	for _, test := range tests {
