@@ -81,7 +81,7 @@ func TestMasterOnDeviceFrees(t *testing.T) {
 		return nil
 	}), errBroken)
 	require.Zero(t, used())
-	require.ErrorIs(t, m.Add("w", kerneltest.Total, fillWith(nil)), snug.ErrNoMemory)
+	require.ErrorIs(t, m.Add("w", kerneltest.Total/4+1, fillWith(nil)), snug.ErrNoMemory)
 	require.NoError(t, m.Add("v", 30, fillWith(randoms(1, 30))))
 	require.NoError(t, m.Add("w", 30, fillWith(randoms(1, 30))))
 	require.NotZero(t, used())
