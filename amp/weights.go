@@ -38,8 +38,9 @@ func (t Tensor) Len() int {
 // Bytes returns the size of the elements in the file, 0 for an unknown DType.
 func (t Tensor) Bytes() int64 { return int64(t.Len()) * safetensors.Bits(t.DType) / 8 }
 
-// ElementType returns [snug.F32], [snug.F16] or [snug.BF16] for the types that can
-// be loaded and saved, and 0 for others.
+// ElementType returns [snug.F32], [snug.F16] or [snug.BF16] for the types that are
+// converted when they are loaded and saved, and 0 for others, which are bytes: see
+// [Weights.ReadBytes] and [WriteWeights].
 func (t Tensor) ElementType() snug.DType { return elementType(t.DType) }
 
 func elementType(name string) snug.DType {
@@ -173,6 +174,33 @@ func (w *Weights) LoadAt(name string, lo int, dst snug.View) error {
 	return nil
 }
 
+// ReadBytes reads the bytes lo to lo+len(dst)-1 of a tensor of any type, as they are in
+// the file: the elements in the order of the dimensions, numbers little-endian, and
+// elements of fewer than 8 bits packed as the file's writer did. [Tensor.Bytes] says how many there are.
+// It reads into dst itself, and allocates nothing.
+//
+// Errors, with nothing written: [snug.ErrConfig] for a name that the file lacks, and
+// [snug.ErrShape] when the tensor does not have these bytes. With a part of dst written:
+// [snug.ErrCorrupt] when the file has become shorter, and the errors of the reader.
+func (w *Weights) ReadBytes(name string, lo int64, dst []byte) error {
+	err := w.readBytes(name, lo, dst)
+	if err != nil {
+		return fmt.Errorf("amp: ReadBytes: tensor %q: %w", name, err)
+	}
+	return nil
+}
+
+func (w *Weights) readBytes(name string, lo int64, dst []byte) error {
+	t := w.header.Find(name)
+	if t == nil {
+		return fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
+	}
+	if size := t.End - t.Begin; lo < 0 || lo > size-int64(len(dst)) {
+		return fmt.Errorf("%d bytes from %d on, it has %d: %w", len(dst), lo, size, snug.ErrShape)
+	}
+	return safetensors.ReadFull(w.r, dst, w.header.Data+t.Begin+lo)
+}
+
 // LoadAll is [Weights.Load] for all parameters of a model: params yields their
 // names in the file and where they go. It walks once, checks all before it writes
 // the first, and reads in the order of the file. Tensors that params does not
@@ -232,7 +260,7 @@ func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (*safete
 	case t == nil:
 		return nil, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	case elementType(t.DType) == 0:
-		return nil, fmt.Errorf("it is %s, want F32, F16 or BF16: %w", t.DType, snug.ErrDType)
+		return nil, fmt.Errorf("it is %s, want F32, F16 or BF16, or ReadBytes: %w", t.DType, snug.ErrDType)
 	case !dst.DType().IsFloat():
 		return nil, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
 	case whole && dst.Len() != elements(t):

@@ -2,6 +2,7 @@ package amp_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"os"
@@ -97,4 +98,35 @@ func ExampleWeights_LoadAt() {
 	}
 	fmt.Println(master.Bytes(), "bytes")
 	// Output: 32 bytes
+}
+
+// Tensors of other types, such as indices and quantized weights, are read and written as
+// bytes.
+func ExampleWeights_ReadBytes() {
+	ids := binary.LittleEndian.AppendUint64(nil, 7)
+	ids = binary.LittleEndian.AppendUint64(ids, 1<<40)
+	tensors := func(yield func(amp.Tensor, snug.View) bool) {
+		_ = yield(amp.Tensor{Name: "ids", DType: "I64", Shape: []int{2}}, snug.SliceView(ids)) &&
+			yield(amp.Tensor{Name: "codes", DType: "F4", Shape: []int{4, 2}}, snug.SliceView([]byte{0x12, 0x34, 0x56, 0x78}))
+	}
+	var b bytes.Buffer
+	n, err := amp.WriteWeights(&b, tensors, nil)
+	if err != nil {
+		panic(err)
+	}
+	file, err := amp.NewWeights(bytes.NewReader(b.Bytes()), n)
+	if err != nil {
+		panic(err)
+	}
+	id := make([]byte, 8)
+	if err := file.ReadBytes("ids", 8, id); err != nil { // the second
+		panic(err)
+	}
+	codes, _ := file.Tensor("codes")
+	packed := make([]byte, codes.Bytes())
+	if err := file.ReadBytes("codes", 0, packed); err != nil {
+		panic(err)
+	}
+	fmt.Printf("%d %x\n", int64(binary.LittleEndian.Uint64(id)), packed)
+	// Output: 1099511627776 12345678
 }

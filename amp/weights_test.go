@@ -156,6 +156,48 @@ func TestLoadInPieces(t *testing.T) {
 	})
 }
 
+// TestReadBytes reads tensors of every type in pieces, as they are in the file.
+func TestReadBytes(t *testing.T) {
+	for _, name := range []string{"types.safetensors", "floats.safetensors", "halves.safetensors"} {
+		file, err := os.ReadFile(golden(name))
+		require.NoError(t, err)
+		w := openGolden(t, name)
+		end := len(file)
+		for _, tensor := range slices.Backward(w.Tensors()) {
+			size := int(tensor.Bytes())
+			want := file[end-size : end]
+			end -= size
+			for _, piece := range []int{1, 3, max(1, size)} {
+				got := bytes.Repeat([]byte{0xa5}, size+2)
+				for lo := 0; lo < size; lo += piece {
+					require.NoError(t, w.ReadBytes(tensor.Name, int64(lo), got[1+lo:1+min(lo+piece, size)]))
+				}
+				require.Equal(t, want, got[1:1+size], tensor.Name)
+				require.Equal(t, []byte{0xa5, 0xa5}, []byte{got[0], got[1+size]})
+			}
+			require.NoError(t, w.ReadBytes(tensor.Name, int64(size), nil))
+			for _, bad := range []struct {
+				lo int64
+				n  int
+			}{{0, size + 1}, {1, size}, {-1, 1}, {-1, 0}, {int64(size) + 1, 0}, {math.MaxInt64, 1}, {math.MinInt64, 1}, {math.MaxInt64, 0}} {
+				dst := bytes.Repeat([]byte{0xa5}, bad.n)
+				require.ErrorIs(t, w.ReadBytes(tensor.Name, bad.lo, dst), snug.ErrShape, "%+v", bad)
+				require.Equal(t, bytes.Repeat([]byte{0xa5}, bad.n), dst)
+			}
+		}
+		require.ErrorIs(t, w.ReadBytes("none", 0, make([]byte, 1)), snug.ErrConfig)
+		require.NoError(t, w.Close())
+	}
+	file := written(t, vector("x", snug.ViewOf([]float32{1, 2})))
+	w, err := NewWeights(bytes.NewReader(file[:len(file)-3]), int64(len(file)))
+	require.NoError(t, err)
+	require.NoError(t, w.ReadBytes("x", 0, make([]byte, 5)))
+	require.ErrorIs(t, w.ReadBytes("x", 0, make([]byte, 6)), snug.ErrCorrupt)
+	dst := make([]byte, 4)
+	require.Zero(t, testing.AllocsPerRun(10, func() { err = errors.Join(err, w.ReadBytes("x", 1, dst)) }))
+	require.NoError(t, err)
+}
+
 // TestLoadLarge has results that go around the caches.
 func TestLoadLarge(t *testing.T) {
 	const n = half.StreamBytes/2 + 5

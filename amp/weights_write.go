@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -14,8 +15,9 @@ import (
 // WriteWeights writes a safetensors file to w and returns the number of bytes
 // written. tensors yields the tensors, in any order, each with its elements on any
 // device: float32, float16 or bfloat16, converted as by [Cast] to DType, which
-// is F32, F16 or BF16, or empty for the type that they have. metadata may be nil;
-// some readers want "pt" there, under the key "format".
+// is F32, F16 or BF16, or empty for the type that they have. A tensor of any other DType
+// comes as bytes, of uint8, as [Weights.ReadBytes] gives them; so may one of these three, and without a DType they are U8.
+// metadata may be nil; some readers want "pt" there, under the key "format".
 //
 // It walks once, checks all before it writes the first byte, and reads the
 // elements, which may not change meanwhile, after the walk. The bytes are those
@@ -102,7 +104,7 @@ func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]strin
 	return p, err
 }
 
-// fileType returns the name of a floating-point type in files.
+// fileType returns the name in files of the type of elements.
 func fileType(dt snug.DType) string {
 	switch dt {
 	case snug.F32:
@@ -111,22 +113,31 @@ func fileType(dt snug.DType) string {
 		return "F16"
 	case snug.BF16:
 		return "BF16"
+	case snug.U8:
+		return "U8"
 	}
 	return ""
 }
 
 func checkSaved(t Tensor, v snug.View) error {
-	if !v.DType().IsFloat() {
-		return fmt.Errorf("its elements are %s, want f32, f16 or bf16: %w", v.DType(), snug.ErrDType)
-	}
-	if t.ElementType() == 0 {
-		return fmt.Errorf("DType is %q, want F32, F16 or BF16: %w", t.DType, snug.ErrDType)
+	raw := v.DType() == snug.U8
+	switch {
+	case !raw && !v.DType().IsFloat():
+		return fmt.Errorf("its elements are %s, want f32, f16 or bf16, or bytes of u8: %w", v.DType(), snug.ErrDType)
+	case !raw && t.ElementType() == 0:
+		return fmt.Errorf("DType is %q, want F32, F16 or BF16, or bytes of u8: %w", t.DType, snug.ErrDType)
+	case safetensors.Bits(t.DType) == 0:
+		return fmt.Errorf("DType is %q, which is no type of the format: %w", t.DType, snug.ErrDType)
 	}
 	n, err := safetensors.Elements(t.Shape)
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, snug.ErrShape)
 	}
-	if n != v.Len() {
+	if raw {
+		if bits := safetensors.Bits(t.DType); int64(n) > math.MaxInt64/bits || int64(n)*bits != 8*int64(v.Len()) {
+			return fmt.Errorf("a shape of %d elements of %d bits, %d bytes came with it: %w", n, bits, v.Len(), snug.ErrShape)
+		}
+	} else if n != v.Len() {
 		return fmt.Errorf("a shape of %d elements, %d came with it: %w", n, v.Len(), snug.ErrShape)
 	}
 	_, err = snug.CommonDevice(v)
@@ -148,8 +159,11 @@ func (p *weightsPlan) writeTo(w io.Writer) (int64, error) {
 	return out.n, nil
 }
 
-// writeTensor writes the elements of v as dt.
+// writeTensor writes the elements of v as dt, and bytes as they are.
 func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
+	if v.DType() == snug.U8 {
+		return writeBytes(out, v)
+	}
 	if v.Device().IsCPU() && v.DType() == dt && !bigEndian {
 		return out.write(v.Mem().Bytes())
 	}
@@ -169,6 +183,31 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 			swap(b, dt.Size())
 		}
 		if err := out.write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeBytes writes bytes of any device.
+func writeBytes(out *countingWriter, v snug.View) error {
+	if v.Device().IsCPU() {
+		return out.write(v.Mem().Bytes())
+	}
+	buf := staging.Get(staged)
+	defer staging.Put(buf)
+	floats := snug.ViewOf((*buf)[:staged])
+	room := floats.Mem().Bytes()
+	for lo := 0; lo < v.Len(); lo += len(room) {
+		from, err := v.Slice(lo, min(lo+len(room), v.Len()))
+		if err != nil {
+			return err
+		}
+		piece := room[:from.Len()]
+		if err := snug.Copy(snug.SliceView(piece), from); err != nil {
+			return err
+		}
+		if err := out.write(piece); err != nil {
 			return err
 		}
 	}

@@ -107,6 +107,12 @@ func TestWriteErrors(t *testing.T) {
 		{"another type", of("x", "I32", 3), nil, snug.ErrDType},
 		{"the type of elements", saved{Tensor{"x", "", []int{3}}, snug.SliceView(make([]int32, 3))}, nil, snug.ErrDType},
 		{"no view", saved{Tensor{"x", "F32", []int{0}}, snug.View{}}, nil, snug.ErrDType},
+		{"bytes of no type", saved{Tensor{"x", "f32", []int{3}}, snug.SliceView(make([]byte, 12))}, nil, snug.ErrDType},
+		{"bytes, fewer", saved{Tensor{"x", "I64", []int{3}}, snug.SliceView(make([]byte, 23))}, nil, snug.ErrShape},
+		{"bytes, more", saved{Tensor{"x", "", []int{3}}, snug.SliceView(make([]byte, 4))}, nil, snug.ErrShape},
+		{"bytes, overflow", saved{Tensor{"x", "U8", []int{math.MaxInt, 3}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
+		{"bytes, near overflow", saved{Tensor{"x", "U64", []int{math.MaxInt/8 + 1}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
+		{"half bytes", saved{Tensor{"x", "F4", []int{3}}, snug.SliceView(make([]byte, 2))}, nil, snug.ErrShape},
 		{"fewer", of("x", "F32", 2), nil, snug.ErrShape},
 		{"a scalar", of("x", "F32"), nil, snug.ErrShape},
 		{"negative", of("x", "F32", -1, -3), nil, snug.ErrShape},
@@ -128,6 +134,48 @@ func TestWriteErrors(t *testing.T) {
 	_, err = WriteWeights(io.Discard, nil, nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorIs(t, SaveWeights(path, nil, nil), snug.ErrConfig)
+}
+
+// TestWriteBytes writes a file of the reference implementation with tensors of all types
+// that are not loaded, byte for byte, from every place and in pieces.
+func TestWriteBytes(t *testing.T) {
+	want, err := os.ReadFile(golden("types.safetensors"))
+	require.NoError(t, err)
+	w := openGolden(t, "types.safetensors")
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		var tensors []saved
+		for _, tensor := range w.Tensors() {
+			b := make([]byte, tensor.Bytes())
+			require.NoError(t, w.ReadBytes(tensor.Name, 0, b))
+			tensors = append(tensors, saved{tensor, bytesOn(t, p, b)})
+		}
+		slices.Reverse(tensors)
+		require.Equal(t, want, written(t, tensors...))
+
+		long := make([]byte, 4*staged+7)
+		for i := range long {
+			long[i] = byte(i >> 3 * i)
+		}
+		again := weightsOf(t, written(t, saved{Tensor{Name: "x", Shape: []int{len(long)}}, bytesOn(t, p, long)}))
+		got := make([]byte, len(long))
+		require.NoError(t, again.ReadBytes("x", 0, got))
+		require.Equal(t, long, got)
+		x, _ := again.Tensor("x")
+		require.Equal(t, "U8", x.DType)
+	})
+}
+
+// bytesOn returns a copy of b on a place.
+func bytesOn(t *testing.T, p kerneltest.Place, b []byte) snug.View {
+	dev := p.Dev
+	if dev == nil {
+		dev = snug.CPU()
+	}
+	v, free, err := snug.MakeView(dev, snug.U8, len(b))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, free()) })
+	require.NoError(t, snug.Copy(v, snug.SliceView(b)))
+	return v
 }
 
 // TestWriteFromAWalkerThatReusesItsShape has one slice for all shapes.
