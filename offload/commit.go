@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
 )
 
 // Commit makes the present contents of all pages durable as one: it writes the
@@ -131,14 +133,17 @@ func (s *Store) replaceIndex(index []byte) error {
 	return s.fs.Sync()
 }
 
-// writeTemp writes the index durably under its temporary name.
+// writeTemp writes the index durably under its temporary name, in the place of what
+// a commit that was cut off has left there.
 func (s *Store) writeTemp(index []byte) error {
-	f, err := s.fs.Open(tempName, truncate)
-	if err != nil {
+	if len(index) > maxIndex {
+		return fmt.Errorf("an index of %d bytes, want %d at most: use longer pages: %w", len(index), maxIndex, snug.ErrConfig)
+	}
+	if err := s.fs.Remove(tempName); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := f.WriteAt(index, 0); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return files.Write(s.fs, tempName, 0o600, func(f files.File) error {
+		_, err := f.WriteAt(index, 0)
+		return err
+	})
 }

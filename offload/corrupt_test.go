@@ -2,6 +2,7 @@ package offload
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"syscall"
@@ -36,12 +37,12 @@ func smallStore(t *testing.T) (*filestest.Dir, model) {
 }
 
 // readSmall reads everything in a smallStore and returns the first error.
-func readSmall(t *testing.T, dir *filestest.Dir, want model) error {
+func readSmall(t *testing.T, dir *filestest.Dir, want model) (err error) {
 	s, err := open(dir, Options{})
 	if err != nil {
 		return err
 	}
-	defer func() { require.NoError(t, s.Close()) }()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	for key, val := range want {
 		b, err := s.Acquire(key, len(val))
 		if err != nil {

@@ -93,26 +93,27 @@ func (j *job) run() error {
 	return nil
 }
 
-// operations returns how many changes of files an undisturbed job makes, about:
-// how many pages are written twice depends on the background.
-func operations(t *testing.T) int {
+// calls returns how many calls of the file system an undisturbed job makes, about: what
+// is read ahead and written twice depends on the background.
+func calls(t *testing.T) int {
 	dir := filestest.New()
 	j := job{dir: dir}
 	require.NoError(t, j.run())
 	require.NoError(t, j.s.Close())
 	require.Positive(t, j.s.Stats().Evicted)
-	_, changes, _ := dir.Counts()
+	_, changes, calls := dir.Counts()
 	require.Greater(t, changes, 40)
-	return changes + 5
+	require.Greater(t, calls, changes+10)
+	return calls + 5
 }
 
-// TestCrashAtEveryOperation stops the machine at each change of a file, lets
-// the disk keep what it likes of the changes not synced, and opens the store
-// again.
-func TestCrashAtEveryOperation(t *testing.T) {
-	for k := 1; k <= operations(t); k++ {
+// TestCrashAtEveryCall stops the machine at each call of the file system, opening,
+// listing, reading and closing too, lets the disk keep what it likes of the changes not
+// synced, and opens the store again.
+func TestCrashAtEveryCall(t *testing.T) {
+	for k := 1; k <= calls(t); k++ {
 		dir := filestest.New()
-		dir.FailChange(k, true, syscall.EIO)
+		dir.FailCall(k, true, syscall.EIO)
 		j := job{dir: dir}
 		err := j.run()
 		if j.s != nil {
@@ -134,21 +135,113 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestFailureAtEveryOperation fails each change of a file once, as on a full
-// disk; the call is repeated, and nothing must be lost.
-func TestFailureAtEveryOperation(t *testing.T) {
-	for k := 1; k <= operations(t); k++ {
+// TestFailureAtEveryCall fails each call of the file system once; the call of the store is
+// repeated, nothing must be lost, and nothing is left beside the store.
+func TestFailureAtEveryCall(t *testing.T) {
+	for k := 1; k <= calls(t); k++ {
 		dir := filestest.New()
-		dir.FailChange(k, false, syscall.ENOSPC)
+		dir.FailCall(k, false, syscall.ENOSPC)
 		j := job{dir: dir, retry: true}
-		require.NoError(t, j.run(), "operation %d", k)
+		require.NoError(t, j.run(), "call %d", k)
+		require.NotContains(t, dir.Names(), tempName, "call %d", k)
+		survivor := dir.Crash(rand.New(rand.NewPCG(1, uint64(k))))
+		dir.FailCall(0, false, nil)
 		requireHolds(t, j.s, j.now)
 		require.NoError(t, j.s.Close())
-		s, err := open(dir.Crash(rand.New(rand.NewPCG(1, uint64(k)))), Options{})
+		require.Equal(t, []string{indexName, dataName}, dir.Names())
+		s, err := open(survivor, Options{})
 		require.NoError(t, err)
 		requireHolds(t, s, j.now)
 		require.NoError(t, s.Close())
 	}
+}
+
+// TestFailureOfEveryCallOfOpenAndVerify fails each call of the file system while a store
+// that was not closed is opened, listed, verified and closed: the error is the system's and no
+// damage, and nobody keeps the lock.
+func TestFailureOfEveryCallOfOpenAndVerify(t *testing.T) {
+	left, want := smallStore(t)
+	left.SetBytes(openName, nil)
+	uses := map[string]func(dir *filestest.Dir) error{
+		"open":     func(dir *filestest.Dir) error { return readSmall(t, dir, want) },
+		"contents": func(dir *filestest.Dir) error { return second(inspect(dir)) },
+		"verify": func(dir *filestest.Dir) error {
+			v, err := verify(dir)
+			require.Empty(t, v.Damaged)
+			return err
+		},
+	}
+	for name, use := range uses {
+		for _, stop := range []bool{false, true} {
+			failed := 0
+			for k := 1; ; k++ {
+				dir := left.Crash(rand.New(rand.NewPCG(1, 1)))
+				dir.FailCall(k, stop, syscall.EIO)
+				err := use(dir)
+				_, _, calls := dir.Counts()
+				dir.FailCall(0, false, nil)
+				if calls < k {
+					require.NoError(t, err)
+					break
+				}
+				if err != nil {
+					failed++
+					require.ErrorIs(t, err, syscall.EIO, "%s: call %d", name, k)
+				}
+				require.NoError(t, readSmall(t, dir, want), "%s: call %d", name, k)
+			}
+			require.Greater(t, failed, 2, name)
+		}
+	}
+}
+
+// TestRecoveredIsNotForgotten: an Open that fails leaves what says that the process
+// before did not close the store.
+func TestRecoveredIsNotForgotten(t *testing.T) {
+	left, _ := smallStore(t)
+	left.SetBytes(openName, nil)
+	failed := 0
+	for k := 1; ; k++ {
+		dir := left.Crash(rand.New(rand.NewPCG(1, 1)))
+		dir.FailCall(k, false, syscall.EIO)
+		s, err := open(dir, Options{})
+		_, _, calls := dir.Counts()
+		dir.FailCall(0, false, nil)
+		if err != nil {
+			failed++
+			s, err = open(dir, Options{})
+		}
+		require.NoError(t, err)
+		require.True(t, s.Recovered(), "call %d", k)
+		require.NoError(t, s.Close())
+		if calls < k {
+			break
+		}
+	}
+	require.Greater(t, failed, 3)
+}
+
+// TestSecondStore: what cannot have the lock changes nothing of a store that is open, and
+// the first goes on.
+func TestSecondStore(t *testing.T) {
+	dir, want := smallStore(t)
+	s, err := open(dir, Options{})
+	require.NoError(t, err)
+	touch(t, s, "new", true)
+	_, before, _ := dir.Counts()
+	names := dir.Names()
+	for range 3 {
+		for _, err := range []error{second(open(dir, Options{})), second(verify(dir))} {
+			require.ErrorIs(t, err, files.ErrLocked)
+		}
+		require.NoError(t, second(inspect(dir)))
+	}
+	_, after, _ := dir.Counts()
+	require.Equal(t, before, after)
+	require.Equal(t, names, dir.Names())
+	require.NoError(t, s.Commit())
+	require.NoError(t, s.Close())
+	require.NoError(t, readSmall(t, dir, want))
 }
 
 func TestDiskFull(t *testing.T) {

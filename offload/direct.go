@@ -19,13 +19,30 @@ type direct struct {
 }
 
 // directFile returns the file at path, open as plain, as a direct one, nil if that is
-// not possible.
+// not possible, or if another file has taken the place since.
 func directFile(path string, plain files.File) *direct {
 	past, err := openDirect(path)
 	if err != nil {
 		return nil
 	}
+	if !sameFile(plain, past) {
+		_ = past.Close() // nothing was written
+		return nil
+	}
 	return &direct{File: plain, past: past}
+}
+
+func sameFile(a files.File, b *os.File) bool {
+	system, ok := a.(interface{ Stat() (os.FileInfo, error) })
+	if !ok {
+		return false
+	}
+	first, err := system.Stat()
+	if err != nil {
+		return false
+	}
+	second, err := b.Stat()
+	return err == nil && os.SameFile(first, second)
 }
 
 // whole returns b up to a multiple of directAlignment, within its capacity, or nil if

@@ -1,6 +1,11 @@
 package offload
 
-import "os"
+import (
+	"fmt"
+	"os"
+
+	"github.com/snug-ml/snug"
+)
 
 // The files of a store.
 const (
@@ -15,5 +20,13 @@ const (
 const (
 	readOnly = os.O_RDONLY
 	create   = os.O_RDWR | os.O_CREATE
-	truncate = os.O_RDWR | os.O_CREATE | os.O_TRUNC
 )
+
+// checkFolder refuses an empty name, which would stand for the folder that the process
+// happens to run in.
+func checkFolder(dir string) error {
+	if dir == "" {
+		return fmt.Errorf("offload: the name of the folder is empty: %w", snug.ErrConfig)
+	}
+	return nil
+}

@@ -100,7 +100,7 @@ func loadIndex(fs files.Dir) ([]*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := readAll(f)
+	b, err := readIndexFile(f, fs.Path(indexName))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
@@ -111,16 +111,32 @@ func loadIndex(fs files.Dir) ([]*object, error) {
 	return objects, nil
 }
 
-func readAll(f files.File) ([]byte, error) {
+// maxIndex bounds the bytes of an index, which is in memory while it is read or written:
+// some 85 million pages, on machines of 32 bits a fourth.
+const maxIndex = min(1<<30, math.MaxInt>>3)
+
+// readIndexFile returns the contents of f, an index. A size that no index has, as of a
+// file with a hole, is refused before memory is made for it.
+func readIndexFile(f files.File, path string) ([]byte, error) {
 	size, err := f.Size()
 	if err != nil {
 		return nil, err
 	}
+	var mark [len(indexMagic)]byte
+	if n, err := f.ReadAt(mark[:], 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	} else if string(mark[:n]) != indexMagic {
+		return nil, fmt.Errorf("%s: %d bytes that do not start with the mark of an index: %w", path, size, snug.ErrCorrupt)
+	}
+	if size > maxIndex {
+		return nil, fmt.Errorf("%s: %d bytes, want %d at most: %w", path, size, maxIndex, snug.ErrCorrupt)
+	}
 	b := make([]byte, size)
-	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return b, nil
+	return b[:n], nil
 }
 
 // decodeIndex returns the objects of an index.

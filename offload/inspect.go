@@ -51,6 +51,9 @@ type Info struct {
 // Errors: [snug.ErrConfig] when dir holds no store, [snug.ErrCorrupt] for a damaged
 // index, and those of the operating system.
 func Contents(dir string) ([]Info, error) {
+	if err := checkFolder(dir); err != nil {
+		return nil, err
+	}
 	objects, err := inspect(files.OS(dir))
 	if err != nil {
 		return nil, fmt.Errorf("offload: contents: %w", err)
@@ -102,13 +105,16 @@ type Verified struct {
 }
 
 // Verify reads every page of the last commit of the store in directory dir and compares
-// it with its checksum. It changes nothing but the lock, which it holds, and has one
-// page in memory at a time.
+// it with its checksum. It changes nothing but the lock, which it holds, and has 128 KiB
+// of pages in memory at a time.
 //
 // The error wraps [snug.ErrCorrupt] when pages are damaged: it joins the [PageError] of
 // each, which the result lists too. Other errors: those of [Contents], and
 // [snug.ErrConfig] for a store in use. An error of the operating system ends it.
 func Verify(dir string) (Verified, error) {
+	if err := checkFolder(dir); err != nil {
+		return Verified{}, err
+	}
 	v, err := verify(files.OS(dir))
 	if err != nil {
 		return v, fmt.Errorf("offload: verify: %w", err)
@@ -141,14 +147,13 @@ func verify(fs files.Dir) (v Verified, err error) {
 		return v, err
 	}
 	defer func() { err = errors.Join(err, data.Close()) }()
-	var buf []byte
+	buf := make([]byte, pieceBytes) // the index may claim pages that are larger than the file
 	for _, obj := range objects {
 		for i := range obj.pages {
 			p := &obj.pages[i]
 			if p.slot.n == 0 {
 				continue
 			}
-			buf = slices.Grow(buf[:0], p.size)[:p.size]
 			err := p.check(fs, data, buf)
 			var damage *PageError
 			switch {
@@ -165,11 +170,15 @@ func verify(fs files.Dir) (v Verified, err error) {
 	return v, nil
 }
 
-// check fills buf, of p's size, from p's slot in the page file.
+// check reads p's slot of the page file and compares it with its checksum. It fills buf,
+// or if buf is shorter than p, passes p through buf.
 func (p *page) check(fs files.Dir, data files.File, buf []byte) error {
-	sum, step := uint32(0), piece(data)
+	sum, step := uint32(0), min(piece(data), len(buf))
 	for lo := 0; lo < p.size; lo += step {
-		part := buf[lo:min(lo+step, p.size)]
+		part := buf[:min(step, p.size-lo)]
+		if len(buf) >= p.size {
+			part = buf[lo : lo+len(part)]
+		}
 		n, err := data.ReadAt(part, p.slot.off+int64(lo))
 		switch {
 		case n == len(part):

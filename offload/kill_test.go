@@ -208,7 +208,7 @@ func killAgainAndAgain(t *testing.T, kills int, env string) {
 // clear, the last commit is whole, and the run goes on once there is room.
 func TestFullDisk(t *testing.T) {
 	if !filesCanBeLimited {
-		return // TestFailureAtEveryOperation fails every write on any system
+		return // TestFailureAtEveryCall fails every write on any system
 	}
 	whole := start(t, t.TempDir(), 4)
 	require.NoError(t, whole.cmd.Wait(), whole.stderr.String())

@@ -27,25 +27,35 @@ const (
 	maxMeasured = 4 << 20
 )
 
-// MeasurePages moves size bytes, 4 MiB at least, as pages of 64 KiB to 4 MiB through a
-// file that it makes in directory dir and removes, with direct I/O where that is
+// mostMeasured bounds the bytes of the file that MeasurePages makes.
+const mostMeasured = 64 << 30
+
+// MeasurePages moves size bytes, 4 MiB to 64 GiB, as pages of 64 KiB to 4 MiB through a
+// file that it makes in directory dir and removes, at once where the system can, with direct I/O where that is
 // possible and without. It returns all rates, and the best: of those within 5 % of the
 // fastest the one with the smallest pages, of which a host limit holds the most. Its
 // PageBytes/4 is a PageLen for [AdamW] and [Updater]. What is not direct is read from
 // the operating system's cache, faster than a disk may be. It takes 4 MiB of memory.
 //
-// Errors: [snug.ErrConfig] for a size that is too small, and those of the operating
+// Errors: [snug.ErrConfig] for a size outside of these limits, and those of the operating
 // system, such as for a full disk.
 func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err error) {
-	if size < maxMeasured {
-		return best, nil, fmt.Errorf("offload: measure pages with %d bytes, want %d or more: %w", size, maxMeasured, snug.ErrConfig)
+	if size < maxMeasured || size > mostMeasured {
+		return best, nil, fmt.Errorf("offload: measure pages with %d bytes, want %d to %d: %w", size, maxMeasured, int64(mostMeasured), snug.ErrConfig)
+	}
+	if err := checkFolder(dir); err != nil {
+		return best, nil, err
 	}
 	f, err := os.CreateTemp(dir, ".snug-measure-*")
 	if err != nil {
 		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
 	}
 	all, err = measurePages(f, size)
-	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+	err = errors.Join(err, f.Close())
+	if gone := os.Remove(f.Name()); !errors.Is(gone, os.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	if err != nil {
 		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
 	}
 	fastest := 0.0
@@ -63,12 +73,13 @@ func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err er
 func measurePages(f *os.File, size int64) (all []PageRate, err error) {
 	buf := heapMemory(maxMeasured, directAlignment)
 	plain := files.Of(f)
-	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
-		return nil, err
-	}
 	past := directFile(f.Name(), plain)
 	if past != nil {
 		defer func() { err = errors.Join(err, past.past.Close()) }()
+	}
+	_ = os.Remove(f.Name())                              // nothing is left of a process that is killed; some systems cannot
+	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
+		return nil, err
 	}
 	for n := minMeasured; n <= maxMeasured; n *= 4 {
 		r, err := measure(plain, buf[:n], size)

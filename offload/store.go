@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ import (
 type Store struct {
 	opts Options
 	fs   files.Dir
-	lock io.Closer
+	lock io.Closer // of the folder, whose files nobody else changes while it is held
 	data files.File
 	left bool           // the store was open before and not closed
 	wg   sync.WaitGroup // the background goroutines
@@ -108,6 +109,9 @@ var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 // page file that is too short. The pages themselves are checked when read.
 func Open(dir string, o Options) (*Store, error) {
 	o, err := o.check()
+	if err == nil {
+		err = checkFolder(dir)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +128,8 @@ func open(fs files.Dir, o Options) (*Store, error) {
 	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
-		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles())
+		// What says that the process before did not close the store, says so still.
+		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles(!s.left))
 	}
 	if o.PrefetchDepth > 0 {
 		s.hints = make([]*page, 0, o.PrefetchDepth)
@@ -142,6 +147,7 @@ func (s *Store) openFiles() (err error) {
 		return err
 	}
 	s.mark()
+	_ = s.fs.Remove(tempName) // of a commit that was cut off; the next one tries again
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
 	}
@@ -166,12 +172,15 @@ func (s *Store) openFiles() (err error) {
 }
 
 // mark leaves a file that Close removes. It is a help, and no error if it fails: on a
-// full disk the store is readable still.
+// full disk the store is readable still. The caller holds the lock.
 func (s *Store) mark() {
-	if f, err := s.fs.Open(openName, readOnly); err == nil {
-		s.left = true
-		_ = f.Close()
-	} else if f, err := s.fs.Open(openName, create); err == nil {
+	f, err := s.fs.Open(openName, readOnly)
+	if errors.Is(err, os.ErrNotExist) {
+		f, err = s.fs.Create(openName, 0o600)
+	} else {
+		s.left = true // or nobody knows
+	}
+	if err == nil {
 		_ = f.Close()
 	}
 }
@@ -181,13 +190,15 @@ func (s *Store) mark() {
 // [Store.Commit] is lost, and this store began with that commit.
 func (s *Store) Recovered() bool { return s.left }
 
-func (s *Store) closeFiles() error {
+func (s *Store) closeFiles(unmark bool) error {
 	var errs []error
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
 	}
 	if s.lock != nil {
-		_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
+		if unmark {
+			_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
+		}
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
@@ -218,7 +229,7 @@ func (s *Store) Close() error {
 	s.order = newOrder(false)
 	s.mu.Unlock()
 	s.wg.Wait()
-	if err := s.closeFiles(); err != nil {
+	if err := s.closeFiles(true); err != nil {
 		return fmt.Errorf("offload: close store: %w", err)
 	}
 	return nil
