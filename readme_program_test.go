@@ -86,7 +86,7 @@ func (r *readme) program() error {
 
 	// ---
 
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{LR: 3e-4, WeightDecay: 0.01}) // 2.03 bytes a parameter
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{WeightDecay: 0.01}) // 2.03 bytes a parameter
 	if err != nil {
 		return err
 	}

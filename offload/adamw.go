@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // AdamWOptions are the constants of [AdamW].
@@ -65,6 +67,8 @@ func finite(x float32) bool { return !math.IsInf(float64(x), 0) && x == x }
 // elements are pinned at a time, or up to 16·PageLen where that is an eighth of
 // the host limit at most.
 //
+// A page has a byte of memory more, which says whether the step has updated it.
+//
 // Steps of different parameters, and of different ranges of one, may run in
 // several goroutines, though the store foresees the order of one goroutine
 // best. Advance, Add and UnmarshalBinary run alone.
@@ -73,12 +77,19 @@ type AdamW struct {
 	opts   AdamWOptions
 	step   int
 	lr     float32
+	rate   error    // why there is no lr: the last Advance was refused
 	names  []string // in the order of Add
 	params map[string]moments
+
+	mu   *sync.Mutex // guards all marks, and
+	half string      // the parameter whose step stopped half-way, or empty
 }
 
-// moments are the state of one parameter.
-type moments struct{ m, v *Tensor[float32] }
+// moments are the state of one parameter. Its marks are of pages.
+type moments struct {
+	m, v  *Tensor[float32]
+	marks optim.Marks
+}
 
 // moment names, torch's.
 const (
@@ -93,7 +104,7 @@ func NewAdamW(s *Store, o AdamWOptions) (*AdamW, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &AdamW{s: s, opts: o, params: map[string]moments{}}, nil
+	return &AdamW{s: s, opts: o, params: map[string]moments{}, mu: new(sync.Mutex)}, nil
 }
 
 // Add makes a parameter of n elements known, with the tensors name/exp_avg
@@ -116,18 +127,26 @@ func (a *AdamW) Add(name string, n int) error {
 		return err
 	}
 	a.names = append(a.names, name)
-	a.params[name] = moments{m, v}
+	a.params[name] = moments{m, v, optim.NewMarks(m.Pages())}
 	return nil
 }
 
-// StepCount returns the number of Advance calls, t.
+// StepCount returns the number of steps that have begun, t.
 func (a *AdamW) StepCount() int { return a.step }
 
-// Advance begins the next step, at learning rate lr >= 0. Each element is
-// then updated once.
+// Advance begins the next step at learning rate lr, a finite number from 0 on. Each
+// element is then updated once at most; a second update is an error. With another rate
+// no step begins, and all updates until the next Advance are errors that say so.
 func (a *AdamW) Advance(lr float32) {
+	if a.rate = nil; !(lr >= 0) || !finite(lr) {
+		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
+		return
+	}
 	a.step++
 	a.lr = lr
+	for _, p := range a.params {
+		clear(p.marks)
+	}
 }
 
 // Step updates parameter name: p, the whole of it, with the gradient g, which
@@ -137,12 +156,13 @@ func (a *AdamW) Advance(lr float32) {
 // do not overlap. NaNs and infinities of g go into p and the state: check
 // before. While one page is computed the next is read.
 //
-// Errors: [snug.ErrConfig] when name is unknown, Advance was not called, or
-// lr or gradScale is not finite or lr negative; [snug.ErrDType];
+// Errors: [snug.ErrConfig] when name is unknown, Advance was not called or refused its
+// rate, an element was updated since, or gradScale is not finite; [snug.ErrDType];
 // [snug.ErrShape] when p or g has another length; [snug.ErrDevice]. These
 // leave everything as it was. An error of the store, as in [Store.Acquire],
-// comes from one page; some of those before it are updated, so that the way back is
-// the last commit.
+// comes from one page; those before it are updated, and StepRange may go on from there
+// if it came before anything of the page was written. After one that came later, or a
+// panic, all further steps are errors, and the way back is the last commit.
 func (a *AdamW) Step(name string, p, g snug.View, gradScale float32) error {
 	st, coef, err := a.begin(name, p, g, gradScale)
 	if err != nil {
@@ -151,7 +171,7 @@ func (a *AdamW) Step(name string, p, g snug.View, gradScale float32) error {
 	if p.Len() != st.m.Len() {
 		return fmt.Errorf("offload: adamw: p of %q has %d elements, want %d: %w", name, p.Len(), st.m.Len(), snug.ErrShape)
 	}
-	return a.update(st, coef, 0, p, g)
+	return a.claim(name, st, coef, 0, p, g)
 }
 
 // StepRange is Step for the elements from lo on that p and g hold: lo is a
@@ -170,7 +190,7 @@ func (a *AdamW) StepRange(name string, lo int, p, g snug.View, gradScale float32
 	if p.Len() > n-lo || p.Len()%pageLen != 0 && p.Len() != n-lo {
 		return fmt.Errorf("offload: adamw: range of %q from %d has %d elements, want %d or a multiple of %d below: %w", name, lo, p.Len(), n-lo, pageLen, snug.ErrShape)
 	}
-	return a.update(st, coef, lo, p, g)
+	return a.claim(name, st, coef, lo, p, g)
 }
 
 // begin checks what Step and StepRange have in common.
@@ -179,10 +199,10 @@ func (a *AdamW) begin(name string, p, g snug.View, gradScale float32) (st moment
 	switch {
 	case !ok:
 		err = fmt.Errorf("offload: adamw: parameter %q was not added: %w", name, snug.ErrConfig)
+	case a.rate != nil:
+		err = fmt.Errorf("offload: adamw: step of %q: %w", name, a.rate)
 	case a.step == 0:
 		err = fmt.Errorf("offload: adamw: step of %q before Advance: %w", name, snug.ErrConfig)
-	case !(a.lr >= 0) || !finite(a.lr):
-		err = fmt.Errorf("offload: adamw: learning rate %g, want 0 or more: %w", a.lr, snug.ErrConfig)
 	case !finite(gradScale):
 		err = fmt.Errorf("offload: adamw: gradScale %g, want a finite number: %w", gradScale, snug.ErrConfig)
 	case !p.DType().IsFloat():
@@ -206,6 +226,43 @@ func (a *AdamW) begin(name string, p, g snug.View, gradScale float32) (st moment
 	return st, coef, nil
 }
 
+// claim has the pages that hold elements lo to lo+p.Len()-1 updated, once in a step.
+func (a *AdamW) claim(name string, st moments, coef adam.Coef, lo int, p, g snug.View) error {
+	first := lo / a.opts.PageLen
+	last := first + pageCount(p.Len(), a.opts.PageLen)
+	a.mu.Lock()
+	taken, half := -1, a.half
+	if half == "" {
+		taken = st.marks.Claim(first, last)
+	}
+	a.mu.Unlock()
+	switch {
+	case half != "":
+		return fmt.Errorf("offload: adamw: step %d of %q stopped half-way, go back to the last commit: %w", a.step, half, snug.ErrConfig)
+	case taken >= 0:
+		return fmt.Errorf("offload: adamw: elements of %q from %d on are updated twice in step %d, want Advance before the second time: %w",
+			name, taken*a.opts.PageLen, a.step, snug.ErrConfig)
+	}
+	ok := false
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if st.marks.Settle(first, last, ok) {
+			a.half = name
+		}
+	}()
+	err := a.update(st, coef, lo, p, g)
+	ok = err == nil
+	return err
+}
+
+// note marks pages first to last-1.
+func (a *AdamW) note(st moments, first, last int, m optim.Mark) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st.marks.Set(first, last, m)
+}
+
 // update steps the pages that hold elements lo to lo+p.Len()-1, together pages
 // at a time.
 func (a *AdamW) update(st moments, coef adam.Coef, lo int, p, g snug.View) error {
@@ -219,6 +276,7 @@ func (a *AdamW) update(st moments, coef adam.Coef, lo int, p, g snug.View) error
 		if err == nil {
 			st.m.Prefetch(i+args.pages, min(i+args.pages+1, last))
 			st.v.Prefetch(i+args.pages, min(i+args.pages+1, last))
+			a.note(st, i, i+args.pages, optim.Begun)
 			pageTask.Run(args.pages*args.chunks(), args)
 		}
 		for _, page := range pins {
@@ -229,6 +287,7 @@ func (a *AdamW) update(st moments, coef adam.Coef, lo int, p, g snug.View) error
 		if err != nil {
 			return err
 		}
+		a.note(st, i, i+args.pages, optim.Updated)
 	}
 	return nil
 }

@@ -5,17 +5,20 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // The saved state, little-endian: "SNUGADMW", version u32, step u64, rate,
 // Beta1, Beta2, Eps, WeightDecay f32, PageLen u64, parameters u32, for each
-// the name's length u16, name and elements u64; CRC-32C of all before, u32.
+// the name's length u16, name, elements u64, and a bit for every page, the first in the
+// lowest, whether the step has updated it; CRC-32C of all before, u32.
 const (
 	stateMagic   = "SNUGADMW"
-	stateVersion = 1
+	stateVersion = 2
 )
 
 var (
@@ -26,7 +29,8 @@ var (
 // AppendBinary appends the step count, the learning rate, the options and the
 // names and lengths of the parameters to b. The moments are in the store. Put
 // the result into a blob of the same store before [Store.Commit], and both
-// are of one step. Its length depends on the names only.
+// are of one step. Its length depends on the names and lengths only. Between the steps of
+// one Advance it also says which pages are updated.
 func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 	start := len(b)
 	le := binary.LittleEndian
@@ -42,6 +46,7 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 		b = le.AppendUint16(b, uint16(len(name)))
 		b = append(b, name...)
 		b = le.AppendUint64(b, uint64(a.params[name].m.Len()))
+		b = append(b, a.params[name].marks.Bits()...)
 	}
 	return le.AppendUint32(b, crc32c.Checksum(b[start:])), nil
 }
@@ -78,7 +83,7 @@ func (a *AdamW) UnmarshalBinary(b []byte) error {
 
 // decode reads the fields after the version.
 func (a *AdamW) decode(d *decoder) (*AdamW, error) {
-	r := &AdamW{s: a.s, step: d.int(), params: map[string]moments{}}
+	r := &AdamW{s: a.s, step: d.int(), params: map[string]moments{}, mu: new(sync.Mutex)}
 	for _, x := range [...]*float32{&r.lr, &r.opts.Beta1, &r.opts.Beta2, &r.opts.Eps, &r.opts.WeightDecay} {
 		*x = math.Float32frombits(d.u32())
 	}
@@ -90,6 +95,14 @@ func (a *AdamW) decode(d *decoder) (*AdamW, error) {
 		}
 		if err := r.attach(name, n); err != nil {
 			return nil, err
+		}
+		marks := r.params[name].marks
+		bits := d.bytes(optim.BitBytes(len(marks)))
+		d.bad = d.bad || !optim.ValidBits(bits, len(marks))
+		for i := 0; i < len(marks) && !d.bad; i++ {
+			if bits[i/8]>>(i%8)&1 == 1 {
+				marks[i] = optim.Updated
+			}
 		}
 	}
 	if d.bad || len(d.b) != 0 {
@@ -122,6 +135,7 @@ func (a *AdamW) attach(name string, n int) error {
 		*t.to = tensor
 	}
 	a.names = append(a.names, name)
+	st.marks = optim.NewMarks(st.m.Pages())
 	a.params[name] = st
 	return nil
 }

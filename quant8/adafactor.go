@@ -14,13 +14,12 @@ import (
 
 // AdafactorOptions configures [NewAdafactor]. A zero field means its default.
 type AdafactorOptions struct {
-	LR          float32 // the most that ρ can be, and the rate of decay; default 1e-2
 	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
 	Beta2Decay  float32 // τ, from -1 to 0, default -0.8
 	Eps1        float32 // ε1, the least root of the second moment, default 2^-23
 	Eps2        float32 // ε2, the least rms(p) that the step follows, default 1e-3
 	Clip        float32 // d, from 1, the default, on
-	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 	StateOptions
 }
 
@@ -63,9 +62,9 @@ type AdafactorOptions struct {
 // Parameters are here as a whole, as those of [NewLAMB], and with the same error when p is
 // not finite. The error of this function wraps [snug.ErrConfig].
 func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
-	lr, tau, clip := cmp.Or(o.LR, 1e-2), cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
+	tau, clip := cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
 	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)
-	numbers := []number{{"LR", lr, math.MaxFloat32}, {"Eps1", eps1, math.MaxFloat32}, {"Eps2", eps2, math.MaxFloat32}}
+	numbers := []number{{"Eps1", eps1, math.MaxFloat32}, {"Eps2", eps2, math.MaxFloat32}}
 	rule := optim.Adafactor
 	if o.Beta1 != 0 {
 		rule, numbers = optim.AdafactorMomentum, append(numbers, number{"Beta1", o.Beta1, 1})
@@ -77,7 +76,7 @@ func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
 		return nil, fmt.Errorf("quant8: %v: Clip is %g, want a finite number from 1 on: %w", rule, clip, snug.ErrConfig)
 	}
 	return newOptimizer(options{
-		name: rule.String(), lr: lr, StateOptions: o.withDefaults(rule),
+		name: rule.String(), StateOptions: o.withDefaults(rule),
 		hyper: optim.Hyper{
 			Rule: rule, Beta1: float64(o.Beta1), Tau: float64(tau), Eps: float64(eps1), Eps2: float64(eps2),
 			Clip: float64(clip), WeightDecay: float64(o.WeightDecay), DecayFirst: true,
@@ -127,6 +126,7 @@ func (a *Optimizer) copyFactors(dev *snug.Device, q *param, both []float32, save
 	if a.o.Storage != nil {
 		return a.withBlob(q, factors, save, func(blob []byte) error {
 			if save {
+				a.note(a.claimOf(q, 0, q.n), optim.Begun)
 				x, blob = blob, x
 			}
 			copy(x, blob)
@@ -138,6 +138,7 @@ func (a *Optimizer) copyFactors(dev *snug.Device, q *param, both []float32, save
 	case err != nil:
 		return err
 	case save:
+		a.note(a.claimOf(q, 0, q.n), optim.Begun)
 		return state.CopyIn(x)
 	}
 	return state.CopyOut(x)

@@ -11,7 +11,6 @@ import (
 
 // AdamOptions configures [NewAdam]. A zero field means its default.
 type AdamOptions struct {
-	LR          float32 // learning rate, default 1e-3
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
 	Eps         float32 // added to the root of the second moment, default 1e-8
@@ -35,26 +34,25 @@ type AdamOptions struct {
 //
 // The error wraps [snug.ErrConfig].
 func NewAdam(o AdamOptions) (*Optimizer, error) {
-	lr, beta1, beta2, eps := cmp.Or(o.LR, 1e-3), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-8)
+	beta1, beta2, eps := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-8)
 	return newOptimizer(options{
-		name: "Adam", lr: lr, StateOptions: o.withDefaults(optim.Adam),
+		name: "Adam", StateOptions: o.withDefaults(optim.Adam),
 		hyper: optim.Hyper{
 			Rule: optim.Adam, Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps),
 			WeightDecay: float64(o.WeightDecay), Coupled: true,
 		},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
+		numbers: []number{{"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
 	})
 }
 
 // AdEMAMixOptions configures [NewAdEMAMix]. A zero field means its default.
 type AdEMAMixOptions struct {
-	LR          float32 // learning rate, default 1e-3
 	Beta1       float32 // decay of the fast first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
 	Beta3       float32 // decay of the slow first moment, in (0,1), default 0.9999
 	Alpha       float32 // what the slow first moment counts, default 5
 	Eps         float32 // added to the root of the second moment, default 1e-8
-	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 
 	// AlphaWarmup and Beta3Warmup are the steps over which Alpha grows linearly
 	// from 0, and Beta3 from Beta1 so that the half-life of the slow moment does.
@@ -89,16 +87,16 @@ func NewAdEMAMix(o AdEMAMixOptions) (*Optimizer, error) {
 		return nil, fmt.Errorf("quant8: AdEMAMix: AlphaWarmup is %d and Beta3Warmup %d, want counts of steps: %w",
 			o.AlphaWarmup, o.Beta3Warmup, snug.ErrConfig)
 	}
-	lr, eps, alpha := cmp.Or(o.LR, 1e-3), cmp.Or(o.Eps, 1e-8), cmp.Or(o.Alpha, 5)
+	eps, alpha := cmp.Or(o.Eps, 1e-8), cmp.Or(o.Alpha, 5)
 	beta1, beta2, beta3 := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Beta3, 0.9999)
 	return newOptimizer(options{
-		name: "AdEMAMix", lr: lr, warmup: [2]int{o.AlphaWarmup, o.Beta3Warmup}, StateOptions: o.withDefaults(optim.AdEMAMix),
+		name: "AdEMAMix", warmup: [2]int{o.AlphaWarmup, o.Beta3Warmup}, StateOptions: o.withDefaults(optim.AdEMAMix),
 		hyper: optim.Hyper{
 			Rule: optim.AdEMAMix, Beta1: float64(beta1), Beta2: float64(beta2), Beta3: float64(beta3),
 			Alpha: float64(alpha), Eps: float64(eps), WeightDecay: float64(o.WeightDecay), DecayFirst: o.Order == Decoupled,
 		},
 		numbers: []number{
-			{"LR", lr, math.MaxFloat32}, {"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Beta3", beta3, 1},
+			{"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Beta3", beta3, 1},
 			{"Alpha", alpha, math.MaxFloat32}, {"Eps", eps, math.MaxFloat32},
 		},
 	})

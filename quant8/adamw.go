@@ -9,11 +9,10 @@ import (
 
 // AdamWOptions configures [NewAdamW]. A zero field means its default.
 type AdamWOptions struct {
-	LR          float32 // learning rate, default 1e-3
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
 	Eps         float32 // added to the root of the second moment, default 1e-8
-	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 
 	// Bits is the width of the state, 8 (the default), 4, 16 or 32. See
 	// [Optimizer] for their forms.
@@ -79,7 +78,6 @@ const adamwName = "AdamW"
 func NewAdamW(o AdamWOptions) (*AdamW, error) { return newOptimizer(o.withDefaults().options()) }
 
 func (o AdamWOptions) withDefaults() AdamWOptions {
-	o.LR = cmp.Or(o.LR, 1e-3)
 	o.Beta1 = cmp.Or(o.Beta1, 0.9)
 	o.Beta2 = cmp.Or(o.Beta2, 0.999)
 	o.Eps = cmp.Or(o.Eps, 1e-8)
@@ -98,25 +96,25 @@ func (o *AdamWOptions) state() StateOptions {
 
 func (o AdamWOptions) options() options {
 	return options{
-		name: adamwName, adamw: true, lr: o.LR, StateOptions: o.state(),
+		name: adamwName, adamw: true, StateOptions: o.state(),
 		hyper: optim.Hyper{
 			Rule: optim.Adam, Beta1: float64(o.Beta1), Beta2: float64(o.Beta2), Eps: float64(o.Eps),
 			WeightDecay: float64(o.WeightDecay), DecayFirst: o.Order == Decoupled,
 		},
 		numbers: []number{
-			{"LR", o.LR, math.MaxFloat32}, {"Beta1", o.Beta1, 1}, {"Beta2", o.Beta2, 1}, {"Eps", o.Eps, math.MaxFloat32},
+			{"Beta1", o.Beta1, 1}, {"Beta2", o.Beta2, 1}, {"Eps", o.Eps, math.MaxFloat32},
 		},
 	}
 }
 
 // StateBytes returns the bytes that [AdamW] keeps for a parameter of n
 // elements: 8·⌈n/Block⌉ + 2n with 8 bits, 8·⌈n/Block⌉ + 2·⌈n/2⌉ with 4, 4n with 16
-// and 8n with 32. It is 0 for n < 0 and for options that [NewAdamW] refuses. Keep32 is
+// and 8n with 32. It is 0 for n < 0, for n above 2^58 and for options that [NewAdamW] refuses. Keep32 is
 // not asked.
 func StateBytes(n int, o AdamWOptions) int64 {
 	o.Keep32 = nil
 	all := o.withDefaults().options()
-	if n < 0 || all.check() != nil {
+	if n < 0 || int64(n) > math.MaxInt64/32 || all.check() != nil {
 		return 0
 	}
 	l := all.layout("", n)

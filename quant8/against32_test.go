@@ -33,8 +33,8 @@ func TestAgainst32(t *testing.T) {
 			p8, p32 := put(start), put(start)
 			for i := range 50 {
 				g := snug.ViewOf(randn(n, uint64(i+2)))
-				a.Advance(-1)
-				b.Advance(-1)
+				advance(a)
+				advance(b)
 				require.NoError(t, a.Step("w", p8.View, g, 0.01))
 				require.NoError(t, b.Step("w", p32.View, g, 0.01))
 				m8, v8 := moments(t, a, "w")

@@ -14,8 +14,8 @@ import (
 
 // BackwardOptions configures [Optimizer.StepInBackward]. A zero field means its default.
 type BackwardOptions struct {
-	// LR is the learning rate of the step as [Optimizer.Advance] takes it, but that 0
-	// means that of the optimizer's options.
+	// LR is the learning rate of the step, a finite number from 0 on, as
+	// [Optimizer.Advance] takes it. 0 is a rate too.
 	LR float32
 	// GradScale multiplies the gradients, such as the inverse of a loss scale;
 	// default 1.
@@ -48,13 +48,14 @@ type Ready func(name string, p, g snug.View) error
 // Gradients are not added up over micro-batches: those are to be of one batch, and
 // parameters that are used in several places want their sums.
 //
-// Errors: those of backward; those of Step, also for parameters that come twice in a
-// pass; [snug.ErrConfig] for options that are not valid, or when the passes do not have
+// Errors: those of backward, or where it has none the first of ready; those of Step, also
+// for parameters that come twice in a pass; [snug.ErrConfig] for options that are not valid, or when the passes do not have
 // the same parameters; and [snug.ErrDevice] for MaxNorm on a device without Squares. An
-// error of the pass that steps leaves the parameters that came before stepped.
+// error or a panic of the pass that steps leaves the parameters that came before updated.
+// The others may still be, by Step.
 func (a *Optimizer) StepInBackward(o BackwardOptions, backward func(ready Ready) error) (norm float64, err error) {
 	if norm, err = a.stepInBackward(o, backward); err != nil {
-		return 0, fmt.Errorf("quant8: %s: step in backward: %w", a.o.name, err)
+		return 0, fmt.Errorf("quant8: %s: step in backward: %w", a.label(), err)
 	}
 	return norm, nil
 }
@@ -63,24 +64,24 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 	if o.GradScale == 0 {
 		o.GradScale = 1
 	}
-	if o.LR == 0 {
-		o.LR = -1
+	if err := a.usable(); err != nil {
+		return 0, err
 	}
 	switch {
+	case backward == nil:
+		return 0, fmt.Errorf("the backward pass is nil: %w", snug.ErrConfig)
 	case !(o.MaxNorm >= 0) || math.IsInf(o.MaxNorm, 0):
 		return 0, fmt.Errorf("MaxNorm is %g, want a finite number from 0 on: %w", o.MaxNorm, snug.ErrConfig)
 	case !finite(o.GradScale):
 		return 0, fmt.Errorf("GradScale is %g, want a finite number: %w", o.GradScale, snug.ErrConfig)
-	case !finite(o.LR):
-		return 0, fmt.Errorf("LR is %g, want a finite number: %w", o.LR, snug.ErrConfig)
+	case !validRate(o.LR):
+		return 0, fmt.Errorf("LR is %g, want a finite number from 0 on: %w", o.LR, snug.ErrConfig)
 	}
 	scale := o.GradScale
 	var measured map[string]float64
 	if o.MaxNorm > 0 {
 		pass := backwardPass{seen: map[string]float64{}}
-		err := backward(func(name string, p, g snug.View) error {
-			return pass.ready(name, func() (float64, error) { return a.squaresOf(name, p, g, &o) })
-		})
+		err := pass.run(backward, func(name string, p, g snug.View) (float64, error) { return a.squaresOf(name, p, g, &o) })
 		if err != nil {
 			return 0, err
 		}
@@ -93,9 +94,7 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 	}
 	a.Advance(o.LR)
 	pass := backwardPass{seen: map[string]float64{}}
-	err = backward(func(name string, p, g snug.View) error {
-		return pass.ready(name, func() (float64, error) { return 0, a.Step(name, p, g, scale) })
-	})
+	err = pass.run(backward, func(name string, p, g snug.View) (float64, error) { return 0, a.Step(name, p, g, scale) })
 	if err == nil && measured != nil {
 		err = pass.sameAs(measured)
 	}
@@ -105,24 +104,68 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 // backwardPass is the parameters that have come in a pass, and the sums of the squares
 // of their gradients.
 type backwardPass struct {
-	mu   sync.Mutex
-	seen map[string]float64
+	calls sync.WaitGroup // of ready, that run
+	mu    sync.Mutex
+	seen  map[string]float64
+	ended bool
+	err   error // the first of ready, which backward may have kept to itself
 }
 
-// ready marks a parameter as seen and has use called for it.
-func (b *backwardPass) ready(name string, use func() (float64, error)) error {
-	b.mu.Lock()
-	_, twice := b.seen[name]
-	b.seen[name] = 0
-	b.mu.Unlock()
-	if twice {
-		return fmt.Errorf("parameter %q came twice in a backward pass: %w", name, snug.ErrConfig)
+// run calls backward, whose calls of ready end in use, and returns its error, or else the
+// first of ready.
+func (b *backwardPass) run(backward func(Ready) error, use func(name string, p, g snug.View) (float64, error)) error {
+	defer b.end()
+	if err := backward(func(name string, p, g snug.View) error { return b.ready(name, p, g, use) }); err != nil {
+		return err
 	}
-	squares, err := use()
+	b.end()
+	return b.err
+}
+
+// end lets no more calls of ready in, and waits for those that run.
+func (b *backwardPass) end() {
+	b.mu.Lock()
+	b.ended = true
+	b.mu.Unlock()
+	b.calls.Wait()
+}
+
+// ready marks a parameter as seen and calls use for it. What use panics with it lets
+// through, and notes that the pass is not whole.
+func (b *backwardPass) ready(name string, p, g snug.View, use func(name string, p, g snug.View) (float64, error)) (err error) {
+	if err := b.enter(name); err != nil {
+		return err
+	}
+	defer b.calls.Done()
+	squares, err := 0.0, fmt.Errorf("parameter %q: its work panicked: %w", name, snug.ErrConfig)
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.seen[name] = squares; b.err == nil {
+			b.err = err
+		}
+	}()
+	squares, err = use(name, p, g)
+	return err
+}
+
+// enter marks a parameter as seen.
+func (b *backwardPass) enter(name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.seen[name] = squares
-	return err
+	if b.ended {
+		return fmt.Errorf("parameter %q is ready after the end of the backward pass: %w", name, snug.ErrConfig)
+	}
+	if _, twice := b.seen[name]; twice {
+		err := fmt.Errorf("parameter %q came twice in a backward pass: %w", name, snug.ErrConfig)
+		if b.err == nil {
+			b.err = err
+		}
+		return err
+	}
+	b.seen[name] = 0
+	b.calls.Add(1)
+	return nil
 }
 
 // norm adds in the order of names: that of the calls can differ.

@@ -54,11 +54,11 @@ func TestStepInBackward(t *testing.T) {
 				p[name] = kerneltest.PutFloats(t, place, snug.F32, x)
 			}
 			for range 2 {
-				a.Advance(-1)
+				advance(a)
 				for name, x := range want {
 					require.NoError(t, a.Step(name, snug.ViewOf(x), snug.ViewOf(g[name]), factor))
 				}
-				o := BackwardOptions{MaxNorm: most, GradScale: scale}
+				o := BackwardOptions{LR: testRate(b), MaxNorm: most, GradScale: scale}
 				if !onCPU(place) {
 					o.Squares = func(g snug.View) (float64, error) {
 						x := make([]float32, g.Len())
@@ -97,7 +97,7 @@ func TestStepInBackwardSkips(t *testing.T) {
 		require.NoError(t, a.Add("a", 1))
 		require.NoError(t, a.Add("b", 3))
 		p, q := []float32{1}, []float32{1, 1, 1}
-		norm, err := a.StepInBackward(BackwardOptions{MaxNorm: 1}, func(ready Ready) error {
+		norm, err := a.StepInBackward(BackwardOptions{LR: 1e-2, MaxNorm: 1}, func(ready Ready) error {
 			if err := ready("a", snug.ViewOf(p), snug.ViewOf([]float32{3})); err != nil {
 				return err
 			}
@@ -126,7 +126,6 @@ func TestStepInBackwardErrors(t *testing.T) {
 		"MaxNorm":   {BackwardOptions{MaxNorm: -1}, nil, snug.ErrConfig, 0},
 		"infinite":  {BackwardOptions{MaxNorm: math.Inf(1)}, nil, snug.ErrConfig, 0},
 		"GradScale": {BackwardOptions{GradScale: nan}, nil, snug.ErrConfig, 0},
-		"LR":        {BackwardOptions{LR: inf}, nil, snug.ErrConfig, 0},
 		"backward":  {BackwardOptions{MaxNorm: 1}, func(Ready) error { return broken }, broken, 0},
 		"twice": {BackwardOptions{MaxNorm: 1}, func(ready Ready) error {
 			if err := ready("w", one(1), one(1)); err != nil {

@@ -67,7 +67,7 @@ func BenchmarkStep(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			a := newAdamW(b, AdamWOptions{Bits: c.bits}, map[string]int{"w": n * parts})
-			a.Advance(-1)
+			advance(a)
 			require.NoError(b, a.Step("w", c.p, c.g, 1))
 			best := time.Duration(math.MaxInt64)
 			kerneltest.OfCopy(b, parts, c.bytes*n, func(part int) {
@@ -92,7 +92,7 @@ func BenchmarkMatrixStep(b *testing.B) {
 			a := newMatrices(b, c.rule, StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
 			p, g := snug.ViewOf(randn(c.rows*c.cols, 1)), snug.ViewOf(randn(c.rows*c.cols, 2))
 			for b.Loop() {
-				a.Advance(-1)
+				advance(a)
 				if err := a.Step("w", p, g, 1); err != nil {
 					b.Fatal(err)
 				}

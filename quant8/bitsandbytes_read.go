@@ -16,8 +16,8 @@ import (
 // the same parameters were added. prefix comes before their names. Tensors of other
 // names are passed over. Of shards it reads their part. step is a scalar of I64, I32
 // or F32 and the same for all parameters; [Optimizer.Steps] becomes that. The maps become those of the file,
-// which may differ in the last bit from the computed ones. The learning rate is
-// that of the options until the next Advance.
+// which may differ in the last bit from the computed ones. The file
+// is of a step that has ended: Advance begins the next.
 //
 // The block of 8-bit state follows from the length of absmax: old versions had
 // 2048. It must be a multiple of StateOptions.Block; a larger one becomes several
@@ -35,12 +35,15 @@ import (
 // succeeds.
 func (a *Optimizer) ReadBitsAndBytes(r io.ReaderAt, size int64, prefix string) error {
 	if err := a.importState(r, size, prefix); err != nil {
-		return fmt.Errorf("quant8: %s: read the state of bitsandbytes: %w", a.o.name, err)
+		return fmt.Errorf("quant8: %s: read the state of bitsandbytes: %w", a.label(), err)
 	}
 	return nil
 }
 
 func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error {
+	if err := a.made(); err != nil {
+		return err
+	}
 	if r == nil {
 		return fmt.Errorf("the reader is nil: %w", snug.ErrConfig)
 	}
@@ -70,7 +73,7 @@ func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error 
 			return fmt.Errorf("parameter %q: %w", p.q.name, err)
 		}
 	}
-	a.t, a.lr, a.maps, a.invalid = in.step, a.o.lr, maps, ""
+	a.resume(in.step, 0, maps)
 	return nil
 }
 

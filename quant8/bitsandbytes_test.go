@@ -23,7 +23,7 @@ import (
 var (
 	goldenParams  = map[string]int{"w": 4200, "b": 70}
 	goldenShapes  = map[string][]int{"w": {60, 70}, "b": {70}}
-	goldenOptions = AdamWOptions{LR: 1e-3, WeightDecay: 1e-2, Order: Decoupled, Chunk: 1024}
+	goldenOptions = AdamWOptions{WeightDecay: 1e-2, Order: Decoupled, Chunk: 1024}
 )
 
 // noise is that of make.py.
@@ -103,7 +103,7 @@ func TestGoldenRun(t *testing.T) {
 				}
 			}
 			for step := first; step <= 8; step++ {
-				a.Advance(-1)
+				advance(a)
 				require.Equal(t, step, a.Steps())
 				for name, p := range params {
 					g := kerneltest.Put(t, place, noise(goldenParams[name], step))
@@ -210,7 +210,7 @@ func TestWriteLargerBlocks(t *testing.T) {
 	a := newAdamW(t, AdamWOptions{Block: 1024, Chunk: 2048}, map[string]int{"w": n})
 	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
 	p := randn(n, 1)
-	a.Advance(-1)
+	advance(a)
 	require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(n, 2)), 1))
 	g := writeState(t, a, BitsAndBytesFormat{})
 	require.Len(t, g.floats("w.absmax1"), Blocks(n, 256))
@@ -235,7 +235,7 @@ func TestStateOfBitsAndBytesContinues(t *testing.T) {
 		for _, o := range []AdamWOptions{{Chunk: 1024}, {Bits: 32, Chunk: 1024}, {Block: 512, Chunk: 1024}} {
 			old := newTrainer(t, place, o)
 			for range 3 {
-				old.a.Advance(-1)
+				advance(old.a)
 				old.step(place, "w", "b", "empty", "v")
 			}
 			var file bytes.Buffer
@@ -255,7 +255,7 @@ func TestStateOfBitsAndBytesContinues(t *testing.T) {
 				restored.p[name] = kerneltest.Put(t, place, old.p[name].Get())
 			}
 			for _, tr := range []*trainer{old, restored} {
-				tr.a.Advance(-1)
+				advance(tr.a)
 				tr.step(place, "w", "b", "empty", "v")
 				require.Equal(t, 4, tr.a.Steps())
 			}

@@ -31,7 +31,7 @@ func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64,
 	out := &sumWriter{w: w}
 	err := a.exportState(out, &f)
 	if err != nil {
-		err = fmt.Errorf("quant8: %s: write the state of bitsandbytes: %w", a.o.name, err)
+		err = fmt.Errorf("quant8: %s: write the state of bitsandbytes: %w", a.label(), err)
 	}
 	return out.n, err
 }
@@ -46,14 +46,14 @@ type exported struct {
 type producer func(use func(b []byte) error) error
 
 func (a *Optimizer) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
+	if err := a.usable(); err != nil {
+		return err
+	}
 	if out.w == nil {
 		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
 	}
 	if err := a.o.checkForm(); err != nil {
 		return err
-	}
-	if a.invalid != "" {
-		return fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
 	}
 	var tensors []safetensors.Tensor
 	data := map[string]producer{}

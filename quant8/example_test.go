@@ -12,7 +12,7 @@ import (
 
 func Example() {
 	w, grad := make([]float32, 20_000), make([]float32, 20_000)
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{LR: 0.1})
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{})
 	if err != nil {
 		panic(err)
 	}
@@ -23,7 +23,7 @@ func Example() {
 		for i := range w {
 			grad[i] = w[i] - 3
 		}
-		opt.Advance(-1)
+		opt.Advance(0.1)
 		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
 			panic(err)
 		}
@@ -34,7 +34,7 @@ func Example() {
 
 func ExampleNewLion() {
 	w, grad := make([]float32, 20_000), make([]float32, 20_000)
-	opt, err := quant8.NewLion(quant8.LionOptions{LR: 0.1})
+	opt, err := quant8.NewLion(quant8.LionOptions{})
 	if err != nil {
 		panic(err)
 	}
@@ -45,7 +45,7 @@ func ExampleNewLion() {
 		for i := range w {
 			grad[i] = w[i] - 3
 		}
-		opt.Advance(-1)
+		opt.Advance(0.1)
 		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
 			panic(err)
 		}
@@ -55,7 +55,7 @@ func ExampleNewLion() {
 }
 
 func ExampleNewAdafactor() {
-	opt, err := quant8.NewAdafactor(quant8.AdafactorOptions{LR: 0.1})
+	opt, err := quant8.NewAdafactor(quant8.AdafactorOptions{})
 	if err != nil {
 		panic(err)
 	}
@@ -68,7 +68,7 @@ func ExampleNewAdafactor() {
 		for i := range w {
 			grad[i] = w[i] - 3
 		}
-		opt.Advance(-1)
+		opt.Advance(0.1)
 		if err := opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1); err != nil {
 			panic(err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // The saved form, little-endian:
@@ -18,7 +19,9 @@ import (
 //	        for each, by name: length of the name u32, name, elements u64,
 //	        since version 3 the first of them that is there u64 and how many u64,
 //	        since version 4 the width of their states u32, since version 5 also 4 and 16
-//	        since version 5 rows u64 and columns u64 of a matrix, or zeros
+//	        since version 5 rows u64 and columns u64 of a matrix, or zeros,
+//	        since version 6 a length u32 and as many bytes, with a bit for every chunk,
+//	        from the lowest on: whether it is updated in the step
 //	        since version 2 the maps of states with signs and without, 2·256 f32
 //	        since version 4 length of the optimizer's name u32, name
 //	checksum u32 of all bytes so far
@@ -26,7 +29,8 @@ import (
 //	       chunk after chunk
 //	checksum u32 of all bytes so far
 //
-// The version is the oldest that can hold the state: 5 with matrices of Adafactor and
+// The version is the oldest that can hold the state: 6 where some chunks are updated in
+// the step and others not yet, 5 with matrices of Adafactor and
 // Muon, or if Bits is 4 or 16, else 4 for optimizers other than AdamW. For AdamW it is 1
 // with whole parameters and the dynamic maps, 2 with whole parameters, 3 with shards,
 // unless Keep32 has named a parameter. The maps are those of 8 bits. Checksums are
@@ -38,6 +42,7 @@ const (
 	versionShards = 3
 	versionRule   = 4
 	versionForms  = 5
+	versionMarks  = 6
 	prefixBytes   = len(magic) + 8
 	checksumSize  = 4
 	maxHeader     = 1 << 28 // bytes; a longer one is damage
@@ -72,6 +77,10 @@ func (a *Optimizer) header() []byte {
 			b = le.AppendUint64(b, uint64(q.rows))
 			b = le.AppendUint64(b, uint64(q.cols))
 		}
+		if v >= versionMarks {
+			bits := q.marks.Bits()
+			b = append(le.AppendUint32(b, uint32(len(bits))), bits...)
+		}
 	}
 	if v >= versionMaps {
 		b = appendMaps(b, a.maps)
@@ -98,6 +107,8 @@ func (a *Optimizer) matrices() bool {
 // version returns the oldest version that can hold the state.
 func (a *Optimizer) version() uint32 {
 	switch {
+	case a.midStep():
+		return versionMarks
 	case a.o.layoutOf(a.o.Bits, shape{}).narrow() || a.matrices():
 		return versionForms
 	case !a.o.adamw:
@@ -148,10 +159,17 @@ type savedParam struct {
 	name               string
 	total, lo, n, bits int
 	rows, cols         int
+	marks              string // bits of the chunks, or empty where all are updated
 }
 
 // readHeader reads everything before the state.
 func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
+	if err := a.made(); err != nil {
+		return nil, err
+	}
+	if in.r == nil {
+		return nil, fmt.Errorf("the reader is nil: %w", snug.ErrConfig)
+	}
 	prefix := make([]byte, prefixBytes)
 	if err := in.readFull(prefix); err != nil {
 		return nil, err
@@ -160,8 +178,8 @@ func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 		return nil, fmt.Errorf("this is not the state of an optimizer of quant8: %w", snug.ErrCorrupt)
 	}
 	v := binary.LittleEndian.Uint32(prefix[len(magic):])
-	if v < version || v > versionForms {
-		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionForms, snug.ErrCorrupt)
+	if v < version || v > versionMarks {
+		return nil, fmt.Errorf("version %d, want %d to %d: %w", v, version, versionMarks, snug.ErrCorrupt)
 	}
 	body, err := in.readN(binary.LittleEndian.Uint32(prefix[len(magic)+4:]))
 	if err != nil {
@@ -178,7 +196,7 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 	h := &saved{optimizer: adamwName, bits: uint64(f.u32()), block: uint64(f.u32()), chunk: f.u64(), min8bit: f.u64()}
 	hash, step := f.u64(), f.u64()
 	h.step, h.lr = int(min(step, math.MaxInt32)), math.Float32frombits(f.u32())
-	valid := step <= math.MaxInt32
+	valid := step <= math.MaxInt32 && validRate(h.lr)
 	for range f.u32() {
 		if f.short || !valid {
 			break
@@ -199,7 +217,12 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 			rows, cols = f.u64(), f.u64()
 		}
 		p.rows, p.cols = int(rows), int(cols)
-		valid = total <= math.MaxInt/4 && lo <= total && n <= total-lo && knownWidth(p.bits) && validSides(rows, cols, total) &&
+		if v >= versionMarks {
+			bits := f.next(uint64(f.u32()))
+			valid = optim.ValidBits(bits, Blocks(p.n, int(min(h.chunk, maxChunk))))
+			p.marks = string(bits)
+		}
+		valid = valid && total <= math.MaxInt/4 && lo <= total && n <= total-lo && knownWidth(p.bits) && validSides(rows, cols, total) &&
 			(len(h.params) == 0 || h.params[len(h.params)-1].name < p.name)
 		h.params = append(h.params, p)
 	}
@@ -265,7 +288,7 @@ func (a *Optimizer) checkSame(h *saved) error {
 		if err := p.checkSides(q); err != nil {
 			return err
 		}
-		if p != (savedParam{name, q.total, q.lo, q.n, q.bits, q.rows, q.cols}) {
+		if p != (savedParam{name, q.total, q.lo, q.n, q.bits, q.rows, q.cols, p.marks}) {
 			return fmt.Errorf("saved with parameter %q, %d elements from %d on of %d, this optimizer has %q, %d from %d on of %d: %w",
 				p.name, p.n, p.lo, p.total, name, q.n, q.lo, q.total, snug.ErrConfig)
 		}

@@ -70,7 +70,7 @@ func TestShardsWithNorms(t *testing.T) {
 		}
 		whole, want := newOf(t, name, options, map[string]int{"w": n}), randn(n, 1)
 		for i := range steps {
-			whole.Advance(-1)
+			advance(whole)
 			step(t, whole, "w", want, gradient(n, uint64(i)), 1)
 		}
 		for ranks := 1; ranks <= 8; ranks += 3 {
@@ -94,7 +94,7 @@ func TestShardsWithNorms(t *testing.T) {
 					require.NoError(t, a.AddShard("w", n, lo, hi))
 					wg.Go(func() {
 						for i := range steps {
-							a.Advance(-1)
+							advance(a)
 							if err := a.Step("w", snug.ViewOf(got[lo:hi]), snug.ViewOf(gradient(n, uint64(i))[lo:hi]), 1); err != nil {
 								t.Error(err)
 							}
@@ -117,7 +117,7 @@ func TestSumNormsFails(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", 3))
 	p := []float32{1, 2, 3}
-	a.Advance(-1)
+	advance(a)
 	require.ErrorIs(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(p), 1), broken)
 	require.Equal(t, []float32{1, 2, 3}, p)
 	require.Equal(t, [][]float32{{0, 0, 0}, {0, 0, 0}}, statesOf(t, a, "w"))

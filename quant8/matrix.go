@@ -22,7 +22,7 @@ import (
 // product exceeds the address space.
 func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 	if rows < 0 || cols < 0 || rows > maxSide || cols > maxSide || cols > 0 && rows > maxSide/cols {
-		return fmt.Errorf("quant8: %s: parameter %q of %d×%d elements: %w", a.o.name, name, rows, cols, snug.ErrShape)
+		return fmt.Errorf("quant8: %s: parameter %q of %d×%d elements: %w", a.label(), name, rows, cols, snug.ErrShape)
 	}
 	n := rows * cols
 	return a.add(name, n, 0, n, a.o.shapeOf(rows, cols))

@@ -26,7 +26,7 @@ func TestMatrixOptions(t *testing.T) {
 				}
 				run := func(a *Optimizer, p []snug.BFloat16, steps int) []snug.BFloat16 {
 					for range steps {
-						a.Advance(-1)
+						advance(a)
 						require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(len(p), uint64(a.Steps()))), 1))
 					}
 					return p

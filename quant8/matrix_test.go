@@ -20,19 +20,19 @@ var matrixRules = map[string]func(s StateOptions) (*Optimizer, error){
 		return NewAdafactor(AdafactorOptions{StateOptions: s})
 	},
 	"adafactor.decayed": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{LR: 0.5, WeightDecay: 0.1, StateOptions: s})
+		return NewAdafactor(AdafactorOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"adafactor.other": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{LR: 0.1, Beta2Decay: -0.5, Eps1: 0.3, Eps2: 0.9, Clip: 1.5, StateOptions: s})
+		return NewAdafactor(AdafactorOptions{Beta2Decay: -0.5, Eps1: 0.3, Eps2: 0.9, Clip: 1.5, StateOptions: s})
 	},
 	"momentum": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{LR: 0.05, Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
+		return NewAdafactor(AdafactorOptions{Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
 	},
 	"muon": func(s StateOptions) (*Optimizer, error) {
-		return NewMuon(MuonOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+		return NewMuon(MuonOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"muon.other": func(s StateOptions) (*Optimizer, error) {
-		return NewMuon(MuonOptions{LR: 1e-2, Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW, StateOptions: s})
+		return NewMuon(MuonOptions{Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW, StateOptions: s})
 	},
 }
 
@@ -67,7 +67,7 @@ func TestMatrixTypes(t *testing.T) {
 				p := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 1))
 				want := p.Get()
 				g := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 2))
-				a.Advance(-1)
+				advance(a)
 				require.NoError(t, a.Step("w", p.View, g.View, 0.5))
 				step(t, a, "x", want, g.Get(), 0.5)
 				require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get(), p.Get()))
@@ -93,7 +93,7 @@ func TestMuonMomentum(t *testing.T) {
 				for k := range m {
 					m[k] = float32(float32(a.o.hyper.Beta1)*m[k]) + float32(float32(1-a.o.hyper.Beta1)*g[k])
 				}
-				a.Advance(-1)
+				advance(a)
 				step(t, a, "w", p, g, 1)
 				require.True(t, equal(quantized8(m, true, order, block), statesOf(t, a, "w")[0]), "step %d", i+1)
 			}
@@ -139,17 +139,17 @@ func TestMatrixZeroGradient(t *testing.T) {
 			n := side[0] * side[1]
 			p, zero := randn(n, 1), make([]float32, n)
 			want := append([]float32(nil), p...)
-			decay := float32(1 - float64(float64(a.o.lr)*a.o.hyper.WeightDecay))
+			decay := float32(1 - float64(float64(testRate(a))*a.o.hyper.WeightDecay))
 			for i := range want {
 				want[i] *= decay
 			}
-			a.Advance(-1)
+			advance(a)
 			step(t, a, "w", p, zero, 1)
 			require.Equal(t, want, p)
 			for _, state := range statesOf(t, a, "w") {
 				require.True(t, len(state) == 0 || equal(zero, state))
 			}
-			a.Advance(-1)
+			advance(a)
 			step(t, a, "w", p, randn(n, 2), 1)
 			for _, x := range p {
 				require.True(t, finite(x))
@@ -172,7 +172,7 @@ func TestMatrixExtremes(t *testing.T) {
 			}
 			g[77] = -largest
 			for range 3 {
-				a.Advance(-1)
+				advance(a)
 				step(t, a, "w", p, g, 1)
 				for _, x := range p {
 					require.True(t, finite(x) && math.Abs(float64(x)) < 10, x)
@@ -193,7 +193,7 @@ func TestMatrixEmpty(t *testing.T) {
 	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
 		for _, s := range []StateOptions{{}, {Storage: newFakeStorage()}} {
 			a := build(s, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
-			a.Advance(-1)
+			advance(a)
 			for _, name := range a.names() {
 				step(t, a, name, nil, nil, 1)
 			}
@@ -216,7 +216,7 @@ func TestMatrixWorkersDoNotMatter(t *testing.T) {
 					p = append(p, randn(sides[name][0]*sides[name][1], 1))
 				}
 				for i := range 2 {
-					a.Advance(-1)
+					advance(a)
 					for k, name := range a.names() {
 						step(t, a, name, p[k], randn(len(p[k]), uint64(i)), 1)
 					}
@@ -237,8 +237,8 @@ func TestMatricesTogether(t *testing.T) {
 	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
 		a, b := newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides)), newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides))
 		for range 3 {
-			a.a.Advance(-1)
-			b.a.Advance(-1)
+			advance(a.a)
+			advance(b.a)
 			a.step("u", "v", "w")
 			var wg sync.WaitGroup
 			for name := range sides {
@@ -261,11 +261,11 @@ func TestMatrixWorkspaceGrows(t *testing.T) {
 	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
 		r := newMatrixRun(t, build(StateOptions{}, map[string][2]int{"w": {5, 7}}))
 		fresh := bytesOf(r.a.AppendBinary(nil))
-		r.a.Advance(-1)
+		advance(r.a)
 		r.step("w")
 		require.NoError(t, r.a.UnmarshalBinary(fresh))
 		require.NoError(t, r.a.AddMatrix("larger", 70, 90))
-		r.a.Advance(-1)
+		advance(r.a)
 		r.p["larger"] = randn(70*90, 1)
 		r.step("larger", "w")
 	})
@@ -279,8 +279,9 @@ func TestMatrixNoAllocations(t *testing.T) {
 		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newOneChunk()}} {
 			a := build(s, map[string][2]int{"w": {rows, cols}})
 			kerneltest.NoAllocs(t, func() {
-				a.Advance(-1)
+				advance(a)
 				require.NoError(t, a.Step("w", p, g, 1))
+				advance(a)
 				require.NoError(t, a.Step("w", bf16, g, 1))
 			})
 		}
@@ -318,7 +319,7 @@ func TestMatrixBytes(t *testing.T) {
 		{"muon", 32, 4 * n, 4 * (n + rows*rows + rows*rows)},
 	} {
 		a := newMatrices(t, c.rule, StateOptions{Bits: c.bits}, map[string][2]int{"w": {rows, cols}, "small": {20, 30}})
-		a.Advance(-1)
+		advance(a)
 		for _, q := range a.params {
 			step(t, a, q.name, make([]float32, q.n), make([]float32, q.n), 1)
 		}
@@ -339,10 +340,10 @@ func TestMatrixNonFinite(t *testing.T) {
 	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
 		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newFakeStorage()}} {
 			a, p, g := build(s, map[string][2]int{"w": {rows, cols}}), randn(rows*cols, 1), randn(rows*cols, 2)
-			a.Advance(-1)
+			advance(a)
 			step(t, a, "w", p, g, 1)
 			before, params := stateOf(t, a), append([]float32(nil), p...)
-			a.Advance(-1)
+			advance(a)
 			for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19} {
 				g[4097], g[4999] = bad, bad
 				err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
@@ -375,7 +376,7 @@ func TestMatrixErrors(t *testing.T) {
 		require.ErrorIs(t, a.AddMatrix("", 5, 5), snug.ErrConfig)
 		require.ErrorIs(t, a.AddMatrix("w", 5, 5), snug.ErrConfig)
 		require.ErrorIs(t, a.AddShard("x", 512, 0, 256), snug.ErrConfig)
-		a.Advance(-1)
+		advance(a)
 		require.ErrorIs(t, a.AddMatrix("x", 5, 5), snug.ErrConfig)
 		p, g := randn(6000, 1), randn(6000, 2)
 		require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(g[:256]), 1), snug.ErrShape)
@@ -389,7 +390,6 @@ func TestMatrixErrors(t *testing.T) {
 	require.ErrorContains(t, muon.Add("x", 5), "want a matrix")
 	require.ErrorIs(t, new(Optimizer).AddMatrix("w", 1, 1), snug.ErrConfig)
 	for says, err := range map[string]error{
-		"Adafactor: LR":                   errorOf(NewAdafactor(AdafactorOptions{LR: -1})),
 		"AdafactorMomentum: Beta1":        errorOf(NewAdafactor(AdafactorOptions{Beta1: 1})),
 		"AdafactorMomentum: Beta1 is NaN": errorOf(NewAdafactor(AdafactorOptions{Beta1: nan})),
 		"Adafactor: Beta2Decay is 0.5":    errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: 0.5})),
@@ -403,7 +403,6 @@ func TestMatrixErrors(t *testing.T) {
 		"a multiple of 132":               errorOf(NewAdafactor(AdafactorOptions{Beta1: 0.9, StateOptions: StateOptions{Block: 33, Chunk: 66}})),
 		"Adafactor: state of 5":           errorOf(NewAdafactor(AdafactorOptions{StateOptions: StateOptions{Bits: 5}})),
 		"MaxUpdate is 1, want 0 for Muon": errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{MaxUpdate: 1}}})),
-		"Muon: LR":                        errorOf(NewMuon(MuonOptions{LR: nan})),
 		"Muon: Momentum":                  errorOf(NewMuon(MuonOptions{Momentum: 1})),
 		"Muon: scale 2":                   errorOf(NewMuon(MuonOptions{Scale: 2})),
 		"Muon: WeightDecay":               errorOf(NewMuon(MuonOptions{WeightDecay: inf})),
@@ -422,8 +421,8 @@ func TestMatricesOfOthers(t *testing.T) {
 		a, b := build(StateOptions{}, map[string]int{"w": 5000}), build(StateOptions{}, nil)
 		require.NoError(t, b.AddMatrix("w", 50, 100))
 		p, q := randn(5000, 1), randn(5000, 1)
-		a.Advance(-1)
-		b.Advance(-1)
+		advance(a)
+		advance(b)
 		step(t, a, "w", p, randn(5000, 2), 1)
 		step(t, b, "w", q, randn(5000, 2), 1)
 		require.True(t, equal(p, q))

@@ -3,7 +3,6 @@ package quant8
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
@@ -11,10 +10,9 @@ import (
 
 // LionOptions configures [NewLion]. A zero field means its default.
 type LionOptions struct {
-	LR          float32 // learning rate, default 1e-4; about a fifth of AdamW's suits
 	Beta1       float32 // of the update, in (0,1), default 0.9
 	Beta2       float32 // decay of the momentum, in (0,1), default 0.99
-	WeightDecay float32 // a step multiplies p by 1-LR·WeightDecay; default 0
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 	StateOptions
 }
 
@@ -33,20 +31,19 @@ type LionOptions struct {
 //
 // The error wraps [snug.ErrConfig].
 func NewLion(o LionOptions) (*Optimizer, error) {
-	lr, beta1, beta2 := cmp.Or(o.LR, 1e-4), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.99)
+	beta1, beta2 := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.99)
 	return newOptimizer(options{
-		name: "Lion", lr: lr, StateOptions: o.withDefaults(optim.Lion),
+		name: "Lion", StateOptions: o.withDefaults(optim.Lion),
 		hyper: optim.Hyper{
 			Rule: optim.Lion, Beta1: float64(beta1), Beta2: float64(beta2),
 			WeightDecay: float64(o.WeightDecay), DecayFirst: true,
 		},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Beta1", beta1, 1}, {"Beta2", beta2, 1}},
+		numbers: []number{{"Beta1", beta1, 1}, {"Beta2", beta2, 1}},
 	})
 }
 
 // SGDOptions configures [NewSGD]. A zero field means its default.
 type SGDOptions struct {
-	LR          float32 // learning rate, default 1e-3
 	Momentum    float32 // in (0,1), default 0.9
 	Dampening   float32 // from 0, the default, to 1
 	Nesterov    bool    // look ahead; Dampening must be 0
@@ -77,13 +74,13 @@ func NewSGD(o SGDOptions) (*Optimizer, error) {
 	case o.Nesterov && o.Dampening != 0:
 		return nil, fmt.Errorf("quant8: SGD: Dampening is %g, want 0 with Nesterov: %w", o.Dampening, snug.ErrConfig)
 	}
-	lr, momentum, rule := cmp.Or(o.LR, 1e-3), cmp.Or(o.Momentum, 0.9), optim.Momentum
+	momentum, rule := cmp.Or(o.Momentum, 0.9), optim.Momentum
 	if o.Nesterov {
 		rule = optim.Nesterov
 	}
 	return newOptimizer(options{
-		name: "SGD", lr: lr, StateOptions: o.withDefaults(rule),
+		name: "SGD", StateOptions: o.withDefaults(rule),
 		hyper:   optim.Hyper{Rule: rule, Beta1: float64(momentum), Dampening: float64(o.Dampening), WeightDecay: float64(o.WeightDecay)},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Momentum", momentum, 1}},
+		numbers: []number{{"Momentum", momentum, 1}},
 	})
 }

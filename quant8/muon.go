@@ -35,11 +35,10 @@ func (s MuonScale) factor(rows, cols int) float64 {
 
 // MuonOptions configures [NewMuon]. A zero field means its default.
 type MuonOptions struct {
-	LR          float32   // learning rate, default 1e-3
 	Momentum    float32   // in (0,1), default 0.95
 	NoNesterov  bool      // orthogonalize the momentum itself
 	Scale       MuonScale // of the learning rate, default MuonOriginal
-	WeightDecay float32   // a step multiplies p by 1-LR·WeightDecay; default 0
+	WeightDecay float32   // a step multiplies p by 1-lr·WeightDecay; default 0
 	StateOptions
 }
 
@@ -69,20 +68,21 @@ type MuonOptions struct {
 // workspace and need no tiles, and the step waits for the check of g alone.
 //
 // Parameters are stepped as a whole. An error of the [Storage] leaves p as it was, and the
-// chunks of m before the one it names stepped; one of a device that fails while it works
-// can leave m stepped too. The error of this function wraps [snug.ErrConfig].
+// chunks of m before the one it names stepped, where there are any: the optimizer then
+// cannot be used until a state is restored. A device that fails while it works has the same
+// effect. The error of this function wraps [snug.ErrConfig].
 func NewMuon(o MuonOptions) (*Optimizer, error) {
 	if o.Scale > MuonMatchAdamW {
 		return nil, fmt.Errorf("quant8: Muon: scale %d is not known: %w", o.Scale, snug.ErrConfig)
 	}
-	lr, momentum := cmp.Or(o.LR, 1e-3), cmp.Or(o.Momentum, 0.95)
+	momentum := cmp.Or(o.Momentum, 0.95)
 	return newOptimizer(options{
-		name: "Muon", lr: lr, scale: o.Scale, StateOptions: o.withDefaults(optim.Muon),
+		name: "Muon", scale: o.Scale, StateOptions: o.withDefaults(optim.Muon),
 		hyper: optim.Hyper{
 			Rule: optim.Muon, Beta1: float64(momentum), Nesterov: !o.NoNesterov,
 			WeightDecay: float64(o.WeightDecay), DecayFirst: true,
 		},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Momentum", momentum, 1}},
+		numbers: []number{{"Momentum", momentum, 1}},
 	})
 }
 

@@ -121,7 +121,7 @@ func TestTies4(t *testing.T) {
 		require.Greater(t, found, 7, "%s: no ties", name)
 		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 			a := newOf(t, name, StateOptions{Bits: 4, Min8bit: 1, Block: block}, map[string]int{"w": len(g)})
-			a.Advance(-1)
+			advance(a)
 			require.NoError(t, a.Step("w", kerneltest.Put(t, place, make([]float32, len(g))).View, kerneltest.Put(t, place, g).View, 1))
 			require.Equal(t, quantized4(x, signed, block), statesOf(t, a, "w")[0], name)
 		})
@@ -160,7 +160,7 @@ func TestZeroBlocks(t *testing.T) {
 			g := randn(n, 1)
 			clear(g[block : 2*block])
 			for range 3 {
-				a.Advance(-1)
+				advance(a)
 				p := randn(n, 2) // of which coupled decay makes a gradient
 				clear(p[block : 2*block])
 				step(t, a, "w", p, g, 1)
@@ -215,7 +215,7 @@ func TestSmallChangesOf16(t *testing.T) {
 	}
 	nearest := float32(0)
 	for range steps {
-		a.Advance(-1)
+		advance(a)
 		step(t, a, "w", p, g, 1)
 		nearest = snug.ToBFloat16(0.999*nearest + 0.001).Float32()
 	}
@@ -236,7 +236,7 @@ func TestNarrowDrift(t *testing.T) {
 		run := func(bits int) []float32 {
 			a, p := newOf(t, name, StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
 			for i := range steps {
-				a.Advance(-1)
+				advance(a)
 				step(t, a, "w", p, randn(n, uint64(i+2)), 0.01)
 			}
 			return p
@@ -318,7 +318,7 @@ func TestNarrowBitsAndBytes(t *testing.T) {
 	require.NoError(t, err)
 	for _, bits := range []int{4, 16} {
 		a := newAdamW(t, AdamWOptions{Bits: bits, Block: 256}, params)
-		a.Advance(-1)
+		advance(a)
 		step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
 		before := stateOf(t, a)
 		n, err := a.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})

@@ -47,18 +47,25 @@ import (
 //		opt.Step("w", w, grad, 1) // for every parameter
 //	}
 //
+// Advance begins each step. In one step every element is updated once at most: a second
+// update is an error, which says that an Advance is missing. What failed before it wrote
+// anything may be repeated. An update that stopped half-way, by an error or a panic of a
+// [Storage], makes all later calls fail until a state is restored. To tell these apart a
+// parameter has one byte for every StateOptions.Chunk of its elements.
+//
 // Step and StepRange may run concurrently for different parameters or ranges;
 // no other methods may run at the same time. Those of matrices of [NewAdafactor] and
 // [NewMuon] wait for one another.
 type Optimizer struct {
-	o       options
-	maps    codeMaps
-	lr      float32 // of this step
-	t       int
-	params  map[string]*param
-	invalid string // why the state cannot be used, or empty
+	o      options
+	maps   codeMaps
+	lr     float32 // of this step
+	rate   error   // why there is none: the last Advance was refused
+	t      int
+	params map[string]*param
 
-	mu      sync.Mutex       // guards the in-memory state of params while it is allocated, and
+	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
+	invalid string           // why the state cannot be used, or empty
 	skipped []snug.NonFinite // what steps have passed over since Advance
 	work    workspace        // of the steps of matrices
 }
@@ -74,6 +81,7 @@ type param struct {
 	tensor  uint64            // its number in the random numbers of Stochastic
 	keys    []string          // of the chunks in the Storage
 	key     string            // there, of the factors
+	marks   optim.Marks       // of the chunks
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 }
 
@@ -82,7 +90,7 @@ func newOptimizer(o options) (*Optimizer, error) {
 		return nil, fmt.Errorf("quant8: %s: %w", o.name, err)
 	}
 	o.hyper.MaxUpdate = float64(o.MaxUpdate)
-	return &Optimizer{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), lr: o.lr, params: map[string]*param{}}, nil
+	return &Optimizer{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), params: map[string]*param{}}, nil
 }
 
 // StateBytes returns the bytes of state of all registered parameters, whether
@@ -124,9 +132,10 @@ func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 }
 
 func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
+	if err := a.made(); err != nil {
+		return fmt.Errorf("quant8: %w", err)
+	}
 	switch {
-	case a.params == nil:
-		return fmt.Errorf("quant8: an optimizer that no constructor has made: %w", snug.ErrConfig)
 	case name == "":
 		return fmt.Errorf("quant8: %s: add a parameter without a name: %w", a.o.name, snug.ErrConfig)
 	case a.params[name] != nil:
@@ -153,7 +162,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	}
 	p := &param{
 		name: name, total: n, lo: lo, n: hi - lo, shape: s, layout: a.o.layoutOf(a.o.width(name, n), s),
-		options: options, tensor: rounding.Tensor(name),
+		options: options, tensor: rounding.Tensor(name), marks: a.o.newMarks(hi - lo),
 	}
 	if a.o.Storage != nil {
 		prefix := strings.ToLower(a.o.name) + "/" + name + "/"
@@ -167,28 +176,38 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	return nil
 }
 
-// Advance begins the next step: the step count t of the bias corrections goes
-// up by one. lr is the learning rate of the step; 0 is a rate too, and a
-// negative one means that of the options. A NaN or infinite rate is reported by
-// Step.
+// Advance begins the next step: the step count t of the bias corrections goes up by one,
+// and each parameter may be updated once more. lr is the learning rate of the step, a
+// finite number from 0 on. With another one no step begins, and all updates until the next
+// Advance are errors that say so.
 func (a *Optimizer) Advance(lr float32) {
-	a.t++
 	a.skipped = a.skipped[:0]
-	if lr < 0 {
-		lr = a.o.lr
+	if a.rate = nil; !validRate(lr) {
+		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
+		return
 	}
+	a.t++
 	a.lr = lr
+	for _, p := range a.params {
+		clear(p.marks)
+	}
 }
+
+func validRate(lr float32) bool { return lr >= 0 && finite(lr) }
 
 // Maps returns copies of the maps of states with signs, such as first moments, and
 // of those without, such as second moments. They are those of the options until a
-// state is restored, which brings its own.
+// state is restored, which brings its own. An optimizer that no constructor has made has
+// none: they are nil.
 func (a *Optimizer) Maps() (m, v *Map) {
+	if a.made() != nil {
+		return nil, nil
+	}
 	first, second := Map(*a.maps.m.Map()), Map(*a.maps.v.Map())
 	return &first, &second
 }
 
-// Steps returns how many steps have begun.
+// Steps returns how many steps have begun, t.
 func (a *Optimizer) Steps() int { return a.t }
 
 // Close frees the state that lies in memory, on the CPU or another device. The

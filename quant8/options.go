@@ -137,7 +137,6 @@ func (o *StateOptions) check(states int) error {
 type options struct {
 	name     string                 // of the optimizer
 	hyper    optim.Hyper            // without the step count and the gradient scale
-	lr       float32                // hyper's
 	numbers  []number               // all that are positive
 	adamw    bool                   // package adam has loops for the rule
 	unscaled func(name string) bool // parameters without a trust ratio, or nil

@@ -109,13 +109,13 @@ func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase,
 	p, get := f.put(t, place, f.narrow(randn(c.skip+c.n, 1)))
 	p = after(t, p, c.skip)
 	g := randn(c.skip+c.n, 2)
-	a.Advance(-1)
+	advance(a)
 	require.NoError(t, a.Step("w", p, after(t, kerneltest.PutFloats(t, place, c.gt, g).View, c.skip), 0.5))
 	bits := get()
 
-	a.Advance(-1)
+	advance(a)
 	h, q := a.o.hyper, a.params["w"]
-	h.LR, h.Step, h.GradScale = float64(a.o.lr), a.Steps(), 0.5
+	h.LR, h.Step, h.GradScale = float64(a.lr), a.Steps(), 0.5
 	coef, states := h.Coef(), statesOf(t, a, "w")
 	if skip {
 		signaling := f.narrow([]float32{float32(math.Inf(1))})[0] | 1
@@ -193,10 +193,10 @@ func TestMeasureOptions(t *testing.T) {
 			for _, bits := range widths {
 				a := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n})
 				p, g := kerneltest.Put(t, place, randn(n, 1)), randn(n, 2)
-				a.Advance(-1)
+				advance(a)
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
 				h, q := a.o.hyper, a.params["w"]
-				h.LR, h.Step, h.GradScale = float64(a.o.lr), 2, 1
+				h.LR, h.Step, h.GradScale = float64(a.lr), 2, 1
 				coef, wantP, wantU := h.Measure(), 0.0, 0.0
 				states := append(statesOf(t, a, "w"), nil, nil)
 				for i, x := range p.Get() {
@@ -245,7 +245,7 @@ func TestStepOptionsOnDevices(t *testing.T) {
 				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1))
 				there := kerneltest.PutFloats(t, place, snug.F32, g)
 				for range 2 {
-					a.Advance(-1)
+					advance(a)
 					require.NoError(t, a.Step("w", p.View, there.View, 1))
 					require.Len(t, a.Skipped(), 1)
 					require.Equal(t, 2, a.Skipped()[0].Count)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // ReadShards restores the state from what [Optimizer.WriteTo] has written for other
@@ -22,7 +23,7 @@ import (
 // changed. A later error leaves the optimizer unusable, until a restore succeeds.
 func (a *Optimizer) ReadShards(states ...io.Reader) error {
 	if err := a.readShards(states); err != nil {
-		return fmt.Errorf("quant8: %s: restore from %d states: %w", a.o.name, len(states), err)
+		return fmt.Errorf("quant8: %s: restore from %d states: %w", a.label(), len(states), err)
 	}
 	return nil
 }
@@ -60,6 +61,13 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 			return fmt.Errorf("parameter %q: %w", name, err)
 		}
 	}
+	marks := map[*param]optim.Marks{}
+	for _, name := range a.names() {
+		var err error
+		if marks[a.params[name]], err = a.marksOf(a.params[name], sources); err != nil {
+			return fmt.Errorf("parameter %q: %w", name, err)
+		}
+	}
 	a.invalid = "a restore of its state failed"
 	for i, s := range sources {
 		if err := a.takeShards(s); err != nil {
@@ -67,7 +75,10 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 		}
 	}
 	first := sources[0].h
-	a.t, a.lr, a.maps, a.invalid = first.step, first.lr, first.maps, ""
+	a.resume(first.step, first.lr, first.maps)
+	for q, m := range marks {
+		q.marks = m
+	}
 	return nil
 }
 
@@ -137,6 +148,35 @@ func checkCover(q *param, sources []source) error {
 		return fmt.Errorf("element %d is in no state: %w", next, snug.ErrConfig)
 	}
 	return nil
+}
+
+// marksOf returns which chunks of q were updated in the step that was saved.
+func (a *Optimizer) marksOf(q *param, sources []source) (optim.Marks, error) {
+	marks := a.o.newMarks(q.n)
+	known := make([]bool, len(marks))
+	for _, s := range sources {
+		chunk := int(s.h.chunk)
+		for _, p := range s.h.params {
+			for i := 0; p.name == q.name && i < max(1, Blocks(p.n, chunk)); i++ {
+				m := optim.Waiting
+				if p.updated(i) {
+					m = optim.Updated
+				}
+				if q.n == 0 {
+					marks[0] = m
+				}
+				lo, hi := max(p.lo+i*chunk-q.lo, 0), min(p.lo+min(p.n, (i+1)*chunk)-q.lo, q.n)
+				for c := lo / a.o.Chunk; c*a.o.Chunk < hi && lo < hi; c++ {
+					if known[c] && marks[c] != m {
+						return nil, fmt.Errorf("of elements %d to %d some were updated in step %d, which was saved half-way, and others not, want a Chunk of %d: %w",
+							c*a.o.Chunk, min((c+1)*a.o.Chunk, q.n), s.h.step, chunk, snug.ErrConfig)
+					}
+					known[c], marks[c] = true, m
+				}
+			}
+		}
+	}
+	return marks, nil
 }
 
 // takeShards reads all of a state and copies what is here.

@@ -48,7 +48,7 @@ func split(t testing.TB, o AdamWOptions, ranks int, params map[string][]float32)
 }
 
 func (r rank) step(step int) {
-	r.a.Advance(-1)
+	advance(r.a)
 	for name, p := range r.p {
 		g := randn(shardedParams[name], uint64(step))[r.lo[name]:][:p.Len()]
 		require.NoError(r.t, r.a.Step(name, p, snug.ViewOf(g), 1))
@@ -132,7 +132,7 @@ func TestShardPlaces(t *testing.T) {
 			o.Storage = newFakeStorage()
 		}
 		a := newAdamW(t, o, shardedParams)
-		a.Advance(-1)
+		advance(a)
 		for name, n := range shardedParams { // so that the state lies on the device
 			require.NoError(t, a.Step(name, kerneltest.Put(t, place, make([]float32, n)).View, kerneltest.Put(t, place, make([]float32, n)).View, 1))
 		}
@@ -204,7 +204,7 @@ func TestReadShardsErrors(t *testing.T) {
 	saved := func(o AdamWOptions, lo, hi int) []byte { return bytesOf(add(o, lo, hi, 10_000).AppendBinary(nil)) }
 	front, back := saved(AdamWOptions{}, 0, 5120), saved(AdamWOptions{}, 5120, 10_000)
 	later := add(AdamWOptions{}, 5120, 10_000, 10_000)
-	later.Advance(-1)
+	advance(later)
 	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": 10_000})
 	before := stateOf(t, a)
 	damaged := bytes.Clone(back)
@@ -270,7 +270,7 @@ func anyShards(t *rapid.T) {
 	whole, err := NewAdamW(o)
 	fail(err)
 	fail(whole.Add("w", n))
-	whole.Advance(-1)
+	advance(whole)
 	fail(whole.Step("w", snug.ViewOf(make([]float32, n)), snug.ViewOf(randn(n, 1)), 1))
 	states := [][]byte{bytesOf(whole.AppendBinary(nil))}
 	for round := range 2 {

@@ -54,11 +54,12 @@ func TestTrustNonFinite(t *testing.T) {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
 					a, x := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n}), randn(n, 1)
 					g := kerneltest.Put(t, place, randn(n, 2))
-					a.Advance(-1)
+					advance(a)
 					require.NoError(t, a.Step("w", kerneltest.Put(t, place, x).View, g.View, 1))
-					before := stateOf(t, a)
 					x[n-1] = bad
 					p := kerneltest.Put(t, place, x)
+					advance(a)
+					before := stateOf(t, a)
 					err := a.Step("w", p.View, g.View, 1)
 					require.ErrorIs(t, err, snug.ErrNonFinite)
 					require.ErrorContains(t, err, `parameter "w": a norm`)
@@ -99,11 +100,11 @@ func TestMeasure(t *testing.T) {
 func measure(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 	p := kerneltest.PutFloats(t, place, c.pt, randn(c.skip+c.n, 1))
 	g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.n, 2))
-	a.Advance(-1)
+	advance(a)
 	require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
 
 	h, q := a.o.hyper, a.params["w"]
-	h.LR, h.Step, h.GradScale = float64(a.o.lr), 2, 0.5
+	h.LR, h.Step, h.GradScale = float64(a.lr), 2, 0.5
 	coef, states := h.Measure(), statesOf(t, a, "w")
 	wantP, wantU := coef.Squares(p.Get()[c.skip:], g.Get()[c.skip:], [3][]float32(append(states, nil, nil)[:3]))
 	sums := new(squares)
@@ -135,7 +136,7 @@ func TestMaxUpdateOnDevices(t *testing.T) {
 					if i == 3 {
 						g[7], g[n-1] = inf, nan
 					}
-					a.Advance(-1)
+					advance(a)
 					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 100))
 				}
 				if params == nil {
@@ -156,7 +157,7 @@ func TestShardsOnDevices(t *testing.T) {
 		s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: chunk, StepOptions: StepOptions{Stochastic: true, Seed: 5}}
 		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Place{}, snug.BF16, randn(n, 1))
 		for i := range 3 {
-			whole.Advance(-1)
+			advance(whole)
 			require.NoError(t, whole.Step("w", want.View, snug.ViewOf(gradient(n, uint64(i))), 1))
 		}
 		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
@@ -166,7 +167,7 @@ func TestShardsOnDevices(t *testing.T) {
 				require.NoError(t, a.AddShard("w", n, bound[0], bound[1]))
 				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1)[bound[0]:bound[1]])
 				for i := range 3 {
-					a.Advance(-1)
+					advance(a)
 					g := kerneltest.Put(t, place, gradient(n, uint64(i))[bound[0]:bound[1]])
 					for lo := 0; lo < p.Len(); lo += 2 * chunk {
 						part, err := p.Slice(lo, min(lo+2*chunk, p.Len()))

@@ -11,45 +11,45 @@ import (
 var rules = map[string]func(s StateOptions) (*Optimizer, error){
 	"Adam decoupled": func(s StateOptions) (*Optimizer, error) {
 		return NewAdamW(AdamWOptions{
-			LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, Bits: s.Bits, Block: s.Block, Min8bit: s.Min8bit, Keep32: s.Keep32,
+			Beta2: 0.99, WeightDecay: 0.1, Bits: s.Bits, Block: s.Block, Min8bit: s.Min8bit, Keep32: s.Keep32,
 			Order: s.Order, Map1: s.Map1, Map2: s.Map2, Storage: s.Storage, Chunk: s.Chunk, StepOptions: s.StepOptions,
 		})
 	},
 	"Adam coupled": func(s StateOptions) (*Optimizer, error) {
-		return NewAdam(AdamOptions{LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
+		return NewAdam(AdamOptions{Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
 	},
 	"AdEMAMix": func(s StateOptions) (*Optimizer, error) {
-		return NewAdEMAMix(AdEMAMixOptions{LR: 1e-2, Beta2: 0.99, Beta3: 0.999, WeightDecay: 0.1, StateOptions: s})
+		return NewAdEMAMix(AdEMAMixOptions{Beta2: 0.99, Beta3: 0.999, WeightDecay: 0.1, StateOptions: s})
 	},
 	"Lion": func(s StateOptions) (*Optimizer, error) {
-		return NewLion(LionOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+		return NewLion(LionOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"Momentum": func(s StateOptions) (*Optimizer, error) {
-		return NewSGD(SGDOptions{LR: 1e-2, WeightDecay: 0.1, StateOptions: s})
+		return NewSGD(SGDOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"Momentum dampened": func(s StateOptions) (*Optimizer, error) {
-		return NewSGD(SGDOptions{LR: 1e-2, Dampening: 0.5, WeightDecay: 0.1, StateOptions: s})
+		return NewSGD(SGDOptions{Dampening: 0.5, WeightDecay: 0.1, StateOptions: s})
 	},
 	"Nesterov": func(s StateOptions) (*Optimizer, error) {
-		return NewSGD(SGDOptions{LR: 1e-2, Nesterov: true, WeightDecay: 0.1, StateOptions: s})
+		return NewSGD(SGDOptions{Nesterov: true, WeightDecay: 0.1, StateOptions: s})
 	},
 	"RMSprop": func(s StateOptions) (*Optimizer, error) {
-		return NewRMSprop(RMSpropOptions{LR: 1e-2, Alpha: 0.9, WeightDecay: 0.1, StateOptions: s})
+		return NewRMSprop(RMSpropOptions{Alpha: 0.9, WeightDecay: 0.1, StateOptions: s})
 	},
 	"Adagrad": func(s StateOptions) (*Optimizer, error) {
 		return NewAdagrad(AdagradOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"LAMB": func(s StateOptions) (*Optimizer, error) {
-		return NewLAMB(LAMBOptions{LR: 1e-2, Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
+		return NewLAMB(LAMBOptions{Beta2: 0.99, WeightDecay: 0.1, StateOptions: s})
 	},
 	"Adafactor": func(s StateOptions) (*Optimizer, error) {
 		return NewAdafactor(AdafactorOptions{WeightDecay: 0.1, StateOptions: s})
 	},
 	"AdafactorMomentum": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{LR: 0.05, Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
+		return NewAdafactor(AdafactorOptions{Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
 	},
 	"LARS": func(s StateOptions) (*Optimizer, error) {
-		return NewLARS(LARSOptions{LR: 1e-2, Trust: 0.02, WeightDecay: 0.1, StateOptions: s})
+		return NewLARS(LARSOptions{Trust: 0.02, WeightDecay: 0.1, StateOptions: s})
 	},
 }
 

@@ -48,7 +48,7 @@ func TestRulesRestoredRun(t *testing.T) {
 			require.Equal(t, data, bytesOf(restored.AppendBinary(nil)))
 			for a, params := range map[*Optimizer]map[string][]float32{old: p, restored: q} {
 				run(a, params, "b", "v")
-				a.Advance(-1)
+				advance(a)
 				run(a, params, "v", "w", "b", "empty")
 				require.Equal(t, 5, a.Steps())
 			}
@@ -65,7 +65,7 @@ func TestRulesAreSaved(t *testing.T) {
 		data := bytesOf(newOf(t, from, StateOptions{}, params).AppendBinary(nil))
 		for to := range rules {
 			a := newOf(t, to, StateOptions{}, params)
-			a.Advance(-1)
+			advance(a)
 			step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
 			before := stateOf(t, a)
 			same := newOf(t, from, StateOptions{}, nil).o.name == a.o.name
@@ -100,7 +100,7 @@ func TestRulesShards(t *testing.T) {
 			for i := range 2 {
 				g := randn(n, uint64(i+2))
 				for _, a := range []*Optimizer{whole, left, right} {
-					a.Advance(-1)
+					advance(a)
 				}
 				step(t, whole, "w", p, g, 1)
 				step(t, left, "w", q[:at], g[:at], 1)
@@ -123,7 +123,7 @@ func TestKeep32(t *testing.T) {
 		a, plain := build(named, params), build(StateOptions{}, params)
 		states := int64(a.o.states())
 		require.Equal(t, states*(4*5000+5000+4*20), a.StateBytes())
-		a.Advance(-1)
+		advance(a)
 		for name, n := range params {
 			step(t, a, name, randn(n, 1), randn(n, 2), 1)
 		}
@@ -154,7 +154,7 @@ func TestRulesStateBytes(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
 		for bits, most := range map[int]float64{4: 0.532, 8: 1.02, 16: 2, 32: 4} {
 			a := build(StateOptions{Bits: bits}, map[string]int{"w": n})
-			a.Advance(-1)
+			advance(a)
 			step(t, a, "w", make([]float32, n), make([]float32, n), 1)
 			held := a.params["w"].state.Len()
 			require.EqualValues(t, held, a.StateBytes())
@@ -166,7 +166,6 @@ func TestRulesStateBytes(t *testing.T) {
 func TestRulesOptionErrors(t *testing.T) {
 	nan := float32(math.NaN())
 	for says, err := range map[string]error{
-		"Adam: LR":            errorOf(NewAdam(AdamOptions{LR: -1})),
 		"Adam: Beta1":         errorOf(NewAdam(AdamOptions{Beta1: 1})),
 		"Adam: Beta2":         errorOf(NewAdam(AdamOptions{Beta2: nan})),
 		"Adam: Eps":           errorOf(NewAdam(AdamOptions{Eps: -1})),
@@ -176,7 +175,6 @@ func TestRulesOptionErrors(t *testing.T) {
 		"Beta3Warmup -1":      errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3Warmup: -1})),
 		"AdEMAMix: Alpha":     errorOf(NewAdEMAMix(AdEMAMixOptions{Alpha: -1})),
 		"Lion: Beta2":         errorOf(NewLion(LionOptions{Beta2: 1})),
-		"Lion: LR":            errorOf(NewLion(LionOptions{LR: nan})),
 		"SGD: Momentum":       errorOf(NewSGD(SGDOptions{Momentum: 1})),
 		"SGD: Dampening":      errorOf(NewSGD(SGDOptions{Dampening: 1.5})),
 		"Dampening is NaN":    errorOf(NewSGD(SGDOptions{Dampening: nan})),
@@ -207,7 +205,7 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 	keys := []string{"step", "state1", "qmap1", "absmax1", "state2", "qmap2", "absmax2"}
 	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
 		a, b := build(StateOptions{}, params), build(StateOptions{}, params)
-		a.Advance(-1)
+		advance(a)
 		for name, n := range params {
 			step(t, a, name, randn(n, 1), randn(n, 2), 1)
 		}
@@ -240,7 +238,7 @@ func saveRule(t testing.TB, bits int) (data []byte, other *Optimizer) {
 	s := keepV
 	s.Bits = bits
 	a, other := newOf(t, "AdEMAMix", s, savedParams), newOf(t, "AdEMAMix", s, savedParams)
-	a.Advance(-1)
+	advance(a)
 	for name, n := range savedParams {
 		step(t, a, name, randn(n, 1), randn(n, 2), 1)
 	}

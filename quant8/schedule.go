@@ -31,18 +31,23 @@ func between(first, last float32, steps int, curve func(float64) float64) Schedu
 		if step > steps {
 			return last
 		}
-		x := curve(float64(max(step-1, 0)) / float64(max(steps, 1)))
+		x := curve(float64(max(step, 1)-1) / float64(max(steps, 1)))
 		return float32(float64(first)*(1-x) + float64(last)*x)
 	}
 }
 
 // WarmUp returns s after so many steps in which the rate grows linearly to that of its
-// first step: step k of them has k/steps of it.
+// first step: step k of them has k/steps of it. Steps below 1 are none. Of a nil Schedule
+// all rates are NaN, which Advance refuses.
 func (s Schedule) WarmUp(steps int) Schedule {
+	if s == nil {
+		s = Constant(float32(math.NaN()))
+	}
+	steps = max(steps, 0)
 	return func(step int) float32 {
 		if step > steps {
 			return s(step - steps)
 		}
-		return s(1) * float32(float64(max(step, 0))/float64(steps))
+		return s(1) * float32(float64(max(step, 0))/float64(max(steps, 1)))
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 // RMSpropOptions configures [NewRMSprop]. A zero field means its default.
 type RMSpropOptions struct {
-	LR          float32 // learning rate, default 1e-2
 	Alpha       float32 // decay of the mean of squares, in (0,1), default 0.99
 	Eps         float32 // added to its root, default 1e-8
 	WeightDecay float32 // L2: WeightDecay·p is added to the gradient; default 0
@@ -29,17 +28,16 @@ type RMSpropOptions struct {
 //
 // The error wraps [snug.ErrConfig].
 func NewRMSprop(o RMSpropOptions) (*Optimizer, error) {
-	lr, alpha, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Alpha, 0.99), cmp.Or(o.Eps, 1e-8)
+	alpha, eps := cmp.Or(o.Alpha, 0.99), cmp.Or(o.Eps, 1e-8)
 	return newOptimizer(options{
-		name: "RMSprop", lr: lr, StateOptions: o.withDefaults(optim.RMSprop),
+		name: "RMSprop", StateOptions: o.withDefaults(optim.RMSprop),
 		hyper:   optim.Hyper{Rule: optim.RMSprop, Beta1: float64(alpha), Eps: float64(eps), WeightDecay: float64(o.WeightDecay)},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Alpha", alpha, 1}, {"Eps", eps, math.MaxFloat32}},
+		numbers: []number{{"Alpha", alpha, 1}, {"Eps", eps, math.MaxFloat32}},
 	})
 }
 
 // AdagradOptions configures [NewAdagrad]. A zero field means its default.
 type AdagradOptions struct {
-	LR          float32 // learning rate, default 1e-2
 	Eps         float32 // added to the root of the sum of squares, default 1e-10
 	WeightDecay float32 // L2: WeightDecay·p is added to the gradient; default 0
 	StateOptions
@@ -64,10 +62,10 @@ type AdagradOptions struct {
 //
 // The error wraps [snug.ErrConfig].
 func NewAdagrad(o AdagradOptions) (*Optimizer, error) {
-	lr, eps := cmp.Or(o.LR, 1e-2), cmp.Or(o.Eps, 1e-10)
+	eps := cmp.Or(o.Eps, 1e-10)
 	return newOptimizer(options{
-		name: "Adagrad", lr: lr, StateOptions: o.withDefaults(optim.Adagrad),
+		name: "Adagrad", StateOptions: o.withDefaults(optim.Adagrad),
 		hyper:   optim.Hyper{Rule: optim.Adagrad, Eps: float64(eps), WeightDecay: float64(o.WeightDecay)},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Eps", eps, math.MaxFloat32}},
+		numbers: []number{{"Eps", eps, math.MaxFloat32}},
 	})
 }

@@ -12,18 +12,19 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // WriteTo writes the state of the optimizer, StateBytes and a short header: the
 // step count, the learning rate of the current step, the maps of the codes if
-// they are not the default ones, and all moments. It also works between the Steps
-// of one Advance. It needs no memory beyond the state, on devices other than the
+// they are not the default ones, and all moments. Between the Steps of one Advance it
+// also writes which elements are updated, so that a restored run makes the others. It needs no memory beyond the state, on devices other than the
 // CPU that of one chunk. The hyperparameters are not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	out := &sumWriter{w: w}
 	err := a.save(out)
 	if err != nil {
-		err = fmt.Errorf("quant8: %s: save: %w", a.o.name, err)
+		err = fmt.Errorf("quant8: %s: save: %w", a.label(), err)
 	}
 	return out.n, err
 }
@@ -37,7 +38,7 @@ func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 //
 // The error wraps [snug.ErrCorrupt] when the bytes are damaged, cut short, or of
 // a newer version, and [snug.ErrConfig] when they are those of another
-// configuration. An error before the moments are reached leaves the optimizer as
+// configuration or r is nil. An error before the moments are reached leaves the optimizer as
 // it was. A later one leaves it unusable, until a ReadFrom succeeds.
 func (a *Optimizer) ReadFrom(r io.Reader) (int64, error) {
 	in := &sumReader{r: r}
@@ -49,7 +50,7 @@ func (a *Optimizer) ReadFrom(r io.Reader) (int64, error) {
 		err = a.restore(in, h)
 	}
 	if err != nil {
-		err = fmt.Errorf("quant8: %s: restore: %w", a.o.name, err)
+		err = fmt.Errorf("quant8: %s: restore: %w", a.label(), err)
 	}
 	return in.n, err
 }
@@ -58,6 +59,9 @@ func (a *Optimizer) ReadFrom(r io.Reader) (int64, error) {
 // [encoding.BinaryAppender]. The result holds all of the state once more; to
 // avoid that use WriteTo.
 func (a *Optimizer) AppendBinary(b []byte) ([]byte, error) {
+	if err := a.made(); err != nil {
+		return b, fmt.Errorf("quant8: %s: save: %w", a.label(), err)
+	}
 	size := int64(len(a.header())) + a.StateBytes() + checksumSize
 	if size > int64(math.MaxInt-len(b)) {
 		return b, fmt.Errorf("quant8: %s: save %d bytes to a slice: %w", a.o.name, size, snug.ErrNoMemory)
@@ -84,7 +88,7 @@ func (a *Optimizer) UnmarshalBinary(data []byte) error {
 		err = a.restore(in, h)
 	}
 	if err != nil {
-		err = fmt.Errorf("quant8: %s: restore: %w", a.o.name, err)
+		err = fmt.Errorf("quant8: %s: restore: %w", a.label(), err)
 	}
 	return err
 }
@@ -105,8 +109,11 @@ func (a *Optimizer) checkWhole(data []byte, header int64) error {
 var errChecksum = fmt.Errorf("the checksum does not match: %w", snug.ErrCorrupt)
 
 func (a *Optimizer) save(out *sumWriter) error {
-	if a.invalid != "" {
-		return fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
+	if err := a.usable(); err != nil {
+		return err
+	}
+	if out.w == nil {
+		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
 	}
 	if _, err := out.Write(a.header()); err != nil {
 		return err
@@ -149,8 +156,25 @@ func (a *Optimizer) restore(in *sumReader, h *saved) error {
 	if err := in.readSum(); err != nil {
 		return err
 	}
-	a.t, a.lr, a.maps, a.invalid = h.step, h.lr, h.maps, ""
+	a.resume(h.step, h.lr, h.maps)
+	for i, name := range a.names() {
+		q := a.params[name]
+		for c := range q.marks {
+			if !h.params[i].updated(c) {
+				q.marks[c] = optim.Waiting
+			}
+		}
+	}
 	return nil
+}
+
+// resume takes up a step that was saved, all of whose updates were made.
+func (a *Optimizer) resume(step int, lr float32, maps codeMaps) {
+	a.t, a.lr, a.rate, a.maps, a.invalid = step, lr, nil, maps, ""
+	a.skipped = a.skipped[:0]
+	for _, q := range a.params {
+		q.marks.Set(0, len(q.marks), optim.Updated)
+	}
 }
 
 // sumWriter counts and checksums what it writes.

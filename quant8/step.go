@@ -35,12 +35,15 @@ const tooLarge = (63 + 127) << 23
 //
 // Without a [Storage] the state follows the parameter: it is allocated on the
 // device of p, and moved when that changes. With one, p lies on the CPU; an
-// error of the Storage leaves the chunks before the one it names stepped. All
+// error of Acquire leaves the chunks before the one it names updated, and StepRange may
+// go on from there. After one of Release, and after either in the middle of a parameter
+// that is stepped as a whole, the optimizer cannot be used until a state is restored. All
 // devices give the bits of the CPU, but for norms, see [NewLAMB], and the products of
 // [NewMuon].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
-// called, the learning rate or gradScale is not finite), [snug.ErrDType],
+// called or refused the learning rate, an element was updated since, gradScale is not
+// finite), [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNoMemory].
 func (a *Optimizer) Step(name string, p, g snug.View, gradScale float32) error {
 	return a.step(name, 0, true, p, g, gradScale)
@@ -49,7 +52,8 @@ func (a *Optimizer) Step(name string, p, g snug.View, gradScale float32) error {
 // StepRange is [Optimizer.Step] for elements lo to lo+len(p)-1 of a parameter, so
 // that its pieces can be updated as their gradients arrive. lo is a multiple of
 // StateOptions.Chunk, and so is the length unless the range ends the parameter.
-// Every element is to be updated once in a step.
+// A range that overlaps one which was updated in this step, or is being updated, is an
+// error.
 func (a *Optimizer) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
 	return a.step(name, lo, false, p, g, gradScale)
 }
@@ -57,17 +61,29 @@ func (a *Optimizer) StepRange(name string, lo int, p, g snug.View, gradScale flo
 func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradScale float32) error {
 	q, dev, err := a.checkStep(name, lo, whole, p, g, gradScale)
 	if err != nil {
-		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+		return fmt.Errorf("quant8: %s: %w", a.label(), err)
 	}
 	if p.Len() == 0 && !a.o.joint() {
 		return nil
 	}
-	bad, err := a.checkGradient(dev, q, lo, g, gradScale)
+	c, err := a.claim(q, lo, p.Len())
 	if err != nil {
 		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
 	}
-	if bad && a.o.NonFinite == SkipStep {
-		return nil
+	done := false
+	defer func() { a.settle(c, done) }()
+	if err = a.update(dev, q, lo, p, g, gradScale); err != nil {
+		return fmt.Errorf("quant8: %s: %w", a.o.name, err)
+	}
+	done = true
+	return nil
+}
+
+// update makes a step of what was claimed.
+func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
+	bad, err := a.checkGradient(dev, q, lo, g, gradScale)
+	if err != nil || bad && a.o.NonFinite == SkipStep {
+		return err
 	}
 	j := stepJob{
 		p: p, g: g, layout: q.layout, chunk: a.o.Chunk, m: a.maps.m, v: a.maps.v,
@@ -84,7 +100,7 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 		err = a.stepVector(dev, q, lo, h, j)
 	}
 	if err != nil {
-		return fmt.Errorf("quant8: %s: parameter %q: %w", a.o.name, name, err)
+		return fmt.Errorf("parameter %q: %w", q.name, err)
 	}
 	return nil
 }
@@ -129,9 +145,11 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 	switch {
 	case err != nil:
 		return nil, nil, err
+	case a.rate != nil:
+		return nil, nil, fmt.Errorf("step of %q: %w", name, a.rate)
 	case a.t == 0:
 		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
-	case !finite(a.lr * q.options.LR):
+	case !validRate(a.lr * q.options.LR):
 		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
 	}
 	return q, dev, nil
@@ -139,10 +157,11 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 
 // checkOperands checks those of a step.
 func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
-	q, hi := a.params[name], lo+p.Len()
+	if err := a.usable(); err != nil {
+		return nil, nil, err
+	}
+	q := a.params[name]
 	switch {
-	case a.invalid != "":
-		return nil, nil, fmt.Errorf("the optimizer cannot be used: %s: %w", a.invalid, snug.ErrConfig)
 	case q == nil:
 		return nil, nil, fmt.Errorf("no parameter %q was added: %w", name, snug.ErrConfig)
 	case !finite(gradScale):
@@ -157,8 +176,8 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
 	case a.o.hyper.Whole() && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, as every step takes: %w", name, p.Len(), q.n, snug.ErrShape)
-	case lo%a.o.Chunk != 0 || hi%a.o.Chunk != 0 && hi != q.n:
-		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, hi, a.o.Chunk, snug.ErrShape)
+	case lo%a.o.Chunk != 0 || p.Len()%a.o.Chunk != 0 && p.Len() != q.n-lo:
+		return nil, nil, fmt.Errorf("parameter %q: elements %d to %d are not whole chunks of %d: %w", name, lo, lo+p.Len(), a.o.Chunk, snug.ErrShape)
 	}
 	dev, err := snug.CommonDevice(p, g)
 	if err != nil {
@@ -217,19 +236,28 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	}
 	switch {
 	case dev.IsCPU():
+		if j.sums == nil {
+			a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun)
+		}
 		j.Run()
 		return nil
 	case j.sums != nil:
 		return measureOn(dev, j)
 	}
-	return launch(dev, j)
+	if err := launch(dev, j); err != nil {
+		return err // nothing is queued
+	}
+	a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun)
+	return nil
 }
 
-// stepStored runs chunk by chunk, each while its blob is acquired.
+// stepStored runs chunk by chunk, each while its blob is acquired. A chunk is
+// updated then, a parameter that is stepped as a whole at the end of the step.
 func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	p, g, first := j.p, j.g, j.first
 	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
 		end := min(begin+a.o.Chunk, p.Len())
+		c := a.claimOf(q, lo+begin, end-begin)
 		err := a.withBlob(q, (lo+begin)/a.o.Chunk, j.sums == nil, func(blob []byte) (err error) {
 			if j.p, err = p.Slice(begin, end); err != nil {
 				return err
@@ -238,11 +266,17 @@ func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 				return err
 			}
 			j.state, j.first = snug.SliceView(blob), first+uint64(begin)
+			if j.sums == nil {
+				a.note(c, optim.Begun)
+			}
 			j.Run()
 			return nil
 		})
 		if err != nil {
 			return err
+		}
+		if j.sums == nil && !a.o.hyper.Whole() {
+			a.note(c, optim.Updated)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func (w *model) step(p, g []float32, scale float32) {
 	w.t++
 	m, v := w.moments()
 	adam.Hyper{
-		LR: w.o.LR, Beta1: w.o.Beta1, Beta2: w.o.Beta2, Eps: w.o.Eps, WeightDecay: w.o.WeightDecay,
+		LR: testRates[adamwName], Beta1: w.o.Beta1, Beta2: w.o.Beta2, Eps: w.o.Eps, WeightDecay: w.o.WeightDecay,
 		Step: w.t, GradScale: scale, DecayFirst: w.o.Order == Decoupled,
 	}.Coef().Update(p, m, v, g)
 	w.c1, w.a1 = quantizeReference(m, w.m1, w.o.Block)
@@ -90,7 +90,7 @@ func TestStepAgainstDefinition(t *testing.T) {
 				for _, n := range []int{1, 255, 256, 257, 1500} {
 					for _, block := range []int{33, 256} {
 						t.Run(fmt.Sprintf("%v/%d/%d/%d", dt, order, n, block), func(t *testing.T) {
-							o := AdamWOptions{LR: 0.01, WeightDecay: 0.1, Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}
+							o := AdamWOptions{WeightDecay: 0.1, Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}
 							definition(t, place, dt, snug.F32, n, 0, o.withDefaults())
 						})
 					}
@@ -145,7 +145,7 @@ func TestStepMaps(t *testing.T) {
 					}
 					p := kerneltest.Put(t, place, make([]float32, 50))
 					a := newAdamW(t, o, map[string]int{"w": 50})
-					a.Advance(-1)
+					advance(a)
 					err := a.Step("w", p.View, kerneltest.Put(t, place, make([]float32, 50)).View, 1)
 					require.ErrorIs(t, err, snug.ErrConfig)
 					require.ErrorContains(t, err, "Map1")
@@ -161,7 +161,7 @@ func definition(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip
 	want := p.Get()
 	for i := range 3 {
 		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i+2)))
-		a.Advance(-1)
+		advance(a)
 		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 0.5))
 		w.step(want[skip:], g.Get()[skip:], 0.5)
 		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
@@ -227,7 +227,7 @@ func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int
 func TestSignIsKept(t *testing.T) {
 	for order, want := range map[Order]uint8{BitsAndBytes: 126, Decoupled: 127} {
 		a := newAdamW(t, AdamWOptions{Order: order, Min8bit: 1}, map[string]int{"w": 3})
-		a.Advance(-1)
+		advance(a)
 		require.NoError(t, a.Step("w", snug.ViewOf(make([]float32, 3)), snug.ViewOf([]float32{1, -1e-9, 1e-9}), 1))
 		s := a.params["w"].split8(a.params["w"].state.Host(), 3)
 		require.Equal(t, []uint8{255, want, 127}, s.codes[0])
@@ -241,8 +241,8 @@ func TestStepRange(t *testing.T) {
 	p, q := randn(n, 1), randn(n, 1)
 	for i := range 3 {
 		g := randn(n, uint64(i+2))
-		whole.Advance(-1)
-		parts.Advance(-1)
+		advance(whole)
+		advance(parts)
 		require.NoError(t, whole.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
 		var wg sync.WaitGroup
 		for _, lo := range []int{2048, 0, 4096} { // 2048 elements, or to the end
@@ -265,7 +265,7 @@ func TestStepErrors(t *testing.T) {
 	require.NoError(t, err)
 	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
 	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig, "before Advance")
-	a.Advance(-1)
+	advance(a)
 	require.ErrorIs(t, a.Step("x", f(5000), f(5000), 1), snug.ErrConfig)
 	require.ErrorIs(t, a.Step("w", f(5000), f(5000), nan), snug.ErrConfig)
 	require.ErrorIs(t, a.Step("w", snug.View{}, f(5000), 1), snug.ErrDType)
@@ -284,7 +284,7 @@ func TestStepErrors(t *testing.T) {
 	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig)
 
 	stored := newAdamW(t, AdamWOptions{Storage: newFakeStorage()}, map[string]int{"w": 5000})
-	stored.Advance(-1)
+	advance(stored)
 	require.ErrorIs(t, stored.Step("w", there.View(), there.View(), 1), snug.ErrDevice)
 }
 
@@ -306,11 +306,11 @@ func nonFiniteGradient(t *testing.T, place kerneltest.Place, gt snug.DType, bad 
 	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
 	p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(skip+5000, 2)
 	put := func() snug.View { return after(t, kerneltest.PutFloats(t, place, gt, g).View, skip) }
-	a.Advance(-1)
+	advance(a)
 	require.NoError(t, a.Step("w", p.View, put(), 1))
 	before, params := stateOf(t, a), p.Get()
 	g[skip+4097], g[skip+4999] = bad, bad
-	a.Advance(-1)
+	advance(a)
 	err := a.Step("w", p.View, put(), 1)
 	require.ErrorIs(t, err, snug.ErrNonFinite)
 	require.ErrorContains(t, err, `"w": gradient 4097`)
@@ -331,7 +331,7 @@ func TestLargestGradient(t *testing.T) {
 		g[i] = math.Nextafter32(0x1p63, 0)
 	}
 	for range 100 {
-		a.Advance(-1)
+		advance(a)
 		require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
 	}
 	require.InDelta(t, -0.1, p[0], 0.01)
@@ -356,7 +356,7 @@ func TestStepWorkersDoNotMatter(t *testing.T) {
 		a := newAdamW(t, AdamWOptions{Block: 100}, map[string]int{"w": 70_001})
 		p := randn(70_001, 1)
 		for i := range 3 {
-			a.Advance(-1)
+			advance(a)
 			require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(70_001, uint64(i))), 1))
 		}
 		return p, stateOf(t, a)
@@ -380,8 +380,8 @@ func TestStateFollowsTheParameter(t *testing.T) {
 	for i, place := range route {
 		g := randn(5000, uint64(i))
 		there := kerneltest.Put(t, place, p)
-		a.Advance(-1)
-		b.Advance(-1)
+		advance(a)
+		advance(b)
 		require.NoError(t, a.Step("w", there.View, kerneltest.Put(t, place, g).View, 1))
 		require.NoError(t, b.Step("w", snug.ViewOf(want), snug.ViewOf(g), 1))
 		p = there.Get()
@@ -396,10 +396,12 @@ func TestStepNoAllocations(t *testing.T) {
 		p, g := snug.ViewOf(randn(20_000, 1)), snug.ViewOf(randn(20_000, 2))
 		bf16 := snug.SliceView(make([]snug.BFloat16, 20_000))
 		kerneltest.NoAllocs(t, func() {
-			a.Advance(-1)
-			_ = a.Step("w", p, g, 1)
-			_ = a.Step("w", bf16, g, 1)
-			_ = a.Step("w", p, bf16, 1)
+			advance(a)
+			require.NoError(t, a.Step("w", p, g, 1))
+			advance(a)
+			require.NoError(t, a.Step("w", bf16, g, 1))
+			advance(a)
+			require.NoError(t, a.Step("w", p, bf16, 1))
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // Storage keeps optimizer state outside of the optimizer, for example in an
-// offloading store. A key always comes with the same size, and between Acquire
+// offloading store. What Acquire has returned is released also where the update panics. A key always comes with the same size, and between Acquire
 // and Release of a key there is no other Acquire of it. It must allow
 // concurrent calls if the optimizer's methods are called concurrently.
 type Storage interface {
@@ -114,10 +115,10 @@ func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], erro
 	}
 	if q.state.Len() > 0 {
 		if err := copyState(moved, q.state); err != nil {
-			return q.state, err
+			return q.state, errors.Join(err, moved.Close())
 		}
 		if err := q.state.Close(); err != nil {
-			return q.state, err
+			return q.state, errors.Join(err, moved.Close())
 		}
 	}
 	q.state = moved
@@ -160,7 +161,7 @@ func (q *param) place(chunk, elements int) (begin, size int) {
 
 // withBlob calls use with the state of one chunk of q, or of its factors, which use may
 // change if dirty. Without a Storage and on a device other than the CPU that is a copy.
-func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) error {
+func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) (err error) {
 	begin, size := q.place(chunk, a.o.Chunk)
 	if a.o.Storage == nil {
 		return a.withBlobInMemory(q, begin, size, dirty, use)
@@ -173,6 +174,12 @@ func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []by
 	if err != nil {
 		return fmt.Errorf("acquire %q, %d bytes: %w", key, size, err)
 	}
+	ended := false
+	defer func() {
+		if e := a.o.Storage.Release(key, dirty && ended && err == nil); e != nil && err == nil {
+			err = fmt.Errorf("release %q: %w", key, e)
+		}
+	}()
 	switch {
 	case len(blob) != size:
 		err = fmt.Errorf("the Storage gave %d bytes for %q, want %d: %w", len(blob), key, size, snug.ErrConfig)
@@ -181,9 +188,7 @@ func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []by
 	default:
 		err = use(blob)
 	}
-	if e := a.o.Storage.Release(key, dirty && err == nil); e != nil && err == nil {
-		err = fmt.Errorf("release %q: %w", key, e)
-	}
+	ended = true
 	return err
 }
 

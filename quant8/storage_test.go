@@ -62,8 +62,8 @@ func TestStorage(t *testing.T) {
 	a := newAdamW(t, AdamWOptions{Chunk: 1024}, params)
 	b := newAdamW(t, AdamWOptions{Chunk: 1024, Storage: store}, params)
 	for i := range 3 {
-		a.Advance(-1)
-		b.Advance(-1)
+		advance(a)
+		advance(b)
 		for name, n := range params {
 			g, p, q := randn(n, uint64(i)), randn(n, 9), randn(n, 9)
 			require.NoError(t, a.Step(name, snug.ViewOf(p), snug.ViewOf(g), 1))
@@ -82,7 +82,7 @@ func TestStorage(t *testing.T) {
 func TestStorageErrors(t *testing.T) {
 	store, broken := newFakeStorage(), errors.New("disk on fire")
 	a := newAdamW(t, AdamWOptions{Storage: store}, map[string]int{"w": 5000})
-	a.Advance(-1)
+	advance(a)
 	p, g := snug.ViewOf(randn(5000, 1)), snug.ViewOf(randn(5000, 2))
 	for _, wrong := range []func([]byte) []byte{
 		func(b []byte) []byte { return b[1:] },

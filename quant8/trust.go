@@ -16,7 +16,6 @@ import (
 
 // LAMBOptions configures [NewLAMB]. A zero field means its default.
 type LAMBOptions struct {
-	LR          float32 // learning rate, default 1e-3
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
 	Eps         float32 // added to the root of the second moment, default 1e-6
@@ -56,19 +55,18 @@ type LAMBOptions struct {
 // error of the step that wraps [snug.ErrNonFinite], with nothing written. The error wraps
 // [snug.ErrConfig].
 func NewLAMB(o LAMBOptions) (*Optimizer, error) {
-	lr, beta1, beta2, eps := cmp.Or(o.LR, 1e-3), cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
+	beta1, beta2, eps := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
 	return newOptimizer(options{
-		name: "LAMB", lr: lr, unscaled: o.Plain, StateOptions: o.withDefaults(optim.LAMB),
+		name: "LAMB", unscaled: o.Plain, StateOptions: o.withDefaults(optim.LAMB),
 		hyper: optim.Hyper{
 			Rule: optim.LAMB, Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps), WeightDecay: float64(o.WeightDecay),
 		},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
+		numbers: []number{{"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
 	})
 }
 
 // LARSOptions configures [NewLARS]. A zero field means its default.
 type LARSOptions struct {
-	LR          float32 // learning rate, default 0.1
 	Momentum    float32 // in (0,1), default 0.9
 	Trust       float32 // η, above 0, default 1e-3
 	WeightDecay float32 // default 0
@@ -92,11 +90,11 @@ type LARSOptions struct {
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
 // with 32.
 func NewLARS(o LARSOptions) (*Optimizer, error) {
-	lr, momentum, trust := cmp.Or(o.LR, 0.1), cmp.Or(o.Momentum, 0.9), cmp.Or(o.Trust, 1e-3)
+	momentum, trust := cmp.Or(o.Momentum, 0.9), cmp.Or(o.Trust, 1e-3)
 	return newOptimizer(options{
-		name: "LARS", lr: lr, unscaled: o.Plain, StateOptions: o.withDefaults(optim.LARS),
+		name: "LARS", unscaled: o.Plain, StateOptions: o.withDefaults(optim.LARS),
 		hyper:   optim.Hyper{Rule: optim.LARS, Beta1: float64(momentum), Trust: float64(trust), WeightDecay: float64(o.WeightDecay)},
-		numbers: []number{{"LR", lr, math.MaxFloat32}, {"Momentum", momentum, 1}, {"Trust", trust, math.MaxFloat32}},
+		numbers: []number{{"Momentum", momentum, 1}, {"Trust", trust, math.MaxFloat32}},
 	})
 }
 

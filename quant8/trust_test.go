@@ -65,7 +65,7 @@ func TestTrustGolden(t *testing.T) {
 					for k, x := range g {
 						exact[k] = float64(x) / 2
 					}
-					a.Advance(-1)
+					advance(a)
 					step(t, a, "w", p, g, 0.5)
 					define(i, want, exact, m, v, !plain)
 					for k, x := range p {
@@ -87,8 +87,8 @@ func TestTrustStorage(t *testing.T) {
 		b := newOf(t, name, StateOptions{Chunk: 4096, Storage: newFakeStorage()}, map[string]int{"w": n})
 		p, q := randn(n, 1), randn(n, 1)
 		for i := range 3 {
-			a.Advance(-1)
-			b.Advance(-1)
+			advance(a)
+			advance(b)
 			step(t, a, "w", p, randn(n, uint64(i)), 1)
 			step(t, b, "w", q, randn(n, uint64(i)), 1)
 		}
@@ -102,7 +102,7 @@ func TestTrustZero(t *testing.T) {
 	for name, want := range map[string]float32{"LAMB": -1e-2, "LARS": -2e-2} {
 		a := newOf(t, name, StateOptions{}, map[string]int{"w": 3, "x": 3})
 		p, x := make([]float32, 3), []float32{1, 2, 3}
-		a.Advance(-1)
+		advance(a)
 		step(t, a, "w", p, []float32{2, 2, 2}, 1)
 		require.InDelta(t, want, p[0], 1e-7, name)
 		step(t, a, "x", x, make([]float32, 3), 1)
@@ -119,11 +119,12 @@ func TestTrustErrors(t *testing.T) {
 		for _, bits := range widths {
 			a := newOf(t, name, StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
 			require.ErrorIs(t, a.AddShard("x", n, 0, 1024), snug.ErrConfig)
-			a.Advance(-1)
+			advance(a)
 			p, g := randn(n, 1), randn(n, 2)
 			require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:1024]), snug.ViewOf(g[:1024]), 1), snug.ErrShape)
 			require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1))
 			p[4000] = inf
+			advance(a)
 			before, params := stateOf(t, a), fmt.Sprint(p)
 			err := a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
 			require.ErrorIs(t, err, snug.ErrNonFinite)

@@ -93,7 +93,7 @@ func readOptimizer(r io.Reader, c *content) error {
 	if _, err := io.CopyN(&header, r, int64(length)); err != nil {
 		return err
 	}
-	if c.Version < 1 || c.Version > 5 {
+	if c.Version < 1 || c.Version > 6 {
 		return fmt.Errorf("version %d, which this program does not know: %w", c.Version, snug.ErrCorrupt)
 	}
 	f = &fields{r: &header}
@@ -130,6 +130,11 @@ func optimizerEntry(f *fields, version, bits uint32, small uint64) entry {
 	if version >= 5 {
 		if rows, cols := f.count(), f.count(); rows > 0 && cols > 0 {
 			e.Shape = []int{rows, cols}
+		}
+	}
+	if version >= 6 { // a bit for every chunk, whether it is updated in the step
+		if n := field[uint32](f); f.err == nil {
+			_, f.err = io.CopyN(io.Discard, f.r, int64(n))
 		}
 	}
 	return e

@@ -57,7 +57,7 @@ func (c config) parameters() int64 { return c.network().Parameters() }
 
 // optimizerOptions are the same with and without 8-bit state but for the bits.
 func (c config) optimizerOptions() quant8.AdamWOptions {
-	o := quant8.AdamWOptions{LR: c.lr, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, Bits: 32, Chunk: c.chunk}
+	o := quant8.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, Bits: 32, Chunk: c.chunk}
 	if c.on[useQuant8] {
 		o.Bits = 8
 	}
