@@ -1,9 +1,11 @@
 package plan
 
 import (
-	"encoding/json"
-	"errors"
+	"bytes"
+	"fmt"
 	"io"
+
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // maxModelFile is how long the description of a model may be, in bytes.
@@ -16,9 +18,9 @@ const maxModelFile = 16 << 20
 //	"cnn"     those of [CNN]
 //	"chain"   those of [Model], a list of layers
 //
-// Unknown members are errors, and so is anything behind the object. The error wraps
-// [snug.ErrCorrupt] for what is not such JSON, and [snug.ErrShape] for a model that is not
-// valid. The text is 16 MiB at most.
+// Members that are unknown, in another case or there twice are errors, and so is anything
+// behind the object. The error wraps [snug.ErrCorrupt] for what is not such JSON, and names
+// the member; and [snug.ErrShape] for a model that is not valid. The text is 16 MiB at most.
 func ReadModel(r io.Reader) (Model, error) {
 	var file struct {
 		GPT   *GPT   `json:"gpt"`
@@ -26,21 +28,16 @@ func ReadModel(r io.Reader) (Model, error) {
 		CNN   *CNN   `json:"cnn"`
 		Chain *Model `json:"chain"`
 	}
-	limited := &io.LimitedReader{R: r, N: maxModelFile + 1}
-	d := json.NewDecoder(limited)
-	d.DisallowUnknownFields()
-	err := d.Decode(&file)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is more behind the model")
-		}
-	}
+	text, err := io.ReadAll(io.LimitReader(r, maxModelFile+1))
 	switch {
-	case limited.N <= 0:
-		return Model{}, corrupt("read a model: more than %d bytes", maxModelFile)
-	case errors.Is(err, io.EOF):
-		return Model{}, corrupt("read a model: it is empty")
 	case err != nil:
+		return Model{}, fmt.Errorf("plan: read a model: %w", err)
+	case len(text) > maxModelFile:
+		return Model{}, corrupt("read a model: more than %d bytes", maxModelFile)
+	case len(bytes.TrimSpace(text)) == 0:
+		return Model{}, corrupt("read a model: it is empty")
+	}
+	if err := strictjson.Unmarshal(text, &file); err != nil {
 		return Model{}, corrupt("read a model: %w", err)
 	}
 	var found []interface{ Model() (Model, error) }

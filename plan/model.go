@@ -2,6 +2,9 @@ package plan
 
 import (
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Model is a network as a chain of layers between what comes before it, such as
@@ -67,13 +70,18 @@ const (
 	maxMACs   = 1 << 60
 	maxStages = 4096
 	maxParams = 1 << 20
+	maxName   = 100
 )
 
-// Validate reports whether m is a chain: 1 to 4096 layers, counts from 0 to 2^40 (multiply-adds
-// to 2^60), positive dimensions of up to 2^20 parameters, and less than 2^50 elements in all. The error wraps
-// [snug.ErrShape] and names the layer.
+// Validate reports whether m is a chain: a name of up to 100 characters that print, 1 to 4096
+// layers, counts from 0 to 2^40 (multiply-adds to 2^60), positive dimensions of up to 2^20
+// parameters, and less than 2^50 elements in all. The error wraps [snug.ErrShape] and names
+// the layer.
 func (m Model) Validate() error {
 	c := checker{model: m.Name}
+	if utf8.RuneCountInString(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		c.fail("a name of up to %d characters is wanted, which print", maxName)
+	}
 	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context))
 	stages := 0
 	for i, l := range m.Layers {

@@ -181,13 +181,17 @@ func TestReadModel(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "null", "[]", "{}", `{"gpt": null}`, `{"gpt": {"vocab": 1}, "vit": {}}`, `{"gpt": {"vocabulary": 1}}`, `{"bert": {}}`,
 		`{"gpt": {"vocab": 1.5}}`, `{"gpt": {"vocab": NaN}}`, `{"gpt": {}} {}`, `{"gpt": {}}x`, `{"gpt": {"vocab": 99999999999999999999}}`, "\x00", `{"chain": {"layers": "x"}}`,
-		strings.Repeat(" ", maxModelFile) + "{}",
+		strings.Repeat(" ", maxModelFile) + "{}", `{"GPT": {}}`, `{"gpt": {"Vocab": 1}}`, `{"gpt": {"vocab": 1, "vocab": 2}}`, `{"gpt": {}, "gpt": {}}`,
+		`{"gpt": {"vocab": null}}`, `{"gpt": {"vocab": 1e3}}`, `{"gpt": {"name": "\ud800"}}`, "{\"gpt\": {\"name\": \"\xff\"}}", "\ufeff{}",
+		`{"cnn": {"blocks": [1, "2"]}}`, `{"chain": {"layers": [{"attention": []}]}}`, strings.Repeat("[", 1<<20), `{"gpt": `,
 	} {
 		_, err := ReadModel(strings.NewReader(text))
 		require.ErrorIs(t, err, snug.ErrCorrupt, "%.60q", text)
 		require.NotContains(t, err.Error(), "\n")
 	}
-	for _, text := range []string{`{"gpt": {}}`, `{"vit": {}}`, `{"cnn": {}}`, `{"chain": {"layers": []}}`, `{"gpt": {"vocab": -1}}`} {
+	for _, text := range []string{`{"gpt": {}}`, `{"vit": {}}`, `{"cnn": {}}`, `{"chain": {"layers": []}}`, `{"gpt": {"vocab": -1}}`,
+		`{"chain": {"name": "a\nb", "layers": [{"output": 1}]}}`, `{"chain": {"name": "\u001b[2J", "layers": [{"output": 1}]}}`,
+		`{"chain": {"name": "` + strings.Repeat("n", 101) + `", "layers": [{"output": 1}]}}`, `{"chain": {"context": -1, "layers": [{"output": 1}]}}`} {
 		require.ErrorIs(t, second(ReadModel(strings.NewReader(text))), snug.ErrShape, text)
 	}
 }
