@@ -64,7 +64,7 @@ func TestWrongCommandLines(t *testing.T) {
 // case is refused in one line that says where.
 func TestDamagedModels(t *testing.T) {
 	const model = `{"gpt": {"vocab": 100, "dim": 16, "layers": 2, "heads": 2, "context": 8}}`
-	texts := map[string]string{strings.ToUpper(model): `GPT: the key is \"gpt\"`, model + model: "JSON at byte 74", "{}": "want one of", "x" + model: "JSON at byte 1"}
+	texts := map[string]string{strings.ToUpper(model): `GPT: the key in another case, want "gpt"`, model + model: "JSON at byte 74", "{}": "want one of", "x" + model: "JSON at byte 1"}
 	for n := range len(model) {
 		texts[model[:n]] = ""
 	}

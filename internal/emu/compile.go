@@ -114,17 +114,13 @@ func (c *compiler) make(name string, sources fs.FS, commands func(dir, out strin
 	if err != nil {
 		return "", err
 	}
-	cache, err := os.UserCacheDir()
+	cache, err := cacheDir()
 	if err != nil {
-		cache = os.TempDir()
-	}
-	cache = filepath.Join(cache, "snug-emu")
-	path := filepath.Join(cache, name+"-"+sum)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
+	}
+	path := filepath.Join(cache, name+"-"+sum)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && ownedBy(info, os.Geteuid()) {
+		return path, nil
 	}
 	dir, err := os.MkdirTemp(cache, "build-")
 	if err != nil {
