@@ -7,6 +7,11 @@
 // A device's primary context is shared with the program's other CUDA code, such
 // as its CUDA runtime. It is current on the calling thread during a call only.
 //
+// Libraries come from the system's folders and the toolkit's. Windows: the driver, nvcuda.dll,
+// is that of System32; cuBLASLt that of System32 or of bin\x64 or bin under %CUDA_PATH%. Linux:
+// what the dynamic loader finds by name, and cuBLASLt also in lib64 under $CUDA_HOME and in
+// /usr/local/cuda/lib64. A variable that is no absolute path is not looked at.
+//
 // Layers: api.go holds the driver's functions by their C signatures, bind.go
 // fills them from the library, everything above calls only these fields.
 package cuda

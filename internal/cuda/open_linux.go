@@ -2,12 +2,7 @@
 
 package cuda
 
-import (
-	"os"
-	"path/filepath"
-
-	"github.com/ebitengine/purego"
-)
+import "github.com/ebitengine/purego"
 
 var (
 	driverNames = []string{"libcuda.so.1"}
@@ -17,11 +12,7 @@ var (
 // toolkitDirs returns the folders of the CUDA toolkit's libraries that the
 // system's linker may not search.
 func toolkitDirs() []string {
-	dirs := []string{"/usr/local/cuda/lib64"}
-	if home := os.Getenv("CUDA_HOME"); home != "" {
-		dirs = append([]string{filepath.Join(home, "lib64")}, dirs...)
-	}
-	return dirs
+	return append(inToolkit("CUDA_HOME", "lib64"), "/usr/local/cuda/lib64")
 }
 
 func openLibrary(name string) (uintptr, error) {
