@@ -66,15 +66,20 @@ var ErrLocked = fmt.Errorf("it is in use, here or in another process: %w", snug.
 
 // RemoveAll removes an entry, and what it holds if it is a folder.
 func RemoveAll(d Dir, name string) error {
-	if folder, err := d.Folder(name); err == nil {
-		entries, err := folder.List()
-		if err != nil {
+	folder, err := d.Folder(name)
+	if errors.Is(err, snug.ErrConfig) || errors.Is(err, fs.ErrNotExist) {
+		return d.Remove(name) // which is no folder
+	}
+	if err != nil {
+		return err
+	}
+	entries, err := folder.List()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := RemoveAll(folder, e.Name); err != nil {
 			return err
-		}
-		for _, e := range entries {
-			if err := RemoveAll(folder, e.Name); err != nil {
-				return err
-			}
 		}
 	}
 	return d.Remove(name)
