@@ -281,6 +281,7 @@ func TestAdaptersOfModules(t *testing.T) {
 	require.Equal(t, 3, loaded["layers.0.up"].Rank)
 	require.Equal(t, float32(0.5), loaded["layers.0.down"].Scale)
 
+	foreign(t, dir)
 	for _, change := range []func(c *AdapterConfig){
 		func(c *AdapterConfig) { c.Targets.Pattern = `layers\.1\..*` },
 		func(c *AdapterConfig) { c.Targets = Modules{Names: []string{"up"}} },

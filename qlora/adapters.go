@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,54 +15,59 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// The files of a folder of adapters, and the names of their tensors, as PEFT has them.
+// The names of an adapter's tensors, as PEFT has them.
 const (
-	adapterConfigFile  = "adapter_config.json"
-	adapterWeightsFile = "adapter_model.safetensors"
-	adapterPrefix      = "base_model.model."
-	adapterA           = ".lora_A.weight"
-	adapterB           = ".lora_B.weight"
-	adapterMagnitude   = ".lora_magnitude_vector"
+	adapterPrefix    = "base_model.model."
+	adapterA         = ".lora_A.weight"
+	adapterB         = ".lora_B.weight"
+	adapterMagnitude = ".lora_magnitude_vector"
 )
 
 // SaveAdapters writes adapters by the names of their modules, such as
 // "layers.0.mlp.up_proj", to a folder that it makes if need be, in the form of
 // HuggingFace's PEFT: adapter_model.safetensors with
 // base_model.model.<name>.lora_A.weight of [rank, in], .lora_B.weight of [out, rank] and,
-// with DoRA, .lora_magnitude_vector of [out], and adapter_config.json. Each file is replaced as a whole, the config last, so that a
-// folder without one is not complete. It needs the memory of [amp.SaveWeights].
+// with DoRA, .lora_magnitude_vector of [out], and adapter_config.json, whose SHA-256 is in the
+// metadata of the tensors. It needs the memory of [amp.WriteWeights].
+//
+// Whenever it fails or the machine stops, LoadAdapters reads the adapters from before or
+// the new ones, with their config. After an error the folder has no other file. After the
+// end of the process in the middle it may have adapter_config.json.next, which the next
+// save removes, and files with names in .tmp. One save of a folder at a time.
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid, a name is
-// empty, there is no adapter, or one is nil or not as the config says, and [snug.ErrShape]. Others are those of amp.SaveWeights and of the file system.
+// empty, there is no adapter, or one is nil or not as the config says, and [snug.ErrShape]. Others are those of
+// amp.WriteWeights and of the file system.
 func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error {
 	text, err := checkAdapters(&c, adapters)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o777)
+	}
+	if err == nil {
+		err = saveAdapters(files.OS(dir), text, adapters)
+	}
 	if err != nil {
 		return fmt.Errorf("qlora: save adapters: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("qlora: save adapters: %w", err)
-	}
+	return nil
+}
+
+// saveAdapters writes adapters that are checked, with the text of their config.
+func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
 	tensors := func(yield func(amp.Tensor, snug.View) bool) {
 		for _, name := range slices.Sorted(maps.Keys(adapters)) {
 			a := adapters[name]
-			for _, p := range a.parts(c.DoRA) {
+			for _, p := range a.parts(a.Magnitude.Len() > 0) {
 				if !yield(amp.Tensor{Name: adapterPrefix + name + p.suffix, Shape: p.shape}, *p.to) {
 					return
 				}
 			}
 		}
 	}
-	if err := amp.SaveWeights(filepath.Join(dir, adapterWeightsFile), tensors, map[string]string{"format": "pt"}); err != nil {
-		return fmt.Errorf("qlora: save adapters: %w", err)
-	}
-	err = files.Replace(filepath.Join(dir, adapterConfigFile), func(w io.Writer) error {
-		_, err := w.Write(text)
+	return writeAdapters(d, config, func(w io.Writer, sum string) error {
+		_, err := amp.WriteWeights(w, tensors, map[string]string{"format": "pt", adapterSum: sum})
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("qlora: save adapters: %w", err)
-	}
-	return nil
 }
 
 // checkAdapters says whether adapters are as a config says, and returns its file. It sets
@@ -101,10 +105,15 @@ func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
 	if selected, err := s.selects(name); err != nil || !selected {
 		return cmp.Or(err, fmt.Errorf("Targets, Exclude and Layers do not select it, so PEFT would leave it out: %w", snug.ErrConfig))
 	}
+	if _, err := snug.CommonDevice(a.A, a.B); err != nil {
+		return err
+	}
 	rank, scale, err := s.scale(name, c.RSLoRA)
 	switch {
 	case err != nil:
 		return err
+	case !a.A.DType().IsFloat() || !a.B.DType().IsFloat():
+		return fmt.Errorf("A holds %s and B %s, want f32, f16 or bf16: %w", a.A.DType(), a.B.DType(), snug.ErrDType)
 	case a.Rank != rank || a.Scale != scale || a.Dropout != c.Dropout:
 		return fmt.Errorf("rank %d, scale %g and dropout %g, want %d, %g and %g: %w", a.Rank, a.Scale, a.Dropout, rank, scale, c.Dropout, snug.ErrConfig)
 	case c.DoRA != (a.Magnitude.Len() > 0):
@@ -136,43 +145,51 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // Errors: [snug.ErrConfig], which names the field or the tensor, for what this package
 // does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression that it cannot
 // use (see [Modules]), and for an adapter of a module that the config does not select, which PEFT
-// would leave out; [snug.ErrCorrupt] when a file is damaged or a module lacks one of its
-// tensors; those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory].
+// would leave out; [snug.ErrCorrupt] when a file is damaged, a module lacks one of its
+// tensors, or SaveAdapters wrote the tensors with another config; those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory].
 func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
-	c, adapters, err := loadAdapters(dir, dev)
+	c, adapters, err := loadAdapters(openIn(dir), dev)
 	if err != nil {
 		return AdapterConfig{}, nil, fmt.Errorf("qlora: load adapters: %w", err)
 	}
 	return c, adapters, nil
 }
 
-func loadAdapters(dir string, dev *snug.Device) (c AdapterConfig, adapters map[string]*LoRA, err error) {
-	c, s, err := readAdapterConfig(filepath.Join(dir, adapterConfigFile))
+func loadAdapters(open opener, dev *snug.Device) (c AdapterConfig, adapters map[string]*LoRA, err error) {
+	w, err := openAdapters(open)
 	if err != nil {
 		return c, nil, err
 	}
-	w, err := amp.OpenWeights(filepath.Join(dir, adapterWeightsFile))
+	whole := false
+	defer func() {
+		if err = errors.Join(err, w.close()); err == nil && whole {
+			return
+		}
+		for _, a := range adapters {
+			err = errors.Join(err, a.Close())
+		}
+		adapters = nil
+	}()
+	text, err := adapterConfigOf(open, w.Metadata()[adapterSum])
 	if err != nil {
 		return c, nil, err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if adapters, err = describeAdapters(&c, s, w); err != nil {
+	c, s, err := readAdapterConfig(text)
+	if err != nil {
+		return c, nil, fmt.Errorf("%s: %w", adapterConfigFile, err)
+	}
+	if adapters, err = describeAdapters(&c, s, w.Weights); err != nil {
 		return c, nil, err
 	}
 	if dev == nil {
 		dev = snug.CPU()
 	}
-	for name, a := range adapters {
-		if err = a.load(w, dev, adapterPrefix+name, c.DoRA); err != nil {
-			break
+	for _, name := range slices.Sorted(maps.Keys(adapters)) {
+		if err := adapters[name].load(w.Weights, dev, adapterPrefix+name, c.DoRA); err != nil {
+			return c, nil, err
 		}
 	}
-	if err != nil {
-		for _, a := range adapters {
-			err = errors.Join(err, a.Close())
-		}
-		return c, nil, err
-	}
+	whole = true
 	return c, adapters, nil
 }
 
@@ -195,32 +212,16 @@ func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string, dora bool) er
 	return nil
 }
 
-const maxAdapterConfig = 1 << 20 // bytes
-
-func readAdapterConfig(path string) (c AdapterConfig, s *selector, err error) {
-	f, size, err := files.Open(path)
-	if err != nil {
-		return c, nil, err
+// readAdapterConfig returns what the text of a config says.
+func readAdapterConfig(text []byte) (c AdapterConfig, s *selector, err error) {
+	if c, err = parseAdapterConfig(text); err != nil {
+		return AdapterConfig{}, nil, err
 	}
-	defer f.Close()
-	if size > maxAdapterConfig {
-		return c, nil, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxAdapterConfig, snug.ErrCorrupt)
+	if err := c.checkNumbers(); err != nil {
+		return AdapterConfig{}, nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return c, nil, err
-	}
-	if c, err = parseAdapterConfig(text); err == nil {
-		if err = c.checkNumbers(); err != nil {
-			err = fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
-		} else {
-			s, err = c.check()
-		}
-	}
-	if err != nil {
-		return AdapterConfig{}, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, s, nil
+	s, err = c.check()
+	return c, s, err
 }
 
 // describeAdapters returns the adapters of a file without their elements.

@@ -85,6 +85,28 @@ func testAdapters(t *testing.T, c AdapterConfig) {
 	}
 }
 
+// foreign makes the weights of a folder those of another program, which say nothing of
+// their config.
+func foreign(t *testing.T, dir string) {
+	file := filepath.Join(dir, adapterWeightsFile)
+	w, err := amp.OpenWeights(file)
+	require.NoError(t, err)
+	loaded := map[string]snug.View{}
+	for _, tensor := range w.Tensors() {
+		loaded[tensor.Name] = snug.ViewOf(make([]float32, tensor.Len()))
+		require.NoError(t, w.Load(tensor.Name, loaded[tensor.Name]))
+	}
+	list := w.Tensors()
+	require.NoError(t, w.Close())
+	require.NoError(t, amp.SaveWeights(file, func(yield func(amp.Tensor, snug.View) bool) {
+		for _, tensor := range list {
+			if !yield(tensor, loaded[tensor.Name]) {
+				return
+			}
+		}
+	}, map[string]string{"format": "pt"}))
+}
+
 func TestAdaptersErrors(t *testing.T) {
 	c := AdapterConfig{Rank: 2, Alpha: 4, Targets: Modules{Pattern: AllLinear}}
 	dir := t.TempDir()
@@ -105,6 +127,7 @@ func TestAdaptersErrors(t *testing.T) {
 	require.Empty(t, files, "nothing was written")
 
 	require.NoError(t, SaveAdapters(dir, c, someAdapters(c)))
+	foreign(t, dir)
 	config := filepath.Join(dir, "adapter_config.json")
 	good, err := os.ReadFile(config)
 	require.NoError(t, err)

@@ -51,25 +51,7 @@ func Replace(path string, write func(io.Writer) error) error {
 
 // ReplaceIn is [Replace] for a file of a folder.
 func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
-	perm, err := d.Mode(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		perm = 0o666
-	case err != nil:
-		return err
-	case !perm.IsRegular():
-		return notRegular(d.Path(name), perm)
-	}
-	old := err == nil
-	temp := fmt.Sprintf("%s.%d.tmp", name, rand.Uint64())
-	err = Write(d, temp, perm.Perm(), func(f File) error {
-		if old { // Create gave it these permissions or fewer
-			if err := f.Chmod(perm.Perm()); err != nil {
-				return err
-			}
-		}
-		return write(io.NewOffsetWriter(f, 0))
-	})
+	temp, err := Stage(d, name, write)
 	if err != nil {
 		return err
 	}
@@ -77,6 +59,30 @@ func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
 		return errors.Join(err, d.Remove(temp))
 	}
 	return d.Sync()
+}
+
+// Stage is the first half of [ReplaceIn]: it writes the file that is to be renamed to
+// name, and returns its name. When it fails, nothing is left.
+func Stage(d Dir, name string, write func(io.Writer) error) (temp string, err error) {
+	perm, err := d.Mode(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		perm = 0o666
+	case err != nil:
+		return "", err
+	case !perm.IsRegular():
+		return "", notRegular(d.Path(name), perm)
+	}
+	old := err == nil
+	temp = fmt.Sprintf("%s.%d.tmp", name, rand.Uint64())
+	return temp, Write(d, temp, perm.Perm(), func(f File) error {
+		if old { // Create gave it these permissions or fewer
+			if err := f.Chmod(perm.Perm()); err != nil {
+				return err
+			}
+		}
+		return write(io.NewOffsetWriter(f, 0))
+	})
 }
 
 // Write makes a new file, calls write with it, and syncs it. When that fails, or write
