@@ -3,6 +3,8 @@ package offload
 import (
 	"container/heap"
 	"slices"
+
+	"github.com/snug-ml/snug/internal/cpu"
 )
 
 // The background goroutines only do ahead of time what Acquire does itself:
@@ -65,11 +67,19 @@ func (s *Store) wake() {
 	}
 }
 
-// readAhead reads coming pages until the store closes.
+// readAhead reads coming pages until the store closes. Another one takes over when a
+// Source has ended the goroutine.
 func (s *Store) readAhead() {
 	defer s.wg.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ended := true
+	defer func() {
+		if ended {
+			s.wg.Add(1)
+			go s.readAhead()
+		}
+	}()
 	for !s.closed {
 		p := s.nextRead()
 		if p == nil {
@@ -80,15 +90,32 @@ func (s *Store) readAhead() {
 			s.work.Wait() // the limit is lower now, or nobody has memory
 			continue
 		}
-		s.begin(p)
-		if err := s.read(p); err != nil {
-			p.bad = true
-		} else {
-			s.stats.Prefetched++
-			heap.Push(&s.victims, p)
-		}
-		s.end(p)
+		s.readOne(p)
 	}
+	ended = false
+}
+
+// readOne reads p ahead, which has memory. How a Source panics or ends the goroutine is
+// kept for who pins the page.
+func (s *Store) readOne(p *page) {
+	s.begin(p)
+	defer s.end(p)
+	var failure cpu.Failure
+	returned := false
+	defer func() {
+		if !returned {
+			p.bad = true
+			s.failures[p] = failure
+		}
+	}()
+	defer failure.Catch(&returned)
+	if err := s.read(p); err != nil {
+		p.bad = true
+	} else {
+		s.stats.Prefetched++
+		heap.Push(&s.victims, p)
+	}
+	returned = true
 }
 
 // nextRead returns the first coming page that is on disk and has room, nil

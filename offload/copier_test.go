@@ -55,10 +55,14 @@ type copier struct {
 	failStart func(n int) error // called with the number of each copy, if not nil
 	failCopy  func(n int) error
 	failAwait error
+	onAlloc   func(size int)
 	started   int
 }
 
 func (c *copier) Alloc(size int) (driver.Mem, error) {
+	if c.onAlloc != nil {
+		c.onAlloc(size)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.memory > 0 && c.used+size > c.memory {

@@ -123,10 +123,15 @@ func (p DevicePage) Unpin(dirty bool) error {
 		return fmt.Errorf("offload: %v is read-only, and was unpinned as dirty: %w", p.f.host, snug.ErrConfig)
 	}
 	p.f.dirty = p.f.dirty || dirty
-	if p.f.pins--; p.f.pins == 0 {
-		heap.Push(&p.d.victims, &p.f.shadow)
-	}
+	p.d.unpin(p.f)
 	return nil
+}
+
+// unpin undoes one pin.
+func (d *DeviceTier) unpin(f *framed) {
+	if f.pins--; f.pins == 0 {
+		heap.Push(&d.victims, &f.shadow)
+	}
 }
 
 func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
@@ -155,10 +160,17 @@ func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
 		heap.Remove(&d.victims, f.shadow.index)
 	}
 	f.pins++
+	pinned := false
+	defer func() {
+		if !pinned { // the Source of a page that comes next did not return
+			d.unpin(f)
+		}
+	}()
 	if d.order.record(&f.shadow, d.onIt) {
 		d.rekey()
 	}
 	d.ahead()
+	pinned = true
 	return DevicePage{View: f.view, d: d, f: f}, nil
 }
 
@@ -190,14 +202,20 @@ func (d *DeviceTier) load(ctx context.Context, f *framed) error {
 	}
 	f.kept = kept
 	d.onIt++
+	loaded := false
+	defer func() {
+		if !loaded { // or a Source did not return
+			d.release(f)
+		}
+	}()
 	err = d.withHost(ctx, f, false, func(host snug.View) (err error) {
 		f.move, err = d.m.Load(f.view, host)
 		return err
 	})
 	if err != nil {
-		d.release(f)
 		return err
 	}
+	loaded = true
 	heap.Push(&d.victims, &f.shadow)
 	d.stats.LoadBytes += int64(f.view.Bytes())
 	return nil
@@ -205,13 +223,10 @@ func (d *DeviceTier) load(ctx context.Context, f *framed) error {
 
 // withHost calls do with the store's page, pinned. With overwrite do writes all of it.
 func (d *DeviceTier) withHost(ctx context.Context, f *framed, overwrite bool, do func(host snug.View) error) error {
-	d.s.mu.Lock()
-	err := d.s.pin(ctx, f.host, overwrite)
-	d.s.mu.Unlock()
-	if err != nil {
+	if err := d.s.lockAndPin(ctx, f.host, overwrite); err != nil {
 		return err
 	}
-	err = do(viewOf(f.host.buf, f.host.obj.dtype))
+	err := do(viewOf(f.host.buf, f.host.obj.dtype))
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
 	err = errors.Join(err, d.s.unpin(f.host, overwrite))

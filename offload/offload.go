@@ -44,6 +44,10 @@
 // system's error (such as syscall.ENOSPC), those of limits [snug.ErrNoMemory]. After one, the last commit is
 // readable, the pages in memory are intact, and the call can be repeated; an Updater
 // in the middle of a step goes back to the last commit.
+//
+// A panic of a function that the caller gave, a Stepper, a Source or one that a Runner
+// calls, reaches the goroutine of the call that needs it, also from work in the
+// background. It leaves nothing pinned, and so does [runtime.Goexit].
 package offload
 
 import (

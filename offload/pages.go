@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// All functions of this file are called with Store.mu held. read, write and
+// All functions of this file but lockAndPin are called with Store.mu held. read, write and
 // those that call them release it during the transfer; the page is busy then.
 
 // pin brings p into memory and holds it there. With overwrite the caller will
@@ -36,6 +36,13 @@ func (s *Store) pin(ctx context.Context, p *page, overwrite bool) error {
 	}
 	s.wake()
 	return nil
+}
+
+// lockAndPin is pin for who does not hold mu.
+func (s *Store) lockAndPin(ctx context.Context, p *page, overwrite bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pin(ctx, p, overwrite)
 }
 
 // unpin undoes one pin.
@@ -106,6 +113,11 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 	case p.buf != nil:
 		s.stats.Hits++
 		return nil
+	case p.bad:
+		if f, ok := s.failures[p]; ok {
+			delete(s.failures, p)
+			f.Raise()
+		}
 	}
 	if err := s.load(ctx, p, overwrite); err != nil {
 		return err
@@ -205,24 +217,27 @@ func (s *Store) discard(p *page) {
 func (p *page) stored() bool { return p.slot.n > 0 || p.obj.source != nil && p.size > 0 }
 
 // read fills p.buf from p's slot, or its tensor's source, and drops the buffer on
-// an error.
+// an error, and when the source does not return.
 func (s *Store) read(p *page) error {
+	start, whole := time.Now(), false
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.stats.ReadTime += time.Since(start)
+		if whole {
+			s.stats.ReadBytes += int64(p.size)
+		} else {
+			s.discard(p)
+		}
+	}()
 	var err error
-	start := time.Now()
 	if p.obj.source != nil {
 		err = p.loadFromSource()
 	} else {
 		err = p.check(s.fs, s.data, p.buf)
 	}
-	s.mu.Lock()
-	s.stats.ReadTime += time.Since(start)
-	if err != nil {
-		s.discard(p)
-		return err
-	}
-	s.stats.ReadBytes += int64(p.size)
-	return nil
+	whole = err == nil
+	return err
 }
 
 // write brings p's bytes to disk: over its slot if no commit refers to that,

@@ -67,18 +67,24 @@ type frame map[snug.DType]kept
 // lacks a tensor, [snug.ErrShape] when a tensor has not the Bytes of its Weight,
 // [snug.ErrDType] for a DType that a tensor cannot be converted to, [snug.ErrNoMemory]
 // when not even one layer has room, and those of the store and the devices.
-func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerOptions) (*Runner, error) {
+func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerOptions) (_ *Runner, err error) {
 	r := &Runner{s: s, movers: movers, layers: layers, tiers: m.Tiers, place: append([]int(nil), m.Place...)}
-	err := r.check(o)
-	if err == nil {
+	made := false
+	defer func() {
+		if !made { // or the Source of a tensor did not return
+			err = errors.Join(err, r.free())
+		}
+	}()
+	if err = r.check(o); err == nil {
 		err = r.makeRoom()
 	}
 	if err == nil {
 		err = r.loadResident()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("offload: runner: %w", err), r.free())
+		return nil, fmt.Errorf("offload: runner: %w", err)
 	}
+	made = true
 	return r, nil
 }
 
@@ -192,16 +198,23 @@ func (r *Runner) Backward(ctx context.Context, do func(layer int, weights []snug
 
 // coming is a paged layer on its way.
 type coming struct {
-	views  []snug.View
-	moves  Move
-	result chan error
+	views []snug.View
+	moves Move
+	read  *task
 }
 
 // arrive waits until the layer is read, and makes the device wait for the rest.
-func (c *coming) arrive() error {
-	if err := <-c.result; err != nil {
-		return errors.Join(err, c.moves.Wait())
+func (c *coming) arrive() (err error) {
+	arrived := false
+	defer func() {
+		if !arrived { // or a Source did not return
+			err = errors.Join(err, c.moves.Wait())
+		}
+	}()
+	if err := c.read.wait(); err != nil {
+		return err
 	}
+	arrived = true
 	return c.moves.Await()
 }
 
@@ -262,30 +275,29 @@ func (r *Runner) residentViews(layer int) []snug.View {
 
 // begin starts to page a layer into a frame. A goroutine reads the store meanwhile.
 func (r *Runner) begin(layer int, f frame) *coming {
-	c := &coming{result: make(chan error, 1)}
+	c := &coming{}
 	used := map[snug.DType]int{}
 	for _, w := range r.layers[layer].Weights {
 		dt := r.dtypes[w.Name]
 		n := r.weights[w.Name].Len()
 		view, err := f[dt].view.Slice(used[dt], used[dt]+n)
 		if err != nil {
-			c.result <- err
+			c.read = inBackground(func() error { return err })
 			return c
 		}
 		used[dt] += padded(n, dt)
 		c.views = append(c.views, view)
 	}
-	go func() {
+	c.read = inBackground(func() error {
 		for i, w := range r.layers[layer].Weights {
 			move, err := r.weights[w.Name].LoadTo(r.movers[0], c.views[i], 0)
 			if err != nil {
-				c.result <- err
-				return
+				return err
 			}
 			c.moves.join(move)
 		}
-		c.result <- nil
-	}()
+		return nil
+	})
 	return c
 }
 

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/files"
 )
 
@@ -36,10 +37,11 @@ type Store struct {
 	order      order   // of the accesses, to predict the next ones
 	hints      []*page // what Prefetch asked for and nobody has read yet
 	buffers    buffers
-	pinned     int   // pages with pins
-	pinBytes   int64 // and their buffers' bytes
-	busy       int   // reads and writes in progress
-	writing    int64 // bytes of the buffers that are being written
+	pinned     int                   // pages with pins
+	pinBytes   int64                 // and their buffers' bytes
+	busy       int                   // reads and writes in progress
+	writing    int64                 // bytes of the buffers that are being written
+	failures   map[*page]cpu.Failure // of Sources that were to read ahead, for who pins the page
 	committing bool
 	closed     bool
 	hold       bool // a write failed: no writes behind until one succeeds
@@ -124,7 +126,7 @@ func Open(dir string, o Options) (*Store, error) {
 
 // open opens a store over checked options.
 func open(fs files.Dir, o Options) (*Store, error) {
-	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0)}
+	s := &Store{opts: o, fs: fs, objects: map[string]*object{}, order: newOrder(o.HostLimit > 0), failures: map[*page]cpu.Failure{}}
 	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
@@ -421,6 +423,7 @@ func (s *Store) drop(obj *object) {
 		}
 		s.vacate(p)
 		p.gone = true
+		delete(s.failures, p)
 	}
 	s.settled.Broadcast()
 }

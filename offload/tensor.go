@@ -139,10 +139,8 @@ func (t *Tensor[T]) pin(ctx context.Context, i int, overwrite bool) (Page[T], er
 	if i < 0 || i >= len(t.obj.pages) {
 		return Page[T]{}, fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", i, t.obj.name, len(t.obj.pages), snug.ErrShape)
 	}
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
 	p := &t.obj.pages[i]
-	if err := t.s.pin(ctx, p, overwrite); err != nil {
+	if err := t.s.lockAndPin(ctx, p, overwrite); err != nil {
 		return Page[T]{}, err
 	}
 	return Page[T]{Data: elements[T](p.buf), s: t.s, p: p}, nil

@@ -15,12 +15,18 @@ import (
 // time, when it returns, and the coming ones are read ahead as by [Tensor.Prefetch].
 //
 // Errors: those of Load, and those of [Tensor.Pin]; nothing is under way after one.
-func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
+func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err error) {
 	if err := t.checkMove(m, dst, off, true); err != nil {
 		return Move{}, err
 	}
 	var all Move
-	err := t.walk(off, dst.Len(), false, func(page Page[T], part []T, done int) error {
+	loaded := false
+	defer func() {
+		if !loaded { // or the Source of a page did not return
+			err = errors.Join(err, all.Wait())
+		}
+	}()
+	err = t.walk(off, dst.Len(), false, func(page Page[T], part []T, done int) error {
 		coming := page.p.num + 1
 		t.Prefetch(coming, min(coming+t.s.opts.PrefetchDepth, pageCount(off+dst.Len(), t.obj.pageLen)))
 		to, err := dst.Slice(done, done+len(part))
@@ -30,8 +36,9 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (Move, error) {
 		return errors.Join(err, page.Unpin(false))
 	})
 	if err != nil {
-		return Move{}, errors.Join(err, all.Wait())
+		return Move{}, err
 	}
+	loaded = true
 	return all, nil
 }
 

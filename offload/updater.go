@@ -63,7 +63,9 @@ type UpdaterOptions struct {
 //
 // Accumulate may be called from many goroutines, for elements that do not overlap; other
 // methods run alone. After an error of Step, or of Wait, all calls return it: parts of
-// the parameters are updated then, and the way back is the last commit.
+// the parameters are updated then, and the way back is the last commit. If the Stepper
+// panics, so does Step, or with Delayed the call that ends the update, and all calls
+// after that return an error that wraps [snug.ErrConfig].
 type Updater struct {
 	s      *Store
 	opt    Stepper
@@ -71,8 +73,8 @@ type Updater struct {
 	params []*updated
 	byName map[string]*updated
 	steps  int
-	set    int        // of gradients that Accumulate adds to
-	under  chan error // the result of the update under way; nil if there is none
+	set    int   // of gradients that Accumulate adds to
+	under  *task // the update under way; nil if there is none
 	err    error
 
 	mu    sync.Mutex // guards stage
@@ -122,9 +124,9 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 // which is called for each page in order, writes as weights lo to lo+len(w)-1 to w, or
 // zeros for a nil fill. Its gradients are name/grad, and with Delayed name/grad_next.
 //
-// Errors, after which the parameter is not known: [snug.ErrConfig] when the name was
+// Errors, after which, as after a panic of fill, the parameter is not known: [snug.ErrConfig] when the name was
 // added before or a step is under way, those of fill, of [Create], and of the Stepper.
-func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) error {
+func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) (err error) {
 	if err := u.usable(); err != nil {
 		return err
 	}
@@ -133,16 +135,21 @@ func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) 
 	}
 	p := &updated{name: name}
 	var made []string
-	err := u.create(p, n, fill, &made)
-	if err == nil {
+	added := false
+	defer func() {
+		for _, key := range made {
+			if !added {
+				err = errors.Join(err, u.s.Delete(key))
+			}
+		}
+	}()
+	if err = u.create(p, n, fill, &made); err == nil {
 		err = u.opt.Add(name, n)
 	}
 	if err != nil {
-		for _, key := range made {
-			err = errors.Join(err, u.s.Delete(key))
-		}
 		return fmt.Errorf("offload: updater: add %q: %w", name, err)
 	}
+	added = true
 	u.params = append(u.params, p)
 	u.byName[name] = p
 	return nil
@@ -169,8 +176,9 @@ func (u *Updater) create(p *updated, n int, fill func(lo int, w []float32) error
 	if err != nil || !first {
 		return err
 	}
-	return p.weights.walk(0, n, true, func(page Page[float32], part []float32, lo int) error {
-		return errors.Join(fill(lo, part), page.Unpin(true))
+	return p.weights.walk(0, n, true, func(page Page[float32], part []float32, lo int) (err error) {
+		defer func() { err = errors.Join(err, page.Unpin(true)) }()
+		return fill(lo, part)
 	})
 }
 
@@ -289,14 +297,14 @@ func (u *Updater) Step(lr, gradScale float32) error {
 	}
 	set := u.set
 	u.steps++
+	steps := u.steps
 	if !u.o.Delayed {
-		u.err = u.update(set, u.steps, lr, gradScale)
+		u.err = errCutOff // unless the Stepper returns
+		u.err = u.update(set, steps, lr, gradScale)
 		return u.err
 	}
 	u.set = 1 - set
-	under, steps := make(chan error, 1), u.steps
-	u.under = under
-	go func() { under <- u.update(set, steps, lr, gradScale) }()
+	u.under = inBackground(func() error { return u.update(set, steps, lr, gradScale) })
 	return nil
 }
 
@@ -322,34 +330,43 @@ func (u *Updater) save(steps int) error {
 	return u.s.Release(updaterKey, true)
 }
 
-func (u *Updater) updateParam(p *updated, set int, gradScale float32) error {
+func (u *Updater) updateParam(p *updated, set int, gradScale float32) (err error) {
 	var moves Move
+	updated := false
+	defer func() {
+		if !updated {
+			err = errors.Join(err, moves.Wait())
+		}
+	}()
 	for i := range p.weights.Pages() {
 		for _, t := range [...]*Tensor[float32]{p.weights, p.grads[set]} {
 			t.Prefetch(i+1, i+2)
 		}
 		if err := u.updatePage(p, set, i, gradScale, &moves); err != nil {
-			return errors.Join(err, moves.Wait())
+			return err
 		}
 	}
+	updated = true
 	return moves.Await()
 }
 
-func (u *Updater) updatePage(p *updated, set, i int, gradScale float32, moves *Move) error {
+func (u *Updater) updatePage(p *updated, set, i int, gradScale float32, moves *Move) (err error) {
 	w, err := p.weights.Pin(context.Background(), i)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, w.Unpin(true)) }()
 	g, err := p.grads[set].Pin(context.Background(), i)
 	if err != nil {
-		return errors.Join(err, w.Unpin(false))
+		return err
 	}
+	defer func() { err = errors.Join(err, g.forget()) }()
 	lo := i * u.o.PageLen
 	err = u.opt.StepRange(p.name, lo, snug.ViewOf(w.Data), snug.ViewOf(g.Data), gradScale)
 	if err == nil && !u.o.Delayed {
 		err = u.put(p, lo, w.Data, moves)
 	}
-	return errors.Join(err, w.Unpin(true), g.forget())
+	return err
 }
 
 // Wait ends an update that is under way and writes its weights to where the model has
@@ -358,8 +375,9 @@ func (u *Updater) Wait() error {
 	if u.under == nil {
 		return u.usable()
 	}
-	err := <-u.under
-	u.under = nil
+	under := u.under
+	u.under, u.err = nil, errCutOff // unless the Stepper has returned
+	err := under.wait()
 	for _, p := range u.params {
 		if err == nil {
 			err = u.publish(p)
@@ -400,6 +418,9 @@ func (u *Updater) Commit() error {
 // their number, 0 for a new store. Errors: [snug.ErrConfig] when steps were made,
 // [snug.ErrCorrupt], and those of the store.
 func (u *Updater) Resume() (steps int, err error) {
+	if err := u.usable(); err != nil {
+		return 0, err
+	}
 	if u.steps > 0 {
 		return 0, fmt.Errorf("offload: updater: resume after %d steps: %w", u.steps, snug.ErrConfig)
 	}
@@ -421,8 +442,10 @@ func (u *Updater) Resume() (steps int, err error) {
 	if u.o.Delayed {
 		u.set = u.steps % 2
 	}
+	u.err = errCutOff // unless the Stepper returns
 	for range u.steps {
 		u.opt.Advance(0)
 	}
+	u.err = nil
 	return u.steps, nil
 }
