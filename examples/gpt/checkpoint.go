@@ -1,139 +1,165 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// checkpoints is a folder that holds the state of a run after some step:
+// checkpoints is the folder in which a run is saved, which this process owns until it is
+// closed. The parts of a checkpoint are
 //
-//	step-00000025/run.json    what the state belongs to, and the sums of the files
-//	step-00000025/weights     master weights, or the float32 weights themselves
-//	step-00000025/optimizer
-//	step-00000025/scaler      with mixed precision
-//
-// A checkpoint is written under another name and renamed when it is whole and
-// on disk, so a run that is killed at any moment leaves the one before.
+//	weights     master weights, or the float32 weights themselves
+//	optimizer
+//	scaler      with mixed precision
 type checkpoints struct {
-	dir    string     // empty: off
-	latest string     // folder of the newest checkpoint, empty if there is none
-	header *runHeader // of the newest checkpoint
+	folder *checkpoint.Folder // nil: off
+	about  *about             // of the newest checkpoint, nil if there is none
+	step   int                // of the newest checkpoint
 }
 
-// runHeader says what a checkpoint belongs to.
-type runHeader struct {
-	Version    int                `json:"version"`
-	Preset     string             `json:"preset"`
-	Steps      int                `json:"steps"`
-	Seed       uint64             `json:"seed"`
-	DType      string             `json:"dtype"`
-	Techniques []string           `json:"techniques"`
-	Text       uint32             `json:"text"`                  // sum of the tokens trained on
-	MicroBatch int                `json:"micro_batch,omitempty"` // that was found with -memory
-	Step       int                `json:"step"`
-	LossFirst  float64            `json:"loss_first"`
-	Files      map[string]fileSum `json:"files,omitempty"`
+// about is what a checkpoint says of its run. All but Steps and LossFirst must be equal in
+// a process that goes on with it.
+type about struct {
+	Preset     string   `json:"preset"`
+	Steps      []int    `json:"steps"` // at the end of the run, after the ends before it was extended
+	Seed       uint64   `json:"seed"`
+	DType      string   `json:"dtype"`
+	Techniques []string `json:"techniques"`
+	Text       string   `json:"text"`        // SHA-256 of the tokens
+	MicroBatch int      `json:"micro_batch"` // that was found with -memory; 0 without
+	LossFirst  float64  `json:"loss_first"`  // on held-out text before training
 }
 
-type fileSum struct {
-	Size int64  `json:"size"`
-	CRC  uint32 `json:"crc32c"`
-}
+// Limits of what a checkpoint may say.
+const (
+	maxExtensions = 1000
+	maxMicroBatch = 1 << 20
+	maxScaler     = 1 << 16 // bytes
+)
 
-const checkpointVersion = 1
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// openCheckpoints checks a folder, which is made if it is not there, and the
-// newest checkpoint in it. An empty name stands for no checkpoints.
-func openCheckpoints(dir string) (*checkpoints, error) {
-	c := &checkpoints{dir: dir}
-	if dir == "" {
+// openCheckpoints makes this process the owner of the folder of checkpoints, which is made
+// if it is not there, and checks the newest checkpoint. Without a folder they are off.
+func openCheckpoints(o options) (*checkpoints, error) {
+	c := new(checkpoints)
+	if o.checkpoint == "" {
 		return c, nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	var err error
+	if c.folder, err = checkpoint.OpenPath(o.checkpoint, checkpoint.Options{Keep: o.keep}); err != nil {
 		return nil, err
 	}
-	probe, err := os.CreateTemp(dir, "probe-")
-	if err != nil {
-		return nil, fmt.Errorf("the checkpoint folder is not writable: %w", err)
-	}
-	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
-		return nil, err
-	}
-	found, err := filepath.Glob(filepath.Join(dir, "step-*"))
-	if err != nil || len(found) == 0 {
-		return c, err
-	}
-	c.latest = slices.Max(found)
-	if c.header, err = readHeader(c.latest); err != nil {
-		return nil, fmt.Errorf("the checkpoint %s is damaged: %w", c.latest, err)
+	if found := c.folder.Newest(); found != nil {
+		c.step = found.Step
+		if c.about, err = parseAbout(found); err != nil {
+			return nil, errors.Join(fmt.Errorf("the checkpoint %s: %w", found.Path(), err), c.folder.Close())
+		}
 	}
 	return c, nil
 }
 
-func (c *checkpoints) on() bool { return c.dir != "" }
+func (c *checkpoints) on() bool { return c.folder != nil }
 
-// readHeader reads and checks a checkpoint's files.
-func readHeader(dir string) (*runHeader, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "run.json"))
-	if err != nil {
-		return nil, err
+// Close gives the folder up.
+func (c *checkpoints) Close() error {
+	if !c.on() {
+		return nil
 	}
-	h := new(runHeader)
-	if err := json.Unmarshal(text, h); err != nil {
-		return nil, fmt.Errorf("run.json: %w", err)
-	}
-	if h.Version != checkpointVersion {
-		return nil, fmt.Errorf("run.json: version %d, want %d", h.Version, checkpointVersion)
-	}
-	for name, want := range h.Files {
-		f, err := os.Open(filepath.Join(dir, filepath.Base(name)))
-		if err != nil {
-			return nil, err
-		}
-		sum := crc32.New(castagnoli)
-		n, err := io.Copy(sum, f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return nil, err
-		}
-		if got := (fileSum{n, sum.Sum32()}); got != want {
-			return nil, fmt.Errorf("%s: %d bytes with sum %08x, want %d with %08x", name, got.Size, got.CRC, want.Size, want.CRC)
-		}
-	}
-	return h, nil
+	return c.folder.Close()
 }
 
-// headerOf returns the header of a run of c on data, before its first step.
-func headerOf(c config, data *corpus) runHeader {
-	sum := crc32.New(castagnoli)
-	var b [2]byte
-	for _, t := range data.train {
-		b[0], b[1] = byte(t), byte(t>>8)
-		sum.Write(b[:])
+// parseAbout reads and checks what a checkpoint says of its run.
+func parseAbout(c *checkpoint.Checkpoint) (*about, error) {
+	a := new(about)
+	if err := (strictjson.Options{Complete: true}).Unmarshal(c.About, a); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
-	return runHeader{
-		Version: checkpointVersion, Preset: c.name, Steps: c.steps, Seed: c.seed,
-		DType: c.dtype.String(), Techniques: c.on.names(), Text: sum.Sum32(), MicroBatch: c.fit.Micro,
+	last := 0
+	for _, n := range a.Steps {
+		if n <= last || n > checkpoint.MaxStep {
+			return nil, fmt.Errorf("steps %v, want ascending ones from 1 to %d: %w", a.Steps, checkpoint.MaxStep, snug.ErrCorrupt)
+		}
+		last = n
 	}
+	_, unknownPreset := presetNamed(a.Preset)
+	_, unknownType := snug.ParseDType(a.DType)
+	_, unknownTechnique := allTechniques().without(strings.Join(a.Techniques, ","))
+	text, err := hex.DecodeString(a.Text)
+	switch {
+	case len(a.Steps) == 0 || len(a.Steps) > maxExtensions:
+		err = fmt.Errorf("%d ends of the run, want 1 to %d", len(a.Steps), maxExtensions)
+	case c.Step > last:
+		err = fmt.Errorf("step %d of a run of %d", c.Step, last)
+	case err != nil || len(text) != sha256.Size:
+		err = fmt.Errorf("text %.100q, want a SHA-256", a.Text)
+	case a.MicroBatch < 0 || a.MicroBatch > maxMicroBatch:
+		err = fmt.Errorf("micro-batches of %d", a.MicroBatch)
+	default:
+		err = errors.Join(unknownPreset, unknownType, unknownTechnique)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	return a, nil
+}
+
+// aboutOf returns the description of a run of c on data, before its first step.
+func aboutOf(c config, data *corpus) about {
+	sum := sha256.New()
+	for _, tokens := range [][]uint16{data.train, data.held} {
+		b := binary.LittleEndian.AppendUint64(nil, uint64(len(tokens)))
+		for _, t := range tokens {
+			b = binary.LittleEndian.AppendUint16(b, t)
+			if len(b) >= 1<<12 {
+				sum.Write(b)
+				b = b[:0]
+			}
+		}
+		sum.Write(b)
+	}
+	return about{
+		Preset: c.name, Steps: append(slices.Clone(c.ends), c.steps), Seed: c.seed, DType: c.dtype.String(),
+		Techniques: c.on.names(), Text: hex.EncodeToString(sum.Sum(nil)), MicroBatch: c.fit.Micro,
+	}
+}
+
+// extend sets the steps of a run that goes on: those of the newest checkpoint, unless
+// more are asked for. Then the run has an end more, see [config.learningRate].
+func (c *checkpoints) extend(o *options) error {
+	if c.about == nil {
+		return nil
+	}
+	ends := c.about.Steps
+	last := ends[len(ends)-1]
+	switch {
+	case !o.stepsGiven || o.steps == last:
+		o.ends, o.steps = ends[:len(ends)-1], last
+	case o.steps < last:
+		return fmt.Errorf("-steps %d: the run in %s is of %d steps, of which %d are done; want %d or more", o.steps, o.checkpoint, last, c.step, last)
+	case len(ends) == maxExtensions:
+		return fmt.Errorf("-steps %d: the run in %s was extended %d times, which is as often as can be", o.steps, o.checkpoint, maxExtensions-1)
+	default:
+		o.ends = ends
+	}
+	return nil
 }
 
 // matches returns an error when the newest checkpoint is of another run.
 func (c *checkpoints) matches(conf config, data *corpus) error {
-	if c.header == nil {
+	if c.about == nil {
 		return nil
 	}
-	want, got := headerOf(conf, data), *c.header
+	want, got := aboutOf(conf, data), *c.about
 	var differ []string
 	note := func(what string, got, want any) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -141,123 +167,68 @@ func (c *checkpoints) matches(conf config, data *corpus) error {
 		}
 	}
 	note("preset", got.Preset, want.Preset)
-	note("steps", got.Steps, want.Steps)
 	note("seed", got.Seed, want.Seed)
 	note("type", got.DType, want.DType)
 	note("techniques", got.Techniques, want.Techniques)
-	note("text", got.Text, want.Text)
+	note("text with SHA-256", got.Text, want.Text)
 	note("micro-batch", got.MicroBatch, want.MicroBatch)
 	if differ == nil {
 		return nil
 	}
-	return fmt.Errorf("the checkpoint %s is of another run: %s", c.latest, strings.Join(differ, "; "))
+	return fmt.Errorf("the checkpoint %s is of another run: %s", c.folder.Newest().Path(), strings.Join(differ, "; "))
 }
 
-// restore brings a trainer without parameters to the state of the newest
-// checkpoint.
+// restore brings a trainer without parameters to the state of the newest checkpoint.
 func (c *checkpoints) restore(t *trainer) error {
-	for name := range c.header.Files {
-		err := readPart(filepath.Join(c.latest, filepath.Base(name)), func(r io.Reader) error { return t.readPart(name, r) })
-		if err != nil {
-			return inputError{fmt.Errorf("the checkpoint %s is damaged: %s: %w", c.latest, name, err)}
+	found := c.folder.Newest()
+	var names []string
+	for _, p := range found.Parts {
+		names = append(names, p.Name)
+	}
+	if want := t.partNames(); !slices.Equal(names, want) {
+		return inputError{fmt.Errorf("the checkpoint %s has the parts %v, want %v: %w", found.Path(), names, want, snug.ErrCorrupt)}
+	}
+	for _, name := range names {
+		if err := found.Read(name, func(r io.Reader) error { return t.readPart(name, r) }); err != nil {
+			return inputError{fmt.Errorf("the checkpoint cannot be restored: %w", err)}
 		}
 	}
-	t.step, t.first = c.header.Step, c.header.LossFirst
+	t.step, t.first = found.Step, c.about.LossFirst
 	return nil
 }
 
-func readPart(file string, read func(io.Reader) error) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
+// save writes a checkpoint, unless the newest one is of this step. It ends when ctx does,
+// and leaves the ones that are there.
+func (c *checkpoints) save(ctx context.Context, t *trainer) error {
+	if !c.on() || t.step == c.step {
+		return nil
 	}
-	return errors.Join(read(bufio.NewReader(f)), f.Close())
-}
-
-// save writes a checkpoint and removes older ones.
-func (c *checkpoints) save(t *trainer) error {
-	tmp, err := os.MkdirTemp(c.dir, "unfinished-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp) // nothing once it is renamed
-	h := headerOf(t.config, t.data)
-	h.Step, h.LossFirst, h.Files = t.step, t.first, map[string]fileSum{}
+	a := aboutOf(t.config, t.data)
+	a.LossFirst = t.first
+	var parts []checkpoint.Part
 	for _, name := range t.partNames() {
-		h.Files[name], err = writeFile(filepath.Join(tmp, name), func(w io.Writer) error { return t.writePart(name, w) })
-		if err != nil {
-			return err
-		}
+		parts = append(parts, checkpoint.Part{Name: name, Write: func(w io.Writer) error {
+			return t.writePart(name, untilDone{ctx, w})
+		}})
 	}
-	text, err := json.MarshalIndent(h, "", "  ")
-	if err != nil {
-		return err
+	if err := c.folder.Save(t.step, a, parts); err != nil {
+		return fmt.Errorf("save a checkpoint at step %d: %w", t.step, err)
 	}
-	_, err = writeFile(filepath.Join(tmp, "run.json"), func(w io.Writer) error {
-		_, err := w.Write(append(text, '\n'))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	name := filepath.Join(c.dir, fmt.Sprintf("step-%08d", t.step))
-	if err := os.Rename(tmp, name); err != nil {
-		return err
-	}
-	if err := syncFolder(c.dir); err != nil {
-		return err
-	}
-	c.latest = name
-	return c.clean()
-}
-
-// clean removes all but the latest checkpoint, and what killed runs left.
-func (c *checkpoints) clean() error {
-	for _, pattern := range []string{"step-*", "unfinished-*"} {
-		found, err := filepath.Glob(filepath.Join(c.dir, pattern))
-		if err != nil {
-			return err
-		}
-		for _, name := range found {
-			if name == c.latest {
-				continue
-			}
-			if err := os.RemoveAll(name); err != nil {
-				return err
-			}
-		}
-	}
+	c.step = t.step
 	return nil
 }
 
-// writeFile writes a file through to the disk and returns its sum.
-func writeFile(name string, write func(io.Writer) error) (fileSum, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return fileSum{}, err
-	}
-	sum := crc32.New(castagnoli)
-	w := bufio.NewWriterSize(f, 1<<16)
-	err = write(io.MultiWriter(w, sum))
-	err = errors.Join(err, w.Flush(), f.Sync())
-	info, statErr := f.Stat()
-	if err := errors.Join(err, statErr, f.Close()); err != nil {
-		return fileSum{}, err
-	}
-	return fileSum{info.Size(), sum.Sum32()}, nil
+// untilDone writes until its context ends.
+type untilDone struct {
+	ctx context.Context
+	w   io.Writer
 }
 
-// syncFolder makes a rename in a folder durable, where the system can.
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
+func (u untilDone) Write(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
 	}
-	err = f.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrInvalid) {
-		err = nil // not every system can sync a folder
-	}
-	return errors.Join(err, f.Close())
+	return u.w.Write(b)
 }
 
 func (t *trainer) partNames() []string {
@@ -299,7 +270,7 @@ func (t *trainer) readPart(name string, r io.Reader) error {
 		_, err := t.opt.ReadFrom(r)
 		return err
 	case name == "scaler" && t.scaler != nil:
-		b, err := io.ReadAll(r)
+		b, err := io.ReadAll(io.LimitReader(r, maxScaler))
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
@@ -52,7 +51,7 @@ func textFile(t *testing.T, n int) string {
 
 func runArgs(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(context.Background(), args, &out, &errs)
+	status = run(stopper{context.Background(), context.Background()}, args, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -84,7 +83,7 @@ func TestBadInputIsOneLineAndStatus2(t *testing.T) {
 	for _, args := range [][]string{
 		{"-text", filepath.Join(dir, "missing")}, {"-text", empty}, {"-text", short},
 		{"-preset", "huge"}, {"-off", "amp,magic"}, {"-steps", "0"}, {"-steps", "x"}, {"-dtype", "f8"}, {"-nonsense"}, {"extra"},
-		{"-save-every", "0"}, {"-o", "x.svg"}, {"-compare", "-off", "amp"}, {"-compare", "-o", filepath.Join(dir, "x.png")},
+		{"-save-every", "0"}, {"-keep", "0"}, {"-steps", "100000000"}, {"-o", "x.svg"}, {"-compare", "-off", "amp"}, {"-compare", "-o", filepath.Join(dir, "x.png")},
 		{"-compare", "-o", filepath.Join(dir, "none", "x.svg")}, {"-compare", "-checkpoint", dir},
 		{"-checkpoint", filepath.Join(short, "below-a-file")},
 		{"-memory", "x"}, {"-memory", "0"}, {"-memory", "1QiB"}, {"-memory", "8MiB", "-off", "accum"}, {"-memory", "100KiB"},
@@ -107,95 +106,6 @@ func finalLosses(t *testing.T, out string) (first, last float64) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
 	return r.LossFirst, r.LossLast
-}
-
-// A run that is killed, again and again, and resumed ends with the bits of one
-// that was not.
-func TestKilledRunResumes(t *testing.T) {
-	text := textFile(t, 500)
-	kills, steps := 4, "30"
-	if testing.Short() {
-		kills, steps = 1, "10"
-	}
-	for _, off := range []string{"", "all"} {
-		args := []string{"-preset", "tiny", "-steps", steps, "-text", text, "-json", "-off", off, "-save-every", "1"}
-		_, out, errs := runArgs(append(args, "-checkpoint", t.TempDir())...)
-		require.Empty(t, errs)
-		first, last := finalLosses(t, out)
-
-		dir := t.TempDir()
-		args = append(args, "-checkpoint", dir)
-		for kill := range kills {
-			cmd := command(t, args...)
-			require.NoError(t, cmd.Start())
-			waitForStep(t, dir, 5*kill+3)
-			require.NoError(t, cmd.Process.Kill())
-			require.Error(t, cmd.Wait(), "it was killed")
-		}
-		status, out, errs := runArgs(args...)
-		require.Zero(t, status, errs)
-		gotFirst, gotLast := finalLosses(t, out)
-		require.Equal(t, first, gotFirst)
-		require.Equal(t, last, gotLast)
-		left, err := filepath.Glob(filepath.Join(dir, "step-*"))
-		require.NoError(t, err)
-		require.Len(t, left, 1, "one checkpoint is kept")
-	}
-}
-
-// waitForStep waits until a checkpoint of a step or a later one is there.
-func waitForStep(t *testing.T, dir string, step int) {
-	for range 2000 {
-		c := &checkpoints{dir: dir}
-		if found, _ := filepath.Glob(filepath.Join(dir, "step-*")); len(found) > 0 {
-			if c.header, _ = readHeader(found[len(found)-1]); c.header != nil && c.header.Step >= step {
-				return
-			}
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("no checkpoint of step %d appeared", step)
-}
-
-func TestCheckpointsOfAnotherRunAndDamagedOnes(t *testing.T) {
-	text := textFile(t, 500)
-	dir := t.TempDir()
-	args := []string{"-preset", "tiny", "-steps", "2", "-text", text, "-checkpoint", dir}
-	status, _, errs := runArgs(args...)
-	require.Zero(t, status, errs)
-	before := snapshot(t, dir)
-	for what, more := range map[string][]string{
-		"seed": {"-seed", "9"}, "steps": {"-steps", "3"}, "techniques": {"-off", "quant8"}, "text": {"-text", textFile(t, 600)}, "type": {"-dtype", "f16"},
-	} {
-		status, out, errs := runArgs(append(args, more...)...)
-		require.Equal(t, 2, status)
-		require.Contains(t, errs, what)
-		require.Equal(t, 1, strings.Count(errs, "\n"))
-		require.Empty(t, out)
-		require.Equal(t, before, snapshot(t, dir))
-	}
-	for name, text := range before {
-		for _, damaged := range [][]byte{nil, []byte(text)[:len(text)/2], flipped(text, len(text)/2)} {
-			require.NoError(t, os.WriteFile(name, damaged, 0o600))
-			status, _, errs := runArgs(args...)
-			if filepath.Base(name) == "run.json" && status == 0 {
-				continue // a flipped bit in a number that is still right
-			}
-			require.Equal(t, 2, status, "%s", name)
-			require.Contains(t, errs, "checkpoint")
-			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
-		}
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
-	}
-	status, _, errs = runArgs(args...)
-	require.Zero(t, status, "a finished run can be opened again: %s", errs)
-	require.Equal(t, before, snapshot(t, dir))
-}
-
-func flipped(text string, at int) []byte {
-	b := []byte(text)
-	b[at] ^= 4
-	return b
 }
 
 // snapshot returns the contents of all files of a folder.

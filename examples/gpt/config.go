@@ -119,6 +119,7 @@ type config struct {
 	on    techniques
 	dtype snug.DType // of weights and activations
 	seed  uint64
+	ends  []int // steps at which the run ended before it was extended, ascending
 
 	limit  int64       // of bytes that are held at a time; 0 for none
 	host   int64       // of bytes of paged state in host memory; 0 for a share of all
@@ -139,12 +140,22 @@ func (c config) batch() accum.Batch {
 	return accum.Batch{Global: all, Micro: all, Window: 1, Ranks: 1}
 }
 
-// learningRate warms up over a tenth of the run and falls linearly to a tenth.
+// learningRate warms up over a tenth of the run and falls linearly to a tenth. An
+// extension does so again, over its own steps: what was done before does not depend on it.
 func (c config) learningRate(step int) float32 {
-	warm := max(1, c.steps/10)
+	start, end := 0, c.steps
+	for _, e := range c.ends {
+		if step < e {
+			end = e
+			break
+		}
+		start = e
+	}
+	step, steps := step-start, end-start
+	warm := max(1, steps/10)
 	if step < warm {
 		return c.lr * float32(step+1) / float32(warm)
 	}
-	done := float32(step-warm) / float32(max(1, c.steps-warm))
+	done := float32(step-warm) / float32(max(1, steps-warm))
 	return c.lr * (1 - 0.9*done)
 }

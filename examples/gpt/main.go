@@ -15,12 +15,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -31,6 +29,8 @@ type options struct {
 	text       string
 	checkpoint string
 	saveEvery  int
+	keep       int
+	stepsGiven bool // by -steps
 	compare    bool
 	output     string
 	timeline   string
@@ -44,13 +44,14 @@ type inputError struct{ error }
 func (e inputError) Unwrap() error { return e.error }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	stop, release := onSignals(os.Stderr)
+	defer release()
+	os.Exit(run(stop, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program: it returns the exit status, 2 for bad input.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// run is the program: it returns the exit status, 2 for bad input, and 128 and its number
+// after a signal.
+func run(stop stopper, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -58,28 +59,32 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err == nil {
 		if o.compare {
-			err = compare(ctx, o, stdout, stderr)
+			err = compare(stop.after, o, stdout, stderr)
 		} else {
-			err = trainAndReport(ctx, o, stdout, stderr)
+			err = trainAndReport(stop, o, stdout, stderr)
 		}
 	}
-	if err == nil {
+	status := 1
+	switch {
+	case err == nil:
 		return 0
-	}
-	if ctx.Err() != nil {
+	case errors.As(err, new(interruption)):
+		status = stop.status()
+	case stop.asked() && (o.compare || errors.Is(err, context.Canceled)):
 		err = errors.New("interrupted; a run with -checkpoint goes on from its last checkpoint")
+		status = stop.status()
+	case errors.As(err, new(inputError)):
+		status = 2
 	}
 	fmt.Fprintln(stderr, "gpt:", err)
-	if errors.As(err, new(inputError)) {
-		return 2
-	}
-	return 1
+	return status
 }
 
 const usage = `usage: gpt [flags]
 
   -preset NAME      small (default), 34m or tiny
-  -steps N          optimizer steps; default: the preset's
+  -steps N          optimizer steps; default: the preset's, or what is in -checkpoint. More than a run in
+                    -checkpoint had extend it: the learning rate warms up and falls once more over the new ones
   -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
   -seed N           of weights and batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
@@ -92,8 +97,10 @@ const usage = `usage: gpt [flags]
   -compare          run with none, each alone and all of them, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
   -timeline FILE    write what is held after each step, by component, as .csv or .svg
-  -checkpoint DIR   save the run in DIR, and go on from what is there
+  -checkpoint DIR   save the run in DIR, and go on from what is there; SIGINT and SIGTERM end the current step, save
+                    it, and end the run, and a second one ends it at once
   -save-every N     steps between checkpoints; default 25
+  -keep N           checkpoints to keep in DIR, the newest; default 2
   -json             end with one line of JSON
 `
 
@@ -115,6 +122,7 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.timeline, "timeline", "", "")
 	fs.StringVar(&o.checkpoint, "checkpoint", "", "")
 	fs.IntVar(&o.saveEvery, "save-every", 25, "")
+	fs.IntVar(&o.keep, "keep", checkpoint.DefaultKeep, "")
 	fs.BoolVar(&o.json, "json", false, "")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -151,11 +159,17 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	if steps == 0 || steps < -1 {
 		return fmt.Errorf("-steps %d: want at least 1", steps)
 	}
+	if steps > checkpoint.MaxStep {
+		return fmt.Errorf("-steps %d: want at most %d", steps, checkpoint.MaxStep)
+	}
 	if steps > 0 {
-		o.steps = steps
+		o.steps, o.stepsGiven = steps, true
 	}
 	if o.saveEvery < 1 {
 		return fmt.Errorf("-save-every %d: want at least 1", o.saveEvery)
+	}
+	if o.keep < 1 {
+		return fmt.Errorf("-keep %d: want at least 1", o.keep)
 	}
 	low, err := snug.ParseDType(dtype)
 	if err != nil || low != snug.BF16 && low != snug.F16 {
@@ -193,7 +207,7 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 }
 
 // trainAndReport is one run: prediction, training, measurement, sample.
-func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err error) {
 	// Buffers are used again and again, so there is little to collect. A low
 	// growth limit keeps what little there is out of the peak.
 	debug.SetGCPercent(gcPercent)
@@ -206,8 +220,16 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 		return inputError{err}
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	saved, err := openCheckpoints(o)
+	if err != nil {
+		return inputError{err}
+	}
+	defer func() { err = errors.Join(err, saved.Close()) }()
+	if err := saved.extend(&o); err != nil {
+		return inputError{err}
+	}
 	if o.memory > 0 {
-		if err := o.fitMemory(ctx, dev, data); err != nil {
+		if err := o.fitMemory(stop.after, dev, data); err != nil {
 			if errors.Is(err, snug.ErrNoMemory) {
 				return inputError{fmt.Errorf("-memory: %w", err)}
 			}
@@ -219,14 +241,10 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 			return inputError{err}
 		}
 	}
-	saved, err := openCheckpoints(o.checkpoint)
-	if err != nil {
-		return inputError{err}
-	}
 	if err := saved.matches(o.config, data); err != nil {
 		return inputError{err}
 	}
-	pages, clean, err := pageFolder(o)
+	pages, clean, err := pageFolder(o, saved)
 	if err != nil {
 		return inputError{err}
 	}
@@ -240,7 +258,10 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	rep, err := t.run(ctx, o, saved, newProgress(stdout, stderr, o.steps))
+	if t.step > 0 {
+		fmt.Fprintf(stdout, "resuming from step %d of %d\n", t.step, o.steps)
+	}
+	rep, err := t.run(stop, o, saved, newProgress(stdout, stderr, o.steps))
 	if err != nil {
 		return err
 	}
@@ -250,19 +271,19 @@ func trainAndReport(ctx context.Context, o options, stdout, stderr io.Writer) (e
 		}
 	}
 	rep.expectRSS(base, t.model)
-	return rep.print(ctx, stdout, t, o.json)
+	return rep.print(stop.now, stdout, t, o.json)
 }
 
 // pageFolder returns a folder for paged state and how to remove it. Pages are
-// scratch: what lasts is in the checkpoints.
-func pageFolder(o options) (dir string, clean func(), err error) {
+// scratch: what lasts is in the checkpoints, whose owner removes what is beside them.
+func pageFolder(o options, saved *checkpoints) (dir string, clean func(), err error) {
 	switch {
 	case !o.on[useOffload]:
 		return "", func() {}, nil
-	case o.checkpoint != "":
-		dir = filepath.Join(o.checkpoint, "pages")
-	default:
-		dir, err = os.MkdirTemp("", "snug-pages-")
+	case saved.on():
+		dir, err = saved.folder.Scratch("pages")
+		return dir, func() {}, err
 	}
+	dir, err = os.MkdirTemp("", "snug-pages-")
 	return dir, func() { os.RemoveAll(dir) }, err
 }

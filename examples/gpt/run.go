@@ -47,8 +47,10 @@ func (t *trainer) deviceText() string {
 	return t.dev.Name()
 }
 
-// run trains to the last step and measures.
-func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *progress) (*report, error) {
+// run trains to the last step and measures. When it is told to stop, it ends after the
+// current step, which it saves.
+func (t *trainer) run(stop stopper, o options, saved *checkpoints, p *progress) (*report, error) {
+	ctx := stop.now
 	r := &report{Preset: o.name, Params: o.parameters(), Steps: o.steps, Techniques: o.on.names()}
 	var err error
 	if t.step == 0 {
@@ -60,6 +62,13 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 	perStep := t.batch().Global * t.context
 	began, start := time.Now(), t.step
 	for t.step < o.steps {
+		if stop.asked() {
+			p.end()
+			if err := saved.save(ctx, t); err != nil {
+				return nil, err
+			}
+			return nil, interrupted(t.step, o.steps, saved)
+		}
 		loss, err := t.train(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", t.step+1, err)
@@ -73,9 +82,9 @@ func (t *trainer) run(ctx context.Context, o options, saved *checkpoints, p *pro
 		if err := t.meter.Sample(); err != nil {
 			return nil, err
 		}
-		if saved.on() && (t.step%o.saveEvery == 0 || t.step == o.steps) {
-			if err := saved.save(t); err != nil {
-				return nil, fmt.Errorf("save a checkpoint at step %d: %w", t.step, err)
+		if t.step%o.saveEvery == 0 || t.step == o.steps {
+			if err := saved.save(ctx, t); err != nil {
+				return nil, err
 			}
 		}
 	}

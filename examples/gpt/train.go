@@ -80,7 +80,7 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 			return t, err
 		}
 	}
-	if saved.header != nil {
+	if saved.about != nil {
 		err = saved.restore(t)
 	} else {
 		err = t.begin()
