@@ -36,8 +36,9 @@ type Costs struct {
 }
 
 // Validate reports whether c describes a chain: at least one stage, no negative
-// size, no stage that saves less than its output, finite times from 0, and
-// sizes whose sum an int64 holds. The error wraps [snug.ErrConfig].
+// size, no stage that saves less than its output, times from 0 to 1e200, rates of 0 or
+// from 1e-30 to 1e200, and sizes whose sum an int64 holds. The error wraps
+// [snug.ErrConfig].
 func (c Costs) Validate() error {
 	if len(c.Stages) == 0 {
 		return fmt.Errorf("remat: costs: want at least one stage: %w", snug.ErrConfig)
@@ -58,8 +59,8 @@ func (c Costs) Validate() error {
 			return fmt.Errorf("remat: costs: stage %d (%q) saves %d bytes: want at least its output of %d: %w", i, s.Name, s.Saved, s.Output, snug.ErrConfig)
 		}
 		for _, d := range [...]float64{s.ForwardTime, s.BackwardTime, s.PackTime, s.UnpackTime} {
-			if !(d >= 0) || math.IsInf(d, 0) {
-				return fmt.Errorf("remat: costs: stage %d (%q): time %v: want a finite number from 0: %w", i, s.Name, d, snug.ErrConfig)
+			if !(d >= 0 && d <= maxTime) {
+				return fmt.Errorf("remat: costs: stage %d (%q): time %v: want a number from 0 to %g: %w", i, s.Name, d, maxTime, snug.ErrConfig)
 			}
 		}
 	}
@@ -68,6 +69,13 @@ func (c Costs) Validate() error {
 	}
 	return c.Disk.validate(Disk)
 }
+
+// maxTime limits times and rates, and minRate rates, so that no sum of times and no
+// product of one and a size is infinite.
+const (
+	maxTime = 1e200
+	minRate = 1e-30
+)
 
 // total is a sum of sizes that can be held at one time.
 type total int64

@@ -239,7 +239,9 @@ func ExampleRepeat() {
 		panic(err)
 	}
 	c := chain(0)
-	c.Stages = remat.Repeat[[]float64, []float64](10, square{}, square{})
+	if c.Stages, err = remat.Repeat[[]float64, []float64](10, square{}, square{}); err != nil {
+		panic(err)
+	}
 	plan, err := remat.Revolve(loop, 4)
 	if err != nil {
 		panic(err)

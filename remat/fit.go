@@ -28,6 +28,9 @@ const (
 	fitStages = 12
 	// fitBudgets is the number of budgets for which Fit makes persistent plans.
 	fitBudgets = 128
+	// familyOps limits the operations of the plans that Fit tries of one family, where
+	// every parameter has a plan of four operations a stage: some seconds.
+	familyOps = 1 << 26
 )
 
 // Fit returns a fast plan whose simulated peak is at most budget bytes: for up to
@@ -47,8 +50,9 @@ const (
 // Times are compared to within 2^-36 of their sum.
 //
 // Fit takes less than a second for 200 stages and up to 40 MiB, and beyond 500
-// stages O(n²) time and O(n) memory; plans of more than 2^22 operations are left
-// out. [Planner] returns the distance to a lower bound, and leaves the choice of
+// stages O(n²) time and O(n) memory. Beyond 4096 stages it tries 2^24/n numbers of
+// stages, segments and slots in geometric progression, which takes some ten seconds for
+// [MaxStages]. Plans of more than 2^22 operations are left out. [Planner] returns the distance to a lower bound, and leaves the choice of
 // the method.
 func Fit(c Costs, budget int64) (Plan, error) {
 	if err := c.Validate(); err != nil {
@@ -101,14 +105,30 @@ type family struct {
 	name        func(param int) string
 }
 
-// family returns the plans for n stages with parameters from first to last.
+// family returns the plans for n stages with parameters from first to last, with all of
+// them if that takes no more than familyOps.
 func (pl *planner) family(n, first, last int) family {
-	return family{first, last, func(ops []Op, param int) []Op {
-		if pl.length(n, param) > maxOps {
+	params := spread(first, last, max(2, familyOps/4/n))
+	return family{0, len(params) - 1, func(ops []Op, i int) []Op {
+		if pl.length(n, params[i]) > maxOps {
 			return nil
 		}
-		return pl.append(ops, n, param)
-	}, pl.name}
+		return pl.append(ops, n, params[i])
+	}, func(i int) string { return pl.name(params[i]) }}
+}
+
+// spread returns the numbers from first to last, or about count of them in geometric
+// progression, with the first and the last.
+func spread(first, last, count int) []int {
+	var list []int
+	ratio := 1.0
+	if last-first >= count {
+		ratio = math.Pow(float64(last)/float64(first), 1/float64(count-1))
+	}
+	for p := first; p < last; p = max(p+1, int(float64(p)*ratio)) {
+		list = append(list, p)
+	}
+	return append(list, last)
 }
 
 // everyFamily returns those of Every, of Chen for all lengths of segments, and of
@@ -128,14 +148,19 @@ func (r *rotor) family() family {
 		}
 	}
 	var budgets []int64
-	if most-smallest <= (fitBudgets-1)*common {
+	if common > 0 && (most-smallest)/common < fitBudgets {
 		for b := smallest; b < most; b += common {
 			budgets = append(budgets, b)
 		}
 	} else {
 		ratio := math.Pow(float64(most)/float64(max(smallest, 1)), 1/float64(fitBudgets-1))
-		for b := smallest; b < most; b = max(b+1, int64(float64(b)*ratio)) {
+		for b := smallest; b < most; {
 			budgets = append(budgets, b)
+			next := float64(b) * ratio
+			if next >= float64(most) { // perhaps beyond an int64
+				break
+			}
+			b = max(b+1, int64(next))
 		}
 	}
 	budgets = append(budgets, most)

@@ -11,6 +11,10 @@ import (
 // maxTransitions limits the work of HRevolve, to some ten seconds.
 const maxTransitions int64 = 1 << 34
 
+// maxLevelStages is the longest chain for which HRevolve has a schedule of maxOps
+// operations: two steps a stage, and a load between two stages.
+const maxLevelStages = maxOps / 3
+
 // HRevolve returns a schedule of the smallest makespan for a chain of n equal
 // stages and two levels of slots. Its makespan, which [MultilevelPlan.Simulate]
 // counts too, is
@@ -47,25 +51,22 @@ const maxTransitions int64 = 1 << 34
 // below 1, l is not valid, d·n² is above 2^34, or the schedule has more than 2^22
 // operations.
 func HRevolve(n int, l Levels) (MultilevelPlan, error) {
-	const most = maxOps / 3 // two steps a stage, and a load between two stages
-	if n < 1 || n > most {
-		return MultilevelPlan{}, fmt.Errorf("remat: chain of %d stages: want 1 to %d: %w", n, most, snug.ErrConfig)
+	if n < 1 || n > maxLevelStages {
+		return MultilevelPlan{}, fmt.Errorf("remat: chain of %d stages: want 1 to %d: %w", n, maxLevelStages, snug.ErrConfig)
 	}
 	if err := l.Validate(); err != nil {
 		return MultilevelPlan{}, err
 	}
 	l.Memory, l.Disk = min(l.Memory, n), min(l.Disk, n)
-	name := fmt.Sprintf("hrevolve(%d,%d)", l.Memory, l.Disk)
 	h := hrevolve{Levels: l}
-	if !h.solve(n) {
-		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages takes more than %d steps of planning: %w", name, n, maxTransitions, snug.ErrConfig)
+	if !h.solve(n, maxTransitions) {
+		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages takes more than %d steps of planning: %w", h.name(l.Disk), n, maxTransitions, snug.ErrConfig)
 	}
-	b := levelBuilder{hrevolve: &h}
-	b.reverse(0, n, len(h.free)-1)
-	if b.full() {
-		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages has more than %d operations: %w", name, n, maxOps, snug.ErrConfig)
+	p, ok := h.plan(n, l.Disk)
+	if !ok {
+		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages has more than %d operations: %w", p.Name, n, maxOps, snug.ErrConfig)
 	}
-	return MultilevelPlan{Name: name, Stages: n, Ops: b.ops}, nil
+	return p, nil
 }
 
 // hrevolve is the dynamic program. Its tables are indexed by the slots on disk d
@@ -76,13 +77,24 @@ type hrevolve struct {
 	stored [][]float64 // P_d(k); none for d = 0
 }
 
+func (h *hrevolve) name(disk int) string { return fmt.Sprintf("hrevolve(%d,%d)", h.Memory, disk) }
+
+// plan returns the schedule for n stages with some of the slots on disk, after solve.
+// It reports false when that is too long.
+func (h *hrevolve) plan(n, disk int) (MultilevelPlan, bool) {
+	b := levelBuilder{hrevolve: h}
+	b.reverse(0, n, min(disk, len(h.free)-1))
+	return MultilevelPlan{Name: h.name(disk), Stages: n, Ops: b.ops}, !b.full()
+}
+
 // solve fills the tables for up to n stages and as many slots as are of use. It
-// reports false when that takes too long.
-func (h *hrevolve) solve(n int) bool {
+// stops and reports false when all slots take more than so many transitions; the
+// tables then are for fewer slots.
+func (h *hrevolve) solve(n int, transitions int64) bool {
 	memory := revolveExtras(n, h.Memory)
 	h.free, h.stored = [][]float64{memory}, [][]float64{nil}
 	for d := 1; d <= h.Disk; d++ {
-		if int64(d)*int64(n)*int64(n) > maxTransitions {
+		if int64(d)*int64(n)*int64(n) > transitions {
 			return false
 		}
 		before := h.free[d-1]

@@ -95,13 +95,25 @@ func (w *levelWriter) add(op LevelOp) {
 	}
 }
 
-// hrevolveFamily returns the plans of HRevolve for some numbers of slots, with the tier
-// that t has the most bytes of as the disk, as if the stages were equal.
+// levelFamily is the plans of HRevolve for some numbers of slots, for equal stages that
+// take as long as those of a chain on average.
+type levelFamily struct {
+	n     int
+	tier  Tier // that is the disk
+	slots []Levels
+	each  int64    // transitions for each number of slots in memory
+	h     hrevolve // of the latest one
+}
+
+// hrevolveFamily returns those with the tier that t has the most bytes of as the disk.
+// They take at most maxTransitions together: long chains get fewer slots on disk.
 func hrevolveFamily(c Costs, t Tiers) (family, error) {
-	n := len(c.Stages)
-	tier := Disk
+	f := levelFamily{n: len(c.Stages), tier: Disk}
+	if f.n > maxLevelStages {
+		return family{}, fmt.Errorf("remat: plan hrevolve for %d stages: want %d at most: %w", f.n, maxLevelStages, snug.ErrConfig)
+	}
 	if t.Host > t.Disk {
-		tier = Host
+		f.tier = Host
 	}
 	bytes, time := 0.0, 0.0
 	for _, s := range c.Stages {
@@ -109,30 +121,47 @@ func hrevolveFamily(c Costs, t Tiers) (family, error) {
 		time += s.ForwardTime
 	}
 	var l Levels
-	if r := c.rates(tier); time > 0 {
+	if r := c.rates(f.tier); time > 0 {
 		l.Write, l.Read = min(bytes/r.Write/time, maxTransfer), min(bytes/r.Read/time, maxTransfer)
 	}
-	var plans []Plan
-	for l.Memory = 1; ; l.Memory = min(n, l.Memory+max(1, l.Memory/4)) {
-		for l.Disk = 1; ; l.Disk = min(n, 2*l.Disk) {
-			p, err := HRevolve(n, l)
-			if err != nil {
-				return family{}, err
-			}
-			plan, err := p.Plan(tier)
-			if err != nil {
-				return family{}, err
-			}
-			plans = append(plans, plan)
-			if l.Disk == n {
+	memories := int64(0)
+	for l.Memory = 1; ; l.Memory = min(f.n, l.Memory+max(1, l.Memory/4)) {
+		memories++
+		for l.Disk = 1; ; l.Disk = min(f.n, 2*l.Disk) {
+			f.slots = append(f.slots, l)
+			if l.Disk == f.n {
 				break
 			}
 		}
-		if l.Memory == n {
+		if l.Memory == f.n {
 			break
 		}
 	}
-	return family{0, len(plans) - 1, func(ops []Op, i int) []Op {
-		return append(ops, plans[i].Ops...)
-	}, func(i int) string { return plans[i].Name }}, nil
+	f.each = maxTransitions / memories
+	return family{0, len(f.slots) - 1, f.append, func(i int) string {
+		return (&hrevolve{Levels: f.slots[i]}).name(f.slots[i].Disk)
+	}}, nil
+}
+
+// append appends the plan for the i-th numbers of slots, in the order of slots. It
+// returns nil for one that is too long, and for one that is that of fewer slots.
+func (f *levelFamily) append(ops []Op, i int) []Op {
+	l := f.slots[i]
+	if f.h.Memory != l.Memory {
+		f.h = hrevolve{Levels: l}
+		f.h.Disk = f.n
+		f.h.solve(f.n, f.each)
+	}
+	if rows := len(f.h.free) - 1; l.Disk > 1 && f.slots[i-1].Disk >= rows {
+		return nil
+	}
+	p, ok := f.h.plan(f.n, l.Disk)
+	if !ok {
+		return nil
+	}
+	plan, err := p.Plan(f.tier)
+	if err != nil {
+		return nil
+	}
+	return append(ops, plan.Ops...)
 }

@@ -136,7 +136,11 @@ func TestMeasureCostsNames(t *testing.T) {
 	require.Equal(t, "a name", got.Stages[1].Name)
 
 	chain.Costs = nil
-	chain.Stages = append(chain.Stages[:1], Repeat(1, Repeat(1, chain.Stages[1])...)...)
+	inner, err := Repeat(1, chain.Stages[1])
+	require.NoError(t, err)
+	outer, err := Repeat(1, inner...)
+	require.NoError(t, err)
+	chain.Stages = append(chain.Stages[:1], outer...)
 	got, err = chain.MeasureCosts(t.Context(), x, fakeLoss(h, c, nil), 1)
 	require.NoError(t, err)
 	require.Empty(t, got.Stages[0].Name)

@@ -3,53 +3,85 @@ package remat
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
 
+// MaxStages is the longest chain that [Repeat] and [Costs.Repeat] make. A longer one
+// has no plan of at most 2^22 operations, the most that a planner writes: a stage
+// takes up to four. At this length the stages take 40 MiB, their costs 88 MiB and a
+// plan 64 MiB.
+const MaxStages = maxOps / 4
+
 // Repeat returns the stages of a loop: all stages, n times over, as the steps of a
 // recurrent network or the frames of a video pass through the same layers. Within
 // them, [Iteration] tells the number of the round. Plan the chain with
-// [Costs.Repeat]. n below 1 gives no stages.
-func Repeat[A, S any](n int, stages ...Stage[A, S]) []Stage[A, S] {
-	var all []Stage[A, S]
+// [Costs.Repeat]. It takes 40 bytes for every stage that it returns. The error wraps
+// [snug.ErrConfig] when n is below 1, there
+// is no stage or a nil one, or there would be more than
+// [MaxStages] stages.
+func Repeat[A, S any](n int, stages ...Stage[A, S]) ([]Stage[A, S], error) {
+	if i := slices.IndexFunc(stages, func(s Stage[A, S]) bool { return s == nil }); i >= 0 {
+		return nil, fmt.Errorf("remat: loop: stage %d is nil: %w", i, snug.ErrConfig)
+	}
+	if err := checkRounds("loop", n, len(stages)); err != nil {
+		return nil, err
+	}
+	all := make([]Stage[A, S], 0, n*len(stages))
 	for i := range n {
 		for _, s := range stages {
-			if s == nil {
-				all = append(all, nil) // which a Chain refuses
-				continue
-			}
 			all = append(all, iterated[A, S]{s, i})
 		}
 	}
-	return all
+	return all, nil
+}
+
+// checkRounds reports whether n rounds of so many stages are a chain.
+func checkRounds(what string, n, stages int) error {
+	if n < 1 {
+		return fmt.Errorf("remat: %s: %d rounds of a loop, want 1 or more: %w", what, n, snug.ErrConfig)
+	}
+	if stages < 1 {
+		return fmt.Errorf("remat: %s: a loop without stages: %w", what, snug.ErrConfig)
+	}
+	if n > MaxStages/stages {
+		return fmt.Errorf("remat: %s: %d rounds of %d stages, want %d stages at most, for which there are plans: %w", what, n, stages, MaxStages, snug.ErrConfig)
+	}
+	return nil
 }
 
 // Repeat returns the costs of a chain whose stages are those of c, n times over.
 // The output of the last stage is the input of the first, so that they have the
-// same size. The error wraps [snug.ErrConfig] when n is below 1 or c is not valid,
-// and [snug.ErrShape] when the sizes differ.
+// same size. The error wraps [snug.ErrConfig] when n is below 1, c is not valid, the
+// total of the sizes does not fit in 63 bits or there would be more than [MaxStages]
+// stages, of 88 bytes each, and [snug.ErrShape] when the sizes differ. Rates are
+// those of c.
 func (c Costs) Repeat(n int) (Costs, error) {
 	if err := c.Validate(); err != nil {
 		return Costs{}, err
 	}
-	if n < 1 {
-		return Costs{}, fmt.Errorf("remat: costs: %d rounds of a loop, want 1 or more: %w", n, snug.ErrConfig)
+	if err := checkRounds("costs", n, len(c.Stages)); err != nil {
+		return Costs{}, err
 	}
 	if last := c.value(len(c.Stages)); last != c.Input {
 		return Costs{}, fmt.Errorf("remat: costs: a loop whose input has %d bytes and whose output has %d: %w", c.Input, last, snug.ErrShape)
 	}
-	all := Costs{Input: c.Input}
-	for range n {
-		all.Stages = append(all.Stages, c.Stages...)
+	all := c
+	all.Stages = slices.Repeat(c.Stages, n)
+	if err := all.Validate(); err != nil {
+		return Costs{}, err
 	}
-	return all, all.Validate()
+	return all, nil
 }
 
 // Iteration returns the round of a loop, from 0, in which a stage of [Repeat] runs,
 // of the innermost loop; 0 outside of one. A stage with dropout, say, numbers its
 // random numbers with it.
 func Iteration(ctx context.Context) int {
+	if ctx == nil {
+		return 0
+	}
 	i, _ := ctx.Value(iterationKey{}).(int)
 	return i
 }

@@ -9,8 +9,9 @@ import (
 // a stage.
 func (r *rotor) solve(limit int, budgets ...int64) {
 	left := make([]int64, len(budgets)) // for the whole chain
+	most := r.enough(0)
 	for i, b := range budgets {
-		left[i] = b - r.c.Input
+		left[i] = min(b-r.c.Input, most)
 	}
 	if !r.allAmounts(left, limit) {
 		r.someAmounts(left, limit)
@@ -69,7 +70,11 @@ func (r *rotor) someAmounts(left []int64, limit int) {
 	var list []int64
 	for a := least; a < most; {
 		list = append(list, a)
-		a += max(1, int64(min(float64(distance), float64(a)*ratio)))
+		step := max(1, int64(min(float64(distance), float64(a)*ratio)))
+		if step >= most-a {
+			break
+		}
+		a += step
 	}
 	list = append(list, most)
 	r.amounts[0] = left

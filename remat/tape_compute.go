@@ -75,8 +75,8 @@ func (t *Tape[V]) operation(op OpInfo, run func(context.Context, []V) (V, error)
 	if op.Bytes < 0 || op.Extra < 0 || op.Bytes > math.MaxInt64-op.Extra {
 		return nil, fmt.Errorf("remat: tape: operation %q: a result of %d bytes and %d extra: want 0 or more, and a total that fits in 63 bits: %w", op.Name, op.Bytes, op.Extra, snug.ErrConfig)
 	}
-	if !(op.Cost >= 0) || math.IsInf(op.Cost, 0) {
-		return nil, fmt.Errorf("remat: tape: operation %q: cost %v: want a finite number from 0: %w", op.Name, op.Cost, snug.ErrConfig)
+	if !(op.Cost >= 0 && op.Cost <= maxTime) {
+		return nil, fmt.Errorf("remat: tape: operation %q: cost %v: want a number from 0 to %g: %w", op.Name, op.Cost, maxTime, snug.ErrConfig)
 	}
 	for _, y := range operands {
 		if err := t.check(y); err != nil {

@@ -2,7 +2,6 @@ package remat
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/snug-ml/snug"
 )
@@ -39,8 +38,8 @@ type Rates struct {
 
 func (r Rates) validate(t Tier) error {
 	for _, v := range [...]float64{r.Write, r.Read} {
-		if !(v >= 0) || math.IsInf(v, 0) {
-			return fmt.Errorf("remat: costs: rate %v of %v: want a finite number from 0: %w", v, t, snug.ErrConfig)
+		if v != 0 && !(v >= minRate && v <= maxTime) {
+			return fmt.Errorf("remat: costs: rate %v of %v: want 0 or a number from %g to %g: %w", v, t, minRate, maxTime, snug.ErrConfig)
 		}
 	}
 	if (r.Write == 0) != (r.Read == 0) {

@@ -188,9 +188,19 @@ func (d *decider) packed(stage int, v, otherwise decision) decision {
 	return v
 }
 
+// tiersOps limits the operations of the plans that are tried, eight a stage: all mixes
+// have a plan for up to 512 stages, and longer chains take some ten seconds.
+const tiersOps = 1<<28 + 1<<26
+
 // tierFamily returns the plans that use tiers.
 func tierFamily(c Costs, t Tiers) family {
 	all := mixes(c, t)
+	if most := tiersOps / (8 * len(c.Stages)); len(all) > most {
+		for i := range most { // evenly
+			all[i] = all[int(int64(i)*int64(len(all))/int64(most))]
+		}
+		all = all[:most]
+	}
 	d := newDecider(c)
 	return family{0, len(all) - 1, func(ops []Op, param int) []Op {
 		return d.append(ops, all[param])
@@ -234,12 +244,13 @@ func better(c Costs, p, q Plan) bool {
 // tiers. It is the least time T in which what cannot be elsewhere, given what T
 // lets be transferred, is computed again.
 func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
-	sacks := make([]knapsack, len(c.Stages))
-	for p := range sacks {
-		sacks[p] = newKnapsack(c, budget, f.work, p)
+	var sacks []knapsack
+	for p := range boundStages(len(c.Stages)) {
+		k := newKnapsack(c, budget, f.work, p)
 		if t.Lossy {
-			sacks[p].pack(c)
+			k.pack(c)
 		}
+		sacks = append(sacks, k)
 	}
 	elsewhere := func(time float64) (bytes float64) {
 		for _, p := range t.places() {
@@ -252,7 +263,7 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 		var most int64
 		more := int64(min(elsewhere(time), 1<<60)) + 1
 		for _, k := range sacks {
-			k.room += more
+			k.room = addSizes(k.room, more)
 			most = max(most, k.again())
 		}
 		return f.bound(c, f.ceil(f.total+most))

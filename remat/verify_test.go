@@ -109,7 +109,8 @@ func TestHashView(t *testing.T) {
 func TestRepeat(t *testing.T) {
 	var rounds []int
 	var note Stage[float64, float64] = noting{&rounds}
-	stages := Repeat(3, note, &drifting{})
+	stages, err := Repeat(3, note, &drifting{})
+	require.NoError(t, err)
 	require.Len(t, stages, 6)
 	c := driftingChain(stages...)
 	costs, err := Costs{Input: 8, Stages: []Cost{{Output: 8, Saved: 8}, {Output: 8, Saved: 8}}}.Repeat(3)
@@ -123,11 +124,31 @@ func TestRepeat(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2}, rounds[:3], "forward")
 	require.Equal(t, 0, rounds[len(rounds)-1], "backward ends where it began")
 	require.Zero(t, Iteration(t.Context()))
-	require.Empty(t, Repeat(0, note))
-	require.Nil(t, Repeat[float64, float64](1, nil)[0])
 
-	_, err = costs.Repeat(0)
+	for _, n := range []int{math.MinInt, -1, 0, MaxStages/2 + 1, math.MaxInt/2 + 1, math.MaxInt} {
+		loop, err := Repeat(n, note, note)
+		require.ErrorIs(t, err, snug.ErrConfig, n)
+		require.Nil(t, loop)
+		longer, err := Costs{Input: 8, Stages: costs.Stages[:2]}.Repeat(n)
+		require.ErrorIs(t, err, snug.ErrConfig, n)
+		require.Zero(t, longer)
+	}
+	_, err = Repeat(MaxStages+1, note)
+	require.ErrorContains(t, err, "1048577 rounds of 1 stages, want 1048576 stages at most")
+	longest, err := Repeat(MaxStages, note)
+	require.NoError(t, err)
+	require.Len(t, longest, MaxStages)
+	_, err = Repeat[float64, float64](math.MaxInt)
+	require.ErrorIs(t, err, snug.ErrConfig, "no stages")
+	_, err = Repeat[float64, float64](1, note, nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
+
+	tiered := Costs{Input: 8, Stages: costs.Stages[:1], Host: Rates{1, 2}, Disk: Rates{3, 4}}
+	twice, err := tiered.Repeat(2)
+	require.NoError(t, err)
+	require.Equal(t, Costs{Input: 8, Stages: costs.Stages[:2], Host: Rates{1, 2}, Disk: Rates{3, 4}}, twice)
+	_, err = Costs{Input: 1 << 60, Stages: []Cost{{Output: 1 << 60, Saved: 1 << 60}}}.Repeat(2)
+	require.ErrorIs(t, err, snug.ErrConfig, "sizes")
 	_, err = Costs{}.Repeat(2)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = Costs{Input: 8, Stages: []Cost{{Output: 4, Saved: 4}}}.Repeat(2)

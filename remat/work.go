@@ -2,6 +2,7 @@ package remat
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -91,6 +92,21 @@ func (f *forwards) bound(c Costs, work int64) float64 {
 	return max(forward, float64(work>>f.steps)*f.unit) + backward
 }
 
+// boundItems is about the number of items, of 24 bytes, in the knapsacks of a lower
+// bound.
+const boundItems = 1 << 21
+
+// boundStages yields the stages at whose backward steps a lower bound looks: all, of up
+// to 2048, and of longer chains some, the last one among them, whose knapsacks have
+// boundItems together.
+func boundStages(n int) iter.Seq[int] {
+	step := 1 + int(int64(n)*int64(n)/(2*boundItems+1))
+	return func(yield func(int) bool) {
+		for p := n - 1; p >= 0 && yield(p); p -= step {
+		}
+	}
+}
+
 // knapsack is what can be held at the backward step of stage p besides what it
 // needs: saved sets of earlier stages, those with the most work for a byte first.
 type knapsack struct {
@@ -105,6 +121,7 @@ type sackItem struct {
 
 func newKnapsack(c Costs, budget int64, work []int64, p int) knapsack {
 	stage := &c.Stages[p]
+	budget = max(budget, 0) // what is less leaves no more room, and could be so little that room overflows
 	k := knapsack{room: budget - c.Input - stage.Saved - c.value(p) - stage.BackwardExtra}
 	for i := range p {
 		k.items = append(k.items, sackItem{i, c.Stages[i].Saved, work[i]})
@@ -152,7 +169,7 @@ func (i *sackItem) partly(room int64) int64 {
 // them fit is a knapsack, of which parts of items may be taken here.
 func (f *forwards) leastWork(c Costs, budget int64) int64 {
 	var most int64
-	for p := range c.Stages {
+	for p := range boundStages(len(c.Stages)) {
 		most = max(most, newKnapsack(c, budget, f.work, p).again())
 	}
 	return f.ceil(f.total + most)
