@@ -3,8 +3,6 @@ package plan
 import (
 	"bytes"
 	"encoding/csv"
-	"encoding/xml"
-	"errors"
 	"io"
 	"runtime"
 	"strconv"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/svgtest"
 )
 
 func monitorOf(t *testing.T, o MonitorOptions) *Monitor {
@@ -168,8 +167,8 @@ func TestMonitorWrites(t *testing.T) {
 	}
 
 	text.Reset()
-	require.NoError(t, m.WriteSVG(&text, OnDevice, `a <b> & "c"`))
-	require.NoError(t, wellFormed(text.String()))
+	require.NoError(t, m.WriteSVG(&text, OnDevice, `a <b> & "c"`+strings.Repeat("M", 200)))
+	svgtest.TextsFit(t, text.Bytes())
 
 	text.Reset()
 	require.NoError(t, m.WritePrometheus(&text))
@@ -181,18 +180,6 @@ func TestMonitorWrites(t *testing.T) {
 	}
 	for line := range strings.Lines(text.String()) {
 		require.Regexp(t, `^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{[a-z]+="[a-z ]+"(,[a-z]+="[a-z ]+")*\})? \d+)\n$`, line)
-	}
-}
-
-// wellFormed reads all of an XML text.
-func wellFormed(text string) error {
-	d := xml.NewDecoder(strings.NewReader(text))
-	for {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
 	}
 }
 
@@ -226,11 +213,21 @@ func TestMonitorAsksTheDevice(t *testing.T) {
 func TestCharts(t *testing.T) {
 	m, err := ModelNamed("gpt-34m", 0)
 	require.NoError(t, err)
-	m.Name = `<&">`
-	p, err := Task{Model: m, Device: devices[0], Batch: 32}.Fit(1 << 30)
+	m.Name = `<&">` + strings.Repeat("W", 90)
+	p, err := Task{Model: m, Device: devices[0], Batch: 32, Rank: 8}.Fit(1 << 29)
 	require.NoError(t, err)
 	var text bytes.Buffer
 	require.NoError(t, p.WriteSVG(&text))
-	require.NoError(t, wellFormed(text.String()))
+	svgtest.TextsFit(t, text.Bytes())
 	require.Contains(t, text.String(), "attention not in tiles")
+	for i, c := range p.Choices { // as if each had a row, and all were cut off
+		p.Choices[i].Saves, p.Choices[i].Without = 1, p.Without
+		require.NotEmpty(t, c.Undone)
+	}
+	for _, limit := range []int64{1, 1 << 29, 1 << 40} {
+		p.Limit = limit
+		text.Reset()
+		require.NoError(t, p.WriteSVG(&text))
+		svgtest.TextsFit(t, text.Bytes())
+	}
 }

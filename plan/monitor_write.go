@@ -3,7 +3,6 @@ package plan
 import (
 	"bufio"
 	"fmt"
-	"html"
 	"io"
 	"strings"
 )
@@ -85,7 +84,7 @@ func (m *Monitor) WritePrometheus(w io.Writer) error {
 
 // The layout of a timeline, in points.
 const (
-	plotLeft, plotTop     = 90, 60
+	plotLeft, plotTop     = 110, 84
 	plotWidth, plotHeight = 620, 260
 )
 
@@ -104,13 +103,11 @@ func (m *Monitor) WriteSVG(w io.Writer, t Tier, title string) error {
 	x := func(s Sample) float64 { return plotLeft + plotWidth*s.Seconds/end }
 	y := func(n int64) float64 { return plotTop + plotHeight*(1-float64(n)/float64(top)) }
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", chartWidth, plotTop+plotHeight+40)
-	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", chartWidth, plotTop+plotHeight+40, html.EscapeString(title))
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, plotTop+plotHeight+40)
+	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/><text x="12" y="22" font-size="14">%s</text>`+"\n", chartWidth, plotTop+plotHeight+40, heading(title))
+	legend(b, 34)
 	below := make([]int64, len(samples))
-	at := 12
 	for c := range Components {
-		fmt.Fprintf(b, `<rect x="%d" y="34" width="10" height="10" fill="%s"/><text x="%d" y="43">%v</text>`+"\n", at, componentColors[c], at+14, c)
-		at += 26 + 7*len(c.String())
 		fmt.Fprintf(b, `<path fill="%s" d="M`, componentColors[c])
 		for i, s := range samples {
 			fmt.Fprintf(b, "%.2f %.2f ", x(s), y(below[i]+s.Held[t][c]))

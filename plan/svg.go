@@ -13,12 +13,34 @@ var componentColors = [Components]string{"#1b4f72", "#5dade2", "#1e8449", "#b03a
 // The layout of a chart, in points.
 const (
 	chartWidth  = 760
-	barsLeft    = 180
-	barsWidth   = 460
-	barsTop     = 76
+	barsLeft    = 220
+	barsWidth   = 420
+	barsTop     = 112
 	barHeight   = 20
 	barDistance = 28
 )
+
+// fonts are what most systems have. Nothing in a chart depends on the widths of one: texts
+// have room for the widest.
+const fonts = `font-family="Helvetica, Arial, sans-serif" font-size="12"`
+
+// legend writes the names of the components beside their colors, in rows from y on.
+func legend(b io.Writer, y int) {
+	const columns, pitch, line = 4, 180, 18
+	for c := range Components {
+		x, y := 12+pitch*(int(c)%columns), y+line*(int(c)/columns)
+		fmt.Fprintf(b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%v</text>`+"\n", x, y, componentColors[c], x+14, y+9, c)
+	}
+}
+
+// heading returns a title that has room, also in SVG.
+func heading(title string) string {
+	const most = 76
+	if letters := []rune(title); len(letters) > most {
+		title = string(letters[:most]) + "…"
+	}
+	return html.EscapeString(title)
+}
 
 // bar is one row of a chart.
 type bar struct {
@@ -37,7 +59,7 @@ func (p Plan) WriteSVG(w io.Writer) error {
 		}
 	}
 	bars = append(bars, bar{"no technique", p.Without.Peak[OnDevice]})
-	title := fmt.Sprintf("%s on %s: peak of the device, limit %s", p.Task.Model.Name, p.Task.Device.Name, FormatBytes(p.Limit))
+	title := fmt.Sprintf("%s on %s", p.Task.Model.Name, p.Task.Device.Name)
 	_, err := io.WriteString(w, chart(title, bars, p.Limit))
 	return err
 }
@@ -50,14 +72,11 @@ func chart(title string, bars []bar, limit int64) string {
 	scale := barsWidth / float64(max(limit, min(longest, 4*max(limit, bars[0].bytes.Total()))))
 	var b strings.Builder
 	height := barsTop + barDistance*len(bars) + 24
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", chartWidth, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, height)
-	fmt.Fprintf(&b, `<text x="12" y="22" font-size="14">%s</text>`+"\n", html.EscapeString(title))
-	x := 12
-	for c := range Components {
-		fmt.Fprintf(&b, `<rect x="%d" y="36" width="10" height="10" fill="%s"/><text x="%d" y="45">%v</text>`+"\n", x, componentColors[c], x+14, c)
-		x += 26 + 7*len(c.String())
-	}
+	fmt.Fprintf(&b, `<text x="12" y="22" font-size="14">%s</text><text x="12" y="40">peak of the device, limit %s</text>`+"\n",
+		heading(title), FormatBytes(limit))
+	legend(&b, 54)
 	at := barsLeft + float64(limit)*scale
 	for i, row := range bars {
 		y, x := barsTop+barDistance*i, float64(barsLeft)
@@ -76,7 +95,7 @@ func chart(title string, bars []bar, limit int64) string {
 			cut = "… "
 		}
 		text := cut + FormatBytes(row.bytes.Total())
-		if x <= at && at < x+6+float64(7*len(text)) { // the line would go through it
+		if x <= at && at < x+6+float64(8*len(text)) { // the line would go through it
 			x = at
 		}
 		fmt.Fprintf(&b, `<text x="%.2f" y="%d">%s</text>`+"\n", x+6, y+14, text)
