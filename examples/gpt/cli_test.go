@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/svgtest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
@@ -141,8 +143,31 @@ func TestCompare(t *testing.T) {
 	}
 	svg, err := os.ReadFile(chart)
 	require.NoError(t, err)
-	require.Contains(t, string(svg), "<svg")
 	require.Contains(t, string(svg), "quant8")
+	svgtest.TextsFit(t, svg)
+	for _, column := range []string{"counted", "resident"} {
+		require.Contains(t, out, column)
+		require.Contains(t, string(svg), column)
+	}
+	for _, r := range reports {
+		require.Contains(t, string(svg), ">"+plan.FormatBytes(r.Measured)+"<")
+		require.Contains(t, string(svg), ">"+resident(r.PeakRSS)+"<")
+		if runtime.GOOS == "linux" {
+			require.Positive(t, r.BaseRSS)
+			require.Less(t, r.BaseRSS, r.PeakRSS)
+		}
+	}
+}
+
+// TestChartOfLargeRuns: figures of any size have room.
+func TestChartOfLargeRuns(t *testing.T) {
+	r := &report{Preset: "large", Params: 7e9, Steps: 1e6, Measured: 1000 << 30, PeakRSS: 1023 << 30, TokensPerS: 1e7, LossLast: 1234.5}
+	for c := range components {
+		r.measured[c] = 170 << 30
+	}
+	var b bytes.Buffer
+	drawChart(&b, []*report{r, {Techniques: []string{"attention"}}})
+	svgtest.TextsFit(t, b.Bytes())
 }
 
 // TestMemoryLimitKeepsTheBatch trains under limits: micro-batches shrink, the
@@ -215,32 +240,55 @@ func TestTimeline(t *testing.T) {
 			most = max(most, n)
 		}
 		require.EqualValues(t, r.Measured, most)
+		for _, tier := range []string{"host", "disk"} { // the pages are there
+			n, err := strconv.Atoi(rows[4][slices.Index(rows[0], tier+"_optimizer_state_bytes")])
+			require.NoError(t, err)
+			require.Positive(t, n, tier)
+		}
 	}
 }
 
-// TestSmallestMemoryLimit: the limit that the error names works, with all
-// activations planned for it, and one byte less does not.
+// TestSmallestMemoryLimit: the limit that the error names works, with all activations planned
+// for it or none, and with a hundredth of a KiB less the error is the same.
 func TestSmallestMemoryLimit(t *testing.T) {
 	text := textFile(t, 500)
-	status, _, errs := runArgs("-preset", "tiny", "-text", text, "-memory", "200KiB")
-	require.Equal(t, 2, status)
-	require.Contains(t, errs, "a micro-batch of one sample does not fit")
-	_, after, found := strings.Cut(errs, "it takes at least ")
-	require.True(t, found, errs)
-	var smallest int64
-	_, err := fmt.Sscanf(after, "%d bytes", &smallest)
-	require.NoError(t, err)
+	for _, off := range []string{"", "remat", "remat,offload,attention", "amp"} {
+		args := []string{"-preset", "tiny", "-steps", "2", "-text", text, "-json", "-off", off, "-memory"}
+		status, out, errs := runArgs(append(args, "200KiB")...)
+		require.Equal(t, 2, status)
+		require.Empty(t, out)
+		require.Regexp(t, `^gpt: -memory 200\.00 KiB: a micro-batch of one sequence takes at least \d+\.\d\d KiB\n$`, errs)
+		_, size, _ := strings.Cut(strings.TrimSpace(errs), "at least ")
+		smallest, err := plan.ParseBytes(strings.ReplaceAll(size, " ", ""))
+		require.NoError(t, err)
 
-	status, out, errs := runArgs("-preset", "tiny", "-steps", "2", "-text", text, "-json", "-memory", fmt.Sprint(smallest))
-	require.Zero(t, status, errs)
-	var r report
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
-	require.LessOrEqual(t, r.Measured, smallest)
+		status, out, errs = runArgs(append(args, fmt.Sprint(smallest))...)
+		require.Zero(t, status, errs)
+		var r report
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		require.LessOrEqual(t, r.Measured, smallest)
+		if off != "" {
+			continue // the prediction adds up peaks that are not at one time
+		}
+		status, _, errs = runArgs(append(args, fmt.Sprint(smallest-11))...)
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "at least "+size)
+	}
+}
 
-	status, _, errs = runArgs("-preset", "tiny", "-steps", "2", "-text", text, "-memory", fmt.Sprint(smallest-1))
-	require.Equal(t, 2, status)
-	require.Contains(t, errs, fmt.Sprintf("it takes at least %d bytes", smallest))
+// TestErrorsAreSentences: sizes are for people, and no kind of error follows a sentence.
+func TestErrorsAreSentences(t *testing.T) {
+	for args, want := range map[string]string{
+		"-host-memory 1KiB": "gpt: -host-memory 1.00 KiB: want at least 32.00 KiB, a few pages\n",
+		"-memory x":         "gpt: -memory: plan: \"x\" is not a size, want one such as 512KiB, 1.5GiB or 64MB\n",
+		"-device cpu:7":     "gpt: snug: device \"cpu:7\": there is one CPU device, cpu\n",
+	} {
+		status, out, errs := runArgs(append([]string{"-preset", "tiny", "-text", textFile(t, 500)}, strings.Fields(args)...)...)
+		require.Equal(t, 2, status)
+		require.Empty(t, out)
+		require.Equal(t, want, errs)
+	}
 }
 
 // TestInjectedNaNIsFound names the weight, the element and the micro-batch. With

@@ -138,11 +138,20 @@ func (r *report) worst() (name string, off float64) {
 func printComparison(w io.Writer, reports []*report) {
 	base := reports[0]
 	t := table(w)
-	fmt.Fprintln(t, "techniques\tpeak\tof none\tpredicted\tworst component\tpeak RSS\tpredicted\ttokens/s\tloss\tagainst none\t")
+	fmt.Fprintln(t, "techniques\tcounted\tof none\tpredicted\tworst component\tresident\tof none\tpredicted\ttokens/s\tloss\tagainst none\t")
+	before := int64(0)
 	for _, r := range reports {
 		name, off := r.worst()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
-			percent(r.Predicted, r.Measured), name, off, mib(r.PeakRSS), percent(r.PredictedRSS, r.PeakRSS), r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
+			percent(r.Predicted, r.Measured), name, off, resident(r.PeakRSS), percent(r.PeakRSS, base.PeakRSS), percent(r.PredictedRSS, r.PeakRSS),
+			r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
+		before = max(before, r.BaseRSS)
 	}
 	t.Flush()
+	fmt.Fprint(w, "\ncounted: the peak of what training holds. ")
+	if before == 0 {
+		fmt.Fprintln(w, "The system does not tell what is resident.")
+		return
+	}
+	fmt.Fprintf(w, "resident: the peak of the whole process (RSS), of which up to %s were there\nbefore the model: the runtime, code and text.\n", mib(before))
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime/debug"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/plan"
 )
 
 // This file finds the micro-batch that fits under a memory limit.
@@ -24,12 +26,42 @@ func (o *options) fitMemory(ctx context.Context, dev *snug.Device, data *corpus)
 		c.fit = b
 		return tryBatch(ctx, dev, c, data)
 	})
+	if errors.Is(err, snug.ErrNoMemory) {
+		return limited.misses(err)
+	}
 	if err != nil {
 		return err
 	}
 	o.fit, o.limit = found, o.memory
 	return nil
 }
+
+// misses says what a micro-batch of one sequence takes, which is more than the limit. err is
+// what it failed with.
+func (c config) misses(err error) error {
+	all := c.batch().Global
+	c.fit = accum.Batch{Global: all, Micro: 1, Window: all, Ranks: 1}
+	least := int64(0)
+	if short := new(shortError); errors.As(err, &short) {
+		least = short.least
+	} else if b, predictErr := c.predict(); predictErr == nil {
+		least = b.Total()
+	}
+	if least <= c.limit {
+		return err
+	}
+	return &shortError{text: fmt.Sprintf("a micro-batch of one sequence takes at least %s", plan.FormatBytesUp(least)), least: least}
+}
+
+// shortError says with how many bytes a run would fit. It wraps [snug.ErrNoMemory].
+type shortError struct {
+	text  string
+	least int64
+}
+
+func (e *shortError) Error() string { return e.text }
+
+func (e *shortError) Unwrap() error { return snug.ErrNoMemory }
 
 // tryBatch makes a step of one micro-batch with a new model under its limit.
 func tryBatch(ctx context.Context, dev *snug.Device, c config, data *corpus) (err error) {

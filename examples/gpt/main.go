@@ -76,7 +76,7 @@ func run(stop stopper, args []string, stdout, stderr io.Writer) int {
 	case errors.As(err, new(inputError)):
 		status = 2
 	}
-	fmt.Fprintln(stderr, "gpt:", err)
+	fmt.Fprintln(stderr, "gpt:", sentence(err))
 	return status
 }
 
@@ -96,7 +96,8 @@ const usage = `usage: gpt [flags]
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with none, each alone and all of them, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
-  -timeline FILE    write what is held after each step, by component, as .csv or .svg
+  -timeline FILE    write what is held after each step, by component, as .csv or .svg; in the CSV, host and disk are the
+                    pages of offload, and those on the host count with the device too
   -checkpoint DIR   save the run in DIR, and go on from what is there; SIGINT and SIGTERM end the current step, save
                     it, and end the run, and a second one ends it at once
   -save-every N     steps between checkpoints; default 25
@@ -191,7 +192,7 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	case o.host > 0 && !o.on[useOffload]:
 		return errors.New("-host-memory wants offload, which keeps the rest on disk")
 	case o.host > 0 && o.host < o.leastHost():
-		return fmt.Errorf("-host-memory %d bytes: want at least %d, a few pages", o.host, o.leastHost())
+		return fmt.Errorf("-host-memory %s: want at least %s, a few pages", plan.FormatBytes(o.host), plan.FormatBytesUp(o.leastHost()))
 	case o.compare && (o.memory > 0 || o.poison > 0):
 		return errors.New("-compare does not go with -memory and -inject-nan")
 	case o.output != "" && !o.compare:
@@ -231,7 +232,7 @@ func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err erro
 	if o.memory > 0 {
 		if err := o.fitMemory(stop.after, dev, data); err != nil {
 			if errors.Is(err, snug.ErrNoMemory) {
-				return inputError{fmt.Errorf("-memory: %w", err)}
+				return inputError{fmt.Errorf("-memory %s: %w", plan.FormatBytes(o.memory), err)}
 			}
 			return err
 		}

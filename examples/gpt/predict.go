@@ -113,10 +113,10 @@ func (c config) planUnder(budget int64, costs remat.Costs) (remat.Plan, error) {
 	plan, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
 	if errors.As(err, &short) {
-		return plan, fmt.Errorf("it takes at least %d bytes: %w", c.limit+short.Smallest-budget, err)
+		return plan, &shortError{"activations are more than what is left", c.limit + short.Smallest - budget}
 	}
 	if err == nil && rep.Extra > plan.Stages && c.batch().Micro > 1 {
-		err = fmt.Errorf("activations fit in %d bytes with %d more forward steps: %w", budget, rep.Extra, snug.ErrNoMemory)
+		err = fmt.Errorf("activations fit with %d more forward steps only: %w", rep.Extra, snug.ErrNoMemory)
 	}
 	return plan, err
 }

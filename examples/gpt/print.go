@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/snug-ml/snug"
 )
 
 // mib formats bytes.
@@ -19,6 +22,16 @@ func percent(a, b int64) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.1f %%", 100*float64(a)/float64(b))
+}
+
+// sentence is the text of an error without the kind of error behind it, which a program
+// tests for and a reader knows by then. That something is damaged stays.
+func sentence(err error) string {
+	text := err.Error()
+	for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrNotBuilt, snug.ErrNoMemory, snug.ErrNonFinite} {
+		text = strings.TrimSuffix(text, ": "+kind.Error())
+	}
+	return text
 }
 
 func table(w io.Writer) *tabwriter.Writer {

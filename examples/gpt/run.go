@@ -24,6 +24,7 @@ type report struct {
 	TokensPerS   float64              `json:"tokens_per_s"`
 	PeakRSS      int64                `json:"peak_rss_bytes"`
 	PredictedRSS int64                `json:"predicted_rss_bytes"`
+	BaseRSS      int64                `json:"base_rss_bytes"` // before there was a model
 	Predicted    int64                `json:"predicted_peak_bytes"`
 	Measured     int64                `json:"measured_peak_bytes"`
 	Techniques   []string             `json:"techniques"`
@@ -140,6 +141,7 @@ func (r *report) expectRSS(base residence, m *model) {
 	if r.PeakRSS == 0 {
 		return
 	}
+	r.BaseRSS = base.now
 	scratch, shared := int64(threadBytes), int64(codeBytes)
 	if m.dev.IsCPU() {
 		shared += amp.MatMulShared

@@ -113,11 +113,14 @@ func (t *trainer) begin() error {
 	return nil
 }
 
-// count tells the meter what the optimizer holds.
+// count tells the meter what the optimizer holds. Everything in memory counts on the device,
+// as one memory; of pages it is told again where they are.
 func (t *trainer) count() {
 	if t.store != nil {
 		s := t.store.Stats()
 		t.meter.Set(plan.OnDevice, plan.State, s.HostBytes, s.HostPeak)
+		t.meter.Set(plan.OnHost, plan.State, s.HostBytes, s.HostPeak)
+		t.meter.Set(plan.OnDisk, plan.State, s.DiskBytes, s.DiskBytes)
 		return
 	}
 	t.meter.Set(plan.OnDevice, plan.State, t.opt.StateBytes(), 0)
