@@ -57,7 +57,8 @@ func elementType(name string) snug.DType {
 
 // Weights is a safetensors file that is open for reading. Its header is in memory,
 // its tensors are not. The format is that of
-// github.com/huggingface/safetensors. Many goroutines may use one at a time.
+// github.com/huggingface/safetensors. Many goroutines may use one at a time. A nil or zero
+// Weights has no tensors.
 type Weights struct {
 	r      io.ReaderAt
 	file   *os.File // what Close closes, nil if that is the caller's
@@ -104,7 +105,7 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 // Close closes the file that OpenWeights opened. Loads then fail, and so does a
 // second Close, with [os.ErrClosed].
 func (w *Weights) Close() error {
-	if w.file == nil {
+	if w == nil || w.file == nil {
 		return nil
 	}
 	return w.file.Close()
@@ -113,6 +114,9 @@ func (w *Weights) Close() error {
 // Tensors returns all tensors in the order of their data in the file. The shapes
 // are not copies: do not change them.
 func (w *Weights) Tensors() []Tensor {
+	if w == nil {
+		return nil
+	}
 	list := make([]Tensor, len(w.header.Tensors))
 	for i := range list {
 		list[i] = describe(&w.header.Tensors[i])
@@ -124,7 +128,7 @@ func describe(t *safetensors.Tensor) Tensor { return Tensor{t.Name, t.DType, t.S
 
 // Tensor returns the tensor of a name, and whether the file has it.
 func (w *Weights) Tensor(name string) (Tensor, bool) {
-	t := w.header.Find(name)
+	t := w.find(name)
 	if t == nil {
 		return Tensor{}, false
 	}
@@ -133,7 +137,20 @@ func (w *Weights) Tensor(name string) (Tensor, bool) {
 
 // Metadata returns what the file says of itself, often its "format", and nil if
 // that is nothing. It is not a copy: do not change it.
-func (w *Weights) Metadata() map[string]string { return w.header.Metadata }
+func (w *Weights) Metadata() map[string]string {
+	if w == nil {
+		return nil
+	}
+	return w.header.Metadata
+}
+
+// find returns the tensor of a name, nil if there is none.
+func (w *Weights) find(name string) *safetensors.Tensor {
+	if w == nil {
+		return nil
+	}
+	return w.header.Find(name)
+}
 
 // Load reads a tensor into dst, which holds float32, float16 or bfloat16, has as
 // many elements as the tensor and lies on any device. The elements are converted
@@ -191,7 +208,7 @@ func (w *Weights) ReadBytes(name string, lo int64, dst []byte) error {
 }
 
 func (w *Weights) readBytes(name string, lo int64, dst []byte) error {
-	t := w.header.Find(name)
+	t := w.find(name)
 	if t == nil {
 		return fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	}
@@ -234,7 +251,7 @@ func (w *Weights) plan(params iter.Seq2[string, snug.View]) ([]load, error) {
 	var loads []load
 	var missing []string
 	for name, dst := range params {
-		if w.header.Find(name) == nil {
+		if w.find(name) == nil {
 			missing = append(missing, name)
 			continue
 		}
@@ -255,7 +272,7 @@ func (w *Weights) plan(params iter.Seq2[string, snug.View]) ([]load, error) {
 // check returns the tensor that can be loaded into dst: the whole, or a part from
 // element lo on.
 func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (*safetensors.Tensor, error) {
-	t := w.header.Find(name)
+	t := w.find(name)
 	switch {
 	case t == nil:
 		return nil, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)

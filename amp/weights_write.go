@@ -5,6 +5,7 @@ import (
 	"io"
 	"iter"
 	"math"
+	"path/filepath"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -60,17 +61,21 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 // names the sync of the folder comes with the new file in place, which a crash of
 // the system then could undo.
 func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
-	p, err := planWeights(tensors, metadata)
-	if err == nil {
-		err = files.Replace(path, func(w io.Writer) error {
-			_, err := p.writeTo(w)
-			return err
-		})
-	}
-	if err != nil {
+	if err := saveWeights(files.OS(filepath.Dir(path)), filepath.Base(path), tensors, metadata); err != nil {
 		return fmt.Errorf("amp: SaveWeights: %w", err)
 	}
 	return nil
+}
+
+func saveWeights(d files.Dir, name string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
+	p, err := planWeights(tensors, metadata)
+	if err != nil {
+		return err
+	}
+	return files.ReplaceIn(d, name, func(w io.Writer) error {
+		_, err := p.writeTo(w)
+		return err
+	})
 }
 
 // weightsPlan is a file to write.
