@@ -31,11 +31,17 @@ type DoRA struct {
 // that with which training begins. It takes 8 bytes an output on the weight's device,
 // and owns neither l nor a. [DoRA.Update] is done.
 //
-// Errors: [snug.ErrConfig] for an adapter without a Magnitude, those of Linear.Norms, and
-// [snug.ErrNoMemory].
+// Errors: [snug.ErrConfig] for a nil, zero or closed l and an adapter that is nil or without
+// a Magnitude, those of Linear.Norms, and [snug.ErrNoMemory].
 func NewDoRA(l *Linear, a *LoRA) (*DoRA, error) {
-	if a.Magnitude.Len() == 0 {
-		return nil, fmt.Errorf("qlora: DoRA: an adapter without magnitudes: %w", snug.ErrConfig)
+	if err := l.usable(); err != nil {
+		return nil, fmt.Errorf("qlora: DoRA: %w", err)
+	}
+	if a == nil || a.Magnitude.Len() == 0 {
+		return nil, fmt.Errorf("qlora: DoRA: an adapter that is nil or without magnitudes: %w", snug.ErrConfig)
+	}
+	if err := l.checkNorms(a.Magnitude, a); err != nil { // before there is memory for it
+		return nil, err
 	}
 	both, free, err := snug.MakeView(l.w.Device(), snug.F32, 2*l.out)
 	if err != nil {
@@ -48,12 +54,30 @@ func NewDoRA(l *Linear, a *LoRA) (*DoRA, error) {
 	return d, nil
 }
 
-// Close frees what NewDoRA made. d cannot be used afterwards.
-func (d *DoRA) Close() error { return d.free() }
+// Close frees what NewDoRA made. Closing twice does nothing; d cannot be used afterwards.
+func (d *DoRA) Close() error {
+	if d == nil || d.free == nil {
+		return nil
+	}
+	free := d.free
+	d.free, d.n, d.c = nil, snug.View{}, snug.View{}
+	return free()
+}
+
+// usable says whether d was made and is not closed.
+func (d *DoRA) usable() error {
+	if d == nil || d.free == nil {
+		return fmt.Errorf("a DoRA that is nil, zero or closed: %w", snug.ErrConfig)
+	}
+	return d.l.usable()
+}
 
 // Update computes n and c again: after every step that changed A, B or the Magnitude.
 // It needs no memory but the tile of the Linear. Errors are those of [Linear.Norms].
 func (d *DoRA) Update() error {
+	if err := d.usable(); err != nil {
+		return fmt.Errorf("qlora: DoRA: update: %w", err)
+	}
 	if err := d.l.checkNorms(d.a.Magnitude, d.a); err != nil {
 		return err
 	}
@@ -76,6 +100,9 @@ func (l *Linear) Norms(norms snug.View, a *LoRA) error {
 }
 
 func (l *Linear) checkNorms(norms snug.View, a *LoRA) error {
+	if err := l.usable(); err != nil {
+		return fmt.Errorf("qlora: norms: %w", err)
+	}
 	if a != nil {
 		if _, err := a.check("norms", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
 			return err
@@ -227,6 +254,9 @@ func (d *DoRA) start(j blendJob) error { return start(d.l.w.Device(), j) }
 
 // check returns the rows of the operands.
 func (d *DoRA) check(op string, x, u, y, h snug.View, draw Draw) (rows int, err error) {
+	if err := d.usable(); err != nil {
+		return 0, fmt.Errorf("qlora: DoRA: %s: %w", op, err)
+	}
 	if rows, err = d.a.check(op, x, u, y); err != nil {
 		return 0, err
 	}

@@ -44,8 +44,12 @@ type Linear struct {
 // allocates it. It does not own w.
 //
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
-// f32, f16 or bf16, [snug.ErrConfig] for a negative tile, and [snug.ErrNoMemory].
+// f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
+// [snug.ErrDevice] for a closed one, and [snug.ErrNoMemory].
 func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
+	if err := w.usable(); err != nil {
+		return nil, fmt.Errorf("qlora: linear: %w", err)
+	}
 	switch {
 	case len(w.shape) != 2:
 		return nil, fmt.Errorf("qlora: linear: a weight of shape %v, want two dimensions: %w", w.shape, snug.ErrShape)
@@ -59,7 +63,10 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 	}
 	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
 	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
-	l.room = min(l.rows*l.in+l.unit, w.n)
+	l.room = w.n
+	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
+		l.room = whole + l.unit
+	}
 	first := l.room
 	if l.fuses() {
 		first = 0
@@ -81,10 +88,31 @@ func (l *Linear) reserve(dt snug.DType, n int) error {
 }
 
 // Bytes returns the memory of the tile, 0 as long as it is not allocated.
-func (l *Linear) Bytes() int64 { return int64(l.tile.Bytes()) }
+func (l *Linear) Bytes() int64 {
+	if l == nil {
+		return 0
+	}
+	return int64(l.tile.Bytes())
+}
 
-// Close frees the tile, not the weight. l cannot be used afterwards.
-func (l *Linear) Close() error { return l.free() }
+// Close frees the tile, not the weight. Closing twice does nothing; l cannot be used
+// afterwards.
+func (l *Linear) Close() error {
+	if l == nil || l.free == nil {
+		return nil
+	}
+	free := l.free
+	l.free, l.tile = nil, snug.View{}
+	return free()
+}
+
+// usable says whether l was made and is not closed, and neither is its weight.
+func (l *Linear) usable() error {
+	if l == nil || l.free == nil {
+		return fmt.Errorf("a Linear that is nil, zero or closed: %w", snug.ErrConfig)
+	}
+	return l.w.usable()
+}
 
 // Forward computes y = x·Wᵀ + beta·y, for x of [rows, in] and y of [rows, out]
 // elements on the weight's device: x of the type of [NewLinear], y of any that
@@ -102,8 +130,12 @@ func (l *Linear) Close() error { return l.free() }
 // to 80 KiB or, if that is more, 4 bytes a block of a row; other devices need no memory.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
-// [snug.ErrConfig] for a beta that is not finite or operands that overlap.
+// [snug.ErrConfig] for a beta that is not finite, operands that overlap, and a nil, zero or
+// closed l.
 func (l *Linear) Forward(y, x snug.View, beta float32) error {
+	if err := l.usable(); err != nil {
+		return fmt.Errorf("qlora: linear: forward: %w", err)
+	}
 	rows, err := l.check("forward", x, "x", l.in, y, "y", l.out)
 	if err != nil || rows == 0 {
 		return err
@@ -141,6 +173,9 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 //
 // Errors are as those of [Linear.Forward].
 func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
+	if err := l.usable(); err != nil {
+		return fmt.Errorf("qlora: linear: backward: %w", err)
+	}
 	rows, err := l.check("backward", dy, "dy", l.out, dx, "dx", l.in)
 	if err != nil || rows == 0 {
 		return err
@@ -176,7 +211,7 @@ func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.V
 	switch {
 	case x.DType() != l.tile.DType():
 		return 0, fmt.Errorf("qlora: linear: %s: %s holds %s, want %s: %w", op, xName, x.DType(), l.tile.DType(), snug.ErrDType)
-	case rows*xCols != x.Len() || y.Len() != rows*yCols:
+	case rows*xCols != x.Len() || y.Len() != times(rows, yCols):
 		return 0, fmt.Errorf("qlora: linear: %s: %s has %d elements and %s %d, want rows of %d and %d: %w",
 			op, xName, x.Len(), yName, y.Len(), xCols, yCols, snug.ErrShape)
 	}

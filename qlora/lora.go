@@ -48,6 +48,9 @@ func LoRAScale(alpha float32, rank int, stabilized bool) float32 {
 
 // Close frees what [LoadAdapters] made. Closing twice does nothing.
 func (l *LoRA) Close() (err error) {
+	if l == nil {
+		return nil
+	}
 	for _, free := range l.free {
 		err = errors.Join(err, free())
 	}
@@ -56,7 +59,12 @@ func (l *LoRA) Close() (err error) {
 }
 
 // Params returns the number of parameters, Rank·(In+Out), and Out magnitudes if it has them.
-func (l *LoRA) Params() int { return l.Rank*(l.In+l.Out) + l.Magnitude.Len() }
+func (l *LoRA) Params() int {
+	if l == nil {
+		return 0
+	}
+	return l.Rank*(l.In+l.Out) + l.Magnitude.Len()
+}
 
 // Forward computes u = x·Aᵀ, which [LoRA.Backward] needs, and y += s·u·Bᵀ, for x of
 // [rows, In], y of [rows, Out] and u of [rows, Rank] elements on one device; d drops
@@ -213,16 +221,27 @@ func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) error {
 	return nil
 }
 
+// times returns a·b for numbers of 0 or more, and -1, which is no length, for a product
+// beyond an int.
+func times(a, b int) int {
+	if b > 0 && a > math.MaxInt/b {
+		return -1
+	}
+	return a * b
+}
+
 // check returns the rows of the operands.
 func (l *LoRA) check(op string, x, u, y snug.View) (rows int, err error) {
 	switch {
+	case l == nil:
+		return 0, fmt.Errorf("qlora: LoRA: %s: the adapter is nil: %w", op, snug.ErrConfig)
 	case l.In < 1 || l.Out < 1 || l.Rank < 1:
 		return 0, fmt.Errorf("qlora: LoRA: %s: a layer of %d to %d with rank %d, want 1 or more: %w", op, l.In, l.Out, l.Rank, snug.ErrConfig)
 	case l.Scale == 0 || l.Scale-l.Scale != 0:
 		return 0, fmt.Errorf("qlora: LoRA: %s: scale %g, want a finite number other than 0: %w", op, l.Scale, snug.ErrConfig)
 	case !(l.Dropout >= 0 && l.Dropout < 1):
 		return 0, fmt.Errorf("qlora: LoRA: %s: dropout %g, want at least 0 and less than 1: %w", op, l.Dropout, snug.ErrConfig)
-	case l.A.Len() != l.Rank*l.In || l.B.Len() != l.Out*l.Rank:
+	case l.A.Len() != times(l.Rank, l.In) || l.B.Len() != times(l.Out, l.Rank):
 		return 0, fmt.Errorf("qlora: LoRA: %s: A has %d elements and B %d, want %d×%d and %d×%d: %w", op, l.A.Len(), l.B.Len(), l.Rank, l.In, l.Out, l.Rank, snug.ErrShape)
 	case l.Magnitude.Len() != 0 && l.Magnitude.Len() != l.Out:
 		return 0, fmt.Errorf("qlora: LoRA: %s: %d magnitudes, want %d: %w", op, l.Magnitude.Len(), l.Out, snug.ErrShape)
@@ -230,7 +249,7 @@ func (l *LoRA) check(op string, x, u, y snug.View) (rows int, err error) {
 		return 0, fmt.Errorf("qlora: LoRA: %s: magnitudes of %s, want f32: %w", op, l.Magnitude.DType(), snug.ErrDType)
 	}
 	rows = x.Len() / l.In
-	if rows*l.In != x.Len() || u.Len() != rows*l.Rank || y.Len() != rows*l.Out {
+	if rows*l.In != x.Len() || u.Len() != times(rows, l.Rank) || y.Len() != times(rows, l.Out) {
 		return 0, fmt.Errorf("qlora: LoRA: %s: %d, %d and %d elements, want rows of %d, %d and %d: %w", op, x.Len(), u.Len(), y.Len(), l.In, l.Rank, l.Out, snug.ErrShape)
 	}
 	return rows, nil

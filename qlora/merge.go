@@ -24,6 +24,9 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
+	if a == nil {
+		return fmt.Errorf("qlora: merge: the adapter is nil: %w", snug.ErrConfig)
+	}
 	if _, err := a.check("merge", part(a.A, 0, 0), snug.View{}, snug.View{}); err != nil {
 		return err
 	}
@@ -77,8 +80,12 @@ type Deviation struct {
 // Deviation compares w with src, what it was made of: elements of any floating-point
 // type on any device. It takes 64 Ki elements, or 256 blocks if those are more, of
 // float32 on the weight's device, and host memory for as many of both, at a time.
-// Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], and that of the device.
+// Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], those of
+// [Weight.Absmax], and that of the device.
 func (w *Weight) Deviation(src snug.View) (Deviation, error) {
+	if err := w.usable(); err != nil {
+		return Deviation{}, fmt.Errorf("qlora: deviation: %w", err)
+	}
 	switch {
 	case src.Len() != w.n:
 		return Deviation{}, fmt.Errorf("qlora: deviation: %d elements, the weight has %d: %w", src.Len(), w.n, snug.ErrShape)

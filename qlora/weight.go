@@ -19,7 +19,8 @@ type Options struct {
 }
 
 // Weight is a tensor in 4 bits an element, on one device. It does not change:
-// many goroutines may use one at a time.
+// many goroutines may use one at a time. A nil or zero Weight has no elements; what
+// needs them returns [snug.ErrConfig].
 type Weight struct {
 	shape  []int
 	n      int
@@ -127,36 +128,88 @@ func put[T snug.Element](dev *snug.Device, x []T) (snug.Array[T], error) {
 	return a, err
 }
 
+// usable says whether w has codes: it was made, and is not closed.
+func (w *Weight) usable() error {
+	switch {
+	case w == nil:
+		return fmt.Errorf("the weight is nil: %w", snug.ErrConfig)
+	case w.t == 0:
+		return fmt.Errorf("a zero Weight, want one of NewWeight or Weights.Load: %w", snug.ErrConfig)
+	case w.packed.View().Len() != PackedBytes(w.n):
+		return fmt.Errorf("the weight is closed: %w", snug.ErrDevice)
+	}
+	return nil
+}
+
 // Shape returns the dimensions, of which the last is contiguous. It is not a
 // copy: do not change it.
-func (w *Weight) Shape() []int { return w.shape }
+func (w *Weight) Shape() []int {
+	if w == nil {
+		return nil
+	}
+	return w.shape
+}
 
 // Len returns the number of elements, the product of the dimensions.
-func (w *Weight) Len() int { return w.n }
+func (w *Weight) Len() int {
+	if w == nil {
+		return 0
+	}
+	return w.n
+}
 
 // Type returns the format of the codes.
-func (w *Weight) Type() Type { return w.t }
+func (w *Weight) Type() Type {
+	if w == nil {
+		return 0
+	}
+	return w.t
+}
 
 // Block returns the elements of a block.
-func (w *Weight) Block() int { return w.block }
+func (w *Weight) Block() int {
+	if w == nil {
+		return 0
+	}
+	return w.block
+}
 
 // Double reports whether the absmax of blocks are in 8 bits.
-func (w *Weight) Double() bool { return w.m != nil }
+func (w *Weight) Double() bool { return w != nil && w.m != nil }
 
 // DType returns the type of the elements before they were quantized: f32, f16 or
 // bf16.
-func (w *Weight) DType() snug.DType { return w.dtype }
+func (w *Weight) DType() snug.DType {
+	if w == nil {
+		return 0
+	}
+	return w.dtype
+}
 
-// Device returns where the weight lies.
-func (w *Weight) Device() *snug.Device { return w.packed.Device() }
+// Device returns where the weight lies, the CPU for a nil or zero Weight.
+func (w *Weight) Device() *snug.Device {
+	if w == nil {
+		return snug.CPU()
+	}
+	return w.packed.Device()
+}
 
 // Packed returns the codes, two in each of [PackedBytes](Len()) bytes, on the
 // device of the weight. Do not change them.
-func (w *Weight) Packed() snug.View { return w.packed.View() }
+func (w *Weight) Packed() snug.View {
+	if w == nil {
+		return snug.View{}
+	}
+	return w.packed.View()
+}
 
 // Absmax returns a new host copy of the absmax of the blocks, as [Dequantize]
-// takes them. It waits for a device. Errors are those of the device.
+// takes them. It waits for a device. Errors: [snug.ErrDevice] for a closed weight,
+// [snug.ErrConfig] for a nil or zero one, and those of the device.
 func (w *Weight) Absmax() ([]float32, error) {
+	if err := w.usable(); err != nil {
+		return nil, fmt.Errorf("qlora: absmax: %w", err)
+	}
 	absmax := make([]float32, Blocks(w.n, w.block))
 	if w.m == nil {
 		return absmax, w.absmax.CopyOut(absmax)
@@ -173,6 +226,9 @@ func (w *Weight) Absmax() ([]float32, error) {
 // n/2 of n elements, and in blocks of 64 n/16 more, or n/63 with double
 // quantization: 4.5 or 4.127 bits an element.
 func (w *Weight) Bytes() int64 {
+	if w == nil {
+		return 0
+	}
 	return int64(w.packed.Len()) + int64(w.codes.Len()) + 4*(int64(w.absmax.Len())+int64(w.nested.Len()))
 }
 
@@ -181,8 +237,11 @@ func (w *Weight) Bytes() int64 {
 // float32 and rounded once. It needs no memory: with double quantization up to 2
 // KiB of absmax a worker are decoded at a time. Errors, with nothing written:
 // [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], which is also that of a
-// closed weight.
+// closed weight, and [snug.ErrConfig] for a nil or zero one.
 func (w *Weight) Dequantize(dst snug.View) error {
+	if err := w.usable(); err != nil {
+		return fmt.Errorf("qlora: dequantize: %w", err)
+	}
 	if dst.DType().IsFloat() && dst.Len() != w.n {
 		return fmt.Errorf("qlora: dequantize: dst has %d elements, the weight %d: %w", dst.Len(), w.n, snug.ErrShape)
 	}
@@ -202,11 +261,11 @@ func (w *Weight) unit() int {
 func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
 	end := begin + dst.Len()
-	switch {
-	case !dst.DType().IsFloat():
+	if !dst.DType().IsFloat() {
 		return fmt.Errorf("qlora: dequantize: dst holds %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
-	case w.packed.View().Len() != PackedBytes(w.n):
-		return fmt.Errorf("qlora: dequantize: the weight is closed: %w", snug.ErrDevice)
+	}
+	if err := w.usable(); err != nil {
+		return fmt.Errorf("qlora: dequantize: %w", err)
 	}
 	dev, err := snug.CommonDevice(dst, w.packed.View())
 	if err != nil {
@@ -228,5 +287,8 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 
 // Close frees the memory on a device. Closing twice does nothing.
 func (w *Weight) Close() error {
+	if w == nil {
+		return nil
+	}
 	return errors.Join(w.packed.Close(), w.absmax.Close(), w.codes.Close(), w.nested.Close())
 }

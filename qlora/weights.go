@@ -67,7 +67,7 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 // Close closes the file that OpenWeights opened. Loads then fail, and so does a
 // second Close, with [os.ErrClosed].
 func (w *Weights) Close() error {
-	if w.file == nil {
+	if w == nil || w.file == nil {
 		return nil
 	}
 	return w.file.Close()
@@ -76,6 +76,9 @@ func (w *Weights) Close() error {
 // Names returns the names of the 4-bit weights in the order of their data in the
 // file.
 func (w *Weights) Names() []string {
+	if w == nil || w.header == nil {
+		return nil
+	}
 	var names []string
 	for i := range w.header.Tensors {
 		for _, t := range []Type{NF4, FP4} {
@@ -99,6 +102,9 @@ func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
 		dev = snug.CPU()
 	}
+	if w == nil || w.header == nil {
+		return nil, fmt.Errorf("qlora: Load: weight %q: a Weights that is nil or zero: %w", name, snug.ErrConfig)
+	}
 	weight, err := w.load(name, dev)
 	if err != nil {
 		return nil, fmt.Errorf("qlora: Load: weight %q: %w", name, err)
@@ -106,18 +112,25 @@ func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 	return weight, nil
 }
 
-func (w *Weights) load(name string, dev *snug.Device) (*Weight, error) {
+func (w *Weights) load(name string, dev *snug.Device) (_ *Weight, err error) {
 	l := loader{w, name, dev}
 	weight, offset, err := l.describe()
 	if err != nil {
 		return nil, err
 	}
-	if weight.packed, err = l.codes("", PackedBytes(weight.n)); err == nil {
+	whole := false
+	defer func() {
+		if !whole { // also when the reader panics
+			err = errors.Join(err, weight.Close())
+		}
+	}()
+	if err = l.codes(&weight.packed, "", PackedBytes(weight.n)); err == nil {
 		err = l.absmax(weight, offset)
 	}
 	if err != nil {
-		return nil, errors.Join(err, weight.Close())
+		return nil, err
 	}
+	whole = true
 	return weight, nil
 }
 

@@ -17,25 +17,24 @@ import (
 // staged is how many bytes pass through the host at a time.
 const staged = 1 << 20
 
-// codes reads a tensor of n bytes to the device.
-func (l loader) codes(suffix string, n int) (snug.Array[uint8], error) {
-	a, err := snug.Make[uint8](l.dev, n)
-	if err != nil {
-		return a, err
+// codes reads a tensor of n bytes to the device, into memory that it makes there.
+func (l loader) codes(to *snug.Array[uint8], suffix string, n int) (err error) {
+	if *to, err = snug.Make[uint8](l.dev, n); err != nil {
+		return err
 	}
 	t := l.w.header.Find(l.name + suffix)
 	begin := l.w.header.Data + t.Begin
 	if l.dev.IsCPU() {
-		return a, safetensors.ReadFull(l.w.r, a.Host(), begin)
+		return safetensors.ReadFull(l.w.r, to.Host(), begin)
 	}
 	buf := make([]uint8, min(n, staged))
 	for lo := 0; lo < n && err == nil; lo += staged {
 		piece := buf[:min(staged, n-lo)]
 		if err = safetensors.ReadFull(l.w.r, piece, begin+int64(lo)); err == nil {
-			err = copyIn(a, lo, piece)
+			err = copyIn(*to, lo, piece)
 		}
 	}
-	return a, err
+	return err
 }
 
 func copyIn[T snug.Element](a snug.Array[T], lo int, piece []T) error {
@@ -59,7 +58,7 @@ func (l loader) absmax(w *Weight, offset *float64) (err error) {
 	if i := sweep.First(snug.SliceView(w.m[:]), 1, sweep.Infinity); i >= 0 {
 		return fmt.Errorf("nested_quant_map[%d] is %g, want a finite value: %w", i, w.m[i], snug.ErrCorrupt)
 	}
-	if w.codes, err = l.codes(".absmax", blocks); err != nil {
+	if err = l.codes(&w.codes, ".absmax", blocks); err != nil {
 		return err
 	}
 	w.nested, err = l.finite(".nested_absmax", Blocks(blocks, nestedBlock))
@@ -101,7 +100,7 @@ func (l loader) floats(x []float32, suffix string) error {
 // times the memory of the header, and up to 2 MiB. It waits for devices.
 //
 // Errors, with nothing written: [snug.ErrConfig] when w, weights or one of them is
-// nil, a name comes twice or is not UTF-8, or the header would exceed 100 MB;
+// nil or zero, a name comes twice or is not UTF-8, or the header would exceed 100 MB;
 // [snug.ErrDevice] for a closed weight. Others are those of w and of a device.
 func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[string]string) (int64, error) {
 	if w == nil {
@@ -146,11 +145,8 @@ func planFile(weights iter.Seq2[string, *Weight], metadata map[string]string) (*
 
 // weight adds the tensors of w.
 func (p *filePlan) weight(name string, w *Weight) error {
-	if w == nil {
-		return fmt.Errorf("it is nil: %w", snug.ErrConfig)
-	}
-	if w.packed.View().Len() != PackedBytes(w.n) {
-		return fmt.Errorf("it is closed: %w", snug.ErrDevice)
+	if err := w.usable(); err != nil {
+		return err
 	}
 	text, err := json.Marshal(describe(w))
 	if err != nil {

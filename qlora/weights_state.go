@@ -1,12 +1,12 @@
 package qlora
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/strictjson"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -53,7 +53,7 @@ func parseState(text []byte, t Type) (s quantState, err error) {
 	corrupt := func(format string, args ...any) (quantState, error) {
 		return s, fmt.Errorf(format+": %w", append(args, snug.ErrCorrupt)...)
 	}
-	if err := json.Unmarshal(text, &s); err != nil {
+	if err := (strictjson.Options{Open: true, MaxBytes: maxState}).Unmarshal(text, &s); err != nil {
 		return corrupt("%w", err)
 	}
 	nested := s.NestedOffset != nil
