@@ -138,7 +138,7 @@ func TestRowsThatSeeNothing(t *testing.T) {
 func TestZeroLengths(t *testing.T) {
 	full := Config{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
 	for name, change := range map[string]func(*Config){
-		"no keys":    func(c *Config) { c.SeqK = 0 },
+		"no keys":    func(c *Config) { c.KLens = []int{0, 0} },
 		"no queries": func(c *Config) { c.SeqQ = 0 },
 		"no batch":   func(c *Config) { c.Batch = 0 },
 		"no heads":   func(c *Config) { c.Heads = 0 },

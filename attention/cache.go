@@ -75,9 +75,12 @@ func QuantizeRows[C u8.Vector, L snug.Vector32, V snug.Vector](codes C, scales L
 	if !dev.IsCPU() {
 		return fmt.Errorf("attention: rows on %s, want the cpu: %w", dev, snug.ErrDevice)
 	}
+	rows := from.Len() / dim
+	if rows == 0 {
+		return nil // dim is any number then, also one that no memory holds
+	}
 	buf := scratch.Get(dim)
 	defer scratch.Put(buf)
-	rows := from.Len() / dim
 	for i := range rows {
 		for k, v := range half.Floats(from, i*dim, *buf) {
 			if v-v != 0 {
@@ -154,11 +157,11 @@ func (r *cached) resolve(c *Config) error {
 
 // resolveTable is resolve with a Table.
 func (r *cached) resolveTable(c *Config) error {
+	n := r.table.Len()
 	longest := 0
-	for b := range c.Batch {
+	for b := range min(c.Batch, n) { // a larger Batch is refused
 		longest = max(longest, c.sequence(b).nk)
 	}
-	n := r.table.Len()
 	switch {
 	case r.Pages != nil:
 		return fmt.Errorf("attention: Pages and a Table: %w", snug.ErrConfig)

@@ -95,7 +95,7 @@ func checkCache(t testing.TB, place kerneltest.Place, c Config, dt snug.DType, r
 func cacheProperty(t *rapid.T) {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 	c := Config{
-		Batch: 1 + rng.IntN(3), Heads: 4, KVHeads: 2, SeqQ: 1 + rng.IntN(5), SeqK: rng.IntN(600),
+		Batch: 1 + rng.IntN(3), Heads: 4, KVHeads: 2, SeqQ: 1 + rng.IntN(5), SeqK: 1 + rng.IntN(600),
 		Dim: 1 + rng.IntN(20), DimV: 1 + rng.IntN(20), Causal: rng.IntN(2) == 0,
 	}
 	for range c.Batch {

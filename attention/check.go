@@ -11,6 +11,7 @@ type tensor struct {
 	name string
 	view snug.View
 	like operand
+	more bool // may have elements if like has none: pages of a cache that nobody uses
 }
 
 // rowVector is a float32 vector with one element for every query.
@@ -40,6 +41,10 @@ func checkDTypes(tensors []tensor, vectors []rowVector) error {
 
 func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 	for _, t := range tensors {
+		if t.like.empty() && t.view.Len() > 0 && !t.more { // a dimension was forgotten
+			return fmt.Errorf("attention: %s holds %d elements, want none for [%d,%d,%d,%d]: %w", t.name, t.view.Len(),
+				t.like.batch, t.like.heads, t.like.n, t.like.dim, snug.ErrShape)
+		}
 		if n := t.like.extent(); t.view.Len() < n {
 			return fmt.Errorf("attention: %s holds %d elements, want %d for [%d,%d,%d,%d] with strides %+v: %w", t.name, t.view.Len(), n,
 				t.like.batch, t.like.heads, t.like.n, t.like.dim, t.like.strides, snug.ErrShape)

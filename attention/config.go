@@ -37,12 +37,14 @@ const (
 const MaxDim = 1 << 16
 
 // Config is the shape, the layout and the mask of one attention call.
+//
+// Sequences without any keys have 0 in KLens, with room for SeqK, or equal KStarts.
 type Config struct {
 	Batch   int // sequences
 	Heads   int // query heads
 	KVHeads int // key and value heads, a divisor of Heads; 0: Heads
 	SeqQ    int // queries in a sequence
-	SeqK    int // keys in a sequence
+	SeqK    int // keys in a sequence; 0: SeqQ, or the last of KStarts. [ForwardCached] needs it
 	Dim     int // elements of a query and of a key, 1 to MaxDim
 	DimV    int // elements of a value and of an output, up to MaxDim; 0: Dim
 
@@ -86,7 +88,7 @@ type Config struct {
 	table snug.View // of Mask, where calls read it
 }
 
-// Validate returns an error that wraps ErrShape for negative dimensions, for
+// Validate returns an error that wraps [snug.ErrShape] for negative dimensions, for
 // a Dim or DimV out of range, for dimensions whose product overflows, and for
 // strides that are negative or let rows overlap; and ErrConfig for KVHeads that
 // do not divide Heads, an unknown Align, numbers of features out of range, such as a Scale
@@ -145,8 +147,8 @@ func PackedQKV(c Config) Config {
 func SequenceMajor(c Config) Config {
 	kv, dv := c.kvHeads(), c.dimV()
 	c.Q = sequenceMajor(c.SeqQ, c.Heads, c.Dim)
-	c.K = sequenceMajor(c.SeqK, kv, c.Dim)
-	c.V = sequenceMajor(c.SeqK, kv, dv)
+	c.K = sequenceMajor(c.seqK(), kv, c.Dim)
+	c.V = sequenceMajor(c.seqK(), kv, dv)
 	c.Out = sequenceMajor(c.SeqQ, c.Heads, dv)
 	return c
 }
@@ -162,6 +164,16 @@ func (c Config) kvHeads() int {
 	return c.KVHeads
 }
 
+func (c Config) seqK() int {
+	switch {
+	case c.SeqK != 0:
+		return c.SeqK
+	case len(c.KStarts) > 0:
+		return c.KStarts[len(c.KStarts)-1]
+	}
+	return c.SeqQ
+}
+
 func (c Config) dimV() int {
 	if c.DimV == 0 {
 		return c.Dim
@@ -171,7 +183,10 @@ func (c Config) dimV() int {
 
 // resolve returns c with every default filled in, or what is wrong with it.
 func (c Config) resolve() (Config, error) {
-	c.KVHeads, c.DimV = c.kvHeads(), c.dimV()
+	if c.cached() && c.SeqK == 0 {
+		return c, fmt.Errorf("attention: SeqK is 0, want the keys that a cache has room for: %w", snug.ErrShape)
+	}
+	c.KVHeads, c.SeqK, c.DimV = c.kvHeads(), c.seqK(), c.dimV()
 	if err := c.checkRanges(); err != nil {
 		return c, err
 	}
@@ -187,7 +202,11 @@ func (c Config) resolve() (Config, error) {
 			return c, err
 		}
 	}
-	return c, c.resolveFeatures()
+	err := c.resolveFeatures()
+	if (c.Heads == 0 || c.SeqQ == 0) && (c.KVHeads == 0 || c.SeqK == 0) && !c.cached() {
+		c.Batch = min(c.Batch, c.Bias.Dims[0]) // no memory bounds loops over sequences without rows
+	}
+	return c, err
 }
 
 func (c *Config) checkRanges() error {
@@ -210,7 +229,7 @@ func (c *Config) checkRanges() error {
 		return fmt.Errorf("attention: Align is %d, want BottomRight, TopLeft or Shifted: %w", int(c.Align), snug.ErrConfig)
 	}
 	if c.Shift < -unlimited || c.Shift > unlimited || c.Shift != 0 && c.Align != Shifted {
-		return fmt.Errorf("attention: Shift is %d, want one of up to 2^61 either way, with Align Shifted only: %w", c.Shift, snug.ErrConfig)
+		return fmt.Errorf("attention: Shift is %d, want %d to %d, with Align Shifted only: %w", c.Shift, -unlimited, unlimited, snug.ErrConfig)
 	}
 	if s := float64(c.scale2()); math.IsNaN(s) || math.IsInf(s, 0) {
 		return fmt.Errorf("attention: Scale is %g, want a finite number: %w", c.Scale, snug.ErrConfig)

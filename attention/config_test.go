@@ -13,6 +13,10 @@ import (
 
 var small = Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
 
+// overflows32 is the error for numbers up to MaxInt that must be below 2^32, which all are
+// where int has 32 bits.
+var overflows32 = map[bool]error{true: snug.ErrConfig}[math.MaxInt > math.MaxUint32]
+
 func TestValidate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Config)
@@ -48,7 +52,8 @@ func TestValidate(t *testing.T) {
 		"softcap tiny":    {func(c *Config) { c.Softcap = 1e-38 }, snug.ErrConfig},
 		"dropout 1":       {func(c *Config) { c.Dropout.P = 1 }, snug.ErrConfig},
 		"dropout NaN":     {func(c *Config) { c.Dropout.P = float32(math.NaN()) }, snug.ErrConfig},
-		"dropout number":  {func(c *Config) { c.Dropout = Dropout{P: 0.5, Key: math.MaxInt} }, snug.ErrConfig},
+		"dropout number":  {func(c *Config) { c.Dropout = Dropout{P: 0.5, Key: -1} }, snug.ErrConfig},
+		"dropout far":     {func(c *Config) { c.Dropout = Dropout{P: 0.5, Query: math.MaxInt} }, overflows32},
 		"slopes":          {func(c *Config) { c.Slopes = zeros(3) }, snug.ErrShape},
 		"slopes of f16":   {func(c *Config) { c.Slopes = snug.SliceView(make([]snug.Float16, 4)) }, snug.ErrDType},
 		"sinks":           {func(c *Config) { c.Sinks.X = zeros(5) }, snug.ErrShape},

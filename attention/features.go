@@ -154,7 +154,7 @@ func (c *Config) checkVectors() error {
 
 func (c *Config) resolveBias() error {
 	x := &c.Bias
-	if x.X.Len() == 0 && x.Grad.Len() == 0 {
+	if x.X.Len() == 0 && x.Grad.Len() == 0 && x.Dims == ([4]int{}) {
 		return nil
 	}
 	queries, keys := c.longest()
@@ -170,6 +170,8 @@ func (c *Config) resolveBias() error {
 		}
 	}
 	switch {
+	case x.X.Len() == 0 && x.Grad.Len() == 0 && n == 0: // of any type
+		return nil
 	case !x.X.DType().IsFloat():
 		return fmt.Errorf("attention: Bias.X holds %s, want f32, f16 or bf16: %w", x.X.DType(), snug.ErrDType)
 	case x.Grad.Len() > 0 && x.Grad.DType() != snug.F32:

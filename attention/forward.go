@@ -34,7 +34,7 @@ func (j *forwardJob) check() (*snug.Device, error) {
 		return nil, err
 	}
 	like := j.c.operands()
-	tensors := [...]tensor{{"q", j.q, like[0]}, {"k", j.k, like[1]}, {"v", j.v, like[2]}, {"out", j.out, like[3]}}
+	tensors := [...]tensor{{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1]}, {name: "v", view: j.v, like: like[2]}, {name: "out", view: j.out, like: like[3]}}
 	vectors := [...]rowVector{{name: "lse", view: j.lse}}
 	typed := tensors
 	if j.c.cached() {
@@ -42,6 +42,7 @@ func (j *forwardJob) check() (*snug.Device, error) {
 			return nil, err
 		}
 		typed[1], typed[2] = tensors[0], tensors[3] // those of k and v are right
+		tensors[1].more, tensors[2].more = true, true
 	}
 	if err := checkDTypes(typed[:], vectors[:]); err != nil {
 		return nil, err

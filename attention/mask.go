@@ -3,10 +3,12 @@ package attention
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 )
 
 // MaskTile is the queries and the keys of a tile of a [Mask].
@@ -94,9 +96,9 @@ func newMask(batch, heads, seqQ, seqK int, sees bool) (*Mask, error) {
 	if min(batch, heads, seqQ, seqK) < 0 {
 		return nil, fmt.Errorf("attention: mask of [%d,%d,%d,%d]: %w", batch, heads, seqQ, seqK, snug.ErrShape)
 	}
-	m.tilesK = (seqK + MaskTile - 1) / MaskTile
-	for _, d := range [...]int{batch, heads, (seqQ + MaskTile - 1) / MaskTile, m.tilesK} {
-		if n, ok = mulAdd(0, n, d); !ok || n > 1<<31-1-int(partial) {
+	m.tilesK = cpu.Chunks(seqK, MaskTile)
+	for _, d := range [...]int{batch, heads, m.tilesQ(), m.tilesK} {
+		if n, ok = mulAdd(0, n, d); !ok || n > min(1<<31-1-int(partial), math.MaxInt/4) {
 			return nil, fmt.Errorf("attention: mask of [%d,%d,%d,%d] has too many tiles: %w", batch, heads, seqQ, seqK, snug.ErrShape)
 		}
 	}
@@ -104,16 +106,21 @@ func newMask(batch, heads, seqQ, seqK int, sees bool) (*Mask, error) {
 	return m, nil
 }
 
+func (m *Mask) tilesQ() int { return cpu.Chunks(m.seqQ, MaskTile) }
+
 // place returns the head and the first query and key of tile number n.
 func (m *Mask) place(n int) (b, h, i, j int) {
-	tilesQ := (m.seqQ + MaskTile - 1) / MaskTile
 	n, j = n/m.tilesK, n%m.tilesK*MaskTile
-	n, i = n/tilesQ, n%tilesQ*MaskTile
+	n, i = n/m.tilesQ(), n%m.tilesQ()*MaskTile
 	return n / m.heads, n % m.heads, i, j
 }
 
-// Tiles returns how many tiles are hidden, seen as a whole, and seen in part.
+// Tiles returns how many tiles are hidden, seen as a whole, and seen in part; a nil Mask
+// has none.
 func (m *Mask) Tiles() (none, all, some int) {
+	if m == nil {
+		return 0, 0, 0
+	}
 	for _, t := range m.tiles {
 		switch t {
 		case hidden:
@@ -128,10 +135,14 @@ func (m *Mask) Tiles() (none, all, some int) {
 }
 
 // On returns m for calls on dev: with a copy of its tables there, of m.Bytes() bytes, that
-// lives until Close. It shares the tables on the host with m. On the CPU it is m itself.
-// Errors are those of [snug.Make].
+// lives until Close. It shares the tables on the host with m. On the CPU it is m itself,
+// and a nil Mask, which hides nothing, is nil on any device. Errors are those of
+// [snug.Make], and [snug.ErrDevice] for a nil dev.
 func (m *Mask) On(dev *snug.Device) (*Mask, error) {
-	if dev.IsCPU() {
+	if dev == nil {
+		return nil, fmt.Errorf("attention: mask on a nil device: %w", snug.ErrDevice)
+	}
+	if m == nil || dev.IsCPU() {
 		return m, nil
 	}
 	words := m.wordTable()
@@ -162,8 +173,13 @@ func (m *Mask) wordTable() []int32 {
 }
 
 // Close frees what [Mask.On] allocated; the Mask is then of no more use. A Mask of the CPU
-// has nothing to free.
-func (m *Mask) Close() error { return m.table.Close() }
+// and a nil one have nothing to free.
+func (m *Mask) Close() error {
+	if m == nil {
+		return nil
+	}
+	return m.table.Close()
+}
 
 // view returns the tables where calls read them, by which the device is known.
 func (m *Mask) view() snug.View {
@@ -179,6 +195,9 @@ func (m *Mask) view() snug.View {
 // Bytes returns the memory of m's tables, on the host and as much again on the device that
 // it is for, if that is another.
 func (m *Mask) Bytes() int64 {
+	if m == nil {
+		return 0
+	}
 	n := 4*int64(len(m.tiles)) + 8*int64(len(m.words))
 	if m.dev != nil {
 		n *= 2
@@ -209,8 +228,7 @@ func (m *Mask) of(b, h int) headMask {
 		return headMask{}
 	}
 	b, h = min(b, m.batch-1), min(h, m.heads-1)
-	tilesQ := (m.seqQ + MaskTile - 1) / MaskTile
-	return headMask{m, (b*m.heads + h) * tilesQ * m.tilesK}
+	return headMask{m, (b*m.heads + h) * m.tilesQ() * m.tilesK}
 }
 
 // headMask is the part of a Mask for one head; it has no m if there is none.

@@ -76,11 +76,11 @@ func (j *mergeJob) check() (*snug.Device, error) {
 		return nil, err
 	}
 	like := j.c.operands()[3]
-	tensors := [4]tensor{{"out", j.out, like}, {"out1", j.out1, like}, {"out2", j.out2, like}}
+	tensors := [4]tensor{{name: "out", view: j.out, like: like}, {name: "out1", view: j.out1, like: like}, {name: "out2", view: j.out2, like: like}}
 	vectors := [3]rowVector{{name: "lse", view: j.lse}, {name: "lse1", view: j.lse1}, {name: "lse2", view: j.lse2}}
 	n := 3
 	if j.backward {
-		tensors[2], tensors[3], n = tensor{"dout", j.dout, like}, tensor{"dout1", j.dout1, like}, 4
+		tensors[2], tensors[3], n = tensor{name: "dout", view: j.dout, like: like}, tensor{name: "dout1", view: j.dout1, like: like}, 4
 		vectors[2] = rowVector{name: "dlse1", view: j.dlse1}
 	}
 	if err := checkDTypes(tensors[:n], vectors[:]); err != nil {

@@ -214,7 +214,11 @@ func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
 // scatterParts'th, so that no two items write the same row.
 const scatterParts = 16
 
-func (j *embeddingBackwardJob) Run() { embeddingBackwardTask.Run(scatterParts, *j) }
+func (j *embeddingBackwardJob) Run() {
+	if j.tokens.Len() > 0 { // else cols may be more than memory holds
+		embeddingBackwardTask.Run(scatterParts, *j)
+	}
+}
 
 var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) {
 	dtable := j.dtable.Float32s()

@@ -42,8 +42,8 @@ func RotaryAngles(angles []float32, turned int, base float64) error {
 		return fmt.Errorf("fused: %s: base is %v, want a positive finite number: %w", op, base, snug.ErrConfig)
 	}
 	rows, err := checkRows(op, operand{"angles", snug.SliceView(angles)}, turned)
-	if err != nil {
-		return err
+	if err != nil || rows == 0 {
+		return err // without rows, half may be any number
 	}
 	half := turned / 2
 	for i := range half {
