@@ -66,7 +66,10 @@
 // matrix units of GPUs, for bfloat16 and float16. In float16 that adds 2^-11
 // of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
 // more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
-// [Backward] recovers p from a float32 lse, to a relative error of about
+// For ds, [Backward] takes dout_i · out_i with out as it was rounded, as FlashAttention does.
+// When the gradient in a bias or in sinks is wanted, it takes the mean of dout_i · v_j by
+// the weights instead, at the cost of two more products for each tile.
+// It recovers p from a float32 lse, to a relative error of about
 // (|s|+|lse|)·2⁻²³. Results are the same bit for bit for every GOMAXPROCS.
 package attention
 

@@ -20,7 +20,7 @@ import (
 type backwardJob struct {
 	dq, dk, dv, dout, q, k, v, out snug.View
 	lse                            snug.View
-	delta                          snug.View // workspace: dout_i · out_i - GradLSE_i
+	delta                          snug.View // workspace: dout_i · out_i - GradLSE_i, see exactDelta
 	c                              Config    // resolved
 	onePass                        bool      // set by Run
 }
@@ -46,8 +46,8 @@ func (j *backwardJob) check() (*snug.Device, error) {
 	}
 	like := j.c.operands()
 	tensors := [...]tensor{
-		{"q", j.q, like[0]}, {"k", j.k, like[1]}, {"v", j.v, like[2]}, {"out", j.out, like[3]},
-		{"dq", j.dq, like[0]}, {"dk", j.dk, like[1]}, {"dv", j.dv, like[2]}, {"dout", j.dout, like[3]},
+		{name: "q", view: j.q, like: like[0]}, {name: "k", view: j.k, like: like[1]}, {name: "v", view: j.v, like: like[2]}, {name: "out", view: j.out, like: like[3]},
+		{name: "dq", view: j.dq, like: like[0]}, {name: "dk", view: j.dk, like: like[1]}, {name: "dv", view: j.dv, like: like[2]}, {name: "dout", view: j.dout, like: like[3]},
 	}
 	vectors := [...]rowVector{{name: "lse", view: j.lse}, {name: "ws", view: j.delta, more: true}}
 	if err := checkDTypes(tensors[:], vectors[:]); err != nil {
@@ -76,12 +76,12 @@ func (j *backwardJob) Operands(yield func(*driver.Mem)) {
 func (j *backwardJob) Run() {
 	c := &j.c
 	keyHeads := c.Batch * c.KVHeads
-	j.onePass = keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
+	_, longest := c.longest()
+	j.onePass = longest > 0 && keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
 	queryTask.Run(c.queryTiles(), *j)
 	if j.onePass {
 		headTask.Run(keyHeads, *j)
 	} else {
-		_, longest := c.longest()
 		keyTask.Run(keyHeads*cpu.Chunks(longest, tileK), *j)
 	}
 	if c.Sinks.Grad.Len() > 0 {
@@ -91,6 +91,13 @@ func (j *backwardJob) Run() {
 		biasTask.Run(c.biasTiles(), *j)
 	}
 }
+
+// exactDelta reports whether delta is the sum of p_ij·keep_ij dout_i · v_j over the keys,
+// for which the weights are computed once more, instead of dout_i · out_i. The error of the
+// latter, by the rounding of out and of lse, grows with the length of rows and moves all ds
+// of a query to one side. Products with k and q average that out, but sums of ds do not: the
+// gradients in a bias and in sinks.
+func (c *Config) exactDelta() bool { return c.Bias.Grad.Len() > 0 || c.Sinks.Grad.Len() > 0 }
 
 // queryTask computes delta and dq for one tile of queries an item, long items
 // first. Before the one pass, dq becomes zero instead.
@@ -104,9 +111,13 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	defer scratch.Put(buf)
 	g := newGradients(arena(*buf), c)
 	g.loadQueries(j, &s, h, q0, q1)
-	out := s.queryHead(j.out, c.Out, h, c.DimV).load(g.vRoom, q0, q1)
-	dout := s.queryHead(j.dout, c.Out, h, c.DimV).load(g.doutRoom, q0, q1)
-	rowDots(g.delta, dout, out)
+	if c.exactDelta() {
+		g.sumDelta(j, &s, h, q0, q1)
+	} else {
+		out := s.queryHead(j.out, c.Out, h, c.DimV).load(g.vRoom, q0, q1)
+		dout := s.queryHead(j.dout, c.Out, h, c.DimV).load(g.doutRoom, q0, q1)
+		rowDots(g.delta, dout, out)
+	}
 	if c.GradLSE.Len() > 0 {
 		vexp.Registry.Best().Axpby(g.delta, c.GradLSE.Float32s()[c.row(&s, h):][q0:q1], -1, 1)
 	}

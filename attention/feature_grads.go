@@ -54,7 +54,7 @@ var biasTask = cpu.NewTask(func(j *backwardJob, item int) {
 	buf := scratch.Get(c.backwardScratch())
 	defer scratch.Put(buf)
 	g := newGradients(arena(*buf), c)
-	g.inBias = true
+	g.of = inBias
 	for bb := range c.Batch {
 		for hh := range c.Heads {
 			if (st[0] == 0 || bb == b) && (st[1] == 0 || hh == h) {

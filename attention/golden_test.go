@@ -17,6 +17,7 @@ type golden struct {
 	Cases []struct {
 		Name, DType       string
 		KV, Queries, Keys int
+		Dim               int // 0: 5
 		Config            struct {
 			Causal bool
 			Bias   []int
@@ -36,8 +37,9 @@ func numbers(t testing.TB, number, n int, dt snug.DType) []float32 {
 
 // The results of PyTorch, of which those of 16 bits have an error of their own: snug's is no
 // larger, but for chance. With a bias PyTorch stores the weights in float32 for the backward
-// pass; against that the gradients may have three and a half times the error, since the
-// rounded out is part of them, as in FlashAttention.
+// pass; against that the gradients in q, k and v may have twice the error in bfloat16, since
+// processors that multiply that round the weights. The gradient in the bias has no more than
+// PyTorch's, also in rows of 512, whose products with a rounded out would be far worse.
 func TestGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/torch/golden.json")
 	require.NoError(t, err)
@@ -47,7 +49,8 @@ func TestGolden(t *testing.T) {
 	for _, g := range all.Cases {
 		t.Run(g.Name+" "+g.DType, func(t *testing.T) {
 			dt := map[string]snug.DType{"f32": snug.F32, "f16": snug.F16, "bf16": snug.BF16}[g.DType]
-			const batch, heads, dim = 2, 2, 5
+			const batch, heads = 2, 2
+			dim := max(g.Dim, 5)
 			p := &problem{c: Config{Batch: batch, Heads: heads, KVHeads: g.KV, SeqQ: g.Queries, SeqK: g.Keys, Dim: dim, Causal: g.Config.Causal, Align: TopLeft}}
 			p.c = resolved(t, p.c)
 			for i, x := range []*[]float32{&p.q, &p.k, &p.v, nil, nil, nil, nil, nil, &p.dout} {
@@ -67,7 +70,7 @@ func TestGolden(t *testing.T) {
 			} {
 				torch, ok := g.Results[name]
 				if !ok {
-					require.Contains(t, []string{"lse", "dbias"}, name)
+					require.True(t, g.Dim > 0 || name == "lse" || name == "dbias", name)
 					continue
 				}
 				require.Len(t, x.got, len(torch), name)
@@ -75,11 +78,15 @@ func TestGolden(t *testing.T) {
 				t.Logf("%s: error %.1e, torch's %.1e", name, ours, theirs)
 				limit := 1.2 * theirs
 				switch {
-				case dt == snug.F32:
+				case dt == snug.F32 && g.Dim == 0:
 					require.Less(t, theirs, 1e-6, name) // the definitions are the same
 					limit = 1e-6
-				case p.bias != nil && name != "out":
-					limit = 3.5 * theirs
+				case dt == snug.F32: // for large scores the rounding of lse counts
+					limit = 3 * theirs
+				case name == "dbias":
+					limit = theirs
+				case p.bias != nil && name != "out" && dt == snug.BF16:
+					limit = 2 * theirs
 				}
 				require.LessOrEqual(t, ours, limit, name)
 			}

@@ -181,8 +181,13 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 		return err
 	}
 	s := c.gpu()
-	err := s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
-		*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+	var err error
+	if c.exactDelta() {
+		err = j.deltaFeatures(q)
+	} else {
+		err = s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
+			*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+	}
 	if err == nil {
 		err = j.gradLSE(q)
 	}

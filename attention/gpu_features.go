@@ -170,6 +170,17 @@ func (c *Config) extraMems() gpuExtras {
 	return x
 }
 
+// deltaFeatures queues the launches for delta, see exactDelta.
+func (j *backwardJob) deltaFeatures(q gpu.Launcher) error {
+	c, x := &j.c, j.c.extraMems()
+	f := c.features(j.q.DType())
+	return f.batches(c, func(n, queries, _ int) error {
+		return f.launch(q, "attention_delta_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), 1,
+			*j.delta.Mem(), *j.dout.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), *j.lse.Mem(),
+			x.slopes, x.sinks, x.bias, x.tiles, x.words)
+	})
+}
+
 // features queues the launches of j with features, after that for delta.
 func (j *backwardJob) features(q gpu.Launcher) error {
 	c := &j.c

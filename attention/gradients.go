@@ -21,9 +21,18 @@ type gradients struct {
 	p, ds         tile      // its weights and the gradients of its products, queries × keys
 	scorer        scorer    // of the loaded queries
 	mask          headMask
-	k0            int  // the first of the loaded keys
-	inBias        bool // ds are the gradients in the bias instead, and p is not for use
+	k0            int // the first of the loaded keys
+	of            dsKind
 }
+
+// dsKind is what next makes of ds.
+type dsKind int
+
+const (
+	inProducts dsKind = iota // the gradients in the products
+	inBias                   // those in the bias; p is not for use
+	inWeights                // those in the weights, without delta; p are the weights before dropout
+)
 
 func newGradients(room arena, c *Config) gradients {
 	g := gradients{
@@ -78,15 +87,18 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.keys()), g.dsRoom.top(w.hi-w.lo).left(w.keys())
 	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
 	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
-	plain := g.scorer.plain() && !g.inBias
+	plain := g.scorer.plain() && g.of != inBias
 	k, c := vexp.Registry.Best(), g.scorer.c
 	for i := range g.p.rows {
 		p, ds := w.row(g.p.row(i), i), w.row(g.ds.row(i), i)
-		if plain {
+		switch {
+		case !plain:
+			g.row(p, ds, i, q0)
+		case g.of == inWeights:
+			k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
+		default:
 			k.Exp2Sum(p, c.scale2(), g.lse2[w.lo-q0+i])
 			k.ScoreGrad(ds, p, g.delta[w.lo-q0+i], c.Scale)
-		} else {
-			g.row(p, ds, i, q0)
 		}
 		w.clear(g.p.row(i), i)
 		w.clear(g.ds.row(i), i)
@@ -99,17 +111,23 @@ func (g *gradients) row(p, ds []float32, i, q0 int) {
 	w, c := &g.seen, g.scorer.c
 	query, key := w.lo+i, w.from+w.sees[i].lo
 	slopes := g.slopes
+	if g.of == inWeights {
+		slopes = nil
+	}
 	if slopes != nil {
 		slopes = slopes[:len(p)]
 	}
-	g.scorer.row(p, slopes, query, key, g.inBias)
+	g.scorer.row(p, slopes, query, key, g.of == inBias)
 	k := vexp.Registry.Best()
 	k.Exp2Sum(p, math.Log2E, g.lse2[query-q0])
 	if c.Dropout.P > 0 {
 		g.scorer.drop(ds, query, key)
 	}
+	if g.of == inWeights {
+		return
+	}
 	scale := c.Scale
-	if slopes != nil || g.inBias {
+	if slopes != nil || g.of == inBias {
 		scale = 1
 	}
 	k.ScoreGrad(ds, p, g.delta[query-q0], scale)
@@ -119,6 +137,38 @@ func (g *gradients) row(p, ds []float32, i, q0 int) {
 	if c.Dropout.P > 0 {
 		g.scorer.drop(p, query, key)
 	}
+}
+
+// sumDelta sets delta of the loaded queries, from q0 to q1-1 of head h, to the means of the
+// gradients in their weights, weighted by these. The weights are not quite those whose sum
+// is 1, by the rounding of lse, so that a sum alone would be as far from theirs.
+func (g *gradients) sumDelta(j *backwardJob, s *sequence, h, q0, q1 int) {
+	k, sink := vexp.Registry.Best(), float64(j.c.sink(h))*math.Log2E
+	ones, totals := g.dqk.x[:tileK], g.dv.x[:len(g.delta)] // of no use before the sums
+	fill(ones, 1)
+	for i := range totals {
+		g.delta[i], totals[i] = 0, float32(math.Exp2(sink-float64(g.lse2[i])))
+	}
+	g.of = inWeights
+	lo, _ := s.keys(q0)
+	_, end := s.keys(q1 - 1)
+	for k0 := lo / tileK * tileK; k0 < end; k0 += tileK {
+		g.loadKeys(j, s, j.c.kvHead(h), k0, min(k0+tileK, s.nk))
+		g.seen.begin(q0)
+		for g.next(s, q0, q1) {
+			for i := range g.p.rows {
+				p, at := g.p.row(i), g.seen.lo-q0+i
+				g.delta[at] += k.Dot(p, g.ds.row(i))
+				totals[at] += k.Dot(p, ones[:len(p)])
+			}
+		}
+	}
+	for i, sum := range totals {
+		if sum != 0 { // the query sees something
+			g.delta[i] /= sum
+		}
+	}
+	g.of = inProducts
 }
 
 // addQuery adds what the block contributes to dq, a tile from q0 on.

@@ -10,6 +10,8 @@
 // the same on matrix units for 16-bit types and rows of up to 256 elements, and
 // featured*.h with all that a Config may have besides a causal mask:
 //
+//	delta_features  a block owns a tile of queries: their delta, for gradients in a bias or
+//	                in sinks
 //	minus           takes the gradient in lse off delta
 //	bias_features   a block owns a tile of the gradient in the bias
 //	sinks           a block owns a head's gradient

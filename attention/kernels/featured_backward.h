@@ -37,15 +37,22 @@ DEVICE void weigh(CONSTANT Features& p, float slope, Tile tile, Extras x, PRIVAT
     if (p.dropout) w = at.keeps ? w * p.keep : 0;
 }
 
-// query_grads sets ds to the gradients of a tile's products, or of its bias.
-DEVICE void query_grads(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, i64 k0, SeenBits seen,
-                        PRIVATE Scores& ds, PRIVATE const Query* query, Tensors in, Extras x, bool in_bias) {
+// query_products sets w to the products of a tile's queries and keys, ds to those of its
+// gradients and values, and with dropout kept to what that keeps.
+DEVICE void query_products(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, i64 k0,
+                           PRIVATE Scores& w, PRIVATE Scores& ds, Tensors in) {
     u64 kv = head.h / p.shape.group;
-    Scores w;
     if (p.dropout) draw(t, p, kept, head, q0, k0);
     products(t, w, room, query_rows(p, in.q, p.shape.q, head, q0, p.shape.dim), key_rows(p, in.k, p.shape.k, head.s, kv, k0, p.shape.dim));
     products(t, ds, room, query_rows(p, in.dout, p.shape.out, head, q0, p.shape.dim_v),
              key_rows(p, in.v, p.shape.v, head.s, kv, k0, p.shape.dim_v));
+}
+
+// query_grads sets ds to the gradients of a tile's products, or of its bias.
+DEVICE void query_grads(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, i64 k0, SeenBits seen,
+                        PRIVATE Scores& ds, PRIVATE const Query* query, Tensors in, Extras x, bool in_bias) {
+    Scores w;
+    query_products(t, room, kept, p, head, q0, k0, w, ds, in);
     UNROLL for (u32 r = 0; r < 4; r++)
         UNROLL for (u32 c = 0; c < 4; c++) {
             u32 row = row_at(t) + r, column = column_at(t) + 16 * c;

@@ -78,6 +78,59 @@ KERNEL(attention_bias_features, 256, OPERAND(f32, dbias, 0), OPERAND(const u8, d
     }
 }
 
+// delta_features sets delta, in a tile of queries, to the means of the gradients in their
+// weights, weighted by these: dout · out without the rounding of out and of lse.
+DEVICE void delta_features(Thread t, GROUP Quad* room, GROUP u16* kept, CONSTANT Features& p, GROUP const Head& head, i64 q0, GLOBAL f32* delta,
+                           Tensors in, Extras x) {
+    u64 row = row_of(p, head, q0);
+    float lse2[4], sums[4] = {0, 0, 0, 0}, totals[4] = {0, 0, 0, 0};
+    UNROLL for (u32 r = 0; r < 4; r++) lse2[r] = query_of(in.lse + row, in.lse + row, row_at(t) + r, within(head.s.nq - q0, TILE)).lse2;
+    i64 end = end_key(p, head.s, least(q0 + TILE, head.s.nq) - 1);
+    for (i64 k0 = first_key(p, head.s, q0) / TILE * TILE; k0 < end; k0 += TILE) {
+        i32 tile = tile_of(p, head, q0, k0);
+        if (tile == HIDDEN) continue;
+        SeenBits seen = seen_keys(t, p, head, x, tile, q0, k0);
+        Scores w, ds;
+        query_products(t, room, kept, p, head, q0, k0, w, ds, in);
+        UNROLL for (u32 r = 0; r < 4; r++) {
+            float sum = 0, total = 0;
+            UNROLL for (u32 c = 0; c < 4; c++) {
+                u32 i = row_at(t) + r, j = column_at(t) + 16 * c;
+                if (!has(seen.row[r], j)) continue;
+                float e = exp2_of(score_of(p, head.slope, tile_at(p, head, q0, k0), x, w.x[r][c], i, j).x - lse2[r]);
+                total += e;
+                if (!p.dropout) sum = fused_mul_add(e, ds.x[r][c], sum);
+                else if (has(kept, i, j)) sum = fused_mul_add(e, ds.x[r][c] * p.keep, sum);
+            }
+            sums[r] += half_warp_sum(sum);
+            totals[r] += half_warp_sum(total);
+        }
+        sync_threads(); // all have read kept
+    }
+    UNROLL for (u32 r = 0; r < 4; r++) {
+        if (p.sunk) totals[r] += exp2_of(x.sinks[head.h] * 1.44269502f - lse2[r]);
+        if (totals[r] != 0) sums[r] /= totals[r]; // else the query sees nothing
+        if (column_at(t) == 0 && q0 + row_at(t) + r < head.s.nq) delta[row + row_at(t) + r] = sums[r];
+    }
+}
+
+KERNEL(attention_delta_features, 256, OPERAND(f32, delta, 0), OPERAND(const u8, dout, 1), OPERAND(const u8, q, 2), OPERAND(const u8, k, 3),
+       OPERAND(const u8, v, 4), OPERAND(const f32, lse, 5), OPERAND(const f32, slopes, 6), OPERAND(const f32, sinks, 7),
+       OPERAND(const u8, bias, 8), OPERAND(const i32, tiles, 9), OPERAND(const u64, words, 10), PARAMS(Features, p)) {
+    SHARED(Quad, room, ROOM);
+    SHARED(u16, kept, BITS);
+    SHARED(Head, head, 1);
+    Thread t = THREAD;
+    Tensors in = {dout, q, k, v, lse, nullptr};
+    Extras x = {slopes, sinks, bias, tiles, words};
+    for (u64 item = t.block; item < p.shape.items; item += t.blocks) {
+        Part at = query_part(p, t, item);
+        if (at.q0 < 0) continue;
+        load_head(t, head, p, at.n, at.h, at.q0, x);
+        delta_features(t, room, kept, p, head[0], at.q0, delta, in, x);
+    }
+}
+
 struct Sinks { u64 heads, batch, rows, stride; }; // rows of a batch element that count, of stride
 
 // A block owns the gradient of a head's sink: minus the sum of its weights times delta.
