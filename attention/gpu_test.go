@@ -80,7 +80,7 @@ func TestHopperFor(t *testing.T) {
 		"other devices":   {func(*Config) {}, gpuUnits[0], false, nil},
 		"plain":           {func(*Config) {}, &gpuPlain, true, nil},
 		"negative scale":  {func(c *Config) { c.Scale = -1 }, gpuUnits[0], true, nil},
-		"no keys":         {func(c *Config) { c.SeqK = 0 }, gpuUnits[0], true, nil},
+		"no keys":         {func(c *Config) { c.SeqQ, c.SeqK = 0, 0 }, gpuUnits[0], true, nil},
 		"no queries":      {func(c *Config) { c.SeqQ = 0 }, gpuUnits[0], true, nil},
 		"no heads":        {func(c *Config) { c.Heads, c.KVHeads = 0, 0 }, gpuUnits[0], true, nil},
 		"no batch":        {func(c *Config) { c.Batch = 0 }, gpuUnits[0], true, nil},
