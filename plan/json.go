@@ -28,6 +28,9 @@ func ReadModel(r io.Reader) (Model, error) {
 		CNN   *CNN   `json:"cnn"`
 		Chain *Model `json:"chain"`
 	}
+	if r == nil {
+		return Model{}, invalid("read a model: a reader is wanted, not nil")
+	}
 	text, err := io.ReadAll(io.LimitReader(r, maxModelFile+1))
 	switch {
 	case err != nil:

@@ -17,7 +17,7 @@ type MonitorOptions struct {
 	Warn float64
 	// Warning, unless nil, is called when what a tier holds gets to that share, and again
 	// after it was below. It is called by the goroutine that counted, after the Monitor is
-	// unlocked.
+	// unlocked and has counted, and may panic.
 	Warning func(Warning)
 	// Device is asked for its memory by Sample; nil or the CPU: none is.
 	Device *snug.Device
@@ -41,7 +41,8 @@ func (w Warning) String() string {
 // Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline of
 // them with the memory of the process and the device. A program tells it what it allocates
 // and frees; Sample adds a line. It is safe for concurrent use, and none of the methods that
-// a training loop calls allocates.
+// a training loop calls allocates. A nil Monitor and one that [NewMonitor] has not made count
+// nothing, and their methods return errors that wrap [snug.ErrConfig] where they return one.
 type Monitor struct {
 	options MonitorOptions
 	start   time.Time
@@ -90,9 +91,25 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 	return &Monitor{options: o, start: time.Now(), process: openRSS(), samples: make([]Sample, 0, o.Samples), every: 1}, nil
 }
 
+// made returns an error for a Monitor that NewMonitor has not made.
+func (m *Monitor) made() error {
+	if m == nil || m.start.IsZero() {
+		return errNotMade
+	}
+	return nil
+}
+
+var (
+	errNotMade  = invalid("a monitor that NewMonitor has not made")
+	errNoWriter = invalid("a writer is wanted, not nil")
+)
+
 // Close releases what the Monitor has open. It still counts after that, and samples
 // without the memory of the process.
 func (m *Monitor) Close() error {
+	if err := m.made(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := m.process
@@ -103,7 +120,7 @@ func (m *Monitor) Close() error {
 // Add counts n more bytes, or fewer when n is negative. Components and tiers that do not
 // exist are not counted.
 func (m *Monitor) Add(t Tier, c Component, n int64) {
-	if !counted(t, c) {
+	if !counted(t, c) || m.made() != nil {
 		return
 	}
 	m.mu.Lock()
@@ -115,7 +132,7 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 // Set says how many bytes a component holds and the most that it has held, for parts that
 // count themselves, such as a store of pages.
 func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
-	if !counted(t, c) {
+	if !counted(t, c) || m.made() != nil {
 		return
 	}
 	m.mu.Lock()
@@ -154,6 +171,9 @@ func (m *Monitor) warn(w Warning) {
 
 // Held returns what is held now, and the peak of each component.
 func (m *Monitor) Held() (now, peak Usage) {
+	if m.made() != nil {
+		return now, peak
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now, m.peak
@@ -162,7 +182,7 @@ func (m *Monitor) Held() (now, peak Usage) {
 // Peak returns the most bytes that a tier has held at one time, 0 for one that does not
 // exist.
 func (m *Monitor) Peak(t Tier) int64 {
-	if !counted(t, 0) {
+	if !counted(t, 0) || m.made() != nil {
 		return 0
 	}
 	m.mu.Lock()
@@ -173,6 +193,9 @@ func (m *Monitor) Peak(t Tier) int64 {
 // Check returns an error that wraps [snug.ErrNoMemory] when a tier has held more than its
 // limit.
 func (m *Monitor) Check() error {
+	if err := m.made(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for t, limit := range m.options.Limits {
@@ -185,6 +208,9 @@ func (m *Monitor) Check() error {
 
 // Sample adds a line to the timeline. Errors are those of the device.
 func (m *Monitor) Sample() error {
+	if err := m.made(); err != nil {
+		return err
+	}
 	used, err := deviceUsed(m.options.Device)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,6 +269,9 @@ func RSS() (now, peak int64) {
 
 // Timeline returns a copy of the samples.
 func (m *Monitor) Timeline() []Sample {
+	if m.made() != nil {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]Sample(nil), m.samples...)

@@ -11,6 +11,9 @@ import (
 // holds on each tier in bytes, the most that each tier has held since the line before, the
 // resident memory of the process and the device's used memory.
 func (m *Monitor) WriteCSV(w io.Writer) error {
+	if err := m.writes(w); err != nil {
+		return err
+	}
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, "seconds")
 	for t := range Tiers {
@@ -36,6 +39,9 @@ func (m *Monitor) WriteCSV(w io.Writer) error {
 // WritePrometheus writes what is held now, the peaks and the limits in the text format of
 // Prometheus, version 0.0.4.
 func (m *Monitor) WritePrometheus(w io.Writer) error {
+	if err := m.writes(w); err != nil {
+		return err
+	}
 	used, err := deviceUsed(m.options.Device)
 	if err != nil {
 		return err
@@ -82,6 +88,14 @@ func (m *Monitor) WritePrometheus(w io.Writer) error {
 	return b.Flush()
 }
 
+// writes reports whether there is a monitor and something to write to.
+func (m *Monitor) writes(w io.Writer) error {
+	if w == nil {
+		return errNoWriter
+	}
+	return m.made()
+}
+
 // The layout of a timeline, in points.
 const (
 	plotLeft, plotTop     = 110, 84
@@ -92,6 +106,9 @@ const (
 // it has held between the samples as a line, and its limit. title may be empty. Without two
 // samples it is an error.
 func (m *Monitor) WriteSVG(w io.Writer, t Tier, title string) error {
+	if err := m.writes(w); err != nil {
+		return err
+	}
 	samples := m.Timeline()
 	if len(samples) < 2 || !counted(t, 0) {
 		return errNoSamples

@@ -52,6 +52,9 @@ type bar struct {
 // each choice alone undone that saves something, and those without techniques, under the
 // limit. Bars that are longer than four times the limit are cut off.
 func (p Plan) WriteSVG(w io.Writer) error {
+	if w == nil {
+		return errNoWriter
+	}
 	bars := []bar{{"the plan", p.Peak[OnDevice]}}
 	for _, c := range p.Choices {
 		if c.Saves > 0 {
@@ -69,7 +72,7 @@ func chart(title string, bars []bar, limit int64) string {
 	for _, b := range bars {
 		longest = max(longest, b.bytes.Total())
 	}
-	scale := barsWidth / float64(max(limit, min(longest, 4*max(limit, bars[0].bytes.Total()))))
+	scale := barsWidth / float64(max(1, limit, min(longest, 4*max(limit, bars[0].bytes.Total()))))
 	var b strings.Builder
 	height := barsTop + barDistance*len(bars) + 24
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+fonts+">\n", chartWidth, height)

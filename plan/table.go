@@ -13,6 +13,9 @@ import (
 // by which times are predicted; and the choices, with what the device would hold, and its
 // activations take, if each alone were undone. It ends with the lines of [Plan.Explain].
 func (p Plan) WriteTable(w io.Writer) error {
+	if w == nil {
+		return errNoWriter
+	}
 	var b strings.Builder
 	t := p.Task
 	samples := "samples"

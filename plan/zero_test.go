@@ -1,0 +1,129 @@
+package plan
+
+import (
+	"io"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+)
+
+// TestZeroValues: no method of a zero value of an exported type, nor a function, panics
+// whatever its arguments are, and what cannot be done is an error.
+func TestZeroValues(t *testing.T) {
+	var none *Monitor
+	for _, v := range []any{
+		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
+		Device{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
+		new(Monitor), none,
+	} {
+		value := reflect.ValueOf(v)
+		for i := range value.NumMethod() {
+			name := value.Type().String() + "." + value.Type().Method(i).Name
+			for _, arguments := range [][]reflect.Value{zeros(value.Method(i).Type()), writers(value.Method(i).Type())} {
+				require.NotPanics(t, func() { value.Method(i).Call(arguments) }, name)
+			}
+		}
+	}
+	for name, call := range map[string]func() error{
+		"Task.Fit":        func() error { return second(Task{}.Fit(0)) },
+		"Task.Predict":    func() error { return second(Task{}.Predict(Run{})) },
+		"Task.Costs":      func() error { return second(Task{}.Costs(Run{})) },
+		"Model.Validate":  Model{}.Validate,
+		"GPT.Model":       func() error { return second(GPT{}.Model()) },
+		"ViT.Model":       func() error { return second(ViT{}.Model()) },
+		"CNN.Model":       func() error { return second(CNN{}.Model()) },
+		"Device.Validate": Device{}.Validate,
+		"ModelNamed":      func() error { return second(ModelNamed("", 0)) },
+		"DeviceNamed":     func() error { return second(DeviceNamed("")) },
+		"ParseBytes":      func() error { return second(ParseBytes("")) },
+		"ReadModel":       func() error { return second(ReadModel(nil)) },
+		"WriteTable":      func() error { return Plan{}.WriteTable(nil) },
+		"WriteSVG":        func() error { return Plan{}.WriteSVG(nil) },
+		"Monitor.Close":   new(Monitor).Close, "nil.Close": none.Close,
+		"Monitor.Check": new(Monitor).Check, "nil.Check": none.Check,
+		"Monitor.Sample": new(Monitor).Sample, "nil.Sample": none.Sample,
+		"Monitor.WriteCSV":       func() error { return new(Monitor).WriteCSV(io.Discard) },
+		"nil.WritePrometheus":    func() error { return none.WritePrometheus(io.Discard) },
+		"Monitor.WriteSVG":       func() error { return new(Monitor).WriteSVG(io.Discard, OnDevice, "") },
+		"WriteCSV to nil":        func() error { return monitorOf(t, MonitorOptions{}).WriteCSV(nil) },
+		"WriteSVG to nil":        func() error { return monitorOf(t, MonitorOptions{}).WriteSVG(nil, OnDevice, "") },
+		"WritePrometheus to nil": func() error { return monitorOf(t, MonitorOptions{}).WritePrometheus(nil) },
+	} {
+		require.NotPanics(t, func() {
+			err := call()
+			require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape, snug.ErrCorrupt), "%s: %v", name, err)
+		}, name)
+	}
+	var b strings.Builder
+	require.NoError(t, Plan{}.WriteSVG(&b))
+	require.NotContains(t, b.String(), "NaN")
+	require.NotContains(t, b.String(), "Inf")
+}
+
+// zeros returns the zero values of the arguments of a method.
+func zeros(method reflect.Type) (list []reflect.Value) {
+	for i := range method.NumIn() {
+		list = append(list, reflect.Zero(method.In(i)))
+	}
+	return list
+}
+
+// writers returns the largest numbers, and what can be written to.
+func writers(method reflect.Type) []reflect.Value {
+	list := zeros(method)
+	for i, v := range list {
+		switch {
+		case v.CanInt():
+			list[i] = reflect.New(v.Type()).Elem()
+			list[i].SetInt(math.MaxInt32)
+		case method.In(i) == reflect.TypeFor[io.Writer]():
+			list[i] = reflect.ValueOf(io.Discard)
+		}
+	}
+	return list
+}
+
+// TestWarningThatPanics: the panic is the caller's, what was counted is counted, and the
+// monitor goes on.
+func TestWarningThatPanics(t *testing.T) {
+	calls := 0
+	m := monitorOf(t, MonitorOptions{Limits: [Tiers]int64{100}, Warning: func(Warning) {
+		if calls++; calls == 1 {
+			panic("of the caller")
+		}
+	}})
+	require.PanicsWithValue(t, "of the caller", func() { m.Add(OnDevice, Weights, 95) })
+	require.EqualValues(t, 95, m.Peak(OnDevice))
+	require.NoError(t, m.Check())
+	require.NoError(t, m.Sample())
+	m.Set(OnDevice, Weights, 0, 0)
+	m.Add(OnDevice, State, 99)
+	require.Equal(t, 2, calls, "it warns again")
+	now, _ := m.Held()
+	require.Equal(t, Usage{{State: 99}}, now)
+}
+
+// TestCountsBeyondInt64: sums stay at the largest number, which is over every limit.
+func TestCountsBeyondInt64(t *testing.T) {
+	m := monitorOf(t, MonitorOptions{Limits: [Tiers]int64{1 << 60}})
+	for c := range Components {
+		m.Add(OnDevice, c, math.MaxInt64)
+		m.Add(OnDevice, c, math.MaxInt64)
+	}
+	require.Equal(t, int64(math.MaxInt64), m.Peak(OnDevice))
+	require.ErrorIs(t, m.Check(), snug.ErrNoMemory)
+	now, peak := m.Held()
+	for c := range Components {
+		require.Equal(t, int64(math.MaxInt64), now[OnDevice][c])
+		require.Equal(t, int64(math.MaxInt64), peak[OnDevice][c])
+		m.Set(OnDevice, c, 0, 0)
+	}
+	m.Add(OnDevice, State, 7)
+	now, _ = m.Held()
+	require.Equal(t, Usage{{State: 7}}, now)
+}
