@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"io"
@@ -24,9 +25,17 @@ func drawRoofline(out io.Writer, all []result, m *machine) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.WriteTo(out)
+	var text bytes.Buffer
+	if _, err = w.WriteTo(&text); err != nil {
+		return err
+	}
+	// The layout is made with the widths of Liberation Serif, which few systems have. Those of
+	// Times are the same.
+	_, err = out.Write(bytes.ReplaceAll(text.Bytes(), []byte("font-family:Liberation Serif;"), []byte("font-family:"+fonts+";")))
 	return err
 }
+
+const fonts = "'Liberation Serif','Times New Roman',Times,serif"
 
 // roofline draws every result as a point, operations a second over operations
 // a byte, under the limits of the machine (Williams, Waterman and Patterson,

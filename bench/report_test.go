@@ -86,6 +86,8 @@ func TestSVG(t *testing.T) {
 		var out bytes.Buffer
 		require.NoError(t, drawRoofline(&out, rows, known()))
 		require.Contains(t, out.String(), "</svg>")
+		require.Equal(t, strings.Count(out.String(), "font-family:"), strings.Count(out.String(), "font-family:"+fonts+";"))
+		require.Contains(t, out.String(), fonts)
 		require.Equal(t, len(rows) > 0, strings.Contains(out.String(), ">cast<"))
 	}
 }
