@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
@@ -24,17 +26,22 @@ import (
 
 func inspectCommand() *command {
 	return &command{
-		name: "inspect", args: "FILE", summary: "what a file or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
-		help: `Lists what FILE holds, with types, shapes and checksums:
+		name: "inspect", args: "FILE|DIR", summary: "what a file or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
+		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
   a safetensors file              its tensors and its metadata
   a saved state of package quant8, amp, accum or offload
                                   its kind and version, and its parameters where it names them
+  a checkpoint (DIR/step-00000025), or its run.json
+                                  the run, the step, what the run says of itself, and the parts
+  a folder of checkpoints         the checkpoints, and what the run says of itself
+  a part of a checkpoint          the run, the step, and the saved state in it
   the folder of a store, or its snug.index
                                   its blobs and tensors, and the CRC-32C of each
 
-The checksum of a saved state is checked, which reads all of it. Of the others the
-description is checked; snug verify reads the pages of a store.
+The checksum of a saved state and of a part is checked, which reads all of it. Of the others
+the description is checked; snug verify reads the parts of a checkpoint and the pages of a
+store. The bytes of a parameter are those of its state.
 
   -sum    also read the tensors of a safetensors file, and list the CRC-32C of each
   -json   write JSON in the place of text
@@ -50,6 +57,9 @@ type content struct {
 	Bytes    int64             `json:"bytes"`
 	Note     string            `json:"note,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
+	Run      string            `json:"run,omitempty"` // of a checkpoint, as Step and About
+	Step     int               `json:"step,omitempty"`
+	About    json.RawMessage   `json:"about,omitempty"`
 	Entries  []entry           `json:"entries"`
 }
 
@@ -60,6 +70,8 @@ type entry struct {
 	Shape []int   `json:"shape"`
 	Bytes int64   `json:"bytes"`
 	CRC   *uint32 `json:"crc32c,omitempty"`
+
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 func runInspect(c *call) error {
@@ -94,13 +106,20 @@ func (c *content) print(w io.Writer) error {
 	for _, key := range slices.Sorted(maps.Keys(c.Metadata)) {
 		fmt.Fprintf(w, "  %s: %.200q\n", key, c.Metadata[key])
 	}
+	for _, line := range description(c.About) {
+		fmt.Fprintf(w, "  %s\n", line)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range c.Entries {
 		crc := ""
 		if e.CRC != nil {
 			crc = fmt.Sprintf("\t%08x", *e.CRC)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%v\t%s%s\n", printable(e.Name), e.DType, e.Shape, plan.FormatBytes(e.Bytes), crc)
+		shape := ""
+		if len(e.Shape) > 0 {
+			shape = fmt.Sprint(e.Shape)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", printable(e.Name), e.DType, shape, plan.FormatBytes(e.Bytes), crc)
 	}
 	return t.Flush()
 }
@@ -122,10 +141,18 @@ func inspectPath(path string, sum bool) (*content, error) {
 		return nil, err
 	}
 	if info.IsDir() {
-		return inspectStore(path)
+		return inspectFolder(path)
 	}
-	if filepath.Base(path) == storeIndex {
+	switch filepath.Base(path) {
+	case storeIndex:
 		return inspectStore(filepath.Dir(path))
+	case checkpoint.HeaderName:
+		if dir, is, err := headerOf(path); is || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return inspectCheckpoint(dir)
+		}
 	}
 	f, size, err := files.Open(path)
 	if err != nil {
@@ -133,6 +160,19 @@ func inspectPath(path string, sum bool) (*content, error) {
 	}
 	defer f.Close()
 	return inspectFile(f, size, sum)
+}
+
+func inspectFolder(path string) (*content, error) {
+	whole, name, err := absolute(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case checkpoint.IsName(name):
+		return inspectCheckpoint(whole)
+	case holdsCheckpoints(path):
+		return inspectRun(path)
+	}
+	return inspectStore(path)
 }
 
 func inspectStore(dir string) (*content, error) {
@@ -147,7 +187,7 @@ func inspectStore(dir string) (*content, error) {
 			kind = in.DType.String()
 		}
 		c.Bytes += in.Bytes
-		c.Entries = append(c.Entries, entry{in.Name, kind, []int{in.Len}, in.Bytes, &in.CRC})
+		c.Entries = append(c.Entries, entry{Name: in.Name, DType: kind, Shape: []int{in.Len}, Bytes: in.Bytes, CRC: &in.CRC})
 	}
 	return c, nil
 }
@@ -174,6 +214,9 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	magic := make([]byte, min(state.MagicLen, size))
 	if err := safetensors.ReadFull(r, magic, 0); err != nil {
 		return nil, err
+	}
+	if checkpoint.IsPart(magic) {
+		return inspectPart(r, size)
 	}
 	kind, saved := states[string(magic)]
 	if !saved {

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/state"
 )
 
@@ -82,7 +85,7 @@ func readMasters(r io.Reader, c *content) error {
 }
 
 // readOptimizer lists the parameters of an optimizer of quant8, whose file header.go of that
-// package describes. The bytes of an entry are not told by the header.
+// package describes. c.Bytes are those of the file.
 func readOptimizer(r io.Reader, c *content) error {
 	f := &fields{r: r}
 	length := field[uint32](f)
@@ -104,21 +107,45 @@ func readOptimizer(r io.Reader, c *content) error {
 	step := field[uint64](f)
 	field[uint32](f) // learning rate
 	count := field[uint32](f)
+	var params []savedParam
 	for i := uint32(0); i < count && f.err == nil; i++ {
-		p := optimizerEntry(f, c.Version, bits, small)
-		c.Entries = append(c.Entries, p)
+		params = append(params, readParam(f, c.Version, bits, small))
 	}
-	c.Note = fmt.Sprintf("%d bits in blocks of %d, after step %d, %s", bits, block, step, c.Note)
-	return f.err
+	name := "AdamW"
+	if c.Version >= 2 && f.err == nil {
+		_, f.err = io.CopyN(io.Discard, &header, 2*256*4) // the maps
+	}
+	if c.Version >= 4 {
+		name = f.name()
+	}
+	if f.err != nil {
+		return f.err
+	}
+	state := c.Bytes - int64(state.MagicLen) - 4 - 4 - int64(length) - 2*crc32c.Size
+	if err := sizeParams(params, name, int(block), state); err != nil {
+		return err
+	}
+	for _, p := range params {
+		c.Entries = append(c.Entries, p.entry)
+	}
+	c.Note = fmt.Sprintf("%s, %d bits in blocks of %d, after step %d, %s", printable(name), bits, block, step, c.Note)
+	return nil
 }
 
-func optimizerEntry(f *fields, version, bits uint32, small uint64) entry {
-	e := entry{Name: f.name()}
+// savedParam is a parameter of an optimizer, or the shard of it that is there.
+type savedParam struct {
+	entry
+	n, rows, cols int
+	bits          int
+}
+
+func readParam(f *fields, version, bits uint32, small uint64) savedParam {
+	p := savedParam{entry: entry{Name: f.name()}}
 	total := f.count()
-	n := total
+	p.n = total
 	if version >= 3 {
 		f.count() // the first that is here
-		n = f.count()
+		p.n = f.count()
 	}
 	if uint64(total) < small {
 		bits = 32
@@ -126,16 +153,62 @@ func optimizerEntry(f *fields, version, bits uint32, small uint64) entry {
 	if version >= 4 {
 		bits = field[uint32](f)
 	}
-	e.DType, e.Shape = fmt.Sprintf("%d bits", bits), []int{n}
+	p.bits = int(bits)
+	p.DType, p.Shape = fmt.Sprintf("%d bits", bits), []int{p.n}
 	if version >= 5 {
-		if rows, cols := f.count(), f.count(); rows > 0 && cols > 0 {
-			e.Shape = []int{rows, cols}
+		if p.rows, p.cols = f.count(), f.count(); p.rows > 0 && p.cols > 0 {
+			p.Shape = []int{p.rows, p.cols}
 		}
 	}
-	if version >= 6 { // a bit for every chunk, whether it is updated in the step
+	if version >= 6 { // which chunks are updated in the step
 		if n := field[uint32](f); f.err == nil {
 			_, f.err = io.CopyN(io.Discard, f.r, int64(n))
 		}
 	}
-	return e
+	return p
+}
+
+// sizeParams sets the bytes of the parameters. The file does not say how many states its
+// optimizer has for an element; the bytes of all of them do.
+func sizeParams(params []savedParam, optimizer string, block int, total int64) error {
+	if len(params) == 0 && total == 0 {
+		return nil
+	}
+	for states := range optim.MaxStates + 1 {
+		sum := int64(0)
+		for i := range params {
+			p := &params[i]
+			p.Bytes = p.bytes(states, strings.HasPrefix(optimizer, "Adafactor"), block)
+			if sum += p.Bytes; p.Bytes < 0 || sum > total {
+				sum = -1
+				break
+			}
+		}
+		if sum == total {
+			return nil
+		}
+	}
+	return fmt.Errorf("%d bytes of state, which is not what %d parameters of %s take: %w", total, len(params), optimizer, snug.ErrCorrupt)
+}
+
+// bytes returns the size of the states of an element's number: numbers of 32 or 16 bits, or
+// codes and an absmax of 4 bytes for each block. Adafactor has factors of the rows and columns
+// of a matrix in the place of the last state. It is negative where that is no number.
+func (p *savedParam) bytes(states int, factored bool, block int) int64 {
+	n, sum := int64(p.n), int64(0)
+	if factored && p.rows > 0 && p.cols > 0 {
+		states--
+		sum = 4 * (int64(p.rows) + int64(p.cols))
+	}
+	if states < 0 || n > math.MaxInt64/64 || sum > math.MaxInt64/4 {
+		return -1
+	}
+	switch {
+	case p.bits == 32 || p.bits == 16:
+		return sum + int64(states)*int64(p.bits/8)*n
+	case (p.bits == 8 || p.bits == 4) && block > 0:
+		blocks := (n + int64(block) - 1) / int64(block)
+		return sum + int64(states)*(4*blocks+(int64(p.bits)*n+7)/8)
+	}
+	return -1
 }

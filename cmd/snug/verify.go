@@ -1,19 +1,16 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/offload"
@@ -27,12 +24,15 @@ func verifyCommand() *command {
 its checksums. It writes a line for each thing that it has checked:
 
   a store (snug.index, snug.pages)   every page that was committed; the store is not to be in use
-  run.json of a checkpoint           the sizes and CRC-32C of the files that it names
+  a checkpoint (step-00000025)       its header run.json and the SHA-256 of its parts, that they belong
+                                     together, and that all checkpoints of a folder are of one run
+  a part of a checkpoint by itself   its SHA-256
   a saved state                      its CRC-32C
   a .safetensors file                its description: it has no checksum
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is
-in use, and when there is nothing to check. Files of other kinds are passed over.
+in use, and when there is nothing to check. Files of other kinds are passed over. A folder of
+checkpoints may be in use: what its owner has not finished, and its pages, are passed over.
 
   -q   write only what is damaged or could not be read
 `,
@@ -41,7 +41,7 @@ in use, and when there is nothing to check. Files of other kinds are passed over
 }
 
 func runVerify(c *call) error {
-	v := &verifier{out: c.stdout}
+	v := &verifier{out: c.stdout, runs: map[string]bool{}}
 	args, err := c.parse(func(fs *flag.FlagSet) { fs.BoolVar(&v.quiet, "q", false, "") }, 1, 1)
 	if err != nil {
 		return err
@@ -50,6 +50,9 @@ func runVerify(c *call) error {
 		return err
 	}
 	err = filepath.WalkDir(args[0], func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path != args[0] {
+			return nil // it was removed meanwhile
+		}
 		if err != nil {
 			return v.note(path, "", err)
 		}
@@ -72,7 +75,8 @@ func runVerify(c *call) error {
 type verifier struct {
 	out                      io.Writer
 	quiet                    bool
-	checked, damaged, unread int // of the first
+	checked, damaged, unread int             // of the first
+	runs                     map[string]bool // folders of checkpoints
 }
 
 // note writes what was found of path. The error is that of the output.
@@ -94,17 +98,23 @@ func (v *verifier) note(path, what string, err error) error {
 // visit checks a folder or a file, if it is one of those that can be.
 func (v *verifier) visit(path string, d fs.DirEntry) error {
 	if d.IsDir() {
+		if is, err := v.checkpoints(path); is {
+			return err
+		}
 		if _, err := os.Lstat(filepath.Join(path, storeIndex)); err != nil {
 			return nil
 		}
 		found, err := offload.Verify(path)
+		if errors.Is(err, files.ErrLocked) && v.runs[filepath.Dir(path)] {
+			return nil // pages of a run: what lasts is in its checkpoints
+		}
 		return v.note(path, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
 	}
 	if !d.Type().IsRegular() {
 		return nil
 	}
-	if d.Name() == checkpointHeader {
-		return v.checkpoint(path)
+	if d.Name() == checkpoint.HeaderName {
+		return v.header(path)
 	}
 	known, err := recognized(path)
 	if err != nil {
@@ -120,7 +130,8 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 	return v.note(path, fmt.Sprintf("%s, %s", found.Format, plan.FormatBytes(found.Bytes)), nil)
 }
 
-// recognized reports whether a file is a saved state, or is named as safetensors.
+// recognized reports whether a file is a saved state or a part of a checkpoint, or is named
+// as safetensors.
 func recognized(path string) (bool, error) {
 	if filepath.Ext(path) == ".safetensors" {
 		return true, nil
@@ -135,60 +146,5 @@ func recognized(path string) (bool, error) {
 		return false, nil // too short to be one
 	}
 	_, saved := states[string(magic)]
-	return saved, nil
-}
-
-// checkpointHeader is the name of the file that lists the files of a checkpoint, as
-// examples/gpt writes it: {"files": {NAME: {"size": BYTES, "crc32c": SUM}}}.
-const checkpointHeader = "run.json"
-
-// maxHeader is how long such a file may be, in bytes.
-const maxHeader = 1 << 20
-
-// checkpoint checks the files that a header names. Others of that name are passed over.
-func (v *verifier) checkpoint(path string) error {
-	f, size, err := files.Open(path)
-	if err != nil {
-		return v.note(path, "", err)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxHeader))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return v.note(path, "", err)
-	}
-	var header struct {
-		Files map[string]struct {
-			Size int64  `json:"size"`
-			CRC  uint32 `json:"crc32c"`
-		} `json:"files"`
-	}
-	if err := json.Unmarshal(text, &header); err != nil {
-		return v.note(path, "", fmt.Errorf("%d bytes that are no header of a checkpoint: %w: %w", size, err, snug.ErrCorrupt))
-	}
-	for _, name := range slices.Sorted(maps.Keys(header.Files)) {
-		want := header.Files[name]
-		if filepath.Base(name) != name {
-			return v.note(path, "", fmt.Errorf("it names %.100q, want a file beside it: %w", name, snug.ErrCorrupt))
-		}
-		n, sum, err := sumOf(filepath.Join(filepath.Dir(path), name))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("it names %.100q, which is missing: %w", name, snug.ErrCorrupt)
-		} else if err == nil && (n != want.Size || sum != want.CRC) {
-			err = fmt.Errorf("%s: %d bytes with CRC-32C %08x, want %d with %08x: %w", name, n, sum, want.Size, want.CRC, snug.ErrCorrupt)
-		}
-		if err != nil {
-			return v.note(path, "", err)
-		}
-	}
-	return v.note(path, fmt.Sprintf("checkpoint of %d files", len(header.Files)), nil)
-}
-
-// sumOf returns the bytes and the CRC-32C of a file.
-func sumOf(path string) (n int64, sum uint32, err error) {
-	f, _, err := files.Open(path)
-	if err != nil {
-		return 0, 0, err
-	}
-	var h crc32c.Hash
-	n, err = io.Copy(&h, f)
-	return n, uint32(h), errors.Join(err, f.Close())
+	return saved || checkpoint.IsPart(magic), nil
 }

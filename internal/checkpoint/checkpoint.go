@@ -41,10 +41,11 @@ import (
 
 // Limits of what a checkpoint holds.
 const (
-	MaxStep  = 99_999_999
-	MaxParts = 1024
-	MaxName  = 64       // bytes of a part's name
-	MaxAbout = 64 << 10 // bytes of JSON that describe the run
+	MaxStep   = 99_999_999
+	MaxParts  = 1024
+	MaxName   = 64       // bytes of a part's name
+	MaxAbout  = 64 << 10 // bytes of JSON that describe the run
+	MaxHeader = 1 << 20  // bytes of the header
 )
 
 // HeaderName is the file that describes a checkpoint.

@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	format    = "snug checkpoint"
-	version   = 1
-	maxHeader = 1 << 20 // bytes
-	maxPart   = 1 << 50 // bytes
+	format  = "snug checkpoint"
+	version = 1
+	maxPart = 1 << 50 // bytes
 )
 
 // header is run.json. Its SHA-256 is the sum of its own encoding with 32 zeros in the
@@ -36,6 +35,10 @@ type PartInfo struct {
 	Size   int64  `json:"size"`   // bytes of the file: payload, PrefixSize and the sum
 	SHA256 Sum    `json:"sha256"` // of the file but for its last 32 bytes, which are this sum
 }
+
+// IsHeader reports whether a text is meant as the header of a checkpoint, be it damaged
+// or not.
+func IsHeader(text []byte) bool { return bytes.Contains(text, []byte(format)) }
 
 // check checks everything but the sums. names are those of the parts.
 func (h *header) check(names []string) error {
@@ -87,7 +90,7 @@ func (h *header) text() ([]byte, error) {
 // gives the same bytes.
 func decode(text []byte) (*header, error) {
 	h := new(header)
-	if err := (strictjson.Options{Complete: true, MaxBytes: maxHeader}).Unmarshal(text, h); err != nil {
+	if err := (strictjson.Options{Complete: true, MaxBytes: MaxHeader}).Unmarshal(text, h); err != nil {
 		return nil, err
 	}
 	names := make([]string, len(h.Parts))
@@ -125,8 +128,8 @@ func readHeader(folder files.Dir) (*header, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size > maxHeader {
-		return nil, fmt.Errorf("%s: %d bytes, want %d at most: %w", folder.Path(HeaderName), size, maxHeader, snug.ErrCorrupt)
+	if size > MaxHeader {
+		return nil, fmt.Errorf("%s: %d bytes, want %d at most: %w", folder.Path(HeaderName), size, MaxHeader, snug.ErrCorrupt)
 	}
 	text := make([]byte, size)
 	if n, err := f.ReadAt(text, 0); n < len(text) {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -224,4 +226,22 @@ func look(dir files.Dir, look func(files.Dir, place) (*Checkpoint, error)) ([]Re
 		}
 	}
 	return results, nil
+}
+
+// Check is [Verify] of one checkpoint, by the name of its folder.
+func Check(dir files.Dir, name string) (*Checkpoint, error) { return one(dir, name, check) }
+
+// DescribeOne is [Describe] of one checkpoint, by the name of its folder.
+func DescribeOne(dir files.Dir, name string) (*Checkpoint, error) { return one(dir, name, describe) }
+
+func one(dir files.Dir, name string, look func(files.Dir, place) (*Checkpoint, error)) (*Checkpoint, error) {
+	digits, is := strings.CutPrefix(name, stepPrefix)
+	if !is {
+		digits = strings.TrimPrefix(name, replacedPrefix)
+	}
+	if !stepNames.MatchString(stepPrefix + digits) {
+		return nil, fmt.Errorf("%s: the folder of a checkpoint is named step- and eight digits: %w", dir.Path(name), snug.ErrCorrupt)
+	}
+	step, _ := strconv.Atoi(digits)
+	return look(dir, place{step, name, fs.ModeDir})
 }

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/plan"
+)
+
+// checkpoints checks the checkpoints of a folder, or the folder if it is one itself. is says
+// whether there is one, else nothing was done.
+func (v *verifier) checkpoints(path string) (is bool, err error) {
+	whole, name, err := absolute(path)
+	if err != nil {
+		return true, v.note(path, "", err)
+	}
+	if checkpoint.IsName(name) {
+		if v.runs[filepath.Dir(path)] || !finished(name) {
+			return true, fs.SkipDir
+		}
+		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
+		if err := v.note(path, checkpointText(c), err); err != nil {
+			return true, err
+		}
+		return true, fs.SkipDir
+	}
+	if !holdsCheckpoints(path) {
+		return false, nil
+	}
+	v.runs[path] = true
+	results, err := checkpoint.Verify(files.OS(path))
+	if err != nil {
+		return true, v.note(path, "", err)
+	}
+	for _, r := range results {
+		if err := v.note(filepath.Join(path, r.Name), checkpointText(r.Checkpoint), r.Err); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// header checks a file with the name of a checkpoint's header outside of one, where it was
+// given itself or its folder has another name. Headers of other programs are passed over.
+func (v *verifier) header(path string) error {
+	dir, is, err := headerOf(path)
+	if err != nil || !is {
+		if err != nil {
+			err = v.note(path, "", err)
+		}
+		return err
+	}
+	c, err := checkpoint.Check(files.OS(filepath.Dir(dir)), filepath.Base(dir))
+	return v.note(path, checkpointText(c), err)
+}
+
+// headerOf returns the folder of a file with the name of a header, and whether it is that
+// of a checkpoint.
+func headerOf(path string) (dir string, is bool, err error) {
+	whole, _, err := absolute(path)
+	if err != nil {
+		return "", false, err
+	}
+	dir = filepath.Dir(whole)
+	if checkpoint.IsName(filepath.Base(dir)) {
+		return dir, true, nil
+	}
+	f, _, err := files.Open(path)
+	if err != nil {
+		return "", false, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, checkpoint.MaxHeader))
+	return dir, checkpoint.IsHeader(text), errors.Join(err, f.Close())
+}
+
+// absolute returns the path and the name of a file or folder that may be named as ".".
+func absolute(path string) (whole, name string, err error) {
+	whole, err = filepath.Abs(path)
+	return whole, filepath.Base(whole), err
+}
+
+// finished says whether the name of a checkpoint's folder is that of a whole one.
+func finished(name string) bool {
+	is, _ := filepath.Match("unfinished-*", name)
+	return !is
+}
+
+// holdsCheckpoints says whether a folder has entries with names of checkpoints.
+func holdsCheckpoints(path string) bool {
+	entries, err := os.ReadDir(path)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return checkpoint.IsName(e.Name()) && finished(e.Name())
+	})
+}
+
+// checkpointText says in a line what a checkpoint is.
+func checkpointText(c *checkpoint.Checkpoint) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("checkpoint of run %v, step %d, %d parts, %s", c.Run, c.Step, len(c.Parts), plan.FormatBytes(c.Bytes()))
+}
+
+// inspectCheckpoint describes a checkpoint by its header; the sums of its parts are for
+// snug verify.
+func inspectCheckpoint(dir string) (*content, error) {
+	found, err := checkpoint.DescribeOne(files.OS(filepath.Dir(dir)), filepath.Base(dir))
+	if err != nil {
+		return nil, err
+	}
+	c := &content{
+		Format: "checkpoint", Version: 1, Bytes: found.Bytes(), Run: found.Run.String(), Step: found.Step, About: found.About,
+		Note: fmt.Sprintf("run %v, step %d", found.Run, found.Step), Entries: []entry{},
+	}
+	for _, p := range found.Parts {
+		c.Entries = append(c.Entries, entry{Name: p.Name, DType: "part", Shape: []int{}, Bytes: p.Size, SHA256: p.SHA256.String()})
+	}
+	return c, nil
+}
+
+// inspectRun lists the checkpoints of a folder.
+func inspectRun(path string) (*content, error) {
+	results, err := checkpoint.Describe(files.OS(path))
+	if err != nil {
+		return nil, err
+	}
+	c := &content{Format: "folder of checkpoints", Entries: []entry{}}
+	for _, r := range results {
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		found := r.Checkpoint
+		c.Run, c.Step, c.About = found.Run.String(), found.Step, found.About
+		c.Bytes += found.Bytes()
+		c.Entries = append(c.Entries, entry{Name: r.Name, DType: "checkpoint", Shape: []int{}, Bytes: found.Bytes()})
+	}
+	c.Note = fmt.Sprintf("run %v, the newest of step %d", c.Run, c.Step)
+	return c, nil
+}
+
+// inspectPart describes a part of a checkpoint, and the saved state in it, if it is one.
+func inspectPart(r io.ReaderAt, size int64) (*content, error) {
+	p, err := checkpoint.ReadPart(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("part of a checkpoint: %w", err)
+	}
+	c := &content{Format: "part " + p.Name + " of a checkpoint", Bytes: size, Run: p.Run.String(), Step: p.Step, Entries: []entry{}}
+	c.Note = fmt.Sprintf("run %v, step %d, SHA-256 right", p.Run, p.Step)
+	magic := make([]byte, min(p.Payload.Size(), int64(checkpoint.MagicSize)))
+	if _, err := p.Payload.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if _, saved := states[string(magic)]; !saved {
+		return c, nil
+	}
+	inner, err := inspectFile(p.Payload, p.Payload.Size(), false)
+	if err != nil {
+		return nil, fmt.Errorf("part of a checkpoint: %w", err)
+	}
+	c.Note += fmt.Sprintf(": %s, version %d", inner.Format, inner.Version)
+	if inner.Note != "" {
+		c.Note += ", " + inner.Note
+	}
+	c.Entries = inner.Entries
+	return c, nil
+}
+
+// description returns the lines of what a checkpoint says of its run.
+func description(text json.RawMessage) (lines []string) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
+		return []string{printable(string(text))}
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		lines = append(lines, printable(fmt.Sprintf("%s: %.200s", key, compact(fields[key]))))
+	}
+	return lines
+}
+
+// compact returns JSON in one line.
+func compact(text json.RawMessage) string {
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return string(text)
+	}
+	if s, ok := value.(string); ok {
+		return s
+	}
+	b, err := json.Marshal(text) // which leaves out spaces
+	if err != nil {
+		return string(text)
+	}
+	return string(b)
+}
