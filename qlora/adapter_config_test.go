@@ -2,6 +2,7 @@ package qlora
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -306,4 +307,30 @@ func TestAdaptersOfModules(t *testing.T) {
 	got, _, err = LoadAdapters(dir, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"layers.0.down", "layers.0.up"}, got.Targets.Names, "PEFT adapts nothing without")
+}
+
+// FuzzAdapterConfig reads any text as a config. What is accepted is written again, and is
+// the same.
+func FuzzAdapterConfig(f *testing.F) {
+	for _, name := range []string{"lora", "turned-dora"} {
+		text, err := os.ReadFile(filepath.Join("testdata", "peft", name, adapterConfigFile))
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	f.Add([]byte(`{"peft_type":"LORA","r":1,"lora_alpha":1,"target_modules":"(a|b)\\.c","layers_pattern":["h"],"layers_to_transform":3,"rank_pattern":{"x":2}}`))
+	f.Add([]byte(`{"peft_type":"LORA","r":-1,"lora_alpha":1e39,"exclude_modules":["",null],"layers_to_transform":[1.5]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, _, err := readAdapterConfig(text)
+		if err != nil {
+			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), err)
+			return
+		}
+		_, _ = c.Selects("model.layers.1.self_attn.q_proj")
+		_, _, _ = c.RankOf("a")
+		written, err := c.encode()
+		require.NoError(t, err)
+		again, _, err := readAdapterConfig(written)
+		require.NoError(t, err, "%s", written)
+		require.Equal(t, c, again)
+	})
 }

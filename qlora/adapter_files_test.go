@@ -192,3 +192,47 @@ func TestAdaptersThroughLinks(t *testing.T) {
 	_, _, err := LoadAdapters(filepath.Join(root, "snapshot"), nil)
 	require.NoError(t, err)
 }
+
+// TestDamagedAdapters flips every bit of a config that was saved, and cuts it everywhere,
+// and damages the weights: what is loaded then is what was saved, but for bits of
+// elements.
+func TestDamagedAdapters(t *testing.T) {
+	s := saveOf(t, 2, 1)
+	dir := filestest.New()
+	require.NoError(t, saveAdapters(dir, s.text, s.adapters))
+	config, weights := slices.Clone(dir.Bytes(adapterConfigFile)), slices.Clone(dir.Bytes(adapterWeightsFile))
+	open := func(name string) (files.File, error) { return dir.Open(name, os.O_RDONLY) }
+	refused := func(what string, at int) {
+		_, adapters, err := loadAdapters(open, nil)
+		require.ErrorIs(t, err, snug.ErrCorrupt, "%s %d", what, at)
+		require.Nil(t, adapters)
+	}
+	for bit := range 8 * len(config) {
+		damaged := slices.Clone(config)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		dir.SetBytes(adapterConfigFile, damaged)
+		refused("bit", bit)
+	}
+	for n := range len(config) {
+		dir.SetBytes(adapterConfigFile, config[:n])
+		refused("length", n)
+	}
+	dir.SetBytes(adapterConfigFile, config)
+	for n := range len(weights) {
+		dir.SetBytes(adapterWeightsFile, weights[:n])
+		refused("length of weights", n)
+	}
+	header := 8 + int(weights[0]) + int(weights[1])<<8
+	for bit := range 8 * header {
+		damaged := slices.Clone(weights)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		dir.SetBytes(adapterWeightsFile, damaged)
+		c, adapters, err := loadAdapters(open, nil)
+		if err != nil {
+			require.Nil(t, adapters)
+			continue
+		}
+		require.Equal(t, s.c, c)
+		require.Len(t, adapters, len(s.adapters))
+	}
+}
