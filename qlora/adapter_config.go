@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // AdapterConfig is what adapter_config.json says of the adapters of a model: PEFT's
@@ -47,7 +49,8 @@ type AdapterConfig struct {
 }
 
 // RankOf returns the rank and the scale of a module's adapter. Errors wrap
-// [snug.ErrConfig]: the config is not valid, or two keys of Ranks or Alphas match the name and differ.
+// [snug.ErrConfig]: the config is not valid, or two keys of Ranks or of Alphas match the
+// name and differ.
 func (c AdapterConfig) RankOf(module string) (rank int, scale float32, err error) {
 	s, err := c.check()
 	if err == nil {
@@ -87,9 +90,16 @@ func (c *AdapterConfig) check() (*selector, error) {
 	if err := c.checkNumbers(); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
 	}
+	texts := slices.Concat([]string{c.BaseModel, c.Targets.Pattern, c.Exclude.Pattern}, c.Targets.Names, c.Exclude.Names, c.LayersPattern,
+		slices.Collect(maps.Keys(c.Ranks)), slices.Collect(maps.Keys(c.Alphas)), slices.Collect(maps.Keys(c.Other)))
+	for _, text := range texts {
+		if !utf8.ValidString(text) {
+			return nil, fmt.Errorf("%.100q is not UTF-8: %w", text, snug.ErrConfig)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Other)) {
 		if field(name) == ours {
-			return nil, fmt.Errorf("Other has %q, which is a field of the config: %w", name, snug.ErrConfig)
+			return nil, fmt.Errorf("the field %q is one of the config and in Other: %w", name, snug.ErrConfig)
 		}
 		if err := checkField(name, c.Other[name]); err != nil {
 			return nil, err
@@ -197,8 +207,8 @@ func field(name string) use { return fields[name].use }
 // of its own.
 func checkField(name string, value json.RawMessage) error {
 	f := fields[name]
-	if !json.Valid(value) {
-		return fmt.Errorf("the field %q is not JSON: %w", name, snug.ErrConfig)
+	if err := strictjson.Unmarshal(value, new(any)); err != nil {
+		return fmt.Errorf("the field %q: %w: %w", name, err, snug.ErrConfig)
 	}
 	switch {
 	case f.use == ours || f.use == kept:
@@ -252,9 +262,7 @@ func isEmpty(value json.RawMessage) bool {
 // weight, and with "loftq" it quantizes that.
 func checkStart(value json.RawMessage) error {
 	var v any
-	if err := json.Unmarshal(value, &v); err != nil {
-		return fmt.Errorf("the field %q is not JSON: %w", "init_lora_weights", snug.ErrConfig)
-	}
+	_ = json.Unmarshal(value, &v) // which checkField has read
 	switch v := v.(type) {
 	case nil, bool:
 		return nil

@@ -251,6 +251,11 @@ func TestPatternsOfPython(t *testing.T) {
 		{Other: map[string]json.RawMessage{"r": []byte("1")}},
 		{Other: map[string]json.RawMessage{"task_type": []byte("{")}},
 		{Other: map[string]json.RawMessage{"task_type": nil}},
+		{Other: map[string]json.RawMessage{"auto_mapping": []byte(`{"a":1,"a":2}`)}},
+		{Other: map[string]json.RawMessage{"\xff": []byte("null")}},
+		{BaseModel: "\xff"},
+		{Targets: Modules{Names: []string{"\xff"}}},
+		{Ranks: map[string]int{"\xff": 1}},
 	} {
 		c.Rank, c.Alpha = 1, 1
 		_, err := c.Selects("a")

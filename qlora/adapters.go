@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -31,13 +32,15 @@ const (
 // metadata of the tensors. It needs the memory of [amp.WriteWeights].
 //
 // Whenever it fails or the machine stops, LoadAdapters reads the adapters from before or
-// the new ones, with their config. After an error the folder has no other file. After the
-// end of the process in the middle it may have adapter_config.json.next, which the next
-// save removes, and files with names in .tmp. One save of a folder at a time.
+// the new ones, with their config. After an error the folder has no other file, unless the
+// system refuses to remove it. When the process ends in the middle, files may be left:
+// adapter_config.json.next, which the next save removes, and names that end in .tmp. One
+// save of a folder at a time.
 //
-// Errors, with nothing written: [snug.ErrConfig] when the config is not valid, a name is
-// empty, there is no adapter, or one is nil or not as the config says, and [snug.ErrShape]. Others are those of
-// amp.WriteWeights and of the file system.
+// Errors, with nothing written: [snug.ErrConfig] when the config is not valid or has a
+// field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,
+// there is no adapter, or one is nil or not as the config says; [snug.ErrShape],
+// [snug.ErrDType] and [snug.ErrDevice]. Others are those of the file system and of a device.
 func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error {
 	text, err := checkAdapters(&c, adapters)
 	if err == nil {
@@ -89,13 +92,17 @@ func checkAdapters(c *AdapterConfig, adapters map[string]*LoRA) ([]byte, error) 
 			return nil, fmt.Errorf("module %q: %w", name, err)
 		}
 	}
-	return c.encode()
+	text, err := c.encode()
+	if err == nil && len(text) > maxAdapterConfig {
+		err = fmt.Errorf("a config of %d bytes, want %d at most: %w", len(text), maxAdapterConfig, snug.ErrConfig)
+	}
+	return text, err
 }
 
 func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
 	switch {
-	case name == "":
-		return fmt.Errorf("an adapter without a name: %w", snug.ErrConfig)
+	case name == "" || !utf8.ValidString(name):
+		return fmt.Errorf("the name is empty or not UTF-8: %w", snug.ErrConfig)
 	case a == nil:
 		return fmt.Errorf("the adapter is nil: %w", snug.ErrConfig)
 	}
@@ -103,7 +110,7 @@ func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
 		return err
 	}
 	if selected, err := s.selects(name); err != nil || !selected {
-		return cmp.Or(err, fmt.Errorf("Targets, Exclude and Layers do not select it, so PEFT would leave it out: %w", snug.ErrConfig))
+		return cmp.Or(err, fmt.Errorf("it is not selected by Targets, Exclude and Layers, so that PEFT leaves it out: %w", snug.ErrConfig))
 	}
 	if _, err := snug.CommonDevice(a.A, a.B); err != nil {
 		return err
@@ -113,7 +120,7 @@ func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
 	case err != nil:
 		return err
 	case !a.A.DType().IsFloat() || !a.B.DType().IsFloat():
-		return fmt.Errorf("A holds %s and B %s, want f32, f16 or bf16: %w", a.A.DType(), a.B.DType(), snug.ErrDType)
+		return fmt.Errorf("matrix A holds %s and B %s, want f32, f16 or bf16: %w", a.A.DType(), a.B.DType(), snug.ErrDType)
 	case a.Rank != rank || a.Scale != scale || a.Dropout != c.Dropout:
 		return fmt.Errorf("rank %d, scale %g and dropout %g, want %d, %g and %g: %w", a.Rank, a.Scale, a.Dropout, rank, scale, c.Dropout, snug.ErrConfig)
 	case c.DoRA != (a.Magnitude.Len() > 0):
@@ -143,10 +150,12 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // [LoRA.Close].
 //
 // Errors: [snug.ErrConfig], which names the field or the tensor, for what this package
-// does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression that it cannot
-// use (see [Modules]), and for an adapter of a module that the config does not select, which PEFT
-// would leave out; [snug.ErrCorrupt] when a file is damaged, a module lacks one of its
-// tensors, or SaveAdapters wrote the tensors with another config; those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory].
+// does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression
+// that it cannot use (see [Modules]), and for an adapter of a module that the config does
+// not select, which PEFT leaves out; [snug.ErrCorrupt] when a file is damaged, a module
+// lacks one of its tensors, or SaveAdapters wrote the tensors with another config;
+// [snug.ErrDType] for tensors that are not F32, F16 or BF16; those of the file system, such
+// as [fs.ErrNotExist], and [snug.ErrNoMemory].
 func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
 	c, adapters, err := loadAdapters(openIn(dir), dev)
 	if err != nil {

@@ -119,6 +119,13 @@ func TestAdaptersErrors(t *testing.T) {
 	unnamed := someAdapters(c)
 	unnamed[""] = unnamed["layers.0.up"]
 	require.ErrorIs(t, SaveAdapters(dir, c, unnamed), snug.ErrConfig)
+	require.ErrorIs(t, SaveAdapters(dir, c, map[string]*LoRA{"\xff": unnamed[""]}), snug.ErrConfig)
+	long := c
+	long.BaseModel = strings.Repeat("a", maxAdapterConfig)
+	require.ErrorIs(t, SaveAdapters(dir, long, someAdapters(c)), snug.ErrConfig)
+	bytes := someAdapters(c)
+	bytes["layers.0.up"].A = snug.SliceView(make([]uint8, bytes["layers.0.up"].A.Len()))
+	require.ErrorIs(t, SaveAdapters(dir, c, bytes), snug.ErrDType)
 	short := someAdapters(c)
 	short["layers.0.up"].A = snug.ViewOf(randn(3, 1))
 	require.ErrorIs(t, SaveAdapters(dir, c, short), snug.ErrShape)

@@ -2,7 +2,12 @@ package qlora_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/qlora"
@@ -149,4 +154,48 @@ func ExampleDoRA() {
 	}
 	fmt.Println(adapter.Params(), "parameters to train")
 	// Output: 6656 parameters to train
+}
+
+// Adapters of single modules are saved in the form of PEFT, and loaded with all that their
+// config says.
+func ExampleSaveAdapters() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	config := qlora.AdapterConfig{
+		Rank: 2, Alpha: 4, Ranks: map[string]int{"down_proj": 1},
+		Targets: qlora.Modules{Pattern: `layers\.\d+\.mlp\.(up|down)_proj`},
+		Other:   map[string]json.RawMessage{"task_type": []byte(`"CAUSAL_LM"`)},
+	}
+	adapters := map[string]*qlora.LoRA{}
+	for _, name := range []string{"layers.0.mlp.up_proj", "layers.0.mlp.down_proj"} {
+		rank, scale, err := config.RankOf(name)
+		if err != nil {
+			panic(err)
+		}
+		adapters[name] = &qlora.LoRA{In: 3, Out: 3, Rank: rank, Scale: scale,
+			A: snug.ViewOf(make([]float32, 3*rank)), B: snug.ViewOf(make([]float32, 3*rank))}
+	}
+	if err := qlora.SaveAdapters(dir, config, adapters); err != nil {
+		panic(err)
+	}
+	loaded, adapters, err := qlora.LoadAdapters(dir, nil)
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(adapters)) {
+		fmt.Println(name, adapters[name].Rank, adapters[name].Scale)
+	}
+	selected, err := loaded.Selects("layers.7.self_attn.q_proj")
+	fmt.Println(selected, err, string(loaded.Other["task_type"]))
+
+	loaded.Other["init_lora_weights"] = []byte(`"pissa"`)
+	fmt.Println(errors.Is(qlora.SaveAdapters(dir, loaded, adapters), snug.ErrConfig))
+	// Output:
+	// layers.0.mlp.down_proj 1 4
+	// layers.0.mlp.up_proj 2 2
+	// false <nil> "CAUSAL_LM"
+	// true
 }

@@ -123,7 +123,7 @@ func (c *cursor) skip(depth int) error {
 
 // inRange says whether a number fits in a float64.
 func inRange(token []byte) bool {
-	if len(token) < 300 && bytes.IndexAny(token, "eE") < 0 {
+	if len(token) < 300 && !bytes.ContainsAny(token, "eE") {
 		return true
 	}
 	_, err := strconv.ParseFloat(string(token), 64) // below the smallest it is 0, without an error
