@@ -42,7 +42,7 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	h.Records = uint32(len(found.Records))
 	e.Put(h)
 	for _, part := range parts {
-		e.PutName(string(part))
+		e.PutState(part)
 	}
 	for _, o := range w.overflows {
 		e.PutName(o.Name)
@@ -165,7 +165,7 @@ func (w *Window) readSaved(d *state.Decoder) *saved {
 	} else {
 		d.Get(&s.header)
 		for i := range s.parts {
-			s.parts[i] = d.GetName()
+			s.parts[i] = string(d.GetState())
 		}
 	}
 	if d.Err == nil {

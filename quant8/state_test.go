@@ -166,14 +166,34 @@ func seal(data []byte) []byte {
 	if len(data) < prefixBytes+2*checksumSize {
 		return data
 	}
-	put := func(end int) {
-		binary.LittleEndian.PutUint32(data[end:], crc32c.Checksum(data[:end]))
-	}
 	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
-		put(prefixBytes + int(n))
+		end := prefixBytes + int(n)
+		copy(data[end:], headerSum(data[:end]))
 	}
-	put(len(data) - checksumSize)
+	end := len(data) - checksumSize
+	binary.LittleEndian.PutUint32(data[end:], crc32c.Checksum(data[:end]))
 	return data
+}
+
+// TestHeaderOfAnotherStep: a header with its sum in front of the state of another step is
+// refused, such as where a file was overwritten in part.
+func TestHeaderOfAnotherStep(t *testing.T) {
+	a := newAdamW(t, AdamWOptions{Min8bit: 1}, map[string]int{"w": 600})
+	p := randn(600, 1)
+	var saved [2][]byte
+	for i := range saved {
+		advance(a)
+		step(t, a, "w", p, p, 1)
+		saved[i] = bytesOf(a.AppendBinary(nil))
+	}
+	require.Equal(t, len(saved[0]), len(saved[1]))
+	end := len(saved[0]) - int(a.StateBytes()) - checksumSize
+	mixed := append(bytes.Clone(saved[0][:end]), saved[1][end:]...)
+	require.ErrorIs(t, a.UnmarshalBinary(mixed), snug.ErrCorrupt)
+	_, err := a.ReadFrom(bytes.NewReader(mixed))
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+	require.ErrorIs(t, a.ReadShards(bytes.NewReader(mixed)), snug.ErrCorrupt)
+	require.NoError(t, a.UnmarshalBinary(saved[0]))
 }
 
 func TestDamaged(t *testing.T) {

@@ -1,9 +1,13 @@
 // Package state is the form in which snug saves the state of its types:
 // little-endian, eight letters that name the kind, a uint32 version, the
 // fields, and the CRC-32C of all that.
+//
+// The CRC of bytes that end in their own CRC is the same whatever the bytes are. So what
+// holds saved state takes other sums of it: see [Encoder.PutState].
 package state
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -53,6 +57,20 @@ func (e *Encoder) Put(v any) {
 func (e *Encoder) PutName(s string) {
 	e.Put(uint32(len(s)))
 	e.Put([]byte(s))
+}
+
+// PutState writes at most MaxName bytes that are saved state themselves. Eight bytes of their
+// SHA-256 follow, since the checksum of the whole passes over bytes that end in their own.
+func (e *Encoder) PutState(b []byte) {
+	e.PutName(string(b))
+	e.Put(sumOfState(b))
+}
+
+// sumOfState returns the first bytes of the SHA-256.
+func sumOfState(b []byte) (sum [8]byte) {
+	all := sha256.Sum256(b)
+	copy(sum[:], all[:])
+	return sum
 }
 
 // Finish writes the checksum and returns how many bytes were written.
@@ -130,6 +148,19 @@ func (d *Decoder) GetName() string {
 	name := make([]byte, n)
 	d.Get(name)
 	return string(name)
+}
+
+// GetState reads what PutState wrote.
+func (d *Decoder) GetState() []byte {
+	b := []byte(d.GetName())
+	var sum [8]byte
+	if d.Get(&sum); d.Err == nil && sum != sumOfState(b) {
+		d.Corrupt("a state in it of %d bytes with another SHA-256", len(b))
+	}
+	if d.Err != nil {
+		return nil
+	}
+	return b
 }
 
 // Finish checks the checksum and returns how many bytes were read.
