@@ -34,15 +34,18 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 	if n < 0 || n > math.MaxInt/size {
 		return Array[T]{}, fmt.Errorf("snug: make an array of %d elements: %w", n, ErrShape)
 	}
+	if err := dev.check(); err != nil {
+		return Array[T]{}, err
+	}
 	if n == 0 {
 		return Array[T]{buf: &buffer{dev: dev}}, nil
 	}
 	if dev.IsCPU() {
-		s := make([]T, n)
+		s, err := makeSlice[T](n)
+		if err != nil {
+			return Array[T]{}, err
+		}
 		return Array[T]{buf: &buffer{dev: dev, mem: SliceView(s).mem}, n: n}, nil
-	}
-	if err := dev.check(); err != nil {
-		return Array[T]{}, err
 	}
 	mem, err := dev.drv.Alloc(n * size)
 	if err != nil {
@@ -51,10 +54,24 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 	return Array[T]{buf: &buffer{dev: dev, mem: mem}, n: n}, nil
 }
 
+// makeSlice is make with an error for a length that Go cannot address.
+func makeSlice[T Element](n int) (s []T, err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("snug: make an array of %d %s on the cpu: %w", n, DTypeOf[T](), ErrNoMemory)
+		}
+	}()
+	return make([]T, n), nil
+}
+
 // Wrap makes an Array of n elements at an address in dev's memory that another
 // library owns: a CUDA device pointer, or, where memory is not named by addresses,
 // a handle, such as the id of an MTLBuffer. Close does not free it. The caller
 // keeps the memory alive until then. On the CPU use a slice, or [FromSlice].
+//
+// Errors: [ErrShape] for a negative or overflowing length, or one beyond the handle's
+// buffer, [ErrConfig] for an address that is 0, not a multiple of sizeof(T) or too close
+// to the end of the address space, [ErrDevice].
 func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
 	size := int(unsafe.Sizeof(*new(T)))
 	if n < 0 || n > math.MaxInt/size {
@@ -69,10 +86,10 @@ func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
 	if w, ok := dev.drv.(driver.Wrapper); ok {
 		return wrapHandle[T](dev, w, addr, n)
 	}
-	if addr == 0 || addr%uintptr(size) != 0 {
-		return Array[T]{}, fmt.Errorf("snug: wrap address %#x: want a non-zero multiple of %d: %w", addr, size, ErrConfig)
-	}
 	mem := driver.Mem{Addr: addr, Size: n * size}
+	if addr == 0 || addr%uintptr(size) != 0 || addr > math.MaxUint-uintptr(mem.Size) {
+		return Array[T]{}, fmt.Errorf("snug: wrap %d bytes at the address %#x: want a non-zero multiple of %d, and an end that is an address: %w", mem.Size, addr, size, ErrConfig)
+	}
 	return Array[T]{buf: &buffer{dev: dev, mem: mem, foreign: true}, n: n}, nil
 }
 

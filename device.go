@@ -13,7 +13,8 @@ import (
 // Device is one memory and one ordered queue of work. Work on a device other
 // than the CPU is asynchronous: a call may return before its kernel has run,
 // kernels run in the order of the calls, and functions that return a host
-// value wait. A Device is safe for use by many goroutines.
+// value wait. A Device is safe for use by many goroutines. A nil one, and one that
+// neither [CPU] nor [Open] returned, is no device: its methods give [ErrDevice].
 type Device struct {
 	name   string
 	drv    driver.Driver // nil for the CPU
@@ -117,14 +118,20 @@ func Devices() ([]string, error) {
 	return names, errors.Join(errs...)
 }
 
-// Name returns the name that Open takes, such as "cpu" or "cuda:0".
-func (d *Device) Name() string { return d.name }
+// Name returns the name that Open takes, such as "cpu" or "cuda:0", and "none" for a nil
+// Device.
+func (d *Device) Name() string {
+	if d == nil || d.name == "" {
+		return "none"
+	}
+	return d.name
+}
 
 // String returns the name.
-func (d *Device) String() string { return d.name }
+func (d *Device) String() string { return d.Name() }
 
 // IsCPU reports whether d is the CPU.
-func (d *Device) IsCPU() bool { return d.drv == nil }
+func (d *Device) IsCPU() bool { return d == cpu }
 
 // Sync waits until all work queued on d is done and returns the first error
 // of that work.
@@ -154,14 +161,17 @@ func (d *Device) Memory() (free, total int64, err error) {
 // are invalid afterwards: using one gives [ErrDevice]. Closing twice, or
 // closing the CPU, does nothing.
 func (d *Device) Close() error {
-	if d.IsCPU() || d.closed.Swap(true) {
-		return nil
+	if err := d.exists(); err != nil || d == cpu || d.closed.Swap(true) {
+		return err
 	}
 	return d.drv.Close()
 }
 
 // Launch queues a kernel. It is for snug's own packages.
 func (d *Device) Launch(j driver.Job) error {
+	if j == nil {
+		return fmt.Errorf("snug: launch on %s: the job is nil: %w", d, ErrConfig)
+	}
 	if d.IsCPU() {
 		j.Run()
 		return nil
@@ -185,7 +195,18 @@ func (d *Device) Copier() (driver.Copier, error) {
 	return nil, fmt.Errorf("snug: %s has no copies beside its queue: %w", d, ErrNotBuilt)
 }
 
+// exists returns an error unless d is one of the Devices that CPU and Open return.
+func (d *Device) exists() error {
+	if d == nil || d.drv == nil && d != cpu {
+		return fmt.Errorf("snug: no device: it is nil or was not opened: %w", ErrDevice)
+	}
+	return nil
+}
+
 func (d *Device) check() error {
+	if err := d.exists(); err != nil {
+		return err
+	}
 	if d.closed.Load() {
 		return fmt.Errorf("snug: device %s is closed: %w", d.name, ErrDevice)
 	}

@@ -24,6 +24,9 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
+	if step == nil {
+		return nil, fmt.Errorf("snug: capture on %s: the step is nil: %w", d, ErrConfig)
+	}
 	c, ok := d.drv.(driver.Capturer)
 	if !ok {
 		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrNotBuilt)
@@ -35,9 +38,20 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	return &Graph{g}, nil
 }
 
-// Launch queues the work of g.
-func (g *Graph) Launch() error { return g.graph.Launch() }
+// Launch queues the work of g. The error wraps [ErrConfig] for a Graph that Capture did
+// not return.
+func (g *Graph) Launch() error {
+	if g == nil || g.graph == nil {
+		return fmt.Errorf("snug: launch of a graph that was not captured: %w", ErrConfig)
+	}
+	return g.graph.Launch()
+}
 
-// Close waits for the device's queue and frees g. Closing twice does nothing, and
-// closing the device closes its graphs.
-func (g *Graph) Close() error { return g.graph.Close() }
+// Close waits for the device's queue and frees g. Closing twice, or what Capture did not
+// return, does nothing, and closing the device closes its graphs.
+func (g *Graph) Close() error {
+	if g == nil || g.graph == nil {
+		return nil
+	}
+	return g.graph.Close()
+}

@@ -2,21 +2,22 @@ package snug
 
 import (
 	"fmt"
+	"reflect"
 	"unsafe"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// Vector is what snug's functions take: host slices, arrays on a device, or a
-// View of either.
+// Vector is what snug's functions take: host slices, also of types that a program names,
+// such as type Weights []float32, arrays on a device, or a View of either.
 type Vector interface {
-	[]float32 | []Float16 | []BFloat16 |
+	~[]float32 | ~[]Float16 | ~[]BFloat16 |
 		Array[float32] | Array[Float16] | Array[BFloat16] | View
 }
 
 // Vector32 is a Vector of float32. A View given as one must hold F32.
 type Vector32 interface {
-	[]float32 | Array[float32] | View
+	~[]float32 | Array[float32] | View
 }
 
 // View is a vector whose element type is known at run time only: a range of
@@ -47,7 +48,24 @@ func ViewOf[V Vector](v V) View {
 	case View:
 		return v
 	}
-	return View{}
+	return namedSlice(reflect.TypeFor[V]().Elem(), unsafe.Pointer(&v))
+}
+
+var (
+	float32Type = reflect.TypeFor[float32]()
+	float16Type = reflect.TypeFor[Float16]()
+)
+
+// namedSlice returns a View of a slice of a type that the program names, at slice, whose
+// elements are one of the three types of a Vector.
+func namedSlice(elem reflect.Type, slice unsafe.Pointer) View {
+	switch elem {
+	case float32Type:
+		return SliceView(*(*[]float32)(slice))
+	case float16Type:
+		return SliceView(*(*[]Float16)(slice))
+	}
+	return SliceView(*(*[]BFloat16)(slice))
 }
 
 // SliceView returns a View of a host slice of any element type.
@@ -90,7 +108,12 @@ func (v View) Slice(lo, hi int) (View, error) {
 
 // Mem returns v's memory for a [driver.Job] to name as an operand; binding it
 // rebinds v. It is for snug's own packages.
-func (v *View) Mem() *driver.Mem { return &v.mem }
+func (v *View) Mem() *driver.Mem {
+	if v == nil {
+		return nil
+	}
+	return &v.mem
+}
 
 // Host returns the elements as a slice, or nil if v does not hold T or Go
 // cannot address its memory.

@@ -53,7 +53,7 @@ const (
 
 // Codes is a vector of codes. A View given as one must hold U8.
 type Codes interface {
-	[]uint8 | snug.Array[uint8] | snug.View
+	~[]uint8 | snug.Array[uint8] | snug.View
 }
 
 // Blocks returns how many blocks of block elements cover n elements, the

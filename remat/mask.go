@@ -3,6 +3,7 @@ package remat
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -13,13 +14,13 @@ import (
 // i/8 stands for element i. A mask of n elements has [MaskLen](n) bytes. A View
 // given as one must hold U8.
 type Mask interface {
-	[]uint8 | snug.Array[uint8] | snug.View
+	~[]uint8 | snug.Array[uint8] | snug.View
 }
 
 // Booleans is a vector whose elements mean true where they are not zero. A View
 // given as one may hold any element type.
 type Booleans interface {
-	snug.Vector | []bool | []uint8 | snug.Array[uint8]
+	snug.Vector | ~[]bool | ~[]uint8 | snug.Array[uint8]
 }
 
 // MaskLen returns the bytes of a mask of n elements, ⌈n/8⌉, and 0 for n < 0.
@@ -184,26 +185,26 @@ func checkMask(op string, mask snug.View, name string, v, other snug.View) (*snu
 
 func viewOf[V Booleans](x V) snug.View {
 	switch x := any(x).(type) {
-	case []bool: // a byte each, 0 or 1
-		return snug.SliceView(unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(x))), len(x)))
-	case []uint8:
-		return snug.SliceView(x)
+	case snug.View:
+		return x
 	case snug.Array[uint8]:
 		return x.View()
-	case []float32:
-		return snug.SliceView(x)
-	case []snug.Float16:
-		return snug.SliceView(x)
-	case []snug.BFloat16:
-		return snug.SliceView(x)
 	case snug.Array[float32]:
 		return x.View()
 	case snug.Array[snug.Float16]:
 		return x.View()
 	case snug.Array[snug.BFloat16]:
 		return x.View()
-	case snug.View:
-		return x
 	}
-	return snug.View{}
+	slice := unsafe.Pointer(&x) // of a type that may have a name
+	switch elem := reflect.TypeFor[V]().Elem(); elem.Kind() {
+	case reflect.Float32:
+		return snug.SliceView(*(*[]float32)(slice))
+	case reflect.Uint16:
+		if elem == reflect.TypeFor[snug.Float16]() {
+			return snug.SliceView(*(*[]snug.Float16)(slice))
+		}
+		return snug.SliceView(*(*[]snug.BFloat16)(slice))
+	}
+	return snug.SliceView(*(*[]uint8)(slice)) // []uint8, or []bool, whose elements are a byte each, 0 or 1
 }

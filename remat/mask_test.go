@@ -342,3 +342,34 @@ func maskRoundTrip(t *rapid.T) {
 func TestMaskRoundTrip(t *testing.T) { rapid.Check(t, maskRoundTrip) }
 
 func FuzzMaskRoundTrip(f *testing.F) { f.Fuzz(rapid.MakeFuzz(maskRoundTrip)) }
+
+// The named types of a program.
+type (
+	namedMask   []uint8
+	namedBools  []bool
+	namedFloats []float32
+	namedHalves []snug.Float16
+	namedBrains []snug.BFloat16
+)
+
+func TestMaskNamedSlices(t *testing.T) {
+	x, mask, bools := namedFloats{1, -1, 0, 2}, make(namedMask, 1), make(namedBools, 4)
+	require.NoError(t, remat.PackSigns(mask, x))
+	require.Equal(t, namedMask{0b1001}, mask)
+	require.NoError(t, remat.UnpackMask(bools, mask))
+	require.Equal(t, namedBools{true, false, false, true}, bools)
+	require.NoError(t, remat.PackMask(mask, namedHalves{0, 1, 0x8000, 2}))
+	require.Equal(t, namedMask{0b1010}, mask)
+	require.NoError(t, remat.PackMask(mask, namedBrains{1, 1, 0, 0}))
+	require.Equal(t, namedMask{0b0011}, mask)
+	require.NoError(t, remat.PackMask(mask, namedMask{0, 0, 9, 0}))
+	require.Equal(t, namedMask{0b0100}, mask)
+	require.NoError(t, remat.ApplyMask(x, x, mask, 1))
+	require.Equal(t, namedFloats{0, 0, 0, 0}, x)
+	require.NoError(t, remat.PackInt8(make(namedMask, 4), make(namedMask, 1), x))
+	kerneltest.NoAllocs(t, func() {
+		if remat.PackMask(mask, bools) != nil || remat.UnpackMask(bools, mask) != nil || remat.PackSigns(mask, x) != nil {
+			panic("failed")
+		}
+	})
+}
