@@ -19,8 +19,9 @@ type Task struct {
 	LossRows  int    // rows of logits that exist at a time; default 128
 	Chunk     int    // elements of a page of paged state; default 65536
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the chain
-	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), as PEFT's target "all-linear" does, and
-	// nothing else. A model without matrices cannot have it.
+	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else: of transformers for the
+	// layers that PEFT's target "all-linear" names, and of a [CNN] for its convolutions. A
+	// model without matrices cannot have it.
 	Rank int
 
 	// What Fit may choose from. Lossy values change the arithmetic of a step and are not among
