@@ -111,7 +111,7 @@ func (m Model) Validate() error {
 	case c.tensors > maxParams:
 		c.fail("%d parameters, want at most %d", c.tensors, maxParams)
 	case !(c.sample+c.params < 1<<50):
-		c.fail("%g elements, want less than 2^50", c.sample+c.params)
+		c.fail("%.4g elements, want less than 2^50", c.sample+c.params)
 	}
 	return c.err
 }

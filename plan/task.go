@@ -137,13 +137,13 @@ func (t Task) checkSizes() error {
 	case t.Rank > 0 && adapters == 0:
 		return invalid("Rank is %d, but the chain of model %.40q has no matrices for adapters", t.Rank, t.Model.Name)
 	case !(adapters < 1<<50):
-		return shapeless("adapters of rank %d have %g elements, want less than 2^50", t.Rank, adapters)
+		return shapeless("adapters of rank %d have %.3g elements, want less than 2^50", t.Rank, adapters)
 	case !(size < 1<<60):
-		return shapeless("a batch of %d samples takes up to %g bytes, want less than 2^60", t.Batch, size)
+		return shapeless("a batch of %d samples takes up to %.3g bytes, want less than 2^60", t.Batch, size)
 	case rows > math.MaxInt:
-		return shapeless("a batch of %d samples has %g rows, more than an int", t.Batch, rows)
+		return shapeless("a batch of %d samples has %.3g rows, more than an int", t.Batch, rows)
 	case logits > math.MaxInt:
-		return shapeless("%d rows of logits have %g elements, more than an int", t.LossRows, logits)
+		return shapeless("%d rows of logits have %.3g elements, more than an int", t.LossRows, logits)
 	}
 	return nil
 }
