@@ -31,6 +31,9 @@ func writeTimeline(name string, m *plan.Monitor, title string) error {
 	if filepath.Ext(name) == ".csv" {
 		err = m.WriteCSV(f)
 	} else {
+		if pages := m.Peak(plan.OnDisk); pages > 0 {
+			title += fmt.Sprintf("; pages of %s on disk, up to %s in memory", plan.FormatBytes(pages), plan.FormatBytes(m.Peak(plan.OnHost)))
+		}
 		err = m.WriteSVG(f, plan.OnDevice, title)
 	}
 	return errors.Join(err, f.Close())
