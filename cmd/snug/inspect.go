@@ -26,7 +26,7 @@ import (
 
 func inspectCommand() *command {
 	return &command{
-		name: "inspect", args: "FILE|DIR", summary: "what a file or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
+		name: "inspect", args: "FILE|DIR", summary: "what a file, a checkpoint or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
 		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
   a safetensors file              its tensors and its metadata

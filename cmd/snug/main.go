@@ -4,7 +4,7 @@
 //
 //	snug plan -model llama-2b -device 24GB     what it takes, and what to choose so that it fits
 //	snug devices                               what this machine has, and the presets
-//	snug inspect FILE                          what a file or a store holds
+//	snug inspect FILE                          what a file, a checkpoint or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
 //	snug version                               what this program is built of
 //	snug completion bash                       completion for a shell

@@ -225,7 +225,7 @@ func (f *Folder) Save(step int, about any, parts []Part) error {
 	for i, p := range parts {
 		names[i] = p.Name
 	}
-	if err := h.check(names); err != nil {
+	if err := h.fits(names); err != nil {
 		return fmt.Errorf("%w: %w", err, snug.ErrConfig)
 	}
 	if err := f.tidy(); err != nil {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,10 +54,12 @@ type tester interface {
 	Helper()
 }
 
-// save opens a folder, saves steps and closes it.
+// save opens a folder, saves steps and closes it, as a run with pages does.
 func save(t tester, dir files.Dir, o checkpoint.Options, steps ...int) {
 	t.Helper()
 	f, err := checkpoint.Open(dir, o)
+	require.NoError(t, err)
+	_, err = f.Scratch("pages")
 	require.NoError(t, err)
 	for _, step := range steps {
 		require.NoError(t, f.Save(step, anyAbout, partsOf(step)))
@@ -302,6 +306,10 @@ func TestWrongSaves(t *testing.T) {
 		"no JSON":        {1, func() {}, named("a")},
 		"a long text":    {1, string(make([]byte, checkpoint.MaxAbout)), named("a")},
 		"broken message": {1, json.RawMessage("{"), named("a")},
+		"a key twice":    {1, json.RawMessage(`{"a":1,"a":2}`), named("a")},
+		"no Unicode":     {1, json.RawMessage("\"\xff\""), named("a")},
+		"a deep text":    {1, json.RawMessage(strings.Repeat("[", 100) + strings.Repeat("]", 100)), named("a")},
+		"too indented":   {1, json.RawMessage(strings.Repeat("[", 50) + strings.Repeat("1,", 20000) + "1" + strings.Repeat("]", 50)), named("a")},
 	} {
 		require.ErrorIs(t, f.Save(c.step, c.about, c.parts), snug.ErrConfig, what)
 		require.Empty(t, dir.Names(), what)
@@ -310,6 +318,7 @@ func TestWrongSaves(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("%0*d", checkpoint.MaxName, i)
 	}
+	require.NoError(t, f.Save(1, slices.Repeat([]int{1}, checkpoint.MaxAbout/2-1), named("a")), "longer when it is indented")
 	require.NoError(t, f.Save(checkpoint.MaxStep, string(bytes.Repeat([]byte("a"), checkpoint.MaxAbout-2)), named(many[1:]...)))
 	require.NoError(t, f.Close())
 	f, err = checkpoint.Open(dir, checkpoint.Options{})
@@ -345,4 +354,34 @@ func TestForeignEntries(t *testing.T) {
 	step, err := load(dir)
 	require.NoError(t, err)
 	require.Equal(t, 2, step)
+}
+
+// TestVerifyWhileSaving: what a run removes meanwhile is not called damaged.
+func TestVerifyWhileSaving(t *testing.T) {
+	dir := files.OS(t.TempDir())
+	f, err := checkpoint.Open(dir, checkpoint.Options{})
+	require.NoError(t, err)
+	require.NoError(t, f.Save(1, anyAbout, partsOf(1)))
+	saved := make(chan error)
+	go func() {
+		var err error
+		for step := 2; step < 30 && err == nil; step++ {
+			err = f.Save(step, anyAbout, partsOf(step))
+		}
+		saved <- err
+	}()
+	for {
+		select {
+		case err := <-saved:
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+			return
+		default:
+			results, err := checkpoint.Verify(dir)
+			require.NoError(t, err)
+			for _, r := range results {
+				require.NoError(t, r.Err)
+			}
+		}
+	}
 }

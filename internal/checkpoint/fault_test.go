@@ -80,7 +80,7 @@ func TestFailingCalls(t *testing.T) {
 
 // leftover is what a killed process leaves.
 func leftover(t *testing.T, dir *filestest.Dir) {
-	for _, name := range []string{"unfinished-00000002", "unfinished-step-00000001"} {
+	for _, name := range []string{"unfinished-00000002", "unfinished-step-00000001", "pages"} {
 		require.NoError(t, dir.Mkdir(name))
 		sub, err := dir.Sub(name)
 		require.NoError(t, err)
@@ -98,6 +98,9 @@ func resume(dir *filestest.Dir, keep int, steps []int) (saved []int, err error) 
 	f, err := checkpoint.Open(dir, checkpoint.Options{Keep: keep})
 	if err != nil {
 		return nil, err
+	}
+	if _, err := f.Scratch("pages"); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	for _, step := range steps {
 		if errSave := f.Save(step, anyAbout, partsOf(step)); errSave != nil {

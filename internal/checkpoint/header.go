@@ -67,6 +67,22 @@ func (h *header) check(names []string) error {
 	return nil
 }
 
+// fits checks that a header with parts of these names will be read again.
+func (h header) fits(names []string) error {
+	if err := h.check(names); err != nil {
+		return err
+	}
+	h.Parts = nil
+	for _, name := range names {
+		h.Parts = append(h.Parts, PartInfo{Name: name, Size: maxPart})
+	}
+	text, err := h.encode()
+	if err == nil {
+		_, err = decode(text)
+	}
+	return err
+}
+
 // encode returns the text of the header with its sum.
 func (h *header) encode() ([]byte, error) {
 	h.SHA256 = Sum{}
@@ -93,6 +109,11 @@ func decode(text []byte) (*header, error) {
 	if err := (strictjson.Options{Complete: true, MaxBytes: MaxHeader}).Unmarshal(text, h); err != nil {
 		return nil, err
 	}
+	var about bytes.Buffer
+	if err := json.Compact(&about, h.About); err != nil { // it was indented
+		return nil, err
+	}
+	h.About = about.Bytes()
 	names := make([]string, len(h.Parts))
 	for i, p := range h.Parts {
 		names[i] = p.Name
