@@ -332,6 +332,14 @@ func weightsProperty(t *rapid.T) {
 func TestWeightsProperty(t *testing.T) { rapid.Check(t, weightsProperty) }
 func FuzzWeights(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(weightsProperty)) }
 
+// writtenWith is written with metadata.
+func writtenWith(t require.TestingT, metadata map[string]string, tensors ...saved) []byte {
+	var b bytes.Buffer
+	_, err := WriteWeights(&b, all(tensors...), metadata)
+	require.NoError(t, err)
+	return b.Bytes()
+}
+
 // FuzzOpenWeights reads any bytes. A file that is accepted has its tensors one
 // after the other; what can be loaded is written again, and is the same.
 func FuzzOpenWeights(f *testing.F) {
@@ -354,6 +362,14 @@ func FuzzOpenWeights(f *testing.F) {
 			loadable = loadable && tensor.ElementType() != 0
 		}
 		require.LessOrEqual(t, size, int64(len(b)))
+		var raw []saved
+		for _, tensor := range w.Tensors() {
+			data := make([]byte, tensor.Bytes())
+			require.NoError(t, w.ReadBytes(tensor.Name, 0, data))
+			raw = append(raw, saved{tensor, snug.SliceView(data)})
+		}
+		copied := writtenWith(t, w.Metadata(), raw...)
+		require.ElementsMatch(t, w.Tensors(), weightsOf(t, copied).Tensors())
 		if !loadable {
 			return
 		}
@@ -376,5 +392,6 @@ func FuzzOpenWeights(f *testing.F) {
 		_, err = WriteWeights(&twice, all(loaded(t, again)...), again.Metadata())
 		require.NoError(t, err)
 		require.Equal(t, once.Bytes(), twice.Bytes())
+		require.Equal(t, once.Bytes(), copied)
 	})
 }

@@ -83,3 +83,32 @@ func dequantized(t *testing.T, w *Weight) snug.View {
 	require.NoError(t, w.Dequantize(whole))
 	return whole
 }
+
+// TestConvertedPEFT: an adapter that began by PiSSA is refused; converted by PEFT it gives
+// the output of the model that was trained.
+func TestConvertedPEFT(t *testing.T) {
+	_, _, err := LoadAdapters(filepath.Join("testdata", "peft", "pissa"), nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, `"init_lora_weights" has the value "pissa"`)
+	require.ErrorContains(t, err, "path_initial_model_for_weight_conversion")
+
+	dir := filepath.Join("testdata", "peft", "converted")
+	config, adapters, err := LoadAdapters(dir, nil)
+	require.NoError(t, err)
+	require.Equal(t, 6, config.Rank, "twice as many")
+	text, err := os.ReadFile(filepath.Join(dir, "passes.json"))
+	require.NoError(t, err)
+	var golden struct{ Weight, X, Y encoded }
+	require.NoError(t, json.Unmarshal(text, &golden))
+	a := adapters["up"]
+	w, err := NewWeight(golden.Weight.floats(t, snug.F32), []int{a.Out, a.In}, Options{Single: true})
+	require.NoError(t, err)
+	l, err := NewLinear(w, snug.F32, 0)
+	require.NoError(t, err)
+	x, want := golden.X.floats(t, snug.F32), golden.Y.floats(t, snug.F32)
+	y, u := make([]float32, len(want)), make([]float32, len(x)/a.In*a.Rank)
+	require.NoError(t, l.Forward(snug.ViewOf(y), snug.ViewOf(x), 0))
+	require.NoError(t, a.Forward(snug.ViewOf(y), snug.ViewOf(u), snug.ViewOf(x), Draw{}))
+	require.InDeltaSlice(t, want, y, 1e-4)
+	require.NoError(t, l.Close())
+}

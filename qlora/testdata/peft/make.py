@@ -1,4 +1,5 @@
-"""Makes the folders lora, dora, turned and turned-dora here with HuggingFace's PEFT, on the CPU.
+"""Makes the folders lora, dora, turned, turned-dora, pissa and converted here with
+HuggingFace's PEFT, on the CPU.
 
 Python 3.11, peft 0.21.2, torch 2.15.0, transformers 5.23.0:
 
@@ -9,6 +10,9 @@ adapter_config.json, adapter_model.safetensors   as PEFT saves an adapter
 passes.json   the frozen weight, and a pass in evaluation and one with dropout: inputs,
               output, and the gradients of its product with dy
 
+pissa is an adapter that began by PiSSA, and converted the same as a plain one, with the
+weight before PiSSA and the output of the model in passes.json.
+
 Data are base64 of little-endian float32.
 """
 
@@ -16,6 +20,7 @@ import base64
 import json
 import pathlib
 import shutil
+import tempfile
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -98,8 +103,34 @@ def run(folder, dora, turned):
     (folder / "passes.json").write_text(json.dumps({"weight": numbers(weight), "passes": passes}) + "\n")
 
 
+def convert(pissa, converted):
+    torch.manual_seed(2)
+    codes = torch.randint(0, 16, (OUT, IN))
+    codes[:, 0] = 15
+    weight = torch.tensor(NF4)[codes]
+    config = LoraConfig(r=RANK, lora_alpha=6, target_modules=["up"], init_lora_weights="pissa")
+    model = get_peft_model(Model(weight.clone(), False), config)
+    with tempfile.TemporaryDirectory() as start:
+        model.peft_config["default"].init_lora_weights = True  # as PEFT asks for the state before training
+        model.save_pretrained(start)
+        model.peft_config["default"].init_lora_weights = "pissa"
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.requires_grad:
+                    p.add_(torch.randn_like(p) / 8)
+        model.eval()
+        x = torch.randn(ROWS, IN)
+        y = model(x)
+        model.save_pretrained(pissa)
+        model.save_pretrained(converted, path_initial_model_for_weight_conversion=start)
+    for folder in (pissa, converted):
+        (folder / "README.md").unlink(missing_ok=True)
+    (converted / "passes.json").write_text(json.dumps({"weight": numbers(weight), "x": numbers(x), "y": numbers(y)}) + "\n")
+
+
 if __name__ == "__main__":
     here = pathlib.Path(__file__).parent
     for name in ("lora", "dora", "turned", "turned-dora"):
         shutil.rmtree(here / name, ignore_errors=True)
         run(here / name, "dora" in name, "turned" in name)
+    convert(here / "pissa", here / "converted")
