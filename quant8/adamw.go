@@ -65,9 +65,9 @@ type AdamWOptions struct {
 // Scratch is 96 KiB a worker at the largest block. A parameter takes 2.03 bytes of state at
 // blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with 16 bits and 8 with 32.
 //
-// In 8 bits a second moment below 1.6e-7 of its block's absmax is stored as 0, so a
-// parameter whose gradient is exactly 0 right after can take a large step.
-// Sparse gradients, as those of embeddings, want 32-bit state, which bitsandbytes
+// In 8 bits a second moment below 1.6e-7 of its block's absmax counts as that, see
+// [Optimizer], so that rare and small gradients next to large ones move their parameters
+// less. Sparse gradients, as those of embeddings, want 32-bit state, which bitsandbytes
 // uses there too.
 type AdamW = Optimizer
 

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -94,22 +95,34 @@ func (f *stateFile) readFloats(x []float32, t *safetensors.Tensor, lo int) error
 // tensorKeys names the tensors of a state.
 type tensorKeys struct{ state, qmap, absmax string }
 
-// stateKeys names the tensors of the first state, which has a sign in bitsandbytes,
-// and of the second, which has none.
+// stateKeys names the tensors of the first state, which has the signed map in
+// bitsandbytes, and of the second, which has the unsigned one.
 var stateKeys = [2]tensorKeys{
 	{"state1", "qmap1", "absmax1"},
 	{"state2", "qmap2", "absmax2"},
 }
 
 // checkForm says whether bitsandbytes has the states of the optimizer in this form.
-// Its RMSprop and Adagrad keep a sign that is never used, its AdEMAMix keeps two
-// states in one tensor, it has no 8-bit LAMB and LARS that work, and no Adafactor and
-// Muon.
+// Its AdEMAMix keeps two states in one tensor, it has no 8-bit LAMB and LARS that work, and
+// no Adafactor and Muon. Its SGD takes Nesterov's momentum and dampening as options and
+// does not use them.
 func (o *options) checkForm() error {
-	for i, signed := range o.hyper.Rule.Signed() {
+	for i, signed := range o.hyper.Rule.Signed8() {
 		if signed != (i == 0) || o.hyper.Rule.Whole() {
 			return fmt.Errorf("bitsandbytes keeps the states of %s in another form: %w", o.name, snug.ErrConfig)
 		}
+	}
+	if o.hyper.Rule == optim.Nesterov || o.hyper.Dampening != 0 {
+		return fmt.Errorf("bitsandbytes has SGD with neither Nesterov's momentum nor dampening: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// checkDecay refuses weight decay that bitsandbytes' optimizer of the name does not have:
+// its Adam decays as AdamW does.
+func (q *param) checkDecay(o *options) error {
+	if o.hyper.Coupled && q.options.WeightDecay != 0 {
+		return fmt.Errorf("weight decay of %g: bitsandbytes' Adam decays the weights themselves, use NewAdamW: %w", q.options.WeightDecay, snug.ErrConfig)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package quant8
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -28,8 +29,8 @@ import (
 // Everything is checked before anything is changed; to this end absmax and
 // 32-bit state are read twice. It needs memory for one chunk. The error wraps
 // [snug.ErrCorrupt] when the file is damaged or holds impossible numbers, and
-// [snug.ErrConfig] when r is nil, the optimizer is none of AdamW, Adam,
-// Lion and SGD, the file lacks tensors or they are those of
+// [snug.ErrConfig] when r is nil, the optimizer is none that
+// WriteBitsAndBytes takes, the file lacks tensors or they are those of
 // another configuration. An error of r, of a device or of the [Storage] that
 // comes after the checks leaves the optimizer unusable, until a restore
 // succeeds.
@@ -96,7 +97,7 @@ type imported struct {
 // check checks all tensors of a parameter and adds it to the plan.
 func (in *importer) check(q *param) error {
 	p := imported{q: q}
-	if err := q.checkWidth(); err != nil {
+	if err := cmp.Or(q.checkWidth(), q.checkDecay(&in.a.o)); err != nil {
 		return err
 	}
 	if err := in.checkStep(q); err != nil {
@@ -109,7 +110,7 @@ func (in *importer) check(q *param) error {
 			return errIn(keys.state, err)
 		}
 		if q.bits == 32 {
-			if err := in.checkNumbers(p.state[i], i == 1); err != nil {
+			if err := in.checkNumbers(p.state[i], !in.a.o.hyper.Rule.Signed()[i]); err != nil {
 				return errIn(keys.state, err)
 			}
 			continue
@@ -124,6 +125,9 @@ func (in *importer) check(q *param) error {
 	if q.bits == 8 {
 		if err := in.useMaps(qmaps); err != nil {
 			return err
+		}
+		if err := in.checkCodes(p.state[0]); err != nil {
+			return errIn(stateKeys[0].state, err)
 		}
 		if err := p.inferBlock(in.a.o.Block); err != nil {
 			return err
@@ -219,7 +223,7 @@ func (in *importer) readMap(q *param, key string) (*Map, error) {
 func (in *importer) useMaps(maps [2]*Map) error {
 	if in.maps[0] == nil {
 		in.maps = maps
-		return checkCodeMaps(maps[0], maps[1], in.a.o.Order)
+		return checkCodeMaps(maps[0], maps[1], in.a.o.Order, in.a.o.hyper.Rule)
 	}
 	for i, m := range maps {
 		if m != nil && *m != *in.maps[i] {
@@ -235,6 +239,28 @@ func (in *importer) checkAbsmax(q *param, key string) (*safetensors.Tensor, erro
 		return nil, err
 	}
 	return t, in.checkNumbers(t, true)
+}
+
+// checkCodes looks for negative values of a first state that has none, but their map.
+func (in *importer) checkCodes(t *safetensors.Tensor) error {
+	if in.a.o.hyper.Rule.Signed()[0] {
+		return nil
+	}
+	tile := tiles.Get(grain)
+	defer tiles.Put(tile)
+	n := int(t.End - t.Begin)
+	for lo := 0; lo < n; lo += grain {
+		codes := bytesOfFloats(*tile)[:min(grain, n-lo)]
+		if err := in.f.read(codes, t, int64(lo)); err != nil {
+			return err
+		}
+		for i, c := range codes {
+			if v := in.maps[0][c]; v < 0 {
+				return fmt.Errorf("element %d has code %d, which is %g, of a square: %w", lo+i, c, v, snug.ErrCorrupt)
+			}
+		}
+	}
+	return nil
 }
 
 // checkNumbers checks that all elements are finite, and perhaps not negative.

@@ -1,31 +1,43 @@
 package quant8
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
 // WriteBitsAndBytes writes the state as a safetensors file with the tensors of
-// bitsandbytes' optimizer of the same name (version 0.50), such as AdamW8bit or AdamW,
+// bitsandbytes' optimizer (version 0.50), such as AdamW8bit or AdamW,
 // and returns the number of bytes written: for every parameter step, as an I64 scalar,
-// state1 and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion and
-// SGD have the first of each only. bitsandbytes has blocks
+// state1 and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion, SGD,
+// RMSprop and Adagrad have the first of each only. bitsandbytes has blocks
 // of 256; larger blocks are written as several with the same absmax, which stand
 // for the same values. It is called after all Steps of an Advance. A program
 // that loads the file into a state dict turns step into a number, as torch's
 // item does.
 //
+// The optimizers of bitsandbytes that go on with a state, and those here:
+//
+//	AdamW8bit, AdamW, Adam8bit, Adam    NewAdamW, and NewAdam without weight decay
+//	Lion8bit, Lion                      NewLion
+//	SGD8bit, SGD                        NewSGD without Nesterov's momentum and dampening
+//	RMSprop8bit, RMSprop                NewRMSprop
+//	Adagrad8bit, Adagrad                NewAdagrad
+//
+// bitsandbytes' Adam decays weights as its AdamW does, where [NewAdam] adds the decay to
+// the gradient: with weight decay a state of NewAdam is refused.
+//
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
-// written: [snug.ErrConfig] (w is nil, the optimizer is none of AdamW, Adam, Lion
-// and SGD, since bitsandbytes keeps the states of others in other forms, the optimizer cannot be used, Block is
+// written: [snug.ErrConfig] (w is nil, the optimizer has no counterpart, the optimizer cannot be used, Block is
 // not a multiple of 256 while a parameter has 8-bit state, a parameter has state of 4 or
 // 16 bits, which bitsandbytes lacks, a parameter is not
-// here as a whole, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
+// here as a whole or is updated in part, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
 	out := &sumWriter{w: w}
@@ -92,8 +104,11 @@ func (a *Optimizer) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
 
 // exportParam returns the tensors of a parameter.
 func (a *Optimizer) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, error) {
-	if err := q.checkWidth(); err != nil {
+	if err := cmp.Or(q.checkWidth(), q.checkDecay(&a.o)); err != nil {
 		return nil, err
+	}
+	if a.t > 0 && !q.marks.All(optim.Updated) && !q.marks.All(optim.Waiting) {
+		return nil, fmt.Errorf("some elements are updated in step %d and others not yet: %w", a.t, snug.ErrConfig)
 	}
 	shape, given := f.Shapes[q.name]
 	if !given {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/blockq"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 // codeMaps encode the two moments of an optimizer.
@@ -24,7 +25,7 @@ func newCodeMaps(m, v *Map, order Order) codeMaps {
 		c.m = newEncoder(m, order == BitsAndBytes)
 	}
 	if v != nil && *v != *c.v.Map() {
-		c.v = newEncoder(v, false)
+		c.v = newDivisor(v)
 	}
 	c.mirrored = mirrored(c.m.Map())
 	return c
@@ -50,14 +51,18 @@ func mirrored(m *[256]float32) bool {
 
 // checkCodeMaps checks the maps of the two moments. nil is the dynamic map.
 // Their values are at most absmax in magnitude, so that moments cannot grow by
-// being stored; a second moment is not negative, since it has a root.
-func checkCodeMaps(m, v *Map, order Order) error {
+// being stored; a second moment is not negative, since it has a root: with the rules
+// whose second moment has Map1, a 0 there keeps it from the entries below.
+func checkCodeMaps(m, v *Map, order Order, rule optim.Rule) error {
 	if m != nil {
 		if err := m.checkRange(-1); err != nil {
 			return fmt.Errorf("Map1: %w", err)
 		}
 		if order == BitsAndBytes && slices.Index(m[:], 0) < 1 {
 			return fmt.Errorf("Map1 has no 0 behind a negative entry, which an order that keeps signs needs: %w", snug.ErrConfig)
+		}
+		if rule.Signed8()[0] != rule.Signed()[0] && !slices.Contains(m[:], 0) {
+			return fmt.Errorf("Map1 has no 0, which the second moment of %v needs: %w", rule, snug.ErrConfig)
 		}
 	}
 	if v != nil {

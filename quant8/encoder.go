@@ -12,13 +12,20 @@ import (
 var (
 	signed   = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), false) })
 	keeping  = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), true) })
-	unsigned = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(false), false) })
+	unsigned = sync.OnceValue(func() *blockq.Encoder { return newDivisor(DynamicMap(false)) })
 	others   = sync.Pool{New: func() any { return newEncoder(new(Map), false) }}
 )
 
 func newEncoder(m *Map, keepSign bool) *blockq.Encoder {
 	e := new(blockq.Encoder)
 	e.Build((*[256]float32)(m), keepSign)
+	return e
+}
+
+// newDivisor returns the encoder of states by whose root an update divides.
+func newDivisor(m *Map) *blockq.Encoder {
+	e := newEncoder(m, false)
+	e.KeepDivisor()
 	return e
 }
 

@@ -134,9 +134,9 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		tree1, tree2 tree
 	}{
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		coef: j.coef, pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
+		coef: j.coef, pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Values(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
 	}
-	copy(params.positive[:], j.m.Map()[127:])
+	copy(params.positive[:], j.m.Values()[127:])
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "quant8_step8",
 		Blocks: teamGrid(Blocks(j.p.Len(), j.block), threads/team(j.block)), Threads: threads,

@@ -110,8 +110,8 @@ func (j *stepJob) params(lanes int) ([]driver.Mem, ruleParams) {
 
 // params8 adds the tables of 8-bit states.
 func (j *stepJob) params8(p ruleParams) *rule8Params {
-	all := &rule8Params{ruleParams: p, map2: *j.v.Map(), tree1: *treeOf(j.m), tree2: *treeOf(j.v)}
-	copy(all.positive[:], j.m.Map()[127:])
+	all := &rule8Params{ruleParams: p, map2: *j.v.Values(), tree1: *treeOf(j.m), tree2: *treeOf(j.v)}
+	copy(all.positive[:], j.m.Values()[127:])
 	return all
 }
 

@@ -201,11 +201,11 @@ func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 	if !bytes.Equal(sum, headerSum(append(prefix, body...))) {
 		return nil, errChecksum
 	}
-	return parseHeader(&fields{b: body}, v, a.o.Order)
+	return parseHeader(&fields{b: body}, v, &a.o)
 }
 
-// parseHeader parses the body of a header. order is what the maps are for.
-func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
+// parseHeader parses the body of a header. The maps are for an optimizer of options o.
+func parseHeader(f *fields, v uint32, o *options) (*saved, error) {
 	h := &saved{optimizer: adamwName, bits: uint64(f.u32()), block: uint64(f.u32()), chunk: f.u64(), min8bit: f.u64()}
 	hash, step := f.u64(), f.u64()
 	h.step, h.lr = int(min(step, math.MaxInt32)), math.Float32frombits(f.u32())
@@ -249,10 +249,10 @@ func parseHeader(f *fields, v uint32, order Order) (*saved, error) {
 	if f.short || len(f.b) > 0 || !valid {
 		return nil, fmt.Errorf("the header does not parse: %w", snug.ErrCorrupt)
 	}
-	if err := checkCodeMaps(first, second, order); err != nil {
+	if err := checkCodeMaps(first, second, o.Order, o.hyper.Rule); err != nil {
 		return nil, fmt.Errorf("saved maps: %w", err)
 	}
-	h.maps = newCodeMaps(first, second, order)
+	h.maps = newCodeMaps(first, second, o.Order)
 	if hash != mapHash(h.maps) {
 		return nil, fmt.Errorf("saved with maps of another hash: %w", snug.ErrConfig)
 	}

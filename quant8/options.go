@@ -43,10 +43,11 @@ type StateOptions struct {
 	// Order is how negative values are stored in 8 bits, and where the weights decay
 	// if the optimizer's equation leaves that open; default BitsAndBytes.
 	Order Order
-	// Map1 is the map of the 8-bit codes of states with signs, and Map2 that of
-	// the others; they are copied. The default, nil, is DynamicMap(true) and
+	// Map1 is the map of the 8-bit codes of states with signs, and of the state of
+	// RMSprop and Adagrad; Map2 is that of the others. They are copied. The default, nil, is DynamicMap(true) and
 	// DynamicMap(false). Entries of Map1 are from -1 to 1, and with the order
-	// BitsAndBytes 0 is among them, behind a negative one; entries of Map2 are
+	// BitsAndBytes 0 is among them, behind a negative one, and for RMSprop and Adagrad
+	// in any case; entries of Map2 are
 	// from 0 to 1. Devices other than the CPU take a Map1 only whose codes
 	// 127-i and 127+i stand for opposite values, as those of DynamicMap do, and
 	// prepare maps other than the default ones in about 0.2 ms at each step. With 4
@@ -112,11 +113,11 @@ func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || 
 // aligned says whether shards of n elements can begin or end at element i.
 func (o *StateOptions) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
-func (o *StateOptions) check(states int) error {
+func (o *StateOptions) check(rule optim.Rule) error {
 	if err := checkBlock(o.Block); err != nil {
 		return err
 	}
-	switch unit := o.chunkUnit(states); {
+	switch unit := o.chunkUnit(fewestStates(rule)); {
 	case !knownWidth(o.Bits):
 		return fmt.Errorf("state of %d bits, want 4, 8, 16 or 32: %w", o.Bits, snug.ErrConfig)
 	case o.Bits == 4 && o.Block%nibble.Step != 0:
@@ -130,7 +131,7 @@ func (o *StateOptions) check(states int) error {
 	case o.Chunk <= 0 || o.Chunk > maxChunk || o.Chunk%unit != 0:
 		return fmt.Errorf("chunk of %d elements, want a multiple of %d up to %d: %w", o.Chunk, unit, maxChunk, snug.ErrConfig)
 	}
-	return checkCodeMaps(o.Map1, o.Map2, o.Order)
+	return checkCodeMaps(o.Map1, o.Map2, o.Order, rule)
 }
 
 // options are those of an optimizer of any rule.
@@ -166,7 +167,7 @@ func (o *options) check() error {
 	if err := o.StepOptions.check(o.hyper.Rule); err != nil {
 		return err
 	}
-	return o.StateOptions.check(fewestStates(o.hyper.Rule))
+	return o.StateOptions.check(o.hyper.Rule)
 }
 
 // joint says whether steps add norms over the shards of a parameter.

@@ -131,14 +131,14 @@ func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase,
 	there := kerneltest.PutFloats(t, place, c.gt, g)
 	j := stepJob{
 		p: p, g: after(t, there.View, c.skip), layout: q.layout, chunk: c.chunk, m: a.maps.m, v: a.maps.v,
-		signed: h.Rule.Signed(), rule: coef, skip: skip, random: random, draw: philox.Stream{Seed: 3<<40 + 1, Tensor: 4<<40 + 2}, first: 1<<33 - 3,
+		signed: q.signs(h.Rule), rule: coef, skip: skip, random: random, draw: philox.Stream{Seed: 3<<40 + 1, Tensor: 4<<40 + 2}, first: 1<<33 - 3,
 	}
 	require.NoError(t, a.run(place.Dev, q, 0, j))
 	wantBits, wantStates := optionsReference(f, bits[c.skip:], there.Get()[c.skip:], states, j)
 	require.Equal(t, wantBits, get()[c.skip:])
 	for i, got := range statesOf(t, a, "w") {
 		wanted := wantStates[i]
-		switch signed := h.Rule.Signed()[i]; c.bits {
+		switch signed := q.signs(h.Rule)[i]; c.bits {
 		case 8:
 			wanted = quantized8(wanted, signed, a.o.Order, c.block)
 		case 4:
@@ -217,7 +217,7 @@ func TestMeasureOptions(t *testing.T) {
 				sums := new(squares)
 				require.NoError(t, a.run(place.Dev, q, 0, stepJob{
 					p: p.View, g: kerneltest.Put(t, place, g).View, layout: q.layout, chunk: a.o.Chunk,
-					m: a.maps.m, v: a.maps.v, rule: coef, signed: h.Rule.Signed(), skip: true, sums: sums,
+					m: a.maps.m, v: a.maps.v, rule: coef, signed: q.signs(h.Rule), skip: true, sums: sums,
 				}))
 				require.InEpsilon(t, wantP, sums.parameter, 1e-12)
 				require.InEpsilon(t, wantU, sums.update, 1e-12)

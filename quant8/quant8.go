@@ -14,8 +14,11 @@
 // The quotient is one float32 division and its distances to the map's entries
 // are compared exactly, as real numbers, so that every machine gives the same
 // codes. The maps and the layout are those of bitsandbytes, whose own kernels
-// divide by approximations: next to a midpoint its code may be the neighbour. See
-// [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
+// divide by approximations: next to a midpoint its code may be the neighbour. An absmax
+// below 1e-38 is divided by here as any other. bitsandbytes 0.50 divides by 1e-38 then in
+// its torch code, which also stores that for a partial last block, zeros included; its
+// CPU library multiplies by a reciprocal that is infinite below 2.9e-39, and keeps only
+// signs. See [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
 // Parallelism in Deep Learning", arXiv:1511.04561; Dettmers et al. 2022, "8-bit
 // Optimizers via Block-wise Quantization", arXiv:2110.02861.
 //

@@ -110,7 +110,7 @@ func measure(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 	sums := new(squares)
 	require.NoError(t, a.run(p.Device(), q, 0, stepJob{
 		p: after(t, p.View, c.skip), g: after(t, g.View, c.skip), layout: q.layout, chunk: c.chunk,
-		m: a.maps.m, v: a.maps.v, rule: coef, signed: h.Rule.Signed(), sums: sums,
+		m: a.maps.m, v: a.maps.v, rule: coef, signed: q.signs(h.Rule), sums: sums,
 	}))
 	require.InEpsilon(t, wantP, sums.parameter, 1e-12)
 	require.InEpsilon(t, wantU, sums.update, 1e-12)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -211,11 +212,24 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 		}
 		var file bytes.Buffer
 		_, err := a.WriteBitsAndBytes(&file, BitsAndBytesFormat{})
-		if name := a.o.name; !slices.Contains([]string{"AdamW", "Adam", "Lion", "SGD"}, name) {
-			for _, err := range []error{err, a.ReadBitsAndBytes(bytes.NewReader(nil), 0, "")} {
+		says := ""
+		switch o := &a.o; {
+		case o.hyper.Coupled:
+			says = "weight decay of 0.1: bitsandbytes' Adam decays the weights themselves, use NewAdamW"
+		case o.hyper.Rule == optim.Nesterov || o.hyper.Dampening > 0:
+			says = "neither Nesterov's momentum nor dampening"
+		case !slices.Contains([]string{"AdamW", "Lion", "SGD", "RMSprop", "Adagrad"}, o.name):
+			says = "the states of " + o.name + " in another form"
+		}
+		if says != "" {
+			var counterpart bytes.Buffer
+			_, e := newAdamWAfterStep(t, params).WriteBitsAndBytes(&counterpart, BitsAndBytesFormat{})
+			require.NoError(t, e)
+			for _, err := range []error{err, a.ReadBitsAndBytes(bytes.NewReader(counterpart.Bytes()), int64(counterpart.Len()), "")} {
 				require.ErrorIs(t, err, snug.ErrConfig)
-				require.ErrorContains(t, err, "the states of "+name+" in another form")
+				require.ErrorContains(t, err, says)
 			}
+			require.Zero(t, file.Len())
 			return
 		}
 		require.NoError(t, err)
@@ -228,6 +242,46 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 		require.Equal(t, stateOf(t, a), stateOf(t, b))
 		require.Equal(t, 1, b.Steps())
 	})
+}
+
+// newAdamWAfterStep returns an optimizer that has made a step.
+func newAdamWAfterStep(t *testing.T, params map[string]int) *Optimizer {
+	a := newAdamW(t, AdamWOptions{}, params)
+	advance(a)
+	for name, n := range params {
+		step(t, a, name, randn(n, 1), randn(n, 2), 1)
+	}
+	return a
+}
+
+// TestAdamWithBitsAndBytes: Adam without weight decay is the Adam of bitsandbytes, and with
+// it for one parameter that one is refused.
+func TestAdamWithBitsAndBytes(t *testing.T) {
+	params := map[string]int{"w": 5000, "b": 10}
+	var file bytes.Buffer
+	_, err := newAdamWAfterStep(t, params).WriteBitsAndBytes(&file, BitsAndBytesFormat{})
+	require.NoError(t, err)
+	read := func(o AdamOptions) (*Optimizer, error) {
+		a, err := NewAdam(o)
+		require.NoError(t, err)
+		for name, n := range params {
+			require.NoError(t, a.Add(name, n))
+		}
+		return a, a.ReadBitsAndBytes(bytes.NewReader(file.Bytes()), int64(file.Len()), "")
+	}
+	a, err := read(AdamOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 1, a.Steps())
+	decay := StateOptions{StepOptions: StepOptions{Params: func(name string) ParamOptions {
+		if name == "b" {
+			return ParamOptions{WeightDecay: 0.5}
+		}
+		return ParamOptions{}
+	}}}
+	a, err = read(AdamOptions{StateOptions: decay})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, `parameter "b": weight decay of 0.5`)
+	require.Equal(t, 0, a.Steps())
 }
 
 // keepV keeps 32 bits of a parameter of savedParams.

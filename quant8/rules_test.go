@@ -25,12 +25,12 @@ func statesOf(t testing.TB, a *Optimizer, name string) [][]float32 {
 	for chunk := range q.chunks(a.o.Chunk) {
 		n := min(a.o.Chunk, q.n-chunk*a.o.Chunk)
 		require.NoError(t, a.withBlob(q, chunk, false, func(blob []byte) error {
-			for i, signed := range a.o.hyper.Rule.Signed()[:q.states] {
+			for i, signed := range q.signs(a.o.hyper.Rule) {
 				if q.bits != 8 {
 					all[i] = append(all[i], decoded(q.layout, blob, n, i, signed)...)
 					continue
 				}
-				x, of := make([]float32, n), v
+				x, of := make([]float32, n), counted(v)
 				if signed {
 					of = m
 				}
@@ -140,7 +140,7 @@ func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCa
 
 // stored returns x after it was stored as a state of a parameter in the current step.
 func stored(a *Optimizer, name string, x []float32, state int) []float32 {
-	switch signed := a.o.hyper.Rule.Signed()[state]; a.params[name].bits {
+	switch signed := a.params[name].signs(a.o.hyper.Rule)[state]; a.params[name].bits {
 	case 32:
 		return x
 	case 4:
@@ -154,9 +154,9 @@ func stored(a *Optimizer, name string, x []float32, state int) []float32 {
 
 // quantized8 returns x after it was stored in 8 bits.
 func quantized8(x []float32, signed bool, order Order, block int) []float32 {
-	m := unsignedMap
+	m, values := unsignedMap, counted(unsignedMap)
 	if signed {
-		m = signedMap
+		m, values = signedMap, signedMap
 	}
 	codes, absmax := quantizeReference(x, m, block)
 	y := make([]float32, len(x))
@@ -164,9 +164,23 @@ func quantized8(x []float32, signed bool, order Order, block int) []float32 {
 		if signed && order == BitsAndBytes && x[i] < 0 && m[c] == 0 {
 			c--
 		}
-		y[i] = m[c] * absmax[i/block]
+		y[i] = values[c] * absmax[i/block]
 	}
 	return y
+}
+
+// counted returns what the codes of a map of second moments count as: those of 0 as the
+// largest float32 that is not nearer to the next entry.
+func counted(m *Map) *Map {
+	values, next := *m, float32(0)
+	for c := len(m) - 1; c >= 0; c-- {
+		if m[c] == 0 {
+			values[c] = next / 2
+		} else {
+			next = m[c]
+		}
+	}
+	return &values
 }
 
 // TestRulesAgainst32 is bitsandbytes' test of 8-bit state for all optimizers: step

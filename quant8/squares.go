@@ -22,9 +22,9 @@ type RMSpropOptions struct {
 //	v ← α·v + (1-α)·g²
 //	p ← p - lr·g/(√v + ε)
 //
-// The state is v, without a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements,
-// 1.02 a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits
-// and 4 with 32.
+// The state is v, in 8 bits by the signed map, as in bitsandbytes, and otherwise without a
+// sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of
+// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32.
 //
 // The error wraps [snug.ErrConfig].
 func NewRMSprop(o RMSpropOptions) (*Optimizer, error) {
@@ -52,13 +52,13 @@ type AdagradOptions struct {
 //	p ← p - lr·g/(√v + ε)
 //
 // A sum in 8 bits does not grow by a g² of less than half the distance of two codes,
-// which near the absmax of a block is 1/280 of that, and in 4 bits 1/32; long runs want
+// which near the absmax of a block is 1/142 of that, and in 4 bits 1/32; long runs want
 // 16 bits, which round at random, or 32. A sum that exceeds float32, 3.4e38, spoils its
 // block.
 //
-// The state is v, without a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements,
-// 1.02 a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits
-// and 4 with 32.
+// The state is v, in 8 bits by the signed map, as in bitsandbytes, and otherwise without a
+// sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of
+// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32.
 //
 // The error wraps [snug.ErrConfig].
 func NewAdagrad(o AdagradOptions) (*Optimizer, error) {

@@ -130,7 +130,7 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 // prepare sets the factors of a step, those of package adam too if its loops are to
 // make it.
 func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
-	j.rule, j.signed, j.adamw = h.Coef(), h.Rule.Signed()[:j.states], adamw
+	j.rule, j.signed, j.adamw = h.Coef(), j.signs(h.Rule), adamw
 	if adamw {
 		j.coef = adam.Hyper{
 			LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
@@ -290,7 +290,7 @@ type stepJob struct {
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
 	rule   optim.Coef
-	signed []bool // whether the states have signs
+	signed []bool // whether the states have the form of those with signs
 	adamw  bool   // package adam makes the step, by coef
 	coef   adam.Coef
 	sums   *squares // nil, or where to add squares instead of a step

@@ -56,7 +56,8 @@ const (
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as
 	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states
-	// without signs become the least value of their block. In the sums over rows and columns
+	// without signs become the least value of their block, and in 8 bits second moments
+	// count as 1.6e-7 of its absmax. In the sums over rows and columns
 	// of [NewAdafactor], and in the matrix that [NewMuon] makes orthogonal, they count as 0.
 	SkipElement
 )

@@ -56,8 +56,9 @@ func TestSkipElement(t *testing.T) {
 					require.Equal(t, before[i], p[i], "%s, %d bits, element %d", name, bits, i)
 					for k, state := range states {
 						least := float32(0)
-						if bits == 4 && !a.o.hyper.Rule.Signed()[k] {
-							least = slices.Max(state[i/block*block:min(n, (i/block+1)*block)]) / 16
+						if !a.params["w"].signs(a.o.hyper.Rule)[k] {
+							least = slices.Max(state[i/block*block : min(n, (i/block+1)*block)])
+							least *= map[int]float32{4: 1.0 / 16, 8: counted(unsignedMap)[0]}[bits]
 						}
 						require.Equal(t, least, state[i]+0)
 					}

@@ -37,7 +37,7 @@ func (w *model) moments() (m, v []float32) {
 	m, v = make([]float32, len(w.c1)), make([]float32, len(w.c1))
 	for i := range m {
 		m[i] = w.m1[w.c1[i]] * w.a1[i/w.o.Block]
-		v[i] = w.m2[w.c2[i]] * w.a2[i/w.o.Block]
+		v[i] = counted(w.m2)[w.c2[i]] * w.a2[i/w.o.Block]
 	}
 	return m, v
 }
@@ -77,7 +77,7 @@ func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
 				return err
 			}
 			m, v = append(m, x[:n]...), append(v, x[n:]...)
-			return Dequantize(v[len(v)-n:], s.codes[1], s.absmax[1], m2, a.o.Block)
+			return Dequantize(v[len(v)-n:], s.codes[1], s.absmax[1], counted(m2), a.o.Block)
 		}))
 	}
 	return m, v

@@ -28,6 +28,14 @@ type layout struct{ states, bits, block int }
 // narrow says whether the states have a form that only this package knows.
 func (l layout) narrow() bool { return l.bits == 4 || l.bits == 16 }
 
+// signs says which states have the form of those with signs.
+func (l layout) signs(rule optim.Rule) []bool {
+	if l.bits == 8 {
+		return rule.Signed8()[:l.states]
+	}
+	return rule.Signed()[:l.states]
+}
+
 // chunks returns how many blobs the states of n elements are.
 func (q *param) chunks(elements int) int {
 	if q.states == 0 {

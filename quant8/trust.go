@@ -46,8 +46,7 @@ type LAMBOptions struct {
 //
 // The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
-// 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] weighs more here: one
-// large step shortens those of the whole parameter.
+// 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] holds here too.
 //
 // Parameters are here as a whole, unless StepOptions.SumNorms adds over their shards:
 // [Optimizer.AddShard] of a part is an error else, and [Optimizer.StepRange] of a part
@@ -110,7 +109,7 @@ func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) 
 	if q.factored {
 		j.states = 0 // the norms do not depend on them
 	}
-	j.sums, j.rule, j.signed = sums, h.Measure(), h.Rule.Signed()[:j.states]
+	j.sums, j.rule, j.signed = sums, h.Measure(), j.signs(h.Rule)
 	if j.p.Len() > 0 {
 		if err := a.run(dev, q, 0, j); err != nil {
 			return h, err

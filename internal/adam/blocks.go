@@ -7,7 +7,7 @@ import (
 )
 
 // Blocks8 is the moments of a run of elements in 8-bit blocks. Element i of a
-// moment is the value of Codes[i] in the map of its encoder, times
+// moment is the value of Codes[i] of its encoder, times
 // Absmax[i/Block]. The last block may be partial.
 type Blocks8 struct {
 	Codes1, Codes2     []uint8
@@ -43,8 +43,8 @@ func blockwise(update func(c Coef, p, m, v, g []float32)) func(c Coef, p, g snug
 			n := min(t, hi-lo)
 			m, v := tile[:n], tile[t:t+n]
 			codes1, codes2 := s.Codes1[:n], s.Codes2[:n]
-			k.Decode(m, codes1, s.Encoder1.Map(), s.Absmax1[:1], t)
-			k.Decode(v, codes2, s.Encoder2.Map(), s.Absmax2[:1], t)
+			k.Decode(m, codes1, s.Encoder1.Values(), s.Absmax1[:1], t)
+			k.Decode(v, codes2, s.Encoder2.Values(), s.Absmax2[:1], t)
 			pt := half.Floats(p, lo, tile[2*t:2*t+n])
 			update(c, pt, m, v, half.Floats(g, lo, tile[3*t:3*t+n]))
 			half.Flush(p, lo, pt)

@@ -53,7 +53,7 @@ func step8(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
 		whole = (hi - lo) / r.n
 	}
 	r.coef = c
-	r.map1, r.map2 = s.Encoder1.Map(), s.Encoder2.Map()
+	r.map1, r.map2 = s.Encoder1.Values(), s.Encoder2.Values()
 	for b := range whole {
 		r.update(p, g, lo+b*r.n, b, tile)
 	}

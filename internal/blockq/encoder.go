@@ -17,6 +17,7 @@ import "math"
 // one. Other maps may have more.
 type Encoder struct {
 	m     [256]float32
+	value [256]float32 // what the codes count as in an update
 	zero  uint8        // the code of 0
 	more  int          // limits that a cell has beside the first, at most
 	quick bool         // tiers may multiply by the reciprocal of absmax
@@ -42,13 +43,29 @@ func order(x float32) uint32 {
 // Map returns the map of the last Build.
 func (e *Encoder) Map() *[256]float32 { return &e.m }
 
+// Values returns what the codes of a state count as in an update, times absmax: the map,
+// unless [Encoder.KeepDivisor] was called.
+func (e *Encoder) Values() *[256]float32 { return &e.value }
+
+// KeepDivisor makes a code of 0 count as the largest value that has it in an update, so
+// that what divides by the root of a state never divides by less than the state was
+// before it was encoded. The codes and the map stay as they are. The map has no negative
+// entries.
+func (e *Encoder) KeepDivisor() {
+	for c := range e.value {
+		if e.m[c] == 0 {
+			e.value[c] = e.limit[e.zero]
+		}
+	}
+}
+
 // Build makes e the encoder of a map, whose entries are finite and do not
 // descend. With
 // keepSign negative values whose nearest code is that of 0 get the code below,
 // so that the sign of a momentum survives, as bitsandbytes does; 0 has a code of
 // its own in such a map.
 func (e *Encoder) Build(m *[256]float32, keepSign bool) {
-	e.m = *m
+	e.m, e.value = *m, *m
 	e.limit[255] = float32(math.Inf(1))
 	for c := 254; c >= 0; c-- {
 		if e.limit[c] = e.limit[c+1]; m[c] != m[c+1] {

@@ -76,6 +76,18 @@ func (r Rule) String() string {
 // Signed returns, for every state of the rule, whether its values have signs.
 func (r Rule) Signed() []bool { return signed[r] }
 
+// Signed8 returns which states have the map with signs in blocks of 8 bits: those of
+// Signed, and v of RMSprop and Adagrad, which is the first state in bitsandbytes, and has
+// that map there. Its negative entries are unused.
+func (r Rule) Signed8() []bool {
+	if r == RMSprop || r == Adagrad {
+		return oneSigned
+	}
+	return signed[r]
+}
+
+var oneSigned = []bool{true}
+
 var signed = [rules][]bool{
 	{true, false}, {true, true, false}, {true}, {true}, {true}, {false}, {false}, {true, false}, {true},
 	{false}, {true, false}, {true},

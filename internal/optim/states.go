@@ -19,7 +19,7 @@ type State interface {
 }
 
 // State8 is a state in 8-bit blocks, which are tiles: element i is the value of
-// Codes[i] in the map of the encoder, times Absmax[i/block].
+// Codes[i] of the encoder, times Absmax[i/block].
 type State8 struct {
 	Codes   []uint8
 	Absmax  []float32
@@ -27,7 +27,7 @@ type State8 struct {
 }
 
 func (s State8) load(x []float32, tile, size int) {
-	blockq.Registry.Best().Decode(x, s.Codes[tile*size:][:len(x)], s.Encoder.Map(), s.Absmax[tile:tile+1], size)
+	blockq.Registry.Best().Decode(x, s.Codes[tile*size:][:len(x)], s.Encoder.Values(), s.Absmax[tile:tile+1], size)
 }
 
 func (s State8) store(x []float32, tile, size int) {

@@ -12,6 +12,10 @@ adamw.safetensors      parameters and the state dict of AdamW8bit after 5 steps,
                        the names that state_dict gives, joined by dots
 continued.safetensors  the same after 3 more steps, with the names that the
                        optimizer uses itself
+rules.safetensors      the same, after 5 and after 6 steps, of RMSprop8bit, Adagrad8bit,
+                       Adam8bit and SGD8bit, each with weight decay: behind "rmsprop.5.",
+                       "rmsprop.6." and so on; and behind "tiny." a vector of blocks of 64
+                       whose magnitudes are below 1e-38, as of blockwise.safetensors
 
 With a file as argument it makes nothing: it loads the state in that file, which is
 that of adamw.safetensors written by another program, into AdamW8bit, does the 3
@@ -124,6 +128,33 @@ def adamw():
     save_file(named(opt, params), here / "continued.safetensors")
 
 
+RULES = {
+    "rmsprop": lambda p: bnb.optim.RMSprop8bit(p, lr=1e-2, weight_decay=1e-2),
+    "adagrad": lambda p: bnb.optim.Adagrad8bit(p, lr=1e-2, weight_decay=1e-2),
+    "adam": lambda p: bnb.optim.Adam8bit(p, lr=1e-3, weight_decay=1e-2),
+    "sgd": lambda p: bnb.optim.SGD8bit(p, lr=1e-2, momentum=0.9, weight_decay=1e-2),
+}
+
+
+def rules():
+    tensors = {}
+    for rule, make in RULES.items():
+        params = {name: torch.nn.Parameter(noise(torch.Size(shape).numel(), 0).reshape(shape)) for name, shape in SHAPES.items()}
+        opt = make([params[name] for name in SHAPES])
+        done = 0
+        for last in (FIRST, FIRST + 1):
+            steps(opt, params, done + 1, last)
+            tensors |= {f"{rule}.{last}.{name}": x for name, x in named(opt, params).items()}
+            done = last
+    x = noise(2 * 64 + 20, 3)
+    x[:64] *= 4e-39
+    x[64:] *= 1e-42
+    x[128:] = 0
+    codes, state = F.quantize_blockwise(x, code=MAPS["dynamic.signed"].clone(), blocksize=64)
+    tensors |= {"tiny.x": x, "tiny.codes": codes, "tiny.absmax": state.absmax, "tiny.values": F.dequantize_blockwise(codes, state)}
+    save_file(tensors, here / "rules.safetensors")
+
+
 def check(path):
     with safe_open(path, "pt") as f:
         state = {key: f.get_tensor(key) for key in f.keys()}
@@ -150,3 +181,4 @@ if len(sys.argv) > 1:
 save_file(MAPS, here / "maps.safetensors")
 blockwise()
 adamw()
+rules()
