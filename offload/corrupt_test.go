@@ -79,7 +79,8 @@ func TestEveryBitIsChecked(t *testing.T) {
 	require.NoError(t, err)
 	pages := 0
 	for _, obj := range objects {
-		for _, p := range obj.pages {
+		for i := range obj.pages {
+			p := &obj.pages[i]
 			if p.slot.n > 0 {
 				flip(dataName, int(p.slot.off), int(p.slot.off)+p.size)
 				pages++

@@ -197,7 +197,9 @@ func (t *Tensor[T]) writable() error {
 
 func (t *Tensor[T]) put(src []float32, off int) error {
 	return t.walk(off, len(src), true, func(page Page[T], part []T, done int) error {
+		page.p.elements.Lock()
 		roundTask.Run(chunksOf(len(part)), roundArgs{snug.SliceView(part), src[done : done+len(part)]})
+		page.p.elements.Unlock()
 		return page.Unpin(true)
 	})
 }

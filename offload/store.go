@@ -85,6 +85,8 @@ type page struct {
 	frozen   bool   // a commit refers to slot, which must not be overwritten
 	unsynced bool   // written since the data files.File was last synced
 
+	elements sync.RWMutex // what ReadAt, WriteAt, LoadTo and put do with buf; p is pinned then
+
 	last  int64 // time of the last access, -1 before the first
 	key   int64 // the larger, the sooner evicted
 	index int   // in Store.victims, -1 when not there

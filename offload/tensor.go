@@ -10,7 +10,11 @@ import (
 
 // Tensor is a vector of T in a Store, cut into pages of equal length, the last
 // of which may be shorter. It is a handle: several may refer to one tensor.
-// Its methods may be called from many goroutines.
+// Its methods may be called from many goroutines. Of calls of ReadAt, WriteAt and LoadTo
+// that overlap, one has a page at a time: a reader finds each page as it was before a
+// WriteAt or after it, and different pages may differ in that. What Pin gave, what
+// [Tensor.SaveFrom] fills until it returns, and the [Updater.Weights] of a step are not
+// part of this: their users see to it that nobody else has the same elements.
 type Tensor[T snug.Element] struct {
 	s   *Store
 	obj *object
@@ -181,7 +185,9 @@ func (t *Tensor[T]) Prefetch(lo, hi int) {
 // errors are those of [Tensor.Pin], and leave the elements of the pages before.
 func (t *Tensor[T]) ReadAt(dst []T, off int) error {
 	return t.walk(off, len(dst), false, func(page Page[T], part []T, done int) error {
+		page.p.elements.RLock()
 		copy(dst[done:], part)
+		page.p.elements.RUnlock()
 		return page.Unpin(false)
 	})
 }
@@ -191,7 +197,9 @@ func (t *Tensor[T]) ReadAt(dst []T, off int) error {
 // ReadAt.
 func (t *Tensor[T]) WriteAt(src []T, off int) error {
 	return t.walk(off, len(src), true, func(page Page[T], part []T, done int) error {
+		page.p.elements.Lock()
 		copy(part, src[done:])
+		page.p.elements.Unlock()
 		return page.Unpin(true)
 	})
 }

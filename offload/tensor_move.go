@@ -31,7 +31,9 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err err
 		t.Prefetch(coming, min(coming+t.s.opts.PrefetchDepth, pageCount(off+dst.Len(), t.obj.pageLen)))
 		to, err := dst.Slice(done, done+len(part))
 		if err == nil {
+			page.p.elements.RLock()
 			err = m.loadAs(to, snug.SliceView(part), &all)
+			page.p.elements.RUnlock()
 		}
 		return errors.Join(err, page.Unpin(false))
 	})
