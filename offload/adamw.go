@@ -101,16 +101,27 @@ const (
 // error wraps [snug.ErrConfig].
 func NewAdamW(s *Store, o AdamWOptions) (*AdamW, error) {
 	o, err := o.check()
+	if err == nil && !s.made() {
+		err = errNoStore
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &AdamW{s: s, opts: o, params: map[string]moments{}, mu: new(sync.Mutex)}, nil
 }
 
+var errNoAdamW = fmt.Errorf("offload: adamw: it is nil, or was not made by NewAdamW: %w", snug.ErrConfig)
+
+// made reports whether a was made by NewAdamW.
+func (a *AdamW) made() bool { return a != nil && a.s != nil }
+
 // Add makes a parameter of n elements known, with the tensors name/exp_avg
 // and name/exp_avg_sq as its state: zeros, or what a store opened again has.
 // Errors: [snug.ErrConfig] when name was added before, and those of [Create].
 func (a *AdamW) Add(name string, n int) error {
+	if !a.made() {
+		return errNoAdamW
+	}
 	if _, ok := a.params[name]; ok {
 		return fmt.Errorf("offload: adamw: parameter %q was added before: %w", name, snug.ErrConfig)
 	}
@@ -132,12 +143,20 @@ func (a *AdamW) Add(name string, n int) error {
 }
 
 // StepCount returns the number of steps that have begun, t.
-func (a *AdamW) StepCount() int { return a.step }
+func (a *AdamW) StepCount() int {
+	if !a.made() {
+		return 0
+	}
+	return a.step
+}
 
 // Advance begins the next step at learning rate lr, a finite number from 0 on. Each
 // element is then updated once at most; a second update is an error. With another rate
 // no step begins, and all updates until the next Advance are errors that say so.
 func (a *AdamW) Advance(lr float32) {
+	if !a.made() {
+		return // the updates are errors
+	}
 	if a.rate = nil; !(lr >= 0) || !finite(lr) {
 		a.rate = fmt.Errorf("learning rate %g, want a finite number from 0 on: %w", lr, snug.ErrConfig)
 		return
@@ -195,6 +214,9 @@ func (a *AdamW) StepRange(name string, lo int, p, g snug.View, gradScale float32
 
 // begin checks what Step and StepRange have in common.
 func (a *AdamW) begin(name string, p, g snug.View, gradScale float32) (st moments, coef adam.Coef, err error) {
+	if !a.made() {
+		return st, coef, errNoAdamW
+	}
 	st, ok := a.params[name]
 	switch {
 	case !ok:

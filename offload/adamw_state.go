@@ -32,6 +32,9 @@ var (
 // are of one step. Its length depends on the names and lengths only. Between the steps of
 // one Advance it also says which pages are updated.
 func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
+	if !a.made() {
+		return b, errNoAdamW
+	}
 	start := len(b)
 	le := binary.LittleEndian
 	b = append(b, stateMagic...)
@@ -58,8 +61,8 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 // [snug.ErrShape] when the store does not fit; the optimizer is then as
 // before.
 func (a *AdamW) UnmarshalBinary(b []byte) error {
-	if a.s == nil {
-		return fmt.Errorf("offload: adamw: restore into an optimizer without a store: %w", snug.ErrConfig)
+	if !a.made() {
+		return errNoAdamW
 	}
 	const fixed = 8 + 4 + 8 + 5*4 + 8 + 4
 	if len(b) < fixed+4 || string(b[:8]) != stateMagic {
@@ -108,6 +111,9 @@ func (a *AdamW) decode(d *decoder) (*AdamW, error) {
 	if d.bad || len(d.b) != 0 {
 		return nil, fmt.Errorf("offload: adamw: the saved state is malformed: %w", snug.ErrCorrupt)
 	}
+	if r.step > math.MaxInt32 || !(r.lr >= 0) || !finite(r.lr) {
+		return nil, fmt.Errorf("offload: adamw: the saved state is of step %d at rate %g: %w", r.step, r.lr, snug.ErrCorrupt)
+	}
 	if checked, err := r.opts.check(); err != nil || checked != r.opts {
 		return nil, fmt.Errorf("offload: adamw: the saved state has invalid options: %w", snug.ErrCorrupt)
 	}
@@ -131,6 +137,9 @@ func (a *AdamW) attach(name string, n int) error {
 		if tensor.Len() != n || tensor.PageLen() != a.opts.PageLen {
 			return fmt.Errorf("offload: adamw: restore %q: %d elements in pages of %d, the store has %d in pages of %d: %w",
 				name, n, a.opts.PageLen, tensor.Len(), tensor.PageLen(), snug.ErrShape)
+		}
+		if err := tensor.writable(); err != nil {
+			return fmt.Errorf("offload: adamw: restore %q: %w", name, err)
 		}
 		*t.to = tensor
 	}

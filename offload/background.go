@@ -18,6 +18,9 @@ import (
 // evicted for it if it is used later, or, while no order is known, if it was
 // last used before this call. Prefetch never fails and never waits for I/O.
 func (s *Store) Prefetch(keys ...string) {
+	if !s.made() {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {

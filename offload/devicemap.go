@@ -22,13 +22,22 @@ type Layer struct {
 	Uses int
 }
 
-// Bytes returns the size of all weights.
+// Bytes returns the size of all weights, [math.MaxInt64] if it is more.
 func (l Layer) Bytes() (sum int64) {
 	for _, w := range l.Weights {
+		if w.Bytes > 0 && sum > math.MaxInt64-w.Bytes {
+			return math.MaxInt64
+		}
 		sum += w.Bytes
 	}
 	return sum
 }
+
+// Limits of a device map: more would take minutes to plan, or could not be added up.
+const (
+	MaxLayers  = 1 << 14
+	maxWeights = math.MaxInt64 / 8 // bytes of the weights of all layers
+)
 
 // Tier is a memory that weights are kept in.
 type Tier struct {
@@ -51,16 +60,25 @@ type DeviceMap struct {
 	Seconds, Bound float64
 }
 
-// Of returns the name of the tier of a layer.
-func (m DeviceMap) Of(layer int) string { return m.Tiers[m.Place[layer]].Name }
+// Of returns the name of the tier of a layer. It is empty for a layer or a tier that
+// there is not.
+func (m DeviceMap) Of(layer int) string {
+	if layer < 0 || layer >= len(m.Place) {
+		return ""
+	}
+	if t := m.Place[layer]; t >= 0 && t < len(m.Tiers) {
+		return m.Tiers[t].Name
+	}
+	return ""
+}
 
 // Greedy fills the tiers with layers in their order, as Accelerate's
 // infer_auto_device_map does: a layer that does not fit goes to the next tier, and so
 // do all after it. Tied layers go where the first of them goes. If layers are paged, the
 // first tier keeps a window free for two of the largest of all layers.
 //
-// Errors: [snug.ErrConfig] for layers or tiers that are not valid: the first tier has
-// a Rate, or rates grow; [snug.ErrNoMemory] when there is no room.
+// Errors: [snug.ErrConfig] for layers or tiers that are not valid: more than [MaxLayers],
+// the first tier has a Rate, or rates grow; [snug.ErrNoMemory] when there is no room.
 func Greedy(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	pr, err := newPlacement(layers, tiers)
 	if err != nil {
@@ -98,7 +116,10 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 		return nil, err
 	}
 	pr := &placement{tiers: tiers, layers: layers}
-	seen := map[string]int64{}
+	if len(layers) > MaxLayers {
+		return nil, fmt.Errorf("%d layers, want %d at most: %w", len(layers), MaxLayers, snug.ErrConfig)
+	}
+	seen, total := map[string]int64{}, int64(0)
 	tied := newTies(len(layers))
 	owner := map[string]int{}
 	for i, l := range layers {
@@ -109,8 +130,9 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 		for _, w := range l.Weights {
 			bytes, known := seen[w.Name]
 			switch {
-			case w.Bytes < 0 || w.Bytes > math.MaxInt64/4/int64(len(layers)+1):
-				return nil, fmt.Errorf("weight %q of layer %q has %d bytes: %w", w.Name, l.Name, w.Bytes, snug.ErrConfig)
+			case w.Bytes < 0 || w.Bytes > maxWeights-total:
+				return nil, fmt.Errorf("weight %q of layer %q has %d bytes, and those before %d, want %d at most together: %w",
+					w.Name, l.Name, w.Bytes, total, int64(maxWeights), snug.ErrConfig)
 			case own[w.Name]:
 				return nil, fmt.Errorf("layer %q has weight %q twice: %w", l.Name, w.Name, snug.ErrConfig)
 			case known && bytes != w.Bytes:
@@ -118,6 +140,7 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 			case known:
 				tied.join(owner[w.Name], i)
 			}
+			total += w.Bytes
 			seen[w.Name], owner[w.Name], own[w.Name] = w.Bytes, i, true
 		}
 		pr.largest = max(pr.largest, l.Bytes())
@@ -125,6 +148,10 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 	pr.makeGroups(tied)
 	return pr, nil
 }
+
+// minRate is the least rate of a tier, in bytes a second: with less the times of all
+// transfers might not be finite.
+const minRate = 1e-100
 
 func checkTiers(tiers []Tier) error {
 	if len(tiers) == 0 || tiers[0].Rate != 0 {
@@ -136,8 +163,8 @@ func checkTiers(tiers []Tier) error {
 		if r == 0 {
 			r = math.Inf(1)
 		}
-		if t.Limit < 0 || !(r > 0 && r <= rate) {
-			return fmt.Errorf("tier %q with limit %d and rate %g, want 0 or more and rates that do not grow: %w", t.Name, t.Limit, t.Rate, snug.ErrConfig)
+		if t.Limit < 0 || !(r >= minRate && r <= rate) {
+			return fmt.Errorf("tier %q with limit %d and rate %g, want 0 or more, and rates of %g or more that do not grow: %w", t.Name, t.Limit, t.Rate, minRate, snug.ErrConfig)
 		}
 		rate = r
 	}

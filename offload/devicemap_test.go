@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
@@ -201,6 +202,56 @@ func TestOptimalOfManyLayers(t *testing.T) {
 		requireFits(t, layers, m)
 		require.LessOrEqual(t, m.Bound, m.Seconds, name)
 		require.InEpsilon(t, m.Bound, m.Seconds, test.gap, name)
+	}
+}
+
+// TestOptimalEnds plans layers of 400 sizes, each of which is a size of the window: the
+// search ends in seconds, with a bound.
+func TestOptimalEnds(t *testing.T) {
+	bytes, sum := make([]int64, 400), int64(0)
+	for i := range bytes {
+		bytes[i] = 1<<29 + int64(i*7919%len(bytes))
+		sum += bytes[i]
+	}
+	tiers := []Tier{{"gpu", sum/3 + 2<<30, 0}, {"cpu", sum / 3, 20}, {"disk", sum / 3, 2}, {"net", 0, 1}}
+	start := time.Now()
+	m, err := Optimal(layersOf(bytes...), tiers)
+	require.NoError(t, err)
+	require.Less(t, time.Since(start), 30*time.Second)
+	require.LessOrEqual(t, m.Bound, m.Seconds)
+	requireFits(t, layersOf(bytes...), m)
+	_, err = Optimal(make([]Layer, MaxLayers+1), tiers)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestHugeWeights: weights that cannot be added up are refused, in one layer or in many.
+func TestHugeWeights(t *testing.T) {
+	tiers := []Tier{{"gpu", math.MaxInt64, 0}, {"disk", 0, minRate}}
+	for _, n := range []int{1, 2, 3, 9, 100} {
+		one, each := Layer{}, []Layer(nil)
+		for i := range n {
+			w := Weight{fmt.Sprint(i), maxWeights / 2}
+			one.Weights = append(one.Weights, w)
+			each = append(each, Layer{Name: w.Name, Weights: []Weight{w}})
+		}
+		require.Positive(t, one.Bytes())
+		for _, layers := range [][]Layer{{one}, each} {
+			for _, plan := range []func([]Layer, []Tier) (DeviceMap, error){Greedy, Optimal} {
+				m, err := plan(layers, tiers)
+				if n > 2 {
+					require.ErrorIs(t, err, snug.ErrConfig)
+					continue
+				}
+				require.NoError(t, err)
+				require.False(t, math.IsInf(m.Seconds, 0) || math.IsNaN(m.Seconds))
+				requireFits(t, layers, m)
+			}
+		}
+	}
+	require.Equal(t, int64(math.MaxInt64), Layer{Weights: []Weight{{"a", math.MaxInt64}, {"b", 1}}}.Bytes())
+	for _, rate := range []float64{5e-324, minRate / 2, math.NaN(), -1} {
+		_, err := Greedy(nil, []Tier{{}, {Rate: rate}})
+		require.ErrorIs(t, err, snug.ErrConfig, rate)
 	}
 }
 

@@ -76,14 +76,24 @@ const aheadOnDevice = 2
 // NewDeviceTier returns a tier of limit bytes, 0 for no limit, on m's device, empty at
 // first. The error wraps [snug.ErrConfig].
 func NewDeviceTier(s *Store, m *Mover, limit int64) (*DeviceTier, error) {
-	if m == nil || limit < 0 {
-		return nil, fmt.Errorf("offload: device tier with limit %d, want a Mover and 0 or more: %w", limit, snug.ErrConfig)
+	switch {
+	case !s.made():
+		return nil, errNoStore
+	case !m.made():
+		return nil, fmt.Errorf("offload: device tier: %w", errNoMover)
+	case limit < 0:
+		return nil, fmt.Errorf("offload: device tier with limit %d, want 0 or more: %w", limit, snug.ErrConfig)
 	}
 	return &DeviceTier{
 		s: s, m: m, limit: limit, order: newOrder(true),
 		frames: map[*page]*framed{}, shadows: map[*page]*framed{}, idle: map[frameKind][]kept{},
 	}, nil
 }
+
+var errNoTier = fmt.Errorf("offload: the device tier is nil, or was not made by NewDeviceTier: %w", snug.ErrConfig)
+
+// made reports whether d was made by NewDeviceTier.
+func (d *DeviceTier) made() bool { return d != nil && d.s != nil }
 
 // DevicePage is a page of a tensor that is pinned in a device's memory.
 type DevicePage struct {
@@ -98,8 +108,11 @@ type DevicePage struct {
 // [snug.ErrNoMemory] when what is pinned leaves no room, and [snug.ErrConfig] when the
 // page was changed in host memory and on the device.
 func (t *Tensor[T]) PinOn(ctx context.Context, d *DeviceTier, page int) (DevicePage, error) {
-	if page < 0 || page >= len(t.obj.pages) {
-		return DevicePage{}, fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", page, t.obj.name, len(t.obj.pages), snug.ErrShape)
+	if err := t.checkPage(ctx, page); err != nil {
+		return DevicePage{}, err
+	}
+	if !d.made() {
+		return DevicePage{}, errNoTier
 	}
 	if t.s != d.s {
 		return DevicePage{}, fmt.Errorf("offload: tensor %q is of another store than the device tier: %w", t.obj.name, snug.ErrConfig)

@@ -107,6 +107,9 @@ func (d *DeviceTier) evict(f *framed) error {
 // after which the pages that were not written are still on the device, and those of the
 // device, after which the way back is the last commit.
 func (d *DeviceTier) Flush() error {
+	if !d.made() {
+		return errNoTier
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range d.frames {
@@ -130,6 +133,9 @@ func (d *DeviceTier) Flush() error {
 
 // Stats returns the counters.
 func (d *DeviceTier) Stats() DeviceStats {
+	if !d.made() {
+		return DeviceStats{}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := d.stats
@@ -140,6 +146,9 @@ func (d *DeviceTier) Stats() DeviceStats {
 // Close waits for the copies and frees the memory of the device, of which nothing may
 // be in use. What was not flushed is dropped. Closing twice does nothing.
 func (d *DeviceTier) Close() error {
+	if !d.made() {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

@@ -67,13 +67,15 @@ const markBytes = alignment
 // device without copies beside its queue. Each page is one copy of the device, and a
 // second one of 64 bytes if it is awaited.
 //
-// Errors: [snug.ErrConfig] when pageBytes is not positive or above [MaxPage], or
+// Errors: [snug.ErrConfig] when dev is nil, pageBytes is not positive or above [MaxPage], or
 // pages not positive or above [MaxPages]; [snug.ErrNoMemory] when so much cannot be
 // pinned; [snug.ErrDevice] when dev is closed.
 func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 	switch {
 	case pageBytes < 1 || pageBytes > MaxPage:
 		return nil, fmt.Errorf("offload: mover with pages of %d bytes, want 1 to %d: %w", pageBytes, MaxPage, snug.ErrConfig)
+	case dev == nil:
+		return nil, fmt.Errorf("offload: mover: the device is nil: %w", snug.ErrConfig)
 	case pages < 1 || pages > MaxPages:
 		return nil, fmt.Errorf("offload: mover with %d pages, want 1 to %d: %w", pages, MaxPages, snug.ErrConfig)
 	}
@@ -114,6 +116,9 @@ func (m *Mover) pin(pages int) (err error) {
 
 // PinnedBytes returns the bytes of pinned host memory that m holds.
 func (m *Mover) PinnedBytes() int64 {
+	if !m.made() {
+		return 0
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return int64(m.pinned.Size)
@@ -154,6 +159,9 @@ func (m *Mover) Save(dst, src snug.View) (Move, error) {
 
 // move starts a copy from host to device, or, to save, from device to host.
 func (m *Mover) move(device, host snug.View, save bool) (Move, error) {
+	if !m.made() {
+		return Move{}, errNoMover
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.check(device, host); err != nil {
@@ -195,6 +203,11 @@ func (m *Mover) check(device, host snug.View) error {
 	}
 	return m.usable()
 }
+
+var errNoMover = fmt.Errorf("the mover is nil, or was not made by NewMover: %w", snug.ErrConfig)
+
+// made reports whether m was made by NewMover.
+func (m *Mover) made() bool { return m != nil && m.dev != nil }
 
 var errMoverClosed = fmt.Errorf("the mover is closed: %w", snug.ErrConfig)
 
@@ -286,6 +299,9 @@ func (m *Mover) await(p *staged) error {
 // unless another call has returned it, or of the device. Closing twice does
 // nothing. Of a device that is closed nothing is left to free.
 func (m *Mover) Close() error {
+	if !m.made() {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

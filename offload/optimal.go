@@ -7,13 +7,18 @@ import (
 	"slices"
 )
 
-// maxNodes is the nodes of a search for one window, some seconds at most.
-const maxNodes = 1 << 20
+// The most nodes of a search for one window, and the most groups that the nodes of all
+// windows look at: some seconds.
+const (
+	maxNodes  = 1 << 20
+	maxLookAt = 1 << 29
+)
 
 // Optimal is the map of the least time of transfers. It searches with branch and bound,
 // groups of tied layers by how much is paged for each of their bytes; the bound places
-// the rest in parts. If it ends the search early, after a million nodes for each size of
-// the window, Seconds of the result is above Bound. Layers that are alike
+// the rest in parts. It ends the search early after a million nodes for each size of the
+// window, or after 2^29 groups that all nodes look at, which takes some seconds; then
+// Seconds of the result is above Bound. Layers that are alike
 // are told apart by their order only, so that models of many equal layers are quick.
 // Errors are those of [Greedy].
 func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
@@ -25,9 +30,11 @@ func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	if at := pr.greedy(2 * pr.largest); at != nil {
 		best.at, best.seconds = at, pr.seconds(at)
 	}
-	for _, layer := range pr.sizes() {
-		s := newSearch(pr, layer, best)
-		bound = min(bound, s.run())
+	sizes, groups := pr.sizes(), pr.byTraffic()
+	nodes := min(maxNodes, maxLookAt/(len(sizes)*max(1, len(groups))))
+	for _, layer := range sizes {
+		s := newSearch(pr, groups, layer, best)
+		bound = min(bound, s.run(nodes))
 		best.at, best.seconds = s.at, s.seconds
 	}
 	if best.at == nil {
@@ -50,9 +57,9 @@ func (pr *placement) sizes() []int64 {
 
 // bound returns a time that no map is below.
 func (pr *placement) bound() float64 {
-	bound := math.Inf(1)
+	bound, groups := math.Inf(1), pr.byTraffic()
 	for _, layer := range pr.sizes() {
-		s := newSearch(pr, layer, search{seconds: math.Inf(1)})
+		s := newSearch(pr, groups, layer, search{seconds: math.Inf(1)})
 		bound = min(bound, s.relaxed(0, 0))
 	}
 	return bound
@@ -65,29 +72,38 @@ type search struct {
 	groups []group // by bytes paged for each byte, falling
 	room   []int64 // left
 	now    []int   // the tier of each of groups so far
-	nodes  int
+	nodes  int     // that may still be looked at
+	early  bool    // there were more
 
 	at      []int // the best so far, by placement.groups; nil for none
 	seconds float64
 }
 
-func newSearch(pr *placement, layer int64, best search) *search {
-	s := &search{pr: pr, layer: layer, room: pr.room(2 * layer), at: best.at, seconds: best.seconds}
-	s.groups = slices.Clone(pr.groups)
-	slices.SortStableFunc(s.groups, func(a, b group) int {
+// byTraffic returns the groups in the order of a search.
+func (pr *placement) byTraffic() []group {
+	groups := slices.Clone(pr.groups)
+	slices.SortStableFunc(groups, func(a, b group) int {
 		return cmp.Or(cmp.Compare(b.moved*float64(a.bytes), a.moved*float64(b.bytes)), cmp.Compare(b.bytes, a.bytes), cmp.Compare(b.layer, a.layer))
 	})
-	s.now = make([]int, len(s.groups))
-	return s
+	return groups
 }
 
-// run searches and returns a time that no map of this window is below.
-func (s *search) run() float64 {
+func newSearch(pr *placement, groups []group, layer int64, best search) *search {
+	return &search{
+		pr: pr, layer: layer, groups: groups, room: pr.room(2 * layer), now: make([]int, len(groups)),
+		at: best.at, seconds: best.seconds,
+	}
+}
+
+// run searches, looks at so many nodes at most, and returns a time that no map of this
+// window is below.
+func (s *search) run(nodes int) float64 {
+	s.nodes = nodes
 	root := s.relaxed(0, 0)
 	if s.room[0] < 0 {
 		return math.Inf(1)
 	}
-	if s.visit(0, 0); s.nodes > maxNodes {
+	if s.visit(0, 0); s.early {
 		return root
 	}
 	return s.seconds // this window's best, or what no map of it is below
@@ -115,8 +131,12 @@ func (s *search) relaxed(k int, seconds float64) float64 {
 
 // visit places group k, after those before it.
 func (s *search) visit(k int, seconds float64) {
-	s.nodes++
-	if s.nodes > maxNodes || s.relaxed(k, seconds) >= s.seconds*(1-1e-12) && s.at != nil {
+	if s.nodes == 0 {
+		s.early = true
+		return
+	}
+	s.nodes--
+	if s.relaxed(k, seconds) >= s.seconds*(1-1e-12) && s.at != nil {
 		return
 	}
 	if k == len(s.groups) {

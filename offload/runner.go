@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug"
 )
@@ -30,6 +31,7 @@ type Runner struct {
 	dtypes   map[string]snug.DType // where the layers run
 	resident map[string]kept       // by weight
 	frames   []frame
+	closed   bool
 }
 
 // Demotion says that the weights of a layer lie lower than the map wanted.
@@ -100,6 +102,11 @@ func (r *Runner) check(o RunnerOptions) error {
 			runs++
 		}
 	}
+	for _, mover := range r.movers {
+		if !mover.made() {
+			return errNoMover
+		}
+	}
 	if len(r.movers) != runs || len(r.place) != len(r.layers) {
 		return fmt.Errorf("%d movers and places of %d layers, want movers for %d tiers and places of %d: %w", len(r.movers), len(r.place), runs, len(r.layers), snug.ErrConfig)
 	}
@@ -110,10 +117,15 @@ func (r *Runner) check(o RunnerOptions) error {
 	}
 	r.weights, r.dtypes = map[string]movable{}, map[string]snug.DType{}
 	for _, l := range r.layers {
+		bytes := int64(0)
 		for _, w := range l.Weights {
 			if err := r.find(w, o.DType); err != nil {
 				return fmt.Errorf("layer %q: %w", l.Name, err)
 			}
+			bytes += padded(int64(r.weights[w.Name].Len()), r.dtypes[w.Name])
+		}
+		if bytes > math.MaxInt {
+			return fmt.Errorf("layer %q has %d bytes, more than the process can address: %w", l.Name, bytes, snug.ErrNoMemory)
 		}
 	}
 	return nil
@@ -152,21 +164,39 @@ func (r *Runner) find(w Weight, dt snug.DType) error {
 func (r *Runner) paged(layer int) bool { return r.tiers[r.place[layer]].Rate > 0 }
 
 // Place returns the name of the tier of a layer, which a demotion changes.
-func (r *Runner) Place(layer int) string { return r.tiers[r.place[layer]].Name }
+// It is empty for a layer that there is not.
+func (r *Runner) Place(layer int) string {
+	if r == nil || layer < 0 || layer >= len(r.place) {
+		return ""
+	}
+	return r.tiers[r.place[layer]].Name
+}
 
 // Demoted lists the layers that lie lower than the map wanted, and why.
-func (r *Runner) Demoted() []Demotion { return r.demoted }
+func (r *Runner) Demoted() []Demotion {
+	if r == nil {
+		return nil
+	}
+	return r.demoted
+}
 
 // View returns a weight that stays on its device, for example to bind it with
 // [Updater.Bind], and false for one that is paged.
 func (r *Runner) View(name string) (snug.View, bool) {
+	if r == nil {
+		return snug.View{}, false
+	}
 	k, ok := r.resident[name]
 	return k.view, ok
 }
 
 // Close frees the memory on the devices, whose queued work must be done. Closing twice
-// does nothing.
+// does nothing; passes give [snug.ErrConfig] afterwards.
 func (r *Runner) Close() error {
+	if r == nil || r.closed {
+		return nil
+	}
+	r.closed = true
 	if err := r.free(); err != nil {
 		return fmt.Errorf("offload: close runner: %w", err)
 	}
@@ -178,22 +208,15 @@ func (r *Runner) Close() error {
 // are do's until it returns, for queued kernels until these are done, and not to be
 // changed. While do runs, the next layer that is paged is on its way.
 //
-// Errors: that of do or of ctx, as they are; those of the store and the devices.
+// Errors: that of do or of ctx, as they are; [snug.ErrConfig] when one of both is nil or
+// the Runner is closed; those of the store and the devices.
 func (r *Runner) Forward(ctx context.Context, do func(layer int, weights []snug.View) error) error {
-	order := make([]int, len(r.layers))
-	for i := range order {
-		order[i] = i
-	}
-	return r.run(ctx, order, do)
+	return r.run(ctx, do, func(i int) int { return i })
 }
 
 // Backward is [Runner.Forward] from the last layer to the first.
 func (r *Runner) Backward(ctx context.Context, do func(layer int, weights []snug.View) error) error {
-	order := make([]int, len(r.layers))
-	for i := range order {
-		order[i] = len(order) - 1 - i
-	}
-	return r.run(ctx, order, do)
+	return r.run(ctx, do, func(i int) int { return len(r.layers) - 1 - i })
 }
 
 // coming is a paged layer on its way.
@@ -218,7 +241,22 @@ func (c *coming) arrive() (err error) {
 	return c.moves.Await()
 }
 
-func (r *Runner) run(ctx context.Context, order []int, do func(int, []snug.View) error) (err error) {
+// usable returns why r has no weights.
+func (r *Runner) usable() error {
+	if r == nil || r.s == nil || r.closed {
+		return fmt.Errorf("offload: the runner is nil or closed, or was not made by NewRunner: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// run calls do for every layer; layerAt returns the i-th.
+func (r *Runner) run(ctx context.Context, do func(int, []snug.View) error, layerAt func(i int) int) (err error) {
+	if err := r.usable(); err != nil {
+		return err
+	}
+	if ctx == nil || do == nil {
+		return fmt.Errorf("offload: runner: the context or the function is nil: %w", snug.ErrConfig)
+	}
 	var next *coming
 	defer func() {
 		if next != nil { // what is under way uses the frames
@@ -229,15 +267,16 @@ func (r *Runner) run(ctx context.Context, order []int, do func(int, []snug.View)
 	// begin starts the next paged layer of the order, if there is one.
 	begin := func(at int) {
 		next = nil
-		for ; at < len(order) && next == nil; at++ {
-			if r.paged(order[at]) {
-				next = r.begin(order[at], r.frames[started%len(r.frames)])
+		for ; at < len(r.layers) && next == nil; at++ {
+			if layer := layerAt(at); r.paged(layer) {
+				next = r.begin(layer, r.frames[started%len(r.frames)])
 				started++
 			}
 		}
 	}
 	begin(0)
-	for at, layer := range order {
+	for at := range r.layers {
+		layer := layerAt(at)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -285,7 +324,7 @@ func (r *Runner) begin(layer int, f frame) *coming {
 			c.read = inBackground(func() error { return err })
 			return c
 		}
-		used[dt] += padded(n, dt)
+		used[dt] += padded(n, dt) / dt.Size()
 		c.views = append(c.views, view)
 	}
 	c.read = inBackground(func() error {
@@ -301,5 +340,5 @@ func (r *Runner) begin(layer int, f frame) *coming {
 	return c
 }
 
-// padded returns the elements of n elements rounded up to 64 bytes.
-func padded(n int, dt snug.DType) int { return roundUp(n*dt.Size(), alignment) / dt.Size() }
+// padded returns the bytes of n elements, rounded up to 64.
+func padded[N int | int64](n N, dt snug.DType) N { return roundUp(n*N(dt.Size()), alignment) }

@@ -62,7 +62,7 @@ func (r *Runner) allocateFrames() error {
 		own := map[snug.DType]int{}
 		for _, w := range l.Weights {
 			dt := r.dtypes[w.Name]
-			own[dt] += padded(r.weights[w.Name].Len(), dt)
+			own[dt] += padded(r.weights[w.Name].Len(), dt) / dt.Size()
 			lens[dt] = max(lens[dt], own[dt])
 		}
 	}
@@ -149,6 +149,9 @@ func (r *Runner) loadResident() error {
 // there and were not bound. Kernels that are queued see the old ones, later ones the
 // new. Errors are those of the store and the devices.
 func (r *Runner) Reload() error {
+	if err := r.usable(); err != nil {
+		return err
+	}
 	if err := r.loadResident(); err != nil {
 		return fmt.Errorf("offload: runner: %w", err)
 	}

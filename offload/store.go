@@ -104,6 +104,11 @@ func pageName(name string, dt snug.DType, num int) string {
 // errGone is returned to who waited for a page that was deleted meanwhile.
 var errGone = fmt.Errorf("offload: the page was deleted: %w", snug.ErrConfig)
 
+var errNoStore = fmt.Errorf("offload: the store is nil, or was not made by Open: %w", snug.ErrConfig)
+
+// made reports whether s was made by Open.
+func (s *Store) made() bool { return s != nil && s.fs != nil }
+
 var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 
 // Open opens the store in directory dir at its last commit, or makes an empty
@@ -192,7 +197,7 @@ func (s *Store) mark() {
 // Recovered reports whether the store was open before in a process that ended without
 // [Store.Close], as one that was killed: what that had changed since its last
 // [Store.Commit] is lost, and this store began with that commit.
-func (s *Store) Recovered() bool { return s.left }
+func (s *Store) Recovered() bool { return s.made() && s.left }
 
 func (s *Store) closeFiles(unmark bool) error {
 	var errs []error
@@ -213,6 +218,9 @@ func (s *Store) closeFiles(unmark bool) error {
 // process ends. Closing twice does nothing; other methods give
 // [snug.ErrConfig] afterwards.
 func (s *Store) Close() error {
+	if !s.made() {
+		return nil
+	}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -241,6 +249,9 @@ func (s *Store) Close() error {
 
 // enter locks mu once no commit is running.
 func (s *Store) enter() error {
+	if !s.made() {
+		return errNoStore
+	}
 	s.mu.Lock()
 	if s.committing {
 		start := time.Now()
@@ -319,6 +330,9 @@ func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
 // become durable with the next [Store.Commit]. The error wraps
 // [snug.ErrConfig] when the blob is not pinned.
 func (s *Store) Release(key string, dirty bool) error {
+	if !s.made() {
+		return errNoStore
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	obj, ok := s.objects[key]
@@ -330,6 +344,9 @@ func (s *Store) Release(key string, dirty bool) error {
 
 // Keys returns the names of all blobs and tensors, sorted.
 func (s *Store) Keys() []string {
+	if !s.made() {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.objects))
@@ -337,6 +354,9 @@ func (s *Store) Keys() []string {
 
 // Has reports whether there is a blob or tensor of that name.
 func (s *Store) Has(key string) bool {
+	if !s.made() {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.objects[key]
@@ -376,6 +396,9 @@ func (s *Store) Delete(key string) error {
 
 // Stats returns the counters.
 func (s *Store) Stats() Stats {
+	if !s.made() {
+		return Stats{}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats

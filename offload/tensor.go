@@ -112,14 +112,34 @@ func pageCount(n, pageLen int) int {
 	return count
 }
 
+var errNoTensor = fmt.Errorf("offload: the tensor is nil, or is in no store: %w", snug.ErrConfig)
+
+// made reports whether t was made by Create, Lookup or Attach.
+func (t *Tensor[T]) made() bool { return t != nil && t.obj != nil }
+
 // Len returns the number of elements.
-func (t *Tensor[T]) Len() int { return t.obj.n }
+func (t *Tensor[T]) Len() int {
+	if !t.made() {
+		return 0
+	}
+	return t.obj.n
+}
 
 // PageLen returns the elements of every page but the last.
-func (t *Tensor[T]) PageLen() int { return t.obj.pageLen }
+func (t *Tensor[T]) PageLen() int {
+	if !t.made() {
+		return 0
+	}
+	return t.obj.pageLen
+}
 
 // Pages returns the number of pages.
-func (t *Tensor[T]) Pages() int { return len(t.obj.pages) }
+func (t *Tensor[T]) Pages() int {
+	if !t.made() {
+		return 0
+	}
+	return len(t.obj.pages)
+}
 
 // Page is a pinned page of a tensor.
 type Page[T snug.Element] struct {
@@ -140,14 +160,27 @@ func (t *Tensor[T]) Pin(ctx context.Context, page int) (Page[T], error) {
 }
 
 func (t *Tensor[T]) pin(ctx context.Context, i int, overwrite bool) (Page[T], error) {
-	if i < 0 || i >= len(t.obj.pages) {
-		return Page[T]{}, fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", i, t.obj.name, len(t.obj.pages), snug.ErrShape)
+	if err := t.checkPage(ctx, i); err != nil {
+		return Page[T]{}, err
 	}
 	p := &t.obj.pages[i]
 	if err := t.s.lockAndPin(ctx, p, overwrite); err != nil {
 		return Page[T]{}, err
 	}
 	return Page[T]{Data: elements[T](p.buf), s: t.s, p: p}, nil
+}
+
+// checkPage reports whether t has a page i that can be pinned with ctx.
+func (t *Tensor[T]) checkPage(ctx context.Context, i int) error {
+	switch {
+	case !t.made():
+		return errNoTensor
+	case ctx == nil:
+		return fmt.Errorf("offload: pin of tensor %q: the context is nil: %w", t.obj.name, snug.ErrConfig)
+	case i < 0 || i >= len(t.obj.pages):
+		return fmt.Errorf("offload: page %d of tensor %q, which has %d: %w", i, t.obj.name, len(t.obj.pages), snug.ErrShape)
+	}
+	return nil
 }
 
 // Unpin ends the use of Data. dirty says that elements may have changed; they
@@ -173,6 +206,9 @@ func (p Page[T]) forget() error {
 // Prefetch is [Store.Prefetch] for pages lo to hi-1. Pages that do not exist
 // are ignored.
 func (t *Tensor[T]) Prefetch(lo, hi int) {
+	if !t.made() {
+		return
+	}
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	for i := max(lo, 0); i < min(hi, len(t.obj.pages)); i++ {
@@ -233,8 +269,11 @@ func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T,
 }
 
 func (t *Tensor[T]) checkRange(off, n int) error {
+	if !t.made() {
+		return errNoTensor
+	}
 	if off < 0 || n > t.obj.n || off > t.obj.n-n {
-		return fmt.Errorf("offload: elements %d to %d of tensor %q, which has %d: %w", off, off+n-1, t.obj.name, t.obj.n, snug.ErrShape)
+		return fmt.Errorf("offload: %d elements from %d on of tensor %q, which has %d: %w", n, off, t.obj.name, t.obj.n, snug.ErrShape)
 	}
 	return nil
 }

@@ -127,6 +127,9 @@ func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int, convert bool) erro
 	if err := t.checkRange(off, v.Len()); err != nil {
 		return err
 	}
+	if !m.made() {
+		return fmt.Errorf("offload: tensor %q: %w", t.obj.name, errNoMover)
+	}
 	own := snug.DTypeOf[T]()
 	if v.Len() > 0 && v.DType() != own && !(convert && own.IsFloat() && v.DType().IsFloat()) {
 		return fmt.Errorf("offload: a vector of %s for tensor %q, which holds %s: %w", v.DType(), t.obj.name, own, snug.ErrDType)

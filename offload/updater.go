@@ -107,8 +107,8 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 		o.PageLen = 1 << 16
 	}
 	switch {
-	case s == nil:
-		return nil, fmt.Errorf("offload: updater: the store is nil: %w", snug.ErrConfig)
+	case !s.made():
+		return nil, errNoStore
 	case opt == nil:
 		return nil, fmt.Errorf("offload: updater: the optimizer is nil: %w", snug.ErrConfig)
 	case o.PageLen < 1 || o.PageLen > MaxPage/4:
@@ -261,6 +261,9 @@ func (u *Updater) param(name string) (*updated, error) {
 }
 
 func (u *Updater) usable() error {
+	if u == nil || u.s == nil {
+		return fmt.Errorf("offload: updater: it is nil, or was not made by NewUpdater: %w", snug.ErrConfig)
+	}
 	if u.err != nil {
 		return fmt.Errorf("offload: updater: an update failed before: %w", u.err)
 	}
@@ -278,7 +281,12 @@ func (u *Updater) Weights(name string) (*Tensor[float32], error) {
 }
 
 // Steps returns the number of Step calls, and those before [Updater.Resume].
-func (u *Updater) Steps() int { return u.steps }
+func (u *Updater) Steps() int {
+	if u == nil {
+		return 0
+	}
+	return u.steps
+}
 
 // Step updates all parameters, in the order of Add, with the sums of their gradients
 // times gradScale, which is for example the inverse of a loss scale times a clipping
@@ -372,7 +380,7 @@ func (u *Updater) updatePage(p *updated, set, i int, gradScale float32, moves *M
 // Wait ends an update that is under way and writes its weights to where the model has
 // them. Without Delayed it does nothing. The error is that of the update.
 func (u *Updater) Wait() error {
-	if u.under == nil {
+	if u == nil || u.under == nil {
 		return u.usable()
 	}
 	under := u.under
