@@ -71,8 +71,9 @@ func (s *selector) scale(module string, stabilized bool) (rank int, scale float3
 }
 
 // Selects says whether the module of a full name has an adapter, by the rules of PEFT:
-// Targets, less Exclude, in Layers. Errors wrap [snug.ErrConfig]: the config is not
-// valid, or a regular expression may match the name in Python and not here.
+// Targets, less Exclude, in Layers. It compiles the regular expressions in every call.
+// Errors wrap [snug.ErrConfig]: the config is not valid, or a regular expression may match
+// the name in Python and not here.
 func (c AdapterConfig) Selects(module string) (bool, error) {
 	s, err := c.check()
 	selected := false

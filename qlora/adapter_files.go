@@ -176,7 +176,7 @@ func adapterConfigOf(open opener, sum string) ([]byte, error) {
 	return nil, fmt.Errorf("%s has changed since it was saved with %s, whose metadata has its SHA-256: %w", adapterConfigFile, adapterWeightsFile, snug.ErrCorrupt)
 }
 
-const maxAdapterConfig = 1 << 24 // bytes
+const maxAdapterConfig = 1 << 22 // bytes
 
 // readAdapterFile returns the bytes of a config.
 func readAdapterFile(open opener, name string) ([]byte, error) {
