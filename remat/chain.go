@@ -141,7 +141,7 @@ func (c *Chain[A, S]) Eval(ctx context.Context, x A) (y A, err error) {
 var errNilContext = fmt.Errorf("remat: the context is nil: %w", snug.ErrConfig)
 
 func (c *Chain[A, S]) checkStages() error {
-	if len(c.Stages) == 0 {
+	if c == nil || len(c.Stages) == 0 {
 		return fmt.Errorf("remat: chain: want at least one stage: %w", snug.ErrConfig)
 	}
 	for i, s := range c.Stages {

@@ -105,6 +105,8 @@ func (r *Runner[A, S]) settle(ctx context.Context, i int) error {
 	return nil
 }
 
+var errNilCopy = fmt.Errorf("remat: Store or StoreSaved returned no error and a nil Copy: %w", snug.ErrConfig)
+
 // store begins to copy the result of stage i.
 func (r *Runner[A, S]) store(ctx context.Context, i int, t Tier) error {
 	if err := r.ready(ctx, i); err != nil {
@@ -118,11 +120,17 @@ func (r *Runner[A, S]) store(ctx context.Context, i int, t Tier) error {
 		if v.output, err = r.chain.Store(ctx, t, v.y); err != nil {
 			return err
 		}
+		if v.output == nil {
+			return errNilCopy
+		}
 		v.copied, v.tier = output, t
 		v.copies.bytes = v.output.Bytes()
 	} else {
 		if v.copies.saved, err = r.chain.StoreSaved(ctx, t, v.s); err != nil {
 			return err
+		}
+		if v.copies.saved == nil {
+			return errNilCopy
 		}
 		v.copied, v.tier = saved, t
 		v.copies.bytes = v.copies.saved.Bytes()

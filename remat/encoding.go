@@ -52,6 +52,9 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	if err != nil {
 		return err
 	}
+	if p == nil {
+		return errNilTarget
+	}
 	*p = parsed
 	return nil
 }
@@ -96,9 +99,14 @@ func (c *Costs) UnmarshalJSON(data []byte) error {
 	if err := exact.Unmarshal(data, &read); err != nil {
 		return fmt.Errorf("remat: costs: %w: %w", err, snug.ErrCorrupt)
 	}
+	if c == nil {
+		return errNilTarget
+	}
 	*c = Costs(read)
 	return nil
 }
+
+var errNilTarget = fmt.Errorf("remat: JSON into a nil pointer: %w", snug.ErrConfig)
 
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("remat: saved plan: %s: %w", fmt.Sprintf(format, args...), snug.ErrCorrupt)

@@ -9,6 +9,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
+// maxRuns limits the runs of MeasureCosts, whose times take memory.
+const maxRuns = 1 << 16
+
 // MeasureCosts runs forward and backward passes of the chain for x, one to warm up
 // and then as many as runs says, and returns the costs of the stages.
 //
@@ -30,7 +33,7 @@ import (
 // the passes add to gradients of parameters is for the caller to clear.
 //
 // The errors are those of [Chain.Run]. Besides, the error wraps [snug.ErrConfig]
-// when runs is below 1, the chain is too long for a plan of 2^22 operations or the
+// when runs is below 1 or above 65,536, the chain is too long for a plan of 2^22 operations or the
 // sizes are not those of a chain (see [Costs.Validate]), and [snug.ErrShape] when a
 // size is not the same in all runs, or a gradient is
 // larger than its activation. A smaller gradient counts like its activation.
@@ -50,8 +53,8 @@ func (c *Chain[A, S]) measureCosts(ctx context.Context, x A, loss func(A) (A, er
 	if err := c.check(plan); err != nil {
 		return Costs{}, err
 	}
-	if runs < 1 {
-		return Costs{}, fmt.Errorf("remat: %d runs to measure: want 1 or more: %w", runs, snug.ErrConfig)
+	if runs < 1 || runs > maxRuns {
+		return Costs{}, fmt.Errorf("remat: %d runs to measure: want 1 to %d: %w", runs, maxRuns, snug.ErrConfig)
 	}
 
 	m := newMeter(c, now)

@@ -92,6 +92,9 @@ func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 // Run executes the plan as [Chain.Run] does. The slices in the Report are valid
 // until the next call.
 func (r *Runner[A, S]) Run(ctx context.Context, x A, loss func(y A) (dy A, err error)) (dx A, rep Report, err error) {
+	if r == nil || r.chain.Stages == nil {
+		return dx, rep, fmt.Errorf("remat: a Runner that NewRunner did not return: %w", snug.ErrConfig)
+	}
 	if ctx == nil {
 		return dx, rep, errNilContext
 	}

@@ -94,6 +94,10 @@ type Offloader[V any] interface {
 // a value is freed or of another Tape, or the Tape is closed or in use, and then
 // nothing has been done.
 //
+// Where more than 65,536 evicted values, each computed from the one before, lead to one
+// that is needed, the error wraps [snug.ErrNoMemory]: keep one of them now and then, by
+// the policy or a larger budget.
+//
 // It takes about 400 bytes for every value that is not freed or that such a
 // value may be recomputed from.
 type Tape[V any] struct {

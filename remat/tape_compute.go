@@ -9,6 +9,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
+// maxDepth limits the computations that wait for another one, some 1000 bytes of stack
+// each.
+const maxDepth = 1 << 16
+
 // storage is the memory of a value and its aliases, and how to compute it.
 type storage[V any] struct {
 	id         int // in the order of creation
@@ -219,6 +223,9 @@ func (t *Tape[V]) materialize(ctx context.Context, s *storage[V]) error {
 func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("remat: before operation %q: %w", s.op.Name, err)
+	}
+	if t.depth >= maxDepth {
+		return fmt.Errorf("remat: operation %q: a chain of more than %d evicted values leads to it: %w", s.op.Name, maxDepth, snug.ErrNoMemory)
 	}
 	t.depth++
 	defer t.settle()

@@ -87,7 +87,7 @@ func (s *storage[V]) overwriters() []*storage[V] {
 // when another method is running, and then nothing has been done.
 func (t *Tape[V]) Close() error {
 	if err := t.claim(); err != nil {
-		if t.closed {
+		if t != nil && t.closed {
 			return nil
 		}
 		return err
@@ -102,7 +102,12 @@ func (t *Tape[V]) Close() error {
 }
 
 // Stats returns what t has done so far, also after Close.
-func (t *Tape[V]) Stats() TapeStats { return t.stats }
+func (t *Tape[V]) Stats() TapeStats {
+	if t == nil {
+		return TapeStats{}
+	}
+	return t.stats
+}
 
 // enter is claim for the methods that compute.
 func (t *Tape[V]) enter(ctx context.Context) error {
@@ -114,6 +119,9 @@ func (t *Tape[V]) enter(ctx context.Context) error {
 
 // claim begins a method. leave ends it.
 func (t *Tape[V]) claim() error {
+	if t == nil || t.o.Bytes == nil {
+		return fmt.Errorf("remat: tape: a Tape that NewTape did not return: %w", snug.ErrConfig)
+	}
 	if t.busy.Swap(true) {
 		return fmt.Errorf("remat: tape: another method of the Tape is running: %w", snug.ErrConfig)
 	}

@@ -12,10 +12,10 @@ import (
 // that it is of: its number, the operation in the notation of [Op.String], its
 // stage, the bytes held while it runs and after it, and those of copies in host memory
 // and on disk. The error wraps
-// [snug.ErrShape] when the plan has another number of operations, and is
-// otherwise that of w.
+// [snug.ErrShape] when the plan has another number of operations and [snug.ErrConfig]
+// when w is nil, and is otherwise that of w.
 func (r Report) WriteCSV(w io.Writer, p Plan) error {
-	if err := r.fits(p); err != nil {
+	if err := r.fits(p, w); err != nil {
 		return err
 	}
 	b := bufio.NewWriter(w)
@@ -26,7 +26,10 @@ func (r Report) WriteCSV(w io.Writer, p Plan) error {
 	return b.Flush()
 }
 
-func (r Report) fits(p Plan) error {
+func (r Report) fits(p Plan, w io.Writer) error {
+	if w == nil {
+		return fmt.Errorf("remat: a timeline without a writer: %w", snug.ErrConfig)
+	}
 	if len(r.Timeline) != len(p.Ops) {
 		return fmt.Errorf("remat: a timeline of %d operations, the plan has %d: %w", len(r.Timeline), len(p.Ops), snug.ErrShape)
 	}
@@ -45,7 +48,7 @@ const (
 // runs, forward and backward steps in two colours. title may be empty. Errors are
 // as those of [Report.WriteCSV].
 func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
-	if err := r.fits(p); err != nil {
+	if err := r.fits(p, w); err != nil {
 		return err
 	}
 	b := bufio.NewWriter(w)

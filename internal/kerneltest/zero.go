@@ -17,7 +17,7 @@ func Zero(t *testing.T, values ...any) {
 	t.Helper()
 	for _, value := range values {
 		v := reflect.ValueOf(value)
-		if v.Kind() == reflect.Func {
+		if v.Kind() == reflect.Func && v.NumMethod() == 0 {
 			zero(t, v.Type().String(), v)
 			continue
 		}
