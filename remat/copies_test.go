@@ -186,8 +186,11 @@ type resaving struct {
 func (r resaving) Resave(ctx context.Context, x *block) (*set, error) {
 	*r.resaved = append(*r.resaved, r.i)
 	_, s, err := r.ForwardSave(ctx, x)
+	if err != nil {
+		return nil, err
+	}
 	s.y.index = -1 // not to be used
-	return s, err
+	return s, nil
 }
 
 // TestResave: only outputs that nothing uses are left out.

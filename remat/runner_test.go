@@ -93,7 +93,14 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		reached = true
 		return fail(cancel)
 	}
-	r, err := fakeChain(h, c).NewRunner(p)
+	chain := fakeChain(h, c)
+	chain.Hash = func(b *block) (uint64, error) { return uint64(b.size), h.call() }
+	chain.HashSaved = func(s *set) (uint64, error) { return uint64(s.size), h.call() }
+	var resaved []int
+	for i, s := range chain.Stages {
+		chain.Stages[i] = resaving{s.(fake), &resaved}
+	}
+	r, err := chain.NewRunner(p)
 	require.NoError(t, err)
 	var dx *block
 	err = recovered(func() error {
@@ -107,6 +114,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		return err
 	})
 	require.Empty(t, h.problems)
+	require.Zero(t, h.tiers, "copies are left, call %d", target)
 	if err == nil {
 		// Only a context that is cancelled within the last operation goes
 		// unnoticed: Backward, Bytes, ReleaseSaved, and Stored and Release of a copy.

@@ -63,7 +63,17 @@ func attempt(err *error, f func() (*tested, error)) (y *tested) {
 }
 
 func faultTester(t *testing.T, ctx context.Context) *tester {
-	return newTester(t, ctx, func(o *TapeOptions[[]float32]) { o.Budget, o.Policy = 88, byValue })
+	var s *tester
+	s = newTester(t, ctx, func(o *TapeOptions[[]float32]) {
+		o.Budget = 88
+		o.Policy = func(op OpInfo) (Decision, error) {
+			if err := s.w.call(); err != nil {
+				return 0, err
+			}
+			return byValue(op)
+		}
+	})
+	return s
 }
 
 // TestTapeFaults makes every single call of the caller's functions fail in every
