@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 )
@@ -44,6 +45,14 @@ const (
 	marginBottom            = 40
 )
 
+// chartFont is the size of the font, in points, and fontWidth how wide a character of a
+// text is on average, in font sizes, in the widest of the common fonts. A text that has
+// no room for that is fitted by the viewer.
+const (
+	chartFont = 12
+	fontWidth = 0.66
+)
+
 // WriteSVG draws the timeline of r as an SVG: the bytes held while each operation
 // runs, forward and backward steps in two colours. title may be empty. Errors are
 // as those of [Report.WriteCSV].
@@ -52,7 +61,7 @@ func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
 		return err
 	}
 	b := bufio.NewWriter(w)
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", chartWidth, chartHeight)
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="%d">`+"\n", chartWidth, chartHeight, chartFont)
 	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="white"/>`+"\n", chartWidth, chartHeight)
 	const plotWidth, plotHeight = chartWidth - marginLeft - marginRight, chartHeight - marginTop - marginBottom
 	step := float64(plotWidth) / float64(max(1, len(r.Timeline)))
@@ -65,20 +74,37 @@ func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
 		fmt.Fprintf(b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" fill="%s"><title>%d %v: %d bytes</title></rect>`+"\n",
 			marginLeft+float64(i)*step, marginTop+plotHeight-height, max(step, 0.01), height, color, i, p.Ops[i], t.Peak)
 	}
-	axis := func(x, y int, anchor, text string) {
-		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s">`, x, y, anchor)
+	write := func(x, y, room int, anchor, text string) {
+		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s"`, x, y, anchor)
+		if wide := fontWidth * chartFont * float64(utf8.RuneCountInString(text)); wide > float64(room) {
+			fmt.Fprintf(b, ` textLength="%d" lengthAdjust="spacingAndGlyphs"`, room)
+		}
+		b.WriteByte('>')
 		escape(b, text)
 		fmt.Fprintln(b, "</text>")
 	}
-	axis(marginLeft, 24, "start", title)
-	axis(marginLeft-6, marginTop+4, "end", fmt.Sprint(r.Peak))
-	axis(marginLeft-6, marginTop+plotHeight, "end", "0")
-	axis(chartWidth-marginRight, chartHeight-14, "end", fmt.Sprintf("%d operations; bytes held, forward steps in blue, backward steps in red", len(r.Timeline)))
+	write(marginLeft, 24, plotWidth, "start", title)
+	write(marginLeft-6, marginTop+4, marginLeft-8, "end", size(r.Peak))
+	write(marginLeft-6, marginTop+plotHeight, marginLeft-8, "end", "0")
+	write(chartWidth-marginRight, chartHeight-14, plotWidth, "end", fmt.Sprintf("%d operations; bytes held, forward steps in blue, backward steps in red", len(r.Timeline)))
 	fmt.Fprintf(b, `<path d="M%d %dV%dH%d" fill="none" stroke="black"/>`+"\n</svg>\n", marginLeft, marginTop, marginTop+plotHeight, chartWidth-marginRight)
 	return b.Flush()
 }
 
-// escape writes text for XML.
+// size formats bytes: all digits, or four and a unit where these are many.
+func size(bytes int64) string {
+	if bytes < 1e9 {
+		return fmt.Sprint(bytes)
+	}
+	unit := 0
+	x := float64(bytes)
+	for ; x >= 1024; x /= 1024 {
+		unit++
+	}
+	return fmt.Sprintf("%.4g %ciB", x, " KMGTPE"[unit])
+}
+
+// escape writes text for XML, which has no characters for control.
 func escape(b *bufio.Writer, text string) {
 	for _, r := range text {
 		switch r {
@@ -89,6 +115,9 @@ func escape(b *bufio.Writer, text string) {
 		case '&':
 			b.WriteString("&amp;")
 		default:
+			if r < ' ' || r == 0xfffe || r == 0xffff {
+				r = utf8.RuneError
+			}
 			b.WriteRune(r)
 		}
 	}

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/svgtest"
 )
 
 func TestTimelineFiles(t *testing.T) {
@@ -47,6 +49,16 @@ func TestTimelineFiles(t *testing.T) {
 		}
 	}
 	require.Equal(t, len(p.Ops), bars)
+
+	for _, peak := range []int64{0, 999_999_999, 1e9, math.MaxInt64} {
+		for _, title := range []string{"", strings.Repeat("W\x00\xff", 100)} {
+			b.Reset()
+			require.NoError(t, Report{Peak: peak, Timeline: rep.Timeline}.WriteSVG(&b, p, title))
+			svgtest.TextsFit(t, b.Bytes())
+		}
+	}
+	require.Equal(t, "8 EiB", size(math.MaxInt64))
+	require.Equal(t, "1.5 GiB", size(3<<29))
 
 	other := must(KeepAll(c))
 	require.ErrorIs(t, rep.WriteCSV(&b, other), snug.ErrShape)

@@ -70,6 +70,9 @@ func place(t testing.TB, e xml.StartElement, words string) text {
 		p.size = number(t, size)
 	}
 	x, wide := number(t, attribute(e, "x")), em*p.size*float64(utf8.RuneCountInString(words))
+	if fitted := attribute(e, "textLength"); fitted != "" {
+		wide = number(t, fitted)
+	}
 	switch attribute(e, "text-anchor") {
 	case "end":
 		p.left = x - wide
