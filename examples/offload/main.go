@@ -6,7 +6,7 @@
 // run with all in memory.
 //
 //	go run ./examples/offload
-//	go run ./examples/offload -dir run -steps 500   can be killed, and goes on
+//	go run ./examples/offload -dir run -steps 500   can be interrupted or killed, and goes on
 //	go run ./examples/offload -delayed              updates beside the next step
 //
 // With a larger network either half can run under a limit of the operating system, where
@@ -27,8 +27,10 @@ import (
 	"log"
 	"math"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/offload"
@@ -45,6 +47,7 @@ type config struct {
 	limit   int64  // bytes of host memory for the store; 0 for all
 	commit  int    // steps between commits
 	only    string // "paged" or "memory": that run alone
+	keep    bool   // the store is there for a later run
 	view    func(format string, args ...any)
 }
 
@@ -64,12 +67,16 @@ func main() {
 	}
 	c.limit *= mib
 	c.view = printer(os.Stdout)
-	if err := run(*dir, c); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, *dir, c); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(dir string, c config) (err error) {
+// run trains until ctx ends, and leaves no temporary folder.
+func run(ctx context.Context, dir string, c config) (err error) {
+	c.keep = dir != ""
 	scratch, err := os.MkdirTemp("", "snug-offload")
 	if err != nil {
 		return err
@@ -79,19 +86,19 @@ func run(dir string, c config) (err error) {
 		dir = filepath.Join(scratch, "paged")
 	}
 	memory := c
-	memory.limit, memory.view = 0, func(string, ...any) {}
+	memory.limit, memory.view, memory.keep = 0, func(string, ...any) {}, false
 	var sums [2][]checksum
 	switch c.only {
 	case "":
-		if sums[0], err = train(dir, c); err != nil {
+		if sums[0], err = train(ctx, dir, c); err != nil {
 			return err
 		}
-		sums[1], err = train(filepath.Join(scratch, "memory"), memory)
+		sums[1], err = train(ctx, filepath.Join(scratch, "memory"), memory)
 	case "paged":
-		sums[0], err = train(dir, c)
+		sums[0], err = train(ctx, dir, c)
 	case "memory":
-		memory.view = c.view
-		sums[0], err = train(dir, memory)
+		memory.view, memory.keep = c.view, c.keep
+		sums[0], err = train(ctx, dir, memory)
 	default:
 		return fmt.Errorf("-only %s: want paged or memory", c.only)
 	}
@@ -113,8 +120,9 @@ func run(dir string, c config) (err error) {
 }
 
 // train goes on from the last commit of the store in dir, and returns the checksums of all
-// layers.
-func train(dir string, c config) (sums []checksum, err error) {
+// layers. When ctx ends it commits after the step that it is at if the store is kept, and
+// else ends at once.
+func train(ctx context.Context, dir string, c config) (sums []checksum, err error) {
 	store, err := offload.Open(dir, offload.Options{HostLimit: c.limit})
 	if err != nil {
 		return nil, err
@@ -149,8 +157,15 @@ func train(dir string, c config) (sums []checksum, err error) {
 	}
 	defer func() { err = errors.Join(err, runner.Close()) }()
 	m := newModel(c.width, runner, updater, layers)
+	within := ctx
+	if c.keep {
+		within = context.WithoutCancel(ctx)
+	}
 	for step := from + 1; step <= c.steps; step++ {
-		loss, err := m.gradients(context.Background())
+		loss, err := m.gradients(within)
+		if ctx.Err() != nil && !c.keep {
+			return nil, errors.New("interrupted")
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -161,12 +176,16 @@ func train(dir string, c config) (sums []checksum, err error) {
 		if err := updater.Step(1e-3, float32(min(1, 1/norm))); err != nil {
 			return nil, err
 		}
-		if step%c.commit == 0 || step == c.steps {
+		end := c.keep && ctx.Err() != nil
+		if step%c.commit == 0 || step == c.steps || end {
 			if err := updater.Commit(); err != nil {
 				return nil, err
 			}
 		}
 		c.view("step %3d  loss %.4f  %s", step, loss, tiers(store.Stats()))
+		if end && step < c.steps {
+			return nil, fmt.Errorf("interrupted after step %d of %d, which is committed: the same command goes on from there", step, c.steps)
+		}
 	}
 	c.view("\n")
 	return checksums(updater, layers)

@@ -147,13 +147,13 @@ func TestRun(t *testing.T) {
 		c.delayed = delayed
 		lines = nil
 		dir := t.TempDir()
-		require.NoError(t, run(dir, c))
+		require.NoError(t, run(t.Context(), dir, c))
 		require.Len(t, lines, 4)
 		require.Contains(t, lines[2], "of 2.00 MiB")
 		c.steps = 5
 		c.commit = 5 // the run in memory has commits elsewhere, which end delayed updates
 		if !c.delayed {
-			require.NoError(t, run(dir, c))
+			require.NoError(t, run(t.Context(), dir, c))
 			require.Contains(t, lines[4], "going on from step 3")
 		}
 		c.steps, c.commit = 3, 2
