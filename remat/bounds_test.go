@@ -209,7 +209,7 @@ func TestOptionsAtEdges(t *testing.T) {
 func TestLargestBudgets(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	c := Costs{Input: 1, Stages: make([]Cost, 60)}
-	rest, large := int64(math.MaxInt64-2), int64(math.MaxInt64/len(c.Stages))
+	rest, large := int64(math.MaxInt64-2), math.MaxInt64/int64(len(c.Stages))
 	for i := range c.Stages {
 		c.Stages[i] = Cost{Output: 1 + rng.Int64N(10), Saved: large - 100 - rng.Int64N(large/1000), ForwardTime: 1 + rng.Float64()}
 		rest -= 2*c.Stages[i].Output + c.Stages[i].Saved
