@@ -27,7 +27,7 @@ func (w *Window) Add(name string, g snug.View) error {
 	if err != nil {
 		return err
 	}
-	return w.enter("Add", p, g)
+	return w.whole("Add", func() error { return w.enter("Add", p, g) })
 }
 
 // Into hands out the accumulator of one parameter to a kernel that adds to it
@@ -80,14 +80,19 @@ func (w *Window) Done(name string) error {
 	if !p.added || !p.inPlace {
 		return fmt.Errorf("accum: Done: parameter %q: call Into first: %w", name, snug.ErrConfig)
 	}
-	if err := w.measureInPlace(p); err != nil {
-		return fmt.Errorf("accum: Done: parameter %q: %w", name, err)
-	}
-	return w.arrive("Done", p)
+	return w.whole("Done", func() error {
+		if err := w.measureInPlace(p); err != nil {
+			return fmt.Errorf("accum: Done: parameter %q: %w", name, err)
+		}
+		return w.arrive("Done", p)
+	})
 }
 
 // find returns a parameter that Add or Into may change.
 func (w *Window) find(op, name string) (*param, error) {
+	if err := w.usable(op); err != nil {
+		return nil, err
+	}
 	if !w.open {
 		return nil, fmt.Errorf("accum: %s: call Begin first, no micro-batch is open: %w", op, snug.ErrConfig)
 	}
@@ -171,12 +176,16 @@ func (w *Window) roundingSeed(g snug.View) uint64 {
 // out, and [Window.Overflows] says where they were.
 //
 // It is called once in a micro-batch, in place of Add and Into, and walks more
-// than once: grads must yield the same every time. Errors, with nothing
+// than once: grads must yield the same every time. When the first walk fails or panics,
+// nothing has changed. Errors, with nothing
 // written, are those of Add, and [snug.ErrConfig] when grads is nil or a
 // gradient was added before. When grads does not yield the same again, which
 // is [snug.ErrConfig] too, or work on the device fails, the window must be
 // Reset.
 func (w *Window) AddAll(grads iter.Seq2[string, snug.View]) (added bool, err error) {
+	if err := w.usable("AddAll"); err != nil {
+		return false, err
+	}
 	switch {
 	case !w.open:
 		return false, fmt.Errorf("accum: AddAll: call Begin first, no micro-batch is open: %w", snug.ErrConfig)
@@ -190,14 +199,16 @@ func (w *Window) AddAll(grads iter.Seq2[string, snug.View]) (added bool, err err
 	}
 	checked := w.walked
 	if w.overflow == DropMicro && w.micro > 0 {
-		if err := w.inspect(grads, checked); err != nil || w.dropped {
-			return false, err
-		}
+		err = w.inspect(grads, checked)
 	}
-	if err := w.walkAgain(grads, w.add, checked); err != nil {
+	if err == nil && !w.dropped {
+		err = w.walkAgain(grads, w.add, checked)
+	}
+	if err != nil {
 		return false, err
 	}
-	return true, nil
+	w.half = "" // which the first gradient has set
+	return !w.dropped, nil
 }
 
 // walk calls visit for every gradient. It leaves no added flag of a walk that
@@ -205,10 +216,14 @@ func (w *Window) AddAll(grads iter.Seq2[string, snug.View]) (added bool, err err
 func (w *Window) walk(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool) error {
 	w.walked, w.walkErr = 0, nil
 	w.forget()
+	ended := false
+	defer func() {
+		if !ended || w.walkErr != nil {
+			w.forget()
+		}
+	}()
 	grads(visit)
-	if w.walkErr != nil {
-		w.forget()
-	}
+	ended = true
 	return w.walkErr
 }
 
@@ -231,6 +246,9 @@ func (w *Window) forget() {
 
 // checkOne checks a gradient, and marks it to find one that comes twice.
 func (w *Window) checkOne(name string, g snug.View) bool {
+	if w.walkErr != nil {
+		return false // to a walker that goes on though it was told to stop
+	}
 	p, err := w.lookup("AddAll", name)
 	if err == nil {
 		err = w.fits("AddAll", p, g)
@@ -248,6 +266,7 @@ func (w *Window) addOne(name string, g snug.View) bool {
 	if !w.checkOne(name, g) {
 		return false
 	}
+	w.half = "AddAll"
 	w.walkErr = w.enter("AddAll", &w.params[w.index[name]], g)
 	return w.walkErr == nil
 }

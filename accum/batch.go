@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/snug-ml/snug"
 )
@@ -39,7 +40,8 @@ func spread(global, ranks, window int) Batch {
 func ceilDiv(a, b int) int { return (a-1)/b + 1 }
 
 // Samples returns the samples lo to hi-1 of the global batch that are
-// micro-batch number micro of a rank. All sizes differ by one at most.
+// micro-batch number micro of a rank. All sizes differ by one at most. Of a micro-batch that
+// b does not have they are none, with lo and hi the same.
 func (b Batch) Samples(rank, micro int) (lo, hi int) {
 	first, last := Shard(b.Global, rank, b.Ranks)
 	lo, hi = Shard(last-first, micro, b.Window)
@@ -48,9 +50,17 @@ func (b Batch) Samples(rank, micro int) (lo, hi int) {
 
 // Shard returns the elements lo to hi-1 of n that are those of a rank, of size
 // ranks: contiguous, in the order of the ranks, and as many for each, or one
-// more. It is how [Reducer] cuts vectors.
+// more. It is how [Reducer] cuts vectors. Without elements, and for a rank that is not
+// one of size ranks, lo and hi are 0.
 func Shard(n, rank, size int) (lo, hi int) {
-	cut := func(i int) int { return n/size*i + n%size*i/size }
+	if n <= 0 || rank < 0 || rank >= size {
+		return 0, 0
+	}
+	cut := func(i int) int {
+		high, low := bits.Mul(uint(n%size), uint(i))
+		share, _ := bits.Div(high, low, uint(size)) // n%size is below size, and so is high
+		return n/size*i + int(share)
+	}
 	return cut(rank), cut(rank + 1)
 }
 
@@ -63,13 +73,16 @@ func Shard(n, rank, size int) (lo, hi int) {
 // succeeds and then closes in on the largest size that does. try must free what
 // it has taken before it returns.
 //
-// Other errors of try end the search and are returned as they are. When even a
+// Other errors of try end the search and are returned as they are, and so does a panic. When even a
 // micro-batch of one sample does not fit, the error wraps ErrNoMemory. Other
 // errors are those of [NewBatch].
 func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, error) {
 	b, err := NewBatch(global, start, ranks)
 	if err != nil {
 		return Batch{}, err
+	}
+	if try == nil {
+		return Batch{}, fmt.Errorf("accum: FindMicroBatch: the function that tries is nil: %w", snug.ErrConfig)
 	}
 	most := ceilDiv(global, ranks) // a window of single samples
 	failed := b.Window - 1         // the largest window that is ruled out
@@ -85,7 +98,7 @@ func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, e
 			return Batch{}, fmt.Errorf("accum: a micro-batch of one sample does not fit: %w", err)
 		}
 		failed = b.Window
-		b = spread(global, ranks, min(most, 2*b.Window))
+		b = spread(global, ranks, b.Window+min(most-b.Window, b.Window))
 	}
 }
 

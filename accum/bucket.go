@@ -49,7 +49,13 @@ type reduction struct {
 	// While a window is reduced, a goroutine takes buckets from queue until that
 	// is closed, and then puts the first error into result.
 	queue  chan handed
-	result chan error
+	result chan outcome
+}
+
+// outcome is how the goroutine of a reduction has ended.
+type outcome struct {
+	err    error
+	panics any // what a Reducer or OnBucket has panicked with
 }
 
 type bucket struct {
@@ -102,7 +108,7 @@ func (r *reduction) init(params []param, vector snug.View, o *Options) error {
 
 // reset begins a window. It waits for a reduction that is under way.
 func (r *reduction) reset() {
-	_ = r.wait() // the window is thrown away, or was full
+	_ = r.drain() // the window is thrown away, or was full
 	r.done, r.total = 0, total{}
 	for i := range r.buckets {
 		r.buckets[i].waiting = len(r.buckets[i].Params)
@@ -145,22 +151,32 @@ func (w *Window) handOn(weight float64, micros int) error {
 		return w.call(b)
 	}
 	if w.queue == nil {
-		w.queue, w.result = make(chan handed, len(w.buckets)), make(chan error, 1)
+		w.queue, w.result = make(chan handed, len(w.buckets)), make(chan outcome, 1)
 		go w.reduceAll(w.queue, w.result)
 	}
 	w.queue <- handed{b.Index, weight, micros, w.roundingSeed(snug.View{})}
 	return nil
 }
 
-// wait waits until all buckets that were handed on are reduced.
+// wait waits until all buckets that were handed on are reduced, and panics as the
+// goroutine that did has.
 func (r *reduction) wait() error {
+	o := r.drain()
+	if o.panics != nil {
+		panic(o.panics)
+	}
+	return o.err
+}
+
+// drain waits until all buckets that were handed on are reduced.
+func (r *reduction) drain() outcome {
 	if r.queue == nil {
-		return nil
+		return outcome{}
 	}
 	close(r.queue)
-	err := <-r.result
+	o := <-r.result
 	r.queue, r.result = nil, nil
-	return err
+	return o
 }
 
 func (w *Window) call(b *bucket) error {
@@ -173,9 +189,16 @@ func (w *Window) call(b *bucket) error {
 	return nil
 }
 
-// reduceAll reduces the buckets of a window. After an error it leaves the rest.
-func (w *Window) reduceAll(queue <-chan handed, result chan<- error) {
-	var first error
+// reduceAll reduces the buckets of a window. After an error or a panic it leaves the rest.
+func (w *Window) reduceAll(queue <-chan handed, result chan<- outcome) {
+	first, ended := error(nil), false
+	defer func() {
+		o := outcome{err: first, panics: recover()}
+		if !ended && o.panics == nil {
+			o.err = fmt.Errorf("a Reducer or OnBucket has ended its goroutine: %w", snug.ErrConfig)
+		}
+		result <- o
+	}()
 	known := false
 	for h := range queue {
 		if first != nil {
@@ -195,7 +218,7 @@ func (w *Window) reduceAll(queue <-chan handed, result chan<- error) {
 		}
 		first = w.call(b)
 	}
-	result <- first
+	ended = true
 }
 
 // sum returns what all ranks have.

@@ -19,10 +19,13 @@ import (
 // A call waits for the other ranks until ctx ends; then, and once a rank has made
 // another call than the others or one with a vector of another length or type,
 // every call of every rank fails. The error wraps [snug.ErrConfig], also for a
-// size below 1, [snug.ErrShape], [snug.ErrDType] or ctx's.
+// size below 1 and a nil ctx, [snug.ErrShape], [snug.ErrDType] or ctx's.
 func Local(ctx context.Context, size int) ([]Reducer, error) {
 	if size < 1 {
 		return nil, fmt.Errorf("accum: %d ranks, want 1 or more: %w", size, snug.ErrConfig)
+	}
+	if ctx == nil {
+		return nil, fmt.Errorf("accum: local ranks: the context is nil: %w", snug.ErrConfig)
 	}
 	g := &group{ctx: ctx, calls: make([]call, size), arrived: make(chan struct{})}
 	ranks := make([]Reducer, size)

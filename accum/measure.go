@@ -107,6 +107,7 @@ func (w *Window) lookOne(name string, g snug.View) bool {
 	if !w.checkOne(name, g) {
 		return false
 	}
+	w.half = "AddAll"
 	if err := w.measure(&w.params[w.index[name]], snug.View{}, g, 0, 0); err != nil {
 		w.walkErr = fmt.Errorf("accum: AddAll: gradient %q: %w", name, err)
 	}

@@ -26,6 +26,12 @@ const (
 // wraps [snug.ErrConfig] when the last micro-batch is open and a bucket is
 // reduced.
 func (w *Window) WriteTo(out io.Writer) (int64, error) {
+	if err := w.usable("save"); err != nil {
+		return 0, err
+	}
+	if out == nil {
+		return 0, fmt.Errorf("accum: save: the writer is nil: %w", snug.ErrConfig)
+	}
 	if w.open && w.done > 0 {
 		return 0, fmt.Errorf("accum: save: call End first, buckets are being reduced: %w", snug.ErrConfig)
 	}
@@ -101,6 +107,12 @@ func (w *Window) saveParts() (parts [2][]byte, err error) {
 // unchanged, otherwise its window is empty, as after Reset. The Scaler and the
 // Schedule, which are restored first, may have changed then.
 func (w *Window) ReadFrom(in io.Reader) (int64, error) {
+	if err := w.made("restore"); err != nil {
+		return 0, err
+	}
+	if in == nil {
+		return 0, fmt.Errorf("accum: restore: the reader is nil: %w", snug.ErrConfig)
+	}
 	d := state.NewDecoder(in, magic, version)
 	s := w.readSaved(d)
 	if d.Err == nil {

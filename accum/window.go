@@ -15,7 +15,8 @@ import (
 // order of the parameters. Begin, Add or Into or AddAll, and End take one
 // micro-batch; after the last one End reports a full window, Gradients yields
 // its mean, and Reset begins the next. A call out of order is an error that
-// wraps [snug.ErrConfig].
+// wraps [snug.ErrConfig]. When a call stops half-way, by an error of a device or a function
+// of the caller or by a panic of one, all calls are such errors until Reset or a restore.
 //
 // Where each gradient passes k micro-batches, the mean differs from the exact
 // one, Σ(nᵢ/N)gᵢ, by at most (3k+1)·2^-24·Σ(nᵢ/N)|gᵢ| in each element, for k up
@@ -41,6 +42,7 @@ type Window struct {
 	full     bool
 	scale    float32 // of the losses that were added
 
+	half        string  // the operation that has stopped half-way, or empty
 	open        bool    // between Begin and End
 	last        bool    // the open micro-batch makes the window full
 	dropped     bool    // the open micro-batch is left out
@@ -174,6 +176,9 @@ func (w *Window) layOut(params []Param, vector snug.View) error {
 // the loss scale has changed within the window by another factor than a power
 // of two.
 func (w *Window) Begin(weight float64) error {
+	if err := w.usable("Begin"); err != nil {
+		return err
+	}
 	switch {
 	case w.open:
 		return fmt.Errorf("accum: Begin: call End first, a micro-batch is open: %w", snug.ErrConfig)
@@ -214,9 +219,13 @@ func factors(before, micro float64) (alpha, beta float32) {
 // The error wraps [snug.ErrConfig] when no micro-batch is open, and is otherwise
 // of the device, of OnBucket or of the Reducer; the window must then be Reset.
 func (w *Window) End() (full bool, err error) {
+	if err := w.usable("End"); err != nil {
+		return false, err
+	}
 	if !w.open {
 		return false, fmt.Errorf("accum: End: call Begin first, no micro-batch is open: %w", snug.ErrConfig)
 	}
+	w.half = "End"
 	if err := w.settle(); err != nil {
 		return false, err
 	}
@@ -233,6 +242,9 @@ func (w *Window) End() (full bool, err error) {
 	w.stats.Micros++
 	if w.target.reached(w.micros, w.weight) {
 		err = w.fill("End")
+	}
+	if err == nil {
+		w.half = ""
 	}
 	return w.full, err
 }
@@ -276,6 +288,9 @@ func (w *Window) settle() error {
 // The error wraps [snug.ErrConfig] when a micro-batch is open, and is otherwise
 // that of [Window.End].
 func (w *Window) Flush() (full bool, err error) {
+	if err := w.usable("Flush"); err != nil {
+		return false, err
+	}
 	switch {
 	case w.open:
 		return false, fmt.Errorf("accum: Flush: call End first, a micro-batch is open: %w", snug.ErrConfig)
@@ -283,7 +298,9 @@ func (w *Window) Flush() (full bool, err error) {
 		return true, nil
 	case w.micros == 0 && w.reducer == nil:
 		return false, nil
-	case w.micros == 0:
+	}
+	w.half = "Flush"
+	if w.micros == 0 {
 		if err := w.clear(); err != nil {
 			return false, fmt.Errorf("accum: Flush: %w", err)
 		}
@@ -291,7 +308,7 @@ func (w *Window) Flush() (full bool, err error) {
 	if err := w.fill("Flush"); err != nil {
 		return false, err
 	}
-	w.full = w.reducer == nil || w.total.micros > 0
+	w.half, w.full = "", w.reducer == nil || w.total.micros > 0
 	return w.full, nil
 }
 
@@ -310,10 +327,10 @@ func (w *Window) clear() error {
 // under way.
 func (w *Window) Reset() {
 	if w.full {
-		w.progress.Step++
-		w.progress.Weight += w.weight
+		next := Progress{w.progress.Step + 1, w.progress.Weight + w.weight}
+		w.target = w.schedule.Target(next) // which may panic
+		w.progress = next
 		w.stats.Windows++
-		w.target = w.schedule.Target(w.progress)
 	}
 	w.empty()
 }
@@ -321,12 +338,12 @@ func (w *Window) Reset() {
 // Skip is Reset for a window whose gradients were not used, because they are
 // not finite. Stats counts it.
 func (w *Window) Skip() {
-	w.stats.Skipped++
 	w.Reset()
+	w.stats.Skipped++
 }
 
 func (w *Window) empty() {
-	w.micros, w.weight, w.full, w.open = 0, 0, false, false
+	w.micros, w.weight, w.full, w.open, w.half = 0, 0, false, false, ""
 	w.noise, w.overflows = noise{}, w.overflows[:0]
 	w.reduction.reset()
 	for i := range w.params {
@@ -357,6 +374,9 @@ func (w *Window) follow() error {
 // The error wraps [snug.ErrConfig] while a micro-batch is open and for another
 // factor.
 func (w *Window) Rescale(factor float32) error {
+	if err := w.usable("Rescale"); err != nil {
+		return err
+	}
 	if fraction, _ := math.Frexp(float64(factor)); fraction != 0.5 || math.IsInf(float64(1/factor), 0) {
 		return fmt.Errorf("accum: Rescale by %v, want a power of two: %w", factor, snug.ErrConfig)
 	}
@@ -366,24 +386,32 @@ func (w *Window) Rescale(factor float32) error {
 	if w.weight == 0 {
 		return nil
 	}
+	w.half = "Rescale"
 	for i := range w.params {
 		if err := w.accumulate(&w.params[i], snug.View{}, 0, factor); err != nil {
 			return fmt.Errorf("accum: Rescale: parameter %q: %w", w.params[i].Name, err)
 		}
 	}
 	w.noise.rescale(float64(factor))
+	w.half = ""
 	return nil
 }
 
 // Gradients yields the name and the mean gradient of every parameter, in the
 // order given to New: views of the window's vector, valid until the next Begin
 // or Reset. Between micro-batches that is the mean of those that ended. It
-// yields nothing before the first has ended or while one is open, and, with a
+// yields nothing before the first has ended, while one is open, or once a call has stopped
+// half-way, and, with a
 // Reducer, unless the window is full: what was not reduced is not stepped. With
 // Shard it yields the parts that [Window.Part] returns, of those parameters that
 // have one on this rank. The caller may change the values of a full window, as
 // unscaling and clipping do.
-func (w *Window) Gradients() iter.Seq2[string, snug.View] { return w.gradients }
+func (w *Window) Gradients() iter.Seq2[string, snug.View] {
+	if w.gradients == nil {
+		return func(func(string, snug.View) bool) {}
+	}
+	return w.gradients
+}
 
 func (w *Window) yieldGradients(yield func(string, snug.View) bool) {
 	if !w.readable() {
@@ -402,7 +430,7 @@ func (w *Window) yieldGradients(yield func(string, snug.View) bool) {
 }
 
 func (w *Window) readable() bool {
-	return w.full || w.micros > 0 && !w.open && w.reducer == nil
+	return w.half == "" && (w.full || w.micros > 0 && !w.open && w.reducer == nil)
 }
 
 // Gradient returns the mean gradient of one parameter, as Gradients yields it.
