@@ -19,8 +19,9 @@ import (
 // [Open] gives the state of the last commit, or this one if only the renaming
 // is in doubt. A failed Commit can be repeated.
 //
-// No page may be pinned; the error wraps [snug.ErrConfig]. Acquire and Pin
-// wait while Commit runs.
+// No page may be pinned; the error wraps [snug.ErrConfig], and so it does when the folder
+// or its files were moved, removed or replaced since Open. Acquire and Pin wait while
+// Commit runs.
 func (s *Store) Commit() error {
 	if err := s.enter(); err != nil {
 		return err
@@ -133,11 +134,44 @@ func (s *Store) replaceIndex(index []byte) error {
 	return s.fs.Sync()
 }
 
+// owns reports whether the folder's page file and lock are those that s has open: not if
+// the folder was moved, or they were removed or replaced since. A commit would then leave
+// an index without its pages, or beside those of another store.
+func (s *Store) owns() error {
+	for _, own := range []struct {
+		name string
+		file any
+	}{{dataName, s.data}, {lockName, s.lock}} {
+		if info, err := stat(own.file); info == nil && err == nil {
+			continue // no file of the operating system
+		}
+		f, err := s.fs.Open(own.name, readOnly)
+		same := err == nil && sameFile(own.file, f)
+		if err == nil {
+			err = f.Close()
+		} else if errors.Is(err, os.ErrNotExist) || errors.Is(err, snug.ErrConfig) {
+			err = nil // nothing, or nothing that was opened here
+		} else if own.name == lockName {
+			continue // where nobody else can open it, it is held still
+		}
+		if err != nil {
+			return err
+		}
+		if !same {
+			return fmt.Errorf("%s was moved, removed or replaced while the store was open: %w", s.fs.Path(own.name), snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
 // writeTemp writes the index durably under its temporary name, in the place of what
 // a commit that was cut off has left there.
 func (s *Store) writeTemp(index []byte) error {
 	if len(index) > maxIndex {
 		return fmt.Errorf("an index of %d bytes, want %d at most: use longer pages: %w", len(index), maxIndex, snug.ErrConfig)
+	}
+	if err := s.owns(); err != nil {
+		return err
 	}
 	if err := s.fs.Remove(tempName); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -242,6 +243,73 @@ func TestSecondStore(t *testing.T) {
 	require.NoError(t, s.Commit())
 	require.NoError(t, s.Close())
 	require.NoError(t, readSmall(t, dir, want))
+}
+
+// TestFolderReplacedWhileOpen: a store whose folder or files were moved, removed or
+// replaced does not commit, and leaves what is there alone; when all is back it goes on.
+func TestFolderReplacedWhileOpen(t *testing.T) {
+	for _, direct := range []bool{false, true} {
+		parent := t.TempDir()
+		dir, away := filepath.Join(parent, "store"), filepath.Join(parent, "away")
+		s, err := Open(dir, Options{Direct: direct})
+		require.NoError(t, err)
+		touch(t, s, "a", true)
+		require.NoError(t, s.Commit())
+		touch(t, s, "b", true)
+		refused := func(what string) {
+			t.Helper()
+			err := s.Commit()
+			require.ErrorIs(t, err, snug.ErrConfig, what)
+			require.ErrorContains(t, err, "moved, removed or replaced", what)
+		}
+		if runtime.GOOS != "windows" { // there nothing of an open store can be moved
+			require.NoError(t, os.Rename(dir, away))
+			refused("the folder is gone")
+			other, err := Open(dir, Options{})
+			require.NoError(t, err)
+			touch(t, other, "c", true)
+			require.NoError(t, other.Commit())
+			refused("there is another store")
+			_, err = os.Stat(filepath.Join(dir, openName))
+			require.NoError(t, err)
+			require.NoError(t, other.Close())
+			list, err := Contents(dir)
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.Equal(t, "c", list[0].Name)
+			require.NoError(t, os.RemoveAll(dir))
+			require.NoError(t, os.Rename(away, dir))
+			for _, name := range []string{lockName, dataName} {
+				path := filepath.Join(dir, name)
+				require.NoError(t, os.Rename(path, away))
+				refused(name + " is gone")
+				require.NoError(t, os.Rename(away, path))
+			}
+		}
+		require.NoError(t, s.Commit())
+		require.NoError(t, s.Close())
+		list, err := Contents(dir)
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+	}
+}
+
+// TestMarkOfAnotherStore: a store whose folder was moved does not remove the mark of the
+// store that has taken its place.
+func TestMarkOfAnotherStore(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("nothing of an open store can be moved here")
+	}
+	dir := filepath.Join(t.TempDir(), "store")
+	first, err := Open(dir, Options{})
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(dir, dir+"2"))
+	second, err := Open(dir, Options{})
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	_, err = os.Stat(filepath.Join(dir, openName))
+	require.NoError(t, err)
+	require.NoError(t, second.Close())
 }
 
 func TestDiskFull(t *testing.T) {

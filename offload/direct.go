@@ -32,17 +32,25 @@ func directFile(path string, plain files.File) *direct {
 	return &direct{File: plain, past: past}
 }
 
-func sameFile(a files.File, b *os.File) bool {
-	system, ok := a.(interface{ Stat() (os.FileInfo, error) })
-	if !ok {
+// sameFile reports whether a and b are one file of the operating system.
+func sameFile(a, b any) bool {
+	first, err := stat(a)
+	if err != nil || first == nil {
 		return false
 	}
-	first, err := system.Stat()
-	if err != nil {
-		return false
+	second, err := stat(b)
+	return err == nil && second != nil && os.SameFile(first, second)
+}
+
+// stat describes a file of the operating system, and gives nil for any other.
+func stat(file any) (os.FileInfo, error) {
+	if d, ok := file.(*direct); ok {
+		file = d.File
 	}
-	second, err := b.Stat()
-	return err == nil && os.SameFile(first, second)
+	if system, ok := file.(interface{ Stat() (os.FileInfo, error) }); ok {
+		return system.Stat()
+	}
+	return nil, nil
 }
 
 // whole returns b up to a multiple of directAlignment, within its capacity, or nil if

@@ -153,7 +153,11 @@ func TestPlantedWhileOpen(t *testing.T) {
 					require.NoError(t, os.WriteFile(elsewhere, []byte("precious"), 0o600))
 					use := useStore(Options{Direct: direct}, func() { plant(t, filepath.Join(dir, name), elsewhere, kind) })
 					err := inTime(t, func() error { return use(dir) })
-					if name != indexName || kind != "folder" { // which no file replaces
+					switch {
+					case name == dataName || name == lockName:
+						require.ErrorIs(t, err, snug.ErrConfig, "what is committed now would be lost")
+						require.ErrorContains(t, err, "while the store was open")
+					case name != indexName || kind != "folder": // which no file replaces
 						require.NoError(t, err)
 					}
 					requireUntouched(t, elsewhere, []byte("precious"))

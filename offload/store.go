@@ -113,9 +113,15 @@ var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 
 // Open opens the store in directory dir at its last commit, or makes an empty
 // one; a missing directory is created with mode 0700, files have mode 0600.
-// One Store at a time can have a directory open. Errors: [snug.ErrConfig] for
-// bad options or a store in use, [snug.ErrCorrupt] for a damaged index or a
-// page file that is too short. The pages themselves are checked when read.
+// One Store at a time can have a directory open: a lock on one of its files, which ends
+// with the process on Linux, macOS, the BSDs and Windows. On other systems that file is
+// there as long as the store is open, and after a process that was killed until somebody
+// removes it. Links, pipes and files of other users in the place of a store's files are
+// not opened.
+//
+// Errors: [snug.ErrConfig] for bad options, a store in use, or such a file;
+// [snug.ErrCorrupt] for a damaged index or a page file that is too short. The pages
+// themselves are checked when read.
 func Open(dir string, o Options) (*Store, error) {
 	o, err := o.check()
 	if err == nil {
@@ -201,13 +207,13 @@ func (s *Store) Recovered() bool { return s.made() && s.left }
 
 func (s *Store) closeFiles(unmark bool) error {
 	var errs []error
+	if unmark && s.lock != nil && s.owns() == nil {
+		_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
+	}
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
 	}
 	if s.lock != nil {
-		if unmark {
-			_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
-		}
 		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)

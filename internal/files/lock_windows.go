@@ -18,6 +18,9 @@ func (d osDir) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, notRegular(path, info.Mode())
+	}
 	p, err := syscall.UTF16PtrFromString(path)
 	if err != nil {
 		return nil, err
