@@ -153,6 +153,7 @@ func TestMeasureCostsFaults(t *testing.T) {
 	for mode, fail := range map[string]func(cancel func()) error{
 		"error":  func(func()) error { return errFault },
 		"panic":  func(func()) error { panic(errFault) },
+		"exit":   exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	} {
 		reached := true

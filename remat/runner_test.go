@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -64,6 +65,7 @@ func TestFaults(t *testing.T) {
 			modes := map[string]func(cancel func()) error{
 				"error":  func(func()) error { return errFault },
 				"panic":  func(func()) error { panic(errFault) },
+				"exit":   exit,
 				"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 			}
 			for mode, fail := range modes {
@@ -142,14 +144,29 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 	return reached
 }
 
-// recovered returns the error or the panic of f.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = p.(error)
-		}
+// errExit stands for the end of the goroutine, as testing.T's FailNow ends it.
+var errExit = fmt.Errorf("the goroutine ends: %w", errFault)
+
+// recovered returns the error or the panic of f, or errExit if that ends its goroutine.
+func recovered(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		err := errExit
+		defer func() {
+			if p := recover(); p != nil {
+				err = p.(error)
+			}
+			result <- err
+		}()
+		err = f()
 	}()
-	return f()
+	return <-result
+}
+
+// exit ends the goroutine.
+func exit(func()) error {
+	runtime.Goexit()
+	return nil
 }
 
 // TestReleasePanics: releases that panic one after the other stop none.

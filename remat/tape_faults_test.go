@@ -92,6 +92,7 @@ func TestTapeFaults(t *testing.T) {
 	modes := map[string]func(cancel func()) error{
 		"error":  func(func()) error { return errFault },
 		"panic":  func(func()) error { panic(errFault) },
+		"exit":   exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	}
 	for mode, fail := range modes {
