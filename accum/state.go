@@ -48,7 +48,7 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	h.Records = uint32(len(found.Records))
 	e.Put(h)
 	for _, part := range parts {
-		e.PutState(part)
+		e.PutName(string(part))
 	}
 	for _, o := range w.overflows {
 		e.PutName(o.Name)
@@ -177,7 +177,7 @@ func (w *Window) readSaved(d *state.Decoder) *saved {
 	} else {
 		d.Get(&s.header)
 		for i := range s.parts {
-			s.parts[i] = string(d.GetState())
+			s.parts[i] = d.GetName()
 		}
 	}
 	if d.Err == nil {

@@ -19,7 +19,7 @@ import (
 )
 
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Checksum(data))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Seal(crc32c.Checksum(data)))
 }
 
 func save(t require.TestingT, w *Window) []byte {

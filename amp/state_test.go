@@ -14,7 +14,7 @@ import (
 
 // sealed appends the checksum of data.
 func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Checksum(data))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Seal(crc32c.Checksum(data)))
 }
 
 func TestScalerState(t *testing.T) {

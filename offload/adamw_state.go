@@ -51,7 +51,7 @@ func (a *AdamW) AppendBinary(b []byte) ([]byte, error) {
 		b = le.AppendUint64(b, uint64(a.params[name].m.Len()))
 		b = append(b, a.params[name].marks.Bits()...)
 	}
-	return le.AppendUint32(b, crc32c.Checksum(b[start:])), nil
+	return le.AppendUint32(b, crc32c.Seal(crc32c.Checksum(b[start:]))), nil
 }
 
 // UnmarshalBinary restores what AppendBinary saved into an optimizer made by
@@ -69,7 +69,7 @@ func (a *AdamW) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("offload: adamw: %d bytes that do not start with the mark of a saved state: %w", len(b), snug.ErrCorrupt)
 	}
 	body, trailer := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if sum := crc32c.Checksum(body); sum != trailer {
+	if sum := crc32c.Seal(crc32c.Checksum(body)); sum != trailer {
 		return fmt.Errorf("offload: adamw: checksum of the saved state is %#08x, want %#08x: %w", sum, trailer, snug.ErrCorrupt)
 	}
 	d := decoder{b: body[8:]}

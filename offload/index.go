@@ -22,7 +22,7 @@ import (
 //	object   dtype u8 (0: blob), name length u16, name,
 //	         elements u64, elements of a page u64, then for each page
 //	         offset u64 (all ones: zeros, no slot), CRC-32C of the bytes u32
-//	trailer  CRC-32C of all before, u32
+//	trailer  sealed CRC-32C of all before (see crc32c.Seal), u32
 //
 // A page's checksum lies here and not beside the page, so that a page of
 // another commit at the same place does not pass.
@@ -60,7 +60,7 @@ func (s *Store) encodeIndex() []byte {
 			b = binary.LittleEndian.AppendUint32(b, p.crc)
 		}
 	}
-	return binary.LittleEndian.AppendUint32(b, crc32c.Checksum(b))
+	return binary.LittleEndian.AppendUint32(b, crc32c.Seal(crc32c.Checksum(b)))
 }
 
 // readIndex loads the last commit, if there is one. dataSize is the length of
@@ -145,7 +145,7 @@ func decodeIndex(b []byte) ([]*object, error) {
 		return nil, fmt.Errorf("%d bytes that do not start with the mark of an index: %w", len(b), snug.ErrCorrupt)
 	}
 	body, trailer := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if sum := crc32c.Checksum(body); sum != trailer {
+	if sum := crc32c.Seal(crc32c.Checksum(body)); sum != trailer {
 		return nil, fmt.Errorf("checksum %#08x, want %#08x: %w", sum, trailer, snug.ErrCorrupt)
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v != indexVersion {

@@ -13,7 +13,7 @@ import (
 // seal replaces the checksum at the end of b.
 func seal(b []byte) []byte {
 	body := b[:len(b)-4]
-	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32c.Checksum(body))
+	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32c.Seal(crc32c.Checksum(body)))
 }
 
 // TestMalformedIndex changes fields of a valid index and gives it a valid

@@ -1,14 +1,13 @@
 package quant8
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/optim"
 )
 
@@ -25,19 +24,17 @@ import (
 //	        from the lowest on: whether it is updated in the step
 //	        since version 2 the maps of states with signs and without, 2·256 f32
 //	        since version 4 length of the optimizer's name u32, name
-//	first four bytes of the SHA-256 of all bytes so far
+//	checksum u32 of all bytes so far
 //	state: for each parameter the factors of a matrix if it has them, then its blobs,
 //	       chunk after chunk
-//	CRC-32C u32 of all bytes so far
-//
-// The sum of the header is no CRC, since the CRC of bytes and their CRC is the same for all
-// bytes: the last one would not see a header with its sum from another state.
+//	checksum u32 of all bytes so far
 //
 // The version is the oldest that can hold the state: 6 where some chunks are updated in
 // the step and others not yet, 5 with matrices of Adafactor and
 // Muon, or if Bits is 4 or 16, else 4 for optimizers other than AdamW. For AdamW it is 1
 // with whole parameters and the dynamic maps, 2 with whole parameters, 3 with shards,
-// unless Keep32 has named a parameter. The maps are those of 8 bits.
+// unless Keep32 has named a parameter. The maps are those of 8 bits. Checksums are sealed
+// CRC-32C, see [crc32c.Seal].
 const (
 	magic         = "snugadw8"
 	version       = 1
@@ -94,13 +91,7 @@ func (a *Optimizer) header() []byte {
 	}
 	le.PutUint32(b[len(magic):], v)
 	le.PutUint32(b[len(magic)+4:], uint32(len(b)-prefixBytes))
-	return append(b, headerSum(b)...)
-}
-
-// headerSum returns the sum of a header's bytes.
-func headerSum(b []byte) []byte {
-	sum := sha256.Sum256(b)
-	return sum[:checksumSize]
+	return le.AppendUint32(b, crc32c.Seal(crc32c.Checksum(b)))
 }
 
 // matrices says whether a parameter is treated as one.
@@ -194,12 +185,8 @@ func (a *Optimizer) readHeader(in *sumReader) (*saved, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := make([]byte, checksumSize)
-	if err := in.readFull(sum); err != nil {
+	if err := in.readSum(); err != nil {
 		return nil, err
-	}
-	if !bytes.Equal(sum, headerSum(append(prefix, body...))) {
-		return nil, errChecksum
 	}
 	return parseHeader(&fields{b: body}, v, &a.o)
 }

@@ -100,7 +100,7 @@ func (a *Optimizer) checkWhole(data []byte, header int64) error {
 		return fmt.Errorf("%d bytes, want %d: %w", len(data), want, snug.ErrCorrupt)
 	}
 	body, sum := data[:len(data)-checksumSize], data[len(data)-checksumSize:]
-	if crc32c.Checksum(body) != binary.LittleEndian.Uint32(sum) {
+	if crc32c.Seal(crc32c.Checksum(body)) != binary.LittleEndian.Uint32(sum) {
 		return errChecksum
 	}
 	return nil
@@ -192,7 +192,7 @@ func (s *sumWriter) Write(b []byte) (int, error) {
 }
 
 func (s *sumWriter) writeSum() error {
-	_, err := s.Write(binary.LittleEndian.AppendUint32(nil, s.sum))
+	_, err := s.Write(binary.LittleEndian.AppendUint32(nil, crc32c.Seal(s.sum)))
 	return err
 }
 
@@ -237,7 +237,7 @@ func endIsCorrupt(err error) error {
 
 // readSum reads a checksum of all bytes so far and compares it.
 func (s *sumReader) readSum() error {
-	want := s.sum
+	want := crc32c.Seal(s.sum)
 	var b [checksumSize]byte
 	if err := s.readFull(b[:]); err != nil {
 		return err

@@ -166,12 +166,13 @@ func seal(data []byte) []byte {
 	if len(data) < prefixBytes+2*checksumSize {
 		return data
 	}
-	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
-		end := prefixBytes + int(n)
-		copy(data[end:], headerSum(data[:end]))
+	put := func(end int) {
+		binary.LittleEndian.PutUint32(data[end:], crc32c.Seal(crc32c.Checksum(data[:end])))
 	}
-	end := len(data) - checksumSize
-	binary.LittleEndian.PutUint32(data[end:], crc32c.Checksum(data[:end]))
+	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
+		put(prefixBytes + int(n))
+	}
+	put(len(data) - checksumSize)
 	return data
 }
 

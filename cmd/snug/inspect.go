@@ -239,7 +239,7 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	return c, nil
 }
 
-// checkSum compares the last four bytes with the CRC-32C of all before.
+// checkSum compares the last four bytes with the sealed CRC-32C of all before.
 func checkSum(r io.ReaderAt, size int64) error {
 	if size < state.MagicLen+2*crc32c.Size {
 		return fmt.Errorf("it ends after %d bytes: %w", size, snug.ErrCorrupt)
@@ -252,8 +252,8 @@ func checkSum(r io.ReaderAt, size int64) error {
 	if err := safetensors.ReadFull(r, want[:], size-crc32c.Size); err != nil {
 		return err
 	}
-	if w := binary.LittleEndian.Uint32(want[:]); uint32(h) != w {
-		return fmt.Errorf("checksum %08x, want %08x: %w", uint32(h), w, snug.ErrCorrupt)
+	if sum, w := crc32c.Seal(uint32(h)), binary.LittleEndian.Uint32(want[:]); sum != w {
+		return fmt.Errorf("checksum %08x, want %08x: %w", sum, w, snug.ErrCorrupt)
 	}
 	return nil
 }

@@ -229,5 +229,5 @@ func FuzzInspect(f *testing.F) {
 
 // withSum returns b with its CRC-32C behind it.
 func withSum(b []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32c.Checksum(b))
+	return binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32c.Seal(crc32c.Checksum(b)))
 }

@@ -5,6 +5,7 @@ package crc32c
 
 import (
 	"hash/crc32"
+	"math/bits"
 
 	"github.com/snug-ml/snug/internal/cpu"
 )
@@ -27,6 +28,12 @@ func Update(sum uint32, b []byte) uint32 { return (*Registry.Best())(sum, b) }
 
 // Checksum returns that of b.
 func Checksum(b []byte) uint32 { return Update(0, b) }
+
+// Seal returns what saved state ends with, from the checksum of all before. Bytes that end in
+// their own checksum would all have the same checksum: what holds them, such as a page or
+// another state, could not tell them apart by its own. Seal is one to one, so it finds what the
+// checksum finds, and not linear, so that the checksum of the whole depends on the bytes.
+func Seal(sum uint32) uint32 { return bits.RotateLeft32(sum*0x9e3779b1, 15) }
 
 // Hash is the checksum of what was written to it.
 type Hash uint32

@@ -1,6 +1,7 @@
 package crc32c
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -67,4 +68,20 @@ func BenchmarkUpdate(b *testing.B) {
 			})
 		}
 	}
+}
+
+// TestSeal: bytes that end in their sealed checksum have checksums that tell them apart, where
+// with a plain one they have the same.
+func TestSeal(t *testing.T) {
+	plain, sealed := map[uint32]bool{}, map[uint32]bool{}
+	const n = 10000
+	for i := range uint64(n) {
+		b := binary.LittleEndian.AppendUint64([]byte("state of step "), i)
+		sum := Checksum(b)
+		plain[Checksum(binary.LittleEndian.AppendUint32(b, sum))] = true
+		sealed[Checksum(binary.LittleEndian.AppendUint32(b, Seal(sum)))] = true
+	}
+	require.Len(t, plain, 1)
+	require.Greater(t, len(sealed), n-10, "about as many as there are")
+	require.NotZero(t, uint32(0x9e3779b1)%2, "an odd factor is one to one")
 }

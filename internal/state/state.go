@@ -1,13 +1,9 @@
 // Package state is the form in which snug saves the state of its types:
 // little-endian, eight letters that name the kind, a uint32 version, the
-// fields, and the CRC-32C of all that.
-//
-// The CRC of bytes that end in their own CRC is the same whatever the bytes are. So what
-// holds saved state takes other sums of it: see [Encoder.PutState].
+// fields, and the sealed CRC-32C of all that, see [crc32c.Seal].
 package state
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -59,23 +55,9 @@ func (e *Encoder) PutName(s string) {
 	e.Put([]byte(s))
 }
 
-// PutState writes at most MaxName bytes that are saved state themselves. Eight bytes of their
-// SHA-256 follow, since the checksum of the whole passes over bytes that end in their own.
-func (e *Encoder) PutState(b []byte) {
-	e.PutName(string(b))
-	e.Put(sumOfState(b))
-}
-
-// sumOfState returns the first bytes of the SHA-256.
-func sumOfState(b []byte) (sum [8]byte) {
-	all := sha256.Sum256(b)
-	copy(sum[:], all[:])
-	return sum
-}
-
 // Finish writes the checksum and returns how many bytes were written.
 func (e *Encoder) Finish() (int64, error) {
-	e.Put(e.sum)
+	e.Put(crc32c.Seal(e.sum))
 	return e.n, e.Err
 }
 
@@ -150,22 +132,9 @@ func (d *Decoder) GetName() string {
 	return string(name)
 }
 
-// GetState reads what PutState wrote.
-func (d *Decoder) GetState() []byte {
-	b := []byte(d.GetName())
-	var sum [8]byte
-	if d.Get(&sum); d.Err == nil && sum != sumOfState(b) {
-		d.Corrupt("a state in it of %d bytes with another SHA-256", len(b))
-	}
-	if d.Err != nil {
-		return nil
-	}
-	return b
-}
-
 // Finish checks the checksum and returns how many bytes were read.
 func (d *Decoder) Finish() (int64, error) {
-	want := d.sum
+	want := crc32c.Seal(d.sum)
 	var sum uint32
 	if d.Get(&sum); sum != want {
 		d.Corrupt("checksum %#x, want %#x", sum, want)
@@ -179,7 +148,7 @@ func Verify(data []byte) error {
 	if end < 0 {
 		return fmt.Errorf("saved state: it ends after %d bytes: %w", len(data), snug.ErrCorrupt)
 	}
-	sum, want := binary.LittleEndian.Uint32(data[end:]), crc32c.Checksum(data[:end])
+	sum, want := binary.LittleEndian.Uint32(data[end:]), crc32c.Seal(crc32c.Checksum(data[:end]))
 	if sum != want {
 		return fmt.Errorf("saved state: checksum %#x, want %#x: %w", sum, want, snug.ErrCorrupt)
 	}

@@ -27,7 +27,7 @@ func inner(t *testing.T, x uint64) []byte {
 func outer(t *testing.T, held []byte) []byte {
 	var b bytes.Buffer
 	e := state.NewEncoder(&b, magic, 1)
-	e.PutState(held)
+	e.PutName(string(held))
 	e.PutName("end")
 	n, err := e.Finish()
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func outer(t *testing.T, held []byte) []byte {
 
 func read(data []byte) ([]byte, error) {
 	d := state.NewDecoder(bytes.NewReader(data), magic, 1)
-	held := d.GetState()
+	held := []byte(d.GetName())
 	if name := d.GetName(); d.Err == nil && name != "end" {
 		d.Corrupt("%q", name)
 	}
