@@ -68,11 +68,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // oneLine joins the lines of an error, and leaves out the names that packages put before
 // theirs, since the command line named one, and what kind of error it is where that follows
-// a sentence. That a file is damaged stays.
+// a sentence.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
 	for i, line := range lines {
-		for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrNoMemory} {
+		for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrNoMemory, snug.ErrCorrupt} {
 			line = strings.TrimSuffix(line, ": "+kind.Error())
 		}
 		lines[i] = line

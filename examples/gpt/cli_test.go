@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/svgtest"
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
@@ -276,6 +277,12 @@ func TestSmallestMemoryLimit(t *testing.T) {
 		require.Equal(t, 2, status)
 		require.Contains(t, errs, "at least "+size)
 	}
+}
+
+func TestSentence(t *testing.T) {
+	require.Equal(t, "a is damaged: b; move it away", sentence(fmt.Errorf("a is damaged: b: %w; move it away", snug.ErrCorrupt)))
+	require.Equal(t, "step 3: w[1] = NaN", sentence(fmt.Errorf("step 3: w[1] = NaN: %w", snug.ErrNonFinite)))
+	require.Equal(t, snug.ErrNoMemory.Error(), sentence(snug.ErrNoMemory))
 }
 
 // TestErrorsAreSentences: sizes are for people, and no kind of error follows a sentence.

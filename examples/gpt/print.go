@@ -24,12 +24,12 @@ func percent(a, b int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(a)/float64(b))
 }
 
-// sentence is the text of an error without the kind of error behind it, which a program
-// tests for and a reader knows by then. That something is damaged stays.
+// sentence is the text of an error without the kinds of errors behind what is said, which a
+// program tests for and a reader knows by then.
 func sentence(err error) string {
 	text := err.Error()
-	for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrNotBuilt, snug.ErrNoMemory, snug.ErrNonFinite} {
-		text = strings.TrimSuffix(text, ": "+kind.Error())
+	for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrNotBuilt, snug.ErrNoMemory, snug.ErrNonFinite, snug.ErrCorrupt} {
+		text = strings.ReplaceAll(strings.TrimSuffix(text, ": "+kind.Error()), ": "+kind.Error()+"; ", "; ")
 	}
 	return text
 }
