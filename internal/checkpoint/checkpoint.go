@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -155,8 +156,13 @@ func (f *Folder) Close() error {
 	lock := f.lock
 	defer func() { f.lock = nil }()
 	var err error
-	for _, name := range f.scratch {
-		err = errors.Join(err, remove(f.dir, name))
+	if len(f.scratch) > 0 {
+		err = f.owns()
+	}
+	if err == nil {
+		for _, name := range f.scratch {
+			err = errors.Join(err, remove(f.dir, name))
+		}
 	}
 	return errors.Join(err, lock.Close())
 }
@@ -182,7 +188,41 @@ func (f *Folder) open() error {
 	if f.lock == nil {
 		return fmt.Errorf("the folder of checkpoints is closed: %w", snug.ErrConfig)
 	}
+	return f.owns()
+}
+
+// owns checks that the lock is still the one in the folder: when the folder was moved or
+// removed since, what is there now may be another owner's.
+func (f *Folder) owns() error {
+	type statter interface{ Stat() (fs.FileInfo, error) }
+	held, system := f.lock.(statter)
+	if !system {
+		return nil
+	}
+	file, err := f.dir.Open(lockName, os.O_RDONLY)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, snug.ErrConfig):
+		return f.lost()
+	case err != nil:
+		return nil // where nobody else can open it, it is held still
+	}
+	defer file.Close()
+	mine, err := held.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := file.(statter).Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(mine, there) {
+		return f.lost()
+	}
 	return nil
+}
+
+func (f *Folder) lost() error {
+	return fmt.Errorf("%s was moved, removed or replaced while it was held: %w", f.dir.Path(lockName), snug.ErrConfig)
 }
 
 // remove removes an entry if it is there.
@@ -210,7 +250,8 @@ type Part struct {
 // An error before the new checkpoint is whole, and a panic of Write, leave the older ones
 // as they were; after a later error the new one is there too. Either way Save can be
 // called again. Errors: [snug.ErrConfig] for steps, names and descriptions out of range,
-// and for a step before the newest checkpoint's; those of Write; those of the file system.
+// for a step before the newest checkpoint's, and where the folder was moved or replaced
+// since it was opened; those of Write; those of the file system.
 // It takes some 100 KiB of memory, and on disk one checkpoint more than Keep.
 func (f *Folder) Save(step int, about any, parts []Part) error {
 	if err := f.open(); err != nil {

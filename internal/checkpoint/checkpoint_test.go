@@ -205,6 +205,35 @@ func TestScratch(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
+// TestFolderThatWasTakenAway: who owned a folder that was moved, or lost its lock, changes
+// nothing in the one that is there now.
+func TestFolderThatWasTakenAway(t *testing.T) {
+	for what, take := range map[string]func(path string) error{
+		"moved":   func(path string) error { return os.Rename(path, path+"2") },
+		"emptied": os.RemoveAll,
+	} {
+		path := filepath.Join(t.TempDir(), "run")
+		f, err := checkpoint.OpenPath(path, checkpoint.Options{})
+		require.NoError(t, err)
+		require.NoError(t, f.Save(1, anyAbout, partsOf(1)))
+		pages, err := f.Scratch("pages")
+		require.NoError(t, err)
+		if take(path) != nil {
+			require.NoError(t, f.Close(), "a system that does not take what is open")
+			continue
+		}
+		require.ErrorIs(t, f.Save(2, anyAbout, partsOf(2)), snug.ErrConfig, what)
+		other, err := checkpoint.OpenPath(path, checkpoint.Options{})
+		require.NoError(t, err)
+		require.NoError(t, other.Save(3, anyAbout, partsOf(3)))
+		require.NoError(t, os.Mkdir(pages, 0o700))
+		require.ErrorIs(t, f.Save(4, anyAbout, partsOf(4)), snug.ErrConfig, what)
+		require.ErrorIs(t, f.Close(), snug.ErrConfig, what)
+		require.Equal(t, []string{"pages", "snug.lock", "step-00000003"}, names(t, files.OS(path)))
+		require.NoError(t, other.Close())
+	}
+}
+
 // TestPanics: after a panic of a part's function nothing is left, and the folder can be
 // used and given up.
 func TestPanics(t *testing.T) {
