@@ -201,10 +201,51 @@ func TestTrappedStep(t *testing.T) {
 					require.ErrorIs(t, err, snug.ErrConfig)
 					require.ErrorContains(t, err, "did not return")
 				}
-				requireAtRest(t, s)
+				requireAtRest(t, s) // commits, though nobody should now
+				require.Equal(t, 2, u.Steps())
+				u, err = NewUpdater(s, newTrapped(false), UpdaterOptions{PageLen: 4, Delayed: delayed})
+				require.NoError(t, err)
+				require.ErrorIs(t, second(u.Resume()), snug.ErrCorrupt)
 			})
 		}
 	}
+}
+
+// trapContext is a context whose Err goes through a trap.
+type trapContext struct {
+	context.Context
+	tr *trap
+}
+
+func (c trapContext) Err() error { c.tr.step(); return c.Context.Err() }
+
+// TestTrappedContext: a context that does not return leaves nothing pinned or locked.
+func TestTrappedContext(t *testing.T) {
+	eachTrap(t, func(t *testing.T, tr *trap) {
+		s := memStore(t, Options{HostLimit: 2 * 64})
+		x, err := Create[float32](s, "x", 40, 8)
+		require.NoError(t, err)
+		ctx := trapContext{context.Background(), tr}
+		m := newMover(t, snug.CPU(), 64, 2)
+		d := newTier(t, s, m, 0)
+		layers := []Layer{{Weights: []Weight{{"x", 160}}}}
+		at, err := Greedy(layers, []Tier{{Limit: 320}, {Rate: 1}})
+		require.NoError(t, err)
+		r, err := NewRunner(s, []*Mover{m}, layers, at, RunnerOptions{})
+		require.NoError(t, err)
+		for name, use := range map[string]func() error{
+			"Pin":     func() error { return second(x.Pin(ctx, 0)) },
+			"PinOn":   func() error { return second(x.PinOn(ctx, d, 0)) },
+			"Forward": func() error { return r.Forward(ctx, func(int, []snug.View) error { return nil }) },
+		} {
+			evict(t, s, 2)
+			tr.arm(1)
+			tr.sprung(t, name, endingOf(t, use))
+			requireAtRest(t, s)
+			require.Equal(t, ending{}, endingOf(t, func() error { return x.ReadAt(make([]float32, 40), 0) }))
+		}
+		require.NoError(t, r.Close())
+	})
 }
 
 // TestTrappedResume: an optimizer that has not taken up all steps does not go on.

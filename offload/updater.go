@@ -97,7 +97,8 @@ const (
 	gradSuffix    = "/grad"
 	nextSuffix    = "/grad_next"
 	updaterKey    = "updater"
-	updaterBytes  = 8 // the number of steps, u64
+	updaterBytes  = 8       // the number of steps, u64
+	stepUnderWay  = 1 << 63 // is set in it from the first page of a step to the last
 )
 
 // NewUpdater returns an Updater without parameters, whose weights and gradients lie in
@@ -318,23 +319,26 @@ func (u *Updater) Step(lr, gradScale float32) error {
 
 // update makes step number steps with a set of gradients.
 func (u *Updater) update(set, steps int, lr, gradScale float32) error {
+	if err := u.save(uint64(steps) | stepUnderWay); err != nil {
+		return fmt.Errorf("offload: updater: step %d: %w", steps, err)
+	}
 	u.opt.Advance(lr)
 	for _, p := range u.params {
 		if err := u.updateParam(p, set, gradScale); err != nil {
 			return fmt.Errorf("offload: updater: step %d of %q: %w", steps, p.name, err)
 		}
 	}
-	return u.save(steps)
+	return u.save(uint64(steps))
 }
 
 // save puts the counters into the store. The set that Accumulate adds to follows from
 // the steps.
-func (u *Updater) save(steps int) error {
+func (u *Updater) save(steps uint64) error {
 	b, err := u.s.Acquire(updaterKey, updaterBytes)
 	if err != nil {
 		return err
 	}
-	binary.LittleEndian.PutUint64(b, uint64(steps))
+	binary.LittleEndian.PutUint64(b, steps)
 	return u.s.Release(updaterKey, true)
 }
 
@@ -424,7 +428,8 @@ func (u *Updater) Commit() error {
 // Resume takes up the steps that the store has, after all parameters were added to a
 // new Updater with a new Stepper, whose Advance it calls so many times. It returns
 // their number, 0 for a new store. Errors: [snug.ErrConfig] when steps were made,
-// [snug.ErrCorrupt], and those of the store.
+// [snug.ErrCorrupt], also when [Store.Commit] was called in the middle of a step or after
+// one that failed, and those of the store.
 func (u *Updater) Resume() (steps int, err error) {
 	if err := u.usable(); err != nil {
 		return 0, err
@@ -442,6 +447,9 @@ func (u *Updater) Resume() (steps int, err error) {
 	saved := binary.LittleEndian.Uint64(b)
 	if err := u.s.Release(updaterKey, false); err != nil {
 		return 0, err
+	}
+	if saved&stepUnderWay != 0 {
+		return 0, fmt.Errorf("offload: updater: the store was committed in the middle of step %d, not by the Updater: %w", saved&^stepUnderWay, snug.ErrCorrupt)
 	}
 	if saved > math.MaxInt32 {
 		return 0, fmt.Errorf("offload: updater: the store says %d steps: %w", saved, snug.ErrCorrupt)

@@ -1,0 +1,104 @@
+package offload
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files/filestest"
+)
+
+// training is a run of four steps with a commit after every other, over a store with
+// room for some of its pages.
+type training struct {
+	delayed   bool
+	s         *Store
+	resumed   int       // steps that it found
+	committed int       // steps that it has made durable, or found
+	weights   []float32 // at the end
+}
+
+// run goes on from the last commit in a folder.
+func (tr *training) run(dir *filestest.Dir) error {
+	const n, pageLen, steps = 70, 16, 4
+	o, err := Options{HostLimit: 7 * 4 * pageLen, PrefetchDepth: 2, Workers: 1}.check()
+	if err != nil {
+		return err
+	}
+	if tr.s, err = open(dir, o); err != nil {
+		return err
+	}
+	opt, err := NewAdamW(tr.s, AdamWOptions{PageLen: pageLen})
+	if err != nil {
+		return err
+	}
+	u, err := NewUpdater(tr.s, opt, UpdaterOptions{PageLen: pageLen, Delayed: tr.delayed})
+	if err != nil {
+		return err
+	}
+	first := normals(n, 3)
+	if err := u.Add("w", n, func(lo int, w []float32) error { copy(w, first[lo:]); return nil }); err != nil {
+		return err
+	}
+	if tr.resumed, err = u.Resume(); err != nil {
+		return err
+	}
+	tr.committed = tr.resumed
+	tr.weights = make([]float32, n)
+	if err := u.Bind("w", snug.ViewOf(tr.weights)); err != nil {
+		return err
+	}
+	for u.Steps() < steps {
+		if err := u.Accumulate("w", 0, snug.ViewOf(normals(n, uint64(u.Steps()))), 1); err != nil {
+			return err
+		}
+		if err := u.Step(0.01, 1); err != nil {
+			return err
+		}
+		if u.Steps()%2 == 0 {
+			if err := u.Commit(); err != nil {
+				return err
+			}
+			tr.committed = u.Steps()
+		}
+	}
+	return nil
+}
+
+// TestTrainingWithFailingCalls fails each call of the file system under an Updater, once
+// and with all that follow, and cuts the power then: the run that goes on finds the last
+// commit, and ends with the bits of a run that nothing disturbed.
+func TestTrainingWithFailingCalls(t *testing.T) {
+	for _, delayed := range []bool{false, true} {
+		whole, dir := training{delayed: delayed}, filestest.New()
+		require.NoError(t, whole.run(dir))
+		require.NoError(t, whole.s.Close())
+		_, _, calls := dir.Counts()
+		failed := 0
+		for k := 1; k <= calls; k++ {
+			for _, stop := range []bool{false, true} {
+				dir := filestest.New()
+				dir.FailCall(k, stop, syscall.EIO)
+				tr := training{delayed: delayed}
+				err := tr.run(dir)
+				survivor := dir.Crash(rand.New(rand.NewPCG(uint64(k), 1)))
+				if tr.s != nil {
+					_ = tr.s.Close()
+				}
+				if err != nil {
+					failed++
+					require.ErrorIs(t, err, syscall.EIO, "call %d", k)
+				}
+				again := training{delayed: delayed}
+				require.NoError(t, again.run(survivor), "call %d", k)
+				require.NoError(t, again.s.Close())
+				require.GreaterOrEqual(t, again.resumed, tr.committed, "call %d", k)
+				requireSameBits(t, whole.weights, again.weights)
+			}
+		}
+		require.Greater(t, failed, calls/2)
+	}
+}
