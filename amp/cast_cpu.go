@@ -97,6 +97,9 @@ func (c *caster) release() {
 
 // next returns the job of the vector that the walker has come to.
 func (c *caster) next(name string, p CastPair) (castJob, *snug.Device, bool) {
+	if c.err != nil {
+		return castJob{}, nil, false // to a walker that goes on though it was told to stop
+	}
 	o := c.o
 	o.Draw.Tensor += uint64(c.walked)
 	c.walked++

@@ -55,13 +55,18 @@ func Measure(grads iter.Seq2[string, snug.View]) (Stats, error) {
 // finite; [snug.ErrDType], [snug.ErrDevice]. When grads does not yield the same
 // twice, which is [snug.ErrConfig] too, the gradients are undefined.
 func Clip(grads iter.Seq2[string, snug.View], norm, maxNorm float64) (Stats, error) {
+	return clip(grads, norm, maxNorm, nil)
+}
+
+// clip is Clip that says when it begins to write.
+func clip(grads iter.Seq2[string, snug.View], norm, maxNorm float64, began *bool) (Stats, error) {
 	if norm < 0 || !(maxNorm >= 0) {
 		return Stats{}, fmt.Errorf("amp: Clip: norm is %v, maxNorm is %v, want both 0 or more: %w", norm, maxNorm, snug.ErrConfig)
 	}
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return Stats{}, fmt.Errorf("amp: Clip: norm is %v, want a finite number: %w", norm, snug.ErrNonFinite)
 	}
-	return pass{op: "Clip", factor: ClipCoef(norm, maxNorm), limit: noLimit}.run(grads)
+	return pass{op: "Clip", began: began, factor: ClipCoef(norm, maxNorm), limit: noLimit}.run(grads)
 }
 
 // ClipValue cuts the elements of gradients of any floating-point type off: those
@@ -75,10 +80,15 @@ func Clip(grads iter.Seq2[string, snug.View], norm, maxNorm float64) (Stats, err
 // yield the same twice, which is [snug.ErrConfig] too, the gradients are
 // undefined.
 func ClipValue(grads iter.Seq2[string, snug.View], limit float32) (Stats, error) {
+	return clipValue(grads, limit, nil)
+}
+
+// clipValue is ClipValue that says when it begins to write.
+func clipValue(grads iter.Seq2[string, snug.View], limit float32, began *bool) (Stats, error) {
 	if !(limit >= 0) || !finite(limit) {
 		return Stats{}, fmt.Errorf("amp: ClipValue: limit is %v, want a finite number, 0 or more: %w", limit, snug.ErrConfig)
 	}
-	return pass{op: "ClipValue", factor: 1, limit: limit}.run(grads)
+	return pass{op: "ClipValue", began: began, factor: 1, limit: limit}.run(grads)
 }
 
 // ClipCoef returns min(1, maxNorm/(norm+1e-6)), the factor of

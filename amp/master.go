@@ -52,7 +52,8 @@ type MasterOptions struct {
 // chunk in host memory, of masters at most 256 KiB. Both stay until Close.
 //
 // A Master keeps no parameters, only their names and lengths. It is not safe
-// for concurrent use.
+// for concurrent use, and its methods are not called by functions that it calls.
+// Panics of these come out of the call. Nothing stays acquired then.
 type Master struct {
 	form    MasterForm
 	storage Storage
@@ -62,6 +63,7 @@ type Master struct {
 	params  map[string]*masterParam
 	scratch snug.Array[float32] // on dev: the weights of a chunk, unless FullMaster keeps them
 	host    []float32           // what is on its way to or from another device
+	busy    bool                // in a call
 }
 
 type masterParam struct {
@@ -72,6 +74,7 @@ type masterParam struct {
 	free    func() error // of there
 	tensor  uint64       // number in NoMaster's random numbers
 	updates uint64       // so far, with NoMaster
+	half    bool         // an update has stopped between two chunks, or within one
 }
 
 // NewMaster returns a Master without parameters. The error wraps
@@ -119,6 +122,7 @@ func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) e
 	if err := m.checkNew(name, n); err != nil {
 		return err
 	}
+	defer m.enter()()
 	return m.register(name, n, func(c masterChunk) error { return m.fill(c.lo, c.kept, fill) })
 }
 
@@ -140,6 +144,7 @@ func (m *Master) AddFrom(name string, param snug.View, fill func(lo int, w []flo
 	if err := m.checkParam(param, param.Len()); err != nil {
 		return fmt.Errorf("amp: master %q: %w", name, err)
 	}
+	defer m.enter()()
 	if fill == nil {
 		return m.register(name, param.Len(), func(c masterChunk) error { return m.adopt(c, param) })
 	}
@@ -148,6 +153,9 @@ func (m *Master) AddFrom(name string, param snug.View, fill func(lo int, w []flo
 }
 
 func (m *Master) checkNew(name string, n int) error {
+	if err := m.ready(); err != nil {
+		return fmt.Errorf("amp: master %q: %w", name, err)
+	}
 	if len(name) > state.MaxName {
 		return fmt.Errorf("amp: master: a name of %d bytes, want at most %d: %w", len(name), state.MaxName, snug.ErrConfig)
 	}
@@ -170,11 +178,11 @@ func (m *Master) checkNew(name string, n int) error {
 // param has the length of the registered parameter and a type of the form. With
 // masters on the CPU it may lie on any device, and goes through host memory chunk
 // by chunk; else it lies where the masters do. The first error of step or the
-// Storage ends the update and is wrapped. Chunks before it are updated. In its own
-// chunk the masters of FullMaster may be while the parameter is not, and Copy makes
-// them agree; with the other forms nothing of that chunk has changed after an error
-// of step. After one of Release the halves of SplitMaster may not fit together in
-// that chunk. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
+// Storage ends the update and is wrapped. When nothing has changed before, the update
+// may be repeated: a step that returns an error is to leave w as it was. Otherwise the
+// parameter is half updated, also where step panics with FullMaster, whose weights it
+// may have changed: then all calls for it, and WriteTo, are errors that wrap
+// [snug.ErrConfig], until a saved state is read into a new Master. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
 // or a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and, in a first
 // call, [snug.ErrNoMemory].
 func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.View) error) error {
@@ -188,9 +196,32 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 	u := update{param: param, step: step}
 	if m.form == NoMaster {
 		u.draw = Draw{Seed: rounding.Seed(m.seed, p.updates), Tensor: p.tensor}
+	}
+	defer m.enter()()
+	if err := m.run(p, true, u); err != nil {
+		return err
+	}
+	if m.form == NoMaster {
 		p.updates++
 	}
-	return m.run(p, true, u)
+	return nil
+}
+
+// ready returns an error for the zero value, and within another call.
+func (m *Master) ready() error {
+	switch {
+	case m.params == nil:
+		return fmt.Errorf("a Master that NewMaster has not made: %w", snug.ErrConfig)
+	case m.busy:
+		return fmt.Errorf("a call of a Master within another one: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// enter notes that a call runs, and returns what ends it.
+func (m *Master) enter() (leave func()) {
+	m.busy = true
+	return m.leave
 }
 
 // Copy rounds the master weights of FullMaster to nearest even into param, as
@@ -205,15 +236,22 @@ func (m *Master) Copy(name string, param snug.View) error {
 	if err != nil {
 		return err
 	}
+	defer m.enter()()
 	return m.run(p, false, update{param: param, step: func(int, snug.View) error { return nil }})
 }
 
 // lookup returns the parameter of a name, of which param is the vector, and makes
 // the memory that work on it takes.
 func (m *Master) lookup(name string, param snug.View) (*masterParam, error) {
+	if err := m.ready(); err != nil {
+		return nil, fmt.Errorf("amp: master %q: %w", name, err)
+	}
 	p := m.params[name]
 	if p == nil {
 		return nil, fmt.Errorf("amp: master %q was not added: %w", name, snug.ErrConfig)
+	}
+	if err := p.whole(); err != nil {
+		return nil, fmt.Errorf("amp: %w", err)
 	}
 	if err := m.checkParam(param, p.n); err != nil {
 		return nil, fmt.Errorf("amp: master %q: %w", name, err)
@@ -251,6 +289,9 @@ func (m *Master) Bytes() int64 {
 
 // Close frees memory on a device other than the CPU and forgets all parameters.
 func (m *Master) Close() error {
+	if m.busy {
+		return fmt.Errorf("amp: master: close: %w", m.ready())
+	}
 	err := errors.Join(closeAll(m.params), m.scratch.Close())
 	m.params, m.scratch, m.host = map[string]*masterParam{}, snug.Array[float32]{}, nil
 	return err

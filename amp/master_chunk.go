@@ -27,6 +27,17 @@ func (m *Master) span(p *masterParam) int {
 	return m.chunk
 }
 
+// leave ends a call.
+func (m *Master) leave() { m.busy = false }
+
+// whole returns an error for a parameter that is half updated.
+func (p *masterParam) whole() error {
+	if p.half {
+		return fmt.Errorf("master %q: an update of it stopped half-way, read a saved state: %w", p.name, snug.ErrConfig)
+	}
+	return nil
+}
+
 // register adds a parameter. start writes what is kept of each chunk.
 func (m *Master) register(name string, n int, start func(c masterChunk) error) error {
 	p, err := m.create(name, n, start)
@@ -39,11 +50,16 @@ func (m *Master) register(name string, n int, start func(c masterChunk) error) e
 
 // create makes a parameter chunk by chunk, so that a false length in saved
 // state costs no more memory than there is data. start may be nil.
-func (m *Master) create(name string, n int, start func(c masterChunk) error) (*masterParam, error) {
+func (m *Master) create(name string, n int, start func(c masterChunk) error) (made *masterParam, err error) {
 	p := &masterParam{name: name, n: n, tensor: rounding.Tensor(name)}
 	if err := m.reserve(p); err != nil {
 		return nil, fmt.Errorf("master %q: %w", name, err)
 	}
+	defer func() {
+		if made == nil { // also after a panic
+			err = errors.Join(err, p.close())
+		}
+	}()
 	if start == nil {
 		return p, nil
 	}
@@ -52,7 +68,7 @@ func (m *Master) create(name string, n int, start func(c masterChunk) error) (*m
 			p.keys = append(p.keys, "master/"+name+"/"+strconv.Itoa(i))
 		}
 		if err := m.visit(p, i, true, start); err != nil {
-			return nil, errors.Join(err, p.close())
+			return nil, err
 		}
 	}
 	return p, nil
@@ -78,22 +94,24 @@ func (m *Master) visit(p *masterParam, i int, dirty bool, f func(c masterChunk) 
 }
 
 // acquire calls f with elements lo to hi-1, which the Storage keeps under key.
-func (m *Master) acquire(key string, lo, hi int, dirty bool, f func(c masterChunk) error) error {
+func (m *Master) acquire(key string, lo, hi int, dirty bool, f func(c masterChunk) error) (err error) {
 	b, err := m.storage.Acquire(key, m.form.bytes(hi-lo))
 	if err != nil {
 		return fmt.Errorf("acquire %q: %w", key, err)
 	}
+	defer func() {
+		if e := m.storage.Release(key, dirty); err == nil {
+			err = e
+		}
+		if err != nil {
+			err = fmt.Errorf("%q: %w", key, err)
+		}
+	}()
 	kept, err := m.form.viewOf(b, hi-lo)
-	if err == nil {
-		err = f(masterChunk{lo, hi - lo, kept})
-	}
-	if e := m.storage.Release(key, dirty); err == nil {
-		err = e
-	}
 	if err != nil {
-		return fmt.Errorf("%q: %w", key, err)
+		return err
 	}
-	return nil
+	return f(masterChunk{lo, hi - lo, kept})
 }
 
 // adopt makes the weights of a chunk those of param.
@@ -117,15 +135,19 @@ type update struct {
 	step    func(lo int, w snug.View) error
 	draw    Draw // of NoMaster's rounding, for the whole parameter
 	nearest bool // NoMaster rounds to nearest instead
+	begun   bool // something has changed
 }
 
 // run updates p. dirty says that what is kept of it changes.
 func (m *Master) run(p *masterParam, dirty bool, u update) error {
+	ended := false
+	defer func() { p.half = p.half || dirty && u.begun && !ended }()
 	for i := range cpu.Chunks(p.n, m.span(p)) {
 		if err := m.visit(p, i, dirty, func(c masterChunk) error { return m.change(c, &u) }); err != nil {
 			return fmt.Errorf("amp: %w", err)
 		}
 	}
+	ended = true
 	return nil
 }
 
@@ -139,9 +161,13 @@ func (m *Master) change(c masterChunk, u *update) error {
 	if err != nil {
 		return err
 	}
+	before := u.begun
+	u.begun = before || m.form == FullMaster // until step returns
 	if err := u.step(c.lo, w); err != nil {
+		u.begun = before
 		return err
 	}
+	u.begun = true
 	if err := m.round(c, near, w, u); err != nil {
 		return err
 	}

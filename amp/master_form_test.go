@@ -318,6 +318,8 @@ func TestFormStepError(t *testing.T) {
 			}
 			return nil
 		}), errBroken)
+		requireHalf(t, m, "w", snug.ViewOf(param))
+		m.params["w"].half = false
 		require.Equal(t, []float32{-1, -2, 3, 4}, read(t, m, "w", snug.ViewOf(param)))
 		require.ErrorIs(t, m.AddFrom("v", snug.ViewOf(param), func(int, []float32) error { return errBroken }), errBroken)
 		require.Len(t, m.params, 1)

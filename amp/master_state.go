@@ -27,6 +27,10 @@ const (
 // parameters were added and the chunk size do not matter. Errors of w and of the
 // Storage are wrapped.
 func (m *Master) WriteTo(w io.Writer) (int64, error) {
+	if err := m.savable(w); err != nil {
+		return 0, fmt.Errorf("amp: save masters: %w", err)
+	}
+	defer m.enter()()
 	e := state.NewEncoder(w, masterMagic, masterVersion)
 	e.Put(uint32(m.form))
 	e.Put(m.seed)
@@ -39,6 +43,22 @@ func (m *Master) WriteTo(w io.Writer) (int64, error) {
 		err = fmt.Errorf("amp: save masters: %w", err)
 	}
 	return n, err
+}
+
+// savable returns an error unless there is something to write, and where to.
+func (m *Master) savable(w io.Writer) error {
+	if err := m.ready(); err != nil {
+		return err
+	}
+	if w == nil {
+		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.params)) {
+		if err := m.params[name].whole(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Master) save(e *state.Encoder, p *masterParam) {
@@ -74,16 +94,29 @@ func (f MasterForm) values(v snug.View) any {
 // of a newer version; then, as after errors of r and the Storage, m still has no
 // parameters.
 func (m *Master) ReadFrom(r io.Reader) (int64, error) {
+	if err := m.ready(); err != nil {
+		return 0, fmt.Errorf("amp: restore masters: %w", err)
+	}
+	if r == nil {
+		return 0, fmt.Errorf("amp: restore masters: the reader is nil: %w", snug.ErrConfig)
+	}
 	if len(m.params) > 0 {
 		return 0, fmt.Errorf("amp: restore masters: %d parameters were added, want none: %w", len(m.params), snug.ErrConfig)
 	}
 	d := state.NewDecoder(r, masterMagic, masterVersion)
 	seed, count := m.loadHeader(d)
-	params := map[string]*masterParam{}
+	params, ended := map[string]*masterParam{}, false
+	defer m.enter()()
+	defer func() {
+		if !ended { // but panicked
+			_ = closeAll(params)
+		}
+	}()
 	for i := uint32(0); i < count && d.Err == nil; i++ {
 		m.load(d, params)
 	}
 	n, err := d.Finish()
+	ended = true
 	if err != nil {
 		return n, fmt.Errorf("amp: restore masters: %w", errors.Join(err, closeAll(params)))
 	}

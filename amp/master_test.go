@@ -181,6 +181,8 @@ func TestMasterStepError(t *testing.T) {
 	require.ErrorIs(t, err, errBroken)
 	require.Equal(t, "release master/w/1 dirty", d.log[len(d.log)-1])
 	require.Equal(t, []float32{-1, 2, 3, 4}, param)
+	requireHalf(t, m, "w", snug.ViewOf(param))
+	m.params["w"].half = false
 	require.Equal(t, []float32{-1, 2, -3, 4}, weights(t, m, "w", 4))
 }
 

@@ -17,7 +17,9 @@ import (
 //
 // The optimizer's name stands for a set of gradients: an overflow skips the
 // steps of that set only, and backs off the scale that all share. An optimizer
-// is ready, unscaled or stepped, and Update makes all of them ready. Keep the
+// is ready, unscaled or stepped, and Update makes all of them ready. Where a walk over
+// gradients stops half-way, by an error or a panic of the walker, they are undefined: calls
+// for that optimizer are errors until Update. Keep the
 // scale for all micro-batches of an accumulation window: call Update between
 // windows.
 //
@@ -30,6 +32,7 @@ type Scaler struct {
 	tracker    int           // finite steps in a row
 	patience   int           // overflows until the scale backs off
 	optimizers map[string]progress
+	began      bool // a walk has changed gradients
 }
 
 // progress is that of one optimizer in the current step. One that the map lacks
@@ -37,6 +40,7 @@ type Scaler struct {
 type progress struct {
 	stats   Stats // of its gradients, unscaled and clipped
 	stepped bool
+	failed  bool // a walk has stopped half-way, so that the gradients are undefined
 }
 
 // NewScaler returns a Scaler. The error wraps [snug.ErrConfig].
@@ -49,7 +53,8 @@ func NewScaler(o ScalerOptions) (*Scaler, error) {
 }
 
 // Scale returns the loss scale of the current step, by which the caller
-// multiplies the loss or its gradient.
+// multiplies the loss or its gradient. It is 0 for a Scaler that NewScaler has not made, of
+// which all other calls are errors.
 func (s *Scaler) Scale() float32 {
 	s.used = true
 	return s.current()
@@ -69,6 +74,9 @@ func (s *Scaler) current() float32 {
 // that many have gone by already, it grows at the next Update. The error wraps
 // [snug.ErrConfig].
 func (s *Scaler) SetInterval(steps int) error {
+	if err := s.made("SetInterval"); err != nil {
+		return err
+	}
 	o := s.opts
 	o.Interval = steps
 	if err := o.check(); err != nil {
@@ -99,18 +107,39 @@ func (s *Scaler) Unscale(optimizer string, grads iter.Seq2[string, snug.View]) (
 		return Stats{}, err
 	}
 	factor := float32(1 / float64(s.current()))
-	stats, err := pass{op: "Unscale", factor: factor, limit: noLimit, noF16: s.opts.Mode != Disabled}.run(grads)
+	s.began = false
+	defer s.settle(optimizer)
+	stats, err := pass{op: "Unscale", began: &s.began, factor: factor, limit: noLimit, noF16: s.opts.Mode != Disabled}.run(grads)
 	if err != nil {
 		return Stats{}, err
 	}
-	s.optimizers[optimizer] = progress{stats: stats}
+	s.optimizers[optimizer], s.began = progress{stats: stats}, false
 	return stats, nil
+}
+
+// settle notes that the gradients of an optimizer are undefined where a walk has begun and
+// has not ended well, also by a panic.
+func (s *Scaler) settle(optimizer string) {
+	if s.began {
+		s.optimizers[optimizer], s.began = progress{failed: true}, false
+	}
+}
+
+// made returns an error for the zero value.
+func (s *Scaler) made(op string) error {
+	if s.optimizers == nil {
+		return fmt.Errorf("amp: %s: the scaler was not made by NewScaler: %w", op, snug.ErrConfig)
+	}
+	return nil
 }
 
 // ready returns an error unless gradients may be unscaled.
 func (s *Scaler) ready(op, name string) error {
-	if s.optimizers == nil {
-		return fmt.Errorf("amp: %s: the scaler was not made by NewScaler: %w", op, snug.ErrConfig)
+	if err := s.made(op); err != nil {
+		return err
+	}
+	if s.optimizers[name].failed {
+		return undefined(op, name)
 	}
 	if o, found := s.optimizers[name]; found {
 		return fmt.Errorf("amp: %s: optimizer %q was %s since the last Update: %w", op, name, o, snug.ErrConfig)
@@ -119,6 +148,11 @@ func (s *Scaler) ready(op, name string) error {
 		return fmt.Errorf("amp: %s: no loss was scaled, Scale was never called: %w", op, snug.ErrConfig)
 	}
 	return nil
+}
+
+// undefined is the error of gradients that are half unscaled or half clipped.
+func undefined(op, name string) error {
+	return fmt.Errorf("amp: %s: a walk over the gradients of optimizer %q stopped half-way, call Update: %w", op, name, snug.ErrConfig)
 }
 
 // skips reports whether the optimizer is not stepped.
@@ -139,34 +173,43 @@ func (o progress) String() string {
 // The errors are those of Clip, and [snug.ErrConfig] when the optimizer was not
 // unscaled or was stepped since the last Update.
 func (s *Scaler) Clip(optimizer string, grads iter.Seq2[string, snug.View], maxNorm float64) (Stats, error) {
-	return s.clip("Clip", optimizer, func(o progress) (Stats, error) { return Clip(grads, o.stats.Norm, maxNorm) })
+	return s.clip("Clip", optimizer, func(o progress) (Stats, error) { return clip(grads, o.stats.Norm, maxNorm, &s.began) })
 }
 
 // ClipValue is [Scaler.Clip] with the function [ClipValue].
 func (s *Scaler) ClipValue(optimizer string, grads iter.Seq2[string, snug.View], limit float32) (Stats, error) {
-	return s.clip("ClipValue", optimizer, func(progress) (Stats, error) { return ClipValue(grads, limit) })
+	return s.clip("ClipValue", optimizer, func(progress) (Stats, error) { return clipValue(grads, limit, &s.began) })
 }
 
 func (s *Scaler) clip(op, name string, run func(progress) (Stats, error)) (Stats, error) {
+	if err := s.made(op); err != nil {
+		return Stats{}, err
+	}
 	o, found := s.optimizers[name]
+	if o.failed {
+		return Stats{}, undefined(op, name)
+	}
 	if !found || o.stepped {
 		return Stats{}, fmt.Errorf("amp: %s: optimizer %q was not unscaled since the last Update, or was stepped: %w", op, name, snug.ErrConfig)
 	}
 	if o.stats.NonFinite > 0 {
 		return o.stats, nil
 	}
+	s.began = false
+	defer s.settle(name)
 	stats, err := run(o)
 	if err != nil {
 		return Stats{}, err
 	}
-	s.optimizers[name] = progress{stats: stats}
+	s.optimizers[name], s.began = progress{stats: stats}, false
 	return stats, nil
 }
 
 // Step calls step once if all gradients of the optimizer are finite, and
 // reports whether it did. Unless Unscale was called since the last Update, it
 // unscales grads first; otherwise it does not look at grads, which may be nil.
-// It returns the error of step unchanged; Step may then be called again.
+// It returns the error of step unchanged, and lets its panics through; Step may then be
+// called again, with a step that knows what it has done.
 //
 // Other errors are those of [Scaler.Unscale], and [snug.ErrConfig] when step is
 // nil, when Step was called for the optimizer since the last Update, or when
@@ -182,6 +225,8 @@ func (s *Scaler) Step(optimizer string, grads iter.Seq2[string, snug.View], step
 	}
 	o := s.optimizers[optimizer]
 	switch {
+	case o.failed:
+		return false, undefined("Step", optimizer)
 	case o.stepped:
 		return false, fmt.Errorf("amp: Step: optimizer %q was stepped since the last Update: %w", optimizer, snug.ErrConfig)
 	case o.stats.Gradients == 0 && s.opts.Mode != Disabled:
@@ -202,16 +247,24 @@ func (s *Scaler) Step(optimizer string, grads iter.Seq2[string, snug.View], step
 // Update. With FloorError it wraps [snug.ErrNonFinite] when gradients overflowed
 // at the least scale; the step has ended then too, and training may go on.
 func (s *Scaler) Update() error {
+	if err := s.made("Update"); err != nil {
+		return err
+	}
 	if s.opts.Mode == Disabled {
 		clear(s.optimizers)
 		return nil
 	}
-	overflow, checked := "", false
+	overflow, checked, failed := "", false, false
 	for name, o := range s.optimizers {
 		checked = checked || o.stats.Gradients > 0
+		failed = failed || o.failed
 		if s.skips(o) && (overflow == "" || name < overflow) {
 			overflow = name
 		}
+	}
+	if !checked && failed { // there is nothing to learn the scale from
+		clear(s.optimizers)
+		return nil
 	}
 	if !checked {
 		return fmt.Errorf("amp: Update: no gradient was unscaled since the last Update: %w", snug.ErrConfig)
@@ -233,6 +286,9 @@ func (s *Scaler) Update() error {
 // [snug.ErrConfig] when scale is not between Floor and Cap; nothing has changed
 // then.
 func (s *Scaler) UpdateTo(scale float32) error {
+	if err := s.made("UpdateTo"); err != nil {
+		return err
+	}
 	if !s.opts.inRange(scale) {
 		return fmt.Errorf("amp: UpdateTo: the scale is %v, want Floor %v or more and at most Cap %v: %w", scale, s.opts.Floor, s.opts.Cap, snug.ErrConfig)
 	}

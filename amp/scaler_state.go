@@ -44,6 +44,9 @@ func (st *scalerState1) upgrade() scalerState {
 // AppendBinary appends the options and the state of s to b. The error wraps
 // [snug.ErrConfig] between Unscale and Update, when the state is not whole.
 func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
+	if err := s.made("save scaler"); err != nil {
+		return b, err
+	}
 	if len(s.optimizers) > 0 {
 		return b, fmt.Errorf("amp: save scaler: call Update first, a step is under way: %w", snug.ErrConfig)
 	}

@@ -16,6 +16,7 @@ import (
 // pass is what a traversal does to every gradient.
 type pass struct {
 	op     string
+	began  *bool   // becomes true when gradients may have changed, unless nil
 	factor float32 // multiplies; 1 writes nothing
 	limit  float32 // cuts off magnitudes above; noLimit writes nothing
 	noF16  bool    // refuse float16
@@ -84,6 +85,7 @@ func (s *traversal) run(grads iter.Seq2[string, snug.View]) error {
 
 func (s *traversal) checkOne(name string, grad snug.View) bool {
 	switch {
+	case s.err != nil: // the walker goes on though it was told to stop
 	case s.noF16 && grad.DType() == snug.F16:
 		s.err = fmt.Errorf("amp: %s: gradient %q is f16, whose range ends where a scale is needed, want f32 or bf16: %w", s.op, name, snug.ErrDType)
 	case !grad.DType().IsFloat():
@@ -103,6 +105,12 @@ func (c *counts) add(grad snug.View) {
 }
 
 func (s *traversal) workOne(_ string, grad snug.View) bool {
+	if s.err != nil {
+		return false
+	}
+	if s.began != nil {
+		*s.began = true
+	}
 	s.worked.add(grad)
 	s.err = s.sweep(grad)
 	return s.err == nil
@@ -144,6 +152,9 @@ func (s *traversal) stats(grads iter.Seq2[string, snug.View]) (Stats, error) {
 
 // findOne notes the non-finite values of a gradient.
 func (s *traversal) findOne(name string, grad snug.View) bool {
+	if s.err != nil {
+		return false
+	}
 	s.found.Reset()
 	if s.err = s.sweep(grad); s.err == nil {
 		s.err = s.found.Collect()
