@@ -1,6 +1,7 @@
 package remat
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -75,4 +76,37 @@ func TestMethodHRevolve(t *testing.T) {
 	_, fit, err := Planner{Tiers: Tiers{Disk: 100}}.Plan(c, 6)
 	require.NoError(t, err)
 	require.LessOrEqual(t, fit.Time, levels.Time)
+}
+
+// TestHRevolveFamily: the plans that a Planner tries are those of HRevolve, each once.
+func TestHRevolveFamily(t *testing.T) {
+	for _, n := range []int{1, 2, 7, 40} {
+		c := uniform(n)
+		c.Host = Rates{0.5, 2}
+		f, err := hrevolveFamily(c, Tiers{Host: 1})
+		require.NoError(t, err)
+		var before []Op
+		tried := 0
+		for i := range f.last + 1 {
+			var l Levels
+			_, err := fmt.Sscanf(f.name(i), "hrevolve(%d,%d)", &l.Memory, &l.Disk)
+			require.NoError(t, err)
+			l.Write, l.Read = 2, 0.5
+			schedule, err := HRevolve(n, l)
+			require.NoError(t, err)
+			want := must(schedule.Plan(Host))
+			require.Equal(t, f.name(i), want.Name)
+			got := f.append(nil, i)
+			if got == nil { // more slots on disk are of no use
+				require.Equal(t, before, want.Ops)
+				continue
+			}
+			require.Equal(t, want.Ops, got)
+			before = got
+			tried++
+		}
+		require.GreaterOrEqual(t, tried, min(n, 3))
+	}
+	_, err := hrevolveFamily(Costs{Stages: make([]Cost, maxLevelStages+1)}, Tiers{Host: 1})
+	require.ErrorIs(t, err, snug.ErrConfig)
 }
