@@ -55,7 +55,7 @@ func (l layout) bytes(n int) int64 {
 // codes returns the bytes of the codes of n elements: 4-bit ones begin at a byte.
 func (l layout) codes(n int) int {
 	if l.bits == 4 {
-		return (n + 1) / 2
+		return n/2 + n%2 // n+1 may overflow
 	}
 	return n
 }
