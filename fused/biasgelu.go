@@ -23,7 +23,7 @@ import (
 // the result is rounded. gelu(−Inf) is −0, the limit. Each worker holds cols
 // float32 and 8 KiB.
 func BiasGELU[V snug.Vector](out, x, bias V) error {
-	return biasGELU(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
+	return biasGELU("BiasGELU", geluTanh, snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
 }
 
 // BiasGELUBackward computes the gradients of [BiasGELU] from the gradient dy
@@ -40,16 +40,43 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 //
 // Aliasing: dx may be dy or x. Each worker holds 2·cols float32 and 16 KiB.
 func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
-	return biasGELUBackward(snug.ViewOf(dx), snug.ViewOf(dbias),
+	return biasGELUBackward("BiasGELUBackward", geluTanh, snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }
 
-// BiasGELUWorkspaceLen returns the workspace of [BiasGELUBackward] in float32
-// elements: a sum a column for each of at most 64 parts of the rows.
+// BiasGELUErf is [BiasGELU] with GELU itself, as BERT and PyTorch's default have it
+// (approximate='none'):
+//
+//	gelu(z) = z·Φ(z) = ½z(1 + erf(z/√2))
+//
+// The two differ by up to 4.8e-4. For bfloat16 too, gelu(z) is within
+// 1.2e-7·max(1, |z|) of the true one before the result is rounded, and the derivative
+// within 2e-7.
+func BiasGELUErf[V snug.Vector](out, x, bias V) error {
+	return biasGELU("BiasGELUErf", geluErf, snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
+}
+
+// BiasGELUErfBackward computes the gradients of [BiasGELUErf] as [BiasGELUBackward]
+// does those of BiasGELU, with gelu′(z) = Φ(z) + z·φ(z). ws has at least
+// BiasGELUWorkspaceLen(rows, cols) elements.
+func BiasGELUErfBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
+	return biasGELUBackward("BiasGELUErfBackward", geluErf, snug.ViewOf(dx), snug.ViewOf(dbias),
+		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
+}
+
+// geluForm is one of the two definitions of GELU.
+type geluForm int
+
+const (
+	geluTanh geluForm = iota
+	geluErf
+)
+
+// BiasGELUWorkspaceLen returns the workspace of [BiasGELUBackward] and
+// [BiasGELUErfBackward] in float32 elements: a sum a column for each of at most 64 parts of the rows.
 func BiasGELUWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
-func biasGELU(out, x, bias snug.View) error {
-	const op = "BiasGELU"
+func biasGELU(op string, form geluForm, out, x, bias snug.View) error {
 	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"bias", bias}); err != nil {
 		return err
 	}
@@ -65,7 +92,7 @@ func biasGELU(out, x, bias snug.View) error {
 	if err != nil {
 		return err
 	}
-	job := biasGELUJob{out, x, bias, rows, cols}
+	job := biasGELUJob{out, x, bias, rows, cols, form}
 	if dev.IsCPU() {
 		job.Run()
 		return nil
@@ -74,8 +101,7 @@ func biasGELU(out, x, bias snug.View) error {
 	return dev.Launch(&queued)
 }
 
-func biasGELUBackward(dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error {
-	const op = "BiasGELUBackward"
+func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error {
 	if err := into.check(op); err != nil {
 		return err
 	}
@@ -106,7 +132,7 @@ func biasGELUBackward(dx, dbias, dy, x, bias snug.View, into Into, ws snug.View)
 	if err != nil {
 		return err
 	}
-	job := biasGELUBackwardJob{dx, dbias, dy, x, bias, ws, rows, cols, into, frozen}
+	job := biasGELUBackwardJob{dx, dbias, dy, x, bias, ws, rows, cols, into, frozen, form}
 	if dev.IsCPU() {
 		job.Run()
 		return nil
@@ -119,9 +145,12 @@ type biasGELUJob struct {
 	out, x, bias snug.View
 
 	rows, cols int
+	form       geluForm
 }
 
-func (*biasGELUJob) Kernel() string { return "fused.bias_gelu" }
+func (j *biasGELUJob) Kernel() string {
+	return [...]string{"fused.bias_gelu", "fused.bias_gelu_erf"}[j.form]
+}
 
 func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
@@ -137,19 +166,19 @@ var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 	buf := scratch.Get(block + j.cols)
 	defer finish(buf)
 	if k := direct(j.x); k != nil {
-		bias := bits(j.bias, 0, j.cols)
+		bias, gelu := bits(j.bias, 0, j.cols), geluLoop(k, j.form)
 		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
-			k.GELU(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
+			gelu(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
 		}
 		return
 	}
-	row, bias := (*buf)[:block], load((*buf)[block:], j.bias, 0)
+	row, bias, gelu := (*buf)[:block], load((*buf)[block:], j.bias, 0), geluLoop(vexp.F32.Best(), j.form)
 	for r := lo; r < hi; r++ {
 		for c := 0; c < j.cols; c += block {
 			at, n := r*j.cols+c, min(block, j.cols-c)
 			x := load(row[:n], j.x, at)
 			out := target(row[:n], j.out, at)
-			vexp.F32.Best().GELU(out, x, bias[c:c+n], streams32(j.out))
+			gelu(out, x, bias[c:c+n], streams32(j.out))
 			store(j.out, at, out)
 		}
 	}
@@ -161,9 +190,12 @@ type biasGELUBackwardJob struct {
 	rows, cols int
 	into       Into
 	frozen     bool
+	form       geluForm
 }
 
-func (*biasGELUBackwardJob) Kernel() string { return "fused.bias_gelu_backward" }
+func (j *biasGELUBackwardJob) Kernel() string {
+	return [...]string{"fused.bias_gelu_backward", "fused.bias_gelu_erf_backward"}[j.form]
+}
 
 func (j *biasGELUBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dx, &j.dbias, &j.dy, &j.x, &j.bias, &j.ws} {
@@ -192,10 +224,10 @@ var biasGELUBackwardTask = cpu.NewTask(func(j *biasGELUBackwardJob, part int) {
 	clear(sums)
 	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
 	if k := direct(j.x); k != nil {
-		bias := bits(j.bias, 0, j.cols)
+		bias, grad := bits(j.bias, 0, j.cols), geluGradLoop(k, j.form)
 		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
 			end := at + j.cols
-			k.GELUGrad(bits(j.dx, at, end), sums, bits(j.dy, at, end), bits(j.x, at, end), bias, streams(j.dx))
+			grad(bits(j.dx, at, end), sums, bits(j.dy, at, end), bits(j.x, at, end), bias, streams(j.dx))
 		}
 		return
 	}
@@ -215,6 +247,21 @@ func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32
 	x := load(cut(buf, 0, n), j.x, at)
 	dy := load(cut(buf, 1, n), j.dy, at)
 	dx := target(cut(buf, 1, n), j.dx, at)
-	vexp.F32.Best().GELUGrad(dx, sums, dy, x, bias, streams32(j.dx))
+	geluGradLoop(vexp.F32.Best(), j.form)(dx, sums, dy, x, bias, streams32(j.dx))
 	store(j.dx, at, dx)
+}
+
+// geluLoop and geluGradLoop return the loops of a form.
+func geluLoop[T float32 | uint16](k *vexp.Rows[T], form geluForm) func(dst, x, bias []T, stream bool) {
+	if form == geluErf {
+		return k.GELUErf
+	}
+	return k.GELU
+}
+
+func geluGradLoop[T float32 | uint16](k *vexp.Rows[T], form geluForm) func(dx []T, sums []float32, dy, x, bias []T, stream bool) {
+	if form == geluErf {
+		return k.GELUErfGrad
+	}
+	return k.GELUGrad
 }

@@ -59,7 +59,8 @@ func elementsOf(operands ...*snug.View) elements {
 
 var (
 	addNames            = gpu.ForFloats("fused_add")
-	biasGELUNames       = gpu.ForFloats("fused_bias_gelu")
+	biasAddNames        = gpu.ForFloats("fused_bias_add")
+	biasGELUNames       = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu"), gpu.ForFloats("fused_bias_gelu_erf")}
 	swiGLUNames         = gpu.ForFloats("fused_swiglu")
 	swiGLUBackwardNames = gpu.ForFloats("fused_swiglu_backward")
 	dropoutNames        = gpu.ForFloats("fused_dropout")
@@ -78,9 +79,14 @@ type biasParams struct {
 	cols, wide uint32
 }
 
+func (j *biasAddJob) Grids(q gpu.Launcher) error {
+	p := biasParams{uint64(j.x.Len()), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.bias)}
+	return grid(q, nameOf(&biasAddNames, &j.x), packs(j.x.Len(), j.x.DType()), threads, p, &j.out, &j.x, &j.bias)
+}
+
 func (j *biasGELUJob) Grids(q gpu.Launcher) error {
 	p := biasParams{uint64(j.x.Len()), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.bias)}
-	return grid(q, nameOf(&biasGELUNames, &j.x), packs(j.x.Len(), j.x.DType()), threads, p, &j.out, &j.x, &j.bias)
+	return grid(q, nameOf(&biasGELUNames[j.form], &j.x), packs(j.x.Len(), j.x.DType()), threads, p, &j.out, &j.x, &j.bias)
 }
 
 func (j *swiGLUJob) Grids(q gpu.Launcher) error {

@@ -17,7 +17,8 @@ var (
 	rmsNormNames           = gpu.ForFloats("fused_rmsnorm")
 	rmsNormBackwardNames   = gpu.ForFloats("fused_rmsnorm_backward")
 	rmsNormSumsNames       = gpu.ForFloats("fused_rmsnorm_sums")
-	geluBackwardNames      = gpu.ForFloats("fused_bias_gelu_backward")
+	biasSumsNames          = gpu.ForFloats("fused_bias_sums")
+	geluBackwardNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu_backward"), gpu.ForFloats("fused_bias_gelu_erf_backward")}
 	embeddingNames         = gpu.ForFloats("fused_embedding")
 	scatterNames           = gpu.ForFloats("fused_embedding_backward")
 	rotaryNames            = gpu.ForFloats("fused_rotary")
@@ -160,7 +161,7 @@ func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
 		if j.frozen {
 			p.frozen = 1
 		}
-		err := grid(q, nameOf(&geluBackwardNames, &j.x), sumGrid(j.rows, j.cols), sumThreads, p,
+		err := grid(q, nameOf(&geluBackwardNames[j.form], &j.x), sumGrid(j.rows, j.cols), sumThreads, p,
 			&j.dx, &j.dy, &j.x, &j.bias, &j.ws)
 		if err != nil {
 			return err
@@ -168,6 +169,16 @@ func (j *biasGELUBackwardJob) Grids(q gpu.Launcher) error {
 	}
 	if j.frozen {
 		return nil
+	}
+	return addPartsOn(q, j.dbias, j.ws, 0, j.rows, j.cols, j.into)
+}
+
+func (j *biasAddBackwardJob) Grids(q gpu.Launcher) error {
+	if j.rows > 0 {
+		err := grid(q, nameOf(&biasSumsNames, &j.dy), sumGrid(j.rows, j.cols), sumThreads, sumsOf(j.rows, j.cols, &j.dy), &j.ws, &j.dy)
+		if err != nil {
+			return err
+		}
 	}
 	return addPartsOn(q, j.dbias, j.ws, 0, j.rows, j.cols, j.into)
 }

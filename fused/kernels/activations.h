@@ -49,12 +49,59 @@ DEVICE float gelu_slope(float x) {
     return fused_mul_add(x * g.slope, fused_mul_add(GELU3_3, x * x, GELU1), g.s);
 }
 
+// ---- GELU itself: x·Φ(x), Φ(-a) = e^(-a²/2)·q(u), u = 1 - 1/(1 + 0.4a), see
+// internal/vexp/activation.go
+
+#define NORMAL_SCALE 0.4f
+#define NORMAL_EXPONENT -0.7213475204444817f // -½·log2 e
+#define NORMAL_PEAK 0.3989422804014327f      // 1/√(2π)
+
+struct Normal { float s, e; }; // Φ(x) and e^(-x²/2)
+
+DEVICE Normal normal_of(float x) {
+    float e = exp2_of(x * x * NORMAL_EXPONENT);
+    float u = 1.0f - 1.0f / (1.0f + NORMAL_SCALE * magnitude(x));
+    float q = fused_mul_add(u, 0.0235113259f, 0.0110310866f);
+    q = fused_mul_add(u, q, -0.0492897332f);
+    q = fused_mul_add(u, q, -0.100837998f);
+    q = fused_mul_add(u, q, 0.0496571064f);
+    q = fused_mul_add(u, q, 0.565155149f);
+    q = fused_mul_add(u, q, -0.997355938f);
+    q = e * fused_mul_add(u, q, 0.5f);
+    return Normal{x > 0.0f ? 1.0f - q : q, e};
+}
+
+DEVICE float gelu_erf_of(float x) {
+    x = at_least(x, -GELU_FLAT);
+    return x * normal_of(at_most(x, GELU_FLAT)).s;
+}
+
+DEVICE float gelu_erf_slope(float x) {
+    x = at_most(at_least(x, -GELU_FLAT), GELU_FLAT);
+    Normal g = normal_of(x);
+    return fused_mul_add(x * g.e, NORMAL_PEAK, g.s);
+}
+
+// ---- what becomes of x + bias
+
+struct Identity {
+    static DEVICE_MEMBER float of(float x) { return x; }
+};
+struct GELUTanh {
+    static DEVICE_MEMBER float of(float x) { return gelu_of(x); }
+    static DEVICE_MEMBER float slope(float x) { return gelu_slope(x); }
+};
+struct GELUErf {
+    static DEVICE_MEMBER float of(float x) { return gelu_erf_of(x); }
+    static DEVICE_MEMBER float slope(float x) { return gelu_erf_slope(x); }
+};
+
 struct BiasParams {
     u64 n;
     u32 cols, wide; // wide: also rows start at multiples of 16 bytes
 };
 
-template <class T> struct BiasGELUOp {
+template <class T, class F> struct BiasOp {
     GLOBAL T* out;
     GLOBAL const T* x;
     GLOBAL const T* bias;
@@ -62,18 +109,23 @@ template <class T> struct BiasGELUOp {
 
     template <int n> DEVICE_MEMBER void at(u64 i) const {
         Pack<T, n> y = load_pack<n>(x + i), b = load_pack<n>(bias + i % cols);
-        UNROLL for (int k = 0; k < n; k++) y.x[k] = narrow<T>(gelu_of(widen(y.x[k]) + widen(b.x[k])));
+        UNROLL for (int k = 0; k < n; k++) y.x[k] = narrow<T>(F::of(widen(y.x[k]) + widen(b.x[k])));
         store_pack<n>(out + i, y);
     }
 };
 
-#define BIAS_GELU(T)                                                                                              \
-    KERNEL(fused_bias_gelu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, x, 1), OPERAND(const T, bias, 2),       \
+#define BIAS_KERNEL(NAME, F, T)                                                                                   \
+    KERNEL(fused_bias_##NAME##_##T, 256, OPERAND(T, out, 0), OPERAND(const T, x, 1), OPERAND(const T, bias, 2),   \
            PARAMS(BiasParams, p)) {                                                                               \
-        BiasGELUOp<T> op = {out, x, bias, p.cols};                                                                \
+        BiasOp<T, F> op = {out, x, bias, p.cols};                                                                 \
         each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                            \
     }
+#define BIAS_ADD(T) BIAS_KERNEL(add, Identity, T)
+#define BIAS_GELU(T) BIAS_KERNEL(gelu, GELUTanh, T)
+#define BIAS_GELU_ERF(T) BIAS_KERNEL(gelu_erf, GELUErf, T)
+FOR_FLOATS(BIAS_ADD)
 FOR_FLOATS(BIAS_GELU)
+FOR_FLOATS(BIAS_GELU_ERF)
 
 // ---- SwiGLU: silu(gate)·up, silu(x) = x·σ(x)
 

@@ -83,7 +83,7 @@ struct GELUGradParams {
     u32 frozen, unused;
 };
 
-template <class T> struct GELUGradOp {
+template <class T, class F> struct GELUGradOp {
     GLOBAL T* dx;
     GLOBAL const T* dy;
     GLOBAL const T* x;
@@ -99,7 +99,7 @@ template <class T> struct GELUGradOp {
         UNROLL_2 for (u64 r = lo; r < hi; r++) {
             Pack<T, n> d = load_pack<n>(dy + r * cols + c), v = load_pack<n>(x + r * cols + c);
             UNROLL for (int k = 0; k < n; k++) {
-                float g = widen(d.x[k]) * gelu_slope(widen(v.x[k]) + widen(b.x[k]));
+                float g = widen(d.x[k]) * F::slope(widen(v.x[k]) + widen(b.x[k]));
                 sum[k] += g;
                 d.x[k] = narrow<T>(g);
             }
@@ -110,16 +110,47 @@ template <class T> struct GELUGradOp {
     }
 };
 
-#define BIAS_GELU_BACKWARD(T)                                                                                           \
-    KERNEL(fused_bias_gelu_backward_##T, SUM_THREADS, OPERAND(T, dx, 0), OPERAND(const T, dy, 1), OPERAND(const T, x, 2), \
+#define BIAS_GELU_BACKWARD_KERNEL(NAME, F, T)                                                                           \
+    KERNEL(fused_bias_##NAME##_backward_##T, SUM_THREADS, OPERAND(T, dx, 0), OPERAND(const T, dy, 1), OPERAND(const T, x, 2), \
            OPERAND(const T, bias, 3), OPERAND(f32, ws, 4), PARAMS(GELUGradParams, p)) {                                 \
         Thread t = THREAD;                                                                                              \
         u64 lo = t.block_y * p.part_rows;                                                                               \
-        GELUGradOp<T> op = {dx, dy, x, bias, p.frozen ? 0 : ws + (u64)t.block_y * p.cols, lo,                           \
+        GELUGradOp<T, F> op = {dx, dy, x, bias, p.frozen ? 0 : ws + (u64)t.block_y * p.cols, lo,                           \
                             least(lo + p.part_rows, p.rows), p.cols};                                                   \
         columns(t, p.cols, p.wide, op);                                                                                 \
     }
+#define BIAS_GELU_BACKWARD(T) BIAS_GELU_BACKWARD_KERNEL(gelu, GELUTanh, T)
+#define BIAS_GELU_ERF_BACKWARD(T) BIAS_GELU_BACKWARD_KERNEL(gelu_erf, GELUErf, T)
 FOR_FLOATS(BIAS_GELU_BACKWARD)
+FOR_FLOATS(BIAS_GELU_ERF_BACKWARD)
+
+// ---- BiasAdd's backward pass: partial sums of dy at ws[p][cols].
+
+template <class T> struct BiasSumsOp {
+    GLOBAL f32* sums;
+    GLOBAL const T* dy;
+    u64 lo, hi;
+    u32 cols;
+
+    template <int n> DEVICE_MEMBER void at(u32 c) const {
+        float sum[n];
+        UNROLL for (int k = 0; k < n; k++) sum[k] = 0.0f;
+        UNROLL_2 for (u64 r = lo; r < hi; r++) {
+            Pack<T, n> d = load_pack<n>(dy + r * cols + c);
+            UNROLL for (int k = 0; k < n; k++) sum[k] += widen(d.x[k]);
+        }
+        UNROLL for (int k = 0; k < n; k++) sums[c + k] = sum[k];
+    }
+};
+
+#define BIAS_SUMS(T)                                                                                                    \
+    KERNEL(fused_bias_sums_##T, SUM_THREADS, OPERAND(f32, ws, 0), OPERAND(const T, dy, 1), PARAMS(SumParams, p)) {      \
+        Thread t = THREAD;                                                                                              \
+        u64 lo = t.block_y * p.part_rows;                                                                               \
+        BiasSumsOp<T> op = {ws + (u64)t.block_y * p.cols, dy, lo, least(lo + p.part_rows, p.rows), p.cols};             \
+        columns(t, p.cols, p.wide, op);                                                                                 \
+    }
+FOR_FLOATS(BIAS_SUMS)
 
 // ---- the total of partial sums: acc = beta·acc + alpha·Σ partial[p·stride + column]
 

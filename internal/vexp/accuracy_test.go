@@ -151,6 +151,11 @@ func gelu64(x float64) (y, slope float64) {
 	return x * s, s + x*s*sigma(-u2)*2*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
 }
 
+func geluErf64(x float64) (y, slope float64) {
+	s := 0.5 * math.Erfc(-x/math.Sqrt2)
+	return x * s, s + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+}
+
 func silu64(x float64) (y, slope float64) {
 	s := sigma(x)
 	return x * s, s + x*s*sigma(-x)
@@ -161,7 +166,7 @@ func TestSlopes(t *testing.T) {
 	for x := -6.0; x <= 6; x += 0.01 {
 		y, _ := gelu64(x)
 		require.InDelta(t, 0.5*x*(1+math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))), y, 1e-15)
-		for _, f := range []func(float64) (float64, float64){gelu64, silu64} {
+		for _, f := range []func(float64) (float64, float64){gelu64, geluErf64, silu64} {
 			above, _ := f(x + 1e-5)
 			below, _ := f(x - 1e-5)
 			_, slope := f(x)
@@ -184,6 +189,9 @@ func TestActivationError(t *testing.T) {
 			"gelu": {gelu64,
 				func(dst []float32) { k.GELU(dst, x, zeros, false) },
 				func(dst []float32) { k.GELUGrad(dst, make([]float32, len(x)), ones, x, zeros, false) }},
+			"erf gelu": {geluErf64,
+				func(dst []float32) { k.GELUErf(dst, x, zeros, false) },
+				func(dst []float32) { k.GELUErfGrad(dst, make([]float32, len(x)), ones, x, zeros, false) }},
 			"silu": {silu64,
 				func(dst []float32) { k.SiLUMul(dst, x, ones, false) },
 				func(dst []float32) { k.SiLUMulGrad(dst, make([]float32, len(x)), ones, x, ones, false) }},
@@ -215,7 +223,12 @@ func TestActivationLimits(t *testing.T) {
 			dup := []float32{0}
 			k.SiLUMulGrad(y[3][:], dup, one, row, one, false)
 			require.Equal(t, math.Float32bits(y[2][0]), math.Float32bits(dup[0]))
-			return y[0][0], y[1][0], y[2][0], y[3][0]
+			var erf, erfSlope [1]float32
+			k.GELUErf(erf[:], row, zero, false)
+			k.GELUErfGrad(erfSlope[:], sums, one, row, zero, false)
+			require.Equal(t, [2]uint32{math.Float32bits(y[0][0]) << 1, math.Float32bits(y[1][0]) << 1},
+				[2]uint32{math.Float32bits(erf[0]) << 1, math.Float32bits(erfSlope[0]) << 1}, "both forms have one limit")
+			return erf[0], erfSlope[0], y[2][0], y[3][0]
 		}
 		for _, x := range []float32{-inf, -math.MaxFloat32, -1e20, -129} {
 			a, b, c, d := at(x)

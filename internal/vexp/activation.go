@@ -66,6 +66,66 @@ func geluGrad(dx, sums, dy, x, bias []float32, _ bool) {
 	}
 }
 
+// GELU itself (torch's approximate='none') is x·Φ(x), with the normal distribution
+// function Φ(x) = ½(1 + erf(x/√2)) and its derivative φ(x) = e^(−x²/2)/√(2π). The tail
+//
+//	Φ(−a) = e^(−a²/2)·q(u),  u = 1 − 1/(1 + normalScale·a),  a ≥ 0
+//
+// is computed first, which keeps small results at negative x accurate: q, Mills' ratio
+// over √(2π), falls slowly from ½, and a polynomial of degree 7 in u with q(0) = ½ has an
+// error of e^(−a²/2)·q below 1.6e-9·max(1, a)⁻¹, by weighted least squares whose weights
+// follow the error (Lawson's iteration).
+const (
+	normalScale = 0.4
+	normal1     = -0.997355938
+	normal2     = 0.565155149
+	normal3     = 0.0496571064
+	normal4     = -0.100837998
+	normal5     = -0.0492897332
+	normal6     = 0.0110310866
+	normal7     = 0.0235113259
+	peak        = 0.3989422804014327 // φ(0)
+)
+
+// normal returns Φ(x) and e^(−x²/2) at |x| ≤ geluFlat.
+func normal(x float32) (s, e float32) {
+	e = exp2(float32(x*x) * (-0.5 * math.Log2E))
+	u := 1 - 1/(1+float32(normalScale*max(x, -x)))
+	s = e * (0.5 + u*(normal1+u*(normal2+u*(normal3+u*(normal4+u*(normal5+u*(normal6+u*normal7)))))))
+	if x > 0 {
+		s = 1 - s
+	}
+	return s, e
+}
+
+// geluErfOf returns x·Φ(x). −Inf gives −0, the limit.
+func geluErfOf(x float32) float32 {
+	x = max(x, -geluFlat)
+	s, _ := normal(min(x, geluFlat))
+	return x * s
+}
+
+// geluErfSlope returns Φ(x) + x·φ(x).
+func geluErfSlope(x float32) float32 {
+	x = min(max(x, -geluFlat), geluFlat)
+	s, e := normal(x)
+	return s + float32(float32(x*e)*peak)
+}
+
+func geluErf(dst, x, bias []float32, _ bool) {
+	for i, v := range x {
+		dst[i] = geluErfOf(v + bias[i])
+	}
+}
+
+func geluErfGrad(dx, sums, dy, x, bias []float32, _ bool) {
+	for i, v := range x {
+		d := float32(dy[i] * geluErfSlope(v+bias[i]))
+		dx[i] = d
+		sums[i] += d
+	}
+}
+
 // siluFlat bounds x where σ(x) is 0 or 1 in float32.
 const siluFlat = 128
 

@@ -73,12 +73,18 @@ func layer[T float32 | uint16](n int, k *Rows[T], h [][]T, f [][]float32, a [4]f
 		half := len(h[0]) / 2
 		k.RotatePairs(f[0][:half], f[1][:half], h[0][:2*half], a[3])
 		return "RotatePairs", false, true, nil
+	case 13:
+		k.GELUErf(h[0], h[1], h[2], stream)
+		return "GELUErf", false, false, nil
+	case 14:
+		k.GELUErfGrad(h[0], f[0], h[1], h[2], h[3], stream)
+		return "GELUErfGrad", true, false, nil
 	}
 	return "", false, false, nil
 }
 
 const (
-	layerCount  = 13
+	layerCount  = 15
 	halfOperand = 5
 	fullOperand = 2
 )
@@ -263,6 +269,11 @@ func TestBF16ActivationError(t *testing.T) {
 		check("gelu", gelu64,
 			func(v, _ float64) float64 { return 1.2e-5 * min(max(1, math.Abs(v)), 8) },
 			func(_, _ float64) float64 { return 5e-6 })
+		k.GELUErf(y, x, zeros, false)
+		k.GELUErfGrad(slope, sums, ones, x, zeros, false)
+		check("erf gelu", geluErf64,
+			func(v, _ float64) float64 { return 1.2e-7 * max(1, math.Abs(v)) },
+			func(_, _ float64) float64 { return 2e-7 })
 		k.SiLUMul(y, x, ones, false)
 		k.SiLUMulGrad(slope, dup, ones, x, ones, false)
 		relative := func(_, want float64) float64 { return 0x1p-13*math.Abs(want) + 2e-36 }
@@ -290,6 +301,9 @@ func TestBF16ActivationLimits(t *testing.T) {
 		}
 		k.GELU(y, x, zeros, false)
 		k.GELUGrad(slope, sums, ones, x, zeros, false)
+		check()
+		k.GELUErf(y, x, zeros, false)
+		k.GELUErfGrad(slope, sums, ones, x, zeros, false)
 		check()
 		k.SiLUMul(y, x, ones, false)
 		k.SiLUMulGrad(slope, make([]uint16, n), ones, x, ones, false)

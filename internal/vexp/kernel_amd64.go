@@ -144,6 +144,16 @@ func geluAVX2(dst []float32, x []float32, bias []float32, stream bool)
 //go:noescape
 func geluGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
 
+// geluErfAVX2 is geluErf, on vectors.
+//
+//go:noescape
+func geluErfAVX2(dst []float32, x []float32, bias []float32, stream bool)
+
+// geluErfGradAVX2 is geluErfGrad, on vectors.
+//
+//go:noescape
+func geluErfGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+
 // siluMulAVX2 is siluMul, on vectors.
 //
 //go:noescape
@@ -204,6 +214,16 @@ func geluAVX512(dst []float32, x []float32, bias []float32, stream bool)
 //go:noescape
 func geluGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
 
+// geluErfAVX512 is geluErf, on vectors.
+//
+//go:noescape
+func geluErfAVX512(dst []float32, x []float32, bias []float32, stream bool)
+
+// geluErfGradAVX512 is geluErfGrad, on vectors.
+//
+//go:noescape
+func geluErfGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+
 // siluMulAVX512 is siluMul, on vectors.
 //
 //go:noescape
@@ -263,6 +283,16 @@ func geluBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
 //
 //go:noescape
 func geluGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluErfBF16AVX512 is geluErf, on vectors.
+//
+//go:noescape
+func geluErfBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
+
+// geluErfGradBF16AVX512 is geluErfGrad, on vectors.
+//
+//go:noescape
+func geluErfGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
 
 // siluMulBF16AVX512 is siluMul, on vectors.
 //

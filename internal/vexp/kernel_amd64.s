@@ -2420,6 +2420,577 @@ DATA lanes3fcc422a<>+24(SB)/4, $0x3fcc422a
 DATA lanes3fcc422a<>+28(SB)/4, $0x3fcc422a
 GLOBL lanes3fcc422a<>(SB), RODATA|NOPTR, $32
 
+// func geluErfAVX2(dst []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·geluErfAVX2(SB), NOSPLIT, $0-73
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    x_base+24(FP), CX
+	MOVQ    bias_base+48(FP), DX
+	MOVQ    dst_len+8(FP), BX
+	XORQ    SI, SI
+	MOVB    stream+72(FP), SI
+	MOVBLZX SI, DI
+	XORL    SI, SI
+	TESTQ   $0x0000003f, AX
+	CMOVQNE SI, DI
+	XORL    SI, SI
+
+mainUnit:
+	CMPQ         BX, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (CX)(SI*4), Y0
+	VMOVUPS      32(CX)(SI*4), Y1
+	PREFETCHT0   2048(CX)(SI*4)
+	VMOVUPS      (DX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
+	VROUNDPS     $0x08, Y3, Y4
+	VSUBPS       Y4, Y3, Y5
+	VMOVUPS      lanes392385a5<>+0(SB), Y6
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ    Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       Y4, Y6, Y6
+	VANDPS       Y3, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y4
+	VMOVAPS      Y3, Y5
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y5
+	VDIVPS       Y5, Y3, Y5
+	VSUBPS       Y5, Y3, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y5
+	VMULPS       Y6, Y5, Y5
+	VSUBPS       Y5, Y3, Y3
+	VBLENDVPS    Y2, Y5, Y3, Y3
+	VMULPS       Y3, Y0, Y0
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
+	VROUNDPS     $0x08, Y3, Y4
+	VSUBPS       Y4, Y3, Y5
+	VMOVUPS      lanes392385a5<>+0(SB), Y6
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3d635739<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f317219<>+0(SB), Y5, Y6
+	VFMADD213PS  lanes3f800000<>+0(SB), Y5, Y6
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ    Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       Y4, Y6, Y6
+	VANDPS       Y3, Y6, Y6
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y4
+	VMOVAPS      Y3, Y5
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y5
+	VDIVPS       Y5, Y3, Y5
+	VSUBPS       Y5, Y3, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y5
+	VMULPS       Y6, Y5, Y5
+	VSUBPS       Y5, Y3, Y3
+	VBLENDVPS    Y2, Y5, Y3, Y3
+	VMULPS       Y3, Y1, Y1
+	TESTL        DI, DI
+	JZ           cached1
+	VMOVNTPS     Y0, (AX)(SI*4)
+	VMOVNTPS     Y1, 32(AX)(SI*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(SI*4)
+	VMOVUPS Y1, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        BX, BX
+	JZ           mainDone
+	MOVL         $0x00000008, R8
+	XORL         R9, R9
+	MOVQ         BX, DI
+	CMPQ         DI, R8
+	CMOVQGT      R8, DI
+	SUBQ         R8, BX
+	CMOVQLT      R9, BX
+	LEAQ         (SI)(DI*1), R8
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y0
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         BX
+	VMOVDQU      32(DI)(BX*4), Y1
+	VMASKMOVPS   (CX)(SI*4), Y0, Y2
+	VMASKMOVPS   (CX)(R8*4), Y1, Y3
+	VMASKMOVPS   (DX)(SI*4), Y0, Y4
+	VMASKMOVPS   (DX)(R8*4), Y1, Y5
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VMULPS       lanesbf38aa3b<>+0(SB), Y5, Y5
+	VROUNDPS     $0x08, Y5, Y6
+	VSUBPS       Y6, Y5, Y7
+	VMOVUPS      lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VANDPS       Y5, Y8, Y8
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y6
+	VMOVAPS      Y5, Y7
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y7
+	VDIVPS       Y7, Y5, Y7
+	VSUBPS       Y7, Y5, Y6
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y7
+	VMULPS       Y8, Y7, Y7
+	VSUBPS       Y7, Y5, Y5
+	VBLENDVPS    Y4, Y7, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y3
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y3, Y4, Y4
+	VMULPS       Y4, Y4, Y5
+	VMULPS       lanesbf38aa3b<>+0(SB), Y5, Y5
+	VROUNDPS     $0x08, Y5, Y6
+	VSUBPS       Y6, Y5, Y7
+	VMOVUPS      lanes392385a5<>+0(SB), Y8
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3d635739<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f317219<>+0(SB), Y7, Y8
+	VFMADD213PS  lanes3f800000<>+0(SB), Y7, Y8
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       Y6, Y8, Y8
+	VANDPS       Y5, Y8, Y8
+	VMOVUPS      lanes3f800000<>+0(SB), Y5
+	VORPS        lanes80000000<>+0(SB), Y4, Y6
+	VMOVAPS      Y5, Y7
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y7
+	VDIVPS       Y7, Y5, Y7
+	VSUBPS       Y7, Y5, Y6
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y7
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y7
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y7
+	VMULPS       Y8, Y7, Y7
+	VSUBPS       Y7, Y5, Y5
+	VBLENDVPS    Y4, Y7, Y5, Y5
+	VMULPS       Y5, Y3, Y3
+	VMASKMOVPS   Y2, Y0, (AX)(SI*4)
+	VMASKMOVPS   Y3, Y1, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanesbf38aa3b<>+0(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+4(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+8(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+12(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+16(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+20(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+24(SB)/4, $0xbf38aa3b
+DATA lanesbf38aa3b<>+28(SB)/4, $0xbf38aa3b
+GLOBL lanesbf38aa3b<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3ecccccd<>+0(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+4(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+8(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+12(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+16(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+20(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+24(SB)/4, $0x3ecccccd
+DATA lanes3ecccccd<>+28(SB)/4, $0x3ecccccd
+GLOBL lanes3ecccccd<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3cc09ad3<>+0(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+4(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+8(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+12(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+16(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+20(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+24(SB)/4, $0x3cc09ad3
+DATA lanes3cc09ad3<>+28(SB)/4, $0x3cc09ad3
+GLOBL lanes3cc09ad3<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3c34bbbb<>+0(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+4(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+8(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+12(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+16(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+20(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+24(SB)/4, $0x3c34bbbb
+DATA lanes3c34bbbb<>+28(SB)/4, $0x3c34bbbb
+GLOBL lanes3c34bbbb<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbd49e408<>+0(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+4(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+8(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+12(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+16(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+20(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+24(SB)/4, $0xbd49e408
+DATA lanesbd49e408<>+28(SB)/4, $0xbd49e408
+GLOBL lanesbd49e408<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbdce8427<>+0(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+4(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+8(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+12(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+16(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+20(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+24(SB)/4, $0xbdce8427
+DATA lanesbdce8427<>+28(SB)/4, $0xbdce8427
+GLOBL lanesbdce8427<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3d4b6540<>+0(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+4(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+8(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+12(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+16(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+20(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+24(SB)/4, $0x3d4b6540
+DATA lanes3d4b6540<>+28(SB)/4, $0x3d4b6540
+GLOBL lanes3d4b6540<>(SB), RODATA|NOPTR, $32
+
+DATA lanes3f10ae02<>+0(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+4(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+8(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+12(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+16(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+20(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+24(SB)/4, $0x3f10ae02
+DATA lanes3f10ae02<>+28(SB)/4, $0x3f10ae02
+GLOBL lanes3f10ae02<>(SB), RODATA|NOPTR, $32
+
+DATA lanesbf7f52b8<>+0(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+4(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+8(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+12(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+16(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+20(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+24(SB)/4, $0xbf7f52b8
+DATA lanesbf7f52b8<>+28(SB)/4, $0xbf7f52b8
+GLOBL lanesbf7f52b8<>(SB), RODATA|NOPTR, $32
+
+// func geluErfGradAVX2(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·geluErfGradAVX2(SB), NOSPLIT, $0-121
+	MOVQ    dx_base+0(FP), AX
+	MOVQ    sums_base+24(FP), CX
+	MOVQ    dy_base+48(FP), DX
+	MOVQ    x_base+72(FP), BX
+	MOVQ    bias_base+96(FP), SI
+	MOVQ    dx_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ         DI, $0x00000010
+	JLT          mainTail
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      32(BX)(R8*4), Y1
+	PREFETCHT0   2048(BX)(R8*4)
+	VMOVUPS      (SI)(R8*4), Y2
+	VMOVUPS      32(SI)(R8*4), Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMOVUPS      lanes41800000<>+0(SB), Y2
+	VMINPS       Y0, Y2, Y0
+	VMULPS       Y0, Y0, Y2
+	VMULPS       lanesbf38aa3b<>+0(SB), Y2, Y2
+	VROUNDPS     $0x08, Y2, Y3
+	VSUBPS       Y3, Y2, Y4
+	VMOVUPS      lanes392385a5<>+0(SB), Y5
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3d635739<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f317219<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f800000<>+0(SB), Y4, Y5
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y2, Y2
+	VCVTPS2DQ    Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       Y3, Y5, Y5
+	VANDPS       Y2, Y5, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y2
+	VORPS        lanes80000000<>+0(SB), Y0, Y4
+	VMOVAPS      Y2, Y3
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y3
+	VDIVPS       Y3, Y2, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y3
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y3
+	VMULPS       Y5, Y3, Y3
+	VSUBPS       Y3, Y2, Y2
+	VBLENDVPS    Y0, Y3, Y2, Y2
+	VMULPS       Y0, Y5, Y5
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y5, Y2
+	VMOVUPS      lanesc1800000<>+0(SB), Y0
+	VMAXPS       Y1, Y0, Y0
+	VMOVUPS      lanes41800000<>+0(SB), Y1
+	VMINPS       Y0, Y1, Y0
+	VMULPS       Y0, Y0, Y1
+	VMULPS       lanesbf38aa3b<>+0(SB), Y1, Y1
+	VROUNDPS     $0x08, Y1, Y3
+	VSUBPS       Y3, Y1, Y4
+	VMOVUPS      lanes392385a5<>+0(SB), Y5
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3d635739<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f317219<>+0(SB), Y4, Y5
+	VFMADD213PS  lanes3f800000<>+0(SB), Y4, Y5
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y1, Y1
+	VCVTPS2DQ    Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       Y3, Y5, Y5
+	VANDPS       Y1, Y5, Y5
+	VMOVUPS      lanes3f800000<>+0(SB), Y1
+	VORPS        lanes80000000<>+0(SB), Y0, Y4
+	VMOVAPS      Y1, Y3
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y4, Y3
+	VDIVPS       Y3, Y1, Y3
+	VSUBPS       Y3, Y1, Y4
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y3
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y4, Y3
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y4, Y3
+	VFMADD213PS  lanes3f000000<>+0(SB), Y4, Y3
+	VMULPS       Y5, Y3, Y3
+	VSUBPS       Y3, Y1, Y1
+	VBLENDVPS    Y0, Y3, Y1, Y1
+	VMULPS       Y0, Y5, Y5
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y5, Y1
+	VMOVUPS      (DX)(R8*4), Y0
+	VMOVUPS      32(DX)(R8*4), Y3
+	PREFETCHT0   2048(DX)(R8*4)
+	VMULPS       Y0, Y2, Y2
+	VMULPS       Y3, Y1, Y1
+	VMOVUPS      (CX)(R8*4), Y0
+	VMOVUPS      32(CX)(R8*4), Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      Y0, (CX)(R8*4)
+	VMOVUPS      Y3, 32(CX)(R8*4)
+	TESTL        R9, R9
+	JZ           cached1
+	VMOVNTPS     Y2, (AX)(R8*4)
+	VMOVNTPS     Y1, 32(AX)(R8*4)
+	JMP          stored1
+
+cached1:
+	VMOVUPS Y2, (AX)(R8*4)
+	VMOVUPS Y1, 32(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ        DI, DI
+	JZ           mainDone
+	MOVL         $0x00000008, R10
+	XORL         R11, R11
+	MOVQ         DI, R9
+	CMPQ         R9, R10
+	CMOVQGT      R10, R9
+	SUBQ         R10, DI
+	CMOVQLT      R11, DI
+	LEAQ         (R8)(R9*1), R10
+	LEAQ         laneMasks<>+0(SB), R11
+	NEGQ         R9
+	VMOVDQU      32(R11)(R9*4), Y0
+	LEAQ         laneMasks<>+0(SB), R9
+	NEGQ         DI
+	VMOVDQU      32(R9)(DI*4), Y1
+	VMASKMOVPS   (BX)(R8*4), Y0, Y2
+	VMASKMOVPS   (BX)(R10*4), Y1, Y3
+	VMASKMOVPS   (SI)(R8*4), Y0, Y4
+	VMASKMOVPS   (SI)(R10*4), Y1, Y5
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VMOVUPS      lanesc1800000<>+0(SB), Y4
+	VMAXPS       Y2, Y4, Y2
+	VMOVUPS      lanes41800000<>+0(SB), Y4
+	VMINPS       Y2, Y4, Y2
+	VMULPS       Y2, Y2, Y4
+	VMULPS       lanesbf38aa3b<>+0(SB), Y4, Y4
+	VROUNDPS     $0x08, Y4, Y5
+	VSUBPS       Y5, Y4, Y6
+	VMOVUPS      lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y4, Y4
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VANDPS       Y4, Y7, Y7
+	VMOVUPS      lanes3f800000<>+0(SB), Y4
+	VORPS        lanes80000000<>+0(SB), Y2, Y6
+	VMOVAPS      Y4, Y5
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y5
+	VDIVPS       Y5, Y4, Y5
+	VSUBPS       Y5, Y4, Y6
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y5
+	VMULPS       Y7, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VBLENDVPS    Y2, Y5, Y4, Y4
+	VMULPS       Y2, Y7, Y7
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y7, Y4
+	VMOVUPS      lanesc1800000<>+0(SB), Y2
+	VMAXPS       Y3, Y2, Y2
+	VMOVUPS      lanes41800000<>+0(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMULPS       Y2, Y2, Y3
+	VMULPS       lanesbf38aa3b<>+0(SB), Y3, Y3
+	VROUNDPS     $0x08, Y3, Y5
+	VSUBPS       Y5, Y3, Y6
+	VMOVUPS      lanes392385a5<>+0(SB), Y7
+	VFMADD213PS  lanes3aafb93b<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3c1d9387<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3d635739<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3e75fdf1<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f317219<>+0(SB), Y6, Y7
+	VFMADD213PS  lanes3f800000<>+0(SB), Y6, Y7
+	VCMPPS       $0x15, lanesc2fc0000<>+0(SB), Y3, Y3
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y7, Y7
+	VANDPS       Y3, Y7, Y7
+	VMOVUPS      lanes3f800000<>+0(SB), Y3
+	VORPS        lanes80000000<>+0(SB), Y2, Y6
+	VMOVAPS      Y3, Y5
+	VFNMADD231PS lanes3ecccccd<>+0(SB), Y6, Y5
+	VDIVPS       Y5, Y3, Y5
+	VSUBPS       Y5, Y3, Y6
+	VBROADCASTSS lanes3cc09ad3<>+0(SB), Y5
+	VFMADD213PS  lanes3c34bbbb<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbd49e408<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbdce8427<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3d4b6540<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3f10ae02<>+0(SB), Y6, Y5
+	VFMADD213PS  lanesbf7f52b8<>+0(SB), Y6, Y5
+	VFMADD213PS  lanes3f000000<>+0(SB), Y6, Y5
+	VMULPS       Y7, Y5, Y5
+	VSUBPS       Y5, Y3, Y3
+	VBLENDVPS    Y2, Y5, Y3, Y3
+	VMULPS       Y2, Y7, Y7
+	VFMADD231PS  lanes3ecc422a<>+0(SB), Y7, Y3
+	VMASKMOVPS   (DX)(R8*4), Y0, Y2
+	VMASKMOVPS   (DX)(R10*4), Y1, Y5
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y5, Y3, Y3
+	VMASKMOVPS   (CX)(R8*4), Y0, Y2
+	VMASKMOVPS   (CX)(R10*4), Y1, Y5
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y3, Y5, Y5
+	VMASKMOVPS   Y2, Y0, (CX)(R8*4)
+	VMASKMOVPS   Y5, Y1, (CX)(R10*4)
+	VMASKMOVPS   Y4, Y0, (AX)(R8*4)
+	VMASKMOVPS   Y3, Y1, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+DATA lanes3ecc422a<>+0(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+4(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+8(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+12(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+16(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+20(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+24(SB)/4, $0x3ecc422a
+DATA lanes3ecc422a<>+28(SB)/4, $0x3ecc422a
+GLOBL lanes3ecc422a<>(SB), RODATA|NOPTR, $32
+
 // func siluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+
 TEXT ·siluMulAVX2(SB), NOSPLIT, $0-73
@@ -4886,6 +5457,485 @@ DATA geluSlope326b<>+56(SB)/4, $0x3bfda6ee
 DATA geluSlope326b<>+60(SB)/4, $0x3cbdfe0f
 GLOBL geluSlope326b<>(SB), RODATA|NOPTR, $64
 
+// func geluErfAVX512(dst []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfAVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc1800000<>+0(SB), Z0
+	VBROADCASTSS lanes41800000<>+0(SB), Z1
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z2
+	VBROADCASTSS lanes392385a5<>+0(SB), Z3
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z4
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z5
+	VBROADCASTSS lanes3d635739<>+0(SB), Z6
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z7
+	VBROADCASTSS lanes3f317219<>+0(SB), Z8
+	VBROADCASTSS lanes3f800000<>+0(SB), Z9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z10
+	VBROADCASTSS lanes80000000<>+0(SB), Z11
+	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z12
+	VBROADCASTSS lanes3ecccccd<>+0(SB), Z13
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (CX)(SI*4), Z14
+	VMOVUPS          64(CX)(SI*4), Z15
+	PREFETCHT0       2048(CX)(SI*4)
+	PREFETCHT0       2112(CX)(SI*4)
+	VMOVUPS          (DX)(SI*4), Z16
+	VMOVUPS          64(DX)(SI*4), Z17
+	VADDPS           Z16, Z14, Z14
+	VADDPS           Z17, Z15, Z15
+	VMAXPS           Z14, Z0, Z14
+	VMINPS           Z14, Z1, Z16
+	VMULPS           Z16, Z16, Z17
+	VMULPS           Z12, Z17, Z17
+	VRNDSCALEPS      $0x08, Z17, Z18
+	VSUBPS           Z18, Z17, Z19
+	VMOVUPS          Z3, Z20
+	VFMADD213PS      Z4, Z19, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VCMPPS           $0x15, Z2, Z17, K1
+	VSCALEFPS.Z      Z18, Z20, K1, Z20
+	VORPS            Z11, Z16, Z17
+	VMOVAPS          Z10, Z18
+	VFNMADD231PS     Z13, Z17, Z18
+	VRCP14PS         Z18, Z17
+	VFNMADD213PS     Z10, Z17, Z18
+	VFMADD213PS      Z17, Z17, Z18
+	VSUBPS           Z18, Z10, Z17
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z10, Z17
+	VPMOVD2M         Z16, K1
+	VMOVAPS          Z18, K1, Z17
+	VMULPS           Z17, Z14, Z14
+	VMAXPS           Z15, Z0, Z15
+	VMINPS           Z15, Z1, Z16
+	VMULPS           Z16, Z16, Z17
+	VMULPS           Z12, Z17, Z17
+	VRNDSCALEPS      $0x08, Z17, Z18
+	VSUBPS           Z18, Z17, Z19
+	VMOVUPS          Z3, Z20
+	VFMADD213PS      Z4, Z19, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VCMPPS           $0x15, Z2, Z17, K1
+	VSCALEFPS.Z      Z18, Z20, K1, Z20
+	VORPS            Z11, Z16, Z17
+	VMOVAPS          Z10, Z18
+	VFNMADD231PS     Z13, Z17, Z18
+	VRCP14PS         Z18, Z17
+	VFNMADD213PS     Z10, Z17, Z18
+	VFMADD213PS      Z17, Z17, Z18
+	VSUBPS           Z18, Z10, Z17
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z10, Z17
+	VPMOVD2M         Z16, K1
+	VMOVAPS          Z18, K1, Z17
+	VMULPS           Z17, Z15, Z15
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTPS         Z14, (AX)(SI*4)
+	VMOVNTPS         Z15, 64(AX)(SI*4)
+	JMP              stored1
+
+cached1:
+	VMOVUPS Z14, (AX)(SI*4)
+	VMOVUPS Z15, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVL             $0x00000010, R8
+	XORL             R9, R9
+	MOVQ             BX, DI
+	CMPQ             DI, R8
+	CMOVQGT          R8, DI
+	SUBQ             R8, BX
+	CMOVQLT          R9, BX
+	LEAQ             (SI)(DI*1), R8
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K1
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K2
+	VMOVUPS.Z        (CX)(SI*4), K1, Z14
+	VMOVUPS.Z        (CX)(R8*4), K2, Z15
+	VMOVUPS.Z        (DX)(SI*4), K1, Z16
+	VMOVUPS.Z        (DX)(R8*4), K2, Z17
+	VADDPS           Z16, Z14, Z14
+	VADDPS           Z17, Z15, Z15
+	VMAXPS           Z14, Z0, Z14
+	VMINPS           Z14, Z1, Z16
+	VMULPS           Z16, Z16, Z17
+	VMULPS           Z12, Z17, Z17
+	VRNDSCALEPS      $0x08, Z17, Z18
+	VSUBPS           Z18, Z17, Z19
+	VMOVUPS          Z3, Z20
+	VFMADD213PS      Z4, Z19, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VCMPPS           $0x15, Z2, Z17, K3
+	VSCALEFPS.Z      Z18, Z20, K3, Z20
+	VORPS            Z11, Z16, Z17
+	VMOVAPS          Z10, Z18
+	VFNMADD231PS     Z13, Z17, Z18
+	VRCP14PS         Z18, Z17
+	VFNMADD213PS     Z10, Z17, Z18
+	VFMADD213PS      Z17, Z17, Z18
+	VSUBPS           Z18, Z10, Z17
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z10, Z17
+	VPMOVD2M         Z16, K3
+	VMOVAPS          Z18, K3, Z17
+	VMULPS           Z17, Z14, Z14
+	VMAXPS           Z15, Z0, Z0
+	VMINPS           Z0, Z1, Z1
+	VMULPS           Z1, Z1, Z15
+	VMULPS           Z12, Z15, Z15
+	VRNDSCALEPS      $0x08, Z15, Z12
+	VSUBPS           Z12, Z15, Z16
+	VMOVUPS          Z3, Z3
+	VFMADD213PS      Z4, Z16, Z3
+	VFMADD213PS      Z5, Z16, Z3
+	VFMADD213PS      Z6, Z16, Z3
+	VFMADD213PS      Z7, Z16, Z3
+	VFMADD213PS      Z8, Z16, Z3
+	VFMADD213PS      Z9, Z16, Z3
+	VCMPPS           $0x15, Z2, Z15, K3
+	VSCALEFPS.Z      Z12, Z3, K3, Z3
+	VORPS            Z11, Z1, Z2
+	VMOVAPS          Z10, Z4
+	VFNMADD231PS     Z13, Z2, Z4
+	VRCP14PS         Z4, Z2
+	VFNMADD213PS     Z10, Z2, Z4
+	VFMADD213PS      Z2, Z2, Z4
+	VSUBPS           Z4, Z10, Z2
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z4
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z2, Z4
+	VMULPS           Z3, Z4, Z4
+	VSUBPS           Z4, Z10, Z2
+	VPMOVD2M         Z1, K3
+	VMOVAPS          Z4, K3, Z2
+	VMULPS           Z2, Z0, Z0
+	VMOVUPS          Z14, K1, (AX)(SI*4)
+	VMOVUPS          Z0, K2, (AX)(R8*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluErfGradAVX512(dx []float32, sums []float32, dy []float32, x []float32, bias []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfGradAVX512(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z0
+	VBROADCASTSS lanes41800000<>+0(SB), Z1
+	VBROADCASTSS lanes3ecc422a<>+0(SB), Z2
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z3
+	VBROADCASTSS lanes392385a5<>+0(SB), Z4
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z5
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z6
+	VBROADCASTSS lanes3d635739<>+0(SB), Z7
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z8
+	VBROADCASTSS lanes3f317219<>+0(SB), Z9
+	VBROADCASTSS lanes3f800000<>+0(SB), Z10
+	VBROADCASTSS lanes3f800000<>+0(SB), Z11
+	VBROADCASTSS lanes80000000<>+0(SB), Z12
+	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z13
+	VBROADCASTSS lanes3ecccccd<>+0(SB), Z14
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VMOVUPS          (BX)(R8*4), Z15
+	VMOVUPS          64(BX)(R8*4), Z16
+	PREFETCHT0       2048(BX)(R8*4)
+	PREFETCHT0       2112(BX)(R8*4)
+	VMOVUPS          (SI)(R8*4), Z17
+	VMOVUPS          64(SI)(R8*4), Z18
+	VADDPS           Z17, Z15, Z15
+	VADDPS           Z18, Z16, Z16
+	VMAXPS           Z15, Z0, Z15
+	VMINPS           Z15, Z1, Z15
+	VMULPS           Z15, Z15, Z17
+	VMULPS           Z13, Z17, Z17
+	VRNDSCALEPS      $0x08, Z17, Z18
+	VSUBPS           Z18, Z17, Z19
+	VMOVUPS          Z4, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VFMADD213PS      Z10, Z19, Z20
+	VCMPPS           $0x15, Z3, Z17, K1
+	VSCALEFPS.Z      Z18, Z20, K1, Z20
+	VORPS            Z12, Z15, Z17
+	VMOVAPS          Z11, Z18
+	VFNMADD231PS     Z14, Z17, Z18
+	VRCP14PS         Z18, Z17
+	VFNMADD213PS     Z11, Z17, Z18
+	VFMADD213PS      Z17, Z17, Z18
+	VSUBPS           Z18, Z11, Z17
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z11, Z17
+	VPMOVD2M         Z15, K1
+	VMOVAPS          Z18, K1, Z17
+	VMULPS           Z15, Z20, Z20
+	VFMADD231PS      Z2, Z20, Z17
+	VMAXPS           Z16, Z0, Z15
+	VMINPS           Z15, Z1, Z15
+	VMULPS           Z15, Z15, Z16
+	VMULPS           Z13, Z16, Z16
+	VRNDSCALEPS      $0x08, Z16, Z18
+	VSUBPS           Z18, Z16, Z19
+	VMOVUPS          Z4, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VFMADD213PS      Z10, Z19, Z20
+	VCMPPS           $0x15, Z3, Z16, K1
+	VSCALEFPS.Z      Z18, Z20, K1, Z20
+	VORPS            Z12, Z15, Z16
+	VMOVAPS          Z11, Z18
+	VFNMADD231PS     Z14, Z16, Z18
+	VRCP14PS         Z18, Z16
+	VFNMADD213PS     Z11, Z16, Z18
+	VFMADD213PS      Z16, Z16, Z18
+	VSUBPS           Z18, Z11, Z16
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z16, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z11, Z16
+	VPMOVD2M         Z15, K1
+	VMOVAPS          Z18, K1, Z16
+	VMULPS           Z15, Z20, Z20
+	VFMADD231PS      Z2, Z20, Z16
+	VMOVUPS          (DX)(R8*4), Z15
+	VMOVUPS          64(DX)(R8*4), Z18
+	PREFETCHT0       2048(DX)(R8*4)
+	PREFETCHT0       2112(DX)(R8*4)
+	VMULPS           Z15, Z17, Z17
+	VMULPS           Z18, Z16, Z16
+	VMOVUPS          (CX)(R8*4), Z15
+	VMOVUPS          64(CX)(R8*4), Z18
+	VADDPS           Z17, Z15, Z15
+	VADDPS           Z16, Z18, Z18
+	VMOVUPS          Z15, (CX)(R8*4)
+	VMOVUPS          Z18, 64(CX)(R8*4)
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTPS         Z17, (AX)(R8*4)
+	VMOVNTPS         Z16, 64(AX)(R8*4)
+	JMP              stored1
+
+cached1:
+	VMOVUPS Z17, (AX)(R8*4)
+	VMOVUPS Z16, 64(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVL             $0x00000010, R10
+	XORL             R11, R11
+	MOVQ             DI, R9
+	CMPQ             R9, R10
+	CMOVQGT          R10, R9
+	SUBQ             R10, DI
+	CMOVQLT          R11, DI
+	LEAQ             (R8)(R9*1), R10
+	MOVL             $0xffffffff, R11
+	BZHIL            R9, R11, R11
+	KMOVD            R11, K1
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K2
+	VMOVUPS.Z        (BX)(R8*4), K1, Z15
+	VMOVUPS.Z        (BX)(R10*4), K2, Z16
+	VMOVUPS.Z        (SI)(R8*4), K1, Z17
+	VMOVUPS.Z        (SI)(R10*4), K2, Z18
+	VADDPS           Z17, Z15, Z15
+	VADDPS           Z18, Z16, Z16
+	VMAXPS           Z15, Z0, Z15
+	VMINPS           Z15, Z1, Z15
+	VMULPS           Z15, Z15, Z17
+	VMULPS           Z13, Z17, Z17
+	VRNDSCALEPS      $0x08, Z17, Z18
+	VSUBPS           Z18, Z17, Z19
+	VMOVUPS          Z4, Z20
+	VFMADD213PS      Z5, Z19, Z20
+	VFMADD213PS      Z6, Z19, Z20
+	VFMADD213PS      Z7, Z19, Z20
+	VFMADD213PS      Z8, Z19, Z20
+	VFMADD213PS      Z9, Z19, Z20
+	VFMADD213PS      Z10, Z19, Z20
+	VCMPPS           $0x15, Z3, Z17, K3
+	VSCALEFPS.Z      Z18, Z20, K3, Z20
+	VORPS            Z12, Z15, Z17
+	VMOVAPS          Z11, Z18
+	VFNMADD231PS     Z14, Z17, Z18
+	VRCP14PS         Z18, Z17
+	VFNMADD213PS     Z11, Z17, Z18
+	VFMADD213PS      Z17, Z17, Z18
+	VSUBPS           Z18, Z11, Z17
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z18
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z17, Z18
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z17, Z18
+	VMULPS           Z20, Z18, Z18
+	VSUBPS           Z18, Z11, Z17
+	VPMOVD2M         Z15, K3
+	VMOVAPS          Z18, K3, Z17
+	VMULPS           Z15, Z20, Z20
+	VFMADD231PS      Z2, Z20, Z17
+	VMAXPS           Z16, Z0, Z0
+	VMINPS           Z0, Z1, Z0
+	VMULPS           Z0, Z0, Z1
+	VMULPS           Z13, Z1, Z1
+	VRNDSCALEPS      $0x08, Z1, Z13
+	VSUBPS           Z13, Z1, Z15
+	VMOVUPS          Z4, Z4
+	VFMADD213PS      Z5, Z15, Z4
+	VFMADD213PS      Z6, Z15, Z4
+	VFMADD213PS      Z7, Z15, Z4
+	VFMADD213PS      Z8, Z15, Z4
+	VFMADD213PS      Z9, Z15, Z4
+	VFMADD213PS      Z10, Z15, Z4
+	VCMPPS           $0x15, Z3, Z1, K3
+	VSCALEFPS.Z      Z13, Z4, K3, Z4
+	VORPS            Z12, Z0, Z1
+	VMOVAPS          Z11, Z3
+	VFNMADD231PS     Z14, Z1, Z3
+	VRCP14PS         Z3, Z1
+	VFNMADD213PS     Z11, Z1, Z3
+	VFMADD213PS      Z1, Z1, Z3
+	VSUBPS           Z3, Z11, Z1
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z3
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z1, Z3
+	VMULPS           Z4, Z3, Z3
+	VSUBPS           Z3, Z11, Z1
+	VPMOVD2M         Z0, K3
+	VMOVAPS          Z3, K3, Z1
+	VMULPS           Z0, Z4, Z4
+	VFMADD231PS      Z2, Z4, Z1
+	VMOVUPS.Z        (DX)(R8*4), K1, Z0
+	VMOVUPS.Z        (DX)(R10*4), K2, Z2
+	VMULPS           Z0, Z17, Z17
+	VMULPS           Z2, Z1, Z1
+	VMOVUPS.Z        (CX)(R8*4), K1, Z0
+	VMOVUPS.Z        (CX)(R10*4), K2, Z2
+	VADDPS           Z17, Z0, Z0
+	VADDPS           Z1, Z2, Z2
+	VMOVUPS          Z0, K1, (CX)(R8*4)
+	VMOVUPS          Z2, K2, (CX)(R10*4)
+	VMOVUPS          Z17, K1, (AX)(R8*4)
+	VMOVUPS          Z1, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
 // func siluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
 TEXT ·siluMulAVX512(SB), NOSPLIT, $0-73
@@ -7189,6 +8239,535 @@ DATA geluSlope4b<>+52(SB)/4, $0x3c557014
 DATA geluSlope4b<>+56(SB)/4, $0xbd9f3b13
 DATA geluSlope4b<>+60(SB)/4, $0xbde41e96
 GLOBL geluSlope4b<>(SB), RODATA|NOPTR, $64
+
+// func geluErfBF16AVX512(dst []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfBF16AVX512(SB), NOSPLIT, $0-73
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         bias_base+48(FP), DX
+	MOVQ         dst_len+8(FP), BX
+	XORQ         SI, SI
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, SI
+	KMOVD        SI, K1
+	KNOTD        K1, K2
+	MOVB         stream+72(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS lanesc1800000<>+0(SB), Z4
+	VBROADCASTSS lanes41800000<>+0(SB), Z5
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z6
+	VBROADCASTSS lanes392385a5<>+0(SB), Z7
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z8
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z9
+	VBROADCASTSS lanes3d635739<>+0(SB), Z10
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z11
+	VBROADCASTSS lanes3f317219<>+0(SB), Z12
+	VBROADCASTSS lanes3f800000<>+0(SB), Z13
+	VBROADCASTSS lanes3f800000<>+0(SB), Z14
+	VBROADCASTSS lanes80000000<>+0(SB), Z15
+	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z16
+	VBROADCASTSS lanes3ecccccd<>+0(SB), Z17
+	XORL         SI, SI
+
+mainUnit:
+	CMPQ             BX, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (CX)(SI*2), Z18
+	VPANDD           (CX)(SI*2), Z0, Z19
+	PREFETCHT0       2048(CX)(SI*2)
+	VPSLLD           $0x10, (DX)(SI*2), Z20
+	VPANDD           (DX)(SI*2), Z0, Z21
+	VADDPS           Z20, Z18, Z18
+	VADDPS           Z21, Z19, Z19
+	VMAXPS           Z18, Z4, Z18
+	VMINPS           Z18, Z5, Z20
+	VMULPS           Z20, Z20, Z21
+	VMULPS           Z16, Z21, Z21
+	VRNDSCALEPS      $0x08, Z21, Z22
+	VSUBPS           Z22, Z21, Z23
+	VMOVUPS          Z7, Z24
+	VFMADD213PS      Z8, Z23, Z24
+	VFMADD213PS      Z9, Z23, Z24
+	VFMADD213PS      Z10, Z23, Z24
+	VFMADD213PS      Z11, Z23, Z24
+	VFMADD213PS      Z12, Z23, Z24
+	VFMADD213PS      Z13, Z23, Z24
+	VCMPPS           $0x15, Z6, Z21, K3
+	VSCALEFPS.Z      Z22, Z24, K3, Z24
+	VORPS            Z15, Z20, Z21
+	VMOVAPS          Z14, Z22
+	VFNMADD231PS     Z17, Z21, Z22
+	VRCP14PS         Z22, Z21
+	VFNMADD213PS     Z14, Z21, Z22
+	VFMADD213PS      Z21, Z21, Z22
+	VSUBPS           Z22, Z14, Z21
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
+	VMULPS           Z24, Z22, Z22
+	VSUBPS           Z22, Z14, Z21
+	VPMOVD2M         Z20, K3
+	VMOVAPS          Z22, K3, Z21
+	VMULPS           Z21, Z18, Z18
+	VMAXPS           Z19, Z4, Z19
+	VMINPS           Z19, Z5, Z20
+	VMULPS           Z20, Z20, Z21
+	VMULPS           Z16, Z21, Z21
+	VRNDSCALEPS      $0x08, Z21, Z22
+	VSUBPS           Z22, Z21, Z23
+	VMOVUPS          Z7, Z24
+	VFMADD213PS      Z8, Z23, Z24
+	VFMADD213PS      Z9, Z23, Z24
+	VFMADD213PS      Z10, Z23, Z24
+	VFMADD213PS      Z11, Z23, Z24
+	VFMADD213PS      Z12, Z23, Z24
+	VFMADD213PS      Z13, Z23, Z24
+	VCMPPS           $0x15, Z6, Z21, K3
+	VSCALEFPS.Z      Z22, Z24, K3, Z24
+	VORPS            Z15, Z20, Z21
+	VMOVAPS          Z14, Z22
+	VFNMADD231PS     Z17, Z21, Z22
+	VRCP14PS         Z22, Z21
+	VFNMADD213PS     Z14, Z21, Z22
+	VFMADD213PS      Z21, Z21, Z22
+	VSUBPS           Z22, Z14, Z21
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
+	VMULPS           Z24, Z22, Z22
+	VSUBPS           Z22, Z14, Z21
+	VPMOVD2M         Z20, K3
+	VMOVAPS          Z22, K3, Z21
+	VMULPS           Z21, Z19, Z19
+	VPSRLD           $0x10, Z18, Z20
+	VMOVDQU16        Z19, K1, Z20
+	VPSLLD           $0x10, Z19, Z19
+	VMOVDQU16        Z18, K2, Z19
+	VPADDW           Z20, Z20, Z18
+	VPCMPUW          $0x04, Z3, Z18, K3
+	VPANDD           Z1, Z20, Z18
+	VPADDUSW         Z18, Z19, Z19
+	VPCMPUW          $0x06, Z2, Z19, K3, K3
+	VPADDW           Z1, Z20, K3, Z20
+	TESTL            DI, DI
+	JZ               cached1
+	VMOVNTDQ         Z20, (AX)(SI*2)
+	JMP              stored1
+
+cached1:
+	VMOVDQU16 Z20, (AX)(SI*2)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            BX, BX
+	JZ               mainDone
+	MOVQ             BX, R8
+	SHRQ             $0x01, R8
+	MOVQ             BX, DI
+	SUBQ             R8, DI
+	LEAQ             (SI)(DI*1), R9
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            R8, DI, DI
+	KMOVD            DI, K3
+	MOVL             $0xffffffff, DI
+	BZHIL            BX, DI, DI
+	KMOVD            DI, K3
+	VMOVDQU16.Z      (CX)(SI*2), K3, Z19
+	VPSLLD           $0x10, Z19, Z18
+	VPANDD           Z19, Z0, Z19
+	VMOVDQU16.Z      (DX)(SI*2), K3, Z21
+	VPSLLD           $0x10, Z21, Z20
+	VPANDD           Z21, Z0, Z0
+	VADDPS           Z20, Z18, Z18
+	VADDPS           Z0, Z19, Z19
+	VMAXPS           Z18, Z4, Z0
+	VMINPS           Z0, Z5, Z18
+	VMULPS           Z18, Z18, Z20
+	VMULPS           Z16, Z20, Z20
+	VRNDSCALEPS      $0x08, Z20, Z21
+	VSUBPS           Z21, Z20, Z22
+	VMOVUPS          Z7, Z23
+	VFMADD213PS      Z8, Z22, Z23
+	VFMADD213PS      Z9, Z22, Z23
+	VFMADD213PS      Z10, Z22, Z23
+	VFMADD213PS      Z11, Z22, Z23
+	VFMADD213PS      Z12, Z22, Z23
+	VFMADD213PS      Z13, Z22, Z23
+	VCMPPS           $0x15, Z6, Z20, K4
+	VSCALEFPS.Z      Z21, Z23, K4, Z23
+	VORPS            Z15, Z18, Z20
+	VMOVAPS          Z14, Z21
+	VFNMADD231PS     Z17, Z20, Z21
+	VRCP14PS         Z21, Z20
+	VFNMADD213PS     Z14, Z20, Z21
+	VFMADD213PS      Z20, Z20, Z21
+	VSUBPS           Z21, Z14, Z20
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z21
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z20, Z21
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z20, Z21
+	VMULPS           Z23, Z21, Z21
+	VSUBPS           Z21, Z14, Z20
+	VPMOVD2M         Z18, K4
+	VMOVAPS          Z21, K4, Z20
+	VMULPS           Z20, Z0, Z0
+	VMAXPS           Z19, Z4, Z4
+	VMINPS           Z4, Z5, Z5
+	VMULPS           Z5, Z5, Z18
+	VMULPS           Z16, Z18, Z18
+	VRNDSCALEPS      $0x08, Z18, Z16
+	VSUBPS           Z16, Z18, Z19
+	VMOVUPS          Z7, Z7
+	VFMADD213PS      Z8, Z19, Z7
+	VFMADD213PS      Z9, Z19, Z7
+	VFMADD213PS      Z10, Z19, Z7
+	VFMADD213PS      Z11, Z19, Z7
+	VFMADD213PS      Z12, Z19, Z7
+	VFMADD213PS      Z13, Z19, Z7
+	VCMPPS           $0x15, Z6, Z18, K4
+	VSCALEFPS.Z      Z16, Z7, K4, Z7
+	VORPS            Z15, Z5, Z6
+	VMOVAPS          Z14, Z8
+	VFNMADD231PS     Z17, Z6, Z8
+	VRCP14PS         Z8, Z6
+	VFNMADD213PS     Z14, Z6, Z8
+	VFMADD213PS      Z6, Z6, Z8
+	VSUBPS           Z8, Z14, Z6
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z8
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z6, Z8
+	VMULPS           Z7, Z8, Z8
+	VSUBPS           Z8, Z14, Z6
+	VPMOVD2M         Z5, K4
+	VMOVAPS          Z8, K4, Z6
+	VMULPS           Z6, Z4, Z4
+	VPSRLD           $0x10, Z0, Z5
+	VMOVDQU16        Z4, K1, Z5
+	VPSLLD           $0x10, Z4, Z4
+	VMOVDQU16        Z0, K2, Z4
+	VPADDW           Z5, Z5, Z0
+	VPCMPUW          $0x04, Z3, Z0, K1
+	VPANDD           Z1, Z5, Z0
+	VPADDUSW         Z0, Z4, Z4
+	VPCMPUW          $0x06, Z2, Z4, K1, K1
+	VPADDW           Z1, Z5, K1, Z5
+	VMOVDQU16        Z5, K3, (AX)(SI*2)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func geluErfGradBF16AVX512(dx []uint16, sums []float32, dy []uint16, x []uint16, bias []uint16, stream bool)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, CMOV, MMX+
+TEXT ·geluErfGradBF16AVX512(SB), NOSPLIT, $0-121
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         sums_base+24(FP), CX
+	MOVQ         dy_base+48(FP), DX
+	MOVQ         x_base+72(FP), BX
+	MOVQ         bias_base+96(FP), SI
+	MOVQ         dx_len+8(FP), DI
+	XORQ         R8, R8
+	VPBROADCASTD lanesffff0000<>+0(SB), Z0
+	VPBROADCASTD lanes00010001<>+0(SB), Z1
+	VPBROADCASTD lanes80008000<>+0(SB), Z2
+	VPBROADCASTD lanesfffefffe<>+0(SB), Z3
+	MOVL         $0xaaaaaaaa, R8
+	KMOVD        R8, K1
+	KNOTD        K1, K2
+	MOVB         stream+120(FP), R8
+	MOVBLZX      R8, R9
+	XORL         R8, R8
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R8, R9
+	VBROADCASTSS lanesc1800000<>+0(SB), Z4
+	VBROADCASTSS lanes41800000<>+0(SB), Z5
+	VBROADCASTSS lanes3ecc422a<>+0(SB), Z6
+	VBROADCASTSS lanesc2fc0000<>+0(SB), Z7
+	VBROADCASTSS lanes392385a5<>+0(SB), Z8
+	VBROADCASTSS lanes3aafb93b<>+0(SB), Z9
+	VBROADCASTSS lanes3c1d9387<>+0(SB), Z10
+	VBROADCASTSS lanes3d635739<>+0(SB), Z11
+	VBROADCASTSS lanes3e75fdf1<>+0(SB), Z12
+	VBROADCASTSS lanes3f317219<>+0(SB), Z13
+	VBROADCASTSS lanes3f800000<>+0(SB), Z14
+	VBROADCASTSS lanes3f800000<>+0(SB), Z15
+	VBROADCASTSS lanes80000000<>+0(SB), Z16
+	VBROADCASTSS lanesbf38aa3b<>+0(SB), Z17
+	VBROADCASTSS lanes3ecccccd<>+0(SB), Z18
+	XORL         R8, R8
+
+mainUnit:
+	CMPQ             DI, $0x00000020
+	JLT              mainTail
+	VPSLLD           $0x10, (BX)(R8*2), Z19
+	VPANDD           (BX)(R8*2), Z0, Z20
+	PREFETCHT0       2048(BX)(R8*2)
+	VPSLLD           $0x10, (SI)(R8*2), Z21
+	VPANDD           (SI)(R8*2), Z0, Z22
+	VADDPS           Z21, Z19, Z19
+	VADDPS           Z22, Z20, Z20
+	VMAXPS           Z19, Z4, Z19
+	VMINPS           Z19, Z5, Z19
+	VMULPS           Z19, Z19, Z21
+	VMULPS           Z17, Z21, Z21
+	VRNDSCALEPS      $0x08, Z21, Z22
+	VSUBPS           Z22, Z21, Z23
+	VMOVUPS          Z8, Z24
+	VFMADD213PS      Z9, Z23, Z24
+	VFMADD213PS      Z10, Z23, Z24
+	VFMADD213PS      Z11, Z23, Z24
+	VFMADD213PS      Z12, Z23, Z24
+	VFMADD213PS      Z13, Z23, Z24
+	VFMADD213PS      Z14, Z23, Z24
+	VCMPPS           $0x15, Z7, Z21, K3
+	VSCALEFPS.Z      Z22, Z24, K3, Z24
+	VORPS            Z16, Z19, Z21
+	VMOVAPS          Z15, Z22
+	VFNMADD231PS     Z18, Z21, Z22
+	VRCP14PS         Z22, Z21
+	VFNMADD213PS     Z15, Z21, Z22
+	VFMADD213PS      Z21, Z21, Z22
+	VSUBPS           Z22, Z15, Z21
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
+	VMULPS           Z24, Z22, Z22
+	VSUBPS           Z22, Z15, Z21
+	VPMOVD2M         Z19, K3
+	VMOVAPS          Z22, K3, Z21
+	VMULPS           Z19, Z24, Z24
+	VFMADD231PS      Z6, Z24, Z21
+	VMAXPS           Z20, Z4, Z19
+	VMINPS           Z19, Z5, Z19
+	VMULPS           Z19, Z19, Z20
+	VMULPS           Z17, Z20, Z20
+	VRNDSCALEPS      $0x08, Z20, Z22
+	VSUBPS           Z22, Z20, Z23
+	VMOVUPS          Z8, Z24
+	VFMADD213PS      Z9, Z23, Z24
+	VFMADD213PS      Z10, Z23, Z24
+	VFMADD213PS      Z11, Z23, Z24
+	VFMADD213PS      Z12, Z23, Z24
+	VFMADD213PS      Z13, Z23, Z24
+	VFMADD213PS      Z14, Z23, Z24
+	VCMPPS           $0x15, Z7, Z20, K3
+	VSCALEFPS.Z      Z22, Z24, K3, Z24
+	VORPS            Z16, Z19, Z20
+	VMOVAPS          Z15, Z22
+	VFNMADD231PS     Z18, Z20, Z22
+	VRCP14PS         Z22, Z20
+	VFNMADD213PS     Z15, Z20, Z22
+	VFMADD213PS      Z20, Z20, Z22
+	VSUBPS           Z22, Z15, Z20
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z20, Z22
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z20, Z22
+	VMULPS           Z24, Z22, Z22
+	VSUBPS           Z22, Z15, Z20
+	VPMOVD2M         Z19, K3
+	VMOVAPS          Z22, K3, Z20
+	VMULPS           Z19, Z24, Z24
+	VFMADD231PS      Z6, Z24, Z20
+	VPSLLD           $0x10, (DX)(R8*2), Z19
+	VPANDD           (DX)(R8*2), Z0, Z22
+	PREFETCHT0       2048(DX)(R8*2)
+	VMULPS           Z19, Z21, Z21
+	VMULPS           Z22, Z20, Z20
+	VMOVUPS          (CX)(R8*4), Z19
+	VMOVUPS          64(CX)(R8*4), Z22
+	VADDPS           Z21, Z19, Z19
+	VADDPS           Z20, Z22, Z22
+	VMOVUPS          Z19, (CX)(R8*4)
+	VMOVUPS          Z22, 64(CX)(R8*4)
+	VPSRLD           $0x10, Z21, Z19
+	VMOVDQU16        Z20, K1, Z19
+	VPSLLD           $0x10, Z20, Z20
+	VMOVDQU16        Z21, K2, Z20
+	VPADDW           Z19, Z19, Z21
+	VPCMPUW          $0x04, Z3, Z21, K3
+	VPANDD           Z1, Z19, Z21
+	VPADDUSW         Z21, Z20, Z20
+	VPCMPUW          $0x06, Z2, Z20, K3, K3
+	VPADDW           Z1, Z19, K3, Z19
+	TESTL            R9, R9
+	JZ               cached1
+	VMOVNTDQ         Z19, (AX)(R8*2)
+	JMP              stored1
+
+cached1:
+	VMOVDQU16 Z19, (AX)(R8*2)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ            DI, DI
+	JZ               mainDone
+	MOVQ             DI, R10
+	SHRQ             $0x01, R10
+	MOVQ             DI, R9
+	SUBQ             R10, R9
+	LEAQ             (R8)(R9*1), R11
+	MOVL             $0xffffffff, R12
+	BZHIL            R9, R12, R12
+	KMOVD            R12, K3
+	MOVL             $0xffffffff, R9
+	BZHIL            R10, R9, R9
+	KMOVD            R9, K4
+	MOVL             $0xffffffff, R9
+	BZHIL            DI, R9, R9
+	KMOVD            R9, K5
+	VMOVDQU16.Z      (BX)(R8*2), K5, Z20
+	VPSLLD           $0x10, Z20, Z19
+	VPANDD           Z20, Z0, Z20
+	VMOVDQU16.Z      (SI)(R8*2), K5, Z22
+	VPSLLD           $0x10, Z22, Z21
+	VPANDD           Z22, Z0, Z22
+	VADDPS           Z21, Z19, Z19
+	VADDPS           Z22, Z20, Z20
+	VMAXPS           Z19, Z4, Z19
+	VMINPS           Z19, Z5, Z19
+	VMULPS           Z19, Z19, Z21
+	VMULPS           Z17, Z21, Z21
+	VRNDSCALEPS      $0x08, Z21, Z22
+	VSUBPS           Z22, Z21, Z23
+	VMOVUPS          Z8, Z24
+	VFMADD213PS      Z9, Z23, Z24
+	VFMADD213PS      Z10, Z23, Z24
+	VFMADD213PS      Z11, Z23, Z24
+	VFMADD213PS      Z12, Z23, Z24
+	VFMADD213PS      Z13, Z23, Z24
+	VFMADD213PS      Z14, Z23, Z24
+	VCMPPS           $0x15, Z7, Z21, K6
+	VSCALEFPS.Z      Z22, Z24, K6, Z24
+	VORPS            Z16, Z19, Z21
+	VMOVAPS          Z15, Z22
+	VFNMADD231PS     Z18, Z21, Z22
+	VRCP14PS         Z22, Z21
+	VFNMADD213PS     Z15, Z21, Z22
+	VFMADD213PS      Z21, Z21, Z22
+	VSUBPS           Z22, Z15, Z21
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z22
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z21, Z22
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z21, Z22
+	VMULPS           Z24, Z22, Z22
+	VSUBPS           Z22, Z15, Z21
+	VPMOVD2M         Z19, K6
+	VMOVAPS          Z22, K6, Z21
+	VMULPS           Z19, Z24, Z24
+	VFMADD231PS      Z6, Z24, Z21
+	VMAXPS           Z20, Z4, Z4
+	VMINPS           Z4, Z5, Z4
+	VMULPS           Z4, Z4, Z5
+	VMULPS           Z17, Z5, Z5
+	VRNDSCALEPS      $0x08, Z5, Z17
+	VSUBPS           Z17, Z5, Z19
+	VMOVUPS          Z8, Z8
+	VFMADD213PS      Z9, Z19, Z8
+	VFMADD213PS      Z10, Z19, Z8
+	VFMADD213PS      Z11, Z19, Z8
+	VFMADD213PS      Z12, Z19, Z8
+	VFMADD213PS      Z13, Z19, Z8
+	VFMADD213PS      Z14, Z19, Z8
+	VCMPPS           $0x15, Z7, Z5, K6
+	VSCALEFPS.Z      Z17, Z8, K6, Z8
+	VORPS            Z16, Z4, Z5
+	VMOVAPS          Z15, Z7
+	VFNMADD231PS     Z18, Z5, Z7
+	VRCP14PS         Z7, Z5
+	VFNMADD213PS     Z15, Z5, Z7
+	VFMADD213PS      Z5, Z5, Z7
+	VSUBPS           Z7, Z15, Z5
+	VBROADCASTSS     lanes3cc09ad3<>+0(SB), Z7
+	VFMADD213PS.BCST lanes3c34bbbb<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanesbd49e408<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanesbdce8427<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanes3d4b6540<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanes3f10ae02<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanesbf7f52b8<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST lanes3f000000<>+0(SB), Z5, Z7
+	VMULPS           Z8, Z7, Z7
+	VSUBPS           Z7, Z15, Z5
+	VPMOVD2M         Z4, K6
+	VMOVAPS          Z7, K6, Z5
+	VMULPS           Z4, Z8, Z8
+	VFMADD231PS      Z6, Z8, Z5
+	VMOVDQU16.Z      (DX)(R8*2), K5, Z6
+	VPSLLD           $0x10, Z6, Z4
+	VPANDD           Z6, Z0, Z0
+	VMULPS           Z4, Z21, Z21
+	VMULPS           Z0, Z5, Z5
+	VMOVUPS.Z        (CX)(R8*4), K3, Z0
+	VMOVUPS.Z        (CX)(R11*4), K4, Z4
+	VADDPS           Z21, Z0, Z0
+	VADDPS           Z5, Z4, Z4
+	VMOVUPS          Z0, K3, (CX)(R8*4)
+	VMOVUPS          Z4, K4, (CX)(R11*4)
+	VPSRLD           $0x10, Z21, Z0
+	VMOVDQU16        Z5, K1, Z0
+	VPSLLD           $0x10, Z5, Z4
+	VMOVDQU16        Z21, K2, Z4
+	VPADDW           Z0, Z0, Z5
+	VPCMPUW          $0x04, Z3, Z5, K1
+	VPANDD           Z1, Z0, Z5
+	VPADDUSW         Z5, Z4, Z4
+	VPCMPUW          $0x06, Z2, Z4, K1, K1
+	VPADDW           Z1, Z0, K1, Z0
+	VMOVDQU16        Z0, K5, (AX)(R8*2)
+
+mainDone:
+	VZEROUPPER
+	RET
 
 // func siluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+

@@ -94,6 +94,16 @@ func geluNEON(dst, x, bias []float32, stream bool)
 //go:noescape
 func geluGradNEON(dx, sums, dy, x, bias []float32, stream bool)
 
+// geluErfNEON is geluErf, on vectors.
+//
+//go:noescape
+func geluErfNEON(dst, x, bias []float32, stream bool)
+
+// geluErfGradNEON is geluErfGrad, on vectors.
+//
+//go:noescape
+func geluErfGradNEON(dx, sums, dy, x, bias []float32, stream bool)
+
 // siluMulNEON is siluMul, on vectors.
 //
 //go:noescape

@@ -1449,6 +1449,368 @@ single:
 done:
 	RET
 
+// func geluErfNEON(dst, x, bias []float32, stream bool)
+TEXT ·geluErfNEON(SB), NOSPLIT|NOFRAME, $0-73
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	MOVD bias_base+48(FP), R3
+	MOVD $0xc1800000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x41800000, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	MOVD $0xbf38aa3b, R16
+	WORD $0x4e040e0b // dup v11.4s, w16
+	MOVD $0x3ecccccd, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x3cc09ad3, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD $0x3c34bbbb, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0xbd49e408, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+	MOVD $0xbdce8427, R16
+	WORD $0x4e040e10 // dup v16.4s, w16
+	MOVD $0x3d4b6540, R16
+	WORD $0x4e040e11 // dup v17.4s, w16
+	MOVD $0x3f10ae02, R16
+	WORD $0x4e040e12 // dup v18.4s, w16
+	MOVD $0xbf7f52b8, R16
+	WORD $0x4e040e13 // dup v19.4s, w16
+	MOVD $0x3f000000, R16
+	WORD $0x4e040e14 // dup v20.4s, w16
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F21
+	FMOVQ 0(R3), F22
+	WORD $0x4e36d6b5 // fadd v21.4s, v21.4s, v22.4s
+	WORD $0x4e20f6b5 // fmax v21.4s, v21.4s, v0.4s
+	WORD $0x4ea1f6b7 // fmin v23.4s, v21.4s, v1.4s
+	WORD $0x6e37def9 // fmul v25.4s, v23.4s, v23.4s
+	WORD $0x6e2bdf39 // fmul v25.4s, v25.4s, v11.4s
+	WORD $0x4e218b3a // frintn v26.4s, v25.4s
+	WORD $0x4ebad73b // fsub v27.4s, v25.4s, v26.4s
+	WORD $0x4ea41c9d // mov v29.16b, v4.16b
+	WORD $0x4e3bcc7d // fmla v29.4s, v3.4s, v27.4s
+	WORD $0x4ea51cbe // mov v30.16b, v5.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea61cdd // mov v29.16b, v6.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea71cfe // mov v30.16b, v7.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea81d1d // mov v29.16b, v8.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea91d3e // mov v30.16b, v9.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x6eb9e45c // fcmgt v28.4s, v2.4s, v25.4s
+	WORD $0x4e21ab5a // fcvtns v26.4s, v26.4s
+	WORD $0x4f37575a // shl v26.4s, v26.4s, #23
+	WORD $0x4eba87de // add v30.4s, v30.4s, v26.4s
+	WORD $0x4e7c1fde // bic v30.16b, v30.16b, v28.16b
+	WORD $0x4ebe1fd9 // mov v25.16b, v30.16b
+	WORD $0x4ea0fafa // fabs v26.4s, v23.4s
+	WORD $0x6e2cdf5a // fmul v26.4s, v26.4s, v12.4s
+	WORD $0x4e3ad55a // fadd v26.4s, v10.4s, v26.4s
+	WORD $0x6e3afd5a // fdiv v26.4s, v10.4s, v26.4s
+	WORD $0x4ebad55a // fsub v26.4s, v10.4s, v26.4s
+	WORD $0x4eae1ddb // mov v27.16b, v14.16b
+	WORD $0x4e3acdbb // fmla v27.4s, v13.4s, v26.4s
+	WORD $0x4eaf1dfc // mov v28.16b, v15.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb01e1b // mov v27.16b, v16.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb11e3c // mov v28.16b, v17.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb21e5b // mov v27.16b, v18.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb31e7c // mov v28.16b, v19.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb41e9b // mov v27.16b, v20.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x6e39df7b // fmul v27.4s, v27.4s, v25.4s
+	WORD $0x4ebbd55a // fsub v26.4s, v10.4s, v27.4s
+	WORD $0x4f2106f8 // sshr v24.4s, v23.4s, #31
+	WORD $0x6e7a1f78 // bsl v24.16b, v27.16b, v26.16b
+	WORD $0x6e35df18 // fmul v24.4s, v24.4s, v21.4s
+	FMOVQ F24, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F21
+	FMOVS (R3), F22
+	WORD $0x4e36d6b5 // fadd v21.4s, v21.4s, v22.4s
+	WORD $0x4e20f6b5 // fmax v21.4s, v21.4s, v0.4s
+	WORD $0x4ea1f6b7 // fmin v23.4s, v21.4s, v1.4s
+	WORD $0x6e37def9 // fmul v25.4s, v23.4s, v23.4s
+	WORD $0x6e2bdf39 // fmul v25.4s, v25.4s, v11.4s
+	WORD $0x4e218b3a // frintn v26.4s, v25.4s
+	WORD $0x4ebad73b // fsub v27.4s, v25.4s, v26.4s
+	WORD $0x4ea41c9d // mov v29.16b, v4.16b
+	WORD $0x4e3bcc7d // fmla v29.4s, v3.4s, v27.4s
+	WORD $0x4ea51cbe // mov v30.16b, v5.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea61cdd // mov v29.16b, v6.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea71cfe // mov v30.16b, v7.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea81d1d // mov v29.16b, v8.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea91d3e // mov v30.16b, v9.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x6eb9e45c // fcmgt v28.4s, v2.4s, v25.4s
+	WORD $0x4e21ab5a // fcvtns v26.4s, v26.4s
+	WORD $0x4f37575a // shl v26.4s, v26.4s, #23
+	WORD $0x4eba87de // add v30.4s, v30.4s, v26.4s
+	WORD $0x4e7c1fde // bic v30.16b, v30.16b, v28.16b
+	WORD $0x4ebe1fd9 // mov v25.16b, v30.16b
+	WORD $0x4ea0fafa // fabs v26.4s, v23.4s
+	WORD $0x6e2cdf5a // fmul v26.4s, v26.4s, v12.4s
+	WORD $0x4e3ad55a // fadd v26.4s, v10.4s, v26.4s
+	WORD $0x6e3afd5a // fdiv v26.4s, v10.4s, v26.4s
+	WORD $0x4ebad55a // fsub v26.4s, v10.4s, v26.4s
+	WORD $0x4eae1ddb // mov v27.16b, v14.16b
+	WORD $0x4e3acdbb // fmla v27.4s, v13.4s, v26.4s
+	WORD $0x4eaf1dfc // mov v28.16b, v15.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb01e1b // mov v27.16b, v16.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb11e3c // mov v28.16b, v17.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb21e5b // mov v27.16b, v18.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb31e7c // mov v28.16b, v19.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb41e9b // mov v27.16b, v20.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x6e39df7b // fmul v27.4s, v27.4s, v25.4s
+	WORD $0x4ebbd55a // fsub v26.4s, v10.4s, v27.4s
+	WORD $0x4f2106f8 // sshr v24.4s, v23.4s, #31
+	WORD $0x6e7a1f78 // bsl v24.16b, v27.16b, v26.16b
+	WORD $0x6e35df18 // fmul v24.4s, v24.4s, v21.4s
+	FMOVS F24, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func geluErfGradNEON(dx, sums, dy, x, bias []float32, stream bool)
+TEXT ·geluErfGradNEON(SB), NOSPLIT|NOFRAME, $0-121
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD sums_base+24(FP), R2
+	MOVD dy_base+48(FP), R3
+	MOVD x_base+72(FP), R4
+	MOVD bias_base+96(FP), R5
+	MOVD $0xc1800000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x41800000, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0x3ecc422a, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0b // dup v11.4s, w16
+	MOVD $0xbf38aa3b, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x3ecccccd, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD $0x3cc09ad3, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0x3c34bbbb, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+	MOVD $0xbd49e408, R16
+	WORD $0x4e040e10 // dup v16.4s, w16
+	MOVD $0xbdce8427, R16
+	WORD $0x4e040e11 // dup v17.4s, w16
+	MOVD $0x3d4b6540, R16
+	WORD $0x4e040e12 // dup v18.4s, w16
+	MOVD $0x3f10ae02, R16
+	WORD $0x4e040e13 // dup v19.4s, w16
+	MOVD $0xbf7f52b8, R16
+	WORD $0x4e040e14 // dup v20.4s, w16
+	MOVD $0x3f000000, R16
+	WORD $0x4e040e15 // dup v21.4s, w16
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R4), F22
+	FMOVQ 0(R5), F23
+	WORD $0x4e37d6d6 // fadd v22.4s, v22.4s, v23.4s
+	WORD $0x4e20f6d6 // fmax v22.4s, v22.4s, v0.4s
+	WORD $0x4ea1f6d6 // fmin v22.4s, v22.4s, v1.4s
+	WORD $0x6e36ded9 // fmul v25.4s, v22.4s, v22.4s
+	WORD $0x6e2cdf39 // fmul v25.4s, v25.4s, v12.4s
+	WORD $0x4e218b3a // frintn v26.4s, v25.4s
+	WORD $0x4ebad73b // fsub v27.4s, v25.4s, v26.4s
+	WORD $0x4ea51cbd // mov v29.16b, v5.16b
+	WORD $0x4e3bcc9d // fmla v29.4s, v4.4s, v27.4s
+	WORD $0x4ea61cde // mov v30.16b, v6.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea71cfd // mov v29.16b, v7.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea81d1e // mov v30.16b, v8.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea91d3d // mov v29.16b, v9.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4eaa1d5e // mov v30.16b, v10.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x6eb9e47c // fcmgt v28.4s, v3.4s, v25.4s
+	WORD $0x4e21ab5a // fcvtns v26.4s, v26.4s
+	WORD $0x4f37575a // shl v26.4s, v26.4s, #23
+	WORD $0x4eba87de // add v30.4s, v30.4s, v26.4s
+	WORD $0x4e7c1fde // bic v30.16b, v30.16b, v28.16b
+	WORD $0x4ebe1fd9 // mov v25.16b, v30.16b
+	WORD $0x4ea0fada // fabs v26.4s, v22.4s
+	WORD $0x6e2ddf5a // fmul v26.4s, v26.4s, v13.4s
+	WORD $0x4e3ad57a // fadd v26.4s, v11.4s, v26.4s
+	WORD $0x6e3afd7a // fdiv v26.4s, v11.4s, v26.4s
+	WORD $0x4ebad57a // fsub v26.4s, v11.4s, v26.4s
+	WORD $0x4eaf1dfb // mov v27.16b, v15.16b
+	WORD $0x4e3acddb // fmla v27.4s, v14.4s, v26.4s
+	WORD $0x4eb01e1c // mov v28.16b, v16.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb11e3b // mov v27.16b, v17.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb21e5c // mov v28.16b, v18.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb31e7b // mov v27.16b, v19.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb41e9c // mov v28.16b, v20.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb51ebb // mov v27.16b, v21.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x6e39df7b // fmul v27.4s, v27.4s, v25.4s
+	WORD $0x4ebbd57a // fsub v26.4s, v11.4s, v27.4s
+	WORD $0x4f2106d8 // sshr v24.4s, v22.4s, #31
+	WORD $0x6e7a1f78 // bsl v24.16b, v27.16b, v26.16b
+	FMOVQ 0(R3), F26
+	WORD $0x6e36df39 // fmul v25.4s, v25.4s, v22.4s
+	WORD $0x4e22cf38 // fmla v24.4s, v25.4s, v2.4s
+	WORD $0x6e3adf18 // fmul v24.4s, v24.4s, v26.4s
+	FMOVQ 0(R2), F27
+	WORD $0x4e38d77b // fadd v27.4s, v27.4s, v24.4s
+	FMOVQ F27, 0(R2)
+	FMOVQ F24, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R4), F22
+	FMOVS (R5), F23
+	WORD $0x4e37d6d6 // fadd v22.4s, v22.4s, v23.4s
+	WORD $0x4e20f6d6 // fmax v22.4s, v22.4s, v0.4s
+	WORD $0x4ea1f6d6 // fmin v22.4s, v22.4s, v1.4s
+	WORD $0x6e36ded9 // fmul v25.4s, v22.4s, v22.4s
+	WORD $0x6e2cdf39 // fmul v25.4s, v25.4s, v12.4s
+	WORD $0x4e218b3a // frintn v26.4s, v25.4s
+	WORD $0x4ebad73b // fsub v27.4s, v25.4s, v26.4s
+	WORD $0x4ea51cbd // mov v29.16b, v5.16b
+	WORD $0x4e3bcc9d // fmla v29.4s, v4.4s, v27.4s
+	WORD $0x4ea61cde // mov v30.16b, v6.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea71cfd // mov v29.16b, v7.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4ea81d1e // mov v30.16b, v8.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x4ea91d3d // mov v29.16b, v9.16b
+	WORD $0x4e3bcfdd // fmla v29.4s, v30.4s, v27.4s
+	WORD $0x4eaa1d5e // mov v30.16b, v10.16b
+	WORD $0x4e3bcfbe // fmla v30.4s, v29.4s, v27.4s
+	WORD $0x6eb9e47c // fcmgt v28.4s, v3.4s, v25.4s
+	WORD $0x4e21ab5a // fcvtns v26.4s, v26.4s
+	WORD $0x4f37575a // shl v26.4s, v26.4s, #23
+	WORD $0x4eba87de // add v30.4s, v30.4s, v26.4s
+	WORD $0x4e7c1fde // bic v30.16b, v30.16b, v28.16b
+	WORD $0x4ebe1fd9 // mov v25.16b, v30.16b
+	WORD $0x4ea0fada // fabs v26.4s, v22.4s
+	WORD $0x6e2ddf5a // fmul v26.4s, v26.4s, v13.4s
+	WORD $0x4e3ad57a // fadd v26.4s, v11.4s, v26.4s
+	WORD $0x6e3afd7a // fdiv v26.4s, v11.4s, v26.4s
+	WORD $0x4ebad57a // fsub v26.4s, v11.4s, v26.4s
+	WORD $0x4eaf1dfb // mov v27.16b, v15.16b
+	WORD $0x4e3acddb // fmla v27.4s, v14.4s, v26.4s
+	WORD $0x4eb01e1c // mov v28.16b, v16.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb11e3b // mov v27.16b, v17.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb21e5c // mov v28.16b, v18.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb31e7b // mov v27.16b, v19.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x4eb41e9c // mov v28.16b, v20.16b
+	WORD $0x4e3acf7c // fmla v28.4s, v27.4s, v26.4s
+	WORD $0x4eb51ebb // mov v27.16b, v21.16b
+	WORD $0x4e3acf9b // fmla v27.4s, v28.4s, v26.4s
+	WORD $0x6e39df7b // fmul v27.4s, v27.4s, v25.4s
+	WORD $0x4ebbd57a // fsub v26.4s, v11.4s, v27.4s
+	WORD $0x4f2106d8 // sshr v24.4s, v22.4s, #31
+	WORD $0x6e7a1f78 // bsl v24.16b, v27.16b, v26.16b
+	FMOVS (R3), F26
+	WORD $0x6e36df39 // fmul v25.4s, v25.4s, v22.4s
+	WORD $0x4e22cf38 // fmla v24.4s, v25.4s, v2.4s
+	WORD $0x6e3adf18 // fmul v24.4s, v24.4s, v26.4s
+	FMOVS (R2), F27
+	WORD $0x4e38d77b // fadd v27.4s, v27.4s, v24.4s
+	FMOVS F27, (R2)
+	FMOVS F24, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func siluMulNEON(dst, gate, up []float32, stream bool)
 TEXT ·siluMulNEON(SB), NOSPLIT|NOFRAME, $0-73
 	MOVD dst_base+0(FP), R0

@@ -72,6 +72,16 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"GELUErf", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELUErf(s[0], s[1], s[2], a[0] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"GELUErfGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELUErfGrad(s[0], s[1], s[2], s[3], s[4], a[0] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"SiLUMul", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
 		k.SiLUMul(s[0], s[1], s[2], a[0] > 0)
 		k.Fence()
@@ -322,6 +332,8 @@ func TestInPlace(t *testing.T) {
 		"ExpSum":        func(k tier, dst, x []float32) { k.ExpSum(dst, x, 1) },
 		"GELU":          func(k tier, dst, x []float32) { k.GELU(dst, x, y, false) },
 		"GELUGrad x":    func(k tier, dst, x []float32) { k.GELUGrad(dst, sums(), y, x, z, false) },
+		"GELUErf":       func(k tier, dst, x []float32) { k.GELUErf(dst, x, y, false) },
+		"GELUErfGrad x": func(k tier, dst, x []float32) { k.GELUErfGrad(dst, sums(), y, x, z, false) },
 		"GELUGrad dy":   func(k tier, dst, x []float32) { k.GELUGrad(dst, sums(), x, y, z, false) },
 		"SiLUMul":       func(k tier, dst, x []float32) { k.SiLUMul(dst, x, y, false) },
 		"SiLUMul up":    func(k tier, dst, x []float32) { k.SiLUMul(dst, y, x, false) },

@@ -25,19 +25,22 @@ func init() {
 	})
 	F32.Add(cpu.AVX2, Rows[float32]{
 		Add: addAVX2, AddScaled: addScaledAVX2,
-		GELU: geluAVX2, GELUGrad: geluGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
+		GELU: geluAVX2, GELUGrad: geluGradAVX2,
+		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
 		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
 	F32.Add(cpu.AVX512, Rows[float32]{
 		Add: addAVX512, AddScaled: addScaledAVX512,
-		GELU: geluAVX512, GELUGrad: geluGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
+		GELU: geluAVX512, GELUGrad: geluGradAVX512,
+		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
 	BF16.Add(cpu.AVX512, Rows[uint16]{
 		Add: addBF16AVX512, AddScaled: addScaledBF16AVX512,
-		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
+		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512,
+		GELUErf: geluErfBF16AVX512, GELUErfGrad: geluErfGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
 		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
 		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,

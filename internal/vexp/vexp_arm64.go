@@ -18,7 +18,8 @@ func init() {
 	})
 	F32.Add(cpu.NEON, Rows[float32]{
 		Add: addNEON, AddScaled: addScaledNEON,
-		GELU: geluNEON, GELUGrad: geluGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
+		GELU: geluNEON, GELUGrad: geluGradNEON,
+		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
 		LayerNorm: layerNormVectors, LayerNormGrad: layerNormGradVectors,
 		RMSNorm: rmsNormVectors, RMSNormGrad: rmsNormGradVectors,
 		Dropout: dropoutNEON, Rotate: rotateNEON, RotatePairs: rotatePairsNEON,

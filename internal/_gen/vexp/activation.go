@@ -24,7 +24,9 @@ func (l *logistic) of(t reg.VecVirtual, slope bool) (s, ds reg.VecVirtual) {
 	one := l.register(l.one)
 	VORPS(l.sign, t, x)
 	e := l.power2.of(x)
-	d := l.inverse(e, one)
+	d := l.vec()
+	VADDPS(one, e, d)
+	l.inverse(d, one)
 	VMULPS(d, e, e) // σ(−|t|·ln2)
 	if slope {
 		ds = l.vec()
@@ -41,20 +43,17 @@ func (l *logistic) of(t reg.VecVirtual, slope bool) (s, ds reg.VecVirtual) {
 	return s, ds
 }
 
-// inverse returns 1/(1 + e) for 0 ≤ e ≤ 1. With AVX-512 it is an approximation
+// inverse replaces d, a normal number, by 1/d. With AVX-512 that is an approximation
 // to 14 bits and a step of Newton's method, which take less time than a division.
-func (l *logistic) inverse(e, one reg.VecVirtual) reg.VecVirtual {
-	d := l.vec()
-	VADDPS(one, e, d)
-	if !l.wide {
+func (f *function) inverse(d, one reg.VecVirtual) {
+	if !f.wide {
 		VDIVPS(d, one, d)
-		return d
+		return
 	}
-	r := l.vec()
+	r := f.vec()
 	VRCP14PS(d, r)
 	VFNMADD213PS(one, r, d) // 1 − d·r
 	VFMADD213PS(r, r, d)    // r + r·(1 − d·r)
-	return d
 }
 
 // The constants of GELU, of internal/vexp.
@@ -142,6 +141,109 @@ func geluGrad(k kind) {
 		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
 		for v := range x {
 			x[v] = slope(r.atLeast(x[v], low))
+		}
+		dy := r.fetch("dy", u)
+		each(x, func(v int, s reg.VecVirtual) { VMULPS(dy[v], s, s) })
+		total := r.get("sums", u)
+		each(total, func(v int, sum reg.VecVirtual) { VADDPS(x[v], sum, sum) })
+		r.put(total, "sums", u)
+		r.put(x, "dx", u)
+	})
+	r.end()
+}
+
+// The constants of erf GELU, of internal/vexp.
+const (
+	normalScale = 0.4
+	peak        = 0.3989422804014327
+)
+
+var normalTail = []float32{
+	0.0235113259, 0.0110310866, -0.0492897332, -0.100837998, 0.0496571064, 0.565155149, -0.997355938, 0.5,
+}
+
+// polynomial evaluates a polynomial as horner does, with coefficients in memory also
+// for AVX-512, whose registers others need.
+func (f *function) polynomial(r reg.VecVirtual, coefficients []float32) reg.VecVirtual {
+	p := f.vec()
+	for i, c := range coefficients {
+		at := lanesOf(math.Float32bits(c))
+		switch {
+		case i == 0:
+			VBROADCASTSS(at, p)
+		case f.wide:
+			VFMADD213PS_BCST(at, r, p)
+		default:
+			VFMADD213PS(at, r, p)
+		}
+	}
+	return p
+}
+
+// newNormal returns what computes the normal distribution function of clamped x, and
+// e^(−x²/2), as normal of internal/vexp does.
+func (f *function) newNormal() func(x reg.VecVirtual) (s, e reg.VecVirtual) {
+	power, one, sign := f.newPower2(-126), f.constant(1), f.constant(float32(math.Copysign(0, -1)))
+	exponent, scale := f.constant(-0.5*math.Log2E), f.constant(normalScale)
+	return func(x reg.VecVirtual) (s, e reg.VecVirtual) {
+		y, s := f.vec(), f.vec()
+		VMULPS(x, x, y)
+		VMULPS(exponent, y, y)
+		e = power.of(y)
+		one := f.register(one)
+		u, d := f.vec(), f.vec()
+		VORPS(sign, x, u)
+		VMOVAPS(one, d)
+		VFNMADD231PS(scale, u, d) // 1 + scale·|x|
+		f.inverse(d, one)
+		VSUBPS(d, one, u)
+		q := f.polynomial(u, normalTail)
+		VMULPS(e, q, q)
+		VSUBPS(q, one, s)
+		if f.wide {
+			negative := K()
+			VPMOVD2M(x, negative)
+			VMOVAPS(q, negative, s)
+		} else {
+			VBLENDVPS(x, q, s, s)
+		}
+		return s, e
+	}
+}
+
+func geluErf(k kind) {
+	r := beginRows(k, "geluErf", "func(dst, x, bias []T, stream bool)", nil, "dst", "x", "bias")
+	r.loadPacking()
+	r.streamed("dst")
+	low, high, normal := r.constant(-geluFlat), r.constant(geluFlat), r.newNormal()
+	r.pass("main", 1, func(u int) {
+		x, bias := r.fetch("x", u), r.get("bias", u)
+		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
+		for v := range x {
+			x[v] = r.atLeast(x[v], low)
+			s, _ := normal(r.atMost(x[v], high))
+			VMULPS(s, x[v], x[v])
+		}
+		r.put(x, "dst", u)
+	})
+	r.end()
+}
+
+func geluErfGrad(k kind) {
+	r := beginRows(k, "geluErfGrad", "func(dx []T, sums []float32, dy, x, bias []T, stream bool)", []string{"sums"},
+		"dx", "sums", "dy", "x", "bias")
+	r.loadPacking()
+	r.streamed("dx")
+	low, high, c, normal := r.constant(-geluFlat), r.constant(geluFlat), r.constant(peak), r.newNormal()
+	r.pass("main", 1, func(u int) {
+		x, bias := r.fetch("x", u), r.get("bias", u)
+		each(x, func(v int, z reg.VecVirtual) { VADDPS(bias[v], z, z) })
+		for v := range x {
+			z := r.atMost(r.atLeast(x[v], low), high)
+			s, e := normal(z)
+			VMULPS(z, e, e)
+			VFMADD231PS(c, e, s)
+			x[v] = s
 		}
 		dy := r.fetch("dy", u)
 		each(x, func(v int, s reg.VecVirtual) { VMULPS(dy[v], s, s) })

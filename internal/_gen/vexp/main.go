@@ -32,6 +32,8 @@ func main() {
 		addScaled(k)
 		gelu(k)
 		geluGrad(k)
+		geluErf(k)
+		geluErfGrad(k)
 		siluMul(k)
 		siluMulGrad(k)
 		layerNorm(k)

@@ -75,6 +75,65 @@ func geluGrad(file *File) {
 	f.Return()
 }
 
+// The constants of erf GELU, of internal/vexp.
+const (
+	normalScale = 0.4
+	peak        = 0.3989422804014327
+)
+
+// normal returns what computes the normal distribution function of clamped x, and
+// e^(−x²/2), as normal of internal/vexp does.
+func normal(f *Func) func(x V) (s, e V) {
+	exp2, one := power2(f, -126), f.Constant(1)
+	exponent, scale := f.Constant(-0.5*math.Log2E), f.Constant(normalScale)
+	c := constants(f, 0.0235113259, 0.0110310866, -0.0492897332, -0.100837998, 0.0496571064, 0.565155149, -0.997355938, 0.5)
+	return func(x V) (s, e V) {
+		s, e = f.V(), f.V()
+		f.Scope(func() { // registers are few
+			f.Do(FMUL(e, x, x), FMUL(e, e, exponent))
+			f.Do(MOV(e, exp2(e)))
+		})
+		f.Scope(func() {
+			u := f.V()
+			f.Do(FABS(u, x), FMUL(u, u, scale), FADD(u, one, u), FDIV(u, one, u), FSUB(u, one, u))
+			q := horner(f, u, c)
+			f.Do(FMUL(q, q, e), FSUB(u, one, q), SSHR(s, x, 31), BSL(s, q, u))
+		})
+		return s, e
+	}
+}
+
+func geluErf(file *File) {
+	f := begin(file, "geluErf", "func(dst, x, bias []float32, stream bool)")
+	l := f.Loop("dst", "x", "bias")
+	low, high, of := f.Constant(-geluFlat), f.Constant(geluFlat), normal(f)
+	l.Each(1, func(u int) {
+		z, bias, clamped := l.Load("x", u), l.Load("bias", u), f.V()
+		f.Do(FADD(z, z, bias), FMAX(z, z, low), FMIN(clamped, z, high))
+		s, _ := of(clamped)
+		f.Do(FMUL(s, s, z))
+		l.Store(s, "dst", u)
+	})
+	f.Return()
+}
+
+func geluErfGrad(file *File) {
+	f := begin(file, "geluErfGrad", "func(dx, sums, dy, x, bias []float32, stream bool)")
+	l := f.Loop("dx", "sums", "dy", "x", "bias")
+	low, high, c, of := f.Constant(-geluFlat), f.Constant(geluFlat), f.Constant(peak), normal(f)
+	l.Each(1, func(u int) {
+		z, bias := l.Load("x", u), l.Load("bias", u)
+		f.Do(FADD(z, z, bias), FMAX(z, z, low), FMIN(z, z, high))
+		s, e := of(z)
+		f.Do(FMUL(e, e, z), FMLA(s, e, c), FMUL(s, s, l.Load("dy", u)))
+		sum := l.Load("sums", u)
+		f.Do(FADD(sum, sum, s))
+		l.Store(sum, "sums", u)
+		l.Store(s, "dx", u)
+	})
+	f.Return()
+}
+
 func siluMul(file *File) {
 	f := begin(file, "siluMul", "func(dst, gate, up []float32, stream bool)")
 	l := f.Loop("dst", "gate", "up")

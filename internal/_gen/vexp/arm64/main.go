@@ -26,6 +26,8 @@ func main() {
 	rotatePairs(f)
 	gelu(f)
 	geluGrad(f)
+	geluErf(f)
+	geluErfGrad(f)
 	siluMul(f)
 	siluMulGrad(f)
 	norms(f)

@@ -1,0 +1,179 @@
+package fused
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/vexp"
+)
+
+// BiasAdd adds a bias to each row, in float32 and rounded once:
+//
+//	out[j] = x[j] + bias[j]
+//
+// Shapes: bias [cols], at least one column; x and out [rows, cols]. The backward pass
+// keeps nothing: the gradient of x is that of out, and [BiasAddBackward] computes the
+// gradient of bias.
+//
+// Aliasing: out may be x. Each worker holds cols float32 and 8 KiB.
+func BiasAdd[V snug.Vector](out, x, bias V) error {
+	return biasAdd(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
+}
+
+// BiasAddBackward computes the gradient of [BiasAdd]'s bias from the gradient dy of its
+// output:
+//
+//	dbias[j] ← Σ over rows of dy[j]
+//
+// where ← is what into says. The sum is float32, in an order that depends on rows alone.
+//
+// Shapes: dbias [cols], at least one column; dy [rows, cols]. ws has at least
+// BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols float32.
+func BiasAddBackward[L snug.Vector32, V snug.Vector](dbias L, dy V, into Into, ws L) error {
+	return biasAddBackward(snug.ViewOf(dbias), snug.ViewOf(dy), into, snug.ViewOf(ws))
+}
+
+// BiasAddWorkspaceLen returns the workspace of [BiasAddBackward] in float32 elements: a
+// sum a column for each of at most 64 parts of the rows.
+func BiasAddWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
+
+func biasAdd(out, x, bias snug.View) error {
+	const op = "BiasAdd"
+	if err := checkFloats(op, operand{"x", x}, operand{"out", out}, operand{"bias", bias}); err != nil {
+		return err
+	}
+	cols := bias.Len()
+	rows, err := checkRows(op, operand{"x", x}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkMatrix(op, rows, cols, operand{"out", out}); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, out, x, bias)
+	if err != nil {
+		return err
+	}
+	job := biasAddJob{out, x, bias, rows, cols}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+func biasAddBackward(dbias, dy snug.View, into Into, ws snug.View) error {
+	const op = "BiasAddBackward"
+	if err := into.check(op); err != nil {
+		return err
+	}
+	if err := checkFloats(op, operand{"dy", dy}); err != nil {
+		return err
+	}
+	if err := checkF32(op, operand{"dbias", dbias}, operand{"ws", ws}); err != nil {
+		return err
+	}
+	cols := dbias.Len()
+	rows, err := checkRows(op, operand{"dy", dy}, cols)
+	if err != nil {
+		return err
+	}
+	if err := checkWorkspace(op, ws, BiasAddWorkspaceLen(rows, cols)); err != nil {
+		return err
+	}
+	dev, err := commonDevice(op, dbias, dy, ws)
+	if err != nil {
+		return err
+	}
+	job := biasAddBackwardJob{dbias, dy, ws, rows, cols, into}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	queued := job
+	return dev.Launch(&queued)
+}
+
+type biasAddJob struct {
+	out, x, bias snug.View
+
+	rows, cols int
+}
+
+func (*biasAddJob) Kernel() string { return "fused.bias_add" }
+
+func (j *biasAddJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
+		yield(v.Mem())
+	}
+}
+
+func (j *biasAddJob) Run() { biasAddTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+
+var biasAddTask = cpu.NewTask(func(j *biasAddJob, item int) {
+	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
+	block := min(blockCols, j.cols)
+	buf := scratch.Get(block + j.cols)
+	defer finish(buf)
+	if k := direct(j.x); k != nil {
+		bias := bits(j.bias, 0, j.cols)
+		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
+			k.Add(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, streams(j.out))
+		}
+		return
+	}
+	row, bias := (*buf)[:block], load((*buf)[block:], j.bias, 0)
+	for r := lo; r < hi; r++ {
+		for c := 0; c < j.cols; c += block {
+			at, n := r*j.cols+c, min(block, j.cols-c)
+			x := load(row[:n], j.x, at)
+			out := target(row[:n], j.out, at)
+			vexp.F32.Best().Add(out, x, bias[c:c+n], streams32(j.out))
+			store(j.out, at, out)
+		}
+	}
+})
+
+type biasAddBackwardJob struct {
+	dbias, dy, ws snug.View
+
+	rows, cols int
+	into       Into
+}
+
+func (*biasAddBackwardJob) Kernel() string { return "fused.bias_add_backward" }
+
+func (j *biasAddBackwardJob) Operands(yield func(*driver.Mem)) {
+	for _, v := range []*snug.View{&j.dbias, &j.dy, &j.ws} {
+		yield(v.Mem())
+	}
+}
+
+// Run leaves the partial sums of part p at ws[p][cols].
+func (j *biasAddBackwardJob) Run() {
+	n := parts(j.rows)
+	biasSumsTask.Run(n, *j)
+	addParts(j.dbias.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into, nil)
+}
+
+var biasSumsTask = cpu.NewTask(func(j *biasAddBackwardJob, part int) {
+	buf := scratch.Get(j.cols)
+	defer scratch.Put(buf)
+	sums := j.ws.Float32s()[part*j.cols:][:j.cols]
+	clear(sums)
+	lo, hi := cpu.Chunk(j.rows, partRows(j.rows), part)
+	for at := lo * j.cols; at < hi*j.cols; at += j.cols {
+		next := min(at+j.cols, (hi-1)*j.cols) // a kernel fetches it early
+		if k := direct(j.dy); k != nil {
+			k.AddScaled(sums, bits(j.dy, at, at+j.cols), 1, sums, bits(j.dy, next, next+j.cols))
+			continue
+		}
+		dy := load(*buf, j.dy, at)
+		soon := dy
+		if j.dy.DType() == snug.F32 {
+			soon = j.dy.Float32s()[next:][:j.cols]
+		}
+		vexp.F32.Best().AddScaled(sums, dy, 1, sums, soon)
+	}
+})
