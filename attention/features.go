@@ -44,8 +44,8 @@ type Bias struct {
 	// last two, unless 1, are at least those of the longest.
 	Dims [4]int
 	// Grad, unless empty, is where [Backward] writes the gradient in X: float32, with the
-	// length of X. What X is broadcast over is summed in one order, which takes another
-	// pass over the scores. It lies apart from all other operands.
+	// length of X. What X is broadcast over is summed in one order, which takes two more
+	// passes over the scores. It lies apart from all other operands.
 	Grad snug.View
 }
 
@@ -75,7 +75,9 @@ type Dropout struct {
 // ScoreFunc returns what becomes of the score of query i and key j, of head h of batch
 // element b, and the derivative of that in the score. It is called after all else that is
 // done to a score, once for every score that a mask does not hide in [Forward] and one to
-// three times in [Backward], by several goroutines at a time. It is for the CPU only.
+// four times in [Backward], by several goroutines at a time. It is for the CPU only. If it
+// panics, the call panics with the same value in the goroutine of its caller, once all
+// other goroutines have ended; results are then written in part.
 type ScoreFunc func(score float32, b, h, i, j int) (value, slope float32)
 
 // strides returns how far apart elements of a dimension are; 0 for one that is 1.

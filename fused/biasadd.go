@@ -27,8 +27,9 @@ func BiasAdd[V snug.Vector](out, x, bias V) error {
 //
 // where ← is what into says. The sum is float32, in an order that depends on rows alone.
 //
-// Shapes: dbias [cols], at least one column; dy [rows, cols]. ws has at least
-// BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols float32.
+// Shapes: dbias [cols], at least one column; dy [rows, cols], whose sum is 0 without
+// rows. ws has at least BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols
+// float32.
 func BiasAddBackward[L snug.Vector32, V snug.Vector](dbias L, dy V, into Into, ws L) error {
 	return biasAddBackward(snug.ViewOf(dbias), snug.ViewOf(dy), into, snug.ViewOf(ws))
 }

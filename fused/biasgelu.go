@@ -8,7 +8,8 @@ import (
 )
 
 // BiasGELU adds a bias to each row and applies GELU in the tanh approximation
-// of GPT-2 (Hendrycks and Gimpel, 2016):
+// of GPT-2 (Hendrycks and Gimpel, 2016), which Hugging Face calls gelu_new. Without an
+// approximation it is [BiasGELUErf].
 //
 //	out[j] = gelu(x[j] + bias[j])
 //	gelu(z) = ½z(1 + tanh(√(2/π)(z + 0.044715z³)))

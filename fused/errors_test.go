@@ -85,7 +85,13 @@ var functions = map[string]func(c *call) error{
 	"BiasGELUBackward": func(c *call) error {
 		return BiasGELUBackward(c.v["dx"], c.v["dbias"], c.v["dy"], c.v["x"], c.v["bias"], c.into, c.v["ws"])
 	},
-	"Add": func(c *call) error { return Add(c.v["out"], c.v["a"], c.v["b"]) },
+	"BiasGELUErf": func(c *call) error { return BiasGELUErf(c.v["out"], c.v["x"], c.v["bias"]) },
+	"BiasGELUErfBackward": func(c *call) error {
+		return BiasGELUErfBackward(c.v["dx"], c.v["dbias"], c.v["dy"], c.v["x"], c.v["bias"], c.into, c.v["ws"])
+	},
+	"BiasAdd":         func(c *call) error { return BiasAdd(c.v["out"], c.v["x"], c.v["bias"]) },
+	"BiasAddBackward": func(c *call) error { return BiasAddBackward(c.v["dbias"], c.v["dy"], c.into, c.v["ws"]) },
+	"Add":             func(c *call) error { return Add(c.v["out"], c.v["a"], c.v["b"]) },
 	"Embedding": func(c *call) error {
 		return Embedding(c.v["out"], c.v["table"], c.ids, c.v["pos"], c.pos, c.cols)
 	},
@@ -117,6 +123,10 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"DropoutBackward":      {[]string{"dx", "dy"}, nil, nil},
 	"BiasGELU":             {[]string{"out", "x", "bias"}, nil, nil},
 	"BiasGELUBackward":     {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
+	"BiasGELUErf":          {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasGELUErfBackward":  {[]string{"dx", "dy", "x", "bias"}, []string{"dbias", "ws"}, []string{"dbias"}},
+	"BiasAdd":              {[]string{"out", "x", "bias"}, nil, nil},
+	"BiasAddBackward":      {[]string{"dy"}, []string{"dbias", "ws"}, []string{"dy"}},
 	"Add":                  {[]string{"out", "a", "b"}, nil, nil},
 	"Embedding":            {[]string{"out", "table", "pos"}, nil, nil},
 	"EmbeddingBackward":    {[]string{"dy"}, []string{"dtable"}, nil},
@@ -221,7 +231,7 @@ func TestWrongConfiguration(t *testing.T) {
 			set(c)
 			requireRefused(t, name, c, snug.ErrConfig, name)
 		}
-		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "CrossEntropyBackward"} {
+		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward"} {
 			for _, into := range []Into{{Alpha: bad}, {Beta: bad}} {
 				c := newCall()
 				c.into = into

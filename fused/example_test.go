@@ -58,6 +58,42 @@ func ExampleBiasGELU() {
 	// Output: [0 0 3 1.953125]
 }
 
+func ExampleBiasGELUErf() {
+	x := []float32{-1, 1, 2, 3} // 2 rows of 2
+	bias := []float32{1, -1}
+	out, dx, dbias := make([]float32, 4), make([]float32, 4), make([]float32, 2)
+	ws := make([]float32, fused.BiasGELUWorkspaceLen(2, 2))
+	if err := fused.BiasGELUErf(out, x, bias); err != nil {
+		fmt.Println(err)
+		return
+	}
+	dy := []float32{1, 1, 1, 1}
+	if err := fused.BiasGELUErfBackward(dx, dbias, dy, x, bias, fused.Into{}, ws); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n%.3f %.3f\n", out, dx, dbias)
+	// Output:
+	// [0.000 0.000 2.996 1.954]
+	// [0.500 0.500 1.012 1.085] [1.512 1.585]
+}
+
+func ExampleBiasAdd() {
+	x, bias := []float32{1, 2, 3, 4}, []float32{10, 20} // 2 rows of 2
+	if err := fused.BiasAdd(x, x, bias); err != nil {
+		fmt.Println(err)
+		return
+	}
+	dy, dbias := []float32{1, 2, 3, 4}, make([]float32, 2) // dy is also the gradient of x
+	ws := make([]float32, fused.BiasAddWorkspaceLen(2, 2))
+	if err := fused.BiasAddBackward(dbias, dy, fused.Into{}, ws); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(x, dbias)
+	// Output: [11 22 13 24] [4 6]
+}
+
 func ExampleEmbedding() {
 	table := []float32{0, 0, 1, 1, 2, 2}  // 3 tokens
 	pos := []float32{0.1, 0.2, 0.3, 0.4}  // 2 positions

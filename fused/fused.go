@@ -5,7 +5,8 @@
 //	function       keeps for backward, beside its input x
 //	LayerNorm      8 bytes a row: mean and 1/σ
 //	RMSNorm        4 bytes a row: 1/rms
-//	BiasGELU       nothing
+//	BiasAdd        nothing, not even its input
+//	BiasGELU       nothing, and BiasGELUErf
 //	SwiGLU         nothing, beside its inputs gate and up
 //	Rotary         nothing, not even its input
 //	Dropout        nothing, not even its input: the mask comes from its name

@@ -98,7 +98,7 @@ func TestWorkspaceLimits(t *testing.T) {
 		for _, cols := range extremes {
 			for name, n := range map[string]int{
 				"LayerNorm": LayerNormWorkspaceLen(rows, cols), "RMSNorm": RMSNormWorkspaceLen(rows, cols),
-				"BiasGELU": BiasGELUWorkspaceLen(rows, cols), "CrossEntropy": CrossEntropy{Vocab: cols, Cols: 1}.WorkspaceLen(rows),
+				"BiasAdd": BiasAddWorkspaceLen(rows, cols), "BiasGELU": BiasGELUWorkspaceLen(rows, cols), "CrossEntropy": CrossEntropy{Vocab: cols, Cols: 1}.WorkspaceLen(rows),
 				"CrossEntropy of chunks": CrossEntropy{Vocab: cols, Cols: cols, Chunk: rows}.WorkspaceLen(rows),
 			} {
 				if rows < 1 || cols < 1 {

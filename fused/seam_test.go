@@ -46,6 +46,8 @@ func (l *layers[V, L]) pass() error {
 		Rotary(l.x, l.angles, l.ids, rotary),
 		LayerNorm(l.y, l.mean, l.rstd, l.x, l.gamma, l.beta, testEps),
 		BiasGELU(l.z, l.y, l.beta),
+		BiasGELUErf(l.z, l.z, l.beta),
+		BiasAdd(l.z, l.z, l.beta),
 		SwiGLU(l.z, l.z, l.y),
 		Dropout(l.z, l.z, mask),
 		Add(l.z, l.z, l.x),
@@ -65,6 +67,8 @@ func (l *layers[V, L]) pass() error {
 		DropoutBackward(l.dx, l.dx, mask),
 		SwiGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
 		BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
+		BiasGELUErfBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
+		BiasAddBackward(l.dbeta, l.dx, add, l.ws),
 		LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, Grads{Params: add}, l.ws),
 		RMSNorm(l.y, l.rstd, l.x, l.gamma, testEps),
 		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, Grads{Input: add, Params: add}, l.ws),
@@ -197,6 +201,10 @@ func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.dropout", new(dropoutJob).Kernel())
 	require.Equal(t, "fused.bias_gelu", new(biasGELUJob).Kernel())
 	require.Equal(t, "fused.bias_gelu_backward", new(biasGELUBackwardJob).Kernel())
+	require.Equal(t, "fused.bias_gelu_erf", (&biasGELUJob{form: geluErf}).Kernel())
+	require.Equal(t, "fused.bias_gelu_erf_backward", (&biasGELUBackwardJob{form: geluErf}).Kernel())
+	require.Equal(t, "fused.bias_add", new(biasAddJob).Kernel())
+	require.Equal(t, "fused.bias_add_backward", new(biasAddBackwardJob).Kernel())
 	require.Equal(t, "fused.add", new(addJob).Kernel())
 	require.Equal(t, "fused.embedding", new(embeddingJob).Kernel())
 	require.Equal(t, "fused.embedding_backward", new(embeddingBackwardJob).Kernel())

@@ -24,6 +24,7 @@ func TestWorkspaceLengths(t *testing.T) {
 	for _, dims := range [][2]int{{0, 5}, {5, 0}, {-1, 5}, {5, -1}} {
 		require.Zero(t, LayerNormWorkspaceLen(dims[0], dims[1]))
 		require.Zero(t, BiasGELUWorkspaceLen(dims[0], dims[1]))
+		require.Zero(t, BiasAddWorkspaceLen(dims[0], dims[1]))
 	}
 	require.Equal(t, math.MaxInt, LayerNormWorkspaceLen(100, math.MaxInt/2))
 	require.Equal(t, math.MaxInt, BiasGELUWorkspaceLen(math.MaxInt, math.MaxInt))
