@@ -14,8 +14,8 @@ import (
 // limit of some of the pages: every page that a reader gets was written as a whole by one
 // writer. The race detector sees that no byte is read while it is written.
 func TestOverlappingAccess(t *testing.T) {
-	const pages, pageLen, rounds = 6, 64, 60
-	s := memStore(t, Options{HostLimit: 4 * 4 * pageLen})
+	const pages, pageLen, rounds = 12, 64, 40
+	s := memStore(t, Options{HostLimit: 9 * 4 * pageLen}) // each of eight goroutines pins one
 	x, err := Create[float32](s, "x", pages*pageLen, pageLen)
 	require.NoError(t, err)
 	m := newMover(t, snug.CPU(), 4*pageLen, 2)
