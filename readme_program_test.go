@@ -83,6 +83,9 @@ func (r *readme) program() error {
 		return err // says the smallest budget that works
 	}
 	dx, measured, err := chain.Run(ctx, keep, x, loss) // measured.Peak == predicted.Peak
+	if err != nil {
+		return err
+	}
 
 	// ---
 
