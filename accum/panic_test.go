@@ -421,7 +421,8 @@ func TestZeroAccum(t *testing.T) {
 	for range new(Window).Gradients() {
 		require.Fail(t, "a gradient")
 	}
-	_, err := Local(nil, 1) //nolint:staticcheck // a nil context is the test
+	var none context.Context
+	_, err := Local(none, 1)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	_, err = FindMicroBatch(8, 1, 4, nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
