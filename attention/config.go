@@ -203,7 +203,8 @@ func (c Config) resolve() (Config, error) {
 		}
 	}
 	err := c.resolveFeatures()
-	if (c.Heads == 0 || c.SeqQ == 0) && (c.KVHeads == 0 || c.SeqK == 0) && !c.cached() {
+	bounded := c.cached() || c.QStarts != nil || c.KStarts != nil || c.KLens != nil // by numbers for each sequence
+	if (c.Heads == 0 || c.SeqQ == 0) && (c.KVHeads == 0 || c.SeqK == 0) && !bounded {
 		c.Batch = min(c.Batch, c.Bias.Dims[0]) // no memory bounds loops over sequences without rows
 	}
 	return c, err
