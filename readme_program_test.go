@@ -201,7 +201,7 @@ func (r *readme) program() error {
 	if err := full.CopyIn(weights); err != nil {
 		return err
 	}
-	if err := amp.Cast(low, full); err != nil { // every function takes arrays where it takes slices
+	if err := amp.Cast(low, full); err != nil { // what takes a snug.Vector takes arrays too
 		return err
 	}
 

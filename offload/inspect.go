@@ -71,7 +71,7 @@ func inspect(fs files.Dir) ([]*object, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		f, err := fs.Open(dataName, readOnly)
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("%s is not there, so this is no store: %w", fs.Path(dataName), snug.ErrConfig)
+			return nil, fmt.Errorf("the folder has no %s, so it is no store: %w", dataName, snug.ErrConfig)
 		}
 		if err != nil {
 			return nil, err

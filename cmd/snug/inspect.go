@@ -39,9 +39,9 @@ func inspectCommand() *command {
   the folder of a store, or its snug.index
                                   its blobs and tensors, and the CRC-32C of each
 
-The checksum of a saved state and of a part is checked, which reads all of it. Of the others
-the description is checked; snug verify reads the parts of a checkpoint and the pages of a
-store. The bytes of a parameter are those of its state.
+For a single saved state or part, inspect reads all of it and checks the checksum. For a
+checkpoint, a store or a safetensors file it checks the description only: snug verify reads
+the rest of checkpoints and stores. The bytes of a parameter are those of its state.
 
   -sum    also read the tensors of a safetensors file, and list the CRC-32C of each
   -json   write JSON in the place of text

@@ -38,26 +38,27 @@ func planHelp() string {
 the fastest way to do it under a limit. The batch stays what it is.
 
   -model NAME      ` + wrap(plan.Models(), 19) + `
-                   or a file of JSON, see below; - reads it from the input
+                   or a file of JSON whose name ends in .json, see below; - reads it from the input
   -device NAME     ` + wrap(deviceNames(), 19) + `
-                   default: 24GB, whose speed is then assumed
+                   (cards of so many GiB); default: 24GB. With -limit alone, its speed is assumed
   -limit SIZE      of the device's memory; default: all that programs get of it
   -host SIZE       host memory that may be used; default: none
   -disk SIZE       disk that may be used; default: none
   -batch N         samples of a step: sequences or images; default 32
   -context N       tokens of a sequence, of a preset; at most those that it has learned positions for
   -rank N          train adapters of that rank only, on all matrices of the layers, over frozen weights
-  -optimizer NAME  adamw (default), or ` + wrap(plan.Optimizers(), 19) + `
+  -optimizer NAME  ` + wrap(plan.Optimizers(), 19) + `
+                   default: adamw
   -o FILE          also draw the bytes as SVG
   -json            write JSON in the place of text
 
-What may be chosen, as lists with commas; the last ones change the arithmetic of a step
-and must be named to be used:
+What may be chosen, as comma-separated lists. Values after "or" change the results of a
+step; they are used only if you name them:
 
   -compute LIST    types of weights and activations; default bf16,f32; or f16
   -masters LIST    of 16-bit weights: full (4 bytes), split (2); or none
   -gradients LIST  f32 sums, in-backward (one at a time, in one micro-batch); or bf16 sums
-  -state LIST      bits of the optimizer's state; default 32,8; or 16, 4
+  -state LIST      bits of the optimizer's state; default 32,8; or 16,4
 
 The components: weights; master weights, what is kept of float32 beside weights of 16
 bits; gradients, added up over the micro-batches; the optimizer's state; activations,
@@ -74,7 +75,7 @@ what is cheapest to change; -json lists all changes with which it fits.
   snug plan -model gpt2 -limit 6GiB -batch 512 -o gpt2.svg
   snug plan -model my.json -json
 
-A model's file has one of four members, and nothing that is not known:
+A model's file has exactly one of four members; unknown fields are errors:
 
   {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
       also name, kv_heads, hidden, positions, and true or false: gated, rmsnorm, rotary, untied,
@@ -262,7 +263,7 @@ func (f *planFlags) readModel(c *call) (plan.Model, error) {
 		return m, nil
 	}
 	if !strings.HasSuffix(f.model, ".json") && f.model != "-" {
-		return m, usageError{err}
+		return m, usagef("%w, or a file whose name ends in .json", err)
 	}
 	if f.context != 0 {
 		return m, usagef("plan: -context is for presets, a file has its own")

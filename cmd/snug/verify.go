@@ -19,11 +19,11 @@ import (
 
 func verifyCommand() *command {
 	return &command{
-		name: "verify", args: "DIR", summary: "whether a store or a checkpoint is whole", flags: []string{"-q"}, operands: "file",
-		help: `Reads all of a store, a checkpoint, or any folder of them, or one file, and compares it with
-its checksums. It writes a line for each thing that it has checked:
+		name: "verify", args: "FILE|DIR", summary: "whether a store or a checkpoint is whole", flags: []string{"-q"}, operands: "file",
+		help: `Reads all of a store, of a checkpoint, of any folder of them, or of one file, and compares
+it with its checksums. It writes a line for each thing that it has checked:
 
-  a store (snug.index, snug.pages)   every page that was committed; the store is not to be in use
+  a store (snug.index, snug.pages)   every page that was committed; the store must not be in use
   a checkpoint (step-00000025)       its header run.json and the SHA-256 of its parts, that they belong
                                      together, and that all checkpoints of a folder are of one run
   a part of a checkpoint by itself   its SHA-256
@@ -32,7 +32,7 @@ its checksums. It writes a line for each thing that it has checked:
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is
 in use, and when there is nothing to check. Files of other kinds are passed over. A folder of
-checkpoints may be in use: what its owner has not finished, and its pages, are passed over.
+checkpoints may be in use: verify passes over what its owner has not finished, and its pages.
 
   -q   write only what is damaged or could not be read
 `,

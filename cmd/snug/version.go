@@ -12,7 +12,7 @@ import (
 
 func versionCommand() *command {
 	return &command{
-		name: "version", summary: "what this program is built of, and for", flags: []string{"-json"},
+		name: "version", summary: "version, revision, Go, system and backends", flags: []string{"-json"},
 		help: `Prints the version of the module, the revision and its time if the program was built in a
 repository, the Go that built it, the system, the instructions of the CPU that kernels use
 (SNUG_CPU lowers them), and the backends that are built in.

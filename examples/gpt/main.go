@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 
@@ -83,18 +84,18 @@ func run(stop stopper, args []string, stdout, stderr io.Writer) int {
 const usage = `usage: gpt [flags]
 
   -preset NAME      small (default), 34m or tiny
-  -steps N          optimizer steps; default: the preset's, or what is in -checkpoint. More than a run in
-                    -checkpoint had extend it: the learning rate warms up and falls once more over the new ones
+  -steps N          optimizer steps; default: the preset's, or those of the run in -checkpoint. A number larger
+                    than that run's extends it: the learning rate warms up and falls again over the new steps
   -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
   -seed N           of weights and batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
-  -memory SIZE      hold at most so much, such as 8MiB: find the largest micro-batch that fits, for the same batch,
-                    and plan what is computed again
-  -host-memory SIZE hold at most so much of the master weights and the optimizer's state, and the rest on disk
+  -memory SIZE      limit of the counted components, such as 8MiB: find the largest micro-batch that fits, for the
+                    same batch, and plan what is computed again; the process itself takes about 30 MiB more
+  -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
   -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
-  -compare          run with none, each alone and all of them, and compare
+  -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
   -timeline FILE    write what is held after each step, by component, as .csv or .svg; in the CSV, host and disk are the
                     pages of offload, and those on the host count with the device too
@@ -105,11 +106,14 @@ const usage = `usage: gpt [flags]
   -json             end with one line of JSON
 `
 
+// presetSteps is the value of -steps when it is not given.
+const presetSteps = math.MinInt
+
 func parse(args []string) (o options, err error) {
 	fs := flag.NewFlagSet("gpt", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	name := fs.String("preset", "small", "")
-	steps := fs.Int("steps", -1, "")
+	steps := fs.Int("steps", presetSteps, "")
 	fs.StringVar(&o.text, "text", "", "")
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.StringVar(&o.device, "device", "cpu", "")
@@ -157,13 +161,10 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	if o.preset, err = presetNamed(name); err != nil {
 		return err
 	}
-	if steps == 0 || steps < -1 {
-		return fmt.Errorf("-steps %d: want at least 1", steps)
-	}
-	if steps > checkpoint.MaxStep {
-		return fmt.Errorf("-steps %d: want at most %d", steps, checkpoint.MaxStep)
-	}
-	if steps > 0 {
+	if steps != presetSteps {
+		if steps < 1 || steps > checkpoint.MaxStep {
+			return fmt.Errorf("-steps %d: want 1 to %d", steps, checkpoint.MaxStep)
+		}
 		o.steps, o.stepsGiven = steps, true
 	}
 	if o.saveEvery < 1 {
