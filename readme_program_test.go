@@ -146,10 +146,14 @@ func (r *readme) program() error {
 	if err := updater.Add("w", len(weights), first); err != nil {
 		return err
 	}
+	from, err := updater.Resume() // the steps that the folder has: 0 in a new one
+	if err != nil {
+		return err
+	}
 	if err := updater.Bind("w", snug.ViewOf(weights)); err != nil { // float32 below, any type here
 		return err
 	}
-	for range steps {
+	for range steps - from {
 		if err := updater.Accumulate("w", 0, snug.ViewOf(gradient), 1); err != nil { // as they arrive
 			return err
 		}

@@ -142,13 +142,16 @@ func (a *AdamW) Add(name string, n int) error {
 	return nil
 }
 
-// StepCount returns the number of steps that have begun, t.
-func (a *AdamW) StepCount() int {
+// Steps returns the number of steps that have begun, t.
+func (a *AdamW) Steps() int {
 	if !a.made() {
 		return 0
 	}
 	return a.step
 }
+
+// StoredIn reports whether storage is the store that has the moments.
+func (a *AdamW) StoredIn(storage any) bool { return a.made() && storage == any(a.s) }
 
 // Advance begins the next step at learning rate lr, a finite number from 0 on. Each
 // element is then updated once at most; a second update is an error. With another rate

@@ -56,7 +56,7 @@ func TestAdamWOncePerStep(t *testing.T) {
 
 	b.Advance(float32(math.NaN()))
 	require.ErrorIs(t, part(b, 0, 32), snug.ErrConfig)
-	require.Equal(t, 2, b.StepCount(), "no step has begun")
+	require.Equal(t, 2, b.Steps(), "no step has begun")
 	b.Advance(0.1)
 	require.NoError(t, part(b, 0, 32))
 }

@@ -175,7 +175,7 @@ func TestAdamWErrors(t *testing.T) {
 		require.ErrorIs(t, step("w", view, view, 1), snug.ErrConfig)
 	}
 	a.Advance(0.1)
-	require.Equal(t, 1, a.StepCount())
+	require.Equal(t, 1, a.Steps())
 	short := snug.ViewOf(p[:9])
 	require.ErrorIs(t, step("y", view, view, 1), snug.ErrConfig)
 	require.ErrorIs(t, step("w", view, view, nan), snug.ErrConfig)
@@ -248,7 +248,7 @@ func TestAdamWResumes(t *testing.T) {
 	b, err := NewAdamW(s, AdamWOptions{})
 	require.NoError(t, err)
 	require.NoError(t, b.UnmarshalBinary(state))
-	require.Equal(t, 2, b.StepCount())
+	require.Equal(t, 2, b.Steps())
 	copy(p, saved)
 	step(b, 3)
 	step(b, 4)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 
 	"github.com/snug-ml/snug"
@@ -48,8 +47,9 @@ type UpdaterOptions struct {
 //
 //	u, err := NewUpdater(store, opt, UpdaterOptions{})
 //	err = u.Add("w", len(w), fill)          // for every parameter: its first weights
+//	steps, err := u.Resume()                // that the store has; 0 in a new one
 //	err = u.Bind("w", snug.ViewOf(w))       // where the model has it
-//	for each step {
+//	for each further step {
 //		err = u.Accumulate("w", 0, g, 1)    // as gradients arrive, in any order and pieces
 //		norm, err := u.Norm()               // to clip, or to skip the step: u.Drop()
 //		err = u.Step(lr, gradScale)
@@ -76,6 +76,7 @@ type Updater struct {
 	set    int   // of gradients that Accumulate adds to
 	under  *task // the update under way; nil if there is none
 	err    error
+	resume bool // the store has steps that Resume has not taken up
 
 	mu    sync.Mutex // guards stage
 	stage []float32  // a page on its way to or from a device
@@ -89,6 +90,7 @@ type updated struct {
 	grads   [2]*Tensor[float32] // the second with Delayed only
 	target  snug.View           // where the model has it; empty if nowhere
 	copied  movable             // the tensor that it is in besides, if not nil
+	made    bool                // by Add; it was not in the store
 }
 
 // The store's names of what an Updater keeps.
@@ -115,7 +117,7 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 	case o.PageLen < 1 || o.PageLen > MaxPage/4:
 		return nil, fmt.Errorf("offload: updater: PageLen is %d elements, want 1 to %d: %w", o.PageLen, MaxPage/4, snug.ErrConfig)
 	}
-	u := &Updater{s: s, opt: opt, o: o, byName: map[string]*updated{}}
+	u := &Updater{s: s, opt: opt, o: o, byName: map[string]*updated{}, resume: s.Has(updaterKey)}
 	u.sums = make([]float64, chunksOf(o.PageLen))
 	return u, nil
 }
@@ -169,7 +171,8 @@ func (u *Updater) create(p *updated, n int, fill func(lo int, w []float32) error
 		return t
 	}
 	p.weights = tensor(weightsSuffix)
-	first := len(*made) > 0 && fill != nil
+	p.made = len(*made) > 0
+	first := p.made && fill != nil
 	p.grads[0] = tensor(gradSuffix)
 	if u.o.Delayed {
 		p.grads[1] = tensor(nextSuffix)
@@ -261,6 +264,14 @@ func (u *Updater) param(name string) (*updated, error) {
 	return p, nil
 }
 
+// begun is usable for calls that change what the store has.
+func (u *Updater) begun() error {
+	if err := u.usable(); err != nil || !u.resume {
+		return err
+	}
+	return fmt.Errorf("offload: updater: the store has steps of an earlier run: call Resume first: %w", snug.ErrConfig)
+}
+
 func (u *Updater) usable() error {
 	if u == nil || u.s == nil {
 		return fmt.Errorf("offload: updater: it is nil, or was not made by NewUpdater: %w", snug.ErrConfig)
@@ -300,6 +311,9 @@ func (u *Updater) Steps() int {
 func (u *Updater) Step(lr, gradScale float32) error {
 	if !(lr >= 0) || !finite(lr) || !finite(gradScale) {
 		return fmt.Errorf("offload: updater: learning rate %g and gradScale %g, want finite numbers and a rate of 0 or more: %w", lr, gradScale, snug.ErrConfig)
+	}
+	if err := u.begun(); err != nil {
+		return err
 	}
 	if err := u.Wait(); err != nil {
 		return err
@@ -419,49 +433,11 @@ func (u *Updater) publish(p *updated) error {
 // [Store.Commit] does. A run that goes on from there, with [Updater.Resume], gives the
 // bits of one that was not interrupted, also in the middle of a window.
 func (u *Updater) Commit() error {
+	if err := u.begun(); err != nil {
+		return err
+	}
 	if err := u.Wait(); err != nil {
 		return err
 	}
 	return u.s.Commit()
-}
-
-// Resume takes up the steps that the store has, after all parameters were added to a
-// new Updater with a new Stepper, whose Advance it calls so many times. It returns
-// their number, 0 for a new store. Errors: [snug.ErrConfig] when steps were made,
-// [snug.ErrCorrupt], also when [Store.Commit] was called in the middle of a step or after
-// one that failed, and those of the store.
-func (u *Updater) Resume() (steps int, err error) {
-	if err := u.usable(); err != nil {
-		return 0, err
-	}
-	if u.steps > 0 {
-		return 0, fmt.Errorf("offload: updater: resume after %d steps: %w", u.steps, snug.ErrConfig)
-	}
-	if !u.s.Has(updaterKey) {
-		return 0, nil
-	}
-	b, err := u.s.Acquire(updaterKey, updaterBytes)
-	if err != nil {
-		return 0, err
-	}
-	saved := binary.LittleEndian.Uint64(b)
-	if err := u.s.Release(updaterKey, false); err != nil {
-		return 0, err
-	}
-	if saved&stepUnderWay != 0 {
-		return 0, fmt.Errorf("offload: updater: the store was committed in the middle of step %d, not by the Updater: %w", saved&^stepUnderWay, snug.ErrCorrupt)
-	}
-	if saved > math.MaxInt32 {
-		return 0, fmt.Errorf("offload: updater: the store says %d steps: %w", saved, snug.ErrCorrupt)
-	}
-	u.steps = int(saved)
-	if u.o.Delayed {
-		u.set = u.steps % 2
-	}
-	u.err = errCutOff // unless the Stepper returns
-	for range u.steps {
-		u.opt.Advance(0)
-	}
-	u.err = nil
-	return u.steps, nil
 }

@@ -22,6 +22,9 @@ import (
 // weight that is not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. Those
 // of the store and the device leave the pages before added.
 func (u *Updater) Accumulate(name string, lo int, g snug.View, weight float32) error {
+	if err := u.begun(); err != nil {
+		return err
+	}
 	p, err := u.param(name)
 	switch {
 	case err != nil:

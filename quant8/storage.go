@@ -3,6 +3,7 @@ package quant8
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -19,6 +20,19 @@ type Storage interface {
 	Acquire(key string, size int) ([]byte, error)
 	// Release ends the use of a blob; dirty says that its bytes have changed.
 	Release(key string, dirty bool) error
+}
+
+// StoredIn reports whether the optimizer keeps its state in storage: whether that is its
+// [Storage], or the Storage has a method StoredIn(any) bool that says so, as one that stands
+// before another may have.
+func (a *Optimizer) StoredIn(storage any) bool {
+	if a.o.Storage == nil || storage == nil {
+		return false
+	}
+	if before, ok := a.o.Storage.(interface{ StoredIn(storage any) bool }); ok {
+		return before.StoredIn(storage)
+	}
+	return reflect.TypeOf(storage).Comparable() && any(a.o.Storage) == storage
 }
 
 // layout is the form of the states of some elements: how many there are, their
