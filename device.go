@@ -49,17 +49,22 @@ func Open(name string) (*Device, error) {
 // CUstream or cudaStream_t of the device's primary context, which is the CUDA
 // runtime's, or 0 for the default stream. snug's work and the caller's then run
 // in one order. The stream lives until after Close, which does not destroy it.
-// The error wraps [ErrNotBuilt] for a kind of device that has no such queues.
+// Errors are those of Open, and [ErrDevice] for a kind of device that has no such queues,
+// as the CPU.
 func OpenOn(name string, stream uintptr) (*Device, error) {
 	kind, index, err := parseName(name)
 	if err != nil {
 		return nil, err
 	}
+	none := fmt.Errorf("%s devices take no queue of the caller: %w", kind, ErrDevice)
+	if kind == "cpu" {
+		return nil, fmt.Errorf("snug: device %q: %w", name, none)
+	}
 	return open(name, kind, index, func(b driver.Backend, index int) (driver.Driver, error) {
 		if s, ok := b.(driver.StreamBackend); ok {
 			return s.OpenOn(index, stream)
 		}
-		return nil, fmt.Errorf("%s devices take no queue of the caller: %w", kind, ErrNotBuilt)
+		return nil, none
 	})
 }
 
@@ -183,8 +188,8 @@ func (d *Device) Launch(j driver.Job) error {
 }
 
 // Copier returns d's driver as one that copies beside the queue of kernels. The
-// error wraps [ErrDevice] when d is closed, and [ErrNotBuilt] when it has no such
-// copies, as the CPU. It is for snug's own packages.
+// error wraps [ErrDevice] when d is closed or has no such copies, as the CPU. It is for
+// snug's own packages.
 func (d *Device) Copier() (driver.Copier, error) {
 	if err := d.check(); err != nil {
 		return nil, err
@@ -192,7 +197,7 @@ func (d *Device) Copier() (driver.Copier, error) {
 	if c, ok := d.drv.(driver.Copier); ok {
 		return c, nil
 	}
-	return nil, fmt.Errorf("snug: %s has no copies beside its queue: %w", d, ErrNotBuilt)
+	return nil, fmt.Errorf("snug: %s: %w", d, driver.ErrNoCopier)
 }
 
 // exists returns an error unless d is one of the Devices that CPU and Open return.

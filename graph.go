@@ -19,7 +19,7 @@ type Graph struct{ graph driver.Graph }
 // returns an error that wraps [ErrDevice]: Make, CopyIn, CopyOut, Sync and
 // functions that return a host value. After an error of step nothing is kept.
 // Devices without graphs, the CPU among them, return one that wraps
-// [ErrNotBuilt].
+// [ErrDevice].
 func (d *Device) Capture(step func() error) (*Graph, error) {
 	if err := d.check(); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	}
 	c, ok := d.drv.(driver.Capturer)
 	if !ok {
-		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrNotBuilt)
+		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrDevice)
 	}
 	g, err := c.Capture(step)
 	if err != nil {
@@ -38,17 +38,17 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	return &Graph{g}, nil
 }
 
-// Launch queues the work of g. The error wraps [ErrConfig] for a Graph that Capture did
-// not return.
+// Launch queues the work of g. The error wraps [ErrConfig] for a Graph that was not made
+// by Capture.
 func (g *Graph) Launch() error {
 	if g == nil || g.graph == nil {
-		return fmt.Errorf("snug: launch of a graph that was not captured: %w", ErrConfig)
+		return fmt.Errorf("snug: launch: the Graph was not made by Capture: %w", ErrConfig)
 	}
 	return g.graph.Launch()
 }
 
-// Close waits for the device's queue and frees g. Closing twice, or what Capture did not
-// return, does nothing, and closing the device closes its graphs.
+// Close waits for the device's queue and frees g. Closing twice, or a Graph that was not
+// made by Capture, does nothing. Closing the device closes its graphs.
 func (g *Graph) Close() error {
 	if g == nil || g.graph == nil {
 		return nil

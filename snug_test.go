@@ -347,7 +347,7 @@ func TestOpenOn(t *testing.T) {
 	require.Equal(t, "handles:0", dev.Name())
 	require.NoError(t, dev.Close())
 	for name, want := range map[string]error{
-		"opaque:0": snug.ErrNotBuilt, "abacus": snug.ErrNotBuilt, "handles:1": snug.ErrDevice, "": snug.ErrConfig, "cpu": snug.ErrNotBuilt,
+		"opaque:0": snug.ErrDevice, "abacus": snug.ErrNotBuilt, "handles:1": snug.ErrDevice, "": snug.ErrConfig, "cpu": snug.ErrDevice,
 	} {
 		_, err := snug.OpenOn(name, 3)
 		require.ErrorIs(t, err, want, "%q", name)
@@ -369,8 +369,13 @@ func TestCapture(t *testing.T) {
 	require.NoError(t, dev.Close())
 	_, err = dev.Capture(func() error { return nil })
 	require.ErrorIs(t, err, snug.ErrDevice)
-	_, err = snug.CPU().Capture(func() error { return nil })
-	require.ErrorIs(t, err, snug.ErrNotBuilt)
-	_, err = kerneltest.Places(t)[2].Dev.Capture(func() error { return nil })
-	require.ErrorIs(t, err, snug.ErrNotBuilt)
+	for _, dev := range []*snug.Device{snug.CPU(), kerneltest.Places(t)[2].Dev} {
+		_, err = dev.Capture(func() error { return nil })
+		require.ErrorIs(t, err, snug.ErrDevice)
+		require.NotErrorIs(t, err, snug.ErrNotBuilt)
+		require.ErrorContains(t, err, "has no graphs")
+		_, err = dev.Copier()
+		require.ErrorIs(t, err, snug.ErrDevice)
+		require.NotErrorIs(t, err, snug.ErrNotBuilt)
+	}
 }

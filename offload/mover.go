@@ -82,7 +82,7 @@ func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 	m := &Mover{dev: dev, pageBytes: roundUp(pageBytes, alignment)}
 	copier, err := dev.Copier()
 	switch {
-	case errors.Is(err, snug.ErrNotBuilt):
+	case errors.Is(err, driver.ErrNoCopier):
 		return m, nil
 	case err != nil:
 		return nil, fmt.Errorf("offload: mover: %w", err)

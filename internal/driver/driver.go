@@ -18,6 +18,9 @@ var (
 	ErrNotBuilt = errors.New("snug: backend not available")
 )
 
+// ErrNoCopier says that a device, which works, is no [Copier].
+var ErrNoCopier = fmt.Errorf("no copies beside its queue: %w", ErrDevice)
+
 // Mem is a range of bytes in some device's memory.
 type Mem struct {
 	Host unsafe.Pointer // where Go can read and write it; nil where it cannot
