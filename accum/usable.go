@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// usable returns an error for a window that New has not made, and for one whose mean a
+// usable returns an error for a Window that was not made by New, and for one whose mean a
 // call has left half-way, by an error or by a panic of a function of the caller.
 func (w *Window) usable(op string) error {
 	if err := w.made(op); err != nil {
@@ -21,7 +21,7 @@ func (w *Window) usable(op string) error {
 // made returns an error for the zero value.
 func (w *Window) made(op string) error {
 	if w.index == nil {
-		return fmt.Errorf("accum: %s: a Window that New has not made: %w", op, snug.ErrConfig)
+		return fmt.Errorf("accum: %s: the Window was not made by New: %w", op, snug.ErrConfig)
 	}
 	return nil
 }

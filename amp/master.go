@@ -47,13 +47,13 @@ type MasterOptions struct {
 // float16 or bfloat16: the optimizer updates the masters, in which small
 // updates are not lost, and the result is rounded into the parameter. It costs
 // 4, 2 or no bytes for each element, see [MasterForm], and acquires one chunk at a
-// time. With SplitMaster and NoMaster it also has a chunk of float32 on its device,
-// and where the parameters or the masters lie on a device other than the CPU, a
-// chunk in host memory, of masters at most 256 KiB. Both stay until Close.
+// time. SplitMaster and NoMaster also hold one chunk of float32 on the Master's device.
+// If parameters or masters are on a device other than the CPU, the Master holds one
+// chunk in host memory too (for masters, 256 KiB at most). Both stay until Close.
 //
 // A Master keeps no parameters, only their names and lengths. It is not safe
-// for concurrent use, and its methods are not called by functions that it calls.
-// Panics of these come out of the call. Nothing stays acquired then.
+// for concurrent use. Functions that you pass in must not call its methods. If one
+// panics, the panic reaches the caller and every chunk is released.
 type Master struct {
 	form    MasterForm
 	storage Storage
@@ -211,9 +211,9 @@ func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.V
 func (m *Master) ready() error {
 	switch {
 	case m.params == nil:
-		return fmt.Errorf("a Master that NewMaster has not made: %w", snug.ErrConfig)
+		return fmt.Errorf("the Master was not made by NewMaster: %w", snug.ErrConfig)
 	case m.busy:
-		return fmt.Errorf("a call of a Master within another one: %w", snug.ErrConfig)
+		return fmt.Errorf("a function that was passed in, such as fill or step, called a method of the same Master: %w", snug.ErrConfig)
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func NewScaler(o ScalerOptions) (*Scaler, error) {
 }
 
 // Scale returns the loss scale of the current step, by which the caller
-// multiplies the loss or its gradient. It is 0 for a Scaler that NewScaler has not made, of
-// which all other calls are errors.
+// multiplies the loss or its gradient. It is 0 for a Scaler that was not made by
+// NewScaler, of which all other calls are errors.
 func (s *Scaler) Scale() float32 {
 	s.used = true
 	return s.current()

@@ -57,7 +57,7 @@ func elementType(name string) snug.DType {
 
 // Weights is a safetensors file that is open for reading. Its header is in memory,
 // its tensors are not. The format is that of
-// github.com/huggingface/safetensors. Many goroutines may use one at a time. A nil or zero
+// github.com/huggingface/safetensors. A Weights is safe for concurrent use. A nil or zero
 // Weights has no tensors.
 type Weights struct {
 	r      io.ReaderAt
@@ -277,7 +277,7 @@ func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (*safete
 	case t == nil:
 		return nil, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	case elementType(t.DType) == 0:
-		return nil, fmt.Errorf("it is %s, want F32, F16 or BF16, or ReadBytes: %w", t.DType, snug.ErrDType)
+		return nil, fmt.Errorf("its type is %s, not F32, F16 or BF16; use ReadBytes: %w", t.DType, snug.ErrDType)
 	case !dst.DType().IsFloat():
 		return nil, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
 	case whole && dst.Len() != elements(t):

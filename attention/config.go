@@ -37,8 +37,6 @@ const (
 const MaxDim = 1 << 16
 
 // Config is the shape, the layout and the mask of one attention call.
-//
-// Sequences without any keys have 0 in KLens, with room for SeqK, or equal KStarts.
 type Config struct {
 	Batch   int // sequences
 	Heads   int // query heads
@@ -50,9 +48,9 @@ type Config struct {
 
 	Causal bool    // hide later keys from a query
 	Align  Align   // where a query stands among the keys
-	Shift  int     // of Shifted
+	Shift  int     // offset for Align Shifted
 	Window Window  // hide keys far from a query's position
-	Mask   *Mask   // hide any; nil: none. Of the device of the operands, see [Mask.On]
+	Mask   *Mask   // any pattern of hidden keys; nil: none. It must be on the operands' device ([Mask.On])
 	Scale  float32 // of the scores; 0: 1/sqrt(Dim)
 	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap). It may be 2^-100
 	// to 2^100.
@@ -66,17 +64,17 @@ type Config struct {
 	Sinks   Sinks
 	Dropout Dropout
 
-	// QStarts, unless nil, are Batch+1 numbers that say where sequences of any lengths
-	// start that are packed: sequence b has the rows QStarts[b] to QStarts[b+1]-1 of q and
-	// out, and KStarts[b] to KStarts[b+1]-1 of k and v; nil KStarts are QStarts. SeqQ and
-	// SeqK are then the rows that there are of all, tensors have the shapes [Heads, SeqQ,
-	// Dim] and so on, of strides Batch does not count, and lse is [Heads, SeqQ]. Queries
-	// and keys count from the start of their sequence. Rows beyond the last sequence are
-	// not touched.
+	// QStarts, unless nil, packs sequences of different lengths into one tensor. It has
+	// Batch+1 numbers: sequence b has the rows QStarts[b] to QStarts[b+1]-1 of q and out,
+	// and KStarts[b] to KStarts[b+1]-1 of k and v; nil KStarts are QStarts. SeqQ and SeqK
+	// are then the total numbers of rows, tensors have the shapes [Heads, SeqQ, Dim] and so
+	// on, lse has [Heads, SeqQ], and Strides.Batch is ignored. Queries and keys count from
+	// the start of their sequence. Rows beyond the last sequence are not touched. A
+	// sequence without keys has equal KStarts.
 	QStarts, KStarts []int
-	// KLens, unless nil, are the keys that the sequences have, of the SeqK for which there
-	// is room: the first ones of each. They say where BottomRight ends. Not for packed
-	// sequences. Gradients of other keys are 0.
+	// KLens, unless nil, has in KLens[b] how many of the SeqK keys of sequence b are used:
+	// the first ones. 0 stands for a sequence without keys. BottomRight aligns the last query
+	// with the last used key. Not for packed sequences. Gradients of other keys are 0.
 	KLens []int
 	// GradLSE, unless empty, is the gradient in lse, of the shape of lse in float32, that
 	// [Backward] takes into account.

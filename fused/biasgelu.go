@@ -7,9 +7,9 @@ import (
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
-// BiasGELU adds a bias to each row and applies GELU in the tanh approximation
-// of GPT-2 (Hendrycks and Gimpel, 2016), which Hugging Face calls gelu_new. Without an
-// approximation it is [BiasGELUErf].
+// BiasGELU adds a bias to each row and applies GELU in the tanh approximation of GPT-2
+// (Hendrycks and Gimpel, 2016), which Hugging Face calls gelu_new. [BiasGELUErf] computes
+// the exact GELU.
 //
 //	out[j] = gelu(x[j] + bias[j])
 //	gelu(z) = ½z(1 + tanh(√(2/π)(z + 0.044715z³)))

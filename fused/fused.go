@@ -6,7 +6,8 @@
 //	LayerNorm      8 bytes a row: mean and 1/σ
 //	RMSNorm        4 bytes a row: 1/rms
 //	BiasAdd        nothing, not even its input
-//	BiasGELU       nothing, and BiasGELUErf
+//	BiasGELU,
+//	BiasGELUErf    nothing
 //	SwiGLU         nothing, beside its inputs gate and up
 //	Rotary         nothing, not even its input
 //	Dropout        nothing, not even its input: the mask comes from its name
@@ -61,10 +62,10 @@ import "github.com/snug-ml/snug/internal/vexp"
 //
 //	acc = Beta·acc + Alpha·g
 //
-// The zero value overwrites: with Beta 0 the accumulator is not read, and an
-// Alpha of 0 means 1; to add nothing, do not call. Beta 1 adds. The weighted
-// running mean of a window of micro-batches, acc += w(g − acc), is
-// Into{Alpha: w, Beta: 1 - w}. Both must be finite.
+// Alpha and Beta must be finite. The zero value overwrites: with Beta 0 the accumulator is
+// not read, and an Alpha of 0 means 1; to add nothing, do not call. Beta 1 adds. The
+// weighted running mean of a window of micro-batches, acc += w(g − acc), is Into{Alpha: w,
+// Beta: 1 - w}.
 type Into struct {
 	Alpha float32 // 0 means 1
 	Beta  float32

@@ -263,10 +263,10 @@ func (a *AdamW) claim(name string, st moments, coef adam.Coef, lo int, p, g snug
 	a.mu.Unlock()
 	switch {
 	case half != "":
-		return fmt.Errorf("offload: adamw: step %d of %q stopped half-way, go back to the last commit: %w", a.step, half, snug.ErrConfig)
+		return fmt.Errorf("offload: adamw: step %d of %q stopped half-way: open the store again at the last commit: %w", a.step, half, snug.ErrConfig)
 	case taken >= 0:
-		return fmt.Errorf("offload: adamw: elements of %q from %d on are updated twice in step %d, want Advance before the second time: %w",
-			name, taken*a.opts.PageLen, a.step, snug.ErrConfig)
+		return fmt.Errorf("offload: adamw: element %d of %q already has an update in step %d: call Advance first: %w",
+			taken*a.opts.PageLen, name, a.step, snug.ErrConfig)
 	}
 	ok := false
 	defer func() {

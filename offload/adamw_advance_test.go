@@ -27,7 +27,7 @@ func TestAdamWOncePerStep(t *testing.T) {
 		t.Helper()
 		err := part(a, lo, hi)
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "twice")
+		require.ErrorContains(t, err, "already has an update")
 	}
 	twice(a, 0, n)
 	a.Advance(0.1)
@@ -74,5 +74,5 @@ func TestAdamWRepeats(t *testing.T) {
 	require.ErrorIs(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(p), 1), snug.ErrNoMemory)
 	require.NoError(t, held.Unpin(false))
 	require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(p), 1))
-	require.ErrorContains(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(p), 1), "twice")
+	require.ErrorContains(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(p), 1), "already has an update")
 }

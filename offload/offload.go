@@ -40,10 +40,11 @@
 //
 // # Errors
 //
-// Besides the sentinels of package snug, errors of files wrap the operating
-// system's error (such as syscall.ENOSPC), those of limits [snug.ErrNoMemory]. After one, the last commit is
-// readable, the pages in memory are intact, and the call can be repeated; an Updater
-// in the middle of a step goes back to the last commit.
+// Besides the sentinels of package snug, errors of files wrap the operating system's error
+// (such as syscall.ENOSPC), those of limits [snug.ErrNoMemory]. After one, the last commit
+// is readable, the pages in memory are intact, and the call can be repeated. After an error
+// in a step an Updater cannot be used: close the store, open it again, which gives the last
+// commit, and call [Updater.Resume] of a new Updater, which continues from there.
 //
 // A panic of a function that the caller gave, a Stepper, a Source or one that a Runner
 // calls, reaches the goroutine of the call that needs it, also from work in the

@@ -111,13 +111,12 @@ func (s *Store) made() bool { return s != nil && s.fs != nil }
 
 var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 
-// Open opens the store in directory dir at its last commit, or makes an empty
-// one; a missing directory is created with mode 0700, files have mode 0600.
-// One Store at a time can have a directory open: a lock on one of its files, which ends
-// with the process on Linux, macOS, the BSDs and Windows. On other systems that file is
-// there as long as the store is open, and after a process that was killed until somebody
-// removes it. Links, pipes and files of other users in the place of a store's files are
-// not opened.
+// Open opens the store in directory dir at its last commit, or makes an empty one; a missing
+// directory is created with mode 0700, files have mode 0600. A lock on the file snug.lock
+// lets one Store at a time open a directory. On Linux, macOS, the BSDs and Windows the
+// system releases it when the process ends. Elsewhere, remove the file by hand after a
+// process was killed. Links, pipes and files of other users in the place of a store's files
+// are not opened.
 //
 // Errors: [snug.ErrConfig] for bad options, a store in use, or such a file;
 // [snug.ErrCorrupt] for a damaged index or a page file that is too short. The pages

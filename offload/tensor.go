@@ -8,13 +8,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tensor is a vector of T in a Store, cut into pages of equal length, the last
-// of which may be shorter. It is a handle: several may refer to one tensor.
-// Its methods may be called from many goroutines. Of calls of ReadAt, WriteAt and LoadTo
-// that overlap, one has a page at a time: a reader finds each page as it was before a
-// WriteAt or after it, and different pages may differ in that. What Pin gave, what
-// [Tensor.SaveFrom] fills until it returns, and the [Updater.Weights] of a step are not
-// part of this: their users see to it that nobody else has the same elements.
+// Tensor is a vector of T in a Store, cut into pages of equal length, the last of which may
+// be shorter. It is a handle: several may refer to one tensor. Its methods are safe for
+// concurrent use. Overlapping calls of ReadAt, WriteAt and LoadTo are atomic per page, not
+// across pages. What Pin gave, what [Tensor.SaveFrom] fills until it returns, and the
+// [Updater.Weights] of a step are not part of this: their users see to it that nobody else
+// has the same elements.
 type Tensor[T snug.Element] struct {
 	s   *Store
 	obj *object

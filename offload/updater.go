@@ -24,13 +24,15 @@ type Stepper interface {
 // UpdaterOptions configure an [Updater]. The zero value is valid.
 type UpdaterOptions struct {
 	// PageLen is the elements of a page of weights and of gradients, and of the ranges
-	// that the Stepper gets, whose own pages or chunks must divide it; 0 means 65536,
-	// as there. Rules that want whole parameters, such as LAMB's, want it as long as
-	// the longest of them.
+	// that the Stepper gets; the Stepper's page or chunk length must divide it. 0 means
+	// 65536, the default of [AdamW] and, unless its Block is no power of two, of package
+	// quant8. Rules that need whole parameters, such as LAMB's, need it as long as the
+	// longest of them.
 	PageLen int
-	// Delayed makes [Updater.Step] return at once. The update runs beside the next
-	// forward and backward pass, which still see the parameters of the step before:
-	// the gradients of step t are taken of parameters that know those up to t-2, as in
+	// Delayed makes [Updater.Step] return without waiting for its own update; it waits
+	// for the one before. The update runs beside the next forward and backward pass,
+	// which still see the parameters of the step before: the gradients of step t are
+	// computed with parameters that include the updates up to step t-2, as in
 	// ZeRO-Offload's delayed parameter update (Ren et al. 2021, section 5.2). It takes
 	// a second set of gradients in the store.
 	Delayed bool
@@ -62,10 +64,11 @@ type UpdaterOptions struct {
 // allocates nothing.
 //
 // Accumulate may be called from many goroutines, for elements that do not overlap; other
-// methods run alone. After an error of Step, or of Wait, all calls return it: parts of
-// the parameters are updated then, and the way back is the last commit. If the Stepper
-// panics, so does Step, or with Delayed the call that ends the update, and all calls
-// after that return an error that wraps [snug.ErrConfig].
+// methods run alone. After an error of Step, or of Wait, all calls return it: parts of the
+// parameters are updated then. Open the store again and call [Updater.Resume], which
+// continues from the last commit. If the Stepper panics, so does Step, or with Delayed the
+// call that ends the update, and all calls after that return an error that wraps
+// [snug.ErrConfig].
 type Updater struct {
 	s      *Store
 	opt    Stepper

@@ -41,7 +41,7 @@ func (w Warning) String() string {
 // Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline of
 // them with the memory of the process and the device. A program tells it what it allocates
 // and frees; Sample adds a line. It is safe for concurrent use, and none of the methods that
-// a training loop calls allocates. A nil Monitor and one that [NewMonitor] has not made count
+// a training loop calls allocates. A nil Monitor and one that was not made by [NewMonitor] count
 // nothing, and their methods return errors that wrap [snug.ErrConfig] where they return one.
 type Monitor struct {
 	options MonitorOptions
@@ -91,7 +91,7 @@ func NewMonitor(o MonitorOptions) (*Monitor, error) {
 	return &Monitor{options: o, start: time.Now(), process: openRSS(), samples: make([]Sample, 0, o.Samples), every: 1}, nil
 }
 
-// made returns an error for a Monitor that NewMonitor has not made.
+// made returns an error for a Monitor that was not made by NewMonitor.
 func (m *Monitor) made() error {
 	if m == nil || m.start.IsZero() {
 		return errNotMade
@@ -100,7 +100,7 @@ func (m *Monitor) made() error {
 }
 
 var (
-	errNotMade  = invalid("a monitor that NewMonitor has not made")
+	errNotMade  = invalid("the monitor was not made by NewMonitor")
 	errNoWriter = invalid("a writer is wanted, not nil")
 )
 
@@ -200,7 +200,7 @@ func (m *Monitor) Check() error {
 	defer m.mu.Unlock()
 	for t, limit := range m.options.Limits {
 		if limit > 0 && m.most[t] > limit {
-			return &fault{fmt.Errorf("%s of %v memory are needed or more, %s are allowed", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit)), snug.ErrNoMemory}
+			return &fault{fmt.Errorf("needs at least %s of %v memory; the limit is %s", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit)), snug.ErrNoMemory}
 		}
 	}
 	return nil

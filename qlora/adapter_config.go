@@ -23,8 +23,8 @@ type AdapterConfig struct {
 	Dropout float32
 	DoRA    bool // all have magnitudes
 
-	// Targets are the modules that have an adapter. The zero value stands for what
-	// has one: SaveAdapters writes the names of those, PEFT goes by the model's kind.
+	// Targets are the modules that have an adapter. Empty: SaveAdapters lists the
+	// adapted modules; PEFT would choose by the type of the model.
 	Targets Modules
 	Exclude Modules // of Targets
 	// Layers are the layers whose modules have an adapter, where Targets has ends of

@@ -34,8 +34,8 @@ const (
 // Whenever it fails or the machine stops, LoadAdapters reads the adapters from before or
 // the new ones, with their config. After an error the folder has no other file, unless the
 // system refuses to remove it. When the process ends in the middle, files may be left:
-// adapter_config.json.next, which the next save removes, and names that end in .tmp. One
-// save of a folder at a time.
+// adapter_config.json.next, which the next save removes, and names that end in .tmp.
+// Concurrent saves to one folder are not safe.
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid or has a
 // field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,

@@ -8,12 +8,11 @@
 // absmax, and every element x the code of one of 16 values, see [Type]:
 //
 //	absmax = max |x|
-//	code   = of the sorted values, the one with as many before it as there are
-//	         midpoints of neighbours below x/absmax
+//	code   = the code of the value nearest to x/absmax; a tie takes the lower value
 //	x'     = value[code]·absmax
 //
-// The quotient is one float32 division, and midpoints are those of bitsandbytes,
-// in float32: a quotient on one has the lower value. bitsandbytes multiplies by
+// The quotient is one float32 division. The nearest value follows from the midpoints of
+// neighbours, which are those of bitsandbytes, in float32: a quotient on one is a tie. bitsandbytes multiplies by
 // the rounded reciprocal of absmax instead, so that next to a midpoint its code
 // may be the neighbour; it also replaces an absmax below 1e-38 by that. FP4 has two
 // codes of 0: 0 gets code 0, and so do negative numbers next to it, and positive
@@ -46,21 +45,24 @@
 // [LoadAdapters] reads folders of HuggingFace's PEFT (version 0.21 and older), and
 // [SaveAdapters] writes them. No field of adapter_config.json is passed over:
 //
-//	supported  r, lora_alpha, lora_dropout, use_rslora, use_dora, rank_pattern, alpha_pattern,
-//	           target_modules, exclude_modules, layers_to_transform, layers_pattern,
-//	           fan_in_fan_out, base_model_name_or_path
-//	kept       what does not change the outputs of adapters: task_type, auto_mapping, revision,
-//	           inference_mode, peft_version, runtime_config, megatron_core, qalora_group_size,
-//	           merge_weights, and the settings of a start: corda_config, eva_config,
-//	           loftq_config, lora_ga_config
-//	by value   init_lora_weights: true, false, "gaussian", "eva", "orthogonal" and "mica" are
-//	           kept. "pissa", "olora", "corda", "lora_ga" and "loftq" are refused: their
-//	           adapters belong to a base weight that PEFT has changed
-//	refused    unless null, false or empty: bias other than "none", lora_bias,
-//	           modules_to_save, trainable_token_indices, target_parameters, layer_replication,
-//	           alora_invocation_tokens, use_qalora, use_bdlora, arrow_config, kasa_config,
-//	           monteclora_config, velora_config, megatron_config, ensure_weight_tying,
-//	           enable_lora, and every field that this list does not have
+//	supported             r, lora_alpha, lora_dropout, use_rslora, use_dora, rank_pattern,
+//	                      alpha_pattern, target_modules, exclude_modules, layers_to_transform,
+//	                      layers_pattern, fan_in_fan_out, base_model_name_or_path
+//	kept                  what does not change the outputs of adapters: task_type,
+//	                      auto_mapping, revision, inference_mode, peft_version,
+//	                      runtime_config, megatron_core, qalora_group_size, merge_weights,
+//	                      and the settings of the initialization: corda_config, eva_config,
+//	                      loftq_config, lora_ga_config
+//	depends on the value  init_lora_weights: true, false, "gaussian", "eva", "orthogonal" and
+//	                      "mica" are kept. "pissa", "olora", "corda", "lora_ga" and "loftq"
+//	                      are refused: their adapters belong to a base weight that PEFT has
+//	                      changed
+//	refused               unless null, false or empty: bias other than "none", lora_bias,
+//	                      modules_to_save, trainable_token_indices, target_parameters,
+//	                      layer_replication, alora_invocation_tokens, use_qalora, use_bdlora,
+//	                      arrow_config, kasa_config, monteclora_config, velora_config,
+//	                      megatron_config, ensure_weight_tying, enable_lora, and every field
+//	                      that this list does not have
 //
 // # Devices
 //

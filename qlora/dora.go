@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// DoRA is a [Linear] with a [LoRA] that turns the rows of its weight, and magnitudes m
-// of them that are trained as well:
+// DoRA is a [Linear] with a [LoRA] that adapts the direction of each row of the weight. m,
+// the trained magnitude, sets the length of each row:
 //
 //	y = c ⊙ h,  h = x·Wᵀ + s·(x·Aᵀ)·Bᵀ,  c = m/n,  n = the norms of the rows of W + s·B·A
 //
@@ -19,7 +19,7 @@ import (
 //
 //	y = c ⊙ h + (x - x̃)·Wᵀ,  h = x̃·Wᵀ + s·(x̃·Aᵀ)·Bᵀ
 //
-// as PEFT has it, with a second product by W. One call at a time.
+// as PEFT has it, with a second product by W. A DoRA is not safe for concurrent use.
 type DoRA struct {
 	l    *Linear
 	a    *LoRA

@@ -44,7 +44,7 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
 	return nil
 }
 
-// weightCodes are W of [out, in] elements, whose rows have whole blocks. With double
+// weightCodes are W of [out, in] elements, where in is a multiple of the block. With double
 // quantization codes and nested stand for absmax, else they are empty.
 type weightCodes struct {
 	packed, absmax, codes, nested snug.View

@@ -19,9 +19,9 @@ const DefaultTile = 1 << 20
 // It decodes a tile of rows of W at a time, of which the products are made, so that W is
 // never there as a whole. Both products are [amp.MatMul]: sums in float32. Few rows, as
 // when text is generated, are multiplied by codes that are decoded in registers, see
-// [Linear.Forward] and [Linear.Backward]. One call at a time.
+// [Linear.Forward] and [Linear.Backward]. A Linear is not safe for concurrent use.
 //
-// On other devices than the CPU, if rows of W have whole blocks, each product is one kernel
+// On other devices than the CPU, if in is a multiple of the block, each product is one kernel
 // without a tile: blocks of threads decode the part of W that they multiply into their own
 // memory, rounded to the type of the activations. The result has the bound of amp.MatMul,
 // and the bits that it has by the whole decoded W with snug's own kernels; vendors'
@@ -39,8 +39,8 @@ type Linear struct {
 // NewLinear returns the products by w, a weight of two dimensions, with activations of
 // type dt. A tile has the rows that tile elements have room for, at least one; 0
 // stands for [DefaultTile]. The memory that it takes on the weight's device is that of a
-// tile of dt and of up to 256 blocks more. On other devices than the CPU, if rows of w have
-// whole blocks, only [Linear.Norms] and [DoRA.Update] need the tile, and the first of them
+// tile of dt and of up to 256 blocks more. On other devices than the CPU, if in is a
+// multiple of the block, only [Linear.Norms] and [DoRA.Update] need the tile, and the first of them
 // allocates it. It does not own w.
 //
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
@@ -164,7 +164,7 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 // and once where there is none.
 //
 // On the CPU up to 8 rows, or 4 in pure Go, are multiplied by the codes, which are read once,
-// and use no tile, if rows of W have whole blocks. The elements of W are those of float32
+// and use no tile, if in is a multiple of the block. The elements of W are those of float32
 // then. Sums are float32, over the rows of W in order, to which beta·dx is added at the end:
 // before dx is rounded, once, its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|),
 // unless float32 overflows or underflows. The work is cut into columns of W, so the result

@@ -110,8 +110,9 @@ func (l *LoRA) mask(d Draw) fused.DropoutMask {
 }
 
 // Grads are the gradients of a LoRA's parameters, in float32, and how a
-// micro-batch enters them: acc = beta·acc + alpha·gradient, the factors of
-// accum's Window.Into.
+// micro-batch enters them: acc = beta·acc + alpha·gradient, with the factors of
+// accum's Window.Into. An Alpha of 0 is an error here; in
+// [amp.MatMulConfig] and [fused.Into] it means 1.
 type Grads struct {
 	A, B        snug.View // of the sizes of LoRA.A and B
 	Magnitude   snug.View // and of LoRA.Magnitude, for a DoRA

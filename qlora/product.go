@@ -9,7 +9,7 @@ import (
 )
 
 // fuses reports whether products decode W where they multiply and need no tile: on other
-// devices than the CPU, if rows of W have whole blocks.
+// devices than the CPU, if the number of columns is a multiple of the block.
 func (l *Linear) fuses() bool {
 	return !l.w.Device().IsCPU() && l.in > 0 && l.in%l.w.block == 0
 }
@@ -33,8 +33,8 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 	return nil
 }
 
-// productJob computes c = a·Wᵀ + beta·c, or c = a·W + beta·c if back is set, where rows of
-// W have whole blocks. scales are absmax, or nested if absmax is in codes.
+// productJob computes c = a·Wᵀ + beta·c, or c = a·W + beta·c if back is set, where the
+// number of columns is a multiple of the block. scales are absmax, or nested if absmax is in codes.
 type productJob struct {
 	c, a, packed, scales, codes snug.View
 	w                           *Weight

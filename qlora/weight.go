@@ -18,8 +18,8 @@ type Options struct {
 	Single bool // keep the absmax of blocks in float32: no double quantization
 }
 
-// Weight is a tensor in 4 bits an element, on one device. It does not change:
-// many goroutines may use one at a time. A nil or zero Weight has no elements; what
+// Weight is a tensor in 4 bits an element, on one device. It does not change
+// and is safe for concurrent use until Close. A nil or zero Weight has no elements; what
 // needs them returns [snug.ErrConfig].
 type Weight struct {
 	shape  []int
@@ -134,7 +134,7 @@ func (w *Weight) usable() error {
 	case w == nil:
 		return fmt.Errorf("the weight is nil: %w", snug.ErrConfig)
 	case w.t == 0:
-		return fmt.Errorf("a zero Weight, want one of NewWeight or Weights.Load: %w", snug.ErrConfig)
+		return fmt.Errorf("the weight was not made by NewWeight or Weights.Load: %w", snug.ErrConfig)
 	case w.packed.View().Len() != PackedBytes(w.n):
 		return fmt.Errorf("the weight is closed: %w", snug.ErrDevice)
 	}

@@ -24,7 +24,7 @@ import (
 //	name.quant_state.bitsandbytes__nf4       the rest as JSON in U8, or of _fp4
 //
 // Tensors that are not in 4 bits are read as from any file, with package amp.
-// Many goroutines may use one at a time.
+// A Weights is safe for concurrent use.
 type Weights struct {
 	r      io.ReaderAt
 	file   *os.File // what Close closes, nil if that is the caller's

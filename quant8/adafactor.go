@@ -15,10 +15,10 @@ import (
 // AdafactorOptions configures [NewAdafactor]. A zero field means its default.
 type AdafactorOptions struct {
 	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
-	Beta2Decay  float32 // τ, from -1 to 0, default -0.8
+	Beta2Decay  float32 // τ, at least -1 and below 0; default -0.8
 	Eps1        float32 // ε1, the least root of the second moment, default 2^-23
 	Eps2        float32 // ε2, the least rms(p) that the step follows, default 1e-3
-	Clip        float32 // d, from 1, the default, on
+	Clip        float32 // d, at least 1; default 1
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 	StateOptions
 }
@@ -44,8 +44,9 @@ type AdafactorOptions struct {
 //
 // R and C are float32: 4·(rows+cols) bytes for a matrix, whatever the options say.
 // v, without a sign, and m, with one, have the width of the options: with 8 bits each
-// takes n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256, and 4
-// with 32 bits. Sums are in float64 and do not depend on the number of workers; those
+// takes n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256; with 4
+// bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below Min8bit,
+// whatever Bits is. Sums are in float64 and do not depend on the number of workers; those
 // of others than R and C depend on Block and Chunk.
 //
 // A step of a matrix reads g four times and p twice. Its workspace, see
@@ -59,8 +60,9 @@ type AdafactorOptions struct {
 // and the roots of v are the CPU's bits; rms(p) and rms(u) are added in another order, so
 // that the size of a step can differ in its last bit.
 //
-// Parameters are here as a whole, as those of [NewLAMB], and with the same error when p is
-// not finite. The error of this function wraps [snug.ErrConfig].
+// Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error,
+// with StepOptions.SumNorms too, and so is [Optimizer.StepRange] of a part. A p that is not
+// finite is the error that [NewLAMB] describes. The error of this function wraps [snug.ErrConfig].
 func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
 	tau, clip := cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
 	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)

@@ -30,7 +30,8 @@ type AdamOptions struct {
 //
 // The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
-// 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] holds here too.
+// 16 bits and 8 with 32, and 8n for n below Min8bit, whatever Bits is. What is said of
+// sparse gradients with [AdamW] holds here too.
 //
 // The error wraps [snug.ErrConfig].
 func NewAdam(o AdamOptions) (*Optimizer, error) {
@@ -79,7 +80,7 @@ type AdEMAMixOptions struct {
 //
 // The states are m and n, with signs, and v: with 8 bits 3n + 12·⌈n/Block⌉ bytes
 // for n elements, 3.05 a parameter at blocks of 256; with 4 bits 1.59 at blocks of 128; 6
-// with 16 bits and 12 with 32.
+// with 16 bits and 12 with 32, and 12n for n below Min8bit, whatever Bits is.
 //
 // The error wraps [snug.ErrConfig].
 func NewAdEMAMix(o AdEMAMixOptions) (*Optimizer, error) {

@@ -21,8 +21,9 @@ type AdamWOptions struct {
 	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a
 	// multiple of 32. With every width shards and chunks are cut at blocks.
 	Block int
-	// Min8bit is the number of elements from which on a parameter has state of
-	// Bits, default 4096; smaller ones keep 32 bits. 1 means all.
+	// Min8bit is the least number of elements with which a parameter has state of Bits,
+	// default 4096. Parameters with fewer elements keep 32-bit state, for every value of
+	// Bits. 1 means that all have state of Bits.
 	Min8bit int
 	// Keep32, unless nil, names parameters that keep 32 bits whatever their
 	// size, such as embeddings. It is asked when a parameter is added.
@@ -63,7 +64,8 @@ type AdamWOptions struct {
 // encode; m by the signed and v by the unsigned [DynamicMap], unless
 // [AdamWOptions] has other maps. The update sees m and v before they are encoded.
 // Scratch is 96 KiB a worker at the largest block. A parameter takes 2.03 bytes of state at
-// blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with 16 bits and 8 with 32.
+// blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with 16 bits and 8 with 32, and 8 if
+// it has fewer elements than Min8bit, whatever Bits is.
 //
 // In 8 bits a second moment below 1.6e-7 of its block's absmax counts as that, see
 // [Optimizer], so that rare and small gradients next to large ones move their parameters
@@ -109,8 +111,8 @@ func (o AdamWOptions) options() options {
 
 // StateBytes returns the bytes that [AdamW] keeps for a parameter of n
 // elements: 8·⌈n/Block⌉ + 2n with 8 bits, 8·⌈n/Block⌉ + 2·⌈n/2⌉ with 4, 4n with 16
-// and 8n with 32. It is 0 for n < 0, for n above 2^58 and for options that [NewAdamW] refuses. Keep32 is
-// not asked.
+// and 8n with 32; and 8n for n below Min8bit, whatever Bits is. It is 0 for n < 0, for n
+// above 2^58 and for options that [NewAdamW] refuses. Keep32 is not asked.
 func StateBytes(n int, o AdamWOptions) int64 {
 	o.Keep32 = nil
 	all := o.withDefaults().options()

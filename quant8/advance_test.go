@@ -15,7 +15,7 @@ import (
 func requireTwice(t *testing.T, err error) {
 	t.Helper()
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "twice")
+	require.ErrorContains(t, err, "already has an update in step")
 }
 
 // TestAdvance: no step without a rate that is a finite number from 0 on, and no second
@@ -43,7 +43,7 @@ func TestAdvance(t *testing.T) {
 			a.Advance(0)
 			require.Equal(t, 1, a.Steps())
 			step(t, a, "w", p, g, 1)
-			refused("twice")
+			refused("already has an update")
 			step(t, a, "v", p, g, 1)
 			advance(a)
 			require.Equal(t, 2, a.Steps())
@@ -171,7 +171,7 @@ func TestRestoredInStep(t *testing.T) {
 	before := stateOf(t, other)
 	err := other.ReadShards(bytes.NewReader(data))
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "half-way")
+	require.ErrorContains(t, err, "in the middle of step 2, with elements 0 to 4095 partly updated: restore it with a Chunk of 1024")
 	require.Equal(t, before, stateOf(t, other))
 	finer := newAdamW(t, AdamWOptions{Chunk: 512}, params)
 	require.NoError(t, finer.ReadShards(bytes.NewReader(data)))

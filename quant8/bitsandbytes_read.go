@@ -256,7 +256,7 @@ func (in *importer) checkCodes(t *safetensors.Tensor) error {
 		}
 		for i, c := range codes {
 			if v := in.maps[0][c]; v < 0 {
-				return fmt.Errorf("element %d has code %d, which is %g, of a square: %w", lo+i, c, v, snug.ErrCorrupt)
+				return fmt.Errorf("element %d has code %d, which decodes to %g, but a mean or a sum of squares is not negative: %w", lo+i, c, v, snug.ErrCorrupt)
 			}
 		}
 	}

@@ -30,14 +30,18 @@ import (
 //	RMSprop8bit, RMSprop                NewRMSprop
 //	Adagrad8bit, Adagrad                NewAdagrad
 //
+// The others are not written. bitsandbytes has AdEMAMix, LAMB and LARS too, but stores
+// their states in another layout; it has no Adafactor and no Muon.
+//
 // bitsandbytes' Adam decays weights as its AdamW does, where [NewAdam] adds the decay to
 // the gradient: with weight decay a state of NewAdam is refused.
 //
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
-// written: [snug.ErrConfig] (w is nil, the optimizer has no counterpart, the optimizer cannot be used, Block is
-// not a multiple of 256 while a parameter has 8-bit state, a parameter has state of 4 or
-// 16 bits, which bitsandbytes lacks, a parameter is not
-// here as a whole or is updated in part, or the names are not UTF-8) or [snug.ErrShape] (a shape does not have the parameter's elements).
+// written: [snug.ErrConfig] (w is nil, the optimizer is not in the list above, the optimizer
+// cannot be used, Block is not a multiple of 256 while a parameter has 8-bit state, a
+// parameter has state of 4 or 16 bits, which bitsandbytes lacks, the optimizer holds only a
+// shard of a parameter, a parameter is updated in part, or the names are not UTF-8) or
+// [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
 	out := &sumWriter{w: w}

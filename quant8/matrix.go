@@ -13,10 +13,11 @@ import (
 )
 
 // AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
-// otherwise [Optimizer.Add] of its rows·cols elements. [NewAdafactor] and [NewMuon] work
-// on its rows and columns, which a saved state holds too; other optimizers do not, and
-// their states are the same with Add. A matrix of those two is stepped as a whole, by
-// Step. Their factors have the key "<optimizer>/<name>/factors" in a [Storage].
+// otherwise [Optimizer.Add] of its rows·cols elements. [NewAdafactor] and [NewMuon] work on
+// its rows and columns, which a saved state holds too; other optimizers do not, and their
+// states are the same with Add. With NewAdafactor and NewMuon, Step updates the whole
+// matrix, and StepRange of a part is an error. Their factors have the key
+// "<optimizer>/<name>/factors" in a [Storage].
 //
 // Errors are those of Add; [snug.ErrShape] too when rows or cols is negative or their
 // product exceeds the address space.

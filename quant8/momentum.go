@@ -27,7 +27,7 @@ type LionOptions struct {
 //
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32.
+// with 32, and 4n for n below Min8bit, whatever Bits is.
 //
 // The error wraps [snug.ErrConfig].
 func NewLion(o LionOptions) (*Optimizer, error) {
@@ -45,7 +45,7 @@ func NewLion(o LionOptions) (*Optimizer, error) {
 // SGDOptions configures [NewSGD]. A zero field means its default.
 type SGDOptions struct {
 	Momentum    float32 // in (0,1), default 0.9
-	Dampening   float32 // from 0, the default, to 1
+	Dampening   float32 // 0 to 1; default 0
 	Nesterov    bool    // look ahead; Dampening must be 0
 	WeightDecay float32 // L2: WeightDecay·p is added to the gradient; default 0
 	StateOptions
@@ -64,7 +64,7 @@ type SGDOptions struct {
 //
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32.
+// with 32, and 4n for n below Min8bit, whatever Bits is.
 //
 // The error wraps [snug.ErrConfig].
 func NewSGD(o SGDOptions) (*Optimizer, error) {

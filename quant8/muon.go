@@ -57,7 +57,8 @@ type MuonOptions struct {
 // last layer and vectors are left to another optimizer, such as AdamW.
 //
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
-// a parameter at blocks of 256, and 4 with 32 bits. The workspace, see
+// a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
+// with 32, and 4n for n below Min8bit, whatever Bits is. The workspace, see
 // [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
 // that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
@@ -67,7 +68,7 @@ type MuonOptions struct {
 // CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the CPU have the
 // workspace and need no tiles, and the step waits for the check of g alone.
 //
-// Parameters are stepped as a whole. An error of the [Storage] leaves p as it was, and the
+// A step updates a whole parameter. An error of the [Storage] leaves p as it was, and the
 // chunks of m before the one it names stepped, where there are any: the optimizer then
 // cannot be used until a state is restored. A device that fails while it works has the same
 // effect. The error of this function wraps [snug.ErrConfig].

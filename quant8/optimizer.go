@@ -51,7 +51,7 @@ import (
 //	opt.Add("w", len(w)) // for every parameter, once
 //	for each step {
 //		opt.Advance(lr)
-//		opt.Step("w", w, grad, 1) // for every parameter
+//		opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1) // for every parameter
 //	}
 //
 // Advance begins each step. In one step every element is updated once at most: a second
@@ -184,9 +184,9 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 }
 
 // Advance begins the next step: the step count t of the bias corrections goes up by one,
-// and each parameter may be updated once more. lr is the learning rate of the step, a
-// finite number from 0 on. With another one no step begins, and all updates until the next
-// Advance are errors that say so.
+// and each parameter may be updated once more. lr is the learning rate of the step; see
+// OPTIMIZERS.md for the usual ones. It must be finite and not negative. Otherwise no step
+// begins, and updates return an error until the next Advance.
 func (a *Optimizer) Advance(lr float32) {
 	a.skipped = a.skipped[:0]
 	if a.rate = nil; !validRate(lr) {
@@ -204,7 +204,7 @@ func validRate(lr float32) bool { return lr >= 0 && finite(lr) }
 
 // Maps returns copies of the maps of states with signs, such as first moments, and
 // of those without, such as second moments. They are those of the options until a
-// state is restored, which brings its own. An optimizer that no constructor has made has
+// state is restored, which brings its own. An Optimizer that was not made by a constructor has
 // none: they are nil.
 func (a *Optimizer) Maps() (m, v *Map) {
 	if a.made() != nil {

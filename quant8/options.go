@@ -34,8 +34,9 @@ type StateOptions struct {
 	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a
 	// multiple of 32. With every width shards and chunks are cut at blocks.
 	Block int
-	// Min8bit is the number of elements from which on a parameter has states of
-	// Bits, default 4096; smaller ones keep 32 bits. 1 means all.
+	// Min8bit is the least number of elements with which a parameter has states of Bits,
+	// default 4096. Parameters with fewer elements keep 32-bit states, for every value of
+	// Bits. 1 means that all have states of Bits.
 	Min8bit int
 	// Keep32, unless nil, names parameters that keep 32 bits whatever their
 	// size, such as embeddings. It is asked when a parameter is added.

@@ -29,7 +29,7 @@ func (a *Optimizer) claim(q *param, lo, n int) (claim, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if i := q.marks.Claim(c.first, c.last); i >= 0 {
-		return c, fmt.Errorf("parameter %q: elements from %d on are updated twice in step %d, want Advance before the second time: %w",
+		return c, fmt.Errorf("parameter %q: element %d already has an update in step %d: call Advance first: %w",
 			q.name, i*a.o.Chunk, a.t, snug.ErrConfig)
 	}
 	return c, nil
@@ -68,7 +68,7 @@ func (a *Optimizer) usable() error {
 // made returns an error for the zero value.
 func (a *Optimizer) made() error {
 	if a.params == nil {
-		return fmt.Errorf("an optimizer that no constructor has made: %w", snug.ErrConfig)
+		return fmt.Errorf("the optimizer was not made by a constructor, such as NewAdamW: %w", snug.ErrConfig)
 	}
 	return nil
 }

@@ -24,12 +24,12 @@
 //
 // # Optimizer state
 //
-// An [Optimizer] keeps its states in 8 bits: 1.02 bytes a parameter for each at blocks
-// of 256, where float32 takes 4; or in 4 bits, 0.53 bytes at blocks of 128, or bfloat16.
+// An [Optimizer] keeps each of its states in 8 bits, 1.02 bytes a parameter at blocks of
+// 256; in 4 bits, 0.53 bytes at blocks of 128; in bfloat16, 2 bytes; or in float32, 4 bytes.
 // [NewAdamW], [NewAdam], [NewAdEMAMix], [NewLion], [NewSGD], [NewRMSprop], [NewAdagrad],
-// [NewLAMB] and [NewLARS] make one. [NewAdafactor] and [NewMuon] make one for matrices, with
-// 4 bytes for every row and column, and with momentum in 8 bits. OPTIMIZERS.md compares
-// them.
+// [NewLAMB] and [NewLARS] make one. [NewAdafactor] keeps 4 bytes for each row and column of a
+// matrix. [NewMuon] takes matrices only and keeps their momentum, in 8 bits by default.
+// OPTIMIZERS.md compares them.
 // [Optimizer.WriteTo] saves the state; [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with
 // bitsandbytes; [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes.
 //

@@ -168,8 +168,8 @@ func (a *Optimizer) marksOf(q *param, sources []source) (optim.Marks, error) {
 				lo, hi := max(p.lo+i*chunk-q.lo, 0), min(p.lo+min(p.n, (i+1)*chunk)-q.lo, q.n)
 				for c := lo / a.o.Chunk; c*a.o.Chunk < hi && lo < hi; c++ {
 					if known[c] && marks[c] != m {
-						return nil, fmt.Errorf("of elements %d to %d some were updated in step %d, which was saved half-way, and others not, want a Chunk of %d: %w",
-							c*a.o.Chunk, min((c+1)*a.o.Chunk, q.n), s.h.step, chunk, snug.ErrConfig)
+						return nil, fmt.Errorf("the state was saved in the middle of step %d, with elements %d to %d partly updated: restore it with a Chunk of %d: %w",
+							s.h.step, c*a.o.Chunk, min((c+1)*a.o.Chunk, q.n)-1, chunk, snug.ErrConfig)
 					}
 					known[c], marks[c] = true, m
 				}

@@ -190,7 +190,7 @@ func TestRulesOptionErrors(t *testing.T) {
 		"a multiple of 132":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 33, Chunk: 66}})),
 		"SGD: order 7":        errorOf(NewSGD(SGDOptions{StateOptions: StateOptions{Order: 7}})),
 		"Adagrad: Map2":       errorOf(NewAdagrad(AdagradOptions{StateOptions: StateOptions{Map2: DynamicMap(true)}})),
-		"no constructor has":  new(Optimizer).Add("w", 1),
+		"by a constructor":    new(Optimizer).Add("w", 1),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, says)
 		require.ErrorContains(t, err, says)

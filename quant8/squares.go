@@ -24,7 +24,8 @@ type RMSpropOptions struct {
 //
 // The state is v, in 8 bits by the signed map, as in bitsandbytes, and otherwise without a
 // sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of
-// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32.
+// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below
+// Min8bit, whatever Bits is.
 //
 // The error wraps [snug.ErrConfig].
 func NewRMSprop(o RMSpropOptions) (*Optimizer, error) {
@@ -58,7 +59,8 @@ type AdagradOptions struct {
 //
 // The state is v, in 8 bits by the signed map, as in bitsandbytes, and otherwise without a
 // sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of
-// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32.
+// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below
+// Min8bit, whatever Bits is.
 //
 // The error wraps [snug.ErrConfig].
 func NewAdagrad(o AdagradOptions) (*Optimizer, error) {

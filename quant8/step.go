@@ -33,13 +33,12 @@ const tooLarge = (63 + 127) << 23
 // check. p is not checked; where weight decay is part of the gradient, elements that are
 // not finite spoil their state.
 //
-// Without a [Storage] the state follows the parameter: it is allocated on the
-// device of p, and moved when that changes. With one, p lies on the CPU; an
-// error of Acquire leaves the chunks before the one it names updated, and StepRange may
-// go on from there. After one of Release, and after either in the middle of a parameter
-// that is stepped as a whole, the optimizer cannot be used until a state is restored. All
-// devices give the bits of the CPU, but for norms, see [NewLAMB], and the products of
-// [NewMuon].
+// Without a [Storage] the state follows the parameter: it is allocated on the device of p,
+// and moved when that changes. With one, p lies on the CPU; an error of Acquire leaves the
+// chunks before the one it names updated, and StepRange may go on from there. After an error
+// of Release, and after either error in the middle of a parameter whose rule needs all of
+// it, the optimizer cannot be used until a state is restored. All devices give the bits of
+// the CPU, but for norms, see [NewLAMB], and the products of [NewMuon].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -252,7 +251,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 }
 
 // stepStored runs chunk by chunk, each while its blob is acquired. A chunk is
-// updated then, a parameter that is stepped as a whole at the end of the step.
+// updated then; a parameter whose rule needs all of it, at the end of the step.
 func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	p, g, first := j.p, j.g, j.first
 	for begin := 0; begin < p.Len(); begin += a.o.Chunk {

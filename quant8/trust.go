@@ -46,13 +46,14 @@ type LAMBOptions struct {
 //
 // The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
-// 16 bits and 8 with 32. What is said of sparse gradients with [AdamW] holds here too.
+// 16 bits and 8 with 32, and 8n for n below Min8bit, whatever Bits is. What is said of
+// sparse gradients with [AdamW] holds here too.
 //
-// Parameters are here as a whole, unless StepOptions.SumNorms adds over their shards:
-// [Optimizer.AddShard] of a part is an error else, and [Optimizer.StepRange] of a part
-// always. A norm that is not finite, because p is not, is an
-// error of the step that wraps [snug.ErrNonFinite], with nothing written. The error wraps
-// [snug.ErrConfig].
+// Each process must hold the whole parameter, unless StepOptions.SumNorms adds the norms
+// of its shards: without it [Optimizer.AddShard] of a part is an error.
+// [Optimizer.StepRange] of a part is always an error. A norm that is not finite, because
+// p is not, is an error of the step that wraps [snug.ErrNonFinite], with nothing written.
+// The error of this function wraps [snug.ErrConfig].
 func NewLAMB(o LAMBOptions) (*Optimizer, error) {
 	beta1, beta2, eps := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
 	return newOptimizer(options{
@@ -87,7 +88,7 @@ type LARSOptions struct {
 //
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32.
+// with 32, and 4n for n below Min8bit, whatever Bits is.
 func NewLARS(o LARSOptions) (*Optimizer, error) {
 	momentum, trust := cmp.Or(o.Momentum, 0.9), cmp.Or(o.Trust, 1e-3)
 	return newOptimizer(options{

@@ -2,15 +2,15 @@
 // of stages while it keeps only some of the activations, and recomputes the
 // others from them (rematerialization, or activation checkpointing).
 //
-// A [Plan] is the sequence of operations of one forward and backward pass.
-// Planners make one from the [Costs] of the stages: [KeepAll],
-// [RecomputeAll], [Every], [Chen] and [Revolve] by a rule, [Rotor], [Exact] and
-// [Fit] under a budget in bytes. [Planner] is one call for all of them, returns the
-// distance to a lower bound, and can page to host memory and to disk, and pack,
-// besides. [HRevolve] has two levels of slots, in memory and on disk. [Chain.MeasureCosts] measures the costs
-// of real stages. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes
-// it on real values and measures what it took. Every plan that packs nothing gives
-// the same gradient, bit for bit, if the stages are deterministic.
+// A [Plan] is the sequence of operations of one forward and backward pass. Planners make one
+// from the [Costs] of the stages: [KeepAll], [RecomputeAll], [Every], [Chen] and [Revolve]
+// by a rule, [Rotor], [Exact] and [Fit] under a budget in bytes. [Planner] is one call for
+// all of them, and can page to host memory and to disk, and pack, besides. [Planner.Plan]
+// returns a lower bound, Report.Bound; [Report.Gap] is the distance to it. [HRevolve] has
+// two levels of slots, in memory and on disk. [Chain.MeasureCosts] measures the costs of
+// real stages. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes it on real
+// values and measures what it took. Every plan that packs nothing gives the same gradient,
+// bit for bit, if the stages are deterministic.
 //
 // For graphs that are not chains, and without a plan, a [Tape] evicts values and
 // computes them again under a budget, and a [Policy] decides by operation and name.

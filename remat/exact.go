@@ -14,9 +14,9 @@ const (
 	exactNodes  = 1 << 20
 )
 
-// Exact returns the fastest of all plans whose simulated peak is at most budget
-// bytes, also of those that drop a value, compute it again and store it again
-// before its backward step. Of equally fast plans it has one with the fewest forward
+// Exact returns the fastest of all plans of a chain of up to 24 stages whose simulated peak
+// is at most budget bytes, also of those that drop a value, compute it again and store it
+// again before its backward step. Of equally fast plans it has one with the fewest forward
 // steps.
 //
 // It is an A* search over what can be held between two operations. Values are

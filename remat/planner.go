@@ -51,14 +51,14 @@ type Planner struct {
 	// ends, up to 250 bytes each; 0 stands for 2^20. It then returns the best plan
 	// known, if there is one, with the bound that has been reached.
 	States int
-	// Tiers are used by MethodHRevolve, which wants Host or Disk, and by MethodFit if
-	// they are not zero. That then tries some thousand ways to decide of every stage
-	// where its saved set and its output wait, besides the plans of Fit: for 200 stages
-	// up to 2 s with one tier and up to 5 s with all. The ways do not depend on the
-	// budgets, so that more of any of them never gives a slower plan. Beyond 512 stages
-	// it tries fewer, in up to a minute. Of equally fast
-	// plans it takes the one with fewer extra forward steps, then the one that packs
-	// less, then that with fewer bytes of copies.
+	// Tiers are used by MethodHRevolve, which needs Host or Disk, and by MethodFit if
+	// they are not zero. With Tiers, MethodFit tries some thousand placements of saved
+	// sets and outputs, besides the plans of Fit: for 200 stages this takes up to 2 s
+	// with one tier and up to 5 s with all. The placements tried are the same for every
+	// budget, so a larger budget, also of a tier, never gives a slower plan. Beyond 512
+	// stages it tries fewer, in up to a minute. Of equally fast plans it takes the one
+	// with fewer extra forward steps, then the one that packs less, then the one with
+	// fewer bytes of copies.
 	Tiers Tiers
 }
 

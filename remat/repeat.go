@@ -8,9 +8,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// MaxStages is the longest chain that [Repeat] and [Costs.Repeat] make. A longer one
-// has no plan of at most 2^22 operations, the most that a planner writes: a stage
-// takes up to four. At this length the stages take 40 MiB, their costs 88 MiB and a
+// MaxStages, 2^20 or 1,048,576, is the longest chain that [Repeat] and [Costs.Repeat] make.
+// A longer one has no plan of at most 2^22 operations, the most that a planner writes: a
+// stage takes up to four. At this length the stages take 40 MiB, their costs 88 MiB and a
 // plan 64 MiB.
 const MaxStages = maxOps / 4
 

@@ -17,10 +17,11 @@ const (
 	rotorAmounts = 1 << 16
 )
 
-// Rotor returns the fastest persistent plan whose simulated peak is at most
-// budget bytes: a plan that keeps what it has stored, an output or a saved set
-// with the input of its stage, until the backward step that uses it. Of equally
-// fast plans it has one with the fewest forward steps.
+// Rotor returns the fastest persistent plan, of up to 500 stages, whose simulated
+// peak is at most budget bytes: exact where sizes repeat or the chain is short,
+// otherwise within a few percent. A persistent plan keeps what it has stored, an
+// output or a saved set with the input of its stage, until the backward step that
+// uses it. Of equally fast plans it has one with the fewest forward steps.
 //
 // The dynamic program runs over the first and last stage of a part of the chain
 // and the bytes that are left for it, and only over those amounts that can be

@@ -11,9 +11,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Runner executes one plan on one chain again and again and allocates nothing
-// while it does. It takes memory for one value a stage and 49 bytes for every
-// operation. One run at a time; a call during another wraps [snug.ErrConfig].
+// Runner executes one plan on one chain again and again and allocates nothing while it does.
+// It takes memory for one value a stage and 49 bytes for every operation. A Runner is not
+// safe for concurrent use: a call of Run during another returns an error that wraps
+// [snug.ErrConfig].
 type Runner[A, S any] struct {
 	chain  Chain[A, S]
 	plan   Plan
@@ -93,7 +94,7 @@ func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 // until the next call.
 func (r *Runner[A, S]) Run(ctx context.Context, x A, loss func(y A) (dy A, err error)) (dx A, rep Report, err error) {
 	if r == nil || r.chain.Stages == nil {
-		return dx, rep, fmt.Errorf("remat: a Runner that NewRunner did not return: %w", snug.ErrConfig)
+		return dx, rep, fmt.Errorf("remat: the Runner was not made by NewRunner: %w", snug.ErrConfig)
 	}
 	if ctx == nil {
 		return dx, rep, errNilContext

@@ -120,7 +120,7 @@ func (t *Tape[V]) enter(ctx context.Context) error {
 // claim begins a method. leave ends it.
 func (t *Tape[V]) claim() error {
 	if t == nil || t.o.Bytes == nil {
-		return fmt.Errorf("remat: tape: a Tape that NewTape did not return: %w", snug.ErrConfig)
+		return fmt.Errorf("remat: tape: the Tape was not made by NewTape: %w", snug.ErrConfig)
 	}
 	if t.busy.Swap(true) {
 		return fmt.Errorf("remat: tape: another method of the Tape is running: %w", snug.ErrConfig)

@@ -60,7 +60,7 @@ func (h *header) check(names []string) error {
 		case !validName(name):
 			return fmt.Errorf("a part with the name %.100q, want 1 to %d of a-z, 0-9, dot, hyphen and underscore", name, MaxName)
 		case seen[name]:
-			return fmt.Errorf("two parts or a header with the name %q", name)
+			return fmt.Errorf("two parts, or a part and the header, are named %q", name)
 		}
 		seen[name] = true
 	}
@@ -130,7 +130,7 @@ func decode(text []byte) (*header, error) {
 		return nil, err
 	}
 	if h.SHA256 != sum {
-		return nil, fmt.Errorf("its SHA-256 is %v, want %v as it says", h.SHA256, sum)
+		return nil, fmt.Errorf("its SHA-256 is %v, want %v, stored in it", h.SHA256, sum)
 	}
 	if !bytes.Equal(again, text) {
 		return nil, fmt.Errorf("another text than the one of %d bytes that it was written with", len(again))

@@ -109,7 +109,7 @@ func ReadPart(r io.ReaderAt, size int64) (*PartFile, error) {
 		return nil, err
 	}
 	if sum != want {
-		return nil, fmt.Errorf("its SHA-256 is %v, want %v as it ends: %w", sum, want, snug.ErrCorrupt)
+		return nil, fmt.Errorf("its SHA-256 is %v, want %v, stored at its end: %w", sum, want, snug.ErrCorrupt)
 	}
 	return p, nil
 }
@@ -233,7 +233,7 @@ func endOf(f files.File, info PartInfo, sum hash.Hash) error {
 		return shortRead("the part", info.Size-sha256.Size+int64(n), info.Size, err)
 	}
 	if got != info.SHA256 || own != info.SHA256 {
-		return fmt.Errorf("its SHA-256 is %v and it ends with %v, want %v as %s says: %w", got, own, info.SHA256, HeaderName, snug.ErrCorrupt)
+		return fmt.Errorf("its SHA-256 is %v, the one stored at its end %v, want %v, stored in %s: %w", got, own, info.SHA256, HeaderName, snug.ErrCorrupt)
 	}
 	return nil
 }

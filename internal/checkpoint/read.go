@@ -73,7 +73,7 @@ func (c *Checkpoint) readPart(f files.File, info PartInfo, read func(io.Reader) 
 	case err != nil:
 		return err
 	case left > 0:
-		return fmt.Errorf("%d bytes too many for what it is: %w", left, snug.ErrCorrupt)
+		return fmt.Errorf("%d bytes after the end of its data: %w", left, snug.ErrCorrupt)
 	}
 	return endOf(f, info, sum)
 }
