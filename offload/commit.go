@@ -48,6 +48,7 @@ func (s *Store) Commit() error {
 	if err := s.replaceIndex(s.encodeIndex()); err != nil {
 		return fmt.Errorf("offload: commit: %w", err)
 	}
+	s.kept = true
 	for _, e := range s.retired {
 		s.space.release(e)
 	}

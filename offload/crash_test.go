@@ -447,7 +447,7 @@ func TestCopiesOfTheDirectory(t *testing.T) {
 			committed = now.clone()
 		}
 		backup := t.TempDir()
-		for _, name := range []string{dataName, indexName} {
+		for _, name := range []string{dataName, indexName, openName} {
 			content, err := os.ReadFile(filepath.Join(src, name))
 			if step < 8 && name == indexName {
 				require.ErrorIs(t, err, os.ErrNotExist)

@@ -68,11 +68,12 @@ func (s *Store) encodeIndex() []byte {
 func (s *Store) readIndex(dataSize int64) error {
 	objects, err := loadIndex(s.fs)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return lostIndex(s.fs, dataSize, s.left)
 	}
 	if err != nil {
 		return err
 	}
+	s.kept = true
 	var used []extent
 	for _, obj := range objects {
 		s.add(obj)
@@ -91,6 +92,16 @@ func (s *Store) readIndex(dataSize int64) error {
 		return fmt.Errorf("%s: %w", s.fs.Path(indexName), err)
 	}
 	return nil
+}
+
+// lostIndex returns an error when a store without an index had a commit: its page file is
+// not empty, and no mark says that it was open before the first commit.
+func lostIndex(fs files.Dir, dataSize int64, marked bool) error {
+	if dataSize == 0 || marked {
+		return nil
+	}
+	return fmt.Errorf("%s is missing, but %s has %d bytes of a store that was closed; put the index back, or remove the page file to begin anew: %w",
+		fs.Path(indexName), fs.Path(dataName), dataSize, snug.ErrCorrupt)
 }
 
 // loadIndex returns the objects of the last commit. The error wraps [os.ErrNotExist]

@@ -49,7 +49,7 @@ type Info struct {
 // without a commit is empty.
 //
 // Errors: [snug.ErrConfig] when dir holds no store, [snug.ErrCorrupt] for a damaged
-// index, and those of the operating system.
+// index or one that is missing beside the pages of a store that was closed, and those of the operating system.
 func Contents(dir string) ([]Info, error) {
 	if err := checkFolder(dir); err != nil {
 		return nil, err
@@ -67,6 +67,7 @@ func Contents(dir string) ([]Info, error) {
 
 // inspect returns what the last commit holds, by name.
 func inspect(fs files.Dir) ([]*object, error) {
+	marked := marked(fs) // before the index: a store that is open may commit and close meanwhile
 	objects, err := loadIndex(fs)
 	if errors.Is(err, os.ErrNotExist) {
 		f, err := fs.Open(dataName, readOnly)
@@ -76,7 +77,11 @@ func inspect(fs files.Dir) ([]*object, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, f.Close()
+		size, err := f.Size()
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		return nil, lostIndex(fs, size, marked)
 	}
 	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.name, b.name) })
 	return objects, err

@@ -25,6 +25,7 @@ type Store struct {
 	lock io.Closer // of the folder, whose files nobody else changes while it is held
 	data files.File
 	left bool           // the store was open before and not closed
+	kept bool           // there is a commit
 	wg   sync.WaitGroup // the background goroutines
 
 	mu      sync.Mutex // guards all below; never held during I/O
@@ -119,8 +120,9 @@ var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 // are not opened.
 //
 // Errors: [snug.ErrConfig] for bad options, a store in use, or such a file;
-// [snug.ErrCorrupt] for a damaged index or a page file that is too short. The pages
-// themselves are checked when read.
+// [snug.ErrCorrupt] for a damaged index, an index that is missing beside the pages of a
+// store that was closed, or a page file that is too short. The pages themselves are checked
+// when read.
 func Open(dir string, o Options) (*Store, error) {
 	o, err := o.check()
 	if err == nil {
@@ -160,7 +162,7 @@ func (s *Store) openFiles() (err error) {
 	if s.lock, err = s.fs.Lock(lockName); err != nil {
 		return err
 	}
-	s.mark()
+	s.left = marked(s.fs)
 	_ = s.fs.Remove(tempName) // of a commit that was cut off; the next one tries again
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
@@ -177,6 +179,9 @@ func (s *Store) openFiles() (err error) {
 	if err := s.readIndex(size); err != nil {
 		return err
 	}
+	if err := s.mark(); err != nil {
+		return err
+	}
 	// What lies beyond was written after the last commit.
 	s.stats.DiskBytes = min(size, s.space.end)
 	if size > s.space.end {
@@ -185,18 +190,55 @@ func (s *Store) openFiles() (err error) {
 	return nil
 }
 
-// mark leaves a file that Close removes. It is a help, and no error if it fails: on a
-// full disk the store is readable still. The caller holds the lock.
-func (s *Store) mark() {
-	f, err := s.fs.Open(openName, readOnly)
-	if errors.Is(err, os.ErrNotExist) {
-		f, err = s.fs.Create(openName, 0o600)
-	} else {
-		s.left = true // or nobody knows
-	}
+// marked reports whether the mark of a store that is open is there, or what stands in its
+// place: then nobody knows.
+func marked(fs files.Dir) bool {
+	f, err := fs.Open(openName, readOnly)
 	if err == nil {
 		_ = f.Close()
 	}
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// mark leaves a file that Close removes. Beside a commit it is a help, and no error if it
+// fails: on a full disk the store is readable still. Before the first commit it says that
+// pages without an index are no damage, and is durable before the first page is written.
+// The caller holds the lock.
+func (s *Store) mark() (err error) {
+	if !s.left {
+		var f files.File
+		if f, err = s.fs.Create(openName, 0o600); err == nil {
+			err = f.Close()
+		}
+	}
+	if s.kept {
+		return nil
+	}
+	if err == nil {
+		err = s.fs.Sync()
+	}
+	return err
+}
+
+// abandon empties the page file of a store that never committed, durably, before the mark
+// goes: pages without an index and without a mark are those of a store that lost its index.
+// It reports whether the mark may go.
+func (s *Store) abandon() (bool, error) {
+	if s.kept {
+		return true, nil
+	}
+	// A commit may have failed after the renaming. Whether its index lasts is in doubt.
+	f, err := s.fs.Open(indexName, readOnly)
+	if err == nil {
+		return false, f.Close()
+	}
+	if !errors.Is(err, os.ErrNotExist) || s.owns() != nil {
+		return false, nil
+	}
+	if err = s.data.Truncate(0); err == nil {
+		err = s.data.Sync()
+	}
+	return err == nil, err
 }
 
 // Recovered reports whether the store was open before in a process that ended without
@@ -219,7 +261,7 @@ func (s *Store) closeFiles(unmark bool) error {
 }
 
 // Close stops the background work and closes the files. Changes since the last
-// Commit are dropped. Memory of pages that are still pinned stays valid until the
+// Commit are dropped; without a commit the page file is emptied. Memory of pages that are still pinned stays valid until the
 // process ends. Closing twice does nothing; other methods give
 // [snug.ErrConfig] afterwards.
 func (s *Store) Close() error {
@@ -246,7 +288,8 @@ func (s *Store) Close() error {
 	s.order = newOrder(false)
 	s.mu.Unlock()
 	s.wg.Wait()
-	if err := s.closeFiles(true); err != nil {
+	unmark, err := s.abandon()
+	if err = errors.Join(err, s.closeFiles(unmark)); err != nil {
 		return fmt.Errorf("offload: close store: %w", err)
 	}
 	return nil
