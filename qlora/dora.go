@@ -67,7 +67,7 @@ func (d *DoRA) Close() error {
 // usable says whether d was made and is not closed.
 func (d *DoRA) usable() error {
 	if d == nil || d.free == nil {
-		return fmt.Errorf("a DoRA that is nil, zero or closed: %w", snug.ErrConfig)
+		return fmt.Errorf("the DoRA is nil or closed, or was not made by NewDoRA: %w", snug.ErrConfig)
 	}
 	return d.l.usable()
 }

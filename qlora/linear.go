@@ -109,7 +109,7 @@ func (l *Linear) Close() error {
 // usable says whether l was made and is not closed, and neither is its weight.
 func (l *Linear) usable() error {
 	if l == nil || l.free == nil {
-		return fmt.Errorf("a Linear that is nil, zero or closed: %w", snug.ErrConfig)
+		return fmt.Errorf("the Linear is nil or closed, or was not made by NewLinear: %w", snug.ErrConfig)
 	}
 	return l.w.usable()
 }

@@ -103,7 +103,7 @@ func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 		dev = snug.CPU()
 	}
 	if w == nil || w.header == nil {
-		return nil, fmt.Errorf("qlora: Load: weight %q: a Weights that is nil or zero: %w", name, snug.ErrConfig)
+		return nil, fmt.Errorf("qlora: Load: weight %q: the Weights is nil, or was not made by OpenWeights or NewWeights: %w", name, snug.ErrConfig)
 	}
 	weight, err := w.load(name, dev)
 	if err != nil {

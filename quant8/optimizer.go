@@ -160,8 +160,11 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 		return fmt.Errorf("quant8: %s: parameter %q of %d elements, want a matrix: %w", a.o.name, name, n, snug.ErrConfig)
 	}
 	if a.o.hyper.Whole() && hi-lo != n && !a.o.joint() {
-		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want all, or StepOptions.SumNorms, for their norm: %w",
-			a.o.name, name, lo, hi, n, snug.ErrConfig)
+		want := "all, or StepOptions.SumNorms"
+		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // which SumNorms does not help
+			want = "all"
+		}
+		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want %s: %w", a.o.name, name, lo, hi, n, want, snug.ErrConfig)
 	}
 	options, err := a.o.param(name, a.o.hyper.WeightDecay)
 	if err != nil {
