@@ -25,17 +25,17 @@ import (
 //     counts it as 0: there steps at a rate of 1e-3 reach 30 where gradients of 4e-4
 //     are next to some of 1, here 1.3e-3. An element whose gradients are that small in
 //     its block takes shorter steps than with 32 bits.
-//   - 4: in blocks of codes of which two share a byte, the first in its upper half (Li,
-//     Chen and Zhu 2023, "Memory Efficient Optimizers with 4-bit States",
-//     arXiv:2309.01507); the nearest codes, with any [Order]. The maps are those of
-//     torchao's 4-bit optimizers. That of states with signs is create_dynamic_map(True,
-//     3, 4): 0, 1, and ±0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. That of
-//     others is linear and without a 0, whose root would be a divisor: (i+1)/16 for code
-//     i. So a second moment counts as absmax/16 or more of its block, unless all of the
-//     block is 0, and elements of small gradients next to large ones take short steps.
-//     Changes of less than half the distance of two codes are lost: where gradients are
-//     mostly noise a run ends as with 32 bits, where they point one way for long and get
-//     small it is slower.
+//   - 4: in blocks of 4-bit codes, two in a byte, the first in its upper half (Li, Chen
+//     and Zhu 2023, "Memory Efficient Optimizers with 4-bit States", arXiv:2309.01507);
+//     the nearest codes, with any [Order]. The maps are those of torchao's 4-bit
+//     optimizers. States with signs use create_dynamic_map(True, 3, 4): 0, 1, and ±0.0055,
+//     0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a linear map
+//     without 0, because the update divides by their square root: code i is (i+1)/16. A
+//     second moment therefore counts as absmax/16 or more of its block, unless all of the
+//     block is 0, and small gradients next to large ones take short steps. Changes of less
+//     than half the distance of two codes are lost: a run whose gradients are mostly noise
+//     ends as with 32 bits; one whose gradients point one way for long and get small is
+//     slower.
 //   - 16: in bfloat16. A step changes a second moment with β2 = 0.999 by less than half
 //     the distance of two such numbers, so states are rounded at random: by the numbers
 //     that StepOptions.Seed, the step count, the name of the parameter, the number of
