@@ -23,8 +23,11 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 	if err != nil {
 		return true, v.note(path, "", err)
 	}
+	if checkpoint.IsUnfinished(name) || checkpoint.IsScratch(name) && path != v.root {
+		return true, fs.SkipDir // what lasts of a run is in its checkpoints
+	}
 	if checkpoint.IsName(name) {
-		if v.runs[filepath.Dir(path)] || !finished(name) {
+		if v.runs[filepath.Dir(path)] {
 			return true, fs.SkipDir
 		}
 		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
@@ -34,7 +37,14 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 		return true, fs.SkipDir
 	}
 	if !holdsCheckpoints(path) {
-		return false, nil
+		if !hasHeader(path) { // one that was moved aside has any name
+			return false, nil
+		}
+		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
+		if err := v.note(path, checkpointText(c), err); err != nil {
+			return true, err
+		}
+		return true, fs.SkipDir
 	}
 	v.runs[path] = true
 	results, err := checkpoint.Verify(files.OS(path))
@@ -49,8 +59,8 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 	return true, nil
 }
 
-// header checks a file with the name of a checkpoint's header outside of one, where it was
-// given itself or its folder has another name. Headers of other programs are passed over.
+// header checks a file with the name of a checkpoint's header that was given itself, or
+// lies in a folder of checkpoints. Headers of other programs are passed over.
 func (v *verifier) header(path string) error {
 	dir, is, err := headerOf(path)
 	if err != nil || !is {
@@ -74,12 +84,25 @@ func headerOf(path string) (dir string, is bool, err error) {
 	if checkpoint.IsName(filepath.Base(dir)) {
 		return dir, true, nil
 	}
+	is, err = isHeader(path)
+	return dir, is, err
+}
+
+// isHeader says whether a file is meant as the header of a checkpoint.
+func isHeader(path string) (bool, error) {
 	f, _, err := files.Open(path)
 	if err != nil {
-		return "", false, err
+		return false, err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, checkpoint.MaxHeader))
-	return dir, checkpoint.IsHeader(text), errors.Join(err, f.Close())
+	return checkpoint.IsHeader(text), errors.Join(err, f.Close())
+}
+
+// hasHeader says whether a folder has the header of a checkpoint. Where it cannot be read,
+// it has not.
+func hasHeader(path string) bool {
+	is, err := isHeader(filepath.Join(path, checkpoint.HeaderName))
+	return is && err == nil
 }
 
 // absolute returns the path and the name of a file or folder that may be named as ".".
@@ -88,17 +111,11 @@ func absolute(path string) (whole, name string, err error) {
 	return whole, filepath.Base(whole), err
 }
 
-// finished says whether the name of a checkpoint's folder is that of a whole one.
-func finished(name string) bool {
-	is, _ := filepath.Match("unfinished-*", name)
-	return !is
-}
-
 // holdsCheckpoints says whether a folder has entries with names of checkpoints.
 func holdsCheckpoints(path string) bool {
 	entries, err := os.ReadDir(path)
 	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
-		return checkpoint.IsName(e.Name()) && finished(e.Name())
+		return checkpoint.IsName(e.Name())
 	})
 }
 

@@ -43,7 +43,7 @@ func TestVerifyCheckpoints(t *testing.T) {
 	a, b := filepath.Join(root, "a"), filepath.Join(root, "b")
 	runIn(t, a, 1, 2)
 	runIn(t, b, 1, 2)
-	require.NoError(t, os.Mkdir(filepath.Join(a, "unfinished-00000003"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(a, "unfinished-0123456789abcdef0123456789abcdef-00000003"), 0o700))
 	status, out, errs := snugged("verify", root)
 	require.Zero(t, status, errs)
 	require.Equal(t, 4, strings.Count(out, "ok\t"), out)
@@ -64,10 +64,37 @@ func TestVerifyCheckpoints(t *testing.T) {
 	require.NoError(t, os.Rename(filepath.Join(b, "step-00000001"), filepath.Join(a, "step-00000001")))
 	status, out, errs = snugged("verify", "-q", root)
 	require.Equal(t, 1, status)
-	require.Equal(t, 2, strings.Count(out, "damaged\t"), out)
+	require.Equal(t, 1, strings.Count(out, "damaged\t"), out)
 	require.Contains(t, out, "damaged\t"+filepath.Join(a, "step-00000001")+"\t")
-	require.Contains(t, out, "damaged\t"+filepath.Join(root, "aside", "run.json"), "a folder with another name")
 	require.Equal(t, 1, strings.Count(errs, "\n"))
+}
+
+// TestVerifyMovedCheckpoints: one that was moved aside, as the error for a damaged one
+// advises, or renamed by its user, is checked as one in any folder, whole or damaged.
+func TestVerifyMovedCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	runIn(t, dir, 1, 2)
+	backup := filepath.Join(dir, "backup")
+	require.NoError(t, os.Rename(filepath.Join(dir, "step-00000001"), backup))
+	status, out, errs := snugged("verify", dir)
+	require.Zero(t, status, "%s%s", out, errs)
+	require.Equal(t, 2, strings.Count(out, "ok\t"), out)
+	require.Equal(t, 2, strings.Count(out, "\n"), out)
+	require.Contains(t, out, "ok\t"+backup+"\tcheckpoint of run ")
+	for _, path := range []string{backup, filepath.Join(backup, "run.json")} {
+		status, out, errs := snugged("verify", path)
+		require.Zero(t, status, errs)
+		require.Equal(t, 1, strings.Count(out, "\n"), out)
+		require.Contains(t, out, "step 1, 3 parts")
+		status, out, errs = snugged("inspect", path)
+		require.Zero(t, status, errs)
+		require.Contains(t, out, "step 1")
+	}
+	require.NoError(t, os.Remove(filepath.Join(backup, "scaler")))
+	status, out, _ = snugged("verify", "-q", dir)
+	require.Equal(t, 1, status)
+	require.Contains(t, out, "damaged\t"+backup+"\t"+filepath.Join(backup, "scaler")+" is missing")
+	require.Equal(t, 1, strings.Count(out, "\n"), out)
 }
 
 // TestVerifyDamagedCheckpoints: every bit of a header, 5,000 of the parts, lengths, swapped,
@@ -128,20 +155,25 @@ func TestVerifyDamagedCheckpoints(t *testing.T) {
 	refused(surplus)
 }
 
-// TestVerifyARunInUse: neither the lock nor the pages of a run that goes on matter.
+// TestVerifyARunInUse: neither the lock nor the pages of a run that goes on matter, also
+// before there is a checkpoint.
 func TestVerifyARunInUse(t *testing.T) {
-	dir := t.TempDir()
-	runIn(t, dir, 1)
+	root := t.TempDir()
+	runIn(t, filepath.Join(root, "a"), 1)
+	dir := filepath.Join(root, "b")
 	f, err := checkpoint.OpenPath(dir, checkpoint.Options{})
 	require.NoError(t, err)
-	pages, err := f.Scratch("pages")
+	pages, err := f.Scratch()
 	require.NoError(t, err)
 	store, err := offload.Open(pages, offload.Options{})
 	require.NoError(t, err)
 	require.NoError(t, store.Commit())
-	status, out, errs := snugged("verify", dir)
+	status, out, errs := snugged("verify", root)
 	require.Zero(t, status, "%s%s", out, errs)
 	require.Equal(t, 1, strings.Count(out, "\n"), out)
+	status, out, _ = snugged("verify", pages)
+	require.Equal(t, 1, status)
+	require.Contains(t, out, "unread\t"+pages, "which was asked for")
 	require.NoError(t, store.Close())
 	require.NoError(t, f.Close())
 }

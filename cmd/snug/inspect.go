@@ -171,6 +171,8 @@ func inspectFolder(path string) (*content, error) {
 		return inspectCheckpoint(whole)
 	case holdsCheckpoints(path):
 		return inspectRun(path)
+	case hasHeader(path): // one that was moved aside
+		return inspectCheckpoint(whole)
 	}
 	return inspectStore(path)
 }

@@ -46,6 +46,7 @@ func runVerify(c *call) error {
 	if err != nil {
 		return err
 	}
+	v.root = args[0]
 	if _, err := os.Stat(args[0]); err != nil {
 		return err
 	}
@@ -75,6 +76,7 @@ func runVerify(c *call) error {
 type verifier struct {
 	out                      io.Writer
 	quiet                    bool
+	root                     string          // as it was given
 	checked, damaged, unread int             // of the first
 	runs                     map[string]bool // folders of checkpoints
 }
@@ -105,9 +107,6 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 			return nil
 		}
 		found, err := offload.Verify(path)
-		if errors.Is(err, files.ErrLocked) && v.runs[filepath.Dir(path)] {
-			return nil // pages of a run: what lasts is in its checkpoints
-		}
 		return v.note(path, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
 	}
 	if !d.Type().IsRegular() {

@@ -277,13 +277,13 @@ func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err erro
 }
 
 // pageFolder returns a folder for paged state and how to remove it. Pages are
-// scratch: what lasts is in the checkpoints, whose owner removes what is beside them.
+// scratch: what lasts is in the checkpoints, whose owner removes the pages beside them.
 func pageFolder(o options, saved *checkpoints) (dir string, clean func(), err error) {
 	switch {
 	case !o.on[useOffload]:
 		return "", func() {}, nil
 	case saved.on():
-		dir, err = saved.folder.Scratch("pages")
+		dir, err = saved.folder.Scratch()
 		return dir, func() {}, err
 	}
 	dir, err = os.MkdirTemp("", "snug-pages-")

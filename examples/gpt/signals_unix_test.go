@@ -52,7 +52,9 @@ func TestSecondProcess(t *testing.T) {
 			require.Empty(t, out)
 		}
 		if off == "" {
-			require.FileExists(t, filepath.Join(dir, "pages", "snug.pages"))
+			pages, err := filepath.Glob(filepath.Join(dir, "snug-scratch-*", "snug.pages"))
+			require.NoError(t, err)
+			require.Len(t, pages, 1)
 		}
 		found := stepsIn(t, dir)
 		var step int
@@ -69,7 +71,9 @@ func TestSecondProcess(t *testing.T) {
 		_, err = fmt.Sscan(said[1], &step)
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprintf("step-%08d", step), found[len(found)-1])
-		require.NoDirExists(t, filepath.Join(dir, "pages"))
+		pages, err := filepath.Glob(filepath.Join(dir, "snug-scratch-*"))
+		require.NoError(t, err)
+		require.Empty(t, pages)
 
 		again := start(t, append(args, "-steps", "100000")...)
 		waitForStep(t, dir, step+1)

@@ -5,6 +5,11 @@
 //	DIR/step-00000025/run.json    the run, the step, and the list of the parts
 //	DIR/step-00000025/weights     a part: whatever the trainer wrote
 //	DIR/step-00000050/...
+//	DIR/unfinished-RUN-...        what a killed owner left, with the 32 digits of a run
+//	DIR/replaced-RUN-...
+//	DIR/snug-scratch-...          pages and the like of the owner, with 32 random digits
+//
+// An owner removes what has exactly such a name, and nothing else that is in the folder.
 //
 // A trainer opens the folder, restores the newest checkpoint if there is one, and saves:
 //
@@ -98,7 +103,7 @@ type Folder struct {
 	lock    io.Closer // nil once closed
 	run     ID
 	newest  *Checkpoint
-	scratch []string // names of folders that Close removes
+	scratch []string // names of folders that this owner uses, which Close removes
 }
 
 // OpenPath is [Open] for a folder of the operating system, which is made if it is missing.
@@ -111,7 +116,9 @@ func OpenPath(path string, o Options) (*Folder, error) {
 }
 
 // Open makes this process the owner of a folder until [Folder.Close], and reads and
-// checks all of the newest checkpoint. It changes nothing but the lock's file.
+// checks all of the newest checkpoint. It changes nothing but the lock's file: what killed
+// processes left is removed by the first [Folder.Scratch] or [Folder.Save], or else by
+// [Folder.Close].
 //
 // Errors: [files.ErrLocked] when another owner is there; [snug.ErrCorrupt] when the newest
 // checkpoint or the header of another one is damaged, or when checkpoints are of different
@@ -148,38 +155,38 @@ func (f *Folder) Newest() *Checkpoint { return f.newest }
 // Run returns the identity of the run: of the newest checkpoint, or a new one.
 func (f *Folder) Run() ID { return f.run }
 
-// Close removes the scratch folders and gives the folder up.
+// Close removes the scratch folders, and what killed processes left, and gives the folder
+// up.
 func (f *Folder) Close() error {
 	if f.lock == nil {
 		return nil
 	}
 	lock := f.lock
 	defer func() { f.lock = nil }()
-	var err error
-	if len(f.scratch) > 0 {
-		err = f.owns()
-	}
+	f.scratch = nil
+	err := f.owns()
 	if err == nil {
-		for _, name := range f.scratch {
-			err = errors.Join(err, remove(f.dir, name))
-		}
+		err = f.tidy()
 	}
 	return errors.Join(err, lock.Close())
 }
 
 // Scratch returns the path of a folder in this one for what need not outlive the owner,
-// such as pages. What an earlier owner left under the name is removed; the caller makes
-// the folder, and Close removes it.
-func (f *Folder) Scratch(name string) (path string, err error) {
+// such as pages. The caller makes the folder, and Close removes it. Its name is
+// snug-scratch- and 32 random hexadecimal digits: no folder of a user has it, and what a
+// killed owner left under such a name is removed.
+func (f *Folder) Scratch() (path string, err error) {
 	if err := f.open(); err != nil {
 		return "", err
 	}
-	if !validName(name) || name == lockName || ours(name) {
-		return "", fmt.Errorf("%.100q cannot name a scratch folder: %w", name, snug.ErrConfig)
-	}
-	if err := remove(f.dir, name); err != nil {
+	if err := f.tidy(); err != nil {
 		return "", err
 	}
+	var random ID
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", err
+	}
+	name := scratchPrefix + random.String()
 	f.scratch = append(f.scratch, name)
 	return f.dir.Path(name), nil
 }
@@ -225,15 +232,6 @@ func (f *Folder) lost() error {
 	return fmt.Errorf("%s was moved, removed or replaced while it was held: %w", f.dir.Path(lockName), snug.ErrConfig)
 }
 
-// remove removes an entry if it is there.
-func remove(dir files.Dir, name string) error {
-	err := files.RemoveAll(dir, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
 // Part is one file of a checkpoint.
 type Part struct {
 	// Name is 1 to MaxName letters from a to z, digits, dots, hyphens and underscores,
@@ -251,7 +249,8 @@ type Part struct {
 // as they were; after a later error the new one is there too. Either way Save can be
 // called again. Errors: [snug.ErrConfig] for steps, names and descriptions out of range,
 // for a step before the newest checkpoint's, and where the folder was moved or replaced
-// since it was opened; those of Write; those of the file system.
+// since it was opened; that and [snug.ErrCorrupt] where a checkpoint to be removed is not
+// as this run wrote it, which stays; those of Write; those of the file system.
 // It takes some 100 KiB of memory, and on disk one checkpoint more than Keep.
 func (f *Folder) Save(step int, about any, parts []Part) error {
 	if err := f.open(); err != nil {
@@ -276,8 +275,16 @@ func (f *Folder) Save(step int, about any, parts []Part) error {
 	if err != nil {
 		return err
 	}
-	if n := len(found); n > 0 && found[n-1].step > step {
-		return fmt.Errorf("save step %d: %s has step %d already: %w", step, f.dir.Path(""), found[n-1].step, snug.ErrConfig)
+	if n := len(found); n > 0 {
+		last := found[n-1]
+		if last.step > step {
+			return fmt.Errorf("save step %d: %s has step %d already: %w", step, f.dir.Path(""), last.step, snug.ErrConfig)
+		}
+		if last.step == step {
+			if err := f.wrote(last); err != nil {
+				return err
+			}
+		}
 	}
 	if err := f.write(&h, parts); err != nil {
 		return err
@@ -287,7 +294,7 @@ func (f *Folder) Save(step int, about any, parts []Part) error {
 
 // write makes the new checkpoint durable.
 func (f *Folder) write(h *header, parts []Part) error {
-	temp, name := unfinishedName(stepDigits(h.Step)), stepName(h.Step)
+	temp, name := unfinishedName(h.Run, h.Step), stepName(h.Step)
 	if err := f.dir.Mkdir(temp); err != nil {
 		return err
 	}
@@ -325,7 +332,7 @@ func (f *Folder) write(h *header, parts []Part) error {
 	}
 	// Until the second renaming the old checkpoint of this step has another name, under
 	// which list finds it too.
-	if err := f.dir.Rename(name, replacedName(h.Step)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := f.dir.Rename(name, replacedName(h.Run, h.Step)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := f.dir.Rename(temp, name); err != nil {
@@ -335,8 +342,8 @@ func (f *Folder) write(h *header, parts []Part) error {
 	return f.dir.Sync()
 }
 
-// tidy removes what owners before this one left unfinished, and gives a checkpoint its
-// name back that was to be replaced.
+// tidy removes what owners before this one left unfinished, and their scratch folders, and
+// gives a checkpoint its name back that was to be replaced.
 func (f *Folder) tidy() error {
 	entries, err := f.dir.List()
 	if err != nil {
@@ -345,7 +352,7 @@ func (f *Folder) tidy() error {
 	var leftovers, replaced []string
 	for _, e := range entries {
 		switch {
-		case unfinishedNames.MatchString(e.Name):
+		case IsUnfinished(e.Name), IsScratch(e.Name) && !slices.Contains(f.scratch, e.Name):
 			leftovers = append(leftovers, e.Name)
 		case replacedNames.MatchString(e.Name):
 			replaced = append(replaced, e.Name)
@@ -356,7 +363,7 @@ func (f *Folder) tidy() error {
 	}
 	leftovers = nil
 	for _, name := range replaced {
-		step := stepPrefix + name[len(replacedPrefix):]
+		step := stepOf(name)
 		if slices.ContainsFunc(entries, func(e files.Entry) bool { return e.Name == step }) {
 			leftovers = append(leftovers, name)
 		} else if err := f.dir.Rename(name, step); err != nil {
@@ -374,12 +381,28 @@ func (f *Folder) thin() error {
 	}
 	var surplus []string
 	for _, p := range found[:max(0, len(found)-f.keep)] {
+		if err := f.wrote(p); err != nil {
+			return err
+		}
 		surplus = append(surplus, p.name)
 	}
 	if err := f.discard(surplus); err != nil {
 		return err
 	}
 	return f.tidy()
+}
+
+// wrote checks that a folder holds a checkpoint of this run and nothing else before it is
+// removed: somebody may have put it, or a file in it, there since the folder was opened.
+func (f *Folder) wrote(p place) error {
+	c, err := describe(f.dir, p)
+	if err == nil && c.Run != f.run {
+		err = fmt.Errorf("%s is of run %v, want %v: %w", c.folder.Path(HeaderName), c.Run, f.run, snug.ErrConfig)
+	}
+	if err != nil {
+		return fmt.Errorf("%s stays, which is no checkpoint as this run wrote it: %w", f.dir.Path(p.name), err)
+	}
+	return nil
 }
 
 // discard removes entries. They get the name of something unfinished first, durably, so
@@ -390,10 +413,10 @@ func (f *Folder) discard(names []string) error {
 	}
 	names = slices.Clone(names)
 	for i, name := range names {
-		if unfinishedNames.MatchString(name) {
-			continue
+		if !IsName(name) {
+			continue // nobody takes it for one
 		}
-		names[i] = unfinishedName(name)
+		names[i] = discardedName(f.run, name)
 		if err := f.dir.Rename(name, names[i]); err != nil {
 			return err
 		}

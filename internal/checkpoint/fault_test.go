@@ -80,7 +80,7 @@ func TestFailingCalls(t *testing.T) {
 
 // leftover is what a killed process leaves.
 func leftover(t *testing.T, dir *filestest.Dir) {
-	for _, name := range []string{"unfinished-00000002", "unfinished-step-00000001", "pages"} {
+	for _, name := range []string{"unfinished-" + run + "-00000002", "unfinished-" + run + "-step-00000001", "snug-scratch-" + run} {
 		require.NoError(t, dir.Mkdir(name))
 		sub, err := dir.Sub(name)
 		require.NoError(t, err)
@@ -99,7 +99,7 @@ func resume(dir *filestest.Dir, keep int, steps []int) (saved []int, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Scratch("pages"); err != nil {
+	if _, err := f.Scratch(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	for _, step := range steps {

@@ -8,8 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -149,7 +147,7 @@ func describe(dir files.Dir, p place) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.Step != p.step {
+	if p.step != anyStep && h.Step != p.step {
 		return nil, fmt.Errorf("%s is of step %d, its folder's name of step %d: %w", folder.Path(HeaderName), h.Step, p.step, snug.ErrCorrupt)
 	}
 	surplus := map[string]bool{}
@@ -228,20 +226,13 @@ func look(dir files.Dir, look func(files.Dir, place) (*Checkpoint, error)) ([]Re
 	return results, nil
 }
 
-// Check is [Verify] of one checkpoint, by the name of its folder.
-func Check(dir files.Dir, name string) (*Checkpoint, error) { return one(dir, name, check) }
+// Check is [Verify] of one checkpoint, by the name of its folder. The folder may have any
+// name, as one that was moved aside; the name of a checkpoint must be of the right step.
+func Check(dir files.Dir, name string) (*Checkpoint, error) { return check(dir, folderOf(name)) }
 
-// DescribeOne is [Describe] of one checkpoint, by the name of its folder.
-func DescribeOne(dir files.Dir, name string) (*Checkpoint, error) { return one(dir, name, describe) }
-
-func one(dir files.Dir, name string, look func(files.Dir, place) (*Checkpoint, error)) (*Checkpoint, error) {
-	digits, is := strings.CutPrefix(name, stepPrefix)
-	if !is {
-		digits = strings.TrimPrefix(name, replacedPrefix)
-	}
-	if !stepNames.MatchString(stepPrefix + digits) {
-		return nil, fmt.Errorf("%s: the folder of a checkpoint is named step- and eight digits: %w", dir.Path(name), snug.ErrCorrupt)
-	}
-	step, _ := strconv.Atoi(digits)
-	return look(dir, place{step, name, fs.ModeDir})
+// DescribeOne is [Describe] of one checkpoint, as Check is Verify of one.
+func DescribeOne(dir files.Dir, name string) (*Checkpoint, error) {
+	return describe(dir, folderOf(name))
 }
+
+func folderOf(name string) place { return placeOf(files.Entry{Name: name, Type: fs.ModeDir}) }
