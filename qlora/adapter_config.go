@@ -88,8 +88,10 @@ func (c AdapterConfig) Selects(module string) (bool, error) {
 
 // check returns what the config says of modules.
 func (c *AdapterConfig) check() (*selector, error) {
-	if err := c.checkNumbers(); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
+	for _, name := range []string{"r", "lora_alpha", "lora_dropout", "rank_pattern", "alpha_pattern"} {
+		if err := c.checkNumbers(name); err != nil {
+			return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
+		}
 	}
 	texts := slices.Concat([]string{c.BaseModel, c.Targets.Pattern, c.Exclude.Pattern}, c.Targets.Names, c.Exclude.Names, c.LayersPattern,
 		slices.Collect(maps.Keys(c.Ranks)), slices.Collect(maps.Keys(c.Alphas)), slices.Collect(maps.Keys(c.Other)))
@@ -109,22 +111,26 @@ func (c *AdapterConfig) check() (*selector, error) {
 	return c.selector()
 }
 
-// checkNumbers says whether all numbers are in their ranges.
-func (c *AdapterConfig) checkNumbers() error {
-	if c.Rank < 1 || !isPositive(c.Alpha) {
-		return fmt.Errorf("rank %d and alpha %g, want both above 0", c.Rank, c.Alpha)
-	}
-	if !(c.Dropout >= 0 && c.Dropout < 1) {
+// checkNumbers says whether the numbers of a field are in their range.
+func (c *AdapterConfig) checkNumbers(field string) error {
+	switch {
+	case field == "r" && c.Rank < 1:
+		return fmt.Errorf("rank %d, want 1 or more", c.Rank)
+	case field == "lora_alpha" && !isPositive(c.Alpha):
+		return fmt.Errorf("alpha %g, want a finite number above 0", c.Alpha)
+	case field == "lora_dropout" && !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("dropout %g, want at least 0 and less than 1", c.Dropout)
-	}
-	for key, r := range c.Ranks {
-		if r < 1 {
-			return fmt.Errorf("rank_pattern gives %q the rank %d, want 1 or more", key, r)
+	case field == "rank_pattern":
+		for _, key := range slices.Sorted(maps.Keys(c.Ranks)) {
+			if r := c.Ranks[key]; r < 1 {
+				return fmt.Errorf("rank_pattern gives %q the rank %d, want 1 or more", key, r)
+			}
 		}
-	}
-	for key, a := range c.Alphas {
-		if !isPositive(a) {
-			return fmt.Errorf("alpha_pattern gives %q the alpha %g, want a finite number above 0", key, a)
+	case field == "alpha_pattern":
+		for _, key := range slices.Sorted(maps.Keys(c.Alphas)) {
+			if a := c.Alphas[key]; !isPositive(a) {
+				return fmt.Errorf("alpha_pattern gives %q the alpha %g, want a finite number above 0", key, a)
+			}
 		}
 	}
 	return nil

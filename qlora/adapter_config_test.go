@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,7 @@ type rulesOfPEFT struct {
 		Each   map[string][2]float32
 	}
 	Starts [][2]any
+	Values [][3]json.RawMessage
 }
 
 func peftRules(t *testing.T) (rules rulesOfPEFT) {
@@ -133,6 +135,58 @@ func TestStartsOfPEFT(t *testing.T) {
 			require.ErrorContains(t, err, "path_initial_model_for_weight_conversion")
 		}
 	}
+}
+
+// TestValuesOfPEFT: where PEFT makes an adapter with a value of a field, this package makes
+// the same or refuses the field by name and value as one that is not supported. Where PEFT
+// fails because of a number, the file is damaged.
+func TestValuesOfPEFT(t *testing.T) {
+	rules := peftRules(t)
+	require.Greater(t, len(rules.Values), 300)
+	loaded := 0
+	for _, v := range rules.Values {
+		var name, why string
+		require.NoError(t, json.Unmarshal(v[0], &name))
+		value := string(v[1])
+		fields := map[string]json.RawMessage{"peft_type": []byte(`"LORA"`), "target_modules": []byte(`["up"]`), name: v[1]}
+		if name == "layers_pattern" {
+			fields["layers_to_transform"] = []byte("[1]")
+		}
+		text, err := json.Marshal(fields)
+		require.NoError(t, err)
+		c, s, err := readAdapterConfig(text)
+		if json.Unmarshal(v[2], &why) == nil {
+			if nothing := why == "NoAdapter" || why == "NoMatchingPeftModuleError"; !nothing && (err != nil || isNumber(name)) {
+				require.ErrorIs(t, err, snug.ErrCorrupt, "%s %s", name, value)
+				require.NotErrorIs(t, err, snug.ErrConfig, "%s %s", name, value)
+				require.ErrorContains(t, err, name)
+			}
+			continue
+		}
+		if err != nil {
+			require.ErrorIs(t, err, snug.ErrConfig, "%s %s", name, value)
+			require.NotErrorIs(t, err, snug.ErrCorrupt, "%s %s", name, value)
+			require.ErrorContains(t, err, "the field \""+name+"\" has the value ")
+			require.ErrorContains(t, err, strings.ReplaceAll(value, ": ", ":"))
+			continue
+		}
+		loaded++
+		rank, scale, err := s.scale("model.layers.1.up", c.RSLoRA)
+		require.NoError(t, err)
+		got, err := json.Marshal([]any{rank, scale, c.Dropout, c.DoRA})
+		require.NoError(t, err)
+		var want [4]any
+		require.NoError(t, json.Unmarshal(v[2], &want))
+		var have [4]any
+		require.NoError(t, json.Unmarshal(got, &have))
+		require.InDelta(t, want[1], have[1], 1e-6, "%s %s", name, value)
+		want[1], have[1] = nil, nil
+		require.Equal(t, want, have, "%s %s", name, value)
+	}
+	require.Greater(t, loaded, 30)
+	_, _, err := readAdapterConfig([]byte(`{"r":8}`))
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, `the field "peft_type" is missing, want "LORA"`)
 }
 
 // TestFieldsOfPEFT goes through all fields of PEFT's LoraConfig: with its default each is

@@ -32,6 +32,13 @@ func (c *AdapterConfig) ownFields() map[string]any {
 // usual are the fields that every file gets from encode, unless Other says otherwise.
 var usual = map[string]string{"bias": `"none"`, "inference_mode": "true", "init_lora_weights": "true"}
 
+// The rank and the alpha of a file that does not have them, as in PEFT. Where the file
+// lacks another field, the zero value of AdapterConfig is PEFT's default as well.
+const (
+	defaultRank  = 8
+	defaultAlpha = 8
+)
+
 // oneOrMore is an array, or one element of it without brackets.
 type oneOrMore[T any] []T
 
@@ -53,18 +60,28 @@ func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
 	if found == nil {
 		return c, fmt.Errorf("null, want an object: %w", snug.ErrCorrupt)
 	}
-	if kind := string(found["peft_type"]); kind != `"LORA"` {
+	switch kind := string(found["peft_type"]); kind {
+	case `"LORA"`:
+	case "":
+		return c, fmt.Errorf(`the field "peft_type" is missing, want "LORA": %w`, snug.ErrConfig)
+	default:
 		return c, fmt.Errorf(`adapters of the "peft_type" %.100s, want "LORA": %w`, kind, snug.ErrConfig)
 	}
+	c.Rank, c.Alpha = defaultRank, defaultAlpha
 	own := c.ownFields()
 	own["base_model_name_or_path"] = &c.BaseModel
 	for _, name := range slices.Sorted(maps.Keys(found)) { // in order, for the same error every time
 		to := own[name]
 		switch {
-		case name == "peft_type", to != nil && isNull(found[name]), name == "layers_pattern" && isEmpty(found[name]):
+		case name == "peft_type", name == "layers_pattern" && isEmpty(found[name]):
+		case to != nil && isNull(found[name]) && !isNumber(name):
 		case to != nil:
-			if err := strictjson.Unmarshal(found[name], to); err != nil {
-				return c, fmt.Errorf("the field %q: %w: %w", name, err, snug.ErrCorrupt)
+			err := strictjson.Unmarshal(found[name], to)
+			if err == nil {
+				err = c.checkNumbers(name)
+			}
+			if err != nil {
+				return c, fmt.Errorf("the field %q has the value %.100s: %w: %w", name, found[name], err, refusal(name, found[name]))
 			}
 		default:
 			if err := checkField(name, found[name]); err != nil {
@@ -86,6 +103,53 @@ func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
 		c.Alphas = nil
 	}
 	return c, nil
+}
+
+// isNumber says whether PEFT takes no null for a field, because it computes with it.
+func isNumber(name string) bool { return name == "r" || name == "lora_alpha" || name == "lora_dropout" }
+
+// refusal returns the class of the error for the value of a field of AdapterConfig that
+// AdapterConfig cannot hold: snug.ErrConfig where PEFT makes adapters with the value, as
+// Python takes 1 for true and true for 1, and snug.ErrCorrupt where PEFT fails.
+func refusal(name string, value json.RawMessage) error {
+	var v any
+	_ = json.Unmarshal(value, &v) // a number beyond float64 stays null
+	if takes(name, v) {
+		return snug.ErrConfig
+	}
+	return snug.ErrCorrupt
+}
+
+// takes says whether PEFT makes adapters with a value that AdapterConfig cannot hold.
+func takes(name string, value any) bool {
+	number, isFloat := value.(float64)
+	truth, isBool := value.(bool)
+	list, isList := value.([]any)
+	object, isObject := value.(map[string]any)
+	switch name {
+	case "r", "rank_pattern":
+		return false
+	case "lora_alpha":
+		return isFloat || isBool
+	case "lora_dropout":
+		return isBool || isFloat && number <= 1
+	case "alpha_pattern":
+		for _, alpha := range object {
+			if !takes("lora_alpha", alpha) {
+				return false
+			}
+		}
+		return isObject
+	case "target_modules": // the keys of an object are its names
+		return isObject
+	case "layers_to_transform":
+		return isBool || isList || isObject
+	case "exclude_modules":
+		return isList || isObject || isBool && !truth || isFloat && number == 0
+	case "layers_pattern":
+		return isObject || len(list) > 0
+	}
+	return true // by its truth, or not at all
 }
 
 // members returns the values of an object, without white space.

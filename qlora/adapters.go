@@ -152,8 +152,9 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // Errors: [snug.ErrConfig], which names the field or the tensor, for what this package
 // does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression
 // that it cannot use (see [Modules]), and for an adapter of a module that the config does
-// not select, which PEFT leaves out; [snug.ErrCorrupt] when a file is damaged, a module
-// lacks one of its tensors, or SaveAdapters wrote the tensors with another config;
+// not select, which PEFT leaves out; [snug.ErrCorrupt] when a file is damaged or has a
+// value that PEFT fails with, such as a rank of 0, a module lacks one of its tensors, or
+// SaveAdapters wrote the tensors with another config;
 // [snug.ErrDType] for tensors that are not F32, F16 or BF16; those of the file system, such
 // as [fs.ErrNotExist], and [snug.ErrNoMemory].
 func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
@@ -226,9 +227,6 @@ func readAdapterConfig(text []byte) (c AdapterConfig, s *selector, err error) {
 	if c, err = parseAdapterConfig(text); err != nil {
 		return AdapterConfig{}, nil, err
 	}
-	if err := c.checkNumbers(); err != nil {
-		return AdapterConfig{}, nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
-	}
 	s, err = c.check()
 	return c, s, err
 }
@@ -238,7 +236,7 @@ func describeAdapters(c *AdapterConfig, s *selector, w *amp.Weights) (map[string
 	adapters := map[string]*LoRA{}
 	tensors := w.Tensors()
 	for _, t := range tensors {
-		module, err := adapterModule(t, c.DoRA)
+		module, err := c.adapterModule(w, t)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q of shape %v: %w", t.Name, t.Shape, err)
 		}
@@ -251,15 +249,15 @@ func describeAdapters(c *AdapterConfig, s *selector, w *amp.Weights) (map[string
 		}
 		adapters[module] = a
 	}
-	each := len((&LoRA{}).parts(c.DoRA))
-	if len(adapters) == 0 || len(tensors) != each*len(adapters) {
-		return nil, fmt.Errorf("%d tensors for %d modules, want %d each: %w", len(tensors), len(adapters), each, snug.ErrCorrupt)
+	if len(adapters) == 0 {
+		return nil, fmt.Errorf("%s has no tensors, want those of an adapter or more: %w", adapterWeightsFile, snug.ErrCorrupt)
 	}
 	return adapters, nil
 }
 
-// adapterModule returns the module of an A, and nothing for the other tensors of an adapter.
-func adapterModule(t amp.Tensor, dora bool) (string, error) {
+// adapterModule returns the module of an A, and nothing for the other tensors of an adapter,
+// which must have an A.
+func (c *AdapterConfig) adapterModule(w *amp.Weights, t amp.Tensor) (string, error) {
 	name, found := strings.CutPrefix(t.Name, adapterPrefix)
 	if !found {
 		return "", fmt.Errorf("the name does not begin with %q: %w", adapterPrefix, snug.ErrCorrupt)
@@ -274,10 +272,44 @@ func adapterModule(t amp.Tensor, dora bool) (string, error) {
 		return "", fmt.Errorf("a module without a name: %w", snug.ErrCorrupt)
 	case isA:
 		return module, nil
-	case strings.HasSuffix(name, adapterB), dora && strings.HasSuffix(name, adapterMagnitude):
-		return "", nil
 	}
-	return "", fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
+	module, isPart := strings.CutSuffix(name, adapterB)
+	if !isPart {
+		module, isPart = strings.CutSuffix(name, adapterMagnitude)
+		if isPart && !c.DoRA {
+			return "", fmt.Errorf("magnitudes, which PEFT leaves out because use_dora is false: %w", snug.ErrConfig)
+		}
+	}
+	if !isPart {
+		return "", foreignTensor(w, name)
+	}
+	if _, found := w.Tensor(adapterPrefix + module + adapterA); !found {
+		return "", fmt.Errorf("the tensor %q beside it is missing: %w", adapterPrefix+module+adapterA, snug.ErrCorrupt)
+	}
+	return "", nil
+}
+
+// foreignTensor says what a tensor is that is no part of an adapter of a linear layer, and
+// what to do about it.
+func foreignTensor(w *amp.Weights, name string) error {
+	module, _, isBase := strings.Cut(name, ".base_layer.")
+	if !isBase {
+		module, _, _ = strings.Cut(name, ".lora_embedding_")
+	}
+	_, ofEmbedding := w.Tensor(adapterPrefix + module + ".lora_embedding_A")
+	switch {
+	case ofEmbedding:
+		return fmt.Errorf("module %q has an adapter of an embedding, want adapters of linear layers only: not supported: %w", module, snug.ErrConfig)
+	case isBase:
+		return fmt.Errorf("a copy of a weight of the base model, which PEFT saves beside the adapters when they target embed_tokens or lm_head, "+
+			"and loads in the place of the base model's own weight: not supported; "+
+			"if both are the same, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
+	case !strings.Contains(name, "lora_"):
+		return fmt.Errorf("a weight of the base model beside the adapters, as PEFT saves those of the embeddings when the vocabulary was resized "+
+			"or with save_embedding_layers=True: not supported; "+
+			"if the base model has the same weight, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
+	}
+	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
 }
 
 // describe returns the adapter of a module, with in inputs, without its elements.
@@ -291,13 +323,19 @@ func (c *AdapterConfig) describe(s *selector, w *amp.Weights, module string, in 
 		return nil, err
 	}
 	a := &LoRA{In: in, Rank: rank, Scale: scale, Dropout: c.Dropout}
-	if b, found := w.Tensor(adapterPrefix + module + adapterB); found && len(b.Shape) == 2 {
+	if b, found := w.Tensor(adapterPrefix + module + adapterB); found {
+		if len(b.Shape) != 2 {
+			return nil, fmt.Errorf("tensor %q has shape %v, want two dimensions: %w", b.Name, b.Shape, snug.ErrCorrupt)
+		}
 		a.Out = b.Shape[0]
 	}
 	for _, p := range a.parts(c.DoRA) {
-		got, found := w.Tensor(adapterPrefix + module + p.suffix)
-		if !found || !slices.Equal(got.Shape, p.shape) {
-			return nil, fmt.Errorf("tensor %q has shape %v, want %v: %w", p.suffix[1:], got.Shape, p.shape, snug.ErrCorrupt)
+		name := adapterPrefix + module + p.suffix
+		switch got, found := w.Tensor(name); {
+		case !found:
+			return nil, fmt.Errorf("the tensor %q is missing: %w", name, snug.ErrCorrupt)
+		case !slices.Equal(got.Shape, p.shape):
+			return nil, fmt.Errorf("tensor %q has shape %v, want %v: %w", name, got.Shape, p.shape, snug.ErrCorrupt)
 		}
 	}
 	return a, nil

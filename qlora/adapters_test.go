@@ -144,9 +144,11 @@ func TestAdaptersErrors(t *testing.T) {
 		{`"r": 2`, `"r": `}:                                   snug.ErrCorrupt,
 		{`"LORA"`, `"IA3"`}:                                   snug.ErrConfig,
 		{`"use_dora": false`, `"use_dora": true`}:             snug.ErrCorrupt, // magnitudes are not there
-		{`"lora_dropout": 0`, `"lora_dropout": 1`}:            snug.ErrCorrupt,
+		{`"lora_dropout": 0`, `"lora_dropout": 1`}:            snug.ErrConfig,  // which PEFT drops all by
+		{`"lora_dropout": 0`, `"lora_dropout": 2`}:            snug.ErrCorrupt,
+		{`"lora_alpha": 4`, `"lora_alpha": -4`}:               snug.ErrConfig,
 		{`"r": 2`, `"r": 2, "lora_bias": true`}:               snug.ErrConfig,
-		{`"alpha_pattern": {}`, `"alpha_pattern": {"up": 0}`}: snug.ErrCorrupt,
+		{`"alpha_pattern": {}`, `"alpha_pattern": {"up": 0}`}: snug.ErrConfig,
 		{`"rank_pattern": {}`, `"rank_pattern": {"up": 1}`}:   snug.ErrCorrupt, // not that of the tensors
 		{`"r": 2`, `"r": 2, "R": 2`}:                          snug.ErrConfig,
 		{`"r": 2`, `"r": 2, "r": 2`}:                          snug.ErrCorrupt,
@@ -187,4 +189,78 @@ func TestAdaptersErrors(t *testing.T) {
 	require.NoError(t, os.Remove(file))
 	_, _, err = LoadAdapters(dir, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestAdapterTensors: what is missing, or is no part of an adapter of a linear layer, is
+// refused by its full name, with what it is.
+func TestAdapterTensors(t *testing.T) {
+	dir := t.TempDir()
+	const (
+		q, head, embed = "base_model.model.q_proj", "base_model.model.lm_head", "base_model.model.model.embed_tokens"
+		without        = "with save_embedding_layers=False"
+	)
+	pair := func(module string) []string { return []string{module + adapterA, module + adapterB} }
+	for name, c := range map[string]struct {
+		dora    bool
+		tensors []string
+		class   error
+		says    []string
+	}{
+		"no B":            {false, []string{q + adapterA}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterB + `" is missing`}},
+		"no A":            {false, []string{q + adapterB}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"no B of two":     {false, append(pair(head), q+adapterA), snug.ErrCorrupt, []string{`the tensor "` + q + adapterB + `" is missing`}},
+		"no A of two":     {false, append(pair(head), q+adapterB), snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"no magnitude":    {true, pair(q), snug.ErrCorrupt, []string{`the tensor "` + q + adapterMagnitude + `" is missing`}},
+		"no DoRA":         {false, append(pair(q), q+adapterMagnitude), snug.ErrConfig, []string{q + adapterMagnitude, "use_dora is false"}},
+		"only magnitudes": {true, []string{q + adapterMagnitude}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"a base layer":    {false, append(pair(head), head+".base_layer.weight"), snug.ErrConfig, []string{head + ".base_layer.weight", "a copy of a weight of the base model", "lm_head", without}},
+		"its bias":        {false, append(pair(head), head+".base_layer.bias"), snug.ErrConfig, []string{head + ".base_layer.bias", "a copy of a weight of the base model", without}},
+		"an embedding": {false, append(pair(q), embed+".base_layer.weight", embed+".lora_embedding_A", embed+".lora_embedding_B"), snug.ErrConfig,
+			[]string{`module "model.embed_tokens" has an adapter of an embedding`}},
+		"an embedding alone": {false, []string{embed + ".lora_embedding_A", embed + ".lora_embedding_B"}, snug.ErrConfig,
+			[]string{`module "model.embed_tokens" has an adapter of an embedding`}},
+		"resized":   {false, append(pair(q), embed+".weight"), snug.ErrConfig, []string{embed + ".weight", "the vocabulary was resized", without}},
+		"a bias":    {false, append(pair(q), q+".lora_B.bias"), snug.ErrConfig, []string{q + ".lora_B.bias", "not supported"}},
+		"no tensor": {false, nil, snug.ErrCorrupt, []string{"adapter_model.safetensors has no tensors"}},
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfigFile), fmt.Appendf(nil, `{"peft_type":"LORA","r":8,"lora_alpha":8,"use_dora":%t}`, c.dora), 0o600))
+		require.NoError(t, amp.SaveWeights(filepath.Join(dir, adapterWeightsFile), func(yield func(amp.Tensor, snug.View) bool) {
+			for _, tensor := range c.tensors {
+				shape := []int{8, 8}
+				if strings.HasSuffix(tensor, adapterMagnitude) {
+					shape = shape[:1]
+				}
+				n := 1
+				for _, d := range shape {
+					n *= d
+				}
+				if !yield(amp.Tensor{Name: tensor, Shape: shape}, snug.ViewOf(make([]float32, n))) {
+					return
+				}
+			}
+		}, nil))
+		_, adapters, err := LoadAdapters(dir, nil)
+		require.ErrorIs(t, err, c.class, name)
+		require.Nil(t, adapters)
+		for _, part := range c.says {
+			require.ErrorContains(t, err, part, name)
+		}
+		require.NotContains(t, err.Error(), "shape []", name)
+	}
+}
+
+// TestAdapterDefaults: a file that has only what PEFT needs gets PEFT's defaults.
+func TestAdapterDefaults(t *testing.T) {
+	dir := t.TempDir()
+	c := AdapterConfig{Rank: 8, Alpha: 8}
+	require.NoError(t, SaveAdapters(dir, c, someAdapters(c)))
+	foreign(t, dir)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfigFile), []byte(`{"peft_type":"LORA"}`), 0o600))
+	got, adapters, err := LoadAdapters(dir, nil)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
+	for _, a := range adapters {
+		require.Equal(t, []any{8, float32(1), float32(0)}, []any{a.Rank, a.Scale, a.Dropout})
+		require.NoError(t, a.Close())
+	}
 }

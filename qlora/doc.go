@@ -64,6 +64,20 @@
 //	                      megatron_config, ensure_weight_tying, enable_lora, and every field
 //	                      that this list does not have
 //
+// A supported field that the file lacks has PEFT's default: 8 for r and lora_alpha, 0 for
+// lora_dropout, false or nothing for the others. PEFT also loads what follows, which is
+// refused with ErrConfig: a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
+// and a value of another type, such as 1 for true.
+//
+// Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers are
+// supported. Refused are adapters of convolutions and embeddings, magnitudes without
+// use_dora, and weights of the base model: PEFT saves <module>.base_layer.weight with
+// adapters that target embed_tokens or lm_head, and <module>.weight of both when the
+// vocabulary was resized. When PEFT loads such a file, the saved weight replaces the base
+// model's, and the folder does not tell whether they are equal. If they are, as when
+// nothing was resized, merged or trained beside the adapters, save the adapters in PEFT
+// with save_pretrained(folder, save_embedding_layers=False).
+//
 // # Devices
 //
 // All operands of a call lie on one device. On the CPU a call checks its data

@@ -9,6 +9,9 @@ fields    every field that PEFT saves, with its default
 modules   configs, and of each the names of modules that it gives an adapter
 ranks     configs with the rank and the alpha of each module
 starts    values of init_lora_weights, and whether PEFT changes the base weight by them
+values    of fields, those that a file may have by hand or from another program: the rank, the
+          scale, the dropout and whether there are magnitudes of the adapter that PEFT makes
+          from a file with peft_type, target_modules and this field, or why it makes none
 """
 
 import json
@@ -17,7 +20,7 @@ import re
 import warnings
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, get_peft_model
 from peft.tuners.lora.config import CordaConfig, EvaConfig, LoraGAConfig
 from peft.tuners.lora.corda import preprocess_corda
 from peft.tuners.tuners_utils import _ExcludedModule, check_target_module_exists
@@ -56,6 +59,11 @@ RANKS = [
     dict(rank_pattern={"a+b.q_proj": 9}), dict(rank_pattern={r"layers.(0|2).*": 6}, use_rslora=True), dict(rank_pattern={}), dict(rank_pattern={r"q_proj$": 2}), dict(rank_pattern={r"(self_attn|mlp)\..+": 2}),
 ]
 
+VALUES = [None, True, False, 0, 1, -1, 2, 2.5, 2.0, 1e39, 0.5, "1", "", [], [1], ["x"], [None], ["0"], {}, {"up": 1}, {"up": 0}, {"up": -1},
+          {"up": 2.5}, {"up": None}, {"up": True}, {"up": "1"}]
+OWN = ["r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "fan_in_fan_out", "exclude_modules", "layers_to_transform",
+       "layers_pattern", "rank_pattern", "alpha_pattern", "base_model_name_or_path", "target_modules"]
+
 SIZE, RANK = 16, 4
 
 
@@ -83,6 +91,30 @@ def start(value):
     return not torch.equal(before, after)
 
 
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Module()
+        self.model.layers = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(4, 4)}) for _ in range(2))
+
+    def forward(self, x):
+        return self.model.layers[1]["up"](self.model.layers[0]["up"](x))
+
+
+def made(fields):
+    """The rank, the scale, the dropout and whether there are magnitudes of the adapter of layer 1, or why there is none."""
+    text = json.dumps({"peft_type": "LORA", "target_modules": ["up"], **fields})
+    try:
+        model = get_peft_model(Layers(), PeftConfig.from_peft_type(**json.loads(text))).eval()
+        model(torch.ones(1, 4))
+        layer = model.base_model.model.model.layers[1]["up"]
+        if isinstance(layer, nn.Linear):
+            return "NoAdapter"
+        return [layer.r["default"], layer.scaling["default"], float(getattr(layer.lora_dropout["default"], "p", 0)), len(layer.lora_magnitude_vector) > 0]
+    except Exception as e:  # of many types
+        return type(e).__name__
+
+
 def main():
     warnings.simplefilter("ignore")
     fields = LoraConfig().to_dict()
@@ -97,8 +129,12 @@ def main():
         ranks.append({"config": c, "each": {n: v for n, v in each.items() if v != [8, 16]}})
     values = [True, False, "gaussian", "eva", "orthogonal", "mica", "pissa", "pissa_niter_4", "olora", "OLoRA", "corda", "lora_ga"]  # "loftq" needs a GPU
     starts = [[v, start(v)] for v in values]
-    text = json.dumps({"fields": fields, "names": NAMES, "modules": modules, "ranks": ranks, "starts": starts}, ensure_ascii=False, default=str, sort_keys=True)
-    text = re.sub(r'(\{"config"|\], \["|, "[a-z]+": [\[{](?=[\[{"]))', lambda m: "\n" + m[0], text)
+    values = [["revision", None, made({})]]
+    for name in OWN:
+        more = {"layers_to_transform": [1]} if name == "layers_pattern" else {}
+        values += [[name, v, made({name: v, **more})] for v in VALUES]
+    text = json.dumps({"values": values, "fields": fields, "names": NAMES, "modules": modules, "ranks": ranks, "starts": starts}, ensure_ascii=False, default=str, sort_keys=True)
+    text = re.sub(r'(\{"config"|\["[a-z_]+", (?=[^"])|\], \["|, "[a-z]+": [\[{](?=[\[{"]))', lambda m: "\n" + m[0], text)
     (pathlib.Path(__file__).parent / "rules.json").write_text(text + "\n")
 
 
