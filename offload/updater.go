@@ -434,7 +434,8 @@ func (u *Updater) publish(p *updated) error {
 
 // Commit ends an update that is under way and makes all pages of the store durable, as
 // [Store.Commit] does. A run that goes on from there, with [Updater.Resume], gives the
-// bits of one that was not interrupted, also in the middle of a window.
+// bits of one that was not interrupted, also in the middle of a window. With Delayed both
+// runs commit at the same steps, since a Commit ends the update under way.
 func (u *Updater) Commit() error {
 	if err := u.begun(); err != nil {
 		return err
