@@ -193,6 +193,9 @@ func inspectPart(r io.ReaderAt, size int64) (*content, error) {
 
 // description returns the lines of what a checkpoint says of its run.
 func description(text json.RawMessage) (lines []string) {
+	if text == nil {
+		return nil // no checkpoint
+	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
 		return []string{printable(string(text))}

@@ -11,8 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
@@ -104,7 +107,7 @@ func (c *content) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s: %s\n", head, plan.FormatBytes(c.Bytes))
 	for _, key := range slices.Sorted(maps.Keys(c.Metadata)) {
-		fmt.Fprintf(w, "  %s: %.200q\n", key, c.Metadata[key])
+		fmt.Fprintf(w, "  %s: %.200q\n", printable(key), c.Metadata[key])
 	}
 	for _, line := range description(c.About) {
 		fmt.Fprintf(w, "  %s\n", line)
@@ -124,10 +127,11 @@ func (c *content) print(w io.Writer) error {
 	return t.Flush()
 }
 
-// printable returns a name without what would upset a terminal or the table.
+// printable returns a name without what would upset a terminal or the table: it is quoted
+// where it is no UTF-8 or holds a character that is not seen.
 func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\u0085' || r == '\u009b' }) {
-		return fmt.Sprintf("%q", s)
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+		return strconv.QuoteToGraphic(s)
 	}
 	return s
 }

@@ -20,7 +20,10 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 )
@@ -68,7 +71,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // oneLine joins the lines of an error, and leaves out the names that packages put before
 // theirs, since the command line named one, and what kind of error it is where that follows
-// a sentence.
+// a sentence. What a terminal would obey, as in the names of files, is escaped.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
 	for i, line := range lines {
@@ -85,7 +88,26 @@ func oneLine(err error) string {
 			parts = slices.Delete(parts, i, i+1)
 		}
 	}
-	return strings.Join(parts, ": ")
+	return escaped(strings.Join(parts, ": "))
+}
+
+// escaped returns a text with what is not seen as it is written in Go.
+func escaped(text string) string {
+	if printable(text) == text {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		if unicode.IsGraphic(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(text[:n])
+		} else {
+			quoted := strconv.QuoteToGraphic(text[:n])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		text = text[n:]
+	}
+	return b.String()
 }
 
 func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {

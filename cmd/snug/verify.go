@@ -33,6 +33,8 @@ it with its checksums. It writes a line for each thing that it has checked:
 The exit status is 1 when something is damaged or could not be read, such as a store that is
 in use, and when there is nothing to check. Files of other kinds are passed over. A folder of
 checkpoints may be in use: verify passes over what its owner has not finished, and its pages.
+A link that is given is followed, and so are links to files inside of a folder. A link to a
+folder there, or to nothing, could not be read.
 
   -q   write only what is damaged or could not be read
 `,
@@ -46,22 +48,10 @@ func runVerify(c *call) error {
 	if err != nil {
 		return err
 	}
-	v.root = args[0]
-	if _, err := os.Stat(args[0]); err != nil {
+	if err := v.walk(args[0]); err != nil {
 		return err
 	}
-	err = filepath.WalkDir(args[0], func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && path != args[0] {
-			return nil // it was removed meanwhile
-		}
-		if err != nil {
-			return v.note(path, "", err)
-		}
-		return v.visit(path, d)
-	})
 	switch {
-	case err != nil:
-		return err
 	case v.damaged > 0:
 		return fmt.Errorf("%s: %d of %d are damaged: %w", args[0], v.damaged, v.checked, snug.ErrCorrupt)
 	case v.unread > 0:
@@ -70,6 +60,32 @@ func runVerify(c *call) error {
 		return fmt.Errorf("%s holds no store, no checkpoint, no saved state and no safetensors file: %w", args[0], snug.ErrConfig)
 	}
 	return nil
+}
+
+// walk checks a file, or all of a folder. A link to one of them stands for it.
+func (v *verifier) walk(root string) error {
+	info, err := os.Stat(root)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return v.visit(root, fs.FileInfoToDirEntry(info))
+	}
+	if link, err := os.Lstat(root); err == nil && link.Mode()&fs.ModeSymlink != 0 {
+		if root, err = filepath.EvalSymlinks(root); err != nil {
+			return err
+		}
+	}
+	v.root = root
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path != root {
+			return nil // it was removed meanwhile
+		}
+		if err != nil {
+			return v.note(path, "", err)
+		}
+		return v.visit(path, d)
+	})
 }
 
 // verifier checks one thing after the other.
@@ -87,12 +103,12 @@ func (v *verifier) note(path, what string, err error) error {
 	switch {
 	case errors.Is(err, snug.ErrCorrupt):
 		v.damaged++
-		_, err = fmt.Fprintf(v.out, "damaged\t%s\t%s\n", path, oneLine(err))
+		_, err = fmt.Fprintf(v.out, "damaged\t%s\t%s\n", printable(path), oneLine(err))
 	case err != nil:
 		v.unread++
-		_, err = fmt.Fprintf(v.out, "unread\t%s\t%s\n", path, oneLine(err))
+		_, err = fmt.Fprintf(v.out, "unread\t%s\t%s\n", printable(path), oneLine(err))
 	case !v.quiet:
-		_, err = fmt.Fprintf(v.out, "ok\t%s\t%s\n", path, what)
+		_, err = fmt.Fprintf(v.out, "ok\t%s\t%s\n", printable(path), printable(what))
 	}
 	return err
 }
@@ -109,7 +125,18 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 		found, err := offload.Verify(path)
 		return v.note(path, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
 	}
-	if !d.Type().IsRegular() {
+	if d.Type()&fs.ModeSymlink != 0 {
+		if v.runs[filepath.Dir(path)] && checkpoint.IsName(d.Name()) {
+			return nil // it was checked with the run
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return v.note(path, "", fmt.Errorf("a symbolic link that leads nowhere: %w", err))
+		}
+		if !info.Mode().IsRegular() {
+			return v.note(path, "", errors.New("a symbolic link to no regular file, which is not followed here"))
+		}
+	} else if !d.Type().IsRegular() {
 		return nil
 	}
 	if d.Name() == checkpoint.HeaderName {
