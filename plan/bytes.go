@@ -79,6 +79,19 @@ func plus(a, b int64) int64 {
 	}
 }
 
+// product returns a·b, or the int64 that is nearest where that is none.
+func product(a, b int64) int64 {
+	p := a * b
+	switch {
+	case a == 0 || b == 0 || p/b == a && !(b == -1 && a == math.MinInt64):
+		return p
+	case (a < 0) == (b < 0):
+		return math.MaxInt64
+	default:
+		return math.MinInt64
+	}
+}
+
 // Usage is the bytes on each tier.
 type Usage [Tiers]Bytes
 

@@ -177,47 +177,52 @@ func (a Attention) scores() float64 { return float64(a.Heads) * float64(a.Querie
 
 func (l Layer) repeat() int { return max(1, l.Repeat) }
 
-// Parameters returns the number of elements of all parameters.
+// Parameters returns the number of elements of all parameters, or the largest int64 where
+// that is more.
 func (m Model) Parameters() (n int64) {
 	for p := range m.tensors() {
-		n += p.len()
+		n = plus(n, p.all())
 	}
 	return n
 }
 
-// tensor is one parameter.
+// tensor is a parameter that is there some times.
 type tensor struct {
 	shape  []int
 	linear bool // the matrix of a layer within the chain
+	times  int
 }
 
+// len returns the elements of one.
 func (p tensor) len() int64 {
 	n := int64(1)
 	for _, d := range p.shape {
-		n *= int64(d)
+		n = product(n, int64(d))
 	}
 	return n
 }
 
-// tensors yields all parameters in their order.
+// all returns the elements of all.
+func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
+
+// tensors yields all parameters in the order of the layers, those of a layer that is
+// repeated once.
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
-			if !yield(tensor{shape, false}) {
+			if !yield(tensor{shape, false, 1}) {
 				return
 			}
 		}
 		for _, l := range m.Layers {
-			for range l.repeat() {
-				for _, shape := range l.Params {
-					if !yield(tensor{shape, len(shape) == 2}) {
-						return
-					}
+			for _, shape := range l.Params {
+				if !yield(tensor{shape, len(shape) == 2, l.repeat()}) {
+					return
 				}
 			}
 		}
 		for _, shape := range m.Head.Params {
-			if !yield(tensor{shape, false}) {
+			if !yield(tensor{shape, false, 1}) {
 				return
 			}
 		}
@@ -228,7 +233,7 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 func (m Model) matrices() (n int) {
 	for p := range m.tensors() {
 		if p.linear {
-			n++
+			n += p.times
 		}
 	}
 	return n

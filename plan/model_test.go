@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -109,6 +110,32 @@ func TestSizesThatOverflow(t *testing.T) {
 	require.Equal(t, int64(math.MaxInt64), Bytes{math.MaxInt64, 1}.Total())
 	require.Equal(t, int64(math.MinInt64), Bytes{math.MinInt64, -1}.Total())
 	require.Equal(t, int64(math.MaxInt64-1), Bytes{math.MaxInt64, -1}.Total())
+}
+
+// TestModelsMadeByHand: what takes a model that nobody has validated counts a layer that is
+// repeated at once, and stays at the largest number.
+func TestModelsMadeByHand(t *testing.T) {
+	often := Layer{Repeat: 1 << 30, Params: [][]int{{1, 3}, {2}}}
+	for what, c := range map[string]struct {
+		model Model
+		want  int64
+	}{
+		"none":                 {Model{}, 0},
+		"a layer":              {Model{Params: [][]int{{7}}, Layers: []Layer{often}, Head: Head{Params: [][]int{{4}}}}, 5<<30 + 11},
+		"repeats":              {Model{Layers: []Layer{{Repeat: math.MaxInt, Params: [][]int{{1}}}}}, math.MaxInt},
+		"repeats and elements": {Model{Layers: []Layer{{Repeat: math.MaxInt, Params: [][]int{{math.MaxInt, 4}}}}}, math.MaxInt64},
+		"dimensions":           {Model{Params: [][]int{{math.MaxInt, math.MaxInt, math.MaxInt}}}, math.MaxInt64},
+		"a sum":                {Model{Params: [][]int{{math.MaxInt, 1 << 30, 1 << 30}, {math.MaxInt}}}, math.MaxInt64},
+		"a negative dimension": {Model{Params: [][]int{{math.MinInt, math.MaxInt, 1 << 30}}}, math.MinInt64},
+	} {
+		require.Equal(t, c.want, c.model.Parameters(), what)
+		for _, rank := range []int{0, math.MaxInt} {
+			var b strings.Builder
+			require.NoError(t, Plan{Task: Task{Model: c.model, Rank: rank}}.WriteTable(&b), what)
+			require.Contains(t, b.String(), fmt.Sprint(c.want, " parameters"), what)
+		}
+		_ = c.model.Validate()
+	}
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -85,7 +85,7 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		}
 	}
 	number := 0
-	for p := range t.trained() {
+	add := func(p tensor) (err error) {
 		number++
 		name := strconv.Itoa(number)
 		asMatrix := len(p.shape) == 2 && (p.linear || rest == opt)
@@ -93,13 +93,21 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 		case asMatrix && p.len() <= maxElements:
 			err = opt.AddMatrix(name, p.shape[0], p.shape[1])
 		case asMatrix && (rest != opt || t.Optimizer == "adafactor"):
-			return stateSize{}, shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
+			return shapeless("a matrix of %d×%d elements is more than %s counts on a system of %d bits",
 				p.shape[0], p.shape[1], t.Optimizer, strconv.IntSize)
 		default:
 			err = addParts(rest, name, p.len())
 		}
 		if err != nil {
-			return stateSize{}, fmt.Errorf("plan: %w", err)
+			return fmt.Errorf("plan: %w", err)
+		}
+		return nil
+	}
+	for p := range t.trained() {
+		for range p.times {
+			if err := add(p); err != nil {
+				return stateSize{}, err
+			}
 		}
 	}
 	size := stateSize{opt.StateBytes(), opt.WorkspaceBytes()}
@@ -133,7 +141,7 @@ func (t Task) trained() func(yield func(tensor) bool) {
 	}
 	return func(yield func(tensor) bool) {
 		for p := range t.Model.tensors() {
-			if p.linear && !(yield(tensor{[]int{t.Rank, p.shape[1]}, true}) && yield(tensor{[]int{p.shape[0], t.Rank}, true})) {
+			if p.linear && !(yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) && yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times})) {
 				return
 			}
 		}

@@ -132,12 +132,12 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 // largest of these.
 func (t Task) counts() (all, trained, largest int64) {
 	for p := range t.trained() {
-		trained += p.len()
+		trained = plus(trained, p.all())
 		largest = max(largest, p.len())
 	}
 	all = t.Model.Parameters()
 	if t.Rank > 0 {
-		all += trained
+		all = plus(all, trained)
 	}
 	return all, trained, largest
 }
@@ -151,7 +151,7 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	if t.Rank > 0 && r.Frozen == 4 {
 		for p := range t.Model.tensors() {
 			if p.linear {
-				bytes += frozenBytes(p.len()) - p.len()*r.elem()
+				bytes += int64(p.times) * (frozenBytes(p.len()) - p.len()*r.elem())
 			}
 		}
 	}
