@@ -305,6 +305,11 @@ func TestReduceNonFinite(t *testing.T) {
 }
 
 func TestLocalErrors(t *testing.T) {
+	for _, size := range []int{maxLocal + 1, math.MaxInt} {
+		_, err := Local(t.Context(), size)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "want 1 to 65536")
+	}
 	_, err := Local(t.Context(), 0)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	three := snug.ViewOf(make([]float32, 3))

@@ -10,6 +10,8 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
+const maxLocal = 1 << 16 // ranks of one process
+
 // Local returns the ranks of data-parallel training within one process: a
 // [Reducer] for each of size goroutines. Each rank adds its own part of a
 // vector, over all vectors in the order of the ranks and in float32, where
@@ -19,10 +21,10 @@ import (
 // A call waits for the other ranks until ctx ends; then, and once a rank has made
 // another call than the others or one with a vector of another length or type,
 // every call of every rank fails. The error wraps [snug.ErrConfig], also for a
-// size below 1 and a nil ctx, [snug.ErrShape], [snug.ErrDType] or ctx's.
+// size that is not 1 to 65,536 and a nil ctx, [snug.ErrShape], [snug.ErrDType] or ctx's.
 func Local(ctx context.Context, size int) ([]Reducer, error) {
-	if size < 1 {
-		return nil, fmt.Errorf("accum: %d ranks, want 1 or more: %w", size, snug.ErrConfig)
+	if size < 1 || size > maxLocal {
+		return nil, fmt.Errorf("accum: %d ranks, want 1 to %d: %w", size, maxLocal, snug.ErrConfig)
 	}
 	if ctx == nil {
 		return nil, fmt.Errorf("accum: local ranks: the context is nil: %w", snug.ErrConfig)
