@@ -26,6 +26,9 @@ func (s Stats) Err() error {
 	if s.NonFinite == 0 {
 		return nil
 	}
+	if len(s.Overflows) == 0 { // as in statistics that the caller made or added up
+		return fmt.Errorf("amp: %d of %d elements are not finite: %w", s.NonFinite, s.Elements, snug.ErrNonFinite)
+	}
 	return fmt.Errorf("amp: %d of %d elements in %d gradients are not finite, first %v: %w",
 		s.NonFinite, s.Elements, len(s.Overflows), s.Overflows[0], snug.ErrNonFinite)
 }

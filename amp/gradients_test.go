@@ -112,6 +112,14 @@ func sameOverflows(t *testing.T, want, got []snug.NonFinite) {
 	}
 }
 
+// TestStatsMadeByHand: statistics that name no gradient say how many values are bad.
+func TestStatsMadeByHand(t *testing.T) {
+	require.NoError(t, Stats{Elements: 9}.Err())
+	err := Stats{Elements: 9, NonFinite: 3}.Err()
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, "3 of 9 elements are not finite")
+}
+
 func TestMeasureNonFinite(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
 		for _, dt := range floats {
