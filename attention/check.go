@@ -42,8 +42,7 @@ func checkDTypes(tensors []tensor, vectors []rowVector) error {
 func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 	for _, t := range tensors {
 		if t.like.empty() && t.view.Len() > 0 && !t.more { // a dimension was forgotten
-			return fmt.Errorf("attention: %s holds %d elements, want none for [%d,%d,%d,%d]: %w", t.name, t.view.Len(),
-				t.like.batch, t.like.heads, t.like.n, t.like.dim, snug.ErrShape)
+			return fmt.Errorf("attention: %s holds %d elements, want none: %s: %w", t.name, t.view.Len(), t.like.zeros(), snug.ErrShape)
 		}
 		if n := t.like.extent(); t.view.Len() < n {
 			return fmt.Errorf("attention: %s holds %d elements, want %d for [%d,%d,%d,%d] with strides %+v: %w", t.name, t.view.Len(), n,

@@ -203,7 +203,7 @@ func (c Config) resolve() (Config, error) {
 	err := c.resolveFeatures()
 	bounded := c.cached() || c.QStarts != nil || c.KStarts != nil || c.KLens != nil // by numbers for each sequence
 	if (c.Heads == 0 || c.SeqQ == 0) && (c.KVHeads == 0 || c.SeqK == 0) && !bounded {
-		c.Batch = min(c.Batch, c.Bias.Dims[0]) // no memory bounds loops over sequences without rows
+		c.Batch = min(c.Batch, max(1, c.Bias.Dims[0])) // no memory bounds loops over sequences without rows
 	}
 	return c, err
 }
@@ -227,8 +227,11 @@ func (c *Config) checkRanges() error {
 	if c.Align < BottomRight || c.Align > Shifted {
 		return fmt.Errorf("attention: Align is %d, want BottomRight, TopLeft or Shifted: %w", int(c.Align), snug.ErrConfig)
 	}
-	if c.Shift < -unlimited || c.Shift > unlimited || c.Shift != 0 && c.Align != Shifted {
-		return fmt.Errorf("attention: Shift is %d, want %d to %d, with Align Shifted only: %w", c.Shift, -unlimited, unlimited, snug.ErrConfig)
+	if c.Shift != 0 && c.Align != Shifted {
+		return fmt.Errorf("attention: Shift is %d, but Align is not Shifted: %w", c.Shift, snug.ErrConfig)
+	}
+	if c.Shift < -unlimited || c.Shift > unlimited {
+		return fmt.Errorf("attention: Shift is %d, want %d to %d: %w", c.Shift, -unlimited, unlimited, snug.ErrConfig)
 	}
 	if s := float64(c.scale2()); math.IsNaN(s) || math.IsInf(s, 0) {
 		return fmt.Errorf("attention: Scale is %g, want a finite number: %w", c.Scale, snug.ErrConfig)

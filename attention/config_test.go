@@ -93,6 +93,35 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestShiftErrors: a Shift that Align ignores and one that is too far are told apart.
+func TestShiftErrors(t *testing.T) {
+	c := small
+	c.Shift = 5
+	require.ErrorContains(t, c.Validate(), "Shift is 5, but Align is not Shifted")
+	c.Align, c.Shift = Shifted, math.MaxInt
+	require.ErrorContains(t, c.Validate(), " to ")
+	require.NotContains(t, c.Validate().Error(), "Align")
+}
+
+// TestNamesOfForgottenDimensions: the error for elements where there should be none names the
+// fields that were left out.
+func TestNamesOfForgottenDimensions(t *testing.T) {
+	for want, c := range map[string]Config{
+		"q holds 912 elements, want none: Heads is 0":             {Batch: 2, SeqQ: 19, Dim: 8},
+		"q holds 912 elements, want none: Batch is 0":             {Heads: 3, SeqQ: 19, Dim: 8},
+		"q holds 912 elements, want none: SeqQ is 0":              {Batch: 2, Heads: 3, SeqK: 19, Dim: 8},
+		"q holds 912 elements, want none: Batch is 0, Heads is 0": {SeqQ: 19, Dim: 8},
+	} {
+		x := make([]float32, 912)
+		err := Forward(make([]float32, 912), []float32(nil), x, x, x, c)
+		require.ErrorIs(t, err, snug.ErrShape)
+		require.ErrorContains(t, err, want)
+	}
+	x := make([]float32, 912)
+	err := Forward(x[:0], x[:0], x[:0], x, x, Config{Batch: 2, Heads: 3, Dim: 8})
+	require.ErrorContains(t, err, "k holds 912 elements, want none: SeqK is 0")
+}
+
 func TestSizes(t *testing.T) {
 	require.Equal(t, 12, small.WorkspaceLen())
 	// 128 queries and their dout, 256 keys and values and their gradients, two

@@ -3,6 +3,7 @@ package attention
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/snug-ml/snug"
 )
@@ -82,6 +83,24 @@ func (o operand) disjoint() bool {
 }
 
 func (o operand) empty() bool { return o.batch == 0 || o.heads == 0 || o.n == 0 }
+
+// zeros names the dimensions that make o empty, as the fields of a Config that set them.
+func (o operand) zeros() string {
+	rows := "SeqQ"
+	if o.name == "k" || o.name == "v" {
+		rows = "SeqK"
+	}
+	var names []string
+	for _, d := range []struct {
+		name string
+		n    int
+	}{{"Batch", o.batch}, {"Heads", o.heads}, {rows, o.n}} {
+		if d.n == 0 {
+			names = append(names, d.name+" is 0")
+		}
+	}
+	return strings.Join(names, ", ")
+}
 
 // extent returns the elements from the first to the last one of the tensor.
 func (o operand) extent() int {
