@@ -50,7 +50,7 @@ func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error 
 		err = saveAdapters(files.OS(dir), text, adapters)
 	}
 	if err != nil {
-		return fmt.Errorf("qlora: save adapters: %w", err)
+		return fmt.Errorf("qlora: save adapters to %q: %w", dir, err)
 	}
 	return nil
 }
@@ -149,18 +149,21 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // the CPU, by the names of the modules. They take 4 bytes a parameter until
 // [LoRA.Close].
 //
-// Errors: [snug.ErrConfig], which names the field or the tensor, for what this package
-// does not compute as PEFT does (see "Adapters of PEFT" above), for a regular expression
-// that it cannot use (see [Modules]), and for an adapter of a module that the config does
-// not select, which PEFT leaves out; [snug.ErrCorrupt] when a file is damaged or has a
-// value that PEFT fails with, such as a rank of 0, a module lacks one of its tensors, or
-// SaveAdapters wrote the tensors with another config;
-// [snug.ErrDType] for tensors that are not F32, F16 or BF16; those of the file system, such
-// as [fs.ErrNotExist], and [snug.ErrNoMemory].
+// Damaged elements may not be found: safetensors has no checksum over tensors or metadata.
+// The config that SaveAdapters wrote is checked, by the SHA-256 in the metadata.
+//
+// Errors name the folder. [snug.ErrConfig], which names the field or the tensor too, is for
+// what this package does not compute as PEFT does (see "Adapters of PEFT" above), for a
+// regular expression that it cannot use (see [Modules]), and for an adapter of a module that
+// the config does not select, which PEFT leaves out; [snug.ErrCorrupt] is for a file that
+// cannot be parsed or has a value that PEFT fails with, such as a rank of 0, for a module
+// that lacks one of its tensors, and for a config other than the one that SaveAdapters wrote
+// with the tensors; [snug.ErrDType] is for tensors that are not F32, F16 or BF16. Others are
+// those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory] of a device.
 func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
 	c, adapters, err := loadAdapters(openIn(dir), dev)
 	if err != nil {
-		return AdapterConfig{}, nil, fmt.Errorf("qlora: load adapters: %w", err)
+		return AdapterConfig{}, nil, fmt.Errorf("qlora: load adapters of %q: %w", dir, err)
 	}
 	return c, adapters, nil
 }

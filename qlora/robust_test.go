@@ -2,9 +2,12 @@ package qlora
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"math/bits"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,6 +111,10 @@ func TestNilAndZeroValues(t *testing.T) {
 		_, _, err = (AdapterConfig{}).RankOf("x")
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorIs(t, SaveAdapters("", AdapterConfig{}, nil), snug.ErrConfig)
+		folder := filepath.Join(t.TempDir(), "missing")
+		_, _, err = LoadAdapters(folder, nil)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		require.ErrorContains(t, err, fmt.Sprintf("load adapters of %q", folder))
 		_, _, err = LoadAdapters("", nil)
 		require.Error(t, err)
 		_, err = NewWeights(nil, 0)
