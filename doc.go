@@ -33,7 +33,12 @@
 //
 // # Errors
 //
-// No exported function panics on bad input. Arguments are checked before
+// No exported function panics on bad arguments. They are checked before
 // anything is written, and the error wraps one of the sentinels of this
 // package and says what was expected and what came.
+//
+// Two things are as in any Go program. A method that is called on a nil pointer
+// may panic. Memory on the CPU is Go's: when the system refuses it, as to [Make]
+// or to a constructor, the process ends. [ErrNoMemory] comes from devices, from
+// limits, and for lengths that Go cannot address.
 package snug

@@ -27,7 +27,8 @@ var (
 	// ErrCorrupt says that saved state is damaged, foreign or of a newer
 	// version.
 	ErrCorrupt = errors.New("snug: corrupt data")
-	// ErrNoMemory says that memory of a device or under a limit is exhausted.
+	// ErrNoMemory says that memory of a device or under a limit is exhausted, or
+	// that a length on the CPU is more than Go can address.
 	ErrNoMemory = driver.ErrNoMemory
 	// ErrNotBuilt says that a backend is not part of this build or that its
 	// driver is missing.

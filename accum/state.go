@@ -98,7 +98,7 @@ func (w *Window) saveParts() (parts [2][]byte, err error) {
 // number of bytes read; it reads no further. Accumulation then goes on bit for
 // bit. The saved parameters must be those of w, in any order, and its DType that
 // of w; the other options are those of w, though a window that was begun keeps
-// its target. State of version 1, of earlier releases, is read too.
+// its target.
 //
 // The error wraps [snug.ErrShape] for other parameters, [snug.ErrDType] for
 // another DType, [snug.ErrConfig] where one side has a Scaler and the other has

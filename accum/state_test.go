@@ -274,9 +274,8 @@ func TestClosedDevice(t *testing.T) {
 	}
 }
 
-// TestStateVersion1 goes on from what an earlier release saved: a window of two
-// micro-batches, after a full one, with the second micro-batch open and its first
-// gradient added.
+// TestStateVersion1 goes on from state of version 1: a window of two micro-batches, after
+// a full one, with the second micro-batch open and its first gradient added.
 func TestStateVersion1(t *testing.T) {
 	data, err := os.ReadFile("testdata/version1.bin")
 	require.NoError(t, err)

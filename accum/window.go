@@ -78,7 +78,9 @@ type param struct {
 // holds. Errors: those of [Len]; [snug.ErrConfig] for a schedule whose first
 // window has no end, an unknown Overflow, a negative Bucket, or a Shard without
 // a Reducer; [snug.ErrDType], [snug.ErrShape] and [snug.ErrDevice] for a DType
-// or a Buffer that does not fit.
+// or a Buffer that does not fit; without a Buffer [snug.ErrNoMemory] for more elements than
+// Go can address. When the system refuses that memory, the process ends, as it does with
+// make.
 func New(params []Param, o Options) (*Window, error) {
 	total, err := Len(params)
 	if err != nil {

@@ -67,8 +67,7 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary replaces the options and the state of s by saved ones and
 // ends a step that is under way. The error wraps [snug.ErrCorrupt] when data is
-// damaged, foreign or of a newer version; s is then unchanged. State of version
-// 1, of earlier releases, is read too.
+// damaged, foreign or of a newer version; s is then unchanged.
 func (s *Scaler) UnmarshalBinary(data []byte) error {
 	var st scalerState
 	err := state.Verify(data)

@@ -34,8 +34,8 @@ func TestScalerState(t *testing.T) {
 	}
 }
 
-// TestScalerStateVersion1 has what an earlier release saved: a scaler of 8 with
-// an interval of 3, after two finite steps.
+// TestScalerStateVersion1 has state of version 1: a scaler of 8 with an interval of 3,
+// after two finite steps.
 func TestScalerStateVersion1(t *testing.T) {
 	body := append([]byte(scalerMagic), 1, 0, 0, 0)
 	body, err := binary.Append(body, binary.LittleEndian, scalerState1{
