@@ -35,7 +35,7 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 		}
 	}
 	// Bad input is told once, before the runs.
-	if _, err := loadCorpus(o.text, o.preset); err != nil {
+	if _, err := loadCorpus(ctx, o.text, o.preset); err != nil {
 		return inputError{err}
 	}
 	self, err := os.Executable()
@@ -73,6 +73,9 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 func writable(name string, ends ...string) error {
 	if !slices.Contains(ends, filepath.Ext(name)) {
 		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
+	}
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", name) // a pipe would wait for its other end
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {

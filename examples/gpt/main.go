@@ -45,7 +45,7 @@ type inputError struct{ error }
 func (e inputError) Unwrap() error { return e.error }
 
 func main() {
-	stop, release := onSignals(os.Stderr)
+	stop, release := onSignals(os.Stderr, grace, os.Exit)
 	defer release()
 	os.Exit(run(stop, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -86,7 +86,8 @@ const usage = `usage: gpt [flags]
   -preset NAME      small (default), 34m or tiny
   -steps N          optimizer steps; default: the preset's, or those of the run in -checkpoint. A number larger
                     than that run's extends it: the learning rate warms up and falls again over the new steps
-  -text PATH        a file or a folder of files to train on; default: the Go source of the toolchain
+  -text PATH        a file or a folder of files to train on, of which a preset takes the first few MiB; default: the Go
+                    source of the toolchain
   -seed N           of weights and batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -memory SIZE      limit of the counted components, such as 8MiB: find the largest micro-batch that fits, for the
@@ -213,7 +214,7 @@ func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err erro
 	// Buffers are used again and again, so there is little to collect. A low
 	// growth limit keeps what little there is out of the peak.
 	debug.SetGCPercent(gcPercent)
-	data, err := loadCorpus(o.text, o.preset)
+	data, err := loadCorpus(stop.after, o.text, o.preset)
 	if err != nil {
 		return inputError{err}
 	}

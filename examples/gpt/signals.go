@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // stopper tells a run when to end.
@@ -21,32 +23,45 @@ type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return s.String() }
 
-// onSignals returns what the first SIGINT or SIGTERM ends softly and the second at once;
-// the third kills the process. release ends that.
-func onSignals(stderr io.Writer) (stop stopper, release func()) {
+// grace is how long a run has to end by itself after a second signal.
+const grace = 2 * time.Second
+
+// onSignals returns what the first SIGINT or SIGTERM ends softly and the second at once: a
+// run that has not ended after the grace, such as one that waits for a disk, is ended by
+// exit. The third kills the process. release ends that.
+func onSignals(stderr io.Writer, grace time.Duration, exit func(status int)) (stop stopper, release func()) {
 	now, cancelNow := context.WithCancelCause(context.Background())
 	after, cancelAfter := context.WithCancelCause(now)
-	came := make(chan os.Signal, 2)
+	stop = stopper{after, now}
+	came, released := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		select {
 		case s := <-came:
 			cancelAfter(signalled{s})
 			fmt.Fprintf(stderr, "gpt: %v: ending after this step; once more ends at once\n", s)
-		case <-now.Done():
+		case <-released:
 			return
 		}
 		select {
 		case s := <-came:
 			signal.Stop(came)
 			cancelNow(signalled{s})
-		case <-now.Done():
+		case <-released:
+			return
+		}
+		select {
+		case <-time.After(grace):
+			fmt.Fprintf(stderr, "gpt: ended in the middle of what it did; a run with -checkpoint goes on from its last checkpoint\n")
+			exit(stop.status())
+		case <-released:
 		}
 	}()
-	return stopper{after, now}, func() {
+	return stop, sync.OnceFunc(func() {
 		signal.Stop(came)
+		close(released)
 		cancelNow(nil)
-	}
+	})
 }
 
 // asked reports whether the run is to end.

@@ -139,7 +139,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	cancel()
 	var out, errs bytes.Buffer
 	require.NotZero(t, run(stopper{now, now}, args, &out, &errs))
-	require.Equal(t, "gpt: interrupted", strings.SplitN(errs.String(), " after", 2)[0])
+	require.Equal(t, "gpt: interrupted; a run with -checkpoint goes on from its last checkpoint\n", errs.String())
 	_, err = untilDone{now, io.Discard}.Write([]byte("x"))
 	require.ErrorIs(t, err, context.Canceled)
 }
@@ -161,4 +161,64 @@ func TestInterruptedWithoutCheckpoints(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode())
 	require.Contains(t, errs.String(), "nothing is saved without -checkpoint")
+}
+
+// TestPipesAndDevices: neither a pipe nor a device is text or takes a chart, and no run waits
+// for one.
+func TestPipesAndDevices(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe.csv")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, args := range [][]string{
+		{"-text", pipe}, {"-text", "/dev/zero"}, {"-text", os.DevNull}, {"-text", dir}, {"-timeline", pipe, "-text", textFile(t, 500)},
+		{"-compare", "-text", "/dev/zero"},
+	} {
+		cmd := start(t, append([]string{"-preset", "tiny", "-steps", "1"}, args...)...)
+		ended := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+		require.Error(t, cmd.Wait())
+		require.True(t, ended.Stop(), "%v: it waits", args)
+		require.Equal(t, 2, cmd.ProcessState.ExitCode(), "%v: %s", args, cmd.errs.String())
+		require.Equal(t, 1, strings.Count(cmd.errs.String(), "\n"), cmd.errs.String())
+		require.Empty(t, cmd.out.String())
+		if args[1] != dir {
+			require.Contains(t, cmd.errs.String(), "is not a regular file")
+		}
+	}
+}
+
+// TestSecondSignalEndsWhatDoesNotLook: a run that never looks whether it is to end is
+// ended by the second signal; one that ends by itself is not.
+func TestSecondSignalEndsWhatDoesNotLook(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		status := make(chan int, 1)
+		var errs bytes.Buffer
+		stop, release := onSignals(&errs, 50*time.Millisecond, func(s int) { status <- s })
+		send := func(to context.Context) {
+			require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+			<-to.Done()
+		}
+		send(stop.after)
+		require.NoError(t, stop.now.Err())
+		select {
+		case <-status:
+			require.Fail(t, "the first ends after a step")
+		case <-time.After(100 * time.Millisecond):
+		}
+		send(stop.now)
+		if ends {
+			release()
+			release()
+			time.Sleep(100 * time.Millisecond)
+			require.Empty(t, status)
+			continue
+		}
+		select {
+		case s := <-status:
+			require.Equal(t, 128+int(syscall.SIGTERM), s)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "it was not ended")
+		}
+		release()
+		require.Contains(t, errs.String(), "goes on from its last checkpoint")
+	}
 }

@@ -3,24 +3,36 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/files"
 )
+
+// maxFiles is how many files a folder of text may hold.
+const maxFiles = 1 << 20
 
 // readText returns the text of a file, or of the files below a folder in a
 // scattered but fixed order, up to limit bytes. An empty path stands for the
-// Go source of the installed toolchain, without its tests.
-func readText(path string, limit int) ([]byte, error) {
+// Go source of the installed toolchain, without its tests. Only regular files
+// are read, of which no other kind could wait or never end, and no more of
+// them than is returned. The error is the context's when that ends.
+func readText(ctx context.Context, path string, limit int) ([]byte, error) {
 	keep := func(string) bool { return true }
 	if path == "" {
-		out, err := exec.Command("go", "env", "GOROOT").Output()
+		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 		root := strings.TrimSpace(string(out))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil || root == "" {
 			return nil, errors.New("cannot find Go's source with `go env GOROOT`; name a file or folder with -text")
 		}
@@ -32,25 +44,34 @@ func readText(path string, limit int) ([]byte, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		keep = func(string) bool { return true }
+		return readFiles(ctx, []string{path}, limit)
 	}
-	var files []string
+	names, err := filesBelow(ctx, path, keep, maxFiles)
+	if err != nil {
+		return nil, err
+	}
+	return readFiles(ctx, scatter(names), limit)
+}
+
+// filesBelow returns the regular files below a folder that keep says so of.
+func filesBelow(ctx context.Context, path string, keep func(name string) bool, most int) (names []string, err error) {
 	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
 		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "vendor") && name != path {
 			return fs.SkipDir
 		}
-		if d.Type().IsRegular() && keep(name) || name == path && !d.IsDir() {
-			files = append(files, name)
+		if !d.Type().IsRegular() || !keep(name) {
+			return nil
 		}
+		if len(names) == most {
+			return fmt.Errorf("%s holds more than %d files", path, most)
+		}
+		names = append(names, name)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return readFiles(scatter(files), limit)
+	return names, err
 }
 
 // scatter orders files so that any beginning of the list is spread over all of
@@ -72,14 +93,26 @@ func scatter(files []string) []string {
 	return files
 }
 
-func readFiles(files []string, limit int) ([]byte, error) {
+func readFiles(ctx context.Context, names []string, limit int) ([]byte, error) {
 	var text []byte
-	for _, name := range files {
-		b, err := os.ReadFile(name)
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f, size, err := files.Open(name)
 		if err != nil {
 			return nil, err
 		}
-		text = append(text, b[:min(len(b), limit-len(text))]...)
+		begin, n := len(text), int(min(size, int64(limit-len(text))))
+		text = slices.Grow(text, n)
+		n, err = io.ReadFull(f, text[begin:begin+n])
+		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+			err = nil // it became shorter
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		text = text[:begin+n]
 		if len(text) == limit {
 			break
 		}
@@ -186,8 +219,8 @@ type corpus struct {
 }
 
 // loadCorpus reads a text and cuts the last tenth off to measure the loss on.
-func loadCorpus(path string, p preset) (*corpus, error) {
-	text, err := readText(path, p.text)
+func loadCorpus(ctx context.Context, path string, p preset) (*corpus, error) {
+	text, err := readText(ctx, path, p.text)
 	if err != nil {
 		return nil, err
 	}

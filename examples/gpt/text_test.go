@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,16 +51,42 @@ func TestReadTextOfFolder(t *testing.T) {
 	for name, text := range map[string]string{"a.txt": "aa", "b.txt": "bb", "testdata/c.txt": "cc"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	text, err := readText(dir, 100)
+	text, err := readText(t.Context(), dir, 100)
 	require.NoError(t, err)
 	require.Len(t, text, 4)
 	require.Zero(t, bytes.Count(text, []byte("c")))
-	text, err = readText(dir, 3)
+	text, err = readText(t.Context(), dir, 3)
 	require.NoError(t, err)
 	require.Len(t, text, 3)
-	text, err = readText(filepath.Join(dir, "testdata", "c.txt"), 100)
+	text, err = readText(t.Context(), filepath.Join(dir, "testdata", "c.txt"), 100)
 	require.NoError(t, err)
 	require.Equal(t, "cc", string(text))
+
+	all := func(string) bool { return true }
+	_, err = filesBelow(t.Context(), dir, all, 1)
+	require.ErrorContains(t, err, dir+" holds more than 1 files")
+	names, err := filesBelow(t.Context(), dir, all, 2)
+	require.NoError(t, err)
+	require.Len(t, names, 2)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, path := range []string{"", dir, filepath.Join(dir, "a.txt")} {
+		_, err = readText(ended, path, 100)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}
+
+// TestReadTextReadsNoMoreThanItReturns: the rest of a file, here 1 TiB, does not matter.
+func TestReadTextReadsNoMoreThanItReturns(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "long")
+	require.NoError(t, os.WriteFile(name, []byte("text"), 0o600))
+	if os.Truncate(name, 1<<40) != nil {
+		require.NoError(t, os.Truncate(name, 1<<30)) // as much as many file systems take
+	}
+	text, err := readText(t.Context(), name, 100)
+	require.NoError(t, err)
+	require.Equal(t, "text", string(text[:4]))
+	require.Len(t, text, 100)
 }
 
 func TestSequencesStayInside(t *testing.T) {
