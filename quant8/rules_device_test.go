@@ -149,6 +149,39 @@ func TestMaxUpdateOnDevices(t *testing.T) {
 	}
 }
 
+// TestMaxUpdateKeepsDecay: decoupled decay is lr·wd also where the update is shortened,
+// before and after the update, with states of all widths, on every device.
+func TestMaxUpdateKeepsDecay(t *testing.T) {
+	const n, lr, wd, share = 300, 0.01, 0.5, 0.02
+	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		for _, name := range []string{"Adam decoupled", "AdEMAMix", "Lion"} {
+			for _, bits := range widths {
+				for _, order := range []Order{Decoupled, BitsAndBytes} {
+					a := newOf(t, name, StateOptions{
+						Bits: bits, Order: order, Min8bit: 1, Block: 64, Chunk: 128,
+						StepOptions: StepOptions{MaxUpdate: share, Params: func(string) ParamOptions { return ParamOptions{WeightDecay: wd} }},
+					}, map[string]int{"w": n})
+					before := randn(n, 1)
+					p := kerneltest.Put(t, place, before)
+					a.Advance(lr)
+					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, gradient(n, 2)).View, 1))
+					update, start, along := make([]float64, n), make([]float64, n), 0.0
+					for i, x := range p.Get() {
+						start[i] = float64(before[i])
+						if update[i] = float64(x) - (1-lr*wd)*start[i]; !a.o.hyper.DecayFirst {
+							update[i] = float64(x)/(1-lr*wd) - start[i]
+						}
+						along += update[i] * start[i]
+					}
+					require.InEpsilon(t, lr*share*norm(start), norm(update), 1e-3, "%s, %d bits, order %v", name, bits, order)
+					// lr·wd·p is 25 times as long as the update.
+					require.Less(t, math.Abs(along), 0.3*norm(start)*norm(update), "%s, %d bits, order %v", name, bits, order)
+				}
+			}
+		}
+	})
+}
+
 // TestShardsOnDevices: shards and ranges of them have the bits of whole vectors on the
 // CPU, with the random numbers of all widths.
 func TestShardsOnDevices(t *testing.T) {

@@ -133,7 +133,7 @@ func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
 	if adamw {
 		j.coef = adam.Hyper{
 			LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
-			Step: h.Step, GradScale: h.GradScale, DecayFirst: h.DecayFirst,
+			Step: h.Step, GradScale: h.GradScale, Ratio: h.Ratio, DecayFirst: h.DecayFirst,
 		}.Coef()
 	}
 }

@@ -25,6 +25,7 @@ type Hyper struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float32
 	Step                               int     // t, from 1
 	GradScale                          float32 // what gradients are multiplied by
+	Ratio                              float64 // what the update is multiplied by, and the decay is not; 0 means 1
 	DecayFirst                         bool    // torch's order; false decays after the update, as bitsandbytes does
 }
 
@@ -47,7 +48,7 @@ func (h Hyper) Coef() Coef {
 		beta1: h.Beta1, rest1: float32(1 - beta1),
 		beta2: h.Beta2, rest2: float32(1 - beta2),
 		gradScale: h.GradScale,
-		size:      float32(lr * c2 / c1),
+		size:      float32(Rate(lr, h.Ratio) * c2 / c1),
 		eps:       float32(float64(h.Eps) * c2),
 		pre:       1, post: 1,
 	}
@@ -58,6 +59,15 @@ func (h Hyper) Coef() Coef {
 		c.post = decay
 	}
 	return c
+}
+
+// Rate returns the learning rate of an update that is multiplied by ratio, rounded to
+// float32. A ratio of 0 means 1.
+func Rate(lr, ratio float64) float64 {
+	if ratio == 0 {
+		return lr
+	}
+	return float64(float32(lr * ratio))
 }
 
 // Power returns x^n for n >= 0 by squaring. It multiplies only and rounds each

@@ -1,6 +1,7 @@
 package adam
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -28,7 +29,7 @@ func definition(h Hyper, p, m, v, g float64) (p2, m2, v2 float64) {
 	if h.DecayFirst {
 		p *= decay
 	}
-	p -= lr * mHat / (math.Sqrt(vHat) + float64(h.Eps))
+	p -= lr * cmp.Or(h.Ratio, 1) * mHat / (math.Sqrt(vHat) + float64(h.Eps))
 	if !h.DecayFirst {
 		p *= decay
 	}
@@ -40,6 +41,7 @@ func TestAgainstDefinition(t *testing.T) {
 		{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1},
 		{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 1},
 		{LR: 1e-2, Beta1: 0.8, Beta2: 0.99, Eps: 1e-3, WeightDecay: 2, GradScale: 1.0 / 1024},
+		{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 2, GradScale: 1, Ratio: 0.125},
 		{LR: 1e-3, Eps: 1e-6, WeightDecay: 0.01, GradScale: 1}, // β1 = β2 = 0: sign descent
 	}
 	const n, steps = 1003, 30

@@ -107,13 +107,14 @@ type Hyper struct {
 	Tau                     float64  // τ
 	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
 	Factors                 *Factors // of a matrix of Adafactor, in place of v
+	Ratio                   float64  // what LR is multiplied by in the update, by Sized, see [adam.Rate]; 0 means 1
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
 	DecayFirst              bool     // decoupled decay before the update, as torch has it
 	Step                    int      // t, from 1
 	GradScale               float32
 	// MaxUpdate is the largest norm of an update, before the learning rate, as a
-	// share of that of the parameter; 0 means any. See [Hyper.Ratio].
+	// share of that of the parameter; 0 means any. See [Hyper.Sized].
 	MaxUpdate float64
 	// Skip is the bits of the magnitude of g·GradScale from which on an element is
 	// left alone, while its states become 0; 0 means none. NaNs are above all.
@@ -149,18 +150,19 @@ type Constants struct {
 func (h Hyper) Coef() Coef {
 	c1 := 1 - adam.Power(h.Beta1, h.Step)
 	c2 := math.Sqrt(1 - adam.Power(h.Beta2, h.Step))
+	rate := adam.Rate(h.LR, h.Ratio)
 	c := Coef{skip: h.Skip, factors: h.Factors, Constants: Constants{
 		rule:  h.Rule,
 		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
 		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
 		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
-		size: float32(h.LR), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+		size: float32(rate), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
 	}}
 	coupled := true
 	switch h.Rule {
 	case Adam:
 		coupled = h.Coupled
-		c.size, c.eps = float32(h.LR*c2/c1), float32(h.Eps*c2)
+		c.size, c.eps = float32(rate*c2/c1), float32(h.Eps*c2)
 	case AdEMAMix:
 		coupled = false
 		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)

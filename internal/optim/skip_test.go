@@ -117,6 +117,36 @@ func TestLimitOfTheUpdate(t *testing.T) {
 	require.True(t, Hyper{Rule: LAMB}.Norms())
 }
 
+// TestRatioLeavesTheDecay: with a ratio an update has the factors of the smaller learning
+// rate, and decoupled decay those of the learning rate itself.
+func TestRatioLeavesTheDecay(t *testing.T) {
+	for rule := range rules {
+		if rule.Factored() || rule == Muon {
+			continue // have a Size instead
+		}
+		for _, first := range []bool{false, true} {
+			h := hyperOf(rule)
+			h.LR, h.DecayFirst = float64(float32(h.LR)), first
+			free, ratio := h.Coef(), 1.0/16
+			switch h.MaxUpdate = 0.5; rule {
+			case LAMB:
+				ratio = 1.0 / 8
+			case LARS:
+				ratio = h.Trust * 4 / (32 + h.WeightDecay*4)
+			}
+			sized := h.Sized(16, 64*16, 10) // norms of 4 and 32
+			h.LR = float64(float32(h.LR * ratio))
+			want := h.Coef()
+			want.pre, want.post = free.pre, free.post
+			got := sized.Coef()
+			require.Equal(t, want, got, "%v", rule)
+			require.Less(t, math.Abs(float64(got.size)), math.Abs(float64(free.size)), "%v", rule)
+			decoupled := rule == Adam || rule == AdEMAMix || rule == Lion
+			require.Equal(t, decoupled, got.pre != 1 || got.post != 1, "%v", rule)
+		}
+	}
+}
+
 // TestRandomRounding: parameters of 16 bits are rounded by the draws of their elements.
 func TestRandomRounding(t *testing.T) {
 	const n = 300

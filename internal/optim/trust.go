@@ -16,14 +16,14 @@ func (r Rule) Whole() bool { return r.Trust() || r == Muon }
 func (h Hyper) Whole() bool { return h.Rule.Whole() || h.MaxUpdate > 0 }
 
 // Sized returns h with the step size for a parameter of n elements, given the sums of
-// [Coef.Squares] over all of them: with Adafactor's, or else with LR times the trust
-// ratio of the rule, or times what shortens an update that is longer than MaxUpdate,
-// rounded to float32 as package adam has it.
+// [Coef.Squares] over all of them: with Adafactor's Size, or else with Ratio, which is
+// the trust ratio of the rule, or what shortens an update that is longer than MaxUpdate.
+// LR stays, because decoupled decay is LR·WeightDecay whatever the length of the update.
 func (h Hyper) Sized(parameter, update float64, n int) Hyper {
 	if h.Rule.Factored() {
 		h.Size = h.size(parameter, update, n)
 	} else {
-		h.LR = float64(float32(h.LR * h.ratio(parameter, update)))
+		h.Ratio = h.ratio(parameter, update)
 	}
 	return h
 }
