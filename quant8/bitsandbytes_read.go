@@ -22,7 +22,9 @@ import (
 //
 // The block of 8-bit state follows from the length of absmax: old versions had
 // 2048. It must be a multiple of StateOptions.Block; a larger one becomes several
-// with the same absmax, which stand for the same values. A width of the state
+// with the same absmax, which stand for the same values. In a block with absmax 0 every
+// code stands for 0: bitsandbytes' CPU library writes code 0 there, also where the entry
+// of code 0 is negative and the state is a mean of squares. A width of the state
 // other than that of the optimizer is an error: see Bits and Min8bit. bitsandbytes
 // has 8 and 32.
 //
@@ -126,11 +128,11 @@ func (in *importer) check(q *param) error {
 		if err := in.useMaps(qmaps); err != nil {
 			return err
 		}
-		if err := in.checkCodes(p.state[0]); err != nil {
-			return errIn(stateKeys[0].state, err)
-		}
 		if err := p.inferBlock(in.a.o.Block); err != nil {
 			return err
+		}
+		if err := in.checkCodes(&p); err != nil {
+			return errIn(stateKeys[0].state, err)
 		}
 	}
 	in.params = append(in.params, p)
@@ -241,21 +243,26 @@ func (in *importer) checkAbsmax(q *param, key string) (*safetensors.Tensor, erro
 	return t, in.checkNumbers(t, true)
 }
 
-// checkCodes looks for negative values of a first state that has none, but their map.
-func (in *importer) checkCodes(t *safetensors.Tensor) error {
+// checkCodes looks for negative values of a first state that has none, but their map. In
+// a block with absmax 0 every code stands for 0: bitsandbytes' CPU library has code 0
+// there, whose entry is negative.
+func (in *importer) checkCodes(p *imported) error {
 	if in.a.o.hyper.Rule.Signed()[0] {
 		return nil
 	}
 	tile := tiles.Get(grain)
 	defer tiles.Put(tile)
-	n := int(t.End - t.Begin)
-	for lo := 0; lo < n; lo += grain {
-		codes := bytesOfFloats(*tile)[:min(grain, n-lo)]
-		if err := in.f.read(codes, t, int64(lo)); err != nil {
+	for lo := 0; lo < p.q.total; lo += grain { // of whole blocks, whose sizes divide grain
+		codes := bytesOfFloats(*tile)[:min(grain, p.q.total-lo)]
+		absmax := (*tile)[grain/4:][:Blocks(len(codes), p.block)]
+		if err := in.f.read(codes, p.state[0], int64(lo)); err != nil {
+			return err
+		}
+		if err := in.f.readFloats(absmax, p.absmax[0], lo/p.block); err != nil {
 			return err
 		}
 		for i, c := range codes {
-			if v := in.maps[0][c]; v < 0 {
+			if v := in.maps[0][c]; v < 0 && absmax[i/p.block] != 0 {
 				return fmt.Errorf("element %d has code %d, which decodes to %g, but a mean or a sum of squares is not negative: %w", lo+i, c, v, snug.ErrCorrupt)
 			}
 		}

@@ -13,12 +13,17 @@
 //
 // The quotient is one float32 division and its distances to the map's entries
 // are compared exactly, as real numbers, so that every machine gives the same
-// codes. The maps and the layout are those of bitsandbytes, whose own kernels
-// divide by approximations: next to a midpoint its code may be the neighbour. An absmax
+// codes. The maps and the layout are those of bitsandbytes, whose codes can be others.
+// Its CUDA kernels divide by approximations: next to a midpoint their code may be the
+// neighbour. Its CPU library looks codes up in a coarse table: the neighbour is common
+// below 1e-2 of absmax, and below 1e-5 codes are off by up to 4 in the signed map and 7
+// in the unsigned one. There 0 in a block that has other values gets code 131 of the
+// signed map, which is 2.1e-5·absmax, or code 7 of the unsigned one, 1.6e-5·absmax, and
+// all of a block of zeros gets code 0. An absmax
 // below 1e-38 is divided by here as any other. bitsandbytes 0.50 divides by 1e-38 then in
 // its torch code, which also stores that for a partial last block, zeros included; its
 // CPU library multiplies by a reciprocal that is infinite below 2.9e-39, and keeps only
-// signs. See [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
+// signs, with code 0 for zeros. See [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
 // Parallelism in Deep Learning", arXiv:1511.04561; Dettmers et al. 2022, "8-bit
 // Optimizers via Block-wise Quantization", arXiv:2110.02861.
 //

@@ -2,6 +2,7 @@ package quant8
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"testing"
 
@@ -104,6 +105,68 @@ func TestNegativeSquares(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrCorrupt)
 			require.ErrorContains(t, err, "state1")
 			require.Equal(t, before, stateOf(t, a))
+		}
+	}
+}
+
+// TestZeroBlocksOfBitsAndBytes: bitsandbytes' CPU library writes code 0 for every element
+// of a block of zeros. Such a file is read by all optimizers, whatever its blocks, and goes
+// on as one with the codes of 0.
+func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
+	const n = grain + 5000
+	for name := range rules {
+		for _, block := range []int{256, 2048} {
+			a := newOf(t, name, StateOptions{}, map[string]int{"w": n})
+			if a.o.checkForm() != nil || a.o.hyper.Coupled {
+				continue
+			}
+			moment := magnitudes(randn(n, 1))
+			last := (n - 1) / block * block // of a partial block
+			for _, lo := range []int{block, grain, last} {
+				clear(moment[lo:min(lo+block, n)])
+			}
+			tensors := quantized(t, moment, moment, block)
+			read := func(b *Optimizer) error {
+				file := fileOf(t, tensors, nil)
+				return b.ReadBitsAndBytes(bytes.NewReader(file), int64(len(file)), "")
+			}
+			require.NoError(t, read(a), name)
+			codes := tensors["w.state1"].([]uint8)
+			for _, lo := range []int{block, grain, last} {
+				require.Zero(t, tensors["w.absmax1"].([]float32)[lo/block])
+				clear(codes[lo:min(lo+block, n)])
+			}
+			b := newOf(t, name, StateOptions{}, map[string]int{"w": n})
+			require.NoError(t, read(b), name)
+			require.Equal(t, codes, writeState(t, b, BitsAndBytesFormat{}).bytes("w.state1"), "as it was read")
+			for _, x := range statesOf(t, b, "w") {
+				for _, v := range x[block : 2*block] {
+					require.Zero(t, v)
+				}
+			}
+			var params [2][]float32
+			for k, o := range []*Optimizer{a, b} {
+				params[k] = randn(n, 3)
+				for i := range 2 {
+					advance(o)
+					g := randn(n, uint64(4+i))
+					clear(g[block : block+20])
+					step(t, o, "w", params[k], g, 1)
+				}
+			}
+			require.True(t, equal(params[0], params[1]), name)
+			require.Equal(t, stateOf(t, a), stateOf(t, b), name)
+
+			if a.o.hyper.Rule.Signed()[0] {
+				continue
+			}
+			for _, at := range []int{block - 1, 2 * block, last - 1} { // of blocks that are not 0
+				good := codes[at]
+				codes[at] = 0
+				require.ErrorIs(t, read(b), snug.ErrCorrupt, name)
+				require.ErrorContains(t, read(b), fmt.Sprintf("state1: element %d has code 0", at))
+				codes[at] = good
+			}
 		}
 	}
 }
