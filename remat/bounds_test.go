@@ -267,10 +267,14 @@ func TestLongChains(t *testing.T) {
 
 	// More stages than there are plans for.
 	tooLong := Costs{Stages: make([]Cost, MaxStages+1)}
-	begin := time.Now()
-	for _, m := range []Method{MethodFit, MethodEvery, MethodChen, MethodKeepAll, MethodRecomputeAll, MethodExact, MethodRotor} {
+	methods := []Method{MethodFit, MethodExact, MethodRotor, MethodEvery, MethodChen, MethodKeepAll, MethodRecomputeAll}
+	if testing.Short() {
+		methods = methods[:3]
+	}
+	for _, m := range methods {
+		begin := time.Now()
 		_, _, err := Planner{Method: m}.Plan(tooLong, 0)
 		require.ErrorIs(t, err, snug.ErrConfig, m)
+		require.Less(t, time.Since(begin), 20*time.Second, m) // a third of a second without a race detector; squares of stages take hours
 	}
-	require.Less(t, time.Since(begin), 20*time.Second)
 }
