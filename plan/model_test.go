@@ -104,6 +104,12 @@ func TestSizesThatOverflow(t *testing.T) {
 	} {
 		require.ErrorIs(t, second(m.Model()), snug.ErrShape, what)
 	}
+	for what, m := range map[string]interface{ Model() (Model, error) }{ // which would take the host's memory
+		"a GPT": GPT{Vocab: 2, Dim: 16, Layers: 1 << 28, Heads: 1, Context: 1},
+		"a ViT": ViT{Image: 16, Patch: 16, Classes: 2, Dim: 16, Layers: 1 << 28, Heads: 1},
+	} {
+		require.ErrorContains(t, second(m.Model()), "268435456 layers", what)
+	}
 	wide := Model{Layers: []Layer{{Params: [][]int{{1, 1 << 30}}, Repeat: 1 << 10, Output: 1, Rows: 1 << 30}}}
 	_, err := Task{Model: wide, Device: oneMemory(), Batch: 1, Rank: 1 << 16}.Fit(0)
 	require.ErrorIs(t, err, snug.ErrShape, "adapters")

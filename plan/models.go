@@ -69,7 +69,7 @@ func (g GPT) Model() (Model, error) {
 	}
 	b := blocks{dim: g.Dim, heads: g.Heads, kvHeads: g.KVHeads, hidden: g.Hidden, rows: g.Context,
 		gated: g.Gated, rms: g.RMSNorm, bias: g.Bias, split: g.SplitQKV, causal: true}
-	if err := b.check(g.Name); err != nil {
+	if err := b.check(g.Name, g.Layers); err != nil {
 		return Model{}, err
 	}
 	m := Model{
@@ -123,7 +123,7 @@ func (v ViT) Model() (Model, error) {
 	}
 	side := v.Image / v.Patch
 	b := blocks{dim: v.Dim, heads: v.Heads, kvHeads: v.Heads, hidden: v.Hidden, rows: side*side + 1, bias: true, split: true}
-	if err := b.check(v.Name); err != nil {
+	if err := b.check(v.Name, v.Layers); err != nil {
 		return Model{}, err
 	}
 	unfolded := int64(v.Channels) * int64(v.Image) * int64(v.Image)
@@ -179,7 +179,11 @@ type blocks struct {
 	gated, rms, bias, split, causal   bool
 }
 
-func (b blocks) check(model string) error {
+// check looks at the number of layers too, each of two stages, before they are made.
+func (b blocks) check(model string, layers int) error {
+	if layers > maxStages/2 {
+		return shapeless("model %.40q: %d layers, want 1 to %d", model, layers, maxStages/2)
+	}
 	if b.dim%b.heads != 0 || b.heads%b.kvHeads != 0 {
 		return shapeless("model %.40q: width %d, %d heads, %d key heads, want each to divide the one before",
 			model, b.dim, b.heads, b.kvHeads)
