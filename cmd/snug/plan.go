@@ -284,6 +284,9 @@ func (f *planFlags) readModel(c *call) (plan.Model, error) {
 }
 
 func writeSVG(name string, p plan.Plan) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", name) // a pipe would wait for its other end
+	}
 	f, err := os.Create(name)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -81,5 +82,18 @@ func TestVerifyLinksInFolders(t *testing.T) {
 		require.Equal(t, 1, strings.Count(out, "\n"), out)
 		require.Contains(t, errs, "1 of 2 could not be checked")
 		require.NoError(t, os.Remove(path))
+	}
+}
+
+// TestPipes: no command waits for the other end of a pipe.
+func TestPipes(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe.svg")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, args := range [][]string{{"verify", pipe}, {"verify", dir}, {"inspect", pipe}, {"plan", "-model", "gpt2", "-o", pipe}} {
+		status, out, errs := snugged(args...)
+		require.Equal(t, 1, status, args)
+		require.Empty(t, out, args)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
 	}
 }
