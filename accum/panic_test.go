@@ -96,7 +96,7 @@ func TestLoudWalkers(t *testing.T) {
 						return err
 					})
 					if err == nil {
-						continue // there are not so many walks
+						continue // Gradients is walked fewer times
 					}
 					require.ErrorIs(t, err, errLoud)
 					if at > 1 && w.half != "" {

@@ -54,7 +54,7 @@ func NewScaler(o ScalerOptions) (*Scaler, error) {
 
 // Scale returns the loss scale of the current step, by which the caller
 // multiplies the loss or its gradient. It is 0 for a Scaler that was not made by
-// NewScaler, of which all other calls are errors.
+// NewScaler; every other method of such a Scaler returns an error.
 func (s *Scaler) Scale() float32 {
 	s.used = true
 	return s.current()
@@ -262,7 +262,7 @@ func (s *Scaler) Update() error {
 			overflow = name
 		}
 	}
-	if !checked && failed { // there is nothing to learn the scale from
+	if !checked && failed { // no gradient was checked, so the scale learns nothing
 		clear(s.optimizers)
 		return nil
 	}

@@ -227,7 +227,7 @@ func TestPlan(t *testing.T) {
 }
 
 // TestWhatIsAssumed: a limit without a device is that of a card that is named, in text and
-// in JSON; so is the context, of which a batch has as many tokens.
+// in JSON; so is the context, the number of tokens in a sequence.
 func TestWhatIsAssumed(t *testing.T) {
 	for _, device := range []string{"", "24GB"} {
 		args := []string{"plan", "-model", "gpt2", "-limit", "8GiB", "-context", "256"}

@@ -85,7 +85,7 @@ func readMasters(r io.Reader, c *content) error {
 }
 
 // readOptimizer lists the parameters of an optimizer of quant8, whose file header.go of that
-// package describes. c.Bytes are those of the file.
+// package describes. c.Bytes is the size of the file.
 func readOptimizer(r io.Reader, c *content) error {
 	f := &fields{r: r}
 	length := field[uint32](f)

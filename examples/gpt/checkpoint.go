@@ -133,8 +133,8 @@ func aboutOf(c config, data *corpus) about {
 	}
 }
 
-// extend sets the steps of a run that goes on: those of the newest checkpoint, unless
-// more are asked for. Then the run has an end more, see [config.learningRate].
+// extend sets the number of steps of a resumed run: the newest checkpoint's, unless the
+// caller asks for more. A larger number adds an end to the run, see [config.learningRate].
 func (c *checkpoints) extend(o *options) error {
 	if c.about == nil {
 		return nil
@@ -145,7 +145,7 @@ func (c *checkpoints) extend(o *options) error {
 	case !o.stepsGiven || o.steps == last:
 		o.ends, o.steps = ends[:len(ends)-1], last
 	case o.steps < last:
-		return fmt.Errorf("-steps %d: the run in %s is of %d steps, of which %d are done; want %d or more", o.steps, o.checkpoint, last, c.step, last)
+		return fmt.Errorf("-steps %d: the run in %s has %d steps and %d are done; want %d or more", o.steps, o.checkpoint, last, c.step, last)
 	case len(ends) == maxExtensions:
 		return fmt.Errorf("-steps %d: the run in %s was extended %d times, which is as often as can be", o.steps, o.checkpoint, maxExtensions-1)
 	default:

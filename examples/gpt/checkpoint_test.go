@@ -142,7 +142,7 @@ func TestExtendedRun(t *testing.T) {
 	before := snapshot(t, dir)
 	status, out, errs = runArgs(args(dir, "-steps", "9")...)
 	require.Equal(t, 2, status)
-	require.Equal(t, fmt.Sprintf("gpt: -steps 9: the run in %s is of 10 steps, of which 10 are done; want 10 or more\n", dir), errs)
+	require.Equal(t, fmt.Sprintf("gpt: -steps 9: the run in %s has 10 steps and 10 are done; want 10 or more\n", dir), errs)
 	require.Empty(t, out)
 	require.Equal(t, before, snapshot(t, dir))
 }
