@@ -49,9 +49,9 @@ func Make[T Element](dev *Device, n int) (Array[T], error) {
 		}
 		return Array[T]{buf: &buffer{dev: dev, mem: SliceView(s).mem}, n: n}, nil
 	}
-	mem, err := dev.drv.Alloc(n * size)
+	mem, err := dev.queue.Driver.Alloc(n * size)
 	if err != nil {
-		return Array[T]{}, fmt.Errorf("snug: make an array of %d %s on %s: %w", n, DTypeOf[T](), dev.name, err)
+		return Array[T]{}, fmt.Errorf("snug: make an array of %d %s on %s: %w", n, DTypeOf[T](), dev.queue.Name, err)
 	}
 	return Array[T]{buf: &buffer{dev: dev, mem: mem}, n: n}, nil
 }
@@ -85,7 +85,7 @@ func Wrap[T Element](dev *Device, addr uintptr, n int) (Array[T], error) {
 	if err := dev.check(); err != nil {
 		return Array[T]{}, err
 	}
-	if w, ok := dev.drv.(driver.Wrapper); ok {
+	if w, ok := dev.queue.Driver.(driver.Wrapper); ok {
 		return wrapHandle[T](dev, w, addr, n)
 	}
 	mem := driver.Mem{Addr: addr, Size: n * size}
@@ -162,7 +162,7 @@ func (a Array[T]) CopyIn(src []T) error {
 			copy(h, src)
 			return nil
 		}
-		return a.buf.dev.drv.CopyIn(v.mem, SliceView(src).mem.Bytes())
+		return a.buf.dev.queue.Driver.CopyIn(v.mem, SliceView(src).mem.Bytes())
 	})
 }
 
@@ -174,7 +174,7 @@ func (a Array[T]) CopyOut(dst []T) error {
 			copy(dst, h)
 			return nil
 		}
-		return a.buf.dev.drv.CopyOut(SliceView(dst).mem.Bytes(), v.mem)
+		return a.buf.dev.queue.Driver.CopyOut(SliceView(dst).mem.Bytes(), v.mem)
 	})
 }
 
@@ -204,10 +204,10 @@ func (a Array[T]) Close() error {
 	}
 	mem := a.buf.mem
 	a.buf.mem = driver.Mem{}
-	if a.buf.dev.IsCPU() || a.buf.foreign || mem.Size == 0 || a.buf.dev.closed.Load() {
+	if a.buf.dev.IsCPU() || a.buf.foreign || mem.Size == 0 || a.buf.dev.queue.Closed.Load() {
 		return nil
 	}
-	return a.buf.dev.drv.Free(mem)
+	return a.buf.dev.queue.Driver.Free(mem)
 }
 
 func (b *buffer) usable() error {

@@ -36,9 +36,9 @@ func copyView(dst, src View) error {
 		copy(dst.mem.Bytes(), src.mem.Bytes())
 		return nil
 	case from.IsCPU():
-		return to.drv.CopyIn(dst.mem, src.mem.Bytes())
+		return to.queue.Driver.CopyIn(dst.mem, src.mem.Bytes())
 	case to.IsCPU():
-		return from.drv.CopyOut(dst.mem.Bytes(), src.mem)
+		return from.queue.Driver.CopyOut(dst.mem.Bytes(), src.mem)
 	case to == from:
 		return copyOn(to, dst, src)
 	}
@@ -53,7 +53,7 @@ func copyOn(dev *Device, dst, src View) error {
 	case gap < uintptr(dst.Bytes()):
 		return fmt.Errorf("snug: copy on %s: dst and src overlap: %w", dev, ErrConfig)
 	}
-	return dev.drv.Copy(dst.mem, src.mem)
+	return dev.queue.Driver.Copy(dst.mem, src.mem)
 }
 
 // acrossBytes is the host memory that a copy between devices goes through.
@@ -63,10 +63,10 @@ func copyAcross(dst, src View) error {
 	buf := make([]byte, min(acrossBytes, dst.Bytes()))
 	for lo := 0; lo < dst.Bytes(); lo += len(buf) {
 		part := buf[:min(len(buf), dst.Bytes()-lo)]
-		if err := src.dev.drv.CopyOut(part, src.mem.Slice(lo, len(part))); err != nil {
+		if err := src.dev.queue.Driver.CopyOut(part, src.mem.Slice(lo, len(part))); err != nil {
 			return err
 		}
-		if err := dst.dev.drv.CopyIn(dst.mem.Slice(lo, len(part)), part); err != nil {
+		if err := dst.dev.queue.Driver.CopyIn(dst.mem.Slice(lo, len(part)), part); err != nil {
 			return err
 		}
 	}

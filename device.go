@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"unsafe"
 
 	"github.com/snug-ml/snug/internal/driver"
 )
@@ -15,13 +15,12 @@ import (
 // kernels run in the order of the calls, and functions that return a host
 // value wait. A Device is safe for use by many goroutines. A nil one, and one that
 // neither [CPU] nor [Open] returned, is no device: its methods give [ErrDevice].
-type Device struct {
-	name   string
-	drv    driver.Driver // nil for the CPU
-	closed atomic.Bool
-}
+type Device struct{ queue driver.Queue }
 
-var cpu = &Device{name: "cpu"}
+// Package device, for snug's other packages, reads a Device as its queue.
+var _ = [1]struct{}{}[unsafe.Sizeof(Device{})-unsafe.Sizeof(driver.Queue{})]
+
+var cpu = &Device{driver.Queue{Name: "cpu", CPU: true}}
 
 // CPU returns the device of plain Go memory. Its work is done when a call
 // returns. It cannot be closed.
@@ -97,14 +96,14 @@ func open(name, kind string, index int, how func(driver.Backend, int) (driver.Dr
 	if err != nil {
 		return nil, fmt.Errorf("snug: device %q: %w", name, err)
 	}
-	return &Device{name: fmt.Sprintf("%s:%d", kind, index), drv: d}, nil
+	return &Device{driver.Queue{Name: fmt.Sprintf("%s:%d", kind, index), Driver: d}}, nil
 }
 
 // Devices returns the names of all devices that Open can open, the CPU first.
 // The error joins the reasons of backends that are built in but cannot be
 // used; the names are valid all the same.
 func Devices() ([]string, error) {
-	names := []string{cpu.name}
+	names := []string{cpu.queue.Name}
 	var errs []error
 	for _, kind := range driver.Kinds() {
 		b, err := driver.Lookup(kind)
@@ -126,10 +125,10 @@ func Devices() ([]string, error) {
 // Name returns the name that Open takes, such as "cpu" or "cuda:0", and "none" for a nil
 // Device.
 func (d *Device) Name() string {
-	if d == nil || d.name == "" {
+	if d == nil || d.queue.Name == "" {
 		return "none"
 	}
-	return d.name
+	return d.queue.Name
 }
 
 // String returns the name.
@@ -147,7 +146,7 @@ func (d *Device) Sync() error {
 	if err := d.check(); err != nil {
 		return err
 	}
-	return d.drv.Sync()
+	return d.queue.Driver.Sync()
 }
 
 // Memory returns the free and total bytes of the device's memory; both are 0
@@ -159,61 +158,25 @@ func (d *Device) Memory() (free, total int64, err error) {
 	if err := d.check(); err != nil {
 		return 0, 0, err
 	}
-	return d.drv.Memory()
+	return d.queue.Driver.Memory()
 }
 
 // Close waits for the queue and frees all memory of the device. Arrays on it
 // are invalid afterwards: using one gives [ErrDevice]. Closing twice, or
 // closing the CPU, does nothing.
 func (d *Device) Close() error {
-	if err := d.exists(); err != nil || d == cpu || d.closed.Swap(true) {
+	if err := d.inside().Exists(); err != nil || d == cpu || d.queue.Closed.Swap(true) {
 		return err
 	}
-	return d.drv.Close()
+	return d.queue.Driver.Close()
 }
 
-// Launch queues a kernel. It is for snug's own packages.
-func (d *Device) Launch(j driver.Job) error {
-	if j == nil {
-		return fmt.Errorf("snug: launch on %s: the job is nil: %w", d, ErrConfig)
-	}
-	if d.IsCPU() {
-		j.Run()
+func (d *Device) check() error { return d.inside().Check() }
+
+// inside returns the queue of d, nil for a nil Device.
+func (d *Device) inside() *driver.Queue {
+	if d == nil {
 		return nil
 	}
-	if err := d.check(); err != nil {
-		return err
-	}
-	return d.drv.Launch(j)
-}
-
-// Copier returns d's driver as one that copies beside the queue of kernels. The
-// error wraps [ErrDevice] when d is closed or has no such copies, as the CPU. It is for
-// snug's own packages.
-func (d *Device) Copier() (driver.Copier, error) {
-	if err := d.check(); err != nil {
-		return nil, err
-	}
-	if c, ok := d.drv.(driver.Copier); ok {
-		return c, nil
-	}
-	return nil, fmt.Errorf("snug: %s: %w", d, driver.ErrNoCopier)
-}
-
-// exists returns an error unless d is one of the Devices that CPU and Open return.
-func (d *Device) exists() error {
-	if d == nil || d.drv == nil && d != cpu {
-		return fmt.Errorf("snug: no device: it is nil or was not opened: %w", ErrDevice)
-	}
-	return nil
-}
-
-func (d *Device) check() error {
-	if err := d.exists(); err != nil {
-		return err
-	}
-	if d.closed.Load() {
-		return fmt.Errorf("snug: device %s is closed: %w", d.name, ErrDevice)
-	}
-	return nil
+	return &d.queue
 }

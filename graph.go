@@ -27,7 +27,7 @@ func (d *Device) Capture(step func() error) (*Graph, error) {
 	if step == nil {
 		return nil, fmt.Errorf("snug: capture on %s: the step is nil: %w", d, ErrConfig)
 	}
-	c, ok := d.drv.(driver.Capturer)
+	c, ok := d.queue.Driver.(driver.Capturer)
 	if !ok {
 		return nil, fmt.Errorf("snug: %s has no graphs: %w", d, ErrDevice)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
@@ -196,7 +197,7 @@ func TestCommonDevice(t *testing.T) {
 type double struct{ x snug.View }
 
 func (d *double) Kernel() string                     { return "test.double" }
-func (d *double) Operands(yield func(m *driver.Mem)) { yield(d.x.Mem()) }
+func (d *double) Operands(yield func(m *driver.Mem)) { yield(device.Mem(&d.x)) }
 func (d *double) Run() {
 	for i := range d.x.Float32s() {
 		d.x.Float32s()[i] *= 2
@@ -215,7 +216,7 @@ func TestLaunchInOrderFromManyGoroutines(t *testing.T) {
 				return
 			}
 			for range times {
-				if err := dev.Launch(&double{a.View()}); err != nil {
+				if err := device.Launch(dev, &double{a.View()}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -231,7 +232,7 @@ func TestLaunchInOrderFromManyGoroutines(t *testing.T) {
 	wg.Wait()
 	far, err := snug.Wrap[float32](dev, 4096, 1)
 	require.NoError(t, err)
-	require.NoError(t, dev.Launch(&double{far.View()}))
+	require.NoError(t, device.Launch(dev, &double{far.View()}))
 	require.ErrorIs(t, dev.Sync(), snug.ErrDevice, "a stray address is an error of the queue")
 	require.NoError(t, dev.Sync(), "and told once")
 }
@@ -374,7 +375,7 @@ func TestCapture(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrDevice)
 		require.NotErrorIs(t, err, snug.ErrNotBuilt)
 		require.ErrorContains(t, err, "has no graphs")
-		_, err = dev.Copier()
+		_, err = device.Copier(dev)
 		require.ErrorIs(t, err, snug.ErrDevice)
 		require.NotErrorIs(t, err, snug.ErrNotBuilt)
 	}

@@ -20,15 +20,23 @@ type Vector32 interface {
 	~[]float32 | Array[float32] | View
 }
 
+// Vector8 is a vector of bytes: quantized codes, or bit masks. A View given as one must
+// hold U8.
+type Vector8 interface {
+	~[]uint8 | Array[uint8] | View
+}
+
 // View is a vector whose element type is known at run time only: a range of
 // memory, its element type and its device. It refers to the memory of the
 // vector it was made of and is as long valid. The zero View is empty.
 type View struct {
-	mem   driver.Mem
+	mem   driver.Mem // first, which package device relies on
 	n     int
 	dtype DType
 	dev   *Device
 }
+
+var _ = [1]struct{}{}[unsafe.Offsetof(View{}.mem)]
 
 // ViewOf returns v with its element type erased. It allocates nothing.
 func ViewOf[V Vector](v V) View {
@@ -49,6 +57,17 @@ func ViewOf[V Vector](v V) View {
 		return v
 	}
 	return namedSlice(reflect.TypeFor[V]().Elem(), unsafe.Pointer(&v))
+}
+
+// ViewOf8 is [ViewOf] for a vector of bytes.
+func ViewOf8[V Vector8](v V) View {
+	switch v := any(v).(type) {
+	case Array[uint8]:
+		return v.View()
+	case View:
+		return v
+	}
+	return SliceView(*(*[]uint8)(unsafe.Pointer(&v))) // every other Vector8, whatever its name
 }
 
 var (
@@ -106,15 +125,6 @@ func (v View) Slice(lo, hi int) (View, error) {
 	return v, nil
 }
 
-// Mem returns v's memory for a [driver.Job] to name as an operand; binding it
-// rebinds v. It is for snug's own packages.
-func (v *View) Mem() *driver.Mem {
-	if v == nil {
-		return nil
-	}
-	return &v.mem
-}
-
 // Host returns the elements as a slice, or nil if v does not hold T or Go
 // cannot address its memory.
 func Host[T Element](v View) []T {
@@ -144,7 +154,7 @@ func CommonDevice(views ...View) (*Device, error) {
 		case dev == nil:
 			dev = v.dev
 		default:
-			return nil, fmt.Errorf("snug: operands on %s and on %s: %w", dev.name, v.Device().name, ErrDevice)
+			return nil, fmt.Errorf("snug: operands on %s and on %s: %w", dev.queue.Name, v.Device().Name(), ErrDevice)
 		}
 	}
 	if dev == nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
@@ -38,13 +39,12 @@ func TestNoDevice(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrDevice, name)
 		}
 		_, _, memory := dev.Memory()
-		_, copier := dev.Copier()
+		_, copier := device.Copier(dev)
 		_, capture := dev.Capture(func() error { return nil })
-		for _, err := range []error{dev.Sync(), dev.Close(), dev.Launch(&double{}), memory, copier, capture} {
+		for _, err := range []error{dev.Sync(), dev.Close(), device.Launch(dev, &double{}), memory, copier, capture} {
 			require.ErrorIs(t, err, snug.ErrDevice, name)
 		}
 	}
-	require.ErrorIs(t, snug.CPU().Launch(nil), snug.ErrConfig)
 	dev, err := snug.OpenOn("handles", 0)
 	require.NoError(t, err)
 	_, err = dev.Capture(nil)

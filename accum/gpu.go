@@ -3,6 +3,7 @@
 package accum
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -25,7 +26,7 @@ var (
 )
 
 func (j *accumulateJob) Grids(q gpu.Launcher) error {
-	acc, g, n := *j.acc.Mem(), *j.g.Mem(), j.acc.Len()
+	acc, g, n := *device.Mem(&j.acc), *device.Mem(&j.g), j.acc.Len()
 	if n == 0 {
 		return nil
 	}
@@ -47,7 +48,7 @@ func (j *accumulateJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *measuredJob) Grids(q gpu.Launcher) error {
-	g, n := *j.g.Mem(), j.g.Len()
+	g, n := *device.Mem(&j.g), j.g.Len()
 	if n == 0 {
 		return nil
 	}
@@ -59,18 +60,18 @@ func (j *measuredJob) Grids(q gpu.Launcher) error {
 	}{n: uint64(n), piece: uint64(j.piece()), ordinal: j.ordinal, alpha: j.alpha, beta: j.beta}
 	acc := g // bound, and not used
 	if j.acc.Len() > 0 {
-		acc, params.write = *j.acc.Mem(), 1
+		acc, params.write = *device.Mem(&j.acc), 1
 	}
 	params.wide = gpu.Aligned(acc.Addr, g.Addr)
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: measuredNames.Of(uint8(j.g.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{g, acc, *j.records.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{g, acc, *device.Mem(&j.records)}, Params: gpu.Params(&params),
 	})
 }
 
 func (j *roundedJob) Grids(q gpu.Launcher) error {
-	acc, g, n := *j.acc.Mem(), *j.g.Mem(), j.acc.Len()
+	acc, g, n := *device.Mem(&j.acc), *device.Mem(&j.g), j.acc.Len()
 	if n == 0 {
 		return nil
 	}

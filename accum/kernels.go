@@ -3,6 +3,7 @@ package accum
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/measure"
@@ -27,14 +28,14 @@ func (j accumulateJob) launch(dev *snug.Device) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (*accumulateJob) Kernel() string { return "accum.accumulate" }
 
 func (j *accumulateJob) Operands(yield func(*driver.Mem)) {
-	yield(j.acc.Mem())
-	yield(j.g.Mem())
+	yield(device.Mem(&j.acc))
+	yield(device.Mem(&j.g))
 }
 
 func (j *accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }
@@ -65,15 +66,15 @@ func (j measuredJob) launch(dev *snug.Device) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (*measuredJob) Kernel() string { return "accum.measured" }
 
 func (j *measuredJob) Operands(yield func(*driver.Mem)) {
-	yield(j.acc.Mem())
-	yield(j.g.Mem())
-	yield(j.records.Mem())
+	yield(device.Mem(&j.acc))
+	yield(device.Mem(&j.g))
+	yield(device.Mem(&j.records))
 }
 
 func (j *measuredJob) piece() int { return measure.Piece(j.g.Device(), j.g.Len()) }
@@ -111,14 +112,14 @@ func (j roundedJob) launch(dev *snug.Device) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (*roundedJob) Kernel() string { return "accum.rounded" }
 
 func (j *roundedJob) Operands(yield func(*driver.Mem)) {
-	yield(j.acc.Mem())
-	yield(j.g.Mem())
+	yield(device.Mem(&j.acc))
+	yield(device.Mem(&j.g))
 }
 
 func (j *roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }

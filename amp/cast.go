@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -119,7 +120,7 @@ func newCast(dst, src snug.View, o CastOptions) (castJob, *snug.Device, error) {
 	if err != nil {
 		return castJob{}, nil, err
 	}
-	if dst.Mem().Overlaps(*src.Mem()) && (dst.DType() != src.DType() || !dst.Mem().Same(*src.Mem())) {
+	if device.Mem(&dst).Overlaps(*device.Mem(&src)) && (dst.DType() != src.DType() || !device.Mem(&dst).Same(*device.Mem(&src))) {
 		return castJob{}, nil, fmt.Errorf("dst and src overlap: %w", snug.ErrConfig)
 	}
 	job := castJob{dst: dst, src: src, stream: dst.Bytes() >= half.StreamBytes, random: o.Stochastic, draw: o.Draw}
@@ -155,7 +156,7 @@ func (j *castJob) plain() bool {
 }
 
 func (j castJob) launch(dev *snug.Device) error {
-	if j.plain() && j.dst.Mem().Overlaps(*j.src.Mem()) {
+	if j.plain() && device.Mem(&j.dst).Overlaps(*device.Mem(&j.src)) {
 		return nil // onto itself
 	}
 	if dev.IsCPU() {
@@ -163,12 +164,12 @@ func (j castJob) launch(dev *snug.Device) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (*castJob) Kernel() string { return "amp.cast" }
 
 func (j *castJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dst.Mem())
-	yield(j.src.Mem())
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.src))
 }

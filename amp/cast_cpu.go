@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -24,7 +25,7 @@ func (j *castJob) chunk(item int) {
 	switch {
 	case j.plain():
 		size := j.dst.DType().Size()
-		copy(j.dst.Mem().Bytes()[lo*size:hi*size], j.src.Mem().Bytes()[lo*size:hi*size])
+		copy(device.Mem(&j.dst).Bytes()[lo*size:hi*size], device.Mem(&j.src).Bytes()[lo*size:hi*size])
 	case j.random || j.limit > 0:
 		j.tiles(lo, hi)
 	default:
@@ -125,7 +126,7 @@ func (c *caster) workOne(name string, p CastPair) bool {
 			c.err = fmt.Errorf("amp: CastAll: %q: %w", name, c.err)
 		}
 		return c.err == nil
-	case job.dst.Len() == 0 || job.plain() && job.dst.Mem().Overlaps(*job.src.Mem()):
+	case job.dst.Len() == 0 || job.plain() && device.Mem(&job.dst).Overlaps(*device.Mem(&job.src)):
 		return true
 	}
 	if c.batch.n == batchLen {

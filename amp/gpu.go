@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -40,7 +41,7 @@ func init() {
 func elementGrid(n, size int) [3]int { return gpu.Grid(n, threads*flight*16/size) }
 
 func (j *castJob) Grids(q gpu.Launcher) error {
-	dst, src := *j.dst.Mem(), *j.src.Mem()
+	dst, src := *device.Mem(&j.dst), *device.Mem(&j.src)
 	from, to := j.src.DType(), j.dst.DType()
 	limit := j.limit
 	if limit == 0 {
@@ -66,7 +67,7 @@ func (j *castJob) Grids(q gpu.Launcher) error {
 
 // gridsAtRandom has a thread for each block of random numbers.
 func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
-	dst, src, n := *j.dst.Mem(), *j.src.Mem(), j.dst.Len()
+	dst, src, n := *device.Mem(&j.dst), *device.Mem(&j.src), j.dst.Len()
 	skip := uintptr(j.draw.First % rounding.PerBlock)
 	params := struct {
 		n, seed, tensor, first uint64
@@ -84,7 +85,7 @@ func (j *castJob) gridsAtRandom(q gpu.Launcher, limit float32) error {
 }
 
 func (j *sweepJob) Grids(q gpu.Launcher) error {
-	grad, n := *j.grad.Mem(), j.grad.Len()
+	grad, n := *device.Mem(&j.grad), j.grad.Len()
 	params := struct {
 		n, piece      uint64
 		ordinal       int64
@@ -97,6 +98,6 @@ func (j *sweepJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: sweepNames.Of(uint8(j.grad.DType())),
 		Blocks: [3]int{gpu.CeilDiv(n, j.piece()), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{grad, *j.records.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{grad, *device.Mem(&j.records)}, Params: gpu.Params(&params),
 	})
 }

@@ -3,6 +3,7 @@
 package amp
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -12,7 +13,7 @@ import (
 const splitPerThread = 16
 
 func (j *splitJob) Grids(q gpu.Launcher) error {
-	w, upper, rest, n := *j.w.Mem(), *j.upper.Mem(), *j.rest.Mem(), j.w.Len()
+	w, upper, rest, n := *device.Mem(&j.w), *device.Mem(&j.upper), *device.Mem(&j.rest), j.w.Len()
 	if n == 0 {
 		return nil
 	}

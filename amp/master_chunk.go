@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
@@ -124,7 +125,7 @@ func (m *Master) adopt(c masterChunk, param snug.View) error {
 		}
 		return cast(c.kept, near)
 	case SplitMaster:
-		clear(c.kept.Mem().Bytes()) // what is new on another device is zero
+		clear(device.Mem(&c.kept).Bytes()) // what is new on another device is zero
 	}
 	return nil
 }

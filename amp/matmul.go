@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 )
@@ -85,7 +86,7 @@ func matMul(c, a, b snug.View, cfg MatMulConfig) error {
 	if err != nil {
 		return fmt.Errorf("amp: MatMul: %w", err)
 	}
-	if c := mc.v.Mem(); c.Overlaps(*ma.v.Mem()) || c.Overlaps(*mb.v.Mem()) {
+	if c := device.Mem(&mc.v); c.Overlaps(*device.Mem(&ma.v)) || c.Overlaps(*device.Mem(&mb.v)) {
 		return fmt.Errorf("amp: MatMul: c overlaps an operand: %w", snug.ErrConfig)
 	}
 	cfg.LDC, cfg.LDA, cfg.LDB = mc.ld, ma.ld, mb.ld
@@ -95,7 +96,7 @@ func matMul(c, a, b snug.View, cfg MatMulConfig) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func finite(x float32) bool { return x-x == 0 }
@@ -142,9 +143,9 @@ type matMulJob struct {
 func (*matMulJob) Kernel() string { return "amp.matmul" }
 
 func (j *matMulJob) Operands(yield func(*driver.Mem)) {
-	yield(j.c.Mem())
-	yield(j.a.Mem())
-	yield(j.b.Mem())
+	yield(device.Mem(&j.c))
+	yield(device.Mem(&j.a))
+	yield(device.Mem(&j.b))
 }
 
 func (j *matMulJob) Run() {

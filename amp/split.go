@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -35,7 +36,7 @@ func (j splitJob) do() error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (j *splitJob) Kernel() string {
@@ -46,9 +47,9 @@ func (j *splitJob) Kernel() string {
 }
 
 func (j *splitJob) Operands(yield func(*driver.Mem)) {
-	yield(j.w.Mem())
-	yield(j.upper.Mem())
-	yield(j.rest.Mem())
+	yield(device.Mem(&j.w))
+	yield(device.Mem(&j.upper))
+	yield(device.Mem(&j.rest))
 }
 
 func (j *splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), castChunk), *j) }
@@ -66,5 +67,5 @@ var splitTask = cpu.NewTask(func(j *splitJob, item int) {
 
 // rests returns the integers of which v, in host memory, holds the bytes.
 func rests(v snug.View) []int16 {
-	return unsafe.Slice((*int16)(v.Mem().Host), v.Bytes()/splitSize)
+	return unsafe.Slice((*int16)(device.Mem(&v).Host), v.Bytes()/splitSize)
 }

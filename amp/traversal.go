@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/sweep"
@@ -130,7 +131,7 @@ func (s *traversal) sweep(grad snug.View) (err error) {
 		return nil
 	}
 	queued := job
-	return grad.Device().Launch(&queued)
+	return device.Launch(grad.Device(), &queued)
 }
 
 // stats returns what the pass found. Only where there are non-finite values, it
@@ -177,8 +178,8 @@ type sweepJob struct {
 func (*sweepJob) Kernel() string { return "amp.sweep" }
 
 func (j *sweepJob) Operands(yield func(*driver.Mem)) {
-	yield(j.grad.Mem())
-	yield(j.records.Mem())
+	yield(device.Mem(&j.grad))
+	yield(device.Mem(&j.records))
 }
 
 func (j *sweepJob) Run() {

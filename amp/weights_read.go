@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
@@ -57,7 +58,7 @@ func (w *Weights) read(t *safetensors.Tensor, lo int, dst snug.View) error {
 
 // fill reads the file from offset on into a host view of the file's type.
 func (w *Weights) fill(v snug.View, offset int64) error {
-	b := v.Mem().Bytes()
+	b := device.Mem(&v).Bytes()
 	if err := safetensors.ReadFull(w.r, b, offset); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
@@ -170,7 +171,7 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 		return writeBytes(out, v)
 	}
 	if v.Device().IsCPU() && v.DType() == dt && !bigEndian {
-		return out.write(v.Mem().Bytes())
+		return out.write(device.Mem(&v).Bytes())
 	}
 	buf := staging.Get(staged)
 	defer staging.Put(buf)
@@ -183,7 +184,7 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 		if err := get(piece, from); err != nil {
 			return err
 		}
-		b := piece.Mem().Bytes()
+		b := device.Mem(&piece).Bytes()
 		if bigEndian {
 			swap(b, dt.Size())
 		}
@@ -197,12 +198,12 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 // writeBytes writes bytes of any device.
 func writeBytes(out *countingWriter, v snug.View) error {
 	if v.Device().IsCPU() {
-		return out.write(v.Mem().Bytes())
+		return out.write(device.Mem(&v).Bytes())
 	}
 	buf := staging.Get(staged)
 	defer staging.Put(buf)
 	floats := snug.ViewOf((*buf)[:staged])
-	room := floats.Mem().Bytes()
+	room := device.Mem(&floats).Bytes()
 	for lo := 0; lo < v.Len(); lo += len(room) {
 		from, err := v.Slice(lo, min(lo+len(room), v.Len()))
 		if err != nil {

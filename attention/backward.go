@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -35,7 +36,7 @@ func backward(j backwardJob) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 // check resolves j's Config and returns the device, or what is wrong.
@@ -65,10 +66,10 @@ func (j *backwardJob) Kernel() string { return "attention.backward" }
 // Operands implements [driver.Job].
 func (j *backwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range [...]*snug.View{&j.dq, &j.dk, &j.dv, &j.dout, &j.q, &j.k, &j.v, &j.out, &j.lse, &j.delta} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 	for _, v := range j.c.extras() {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

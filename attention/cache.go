@@ -7,8 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/u8"
-	"github.com/snug-ml/snug/internal/vexp"
+		"github.com/snug-ml/snug/internal/vexp"
 )
 
 // Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
@@ -59,8 +58,8 @@ func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache,
 //
 // Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and [snug.ErrNonFinite] with
 // the number of the first element that is NaN or infinite, with nothing written.
-func QuantizeRows[C u8.Vector, L snug.Vector32, V snug.Vector](codes C, scales L, x V, dim int) error {
-	to, scale, from := u8.View(codes), snug.ViewOf(scales), snug.ViewOf(x)
+func QuantizeRows[C snug.Vector8, L snug.Vector32, V snug.Vector](codes C, scales L, x V, dim int) error {
+	to, scale, from := snug.ViewOf8(codes), snug.ViewOf(scales), snug.ViewOf(x)
 	switch {
 	case dim < 1 || from.Len()%dim != 0 || to.Len() != from.Len() || scale.Len() != from.Len()/dim:
 		return fmt.Errorf("attention: %d codes and %d scales for %d elements in rows of %d: %w", to.Len(), scale.Len(), from.Len(), dim, snug.ErrShape)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 )
 
@@ -24,7 +25,7 @@ func forward(j forwardJob) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 // check resolves j's Config and returns the device, or what is wrong.
@@ -63,10 +64,10 @@ func (j *forwardJob) Kernel() string { return "attention.forward" }
 // Operands implements [driver.Job].
 func (j *forwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.q, &j.k, &j.v} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 	for _, v := range j.c.extras() {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -59,7 +60,7 @@ func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
 		return &gpuPlain
 	}
 	for _, v := range tensors {
-		if v.Mem().Addr%16 != 0 {
+		if device.Mem(v).Addr%16 != 0 {
 			return &gpuPlain
 		}
 	}
@@ -171,7 +172,7 @@ func (j *forwardJob) Grids(q gpu.Launcher) error {
 func (j *forwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 	c := &j.c
 	return s.launch(q, k.forward.Of(uint8(j.q.DType())), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.queries), k.parts(c.DimV),
-		*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem())
+		*device.Mem(&j.out), *device.Mem(&j.lse), *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v))
 }
 
 // Grids implements [gpu.Job].
@@ -186,7 +187,7 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 		err = j.deltaFeatures(q)
 	} else {
 		err = s.launch(q, deltaNames.Of(uint8(j.q.DType())), gpu.CeilDiv(c.queries(), gpuThreads/32), 1,
-			*j.delta.Mem(), *j.out.Mem(), *j.dout.Mem())
+			*device.Mem(&j.delta), *device.Mem(&j.out), *device.Mem(&j.dout))
 	}
 	if err == nil {
 		err = j.gradLSE(q)
@@ -206,12 +207,12 @@ func (j *backwardJob) Grids(q gpu.Launcher) error {
 // launch implements gpuPass.
 func (j *backwardJob) launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error {
 	c, dtype := &j.c, uint8(j.q.DType())
-	dout, lse, delta := *j.dout.Mem(), *j.lse.Mem(), *j.delta.Mem()
+	dout, lse, delta := *device.Mem(&j.dout), *device.Mem(&j.lse), *device.Mem(&j.delta)
 	err := s.launch(q, k.backwardQuery.Of(dtype), c.Batch*c.Heads*gpu.CeilDiv(c.SeqQ, k.gradQueries), k.parts(c.Dim),
-		*j.dq.Mem(), dout, *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), lse, delta)
+		*device.Mem(&j.dq), dout, *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), lse, delta)
 	if err != nil {
 		return err
 	}
 	return s.launch(q, k.backwardKey.Of(dtype), c.Batch*c.KVHeads*gpu.CeilDiv(c.SeqK, k.keys), k.parts(max(c.Dim, c.DimV)),
-		*j.dk.Mem(), *j.dv.Mem(), dout, *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), lse, delta)
+		*device.Mem(&j.dk), *device.Mem(&j.dv), dout, *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), lse, delta)
 }

@@ -4,6 +4,7 @@ package attention
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -143,11 +144,11 @@ func (j *forwardJob) features(q gpu.Launcher) error {
 	c, x := &j.c, j.c.extraMems()
 	f := c.features(j.q.DType())
 	f.shape.wantLSE = flag(j.lse.Len() > 0)
-	operands := []driver.Mem{*j.out.Mem(), *j.lse.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), x.slopes, x.sinks, x.bias, x.tiles, x.words}
+	operands := []driver.Mem{*device.Mem(&j.out), *device.Mem(&j.lse), *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), x.slopes, x.sinks, x.bias, x.tiles, x.words}
 	name := "attention_forward_features"
 	if r := &c.cache; c.cached() {
 		name = "attention_forward_cached"
-		operands = append(operands, *r.kScale.Mem(), *r.vScale.Mem(), *r.table.Mem())
+		operands = append(operands, *device.Mem(&r.kScale), *device.Mem(&r.vScale), *device.Mem(&r.table))
 		f.dtypeK, f.dtypeV = uint32(j.k.DType()), uint32(j.v.DType())
 		if r.paged() {
 			f.page, f.pages, f.table = uint64(r.PageSize), uint64(r.batch), uint64(r.table.Len()/c.Batch)
@@ -162,10 +163,10 @@ func (j *forwardJob) features(q gpu.Launcher) error {
 type gpuExtras struct{ slopes, sinks, bias, tiles, words driver.Mem }
 
 func (c *Config) extraMems() gpuExtras {
-	x := gpuExtras{slopes: *c.Slopes.Mem(), sinks: *c.Sinks.X.Mem(), bias: *c.Bias.X.Mem()}
+	x := gpuExtras{slopes: *device.Mem(&c.Slopes), sinks: *device.Mem(&c.Sinks.X), bias: *device.Mem(&c.Bias.X)}
 	if c.Mask != nil {
 		words := 8 * len(c.Mask.words)
-		x.words, x.tiles = c.table.Mem().Slice(0, words), c.table.Mem().Slice(words, 4*len(c.Mask.tiles))
+		x.words, x.tiles = device.Mem(&c.table).Slice(0, words), device.Mem(&c.table).Slice(words, 4*len(c.Mask.tiles))
 	}
 	return x
 }
@@ -176,7 +177,7 @@ func (j *backwardJob) deltaFeatures(q gpu.Launcher) error {
 	f := c.features(j.q.DType())
 	return f.batches(c, func(n, queries, _ int) error {
 		return f.launch(q, "attention_delta_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), 1,
-			*j.delta.Mem(), *j.dout.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), *j.lse.Mem(),
+			*device.Mem(&j.delta), *device.Mem(&j.dout), *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), *device.Mem(&j.lse),
 			x.slopes, x.sinks, x.bias, x.tiles, x.words)
 	})
 }
@@ -186,20 +187,20 @@ func (j *backwardJob) features(q gpu.Launcher) error {
 	c := &j.c
 	f := c.features(j.q.DType())
 	x := c.extraMems()
-	in := []driver.Mem{*j.dout.Mem(), *j.q.Mem(), *j.k.Mem(), *j.v.Mem(), *j.lse.Mem(), *j.delta.Mem(), x.slopes, x.bias, x.tiles, x.words}
+	in := []driver.Mem{*device.Mem(&j.dout), *device.Mem(&j.q), *device.Mem(&j.k), *device.Mem(&j.v), *device.Mem(&j.lse), *device.Mem(&j.delta), x.slopes, x.bias, x.tiles, x.words}
 	with := func(results ...driver.Mem) []driver.Mem { return append(results, in...) }
 	return f.batches(c, func(n, queries, keys int) error {
 		err := f.launch(q, "attention_backward_query_features", n*c.Heads*gpu.CeilDiv(queries, gpuTile), gpuPlain.parts(c.Dim),
-			with(*j.dq.Mem())...)
+			with(*device.Mem(&j.dq))...)
 		if err != nil {
 			return err
 		}
 		err = f.launch(q, "attention_backward_key_features", n*c.KVHeads*gpu.CeilDiv(keys, gpuTile), gpuPlain.parts(max(c.Dim, c.DimV)),
-			with(*j.dk.Mem(), *j.dv.Mem())...)
+			with(*device.Mem(&j.dk), *device.Mem(&j.dv))...)
 		if err != nil || c.Bias.Grad.Len() == 0 {
 			return err
 		}
-		return f.launch(q, "attention_bias_features", c.biasItems(n), 1, with(*c.Bias.Grad.Mem())...)
+		return f.launch(q, "attention_bias_features", c.biasItems(n), 1, with(*device.Mem(&c.Bias.Grad))...)
 	})
 }
 
@@ -225,7 +226,7 @@ func (j *backwardJob) sinks(q gpu.Launcher) error {
 	p := gpuSinks{uint64(c.Heads), uint64(c.batches()), uint64(c.rows()), uint64(c.SeqQ)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "attention_sinks", Blocks: [3]int{min(c.Heads, maxBlocks), 1, 1}, Threads: gpuThreads,
-		Operands: []driver.Mem{*c.Sinks.Grad.Mem(), *c.Sinks.X.Mem(), *j.lse.Mem(), *j.delta.Mem()}, Params: gpu.Params(&p),
+		Operands: []driver.Mem{*device.Mem(&c.Sinks.Grad), *device.Mem(&c.Sinks.X), *device.Mem(&j.lse), *device.Mem(&j.delta)}, Params: gpu.Params(&p),
 	})
 }
 
@@ -242,6 +243,6 @@ func (j *backwardJob) gradLSE(q gpu.Launcher) error {
 	p := gpuMinus{uint64(n)}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: "attention_minus", Blocks: gpu.Grid(n, gpuThreads), Threads: gpuThreads,
-		Operands: []driver.Mem{*j.delta.Mem(), *j.c.GradLSE.Mem()}, Params: gpu.Params(&p),
+		Operands: []driver.Mem{*device.Mem(&j.delta), *device.Mem(&j.c.GradLSE)}, Params: gpu.Params(&p),
 	})
 }

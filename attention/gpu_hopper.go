@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -67,7 +68,7 @@ func hopperFor(q gpu.Launcher, c *Config, k *gpuKernels) *hopper {
 // tensorMap returns the map of an operand for copies of tiles of so many rows.
 func tensorMap(v *snug.View, s Strides, dim, seq, heads, batch, rows int) gpu.TensorMap {
 	m := gpu.TensorMap{
-		Mem: *v.Mem(), Rows: rows,
+		Mem: *device.Mem(v), Rows: rows,
 		Dims: [4]int{dim, seq, heads, batch}, Strides: [3]int{2 * s.Row, 2 * s.Head, 2 * s.Batch},
 	}
 	for i, n := range m.Dims[1:] {
@@ -113,21 +114,21 @@ func (p *hopperPass) launch(q gpu.Launcher, h *hopper, s gpuShape, dtype uint8, 
 func (j *forwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error) {
 	c, p := &j.c, &h.forward
 	maps := []gpu.TensorMap{c.queryMap(&j.q, p.rows), c.keyMap(&j.k, p.step), c.valueMap(&j.v, p.step)}
-	return p.rows, 1, p.launch(q, h, s, uint8(j.q.DType()), c.Batch*c.Heads, c.SeqQ, 1, maps, *j.out.Mem(), *j.lse.Mem())
+	return p.rows, 1, p.launch(q, h, s, uint8(j.q.DType()), c.Batch*c.Heads, c.SeqQ, 1, maps, *device.Mem(&j.out), *device.Mem(&j.lse))
 }
 
 // hopper implements gpuPass.
 func (j *backwardJob) hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error) {
-	c, dtype, lse, delta := &j.c, uint8(j.q.DType()), *j.lse.Mem(), *j.delta.Mem()
+	c, dtype, lse, delta := &j.c, uint8(j.q.DType()), *device.Mem(&j.lse), *device.Mem(&j.delta)
 	maps := func(queries, keys int) []gpu.TensorMap {
 		return []gpu.TensorMap{c.outMap(&j.dout, queries), c.queryMap(&j.q, queries), c.keyMap(&j.k, keys), c.valueMap(&j.v, keys)}
 	}
 	p := &h.backwardQuery
-	err = p.launch(q, h, s, dtype, c.Batch*c.Heads, c.SeqQ, 2, maps(p.rows, p.step), *j.dq.Mem(), lse, delta)
+	err = p.launch(q, h, s, dtype, c.Batch*c.Heads, c.SeqQ, 2, maps(p.rows, p.step), *device.Mem(&j.dq), lse, delta)
 	if err != nil {
 		return 0, 0, err
 	}
 	p = &h.backwardKey
-	err = p.launch(q, h, s, dtype, c.Batch*c.KVHeads, c.SeqK, 2, maps(p.step, p.rows), *j.dk.Mem(), *j.dv.Mem(), lse, delta)
+	err = p.launch(q, h, s, dtype, c.Batch*c.KVHeads, c.SeqK, 2, maps(p.step, p.rows), *device.Mem(&j.dk), *device.Mem(&j.dv), lse, delta)
 	return h.backwardQuery.rows, p.rows, err
 }

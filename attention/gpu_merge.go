@@ -3,6 +3,7 @@
 package attention
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -35,12 +36,12 @@ func (j *mergeJob) Grids(q gpu.Launcher) error {
 	}
 	l := gpu.Launch{
 		Module: &kernels, Func: "attention_merge", Blocks: gpu.Grid(n, gpuThreads/32), Threads: gpuThreads,
-		Operands: []driver.Mem{*j.out.Mem(), *j.lse.Mem(), *j.out1.Mem(), *j.lse1.Mem(), *j.out2.Mem(), *j.lse2.Mem()}, Params: gpu.Params(&p),
+		Operands: []driver.Mem{*device.Mem(&j.out), *device.Mem(&j.lse), *device.Mem(&j.out1), *device.Mem(&j.lse1), *device.Mem(&j.out2), *device.Mem(&j.lse2)}, Params: gpu.Params(&p),
 	}
 	if j.backward {
 		l.Func = "attention_merge_backward"
 		l.Operands = []driver.Mem{
-			*j.dout1.Mem(), *j.dlse1.Mem(), *j.dout.Mem(), *j.out.Mem(), *j.lse.Mem(), *j.out1.Mem(), *j.lse1.Mem(), *c.GradLSE.Mem(),
+			*device.Mem(&j.dout1), *device.Mem(&j.dlse1), *device.Mem(&j.dout), *device.Mem(&j.out), *device.Mem(&j.lse), *device.Mem(&j.out1), *device.Mem(&j.lse1), *device.Mem(&c.GradLSE),
 		}
 	}
 	return q.LaunchGrid(&l)

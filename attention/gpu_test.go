@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
@@ -105,8 +106,8 @@ func TestTensorMap(t *testing.T) {
 	mem := snug.ViewOf(make([]snug.BFloat16, 1))
 	c := resolved(t, SequenceMajor(Config{Batch: 3, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 7, Dim: 64, DimV: 72}))
 	q, v := c.queryMap(&mem, 128), c.valueMap(&mem, 96)
-	require.Equal(t, gpu.TensorMap{Mem: *mem.Mem(), Dims: [4]int{64, 5, 4, 3}, Strides: [3]int{512, 128, 2560}, Rows: 128}, q)
-	require.Equal(t, gpu.TensorMap{Mem: *mem.Mem(), Dims: [4]int{72, 7, 2, 3}, Strides: [3]int{288, 144, 2016}, Rows: 96}, v)
+	require.Equal(t, gpu.TensorMap{Mem: *device.Mem(&mem), Dims: [4]int{64, 5, 4, 3}, Strides: [3]int{512, 128, 2560}, Rows: 128}, q)
+	require.Equal(t, gpu.TensorMap{Mem: *device.Mem(&mem), Dims: [4]int{72, 7, 2, 3}, Strides: [3]int{288, 144, 2016}, Rows: 96}, v)
 	c = resolved(t, Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 7, Dim: 72, Q: Strides{Row: 72}})
 	require.Equal(t, [3]int{144, 144, 144}, c.queryMap(&mem, 128).Strides)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -53,11 +54,11 @@ func (d *drawn) vector(name string, n int) snug.View {
 			snug.SliceView(make([]int32, n)), snug.SliceView(make([]float32, n)), snug.SliceView([]float32(nil)),
 		}).Draw(d.t, name)
 	}
-	for i := range v.Mem().Bytes() {
-		v.Mem().Bytes()[i] = 42 // a finite number in every type
+	for i := range device.Mem(&v).Bytes() {
+		device.Mem(&v).Bytes()[i] = 42 // a finite number in every type
 	}
 	d.all = append(d.all, v)
-	d.want = append(d.want, slices.Clone(v.Mem().Bytes()))
+	d.want = append(d.want, slices.Clone(device.Mem(&v).Bytes()))
 	return v
 }
 
@@ -182,7 +183,7 @@ func limitsProperty(t *rapid.T) {
 		t.Fatalf("%v wraps no sentinel", err)
 	}
 	for i, v := range d.all {
-		require.Equal(t, d.want[i], v.Mem().Bytes(), "%v, but something was written", err)
+		require.Equal(t, d.want[i], device.Mem(&v).Bytes(), "%v, but something was written", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -67,7 +68,7 @@ func merge(j mergeJob) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func (j *mergeJob) check() (*snug.Device, error) {
@@ -98,10 +99,10 @@ func (j *mergeJob) Kernel() string { return "attention.merge" }
 // Operands implements [driver.Job].
 func (j *mergeJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range [...]*snug.View{&j.out, &j.lse, &j.out1, &j.lse1, &j.out2, &j.lse2, &j.dout1, &j.dlse1, &j.dout} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 	for _, v := range j.c.extras() {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/kerneltest" // registers the kind "opaque"
 	"github.com/stretchr/testify/require"
@@ -119,7 +120,7 @@ func TestMemoryOnADevice(t *testing.T) {
 		require.Same(t, snug.CPU(), want.Device())
 		back := hostVector(dt, n)
 		require.NoError(t, snug.Copy(back, got))
-		require.Equal(t, want.Mem().Bytes(), back.Mem().Bytes())
+		require.Equal(t, device.Mem(&want).Bytes(), device.Mem(&back).Bytes())
 	}
 	require.NoError(t, there.err)
 	require.Zero(t, there.empty(snug.F32, kerneltest.Total/4+1).Len())

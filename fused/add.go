@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -33,7 +34,7 @@ func add(out, a, b snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type addJob struct{ out, a, b snug.View }
@@ -42,7 +43,7 @@ func (*addJob) Kernel() string { return "fused.add" }
 
 func (j *addJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.a, &j.b} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

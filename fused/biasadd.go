@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -61,7 +62,7 @@ func biasAdd(out, x, bias snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func biasAddBackward(dbias, dy snug.View, into Into, ws snug.View) error {
@@ -93,7 +94,7 @@ func biasAddBackward(dbias, dy snug.View, into Into, ws snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type biasAddJob struct {
@@ -106,7 +107,7 @@ func (*biasAddJob) Kernel() string { return "fused.bias_add" }
 
 func (j *biasAddJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -147,7 +148,7 @@ func (*biasAddBackwardJob) Kernel() string { return "fused.bias_add_backward" }
 
 func (j *biasAddBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dbias, &j.dy, &j.ws} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

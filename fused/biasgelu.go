@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -99,7 +100,7 @@ func biasGELU(op string, form geluForm, out, x, bias snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error {
@@ -139,7 +140,7 @@ func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type biasGELUJob struct {
@@ -155,7 +156,7 @@ func (j *biasGELUJob) Kernel() string {
 
 func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.x, &j.bias} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -200,7 +201,7 @@ func (j *biasGELUBackwardJob) Kernel() string {
 
 func (j *biasGELUBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dx, &j.dbias, &j.dy, &j.x, &j.bias, &j.ws} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 )
@@ -29,7 +30,7 @@ func (j *crossEntropyJob) Kernel() string {
 
 func (j *crossEntropyJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dx, &j.dw, &j.x, &j.w, &j.targets, &j.ws, &j.sum} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

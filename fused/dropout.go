@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/philox"
 	"github.com/snug-ml/snug/internal/vexp"
@@ -71,7 +72,7 @@ func dropout(op string, out, x operand, mask DropoutMask) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type dropoutJob struct {
@@ -83,8 +84,8 @@ type dropoutJob struct {
 func (*dropoutJob) Kernel() string { return "fused.dropout" }
 
 func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
-	yield(j.out.Mem())
-	yield(j.x.Mem())
+	yield(device.Mem(&j.out))
+	yield(device.Mem(&j.x))
 }
 
 func (j *dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -138,7 +139,7 @@ func launchWith(dev *snug.Device, job driver.Job, uploads []upload) (err error) 
 		}
 		*u.view = a.View()
 	}
-	return dev.Launch(job)
+	return device.Launch(dev, job)
 }
 
 type embeddingJob struct {
@@ -151,7 +152,7 @@ func (*embeddingJob) Kernel() string { return "fused.embedding" }
 
 func (j *embeddingJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.table, &j.tokens, &j.pos, &j.positions} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -170,7 +171,7 @@ var embeddingTask = cpu.NewTask(func(j *embeddingJob, item int) {
 
 func (j *embeddingJob) copyRows(lo, hi int) {
 	size := j.cols * j.out.DType().Size()
-	out, table := j.out.Mem().Bytes(), j.table.Mem().Bytes()
+	out, table := device.Mem(&j.out).Bytes(), device.Mem(&j.table).Bytes()
 	for i, token := range snug.Host[int32](j.tokens)[lo:hi] {
 		copy(out[(lo+i)*size:][:size], table[int(token)*size:])
 	}
@@ -206,7 +207,7 @@ func (*embeddingBackwardJob) Kernel() string { return "fused.embedding_backward"
 
 func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dtable, &j.dy, &j.tokens} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

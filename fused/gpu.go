@@ -4,6 +4,7 @@ package fused
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -17,7 +18,7 @@ const threads = 256
 func grid[P any](q gpu.Launcher, name string, blocks [3]int, threads int, params P, operands ...*snug.View) error {
 	mems := make([]driver.Mem, len(operands))
 	for i, v := range operands {
-		mems[i] = *v.Mem()
+		mems[i] = *device.Mem(v)
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: name, Blocks: blocks, Threads: threads, Operands: mems, Params: gpu.Params(&params),
@@ -37,7 +38,7 @@ func rowGrid(rows int) [3]int { return gpu.Grid(rows, threads/32) }
 // multiples of 16 bytes.
 func wide(cols int, operands ...*snug.View) uint32 {
 	for _, v := range operands {
-		if v.Mem().Addr%16 != 0 || cols*v.DType().Size()%16 != 0 && v.Len() > cols {
+		if device.Mem(v).Addr%16 != 0 || cols*v.DType().Size()%16 != 0 && v.Len() > cols {
 			return 0
 		}
 	}
@@ -113,7 +114,7 @@ func (j *dropoutJob) Grids(q gpu.Launcher) error {
 		threshold: uint64(threshold), scale: scale,
 	}
 	// A thread's 4 elements begin where a block of words does.
-	if j.mask.First%4 == 0 && j.out.Mem().Addr%16 == 0 && j.x.Mem().Addr%16 == 0 {
+	if j.mask.First%4 == 0 && device.Mem(&j.out).Addr%16 == 0 && device.Mem(&j.x).Addr%16 == 0 {
 		p.wide = 1
 	}
 	return grid(q, nameOf(&dropoutNames, &j.out), gpu.Grid(j.out.Len(), 4*threads), threads, p, &j.out, &j.x)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // LayerNorm normalizes each row of x to mean 0 and variance 1, and scales and
@@ -90,7 +91,7 @@ func layerNorm(out, mean, rstd, x, gamma, beta snug.View, eps float32) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func checkEps(op string, eps float32) error {
@@ -145,5 +146,5 @@ func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, in
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }

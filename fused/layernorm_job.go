@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -18,7 +19,7 @@ func (*layerNormJob) Kernel() string { return "fused.layernorm" }
 
 func (j *layerNormJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -67,7 +68,7 @@ func (*layerNormBackwardJob) Kernel() string { return "fused.layernorm_backward"
 
 func (j *layerNormBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dx, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma, &j.ws} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

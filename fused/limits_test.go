@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -71,7 +72,7 @@ func limitsProperty(t *rapid.T) {
 	name := rapid.SampledFrom(slices.Sorted(maps.Keys(functions))).Draw(t, "function")
 	before := map[string][]byte{}
 	for operand, v := range c.v {
-		before[operand] = slices.Clone(v.Mem().Bytes())
+		before[operand] = slices.Clone(device.Mem(&v).Bytes())
 	}
 	err := functions[name](c)
 	if err == nil {
@@ -81,7 +82,7 @@ func limitsProperty(t *rapid.T) {
 		t.Fatalf("%v wraps no sentinel", err)
 	}
 	for operand, v := range c.v {
-		require.Equal(t, before[operand], v.Mem().Bytes(), "%v, but %s was written", err, operand)
+		require.Equal(t, before[operand], device.Mem(&v).Bytes(), "%v, but %s was written", err, operand)
 	}
 }
 

@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -81,7 +82,7 @@ func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into Grads, ws snug.View) error {
@@ -125,7 +126,7 @@ func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into Grads, ws sn
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type rmsNormJob struct {
@@ -139,7 +140,7 @@ func (*rmsNormJob) Kernel() string { return "fused.rmsnorm" }
 
 func (j *rmsNormJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.rstd, &j.x, &j.gamma} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -186,7 +187,7 @@ func (*rmsNormBackwardJob) Kernel() string { return "fused.rmsnorm_backward" }
 
 func (j *rmsNormBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dx, &j.dgamma, &j.dy, &j.x, &j.rstd, &j.gamma, &j.ws} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -159,7 +160,7 @@ func (*rotaryJob) Kernel() string { return "fused.rotary" }
 
 func (j *rotaryJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.x, &j.angles, &j.positions} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -41,7 +42,7 @@ func load(buf []float32, v snug.View, lo int) []float32 {
 		return v.Float32s()[lo:][:len(buf)]
 	}
 	half.Load(buf, v, lo)
-	next := v.Mem().Bytes()[(lo+len(buf))*v.DType().Size():]
+	next := device.Mem(&v).Bytes()[(lo+len(buf))*v.DType().Size():]
 	vexp.Registry.Best().Prefetch(next[:min(len(next), len(buf)*v.DType().Size())])
 	return buf
 }

@@ -3,6 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -55,7 +56,7 @@ func swiGLU(out, gate, up snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func swiGLUBackward(dgate, dup, dy, gate, up snug.View) error {
@@ -77,7 +78,7 @@ func swiGLUBackward(dgate, dup, dy, gate, up snug.View) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 type swiGLUJob struct{ out, gate, up snug.View }
@@ -86,7 +87,7 @@ func (*swiGLUJob) Kernel() string { return "fused.swiglu" }
 
 func (j *swiGLUJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.out, &j.gate, &j.up} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 
@@ -117,7 +118,7 @@ func (*swiGLUBackwardJob) Kernel() string { return "fused.swiglu_backward" }
 
 func (j *swiGLUBackwardJob) Operands(yield func(*driver.Mem)) {
 	for _, v := range []*snug.View{&j.dgate, &j.dup, &j.dy, &j.gate, &j.up} {
-		yield(v.Mem())
+		yield(device.Mem(v))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/stretchr/testify/require"
 )
@@ -286,7 +287,7 @@ func (instantFence) Await() error { return nil }
 func openCopier(t testing.TB) (*snug.Device, *copier) {
 	dev, err := snug.Open("copier:0")
 	require.NoError(t, err)
-	d, err := dev.Copier()
+	d, err := device.Copier(dev)
 	require.NoError(t, err)
 	c := d.(*copier)
 	t.Cleanup(func() {
@@ -306,10 +307,10 @@ type kernel struct {
 }
 
 func (*kernel) Kernel() string                       { return "offload.test" }
-func (k *kernel) Operands(yield func(m *driver.Mem)) { yield(k.x.Mem()) }
+func (k *kernel) Operands(yield func(m *driver.Mem)) { yield(device.Mem(&k.x)) }
 func (k *kernel) Run()                               { k.do(k.x.Float32s()) }
 
 // launch queues a kernel.
 func launch(t testing.TB, x snug.View, do func(x []float32)) {
-	require.NoError(t, x.Device().Launch(&kernel{x, do}))
+	require.NoError(t, device.Launch(x.Device(), &kernel{x, do}))
 }

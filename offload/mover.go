@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 )
 
@@ -80,7 +81,7 @@ func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 		return nil, fmt.Errorf("offload: mover with %d pages, want 1 to %d: %w", pages, MaxPages, snug.ErrConfig)
 	}
 	m := &Mover{dev: dev, pageBytes: roundUp(pageBytes, alignment)}
-	copier, err := dev.Copier()
+	copier, err := device.Copier(dev)
 	switch {
 	case errors.Is(err, driver.ErrNoCopier):
 		return m, nil
@@ -158,26 +159,26 @@ func (m *Mover) Save(dst, src snug.View) (Move, error) {
 }
 
 // move starts a copy from host to device, or, to save, from device to host.
-func (m *Mover) move(device, host snug.View, save bool) (Move, error) {
+func (m *Mover) move(onDevice, host snug.View, save bool) (Move, error) {
 	if !m.made() {
 		return Move{}, errNoMover
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.check(device, host); err != nil {
+	if err := m.check(onDevice, host); err != nil {
 		return Move{}, err
 	}
 	if m.copier == nil {
 		if save {
-			return Move{}, snug.Copy(host, device)
+			return Move{}, snug.Copy(host, onDevice)
 		}
-		return Move{}, snug.Copy(device, host)
+		return Move{}, snug.Copy(onDevice, host)
 	}
 	v := Move{m: m, first: m.started}
-	bytes := host.Mem().Bytes()
+	bytes := device.Mem(&host).Bytes()
 	for lo := 0; lo < len(bytes); lo += m.pageBytes {
 		hi := min(lo+m.pageBytes, len(bytes))
-		if err := m.start(device.Mem().Slice(lo, hi-lo), bytes[lo:hi], save); err != nil {
+		if err := m.start(device.Mem(&onDevice).Slice(lo, hi-lo), bytes[lo:hi], save); err != nil {
 			// Nothing of the move may be under way when the caller has its vectors back.
 			if m.err == nil {
 				err = errors.Join(err, m.settle(m.started))
@@ -189,15 +190,15 @@ func (m *Mover) move(device, host snug.View, save bool) (Move, error) {
 	return v, nil
 }
 
-func (m *Mover) check(device, host snug.View) error {
+func (m *Mover) check(onDevice, host snug.View) error {
 	switch {
-	case device.Len() == 0 && host.Len() == 0:
-	case device.DType() != host.DType():
-		return fmt.Errorf("%s on the device, %s on the host: %w", device.DType(), host.DType(), snug.ErrDType)
-	case device.Len() != host.Len():
-		return fmt.Errorf("%d elements on the device, %d on the host: %w", device.Len(), host.Len(), snug.ErrShape)
-	case device.Device() != m.dev:
-		return fmt.Errorf("a vector on %s, want %s: %w", device.Device(), m.dev, snug.ErrDevice)
+	case onDevice.Len() == 0 && host.Len() == 0:
+	case onDevice.DType() != host.DType():
+		return fmt.Errorf("%s on the device, %s on the host: %w", onDevice.DType(), host.DType(), snug.ErrDType)
+	case onDevice.Len() != host.Len():
+		return fmt.Errorf("%d elements on the device, %d on the host: %w", onDevice.Len(), host.Len(), snug.ErrShape)
+	case onDevice.Device() != m.dev:
+		return fmt.Errorf("a vector on %s, want %s: %w", onDevice.Device(), m.dev, snug.ErrDevice)
 	case !host.Device().IsCPU():
 		return fmt.Errorf("a vector on %s, want host memory: %w", host.Device(), snug.ErrDevice)
 	}
@@ -222,13 +223,13 @@ func (m *Mover) usable() error {
 	case m.copier == nil:
 		return nil
 	}
-	_, err := m.dev.Copier()
+	_, err := device.Copier(m.dev)
 	return err
 }
 
 // start starts the copy of one page, in the first buffer of the ring that gets
 // free.
-func (m *Mover) start(device driver.Mem, host []byte, save bool) (err error) {
+func (m *Mover) start(mem driver.Mem, host []byte, save bool) (err error) {
 	if m.started-m.settled == uint64(len(m.ring)) {
 		if err := m.settle(m.settled + 1); err != nil {
 			return err
@@ -237,10 +238,10 @@ func (m *Mover) start(device driver.Mem, host []byte, save bool) (err error) {
 	p := m.page(m.started)
 	buffer := p.buffer.Slice(0, len(host))
 	if save {
-		p.fence, err = m.copier.StartCopyOut(buffer, device)
+		p.fence, err = m.copier.StartCopyOut(buffer, mem)
 	} else {
 		copyTask.Run(cpu.Chunks(len(host), copyChunk), copyArgs{buffer.Bytes(), host})
-		p.fence, err = m.copier.StartCopyIn(device, buffer)
+		p.fence, err = m.copier.StartCopyIn(mem, buffer)
 		host = nil
 	}
 	if err != nil {
@@ -290,7 +291,7 @@ func (m *Mover) await(p *staged) error {
 		return err
 	}
 	blank := m.blank.View()
-	mark, err := m.copier.StartCopyOut(p.mark, *blank.Mem())
+	mark, err := m.copier.StartCopyOut(p.mark, *device.Mem(&blank))
 	p.fence, p.awaited = mark, true
 	return err
 }
@@ -311,7 +312,7 @@ func (m *Mover) Close() error {
 	if m.copier == nil {
 		return nil
 	}
-	if _, err := m.dev.Copier(); err != nil {
+	if _, err := device.Copier(m.dev); err != nil {
 		m.pinned = driver.Mem{}
 		return nil
 	}

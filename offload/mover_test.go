@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -201,7 +202,7 @@ func orders(t *rapid.T, dev *snug.Device) {
 				}
 			}
 			add(want)
-			require.NoError(t, dev.Launch(&kernel{x, add}))
+			require.NoError(t, device.Launch(dev, &kernel{x, add}))
 		}
 	}
 	for _, s := range saves {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 )
 
@@ -69,7 +70,7 @@ func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
 		if err != nil {
 			return err
 		}
-		host := viewOf(memory.Mem().Bytes()[:to.Bytes()], to.DType())
+		host := viewOf(device.Mem(&memory).Bytes()[:to.Bytes()], to.DType())
 		half.Convert(host, from, 0, from.Len(), false)
 		move, err := m.Load(to, host)
 		if err != nil {

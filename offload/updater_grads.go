@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/sweep"
 )
@@ -79,7 +80,7 @@ func (u *Updater) staged(dt snug.DType, n int) snug.View {
 		u.stage = make([]float32, u.o.PageLen)
 	}
 	bytes := snug.SliceView(u.stage)
-	return viewOf(bytes.Mem().Bytes()[:n*dt.Size()], dt)
+	return viewOf(device.Mem(&bytes).Bytes()[:n*dt.Size()], dt)
 }
 
 // put writes weights lo to lo+len(w)-1 to where the model has them, and adds moves that

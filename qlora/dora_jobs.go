@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/sweep"
@@ -20,10 +21,10 @@ type normsJob struct {
 func (j *normsJob) Kernel() string { return "qlora.norms" }
 
 func (j *normsJob) Operands(yield func(*driver.Mem)) {
-	yield(j.norms.Mem())
-	yield(j.scale.Mem())
-	yield(j.magnitude.Mem())
-	yield(j.x.Mem())
+	yield(device.Mem(&j.norms))
+	yield(device.Mem(&j.scale))
+	yield(device.Mem(&j.magnitude))
+	yield(device.Mem(&j.x))
 }
 
 // rowsOf returns how many rows of cols elements one item of a parallel loop takes.
@@ -59,9 +60,9 @@ type blendJob struct {
 func (j *blendJob) Kernel() string { return "qlora.blend" }
 
 func (j *blendJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dst.Mem())
-	yield(j.src.Mem())
-	yield(j.scale.Mem())
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.src))
+	yield(device.Mem(&j.scale))
 }
 
 func (j *blendJob) rows() int { return j.dst.Len() / j.cols }
@@ -115,10 +116,10 @@ type dotsJob struct {
 func (j *dotsJob) Kernel() string { return "qlora.dots" }
 
 func (j *dotsJob) Operands(yield func(*driver.Mem)) {
-	yield(j.acc.Mem())
-	yield(j.norms.Mem())
-	yield(j.dy.Mem())
-	yield(j.h.Mem())
+	yield(device.Mem(&j.acc))
+	yield(device.Mem(&j.norms))
+	yield(device.Mem(&j.dy))
+	yield(device.Mem(&j.h))
 }
 
 // dotsCols is how many columns one item of a parallel loop takes.

@@ -6,8 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
-	"github.com/snug-ml/snug/internal/u8"
-	"github.com/snug-ml/snug/quant8"
+		"github.com/snug-ml/snug/quant8"
 )
 
 // nestedBlock is the block of double quantization, in absmax.
@@ -28,8 +27,8 @@ var signed = quant8.DynamicMap(true)
 // [snug.ErrShape], [snug.ErrDevice] for operands that are not on the CPU, and
 // [snug.ErrNonFinite], which names the first that is NaN, infinite or negative.
 // Nothing is written then.
-func DoubleQuantize[C quant8.Codes, N, A snug.Vector32](codes C, nested N, absmax A) (offset float32, err error) {
-	c, n, a := u8.View(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
+func DoubleQuantize[C snug.Vector8, N, A snug.Vector32](codes C, nested N, absmax A) (offset float32, err error) {
+	c, n, a := snug.ViewOf8(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
 	if err := checkDouble(c, n, a); err != nil {
 		return 0, fmt.Errorf("qlora: double quantize: %w", err)
 	}
@@ -44,8 +43,8 @@ func DoubleQuantize[C quant8.Codes, N, A snug.Vector32](codes C, nested N, absma
 // lengths are those of DoubleQuantize. It is for host memory and needs none.
 // Errors, with nothing written: [snug.ErrDType], [snug.ErrShape] or
 // [snug.ErrDevice].
-func DoubleDequantize[A snug.Vector32, C quant8.Codes, N snug.Vector32](absmax A, codes C, nested N, offset float32) error {
-	c, n, a := u8.View(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
+func DoubleDequantize[A snug.Vector32, C snug.Vector8, N snug.Vector32](absmax A, codes C, nested N, offset float32) error {
+	c, n, a := snug.ViewOf8(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
 	if err := checkDouble(c, n, a); err != nil {
 		return fmt.Errorf("qlora: double dequantize: %w", err)
 	}

@@ -3,6 +3,7 @@ package qlora
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
@@ -31,7 +32,7 @@ func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
 // is left to them.
 func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
 	return l.in%l.w.block == 0 && l.w.packed.View().Len() > 0 &&
-		y.DType().IsFloat() && beta-beta == 0 && !y.Mem().Overlaps(*x.Mem())
+		y.DType().IsFloat() && beta-beta == 0 && !device.Mem(&y).Overlaps(*device.Mem(&x))
 }
 
 // forwardFew is Forward of few rows.
@@ -74,12 +75,12 @@ type fewJob struct {
 func (j *fewJob) Kernel() string { return "qlora.few" }
 
 func (j *fewJob) Operands(yield func(*driver.Mem)) {
-	yield(j.y.Mem())
-	yield(j.x.Mem())
-	yield(j.packed.Mem())
-	yield(j.absmax.Mem())
-	yield(j.codes.Mem())
-	yield(j.nested.Mem())
+	yield(device.Mem(&j.y))
+	yield(device.Mem(&j.x))
+	yield(device.Mem(&j.packed))
+	yield(device.Mem(&j.absmax))
+	yield(device.Mem(&j.codes))
+	yield(device.Mem(&j.nested))
 }
 
 func (j *fewJob) Run() {

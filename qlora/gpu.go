@@ -5,6 +5,7 @@ package qlora
 import (
 	"math/bits"
 
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/quant8"
@@ -30,7 +31,7 @@ var (
 )
 
 func (j *quantizeJob) Grids(q gpu.Launcher) error {
-	packed, absmax, src := *j.packed.Mem(), *j.absmax.Mem(), *j.src.Mem()
+	packed, absmax, src := *device.Mem(&j.packed), *device.Mem(&j.absmax), *device.Mem(&j.src)
 	lanes := j.block / slots // threads that share a block, a power of two as it is
 	params := struct {
 		n, codes     uint64
@@ -52,17 +53,17 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *dequantizeJob) Grids(q gpu.Launcher) error {
-	dst, packed, n := *j.dst.Mem(), *j.packed.Mem(), j.dst.Len()
+	dst, packed, n := *device.Mem(&j.dst), *device.Mem(&j.packed), j.dst.Len()
 	common := dequantizeParams{uint64(n), uint32(bits.TrailingZeros(uint(j.block))), gpu.Aligned(dst.Addr, packed.Addr), j.f.Values}
 	tile := threads * flight * 16 / j.dst.DType().Size()
 	l := gpu.Launch{
 		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
 		Blocks: [3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{dst, packed, *j.absmax.Mem()}, Params: gpu.Params(&common),
+		Operands: []driver.Mem{dst, packed, *device.Mem(&j.absmax)}, Params: gpu.Params(&common),
 	}
 	if j.m != nil {
 		l.Func = doubleNames.Of(uint8(j.dst.DType()))
-		l.Operands = append(l.Operands, *j.nested.Mem())
+		l.Operands = append(l.Operands, *device.Mem(&j.nested))
 		l.Params = gpu.Params(&struct {
 			dequantizeParams
 			offset float32

@@ -3,6 +3,7 @@
 package qlora
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -31,7 +32,7 @@ func (j *normsJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: normsNames.Of(uint8(j.x.DType())),
 		Blocks: gpu.Grid(j.norms.Len(), 1), Threads: threads,
-		Operands: []driver.Mem{*j.norms.Mem(), *j.scale.Mem(), *j.magnitude.Mem(), *j.x.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.norms), *device.Mem(&j.scale), *device.Mem(&j.magnitude), *device.Mem(&j.x)}, Params: gpu.Params(&params),
 	})
 }
 
@@ -50,7 +51,7 @@ func (j *blendJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: blendNames.Of(uint8(j.dst.DType())),
 		Blocks: gpu.Grid(j.rows(), 1), Threads: threads,
-		Operands: []driver.Mem{*j.dst.Mem(), *j.src.Mem(), *j.scale.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.dst), *device.Mem(&j.src), *device.Mem(&j.scale)}, Params: gpu.Params(&params),
 	})
 }
 
@@ -62,6 +63,6 @@ func (j *dotsJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: dotsNames.Of(uint8(j.dy.DType())),
 		Blocks: gpu.Grid(j.acc.Len(), threads), Threads: threads,
-		Operands: []driver.Mem{*j.acc.Mem(), *j.norms.Mem(), *j.dy.Mem(), *j.h.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.acc), *device.Mem(&j.norms), *device.Mem(&j.dy), *device.Mem(&j.h)}, Params: gpu.Params(&params),
 	})
 }

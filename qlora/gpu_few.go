@@ -5,6 +5,7 @@ package qlora
 import (
 	"math/bits"
 
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/quant8"
@@ -22,7 +23,7 @@ var fewNames = [...]gpu.Floats{
 }
 
 func (j *fewJob) Grids(q gpu.Launcher) error {
-	x, packed := *j.x.Mem(), *j.packed.Mem()
+	x, packed := *device.Mem(&j.x), *device.Mem(&j.packed)
 	params := struct {
 		out, in      uint64
 		rows, shift  uint32
@@ -43,6 +44,6 @@ func (j *fewJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: fewNames[size].Of(uint8(j.x.DType())),
 		Blocks: [3]int{min(gpu.CeilDiv(j.out, fewThreads/32*fewOutputs), maxGrid), gpu.CeilDiv(j.rows, 1<<size), 1}, Threads: fewThreads,
-		Operands: []driver.Mem{*j.y.Mem(), x, packed, *j.absmax.Mem(), *j.codes.Mem(), *j.nested.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.y), x, packed, *device.Mem(&j.absmax), *device.Mem(&j.codes), *device.Mem(&j.nested)}, Params: gpu.Params(&params),
 	})
 }

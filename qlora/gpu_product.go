@@ -5,6 +5,7 @@ package qlora
 import (
 	"math/bits"
 
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -35,7 +36,7 @@ func (j *productJob) matrices() (a, b, c gpu.Matrix) {
 func (j *productJob) launch(q gpu.Launcher, form gemm.Form) error {
 	a, b, c := j.matrices()
 	n, k := j.shape()
-	packed := *j.packed.Mem()
+	packed := *device.Mem(&j.packed)
 	params := struct {
 		gemm.Params
 		shift, wide uint32
@@ -53,6 +54,6 @@ func (j *productJob) launch(q gpu.Launcher, form gemm.Form) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: productNames[form].Of(uint8(j.a.DType())),
 		Blocks: [3]int{form.Blocks(j.rows, n), 1, 1}, Threads: gemm.Threads,
-		Operands: []driver.Mem{c.Mem, a.Mem, packed, *j.scales.Mem(), *j.codes.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{c.Mem, a.Mem, packed, *device.Mem(&j.scales), *device.Mem(&j.codes)}, Params: gpu.Params(&params),
 	})
 }

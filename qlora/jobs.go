@@ -3,6 +3,7 @@ package qlora
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
@@ -20,7 +21,7 @@ func launch[J any, P interface {
 	*J
 	driver.Job
 }](dev *snug.Device, job J) error {
-	return dev.Launch(P(&job))
+	return device.Launch(dev, P(&job))
 }
 
 // part returns elements lo to hi-1 of a view that has them.
@@ -39,9 +40,9 @@ type quantizeJob struct {
 func (j *quantizeJob) Kernel() string { return "qlora.quantize" }
 
 func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(j.packed.Mem())
-	yield(j.absmax.Mem())
-	yield(j.src.Mem())
+	yield(device.Mem(&j.packed))
+	yield(device.Mem(&j.absmax))
+	yield(device.Mem(&j.src))
 }
 
 func (j *quantizeJob) Run() { quantizeTask.Run(cpu.Chunks(j.src.Len(), grain), *j) }
@@ -73,10 +74,10 @@ type dequantizeJob struct {
 func (j *dequantizeJob) Kernel() string { return "qlora.dequantize" }
 
 func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dst.Mem())
-	yield(j.packed.Mem())
-	yield(j.absmax.Mem())
-	yield(j.nested.Mem())
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.packed))
+	yield(device.Mem(&j.absmax))
+	yield(device.Mem(&j.nested))
 }
 
 func (j *dequantizeJob) Run() { dequantizeTask.Run(cpu.Chunks(j.dst.Len(), grain), *j) }

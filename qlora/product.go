@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 )
@@ -24,7 +25,7 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 		return fmt.Errorf("qlora: linear: %s: beta is %v, want a finite number: %w", op, beta, snug.ErrConfig)
 	case !c.DType().IsFloat():
 		return fmt.Errorf("qlora: linear: %s: the result holds %s, want f32, f16 or bf16: %w", op, c.DType(), snug.ErrDType)
-	case c.Mem().Overlaps(*a.Mem()):
+	case device.Mem(&c).Overlaps(*device.Mem(&a)):
 		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
 	}
 	if err := launch(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
@@ -54,11 +55,11 @@ func newProduct(w *Weight, rows int, c, a snug.View, beta float32, back bool) pr
 func (j *productJob) Kernel() string { return "qlora.product" }
 
 func (j *productJob) Operands(yield func(*driver.Mem)) {
-	yield(j.c.Mem())
-	yield(j.a.Mem())
-	yield(j.packed.Mem())
-	yield(j.scales.Mem())
-	yield(j.codes.Mem())
+	yield(device.Mem(&j.c))
+	yield(device.Mem(&j.a))
+	yield(device.Mem(&j.packed))
+	yield(device.Mem(&j.scales))
+	yield(device.Mem(&j.codes))
 }
 
 // shape returns the columns of c and those of a.

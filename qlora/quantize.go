@@ -5,8 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/sweep"
-	"github.com/snug-ml/snug/internal/u8"
-	"github.com/snug-ml/snug/quant8"
+		"github.com/snug-ml/snug/quant8"
 )
 
 // The block sizes that this package takes, in elements: the powers of two from
@@ -37,8 +36,8 @@ func PackedBytes(n int) int { return quant8.Blocks(n, 2) }
 //
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNonFinite].
-func Quantize[C quant8.Codes, A snug.Vector32, V snug.Vector](packed C, absmax A, src V, t Type, block int) error {
-	return quantize(u8.View(packed), snug.ViewOf(absmax), snug.ViewOf(src), t, block)
+func Quantize[C snug.Vector8, A snug.Vector32, V snug.Vector](packed C, absmax A, src V, t Type, block int) error {
+	return quantize(snug.ViewOf8(packed), snug.ViewOf(absmax), snug.ViewOf(src), t, block)
 }
 
 // Dequantize writes value[code]·absmax, computed in float32 and rounded to the
@@ -47,8 +46,8 @@ func Quantize[C quant8.Codes, A snug.Vector32, V snug.Vector](packed C, absmax A
 //
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape] or [snug.ErrDevice], and nothing is written then.
-func Dequantize[V snug.Vector, C quant8.Codes, A snug.Vector32](dst V, packed C, absmax A, t Type, block int) error {
-	return dequantize(snug.ViewOf(dst), u8.View(packed), snug.ViewOf(absmax), t, block)
+func Dequantize[V snug.Vector, C snug.Vector8, A snug.Vector32](dst V, packed C, absmax A, t Type, block int) error {
+	return dequantize(snug.ViewOf(dst), snug.ViewOf8(packed), snug.ViewOf(absmax), t, block)
 }
 
 func quantize(packed, absmax, src snug.View, t Type, block int) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
@@ -185,8 +186,8 @@ type squareSumsJob struct {
 func (j *squareSumsJob) Kernel() string { return "quant8.square_sums" }
 
 func (j *squareSumsJob) Operands(yield func(*driver.Mem)) {
-	yield(j.all.Mem())
-	yield(j.g.Mem())
+	yield(device.Mem(&j.all))
+	yield(device.Mem(&j.g))
 }
 
 func (j *squareSumsJob) Run() {

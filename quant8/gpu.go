@@ -4,6 +4,7 @@ package quant8
 
 import (
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -50,7 +51,7 @@ func teamGrid(blocks, teams int) [3]int {
 }
 
 func (j *quantizeJob) Grids(q gpu.Launcher) error {
-	codes, absmax, src := *j.codes.Mem(), *j.absmax.Mem(), *j.src.Mem()
+	codes, absmax, src := *device.Mem(&j.codes), *device.Mem(&j.absmax), *device.Mem(&j.src)
 	e := encoderOf(j.m)
 	defer release(e)
 	params := struct {
@@ -70,7 +71,7 @@ func (j *quantizeJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *dequantizeJob) Grids(q gpu.Launcher) error {
-	dst, codes, n := *j.dst.Mem(), *j.codes.Mem(), j.dst.Len()
+	dst, codes, n := *device.Mem(&j.dst), *device.Mem(&j.codes), j.dst.Len()
 	params := struct {
 		n           uint64
 		block, wide uint32
@@ -80,12 +81,12 @@ func (j *dequantizeJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: dequantizeNames.Of(uint8(j.dst.DType())),
 		Blocks: [3]int{min(gpu.CeilDiv(n, tile), maxGrid), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{dst, codes, *j.absmax.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{dst, codes, *device.Mem(&j.absmax)}, Params: gpu.Params(&params),
 	})
 }
 
 func (j *scanJob) Grids(q gpu.Launcher) error {
-	v := *j.v.Mem()
+	v := *device.Mem(&j.v)
 	params := struct {
 		n, piece uint64
 		scale    float32
@@ -95,14 +96,14 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: scanNames.Of(uint8(j.v.DType())),
 		Blocks: [3]int{j.found.Len(), 1, 1}, Threads: threads,
-		Operands: []driver.Mem{*j.found.Mem(), v}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.found), v}, Params: gpu.Params(&params),
 	})
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
 	switch plain := j.adamw && !j.random; {
 	case j.states == 0:
-		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.g, *j.roots.Mem(), *j.g.Mem())
+		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.g, *device.Mem(&j.roots), *device.Mem(&j.g))
 	case plain && j.bits == 8:
 		return j.grid8(q)
 	case plain && j.bits == 32:
@@ -114,7 +115,7 @@ func (j *stepJob) Grids(q gpu.Launcher) error {
 // mems returns the operands of a step and whether p and g can be accessed
 // widely.
 func (j *stepJob) mems() (mems []driver.Mem, wide uint32) {
-	mems = []driver.Mem{*j.p.Mem(), *j.g.Mem(), *j.state.Mem()}
+	mems = []driver.Mem{*device.Mem(&j.p), *device.Mem(&j.g), *device.Mem(&j.state)}
 	return mems, gpu.Aligned(mems[0].Addr, mems[1].Addr)
 }
 

@@ -4,6 +4,7 @@ package quant8
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -22,7 +23,7 @@ func (j *squareSumsJob) Grids(q gpu.Launcher) error {
 	}
 	l := gpu.Launch{
 		Module: &kernels, Func: "quant8_side_sums", Blocks: gpu.Grid(32*j.strips*j.rows, threads), Threads: threads,
-		Operands: []driver.Mem{*j.all.Mem(), *j.g.Mem()}, Params: gpu.Params(&params),
+		Operands: []driver.Mem{*device.Mem(&j.all), *device.Mem(&j.g)}, Params: gpu.Params(&params),
 	}
 	if err := q.LaunchGrid(&l); err != nil {
 		return err
@@ -53,7 +54,7 @@ func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, g sn
 	mems, params := step.params(1)
 	params.sType = uint32(j.g.DType()) // of the gradient in any case
 	if j.chunk%4 == 0 {
-		params.wide = gpu.Aligned(mems[0].Addr, g.Mem().Addr, j.g.Mem().Addr)
+		params.wide = gpu.Aligned(mems[0].Addr, device.Mem(&g).Addr, device.Mem(&j.g).Addr)
 	}
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &kernels, Func: name, Blocks: blocks, Threads: threads,
@@ -62,5 +63,5 @@ func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, g sn
 }
 
 func (j *applyJob) Grids(q gpu.Launcher) error {
-	return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.x, driver.Mem{}, *j.g.Mem())
+	return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.x, driver.Mem{}, *device.Mem(&j.g))
 }

@@ -4,6 +4,7 @@ package quant8
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/optim"
@@ -145,7 +146,7 @@ func (j *stepJob) gridRule(q gpu.Launcher) error {
 		l.Blocks = j.tileGrid()
 	}
 	if j.roots.Len() > 0 {
-		l.Func, l.Operands = names.factored, append(l.Operands, *j.roots.Mem())
+		l.Func, l.Operands = names.factored, append(l.Operands, *device.Mem(&j.roots))
 	}
 	return q.LaunchGrid(&l)
 }
@@ -153,9 +154,9 @@ func (j *stepJob) gridRule(q gpu.Launcher) error {
 func (j *measureJob) Grids(q gpu.Launcher) error {
 	grid := [3]int{pairsOf(j.p.Len()), 1, 1}
 	if j.roots.Len() > 0 {
-		return j.gridStateless(q, "quant8_matrix_squares", grid, j.g, *j.roots.Mem(), *j.pairs.Mem())
+		return j.gridStateless(q, "quant8_matrix_squares", grid, j.g, *device.Mem(&j.roots), *device.Mem(&j.pairs))
 	}
 	names, l := j.launch(threads, team(j.block))
-	l.Func, l.Blocks, l.Operands = names.squares, grid, append(l.Operands, *j.pairs.Mem())
+	l.Func, l.Blocks, l.Operands = names.squares, grid, append(l.Operands, *device.Mem(&j.pairs))
 	return q.LaunchGrid(&l)
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -22,7 +23,7 @@ func launch[J any, P interface {
 	*J
 	driver.Job
 }](dev *snug.Device, job J) error {
-	return dev.Launch(P(&job))
+	return device.Launch(dev, P(&job))
 }
 
 // quantizeJob is Quantize.
@@ -35,9 +36,9 @@ type quantizeJob struct {
 func (j *quantizeJob) Kernel() string { return "quant8.quantize" }
 
 func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(j.codes.Mem())
-	yield(j.absmax.Mem())
-	yield(j.src.Mem())
+	yield(device.Mem(&j.codes))
+	yield(device.Mem(&j.absmax))
+	yield(device.Mem(&j.src))
 }
 
 func (j *quantizeJob) Run() {
@@ -97,9 +98,9 @@ type dequantizeJob struct {
 func (j *dequantizeJob) Kernel() string { return "quant8.dequantize" }
 
 func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dst.Mem())
-	yield(j.codes.Mem())
-	yield(j.absmax.Mem())
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.codes))
+	yield(device.Mem(&j.absmax))
 }
 
 func (j *dequantizeJob) Run() {

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/ortho"
 )
@@ -143,7 +144,7 @@ func makeSums(dev *snug.Device, n int) (snug.Array[uint8], error) {
 
 // doubles returns the memory of makeSums on the host.
 func doubles(v snug.View) []float64 {
-	return unsafe.Slice((*float64)(v.Mem().Host), v.Len()/sizeofSum)
+	return unsafe.Slice((*float64)(device.Mem(&v).Host), v.Len()/sizeofSum)
 }
 
 // bytesOfDoubles returns the memory of x.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
@@ -124,9 +125,9 @@ type applyJob struct {
 func (j *applyJob) Kernel() string { return "quant8.apply" }
 
 func (j *applyJob) Operands(yield func(*driver.Mem)) {
-	yield(j.p.Mem())
-	yield(j.g.Mem())
-	yield(j.x.Mem())
+	yield(device.Mem(&j.p))
+	yield(device.Mem(&j.g))
+	yield(device.Mem(&j.x))
 }
 
 func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.p.Len(), grain), *j) }

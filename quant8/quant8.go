@@ -50,19 +50,13 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/sweep"
-	"github.com/snug-ml/snug/internal/u8"
-)
+	)
 
 // The block sizes that this package takes, in elements.
 const (
 	MinBlock = 32
 	MaxBlock = 4096
 )
-
-// Codes is a vector of codes. A View given as one must hold U8.
-type Codes interface {
-	~[]uint8 | snug.Array[uint8] | snug.View
-}
 
 // Blocks returns how many blocks of block elements cover n elements, the
 // length of absmax. It is 0 when n or block is not positive.
@@ -90,8 +84,8 @@ func Blocks(n, block int) int {
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],
 // [snug.ErrDevice] or [snug.ErrNonFinite].
-func Quantize[C Codes, A snug.Vector32, V snug.Vector](codes C, absmax A, src V, m *Map, block int) error {
-	return quantize(u8.View(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
+func Quantize[C snug.Vector8, A snug.Vector32, V snug.Vector](codes C, absmax A, src V, m *Map, block int) error {
+	return quantize(snug.ViewOf8(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
 }
 
 // Dequantize writes map[code]·absmax, computed in float32 and rounded to the
@@ -101,8 +95,8 @@ func Quantize[C Codes, A snug.Vector32, V snug.Vector](codes C, absmax A, src V,
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape]
 // or [snug.ErrDevice], and nothing is written then.
-func Dequantize[V snug.Vector, C Codes, A snug.Vector32](dst V, codes C, absmax A, m *Map, block int) error {
-	return dequantize(snug.ViewOf(dst), u8.View(codes), snug.ViewOf(absmax), m, block)
+func Dequantize[V snug.Vector, C snug.Vector8, A snug.Vector32](dst V, codes C, absmax A, m *Map, block int) error {
+	return dequantize(snug.ViewOf(dst), snug.ViewOf8(codes), snug.ViewOf(absmax), m, block)
 }
 
 func quantize(codes, absmax, src snug.View, m *Map, block int) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/sweep"
 )
@@ -58,8 +59,8 @@ type scanJob struct {
 func (j *scanJob) Kernel() string { return "quant8.scan" }
 
 func (j *scanJob) Operands(yield func(*driver.Mem)) {
-	yield(j.found.Mem())
-	yield(j.v.Mem())
+	yield(device.Mem(&j.found))
+	yield(device.Mem(&j.v))
 }
 
 // piece returns the elements of a piece, a multiple of the least, so that

@@ -7,6 +7,7 @@ import (
 	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/optim"
@@ -308,11 +309,11 @@ type stepJob struct {
 func (j *stepJob) Kernel() string { return "quant8.step" }
 
 func (j *stepJob) Operands(yield func(*driver.Mem)) {
-	yield(j.p.Mem())
-	yield(j.g.Mem())
-	yield(j.state.Mem())
+	yield(device.Mem(&j.p))
+	yield(device.Mem(&j.g))
+	yield(device.Mem(&j.state))
 	if j.roots.Len() > 0 {
-		yield(j.roots.Mem())
+		yield(device.Mem(&j.roots))
 	}
 }
 

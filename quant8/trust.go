@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/optim"
 )
@@ -197,7 +198,7 @@ func (j *measureJob) Kernel() string { return "quant8.squares" }
 
 func (j *measureJob) Operands(yield func(*driver.Mem)) {
 	j.stepJob.Operands(yield)
-	yield(j.pairs.Mem())
+	yield(device.Mem(&j.pairs))
 }
 
 // Run writes the first pair only; the memory is 0.

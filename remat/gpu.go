@@ -3,6 +3,7 @@
 package remat
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -44,7 +45,7 @@ func wide(size int, mask driver.Mem, vectors ...driver.Mem) uint32 {
 }
 
 func (j *packJob) Grids(q gpu.Launcher) error {
-	mask, x, size := *j.mask.Mem(), *j.x.Mem(), j.x.DType().Size()
+	mask, x, size := *device.Mem(&j.mask), *device.Mem(&j.x), j.x.DType().Size()
 	params := struct {
 		n                     uint64
 		shift, limit, wide, _ uint32
@@ -53,7 +54,7 @@ func (j *packJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *unpackJob) Grids(q gpu.Launcher) error {
-	dst, mask, size := *j.dst.Mem(), *j.mask.Mem(), j.dst.DType().Size()
+	dst, mask, size := *device.Mem(&j.dst), *device.Mem(&j.mask), j.dst.DType().Size()
 	params := struct {
 		n         uint64
 		one, wide uint32
@@ -62,7 +63,7 @@ func (j *unpackJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *applyJob) Grids(q gpu.Launcher) error {
-	dx, dy, mask, dt := *j.dx.Mem(), *j.dy.Mem(), *j.mask.Mem(), j.dx.DType()
+	dx, dy, mask, dt := *device.Mem(&j.dx), *device.Mem(&j.dy), *device.Mem(&j.mask), j.dx.DType()
 	params := struct {
 		n     uint64
 		scale float32

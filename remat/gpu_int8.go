@@ -3,6 +3,7 @@
 package remat
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -13,7 +14,7 @@ var (
 )
 
 func (j *int8Job) Grids(q gpu.Launcher) error {
-	x, codes, scales, n := *j.x.Mem(), *j.codes.Mem(), *j.scales.Mem(), j.x.Len()
+	x, codes, scales, n := *device.Mem(&j.x), *device.Mem(&j.codes), *device.Mem(&j.scales), j.x.Len()
 	params := struct {
 		n       uint64
 		wide, _ uint32

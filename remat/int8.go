@@ -5,11 +5,11 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/mx"
-	"github.com/snug-ml/snug/internal/u8"
-)
+	)
 
 // Int8Scales returns the scale bytes of a vector of n elements, ⌈n/32⌉, and 0 for
 // n < 0.
@@ -31,15 +31,15 @@ func Int8Scales(n int) int { return max(0, n)/mx.Block + (max(0, n)%mx.Block+mx.
 // float32, float16 or bfloat16 and the others U8, [snug.ErrShape],
 // [snug.ErrDevice]. It allocates nothing on the CPU, where each worker holds a tile
 // of 4 KiB.
-func PackInt8[C Mask, V snug.Vector](codes, scales C, x V) error {
-	return int8Job{snug.ViewOf(x), u8.View(codes), u8.View(scales), true}.launch("PackInt8")
+func PackInt8[C snug.Vector8, V snug.Vector](codes, scales C, x V) error {
+	return int8Job{snug.ViewOf(x), snug.ViewOf8(codes), snug.ViewOf8(scales), true}.launch("PackInt8")
 }
 
 // UnpackInt8 is the inverse of [PackInt8], rounded to nearest even into the type of
 // dst: for float32 and bfloat16, and for float16 within its range, it is exact.
 // Errors are as for PackInt8.
-func UnpackInt8[V snug.Vector, C Mask](dst V, codes, scales C) error {
-	return int8Job{snug.ViewOf(dst), u8.View(codes), u8.View(scales), false}.launch("UnpackInt8")
+func UnpackInt8[V snug.Vector, C snug.Vector8](dst V, codes, scales C) error {
+	return int8Job{snug.ViewOf(dst), snug.ViewOf8(codes), snug.ViewOf8(scales), false}.launch("UnpackInt8")
 }
 
 // int8Job packs x, or unpacks into it.
@@ -71,7 +71,7 @@ func (j int8Job) launch(op string) error {
 		return nil
 	}
 	queued := j
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 // checkBytes returns an error unless v holds as many bytes as n elements want.
@@ -88,9 +88,9 @@ func checkBytes(op, name string, v snug.View, want, n int) error {
 func (*int8Job) Kernel() string { return "remat.int8" }
 
 func (j *int8Job) Operands(yield func(*driver.Mem)) {
-	yield(j.x.Mem())
-	yield(j.codes.Mem())
-	yield(j.scales.Mem())
+	yield(device.Mem(&j.x))
+	yield(device.Mem(&j.codes))
+	yield(device.Mem(&j.scales))
 }
 
 func (j *int8Job) Run() { int8Task.Run(cpu.Chunks(j.x.Len(), maskChunk), *j) }
@@ -100,7 +100,7 @@ var int8Task = cpu.NewTask(func(j *int8Job, item int) {
 	k := mx.Registry.Best()
 	buf := tiles.Get(half.Chunk)
 	defer tiles.Put(buf)
-	codes, scales := j.codes.Mem().Bytes(), j.scales.Mem().Bytes()
+	codes, scales := device.Mem(&j.codes).Bytes(), device.Mem(&j.scales).Bytes()
 	for ; lo < hi; lo += half.Chunk {
 		n := min(half.Chunk, hi-lo)
 		tile := half.Floats(j.x, lo, (*buf)[:n])

@@ -7,15 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/u8"
-)
-
-// Mask is a vector of one bit an element: bit i%8, counted from the lowest, of byte
-// i/8 stands for element i. A mask of n elements has [MaskLen](n) bytes. A View
-// given as one must hold U8.
-type Mask interface {
-	~[]uint8 | snug.Array[uint8] | snug.View
-}
+	"github.com/snug-ml/snug/internal/device"
+	)
 
 // Booleans is a vector whose elements mean true where they are not zero. A View
 // given as one may hold any element type.
@@ -42,12 +35,12 @@ func MaskLen(n int) int { return max(0, n)/8 + (max(0, n)%8+7)/8 }
 // mask has MaskLen(x) bytes and does not overlap x. Errors, with nothing written:
 // [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. It allocates nothing on the
 // CPU.
-func PackSigns[M Mask, V snug.Vector](mask M, x V) error {
+func PackSigns[M snug.Vector8, V snug.Vector](mask M, x V) error {
 	v := snug.ViewOf(x)
 	if !v.DType().IsFloat() && v.Len() > 0 {
 		return fmt.Errorf("remat: PackSigns: x holds %v, want f32, f16 or bf16: %w", v.DType(), snug.ErrDType)
 	}
-	return pack("PackSigns", u8.View(mask), v, positive(v.DType()))
+	return pack("PackSigns", snug.ViewOf8(mask), v, positive(v.DType()))
 }
 
 // PackMask keeps of each element of x whether it is not zero,
@@ -60,12 +53,12 @@ func PackSigns[M Mask, V snug.Vector](mask M, x V) error {
 //
 // mask has MaskLen(x) bytes and does not overlap x. Errors are as for
 // [PackSigns]. It allocates nothing on the CPU.
-func PackMask[M Mask, V Booleans](mask M, x V) error {
+func PackMask[M snug.Vector8, V Booleans](mask M, x V) error {
 	v := viewOf(x)
 	if err := checkBooleans("PackMask", "x", v); err != nil {
 		return err
 	}
-	return pack("PackMask", u8.View(mask), v, nonzero(v.DType()))
+	return pack("PackMask", snug.ViewOf8(mask), v, nonzero(v.DType()))
 }
 
 // UnpackMask is the inverse of [PackMask] for vectors of zeros and ones:
@@ -74,9 +67,9 @@ func PackMask[M Mask, V Booleans](mask M, x V) error {
 //
 // mask has MaskLen(dst) bytes and does not overlap dst; its unused bits are not
 // looked at. Errors are as for [PackSigns]. It allocates nothing on the CPU.
-func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
+func UnpackMask[V Booleans, M snug.Vector8](dst V, mask M) error {
 	const op = "UnpackMask"
-	job := unpackJob{viewOf(dst), u8.View(mask)}
+	job := unpackJob{viewOf(dst), snug.ViewOf8(mask)}
 	if err := checkBooleans(op, "dst", job.dst); err != nil {
 		return err
 	}
@@ -89,7 +82,7 @@ func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 // ApplyMask computes the gradient dx of a layer that passes some elements, times a
@@ -109,9 +102,9 @@ func UnpackMask[V Booleans, M Mask](dst V, mask M) error {
 // bytes and does not overlap dx. Errors, with nothing written: [snug.ErrConfig]
 // when scale is not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. It
 // allocates nothing on the CPU, where each worker holds a tile of 4 KiB.
-func ApplyMask[V snug.Vector, M Mask](dx, dy V, mask M, scale float32) error {
+func ApplyMask[V snug.Vector, M snug.Vector8](dx, dy V, mask M, scale float32) error {
 	const op = "ApplyMask"
-	job := applyJob{snug.ViewOf(dx), snug.ViewOf(dy), u8.View(mask), scale}
+	job := applyJob{snug.ViewOf(dx), snug.ViewOf(dy), snug.ViewOf8(mask), scale}
 	if math.IsInf(float64(scale), 0) || scale != scale {
 		return fmt.Errorf("remat: %s: scale is %v, want a finite number: %w", op, scale, snug.ErrConfig)
 	}
@@ -127,7 +120,7 @@ func ApplyMask[V snug.Vector, M Mask](dx, dy V, mask M, scale float32) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 // pack sets the bits of mask by a test of the elements of x.
@@ -142,7 +135,7 @@ func pack(op string, mask, x snug.View, t bitTest) error {
 		return nil
 	}
 	queued := job
-	return dev.Launch(&queued)
+	return device.Launch(dev, &queued)
 }
 
 func checkBooleans(op, name string, v snug.View) error {

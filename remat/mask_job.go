@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -18,13 +19,13 @@ type word interface{ uint8 | uint16 | uint32 }
 
 // words returns elements lo to hi-1 of a host view as bits.
 func words[W word](v *snug.View, lo, hi int) []W {
-	return unsafe.Slice((*W)(v.Mem().Host), v.Len())[lo:hi]
+	return unsafe.Slice((*W)(device.Mem(v).Host), v.Len())[lo:hi]
 }
 
 // maskBytes returns the bytes of a host mask for elements lo to hi-1; lo is a
 // multiple of 8.
 func maskBytes(mask *snug.View, lo, hi int) []uint8 {
-	return mask.Mem().Bytes()[lo/8 : MaskLen(hi)]
+	return device.Mem(mask).Bytes()[lo/8 : MaskLen(hi)]
 }
 
 // bitTest is a test of the bits w of an element, in the arithmetic of their size:
@@ -66,8 +67,8 @@ type packJob struct {
 func (*packJob) Kernel() string { return "remat.pack" }
 
 func (j *packJob) Operands(yield func(*driver.Mem)) {
-	yield(j.mask.Mem())
-	yield(j.x.Mem())
+	yield(device.Mem(&j.mask))
+	yield(device.Mem(&j.x))
 }
 
 func (j *packJob) Run() { packTask.Run(cpu.Chunks(j.x.Len(), maskChunk), *j) }
@@ -105,8 +106,8 @@ type unpackJob struct{ dst, mask snug.View }
 func (*unpackJob) Kernel() string { return "remat.unpack" }
 
 func (j *unpackJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dst.Mem())
-	yield(j.mask.Mem())
+	yield(device.Mem(&j.dst))
+	yield(device.Mem(&j.mask))
 }
 
 func (j *unpackJob) Run() { unpackTask.Run(cpu.Chunks(j.dst.Len(), maskChunk), *j) }
@@ -155,9 +156,9 @@ type applyJob struct {
 func (*applyJob) Kernel() string { return "remat.apply" }
 
 func (j *applyJob) Operands(yield func(*driver.Mem)) {
-	yield(j.dx.Mem())
-	yield(j.dy.Mem())
-	yield(j.mask.Mem())
+	yield(device.Mem(&j.dx))
+	yield(device.Mem(&j.dy))
+	yield(device.Mem(&j.mask))
 }
 
 func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.dy.Len(), maskChunk), *j) }

@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // RecomputeError says that a value was not the same when it was computed again,
@@ -41,7 +42,7 @@ func HashView(v snug.View) (uint64, error) {
 	var h maphash.Hash
 	h.SetSeed(hashSeed)
 	if v.Device().IsCPU() {
-		h.Write(v.Mem().Bytes()) // never fails
+		h.Write(device.Mem(&v).Bytes()) // never fails
 		return h.Sum64(), nil
 	}
 	const staged = 64 << 10 // bytes
@@ -62,7 +63,7 @@ func HashView(v snug.View) (uint64, error) {
 		if err := snug.Copy(copied, part); err != nil {
 			return 0, err
 		}
-		h.Write(copied.Mem().Bytes())
+		h.Write(device.Mem(&copied).Bytes())
 	}
 	return h.Sum64(), nil
 }

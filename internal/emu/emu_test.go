@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/emu"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -37,7 +38,7 @@ func (j *probeJob) Run()           {}
 
 func (j *probeJob) Operands(yield func(*driver.Mem)) {
 	for i := range j.operands {
-		yield(j.operands[i].Mem())
+		yield(device.Mem(&j.operands[i]))
 	}
 }
 
@@ -92,7 +93,7 @@ func TestProduct(t *testing.T) {
 				for trans := range 4 {
 					p := probeParams{transA: uint32(trans & 1), transB: uint32(trans >> 1)}
 					c := put(t, dev, make([]float32, 256))
-					require.NoError(t, dev.Launch(&probeJob{"product_" + dt.String(), 1, 32, []snug.View{c.View(), narrow(t, dev, dt, a), narrow(t, dev, dt, b)}, p}))
+					require.NoError(t, device.Launch(dev, &probeJob{"product_" + dt.String(), 1, 32, []snug.View{c.View(), narrow(t, dev, dt, a), narrow(t, dev, dt, b)}, p}))
 					got := make([]float32, 256)
 					require.NoError(t, c.CopyOut(got))
 					for i := range 16 {
@@ -134,7 +135,7 @@ func TestRows(t *testing.T) {
 	for _, mode := range []string{"plain", "portable", "asan"} { // lanes of a row write the same element, a race by the rules of check
 		each(t, mode, func(t *testing.T, dev *snug.Device) {
 			out := put(t, dev, make([]float32, 288))
-			require.NoError(t, dev.Launch(&probeJob{"rows", 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{}}))
+			require.NoError(t, device.Launch(dev, &probeJob{"rows", 1, 32, []snug.View{out.View(), put(t, dev, in).View()}, probeParams{}}))
 			got := make([]float32, 288)
 			require.NoError(t, out.CopyOut(got))
 			require.Equal(t, in, got[:256])
@@ -179,7 +180,7 @@ func TestPlantedFaults(t *testing.T) {
 				each(t, mode, func(t *testing.T, dev *snug.Device) {
 					in, out := put(t, dev, make([]float32, 192)), put(t, dev, make([]float32, 192))
 					run := func(n uint32) error {
-						if err := dev.Launch(&probeJob{c.kernel, c.blocks, c.threads, []snug.View{out.View(), in.View()}, probeParams{n: n}}); err != nil {
+						if err := device.Launch(dev, &probeJob{c.kernel, c.blocks, c.threads, []snug.View{out.View(), in.View()}, probeParams{n: n}}); err != nil {
 							return err
 						}
 						return dev.Sync()
@@ -212,7 +213,7 @@ func TestRefusals(t *testing.T) {
 			{probeJob{"reverse", 1, 32, []snug.View{x, x}, probeParams{}}, "has blocks of 64 threads, not 32"},
 			{probeJob{"reverse", 0, 64, []snug.View{x, x}, probeParams{}}, "0×1×1 blocks"},
 		} {
-			require.NoError(t, dev.Launch(&c.job))
+			require.NoError(t, device.Launch(dev, &c.job))
 			require.ErrorContains(t, dev.Sync(), c.text)
 		}
 		require.NoError(t, dev.Sync(), "an error is told once")

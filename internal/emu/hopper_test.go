@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/stretchr/testify/require"
@@ -30,10 +31,10 @@ func (j *hopperJob) Run()           {}
 
 func (j *hopperJob) Operands(yield func(*driver.Mem)) {
 	if j.tm != nil {
-		yield(j.tensor.Mem())
+		yield(device.Mem(&j.tensor))
 	}
 	for i := range j.operands {
-		yield(j.operands[i].Mem())
+		yield(device.Mem(&j.operands[i]))
 	}
 }
 
@@ -43,11 +44,11 @@ func (j *hopperJob) Grids(q gpu.Launcher) error {
 		Params: gpu.Params(&j.params), Room: 24 << 10,
 	}
 	if j.tm != nil {
-		j.tm.Mem = *j.tensor.Mem()
+		j.tm.Mem = *device.Mem(&j.tensor)
 		l.Maps = []gpu.TensorMap{*j.tm}
 	}
 	for i := range j.operands {
-		l.Operands = append(l.Operands, *j.operands[i].Mem())
+		l.Operands = append(l.Operands, *device.Mem(&j.operands[i]))
 	}
 	return q.LaunchGrid(l)
 }
@@ -64,7 +65,7 @@ func hopperDevice(t *testing.T, mode string) *snug.Device {
 
 func run(dev *snug.Device, j *hopperJob, n uint32) error {
 	j.params.n = n
-	if err := dev.Launch(j); err != nil {
+	if err := device.Launch(dev, j); err != nil {
 		return err
 	}
 	return dev.Sync()

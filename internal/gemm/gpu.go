@@ -3,6 +3,7 @@
 package gemm
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 )
@@ -60,7 +61,7 @@ type Params struct {
 
 // GPU returns m for [Grids], inside of a job whose operands the device has bound.
 func (m Matrix) GPU() gpu.Matrix {
-	return gpu.Matrix{Mem: *m.Data.Mem(), Type: gpu.Type(m.Data.DType() - 1), Stride: m.Stride, Trans: m.Trans}
+	return gpu.Matrix{Mem: *device.Mem(&m.Data), Type: gpu.Type(m.Data.DType() - 1), Stride: m.Stride, Trans: m.Trans}
 }
 
 // Grids queues what [Mul] does: with the vendor's library if q has one that

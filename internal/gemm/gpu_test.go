@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
@@ -28,7 +29,7 @@ func (*gpuProduct) Kernel() string { return "gemm.test" }
 
 func (j *gpuProduct) Operands(yield func(*driver.Mem)) {
 	for _, m := range []*Matrix{&j.a, &j.b, &j.c} {
-		yield(m.Data.Mem())
+		yield(device.Mem(&m.Data))
 	}
 }
 
@@ -64,7 +65,7 @@ func (j gpuProduct) check(t *testing.T, p kerneltest.Place, aligned bool) []floa
 	for i, m := range []*Matrix{&queued.a, &queued.b, &queued.c} {
 		*m, buf = []Matrix{j.a, j.b, j.c}[i].onDevice(t, p, aligned)
 	}
-	require.NoError(t, p.Dev.Launch(&queued))
+	require.NoError(t, device.Launch(p.Dev, &queued))
 	all, got := buf.Get(), j.c
 	got.Data = view(j.c.Data.DType(), all[len(all)-j.c.Data.Len():])
 	define(j.m, j.n, j.k, j.alpha, j.a, j.b, j.beta, j.c).check(t, got)
@@ -186,7 +187,7 @@ func TestSpecialValuesOnDevices(t *testing.T) {
 			for i, m := range []*Matrix{&j.a, &j.b, &j.c} {
 				*m, buf = Matrix{Data: view(snug.BF16, [][]float32{x, y, z}[i]), Stride: stride}.onDevice(t, p, true)
 			}
-			require.NoError(t, p.Dev.Launch(&j))
+			require.NoError(t, device.Launch(p.Dev, &j))
 			for i, v := range buf.Get()[1:] {
 				switch row, col := i/stride, i%stride; {
 				case col >= n || col == 2 || col == n-1 && row != n-1: // a gap, NaN, and 0·Inf

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"github.com/x448/float16"
@@ -301,7 +302,7 @@ func same[D, S snug.Element](t *testing.T, name string, lo, hi int, got, want fu
 
 func bytesOf[T snug.Element](x []T) []byte {
 	view := snug.SliceView(x)
-	return view.Mem().Bytes()
+	return device.Mem(&view).Bytes()
 }
 
 func TestBetweenHalves(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/sweep"
 )
@@ -57,7 +58,7 @@ func recordBytes(r []Record) []byte {
 // At returns the record of a piece in the memory that [Gather.On] returned, on
 // the CPU.
 func At(records snug.View, piece int) *Record {
-	m := records.Mem()
+	m := device.Mem(&records)
 	return &unsafe.Slice((*Record)(m.Host), m.Size/recordSize)[piece]
 }
 

@@ -3,6 +3,7 @@
 package ortho
 
 import (
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -25,8 +26,8 @@ func (j *job) Grids(q gpu.Launcher) error {
 	if k == 0 {
 		return nil
 	}
-	work := *j.work.Mem()
-	m := queued{q: q, job: j, k: k, x: *j.x.Mem(), b: floats(work, 0, k*k), gram: floats(work, k*k, strip(j.rows, j.cols)*k)}
+	work := *device.Mem(&j.work)
+	m := queued{q: q, job: j, k: k, x: *device.Mem(&j.x), b: floats(work, 0, k*k), gram: floats(work, k*k, strip(j.rows, j.cols)*k)}
 	if err := m.normalize(work); err != nil {
 		return err
 	}

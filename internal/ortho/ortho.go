@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/sweep"
@@ -57,7 +58,7 @@ func NewtonSchulz(x snug.View, rows, cols int, work snug.View) error {
 	j := job{x: x, work: work, rows: rows, cols: cols}
 	if dev := x.Device(); !dev.IsCPU() {
 		queued := j
-		return dev.Launch(&queued)
+		return device.Launch(dev, &queued)
 	}
 	j.Run()
 	return nil
@@ -72,8 +73,8 @@ type job struct {
 func (*job) Kernel() string { return "ortho.newton_schulz" }
 
 func (j *job) Operands(yield func(*driver.Mem)) {
-	yield(j.x.Mem())
-	yield(j.work.Mem())
+	yield(device.Mem(&j.x))
+	yield(device.Mem(&j.work))
 }
 
 func (j *job) Run() {

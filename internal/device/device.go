@@ -1,0 +1,28 @@
+// Package device opens snug's views and devices for snug's own packages: the memory
+// behind a View, and the queue behind a Device. Package snug keeps both private, so
+// that its API does not show drivers.
+//
+// A View starts with its memory and a Device is its queue. Package snug refuses to
+// compile when that changes, and a View or Device is read here as what it starts with.
+package device
+
+import (
+	"unsafe"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// Mem returns v's memory, for a [driver.Job] to name as an operand. Binding the memory to
+// another address binds v. The memory of a nil View is nil.
+func Mem(v *snug.View) *driver.Mem { return (*driver.Mem)(unsafe.Pointer(v)) }
+
+// Launch queues j on dev; on the CPU it runs j. The device may keep j until its queue
+// reaches it. Errors wrap [snug.ErrDevice], or are those of the device's driver.
+func Launch(dev *snug.Device, j driver.Job) error { return queue(dev).Launch(j) }
+
+// Copier returns dev's driver as one that copies beside the queue of kernels. The error
+// wraps [snug.ErrDevice] when dev is closed or, as the CPU, has no such copies.
+func Copier(dev *snug.Device) (driver.Copier, error) { return queue(dev).Copier() }
+
+func queue(dev *snug.Device) *driver.Queue { return (*driver.Queue)(unsafe.Pointer(dev)) }

@@ -1,0 +1,60 @@
+package driver
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Queue is what a snug.Device holds: the driver of an open device, and whether it was
+// closed since. The queue of the CPU has no driver; its jobs run when they are launched.
+// A nil Queue, and the zero Queue, are no device.
+type Queue struct {
+	Name   string // "cpu", "cuda:0"
+	Driver Driver // nil for the CPU
+	CPU    bool
+	Closed atomic.Bool
+}
+
+// Exists returns an error unless q belongs to a device that was opened.
+func (q *Queue) Exists() error {
+	if q == nil || q.Driver == nil && !q.CPU {
+		return fmt.Errorf("snug: no device: it is nil or was not opened: %w", ErrDevice)
+	}
+	return nil
+}
+
+// Check returns an error unless q belongs to a device that is open.
+func (q *Queue) Check() error {
+	if err := q.Exists(); err != nil {
+		return err
+	}
+	if q.Closed.Load() {
+		return fmt.Errorf("snug: device %s is closed: %w", q.Name, ErrDevice)
+	}
+	return nil
+}
+
+// Launch queues a job; on the CPU it runs the job.
+func (q *Queue) Launch(j Job) error {
+	if err := q.Check(); err != nil {
+		return err
+	}
+	if q.CPU {
+		j.Run()
+		return nil
+	}
+	return q.Driver.Launch(j)
+}
+
+// Copier returns the driver as one that copies beside the queue of kernels. The error
+// wraps [ErrNoCopier] when the device, such as the CPU, has no such copies, and
+// [ErrDevice] when it is closed too.
+func (q *Queue) Copier() (Copier, error) {
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	if c, ok := q.Driver.(Copier); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("snug: %s: %w", q.Name, ErrNoCopier)
+}
