@@ -116,7 +116,7 @@ func (r *readme) program() error {
 
 	// ---
 
-	c := attention.PackedQKV(attention.Config{Batch: 1, Heads: 2, SeqQ: 64, Dim: 32, Causal: true})
+	c := attention.PackedQKV(attention.Options{Batch: 1, Heads: 2, SeqQ: 64, Dim: 32, Causal: true})
 	lse := make([]float32, 2*64) // all that is kept for backward
 	d := 2 * 32
 	if err := attention.Forward(out, lse, qkv, qkv[d:], qkv[2*d:], c); err != nil {
@@ -171,7 +171,7 @@ func (r *readme) program() error {
 	dw := make([]float32, 512*32)
 	logits := make([]float32, head.WorkspaceLen(len(targets))) // 16 rows of logits at a time
 	mean := 1 / float32(len(targets))
-	result, err := fused.CrossEntropyBackward(head, dhidden, dw, hidden, table, targets, mean, fused.Into{}, logits)
+	result, err := fused.CrossEntropyBackward(head, dhidden, dw, hidden, table, targets, mean, snug.Into{}, logits)
 	if err != nil {
 		return err
 	}

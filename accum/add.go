@@ -33,38 +33,37 @@ func (w *Window) Add(name string, g snug.View) error {
 // Into hands out the accumulator of one parameter to a kernel that adds to it
 // in place:
 //
-//	acc = beta·acc + alpha·g
+//	acc = Beta·acc + Alpha·g
 //
-// where g is the gradient the kernel computes, a mean over the micro-batch. A
-// kernel must not read acc when beta is 0: it holds anything. Further calls for
-// the same name in one micro-batch return a beta of 1, so that several
-// contributions to one parameter (tied weights) add up; every call must be
-// followed by its kernel. acc is float32 and valid until End, or until
-// [Window.Done].
+// The kernel computes the gradient g, a mean over the micro-batch, and takes Alpha and
+// Beta from into, whose Alpha is never 0. It must not read acc when Beta is 0: acc then holds
+// old numbers. Further calls for the same name in one micro-batch return a Beta of 1, so that
+// several contributions to one parameter (tied weights) add up. Every call must be followed
+// by its kernel. acc is float32 and valid until End, or until [Window.Done].
 //
 // The error wraps [snug.ErrConfig] when no micro-batch is open, for an unknown
 // name, with DropMicro, with an accumulator of bfloat16, after Done, with Measure
 // after Add, and for a micro-batch of weight 0, which has nothing to add: skip its
 // backward pass.
-func (w *Window) Into(name string) (acc snug.View, alpha, beta float32, err error) {
+func (w *Window) Into(name string) (acc snug.View, into snug.Into, err error) {
 	p, err := w.find("Into", name)
 	if err != nil {
-		return snug.View{}, 0, 0, err
+		return snug.View{}, snug.Into{}, err
 	}
 	switch {
 	case w.dtype != snug.F32:
-		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q: a window of %s takes gradients by Add and AddAll: %w", name, w.dtype, snug.ErrConfig)
+		return snug.View{}, snug.Into{}, fmt.Errorf("accum: Into: parameter %q: a window of %s takes gradients by Add and AddAll: %w", name, w.dtype, snug.ErrConfig)
 	case p.arrived || w.measures && p.added && !p.inPlace:
-		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q is done, or was measured when it was added: %w", name, snug.ErrConfig)
+		return snug.View{}, snug.Into{}, fmt.Errorf("accum: Into: parameter %q is done, or was measured when it was added: %w", name, snug.ErrConfig)
 	case w.micro == 0:
-		return snug.View{}, 0, 0, fmt.Errorf("accum: Into: parameter %q: the micro-batch has weight 0, skip its backward pass: %w", name, snug.ErrConfig)
+		return snug.View{}, snug.Into{}, fmt.Errorf("accum: Into: parameter %q: the micro-batch has weight 0, skip its backward pass: %w", name, snug.ErrConfig)
 	}
-	beta = w.beta
+	into = snug.Into{Alpha: w.alpha, Beta: w.beta}
 	if p.added {
-		beta = 1
+		into.Beta = 1
 	}
 	p.added, p.inPlace, w.inPlace = true, true, true
-	return p.acc, w.alpha, beta, nil
+	return p.acc, into, nil
 }
 
 // Done says that no kernel adds to a parameter after this in the open

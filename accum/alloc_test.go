@@ -25,7 +25,7 @@ func TestAllocations(t *testing.T) {
 				if err := w.Add("a", snug.ViewOf(half)); err != nil {
 					return err
 				}
-				_, _, _, err := w.Into("b")
+				_, _, err := w.Into("b")
 				return err
 			}
 		}

@@ -47,10 +47,10 @@ func TestBuckets(t *testing.T) {
 		require.NoError(t, w.Begin(1))
 		for _, name := range names {
 			if name == "e" { // a kernel adds it
-				acc, alpha, beta, err := w.Into("e")
+				acc, into, err := w.Into("e")
 				require.NoError(t, err)
 				for i := range acc.Float32s() {
-					acc.Float32s()[i] = alpha*4 + beta*acc.Float32s()[i]
+					acc.Float32s()[i] = into.Alpha*4 + into.Beta*acc.Float32s()[i]
 				}
 				require.NoError(t, w.Done("e"))
 				continue
@@ -68,7 +68,7 @@ func TestBuckets(t *testing.T) {
 	require.NoError(t, w.Add("d", snug.ViewOf(grads["d"])))
 	require.Equal(t, []string{"0 [{d 5} {e 2}] [3 3 3 3 3 4 4]"}, got)
 	require.NoError(t, w.Add("c", snug.ViewOf(grads["c"])))
-	_, _, _, err = w.Into("e")
+	_, _, err = w.Into("e")
 	require.ErrorIs(t, err, snug.ErrConfig, "it is done")
 	_, err = w.AppendBinary(nil)
 	require.ErrorIs(t, err, snug.ErrConfig, "buckets are on their way")

@@ -68,15 +68,15 @@ func ExampleWindow() {
 func ExampleWindow_Into() {
 	window := newWindow(accum.Options{})
 	kernel := func(g float32) {
-		acc, alpha, beta, err := window.Into("weight")
+		acc, into, err := window.Into("weight")
 		if err != nil {
 			panic(err)
 		}
 		for i, old := range acc.Float32s() {
-			if beta == 0 {
+			if into.Beta == 0 {
 				old = 0 // acc holds anything
 			}
-			acc.Float32s()[i] = beta*old + alpha*g
+			acc.Float32s()[i] = into.Beta*old + into.Alpha*g
 		}
 	}
 	if err := window.Begin(4); err != nil {

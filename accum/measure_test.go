@@ -68,7 +68,7 @@ func TestOverflowsInto(t *testing.T) {
 		require.NoError(t, w.Begin(1))
 		require.NoError(t, w.Add("v", snug.ViewOf(v)))
 		addInto(t, w, g)
-		_, _, _, err := w.Into("v")
+		_, _, err := w.Into("v")
 		require.ErrorIs(t, err, snug.ErrConfig, "it was measured")
 		_, err = w.End()
 		require.NoError(t, err)

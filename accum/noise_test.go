@@ -64,13 +64,13 @@ func TestNoiseScale(t *testing.T) {
 
 // addInto is a kernel that adds g in place.
 func addInto(t *testing.T, w *Window, g []float32) {
-	acc, alpha, beta, err := w.Into("w")
+	acc, into, err := w.Into("w")
 	require.NoError(t, err)
 	for i, x := range acc.Float32s() {
-		if beta == 0 {
+		if into.Beta == 0 {
 			x = 0
 		}
-		acc.Float32s()[i] = alpha*g[i] + beta*x
+		acc.Float32s()[i] = into.Alpha*g[i] + into.Beta*x
 	}
 }
 

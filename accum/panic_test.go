@@ -42,7 +42,7 @@ func refuses(t *testing.T, w *Window) {
 	says(w.Add("a", snug.ViewOf([]float32{1})))
 	says(w.Done("a"))
 	says(w.Rescale(2))
-	_, _, _, err := w.Into("a")
+	_, _, err := w.Into("a")
 	says(err)
 	_, err = w.AddAll(walk())
 	says(err)
@@ -166,7 +166,7 @@ func TestLoudOnBucket(t *testing.T) {
 	}
 	w := newWindow(t, []Param{{"a", 1}}, Options{OnBucket: func(Bucket) error { panic(errLoud) }})
 	require.NoError(t, w.Begin(1))
-	_, _, _, err := w.Into("a")
+	_, _, err := w.Into("a")
 	require.NoError(t, err)
 	require.ErrorIs(t, recovered(func() error { return w.Done("a") }), errLoud)
 	refuses(t, w)

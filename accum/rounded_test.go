@@ -99,7 +99,7 @@ func TestRoundedMean(t *testing.T) {
 	require.InDelta(t, 0, sum/n, 5*rms/math.Sqrt(n), "unbiased within five standard errors")
 	require.Less(t, rms, math.Sqrt(micros)*0x1p-9*exact)
 	require.Greater(t, rms, 0.1*math.Sqrt(micros)*0x1p-9*exact, "the statement is not far off")
-	_, _, _, err = w.Into("w")
+	_, _, err = w.Into("w")
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -113,7 +113,7 @@ func TestRoundedOptions(t *testing.T) {
 	}
 	w := newWindow(t, params, Options{DType: snug.BF16})
 	require.NoError(t, w.Begin(1))
-	_, _, _, err := w.Into("w")
+	_, _, err := w.Into("w")
 	require.ErrorContains(t, err, "bf16")
 	require.NoError(t, w.Add("w", snug.ViewOf([]float32{1, 2, 3})))
 	full, err := w.End()

@@ -186,7 +186,7 @@ func TestOrderOfCalls(t *testing.T) {
 	_, err := w.End()
 	config(err, "End without Begin")
 	config(w.Add("w", g), "Add without Begin")
-	_, _, _, err = w.Into("w")
+	_, _, err = w.Into("w")
 	config(err, "Into without Begin")
 	_, err = w.AddAll(walk())
 	config(err, "AddAll without Begin")
@@ -206,7 +206,7 @@ func TestOrderOfCalls(t *testing.T) {
 	config(w.Add("v", g), "unknown")
 	_, err = w.AddAll(walk(named{"w", g}))
 	config(err, "AddAll after Add")
-	_, _, _, err = w.Into("v")
+	_, _, err = w.Into("v")
 	config(err, "Into of an unknown name")
 	_, err = w.End()
 	require.NoError(t, err)
@@ -251,13 +251,13 @@ func TestAddErrors(t *testing.T) {
 func TestInto(t *testing.T) {
 	w := newWindow(t, []Param{{"tied", 1}, {"v", 1}}, Options{Schedule: Constant(2)})
 	into := func(name string, g float32) {
-		acc, alpha, beta, err := w.Into(name)
+		acc, into, err := w.Into(name)
 		require.NoError(t, err)
 		x := acc.Float32s()
-		if beta == 0 {
+		if into.Beta == 0 {
 			x[0] = 0
 		}
-		x[0] = beta*x[0] + alpha*g
+		x[0] = into.Beta*x[0] + into.Alpha*g
 	}
 	require.NoError(t, w.Begin(1))
 	into("tied", 2)
@@ -268,11 +268,11 @@ func TestInto(t *testing.T) {
 	_, err := w.End()
 	require.NoError(t, err)
 	require.NoError(t, w.Begin(3))
-	acc, alpha, beta, err := w.Into("tied")
+	acc, factors, err := w.Into("tied")
 	require.NoError(t, err)
 	require.Equal(t, snug.F32, acc.DType())
-	require.Equal(t, []float32{0.75, 0.25}, []float32{alpha, beta})
-	acc.Float32s()[0] = beta*acc.Float32s()[0] + alpha*10
+	require.Equal(t, []float32{0.75, 0.25}, []float32{factors.Alpha, factors.Beta})
+	acc.Float32s()[0] = factors.Beta*acc.Float32s()[0] + factors.Alpha*10
 	into("tied", 2) // 12
 	full, err := w.End()
 	require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestWeightZero(t *testing.T) {
 	}
 	w := one(t, 2, Options{})
 	require.NoError(t, w.Begin(0))
-	_, _, _, err := w.Into("w")
+	_, _, err := w.Into("w")
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -431,7 +431,7 @@ func TestDropMicroTakesAddAllOnly(t *testing.T) {
 	w := one(t, 1, Options{Overflow: DropMicro})
 	require.NoError(t, w.Begin(1))
 	require.ErrorIs(t, w.Add("w", snug.ViewOf([]float32{1})), snug.ErrConfig)
-	_, _, _, err := w.Into("w")
+	_, _, err := w.Into("w")
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 

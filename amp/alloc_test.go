@@ -41,7 +41,7 @@ func TestAllocations(t *testing.T) {
 		"master":      func() error { return m.Update("x", snug.ViewOf(half), decay) },
 		"split":       func() error { return halved[SplitMaster].Update("x", snug.ViewOf(brain), decay) },
 		"no master":   func() error { return halved[NoMaster].Update("x", snug.ViewOf(brain), decay) },
-		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulConfig{M: 20, N: 20, K: 30}) },
+		"matmul":      func() error { return MatMul(x[:400], half, brain, MatMulOptions{M: 20, N: 20, K: 30}) },
 		"scaler": func() error {
 			if _, err := s.Unscale("opt", grads); err != nil {
 				return err

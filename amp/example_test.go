@@ -202,7 +202,7 @@ func ExampleMatMul() {
 		panic(err)
 	}
 	dw := []float32{10, 10}
-	err := amp.MatMul(dw, x, dy, amp.MatMulConfig{M: 2, N: 1, K: 2, TransA: true, Beta: 1})
+	err := amp.MatMul(dw, x, dy, amp.MatMulOptions{M: 2, N: 1, K: 2, TransA: true, Into: snug.Into{Beta: 1}})
 	fmt.Println(dw, err)
 	// Output: [8 8] <nil>
 }

@@ -12,5 +12,5 @@ func (j *matMulJob) Grids(q gpu.Launcher) error {
 	a := gemm.Matrix{Data: j.a, Stride: g.LDA, Trans: g.TransA}
 	b := gemm.Matrix{Data: j.b, Stride: g.LDB, Trans: g.TransB}
 	c := gemm.Matrix{Data: j.c, Stride: g.LDC}
-	return gemm.Grids(q, g.M, g.N, g.K, g.Alpha, a.GPU(), b.GPU(), g.Beta, c.GPU())
+	return gemm.Grids(q, g.M, g.N, g.K, g.Into.Alpha, a.GPU(), b.GPU(), g.Into.Beta, c.GPU())
 }

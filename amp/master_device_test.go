@@ -22,7 +22,7 @@ func halve(_ int, w snug.View) error {
 	if err != nil {
 		return err
 	}
-	return MatMul(w, none, none, MatMulConfig{M: 1, N: w.Len(), Beta: 0.5})
+	return MatMul(w, none, none, MatMulOptions{M: 1, N: w.Len(), Into: snug.Into{Beta: 0.5}})
 }
 
 func TestMasterOnDevice(t *testing.T) {

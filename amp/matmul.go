@@ -10,8 +10,8 @@ import (
 	"github.com/snug-ml/snug/internal/gemm"
 )
 
-// MatMulConfig is the shape and the factors of a [MatMul].
-type MatMulConfig struct {
+// MatMulOptions is the shape and the factors of a [MatMul].
+type MatMulOptions struct {
 	M, N, K int // op(a) is M×K, op(b) is K×N, c is M×N; 0 is valid
 
 	TransA bool // a holds K rows of M elements, the transpose of op(a)
@@ -21,8 +21,7 @@ type MatMulConfig struct {
 	// are contiguous.
 	LDA, LDB, LDC int
 
-	Alpha float32 // factor of the product; 0 means 1
-	Beta  float32 // factor of what c holds; with 0, c is not read
+	Into snug.Into // how the product enters c; the zero value overwrites
 }
 
 // What [MatMul] holds on the CPU while it runs, in bytes.
@@ -51,15 +50,16 @@ const (
 // finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and
 // [snug.ErrConfig] for an overlap. It allocates nothing beyond
 // [MatMulScratch] and [MatMulShared], which are pooled.
-func MatMul[C, A, B snug.Vector](c C, a A, b B, cfg MatMulConfig) error {
+func MatMul[C, A, B snug.Vector](c C, a A, b B, cfg MatMulOptions) error {
 	return matMul(snug.ViewOf(c), snug.ViewOf(a), snug.ViewOf(b), cfg)
 }
 
-func matMul(c, a, b snug.View, cfg MatMulConfig) error {
-	setDefault(&cfg.Alpha, 1)
-	if !finite(cfg.Alpha) || !finite(cfg.Beta) {
-		return fmt.Errorf("amp: MatMul: Alpha is %v, Beta is %v, want finite numbers: %w", cfg.Alpha, cfg.Beta, snug.ErrConfig)
+func matMul(c, a, b snug.View, cfg MatMulOptions) error {
+	alpha, beta, err := cfg.Into.Factors()
+	if err != nil {
+		return fmt.Errorf("amp: MatMul: %w", err)
 	}
+	cfg.Into = snug.Into{Alpha: alpha, Beta: beta}
 	operands := [...]matrix{
 		{"c", c, cfg.M, cfg.N, cfg.LDC},
 		{"a", a, cfg.M, cfg.K, cfg.LDA},
@@ -137,7 +137,7 @@ func (m *matrix) fit() error {
 
 type matMulJob struct {
 	c, a, b snug.View
-	cfg     MatMulConfig
+	cfg     MatMulOptions
 }
 
 func (*matMulJob) Kernel() string { return "amp.matmul" }
@@ -150,8 +150,8 @@ func (j *matMulJob) Operands(yield func(*driver.Mem)) {
 
 func (j *matMulJob) Run() {
 	g := &j.cfg
-	gemm.Mul(g.M, g.N, g.K, g.Alpha,
+	gemm.Mul(g.M, g.N, g.K, g.Into.Alpha,
 		gemm.Matrix{Data: j.a, Stride: g.LDA, Trans: g.TransA},
 		gemm.Matrix{Data: j.b, Stride: g.LDB, Trans: g.TransB},
-		g.Beta, gemm.Matrix{Data: j.c, Stride: g.LDC})
+		g.Into.Beta, gemm.Matrix{Data: j.c, Stride: g.LDC})
 }

@@ -31,7 +31,7 @@ func unit(dt snug.DType) float64 {
 
 // requireProduct compares got with the definition in float64, within the bound
 // that MatMul states. All strides are set.
-func requireProduct(t require.TestingT, got, c, a, b []float32, dt snug.DType, g MatMulConfig) {
+func requireProduct(t require.TestingT, got, c, a, b []float32, dt snug.DType, g MatMulOptions) {
 	for i := range g.M {
 		for j := range g.N {
 			sum, size := 0.0, 0.0
@@ -40,8 +40,8 @@ func requireProduct(t require.TestingT, got, c, a, b []float32, dt snug.DType, g
 				sum, size = sum+p, size+math.Abs(p)
 			}
 			old := float64(c[i*g.LDC+j])
-			want := float64(g.Alpha)*sum + float64(g.Beta)*old
-			bound := float64(g.K+3) * 0x1p-24 * (math.Abs(float64(g.Alpha))*size + math.Abs(float64(g.Beta)*old))
+			want := float64(g.Into.Alpha)*sum + float64(g.Into.Beta)*old
+			bound := float64(g.K+3) * 0x1p-24 * (math.Abs(float64(g.Into.Alpha))*size + math.Abs(float64(g.Into.Beta)*old))
 			bound += unit(dt)*(math.Abs(want)+bound) + 0x1p-25
 			require.InDelta(t, want, float64(got[i*g.LDC+j]), bound, "element %d, %d of %+v", i, j, g)
 		}
@@ -62,9 +62,9 @@ func TestMatMul(t *testing.T) {
 			for _, da := range floats {
 				for _, db := range floats {
 					for _, trans := range []int{0, 1, 2, 3} {
-						g := MatMulConfig{
+						g := MatMulOptions{
 							M: 5, N: 7, K: 11, TransA: trans&1 != 0, TransB: trans&2 != 0,
-							LDA: 13, LDB: 12, LDC: 9, Alpha: 0.5, Beta: -2,
+							LDA: 13, LDB: 12, LDC: 9, Into: snug.Into{Alpha: 0.5, Beta: -2},
 						}
 						a, b, c := roundAll(da, randoms(1, 13*11)), roundAll(db, randoms(2, 12*11)), roundAll(dc, randoms(3, 9*5))
 						va, vb, vc := kerneltest.PutFloats(t, p, da, a), kerneltest.PutFloats(t, p, db, b), kerneltest.PutFloats(t, p, dc, c)
@@ -81,53 +81,53 @@ func TestMatMul(t *testing.T) {
 
 func TestMatMulDefaults(t *testing.T) {
 	c := []float32{nan, nan, nan, nan, 77}
-	require.NoError(t, MatMul(c, []snug.Float16{0x3c00, 0x4000, 0x3c00, 0}, []float32{1, 2, 3, 4}, MatMulConfig{M: 2, N: 2, K: 2}))
+	require.NoError(t, MatMul(c, []snug.Float16{0x3c00, 0x4000, 0x3c00, 0}, []float32{1, 2, 3, 4}, MatMulOptions{M: 2, N: 2, K: 2}))
 	require.Equal(t, []float32{7, 10, 1, 2, 77}, c, "Alpha 1, contiguous, c not read, the rest not written")
 }
 
 func TestMatMulEmpty(t *testing.T) {
 	none := []float32{}
-	for _, g := range []MatMulConfig{{}, {M: 3}, {N: 3}, {K: 3}, {M: 3, N: 0, K: 2}} {
+	for _, g := range []MatMulOptions{{}, {M: 3}, {N: 3}, {K: 3}, {M: 3, N: 0, K: 2}} {
 		require.NoError(t, MatMul(none, make([]float32, 6), make([]float32, 6), g))
 	}
 	c := []float32{nan, 2}
-	require.NoError(t, MatMul(c, none, none, MatMulConfig{M: 1, N: 2}))
+	require.NoError(t, MatMul(c, none, none, MatMulOptions{M: 1, N: 2}))
 	require.Equal(t, []float32{0, 0}, c)
 	c = []float32{1, 2}
-	require.NoError(t, MatMul(c, none, none, MatMulConfig{M: 2, N: 1, Beta: 3}))
+	require.NoError(t, MatMul(c, none, none, MatMulOptions{M: 2, N: 1, Into: snug.Into{Beta: 3}}))
 	require.Equal(t, []float32{3, 6}, c)
 }
 
 func TestMatMulErrors(t *testing.T) {
 	x := make([]float32, 32)
 	c, a, b := snug.ViewOf(x[:6]), snug.ViewOf(x[6:14]), snug.ViewOf(x[14:26])
-	ok := MatMulConfig{M: 2, N: 3, K: 4}
-	with := func(change func(*MatMulConfig)) MatMulConfig { g := ok; change(&g); return g }
+	ok := MatMulOptions{M: 2, N: 3, K: 4}
+	with := func(change func(*MatMulOptions)) MatMulOptions { g := ok; change(&g); return g }
 	bytes := snug.SliceView(make([]uint8, 12))
 	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.F32, make([]float32, 12)).View
 	tests := []struct {
 		name    string
 		c, a, b snug.View
-		g       MatMulConfig
+		g       MatMulOptions
 		want    error
 	}{
-		{"Alpha", c, a, b, with(func(g *MatMulConfig) { g.Alpha = nan }), snug.ErrConfig},
-		{"Beta", c, a, b, with(func(g *MatMulConfig) { g.Beta = inf }), snug.ErrConfig},
+		{"Alpha", c, a, b, with(func(g *MatMulOptions) { g.Into.Alpha = nan }), snug.ErrConfig},
+		{"Beta", c, a, b, with(func(g *MatMulOptions) { g.Into.Beta = inf }), snug.ErrConfig},
 		{"c type", bytes, a, b, ok, snug.ErrDType},
 		{"a type", c, bytes, b, ok, snug.ErrDType},
 		{"b type", c, a, bytes, ok, snug.ErrDType},
-		{"M", c, a, b, with(func(g *MatMulConfig) { g.M = -1 }), snug.ErrShape},
-		{"N", c, a, b, with(func(g *MatMulConfig) { g.N = -1 }), snug.ErrShape},
-		{"K", c, a, b, with(func(g *MatMulConfig) { g.K = -1 }), snug.ErrShape},
+		{"M", c, a, b, with(func(g *MatMulOptions) { g.M = -1 }), snug.ErrShape},
+		{"N", c, a, b, with(func(g *MatMulOptions) { g.N = -1 }), snug.ErrShape},
+		{"K", c, a, b, with(func(g *MatMulOptions) { g.K = -1 }), snug.ErrShape},
 		{"short c", snug.ViewOf(x[:5]), a, b, ok, snug.ErrShape},
 		{"short a", c, snug.ViewOf(x[6:13]), b, ok, snug.ErrShape},
 		{"short b", c, a, snug.ViewOf(x[14:25]), ok, snug.ErrShape},
-		{"LDA", c, a, b, with(func(g *MatMulConfig) { g.LDA = 3 }), snug.ErrShape},
-		{"LDB", c, a, b, with(func(g *MatMulConfig) { g.LDB = 2 }), snug.ErrShape},
-		{"LDC", c, a, b, with(func(g *MatMulConfig) { g.LDC = -3 }), snug.ErrShape},
-		{"LDA of a transpose", c, a, b, with(func(g *MatMulConfig) { g.TransA, g.LDA = true, 1 }), snug.ErrShape},
-		{"stride reaches beyond", c, a, b, with(func(g *MatMulConfig) { g.LDC = 4 }), snug.ErrShape},
-		{"overflow", c, a, b, with(func(g *MatMulConfig) { g.M = math.MaxInt }), snug.ErrShape},
+		{"LDA", c, a, b, with(func(g *MatMulOptions) { g.LDA = 3 }), snug.ErrShape},
+		{"LDB", c, a, b, with(func(g *MatMulOptions) { g.LDB = 2 }), snug.ErrShape},
+		{"LDC", c, a, b, with(func(g *MatMulOptions) { g.LDC = -3 }), snug.ErrShape},
+		{"LDA of a transpose", c, a, b, with(func(g *MatMulOptions) { g.TransA, g.LDA = true, 1 }), snug.ErrShape},
+		{"stride reaches beyond", c, a, b, with(func(g *MatMulOptions) { g.LDC = 4 }), snug.ErrShape},
+		{"overflow", c, a, b, with(func(g *MatMulOptions) { g.M = math.MaxInt }), snug.ErrShape},
 		{"device", c, away, b, ok, snug.ErrDevice},
 		{"c overlaps a", c, snug.ViewOf(x[5:13]), b, ok, snug.ErrConfig},
 		{"c overlaps b", snug.ViewOf(x[9:15]), snug.ViewOf(x[:8]), b, ok, snug.ErrConfig},
@@ -144,14 +144,14 @@ func TestMatMulErrors(t *testing.T) {
 		})
 	}
 	require.NoError(t, MatMul(c, a, b, ok))
-	require.NoError(t, MatMul(c, a, a, MatMulConfig{M: 2, N: 2, K: 3, LDC: 3}), "a and b may be one")
+	require.NoError(t, MatMul(c, a, a, MatMulOptions{M: 2, N: 2, K: 3, LDC: 3}), "a and b may be one")
 }
 
 func TestMatMulProcs(t *testing.T) {
 	var want []float32
 	withProcs(func(procs int) {
 		c := make([]float32, 70*130)
-		require.NoError(t, MatMul(c, randoms(1, 70*300), randoms(2, 300*130), MatMulConfig{M: 70, N: 130, K: 300}))
+		require.NoError(t, MatMul(c, randoms(1, 70*300), randoms(2, 300*130), MatMulOptions{M: 70, N: 130, K: 300}))
 		if procs == 1 {
 			want = c
 		}
@@ -162,10 +162,10 @@ func TestMatMulProcs(t *testing.T) {
 func matMulProperty(t *rapid.T) {
 	dim := rapid.IntRange(0, 20)
 	factor := rapid.SampledFrom([]float32{1, -1, 0.5, 3})
-	g := MatMulConfig{
+	g := MatMulOptions{
 		M: dim.Draw(t, "M"), N: dim.Draw(t, "N"), K: dim.Draw(t, "K"),
 		TransA: rapid.Bool().Draw(t, "TransA"), TransB: rapid.Bool().Draw(t, "TransB"),
-		Alpha: factor.Draw(t, "Alpha"), Beta: factor.Draw(t, "Beta"),
+		Into: snug.Into{Alpha: factor.Draw(t, "Alpha"), Beta: factor.Draw(t, "Beta")},
 	}
 	ra, ca, rb, cb := g.M, g.K, g.K, g.N
 	if g.TransA {

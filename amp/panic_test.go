@@ -378,7 +378,7 @@ func TestDeafWalk(t *testing.T) {
 // TestZeroAmp calls all methods of zero values, and functions with zero and extreme
 // arguments. None panics, and those of values that want a constructor return errors.
 func TestZeroAmp(t *testing.T) {
-	for _, x := range []any{new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(MasterForm), new(Mode), new(CastOptions), new(MatMulConfig), new(ScalerOptions)} {
+	for _, x := range []any{new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(MasterForm), new(Mode), new(CastOptions), new(MatMulOptions), new(ScalerOptions)} {
 		v := reflect.ValueOf(x)
 		for i := range v.NumMethod() {
 			m := v.Type().Method(i)
@@ -410,7 +410,7 @@ func TestZeroAmp(t *testing.T) {
 		}
 	}
 	for _, k := range []int{math.MinInt, -1, 0, 1, math.MaxInt} {
-		_ = MatMul([]float32{}, []float32{}, []float32{}, MatMulConfig{M: k, N: k, K: k})
+		_ = MatMul([]float32{}, []float32{}, []float32{}, MatMulOptions{M: k, N: k, K: k})
 		_, err := NewMaster(MasterOptions{Chunk: k, Device: new(snug.Device)})
 		if k < 0 || k == math.MaxInt {
 			require.ErrorIs(t, err, snug.ErrConfig)

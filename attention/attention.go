@@ -16,7 +16,7 @@
 // [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): it walks
 // over tiles of keys for a tile of queries and keeps a running maximum and sum.
 // [Backward] computes p again from lse, and keep from its counters. All features of a
-// [Config] can be combined, in both, on every device; only a Score is for the CPU.
+// [Options] can be combined, in both, on every device; only a Score is for the CPU.
 //
 // # Masks
 //
@@ -87,14 +87,14 @@ import "github.com/snug-ml/snug"
 // that the strides address are read or written. out and lse must not overlap
 // the inputs or each other.
 //
-// It needs no memory but tiles, see [Config.ScratchBytes], none on a GPU, and
+// It needs no memory but tiles, see [Options.ScratchBytes], none on a GPU, and
 // allocates nothing.
 //
-// Errors: those of [Config.Validate]; ErrDType for other or mixed element types;
+// Errors: those of [Options.Validate]; ErrDType for other or mixed element types;
 // ErrShape when a vector is too short for its strides or lse has the wrong
 // length; ErrDevice when operands lie on different devices. Nothing is written
 // then.
-func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Config) error {
+func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options) error {
 	return forward(forwardJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse),
 		q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), c: c,
@@ -121,12 +121,12 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Config) 
 // other operand.
 //
 // lse is what Forward wrote. ws is a workspace of at least
-// [Config.WorkspaceLen] elements; its contents do not matter, before or after.
-// Otherwise no memory is needed but tiles, see [Config.ScratchBytes], none on a
+// [Options.WorkspaceLen] elements; its contents do not matter, before or after.
+// Otherwise no memory is needed but tiles, see [Options.ScratchBytes], none on a
 // GPU, and nothing is allocated.
 //
 // The errors are those of Forward, and ErrShape when ws is too short.
-func Backward[V snug.Vector, L snug.Vector32](dq, dk, dv V, dout, q, k, v, out V, lse L, c Config, ws L) error {
+func Backward[V snug.Vector, L snug.Vector32](dq, dk, dv V, dout, q, k, v, out V, lse L, c Options, ws L) error {
 	return backward(backwardJob{
 		dq: snug.ViewOf(dq), dk: snug.ViewOf(dk), dv: snug.ViewOf(dv), dout: snug.ViewOf(dout),
 		q: snug.ViewOf(q), k: snug.ViewOf(k), v: snug.ViewOf(v), out: snug.ViewOf(out),

@@ -37,7 +37,7 @@ func TestAgainstReference(t *testing.T) {
 		if n[0]*n[1]*dim > 1<<24 {
 			dim = 8
 		}
-		c := Config{Batch: 1, Heads: 1, SeqQ: n[0], SeqK: n[1], Dim: dim, Causal: masks[i%3].causal, Align: masks[i%3].align}
+		c := Options{Batch: 1, Heads: 1, SeqQ: n[0], SeqK: n[1], Dim: dim, Causal: masks[i%3].causal, Align: masks[i%3].align}
 		if group := groups[i%5]; n[0]*n[1]*dim <= 3e5 {
 			c.Heads, c.KVHeads = group[0], group[1]
 		}
@@ -54,13 +54,13 @@ func TestLong(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	c := Config{Batch: 1, Heads: 1, SeqQ: 4224, SeqK: 4224, Dim: 8, Causal: true}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 4224, SeqK: 4224, Dim: 8, Causal: true}
 	newProblem(t, c, snug.BF16, 1).check(t, kerneltest.Place{}, snug.BF16)
 }
 
 // Every kind of memory, with rows apart and head dimensions that differ.
 func TestPlaces(t *testing.T) {
-	c := Config{
+	c := Options{
 		Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 67, SeqK: 131, Dim: 7, DimV: 5, Causal: true, Scale: -0.4,
 		Q:   Strides{Batch: 4 * 67 * 9, Head: 9, Row: 4 * 9},
 		K:   Strides{Batch: 11, Head: 131 * 23, Row: 23},
@@ -81,9 +81,9 @@ func TestPlaces(t *testing.T) {
 // The layout of a tensor changes no bit of the results.
 func TestLayouts(t *testing.T) {
 	for _, dt := range dtypes {
-		p := newProblem(t, Config{Batch: 2, Heads: 6, KVHeads: 2, SeqQ: 70, SeqK: 70, Dim: 9, DimV: 4, Causal: true}, dt, 5)
+		p := newProblem(t, Options{Batch: 2, Heads: 6, KVHeads: 2, SeqQ: 70, SeqK: 70, Dim: 9, DimV: 4, Causal: true}, dt, 5)
 		want := p.run(t, kerneltest.Place{}, dt)
-		for name, layout := range map[string]func(Config) Config{"sequence-major": SequenceMajor, "packed": PackedQKV} {
+		for name, layout := range map[string]func(Options) Options{"sequence-major": SequenceMajor, "packed": PackedQKV} {
 			other := *p
 			other.c = layout(p.c)
 			require.Equal(t, want, other.run(t, kerneltest.Place{}, dt), "%s %v", name, dt)
@@ -93,7 +93,7 @@ func TestLayouts(t *testing.T) {
 
 // One vector for q, k and v and one for their gradients.
 func TestPackedInPlace(t *testing.T) {
-	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 33, SeqK: 33, Dim: 6, DimV: 5, Causal: true}
+	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 33, SeqK: 33, Dim: 6, DimV: 5, Causal: true}
 	p := newProblem(t, c, snug.F32, 6)
 	want := p.run(t, kerneltest.Place{}, snug.F32)
 	c = PackedQKV(c)
@@ -118,7 +118,7 @@ func TestPackedInPlace(t *testing.T) {
 
 func TestRowsThatSeeNothing(t *testing.T) {
 	const blind = 257 - 100
-	c := Config{Batch: 1, Heads: 2, SeqQ: 257, SeqK: 100, Dim: 8, Causal: true}
+	c := Options{Batch: 1, Heads: 2, SeqQ: 257, SeqK: 100, Dim: 8, Causal: true}
 	p := newProblem(t, c, snug.F32, 7)
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		p.check(t, place, snug.F32)
@@ -136,13 +136,13 @@ func TestRowsThatSeeNothing(t *testing.T) {
 }
 
 func TestZeroLengths(t *testing.T) {
-	full := Config{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
-	for name, change := range map[string]func(*Config){
-		"no keys":    func(c *Config) { c.KLens = []int{0, 0} },
-		"no queries": func(c *Config) { c.SeqQ = 0 },
-		"no batch":   func(c *Config) { c.Batch = 0 },
-		"no heads":   func(c *Config) { c.Heads = 0 },
-		"keys only":  func(c *Config) { c.Heads, c.KVHeads = 0, 2 },
+	full := Options{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
+	for name, change := range map[string]func(*Options){
+		"no keys":    func(c *Options) { c.KLens = []int{0, 0} },
+		"no queries": func(c *Options) { c.SeqQ = 0 },
+		"no batch":   func(c *Options) { c.Batch = 0 },
+		"no heads":   func(c *Options) { c.Heads = 0 },
+		"keys only":  func(c *Options) { c.Heads, c.KVHeads = 0, 2 },
 	} {
 		c := full
 		change(&c)
@@ -163,7 +163,7 @@ func TestZeroLengths(t *testing.T) {
 
 // Finite inputs whose scores overflow to −Inf count as unseen.
 func TestScoresOfMinusInfinity(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 1, Scale: 1}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 1, Scale: 1}
 	p := &problem{c: c, q: []float32{1e38, 0}, k: []float32{-10, -10}, v: []float32{2, 3}, dout: []float32{1, 1}}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		got := p.run(t, place, snug.F32)
@@ -177,7 +177,7 @@ func TestScoresOfMinusInfinity(t *testing.T) {
 // A value that is not finite reaches exactly the results that the definition
 // says, also inside the tiles that the mask cuts.
 func TestNonFiniteStaysWithRowsThatSeeIt(t *testing.T) {
-	shape := Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 90, SeqK: 150, Dim: 3}
+	shape := Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 90, SeqK: 150, Dim: 3}
 	for _, mask := range masks {
 		shape.Causal, shape.Align = mask.causal, mask.align
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
@@ -228,7 +228,7 @@ func TestDeterministic(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, dt := range dtypes {
 		for _, mask := range masks {
-			c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 260, Dim: 12, Causal: mask.causal, Align: mask.align}
+			c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 260, Dim: 12, Causal: mask.causal, Align: mask.align}
 			p := newProblem(t, c, dt, 10)
 			p.k[150*12], p.v[250*12], p.dout[40*12] = float32(math.NaN()), float32(math.NaN()), float32(math.Inf(1))
 			var want values[uint32]
@@ -267,7 +267,7 @@ func TestFeaturesDeterministic(t *testing.T) {
 
 // As FlashAttention's test of races: 250 repeats of the backward pass.
 func TestRepeats(t *testing.T) {
-	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
+	c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
 	p := newProblem(t, c, snug.F32, 4)
 	want := bitsOf(p.run(t, kerneltest.Place{}, snug.F32))
 	repeats := 250
@@ -292,7 +292,7 @@ func bitsOf(v values[float32]) values[uint32] {
 
 // Without lse the output is the same.
 func TestForwardWithoutLSE(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 5, SeqK: 6, Dim: 4}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 5, SeqK: 6, Dim: 4}
 	p := newProblem(t, c, snug.F32, 11)
 	want := p.run(t, kerneltest.Place{}, snug.F32).out
 	out := make([]float32, len(want))

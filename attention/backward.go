@@ -22,7 +22,7 @@ type backwardJob struct {
 	dq, dk, dv, dout, q, k, v, out snug.View
 	lse                            snug.View
 	delta                          snug.View // workspace: dout_i · out_i - GradLSE_i, see exactDelta
-	c                              Config    // resolved
+	c                              Options   // resolved
 	onePass                        bool      // set by Run
 }
 
@@ -39,7 +39,7 @@ func backward(j backwardJob) error {
 	return device.Launch(dev, &queued)
 }
 
-// check resolves j's Config and returns the device, or what is wrong.
+// check resolves j's Options and returns the device, or what is wrong.
 func (j *backwardJob) check() (*snug.Device, error) {
 	var err error
 	if j.c, err = j.c.resolve(); err != nil {
@@ -98,7 +98,7 @@ func (j *backwardJob) Run() {
 // latter, by the rounding of out and of lse, grows with the length of rows and moves all ds
 // of a query to one side. Products with k and q average that out, but sums of ds do not: the
 // gradients in a bias and in sinks.
-func (c *Config) exactDelta() bool { return c.Bias.Grad.Len() > 0 || c.Sinks.Grad.Len() > 0 }
+func (c *Options) exactDelta() bool { return c.Bias.Grad.Len() > 0 || c.Sinks.Grad.Len() > 0 }
 
 // queryTask computes delta and dq for one tile of queries an item, long items
 // first. Before the one pass, dq becomes zero instead.
@@ -155,7 +155,7 @@ const maxSums = 1 << 20
 
 // sumsLen returns the elements of dq that one key head gives, or 0 if they are
 // more than maxSums.
-func (c *Config) sumsLen() int {
+func (c *Options) sumsLen() int {
 	if c.KVHeads == 0 {
 		return 0
 	}

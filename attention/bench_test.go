@@ -22,7 +22,7 @@ func BenchmarkAttention(b *testing.B) {
 		for _, dim := range []int{64, 128} {
 			for _, seq := range []int{1024, 4096} {
 				for _, causal := range []bool{true, false} {
-					c := Config{Batch: 1, Heads: 2, SeqQ: seq, SeqK: seq, Dim: dim, Causal: causal}
+					c := Options{Batch: 1, Heads: 2, SeqQ: seq, SeqK: seq, Dim: dim, Causal: causal}
 					benchmark(b, c, dt)
 				}
 			}
@@ -30,7 +30,7 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-func benchmark(b *testing.B, c Config, dt snug.DType) {
+func benchmark(b *testing.B, c Options, dt snug.DType) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	n := c.Heads * c.SeqQ * c.Dim
 	flops := 4 * float64(n) * float64(c.SeqK)

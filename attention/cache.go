@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
-		"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/vexp"
 )
 
 // Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
@@ -41,7 +41,7 @@ type Cache struct {
 // Errors are those of Forward; [snug.ErrShape] for a table that has too few pages or names
 // one that K or V have not, or for packed sequences; [snug.ErrDevice] for Pages on other
 // devices than the CPU.
-func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache, c Config) error {
+func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache, c Options) error {
 	if kv == nil {
 		return fmt.Errorf("attention: no cache: %w", snug.ErrConfig)
 	}
@@ -116,13 +116,13 @@ type cached struct {
 }
 
 // cached reports whether k and v are in a cache.
-func (c *Config) cached() bool { return c.cache.Cache != nil }
+func (c *Options) cached() bool { return c.cache.Cache != nil }
 
 // paged reports whether rows lie in pages.
 func (r *cached) paged() bool { return r.Pages != nil || r.table.Len() > 0 }
 
 // resolve finds batch and rows for c, of which the lengths of sequences are right.
-func (r *cached) resolve(c *Config) error {
+func (r *cached) resolve(c *Options) error {
 	r.batch, r.rows = c.Batch, c.SeqK
 	r.kScale, r.vScale, r.table = r.KScale, r.VScale, r.Table
 	switch {
@@ -155,7 +155,7 @@ func (r *cached) resolve(c *Config) error {
 }
 
 // resolveTable is resolve with a Table.
-func (r *cached) resolveTable(c *Config) error {
+func (r *cached) resolveTable(c *Options) error {
 	n := r.table.Len()
 	longest := 0
 	for b := range min(c.Batch, n) { // a larger Batch is refused
@@ -189,7 +189,7 @@ func (r *cached) resolveTable(c *Config) error {
 }
 
 // check returns what is wrong with types, scales and devices, where q is of type dt.
-func (r *cached) check(c *Config, dt snug.DType) error {
+func (r *cached) check(c *Options, dt snug.DType) error {
 	for _, t := range [...]struct {
 		name     string
 		x, scale snug.View
@@ -223,7 +223,7 @@ type cacheHead struct {
 }
 
 // head returns a key head of a sequence: of x, K or V.
-func (r *cached) head(s *sequence, x, scales snug.View, st Strides, c *Config, h, dim int) cacheHead {
+func (r *cached) head(s *sequence, x, scales snug.View, st Strides, c *Options, h, dim int) cacheHead {
 	k := cacheHead{head: head{x, h * st.Head, st.Row, dim}, rows: r.rows, step: st.Batch, group: c.KVHeads * r.rows}
 	if x.DType() == snug.U8 {
 		k.scales = scales.Float32s()[h*r.rows:]

@@ -77,7 +77,7 @@ func (kv *Cache) setPages(t testing.TB, place kerneltest.Place, pages [][]int, c
 }
 
 // checkCache compares ForwardCached with the definition.
-func checkCache(t testing.TB, place kerneltest.Place, c Config, dt snug.DType, rng *rand.Rand, size int, integers, table bool, some ...feature) {
+func checkCache(t testing.TB, place kerneltest.Place, c Options, dt snug.DType, rng *rand.Rand, size int, integers, table bool, some ...feature) {
 	p := withFeatures(t, c, dt, rng.Uint64(), false, some)
 	p.c.K, p.c.V = Strides{}, Strides{} // contiguous, as a cache
 	kv := cacheOf(t, place, p, dt, rng, size, integers, table)
@@ -94,7 +94,7 @@ func checkCache(t testing.TB, place kerneltest.Place, c Config, dt snug.DType, r
 
 func cacheProperty(t *rapid.T) {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-	c := Config{
+	c := Options{
 		Batch: 1 + rng.IntN(3), Heads: 4, KVHeads: 2, SeqQ: 1 + rng.IntN(5), SeqK: 1 + rng.IntN(600),
 		Dim: 1 + rng.IntN(20), DimV: 1 + rng.IntN(20), Causal: rng.IntN(2) == 0,
 	}
@@ -108,7 +108,7 @@ func TestCache(t *testing.T) { rapid.Check(t, cacheProperty) }
 
 // Rows one after the other and pages, with integers and without, and with features.
 func TestCacheOnPlaces(t *testing.T) {
-	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 130, Dim: 33, DimV: 5, Causal: true, KLens: []int{130, 67}}
+	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 130, Dim: 33, DimV: 5, Causal: true, KLens: []int{130, 67}}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		for i, size := range []int{0, 0, 1, 16, 70, 70} {
@@ -120,7 +120,7 @@ func TestCacheOnPlaces(t *testing.T) {
 
 // Pages are for the CPU, and so is the check of a table; elsewhere wrong entries do no harm.
 func TestTable(t *testing.T) {
-	c := Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
+	c := Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
 	x := []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		data := kerneltest.Put(t, place, x).View
@@ -165,28 +165,28 @@ func TestTable(t *testing.T) {
 
 func FuzzAnyCache(f *testing.F) { f.Fuzz(rapid.MakeFuzz(cacheProperty)) }
 func TestCacheErrors(t *testing.T) {
-	c := Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
+	c := Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
 	x := snug.SliceView(make([]float32, 20))
 	for name, tc := range map[string]struct {
-		change func(kv *Cache, c *Config)
+		change func(kv *Cache, c *Options)
 		want   error
 	}{
-		"right":        {func(*Cache, *Config) {}, nil},
-		"pages":        {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 5 }, nil},
-		"page size":    {func(kv *Cache, c *Config) { kv.Pages = [][]int{{1}, {0}} }, snug.ErrShape},
-		"few pages":    {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 4 }, snug.ErrShape},
-		"few tables":   {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}}, 5 }, snug.ErrShape},
-		"no such page": {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {2}}, 5 }, snug.ErrShape},
-		"page -1":      {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {-1}}, 5 }, snug.ErrShape},
-		"page MaxInt":  {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt}}, 5 }, snug.ErrShape},
-		"many pages":   {func(kv *Cache, c *Config) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt - 1}}, 5 }, snug.ErrShape},
-		"short":        {func(kv *Cache, c *Config) { kv.K, _ = x.Slice(0, 19) }, snug.ErrShape},
-		"type":         {func(kv *Cache, c *Config) { kv.V = snug.SliceView(make([]snug.Float16, 20)) }, snug.ErrDType},
-		"no scales":    {func(kv *Cache, c *Config) { kv.V = snug.SliceView(make([]uint8, 20)) }, snug.ErrDType},
-		"few scales": {func(kv *Cache, c *Config) {
+		"right":        {func(*Cache, *Options) {}, nil},
+		"pages":        {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 5 }, nil},
+		"page size":    {func(kv *Cache, c *Options) { kv.Pages = [][]int{{1}, {0}} }, snug.ErrShape},
+		"few pages":    {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {0}}, 4 }, snug.ErrShape},
+		"few tables":   {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}}, 5 }, snug.ErrShape},
+		"no such page": {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {2}}, 5 }, snug.ErrShape},
+		"page -1":      {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {-1}}, 5 }, snug.ErrShape},
+		"page MaxInt":  {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt}}, 5 }, snug.ErrShape},
+		"many pages":   {func(kv *Cache, c *Options) { kv.Pages, kv.PageSize = [][]int{{1}, {math.MaxInt - 1}}, 5 }, snug.ErrShape},
+		"short":        {func(kv *Cache, c *Options) { kv.K, _ = x.Slice(0, 19) }, snug.ErrShape},
+		"type":         {func(kv *Cache, c *Options) { kv.V = snug.SliceView(make([]snug.Float16, 20)) }, snug.ErrDType},
+		"no scales":    {func(kv *Cache, c *Options) { kv.V = snug.SliceView(make([]uint8, 20)) }, snug.ErrDType},
+		"few scales": {func(kv *Cache, c *Options) {
 			kv.V, kv.VScale = snug.SliceView(make([]uint8, 20)), snug.SliceView(make([]float32, 9))
 		}, snug.ErrShape},
-		"packed": {func(kv *Cache, c *Config) { c.QStarts, c.KStarts = []int{0, 0, 1}, []int{0, 1, 2} }, snug.ErrShape},
+		"packed": {func(kv *Cache, c *Options) { c.QStarts, c.KStarts = []int{0, 0, 1}, []int{0, 1, 2} }, snug.ErrShape},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kv, c := &Cache{K: x, V: x}, c

@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// tensor is a vector given for one of a Config's operands.
+// tensor is a vector given for one of a Options's operands.
 type tensor struct {
 	name string
 	view snug.View
@@ -58,7 +58,7 @@ func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 }
 
 // commonDevice returns the device of all operands, those of c among them.
-func commonDevice(c *Config, views ...snug.View) (*snug.Device, error) {
+func commonDevice(c *Options, views ...snug.View) (*snug.Device, error) {
 	var all [20]snug.View
 	n := copy(all[:], views)
 	for i, v := range c.extras() {

@@ -36,8 +36,8 @@ const (
 // MaxDim is the largest head dimension.
 const MaxDim = 1 << 16
 
-// Config is the shape, the layout and the mask of one attention call.
-type Config struct {
+// Options is the shape, the layout and the mask of one attention call.
+type Options struct {
 	Batch   int // sequences
 	Heads   int // query heads
 	KVHeads int // key and value heads, a divisor of Heads; 0: Heads
@@ -92,14 +92,14 @@ type Config struct {
 // do not divide Heads, an unknown Align, numbers of features out of range, such as a Scale
 // that is not finite, and features that exclude each other. Vectors of features wrap ErrShape
 // for another length than the one that they name, and ErrDType for another type.
-func (c Config) Validate() error {
+func (c Options) Validate() error {
 	_, err := c.resolve()
 	return err
 }
 
 // WorkspaceLen returns the float32 elements of workspace that [Backward] needs:
-// one for every query, Batch·Heads·SeqQ, or Heads·SeqQ of packed sequences. It is 0 for an invalid Config.
-func (c Config) WorkspaceLen() int {
+// one for every query, Batch·Heads·SeqQ, or Heads·SeqQ of packed sequences. It is 0 for an invalid Options.
+func (c Options) WorkspaceLen() int {
 	r, err := c.resolve()
 	if err != nil {
 		return 0
@@ -113,8 +113,8 @@ func (c Config) WorkspaceLen() int {
 // depends on Dim and DimV only. For 16-bit types and a dq of at most 4 MiB of
 // float32 for a key head, Heads/KVHeads·SeqQ·Dim elements, those are added. There are at most
 // GOMAXPROCS workers; the memory is pooled and reused by later calls. ScratchBytes
-// is 0 for an invalid Config.
-func (c Config) ScratchBytes() int64 {
+// is 0 for an invalid Options.
+func (c Options) ScratchBytes() int64 {
 	r, err := c.resolve()
 	if err != nil {
 		return 0
@@ -129,7 +129,7 @@ func (c Config) ScratchBytes() int64 {
 // heads and dimensions are equal. For such a vector qkv pass qkv,
 // qkv[Heads·Dim:] and qkv[(Heads+KVHeads)·Dim:] as q, k and v. out is
 // [Batch, SeqQ, Heads, DimV]. SeqK becomes SeqQ.
-func PackedQKV(c Config) Config {
+func PackedQKV(c Options) Options {
 	c.SeqK = c.SeqQ
 	heads, kv, dv := c.Heads, c.kvHeads(), c.dimV()
 	row := heads*c.Dim + kv*(c.Dim+dv)
@@ -142,7 +142,7 @@ func PackedQKV(c Config) Config {
 
 // SequenceMajor returns c with the layout [Batch, Seq, Heads, Dim] for q, k, v
 // and out.
-func SequenceMajor(c Config) Config {
+func SequenceMajor(c Options) Options {
 	kv, dv := c.kvHeads(), c.dimV()
 	c.Q = sequenceMajor(c.SeqQ, c.Heads, c.Dim)
 	c.K = sequenceMajor(c.seqK(), kv, c.Dim)
@@ -155,14 +155,14 @@ func sequenceMajor(seq, heads, dim int) Strides {
 	return Strides{Batch: seq * heads * dim, Head: dim, Row: heads * dim}
 }
 
-func (c Config) kvHeads() int {
+func (c Options) kvHeads() int {
 	if c.KVHeads == 0 {
 		return c.Heads
 	}
 	return c.KVHeads
 }
 
-func (c Config) seqK() int {
+func (c Options) seqK() int {
 	switch {
 	case c.SeqK != 0:
 		return c.SeqK
@@ -172,7 +172,7 @@ func (c Config) seqK() int {
 	return c.SeqQ
 }
 
-func (c Config) dimV() int {
+func (c Options) dimV() int {
 	if c.DimV == 0 {
 		return c.Dim
 	}
@@ -180,7 +180,7 @@ func (c Config) dimV() int {
 }
 
 // resolve returns c with every default filled in, or what is wrong with it.
-func (c Config) resolve() (Config, error) {
+func (c Options) resolve() (Options, error) {
 	if c.cached() && c.SeqK == 0 {
 		return c, fmt.Errorf("attention: SeqK is 0, want the keys that a cache has room for: %w", snug.ErrShape)
 	}
@@ -208,7 +208,7 @@ func (c Config) resolve() (Config, error) {
 	return c, err
 }
 
-func (c *Config) checkRanges() error {
+func (c *Options) checkRanges() error {
 	for _, d := range [...]struct {
 		name      string
 		n, lo, hi int
@@ -240,4 +240,4 @@ func (c *Config) checkRanges() error {
 }
 
 // scale2 is the scale of scores in units of log 2.
-func (c *Config) scale2() float32 { return float32(float64(c.Scale) * math.Log2E) }
+func (c *Options) scale2() float32 { return float32(float64(c.Scale) * math.Log2E) }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var small = Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
+var small = Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 5, Dim: 4}
 
 // overflows32 is the error for numbers up to MaxInt that must be below 2^32, which all are
 // where int has 32 bits.
@@ -19,65 +19,65 @@ var overflows32 = map[bool]error{true: snug.ErrConfig}[math.MaxInt > math.MaxUin
 
 func TestValidate(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*Config)
+		change func(*Options)
 		want   error
 	}{
-		"good":            {func(c *Config) {}, nil},
-		"batch":           {func(c *Config) { c.Batch = -1 }, snug.ErrShape},
-		"heads":           {func(c *Config) { c.Heads = -2 }, snug.ErrShape},
-		"kv heads":        {func(c *Config) { c.KVHeads = -1 }, snug.ErrShape},
-		"queries":         {func(c *Config) { c.SeqQ = -1 }, snug.ErrShape},
-		"keys":            {func(c *Config) { c.SeqK = math.MinInt }, snug.ErrShape},
-		"dim 0":           {func(c *Config) { c.Dim = 0 }, snug.ErrShape},
-		"dim":             {func(c *Config) { c.Dim = MaxDim + 1 }, snug.ErrShape},
-		"value dim":       {func(c *Config) { c.DimV = -1 }, snug.ErrShape},
-		"product":         {func(c *Config) { c.Batch, c.SeqQ = 1<<16, math.MaxInt/1000 }, snug.ErrShape},
-		"product with 0":  {func(c *Config) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
-		"kv not divisor":  {func(c *Config) { c.KVHeads = 3 }, snug.ErrConfig},
-		"kv above heads":  {func(c *Config) { c.KVHeads = 8 }, snug.ErrConfig},
-		"align":           {func(c *Config) { c.Align = 3 }, snug.ErrConfig},
-		"scale NaN":       {func(c *Config) { c.Scale = float32(math.NaN()) }, snug.ErrConfig},
-		"scale inf":       {func(c *Config) { c.Scale = float32(math.Inf(-1)) }, snug.ErrConfig},
-		"scale too large": {func(c *Config) { c.Scale = math.MaxFloat32 }, snug.ErrConfig},
-		"negative stride": {func(c *Config) { c.K = Strides{Batch: -1, Head: 20, Row: 4} }, snug.ErrShape},
-		"rows overlap":    {func(c *Config) { c.Q = Strides{Batch: 48, Head: 12, Row: 3} }, snug.ErrShape},
-		"heads overlap":   {func(c *Config) { c.V = Strides{Batch: 100, Head: 19, Row: 4} }, snug.ErrShape},
-		"stride overflow": {func(c *Config) { c.Out = Strides{Head: 4, Row: math.MaxInt / 2} }, snug.ErrShape},
-		"interleaved":     {func(c *Config) { c.Out = Strides{Head: 4, Row: 16} }, nil},
-		"shift":           {func(c *Config) { c.Shift = 1 }, snug.ErrConfig},
-		"far shift":       {func(c *Config) { c.Align, c.Shift = Shifted, math.MaxInt }, snug.ErrConfig},
-		"softcap":         {func(c *Config) { c.Softcap = -1 }, snug.ErrConfig},
-		"softcap NaN":     {func(c *Config) { c.Softcap = float32(math.NaN()) }, snug.ErrConfig},
-		"softcap inf":     {func(c *Config) { c.Softcap = float32(math.Inf(1)) }, snug.ErrConfig},
-		"softcap tiny":    {func(c *Config) { c.Softcap = 1e-38 }, snug.ErrConfig},
-		"dropout 1":       {func(c *Config) { c.Dropout.P = 1 }, snug.ErrConfig},
-		"dropout NaN":     {func(c *Config) { c.Dropout.P = float32(math.NaN()) }, snug.ErrConfig},
-		"dropout number":  {func(c *Config) { c.Dropout = Dropout{P: 0.5, Key: -1} }, snug.ErrConfig},
-		"dropout far":     {func(c *Config) { c.Dropout = Dropout{P: 0.5, Query: math.MaxInt} }, overflows32},
-		"slopes":          {func(c *Config) { c.Slopes = zeros(3) }, snug.ErrShape},
-		"slopes of f16":   {func(c *Config) { c.Slopes = snug.SliceView(make([]snug.Float16, 4)) }, snug.ErrDType},
-		"sinks":           {func(c *Config) { c.Sinks.X = zeros(5) }, snug.ErrShape},
-		"sinks' gradient": {func(c *Config) { c.Sinks.X, c.Sinks.Grad = zeros(4), zeros(3) }, snug.ErrShape},
-		"no sinks":        {func(c *Config) { c.Sinks.Grad = zeros(4) }, snug.ErrConfig},
-		"lse gradient":    {func(c *Config) { c.GradLSE = zeros(11) }, snug.ErrShape},
-		"bias":            {func(c *Config) { c.Bias.X = zeros(4*3*5 - 1) }, snug.ErrShape},
-		"bias dims":       {func(c *Config) { c.Bias = Bias{X: zeros(30), Dims: [4]int{1, 2, 3, 5}} }, snug.ErrShape},
-		"bias of u8":      {func(c *Config) { c.Bias.X = snug.SliceView(make([]uint8, 60)) }, snug.ErrDType},
-		"bias gradient":   {func(c *Config) { c.Bias = Bias{X: zeros(60), Grad: zeros(59)} }, snug.ErrShape},
-		"bias grad type":  {func(c *Config) { c.Bias = Bias{X: zeros(60), Grad: snug.SliceView(make([]snug.Float16, 60))} }, snug.ErrDType},
-		"bias broadcast":  {func(c *Config) { c.Bias = Bias{X: zeros(5), Dims: [4]int{1, 1, 1, 5}} }, nil},
-		"mask":            {func(c *Config) { c.Mask = tiles(1, 4, 3, 6) }, snug.ErrShape},
-		"mask heads":      {func(c *Config) { c.Mask = tiles(1, 2, 3, 5) }, snug.ErrShape},
-		"mask for all":    {func(c *Config) { c.Mask = tiles(1, 1, 3, 5) }, nil},
-		"starts":          {func(c *Config) { c.QStarts = []int{0, 3, 3} }, snug.ErrShape},
-		"starts at 1":     {func(c *Config) { c.QStarts = []int{1, 3} }, snug.ErrShape},
-		"starts too far":  {func(c *Config) { c.QStarts = []int{0, 4} }, snug.ErrShape},
-		"starts descend":  {func(c *Config) { c.Batch, c.QStarts = 2, []int{0, 2, 1} }, snug.ErrShape},
-		"only key starts": {func(c *Config) { c.KStarts = []int{0, 1} }, snug.ErrConfig},
-		"starts and lens": {func(c *Config) { c.QStarts, c.KLens = []int{0, 1}, []int{1} }, snug.ErrConfig},
-		"lens":            {func(c *Config) { c.KLens = []int{1, 2} }, snug.ErrShape},
-		"lens too long":   {func(c *Config) { c.KLens = []int{6} }, snug.ErrShape},
-		"packed":          {func(c *Config) { c.Batch, c.QStarts = 2, []int{0, 0, 2} }, nil},
+		"good":            {func(c *Options) {}, nil},
+		"batch":           {func(c *Options) { c.Batch = -1 }, snug.ErrShape},
+		"heads":           {func(c *Options) { c.Heads = -2 }, snug.ErrShape},
+		"kv heads":        {func(c *Options) { c.KVHeads = -1 }, snug.ErrShape},
+		"queries":         {func(c *Options) { c.SeqQ = -1 }, snug.ErrShape},
+		"keys":            {func(c *Options) { c.SeqK = math.MinInt }, snug.ErrShape},
+		"dim 0":           {func(c *Options) { c.Dim = 0 }, snug.ErrShape},
+		"dim":             {func(c *Options) { c.Dim = MaxDim + 1 }, snug.ErrShape},
+		"value dim":       {func(c *Options) { c.DimV = -1 }, snug.ErrShape},
+		"product":         {func(c *Options) { c.Batch, c.SeqQ = 1<<16, math.MaxInt/1000 }, snug.ErrShape},
+		"product with 0":  {func(c *Options) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
+		"kv not divisor":  {func(c *Options) { c.KVHeads = 3 }, snug.ErrConfig},
+		"kv above heads":  {func(c *Options) { c.KVHeads = 8 }, snug.ErrConfig},
+		"align":           {func(c *Options) { c.Align = 3 }, snug.ErrConfig},
+		"scale NaN":       {func(c *Options) { c.Scale = float32(math.NaN()) }, snug.ErrConfig},
+		"scale inf":       {func(c *Options) { c.Scale = float32(math.Inf(-1)) }, snug.ErrConfig},
+		"scale too large": {func(c *Options) { c.Scale = math.MaxFloat32 }, snug.ErrConfig},
+		"negative stride": {func(c *Options) { c.K = Strides{Batch: -1, Head: 20, Row: 4} }, snug.ErrShape},
+		"rows overlap":    {func(c *Options) { c.Q = Strides{Batch: 48, Head: 12, Row: 3} }, snug.ErrShape},
+		"heads overlap":   {func(c *Options) { c.V = Strides{Batch: 100, Head: 19, Row: 4} }, snug.ErrShape},
+		"stride overflow": {func(c *Options) { c.Out = Strides{Head: 4, Row: math.MaxInt / 2} }, snug.ErrShape},
+		"interleaved":     {func(c *Options) { c.Out = Strides{Head: 4, Row: 16} }, nil},
+		"shift":           {func(c *Options) { c.Shift = 1 }, snug.ErrConfig},
+		"far shift":       {func(c *Options) { c.Align, c.Shift = Shifted, math.MaxInt }, snug.ErrConfig},
+		"softcap":         {func(c *Options) { c.Softcap = -1 }, snug.ErrConfig},
+		"softcap NaN":     {func(c *Options) { c.Softcap = float32(math.NaN()) }, snug.ErrConfig},
+		"softcap inf":     {func(c *Options) { c.Softcap = float32(math.Inf(1)) }, snug.ErrConfig},
+		"softcap tiny":    {func(c *Options) { c.Softcap = 1e-38 }, snug.ErrConfig},
+		"dropout 1":       {func(c *Options) { c.Dropout.P = 1 }, snug.ErrConfig},
+		"dropout NaN":     {func(c *Options) { c.Dropout.P = float32(math.NaN()) }, snug.ErrConfig},
+		"dropout number":  {func(c *Options) { c.Dropout = Dropout{P: 0.5, Key: -1} }, snug.ErrConfig},
+		"dropout far":     {func(c *Options) { c.Dropout = Dropout{P: 0.5, Query: math.MaxInt} }, overflows32},
+		"slopes":          {func(c *Options) { c.Slopes = zeros(3) }, snug.ErrShape},
+		"slopes of f16":   {func(c *Options) { c.Slopes = snug.SliceView(make([]snug.Float16, 4)) }, snug.ErrDType},
+		"sinks":           {func(c *Options) { c.Sinks.X = zeros(5) }, snug.ErrShape},
+		"sinks' gradient": {func(c *Options) { c.Sinks.X, c.Sinks.Grad = zeros(4), zeros(3) }, snug.ErrShape},
+		"no sinks":        {func(c *Options) { c.Sinks.Grad = zeros(4) }, snug.ErrConfig},
+		"lse gradient":    {func(c *Options) { c.GradLSE = zeros(11) }, snug.ErrShape},
+		"bias":            {func(c *Options) { c.Bias.X = zeros(4*3*5 - 1) }, snug.ErrShape},
+		"bias dims":       {func(c *Options) { c.Bias = Bias{X: zeros(30), Dims: [4]int{1, 2, 3, 5}} }, snug.ErrShape},
+		"bias of u8":      {func(c *Options) { c.Bias.X = snug.SliceView(make([]uint8, 60)) }, snug.ErrDType},
+		"bias gradient":   {func(c *Options) { c.Bias = Bias{X: zeros(60), Grad: zeros(59)} }, snug.ErrShape},
+		"bias grad type":  {func(c *Options) { c.Bias = Bias{X: zeros(60), Grad: snug.SliceView(make([]snug.Float16, 60))} }, snug.ErrDType},
+		"bias broadcast":  {func(c *Options) { c.Bias = Bias{X: zeros(5), Dims: [4]int{1, 1, 1, 5}} }, nil},
+		"mask":            {func(c *Options) { c.Mask = tiles(1, 4, 3, 6) }, snug.ErrShape},
+		"mask heads":      {func(c *Options) { c.Mask = tiles(1, 2, 3, 5) }, snug.ErrShape},
+		"mask for all":    {func(c *Options) { c.Mask = tiles(1, 1, 3, 5) }, nil},
+		"starts":          {func(c *Options) { c.QStarts = []int{0, 3, 3} }, snug.ErrShape},
+		"starts at 1":     {func(c *Options) { c.QStarts = []int{1, 3} }, snug.ErrShape},
+		"starts too far":  {func(c *Options) { c.QStarts = []int{0, 4} }, snug.ErrShape},
+		"starts descend":  {func(c *Options) { c.Batch, c.QStarts = 2, []int{0, 2, 1} }, snug.ErrShape},
+		"only key starts": {func(c *Options) { c.KStarts = []int{0, 1} }, snug.ErrConfig},
+		"starts and lens": {func(c *Options) { c.QStarts, c.KLens = []int{0, 1}, []int{1} }, snug.ErrConfig},
+		"lens":            {func(c *Options) { c.KLens = []int{1, 2} }, snug.ErrShape},
+		"lens too long":   {func(c *Options) { c.KLens = []int{6} }, snug.ErrShape},
+		"packed":          {func(c *Options) { c.Batch, c.QStarts = 2, []int{0, 0, 2} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := small
@@ -106,7 +106,7 @@ func TestShiftErrors(t *testing.T) {
 // TestNamesOfForgottenDimensions: the error for elements where there should be none names the
 // fields that were left out.
 func TestNamesOfForgottenDimensions(t *testing.T) {
-	for want, c := range map[string]Config{
+	for want, c := range map[string]Options{
 		"q holds 912 elements, want none: Heads is 0":             {Batch: 2, SeqQ: 19, Dim: 8},
 		"q holds 912 elements, want none: Batch is 0":             {Heads: 3, SeqQ: 19, Dim: 8},
 		"q holds 912 elements, want none: SeqQ is 0":              {Batch: 2, Heads: 3, SeqK: 19, Dim: 8},
@@ -118,7 +118,7 @@ func TestNamesOfForgottenDimensions(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	x := make([]float32, 912)
-	err := Forward(x[:0], x[:0], x[:0], x, x, Config{Batch: 2, Heads: 3, Dim: 8})
+	err := Forward(x[:0], x[:0], x[:0], x, x, Options{Batch: 2, Heads: 3, Dim: 8})
 	require.ErrorContains(t, err, "k holds 912 elements, want none: SeqK is 0")
 }
 
@@ -169,7 +169,7 @@ func FuzzStrides(f *testing.F) { f.Fuzz(rapid.MakeFuzz(stridesProperty)) }
 // call holds the operands of both functions.
 type call struct {
 	out, dq, dk, dv, dout, q, k, v, lse, ws snug.View
-	c                                       Config
+	c                                       Options
 }
 
 func (a *call) forward() error { return Forward(a.out, a.lse, a.q, a.k, a.v, a.c) }
@@ -262,7 +262,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func callOf(t testing.TB, c Config, dt snug.DType) *call {
+func callOf(t testing.TB, c Options, dt snug.DType) *call {
 	r := resolved(t, c)
 	o := r.operands()
 	zeros := func(o operand) snug.View {

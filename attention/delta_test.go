@@ -18,15 +18,15 @@ func TestBiasOfAllKeysHasNoGradient(t *testing.T) {
 	require.NoError(t, err)
 	features := []struct {
 		name string
-		add  func(*Config)
+		add  func(*Options)
 	}{
-		{"plain", func(*Config) {}},
-		{"causal", func(c *Config) { c.Causal = true }},
-		{"lens", func(c *Config) { c.KLens = []int{keys, 3} }},
-		{"dropout", func(c *Config) { c.Dropout = Dropout{P: 0.5, Seed: 3} }},
-		{"softcap", func(c *Config) { c.Softcap = 2 }},
-		{"mask", func(c *Config) { c.Mask = mask }},
-		{"all", func(c *Config) {
+		{"plain", func(*Options) {}},
+		{"causal", func(c *Options) { c.Causal = true }},
+		{"lens", func(c *Options) { c.KLens = []int{keys, 3} }},
+		{"dropout", func(c *Options) { c.Dropout = Dropout{P: 0.5, Seed: 3} }},
+		{"softcap", func(c *Options) { c.Softcap = 2 }},
+		{"mask", func(c *Options) { c.Mask = mask }},
+		{"all", func(c *Options) {
 			c.Causal, c.KLens, c.Dropout, c.Softcap, c.Mask = true, []int{keys, 40}, Dropout{P: 0.5, Seed: 3}, 2, mask
 		}},
 	}
@@ -38,7 +38,7 @@ func TestBiasOfAllKeysHasNoGradient(t *testing.T) {
 		for _, dt := range dtypes {
 			for _, feature := range some {
 				t.Run(fmt.Sprint(dt, " ", feature.name), func(t *testing.T) {
-					c := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: queries, SeqK: keys, Dim: dim}
+					c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: queries, SeqK: keys, Dim: dim}
 					feature.add(&c)
 					p := newProblem(t, c, dt, 5)
 					p.biasType, p.bias = dt, make([]float32, queries)

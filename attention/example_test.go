@@ -10,7 +10,7 @@ import (
 
 // Two causal queries: the first sees only the first key and copies its value.
 func ExampleForward() {
-	c := attention.Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
+	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
 	q := []float32{1, 0, 0, 1}
 	k := []float32{1, 0, 0, 1}
 	v := []float32{10, 20, 30, 40}
@@ -25,7 +25,7 @@ func ExampleForward() {
 }
 
 func ExampleBackward() {
-	c := attention.Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
+	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Causal: true}
 	q := []float32{1, 0, 0, 1}
 	k := []float32{1, 0, 0, 1}
 	v := []float32{10, 20, 30, 40}
@@ -49,7 +49,7 @@ func ExampleBackward() {
 // One tensor [batch, seq, 3, heads, dim], as a projection writes it.
 func ExamplePackedQKV() {
 	const batch, seq, heads, dim = 2, 5, 3, 4
-	c := attention.PackedQKV(attention.Config{Batch: batch, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
+	c := attention.PackedQKV(attention.Options{Batch: batch, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
 	qkv := make([]float32, batch*seq*3*heads*dim)
 	for i := range qkv {
 		qkv[i] = float32(i%7) - 3
@@ -65,8 +65,8 @@ func ExamplePackedQKV() {
 
 // Grouped-query attention with a cache: one new query at the end of 100 keys,
 // and 8 query heads on 2 key heads.
-func ExampleConfig() {
-	c := attention.Config{Batch: 1, Heads: 8, KVHeads: 2, SeqQ: 1, SeqK: 100, Dim: 64, Causal: true}
+func ExampleOptions() {
+	c := attention.Options{Batch: 1, Heads: 8, KVHeads: 2, SeqQ: 1, SeqK: 100, Dim: 64, Causal: true}
 	fmt.Println("valid:", c.Validate() == nil)
 	fmt.Println("workspace of Backward in elements:", c.WorkspaceLen())
 	// Output:
@@ -75,10 +75,10 @@ func ExampleConfig() {
 }
 
 // A sliding window, a soft cap, a sink for every head and dropout, together.
-func ExampleConfig_features() {
+func ExampleOptions_features() {
 	const heads, seq, dim = 2, 6, 4
 	sinks, dsinks := []float32{0.5, -0.5}, make([]float32, heads)
-	c := attention.Config{
+	c := attention.Options{
 		Batch: 1, Heads: heads, SeqQ: seq, SeqK: seq, Dim: dim, Causal: true,
 		Window:  attention.SlidingWindow(2, 0),
 		Softcap: 30,
@@ -104,9 +104,9 @@ func ExampleConfig_features() {
 }
 
 // Three documents of different lengths in one tensor, without padding.
-func ExampleConfig_packed() {
+func ExampleOptions_packed() {
 	starts := []int{0, 2, 2, 5} // the second is empty
-	c := attention.Config{Batch: 3, Heads: 1, SeqQ: 5, SeqK: 5, Dim: 1, Causal: true, QStarts: starts}
+	c := attention.Options{Batch: 3, Heads: 1, SeqQ: 5, SeqK: 5, Dim: 1, Causal: true, QStarts: starts}
 	zero, v := make([]float32, 5), []float32{1, 3, 10, 20, 30}
 	out := make([]float32, 5)
 	if err := attention.Forward(out, []float32(nil), zero, zero, v, c); err != nil {
@@ -121,7 +121,7 @@ func ExampleBias() {
 	const seq = 3
 	bias, dbias := make([]float32, seq*seq), make([]float32, seq*seq)
 	bias[1] = 5 // the first query prefers the second key
-	c := attention.Config{Batch: 2, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 1}
+	c := attention.Options{Batch: 2, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 1}
 	c.Bias = attention.Bias{X: snug.ViewOf(bias), Dims: [4]int{1, 1, seq, seq}, Grad: snug.ViewOf(dbias)}
 	q, v, dout := make([]float32, 6), []float32{1, 2, 3, 1, 2, 3}, []float32{1, 1, 1, 1, 1, 1}
 	out, lse, d := make([]float32, 6), make([]float32, 6), make([]float32, 18)
@@ -151,7 +151,7 @@ func ExampleNewMask() {
 
 // Two parts of the keys give what all of them give.
 func ExampleMerge() {
-	c := attention.Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 2, Dim: 1}
+	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 2, Dim: 1}
 	q, k, v := []float32{1}, []float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}
 	out, lse := make([]float32, 1), make([]float32, 1)
 	some, someLSE := make([]float32, 1), make([]float32, 1)
@@ -186,7 +186,7 @@ func ExampleForwardCached() {
 	}
 	kv.K, kv.KScale = snug.SliceView(codes), snug.ViewOf(scales)
 	kv.V, kv.VScale = kv.K, kv.KScale
-	c := attention.Config{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 8, Dim: dim, KLens: []int{6, 3}}
+	c := attention.Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 8, Dim: dim, KLens: []int{6, 3}}
 	out := make([]float32, 2*dim)
 	if err := attention.ForwardCached(out, []float32(nil), []float32{0, 0, 0, 0}, &kv, c); err != nil {
 		log.Fatal(err)

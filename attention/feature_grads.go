@@ -29,7 +29,7 @@ var sinkTask = cpu.NewTask(func(j *backwardJob, h int) {
 
 // biasTiles returns the items of biasTask: tiles of the bias of tileQ × tileK elements,
 // or of as many as it has.
-func (c *Config) biasTiles() int {
+func (c *Options) biasTiles() int {
 	d := c.Bias.Dims
 	return d[0] * d[1] * cpu.Chunks(d[2], tileQ) * cpu.Chunks(d[3], tileK)
 }

@@ -93,7 +93,7 @@ func (x *Bias) strides() (s [4]int) {
 }
 
 // extras returns what a call has besides the tensors that all have.
-func (c *Config) extras() [10]*snug.View {
+func (c *Options) extras() [10]*snug.View {
 	return [...]*snug.View{
 		&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE, &c.table,
 		&c.cache.kScale, &c.cache.vScale, &c.cache.table,
@@ -101,7 +101,7 @@ func (c *Config) extras() [10]*snug.View {
 }
 
 // resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
-func (c *Config) resolveFeatures() error {
+func (c *Options) resolveFeatures() error {
 	for _, check := range [...]func() error{c.checkNumbers, c.checkVectors, c.resolveBias} {
 		if err := check(); err != nil {
 			return err
@@ -111,7 +111,7 @@ func (c *Config) resolveFeatures() error {
 	return c.Mask.check(c)
 }
 
-func (c *Config) checkNumbers() error {
+func (c *Options) checkNumbers() error {
 	switch {
 	case c.Softcap != 0 && !(c.Softcap >= 0x1p-100 && c.Softcap <= 0x1p100): // so that Scale/Softcap and 1/Softcap are numbers
 		return fmt.Errorf("attention: Softcap is %g, want 0 or a number from 2^-100 to 2^100: %w", c.Softcap, snug.ErrConfig)
@@ -129,7 +129,7 @@ func counts(first, n int) bool {
 	return first >= 0 && uint64(n) <= math.MaxUint32 && uint64(first) <= math.MaxUint32-uint64(n)
 }
 
-func (c *Config) checkVectors() error {
+func (c *Options) checkVectors() error {
 	heads, queries := c.Heads, c.queries()
 	for _, v := range [...]struct {
 		name string
@@ -154,7 +154,7 @@ func (c *Config) checkVectors() error {
 	return nil
 }
 
-func (c *Config) resolveBias() error {
+func (c *Options) resolveBias() error {
 	x := &c.Bias
 	if x.X.Len() == 0 && x.Grad.Len() == 0 && x.Dims == ([4]int{}) {
 		return nil
@@ -192,7 +192,7 @@ func mulAddIf(ok bool, n, m int) (int, bool) {
 }
 
 // resolveLengths checks where sequences are, in a cache too.
-func (c *Config) resolveLengths() error {
+func (c *Options) resolveLengths() error {
 	err := c.resolveStarts()
 	if err == nil && c.cached() {
 		err = c.cache.resolve(c)
@@ -201,7 +201,7 @@ func (c *Config) resolveLengths() error {
 }
 
 // resolveStarts checks the lengths of sequences.
-func (c *Config) resolveStarts() error {
+func (c *Options) resolveStarts() error {
 	packed := c.QStarts != nil || c.KStarts != nil
 	switch {
 	case packed && c.KLens != nil:

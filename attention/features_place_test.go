@@ -31,7 +31,7 @@ func TestCombinationsOnDevices(t *testing.T) {
 // A sink of −Inf has no gradient where a query sees nothing.
 func TestNoSinkAndNothingSeen(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		p := newProblem(t, Config{Batch: 1, Heads: 2, SeqQ: 2, SeqK: 3, Dim: 2, KLens: []int{0}}, snug.F32, 1)
+		p := newProblem(t, Options{Batch: 1, Heads: 2, SeqQ: 2, SeqK: 3, Dim: 2, KLens: []int{0}}, snug.F32, 1)
 		p.sinks = []float32{float32(math.Inf(-1)), 1}
 		p.c.Sinks = Sinks{X: snug.SliceView(p.sinks), Grad: snug.SliceView(make([]float32, 2))}
 		require.Equal(t, []float32{0, 0}, p.run(t, place, snug.F32).dsinks)
@@ -43,7 +43,7 @@ func TestManySequences(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, batch := range []int{1, 66} { // of the bias
 			rng := rand.New(rand.NewPCG(8, 9))
-			c := Config{Batch: 66, Heads: 1, Dim: 3, QStarts: make([]int, 67)}
+			c := Options{Batch: 66, Heads: 1, Dim: 3, QStarts: make([]int, 67)}
 			for b := range c.Batch {
 				c.QStarts[b+1] = c.QStarts[b] + rng.IntN(4)
 			}
@@ -71,7 +71,7 @@ func TestMaskOn(t *testing.T) {
 			require.NoError(t, same.Close())
 			return
 		}
-		c := Config{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
+		c := Options{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
 		x := func() snug.View { return kerneltest.Put(t, place, make([]float32, 140)).View }
 		run := func() error { return Forward(x(), snug.View{}, x(), x(), x(), c) }
 		require.ErrorIs(t, run(), snug.ErrDevice)
@@ -94,7 +94,7 @@ func TestScoreOnDevices(t *testing.T) {
 			return
 		}
 		x := func() snug.View { return kerneltest.Put(t, place, make([]float32, 4)).View }
-		c := Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Score: func(s float32, b, h, i, j int) (value, slope float32) { return s, 1 }}
+		c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Score: func(s float32, b, h, i, j int) (value, slope float32) { return s, 1 }}
 		require.ErrorIs(t, Forward(x(), snug.View{}, x(), x(), x(), c), snug.ErrDevice)
 	})
 }
@@ -102,13 +102,13 @@ func TestScoreOnDevices(t *testing.T) {
 // Rows that several blocks share, in a layout with gaps, and a gradient in lse alone also
 // on matrix units.
 func TestLongRows(t *testing.T) {
-	c := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
+	c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
 	c.Q = Strides{Batch: 201, Head: 402, Row: 804}
 	c.K = Strides{Batch: 70 * 203, Head: 1, Row: 203}
 	c.V = Strides{Batch: 130, Head: 1, Row: 260}
 	c.Out = Strides{Batch: 40 * 131, Head: 131, Row: 2 * 131}
 	c.K.Head, c.V.Head = 2*70*203, 260*70
-	units := Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 70, Dim: 64, Causal: true}
+	units := Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 70, Dim: 64, Causal: true}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for i, dt := range dtypes {
 			if place.Emulated && testing.Short() && i > 0 {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// feature changes a problem whose Config has its dimensions already.
+// feature changes a problem whose Options has its dimensions already.
 type feature struct {
 	name string
 	add  func(t testing.TB, p *problem, rng *rand.Rand)
@@ -149,7 +149,7 @@ func (p *problem) pack(rng *rand.Rand) {
 }
 
 // withFeatures returns a problem of c with some of the features.
-func withFeatures(t testing.TB, c Config, dt snug.DType, seed uint64, packed bool, some []feature) *problem {
+func withFeatures(t testing.TB, c Options, dt snug.DType, seed uint64, packed bool, some []feature) *problem {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p := &problem{c: c}
 	if packed {
@@ -166,7 +166,7 @@ func withFeatures(t testing.TB, c Config, dt snug.DType, seed uint64, packed boo
 
 // Every feature alone, on every place and with every type.
 func TestEachFeature(t *testing.T) {
-	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 134, Dim: 9, DimV: 6}
+	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 134, Dim: 9, DimV: 6}
 	number := 0 // of the place
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		number++
@@ -193,7 +193,7 @@ func TestEachFeature(t *testing.T) {
 func combination(t testing.TB, seed uint64) (*problem, snug.DType) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	kv := 1 + rng.IntN(2)
-	c := Config{
+	c := Options{
 		Batch: 1 + rng.IntN(3), KVHeads: kv, Heads: kv * (1 + rng.IntN(2)),
 		SeqQ: rng.IntN(150), SeqK: rng.IntN(300), Dim: 1 + rng.IntN(9), DimV: 1 + rng.IntN(9),
 		Scale: []float32{0, 1, -0.5, 0.01}[rng.IntN(4)],
@@ -234,7 +234,7 @@ func FuzzCombinations(f *testing.F) { f.Fuzz(rapid.MakeFuzz(combinationProperty)
 
 // The gradients of the reference with all features agree with central differences.
 func TestFeaturesAgainstFiniteDifferences(t *testing.T) {
-	c := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 5, SeqK: 6, Dim: 3, DimV: 2, Scale: 0.7}
+	c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 5, SeqK: 6, Dim: 3, DimV: 2, Scale: 0.7}
 	for seed := range uint64(20) {
 		p := withFeatures(t, c, snug.F32, seed, seed%2 == 1, allFeatures)
 		want, _ := p.reference(t, kerneltest.Place{}, snug.F32)
@@ -276,9 +276,9 @@ func TestFeaturesAgainstFiniteDifferences(t *testing.T) {
 // What a Mask, a Window or lengths hide does not spread, however a tile is cut.
 func TestHiddenNonFinite(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		c := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 140, SeqK: 300, Dim: 3}
+		c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 140, SeqK: 300, Dim: 3}
 		if place.Emulated {
-			c = Config{Batch: 2, Heads: 1, SeqQ: 70, SeqK: 130, Dim: 3}
+			c = Options{Batch: 2, Heads: 1, SeqQ: 70, SeqK: 130, Dim: 3}
 		}
 		for i, f := range featuresNamed("mask", "window", "lengths of keys", "shifted") {
 			for target := range 4 {
@@ -301,7 +301,7 @@ func TestNothingSeen(t *testing.T) {
 	require.NoError(t, err)
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, sink := range []bool{false, true} {
-			c := Config{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
+			c := Options{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
 			want := float32(math.Inf(-1))
 			p := newProblem(t, c, snug.F32, 1)
 			if p.shows = shows; sink {
@@ -325,7 +325,7 @@ func TestNothingSeen(t *testing.T) {
 
 // A NaN or an infinite sink makes NaNs of its head, and one of −Inf is none.
 func TestOddSinks(t *testing.T) {
-	c := Config{Batch: 1, Heads: 4, SeqQ: 2, SeqK: 3, Dim: 2}
+	c := Options{Batch: 1, Heads: 4, SeqQ: 2, SeqK: 3, Dim: 2}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		want := newProblem(t, c, snug.F32, 1).run(t, place, snug.F32)
 		p := newProblem(t, c, snug.F32, 1)
@@ -365,7 +365,7 @@ func TestMaskTiles(t *testing.T) {
 // Dropout leaves out the share that it says, and keeps the mean.
 func TestDropoutShare(t *testing.T) {
 	for _, p := range []float32{0.1, 0.5, 0.75} {
-		c := Config{Batch: 1, Heads: 2, SeqQ: 64, SeqK: 512, Dim: 1, Dropout: Dropout{P: p, Seed: 9}}
+		c := Options{Batch: 1, Heads: 2, SeqQ: 64, SeqK: 512, Dim: 1, Dropout: Dropout{P: p, Seed: 9}}
 		q, v := make([]float32, 128), make([]float32, 1024)
 		fill(v, 1)
 		out := make([]float32, 128)

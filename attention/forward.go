@@ -12,7 +12,7 @@ import (
 // forwardJob is the kernel of Forward.
 type forwardJob struct {
 	out, lse, q, k, v snug.View
-	c                 Config // resolved
+	c                 Options // resolved
 }
 
 func forward(j forwardJob) error {
@@ -28,7 +28,7 @@ func forward(j forwardJob) error {
 	return device.Launch(dev, &queued)
 }
 
-// check resolves j's Config and returns the device, or what is wrong.
+// check resolves j's Options and returns the device, or what is wrong.
 func (j *forwardJob) check() (*snug.Device, error) {
 	var err error
 	if j.c, err = j.c.resolve(); err != nil {
@@ -172,7 +172,7 @@ func (f *forwardTile) add(k0 int) {
 }
 
 // sink returns the score of a head's sink, −Inf without.
-func (c *Config) sink(h int) float32 {
+func (c *Options) sink(h int) float32 {
 	if c.Sinks.X.Len() == 0 {
 		return negInf
 	}
@@ -181,6 +181,6 @@ func (c *Config) sink(h int) float32 {
 
 // forwardScratch returns the float32 elements that a worker of forwardTask
 // carves up.
-func (c *Config) forwardScratch() int {
+func (c *Options) forwardScratch() int {
 	return (tileQ+tileK)*(c.Dim+c.DimV) + tileQ*(tileK+4) + productsScratch(c.DimV) + scorerScratch
 }

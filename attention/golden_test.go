@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 			dt := map[string]snug.DType{"f32": snug.F32, "f16": snug.F16, "bf16": snug.BF16}[g.DType]
 			const batch, heads = 2, 2
 			dim := max(g.Dim, 5)
-			p := &problem{c: Config{Batch: batch, Heads: heads, KVHeads: g.KV, SeqQ: g.Queries, SeqK: g.Keys, Dim: dim, Causal: g.Config.Causal, Align: TopLeft}}
+			p := &problem{c: Options{Batch: batch, Heads: heads, KVHeads: g.KV, SeqQ: g.Queries, SeqK: g.Keys, Dim: dim, Causal: g.Config.Causal, Align: TopLeft}}
 			p.c = resolved(t, p.c)
 			for i, x := range []*[]float32{&p.q, &p.k, &p.v, nil, nil, nil, nil, nil, &p.dout} {
 				if x != nil {

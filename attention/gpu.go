@@ -54,7 +54,7 @@ var deltaNames = gpu.ForFloats("attention_delta")
 
 // gpuKernelsFor returns the kernels for tensors of c: on matrix units if all rows are of
 // 16-bit elements, start and end at multiples of 16 bytes and are not too long.
-func gpuKernelsFor(c *Config, tensors ...*snug.View) *gpuKernels {
+func gpuKernelsFor(c *Options, tensors ...*snug.View) *gpuKernels {
 	fits := slices.IndexFunc(gpuUnits[:], func(k *gpuKernels) bool { return max(c.Dim, c.DimV) <= k.columns })
 	if fits < 0 || c.Dim%8 != 0 || c.DimV%8 != 0 || tensors[0].DType() == snug.F32 {
 		return &gpuPlain
@@ -92,7 +92,7 @@ func (s Strides) gpu() gpuStrides {
 }
 
 // gpu returns the parameters of launches for c, resolved, without items.
-func (c *Config) gpu() gpuShape {
+func (c *Options) gpu() gpuShape {
 	s := gpuShape{
 		rows: uint64(c.queries()), heads: uint64(c.Heads), kvHeads: uint64(c.KVHeads), group: uint64(c.Heads / max(c.KVHeads, 1)),
 		seqQ: int64(c.SeqQ), seqK: int64(c.SeqK), shift: int64(c.shift(c.SeqQ, c.SeqK)),
@@ -119,7 +119,7 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 }
 
 // checkKernels says what of c the kernels cannot do.
-func (c *Config) checkKernels() error {
+func (c *Options) checkKernels() error {
 	if c.Score != nil {
 		return fmt.Errorf("attention: Score is for the cpu: %w", snug.ErrDevice)
 	}
@@ -136,7 +136,7 @@ type gpuPass interface {
 // run queues the launches of j with k, or with others that the device has in their
 // place. Matrix units are wrong about NaNs and infinities that a mask hides; the plain
 // kernels then compute the results again that these reached, and leave the others.
-func (s gpuShape) run(q gpu.Launcher, c *Config, k *gpuKernels, j gpuPass) error {
+func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) error {
 	queries, keys, err := 0, 0, gpu.ErrTensorMap
 	if h := hopperFor(q, c, k); h != nil {
 		queries, keys, err = j.hopper(q, h, s)

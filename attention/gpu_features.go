@@ -53,13 +53,13 @@ func counts4(x [4]int) (y [4]uint64) {
 }
 
 // featured reports whether c has what only the kernels of featured.h do.
-func (c *Config) featured() bool {
+func (c *Options) featured() bool {
 	return c.cached() || c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
 }
 
 // features returns the parameters of launches for tensors of a type, without what
 // differs from launch to launch.
-func (c *Config) features(dt snug.DType) gpuFeatures {
+func (c *Options) features(dt snug.DType) gpuFeatures {
 	f := gpuFeatures{
 		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.behind()), slopes: uint64(c.Slopes.Len()),
 		seed: c.Dropout.Seed, query: uint64(c.Dropout.Query), key: uint64(c.Dropout.Key),
@@ -94,7 +94,7 @@ func (m *Mask) gpu() (s gpuMask) {
 
 // batches calls f with the parameters of one launch after the other, each with the
 // number of its sequences and the most queries and rows of keys of one, at least once.
-func (f *gpuFeatures) batches(c *Config, launch func(n, queries, keys int) error) error {
+func (f *gpuFeatures) batches(c *Options, launch func(n, queries, keys int) error) error {
 	per := max(1, c.Batch)
 	if f.unlike != 0 {
 		per = gpuSequences
@@ -115,7 +115,7 @@ func (f *gpuFeatures) batches(c *Config, launch func(n, queries, keys int) error
 }
 
 // extents fills in the rows of n sequences and returns the most.
-func (f *gpuFeatures) extents(c *Config, first, n int) (queries, keys int) {
+func (f *gpuFeatures) extents(c *Options, first, n int) (queries, keys int) {
 	for i := range n {
 		s := c.sequence(first + i)
 		f.of[i] = gpuExtent{int64(s.q0), int64(s.nq), int64(s.k0), int64(s.nk)}
@@ -162,7 +162,7 @@ func (j *forwardJob) features(q gpu.Launcher) error {
 // gpuExtras is the operands of features.
 type gpuExtras struct{ slopes, sinks, bias, tiles, words driver.Mem }
 
-func (c *Config) extraMems() gpuExtras {
+func (c *Options) extraMems() gpuExtras {
 	x := gpuExtras{slopes: *device.Mem(&c.Slopes), sinks: *device.Mem(&c.Sinks.X), bias: *device.Mem(&c.Bias.X)}
 	if c.Mask != nil {
 		words := 8 * len(c.Mask.words)
@@ -205,7 +205,7 @@ func (j *backwardJob) features(q gpu.Launcher) error {
 }
 
 // biasItems returns the tiles of the gradient in a bias that n sequences reach.
-func (c *Config) biasItems(n int) int {
+func (c *Options) biasItems(n int) int {
 	d := c.Bias.Dims
 	if d[0] == 1 {
 		n = 1

@@ -44,7 +44,7 @@ func hopperOf(columns int, passes [3]hopperPass) hopper {
 
 // hopperFor returns the kernels for tensors of c that fit matrix units, or nil: their
 // copies count in 32 bits, and their softmax takes a positive scale.
-func hopperFor(q gpu.Launcher, c *Config, k *gpuKernels) *hopper {
+func hopperFor(q gpu.Launcher, c *Options, k *gpuKernels) *hopper {
 	if k == &gpuPlain || !gpu.Hopper(q) || !(c.scale2() > 0) || min(c.Batch, c.KVHeads, c.SeqQ, c.SeqK, c.Dim, c.DimV) < 1 {
 		return nil
 	}
@@ -79,19 +79,19 @@ func tensorMap(v *snug.View, s Strides, dim, seq, heads, batch, rows int) gpu.Te
 	return m
 }
 
-func (c *Config) queryMap(v *snug.View, rows int) gpu.TensorMap {
+func (c *Options) queryMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.Q, c.Dim, c.SeqQ, c.Heads, c.Batch, rows)
 }
 
-func (c *Config) keyMap(v *snug.View, rows int) gpu.TensorMap {
+func (c *Options) keyMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.K, c.Dim, c.SeqK, c.KVHeads, c.Batch, rows)
 }
 
-func (c *Config) valueMap(v *snug.View, rows int) gpu.TensorMap {
+func (c *Options) valueMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.V, c.DimV, c.SeqK, c.KVHeads, c.Batch, rows)
 }
 
-func (c *Config) outMap(v *snug.View, rows int) gpu.TensorMap {
+func (c *Options) outMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.Out, c.DimV, c.SeqQ, c.Heads, c.Batch, rows)
 }
 

@@ -16,7 +16,7 @@ type gpuMerge struct {
 }
 
 // rows returns the rows of a head in q and out that sequences have.
-func (c *Config) rows() int {
+func (c *Options) rows() int {
 	if c.packed() {
 		return c.QStarts[c.Batch]
 	}

@@ -16,28 +16,28 @@ import (
 // Matrix units are for 16-bit rows of up to 256 elements from multiples of 16 bytes to
 // multiples of 16 bytes.
 func TestKernelsFor(t *testing.T) {
-	long := Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64}
+	long := Options{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64}
 	for name, tc := range map[string]struct {
-		change func(*Config)
+		change func(*Options)
 		dt     snug.DType
 		start  int
 		want   *gpuKernels
 	}{
-		"64":            {func(*Config) {}, snug.BF16, aligning, gpuUnits[0]},
-		"128":           {func(c *Config) { c.Dim = 128 }, snug.F16, aligning, gpuUnits[1]},
-		"256":           {func(c *Config) { c.Dim = 256 }, snug.BF16, aligning, gpuUnits[2]},
-		"packed":        {func(c *Config) { *c = PackedQKV(*c) }, snug.F16, aligning, gpuUnits[0]},
-		"short":         {func(c *Config) { c.Dim = 8 }, snug.F16, aligning, gpuUnits[0]},
-		"96":            {func(c *Config) { c.Dim = 96 }, snug.F16, aligning, gpuUnits[1]},
-		"values of 128": {func(c *Config) { c.DimV = 128 }, snug.F16, aligning, gpuUnits[1]},
-		"keys of 192":   {func(c *Config) { c.Dim, c.DimV = 192, 128 }, snug.F16, aligning, gpuUnits[2]},
-		"f32":           {func(*Config) {}, snug.F32, aligning, &gpuPlain},
-		"264":           {func(c *Config) { c.Dim = 264 }, snug.F16, aligning, &gpuPlain},
-		"values of 264": {func(c *Config) { c.DimV = 264 }, snug.F16, aligning, &gpuPlain},
-		"60":            {func(c *Config) { c.Dim = 60 }, snug.F16, aligning, &gpuPlain},
-		"values of 60":  {func(c *Config) { c.DimV = 60 }, snug.F16, aligning, &gpuPlain},
-		"odd start":     {func(*Config) {}, snug.F16, 0, &gpuPlain},
-		"odd rows":      {func(c *Config) { c.K = Strides{Batch: 800, Head: 400, Row: 68} }, snug.F16, aligning, &gpuPlain},
+		"64":            {func(*Options) {}, snug.BF16, aligning, gpuUnits[0]},
+		"128":           {func(c *Options) { c.Dim = 128 }, snug.F16, aligning, gpuUnits[1]},
+		"256":           {func(c *Options) { c.Dim = 256 }, snug.BF16, aligning, gpuUnits[2]},
+		"packed":        {func(c *Options) { *c = PackedQKV(*c) }, snug.F16, aligning, gpuUnits[0]},
+		"short":         {func(c *Options) { c.Dim = 8 }, snug.F16, aligning, gpuUnits[0]},
+		"96":            {func(c *Options) { c.Dim = 96 }, snug.F16, aligning, gpuUnits[1]},
+		"values of 128": {func(c *Options) { c.DimV = 128 }, snug.F16, aligning, gpuUnits[1]},
+		"keys of 192":   {func(c *Options) { c.Dim, c.DimV = 192, 128 }, snug.F16, aligning, gpuUnits[2]},
+		"f32":           {func(*Options) {}, snug.F32, aligning, &gpuPlain},
+		"264":           {func(c *Options) { c.Dim = 264 }, snug.F16, aligning, &gpuPlain},
+		"values of 264": {func(c *Options) { c.DimV = 264 }, snug.F16, aligning, &gpuPlain},
+		"60":            {func(c *Options) { c.Dim = 60 }, snug.F16, aligning, &gpuPlain},
+		"values of 60":  {func(c *Options) { c.DimV = 60 }, snug.F16, aligning, &gpuPlain},
+		"odd start":     {func(*Options) {}, snug.F16, 0, &gpuPlain},
+		"odd rows":      {func(c *Options) { c.K = Strides{Batch: 800, Head: 400, Row: 68} }, snug.F16, aligning, &gpuPlain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := long
@@ -70,33 +70,33 @@ func (l launcher) Hopper() bool { return l.hopper }
 // not positive and sizes that 32 bits do not count.
 func TestHopperFor(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(*Config)
+		change func(*Options)
 		k      *gpuKernels
 		has    bool
 		want   *hopper
 	}{
-		"64":              {func(*Config) {}, gpuUnits[0], true, &hoppers[0]},
-		"128":             {func(*Config) {}, gpuUnits[1], true, &hoppers[1]},
-		"256":             {func(*Config) {}, gpuUnits[2], true, &hoppers[2]},
-		"other devices":   {func(*Config) {}, gpuUnits[0], false, nil},
-		"plain":           {func(*Config) {}, &gpuPlain, true, nil},
-		"negative scale":  {func(c *Config) { c.Scale = -1 }, gpuUnits[0], true, nil},
-		"no keys":         {func(c *Config) { c.SeqQ, c.SeqK = 0, 0 }, gpuUnits[0], true, nil},
-		"no queries":      {func(c *Config) { c.SeqQ = 0 }, gpuUnits[0], true, nil},
-		"no heads":        {func(c *Config) { c.Heads, c.KVHeads = 0, 0 }, gpuUnits[0], true, nil},
-		"no batch":        {func(c *Config) { c.Batch = 0 }, gpuUnits[0], true, nil},
-		"many keys":       {func(c *Config) { c.SeqK = 1<<31 - 1 }, gpuUnits[0], true, nil},
-		"many tiles":      {func(c *Config) { c.Batch = 1 << 26; c.SeqQ = 640 }, gpuUnits[0], true, nil},
-		"distant batches": {func(c *Config) { c.K = Strides{Batch: 1 << 39, Head: 64, Row: 128} }, gpuUnits[0], true, nil},
+		"64":              {func(*Options) {}, gpuUnits[0], true, &hoppers[0]},
+		"128":             {func(*Options) {}, gpuUnits[1], true, &hoppers[1]},
+		"256":             {func(*Options) {}, gpuUnits[2], true, &hoppers[2]},
+		"other devices":   {func(*Options) {}, gpuUnits[0], false, nil},
+		"plain":           {func(*Options) {}, &gpuPlain, true, nil},
+		"negative scale":  {func(c *Options) { c.Scale = -1 }, gpuUnits[0], true, nil},
+		"no keys":         {func(c *Options) { c.SeqQ, c.SeqK = 0, 0 }, gpuUnits[0], true, nil},
+		"no queries":      {func(c *Options) { c.SeqQ = 0 }, gpuUnits[0], true, nil},
+		"no heads":        {func(c *Options) { c.Heads, c.KVHeads = 0, 0 }, gpuUnits[0], true, nil},
+		"no batch":        {func(c *Options) { c.Batch = 0 }, gpuUnits[0], true, nil},
+		"many keys":       {func(c *Options) { c.SeqK = 1<<31 - 1 }, gpuUnits[0], true, nil},
+		"many tiles":      {func(c *Options) { c.Batch = 1 << 26; c.SeqQ = 640 }, gpuUnits[0], true, nil},
+		"distant batches": {func(c *Options) { c.K = Strides{Batch: 1 << 39, Head: 64, Row: 128} }, gpuUnits[0], true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64}
+			c := Options{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64}
 			tc.change(&c)
 			r := resolved(t, c)
 			require.Same(t, tc.want, hopperFor(launcher{hopper: tc.has}, &r, tc.k))
 		})
 	}
-	r := resolved(t, Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64})
+	r := resolved(t, Options{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 4, Dim: 64})
 	require.Nil(t, hopperFor(nil, &r, gpuUnits[0]), "a device that knows nothing of it")
 }
 
@@ -104,11 +104,11 @@ func TestHopperFor(t *testing.T) {
 // has one member.
 func TestTensorMap(t *testing.T) {
 	mem := snug.ViewOf(make([]snug.BFloat16, 1))
-	c := resolved(t, SequenceMajor(Config{Batch: 3, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 7, Dim: 64, DimV: 72}))
+	c := resolved(t, SequenceMajor(Options{Batch: 3, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 7, Dim: 64, DimV: 72}))
 	q, v := c.queryMap(&mem, 128), c.valueMap(&mem, 96)
 	require.Equal(t, gpu.TensorMap{Mem: *device.Mem(&mem), Dims: [4]int{64, 5, 4, 3}, Strides: [3]int{512, 128, 2560}, Rows: 128}, q)
 	require.Equal(t, gpu.TensorMap{Mem: *device.Mem(&mem), Dims: [4]int{72, 7, 2, 3}, Strides: [3]int{288, 144, 2016}, Rows: 96}, v)
-	c = resolved(t, Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 7, Dim: 72, Q: Strides{Row: 72}})
+	c = resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 7, Dim: 72, Q: Strides{Row: 72}})
 	require.Equal(t, [3]int{144, 144, 144}, c.queryMap(&mem, 128).Strides)
 }
 
@@ -139,7 +139,7 @@ func (r *refuser) LaunchGrid(l *gpu.Launch) error {
 
 // Tensors that the driver does not map are for the other kernels.
 func TestTensorsThatAreNotMapped(t *testing.T) {
-	c := resolved(t, Config{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 3, Dim: 64, Causal: true})
+	c := resolved(t, Options{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 3, Dim: 64, Causal: true})
 	j := forwardJob{c: c}
 	for _, v := range []*snug.View{&j.out, &j.q, &j.k, &j.v} {
 		*v = snug.SliceView(make([]snug.BFloat16, 3*64))

@@ -34,7 +34,7 @@ const (
 	inWeights                // those in the weights, without delta; p are the weights before dropout
 )
 
-func newGradients(room arena, c *Config) gradients {
+func newGradients(room arena, c *Options) gradients {
 	g := gradients{
 		qRoom: room.tile(tileQ, c.Dim), doutRoom: room.tile(tileQ, c.DimV),
 		kRoom: room.tile(tileK, c.Dim), vRoom: room.tile(tileK, c.DimV),
@@ -50,7 +50,7 @@ func newGradients(room arena, c *Config) gradients {
 }
 
 // backwardScratch returns the float32 elements that newGradients carves up.
-func (c *Config) backwardScratch() int {
+func (c *Options) backwardScratch() int {
 	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch
 }
 

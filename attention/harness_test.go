@@ -15,7 +15,7 @@ const gap = 55
 // a multiple of 16 bytes: before them are the guard words of a buffer.
 const aligning = 1
 
-// strided is a tensor in the layout of a Config, in some place.
+// strided is a tensor in the layout of a Options, in some place.
 type strided struct {
 	*kerneltest.Floats
 	t     testing.TB
@@ -109,7 +109,7 @@ func filled(n int) []float32 {
 }
 
 // put lays out the features, and returns where their gradients will be.
-func (p *problem) put(t testing.TB, place kerneltest.Place, c *Config) (dbias, dsinks *kerneltest.Buf[float32]) {
+func (p *problem) put(t testing.TB, place kerneltest.Place, c *Options) (dbias, dsinks *kerneltest.Buf[float32]) {
 	view := func(x []float32) snug.View {
 		if x == nil {
 			return snug.View{}

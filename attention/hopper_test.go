@@ -40,7 +40,7 @@ func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperPlace(t)) }
 // to launch.
 func TestHopperDeterministic(t *testing.T) {
 	place := hopperPlace(t)
-	p := newProblem(t, Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 300, Dim: 64, Causal: true}, snug.BF16, 6)
+	p := newProblem(t, Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 300, Dim: 64, Causal: true}, snug.BF16, 6)
 	p.start = aligning
 	want := bitsOf(p.run(t, place, snug.BF16))
 	for range 3 {
@@ -51,7 +51,7 @@ func TestHopperDeterministic(t *testing.T) {
 // Without lse the output is the same.
 func TestHopperWithoutLSE(t *testing.T) {
 	place := hopperPlace(t)
-	c := Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 150, Dim: 128}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 150, Dim: 128}
 	p := newProblem(t, c, snug.BF16, 8)
 	p.start = aligning
 	want := p.run(t, place, snug.BF16).out
@@ -68,7 +68,7 @@ func TestHopperWithoutLSE(t *testing.T) {
 func TestBesideHopper(t *testing.T) {
 	place := hopperPlace(t)
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-		p := newProblem(t, Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64, Scale: -0.1, Causal: true}, dt, 7)
+		p := newProblem(t, Options{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64, Scale: -0.1, Causal: true}, dt, 7)
 		p.start = aligning
 		p.check(t, place, dt)
 	}
@@ -82,7 +82,7 @@ func TestHopperRuns(t *testing.T) {
 	for i := range hoppers {
 		hoppers[i].backwardKey.names[2] = "none"
 	}
-	p := newProblem(t, Config{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64}, snug.BF16, 7)
+	p := newProblem(t, Options{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64}, snug.BF16, 7)
 	r := resolved(t, p.c)
 	var views []snug.View
 	for _, o := range r.operands() {

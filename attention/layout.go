@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// operand is one of the four tensor shapes of a Config.
+// operand is one of the four tensor shapes of a Options.
 type operand struct {
 	name                 string
 	batch, heads, n, dim int
@@ -16,7 +16,7 @@ type operand struct {
 }
 
 // operands returns the shapes of q, k, v and out.
-func (c *Config) operands() [4]operand {
+func (c *Options) operands() [4]operand {
 	batch, keys, rows := c.batches(), c.batches(), c.SeqK
 	if c.cached() {
 		keys, rows = c.cache.batch, c.cache.rows
@@ -84,7 +84,7 @@ func (o operand) disjoint() bool {
 
 func (o operand) empty() bool { return o.batch == 0 || o.heads == 0 || o.n == 0 }
 
-// zeros names the dimensions that make o empty, as the fields of a Config that set them.
+// zeros names the dimensions that make o empty, as the fields of a Options that set them.
 func (o operand) zeros() string {
 	rows := "SeqQ"
 	if o.name == "k" || o.name == "v" {

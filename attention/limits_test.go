@@ -83,8 +83,8 @@ func (d *drawn) numbers(name string, right ...int) []int {
 
 func (d *drawn) sometimes(name string) bool { return rapid.IntRange(0, 4).Draw(d.t, name) == 0 }
 
-func (d *drawn) config() Config {
-	c := Config{
+func (d *drawn) config() Options {
+	c := Options{
 		Batch: d.size("Batch", 1), Heads: d.size("Heads", 1), KVHeads: d.size("KVHeads", 1), SeqQ: d.size("SeqQ", 2), SeqK: d.size("SeqK", 2),
 		Dim: d.size("Dim", 2), DimV: d.size("DimV", 2), Causal: rapid.Bool().Draw(d.t, "causal"), Align: Align(d.size("Align", 0)),
 		Q: d.strides("Q"), K: d.strides("K"), V: d.strides("V"), Out: d.strides("Out"),
@@ -231,7 +231,7 @@ func TestLargeNumbers(t *testing.T) {
 				{K: one(), V: one(), PageSize: math.MaxInt, Table: snug.SliceView([]int32{0}), Count: math.MaxInt},
 			} {
 				out := one()
-				err := ForwardCached(out, snug.View{}, one(), kv, Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: seqK, Dim: 1})
+				err := ForwardCached(out, snug.View{}, one(), kv, Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: seqK, Dim: 1})
 				require.ErrorIs(t, err, snug.ErrShape, "%d keys in pages of %d", seqK, kv.PageSize)
 				require.Equal(t, []float32{42}, out.Float32s())
 			}
@@ -239,14 +239,14 @@ func TestLargeNumbers(t *testing.T) {
 	})
 	t.Run("sequences of a table", func(t *testing.T) {
 		kv := &Cache{K: one(), V: one(), PageSize: 1, Table: snug.SliceView([]int32{0, 0}), Count: 1}
-		err := ForwardCached(none, snug.View{}, none, kv, Config{Batch: math.MaxInt / 2, Heads: 1, SeqQ: 0, SeqK: 1, Dim: 1})
+		err := ForwardCached(none, snug.View{}, none, kv, Options{Batch: math.MaxInt / 2, Heads: 1, SeqQ: 0, SeqK: 1, Dim: 1})
 		require.ErrorIs(t, err, snug.ErrShape)
 	})
 	t.Run("sequences without rows", func(t *testing.T) {
 		for _, batch := range []int{1, math.MaxInt32, math.MaxInt} {
 			for _, keys := range []int{0, 1} {
 				heads := 1 - keys // with a key, no heads
-				c := Config{Batch: batch, Heads: heads, SeqK: keys, Dim: 1, Bias: Bias{X: one(), Grad: one(), Dims: [4]int{1, 1, 1, 1}}}
+				c := Options{Batch: batch, Heads: heads, SeqK: keys, Dim: 1, Bias: Bias{X: one(), Grad: one(), Dims: [4]int{1, 1, 1, 1}}}
 				if heads > 0 {
 					c.Sinks = Sinks{X: one(), Grad: one()}
 				}
@@ -266,12 +266,12 @@ func TestLargeNumbers(t *testing.T) {
 // Zero values of every exported type, and nil.
 func TestZeroValues(t *testing.T) {
 	x := []float32{42}
-	require.ErrorIs(t, Config{}.Validate(), snug.ErrShape, "Dim")
-	require.ErrorIs(t, Forward(x, x[:0], x, x, x, Config{}), snug.ErrShape)
-	require.ErrorIs(t, Backward(x, x, x, x, x, x, x, x, x, Config{}, x), snug.ErrShape)
-	require.ErrorIs(t, Merge(x, x, x, x, x, x, Config{}), snug.ErrShape)
-	require.ErrorIs(t, MergeBackward(x, x, x, x, x, x, x, Config{}), snug.ErrShape)
-	one := Config{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 1, Dim: 1}
+	require.ErrorIs(t, Options{}.Validate(), snug.ErrShape, "Dim")
+	require.ErrorIs(t, Forward(x, x[:0], x, x, x, Options{}), snug.ErrShape)
+	require.ErrorIs(t, Backward(x, x, x, x, x, x, x, x, x, Options{}, x), snug.ErrShape)
+	require.ErrorIs(t, Merge(x, x, x, x, x, x, Options{}), snug.ErrShape)
+	require.ErrorIs(t, MergeBackward(x, x, x, x, x, x, x, Options{}), snug.ErrShape)
+	one := Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 1, Dim: 1}
 	require.ErrorIs(t, ForwardCached(x, x[:0], x, nil, one), snug.ErrConfig)
 	require.ErrorIs(t, ForwardCached(x, x[:0], x, &Cache{}, one), snug.ErrDType)
 	require.ErrorIs(t, ForwardCached(snug.Array[float32]{}, snug.Array[float32]{}, snug.Array[float32]{}, &Cache{}, one), snug.ErrDType)
@@ -298,18 +298,18 @@ func TestZeroValues(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
-// A Config without a dimension that tensors have is refused, or has the default that its
+// A Options without a dimension that tensors have is refused, or has the default that its
 // doc names: never zeros and no error.
 func TestForgottenDimensions(t *testing.T) {
-	full := Config{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 3, Dim: 4}
+	full := Options{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 3, Dim: 4}
 	p := newProblem(t, full, snug.F32, 1)
 	want := p.run(t, kerneltest.Place{}, snug.F32)
-	for name, forget := range map[string]func(*Config){
-		"Batch": func(c *Config) { c.Batch = 0 },
-		"Heads": func(c *Config) { c.Heads, c.KVHeads = 0, 0 },
-		"SeqQ":  func(c *Config) { c.SeqQ = 0 },
-		"SeqK":  func(c *Config) { c.SeqK = 0 },
-		"Dim":   func(c *Config) { c.Dim = 0 },
+	for name, forget := range map[string]func(*Options){
+		"Batch": func(c *Options) { c.Batch = 0 },
+		"Heads": func(c *Options) { c.Heads, c.KVHeads = 0, 0 },
+		"SeqQ":  func(c *Options) { c.SeqQ = 0 },
+		"SeqK":  func(c *Options) { c.SeqK = 0 },
+		"Dim":   func(c *Options) { c.Dim = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := full
@@ -342,7 +342,7 @@ func TestForgottenDimensions(t *testing.T) {
 		for _, tc := range []struct{ starts, want []int }{
 			{nil, []int{0, 1, 3}}, {[]int{0, 0, 0}, []int{0, 0, 0}}, {[]int{0, 2, 5}, []int{0, 2, 5}},
 		} {
-			c := Config{Batch: 2, Heads: 1, SeqQ: 3, Dim: 1, QStarts: []int{0, 1, 3}, KStarts: tc.starts}
+			c := Options{Batch: 2, Heads: 1, SeqQ: 3, Dim: 1, QStarts: []int{0, 1, 3}, KStarts: tc.starts}
 			keys := tc.want[2]
 			k := make([]float32, keys)
 			out := filled(3)

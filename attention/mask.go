@@ -14,7 +14,7 @@ import (
 // MaskTile is the queries and the keys of a tile of a [Mask].
 const MaskTile = 64
 
-// Mask says which keys queries see, besides what the other masks of a [Config] hide. It is
+// Mask says which keys queries see, besides what the other masks of a [Options] hide. It is
 // a map of tiles of MaskTile queries and as many keys: tiles of which nothing is seen cost
 // nothing, those of which all is seen cost what they cost without a Mask, and only the
 // others have a bit for every query and key, 512 bytes a tile. Build one for every shape
@@ -38,7 +38,7 @@ const (
 )
 
 // NewMask returns the Mask of all i and j of which sees reports whether query i sees key
-// j, of head h of batch element b. batch and heads are those of the Config, or 1: then the
+// j, of head h of batch element b. batch and heads are those of the Options, or 1: then the
 // Mask is that of all of them. sees is asked once for every query and key. The error wraps
 // [snug.ErrShape] for a negative dimension or more than 2^31 tiles, and [snug.ErrConfig]
 // if sees is nil.
@@ -206,7 +206,7 @@ func (m *Mask) Bytes() int64 {
 }
 
 // check returns what is wrong with m for c, whose starts are right.
-func (m *Mask) check(c *Config) error {
+func (m *Mask) check(c *Options) error {
 	if m == nil {
 		return nil
 	}

@@ -22,7 +22,7 @@ func TestLinearMemory(t *testing.T) {
 		if testing.Short() && seq > 1<<13 {
 			continue // takes long
 		}
-		c := Config{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: SlidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
+		c := Options{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: SlidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
 		require.Equal(t, seq, c.WorkspaceLen())
 		a := callOf(t, c, snug.F32)
 		both := func() {
@@ -31,7 +31,7 @@ func TestLinearMemory(t *testing.T) {
 		}
 		require.Zero(t, testing.AllocsPerRun(1, both), "%d", seq)
 	}
-	require.Equal(t, Config{Batch: 1, Heads: 1, SeqQ: 1 << 19, Dim: 4}.ScratchBytes(), Config{Batch: 1, Heads: 1, SeqQ: 1 << 28, Dim: 4}.ScratchBytes())
+	require.Equal(t, Options{Batch: 1, Heads: 1, SeqQ: 1 << 19, Dim: 4}.ScratchBytes(), Options{Batch: 1, Heads: 1, SeqQ: 1 << 28, Dim: 4}.ScratchBytes())
 }
 
 // Memory: a call allocates nothing, whatever the length, and scratch does not
@@ -45,7 +45,7 @@ func TestMemory(t *testing.T) {
 			if seq > 1280 && dt != snug.F32 {
 				continue // takes long and shows nothing new
 			}
-			c := Config{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true}
+			c := Options{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true}
 			a := callOf(t, c, dt)
 			both := func() {
 				require.NoError(t, a.forward())
@@ -65,5 +65,5 @@ func TestMemory(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, Config{Batch: 1, Heads: 1, Dim: 4}.ScratchBytes(), Config{Batch: 9, Heads: 1, SeqQ: 1 << 20, SeqK: 1 << 20, Dim: 4}.ScratchBytes())
+	require.Equal(t, Options{Batch: 1, Heads: 1, Dim: 4}.ScratchBytes(), Options{Batch: 9, Heads: 1, SeqQ: 1 << 20, SeqK: 1 << 20, Dim: 4}.ScratchBytes())
 }

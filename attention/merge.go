@@ -28,7 +28,7 @@ import (
 //
 // Devices compute lse in float32, within 2^-22 of the larger of 1 and its magnitude. Errors
 // are those of [Forward].
-func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V, lse2 L, c Config) error {
+func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V, lse2 L, c Options) error {
 	return merge(mergeJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), c: c,
 		out1: snug.ViewOf(out1), lse1: snug.ViewOf(lse1), out2: snug.ViewOf(out2), lse2: snug.ViewOf(lse2),
@@ -42,7 +42,7 @@ func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V,
 //	dlse1 = w·(dout · (out1 − out) + dlse)    w = exp(lse1 − lse)
 //
 // dout1 may be dout. Otherwise it is as Merge.
-func MergeBackward[V snug.Vector, L snug.Vector32](dout1 V, dlse1 L, dout, out V, lse L, out1 V, lse1 L, c Config) error {
+func MergeBackward[V snug.Vector, L snug.Vector32](dout1 V, dlse1 L, dout, out V, lse L, out1 V, lse1 L, c Options) error {
 	return merge(mergeJob{
 		dout1: snug.ViewOf(dout1), dlse1: snug.ViewOf(dlse1), dout: snug.ViewOf(dout), c: c,
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), out1: snug.ViewOf(out1), lse1: snug.ViewOf(lse1),
@@ -54,7 +54,7 @@ func MergeBackward[V snug.Vector, L snug.Vector32](dout1 V, dlse1 L, dout, out V
 type mergeJob struct {
 	out, lse, out1, lse1, out2, lse2 snug.View
 	dout1, dlse1, dout               snug.View
-	c                                Config // resolved
+	c                                Options // resolved
 	backward                         bool
 }
 

@@ -41,7 +41,7 @@ func TestMergeIsWhole(t *testing.T) {
 }
 
 func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
-	c := Config{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 90, Dim: 8, DimV: 5, Causal: true}
+	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 90, Dim: 8, DimV: 5, Causal: true}
 	p := newProblem(t, c, dt, 3)
 	want, bound := p.reference(t, place, dt)
 	a, b := p.keysOf(0, at), p.keysOf(at, c.SeqK)
@@ -88,7 +88,7 @@ func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
 // Devices merge as the CPU does, of packed rows only those of sequences.
 func TestMergeOnPlaces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	c := Config{Batch: 2, Heads: 3, SeqQ: 9, SeqK: 1, Dim: 1, DimV: 40, QStarts: []int{0, 3, 8}, KStarts: []int{0, 0, 1}}
+	c := Options{Batch: 2, Heads: 3, SeqQ: 9, SeqK: 1, Dim: 1, DimV: 40, QStarts: []int{0, 3, 8}, KStarts: []int{0, 0, 1}}
 	c = SequenceMajor(c)
 	n := c.queries()
 	inf := float32(math.Inf(1))
@@ -126,7 +126,7 @@ func TestMergeOnPlaces(t *testing.T) {
 
 // The gradients in the parts agree with central differences.
 func TestMergeBackward(t *testing.T) {
-	c := Config{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 1, Dim: 1, DimV: 4}
+	c := Options{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 1, Dim: 1, DimV: 4}
 	rng := rand.New(rand.NewPCG(1, 2))
 	n := c.queries()
 	out1, out2, dout := uniform(rng, 4*n, 1), uniform(rng, 4*n, 1), uniform(rng, 4*n, 1)
@@ -166,7 +166,7 @@ func TestMergeBackward(t *testing.T) {
 
 // What a query does not see of one part, or of both.
 func TestMergeNothing(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 4, SeqK: 1, Dim: 1, DimV: 2}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 4, SeqK: 1, Dim: 1, DimV: 2}
 	none, nan := float32(math.Inf(-1)), float32(math.NaN())
 	out1, lse1 := []float32{1, 2, nan, nan, 3, 4, nan, nan}, []float32{5, none, 0, none}
 	out2, lse2 := []float32{nan, nan, 5, 6, 7, 8, nan, nan}, []float32{none, 7, 0, none}
@@ -176,7 +176,7 @@ func TestMergeNothing(t *testing.T) {
 }
 
 func TestMergeErrors(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 1, Dim: 1}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 1, Dim: 1}
 	x, y := func() []float32 { return make([]float32, 2) }, make([]float32, 1)
 	require.ErrorIs(t, Merge(x(), x(), x(), x(), x(), y, c), snug.ErrShape)
 	require.ErrorIs(t, Merge(y, x(), x(), x(), x(), x(), c), snug.ErrShape)

@@ -32,7 +32,7 @@ func (p *problem) naive(t testing.TB, dt snug.DType) values[float64] {
 	return x
 }
 
-func (p *problem) naiveRow(c *Config, b, h, i int, dt snug.DType, x *values[float64]) {
+func (p *problem) naiveRow(c *Options, b, h, i int, dt snug.DType, x *values[float64]) {
 	seq := c.sequence(b)
 	row, key := (b*c.Heads+h)*c.SeqQ+i, (b*c.KVHeads+h*c.KVHeads/c.Heads)*c.SeqK
 	q, dout := part(p.q, row, c.Dim), part(p.dout, row, c.DimV)
@@ -78,7 +78,7 @@ func rounded(dt snug.DType, x float64) float64 {
 // the same type, and three times in gradients. Here it is twice in all, for a single element
 // is chance, and the root of the mean square is at most that of plain attention.
 func TestAgainstNaive(t *testing.T) {
-	shapes := []Config{
+	shapes := []Options{
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 70, SeqK: 131, Dim: 64},
 		{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 40, Dim: 128},
 		{Batch: 2, Heads: 2, SeqQ: 33, SeqK: 50, Dim: 59, DimV: 40},

@@ -33,7 +33,7 @@ type panicking struct {
 }
 
 func newPanicking(kvHeads int) *panicking {
-	c := Config{Batch: 2, Heads: 2, KVHeads: kvHeads, SeqQ: 130, SeqK: 150, Dim: 8}
+	c := Options{Batch: 2, Heads: 2, KVHeads: kvHeads, SeqQ: 130, SeqK: 150, Dim: 8}
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func(n int) snug.View {
 		x := make([]float32, n)

@@ -13,12 +13,12 @@ import (
 // those of the pieces in which tiles are multiplied, and each mask with more keys
 // than queries and with fewer.
 func TestShapesOnPlaces(t *testing.T) {
-	strided := Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
+	strided := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
 	strided.Q = Strides{Batch: 201, Head: 402, Row: 804}
 	strided.K = Strides{Batch: 70 * 203, Head: 1, Row: 203}
 	strided.V = Strides{Batch: 130, Head: 1, Row: 260}
 	strided.Out = Strides{Batch: 40 * 131, Head: 131, Row: 2 * 131}
-	cases := []Config{
+	cases := []Options{
 		{Batch: 1, Heads: 2, SeqQ: 3, SeqK: 70, Dim: 1},
 		{Batch: 1, Heads: 3, KVHeads: 1, SeqQ: 65, SeqK: 64, Dim: 33, DimV: 65},
 		{Batch: 1, Heads: 1, SeqQ: 64, SeqK: 129, Dim: 64},
@@ -36,7 +36,7 @@ func TestShapesOnPlaces(t *testing.T) {
 	})
 }
 
-func shapeName(c Config, dt snug.DType) string {
+func shapeName(c Options, dt snug.DType) string {
 	mask := "full"
 	if c.Causal {
 		mask = []string{"bottomright", "topleft"}[c.Align]
@@ -45,7 +45,7 @@ func shapeName(c Config, dt snug.DType) string {
 }
 
 func TestNonFiniteOnPlaces(t *testing.T) {
-	c := Config{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 70, Dim: 3}
+	c := Options{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 70, Dim: 3}
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for i, bad := range []float64{math.NaN(), math.Inf(1)} {
 			for target := range 4 {
@@ -60,17 +60,17 @@ func TestNonFiniteOnPlaces(t *testing.T) {
 // unitCases are tensors at multiples of 16 bytes with rows of up to 256 elements, for which
 // devices have matrix units: rows as long as tiles, shorter ones, and rows of values of
 // another length than those of keys.
-func unitCases() []Config {
-	return []Config{
+func unitCases() []Options {
+	return []Options{
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 131, Dim: 64},
 		{Batch: 1, Heads: 1, SeqQ: 131, SeqK: 100, Dim: 128},
-		PackedQKV(Config{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 70, Dim: 64}),
+		PackedQKV(Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 70, Dim: 64}),
 		{Batch: 1, Heads: 1, SeqQ: 33, SeqK: 67, Dim: 128},
 		{Batch: 1, Heads: 1, SeqQ: 140, SeqK: 99, Dim: 64},
-		SequenceMajor(Config{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 15, SeqK: 50, Dim: 128}),
+		SequenceMajor(Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 15, SeqK: 50, Dim: 128}),
 		{Batch: 1, Heads: 1, SeqQ: 67, SeqK: 70, Dim: 256},
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 17, SeqK: 50, Dim: 256},
-		PackedQKV(Config{Batch: 1, Heads: 1, SeqQ: 20, Dim: 256}),
+		PackedQKV(Options{Batch: 1, Heads: 1, SeqQ: 20, Dim: 256}),
 		{Batch: 1, Heads: 1, SeqQ: 18, SeqK: 50, Dim: 192, DimV: 128},
 		{Batch: 1, Heads: 1, SeqQ: 21, SeqK: 33, Dim: 8, DimV: 48},
 		{Batch: 2, Heads: 1, SeqQ: 18, SeqK: 35, Dim: 72, DimV: 120},
@@ -78,7 +78,7 @@ func unitCases() []Config {
 }
 
 // checkUnits runs cases of unitCases with masks and types in turns.
-func checkUnits(t *testing.T, place kerneltest.Place, cases []Config) {
+func checkUnits(t *testing.T, place kerneltest.Place, cases []Options) {
 	for i, c := range cases {
 		mask, dt := masks[i%3], []snug.DType{snug.BF16, snug.F16}[(i+i/3)%2]
 		c.Causal, c.Align = mask.causal, mask.align
@@ -91,8 +91,8 @@ func checkUnits(t *testing.T, place kerneltest.Place, cases []Config) {
 }
 
 // tileCases are more tiles of queries and of keys than unitCases, for kernels of large ones.
-func tileCases() []Config {
-	return []Config{
+func tileCases() []Options {
+	return []Options{
 		{Batch: 1, Heads: 1, SeqQ: 300, SeqK: 270, Dim: 64},
 		{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 1, SeqK: 260, Dim: 128},
 		{Batch: 1, Heads: 1, SeqQ: 200, SeqK: 1, Dim: 128},
@@ -125,7 +125,7 @@ func checkHidden(t *testing.T, place kerneltest.Place) {
 				if testing.Short() && (i+target+j)%2 == 0 {
 					continue
 				}
-				c := Config{Batch: 1, Heads: 1, SeqQ: 230, SeqK: 230, Dim: dim, Causal: true}
+				c := Options{Batch: 1, Heads: 1, SeqQ: 230, SeqK: 230, Dim: dim, Causal: true}
 				dt := []snug.DType{snug.BF16, snug.F16}[(i+target)%2]
 				p := newProblem(t, c, dt, 50)
 				p.start = aligning
@@ -140,7 +140,7 @@ func TestNonFiniteInMatrixUnits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for i := range 8 {
 			n := []int{70, 40}[i/4]
-			c := Config{Batch: 1, Heads: 1, SeqQ: n, SeqK: n, Dim: []int{64, 256}[i/4], Causal: true}
+			c := Options{Batch: 1, Heads: 1, SeqQ: n, SeqK: n, Dim: []int{64, 256}[i/4], Causal: true}
 			target, dt := i%4, []snug.DType{snug.BF16, snug.F16}[i%2]
 			p := newProblem(t, c, dt, 50)
 			p.start = aligning

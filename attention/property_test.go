@@ -14,7 +14,7 @@ import (
 // definition.
 func referenceProperty(t *rapid.T) {
 	kv := rapid.IntRange(1, 2).Draw(t, "kvHeads")
-	c := Config{
+	c := Options{
 		Batch: rapid.IntRange(1, 2).Draw(t, "batch"), KVHeads: kv, Heads: kv * rapid.IntRange(1, 2).Draw(t, "group"),
 		SeqQ: rapid.IntRange(0, 140).Draw(t, "queries"), SeqK: rapid.IntRange(0, 140).Draw(t, "keys"),
 		Dim: rapid.IntRange(1, 9).Draw(t, "dim"), DimV: rapid.IntRange(0, 9).Draw(t, "dimV"),
@@ -47,14 +47,14 @@ func (t tb) Fatalf(format string, args ...any) { t.r.Fatalf(format, args...) }
 func (t tb) Logf(format string, args ...any)   { t.r.Logf(format, args...) }
 func (t tb) FailNow()                          { t.r.FailNow() }
 
-// configProperty hands over any Config with vectors of any length: the answer
+// configProperty hands over any Options with vectors of any length: the answer
 // is an error that says why, and nothing is written, or the call succeeds.
 func configProperty(t *rapid.T) {
 	size := rapid.OneOf(rapid.IntRange(-1, 4), rapid.SampledFrom([]int{7, 1 << 16, 1 << 31 >> 1, math.MaxInt, math.MinInt}))
 	stride := rapid.OneOf(rapid.Just(Strides{}), rapid.Custom(func(t *rapid.T) Strides {
 		return Strides{size.Draw(t, "Batch"), size.Draw(t, "Head"), size.Draw(t, "Row")}
 	}))
-	c := Config{
+	c := Options{
 		Batch: size.Draw(t, "batch"), Heads: size.Draw(t, "heads"), KVHeads: size.Draw(t, "kvHeads"),
 		SeqQ: size.Draw(t, "queries"), SeqK: size.Draw(t, "keys"), Dim: size.Draw(t, "dim"), DimV: size.Draw(t, "dimV"),
 		Causal: rapid.Bool().Draw(t, "causal"), Align: Align(rapid.IntRange(-1, 3).Draw(t, "align")), Scale: rapid.Float32().Draw(t, "scale"),
@@ -99,7 +99,7 @@ func configProperty(t *rapid.T) {
 }
 
 // drawFeatures draws any, right or wrong.
-func (c *Config) drawFeatures(t *rapid.T, size *rapid.Generator[int], vector func(string) snug.View) {
+func (c *Options) drawFeatures(t *rapid.T, size *rapid.Generator[int], vector func(string) snug.View) {
 	maybe := func(name string) snug.View {
 		if rapid.Bool().Draw(t, name) {
 			return vector(name)

@@ -18,7 +18,7 @@ type values[T any] struct{ out, lse, dq, dk, dv, dbias, dsinks []T }
 // problem is one attention call; its inputs are contiguous, whatever the
 // strides of c.
 type problem struct {
-	c             Config
+	c             Options
 	q, k, v, dout []float32
 	start         int // of tensors in their buffers
 	features
@@ -32,7 +32,7 @@ type features struct {
 }
 
 // newProblem draws standard normal inputs that dt holds exactly.
-func newProblem(t testing.TB, c Config, dt snug.DType, seed uint64) *problem {
+func newProblem(t testing.TB, c Options, dt snug.DType, seed uint64) *problem {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	r := resolved(t, c)
 	draw := func(o operand) []float32 {
@@ -46,7 +46,7 @@ func newProblem(t testing.TB, c Config, dt snug.DType, seed uint64) *problem {
 	return &problem{c: c, q: draw(o[0]), k: draw(o[1]), v: draw(o[2]), dout: draw(o[3])}
 }
 
-func resolved(t testing.TB, c Config) Config {
+func resolved(t testing.TB, c Options) Options {
 	t.Helper()
 	r, err := c.resolve()
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func (p *problem) reference(t testing.TB, place kerneltest.Place, dt snug.DType)
 	return want, bound
 }
 
-func newValues(c *Config) values[float64] {
+func newValues(c *Options) values[float64] {
 	o := c.operands()
 	return values[float64]{
 		out: make([]float64, o[3].size()), lse: make([]float64, c.queries()),
@@ -132,7 +132,7 @@ func (o operand) size() int { return o.batch * o.heads * o.n * o.dim }
 func part[T any](x []T, i, dim int) []T { return x[i*dim:][:dim] }
 
 // leaveRest makes what no sequence has the gap that outputs hold before the call.
-func (p *problem) leaveRest(c *Config, want *values[float64]) {
+func (p *problem) leaveRest(c *Options, want *values[float64]) {
 	rest := func(x []float64, seq, dim, from int) {
 		for h := range len(x) / max(1, seq*dim) {
 			for i := from * dim; i < seq*dim; i++ {
@@ -161,7 +161,7 @@ type seenKey struct {
 }
 
 // score makes s of x, the scaled product.
-func (p *problem) score(c *Config, seq *sequence, b, h, i, j int, x float64) seenKey {
+func (p *problem) score(c *Options, seq *sequence, b, h, i, j int, x float64) seenKey {
 	r := seenKey{j: j, s: x, bend: 1, inBias: 1, magnitude: math.Abs(x), keep: 1, bias: -1}
 	if limit := float64(c.Softcap); limit != 0 {
 		t := math.Tanh(x / limit)
@@ -203,7 +203,7 @@ func (p *problem) score(c *Config, seq *sequence, b, h, i, j int, x float64) see
 }
 
 // referenceRow adds what query i contributes to every result.
-func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, low rounding, want, bound *values[float64]) {
+func (p *problem) referenceRow(c *Options, b, h, i int, dt snug.DType, low rounding, want, bound *values[float64]) {
 	seq := c.sequence(b)
 	row := (b*c.Heads+h)*c.SeqQ + i
 	key := (b*c.KVHeads + h*c.KVHeads/c.Heads) * c.SeqK // of key 0
@@ -294,7 +294,7 @@ func (p *problem) referenceRow(c *Config, b, h, i int, dt snug.DType, low roundi
 }
 
 // sees is the definition of the masks.
-func (p *problem) sees(c *Config, seq *sequence, b, h, i, j int) bool {
+func (p *problem) sees(c *Options, seq *sequence, b, h, i, j int) bool {
 	at := i // of the query among keys
 	switch c.Align {
 	case BottomRight:
@@ -351,7 +351,7 @@ func addAbs(dst []float64, a float64, x []float32) {
 // The analytic gradients of the reference agree with central differences of
 // its forward pass.
 func TestReferenceAgainstFiniteDifferences(t *testing.T) {
-	c := Config{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 4, Dim: 3, DimV: 2, Causal: true, Scale: 0.7}
+	c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 4, Dim: 3, DimV: 2, Causal: true, Scale: 0.7}
 	p := newProblem(t, c, snug.F32, 1)
 	want, _ := p.reference(t, kerneltest.Place{}, snug.F32)
 	loss := func() float64 {

@@ -10,7 +10,7 @@ import (
 
 // scorer makes scores of the products of one head's queries and keys.
 type scorer struct {
-	c        *Config
+	c        *Options
 	s        sequence
 	h        int
 	alibi    float32   // slope
@@ -30,7 +30,7 @@ const scorerScratch = tileK + distances
 
 const distances = tileQ + tileK
 
-func newScorer(room *arena, c *Config, s *sequence, h int) scorer {
+func newScorer(room *arena, c *Options, s *sequence, h int) scorer {
 	m := scorer{c: c, s: *s, h: h, room: room.floats(tileK), far: room.floats(distances)[:0], stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
 	if n := c.Slopes.Len(); n > 0 {
 		m.alibi = c.Slopes.Float32s()[(s.b*c.Heads+h)%n]
@@ -50,12 +50,12 @@ func (d *Dropout) numbers() (keep float32, below uint32) {
 }
 
 // scores reports whether scores are more than Scale times products.
-func (c *Config) scores() bool {
+func (c *Options) scores() bool {
 	return c.Softcap != 0 || c.Slopes.Len() > 0 || c.Bias.X.Len() > 0 || c.Score != nil
 }
 
 // bends reports whether the derivative of a score in its product is not Scale.
-func (c *Config) bends() bool { return c.Softcap != 0 || c.Score != nil }
+func (c *Options) bends() bool { return c.Softcap != 0 || c.Score != nil }
 
 // plain reports whether weights are made of Scale times products alone.
 func (m *scorer) plain() bool { return !m.c.scores() && m.c.Dropout.P == 0 }

@@ -24,7 +24,7 @@ type sequence struct {
 const unlimited = math.MaxInt / 4
 
 // sequence returns element b of the batch.
-func (c *Config) sequence(b int) sequence {
+func (c *Options) sequence(b int) sequence {
 	s := sequence{b: b, nq: c.SeqQ, nk: c.SeqK, rows: c.SeqK, batch: b, left: c.Window.before(), right: c.Window.behind()}
 	if c.Causal {
 		s.right = 0
@@ -44,7 +44,7 @@ func (c *Config) sequence(b int) sequence {
 
 // shift returns how far a query sees beyond the key of its own number, of nq queries and
 // nk keys.
-func (c *Config) shift(nq, nk int) int {
+func (c *Options) shift(nq, nk int) int {
 	switch c.Align {
 	case BottomRight:
 		return nk - nq
@@ -70,10 +70,10 @@ func (s *sequence) queries(k0, k1 int) (lo, hi int) {
 }
 
 // packed reports whether the sequences lie one after the other in tensors.
-func (c *Config) packed() bool { return c.QStarts != nil }
+func (c *Options) packed() bool { return c.QStarts != nil }
 
 // longest returns the most queries and keys of a sequence.
-func (c *Config) longest() (queries, keys int) {
+func (c *Options) longest() (queries, keys int) {
 	if !c.packed() {
 		return c.SeqQ, c.SeqK
 	}
@@ -85,10 +85,10 @@ func (c *Config) longest() (queries, keys int) {
 }
 
 // queries returns the rows of q over all heads.
-func (c *Config) queries() int { return c.batches() * c.Heads * c.SeqQ }
+func (c *Options) queries() int { return c.batches() * c.Heads * c.SeqQ }
 
 // batches returns the elements of the batch in tensors.
-func (c *Config) batches() int {
+func (c *Options) batches() int {
 	if c.packed() {
 		return 1
 	}
@@ -96,10 +96,10 @@ func (c *Config) batches() int {
 }
 
 // row returns the number of a sequence's first query of a head, as in lse.
-func (c *Config) row(s *sequence, h int) int { return (s.batch*c.Heads+h)*c.SeqQ + s.q0 }
+func (c *Options) row(s *sequence, h int) int { return (s.batch*c.Heads+h)*c.SeqQ + s.q0 }
 
 // kvHead returns the key head that query head h reads.
-func (c *Config) kvHead(h int) int { return h / (c.Heads / c.KVHeads) }
+func (c *Options) kvHead(h int) int { return h / (c.Heads / c.KVHeads) }
 
 // queryHead and keyHead return a head's rows of a sequence in a tensor like q or out,
 // and in one like k or v.
@@ -113,7 +113,7 @@ func (s *sequence) keyHead(v snug.View, st Strides, h, dim int) head {
 
 // queryTiles returns the items of a loop over the tiles of queries of all heads, as many
 // for every sequence as the longest has.
-func (c *Config) queryTiles() int {
+func (c *Options) queryTiles() int {
 	longest, _ := c.longest()
 	return c.Batch * c.Heads * cpu.Chunks(longest, tileQ)
 }
@@ -121,7 +121,7 @@ func (c *Config) queryTiles() int {
 // queryTile returns the sequence, the head and the queries, q0 to q1-1, of one item, and
 // false if the sequence has no such tile. The last tile of every head comes first: it
 // sees the most keys under a causal mask, and long items first balance the workers.
-func (c *Config) queryTile(item int) (s sequence, h, q0, q1 int, ok bool) {
+func (c *Options) queryTile(item int) (s sequence, h, q0, q1 int, ok bool) {
 	heads := c.Batch * c.Heads
 	s, h = c.sequence(item%heads/c.Heads), item%heads%c.Heads
 	number := cpu.Chunks(s.nq, tileQ) - 1 - item/heads

@@ -16,7 +16,7 @@ func attentions(s sizes) (all []work) {
 			for _, d := range s.dims {
 				for _, mask := range []string{"full", "causal"} {
 					for _, n := range s.seqs {
-						c := attention.Config{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: mask == "causal"}
+						c := attention.Options{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: mask == "causal"}
 						all = append(all, attend(pass, dt, c, mask, n))
 					}
 				}
@@ -31,7 +31,7 @@ func attentions(s sizes) (all []work) {
 // the pairs that are seen.
 func attentionFeatures(s sizes) (all []work) {
 	n, d := s.seqs[len(s.seqs)-1], s.dims[0]
-	c := attention.Config{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: true}
+	c := attention.Options{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: true}
 	heads := make([]float32, c.Heads)
 	for i := range heads {
 		heads[i] = float32(i+1) / float32(len(heads))
@@ -44,19 +44,19 @@ func attentionFeatures(s sizes) (all []work) {
 		for _, f := range []struct {
 			name   string
 			window int // keys before its own that a query sees
-			change func(c *attention.Config)
+			change func(c *attention.Options)
 		}{
-			{"causal alone", n, func(c *attention.Config) {}},
-			{"window of all", n, func(c *attention.Config) { c.Window = attention.SlidingWindow(n, 0) }},
-			{"mask of all", n, func(c *attention.Config) { c.Mask = mask }},
-			{"window of 1/8", n / 8, func(c *attention.Config) { c.Window = attention.SlidingWindow(n/8, 0) }},
-			{"sinks", n, func(c *attention.Config) { c.Sinks.X = snug.ViewOf(heads) }},
-			{"ALiBi", n, func(c *attention.Config) { c.Slopes = snug.ViewOf(heads) }},
-			{"bias", n, func(c *attention.Config) {
+			{"causal alone", n, func(c *attention.Options) {}},
+			{"window of all", n, func(c *attention.Options) { c.Window = attention.SlidingWindow(n, 0) }},
+			{"mask of all", n, func(c *attention.Options) { c.Mask = mask }},
+			{"window of 1/8", n / 8, func(c *attention.Options) { c.Window = attention.SlidingWindow(n/8, 0) }},
+			{"sinks", n, func(c *attention.Options) { c.Sinks.X = snug.ViewOf(heads) }},
+			{"ALiBi", n, func(c *attention.Options) { c.Slopes = snug.ViewOf(heads) }},
+			{"bias", n, func(c *attention.Options) {
 				c.Bias = attention.Bias{X: snug.ViewOf(make([]float32, n*n)), Dims: [4]int{1, 1, n, n}}
 			}},
-			{"softcap", n, func(c *attention.Config) { c.Softcap = 30 }},
-			{"dropout", n, func(c *attention.Config) { c.Dropout = attention.Dropout{P: 0.1, Seed: 1} }},
+			{"softcap", n, func(c *attention.Options) { c.Softcap = 30 }},
+			{"dropout", n, func(c *attention.Options) { c.Dropout = attention.Dropout{P: 0.1, Seed: 1} }},
 		} {
 			c := c
 			f.change(&c)
@@ -70,7 +70,7 @@ func attentionFeatures(s sizes) (all []work) {
 
 // pairs returns how many keys all queries see: with a causal mask, their own and at most
 // `window` before it.
-func pairs(c attention.Config, window int) float64 {
+func pairs(c attention.Options, window int) float64 {
 	sum := 0
 	for i := range c.SeqQ {
 		if c.Causal {
@@ -82,7 +82,7 @@ func pairs(c attention.Config, window int) float64 {
 	return float64(c.Heads) * float64(sum)
 }
 
-func attend(pass string, dt snug.DType, c attention.Config, mask string, window int) work {
+func attend(pass string, dt snug.DType, c attention.Options, mask string, window int) work {
 	pairs, rows := pairs(c, window), c.Heads*c.SeqQ
 	tensor := size(dt, rows*c.Dim)
 	w := work{
@@ -103,7 +103,7 @@ func attend(pass string, dt snug.DType, c attention.Config, mask string, window 
 	return w
 }
 
-func prepareAttention(mem *memory, pass string, dt snug.DType, c attention.Config) (run, done func() error, err error) {
+func prepareAttention(mem *memory, pass string, dt snug.DType, c attention.Options) (run, done func() error, err error) {
 	rows := c.Heads * c.SeqQ
 	n := rows * c.Dim
 	q, k, v, out := mem.operand(dt, n), mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n)

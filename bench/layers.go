@@ -95,7 +95,7 @@ func gelus(dt snug.DType, rows, cols int) []work {
 		x, dy, out, bias := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n), mem.operand(dt, cols)
 		dbias, ws := mem.empty(snug.F32, cols), mem.empty(snug.F32, fused.BiasGELUWorkspaceLen(rows, cols))
 		return func() error { return fused.BiasGELU(out, x, bias) },
-			func() error { return fused.BiasGELUBackward(out, dbias, dy, x, bias, fused.Into{}, ws) }
+			func() error { return fused.BiasGELUBackward(out, dbias, dy, x, bias, snug.Into{}, ws) }
 	}
 	return []work{
 		layer("bias+gelu", dt, rows, cols, 1, 1, 20, forwardOf(setup)),
@@ -133,7 +133,7 @@ func rotaries(dt snug.DType, rows, cols int) []work {
 			return nil, nil, err
 		}
 		x, angles, positions := mem.operand(dt, rows*cols), mem.put(snug.ViewOf(table)), tokens(rows, context)
-		c := fused.RotaryConfig{Heads: cols / dim, Dim: dim}
+		c := fused.RotaryOptions{Heads: cols / dim, Dim: dim}
 		return func() error { return fused.Rotary(x, angles, positions, c) }, nil, nil
 	})}
 }
@@ -157,7 +157,7 @@ func (s sizes) embeddings(dt snug.DType, rows, cols int) []work {
 		table, pos, out := mem.operand(dt, s.vocab*cols), mem.operand(dt, context*cols), mem.operand(dt, n)
 		ids, positions, dtable := tokens(rows, s.vocab), tokens(rows, context), mem.empty(snug.F32, s.vocab*cols)
 		return func() error { return fused.Embedding(out, table, ids, pos, positions, cols) },
-			func() error { return fused.EmbeddingBackward(dtable, out, ids, cols, 1) }
+			func() error { return fused.EmbeddingBackward(dtable, out, ids, cols, snug.Into{Beta: 1}) }
 	}
 	forward := layer("embedding", dt, rows, cols, 2, 1, 1, forwardOf(setup))
 	backward := layer("embedding backward", dt, rows, cols, 1, 0, 2, backwardOf(setup))
@@ -175,7 +175,7 @@ func (s sizes) crossEntropies(dt snug.DType, rows, cols int) []work {
 		dw, targets, ws := mem.empty(snug.F32, s.vocab*cols), tokens(rows, s.vocab), mem.empty(snug.F32, c.WorkspaceLen(rows))
 		return func() error { _, err := fused.CrossEntropyLoss(c, x, w, targets, ws); return err },
 			func() error {
-				_, err := fused.CrossEntropyBackward(c, dx, dw, x, w, targets, 1/float32(rows), fused.Into{}, ws)
+				_, err := fused.CrossEntropyBackward(c, dx, dw, x, w, targets, 1/float32(rows), snug.Into{}, ws)
 				return err
 			}
 	}

@@ -40,7 +40,7 @@ func matmul(dt snug.DType, m, n, k int, op string) work {
 		peers: slices.Concat(peers, withoutAMX(dt)),
 		prepare: func(mem *memory) (run, done func() error, err error) {
 			a, b, c := mem.operand(dt, m*k), mem.operand(dt, k*n), mem.empty(dt, m*n)
-			cfg := amp.MatMulConfig{M: m, N: n, K: k, TransA: op[0] == 't', TransB: op[1] == 't'}
+			cfg := amp.MatMulOptions{M: m, N: n, K: k, TransA: op[0] == 't', TransB: op[1] == 't'}
 			return func() error { return amp.MatMul(c, a, b, cfg) }, nil, nil
 		},
 	}

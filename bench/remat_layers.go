@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
@@ -64,14 +65,14 @@ func newLinear(r *rand.Rand, rows, in, out int) linear {
 
 // forward computes y = x·wᵀ + beta·y.
 func (l *linear) forward(y, x []float32, beta float32) error {
-	return amp.MatMul(y, x, l.w, amp.MatMulConfig{M: l.rows, N: l.out, K: l.in, TransB: true, Beta: beta})
+	return amp.MatMul(y, x, l.w, amp.MatMulOptions{M: l.rows, N: l.out, K: l.in, TransB: true, Into: snug.Into{Beta: beta}})
 }
 
 // backward computes dw = dyᵀ·x and dx = dy·w.
 func (l *linear) backward(dx, dy, x []float32) error {
 	return cmp.Or(
-		amp.MatMul(l.dw, dy, x, amp.MatMulConfig{M: l.out, N: l.in, K: l.rows, TransA: true}),
-		amp.MatMul(dx, dy, l.w, amp.MatMulConfig{M: l.rows, N: l.in, K: l.out}))
+		amp.MatMul(l.dw, dy, x, amp.MatMulOptions{M: l.out, N: l.in, K: l.rows, TransA: true}),
+		amp.MatMul(dx, dy, l.w, amp.MatMulOptions{M: l.rows, N: l.in, K: l.out}))
 }
 
 // norm is a layer norm.
@@ -100,7 +101,7 @@ func (n *norm) forward(y, mean, rstd, x []float32) error {
 func (n *norm) backward(dx, dy, x, mean, rstd []float32, beta float32) error {
 	ws := n.temps.at(workspace, fused.LayerNormWorkspaceLen(n.rows, len(n.gamma)))
 	return fused.LayerNormBackward(dx, n.dgamma, n.dbeta, dy, x, mean, rstd, n.gamma,
-		fused.Grads{Input: fused.Into{Beta: beta}}, ws)
+		fused.Grads{Input: snug.Into{Beta: beta}}, ws)
 }
 
 // attentionHalf is y = x + proj(attention(qkv(norm(x)))), half of a pre-norm
@@ -110,7 +111,7 @@ func (n *norm) backward(dx, dy, x, mean, rstd []float32, beta float32) error {
 type attentionHalf struct {
 	rows, cols int
 	lean       bool
-	cfg        attention.Config
+	cfg        attention.Options
 	norm       norm
 	qkv, proj  linear
 	temps      *temporaries
@@ -119,7 +120,7 @@ type attentionHalf struct {
 func newAttentionHalf(r *rand.Rand, c *chainSize, lean bool, temps *temporaries) *attentionHalf {
 	return &attentionHalf{
 		rows: c.rows, cols: c.cols, lean: lean,
-		cfg: attention.PackedQKV(attention.Config{
+		cfg: attention.PackedQKV(attention.Options{
 			Batch: c.rows / c.tokens, Heads: c.heads, SeqQ: c.tokens, Dim: c.cols / c.heads, Causal: true}),
 		norm: newNorm(c.rows, c.cols, temps), qkv: newLinear(r, c.rows, c.cols, 3*c.cols), proj: newLinear(r, c.rows, c.cols, c.cols),
 		temps: temps,
@@ -226,7 +227,7 @@ func (m *mlpHalf) backward(dx, dy, x []float32, s *saved) error {
 	ws := m.temps.at(workspace, fused.BiasGELUWorkspaceLen(m.rows, len(m.bias)))
 	return cmp.Or(
 		m.down.backward(dup, dy, g),
-		fused.BiasGELUBackward(dup, m.dbias, dup, up, m.bias, fused.Into{}, ws),
+		fused.BiasGELUBackward(dup, m.dbias, dup, up, m.bias, snug.Into{}, ws),
 		m.up.backward(d, dup, h),
 		m.norm.backward(dx, d, x, mean, rstd, 1))
 }

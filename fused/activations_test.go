@@ -24,9 +24,9 @@ func TestActivationLimits(t *testing.T) {
 				in, one, bias := put(x), put(fill(n, 1)), put(fill(n, zero)) // x + -0 is x
 				gelu, dgelu, silu, dgate, dup, erf, derf := put(x), put(x), put(x), put(x), put(x), put(x), put(x)
 				require.NoError(t, BiasGELU(gelu.View, in.View, bias.View))
-				require.NoError(t, BiasGELUBackward(dgelu.View, none, one.View, in.View, bias.View, Into{}, none))
+				require.NoError(t, BiasGELUBackward(dgelu.View, none, one.View, in.View, bias.View, snug.Into{}, none))
 				require.NoError(t, BiasGELUErf(erf.View, in.View, bias.View))
-				require.NoError(t, BiasGELUErfBackward(derf.View, none, one.View, in.View, bias.View, Into{}, none))
+				require.NoError(t, BiasGELUErfBackward(derf.View, none, one.View, in.View, bias.View, snug.Into{}, none))
 				require.NoError(t, SwiGLU(silu.View, in.View, one.View))
 				require.NoError(t, SwiGLUBackward(dgate.View, dup.View, one.View, in.View, one.View))
 				for _, c := range []struct {

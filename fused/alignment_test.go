@@ -44,16 +44,16 @@ func resultsAt(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols, lead
 	n, none, ids := rows*cols, snug.View{}, tokens(newRand(2), rows, 5)
 	x, dy, table, gamma, beta := in(n), in(n), in(5*cols), in(cols), in(cols)
 	mean, rstd, rms, ws := f32("mean", rows), f32("rstd", rows), f32("rms", rows), f32("", LayerNormWorkspaceLen(rows, cols))
-	add := Grads{Input: Into{Beta: 1}, Params: Into{Beta: 1}}
-	mask, turn := DropoutMask{P: 0.3, Seed: 1}, RotaryConfig{Heads: 1, Dim: cols, Turned: cols &^ 1}
+	add := Grads{Input: snug.Into{Beta: 1}, Params: snug.Into{Beta: 1}}
+	mask, turn := DropoutMask{P: 0.3, Seed: 1}, RotaryOptions{Heads: 1, Dim: cols, Turned: cols &^ 1}
 	for i, err := range []error{
 		Add(out("add", n), x, dy),
 		BiasGELU(out("gelu", n), x, beta),
-		BiasGELUBackward(out("dgelu", n), f32("dbias", cols), dy, x, beta, Into{}, ws),
+		BiasGELUBackward(out("dgelu", n), f32("dbias", cols), dy, x, beta, snug.Into{}, ws),
 		BiasGELUErf(out("gelu erf", n), x, beta),
-		BiasGELUErfBackward(out("dgelu erf", n), f32("dbias erf", cols), dy, x, beta, Into{}, ws),
+		BiasGELUErfBackward(out("dgelu erf", n), f32("dbias erf", cols), dy, x, beta, snug.Into{}, ws),
 		BiasAdd(out("bias add", n), x, beta),
-		BiasAddBackward(f32("dbias add", cols), dy, Into{}, ws),
+		BiasAddBackward(f32("dbias add", cols), dy, snug.Into{}, ws),
 		SwiGLU(out("swiglu", n), x, dy),
 		SwiGLUBackward(out("dgate", n), out("dup", n), dy, x, dy),
 		LayerNorm(out("layernorm", n), mean, rstd, x, gamma, beta, testEps),
@@ -63,7 +63,7 @@ func resultsAt(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols, lead
 		Dropout(out("dropout", n), x, mask),
 		Embedding(out("embedding", n), table, ids, none, nil, cols),
 		Embedding(out("positions", n), table, ids, table, ids, cols),
-		EmbeddingBackward(f32("dtable", 5*cols), dy, ids, cols, 0.3),
+		EmbeddingBackward(f32("dtable", 5*cols), dy, ids, cols, snug.Into{Alpha: 0.3, Beta: 1}),
 		Rotary(out("rotary", n), s.put("", snug.F32, normals(rng, snug.F32, 5*turn.Turned, 0, 1)), ids, turn),
 	} {
 		require.NoError(t, err, "call %d", i)

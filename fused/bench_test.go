@@ -31,8 +31,8 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 	mean, rstd := snug.SliceView(fill(rows, 0)), snug.SliceView(fill(rows, 1))
 	dgamma, dbeta, ws := f32(cols), f32(cols), f32(LayerNormWorkspaceLen(rows, cols))
 	ids, positions := tokens(newRand(2), rows, rows), tokens(newRand(3), rows, 2048)
-	rotary, angles, table := RotaryConfig{Heads: cols / 64, Dim: 64}, f32(2048*64), f32(n)
-	into := Into{Beta: 1}
+	rotary, angles, table := RotaryOptions{Heads: cols / 64, Dim: 64}, f32(2048*64), f32(n)
+	into := snug.Into{Beta: 1}
 	for _, layer := range []struct {
 		name     string
 		matrices float64 // read and written, each n elements of dt
@@ -52,17 +52,17 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 			return RMSNormBackward(y, dgamma, dy, x, rstd, gamma, Grads{}, ws)
 		}},
 		{"BiasGELU", 2, 0, func() error { return BiasGELU(y, x, gamma) }},
-		{"BiasGELUBackward", 3, 0, func() error { return BiasGELUBackward(y, dbeta, dy, x, gamma, Into{}, ws) }},
+		{"BiasGELUBackward", 3, 0, func() error { return BiasGELUBackward(y, dbeta, dy, x, gamma, snug.Into{}, ws) }},
 		{"BiasGELUErf", 2, 0, func() error { return BiasGELUErf(y, x, gamma) }},
-		{"BiasGELUErfBackward", 3, 0, func() error { return BiasGELUErfBackward(y, dbeta, dy, x, gamma, Into{}, ws) }},
+		{"BiasGELUErfBackward", 3, 0, func() error { return BiasGELUErfBackward(y, dbeta, dy, x, gamma, snug.Into{}, ws) }},
 		{"BiasAdd", 2, 0, func() error { return BiasAdd(y, x, gamma) }},
-		{"BiasAddBackward", 1, 0, func() error { return BiasAddBackward(dbeta, dy, Into{}, ws) }},
+		{"BiasAddBackward", 1, 0, func() error { return BiasAddBackward(dbeta, dy, snug.Into{}, ws) }},
 		{"SwiGLU", 3, 0, func() error { return SwiGLU(y, x, z) }},
 		{"SwiGLUBackward", 5, 0, func() error { return SwiGLUBackward(y, dy, dy, x, z) }},
 		{"Rotary", 2, 0, func() error { return Rotary(y, angles, positions, rotary) }},
 		{"Dropout", 2, 0, func() error { return Dropout(y, x, DropoutMask{P: 0.1}) }},
 		{"Embedding", 2, 0, func() error { return Embedding(y, x, ids, snug.View{}, nil, cols) }},
-		{"EmbeddingBackward", 1, 2, func() error { return EmbeddingBackward(table, dy, ids, cols, 1) }},
+		{"EmbeddingBackward", 1, 2, func() error { return EmbeddingBackward(table, dy, ids, cols, snug.Into{Beta: 1}) }},
 	} {
 		b.Run(fmt.Sprintf("%v/%s", dt, layer.name), func(b *testing.B) {
 			best, peak := time.Hour, 0.0
@@ -96,7 +96,7 @@ func BenchmarkCrossEntropy(b *testing.B) {
 			best, products := time.Hour, time.Hour
 			for b.Loop() {
 				start := time.Now()
-				if _, err := CrossEntropyBackward(c, dx, dw, x, w, ids, 1, Into{Beta: 1}, ws); err != nil {
+				if _, err := CrossEntropyBackward(c, dx, dw, x, w, ids, 1, snug.Into{Beta: 1}, ws); err != nil {
 					b.Fatal(err)
 				}
 				best = min(best, time.Since(start))

@@ -31,7 +31,7 @@ func BiasAdd[V snug.Vector](out, x, bias V) error {
 // Shapes: dbias [cols], at least one column; dy [rows, cols], whose sum is 0 without
 // rows. ws has at least BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols
 // float32.
-func BiasAddBackward[L snug.Vector32, V snug.Vector](dbias L, dy V, into Into, ws L) error {
+func BiasAddBackward[L snug.Vector32, V snug.Vector](dbias L, dy V, into snug.Into, ws L) error {
 	return biasAddBackward(snug.ViewOf(dbias), snug.ViewOf(dy), into, snug.ViewOf(ws))
 }
 
@@ -65,9 +65,10 @@ func biasAdd(out, x, bias snug.View) error {
 	return device.Launch(dev, &queued)
 }
 
-func biasAddBackward(dbias, dy snug.View, into Into, ws snug.View) error {
+func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
 	const op = "BiasAddBackward"
-	if err := into.check(op); err != nil {
+	into, err := resolve(op, into)
+	if err != nil {
 		return err
 	}
 	if err := checkFloats(op, operand{"dy", dy}); err != nil {
@@ -141,7 +142,7 @@ type biasAddBackwardJob struct {
 	dbias, dy, ws snug.View
 
 	rows, cols int
-	into       Into
+	into       snug.Into
 }
 
 func (*biasAddBackwardJob) Kernel() string { return "fused.bias_add_backward" }

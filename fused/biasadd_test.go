@@ -30,7 +30,7 @@ func TestBiasAddAgainstDefinition(t *testing.T) {
 }
 
 func TestBiasAddBackwardAgainstDefinition(t *testing.T) {
-	for _, into := range []Into{{}, {Alpha: 0.5, Beta: 0.25}, {Beta: 1}} {
+	for _, into := range []snug.Into{{}, {Alpha: 0.5, Beta: 0.25}, {Beta: 1}} {
 		eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 			rng := newRand(uint64(rows*1000 + cols))
 			dy, dbias0 := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)
@@ -63,7 +63,7 @@ func TestBiasAddIsDeterministic(t *testing.T) {
 		for _, procs := range []int{1, 2, 3, 8} {
 			before := runtime.GOMAXPROCS(procs)
 			dbias, ws := make([]float32, cols), make([]float32, BiasAddWorkspaceLen(rows, cols))
-			err := BiasAddBackward(snug.ViewOf(dbias), dy.View, Into{}, snug.ViewOf(ws))
+			err := BiasAddBackward(snug.ViewOf(dbias), dy.View, snug.Into{}, snug.ViewOf(ws))
 			runtime.GOMAXPROCS(before)
 			require.NoError(t, err)
 			if want == nil {

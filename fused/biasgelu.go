@@ -41,7 +41,7 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 // BiasGELUWorkspaceLen(rows, cols) elements.
 //
 // Aliasing: dx may be dy or x. Each worker holds 2·cols float32 and 16 KiB.
-func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
+func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into snug.Into, ws L) error {
 	return biasGELUBackward("BiasGELUBackward", geluTanh, snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }
@@ -61,7 +61,7 @@ func BiasGELUErf[V snug.Vector](out, x, bias V) error {
 // BiasGELUErfBackward computes the gradients of [BiasGELUErf] as [BiasGELUBackward]
 // does those of BiasGELU, with gelu′(z) = Φ(z) + z·φ(z). ws has at least
 // BiasGELUWorkspaceLen(rows, cols) elements.
-func BiasGELUErfBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into Into, ws L) error {
+func BiasGELUErfBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into snug.Into, ws L) error {
 	return biasGELUBackward("BiasGELUErfBackward", geluErf, snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }
@@ -103,8 +103,9 @@ func biasGELU(op string, form geluForm, out, x, bias snug.View) error {
 	return device.Launch(dev, &queued)
 }
 
-func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error {
-	if err := into.check(op); err != nil {
+func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error {
+	into, err := resolve(op, into)
+	if err != nil {
 		return err
 	}
 	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"bias", bias}); err != nil {
@@ -190,7 +191,7 @@ type biasGELUBackwardJob struct {
 	dx, dbias, dy, x, bias, ws snug.View
 
 	rows, cols int
-	into       Into
+	into       snug.Into
 	frozen     bool
 	form       geluForm
 }

@@ -12,7 +12,7 @@ import (
 // gelus are both forms of GELU.
 var gelus = map[string]struct {
 	forward         func(out, x, bias snug.View) error
-	backward        func(dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error
+	backward        func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error
 	value, slope    func(float64) float64
 	err, slopeError func(snug.DType) float64
 }{
@@ -58,9 +58,9 @@ func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 	}
 }
 
-func testBiasGELUBackward(t *testing.T, backward func(dx, dbias, dy, x, bias snug.View, into Into, ws snug.View) error,
+func testBiasGELUBackward(t *testing.T, backward func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error,
 	slope func(float64) float64, bounds func(snug.DType) float64) {
-	into := Into{Alpha: 0.5, Beta: 0.25}
+	into := snug.Into{Alpha: 0.5, Beta: 0.25}
 	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)

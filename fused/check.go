@@ -95,18 +95,20 @@ func checkFinite(op, name string, x float32) error {
 	return nil
 }
 
-func (o Into) check(op string) error {
-	if err := checkFinite(op, "Alpha", o.Alpha); err != nil {
-		return err
+// resolve returns o with its default in place of an Alpha of 0.
+func resolve(op string, o snug.Into) (snug.Into, error) {
+	alpha, beta, err := o.Factors()
+	if err != nil {
+		return o, fmt.Errorf("fused: %s: %w", op, err)
 	}
-	return checkFinite(op, "Beta", o.Beta)
+	return snug.Into{Alpha: alpha, Beta: beta}, nil
 }
 
-func (g Grads) check(op string) error {
-	if err := g.Input.check(op); err != nil {
-		return err
+func (g Grads) resolve(op string) (_ Grads, err error) {
+	if g.Input, err = resolve(op, g.Input); err == nil {
+		g.Params, err = resolve(op, g.Params)
 	}
-	return g.Params.check(op)
+	return g, err
 }
 
 // checkIndices reports the first index outside a table of rows rows. Negative

@@ -101,7 +101,7 @@ func CrossEntropyLoss[V snug.Vector, L snug.Vector32](c CrossEntropy, x, w V, ta
 // the work.
 //
 // Aliasing: dx may be x, which then is lost.
-func CrossEntropyBackward[V snug.Vector, L snug.Vector32](c CrossEntropy, dx V, dw L, x, w V, targets []int32, gradScale float32, into Into, ws L) (Loss, error) {
+func CrossEntropyBackward[V snug.Vector, L snug.Vector32](c CrossEntropy, dx V, dw L, x, w V, targets []int32, gradScale float32, into snug.Into, ws L) (Loss, error) {
 	return c.backward(snug.ViewOf(dx), snug.ViewOf(dw), snug.ViewOf(x), snug.ViewOf(w),
 		targets, gradScale, into, snug.ViewOf(ws))
 }
@@ -127,7 +127,7 @@ func (c CrossEntropy) loss(x, w snug.View, targets []int32, ws snug.View) (Loss,
 	return launchLoss(dev, crossEntropyJob{x: x, w: w, ws: ws, config: c}, targets)
 }
 
-func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScale float32, into Into, ws snug.View) (Loss, error) {
+func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScale float32, into snug.Into, ws snug.View) (Loss, error) {
 	const op = "CrossEntropyBackward"
 	if err := c.check(op); err != nil {
 		return Loss{}, err
@@ -135,7 +135,8 @@ func (c CrossEntropy) backward(dx, dw, x, w snug.View, targets []int32, gradScal
 	if err := checkFinite(op, "gradScale", gradScale); err != nil {
 		return Loss{}, err
 	}
-	if err := into.check(op); err != nil {
+	into, err := resolve(op, into)
+	if err != nil {
 		return Loss{}, err
 	}
 	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"w", w}); err != nil {

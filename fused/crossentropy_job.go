@@ -18,7 +18,7 @@ type crossEntropyJob struct {
 	config    CrossEntropy
 	gradients bool
 	gradScale float32
-	into      Into // of dw
+	into      snug.Into // of dw
 }
 
 func (j *crossEntropyJob) Kernel() string {
@@ -72,7 +72,7 @@ func (j *crossEntropyJob) chunk(lo, hi int, beta float32) (losses []float32) {
 	}
 	if j.dw.Len() > 0 {
 		dw := gemm.Matrix{Data: j.dw, Stride: cols}
-		gemm.Mul(vocab, cols, rows, j.into.alpha(), transposed(z), x, beta, dw)
+		gemm.Mul(vocab, cols, rows, j.into.Alpha, transposed(z), x, beta, dw)
 	}
 	if j.gradients {
 		dx := gemm.Matrix{Data: span(j.dx, lo*cols, rows*cols), Stride: cols}

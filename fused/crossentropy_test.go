@@ -124,7 +124,7 @@ func targetsWithGaps(seed uint64, rows, vocab int) []int32 {
 
 func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	const scale = 0.125
-	into := Into{Alpha: 0.5, Beta: 0.25}
+	into := snug.Into{Alpha: 0.5, Beta: 0.25}
 	for _, size := range []struct{ rows, vocab, cols, chunk int }{
 		{0, 3, 2, 0}, {1, 1, 1, 1}, {5, 7, 1, 2}, {5, 64, 7, 8}, {130, 11, 3, 0}, {130, 5, 64, 129}, {7, 701, 3, 3}, {5, 3, 129, 1}, {3, 4099, 1, 0},
 	} {
@@ -183,7 +183,7 @@ func TestCrossEntropyAllIgnored(t *testing.T) {
 		put := func(v ...float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, v) }
 		x, w, ws := put(1, 2, 3, 4, 5, 6), put(1, 2, 3, 4, 5, 6), put(make([]float32, c.WorkspaceLen(3))...)
 		dx, dw := put(fill(6, 42)...), put(fill(6, 42)...)
-		loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{-1, -100, math.MinInt32}, 1, Into{Beta: 0.5}, ws.View)
+		loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{-1, -100, math.MinInt32}, 1, snug.Into{Beta: 0.5}, ws.View)
 		require.NoError(t, err)
 		require.Equal(t, Loss{}, loss)
 		require.Equal(t, make([]float32, 6), dx.Get())
@@ -199,7 +199,7 @@ func TestCrossEntropyNonFinite(t *testing.T) {
 		w, ws := put(1, -1, 2), put(make([]float32, c.WorkspaceLen(3))...)
 		for _, bad := range []float32{nan, inf, -inf} {
 			x, dx, dw := put(1, bad, 2), put(0, 0, 0), put(0, 0, 0)
-			loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{0, 1, 2}, 1, Into{}, ws.View)
+			loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{0, 1, 2}, 1, snug.Into{}, ws.View)
 			require.NoError(t, err)
 			require.True(t, math.IsNaN(loss.Sum), "x = %v", bad)
 			got := dx.Get()
@@ -256,7 +256,7 @@ func TestCrossEntropyChunks(t *testing.T) {
 	for chunk := 0; chunk <= rows+1; chunk++ {
 		c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: chunk}
 		dx, dw, ws := make([]float32, rows*cols), make([]float32, vocab*cols), make([]float32, c.WorkspaceLen(rows))
-		loss, err := CrossEntropyBackward(c, dx, dw, x, w, h.targets, scale, Into{}, ws)
+		loss, err := CrossEntropyBackward(c, dx, dw, x, w, h.targets, scale, snug.Into{}, ws)
 		require.NoError(t, err)
 		if chunk == 0 {
 			first, firstDx = loss, dx

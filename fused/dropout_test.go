@@ -134,14 +134,14 @@ func TestWideRows(t *testing.T) {
 		out, dx := put(0, rows*cols), put(0, rows*cols)
 		dbias, ws := make([]float32, cols), make([]float32, BiasGELUWorkspaceLen(rows, cols))
 		require.NoError(t, BiasGELU(out, x, bias))
-		require.NoError(t, BiasGELUBackward(dx, snug.ViewOf(dbias), dy, x, bias, Into{}, snug.ViewOf(ws)))
+		require.NoError(t, BiasGELUBackward(dx, snug.ViewOf(dbias), dy, x, bias, snug.Into{}, snug.ViewOf(ws)))
 		for c := 0; c < cols; c += 1000 {
 			n := min(1000, cols-c)
 			sum := make([]float32, n)
 			for r := range rows {
 				at, y, g := r*cols+c, put(0, n), put(0, n)
 				require.NoError(t, BiasGELU(y, span(x, at, n), span(bias, c, n)))
-				require.NoError(t, BiasGELUBackward(g, snug.ViewOf(sum), span(dy, at, n), span(x, at, n), span(bias, c, n), Into{Beta: 1}, snug.ViewOf(ws)))
+				require.NoError(t, BiasGELUBackward(g, snug.ViewOf(sum), span(dy, at, n), span(x, at, n), span(bias, c, n), snug.Into{Beta: 1}, snug.ViewOf(ws)))
 				requireBits(t, "out", load(make([]float32, n), y, 0), load(make([]float32, n), out, at))
 				requireBits(t, "dx", load(make([]float32, n), g, 0), load(make([]float32, n), dx, at))
 			}

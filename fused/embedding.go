@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
@@ -27,22 +28,23 @@ func Embedding[V snug.Vector](out, table V, tokens []int32, pos V, positions []i
 	return embedding(snug.ViewOf(out), snug.ViewOf(table), tokens, snug.ViewOf(pos), positions, cols)
 }
 
-// EmbeddingBackward adds the gradient dy of an [Embedding]'s output to the
-// gradient of the table, for each token in order:
+// EmbeddingBackward puts the gradient of the table into dtable, from the gradient dy of an
+// [Embedding]'s output. It first multiplies dtable by into.Beta, unless that is 1, and then
+// adds, for each token in order:
 //
-//	dtable[tokens[i]] += alpha·dy[i]
+//	dtable[tokens[i]] += Alpha·dy[i]
 //
-// It touches no other row, so that it can follow [CrossEntropyBackward] on the
-// accumulator of tied weights. For the gradient of a positional table call it
-// with positions.
+// With a Beta of 1 it touches the rows of the tokens only, so that it can follow
+// [CrossEntropyBackward] on the accumulator of tied weights. For the gradient of a
+// positional table call it with positions.
 //
 // Shapes: dtable [vocabulary, cols]; dy [len(tokens), cols]; cols at least 1.
-// alpha must be finite. An index outside the table gives an error, as in
+// into is finite. An index outside the table gives an error, as in
 // Embedding. It works in parallel over rows of the table, so that equal tokens
 // need no locks and the order of every sum is that of tokens. Each worker holds
 // cols float32.
-func EmbeddingBackward[L snug.Vector32, V snug.Vector](dtable L, dy V, tokens []int32, cols int, alpha float32) error {
-	return embeddingBackward(snug.ViewOf(dtable), snug.ViewOf(dy), tokens, cols, alpha)
+func EmbeddingBackward[L snug.Vector32, V snug.Vector](dtable L, dy V, tokens []int32, cols int, into snug.Into) error {
+	return embeddingBackward(snug.ViewOf(dtable), snug.ViewOf(dy), tokens, cols, into)
 }
 
 func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []int32, cols int) error {
@@ -84,9 +86,10 @@ func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []
 	return launchWith(dev, &queued, []upload{{tokens, &queued.tokens}, {positions, &queued.positions}})
 }
 
-func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, alpha float32) error {
+func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, into snug.Into) error {
 	const op = "EmbeddingBackward"
-	if err := checkFinite(op, "alpha", alpha); err != nil {
+	into, err := resolve(op, into)
+	if err != nil {
 		return err
 	}
 	if err := checkFloats(op, operand{"dy", dy}); err != nil {
@@ -109,7 +112,7 @@ func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, alpha flo
 	if err != nil {
 		return err
 	}
-	job := embeddingBackwardJob{dtable, dy, snug.SliceView(tokens), cols, alpha}
+	job := embeddingBackwardJob{dtable, dy, snug.SliceView(tokens), cols, into}
 	if dev.IsCPU() {
 		job.Run()
 		return nil
@@ -199,8 +202,8 @@ func (j *embeddingJob) addRows(lo, hi int) {
 type embeddingBackwardJob struct {
 	dtable, dy, tokens snug.View
 
-	cols  int
-	alpha float32
+	cols int
+	into snug.Into
 }
 
 func (*embeddingBackwardJob) Kernel() string { return "fused.embedding_backward" }
@@ -211,11 +214,20 @@ func (j *embeddingBackwardJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
+// table returns dtable as a matrix of one row of n elements. A product of no terms scales it.
+func (j *embeddingBackwardJob) table() (m gemm.Matrix, n int) {
+	return gemm.Matrix{Data: j.dtable, Stride: j.dtable.Len()}, j.dtable.Len()
+}
+
 // The scatter is cut by the rows of the table, of which an item has every
 // scatterParts'th, so that no two items write the same row.
 const scatterParts = 16
 
 func (j *embeddingBackwardJob) Run() {
+	if j.into.Beta != 1 {
+		m, n := j.table()
+		gemm.Mul(1, n, 0, 0, m, m, j.into.Beta, m)
+	}
 	if j.tokens.Len() > 0 { // else cols may be more than memory holds
 		embeddingBackwardTask.Run(scatterParts, *j)
 	}
@@ -240,7 +252,7 @@ func scatter[T float32 | uint16](add func(acc []float32, x []T, alpha float32, n
 	for i := nextToken(tokens, 0, item); i < len(tokens); {
 		next := nextToken(tokens, i+1, item)
 		soon := min(next, len(tokens)-1)
-		add(dtable[int(tokens[i])*j.cols:][:j.cols], dy[i*j.cols:][:j.cols], j.alpha,
+		add(dtable[int(tokens[i])*j.cols:][:j.cols], dy[i*j.cols:][:j.cols], j.into.Alpha,
 			dtable[int(tokens[soon])*j.cols:][:j.cols], dy[soon*j.cols:][:j.cols])
 		i = next
 	}
@@ -263,6 +275,6 @@ func (j *embeddingBackwardJob) convert(item int) {
 	for i := nextToken(tokens, 0, item); i < len(tokens); i = nextToken(tokens, i+1, item) {
 		dy := load(*buf, j.dy, i*j.cols)
 		row := dtable[int(tokens[i])*j.cols:][:j.cols]
-		vexp.F32.Best().AddScaled(row, dy, j.alpha, row, dy)
+		vexp.F32.Best().AddScaled(row, dy, j.into.Alpha, row, dy)
 	}
 }

@@ -40,17 +40,24 @@ func TestEmbeddingCopiesBits(t *testing.T) {
 
 func TestEmbeddingBackwardAgainstDefinition(t *testing.T) {
 	const vocab, alpha = 11, 0.75
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
-		rng := newRand(uint64(rows*1000 + cols))
-		dy, want := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, vocab*cols, 0, 1)
-		ids := tokens(rng, rows, vocab-1) // the last row gets nothing
-		pdy, dtable := kerneltest.PutFloats(t, p, dt, dy), kerneltest.Put(t, p, want)
-		require.NoError(t, EmbeddingBackward(dtable.View, pdy.View, ids, cols, alpha))
-		for i, id := range ids {
-			for c := range cols {
-				want[int(id)*cols+c] += float32(alpha * dy[i*cols+c])
+	for _, beta := range []float32{0, 0.5, 1} {
+		eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+			rng := newRand(uint64(rows*1000 + cols))
+			dy, want := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, vocab*cols, 0, 1)
+			ids := tokens(rng, rows, vocab-1) // the last row gets nothing
+			pdy, dtable := kerneltest.PutFloats(t, p, dt, dy), kerneltest.Put(t, p, want)
+			require.NoError(t, EmbeddingBackward(dtable.View, pdy.View, ids, cols, snug.Into{Alpha: alpha, Beta: beta}))
+			for i := range want {
+				if want[i] *= beta; beta == 0 {
+					want[i] = 0 // of both signs
+				}
 			}
-		}
-		requireBits(t, "dtable", want, dtable.Get())
-	})
+			for i, id := range ids {
+				for c := range cols {
+					want[int(id)*cols+c] += float32(alpha * dy[i*cols+c])
+				}
+			}
+			requireBits(t, "dtable", want, dtable.Get())
+		})
+	}
 }

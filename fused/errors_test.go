@@ -17,9 +17,9 @@ type call struct {
 	ids, pos  []int32
 	cols      int
 	eps       float32
-	rotary    RotaryConfig
+	rotary    RotaryOptions
 	mask      DropoutMask
-	into      Into
+	into      snug.Into
 	config    CrossEntropy
 	gradScale float32
 }
@@ -41,7 +41,7 @@ func newCall() *call {
 		v: map[string]snug.View{}, cols: errCols, gradScale: 1,
 		ids: []int32{0, 4, 2}, pos: []int32{0, 1, 1},
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols},
-		rotary: RotaryConfig{Heads: 2, Dim: errCols / 2},
+		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
 	}
 	put := func(n int, names ...string) {
 		for _, name := range names {
@@ -96,7 +96,7 @@ var functions = map[string]func(c *call) error{
 		return Embedding(c.v["out"], c.v["table"], c.ids, c.v["pos"], c.pos, c.cols)
 	},
 	"EmbeddingBackward": func(c *call) error {
-		return EmbeddingBackward(c.v["dtable"], c.v["dy"], c.ids, c.cols, c.gradScale)
+		return EmbeddingBackward(c.v["dtable"], c.v["dy"], c.ids, c.cols, snug.Into{Alpha: c.gradScale, Beta: 1})
 	},
 	"CrossEntropyLoss": func(c *call) error {
 		_, err := CrossEntropyLoss(c.config, c.v["x"], c.v["w"], c.ids, c.v["ws"])
@@ -232,7 +232,7 @@ func TestWrongConfiguration(t *testing.T) {
 			requireRefused(t, name, c, snug.ErrConfig, name)
 		}
 		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward"} {
-			for _, into := range []Into{{Alpha: bad}, {Beta: bad}} {
+			for _, into := range []snug.Into{{Alpha: bad}, {Beta: bad}} {
 				c := newCall()
 				c.into = into
 				requireRefused(t, name, c, snug.ErrConfig)
@@ -247,7 +247,7 @@ func TestWrongConfiguration(t *testing.T) {
 		c.mask.P = p
 		requireRefused(t, "Dropout", c, snug.ErrConfig, "P is")
 	}
-	for _, config := range []RotaryConfig{
+	for _, config := range []RotaryOptions{
 		{}, {Heads: 2}, {Dim: 2}, {Heads: -1, Dim: 2}, {Heads: 4, Dim: 1}, {Heads: 2, Dim: 2, Turned: 1}, {Heads: 1, Dim: 3},
 		{Heads: 2, Dim: 2, Turned: 4}, {Heads: 2, Dim: 2, Turned: -2}, {Heads: 2, Dim: 2, Stride: 3}, {Heads: 2, Dim: 2, Stride: -4},
 		{Heads: math.MaxInt, Dim: 2}, {Heads: math.MaxInt, Dim: 2, Stride: math.MaxInt - 1},

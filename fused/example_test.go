@@ -35,7 +35,7 @@ func ExampleLayerNormBackward() {
 	residual, dy := []float32{5, 5, 5, 5, 5, 5}, []float32{1, 0, 0, 0, 1, 0}
 	dgamma, dbeta := []float32{1, 1, 1}, []float32{1, 1, 1}
 	ws := make([]float32, fused.LayerNormWorkspaceLen(rows, cols))
-	add := fused.Into{Beta: 1}
+	add := snug.Into{Beta: 1}
 	err := fused.LayerNormBackward(residual, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.Grads{Input: add, Params: add}, ws)
 	if err != nil {
 		fmt.Println(err)
@@ -68,7 +68,7 @@ func ExampleBiasGELUErf() {
 		return
 	}
 	dy := []float32{1, 1, 1, 1}
-	if err := fused.BiasGELUErfBackward(dx, dbias, dy, x, bias, fused.Into{}, ws); err != nil {
+	if err := fused.BiasGELUErfBackward(dx, dbias, dy, x, bias, snug.Into{}, ws); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -86,7 +86,7 @@ func ExampleBiasAdd() {
 	}
 	dy, dbias := []float32{1, 2, 3, 4}, make([]float32, 2) // dy is also the gradient of x
 	ws := make([]float32, fused.BiasAddWorkspaceLen(2, 2))
-	if err := fused.BiasAddBackward(dbias, dy, fused.Into{}, ws); err != nil {
+	if err := fused.BiasAddBackward(dbias, dy, snug.Into{}, ws); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -105,7 +105,7 @@ func ExampleEmbedding() {
 		fmt.Println(err)
 		return
 	}
-	if err := fused.EmbeddingBackward(dtable, out, tokens, 2, 1); err != nil {
+	if err := fused.EmbeddingBackward(dtable, out, tokens, 2, snug.Into{Beta: 1}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -136,7 +136,7 @@ func ExampleCrossEntropyBackward() {
 	targets := []int32{0, -1, 1}
 	dx, dw := make([]float32, len(x)), make([]float32, len(w))
 	ws := make([]float32, head.WorkspaceLen(len(targets)))
-	loss, err := fused.CrossEntropyBackward(head, dx, dw, x, w, targets, 1.0/2, fused.Into{}, ws)
+	loss, err := fused.CrossEntropyBackward(head, dx, dw, x, w, targets, 1.0/2, snug.Into{}, ws)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -191,7 +191,7 @@ func ExampleSwiGLU() {
 // One row of three heads: a query, a key and a value. The query and the key at
 // position 1 are turned; the value is not, and lies in the stride.
 func ExampleRotary() {
-	c := fused.RotaryConfig{Heads: 2, Dim: 2, Stride: 6}
+	c := fused.RotaryOptions{Heads: 2, Dim: 2, Stride: 6}
 	angles := make([]float32, 4*2) // 4 positions
 	if err := fused.RotaryAngles(angles, 2, 10000); err != nil {
 		fmt.Println(err)

@@ -26,7 +26,7 @@
 // must agree too. Arithmetic is float32, results are rounded once, to nearest
 // even; for bfloat16 some functions compute no more digits than that needs, as
 // they state. Gradients of parameters and the statistics of rows are float32 and
-// enter the caller's accumulators directly, as [Into] says.
+// enter the caller's accumulators directly, as [snug.Into] says.
 //
 // # Results
 //
@@ -56,44 +56,27 @@
 // other operand; this is not checked.
 package fused
 
-import "github.com/snug-ml/snug/internal/vexp"
-
-// Into says how a gradient g enters its accumulator:
-//
-//	acc = Beta·acc + Alpha·g
-//
-// Alpha and Beta must be finite. The zero value overwrites: with Beta 0 the accumulator is
-// not read, and an Alpha of 0 means 1; to add nothing, do not call. Beta 1 adds. The
-// weighted running mean of a window of micro-batches, acc += w(g − acc), is Into{Alpha: w,
-// Beta: 1 - w}.
-type Into struct {
-	Alpha float32 // 0 means 1
-	Beta  float32
-}
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/vexp"
+)
 
 // Grads says how the gradients of a layer enter their accumulators. The zero
 // value overwrites them all.
 type Grads struct {
 	// Input is for dx. In a pre-norm block, where dx is the gradient of the
-	// residual stream, Into{Beta: 1} adds to it.
-	Input Into
+	// residual stream, snug.Into{Beta: 1} adds to it.
+	Input snug.Into
 	// Params is for the gradients of the parameters.
-	Params Into
+	Params snug.Into
 }
 
-func (o Into) alpha() float32 {
-	if o.Alpha == 0 {
-		return 1
-	}
-	return o.Alpha
-}
-
-// apply computes acc = Beta·acc + Alpha·g.
-func (o Into) apply(acc, g []float32) {
+// addInto computes acc = Beta·acc + Alpha·g.
+func addInto(o snug.Into, acc, g []float32) {
 	k := vexp.Registry.Best()
 	if o.Beta == 0 {
-		k.Scale(acc, g, o.alpha())
+		k.Scale(acc, g, o.Alpha)
 	} else {
-		k.Axpby(acc, g, o.alpha(), o.Beta)
+		k.Axpby(acc, g, o.Alpha, o.Beta)
 	}
 }

@@ -20,7 +20,7 @@ func chunksAgree(t *rapid.T) {
 	for i, dw := range [][]float32{make([]float32, vocab*cols), nil} {
 		c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: rapid.IntRange(0, rows+1).Draw(t, "chunk")}
 		dx, ws := fill(rows*cols, 42), make([]float32, c.WorkspaceLen(rows))
-		loss, err := CrossEntropyBackward(c, dx, dw, x, w, targets, 1, Into{}, ws)
+		loss, err := CrossEntropyBackward(c, dx, dw, x, w, targets, 1, snug.Into{}, ws)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, loss.Sum, -1e-5*float64(rows))
 		if i == 0 {
@@ -42,9 +42,9 @@ func scatterInParts(t *rapid.T) {
 	cut := rapid.IntRange(0, len(ids)).Draw(t, "cut")
 	dy := random(len(ids) * cols)
 	whole, inParts := random(vocab*cols), random(vocab*cols)
-	require.NoError(t, EmbeddingBackward(whole, dy, ids, cols, 0.3))
-	require.NoError(t, EmbeddingBackward(inParts, dy[:cut*cols], ids[:cut], cols, 0.3))
-	require.NoError(t, EmbeddingBackward(inParts, dy[cut*cols:], ids[cut:], cols, 0.3))
+	require.NoError(t, EmbeddingBackward(whole, dy, ids, cols, snug.Into{Alpha: 0.3, Beta: 1}))
+	require.NoError(t, EmbeddingBackward(inParts, dy[:cut*cols], ids[:cut], cols, snug.Into{Alpha: 0.3, Beta: 1}))
+	require.NoError(t, EmbeddingBackward(inParts, dy[cut*cols:], ids[cut:], cols, snug.Into{Alpha: 0.3, Beta: 1}))
 	requireBits(t, "dtable", whole, inParts)
 }
 
@@ -65,7 +65,7 @@ func rowsAreIndependent(t *rapid.T) {
 		require.NoError(t, LayerNorm(out, mean, rstd, x, gamma, beta, testEps))
 		require.NoError(t, LayerNormBackward(dx, nil, nil, dy, x, mean, rstd, gamma, Grads{}, noFloats))
 		require.NoError(t, BiasGELU(out, out, beta))
-		require.NoError(t, BiasGELUBackward(dx, nil, dx, x, beta, Into{}, noFloats))
+		require.NoError(t, BiasGELUBackward(dx, nil, dx, x, beta, snug.Into{}, noFloats))
 		return out, dx
 	}
 	out, dx := forward(x, dy)

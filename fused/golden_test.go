@@ -60,11 +60,11 @@ func TestGolden(t *testing.T) {
 			sums, ws := make([]float32, all.Cols), make([]float32, BiasAddWorkspaceLen(all.Rows, all.Cols))
 			if g.Form == "add" {
 				require.NoError(t, BiasAdd(pout.View, px.View, pb.View))
-				require.NoError(t, BiasAddBackward(snug.ViewOf(sums), pdy.View, Into{}, snug.ViewOf(ws)))
+				require.NoError(t, BiasAddBackward(snug.ViewOf(sums), pdy.View, snug.Into{}, snug.ViewOf(ws)))
 			} else {
 				gelu := gelus[g.Form]
 				require.NoError(t, gelu.forward(pout.View, px.View, pb.View))
-				require.NoError(t, gelu.backward(pdx.View, snug.ViewOf(sums), pdy.View, px.View, pb.View, Into{}, snug.ViewOf(ws)))
+				require.NoError(t, gelu.backward(pdx.View, snug.ViewOf(sums), pdy.View, px.View, pb.View, snug.Into{}, snug.ViewOf(ws)))
 			}
 			for _, c := range []struct {
 				name        string

@@ -60,7 +60,7 @@ func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) erro
 	}
 	if j.dw.Len() > 0 {
 		dw := gemm.Matrix{Data: j.dw, Stride: cols}.GPU()
-		if err := gemm.Grids(q, vocab, cols, rows, j.into.alpha(), turned(z), x, beta, dw); err != nil {
+		if err := gemm.Grids(q, vocab, cols, rows, j.into.Alpha, turned(z), x, beta, dw); err != nil {
 			return err
 		}
 	}

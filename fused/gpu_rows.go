@@ -5,6 +5,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -63,8 +64,8 @@ type normGradParams struct {
 	alpha, beta float32
 }
 
-func gradParams(rows, cols int, into Into, operands ...*snug.View) normGradParams {
-	return normGradParams{uint64(rows), uint32(cols), wide(cols, operands...), into.alpha(), into.Beta}
+func gradParams(rows, cols int, into snug.Into, operands ...*snug.View) normGradParams {
+	return normGradParams{uint64(rows), uint32(cols), wide(cols, operands...), into.Alpha, into.Beta}
 }
 
 // sumParams is SumParams of sums.h.
@@ -138,8 +139,8 @@ type partsParams struct {
 
 // addPartsOn is addParts as a launch. Without rows there are no parts, and the
 // total is 0.
-func addPartsOn(q gpu.Launcher, acc, ws snug.View, from, rows, stride int, into Into) error {
-	p := partsParams{uint32(acc.Len()), uint32(parts(rows)), uint32(stride), into.alpha(), into.Beta}
+func addPartsOn(q gpu.Launcher, acc, ws snug.View, from, rows, stride int, into snug.Into) error {
+	p := partsParams{uint32(acc.Len()), uint32(parts(rows)), uint32(stride), into.Alpha, into.Beta}
 	partial := none
 	if p.parts > 0 {
 		partial = span(ws, from, ws.Len()-from)
@@ -213,12 +214,19 @@ type scatterParams struct {
 const scatterThreads = 128
 
 func (j *embeddingBackwardJob) Grids(q gpu.Launcher) error {
+	if j.into.Beta != 1 && j.dtable.Len() > 0 {
+		m, n := j.table()
+		g := m.GPU()
+		if err := gemm.Grids(q, 1, n, 0, 0, g, g, j.into.Beta, g); err != nil {
+			return err
+		}
+	}
 	rows := j.tokens.Len()
 	if rows == 0 || j.cols == 0 {
 		return nil
 	}
 	return grid(q, nameOf(&scatterNames, &j.dy), [3]int{rows, 1, 1}, scatterThreads,
-		scatterParams{uint64(rows), uint32(j.cols), j.alpha}, &j.dtable, &j.dy, &j.tokens)
+		scatterParams{uint64(rows), uint32(j.cols), j.into.Alpha}, &j.dtable, &j.dy, &j.tokens)
 }
 
 // rotaryParams is RotaryParams of tokens.h.

@@ -135,7 +135,7 @@ func float64s(v []float32) []float64 {
 }
 
 // into64 is the definition of Into.
-func into64(o Into, old float32, g float64) float64 {
+func into64(o snug.Into, old float32, g float64) float64 {
 	alpha := float64(o.Alpha)
 	if alpha == 0 {
 		alpha = 1
@@ -148,7 +148,7 @@ func into64(o Into, old float32, g float64) float64 {
 
 // intoBound bounds the error of into64 in float32 for a gradient with the
 // error d.
-func intoBound(o Into, old float32, g, d float64) float64 {
-	alpha := math.Abs(into64(Into{Alpha: o.Alpha}, 0, 1))
+func intoBound(o snug.Into, old float32, g, d float64) float64 {
+	alpha := math.Abs(into64(snug.Into{Alpha: o.Alpha}, 0, 1))
 	return alpha*d + 2*u*(alpha*math.Abs(g)+math.Abs(float64(o.Beta)*float64(old)))
 }

@@ -107,7 +107,8 @@ func checkEps(op string, eps float32) error {
 func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, into Grads, ws snug.View) error {
 	const op = "LayerNormBackward"
 	cols := gamma.Len()
-	if err := into.check(op); err != nil {
+	into, err := into.resolve(op)
+	if err != nil {
 		return err
 	}
 	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {

@@ -100,7 +100,7 @@ var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) 
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
 			k.LayerNormGrad(bits(j.dx, at, end), dgamma, dbeta, bits(j.dy, at, end), bits(j.x, at, end), gamma,
-				mean[r], rstd[r], into.alpha(), into.Beta, streams(j.dx))
+				mean[r], rstd[r], into.Alpha, into.Beta, streams(j.dx))
 		}
 		return
 	}
@@ -109,9 +109,9 @@ var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) 
 		at := r * j.cols
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
-		dx := into.target(cut(buf, 3, j.cols), j.dx, at)
+		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
 		vexp.F32.Best().LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean[r], rstd[r],
-			into.alpha(), into.Beta, streams32(j.dx))
+			into.Alpha, into.Beta, streams32(j.dx))
 		store(j.dx, at, dx)
 	}
 })

@@ -110,7 +110,7 @@ func TestLayerNormAgainstDefinition(t *testing.T) {
 }
 
 func TestLayerNormBackwardAgainstDefinition(t *testing.T) {
-	into := Grads{Input: Into{Alpha: 2, Beta: 0.5}, Params: Into{Alpha: 0.5, Beta: 0.25}}
+	into := Grads{Input: snug.Into{Alpha: 2, Beta: 0.5}, Params: snug.Into{Alpha: 0.5, Beta: 0.25}}
 	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3)

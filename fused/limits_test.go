@@ -119,8 +119,8 @@ func TestLargeNumbers(t *testing.T) {
 		require.ErrorIs(t, RotaryAngles(make([]float32, 2), turned, 10000), snug.ErrShape)
 	}
 	for _, cols := range []int{math.MaxInt32, math.MaxInt} {
-		require.NoError(t, EmbeddingBackward([]float32{}, []float32{}, nil, cols, 1))
-		require.NoError(t, EmbeddingBackward([]float32{}, []snug.Float16{}, nil, cols, 1))
+		require.NoError(t, EmbeddingBackward([]float32{}, []float32{}, nil, cols, snug.Into{Beta: 1}))
+		require.NoError(t, EmbeddingBackward([]float32{}, []snug.Float16{}, nil, cols, snug.Into{Beta: 1}))
 		require.NoError(t, Embedding([]snug.Float16{}, []snug.Float16{}, nil, []snug.Float16{}, nil, cols))
 	}
 }
@@ -128,7 +128,7 @@ func TestLargeNumbers(t *testing.T) {
 // Zero values of every exported type, and zero Views and Arrays.
 func TestZeroValues(t *testing.T) {
 	c := newCall()
-	c.rotary, c.config = RotaryConfig{}, CrossEntropy{}
+	c.rotary, c.config = RotaryOptions{}, CrossEntropy{}
 	for _, name := range []string{"Rotary", "RotaryBackward", "CrossEntropyLoss", "CrossEntropyBackward"} {
 		requireRefused(t, name, c, snug.ErrConfig)
 	}

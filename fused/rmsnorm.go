@@ -88,7 +88,8 @@ func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
 func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into Grads, ws snug.View) error {
 	const op = "RMSNormBackward"
 	cols := gamma.Len()
-	if err := into.check(op); err != nil {
+	into, err := into.resolve(op)
+	if err != nil {
 		return err
 	}
 	if err := checkFloats(op, operand{"x", x}, operand{"dx", dx}, operand{"dy", dy}, operand{"gamma", gamma}); err != nil {
@@ -215,7 +216,7 @@ var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
 		for r := lo; r < hi; r++ {
 			at, end := r*j.cols, (r+1)*j.cols
 			k.RMSNormGrad(bits(j.dx, at, end), dgamma, bits(j.dy, at, end), bits(j.x, at, end), gamma,
-				rstd[r], into.alpha(), into.Beta, streams(j.dx))
+				rstd[r], into.Alpha, into.Beta, streams(j.dx))
 		}
 		return
 	}
@@ -224,8 +225,8 @@ var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
 		at := r * j.cols
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
-		dx := into.target(cut(buf, 3, j.cols), j.dx, at)
-		vexp.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.alpha(), into.Beta, streams32(j.dx))
+		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
+		vexp.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.Alpha, into.Beta, streams32(j.dx))
 		store(j.dx, at, dx)
 	}
 })

@@ -51,7 +51,7 @@ func TestRMSNormGradientOfTheDefinition(t *testing.T) {
 }
 
 func TestRMSNormAgainstDefinition(t *testing.T) {
-	into := Grads{Input: Into{Alpha: 0.5, Beta: 0.25}, Params: Into{Alpha: 2, Beta: 1}}
+	into := Grads{Input: snug.Into{Alpha: 0.5, Beta: 0.25}, Params: snug.Into{Alpha: 2, Beta: 1}}
 	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 1, 2), normals(rng, dt, cols, 1, 1)

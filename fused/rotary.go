@@ -11,10 +11,10 @@ import (
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
-// RotaryConfig is the layout of the vectors that [Rotary] turns: rows of Heads
+// RotaryOptions is the layout of the vectors that [Rotary] turns: rows of Heads
 // heads of Dim elements. In each head the first Turned elements are turned, in
 // Turned/2 pairs, each by an angle of its own.
-type RotaryConfig struct {
+type RotaryOptions struct {
 	Heads  int // heads in a row, at least 1
 	Dim    int // elements of a head, at least 2
 	Turned int // elements of a head that are turned, even, up to Dim; 0: Dim
@@ -72,18 +72,18 @@ func RotaryAngles(angles []float32, turned int, base float64) error {
 // names it.
 //
 // It keeps nothing for the backward pass. Each worker holds Heads·Dim float32.
-func Rotary[V snug.Vector, L snug.Vector32](x V, angles L, positions []int32, c RotaryConfig) error {
+func Rotary[V snug.Vector, L snug.Vector32](x V, angles L, positions []int32, c RotaryOptions) error {
 	return c.turn("Rotary", operand{"x", snug.ViewOf(x)}, snug.ViewOf(angles), positions, 1)
 }
 
 // RotaryBackward computes the gradient of [Rotary] in place: it turns dx, the
 // gradient of its output, back by the same angles. Shapes and errors are those
 // of Rotary.
-func RotaryBackward[V snug.Vector, L snug.Vector32](dx V, angles L, positions []int32, c RotaryConfig) error {
+func RotaryBackward[V snug.Vector, L snug.Vector32](dx V, angles L, positions []int32, c RotaryOptions) error {
 	return c.turn("RotaryBackward", operand{"dx", snug.ViewOf(dx)}, snug.ViewOf(angles), positions, -1)
 }
 
-func (c RotaryConfig) turn(op string, x operand, angles snug.View, positions []int32, turn float32) error {
+func (c RotaryOptions) turn(op string, x operand, angles snug.View, positions []int32, turn float32) error {
 	c, err := c.resolve(op)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (c RotaryConfig) turn(op string, x operand, angles snug.View, positions []i
 }
 
 // resolve returns c with the defaults filled in, or what is wrong with it.
-func (c RotaryConfig) resolve(op string) (RotaryConfig, error) {
+func (c RotaryOptions) resolve(op string) (RotaryOptions, error) {
 	if c.Turned == 0 {
 		c.Turned = c.Dim
 	}
@@ -139,7 +139,7 @@ func (c RotaryConfig) resolve(op string) (RotaryConfig, error) {
 
 // checkExtent reports an x that does not hold the given number of rows, the last
 // with or without what follows it.
-func (c *RotaryConfig) checkExtent(op string, x operand, rows int) error {
+func (c *RotaryOptions) checkExtent(op string, x operand, rows int) error {
 	n, most := x.view.Len(), product(rows, c.Stride)
 	least := max(most-(c.Stride-c.Heads*c.Dim), 0)
 	if most == math.MaxInt || n < least || n > most {
@@ -152,8 +152,8 @@ func (c *RotaryConfig) checkExtent(op string, x operand, rows int) error {
 type rotaryJob struct {
 	x, angles, positions snug.View
 
-	c    RotaryConfig // resolved
-	turn float32      // 1, or −1 to turn back
+	c    RotaryOptions // resolved
+	turn float32       // 1, or −1 to turn back
 }
 
 func (*rotaryJob) Kernel() string { return "fused.rotary" }
@@ -188,7 +188,7 @@ var rotaryTask = cpu.NewTask(func(j *rotaryJob, item int) {
 })
 
 // turnRow turns a row by a row of angles.
-func turnRow[T float32 | uint16](k *vexp.Rows[T], x []T, angles []float32, c *RotaryConfig, turn float32) {
+func turnRow[T float32 | uint16](k *vexp.Rows[T], x []T, angles []float32, c *RotaryOptions, turn float32) {
 	half := c.Turned / 2
 	cos, sin := angles[:half], angles[half:]
 	for ; len(x) > 0; x = x[c.Dim:] {

@@ -14,7 +14,7 @@ import (
 func TestRotaryAgainstDefinition(t *testing.T) {
 	const context = 40
 	positions := []int32{3, 0, 39, 3, 17}
-	for _, c := range []RotaryConfig{
+	for _, c := range []RotaryOptions{
 		{Heads: 1, Dim: 2}, {Heads: 3, Dim: 64}, {Heads: 2, Dim: 38, Turned: 38}, {Heads: 2, Dim: 70, Turned: 22, Stride: 147},
 	} {
 		for _, c.Interleaved = range []bool{false, true} {
@@ -27,7 +27,7 @@ func TestRotaryAgainstDefinition(t *testing.T) {
 	}
 }
 
-func checkRotary(t *testing.T, p kerneltest.Place, dt snug.DType, c RotaryConfig, context int, positions []int32) {
+func checkRotary(t *testing.T, p kerneltest.Place, dt snug.DType, c RotaryOptions, context int, positions []int32) {
 	const base = 10000
 	r, err := c.resolve("test")
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestRotaryAnglesErrors(t *testing.T) {
 // Turning by one angle and by another is turning by their sum, and the scores of
 // queries and keys depend on the distance of their positions only.
 func distanceOnly(t *rapid.T) {
-	c := RotaryConfig{Heads: 1, Dim: 2 * rapid.IntRange(1, 40).Draw(t, "pairs"), Interleaved: rapid.Bool().Draw(t, "interleaved")}
+	c := RotaryOptions{Heads: 1, Dim: 2 * rapid.IntRange(1, 40).Draw(t, "pairs"), Interleaved: rapid.Bool().Draw(t, "interleaved")}
 	angles := make([]float32, 64*c.Dim)
 	require.NoError(t, RotaryAngles(angles, c.Dim, 100))
 	rng := newRand(rapid.Uint64().Draw(t, "seed"))

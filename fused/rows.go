@@ -56,8 +56,8 @@ func target(buf []float32, v snug.View, lo int) []float32 {
 	return buf
 }
 
-// target is target for the gradient of v, which a loop adds to what is there.
-func (o Into) target(buf []float32, v snug.View, lo int) []float32 {
+// targetInto is target for the gradient of v, which a loop adds to what is there.
+func targetInto(o snug.Into, buf []float32, v snug.View, lo int) []float32 {
 	if o.Beta != 0 {
 		return load(buf, v, lo)
 	}

@@ -38,8 +38,8 @@ func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int
 }
 
 func (l *layers[V, L]) pass() error {
-	add := Into{Beta: 1}
-	rotary := RotaryConfig{Heads: 5, Dim: layerCols / 5, Turned: 20, Interleaved: true}
+	add := snug.Into{Beta: 1}
+	rotary := RotaryOptions{Heads: 5, Dim: layerCols / 5, Turned: 20, Interleaved: true}
 	mask := DropoutMask{P: 0.1, Seed: 3, Tensor: 4}
 	forward := errors.Join(
 		Embedding(l.x, l.table, l.ids, l.pos, l.positions, layerCols),
@@ -73,7 +73,7 @@ func (l *layers[V, L]) pass() error {
 		RMSNorm(l.y, l.rstd, l.x, l.gamma, testEps),
 		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, Grads{Input: add, Params: add}, l.ws),
 		RotaryBackward(l.dx, l.angles, l.ids, rotary),
-		EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, 1),
+		EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, snug.Into{Beta: 1}),
 	)
 }
 
@@ -258,7 +258,7 @@ func TestNoMemoryForIndices(t *testing.T) {
 		require.ErrorIs(t, Embedding(x, w, ids, w, ids, 1), snug.ErrNoMemory)
 	}
 	scarceDevice.left = 0
-	require.ErrorIs(t, EmbeddingBackward(w, x, ids, 1, 1), snug.ErrNoMemory)
+	require.ErrorIs(t, EmbeddingBackward(w, x, ids, 1, snug.Into{Beta: 1}), snug.ErrNoMemory)
 	require.NoError(t, dev.Sync())
 	after, _, err := dev.Memory()
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package fused
 
 import (
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/vexp"
 )
@@ -36,7 +37,7 @@ const columnBlock = 256
 type addPartsArgs struct {
 	acc, partial        []float32
 	from, parts, stride int
-	into                Into
+	into                snug.Into
 	order               func(dst, src []float32) // nil if the sums are in order
 }
 
@@ -53,11 +54,11 @@ var addPartsTask = cpu.NewTask(func(a *addPartsArgs, item int) {
 		a.order(other, total)
 		total = other
 	}
-	a.into.apply(a.acc[lo:hi], total)
+	addInto(a.into, a.acc[lo:hi], total)
 })
 
 // addParts adds up the partial sums of len(acc) columns, which begin at from
 // and lie stride elements apart, and puts the totals, in order, into acc.
-func addParts(acc, partial []float32, from, parts, stride int, into Into, order func(dst, src []float32)) {
+func addParts(acc, partial []float32, from, parts, stride int, into snug.Into, order func(dst, src []float32)) {
 	addPartsTask.Run(cpu.Chunks(len(acc), columnBlock), addPartsArgs{acc, partial, from, parts, stride, into, order})
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/snug-ml/snug"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,17 +34,19 @@ func TestWorkspaceLengths(t *testing.T) {
 func TestInto(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, c := range []struct {
-		into Into
+		into snug.Into
 		acc  float32
 		want float32
 	}{
-		{Into{}, nan, 3},
-		{Into{Alpha: 2}, nan, 6},
-		{Into{Beta: 1}, 10, 13},
-		{Into{Alpha: -1, Beta: 0.5}, 10, 2},
+		{snug.Into{}, nan, 3},
+		{snug.Into{Alpha: 2}, nan, 6},
+		{snug.Into{Beta: 1}, 10, 13},
+		{snug.Into{Alpha: -1, Beta: 0.5}, 10, 2},
 	} {
 		acc := []float32{c.acc}
-		c.into.apply(acc, []float32{3})
+		into, err := resolve("test", c.into)
+		require.NoError(t, err)
+		addInto(into, acc, []float32{3})
 		require.Equal(t, c.want, acc[0], "%+v", c.into)
 	}
 }

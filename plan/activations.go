@@ -86,7 +86,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 		switch {
 		case a.Heads == 0:
 		case r.Tiled:
-			c := attention.Config{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
+			c := attention.Options{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
 			floats = max(floats, int64(c.WorkspaceLen()))
 		default:
 			floats = max(floats, 2*int64(a.Queries)*int64(a.Keys))

@@ -147,7 +147,7 @@ func (l *Linear) norms(norms, scale snug.View, a *LoRA) error {
 
 // addTo adds rows lo to hi-1 of s·B·A to those of a weight.
 func (l *LoRA) addTo(rows snug.View, lo, hi int) error {
-	c := amp.MatMulConfig{M: hi - lo, N: l.In, K: l.Rank, Alpha: l.Scale, Beta: 1}
+	c := amp.MatMulOptions{M: hi - lo, N: l.In, K: l.Rank, Into: snug.Into{Alpha: l.Scale, Beta: 1}}
 	return amp.MatMul(rows, part(l.B, lo*l.Rank, hi*l.Rank), l.A, c)
 }
 
@@ -197,7 +197,7 @@ func (d *DoRA) Forward(y, h, u, x snug.View, draw Draw) error {
 func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Draw) error {
 	rows, err := d.check("backward", x, u, dy, h, draw)
 	if err == nil {
-		err = d.a.checkGrads("backward", dx, du, u, x, g)
+		g, err = d.a.checkGrads("backward", dx, du, u, x, g)
 	}
 	if err == nil {
 		err = d.checkTypes("backward", du, dx)
@@ -205,7 +205,7 @@ func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Draw) error
 	if err != nil {
 		return err
 	}
-	err = start(d.l.w.Device(), dotsJob{g.Magnitude, d.n, dy, h, g.Alpha, g.Beta})
+	err = start(d.l.w.Device(), dotsJob{g.Magnitude, d.n, dy, h, g.Into.Alpha, g.Into.Beta})
 	if err == nil {
 		err = d.start(blendJob{dst: h, src: dy, scale: d.c, cols: d.l.out}) // e
 	}

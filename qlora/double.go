@@ -6,7 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
-		"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // nestedBlock is the block of double quantization, in absmax.

@@ -102,7 +102,7 @@ func ExampleLinear() {
 	if err := frozen.Backward(dx, dy, 0); err != nil { // dx = dy·W
 		panic(err)
 	}
-	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Alpha: 1}
+	grads := qlora.Grads{A: v(rank * in), B: v(out * rank)}
 	if err := adapter.Backward(dx, du, dy, u, x, grads, qlora.Draw{}); err != nil { // dx += s·dy·B·A
 		panic(err)
 	}
@@ -144,7 +144,7 @@ func ExampleDoRA() {
 	if err := dora.Forward(y, h, u, x, draw); err != nil {
 		panic(err)
 	}
-	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Magnitude: v(out), Alpha: 1}
+	grads := qlora.Grads{A: v(rank * in), B: v(out * rank), Magnitude: v(out)}
 	if err := dora.Backward(v(rows*in), v(rows*rank), y, h, u, x, grads, draw); err != nil {
 		panic(err)
 	}

@@ -155,7 +155,7 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 		if err != nil {
 			return err
 		}
-		return amp.MatMul(to, x, part, amp.MatMulConfig{M: rows, N: hi - lo, K: l.in, TransB: true, LDC: l.out, Beta: beta})
+		return amp.MatMul(to, x, part, amp.MatMulOptions{M: rows, N: hi - lo, K: l.in, TransB: true, LDC: l.out, Into: snug.Into{Beta: beta}})
 	})
 }
 
@@ -196,7 +196,7 @@ func (l *Linear) backwardTiles(rows int, dx, dy snug.View, beta float32) error {
 		if err != nil {
 			return err
 		}
-		c := amp.MatMulConfig{M: rows, N: l.in, K: hi - lo, LDA: l.out, Beta: beta}
+		c := amp.MatMulOptions{M: rows, N: l.in, K: hi - lo, LDA: l.out, Into: snug.Into{Beta: beta}}
 		beta = 1 // of the tiles that follow
 		return amp.MatMul(dx, from, part, c)
 	})

@@ -87,11 +87,11 @@ func (l *LoRA) Forward(y, u, x snug.View, d Draw) error {
 
 // add is Forward with the x that is left.
 func (l *LoRA) add(y, u, x snug.View, rows int) error {
-	err := amp.MatMul(u, x, l.A, amp.MatMulConfig{M: rows, N: l.Rank, K: l.In, TransB: true})
+	err := amp.MatMul(u, x, l.A, amp.MatMulOptions{M: rows, N: l.Rank, K: l.In, TransB: true})
 	if err != nil {
 		return err
 	}
-	return amp.MatMul(y, u, l.B, amp.MatMulConfig{M: rows, N: l.Out, K: l.Rank, TransB: true, Alpha: l.Scale, Beta: 1})
+	return amp.MatMul(y, u, l.B, amp.MatMulOptions{M: rows, N: l.Out, K: l.Rank, TransB: true, Into: snug.Into{Alpha: l.Scale, Beta: 1}})
 }
 
 // drops says whether d drops elements.
@@ -109,21 +109,19 @@ func (l *LoRA) mask(d Draw) fused.DropoutMask {
 	return fused.DropoutMask{P: l.Dropout, Seed: d.Seed, Tensor: d.Tensor}
 }
 
-// Grads are the gradients of a LoRA's parameters, in float32, and how a
-// micro-batch enters them: acc = beta·acc + alpha·gradient, with the factors of
-// accum's Window.Into. An Alpha of 0 is an error here; in
-// [amp.MatMulConfig] and [fused.Into] it means 1.
+// Grads are the accumulators of the gradients of a LoRA's parameters, in float32, and how
+// the gradients of a micro-batch enter them. accum's Window.Into returns both.
 type Grads struct {
-	A, B        snug.View // of the sizes of LoRA.A and B
-	Magnitude   snug.View // and of LoRA.Magnitude, for a DoRA
-	Alpha, Beta float32
+	A, B      snug.View // of the lengths of LoRA.A and B
+	Magnitude snug.View // of the length of LoRA.Magnitude, for a DoRA
+	Into      snug.Into
 }
 
 // Backward computes, from dy and the x, u and d of [LoRA.Forward],
 //
 //	du  = s·dy·B
-//	dB  = beta·dB + alpha·s·dyᵀ·u
-//	dA  = beta·dA + alpha·duᵀ·x
+//	dB  = Beta·dB + Alpha·s·dyᵀ·u
+//	dA  = Beta·dA + Alpha·duᵀ·x
 //	dx += du·A
 //
 // where what d drops of x counts as 0 in dA and in dx. du has the size and the type of u
@@ -132,7 +130,7 @@ type Grads struct {
 func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Draw) error {
 	rows, err := l.checkPass("backward", x, u, dy, d)
 	if err == nil {
-		err = l.checkGrads("backward", dx, du, u, x, g)
+		g, err = l.checkGrads("backward", dx, du, u, x, g)
 	}
 	if err != nil {
 		return err
@@ -159,11 +157,11 @@ func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Draw) error {
 func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 	for _, step := range [...]struct {
 		c, a, b snug.View
-		cfg     amp.MatMulConfig
+		cfg     amp.MatMulOptions
 	}{
-		{du, dy, l.B, amp.MatMulConfig{M: rows, N: l.Rank, K: l.Out, Alpha: l.Scale}},
-		{g.B, dy, u, amp.MatMulConfig{M: l.Out, N: l.Rank, K: rows, TransA: true, Alpha: g.Alpha * l.Scale, Beta: g.Beta}},
-		{g.A, du, x, amp.MatMulConfig{M: l.Rank, N: l.In, K: rows, TransA: true, Alpha: g.Alpha, Beta: g.Beta}},
+		{du, dy, l.B, amp.MatMulOptions{M: rows, N: l.Rank, K: l.Out, Into: snug.Into{Alpha: l.Scale}}},
+		{g.B, dy, u, amp.MatMulOptions{M: l.Out, N: l.Rank, K: rows, TransA: true, Into: snug.Into{Alpha: g.Into.Alpha * l.Scale, Beta: g.Into.Beta}}},
+		{g.A, du, x, amp.MatMulOptions{M: l.Rank, N: l.In, K: rows, TransA: true, Into: g.Into}},
 	} {
 		if err := amp.MatMul(step.c, step.a, step.b, step.cfg); err != nil {
 			return err
@@ -173,8 +171,8 @@ func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 }
 
 // input is the product du·A, onto beta times what is there.
-func (l *LoRA) input(rows int, beta float32) amp.MatMulConfig {
-	return amp.MatMulConfig{M: rows, N: l.In, K: l.Rank, Beta: beta}
+func (l *LoRA) input(rows int, beta float32) amp.MatMulOptions {
+	return amp.MatMulOptions{M: rows, N: l.In, K: l.Rank, Into: snug.Into{Beta: beta}}
 }
 
 // addDropped adds what d leaves of its room to dx.
@@ -209,17 +207,22 @@ func (l *LoRA) checkDraw(op string, x snug.View, d Draw) error {
 	return nil
 }
 
-func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) error {
+// checkGrads returns g with the default of its Into.
+func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) (Grads, error) {
+	alpha, beta, err := g.Into.Factors()
 	switch {
+	case err != nil:
+		return g, fmt.Errorf("qlora: LoRA: %s: %w", op, err)
 	case du.Len() != u.Len() || dx.Len() != 0 && dx.Len() != x.Len():
-		return fmt.Errorf("qlora: LoRA: %s: dx has %d elements and du %d, x %d and u %d: %w", op, dx.Len(), du.Len(), x.Len(), u.Len(), snug.ErrShape)
+		return g, fmt.Errorf("qlora: LoRA: %s: dx has %d elements and du %d, x %d and u %d: %w", op, dx.Len(), du.Len(), x.Len(), u.Len(), snug.ErrShape)
 	case g.A.Len() != l.A.Len() || g.B.Len() != l.B.Len() || g.Magnitude.Len() != l.Magnitude.Len():
-		return fmt.Errorf("qlora: LoRA: %s: gradients of %d, %d and %d elements, parameters of %d, %d and %d: %w",
+		return g, fmt.Errorf("qlora: LoRA: %s: gradients of %d, %d and %d elements, parameters of %d, %d and %d: %w",
 			op, g.A.Len(), g.B.Len(), g.Magnitude.Len(), l.A.Len(), l.B.Len(), l.Magnitude.Len(), snug.ErrShape)
-	case g.Alpha == 0:
-		return fmt.Errorf("qlora: LoRA: %s: gradients count 0 times: %w", op, snug.ErrConfig)
+	case alpha*l.Scale == 0: // which would mean 1 to a product
+		return g, fmt.Errorf("qlora: LoRA: %s: Alpha %g times the scale %g is 0 in float32: %w", op, alpha, l.Scale, snug.ErrConfig)
 	}
-	return nil
+	g.Into = snug.Into{Alpha: alpha, Beta: beta}
+	return g, nil
 }
 
 // times returns a·b for numbers of 0 or more, and -1, which is no length, for a product

@@ -128,7 +128,7 @@ func TestLoRA(t *testing.T) {
 		start := randn(rows*in, 6)
 		dx, da, db := put(start), put(make([]float32, rank*in)), put(slices.Repeat([]float32{2}, out*rank))
 		require.NoError(t, l.Backward(dx, dy, 1))
-		require.NoError(t, a.Backward(dx, put(make([]float32, rows*rank)), dy, u, x, Grads{A: da, B: db, Alpha: 0.5, Beta: 0.25}, d))
+		require.NoError(t, a.Backward(dx, put(make([]float32, rows*rank)), dy, u, x, Grads{A: da, B: db, Into: snug.Into{Alpha: 0.5, Beta: 0.25}}, d))
 		for i, got := range [][]float32{values(t, dx), values(t, da), values(t, db)} {
 			for k, g := range got {
 				want := difference(o, i, k, loss)
@@ -143,7 +143,7 @@ func TestLoRA(t *testing.T) {
 				require.InDelta(t, want, float64(g), 1e-4, "operand %d, element %d", i, k)
 			}
 		}
-		require.NoError(t, a.Backward(put(nil), put(make([]float32, rows*rank)), dy, u, x, Grads{A: da, B: db, Alpha: 1, Beta: 1}, d))
+		require.NoError(t, a.Backward(put(nil), put(make([]float32, rows*rank)), dy, u, x, Grads{A: da, B: db, Into: snug.Into{Alpha: 1, Beta: 1}}, d))
 	})
 	require.Equal(t, float32(4), LoRAScale(16, 16, true))
 }
@@ -170,7 +170,7 @@ func TestDoRA(t *testing.T) {
 
 		start := randn(rows*in, 7)
 		dx, da, db, dm := put(start), put(make([]float32, rank*in)), put(make([]float32, out*rank)), put(slices.Repeat([]float32{2}, out))
-		g := Grads{A: da, B: db, Magnitude: dm, Alpha: 0.5, Beta: 0.25}
+		g := Grads{A: da, B: db, Magnitude: dm, Into: snug.Into{Alpha: 0.5, Beta: 0.25}}
 		require.NoError(t, layer.Backward(dx, put(make([]float32, rows*rank)), dy, h, u, x, g, d))
 		for i, got := range [][]float32{values(t, dx), values(t, da), values(t, db), values(t, dm)} {
 			for k, g := range got {
@@ -236,7 +236,7 @@ func TestDoRABegins(t *testing.T) {
 			sameBits(t, values(t, want), values(t, y))
 			require.Zero(t, values(t, y)[3], "of a row of zeros")
 			g := Grads{A: on(t, place.Dev, snug.F32, randn(2*in, 8)), B: on(t, place.Dev, snug.F32, randn(2*out, 8)),
-				Magnitude: on(t, place.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out)), Alpha: 1}
+				Magnitude: on(t, place.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out))}
 			require.NoError(t, d.Backward(put(rows*in, 9), put(rows*2, 9), y, h, u, x, g, Draw{}))
 			for i, v := range values(t, g.Magnitude) {
 				require.False(t, v != v, "dm[%d]", i)
@@ -263,7 +263,7 @@ func TestDropoutIsDrawnAnew(t *testing.T) {
 		require.NotEqual(t, first, pass(d))
 	}
 	d, y, u, dx, du := Draw{Work: v(rows * in)}, v(rows*out), v(rows*rank), v(rows*in), v(rows*rank)
-	g := Grads{A: v(rank * in), B: v(out * rank), Alpha: 1}
+	g := Grads{A: v(rank * in), B: v(out * rank)}
 	kerneltest.NoAllocs(t, func() {
 		_ = a.Forward(y, u, x, d)
 		_ = a.Backward(dx, du, y, u, x, g, d)
@@ -279,12 +279,17 @@ func TestLoRAErrors(t *testing.T) {
 	require.ErrorIs(t, a.Forward(v(4), v(2), v(4), Draw{}), snug.ErrShape)
 	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Draw{Work: v(3)}), snug.ErrShape)
 	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Draw{Work: low(4)}), snug.ErrDType)
-	grads := Grads{A: v(8), B: v(6), Alpha: 1}
+	grads := Grads{A: v(8), B: v(6)}
 	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads, Draw{}), snug.ErrShape)
-	for _, g := range []Grads{{A: v(7), B: v(6), Alpha: 1}, {A: v(8), B: v(6), Magnitude: v(3), Alpha: 1}} {
+	for _, g := range []Grads{{A: v(7), B: v(6)}, {A: v(8), B: v(6), Magnitude: v(3)}} {
 		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), g, Draw{}), snug.ErrShape)
 	}
-	require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6)}, Draw{}), snug.ErrConfig)
+	for _, into := range []snug.Into{{Alpha: float32(math.Inf(1))}, {Beta: float32(math.NaN())}} {
+		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: into}, Draw{}), snug.ErrConfig)
+	}
+	tiny := a
+	tiny.Scale = 1e-30
+	require.ErrorIs(t, tiny.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: snug.Into{Alpha: 1e-30}}, Draw{}), snug.ErrConfig)
 	for _, bad := range []LoRA{
 		{In: 4, Out: 3, Scale: 1},
 		{In: 4, Out: 3, Rank: 2, A: v(8), B: v(6)},
@@ -333,7 +338,7 @@ func TestDoRAErrors(t *testing.T) {
 	require.ErrorIs(t, d.Forward(v(64), v(63), v(2), v(32), Draw{}), snug.ErrShape)
 	require.ErrorIs(t, d.Forward(v(64), v(64), v(3), v(32), Draw{}), snug.ErrShape)
 	require.ErrorIs(t, d.Forward(v(64), low(64), v(2), v(32), Draw{}), snug.ErrDType)
-	g := Grads{A: v(64), B: v(128), Magnitude: v(64), Alpha: 1}
+	g := Grads{A: v(64), B: v(128), Magnitude: v(64)}
 	require.ErrorIs(t, d.Backward(low(32), v(2), v(64), v(64), v(2), v(32), g, Draw{}), snug.ErrDType)
 	require.ErrorIs(t, d.Backward(v(31), v(2), v(64), v(64), v(2), v(32), g, Draw{}), snug.ErrShape)
 	g.Magnitude = v(0)

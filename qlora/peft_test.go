@@ -50,7 +50,7 @@ func TestPEFT(t *testing.T) {
 					draw.Work = room(x.Len())
 				}
 				y, dx, h, u, du := room(dy.Len()), room(x.Len()), room(dy.Len()), room(rows*a.Rank), room(rows*a.Rank)
-				g := Grads{A: room(a.A.Len()), B: room(a.B.Len()), Magnitude: room(a.Magnitude.Len()), Alpha: 1}
+				g := Grads{A: room(a.A.Len()), B: room(a.B.Len()), Magnitude: room(a.Magnitude.Len())}
 				if config.DoRA {
 					d, err := NewDoRA(l, a)
 					require.NoError(t, err)

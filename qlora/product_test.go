@@ -57,7 +57,7 @@ func (p *wholeProduct) run(c, a snug.View, beta float32) error {
 // matMul is the same with the decoded W.
 func (p *wholeProduct) matMul(c, a snug.View, beta float32) error {
 	n, k := p.shape()
-	return amp.MatMul(c, a, p.whole, amp.MatMulConfig{M: p.rows, N: n, K: k, TransB: !p.back, Beta: beta})
+	return amp.MatMul(c, a, p.whole, amp.MatMulOptions{M: p.rows, N: n, K: k, TransB: !p.back, Into: snug.Into{Beta: beta}})
 }
 
 // check compares with float64, within the bound of amp.MatMul on devices.

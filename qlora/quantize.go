@@ -5,7 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/sweep"
-		"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // The block sizes that this package takes, in elements: the powers of two from

@@ -50,7 +50,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/sweep"
-	)
+)
 
 // The block sizes that this package takes, in elements.
 const (

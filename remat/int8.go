@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/mx"
-	)
+)
 
 // Int8Scales returns the scale bytes of a vector of n elements, ⌈n/32⌉, and 0 for
 // n < 0.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
-	)
+)
 
 // Booleans is a vector whose elements mean true where they are not zero. A View
 // given as one may hold any element type.

@@ -86,20 +86,20 @@ func train(title string, o amp.ScalerOptions) {
 // microBatch adds the scaled gradients of the weighted mean squared error to
 // the window and returns the error.
 func (n *net) microBatch(window *accum.Window, x half, scale float32) (loss float64) {
-	check(amp.MatMul(n.h, x, n.w[0], amp.MatMulConfig{M: rows, N: hidden, K: inputs}))
+	check(amp.MatMul(n.h, x, n.w[0], amp.MatMulOptions{M: rows, N: hidden, K: inputs}))
 	for i := range n.h {
 		if n.h[i].Signbit() {
 			n.h[i] = 0
 		}
 	}
-	check(amp.MatMul(n.y, n.h, n.w[1], amp.MatMulConfig{M: rows, N: inputs, K: hidden}))
+	check(amp.MatMul(n.y, n.h, n.w[1], amp.MatMulOptions{M: rows, N: inputs, K: hidden}))
 	for i := range n.y { // y becomes its gradient
 		n.y[i] -= float32(math.Abs(float64(x[i].Float32())))
 		loss += float64(n.y[i]) * float64(n.y[i]) / (rows * inputs)
 		n.y[i] *= scale * weight * 2 / (rows * inputs)
 	}
 	check(amp.Cast(n.dy, n.y))
-	check(amp.MatMul(n.dh, n.dy, n.w[1], amp.MatMulConfig{M: rows, N: hidden, K: inputs, TransB: true}))
+	check(amp.MatMul(n.dh, n.dy, n.w[1], amp.MatMulOptions{M: rows, N: hidden, K: inputs, TransB: true}))
 	for i := range n.dh {
 		if n.dh[i]&0x7fff == 0 {
 			n.vanished++
@@ -139,9 +139,9 @@ func (n *net) update(master *amp.Master, window *accum.Window, coef float32) err
 
 // addProduct adds inᵀ·dout, the gradient of an m×k weight, to the window.
 func addProduct(window *accum.Window, name string, in, dout half, m, k int) {
-	acc, alpha, beta, err := window.Into(name)
+	acc, into, err := window.Into(name)
 	check(err)
-	check(amp.MatMul(acc, in, dout, amp.MatMulConfig{M: m, N: k, K: rows, TransA: true, Alpha: alpha, Beta: beta}))
+	check(amp.MatMul(acc, in, dout, amp.MatMulOptions{M: m, N: k, K: rows, TransA: true, Into: into}))
 }
 
 func normal(rng *rand.Rand, n int, scale float64) half {

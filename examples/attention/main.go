@@ -34,7 +34,7 @@ func main() {
 
 // long is one sequence.
 func long(seq, heads, dim int) error {
-	c := attention.PackedQKV(attention.Config{Batch: 1, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
+	c := attention.PackedQKV(attention.Options{Batch: 1, Heads: heads, SeqQ: seq, Dim: dim, Causal: true})
 	if err := c.Validate(); err != nil {
 		return err
 	}

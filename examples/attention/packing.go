@@ -18,7 +18,7 @@ func packing(seq, heads, dim int) error {
 	batch, total, longest := len(starts)-1, starts[len(starts)-1], seq/2
 	row := heads * dim
 
-	packed := attention.SequenceMajor(attention.Config{Batch: batch, Heads: heads, SeqQ: total, SeqK: total, Dim: dim, Causal: true, QStarts: starts})
+	packed := attention.SequenceMajor(attention.Options{Batch: batch, Heads: heads, SeqQ: total, SeqK: total, Dim: dim, Causal: true, QStarts: starts})
 	q, k, v, out := make([]float32, total*row), make([]float32, total*row), make([]float32, total*row), make([]float32, total*row)
 	random(q, k, v)
 	start := time.Now()
@@ -27,7 +27,7 @@ func packing(seq, heads, dim int) error {
 	}
 	packedTime := time.Since(start)
 
-	padded := attention.SequenceMajor(attention.Config{Batch: batch, Heads: heads, SeqQ: longest, SeqK: longest, Dim: dim, Causal: true})
+	padded := attention.SequenceMajor(attention.Options{Batch: batch, Heads: heads, SeqQ: longest, SeqK: longest, Dim: dim, Causal: true})
 	pad := func(x []float32) []float32 {
 		y := make([]float32, batch*longest*row)
 		for b, at := range starts[:batch] {

@@ -29,8 +29,8 @@ func ring(seq, heads, dim int) error {
 		}
 	}
 	// step is what rank r computes with the keys of rank from, which lie before its own.
-	step := func(r, from int) attention.Config {
-		return attention.SequenceMajor(attention.Config{
+	step := func(r, from int) attention.Options {
+		return attention.SequenceMajor(attention.Options{
 			Batch: 1, Heads: heads, SeqQ: part, SeqK: part, Dim: dim,
 			Causal: true, Align: attention.Shifted, Shift: (r - from) * part,
 		})
@@ -66,7 +66,7 @@ func ring(seq, heads, dim int) error {
 
 // compareRing prints how far results are from those of one call.
 func compareRing(part, heads, dim int, q, k, v, dout []float32, got [][]float32) error {
-	c := attention.SequenceMajor(attention.Config{Batch: 1, Heads: heads, SeqQ: ranks * part, SeqK: ranks * part, Dim: dim, Causal: true})
+	c := attention.SequenceMajor(attention.Options{Batch: 1, Heads: heads, SeqQ: ranks * part, SeqK: ranks * part, Dim: dim, Causal: true})
 	out, lse := make([]float32, len(q)), make([]float32, c.WorkspaceLen())
 	if err := attention.Forward(out, lse, q, k, v, c); err != nil {
 		return err

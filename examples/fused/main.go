@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
 )
 
@@ -72,7 +73,7 @@ func train(head fused.CrossEntropy, x, w []float32, targets []int32) (r result, 
 	ws := make([]float32, head.WorkspaceLen(len(targets)))
 	scale := 1 / float32(rows-pad) // the gradient of the mean loss
 	start := time.Now()
-	loss, err := fused.CrossEntropyBackward(head, r.dx, r.dw, x, w, targets, scale, fused.Into{}, ws)
+	loss, err := fused.CrossEntropyBackward(head, r.dx, r.dw, x, w, targets, scale, snug.Into{}, ws)
 	r.loss, r.workspace = loss.Sum/float64(loss.Targets), 4*len(ws)
 	r.time = time.Since(start).Round(time.Millisecond)
 	return r, err
@@ -85,7 +86,7 @@ func layers(rng *rand.Rand, x []float32) error {
 	n := len(x)
 	gain, bias, up := random(rng, cols, 1), random(rng, cols, 1), random(rng, n, 1)
 	out, mean, rstd := make([]float32, n), make([]float32, rows), make([]float32, rows)
-	rotary := fused.RotaryConfig{Heads: cols / 64, Dim: 64}
+	rotary := fused.RotaryOptions{Heads: cols / 64, Dim: 64}
 	angles, positions := make([]float32, rows*rotary.Dim), make([]int32, rows)
 	for i := range positions {
 		positions[i] = int32(i)

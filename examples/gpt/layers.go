@@ -43,14 +43,14 @@ func (o *ops) copyTo(y, x *tensor) {
 // linear computes y = x·wᵀ + beta·y.
 func (o *ops) linear(y, x *tensor, w *param, beta float32) {
 	o.do(func() error {
-		return amp.MatMul(y.View, x.View, w.value, amp.MatMulConfig{M: o.rows, N: w.rows, K: w.cols, TransB: true, Beta: beta})
+		return amp.MatMul(y.View, x.View, w.value, amp.MatMulOptions{M: o.rows, N: w.rows, K: w.cols, TransB: true, Into: snug.Into{Beta: beta}})
 	})
 }
 
 // linearInput computes dx = dy·w.
 func (o *ops) linearInput(dx, dy *tensor, w *param) {
 	o.do(func() error {
-		return amp.MatMul(dx.View, dy.View, w.value, amp.MatMulConfig{M: o.rows, N: w.cols, K: w.rows})
+		return amp.MatMul(dx.View, dy.View, w.value, amp.MatMulOptions{M: o.rows, N: w.cols, K: w.rows})
 	})
 }
 
@@ -61,16 +61,15 @@ func (o *ops) linearWeight(w *param, dy, x *tensor) {
 		if err != nil {
 			return err
 		}
-		return amp.MatMul(acc, dy.View, x.View, amp.MatMulConfig{
-			M: w.rows, N: w.cols, K: o.rows, TransA: true, Alpha: into.Alpha, Beta: into.Beta})
+		return amp.MatMul(acc, dy.View, x.View, amp.MatMulOptions{
+			M: w.rows, N: w.cols, K: o.rows, TransA: true, Into: snug.Into{Alpha: into.Alpha, Beta: into.Beta}})
 	})
 }
 
 // gradient returns the accumulator of a parameter and how this micro-batch's
 // gradient enters it.
-func (o *ops) gradient(w *param) (snug.View, fused.Into, error) {
-	acc, alpha, beta, err := o.window.Into(w.name)
-	return acc, fused.Into{Alpha: alpha, Beta: beta}, err
+func (o *ops) gradient(w *param) (snug.View, snug.Into, error) {
+	return o.window.Into(w.name)
 }
 
 // norm is a layer norm's pair of parameters.
@@ -96,7 +95,7 @@ func (o *ops) layerNormBackward(dx, dy, x, mean, rstd *tensor, n norm, beta floa
 			return err
 		}
 		return fused.LayerNormBackward(dx.View, dgain, dbias, dy.View, x.View, mean.View, rstd.View, n.gain.value,
-			fused.Grads{Input: fused.Into{Alpha: 1, Beta: beta}, Params: into}, o.ws)
+			fused.Grads{Input: snug.Into{Alpha: 1, Beta: beta}, Params: into}, o.ws)
 	})
 }
 
@@ -118,8 +117,8 @@ func (o *ops) geluBackward(d, x *tensor, bias *param) {
 
 // attentionConfig is causal self-attention over the packed output of one
 // matmul.
-func (m *model) attentionConfig() attention.Config {
-	return attention.PackedQKV(attention.Config{
+func (m *model) attentionConfig() attention.Options {
+	return attention.PackedQKV(attention.Options{
 		Batch: m.sequences, Heads: m.heads, SeqQ: m.tokens, Dim: m.dim / m.heads, Causal: true,
 	})
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
-	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/remat"
@@ -232,28 +231,15 @@ func (m *model) embedBackward(dx *tensor, inputs []int32) error {
 		p    *param
 		rows []int32
 	}{{m.table, inputs}, {m.place, m.position}} {
-		acc, alpha, beta, err := m.window.Into(e.p.name)
+		acc, into, err := m.window.Into(e.p.name)
 		if err != nil {
 			return err
 		}
-		if err := decay(acc, beta); err != nil {
-			return err
-		}
-		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.dim, alpha); err != nil {
+		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.dim, into); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// decay multiplies an accumulator by beta; with 0 it may hold anything before.
-// It is a product of no terms.
-func decay(acc snug.View, beta float32) error {
-	if beta == 1 {
-		return nil
-	}
-	none := sub(acc, 0, 0)
-	return amp.MatMul(acc, none, none, amp.MatMulConfig{M: 1, N: acc.Len(), Beta: beta})
 }
 
 // evaluate returns the sum of the losses of sequences without training on

@@ -42,8 +42,8 @@ func (o *ops) naiveForward(out, probs, qkv *tensor) error {
 	s := sub(o.ws, 0, n*n)
 	return o.eachHead(func(h head) error {
 		q, k, v := from(qkv, h.qkv), from(qkv, h.qkv+o.dim), from(qkv, h.qkv+2*o.dim)
-		err := amp.MatMul(s, q, k, amp.MatMulConfig{M: n, N: n, K: width, TransB: true,
-			LDA: 3 * o.dim, LDB: 3 * o.dim, Alpha: float32(1 / math.Sqrt(float64(width)))})
+		err := amp.MatMul(s, q, k, amp.MatMulOptions{M: n, N: n, K: width, TransB: true,
+			LDA: 3 * o.dim, LDB: 3 * o.dim, Into: snug.Into{Alpha: float32(1 / math.Sqrt(float64(width)))}})
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (o *ops) naiveForward(out, probs, qkv *tensor) error {
 				return err
 			}
 		}
-		return amp.MatMul(from(out, h.out), s, v, amp.MatMulConfig{M: n, N: width, K: n, LDB: 3 * o.dim, LDC: o.dim})
+		return amp.MatMul(from(out, h.out), s, v, amp.MatMulOptions{M: n, N: width, K: n, LDB: 3 * o.dim, LDC: o.dim})
 	})
 }
 
@@ -89,20 +89,20 @@ func (o *ops) naiveBackward(dqkv, dout, qkv, probs *tensor) error {
 		if err := amp.Cast(p, sub(probs.View, h.probs, n*n)); err != nil {
 			return err
 		}
-		err := amp.MatMul(dv, p, do, amp.MatMulConfig{M: n, N: width, K: n, TransA: true, LDB: o.dim, LDC: 3 * o.dim})
+		err := amp.MatMul(dv, p, do, amp.MatMulOptions{M: n, N: width, K: n, TransA: true, LDB: o.dim, LDC: 3 * o.dim})
 		if err != nil {
 			return err
 		}
-		err = amp.MatMul(dp, do, v, amp.MatMulConfig{M: n, N: n, K: width, TransB: true, LDA: o.dim, LDB: 3 * o.dim})
+		err = amp.MatMul(dp, do, v, amp.MatMulOptions{M: n, N: n, K: width, TransB: true, LDA: o.dim, LDB: 3 * o.dim})
 		if err != nil {
 			return err
 		}
 		softmaxBackward(dp.Float32s(), p.Float32s(), n)
-		err = amp.MatMul(dq, dp, k, amp.MatMulConfig{M: n, N: width, K: n, LDB: 3 * o.dim, LDC: 3 * o.dim, Alpha: scale})
+		err = amp.MatMul(dq, dp, k, amp.MatMulOptions{M: n, N: width, K: n, LDB: 3 * o.dim, LDC: 3 * o.dim, Into: snug.Into{Alpha: scale}})
 		if err != nil {
 			return err
 		}
-		return amp.MatMul(dk, dp, q, amp.MatMulConfig{M: n, N: width, K: n, TransA: true, LDB: 3 * o.dim, LDC: 3 * o.dim, Alpha: scale})
+		return amp.MatMul(dk, dp, q, amp.MatMulOptions{M: n, N: width, K: n, TransA: true, LDB: 3 * o.dim, LDC: 3 * o.dim, Into: snug.Into{Alpha: scale}})
 	})
 }
 

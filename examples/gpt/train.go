@@ -204,7 +204,7 @@ func (t *trainer) microStep(ctx context.Context, micro int) (float64, error) {
 // putNaN puts a NaN into the gradient of a weight in the middle of the model, as
 // an overflow would.
 func (t *trainer) putNaN() error {
-	acc, _, _, err := t.window.Into(fmt.Sprintf("block%d.up", t.layers/2))
+	acc, _, err := t.window.Into(fmt.Sprintf("block%d.up", t.layers/2))
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (m *model) gradients(ctx context.Context) (loss float64, err error) {
 
 func (m *model) forward(l int, w []snug.View) error {
 	x, t, y := m.acts[l], m.tanh[l], m.acts[l+1]
-	if err := amp.MatMul(t, x, w[0].Float32s(), amp.MatMulConfig{M: batch, N: m.width, K: m.width}); err != nil {
+	if err := amp.MatMul(t, x, w[0].Float32s(), amp.MatMulOptions{M: batch, N: m.width, K: m.width}); err != nil {
 		return err
 	}
 	for i := range t {
@@ -86,12 +86,12 @@ func (m *model) backward(l int, w []snug.View) error {
 	for i, t := range m.tanh[l] {
 		m.du[i] = m.dx[i] * (1 - float32(t*t))
 	}
-	if err := amp.MatMul(m.dw, m.acts[l], m.du, amp.MatMulConfig{M: m.width, N: m.width, K: batch, TransA: true}); err != nil {
+	if err := amp.MatMul(m.dw, m.acts[l], m.du, amp.MatMulOptions{M: m.width, N: m.width, K: batch, TransA: true}); err != nil {
 		return err
 	}
 	if err := m.updater.Accumulate(m.layers[l].Name, 0, snug.ViewOf(m.dw), 1); err != nil {
 		return err
 	}
 	// The residual branch passes dx on as it is.
-	return amp.MatMul(m.dx, m.du, w[0].Float32s(), amp.MatMulConfig{M: batch, N: m.width, K: m.width, TransB: true, Beta: 1})
+	return amp.MatMul(m.dx, m.du, w[0].Float32s(), amp.MatMulOptions{M: batch, N: m.width, K: m.width, TransB: true, Into: snug.Into{Beta: 1}})
 }

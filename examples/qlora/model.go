@@ -138,12 +138,12 @@ func (m *model) rooms() {
 
 func (m *model) loss() fused.CrossEntropy { return fused.CrossEntropy{Vocab: vocab, Cols: dim} }
 
-func (m *model) attention() attention.Config {
-	return attention.PackedQKV(attention.Config{Batch: sequences, Heads: heads, SeqQ: tokens, Dim: dim / heads, Causal: true})
+func (m *model) attention() attention.Options {
+	return attention.PackedQKV(attention.Options{Batch: sequences, Heads: heads, SeqQ: tokens, Dim: dim / heads, Causal: true})
 }
 
-func (m *model) rotary() fused.RotaryConfig {
-	return fused.RotaryConfig{Heads: 2 * heads, Dim: dim / heads, Stride: 3 * dim} // queries and keys
+func (m *model) rotary() fused.RotaryOptions {
+	return fused.RotaryOptions{Heads: 2 * heads, Dim: dim / heads, Stride: 3 * dim} // queries and keys
 }
 
 // forward leaves the normalized output of the last block in m.h.
@@ -184,13 +184,13 @@ func (m *model) evaluate(b batch) (float64, error) {
 // step trains on a batch.
 func (m *model) step(b batch, lr float32) error {
 	err := m.forward(b.input)
-	_, e := fused.CrossEntropyBackward(m.loss(), m.h, m.dtable, m.h, m.table, b.target, 1.0/rows, fused.Into{}, m.ws)
+	_, e := fused.CrossEntropyBackward(m.loss(), m.h, m.dtable, m.h, m.table, b.target, 1.0/rows, snug.Into{}, m.ws)
 	err = cmp.Or(err, e, m.normBackward(0, m.last, m.rstd))
 	for i := range m.blocks {
 		err = cmp.Or(err, m.backwardBlock(m.blocks[len(m.blocks)-1-i]))
 	}
 	if m.form == whole {
-		err = cmp.Or(err, fused.EmbeddingBackward(m.dtable, m.d, b.input, dim, 1))
+		err = cmp.Or(err, fused.EmbeddingBackward(m.dtable, m.d, b.input, dim, snug.Into{Beta: 1}))
 	}
 	m.opt.Advance(lr)
 	for _, p := range m.params {
@@ -201,7 +201,7 @@ func (m *model) step(b batch, lr float32) error {
 
 // normBackward computes m.d = beta·m.d + the gradient in x, from that of its norm in m.h.
 func (m *model) normBackward(beta float32, x, rstd []float32) error {
-	return fused.RMSNormBackward(m.d, nil, m.h, x, rstd, m.ones, fused.Grads{Input: fused.Into{Beta: beta}}, nil)
+	return fused.RMSNormBackward(m.d, nil, m.h, x, rstd, m.ones, fused.Grads{Input: snug.Into{Beta: beta}}, nil)
 }
 
 // backwardBlock turns the gradient of y in m.d into that of x.

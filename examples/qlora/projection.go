@@ -56,7 +56,7 @@ func (m *model) projection(name string, in, out int, from *projection) *projecti
 	a, b := m.floats(adapters, rank*in), m.floats(adapters, out*rank)
 	m.normal(a, 1/math.Sqrt(float64(in)))
 	p.adapter = &qlora.LoRA{In: in, Out: out, Rank: rank, Scale: qlora.LoRAScale(alpha, rank, false), A: snug.ViewOf(a), B: snug.ViewOf(b)}
-	p.grads = qlora.Grads{A: snug.ViewOf(m.train(name+".a", a)), B: snug.ViewOf(m.train(name+".b", b)), Alpha: 1}
+	p.grads = qlora.Grads{A: snug.ViewOf(m.train(name+".a", a)), B: snug.ViewOf(m.train(name+".b", b))}
 	p.u, p.du = snug.ViewOf(m.floats(activations, rows*rank)), snug.ViewOf(m.floats(activations, rows*rank))
 	return p
 }
@@ -81,7 +81,7 @@ func (p *projection) forward(y, x []float32, beta float32) (err error) {
 	if p.base != nil {
 		err = p.base.Forward(vy, vx, beta)
 	} else {
-		err = amp.MatMul(y, x, p.w, amp.MatMulConfig{M: rows, N: p.out, K: p.in, TransB: true, Beta: beta})
+		err = amp.MatMul(y, x, p.w, amp.MatMulOptions{M: rows, N: p.out, K: p.in, TransB: true, Into: snug.Into{Beta: beta}})
 	}
 	if p.adapter != nil {
 		err = cmp.Or(err, p.adapter.Forward(vy, p.u, vx, qlora.Draw{}))
@@ -95,10 +95,10 @@ func (p *projection) backward(dx, dy, x []float32, beta float32) (err error) {
 	if p.base != nil {
 		err = p.base.Backward(vdx, vdy, beta)
 	} else {
-		err = amp.MatMul(dx, dy, p.w, amp.MatMulConfig{M: rows, N: p.in, K: p.out, Beta: beta})
+		err = amp.MatMul(dx, dy, p.w, amp.MatMulOptions{M: rows, N: p.in, K: p.out, Into: snug.Into{Beta: beta}})
 	}
 	if p.adapter != nil {
 		return cmp.Or(err, p.adapter.Backward(vdx, p.du, vdy, p.u, vx, p.grads, qlora.Draw{}))
 	}
-	return cmp.Or(err, amp.MatMul(p.grad, dy, x, amp.MatMulConfig{M: p.out, N: p.in, K: rows, TransA: true}))
+	return cmp.Or(err, amp.MatMul(p.grad, dy, x, amp.MatMulOptions{M: p.out, N: p.in, K: rows, TransA: true}))
 }
