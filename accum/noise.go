@@ -106,42 +106,31 @@ func (n *NoiseScale) Target(Progress) Target {
 	return Target{Weight: min(n.opts.Max, max(n.opts.Min, n.opts.Factor*scale/float64(n.opts.Ranks)))}
 }
 
-const (
-	noiseMagic   = "SNUGNOIS"
-	noiseVersion = 1
-)
-
-// noiseState is what is saved of a NoiseScale; its options are the caller's.
-type noiseState struct{ Noise, Signal, Seen float64 }
-
 // AppendBinary appends the estimate to b.
 func (n *NoiseScale) AppendBinary(b []byte) ([]byte, error) {
-	w := bytes.NewBuffer(b)
-	e := state.NewEncoder(w, noiseMagic, noiseVersion)
-	e.Put(noiseState{n.noise, n.signal, n.seen})
-	if _, err := e.Finish(); err != nil {
+	e := state.NewHeader(state.NoiseMagic)
+	e.Put(state.Noise{Noise: n.noise, Signal: n.signal, Seen: n.seen})
+	saved, err := e.Bytes()
+	if err != nil {
 		return b, fmt.Errorf("accum: save noise scale: %w", err)
 	}
-	return w.Bytes(), nil
+	return append(b, saved...), nil
 }
 
 // UnmarshalBinary replaces the estimate of n by a saved one; the options stay.
-// The error wraps [snug.ErrCorrupt] when data is damaged, foreign or of a newer
+// The error wraps [snug.ErrCorrupt] when data is damaged, of another kind or of another
 // version; n is then unchanged.
 func (n *NoiseScale) UnmarshalBinary(data []byte) error {
-	var st noiseState
 	err := state.Verify(data)
 	if err == nil {
-		d := state.NewDecoder(bytes.NewReader(data), noiseMagic, noiseVersion)
-		d.Get(&st)
-		if sum := st.Noise + st.Signal; math.IsNaN(sum) || math.IsInf(sum, 0) || !(st.Seen >= 0 && st.Seen <= 1) {
-			d.Corrupt("a noise scale of %+v", st)
+		d := state.NewDecoder(bytes.NewReader(data), state.NoiseMagic)
+		st := d.GetNoise()
+		if _, err = d.Finish(); err == nil {
+			n.noise, n.signal, n.seen = st.Noise, st.Signal, st.Seen
 		}
-		_, err = d.Finish()
 	}
 	if err != nil {
 		return fmt.Errorf("accum: restore noise scale: %w", err)
 	}
-	n.noise, n.signal, n.seen = st.Noise, st.Signal, st.Seen
 	return nil
 }

@@ -3,19 +3,14 @@ package accum
 import (
 	"bytes"
 	"encoding"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/measure"
 	"github.com/snug-ml/snug/internal/state"
-)
-
-const (
-	magic   = "SNUGACCU"
-	version = 2
 )
 
 // WriteTo writes the state of w, at any moment but while its buckets are being
@@ -29,13 +24,10 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	if err := w.usable("save"); err != nil {
 		return 0, err
 	}
-	if out == nil {
-		return 0, fmt.Errorf("accum: save: the writer is nil: %w", snug.ErrConfig)
-	}
 	if w.open && w.done > 0 {
 		return 0, fmt.Errorf("accum: save: call End first, buckets are being reduced: %w", snug.ErrConfig)
 	}
-	parts, err := w.saveParts()
+	h, err := w.header()
 	if err != nil {
 		return 0, fmt.Errorf("accum: save: %w", err)
 	}
@@ -43,27 +35,17 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("accum: save: %w", err)
 	}
-	e := state.NewEncoder(out, magic, version)
-	h := w.header()
-	h.Records = uint32(len(found.Records))
-	e.Put(h)
-	for _, part := range parts {
-		e.PutName(string(part))
-	}
-	for _, o := range w.overflows {
-		e.PutName(o.Name)
-		e.Put(overflowState{int64(o.Count), int64(o.Index), o.Value, int64(o.Micro)})
-	}
+	e := state.NewEncoder(out, state.WindowMagic)
+	e.PutWindow(h)
 	e.Put(found.Total)
+	e.Put(uint32(len(found.Records)))
 	e.Put(found.Records)
-	order := make([]*param, len(w.params))
-	for i := range w.params {
-		p := &w.params[i]
-		order[i] = p
-		e.PutName(p.Name)
-		e.Put(paramState{uint64(p.Len), p.added, p.inPlace})
-	}
-	if e.Err == nil && h.holds() {
+	e.Data(h.DataSize())
+	if e.Err == nil && h.Holds() {
+		order := make([]*param, len(w.params))
+		for i := range w.params {
+			order[i] = &w.params[i]
+		}
 		e.Err = w.transfer(order, false, func(acc snug.View) error {
 			e.Put(hostElements(acc))
 			return e.Err
@@ -76,22 +58,42 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	return n, err
 }
 
-// saveParts returns the states of the schedule and of the scaler, empty for one
-// that has none.
-func (w *Window) saveParts() (parts [2][]byte, err error) {
-	for i, part := range []any{w.schedule, w.scaler} {
-		s, ok := part.(encoding.BinaryAppender)
+// header returns what is saved before the accumulators, without what was measured.
+func (w *Window) header() (*state.Window, error) {
+	h := &state.Window{WindowFixed: state.WindowFixed{
+		DType: uint32(w.dtype), Step: int64(w.progress.Step), Seen: w.progress.Weight,
+		TargetMicros: int64(w.target.Micros), TargetWeight: w.target.Weight, Micros: int64(w.micros),
+		Weight: w.weight, Micro: w.micro, Scale: w.scale,
+		Full: w.full, Open: w.open, Dropped: w.dropped, InPlace: w.inPlace,
+		Windows: int64(w.stats.Windows), Skipped: int64(w.stats.Skipped),
+		Ended: int64(w.stats.Micros), Drops: int64(w.stats.Dropped),
+		Noise: state.WindowNoise{
+			Sum: w.noise.sum, Weight: w.noise.weight, First: w.noise.first, FirstWeight: w.noise.firstWeight,
+			Counted: int64(w.noise.counted), InPlace: w.noise.inPlace,
+		},
+		TotalWeight: w.total.weight, TotalMicros: int64(w.total.micros),
+	}, Overflows: w.overflows}
+	for i := range w.params {
+		p := &w.params[i]
+		h.Params = append(h.Params, state.WindowParam{
+			Name: p.Name, WindowParamFixed: state.WindowParamFixed{Len: uint64(p.Len), Added: p.added, InPlace: p.inPlace},
+		})
+	}
+	for _, part := range []struct {
+		of any
+		to *string
+	}{{w.schedule, &h.Schedule}, {w.scaler, &h.Scaler}} {
+		s, ok := part.of.(encoding.BinaryAppender)
 		if !ok {
 			continue
 		}
-		if parts[i], err = s.AppendBinary(nil); err != nil {
-			return parts, err
+		b, err := s.AppendBinary(nil)
+		if err != nil {
+			return nil, err
 		}
-		if len(parts[i]) > state.MaxName {
-			return parts, fmt.Errorf("a schedule's or a scaler's state of %d bytes, want at most %d: %w", len(parts[i]), state.MaxName, snug.ErrConfig)
-		}
+		*part.to = string(b)
 	}
-	return parts, nil
+	return h, nil
 }
 
 // ReadFrom replaces the state of w by one that WriteTo saved and returns the
@@ -110,15 +112,12 @@ func (w *Window) ReadFrom(in io.Reader) (int64, error) {
 	if err := w.made("restore"); err != nil {
 		return 0, err
 	}
-	if in == nil {
-		return 0, fmt.Errorf("accum: restore: the reader is nil: %w", snug.ErrConfig)
-	}
-	d := state.NewDecoder(in, magic, version)
+	d := state.NewDecoder(in, state.WindowMagic)
 	s := w.readSaved(d)
 	if d.Err == nil {
 		d.Err = s.restoreParts(w)
 	}
-	if d.Err == nil && s.holds() {
+	if d.Err == nil && s.Holds() {
 		w.empty()
 		d.Err = w.transfer(s.order, true, func(acc snug.View) error {
 			d.Get(hostElements(acc))
@@ -137,18 +136,15 @@ func (w *Window) ReadFrom(in io.Reader) (int64, error) {
 }
 
 // AppendBinary appends what WriteTo writes to b.
-func (w *Window) AppendBinary(b []byte) ([]byte, error) {
-	out := bytes.NewBuffer(b)
-	if _, err := w.WriteTo(out); err != nil {
-		return b, err
-	}
-	return out.Bytes(), nil
-}
+func (w *Window) AppendBinary(b []byte) ([]byte, error) { return state.Append(b, w.WriteTo) }
 
 // UnmarshalBinary is [Window.ReadFrom] of data, which must end where the saved
-// state ends. It looks at the checksum first: when data is damaged, neither w
-// nor its Scaler nor its Schedule has changed.
+// state ends. It verifies the data first: when it is damaged, neither w nor its Scaler nor
+// its Schedule has changed.
 func (w *Window) UnmarshalBinary(data []byte) error {
+	if err := w.made("restore"); err != nil {
+		return err
+	}
 	if err := state.Verify(data); err != nil {
 		return fmt.Errorf("accum: restore: %w", err)
 	}
@@ -158,104 +154,62 @@ func (w *Window) UnmarshalBinary(data []byte) error {
 
 // saved is what is read before the accumulators.
 type saved struct {
-	header
-	first     bool      // of version 1, which had no scaler
-	parts     [2]string // of the schedule and of the scaler
-	overflows []snug.NonFinite
-	found     measure.Saved
-	order     []*param
-	flags     []paramState
+	*state.Window
+	found measure.Saved
+	order []*param
 }
 
 func (w *Window) readSaved(d *state.Decoder) *saved {
-	s := new(saved)
-	if d.Version == 1 {
-		var old header1
-		d.Get(&old)
-		d.GetName() // of the last drop
-		s.header, s.first = old.upgrade(), true
-	} else {
-		d.Get(&s.header)
-		for i := range s.parts {
-			s.parts[i] = d.GetName()
-		}
-	}
-	if d.Err == nil {
-		d.Err = s.check(w)
-	}
-	for range s.Overflows {
-		name := d.GetName()
-		var o overflowState
-		if d.Get(&o); d.Err != nil {
-			return s
-		}
-		if o.Count < 0 || o.Index < 0 || o.Micro < 0 || max(o.Count, o.Index, o.Micro) > math.MaxInt {
-			d.Corrupt("an overflow of %+v", o)
-		}
-		s.overflows = append(s.overflows, snug.NonFinite{Name: name, Count: int(o.Count), Index: int(o.Index), Value: o.Value, Micro: int(o.Micro)})
-	}
-	if d.Version > 1 && d.Err == nil {
-		s.found.Records = make([]measure.Record, s.Records)
-		d.Get(&s.found.Total)
-		d.Get(s.found.Records)
-		s.checkRecords(d, w)
-	}
-	s.readParams(d, w)
-	return s
-}
-
-// checkRecords looks for records that name no parameter.
-func (s *saved) checkRecords(d *state.Decoder, w *Window) {
+	s := &saved{Window: d.GetWindow()}
+	d.Get(&s.found.Total)
+	s.found.Records = make([]measure.Record, min(d.Count(binary.Size(measure.Record{})), measure.MaxRecords))
+	d.Get(s.found.Records)
 	for _, r := range append(s.found.Records, s.found.Total) {
-		if r.NonFinite < 0 || r.Index < 0 || r.NonFinite > 0 && (r.Ordinal < 1 || r.Ordinal > int64(len(w.params))) {
+		if r.NonFinite < 0 || r.Index < 0 || r.NonFinite > 0 && (r.Ordinal < 1 || r.Ordinal > int64(len(s.Params))) {
 			d.Corrupt("a record of %+v", r)
 		}
 	}
+	d.Data(s.DataSize())
+	if d.Err == nil {
+		d.Err = s.match(w)
+	}
+	return s
 }
 
-// readParams reads the list of parameters, which must be those of w.
-func (s *saved) readParams(d *state.Decoder, w *Window) {
-	if d.Err == nil && int64(s.Params) != int64(len(w.params)) {
-		d.Err = fmt.Errorf("saved state of %d parameters, want %d: %w", s.Params, len(w.params), snug.ErrShape)
+// match returns an error unless the state is of a window like w.
+func (s *saved) match(w *Window) error {
+	if s.DType != uint32(w.dtype) {
+		return fmt.Errorf("saved state of %s, want %s: %w", snug.DType(s.DType), w.dtype, snug.ErrDType)
+	}
+	if len(s.Params) != len(w.params) {
+		return fmt.Errorf("saved state of %d parameters, want %d: %w", len(s.Params), len(w.params), snug.ErrShape)
 	}
 	seen := map[string]bool{}
-	for range w.params {
-		name := d.GetName()
-		var p paramState
-		if d.Version == 1 {
-			var old struct {
-				Len   uint64
-				Added bool
-			}
-			d.Get(&old)
-			p = paramState{Len: old.Len, Added: old.Added}
-		} else {
-			d.Get(&p)
+	for _, p := range s.Params {
+		i, found := w.index[p.Name]
+		if !found || seen[p.Name] || p.Len != uint64(w.params[i].Len) {
+			return fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", p.Name, p.Len, snug.ErrShape)
 		}
-		if d.Err != nil {
-			return
-		}
-		i, found := w.index[name]
-		if !found || seen[name] || p.Len != uint64(w.params[i].Len) {
-			d.Err = fmt.Errorf("saved state of parameter %q with %d elements, which the window lacks: %w", name, p.Len, snug.ErrShape)
-			return
-		}
-		seen[name] = true
-		s.order, s.flags = append(s.order, &w.params[i]), append(s.flags, p)
+		seen[p.Name] = true
+		s.order = append(s.order, &w.params[i])
 	}
+	if (w.scaler != nil) != (s.Scaler != "") {
+		return fmt.Errorf("saved state with a scaler: %t, the window has one: %t: %w", s.Scaler != "", w.scaler != nil, snug.ErrConfig)
+	}
+	return nil
 }
 
 // restoreParts hands the schedule and the scaler their states.
 func (s *saved) restoreParts(w *Window) error {
-	if !s.first && (w.scaler != nil) != (s.parts[1] != "") {
-		return fmt.Errorf("saved state with a scaler: %t, the window has one: %t: %w", s.parts[1] != "", w.scaler != nil, snug.ErrConfig)
-	}
-	for i, part := range []any{w.schedule, w.scaler} {
-		u, ok := part.(encoding.BinaryUnmarshaler)
-		if !ok || s.parts[i] == "" {
+	for _, part := range []struct {
+		of    any
+		state string
+	}{{w.schedule, s.Schedule}, {w.scaler, s.Scaler}} {
+		u, ok := part.of.(encoding.BinaryUnmarshaler)
+		if !ok || part.state == "" {
 			continue
 		}
-		if err := u.UnmarshalBinary([]byte(s.parts[i])); err != nil {
+		if err := u.UnmarshalBinary([]byte(part.state)); err != nil {
 			return err
 		}
 	}
@@ -272,7 +226,7 @@ func (w *Window) set(s *saved) {
 	w.alpha, w.beta = factors(w.weight, w.micro)
 	w.stats = Stats{Windows: int(s.Windows), Skipped: int(s.Skipped), Micros: int(s.Ended), Dropped: int(s.Drops)}
 	w.noise = noise{s.Noise.Sum, s.Noise.Weight, s.Noise.First, s.Noise.FirstWeight, int(s.Noise.Counted), s.Noise.InPlace}
-	w.overflows = s.overflows
+	w.overflows = s.Overflows
 	w.reduction.reset()
 	for i := range w.params {
 		w.params[i].arrived = false
@@ -282,7 +236,7 @@ func (w *Window) set(s *saved) {
 		w.total = total{s.TotalWeight, int(s.TotalMicros)}
 	}
 	for i, p := range s.order {
-		p.added, p.inPlace = s.flags[i].Added, s.flags[i].InPlace
+		p.added, p.inPlace = s.Params[i].Added, s.Params[i].InPlace
 	}
 }
 

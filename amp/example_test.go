@@ -123,7 +123,10 @@ func ExampleScaler_resume() {
 	if err != nil {
 		panic(err)
 	}
-	restored := new(amp.Scaler)
+	restored, err := amp.NewScaler(amp.ScalerOptions{Init: 4096})
+	if err != nil {
+		panic(err)
+	}
 	if err := restored.UnmarshalBinary(saved); err != nil {
 		panic(err)
 	}

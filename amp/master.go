@@ -74,7 +74,7 @@ type masterParam struct {
 	free    func() error // of there
 	tensor  uint64       // number in NoMaster's random numbers
 	updates uint64       // so far, with NoMaster
-	half    bool         // an update has stopped between two chunks, or within one
+	half    bool         // an update or a restore has stopped half-way
 }
 
 // NewMaster returns a Master without parameters. The error wraps
@@ -108,21 +108,22 @@ func NewMaster(o MasterOptions) (*Master, error) {
 // Add registers a parameter of n elements with FullMaster; [Master.Copy] then
 // gives the parameter its values. It calls fill for each chunk in order, to write
 // the initial weights lo to lo+len(w)-1 to w, so that no float32 copy of the whole
-// parameter is needed on the host. When fill or the Storage fails, that error is
-// wrapped and the parameter is not registered. Other errors: [snug.ErrConfig] for
-// a name that is taken or longer than 64 KiB, a nil fill or another form,
+// parameter is needed on the host. With a nil fill the weights are zero, or what the
+// Storage holds under their keys, until [Master.ReadFrom] restores them. When fill or the
+// Storage fails, that error is wrapped and the parameter is not registered. Other errors:
+// [snug.ErrConfig] for a name that is taken or longer than 64 KiB, or another form,
 // [snug.ErrShape] for a negative or overflowing n, and [snug.ErrNoMemory].
 func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) error {
 	if m.form != FullMaster {
 		return fmt.Errorf("amp: master %q: Add with the form %s, which needs the parameter: use AddFrom: %w", name, m.form, snug.ErrConfig)
 	}
-	if fill == nil {
-		return fmt.Errorf("amp: master %q: the function that fills it is nil: %w", name, snug.ErrConfig)
-	}
 	if err := m.checkNew(name, n); err != nil {
 		return err
 	}
 	defer m.enter()()
+	if fill == nil {
+		return m.register(name, n, nil)
+	}
 	return m.register(name, n, func(c masterChunk) error { return m.fill(c.lo, c.kept, fill) })
 }
 
@@ -182,7 +183,7 @@ func (m *Master) checkNew(name string, n int) error {
 // may be repeated: a step that returns an error is to leave w as it was. Otherwise the
 // parameter is half updated, also where step panics with FullMaster, whose weights it
 // may have changed: then all calls for it, and WriteTo, are errors that wrap
-// [snug.ErrConfig], until a saved state is read into a new Master. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
+// [snug.ErrConfig], until [Master.ReadFrom] restores a saved state. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
 // or a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and, in a first
 // call, [snug.ErrNoMemory].
 func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.View) error) error {

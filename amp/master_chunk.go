@@ -31,10 +31,10 @@ func (m *Master) span(p *masterParam) int {
 // leave ends a call.
 func (m *Master) leave() { m.busy = false }
 
-// whole returns an error for a parameter that is half updated.
+// whole returns an error for a parameter that is half updated or restored.
 func (p *masterParam) whole() error {
 	if p.half {
-		return fmt.Errorf("master %q: an update of it stopped half-way, read a saved state: %w", p.name, snug.ErrConfig)
+		return fmt.Errorf("master %q: an update or a restore stopped half-way, call ReadFrom: %w", p.name, snug.ErrConfig)
 	}
 	return nil
 }
@@ -49,8 +49,7 @@ func (m *Master) register(name string, n int, start func(c masterChunk) error) e
 	return nil
 }
 
-// create makes a parameter chunk by chunk, so that a false length in saved
-// state costs no more memory than there is data. start may be nil.
+// create makes a parameter. start may be nil.
 func (m *Master) create(name string, n int, start func(c masterChunk) error) (made *masterParam, err error) {
 	p := &masterParam{name: name, n: n, tensor: rounding.Tensor(name)}
 	if err := m.reserve(p); err != nil {
@@ -61,12 +60,12 @@ func (m *Master) create(name string, n int, start func(c masterChunk) error) (ma
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if start == nil {
-		return p, nil
-	}
 	for i := range cpu.Chunks(n, m.span(p)) {
 		if m.stored() {
 			p.keys = append(p.keys, "master/"+name+"/"+strconv.Itoa(i))
+		}
+		if start == nil {
+			continue
 		}
 		if err := m.visit(p, i, true, start); err != nil {
 			return nil, err

@@ -53,9 +53,11 @@ func TestMasterOnDevice(t *testing.T) {
 			saved, err := m.AppendBinary(nil)
 			require.NoError(t, err)
 			onHost := newMaster(t, MasterOptions{Chunk: 4})
+			require.NoError(t, onHost.Add("w", n, nil))
 			require.NoError(t, onHost.UnmarshalBinary(saved))
 			require.Equal(t, want, weights(t, onHost, "w", n), "saved on %s, restored on the cpu", p.Name)
 			back := newMaster(t, MasterOptions{Chunk: 7, Device: p.Dev})
+			require.NoError(t, back.Add("w", n, nil))
 			_, err = back.ReadFrom(bytes.NewReader(saved))
 			require.NoError(t, err)
 			again, err := back.AppendBinary(nil)
@@ -90,8 +92,12 @@ func TestMasterOnDeviceFrees(t *testing.T) {
 	require.NoError(t, m.Close())
 	require.Zero(t, used())
 	saved[len(saved)-1]++
+	for _, name := range []string{"v", "w"} {
+		require.NoError(t, m.Add(name, 30, nil))
+	}
 	_, err = m.ReadFrom(bytes.NewReader(saved))
 	require.ErrorIs(t, err, snug.ErrCorrupt)
+	require.NoError(t, m.Close())
 	require.Zero(t, used())
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -359,20 +358,6 @@ func TestFormNoMemory(t *testing.T) {
 	require.NoError(t, filler.Close())
 }
 
-// TestMasterVersion1 reads what was saved before there were forms.
-func TestMasterVersion1(t *testing.T) {
-	saved, err := os.ReadFile("testdata/master-v1.bin")
-	require.NoError(t, err)
-	m := newMaster(t, MasterOptions{Chunk: 5})
-	require.NoError(t, m.UnmarshalBinary(saved))
-	requireSame(t, special, weights(t, m, "weight", len(special)))
-	require.Equal(t, []float32{1, 0x1p-30, -3}, weights(t, m, "bias", 3))
-	require.Empty(t, weights(t, m, "empty", 0))
-	require.ErrorIs(t, newMaster(t, MasterOptions{Form: SplitMaster}).UnmarshalBinary(saved), snug.ErrConfig)
-	saved[40] ^= 1
-	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(saved), snug.ErrCorrupt)
-}
-
 // TestFormState saves in the middle of a run, restores on another device with
 // another chunk size, and requires that both go on with the same bits.
 func TestFormState(t *testing.T) {
@@ -394,12 +379,13 @@ func TestFormState(t *testing.T) {
 			walk(m, param.View, 1)
 			saved, err := m.AppendBinary(nil)
 			require.NoError(t, err)
-			restored := newMaster(t, MasterOptions{Form: form, Seed: 77, Chunk: 7})
+			restored := newMaster(t, MasterOptions{Form: form, Seed: 4, Chunk: 7})
+			copied := param.Get()
+			require.NoError(t, restored.AddFrom("w", snug.ViewOf(copied), nil))
 			require.NoError(t, restored.UnmarshalBinary(saved))
 			again, err := restored.AppendBinary(nil)
 			require.NoError(t, err)
 			require.Equal(t, saved, again)
-			copied := param.Get()
 			for k := 2; k < 5; k++ {
 				walk(m, param.View, k)
 				walk(restored, snug.ViewOf(copied), k)
@@ -407,12 +393,18 @@ func TestFormState(t *testing.T) {
 			require.Equal(t, param.Get(), copied, "%s", form)
 			require.Equal(t, read(t, m, "w", param.View), read(t, restored, "w", snug.ViewOf(copied)), "%s", form)
 
-			there := newMaster(t, MasterOptions{Form: form, Chunk: 11, Device: masters})
+			there := newMaster(t, MasterOptions{Form: form, Seed: 4, Chunk: 11, Device: masters})
 			closeMaster(t, there)
+			require.NoError(t, there.AddFrom("w", param.View, nil))
 			require.NoError(t, there.UnmarshalBinary(saved))
 			again, err = there.AppendBinary(nil)
 			require.NoError(t, err)
 			require.Equal(t, saved, again)
+			if form == NoMaster {
+				other := newMaster(t, MasterOptions{Form: form, Seed: 5})
+				require.NoError(t, other.AddFrom("w", snug.ViewOf(copied), nil))
+				require.ErrorContains(t, other.UnmarshalBinary(saved), "saved with the Seed 4, want 5")
+			}
 			for _, other := range forms {
 				if other != form {
 					err := newMaster(t, MasterOptions{Form: other}).UnmarshalBinary(saved)

@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/state"
+	"github.com/snug-ml/snug/internal/state/statetest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -193,7 +194,6 @@ func TestMasterErrors(t *testing.T) {
 	m := newMaster(t, MasterOptions{})
 	require.NoError(t, m.Add("w", 3, nop))
 	require.ErrorIs(t, m.Add("w", 3, nop), snug.ErrConfig, "taken")
-	require.ErrorIs(t, m.Add("v", 3, nil), snug.ErrConfig, "no fill")
 	require.ErrorIs(t, m.Add(strings.Repeat("x", state.MaxName+1), 3, nop), snug.ErrConfig, "long name")
 	require.ErrorIs(t, m.Add("v", -1, nop), snug.ErrShape)
 	require.ErrorIs(t, m.Add("v", math.MaxInt/2, nop), snug.ErrShape)
@@ -237,6 +237,9 @@ func TestMasterState(t *testing.T) {
 	stream.WriteString("tail")
 
 	other := newMaster(t, MasterOptions{Chunk: 4, Storage: newDiary()})
+	for name, n := range map[string]int{"a": len(a), "b": len(b), "empty": 0} {
+		require.NoError(t, other.Add(name, n, nil))
+	}
 	n, err = other.ReadFrom(iotest.OneByteReader(&stream))
 	require.NoError(t, err)
 	require.Equal(t, int64(len(saved)), n)
@@ -247,7 +250,19 @@ func TestMasterState(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, saved, again)
 
-	require.ErrorIs(t, m.UnmarshalBinary(saved), snug.ErrConfig, "it has parameters")
+	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(saved), snug.ErrConfig, "no parameters were added")
+	for _, c := range []struct {
+		name string
+		n    int
+		want error
+	}{{"b", len(b) + 1, snug.ErrShape}, {"c", len(b), snug.ErrConfig}} {
+		m := newMaster(t, MasterOptions{})
+		require.NoError(t, m.Add("a", len(a), fillWith(a)))
+		require.NoError(t, m.Add(c.name, c.n, nil))
+		require.NoError(t, m.Add("empty", 0, nil))
+		require.ErrorIs(t, m.UnmarshalBinary(saved), c.want)
+		requireSame(t, a, weights(t, m, "a", len(a)))
+	}
 }
 
 // masterOf returns a Master with a parameter "w".
@@ -262,31 +277,49 @@ func TestMasterStateDamage(t *testing.T) {
 		saved, err := masterOf(t, MasterOptions{Form: form, Chunk: 2}, 1, 2, 3).AppendBinary(nil)
 		require.NoError(t, err)
 		for i := range saved {
-			fresh := newMaster(t, MasterOptions{Form: form})
+			fresh := masterOf(t, MasterOptions{Form: form}, 4, 5, 6)
+			before, err := fresh.AppendBinary(nil)
+			require.NoError(t, err)
 			damaged := bytes.Clone(saved)
 			damaged[i] ^= 0x40
 			require.ErrorIs(t, fresh.UnmarshalBinary(damaged), snug.ErrCorrupt)
-			_, err := fresh.ReadFrom(bytes.NewReader(damaged))
-			require.ErrorIs(t, err, snug.ErrCorrupt, "%s: byte %d", form, i)
-			_, err = fresh.ReadFrom(bytes.NewReader(saved[:i]))
-			require.ErrorIs(t, err, snug.ErrCorrupt, "%s: cut at %d", form, i)
-			require.Empty(t, fresh.params)
+			require.Equal(t, before, saveMasters(t, fresh), "unchanged")
+			for _, data := range [][]byte{damaged, saved[:i]} {
+				_, err = fresh.ReadFrom(bytes.NewReader(data))
+				require.ErrorIs(t, err, snug.ErrCorrupt, "%s: byte %d of %d", form, i, len(data))
+				if fresh.params["w"].half {
+					require.Greater(t, i, len(saved)-4-int(fresh.Bytes())-4, "damage of the header changes nothing")
+					_, err = fresh.WriteTo(io.Discard)
+					require.ErrorIs(t, err, snug.ErrConfig)
+				} else {
+					require.Equal(t, before, saveMasters(t, fresh))
+				}
+			}
+			require.NoError(t, fresh.UnmarshalBinary(saved))
+			require.Equal(t, saved, saveMasters(t, fresh))
 		}
 	}
+}
+
+func saveMasters(t testing.TB, m *Master) []byte {
+	b, err := m.AppendBinary(nil)
+	require.NoError(t, err)
+	return b
 }
 
 func TestMasterStateErrors(t *testing.T) {
 	m := masterOf(t, MasterOptions{Chunk: 2}, 1, 2, 3)
 	saved, err := m.AppendBinary(nil)
 	require.NoError(t, err)
-	fresh := newMaster(t, MasterOptions{})
+	fresh := masterOf(t, MasterOptions{}, 4, 5, 6)
 	require.ErrorIs(t, fresh.UnmarshalBinary(append(bytes.Clone(saved), 0)), snug.ErrCorrupt)
 	_, err = fresh.ReadFrom(io.MultiReader(bytes.NewReader(saved[:20]), iotest.ErrReader(errBroken)))
 	require.ErrorIs(t, err, errBroken)
 
 	d := newDiary()
+	stored := masterOf(t, MasterOptions{Storage: d}, 4, 5, 6)
 	d.failing = "acquire master/w/0"
-	_, err = newMaster(t, MasterOptions{Storage: d}).ReadFrom(bytes.NewReader(saved))
+	_, err = stored.ReadFrom(bytes.NewReader(saved))
 	require.ErrorIs(t, err, errBroken)
 
 	m = newMaster(t, MasterOptions{Storage: d})
@@ -305,35 +338,34 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 // TestMasterStateLies has well-formed state that says more than it holds.
 func TestMasterStateLies(t *testing.T) {
-	lying := func(form MasterForm, name string, n uint64) []byte {
-		var b bytes.Buffer
-		e := state.NewEncoder(&b, masterMagic, masterVersion)
+	lying := func(form MasterForm, name string, n uint64, params int) []byte {
+		e := state.NewHeader(state.MastersMagic)
 		e.Put(uint32(form))
-		e.Put(uint64(1)) // seed
-		e.Put(uint32(2))
+		e.Put(uint64(0)) // seed
+		e.Put(uint32(params))
 		for range 2 {
-			e.PutName(name)
-			e.Put(n)
-			if form == NoMaster {
-				e.Put(uint64(3)) // updates
-			}
+			e.Put(uint32(len(name)))
+			e.Put([]byte(name))
+			e.Put([]uint64{n, 3})
 		}
-		_, err := e.Finish()
+		b, err := e.Bytes()
 		require.NoError(t, err)
-		return b.Bytes()
+		return b
 	}
 	for _, form := range forms {
 		for name, data := range map[string][]byte{
-			"length":     lying(form, "w", 1<<61),
-			"much":       lying(form, "w", 1<<40),
-			"repetition": lying(form, "w", 0),
-			"name":       lying(form, strings.Repeat("x", state.MaxName+1), 0),
+			"length":     lying(form, "w", 1<<61, 2),
+			"much":       lying(form, "w", 1<<40, 2),
+			"repetition": lying(form, "w", 0, 2),
+			"fewer":      lying(form, "w", 0, 1),
+			"more":       lying(form, "w", 0, 1<<31),
+			"name":       lying(form, strings.Repeat("x", state.MaxName+1), 0, 2),
 		} {
-			err := newMaster(t, MasterOptions{Form: form}).UnmarshalBinary(data)
+			err := masterOf(t, MasterOptions{Form: form}, 1).UnmarshalBinary(data)
 			require.ErrorIs(t, err, snug.ErrCorrupt, "%s, %s", form, name)
 		}
 	}
-	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(lying(9, "w", 0)), snug.ErrCorrupt, "form")
+	require.ErrorIs(t, newMaster(t, MasterOptions{}).UnmarshalBinary(lying(9, "w", 0, 2)), snug.ErrCorrupt, "form")
 }
 
 // masterProperty saves a run in its middle and requires that it goes on with the
@@ -341,7 +373,8 @@ func TestMasterStateLies(t *testing.T) {
 func masterProperty(t *rapid.T) {
 	form := rapid.SampledFrom(forms).Draw(t, "form")
 	lengths := rapid.SliceOfN(rapid.IntRange(0, 50), 0, 4).Draw(t, "lengths")
-	m := newMaster(t, MasterOptions{Form: form, Seed: rapid.Uint64().Draw(t, "seed"), Chunk: rapid.IntRange(1, 20).Draw(t, "chunk")})
+	seed := rapid.Uint64().Draw(t, "seed")
+	m := newMaster(t, MasterOptions{Form: form, Seed: seed, Chunk: rapid.IntRange(1, 20).Draw(t, "chunk")})
 	params := make([][]snug.BFloat16, len(lengths))
 	change := func(m *Master, params [][]snug.BFloat16) {
 		for i, param := range params {
@@ -360,12 +393,13 @@ func masterProperty(t *rapid.T) {
 	change(m, params)
 	saved, err := m.AppendBinary(nil)
 	require.NoError(t, err)
-	other := newMaster(t, MasterOptions{Form: form, Chunk: rapid.IntRange(1, 20).Draw(t, "other chunk")})
-	require.NoError(t, other.UnmarshalBinary(saved))
+	other := newMaster(t, MasterOptions{Form: form, Seed: seed, Chunk: rapid.IntRange(1, 20).Draw(t, "other chunk")})
 	copies := make([][]snug.BFloat16, len(params))
-	for i, param := range params {
+	for i, param := range slices.Backward(params) {
 		copies[i] = slices.Clone(param)
+		require.NoError(t, other.AddFrom(string(rune('a'+i)), snug.ViewOf(copies[i]), nil))
 	}
+	require.NoError(t, other.UnmarshalBinary(saved))
 	change(m, params)
 	change(other, copies)
 	for i := range params {
@@ -383,20 +417,22 @@ func FuzzMaster(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(masterProperty)) }
 func FuzzRestore(f *testing.F) {
 	scaler, err := newScaler(f, ScalerOptions{}).AppendBinary(nil)
 	require.NoError(f, err)
-	f.Add(scaler[:len(scaler)-4])
+	f.Add(scaler)
 	for _, form := range forms {
 		masters, err := masterOf(f, MasterOptions{Form: form}, 1, 2, 3).AppendBinary(nil)
 		require.NoError(f, err)
-		f.Add(masters[:len(masters)-4])
+		f.Add(masters)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		data = sealed(data)
+		data = statetest.Seal(data)
 		if s := newScaler(t, ScalerOptions{}); s.UnmarshalBinary(data) == nil {
 			require.True(t, s.opts.inRange(s.Scale()))
 		}
 		for _, form := range forms {
-			if m := newMaster(t, MasterOptions{Form: form}); m.UnmarshalBinary(data) != nil {
-				require.Empty(t, m.params)
+			m := masterOf(t, MasterOptions{Form: form}, 4, 5, 6)
+			before := saveMasters(t, m)
+			if m.UnmarshalBinary(data) != nil {
+				require.Equal(t, before, saveMasters(t, m))
 			}
 		}
 	})

@@ -9,38 +9,6 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-const (
-	scalerMagic   = "SNUGSCAL"
-	scalerVersion = 2
-)
-
-// scalerState is what is saved of a Scaler.
-type scalerState struct {
-	Mode                         uint32
-	Init, Floor, Cap, Scale      float32
-	Growth, Backoff              float64
-	Interval, Hysteresis         int64
-	Tracker, Patience            int64
-	FloorError, PowerOfTwo, Used bool
-}
-
-// scalerState1 is what version 1 had.
-type scalerState1 struct {
-	Init, Growth, Backoff, Floor, Cap float32
-	Interval, Hysteresis              int64
-	Scale                             float32
-	Tracker, Patience                 int64
-}
-
-func (st *scalerState1) upgrade() scalerState {
-	return scalerState{
-		Init: st.Init, Floor: st.Floor, Cap: st.Cap, Scale: st.Scale,
-		Growth: float64(st.Growth), Backoff: float64(st.Backoff),
-		Interval: st.Interval, Hysteresis: st.Hysteresis, Tracker: st.Tracker, Patience: st.Patience,
-		Used: true,
-	}
-}
-
 // AppendBinary appends the options and the state of s to b. The error wraps
 // [snug.ErrConfig] between Unscale and Update, when the state is not whole.
 func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
@@ -50,42 +18,30 @@ func (s *Scaler) AppendBinary(b []byte) ([]byte, error) {
 	if len(s.optimizers) > 0 {
 		return b, fmt.Errorf("amp: save scaler: call Update first, a step is under way: %w", snug.ErrConfig)
 	}
-	w := bytes.NewBuffer(b)
-	e := state.NewEncoder(w, scalerMagic, scalerVersion)
-	e.Put(scalerState{
+	e := state.NewHeader(state.ScalerMagic)
+	e.Put(state.Scaler{
 		Mode: uint32(s.opts.Mode), Init: s.opts.Init, Floor: s.opts.Floor, Cap: s.opts.Cap, Scale: s.scale,
 		Growth: s.opts.Growth, Backoff: s.opts.Backoff,
 		Interval: int64(s.opts.Interval), Hysteresis: int64(s.opts.Hysteresis),
 		Tracker: int64(s.tracker), Patience: int64(s.patience),
 		FloorError: s.opts.FloorError, PowerOfTwo: s.opts.PowerOfTwo, Used: s.used,
 	})
-	if _, err := e.Finish(); err != nil {
+	saved, err := e.Bytes()
+	if err != nil {
 		return b, fmt.Errorf("amp: save scaler: %w", err)
 	}
-	return w.Bytes(), nil
+	return append(b, saved...), nil
 }
 
-// UnmarshalBinary replaces the options and the state of s by saved ones and
-// ends a step that is under way. The error wraps [snug.ErrCorrupt] when data is
-// damaged, foreign or of a newer version; s is then unchanged.
+// UnmarshalBinary restores what AppendBinary saved, options included, as torch's
+// load_state_dict does, and ends a step that is under way. The error wraps
+// [snug.ErrCorrupt] when data is damaged, of another kind or of another version; s is
+// then unchanged.
 func (s *Scaler) UnmarshalBinary(data []byte) error {
-	var st scalerState
-	err := state.Verify(data)
-	if err == nil {
-		d := state.NewDecoder(bytes.NewReader(data), scalerMagic, scalerVersion)
-		if d.Version == 1 {
-			var old scalerState1
-			d.Get(&old)
-			st = old.upgrade()
-		} else {
-			d.Get(&st)
-		}
-		_, err = d.Finish()
+	if err := s.made("restore scaler"); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("amp: restore scaler: %w", err)
-	}
-	restored, err := st.scaler()
+	restored, err := unmarshalScaler(data)
 	if err != nil {
 		return fmt.Errorf("amp: restore scaler: %w", err)
 	}
@@ -93,15 +49,24 @@ func (s *Scaler) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// scaler returns the Scaler that was saved.
-func (st *scalerState) scaler() (*Scaler, error) {
+// unmarshalScaler returns the Scaler that was saved.
+func unmarshalScaler(data []byte) (*Scaler, error) {
+	if err := state.Verify(data); err != nil {
+		return nil, err
+	}
+	d := state.NewDecoder(bytes.NewReader(data), state.ScalerMagic)
+	var st state.Scaler
+	d.Get(&st)
 	for _, n := range []int64{st.Interval, st.Hysteresis, st.Tracker, st.Patience} {
 		if n < 0 || n > math.MaxInt {
-			return nil, fmt.Errorf("saved state: a count of %d: %w", n, snug.ErrCorrupt)
+			d.Corrupt("a count of %d", n)
 		}
 	}
 	if st.Mode > uint32(Disabled) {
-		return nil, fmt.Errorf("saved state: a mode of %d: %w", st.Mode, snug.ErrCorrupt)
+		d.Corrupt("mode %d", st.Mode)
+	}
+	if _, err := d.Finish(); err != nil {
+		return nil, err
 	}
 	o := ScalerOptions{
 		Mode: Mode(st.Mode), FloorError: st.FloorError, PowerOfTwo: st.PowerOfTwo,
@@ -109,13 +74,12 @@ func (st *scalerState) scaler() (*Scaler, error) {
 		Interval: int(st.Interval), Hysteresis: int(st.Hysteresis),
 	}
 	if err := o.check(); err != nil {
-		return nil, fmt.Errorf("saved state: %v: %w", err, snug.ErrCorrupt)
-	}
-	if !o.inRange(st.Scale) {
-		return nil, fmt.Errorf("saved state: a scale of %v: %w", st.Scale, snug.ErrCorrupt)
+		d.Corrupt("options: %v", err)
+	} else if !o.inRange(st.Scale) {
+		d.Corrupt("a scale of %v", st.Scale)
 	}
 	return &Scaler{
 		opts: o, scale: st.Scale, used: st.Used,
 		tracker: int(st.Tracker), patience: int(st.Patience), optimizers: map[string]progress{},
-	}, nil
+	}, d.Err
 }

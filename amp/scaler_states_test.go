@@ -30,7 +30,7 @@ func TestScalerUseBeforeScale(t *testing.T) {
 	s.Scale()
 	saved, err = s.AppendBinary(nil)
 	require.NoError(t, err)
-	s = new(Scaler)
+	s = newScaler(t, ScalerOptions{})
 	require.NoError(t, s.UnmarshalBinary(saved))
 	_, err = s.Unscale("opt", grads)
 	require.NoError(t, err, "the loss was scaled before the state was saved")
@@ -185,7 +185,7 @@ func TestScalerDisabled(t *testing.T) {
 	require.Equal(t, float32(1), s.Scale())
 	saved, err := s.AppendBinary(nil)
 	require.NoError(t, err)
-	restored := new(Scaler)
+	restored := newScaler(t, ScalerOptions{})
 	require.NoError(t, restored.UnmarshalBinary(saved))
 	require.Equal(t, Disabled, restored.opts.Mode)
 }

@@ -374,7 +374,7 @@ func scalerProperty(t *rapid.T) {
 		require.Equal(t, float32(m.scale), s.Scale(), "step %d", i)
 		saved, err := s.AppendBinary(nil)
 		require.NoError(t, err)
-		s = new(Scaler)
+		s = newScaler(t, ScalerOptions{})
 		require.NoError(t, s.UnmarshalBinary(saved))
 	}
 }

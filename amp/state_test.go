@@ -2,20 +2,13 @@ package amp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 )
-
-// sealed appends the checksum of data.
-func sealed(data []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(data), crc32c.Seal(crc32c.Checksum(data)))
-}
 
 func TestScalerState(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 8, Growth: 3, Backoff: 0.25, Interval: 3, Floor: 2, Cap: 100, Hysteresis: 2})
@@ -32,20 +25,6 @@ func TestScalerState(t *testing.T) {
 		require.Equal(t, iterate(t, s, g), iterate(t, restored, g))
 		require.Equal(t, s, restored)
 	}
-}
-
-// TestScalerStateVersion1 has state of version 1: a scaler of 8 with an interval of 3,
-// after two finite steps.
-func TestScalerStateVersion1(t *testing.T) {
-	body := append([]byte(scalerMagic), 1, 0, 0, 0)
-	body, err := binary.Append(body, binary.LittleEndian, scalerState1{
-		Init: 4, Growth: 2, Backoff: 0.5, Floor: minScale, Interval: 3, Hysteresis: 1, Scale: 8, Tracker: 2, Patience: 1,
-	})
-	require.NoError(t, err)
-	s := new(Scaler)
-	require.NoError(t, s.UnmarshalBinary(sealed(body)))
-	require.True(t, iterate(t, s, 1), "the loss was scaled before")
-	require.Equal(t, float32(16), s.Scale())
 }
 
 func TestScalerStateErrors(t *testing.T) {
@@ -67,28 +46,32 @@ func TestScalerStateErrors(t *testing.T) {
 	}
 	refuse(append(bytes.Clone(saved), 0), "a byte too many")
 
-	body := saved[:len(saved)-4]
-	newer := bytes.Clone(body)
-	binary.LittleEndian.PutUint32(newer[state.MagicLen:], scalerVersion+1)
-	refuse(sealed(newer), "newer")
-	refuse(sealed(body[:20]), "short, with a right checksum")
-	foreign := bytes.Clone(body)
-	copy(foreign, masterMagic)
-	refuse(sealed(foreign), "of another kind")
-	lie := func(change func(*scalerState)) []byte {
-		var st scalerState
-		_, err := binary.Decode(body[state.MagicLen+4:], binary.LittleEndian, &st)
+	require.ErrorIs(t, new(Scaler).UnmarshalBinary(saved), snug.ErrConfig, "not made by NewScaler")
+
+	put := func(magic string, v any) []byte {
+		e := state.NewHeader(magic)
+		e.Put(v)
+		b, err := e.Bytes()
+		require.NoError(t, err)
+		return b
+	}
+	lie := func(change func(*state.Scaler)) []byte {
+		var st state.Scaler
+		d := state.NewDecoder(bytes.NewReader(saved), state.ScalerMagic)
+		d.Get(&st)
+		_, err := d.Finish()
 		require.NoError(t, err)
 		change(&st)
-		b, err := binary.Append(bytes.Clone(body[:state.MagicLen+4]), binary.LittleEndian, st)
-		require.NoError(t, err)
-		return sealed(b)
+		return put(state.ScalerMagic, st)
 	}
-	refuse(lie(func(st *scalerState) { st.Growth = 0.5 }), "options out of range")
-	refuse(lie(func(st *scalerState) { st.Scale = 0 }), "scale out of range")
-	refuse(lie(func(st *scalerState) { st.Scale = nan }), "scale is NaN")
-	refuse(lie(func(st *scalerState) { st.Tracker = -1 }), "negative count")
-	refuse(lie(func(st *scalerState) { st.Patience = math.MinInt64 }), "negative count")
-	require.NoError(t, s.UnmarshalBinary(lie(func(*scalerState) {})))
-	refuse(lie(func(st *scalerState) { st.Mode = uint32(Disabled) + 1 }), "an unknown mode")
+	refuse(put(state.ScalerMagic, uint32(1)), "a header that ends early")
+	refuse(put(state.MastersMagic, state.Scaler{}), "of another kind")
+	refuse(put(state.ScalerMagic, [2]state.Scaler{}), "a header that is too long")
+	refuse(lie(func(st *state.Scaler) { st.Growth = 0.5 }), "options out of range")
+	refuse(lie(func(st *state.Scaler) { st.Scale = 0 }), "scale out of range")
+	refuse(lie(func(st *state.Scaler) { st.Scale = nan }), "scale is NaN")
+	refuse(lie(func(st *state.Scaler) { st.Tracker = -1 }), "negative count")
+	refuse(lie(func(st *state.Scaler) { st.Patience = math.MinInt64 }), "negative count")
+	require.NoError(t, s.UnmarshalBinary(lie(func(*state.Scaler) {})))
+	refuse(lie(func(st *state.Scaler) { st.Mode = uint32(Disabled) + 1 }), "an unknown mode")
 }

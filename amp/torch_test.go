@@ -87,9 +87,7 @@ func TestTorchSequences(t *testing.T) {
 				require.Equal(t, e.Tracker, s.tracker, "event %d", i)
 				saved, err := s.AppendBinary(nil)
 				require.NoError(t, err)
-				if s = new(Scaler); i%2 == 0 {
-					s = newScaler(t, ScalerOptions{Init: 3})
-				}
+				s = newScaler(t, ScalerOptions{Init: 3})
 				require.NoError(t, s.UnmarshalBinary(saved))
 			}
 		})

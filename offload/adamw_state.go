@@ -148,3 +148,33 @@ func (a *AdamW) attach(name string, n int) error {
 	a.params[name] = st
 	return nil
 }
+
+// decoder reads fields from b. Once bad it yields zeros.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) bytes(n int) []byte {
+	if d.bad || len(d.b) < n {
+		d.bad = true
+		return make([]byte, n)
+	}
+	field := d.b[:n]
+	d.b = d.b[n:]
+	return field
+}
+
+func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.bytes(2)) }
+func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
+func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
+
+// int returns a u64 that must be a non-negative int.
+func (d *decoder) int() int {
+	x := d.u64()
+	if x > math.MaxInt {
+		d.bad = true
+		return 0
+	}
+	return int(x)
+}

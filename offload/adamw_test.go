@@ -2,6 +2,7 @@ package offload
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/adam"
+	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/files/filestest"
 	"github.com/snug-ml/snug/internal/half"
@@ -347,4 +349,10 @@ func BenchmarkStep(b *testing.B) {
 			b.ReportMetric(100*s.Stats().Stall.Seconds()/b.Elapsed().Seconds(), "%stall")
 		})
 	}
+}
+
+// seal replaces the checksum at the end of b.
+func seal(b []byte) []byte {
+	body := b[:len(b)-4]
+	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32c.Seal(crc32c.Checksum(body)))
 }

@@ -45,7 +45,11 @@ func (s *Store) Commit() error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	if err := s.replaceIndex(s.encodeIndex()); err != nil {
+	index, err := s.encodeIndex()
+	if err == nil {
+		err = s.replaceIndex(index)
+	}
+	if err != nil {
 		return fmt.Errorf("offload: commit: %w", err)
 	}
 	s.kept = true
@@ -168,9 +172,6 @@ func (s *Store) owns() error {
 // writeTemp writes the index durably under its temporary name, in the place of what
 // a commit that was cut off has left there.
 func (s *Store) writeTemp(index []byte) error {
-	if len(index) > maxIndex {
-		return fmt.Errorf("an index of %d bytes, want %d at most: use longer pages: %w", len(index), maxIndex, snug.ErrConfig)
-	}
 	if err := s.owns(); err != nil {
 		return err
 	}

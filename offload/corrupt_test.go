@@ -75,7 +75,7 @@ func TestEveryBitIsChecked(t *testing.T) {
 	}
 	index := dir.Bytes(indexName)
 	flip(indexName, 0, len(index))
-	objects, err := decodeIndex(index)
+	objects, err := decodeIndex(bytes.NewReader(index), int64(len(index)))
 	require.NoError(t, err)
 	pages := 0
 	for _, obj := range objects {

@@ -11,56 +11,53 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/state"
 )
 
-// The index file says where the pages of one commit lie. Numbers are
-// little-endian but for the byte order mark.
+// The index file says where the pages of one commit lie. It is the header of a saved state,
+// see package state, of these fields:
 //
-//	header   "SNUGPAGE", version u32, byte order mark u16, objects u32
-//	object   dtype u8 (0: blob), name length u16, name,
+//	byte order mark, 2 bytes in the order of the machine whose pages these are; objects u32
+//	object   dtype u8 (0: blob), name,
 //	         elements u64, elements of a page u64, then for each page
 //	         offset u64 (all ones: zeros, no slot), CRC-32C of the bytes u32
-//	trailer  sealed CRC-32C of all before (see crc32c.Seal), u32
 //
-// A page's checksum lies here and not beside the page, so that a page of
-// another commit at the same place does not pass.
+// A page's checksum lies in the index and not with the page, so that a page of
+// another commit at the same offset does not pass.
 const (
-	indexMagic   = "SNUGPAGE"
-	indexVersion = 1
-	headerSize   = 8 + 4 + 2 + 4
-	entrySize    = 8 + 4 // of a page
-	noSlot       = math.MaxUint64
-	orderMark    = 0x0102 // in the byte order of the machine whose pages these are
+	indexMagic = "SNUGPAGE"
+	entrySize  = 8 + 4 // of a page
+	noSlot     = math.MaxUint64
+	orderMark  = 0x0102
 )
 
-// encodeIndex returns the index of all pages, which must be clean, but for those of
+// encodeIndex returns the index of all pages, which must be clean, except those of
 // attached tensors.
-func (s *Store) encodeIndex() []byte {
-	b := append([]byte(nil), indexMagic...)
-	b = binary.LittleEndian.AppendUint32(b, indexVersion)
-	b = binary.NativeEndian.AppendUint16(b, orderMark)
+func (s *Store) encodeIndex() ([]byte, error) {
+	e := state.NewHeader(indexMagic)
+	e.Put(binary.NativeEndian.AppendUint16(nil, orderMark))
 	durable := maps.Clone(s.objects)
 	maps.DeleteFunc(durable, func(_ string, obj *object) bool { return obj.source != nil })
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(durable)))
+	e.Put(uint32(len(durable)))
+	var entries []byte
 	for _, name := range slices.Sorted(maps.Keys(durable)) {
 		obj := durable[name]
-		b = append(b, byte(obj.dtype))
-		b = binary.LittleEndian.AppendUint16(b, uint16(len(name)))
-		b = append(b, name...)
-		b = binary.LittleEndian.AppendUint64(b, uint64(obj.n))
-		b = binary.LittleEndian.AppendUint64(b, uint64(obj.pageLen))
+		e.Put(uint8(obj.dtype))
+		e.PutName(name)
+		e.Put([]uint64{uint64(obj.n), uint64(obj.pageLen)})
+		entries = entries[:0]
 		for i := range obj.pages {
 			p, off := &obj.pages[i], uint64(noSlot)
 			if p.slot.n > 0 {
 				off = uint64(p.slot.off)
 			}
-			b = binary.LittleEndian.AppendUint64(b, off)
-			b = binary.LittleEndian.AppendUint32(b, p.crc)
+			entries = binary.LittleEndian.AppendUint64(entries, off)
+			entries = binary.LittleEndian.AppendUint32(entries, p.crc)
 		}
+		e.Put(entries)
 	}
-	return binary.LittleEndian.AppendUint32(b, crc32c.Seal(crc32c.Checksum(b)))
+	return e.Bytes()
 }
 
 // readIndex loads the last commit, if there is one. dataSize is the length of
@@ -111,137 +108,81 @@ func loadIndex(fs files.Dir) ([]*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := readIndexFile(f, fs.Path(indexName))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
+	size, err := f.Size()
+	var objects []*object
+	if err == nil {
+		objects, err = decodeIndex(f, size)
 	}
-	objects, err := decodeIndex(b)
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", fs.Path(indexName), err)
 	}
 	return objects, nil
 }
 
-// maxIndex bounds the bytes of an index, which is in memory while it is read or written:
-// some 85 million pages, on machines of 32 bits a fourth.
-const maxIndex = min(1<<30, math.MaxInt>>3)
-
-// readIndexFile returns the contents of f, an index. A size that no index has, as of a
-// file with a hole, is refused before memory is made for it.
-func readIndexFile(f files.File, path string) ([]byte, error) {
-	size, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	var mark [len(indexMagic)]byte
-	if n, err := f.ReadAt(mark[:], 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	} else if string(mark[:n]) != indexMagic {
-		return nil, fmt.Errorf("%s: %d bytes that do not start with the mark of an index: %w", path, size, snug.ErrCorrupt)
-	}
-	if size > maxIndex {
-		return nil, fmt.Errorf("%s: %d bytes, want %d at most: %w", path, size, maxIndex, snug.ErrCorrupt)
-	}
-	b := make([]byte, size)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return b[:n], nil
-}
-
-// decodeIndex returns the objects of an index.
-func decodeIndex(b []byte) ([]*object, error) {
-	if len(b) < headerSize+4 || string(b[:8]) != indexMagic {
-		return nil, fmt.Errorf("%d bytes that do not start with the mark of an index: %w", len(b), snug.ErrCorrupt)
-	}
-	body, trailer := b[:len(b)-4], binary.LittleEndian.Uint32(b[len(b)-4:])
-	if sum := crc32c.Seal(crc32c.Checksum(body)); sum != trailer {
-		return nil, fmt.Errorf("checksum %#08x, want %#08x: %w", sum, trailer, snug.ErrCorrupt)
-	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != indexVersion {
-		return nil, fmt.Errorf("version %d, want %d: %w", v, indexVersion, snug.ErrCorrupt)
-	}
-	if binary.NativeEndian.Uint16(b[12:]) != orderMark {
+// decodeIndex returns the objects of an index of size bytes. Memory grows with the bytes
+// that are read, so that a file with a hole costs none.
+func decodeIndex(r io.ReaderAt, size int64) ([]*object, error) {
+	d := state.NewDecoder(io.NewSectionReader(r, 0, size), indexMagic)
+	var mark [2]byte
+	d.Get(&mark)
+	if d.Err == nil && binary.NativeEndian.Uint16(mark[:]) != orderMark {
 		return nil, fmt.Errorf("made on a machine of the other byte order: %w", snug.ErrConfig)
 	}
-	d := decoder{b: body[headerSize:]}
-	count := binary.LittleEndian.Uint32(b[14:])
 	var objects []*object
 	seen := map[string]bool{}
-	for range count {
-		obj := d.object()
-		if d.bad || seen[obj.name] {
-			return nil, fmt.Errorf("object %d of %d is malformed: %w", len(objects), count, snug.ErrCorrupt)
+	for range d.Count(minObject) {
+		obj := getObject(d)
+		if d.Err == nil && seen[obj.name] {
+			d.Corrupt("two objects %q", obj.name)
+		}
+		if d.Err != nil {
+			break
 		}
 		seen[obj.name] = true
 		objects = append(objects, obj)
 	}
-	if len(d.b) != 0 {
-		return nil, fmt.Errorf("%d bytes after the last object: %w", len(d.b), snug.ErrCorrupt)
+	n, err := d.Finish()
+	if err == nil && n != size {
+		err = fmt.Errorf("%d bytes after the end of the index: %w", size-n, snug.ErrCorrupt)
 	}
-	return objects, nil
+	return objects, err
 }
 
-// decoder reads fields from b. Once bad it yields zeros.
-type decoder struct {
-	b   []byte
-	bad bool
-}
+const minObject = 1 + 4 + 8 + 8 // bytes of an object without a name and pages
 
-func (d *decoder) bytes(n int) []byte {
-	if d.bad || len(d.b) < n {
-		d.bad = true
-		return make([]byte, n)
-	}
-	field := d.b[:n]
-	d.b = d.b[n:]
-	return field
-}
-
-func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.bytes(2)) }
-func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
-func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
-
-// int returns a u64 that must be a non-negative int.
-func (d *decoder) int() int {
-	x := d.u64()
-	if x > math.MaxInt {
-		d.bad = true
-		return 0
-	}
-	return int(x)
-}
-
-// object reads one object, and bounds what it allocates by the bytes there are.
-func (d *decoder) object() *object {
-	dt := snug.DType(d.bytes(1)[0])
-	name := string(d.bytes(int(d.u16())))
-	n, pageLen := d.int(), d.int()
-	if d.bad || checkKey(name) != nil {
-		d.bad = true
-		return &object{}
-	}
+// getObject reads one object, and bounds what it allocates by the bytes there are.
+func getObject(d *state.Decoder) *object {
+	var dtype uint8
+	d.Get(&dtype)
+	name := d.GetName()
+	var sizes [2]uint64
+	d.Get(&sizes)
+	dt, n, pageLen := snug.DType(dtype), int(sizes[0]), int(sizes[1])
 	var obj *object
 	switch {
+	case d.Err != nil:
+	case checkKey(name) != nil || max(sizes[0], sizes[1]) > math.MaxInt:
 	case dt == 0 && n <= MaxPage && pageLen == n:
 		obj = newBlob(name, n)
-	case dt != 0 && checkTensor(name, dt, n, pageLen) == nil && pageCount(n, pageLen) <= len(d.b)/entrySize:
+	case dt != 0 && checkTensor(name, dt, n, pageLen) == nil && pageCount(n, pageLen) <= d.Left()/entrySize:
 		obj = newTensor(name, dt, n, pageLen)
-	default:
-		d.bad = true
-		return &object{}
 	}
+	if obj == nil {
+		d.Corrupt("object %q of %d elements in pages of %d", name, sizes[0], sizes[1])
+		return nil
+	}
+	entries := make([]byte, entrySize*len(obj.pages))
+	d.Get(entries)
 	for i := range obj.pages {
-		p := &obj.pages[i]
-		off, crc := d.u64(), d.u32()
-		p.crc = crc
+		p, entry := &obj.pages[i], entries[entrySize*i:]
+		off := binary.LittleEndian.Uint64(entry)
+		p.crc = binary.LittleEndian.Uint32(entry[8:])
 		if off == noSlot {
 			continue
 		}
 		if off%slotAlign != 0 || off > math.MaxInt64-MaxPage || p.size == 0 {
-			d.bad = true
-			return obj
+			d.Corrupt("%v at offset %d", p, off)
+			return nil
 		}
 		p.slot, p.frozen = extent{int64(off), roundUp(int64(p.size), slotAlign)}, true
 	}

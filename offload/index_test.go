@@ -1,58 +1,67 @@
 package offload
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/state/statetest"
 	"github.com/stretchr/testify/require"
 )
 
-// seal replaces the checksum at the end of b.
-func seal(b []byte) []byte {
-	body := b[:len(b)-4]
-	return binary.LittleEndian.AppendUint32(append([]byte(nil), body...), crc32c.Seal(crc32c.Checksum(body)))
+func indexOf(t testing.TB, s *Store) []byte {
+	b, err := s.encodeIndex()
+	require.NoError(t, err)
+	return b
 }
 
-// TestMalformedIndex changes fields of a valid index and gives it a valid
-// checksum.
+func decodeBytes(b []byte) ([]*object, error) {
+	return decodeIndex(bytes.NewReader(b), int64(len(b)))
+}
+
+// TestMalformedIndex changes fields of a valid index and gives it valid checksums.
 func TestMalformedIndex(t *testing.T) {
 	s := memStore(t, Options{})
 	_, err := Create[float32](s, "t", 5, 4)
 	require.NoError(t, err)
-	whole := s.encodeIndex()
-	objects, err := decodeIndex(whole)
+	whole := indexOf(t, s)
+	objects, err := decodeBytes(whole)
 	require.NoError(t, err)
 	require.Equal(t, s.objects["t"], objects[0])
-	const object = headerSize
+	const fields, object = 24, 30
 	le := binary.LittleEndian
 	for name, c := range map[string]struct {
 		change func(b []byte) []byte
 		want   error
 	}{
 		"version":         {func(b []byte) []byte { b[8]++; return b }, snug.ErrCorrupt},
-		"byte order":      {func(b []byte) []byte { b[12], b[13] = b[13], b[12]; return b }, snug.ErrConfig},
-		"too few objects": {func(b []byte) []byte { b[14] = 0; return b }, snug.ErrCorrupt},
-		"too many":        {func(b []byte) []byte { b[14] = 2; return b }, snug.ErrCorrupt},
+		"header":          {func(b []byte) []byte { b[12]--; return b }, snug.ErrCorrupt},
+		"data":            {func(b []byte) []byte { b[16]++; return b }, snug.ErrCorrupt},
+		"longer":          {func(b []byte) []byte { return append(b, 0, 0, 0, 0) }, snug.ErrCorrupt},
+		"byte order":      {func(b []byte) []byte { b[fields], b[fields+1] = b[fields+1], b[fields]; return b }, snug.ErrConfig},
+		"too few objects": {func(b []byte) []byte { b[fields+2] = 0; return b }, snug.ErrCorrupt},
+		"too many":        {func(b []byte) []byte { b[fields+2] = 2; return b }, snug.ErrCorrupt},
 		"dtype":           {func(b []byte) []byte { b[object] = 99; return b }, snug.ErrCorrupt},
 		"blob in pages":   {func(b []byte) []byte { b[object] = 0; return b }, snug.ErrCorrupt},
 		"no name":         {func(b []byte) []byte { b[object+1] = 0; return b }, snug.ErrCorrupt},
 		"long name":       {func(b []byte) []byte { b[object+2] = 255; return b }, snug.ErrCorrupt},
-		"not UTF-8":       {func(b []byte) []byte { b[object+3] = 255; return b }, snug.ErrCorrupt},
-		"elements":        {func(b []byte) []byte { le.PutUint64(b[object+4:], math.MaxUint64); return b }, snug.ErrCorrupt},
-		"many elements":   {func(b []byte) []byte { le.PutUint64(b[object+4:], 1<<20); return b }, snug.ErrCorrupt},
-		"page length":     {func(b []byte) []byte { le.PutUint64(b[object+12:], 0); return b }, snug.ErrCorrupt},
-		"slot alignment":  {func(b []byte) []byte { le.PutUint64(b[object+20:], 4095); return b }, snug.ErrCorrupt},
-		"slot far out":    {func(b []byte) []byte { le.PutUint64(b[object+20:], 1<<63); return b }, snug.ErrCorrupt},
+		"not UTF-8":       {func(b []byte) []byte { b[object+5] = 255; return b }, snug.ErrCorrupt},
+		"elements":        {func(b []byte) []byte { le.PutUint64(b[object+6:], math.MaxUint64); return b }, snug.ErrCorrupt},
+		"many elements":   {func(b []byte) []byte { le.PutUint64(b[object+6:], 1<<20); return b }, snug.ErrCorrupt},
+		"page length":     {func(b []byte) []byte { le.PutUint64(b[object+14:], 0); return b }, snug.ErrCorrupt},
+		"slot alignment":  {func(b []byte) []byte { le.PutUint64(b[object+22:], 4095); return b }, snug.ErrCorrupt},
+		"slot far out":    {func(b []byte) []byte { le.PutUint64(b[object+22:], 1<<63); return b }, snug.ErrCorrupt},
 		"twice": {func(b []byte) []byte {
-			b[14] = 2
-			return append(b[:len(b)-4:len(b)-4], b[object:]...)
+			b[fields+2] = 2
+			b[12] *= 2
+			b[12] -= object - fields
+			return append(b[:len(b)-8:len(b)-8], b[object:]...)
 		}, snug.ErrCorrupt},
 	} {
-		b := seal(c.change(append([]byte(nil), whole...)))
-		_, err := decodeIndex(b)
+		b := statetest.Seal(c.change(append([]byte(nil), whole...)))
+		_, err := decodeBytes(b)
 		require.ErrorIs(t, err, c.want, name)
 	}
 }
@@ -60,7 +69,7 @@ func TestMalformedIndex(t *testing.T) {
 // TestSharedSlot checks that two pages at one place are refused.
 func TestSharedSlot(t *testing.T) {
 	dir, _ := smallStore(t)
-	objects, err := decodeIndex(dir.Bytes(indexName))
+	objects, err := decodeBytes(dir.Bytes(indexName))
 	require.NoError(t, err)
 	s := &Store{objects: map[string]*object{}}
 	for _, obj := range objects {
@@ -69,7 +78,7 @@ func TestSharedSlot(t *testing.T) {
 		}
 		s.objects[obj.name] = obj
 	}
-	dir.SetBytes(indexName, s.encodeIndex())
+	dir.SetBytes(indexName, indexOf(t, s))
 	_, err = open(dir, Options{})
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.ErrorContains(t, err, "share")
@@ -81,12 +90,12 @@ func FuzzDecodeIndex(f *testing.F) {
 		_, _ = Create[float32](s, name, n, 4)
 		_, _ = s.Acquire("blob"+name, n)
 	}
-	f.Add(s.encodeIndex())
+	f.Add(indexOf(f, s))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < 4 {
+		if len(b) < 8 {
 			return
 		}
-		objects, err := decodeIndex(seal(b))
+		objects, err := decodeBytes(statetest.Seal(b))
 		if err != nil {
 			return
 		}
@@ -94,7 +103,7 @@ func FuzzDecodeIndex(f *testing.F) {
 		for _, obj := range objects {
 			again.objects[obj.name] = obj
 		}
-		_, err = decodeIndex(again.encodeIndex())
+		_, err = decodeBytes(indexOf(t, again))
 		require.NoError(t, err)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // useStore changes a blob of the store in a folder and makes that durable.
@@ -235,8 +236,8 @@ func TestHugeIndex(t *testing.T) {
 	zeros.SetBytes(dataName, nil)
 	for name, h := range map[string]huge{
 		"a terabyte":      {dir, 1 << 40},
-		"above the limit": {dir, maxIndex + 1},
-		"of zeros":        {zeros, maxIndex},
+		"above the limit": {dir, state.MaxHeader + 1},
+		"of zeros":        {zeros, state.MaxHeader},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -255,7 +256,7 @@ func TestClaimedPage(t *testing.T) {
 	s := &Store{fs: dir, objects: map[string]*object{"blob": newBlob("blob", MaxPage)}}
 	p := &s.objects["blob"].pages[0]
 	p.slot, p.frozen = extent{0, MaxPage}, true
-	dir.SetBytes(indexName, s.encodeIndex())
+	dir.SetBytes(indexName, indexOf(t, s))
 	dir.SetBytes(dataName, make([]byte, 5000))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

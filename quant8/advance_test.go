@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/state/statetest"
 )
 
 // requireTwice expects the error of a second update in a step.
@@ -146,11 +147,11 @@ func TestRestoredInStep(t *testing.T) {
 	advance(a)
 	step(t, a, "w", p, g, 1)
 	step(t, a, "b", randn(100, 1), randn(100, 2), 1)
-	require.EqualValues(t, version, bytesOf(a.AppendBinary(nil))[len(magic)], "after a step")
+	require.Empty(t, headerOf(t, bytesOf(a.AppendBinary(nil))).Params[2].Marks, "after a step")
 	advance(a)
 	require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p[:chunk]), snug.ViewOf(g[:chunk]), 1))
 	data := bytesOf(a.AppendBinary(nil))
-	require.EqualValues(t, versionMarks, data[len(magic)])
+	require.Equal(t, "\x01", headerOf(t, data).Params[2].Marks)
 	rest := func(a *Optimizer, p []float32) {
 		requireTwice(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
 		requireTwice(t, a.StepRange("w", 0, snug.ViewOf(p[:chunk]), snug.ViewOf(g[:chunk]), 1))
@@ -186,14 +187,14 @@ func TestAnyStepBytes(t *testing.T) {
 	advance(a)
 	require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(p[:256]), 1))
 	data := bytesOf(a.AppendBinary(nil))
-	header := len(data) - int(a.StateBytes()) - checksumSize
-	for at := prefixBytes; at < header-checksumSize; at++ {
+	header := len(data) - int(a.StateBytes()) - statetest.Checksum
+	for at := statetest.Prefix; at < header-statetest.Checksum; at++ {
 		for _, x := range []byte{0x01, 0x40, 0xff} {
 			d := bytes.Clone(data)
 			d[at] ^= x
-			d = seal(d)
+			d = statetest.Seal(d)
 			if err := a.UnmarshalBinary(d); err == nil && a.Steps() > 0 {
-				require.True(t, bytes.HasPrefix(d, a.header()), "byte %d", at)
+				require.Equal(t, d, bytesOf(a.AppendBinary(nil)), "byte %d", at)
 			}
 		}
 	}

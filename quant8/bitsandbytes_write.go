@@ -44,12 +44,24 @@ import (
 // [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
-	out := &sumWriter{w: w}
+	out := &countingWriter{w: w}
 	err := a.exportState(out, &f)
 	if err != nil {
 		err = fmt.Errorf("quant8: %s: write the state of bitsandbytes: %w", a.label(), err)
 	}
 	return out.n, err
+}
+
+// countingWriter counts what it writes.
+type countingWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
 }
 
 // exported is a tensor to write.
@@ -61,7 +73,7 @@ type exported struct {
 // producer hands the data of a tensor to use, piece by piece.
 type producer func(use func(b []byte) error) error
 
-func (a *Optimizer) exportState(out *sumWriter, f *BitsAndBytesFormat) error {
+func (a *Optimizer) exportState(out *countingWriter, f *BitsAndBytesFormat) error {
 	if err := a.usable(); err != nil {
 		return err
 	}

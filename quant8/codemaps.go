@@ -31,11 +31,6 @@ func newCodeMaps(m, v *Map, order Order) codeMaps {
 	return c
 }
 
-// dynamic says whether both are the maps of DynamicMap.
-func (c *codeMaps) dynamic() bool {
-	return *c.m.Map() == *signed().Map() && *c.v.Map() == *unsigned().Map()
-}
-
 // encoder returns that of moment 0 or 1.
 func (c *codeMaps) encoder(i int) *blockq.Encoder { return [...]*blockq.Encoder{c.m, c.v}[i] }
 

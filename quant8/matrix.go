@@ -72,20 +72,6 @@ func (s shape) factorBytes() int64 {
 	return 4 * (int64(s.rows) + int64(s.cols))
 }
 
-// validSides says whether a saved parameter of total elements can have these rows and
-// columns.
-func validSides(rows, cols, total uint64) bool {
-	switch {
-	case rows|cols == 0: // a vector
-		return true
-	case rows > maxSide || cols > maxSide:
-		return false
-	case rows == 0 || cols == 0:
-		return total == 0
-	}
-	return total%cols == 0 && total/cols == rows
-}
-
 // workspace is scratch for one matrix at a time.
 type workspace struct {
 	mu                     sync.Mutex

@@ -334,13 +334,12 @@ func TestNarrowBitsAndBytes(t *testing.T) {
 	}
 }
 
-// TestNarrowHeader: the version is that of these widths, and other optimizers refuse it.
+// TestNarrowHeader: optimizers of other widths refuse the state.
 func TestNarrowHeader(t *testing.T) {
 	params := map[string]int{"w": 5000}
 	for _, bits := range []int{4, 16} {
 		a := newAdamW(t, AdamWOptions{Bits: bits, Block: 128}, params)
 		data := bytesOf(a.AppendBinary(nil))
-		require.EqualValues(t, versionForms, data[len(magic)])
 		for _, other := range widths {
 			b := newAdamW(t, AdamWOptions{Bits: other, Block: 128}, params)
 			err := b.UnmarshalBinary(data)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // ReadShards restores the state from what [Optimizer.WriteTo] has written for other
@@ -30,8 +31,8 @@ func (a *Optimizer) ReadShards(states ...io.Reader) error {
 
 // source is a saved state whose header has been read.
 type source struct {
-	in *sumReader
-	h  *saved
+	d *state.Decoder
+	h *saved
 }
 
 func (a *Optimizer) readShards(states []io.Reader) error {
@@ -40,12 +41,9 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 	}
 	var sources []source
 	for i, r := range states {
-		if r == nil {
-			return fmt.Errorf("state %d: the reader is nil: %w", i, snug.ErrConfig)
-		}
-		s := source{in: &sumReader{r: r}}
+		s := source{d: state.NewDecoder(r, state.OptimizerMagic)}
 		var err error
-		if s.h, err = a.readHeader(s.in); err == nil {
+		if s.h, err = a.readHeader(s.d); err == nil {
 			err = a.checkSource(s.h)
 		}
 		if err == nil && i > 0 {
@@ -87,20 +85,16 @@ func (a *Optimizer) checkSource(h *saved) error {
 	if err := a.checkOptions(h, false); err != nil {
 		return err
 	}
-	if h.chunk == 0 || h.chunk > maxChunk || h.chunk%uint64(a.o.chunkUnit(fewestStates(a.o.hyper.Rule))) != 0 {
+	if h.chunk%uint64(a.o.chunkUnit(fewestStates(a.o.hyper.Rule))) != 0 {
 		return fmt.Errorf("chunks of %d elements: %w", h.chunk, snug.ErrCorrupt)
 	}
 	for _, p := range h.params {
-		if q := a.params[p.name]; q != nil {
-			if q.total != p.total {
-				return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
-			}
-			if err := p.checkWidth(q); err != nil {
-				return err
-			}
-			if err := p.checkSides(q); err != nil {
-				return err
-			}
+		q := a.params[p.name]
+		if q != nil && q.total != p.total {
+			return fmt.Errorf("saved with parameter %q of %d elements, this optimizer has %d: %w", p.name, p.total, q.total, snug.ErrConfig)
+		}
+		if err := a.checkForms(&p, q); err != nil {
+			return err
 		}
 		if !a.o.aligned(p.lo, p.total) || !a.o.aligned(p.lo+p.n, p.total) {
 			return fmt.Errorf("parameter %q: %d elements from %d on are not whole blocks: %w", p.name, p.n, p.lo, snug.ErrCorrupt)
@@ -114,7 +108,7 @@ func (h *saved) checkRun(first *saved) error {
 	if h.step != first.step {
 		return fmt.Errorf("saved at step %d, the first at %d: %w", h.step, first.step, snug.ErrConfig)
 	}
-	if mapHash(h.maps) != mapHash(first.maps) {
+	if h.maps.entries() != first.maps.entries() {
 		return fmt.Errorf("saved with other maps than the first: %w", snug.ErrConfig)
 	}
 	return nil
@@ -185,43 +179,45 @@ func (a *Optimizer) takeShards(s source) error {
 	for _, p := range s.h.params {
 		q, chunk := a.params[p.name], int(s.h.chunk)
 		from := a.o.layoutOf(p.bits, a.o.shapeOf(p.rows, p.cols))
-		if err := a.takeFactors(s.in, p, q); err != nil {
+		if err := a.takeFactors(s.d, p, q); err != nil {
 			return err
 		}
 		for lo := 0; lo < p.n && from.states > 0; lo += chunk {
 			part := shardBlob{lo: p.lo + lo, n: min(chunk, p.n-lo)}
 			size := from.bytes(part.n)
 			if q == nil || !part.overlaps(q) {
-				if _, err := io.CopyN(io.Discard, s.in, size); err != nil {
-					return endIsCorrupt(err)
-				}
+				s.d.Skip(size)
 				continue
 			}
 			buf = slices.Grow(buf[:0], int(size+3)/4)
 			part.blob = bytesOfFloats(buf[:(size+3)/4])[:size]
-			if err := s.in.readFull(part.blob); err != nil {
-				return err
+			if s.d.Get(part.blob); s.d.Err != nil {
+				return s.d.Err
 			}
 			if err := a.place(q, part); err != nil {
 				return fmt.Errorf("parameter %q: %w", q.name, err)
 			}
 		}
 	}
-	return s.in.readSum()
+	_, err := s.d.Finish()
+	return err
 }
 
 // takeFactors reads the factors of a matrix, if it has them, and copies them if it is
 // here.
-func (a *Optimizer) takeFactors(in *sumReader, p savedParam, q *param) error {
+func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error {
 	size := a.o.shapeOf(p.rows, p.cols).factorBytes()
 	switch {
 	case size == 0:
 		return nil
 	case q == nil:
-		_, err := io.CopyN(io.Discard, in, size)
-		return endIsCorrupt(err)
+		d.Skip(size)
+		return d.Err
 	}
-	return a.withBlob(q, factors, true, in.readFull)
+	return a.withBlob(q, factors, true, func(blob []byte) error {
+		d.Get(blob)
+		return d.Err
+	})
 }
 
 // shardBlob is the state of n elements of a parameter from lo on.

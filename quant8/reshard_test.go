@@ -2,7 +2,6 @@ package quant8
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // Parameters with 8-bit state, with 32 bits, of one block, and without elements.
@@ -209,12 +209,9 @@ func TestReadShardsErrors(t *testing.T) {
 	before := stateOf(t, a)
 	damaged := bytes.Clone(back)
 	damaged[len(damaged)-100] ^= 1
-	lo := len(magic) + 8 + 48 + 4 + 1 + 8 // of the shard, in the header
-	edit := func(at int, x uint64) []byte {
-		d := bytes.Clone(back)
-		binary.LittleEndian.PutUint64(d[at:], x)
-		return seal(d)
-	}
+	edit := func(change func(h *state.Optimizer)) []byte { return edited(t, back, change) }
+	from := func(lo uint64) func(h *state.Optimizer) { return func(h *state.Optimizer) { h.Params[0].Lo = lo } }
+	chunk := func(n uint64) func(h *state.Optimizer) { return func(h *state.Optimizer) { h.Chunk = n } }
 	for _, c := range []struct {
 		name   string
 		states [][]byte
@@ -230,10 +227,10 @@ func TestReadShardsErrors(t *testing.T) {
 		{"another block", [][]byte{front, saved(AdamWOptions{Block: 512}, 5120, 10_000)}, snug.ErrConfig},
 		{"another size", [][]byte{front, bytesOf(add(AdamWOptions{}, 5120, 10_001, 10_001).AppendBinary(nil))}, snug.ErrConfig},
 		{"no state", [][]byte{front, {}}, snug.ErrCorrupt},
-		{"no chunk", [][]byte{front, edit(prefixBytes+8, 0)}, snug.ErrCorrupt},
-		{"odd chunk", [][]byte{front, edit(prefixBytes+8, 1000)}, snug.ErrCorrupt},
-		{"beyond the end", [][]byte{front, edit(lo, 1<<62)}, snug.ErrCorrupt},
-		{"parts of blocks", [][]byte{front, edit(lo, 5119)}, snug.ErrCorrupt},
+		{"no chunk", [][]byte{front, edit(chunk(0))}, snug.ErrCorrupt},
+		{"odd chunk", [][]byte{front, edit(chunk(1000))}, snug.ErrCorrupt},
+		{"beyond the end", [][]byte{front, edit(from(1 << 62))}, snug.ErrCorrupt},
+		{"parts of blocks", [][]byte{front, edit(from(5119))}, snug.ErrCorrupt},
 	} {
 		require.ErrorIs(t, a.ReadShards(readers(c.states)...), c.want, c.name)
 		require.Equal(t, before, stateOf(t, a), "unchanged")

@@ -12,6 +12,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // TestRulesRestoredRun saves in the middle of a step and continues in both the old
@@ -314,27 +315,20 @@ func anyRuleBytes(t testing.TB) func(t *rapid.T) {
 func TestAnyRuleBytes(t *testing.T) { rapid.Check(t, anyRuleBytes(t)) }
 func FuzzAnyRuleBytes(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyRuleBytes(f))) }
 
-// TestDamagedRule damages the fields that version 4 adds.
+// TestDamagedRule damages the name of the rule and a width.
 func TestDamagedRule(t *testing.T) {
 	data, a := saveRule(t, 8)
 	before := stateOf(t, a)
-	end := len(data) - int(a.StateBytes()) - 2*checksumSize // of the header
-	const width = 48 + len("0000b") + 24                    // of the first parameter
-	for _, c := range []struct {
-		name string
-		at   int
-		bit  byte
-		want error
+	for name, c := range map[string]struct {
+		change func(h *state.Optimizer)
+		want   error
 	}{
-		{"version", len(magic), 2, snug.ErrCorrupt},
-		{"width", prefixBytes + width, 1, snug.ErrCorrupt},
-		{"length of the name", end - len("AdEMAMix") - 4, 1, snug.ErrCorrupt},
-		{"name", end - 1, 1, snug.ErrConfig},
+		"unknown width": {func(h *state.Optimizer) { h.Params[0].Bits = 7 }, snug.ErrCorrupt},
+		"width":         {func(h *state.Optimizer) { h.Params[0].Bits = 4 }, snug.ErrConfig},
+		"rule":          {func(h *state.Optimizer) { h.Rule = "Lion" }, snug.ErrConfig},
 	} {
-		d := bytes.Clone(data)
-		d[c.at] ^= c.bit
-		require.ErrorIs(t, a.UnmarshalBinary(seal(d)), c.want, c.name)
-		require.Equal(t, before, stateOf(t, a), c.name)
+		require.ErrorIs(t, a.UnmarshalBinary(edited(t, data, c.change)), c.want, name)
+		require.Equal(t, before, stateOf(t, a), name)
 	}
 	require.NoError(t, a.UnmarshalBinary(data))
 }

@@ -2,11 +2,11 @@ package quant8
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/iotest"
 
@@ -14,8 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/state"
+	"github.com/snug-ml/snug/internal/state/statetest"
 )
 
 var savedParams = map[string]int{"w": 5000, "b": 70, "empty": 0, "v": 4096}
@@ -117,16 +118,10 @@ func TestRestoredMaps(t *testing.T) {
 		if o[0].Map1 == nil {
 			continue
 		}
-		at := bytes.LastIndex(data[:len(data)-int(old.a.StateBytes())], []byte{0, 0, 0x80, 0x3f}) // the last entry
-		require.Positive(t, at)
-		for _, c := range []struct {
-			entry float32
-			what  string
-		}{{1.5, "Map2"}, {float32(math.NaN()), "Map2"}, {0.9999, "hash"}} {
-			binary.LittleEndian.PutUint32(data[at:], math.Float32bits(c.entry))
-			err := restored.a.UnmarshalBinary(seal(data))
+		for _, entry := range []float32{1.5, float32(math.NaN())} {
+			err := restored.a.UnmarshalBinary(edited(t, data, func(h *state.Optimizer) { h.Maps[1][255] = entry }))
 			require.ErrorIs(t, err, snug.ErrConfig)
-			require.ErrorContains(t, err, c.what)
+			require.ErrorContains(t, err, "Map2")
 		}
 		keeps := newAdamW(t, AdamWOptions{Order: BitsAndBytes}, savedParams)
 		loose := newAdamW(t, AdamWOptions{Order: Decoupled, Map1: LinearMap(false)}, savedParams)
@@ -160,20 +155,26 @@ func saveAfterSteps(t testing.TB) (data []byte, other *trainer) {
 	return data, other
 }
 
-// seal repairs the checksums of damaged data, as far as they can be found.
-func seal(data []byte) []byte {
-	data = bytes.Clone(data)
-	if len(data) < prefixBytes+2*checksumSize {
-		return data
-	}
-	put := func(end int) {
-		binary.LittleEndian.PutUint32(data[end:], crc32c.Seal(crc32c.Checksum(data[:end])))
-	}
-	if n := binary.LittleEndian.Uint32(data[len(magic)+4:]); uint64(n) <= uint64(len(data)-prefixBytes-2*checksumSize) {
-		put(prefixBytes + int(n))
-	}
-	put(len(data) - checksumSize)
-	return data
+func headerOf(t testing.TB, data []byte) *state.Optimizer {
+	d := state.NewDecoder(bytes.NewReader(data), state.OptimizerMagic)
+	h := d.GetOptimizer()
+	require.NoError(t, d.Err)
+	return h
+}
+
+// edited returns saved state with another header.
+func edited(t testing.TB, data []byte, change func(h *state.Optimizer)) []byte {
+	h := headerOf(t, data)
+	change(h)
+	begin := statetest.Prefix + statetest.HeaderSize(data) + statetest.Checksum
+	var b bytes.Buffer
+	e := state.NewEncoder(&b, state.OptimizerMagic)
+	e.PutOptimizer(h)
+	e.Data(int64(len(data) - statetest.Checksum - begin))
+	e.Put(data[begin : len(data)-statetest.Checksum])
+	_, err := e.Finish()
+	require.NoError(t, err)
+	return b.Bytes()
 }
 
 // TestHeaderOfAnotherStep: a header with its sum in front of the state of another step is
@@ -188,7 +189,7 @@ func TestHeaderOfAnotherStep(t *testing.T) {
 		saved[i] = bytesOf(a.AppendBinary(nil))
 	}
 	require.Equal(t, len(saved[0]), len(saved[1]))
-	end := len(saved[0]) - int(a.StateBytes()) - checksumSize
+	end := len(saved[0]) - int(a.StateBytes()) - statetest.Checksum
 	mixed := append(bytes.Clone(saved[0][:end]), saved[1][end:]...)
 	require.ErrorIs(t, a.UnmarshalBinary(mixed), snug.ErrCorrupt)
 	_, err := a.ReadFrom(bytes.NewReader(mixed))
@@ -205,29 +206,35 @@ func TestDamaged(t *testing.T) {
 		d[at] ^= b
 		return d
 	}
+	change := func(f func(h *state.Optimizer)) []byte { return edited(t, data, f) }
 	for _, c := range []struct {
 		name string
 		data []byte
 		want error
 	}{
 		{"empty", nil, snug.ErrCorrupt},
-		{"magic", seal(edit(0, 1)), snug.ErrCorrupt},
-		{"newer", seal(edit(len(magic), 7)), snug.ErrCorrupt},
-		{"header length", edit(len(magic)+6, 0xff), snug.ErrCorrupt},
-		{"header too long", edit(len(magic)+7, 0xff), snug.ErrCorrupt},
-		{"header", edit(prefixBytes+1, 1), snug.ErrCorrupt},
-		{"header cut", data[:prefixBytes+9], snug.ErrCorrupt},
-		{"bits", seal(edit(prefixBytes, 40)), snug.ErrConfig},
-		{"unknown bits", seal(edit(prefixBytes, 1)), snug.ErrCorrupt},
-		{"block", seal(edit(prefixBytes+4, 1)), snug.ErrConfig},
-		{"chunk", seal(edit(prefixBytes+8, 1)), snug.ErrConfig},
-		{"min8bit", seal(edit(prefixBytes+16, 1)), snug.ErrConfig},
-		{"maps", seal(edit(prefixBytes+24, 1)), snug.ErrConfig},
-		{"step", seal(edit(prefixBytes+39, 0x80)), snug.ErrCorrupt},
-		{"count", seal(edit(prefixBytes+44, 1)), snug.ErrCorrupt},
-		{"name length", seal(edit(prefixBytes+51, 1)), snug.ErrCorrupt},
-		{"name", seal(edit(prefixBytes+52, 1)), snug.ErrConfig},
-		{"elements", seal(edit(prefixBytes+53, 1)), snug.ErrConfig},
+		{"kind", statetest.Seal(edit(0, 1)), snug.ErrCorrupt},
+		{"version", statetest.Seal(edit(8, 3)), snug.ErrCorrupt},
+		{"header length", edit(14, 0xff), snug.ErrCorrupt},
+		{"header too long", edit(15, 0xff), snug.ErrCorrupt},
+		{"data length", statetest.Seal(edit(16, 1)), snug.ErrCorrupt},
+		{"header", edit(statetest.Prefix+1, 1), snug.ErrCorrupt},
+		{"header cut", data[:statetest.Prefix+9], snug.ErrCorrupt},
+		{"bits", change(func(h *state.Optimizer) { h.Bits = 32 }), snug.ErrConfig},
+		{"block", change(func(h *state.Optimizer) { h.Block++ }), snug.ErrConfig},
+		{"chunk", change(func(h *state.Optimizer) { h.Chunk++ }), snug.ErrConfig},
+		{"min8bit", change(func(h *state.Optimizer) { h.Min8bit++ }), snug.ErrConfig},
+		{"no chunk", change(func(h *state.Optimizer) { h.Chunk = 0 }), snug.ErrCorrupt},
+		{"step", change(func(h *state.Optimizer) { h.Step = 1 << 31 }), snug.ErrCorrupt},
+		{"rate", change(func(h *state.Optimizer) { h.LR = -1 }), snug.ErrCorrupt},
+		{"order", change(func(h *state.Optimizer) { slices.Reverse(h.Params) }), snug.ErrCorrupt},
+		{"fewer", change(func(h *state.Optimizer) { h.Params = h.Params[1:] }), snug.ErrCorrupt},
+		{"count", statetest.Seal(edit(statetest.Prefix+36+2048+4+5, 1)), snug.ErrCorrupt},
+		{"name length", statetest.Seal(edit(statetest.Prefix+36+2048+4+5+7, 1)), snug.ErrCorrupt},
+		{"name", change(func(h *state.Optimizer) { h.Params[0].Name = "a" }), snug.ErrConfig},
+		{"elements", change(func(h *state.Optimizer) { h.Params[0].Total++ }), snug.ErrConfig},
+		{"bytes", change(func(h *state.Optimizer) { h.Params[0].Bytes--; h.Params[1].Bytes++ }), snug.ErrCorrupt},
+		{"marks", change(func(h *state.Optimizer) { h.Params[0].Marks = "\x00\x00" }), snug.ErrCorrupt},
 		{"state", edit(len(data)-100, 1), snug.ErrCorrupt},
 		{"checksum", edit(len(data)-1, 1), snug.ErrCorrupt},
 		{"cut", data[:len(data)-50], snug.ErrCorrupt},
@@ -347,7 +354,7 @@ func anyBytes(t *rapid.T, data []byte, a *AdamW) {
 	}
 	sealed := rapid.Bool().Draw(t, "sealed")
 	if sealed {
-		d = seal(d)
+		d = statetest.Seal(d)
 	}
 	for _, err := range []error{a.UnmarshalBinary(d), second(a.ReadFrom(bytes.NewReader(d))), a.ReadShards(bytes.NewReader(d))} {
 		if err != nil {
@@ -389,12 +396,13 @@ func FuzzAnyShardBytes(f *testing.F) {
 
 func TestHeaderIsStable(t *testing.T) {
 	a := newAdamW(t, AdamWOptions{}, map[string]int{"b": 1, "a": 2})
-	want := "snugadw8\x01\x00\x00\x00\x4a\x00\x00\x00" + // version 1, 74 bytes
-		"\x08\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00"
-	h := a.header()
-	require.Equal(t, want, string(h[:len(want)]))
-	require.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00"+ // step 0, no rate, 2 parameters
-		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00"+
-		"\x01\x00\x00\x00b\x01\x00\x00\x00\x00\x00\x00\x00", string(h[len(want)+8:len(h)-checksumSize]))
-	require.NotEqual(t, uint64(0), mapHash(a.maps))
+	data := bytesOf(a.AppendBinary(nil))
+	const size = 36 + 2048 + 4 + 5 + 4 + 2*(4+1+52+4)
+	require.Equal(t, "SNUGOPTI\x01\x00\x00\x00"+ // version 1
+		string([]byte{size & 255, size >> 8, 0, 0})+"\x18\x00\x00\x00\x00\x00\x00\x00"+ // 24 bytes of data
+		"\x08\x00\x00\x00\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00"+
+		"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", string(data[:statetest.Prefix+36])) // step 0, no rate
+	require.Equal(t, "\x05\x00\x00\x00AdamW\x02\x00\x00\x00"+
+		"\x01\x00\x00\x00a\x02\x00\x00\x00\x00\x00\x00\x00", string(data[statetest.Prefix+36+2048:][:4+5+4+13]))
+	require.Len(t, data, statetest.Prefix+size+statetest.Checksum+24+statetest.Checksum)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/plan"
 )
 
@@ -176,10 +177,10 @@ func inspectPart(r io.ReaderAt, size int64) (*content, error) {
 	if _, err := p.Payload.ReadAt(magic, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if _, saved := states[string(magic)]; !saved {
+	if state.KindOf(magic) == nil {
 		return c, nil
 	}
-	inner, err := inspectFile(p.Payload, p.Payload.Size(), false)
+	inner, err := inspectState(p.Payload, p.Payload.Size())
 	if err != nil {
 		return nil, fmt.Errorf("part of a checkpoint: %w", err)
 	}

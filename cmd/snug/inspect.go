@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -33,8 +31,8 @@ func inspectCommand() *command {
 		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
   a safetensors file              its tensors and its metadata
-  a saved state of package quant8, amp, accum or offload
-                                  its kind and version, and its parameters where it names them
+  a saved state of package quant8, amp or accum
+                                  its kind, its version, its progress, and its parameters
   a checkpoint (DIR/step-00000025), or its run.json
                                   the run, the step, what the run says of itself, and the parts
   a folder of checkpoints         the checkpoints, and what the run says of itself
@@ -198,20 +196,6 @@ func inspectStore(dir string) (*content, error) {
 	return c, nil
 }
 
-// states are the kinds of saved state by the letters that they start with, and what reads
-// the parameters of those that list them.
-var states = map[string]struct {
-	format     string
-	parameters func(r io.Reader, c *content) error
-}{
-	"SNUGSCAL": {"state of amp's loss scaler", nil},
-	"SNUGMAST": {"state of amp's master weights", readMasters},
-	"SNUGACCU": {"state of accum's window", nil},
-	"SNUGNOIS": {"state of accum's noise scale", nil},
-	"SNUGADMW": {"state of offload's AdamW", nil},
-	"snugadw8": {"state of a quant8 optimizer", readOptimizer},
-}
-
 // inspectFile describes a file of size bytes, whose checksum it checks if it has one.
 func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	if size == 0 {
@@ -221,54 +205,28 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	if err := safetensors.ReadFull(r, magic, 0); err != nil {
 		return nil, err
 	}
-	if checkpoint.IsPart(magic) {
+	switch {
+	case checkpoint.IsPart(magic):
 		return inspectPart(r, size)
+	case state.KindOf(magic) != nil:
+		return inspectState(r, size)
 	}
-	kind, saved := states[string(magic)]
-	if !saved {
-		return inspectTensors(r, size, sum)
+	return inspectTensors(r, size, sum)
+}
+
+func inspectState(r io.ReaderAt, size int64) (*content, error) {
+	found, err := state.Describe(r, size)
+	if err != nil {
+		return nil, err
 	}
-	if err := checkSum(r, size); err != nil {
-		return nil, fmt.Errorf("%s: %w", kind.format, err)
+	c := &content{
+		Format: "state of " + found.Kind, Version: found.Version, Bytes: size,
+		Note: printable(found.Note) + ", checksum right", Entries: []entry{},
 	}
-	c := &content{Format: kind.format, Bytes: size, Note: "checksum right", Entries: []entry{}}
-	body := io.NewSectionReader(r, state.MagicLen, size-state.MagicLen-crc32c.Size)
-	if err := binary.Read(body, binary.LittleEndian, &c.Version); err != nil {
-		return nil, endsEarly(err)
-	}
-	if kind.parameters == nil {
-		return c, nil
-	}
-	if err := kind.parameters(body, c); err != nil {
-		return nil, fmt.Errorf("%s: %w", kind.format, endsEarly(err))
+	for _, e := range found.Entries {
+		c.Entries = append(c.Entries, entry{Name: e.Name, DType: e.Type, Shape: e.Shape, Bytes: e.Bytes})
 	}
 	return c, nil
-}
-
-// checkSum compares the last four bytes with the sealed CRC-32C of all before.
-func checkSum(r io.ReaderAt, size int64) error {
-	if size < state.MagicLen+2*crc32c.Size {
-		return fmt.Errorf("it ends after %d bytes: %w", size, snug.ErrCorrupt)
-	}
-	var h crc32c.Hash
-	if _, err := io.Copy(&h, io.NewSectionReader(r, 0, size-crc32c.Size)); err != nil {
-		return err
-	}
-	var want [crc32c.Size]byte
-	if err := safetensors.ReadFull(r, want[:], size-crc32c.Size); err != nil {
-		return err
-	}
-	if sum, w := crc32c.Seal(uint32(h)), binary.LittleEndian.Uint32(want[:]); sum != w {
-		return fmt.Errorf("checksum %08x, want %08x: %w", sum, w, snug.ErrCorrupt)
-	}
-	return nil
-}
-
-func endsEarly(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("the description ends early: %w", snug.ErrCorrupt)
-	}
-	return err
 }
 
 func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {

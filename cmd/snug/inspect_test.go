@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"os"
@@ -15,8 +14,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/safetensors"
+	"github.com/snug-ml/snug/internal/state/statetest"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -52,6 +51,10 @@ func savedStates(t testing.TB) map[string][]byte {
 	require.NoError(t, err)
 	b, err = window.AppendBinary(nil)
 	add("window", b, err)
+	noise, err := accum.NewNoiseScale(accum.NoiseOptions{Min: 1, Max: 2})
+	require.NoError(t, err)
+	b, err = noise.AppendBinary(nil)
+	add("noise", b, err)
 	for name, bits := range map[string]int{"adamw8": 8, "adamw4": 4} {
 		opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: bits})
 		require.NoError(t, err)
@@ -73,9 +76,10 @@ func TestInspect(t *testing.T) {
 	dir := t.TempDir()
 	want := map[string][]string{
 		"tensors":   {"safetensors, 2 tensors", "BF16", "[2 3]", `"b\x1b[2J"`, `format: "pt"`},
-		"scaler":    {"loss scaler, version 2, checksum right"},
-		"masters":   {"master weights, version 2", "layer.weight", "f32", "[5]", "20 B"},
-		"window":    {"accum's window"},
+		"scaler":    {"loss scaler, version 1, a scale of 65536, 0 finite steps of 2000, checksum right"},
+		"masters":   {"master weights, version 1, 1 parameters", "layer.weight", "f32", "[5]", "20 B"},
+		"window":    {"accum's window, version 1, step 0", "w  f32  [4]  0 B"},
+		"noise":     {"accum's noise scale, version 1"},
 		"adamw8":    {"AdamW, 8 bits in blocks of 256, after step 1", "layer.weight  8 bits   [5000]  9.92 KiB", "layer.bias    32 bits  [3]     24 B"},
 		"adamw4":    {"4 bits in blocks of 128", "layer.weight"},
 		"adafactor": {"matrix", "[30 40]"},
@@ -160,7 +164,7 @@ func TestVerify(t *testing.T) {
 	require.Contains(t, out, "store of pages, 1 pages, 1000 B")
 	require.NotContains(t, out, "notes.txt")
 	require.NotContains(t, out, "run.json")
-	require.Equal(t, 8, strings.Count(out, "ok\t"))
+	require.Equal(t, 9, strings.Count(out, "ok\t"))
 	status, out, _ = snugged("verify", "-q", dir)
 	require.Zero(t, status)
 	require.Empty(t, out)
@@ -199,7 +203,7 @@ func TestVerify(t *testing.T) {
 	status, out, errs = snugged("verify", "-q", dir)
 	require.Equal(t, 1, status)
 	require.True(t, strings.HasPrefix(out, "unread\t"), "a store in use: %s", out)
-	require.Contains(t, errs, "1 of 8 could not be checked")
+	require.Contains(t, errs, "1 of 9 could not be checked")
 	require.NoError(t, store.Close())
 }
 
@@ -208,11 +212,11 @@ func TestVerify(t *testing.T) {
 func FuzzInspect(f *testing.F) {
 	for _, b := range savedStates(f) {
 		f.Add(b, false)
-		f.Add(b[:len(b)-4], true)
+		f.Add(b, true)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, sum bool) {
 		if sum { // so that damage gets past the checksum
-			b = withSum(b)
+			b = statetest.Seal(b)
 		}
 		c, err := inspectFile(bytes.NewReader(b), int64(len(b)), true)
 		if err != nil {
@@ -225,9 +229,4 @@ func FuzzInspect(f *testing.F) {
 			require.LessOrEqual(t, e.Bytes, int64(len(b)))
 		}
 	})
-}
-
-// withSum returns b with its CRC-32C behind it.
-func withSum(b []byte) []byte {
-	return binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32c.Seal(crc32c.Checksum(b)))
 }

@@ -171,6 +171,5 @@ func recognized(path string) (bool, error) {
 	if _, err := io.ReadFull(f, magic); err != nil {
 		return false, nil // too short to be one
 	}
-	_, saved := states[string(magic)]
-	return saved || checkpoint.IsPart(magic), nil
+	return state.KindOf(magic) != nil || checkpoint.IsPart(magic), nil
 }

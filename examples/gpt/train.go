@@ -79,6 +79,11 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 		if err := t.opt.Add(p.name, p.len()); err != nil {
 			return t, err
 		}
+		if t.master != nil && saved.about != nil { // what begin does otherwise
+			if err := t.master.Add(p.name, p.len(), nil); err != nil {
+				return t, err
+			}
+		}
 	}
 	if saved.about != nil {
 		err = saved.restore(t)

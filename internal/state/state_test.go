@@ -15,7 +15,9 @@ const magic = "TESTTEST"
 // inner is saved state with one number.
 func inner(t *testing.T, x uint64) []byte {
 	var b bytes.Buffer
-	e := state.NewEncoder(&b, magic, 1)
+	e := state.NewEncoder(&b, magic)
+	e.Put(uint32(7))
+	e.Data(8)
 	e.Put(x)
 	_, err := e.Finish()
 	require.NoError(t, err)
@@ -26,7 +28,7 @@ func inner(t *testing.T, x uint64) []byte {
 // outer is saved state that holds another one.
 func outer(t *testing.T, held []byte) []byte {
 	var b bytes.Buffer
-	e := state.NewEncoder(&b, magic, 1)
+	e := state.NewEncoder(&b, magic)
 	e.PutName(string(held))
 	e.PutName("end")
 	n, err := e.Finish()
@@ -36,7 +38,7 @@ func outer(t *testing.T, held []byte) []byte {
 }
 
 func read(data []byte) ([]byte, error) {
-	d := state.NewDecoder(bytes.NewReader(data), magic, 1)
+	d := state.NewDecoder(bytes.NewReader(data), magic)
 	held := []byte(d.GetName())
 	if name := d.GetName(); d.Err == nil && name != "end" {
 		d.Corrupt("%q", name)
