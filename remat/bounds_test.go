@@ -1,7 +1,6 @@
 package remat
 
 import (
-	"context"
 	"errors"
 	"io"
 	"math"
@@ -173,34 +172,6 @@ func TestOptionsAtEdges(t *testing.T) {
 		report.Gap()
 		require.NoError(t, report.WriteCSV(io.Discard, ops))
 		require.NoError(t, report.WriteSVG(io.Discard, ops, "\x00"))
-		require.GreaterOrEqual(t, MaskLen(n), 0)
-		require.GreaterOrEqual(t, Int8Scales(n), 0)
-
-		tape, err := NewTape(TapeOptions[int64]{
-			Bytes: func(v int64) int64 { return v }, Budget: sizes.Draw(t, "budget"),
-			Heuristic: Heuristic(rapid.Byte().Draw(t, "heuristic") % 8), MaxRecompute: times.Draw(t, "recompute"),
-		})
-		typed(err)
-		if err != nil {
-			return
-		}
-		defer tape.Close()
-		x, err := tape.Input(t.Context(), "x", sizes.Draw(t, "input size"))
-		typed(err)
-		for range 4 {
-			op := OpInfo{Bytes: sizes.Draw(t, "declared"), Extra: sizes.Draw(t, "extra"), Cost: times.Draw(t, "cost")}
-			size := sizes.Draw(t, "result")
-			y, err := tape.Do(t.Context(), op, func(_ context.Context, _ []int64) (int64, error) { return size, nil }, x)
-			typed(err)
-			if err == nil {
-				_, done, err := tape.Get(t.Context(), y)
-				typed(err)
-				if err == nil {
-					done()
-				}
-			}
-		}
-		require.GreaterOrEqual(t, tape.Stats().Held, int64(0))
 	})
 }
 

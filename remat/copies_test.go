@@ -22,8 +22,8 @@ type fakeCopy[V comparable] struct {
 }
 
 func newFakeCopy[V comparable](h *heap, tier Tier, size int64, original *transfer, load func() (V, int64, *transfer)) (Copy[V], error) {
-	h.expect(!original.storing && !original.loading, "copied within another transfer")
-	if err := h.call(); err != nil {
+	h.Expect(!original.storing && !original.loading, "copied within another transfer")
+	if err := h.Call(); err != nil {
 		return nil, err
 	}
 	f := &fakeCopy[V]{h: h, tier: tier, size: size, original: original, load: load}
@@ -37,16 +37,16 @@ func newFakeCopy[V comparable](h *heap, tier Tier, size int64, original *transfe
 	return f, nil
 }
 
-func (f *fakeCopy[V]) Bytes() int64 { f.h.mustCall(); return f.size }
+func (f *fakeCopy[V]) Bytes() int64 { f.h.MustCall(); return f.size }
 
 func (f *fakeCopy[V]) Stored(context.Context) error {
 	f.original.storing = false
-	return f.h.call()
+	return f.h.Call()
 }
 
 func (f *fakeCopy[V]) Load(context.Context) (v V, err error) {
-	f.h.expect(!f.original.storing, "loaded before it is stored")
-	if err := f.h.call(); err != nil {
+	f.h.Expect(!f.original.storing, "loaded before it is stored")
+	if err := f.h.Call(); err != nil {
 		return v, err
 	}
 	v, size, t := f.load()
@@ -57,7 +57,7 @@ func (f *fakeCopy[V]) Load(context.Context) (v V, err error) {
 
 func (f *fakeCopy[V]) Loaded(context.Context) error {
 	f.loaded.loading = false
-	return f.h.call()
+	return f.h.Call()
 }
 
 func (f *fakeCopy[V]) Release() {
@@ -70,12 +70,12 @@ func (f *fakeCopy[V]) Release() {
 	} else {
 		f.h.tiers[f.tier] -= f.size
 	}
-	f.h.mustCall()
+	f.h.MustCall()
 }
 
 // fakeStores gives a chain of fake stages the functions that copy.
 func fakeStores(chain *Chain[*block, *set], h *heap, c Costs) {
-	chain.Output = func(s *set) *block { h.mustCall(); return s.y }
+	chain.Output = func(s *set) *block { h.MustCall(); return s.y }
 	chain.Store = func(_ context.Context, tier Tier, y *block) (Copy[*block], error) {
 		h.borrow(y, y.index)
 		return newFakeCopy(h, tier, y.size, &y.transfer, func() (*block, int64, *transfer) {
@@ -84,7 +84,7 @@ func fakeStores(chain *Chain[*block, *set], h *heap, c Costs) {
 		})
 	}
 	chain.StoreSaved = func(_ context.Context, tier Tier, s *set) (Copy[*set], error) {
-		h.expect(h.holds(s), "s_%d is copied but not held", s.stage)
+		h.Expect(h.holds(s), "s_%d is copied but not held", s.stage)
 		size := s.size
 		if tier == Packed {
 			size = c.Stages[s.stage].Packed
@@ -165,7 +165,7 @@ func copiesRunAsSimulated(t *rapid.T) {
 	require.NoError(t, err)
 	dx, got, err := fakeChain(h, c).Run(t.Context(), p, x, fakeLoss(h, c, nil))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size, dx: dx.size}, h.live)
 	require.Zero(t, h.tiers)
 	got.Time, got.Again, got.Waited = want.Time, want.Again, want.Waited
@@ -214,7 +214,7 @@ func TestResave(t *testing.T) {
 		}
 		_, rep, err := chain.Run(t.Context(), tc.plan, x, fakeLoss(h, c, nil))
 		require.NoError(t, err)
-		require.Empty(t, h.problems)
+		require.Empty(t, h.Problems)
 		require.Equal(t, tc.want, resaved)
 		want, err := tc.plan.Simulate(c)
 		require.NoError(t, err)

@@ -19,7 +19,7 @@ type Cost struct {
 	BackwardTime  float64 `json:"backward_time,omitempty"`
 
 	// Packed is the size of the saved set in a lossy form, such as that of
-	// [PackInt8], 0 where there is none. PackTime and UnpackTime are of
+	// [github.com/snug-ml/snug/remat/pack.Int8], 0 where there is none. PackTime and UnpackTime are of
 	// making it and of using it.
 	Packed     int64   `json:"packed,omitempty"`
 	PackTime   float64 `json:"pack_time,omitempty"`

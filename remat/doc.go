@@ -12,8 +12,8 @@
 // values and measures what it took. Every plan that packs nothing gives the same gradient,
 // bit for bit, if the stages are deterministic.
 //
-// For graphs that are not chains, and without a plan, a [Tape] evicts values and
-// computes them again under a budget, and a [Policy] decides by operation and name.
+// For graphs that are not chains, package [github.com/snug-ml/snug/remat/tape] evicts values
+// and computes them again while they run.
 //
 // # Memory model
 //
@@ -63,21 +63,9 @@
 // other with measured sizes. Where those agree, so do the two reports, byte
 // for byte and operation by operation.
 //
-// # Masks
+// # Fewer bits
 //
-// Of an activation that no backward step needs as it is, a stage can keep one bit an
-// element instead, as Gist (Jain et al. 2018) does for ReLU, and count that in
-// SavedBytes. It is packed in the forward step and applied to dy in the backward
-// step:
-//
-//	layer             packs                          keeps, of the bytes of       backward
-//	                                                 f32   f16, bf16   bool
-//	ReLU              [PackSigns] of the output      1/32  1/16                   [ApplyMask] with scale 1
-//	Dropout           [PackMask] of the mask         1/32  1/16        1/8        [ApplyMask] with 1/(1-p)
-//	anything else     [PackMask] of where x is not 0 1/32  1/16        1/8        [UnpackMask]
-//
-// Where precision may be lost, [PackInt8] keeps 8.25 bits of an element.
-//
-// ReLU qualifies where what follows needs its output no more: pooling, a sum, a
-// product with frozen weights.
+// Package [github.com/snug-ml/snug/remat/pack] keeps the masks of ReLU and dropout in one bit
+// an element, and other activations in 8.25. A stage that uses it counts the packed bytes in
+// its SavedBytes.
 package remat

@@ -136,49 +136,6 @@ func ExampleParsePlan() {
 	// true
 }
 
-// The layers y = relu(relu(x·a)·b) with weights that are not trained: the backward
-// step needs to know where the inner activation h is positive, and not h.
-func ExamplePackSigns() {
-	const n = 4096
-	h := make([]float32, n) // relu of x·a
-	for i := range h {
-		h[i] = float32(max(0, i%5-2))
-	}
-	mask := make([]uint8, remat.MaskLen(n))
-	if err := remat.PackSigns(mask, h); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Printf("kept %d bytes of %d\n", len(mask), 4*len(h))
-
-	dh := make([]float32, n) // the gradient of h, which comes with dy·bᵀ
-	for i := range dh {
-		dh[i] = float32(i)
-	}
-	if err := remat.ApplyMask(dh, dh, mask, 1); err != nil { // now that of x·a
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(dh[:10])
-	// Output:
-	// kept 512 bytes of 16384
-	// [0 0 0 3 4 0 0 0 8 9]
-}
-
-// A dropout mask of one byte an element shrinks to one bit.
-func ExamplePackMask() {
-	kept := []bool{true, true, false, true, true, true, true, false, true, true}
-	mask := make([]uint8, remat.MaskLen(len(kept)))
-	if err := remat.PackMask(mask, kept); err != nil {
-		fmt.Println(err)
-		return
-	}
-	dx, dy := make([]float32, len(kept)), []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	err := remat.ApplyMask(dx, dy, mask, 1/(1-0.2)) // of the elements that were kept
-	fmt.Printf("%08b %v %v\n", mask, dx, err)
-	// Output: [01111011 00000011] [1.25 2.5 0 5 6.25 7.5 8.75 0 11.25 12.5] <nil>
-}
-
 // A stage that draws random numbers from a sequence gives another output when it
 // is computed again. With Hash the run says so instead of returning a gradient of
 // no function.
@@ -249,16 +206,4 @@ func ExampleRepeat() {
 	_, rep, err := c.Run(context.Background(), plan, []float64{0.25, -0.125}, func(y []float64) ([]float64, error) { return []float64{1, 1}, nil })
 	fmt.Println(rep.Peak, "bytes,", rep.Extra, "extra forward steps", err)
 	// Output: 112 bytes, 39 extra forward steps <nil>
-}
-
-// An activation in a fourth of its bytes, with its error.
-func ExamplePackInt8() {
-	x := []float32{0.5, -1.5, 100, 0.01}
-	codes, scales := make([]uint8, len(x)), make([]uint8, remat.Int8Scales(len(x)))
-	if err := remat.PackInt8(codes, scales, x); err != nil {
-		panic(err)
-	}
-	err := remat.UnpackInt8(x, codes, scales)
-	fmt.Println(x, err)
-	// Output: [0 -2 100 0] <nil>
 }

@@ -2,25 +2,23 @@ package remat
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
+	"github.com/snug-ml/snug/remat/internal/memtest"
 	"pgregory.net/rapid"
 )
 
 // heap is an allocator that counts, for stages whose values are nothing but a
 // place in the chain and a size. Misuse of a value is a problem that sticks.
 type heap struct {
-	mu       sync.Mutex
-	live     map[any]int64
-	held     int64
-	peak     int64
-	tiers    [tiers]int64 // held outside of device memory
-	problems []string
+	memtest.Faults
 
-	calls int             // of user code so far
-	fault func(int) error // called with the number of each call; may panic
+	mu    sync.Mutex
+	live  map[any]int64
+	held  int64
+	peak  int64
+	tiers [tiers]int64 // held outside of device memory
 }
 
 type block struct {
@@ -61,10 +59,10 @@ func (h *heap) free(v any) {
 	defer h.mu.Unlock()
 	size, ok := h.live[v]
 	if v, can := v.(interface{ state() *transfer }); can && (v.state().storing || v.state().loading) {
-		h.problems = append(h.problems, fmt.Sprintf("freed within a transfer: %+v", v))
+		h.Problems = append(h.Problems, fmt.Sprintf("freed within a transfer: %+v", v))
 	}
 	if !ok {
-		h.problems = append(h.problems, fmt.Sprintf("freed but not held: %+v", v))
+		h.Problems = append(h.Problems, fmt.Sprintf("freed but not held: %+v", v))
 	}
 	delete(h.live, v)
 	h.held -= size
@@ -77,14 +75,6 @@ func (h *heap) transient(size int64) {
 	h.free(v)
 }
 
-func (h *heap) expect(ok bool, format string, args ...any) {
-	if !ok {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.problems = append(h.problems, fmt.Sprintf(format, args...))
-	}
-}
-
 func (h *heap) holds(v any) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -92,27 +82,11 @@ func (h *heap) holds(v any) bool {
 	return ok
 }
 
-// call is a call of user code, which the test may make fail.
-func (h *heap) call() error {
-	if h.fault == nil {
-		return nil
-	}
-	h.calls++
-	return h.fault(h.calls - 1)
-}
-
-// mustCall is a call of user code that has no error to return.
-func (h *heap) mustCall() {
-	if err := h.call(); err != nil && !errors.Is(err, context.Canceled) {
-		panic(err)
-	}
-}
-
 // borrow checks that x is a_i and held.
 func (h *heap) borrow(x *block, i int) {
 	held := x.within == nil && h.holds(x) || x.within != nil && h.holds(x.within)
-	h.expect(x.index == i && !x.gradient && held, "a_%d wanted, %+v given, held: %v", i, *x, held)
-	h.expect(!x.loading && (x.within == nil || !x.within.loading), "a_%d is used before it is loaded", i)
+	h.Expect(x.index == i && !x.gradient && held, "a_%d wanted, %+v given, held: %v", i, *x, held)
+	h.Expect(!x.loading && (x.within == nil || !x.within.loading), "a_%d is used before it is loaded", i)
 }
 
 // fake is a stage over a heap that takes exactly what the costs say.
@@ -124,7 +98,7 @@ type fake struct {
 
 func (f fake) Forward(_ context.Context, x *block) (*block, error) {
 	f.h.borrow(x, f.i)
-	if err := f.h.call(); err != nil {
+	if err := f.h.Call(); err != nil {
 		return nil, err
 	}
 	y := &block{index: f.i + 1, size: f.c.value(f.i + 1)}
@@ -135,7 +109,7 @@ func (f fake) Forward(_ context.Context, x *block) (*block, error) {
 
 func (f fake) ForwardSave(_ context.Context, x *block) (*block, *set, error) {
 	f.h.borrow(x, f.i)
-	if err := f.h.call(); err != nil {
+	if err := f.h.Call(); err != nil {
 		return nil, nil, err
 	}
 	s := &set{stage: f.i, size: f.c.Stages[f.i].Saved}
@@ -147,10 +121,10 @@ func (f fake) ForwardSave(_ context.Context, x *block) (*block, *set, error) {
 
 func (f fake) Backward(_ context.Context, x *block, s *set, dy *block) (*block, error) {
 	f.h.borrow(x, f.i)
-	f.h.expect(s.stage == f.i && f.h.holds(s) && !s.loading, "s_%d wanted, %+v given", f.i, *s)
-	f.h.expect(dy.index == f.i+1 && dy.gradient, "d_%d wanted, %+v given", f.i+1, *dy)
+	f.h.Expect(s.stage == f.i && f.h.holds(s) && !s.loading, "s_%d wanted, %+v given", f.i, *s)
+	f.h.Expect(dy.index == f.i+1 && dy.gradient, "d_%d wanted, %+v given", f.i+1, *dy)
 	f.h.free(dy)
-	if err := f.h.call(); err != nil {
+	if err := f.h.Call(); err != nil {
 		return nil, err
 	}
 	dx := &block{index: f.i, size: f.c.value(f.i), gradient: true}
@@ -162,10 +136,10 @@ func (f fake) Backward(_ context.Context, x *block, s *set, dy *block) (*block, 
 // fakeChain returns a chain of fake stages on h.
 func fakeChain(h *heap, c Costs) *Chain[*block, *set] {
 	chain := &Chain[*block, *set]{
-		Bytes:        func(b *block) int64 { h.mustCall(); return b.size },
-		SavedBytes:   func(s *set) int64 { h.mustCall(); return s.size },
-		Release:      func(b *block) { h.free(b); h.mustCall() },
-		ReleaseSaved: func(s *set) { h.free(s); h.mustCall() },
+		Bytes:        func(b *block) int64 { h.MustCall(); return b.size },
+		SavedBytes:   func(s *set) int64 { h.MustCall(); return s.size },
+		Release:      func(b *block) { h.free(b); h.MustCall() },
+		ReleaseSaved: func(s *set) { h.free(s); h.MustCall() },
 		Costs:        &c,
 	}
 	fakeStores(chain, h, c)
@@ -188,7 +162,7 @@ func fakeLoss(h *heap, c Costs, reserved *byte) func(y *block) (*block, error) {
 	n := len(c.Stages)
 	return func(y *block) (*block, error) {
 		h.borrow(y, n)
-		if err := h.call(); err != nil {
+		if err := h.Call(); err != nil {
 			return nil, err
 		}
 		if reserved != nil {

@@ -35,7 +35,7 @@ func multilevelRuns(t *rapid.T) {
 	h := newHeap()
 	_, run, err := fakeChain(h, c).Run(t.Context(), plan, fakeInput(h, c), fakeLoss(h, c, nil))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, r.Timeline, run.Timeline)
 }
 

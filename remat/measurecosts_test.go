@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -91,7 +92,7 @@ func measuredAreDeclared(t *rapid.T) {
 	require.NoError(t, err)
 	require.NoError(t, got.Validate())
 	require.Equal(t, c, withoutTimes(got))
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size}, h.live)
 
 	slots := twoSweeps(n)
@@ -151,9 +152,9 @@ func TestMeasureCostsNames(t *testing.T) {
 func TestMeasureCostsFaults(t *testing.T) {
 	c := mixed()
 	for mode, fail := range map[string]func(cancel func()) error{
-		"error":  func(func()) error { return errFault },
-		"panic":  func(func()) error { panic(errFault) },
-		"exit":   exit,
+		"error":  func(func()) error { return memtest.ErrFault },
+		"panic":  func(func()) error { panic(memtest.ErrFault) },
+		"exit":   memtest.Exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	} {
 		reached := true
@@ -162,7 +163,7 @@ func TestMeasureCostsFaults(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			h := newHeap()
 			x := fakeInput(h, c)
-			h.fault = func(i int) error {
+			h.Fail = func(i int) error {
 				if i != target {
 					return nil
 				}
@@ -170,18 +171,18 @@ func TestMeasureCostsFaults(t *testing.T) {
 				return fail(cancel)
 			}
 			var got Costs
-			err := recovered(func() (err error) {
+			err := memtest.Recovered(func() (err error) {
 				got, err = fakeChain(h, c).MeasureCosts(ctx, x, fakeLoss(h, c, nil), 2)
 				return err
 			})
-			require.Empty(t, h.problems)
+			require.Empty(t, h.Problems)
 			require.Equal(t, map[any]int64{x: x.size}, h.live, "%s at call %d", mode, target)
 			switch {
 			case err != nil:
 				require.Zero(t, got)
-				require.True(t, errors.Is(err, errFault) || errors.Is(err, context.Canceled), "%v", err)
+				require.True(t, errors.Is(err, memtest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
 			case reached: // cancelled in what follows the last operation's check
-				require.GreaterOrEqual(t, target, h.calls-4)
+				require.GreaterOrEqual(t, target, h.Calls-4)
 			default:
 				require.Equal(t, withoutTimes(c), withoutTimes(got))
 				require.Greater(t, target, 3*6*len(c.Stages))
@@ -225,7 +226,7 @@ func TestMeasureCostsSizes(t *testing.T) {
 		chain.Bytes = func(b *block) int64 { return b.size + change(b, nil) }
 		chain.SavedBytes = func(s *set) int64 { return s.size + change(nil, s) }
 		got, err := chain.MeasureCosts(t.Context(), x, loss, 2)
-		require.Empty(t, h.problems)
+		require.Empty(t, h.Problems)
 		require.Equal(t, map[any]int64{x: x.size}, h.live)
 		if tc.text == "" {
 			require.NoError(t, err)

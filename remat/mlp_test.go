@@ -2,47 +2,20 @@ package remat
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 )
 
 const batch = 3
 
-// pool hands out float32 slices and counts their bytes.
-type pool struct {
-	live       map[*float32]int
-	held, peak int64
-}
-
-func newPool() *pool { return &pool{live: map[*float32]int{}} }
-
-func (p *pool) get(n int) []float32 {
-	s := make([]float32, n)
-	p.live[&s[0]] = n
-	p.held += int64(4 * n)
-	p.peak = max(p.peak, p.held)
-	return s
-}
-
-func (p *pool) put(s []float32) {
-	if p.live[&s[0]] != len(s) {
-		panic(fmt.Sprintf("slice of %d elements put, %d are held", len(s), p.live[&s[0]]))
-	}
-	delete(p.live, &s[0])
-	p.held -= int64(4 * len(s))
-	for i := range s {
-		s[i] = float32(math.NaN()) // a use after this shows
-	}
-}
-
 // dense is y = f(z), z = x·W + b for a batch of rows. f is tanh or, with gate,
 // z·tanh(z), whose derivative needs z.
 type dense struct {
-	p       *pool
+	p       *memtest.Pool
 	in, out int
 	gate    bool
 	w, b    []float32 // in×out, out
@@ -52,7 +25,7 @@ type dense struct {
 // denseSaved is what dense saves.
 type denseSaved struct{ y, z []float32 } // z is nil without a gate
 
-func newDense(p *pool, r *rand.Rand, in, out int, gate bool) *dense {
+func newDense(p *memtest.Pool, r *rand.Rand, in, out int, gate bool) *dense {
 	d := &dense{p: p, in: in, out: out, gate: gate,
 		w: make([]float32, in*out), b: make([]float32, out), dw: make([]float32, in*out), db: make([]float32, out)}
 	for i := range d.w {
@@ -76,7 +49,7 @@ func (d *dense) cost() Cost {
 }
 
 func (d *dense) linear(x []float32) []float32 {
-	z := d.p.get(batch * d.out)
+	z := d.p.Get(batch * d.out)
 	for r := range batch {
 		row := z[r*d.out : (r+1)*d.out]
 		copy(row, d.b)
@@ -109,7 +82,7 @@ func (d *dense) ForwardSave(_ context.Context, x []float32) ([]float32, denseSav
 	s := denseSaved{y: d.linear(x)}
 	z := s.y
 	if d.gate {
-		s.z = d.p.get(len(s.y))
+		s.z = d.p.Get(len(s.y))
 		copy(s.z, s.y)
 		z = s.z
 	}
@@ -126,7 +99,7 @@ func (d *dense) Backward(_ context.Context, x []float32, s denseSaved, dy []floa
 			dy[i] *= 1 - float32(s.y[i]*s.y[i])
 		}
 	}
-	dx := d.p.get(len(x))
+	dx := d.p.Get(len(x))
 	for r := range batch {
 		for j, g := range dy[r*d.out : (r+1)*d.out] {
 			d.db[j] += g
@@ -136,29 +109,29 @@ func (d *dense) Backward(_ context.Context, x []float32, s denseSaved, dy []floa
 			}
 		}
 	}
-	d.p.put(dy)
+	d.p.Put(dy)
 	return dx, nil
 }
 
 // mlp is a chain of dense stages and its loss ½|y|².
 type mlp struct {
-	p      *pool
+	p      *memtest.Pool
 	layers []*dense
 	costs  Costs
 	chain  Chain[[]float32, denseSaved]
 }
 
-func newMLP(p *pool, seed uint64, widths ...int) *mlp {
+func newMLP(p *memtest.Pool, seed uint64, widths ...int) *mlp {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &mlp{p: p, costs: Costs{Input: int64(4 * batch * widths[0])}}
 	m.chain = Chain[[]float32, denseSaved]{
 		Bytes:      func(a []float32) int64 { return int64(4 * len(a)) },
 		SavedBytes: func(s denseSaved) int64 { return int64(4 * (len(s.y) + len(s.z))) },
-		Release:    p.put,
+		Release:    p.Put,
 		ReleaseSaved: func(s denseSaved) {
-			p.put(s.y)
+			p.Put(s.y)
 			if s.z != nil {
-				p.put(s.z)
+				p.Put(s.z)
 			}
 		},
 		Costs: &m.costs,
@@ -174,7 +147,7 @@ func newMLP(p *pool, seed uint64, widths ...int) *mlp {
 
 // input returns the same values each time.
 func (m *mlp) input() []float32 {
-	x := m.p.get(batch * m.layers[0].in)
+	x := m.p.Get(batch * m.layers[0].in)
 	for i := range x {
 		x[i] = float32(math.Sin(float64(i)))
 	}
@@ -184,7 +157,7 @@ func (m *mlp) input() []float32 {
 // loss returns a loss whose gradient takes the place of memory that is held
 // from now on.
 func (m *mlp) loss() func(y []float32) ([]float32, error) {
-	dy := m.p.get(int(m.costs.value(len(m.layers))) / 4)
+	dy := m.p.Get(int(m.costs.value(len(m.layers))) / 4)
 	return func(y []float32) ([]float32, error) {
 		copy(dy, y)
 		return dy, nil
@@ -210,7 +183,7 @@ func (m *mlp) takeGradients(bits []uint32, dx []float32) []uint32 {
 }
 
 func TestGradientsBitIdentical(t *testing.T) {
-	p := newPool()
+	p := memtest.NewPool()
 	m := newMLP(p, 1, 5, 9, 3, 8, 8, 2, 7, 4, 11, 6, 5, 3)
 	var want []uint32
 	keep, err := must(KeepAll(m.costs)).Simulate(m.costs)
@@ -220,12 +193,12 @@ func TestGradientsBitIdentical(t *testing.T) {
 	for _, plan := range plans {
 		sim, err := plan.Simulate(m.costs)
 		require.NoError(t, err)
-		p.peak = 0
+		p.Peak = 0
 		x, loss := m.input(), m.loss()
 		dx, rep, err := m.chain.Run(t.Context(), plan, x, loss)
 		require.NoError(t, err)
-		require.Len(t, p.live, 2, "x and dx")
-		require.Equal(t, p.peak, rep.Peak, plan.Name)
+		require.Len(t, p.Live, 2, "x and dx")
+		require.Equal(t, p.Peak, rep.Peak, plan.Name)
 		require.Equal(t, sim.Timeline, rep.Timeline, plan.Name)
 		require.Empty(t, rep.Mismatches)
 
@@ -235,14 +208,14 @@ func TestGradientsBitIdentical(t *testing.T) {
 			want = bits
 		}
 		require.Equal(t, want, bits, plan.Name)
-		p.put(x)
-		p.put(dx)
+		p.Put(x)
+		p.Put(dx)
 	}
 }
 
 // TestGradientIsRight compares a gradient with finite differences.
 func TestGradientIsRight(t *testing.T) {
-	m := newMLP(newPool(), 2, 4, 6, 5, 3)
+	m := newMLP(memtest.NewPool(), 2, 4, 6, 5, 3)
 	value := func(x []float32) (sum float64) {
 		y, err := m.chain.Eval(t.Context(), x)
 		require.NoError(t, err)
@@ -288,7 +261,7 @@ func (s nested) Backward(ctx context.Context, x []float32, _ denseSaved, dy []fl
 		return dy, nil
 	})
 	if !given {
-		s.p.put(dy)
+		s.p.Put(dy)
 	}
 	return dx, err
 }
@@ -307,7 +280,7 @@ func (s nested) cost(t *testing.T) Cost {
 }
 
 func TestNested(t *testing.T) {
-	p := newPool()
+	p := memtest.NewPool()
 	inner := []*mlp{newMLP(p, 3, 5, 9, 4, 6), newMLP(p, 4, 6, 7, 7), newMLP(p, 5, 7, 3, 8, 8, 2)}
 	var want []uint32
 	for _, planner := range []func(Costs) (Plan, error){KeepAll, RecomputeAll, Chen} {
@@ -323,13 +296,13 @@ func TestNested(t *testing.T) {
 		for _, plan := range candidates(costs) {
 			sim, err := plan.Simulate(costs)
 			require.NoError(t, err)
-			p.peak = 0
+			p.Peak = 0
 			x, loss := inner[0].input(), inner[len(inner)-1].loss()
 			dx, rep, err := outer.Run(t.Context(), plan, x, loss)
 			require.NoError(t, err)
-			require.Len(t, p.live, 2, "x and dx")
+			require.Len(t, p.Live, 2, "x and dx")
 			require.Equal(t, sim.Timeline, rep.Timeline, plan.Name)
-			require.Equal(t, p.peak, rep.Peak, plan.Name)
+			require.Equal(t, p.Peak, rep.Peak, plan.Name)
 			var bits []uint32
 			for _, m := range inner {
 				bits = m.takeGradients(bits, dx)
@@ -338,8 +311,8 @@ func TestNested(t *testing.T) {
 				want = bits
 			}
 			require.Equal(t, want, bits, plan.Name)
-			p.put(x)
-			p.put(dx)
+			p.Put(x)
+			p.Put(dx)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/remat/pack"
 )
 
 // blocks are the costs of 16 layers of a transformer that save 17 times their output.
@@ -141,7 +142,7 @@ func (p *inInt8) Release()                     {}
 func (p *inInt8) Load(context.Context) (inputAndOutput, error) {
 	n := len(p.codes[0])
 	s := inputAndOutput{make([]float32, n), make([]float32, n)}
-	return s, errors.Join(remat.UnpackInt8(s.x, p.codes[0], p.scales[0]), remat.UnpackInt8(s.y, p.codes[1], p.scales[1]))
+	return s, errors.Join(pack.UnpackInt8(s.x, p.codes[0], p.scales[0]), pack.UnpackInt8(s.y, p.codes[1], p.scales[1]))
 }
 
 // Saved sets in 8 bits: a plan of 6 tenths of the memory that computes nothing again,
@@ -155,8 +156,8 @@ func ExampleTiers() {
 		StoreSaved: func(_ context.Context, _ remat.Tier, s inputAndOutput) (remat.Copy[inputAndOutput], error) {
 			var p inInt8
 			for i, x := range [][]float32{s.x, s.y} {
-				p.codes[i], p.scales[i] = make([]uint8, n), make([]uint8, remat.Int8Scales(n))
-				if err := remat.PackInt8(p.codes[i], p.scales[i], x); err != nil {
+				p.codes[i], p.scales[i] = make([]uint8, n), make([]uint8, pack.Int8Scales(n))
+				if err := pack.Int8(p.codes[i], p.scales[i], x); err != nil {
 					return nil, err
 				}
 			}
@@ -168,7 +169,7 @@ func ExampleTiers() {
 		c.Stages = append(c.Stages, gelu{})
 		costs.Stages = append(costs.Stages, remat.Cost{
 			Output: 4 * n, Saved: 8 * n, ForwardTime: 1, BackwardTime: 1,
-			Packed: int64(2 * (n + remat.Int8Scales(n))), PackTime: 0.01, UnpackTime: 0.01,
+			Packed: int64(2 * (n + pack.Int8Scales(n))), PackTime: 0.01, UnpackTime: 0.01,
 		})
 	}
 	x := make([]float32, n)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -26,7 +26,7 @@ func runMatchesSimulation(t *rapid.T) {
 	h.alloc(reserved, c.value(p.Stages))
 	dx, got, err := fakeChain(h, c).Run(t.Context(), p, x, fakeLoss(h, c, reserved))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size, dx: dx.size}, h.live)
 	require.True(t, dx.gradient)
 	require.Zero(t, dx.index)
@@ -53,8 +53,6 @@ func mixed() Costs {
 	return c
 }
 
-var errFault = errors.New("fault")
-
 // TestFaults makes every single call of user code fail in every way.
 func TestFaults(t *testing.T) {
 	c := withTiers(mixed())
@@ -63,9 +61,9 @@ func TestFaults(t *testing.T) {
 	for _, p := range []Plan{must(KeepAll(c)), must(RecomputeAll(c)), must(Chen(c)), must(Revolve(c, 2)), walk, copies} {
 		t.Run(p.Name, func(t *testing.T) {
 			modes := map[string]func(cancel func()) error{
-				"error":  func(func()) error { return errFault },
-				"panic":  func(func()) error { panic(errFault) },
-				"exit":   exit,
+				"error":  func(func()) error { return memtest.ErrFault },
+				"panic":  func(func()) error { panic(memtest.ErrFault) },
+				"exit":   memtest.Exit,
 				"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 			}
 			for mode, fail := range modes {
@@ -88,7 +86,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 	defer cancel()
 	h := newHeap()
 	x := fakeInput(h, c)
-	h.fault = func(i int) error {
+	h.Fail = func(i int) error {
 		if i != target {
 			return nil
 		}
@@ -96,8 +94,8 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		return fail(cancel)
 	}
 	chain := fakeChain(h, c)
-	chain.Hash = func(b *block) (uint64, error) { return uint64(b.size), h.call() }
-	chain.HashSaved = func(s *set) (uint64, error) { return uint64(s.size), h.call() }
+	chain.Hash = func(b *block) (uint64, error) { return uint64(b.size), h.Call() }
+	chain.HashSaved = func(s *set) (uint64, error) { return uint64(s.size), h.Call() }
 	var resaved []int
 	for i, s := range chain.Stages {
 		chain.Stages[i] = resaving{s.(fake), &resaved}
@@ -105,7 +103,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 	r, err := chain.NewRunner(p)
 	require.NoError(t, err)
 	var dx *block
-	err = recovered(func() error {
+	err = memtest.Recovered(func() error {
 		var rep Report
 		var err error
 		dx, rep, err = r.Run(ctx, x, fakeLoss(h, c, nil))
@@ -115,7 +113,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		}
 		return err
 	})
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Zero(t, h.tiers, "copies are left, call %d", target)
 	if err == nil {
 		// Only a context that is cancelled within the last operation goes
@@ -124,18 +122,18 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		if p.copies() {
 			last = 5
 		}
-		require.GreaterOrEqual(t, target, h.calls-last)
+		require.GreaterOrEqual(t, target, h.Calls-last)
 		require.Equal(t, map[any]int64{x: x.size, dx: dx.size}, h.live, "call %d", target)
 		return reached
 	}
-	require.True(t, errors.Is(err, errFault) || errors.Is(err, context.Canceled), "%v", err)
+	require.True(t, errors.Is(err, memtest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
 	require.Equal(t, map[any]int64{x: x.size}, h.live, "call %d", target)
 
 	// The same Runner works afterwards.
-	h.fault = nil
+	h.Fail = nil
 	dx, rep, err := r.Run(t.Context(), x, fakeLoss(h, c, nil))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size, dx: dx.size}, h.live)
 	want, err := p.Simulate(c)
 	require.NoError(t, err)
@@ -144,50 +142,25 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 	return reached
 }
 
-// errExit stands for the end of the goroutine, as testing.T's FailNow ends it.
-var errExit = fmt.Errorf("the goroutine ends: %w", errFault)
-
-// recovered returns the error or the panic of f, or errExit if that ends its goroutine.
-func recovered(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		err := errExit
-		defer func() {
-			if p := recover(); p != nil {
-				err = p.(error)
-			}
-			result <- err
-		}()
-		err = f()
-	}()
-	return <-result
-}
-
-// exit ends the goroutine.
-func exit(func()) error {
-	runtime.Goexit()
-	return nil
-}
-
 // TestReleasePanics: releases that panic one after the other stop none.
 func TestReleasePanics(t *testing.T) {
 	c := mixed()
 	h := newHeap()
 	x := fakeInput(h, c)
 	failing := false
-	h.fault = func(i int) error {
+	h.Fail = func(i int) error {
 		failing = failing || i == 20
 		if failing {
-			panic(fmt.Errorf("call %d: %w", i, errFault))
+			panic(fmt.Errorf("call %d: %w", i, memtest.ErrFault))
 		}
 		return nil
 	}
-	err := recovered(func() error {
+	err := memtest.Recovered(func() error {
 		_, _, err := fakeChain(h, c).Run(t.Context(), must(KeepAll(c)), x, fakeLoss(h, c, nil))
 		return err
 	})
-	require.ErrorIs(t, err, errFault)
-	require.Empty(t, h.problems)
+	require.ErrorIs(t, err, memtest.ErrFault)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size}, h.live)
 }
 
@@ -200,9 +173,9 @@ func TestErrorNamesOperation(t *testing.T) {
 		21: "remat: operation 6 (B5): fault",
 	} {
 		h := newHeap()
-		h.fault = func(i int) error {
+		h.Fail = func(i int) error {
 			if i == target {
-				return errFault
+				return memtest.ErrFault
 			}
 			return nil
 		}
@@ -229,7 +202,7 @@ func TestLossCalledOnce(t *testing.T) {
 		return loss(y)
 	})
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, 1, calls)
 	require.Equal(t, 4, rep.Extra)
 }
@@ -295,7 +268,7 @@ func TestRunErrors(t *testing.T) {
 		"dropped value": {nil, Plan{Stages: 6, Ops: append(parsed(t, "F0 -F0 F1"), keep.Ops...)}, snug.ErrConfig, "operation 2 (F1) of a chain of 6 stages: the stage's input is not held"},
 	} {
 		h := newHeap()
-		h.fault = func(int) error { panic("user code called") }
+		h.Fail = func(int) error { panic("user code called") }
 		chain := fakeChain(h, c)
 		if tc.change != nil {
 			tc.change(chain)
@@ -336,7 +309,7 @@ func TestRunnerBusy(t *testing.T) {
 		return loss(y)
 	})
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 }
 
 // TestRunnerKeepsItsOwn: changing the chain and the plan does not reach it.
@@ -354,7 +327,7 @@ func TestRunnerKeepsItsOwn(t *testing.T) {
 	chain.Costs.Stages = nil
 	_, rep, err := r.Run(t.Context(), fakeInput(h, c), fakeLoss(h, c, nil))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	rep.Time, rep.Again, rep.Waited = want.Time, want.Again, want.Waited
 	require.Equal(t, want, rep)
 }
@@ -370,13 +343,13 @@ func TestConcurrentRuns(t *testing.T) {
 			want, _ := p.Simulate(c)
 			x := fakeInput(h, c)
 			dx, rep, err := chain.Run(t.Context(), p, x, fakeLoss(h, c, nil))
-			h.expect(err == nil && rep.Peak == want.Peak, "run %d: %v", i, err)
+			h.Expect(err == nil && rep.Peak == want.Peak, "run %d: %v", i, err)
 			h.free(dx)
 			h.free(x)
 		})
 	}
 	wg.Wait()
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Empty(t, h.live)
 }
 
@@ -388,7 +361,7 @@ func TestEval(t *testing.T) {
 	chain.Bytes, chain.SavedBytes = nil, nil
 	y, err := chain.Eval(t.Context(), x)
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size, y: y.size}, h.live)
 	peak := int64(0)
 	for i, s := range c.Stages {
@@ -408,25 +381,25 @@ func TestEvalFaults(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			h := newHeap()
 			x := fakeInput(h, c)
-			h.fault = func(i int) error {
+			h.Fail = func(i int) error {
 				switch {
 				case i != target:
 					return nil
 				case mode == "panic":
-					panic(errFault)
+					panic(memtest.ErrFault)
 				case mode == "cancel":
 					cancel()
 					return nil
 				}
-				return errFault
+				return memtest.ErrFault
 			}
 			var y *block
-			err := recovered(func() (err error) {
+			err := memtest.Recovered(func() (err error) {
 				y, err = fakeChain(h, c).Eval(ctx, x)
 				return err
 			})
 			cancel()
-			require.Empty(t, h.problems)
+			require.Empty(t, h.Problems)
 			if err == nil { // cancelled within the last stage
 				require.Equal(t, "cancel", mode)
 				require.GreaterOrEqual(t, target, 2*len(c.Stages)-3)

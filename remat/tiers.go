@@ -3,6 +3,7 @@ package remat
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -16,7 +17,7 @@ type Tiers struct {
 	Disk int64 // bytes on disk
 	// Lossy lets saved sets be packed where the costs have a size for that. The
 	// gradient is then not exact. The error is that of the form they are packed
-	// in; for that of [PackInt8] it is 1/128 of the largest of 32 elements.
+	// in; for that of [github.com/snug-ml/snug/remat/pack.Int8] it is 1/128 of the largest of 32 elements.
 	Lossy bool
 }
 
@@ -291,4 +292,12 @@ func (k *knapsack) pack(c Costs) {
 		}
 	}
 	k.sort()
+}
+
+// addSizes returns a+b, or the largest size if that overflows.
+func addSizes(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }

@@ -59,7 +59,7 @@ func tiersFit(t *rapid.T) {
 	h := newHeap()
 	_, run, err := fakeChain(h, c).Run(t.Context(), p, fakeInput(h, c), fakeLoss(h, c, nil))
 	require.NoError(t, err)
-	require.Empty(t, h.problems)
+	require.Empty(t, h.Problems)
 	require.Equal(t, []int64{r.Peak, r.Host, r.Disk, int64(r.Packed)}, []int64{run.Peak, run.Host, run.Disk, int64(run.Packed)})
 	require.Equal(t, r.Timeline, run.Timeline)
 }

@@ -32,5 +32,5 @@ export CLANG deep
 export -f compile object both
 
 shopt -s nullglob
-files=(*/kernels/*.cu internal/*/kernels/*.cu)
+files=(*/kernels/*.cu */*/kernels/*.cu)
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'set -eo pipefail; both "$1"' hip

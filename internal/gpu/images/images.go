@@ -44,7 +44,7 @@ var (
 type Module string
 
 // Find returns the modules, a .cu file each: those of packages at the top, then
-// those of internal ones.
+// those one folder below.
 func Find(root string) ([]Module, error) {
 	return find(root, ".cu")
 }
@@ -64,7 +64,7 @@ func Orphans(root string) ([]Module, error) {
 
 func find(root, ending string) ([]Module, error) {
 	var files []string
-	for _, above := range []string{"", "internal"} {
+	for _, above := range []string{"", "*"} {
 		found, err := filepath.Glob(filepath.Join(root, above, "*", "kernels", "*"+ending))
 		if err != nil {
 			return nil, err

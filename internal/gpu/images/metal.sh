@@ -9,7 +9,7 @@ CLANG=${CLANG:-clang-19}
 command -v "$CLANG" >/dev/null || { echo "metal.sh: no $CLANG here; install it (apt-get install clang-19)" >&2; exit 1; }
 
 shopt -s nullglob
-files=(*/kernels/*.metal internal/*/kernels/*.metal)
+files=(*/kernels/*.metal */*/kernels/*.metal)
 go test -count=1 -tags clang ./internal/gpu/images/metalcheck
 go run ./internal/gpu/images/metalcheck -clang "$CLANG" "${files[@]}"
 for file in "${files[@]}"; do

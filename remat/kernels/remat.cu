@@ -1,2 +1,0 @@
-#include "cuda.h"
-#include "remat.h"

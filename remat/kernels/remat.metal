@@ -1,2 +1,0 @@
-#include "metal.h"
-#include "remat.h"

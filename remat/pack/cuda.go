@@ -1,0 +1,10 @@
+//go:build cuda
+
+package pack
+
+import _ "embed"
+
+//go:embed kernels/pack.fatbin
+var kernelImage []byte
+
+func init() { kernels.Image = kernelImage }
