@@ -55,12 +55,13 @@ type attentionHalf struct {
 
 func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
-	h, qkv := o.alloc(c), o.alloc(3*c)
+	h := o.result("layer_norm", c, x)
+	qkv := o.result("linear", 3*c, h)
 	o.layerNorm(h, nil, nil, x, b.norm)
 	o.linear(qkv, h, b.qkv, 0)
 	o.attend(h, nil, qkv)
 	b.pool.put(qkv)
-	z := o.alloc(c)
+	z := o.result("add", c, x)
 	o.copyTo(z, x)
 	o.linear(z, h, b.proj, 1)
 	b.pool.put(h)
@@ -74,11 +75,12 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 // save computes all but the output, for which it only makes room.
 func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	c := b.dim
+	h := o.result("layer_norm", c, x)
+	qkv := o.result("linear", 3*c, h)
 	s := &saved{
-		y: o.alloc(c), qkv: o.alloc(3 * c), att: o.alloc(c),
-		mean: o.stat(o.rows), rstd: o.stat(o.rows), forAttend: o.saveForAttention(),
+		y: o.result("add", c, x), qkv: qkv, att: o.result("scaled_dot_product_attention", c, qkv),
+		mean: o.stat(o.rows), rstd: o.stat(o.rows), forAttend: o.saveForAttention(qkv),
 	}
-	h := o.alloc(c)
 	o.layerNorm(h, s.mean, s.rstd, x, b.norm)
 	o.linear(s.qkv, h, b.qkv, 0)
 	b.pool.put(h)
@@ -107,10 +109,10 @@ func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 // Backward turns the gradient of z, in place, into that of x.
 func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
-	h := o.alloc(c)
+	h := o.alloc(s.att.DType(), c)
 	o.linearWeight(b.proj, d, s.att)
 	o.linearInput(h, d, b.proj)
-	dqkv := o.alloc(3 * c)
+	dqkv := o.alloc(s.qkv.DType(), 3*c)
 	o.attendBackward(dqkv, h, s.qkv, s.att, s.forAttend)
 	o.layerNorm(h, nil, nil, x, b.norm)
 	o.linearWeight(b.qkv, dqkv, h)
@@ -134,12 +136,13 @@ type perceptronHalf struct {
 
 func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
-	h, up := o.alloc(c), o.alloc(4*c)
+	h := o.result("layer_norm", c, x)
+	up := o.result("linear", 4*c, h)
 	o.layerNorm(h, nil, nil, x, b.norm)
 	o.linear(up, h, b.up, 0)
 	b.pool.put(h)
 	o.gelu(up, up, b.bias)
-	y := o.alloc(c)
+	y := o.result("add", c, x)
 	o.copyTo(y, x)
 	o.linear(y, up, b.down, 1)
 	b.pool.put(up)
@@ -153,8 +156,8 @@ func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) 
 // save computes all but the output, for which it only makes room.
 func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
 	c := b.dim
-	s := &saved{y: o.alloc(c), up: o.alloc(4 * c), mean: o.stat(o.rows), rstd: o.stat(o.rows)}
-	h := o.alloc(c)
+	h := o.result("layer_norm", c, x)
+	s := &saved{y: o.result("add", c, x), up: o.result("linear", 4*c, h), mean: o.stat(o.rows), rstd: o.stat(o.rows)}
 	o.layerNorm(h, s.mean, s.rstd, x, b.norm)
 	o.linear(s.up, h, b.up, 0)
 	b.pool.put(h)
@@ -164,7 +167,7 @@ func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
 func (b *perceptronHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
 	o := b.ops()
 	s := b.save(o, x)
-	g := o.alloc(4 * b.dim)
+	g := o.result("gelu", 4*b.dim, s.up)
 	o.gelu(g, s.up, b.bias)
 	o.copyTo(s.y, x)
 	o.linear(s.y, g, b.down, 1)
@@ -185,7 +188,7 @@ func (b *perceptronHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 // Backward turns the gradient of y, in place, into that of x.
 func (b *perceptronHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
 	o, c := b.ops(), b.dim
-	g, h := o.alloc(4*c), o.alloc(c)
+	g, h := o.result("gelu", 4*c, s.up), o.result("layer_norm", c, x)
 	o.gelu(g, s.up, b.bias)
 	o.linearWeight(b.down, d, g)
 	o.linearInput(g, d, b.down) // now the gradient of gelu's output

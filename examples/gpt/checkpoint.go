@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/strictjson"
 )
@@ -34,7 +35,7 @@ type about struct {
 	Preset     string   `json:"preset"`
 	Steps      []int    `json:"steps"` // at the end of the run, after the ends before it was extended
 	Seed       uint64   `json:"seed"`
-	DType      string   `json:"dtype"`
+	Policy     string   `json:"policy"`
 	Techniques []string `json:"techniques"`
 	Text       string   `json:"text"`        // SHA-256 of the tokens
 	MicroBatch int      `json:"micro_batch"` // that was found with -memory; 0 without
@@ -92,7 +93,7 @@ func parseAbout(c *checkpoint.Checkpoint) (*about, error) {
 		last = n
 	}
 	_, unknownPreset := presetNamed(a.Preset)
-	_, unknownType := snug.ParseDType(a.DType)
+	_, unknownType := amp.ParsePolicy(a.Policy)
 	_, unknownTechnique := allTechniques().without(strings.Join(a.Techniques, ","))
 	text, err := hex.DecodeString(a.Text)
 	switch {
@@ -128,7 +129,7 @@ func aboutOf(c config, data *corpus) about {
 		sum.Write(b)
 	}
 	return about{
-		Preset: c.name, Steps: append(slices.Clone(c.ends), c.steps), Seed: c.seed, DType: c.dtype.String(),
+		Preset: c.name, Steps: append(slices.Clone(c.ends), c.steps), Seed: c.seed, Policy: c.policy.String(),
 		Techniques: c.on.names(), Text: hex.EncodeToString(sum.Sum(nil)), MicroBatch: c.fit.Micro,
 	}
 }
@@ -168,7 +169,7 @@ func (c *checkpoints) matches(conf config, data *corpus) error {
 	}
 	note("preset", got.Preset, want.Preset)
 	note("seed", got.Seed, want.Seed)
-	note("type", got.DType, want.DType)
+	note("policy", got.Policy, want.Policy)
 	note("techniques", got.Techniques, want.Techniques)
 	note("text with SHA-256", got.Text, want.Text)
 	note("micro-batch", got.MicroBatch, want.MicroBatch)

@@ -170,7 +170,7 @@ func TestCheckpointsOfAnotherRunAndDamagedOnes(t *testing.T) {
 	require.Zero(t, status, errs)
 	before := snapshot(t, dir)
 	for what, more := range map[string][]string{
-		"seed": {"-seed", "9"}, "steps": {"-steps", "1"}, "techniques": {"-off", "quant8"}, "text": {"-text", textFile(t, 600)}, "type": {"-dtype", "f16"},
+		"seed": {"-seed", "9"}, "steps": {"-steps", "1"}, "techniques": {"-off", "quant8"}, "text": {"-text", textFile(t, 600)}, "policy": {"-dtype", "f16"},
 	} {
 		status, out, errs := runArgs(append(args, more...)...)
 		require.Equal(t, 2, status)
@@ -250,7 +250,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 
 // TestAboutIsChecked: a header with the right sums is not believed all it says.
 func TestAboutIsChecked(t *testing.T) {
-	c := config{preset: presets[0], dtype: snug.BF16, on: allTechniques()}
+	c := config{preset: presets[0], policy: policyOf(allTechniques(), snug.BF16), on: allTechniques()}
 	good, err := json.Marshal(aboutOf(c, words13(400)))
 	require.NoError(t, err)
 	parse := func(step int, text string) error {
@@ -260,7 +260,7 @@ func TestAboutIsChecked(t *testing.T) {
 	require.NoError(t, parse(20, string(good)))
 	for _, change := range [][2]string{
 		{`"tiny"`, `"huge"`}, {`[20]`, `[]`}, {`[20]`, `[0]`}, {`[20]`, `[-1,20]`}, {`[20]`, `[20,20]`}, {`[20]`, `[30,20]`}, {`[20]`, `[100000000]`},
-		{`[20]`, `[19]`}, {`[20]`, `null`}, {`"quant8"`, `"quant9"`}, {`"bf16"`, `"f99"`}, {`"micro_batch":0`, `"micro_batch":-1`},
+		{`[20]`, `[19]`}, {`[20]`, `null`}, {`"quant8"`, `"quant9"`}, {"compute=bf16", "compute=f99"}, {`"micro_batch":0`, `"micro_batch":-1`},
 		{`"micro_batch":0`, `"micro_batch":99999999`}, {`"text":"`, `"text":"0`}, {`"seed":`, `"Seed":`}, {`"seed":`, `"seed":1,"seed":`},
 		{`"micro_batch":0,`, ``}, {`{`, `{"more":1,`}, {`"loss_first":0`, `"loss_first":1e999`},
 	} {

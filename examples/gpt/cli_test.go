@@ -176,7 +176,7 @@ func TestChartOfLargeRuns(t *testing.T) {
 func TestMemoryLimitKeepsTheBatch(t *testing.T) {
 	text := textFile(t, 500)
 	var losses []float64
-	for limit, micros := range map[string]string{"2MiB": "1 micro-batches of at most 4", "400KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
+	for limit, micros := range map[string]string{"2MiB": "1 micro-batch of at most 4", "400KiB": "2 micro-batches of at most 2", "346KiB": "4 micro-batches of at most 1"} {
 		status, out, errs := runArgs("-preset", "tiny", "-steps", "6", "-text", text, "-json", "-memory", limit)
 		require.Zero(t, status, errs)
 		require.Contains(t, out, "4 sequences of 32 tokens a step, in "+micros, limit)
@@ -310,4 +310,59 @@ func TestInjectedNaNIsFound(t *testing.T) {
 	status, _, errs = runArgs(append(args, "-off", "amp")...)
 	require.Equal(t, 1, status)
 	require.Contains(t, errs, "step 3: block1.up[1365] = NaN, from micro-batch 2")
+}
+
+// TestFinishedRun: the same command after the last step trains no more and names no rate.
+func TestFinishedRun(t *testing.T) {
+	args := []string{"-preset", "tiny", "-steps", "1", "-text", textFile(t, 500), "-json", "-checkpoint", t.TempDir()}
+	status, out, errs := runArgs(args...)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "after 1 step; ")
+	require.Contains(t, out, "tokens/s on ")
+	first, last := finalLosses(t, out)
+	status, out, errs = runArgs(args...)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "resuming from step 1 of 1\n")
+	require.Contains(t, out, "after 1 step\n")
+	require.NotContains(t, out, "tokens/s")
+	again, end := finalLosses(t, out)
+	require.Equal(t, []float64{first, last}, []float64{again, end})
+}
+
+// TestTimelineOfInterruptedRun: what is known until then is written.
+func TestTimelineOfInterruptedRun(t *testing.T) {
+	text := textFile(t, 500)
+	for _, name := range []string{"out.csv", "out.svg"} {
+		path := filepath.Join(t.TempDir(), name)
+		args := []string{"-preset", "tiny", "-text", text, "-timeline", path}
+		var out, errs bytes.Buffer
+		require.Equal(t, 1, run(stopper{&stopAfter{context.Background(), 8}, context.Background()}, args, &out, &errs))
+		require.Regexp(t, `^gpt: interrupted after step [2-9] of 20, and nothing is saved without -checkpoint\n$`, errs.String())
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if name == "out.svg" {
+			svgtest.TextsFit(t, b)
+			continue
+		}
+		rows, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+		require.NoError(t, err)
+		require.Greater(t, len(rows), 2)
+	}
+}
+
+// stopAfter is a context that is done after some looks at it.
+type stopAfter struct {
+	context.Context
+	steps int
+}
+
+func (s *stopAfter) Err() error {
+	if s.steps--; s.steps < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestCount(t *testing.T) {
+	require.Equal(t, "1 micro-batch, 2 micro-batches, 0 steps", count(1, "micro-batch")+", "+count(2, "micro-batch")+", "+count(0, "step"))
 }

@@ -92,9 +92,8 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 			off = append(off, name)
 		}
 	}
-	low := o.dtype
 	cmd := exec.CommandContext(ctx, self, "-json", "-preset", o.name, "-steps", strconv.Itoa(o.steps), "-text", o.text,
-		"-seed", strconv.FormatUint(o.seed, 10), "-dtype", low.String(), "-off", strings.Join(off, ","))
+		"-seed", strconv.FormatUint(o.seed, 10), "-dtype", o.policy.Compute.String(), "-off", strings.Join(off, ","))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

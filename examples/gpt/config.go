@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
 )
 
 // preset is the size of a model and of its training run.
@@ -116,10 +116,10 @@ func (t techniques) without(list string) (techniques, error) {
 // config is everything that the losses of a run depend on, and how to watch it.
 type config struct {
 	preset
-	on    techniques
-	dtype snug.DType // of weights and activations
-	seed  uint64
-	ends  []int // steps at which the run ended before it was extended, ascending
+	on     techniques
+	policy amp.Policy // the element types
+	seed   uint64
+	ends   []int // steps at which the run ended before it was extended, ascending
 
 	limit  int64       // of bytes that are held at a time; 0 for none
 	host   int64       // of bytes of paged state in host memory; 0 for a share of all

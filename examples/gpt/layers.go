@@ -16,15 +16,12 @@ const normEps = 1e-5
 
 // ops calls the layers for one micro-batch and keeps the first error; after an
 // error it does nothing. It knows the shapes: activations are [rows, width] in
-// the compute type, a weight is [out, in].
+// the types that policy.go says, a weight is [out, in].
 type ops struct {
 	*model
 	rows int // sequences × tokens
 	err  error
 }
-
-// alloc returns an activation of the given width.
-func (o *ops) alloc(width int) *tensor { return o.pool.get(plan.Activations, o.dtype, o.rows*width) }
 
 // stat returns a float32 activation of n elements.
 func (o *ops) stat(n int) *tensor { return o.pool.get(plan.Activations, snug.F32, n) }
@@ -157,12 +154,11 @@ func (o *ops) attendBackward(dqkv, dout, qkv, out, lse *tensor) {
 }
 
 // saveForAttention returns what attend keeps for the backward pass.
-func (o *ops) saveForAttention() *tensor {
-	heads := o.sequences * o.heads
+func (o *ops) saveForAttention(qkv *tensor) *tensor {
 	if o.on[useAttention] {
-		return o.stat(heads * o.tokens)
+		return o.stat(o.heads * o.rows)
 	}
-	return o.pool.get(plan.Activations, o.dtype, heads*o.tokens*o.tokens)
+	return o.result("softmax", o.heads*o.tokens, qkv)
 }
 
 func viewOrNone(t *tensor) snug.View {

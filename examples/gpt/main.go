@@ -98,8 +98,8 @@ const usage = `usage: gpt [flags]
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
-  -timeline FILE    write what is held after each step, by component, as .csv or .svg; in the CSV, host and disk are the
-                    pages of offload, and those on the host count with the device too
+  -timeline FILE    write what is held after each step, by component, as .csv or .svg, also when the run is interrupted;
+                    in the CSV, host and disk are the pages of offload, and those on the host count with the device too
   -checkpoint DIR   save the run in DIR, and go on from what is there; SIGINT and SIGTERM end the current step, save
                     it, and end the run, and a second one ends it at once
   -save-every N     steps between checkpoints; default 25
@@ -183,7 +183,7 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	} else if o.on, err = allTechniques().without(off); err != nil {
 		return err
 	}
-	o.dtype = computeType(o.on, low)
+	o.policy = policyOf(o.on, low)
 	switch {
 	case o.device != "cpu" && (o.compare || !o.on[useAttention]):
 		return errors.New("-compare and attention off are for the cpu: attention as on paper runs there only")
@@ -265,13 +265,11 @@ func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err erro
 		fmt.Fprintf(stdout, "resuming from step %d of %d\n", t.step, o.steps)
 	}
 	rep, err := t.run(stop, o, saved, newProgress(stdout, stderr, o.steps))
+	if o.timeline != "" && (err == nil || len(t.meter.Timeline()) > 1) { // also of a run that ended early
+		err = errors.Join(err, writeTimeline(o.timeline, t.meter, o.name))
+	}
 	if err != nil {
 		return err
-	}
-	if o.timeline != "" {
-		if err := writeTimeline(o.timeline, t.meter, o.name); err != nil {
-			return err
-		}
 	}
 	rep.expectRSS(base, t.model)
 	return rep.print(stop.now, stdout, t, o.json)

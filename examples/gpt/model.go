@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -20,7 +21,7 @@ type param struct {
 	start      int
 	scale      float64   // standard deviation of its first values
 	fill       float32   // its first value, when scale is 0
-	value      snug.View // in the compute type
+	value      snug.View // in the low type
 }
 
 func (p *param) len() int { return p.rows * p.cols }
@@ -61,7 +62,7 @@ func newModel(dev *snug.Device, c config) (*model, error) {
 		p.start = n
 		n += p.len()
 	}
-	all, err := newVector(dev, c.dtype, n)
+	all, err := newVector(dev, c.policy.Compute, n)
 	if err != nil {
 		return nil, err
 	}
@@ -171,9 +172,10 @@ func (m *model) firstValues(index int) func(lo int, w []float32) error {
 
 // embed returns the input of the first block.
 func (m *model) embed(inputs []int32) (*tensor, error) {
-	x := m.pool.get(plan.Activations, m.dtype, len(inputs)*m.dim)
-	if m.pool.err != nil {
-		return nil, m.pool.err
+	o := &ops{model: m, rows: len(inputs)}
+	x := o.result("embedding", m.dim, &tensor{View: m.table.value})
+	if err := cmp.Or(o.err, m.pool.err); err != nil {
+		return nil, err
 	}
 	if err := fused.Embedding(x.View, m.table.value, inputs, m.place.value, m.position, m.dim); err != nil {
 		m.pool.put(x)
@@ -207,7 +209,7 @@ func (m *model) backprop(ctx context.Context, inputs, targets []int32, lossScale
 func (m *model) head(y *tensor, targets []int32, scale float32) (*tensor, fused.Loss, error) {
 	o := &ops{model: m, rows: len(targets)}
 	var loss fused.Loss
-	h, mean, rstd := o.alloc(m.dim), o.stat(o.rows), o.stat(o.rows)
+	h, mean, rstd := o.result("layer_norm", m.dim, y), o.stat(o.rows), o.stat(o.rows)
 	o.layerNorm(h, mean, rstd, y, m.last)
 	o.do(func() error {
 		acc, into, err := o.gradient(m.table)
@@ -276,7 +278,7 @@ func (m *model) lastHidden(ctx context.Context, inputs []int32) (*tensor, error)
 // logits computes the output layer for one row of hidden values.
 func (m *model) logits(out []float32, hidden snug.View) error {
 	o := &ops{model: m, rows: 1}
-	y := o.stat(m.vocab)
+	y := o.alloc(m.policy.Output, m.vocab)
 	defer m.pool.put(y)
 	o.linear(y, &tensor{View: hidden}, m.table, 0)
 	o.do(func() error { return snug.Copy(out, y.View) })

@@ -21,7 +21,7 @@ func micro(on techniques, low snug.DType) config {
 			name: "micro", vocab: 13, dim: 8, layers: 3, heads: 2, context: 6, microBatch: 2, window: 2,
 			steps: 4, lr: 1e-2, lossRows: 5, chunk: 512, hostShare: 4, heldOut: 2, sampled: 4,
 		},
-		on: on, dtype: computeType(on, low), seed: 7,
+		on: on, policy: policyOf(on, low), seed: 7,
 	}
 }
 
@@ -241,7 +241,7 @@ func TestPredictionIsExact(t *testing.T) {
 	tiny.steps = 2
 	for _, on := range list {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
-			c := config{preset: tiny, on: on, dtype: computeType(on, snug.BF16), seed: 1}
+			c := config{preset: tiny, on: on, policy: policyOf(on, snug.BF16), seed: 1}
 			tr := trainerOf(t, c)
 			trainAll(t, tr)
 			want, err := c.predict()
@@ -302,4 +302,22 @@ func peakOf(t *trainer) plan.Bytes {
 func heldBy(t *trainer) plan.Bytes {
 	now, _ := t.meter.Held()
 	return now[plan.OnDevice]
+}
+
+// TestTypesOfOperations: the policy's low type is for what torch's autocast computes in it,
+// and for what reads its results. Losses are sums in float32, as those of package fused are.
+func TestTypesOfOperations(t *testing.T) {
+	for _, low := range []snug.DType{snug.BF16, snug.F16} {
+		for _, on := range []techniques{allTechniques(), {}} {
+			want := policyOf(on, low).Compute
+			require.Equal(t, on[useAMP], want == low)
+			o := &ops{model: &model{config: config{policy: policyOf(on, low)}}}
+			for _, op := range []string{"embedding", "layer_norm", "linear", "scaled_dot_product_attention", "softmax", "gelu", "add"} {
+				require.Equal(t, want, o.typeOf(op, want), op)
+			}
+			require.Equal(t, want, o.typeOf("linear", snug.F32, snug.F32))
+			require.Equal(t, snug.F32, o.typeOf("cross_entropy_loss", want))
+			require.NoError(t, o.err)
+		}
+	}
 }

@@ -36,7 +36,7 @@ func (c config) task() plan.Task {
 // way describes the techniques, but for what is computed again and what is paged.
 func (c config) way() plan.Run {
 	b := c.batch()
-	r := plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.dtype, Masters: amp.FullMaster, StateBits: 32, Tiled: c.on[useAttention]}
+	r := plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: 32, Tiled: c.on[useAttention]}
 	if c.on[useQuant8] {
 		r.StateBits = 8
 	}
@@ -175,12 +175,4 @@ func (c config) predict() (b plan.Bytes, err error) {
 		return b, err
 	}
 	return c.take(r), nil
-}
-
-// computeType returns the type of weights and activations.
-func computeType(on techniques, low snug.DType) snug.DType {
-	if on[useAMP] {
-		return low
-	}
-	return snug.F32
 }

@@ -16,6 +16,17 @@ import (
 // mib formats bytes.
 func mib(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }
 
+// count writes a number of things: "1 step", "4 micro-batches".
+func count(n int, one string) string {
+	switch {
+	case n == 1:
+		return "1 " + one
+	case strings.HasSuffix(one, "ch"):
+		return fmt.Sprintf("%d %ses", n, one)
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
 // percent formats a as a share of b.
 func percent(a, b int64) string {
 	if b == 0 {
@@ -47,14 +58,14 @@ func printPrediction(w io.Writer, c config) error {
 	}
 	plain := c
 	plain.on = techniques{}
-	plain.dtype = computeType(plain.on, c.dtype)
+	plain.policy = policyOf(plain.on, snug.F32)
 	without, err := plain.predict()
 	if err != nil {
 		return err
 	}
 	b := c.batch()
-	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %d sequences of %d tokens a step, in %d micro-batches of at most %d\n",
-		c.name, c.parameters(), c.layers, c.dim, b.Global, c.context, b.Window, b.Micro)
+	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %s of %d tokens a step, in %s of at most %d\n",
+		c.name, c.parameters(), c.layers, c.dim, count(b.Global, "sequence"), c.context, count(b.Window, "micro-batch"), b.Micro)
 	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
 	t := table(w)
 	fmt.Fprintf(t, "\twithout\twith\tshare\t\n")

@@ -21,7 +21,7 @@ type report struct {
 	Tokens       int64                `json:"tokens"`
 	LossFirst    float64              `json:"loss_first"`
 	LossLast     float64              `json:"loss_last"`
-	TokensPerS   float64              `json:"tokens_per_s"`
+	TokensPerS   float64              `json:"tokens_per_s,omitempty"` // 0 when all steps were done before
 	PeakRSS      int64                `json:"peak_rss_bytes"`
 	PredictedRSS int64                `json:"predicted_rss_bytes"`
 	BaseRSS      int64                `json:"base_rss_bytes"` // before there was a model
@@ -43,7 +43,7 @@ type peakBytes struct {
 // deviceText names the device, and the cores where it is the CPU.
 func (t *trainer) deviceText() string {
 	if t.dev.IsCPU() {
-		return fmt.Sprintf("%d cores", runtime.GOMAXPROCS(0))
+		return count(runtime.GOMAXPROCS(0), "core")
 	}
 	return t.dev.Name()
 }
@@ -160,8 +160,11 @@ func (r *report) expectRSS(base residence, m *model) {
 // print writes the measurements, a sample and, if asked, the line of JSON.
 func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool) error {
 	printMeasured(w, r)
-	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %d steps; %.0f tokens/s on %s\n",
-		r.LossFirst, r.LossLast, r.Steps, r.TokensPerS, t.deviceText())
+	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %s", r.LossFirst, r.LossLast, count(r.Steps, "step"))
+	if r.TokensPerS > 0 { // this process has trained
+		fmt.Fprintf(w, "; %.0f tokens/s on %s", r.TokensPerS, t.deviceText())
+	}
+	fmt.Fprintln(w)
 	text, err := t.sample(ctx, sampleStart)
 	if err != nil {
 		return err

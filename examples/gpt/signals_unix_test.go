@@ -104,19 +104,6 @@ func TestInterruptedRunEndsWithTheSameBits(t *testing.T) {
 	require.Equal(t, stateAt(t, straight, 12), stateAt(t, dir, 12))
 }
 
-// stopAfter is a context that is done after some looks at it.
-type stopAfter struct {
-	context.Context
-	steps int
-}
-
-func (s *stopAfter) Err() error {
-	if s.steps--; s.steps < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 // TestSecondSignalEndsAtOnce, also while a checkpoint is written, which leaves the one
 // before.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
