@@ -12,9 +12,9 @@ import (
 // block is the block of 8-bit state and quantized vectors, in elements.
 const block = 256
 
-// optimizers are one step of one parameter. "adamw" is offload's optimizer with
-// all pages in memory, "adamw32" and "adamw8" are quant8's with 32 and 8 bits
-// of state, which look for non-finite gradients first.
+// optimizers are one step of one parameter. "adamw" has its float32 state in an offload
+// store with all pages in memory, "adamw32" and "adamw8" have 32 and 8 bits of state of their
+// own. All look for non-finite gradients first.
 func optimizers(s sizes) (all []work) {
 	for _, n := range s.lens {
 		all = append(all, work{
@@ -72,7 +72,7 @@ func pagedAdamW(mem *memory, n int) (run, done func() error, err error) {
 		return nil, nil, errors.Join(err, remove())
 	}
 	done = func() error { return errors.Join(store.Close(), remove()) }
-	opt, err := offload.NewAdamW(store, offload.AdamWOptions{WeightDecay: 0.01})
+	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: 32, WeightDecay: 0.01, Storage: store})
 	if err == nil {
 		err = opt.Add("w", n)
 	}

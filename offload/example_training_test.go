@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/quant8"
 )
 
 // exampleStore opens a store in a folder that done removes.
@@ -29,7 +30,7 @@ func exampleStore(limit int64) (s *offload.Store, dir string, done func()) {
 func ExampleUpdater() {
 	s, _, done := exampleStore(64 << 10)
 	defer done()
-	opt, _ := offload.NewAdamW(s, offload.AdamWOptions{PageLen: 2048})
+	opt, _ := quant8.NewAdamW(quant8.AdamWOptions{Bits: 32, Chunk: 2048, Storage: s})
 	u, _ := offload.NewUpdater(s, opt, offload.UpdaterOptions{PageLen: 2048})
 	w, g := make([]snug.BFloat16, 20000), make([]snug.BFloat16, 20000)
 	ones := func(_ int, w []float32) error {

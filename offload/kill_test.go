@@ -65,7 +65,7 @@ func train(dir string, steps int) error {
 		return err
 	}
 	defer s.Close()
-	opt, err := NewAdamW(s, AdamWOptions{PageLen: 512})
+	opt, err := adamW(s, 512)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@
 //     the pages of a tensor in a file of weights. [Contents] and [Verify] inspect a
 //     store.
 //   - [Updater] keeps float32 weights, gradients and the state of an optimizer in a
-//     Store and steps page by page; [AdamW] is such an optimizer, and those of package
-//     quant8 with the Store as their Storage are others.
+//     Store and steps page by page. The optimizers of package quant8, with the Store as
+//     their Storage, are such ones.
 //   - [Greedy] and [Optimal] say which layers of a model stay on a device, a
 //     [DeviceMap], and a [Runner] pages the others in, forward and backward.
 //   - [DeviceTier] holds pages in the memory of a device, and [Mover] copies vectors,

@@ -34,7 +34,7 @@ const mostMeasured = 64 << 30
 // file that it makes in directory dir and removes, at once where the system can, with direct I/O where that is
 // possible and without. It returns all rates, and the best: of those within 5 % of the
 // fastest the one with the smallest pages, of which a host limit holds the most. Its
-// PageBytes/4 is a PageLen for [AdamW] and [Updater]. What is not direct is read from
+// PageBytes/4 is a PageLen for [Updater]. What is not direct is read from
 // the operating system's cache, faster than a disk may be. It takes 4 MiB of memory.
 //
 // Errors: [snug.ErrConfig] for a size outside of these limits, and those of the operating

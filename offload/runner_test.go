@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
@@ -143,12 +142,12 @@ func rounded(x []float32) []float32 {
 // pages, forward and backward through a runner, and compares the bits with all in
 // memory.
 func TestRunnerTrains(t *testing.T) {
-	const n, layers, steps = 64, 5, 4
+	const n, layers, steps, pageLen = 128, 5, 4, 32
 	eachPlace(t, func(t *testing.T, dev *snug.Device) {
-		s := memStore(t, Options{HostLimit: 12 * 4 * 16})
-		opt, err := NewAdamW(s, AdamWOptions{PageLen: 16})
+		s := memStore(t, Options{HostLimit: 12 * 4 * pageLen})
+		opt, err := adamW(s, pageLen)
 		require.NoError(t, err)
-		u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: 16})
+		u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: pageLen})
 		require.NoError(t, err)
 		want := make([][]float32, layers)
 		model := make([]Layer, layers)
@@ -171,7 +170,11 @@ func TestRunnerTrains(t *testing.T) {
 				require.NoError(t, u.Bind(model[l].Name, v))
 			}
 		}
-		inMemory := newInMemoryAdamW(want)
+		inMemory, err := adamW(nil, 0)
+		require.NoError(t, err)
+		for l, w := range want {
+			require.NoError(t, inMemory.Add(model[l].Name, len(w)))
+		}
 		weightsOf := func(w []snug.View) []float32 {
 			x := make([]float32, n)
 			require.NoError(t, snug.Copy(x, w[0]))
@@ -180,7 +183,10 @@ func TestRunnerTrains(t *testing.T) {
 		for range steps {
 			var grads [layers][]float32
 			chainRule(want, func(l int, g []float32) { grads[l] = g })
-			inMemory(grads[:])
+			inMemory.Advance(0.01)
+			for l, w := range want {
+				require.NoError(t, inMemory.Step(model[l].Name, snug.ViewOf(w), snug.ViewOf(grads[l]), 1))
+			}
 
 			acts := [][]float32{ones(n)}
 			require.NoError(t, r.Forward(context.Background(), func(l int, w []snug.View) error {
@@ -205,21 +211,6 @@ func TestRunnerTrains(t *testing.T) {
 		require.NoError(t, r.Close())
 		requireWithin(t, s)
 	})
-}
-
-// newInMemoryAdamW returns a function that steps weights, with the defaults of AdamW.
-func newInMemoryAdamW(w [][]float32) func(grads [][]float32) {
-	m, v := make([][]float32, len(w)), make([][]float32, len(w))
-	for l := range w {
-		m[l], v[l] = make([]float32, len(w[l])), make([]float32, len(w[l]))
-	}
-	step := 0
-	return func(grads [][]float32) {
-		step++
-		for l := range w {
-			adam.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: step, GradScale: 1, DecayFirst: true}.Coef().Update(w[l], m[l], v[l], grads[l])
-		}
-	}
 }
 
 // chainRule computes the gradients of ½Σ(Πw-1)² by the chain rule.

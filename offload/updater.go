@@ -10,8 +10,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Stepper is an optimizer that updates parameters range by range: [AdamW], or one of
-// package quant8 whose Storage is the Updater's Store.
+// Stepper is an optimizer that updates parameters range by range, such as those of package
+// quant8 with the Updater's Store as their Storage.
 type Stepper interface {
 	// Add makes a parameter of n elements known.
 	Add(name string, n int) error
@@ -24,9 +24,8 @@ type Stepper interface {
 // UpdaterOptions configure an [Updater]. The zero value is valid.
 type UpdaterOptions struct {
 	// PageLen is the elements of a page of weights and of gradients, and of the ranges
-	// that the Stepper gets; the Stepper's page or chunk length must divide it. 0 means
-	// 65536, the default of [AdamW] and, unless its Block is no power of two, of package
-	// quant8. Rules that need whole parameters, such as LAMB's, need it as long as the
+	// that the Stepper gets; its chunk length must divide it. 0 means 65536, which is also
+	// the default chunk of package quant8, unless its Block is no power of two. Rules that need whole parameters, such as LAMB's, need it as long as the
 	// longest of them.
 	PageLen int
 	// Delayed makes [Updater.Step] return without waiting for its own update; it waits
@@ -445,3 +444,5 @@ func (u *Updater) Commit() error {
 	}
 	return u.s.Commit()
 }
+
+func finite(x float32) bool { return x-x == 0 }

@@ -12,7 +12,7 @@ import (
 func TestUpdaterAllocatesNothing(t *testing.T) {
 	const n, pageLen = 4096, 1024
 	s := memStore(t, Options{HostLimit: 1 << 20, PrefetchDepth: -1})
-	opt, err := NewAdamW(s, AdamWOptions{PageLen: pageLen})
+	opt, err := adamW(s, pageLen)
 	require.NoError(t, err)
 	u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: pageLen})
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ type training struct {
 
 // run goes on from the last commit in a folder.
 func (tr *training) run(dir *filestest.Dir) error {
-	const n, pageLen, steps = 70, 16, 4
+	const n, pageLen, steps = 140, 32, 4
 	o, err := Options{HostLimit: 7 * 4 * pageLen, PrefetchDepth: 2, Workers: 1}.check()
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (tr *training) run(dir *filestest.Dir) error {
 	if tr.s, err = open(dir, o); err != nil {
 		return err
 	}
-	opt, err := NewAdamW(tr.s, AdamWOptions{PageLen: pageLen})
+	opt, err := adamW(tr.s, pageLen)
 	if err != nil {
 		return err
 	}

@@ -176,6 +176,9 @@ func (u *Updater) eachGradient(p *updated, do func(page Page[float32]) error) er
 	return nil
 }
 
+// chunkLen is the elements that one worker computes at a time.
+const chunkLen = 8 << 10
+
 // chunksOf returns how many chunks n elements are cut into for the workers.
 func chunksOf(n int) int { return cpu.Chunks(n, chunkLen) }
 

@@ -17,7 +17,7 @@ func TestResumeIsNotForgotten(t *testing.T) {
 	begin := func(where func(s *Store) *Store, names ...string) (*Store, *Updater) {
 		s, err := open(dir, Options{})
 		require.NoError(t, err)
-		opt, err := NewAdamW(where(s), AdamWOptions{})
+		opt, err := adamW(where(s), 0)
 		require.NoError(t, err)
 		u, err := NewUpdater(s, opt, UpdaterOptions{})
 		require.NoError(t, err)

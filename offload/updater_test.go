@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/files/filestest"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/quant8"
 )
 
 const updPage = 96 // elements
@@ -29,16 +29,18 @@ var updParams = []struct {
 type run struct {
 	weights map[string][]float32 // in memory
 	grads   map[string][]float32
-	m, v    map[string][]float32
+	opt     *quant8.Optimizer
 	model   map[string][]snug.BFloat16 // what the next gradients are taken of
-	t       int
 }
 
-func newRun() *run {
-	r := &run{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]snug.BFloat16{}, 0}
+func newRun(t testing.TB) *run {
+	opt, err := adamW(nil, 0)
+	require.NoError(t, err)
+	r := &run{map[string][]float32{}, map[string][]float32{}, opt, map[string][]snug.BFloat16{}}
 	for i, p := range updParams {
 		r.weights[p.name] = normals(p.n, uint64(100+i))
-		r.grads[p.name], r.m[p.name], r.v[p.name] = make([]float32, p.n), make([]float32, p.n), make([]float32, p.n)
+		r.grads[p.name] = make([]float32, p.n)
+		require.NoError(t, opt.Add(p.name, p.n))
 		r.model[p.name] = make([]snug.BFloat16, p.n)
 	}
 	r.publish()
@@ -78,13 +80,10 @@ func (r *run) norm() float64 {
 	return math.Sqrt(sum)
 }
 
-func (r *run) step(lr, scale float32) {
-	r.t++
+func (r *run) step(t testing.TB, lr, scale float32) {
+	r.opt.Advance(lr)
 	for name, w := range r.weights {
-		adam.Hyper{
-			LR: lr, Beta1: hyper.Beta1, Beta2: hyper.Beta2, Eps: hyper.Eps, WeightDecay: hyper.WeightDecay,
-			Step: r.t, GradScale: scale, DecayFirst: true,
-		}.Coef().Update(w, r.m[name], r.v[name], r.grads[name])
+		require.NoError(t, r.opt.Step(name, snug.ViewOf(w), snug.ViewOf(r.grads[name]), scale))
 		clear(r.grads[name])
 	}
 }
@@ -96,9 +95,8 @@ type paged struct {
 }
 
 func newPaged(t testing.TB, s *Store, o UpdaterOptions, place kerneltest.Place) *paged {
-	h := hyper
-	h.PageLen, o.PageLen = updPage, updPage
-	opt, err := NewAdamW(s, h)
+	o.PageLen = updPage
+	opt, err := adamW(s, updPage)
 	require.NoError(t, err)
 	u, err := NewUpdater(s, opt, o)
 	require.NoError(t, err)
@@ -155,7 +153,7 @@ func TestUpdater(t *testing.T) {
 		t.Run(fmt.Sprint(pages), func(t *testing.T) {
 			place := kerneltest.Place{Name: "slice"}
 			s := memStore(t, Options{HostLimit: pages * 4 * updPage})
-			u, want := newPaged(t, s, UpdaterOptions{}, place), newRun()
+			u, want := newPaged(t, s, UpdaterOptions{}, place), newRun(t)
 			u.requireModel(t, want.model)
 			for step := 1; step <= 5; step++ {
 				for micro := range 3 {
@@ -165,7 +163,7 @@ func TestUpdater(t *testing.T) {
 				norm, err := u.Norm()
 				require.NoError(t, err)
 				require.InEpsilon(t, want.norm(), norm, 1e-12)
-				want.step(0.01, clip(norm))
+				want.step(t, 0.01, clip(norm))
 				want.publish()
 				require.NoError(t, u.Step(0.01, clip(norm)))
 				require.Equal(t, step, u.Steps())
@@ -191,12 +189,12 @@ func TestUpdater(t *testing.T) {
 func TestUpdaterDelayed(t *testing.T) {
 	place := kerneltest.Place{Name: "slice"}
 	s := memStore(t, Options{HostLimit: 6 * 4 * updPage})
-	u, want := newPaged(t, s, UpdaterOptions{Delayed: true}, place), newRun()
+	u, want := newPaged(t, s, UpdaterOptions{Delayed: true}, place), newRun(t)
 	for step := 1; step <= 6; step++ {
 		want.accumulate(step, 1)
 		u.accumulate(t, place, step, 1)
 		want.publish() // of the step before, whose update is done now
-		want.step(0.01, 0.5)
+		want.step(t, 0.01, 0.5)
 		require.NoError(t, u.Step(0.01, 0.5))
 		u.requireModel(t, want.model)
 	}
@@ -335,11 +333,11 @@ func TestUpdaterOnDevices(t *testing.T) {
 				if mover != nil {
 					o.Mover = newMover(t, mover, 128, 3)
 				}
-				u, want := newPaged(t, memStore(t, Options{HostLimit: 6 * 4 * updPage}), o, place), newRun()
+				u, want := newPaged(t, memStore(t, Options{HostLimit: 6 * 4 * updPage}), o, place), newRun(t)
 				for step := 1; step <= 3; step++ {
 					want.accumulate(step, 1)
 					u.accumulate(t, place, step, 1)
-					want.step(0.01, 1)
+					want.step(t, 0.01, 1)
 					want.publish()
 					require.NoError(t, u.Step(0.01, 1))
 					require.NoError(t, u.Wait())
@@ -359,7 +357,7 @@ func TestUpdaterOnDevices(t *testing.T) {
 func TestUpdaterConcurrent(t *testing.T) {
 	const n, pieces = 64 * updPage, 16
 	s := memStore(t, Options{HostLimit: (pieces + 4) * 4 * updPage})
-	opt, err := NewAdamW(s, AdamWOptions{PageLen: updPage})
+	opt, err := adamW(s, updPage)
 	require.NoError(t, err)
 	u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: updPage, Delayed: true})
 	require.NoError(t, err)
@@ -388,7 +386,7 @@ func TestUpdaterConcurrent(t *testing.T) {
 // TestUpdaterDrop skips a step whose gradient is not finite.
 func TestUpdaterDrop(t *testing.T) {
 	place := kerneltest.Place{Name: "slice"}
-	u, want := newPaged(t, memStore(t, Options{}), UpdaterOptions{}, place), newRun()
+	u, want := newPaged(t, memStore(t, Options{}), UpdaterOptions{}, place), newRun(t)
 	require.NoError(t, u.Accumulate("d", 7, snug.ViewOf([]float32{float32(math.Inf(1))}), 1))
 	norm, err := u.Norm()
 	require.NoError(t, err)
@@ -399,7 +397,7 @@ func TestUpdaterDrop(t *testing.T) {
 	require.Zero(t, norm)
 	want.accumulate(1, 1)
 	u.accumulate(t, place, 1, 1)
-	want.step(0.01, 1)
+	want.step(t, 0.01, 1)
 	want.publish()
 	require.NoError(t, u.Step(0.01, 1))
 	u.requireModel(t, want.model)
