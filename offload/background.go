@@ -30,6 +30,20 @@ func (s *Store) Prefetch(keys ...string) {
 	}
 }
 
+// Together returns how many blobs of size bytes a step of an optimizer should pin at once, so
+// that its workers wait for one another less often: as many as are an eighth of HostLimit, and
+// from 1 to 8. The optimizers of package quant8 ask for it.
+func (s *Store) Together(size int) int {
+	const most = 8
+	switch {
+	case !s.made() || size < 0:
+		return 1
+	case s.opts.HostLimit == 0:
+		return most
+	}
+	return int(max(1, min(most, s.opts.HostLimit/8/max(1, int64(size)))))
+}
+
 // hint asks for p to be read ahead.
 func (s *Store) hint(p *page) {
 	if s.closed || !readable(p) || len(s.hints) == s.opts.PrefetchDepth || slices.Contains(s.hints, p) {

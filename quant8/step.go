@@ -251,41 +251,11 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	return nil
 }
 
-// stepStored runs chunk by chunk, each while its blob is acquired. A chunk is
-// updated then; a parameter whose rule needs all of it, at the end of the step.
-func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
-	p, g, first := j.p, j.g, j.first
-	for begin := 0; begin < p.Len(); begin += a.o.Chunk {
-		end := min(begin+a.o.Chunk, p.Len())
-		c := a.claimOf(q, lo+begin, end-begin)
-		err := a.withBlob(q, (lo+begin)/a.o.Chunk, j.sums == nil, func(blob []byte) (err error) {
-			if j.p, err = p.Slice(begin, end); err != nil {
-				return err
-			}
-			if j.g, err = g.Slice(begin, end); err != nil {
-				return err
-			}
-			j.state, j.first = snug.SliceView(blob), first+uint64(begin)
-			if j.sums == nil {
-				a.note(c, optim.Begun)
-			}
-			j.Run()
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		if j.sums == nil && !a.o.hyper.Whole() {
-			a.note(c, optim.Updated)
-		}
-	}
-	return nil
-}
-
 // stepJob updates p and the state of whole chunks. state begins with the blob
-// of the first.
+// of the first, or blobs has those that a Storage gave.
 type stepJob struct {
 	p, g, state snug.View
+	blobs       [maxTogether][]byte
 	layout
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
@@ -322,7 +292,10 @@ func (j *stepJob) Run() {
 		f := optim.NewFactors(j.roots.Float32s(), j.rows, j.rootLimit)
 		j.rule.SetFactors(&f)
 	}
-	args := stepArgs{stepJob: *j, state: snug.Host[uint8](j.state), tile: j.block}
+	args := stepArgs{stepJob: *j, tile: j.block}
+	if j.state.Len() > 0 {
+		args.state = snug.Host[uint8](j.state)
+	}
 	if j.bits >= 16 {
 		args.tile = half.Chunk
 	}
@@ -351,7 +324,10 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 	if begin >= end {
 		return // the last chunk has fewer items
 	}
-	blob := a.state[int64(chunk)*a.bytes(a.chunk):]
+	blob := a.blobs[chunk%maxTogether]
+	if blob == nil {
+		blob = a.state[int64(chunk)*a.bytes(a.chunk):]
+	}
 	switch a.bits {
 	case 32:
 		s := a.split32(blob, hi-lo)

@@ -14,6 +14,11 @@ import (
 // offloading store. What Acquire has returned is released also where the update panics. A key always comes with the same size, and between Acquire
 // and Release of a key there is no other Acquire of it. It must allow
 // concurrent calls if the optimizer's methods are called concurrently.
+//
+// A Storage may have two more methods, which make steps faster. Prefetch(keys ...string)
+// hears which blobs the same call of Step acquires next. Together(size int) int says how many
+// blobs of size bytes a step should hold at once; a step holds 8 at most, and one without the
+// method.
 type Storage interface {
 	// Acquire returns the size bytes of a blob, 4-byte aligned and zero at
 	// first. They stay valid until Release.
@@ -188,30 +193,54 @@ func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []by
 	if a.o.Storage == nil {
 		return a.withBlobInMemory(q, begin, size, dirty, use)
 	}
-	key := q.key
-	if chunk != factors {
-		key = q.keys[chunk]
-	}
-	blob, err := a.o.Storage.Acquire(key, size)
+	blob, err := a.acquire(q, chunk, size)
 	if err != nil {
-		return fmt.Errorf("acquire %q, %d bytes: %w", key, size, err)
+		return err
 	}
 	ended := false
 	defer func() {
-		if e := a.o.Storage.Release(key, dirty && ended && err == nil); e != nil && err == nil {
-			err = fmt.Errorf("release %q: %w", key, e)
+		if e := a.release(q, chunk, dirty && ended && err == nil); err == nil {
+			err = e
 		}
 	}()
+	err = use(blob)
+	ended = true
+	return err
+}
+
+// storageKey returns the key of a chunk of q, or of its factors.
+func (q *param) storageKey(chunk int) string {
+	if chunk == factors {
+		return q.key
+	}
+	return q.keys[chunk]
+}
+
+// acquire returns a blob of size bytes of the Storage.
+func (a *Optimizer) acquire(q *param, chunk, size int) ([]byte, error) {
+	key := q.storageKey(chunk)
+	blob, err := a.o.Storage.Acquire(key, size)
 	switch {
+	case err != nil:
+		return nil, fmt.Errorf("acquire %q, %d bytes: %w", key, size, err)
 	case len(blob) != size:
 		err = fmt.Errorf("the Storage gave %d bytes for %q, want %d: %w", len(blob), key, size, snug.ErrConfig)
 	case uintptr(unsafe.Pointer(unsafe.SliceData(blob)))%4 != 0:
 		err = fmt.Errorf("the Storage gave bytes for %q that are not 4-byte aligned: %w", key, snug.ErrConfig)
 	default:
-		err = use(blob)
+		return blob, nil
 	}
-	ended = true
-	return err
+	_ = a.release(q, chunk, false) // nothing was changed
+	return nil, err
+}
+
+// release ends what acquire began.
+func (a *Optimizer) release(q *param, chunk int, dirty bool) error {
+	key := q.storageKey(chunk)
+	if err := a.o.Storage.Release(key, dirty); err != nil {
+		return fmt.Errorf("release %q: %w", key, err)
+	}
+	return nil
 }
 
 func (a *Optimizer) withBlobInMemory(q *param, begin, size int, dirty bool, use func(blob []byte) error) error {
