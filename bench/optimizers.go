@@ -47,7 +47,7 @@ func optimizers(s sizes) (all []work) {
 const learningRate = 1e-4
 
 func adamW(mem *memory, dt snug.DType, n, bits int) (run, done func() error, err error) {
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: bits, Block: block, WeightDecay: 0.01})
+	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{Bits: bits, Block: block})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,7 +72,7 @@ func pagedAdamW(mem *memory, n int) (run, done func() error, err error) {
 		return nil, nil, errors.Join(err, remove())
 	}
 	done = func() error { return errors.Join(store.Close(), remove()) }
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: 32, WeightDecay: 0.01, Storage: store})
+	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{Bits: 32, Storage: store})
 	if err == nil {
 		err = opt.Add("w", n)
 	}

@@ -30,7 +30,7 @@ func exampleStore(limit int64) (s *offload.Store, dir string, done func()) {
 func ExampleUpdater() {
 	s, _, done := exampleStore(64 << 10)
 	defer done()
-	opt, _ := quant8.NewAdamW(quant8.AdamWOptions{Bits: 32, Chunk: 2048, Storage: s})
+	opt, _ := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Chunk: 2048, Storage: s})
 	u, _ := offload.NewUpdater(s, opt, offload.UpdaterOptions{PageLen: 2048})
 	w, g := make([]snug.BFloat16, 20000), make([]snug.BFloat16, 20000)
 	ones := func(_ int, w []float32) error {

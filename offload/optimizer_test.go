@@ -29,8 +29,8 @@ var (
 // adamW returns an optimizer whose state lies in s, in blobs of chunk elements, or in memory
 // for nil.
 func adamW(s quant8.Storage, chunk int) (*quant8.Optimizer, error) {
-	return quant8.NewAdamW(quant8.AdamWOptions{
-		Beta1: 0.8, Beta2: 0.95, Eps: 1e-6, WeightDecay: 0.1, Bits: 32, Block: quant8.MinBlock, Chunk: chunk, Storage: s,
+	return quant8.New(quant8.AdamW{Beta1: 0.8, Beta2: 0.95, Eps: 1e-6, WeightDecay: 0.1}, quant8.Options{
+		Bits: 32, Block: quant8.MinBlock, Chunk: chunk, Storage: s,
 	})
 }
 

@@ -2,49 +2,20 @@ package plan
 
 import (
 	"fmt"
-	"github.com/snug-ml/snug/quant8"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/snug-ml/snug/quant8"
 )
 
-// rules make the optimizers by name.
-var rules = map[string]func(s quant8.StateOptions) (*quant8.Optimizer, error){
-	"adamw": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewAdamW(quant8.AdamWOptions{Bits: s.Bits, Chunk: s.Chunk})
-	},
-	"adam": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewAdam(quant8.AdamOptions{StateOptions: s})
-	},
-	"ademamix": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewAdEMAMix(quant8.AdEMAMixOptions{StateOptions: s})
-	},
-	"lion": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewLion(quant8.LionOptions{StateOptions: s})
-	},
-	"sgd": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewSGD(quant8.SGDOptions{StateOptions: s})
-	},
-	"rmsprop": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewRMSprop(quant8.RMSpropOptions{StateOptions: s})
-	},
-	"adagrad": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewAdagrad(quant8.AdagradOptions{StateOptions: s})
-	},
-	"lamb": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewLAMB(quant8.LAMBOptions{StateOptions: s})
-	},
-	"lars": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewLARS(quant8.LARSOptions{StateOptions: s})
-	},
-	"adafactor": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewAdafactor(quant8.AdafactorOptions{StateOptions: s})
-	},
-	"muon": func(s quant8.StateOptions) (*quant8.Optimizer, error) {
-		return quant8.NewMuon(quant8.MuonOptions{StateOptions: s})
-	},
+// rules are those of the optimizers, by name.
+var rules = map[string]quant8.Rule{
+	"adamw": quant8.AdamW{}, "adam": quant8.Adam{}, "ademamix": quant8.AdEMAMix{}, "lion": quant8.Lion{}, "sgd": quant8.SGD{},
+	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
+	"adafactor": quant8.Adafactor{}, "muon": quant8.Muon{},
 }
 
 // Optimizers returns the names that Task.Optimizer takes, sorted.
@@ -73,14 +44,14 @@ func width(bits int) int {
 // nothing for them. What Muon leaves to another optimizer, that is all but the matrices of
 // the chain, has AdamW.
 func (t Task) stateBytes(bits int) (stateSize, error) {
-	options := quant8.StateOptions{Bits: width(bits), Chunk: t.Chunk}
-	opt, err := rules[t.Optimizer](options)
+	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
+	opt, err := quant8.New(rules[t.Optimizer], options)
 	if err != nil {
 		return stateSize{}, fmt.Errorf("plan: %w", err)
 	}
 	rest := opt
 	if t.Optimizer == "muon" {
-		if rest, err = rules["adamw"](options); err != nil {
+		if rest, err = quant8.New(rules["adamw"], options); err != nil {
 			return stateSize{}, fmt.Errorf("plan: %w", err)
 		}
 	}

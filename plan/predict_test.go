@@ -174,7 +174,7 @@ func TestStateIsQuant8s(t *testing.T) {
 			if name == "adamw" {
 				sum := int64(0)
 				for p := range m.tensors() {
-					sum += int64(p.times) * quant8.StateBytes(int(p.len()), quant8.AdamWOptions{Bits: bits})
+					sum += int64(p.times) * quant8.StateBytes(quant8.AdamW{}, quant8.Options{Bits: bits}, int(p.len()))
 				}
 				require.Equal(t, sum, p.Peak[OnDevice][State])
 			}

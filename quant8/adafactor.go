@@ -2,7 +2,6 @@ package quant8
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -13,20 +12,8 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// AdafactorOptions configures [NewAdafactor]. A zero field means its default.
-type AdafactorOptions struct {
-	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
-	Beta2Decay  float32 // τ, at least -1 and below 0; default -0.8
-	Eps1        float32 // ε1, the least root of the second moment, default 2^-23
-	Eps2        float32 // ε2, the least rms(p) that the step follows, default 1e-3
-	Clip        float32 // d, at least 1; default 1
-	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
-	StateOptions
-}
-
-// NewAdafactor returns the optimizer of Shazeer and Stern 2018, arXiv:1804.04235, as
-// torch.optim.Adafactor computes it for float32, without parameters. With the root of
-// the mean square rms, β = 1 - t^τ at step t, and for matrices R and C, the means of
+// Adafactor is the rule of Shazeer and Stern 2018, arXiv:1804.04235, as
+// torch.optim.Adafactor computes it for float32. With the root of the mean square rms, β = 1 - t^τ at step t, and for matrices R and C, the means of
 // every row and column, it computes
 //
 //	ρ = min(lr, 1/√t)
@@ -46,7 +33,7 @@ type AdafactorOptions struct {
 // R and C are float32: 4·(rows+cols) bytes for a matrix, whatever the options say.
 // v, without a sign, and m, with one, have the width of the options: with 8 bits each
 // takes n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256; with 4
-// bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below Min8bit,
+// bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below MinSize,
 // whatever Bits is. Sums are in float64 and do not depend on the number of workers; those
 // of others than R and C depend on Block and Chunk.
 //
@@ -62,30 +49,36 @@ type AdafactorOptions struct {
 // that the size of a step can differ in its last bit.
 //
 // Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error,
-// with StepOptions.SumNorms too, and so is [Optimizer.StepRange] of a part. A p that is not
-// finite is the error that [NewLAMB] describes. The error of this function wraps [snug.ErrConfig].
-func NewAdafactor(o AdafactorOptions) (*Optimizer, error) {
-	tau, clip := cmp.Or(o.Beta2Decay, -0.8), cmp.Or(o.Clip, 1)
-	eps1, eps2 := cmp.Or(o.Eps1, 0x1p-23), cmp.Or(o.Eps2, 1e-3)
-	numbers := []number{{"Eps1", eps1, math.MaxFloat32}, {"Eps2", eps2, math.MaxFloat32}}
-	rule := optim.Adafactor
-	if o.Beta1 != 0 {
-		rule, numbers = optim.AdafactorMomentum, append(numbers, number{"Beta1", o.Beta1, 1})
+// with Options.SumNorms too, and so is [Optimizer.StepRange] of a part. A p that is not
+// finite is the error that [LAMB] describes.
+type Adafactor struct {
+	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
+	Beta2Decay  float32 // τ, -1 or more and below 0; default -0.8
+	Eps1        float32 // ε1, the smallest root of the second moment, default 2^-23
+	Eps2        float32 // ε2, the smallest rms(p) that the step follows, default 1e-3
+	Clip        float32 // d, 1 or more; default 1
+	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
+}
+
+func (r Adafactor) equation() equation {
+	tau, clip := cmp.Or(r.Beta2Decay, -0.8), cmp.Or(r.Clip, 1)
+	e := equation{hyper: optim.Hyper{
+		Rule: optim.Adafactor, Tau: float64(tau), Clip: float64(clip), WeightDecay: float64(r.WeightDecay), DecayFirst: true,
+	}}
+	if r.Beta1 != 0 {
+		e.hyper.Rule = optim.AdafactorMomentum
+		e.number("Beta1", &e.hyper.Beta1, r.Beta1, 0, 1)
 	}
+	e.name = e.hyper.Rule.String()
 	switch {
 	case !(tau >= -1 && tau < 0):
-		return nil, fmt.Errorf("quant8: %v: Beta2Decay is %g, want a number from -1 to 0: %w", rule, tau, snug.ErrConfig)
+		e.refuse("Beta2Decay is %g, want a number from -1 to 0", tau)
 	case !(clip >= 1 && clip < math.MaxFloat32):
-		return nil, fmt.Errorf("quant8: %v: Clip is %g, want a finite number from 1 on: %w", rule, clip, snug.ErrConfig)
+		e.refuse("Clip is %g, want a finite number from 1 on", clip)
 	}
-	return newOptimizer(options{
-		name: rule.String(), StateOptions: o.withDefaults(rule),
-		hyper: optim.Hyper{
-			Rule: rule, Beta1: float64(o.Beta1), Tau: float64(tau), Eps: float64(eps1), Eps2: float64(eps2),
-			Clip: float64(clip), WeightDecay: float64(o.WeightDecay), DecayFirst: true,
-		},
-		numbers: numbers,
-	})
+	e.number("Eps1", &e.hyper.Eps, r.Eps1, 0x1p-23, math.MaxFloat32)
+	e.number("Eps2", &e.hyper.Eps2, r.Eps2, 1e-3, math.MaxFloat32)
+	return e
 }
 
 // stepFactored makes a step of a matrix of Adafactor. The new factors are in the

@@ -23,9 +23,9 @@ func requireTwice(t *testing.T, err error) {
 // update without Advance, with nothing written.
 func TestAdvance(t *testing.T) {
 	const n = 5000
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			a, p, g := build(StateOptions{Bits: bits}, map[string]int{"w": n, "v": n}), randn(n, 1), randn(n, 2)
+			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n, "v": n}), randn(n, 1), randn(n, 2)
 			refused := func(says string) {
 				t.Helper()
 				before, params := stateOf(t, a), append([]float32(nil), p...)
@@ -58,7 +58,7 @@ func TestAdvance(t *testing.T) {
 
 // TestRateZero moves the state and not the parameter.
 func TestRateZero(t *testing.T) {
-	a, p, g := newAdamW(t, AdamWOptions{WeightDecay: 0.1}, map[string]int{"w": 5000}), randn(5000, 1), randn(5000, 2)
+	a, p, g := newWith(t, AdamW{WeightDecay: 0.1}, Options{}, map[string]int{"w": 5000}), randn(5000, 1), randn(5000, 2)
 	before := append([]float32(nil), p...)
 	a.Advance(0)
 	step(t, a, "w", p, g, 1)
@@ -72,8 +72,8 @@ func TestRateZero(t *testing.T) {
 func TestOncePerStep(t *testing.T) {
 	const n, chunk = 5000, 1024
 	for _, s := range []Storage{nil, newFakeStorage()} {
-		a := newAdamW(t, AdamWOptions{Chunk: chunk, Storage: s}, map[string]int{"w": n})
-		b := newAdamW(t, AdamWOptions{Chunk: chunk}, map[string]int{"w": n})
+		a := newAdamW(t, Options{Chunk: chunk, Storage: s}, map[string]int{"w": n})
+		b := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
 		p, g := randn(n, 1), randn(n, 2)
 		want := append([]float32(nil), p...)
 		part := func(lo, hi int, g []float32) error {
@@ -102,8 +102,8 @@ func TestOncePerStep(t *testing.T) {
 // TestConcurrentRanges: of all calls for one range, one is made.
 func TestConcurrentRanges(t *testing.T) {
 	const chunks, chunk, callers = 20, 256, 4
-	a := newAdamW(t, AdamWOptions{Chunk: chunk, Min8bit: 1}, map[string]int{"w": chunks * chunk})
-	b := newAdamW(t, AdamWOptions{Chunk: chunk, Min8bit: 1}, map[string]int{"w": chunks * chunk})
+	a := newAdamW(t, Options{Chunk: chunk, MinSize: 1}, map[string]int{"w": chunks * chunk})
+	b := newAdamW(t, Options{Chunk: chunk, MinSize: 1}, map[string]int{"w": chunks * chunk})
 	p, g := randn(chunks*chunk, 1), randn(chunks*chunk, 2)
 	want := append([]float32(nil), p...)
 	for range 3 {
@@ -141,7 +141,7 @@ func TestConcurrentRanges(t *testing.T) {
 func TestRestoredInStep(t *testing.T) {
 	const n, chunk = 5000, 1024
 	params := map[string]int{"w": n, "b": 100, "none": 0}
-	o := AdamWOptions{Chunk: chunk}
+	o := Options{Chunk: chunk}
 	a := newAdamW(t, o, params)
 	p, g := randn(n, 1), randn(n, 2)
 	advance(a)
@@ -168,13 +168,13 @@ func TestRestoredInStep(t *testing.T) {
 		require.NoError(t, restore(b))
 		rest(b, q)
 	}
-	other := newAdamW(t, AdamWOptions{Chunk: 4096}, params)
+	other := newAdamW(t, Options{Chunk: 4096}, params)
 	before := stateOf(t, other)
 	err := other.ReadShards(bytes.NewReader(data))
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "in the middle of step 2, with elements 0 to 4095 partly updated: restore it with a Chunk of 1024")
 	require.Equal(t, before, stateOf(t, other))
-	finer := newAdamW(t, AdamWOptions{Chunk: 512}, params)
+	finer := newAdamW(t, Options{Chunk: 512}, params)
 	require.NoError(t, finer.ReadShards(bytes.NewReader(data)))
 	rest(finer, append([]float32(nil), p...))
 	rest(a, p)
@@ -182,7 +182,7 @@ func TestRestoredInStep(t *testing.T) {
 
 // TestAnyStepBytes damages a state that was saved in a step.
 func TestAnyStepBytes(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{Chunk: 256}, map[string]int{"w": 1000, "b": 10})
+	a := newAdamW(t, Options{Chunk: 256}, map[string]int{"w": 1000, "b": 10})
 	p := randn(1000, 1)
 	advance(a)
 	require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(p[:256]), 1))
@@ -198,21 +198,4 @@ func TestAnyStepBytes(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestScheduleEdges: there is a rate for every number of steps, also those that make none.
-func TestScheduleEdges(t *testing.T) {
-	for _, steps := range []int{math.MinInt, -1, 0, 1, math.MaxInt} {
-		for name, s := range map[string]Schedule{
-			"linear": Linear(1, 0, steps), "cosine": Cosine(1, 0, steps), "warm": Constant(1).WarmUp(steps),
-			"both": Linear(1, 0.5, 3).WarmUp(steps),
-		} {
-			for _, at := range []int{math.MinInt, -1, 0, 1, 2, math.MaxInt} {
-				rate := s(at)
-				require.True(t, rate >= 0 && rate <= 1, "%s(%d) of %d steps is %g", name, at, steps, rate)
-			}
-		}
-	}
-	require.Equal(t, float32(1), Constant(1).WarmUp(-5)(1))
-	require.True(t, math.IsNaN(float64(Schedule(nil).WarmUp(3)(2))))
 }

@@ -23,8 +23,8 @@ func TestAgainst32(t *testing.T) {
 	} {
 		t.Run(c.dt.String(), func(t *testing.T) {
 			const n = 1 << 15
-			a := newAdamW(t, AdamWOptions{WeightDecay: 0.01}, map[string]int{"w": n})
-			b := newAdamW(t, AdamWOptions{WeightDecay: 0.01, Bits: 32}, map[string]int{"w": n})
+			a := newWith(t, AdamW{WeightDecay: 0.01}, Options{}, map[string]int{"w": n})
+			b := newWith(t, AdamW{WeightDecay: 0.01}, Options{Bits: 32}, map[string]int{"w": n})
 			start := randn(n, 1)
 			for i := range start {
 				start[i] *= 0.1

@@ -14,9 +14,6 @@ import (
 
 // BackwardOptions configures [Optimizer.StepInBackward]. A zero field means its default.
 type BackwardOptions struct {
-	// LR is the learning rate of the step, a finite number from 0 on, as
-	// [Optimizer.Advance] takes it. 0 is a rate too.
-	LR float32
 	// GradScale multiplies the gradients, such as the inverse of a loss scale;
 	// default 1.
 	GradScale float32
@@ -35,22 +32,22 @@ type BackwardOptions struct {
 // different parameters.
 type Ready func(name string, p, g snug.View) error
 
-// StepInBackward makes a step during the backward pass, so that no more than one
-// gradient is held at a time (Lv et al. 2023, "Full Parameter Fine-tuning for Large
+// StepInBackward makes the step that [Optimizer.Advance] has begun during the backward
+// pass, so that no more than one gradient is held at a time (Lv et al. 2023, "Full Parameter Fine-tuning for Large
 // Language Models with Limited Resources", arXiv:2306.09782). It calls backward, which
 // computes the gradients of the loss and calls ready once for each, and does not read a
 // parameter after that. To clip, it calls backward twice: first to measure the norm,
 // which it returns, then to step; both times the gradients must be the same, and a
-// first pass with something that is not finite leaves everything as it was, unless the
-// options skip that. Without MaxNorm the norm is 0. The result has the bits of
+// first pass with something that is not finite leaves all parameters as they were, unless
+// the options skip that, and the step may be made again. Without MaxNorm the norm is 0. The result has the bits of
 // [Optimizer.Step] for every parameter with all gradients in memory.
 //
 // Gradients are not added up over micro-batches: those are to be of one batch, and
 // parameters that are used in several places want their sums.
 //
 // Errors: those of backward, or where it has none the first of ready; those of Step, also
-// for parameters that come twice in a pass; [snug.ErrConfig] for options that are not valid, or when the passes do not have
-// the same parameters; and [snug.ErrDevice] for MaxNorm on a device without Squares. An
+// for parameters that come twice in a pass; [snug.ErrConfig] for options that are not valid, before
+// Advance, or when the passes do not have the same parameters; and [snug.ErrDevice] for MaxNorm on a device without Squares. An
 // error or a panic of the pass that steps leaves the parameters that came before updated.
 // The others may still be, by Step.
 func (a *Optimizer) StepInBackward(o BackwardOptions, backward func(ready Ready) error) (norm float64, err error) {
@@ -74,8 +71,9 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 		return 0, fmt.Errorf("MaxNorm is %g, want a finite number from 0 on: %w", o.MaxNorm, snug.ErrConfig)
 	case !finite(o.GradScale):
 		return 0, fmt.Errorf("GradScale is %g, want a finite number: %w", o.GradScale, snug.ErrConfig)
-	case !validRate(o.LR):
-		return 0, fmt.Errorf("LR is %g, want a finite number from 0 on: %w", o.LR, snug.ErrConfig)
+	}
+	if err := a.begun(); err != nil {
+		return 0, err
 	}
 	scale := o.GradScale
 	var measured map[string]float64
@@ -92,7 +90,6 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 		}
 		scale *= float32(min(1, o.MaxNorm/(norm+1e-6)))
 	}
-	a.Advance(o.LR)
 	pass := backwardPass{seen: map[string]float64{}}
 	err = pass.run(backward, func(name string, p, g snug.View) (float64, error) { return 0, a.Step(name, p, g, scale) })
 	if err == nil && measured != nil {
@@ -198,9 +195,9 @@ func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (
 	if err != nil {
 		return 0, err
 	}
-	bad, err := a.checkGradient(dev, q, 0, g, o.GradScale)
+	first, err := a.checkGradient(dev, q, 0, g, o.GradScale)
 	switch {
-	case err != nil || bad && a.o.NonFinite == SkipStep:
+	case err != nil || first >= 0 && a.o.NonFinite == SkipStep:
 		return 0, err
 	case !dev.IsCPU() && o.Squares == nil:
 		return 0, fmt.Errorf("parameter %q: the gradient lies on %s, which wants BackwardOptions.Squares: %w", name, dev, snug.ErrDevice)

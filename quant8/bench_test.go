@@ -66,7 +66,7 @@ func BenchmarkStep(b *testing.B) {
 		{"4/bf16", 4, bf16, g16, 10},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			a := newAdamW(b, AdamWOptions{Bits: c.bits}, map[string]int{"w": n * parts})
+			a := newAdamW(b, Options{Bits: c.bits}, map[string]int{"w": n * parts})
 			advance(a)
 			require.NoError(b, a.Step("w", c.p, c.g, 1))
 			best := time.Duration(math.MaxInt64)
@@ -89,7 +89,7 @@ func BenchmarkMatrixStep(b *testing.B) {
 		rows, cols int
 	}{{"adafactor", 4096, 4096}, {"momentum", 4096, 4096}, {"muon", 1024, 1024}, {"muon", 768, 3072}} {
 		b.Run(fmt.Sprintf("%s/%dx%d", c.rule, c.rows, c.cols), func(b *testing.B) {
-			a := newMatrices(b, c.rule, StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
+			a := newMatrices(b, c.rule, Options{}, map[string][2]int{"w": {c.rows, c.cols}})
 			p, g := snug.ViewOf(randn(c.rows*c.cols, 1)), snug.ViewOf(randn(c.rows*c.cols, 2))
 			for b.Loop() {
 				advance(a)

@@ -122,7 +122,7 @@ func (o *options) checkForm() error {
 // its Adam decays as AdamW does.
 func (q *param) checkDecay(o *options) error {
 	if o.hyper.Coupled && q.options.WeightDecay != 0 {
-		return fmt.Errorf("weight decay of %g: bitsandbytes' Adam decays the weights themselves, use NewAdamW: %w", q.options.WeightDecay, snug.ErrConfig)
+		return fmt.Errorf("weight decay of %g: bitsandbytes' Adam decays the weights themselves, use AdamW: %w", q.options.WeightDecay, snug.ErrConfig)
 	}
 	return nil
 }

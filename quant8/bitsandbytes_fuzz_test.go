@@ -12,7 +12,7 @@ import (
 )
 
 // anyFile feeds the reader a damaged file.
-func anyFile(t *rapid.T, file []byte, a *AdamW) {
+func anyFile(t *rapid.T, file []byte, a *Optimizer) {
 	d := bytes.Clone(file)
 	for range rapid.IntRange(1, 5).Draw(t, "edits") {
 		at := rapid.IntRange(0, 1200).Draw(t, "at") // mostly the header
@@ -37,7 +37,7 @@ func anyFile(t *rapid.T, file []byte, a *AdamW) {
 	}
 }
 
-func blobsOf(t require.TestingT, a *AdamW) (blobs [][]byte) {
+func blobsOf(t require.TestingT, a *Optimizer) (blobs [][]byte) {
 	require.NoError(t, a.eachBlob(false, func(blob []byte) error {
 		blobs = append(blobs, bytes.Clone(blob))
 		return nil
@@ -46,11 +46,11 @@ func blobsOf(t require.TestingT, a *AdamW) (blobs [][]byte) {
 }
 
 func TestAnyFile(t *testing.T) {
-	file, a := openGolden(t, "adamw").file, newAdamW(t, goldenOptions, goldenParams)
+	file, a := openGolden(t, "adamw").file, newWith(t, goldenRule, goldenOptions, goldenParams)
 	rapid.Check(t, func(t *rapid.T) { anyFile(t, file, a) })
 }
 
 func FuzzAnyFile(f *testing.F) {
-	file, a := openGolden(f, "adamw").file, newAdamW(f, goldenOptions, goldenParams)
+	file, a := openGolden(f, "adamw").file, newWith(f, goldenRule, goldenOptions, goldenParams)
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { anyFile(t, file, a) }))
 }

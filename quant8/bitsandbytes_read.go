@@ -21,11 +21,11 @@ import (
 // is of a step that has ended: Advance begins the next.
 //
 // The block of 8-bit state follows from the length of absmax: old versions had
-// 2048. It must be a multiple of StateOptions.Block; a larger one becomes several
+// 2048. It must be a multiple of Options.Block; a larger one becomes several
 // with the same absmax, which stand for the same values. In a block with absmax 0 every
 // code stands for 0: bitsandbytes' CPU library writes code 0 there, also where the entry
 // of code 0 is negative and the state is a mean of squares. A width of the state
-// other than that of the optimizer is an error: see Bits and Min8bit. bitsandbytes
+// other than that of the optimizer is an error: see Bits and MinSize. bitsandbytes
 // has 8 and 32.
 //
 // Everything is checked before anything is changed; to this end absmax and
@@ -68,7 +68,7 @@ func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error 
 	}
 	maps := a.maps
 	if in.maps[0] != nil {
-		maps = newCodeMaps(in.maps[0], in.maps[1], a.o.Order)
+		maps = newCodeMaps(in.maps[0], in.maps[1], a.o.NearestCodes)
 	}
 	a.invalid = "a restore of its state failed"
 	for _, p := range in.params {
@@ -225,7 +225,7 @@ func (in *importer) readMap(q *param, key string) (*Map, error) {
 func (in *importer) useMaps(maps [2]*Map) error {
 	if in.maps[0] == nil {
 		in.maps = maps
-		return checkCodeMaps(maps[0], maps[1], in.a.o.Order, in.a.o.hyper.Rule)
+		return checkCodeMaps(maps[0], maps[1], in.a.o.NearestCodes, in.a.o.hyper.Rule)
 	}
 	for i, m := range maps {
 		if m != nil && *m != *in.maps[i] {

@@ -23,7 +23,8 @@ import (
 var (
 	goldenParams  = map[string]int{"w": 4200, "b": 70}
 	goldenShapes  = map[string][]int{"w": {60, 70}, "b": {70}}
-	goldenOptions = AdamWOptions{WeightDecay: 1e-2, Order: Decoupled, Chunk: 1024}
+	goldenRule    = AdamW{WeightDecay: 1e-2, DecayFirst: true}
+	goldenOptions = Options{NearestCodes: true, Chunk: 1024}
 )
 
 // noise is that of make.py.
@@ -36,12 +37,12 @@ func noise(n, step int) []float32 {
 	return x
 }
 
-func readState(t testing.TB, a *AdamW, file []byte) {
+func readState(t testing.TB, a *Optimizer, file []byte) {
 	t.Helper()
 	require.NoError(t, a.ReadBitsAndBytes(bytes.NewReader(file), int64(len(file)), ""))
 }
 
-func writeState(t testing.TB, a *AdamW, f BitsAndBytesFormat) golden {
+func writeState(t testing.TB, a *Optimizer, f BitsAndBytesFormat) golden {
 	t.Helper()
 	var b bytes.Buffer
 	n, err := a.WriteBitsAndBytes(&b, f)
@@ -68,7 +69,7 @@ func requireSameState(t testing.TB, want, got golden) {
 // exports the same.
 func TestGoldenState(t *testing.T) {
 	nested, flat := openGolden(t, "adamw"), openGolden(t, "continued")
-	for _, o := range []AdamWOptions{goldenOptions, {Storage: newFakeStorage()}} {
+	for _, o := range []Options{goldenOptions, {Storage: newFakeStorage()}} {
 		a := newAdamW(t, o, goldenParams)
 		readState(t, a, nested.file)
 		require.Equal(t, 5, a.Steps())
@@ -87,11 +88,11 @@ func TestGoldenState(t *testing.T) {
 // 8-bit moments but 20 are within 3e-3 and 1e-3, and 1e-6 and 1e-5 with 32 bits.
 func TestGoldenRun(t *testing.T) {
 	before, after := openGolden(t, "adamw"), openGolden(t, "continued")
-	want := newAdamW(t, goldenOptions, goldenParams)
+	want := newWith(t, goldenRule, goldenOptions, goldenParams)
 	readState(t, want, after.file)
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, first := range []int{1, 6} {
-			a := newAdamW(t, goldenOptions, goldenParams)
+			a := newWith(t, goldenRule, goldenOptions, goldenParams)
 			params := map[string]*kerneltest.Buf[float32]{}
 			for name, n := range goldenParams {
 				params[name] = kerneltest.Put(t, place, noise(n, 0))
@@ -183,7 +184,7 @@ func TestOldBlocks(t *testing.T) {
 		for _, block := range blocksOfFiles {
 			file := fileOf(t, quantized(t, x, y, block), nil)
 			for _, own := range []int{32, 64, 256, 2048, 4096} {
-				a := newAdamW(t, AdamWOptions{Min8bit: 1, Block: own, Chunk: 4096}, map[string]int{"w": n})
+				a := newAdamW(t, Options{MinSize: 1, Block: own, Chunk: 4096}, map[string]int{"w": n})
 				err := a.ReadBitsAndBytes(bytes.NewReader(file), int64(len(file)), "")
 				if own > block && n > block {
 					require.ErrorIs(t, err, snug.ErrConfig)
@@ -207,8 +208,8 @@ func TestOldBlocks(t *testing.T) {
 // TestWriteLargerBlocks writes blocks that bitsandbytes does not have.
 func TestWriteLargerBlocks(t *testing.T) {
 	const n = 9001
-	a := newAdamW(t, AdamWOptions{Block: 1024, Chunk: 2048}, map[string]int{"w": n})
-	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
+	a := newAdamW(t, Options{Block: 1024, Chunk: 2048}, map[string]int{"w": n})
+	b := newAdamW(t, Options{}, map[string]int{"w": n})
 	p := randn(n, 1)
 	advance(a)
 	require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(n, 2)), 1))
@@ -220,10 +221,10 @@ func TestWriteLargerBlocks(t *testing.T) {
 	require.True(t, equal(wantM, m))
 	require.True(t, equal(wantV, v))
 
-	odd := newAdamW(t, AdamWOptions{Block: 128}, map[string]int{"w": n})
+	odd := newAdamW(t, Options{Block: 128}, map[string]int{"w": n})
 	_, err := odd.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	small := newAdamW(t, AdamWOptions{Block: 128}, map[string]int{"w": 10})
+	small := newAdamW(t, Options{Block: 128}, map[string]int{"w": 10})
 	_, err = small.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 	require.NoError(t, err, "32-bit state has no blocks")
 }
@@ -232,7 +233,7 @@ func TestWriteLargerBlocks(t *testing.T) {
 // for bit.
 func TestStateOfBitsAndBytesContinues(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, o := range []AdamWOptions{{Chunk: 1024}, {Bits: 32, Chunk: 1024}, {Block: 512, Chunk: 1024}} {
+		for _, o := range []Options{{Chunk: 1024}, {Bits: 32, Chunk: 1024}, {Block: 512, Chunk: 1024}} {
 			old := newTrainer(t, place, o)
 			for range 3 {
 				advance(old.a)
@@ -313,7 +314,7 @@ func TestReadBitsAndBytesErrors(t *testing.T) {
 		{"other maps", "z.qmap1", LinearMap(true)[:], snug.ErrConfig, "maps"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := newAdamW(t, AdamWOptions{}, map[string]int{"w": n, "b": 70, "z": n})
+			a := newAdamW(t, Options{}, map[string]int{"w": n, "b": 70, "z": n})
 			tensors := quantized(t, x, y, 256)
 			for name, value := range quantized(t, y, y, 256) {
 				tensors["z"+name[1:]] = value
@@ -340,12 +341,12 @@ func TestReadBitsAndBytesErrors(t *testing.T) {
 
 func TestBitsAndBytesErrors(t *testing.T) {
 	file := openGolden(t, "adamw").file
-	a := newAdamW(t, AdamWOptions{}, goldenParams)
+	a := newAdamW(t, Options{}, goldenParams)
 	read := func(b []byte, prefix string) error {
 		return a.ReadBitsAndBytes(bytes.NewReader(b), int64(len(b)), prefix)
 	}
 	require.ErrorIs(t, a.ReadBitsAndBytes(nil, 0, ""), snug.ErrConfig)
-	require.ErrorIs(t, newAdamW(t, AdamWOptions{}, nil).ReadBitsAndBytes(bytes.NewReader(file), int64(len(file)), ""), snug.ErrConfig)
+	require.ErrorIs(t, newAdamW(t, Options{}, nil).ReadBitsAndBytes(bytes.NewReader(file), int64(len(file)), ""), snug.ErrConfig)
 	require.ErrorIs(t, read(nil, ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file[:len(file)-1], ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file, "optimizer."), snug.ErrConfig)
@@ -378,7 +379,7 @@ func TestBitsAndBytesErrors(t *testing.T) {
 		require.EqualValues(t, n, written)
 	}
 	store := newFakeStorage()
-	stored := newAdamW(t, AdamWOptions{Storage: store}, goldenParams)
+	stored := newAdamW(t, Options{Storage: store}, goldenParams)
 	store.fail = errFull
 	_, err = stored.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 	require.ErrorIs(t, err, errFull)
@@ -399,7 +400,7 @@ func (f *failingAt) ReadAt(b []byte, offset int64) (int, error) {
 }
 
 func TestBitsAndBytesNames(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{}, goldenParams)
+	a := newAdamW(t, Options{}, goldenParams)
 	names := func(f BitsAndBytesFormat) []string {
 		all := map[string]bool{}
 		for _, tensor := range writeState(t, a, f).h.Tensors {

@@ -24,17 +24,17 @@ import (
 //
 // The optimizers of bitsandbytes that go on with a state, and those here:
 //
-//	AdamW8bit, AdamW, Adam8bit, Adam    NewAdamW, and NewAdam without weight decay
-//	Lion8bit, Lion                      NewLion
-//	SGD8bit, SGD                        NewSGD without Nesterov's momentum and dampening
-//	RMSprop8bit, RMSprop                NewRMSprop
-//	Adagrad8bit, Adagrad                NewAdagrad
+//	AdamW8bit, AdamW, Adam8bit, Adam    AdamW, and Adam without weight decay
+//	Lion8bit, Lion                      Lion
+//	SGD8bit, SGD                        SGD without Nesterov's momentum and dampening
+//	RMSprop8bit, RMSprop                RMSprop
+//	Adagrad8bit, Adagrad                Adagrad
 //
 // The others are not written. bitsandbytes has AdEMAMix, LAMB and LARS too, but stores
 // their states in another layout; it has no Adafactor and no Muon.
 //
-// bitsandbytes' Adam decays weights as its AdamW does, where [NewAdam] adds the decay to
-// the gradient: with weight decay a state of NewAdam is refused.
+// bitsandbytes' Adam decays weights as its AdamW does, where [Adam] adds the decay to
+// the gradient: with weight decay a state of Adam is refused.
 //
 // It needs memory for one chunk, and waits for devices. Errors, with nothing
 // written: [snug.ErrConfig] (w is nil, the optimizer is not in the list above, the optimizer

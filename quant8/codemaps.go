@@ -16,13 +16,13 @@ type codeMaps struct {
 }
 
 // newCodeMaps returns the encoders of checked maps. nil is the dynamic map.
-func newCodeMaps(m, v *Map, order Order) codeMaps {
+func newCodeMaps(m, v *Map, nearest bool) codeMaps {
 	c := codeMaps{m: signed(), v: unsigned()}
-	if order == BitsAndBytes {
+	if !nearest {
 		c.m = keeping()
 	}
 	if m != nil && *m != *c.m.Map() {
-		c.m = newEncoder(m, order == BitsAndBytes)
+		c.m = newEncoder(m, !nearest)
 	}
 	if v != nil && *v != *c.v.Map() {
 		c.v = newDivisor(v)
@@ -48,13 +48,13 @@ func mirrored(m *[256]float32) bool {
 // Their values are at most absmax in magnitude, so that moments cannot grow by
 // being stored; a second moment is not negative, since it has a root: with the rules
 // whose second moment has Map1, a 0 there keeps it from the entries below.
-func checkCodeMaps(m, v *Map, order Order, rule optim.Rule) error {
+func checkCodeMaps(m, v *Map, nearest bool, rule optim.Rule) error {
 	if m != nil {
 		if err := m.checkRange(-1); err != nil {
 			return fmt.Errorf("Map1: %w", err)
 		}
-		if order == BitsAndBytes && slices.Index(m[:], 0) < 1 {
-			return fmt.Errorf("Map1 has no 0 behind a negative entry, which an order that keeps signs needs: %w", snug.ErrConfig)
+		if !nearest && slices.Index(m[:], 0) < 1 {
+			return fmt.Errorf("Map1 has no 0 behind a negative entry, which a step that keeps signs needs: see NearestCodes: %w", snug.ErrConfig)
 		}
 		if rule.Signed8()[0] != rule.Signed()[0] && !slices.Contains(m[:], 0) {
 			return fmt.Errorf("Map1 has no 0, which the second moment of %v needs: %w", rule, snug.ErrConfig)

@@ -11,7 +11,7 @@ import (
 // header returns what is saved before the states.
 func (a *Optimizer) header() *state.Optimizer {
 	h := &state.Optimizer{Rule: a.o.name, OptimizerFixed: state.OptimizerFixed{
-		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), Min8bit: uint64(a.o.Min8bit),
+		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
 		Step: uint64(a.t), LR: a.lr, Maps: a.maps.entries(),
 	}}
 	mid := a.midStep()
@@ -40,7 +40,7 @@ func (c *codeMaps) entries() (maps [2][256]float32) {
 // saved is what a header holds.
 type saved struct {
 	optimizer                   string
-	bits, block, chunk, min8bit uint64
+	bits, block, chunk, minSize uint64
 	step                        int
 	lr                          float32
 	maps                        codeMaps
@@ -64,7 +64,7 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	}
 	o := d.GetOptimizer()
 	h := &saved{
-		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, min8bit: o.Min8bit,
+		optimizer: o.Rule, bits: uint64(o.Bits), block: uint64(o.Block), chunk: o.Chunk, minSize: o.MinSize,
 		step: int(o.Step), lr: o.LR,
 	}
 	if !validRate(h.lr) || h.chunk == 0 || h.chunk > maxChunk {
@@ -88,10 +88,10 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 		return nil, d.Err
 	}
 	first, second := Map(o.Maps[0]), Map(o.Maps[1])
-	if err := checkCodeMaps(&first, &second, a.o.Order, a.o.hyper.Rule); err != nil {
+	if err := checkCodeMaps(&first, &second, a.o.NearestCodes, a.o.hyper.Rule); err != nil {
 		return nil, fmt.Errorf("saved maps: %w", err)
 	}
-	h.maps = newCodeMaps(&first, &second, a.o.Order)
+	h.maps = newCodeMaps(&first, &second, a.o.NearestCodes)
 	return h, nil
 }
 
@@ -107,7 +107,7 @@ func (a *Optimizer) checkOptions(h *saved, sameChunk bool) error {
 	}{
 		{"Bits", h.bits, uint64(a.o.Bits)},
 		{"Block", h.block, uint64(a.o.Block)},
-		{"Min8bit", h.min8bit, uint64(a.o.Min8bit)},
+		{"MinSize", h.minSize, uint64(a.o.MinSize)},
 		{"Chunk", h.chunk, uint64(a.o.Chunk)},
 	}
 	if !sameChunk {

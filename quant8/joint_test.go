@@ -59,11 +59,11 @@ func (g *group) sum(rank int, sums *[2]float64) {
 func TestShardsWithNorms(t *testing.T) {
 	const n, block, steps = 1000, 64, 3
 	for name := range rules {
-		options := StateOptions{Min8bit: 1, Block: block}
+		options := Options{MinSize: 1, Block: block}
 		if !newOf(t, name, options, nil).o.hyper.Rule.Trust() {
 			options.MaxUpdate = 0.01
 		}
-		if newOf(t, name, StateOptions{}, nil).o.hyper.Rule.Factored() {
+		if newOf(t, name, Options{}, nil).o.hyper.Rule.Factored() {
 			options.SumNorms = func(string, *[2]float64) error { return nil }
 			err := newOf(t, name, options, nil).AddShard("w", n, 0, block)
 			require.ErrorIs(t, err, snug.ErrConfig)
@@ -115,7 +115,7 @@ func TestShardsWithNorms(t *testing.T) {
 // TestSumNormsFails: nothing is written.
 func TestSumNormsFails(t *testing.T) {
 	broken := errors.New("broken")
-	a, err := NewLAMB(LAMBOptions{StateOptions: StateOptions{StepOptions: StepOptions{SumNorms: func(string, *[2]float64) error { return broken }}}})
+	a, err := New(LAMB{}, Options{SumNorms: func(string, *[2]float64) error { return broken }})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", 3))
 	p := []float32{1, 2, 3}

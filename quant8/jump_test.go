@@ -18,7 +18,7 @@ func largestStep(t *testing.T, rule string, bits int, scale float32) float64 {
 	const n, steps = 256, 30
 	largest := 0.0
 	for _, active := range []int{1, 2, 5, 12} {
-		a := newOf(t, rule, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n})
+		a := newOf(t, rule, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
 		p, g := make([]float32, n), make([]float32, n)
 		for s := range steps {
 			for i := range g {
@@ -59,7 +59,7 @@ func TestAnyLargestStep(t *testing.T) {
 	const n, lr = 64, 1e-3
 	most := lr * 1.5 * 0.1 / math.Sqrt(0.001*(1-0.81/0.999))
 	rapid.Check(t, func(t *rapid.T) {
-		a, err := NewAdamW(AdamWOptions{Min8bit: 1, Block: n})
+		a, err := New(AdamW{}, Options{MinSize: 1, Block: n})
 		require.NoError(t, err)
 		require.NoError(t, a.Add("w", n))
 		p, g := make([]float32, n), make([]float32, n)
@@ -89,7 +89,7 @@ func TestAnyLargestStep(t *testing.T) {
 func TestSmallGradientsConverge(t *testing.T) {
 	end := func(bits int) (start, sum float64) {
 		const n, steps = 256, 400
-		a := newAdamW(t, AdamWOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n})
+		a := newAdamW(t, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
 		p, g := randn(n, 1), make([]float32, n)
 		for _, x := range p {
 			start += float64(x) * float64(x)

@@ -14,24 +14,24 @@ import (
 )
 
 // AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
-// otherwise [Optimizer.Add] of its rows·cols elements. [NewAdafactor] and [NewMuon] work on
+// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor] and [Muon] work on
 // its rows and columns, which a saved state holds too; other optimizers do not, and their
-// states are the same with Add. With NewAdafactor and NewMuon, Step updates the whole
+// states are the same with Add. With Adafactor and Muon, Step updates the whole
 // matrix, and StepRange of a part is an error. Their factors have the key
 // "<optimizer>/<name>/factors" in a [Storage].
 //
 // Errors are those of Add; [snug.ErrShape] too when rows or cols is negative or their
 // product exceeds the address space.
 func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
-	if rows < 0 || cols < 0 || rows > maxSide || cols > maxSide || cols > 0 && rows > maxSide/cols {
-		return fmt.Errorf("quant8: %s: parameter %q of %d×%d elements: %w", a.label(), name, rows, cols, snug.ErrShape)
+	n, s, err := a.o.elements([]int{rows, cols})
+	if err != nil {
+		return fmt.Errorf("quant8: %s: parameter %q %w", a.label(), name, err)
 	}
-	n := rows * cols
-	return a.add(name, n, 0, n, a.o.shapeOf(rows, cols))
+	return a.add(name, n, 0, n, s)
 }
 
 // WorkspaceBytes returns the bytes of scratch that the steps of matrices share: what the
-// largest of them takes, as [NewAdafactor] and [NewMuon] say, the largest for each part
+// largest of them takes, as [Adafactor] and [Muon] say, the largest for each part
 // of that, and 0 for other optimizers. They lie on the device of the parameters. They are
 // allocated at the first such step, and freed by Close and when a matrix on another device
 // is stepped.
@@ -54,6 +54,29 @@ func fewestStates(rule optim.Rule) int {
 		return 1
 	}
 	return len(rule.Signed())
+}
+
+// elements returns how many elements a vector or a matrix has, by its sides, and its shape.
+func (o *options) elements(sides []int) (n int, s shape, err error) {
+	switch len(sides) {
+	case 1:
+		return sides[0], s, nil
+	case 2:
+		rows, cols := sides[0], sides[1]
+		if rows >= 0 && cols >= 0 && rows <= maxSide && cols <= maxSide && (cols == 0 || rows <= maxSide/cols) {
+			return rows * cols, o.shapeOf(rows, cols), nil
+		}
+		return 0, s, fmt.Errorf("of %d×%d elements: %w", rows, cols, snug.ErrShape)
+	}
+	return 0, s, fmt.Errorf("of %d dimensions, want 1 or 2: %w", len(sides), snug.ErrShape)
+}
+
+// checkMatrix refuses vectors where the rule updates only matrices.
+func (o *options) checkMatrix(n int, s shape) error {
+	if o.hyper.Rule == optim.Muon && s == (shape{}) && n > 0 {
+		return fmt.Errorf("of %d elements, want a matrix: %w", n, snug.ErrConfig)
+	}
+	return nil
 }
 
 // shapeOf returns the shape of a matrix.

@@ -78,7 +78,7 @@ func TestMatricesOnDevices(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%v", name, c), func(t *testing.T) {
-					s := StateOptions{Order: Order(i % 2), Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
+					s := Options{NearestCodes: i%2 == 1, Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
 					sides := map[string][2]int{"w": {c.rows, c.cols}}
 					a, b := newMatrices(t, name, s, sides), newMatrices(t, name, s, sides)
 					want := onHost(t, a, c, steps)
@@ -96,7 +96,7 @@ func TestMatricesOnDevices(t *testing.T) {
 // TestSquareSumsOnDevices: all bits of the sums of rows and columns are the CPU's.
 func TestSquareSumsOnDevices(t *testing.T) {
 	sums := func(t *testing.T, place kerneltest.Place, c matrixCase) (rows, cols []float64) {
-		a := newMatrices(t, "adafactor", StateOptions{}, map[string][2]int{"w": {c.rows, c.cols}})
+		a := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {c.rows, c.cols}})
 		g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.rows*c.cols, 1))
 		require.NoError(t, a.work.take(g.Device()))
 		s := a.params["w"].shape
@@ -122,7 +122,7 @@ func TestStochasticMatricesOnDevices(t *testing.T) {
 		for _, name := range []string{"adafactor", "momentum"} {
 			for _, bits := range widths {
 				c := matrixCase{33, 65, ruleCase{gt: snug.F32, pt: snug.BF16}}
-				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, StepOptions: StepOptions{Stochastic: true, Seed: 3}}
+				s := Options{Bits: bits, MinSize: 1, Block: 64, Stochastic: true, Seed: 3}
 				sides := map[string][2]int{"w": {c.rows, c.cols}}
 				a, b := newMatrices(t, name, s, sides), newMatrices(t, name, s, sides)
 				require.True(t, equal(onHost(t, a, c, 2), matrixSteps(t, place, b, c, nil, 2)))
@@ -136,9 +136,9 @@ func TestStochasticMatricesOnDevices(t *testing.T) {
 // by the state in memory, and the scratch goes with it.
 func TestMatricesMove(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+		eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 			c := matrixCase{40, 33, ruleCase{gt: snug.F32, pt: snug.F32}}
-			s, sides := StateOptions{Min8bit: 1, Block: 64, Chunk: 256}, map[string][2]int{"w": {c.rows, c.cols}}
+			s, sides := Options{MinSize: 1, Block: 64, Chunk: 256}, map[string][2]int{"w": {c.rows, c.cols}}
 			a, b := build(s, sides), build(s, sides)
 			want := onHost(t, a, c, 3)
 
@@ -176,8 +176,8 @@ func freeBytes(t *testing.T, dev *snug.Device) int64 {
 func TestMatrixMemoryOnDevices(t *testing.T) {
 	place := kerneltest.Places(t)[2]
 	free := func() int64 { return freeBytes(t, place.Dev) }
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		a := build(StateOptions{}, map[string][2]int{"w": {70, 90}})
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		a := build(Options{}, map[string][2]int{"w": {70, 90}})
 		p, g := kerneltest.Put(t, place, randn(6300, 1)), kerneltest.Put(t, place, randn(6300, 2))
 		before := free()
 		for range 2 {
@@ -195,8 +195,8 @@ func TestMatrixNoMemory(t *testing.T) {
 	place := kerneltest.Places(t)[2]
 	_, err := snug.Make[uint8](place.Dev, int(freeBytes(t, place.Dev))-1<<20)
 	require.NoError(t, err)
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		a, b := build(StateOptions{}, map[string][2]int{"w": {70, 90}}), build(StateOptions{}, map[string][2]int{"w": {70, 90}})
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		a, b := build(Options{}, map[string][2]int{"w": {70, 90}}), build(Options{}, map[string][2]int{"w": {70, 90}})
 		x := randn(6300, 1)
 		p, g := kerneltest.Put(t, place, x), kerneltest.Put(t, place, randn(6300, 2))
 		advance(a)
@@ -230,7 +230,7 @@ func TestMatrixNoMemory(t *testing.T) {
 func TestMatrixInfinite(t *testing.T) {
 	for _, place := range kerneltest.Places(t)[2:] {
 		p := kerneltest.Put(t, place, []float32{1, 2, float32(math.Inf(1)), 4})
-		a := newMatrices(t, "adafactor", StateOptions{}, map[string][2]int{"w": {2, 2}})
+		a := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {2, 2}})
 		advance(a)
 		err := a.Step("w", p.View, kerneltest.Put(t, place, randn(4, 2)).View, 1)
 		require.ErrorIs(t, err, snug.ErrNonFinite)
@@ -249,7 +249,7 @@ func TestSkipElementOfMatrices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for name := range matrixRules {
 			for _, bits := range widths {
-				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 640}
+				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 640}
 				sides := map[string][2]int{"w": {rows, cols}}
 				clean := newMatrices(t, name, s, sides)
 				s.NonFinite = SkipElement

@@ -65,7 +65,7 @@ func TestMatricesGolden(t *testing.T) {
 			continue
 		}
 		for name, want := range after {
-			for _, s := range []StateOptions{{Bits: 32}, {Bits: 32, Block: 32, Chunk: 32, Storage: newFakeStorage()}} {
+			for _, s := range []Options{{Bits: 32}, {Bits: 32, Block: 32, Chunk: 32, Storage: newFakeStorage()}} {
 				r.run(t, newMatrices(t, rule, s, nil), rule, name, want, func(_ int, want, got float32) bool {
 					return outliers([]float32{want}, []float32{got}, 1e-6, 1e-5) == 0
 				})
@@ -82,7 +82,7 @@ func TestMuonAgainstTorch(t *testing.T) {
 	r := readTorchRuns(t)
 	for rule, torchs := range map[string]string{"muon": "muon.torch", "muon.other": "muon.torch.other"} {
 		for name, want := range r.After[torchs] {
-			a := newMatrices(t, rule, StateOptions{Bits: 32}, nil)
+			a := newMatrices(t, rule, Options{Bits: 32}, nil)
 			size := 1e-2 * a.o.scale.factor(r.Shapes[name][0], r.Shapes[name][1])
 			r.run(t, a, rule, name, want, func(step int, want, got float32) bool {
 				return math.Abs(float64(want-got)) <= float64(step)*size*16*0x1p-9
@@ -91,8 +91,8 @@ func TestMuonAgainstTorch(t *testing.T) {
 	}
 }
 
-// adafactorStep makes a step of a matrix in float64 by the equations of NewAdafactor.
-func adafactorStep(t, cols int, lr float32, p, g, r, c, m []float64, o AdafactorOptions) {
+// adafactorStep makes a step of a matrix in float64 by the equations of Adafactor.
+func adafactorStep(t, cols int, lr float32, p, g, r, c, m []float64, o Adafactor) {
 	rows, n := len(p)/cols, float64(len(p))
 	rest := math.Pow(float64(t), -0.8)
 	for i := range r {
@@ -142,11 +142,8 @@ func TestAdafactorIsDefinition(t *testing.T) {
 	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{272, 1030, true}))
 	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{3, 32769, true}))
 	for _, side := range [][2]int{{1, 1}, {1, 500}, {500, 1}, {33, 65}, {272, 1030}, {3, 32769}, {4097, 3}} {
-		for _, o := range []AdafactorOptions{
-			{WeightDecay: 0.1, StateOptions: StateOptions{Bits: 32}},
-			{Beta1: 0.9, WeightDecay: 0.1, StateOptions: StateOptions{Bits: 32}},
-		} {
-			a, err := NewAdafactor(o)
+		for _, o := range []Adafactor{{WeightDecay: 0.1}, {Beta1: 0.9, WeightDecay: 0.1}} {
+			a, err := New(o, Options{Bits: 32})
 			require.NoError(t, err)
 			require.NoError(t, a.AddMatrix("w", side[0], side[1]))
 			n := side[0] * side[1]

@@ -18,7 +18,7 @@ func TestMatrixOptions(t *testing.T) {
 		for _, bits := range []int{4, 8, 16, 32} {
 			var ends [2][]snug.BFloat16
 			for i, stochastic := range []bool{false, true} {
-				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, StepOptions: StepOptions{Stochastic: stochastic, Seed: 3, Params: params}}
+				s := Options{Bits: bits, MinSize: 1, Block: 64, Stochastic: stochastic, Seed: 3, Params: params}
 				sides := map[string][2]int{"w": {rows, cols}}
 				p := make([]snug.BFloat16, rows*cols)
 				for k, x := range randn(len(p), 1) {

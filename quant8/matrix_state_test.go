@@ -47,8 +47,8 @@ func (r *matrixRun) requireSame(o *matrixRun) {
 // on in both the old and a new optimizer, of another Storage, by all three ways to
 // restore. The next step is the new one's.
 func TestMatricesRestoredRun(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		for _, s := range []StateOptions{{Block: 64, Chunk: 1024}, {Bits: 32}, {Block: 33, Min8bit: 1}, {Chunk: 256, Storage: newFakeStorage()}} {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		for _, s := range []Options{{Block: 64, Chunk: 1024}, {Bits: 32}, {Block: 33, MinSize: 1}, {Chunk: 256, Storage: newFakeStorage()}} {
 			old := newMatrixRun(t, build(s, savedMatrices))
 			other := newMatrixRun(t, old.a)
 			for i := range 4 {
@@ -93,8 +93,8 @@ func TestMatricesStorage(t *testing.T) {
 		"muon": {"muon/w/0": 4096 + 4*16, "muon/w/1": 967 + 4*4, "muon/b/0": 4 * 63},
 	} {
 		store, sides := newFakeStorage(), map[string][2]int{"w": {61, 83}, "b": {7, 9}}
-		a := newMatrixRun(t, newMatrices(t, rule, StateOptions{Chunk: 4096}, sides))
-		b := newMatrixRun(t, newMatrices(t, rule, StateOptions{Chunk: 4096, Storage: store}, sides))
+		a := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096}, sides))
+		b := newMatrixRun(t, newMatrices(t, rule, Options{Chunk: 4096, Storage: store}, sides))
 		for range 3 {
 			for _, r := range []*matrixRun{a, b} {
 				advance(r.a)
@@ -114,9 +114,9 @@ func TestMatricesStorage(t *testing.T) {
 
 // TestMatricesStorageErrors: where the Storage fails at once, nothing is written.
 func TestMatricesStorageErrors(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		store := newFakeStorage()
-		r := newMatrixRun(t, build(StateOptions{Storage: store}, map[string][2]int{"w": {61, 83}}))
+		r := newMatrixRun(t, build(Options{Storage: store}, map[string][2]int{"w": {61, 83}}))
 		advance(r.a)
 		p, g := append([]float32(nil), r.p["w"]...), snug.ViewOf(randn(61*83, 2))
 		store.fail = errFull
@@ -131,14 +131,14 @@ func TestMatricesStorageErrors(t *testing.T) {
 
 // TestMatricesReadShards takes some matrices of states of others.
 func TestMatricesReadShards(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		sides := map[string][2]int{"u": {5, 3}, "v": {40, 31}, "w": {61, 83}}
-		whole := newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides))
+		whole := newMatrixRun(t, build(Options{MinSize: 1}, sides))
 		advance(whole.a)
 		whole.step("u", "v", "w")
 		data := bytesOf(whole.a.AppendBinary(nil))
 		for name, side := range sides {
-			one := build(StateOptions{Min8bit: 1, Chunk: 512}, map[string][2]int{name: side})
+			one := build(Options{MinSize: 1, Chunk: 512}, map[string][2]int{name: side})
 			require.NoError(t, one.ReadShards(bytes.NewReader(data)))
 			require.Equal(t, statesOf(t, whole.a, name), statesOf(t, one, name))
 			for _, a := range []*Optimizer{whole.a, one} {
@@ -150,20 +150,20 @@ func TestMatricesReadShards(t *testing.T) {
 			require.Equal(t, whole.p[name], p)
 			require.NoError(t, whole.a.UnmarshalBinary(data))
 		}
-		none := build(StateOptions{Min8bit: 1}, map[string][2]int{"x": {5, 3}})
+		none := build(Options{MinSize: 1}, map[string][2]int{"x": {5, 3}})
 		require.ErrorIs(t, none.ReadShards(bytes.NewReader(data)), snug.ErrConfig)
 	})
 }
 
 // TestOtherMatrices: a state of matrices of other sides is refused, and changes nothing.
 func TestOtherMatrices(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		a := newMatrixRun(t, build(StateOptions{}, map[string][2]int{"w": {60, 80}}))
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		a := newMatrixRun(t, build(Options{}, map[string][2]int{"w": {60, 80}}))
 		advance(a.a)
 		a.step("w")
 		before := stateOf(t, a.a)
 		for _, side := range [][2]int{{80, 60}, {4800, 1}, {60, 79}} {
-			data := bytesOf(build(StateOptions{}, map[string][2]int{"w": side}).AppendBinary(nil))
+			data := bytesOf(build(Options{}, map[string][2]int{"w": side}).AppendBinary(nil))
 			for _, err := range []error{a.a.UnmarshalBinary(data), second(a.a.ReadFrom(bytes.NewReader(data))), a.a.ReadShards(bytes.NewReader(data))} {
 				require.ErrorIs(t, err, snug.ErrConfig)
 			}
@@ -172,10 +172,10 @@ func TestOtherMatrices(t *testing.T) {
 		advance(a.a)
 		a.step("w")
 	})
-	plain, momentum := newMatrices(t, "adafactor", StateOptions{}, nil), newMatrices(t, "momentum", StateOptions{}, nil)
+	plain, momentum := newMatrices(t, "adafactor", Options{}, nil), newMatrices(t, "momentum", Options{}, nil)
 	for _, a := range []*Optimizer{plain, momentum} {
 		require.NoError(t, a.Add("w", 4800))
-		other := newMatrices(t, "adafactor", StateOptions{}, map[string][2]int{"w": {60, 80}})
+		other := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {60, 80}})
 		require.ErrorIs(t, other.UnmarshalBinary(bytesOf(a.AppendBinary(nil))), snug.ErrConfig, "a vector, and momentum")
 	}
 }
@@ -183,7 +183,7 @@ func TestOtherMatrices(t *testing.T) {
 // saveMatrices returns a saved state, and an optimizer in another one.
 func saveMatrices(t testing.TB, rule string) (data []byte, other *Optimizer) {
 	sides := map[string][2]int{"b": {7, 9}, "w": {61, 83}}
-	a, b := newMatrixRun(t, newMatrices(t, rule, StateOptions{}, sides)), newMatrixRun(t, newMatrices(t, rule, StateOptions{}, sides))
+	a, b := newMatrixRun(t, newMatrices(t, rule, Options{}, sides)), newMatrixRun(t, newMatrices(t, rule, Options{}, sides))
 	if rule != "muon" {
 		for _, r := range []*matrixRun{a, b} {
 			require.NoError(t, r.a.Add("vector", 70))
@@ -252,10 +252,10 @@ func FuzzAnyMatrixBytes(f *testing.F) {
 func anyMatrices(t *rapid.T, tb testing.TB) {
 	rule := rapid.SampledFrom([]string{"adafactor.other", "momentum", "muon", "muon.other"}).Draw(t, "rule")
 	sides := map[string][2]int{"w": {rapid.IntRange(0, 40).Draw(t, "rows"), rapid.IntRange(0, 40).Draw(t, "cols")}}
-	s := StateOptions{
+	s := Options{
 		Bits:    rapid.SampledFrom([]int{8, 32}).Draw(t, "bits"),
 		Block:   rapid.IntRange(32, 70).Draw(t, "block"),
-		Min8bit: rapid.SampledFrom([]int{1, 500}).Draw(t, "min8bit"),
+		MinSize: rapid.SampledFrom([]int{1, 500}).Draw(t, "MinSize"),
 	}
 	s.Chunk = 4 * s.Block * rapid.IntRange(1, 3).Draw(t, "chunk")
 	stored := s

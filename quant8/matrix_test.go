@@ -15,38 +15,38 @@ import (
 
 // matrixRules makes the optimizers of matrices with the constants of
 // testdata/torch/make.py, by their names there.
-var matrixRules = map[string]func(s StateOptions) (*Optimizer, error){
-	"adafactor": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{StateOptions: s})
+var matrixRules = map[string]func(s Options) (*Optimizer, error){
+	"adafactor": func(s Options) (*Optimizer, error) {
+		return New(Adafactor{}, s)
 	},
-	"adafactor.decayed": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{WeightDecay: 0.1, StateOptions: s})
+	"adafactor.decayed": func(s Options) (*Optimizer, error) {
+		return New(Adafactor{WeightDecay: 0.1}, s)
 	},
-	"adafactor.other": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{Beta2Decay: -0.5, Eps1: 0.3, Eps2: 0.9, Clip: 1.5, StateOptions: s})
+	"adafactor.other": func(s Options) (*Optimizer, error) {
+		return New(Adafactor{Beta2Decay: -0.5, Eps1: 0.3, Eps2: 0.9, Clip: 1.5}, s)
 	},
-	"momentum": func(s StateOptions) (*Optimizer, error) {
-		return NewAdafactor(AdafactorOptions{Beta1: 0.9, WeightDecay: 0.1, StateOptions: s})
+	"momentum": func(s Options) (*Optimizer, error) {
+		return New(Adafactor{Beta1: 0.9, WeightDecay: 0.1}, s)
 	},
-	"muon": func(s StateOptions) (*Optimizer, error) {
-		return NewMuon(MuonOptions{WeightDecay: 0.1, StateOptions: s})
+	"muon": func(s Options) (*Optimizer, error) {
+		return New(Muon{WeightDecay: 0.1}, s)
 	},
-	"muon.other": func(s StateOptions) (*Optimizer, error) {
-		return NewMuon(MuonOptions{Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW, StateOptions: s})
+	"muon.other": func(s Options) (*Optimizer, error) {
+		return New(Muon{Momentum: 0.9, NoNesterov: true, Scale: MuonMatchAdamW}, s)
 	},
 }
 
 // eachMatrixRule runs test for one optimizer of each kind.
-func eachMatrixRule(t *testing.T, test func(t *testing.T, build func(s StateOptions, sides map[string][2]int) *Optimizer)) {
+func eachMatrixRule(t *testing.T, test func(t *testing.T, build func(s Options, sides map[string][2]int) *Optimizer)) {
 	for _, name := range []string{"adafactor", "momentum", "muon"} {
 		t.Run(name, func(t *testing.T) {
-			test(t, func(s StateOptions, sides map[string][2]int) *Optimizer { return newMatrices(t, name, s, sides) })
+			test(t, func(s Options, sides map[string][2]int) *Optimizer { return newMatrices(t, name, s, sides) })
 		})
 	}
 }
 
 // newMatrices returns an optimizer with matrices of so many rows and columns.
-func newMatrices(t testing.TB, rule string, s StateOptions, sides map[string][2]int) *Optimizer {
+func newMatrices(t testing.TB, rule string, s Options, sides map[string][2]int) *Optimizer {
 	t.Helper()
 	a, err := matrixRules[rule](s)
 	require.NoError(t, err)
@@ -60,9 +60,9 @@ func newMatrices(t testing.TB, rule string, s StateOptions, sides map[string][2]
 // TestMatrixTypes: parameters of 16 bits are those of 32 bits, rounded.
 func TestMatrixTypes(t *testing.T) {
 	const rows, cols = 70, 31
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, dt := range floatTypes {
-			a := build(StateOptions{}, map[string][2]int{"w": {rows, cols}, "x": {rows, cols}})
+			a := build(Options{}, map[string][2]int{"w": {rows, cols}, "x": {rows, cols}})
 			for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
 				p := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 1))
 				want := p.Get()
@@ -81,9 +81,9 @@ func TestMatrixTypes(t *testing.T) {
 // codes by brute force, with partial blocks.
 func TestMuonMomentum(t *testing.T) {
 	const rows, cols = 37, 41
-	for _, order := range []Order{BitsAndBytes, Decoupled} {
+	for _, nearest := range []bool{false, true} {
 		for _, block := range []int{33, 256} {
-			a := newMatrices(t, "muon", StateOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}, map[string][2]int{"w": {rows, cols}})
+			a := newMatrices(t, "muon", Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}, map[string][2]int{"w": {rows, cols}})
 			p := randn(rows*cols, 1)
 			for i := range 3 {
 				g, m := gradient(rows*cols, uint64(i)), statesOf(t, a, "w")[0]
@@ -95,7 +95,7 @@ func TestMuonMomentum(t *testing.T) {
 				}
 				advance(a)
 				step(t, a, "w", p, g, 1)
-				require.True(t, equal(quantized8(m, true, order, block), statesOf(t, a, "w")[0]), "step %d", i+1)
+				require.True(t, equal(quantized8(m, true, nearest, block), statesOf(t, a, "w")[0]), "step %d", i+1)
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func TestMatricesAgainst32(t *testing.T) {
 	const rows, cols = 64, 80
 	for _, rule := range []string{"momentum", "muon", "muon.other"} {
 		sides := map[string][2]int{"w": {rows, cols}}
-		a, b := newMatrices(t, rule, StateOptions{}, sides), newMatrices(t, rule, StateOptions{Bits: 32}, sides)
+		a, b := newMatrices(t, rule, Options{}, sides), newMatrices(t, rule, Options{Bits: 32}, sides)
 		require.Equal(t, 8, a.params["w"].bits)
 		p := randn(rows*cols, 1)
 		start, q := append([]float32(nil), p...), append([]float32(nil), p...)
@@ -133,9 +133,9 @@ func TestMatricesAgainst32(t *testing.T) {
 }
 
 func TestMatrixZeroGradient(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, side := range [][2]int{{3, 5}, {5, 3}, {1, 7}, {7, 1}} {
-			a := build(StateOptions{Min8bit: 1}, map[string][2]int{"w": side})
+			a := build(Options{MinSize: 1}, map[string][2]int{"w": side})
 			n := side[0] * side[1]
 			p, zero := randn(n, 1), make([]float32, n)
 			want := append([]float32(nil), p...)
@@ -162,10 +162,10 @@ func TestMatrixZeroGradient(t *testing.T) {
 // in their matrix or not.
 func TestMatrixExtremes(t *testing.T) {
 	const rows, cols = 40, 30
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		largest := math.Nextafter32(0x1p63, 0)
 		for _, fill := range []float32{0, 1e-30, 1, largest} {
-			a := build(StateOptions{}, map[string][2]int{"w": {rows, cols}})
+			a := build(Options{}, map[string][2]int{"w": {rows, cols}})
 			p, g := randn(rows*cols, 1), make([]float32, rows*cols)
 			for i := range g {
 				g[i] = fill
@@ -190,15 +190,15 @@ func TestMatrixExtremes(t *testing.T) {
 }
 
 func TestMatrixEmpty(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		for _, s := range []StateOptions{{}, {Storage: newFakeStorage()}} {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		for _, s := range []Options{{}, {Storage: newFakeStorage()}} {
 			a := build(s, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
 			advance(a)
 			for _, name := range a.names() {
 				step(t, a, name, nil, nil, 1)
 			}
 			require.Zero(t, a.WorkspaceBytes())
-			again := build(StateOptions{}, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
+			again := build(Options{}, map[string][2]int{"a": {0, 5}, "b": {5, 0}, "c": {0, 0}})
 			require.NoError(t, again.UnmarshalBinary(bytesOf(a.AppendBinary(nil))))
 			require.Equal(t, 1, again.Steps())
 		}
@@ -207,11 +207,11 @@ func TestMatrixEmpty(t *testing.T) {
 
 func TestMatrixWorkersDoNotMatter(t *testing.T) {
 	sides := map[string][2]int{"w": {40, 1000}, "x": {3, 20_000}}
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, bits := range []int{8, 32} {
 			run := func(workers int) (p [][]float32, state []byte) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
-				a := build(StateOptions{Bits: bits, Block: 100}, sides)
+				a := build(Options{Bits: bits, Block: 100}, sides)
 				for _, name := range a.names() {
 					p = append(p, randn(sides[name][0]*sides[name][1], 1))
 				}
@@ -234,8 +234,8 @@ func TestMatrixWorkersDoNotMatter(t *testing.T) {
 // TestMatricesTogether steps several matrices and a vector at once.
 func TestMatricesTogether(t *testing.T) {
 	sides := map[string][2]int{"u": {40, 50}, "v": {30, 90}, "w": {100, 20}}
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		a, b := newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides)), newMatrixRun(t, build(StateOptions{Min8bit: 1}, sides))
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		a, b := newMatrixRun(t, build(Options{MinSize: 1}, sides)), newMatrixRun(t, build(Options{MinSize: 1}, sides))
 		for range 3 {
 			advance(a.a)
 			advance(b.a)
@@ -258,8 +258,8 @@ func TestMatricesTogether(t *testing.T) {
 
 // TestMatrixWorkspaceGrows: a state without steps makes room for more parameters.
 func TestMatrixWorkspaceGrows(t *testing.T) {
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		r := newMatrixRun(t, build(StateOptions{}, map[string][2]int{"w": {5, 7}}))
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		r := newMatrixRun(t, build(Options{}, map[string][2]int{"w": {5, 7}}))
 		fresh := bytesOf(r.a.AppendBinary(nil))
 		advance(r.a)
 		r.step("w")
@@ -275,8 +275,8 @@ func TestMatrixNoAllocations(t *testing.T) {
 	const rows, cols = 60, 150
 	p, g := snug.ViewOf(randn(rows*cols, 1)), snug.ViewOf(randn(rows*cols, 2))
 	bf16 := snug.SliceView(make([]snug.BFloat16, rows*cols))
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newOneChunk()}} {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		for _, s := range []Options{{}, {Bits: 32}, {Storage: newOneChunk()}} {
 			a := build(s, map[string][2]int{"w": {rows, cols}})
 			kerneltest.NoAllocs(t, func() {
 				advance(a)
@@ -318,7 +318,7 @@ func TestMatrixBytes(t *testing.T) {
 		{"muon", 8, n + 4*blocks, 4 * (n + rows*rows + rows*rows)},
 		{"muon", 32, 4 * n, 4 * (n + rows*rows + rows*rows)},
 	} {
-		a := newMatrices(t, c.rule, StateOptions{Bits: c.bits}, map[string][2]int{"w": {rows, cols}, "small": {20, 30}})
+		a := newMatrices(t, c.rule, Options{Bits: c.bits}, map[string][2]int{"w": {rows, cols}, "small": {20, 30}})
 		advance(a)
 		for _, q := range a.params {
 			step(t, a, q.name, make([]float32, q.n), make([]float32, q.n), 1)
@@ -332,13 +332,13 @@ func TestMatrixBytes(t *testing.T) {
 		require.Zero(t, a.work.floats.Len()+a.work.sums.Len()+len(a.work.near)+len(a.work.nearSums))
 		require.EqualValues(t, c.workspace, a.WorkspaceBytes(), what)
 	}
-	require.Zero(t, newOf(t, "Lion", StateOptions{}, map[string]int{"w": 5000}).WorkspaceBytes())
+	require.Zero(t, newOf(t, "Lion", Options{}, map[string]int{"w": 5000}).WorkspaceBytes())
 }
 
 func TestMatrixNonFinite(t *testing.T) {
 	const rows, cols = 50, 100
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		for _, s := range []StateOptions{{}, {Bits: 32}, {Storage: newFakeStorage()}} {
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		for _, s := range []Options{{}, {Bits: 32}, {Storage: newFakeStorage()}} {
 			a, p, g := build(s, map[string][2]int{"w": {rows, cols}}), randn(rows*cols, 1), randn(rows*cols, 2)
 			advance(a)
 			step(t, a, "w", p, g, 1)
@@ -366,8 +366,8 @@ func TestMatrixNonFinite(t *testing.T) {
 
 func TestMatrixErrors(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	eachMatrixRule(t, func(t *testing.T, build func(StateOptions, map[string][2]int) *Optimizer) {
-		a := build(StateOptions{Chunk: 256}, map[string][2]int{"w": {60, 100}})
+	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
+		a := build(Options{Chunk: 256}, map[string][2]int{"w": {60, 100}})
 		for _, side := range [][2]int{{-1, 5}, {5, -1}, {math.MaxInt, 2}, {2, math.MaxInt}, {math.MaxInt, 0}, {1 << 15, math.MaxInt >> 18}} {
 			err := a.AddMatrix("x", side[0], side[1])
 			require.ErrorIs(t, err, snug.ErrShape, side)
@@ -385,27 +385,27 @@ func TestMatrixErrors(t *testing.T) {
 		require.ErrorIs(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), nan), snug.ErrConfig)
 		require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1), "all of it")
 	})
-	muon := newMatrices(t, "muon", StateOptions{}, nil)
+	muon := newMatrices(t, "muon", Options{}, nil)
 	require.ErrorIs(t, muon.Add("x", 5), snug.ErrConfig)
 	require.ErrorContains(t, muon.Add("x", 5), "want a matrix")
 	require.ErrorIs(t, new(Optimizer).AddMatrix("w", 1, 1), snug.ErrConfig)
 	for says, err := range map[string]error{
-		"AdafactorMomentum: Beta1":        errorOf(NewAdafactor(AdafactorOptions{Beta1: 1})),
-		"AdafactorMomentum: Beta1 is NaN": errorOf(NewAdafactor(AdafactorOptions{Beta1: nan})),
-		"Adafactor: Beta2Decay is 0.5":    errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: 0.5})),
-		"Adafactor: Beta2Decay is -1.5":   errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: -1.5})),
-		"Adafactor: Beta2Decay is NaN":    errorOf(NewAdafactor(AdafactorOptions{Beta2Decay: nan})),
-		"Adafactor: Eps1":                 errorOf(NewAdafactor(AdafactorOptions{Eps1: inf})),
-		"Adafactor: Eps2":                 errorOf(NewAdafactor(AdafactorOptions{Eps2: -1})),
-		"Adafactor: Clip is 0.5":          errorOf(NewAdafactor(AdafactorOptions{Clip: 0.5})),
-		"Adafactor: Clip is +Inf":         errorOf(NewAdafactor(AdafactorOptions{Clip: inf})),
-		"Adafactor: WeightDecay":          errorOf(NewAdafactor(AdafactorOptions{WeightDecay: -1})),
-		"a multiple of 132":               errorOf(NewAdafactor(AdafactorOptions{Beta1: 0.9, StateOptions: StateOptions{Block: 33, Chunk: 66}})),
-		"Adafactor: state of 5":           errorOf(NewAdafactor(AdafactorOptions{StateOptions: StateOptions{Bits: 5}})),
-		"MaxUpdate is 1, want 0 for Muon": errorOf(NewMuon(MuonOptions{StateOptions: StateOptions{StepOptions: StepOptions{MaxUpdate: 1}}})),
-		"Muon: Momentum":                  errorOf(NewMuon(MuonOptions{Momentum: 1})),
-		"Muon: scale 2":                   errorOf(NewMuon(MuonOptions{Scale: 2})),
-		"Muon: WeightDecay":               errorOf(NewMuon(MuonOptions{WeightDecay: inf})),
+		"AdafactorMomentum: Beta1":        errorOf(New(Adafactor{Beta1: 1}, Options{})),
+		"AdafactorMomentum: Beta1 is NaN": errorOf(New(Adafactor{Beta1: nan}, Options{})),
+		"Adafactor: Beta2Decay is 0.5":    errorOf(New(Adafactor{Beta2Decay: 0.5}, Options{})),
+		"Adafactor: Beta2Decay is -1.5":   errorOf(New(Adafactor{Beta2Decay: -1.5}, Options{})),
+		"Adafactor: Beta2Decay is NaN":    errorOf(New(Adafactor{Beta2Decay: nan}, Options{})),
+		"Adafactor: Eps1":                 errorOf(New(Adafactor{Eps1: inf}, Options{})),
+		"Adafactor: Eps2":                 errorOf(New(Adafactor{Eps2: -1}, Options{})),
+		"Adafactor: Clip is 0.5":          errorOf(New(Adafactor{Clip: 0.5}, Options{})),
+		"Adafactor: Clip is +Inf":         errorOf(New(Adafactor{Clip: inf}, Options{})),
+		"Adafactor: WeightDecay":          errorOf(New(Adafactor{WeightDecay: -1}, Options{})),
+		"a multiple of 132":               errorOf(New(Adafactor{Beta1: 0.9}, Options{Block: 33, Chunk: 66})),
+		"Adafactor: state of 5":           errorOf(New(Adafactor{}, Options{Bits: 5})),
+		"MaxUpdate is 1, want 0 for Muon": errorOf(New(Muon{}, Options{MaxUpdate: 1})),
+		"Muon: Momentum":                  errorOf(New(Muon{Momentum: 1}, Options{})),
+		"Muon: scale 2":                   errorOf(New(Muon{Scale: 2}, Options{})),
+		"Muon: WeightDecay":               errorOf(New(Muon{WeightDecay: inf}, Options{})),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, says)
 		require.ErrorContains(t, err, says)
@@ -414,11 +414,11 @@ func TestMatrixErrors(t *testing.T) {
 
 // TestMatricesOfOthers: an elementwise optimizer takes a matrix as its elements.
 func TestMatricesOfOthers(t *testing.T) {
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		if a := build(StateOptions{}, nil); a.o.hyper.Rule.Factored() {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		if a := build(Options{}, nil); a.o.hyper.Rule.Factored() {
 			return
 		}
-		a, b := build(StateOptions{}, map[string]int{"w": 5000}), build(StateOptions{}, nil)
+		a, b := build(Options{}, map[string]int{"w": 5000}), build(Options{}, nil)
 		require.NoError(t, b.AddMatrix("w", 50, 100))
 		p, q := randn(5000, 1), randn(5000, 1)
 		advance(a)

@@ -1,8 +1,6 @@
 package quant8
 
 import (
-	"cmp"
-	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -14,7 +12,7 @@ import (
 	"github.com/snug-ml/snug/internal/ortho"
 )
 
-// MuonScale says what [NewMuon] multiplies the learning rate by, for a matrix of some
+// MuonScale says what [Muon] multiplies the learning rate by, for a matrix of some
 // rows and columns.
 type MuonScale uint8
 
@@ -34,18 +32,9 @@ func (s MuonScale) factor(rows, cols int) float64 {
 	return math.Sqrt(max(1, float64(rows)/float64(cols)))
 }
 
-// MuonOptions configures [NewMuon]. A zero field means its default.
-type MuonOptions struct {
-	Momentum    float32   // in (0,1), default 0.95
-	NoNesterov  bool      // orthogonalize the momentum itself
-	Scale       MuonScale // of the learning rate, default MuonOriginal
-	WeightDecay float32   // a step multiplies p by 1-lr·WeightDecay; default 0
-	StateOptions
-}
-
-// NewMuon returns the optimizer of Jordan et al. 2024, "Muon: An optimizer for hidden
+// Muon is the rule of Jordan et al. 2024, "Muon: An optimizer for hidden
 // layers in neural networks", https://kellerjordan.github.io/posts/muon/, as
-// torch.optim.Muon computes it, but in float32, without parameters. These are matrices
+// torch.optim.Muon computes it, but in float32. Parameters are matrices
 // only, with rows for outputs: see [Optimizer.AddMatrix]. With momentum μ it computes
 //
 //	m ← μ·m + (1-μ)·g
@@ -59,7 +48,7 @@ type MuonOptions struct {
 //
 // The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
 // a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32, and 4n for n below Min8bit, whatever Bits is. The workspace, see
+// with 32, and 4n for n below MinSize, whatever Bits is. The workspace, see
 // [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side
 // k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
 // that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
@@ -72,20 +61,23 @@ type MuonOptions struct {
 // A step updates a whole parameter. An error of the [Storage] leaves p as it was, and the
 // chunks of m before the one it names stepped, where there are any: the optimizer then
 // cannot be used until a state is restored. A device that fails while it works has the same
-// effect. The error of this function wraps [snug.ErrConfig].
-func NewMuon(o MuonOptions) (*Optimizer, error) {
-	if o.Scale > MuonMatchAdamW {
-		return nil, fmt.Errorf("quant8: Muon: scale %d is not known: %w", o.Scale, snug.ErrConfig)
+// effect.
+type Muon struct {
+	Momentum    float32   // in (0,1), default 0.95
+	NoNesterov  bool      // orthogonalize the momentum itself
+	Scale       MuonScale // of the learning rate, default MuonOriginal
+	WeightDecay float32   // a step multiplies p by 1-lr·WeightDecay; default 0
+}
+
+func (r Muon) equation() equation {
+	e := equation{name: "Muon", scale: r.Scale, hyper: optim.Hyper{
+		Rule: optim.Muon, Nesterov: !r.NoNesterov, WeightDecay: float64(r.WeightDecay), DecayFirst: true,
+	}}
+	if r.Scale > MuonMatchAdamW {
+		e.refuse("scale %d is not known", r.Scale)
 	}
-	momentum := cmp.Or(o.Momentum, 0.95)
-	return newOptimizer(options{
-		name: "Muon", scale: o.Scale, StateOptions: o.withDefaults(optim.Muon),
-		hyper: optim.Hyper{
-			Rule: optim.Muon, Beta1: float64(momentum), Nesterov: !o.NoNesterov,
-			WeightDecay: float64(o.WeightDecay), DecayFirst: true,
-		},
-		numbers: []number{{"Momentum", momentum, 1}},
-	})
+	e.number("Momentum", &e.hyper.Beta1, r.Momentum, 0.95, 1)
+	return e
 }
 
 // stepMuon makes a step of a matrix: a pass over the gradient and the state writes the

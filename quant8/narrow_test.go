@@ -120,7 +120,7 @@ func TestTies4(t *testing.T) {
 		}
 		require.Greater(t, found, 7, "%s: no ties", name)
 		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-			a := newOf(t, name, StateOptions{Bits: 4, Min8bit: 1, Block: block}, map[string]int{"w": len(g)})
+			a := newOf(t, name, Options{Bits: 4, MinSize: 1, Block: block}, map[string]int{"w": len(g)})
 			advance(a)
 			require.NoError(t, a.Step("w", kerneltest.Put(t, place, make([]float32, len(g))).View, kerneltest.Put(t, place, g).View, 1))
 			require.Equal(t, quantized4(x, signed, block), statesOf(t, a, "w")[0], name)
@@ -133,30 +133,30 @@ func TestTies4(t *testing.T) {
 func TestStateBytes4And16(t *testing.T) {
 	for _, c := range []struct {
 		n    int
-		o    AdamWOptions
+		o    Options
 		want int64
 	}{
-		{1 << 20, AdamWOptions{Bits: 4}, 1<<20 + 8*1<<13},
-		{5001, AdamWOptions{Bits: 4}, 8*40 + 2*2501},
-		{5001, AdamWOptions{Bits: 4, Block: 4096}, 8*2 + 2*2501},
-		{129, AdamWOptions{Bits: 4, Min8bit: 1}, 8*2 + 2*65},
-		{1, AdamWOptions{Bits: 4, Min8bit: 1}, 8 + 2},
-		{4095, AdamWOptions{Bits: 4}, 8 * 4095},
-		{5001, AdamWOptions{Bits: 16}, 4 * 5001},
-		{4095, AdamWOptions{Bits: 16}, 8 * 4095},
-		{0, AdamWOptions{Bits: 4, Min8bit: 1}, 0},
-		{5001, AdamWOptions{Bits: 4, Block: 33}, 0}, // is refused
+		{1 << 20, Options{Bits: 4}, 1<<20 + 8*1<<13},
+		{5001, Options{Bits: 4}, 8*40 + 2*2501},
+		{5001, Options{Bits: 4, Block: 4096}, 8*2 + 2*2501},
+		{129, Options{Bits: 4, MinSize: 1}, 8*2 + 2*65},
+		{1, Options{Bits: 4, MinSize: 1}, 8 + 2},
+		{4095, Options{Bits: 4}, 8 * 4095},
+		{5001, Options{Bits: 16}, 4 * 5001},
+		{4095, Options{Bits: 16}, 8 * 4095},
+		{0, Options{Bits: 4, MinSize: 1}, 0},
+		{5001, Options{Bits: 4, Block: 33}, 0}, // is refused
 	} {
-		require.Equal(t, c.want, StateBytes(c.n, c.o), "%d of %+v", c.n, c.o)
+		require.Equal(t, c.want, StateBytes(AdamW{}, c.o, c.n), "%d of %+v", c.n, c.o)
 	}
 }
 
 // TestZeroBlocks: blocks of zeros stay zero, also those without signs, whose map has no 0.
 func TestZeroBlocks(t *testing.T) {
 	const n, block = 300, 32
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range []int{4, 16} {
-			a := build(StateOptions{Bits: bits, Min8bit: 1, Block: block}, map[string]int{"w": n})
+			a := build(Options{Bits: bits, MinSize: 1, Block: block}, map[string]int{"w": n})
 			g := randn(n, 1)
 			clear(g[block : 2*block])
 			for range 3 {
@@ -206,7 +206,7 @@ func TestRandomOf16(t *testing.T) {
 // of two numbers.
 func TestSmallChangesOf16(t *testing.T) {
 	const n, steps = 1 << 12, 1000
-	a := newOf(t, "Adam decoupled", StateOptions{Bits: 16, Min8bit: 1}, nil)
+	a := newOf(t, "Adam decoupled", Options{Bits: 16, MinSize: 1}, nil)
 	a.o.hyper.Beta2 = 0.999
 	require.NoError(t, a.Add("w", n))
 	p, g := make([]float32, n), make([]float32, n)
@@ -234,7 +234,7 @@ func TestNarrowDrift(t *testing.T) {
 	const n, steps = 1 << 12, 50
 	for name := range rules {
 		run := func(bits int) []float32 {
-			a, p := newOf(t, name, StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
+			a, p := newOf(t, name, Options{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
 			for i := range steps {
 				advance(a)
 				step(t, a, "w", p, randn(n, uint64(i+2)), 0.01)
@@ -260,7 +260,7 @@ func TestNarrowDrift(t *testing.T) {
 // they are off for each of the outputs, which is the loss above that of the noise.
 func regression(t *testing.T, bits int, lr, noise float32) float64 {
 	const inputs, outputs, batch, steps = 64, 32, 32, 300
-	a := newAdamW(t, AdamWOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": inputs * outputs})
+	a := newAdamW(t, Options{Bits: bits, MinSize: 1}, map[string]int{"w": inputs * outputs})
 	truth, w, g := randn(inputs*outputs, 1), make([]float32, inputs*outputs), make([]float32, inputs*outputs)
 	for s := range steps {
 		x, y := randn(batch*inputs, uint64(2+2*s)), randn(batch*outputs, uint64(3+2*s))
@@ -314,10 +314,10 @@ func TestNarrowRegression(t *testing.T) {
 func TestNarrowBitsAndBytes(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 10}
 	file := new(bytes.Buffer)
-	_, err := newAdamW(t, AdamWOptions{Block: 256}, params).WriteBitsAndBytes(file, BitsAndBytesFormat{})
+	_, err := newAdamW(t, Options{Block: 256}, params).WriteBitsAndBytes(file, BitsAndBytesFormat{})
 	require.NoError(t, err)
 	for _, bits := range []int{4, 16} {
-		a := newAdamW(t, AdamWOptions{Bits: bits, Block: 256}, params)
+		a := newAdamW(t, Options{Bits: bits, Block: 256}, params)
 		advance(a)
 		step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
 		before := stateOf(t, a)
@@ -328,7 +328,7 @@ func TestNarrowBitsAndBytes(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf(`parameter "w": states of %d bits, bitsandbytes has 8 and 32`, bits))
 		}
 		require.Equal(t, before, stateOf(t, a))
-		small := newAdamW(t, AdamWOptions{Bits: bits}, map[string]int{"b": 10})
+		small := newAdamW(t, Options{Bits: bits}, map[string]int{"b": 10})
 		_, err = small.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 		require.NoError(t, err, "parameters of 32 bits it has")
 	}
@@ -338,10 +338,10 @@ func TestNarrowBitsAndBytes(t *testing.T) {
 func TestNarrowHeader(t *testing.T) {
 	params := map[string]int{"w": 5000}
 	for _, bits := range []int{4, 16} {
-		a := newAdamW(t, AdamWOptions{Bits: bits, Block: 128}, params)
+		a := newAdamW(t, Options{Bits: bits, Block: 128}, params)
 		data := bytesOf(a.AppendBinary(nil))
 		for _, other := range widths {
-			b := newAdamW(t, AdamWOptions{Bits: other, Block: 128}, params)
+			b := newAdamW(t, Options{Bits: other, Block: 128}, params)
 			err := b.UnmarshalBinary(data)
 			if other == bits {
 				require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/snug-ml/snug/internal/rounding"
 )
 
-// Optimizer updates parameters by a rule, such as that of [AdamW], whose states it
-// keeps in one of these forms, by StateOptions.Bits:
+// Optimizer updates parameters by a [Rule], whose states it keeps in one of these
+// forms, by Options.Bits:
 //
 //   - 8: in blocks, each with its absmax in float32, of codes of one byte (Dettmers et
 //     al. 2022, arXiv:2110.02861); states with signs by the signed and others by the
@@ -27,7 +27,7 @@ import (
 //     its block takes shorter steps than with 32 bits.
 //   - 4: in blocks of 4-bit codes, two in a byte, the first in its upper half (Li, Chen
 //     and Zhu 2023, "Memory Efficient Optimizers with 4-bit States", arXiv:2309.01507);
-//     the nearest codes, with any [Order]. The maps are those of torchao's 4-bit
+//     the nearest codes in any case. The maps are those of torchao's 4-bit
 //     optimizers. States with signs use create_dynamic_map(True, 3, 4): 0, 1, and ±0.0055,
 //     0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a linear map
 //     without 0, because the update divides by their square root: code i is (i+1)/16. A
@@ -38,7 +38,7 @@ import (
 //     slower.
 //   - 16: in bfloat16. A step changes a second moment with β2 = 0.999 by less than half
 //     the distance of two such numbers, so states are rounded at random: by the numbers
-//     that StepOptions.Seed, the step count, the name of the parameter, the number of
+//     that Options.Seed, the step count, the name of the parameter, the number of
 //     the state and the element name, which are others than those of Stochastic.
 //   - 32: in float32.
 //
@@ -58,11 +58,11 @@ import (
 // update is an error, which says that an Advance is missing. What failed before it wrote
 // anything may be repeated. An update that stopped half-way, by an error or a panic of a
 // [Storage], makes all later calls fail until a state is restored. To tell these apart a
-// parameter has one byte for every StateOptions.Chunk of its elements.
+// parameter has one byte for every Options.Chunk of its elements.
 //
 // Step and StepRange may run concurrently for different parameters or ranges;
-// no other methods may run at the same time. Those of matrices of [NewAdafactor] and
-// [NewMuon] wait for one another.
+// no other methods may run at the same time. Those of matrices of [Adafactor] and
+// [Muon] wait for one another.
 type Optimizer struct {
 	o      options
 	maps   codeMaps
@@ -92,12 +92,15 @@ type param struct {
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 }
 
-func newOptimizer(o options) (*Optimizer, error) {
-	if err := o.check(); err != nil {
-		return nil, fmt.Errorf("quant8: %s: %w", o.name, err)
+// New returns an optimizer without parameters that updates them by a rule, which is
+// one of [AdamW], [Adam], [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB],
+// [LARS], [Adafactor] and [Muon], by value. The error wraps [snug.ErrConfig].
+func New(rule Rule, o Options) (*Optimizer, error) {
+	all, err := newOptions(rule, o)
+	if err != nil {
+		return nil, fmt.Errorf("quant8: %w", err)
 	}
-	o.hyper.MaxUpdate = float64(o.MaxUpdate)
-	return &Optimizer{o: o, maps: newCodeMaps(o.Map1, o.Map2, o.Order), params: map[string]*param{}}, nil
+	return &Optimizer{o: all, maps: newCodeMaps(o.Map1, o.Map2, o.NearestCodes), params: map[string]*param{}}, nil
 }
 
 // StateBytes returns the bytes of state of all registered parameters, whether
@@ -119,13 +122,13 @@ func (a *Optimizer) StateBytes() int64 {
 // is for matrices.
 //
 // Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the
-// optimizer is that of [NewMuon]) or [snug.ErrShape] (n is negative, or its state exceeds
+// optimizer is that of [Muon]) or [snug.ErrShape] (n is negative, or its state exceeds
 // the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
 // AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements,
 // for a program that splits parameters among processes, each of which has an
-// optimizer. lo and hi are multiples of StateOptions.Block, or n; they may be
+// optimizer. lo and hi are multiples of Options.Block, or n; they may be
 // equal. The steps of all shards together give the bits of a step of the whole:
 // blocks are those of the parameter, and so is the width of the state, which
 // depends on n. Step takes the elements of the shard, and StepRange and errors
@@ -156,11 +159,11 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d are not whole blocks of %d of its %d: %w",
 			a.o.name, name, lo, hi, a.o.Block, n, snug.ErrShape)
 	}
-	if a.o.hyper.Rule == optim.Muon && s == (shape{}) && n > 0 {
-		return fmt.Errorf("quant8: %s: parameter %q of %d elements, want a matrix: %w", a.o.name, name, n, snug.ErrConfig)
+	if err := a.o.checkMatrix(n, s); err != nil {
+		return fmt.Errorf("quant8: %s: parameter %q %w", a.o.name, name, err)
 	}
 	if a.o.hyper.Whole() && hi-lo != n && !a.o.joint() {
-		want := "all, or StepOptions.SumNorms"
+		want := "all, or Options.SumNorms"
 		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // which SumNorms does not help
 			want = "all"
 		}

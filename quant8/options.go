@@ -10,49 +10,36 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// Order says where in a step the weights decay, and how negative values are
-// stored in 8 bits.
-type Order uint8
-
-const (
-	// BitsAndBytes updates, then decays, and keeps the sign of states that have
-	// one: a negative value whose nearest code is that of 0 takes the code
-	// below. It is the order of bitsandbytes' CUDA kernel.
-	BitsAndBytes Order = iota
-	// Decoupled decays, then updates, as torch.optim.AdamW does, and stores
-	// the nearest codes.
-	Decoupled
-)
-
-// StateOptions says how an optimizer keeps its states. A zero field means its
-// default. [AdamWOptions] has the same fields.
-type StateOptions struct {
-	// Bits is the width of a state, 8 (the default), 4, 16 or 32. See
+// Options says how an optimizer of any rule keeps its states and makes its steps. The
+// zero value has states of 8 bits in memory, and steps as those of torch's and
+// bitsandbytes' optimizers, except that gradients that are not finite are errors.
+type Options struct {
+	// Bits is the width of a state: 8 (the default), 4, 16 or 32. See
 	// [Optimizer] for their forms.
 	Bits int
 	// Block is the number of elements that share an absmax with 8 or 4 bits, from
 	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a
 	// multiple of 32. With every width shards and chunks are cut at blocks.
 	Block int
-	// Min8bit is the least number of elements with which a parameter has states of Bits,
-	// default 4096. Parameters with fewer elements keep 32-bit states, for every value of
-	// Bits. 1 means that all have states of Bits.
-	Min8bit int
+	// MinSize is the smallest number of elements with which a parameter has states of
+	// Bits, default 4096. Smaller parameters keep 32-bit states, for every value of
+	// Bits. 1 gives all parameters states of Bits.
+	MinSize int
 	// Keep32, unless nil, names parameters that keep 32 bits whatever their
 	// size, such as embeddings. It is asked when a parameter is added.
 	Keep32 func(name string) bool
-	// Order is how negative values are stored in 8 bits, and where the weights decay
-	// if the optimizer's equation leaves that open; default BitsAndBytes.
-	Order Order
+	// NearestCodes stores every value of a state in its nearest 8-bit code. Otherwise a
+	// negative value whose nearest code is the code of 0 takes the code below, so that
+	// states keep their signs, as bitsandbytes' CUDA kernels do.
+	NearestCodes bool
 	// Map1 is the map of the 8-bit codes of states with signs, and of the state of
-	// RMSprop and Adagrad; Map2 is that of the others. They are copied. The default, nil, is DynamicMap(true) and
-	// DynamicMap(false). Entries of Map1 are from -1 to 1, and with the order
-	// BitsAndBytes 0 is among them, behind a negative one, and for RMSprop and Adagrad
-	// in any case; entries of Map2 are
-	// from 0 to 1. Devices other than the CPU take a Map1 only whose codes
-	// 127-i and 127+i stand for opposite values, as those of DynamicMap do, and
-	// prepare maps other than the default ones in about 0.2 ms at each step. With 4
-	// bits they are nil.
+	// RMSprop and Adagrad; Map2 is the map of the other states. They are copied. The
+	// default, nil, is DynamicMap(true) and DynamicMap(false). Entries of Map1 are from
+	// -1 to 1. They contain 0 behind a negative entry, unless NearestCodes is set, and
+	// for RMSprop and Adagrad in any case. Entries of Map2 are from 0 to 1. Devices other
+	// than the CPU take a Map1 only whose codes 127-i and 127+i stand for opposite
+	// values, as those of DynamicMap do, and prepare maps other than the default ones in
+	// about 0.2 ms at each step. With 4 bits both are nil.
 	Map1, Map2 *Map
 	// Storage holds the states; nil holds them in memory, on the device of the
 	// parameters.
@@ -63,16 +50,81 @@ type StateOptions struct {
 	// largest up to 2^16.
 	Chunk int
 
-	StepOptions
+	// NonFinite is what a step does with a NaN, an infinity or a magnitude of 2^63
+	// or more in its gradient; default Fail.
+	NonFinite NonFinitePolicy
+	// MaxUpdate, unless 0, is the largest Euclidean norm of a parameter's update, as
+	// a share of the norm of the parameter: a longer one is shortened to that. The
+	// update is what the learning rate multiplies, with coupled and without decoupled
+	// weight decay, which stays lr·wd in full. A parameter of zeros has any update. Such
+	// steps have two passes, as those of [LAMB], and need whole parameters.
+	//
+	// It is max_unorm of bitsandbytes, which has it with 32-bit state, in its default
+	// backend: there the norm of Adam has the bias corrections, and no norm has coupled
+	// decay. Its CPU backend takes the norm of Adam's update without the bias
+	// corrections, so that with the default betas a step of full length is 3.2 times
+	// shorter than here at step 1, 6.5 times at step 10 and 5.6 times at step 30. Its Lion
+	// and AdEMAMix have another limit, or none.
+	MaxUpdate float32
+	// SumNorms, unless nil, replaces two sums by those over all processes, as an
+	// all-reduce does, so that [LAMB], [LARS] and MaxUpdate take shards of a
+	// parameter. Every process calls it once in each step of each parameter, also with
+	// an empty shard. A step that fails before or is skipped, for a gradient that is not
+	// finite, does not: let all processes agree on that first. The sums are rounded as
+	// they are added: with other shards the last bits of a step can differ.
+	SumNorms func(name string, sums *[2]float64) error
+	// Stochastic rounds parameters of bfloat16 and float16 at random to one of the
+	// two neighbours, by their distance, so that updates too small for the type
+	// count on average, and no copy in float32 is needed (Gupta et al. 2015, "Deep
+	// Learning with Limited Numerical Precision"). Parameters of float32 are not
+	// rounded.
+	Stochastic bool
+	// Seed names the random numbers of Stochastic, and those that round states of 16
+	// bits, with the step count, the name of the parameter and the element, so that
+	// they do not depend on the device, on shards, or on a restart.
+	Seed uint64
+	// Params, unless nil, returns what is particular to a parameter. It is asked
+	// when one is added.
+	Params func(name string) ParamOptions
 }
 
-func (o StateOptions) withDefaults(rule optim.Rule) StateOptions {
+// NonFinitePolicy is what becomes of a step whose gradient is not finite.
+type NonFinitePolicy uint8
+
+const (
+	// Fail makes the step an error that wraps snug.ErrNonFinite.
+	Fail NonFinitePolicy = iota
+	// SkipStep leaves the parameter, or with StepRange its range, as it is.
+	SkipStep
+	// SkipElement leaves the elements alone and sets their states to 0, as
+	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states
+	// without signs become the smallest value of their block, and in 8 bits second moments
+	// count as 1.6e-7 of its absmax. In the sums over rows and columns
+	// of [Adafactor], and in the matrix that [Muon] makes orthogonal, they count as 0.
+	SkipElement
+)
+
+// ParamOptions is what is particular to a parameter.
+type ParamOptions struct {
+	// LR multiplies the learning rate; 0 stands for 1.
+	LR float32
+	// WeightDecay replaces the rule's, unless it is 0.
+	WeightDecay float32
+	// NoDecay says that the parameter does not decay, as biases and the scales of
+	// norms should not.
+	NoDecay bool
+	// NoTrust sets the trust ratio of [LAMB] and [LARS] to 1, as for biases and the
+	// scales of norms. Other rules have none.
+	NoTrust bool
+}
+
+func (o Options) withDefaults(rule optim.Rule) Options {
 	o.Bits = cmp.Or(o.Bits, 8)
 	if o.Block == 0 && o.Bits == 4 {
 		o.Block = 128
 	}
 	o.Block = cmp.Or(o.Block, 256)
-	o.Min8bit = cmp.Or(o.Min8bit, 4096)
+	o.MinSize = cmp.Or(o.MinSize, 4096)
 	if unit := o.chunkUnit(fewestStates(rule)); o.Chunk == 0 && unit > 0 {
 		o.Chunk = max(1<<16/unit, 1) * unit
 	}
@@ -84,7 +136,7 @@ const maxChunk = 1 << 27
 
 // chunkUnit is what Chunk is a multiple of: with so many elements the size of a
 // blob is a multiple of 4 bytes, and the next one is aligned.
-func (o *StateOptions) chunkUnit(states int) int {
+func (o *Options) chunkUnit(states int) int {
 	unit := o.Block
 	for states*unit%4 != 0 {
 		unit *= 2
@@ -93,16 +145,16 @@ func (o *StateOptions) chunkUnit(states int) int {
 }
 
 // width returns that of the states of a parameter of n elements.
-func (o *StateOptions) width(name string, n int) int {
+func (o *Options) width(name string, n int) int {
 	if o.Keep32 != nil && o.Keep32(name) {
 		return 32
 	}
-	return widthBySize(n, o.Min8bit, o.Bits)
+	return widthBySize(n, o.MinSize, o.Bits)
 }
 
 // widthBySize is the width of the states of n elements that Keep32 does not name.
-func widthBySize(n, min8bit, bits int) int {
-	if n < min8bit {
+func widthBySize(n, minSize, bits int) int {
+	if n < minSize {
 		return 32
 	}
 	return bits
@@ -112,9 +164,17 @@ func widthBySize(n, min8bit, bits int) int {
 func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || bits == 32 }
 
 // aligned says whether shards of n elements can begin or end at element i.
-func (o *StateOptions) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
+func (o *Options) aligned(i, n int) bool { return i%o.Block == 0 || i == n }
 
-func (o *StateOptions) check(rule optim.Rule) error {
+func (o *Options) check(rule optim.Rule) error {
+	switch {
+	case o.NonFinite > SkipElement:
+		return fmt.Errorf("policy %d for gradients that are not finite is not known: %w", o.NonFinite, snug.ErrConfig)
+	case !(o.MaxUpdate >= 0 && o.MaxUpdate < math.MaxFloat32):
+		return fmt.Errorf("MaxUpdate is %g, want a finite number from 0 on: %w", o.MaxUpdate, snug.ErrConfig)
+	case o.MaxUpdate > 0 && rule.Whole():
+		return fmt.Errorf("MaxUpdate is %g, want 0 for %v, which sizes its steps itself: %w", o.MaxUpdate, rule, snug.ErrConfig)
+	}
 	if err := checkBlock(o.Block); err != nil {
 		return err
 	}
@@ -125,59 +185,44 @@ func (o *StateOptions) check(rule optim.Rule) error {
 		return fmt.Errorf("block of %d elements, want a multiple of %d with 4 bits: %w", o.Block, nibble.Step, snug.ErrConfig)
 	case o.Bits == 4 && (o.Map1 != nil || o.Map2 != nil):
 		return fmt.Errorf("Map1 and Map2 are maps of 8 bits, want nil with 4: %w", snug.ErrConfig)
-	case o.Min8bit < 0:
-		return fmt.Errorf("Min8bit is %d, want 1 or more: %w", o.Min8bit, snug.ErrConfig)
-	case o.Order > Decoupled:
-		return fmt.Errorf("order %d is not known: %w", o.Order, snug.ErrConfig)
+	case o.MinSize < 0:
+		return fmt.Errorf("MinSize is %d, want 1 or more: %w", o.MinSize, snug.ErrConfig)
 	case o.Chunk <= 0 || o.Chunk > maxChunk || o.Chunk%unit != 0:
 		return fmt.Errorf("chunk of %d elements, want a multiple of %d up to %d: %w", o.Chunk, unit, maxChunk, snug.ErrConfig)
 	}
-	return checkCodeMaps(o.Map1, o.Map2, o.Order, rule)
+	return checkCodeMaps(o.Map1, o.Map2, o.NearestCodes, rule)
 }
 
-// options are those of an optimizer of any rule.
+// options are those of an optimizer, with the rule that it has.
 type options struct {
-	name     string                 // of the optimizer
-	hyper    optim.Hyper            // without the step count and the gradient scale
-	numbers  []number               // all that are positive
-	adamw    bool                   // package adam has loops for the rule
-	unscaled func(name string) bool // parameters without a trust ratio, or nil
-	warmup   [2]int                 // steps of AdEMAMix's α and β3
-	scale    MuonScale
-	StateOptions
+	equation
+	Options
 }
 
-// number is a hyperparameter that is to be above 0 and below most.
-type number struct {
-	name    string
-	x, most float32
+func newOptions(rule Rule, o Options) (options, error) {
+	if !known(rule) {
+		return options{}, fmt.Errorf("the rule is %T, want one of this package by value, such as AdamW{}: %w", rule, snug.ErrConfig)
+	}
+	all := options{equation: rule.equation()}
+	all.Options = o.withDefaults(all.hyper.Rule)
+	err := all.equation.check()
+	if err == nil {
+		err = all.Options.check(all.hyper.Rule)
+	}
+	if err != nil {
+		return all, fmt.Errorf("%s: %w", all.name, err)
+	}
+	all.hyper.MaxUpdate = float64(o.MaxUpdate)
+	return all, nil
 }
 
 // states returns how many states an element has.
 func (o *options) states() int { return len(o.hyper.Rule.Signed()) }
 
-func (o *options) check() error {
-	for _, f := range o.numbers {
-		if !(f.x > 0 && f.x < f.most) {
-			return fmt.Errorf("%s is %g, want a number between 0 and %g: %w", f.name, f.x, f.most, snug.ErrConfig)
-		}
-	}
-	if decay := o.hyper.WeightDecay; !(decay >= 0 && decay < math.MaxFloat32) {
-		return fmt.Errorf("WeightDecay is %g, want a finite number from 0 on: %w", decay, snug.ErrConfig)
-	}
-	if err := o.StepOptions.check(o.hyper.Rule); err != nil {
-		return err
-	}
-	return o.StateOptions.check(o.hyper.Rule)
-}
-
 // joint says whether steps add norms over the shards of a parameter.
 func (o *options) joint() bool {
 	return o.SumNorms != nil && o.hyper.Norms() && !o.hyper.Rule.Factored()
 }
-
-// layout returns the form of the states of a vector of n elements.
-func (o *options) layout(name string, n int) layout { return o.layoutOf(o.width(name, n), shape{}) }
 
 // layoutOf returns the form of states of a width. Factors stand for the last one of a
 // matrix.
@@ -187,4 +232,24 @@ func (o *options) layoutOf(bits int, s shape) layout {
 		l.states--
 	}
 	return l
+}
+
+// param returns what is particular to a parameter, with the learning rate's factor
+// and the weight decay that hold.
+func (o *Options) param(name string, decay float64) (ParamOptions, error) {
+	var p ParamOptions
+	if o.Params != nil {
+		p = o.Params(name)
+	}
+	if p.NoDecay && p.WeightDecay != 0 {
+		return p, fmt.Errorf("parameter %q: WeightDecay is %g with NoDecay: %w", name, p.WeightDecay, snug.ErrConfig)
+	}
+	if !p.NoDecay {
+		p.WeightDecay = cmp.Or(p.WeightDecay, float32(decay))
+	}
+	p.LR = cmp.Or(p.LR, 1)
+	if !(p.LR > 0 && p.LR < math.MaxFloat32 && p.WeightDecay >= 0 && p.WeightDecay < math.MaxFloat32) {
+		return p, fmt.Errorf("parameter %q: LR is %g and WeightDecay %g, want finite numbers from 0 on: %w", name, p.LR, p.WeightDecay, snug.ErrConfig)
+	}
+	return p, nil
 }

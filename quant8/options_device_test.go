@@ -93,7 +93,7 @@ func TestOptionsOnDevices(t *testing.T) {
 					continue // it refuses SkipElement
 				}
 				t.Run(fmt.Sprintf("%s/%s/%v", place.Name, name, c), func(t *testing.T) {
-					s := StateOptions{Order: Order(i % 2), Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
+					s := Options{NearestCodes: i%2 == 1, Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
 					for _, options := range [][2]bool{{true, false}, {false, true}, {true, true}} {
 						stepOptions(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c, options[0], options[1])
 					}
@@ -140,7 +140,7 @@ func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase,
 		wanted := wantStates[i]
 		switch signed := q.signs(h.Rule)[i]; c.bits {
 		case 8:
-			wanted = quantized8(wanted, signed, a.o.Order, c.block)
+			wanted = quantized8(wanted, signed, a.o.NearestCodes, c.block)
 		case 4:
 			wanted = quantized4(wanted, signed, c.block)
 		case 16:
@@ -191,7 +191,7 @@ func TestMeasureOptions(t *testing.T) {
 	for _, place := range kerneltest.Places(t)[3:] {
 		for name := range rules {
 			for _, bits := range widths {
-				a := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n})
+				a := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
 				p, g := kerneltest.Put(t, place, randn(n, 1)), randn(n, 2)
 				advance(a)
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
@@ -240,7 +240,7 @@ func TestStepOptionsOnDevices(t *testing.T) {
 			var want []float32
 			var state []byte
 			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-				s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 256, StepOptions: StepOptions{NonFinite: SkipElement, Stochastic: true, Seed: 5}}
+				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 256, NonFinite: SkipElement, Stochastic: true, Seed: 5}
 				a := newOf(t, name, s, map[string]int{"w": n})
 				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1))
 				there := kerneltest.PutFloats(t, place, snug.F32, g)

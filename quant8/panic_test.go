@@ -59,20 +59,20 @@ func recovered(f func() error) (err error) {
 // loudCase is an optimizer with a parameter "w" of n elements.
 type loudCase struct {
 	n     int
-	build func(t *testing.T, s StateOptions) *Optimizer
+	build func(t *testing.T, s Options) *Optimizer
 }
 
 func loudCases() map[string]loudCase {
 	cases := map[string]loudCase{}
 	for name := range rules {
-		cases[name] = loudCase{1000, func(t *testing.T, s StateOptions) *Optimizer { return newOf(t, name, s, map[string]int{"w": 1000}) }}
+		cases[name] = loudCase{1000, func(t *testing.T, s Options) *Optimizer { return newOf(t, name, s, map[string]int{"w": 1000}) }}
 	}
-	cases["MaxUpdate"] = loudCase{1000, func(t *testing.T, s StateOptions) *Optimizer {
+	cases["MaxUpdate"] = loudCase{1000, func(t *testing.T, s Options) *Optimizer {
 		s.MaxUpdate = 0.5
 		return newOf(t, "Adam coupled", s, map[string]int{"w": 1000})
 	}}
 	for name := range matrixRules {
-		cases["matrix "+name] = loudCase{30 * 40, func(t *testing.T, s StateOptions) *Optimizer {
+		cases["matrix "+name] = loudCase{30 * 40, func(t *testing.T, s Options) *Optimizer {
 			return newMatrices(t, name, s, map[string][2]int{"w": {30, 40}})
 		}}
 	}
@@ -86,7 +86,7 @@ func loudCases() map[string]loudCase {
 func TestLoudStorage(t *testing.T) {
 	for name, c := range loudCases() {
 		t.Run(name, func(t *testing.T) {
-			s := StateOptions{Min8bit: 1, Block: 128, Chunk: 256}
+			s := Options{MinSize: 1, Block: 128, Chunk: 256}
 			calm := c.build(t, s)
 			want, g := randn(c.n, 1), randn(c.n, 2)
 			advance(calm)
@@ -170,30 +170,29 @@ func TestLoudFunctions(t *testing.T) {
 			panic(errLoud)
 		}
 	}
-	options := StateOptions{
-		Keep32: func(string) bool { check(); return false }, Min8bit: 1,
-		StepOptions: StepOptions{
-			Params:   func(string) ParamOptions { check(); return ParamOptions{} },
-			SumNorms: func(string, *[2]float64) error { check(); return nil },
-		},
+	options := Options{
+		Keep32:   func(string) bool { check(); return false },
+		MinSize:  1,
+		Params:   func(name string) ParamOptions { check(); return ParamOptions{NoTrust: name == "plain"} },
+		SumNorms: func(string, *[2]float64) error { check(); return nil },
 	}
-	a, err := NewLAMB(LAMBOptions{Plain: func(name string) bool { check(); return name == "plain" }, StateOptions: options})
+	a, err := New(LAMB{}, options)
 	require.NoError(t, err)
 	p, g := randn(n, 1), randn(n, 2)
 	for _, name := range []string{"w", "plain"} {
 		try(t, func() error { return a.Add(name, n) })
 	}
 	advance(a)
-	for _, name := range []string{"w", "plain"} {
-		before := append([]float32(nil), p...)
-		loud = true
-		state := stateOf(t, a)
-		require.ErrorIs(t, recovered(func() error { return a.Step(name, snug.ViewOf(p), snug.ViewOf(g), 1) }), errLoud)
-		require.Equal(t, state, stateOf(t, a))
-		require.True(t, equal(before, p))
-		try(t, func() error { return a.Step(name, snug.ViewOf(p), snug.ViewOf(g), 1) })
-		requireTwice(t, a.Step(name, snug.ViewOf(p), snug.ViewOf(g), 1))
-	}
+	before := append([]float32(nil), p...)
+	loud = true
+	state := stateOf(t, a)
+	require.ErrorIs(t, recovered(func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) }), errLoud)
+	require.Equal(t, state, stateOf(t, a))
+	require.True(t, equal(before, p))
+	try(t, func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) })
+	requireTwice(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
+	loud = true
+	step(t, a, "plain", p, g, 1) // has no norms to add
 }
 
 // TestLoudBackward: a panic of backward, of Squares or of a Storage under ready comes out,
@@ -205,14 +204,15 @@ func TestLoudBackward(t *testing.T) {
 		return errors.Join(ready("a", snug.ViewOf(p), snug.ViewOf(g)), ready("b", snug.ViewOf(p), snug.ViewOf(g)))
 	}
 	build := func(s Storage) *Optimizer {
-		return newAdamW(t, AdamWOptions{Min8bit: 1, Storage: s}, map[string]int{"a": n, "b": n})
+		return newAdamW(t, Options{MinSize: 1, Storage: s}, map[string]int{"a": n, "b": n})
 	}
 	t.Run("backward", func(t *testing.T) {
 		for _, most := range []float64{0, 1} {
 			for at := 1; at <= 2; at++ {
 				a, calls := build(nil), 0
+				a.Advance(1e-3)
 				err := recovered(func() error {
-					_, err := a.StepInBackward(BackwardOptions{LR: 1e-3, MaxNorm: most}, func(ready Ready) error {
+					_, err := a.StepInBackward(BackwardOptions{MaxNorm: most}, func(ready Ready) error {
 						if err := ready("a", snug.ViewOf(p), snug.ViewOf(g)); err != nil {
 							return err
 						}
@@ -228,11 +228,12 @@ func TestLoudBackward(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, errLoud)
-				if a.Steps() > 0 { // the step has begun: "a" is updated, "b" may be
+				if most == 0 || at == 2 { // "a" is updated, "b" may be
 					requireTwice(t, a.Step("a", snug.ViewOf(p), snug.ViewOf(g), 1))
 					step(t, a, "b", p, g, 1)
+					a.Advance(1e-3)
 				}
-				_, err = a.StepInBackward(BackwardOptions{LR: 1e-3, MaxNorm: most}, two)
+				_, err = a.StepInBackward(BackwardOptions{MaxNorm: most}, two)
 				require.NoError(t, err)
 			}
 		}
@@ -240,7 +241,8 @@ func TestLoudBackward(t *testing.T) {
 	t.Run("kept", func(t *testing.T) {
 		loud := &loudStorage{fakeStorage: newFakeStorage(), at: 2, panics: true}
 		a := build(loud)
-		_, err := a.StepInBackward(BackwardOptions{LR: 1e-3}, func(ready Ready) error {
+		a.Advance(1e-3)
+		_, err := a.StepInBackward(BackwardOptions{}, func(ready Ready) error {
 			_ = recovered(func() error { return ready("a", snug.ViewOf(p), snug.ViewOf(g)) })
 			return nil
 		})
@@ -249,6 +251,7 @@ func TestLoudBackward(t *testing.T) {
 		require.Empty(t, loud.lent)
 		for _, o := range []BackwardOptions{{}, {MaxNorm: 1}} {
 			a = build(nil)
+			a.Advance(1e-3)
 			_, err = a.StepInBackward(o, func(ready Ready) error {
 				_ = ready("b", snug.ViewOf(p), snug.ViewOf([]float32{1}))
 				return nil
@@ -259,7 +262,8 @@ func TestLoudBackward(t *testing.T) {
 	t.Run("late", func(t *testing.T) {
 		a, before := build(nil), append([]float32(nil), p...)
 		var late Ready
-		_, err := a.StepInBackward(BackwardOptions{LR: 1e-3}, func(ready Ready) error {
+		a.Advance(1e-3)
+		_, err := a.StepInBackward(BackwardOptions{}, func(ready Ready) error {
 			late = ready
 			return nil
 		})
@@ -274,12 +278,16 @@ func TestLoudBackward(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		for _, lr := range []float32{-1, nan, inf} {
 			a := build(nil)
-			_, err := a.StepInBackward(BackwardOptions{LR: lr}, two)
+			a.Advance(lr)
+			_, err := a.StepInBackward(BackwardOptions{}, two)
 			require.ErrorIs(t, err, snug.ErrConfig)
 			require.Zero(t, a.Steps())
 		}
 		a, before := build(nil), append([]float32(nil), p...)
 		_, err := a.StepInBackward(BackwardOptions{}, two)
+		require.ErrorContains(t, err, "before Advance")
+		a.Advance(0)
+		_, err = a.StepInBackward(BackwardOptions{}, two)
 		require.NoError(t, err)
 		require.True(t, equal(before, p), "0 is a rate")
 	})
@@ -316,7 +324,7 @@ func (l *loudIO) ReadAt(b []byte, at int64) (int, error) {
 // read in part cannot be used.
 func TestLoudReaders(t *testing.T) {
 	store := newFakeStorage()
-	a := newAdamW(t, AdamWOptions{Chunk: 1024, Storage: store}, map[string]int{"w": 5000})
+	a := newAdamW(t, Options{Chunk: 1024, Storage: store}, map[string]int{"w": 5000})
 	advance(a)
 	step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
 	data := bytesOf(a.AppendBinary(nil))

@@ -9,7 +9,7 @@ import (
 
 // newMarks returns the marks of the chunks of a shard of n elements. One without elements
 // has a mark too, since the norms of its parameter are added once in a step.
-func (o *StateOptions) newMarks(n int) optim.Marks { return optim.NewMarks(Blocks(n, o.Chunk)) }
+func (o *Options) newMarks(n int) optim.Marks { return optim.NewMarks(Blocks(n, o.Chunk)) }
 
 // claim is the chunks of a parameter that a call updates.
 type claim struct {
@@ -68,7 +68,7 @@ func (a *Optimizer) usable() error {
 // made returns an error for the zero value.
 func (a *Optimizer) made() error {
 	if a.params == nil {
-		return fmt.Errorf("the optimizer was not made by a constructor, such as NewAdamW: %w", snug.ErrConfig)
+		return fmt.Errorf("the optimizer was not made by New: %w", snug.ErrConfig)
 	}
 	return nil
 }

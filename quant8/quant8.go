@@ -31,9 +31,9 @@
 //
 // An [Optimizer] keeps each of its states in 8 bits, 1.02 bytes a parameter at blocks of
 // 256; in 4 bits, 0.53 bytes at blocks of 128; in bfloat16, 2 bytes; or in float32, 4 bytes.
-// [NewAdamW], [NewAdam], [NewAdEMAMix], [NewLion], [NewSGD], [NewRMSprop], [NewAdagrad],
-// [NewLAMB] and [NewLARS] make one. [NewAdafactor] keeps 4 bytes for each row and column of a
-// matrix. [NewMuon] takes matrices only and keeps their momentum, in 8 bits by default.
+// [AdamW], [Adam], [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad],
+// [LAMB] and [LARS] make one. [Adafactor] keeps 4 bytes for each row and column of a
+// matrix. [Muon] takes matrices only and keeps their momentum, in 8 bits by default.
 // OPTIMIZERS.md compares them.
 // [Optimizer.WriteTo] saves the state; [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with
 // bitsandbytes; [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes.

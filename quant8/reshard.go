@@ -13,7 +13,7 @@ import (
 
 // ReadShards restores the state from what [Optimizer.WriteTo] has written for other
 // shards of the same parameters, by optimizers with the same Bits, Block and
-// Min8bit at the same step: it reads all of them and takes the elements that are
+// MinSize at the same step: it reads all of them and takes the elements that are
 // here. So a run goes on bit for bit with more or fewer processes, from shards to
 // the whole, or the reverse. Parameters that were not added here are passed over.
 // It needs memory for one saved chunk.

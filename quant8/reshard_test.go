@@ -20,7 +20,7 @@ var shardedParams = map[string]int{"w": 20_011, "b": 3000, "tiny": 70, "empty": 
 // rank is a process of a run that splits parameters.
 type rank struct {
 	t    testing.TB
-	a    *AdamW
+	a    *Optimizer
 	lo   map[string]int
 	p, g map[string]snug.View // of the shards
 }
@@ -33,10 +33,10 @@ func bounds(n, block, ranks, rank int) (lo, hi int) {
 
 // split returns the optimizers of a number of ranks, whose shards are parts of
 // params.
-func split(t testing.TB, o AdamWOptions, ranks int, params map[string][]float32) []rank {
+func split(t testing.TB, o Options, ranks int, params map[string][]float32) []rank {
 	list := make([]rank, ranks)
 	for i := range list {
-		a := newAdamW(t, o, nil)
+		a := newWith(t, AdamW{WeightDecay: 0.1}, o, nil)
 		list[i] = rank{t, a, map[string]int{}, map[string]snug.View{}, map[string]snug.View{}}
 		for name, n := range shardedParams {
 			lo, hi := bounds(n, a.o.Block, ranks, i)
@@ -74,8 +74,8 @@ func readers(states [][]byte) (list []io.Reader) {
 // TestResharding does each step of a run with another number of ranks, from 1 to
 // 8, and compares with a run of the whole.
 func TestResharding(t *testing.T) {
-	for _, o := range []AdamWOptions{
-		{Chunk: 1024, WeightDecay: 0.1},
+	for _, o := range []Options{
+		{Chunk: 1024},
 		{Block: 33, Chunk: 660},
 		{Bits: 32, Chunk: 2048},
 		{Bits: 4, Chunk: 1024},
@@ -120,18 +120,18 @@ func TestShardPlaces(t *testing.T) {
 	for name, n := range shardedParams {
 		params[name] = randn(n, 1)
 	}
-	ranks := split(t, AdamWOptions{}, 3, params)
+	ranks := split(t, Options{}, 3, params)
 	for _, r := range ranks {
 		r.step(0)
 	}
-	want := split(t, AdamWOptions{}, 1, params)[0].a
+	want := split(t, Options{}, 1, params)[0].a
 	require.NoError(t, want.ReadShards(readers(save(t, ranks))...))
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		o := AdamWOptions{Chunk: 512}
+		o := Options{Chunk: 512}
 		if onCPU(place) {
 			o.Storage = newFakeStorage()
 		}
-		a := newAdamW(t, o, shardedParams)
+		a := newWith(t, AdamW{WeightDecay: 0.1}, o, shardedParams)
 		advance(a)
 		for name, n := range shardedParams { // so that the state lies on the device
 			require.NoError(t, a.Step(name, kerneltest.Put(t, place, make([]float32, n)).View, kerneltest.Put(t, place, make([]float32, n)).View, 1))
@@ -149,12 +149,12 @@ func TestShardPlaces(t *testing.T) {
 // TestShardsWithBitsAndBytes imports into shards.
 func TestShardsWithBitsAndBytes(t *testing.T) {
 	g := openGolden(t, "adamw")
-	whole, o := newAdamW(t, goldenOptions, goldenParams), goldenOptions
+	whole, o := newWith(t, goldenRule, goldenOptions, goldenParams), goldenOptions
 	readState(t, whole, g.file)
 	o.Block = 64
 	var states [][]byte
 	for i := range 3 {
-		a := newAdamW(t, goldenOptions, nil)
+		a := newWith(t, goldenRule, goldenOptions, nil)
 		small := newAdamW(t, o, nil)
 		for name, n := range goldenParams {
 			lo, hi := bounds(n, 256, 3, i)
@@ -173,13 +173,13 @@ func TestShardsWithBitsAndBytes(t *testing.T) {
 		_, err := a.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
-	gathered := newAdamW(t, goldenOptions, goldenParams)
+	gathered := newWith(t, goldenRule, goldenOptions, goldenParams)
 	require.NoError(t, gathered.ReadShards(readers(states)...))
 	require.Equal(t, stateOf(t, whole), stateOf(t, gathered))
 }
 
 func TestAddShardErrors(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{}, nil)
+	a := newAdamW(t, Options{}, nil)
 	for _, c := range [][3]int{{1000, -256, 256}, {1000, 512, 256}, {1000, 0, 1024}, {1000, 100, 1000}, {1000, 0, 255}, {-1, 0, 0}} {
 		require.ErrorIs(t, a.AddShard("w", c[0], c[1], c[2]), snug.ErrShape, c)
 	}
@@ -189,23 +189,23 @@ func TestAddShardErrors(t *testing.T) {
 	require.NoError(t, a.AddShard("none", 1000, 1000, 1000))
 	data, err := a.AppendBinary(nil)
 	require.NoError(t, err)
-	other := newAdamW(t, AdamWOptions{}, nil)
+	other := newAdamW(t, Options{}, nil)
 	require.NoError(t, other.AddShard("w", 10_000, 0, 256))
 	require.NoError(t, other.AddShard("none", 1000, 1000, 1000))
 	require.ErrorIs(t, other.UnmarshalBinary(data), snug.ErrConfig, "another shard")
 }
 
 func TestReadShardsErrors(t *testing.T) {
-	add := func(o AdamWOptions, lo, hi, total int) *AdamW {
+	add := func(o Options, lo, hi, total int) *Optimizer {
 		a := newAdamW(t, o, nil)
 		require.NoError(t, a.AddShard("w", total, lo, hi))
 		return a
 	}
-	saved := func(o AdamWOptions, lo, hi int) []byte { return bytesOf(add(o, lo, hi, 10_000).AppendBinary(nil)) }
-	front, back := saved(AdamWOptions{}, 0, 5120), saved(AdamWOptions{}, 5120, 10_000)
-	later := add(AdamWOptions{}, 5120, 10_000, 10_000)
+	saved := func(o Options, lo, hi int) []byte { return bytesOf(add(o, lo, hi, 10_000).AppendBinary(nil)) }
+	front, back := saved(Options{}, 0, 5120), saved(Options{}, 5120, 10_000)
+	later := add(Options{}, 5120, 10_000, 10_000)
 	advance(later)
-	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": 10_000})
+	a := newAdamW(t, Options{}, map[string]int{"w": 10_000})
 	before := stateOf(t, a)
 	damaged := bytes.Clone(back)
 	damaged[len(damaged)-100] ^= 1
@@ -220,12 +220,12 @@ func TestReadShardsErrors(t *testing.T) {
 		{"none", nil, snug.ErrConfig},
 		{"no end", [][]byte{front}, snug.ErrConfig},
 		{"no front", [][]byte{back}, snug.ErrConfig},
-		{"twice", [][]byte{front, back, saved(AdamWOptions{}, 4096, 5376)}, snug.ErrConfig},
-		{"hole", [][]byte{front, saved(AdamWOptions{}, 5376, 10_000)}, snug.ErrConfig},
+		{"twice", [][]byte{front, back, saved(Options{}, 4096, 5376)}, snug.ErrConfig},
+		{"hole", [][]byte{front, saved(Options{}, 5376, 10_000)}, snug.ErrConfig},
 		{"another step", [][]byte{front, bytesOf(later.AppendBinary(nil))}, snug.ErrConfig},
-		{"other maps", [][]byte{front, saved(AdamWOptions{Map2: LinearMap(false)}, 5120, 10_000)}, snug.ErrConfig},
-		{"another block", [][]byte{front, saved(AdamWOptions{Block: 512}, 5120, 10_000)}, snug.ErrConfig},
-		{"another size", [][]byte{front, bytesOf(add(AdamWOptions{}, 5120, 10_001, 10_001).AppendBinary(nil))}, snug.ErrConfig},
+		{"other maps", [][]byte{front, saved(Options{Map2: LinearMap(false)}, 5120, 10_000)}, snug.ErrConfig},
+		{"another block", [][]byte{front, saved(Options{Block: 512}, 5120, 10_000)}, snug.ErrConfig},
+		{"another size", [][]byte{front, bytesOf(add(Options{}, 5120, 10_001, 10_001).AppendBinary(nil))}, snug.ErrConfig},
 		{"no state", [][]byte{front, {}}, snug.ErrCorrupt},
 		{"no chunk", [][]byte{front, edit(chunk(0))}, snug.ErrCorrupt},
 		{"odd chunk", [][]byte{front, edit(chunk(1000))}, snug.ErrCorrupt},
@@ -246,8 +246,8 @@ func TestReadShardsErrors(t *testing.T) {
 	}
 	require.NoError(t, a.ReadShards(bytes.NewReader(front), bytes.NewReader(back)))
 
-	b := newAdamW(t, AdamWOptions{}, map[string]int{"v": 10})
-	both := bytesOf(newAdamW(t, AdamWOptions{}, map[string]int{"w": 10_000, "v": 10}).AppendBinary(nil))
+	b := newAdamW(t, Options{}, map[string]int{"v": 10})
+	both := bytesOf(newAdamW(t, Options{}, map[string]int{"w": 10_000, "v": 10}).AppendBinary(nil))
 	require.NoError(t, b.ReadShards(bytes.NewReader(both)), "others are passed over")
 	require.ErrorIs(t, b.ReadShards(bytes.NewReader(both[:len(both)-80])), snug.ErrCorrupt)
 }
@@ -255,7 +255,7 @@ func TestReadShardsErrors(t *testing.T) {
 // anyShards splits and restores at any blocks.
 func anyShards(t *rapid.T) {
 	const n, block = 1500, 64
-	o := AdamWOptions{Bits: rapid.SampledFrom(widths).Draw(t, "bits"), Min8bit: rapid.SampledFrom([]int{1, 2000}).Draw(t, "min8bit"), Block: block, Chunk: 128}
+	o := Options{Bits: rapid.SampledFrom(widths).Draw(t, "bits"), MinSize: rapid.SampledFrom([]int{1, 2000}).Draw(t, "MinSize"), Block: block, Chunk: 128}
 	fail := func(err error) { require.NoError(t, err) }
 	cuts := func(label string) []int {
 		c := []int{0}
@@ -264,7 +264,7 @@ func anyShards(t *rapid.T) {
 		}
 		return c
 	}
-	whole, err := NewAdamW(o)
+	whole, err := New(AdamW{}, o)
 	fail(err)
 	fail(whole.Add("w", n))
 	advance(whole)
@@ -274,7 +274,7 @@ func anyShards(t *rapid.T) {
 		c := cuts(fmt.Sprint("cut", round))
 		var next [][]byte
 		for i := 1; i < len(c); i++ {
-			a, err := NewAdamW(o)
+			a, err := New(AdamW{}, o)
 			fail(err)
 			fail(a.AddShard("w", n, c[i-1], c[i]))
 			fail(a.ReadShards(readers(states)...))
@@ -282,7 +282,7 @@ func anyShards(t *rapid.T) {
 		}
 		states = next
 	}
-	gathered, err := NewAdamW(o)
+	gathered, err := New(AdamW{}, o)
 	fail(err)
 	fail(gathered.Add("w", n))
 	fail(gathered.ReadShards(readers(states)...))

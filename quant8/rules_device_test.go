@@ -37,7 +37,7 @@ func TestRulesOnDevices(t *testing.T) {
 		} {
 			for name := range rules {
 				t.Run(fmt.Sprintf("%s/%s/%v", place.Name, name, c), func(t *testing.T) {
-					s := StateOptions{Order: Order(i % 2), Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
+					s := Options{NearestCodes: i%2 == 1, Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
 					ruleDefinition(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
 				})
 			}
@@ -52,7 +52,7 @@ func TestTrustNonFinite(t *testing.T) {
 		for _, name := range []string{"LAMB", "LARS", "Adafactor", "AdafactorMomentum"} {
 			for _, bits := range widths {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
-					a, x := newOf(t, name, StateOptions{Bits: bits, Min8bit: 1}, map[string]int{"w": n}), randn(n, 1)
+					a, x := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n}), randn(n, 1)
 					g := kerneltest.Put(t, place, randn(n, 2))
 					advance(a)
 					require.NoError(t, a.Step("w", kerneltest.Put(t, place, x).View, g.View, 1))
@@ -90,7 +90,7 @@ func TestMeasure(t *testing.T) {
 				if testing.Short() && i%3 > 0 {
 					continue
 				}
-				s := StateOptions{Bits: c.bits, Min8bit: 1, Block: c.block, Chunk: c.chunk}
+				s := Options{Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
 				measure(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
 			}
 		}
@@ -121,11 +121,11 @@ func measure(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
 func TestMaxUpdateOnDevices(t *testing.T) {
 	const n = 1601
 	for name := range rules {
-		if newOf(t, name, StateOptions{}, nil).o.hyper.Rule.Trust() {
+		if newOf(t, name, Options{}, nil).o.hyper.Rule.Trust() {
 			continue // have no limit
 		}
 		for _, bits := range widths {
-			s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 256, StepOptions: StepOptions{Seed: 5, MaxUpdate: 0.125, NonFinite: SkipElement}}
+			s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 256, Seed: 5, MaxUpdate: 0.125, NonFinite: SkipElement}
 			var params []float32
 			var state []byte
 			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
@@ -156,10 +156,15 @@ func TestMaxUpdateKeepsDecay(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, name := range []string{"Adam decoupled", "AdEMAMix", "Lion"} {
 			for _, bits := range widths {
-				for _, order := range []Order{Decoupled, BitsAndBytes} {
-					a := newOf(t, name, StateOptions{
-						Bits: bits, Order: order, Min8bit: 1, Block: 64, Chunk: 128,
-						StepOptions: StepOptions{MaxUpdate: share, Params: func(string) ParamOptions { return ParamOptions{WeightDecay: wd} }},
+				for _, nearest := range []bool{true, false} {
+					a := newOf(t, name, Options{
+						Bits:         bits,
+						NearestCodes: nearest,
+						MinSize:      1,
+						Block:        64,
+						Chunk:        128,
+						MaxUpdate:    share,
+						Params:       func(string) ParamOptions { return ParamOptions{WeightDecay: wd} },
 					}, map[string]int{"w": n})
 					before := randn(n, 1)
 					p := kerneltest.Put(t, place, before)
@@ -173,9 +178,9 @@ func TestMaxUpdateKeepsDecay(t *testing.T) {
 						}
 						along += update[i] * start[i]
 					}
-					require.InEpsilon(t, lr*share*norm(start), norm(update), 1e-3, "%s, %d bits, order %v", name, bits, order)
+					require.InEpsilon(t, lr*share*norm(start), norm(update), 1e-3, "%s, %d bits, nearest codes %v", name, bits, nearest)
 					// lr·wd·p is 25 times as long as the update.
-					require.Less(t, math.Abs(along), 0.3*norm(start)*norm(update), "%s, %d bits, order %v", name, bits, order)
+					require.Less(t, math.Abs(along), 0.3*norm(start)*norm(update), "%s, %d bits, nearest codes %v", name, bits, nearest)
 				}
 			}
 		}
@@ -187,7 +192,7 @@ func TestMaxUpdateKeepsDecay(t *testing.T) {
 func TestShardsOnDevices(t *testing.T) {
 	const n, chunk, cut = 1001, 128, 384
 	for _, bits := range widths {
-		s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: chunk, StepOptions: StepOptions{Stochastic: true, Seed: 5}}
+		s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: chunk, Stochastic: true, Seed: 5}
 		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Place{}, snug.BF16, randn(n, 1))
 		for i := range 3 {
 			advance(whole)

@@ -19,15 +19,15 @@ import (
 // give the nearest codes, see TestGoldenQuantization.
 func TestGoldenRules(t *testing.T) {
 	g := openGolden(t, "rules")
-	s := StateOptions{Order: Decoupled, Chunk: 1024}
+	s := Options{NearestCodes: true, Chunk: 1024}
 	for name, c := range map[string]struct {
 		lr    float32
 		build func() (*Optimizer, error)
 	}{
-		"rmsprop": {1e-2, func() (*Optimizer, error) { return NewRMSprop(RMSpropOptions{WeightDecay: 1e-2, StateOptions: s}) }},
-		"adagrad": {1e-2, func() (*Optimizer, error) { return NewAdagrad(AdagradOptions{WeightDecay: 1e-2, StateOptions: s}) }},
-		"adam":    {1e-3, func() (*Optimizer, error) { return NewAdamW(goldenOptions) }},
-		"sgd":     {1e-2, func() (*Optimizer, error) { return NewSGD(SGDOptions{WeightDecay: 1e-2, StateOptions: s}) }},
+		"rmsprop": {1e-2, func() (*Optimizer, error) { return New(RMSprop{WeightDecay: 1e-2}, s) }},
+		"adagrad": {1e-2, func() (*Optimizer, error) { return New(Adagrad{WeightDecay: 1e-2}, s) }},
+		"adam":    {1e-3, func() (*Optimizer, error) { return New(goldenRule, goldenOptions) }},
+		"sgd":     {1e-2, func() (*Optimizer, error) { return New(SGD{WeightDecay: 1e-2}, s) }},
 	} {
 		load := func(step string) *Optimizer {
 			a, err := c.build()
@@ -84,8 +84,8 @@ func TestGoldenRules(t *testing.T) {
 func TestNegativeSquares(t *testing.T) {
 	for _, n := range []int{5000, 10} {
 		for _, build := range []func() (*Optimizer, error){
-			func() (*Optimizer, error) { return NewRMSprop(RMSpropOptions{}) },
-			func() (*Optimizer, error) { return NewAdagrad(AdagradOptions{}) },
+			func() (*Optimizer, error) { return New(RMSprop{}, Options{}) },
+			func() (*Optimizer, error) { return New(Adagrad{}, Options{}) },
 		} {
 			a, err := build()
 			require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
 	const n = grain + 5000
 	for name := range rules {
 		for _, block := range []int{256, 2048} {
-			a := newOf(t, name, StateOptions{}, map[string]int{"w": n})
+			a := newOf(t, name, Options{}, map[string]int{"w": n})
 			if a.o.checkForm() != nil || a.o.hyper.Coupled {
 				continue
 			}
@@ -136,7 +136,7 @@ func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
 				require.Zero(t, tensors["w.absmax1"].([]float32)[lo/block])
 				clear(codes[lo:min(lo+block, n)])
 			}
-			b := newOf(t, name, StateOptions{}, map[string]int{"w": n})
+			b := newOf(t, name, Options{}, map[string]int{"w": n})
 			require.NoError(t, read(b), name)
 			require.Equal(t, codes, writeState(t, b, BitsAndBytesFormat{}).bytes("w.state1"), "as it was read")
 			for _, x := range statesOf(t, b, "w") {

@@ -18,8 +18,8 @@ import (
 // TestRulesRestoredRun saves in the middle of a step and continues in both the old
 // and a new optimizer.
 func TestRulesRestoredRun(t *testing.T) {
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, s := range []StateOptions{{Chunk: 1024}, {Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4, Chunk: 1024}, {Bits: 16, Storage: newFakeStorage()}} {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		for _, s := range []Options{{Chunk: 1024}, {Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4, Chunk: 1024}, {Bits: 16, Storage: newFakeStorage()}} {
 			old := build(s, savedParams)
 			p := map[string][]float32{}
 			for name, n := range savedParams {
@@ -64,13 +64,13 @@ func TestRulesRestoredRun(t *testing.T) {
 func TestRulesAreSaved(t *testing.T) {
 	params := map[string]int{"w": 5000}
 	for from := range rules {
-		data := bytesOf(newOf(t, from, StateOptions{}, params).AppendBinary(nil))
+		data := bytesOf(newOf(t, from, Options{}, params).AppendBinary(nil))
 		for to := range rules {
-			a := newOf(t, to, StateOptions{}, params)
+			a := newOf(t, to, Options{}, params)
 			advance(a)
 			step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
 			before := stateOf(t, a)
-			same := newOf(t, from, StateOptions{}, nil).o.name == a.o.name
+			same := newOf(t, from, Options{}, nil).o.name == a.o.name
 			_, err := a.ReadFrom(bytes.NewReader(data))
 			for _, err := range []error{err, a.UnmarshalBinary(data), a.ReadShards(bytes.NewReader(data))} {
 				if same {
@@ -89,9 +89,9 @@ func TestRulesAreSaved(t *testing.T) {
 // TestRulesShards splits parameters, and restores the whole of the parts.
 func TestRulesShards(t *testing.T) {
 	const n, at = 9000, 4096
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			s := StateOptions{Bits: bits}
+			s := Options{Bits: bits}
 			if build(s, nil).o.hyper.Rule.Trust() {
 				continue
 			}
@@ -109,7 +109,7 @@ func TestRulesShards(t *testing.T) {
 				step(t, right, "w", q[at:], g[at:], 1)
 			}
 			require.True(t, equal(p, q))
-			again := build(StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
+			again := build(Options{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
 			require.NoError(t, again.ReadShards(
 				bytes.NewReader(bytesOf(right.AppendBinary(nil))), bytes.NewReader(bytesOf(left.AppendBinary(nil)))))
 			require.Equal(t, statesOf(t, whole, "w"), statesOf(t, again, "w"))
@@ -120,9 +120,9 @@ func TestRulesShards(t *testing.T) {
 // TestKeep32: named parameters have 32 bits, and states of another choice are refused.
 func TestKeep32(t *testing.T) {
 	params := map[string]int{"w": 5000, "embedding": 5000}
-	named := StateOptions{Keep32: func(name string) bool { return name == "embedding" }}
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		a, plain := build(named, params), build(StateOptions{}, params)
+	named := Options{Keep32: func(name string) bool { return name == "embedding" }}
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		a, plain := build(named, params), build(Options{}, params)
 		states := int64(a.o.states())
 		require.Equal(t, states*(4*5000+5000+4*20), a.StateBytes())
 		advance(a)
@@ -147,15 +147,15 @@ func TestKeep32(t *testing.T) {
 			require.Equal(t, statesOf(t, a, "embedding")[i][256:1024], x)
 		}
 	})
-	require.Equal(t, StateBytes(5000, AdamWOptions{}), StateBytes(5000, AdamWOptions{Keep32: named.Keep32}))
+	require.Equal(t, StateBytes(AdamW{}, Options{}, 5000), StateBytes(AdamW{}, Options{Keep32: named.Keep32}, 5000))
 }
 
 // TestRulesStateBytes measures what is allocated.
 func TestRulesStateBytes(t *testing.T) {
 	const n = 100_003
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for bits, most := range map[int]float64{4: 0.532, 8: 1.02, 16: 2, 32: 4} {
-			a := build(StateOptions{Bits: bits}, map[string]int{"w": n})
+			a := build(Options{Bits: bits}, map[string]int{"w": n})
 			advance(a)
 			step(t, a, "w", make([]float32, n), make([]float32, n), 1)
 			held := a.params["w"].state.Len()
@@ -168,30 +168,29 @@ func TestRulesStateBytes(t *testing.T) {
 func TestRulesOptionErrors(t *testing.T) {
 	nan := float32(math.NaN())
 	for says, err := range map[string]error{
-		"Adam: Beta1":         errorOf(NewAdam(AdamOptions{Beta1: 1})),
-		"Adam: Beta2":         errorOf(NewAdam(AdamOptions{Beta2: nan})),
-		"Adam: Eps":           errorOf(NewAdam(AdamOptions{Eps: -1})),
-		"Adam: WeightDecay":   errorOf(NewAdam(AdamOptions{WeightDecay: -1})),
-		"AdEMAMix: Beta3":     errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3: 2})),
-		"AlphaWarmup is -1":   errorOf(NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: -1})),
-		"Beta3Warmup -1":      errorOf(NewAdEMAMix(AdEMAMixOptions{Beta3Warmup: -1})),
-		"AdEMAMix: Alpha":     errorOf(NewAdEMAMix(AdEMAMixOptions{Alpha: -1})),
-		"Lion: Beta2":         errorOf(NewLion(LionOptions{Beta2: 1})),
-		"SGD: Momentum":       errorOf(NewSGD(SGDOptions{Momentum: 1})),
-		"SGD: Dampening":      errorOf(NewSGD(SGDOptions{Dampening: 1.5})),
-		"Dampening is NaN":    errorOf(NewSGD(SGDOptions{Dampening: nan})),
-		"0 with Nesterov":     errorOf(NewSGD(SGDOptions{Dampening: 0.5, Nesterov: true})),
-		"RMSprop: Alpha":      errorOf(NewRMSprop(RMSpropOptions{Alpha: 1})),
-		"RMSprop: Eps":        errorOf(NewRMSprop(RMSpropOptions{Eps: nan})),
-		"Adagrad: Eps":        errorOf(NewAdagrad(AdagradOptions{Eps: -1})),
-		"Lion: state of 5":    errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 5}})),
-		"multiple of 32 with": errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4, Block: 100}})),
-		"nil with 4":          errorOf(NewLion(LionOptions{StateOptions: StateOptions{Bits: 4, Map2: DynamicMap(false)}})),
-		"Lion: block of 16":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 16}})),
-		"a multiple of 132":   errorOf(NewLion(LionOptions{StateOptions: StateOptions{Block: 33, Chunk: 66}})),
-		"SGD: order 7":        errorOf(NewSGD(SGDOptions{StateOptions: StateOptions{Order: 7}})),
-		"Adagrad: Map2":       errorOf(NewAdagrad(AdagradOptions{StateOptions: StateOptions{Map2: DynamicMap(true)}})),
-		"by a constructor":    new(Optimizer).Add("w", 1),
+		"Adam: Beta1":         errorOf(New(Adam{Beta1: 1}, Options{})),
+		"Adam: Beta2":         errorOf(New(Adam{Beta2: nan}, Options{})),
+		"Adam: Eps":           errorOf(New(Adam{Eps: -1}, Options{})),
+		"Adam: WeightDecay":   errorOf(New(Adam{WeightDecay: -1}, Options{})),
+		"AdEMAMix: Beta3":     errorOf(New(AdEMAMix{Beta3: 2}, Options{})),
+		"AlphaWarmup is -1":   errorOf(New(AdEMAMix{AlphaWarmup: -1}, Options{})),
+		"Beta3Warmup -1":      errorOf(New(AdEMAMix{Beta3Warmup: -1}, Options{})),
+		"AdEMAMix: Alpha":     errorOf(New(AdEMAMix{Alpha: -1}, Options{})),
+		"Lion: Beta2":         errorOf(New(Lion{Beta2: 1}, Options{})),
+		"SGD: Momentum":       errorOf(New(SGD{Momentum: 1}, Options{})),
+		"SGD: Dampening":      errorOf(New(SGD{Dampening: 1.5}, Options{})),
+		"Dampening is NaN":    errorOf(New(SGD{Dampening: nan}, Options{})),
+		"0 with Nesterov":     errorOf(New(SGD{Dampening: 0.5, Nesterov: true}, Options{})),
+		"RMSprop: Alpha":      errorOf(New(RMSprop{Alpha: 1}, Options{})),
+		"RMSprop: Eps":        errorOf(New(RMSprop{Eps: nan}, Options{})),
+		"Adagrad: Eps":        errorOf(New(Adagrad{Eps: -1}, Options{})),
+		"Lion: state of 5":    errorOf(New(Lion{}, Options{Bits: 5})),
+		"multiple of 32 with": errorOf(New(Lion{}, Options{Bits: 4, Block: 100})),
+		"nil with 4":          errorOf(New(Lion{}, Options{Bits: 4, Map2: DynamicMap(false)})),
+		"Lion: block of 16":   errorOf(New(Lion{}, Options{Block: 16})),
+		"a multiple of 132":   errorOf(New(Lion{}, Options{Block: 33, Chunk: 66})),
+		"Adagrad: Map2":       errorOf(New(Adagrad{}, Options{Map2: DynamicMap(true)})),
+		"made by New":         new(Optimizer).Add("w", 1),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, says)
 		require.ErrorContains(t, err, says)
@@ -205,8 +204,8 @@ func errorOf(_ *Optimizer, err error) error { return err }
 func TestRulesWithBitsAndBytes(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 10}
 	keys := []string{"step", "state1", "qmap1", "absmax1", "state2", "qmap2", "absmax2"}
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		a, b := build(StateOptions{}, params), build(StateOptions{}, params)
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		a, b := build(Options{}, params), build(Options{}, params)
 		advance(a)
 		for name, n := range params {
 			step(t, a, name, randn(n, 1), randn(n, 2), 1)
@@ -216,7 +215,7 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 		says := ""
 		switch o := &a.o; {
 		case o.hyper.Coupled:
-			says = "weight decay of 0.1: bitsandbytes' Adam decays the weights themselves, use NewAdamW"
+			says = "weight decay of 0.1: bitsandbytes' Adam decays the weights themselves, use AdamW"
 		case o.hyper.Rule == optim.Nesterov || o.hyper.Dampening > 0:
 			says = "neither Nesterov's momentum nor dampening"
 		case !slices.Contains([]string{"AdamW", "Lion", "SGD", "RMSprop", "Adagrad"}, o.name):
@@ -247,7 +246,7 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 
 // newAdamWAfterStep returns an optimizer that has made a step.
 func newAdamWAfterStep(t *testing.T, params map[string]int) *Optimizer {
-	a := newAdamW(t, AdamWOptions{}, params)
+	a := newAdamW(t, Options{}, params)
 	advance(a)
 	for name, n := range params {
 		step(t, a, name, randn(n, 1), randn(n, 2), 1)
@@ -262,31 +261,31 @@ func TestAdamWithBitsAndBytes(t *testing.T) {
 	var file bytes.Buffer
 	_, err := newAdamWAfterStep(t, params).WriteBitsAndBytes(&file, BitsAndBytesFormat{})
 	require.NoError(t, err)
-	read := func(o AdamOptions) (*Optimizer, error) {
-		a, err := NewAdam(o)
+	read := func(o Options) (*Optimizer, error) {
+		a, err := New(Adam{}, o)
 		require.NoError(t, err)
 		for name, n := range params {
 			require.NoError(t, a.Add(name, n))
 		}
 		return a, a.ReadBitsAndBytes(bytes.NewReader(file.Bytes()), int64(file.Len()), "")
 	}
-	a, err := read(AdamOptions{})
+	a, err := read(Options{})
 	require.NoError(t, err)
 	require.Equal(t, 1, a.Steps())
-	decay := StateOptions{StepOptions: StepOptions{Params: func(name string) ParamOptions {
+	decay := Options{Params: func(name string) ParamOptions {
 		if name == "b" {
 			return ParamOptions{WeightDecay: 0.5}
 		}
 		return ParamOptions{}
-	}}}
-	a, err = read(AdamOptions{StateOptions: decay})
+	}}
+	a, err = read(decay)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, `parameter "b": weight decay of 0.5`)
 	require.Equal(t, 0, a.Steps())
 }
 
 // keepV keeps 32 bits of a parameter of savedParams.
-var keepV = StateOptions{Keep32: func(name string) bool { return name == "v" }}
+var keepV = Options{Keep32: func(name string) bool { return name == "v" }}
 
 // saveRule returns a saved state of three states, and an optimizer in another one.
 func saveRule(t testing.TB, bits int) (data []byte, other *Optimizer) {

@@ -64,7 +64,7 @@ func TestRulesGolden(t *testing.T) {
 	require.NoError(t, json.Unmarshal(data, &golden))
 	require.Len(t, golden.After, len(rules)-4) // and those of trust_test.go and matrix_test.go
 	for name, after := range golden.After {
-		a := newOf(t, name, StateOptions{Order: Decoupled}, map[string]int{"w": len(golden.Start)})
+		a := newOf(t, name, Options{NearestCodes: true}, map[string]int{"w": len(golden.Start)})
 		p := append([]float32(nil), golden.Start...)
 		for i, g := range golden.Gradients {
 			a.Advance(1e-2)
@@ -81,12 +81,12 @@ func TestRulesGolden(t *testing.T) {
 // TestRulesAgainstDefinition compares with decoding, an update, and the nearest codes
 // by brute force or the same random numbers, of whole vectors.
 func TestRulesAgainstDefinition(t *testing.T) {
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, order := range []Order{BitsAndBytes, Decoupled} {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		for _, nearest := range []bool{false, true} {
 			for _, dt := range floatTypes {
 				for _, n := range []int{257, 1500} {
-					for _, s := range []StateOptions{{Block: 33}, {Block: 256}, {Bits: 4, Block: 96}, {Bits: 16, StepOptions: StepOptions{Seed: 3}}} {
-						s.Order, s.Min8bit, s.Chunk = order, 1, 4*cmp.Or(s.Block, 256)
+					for _, s := range []Options{{Block: 33}, {Block: 256}, {Bits: 4, Block: 96}, {Bits: 16, Seed: 3}} {
+						s.NearestCodes, s.MinSize, s.Chunk = nearest, 1, 4*cmp.Or(s.Block, 256)
 						a := build(s, map[string]int{"w": n})
 						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
 							ruleDefinition(t, place, a, ruleCase{pt: dt, gt: dt, n: n})
@@ -148,12 +148,12 @@ func stored(a *Optimizer, name string, x []float32, state int) []float32 {
 	case 16:
 		return quantized16(x, rounding.Seed(rounding.Seed(a.o.Seed, uint64(a.t)), uint64(state)), name)
 	default:
-		return quantized8(x, signed, a.o.Order, a.o.Block)
+		return quantized8(x, signed, a.o.NearestCodes, a.o.Block)
 	}
 }
 
 // quantized8 returns x after it was stored in 8 bits.
-func quantized8(x []float32, signed bool, order Order, block int) []float32 {
+func quantized8(x []float32, signed, nearest bool, block int) []float32 {
 	m, values := unsignedMap, counted(unsignedMap)
 	if signed {
 		m, values = signedMap, signedMap
@@ -161,7 +161,7 @@ func quantized8(x []float32, signed bool, order Order, block int) []float32 {
 	codes, absmax := quantizeReference(x, m, block)
 	y := make([]float32, len(x))
 	for i, c := range codes {
-		if signed && order == BitsAndBytes && x[i] < 0 && m[c] == 0 {
+		if signed && !nearest && x[i] < 0 && m[c] == 0 {
 			c--
 		}
 		y[i] = values[c] * absmax[i/block]
@@ -186,7 +186,7 @@ func counted(m *Map) *Map {
 // TestRulesAgainst32 is bitsandbytes' test of 8-bit state for all optimizers: step
 // both, compare, and set the 32-bit run to the 8-bit one, fifty times.
 func TestRulesAgainst32(t *testing.T) {
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		r := newPair(t, build, 0.1)
 		for i := range 50 {
 			r.step(i)
@@ -206,7 +206,7 @@ func TestRulesAgainst32(t *testing.T) {
 // TestRulesDrift lets both runs go on their own for 10 steps, five times. That costs
 // parameters less than 2 % of 10 times the learning rate.
 func TestRulesDrift(t *testing.T) {
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		r := newPair(t, build, 1)
 		for i := range 50 {
 			if r.step(i); (i+1)%10 == 0 {
@@ -228,9 +228,9 @@ type pair struct {
 }
 
 // newPair has 4096 normal parameters times scale.
-func newPair(t testing.TB, build func(StateOptions, map[string]int) *Optimizer, scale float32) *pair {
+func newPair(t testing.TB, build func(Options, map[string]int) *Optimizer, scale float32) *pair {
 	params := map[string]int{"w": 1 << 12}
-	r := &pair{t: t, a8: build(StateOptions{}, params), a32: build(StateOptions{Bits: 32}, params), p8: randn(params["w"], 1), lr: 1e-3}
+	r := &pair{t: t, a8: build(Options{}, params), a32: build(Options{Bits: 32}, params), p8: randn(params["w"], 1), lr: 1e-3}
 	if r.a8.o.name == "Lion" {
 		r.lr = 1e-4
 	}
@@ -266,13 +266,13 @@ func (r *pair) sync() {
 // TestRulesStepRange: ranges in any order are the whole.
 func TestRulesStepRange(t *testing.T) {
 	const n, chunk = 5000, 1024
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			if build(StateOptions{}, nil).o.hyper.Rule.Trust() {
+			if build(Options{}, nil).o.hyper.Rule.Trust() {
 				continue
 			}
-			whole := build(StateOptions{Bits: bits, Chunk: chunk}, map[string]int{"w": n})
-			parts := build(StateOptions{Bits: bits, Chunk: chunk, Storage: newFakeStorage()}, map[string]int{"w": n})
+			whole := build(Options{Bits: bits, Chunk: chunk}, map[string]int{"w": n})
+			parts := build(Options{Bits: bits, Chunk: chunk, Storage: newFakeStorage()}, map[string]int{"w": n})
 			p, q := randn(n, 1), randn(n, 1)
 			for i := range 3 {
 				g := randn(n, uint64(i+2))
@@ -292,11 +292,11 @@ func TestRulesStepRange(t *testing.T) {
 
 func TestRulesWorkersDoNotMatter(t *testing.T) {
 	const n = 70_001
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
 			run := func(workers int) ([]float32, []byte) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
-				o := StateOptions{Bits: bits, Block: 100}
+				o := Options{Bits: bits, Block: 100}
 				if bits == 4 {
 					o.Block = 96
 				}
@@ -319,8 +319,8 @@ func TestRulesNoAllocations(t *testing.T) {
 	const n = 20_000
 	p, g := snug.ViewOf(randn(n, 1)), snug.ViewOf(randn(n, 2))
 	bf16 := snug.SliceView(make([]snug.BFloat16, n))
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
-		for _, s := range []StateOptions{{}, {Bits: 4}, {Bits: 16}, {Bits: 32}, {Storage: &oneBlob{}}} {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
+		for _, s := range []Options{{}, {Bits: 4}, {Bits: 16}, {Bits: 32}, {Storage: &oneBlob{}}} {
 			a := build(s, map[string]int{"w": n})
 			kerneltest.NoAllocs(t, func() {
 				advance(a)
@@ -335,9 +335,9 @@ func TestRulesNoAllocations(t *testing.T) {
 // TestRulesNonFinite: the error is AdamW's, and nothing is written.
 func TestRulesNonFinite(t *testing.T) {
 	const n = 5000
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			a, p, g := build(StateOptions{Bits: bits}, map[string]int{"w": n}), randn(n, 1), randn(n, 2)
+			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n}), randn(n, 1), randn(n, 2)
 			advance(a)
 			step(t, a, "w", p, g, 1)
 			before, params := stateOf(t, a), append([]float32(nil), p...)
@@ -356,7 +356,7 @@ func TestRulesNonFinite(t *testing.T) {
 
 // TestRulesInfiniteParameters: without coupled decay states do not see parameters.
 func TestRulesInfiniteParameters(t *testing.T) {
-	a, err := NewSGD(SGDOptions{})
+	a, err := New(SGD{}, Options{})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", 2))
 	advance(a)
@@ -367,9 +367,9 @@ func TestRulesInfiniteParameters(t *testing.T) {
 // TestRulesDevices: every rule steps on another device, with any width of its states.
 func TestRulesDevices(t *testing.T) {
 	place := kerneltest.Places(t)[2]
-	eachRule(t, func(t *testing.T, build func(StateOptions, map[string]int) *Optimizer) {
+	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range []int{4, 8, 16, 32} {
-			a := build(StateOptions{Bits: bits}, map[string]int{"w": 5000})
+			a := build(Options{Bits: bits}, map[string]int{"w": 5000})
 			p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
 			advance(a)
 			require.NoError(t, a.Step("w", p.View, g.View, 1))
@@ -380,7 +380,7 @@ func TestRulesDevices(t *testing.T) {
 // TestWarmup: with α and β3 that grow, AdEMAMix of constant ones gives each step.
 func TestWarmup(t *testing.T) {
 	const n = 100
-	a, err := NewAdEMAMix(AdEMAMixOptions{AlphaWarmup: 4, Beta3Warmup: 1})
+	a, err := New(AdEMAMix{AlphaWarmup: 4, Beta3Warmup: 1}, Options{})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", n))
 	p, want := randn(n, 1), randn(n, 1)

@@ -24,11 +24,11 @@ var savedParams = map[string]int{"w": 5000, "b": 70, "empty": 0, "v": 4096}
 // trainer runs an optimizer on parameters in some place.
 type trainer struct {
 	t testing.TB
-	a *AdamW
+	a *Optimizer
 	p map[string]*kerneltest.Buf[float32]
 }
 
-func newTrainer(t testing.TB, place kerneltest.Place, o AdamWOptions) *trainer {
+func newTrainer(t testing.TB, place kerneltest.Place, o Options) *trainer {
 	tr := &trainer{t, newAdamW(t, o, savedParams), map[string]*kerneltest.Buf[float32]{}}
 	for name, n := range savedParams {
 		tr.p[name] = kerneltest.Put(t, place, randn(n, 1))
@@ -47,7 +47,7 @@ func (tr *trainer) step(place kerneltest.Place, names ...string) {
 // and a new optimizer.
 func TestRestoredRun(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, o := range []AdamWOptions{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4}, {Bits: 16}} {
+		for _, o := range []Options{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4}, {Bits: 16}} {
 			if o.Storage != nil && !onCPU(place) {
 				continue
 			}
@@ -101,8 +101,8 @@ func TestRestoredRun(t *testing.T) {
 // TestRestoredMaps restores state of other maps into an optimizer of the default
 // ones, and back.
 func TestRestoredMaps(t *testing.T) {
-	other := AdamWOptions{Map1: LinearMap(true), Map2: LinearMap(false)}
-	for _, o := range [][2]AdamWOptions{{{}, other}, {other, {}}, {other, other}} {
+	other := Options{Map1: LinearMap(true), Map2: LinearMap(false)}
+	for _, o := range [][2]Options{{{}, other}, {other, {}}, {other, other}} {
 		old, restored := newTrainer(t, kerneltest.Place{}, o[0]), newTrainer(t, kerneltest.Place{}, o[1])
 		advance(old.a)
 		old.step(kerneltest.Place{}, "w", "b")
@@ -123,8 +123,8 @@ func TestRestoredMaps(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrConfig)
 			require.ErrorContains(t, err, "Map2")
 		}
-		keeps := newAdamW(t, AdamWOptions{Order: BitsAndBytes}, savedParams)
-		loose := newAdamW(t, AdamWOptions{Order: Decoupled, Map1: LinearMap(false)}, savedParams)
+		keeps := newAdamW(t, Options{}, savedParams)
+		loose := newAdamW(t, Options{NearestCodes: true, Map1: LinearMap(false)}, savedParams)
 		require.ErrorContains(t, keeps.UnmarshalBinary(bytesOf(loose.AppendBinary(nil))), "keeps signs")
 	}
 }
@@ -132,7 +132,7 @@ func TestRestoredMaps(t *testing.T) {
 func bytesOf(b []byte, _ error) []byte { return b }
 
 func TestSaveBeforeTheFirstStep(t *testing.T) {
-	a, b := newAdamW(t, AdamWOptions{}, savedParams), newAdamW(t, AdamWOptions{}, savedParams)
+	a, b := newAdamW(t, Options{}, savedParams), newAdamW(t, Options{}, savedParams)
 	data, err := a.AppendBinary(nil)
 	require.NoError(t, err)
 	require.NoError(t, b.UnmarshalBinary(data))
@@ -142,14 +142,14 @@ func TestSaveBeforeTheFirstStep(t *testing.T) {
 
 // saveAfterSteps returns a saved state and an optimizer in another one.
 func saveAfterSteps(t testing.TB) (data []byte, other *trainer) {
-	tr := newTrainer(t, kerneltest.Place{}, AdamWOptions{})
+	tr := newTrainer(t, kerneltest.Place{}, Options{})
 	for range 2 {
 		advance(tr.a)
 		tr.step(kerneltest.Place{}, "w", "b", "v")
 	}
 	data, err := tr.a.AppendBinary(nil)
 	require.NoError(t, err)
-	other = newTrainer(t, kerneltest.Place{}, AdamWOptions{})
+	other = newTrainer(t, kerneltest.Place{}, Options{})
 	other.a.Advance(0.1)
 	other.step(kerneltest.Place{}, "w", "b", "v")
 	return data, other
@@ -180,7 +180,7 @@ func edited(t testing.TB, data []byte, change func(h *state.Optimizer)) []byte {
 // TestHeaderOfAnotherStep: a header with its sum in front of the state of another step is
 // refused, such as where a file was overwritten in part.
 func TestHeaderOfAnotherStep(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{Min8bit: 1}, map[string]int{"w": 600})
+	a := newAdamW(t, Options{MinSize: 1}, map[string]int{"w": 600})
 	p := randn(600, 1)
 	var saved [2][]byte
 	for i := range saved {
@@ -223,7 +223,7 @@ func TestDamaged(t *testing.T) {
 		{"bits", change(func(h *state.Optimizer) { h.Bits = 32 }), snug.ErrConfig},
 		{"block", change(func(h *state.Optimizer) { h.Block++ }), snug.ErrConfig},
 		{"chunk", change(func(h *state.Optimizer) { h.Chunk++ }), snug.ErrConfig},
-		{"min8bit", change(func(h *state.Optimizer) { h.Min8bit++ }), snug.ErrConfig},
+		{"MinSize", change(func(h *state.Optimizer) { h.MinSize++ }), snug.ErrConfig},
 		{"no chunk", change(func(h *state.Optimizer) { h.Chunk = 0 }), snug.ErrCorrupt},
 		{"step", change(func(h *state.Optimizer) { h.Step = 1 << 31 }), snug.ErrCorrupt},
 		{"rate", change(func(h *state.Optimizer) { h.LR = -1 }), snug.ErrCorrupt},
@@ -276,10 +276,10 @@ func TestOtherConfiguration(t *testing.T) {
 		"renamed":  {"w": 5000, "b": 70, "empty": 0, "u": 4096},
 		"reshaped": {"w": 5001, "b": 70, "empty": 0, "v": 4096},
 	} {
-		a := newAdamW(t, AdamWOptions{}, params)
+		a := newAdamW(t, Options{}, params)
 		require.ErrorIs(t, a.UnmarshalBinary(data), snug.ErrConfig, name)
 	}
-	hyper := newAdamW(t, AdamWOptions{Beta1: 0.5, WeightDecay: 1, Order: Decoupled}, savedParams)
+	hyper := newWith(t, AdamW{Beta1: 0.5, WeightDecay: 1, DecayFirst: true}, Options{NearestCodes: true}, savedParams)
 	require.NoError(t, hyper.UnmarshalBinary(data), "hyperparameters are the program's")
 }
 
@@ -309,10 +309,10 @@ func TestInputOutputErrors(t *testing.T) {
 		require.NoError(t, other.a.UnmarshalBinary(data))
 	}
 	store := newFakeStorage()
-	stored := newAdamW(t, AdamWOptions{Storage: store}, savedParams)
+	stored := newAdamW(t, Options{Storage: store}, savedParams)
 	store.fail = errFull
 	require.ErrorIs(t, stored.UnmarshalBinary(data), errFull)
-	b, err := newAdamW(t, AdamWOptions{Storage: store}, savedParams).AppendBinary([]byte("x"))
+	b, err := newAdamW(t, Options{Storage: store}, savedParams).AppendBinary([]byte("x"))
 	require.ErrorIs(t, err, errFull)
 	require.Equal(t, "x", string(b))
 }
@@ -320,7 +320,7 @@ func TestInputOutputErrors(t *testing.T) {
 // TestStreamMemory saves and restores without holding the state twice.
 func TestStreamMemory(t *testing.T) {
 	const n = 2 << 20
-	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
+	a := newAdamW(t, Options{}, map[string]int{"w": n})
 	p := snug.ViewOf(make([]float32, n))
 	advance(a)
 	require.NoError(t, a.Step("w", p, p, 1))
@@ -331,7 +331,7 @@ func TestStreamMemory(t *testing.T) {
 		_, err := a.WriteTo(w)
 		w.CloseWithError(err)
 	}()
-	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": n})
+	b := newAdamW(t, Options{}, map[string]int{"w": n})
 	_, err := b.ReadFrom(r)
 	require.NoError(t, err)
 	runtime.ReadMemStats(&after)
@@ -339,7 +339,7 @@ func TestStreamMemory(t *testing.T) {
 }
 
 // anyBytes feeds a reader damaged data, with checksums repaired or not.
-func anyBytes(t *rapid.T, data []byte, a *AdamW) {
+func anyBytes(t *rapid.T, data []byte, a *Optimizer) {
 	d := bytes.Clone(data)
 	for range rapid.IntRange(1, 5).Draw(t, "edits") {
 		at := rapid.IntRange(0, 200).Draw(t, "at") // mostly the header
@@ -378,8 +378,8 @@ func FuzzAnyBytes(f *testing.F) {
 }
 
 // saveShard returns a saved state of shards and other maps, and its optimizer.
-func saveShard(t testing.TB) ([]byte, *AdamW) {
-	a := newAdamW(t, AdamWOptions{Map1: LinearMap(true)}, map[string]int{"b": 10})
+func saveShard(t testing.TB) ([]byte, *Optimizer) {
+	a := newAdamW(t, Options{Map1: LinearMap(true)}, map[string]int{"b": 10})
 	require.NoError(t, a.AddShard("w", 5000, 256, 1024))
 	return bytesOf(a.AppendBinary(nil)), a
 }
@@ -395,7 +395,7 @@ func FuzzAnyShardBytes(f *testing.F) {
 }
 
 func TestHeaderIsStable(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{}, map[string]int{"b": 1, "a": 2})
+	a := newAdamW(t, Options{}, map[string]int{"b": 1, "a": 2})
 	data := bytesOf(a.AppendBinary(nil))
 	const size = 36 + 2048 + 4 + 5 + 4 + 2*(4+1+52+4)
 	require.Equal(t, "SNUGOPTI\x01\x00\x00\x00"+ // version 1

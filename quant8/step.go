@@ -23,13 +23,13 @@ const tooLarge = (63 + 127) << 23
 
 // Step updates a parameter by the gradient g·gradScale, as the optimizer describes. p
 // has the registered number of elements of float32, float16 or bfloat16 and is
-// rounded once, to nearest, or at random with StepOptions.Stochastic; g has as many of
+// rounded once, to nearest, or at random with Options.Stochastic; g has as many of
 // any of these types. They do not overlap. gradScale is for example the inverse of a
 // loss scale or a clipping factor.
 //
 // A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square
 // has no room in float32, is an error that wraps [snug.ErrNonFinite] and names
-// the parameter and the index, unless StepOptions.NonFinite says otherwise. Nothing is
+// the parameter and the index, unless Options.NonFinite says otherwise. Nothing is
 // written then, on any device; on one that is not the CPU the call waits for this
 // check. p is not checked; where weight decay is part of the gradient, elements that are
 // not finite spoil their state.
@@ -39,7 +39,7 @@ const tooLarge = (63 + 127) << 23
 // chunks before the one it names updated, and StepRange may go on from there. After an error
 // of Release, and after either error in the middle of a parameter whose rule needs all of
 // it, the optimizer cannot be used until a state is restored. All devices give the bits of
-// the CPU, but for norms, see [NewLAMB], and the products of [NewMuon].
+// the CPU, but for norms, see [LAMB], and the products of [Muon].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -51,7 +51,7 @@ func (a *Optimizer) Step(name string, p, g snug.View, gradScale float32) error {
 
 // StepRange is [Optimizer.Step] for elements lo to lo+len(p)-1 of a parameter, so
 // that its pieces can be updated as their gradients arrive. lo is a multiple of
-// StateOptions.Chunk, and so is the length unless the range ends the parameter.
+// Options.Chunk, and so is the length unless the range ends the parameter.
 // A range that overlaps one which was updated in this step, or is being updated, is an
 // error.
 func (a *Optimizer) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
@@ -81,7 +81,11 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 
 // update makes a step of what was claimed.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
-	bad, err := a.checkGradient(dev, q, lo, g, gradScale)
+	first, err := a.checkGradient(dev, q, lo, g, gradScale)
+	bad := first >= 0
+	if err == nil && bad {
+		err = a.report(q.name, lo, first, g, gradScale)
+	}
 	if err != nil || bad && a.o.NonFinite == SkipStep {
 		return err
 	}
@@ -115,7 +119,7 @@ func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 
 // stepVector makes the step of a job that has no factors yet.
 func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
-	if h.Norms() && !a.o.plain(q.name) {
+	if h.Norms() && !(q.options.NoTrust && h.Rule.Trust() && !h.Rule.Factored()) {
 		if h, err = a.limit(dev, q, h, j); err != nil {
 			return err
 		}
@@ -123,7 +127,7 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 	if j.p.Len() == 0 {
 		return nil
 	}
-	j.prepare(h, a.o.adamw && !j.skip)
+	j.prepare(h, a.o.name == adamwName && !j.skip)
 	return a.run(dev, q, lo, j)
 }
 
@@ -142,17 +146,24 @@ func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
 // checkStep checks whether a step can be made, of a whole parameter or of a range.
 func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
 	q, dev, err := a.checkOperands(name, lo, whole, p, g, gradScale)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, nil, err
-	case a.rate != nil:
-		return nil, nil, fmt.Errorf("step of %q: %w", name, a.rate)
-	case a.t == 0:
-		return nil, nil, fmt.Errorf("step of %q before Advance: %w", name, snug.ErrConfig)
+	}
+	switch err := a.begun(); {
+	case err != nil:
+		return nil, nil, fmt.Errorf("step of %q: %w", name, err)
 	case !validRate(a.lr * q.options.LR):
 		return nil, nil, fmt.Errorf("learning rate %g times %g, want a finite number: %w", a.lr, q.options.LR, snug.ErrConfig)
 	}
 	return q, dev, nil
+}
+
+// begun returns an error if no step has begun, or the last Advance was refused.
+func (a *Optimizer) begun() error {
+	if a.rate == nil && a.t == 0 {
+		return fmt.Errorf("before Advance: %w", snug.ErrConfig)
+	}
+	return a.rate
 }
 
 // checkOperands checks those of a step.
@@ -194,22 +205,18 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 
 func finite(x float32) bool { return x-x == 0 }
 
-// checkGradient looks for elements that must not reach the state, and reports whether
-// there are any to skip.
-func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, scale float32) (bad bool, err error) {
-	i := 0
+// checkGradient looks for elements that must not reach the state, and returns the first
+// if they are to be skipped, or -1.
+func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, scale float32) (i int, err error) {
 	if dev.IsCPU() {
 		i = sweep.First(g, scale, tooLarge)
 	} else if i, err = firstAboveOn(dev, g, scale, tooLarge); err != nil {
-		return false, fmt.Errorf("parameter %q: %w", q.name, err)
+		return 0, fmt.Errorf("parameter %q: %w", q.name, err)
 	}
-	switch {
-	case i < 0:
-		return false, nil
-	case a.o.NonFinite == Fail:
-		return false, fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", q.name, lo+i, scale, snug.ErrNonFinite)
+	if i >= 0 && a.o.NonFinite == Fail {
+		return i, fmt.Errorf("parameter %q: gradient %d times %g is NaN, infinite or not below 2^63: %w", q.name, lo+i, scale, snug.ErrNonFinite)
 	}
-	return true, a.report(q.name, lo, i, g, scale)
+	return i, nil
 }
 
 // run runs a job over the chunks of a parameter from element lo on.

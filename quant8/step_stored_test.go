@@ -39,8 +39,8 @@ func TestStorageTogether(t *testing.T) {
 	for _, bits := range []int{4, 8, 16, 32} {
 		for _, together := range []int{-1, 1, 3, 100} {
 			store := &readyStorage{fakeStorage: newFakeStorage(), together: together}
-			a := newAdamW(t, AdamWOptions{Chunk: chunk, Bits: bits}, map[string]int{"w": n})
-			b := newAdamW(t, AdamWOptions{Chunk: chunk, Bits: bits, Storage: store}, map[string]int{"w": n})
+			a := newAdamW(t, Options{Chunk: chunk, Bits: bits}, map[string]int{"w": n})
+			b := newAdamW(t, Options{Chunk: chunk, Bits: bits, Storage: store}, map[string]int{"w": n})
 			p, q := randn(n, 9), randn(n, 9)
 			for i := range 3 {
 				advance(a)

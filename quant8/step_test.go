@@ -20,17 +20,18 @@ var signedMap, unsignedMap = DynamicMap(true), DynamicMap(false)
 // model is the definition of the 8-bit step on whole vectors: decode, update,
 // encode, with the nearest codes by brute force.
 type model struct {
-	o      AdamWOptions
+	rule   AdamW
+	o      Options
 	m1, m2 *Map
 	t      int
 	c1, c2 []uint8
 	a1, a2 []float32
 }
 
-func newModel(n int, o AdamWOptions) *model {
+func newModel(n int, rule AdamW, o Options) *model {
 	b := Blocks(n, o.Block)
 	m1, m2 := cmp.Or(o.Map1, signedMap), cmp.Or(o.Map2, unsignedMap)
-	return &model{o, m1, m2, 0, make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
+	return &model{rule, o, m1, m2, 0, make([]uint8, n), make([]uint8, n), make([]float32, b), make([]float32, b)}
 }
 
 func (w *model) moments() (m, v []float32) {
@@ -46,20 +47,20 @@ func (w *model) step(p, g []float32, scale float32) {
 	w.t++
 	m, v := w.moments()
 	adam.Hyper{
-		LR: testRates[adamwName], Beta1: w.o.Beta1, Beta2: w.o.Beta2, Eps: w.o.Eps, WeightDecay: w.o.WeightDecay,
-		Step: w.t, GradScale: scale, DecayFirst: w.o.Order == Decoupled,
+		LR: testRates[adamwName], Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: w.rule.WeightDecay,
+		Step: w.t, GradScale: scale, DecayFirst: w.rule.DecayFirst,
 	}.Coef().Update(p, m, v, g)
 	w.c1, w.a1 = quantizeReference(m, w.m1, w.o.Block)
 	w.c2, w.a2 = quantizeReference(v, w.m2, w.o.Block)
 	for i, x := range m {
-		if w.o.Order == BitsAndBytes && x < 0 && w.m1[w.c1[i]] == 0 {
+		if !w.o.NearestCodes && x < 0 && w.m1[w.c1[i]] == 0 {
 			w.c1[i]--
 		}
 	}
 }
 
 // moments returns both moments of a parameter, decoded.
-func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
+func moments(t testing.TB, a *Optimizer, name string) (m, v []float32) {
 	t.Helper()
 	q := a.params[name]
 	m1, m2 := a.Maps()
@@ -86,12 +87,12 @@ func moments(t testing.TB, a *AdamW, name string) (m, v []float32) {
 func TestStepAgainstDefinition(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
 		for _, dt := range floatTypes {
-			for _, order := range []Order{BitsAndBytes, Decoupled} {
+			for _, nearest := range []bool{false, true} {
 				for _, n := range []int{1, 255, 256, 257, 1500} {
 					for _, block := range []int{33, 256} {
-						t.Run(fmt.Sprintf("%v/%d/%d/%d", dt, order, n, block), func(t *testing.T) {
-							o := AdamWOptions{WeightDecay: 0.1, Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}
-							definition(t, place, dt, snug.F32, n, 0, o.withDefaults())
+						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, nearest, n, block), func(t *testing.T) {
+							o := Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}
+							definition(t, place, dt, snug.F32, n, 0, AdamW{WeightDecay: 0.1, DecayFirst: nearest}, o)
 						})
 					}
 				}
@@ -107,16 +108,16 @@ func TestStepOperands(t *testing.T) {
 		for _, pt := range floatTypes {
 			for _, gt := range floatTypes {
 				for _, skip := range skips {
-					o := AdamWOptions{WeightDecay: 0.1, Min8bit: 1, Block: 64, Chunk: 128}
-					definition(t, place, pt, gt, 1000, skip, o.withDefaults())
+					o := Options{MinSize: 1, Block: 64, Chunk: 128}
+					definition(t, place, pt, gt, 1000, skip, AdamW{WeightDecay: 0.1}, o)
 				}
 			}
 		}
 		for _, block := range []int{32, 36, 100, 512, 1000, 2048, 4096} {
-			o := AdamWOptions{Min8bit: 1, Block: block, Chunk: 2 * block}
+			o := Options{MinSize: 1, Block: block, Chunk: 2 * block}
 			for _, n := range []int{2*block + 20, 3*block + 3} {
 				for _, skip := range skips {
-					definition(t, place, snug.F32, snug.BF16, n, skip, o.withDefaults())
+					definition(t, place, snug.F32, snug.BF16, n, skip, AdamW{}, o)
 				}
 			}
 		}
@@ -133,14 +134,14 @@ func TestStepMaps(t *testing.T) {
 	quantiles, err := QuantileMap(randn(3000, 1))
 	require.NoError(t, err)
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		for _, order := range []Order{BitsAndBytes, Decoupled} {
+		for _, nearest := range []bool{false, true} {
 			for _, block := range []int{64, 100} {
-				o := AdamWOptions{Order: order, Min8bit: 1, Block: block, Chunk: 4 * block}.withDefaults()
+				o := Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}
 				o.Map1, o.Map2 = scaled, LinearMap(false)
-				definition(t, place, snug.F32, snug.F32, 1000, 0, o)
+				definition(t, place, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
 				for _, m := range []*Map{LinearMap(true), quantiles} {
 					if o.Map1 = m; onCPU(place) {
-						definition(t, place, snug.F32, snug.F32, 1000, 0, o)
+						definition(t, place, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
 						continue
 					}
 					p := kerneltest.Put(t, place, make([]float32, 50))
@@ -155,8 +156,8 @@ func TestStepMaps(t *testing.T) {
 	})
 }
 
-func definition(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int, o AdamWOptions) {
-	a, w := newAdamW(t, o, map[string]int{"w": n}), newModel(n, o)
+func definition(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int, rule AdamW, o Options) {
+	a, w := newWith(t, rule, o, map[string]int{"w": n}), newModel(n, rule, o)
 	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
 	want := p.Get()
 	for i := range 3 {
@@ -207,7 +208,7 @@ func TestStep32(t *testing.T) {
 }
 
 func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int) {
-	a := newAdamW(t, AdamWOptions{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
+	a := newAdamW(t, Options{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
 	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
 	want, m, v := p.Get(), make([]float32, n), make([]float32, n)
 	for i := 1; i <= 3; i++ {
@@ -225,8 +226,8 @@ func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int
 
 // TestSignIsKept sets one large and one tiny negative gradient.
 func TestSignIsKept(t *testing.T) {
-	for order, want := range map[Order]uint8{BitsAndBytes: 126, Decoupled: 127} {
-		a := newAdamW(t, AdamWOptions{Order: order, Min8bit: 1}, map[string]int{"w": 3})
+	for nearest, want := range map[bool]uint8{false: 126, true: 127} {
+		a := newAdamW(t, Options{NearestCodes: nearest, MinSize: 1}, map[string]int{"w": 3})
 		advance(a)
 		require.NoError(t, a.Step("w", snug.ViewOf(make([]float32, 3)), snug.ViewOf([]float32{1, -1e-9, 1e-9}), 1))
 		s := a.params["w"].split8(a.params["w"].state.Host(), 3)
@@ -236,8 +237,8 @@ func TestSignIsKept(t *testing.T) {
 
 func TestStepRange(t *testing.T) {
 	const n, chunk = 5000, 1024
-	whole := newAdamW(t, AdamWOptions{Chunk: chunk}, map[string]int{"w": n})
-	parts := newAdamW(t, AdamWOptions{Chunk: chunk}, map[string]int{"w": n})
+	whole := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
+	parts := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
 	p, q := randn(n, 1), randn(n, 1)
 	for i := range 3 {
 		g := randn(n, uint64(i+2))
@@ -263,7 +264,7 @@ func TestStepErrors(t *testing.T) {
 	dev := kerneltest.Places(t)[2].Dev
 	there, err := snug.Make[float32](dev, 5000)
 	require.NoError(t, err)
-	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
+	a := newAdamW(t, Options{Chunk: 1024}, map[string]int{"w": 5000})
 	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig, "before Advance")
 	advance(a)
 	require.ErrorIs(t, a.Step("x", f(5000), f(5000), 1), snug.ErrConfig)
@@ -283,7 +284,7 @@ func TestStepErrors(t *testing.T) {
 	a.Advance(nan)
 	require.ErrorIs(t, a.Step("w", f(5000), f(5000), 1), snug.ErrConfig)
 
-	stored := newAdamW(t, AdamWOptions{Storage: newFakeStorage()}, map[string]int{"w": 5000})
+	stored := newAdamW(t, Options{Storage: newFakeStorage()}, map[string]int{"w": 5000})
 	advance(stored)
 	require.ErrorIs(t, stored.Step("w", there.View(), there.View(), 1), snug.ErrDevice)
 }
@@ -303,7 +304,7 @@ func TestNonFiniteGradient(t *testing.T) {
 }
 
 func nonFiniteGradient(t *testing.T, place kerneltest.Place, gt snug.DType, bad float32, skip int) {
-	a := newAdamW(t, AdamWOptions{Chunk: 1024}, map[string]int{"w": 5000})
+	a := newAdamW(t, Options{Chunk: 1024}, map[string]int{"w": 5000})
 	p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(skip+5000, 2)
 	put := func() snug.View { return after(t, kerneltest.PutFloats(t, place, gt, g).View, skip) }
 	advance(a)
@@ -325,7 +326,7 @@ func nonFiniteGradient(t *testing.T, place kerneltest.Place, gt snug.DType, bad 
 
 // TestLargestGradient steps with the largest magnitude that is accepted.
 func TestLargestGradient(t *testing.T) {
-	a := newAdamW(t, AdamWOptions{Min8bit: 1}, map[string]int{"w": 40})
+	a := newAdamW(t, Options{MinSize: 1}, map[string]int{"w": 40})
 	p, g := make([]float32, 40), make([]float32, 40)
 	for i := range g {
 		g[i] = math.Nextafter32(0x1p63, 0)
@@ -340,7 +341,7 @@ func TestLargestGradient(t *testing.T) {
 }
 
 // stateOf returns the bytes of all state.
-func stateOf(t testing.TB, a *AdamW) []byte {
+func stateOf(t testing.TB, a *Optimizer) []byte {
 	t.Helper()
 	var all []byte
 	require.NoError(t, a.eachBlob(false, func(blob []byte) error {
@@ -353,7 +354,7 @@ func stateOf(t testing.TB, a *AdamW) []byte {
 func TestStepWorkersDoNotMatter(t *testing.T) {
 	run := func(workers int) ([]float32, []byte) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
-		a := newAdamW(t, AdamWOptions{Block: 100}, map[string]int{"w": 70_001})
+		a := newAdamW(t, Options{Block: 100}, map[string]int{"w": 70_001})
 		p := randn(70_001, 1)
 		for i := range 3 {
 			advance(a)
@@ -374,8 +375,8 @@ func TestStateFollowsTheParameter(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, another.Close()) }()
 	route := append([]kerneltest.Place{places[0], places[2], {Name: "another", Dev: another}, places[0]}, places[3:]...)
-	a := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
-	b := newAdamW(t, AdamWOptions{}, map[string]int{"w": 5000})
+	a := newAdamW(t, Options{}, map[string]int{"w": 5000})
+	b := newAdamW(t, Options{}, map[string]int{"w": 5000})
 	p, want := randn(5000, 1), randn(5000, 1)
 	for i, place := range route {
 		g := randn(5000, uint64(i))
@@ -391,7 +392,7 @@ func TestStateFollowsTheParameter(t *testing.T) {
 }
 
 func TestStepNoAllocations(t *testing.T) {
-	for _, o := range []AdamWOptions{{}, {Bits: 32}, {Order: Decoupled}, {Storage: &oneBlob{}}} {
+	for _, o := range []Options{{}, {Bits: 32}, {NearestCodes: true}, {Storage: &oneBlob{}}} {
 		a := newAdamW(t, o, map[string]int{"w": 20_000})
 		p, g := snug.ViewOf(randn(20_000, 1)), snug.ViewOf(randn(20_000, 2))
 		bf16 := snug.SliceView(make([]snug.BFloat16, 20_000))

@@ -59,8 +59,8 @@ func (f *fakeStorage) Release(key string, dirty bool) error {
 func TestStorage(t *testing.T) {
 	params := map[string]int{"w": 5000, "b": 300, "none": 0}
 	store := newFakeStorage()
-	a := newAdamW(t, AdamWOptions{Chunk: 1024}, params)
-	b := newAdamW(t, AdamWOptions{Chunk: 1024, Storage: store}, params)
+	a := newAdamW(t, Options{Chunk: 1024}, params)
+	b := newAdamW(t, Options{Chunk: 1024, Storage: store}, params)
 	for i := range 3 {
 		advance(a)
 		advance(b)
@@ -81,7 +81,7 @@ func TestStorage(t *testing.T) {
 
 func TestStorageErrors(t *testing.T) {
 	store, broken := newFakeStorage(), errors.New("disk on fire")
-	a := newAdamW(t, AdamWOptions{Storage: store}, map[string]int{"w": 5000})
+	a := newAdamW(t, Options{Storage: store}, map[string]int{"w": 5000})
 	advance(a)
 	p, g := snug.ViewOf(randn(5000, 1)), snug.ViewOf(randn(5000, 2))
 	for _, wrong := range []func([]byte) []byte{

@@ -1,7 +1,6 @@
 package quant8
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -15,92 +14,66 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// LAMBOptions configures [NewLAMB]. A zero field means its default.
-type LAMBOptions struct {
-	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
-	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
-	Eps         float32 // added to the root of the second moment, default 1e-6
-	WeightDecay float32 // default 0
-	// Plain, unless nil, names parameters whose trust ratio is 1, such as biases
-	// and the scales of norms. It is asked at every step.
-	Plain func(name string) bool
-	StateOptions
-}
-
-// NewLAMB returns the optimizer of You et al. 2019, arXiv:1904.00962, without
-// parameters. With c1 = 1-β1^t and c2 = √(1-β2^t) at step t, and the Euclidean norms of
-// a whole parameter, it computes
+// LAMB is the rule of You et al. 2019, arXiv:1904.00962. With c1 = 1-β1^t and
+// c2 = √(1-β2^t) at step t, and the Euclidean norms of a whole parameter, it computes
 //
 //	m ← β1·m + (1-β1)·g
 //	v ← β2·v + (1-β2)·g²
 //	u = m/c1/(√v/c2 + ε) + wd·p
 //	p ← p - lr·|p|/|u|·u
 //
-// where the trust ratio |p|/|u| is 1 if a norm is 0. A step has two passes: one reads
-// parameter, gradient and state for the norms, the other updates, with any width of the
-// state. The norms are sums in float64, rounded alike whatever the number of workers;
-// they depend on Block and Chunk. They take 16 bytes for every 16384 elements during the
-// step, and at least that for every chunk. A device other than the CPU adds them in
-// another order, so that the step size, which is rounded to float32, can in rare cases differ
-// in its last bit; they take 16 bytes
-// for every 4096 elements there, up to 32 KiB, and the step waits for them.
+// where the trust ratio |p|/|u| is 1 if a norm is 0, and for parameters with
+// ParamOptions.NoTrust. A step has two passes: one reads parameter, gradient and state
+// for the norms, the other updates, with any width of the state. The norms are sums in
+// float64, rounded alike whatever the number of workers; they depend on Block and Chunk.
+// They take 16 bytes for every 16384 elements during the step, and at least that for
+// every chunk. A device other than the CPU adds them in another order, so that the step
+// size, which is rounded to float32, can in rare cases differ in its last bit; they take
+// 16 bytes for every 4096 elements there, up to 32 KiB, and the step waits for them.
 //
-// The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
-// elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
-// 16 bits and 8 with 32, and 8n for n below Min8bit, whatever Bits is. What is said of
-// sparse gradients with [AdamW] holds here too.
+// The states, their bytes, and what holds for sparse gradients are as with [AdamW].
 //
-// Each process must hold the whole parameter, unless StepOptions.SumNorms adds the norms
+// Each process must hold the whole parameter, unless Options.SumNorms adds the norms
 // of its shards: without it [Optimizer.AddShard] of a part is an error.
 // [Optimizer.StepRange] of a part is always an error. A norm that is not finite, because
 // p is not, is an error of the step that wraps [snug.ErrNonFinite], with nothing written.
-// The error of this function wraps [snug.ErrConfig].
-func NewLAMB(o LAMBOptions) (*Optimizer, error) {
-	beta1, beta2, eps := cmp.Or(o.Beta1, 0.9), cmp.Or(o.Beta2, 0.999), cmp.Or(o.Eps, 1e-6)
-	return newOptimizer(options{
-		name: "LAMB", unscaled: o.Plain, StateOptions: o.withDefaults(optim.LAMB),
-		hyper: optim.Hyper{
-			Rule: optim.LAMB, Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps), WeightDecay: float64(o.WeightDecay),
-		},
-		numbers: []number{{"Beta1", beta1, 1}, {"Beta2", beta2, 1}, {"Eps", eps, math.MaxFloat32}},
-	})
-}
-
-// LARSOptions configures [NewLARS]. A zero field means its default.
-type LARSOptions struct {
-	Momentum    float32 // in (0,1), default 0.9
-	Trust       float32 // η, above 0, default 1e-3
+type LAMB struct {
+	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
+	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
+	Eps         float32 // added to the root of the second moment, default 1e-6
 	WeightDecay float32 // default 0
-	// Plain, unless nil, names parameters whose trust ratio is 1, such as biases
-	// and the scales of norms. It is asked at every step.
-	Plain func(name string) bool
-	StateOptions
 }
 
-// NewLARS returns the optimizer of You, Gitman and Ginsburg 2017, arXiv:1708.03888,
-// without parameters. With momentum μ and the Euclidean norms of a whole parameter it
-// computes
+func (r LAMB) equation() equation {
+	e := equation{name: "LAMB", hyper: optim.Hyper{Rule: optim.LAMB, WeightDecay: float64(r.WeightDecay)}}
+	e.moments(r.Beta1, r.Beta2)
+	e.number("Eps", &e.hyper.Eps, r.Eps, 1e-6, math.MaxFloat32)
+	return e
+}
+
+// LARS is the rule of You, Gitman and Ginsburg 2017, arXiv:1708.03888. With momentum μ
+// and the Euclidean norms of a whole parameter it computes
 //
 //	m ← μ·m + lr·η·|p|/(|g| + wd·|p|)·(g + wd·p)
 //	p ← p - m
 //
-// where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0. Steps, norms, their
-// memory, what parameters may be, and errors are those of [NewLAMB].
+// where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0, and for parameters with
+// ParamOptions.NoTrust. Steps, norms, their memory, what parameters may be, and errors are
+// as with [LAMB].
 //
-// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
-// a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32, and 4n for n below Min8bit, whatever Bits is.
-func NewLARS(o LARSOptions) (*Optimizer, error) {
-	momentum, trust := cmp.Or(o.Momentum, 0.9), cmp.Or(o.Trust, 1e-3)
-	return newOptimizer(options{
-		name: "LARS", unscaled: o.Plain, StateOptions: o.withDefaults(optim.LARS),
-		hyper:   optim.Hyper{Rule: optim.LARS, Beta1: float64(momentum), Trust: float64(trust), WeightDecay: float64(o.WeightDecay)},
-		numbers: []number{{"Momentum", momentum, 1}, {"Trust", trust, math.MaxFloat32}},
-	})
+// The state is m, of as many bytes as that of [Lion].
+type LARS struct {
+	Momentum    float32 // in (0,1), default 0.9
+	Trust       float32 // η, above 0, default 1e-3
+	WeightDecay float32 // default 0
 }
 
-// plain says whether the trust ratio of a parameter is 1.
-func (o *options) plain(name string) bool { return o.unscaled != nil && o.unscaled(name) }
+func (r LARS) equation() equation {
+	e := equation{name: "LARS", hyper: optim.Hyper{Rule: optim.LARS, WeightDecay: float64(r.WeightDecay)}}
+	e.number("Momentum", &e.hyper.Beta1, r.Momentum, 0.9, 1)
+	e.number("Trust", &e.hyper.Trust, r.Trust, 1e-3, math.MaxFloat32)
+	return e
+}
 
 // limit returns the constants of a step of p and its state, a job without factors, with
 // the step size that its norms ask for.

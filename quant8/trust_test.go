@@ -18,7 +18,7 @@ func norm(x []float64) float64 {
 	return math.Sqrt(sum)
 }
 
-// lamb and lars make a step in float64 by the equations of NewLAMB and NewLARS, with
+// lamb and lars make a step in float64 by the equations of LAMB and LARS, with
 // the constants of rules.
 func lamb(t int, p, g, m, v []float64, ratio bool) {
 	u := make([]float64, len(p))
@@ -54,8 +54,10 @@ func TestTrustGolden(t *testing.T) {
 	for name, define := range map[string]func(t int, p, g, m, v []float64, ratio bool){"LAMB": lamb, "LARS": lars} {
 		for _, plain := range []bool{false, true} {
 			for _, storage := range []Storage{nil, newFakeStorage()} {
-				a := newOf(t, name, StateOptions{Bits: 32, Chunk: 1024, Storage: storage}, map[string]int{"w": n})
-				a.o.unscaled = func(name string) bool { return plain }
+				a := newOf(t, name, Options{
+					Bits: 32, Chunk: 1024, Storage: storage,
+					Params: func(string) ParamOptions { return ParamOptions{NoTrust: plain} },
+				}, map[string]int{"w": n})
 				p, want, m, v := randn(n, 1), make([]float64, n), make([]float64, n), make([]float64, n)
 				for i, x := range p {
 					want[i] = float64(x)
@@ -83,8 +85,8 @@ func TestTrustGolden(t *testing.T) {
 func TestTrustStorage(t *testing.T) {
 	const n = 50_000
 	for _, name := range []string{"LAMB", "LARS"} {
-		a := newOf(t, name, StateOptions{Chunk: 4096}, map[string]int{"w": n})
-		b := newOf(t, name, StateOptions{Chunk: 4096, Storage: newFakeStorage()}, map[string]int{"w": n})
+		a := newOf(t, name, Options{Chunk: 4096}, map[string]int{"w": n})
+		b := newOf(t, name, Options{Chunk: 4096, Storage: newFakeStorage()}, map[string]int{"w": n})
 		p, q := randn(n, 1), randn(n, 1)
 		for i := range 3 {
 			advance(a)
@@ -100,7 +102,7 @@ func TestTrustStorage(t *testing.T) {
 // TestTrustZero: where a norm is 0 the ratio is 1.
 func TestTrustZero(t *testing.T) {
 	for name, want := range map[string]float32{"LAMB": -1e-2, "LARS": -2e-2} {
-		a := newOf(t, name, StateOptions{}, map[string]int{"w": 3, "x": 3})
+		a := newOf(t, name, Options{}, map[string]int{"w": 3, "x": 3})
 		p, x := make([]float32, 3), []float32{1, 2, 3}
 		advance(a)
 		step(t, a, "w", p, []float32{2, 2, 2}, 1)
@@ -117,7 +119,7 @@ func TestTrustErrors(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for _, name := range []string{"LAMB", "LARS"} {
 		for _, bits := range widths {
-			a := newOf(t, name, StateOptions{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
+			a := newOf(t, name, Options{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
 			require.ErrorIs(t, a.AddShard("x", n, 0, 1024), snug.ErrConfig)
 			advance(a)
 			p, g := randn(n, 1), randn(n, 2)
@@ -134,16 +136,32 @@ func TestTrustErrors(t *testing.T) {
 		}
 	}
 	for says, err := range map[string]error{
-		"LAMB: Beta1":    errorOf(NewLAMB(LAMBOptions{Beta1: 1})),
-		"LAMB: Eps":      errorOf(NewLAMB(LAMBOptions{Eps: inf})),
-		"LARS: Momentum": errorOf(NewLARS(LARSOptions{Momentum: -1})),
-		"LARS: Trust":    errorOf(NewLARS(LARSOptions{Trust: inf})),
+		"LAMB: Beta1":    errorOf(New(LAMB{Beta1: 1}, Options{})),
+		"LAMB: Eps":      errorOf(New(LAMB{Eps: inf}, Options{})),
+		"LARS: Momentum": errorOf(New(LARS{Momentum: -1}, Options{})),
+		"LARS: Trust":    errorOf(New(LARS{Trust: inf}, Options{})),
 	} {
 		require.ErrorIs(t, err, snug.ErrConfig, says)
 		require.ErrorContains(t, err, says)
 	}
-	plain, err := NewLAMB(LAMBOptions{Plain: func(name string) bool { return name == "bias" }})
-	require.NoError(t, err)
-	require.True(t, plain.o.plain("bias"))
-	require.False(t, plain.o.plain("w"))
+}
+
+// TestNoTrust: LAMB and LARS step a parameter without a trust ratio as Adam's update and
+// momentum do, and other rules do not know the option.
+func TestNoTrust(t *testing.T) {
+	none := Options{Params: func(name string) ParamOptions { return ParamOptions{NoTrust: name == "bias"} }}
+	for name := range rules {
+		const n = 5000
+		params := map[string]int{"w": n, "bias": n}
+		a, b := newOf(t, name, none, params), newOf(t, name, Options{}, params)
+		ratio := name == "LAMB" || name == "LARS"
+		for _, param := range []string{"w", "bias"} {
+			p, q, g := randn(n, 1), randn(n, 1), randn(n, 2)
+			a.Advance(1e-2)
+			b.Advance(1e-2)
+			step(t, a, param, p, g, 1)
+			step(t, b, param, q, g, 1)
+			require.Equal(t, !(ratio && param == "bias"), equal(p, q), "%s %s", name, param)
+		}
+	}
 }

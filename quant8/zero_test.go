@@ -16,7 +16,7 @@ import (
 // None panics, and the first returns errors.
 func TestZeroOptimizer(t *testing.T) {
 	made := func() *Optimizer {
-		a, err := NewAdamW(AdamWOptions{})
+		a, err := New(AdamW{}, Options{})
 		require.NoError(t, err)
 		return a
 	}
@@ -64,19 +64,19 @@ func TestZeroFunctions(t *testing.T) {
 		for _, n := range []int{math.MinInt, -1, 0, 1, math.MaxInt} {
 			require.GreaterOrEqual(t, Blocks(n, block), 0)
 			for _, bits := range widths {
-				require.GreaterOrEqual(t, StateBytes(n, AdamWOptions{Bits: bits, Block: block}), int64(0), "%d elements, blocks of %d", n, block)
+				require.GreaterOrEqual(t, StateBytes(AdamW{}, Options{Bits: bits, Block: block}, n), int64(0), "%d elements, blocks of %d", n, block)
 			}
 		}
 	}
 	_, err := QuantileMap(nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
-	for _, o := range []StateOptions{{Chunk: math.MaxInt}, {Chunk: math.MinInt}, {Block: math.MaxInt}, {Block: math.MinInt}, {Block: 33, Chunk: math.MaxInt / 33 * 33}, {Min8bit: math.MinInt}} {
+	for _, o := range []Options{{Chunk: math.MaxInt}, {Chunk: math.MinInt}, {Block: math.MaxInt}, {Block: math.MinInt}, {Block: 33, Chunk: math.MaxInt / 33 * 33}, {MinSize: math.MinInt}} {
 		for name, build := range rules {
 			_, err := build(o)
 			require.ErrorIs(t, err, snug.ErrConfig, "%s %+v", name, o)
 		}
 	}
-	a := newAdamW(t, AdamWOptions{}, nil)
+	a := newAdamW(t, Options{}, nil)
 	for _, n := range [][2]int{{math.MaxInt, math.MaxInt}, {-1, 1}, {1, -1}, {math.MinInt, math.MinInt}, {-1, -1}} {
 		require.ErrorIs(t, a.AddMatrix("w", n[0], n[1]), snug.ErrShape)
 		require.ErrorIs(t, a.AddShard("w", 4096, n[0], n[1]), snug.ErrShape)

@@ -231,14 +231,14 @@ func TestInspectBytesOfState(t *testing.T) {
 	}
 	var all []optimizer
 	for _, bits := range []int{4, 8, 16, 32} {
-		s := quant8.StateOptions{Bits: bits}
+		s := quant8.Options{Bits: bits}
 		for _, make := range []func() (optimizer, error){
-			func() (optimizer, error) { return quant8.NewAdamW(quant8.AdamWOptions{Bits: bits}) },
-			func() (optimizer, error) { return quant8.NewLion(quant8.LionOptions{StateOptions: s}) },
-			func() (optimizer, error) { return quant8.NewAdEMAMix(quant8.AdEMAMixOptions{StateOptions: s}) },
-			func() (optimizer, error) { return quant8.NewAdafactor(quant8.AdafactorOptions{StateOptions: s}) },
+			func() (optimizer, error) { return quant8.New(quant8.AdamW{}, quant8.Options{Bits: bits}) },
+			func() (optimizer, error) { return quant8.New(quant8.Lion{}, s) },
+			func() (optimizer, error) { return quant8.New(quant8.AdEMAMix{}, s) },
+			func() (optimizer, error) { return quant8.New(quant8.Adafactor{}, s) },
 			func() (optimizer, error) {
-				return quant8.NewAdafactor(quant8.AdafactorOptions{StateOptions: s, Beta1: 0.9})
+				return quant8.New(quant8.Adafactor{Beta1: 0.9}, s)
 			},
 		} {
 			o := of(make())
@@ -246,7 +246,7 @@ func TestInspectBytesOfState(t *testing.T) {
 			require.NoError(t, o.Add("short", 3))
 			all = append(all, o)
 		}
-		all = append(all, of(quant8.NewMuon(quant8.MuonOptions{StateOptions: s})))
+		all = append(all, of(quant8.New(quant8.Muon{}, s)))
 	}
 	for _, o := range all {
 		require.NoError(t, o.AddMatrix("matrix", 70, 81))

@@ -56,7 +56,7 @@ func savedStates(t testing.TB) map[string][]byte {
 	b, err = noise.AppendBinary(nil)
 	add("noise", b, err)
 	for name, bits := range map[string]int{"adamw8": 8, "adamw4": 4} {
-		opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: bits})
+		opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: bits})
 		require.NoError(t, err)
 		require.NoError(t, opt.Add("layer.weight", 5000))
 		require.NoError(t, opt.Add("layer.bias", 3))
@@ -64,7 +64,7 @@ func savedStates(t testing.TB) map[string][]byte {
 		b, err = opt.AppendBinary(nil)
 		add(name, b, err)
 	}
-	ada, err := quant8.NewAdafactor(quant8.AdafactorOptions{})
+	ada, err := quant8.New(quant8.Adafactor{}, quant8.Options{})
 	require.NoError(t, err)
 	require.NoError(t, ada.AddMatrix("matrix", 30, 40))
 	b, err = ada.AppendBinary(nil)

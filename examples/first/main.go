@@ -20,7 +20,7 @@ func main() {
 	low := make([]snug.BFloat16, len(w))                // what the products read of w
 	x, y, dy := make([]snug.BFloat16, rows*in), make([]float32, rows*out), make([]float32, rows*out)
 
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{}) // 2.03 bytes a parameter
+	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{}) // 2.03 bytes a parameter
 	check(err)
 	check(opt.Add("w", len(w)))
 	window, err := accum.New([]accum.Param{{Name: "w", Len: len(w)}}, accum.Options{Schedule: accum.Constant(4)})

@@ -55,9 +55,12 @@ func (c config) take(r plan.Run) plan.Bytes {
 // parameters returns the number of parameters.
 func (c config) parameters() int64 { return c.network().Parameters() }
 
+// rule is the optimizer's.
+var rule = quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}
+
 // optimizerOptions are the same with and without 8-bit state but for the bits.
-func (c config) optimizerOptions() quant8.AdamWOptions {
-	o := quant8.AdamWOptions{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.01, Bits: 32, Chunk: c.chunk}
+func (c config) optimizerOptions() quant8.Options {
+	o := quant8.Options{Bits: 32, Chunk: c.chunk}
 	if c.on[useQuant8] {
 		o.Bits = 8
 	}

@@ -24,7 +24,7 @@ type trainer struct {
 	data   *corpus
 	scaler *amp.Scaler // nil without mixed precision
 	master *amp.Master // nil without mixed precision
-	opt    *quant8.AdamW
+	opt    *quant8.Optimizer
 	store  *offload.Store // nil without offload
 	step   int            // steps done
 	first  float64        // loss on held-out text before training
@@ -64,7 +64,7 @@ func newTrainer(dev *snug.Device, c config, data *corpus, pages string, saved *c
 	} else {
 		hold.Device = dev
 	}
-	if t.opt, err = quant8.NewAdamW(adam); err != nil {
+	if t.opt, err = quant8.New(rule, adam); err != nil {
 		return t, err
 	}
 	if c.on[useAMP] {

@@ -128,7 +128,7 @@ func train(ctx context.Context, dir string, c config) (sums []checksum, err erro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Storage: store}) // its state becomes pages too
+	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Storage: store}) // its state becomes pages too
 	if err != nil {
 		return nil, err
 	}

@@ -33,16 +33,16 @@ func requireSameBits(t *testing.T, want, got []float32) {
 // rules are optimizers of quant8 over a Storage, or in memory for nil.
 var rules = map[string]func(quant8.Storage) (*quant8.Optimizer, error){
 	"adamw 8 bits": func(s quant8.Storage) (*quant8.Optimizer, error) {
-		return quant8.NewAdamW(quant8.AdamWOptions{WeightDecay: 0.1, Chunk: 1024, Storage: s})
+		return quant8.New(quant8.AdamW{WeightDecay: 0.1}, quant8.Options{Chunk: 1024, Storage: s})
 	},
 	"adamw 32 bits": func(s quant8.Storage) (*quant8.Optimizer, error) {
-		return quant8.NewAdamW(quant8.AdamWOptions{WeightDecay: 0.1, Chunk: 1024, Bits: 32, Storage: s})
+		return quant8.New(quant8.AdamW{WeightDecay: 0.1}, quant8.Options{Chunk: 1024, Bits: 32, Storage: s})
 	},
 	"lion 8 bits": func(s quant8.Storage) (*quant8.Optimizer, error) {
-		return quant8.NewLion(quant8.LionOptions{StateOptions: quant8.StateOptions{Chunk: 1024, Storage: s}})
+		return quant8.New(quant8.Lion{}, quant8.Options{Chunk: 1024, Storage: s})
 	},
 	"ademamix 4 bits": func(s quant8.Storage) (*quant8.Optimizer, error) {
-		return quant8.NewAdEMAMix(quant8.AdEMAMixOptions{StateOptions: quant8.StateOptions{Bits: 4, Chunk: 1024, Storage: s}})
+		return quant8.New(quant8.AdEMAMix{}, quant8.Options{Bits: 4, Chunk: 1024, Storage: s})
 	},
 }
 

@@ -42,7 +42,7 @@ type model struct {
 	quantized struct{ bytes, elements int64 }
 	rng       *rand.Rand
 	err       error // the first of construction
-	opt       *quant8.AdamW
+	opt       *quant8.Optimizer
 	params    []param
 
 	table, dtable []float32 // of tokens, at both ends; in float32 in all forms
@@ -90,7 +90,7 @@ func (m *model) train(name string, w []float32) []float32 {
 // newModel makes a model with the weights of another one, or random ones of nil.
 func newModel(f form, from *model) (*model, error) {
 	m := &model{form: f, rng: rand.New(rand.NewPCG(1, 2))}
-	if m.opt, m.err = quant8.NewAdamW(quant8.AdamWOptions{Bits: 32, Beta2: 0.99}); m.err != nil {
+	if m.opt, m.err = quant8.New(quant8.AdamW{Beta2: 0.99}, quant8.Options{Bits: 32}); m.err != nil {
 		return nil, m.err
 	}
 	m.table = m.floats(weights, vocab*dim)

@@ -46,7 +46,7 @@ func main() {
 
 // fit returns weights w [out, in] and the bytes of optimizer state.
 func fit(train []batch, bits int) (w []float32, bytes int64, err error) {
-	opt, err := quant8.NewAdamW(quant8.AdamWOptions{Bits: bits})
+	opt, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: bits})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -19,7 +19,7 @@ type Optimizer struct {
 // OptimizerFixed are the fields of fixed size.
 type OptimizerFixed struct {
 	Bits, Block    uint32
-	Chunk, Min8bit uint64
+	Chunk, MinSize uint64
 	Step           uint64
 	LR             float32         // of the step
 	Maps           [2][256]float32 // of the 8-bit codes of states with signs, and without

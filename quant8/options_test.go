@@ -20,7 +20,7 @@ func TestSkipElement(t *testing.T) {
 	bad := map[int]float32{300: nan, 301: -inf, n - 1: 1e19}
 	for name := range rules {
 		for _, bits := range widths {
-			s := StateOptions{Bits: bits, Block: block, Min8bit: 1, Chunk: 512}
+			s := Options{Bits: bits, Block: block, MinSize: 1, Chunk: 512}
 			clean := newOf(t, name, s, map[string]int{"w": n})
 			s.NonFinite = SkipElement
 			a := newOf(t, name, s, map[string]int{"w": n})
@@ -84,7 +84,7 @@ func TestSkipElement(t *testing.T) {
 func TestSkipStep(t *testing.T) {
 	const n = 600
 	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		a := newAdamW(t, AdamWOptions{Min8bit: 1, StepOptions: StepOptions{NonFinite: SkipStep}}, map[string]int{"b": n, "a": n})
+		a := newAdamW(t, Options{MinSize: 1, NonFinite: SkipStep}, map[string]int{"b": n, "a": n})
 		p, g := kerneltest.PutFloats(t, place, snug.F32, randn(n, 1)), gradient(n, 1)
 		advance(a)
 		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, place, snug.F32, g).View, 1))
@@ -111,11 +111,12 @@ func TestSkipStep(t *testing.T) {
 func TestParams(t *testing.T) {
 	const n = 300
 	for name := range rules {
-		make := func(s StepOptions) *Optimizer {
-			return newOf(t, name, StateOptions{Min8bit: 1, StepOptions: s}, map[string]int{"w": n})
+		make := func(s Options) *Optimizer {
+			s.MinSize = 1
+			return newOf(t, name, s, map[string]int{"w": n})
 		}
 		asked := func(p ParamOptions) *Optimizer {
-			return make(StepOptions{Params: func(name string) ParamOptions {
+			return make(Options{Params: func(name string) ParamOptions {
 				require.Equal(t, "w", name)
 				return p
 			}})
@@ -128,16 +129,16 @@ func TestParams(t *testing.T) {
 			}
 			return p
 		}
-		usual := after(make(StepOptions{}), 0.25)
+		usual := after(make(Options{}), 0.25)
 		require.Equal(t, usual, after(asked(ParamOptions{}), 0.25), name)
 		require.Equal(t, usual, after(asked(ParamOptions{LR: 0.5}), 0.5), name)
 		require.NotEqual(t, usual, after(asked(ParamOptions{LR: 0.5}), 0.25), name)
-		own := make(StepOptions{})
+		own := make(Options{})
 		decay := float32(own.o.hyper.WeightDecay)
 		require.Equal(t, usual, after(asked(ParamOptions{WeightDecay: decay}), 0.25), name)
 		if decay > 0 {
 			require.NotEqual(t, usual, after(asked(ParamOptions{WeightDecay: 2 * decay}), 0.25), name)
-			none := make(StepOptions{})
+			none := make(Options{})
 			none.params["w"].options.WeightDecay = 0
 			require.Equal(t, after(none, 0.25), after(asked(ParamOptions{NoDecay: true}), 0.25), name)
 		}
@@ -148,14 +149,14 @@ func TestParams(t *testing.T) {
 func TestMaxUpdate(t *testing.T) {
 	const n, share = 3000, 0.125
 	for name, build := range rules {
-		free := newOf(t, name, StateOptions{Min8bit: 1, Block: 64, Chunk: 128}, map[string]int{"w": n})
+		free := newOf(t, name, Options{MinSize: 1, Block: 64, Chunk: 128}, map[string]int{"w": n})
 		free.params["w"].options.WeightDecay = 0
 		if free.o.hyper.Rule.Trust() {
-			_, err := build(StateOptions{StepOptions: StepOptions{MaxUpdate: share}})
+			_, err := build(Options{MaxUpdate: share})
 			require.ErrorIs(t, err, snug.ErrConfig, name)
 			continue
 		}
-		limited := newOf(t, name, StateOptions{Min8bit: 1, Block: 64, Chunk: 128, StepOptions: StepOptions{MaxUpdate: share}}, map[string]int{"w": n})
+		limited := newOf(t, name, Options{MinSize: 1, Block: 64, Chunk: 128, MaxUpdate: share}, map[string]int{"w": n})
 		limited.params["w"].options.WeightDecay = 0
 		for i := range 3 {
 			before, g := randn(n, 1), gradient(n, uint64(i))
@@ -182,7 +183,7 @@ func TestMaxUpdate(t *testing.T) {
 		}
 		var after [2][]float32
 		for i, most := range []float32{0, 1e9} {
-			a := newOf(t, name, StateOptions{Min8bit: 1, StepOptions: StepOptions{MaxUpdate: most}}, map[string]int{"w": n})
+			a := newOf(t, name, Options{MinSize: 1, MaxUpdate: most}, map[string]int{"w": n})
 			after[i] = randn(n, 1)
 			advance(a)
 			step(t, a, "w", after[i], randn(n, 2), 1)
@@ -190,7 +191,7 @@ func TestMaxUpdate(t *testing.T) {
 		require.True(t, equal(after[0], after[1]), name)
 		p := randn(n, 1)
 		require.ErrorIs(t, limited.StepRange("w", 0, snug.ViewOf(p[:128]), snug.ViewOf(p[:128]), 1), snug.ErrShape)
-		require.ErrorIs(t, newOf(t, name, limited.o.StateOptions, nil).AddShard("w", n, 0, 128), snug.ErrConfig)
+		require.ErrorIs(t, newOf(t, name, limited.o.Options, nil).AddShard("w", n, 0, 128), snug.ErrConfig)
 	}
 }
 
@@ -201,7 +202,7 @@ func TestStochastic(t *testing.T) {
 	const n, steps = 1500, 4
 	for name := range rules {
 		for _, bits := range widths {
-			s := StateOptions{Bits: bits, Min8bit: 1, Block: 64, Chunk: 128, StepOptions: StepOptions{Stochastic: true, Seed: 7}}
+			s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 128, Stochastic: true, Seed: 7}
 			start := make([]snug.BFloat16, n)
 			for i, x := range randn(n, 1) {
 				start[i] = snug.ToBFloat16(x)
@@ -258,7 +259,7 @@ func TestStochastic(t *testing.T) {
 // TestStochasticIsUnbiased: steps that are far too small for bfloat16 add up.
 func TestStochasticIsUnbiased(t *testing.T) {
 	const n, steps = 10000, 100
-	a, err := NewSGD(SGDOptions{StateOptions: StateOptions{Min8bit: 1, StepOptions: StepOptions{Stochastic: true}}})
+	a, err := New(SGD{}, Options{MinSize: 1, Stochastic: true})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", n))
 	p, g := make([]snug.BFloat16, n), make([]float32, n)
@@ -282,30 +283,30 @@ func TestStochasticIsUnbiased(t *testing.T) {
 	require.InDelta(t, exact, sum/n, 5*math.Sqrt(steps)/512/2/math.Sqrt(n)+1e-3*(1-exact))
 }
 
-func TestStepOptionsErrors(t *testing.T) {
-	for _, s := range []StepOptions{{NonFinite: 3}, {MaxUpdate: -1}, {MaxUpdate: nan}, {MaxUpdate: inf}} {
-		_, err := NewLion(LionOptions{StateOptions: StateOptions{StepOptions: s}})
+func TestOptionErrorsOfSteps(t *testing.T) {
+	for _, s := range []Options{{NonFinite: 3}, {MaxUpdate: -1}, {MaxUpdate: nan}, {MaxUpdate: inf}} {
+		_, err := New(Lion{}, s)
 		require.ErrorIs(t, err, snug.ErrConfig, "%+v", s)
-		_, err = NewAdamW(AdamWOptions{StepOptions: s})
+		_, err = New(AdamW{}, s)
 		require.ErrorIs(t, err, snug.ErrConfig, "%+v", s)
 	}
 	for _, p := range []ParamOptions{{LR: -1}, {LR: nan}, {LR: inf}, {WeightDecay: -1}, {WeightDecay: nan}, {WeightDecay: inf}, {NoDecay: true, WeightDecay: 1}} {
-		a, err := NewAdamW(AdamWOptions{StepOptions: StepOptions{Params: func(string) ParamOptions { return p }}})
+		a, err := New(AdamW{}, Options{Params: func(string) ParamOptions { return p }})
 		require.NoError(t, err)
 		require.ErrorIs(t, a.Add("w", 1), snug.ErrConfig, "%+v", p)
 		require.Zero(t, a.StateBytes())
 	}
-	a, err := NewAdamW(AdamWOptions{StepOptions: StepOptions{Params: func(string) ParamOptions { return ParamOptions{LR: 1e38} }}})
+	a, err := New(AdamW{}, Options{Params: func(string) ParamOptions { return ParamOptions{LR: 1e38} }})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", 1))
 	a.Advance(1e3)
 	require.ErrorIs(t, a.Step("w", snug.ViewOf([]float32{1}), snug.ViewOf([]float32{1}), 1), snug.ErrConfig)
 }
 
-// TestStepOptionsAllocateNothing: skipping may, which is rare.
-func TestStepOptionsAllocateNothing(t *testing.T) {
+// TestOptionsAllocateNothing: skipping may, which is rare.
+func TestOptionsAllocateNothing(t *testing.T) {
 	const n = 5000
-	a := newAdamW(t, AdamWOptions{StepOptions: StepOptions{Stochastic: true, MaxUpdate: 1e-3, NonFinite: SkipElement}}, map[string]int{"w": n})
+	a := newAdamW(t, Options{Stochastic: true, MaxUpdate: 1e-3, NonFinite: SkipElement}, map[string]int{"w": n})
 	p, g := snug.ViewOf(make([]snug.BFloat16, n)), snug.ViewOf(gradient(n, 1))
 	advance(a)
 	kerneltest.NoAllocs(t, func() {

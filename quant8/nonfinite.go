@@ -1,0 +1,70 @@
+package quant8
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Skipped returns, by name, the gradients of the current step that were not finite
+// and were passed over by [SkipStep] or [SkipElement]: how many elements, which was the
+// first, and its value before gradScale. Micro is -1. What was stepped by ranges is
+// listed by ranges. [Optimizer.Advance] empties the list.
+func (a *Optimizer) Skipped() []snug.NonFinite {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := slices.Clone(a.skipped)
+	slices.SortFunc(found, func(x, y snug.NonFinite) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Index, y.Index))
+	})
+	return found
+}
+
+// report adds what is not finite in a gradient, of which element first is the first,
+// to the list. lo is the number of its element 0.
+func (a *Optimizer) report(name string, lo, first int, g snug.View, scale float32) error {
+	n := snug.NonFinite{Name: name, Index: lo + first, Micro: -1}
+	tile := tiles.Get(grain)
+	defer tiles.Put(tile)
+	for begin := first; begin < g.Len(); begin += grain {
+		part, err := g.Slice(begin, min(begin+grain, g.Len()))
+		if err != nil {
+			return err
+		}
+		x := (*tile)[:part.Len()]
+		if err := hostFloats(x, part); err != nil {
+			return err
+		}
+		if begin == first {
+			n.Value = x[0]
+		}
+		for _, v := range x {
+			if math.Float32bits(v*scale)&^(1<<31) >= tooLarge {
+				n.Count++
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.skipped = append(a.skipped, n)
+	return nil
+}
+
+// hostFloats converts all of a view, which may lie on a device, to float32.
+func hostFloats(dst []float32, v snug.View) error {
+	if !v.Device().IsCPU() {
+		near, _, err := snug.MakeView(snug.CPU(), v.DType(), v.Len())
+		if err != nil {
+			return err
+		}
+		if err := snug.Copy(near, v); err != nil {
+			return err
+		}
+		v = near
+	}
+	half.Load(dst, v, 0)
+	return nil
+}

@@ -1,0 +1,84 @@
+package quant8
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/optim"
+)
+
+// Rule is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] or
+// [Muon]. A hyperparameter of 0 means its default. OPTIMIZERS.md compares them.
+type Rule interface {
+	equation() equation
+}
+
+// known says whether a rule is one of this package. A pointer to one, or a struct around
+// one, may be nil inside.
+func known(rule Rule) bool {
+	switch rule.(type) {
+	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon:
+		return true
+	}
+	return false
+}
+
+// equation is a rule as the engine has it.
+type equation struct {
+	name   string      // of the optimizer
+	hyper  optim.Hyper // without the step count and the gradient scale
+	warmup [2]int      // steps of AdEMAMix's α and β3
+	scale  MuonScale
+	err    error // the first of number
+}
+
+// number sets a hyperparameter to x, or if that is 0 to the default. It is above 0 and
+// below most.
+func (e *equation) number(name string, to *float64, x, standard, most float32) {
+	if x == 0 {
+		x = standard
+	}
+	if *to = float64(x); !(x > 0 && x < most) {
+		e.refuse("%s is %g, want a number between 0 and %g", name, x, most)
+	}
+}
+
+// refuse sets err, unless there is one.
+func (e *equation) refuse(format string, args ...any) {
+	if e.err == nil {
+		e.err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), snug.ErrConfig)
+	}
+}
+
+func (e *equation) check() error {
+	if e.err != nil {
+		return e.err
+	}
+	if decay := e.hyper.WeightDecay; !(decay >= 0 && decay < math.MaxFloat32) {
+		return fmt.Errorf("WeightDecay is %g, want a finite number from 0 on: %w", decay, snug.ErrConfig)
+	}
+	return nil
+}
+
+// StateBytes returns the bytes that an optimizer of a rule keeps for a parameter: of n
+// elements with a shape of n, of a matrix with a shape of rows and columns.
+// With s states that is s·(4·⌈n/Block⌉ + n) for n elements with 8 bits, s·(4·⌈n/Block⌉ +
+// ⌈n/2⌉) with 4, 2·s·n with 16 and 4·s·n with 32, and with any of them for n below
+// MinSize. A matrix of [Adafactor] has 4·(rows+cols) bytes in the place of a state.
+// Options.Keep32 is not asked. StateBytes is 0 for what [New], [Optimizer.Add] or
+// [Optimizer.AddMatrix] refuse.
+func StateBytes(rule Rule, o Options, shape ...int) int64 {
+	o.Keep32 = nil
+	all, err := newOptions(rule, o)
+	if err != nil {
+		return 0
+	}
+	n, s, err := all.elements(shape)
+	if err != nil || n < 0 || int64(n) > math.MaxInt64/32 || all.checkMatrix(n, s) != nil {
+		return 0
+	}
+	l := all.layoutOf(all.width("", n), s)
+	return s.factorBytes() + l.bytes(n)
+}
