@@ -45,8 +45,8 @@ type Param struct {
 	Len  int    // elements
 }
 
-// Overflow is what becomes of a micro-batch with NaNs or infinities.
-type Overflow int
+// NonFinitePolicy is what becomes of a micro-batch with NaNs or infinities.
+type NonFinitePolicy int
 
 const (
 	// SkipWindow lets the values into the mean, where they stay until the
@@ -54,7 +54,7 @@ const (
 	// finds them (as amp's Scaler does while it unscales), and the caller
 	// calls [Window.Skip]. This costs no pass of its own; with Options.Measure
 	// the window says which micro-batch they came from.
-	SkipWindow Overflow = iota
+	SkipWindow NonFinitePolicy = iota
 	// DropMicro leaves the micro-batch out, gradients and weight; a window of a
 	// number of micro-batches has one less. All its gradients are handed to
 	// [Window.AddAll], which reads them once more to check and measure them
@@ -65,7 +65,7 @@ const (
 // Options configures a [Window].
 type Options struct {
 	Schedule Schedule // nil means Constant(1)
-	Overflow Overflow // SkipWindow, unless set
+	NonFinite NonFinitePolicy // SkipWindow, unless set
 
 	// Buffer is the memory of the window: as many elements as [Len] says, of
 	// DType, with any contents, on any device; the window then takes gradients
@@ -86,7 +86,7 @@ type Options struct {
 	Seed uint64
 
 	// Measure makes the window look at the gradients of every micro-batch, in the
-	// pass that adds them: [Window.Overflows] then says which micro-batch brought
+	// pass that adds them: [Window.NonFinite] then says which micro-batch brought
 	// a NaN or an infinity, and [Window.Moments] has what [NoiseScale] wants. What
 	// kernels have added in place, through Into, costs a pass of its own over the
 	// accumulators. End waits for the device. DropMicro measures always.

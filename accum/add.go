@@ -172,7 +172,7 @@ func (w *Window) roundingSeed(g snug.View) uint64 {
 // each; those of parameters that grads does not yield are zero. With DropMicro
 // it looks for NaNs and infinities first, in one more pass that waits for the
 // device, and returns false when it found any: the micro-batch is then left
-// out, and [Window.Overflows] says where they were.
+// out, and [Window.NonFinite] says where they were.
 //
 // It is called once in a micro-batch, in place of Add and Into, and walks more
 // than once: grads must yield the same every time. When the first walk fails or panics,

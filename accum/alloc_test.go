@@ -14,8 +14,8 @@ func TestAllocations(t *testing.T) {
 	grads := walk(slice("a", g))
 	sum := float32(0)
 	visit := func(_ string, g snug.View) bool { sum += g.Float32s()[0]; return true }
-	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
-		w := newWindow(t, []Param{{"a", len(g)}, {"b", len(g)}}, Options{Overflow: overflow})
+	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
+		w := newWindow(t, []Param{{"a", len(g)}, {"b", len(g)}}, Options{NonFinite: overflow})
 		add := func() error {
 			_, err := w.AddAll(grads)
 			return err

@@ -297,8 +297,8 @@ func TestReduceNonFinite(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if v.Float32s()[3] != inf || (len(w.Overflows()) == 1) != (r.Rank() == 2) {
-			return fmt.Errorf("%v, %v", v.Float32s(), w.Overflows())
+		if v.Float32s()[3] != inf || (len(w.NonFinite()) == 1) != (r.Rank() == 2) {
+			return fmt.Errorf("%v, %v", v.Float32s(), w.NonFinite())
 		}
 		return nil
 	})

@@ -93,7 +93,7 @@ func ExampleWindow_Into() {
 
 // With DropMicro a micro-batch with a NaN is left out, with its weight.
 func ExampleWindow_AddAll() {
-	window := newWindow(accum.Options{Schedule: accum.Constant(2), Overflow: accum.DropMicro})
+	window := newWindow(accum.Options{Schedule: accum.Constant(2), NonFinite: accum.DropMicro})
 	for _, b := range []batch{batches[0], {3, []float32{1, float32(math.NaN())}}} {
 		if err := window.Begin(float64(b.samples)); err != nil {
 			panic(err)
@@ -109,7 +109,7 @@ func ExampleWindow_AddAll() {
 		}
 	}
 	show(window)
-	fmt.Println("dropped:", window.Overflows())
+	fmt.Println("dropped:", window.NonFinite())
 	// Output:
 	// weight [8 0] over 1 samples
 	// dropped: [weight[1] = NaN, from micro-batch 1]
@@ -294,7 +294,7 @@ func ExampleScaler() {
 
 // A NaN in the second micro-batch: the step is skipped, and the window says where
 // it came from.
-func ExampleWindow_Overflows() {
+func ExampleWindow_NonFinite() {
 	window := newWindow(accum.Options{Schedule: accum.Constant(2), Measure: true})
 	for _, g := range [][]float32{{1, 2}, {3, float32(math.NaN())}} {
 		if err := window.Begin(1); err != nil {
@@ -307,7 +307,7 @@ func ExampleWindow_Overflows() {
 			panic(err)
 		}
 	}
-	fmt.Println(window.Overflows())
+	fmt.Println(window.NonFinite())
 	window.Skip()
 	// Output: [weight[1] = NaN, from micro-batch 1]
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Overflows returns the NaNs and infinities that were found in the micro-batches
+// NonFinite returns the NaNs and infinities that were found in the micro-batches
 // of this window, with Measure or DropMicro: for the first micro-batch that has
 // any, and for each that was dropped, all gradients that hold them, in the order
 // of the parameters; for later ones, and with a Reducer, the first gradient, with
 // the count of all. Micro is the number of the micro-batch. The slice is valid
 // until Reset.
-func (w *Window) Overflows() []snug.NonFinite { return w.overflows }
+func (w *Window) NonFinite() []snug.NonFinite { return w.overflows }
 
 // Moments returns what the norms of this window's micro-batches say of the noise
 // of gradients, for [NoiseScale.Observe], with Measure or DropMicro; the zero

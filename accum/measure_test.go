@@ -41,23 +41,23 @@ func overflows(t *testing.T, p kerneltest.Place, acc, dt snug.DType) {
 	}
 	good, fine := []float32{1, 2, 3}, []float32{1, 2, 3, 4}
 	step(good, fine)
-	require.Empty(t, w.Overflows())
+	require.Empty(t, w.NonFinite())
 	step([]float32{1, 2, inf}, []float32{1, nan, -inf, 4})
 	first := []snug.NonFinite{{Name: "a", Count: 1, Index: 2, Value: inf, Micro: 1}, {Name: "b", Count: 2, Index: 1, Value: nan, Micro: 1}}
-	sameOverflows(t, first, w.Overflows())
+	sameOverflows(t, first, w.NonFinite())
 	step(good, fine)
-	sameOverflows(t, first, w.Overflows(), "what stays in the sum is not found again")
+	sameOverflows(t, first, w.NonFinite(), "what stays in the sum is not found again")
 	step(good, []float32{nan, 1, 1, nan})
-	sameOverflows(t, append(first, snug.NonFinite{Name: "b", Count: 2, Index: 0, Value: nan, Micro: 3}), w.Overflows())
+	sameOverflows(t, append(first, snug.NonFinite{Name: "b", Count: 2, Index: 0, Value: nan, Micro: 3}), w.NonFinite())
 	w.Skip()
-	require.Empty(t, w.Overflows())
+	require.Empty(t, w.NonFinite())
 	step(good, fine)
-	require.Empty(t, w.Overflows())
+	require.Empty(t, w.NonFinite())
 	require.NoError(t, w.Begin(1))
 	require.NoError(t, w.Add("a", kerneltest.PutFloats(t, p, dt, []float32{nan, 1, 1}).View))
 	w.Reset()
 	step(good, fine)
-	require.Empty(t, w.Overflows(), "a micro-batch was thrown away")
+	require.Empty(t, w.NonFinite(), "a micro-batch was thrown away")
 }
 
 // TestOverflowsInto has kernels that add in place, beside gradients that are
@@ -74,12 +74,12 @@ func TestOverflowsInto(t *testing.T) {
 		require.NoError(t, err)
 	}
 	step([]float32{1, 1}, []float32{1, 2})
-	require.Empty(t, w.Overflows())
+	require.Empty(t, w.NonFinite())
 	step([]float32{1, 1}, []float32{1, inf})
 	want := []snug.NonFinite{{Name: "w", Count: 1, Index: 1, Value: inf, Micro: 1}}
-	sameOverflows(t, want, w.Overflows())
+	sameOverflows(t, want, w.NonFinite())
 	step([]float32{inf, nan}, []float32{1, 2})
-	sameOverflows(t, append(want, snug.NonFinite{Name: "v", Count: 2, Index: 0, Value: inf, Micro: 2}), w.Overflows())
+	sameOverflows(t, append(want, snug.NonFinite{Name: "v", Count: 2, Index: 0, Value: inf, Micro: 2}), w.NonFinite())
 }
 
 // TestRescale has a loss scale that changes within a window.

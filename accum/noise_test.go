@@ -25,7 +25,7 @@ func TestNoiseScale(t *testing.T) {
 			o := Options{Schedule: Constant(len(sizes)), Measure: true, Scaler: &fakeScaler{scale: 8}}
 			switch mode {
 			case "drop":
-				o.Overflow = DropMicro
+				o.NonFinite = DropMicro
 			case "bf16":
 				o.DType = snug.BF16
 			}
@@ -110,7 +110,7 @@ func TestMomentsDevices(t *testing.T) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				for _, acc := range []snug.DType{snug.F32, snug.BF16} {
-					for _, overflow := range []Overflow{SkipWindow, DropMicro} {
+					for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
 						moments(t, p, dt, acc, skip, overflow)
 					}
 				}
@@ -119,13 +119,13 @@ func TestMomentsDevices(t *testing.T) {
 	})
 }
 
-func moments(t *testing.T, p kerneltest.Place, dt, acc snug.DType, skip int, overflow Overflow) {
+func moments(t *testing.T, p kerneltest.Place, dt, acc snug.DType, skip int, overflow NonFinitePolicy) {
 	n := 2*chunk + 5
 	if p.Emulated {
 		n = 5001
 	}
 	buffer := kerneltest.PutFloats(t, p, acc, make([]float32, n+3))
-	w := newWindow(t, []Param{{"a", n}, {"b", 3}}, Options{Schedule: Constant(2), DType: acc, Buffer: buffer.View, Measure: true, Overflow: overflow})
+	w := newWindow(t, []Param{{"a", n}, {"b", 3}}, Options{Schedule: Constant(2), DType: acc, Buffer: buffer.View, Measure: true, NonFinite: overflow})
 	require.Zero(t, w.Moments())
 	sum := 0.0
 	for i, weight := range []float64{3, 5} {
@@ -142,7 +142,7 @@ func moments(t *testing.T, p kerneltest.Place, dt, acc snug.DType, skip int, ove
 	m := w.Moments()
 	require.InEpsilon(t, sum/8, m.Squares, 1e-12)
 	require.Equal(t, Moments{m.Squares, 0.25, 8}, m)
-	require.Empty(t, w.Overflows())
+	require.Empty(t, w.NonFinite())
 	w.Reset()
 	require.Zero(t, w.Moments())
 }

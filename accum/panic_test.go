@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // errLoud is what the callbacks of these tests panic with.
@@ -85,11 +86,11 @@ func loudWalk(at, before int, panics bool, grads ...named) iter.Seq2[string, snu
 // which checks, the call may be repeated, and after others the window is reset.
 func TestLoudWalkers(t *testing.T) {
 	a, b := slice("a", []float32{1}), slice("b", []float32{2})
-	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
+	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
 		for _, bad := range []named{b, slice("b", []float32{float32(math.NaN())})} {
 			for at := 1; at <= 4; at++ {
 				for before := range 2 {
-					w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{Overflow: overflow})
+					w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{NonFinite: overflow})
 					require.NoError(t, w.Begin(1))
 					err := recovered(func() error {
 						_, err := w.AddAll(loudWalk(at, before, true, a, bad))
@@ -395,6 +396,10 @@ func TestShardsOfAnything(t *testing.T) {
 
 // TestZeroAccum calls all methods of zero values, and functions without what they need.
 func TestZeroAccum(t *testing.T) {
+	kerneltest.Zero(t,
+		new(Window), new(NoiseScale), Ramp{}, Constant(0), Weight(0), Batch{}, Target{}, Bucket{}, Len, LinearLR, SquareRootLR, Shard,
+		New, NewNoiseScale, Local, FindMicroBatch,
+	)
 	for _, x := range []any{new(Window), new(NoiseScale), new(Ramp), new(Constant), new(Weight), new(Batch), new(Target)} {
 		v := reflect.ValueOf(x)
 		for i := range v.NumMethod() {

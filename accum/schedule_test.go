@@ -48,7 +48,7 @@ func TestRampWindow(t *testing.T) {
 
 // TestWeightSchedule has batches of 100 tokens out of sequences of 30 and 45.
 func TestWeightSchedule(t *testing.T) {
-	w := one(t, 1, Options{Schedule: Weight(100), Overflow: DropMicro})
+	w := one(t, 1, Options{Schedule: Weight(100), NonFinite: DropMicro})
 	require.False(t, micro(t, w, 30, 1))
 	require.False(t, micro(t, w, 45, 2))
 	require.False(t, micro(t, w, 45, nan), "one that is dropped does not count")

@@ -79,7 +79,7 @@ func TestResume(t *testing.T) {
 }
 
 func TestResumeAfterDrop(t *testing.T) {
-	o := Options{Schedule: Constant(2), Overflow: DropMicro}
+	o := Options{Schedule: Constant(2), NonFinite: DropMicro}
 	w := one(t, 2, o)
 	require.NoError(t, w.Begin(1))
 	_, err := w.AddAll(walk(slice("w", []float32{1, nan})))
@@ -89,8 +89,8 @@ func TestResumeAfterDrop(t *testing.T) {
 	_, err = restored.End()
 	require.NoError(t, err)
 	require.Equal(t, Stats{Micros: 1, Dropped: 1}, restored.Stats())
-	require.Len(t, restored.Overflows(), 1)
-	require.Equal(t, w.Overflows()[0].String(), restored.Overflows()[0].String())
+	require.Len(t, restored.NonFinite(), 1)
+	require.Equal(t, w.NonFinite()[0].String(), restored.NonFinite()[0].String())
 	require.Zero(t, restored.Weight())
 }
 
@@ -240,11 +240,11 @@ func FuzzRestore(f *testing.F) {
 
 // TestClosedDevice closes the device at several moments.
 func TestClosedDevice(t *testing.T) {
-	start := func(overflow Overflow) (*Window, snug.View, *snug.Device) {
+	start := func(overflow NonFinitePolicy) (*Window, snug.View, *snug.Device) {
 		dev, err := snug.Open("opaque:0")
 		require.NoError(t, err)
 		p := kerneltest.Place{Name: "opaque", Dev: dev}
-		w := one(t, 2, Options{Schedule: Constant(2), Overflow: overflow, Buffer: kerneltest.Put(t, p, make([]float32, 2)).View})
+		w := one(t, 2, Options{Schedule: Constant(2), NonFinite: overflow, Buffer: kerneltest.Put(t, p, make([]float32, 2)).View})
 		require.NoError(t, w.Begin(1))
 		return w, kerneltest.Put(t, p, []float32{1, 2}).View, dev
 	}
@@ -262,7 +262,7 @@ func TestClosedDevice(t *testing.T) {
 	_, err = w.End()
 	require.ErrorIs(t, err, snug.ErrDevice)
 
-	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
+	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
 		for at := 1; at <= 3; at++ {
 			w, g, dev := start(overflow)
 			walks := 0
@@ -286,7 +286,7 @@ func TestClosedDevice(t *testing.T) {
 // scale drives the schedule, and both are part of the one state.
 func TestResumeEverything(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
-		for _, o := range []Options{{}, {Overflow: DropMicro}, {DType: snug.BF16, Seed: 3}} {
+		for _, o := range []Options{{}, {NonFinite: DropMicro}, {DType: snug.BF16, Seed: 3}} {
 			resumeEverything(t, p, o)
 		}
 	})
@@ -324,7 +324,7 @@ func resumeEverything(t *testing.T, p kerneltest.Place, o Options) {
 			}
 			require.NoError(t, r.w.Begin(float64(i%3+1)))
 		})
-		if o.Overflow == DropMicro {
+		if o.NonFinite == DropMicro {
 			steps = append(steps, func(r run) {
 				_, err := r.w.AddAll(walk(named{"a", va}, named{"b", vb}))
 				require.NoError(t, err)

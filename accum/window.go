@@ -28,7 +28,7 @@ type Window struct {
 	params   []param
 	index    map[string]int // of params
 	schedule Schedule
-	overflow Overflow
+	overflow NonFinitePolicy
 	measures bool
 	dtype    snug.DType
 	seed     uint64
@@ -76,7 +76,7 @@ type param struct {
 
 // New returns an empty Window over params. It keeps a copy of params, and what o
 // holds. Errors: those of [Len]; [snug.ErrConfig] for a schedule whose first
-// window has no end, an unknown Overflow, a negative Bucket, or a Shard without
+// window has no end, an unknown NonFinitePolicy, a negative Bucket, or a Shard without
 // a Reducer; [snug.ErrDType], [snug.ErrShape] and [snug.ErrDevice] for a DType
 // or a Buffer that does not fit; without a Buffer [snug.ErrNoMemory] for more elements than
 // Go can address. When the system refuses that memory, the process ends, as it does with
@@ -90,8 +90,8 @@ func New(params []Param, o Options) (*Window, error) {
 		o.Schedule = Constant(1)
 	}
 	switch {
-	case o.Overflow != SkipWindow && o.Overflow != DropMicro:
-		return nil, fmt.Errorf("accum: Overflow is %d, want SkipWindow or DropMicro: %w", o.Overflow, snug.ErrConfig)
+	case o.NonFinite != SkipWindow && o.NonFinite != DropMicro:
+		return nil, fmt.Errorf("accum: NonFinite is %d, want SkipWindow or DropMicro: %w", o.NonFinite, snug.ErrConfig)
 	case o.Bucket < 0:
 		return nil, fmt.Errorf("accum: Bucket is %d elements, want 0 or more: %w", o.Bucket, snug.ErrConfig)
 	case o.Shard && o.Reducer == nil:
@@ -106,8 +106,8 @@ func New(params []Param, o Options) (*Window, error) {
 		return nil, err
 	}
 	w := &Window{
-		index: make(map[string]int, len(params)), schedule: o.Schedule, overflow: o.Overflow,
-		measures: o.Measure || o.Overflow == DropMicro, dtype: vector.DType(), seed: o.Seed, scaler: o.Scaler,
+		index: make(map[string]int, len(params)), schedule: o.Schedule, overflow: o.NonFinite,
+		measures: o.Measure || o.NonFinite == DropMicro, dtype: vector.DType(), seed: o.Seed, scaler: o.Scaler,
 		device: vector.Device(), target: target,
 	}
 	if err := w.layOut(params, vector); err != nil {

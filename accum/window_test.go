@@ -43,7 +43,7 @@ func TestNewErrors(t *testing.T) {
 		want error
 	}{
 		{"schedule", Options{Schedule: Constant(0)}, snug.ErrConfig},
-		{"overflow", Options{Overflow: 7}, snug.ErrConfig},
+		{"overflow", Options{NonFinite: 7}, snug.ErrConfig},
 		{"buffer type", Options{Buffer: snug.ViewOf(make([]snug.Float16, 3))}, snug.ErrDType},
 		{"buffer length", Options{Buffer: snug.ViewOf(make([]float32, 4))}, snug.ErrShape},
 		{"buffer device", Options{Buffer: closed(t, 3)}, snug.ErrDevice},
@@ -282,8 +282,8 @@ func TestInto(t *testing.T) {
 }
 
 func TestWeightZero(t *testing.T) {
-	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
-		w := one(t, 2, Options{Schedule: Constant(3), Overflow: overflow})
+	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
+		w := one(t, 2, Options{Schedule: Constant(3), NonFinite: overflow})
 		copy(w.params[0].acc.Float32s(), []float32{nan, nan})
 		micro(t, w, 0, nan, 1)
 		require.Equal(t, []float32{0, 0}, mean(t, w, "w"))
@@ -375,7 +375,7 @@ func TestDropMicro(t *testing.T) {
 func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
 	params := []Param{{"a", 3}, {"b", 3*chunk + 1}}
 	bucket := kerneltest.Put(t, p, make([]float32, 3+params[1].Len))
-	w := newWindow(t, params, Options{Schedule: Constant(3), Overflow: DropMicro, Buffer: bucket.View})
+	w := newWindow(t, params, Options{Schedule: Constant(3), NonFinite: DropMicro, Buffer: bucket.View})
 	put := func(dt snug.DType, x []float32) snug.View {
 		return after(t, kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), x...)).View, skip)
 	}
@@ -397,14 +397,14 @@ func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
 	bad[2*chunk+5], bad[2*chunk+9], bad[3*chunk] = -inf, nan, nan
 	good := randoms(1, params[1].Len)
 	require.False(t, add(snug.BF16, []float32{1, 2, 3}, bad))
-	require.Equal(t, []snug.NonFinite{{Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 0}}, w.Overflows())
+	require.Equal(t, []snug.NonFinite{{Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 0}}, w.NonFinite())
 	require.Zero(t, w.Weight())
 	require.Equal(t, make([]float32, len(bad)), bucket.Get()[3:], "zero while nothing counts")
 	require.True(t, add(snug.F32, []float32{1, 2, 3}, good))
 	require.False(t, add(snug.F16, []float32{1, 2, inf}, bad))
 	require.Equal(t, []snug.NonFinite{
 		{Name: "a", Count: 1, Index: 2, Value: inf, Micro: 2}, {Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 2},
-	}, w.Overflows()[1:])
+	}, w.NonFinite()[1:])
 	require.Equal(t, append([]float32{1, 2, 3}, good...), bucket.Get())
 	require.Equal(t, 2.0, w.Weight())
 	full, err := w.Flush()
@@ -418,17 +418,17 @@ func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
 func TestFirstDrop(t *testing.T) {
 	a, b := slice("a", []float32{1, inf}), slice("b", []float32{nan, 1})
 	for _, grads := range [][]named{{a, b}, {b, a}} {
-		w := newWindow(t, []Param{{"a", 2}, {"b", 2}}, Options{Overflow: DropMicro})
+		w := newWindow(t, []Param{{"a", 2}, {"b", 2}}, Options{NonFinite: DropMicro})
 		require.NoError(t, w.Begin(1))
 		added, err := w.AddAll(walk(grads...))
 		require.NoError(t, err)
 		require.False(t, added)
-		require.Equal(t, snug.NonFinite{Name: "a", Count: 1, Index: 1, Value: inf}, w.Overflows()[0])
+		require.Equal(t, snug.NonFinite{Name: "a", Count: 1, Index: 1, Value: inf}, w.NonFinite()[0])
 	}
 }
 
 func TestDropMicroTakesAddAllOnly(t *testing.T) {
-	w := one(t, 1, Options{Overflow: DropMicro})
+	w := one(t, 1, Options{NonFinite: DropMicro})
 	require.NoError(t, w.Begin(1))
 	require.ErrorIs(t, w.Add("w", snug.ViewOf([]float32{1})), snug.ErrConfig)
 	_, _, err := w.Into("w")
@@ -436,8 +436,8 @@ func TestDropMicroTakesAddAllOnly(t *testing.T) {
 }
 
 func TestAddAllWalkers(t *testing.T) {
-	for _, overflow := range []Overflow{SkipWindow, DropMicro} {
-		w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{Overflow: overflow})
+	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
+		w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{NonFinite: overflow})
 		a, b := slice("a", []float32{1}), slice("b", []float32{2})
 		require.NoError(t, w.Begin(1))
 		for name, grads := range map[string]func() (bool, error){

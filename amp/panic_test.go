@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // errLoud is what the callbacks of these tests fail or panic with.
@@ -378,6 +379,12 @@ func TestDeafWalk(t *testing.T) {
 // TestZeroAmp calls all methods of zero values, and functions with zero and extreme
 // arguments. None panics, and those of values that want a constructor return errors.
 func TestZeroAmp(t *testing.T) {
+	kerneltest.Zero(t,
+		new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(Weights), MasterForm(255), Mode(-1), Rule(-1), ScalerOptions{},
+		NewScaler, NewMaster, ParsePolicy, SaveWeights, WriteWeights, Measure, Clip, ClipValue, ClipCoef, CastAll,
+		Cast[[]float32, []snug.Float16], Cast[snug.View, snug.View], CastWith[[]snug.BFloat16, []float32], CastWith[snug.View, snug.View],
+		MatMul[[]float32, []float32, []float32], MatMul[snug.View, snug.View, snug.View],
+	)
 	for _, x := range []any{new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(MasterForm), new(Mode), new(CastOptions), new(MatMulOptions), new(ScalerOptions)} {
 		v := reflect.ValueOf(x)
 		for i := range v.NumMethod() {

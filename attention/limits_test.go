@@ -265,6 +265,13 @@ func TestLargeNumbers(t *testing.T) {
 
 // Zero values of every exported type, and nil.
 func TestZeroValues(t *testing.T) {
+	kerneltest.Zero(t,
+		Options{}, new(Mask), (*Mask)(nil), NewMask, NewTileMask, Align(-1),
+		Forward[[]float32, []float32], Forward[snug.View, snug.View], Backward[[]float32, []float32], Backward[snug.View, snug.View],
+		Merge[[]float32, []float32], Merge[snug.View, snug.View], MergeBackward[[]float32, []float32], MergeBackward[snug.View, snug.View],
+		ForwardCached[[]float32, []float32], ForwardCached[snug.View, snug.View],
+		QuantizeRows[[]uint8, []float32, []float32], QuantizeRows[snug.View, snug.View, snug.View],
+	)
 	x := []float32{42}
 	require.ErrorIs(t, Options{}.Validate(), snug.ErrShape, "Dim")
 	require.ErrorIs(t, Forward(x, x[:0], x, x, x, Options{}), snug.ErrShape)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // exported is every exported function.
@@ -161,6 +162,9 @@ func callAll(t *testing.T, name string, f reflect.Value) {
 				known := slices.ContainsFunc(kinds, func(kind error) bool { return errors.Is(err, kind) })
 				var system *fs.PathError
 				require.True(t, known || errors.As(err, &system), "%s: %v", name, err)
+				if !strings.HasSuffix(name, ".Unwrap") {
+					kerneltest.Prefixed(t, "offload."+name, err)
+				}
 			}
 			if made, ok := r.Interface().(io.Closer); ok && !r.IsNil() {
 				require.NoError(t, made.Close())

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestZeroValues: no method of a zero value of an exported type, nor a function, panics
@@ -57,6 +58,7 @@ func TestZeroValues(t *testing.T) {
 		require.NotPanics(t, func() {
 			err := call()
 			require.True(t, isOne(err, snug.ErrConfig, snug.ErrShape, snug.ErrCorrupt), "%s: %v", name, err)
+			kerneltest.Error(t, "plan."+name, err)
 		}, name)
 	}
 	var b strings.Builder

@@ -76,7 +76,12 @@ func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
 		case name == "peft_type", name == "layers_pattern" && isEmpty(found[name]):
 		case to != nil && isNull(found[name]) && !isNumber(name):
 		case to != nil:
-			err := strictjson.Unmarshal(found[name], to)
+			var err error
+			if m, is := to.(*Modules); is {
+				err = m.parse(found[name])
+			} else {
+				err = strictjson.Unmarshal(found[name], to)
+			}
 			if err == nil {
 				err = c.checkNumbers(name)
 			}

@@ -43,8 +43,16 @@ func (m Modules) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m.Names)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. An empty string is null, as in PEFT.
+// UnmarshalJSON is the inverse of MarshalJSON. An empty string is null, as in PEFT. The
+// error wraps [snug.ErrCorrupt].
 func (m *Modules) UnmarshalJSON(text []byte) error {
+	if err := m.parse(text); err != nil {
+		return fmt.Errorf("qlora: modules: %w: %w", err, snug.ErrCorrupt)
+	}
+	return nil
+}
+
+func (m *Modules) parse(text []byte) error {
 	*m = Modules{}
 	if len(text) > 0 && text[0] == '"' {
 		return strictjson.Unmarshal(text, &m.Pattern)

@@ -19,6 +19,13 @@ import (
 // TestNilAndZeroValues goes through all methods and functions with nil and zero values,
 // and with ones that are closed: none panics, and what needs elements returns an error.
 func TestNilAndZeroValues(t *testing.T) {
+	kerneltest.Zero(t,
+		AdapterConfig{}, new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
+		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), LoRAScale, PackedBytes, Blocks, NewDoRA, NewLinear, Merge,
+		NewWeight[[]float32], NewWeight[snug.View], NewWeights, ParseType, WriteWeights, SaveAdapters,
+		Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32], Quantize[snug.View, snug.View, snug.View],
+		Dequantize[snug.View, snug.View, snug.View], DoubleQuantize[[]uint8, []float32, []float32], DoubleDequantize[[]float32, []uint8, []float32],
+	)
 	x := snug.ViewOf(make([]float32, 64))
 	weight, err := NewWeight(x, []int{1, 64}, Options{})
 	require.NoError(t, err)

@@ -251,7 +251,7 @@ func (t *trainer) update() (stepped bool, err error) {
 // overflows says where the values are that are not finite: by micro-batch, if the
 // window has measured them.
 func (t *trainer) overflows(stats amp.Stats) string {
-	found := t.window.Overflows()
+	found := t.window.NonFinite()
 	if len(found) == 0 {
 		found = stats.Overflows
 	}

@@ -2,7 +2,10 @@ package kerneltest
 
 import (
 	"errors"
+	"path"
 	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,21 +15,30 @@ import (
 
 // Zero calls every exported method of the values, and the values themselves that are
 // functions, with zeros as arguments: nil pointers, slices and functions, zero structs.
-// It requires that none panics, and that errors are those of package snug.
+// It requires that none panics, and that errors are those of package snug, see [Error].
 func Zero(t *testing.T, values ...any) {
 	t.Helper()
 	for _, value := range values {
 		v := reflect.ValueOf(value)
 		if v.Kind() == reflect.Func && v.NumMethod() == 0 {
-			zero(t, v.Type().String(), v)
+			name := runtime.FuncForPC(v.Pointer()).Name() // path/package.Function
+			name = name[strings.LastIndex(name, "/")+1:]
+			zero(t, name, v)
 			continue
 		}
 		for i := range v.NumMethod() {
 			m := v.Type().Method(i)
+			if m.Name == "Unwrap" {
+				continue // what an error of the package wraps
+			}
 			if v.Kind() == reflect.Pointer && v.IsNil() && byValue(v.Type(), m.Name) {
 				continue // Go itself panics where a nil pointer stands for a value
 			}
-			zero(t, v.Type().String()+"."+m.Name, v.Method(i))
+			of := v.Type()
+			if of.Kind() == reflect.Pointer {
+				of = of.Elem()
+			}
+			zero(t, path.Base(of.PkgPath())+"."+of.Name()+"."+m.Name, v.Method(i))
 		}
 	}
 }
@@ -50,16 +62,34 @@ func zero(t *testing.T, name string, f reflect.Value) {
 	var out []reflect.Value
 	require.NotPanics(t, func() { out = call(in) }, name)
 	for _, o := range out {
-		err, ok := o.Interface().(error)
-		if !ok {
-			continue
+		if err, ok := o.Interface().(error); ok && o.Type() == reflect.TypeFor[error]() {
+			Error(t, name, err)
 		}
-		typed := false
-		for _, sentinel := range []error{
-			snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrConfig, snug.ErrNonFinite, snug.ErrCorrupt, snug.ErrNoMemory, snug.ErrNotBuilt,
-		} {
-			typed = typed || errors.Is(err, sentinel)
-		}
-		require.True(t, typed, "%s: an error of its own: %v", name, err)
+	}
+}
+
+// Error requires that err is an error as package.Function returns it: it wraps a sentinel
+// of package snug, and is [Prefixed].
+func Error(t testing.TB, function string, err error) {
+	t.Helper()
+	typed := false
+	for _, sentinel := range []error{
+		snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrConfig, snug.ErrNonFinite, snug.ErrCorrupt, snug.ErrNoMemory, snug.ErrNotBuilt,
+	} {
+		typed = typed || errors.Is(err, sentinel)
+	}
+	require.True(t, typed, "%s: an error of its own: %v", function, err)
+	Prefixed(t, function, err)
+}
+
+// Prefixed requires that the error of package.Function begins with the name of the package
+// and a colon, once.
+func Prefixed(t testing.TB, function string, err error) {
+	t.Helper()
+	pkg, _, _ := strings.Cut(function, ".")
+	rest, prefixed := strings.CutPrefix(err.Error(), pkg+": ")
+	require.True(t, prefixed, "%s: want the package's name first: %v", function, err)
+	if pkg != "snug" { // which the text of a sentinel begins with
+		require.NotContains(t, rest, pkg+": ", "%s: want the package's name once", function)
 	}
 }
