@@ -75,10 +75,10 @@ run() {
 
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck; do
-            for file in "$root"/*/kernels; do
-                package=$(basename "$(dirname "$file")")
+            for file in "$root"/*/kernels "$root"/*/*/kernels; do
+                package=$(dirname "${file#"$root/"}")
                 [ -e "$folder/tests/$package/package.test" ] || continue
-                step "$tool-$package" "$root/$package" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                step "$tool-${package//\//-}" "$root/$package" compute-sanitizer --tool "$tool" --error-exitcode 9 \
                     "$folder/tests/$package/package.test" -test.short -test.timeout "${limit}s"
             done
         done

@@ -64,8 +64,8 @@ func Orphans(root string) ([]Module, error) {
 
 func find(root, ending string) ([]Module, error) {
 	var files []string
-	for _, above := range []string{"", "*"} {
-		found, err := filepath.Glob(filepath.Join(root, above, "*", "kernels", "*"+ending))
+	for _, folder := range []string{"[^.]*", "[^.]*/*"} { // .build may hold copies
+		found, err := filepath.Glob(filepath.Join(root, folder, "kernels", "*"+ending))
 		if err != nil {
 			return nil, err
 		}

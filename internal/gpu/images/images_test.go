@@ -44,6 +44,12 @@ func TestFind(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []Module{"old/kernels/old"}, orphans)
 
+	write(t, root, "above/below/kernels/below.cu", "")
+	write(t, root, ".build/toy/kernels/toy.cu", "")
+	modules, err = Find(root)
+	require.NoError(t, err)
+	require.Equal(t, []Module{m, "above/below/kernels/below"}, modules)
+
 	modules, err = Find(t.TempDir())
 	require.NoError(t, err)
 	require.Empty(t, modules)
