@@ -100,6 +100,7 @@ func checkPlanners(t *rapid.T, most int) {
 	check(Chen(c))
 	check(Every(c, k))
 	check(Revolve(c, k))
+	check(HRevolve(c, k, rapid.SampledFrom(edgeInts).Draw(t, "copies"), Tier(rapid.IntRange(0, 3).Draw(t, "tier"))))
 	check(Rotor(c, budget))
 	if len(c.Stages) <= 5 {
 		check(Exact(c, budget))
@@ -142,20 +143,14 @@ func TestOptionsAtEdges(t *testing.T) {
 				requireTyped(t, err)
 			}
 		}
-		l := Levels{Memory: ints.Draw(t, "memory"), Disk: ints.Draw(t, "disk"), Write: times.Draw(t, "write"), Read: times.Draw(t, "read")}
-		p, err := HRevolve(n, l)
+		l := levels{memory: ints.Draw(t, "memory"), disk: ints.Draw(t, "disk"), write: times.Draw(t, "write"), read: times.Draw(t, "read")}
+		p, err := planLevels(n, l)
 		typed(err)
 		if err == nil {
-			r, err := p.Simulate(l)
+			r, err := p.simulate(l)
 			require.NoError(t, err)
-			require.False(t, math.IsNaN(r.Makespan) || math.IsInf(r.Makespan, 0))
+			require.False(t, math.IsNaN(r.makespan) || math.IsInf(r.makespan, 0))
 		}
-		level := MultilevelPlan{Stages: n, Ops: []LevelOp{{LevelKind(rapid.Byte().Draw(t, "kind")), ints.Draw(t, "stage")}}}
-		_, err = level.Simulate(l)
-		typed(err)
-		_, err = level.Plan(Tier(rapid.Byte().Draw(t, "tier")))
-		typed(err)
-		require.NotEmpty(t, level.String())
 
 		c := drawEdges(t, 3)
 		looped, err := c.Repeat(n)

@@ -1,19 +1,29 @@
-// Package remat trades time for memory: it runs the backward pass of a chain
-// of stages while it keeps only some of the activations, and recomputes the
-// others from them (rematerialization, or activation checkpointing).
+// Package remat trains a chain of stages in less memory: it keeps some of the activations
+// and computes the others again when the backward pass needs them (rematerialization, or
+// activation checkpointing).
 //
-// A [Plan] is the sequence of operations of one forward and backward pass. Planners make one
-// from the [Costs] of the stages: [KeepAll], [RecomputeAll], [Every], [Chen] and [Revolve]
-// by a rule, [Rotor], [Exact] and [Fit] under a budget in bytes. [Planner] is one call for
-// all of them, and can page to host memory and to disk, and pack, besides. [Planner.Plan]
-// returns a lower bound, Report.Bound; [Report.Gap] is the distance to it. [HRevolve] has
-// two levels of slots, in memory and on disk. [Chain.MeasureCosts] measures the costs of
-// real stages. [Plan.Simulate] predicts what a plan takes; [Chain.Run] executes it on real
-// values and measures what it took. Every plan that packs nothing gives the same gradient,
-// bit for bit, if the stages are deterministic.
+//	chain := remat.Chain[V, S]{Stages: layers, Bytes: bytesOf, SavedBytes: savedBytesOf}
+//	costs, err := chain.MeasureCosts(ctx, x, loss, 3)          // bytes and seconds of every stage
+//	plan, predicted, err := remat.Planner{}.Plan(costs, 1<<30) // the fastest in 1 GiB
+//	runner, err := chain.NewRunner(plan)
+//	for step := range steps {
+//		dx, report, err := runner.Run(ctx, inputs(step), loss) // forward and backward
+//	}
 //
-// For graphs that are not chains, package [github.com/snug-ml/snug/remat/tape] evicts values
-// and computes them again while they run.
+// A [Stage] has a forward step that keeps nothing, a forward step that saves what the
+// backward step needs, and the backward step. A [Plan] is the sequence of such steps in one
+// pass. Every plan that packs nothing gives the same gradient, bit for bit, if the stages are
+// deterministic.
+//
+// [Planner] makes plans by any [Method], and with [Tiers] it also moves values to host memory
+// and disk or packs them. It returns a lower bound of the time; [Report.Gap] is the distance
+// to it. One method each is a function: [KeepAll], [RecomputeAll], [Every], [Chen], [Revolve]
+// and [HRevolve] follow a rule, [Rotor], [Exact] and [Fit] a budget in bytes.
+// [Plan.Simulate] predicts what a plan takes; [Chain.Run] runs it and measures what it took.
+//
+// Package [github.com/snug-ml/snug/remat/tape] is for graphs that are not chains, package
+// [github.com/snug-ml/snug/remat/pack] keeps values in fewer bits. A stage that packs counts
+// the packed bytes in its SavedBytes.
 //
 // # Memory model
 //
@@ -56,16 +66,10 @@
 // that first makes a_n; memory that it uses beyond d_n is not counted, nor are
 // parameters and their gradients, which do not depend on the plan.
 //
-// A run can compare every value that it computes again with what it was first, by
-// hash: see [Chain].Hash. [Repeat] makes a chain of a loop.
+// With [Chain].Hash a run compares the hash of every value that it computes again with the
+// hash of the first computation. [Repeat] makes a chain of a loop.
 //
 // Simulation and execution keep the same ledger, the one with declared and the
 // other with measured sizes. Where those agree, so do the two reports, byte
 // for byte and operation by operation.
-//
-// # Fewer bits
-//
-// Package [github.com/snug-ml/snug/remat/pack] keeps the masks of ReLU and dropout in one bit
-// an element, and other activations in 8.25. A stage that uses it counts the packed bytes in
-// its SavedBytes.
 package remat

@@ -15,20 +15,23 @@ const maxTransitions int64 = 1 << 34
 // operations: two steps a stage, and a load between two stages.
 const maxLevelStages = maxOps / 3
 
-// HRevolve returns a schedule of the smallest makespan for a chain of n equal
-// stages and two levels of slots. Its makespan, which [MultilevelPlan.Simulate]
-// counts too, is
+// HRevolve returns the plan of the smallest makespan that keeps at most so many inputs of
+// stages in slots in device memory, and so many as copies in tier, [Host] or [Disk]. It
+// takes all stages for equal, as [Revolve] does; [MethodHRevolve] finds the numbers for a
+// budget in bytes. The makespan is
 //
 //	T = n + E + Write·writes + Read·reads
 //
-// in forward steps: every stage runs forward once to save what its backward step
-// uses up at once, E forward steps are extra, a backward step takes no time, and
-// neither does a copy to or from memory. a_0 is the working value at the start and
-// takes a slot, and a transfer if that is on disk, like any other input. The disk is
-// left out where it saves nothing.
+// in forward steps: every one of n stages runs forward once to save what its backward step
+// uses up at once, E forward steps are extra, a backward step takes no time, and neither does
+// a slot in memory. Write and Read are the times of transfers: the outputs' mean size, at the
+// rates that c has for the tier, as multiples of the mean ForwardTime. Transfers do not
+// overlap with steps in T; in [Plan.Simulate] and in runs they do.
+// a_0 takes a slot, and a transfer if that is a copy, like any other input, although
+// the plan needs neither, as the caller holds a_0. The tier is left out where it saves nothing.
 //
-// Without a disk, and with one whose transfers take too long, T is n + E(n, Memory)
-// as of [Revolve]. Another slot or a faster disk never makes T larger.
+// Without copies, and with a tier whose transfers take too long, T is n + E(n, slots)
+// as of [Revolve]. Another slot or a faster tier never makes T larger.
 //
 // The dynamic program is that of Aupy, Herrmann, Hovland and Robert, "Optimal
 // Multistage Algorithm for Adjoint Computation", SIAM J. Sci. Comput. 38(3), 2016,
@@ -38,33 +41,52 @@ const maxLevelStages = maxOps / 3
 // with forward and backward steps of one unit is T, as they count the forward step
 // that saves as a part of the backward step:
 //
-//	A_0(k) = E(k, Memory)
+//	A_0(k) = E(k, slots)
 //	A_d(k) = min(A_0(k), Write + P_d(k))
 //	P_d(k) = min(A_0(k), min over 0 < i < k of i + A_{d-1}(k-i) + Read + P_d(i))
 //
-// are the extra steps and transfers of k stages with d slots on disk free, given
-// the first input as the working value (A) and on disk too, in one of the d slots
-// (P). P_d(1) = A_d(1) = 0.
+// are the extra steps and transfers of k stages with d copies free, given the first input
+// as the working value (A) and in one of the d copies too (P). P_d(1) = A_d(1) = 0.
 //
-// It takes O(d·n²) time and 16·(d+1)·n bytes beside the schedule, for d the slots on
-// disk that are of use, at most min(Disk, n). The error wraps [snug.ErrConfig]: n is
-// below 1, l is not valid, d·n² is above 2^34, or the schedule has more than 2^22
-// operations.
-func HRevolve(n int, l Levels) (MultilevelPlan, error) {
+// It takes O(d·n²) time and 16·(d+1)·n bytes beside the plan, for d the copies that are of
+// use, at most min(copies, n). The error wraps [snug.ErrConfig]: c is not valid or has no
+// rates for the tier, slots or copies is negative or both are 0, the chain has more than
+// 1,398,101 stages, d·n² is above 2^34, or the plan has more than 2^22 operations.
+func HRevolve(c Costs, slots, copies int, tier Tier) (Plan, error) {
+	if err := c.Validate(); err != nil {
+		return Plan{}, err
+	}
+	if tier != Host && tier != Disk {
+		return Plan{}, fmt.Errorf("remat: hrevolve: copies in tier %v, want host or disk: %w", tier, snug.ErrConfig)
+	}
+	if copies > 0 && c.rates(tier) == (Rates{}) {
+		return Plan{}, fmt.Errorf("remat: hrevolve: the costs have no rates for tier %v: %w", tier, snug.ErrConfig)
+	}
+	l := levels{memory: slots, disk: copies}
+	l.write, l.read = c.transfers(tier)
+	p, err := planLevels(len(c.Stages), l)
+	if err != nil {
+		return Plan{}, err
+	}
+	return p.plan(tier), nil
+}
+
+// planLevels returns the schedule of the smallest makespan for a chain of n stages.
+func planLevels(n int, l levels) (schedule, error) {
 	if n < 1 || n > maxLevelStages {
-		return MultilevelPlan{}, fmt.Errorf("remat: chain of %d stages: want 1 to %d: %w", n, maxLevelStages, snug.ErrConfig)
+		return schedule{}, fmt.Errorf("remat: hrevolve: chain of %d stages: want 1 to %d: %w", n, maxLevelStages, snug.ErrConfig)
 	}
-	if err := l.Validate(); err != nil {
-		return MultilevelPlan{}, err
+	if err := l.validate(); err != nil {
+		return schedule{}, err
 	}
-	l.Memory, l.Disk = min(l.Memory, n), min(l.Disk, n)
-	h := hrevolve{Levels: l}
+	l.memory, l.disk = min(l.memory, n), min(l.disk, n)
+	h := hrevolve{levels: l}
 	if !h.solve(n, maxTransitions) {
-		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages takes more than %d steps of planning: %w", h.name(l.Disk), n, maxTransitions, snug.ErrConfig)
+		return schedule{}, fmt.Errorf("remat: plan %s for %d stages takes more than %d steps of planning: %w", h.name(l.disk), n, maxTransitions, snug.ErrConfig)
 	}
-	p, ok := h.plan(n, l.Disk)
+	p, ok := h.plan(n, l.disk)
 	if !ok {
-		return MultilevelPlan{}, fmt.Errorf("remat: plan %s for %d stages has more than %d operations: %w", p.Name, n, maxOps, snug.ErrConfig)
+		return schedule{}, fmt.Errorf("remat: plan %s for %d stages has more than %d operations: %w", p.name, n, maxOps, snug.ErrConfig)
 	}
 	return p, nil
 }
@@ -72,28 +94,28 @@ func HRevolve(n int, l Levels) (MultilevelPlan, error) {
 // hrevolve is the dynamic program. Its tables are indexed by the slots on disk d
 // and the stages k.
 type hrevolve struct {
-	Levels
+	levels
 	free   [][]float64 // A_d(k)
 	stored [][]float64 // P_d(k); none for d = 0
 }
 
-func (h *hrevolve) name(disk int) string { return fmt.Sprintf("hrevolve(%d,%d)", h.Memory, disk) }
+func (h *hrevolve) name(disk int) string { return fmt.Sprintf("hrevolve(%d,%d)", h.memory, disk) }
 
 // plan returns the schedule for n stages with some of the slots on disk, after solve.
 // It reports false when that is too long.
-func (h *hrevolve) plan(n, disk int) (MultilevelPlan, bool) {
+func (h *hrevolve) plan(n, disk int) (schedule, bool) {
 	b := levelBuilder{hrevolve: h}
 	b.reverse(0, n, min(disk, len(h.free)-1))
-	return MultilevelPlan{Name: h.name(disk), Stages: n, Ops: b.ops}, !b.full()
+	return schedule{h.name(disk), n, b.ops}, !b.full()
 }
 
 // solve fills the tables for up to n stages and as many slots as are of use. It
 // stops and reports false when all slots take more than so many transitions; the
 // tables then are for fewer slots.
 func (h *hrevolve) solve(n int, transitions int64) bool {
-	memory := revolveExtras(n, h.Memory)
+	memory := revolveExtras(n, h.memory)
 	h.free, h.stored = [][]float64{memory}, [][]float64{nil}
-	for d := 1; d <= h.Disk; d++ {
+	for d := 1; d <= h.disk; d++ {
 		if int64(d)*int64(n)*int64(n) > transitions {
 			return false
 		}
@@ -101,8 +123,8 @@ func (h *hrevolve) solve(n int, transitions int64) bool {
 		free, stored := make([]float64, n+1), make([]float64, n+1)
 		for k := 2; k <= n; k++ {
 			_, split := bestSplit(before, stored, k)
-			stored[k] = min(memory[k], split+h.Read)
-			free[k] = min(memory[k], h.Write+stored[k])
+			stored[k] = min(memory[k], split+h.read)
+			free[k] = min(memory[k], h.write+stored[k])
 		}
 		if slices.Equal(free, before) {
 			break // so would be all rows from here on
@@ -146,19 +168,19 @@ func bestSplit(free, stored []float64, k int) (i int, cost float64) {
 // levelBuilder writes the schedule that the tables tell, until that is too long.
 type levelBuilder struct {
 	*hrevolve
-	ops []LevelOp
+	ops []levelOp
 }
 
 func (b *levelBuilder) full() bool { return len(b.ops) > maxOps }
 
-func (b *levelBuilder) add(kind LevelKind, stage int) {
-	b.ops = append(b.ops, LevelOp{kind, stage})
+func (b *levelBuilder) add(kind levelKind, stage int) {
+	b.ops = append(b.ops, levelOp{kind, stage})
 }
 
 // advance makes a_hi the working value, which is a_lo.
 func (b *levelBuilder) advance(lo, hi int) {
 	for i := lo; i < hi && !b.full(); i++ {
-		b.add(Advance, i)
+		b.add(advance, i)
 	}
 }
 
@@ -166,33 +188,33 @@ func (b *levelBuilder) advance(lo, hi int) {
 // value, the memory and d slots on disk.
 func (b *levelBuilder) reverse(lo, n, d int) {
 	if b.free[d][n] == b.free[0][n] {
-		b.reverseInMemory(lo, n, b.Memory)
+		b.reverseInMemory(lo, n, b.memory)
 		return
 	}
-	b.add(StoreDisk, lo)
+	b.add(storeDisk, lo)
 	for b.stored[d][n] != b.free[0][n] && !b.full() {
 		i, _ := bestSplit(b.free[d-1], b.stored[d], n)
 		b.advance(lo, lo+i)
 		b.reverse(lo+i, n-i, d-1)
-		b.add(LoadDisk, lo)
+		b.add(loadDisk, lo)
 		n = i
 	}
-	b.add(DropDisk, lo)
-	b.reverseInMemory(lo, n, b.Memory)
+	b.add(dropDisk, lo)
+	b.reverseInMemory(lo, n, b.memory)
 }
 
 // reverseInMemory is reverse without a disk and with slots in memory: [Revolve].
 func (b *levelBuilder) reverseInMemory(lo, n, slots int) {
 	if n > 1 {
-		b.add(StoreMemory, lo)
+		b.add(storeMemory, lo)
 		for n > 1 && !b.full() {
 			i := revolveSplit(n, slots)
 			b.advance(lo, lo+i)
 			b.reverseInMemory(lo+i, n-i, slots-1)
-			b.add(LoadMemory, lo)
+			b.add(loadMemory, lo)
 			n = i
 		}
-		b.add(DropMemory, lo)
+		b.add(dropMemory, lo)
 	}
-	b.add(Reverse, lo)
+	b.add(reverse, lo)
 }

@@ -6,30 +6,36 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Plan returns the operations that carry out p on a chain, with copies in a tier,
-// [Host] or [Disk], for what is stored on disk. A value is held once in memory, be it the
-// working value, in a slot, or both; a_0 needs neither slot nor copy, as the caller
-// holds it. The error wraps [snug.ErrConfig]: p is not valid, or tier is another.
-func (p MultilevelPlan) Plan(tier Tier) (Plan, error) {
-	page := PageHost
-	switch tier {
-	case Host:
-	case Disk:
-		page = PageDisk
-	default:
-		return Plan{}, fmt.Errorf("remat: plan %s with copies in tier %v: want host or disk: %w", p.Name, tier, snug.ErrConfig)
+// plan returns the operations that carry out p on a chain, with copies in a tier, [Host] or
+// [Disk], for what is stored on disk. A value is held once in memory, be it the working
+// value, in a slot, or both; a_0 needs neither slot nor copy, as the caller holds it.
+func (p schedule) plan(tier Tier) Plan {
+	w := levelWriter{page: PageDisk, values: make([]levelValue, p.stages+1)}
+	if tier == Host {
+		w.page = PageHost
 	}
-	if _, err := p.Simulate(Levels{Memory: p.Stages, Disk: p.Stages}); err != nil {
-		return Plan{}, err
-	}
-	w := levelWriter{page: page, values: make([]levelValue, p.Stages+1)}
-	for _, op := range p.Ops {
+	for _, op := range p.ops {
 		w.add(op)
 	}
-	return Plan{Name: p.Name, Stages: p.Stages, Ops: w.ops}, nil
+	return Plan{Name: p.name, Stages: p.stages, Ops: w.ops}
 }
 
-// levelWriter translates the operations of a MultilevelPlan.
+// transfers returns the times of writing and reading an output in a tier, as multiples of
+// the time of a forward step, for stages that are equal to the mean of those of c.
+func (c Costs) transfers(t Tier) (write, read float64) {
+	bytes, time := 0.0, 0.0
+	for _, s := range c.Stages {
+		bytes += float64(s.Output)
+		time += s.ForwardTime
+	}
+	r := c.rates(t)
+	if time == 0 || r == (Rates{}) {
+		return 0, 0
+	}
+	return min(bytes/r.Write/time, maxTransfer), min(bytes/r.Read/time, maxTransfer)
+}
+
+// levelWriter translates the operations of a schedule.
 type levelWriter struct {
 	ops     []Op
 	page    Kind
@@ -57,37 +63,37 @@ func (w *levelWriter) work(i int) {
 	w.working = i
 }
 
-func (w *levelWriter) add(op LevelOp) {
-	i := op.Stage
-	switch v := &w.values[i]; op.Kind {
-	case Advance:
+func (w *levelWriter) add(op levelOp) {
+	i := op.stage
+	switch v := &w.values[i]; op.kind {
+	case advance:
 		if !w.values[i+1].slot {
 			w.do(ForwardDiscard, i)
 		}
 		w.work(i + 1)
-	case Reverse:
+	case reverse:
 		w.do(ForwardSave, i)
 		w.do(Backward, i)
 		w.values[i+1] = levelValue{} // which went with the saved set
 		w.work(-1)
-	case StoreMemory:
+	case storeMemory:
 		v.slot = true
-	case DropMemory:
+	case dropMemory:
 		if v.slot && w.working != i {
 			w.value(DropOutput, i)
 		}
 		v.slot = false
-	case StoreDisk:
+	case storeDisk:
 		w.value(w.page, i)
 		v.copied = true
-	case LoadMemory:
+	case loadMemory:
 		w.work(i)
-	case LoadDisk:
+	case loadDisk:
 		if !v.slot && w.working != i {
 			w.value(Fetch, i)
 		}
 		w.work(i)
-	case DropDisk:
+	case dropDisk:
 		if v.copied {
 			w.value(DropCopy, i)
 		}
@@ -95,12 +101,12 @@ func (w *levelWriter) add(op LevelOp) {
 	}
 }
 
-// levelFamily is the plans of HRevolve for some numbers of slots, for equal stages that
+// levelFamily are the plans of [HRevolve] for some numbers of slots, for equal stages that
 // take as long as those of a chain on average.
 type levelFamily struct {
 	n     int
 	tier  Tier // that is the disk
-	slots []Levels
+	slots []levels
 	each  int64    // transitions for each number of slots in memory
 	h     hrevolve // of the latest one
 }
@@ -115,31 +121,24 @@ func hrevolveFamily(c Costs, t Tiers) (family, error) {
 	if t.Host > t.Disk {
 		f.tier = Host
 	}
-	bytes, time := 0.0, 0.0
-	for _, s := range c.Stages {
-		bytes += float64(s.Output)
-		time += s.ForwardTime
-	}
-	var l Levels
-	if r := c.rates(f.tier); time > 0 {
-		l.Write, l.Read = min(bytes/r.Write/time, maxTransfer), min(bytes/r.Read/time, maxTransfer)
-	}
+	var l levels
+	l.write, l.read = c.transfers(f.tier)
 	memories := int64(0)
-	for l.Memory = 1; ; l.Memory = min(f.n, l.Memory+max(1, l.Memory/4)) {
+	for l.memory = 1; ; l.memory = min(f.n, l.memory+max(1, l.memory/4)) {
 		memories++
-		for l.Disk = 1; ; l.Disk = min(f.n, 2*l.Disk) {
+		for l.disk = 1; ; l.disk = min(f.n, 2*l.disk) {
 			f.slots = append(f.slots, l)
-			if l.Disk == f.n {
+			if l.disk == f.n {
 				break
 			}
 		}
-		if l.Memory == f.n {
+		if l.memory == f.n {
 			break
 		}
 	}
 	f.each = maxTransitions / memories
 	return family{0, len(f.slots) - 1, f.append, func(i int) string {
-		return (&hrevolve{Levels: f.slots[i]}).name(f.slots[i].Disk)
+		return (&hrevolve{levels: f.slots[i]}).name(f.slots[i].disk)
 	}}, nil
 }
 
@@ -147,21 +146,17 @@ func hrevolveFamily(c Costs, t Tiers) (family, error) {
 // returns nil for one that is too long, and for one that is that of fewer slots.
 func (f *levelFamily) append(ops []Op, i int) []Op {
 	l := f.slots[i]
-	if f.h.Memory != l.Memory {
-		f.h = hrevolve{Levels: l}
-		f.h.Disk = f.n
+	if f.h.memory != l.memory {
+		f.h = hrevolve{levels: l}
+		f.h.disk = f.n
 		f.h.solve(f.n, f.each)
 	}
-	if rows := len(f.h.free) - 1; l.Disk > 1 && f.slots[i-1].Disk >= rows {
+	if rows := len(f.h.free) - 1; l.disk > 1 && f.slots[i-1].disk >= rows {
 		return nil
 	}
-	p, ok := f.h.plan(f.n, l.Disk)
+	p, ok := f.h.plan(f.n, l.disk)
 	if !ok {
 		return nil
 	}
-	plan, err := p.Plan(f.tier)
-	if err != nil {
-		return nil
-	}
-	return append(ops, plan.Ops...)
+	return append(ops, p.plan(f.tier).Ops...)
 }

@@ -9,28 +9,27 @@ import (
 	"pgregory.net/rapid"
 )
 
-// multilevelRuns carries out schedules of HRevolve on chains: they take as many
+// scheduleRuns carries out schedules of HRevolve on chains: they take as many
 // forward steps, and as many bytes in the tier, as the schedule says.
-func multilevelRuns(t *rapid.T) {
+func scheduleRuns(t *rapid.T) {
 	n := rapid.IntRange(1, 12).Draw(t, "stages")
-	l := Levels{Memory: rapid.IntRange(0, 4).Draw(t, "memory"), Disk: rapid.IntRange(1, 4).Draw(t, "disk")}
-	l.Write, l.Read = rapid.Float64Range(0, 3).Draw(t, "write"), rapid.Float64Range(0, 3).Draw(t, "read")
-	p, err := HRevolve(n, l)
+	l := levels{memory: rapid.IntRange(0, 4).Draw(t, "memory"), disk: rapid.IntRange(1, 4).Draw(t, "disk")}
+	l.write, l.read = rapid.Float64Range(0, 3).Draw(t, "write"), rapid.Float64Range(0, 3).Draw(t, "read")
+	p, err := planLevels(n, l)
 	require.NoError(t, err)
-	want, err := p.Simulate(l)
+	want, err := p.simulate(l)
 	require.NoError(t, err)
 	tier := rapid.SampledFrom([]Tier{Host, Disk}).Draw(t, "tier")
-	plan, err := p.Plan(tier)
-	require.NoError(t, err)
+	plan := p.plan(tier)
 	c := withTiers(uniform(n))
 	r, err := plan.Simulate(c)
 	require.NoError(t, err)
-	require.Equal(t, want.Extra, r.Extra)
+	require.Equal(t, want.extra, r.Extra)
 	copies := r.Host + r.Disk
-	require.LessOrEqual(t, copies, int64(want.Disk))
-	require.GreaterOrEqual(t, copies, int64(want.Disk-1), "a_0 has no copy")
+	require.LessOrEqual(t, copies, int64(want.disk))
+	require.GreaterOrEqual(t, copies, int64(want.disk-1), "a_0 has no copy")
 	// Held are a_0, a gradient, the slots, the working value and the result of a step.
-	require.LessOrEqual(t, r.Peak, int64(want.Memory+4))
+	require.LessOrEqual(t, r.Peak, int64(want.memory+4))
 
 	h := newHeap()
 	_, run, err := fakeChain(h, c).Run(t.Context(), plan, fakeInput(h, c), fakeLoss(h, c, nil))
@@ -39,25 +38,61 @@ func multilevelRuns(t *rapid.T) {
 	require.Equal(t, r.Timeline, run.Timeline)
 }
 
-func TestMultilevelPlanRuns(t *testing.T) { rapid.Check(t, multilevelRuns) }
+func TestScheduleRuns(t *testing.T) { rapid.Check(t, scheduleRuns) }
 
-// TestMultilevelPlanByHand has operations that HRevolve does not make: a load while
+// TestScheduleByHand has operations that HRevolve does not make: a load while
 // there is a working value, and drops after the backward step that uses a value up.
-func TestMultilevelPlanByHand(t *testing.T) {
-	p := MultilevelPlan{Name: "hand", Stages: 3, Ops: []LevelOp{
-		{StoreMemory, 0}, {Advance, 0}, {StoreMemory, 1}, {StoreDisk, 1}, {Advance, 1}, {StoreMemory, 2}, {StoreDisk, 2},
-		{LoadMemory, 1}, {LoadDisk, 2}, {Reverse, 2}, {LoadDisk, 1}, {Reverse, 1}, {DropMemory, 2}, {DropDisk, 2},
-		{LoadMemory, 0}, {DropMemory, 1}, {DropDisk, 1}, {DropMemory, 0}, {Reverse, 0},
+func TestScheduleByHand(t *testing.T) {
+	p := schedule{name: "hand", stages: 3, ops: []levelOp{
+		{storeMemory, 0}, {advance, 0}, {storeMemory, 1}, {storeDisk, 1}, {advance, 1}, {storeMemory, 2}, {storeDisk, 2},
+		{loadMemory, 1}, {loadDisk, 2}, {reverse, 2}, {loadDisk, 1}, {reverse, 1}, {dropMemory, 2}, {dropDisk, 2},
+		{loadMemory, 0}, {dropMemory, 1}, {dropDisk, 1}, {dropMemory, 0}, {reverse, 0},
 	}}
-	plan, err := p.Plan(Disk)
-	require.NoError(t, err)
+	plan := p.plan(Disk)
 	require.Equal(t, "F0 D0 F1 D1 S2 B2 S1 B1 -F0 -C0 S0 B0", plan.String())
 	require.NoError(t, plan.Validate())
-	_, err = p.Plan(Packed)
-	require.ErrorIs(t, err, snug.ErrConfig)
-	p.Ops = p.Ops[:5]
-	_, err = p.Plan(Host)
-	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestHRevolveOfCosts: the transfers of HRevolve are those of the costs, and what is no
+// plan of a tier is an error.
+func TestHRevolveOfCosts(t *testing.T) {
+	c := uniform(31)
+	for i := range c.Stages {
+		c.Stages[i].Output, c.Stages[i].Saved, c.Stages[i].ForwardTime = 10, 10, 2
+	}
+	c.Host, c.Disk = Rates{10, 5}, Rates{5, 2.5}
+	for tier, transfers := range map[Tier][2]float64{Host: {0.5, 1}, Disk: {1, 2}} {
+		p, err := HRevolve(c, 3, 5, tier)
+		require.NoError(t, err)
+		want, err := planLevels(31, levels{3, 5, transfers[0], transfers[1]})
+		require.NoError(t, err)
+		require.Equal(t, want.plan(tier), p)
+		r, err := p.Simulate(c)
+		require.NoError(t, err)
+		require.Positive(t, r.Host+r.Disk)
+	}
+	for _, tc := range []struct {
+		c             Costs
+		slots, copies int
+		tier          Tier
+		text          string
+	}{
+		{Costs{}, 1, 1, Host, "costs"},
+		{c, 1, 1, Packed, "tier packed, want host or disk"},
+		{c, 1, 1, Tier(9), "want host or disk"},
+		{uniform(3), 1, 1, Disk, "no rates for tier disk"},
+		{c, 0, 0, Disk, "0 slots in memory, 0 on disk"},
+		{c, -1, 1, Disk, "-1 slots in memory"},
+		{c, 1, -1, Disk, "-1 on disk"},
+	} {
+		p, err := HRevolve(tc.c, tc.slots, tc.copies, tc.tier)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, tc.text)
+		require.Zero(t, p)
+	}
+	alone, err := HRevolve(uniform(9), 2, 0, Host) // needs no rates
+	require.NoError(t, err)
+	require.Equal(t, must(Revolve(uniform(9), 2)).String(), alone.String())
 }
 
 // TestMethodHRevolve: a slow level that is fast enough saves forward steps.
@@ -88,13 +123,13 @@ func TestHRevolveFamily(t *testing.T) {
 		var before []Op
 		tried := 0
 		for i := range f.last + 1 {
-			var l Levels
-			_, err := fmt.Sscanf(f.name(i), "hrevolve(%d,%d)", &l.Memory, &l.Disk)
+			var l levels
+			_, err := fmt.Sscanf(f.name(i), "hrevolve(%d,%d)", &l.memory, &l.disk)
 			require.NoError(t, err)
-			l.Write, l.Read = 2, 0.5
-			schedule, err := HRevolve(n, l)
+			l.write, l.read = 2, 0.5
+			p, err := planLevels(n, l)
 			require.NoError(t, err)
-			want := must(schedule.Plan(Host))
+			want := p.plan(Host)
 			require.Equal(t, f.name(i), want.Name)
 			got := f.append(nil, i)
 			if got == nil { // more slots on disk are of no use

@@ -6,8 +6,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// maxOps limits the length of the plans that planners make.
-const maxOps = 1 << 22
+// maxOps limits the length of the plans that planners make: a stage takes up to four.
+const maxOps = 4 * MaxStages
 
 // KeepAll returns the plan that saves every stage and recomputes nothing, the
 // fastest one: [Every] with k = 1.

@@ -8,11 +8,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// MaxStages, 2^20 or 1,048,576, is the longest chain that [Repeat] and [Costs.Repeat] make.
-// A longer one has no plan of at most 2^22 operations, the most that a planner writes: a
-// stage takes up to four. At this length the stages take 40 MiB, their costs 88 MiB and a
-// plan 64 MiB.
-const MaxStages = maxOps / 4
+// MaxStages is the longest chain that [Repeat] and [Costs.Repeat] make. A planner writes at
+// most four operations for each of so many stages; longer plans are refused. A chain of
+// MaxStages takes 40 MiB for its stages, 88 MiB for its costs and 64 MiB for a plan.
+const MaxStages = 1 << 20
 
 // Repeat returns the stages of a loop: all stages, n times over, as the steps of a
 // recurrent network or the frames of a video pass through the same layers. Within

@@ -22,8 +22,8 @@ func TestZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
 		(*anyChain)(nil), new(anyChain), (*anyRunner)(nil), new(anyRunner),
 		remat.Plan{}, new(remat.Plan), (*remat.Plan)(nil), remat.Costs{}, new(remat.Costs), (*remat.Costs)(nil),
-		remat.Planner{}, remat.Report{}, remat.Mismatch{}, remat.Levels{}, remat.MultilevelPlan{}, remat.LevelOp{}, remat.Op{},
-		remat.Kind(0), remat.Kind(255), remat.LevelKind(255), remat.Tier(255), remat.Method(255),
+		remat.Planner{}, remat.Report{}, remat.Mismatch{}, remat.Op{},
+		remat.Kind(0), remat.Kind(255), remat.Tier(255), remat.Method(255),
 
 		new(remat.BudgetError), new(remat.RecomputeError),
 		remat.KeepAll, remat.RecomputeAll, remat.Every, remat.Chen, remat.Revolve, remat.Rotor, remat.Exact, remat.Fit, remat.HRevolve,
