@@ -13,7 +13,7 @@ import (
 // report.
 
 // Prefetch says that the pages of these blobs are used soon. They are read in
-// the background as far as there is room: at most PrefetchDepth are waiting to
+// the background as far as HostLimit has free bytes: at most PrefetchDepth are waiting to
 // be read, and more are ignored, as are keys without a page on disk. A page is
 // evicted for it if it is used later, or, while no order is known, if it was
 // last used before this call. Prefetch never fails and never waits for I/O.
@@ -135,8 +135,8 @@ func (s *Store) readOne(p *page) {
 	returned = true
 }
 
-// nextRead returns the first coming page that is on disk and has room, nil
-// when there is none or the room must be written free first.
+// nextRead returns the first coming page that is on disk and fits, nil
+// when there is none or a dirty page must be written first.
 func (s *Store) nextRead() *page {
 	if s.committing {
 		return nil
@@ -172,7 +172,7 @@ func (s *Store) nextRead() *page {
 
 // evictFor drops clean pages that are used later than p until size bytes fit.
 // It reports whether they do; if a dirty page must be written first, it
-// returns that. If what is being written makes the room soon, nothing more is dropped.
+// returns that. If what is being written will free enough soon, nothing more is dropped.
 func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page, soon bool) {
 	for !s.buffers.fits(size) {
 		v := s.victims.top()
@@ -202,7 +202,7 @@ func (s *Store) writeBehind() {
 			s.work.Wait()
 			continue
 		}
-		_ = s.write(p) // p stays dirty; who needs its room writes again and reports
+		_ = s.write(p) // p stays dirty; who needs its memory writes again and reports
 	}
 }
 
@@ -220,7 +220,7 @@ func (s *Store) nextWrite() *page {
 		if !readable(p) {
 			continue
 		}
-		need += s.buffers.room(int64(p.size))
+		need += s.buffers.rounded(int64(p.size))
 		switch fits, dirty, soon := s.evictFor(p, need); {
 		case dirty != nil:
 			return dirty

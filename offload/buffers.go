@@ -14,7 +14,7 @@ const (
 	directAlignment = slotAlign
 )
 
-// mapBytes is the least size of a page whose memory is the system's own rather than a part
+// mapBytes is the minimum size of a page whose memory is the system's own rather than a part
 // of Go's heap: the collector would keep as much again for later, and old pages of one size
 // beside new ones of another.
 const mapBytes = 64 << 10
@@ -38,24 +38,24 @@ func roundUp[T int | int64](n, align T) T { return (n + align - 1) &^ (align - 1
 // bytes returns what is in host memory.
 func (b *buffers) bytes() int64 { return b.used + b.idle }
 
-// room returns what a page of size bytes takes.
-func (b *buffers) room(size int64) int64 {
+// rounded returns the bytes of memory that a page of size bytes takes.
+func (b *buffers) rounded(size int64) int64 {
 	if size >= mapBytes {
 		return roundUp(size, slotAlign)
 	}
 	return roundUp(size, int64(b.align))
 }
 
-// fits reports whether a page of size bytes has room without an eviction.
+// fits reports whether a page of size bytes fits without an eviction.
 func (b *buffers) fits(size int64) bool {
-	return b.limit == 0 || b.used+b.room(size) <= b.limit
+	return b.limit == 0 || b.used+b.rounded(size) <= b.limit
 }
 
 // take returns memory with arbitrary contents for a page that fits. If the system has none,
-// the limit becomes three quarters of what there is, so that other pages make room for this
+// the limit becomes three quarters of what there is, so that other pages are evicted for this
 // one and for the rest of the process; the error wraps [snug.ErrNoMemory].
 func (b *buffers) take(size int) ([]byte, error) {
-	n := int(b.room(int64(size)))
+	n := int(b.rounded(int64(size)))
 	if list := b.free[n]; len(list) > 0 {
 		last := len(list) - 1
 		buf := list[last]

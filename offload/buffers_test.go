@@ -16,15 +16,15 @@ import (
 // the system's own memory is used, in a limit that not all of them fit in.
 func TestBuffersByOrigin(t *testing.T) {
 	b := buffers{limit: 4 * mapBytes, align: alignment}
-	require.Equal(t, int64(128), b.room(65))
-	require.Equal(t, int64(mapBytes+slotAlign), b.room(mapBytes+1))
+	require.Equal(t, int64(128), b.rounded(65))
+	require.Equal(t, int64(mapBytes+slotAlign), b.rounded(mapBytes+1))
 	for round := range 6 {
 		size := []int{100, mapBytes, 3*mapBytes - 1, mapBytes + 1}[round%4]
 		require.True(t, b.fits(int64(size)))
 		p, err := b.take(size)
 		require.NoError(t, err)
 		require.Len(t, p, size)
-		require.Equal(t, int(b.room(int64(size))), cap(p))
+		require.Equal(t, int(b.rounded(int64(size))), cap(p))
 		for i := range p {
 			p[i] = byte(round)
 		}
@@ -40,11 +40,11 @@ func TestBuffersByOrigin(t *testing.T) {
 // TestSystemRefusesMemory has a system with memory for four pages, under stores that
 // are allowed more: they evict, as with a limit of three pages, and say so.
 func TestSystemRefusesMemory(t *testing.T) {
-	const pages, pageLen, room, left = 9, 32, 4 * 4 * 32, 3 * 4 * 32
-	for _, o := range []Options{{}, {HostLimit: 8 * 4 * pageLen}, {HostLimit: 8 * 4 * pageLen, PrefetchDepth: -1}} {
+	const pages, pageLen, memory, left = 9, 32, 4 * 4 * 32, 3 * 4 * 32
+	for _, o := range []Options{{}, {HostLimit: 8 * 4 * pageLen}, {HostLimit: 8 * 4 * pageLen, NoPrefetch: true}} {
 		s := memStore(t, o)
 		s.mu.Lock()
-		s.buffers.refuse = func(n int) bool { return s.buffers.bytes()+int64(n) > room }
+		s.buffers.refuse = func(n int) bool { return s.buffers.bytes()+int64(n) > memory }
 		s.mu.Unlock()
 		x, err := Create[float32](s, "x", pages*pageLen, pageLen)
 		require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestSystemRefusesMemory(t *testing.T) {
 			require.NoError(t, p.Unpin(false))
 		}
 		st := s.Stats()
-		require.LessOrEqual(t, st.HostPeak, int64(room))
+		require.LessOrEqual(t, st.HostPeak, int64(memory))
 		require.Equal(t, int64(left), st.HostLimit)
 		require.LessOrEqual(t, st.HostBytes, int64(left))
 		require.Positive(t, st.Evicted)

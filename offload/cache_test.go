@@ -44,7 +44,7 @@ func scan(t *testing.T, n, hold int, o Options, dirty bool) (st Stats) {
 // recently used.
 func TestBelady(t *testing.T) {
 	const n, c, passes = 31, 16, 4
-	st := scan(t, n, c, Options{PrefetchDepth: -1}, true)
+	st := scan(t, n, c, Options{NoPrefetch: true}, true)
 	optimum := passes * n * (n - c) / (n - 1)
 	require.InDelta(t, optimum, st.Misses, 2)
 	require.EqualValues(t, passes*n, st.Misses+st.Hits)
@@ -108,7 +108,7 @@ func TestPrefetch(t *testing.T) {
 
 func TestPrefetchOff(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
-	s := memStore(t, Options{HostLimit: 64, PrefetchDepth: -1})
+	s := memStore(t, Options{HostLimit: 64, NoPrefetch: true})
 	require.Equal(t, goroutines, runtime.NumGoroutine())
 	touch(t, s, "a", true)
 	touch(t, s, "b", true)

@@ -399,10 +399,10 @@ func TestTrappedAhead(t *testing.T) {
 // TestTrappedRunner: a pass that the caller's function or a source cut off leaves the
 // frames to the next pass.
 func TestTrappedRunner(t *testing.T) {
-	eachPlace(t, func(t *testing.T, dev *snug.Device) {
+	eachDevice(t, func(t *testing.T, dev *snug.Device) {
 		eachTrap(t, func(t *testing.T, tr *trap) {
 			c := newTrapped(tr.goexit)
-			s := memStore(t, Options{HostLimit: 4 * 64, PrefetchDepth: -1})
+			s := memStore(t, Options{HostLimit: 4 * 64, NoPrefetch: true})
 			var layers []Layer
 			for l := range 5 {
 				name := fmt.Sprint("w", l)
@@ -412,8 +412,8 @@ func TestTrappedRunner(t *testing.T) {
 			m := newMover(t, dev, 64, 3)
 			at, err := Greedy(layers, []Tier{{Name: "device", Limit: 3 * 4 * 40}, {Name: "store", Rate: 1}})
 			require.NoError(t, err)
-			require.Contains(t, at.Place, 0, "one stays")
-			require.Contains(t, at.Place, 1, "others are paged")
+			require.Contains(t, at.TierOf, 0, "one stays")
+			require.Contains(t, at.TierOf, 1, "others are paged")
 			var r *Runner
 			make := func() (err error) {
 				r, err = NewRunner(s, []*Mover{m}, layers, at, RunnerOptions{})

@@ -13,7 +13,7 @@ import (
 )
 
 // Commit makes the present contents of all pages durable as one: it writes the
-// dirty pages to places that the last commit does not use, syncs the page
+// dirty pages to parts of the file that the last commit does not use, syncs the page
 // file, writes and syncs a new index and renames it over the old one. When
 // Commit returns nil, [Open] gives this state; when it fails or is cut off,
 // [Open] gives the state of the last commit, or this one if only the renaming
@@ -116,7 +116,7 @@ func (s *Store) each(do func(*page) error) error {
 	return nil
 }
 
-// replaceIndex puts a new index in the place of the old one. From the renaming
+// replaceIndex replaces the old index by a new one. From the renaming
 // on, the slots that it names may be those of a commit, and stay untouched
 // until another commit has succeeded.
 func (s *Store) replaceIndex(index []byte) error {
@@ -169,8 +169,8 @@ func (s *Store) owns() error {
 	return nil
 }
 
-// writeTemp writes the index durably under its temporary name, in the place of what
-// a commit that was cut off has left there.
+// writeTemp writes the index durably under its temporary name, and replaces what a commit that was
+// cut off has left there.
 func (s *Store) writeTemp(index []byte) error {
 	if err := s.owns(); err != nil {
 		return err

@@ -35,7 +35,7 @@ func (l Layer) Bytes() (sum int64) {
 
 // Limits of a device map: more would take minutes to plan, or could not be added up.
 const (
-	MaxLayers  = 1 << 14
+	maxLayers  = 1 << 14
 	maxWeights = math.MaxInt64 / 8 // bytes of the weights of all layers
 )
 
@@ -52,21 +52,23 @@ type Tier struct {
 // paged into the first tier when they run.
 type DeviceMap struct {
 	Tiers  []Tier
-	Place  []int   // the tier of each layer
+	TierOf []int   // the tier of each layer, an index of Tiers
 	Bytes  []int64 // in each tier; what layers share counts once
-	Window int64   // of the first tier, kept free for two of the largest layer that is paged
-	// Seconds is what all transfers of a step take, and Bound what they take at least
-	// in any map: Seconds in one that [Optimal] has proved to be the best.
+	// FrameBytes is what the first tier keeps free for the two frames that layers are
+	// paged through: two times the largest of them.
+	FrameBytes int64
+	// Seconds is the time of all transfers of a step. Bound is a lower bound of it for
+	// every map, and equals Seconds where [Optimal] has proved the map to be the best.
 	Seconds, Bound float64
 }
 
-// Of returns the name of the tier of a layer. It is empty for a layer or a tier that
-// there is not.
-func (m DeviceMap) Of(layer int) string {
-	if layer < 0 || layer >= len(m.Place) {
+// Tier returns the name of the tier of a layer. It is empty for a layer or a tier that
+// does not exist.
+func (m DeviceMap) Tier(layer int) string {
+	if layer < 0 || layer >= len(m.TierOf) {
 		return ""
 	}
-	if t := m.Place[layer]; t >= 0 && t < len(m.Tiers) {
+	if t := m.TierOf[layer]; t >= 0 && t < len(m.Tiers) {
 		return m.Tiers[t].Name
 	}
 	return ""
@@ -75,23 +77,23 @@ func (m DeviceMap) Of(layer int) string {
 // Greedy fills the tiers with layers in their order, as Accelerate's
 // infer_auto_device_map does: a layer that does not fit goes to the next tier, and so
 // do all after it. Tied layers go where the first of them goes. If layers are paged, the
-// first tier keeps a window free for two of the largest of all layers.
+// first tier keeps two frames of the largest of all layers free.
 //
-// Errors: [snug.ErrConfig] for layers or tiers that are not valid: more than [MaxLayers],
-// the first tier has a Rate, or rates grow; [snug.ErrNoMemory] when there is no room.
+// Errors: [snug.ErrConfig] for layers or tiers that are not valid: more than 16,384,
+// the first tier has a Rate, or rates grow; [snug.ErrNoMemory] when the weights do not fit.
 func Greedy(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	pr, err := newPlacement(layers, tiers)
 	if err != nil {
 		return DeviceMap{}, fmt.Errorf("offload: device map: %w", err)
 	}
-	for _, window := range [...]int64{0, 2 * pr.largest} {
-		if at := pr.greedy(window); at != nil {
+	for _, frames := range [...]int64{0, 2 * pr.largest} {
+		if at := pr.greedy(frames); at != nil {
 			m := pr.deviceMap(at)
 			m.Bound = pr.bound()
 			return m, nil
 		}
 	}
-	return DeviceMap{}, pr.noRoom()
+	return DeviceMap{}, pr.doesNotFit()
 }
 
 // placement is what a map is to be found for.
@@ -116,8 +118,8 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 		return nil, err
 	}
 	pr := &placement{tiers: tiers, layers: layers}
-	if len(layers) > MaxLayers {
-		return nil, fmt.Errorf("%d layers, want %d at most: %w", len(layers), MaxLayers, snug.ErrConfig)
+	if len(layers) > maxLayers {
+		return nil, fmt.Errorf("%d layers, want %d at most: %w", len(layers), maxLayers, snug.ErrConfig)
 	}
 	seen, total := map[string]int64{}, int64(0)
 	tied := newTies(len(layers))
@@ -149,7 +151,7 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 	return pr, nil
 }
 
-// minRate is the least rate of a tier, in bytes a second: with less the times of all
+// minRate is the minimum rate of a tier, in bytes a second: with a lower one the times of all
 // transfers might not be finite.
 const minRate = 1e-100
 
@@ -220,17 +222,17 @@ func (t ties) root(i int) int {
 
 func (t ties) join(i, j int) { t[t.root(j)] = t.root(i) }
 
-// room returns what each tier can hold beside a window.
-func (pr *placement) room(window int64) []int64 {
-	room := make([]int64, len(pr.tiers))
+// space returns the bytes that each tier has beside frames in the first.
+func (pr *placement) space(frames int64) []int64 {
+	free := make([]int64, len(pr.tiers))
 	for t, tier := range pr.tiers {
-		room[t] = tier.Limit
+		free[t] = tier.Limit
 		if tier.Limit == 0 {
-			room[t] = math.MaxInt64 / 2
+			free[t] = math.MaxInt64 / 2
 		}
 	}
-	room[0] -= window
-	return room
+	free[0] -= frames
+	return free
 }
 
 // cost returns the seconds of a byte from tier t.
@@ -241,22 +243,22 @@ func (pr *placement) cost(t int) float64 {
 	return 1 / pr.tiers[t].Rate
 }
 
-// greedy returns the tier of each group beside a window, or nil if there is no room.
-// Without a window none may be paged.
-func (pr *placement) greedy(window int64) []int {
-	room, at := pr.room(window), make([]int, len(pr.groups))
-	if room[0] < 0 {
+// greedy returns the tier of each group beside frames, or nil if they do not fit.
+// Without frames no layer may be paged.
+func (pr *placement) greedy(frames int64) []int {
+	free, at := pr.space(frames), make([]int, len(pr.groups))
+	if free[0] < 0 {
 		return nil
 	}
 	t := 0
 	for k, g := range pr.groups {
-		for t < len(room) && room[t] < g.bytes {
+		for t < len(free) && free[t] < g.bytes {
 			t++
 		}
-		if t == len(room) || window == 0 && g.layer > 0 && pr.tiers[t].Rate > 0 {
+		if t == len(free) || frames == 0 && g.layer > 0 && pr.tiers[t].Rate > 0 {
 			return nil
 		}
-		room[t] -= g.bytes
+		free[t] -= g.bytes
 		at[k] = t
 	}
 	return at
@@ -268,11 +270,11 @@ func (pr *placement) deviceMap(at []int) DeviceMap {
 	for k, g := range pr.groups {
 		m.Bytes[at[k]] += g.bytes
 		if pr.tiers[at[k]].Rate > 0 {
-			m.Window = max(m.Window, 2*g.layer)
+			m.FrameBytes = max(m.FrameBytes, 2*g.layer)
 		}
 	}
 	for _, k := range pr.group {
-		m.Place = append(m.Place, at[k])
+		m.TierOf = append(m.TierOf, at[k])
 	}
 	return m
 }
@@ -285,11 +287,11 @@ func (pr *placement) seconds(at []int) (sum float64) {
 	return sum
 }
 
-func (pr *placement) noRoom() error {
+func (pr *placement) doesNotFit() error {
 	var need int64
 	for _, g := range pr.groups {
 		need += g.bytes
 	}
-	return fmt.Errorf("offload: device map: no room in %d tiers for %d bytes of weights, with %d for two of the largest layer in %s if any is paged: %w",
-		len(pr.tiers), need, 2*pr.largest, pr.tiers[0].Name, snug.ErrNoMemory)
+	return fmt.Errorf("offload: device map: %d bytes of weights do not fit in %d tiers, with %d bytes free in %s for two frames if any layer is paged: %w",
+		need, len(pr.tiers), 2*pr.largest, pr.tiers[0].Name, snug.ErrNoMemory)
 }

@@ -37,14 +37,14 @@ func TestGreedy(t *testing.T) {
 	} {
 		m, err := Greedy(test.layers, tiers)
 		require.NoError(t, err, name)
-		require.Equal(t, test.place, m.Place, name)
-		require.Equal(t, test.window, m.Window, name)
+		require.Equal(t, test.place, m.TierOf, name)
+		require.Equal(t, test.window, m.FrameBytes, name)
 	}
 	m, err := Greedy(layersOf(20, 20, 20, 20, 30, 20), tiers)
 	require.NoError(t, err)
 	require.Equal(t, []int64{40, 40, 50}, m.Bytes)
 	require.InEpsilon(t, 2*40/10.0+2*50, m.Seconds, 1e-12)
-	require.Equal(t, "disk", m.Of(5))
+	require.Equal(t, "disk", m.Tier(5))
 }
 
 // TestTied checks that layers with a common weight stay together, which counts once.
@@ -58,13 +58,13 @@ func TestTied(t *testing.T) {
 	for name, plan := range map[string]func([]Layer, []Tier) (DeviceMap, error){"greedy": Greedy, "optimal": Optimal} {
 		m, err := plan(layers, tiers)
 		require.NoError(t, err, name)
-		require.Equal(t, []int{0, 0, 0}, m.Place, name)
+		require.Equal(t, []int{0, 0, 0}, m.TierOf, name)
 		require.Equal(t, []int64{81, 0}, m.Bytes, name)
 		tiers := []Tier{{"cuda:0", 110, 0}, {"cpu", 0, 1}}
 		more := append(layers[:3:3], Layer{Name: "more", Weights: []Weight{{"more", 40}}})
 		m, err = plan(more, tiers)
 		require.NoError(t, err, name)
-		require.Equal(t, m.Place[0], m.Place[2], name)
+		require.Equal(t, m.TierOf[0], m.TierOf[2], name)
 	}
 }
 
@@ -78,8 +78,8 @@ func TestOptimalIsBetter(t *testing.T) {
 	require.NoError(t, err)
 	m, err := Optimal(layers, tiers)
 	require.NoError(t, err)
-	require.Equal(t, []int{0, 1, 1, 1}, g.Place)
-	require.Equal(t, []int{1, 1, 1, 0}, m.Place)
+	require.Equal(t, []int{0, 1, 1, 1}, g.TierOf)
+	require.Equal(t, []int{1, 1, 1, 0}, m.TierOf)
 	require.Less(t, m.Seconds, g.Seconds)
 	require.Equal(t, m.Seconds, m.Bound)
 	require.LessOrEqual(t, g.Bound, m.Seconds)
@@ -127,13 +127,13 @@ func optimalIsOptimal(t *rapid.T) {
 	}
 }
 
-// best returns the least seconds of all maps, infinity if none fits.
+// best returns the minimum seconds of all maps, infinity if none fits.
 func best(layers []Layer, tiers []Tier) float64 {
-	least := math.Inf(1)
+	lowest := math.Inf(1)
 	place := make([]int, len(layers))
 	for {
 		if s, ok := try(layers, tiers, place); ok {
-			least = min(least, s)
+			lowest = min(lowest, s)
 		}
 		i := 0
 		for i < len(place) {
@@ -144,7 +144,7 @@ func best(layers []Layer, tiers []Tier) float64 {
 			i++
 		}
 		if i == len(place) {
-			return least
+			return lowest
 		}
 	}
 }
@@ -182,7 +182,7 @@ func try(layers []Layer, tiers []Tier, place []int) (float64, bool) {
 }
 
 func requireFits(t require.TestingT, layers []Layer, m DeviceMap) {
-	seconds, ok := try(layers, m.Tiers, m.Place)
+	seconds, ok := try(layers, m.Tiers, m.TierOf)
 	require.True(t, ok, "%+v", m)
 	require.InDelta(t, seconds, m.Seconds, 1e-9)
 }
@@ -220,7 +220,7 @@ func TestOptimalEnds(t *testing.T) {
 	require.Less(t, time.Since(start), 30*time.Second)
 	require.LessOrEqual(t, m.Bound, m.Seconds)
 	requireFits(t, layersOf(bytes...), m)
-	_, err = Optimal(make([]Layer, MaxLayers+1), tiers)
+	_, err = Optimal(make([]Layer, maxLayers+1), tiers)
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -272,7 +272,7 @@ func TestDeviceMapErrors(t *testing.T) {
 		"uses":            {[]Layer{{Uses: -1}}, []Tier{gpu}, snug.ErrConfig},
 		"tied, unequal":   {[]Layer{{Weights: []Weight{{"w", 1}}}, {Weights: []Weight{{"w", 2}}}}, []Tier{gpu}, snug.ErrConfig},
 		"weight twice":    {[]Layer{{Weights: []Weight{{"w", 1}, {"w", 1}}}}, []Tier{gpu}, snug.ErrConfig},
-		"no room":         {layersOf(6, 6), []Tier{gpu}, snug.ErrNoMemory},
+		"too large":       {layersOf(6, 6), []Tier{gpu}, snug.ErrNoMemory},
 		"no window":       {layersOf(6, 6), []Tier{gpu, disk}, snug.ErrNoMemory},
 	} {
 		for _, plan := range []func([]Layer, []Tier) (DeviceMap, error){Greedy, Optimal} {

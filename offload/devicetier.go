@@ -41,7 +41,7 @@ type DeviceTier struct {
 
 // framed is what a DeviceTier knows of a page of the store.
 type framed struct {
-	shadow  page // its place in the order, and among the victims
+	shadow  page // its entry in the order, and among the victims
 	host    *page
 	kept    // empty when the page is not on the device
 	pins    int
@@ -50,7 +50,7 @@ type framed struct {
 	move    Move   // that brings it
 }
 
-// frameKind says which frames can take each other's place.
+// frameKind says which frames are interchangeable.
 type frameKind struct {
 	dtype snug.DType
 	n     int
@@ -64,7 +64,7 @@ type DeviceStats struct {
 	Hits      int64 // pins that found the page on the device, or on its way there
 	Misses    int64 // pins that copied it
 	Ahead     int64 // pages copied before they were pinned
-	Evicted   int64 // pages dropped to make room
+	Evicted   int64 // pages dropped for others
 	LoadBytes int64 // copied to the device
 	SaveBytes int64 // copied from the device
 	Demoted   int64 // allocations that the device refused, after which pages stayed below
@@ -105,7 +105,7 @@ type DevicePage struct {
 
 // PinOn brings page number page into d's memory and holds it there until
 // [DevicePage.Unpin]. Errors are those of [Tensor.Pin] and of the device,
-// [snug.ErrNoMemory] when what is pinned leaves no room, and [snug.ErrConfig] when the
+// [snug.ErrNoMemory] when what is pinned leaves no memory, and [snug.ErrConfig] when the
 // page was changed in host memory and on the device.
 func (t *Tensor[T]) PinOn(ctx context.Context, d *DeviceTier, page int) (DevicePage, error) {
 	if err := t.checkPage(ctx, page); err != nil {
@@ -303,15 +303,15 @@ func (d *DeviceTier) ahead() {
 		ready := f.host.buf != nil && !f.host.busy && !d.s.committing
 		d.s.hint(f.host)
 		d.s.mu.Unlock()
-		if !ready || !d.cleanRoom(f) || d.load(context.Background(), f) != nil {
+		if !ready || !d.fitsAfterOne(f) || d.load(context.Background(), f) != nil {
 			return // whoever pins it meets the error
 		}
 		d.stats.Ahead++
 	}
 }
 
-// cleanRoom reports whether f fits after at most one clean page that is used later.
-func (d *DeviceTier) cleanRoom(f *framed) bool {
+// fitsAfterOne reports whether f fits after at most one clean page that is used later.
+func (d *DeviceTier) fitsAfterOne(f *framed) bool {
 	if d.fits(f) {
 		return true
 	}

@@ -34,7 +34,7 @@ func pinOn(t testing.TB, d *DeviceTier, x *Tensor[float32], page int) DevicePage
 // memory in between, and compares with a slice.
 func TestDeviceTier(t *testing.T) {
 	const n, pageLen, limit = 301, 32, 3 * 4 * 32
-	eachPlace(t, func(t *testing.T, dev *snug.Device) {
+	eachDevice(t, func(t *testing.T, dev *snug.Device) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		s := memStore(t, Options{HostLimit: 5 * 4 * pageLen})
 		x, err := Create[float32](s, "x", n, pageLen)
@@ -77,7 +77,7 @@ func TestDeviceTier(t *testing.T) {
 // it keeps what is used next, and copies ahead what is in host memory.
 func TestDeviceTierAhead(t *testing.T) {
 	const pages, pageLen, passes = 8, 16, 20
-	eachPlace(t, func(t *testing.T, dev *snug.Device) {
+	eachDevice(t, func(t *testing.T, dev *snug.Device) {
 		s := memStore(t, Options{})
 		x, err := Create[float32](s, "x", pages*pageLen, pageLen)
 		require.NoError(t, err)

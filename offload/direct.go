@@ -19,7 +19,7 @@ type direct struct {
 }
 
 // directFile returns the file at path, open as plain, as a direct one, nil if that is
-// not possible, or if another file has taken the place since.
+// not possible, or if another file has its name since.
 func directFile(path string, plain files.File) *direct {
 	past, err := openDirect(path)
 	if err != nil {

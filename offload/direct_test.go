@@ -87,7 +87,7 @@ func TestDirectFallsBack(t *testing.T) {
 	require.False(t, d.refuses(syscall.EIO))
 	require.False(t, d.refuses(io.EOF))
 	require.False(t, d.refused.Load())
-	require.Equal(t, MaxPage, piece(d))
+	require.Equal(t, maxPage, piece(d))
 	require.True(t, d.refuses(&os.PathError{Err: syscall.EINVAL}))
 	require.Equal(t, pieceBytes, piece(d))
 	n, err := d.WriteAt(b, 4096)
@@ -128,6 +128,6 @@ func TestOverlap(t *testing.T) {
 	require.Positive(t, st.ReadTime)
 	require.Positive(t, st.WriteTime)
 	require.Less(t, st.Overlap(), 0.5, "nothing is read ahead")
-	_, err := Options{Workers: MaxWorkers + 1}.check()
+	_, err := Options{Workers: maxWorkers + 1}.check()
 	require.ErrorIs(t, err, snug.ErrConfig)
 }

@@ -59,7 +59,7 @@ func ExampleUpdater() {
 	// Output: <nil> 0.8984375 65536
 }
 
-// A model of six blocks, of which a device has room for two and for the window that
+// A model of six blocks, of which a device holds two and the frames that
 // the others are paged through. The embedding is used as the head too, and stays.
 func ExampleOptimal() {
 	const gib = 1 << 30
@@ -79,9 +79,9 @@ func ExampleOptimal() {
 		return
 	}
 	for i, l := range layers {
-		fmt.Println(l.Name, m.Of(i))
+		fmt.Println(l.Name, m.Tier(i))
 	}
-	fmt.Printf("window of %d GiB, %.1f s a step\n", m.Window/gib, m.Seconds)
+	fmt.Printf("frames of %d GiB, %.1f s a step, %.1f at least\n", m.FrameBytes/gib, m.Seconds, m.Bound)
 	// Output:
 	// embedding cuda:0
 	// block0 cuda:0
@@ -91,10 +91,10 @@ func ExampleOptimal() {
 	// block4 disk
 	// block5 disk
 	// head cuda:0
-	// window of 6 GiB, 7.1 s a step
+	// frames of 6 GiB, 7.1 s a step, 7.1 at least
 }
 
-// Three layers on a device that has room for the window only.
+// Three layers on a device that holds two frames only.
 func ExampleRunner() {
 	s, _, done := exampleStore(0)
 	defer done()
@@ -115,7 +115,7 @@ func ExampleRunner() {
 	}
 	defer r.Close()
 	_ = r.Backward(context.Background(), func(layer int, weights []snug.View) error {
-		fmt.Println(layers[layer].Name, weights[0].Float32s(), r.Place(layer))
+		fmt.Println(layers[layer].Name, weights[0].Float32s(), r.Tier(layer))
 		return nil
 	})
 	// Output:

@@ -162,7 +162,7 @@ func getObject(d *state.Decoder) *object {
 	switch {
 	case d.Err != nil:
 	case checkKey(name) != nil || max(sizes[0], sizes[1]) > math.MaxInt:
-	case dt == 0 && n <= MaxPage && pageLen == n:
+	case dt == 0 && n <= maxPage && pageLen == n:
 		obj = newBlob(name, n)
 	case dt != 0 && checkTensor(name, dt, n, pageLen) == nil && pageCount(n, pageLen) <= d.Left()/entrySize:
 		obj = newTensor(name, dt, n, pageLen)
@@ -180,7 +180,7 @@ func getObject(d *state.Decoder) *object {
 		if off == noSlot {
 			continue
 		}
-		if off%slotAlign != 0 || off > math.MaxInt64-MaxPage || p.size == 0 {
+		if off%slotAlign != 0 || off > math.MaxInt64-maxPage || p.size == 0 {
 			d.Corrupt("%v at offset %d", p, off)
 			return nil
 		}

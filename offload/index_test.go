@@ -66,7 +66,7 @@ func TestMalformedIndex(t *testing.T) {
 	}
 }
 
-// TestSharedSlot checks that two pages at one place are refused.
+// TestSharedSlot checks that two pages at one offset are refused.
 func TestSharedSlot(t *testing.T) {
 	dir, _ := smallStore(t)
 	objects, err := decodeBytes(dir.Bytes(indexName))

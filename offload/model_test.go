@@ -52,7 +52,8 @@ func againstModel(t *rapid.T) {
 	sizes := [keys]int{64, 64, 64, 64, 128, 1, 4000, 4097, 0, 300}
 	opts := Options{
 		HostLimit:     rapid.SampledFrom([]int64{4224, 4416, 8192, 0}).Draw(t, "limit"),
-		PrefetchDepth: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "depth"),
+		PrefetchDepth: rapid.SampledFrom([]int{1, 3}).Draw(t, "depth"),
+		NoPrefetch:    rapid.Bool().Draw(t, "none"),
 	}
 	opts, err := opts.check()
 	require.NoError(t, err)

@@ -68,17 +68,17 @@ const markBytes = alignment
 // device without copies beside its queue. Each page is one copy of the device, and a
 // second one of 64 bytes if it is awaited.
 //
-// Errors: [snug.ErrConfig] when dev is nil, pageBytes is not positive or above [MaxPage], or
-// pages not positive or above [MaxPages]; [snug.ErrNoMemory] when so much cannot be
+// Errors: [snug.ErrConfig] when dev is nil, pageBytes is not from 1 to 1 GiB, or
+// pages not from 1 to 4 Mi; [snug.ErrNoMemory] when so much cannot be
 // pinned; [snug.ErrDevice] when dev is closed.
 func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 	switch {
-	case pageBytes < 1 || pageBytes > MaxPage:
-		return nil, fmt.Errorf("offload: mover with pages of %d bytes, want 1 to %d: %w", pageBytes, MaxPage, snug.ErrConfig)
+	case pageBytes < 1 || pageBytes > maxPage:
+		return nil, fmt.Errorf("offload: mover with pages of %d bytes, want 1 to %d: %w", pageBytes, maxPage, snug.ErrConfig)
 	case dev == nil:
 		return nil, fmt.Errorf("offload: mover: the device is nil: %w", snug.ErrConfig)
-	case pages < 1 || pages > MaxPages:
-		return nil, fmt.Errorf("offload: mover with %d pages, want 1 to %d: %w", pages, MaxPages, snug.ErrConfig)
+	case pages < 1 || pages > maxPages:
+		return nil, fmt.Errorf("offload: mover with %d pages, want 1 to %d: %w", pages, maxPages, snug.ErrConfig)
 	}
 	m := &Mover{dev: dev, pageBytes: roundUp(pageBytes, alignment)}
 	copier, err := device.Copier(dev)
@@ -113,16 +113,6 @@ func (m *Mover) pin(pages int) (err error) {
 		m.ring[i].mark = m.pinned.Slice(i*stride+m.pageBytes, markBytes)
 	}
 	return nil
-}
-
-// PinnedBytes returns the bytes of pinned host memory that m holds.
-func (m *Mover) PinnedBytes() int64 {
-	if !m.made() {
-		return 0
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return int64(m.pinned.Size)
 }
 
 // Load starts to copy src, in host memory, to dst, on the device; they have one
@@ -281,8 +271,8 @@ func (p *staged) wait() error {
 	return fence.Wait()
 }
 
-// await makes later work of the queue wait for p. That uses p's fence up; its place
-// takes that of a copy which waits for the queue, and so for the page.
+// await makes later work of the queue wait for p. That uses p's fence up, and
+// replaces it by the fence of a copy which waits for the queue, and so for the page.
 func (m *Mover) await(p *staged) error {
 	if p.awaited {
 		return nil

@@ -11,13 +11,13 @@ import (
 
 func TestNewMoverErrors(t *testing.T) {
 	dev, c := openCopier(t)
-	for _, n := range [][2]int{{0, 1}, {-1, 1}, {MaxPage + 1, 1}, {1, 0}, {1, -1}, {1, MaxPages + 1}} {
+	for _, n := range [][2]int{{0, 1}, {-1, 1}, {maxPage + 1, 1}, {1, 0}, {1, -1}, {1, maxPages + 1}} {
 		for _, dev := range []*snug.Device{dev, snug.CPU()} {
 			_, err := NewMover(dev, n[0], n[1])
 			require.ErrorIs(t, err, snug.ErrConfig, "%d bytes, %d pages", n[0], n[1])
 		}
 	}
-	for _, n := range [][2]int{{1 << 20, 1}, {MaxPage, MaxPages}} {
+	for _, n := range [][2]int{{1 << 20, 1}, {maxPage, maxPages}} {
 		_, err := NewMover(dev, n[0], n[1])
 		require.ErrorIs(t, err, snug.ErrNoMemory, "%d bytes, %d pages", n[0], n[1])
 	}
@@ -26,7 +26,7 @@ func TestNewMoverErrors(t *testing.T) {
 	}
 	m, err := NewMover(snug.CPU(), 64, 2)
 	require.NoError(t, err)
-	require.Zero(t, m.PinnedBytes())
+	require.Zero(t, m.pinned.Size)
 	require.NoError(t, m.Close())
 
 	require.NoError(t, dev.Close())

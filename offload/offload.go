@@ -52,6 +52,7 @@
 package offload
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -60,11 +61,11 @@ import (
 
 // Limits of a store.
 const (
-	MaxKey     = 1 << 10 // bytes of a key
-	MaxPage    = 1 << 30 // bytes of a page
-	MaxPages   = 1 << 22 // pages of a tensor
-	MaxDepth   = 1 << 10 // PrefetchDepth
-	MaxWorkers = 64      // Workers
+	maxKey     = 1 << 10 // bytes of a key
+	maxPage    = 1 << 30 // bytes of a page
+	maxPages   = 1 << 22 // pages of a tensor
+	maxDepth   = 1 << 10 // PrefetchDepth
+	maxWorkers = 64      // Workers
 )
 
 const (
@@ -85,15 +86,15 @@ type Options struct {
 	// use, and dirty ones are written by Commit only.
 	HostLimit int64
 	// DiskLimit is the bytes that the page file may have, each page rounded up
-	// to 4096. Pages that change between two commits take room twice. What
-	// finds none is an error, as on a full disk. 0 means no limit.
+	// to 4096. Pages that change between two commits take space twice. A write
+	// beyond the limit is an error, as on a full disk. 0 means no limit.
 	DiskLimit int64
-	// PrefetchDepth is how many pages the store looks ahead, [MaxDepth] at
-	// most. 0 means 16. A negative depth turns all background reading and
-	// writing off.
+	// PrefetchDepth is how many pages the store looks ahead, 1024 at most. 0 means 16.
 	PrefetchDepth int
+	// NoPrefetch turns all reading and writing in the background off.
+	NoPrefetch bool
 	// Workers is how many pages are read ahead at a time, and how many written
-	// behind, [MaxWorkers] at most. 0 means 4. They have no buffers of their own: all
+	// behind, 64 at most. 0 means 4. They have no buffers of their own: all
 	// pages on their way count to HostLimit.
 	Workers int
 	// Direct moves pages past the operating system's cache, where the system and the
@@ -105,24 +106,20 @@ type Options struct {
 }
 
 func (o Options) check() (Options, error) {
-	if o.HostLimit < 0 {
-		return o, fmt.Errorf("offload: HostLimit is %d bytes, want 0 or more: %w", o.HostLimit, snug.ErrConfig)
-	}
 	switch {
+	case o.HostLimit < 0:
+		return o, fmt.Errorf("offload: HostLimit is %d bytes, want 0 or more: %w", o.HostLimit, snug.ErrConfig)
 	case o.DiskLimit < 0:
 		return o, fmt.Errorf("offload: DiskLimit is %d bytes, want 0 or more: %w", o.DiskLimit, snug.ErrConfig)
-	case o.PrefetchDepth > MaxDepth:
-		return o, fmt.Errorf("offload: PrefetchDepth is %d pages, want %d at most: %w", o.PrefetchDepth, MaxDepth, snug.ErrConfig)
-	case o.PrefetchDepth == 0:
-		o.PrefetchDepth = defaultDepth
-	case o.PrefetchDepth < 0:
+	case o.PrefetchDepth < 0 || o.PrefetchDepth > maxDepth:
+		return o, fmt.Errorf("offload: PrefetchDepth is %d pages, want 0 to %d: %w", o.PrefetchDepth, maxDepth, snug.ErrConfig)
+	case o.Workers < 0 || o.Workers > maxWorkers:
+		return o, fmt.Errorf("offload: Workers is %d, want 0 to %d: %w", o.Workers, maxWorkers, snug.ErrConfig)
+	}
+	o.PrefetchDepth = cmp.Or(o.PrefetchDepth, defaultDepth)
+	o.Workers = cmp.Or(o.Workers, defaultWorkers)
+	if o.NoPrefetch {
 		o.PrefetchDepth = 0
-	}
-	if o.Workers < 0 || o.Workers > MaxWorkers {
-		return o, fmt.Errorf("offload: Workers is %d, want 0 to %d: %w", o.Workers, MaxWorkers, snug.ErrConfig)
-	}
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
 	}
 	return o, nil
 }
@@ -136,12 +133,12 @@ type Stats struct {
 	Hits       int64         // Acquire and Pin calls that found the page in memory, or on its way there
 	Misses     int64         // Acquire and Pin calls that read the page from disk
 	Prefetched int64         // pages read in the background
-	Evicted    int64         // pages dropped from memory to make room
+	Evicted    int64         // pages dropped from memory for others
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
 	ReadTime   time.Duration // time that reads of pages took, each for itself
 	WriteTime  time.Duration // time that writes of pages took, each for itself
-	Stall      time.Duration // time that Acquire and Pin calls waited for disk, room or a commit
+	Stall      time.Duration // time that Acquire and Pin calls waited for disk, memory or a commit
 	Direct     bool          // pages move past the operating system's cache
 }
 

@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// The most nodes of a search for one window, and the most groups that the nodes of all
-// windows look at: some seconds.
+// The most nodes of a search for one size of frames, and the most groups that the nodes of all
+// searches look at: some seconds.
 const (
 	maxNodes  = 1 << 20
 	maxLookAt = 1 << 29
 )
 
-// Optimal is the map of the least time of transfers. It searches with branch and bound,
+// Optimal is the map with the minimum time of transfers. It searches with branch and bound,
 // groups of tied layers by how much is paged for each of their bytes; the bound places
 // the rest in parts. It ends the search early after a million nodes for each size of the
-// window, or after 2^29 groups that all nodes look at, which takes some seconds; then
+// frames, or after 2^29 groups that all nodes look at, which takes some seconds; then
 // Seconds of the result is above Bound. Layers that are alike
 // are told apart by their order only, so that models of many equal layers are quick.
 // Errors are those of [Greedy].
@@ -38,7 +38,7 @@ func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
 		best.at, best.seconds = s.at, s.seconds
 	}
 	if best.at == nil {
-		return DeviceMap{}, pr.noRoom()
+		return DeviceMap{}, pr.doesNotFit()
 	}
 	m := pr.deviceMap(best.at)
 	m.Bound = min(bound, m.Seconds)
@@ -70,7 +70,7 @@ type search struct {
 	pr     *placement
 	layer  int64
 	groups []group // by bytes paged for each byte, falling
-	room   []int64 // left
+	free   []int64 // left
 	now    []int   // the tier of each of groups so far
 	nodes  int     // that may still be looked at
 	early  bool    // there were more
@@ -90,36 +90,36 @@ func (pr *placement) byTraffic() []group {
 
 func newSearch(pr *placement, groups []group, layer int64, best search) *search {
 	return &search{
-		pr: pr, layer: layer, groups: groups, room: pr.room(2 * layer), now: make([]int, len(groups)),
+		pr: pr, layer: layer, groups: groups, free: pr.space(2 * layer), now: make([]int, len(groups)),
 		at: best.at, seconds: best.seconds,
 	}
 }
 
-// run searches, looks at so many nodes at most, and returns a time that no map of this
-// window is below.
+// run searches, looks at so many nodes at most, and returns a time that no map with these
+// frames is below.
 func (s *search) run(nodes int) float64 {
 	s.nodes = nodes
 	root := s.relaxed(0, 0)
-	if s.room[0] < 0 {
+	if s.free[0] < 0 {
 		return math.Inf(1)
 	}
 	if s.visit(0, 0); s.early {
 		return root
 	}
-	return s.seconds // this window's best, or what no map of it is below
+	return s.seconds // the best with these frames, or what no map of it is below
 }
 
-// relaxed returns the least time if groups from k on could be cut into parts: those
-// with the most traffic for a byte lie in the fastest room.
+// relaxed returns the minimum time if groups from k on could be cut into parts: those
+// with the most traffic for a byte lie in the fastest tiers.
 func (s *search) relaxed(k int, seconds float64) float64 {
-	t, left := 0, float64(s.room[0])
+	t, left := 0, float64(s.free[0])
 	for _, g := range s.groups[k:] {
 		for bytes := float64(g.bytes); bytes > 0; {
 			for left <= 0 {
-				if t++; t == len(s.room) {
+				if t++; t == len(s.free) {
 					return math.Inf(1)
 				}
-				left = float64(s.room[t])
+				left = float64(s.free[t])
 			}
 			part := min(bytes, left)
 			seconds += g.moved * (part / float64(g.bytes)) * s.pr.cost(t)
@@ -152,13 +152,13 @@ func (s *search) visit(k int, seconds float64) {
 			first = s.now[k-1] // equal groups lie in the order of their tiers
 		}
 	}
-	for t := first; t < len(s.room); t++ {
-		if s.room[t] < g.bytes || s.pr.tiers[t].Rate > 0 && g.layer > s.layer {
+	for t := first; t < len(s.free); t++ {
+		if s.free[t] < g.bytes || s.pr.tiers[t].Rate > 0 && g.layer > s.layer {
 			continue
 		}
-		s.room[t] -= g.bytes
+		s.free[t] -= g.bytes
 		s.now[k] = t
 		s.visit(k+1, seconds+g.moved*s.pr.cost(t))
-		s.room[t] += g.bytes
+		s.free[t] += g.bytes
 	}
 }

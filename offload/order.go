@@ -36,7 +36,7 @@ const (
 
 func newOrder(on bool) order { return order{on: on} }
 
-// grow makes room for the accesses of so many pages.
+// grow makes the record large enough for the accesses of so many pages.
 func (o *order) grow(pages int) {
 	if !o.on || perPage*pages <= len(o.ring) {
 		return

@@ -79,7 +79,7 @@ func (s *Store) forget(p *page) error {
 	s.vacate(p)
 	p.unsynced = false
 	p.version++
-	s.settled.Broadcast() // for who waits for room
+	s.settled.Broadcast() // for who waits for memory
 	return nil
 }
 
@@ -149,10 +149,10 @@ func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 			return err
 		}
 		buf, err := s.buffers.take(p.size)
-		if err != nil && s.buffers.used == s.pinBytes { // nobody can make room
+		if err != nil && s.buffers.used == s.pinBytes { // no page can be evicted
 			return fmt.Errorf("%v: %w", p, err)
 		}
-		p.buf = buf // nil if others must make room
+		p.buf = buf // nil if others must be evicted
 	}
 	switch {
 	case overwrite:
@@ -181,7 +181,7 @@ func (s *Store) end(p *page) {
 
 // reserve evicts pages until p fits.
 func (s *Store) reserve(ctx context.Context, p *page) error {
-	need := s.buffers.room(int64(p.size))
+	need := s.buffers.rounded(int64(p.size))
 	for !s.buffers.fits(need) {
 		if s.pinBytes+need > s.buffers.limit {
 			return fmt.Errorf("offload: %v takes %d bytes, %d of the host limit of %d are pinned: %w", p, need, s.pinBytes, s.buffers.limit, snug.ErrNoMemory)
@@ -194,7 +194,7 @@ func (s *Store) reserve(ctx context.Context, p *page) error {
 			}
 		case v.dirty:
 			if err := s.write(v); err != nil {
-				return fmt.Errorf("offload: make room for %v: %w", p, err)
+				return fmt.Errorf("offload: evict a page for %v: %w", p, err)
 			}
 		default:
 			s.discard(v)
@@ -257,13 +257,13 @@ func (s *Store) write(p *page) error {
 	if evictable { // others may look for the next one meanwhile
 		heap.Remove(&s.victims, p.index)
 	}
-	s.writing += s.buffers.room(int64(p.size))
+	s.writing += s.buffers.rounded(int64(p.size))
 	s.mu.Unlock()
 	start := time.Now()
 	sum, err := p.writeTo(s.data, to.off)
 	s.mu.Lock()
 	s.stats.WriteTime += time.Since(start)
-	s.writing -= s.buffers.room(int64(p.size))
+	s.writing -= s.buffers.rounded(int64(p.size))
 	if evictable {
 		heap.Push(&s.victims, p)
 	}
@@ -292,7 +292,7 @@ const pieceBytes = 128 << 10
 // whole pages, which disks are faster with.
 func piece(data files.File) int {
 	if d, ok := data.(*direct); ok && !d.refused.Load() {
-		return MaxPage
+		return maxPage
 	}
 	return pieceBytes
 }

@@ -253,9 +253,9 @@ func TestHugeIndex(t *testing.T) {
 // TestClaimedPage: a page of a gigabyte in a file of some bytes takes no memory.
 func TestClaimedPage(t *testing.T) {
 	dir := filestest.New()
-	s := &Store{fs: dir, objects: map[string]*object{"blob": newBlob("blob", MaxPage)}}
+	s := &Store{fs: dir, objects: map[string]*object{"blob": newBlob("blob", maxPage)}}
 	p := &s.objects["blob"].pages[0]
-	p.slot, p.frozen = extent{0, MaxPage}, true
+	p.slot, p.frozen = extent{0, maxPage}, true
 	dir.SetBytes(indexName, indexOf(t, s))
 	dir.SetBytes(dataName, make([]byte, 5000))
 	var before, after runtime.MemStats

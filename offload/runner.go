@@ -22,7 +22,7 @@ type Runner struct {
 	s       *Store
 	movers  []*Mover // of the tiers where layers run
 	layers  []Layer
-	place   []int
+	tierOf  []int
 	tiers   []Tier
 	group   []int
 	demoted []Demotion
@@ -58,7 +58,7 @@ type kept struct {
 // frame is the memory that a paged layer passes through, by element type.
 type frame map[snug.DType]kept
 
-// NewRunner makes room on the devices for the layers of a map, of [Greedy] or
+// NewRunner allocates memory on the devices for the layers of a map, of [Greedy] or
 // [Optimal] for the same layers, and loads those that stay. movers are those of the
 // devices of the tiers without a Rate, in their order. Besides what the Movers hold, a
 // Runner takes the bytes of the weights that stay and two times, or if there is no
@@ -68,9 +68,9 @@ type frame map[snug.DType]kept
 // Errors: [snug.ErrConfig] when movers, layers and map do not fit together or the store
 // lacks a tensor, [snug.ErrShape] when a tensor has not the Bytes of its Weight,
 // [snug.ErrDType] for a DType that a tensor cannot be converted to, [snug.ErrNoMemory]
-// when not even one layer has room, and those of the store and the devices.
+// when not even one layer fits, and those of the store and the devices.
 func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerOptions) (_ *Runner, err error) {
-	r := &Runner{s: s, movers: movers, layers: layers, tiers: m.Tiers, place: append([]int(nil), m.Place...)}
+	r := &Runner{s: s, movers: movers, layers: layers, tiers: m.Tiers, tierOf: append([]int(nil), m.TierOf...)}
 	made := false
 	defer func() {
 		if !made { // or the Source of a tensor did not return
@@ -78,7 +78,7 @@ func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerO
 		}
 	}()
 	if err = r.check(o); err == nil {
-		err = r.makeRoom()
+		err = r.allocateAll()
 	}
 	if err == nil {
 		err = r.loadResident()
@@ -107,11 +107,11 @@ func (r *Runner) check(o RunnerOptions) error {
 			return errNoMover
 		}
 	}
-	if len(r.movers) != runs || len(r.place) != len(r.layers) {
-		return fmt.Errorf("%d movers and places of %d layers, want movers for %d tiers and places of %d: %w", len(r.movers), len(r.place), runs, len(r.layers), snug.ErrConfig)
+	if len(r.movers) != runs || len(r.tierOf) != len(r.layers) {
+		return fmt.Errorf("%d movers and tiers of %d layers, want movers for %d tiers and tiers of %d: %w", len(r.movers), len(r.tierOf), runs, len(r.layers), snug.ErrConfig)
 	}
-	for i, t := range r.place {
-		if t < 0 || t >= len(r.tiers) || t != r.place[r.first(i)] {
+	for i, t := range r.tierOf {
+		if t < 0 || t >= len(r.tiers) || t != r.tierOf[r.first(i)] {
 			return fmt.Errorf("layer %q lies in tier %d of %d, or apart from layers that it is tied to: %w", r.layers[i].Name, t, len(r.tiers), snug.ErrConfig)
 		}
 	}
@@ -161,15 +161,15 @@ func (r *Runner) find(w Weight, dt snug.DType) error {
 }
 
 // paged reports whether a layer is paged.
-func (r *Runner) paged(layer int) bool { return r.tiers[r.place[layer]].Rate > 0 }
+func (r *Runner) paged(layer int) bool { return r.tiers[r.tierOf[layer]].Rate > 0 }
 
-// Place returns the name of the tier of a layer, which a demotion changes.
-// It is empty for a layer that there is not.
-func (r *Runner) Place(layer int) string {
-	if r == nil || layer < 0 || layer >= len(r.place) {
+// Tier returns the name of the tier of a layer, which a demotion changes.
+// It is empty for a layer that does not exist.
+func (r *Runner) Tier(layer int) string {
+	if r == nil || layer < 0 || layer >= len(r.tierOf) {
 		return ""
 	}
-	return r.tiers[r.place[layer]].Name
+	return r.tiers[r.tierOf[layer]].Name
 }
 
 // Demoted lists the layers that lie lower than the map wanted, and why.

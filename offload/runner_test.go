@@ -65,8 +65,8 @@ func deviceOf(p kerneltest.Place) *snug.Device {
 	return p.Dev
 }
 
-// eachPlace runs a test on every place, and on a device with copies beside its queue.
-func eachPlace(t *testing.T, test func(t *testing.T, dev *snug.Device)) {
+// eachDevice runs a test on every place, and on a device with copies beside its queue.
+func eachDevice(t *testing.T, test func(t *testing.T, dev *snug.Device)) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) { test(t, deviceOf(p)) })
 	t.Run("copier", func(t *testing.T) {
 		dev, _ := openCopier(t)
@@ -75,7 +75,7 @@ func eachPlace(t *testing.T, test func(t *testing.T, dev *snug.Device)) {
 }
 
 func TestRunner(t *testing.T) {
-	eachPlace(t, func(t *testing.T, dev *snug.Device) {
+	eachDevice(t, func(t *testing.T, dev *snug.Device) {
 		s := memStore(t, Options{HostLimit: 5 * 192})
 		model, want := runnerModel(t, s, 100, 6)
 		for _, limit := range []int64{900, 1900, 2600, 0} {
@@ -105,9 +105,9 @@ func TestRunner(t *testing.T) {
 					}
 				}
 				for i := range layers {
-					require.Equal(t, m.Of(i), r.Place(i))
+					require.Equal(t, m.Tier(i), r.Tier(i))
 					_, stays := r.View(layers[i].Weights[0].Name)
-					require.Equal(t, m.Place[i] == 0, stays)
+					require.Equal(t, m.TierOf[i] == 0, stays)
 				}
 				require.Empty(t, r.Demoted())
 				require.NoError(t, dev.Sync())
@@ -143,7 +143,7 @@ func rounded(x []float32) []float32 {
 // memory.
 func TestRunnerTrains(t *testing.T) {
 	const n, layers, steps, pageLen = 128, 5, 4, 32
-	eachPlace(t, func(t *testing.T, dev *snug.Device) {
+	eachDevice(t, func(t *testing.T, dev *snug.Device) {
 		s := memStore(t, Options{HostLimit: 12 * 4 * pageLen})
 		opt, err := adamW(s, pageLen)
 		require.NoError(t, err)
@@ -162,7 +162,7 @@ func TestRunnerTrains(t *testing.T) {
 		}
 		m, err := Greedy(model, []Tier{{dev.Name(), 4*4*n + 64, 0}, {"store", 0, 1}})
 		require.NoError(t, err)
-		require.Equal(t, []int{0, 0, 1, 1, 1}, m.Place)
+		require.Equal(t, []int{0, 0, 1, 1, 1}, m.TierOf)
 		r, err := NewRunner(s, []*Mover{newMover(t, dev, 128, 3)}, model, m, RunnerOptions{})
 		require.NoError(t, err)
 		for l := range layers {
@@ -258,7 +258,7 @@ func TestRunnerTwoDevices(t *testing.T) {
 	layers, want := runnerModel(t, s, 100, 6)
 	m, err := Greedy(layers, []Tier{{first.Name(), 1730, 0}, {"cpu", 460, 0}, {"disk", 0, 1}})
 	require.NoError(t, err)
-	require.Equal(t, []int{0, 1, 2, 2, 2, 0}, m.Place)
+	require.Equal(t, []int{0, 1, 2, 2, 2, 0}, m.TierOf)
 	r, err := NewRunner(s, []*Mover{newMover(t, first, 128, 3), newMover(t, snug.CPU(), 128, 1)}, layers, m, RunnerOptions{})
 	require.NoError(t, err)
 	devices := []*snug.Device{first, snug.CPU(), first, first, first, first}
@@ -339,7 +339,7 @@ func TestRunnerOverlaps(t *testing.T) {
 	}
 	m, err := Greedy(layers, []Tier{{"cpu", 800, 0}, {"disk", 0, 1}})
 	require.NoError(t, err)
-	require.Equal(t, []int{1, 1, 1}, m.Place)
+	require.Equal(t, []int{1, 1, 1}, m.TierOf)
 	r, err := NewRunner(s, []*Mover{newMover(t, snug.CPU(), 128, 1)}, layers, m, RunnerOptions{})
 	require.NoError(t, err)
 	require.NoError(t, r.Forward(context.Background(), func(layer int, _ []snug.View) error {
@@ -370,9 +370,9 @@ func TestRunnerErrors(t *testing.T) {
 	require.NoError(t, err)
 	movers := []*Mover{newMover(t, snug.CPU(), 128, 1)}
 	apart := m
-	apart.Place = []int{0, 1, 1}
+	apart.TierOf = []int{0, 1, 1}
 	less := m
-	less.Place = m.Place[:2]
+	less.TierOf = m.TierOf[:2]
 	short := append([]Layer(nil), layers...)
 	short[1] = Layer{Name: "short", Weights: []Weight{{"w1", 3}}}
 	missing := append([]Layer(nil), layers...)
@@ -390,7 +390,7 @@ func TestRunnerErrors(t *testing.T) {
 		"bytes":     {movers, short, m, RunnerOptions{}, snug.ErrShape},
 		"missing":   {movers, missing, m, RunnerOptions{}, snug.ErrConfig},
 		"dtype":     {movers, layers, m, RunnerOptions{DType: snug.I32}, snug.ErrDType},
-		"map":       {movers, layers, DeviceMap{Place: m.Place}, RunnerOptions{}, snug.ErrConfig},
+		"map":       {movers, layers, DeviceMap{TierOf: m.TierOf}, RunnerOptions{}, snug.ErrConfig},
 	} {
 		_, err := NewRunner(s, test.movers, test.layers, test.m, test.o)
 		require.ErrorIs(t, err, test.want, name)

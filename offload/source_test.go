@@ -34,7 +34,7 @@ func (w *weights) LoadAt(name string, lo int, dst snug.View) error {
 	return nil
 }
 
-// TestAttach reads a tensor of another place, with a cast, in a limit of two of its ten
+// TestAttach reads a tensor of a Source, with a cast, in a limit of two of its ten
 // pages.
 func TestAttach(t *testing.T) {
 	const n, pageLen = 305, 32

@@ -74,7 +74,7 @@ type page struct {
 
 	buf   []byte // nil when not in memory
 	pins  int
-	busy  bool // being read or written, or waiting for room to be read
+	busy  bool // being read or written, or waiting for memory to be read into
 	dirty bool // buf is newer than slot
 	gone  bool // deleted
 	bad   bool // reading ahead failed; the next Acquire says why
@@ -116,7 +116,7 @@ var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 // directory is created with mode 0700, files have mode 0600. A lock on the file snug.lock
 // lets one Store at a time open a directory. On Linux, macOS, the BSDs and Windows the
 // system releases it when the process ends. Elsewhere, remove the file by hand after a
-// process was killed. Links, pipes and files of other users in the place of a store's files
+// process was killed. Links, pipes and files of other users with the names of a store's files
 // are not opened.
 //
 // Errors: [snug.ErrConfig] for bad options, a store in use, or such a file;
@@ -190,8 +190,8 @@ func (s *Store) openFiles() (err error) {
 	return nil
 }
 
-// marked reports whether the mark of a store that is open is there, or what stands in its
-// place: then nobody knows.
+// marked reports whether the mark of a store that is open is there, or something else of
+// its name: then nobody knows.
 func marked(fs files.Dir) bool {
 	f, err := fs.Open(openName, readOnly)
 	if err == nil {
@@ -319,12 +319,12 @@ func (s *Store) enter() error {
 // where they are until as many calls of [Store.Release], and may not be touched
 // after that. A new key becomes a
 // blob of zeros. The memory starts at a multiple of 64 bytes, and all that hold the
-// blob share it. Acquire waits while the page is read or written, while room
-// is made, and while Commit runs. A page in memory costs no allocation.
+// blob share it. Acquire waits while the page is read or written, while pages are
+// evicted for it, and while Commit runs. A page in memory costs no allocation.
 //
 // Errors: [snug.ErrShape] when the blob has another size or size is negative
-// or above [MaxPage]; [snug.ErrConfig] when key is empty, too long, not UTF-8
-// or names a tensor; [snug.ErrNoMemory] when pinned pages leave no room;
+// or above 1 GiB; [snug.ErrConfig] when key is empty, too long, not UTF-8
+// or names a tensor; [snug.ErrNoMemory] when pinned pages leave too few bytes;
 // [snug.ErrCorrupt] when the page on disk is damaged.
 func (s *Store) Acquire(key string, size int) ([]byte, error) {
 	if err := s.enter(); err != nil {
@@ -353,8 +353,8 @@ func (s *Store) Acquire(key string, size int) ([]byte, error) {
 
 // blob returns the object of a blob, which it makes when there is none.
 func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
-	if size < 0 || size > MaxPage {
-		return nil, false, fmt.Errorf("offload: blob %q of %d bytes, want 0 to %d: %w", key, size, MaxPage, snug.ErrShape)
+	if size < 0 || size > maxPage {
+		return nil, false, fmt.Errorf("offload: blob %q of %d bytes, want 0 to %d: %w", key, size, maxPage, snug.ErrShape)
 	}
 	obj, ok := s.objects[key]
 	if !ok {
@@ -412,7 +412,7 @@ func (s *Store) Has(key string) bool {
 }
 
 // Delete removes a blob or tensor; the next [Store.Commit] makes that durable
-// and frees its room on disk. The error wraps [snug.ErrConfig] when there is
+// and frees its space on disk. The error wraps [snug.ErrConfig] when there is
 // none, or when a page of it is pinned.
 func (s *Store) Delete(key string) error {
 	if err := s.enter(); err != nil {
@@ -503,8 +503,8 @@ func (s *Store) drop(obj *object) {
 
 func checkKey(key string) error {
 	switch {
-	case key == "" || len(key) > MaxKey:
-		return fmt.Errorf("offload: key of %d bytes, want 1 to %d: %w", len(key), MaxKey, snug.ErrConfig)
+	case key == "" || len(key) > maxKey:
+		return fmt.Errorf("offload: key of %d bytes, want 1 to %d: %w", len(key), maxKey, snug.ErrConfig)
 	case !utf8.ValidString(key):
 		return fmt.Errorf("offload: key %q is not UTF-8: %w", key, snug.ErrConfig)
 	}

@@ -96,7 +96,7 @@ func TestTwoOpens(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	for _, o := range []Options{{HostLimit: -1}, {DiskLimit: -1}, {PrefetchDepth: MaxDepth + 1}, {Workers: -1}, {Workers: MaxWorkers + 1}} {
+	for _, o := range []Options{{HostLimit: -1}, {DiskLimit: -1}, {PrefetchDepth: -1}, {PrefetchDepth: maxDepth + 1}, {Workers: -1}, {Workers: maxWorkers + 1}} {
 		_, err := Open(t.TempDir(), o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
@@ -126,8 +126,8 @@ func TestBlobErrors(t *testing.T) {
 		size int
 		want error
 	}{
-		{"a", 63, snug.ErrShape}, {"a", 65, snug.ErrShape}, {"b", -1, snug.ErrShape}, {"b", MaxPage + 1, snug.ErrShape},
-		{"", 64, snug.ErrConfig}, {strings.Repeat("x", MaxKey+1), 64, snug.ErrConfig}, {"\xff", 64, snug.ErrConfig},
+		{"a", 63, snug.ErrShape}, {"a", 65, snug.ErrShape}, {"b", -1, snug.ErrShape}, {"b", maxPage + 1, snug.ErrShape},
+		{"", 64, snug.ErrConfig}, {strings.Repeat("x", maxKey+1), 64, snug.ErrConfig}, {"\xff", 64, snug.ErrConfig},
 		{"tensor", 16, snug.ErrConfig}, {"big", 257, snug.ErrNoMemory},
 	} {
 		_, err := s.Acquire(c.key, c.size)
@@ -141,9 +141,9 @@ func TestBlobErrors(t *testing.T) {
 	require.NoError(t, s.Delete("tensor"))
 	require.NoError(t, s.Delete("a"))
 	require.Empty(t, s.Keys())
-	_, err = s.Acquire(strings.Repeat("x", MaxKey), 64)
+	_, err = s.Acquire(strings.Repeat("x", maxKey), 64)
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Delete(strings.Repeat("x", MaxKey)), snug.ErrConfig, "pinned")
+	require.ErrorIs(t, s.Delete(strings.Repeat("x", maxKey)), snug.ErrConfig, "pinned")
 }
 
 func TestPinnedPagesLeaveNoRoom(t *testing.T) {
@@ -406,13 +406,13 @@ func TestRecovered(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// TestDiskLimit fills a page file: an error, the last commit as it was, and room again after
+// TestDiskLimit fills a page file: an error, the last commit as it was, and space again after
 // a page is deleted or with a higher limit.
 func TestDiskLimit(t *testing.T) {
 	const slots = 5
-	for _, depth := range []int{-1, 4} {
+	for _, none := range []bool{true, false} {
 		dir := t.TempDir()
-		o := Options{HostLimit: 2 * 64, DiskLimit: slots * slotAlign, PrefetchDepth: depth}
+		o := Options{HostLimit: 2 * 64, DiskLimit: slots * slotAlign, PrefetchDepth: 4, NoPrefetch: none}
 		s, err := Open(dir, o)
 		require.NoError(t, err)
 		set := func(key string, value byte) error {

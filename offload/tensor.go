@@ -26,9 +26,8 @@ type Tensor[T snug.Element] struct {
 //
 // Errors: [snug.ErrConfig] when name is not a valid key or names a blob,
 // [snug.ErrDType] when the tensor has another element type, and
-// [snug.ErrShape] when n is negative, pageLen is not positive or above
-// [MaxPage] bytes, there are more than [MaxPages] pages, or the tensor has
-// other lengths.
+// [snug.ErrShape] when n is negative, pageLen is not positive or takes
+// more than 1 GiB, there are more than 4 Mi pages, or the tensor has other lengths.
 func Create[T snug.Element](s *Store, name string, n, pageLen int) (*Tensor[T], error) {
 	dt := snug.DTypeOf[T]()
 	if err := checkTensor(name, dt, n, pageLen); err != nil {
@@ -94,10 +93,10 @@ func checkTensor(name string, dt snug.DType, n, pageLen int) error {
 		return fmt.Errorf("offload: tensor %q of element type %d: %w", name, dt, snug.ErrDType)
 	case n < 0 || n > math.MaxInt/size:
 		return fmt.Errorf("offload: tensor %q of %d elements: %w", name, n, snug.ErrShape)
-	case pageLen < 1 || pageLen > MaxPage/size:
-		return fmt.Errorf("offload: tensor %q in pages of %d elements, want 1 to %d: %w", name, pageLen, MaxPage/size, snug.ErrShape)
-	case pageCount(n, pageLen) > MaxPages:
-		return fmt.Errorf("offload: tensor %q in %d pages, want %d at most: %w", name, pageCount(n, pageLen), MaxPages, snug.ErrShape)
+	case pageLen < 1 || pageLen > maxPage/size:
+		return fmt.Errorf("offload: tensor %q in pages of %d elements, want 1 to %d: %w", name, pageLen, maxPage/size, snug.ErrShape)
+	case pageCount(n, pageLen) > maxPages:
+		return fmt.Errorf("offload: tensor %q in %d pages, want %d at most: %w", name, pageCount(n, pageLen), maxPages, snug.ErrShape)
 	}
 	return nil
 }
@@ -142,8 +141,8 @@ func (t *Tensor[T]) Pages() int {
 
 // Page is a pinned page of a tensor.
 type Page[T snug.Element] struct {
-	// Data are the page's elements, at a multiple of 64 bytes. They stay in
-	// place until Unpin, and all pins of the page share them. After that they
+	// Data are the page's elements, at a multiple of 64 bytes. They do not move
+	// until Unpin, and all pins of the page share them. After that they
 	// may not be touched: the memory may no longer be the process's.
 	Data []T
 	s    *Store

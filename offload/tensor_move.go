@@ -83,8 +83,8 @@ func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
 
 // SaveFrom copies src, on m's device, to elements off to off+src.Len()-1, and
 // returns when it is done. It copies what kernels queued before leave in src. Two
-// pages of the tensor are pinned at a time: one is copied while the store makes room
-// for the next. A page that it covers is not read from disk. The elements become
+// pages of the tensor are pinned at a time: one is copied while the store loads
+// the next. A page that it covers is not read from disk. The elements become
 // durable with the next [Store.Commit].
 //
 // Errors: those of [Mover.Save], and those of [Tensor.Pin]. The former come before

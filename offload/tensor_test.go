@@ -51,7 +51,7 @@ func TestTensorErrors(t *testing.T) {
 		want       error
 	}{
 		{"", 1, 1, snug.ErrConfig}, {"n", -1, 1, snug.ErrShape}, {"n", math.MaxInt/4 + 1, 1 << 20, snug.ErrShape},
-		{"n", 1, 0, snug.ErrShape}, {"n", 1, MaxPage/4 + 1, snug.ErrShape}, {"n", MaxPages + 1, 1, snug.ErrShape},
+		{"n", 1, 0, snug.ErrShape}, {"n", 1, maxPage/4 + 1, snug.ErrShape}, {"n", maxPages + 1, 1, snug.ErrShape},
 		{"x", 11, 4, snug.ErrShape}, {"x", 10, 5, snug.ErrShape}, {"blob", 64, 64, snug.ErrConfig},
 	} {
 		_, err := Create[float32](s, c.name, c.n, c.pageLen)
@@ -126,7 +126,7 @@ func TestTensorReadWrite(t *testing.T) {
 }
 
 func TestWholePagesAreNotRead(t *testing.T) {
-	s := memStore(t, Options{HostLimit: 64, PrefetchDepth: -1})
+	s := memStore(t, Options{HostLimit: 64, NoPrefetch: true})
 	x, err := Create[float32](s, "x", 40, 16)
 	require.NoError(t, err)
 	src := make([]float32, 40)

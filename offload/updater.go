@@ -58,7 +58,7 @@ type UpdaterOptions struct {
 //	err = u.Commit()
 //
 // Weights, gradients and results have the bits of the same steps in memory. The store
-// wants room for a page of weights, one of gradients, what a range of the Stepper
+// needs a HostLimit of a page of weights, one of gradients, what a range of the Stepper
 // pins, and with Delayed one more of gradients. A step of pages that are in memory
 // allocates nothing.
 //
@@ -116,8 +116,8 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 		return nil, errNoStore
 	case opt == nil:
 		return nil, fmt.Errorf("offload: updater: the optimizer is nil: %w", snug.ErrConfig)
-	case o.PageLen < 1 || o.PageLen > MaxPage/4:
-		return nil, fmt.Errorf("offload: updater: PageLen is %d elements, want 1 to %d: %w", o.PageLen, MaxPage/4, snug.ErrConfig)
+	case o.PageLen < 1 || o.PageLen > maxPage/4:
+		return nil, fmt.Errorf("offload: updater: PageLen is %d elements, want 1 to %d: %w", o.PageLen, maxPage/4, snug.ErrConfig)
 	}
 	u := &Updater{s: s, opt: opt, o: o, byName: map[string]*updated{}, resume: s.Has(updaterKey)}
 	u.sums = make([]float64, chunksOf(o.PageLen))

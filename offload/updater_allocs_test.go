@@ -11,7 +11,7 @@ import (
 // TestUpdaterAllocatesNothing steps pages that are in memory.
 func TestUpdaterAllocatesNothing(t *testing.T) {
 	const n, pageLen = 4096, 1024
-	s := memStore(t, Options{HostLimit: 1 << 20, PrefetchDepth: -1})
+	s := memStore(t, Options{HostLimit: 1 << 20, NoPrefetch: true})
 	opt, err := adamW(s, pageLen)
 	require.NoError(t, err)
 	u, err := NewUpdater(s, opt, UpdaterOptions{PageLen: pageLen})

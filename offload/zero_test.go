@@ -38,7 +38,7 @@ var withMethods = map[string][]any{
 	"Page": {Page[float32]{}}, "DevicePage": {DevicePage{}}, "Move": {Move{}},
 	"Mover": {&Mover{}, (*Mover)(nil)}, "DeviceTier": {&DeviceTier{}, (*DeviceTier)(nil)},
 	"Updater": {&Updater{}, (*Updater)(nil)}, "Runner": {&Runner{}, (*Runner)(nil)},
-	"DeviceMap": {DeviceMap{}, DeviceMap{Place: []int{7}}}, "Layer": {Layer{}}, "Stats": {Stats{}}, "PageError": {&PageError{}},
+	"DeviceMap": {DeviceMap{}, DeviceMap{TierOf: []int{7}}}, "Layer": {Layer{}}, "Stats": {Stats{}}, "PageError": {&PageError{}},
 }
 
 // TestEverythingIsListed compares the lists above with the source.
@@ -91,7 +91,7 @@ func values(param reflect.Type) []any {
 	case reflect.TypeFor[float32]():
 		return []any{float32(0), float32(1), float32(-1), float32(math.NaN()), float32(math.Inf(1))}
 	case reflect.TypeFor[string]():
-		return []any{"", "x", "w", "\xff", strings.Repeat("x", MaxKey+1)}
+		return []any{"", "x", "w", "\xff", strings.Repeat("x", maxKey+1)}
 	case reflect.TypeFor[context.Context]():
 		done, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -116,9 +116,9 @@ func values(param reflect.Type) []any {
 		huge := Weight{"w", math.MaxInt64}
 		return []any{[]Layer(nil), []Layer{{}}, []Layer{{Uses: math.MinInt}}, []Layer{{Weights: []Weight{huge}}}, []Layer{{Uses: math.MaxInt, Weights: []Weight{{"w", 1}}}}}
 	case reflect.TypeFor[DeviceMap]():
-		return []any{DeviceMap{}, DeviceMap{Tiers: []Tier{{}}}, DeviceMap{Tiers: []Tier{{}}, Place: []int{-1}}}
+		return []any{DeviceMap{}, DeviceMap{Tiers: []Tier{{}}}, DeviceMap{Tiers: []Tier{{}}, TierOf: []int{-1}}}
 	case reflect.TypeFor[Options]():
-		return []any{Options{HostLimit: 1000}, Options{HostLimit: math.MaxInt64, DiskLimit: math.MaxInt64}, Options{HostLimit: math.MinInt64}, Options{Workers: math.MaxInt}, Options{PrefetchDepth: math.MinInt}}
+		return []any{Options{HostLimit: 1000}, Options{HostLimit: math.MaxInt64, DiskLimit: math.MaxInt64}, Options{HostLimit: math.MinInt64}, Options{Workers: math.MaxInt}, Options{NoPrefetch: true}, Options{PrefetchDepth: math.MinInt}}
 	}
 	return []any{reflect.Zero(param).Interface()}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// makeRoom allocates the frames and what stays. What does not fit is demoted.
-func (r *Runner) makeRoom() error {
+// allocateAll allocates the frames and what stays. What does not fit is demoted.
+func (r *Runner) allocateAll() error {
 	for {
 		layer, err := r.allocate()
 		if err == nil {
@@ -41,7 +41,7 @@ func (r *Runner) allocate() (layer int, err error) {
 			if _, ok := r.resident[w.Name]; ok {
 				continue
 			}
-			k, err := allocate(r.movers[r.place[i]].dev, r.dtypes[w.Name], r.weights[w.Name].Len())
+			k, err := allocate(r.movers[r.tierOf[i]].dev, r.dtypes[w.Name], r.weights[w.Name].Len())
 			if err != nil {
 				return i, err
 			}
@@ -51,8 +51,8 @@ func (r *Runner) allocate() (layer int, err error) {
 	return -1, nil
 }
 
-// allocateFrames makes two frames for the layers that are paged, or one if that is all
-// there is room for and nothing is left that could be demoted.
+// allocateFrames makes two frames for the layers that are paged, or one if only
+// one fits and nothing is left that could be demoted.
 func (r *Runner) allocateFrames() error {
 	lens := map[snug.DType]int{}
 	for i, l := range r.layers {
@@ -89,7 +89,7 @@ func (r *Runner) allocateFrames() error {
 func (r *Runner) largest() int {
 	found, most := -1, int64(0)
 	for i, l := range r.layers {
-		if b := l.Bytes(); r.place[i] == 0 && b > most {
+		if b := l.Bytes(); r.tierOf[i] == 0 && b > most {
 			found, most = i, b
 		}
 	}
@@ -103,7 +103,7 @@ func allocate(dev *snug.Device, dt snug.DType, n int) (k kept, err error) {
 
 // demote moves a layer, and those that are tied to it, to the next tier that pages.
 func (r *Runner) demote(layer int, why error) error {
-	from, to := r.place[layer], -1
+	from, to := r.tierOf[layer], -1
 	for t := from + 1; t < len(r.tiers) && to < 0; t++ {
 		if r.tiers[t].Rate > 0 {
 			to = t
@@ -114,7 +114,7 @@ func (r *Runner) demote(layer int, why error) error {
 	}
 	for i := range r.layers {
 		if r.group[i] == r.group[layer] {
-			r.place[i] = to
+			r.tierOf[i] = to
 			r.demoted = append(r.demoted, Demotion{r.layers[i].Name, r.tiers[from].Name, r.tiers[to].Name, why})
 		}
 	}
@@ -133,7 +133,7 @@ func (r *Runner) loadResident() error {
 				continue
 			}
 			done[w.Name] = true
-			move, err := r.weights[w.Name].LoadTo(r.movers[r.place[i]], r.resident[w.Name].view, 0)
+			move, err := r.weights[w.Name].LoadTo(r.movers[r.tierOf[i]], r.resident[w.Name].view, 0)
 			if err == nil {
 				err = move.Await()
 			}

@@ -13,7 +13,7 @@ func kindOf(f *framed) frameKind {
 	return frameKind{dt, f.host.size / dt.Size()}
 }
 
-// fits reports whether there is room for f's page without an eviction.
+// fits reports whether there is memory for f's page without an eviction.
 func (d *DeviceTier) fits(f *framed) bool {
 	return len(d.idle[kindOf(f)]) > 0 || d.limit == 0 || d.stats.Bytes-d.idleBytes()+int64(f.host.size) <= d.limit
 }
@@ -95,7 +95,7 @@ func (d *DeviceTier) evict(f *framed) error {
 	victim := d.shadows[v]
 	if victim.dirty {
 		if err := d.save(victim); err != nil {
-			return fmt.Errorf("offload: make room for %v on %s: %w", f.host, d.m.dev, err)
+			return fmt.Errorf("offload: evict a page for %v on %s: %w", f.host, d.m.dev, err)
 		}
 	}
 	d.stats.Evicted++
