@@ -41,13 +41,14 @@ func TestWrongCommandLines(t *testing.T) {
 		{}, {"bogus"}, {"help", "bogus"}, {"help", "plan", "more"}, {"-x"}, {""},
 		{"plan"}, {"plan", "-model", "x"}, {"plan", "-model", "gpt2", "extra"}, {"plan", "-nonsense"}, {"plan", "-model", bad}, {"plan", "-model", empty},
 		{"plan", "-model", filepath.Join(dir, "none.json")}, {"plan", "-model", dir + ".json"}, {"plan", "-model", "gpt2", "-device", "9GB"},
-		{"plan", "-model", "gpt2", "-limit", "-1"}, {"plan", "-model", "gpt2", "-limit", "NaN"}, {"plan", "-model", "gpt2", "-limit", "0"},
-		{"plan", "-model", "gpt2", "-host", "many"}, {"plan", "-model", "gpt2", "-disk", "1QB"},
+		{"plan", "-model", "gpt2", "-memory", "-1"}, {"plan", "-model", "gpt2", "-memory", "NaN"}, {"plan", "-model", "gpt2", "-memory", "0"},
+		{"plan", "-model", "gpt2", "-host-memory", "many"}, {"plan", "-model", "gpt2", "-disk", "1QB"},
 		{"plan", "-model", "gpt2", "-batch", "0"}, {"plan", "-model", "gpt2", "-batch", "-3"}, {"plan", "-model", "gpt2", "-batch", "x"},
 		{"plan", "-model", "gpt2", "-context", "-5"}, {"plan", "-model", "vit-b16", "-context", "5"}, {"plan", "-model", bad, "-context", "5"},
 		{"plan", "-model", "gpt2", "-rank", "-1"}, {"plan", "-model", "gpt2", "-optimizer", "adamx"}, {"plan", "-model", "gpt2", "-compute", "f8"},
 		{"plan", "-model", "gpt2", "-compute", "u8"}, {"plan", "-model", "gpt2", "-masters", "half"}, {"plan", "-model", "gpt2", "-gradients", "no"},
 		{"plan", "-model", "gpt2", "-state", "7"}, {"plan", "-model", "gpt2", "-state", "x"}, {"plan", "-model", "gpt2", "-state", "0"}, {"plan", "-model", "gpt2", "-o", "x.png"},
+		{"plan", "-model", "gpt2", "-base", "nf4"}, {"plan", "-model", "gpt2", "-rank", "4", "-base", "nf3"},
 		{"devices", "extra"}, {"devices", "-x"}, {"inspect"}, {"inspect", "a", "b"}, {"verify"}, {"verify", "a", "b"}, {"completion"}, {"completion", "tcsh"}, {"version", "more"}, {"version", "-x"},
 		{"plan", "-model", "gpt2", "-context", "1025"}, {"plan", "-model", "gpt2-xl", "-context", "100000"},
 	} {
@@ -194,7 +195,7 @@ func TestExamplesOfHelp(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	chart := filepath.Join(t.TempDir(), "out.svg")
-	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-limit", "1GiB", "-o", chart)
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-device", "8GB", "-memory", "1GiB", "-o", chart)
 	require.Zero(t, status, errs)
 	require.Empty(t, errs)
 	require.Contains(t, out, "gpt-34m, 33850368 parameters, on 8GB: 32 sequences of 512 tokens a step")
@@ -230,7 +231,7 @@ func TestPlan(t *testing.T) {
 // in JSON; so is the context, the number of tokens in a sequence.
 func TestWhatIsAssumed(t *testing.T) {
 	for _, device := range []string{"", "24GB"} {
-		args := []string{"plan", "-model", "gpt2", "-limit", "8GiB", "-context", "256"}
+		args := []string{"plan", "-model", "gpt2", "-memory", "8GiB", "-context", "256"}
 		if device != "" {
 			args = append(args, "-device", device)
 		}
@@ -253,13 +254,13 @@ func TestWhatIsAssumed(t *testing.T) {
 }
 
 func TestPlanThatMisses(t *testing.T) {
-	status, out, errs := snugged("plan", "-model", "gpt-34m", "-limit", "10MiB")
+	status, out, errs := snugged("plan", "-model", "gpt-34m", "-memory", "10MiB")
 	require.Equal(t, 1, status)
 	require.Empty(t, out)
 	require.Equal(t, 1, strings.Count(errs, "\n"))
 	require.Contains(t, errs, "nothing fits in 10.00 MiB: the least takes ")
 	requireNoKind(t, errs)
-	status, out, errs = snugged("plan", "-model", "gpt-34m", "-limit", "200MiB", "-state", "32", "-json")
+	status, out, errs = snugged("plan", "-model", "gpt-34m", "-memory", "200MiB", "-state", "32", "-json")
 	require.Equal(t, 1, status)
 	require.NotEmpty(t, errs)
 	var miss struct {
@@ -351,5 +352,14 @@ func TestCompletion(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, strings.TrimSpace(string(text)), c.words)
 		}
+	}
+}
+
+// TestPlanBase: the form of the frozen weights is what the plan says.
+func TestPlanBase(t *testing.T) {
+	for base, bits := range map[string]string{"bf16": "16", "nf4": "4", "fp4": "4", "nf4,fp4": "4"} {
+		status, out, errs := snugged("plan", "-model", "gpt2", "-rank", "8", "-base", base, "-json")
+		require.Zero(t, status, errs)
+		require.Contains(t, out, `"frozen_bits": `+bits+",", base)
 	}
 }

@@ -17,10 +17,10 @@ import (
 
 func planCommand() *command {
 	return &command{
-		name: "plan", summary: "what training takes, and what to choose so that it fits",
-		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-limit", "-host", "-disk", "-batch",
+		name: "plan", summary: "predict the memory of training, and find what fits",
+		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
 			"-context", "-rank", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
-			"-gradients:f32 bf16 in-backward", "-state:32 16 8 4", "-o:file", "-json"},
+			"-gradients:f32 bf16 in-backward", "-state:32 16 8 4", "-base:bf16 nf4 fp4", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
 	}
@@ -35,59 +35,69 @@ func deviceNames() (names []string) {
 
 func planHelp() string {
 	return `Predicts the memory and the time of a training step from a model's shapes, and finds
-the fastest way to do it under a limit. The batch stays what it is.
+the fastest way to run it within a limit. The batch never changes.
 
-  -model NAME      ` + wrap(plan.Models(), 19) + `
-                   or a file of JSON whose name ends in .json, see below; - reads it from the input
-  -device NAME     ` + wrap(deviceNames(), 19) + `
-                   (cards of so many GiB); default: 24GB. With -limit alone, its speed is assumed
-  -limit SIZE      of the device's memory; default: all that programs get of it
-  -host SIZE       host memory that may be used; default: none
-  -disk SIZE       disk that may be used; default: none
-  -batch N         samples of a step: sequences or images; default 32
-  -context N       tokens of a sequence, of a preset; at most those that it has learned positions for
-  -rank N          train adapters of that rank only, on all matrices of the layers, over frozen weights
-  -optimizer NAME  ` + wrap(plan.Optimizers(), 19) + `
-                   default: adamw
-  -o FILE          also draw the bytes as SVG
-  -json            write JSON in the place of text
+  -model NAME        ` + wrap(plan.Models(), 21) + `,
+                     or the name of a JSON file that ends in .json, see below; - reads standard input
+  -device NAME       ` + wrap(deviceNames(), 21) + `
+                     (GPUs with that much memory); default: 24GB
+  -memory SIZE       limit of the device's memory; default: all that the device gives a program
+  -host-memory SIZE  host memory that the plan may use; default: none
+  -disk SIZE         disk that the plan may use; default: none
+  -batch N           samples in a step: sequences or images; default 32
+  -context N         tokens in a sequence of a preset, at most as many as it has positions for
+  -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
+  -optimizer NAME    ` + wrap(plan.Optimizers(), 21) + `;
+                     default: adamw
+  -o FILE            also draw the bytes as an SVG chart
+  -json              write JSON instead of text
 
-What may be chosen, as comma-separated lists. Values after "or" change the results of a
-step; they are used only if you name them:
+The plan chooses from these comma-separated lists. The values after "or" change the
+results of a step, so the plan uses them only when you name them:
 
-  -compute LIST    types of weights and activations; default bf16,f32; or f16
-  -masters LIST    of 16-bit weights: full (4 bytes), split (2); or none
-  -gradients LIST  f32 sums, in-backward (one at a time, in one micro-batch); or bf16 sums
-  -state LIST      bits of the optimizer's state; default 32,8; or 16,4
+  -compute LIST      types of weights and activations; default bf16,f32; or f16
+  -masters LIST      master weights beside 16-bit weights: full (4 bytes), split (2 bytes);
+                     or none
+  -gradients LIST    f32 (sums in float32), in-backward (one gradient at a time, in a single
+                     micro-batch); or bf16 (sums in bfloat16)
+  -state LIST        bits of an element of optimizer state; default 32,8; or 16,4
+  -base LIST         forms of the frozen weights below adapters: bf16 (any type of -compute), nf4
+                     or fp4 (4 bits); default bf16,nf4
 
-The components: weights; master weights, what is kept of float32 beside weights of 16
-bits; gradients, added up over the micro-batches; the optimizer's state; activations,
-which are kept for the backward pass or pass through; workspace, the scratch of one layer
-at a time; and an allowance for what an allocator loses between blocks. Times are those
-of operations and bytes at half the rates of data sheets: good for comparing, not more.
+The components of the memory:
 
-When nothing fits, the exit status is 1, and the message says by how much it misses and
-what is cheapest to change; -json lists all changes with which it fits.
+  weights            what the forward pass reads
+  master weights     float32 precision kept beside 16-bit weights
+  gradients          sums over the micro-batches of a step
+  optimizer state    moments and their scales
+  activations        values kept for the backward pass or passed between layers
+  workspace          scratch of one layer at a time
+  allowance          what an allocator may lose between blocks
 
-  snug plan -model llama-2b -device 24GB
-  snug plan -model llama-7b -device 24GB -host 64GiB -disk 1TB
-  snug plan -model llama-7b -device 8GB -rank 16
-  snug plan -model gpt2 -limit 6GiB -batch 512 -o gpt2.svg
+Times assume half the rates of data sheets. Use them to compare plans.
+
+When nothing fits, the exit status is 1, and the message says how much memory is missing
+and which change costs least time; -json lists every change with which it fits.
+
+  snug plan -model llama-2b -memory 24GB
+  snug plan -model llama-7b -device 24GB -host-memory 64GiB -disk 1TB
+  snug plan -model llama-7b -device 8GB -rank 16 -base nf4
+  snug plan -model gpt2 -memory 6GiB -batch 512 -o gpt2.svg
   snug plan -model my.json -json
 
-A model's file has exactly one of four members; unknown fields are errors:
+A model file is an object with exactly one of four members; unknown fields are errors:
 
   {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
-      also name, kv_heads, hidden, positions, and true or false: gated, rmsnorm, rotary, untied,
+      optional: name, kv_heads, hidden, positions, and true or false: gated, rmsnorm, rotary, untied,
       bias, split_qkv
   {"vit": {"image": 224, "patch": 16, "classes": 1000, "dim": 768, "layers": 12, "heads": 12}}
-      also name, channels, hidden
+      optional: name, channels, hidden
   {"cnn": {"image": 224, "classes": 1000, "blocks": [3, 4, 6, 3], "bottleneck": true}}
-      also name, channels, width
+      optional: name, channels, width
   {"chain": {"name": "mlp", "input": 784, "layers": [
       {"name": "linear", "repeat": 4, "params": [[784, 784], [784]],
        "output": 784, "kept": 784, "forward": 784, "backward": 784, "macs": 614656}]}}
-      counts of elements of one sample; go doc github.com/snug-ml/snug/plan.Layer has all
+      counts are elements of one sample; "go doc github.com/snug-ml/snug/plan.Layer" explains every field
 `
 }
 
@@ -115,10 +125,11 @@ func wrap(words []string, indent int) string {
 
 // planFlags are the command line of plan.
 type planFlags struct {
-	model, device, limit, host, disk       string
+	model, device, memory, host, disk      string
 	batch, context, rank                   int
 	optimizer                              string
 	compute, masters, gradients, stateBits string
+	base                                   string
 	output                                 string
 	json                                   bool
 }
@@ -126,8 +137,8 @@ type planFlags struct {
 func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&p.model, "model", "", "")
 	fs.StringVar(&p.device, "device", "", "")
-	fs.StringVar(&p.limit, "limit", "", "")
-	fs.StringVar(&p.host, "host", "", "")
+	fs.StringVar(&p.memory, "memory", "", "")
+	fs.StringVar(&p.host, "host-memory", "", "")
 	fs.StringVar(&p.disk, "disk", "", "")
 	fs.IntVar(&p.batch, "batch", 32, "")
 	fs.IntVar(&p.context, "context", 0, "")
@@ -137,6 +148,7 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&p.masters, "masters", "", "")
 	fs.StringVar(&p.gradients, "gradients", "", "")
 	fs.StringVar(&p.stateBits, "state", "", "")
+	fs.StringVar(&p.base, "base", "", "")
 	fs.StringVar(&p.output, "o", "", "")
 	fs.BoolVar(&p.json, "json", false, "")
 }
@@ -197,7 +209,7 @@ func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 	for _, s := range []struct {
 		flag, text string
 		to         *int64
-	}{{"limit", f.limit, &limit}, {"host", f.host, &t.Device.Host}, {"disk", f.disk, &t.Device.Disk}} {
+	}{{"memory", f.memory, &limit}, {"host-memory", f.host, &t.Device.Host}, {"disk", f.disk, &t.Device.Disk}} {
 		if s.text == "" {
 			continue
 		}
@@ -223,8 +235,25 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	if t.Gradients, err = list("gradients", f.gradients, named(plan.SumF32, plan.SumBF16, plan.InBackward)); err != nil {
 		return err
 	}
-	t.StateBits, err = list("state", f.stateBits, strconv.Atoi)
+	if t.StateBits, err = list("state", f.stateBits, strconv.Atoi); err != nil {
+		return err
+	}
+	if f.base != "" && f.rank == 0 {
+		return usagef("plan: -base wants -rank: without adapters no weights are frozen")
+	}
+	t.Frozen, err = list("base", f.base, baseBits)
 	return err
+}
+
+// baseBits returns the bits of an element of frozen weights in a form.
+func baseBits(form string) (int, error) {
+	switch form {
+	case "bf16":
+		return 16, nil
+	case "nf4", "fp4":
+		return 4, nil
+	}
+	return 0, fmt.Errorf("%.40q, want some of bf16,nf4,fp4", form)
 }
 
 // list parses words with commas between them.

@@ -9,18 +9,28 @@ package main
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"log"
 	"math/rand/v2"
 	"os"
 	"regexp"
 	"runtime"
+
+	"github.com/snug-ml/snug/qlora"
 )
 
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("qlora: ")
-	if err := run(160, 60); err != nil {
+	base := flag.String("base", "nf4", "form of the base's weights in 4 bits: nf4 or fp4")
+	steps := flag.Int("steps", 60, "steps of tuning")
+	flag.Parse()
+	kind, known := map[string]qlora.Type{"nf4": qlora.NF4, "fp4": qlora.FP4}[*base]
+	if !known || *steps < 1 || flag.NArg() > 0 {
+		log.Fatal("want -base nf4 or fp4, -steps above 0, and nothing else")
+	}
+	if err := run(kind, 160, *steps); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -32,13 +42,13 @@ type result struct {
 	before, after float64
 }
 
-func run(pretrain, finetune int) error {
+func run(kind qlora.Type, pretrain, finetune int) error {
 	source, unseen, err := readText("*/*.go")
 	kernels, held, e := readText("*/kernels/*.h")
 	if err := cmp.Or(err, e); err != nil {
 		return err
 	}
-	base, err := newModel(whole, nil)
+	base, err := newModel(whole, kind, nil)
 	if err == nil {
 		err = train(base, source, pretrain, 4e-3)
 	}
@@ -54,7 +64,7 @@ func run(pretrain, finetune int) error {
 	fmt.Printf("%7s %8s %8s %9s %8s %11s %8s %8s   %s\n", "KiB", "weights", "adapters", "gradients", "state", "activations", "sum", "measured", "loss on kernels")
 	results := make([]result, forms)
 	for f := range results {
-		if results[f], err = tune(form(f), base, kernels, held, finetune); err != nil {
+		if results[f], err = tune(form(f), kind, base, kernels, held, finetune); err != nil {
 			return fmt.Errorf("%v: %w", form(f), err)
 		}
 		results[f].print()
@@ -71,9 +81,9 @@ func run(pretrain, finetune int) error {
 }
 
 // tune makes a model of the base and trains it on a text.
-func tune(f form, base *model, text, held []byte, steps int) (r result, err error) {
+func tune(f form, kind qlora.Type, base *model, text, held []byte, steps int) (r result, err error) {
 	start := heap()
-	if r.model, err = newModel(f, base); err != nil {
+	if r.model, err = newModel(f, kind, base); err != nil {
 		return r, err
 	}
 	if r.before, err = evaluate(r.model, held); err != nil {

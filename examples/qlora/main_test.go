@@ -5,24 +5,25 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 )
 
-func TestRun(t *testing.T) { require.NoError(t, run(2, 2)) }
+func TestRun(t *testing.T) { require.NoError(t, run(qlora.FP4, 2, 2)) }
 
 // TestGradients compares every kind of parameter with differences of the loss, in all
 // forms.
 func TestGradients(t *testing.T) {
 	text, _, err := readText("*/*.go")
 	require.NoError(t, err)
-	base, err := newModel(whole, nil)
+	base, err := newModel(whole, qlora.NF4, nil)
 	require.NoError(t, err)
 	require.NoError(t, train(base, text, 3, 1e-3))
 	for f := range forms {
 		if testing.Short() && f != qlorad {
 			continue
 		}
-		m, err := newModel(f, base)
+		m, err := newModel(f, qlora.NF4, base)
 		require.NoError(t, err)
 		require.NoError(t, train(m, text, 3, 1e-3), "so that adapters are not 0")
 		b := draw(base.rng, text)
@@ -52,13 +53,13 @@ func TestGradients(t *testing.T) {
 func TestForms(t *testing.T) {
 	text, held, err := readText("*/*.go")
 	require.NoError(t, err)
-	base, err := newModel(whole, nil)
+	base, err := newModel(whole, qlora.NF4, nil)
 	require.NoError(t, err)
 	for f := range forms {
 		if testing.Short() && f != qlorad {
 			continue
 		}
-		r, err := tune(f, base, text, held, 12)
+		r, err := tune(f, qlora.NF4, base, text, held, 12)
 		require.NoError(t, err)
 		require.Less(t, r.after, r.before-0.2)
 		require.InEpsilon(t, r.kept()+r.bytes[activations], r.heap, 0.05, "%v", f)

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -38,6 +39,7 @@ const (
 // model is a small GPT with all that a step of training needs. Its norms have gains of 1.
 type model struct {
 	form      form
+	kind      qlora.Type // of weights in 4 bits
 	bytes     [kinds]int64
 	quantized struct{ bytes, elements int64 }
 	rng       *rand.Rand
@@ -88,8 +90,8 @@ func (m *model) train(name string, w []float32) []float32 {
 }
 
 // newModel makes a model with the weights of another one, or random ones of nil.
-func newModel(f form, from *model) (*model, error) {
-	m := &model{form: f, rng: rand.New(rand.NewPCG(1, 2))}
+func newModel(f form, kind qlora.Type, from *model) (*model, error) {
+	m := &model{form: f, kind: kind, rng: rand.New(rand.NewPCG(1, 2))}
 	if m.opt, m.err = quant8.New(quant8.AdamW{Beta2: 0.99}, quant8.Options{Bits: 32}); m.err != nil {
 		return nil, m.err
 	}

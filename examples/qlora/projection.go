@@ -62,7 +62,7 @@ func (m *model) projection(name string, in, out int, from *projection) *projecti
 }
 
 func (p *projection) quantize(m *model, w []float32) {
-	weight, err := qlora.NewWeight(w, []int{p.out, p.in}, qlora.Options{}) // NF4, double quantization
+	weight, err := qlora.NewWeight(w, []int{p.out, p.in}, qlora.Options{Type: m.kind}) // with double quantization
 	if err == nil {
 		m.bytes[weights] += weight.Bytes()
 		m.quantized.bytes += weight.Bytes()
