@@ -33,8 +33,8 @@ const (
 	Shifted
 )
 
-// MaxDim is the largest head dimension.
-const MaxDim = 1 << 16
+// maxDim is the largest head dimension.
+const maxDim = 1 << 16
 
 // Options is the shape, the layout and the mask of one attention call.
 type Options struct {
@@ -43,8 +43,8 @@ type Options struct {
 	KVHeads int // key and value heads, a divisor of Heads; 0: Heads
 	SeqQ    int // queries in a sequence
 	SeqK    int // keys in a sequence; 0: SeqQ, or the last of KStarts. [ForwardCached] needs it
-	Dim     int // elements of a query and of a key, 1 to MaxDim
-	DimV    int // elements of a value and of an output, up to MaxDim; 0: Dim
+	Dim     int // elements of a query and of a key, 1 to 65536
+	DimV    int // elements of a value and of an output, up to 65536; 0: Dim
 
 	Causal bool    // hide later keys from a query
 	Align  Align   // where a query stands among the keys
@@ -215,7 +215,7 @@ func (c *Options) checkRanges() error {
 	}{
 		{"Batch", c.Batch, 0, math.MaxInt}, {"Heads", c.Heads, 0, math.MaxInt}, {"KVHeads", c.KVHeads, 0, math.MaxInt},
 		{"SeqQ", c.SeqQ, 0, math.MaxInt}, {"SeqK", c.SeqK, 0, math.MaxInt},
-		{"Dim", c.Dim, 1, MaxDim}, {"DimV", c.DimV, 1, MaxDim},
+		{"Dim", c.Dim, 1, maxDim}, {"DimV", c.DimV, 1, maxDim},
 	} {
 		if d.n < d.lo || d.n > d.hi {
 			return fmt.Errorf("attention: %s is %d, want %d to %d: %w", d.name, d.n, d.lo, d.hi, snug.ErrShape)

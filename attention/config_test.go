@@ -29,7 +29,7 @@ func TestValidate(t *testing.T) {
 		"queries":         {func(c *Options) { c.SeqQ = -1 }, snug.ErrShape},
 		"keys":            {func(c *Options) { c.SeqK = math.MinInt }, snug.ErrShape},
 		"dim 0":           {func(c *Options) { c.Dim = 0 }, snug.ErrShape},
-		"dim":             {func(c *Options) { c.Dim = MaxDim + 1 }, snug.ErrShape},
+		"dim":             {func(c *Options) { c.Dim = maxDim + 1 }, snug.ErrShape},
 		"value dim":       {func(c *Options) { c.DimV = -1 }, snug.ErrShape},
 		"product":         {func(c *Options) { c.Batch, c.SeqQ = 1<<16, math.MaxInt/1000 }, snug.ErrShape},
 		"product with 0":  {func(c *Options) { c.Batch, c.SeqQ = 0, math.MaxInt/2 }, snug.ErrShape},
@@ -77,6 +77,9 @@ func TestValidate(t *testing.T) {
 		"starts and lens": {func(c *Options) { c.QStarts, c.KLens = []int{0, 1}, []int{1} }, snug.ErrConfig},
 		"lens":            {func(c *Options) { c.KLens = []int{1, 2} }, snug.ErrShape},
 		"lens too long":   {func(c *Options) { c.KLens = []int{6} }, snug.ErrShape},
+		"window left":     {func(c *Options) { c.Window.Left = -1 }, snug.ErrConfig},
+		"window right":    {func(c *Options) { c.Window.Right = math.MinInt }, snug.ErrConfig},
+		"widest window":   {func(c *Options) { c.Window = Window{math.MaxInt, math.MaxInt} }, nil},
 		"packed":          {func(c *Options) { c.Batch, c.QStarts = 2, []int{0, 0, 2} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -80,7 +80,7 @@ func ExampleOptions_features() {
 	sinks, dsinks := []float32{0.5, -0.5}, make([]float32, heads)
 	c := attention.Options{
 		Batch: 1, Heads: heads, SeqQ: seq, SeqK: seq, Dim: dim, Causal: true,
-		Window:  attention.SlidingWindow(2, 0),
+		Window:  attention.Window{Left: 3},
 		Softcap: 30,
 		Sinks:   attention.Sinks{X: snug.ViewOf(sinks), Grad: snug.ViewOf(dsinks)},
 		Dropout: attention.Dropout{P: 0.1, Seed: 1},

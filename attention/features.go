@@ -7,32 +7,23 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Window limits the keys that a query sees to those near its own position. The zero
-// Window does not.
+// Window limits the keys that a query sees to those near its own position ([Align]). Left
+// counts the keys at and before that position, Right the keys at and after it; 0 is no
+// limit. Left is the sliding_window of Mistral; FlashAttention's window_size (l, r) is
+// Window{l + 1, r + 1}. With Causal, Right counts as 1.
 type Window struct {
-	left, right int // one more than the keys to a side; 0: all
+	Left, Right int
 }
 
-// SlidingWindow returns the Window of FlashAttention: a query sees the key of its own
-// position, see [Align], left keys before that and right keys behind it. A negative
-// number stands for all keys of that side. With Causal, right counts as 0.
-func SlidingWindow(left, right int) Window { return Window{side(left), side(right)} }
+func (w Window) before() int { return distance(w.Left) }
+func (w Window) after() int  { return distance(w.Right) }
 
-func side(n int) int {
-	if n < 0 || n >= unlimited {
-		return 0
-	}
-	return n + 1
-}
-
-func (w Window) before() int { return keysOf(w.left) }
-func (w Window) behind() int { return keysOf(w.right) }
-
-func keysOf(side int) int {
-	if side == 0 {
+// distance returns the largest distance to one of n keys, of which the first is at distance 0.
+func distance(n int) int {
+	if n == 0 {
 		return unlimited
 	}
-	return side - 1
+	return n - 1
 }
 
 // Bias is added to scores, after Softcap. The zero Bias is none.
@@ -112,6 +103,14 @@ func (c *Options) resolveFeatures() error {
 }
 
 func (c *Options) checkNumbers() error {
+	for _, n := range [...]*int{&c.Window.Left, &c.Window.Right} {
+		if *n < 0 {
+			return fmt.Errorf("attention: Window is %d keys to the left and %d to the right, want 0 or more: %w", c.Window.Left, c.Window.Right, snug.ErrConfig)
+		}
+		if *n > unlimited {
+			*n = 0
+		}
+	}
 	switch {
 	case c.Softcap != 0 && !(c.Softcap >= 0x1p-100 && c.Softcap <= 0x1p100): // so that Scale/Softcap and 1/Softcap are numbers
 		return fmt.Errorf("attention: Softcap is %g, want 0 or a number from 2^-100 to 2^100: %w", c.Softcap, snug.ErrConfig)

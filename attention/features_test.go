@@ -25,7 +25,7 @@ var allFeatures = []feature{
 		p.c.Causal, p.c.Align, p.c.Shift = true, Shifted, rng.IntN(2*p.c.SeqK+1)-p.c.SeqK
 	}},
 	{"window", func(t testing.TB, p *problem, rng *rand.Rand) {
-		p.c.Window = SlidingWindow(rng.IntN(p.c.SeqK+2)-1, rng.IntN(p.c.SeqK+2)-1)
+		p.c.Window = slidingWindow(rng.IntN(p.c.SeqK+2)-1, rng.IntN(p.c.SeqK+2)-1)
 	}},
 	{"softcap", func(t testing.TB, p *problem, rng *rand.Rand) { p.c.Softcap = 1 + 5*rng.Float32() }},
 	{"alibi", func(t testing.TB, p *problem, rng *rand.Rand) {

@@ -105,7 +105,7 @@ func (p *problem) addGolden(t testing.TB, name string, bias []int, dt snug.DType
 		p.slopes = []float32{0.5, 0.25}
 		c.Slopes = snug.SliceView(p.slopes)
 	case "window":
-		c.Window = SlidingWindow(4, 2)
+		c.Window = slidingWindow(4, 2)
 	case "documents":
 		p.shows = func(b, h, i, j int) bool { return i/5 == j/5 }
 		c.Causal = true

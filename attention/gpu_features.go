@@ -61,7 +61,7 @@ func (c *Options) featured() bool {
 // differs from launch to launch.
 func (c *Options) features(dt snug.DType) gpuFeatures {
 	f := gpuFeatures{
-		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.behind()), slopes: uint64(c.Slopes.Len()),
+		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.after()), slopes: uint64(c.Slopes.Len()),
 		seed: c.Dropout.Seed, query: uint64(c.Dropout.Query), key: uint64(c.Dropout.Key),
 		dtype: uint32(dt), unlike: flag(c.packed() || c.KLens != nil), packed: flag(c.packed()), ends: flag(c.Align == BottomRight),
 		scores: flag(c.scores()), sunk: flag(c.Sinks.X.Len() > 0), dropout: flag(c.Dropout.P > 0),

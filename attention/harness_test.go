@@ -171,3 +171,15 @@ func (p *problem) check(t testing.TB, place kerneltest.Place, dt snug.DType) {
 		within(t, "dv", want.dv, bound.dv, got.dv), within(t, "dbias", want.dbias, bound.dbias, got.dbias),
 		within(t, "dsinks", want.dsinks, bound.dsinks, got.dsinks))
 }
+
+// slidingWindow returns the Window of FlashAttention's window_size: left keys before the
+// query's own position and right keys after it; a negative number is no limit.
+func slidingWindow(left, right int) Window {
+	side := func(n int) int {
+		if n < 0 || n >= unlimited {
+			return 0
+		}
+		return n + 1
+	}
+	return Window{side(left), side(right)}
+}

@@ -21,7 +21,7 @@ var sentinels = []error{
 
 // extremes are numbers at the ends of what an int counts, and around the sizes of tiles.
 var extremes = []int{
-	math.MinInt, math.MinInt + 1, -1, 0, 1, 2, 3, 63, 64, 65, 127, 128, 255, 256, MaxDim, MaxDim + 1, math.MaxInt32 - 1, math.MaxInt32,
+	math.MinInt, math.MinInt + 1, -1, 0, 1, 2, 3, 63, 64, 65, 127, 128, 255, 256, maxDim, maxDim + 1, math.MaxInt32 - 1, math.MaxInt32,
 	math.MaxInt / 128, math.MaxInt/4 - 1, math.MaxInt / 4, math.MaxInt/2 + 1, math.MaxInt - 127, math.MaxInt - 1, math.MaxInt,
 }
 
@@ -96,7 +96,7 @@ func (d *drawn) config() Options {
 		{"packed", func() { c.QStarts, c.KStarts = d.numbers("QStarts", 0, 2), d.numbers("KStarts", 0, 2) }},
 		{"lens", func() { c.KLens = d.numbers("KLens", 1) }},
 		{"shift", func() { c.Align, c.Shift = Shifted, d.size("Shift", 1) }},
-		{"window", func() { c.Window = SlidingWindow(d.size("left", 1), d.size("right", 1)) }},
+		{"window", func() { c.Window = Window{Left: d.size("left", 1), Right: d.size("right", 1)} }},
 		{"drop", func() { c.Dropout = Dropout{P: 0.5, Query: d.size("Query", 1), Key: d.size("Key", 1)} }},
 		{"bias", func() {
 			c.Bias = Bias{X: d.vector("bias", 1), Grad: d.vector("dbias", 1)}

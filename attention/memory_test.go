@@ -22,7 +22,7 @@ func TestLinearMemory(t *testing.T) {
 		if testing.Short() && seq > 1<<13 {
 			continue // takes long
 		}
-		c := Options{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: SlidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
+		c := Options{Batch: 1, Heads: 1, SeqQ: seq, SeqK: seq, Dim: 4, Causal: true, Window: slidingWindow(100, 0), Softcap: 5, Dropout: Dropout{P: 0.1}}
 		require.Equal(t, seq, c.WorkspaceLen())
 		a := callOf(t, c, snug.F32)
 		both := func() {

@@ -107,7 +107,7 @@ func (c *Options) drawFeatures(t *rapid.T, size *rapid.Generator[int], vector fu
 		return snug.View{}
 	}
 	ints := rapid.SliceOfN(rapid.IntRange(-1, 5), 0, 4)
-	c.Window = SlidingWindow(size.Draw(t, "left"), size.Draw(t, "right"))
+	c.Window = slidingWindow(size.Draw(t, "left"), size.Draw(t, "right"))
 	c.Softcap = rapid.Float32().Draw(t, "softcap")
 	c.Dropout = Dropout{P: rapid.Float32Range(-0.1, 1.1).Draw(t, "p"), Query: size.Draw(t, "query"), Key: size.Draw(t, "key")}
 	c.Slopes, c.GradLSE, c.Sinks = maybe("slopes"), maybe("gradient in lse"), Sinks{maybe("sinks"), maybe("gradient in sinks")}

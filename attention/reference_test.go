@@ -304,8 +304,8 @@ func (p *problem) sees(c *Options, seq *sequence, b, h, i, j int) bool {
 	}
 	switch {
 	case c.Causal && j > at,
-		c.Window.left > 0 && j < at-(c.Window.left-1),
-		c.Window.right > 0 && j > at+c.Window.right-1,
+		c.Window.Left > 0 && j < at-(c.Window.Left-1),
+		c.Window.Right > 0 && j > at+c.Window.Right-1,
 		p.shows != nil && !p.shows(b, h, i, j):
 		return false
 	}

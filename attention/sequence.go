@@ -25,7 +25,7 @@ const unlimited = math.MaxInt / 4
 
 // sequence returns element b of the batch.
 func (c *Options) sequence(b int) sequence {
-	s := sequence{b: b, nq: c.SeqQ, nk: c.SeqK, rows: c.SeqK, batch: b, left: c.Window.before(), right: c.Window.behind()}
+	s := sequence{b: b, nq: c.SeqQ, nk: c.SeqK, rows: c.SeqK, batch: b, left: c.Window.before(), right: c.Window.after()}
 	if c.Causal {
 		s.right = 0
 	}

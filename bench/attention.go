@@ -47,9 +47,9 @@ func attentionFeatures(s sizes) (all []work) {
 			change func(c *attention.Options)
 		}{
 			{"causal alone", n, func(c *attention.Options) {}},
-			{"window of all", n, func(c *attention.Options) { c.Window = attention.SlidingWindow(n, 0) }},
+			{"window of all", n, func(c *attention.Options) { c.Window = attention.Window{Left: n + 1} }},
 			{"mask of all", n, func(c *attention.Options) { c.Mask = mask }},
-			{"window of 1/8", n / 8, func(c *attention.Options) { c.Window = attention.SlidingWindow(n/8, 0) }},
+			{"window of 1/8", n / 8, func(c *attention.Options) { c.Window = attention.Window{Left: n/8 + 1} }},
 			{"sinks", n, func(c *attention.Options) { c.Sinks.X = snug.ViewOf(heads) }},
 			{"ALiBi", n, func(c *attention.Options) { c.Slopes = snug.ViewOf(heads) }},
 			{"bias", n, func(c *attention.Options) {

@@ -66,7 +66,7 @@ func layerNorms(dt snug.DType, rows, cols int) []work {
 		ws := mem.empty(snug.F32, fused.LayerNormWorkspaceLen(rows, cols))
 		return func() error { return fused.LayerNorm(out, mean, rstd, x, gamma, beta, 1e-5) },
 			func() error {
-				return fused.LayerNormBackward(out, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.Grads{}, ws)
+				return fused.LayerNormBackward(out, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.GradsInto{}, ws)
 			}
 	}
 	return []work{
@@ -81,7 +81,7 @@ func rmsNorms(dt snug.DType, rows, cols int) []work {
 		x, dy, out, gamma, rstd := mem.operand(dt, n), mem.operand(dt, n), mem.empty(dt, n), mem.operand(dt, cols), mem.empty(snug.F32, rows)
 		dgamma, ws := mem.empty(snug.F32, cols), mem.empty(snug.F32, fused.RMSNormWorkspaceLen(rows, cols))
 		return func() error { return fused.RMSNorm(out, rstd, x, gamma, 1e-5) },
-			func() error { return fused.RMSNormBackward(out, dgamma, dy, x, rstd, gamma, fused.Grads{}, ws) }
+			func() error { return fused.RMSNormBackward(out, dgamma, dy, x, rstd, gamma, fused.GradsInto{}, ws) }
 	}
 	return []work{
 		layer("rmsnorm", dt, rows, cols, 1, 1, 4, forwardOf(setup)),

@@ -101,7 +101,7 @@ func (n *norm) forward(y, mean, rstd, x []float32) error {
 func (n *norm) backward(dx, dy, x, mean, rstd []float32, beta float32) error {
 	ws := n.temps.at(workspace, fused.LayerNormWorkspaceLen(n.rows, len(n.gamma)))
 	return fused.LayerNormBackward(dx, n.dgamma, n.dbeta, dy, x, mean, rstd, n.gamma,
-		fused.Grads{Input: snug.Into{Beta: beta}}, ws)
+		fused.GradsInto{Input: snug.Into{Beta: beta}}, ws)
 }
 
 // attentionHalf is y = x + proj(attention(qkv(norm(x)))), half of a pre-norm

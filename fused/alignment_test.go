@@ -44,7 +44,7 @@ func resultsAt(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols, lead
 	n, none, ids := rows*cols, snug.View{}, tokens(newRand(2), rows, 5)
 	x, dy, table, gamma, beta := in(n), in(n), in(5*cols), in(cols), in(cols)
 	mean, rstd, rms, ws := f32("mean", rows), f32("rstd", rows), f32("rms", rows), f32("", LayerNormWorkspaceLen(rows, cols))
-	add := Grads{Input: snug.Into{Beta: 1}, Params: snug.Into{Beta: 1}}
+	add := GradsInto{Input: snug.Into{Beta: 1}, Params: snug.Into{Beta: 1}}
 	mask, turn := DropoutMask{P: 0.3, Seed: 1}, RotaryOptions{Heads: 1, Dim: cols, Turned: cols &^ 1}
 	for i, err := range []error{
 		Add(out("add", n), x, dy),

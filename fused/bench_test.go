@@ -42,14 +42,14 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 		{"Add", 3, 0, func() error { return Add(y, x, z) }},
 		{"LayerNorm", 2, 0, func() error { return LayerNorm(y, mean, rstd, x, gamma, gamma, 1e-5) }},
 		{"LayerNormBackward", 3, 0, func() error {
-			return LayerNormBackward(y, dgamma, dbeta, dy, x, mean, rstd, gamma, Grads{}, ws)
+			return LayerNormBackward(y, dgamma, dbeta, dy, x, mean, rstd, gamma, GradsInto{}, ws)
 		}},
 		{"LayerNormBackward+=", 4, 0, func() error {
-			return LayerNormBackward(y, dgamma, dbeta, dy, x, mean, rstd, gamma, Grads{Input: into}, ws)
+			return LayerNormBackward(y, dgamma, dbeta, dy, x, mean, rstd, gamma, GradsInto{Input: into}, ws)
 		}},
 		{"RMSNorm", 2, 0, func() error { return RMSNorm(y, rstd, x, gamma, 1e-5) }},
 		{"RMSNormBackward", 3, 0, func() error {
-			return RMSNormBackward(y, dgamma, dy, x, rstd, gamma, Grads{}, ws)
+			return RMSNormBackward(y, dgamma, dy, x, rstd, gamma, GradsInto{}, ws)
 		}},
 		{"BiasGELU", 2, 0, func() error { return BiasGELU(y, x, gamma) }},
 		{"BiasGELUBackward", 3, 0, func() error { return BiasGELUBackward(y, dbeta, dy, x, gamma, snug.Into{}, ws) }},

@@ -104,7 +104,7 @@ func resolve(op string, o snug.Into) (snug.Into, error) {
 	return snug.Into{Alpha: alpha, Beta: beta}, nil
 }
 
-func (g Grads) resolve(op string) (_ Grads, err error) {
+func (g GradsInto) resolve(op string) (_ GradsInto, err error) {
 	if g.Input, err = resolve(op, g.Input); err == nil {
 		g.Params, err = resolve(op, g.Params)
 	}

@@ -63,15 +63,15 @@ var functions = map[string]func(c *call) error{
 	},
 	"LayerNormBackward": func(c *call) error {
 		return LayerNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"],
-			c.v["gamma"], Grads{Input: c.into}, c.v["ws"])
+			c.v["gamma"], GradsInto{Input: c.into}, c.v["ws"])
 	},
 	"LayerNormBackward params": func(c *call) error {
 		return LayerNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"],
-			c.v["gamma"], Grads{Params: c.into}, c.v["ws"])
+			c.v["gamma"], GradsInto{Params: c.into}, c.v["ws"])
 	},
 	"RMSNorm": func(c *call) error { return RMSNorm(c.v["out"], c.v["rstd"], c.v["x"], c.v["gamma"], c.eps) },
 	"RMSNormBackward": func(c *call) error {
-		return RMSNormBackward(c.v["dx"], c.v["dgamma"], c.v["dy"], c.v["x"], c.v["rstd"], c.v["gamma"], Grads{Params: c.into}, c.v["ws"])
+		return RMSNormBackward(c.v["dx"], c.v["dgamma"], c.v["dy"], c.v["x"], c.v["rstd"], c.v["gamma"], GradsInto{Params: c.into}, c.v["ws"])
 	},
 	"SwiGLU": func(c *call) error { return SwiGLU(c.v["out"], c.v["gate"], c.v["up"]) },
 	"SwiGLUBackward": func(c *call) error {

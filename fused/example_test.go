@@ -36,7 +36,7 @@ func ExampleLayerNormBackward() {
 	dgamma, dbeta := []float32{1, 1, 1}, []float32{1, 1, 1}
 	ws := make([]float32, fused.LayerNormWorkspaceLen(rows, cols))
 	add := snug.Into{Beta: 1}
-	err := fused.LayerNormBackward(residual, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.Grads{Input: add, Params: add}, ws)
+	err := fused.LayerNormBackward(residual, dgamma, dbeta, dy, x, mean, rstd, gamma, fused.GradsInto{Input: add, Params: add}, ws)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -158,7 +158,7 @@ func ExampleRMSNorm() {
 	}
 	dx, dgamma := make([]float32, 8), make([]float32, 4)
 	ws := make([]float32, fused.RMSNormWorkspaceLen(2, 4))
-	if err := fused.RMSNormBackward(dx, dgamma, out, x, rstd, gamma, fused.Grads{}, ws); err != nil {
+	if err := fused.RMSNormBackward(dx, dgamma, out, x, rstd, gamma, fused.GradsInto{}, ws); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -61,9 +61,9 @@ import (
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
-// Grads says how the gradients of a layer enter their accumulators. The zero
+// GradsInto says how the gradients of a layer enter their accumulators. The zero
 // value overwrites them all.
-type Grads struct {
+type GradsInto struct {
 	// Input is for dx. In a pre-norm block, where dx is the gradient of the
 	// residual stream, snug.Into{Beta: 1} adds to it.
 	Input snug.Into

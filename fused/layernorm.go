@@ -43,7 +43,7 @@ func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, be
 // elements.
 //
 // Aliasing: dx may be dy. Each worker holds 6·cols float32.
-func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into Grads, ws L) error {
+func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into GradsInto, ws L) error {
 	return layerNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd),
 		snug.ViewOf(gamma), into, snug.ViewOf(ws))
@@ -104,7 +104,7 @@ func checkEps(op string, eps float32) error {
 	return nil
 }
 
-func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, into Grads, ws snug.View) error {
+func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, into GradsInto, ws snug.View) error {
 	const op = "LayerNormBackward"
 	cols := gamma.Len()
 	into, err := into.resolve(op)

@@ -60,7 +60,7 @@ type layerNormBackwardJob struct {
 	dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws snug.View
 
 	rows, cols int
-	into       Grads
+	into       GradsInto
 	frozen     bool
 }
 

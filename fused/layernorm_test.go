@@ -110,7 +110,7 @@ func TestLayerNormAgainstDefinition(t *testing.T) {
 }
 
 func TestLayerNormBackwardAgainstDefinition(t *testing.T) {
-	into := Grads{Input: snug.Into{Alpha: 2, Beta: 0.5}, Params: snug.Into{Alpha: 0.5, Beta: 0.25}}
+	into := GradsInto{Input: snug.Into{Alpha: 2, Beta: 0.5}, Params: snug.Into{Alpha: 0.5, Beta: 0.25}}
 	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3)
@@ -164,7 +164,7 @@ func TestLayerNormBackwardAgainstDefinition(t *testing.T) {
 
 		// dx in the place of dy, parameters frozen.
 		var none snug.View
-		require.NoError(t, LayerNormBackward(pdy.View, none, none, pdy.View, px.View, pm, ps, pg.View, Grads{}, none))
+		require.NoError(t, LayerNormBackward(pdy.View, none, none, pdy.View, px.View, pm, ps, pg.View, GradsInto{}, none))
 		requireClose(t, "dx", want, bound, pdy.Get())
 	})
 }

@@ -39,7 +39,7 @@ func RMSNorm[V snug.Vector, L snug.Vector32](out V, rstd L, x, gamma V, eps floa
 // least RMSNormWorkspaceLen(rows, cols) elements.
 //
 // Aliasing: dx may be dy. Each worker holds 5·cols float32.
-func RMSNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma L, dy, x V, rstd L, gamma V, into Grads, ws L) error {
+func RMSNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma L, dy, x V, rstd L, gamma V, into GradsInto, ws L) error {
 	return rmsNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dy), snug.ViewOf(x),
 		snug.ViewOf(rstd), snug.ViewOf(gamma), into, snug.ViewOf(ws))
 }
@@ -85,7 +85,7 @@ func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
 	return device.Launch(dev, &queued)
 }
 
-func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into Grads, ws snug.View) error {
+func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into GradsInto, ws snug.View) error {
 	const op = "RMSNormBackward"
 	cols := gamma.Len()
 	into, err := into.resolve(op)
@@ -180,7 +180,7 @@ type rmsNormBackwardJob struct {
 	dx, dgamma, dy, x, rstd, gamma, ws snug.View
 
 	rows, cols int
-	into       Grads
+	into       GradsInto
 	frozen     bool
 }
 

@@ -51,7 +51,7 @@ func TestRMSNormGradientOfTheDefinition(t *testing.T) {
 }
 
 func TestRMSNormAgainstDefinition(t *testing.T) {
-	into := Grads{Input: snug.Into{Alpha: 0.5, Beta: 0.25}, Params: snug.Into{Alpha: 2, Beta: 1}}
+	into := GradsInto{Input: snug.Into{Alpha: 0.5, Beta: 0.25}, Params: snug.Into{Alpha: 2, Beta: 1}}
 	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 1, 2), normals(rng, dt, cols, 1, 1)
@@ -109,8 +109,8 @@ func TestRMSNormAgainstDefinition(t *testing.T) {
 		requireBits(t, "in place", y, px.Get())
 		px = put(x)
 		pdx = put(before)
-		require.NoError(t, RMSNormBackward(pdx.View, snug.View{}, pdy.View, px.View, rstd.View, pg.View, Grads{}, snug.View{}))
-		require.NoError(t, RMSNormBackward(pdy.View, snug.View{}, pdy.View, px.View, rstd.View, pg.View, Grads{}, snug.View{}))
+		require.NoError(t, RMSNormBackward(pdx.View, snug.View{}, pdy.View, px.View, rstd.View, pg.View, GradsInto{}, snug.View{}))
+		require.NoError(t, RMSNormBackward(pdy.View, snug.View{}, pdy.View, px.View, rstd.View, pg.View, GradsInto{}, snug.View{}))
 		requireBits(t, "dx is dy", pdx.Get(), pdy.Get())
 	})
 }

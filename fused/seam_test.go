@@ -69,9 +69,9 @@ func (l *layers[V, L]) pass() error {
 		BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
 		BiasGELUErfBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
 		BiasAddBackward(l.dbeta, l.dx, add, l.ws),
-		LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, Grads{Params: add}, l.ws),
+		LayerNormBackward(l.dx, l.dgamma, l.dbeta, l.dx, l.x, l.mean, l.rstd, l.gamma, GradsInto{Params: add}, l.ws),
 		RMSNorm(l.y, l.rstd, l.x, l.gamma, testEps),
-		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, Grads{Input: add, Params: add}, l.ws),
+		RMSNormBackward(l.dx, l.dgamma, l.dy, l.x, l.rstd, l.gamma, GradsInto{Input: add, Params: add}, l.ws),
 		RotaryBackward(l.dx, l.angles, l.ids, rotary),
 		EmbeddingBackward(l.dtable, l.dx, l.ids, layerCols, snug.Into{Beta: 1}),
 	)

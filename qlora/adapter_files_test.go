@@ -18,13 +18,13 @@ import (
 
 // someSave is a config with adapters whose elements are all of one value.
 type someSave struct {
-	c        AdapterConfig
+	c        AdapterOptions
 	text     []byte
 	adapters map[string]*LoRA
 }
 
 func saveOf(t *testing.T, rank int, value float32) someSave {
-	s := someSave{c: AdapterConfig{Rank: rank, Alpha: 4, Targets: Modules{Names: []string{"up", "down"}}, BaseModel: fmt.Sprint(value)}}
+	s := someSave{c: AdapterOptions{Rank: rank, Alpha: 4, Targets: Modules{Names: []string{"up", "down"}}, BaseModel: fmt.Sprint(value)}}
 	s.adapters = someAdapters(s.c)
 	for _, a := range s.adapters {
 		for _, p := range a.parts(false) {

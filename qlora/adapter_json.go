@@ -12,7 +12,7 @@ import (
 )
 
 // ownFields are the fields of the file that c has, by name.
-func (c *AdapterConfig) ownFields() map[string]any {
+func (c *AdapterOptions) ownFields() map[string]any {
 	return map[string]any{
 		"r":                   &c.Rank,
 		"lora_alpha":          &c.Alpha,
@@ -33,7 +33,7 @@ func (c *AdapterConfig) ownFields() map[string]any {
 var usual = map[string]string{"bias": `"none"`, "inference_mode": "true", "init_lora_weights": "true"}
 
 // The rank and the alpha of a file that does not have them, as in PEFT. Where the file
-// lacks another field, the zero value of AdapterConfig is PEFT's default as well.
+// lacks another field, the zero value of AdapterOptions is PEFT's default as well.
 const (
 	defaultRank  = 8
 	defaultAlpha = 8
@@ -52,7 +52,7 @@ func (x *oneOrMore[T]) UnmarshalJSON(text []byte) error {
 
 // parseAdapterConfig returns what a file says. Errors wrap snug.ErrCorrupt, or
 // snug.ErrConfig for what this package does not have.
-func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
+func parseAdapterConfig(text []byte) (c AdapterOptions, err error) {
 	found, err := members(text)
 	if err != nil {
 		return c, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
@@ -113,8 +113,8 @@ func parseAdapterConfig(text []byte) (c AdapterConfig, err error) {
 // isNumber says whether PEFT takes no null for a field, because it computes with it.
 func isNumber(name string) bool { return name == "r" || name == "lora_alpha" || name == "lora_dropout" }
 
-// refusal returns the class of the error for the value of a field of AdapterConfig that
-// AdapterConfig cannot hold: snug.ErrConfig where PEFT makes adapters with the value, as
+// refusal returns the class of the error for the value of a field of AdapterOptions that
+// AdapterOptions cannot hold: snug.ErrConfig where PEFT makes adapters with the value, as
 // Python takes 1 for true and true for 1, and snug.ErrCorrupt where PEFT fails.
 func refusal(name string, value json.RawMessage) error {
 	var v any
@@ -125,7 +125,7 @@ func refusal(name string, value json.RawMessage) error {
 	return snug.ErrCorrupt
 }
 
-// takes says whether PEFT makes adapters with a value that AdapterConfig cannot hold.
+// takes says whether PEFT makes adapters with a value that AdapterOptions cannot hold.
 func takes(name string, value any) bool {
 	number, isFloat := value.(float64)
 	truth, isBool := value.(bool)
@@ -174,7 +174,7 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 }
 
 // encode returns the file of a config that is checked.
-func (c *AdapterConfig) encode() ([]byte, error) {
+func (c *AdapterOptions) encode() ([]byte, error) {
 	all := c.ownFields()
 	all["peft_type"], all["base_model_name_or_path"] = "LORA", nil
 	for name, value := range usual {

@@ -41,7 +41,7 @@ const (
 // field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,
 // there is no adapter, or one is nil or not as the config says; [snug.ErrShape],
 // [snug.ErrDType] and [snug.ErrDevice]. Others are those of the file system and of a device.
-func SaveAdapters(dir string, c AdapterConfig, adapters map[string]*LoRA) error {
+func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error {
 	text, err := checkAdapters(&c, adapters)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
@@ -75,7 +75,7 @@ func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
 
 // checkAdapters says whether adapters are as a config says, and returns its file. It sets
 // Targets if there are none.
-func checkAdapters(c *AdapterConfig, adapters map[string]*LoRA) ([]byte, error) {
+func checkAdapters(c *AdapterOptions, adapters map[string]*LoRA) ([]byte, error) {
 	if len(adapters) == 0 {
 		return nil, fmt.Errorf("there are none: %w", snug.ErrConfig)
 	}
@@ -99,7 +99,7 @@ func checkAdapters(c *AdapterConfig, adapters map[string]*LoRA) ([]byte, error) 
 	return text, err
 }
 
-func (c *AdapterConfig) checkAdapter(s *selector, name string, a *LoRA) error {
+func (c *AdapterOptions) checkAdapter(s *selector, name string, a *LoRA) error {
 	switch {
 	case name == "" || !utf8.ValidString(name):
 		return fmt.Errorf("the name is empty or not UTF-8: %w", snug.ErrConfig)
@@ -160,15 +160,15 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 // that lacks one of its tensors, and for a config other than the one that SaveAdapters wrote
 // with the tensors; [snug.ErrDType] is for tensors that are not F32, F16 or BF16. Others are
 // those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory] of a device.
-func LoadAdapters(dir string, dev *snug.Device) (AdapterConfig, map[string]*LoRA, error) {
+func LoadAdapters(dir string, dev *snug.Device) (AdapterOptions, map[string]*LoRA, error) {
 	c, adapters, err := loadAdapters(openIn(dir), dev)
 	if err != nil {
-		return AdapterConfig{}, nil, fmt.Errorf("qlora: load adapters of %q: %w", dir, err)
+		return AdapterOptions{}, nil, fmt.Errorf("qlora: load adapters of %q: %w", dir, err)
 	}
 	return c, adapters, nil
 }
 
-func loadAdapters(open opener, dev *snug.Device) (c AdapterConfig, adapters map[string]*LoRA, err error) {
+func loadAdapters(open opener, dev *snug.Device) (c AdapterOptions, adapters map[string]*LoRA, err error) {
 	w, err := openAdapters(open)
 	if err != nil {
 		return c, nil, err
@@ -226,16 +226,16 @@ func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string, dora bool) er
 }
 
 // readAdapterConfig returns what the text of a config says.
-func readAdapterConfig(text []byte) (c AdapterConfig, s *selector, err error) {
+func readAdapterConfig(text []byte) (c AdapterOptions, s *selector, err error) {
 	if c, err = parseAdapterConfig(text); err != nil {
-		return AdapterConfig{}, nil, err
+		return AdapterOptions{}, nil, err
 	}
 	s, err = c.check()
 	return c, s, err
 }
 
 // describeAdapters returns the adapters of a file without their elements.
-func describeAdapters(c *AdapterConfig, s *selector, w *amp.Weights) (map[string]*LoRA, error) {
+func describeAdapters(c *AdapterOptions, s *selector, w *amp.Weights) (map[string]*LoRA, error) {
 	adapters := map[string]*LoRA{}
 	tensors := w.Tensors()
 	for _, t := range tensors {
@@ -260,7 +260,7 @@ func describeAdapters(c *AdapterConfig, s *selector, w *amp.Weights) (map[string
 
 // adapterModule returns the module of an A, and nothing for the other tensors of an adapter,
 // which must have an A.
-func (c *AdapterConfig) adapterModule(w *amp.Weights, t amp.Tensor) (string, error) {
+func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, error) {
 	name, found := strings.CutPrefix(t.Name, adapterPrefix)
 	if !found {
 		return "", fmt.Errorf("the name does not begin with %q: %w", adapterPrefix, snug.ErrCorrupt)
@@ -316,7 +316,7 @@ func foreignTensor(w *amp.Weights, name string) error {
 }
 
 // describe returns the adapter of a module, with in inputs, without its elements.
-func (c *AdapterConfig) describe(s *selector, w *amp.Weights, module string, in int) (*LoRA, error) {
+func (c *AdapterOptions) describe(s *selector, w *amp.Weights, module string, in int) (*LoRA, error) {
 	if selected, err := s.selects(module); err != nil || !selected {
 		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+
 			"so that PEFT leaves it out: %w", snug.ErrConfig))

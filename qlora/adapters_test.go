@@ -16,7 +16,7 @@ import (
 
 // someAdapters are of the ranks and scales of a config, and of those of 2 and 4 if it is
 // not valid.
-func someAdapters(c AdapterConfig) map[string]*LoRA {
+func someAdapters(c AdapterOptions) map[string]*LoRA {
 	adapters := map[string]*LoRA{"layers.0.up": {In: 5, Out: 7}, "layers.0.down": {In: 7, Out: 5}}
 	for name, a := range adapters {
 		var err error
@@ -34,11 +34,11 @@ func someAdapters(c AdapterConfig) map[string]*LoRA {
 
 func TestAdapters(t *testing.T) {
 	for _, dora := range []bool{false, true} {
-		testAdapters(t, AdapterConfig{Rank: 3, Alpha: 12, RSLoRA: true, Dropout: 0.1, DoRA: dora, Targets: Modules{Names: []string{"up", "down"}}, BaseModel: "a/model"})
+		testAdapters(t, AdapterOptions{Rank: 3, Alpha: 12, RSLoRA: true, Dropout: 0.1, DoRA: dora, Targets: Modules{Names: []string{"up", "down"}}, BaseModel: "a/model"})
 	}
 }
 
-func testAdapters(t *testing.T, c AdapterConfig) {
+func testAdapters(t *testing.T, c AdapterOptions) {
 	dir := filepath.Join(t.TempDir(), "made")
 	want := someAdapters(c)
 	for range 2 { // the second time over the first
@@ -108,11 +108,11 @@ func foreign(t *testing.T, dir string) {
 }
 
 func TestAdaptersErrors(t *testing.T) {
-	c := AdapterConfig{Rank: 2, Alpha: 4, Targets: Modules{Pattern: AllLinear}}
+	c := AdapterOptions{Rank: 2, Alpha: 4, Targets: Modules{Pattern: allLinear}}
 	dir := t.TempDir()
 	_, _, err := LoadAdapters(dir, nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	for _, bad := range []AdapterConfig{{Alpha: 1}, {Rank: 1}, {Rank: 3, Alpha: 4}, {Rank: 2, Alpha: 5}, {Rank: 2, Alpha: 4, Dropout: 1}, {Rank: 2, Alpha: 4, Dropout: 0.1}, {Rank: 2, Alpha: 4, DoRA: true}} {
+	for _, bad := range []AdapterOptions{{Alpha: 1}, {Rank: 1}, {Rank: 3, Alpha: 4}, {Rank: 2, Alpha: 5}, {Rank: 2, Alpha: 4, Dropout: 1}, {Rank: 2, Alpha: 4, Dropout: 0.1}, {Rank: 2, Alpha: 4, DoRA: true}} {
 		require.ErrorIs(t, SaveAdapters(dir, bad, someAdapters(c)), snug.ErrConfig, "%+v", bad)
 	}
 	require.ErrorIs(t, SaveAdapters(dir, c, nil), snug.ErrConfig)
@@ -252,7 +252,7 @@ func TestAdapterTensors(t *testing.T) {
 // TestAdapterDefaults: a file that has only what PEFT needs gets PEFT's defaults.
 func TestAdapterDefaults(t *testing.T) {
 	dir := t.TempDir()
-	c := AdapterConfig{Rank: 8, Alpha: 8}
+	c := AdapterOptions{Rank: 8, Alpha: 8}
 	require.NoError(t, SaveAdapters(dir, c, someAdapters(c)))
 	foreign(t, dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfigFile), []byte(`{"peft_type":"LORA"}`), 0o600))

@@ -156,7 +156,7 @@ func (l *LoRA) addTo(rows snug.View, lo, hi int) error {
 // [NewLinear] and on the weight's device. draw drops elements of x on the way to h and u.
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig],
 // [snug.ErrDevice].
-func (d *DoRA) Forward(y, h, u, x snug.View, draw Draw) error {
+func (d *DoRA) Forward(y, h, u, x snug.View, draw Dropout) error {
 	rows, err := d.check("forward", x, u, y, h, draw)
 	if err != nil || rows == 0 {
 		return err
@@ -194,7 +194,7 @@ func (d *DoRA) Forward(y, h, u, x snug.View, draw Draw) error {
 // gradients of parameters. du has the size of u; it and h hold nothing of use
 // afterwards. dx of length 0 is left out. dm has an error of at most
 // (rows+4)·2^-24·alpha·Σ |dy ⊙ h|/n. Errors are as those of Forward.
-func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Draw) error {
+func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Dropout) error {
 	rows, err := d.check("backward", x, u, dy, h, draw)
 	if err == nil {
 		g, err = d.a.checkGrads("backward", dx, du, u, x, g)
@@ -227,7 +227,7 @@ func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Draw) error
 
 // input adds the gradient of x to dx, with e in h. What is dropped of x gets dy·W, and
 // what is left e·W + du·A through dropout, less as much of dy·W.
-func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Draw) error {
+func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Dropout) error {
 	if !d.a.drops(draw) {
 		if err := d.l.Backward(dx, h, 1); err != nil {
 			return err
@@ -253,7 +253,7 @@ func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Draw) error {
 func (d *DoRA) start(j blendJob) error { return start(d.l.w.Device(), j) }
 
 // check returns the rows of the operands.
-func (d *DoRA) check(op string, x, u, y, h snug.View, draw Draw) (rows int, err error) {
+func (d *DoRA) check(op string, x, u, y, h snug.View, draw Dropout) (rows int, err error) {
 	if err := d.usable(); err != nil {
 		return 0, fmt.Errorf("qlora: DoRA: %s: %w", op, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -35,17 +36,27 @@ func ExampleWeight() {
 	for i := range bf16 {
 		bf16[i] = snug.ToBFloat16(float32(i%17)/8 - 1)
 	}
-	w, err := qlora.NewWeight(bf16, []int{4096, 4096}, qlora.Options{})
+	format, err := qlora.ParseType("nf4") // as a flag of a command line gives it
+	if err != nil {
+		panic(err)
+	}
+	w, err := qlora.NewWeight(bf16, []int{4096, 4096}, qlora.Options{Type: format})
 	if err != nil {
 		panic(err)
 	}
 	fmt.Printf("%v of %v: %.3f bits an element\n", w.Type(), w.Shape(), 8*float64(w.Bytes())/float64(w.Len()))
+	d, err := w.Deviation(snug.ViewOf(bf16)) // from the elements before they were quantized
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("relative error %.3f\n", d.Relative)
 	if err := w.Dequantize(snug.ViewOf(bf16)); err != nil {
 		panic(err)
 	}
 	fmt.Println(bf16[:3])
 	// Output:
 	// nf4 of [4096 4096]: 4.127 bits an element
+	// relative error 0.092
 	// [-1 -1 -0.6953125]
 }
 
@@ -95,7 +106,7 @@ func ExampleLinear() {
 	if err := frozen.Forward(y, x, 0); err != nil { // y = x·Wᵀ
 		panic(err)
 	}
-	if err := adapter.Forward(y, u, x, qlora.Draw{}); err != nil { // y += s·(x·Aᵀ)·Bᵀ
+	if err := adapter.Forward(y, u, x, qlora.Dropout{}); err != nil { // y += s·(x·Aᵀ)·Bᵀ
 		panic(err)
 	}
 	dy, dx, du := v(rows*out), v(rows*in), v(rows*rank)
@@ -103,7 +114,7 @@ func ExampleLinear() {
 		panic(err)
 	}
 	grads := qlora.Grads{A: v(rank * in), B: v(out * rank)}
-	if err := adapter.Backward(dx, du, dy, u, x, grads, qlora.Draw{}); err != nil { // dx += s·dy·B·A
+	if err := adapter.Backward(dx, du, dy, u, x, grads, qlora.Dropout{}); err != nil { // dx += s·dy·B·A
 		panic(err)
 	}
 	fmt.Printf("%d KiB in float32; %d KiB in 4 bits, %d KiB for a tile, %d parameters to train\n",
@@ -140,7 +151,7 @@ func ExampleDoRA() {
 	defer dora.Close()
 
 	x, y, h, u := v(rows*in), v(rows*out), v(rows*out), v(rows*rank)
-	draw := qlora.Draw{Seed: 1, Tensor: 7, Work: v(rows * in)} // the same for backward
+	draw := qlora.Dropout{Draw: amp.Draw{Seed: 1, Tensor: 7}, Work: v(rows * in)} // the same for backward
 	if err := dora.Forward(y, h, u, x, draw); err != nil {
 		panic(err)
 	}
@@ -164,7 +175,7 @@ func ExampleSaveAdapters() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	config := qlora.AdapterConfig{
+	config := qlora.AdapterOptions{
 		Rank: 2, Alpha: 4, Ranks: map[string]int{"down_proj": 1},
 		Targets: qlora.Modules{Pattern: `layers\.\d+\.mlp\.(up|down)_proj`},
 		Other:   map[string]json.RawMessage{"task_type": []byte(`"CAUSAL_LM"`)},

@@ -7,9 +7,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// DefaultTile is the number of elements that a [Linear] decodes at a time unless
-// it is told otherwise.
-const DefaultTile = 1 << 20
+// defaultTile is the number of elements that a [Linear] decodes at a time by default.
+const defaultTile = 1 << 20
 
 // Linear multiplies by a frozen [Weight] of [out, in] elements:
 //
@@ -38,7 +37,7 @@ type Linear struct {
 
 // NewLinear returns the products by w, a weight of two dimensions, with activations of
 // type dt. A tile has the rows that tile elements have room for, at least one; 0
-// stands for [DefaultTile]. The memory that it takes on the weight's device is that of a
+// stands for 1 Mi elements. The memory that it takes on the weight's device is that of a
 // tile of dt and of up to 256 blocks more. On other devices than the CPU, if in is a
 // multiple of the block, only [Linear.Norms] and [DoRA.Update] need the tile, and the first of them
 // allocates it. It does not own w.
@@ -59,7 +58,7 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", tile, snug.ErrConfig)
 	}
 	if tile == 0 {
-		tile = DefaultTile
+		tile = defaultTile
 	}
 	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
 	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))

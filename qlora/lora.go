@@ -21,20 +21,22 @@ type LoRA struct {
 	In, Out, Rank int
 	Scale         float32   // s, see LoRAScale
 	A, B          snug.View // [Rank, In] and [Out, Rank]: f32, or of the type of activations
-	Dropout       float32   // probability to drop an element of x on its way to A, see Draw; less than 1
+	Dropout       float32   // probability to drop an element of x on its way to A, see type Dropout; less than 1
 	Magnitude     snug.View // [Out] of f32 for a DoRA, else empty
 
 	free []func() error // what LoadAdapters has made
 }
 
-// Draw says which elements of x an adapter with a Dropout drops in a forward pass, and
-// again in its backward pass; the others are multiplied by 1/(1 - Dropout). The mask is
-// that of a [fused.DropoutMask]: it is drawn anew from the numbers, and not stored. The
-// zero Draw drops nothing, as evaluation wants.
-type Draw struct {
-	Seed   uint64    // of the run
-	Tensor uint64    // a number that no other dropout has, such as step·layers + layer
-	Work   snug.View // room for x, of its length and type, for the time of a call; if empty, nothing is dropped
+// Dropout names the random mask of x in one step of training. A layer drops the same elements
+// in its forward and its backward pass, with probability LoRA.Dropout, and multiplies the
+// others by 1/(1 - LoRA.Dropout). Both passes draw the mask from its numbers, as
+// [fused.DropoutMask] does, and do not store it. The zero Dropout drops nothing: use it for
+// evaluation.
+type Dropout struct {
+	// Draw is the seed of the run, a tensor number that no other dropout has, such as
+	// step·layers + layer, and the number of the first element of x.
+	amp.Draw
+	Work snug.View // workspace of the length and type of x for one call; empty: nothing is dropped
 }
 
 // LoRAScale returns alpha/rank, or, stabilized, alpha/√rank (rsLoRA: Kalajdzievski
@@ -71,7 +73,7 @@ func (l *LoRA) Params() int {
 // elements of x on the way to u. Types are those that [amp.MatMul] takes, and u has that
 // of x. Errors: [snug.ErrShape] and [snug.ErrConfig], which is also that of an adapter
 // with a Magnitude, with nothing written, and those of amp.MatMul.
-func (l *LoRA) Forward(y, u, x snug.View, d Draw) error {
+func (l *LoRA) Forward(y, u, x snug.View, d Dropout) error {
 	rows, err := l.checkPass("forward", x, u, y, d)
 	if err != nil || rows == 0 {
 		return err
@@ -95,18 +97,18 @@ func (l *LoRA) add(y, u, x snug.View, rows int) error {
 }
 
 // drops says whether d drops elements.
-func (l *LoRA) drops(d Draw) bool { return l.Dropout > 0 && d.Work.Len() > 0 }
+func (l *LoRA) drops(d Dropout) bool { return l.Dropout > 0 && d.Work.Len() > 0 }
 
 // drop returns what d leaves of x.
-func (l *LoRA) drop(x snug.View, d Draw) (snug.View, error) {
+func (l *LoRA) drop(x snug.View, d Dropout) (snug.View, error) {
 	if !l.drops(d) {
 		return x, nil
 	}
 	return d.Work, fused.Dropout(d.Work, x, l.mask(d))
 }
 
-func (l *LoRA) mask(d Draw) fused.DropoutMask {
-	return fused.DropoutMask{P: l.Dropout, Seed: d.Seed, Tensor: d.Tensor}
+func (l *LoRA) mask(d Dropout) fused.DropoutMask {
+	return fused.DropoutMask{P: l.Dropout, Seed: d.Seed, Tensor: d.Tensor, First: d.First}
 }
 
 // Grads are the accumulators of the gradients of a LoRA's parameters, in float32, and how
@@ -127,7 +129,7 @@ type Grads struct {
 // where what d drops of x counts as 0 in dA and in dx. du has the size and the type of u
 // and holds nothing of use afterwards. dx of length 0 is left out; else, with dropout, it has
 // the type of x. Errors are as those of Forward.
-func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Draw) error {
+func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Dropout) error {
 	rows, err := l.checkPass("backward", x, u, dy, d)
 	if err == nil {
 		g, err = l.checkGrads("backward", dx, du, u, x, g)
@@ -176,7 +178,7 @@ func (l *LoRA) input(rows int, beta float32) amp.MatMulOptions {
 }
 
 // addDropped adds what d leaves of its room to dx.
-func (l *LoRA) addDropped(dx snug.View, d Draw) error {
+func (l *LoRA) addDropped(dx snug.View, d Dropout) error {
 	if err := fused.DropoutBackward(d.Work, d.Work, l.mask(d)); err != nil {
 		return err
 	}
@@ -184,7 +186,7 @@ func (l *LoRA) addDropped(dx snug.View, d Draw) error {
 }
 
 // checkPass is check of a LoRA without magnitudes, and of what it drops.
-func (l *LoRA) checkPass(op string, x, u, y snug.View, d Draw) (rows int, err error) {
+func (l *LoRA) checkPass(op string, x, u, y snug.View, d Dropout) (rows int, err error) {
 	rows, err = l.check(op, x, u, y)
 	switch {
 	case err != nil:
@@ -195,14 +197,14 @@ func (l *LoRA) checkPass(op string, x, u, y snug.View, d Draw) (rows int, err er
 	return rows, l.checkDraw(op, x, d)
 }
 
-func (l *LoRA) checkDraw(op string, x snug.View, d Draw) error {
+func (l *LoRA) checkDraw(op string, x snug.View, d Dropout) error {
 	switch {
 	case !l.drops(d):
 		return nil
 	case d.Work.Len() != x.Len():
-		return fmt.Errorf("qlora: LoRA: %s: room of %d elements for x, which has %d: %w", op, d.Work.Len(), x.Len(), snug.ErrShape)
+		return fmt.Errorf("qlora: LoRA: %s: Work has %d elements, want %d: %w", op, d.Work.Len(), x.Len(), snug.ErrShape)
 	case d.Work.DType() != x.DType():
-		return fmt.Errorf("qlora: LoRA: %s: room for x of %s, x holds %s: %w", op, d.Work.DType(), x.DType(), snug.ErrDType)
+		return fmt.Errorf("qlora: LoRA: %s: Work holds %s, want %s: %w", op, d.Work.DType(), x.DType(), snug.ErrDType)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
@@ -79,7 +80,7 @@ func dot(a, b []float64) (sum float64) {
 }
 
 // maskOf returns what elements of x are multiplied by.
-func maskOf(t *testing.T, a *LoRA, d Draw) []float64 {
+func maskOf(t *testing.T, a *LoRA, d Dropout) []float64 {
 	mask := slices.Repeat([]float32{1}, rows*in)
 	if a.drops(d) {
 		require.NoError(t, fused.Dropout(mask, mask, fused.DropoutMask{P: a.Dropout, Seed: d.Seed, Tensor: d.Tensor}))
@@ -89,7 +90,7 @@ func maskOf(t *testing.T, a *LoRA, d Draw) []float64 {
 }
 
 // eachLayer tests a layer on every device with and without dropout.
-func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Draw)) {
+func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout)) {
 	for _, place := range places(t) {
 		w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{Block: 32, Single: true})
 		require.NoError(t, err)
@@ -99,7 +100,7 @@ func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear
 			t.Run(fmt.Sprintf("%s/%s", place.Name, name), func(t *testing.T) {
 				a := LoRA{In: in, Out: out, Rank: rank, Scale: scale, Dropout: p,
 					A: on(t, place.Dev, snug.F32, randn(rank*in, 2)), B: on(t, place.Dev, snug.F32, randn(out*rank, 3))}
-				d := Draw{Seed: 5, Tensor: 9}
+				d := Dropout{Draw: amp.Draw{Seed: 5, Tensor: 9}}
 				if name == "dropped" {
 					d.Work = on(t, place.Dev, snug.F32, make([]float32, rows*in))
 				}
@@ -113,7 +114,7 @@ func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear
 
 // TestLoRA compares with the definition in float64 and with differences of it.
 func TestLoRA(t *testing.T) {
-	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Draw) {
+	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {
 		require.Equal(t, rank*(in+out), a.Params())
 		put := func(v []float32) snug.View { return on(t, dev, snug.F32, v) }
 		xs, dys := randn(rows*in, 4), randn(rows*out, 5)
@@ -150,7 +151,7 @@ func TestLoRA(t *testing.T) {
 
 // TestDoRA does that with magnitudes, with the norms as constants.
 func TestDoRA(t *testing.T) {
-	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Draw) {
+	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {
 		put := func(v []float32) snug.View { return on(t, dev, snug.F32, v) }
 		xs, dys, ms := randn(rows*in, 4), randn(rows*out, 5), randn(out, 6)
 		a.Magnitude = put(ms)
@@ -232,12 +233,12 @@ func TestDoRABegins(t *testing.T) {
 			put := func(n int, seed uint64) snug.View { return on(t, place.Dev, dt, randn(n, seed)) }
 			x, y, h, u, want := put(rows*in, 3), put(rows*out, 4), put(rows*out, 5), put(rows*2, 6), put(rows*out, 7)
 			require.NoError(t, l.Forward(want, x, 0))
-			require.NoError(t, d.Forward(y, h, u, x, Draw{}))
+			require.NoError(t, d.Forward(y, h, u, x, Dropout{}))
 			sameBits(t, values(t, want), values(t, y))
 			require.Zero(t, values(t, y)[3], "of a row of zeros")
 			g := Grads{A: on(t, place.Dev, snug.F32, randn(2*in, 8)), B: on(t, place.Dev, snug.F32, randn(2*out, 8)),
 				Magnitude: on(t, place.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out))}
-			require.NoError(t, d.Backward(put(rows*in, 9), put(rows*2, 9), y, h, u, x, g, Draw{}))
+			require.NoError(t, d.Backward(put(rows*in, 9), put(rows*2, 9), y, h, u, x, g, Dropout{}))
 			for i, v := range values(t, g.Magnitude) {
 				require.False(t, v != v, "dm[%d]", i)
 			}
@@ -252,17 +253,23 @@ func TestDropoutIsDrawnAnew(t *testing.T) {
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
 	x := snug.ViewOf(randn(rows*in, 1))
 	a := LoRA{In: in, Out: out, Rank: rank, Scale: 1, A: snug.ViewOf(randn(rank*in, 2)), B: snug.ViewOf(randn(out*rank, 3)), Dropout: 0.3}
-	pass := func(d Draw) []float32 {
+	pass := func(d Dropout) []float32 {
 		y, u := v(rows*out), v(rows*rank)
 		require.NoError(t, a.Forward(y, u, x, d))
 		return y.Float32s()
 	}
-	first := pass(Draw{Seed: 1, Tensor: 2, Work: v(rows * in)})
-	sameBits(t, first, pass(Draw{Seed: 1, Tensor: 2, Work: v(rows * in)}))
-	for _, d := range []Draw{{}, {Seed: 1, Tensor: 2}, {Seed: 2, Tensor: 2, Work: v(rows * in)}, {Seed: 1, Tensor: 3, Work: v(rows * in)}} {
+	first := pass(Dropout{Draw: amp.Draw{Seed: 1, Tensor: 2}, Work: v(rows * in)})
+	sameBits(t, first, pass(Dropout{Draw: amp.Draw{Seed: 1, Tensor: 2}, Work: v(rows * in)}))
+	for _, d := range []Dropout{
+		{}, {Draw: amp.Draw{Seed: 1, Tensor: 2}}, {Draw: amp.Draw{Seed: 2, Tensor: 2}, Work: v(rows * in)}, {Draw: amp.Draw{Seed: 1, Tensor: 3}, Work: v(rows * in)},
+		{Draw: amp.Draw{Seed: 1, Tensor: 2, First: in}, Work: v(rows * in)},
+	} {
 		require.NotEqual(t, first, pass(d))
 	}
-	d, y, u, dx, du := Draw{Work: v(rows * in)}, v(rows*out), v(rows*rank), v(rows*in), v(rows*rank)
+	tail, tailU := v((rows-1)*out), v((rows-1)*rank) // rows from 1 on, whose mask begins at element in
+	require.NoError(t, a.Forward(tail, tailU, part(x, in, rows*in), Dropout{Draw: amp.Draw{Seed: 1, Tensor: 2, First: in}, Work: v((rows - 1) * in)}))
+	require.InDeltaSlice(t, first[out:], tail.Float32s(), 1e-5)
+	d, y, u, dx, du := Dropout{Work: v(rows * in)}, v(rows*out), v(rows*rank), v(rows*in), v(rows*rank)
 	g := Grads{A: v(rank * in), B: v(out * rank)}
 	kerneltest.NoAllocs(t, func() {
 		_ = a.Forward(y, u, x, d)
@@ -274,22 +281,22 @@ func TestLoRAErrors(t *testing.T) {
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
 	low := func(n int) snug.View { return snug.ViewOf(make([]snug.BFloat16, n)) }
 	a := LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(8), B: v(6), Dropout: 0.5}
-	require.NoError(t, a.Forward(v(0), v(0), v(0), Draw{}))
-	require.ErrorIs(t, a.Forward(v(3), v(2), v(5), Draw{}), snug.ErrShape)
-	require.ErrorIs(t, a.Forward(v(4), v(2), v(4), Draw{}), snug.ErrShape)
-	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Draw{Work: v(3)}), snug.ErrShape)
-	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Draw{Work: low(4)}), snug.ErrDType)
+	require.NoError(t, a.Forward(v(0), v(0), v(0), Dropout{}))
+	require.ErrorIs(t, a.Forward(v(3), v(2), v(5), Dropout{}), snug.ErrShape)
+	require.ErrorIs(t, a.Forward(v(4), v(2), v(4), Dropout{}), snug.ErrShape)
+	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Dropout{Work: v(3)}), snug.ErrShape)
+	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Dropout{Work: low(4)}), snug.ErrDType)
 	grads := Grads{A: v(8), B: v(6)}
-	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads, Draw{}), snug.ErrShape)
+	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads, Dropout{}), snug.ErrShape)
 	for _, g := range []Grads{{A: v(7), B: v(6)}, {A: v(8), B: v(6), Magnitude: v(3)}} {
-		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), g, Draw{}), snug.ErrShape)
+		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), g, Dropout{}), snug.ErrShape)
 	}
 	for _, into := range []snug.Into{{Alpha: float32(math.Inf(1))}, {Beta: float32(math.NaN())}} {
-		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: into}, Draw{}), snug.ErrConfig)
+		require.ErrorIs(t, a.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: into}, Dropout{}), snug.ErrConfig)
 	}
 	tiny := a
 	tiny.Scale = 1e-30
-	require.ErrorIs(t, tiny.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: snug.Into{Alpha: 1e-30}}, Draw{}), snug.ErrConfig)
+	require.ErrorIs(t, tiny.Backward(v(4), v(2), v(3), v(2), v(4), Grads{A: v(8), B: v(6), Into: snug.Into{Alpha: 1e-30}}, Dropout{}), snug.ErrConfig)
 	for _, bad := range []LoRA{
 		{In: 4, Out: 3, Scale: 1},
 		{In: 4, Out: 3, Rank: 2, A: v(8), B: v(6)},
@@ -298,9 +305,9 @@ func TestLoRAErrors(t *testing.T) {
 		{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(8), B: v(6), Dropout: float32(math.NaN())},
 		{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(8), B: v(6), Magnitude: v(3)},
 	} {
-		require.ErrorIs(t, bad.Forward(v(3), v(2), v(4), Draw{}), snug.ErrConfig)
+		require.ErrorIs(t, bad.Forward(v(3), v(2), v(4), Dropout{}), snug.ErrConfig)
 	}
-	require.ErrorIs(t, (&LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(7), B: v(6)}).Forward(v(3), v(2), v(4), Draw{}), snug.ErrShape)
+	require.ErrorIs(t, (&LoRA{In: 4, Out: 3, Rank: 2, Scale: 1, A: v(7), B: v(6)}).Forward(v(3), v(2), v(4), Dropout{}), snug.ErrShape)
 }
 
 func TestDoRAErrors(t *testing.T) {
@@ -334,18 +341,18 @@ func TestDoRAErrors(t *testing.T) {
 
 	d, err := NewDoRA(l, &good)
 	require.NoError(t, err)
-	require.NoError(t, d.Forward(v(0), v(0), v(0), v(0), Draw{}))
-	require.ErrorIs(t, d.Forward(v(64), v(63), v(2), v(32), Draw{}), snug.ErrShape)
-	require.ErrorIs(t, d.Forward(v(64), v(64), v(3), v(32), Draw{}), snug.ErrShape)
-	require.ErrorIs(t, d.Forward(v(64), low(64), v(2), v(32), Draw{}), snug.ErrDType)
+	require.NoError(t, d.Forward(v(0), v(0), v(0), v(0), Dropout{}))
+	require.ErrorIs(t, d.Forward(v(64), v(63), v(2), v(32), Dropout{}), snug.ErrShape)
+	require.ErrorIs(t, d.Forward(v(64), v(64), v(3), v(32), Dropout{}), snug.ErrShape)
+	require.ErrorIs(t, d.Forward(v(64), low(64), v(2), v(32), Dropout{}), snug.ErrDType)
 	g := Grads{A: v(64), B: v(128), Magnitude: v(64)}
-	require.ErrorIs(t, d.Backward(low(32), v(2), v(64), v(64), v(2), v(32), g, Draw{}), snug.ErrDType)
-	require.ErrorIs(t, d.Backward(v(31), v(2), v(64), v(64), v(2), v(32), g, Draw{}), snug.ErrShape)
+	require.ErrorIs(t, d.Backward(low(32), v(2), v(64), v(64), v(2), v(32), g, Dropout{}), snug.ErrDType)
+	require.ErrorIs(t, d.Backward(v(31), v(2), v(64), v(64), v(2), v(32), g, Dropout{}), snug.ErrShape)
 	g.Magnitude = v(0)
-	require.ErrorIs(t, d.Backward(v(32), v(2), v(64), v(64), v(2), v(32), g, Draw{}), snug.ErrShape)
+	require.ErrorIs(t, d.Backward(v(32), v(2), v(64), v(64), v(2), v(32), g, Dropout{}), snug.ErrShape)
 	good.Dropout = 0.5
-	require.ErrorIs(t, d.Forward(v(64), v(64), v(2), v(32), Draw{Work: v(1)}), snug.ErrShape)
+	require.ErrorIs(t, d.Forward(v(64), v(64), v(2), v(32), Dropout{Work: v(1)}), snug.ErrShape)
 	good.Magnitude = v(0)
 	require.ErrorIs(t, d.Update(), snug.ErrShape)
-	require.ErrorIs(t, d.Forward(v(64), v(64), v(2), v(32), Draw{}), snug.ErrShape)
+	require.ErrorIs(t, d.Forward(v(64), v(64), v(2), v(32), Dropout{}), snug.ErrShape)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// AllLinear is the Pattern that stands for all linear layers but the output layer.
-const AllLinear = "all-linear"
+// allLinear is the Pattern that selects all linear layers except the output layer.
+const allLinear = "all-linear"
 
 // Modules selects modules of a model by name, as PEFT's target_modules does. The zero
 // value selects nothing in particular: see where it is used.
@@ -23,7 +23,8 @@ type Modules struct {
 	// a dot at their end, such as "up_proj".
 	Names []string
 	// Pattern is a regular expression that a full name must match from its first
-	// to its last character, or AllLinear in any case. It is in place of Names.
+	// to its last character, or "all-linear" in any case, which
+	// selects all linear layers except the output layer. Set either Pattern or Names.
 	//
 	// PEFT gives it to Python's re.fullmatch. Accepted is what Go's regexp compiles
 	// with the same meaning: no look-ahead or look-behind, back-references, \Z,
@@ -33,7 +34,7 @@ type Modules struct {
 
 func (m Modules) isZero() bool { return m.Names == nil && m.Pattern == "" }
 
-func (m Modules) allLinear() bool { return strings.EqualFold(m.Pattern, AllLinear) }
+func (m Modules) isAllLinear() bool { return strings.EqualFold(m.Pattern, allLinear) }
 
 // MarshalJSON returns a string, an array of strings, or null for the zero value.
 func (m Modules) MarshalJSON() ([]byte, error) {
@@ -65,7 +66,7 @@ func (m Modules) has(name string) (exact, suffix bool) {
 	return slices.Contains(m.Names, name), slices.ContainsFunc(m.Names, func(end string) bool { return strings.HasSuffix(name, "."+end) })
 }
 
-// selector is what an AdapterConfig says of modules, compiled.
+// selector is what an AdapterOptions says of modules, compiled.
 type selector struct {
 	targets, exclude Modules
 	target, excluded *pattern
@@ -84,7 +85,7 @@ type rule struct {
 }
 
 // selector compiles the config. Errors wrap snug.ErrConfig.
-func (c *AdapterConfig) selector() (*selector, error) {
+func (c *AdapterOptions) selector() (*selector, error) {
 	s := &selector{targets: c.Targets, exclude: c.Exclude, layers: c.Layers, rank: c.Rank, alpha: c.Alpha}
 	for _, m := range []struct {
 		field string
@@ -94,7 +95,7 @@ func (c *AdapterConfig) selector() (*selector, error) {
 		if m.m.Pattern != "" && m.m.Names != nil {
 			return nil, fmt.Errorf("%s has names and a pattern, want one of them: %w", m.field, snug.ErrConfig)
 		}
-		if m.m.Pattern == "" || m.field == "target_modules" && m.m.allLinear() {
+		if m.m.Pattern == "" || m.field == "target_modules" && m.m.isAllLinear() {
 			continue
 		}
 		p, err := compile(m.field, m.m.Pattern, `\A(?:%s)\z`)
@@ -152,7 +153,7 @@ func (s *selector) selects(name string) (bool, error) {
 		return false, nil
 	case s.target != nil:
 		return s.target.match(name)
-	case s.targets.allLinear() || s.targets.isZero():
+	case s.targets.isAllLinear() || s.targets.isZero():
 		return true, nil
 	}
 	if exact, suffix = s.targets.has(name); exact || !suffix || len(s.layers) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 )
 
 // TestPEFT reads what PEFT has written, and computes what it has computed, in evaluation
@@ -31,7 +32,7 @@ func TestPEFT(t *testing.T) {
 			require.NoError(t, err)
 			require.JSONEq(t, `"0.21.2"`, string(config.Other["peft_version"]))
 			config.Other = nil
-			require.Equal(t, AdapterConfig{Rank: 3, Alpha: 6, RSLoRA: true, Dropout: 0.25, DoRA: strings.HasSuffix(name, "dora"), Targets: Modules{Names: []string{"up"}}, FanInFanOut: strings.HasPrefix(name, "turned")}, config)
+			require.Equal(t, AdapterOptions{Rank: 3, Alpha: 6, RSLoRA: true, Dropout: 0.25, DoRA: strings.HasSuffix(name, "dora"), Targets: Modules{Names: []string{"up"}}, FanInFanOut: strings.HasPrefix(name, "turned")}, config)
 			a := adapters["up"]
 			require.NotNil(t, a)
 			weight := golden.Weight.floats(t, snug.F32)
@@ -45,7 +46,7 @@ func TestPEFT(t *testing.T) {
 				room := func(n int) snug.View { return on(t, place.Dev, snug.F32, make([]float32, n)) }
 				x, dy := put(p.X), put(p.Dy)
 				rows := x.Len() / a.In
-				draw := Draw{Seed: 7, Tensor: 9}
+				draw := Dropout{Draw: amp.Draw{Seed: 7, Tensor: 9}}
 				if kind == "trained" {
 					draw.Work = room(x.Len())
 				}
@@ -108,7 +109,7 @@ func TestConvertedPEFT(t *testing.T) {
 	x, want := golden.X.floats(t, snug.F32), golden.Y.floats(t, snug.F32)
 	y, u := make([]float32, len(want)), make([]float32, len(x)/a.In*a.Rank)
 	require.NoError(t, l.Forward(snug.ViewOf(y), snug.ViewOf(x), 0))
-	require.NoError(t, a.Forward(snug.ViewOf(y), snug.ViewOf(u), snug.ViewOf(x), Draw{}))
+	require.NoError(t, a.Forward(snug.ViewOf(y), snug.ViewOf(u), snug.ViewOf(x), Dropout{}))
 	require.InDeltaSlice(t, want, y, 1e-4)
 	require.NoError(t, l.Close())
 }

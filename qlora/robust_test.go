@@ -20,7 +20,7 @@ import (
 // and with ones that are closed: none panics, and what needs elements returns an error.
 func TestNilAndZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
-		AdapterConfig{}, new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
+		AdapterOptions{}, new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
 		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), LoRAScale, PackedBytes, Blocks, NewDoRA, NewLinear, Merge,
 		NewWeight[[]float32], NewWeight[snug.View], NewWeights, ParseType, WriteWeights, SaveAdapters,
 		Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32], Quantize[snug.View, snug.View, snug.View],
@@ -78,16 +78,16 @@ func TestNilAndZeroValues(t *testing.T) {
 	for name, a := range map[string]*LoRA{"nil": nil, "zero": {}} {
 		t.Run("LoRA/"+name, func(t *testing.T) {
 			require.Zero(t, a.Params())
-			require.ErrorIs(t, a.Forward(y, y, x, Draw{}), snug.ErrConfig)
-			require.ErrorIs(t, a.Forward(snug.View{}, snug.View{}, snug.View{}, Draw{}), snug.ErrConfig)
-			require.ErrorIs(t, a.Backward(x, y, y, y, x, Grads{}, Draw{}), snug.ErrConfig)
+			require.ErrorIs(t, a.Forward(y, y, x, Dropout{}), snug.ErrConfig)
+			require.ErrorIs(t, a.Forward(snug.View{}, snug.View{}, snug.View{}, Dropout{}), snug.ErrConfig)
+			require.ErrorIs(t, a.Backward(x, y, y, y, x, Grads{}, Dropout{}), snug.ErrConfig)
 			require.ErrorIs(t, Merge(x, weight, a, 0), snug.ErrConfig)
 			_, err := NewDoRA(linear, a)
 			require.ErrorIs(t, err, snug.ErrConfig)
 			if a != nil {
 				require.ErrorIs(t, linear.Norms(y, a), snug.ErrConfig)
 			}
-			c := AdapterConfig{Rank: 1, Alpha: 1}
+			c := AdapterOptions{Rank: 1, Alpha: 1}
 			require.ErrorIs(t, SaveAdapters(t.TempDir(), c, map[string]*LoRA{"up": a}), snug.ErrConfig)
 			require.NoError(t, a.Close())
 		})
@@ -99,8 +99,8 @@ func TestNilAndZeroValues(t *testing.T) {
 	for name, d := range map[string]*DoRA{"nil": nil, "zero": {}, "closed": other} {
 		t.Run("DoRA/"+name, func(t *testing.T) {
 			require.ErrorIs(t, d.Update(), snug.ErrConfig)
-			require.ErrorIs(t, d.Forward(y, y, y, x, Draw{}), snug.ErrConfig)
-			require.ErrorIs(t, d.Backward(x, y, y, y, y, x, Grads{}, Draw{}), snug.ErrConfig)
+			require.ErrorIs(t, d.Forward(y, y, y, x, Dropout{}), snug.ErrConfig)
+			require.ErrorIs(t, d.Backward(x, y, y, y, y, x, Grads{}, Dropout{}), snug.ErrConfig)
 			require.NoError(t, d.Close())
 		})
 	}
@@ -113,11 +113,11 @@ func TestNilAndZeroValues(t *testing.T) {
 		})
 	}
 	t.Run("others", func(t *testing.T) {
-		_, err := (AdapterConfig{}).Selects("x")
+		_, err := (AdapterOptions{}).Selects("x")
 		require.ErrorIs(t, err, snug.ErrConfig)
-		_, _, err = (AdapterConfig{}).RankOf("x")
+		_, _, err = (AdapterOptions{}).RankOf("x")
 		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorIs(t, SaveAdapters("", AdapterConfig{}, nil), snug.ErrConfig)
+		require.ErrorIs(t, SaveAdapters("", AdapterOptions{}, nil), snug.ErrConfig)
 		folder := filepath.Join(t.TempDir(), "missing")
 		_, _, err = LoadAdapters(folder, nil)
 		require.ErrorIs(t, err, fs.ErrNotExist)
@@ -169,7 +169,7 @@ func TestClosedBeneath(t *testing.T) {
 		require.ErrorIs(t, l.Backward(put(64), put(2), 0), snug.ErrDevice)
 		require.ErrorIs(t, l.Norms(put(2), nil), snug.ErrDevice)
 		require.ErrorIs(t, d.Update(), snug.ErrDevice)
-		require.ErrorIs(t, d.Forward(put(2), put(2), put(1), put(64), Draw{}), snug.ErrDevice)
+		require.ErrorIs(t, d.Forward(put(2), put(2), put(1), put(64), Dropout{}), snug.ErrDevice)
 		require.NoError(t, d.Close())
 		require.NoError(t, l.Close())
 	}
@@ -184,8 +184,8 @@ func TestSizesNearTheLargest(t *testing.T) {
 		{In: math.MaxInt, Out: math.MaxInt, Rank: 2, Scale: 1, A: none, B: none},
 		{In: 2, Out: math.MaxInt/2 + 1, Rank: math.MaxInt/2 + 1, Scale: 1, A: none, B: none},
 	} {
-		require.ErrorIs(t, a.Forward(none, none, none, Draw{}), snug.ErrShape)
-		require.ErrorIs(t, SaveAdapters(t.TempDir(), AdapterConfig{Rank: a.Rank, Alpha: 1}, map[string]*LoRA{"up": &a}), snug.ErrShape)
+		require.ErrorIs(t, a.Forward(none, none, none, Dropout{}), snug.ErrShape)
+		require.ErrorIs(t, SaveAdapters(t.TempDir(), AdapterOptions{Rank: a.Rank, Alpha: 1}, map[string]*LoRA{"up": &a}), snug.ErrShape)
 	}
 	for _, n := range []int{math.MaxInt, math.MaxInt - 1} {
 		require.Equal(t, n/2+n%2, PackedBytes(n))
@@ -211,7 +211,7 @@ func TestSizesNearTheLargest(t *testing.T) {
 	}
 	_, err = NewLinear(w, snug.F32, math.MinInt)
 	require.ErrorIs(t, err, snug.ErrConfig)
-	_, _, err = (AdapterConfig{Rank: math.MaxInt, Alpha: math.MaxFloat32}).RankOf("x")
+	_, _, err = (AdapterOptions{Rank: math.MaxInt, Alpha: math.MaxFloat32}).RankOf("x")
 	require.NoError(t, err)
 }
 

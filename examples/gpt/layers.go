@@ -92,7 +92,7 @@ func (o *ops) layerNormBackward(dx, dy, x, mean, rstd *tensor, n norm, beta floa
 			return err
 		}
 		return fused.LayerNormBackward(dx.View, dgain, dbias, dy.View, x.View, mean.View, rstd.View, n.gain.value,
-			fused.Grads{Input: snug.Into{Alpha: 1, Beta: beta}, Params: into}, o.ws)
+			fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}, Params: into}, o.ws)
 	})
 }
 

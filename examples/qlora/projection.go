@@ -84,7 +84,7 @@ func (p *projection) forward(y, x []float32, beta float32) (err error) {
 		err = amp.MatMul(y, x, p.w, amp.MatMulOptions{M: rows, N: p.out, K: p.in, TransB: true, Into: snug.Into{Beta: beta}})
 	}
 	if p.adapter != nil {
-		err = cmp.Or(err, p.adapter.Forward(vy, p.u, vx, qlora.Draw{}))
+		err = cmp.Or(err, p.adapter.Forward(vy, p.u, vx, qlora.Dropout{}))
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func (p *projection) backward(dx, dy, x []float32, beta float32) (err error) {
 		err = amp.MatMul(dx, dy, p.w, amp.MatMulOptions{M: rows, N: p.in, K: p.out, Into: snug.Into{Beta: beta}})
 	}
 	if p.adapter != nil {
-		return cmp.Or(err, p.adapter.Backward(vdx, p.du, vdy, p.u, vx, p.grads, qlora.Draw{}))
+		return cmp.Or(err, p.adapter.Backward(vdx, p.du, vdy, p.u, vx, p.grads, qlora.Dropout{}))
 	}
 	return cmp.Or(err, amp.MatMul(p.grad, dy, x, amp.MatMulOptions{M: p.out, N: p.in, K: rows, TransA: true}))
 }

@@ -38,7 +38,7 @@ func peftRules(t *testing.T) (rules rulesOfPEFT) {
 }
 
 // config returns PEFT's defaults with other values of some fields.
-func (r *rulesOfPEFT) config(t *testing.T, fields map[string]json.RawMessage) (AdapterConfig, error) {
+func (r *rulesOfPEFT) config(t *testing.T, fields map[string]json.RawMessage) (AdapterOptions, error) {
 	all := map[string]json.RawMessage{}
 	for _, from := range []map[string]json.RawMessage{r.Fields, fields} {
 		for name, value := range from {
@@ -106,7 +106,7 @@ func TestRanksOfPEFT(t *testing.T) {
 			require.Equal(t, LoRAScale(want[1], rank, c.RSLoRA), scale, "%s: %s", r.Config, name)
 		}
 	}
-	c := AdapterConfig{Rank: 1, Alpha: 1, Ranks: map[string]int{"up": 2, "mlp.up": 3}}
+	c := AdapterOptions{Rank: 1, Alpha: 1, Ranks: map[string]int{"up": 2, "mlp.up": 3}}
 	_, _, err := c.RankOf("mlp.up")
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, `rank_pattern has two values for "mlp.up", by the keys "mlp.up" and "up"`)
@@ -198,39 +198,39 @@ func TestFieldsOfPEFT(t *testing.T) {
 	}
 	c, err := rules.config(t, nil)
 	require.NoError(t, err)
-	require.Equal(t, AdapterConfig{Rank: 8, Alpha: 8, Other: c.Other}, c)
+	require.Equal(t, AdapterOptions{Rank: 8, Alpha: 8, Other: c.Other}, c)
 	for name := range c.Other {
 		require.NotEqual(t, ours, field(name), name)
 	}
 
-	of := func(set func(c *AdapterConfig)) func(*AdapterConfig) { return set }
+	of := func(set func(c *AdapterOptions)) func(*AdapterOptions) { return set }
 	supported := map[string]struct {
 		value string
-		set   func(*AdapterConfig)
+		set   func(*AdapterOptions)
 	}{
-		"r":                       {`3`, of(func(c *AdapterConfig) { c.Rank = 3 })},
-		"lora_alpha":              {`2.5`, of(func(c *AdapterConfig) { c.Alpha = 2.5 })},
-		"lora_dropout":            {`0.5`, of(func(c *AdapterConfig) { c.Dropout = 0.5 })},
-		"use_rslora":              {`true`, of(func(c *AdapterConfig) { c.RSLoRA = true })},
-		"use_dora":                {`true`, of(func(c *AdapterConfig) { c.DoRA = true })},
-		"fan_in_fan_out":          {`true`, of(func(c *AdapterConfig) { c.FanInFanOut = true })},
-		"target_modules":          {`["a","b"]`, of(func(c *AdapterConfig) { c.Targets.Names = []string{"a", "b"} })},
-		"exclude_modules":         {`"a.*"`, of(func(c *AdapterConfig) { c.Exclude.Pattern = "a.*" })},
-		"layers_to_transform":     {`[1,2]`, of(func(c *AdapterConfig) { c.Layers = []int{1, 2} })},
-		"rank_pattern":            {`{"a":2}`, of(func(c *AdapterConfig) { c.Ranks = map[string]int{"a": 2} })},
-		"alpha_pattern":           {`{"a":0.5}`, of(func(c *AdapterConfig) { c.Alphas = map[string]float32{"a": 0.5} })},
-		"base_model_name_or_path": {`"a/b"`, of(func(c *AdapterConfig) { c.BaseModel = "a/b" })},
+		"r":                       {`3`, of(func(c *AdapterOptions) { c.Rank = 3 })},
+		"lora_alpha":              {`2.5`, of(func(c *AdapterOptions) { c.Alpha = 2.5 })},
+		"lora_dropout":            {`0.5`, of(func(c *AdapterOptions) { c.Dropout = 0.5 })},
+		"use_rslora":              {`true`, of(func(c *AdapterOptions) { c.RSLoRA = true })},
+		"use_dora":                {`true`, of(func(c *AdapterOptions) { c.DoRA = true })},
+		"fan_in_fan_out":          {`true`, of(func(c *AdapterOptions) { c.FanInFanOut = true })},
+		"target_modules":          {`["a","b"]`, of(func(c *AdapterOptions) { c.Targets.Names = []string{"a", "b"} })},
+		"exclude_modules":         {`"a.*"`, of(func(c *AdapterOptions) { c.Exclude.Pattern = "a.*" })},
+		"layers_to_transform":     {`[1,2]`, of(func(c *AdapterOptions) { c.Layers = []int{1, 2} })},
+		"rank_pattern":            {`{"a":2}`, of(func(c *AdapterOptions) { c.Ranks = map[string]int{"a": 2} })},
+		"alpha_pattern":           {`{"a":0.5}`, of(func(c *AdapterOptions) { c.Alphas = map[string]float32{"a": 0.5} })},
+		"base_model_name_or_path": {`"a/b"`, of(func(c *AdapterOptions) { c.BaseModel = "a/b" })},
 	}
 	for name, s := range supported {
 		got, err := rules.config(t, map[string]json.RawMessage{name: json.RawMessage(s.value)})
 		require.NoError(t, err, name)
-		want := AdapterConfig{Rank: 8, Alpha: 8, Other: c.Other}
+		want := AdapterOptions{Rank: 8, Alpha: 8, Other: c.Other}
 		s.set(&want)
 		require.Equal(t, want, got, name)
 	}
 	got, err := rules.config(t, map[string]json.RawMessage{"layers_pattern": []byte(`"h"`), "layers_to_transform": []byte("3")})
 	require.NoError(t, err)
-	require.Equal(t, AdapterConfig{Rank: 8, Alpha: 8, Layers: []int{3}, LayersPattern: []string{"h"}, Other: c.Other}, got)
+	require.Equal(t, AdapterOptions{Rank: 8, Alpha: 8, Layers: []int{3}, LayersPattern: []string{"h"}, Other: c.Other}, got)
 
 	keptValues := map[string]string{
 		"auto_mapping": `{"base_model_class":"Model"}`, "inference_mode": `false`, "peft_version": `"9.0"`, "revision": `"main"`, "runtime_config": `{"ephemeral_gpu_offload":true}`,
@@ -260,7 +260,7 @@ func TestFieldsOfPEFT(t *testing.T) {
 		require.ErrorContains(t, err, `"`+name+`"`)
 		require.ErrorContains(t, err, value)
 		if name != "peft_type" {
-			c := AdapterConfig{Rank: 2, Alpha: 4, Other: map[string]json.RawMessage{name: json.RawMessage(value)}}
+			c := AdapterOptions{Rank: 2, Alpha: 4, Other: map[string]json.RawMessage{name: json.RawMessage(value)}}
 			require.ErrorIs(t, SaveAdapters(t.TempDir(), c, someAdapters(c)), snug.ErrConfig, name)
 		}
 	}
@@ -283,7 +283,7 @@ func TestFieldsOfPEFT(t *testing.T) {
 // refused as an option, not as damage.
 func TestPatternsOfPython(t *testing.T) {
 	for _, pattern := range []string{`(?!a).*`, `.*(?<=a)b`, `(a)\1`, `a\Z`, `(?>a)b`, `a++`, `a{,3}`, `[[:alpha:]]`, `[:a]`, `\07`, `(`, `a)|(b`, `(?x) a`, `a{1001}`} {
-		c := AdapterConfig{Rank: 1, Alpha: 1}
+		c := AdapterOptions{Rank: 1, Alpha: 1}
 		for _, set := range []func(){
 			func() { c.Targets.Pattern = pattern },
 			func() { c.Targets.Pattern, c.Exclude.Pattern = "", pattern },
@@ -298,7 +298,7 @@ func TestPatternsOfPython(t *testing.T) {
 			require.ErrorContains(t, err, "not supported")
 		}
 	}
-	for _, c := range []AdapterConfig{
+	for _, c := range []AdapterOptions{
 		{Targets: Modules{Names: []string{"a"}, Pattern: "a"}},
 		{Targets: Modules{Pattern: "a"}, Layers: []int{1}},
 		{Targets: Modules{Pattern: "a"}, LayersPattern: []string{"h"}},
@@ -320,7 +320,7 @@ func TestPatternsOfPython(t *testing.T) {
 		_, _, err = c.RankOf("a")
 		require.ErrorIs(t, err, snug.ErrConfig, "%+v", c)
 	}
-	c := AdapterConfig{Rank: 1, Alpha: 1, Targets: Modules{Pattern: "All-Linear"}, Exclude: Modules{Names: []string{"b"}}}
+	c := AdapterOptions{Rank: 1, Alpha: 1, Targets: Modules{Pattern: "All-Linear"}, Exclude: Modules{Names: []string{"b"}}}
 	for name, want := range map[string]bool{"a": true, "x.a": true, "x.b": false} {
 		got, err := c.Selects(name)
 		require.NoError(t, err)
@@ -332,7 +332,7 @@ func TestPatternsOfPython(t *testing.T) {
 // PEFT would leave out, is neither saved nor loaded; configs with patterns are.
 func TestAdaptersOfModules(t *testing.T) {
 	dir := t.TempDir()
-	c := AdapterConfig{Rank: 2, Alpha: 4, Ranks: map[string]int{"up": 3}, Alphas: map[string]float32{"down": 1}, Targets: Modules{Pattern: `layers\.\d\.(up|down)`}, FanInFanOut: true,
+	c := AdapterOptions{Rank: 2, Alpha: 4, Ranks: map[string]int{"up": 3}, Alphas: map[string]float32{"down": 1}, Targets: Modules{Pattern: `layers\.\d\.(up|down)`}, FanInFanOut: true,
 		Exclude: Modules{Names: []string{"layers.1.up"}}, Other: map[string]json.RawMessage{"task_type": []byte(`"CAUSAL_LM"`), "auto_mapping": []byte(`{"a":[1,2]}`)}}
 	adapters := someAdapters(c)
 	require.Equal(t, 3, adapters["layers.0.up"].Rank)
@@ -345,12 +345,12 @@ func TestAdaptersOfModules(t *testing.T) {
 	require.Equal(t, float32(0.5), loaded["layers.0.down"].Scale)
 
 	foreign(t, dir)
-	for _, change := range []func(c *AdapterConfig){
-		func(c *AdapterConfig) { c.Targets.Pattern = `layers\.1\..*` },
-		func(c *AdapterConfig) { c.Targets = Modules{Names: []string{"up"}} },
-		func(c *AdapterConfig) { c.Targets = Modules{Names: []string{}} },
-		func(c *AdapterConfig) { c.Exclude = Modules{Names: []string{"up"}} },
-		func(c *AdapterConfig) { c.Targets, c.Layers = Modules{Names: []string{"up", "down"}}, []int{1} },
+	for _, change := range []func(c *AdapterOptions){
+		func(c *AdapterOptions) { c.Targets.Pattern = `layers\.1\..*` },
+		func(c *AdapterOptions) { c.Targets = Modules{Names: []string{"up"}} },
+		func(c *AdapterOptions) { c.Targets = Modules{Names: []string{}} },
+		func(c *AdapterOptions) { c.Exclude = Modules{Names: []string{"up"}} },
+		func(c *AdapterOptions) { c.Targets, c.Layers = Modules{Names: []string{"up", "down"}}, []int{1} },
 	} {
 		other := c
 		change(&other)

@@ -13,10 +13,10 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// AdapterConfig is what adapter_config.json says of the adapters of a model: PEFT's
+// AdapterOptions is what adapter_config.json says of the adapters of a model: PEFT's
 // LoraConfig. All have one dropout, and one rank and one scale, [LoRAScale](Alpha, Rank,
 // RSLoRA), but for what Ranks and Alphas say.
-type AdapterConfig struct {
+type AdapterOptions struct {
 	Rank    int
 	Alpha   float32
 	RSLoRA  bool
@@ -51,7 +51,7 @@ type AdapterConfig struct {
 // RankOf returns the rank and the scale of a module's adapter. Errors wrap
 // [snug.ErrConfig]: the config is not valid, or two keys of Ranks or of Alphas match the
 // name and differ.
-func (c AdapterConfig) RankOf(module string) (rank int, scale float32, err error) {
+func (c AdapterOptions) RankOf(module string) (rank int, scale float32, err error) {
 	s, err := c.check()
 	if err == nil {
 		rank, scale, err = s.scale(module, c.RSLoRA)
@@ -74,7 +74,7 @@ func (s *selector) scale(module string, stabilized bool) (rank int, scale float3
 // Targets, less Exclude, in Layers. It compiles the regular expressions in every call.
 // Errors wrap [snug.ErrConfig]: the config is not valid, or a regular expression may match
 // the name in Python and not here.
-func (c AdapterConfig) Selects(module string) (bool, error) {
+func (c AdapterOptions) Selects(module string) (bool, error) {
 	s, err := c.check()
 	selected := false
 	if err == nil {
@@ -87,7 +87,7 @@ func (c AdapterConfig) Selects(module string) (bool, error) {
 }
 
 // check returns what the config says of modules.
-func (c *AdapterConfig) check() (*selector, error) {
+func (c *AdapterOptions) check() (*selector, error) {
 	for _, name := range []string{"r", "lora_alpha", "lora_dropout", "rank_pattern", "alpha_pattern"} {
 		if err := c.checkNumbers(name); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, snug.ErrConfig)
@@ -112,7 +112,7 @@ func (c *AdapterConfig) check() (*selector, error) {
 }
 
 // checkNumbers says whether the numbers of a field are in their range.
-func (c *AdapterConfig) checkNumbers(field string) error {
+func (c *AdapterOptions) checkNumbers(field string) error {
 	switch {
 	case field == "r" && c.Rank < 1:
 		return fmt.Errorf("rank %d, want 1 or more", c.Rank)
@@ -143,7 +143,7 @@ type use int
 
 const (
 	unknown   use = iota // refused unless it is null, false, 0 or empty
-	ours                 // a field of AdapterConfig
+	ours                 // a field of AdapterOptions
 	kept                 // changes nothing in what adapters compute
 	empty                // as unknown: what it asks for is not there
 	null                 // as empty, but an empty object asks for it as well
