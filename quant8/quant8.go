@@ -1,48 +1,60 @@
-// Package quant8 stores float vectors and optimizer state in 8 bits an element.
+// Package quant8 has optimizers whose state takes 8 bits an element, and the blockwise
+// quantization that they use.
+//
+//	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.1}, quant8.Options{}) // 2.03 bytes a parameter
+//	err = opt.Add("w", len(w))                                               // every parameter, once
+//	for range steps {
+//		opt.Advance(3e-4)                                         // begins a step at a learning rate
+//		err = opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1) // every parameter
+//	}
+//
+// A [Rule] is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] or [Muon].
+// OPTIMIZERS.md compares them. [Options] are the same for all: the width of the states, where
+// they lie, and what a step does with gradients that are not finite.
+//
+// # State
+//
+// A state takes 1.02 bytes a parameter in 8 bits with blocks of 256, 0.53 bytes in 4 bits with
+// blocks of 128, 2 bytes in bfloat16 and 4 in float32. AdamW has two states. Adafactor keeps 4
+// bytes for each row and column of a matrix instead. [Optimizer.WriteTo] saves the state,
+// [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with bitsandbytes,
+// and [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes. With
+// Options.Storage the state lies elsewhere, such as in the pages of package offload.
 //
 // # Blockwise quantization
 //
-// A vector is cut into blocks; the last may be partial. Every block stores the
-// largest magnitude of its elements, absmax, as a float32 and every element x
-// as the index of the entry of a [Map] of 256 values that is nearest to
-// x/absmax:
+// [Quantize] cuts a vector into blocks; the last may be partial. Each block stores absmax, the
+// largest magnitude of its elements, in float32. Each element x is stored as the index of the
+// entry of a [Map] of 256 values that is nearest to x/absmax:
 //
 //	absmax = max |x|
 //	code   = argmin_c |map[c] - x/absmax|, the lower c of two as near
 //	x'     = map[code]·absmax
 //
-// The quotient is one float32 division and its distances to the map's entries
-// are compared exactly, as real numbers, so that every machine gives the same
-// codes. The maps and the layout are those of bitsandbytes, whose codes can be others.
-// Its CUDA kernels divide by approximations: next to a midpoint their code may be the
-// neighbour. Its CPU library looks codes up in a coarse table: the neighbour is common
-// below 1e-2 of absmax, and below 1e-5 codes are off by up to 4 in the signed map and 7
-// in the unsigned one. There 0 in a block that has other values gets code 131 of the
-// signed map, which is 2.1e-5·absmax, or code 7 of the unsigned one, 1.6e-5·absmax, and
-// all of a block of zeros gets code 0. An absmax
-// below 1e-38 is divided by here as any other. bitsandbytes 0.50 divides by 1e-38 then in
-// its torch code, which also stores that for a partial last block, zeros included; its
-// CPU library multiplies by a reciprocal that is infinite below 2.9e-39, and keeps only
-// signs, with code 0 for zeros. See [DynamicMap]. Dettmers 2016, "8-Bit Approximations for
-// Parallelism in Deep Learning", arXiv:1511.04561; Dettmers et al. 2022, "8-bit
-// Optimizers via Block-wise Quantization", arXiv:2110.02861.
+// The quotient is one float32 division. Its distances to the entries are compared exactly, as
+// real numbers, so that every machine gives the same codes. Dettmers 2016, "8-Bit
+// Approximations for Parallelism in Deep Learning", arXiv:1511.04561; Dettmers et al. 2022,
+// "8-bit Optimizers via Block-wise Quantization", arXiv:2110.02861.
 //
-// # Optimizer state
+// # Codes of bitsandbytes
 //
-// An [Optimizer] keeps each of its states in 8 bits, 1.02 bytes a parameter at blocks of
-// 256; in 4 bits, 0.53 bytes at blocks of 128; in bfloat16, 2 bytes; or in float32, 4 bytes.
-// [AdamW], [Adam], [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad],
-// [LAMB] and [LARS] make one. [Adafactor] keeps 4 bytes for each row and column of a
-// matrix. [Muon] takes matrices only and keeps their momentum, in 8 bits by default.
-// OPTIMIZERS.md compares them.
-// [Optimizer.WriteTo] saves the state; [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with
-// bitsandbytes; [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes.
+// Maps and layout are those of bitsandbytes; its codes can differ from the nearest ones:
+//
+//   - Its CUDA kernels divide approximately. Next to a midpoint their code may be the neighbour.
+//   - Its CPU library looks codes up in a coarse table. Below 1e-2 of absmax the neighbour is
+//     common. Below 1e-5 codes are off by up to 4 in the signed map and 7 in the unsigned one: 0
+//     in a block with other values gets code 131 of the signed map, 2.1e-5·absmax, or code 7 of
+//     the unsigned map, 1.6e-5·absmax. A block of zeros gets code 0.
+//   - An absmax below 1e-38: here it divides like any other. The torch code of version 0.50
+//     divides by 1e-38, and stores 1e-38 for a partial last block, zeros included. The CPU
+//     library multiplies by a reciprocal, which is infinite below 2.9e-39: only signs are left,
+//     and zeros get code 0.
 //
 // # Devices
 //
-// All operands of a call lie on one device. On the CPU a call checks its data
-// for NaNs and infinities before it writes; what happens on other devices is
-// said with each function.
+// All operands of a call lie on one device. On the CPU a call checks its data for NaNs and
+// infinities before it writes. Each function says what it does on other devices.
 package quant8
 
 import (
