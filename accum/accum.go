@@ -1,6 +1,23 @@
 // Package accum accumulates gradients over micro-batches, so that a window of
 // small batches gives the gradient of the large batch that does not fit.
 //
+//	for batch := range batches {
+//		err := window.Begin(float64(batch.Targets))
+//		...                                   // forward, backward
+//		err = window.Add("weight", dWeight)   // the mean over batch.Targets
+//		full, err := window.End()
+//		if full {
+//			...                           // unscale, clip, step: window.Gradients()
+//			window.Reset()
+//		}
+//	}
+//
+// [New] makes a window over named parameters; [Options] also check and measure
+// micro-batches, keep the loss scale constant within a window, hold its sum in bfloat16,
+// and reduce its gradients over the ranks of data-parallel training.
+//
+// # The mean
+//
 // A [Window] holds the weighted mean of the gradients so far in float32. A
 // micro-batch whose mean gradient is g and whose weight is n (its samples, or
 // its target tokens) changes it by
@@ -13,21 +30,6 @@
 // whatever their sizes, and a window that ends early needs no correction. The
 // common sum of g/K weights all K micro-batches alike: it is wrong when they
 // differ in tokens, and too small when the epoch ends within a window.
-//
-//	for batch := range batches {
-//		err := window.Begin(float64(batch.Targets))
-//		...                                   // forward, backward
-//		err = window.Add("weight", dWeight)   // the mean over batch.Targets
-//		full, err := window.End()
-//		if full {
-//			...                           // unscale, clip, step: window.Gradients()
-//			window.Reset()
-//		}
-//	}
-//
-// Beside that a window can check and measure micro-batches, keep the loss scale
-// constant within it, hold its sum in bfloat16, and reduce its gradients over
-// the ranks of data-parallel training: see [Options].
 package accum
 
 import (
@@ -62,9 +64,10 @@ const (
 	DropMicro
 )
 
-// Options configures a [Window].
+// Options configures a [Window]. The zero value is a window of one micro-batch in float32
+// on the CPU.
 type Options struct {
-	Schedule Schedule // nil means Constant(1)
+	Schedule  Schedule        // nil means Constant(1)
 	NonFinite NonFinitePolicy // SkipWindow, unless set
 
 	// Buffer is the memory of the window: as many elements as [Len] says, of
@@ -80,9 +83,8 @@ type Options struct {
 	// about √k·2^-9 of it (root mean square), where float32 has 2^-24. A kernel
 	// cannot add in place: Into is an error.
 	DType snug.DType
-	// Seed is that of the random numbers for BF16. With them, the parameter's
-	// name, the element and the number of the micro-batch decide how it is
-	// rounded.
+	// Seed seeds the random numbers for BF16. Seed, the parameter's name, the
+	// element and the number of the micro-batch decide how an element is rounded.
 	Seed uint64
 
 	// Measure makes the window look at the gradients of every micro-batch, in the
@@ -96,7 +98,7 @@ type Options struct {
 	// scale of a window is the Scaler's at Begin; when it has changed within a
 	// window by a power of two, the accumulator is multiplied by the same, which
 	// is exact for results above the subnormal range; any other change is an
-	// error. The Scaler's state is saved and restored with that of the window.
+	// error. The Scaler's state is saved and restored with the window's.
 	Scaler Scaler
 
 	// Bucket is the number of elements above which a bucket of gradients ends; 0
@@ -119,7 +121,7 @@ type Options struct {
 	Shard bool
 }
 
-// Scaler is what a [Window] wants of a loss scaler, such as amp's.
+// Scaler is what a [Window] needs from a loss scaler, such as amp's.
 type Scaler interface {
 	Scale() float32
 	encoding.BinaryAppender
@@ -128,9 +130,9 @@ type Scaler interface {
 
 // Stats counts what a Window has seen since it was made.
 type Stats struct {
-	Windows int // full windows that ended, those that were skipped included
+	Windows int // full windows that ended, skipped ones included
 	Skipped int // windows that Skip ended
-	Micros  int // micro-batches that ended, those that were dropped included
+	Micros  int // micro-batches that ended, dropped ones included
 	Dropped int // micro-batches that were left out by DropMicro
 }
 

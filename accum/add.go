@@ -70,7 +70,7 @@ func (w *Window) Into(name string) (acc snug.View, into snug.Into, err error) {
 // micro-batch, whose accumulator [Window.Into] has handed out. In the last
 // micro-batch of a window its bucket then need not wait for End. The error wraps
 // [snug.ErrConfig] when Into was not called for it in this micro-batch, or Done
-// was, and is otherwise that of the device or of OnBucket.
+// was, and is otherwise an error of the device or of OnBucket.
 func (w *Window) Done(name string) error {
 	p, err := w.find("Done", name)
 	if err != nil {
@@ -169,7 +169,7 @@ func (w *Window) roundingSeed(g snug.View) uint64 {
 }
 
 // AddAll adds all gradients of the open micro-batch, as [Window.Add] does for
-// each; those of parameters that grads does not yield are zero. With DropMicro
+// each; gradients of parameters that grads does not yield are zero. With DropMicro
 // it looks for NaNs and infinities first, in one more pass that waits for the
 // device, and returns false when it found any: the micro-batch is then left
 // out, and [Window.NonFinite] says where they were.
@@ -226,7 +226,7 @@ func (w *Window) walk(grads iter.Seq2[string, snug.View], visit func(string, snu
 	return w.walkErr
 }
 
-// walkAgain is walk for gradients that were checked, of which there must be as
+// walkAgain is walk for gradients that were checked; there must be as
 // many.
 func (w *Window) walkAgain(grads iter.Seq2[string, snug.View], visit func(string, snug.View) bool, checked int) error {
 	err := w.walk(grads, visit)

@@ -48,7 +48,7 @@ func (b Batch) Samples(rank, micro int) (lo, hi int) {
 	return first + lo, first + hi
 }
 
-// Shard returns the elements lo to hi-1 of n that are those of a rank, of size
+// Shard returns the elements lo to hi-1 of n that belong to a rank, of size
 // ranks: contiguous, in the order of the ranks, and as many for each, or one
 // more. It is how [Reducer] cuts vectors. Without elements, and for a rank that is not
 // one of size ranks, lo and hi are 0.

@@ -9,14 +9,14 @@ import (
 // Bucket is a contiguous part of a window's gradients.
 type Bucket struct {
 	Index  int
-	Grads  snug.View // their means; with Shard, of which only the rank's own part is reduced
+	Grads  snug.View // their means; with Shard, only the rank's own part is reduced
 	Params []Param   // that lie in it, in order
 }
 
 // Reducer is how the windows of data-parallel training are joined: one of its
 // ranks each. All ranks make the same calls in the same order, and every call
 // waits for the others. A vector has the same length and type everywhere. The
-// part of a rank is that of [Shard].
+// part of a rank is the part that [Shard] returns.
 //
 // A [Window] with a Reducer makes no call while it accumulates (what others call
 // no_sync). It reduces its buckets, in order, on a goroutine of its own, from when
@@ -33,7 +33,7 @@ type Reducer interface {
 	// ReduceScatter replaces the rank's own part of v by the sum over all ranks.
 	// The rest is undefined then.
 	ReduceScatter(v snug.View) error
-	// AllGather replaces the parts of v by those of the ranks that own them.
+	// AllGather replaces each part of v by the part of the rank that owns it.
 	AllGather(v snug.View) error
 }
 
@@ -228,7 +228,7 @@ func (w *Window) sum(h handed) (total, error) {
 	return total{sums[0], int(sums[1])}, err
 }
 
-// reduce replaces the means of this rank by those of all: each is multiplied by
+// reduce replaces the means of this rank by the means of all ranks: each is multiplied by
 // its share of the weight, and the products are added.
 func (w *Window) reduce(b *bucket, h handed) error {
 	share := float32(0)

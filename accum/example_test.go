@@ -311,3 +311,27 @@ func ExampleWindow_NonFinite() {
 	window.Skip()
 	// Output: [weight[1] = NaN, from micro-batch 1]
 }
+
+// A loss scale that has halved within a window makes older gradients twice as large as
+// newer ones, until the window is rescaled. With Options.Scaler the window does so itself.
+func ExampleWindow_Rescale() {
+	window := newWindow(accum.Options{Schedule: accum.Constant(2)})
+	for _, scale := range []float32{8, 4} {
+		if scale == 4 {
+			if err := window.Rescale(0.5); err != nil {
+				panic(err)
+			}
+		}
+		if err := window.Begin(1); err != nil {
+			panic(err)
+		}
+		if err := window.Add("weight", snug.ViewOf([]float32{1 * scale, 3 * scale})); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+	}
+	show(window) // 4 times the gradient
+	// Output: weight [4 12] over 2 samples
+}

@@ -23,17 +23,17 @@ type Moments struct {
 
 // NoiseOptions configures a [NoiseScale].
 type NoiseOptions struct {
-	Min, Max float64 // weight of a window on this rank at least and at most; Min is above 0
-	Decay    float64 // of the running means, from 0 to 1; 0 means 0.95
-	Factor   float64 // window's weight over the noise scale, at all ranks; 0 means 1
-	Ranks    int     // that share a window; 0 means 1
+	Min, Max float64 // minimum and maximum weight of a window on this rank; Min is above 0
+	Decay    float64 // decay of the running means, below 1; 0 means 0.95
+	Factor   float64 // weight of a window over all ranks, in noise scales; 0 means 1
+	Ranks    int     // ranks that share a window; 0 means 1
 }
 
 // NoiseScale estimates the simple noise scale S/|G|², the batch size at which
 // the noise of a gradient is as large as the gradient itself: smaller batches
 // lose little by being averaged, larger ones waste data (McCandlish, Kaplan and
 // Amodei, "An Empirical Model of Large-Batch Training", 2018, appendix A). The
-// norms of micro-batches and that of their mean are two equations for |G|² and S;
+// norms of micro-batches and the norm of their mean are two equations for |G|² and S;
 // the running means of both are divided. It costs no pass over gradients that
 // training does not make.
 //

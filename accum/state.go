@@ -13,7 +13,7 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// WriteTo writes the state of w, at any moment but while its buckets are being
+// WriteTo writes the state of w, at any moment except while its buckets are being
 // reduced, to out, and returns the number of bytes written: between windows a
 // few for each parameter, within a window 4 for each element too (2 in
 // bfloat16). The state of the Scaler, and of a Schedule that has one, is part of
@@ -98,9 +98,8 @@ func (w *Window) header() (*state.Window, error) {
 
 // ReadFrom replaces the state of w by one that WriteTo saved and returns the
 // number of bytes read; it reads no further. Accumulation then goes on bit for
-// bit. The saved parameters must be those of w, in any order, and its DType that
-// of w; the other options are those of w, though a window that was begun keeps
-// its target.
+// bit. w must have the same options and parameters, in any order. A window that was begun
+// keeps its target, whatever the Schedule says now.
 //
 // The error wraps [snug.ErrShape] for other parameters, [snug.ErrDType] for
 // another DType, [snug.ErrConfig] where one side has a Scaler and the other has

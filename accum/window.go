@@ -288,7 +288,7 @@ func (w *Window) settle() error {
 // those without a micro-batch; the window is full if one of them has any.
 //
 // The error wraps [snug.ErrConfig] when a micro-batch is open, and is otherwise
-// that of [Window.End].
+// the error of [Window.End].
 func (w *Window) Flush() (full bool, err error) {
 	if err := w.usable("Flush"); err != nil {
 		return false, err
@@ -401,7 +401,7 @@ func (w *Window) Rescale(factor float32) error {
 
 // Gradients yields the name and the mean gradient of every parameter, in the
 // order given to New: views of the window's vector, valid until the next Begin
-// or Reset. Between micro-batches that is the mean of those that ended. It
+// or Reset. Between micro-batches that is the mean of the micro-batches that ended. It
 // yields nothing before the first has ended, while one is open, or once a call has stopped
 // half-way, and, with a
 // Reducer, unless the window is full: what was not reduced is not stepped. With
@@ -445,7 +445,7 @@ func (w *Window) Gradient(name string) (snug.View, error) {
 
 // Part returns the part of the mean gradient of one parameter that this rank
 // has: with Shard the elements from lo on that are in its shard, which may be
-// none, otherwise all of them. Its errors are those of [Window.Gradient].
+// none, otherwise all of them. Its errors are the errors of [Window.Gradient].
 func (w *Window) Part(name string) (lo int, grad snug.View, err error) {
 	p, err := w.lookup("Gradient", name)
 	if err != nil {

@@ -1,13 +1,7 @@
-// Package amp holds the parts of mixed-precision training: a loss scaler,
-// casts, 32-bit master weights, gradient clipping and a matmul with 16-bit
-// operands and 32-bit accumulation (Micikevicius et al., "Mixed Precision
-// Training", ICLR 2018), and weights in safetensors files, which are cast while
-// they are read and written.
+// Package amp is mixed-precision training. A step with float16 compute is
 //
-// A step with float16 compute is
-//
-//	scale := scaler.Scale()            // multiply the gradient of the loss by it
-//	...                                // backward, float32 gradients
+//	scale := scaler.Scale()                      // multiply the loss by it
+//	...                                          // backward, float32 gradients
 //	stats, err := scaler.Unscale("adam", grads)  // one pass: unscale, check, norm
 //	stats, err = scaler.Clip("adam", grads, 1)
 //	stepped, err := scaler.Step("adam", grads, func() error {
@@ -15,9 +9,16 @@
 //	})
 //	err = scaler.Update()
 //
-// Walkers over gradients are iter.Seq2 of a parameter's name and its gradient.
-// A function may walk twice, to check all gradients before it writes the first:
-// both walks must yield the same.
+// [Scaler] keeps float16 gradients in range and skips steps that overflow. [Master] holds
+// weights of more precision than the model's, in 4, 2 or 0 bytes for each element.
+// [Policy] and [Ops] say in which type each operation computes. [Cast] and [MatMul] convert
+// and multiply float32, float16 and bfloat16. [OpenWeights] and [SaveWeights] read and write
+// safetensors files, and cast on the way. The method is that of Micikevicius et al., "Mixed
+// Precision Training", ICLR 2018.
+//
+// Gradients come as an iter.Seq2 of a parameter's name and its gradient. A function may
+// walk twice, to check all gradients before it writes the first: both walks must yield
+// the same.
 package amp
 
 import (

@@ -23,8 +23,8 @@ type CastOptions struct {
 	// distance from the lower one in units of the gap, so that the expected result
 	// is src. Updates smaller than the gap then are not lost, as they are to the
 	// nearest (Gupta et al., "Deep Learning with Limited Numerical Precision",
-	// ICML 2015). The distance counts in units of 2^-16 of the gap, and is exact
-	// but for float16 below 2^-14, where what is less is cut off.
+	// ICML 2015). The distance counts in units of 2^-16 of the gap. That is exact,
+	// except for float16 below 2^-14, where smaller distances are cut off.
 	Stochastic bool
 	// Draw names the random numbers for Stochastic.
 	Draw Draw

@@ -138,6 +138,30 @@ func ExampleScaler_resume() {
 	// true
 }
 
+// The scale and the growth interval can be set while training runs, as torch's update and
+// set_growth_interval do.
+func ExampleScaler_UpdateTo() {
+	scaler, err := amp.NewScaler(amp.ScalerOptions{})
+	if err != nil {
+		panic(err)
+	}
+	if err := scaler.UpdateTo(1024); err != nil {
+		panic(err)
+	}
+	if err := scaler.SetInterval(1); err != nil { // grow after every finite step
+		panic(err)
+	}
+	fmt.Println(scaler.Scale())
+	grads := func(yield func(string, snug.View) bool) { yield("w", snug.ViewOf([]float32{1024})) }
+	if _, err := scaler.Unscale("sgd", grads); err != nil {
+		panic(err)
+	}
+	fmt.Println(scaler.Update(), scaler.Scale())
+	// Output:
+	// 1024
+	// <nil> 2048
+}
+
 // Clipping takes the norm that Unscale has measured in its pass.
 func ExampleClip() {
 	grad := []float32{3, 4}

@@ -22,7 +22,8 @@ type Storage interface {
 	Release(key string, dirty bool) error
 }
 
-// MasterOptions configures a [Master].
+// MasterOptions configures a [Master]. The zero value is FullMaster in plain memory of the
+// CPU.
 type MasterOptions struct {
 	// Form is what is kept of each element: [FullMaster], [SplitMaster] or
 	// [NoMaster].
@@ -39,15 +40,16 @@ type MasterOptions struct {
 	// device than the CPU 64 times as many, 16 MiB. With an optimizer that works on
 	// blocks it should be a multiple of the block.
 	Chunk int
-	// Seed is that of NoMaster's random numbers.
+	// Seed seeds the random numbers of NoMaster.
 	Seed uint64
 }
 
 // Master holds float32 master weights of parameters that the model keeps in
 // float16 or bfloat16: the optimizer updates the masters, in which small
 // updates are not lost, and the result is rounded into the parameter. It costs
-// 4, 2 or no bytes for each element, see [MasterForm], and acquires one chunk at a
-// time. SplitMaster and NoMaster also hold one chunk of float32 on the Master's device.
+// 4, 2 or 0 bytes for each element, see [MasterForm], and acquires one chunk at a
+// time. [Master.Add] or [Master.AddFrom] registers a parameter, [Master.Update] updates it.
+// SplitMaster and NoMaster also hold one chunk of float32 on the Master's device.
 // If parameters or masters are on a device other than the CPU, the Master holds one
 // chunk in host memory too (for masters, 256 KiB at most). Both stay until Close.
 //
@@ -227,8 +229,8 @@ func (m *Master) enter() (leave func()) {
 
 // Copy rounds the master weights of FullMaster to nearest even into param, as
 // after [Master.Add] or a restore. It takes the parameters that [Master.Update]
-// takes and returns its errors, and [snug.ErrConfig] for another form, of which the
-// parameter itself holds the weights, so that it is restored with the model.
+// takes and returns its errors, and [snug.ErrConfig] for another form: its weights lie in
+// the parameter itself, which is restored with the model.
 func (m *Master) Copy(name string, param snug.View) error {
 	if m.form != FullMaster {
 		return fmt.Errorf("amp: master %q: Copy with the form %s, whose weights lie in the parameter itself: %w", name, m.form, snug.ErrConfig)
@@ -241,7 +243,7 @@ func (m *Master) Copy(name string, param snug.View) error {
 	return m.run(p, false, update{param: param, step: func(int, snug.View) error { return nil }})
 }
 
-// lookup returns the parameter of a name, of which param is the vector, and makes
+// lookup returns the parameter of a name, whose vector is param, and makes
 // the memory that work on it takes.
 func (m *Master) lookup(name string, param snug.View) (*masterParam, error) {
 	if err := m.ready(); err != nil {

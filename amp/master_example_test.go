@@ -1,6 +1,7 @@
 package amp_test
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -33,6 +34,39 @@ func ExampleMaster() {
 	}
 	fmt.Println(weight[0], master.Bytes(), "bytes")
 	// Output: 1.0078125 4 bytes
+}
+
+// A resumed run adds the same parameters without first values, and restores them.
+func ExampleMaster_resume() {
+	begun, err := amp.NewMaster(amp.MasterOptions{})
+	if err != nil {
+		panic(err)
+	}
+	err = begun.Add("weight", 2, func(lo int, w []float32) error {
+		copy(w, []float32{1.001, -2})
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	var file bytes.Buffer
+	if _, err := begun.WriteTo(&file); err != nil {
+		panic(err)
+	}
+
+	master, err := amp.NewMaster(amp.MasterOptions{})
+	if err != nil {
+		panic(err)
+	}
+	if err := master.Add("weight", 2, nil); err != nil {
+		panic(err)
+	}
+	if _, err := master.ReadFrom(&file); err != nil {
+		panic(err)
+	}
+	weight := make([]snug.BFloat16, 2)
+	fmt.Println(master.Copy("weight", snug.ViewOf(weight)), weight)
+	// Output: <nil> [1 -2]
 }
 
 // The same updates with half the memory: the parameter is the upper half of the

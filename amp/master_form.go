@@ -14,7 +14,7 @@ import (
 //	SplitMaster  2 bytes  bf16          float32, the same bits as FullMaster's
 //	NoMaster     0 bytes  f16 bf16      the parameter's own; the result is rounded at random
 //
-// The memory is that of the Master for each element, beside the parameter.
+// The bytes are what the Master holds for each element, in addition to the parameter.
 type MasterForm uint8
 
 const (

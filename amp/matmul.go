@@ -17,7 +17,7 @@ type MatMulOptions struct {
 	TransA bool // a holds K rows of M elements, the transpose of op(a)
 	TransB bool // b holds N rows of K elements, the transpose of op(b)
 
-	// Elements from the start of a row to that of the next; 0 means that rows
+	// Elements from the start of a row to the start of the next; 0 means that rows
 	// are contiguous.
 	LDA, LDB, LDC int
 
@@ -26,8 +26,8 @@ type MatMulOptions struct {
 
 // What [MatMul] holds on the CPU while it runs, in bytes.
 const (
-	MatMulScratch = gemm.ScratchBytes // tiles, for each running worker
-	MatMulShared  = gemm.SharedBytes  // packed panels, for each large product and each of bfloat16
+	MatMulScratch = 575488  // tiles, for each running worker
+	MatMulShared  = 2113536 // packed panels, for each large product and each of bfloat16
 )
 
 // MatMul computes

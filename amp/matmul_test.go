@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -55,6 +56,11 @@ func requireProduct(t require.TestingT, got, c, a, b []float32, dt snug.DType, g
 
 // extent is the length of a matrix with one row to spare.
 func extent(rows, cols, ld int) int { return rows*ld + cols }
+
+func TestMatMulMemory(t *testing.T) {
+	require.Equal(t, gemm.ScratchBytes, MatMulScratch)
+	require.Equal(t, gemm.SharedBytes, MatMulShared)
+}
 
 func TestMatMul(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {

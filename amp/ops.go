@@ -29,7 +29,7 @@ const (
 	Forbidden
 )
 
-// Ops are the rules of operations by name. Those that it lacks are Neutral. The
+// Ops are the rules of operations by name. Operations without a rule are Neutral. The
 // caller may add, change and delete rules.
 type Ops map[string]Rule
 

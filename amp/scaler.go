@@ -35,8 +35,8 @@ type Scaler struct {
 	began      bool // a walk has changed gradients
 }
 
-// progress is that of one optimizer in the current step. One that the map lacks
-// is ready.
+// progress is how far one optimizer is in the current step. An optimizer that is not in
+// the map is ready.
 type progress struct {
 	stats   Stats // of its gradients, unscaled and clipped
 	stepped bool
@@ -211,7 +211,7 @@ func (s *Scaler) clip(op, name string, run func(progress) (Stats, error)) (Stats
 // It returns the error of step unchanged, and lets its panics through; Step may then be
 // called again, with a step that knows what it has done.
 //
-// Other errors are those of [Scaler.Unscale], and [snug.ErrConfig] when step is
+// Other errors are the errors of [Scaler.Unscale], and [snug.ErrConfig] when step is
 // nil, when Step was called for the optimizer since the last Update, or when
 // Unscale saw no gradient, so that nothing was checked.
 func (s *Scaler) Step(optimizer string, grads iter.Seq2[string, snug.View], step func() error) (stepped bool, err error) {

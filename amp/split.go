@@ -10,10 +10,10 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// splitSize is the size of what remains of a float32 beside a bfloat16, in bytes.
+// splitSize is the bytes that remain of a float32 without its bfloat16.
 const splitSize = 2
 
-// join computes w[i] = the float32 of which upper[i] and rest[i] are the halves.
+// join computes w[i] = the float32 whose halves are upper[i] and rest[i].
 // rest holds 16-bit integers, as bytes.
 func join(w, upper, rest snug.View) error { return splitJob{w, upper, rest, false}.do() }
 
@@ -65,7 +65,7 @@ var splitTask = cpu.NewTask(func(j *splitJob, item int) {
 	}
 })
 
-// rests returns the integers of which v, in host memory, holds the bytes.
+// rests returns the bytes of v, in host memory, as integers.
 func rests(v snug.View) []int16 {
 	return unsafe.Slice((*int16)(device.Mem(&v).Host), v.Bytes()/splitSize)
 }

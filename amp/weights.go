@@ -21,7 +21,7 @@ type Tensor struct {
 	// F6_E3M2, U8, I8, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, I16,
 	// U16, F16, BF16, I32, U32, F32, C64, F64, I64 or U64.
 	DType string
-	// Shape has the dimensions, of which the last is contiguous. Without
+	// Shape has the dimensions; the last one is contiguous. Without
 	// dimensions it is one element.
 	Shape []int
 }

@@ -123,10 +123,13 @@ func ExampleWeights_ReadBytes() {
 		panic(err)
 	}
 	codes, _ := file.Tensor("codes")
+	fmt.Println("converted by Load:", codes.ElementType() != 0)
 	packed := make([]byte, codes.Bytes())
 	if err := file.ReadBytes("codes", 0, packed); err != nil {
 		panic(err)
 	}
 	fmt.Printf("%d %x\n", int64(binary.LittleEndian.Uint64(id)), packed)
-	// Output: 1099511627776 12345678
+	// Output:
+	// converted by Load: false
+	// 1099511627776 12345678
 }

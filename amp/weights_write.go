@@ -27,7 +27,7 @@ import (
 // type from wide to narrow and then by name, which is what a file needs to be
 // aligned in memory; keys of the metadata are sorted.
 //
-// Memory: a few times that of the header, and 256 KiB of pooled memory for
+// Memory: a few times the size of the header, and 256 KiB of pooled memory for
 // elements that are converted or on another device, 512 KiB for those that are
 // both. It waits for devices.
 //

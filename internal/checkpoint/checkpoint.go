@@ -1,5 +1,15 @@
-// Package checkpoint keeps the state of a training run in a folder, of which one process
-// at a time is the owner:
+// Package checkpoint keeps the state of a training run in a folder that one process at a
+// time owns. A trainer opens the folder, restores the newest checkpoint if there is one,
+// and saves:
+//
+//	folder, err := checkpoint.Open(dir, checkpoint.Options{})
+//	defer folder.Close()
+//	if c := folder.Newest(); c != nil {
+//		err = c.Read("weights", model.ReadFrom) // and what c.About says
+//	}
+//	err = folder.Save(step, about, []checkpoint.Part{{Name: "weights", Write: model.WriteTo}})
+//
+// The folder holds
 //
 //	DIR/snug.lock                 held by the owner
 //	DIR/step-00000025/run.json    the run, the step, and the list of the parts
@@ -10,15 +20,6 @@
 //	DIR/snug-scratch-...          pages and the like of the owner, with 32 random digits
 //
 // An owner removes what has exactly such a name, and nothing else that is in the folder.
-//
-// A trainer opens the folder, restores the newest checkpoint if there is one, and saves:
-//
-//	folder, err := checkpoint.Open(dir, checkpoint.Options{})
-//	defer folder.Close()
-//	if c := folder.Newest(); c != nil {
-//		err = c.Read("weights", model.ReadFrom) // and what c.About says
-//	}
-//	err = folder.Save(step, about, []checkpoint.Part{{Name: "weights", Write: model.WriteTo}})
 //
 // Every file of a checkpoint says to which run, step and name it belongs and ends with the
 // SHA-256 of all that, and run.json lists exactly the parts, so that no bit can change, and
@@ -62,7 +63,7 @@ const lockName = "snug.lock"
 // DefaultKeep is how many checkpoints are kept.
 const DefaultKeep = 2
 
-// Options are those of [Open].
+// Options configure [Open].
 type Options struct {
 	Keep int // the newest checkpoints to keep, DefaultKeep if 0
 }
@@ -234,8 +235,8 @@ func (f *Folder) lost() error {
 
 // Part is one file of a checkpoint.
 type Part struct {
-	// Name is 1 to MaxName letters from a to z, digits, dots, hyphens and underscores,
-	// of which the first is a letter or a digit.
+	// Name is 1 to MaxName letters from a to z, digits, dots, hyphens and underscores. The
+	// first is a letter or a digit.
 	Name string
 	// Write writes the payload, which is not held in memory.
 	Write func(w io.Writer) error

@@ -33,7 +33,7 @@ type header struct {
 type PartInfo struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`   // bytes of the file: payload, PrefixSize and the sum
-	SHA256 Sum    `json:"sha256"` // of the file but for its last 32 bytes, which are this sum
+	SHA256 Sum    `json:"sha256"` // of the file without its last 32 bytes, which are this sum
 }
 
 // IsHeader reports whether a text is meant as the header of a checkpoint, be it damaged
