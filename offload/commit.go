@@ -50,7 +50,7 @@ func (s *Store) Commit() error {
 		err = s.replaceIndex(index)
 	}
 	if err != nil {
-		return fmt.Errorf("offload: commit: %w", err)
+		return in(err, "commit")
 	}
 	s.kept = true
 	for _, e := range s.retired {
@@ -82,7 +82,7 @@ func (s *Store) flush() error {
 			return nil
 		}
 		if err := s.write(p); err != nil {
-			return fmt.Errorf("offload: commit: %w", err)
+			return in(err, "commit")
 		}
 		return nil
 	})
@@ -94,7 +94,7 @@ func (s *Store) flush() error {
 	s.mu.Lock()
 	if err != nil {
 		s.doubt = true
-		return fmt.Errorf("offload: commit: sync %s: %w", s.fs.Path(dataName), err)
+		return in(err, "commit: sync %s", s.fs.Path(dataName))
 	}
 	s.doubt = false
 	return s.each(func(p *page) error {

@@ -84,7 +84,7 @@ func (m DeviceMap) Tier(layer int) string {
 func Greedy(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	pr, err := newPlacement(layers, tiers)
 	if err != nil {
-		return DeviceMap{}, fmt.Errorf("offload: device map: %w", err)
+		return DeviceMap{}, in(err, "device map")
 	}
 	for _, frames := range [...]int64{0, 2 * pr.largest} {
 		if at := pr.greedy(frames); at != nil {

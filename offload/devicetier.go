@@ -80,7 +80,7 @@ func NewDeviceTier(s *Store, m *Mover, limit int64) (*DeviceTier, error) {
 	case !s.made():
 		return nil, errNoStore
 	case !m.made():
-		return nil, fmt.Errorf("offload: device tier: %w", errNoMover)
+		return nil, in(errNoMover, "device tier")
 	case limit < 0:
 		return nil, fmt.Errorf("offload: device tier with limit %d, want 0 or more: %w", limit, snug.ErrConfig)
 	}

@@ -66,7 +66,7 @@ func (d *DeviceTier) allocate(f *framed) (kept, error) {
 	kind := kindOf(f)
 	k, err := allocate(d.m.dev, kind.dtype, kind.n)
 	if err != nil {
-		return kept{}, fmt.Errorf("offload: %v on %s: %w", f.host, d.m.dev, err)
+		return kept{}, in(err, "%v on %s", f.host, d.m.dev)
 	}
 	d.stats.Bytes += int64(k.view.Bytes())
 	d.stats.Peak = max(d.stats.Peak, d.stats.Bytes)
@@ -95,7 +95,7 @@ func (d *DeviceTier) evict(f *framed) error {
 	victim := d.shadows[v]
 	if victim.dirty {
 		if err := d.save(victim); err != nil {
-			return fmt.Errorf("offload: evict a page for %v on %s: %w", f.host, d.m.dev, err)
+			return in(err, "evict a page for %v on %s", f.host, d.m.dev)
 		}
 	}
 	d.stats.Evicted++
@@ -165,7 +165,7 @@ func (d *DeviceTier) Close() error {
 	errs = append(errs, d.freeIdle())
 	d.frames, d.shadows, d.victims = nil, nil, nil
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("offload: close device tier: %w", err)
+		return in(err, "close device tier")
 	}
 	return nil
 }

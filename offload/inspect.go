@@ -13,25 +13,6 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// PageError says which page of a store is damaged and where it lies. It wraps
-// [snug.ErrCorrupt].
-type PageError struct {
-	File   string     // the page file
-	Name   string     // of the blob or tensor
-	DType  snug.DType // 0 for a blob
-	Page   int        // number of the page in the tensor; 0 for a blob
-	Offset int64      // of the page in the file, in bytes
-	Reason string
-}
-
-// Error names the file, the page and the offset.
-func (e *PageError) Error() string {
-	return fmt.Sprintf("offload: %s: %s at offset %d: %s: %v", e.File, pageName(e.Name, e.DType, e.Page), e.Offset, e.Reason, snug.ErrCorrupt)
-}
-
-// Unwrap returns [snug.ErrCorrupt].
-func (e *PageError) Unwrap() error { return snug.ErrCorrupt }
-
 // Info describes a blob or a tensor of a store.
 type Info struct {
 	Name      string
@@ -56,7 +37,7 @@ func Contents(dir string) ([]Info, error) {
 	}
 	objects, err := inspect(files.OS(dir))
 	if err != nil {
-		return nil, fmt.Errorf("offload: contents: %w", err)
+		return nil, in(err, "contents")
 	}
 	list := make([]Info, len(objects))
 	for i, obj := range objects {
@@ -122,7 +103,7 @@ func Verify(dir string) (Verified, error) {
 	}
 	v, err := verify(files.OS(dir))
 	if err != nil {
-		return v, fmt.Errorf("offload: verify: %w", err)
+		return v, in(err, "verify")
 	}
 	if len(v.Damaged) > 0 {
 		errs := make([]error, len(v.Damaged))
@@ -190,7 +171,7 @@ func (p *page) check(fs files.Dir, data files.File, buf []byte) error {
 		case err == nil || errors.Is(err, io.EOF):
 			return p.damaged(fs, fmt.Sprintf("the file ends after %d of %d bytes", lo+n, p.size))
 		default:
-			return fmt.Errorf("offload: read %v at offset %d: %w", p, p.slot.off, err)
+			return in(err, "read %v at offset %d", p, p.slot.off)
 		}
 		sum = crc32c.Update(sum, part)
 	}

@@ -1,7 +1,5 @@
 package offload
 
-import "fmt"
-
 // Move is a copy that [Mover.Load] or [Mover.Save] has started. The zero Move is
 // done.
 type Move struct {
@@ -61,7 +59,7 @@ func (v Move) finish(op string, do func(m *Mover) error) error {
 		err = do(v.m)
 	}
 	if err != nil {
-		return fmt.Errorf("offload: %s for a move: %w", op, err)
+		return in(err, "%s for a move", op)
 	}
 	return nil
 }

@@ -86,11 +86,11 @@ func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 	case errors.Is(err, driver.ErrNoCopier):
 		return m, nil
 	case err != nil:
-		return nil, fmt.Errorf("offload: mover: %w", err)
+		return nil, in(err, "mover")
 	}
 	m.copier = copier
 	if err := m.pin(pages); err != nil {
-		return nil, fmt.Errorf("offload: mover with %d pages of %d bytes on %s: %w", pages, m.pageBytes, dev, err)
+		return nil, in(err, "mover with %d pages of %d bytes on %s", pages, m.pageBytes, dev)
 	}
 	return m, nil
 }
@@ -128,7 +128,7 @@ func (m *Mover) pin(pages int) (err error) {
 func (m *Mover) Load(dst, src snug.View) (Move, error) {
 	v, err := m.move(dst, src, false)
 	if err != nil {
-		return Move{}, fmt.Errorf("offload: load: %w", err)
+		return Move{}, in(err, "load")
 	}
 	return v, nil
 }
@@ -143,7 +143,7 @@ func (m *Mover) Load(dst, src snug.View) (Move, error) {
 func (m *Mover) Save(dst, src snug.View) (Move, error) {
 	v, err := m.move(src, dst, true)
 	if err != nil {
-		return Move{}, fmt.Errorf("offload: save: %w", err)
+		return Move{}, in(err, "save")
 	}
 	return v, nil
 }
@@ -320,7 +320,7 @@ func (m *Mover) Close() error {
 	errs = append(errs, m.copier.FreePinned(m.pinned), m.blank.Close())
 	m.pinned = driver.Mem{}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("offload: close mover: %w", err)
+		return in(err, "close mover")
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package offload
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 )
@@ -24,7 +23,7 @@ const (
 func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	pr, err := newPlacement(layers, tiers)
 	if err != nil {
-		return DeviceMap{}, fmt.Errorf("offload: device map: %w", err)
+		return DeviceMap{}, in(err, "device map")
 	}
 	best, bound := search{seconds: math.Inf(1)}, math.Inf(1)
 	if at := pr.greedy(2 * pr.largest); at != nil {

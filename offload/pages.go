@@ -90,7 +90,7 @@ func (s *Store) resident() int { return len(s.victims) + s.pinned }
 func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 	defer s.stalled(time.Now())
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("offload: %v: %w", p, err)
+		return in(err, "%v", p)
 	}
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() {
@@ -131,7 +131,7 @@ func (s *Store) fetch(ctx context.Context, p *page, overwrite bool) error {
 // wait waits for a change of any page.
 func (s *Store) wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("offload: wait for a page: %w", err)
+		return in(err, "wait for a page")
 	}
 	if s.closed {
 		return errClosed
@@ -150,7 +150,7 @@ func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 		}
 		buf, err := s.buffers.take(p.size)
 		if err != nil && s.buffers.used == s.pinBytes { // no page can be evicted
-			return fmt.Errorf("%v: %w", p, err)
+			return in(err, "%v", p)
 		}
 		p.buf = buf // nil if others must be evicted
 	}
@@ -194,7 +194,7 @@ func (s *Store) reserve(ctx context.Context, p *page) error {
 			}
 		case v.dirty:
 			if err := s.write(v); err != nil {
-				return fmt.Errorf("offload: evict a page for %v: %w", p, err)
+				return in(err, "evict a page for %v", p)
 			}
 		default:
 			s.discard(v)

@@ -48,7 +48,7 @@ func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err er
 	}
 	f, err := os.CreateTemp(dir, ".snug-measure-*")
 	if err != nil {
-		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
+		return best, nil, in(err, "measure pages")
 	}
 	all, err = measurePages(f, size)
 	err = errors.Join(err, f.Close())
@@ -56,7 +56,7 @@ func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err er
 		err = errors.Join(err, gone)
 	}
 	if err != nil {
-		return best, nil, fmt.Errorf("offload: measure pages: %w", err)
+		return best, nil, in(err, "measure pages")
 	}
 	fastest := 0.0
 	for _, r := range all {

@@ -84,7 +84,7 @@ func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerO
 		err = r.loadResident()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("offload: runner: %w", err)
+		return nil, in(err, "runner")
 	}
 	made = true
 	return r, nil
@@ -120,7 +120,7 @@ func (r *Runner) check(o RunnerOptions) error {
 		bytes := int64(0)
 		for _, w := range l.Weights {
 			if err := r.find(w, o.DType); err != nil {
-				return fmt.Errorf("layer %q: %w", l.Name, err)
+				return in(err, "layer %q", l.Name)
 			}
 			bytes += padded(int64(r.weights[w.Name].Len()), r.dtypes[w.Name])
 		}
@@ -198,7 +198,7 @@ func (r *Runner) Close() error {
 	}
 	r.closed = true
 	if err := r.free(); err != nil {
-		return fmt.Errorf("offload: close runner: %w", err)
+		return in(err, "close runner")
 	}
 	return nil
 }
@@ -289,7 +289,7 @@ func (r *Runner) run(ctx context.Context, do func(int, []snug.View) error, layer
 		now := next
 		next = nil
 		if err := now.arrive(); err != nil {
-			return fmt.Errorf("offload: page layer %q in: %w", r.layers[layer].Name, err)
+			return in(err, "page layer %q in", r.layers[layer].Name)
 		}
 		if len(r.frames) > 1 {
 			begin(at + 1)

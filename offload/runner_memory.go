@@ -138,7 +138,7 @@ func (r *Runner) loadResident() error {
 				err = move.Await()
 			}
 			if err != nil {
-				return fmt.Errorf("load layer %q: %w", l.Name, err)
+				return in(err, "load layer %q", l.Name)
 			}
 		}
 	}
@@ -153,7 +153,7 @@ func (r *Runner) Reload() error {
 		return err
 	}
 	if err := r.loadResident(); err != nil {
-		return fmt.Errorf("offload: runner: %w", err)
+		return in(err, "runner")
 	}
 	return nil
 }

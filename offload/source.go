@@ -49,7 +49,7 @@ func Attach[T snug.Element](s *Store, name string, src Source, from string, n, p
 func (p *page) loadFromSource() error {
 	obj := p.obj
 	if err := obj.source.LoadAt(obj.from, p.num*obj.pageLen, viewOf(p.buf, obj.dtype)); err != nil {
-		return fmt.Errorf("offload: load %v: %w", p, err)
+		return in(err, "load %v", p)
 	}
 	return nil
 }

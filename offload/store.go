@@ -1,16 +1,12 @@
 package offload
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -53,55 +49,6 @@ type Store struct {
 	stats   Stats
 }
 
-// object is what a key names: a blob of one page, or a tensor.
-type object struct {
-	name    string
-	dtype   snug.DType // 0 for a blob
-	n       int        // elements; bytes for a blob
-	pageLen int        // elements of each page but the last
-	pages   []page
-
-	source Source // of a tensor that is attached, else nil
-	from   string // its name there
-}
-
-// page is the unit of memory, of disk and of transfer. Store.mu guards it; its
-// bytes belong to who pinned it, or to the one transfer while busy.
-type page struct {
-	obj  *object
-	num  int // in obj.pages
-	size int // bytes
-
-	buf   []byte // nil when not in memory
-	pins  int
-	busy  bool // being read or written, or waiting for memory to be read into
-	dirty bool // buf is newer than slot
-	gone  bool // deleted
-	bad   bool // reading ahead failed; the next Acquire says why
-
-	version uint64 // of the contents: how often it was changed
-
-	slot     extent // on disk; zero length for a page of zeros never written
-	crc      uint32 // of the slot
-	frozen   bool   // a commit refers to slot, which must not be overwritten
-	unsynced bool   // written since the data files.File was last synced
-
-	elements sync.RWMutex // what ReadAt, WriteAt, LoadTo and put do with buf; p is pinned then
-
-	last  int64 // time of the last access, -1 before the first
-	key   int64 // the larger, the sooner evicted
-	index int   // in Store.victims, -1 when not there
-}
-
-func (p *page) String() string { return pageName(p.obj.name, p.obj.dtype, p.num) }
-
-func pageName(name string, dt snug.DType, num int) string {
-	if dt == 0 {
-		return fmt.Sprintf("blob %q", name)
-	}
-	return fmt.Sprintf("page %d of tensor %q", num, name)
-}
-
 // errGone is returned to who waited for a page that was deleted meanwhile.
 var errGone = fmt.Errorf("offload: the page was deleted: %w", snug.ErrConfig)
 
@@ -133,7 +80,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	fs, err := files.Make(dir)
 	if err != nil {
-		return nil, fmt.Errorf("offload: open store: %w", err)
+		return nil, in(err, "open store")
 	}
 	return open(fs, o)
 }
@@ -145,7 +92,7 @@ func open(fs files.Dir, o Options) (*Store, error) {
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
 		// What says that the process before did not close the store, says so still.
-		return nil, errors.Join(fmt.Errorf("offload: open store: %w", err), s.closeFiles(!s.left))
+		return nil, errors.Join(in(err, "open store"), s.closeFiles(!s.left))
 	}
 	if o.PrefetchDepth > 0 {
 		s.hints = make([]*page, 0, o.PrefetchDepth)
@@ -290,7 +237,7 @@ func (s *Store) Close() error {
 	s.wg.Wait()
 	unmark, err := s.abandon()
 	if err = errors.Join(err, s.closeFiles(unmark)); err != nil {
-		return fmt.Errorf("offload: close store: %w", err)
+		return in(err, "close store")
 	}
 	return nil
 }
@@ -315,133 +262,6 @@ func (s *Store) enter() error {
 	return nil
 }
 
-// Acquire brings the blob key into memory and pins it: the size bytes stay
-// where they are until as many calls of [Store.Release], and may not be touched
-// after that. A new key becomes a
-// blob of zeros. The memory starts at a multiple of 64 bytes, and all that hold the
-// blob share it. Acquire waits while the page is read or written, while pages are
-// evicted for it, and while Commit runs. A page in memory costs no allocation.
-//
-// Errors: [snug.ErrShape] when the blob has another size or size is negative
-// or above 1 GiB; [snug.ErrConfig] when key is empty, too long, not UTF-8
-// or names a tensor; [snug.ErrNoMemory] when pinned pages leave too few bytes;
-// [snug.ErrCorrupt] when the page on disk is damaged.
-func (s *Store) Acquire(key string, size int) ([]byte, error) {
-	if err := s.enter(); err != nil {
-		return nil, err
-	}
-	defer s.mu.Unlock()
-	for {
-		obj, made, err := s.blob(key, size)
-		if err != nil {
-			return nil, err
-		}
-		p := &obj.pages[0]
-		switch err := s.pin(context.Background(), p, false); {
-		case err == nil:
-			return p.buf[:size:size], nil
-		case errors.Is(err, errGone):
-			// Another goroutine deleted it, or failed to make it.
-		default:
-			if made {
-				s.drop(obj)
-			}
-			return nil, err
-		}
-	}
-}
-
-// blob returns the object of a blob, which it makes when there is none.
-func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
-	if size < 0 || size > maxPage {
-		return nil, false, fmt.Errorf("offload: blob %q of %d bytes, want 0 to %d: %w", key, size, maxPage, snug.ErrShape)
-	}
-	obj, ok := s.objects[key]
-	if !ok {
-		if err := checkKey(key); err != nil {
-			return nil, false, err
-		}
-		obj = newBlob(key, size)
-		s.add(obj)
-		return obj, true, nil
-	}
-	if obj.dtype != 0 {
-		return nil, false, fmt.Errorf("offload: %q is a tensor of %s, not a blob: %w", key, obj.dtype, snug.ErrConfig)
-	}
-	if obj.n != size {
-		return nil, false, fmt.Errorf("offload: blob %q has %d bytes, not %d: %w", key, obj.n, size, snug.ErrShape)
-	}
-	return obj, false, nil
-}
-
-// Release undoes one Acquire. dirty says that the bytes may have changed; they
-// become durable with the next [Store.Commit]. The error wraps
-// [snug.ErrConfig] when the blob is not pinned.
-func (s *Store) Release(key string, dirty bool) error {
-	if !s.made() {
-		return errNoStore
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	obj, ok := s.objects[key]
-	if !ok || obj.dtype != 0 {
-		return fmt.Errorf("offload: release of %q, which is not a pinned blob: %w", key, snug.ErrConfig)
-	}
-	return s.unpin(&obj.pages[0], dirty)
-}
-
-// Keys returns the names of all blobs and tensors, sorted.
-func (s *Store) Keys() []string {
-	if !s.made() {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.objects))
-}
-
-// Has reports whether there is a blob or tensor of that name.
-func (s *Store) Has(key string) bool {
-	if !s.made() {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.objects[key]
-	return ok
-}
-
-// Delete removes a blob or tensor; the next [Store.Commit] makes that durable
-// and frees its space on disk. The error wraps [snug.ErrConfig] when there is
-// none, or when a page of it is pinned.
-func (s *Store) Delete(key string) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	for {
-		obj, ok := s.objects[key]
-		if !ok {
-			return fmt.Errorf("offload: delete: there is no %q: %w", key, snug.ErrConfig)
-		}
-		busy := false
-		for i := range obj.pages {
-			if p := &obj.pages[i]; p.pins > 0 {
-				return fmt.Errorf("offload: delete: %v is pinned: %w", p, snug.ErrConfig)
-			}
-			busy = busy || obj.pages[i].busy
-		}
-		if !busy && !s.committing {
-			s.drop(obj)
-			return nil
-		}
-		s.settled.Wait()
-		if s.closed {
-			return errClosed
-		}
-	}
-}
-
 // Stats returns the counters.
 func (s *Store) Stats() Stats {
 	if !s.made() {
@@ -455,60 +275,6 @@ func (s *Store) Stats() Stats {
 		st.Direct = !d.refused.Load()
 	}
 	return st
-}
-
-// newBlob returns a blob of size zero bytes, not in memory.
-func newBlob(name string, size int) *object {
-	obj := &object{name: name, n: size, pageLen: size, pages: make([]page, 1)}
-	obj.pages[0] = page{obj: obj, size: size, last: -1, index: -1}
-	return obj
-}
-
-// newTensor cuts n zeros into pages, not in memory. The caller checks the
-// numbers.
-func newTensor(name string, dt snug.DType, n, pageLen int) *object {
-	obj := &object{name: name, dtype: dt, n: n, pageLen: pageLen}
-	obj.pages = make([]page, pageCount(n, pageLen))
-	for i := range obj.pages {
-		size := min(pageLen, n-i*pageLen) * dt.Size()
-		obj.pages[i] = page{obj: obj, num: i, size: size, last: -1, index: -1}
-	}
-	return obj
-}
-
-// add makes an object known, and grows the bookkeeping so that Acquire of a
-// page in memory need not.
-func (s *Store) add(obj *object) {
-	s.objects[obj.name] = obj
-	s.pages += len(obj.pages)
-	s.victims = slices.Grow(s.victims, s.pages-len(s.victims))
-	s.order.grow(s.pages)
-}
-
-// drop forgets an object, none of whose pages is pinned or busy.
-func (s *Store) drop(obj *object) {
-	delete(s.objects, obj.name)
-	s.pages -= len(obj.pages)
-	for i := range obj.pages {
-		p := &obj.pages[i]
-		if p.buf != nil {
-			s.discard(p)
-		}
-		s.vacate(p)
-		p.gone = true
-		delete(s.failures, p)
-	}
-	s.settled.Broadcast()
-}
-
-func checkKey(key string) error {
-	switch {
-	case key == "" || len(key) > maxKey:
-		return fmt.Errorf("offload: key of %d bytes, want 1 to %d: %w", len(key), maxKey, snug.ErrConfig)
-	case !utf8.ValidString(key):
-		return fmt.Errorf("offload: key %q is not UTF-8: %w", key, snug.ErrConfig)
-	}
-	return nil
 }
 
 // stalled adds the time since start to the statistics.

@@ -129,7 +129,7 @@ func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int, convert bool) erro
 		return err
 	}
 	if !m.made() {
-		return fmt.Errorf("offload: tensor %q: %w", t.obj.name, errNoMover)
+		return in(errNoMover, "tensor %q", t.obj.name)
 	}
 	own := snug.DTypeOf[T]()
 	if v.Len() > 0 && v.DType() != own && !(convert && own.IsFloat() && v.DType().IsFloat()) {
@@ -140,5 +140,8 @@ func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int, convert bool) erro
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.usable()
+	if err := m.usable(); err != nil {
+		return in(err, "tensor %q", t.obj.name)
+	}
+	return nil
 }

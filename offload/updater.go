@@ -152,7 +152,7 @@ func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) 
 		err = u.opt.Add(name, n)
 	}
 	if err != nil {
-		return fmt.Errorf("offload: updater: add %q: %w", name, err)
+		return in(err, "updater: add %q", name)
 	}
 	added = true
 	u.params = append(u.params, p)
@@ -207,7 +207,7 @@ func (u *Updater) Bind(name string, target snug.View) error {
 		return fmt.Errorf("offload: updater: bind %q to %d elements, it has %d: %w", name, target.Len(), p.weights.Len(), snug.ErrShape)
 	}
 	if _, err := snug.CommonDevice(target); err != nil {
-		return fmt.Errorf("offload: updater: bind %q: %w", name, err)
+		return in(err, "updater: bind %q", name)
 	}
 	if err := u.Wait(); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (u *Updater) BindTensor(name, tensor string) error {
 	var t movable
 	if tensor != "" {
 		if t, err = u.findCopy(p, tensor); err != nil {
-			return fmt.Errorf("offload: updater: bind %q: %w", name, err)
+			return in(err, "updater: bind %q", name)
 		}
 	}
 	if err := u.Wait(); err != nil {
@@ -279,7 +279,7 @@ func (u *Updater) usable() error {
 		return fmt.Errorf("offload: updater: it is nil, or was not made by NewUpdater: %w", snug.ErrConfig)
 	}
 	if u.err != nil {
-		return fmt.Errorf("offload: updater: an update failed before: %w", u.err)
+		return in(u.err, "updater: an update failed before")
 	}
 	return nil
 }
@@ -336,12 +336,12 @@ func (u *Updater) Step(lr, gradScale float32) error {
 // update makes step number steps with a set of gradients.
 func (u *Updater) update(set, steps int, lr, gradScale float32) error {
 	if err := u.save(uint64(steps) | stepUnderWay); err != nil {
-		return fmt.Errorf("offload: updater: step %d: %w", steps, err)
+		return in(err, "updater: step %d", steps)
 	}
 	u.opt.Advance(lr)
 	for _, p := range u.params {
 		if err := u.updateParam(p, set, gradScale); err != nil {
-			return fmt.Errorf("offload: updater: step %d of %q: %w", steps, p.name, err)
+			return in(err, "updater: step %d of %q", steps, p.name)
 		}
 	}
 	return u.save(uint64(steps))

@@ -36,7 +36,7 @@ func (u *Updater) Accumulate(name string, lo int, g snug.View, weight float32) e
 		return fmt.Errorf("offload: updater: gradient of %q is %s, want a floating-point type: %w", name, g.DType(), snug.ErrDType)
 	}
 	if _, err := snug.CommonDevice(g); err != nil {
-		return fmt.Errorf("offload: updater: gradient of %q: %w", name, err)
+		return in(err, "updater: gradient of %q", name)
 	}
 	onHost := g.Device().IsCPU()
 	return p.grads[u.set].walk(lo, g.Len(), false, func(page Page[float32], acc []float32, done int) error {
