@@ -232,7 +232,7 @@ func TestLongChains(t *testing.T) {
 	require.Equal(t, []int{3}, spread(3, 3, 2))
 
 	// More stages than there are plans for.
-	tooLong := Costs{Stages: make([]Cost, MaxStages+1)}
+	tooLong := Costs{Stages: make([]Cost, maxStages+1)}
 	methods := []Method{MethodFit, MethodExact, MethodRotor, MethodEvery, MethodChen, MethodKeepAll, MethodRecomputeAll}
 	if testing.Short() {
 		methods = methods[:3]

@@ -30,10 +30,10 @@ type Stage[A, S any] interface {
 }
 
 // Resaver is a [Stage] that stops early: where a plan computes a saved set again and
-// nothing uses the output in it, a run calls Resave in the place of ForwardSave.
+// nothing uses the output in it, a run calls Resave instead of ForwardSave.
 type Resaver[A, S any] interface {
 	// Resave returns what ForwardSave saves, to the bit and of the same size, but
-	// for the output, whose place need not be filled.
+	// for the output, which may have any value.
 	Resave(ctx context.Context, x A) (s S, err error)
 }
 

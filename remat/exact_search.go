@@ -83,14 +83,14 @@ func newSack(k knapsack) sack {
 // sets do not fit.
 func (s *sack) again(stages uint32) int64 {
 	items := s.ranks[0][stages&255] | s.ranks[1][stages>>8&255] | s.ranks[2][stages>>16]
-	room := s.room
+	free := s.free
 	for ; items != 0; items &= items - 1 {
 		item := &s.items[bits.TrailingZeros32(items)]
-		if item.size <= room {
-			room -= item.size
+		if item.size <= free {
+			free -= item.size
 			continue
 		}
-		work := item.partly(room)
+		work := item.partly(free)
 		for items &= items - 1; items != 0; items &= items - 1 {
 			work += s.items[bits.TrailingZeros32(items)].work
 		}

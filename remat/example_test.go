@@ -207,3 +207,81 @@ func ExampleRepeat() {
 	fmt.Println(rep.Peak, "bytes,", rep.Extra, "extra forward steps", err)
 	// Output: 112 bytes, 39 extra forward steps <nil>
 }
+
+// The fastest plan of all under a budget, for a short chain.
+func ExampleExact() {
+	plan, err := remat.Exact(costs(8), 80)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	rep, _ := plan.Simulate(costs(8))
+	fmt.Printf("peak %d bytes, %d extra forward steps\n", rep.Peak, rep.Extra)
+	// Output:
+	// peak 80 bytes, 7 extra forward steps
+}
+
+// The method of a command line.
+func ExampleParseMethod() {
+	method, err := remat.ParseMethod("rotor")
+	fmt.Println(method, err)
+	_, rep, err := remat.Planner{Method: method}.Plan(costs(8), 80)
+	fmt.Println(rep.Peak, "bytes", err)
+	_, err = remat.ParseMethod("rotar")
+	fmt.Println(errors.Is(err, snug.ErrConfig))
+	// Output:
+	// rotor <nil>
+	// 80 bytes <nil>
+	// true
+}
+
+// A run that compares the hash of every value that is computed again.
+func ExampleHashView() {
+	c := chain(8)
+	float32s := func(x []float64) (uint64, error) { // of values in any element type, on any device
+		y := make([]float32, len(x))
+		for i, v := range x {
+			y[i] = float32(v)
+		}
+		return remat.HashView(snug.ViewOf(y))
+	}
+	c.Hash, c.HashSaved = float32s, float32s
+	plan, err := remat.RecomputeAll(costs(8))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, rep, err := c.Run(context.Background(), plan, []float64{0.25, -0.125}, func([]float64) ([]float64, error) { return []float64{1, 1}, nil })
+	fmt.Println(rep.Extra, "extra forward steps", err)
+	// Output:
+	// 28 extra forward steps <nil>
+}
+
+// noise adds a number that depends on the round of the loop, as dropout would.
+type noise struct{ square }
+
+func (n noise) Forward(ctx context.Context, x []float64) ([]float64, error) {
+	y, err := n.square.Forward(ctx, x)
+	for i := range y {
+		y[i] += float64(remat.Iteration(ctx)) // the same when it is computed again
+	}
+	return y, err
+}
+
+func (n noise) ForwardSave(ctx context.Context, x []float64) (y, saved []float64, err error) {
+	y, err = n.Forward(ctx, x)
+	return y, y, err
+}
+
+func ExampleIteration() {
+	stages, err := remat.Repeat[[]float64, []float64](3, noise{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c := chain(0)
+	c.Stages = stages
+	fmt.Println(c.Eval(context.Background(), []float64{0}))
+	// Output:
+	// [3.5] <nil>
+}

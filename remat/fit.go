@@ -51,7 +51,7 @@ const (
 //
 // Fit takes less than a second for 200 stages and up to 40 MiB, and beyond 500 stages O(n²)
 // time and O(n) memory. Beyond 4096 stages it tries 2^24/n numbers of stages, segments and
-// slots in geometric progression, which takes some ten seconds for [MaxStages]. Plans of
+// slots in geometric progression, which takes some ten seconds for 2^20 stages. Plans of
 // more than 2^22 operations are left out. [Planner.Plan] also returns a lower bound of the
 // time, and has a choice of methods.
 func Fit(c Costs, budget int64) (Plan, error) {

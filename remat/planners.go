@@ -7,7 +7,7 @@ import (
 )
 
 // maxOps limits the length of the plans that planners make: a stage takes up to four.
-const maxOps = 4 * MaxStages
+const maxOps = 4 * maxStages
 
 // KeepAll returns the plan that saves every stage and recomputes nothing, the
 // fastest one: [Every] with k = 1.

@@ -8,18 +8,16 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// MaxStages is the longest chain that [Repeat] and [Costs.Repeat] make. A planner writes at
-// most four operations for each of so many stages; longer plans are refused. A chain of
-// MaxStages takes 40 MiB for its stages, 88 MiB for its costs and 64 MiB for a plan.
-const MaxStages = 1 << 20
+// maxStages is the longest chain that [Repeat] and [Costs.Repeat] make. It takes 40 MiB for
+// its stages, 88 MiB for its costs and 64 MiB for a plan of four operations a stage.
+const maxStages = 1 << 20
 
 // Repeat returns the stages of a loop: all stages, n times over, as the steps of a
 // recurrent network or the frames of a video pass through the same layers. Within
 // them, [Iteration] tells the number of the round. Plan the chain with
 // [Costs.Repeat]. It takes 40 bytes for every stage that it returns. The error wraps
-// [snug.ErrConfig] when n is below 1, there
-// is no stage or a nil one, or there would be more than
-// [MaxStages] stages.
+// [snug.ErrConfig] when n is below 1, there is no stage or a nil one, or there would be
+// more than 2^20 stages.
 func Repeat[A, S any](n int, stages ...Stage[A, S]) ([]Stage[A, S], error) {
 	if i := slices.IndexFunc(stages, func(s Stage[A, S]) bool { return s == nil }); i >= 0 {
 		return nil, fmt.Errorf("remat: loop: stage %d is nil: %w", i, snug.ErrConfig)
@@ -44,8 +42,8 @@ func checkRounds(what string, n, stages int) error {
 	if stages < 1 {
 		return fmt.Errorf("remat: %s: a loop without stages: %w", what, snug.ErrConfig)
 	}
-	if n > MaxStages/stages {
-		return fmt.Errorf("remat: %s: %d rounds of %d stages, want %d stages at most, for which there are plans: %w", what, n, stages, MaxStages, snug.ErrConfig)
+	if n > maxStages/stages {
+		return fmt.Errorf("remat: %s: %d rounds of %d stages, want %d stages at most, for which there are plans: %w", what, n, stages, maxStages, snug.ErrConfig)
 	}
 	return nil
 }
@@ -53,7 +51,7 @@ func checkRounds(what string, n, stages int) error {
 // Repeat returns the costs of a chain whose stages are those of c, n times over.
 // The output of the last stage is the input of the first, so that they have the
 // same size. The error wraps [snug.ErrConfig] when n is below 1, c is not valid, the
-// total of the sizes does not fit in 63 bits or there would be more than [MaxStages]
+// total of the sizes does not fit in 63 bits or there would be more than 2^20
 // stages, of 88 bytes each, and [snug.ErrShape] when the sizes differ. Rates are
 // those of c.
 func (c Costs) Repeat(n int) (Costs, error) {

@@ -22,7 +22,7 @@ type Tiers struct {
 }
 
 func (t Tiers) validate(c Costs) error {
-	for _, p := range t.places() {
+	for _, p := range t.limits() {
 		if p.bytes < 0 {
 			return fmt.Errorf("remat: planner with %d bytes of %v: want 0 or more: %w", p.bytes, p.tier, snug.ErrConfig)
 		}
@@ -33,13 +33,13 @@ func (t Tiers) validate(c Costs) error {
 	return nil
 }
 
-// place is memory that values are transferred to.
-type place struct {
+// tierLimit is the bytes that a Planner may use in a tier.
+type tierLimit struct {
 	tier  Tier
 	bytes int64
 }
 
-func (t Tiers) places() [2]place { return [...]place{{Host, t.Host}, {Disk, t.Disk}} }
+func (t Tiers) limits() [2]tierLimit { return [...]tierLimit{{Host, t.Host}, {Disk, t.Disk}} }
 
 // mix is a way to make the decisions for all stages.
 type mix struct {
@@ -254,7 +254,7 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 		sacks = append(sacks, k)
 	}
 	elsewhere := func(time float64) (bytes float64) {
-		for _, p := range t.places() {
+		for _, p := range t.limits() {
 			r := c.rates(p.tier)
 			bytes += min(float64(p.bytes), time*min(r.Read, r.Write))
 		}
@@ -264,7 +264,7 @@ func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 		var most int64
 		more := int64(min(elsewhere(time), 1<<60)) + 1
 		for _, k := range sacks {
-			k.room = addSizes(k.room, more)
+			k.free = addSizes(k.free, more)
 			most = max(most, k.again())
 		}
 		return f.bound(c, f.ceil(f.total+most))

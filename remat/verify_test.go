@@ -125,7 +125,7 @@ func TestRepeat(t *testing.T) {
 	require.Equal(t, 0, rounds[len(rounds)-1], "backward ends where it began")
 	require.Zero(t, Iteration(t.Context()))
 
-	for _, n := range []int{math.MinInt, -1, 0, MaxStages/2 + 1, math.MaxInt/2 + 1, math.MaxInt} {
+	for _, n := range []int{math.MinInt, -1, 0, maxStages/2 + 1, math.MaxInt/2 + 1, math.MaxInt} {
 		loop, err := Repeat(n, note, note)
 		require.ErrorIs(t, err, snug.ErrConfig, n)
 		require.Nil(t, loop)
@@ -133,11 +133,11 @@ func TestRepeat(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig, n)
 		require.Zero(t, longer)
 	}
-	_, err = Repeat(MaxStages+1, note)
+	_, err = Repeat(maxStages+1, note)
 	require.ErrorContains(t, err, "1048577 rounds of 1 stages, want 1048576 stages at most")
-	longest, err := Repeat(MaxStages, note)
+	longest, err := Repeat(maxStages, note)
 	require.NoError(t, err)
-	require.Len(t, longest, MaxStages)
+	require.Len(t, longest, maxStages)
 	_, err = Repeat[float64, float64](math.MaxInt)
 	require.ErrorIs(t, err, snug.ErrConfig, "no stages")
 	_, err = Repeat[float64, float64](1, note, nil)

@@ -110,7 +110,7 @@ func boundStages(n int) iter.Seq[int] {
 // knapsack is what can be held at the backward step of stage p besides what it
 // needs: saved sets of earlier stages, those with the most work for a byte first.
 type knapsack struct {
-	room  int64
+	free  int64
 	items []sackItem
 }
 
@@ -122,12 +122,12 @@ type sackItem struct {
 func newKnapsack(c Costs, budget int64, work []int64, p int) knapsack {
 	stage := &c.Stages[p]
 	budget = max(budget, 0) // what is less leaves no more room, and could be so little that room overflows
-	k := knapsack{room: budget - c.Input - stage.Saved - c.value(p) - stage.BackwardExtra}
+	k := knapsack{free: budget - c.Input - stage.Saved - c.value(p) - stage.BackwardExtra}
 	for i := range p {
 		k.items = append(k.items, sackItem{i, c.Stages[i].Saved, work[i]})
 	}
 	if p > 0 { // a_p is held in any case, and within s_{p-1} if that is
-		k.room -= c.value(p)
+		k.free -= c.value(p)
 		k.items[p-1].size -= c.value(p)
 	}
 	k.sort()
@@ -145,22 +145,22 @@ func (k knapsack) again() int64 {
 	var work int64
 	for i := range k.items {
 		item := &k.items[i]
-		if k.room < item.size {
-			work += item.partly(k.room)
-			k.room = 0
+		if k.free < item.size {
+			work += item.partly(k.free)
+			k.free = 0
 			continue
 		}
-		k.room -= item.size
+		k.free -= item.size
 	}
 	return work
 }
 
 // partly returns a lower bound of the work of an item of which only room bytes fit.
-func (i *sackItem) partly(room int64) int64 {
-	if room <= 0 {
+func (i *sackItem) partly(free int64) int64 {
+	if free <= 0 {
 		return i.work
 	}
-	return max(0, i.work-int64(float64(i.work)*(float64(room)/float64(i.size)))-i.work>>40-1)
+	return max(0, i.work-int64(float64(i.work)*(float64(free)/float64(i.size)))-i.work>>40-1)
 }
 
 // leastWork returns a lower bound of the work of all plans under a budget. Every

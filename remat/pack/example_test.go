@@ -2,6 +2,7 @@ package pack_test
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug/remat/pack"
 )
@@ -46,7 +47,12 @@ func ExampleBits() {
 	dx, dy := make([]float32, len(kept)), []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	err := pack.ApplyBits(dx, dy, mask, 1/(1-0.2)) // of the elements that were kept
 	fmt.Printf("%08b %v %v\n", mask, dx, err)
-	// Output: [01111011 00000011] [1.25 2.5 0 5 6.25 7.5 8.75 0 11.25 12.5] <nil>
+	back := make([]bool, len(kept))
+	err = pack.UnpackBits(back, mask)
+	fmt.Println(slices.Equal(back, kept), err)
+	// Output:
+	// [01111011 00000011] [1.25 2.5 0 5 6.25 7.5 8.75 0 11.25 12.5] <nil>
+	// true <nil>
 }
 
 // An activation in a fourth of its bytes, with its error.

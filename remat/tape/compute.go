@@ -246,7 +246,7 @@ func (t *Tape[V]) compute(ctx context.Context, s *storage[V]) error {
 	if !s.overwrites {
 		need = addSizes(need, s.bytes)
 	}
-	if err := t.room(ctx, s, need); err != nil {
+	if err := t.evictFor(ctx, s, need); err != nil {
 		return err
 	}
 	if err := t.checkWork(s); err != nil {
@@ -318,7 +318,7 @@ func (t *Tape[V]) load(ctx context.Context, s *storage[V]) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("tape: before loading the result of operation %q: %w", s.op.Name, err)
 	}
-	if err := t.room(ctx, s, s.bytes); err != nil {
+	if err := t.evictFor(ctx, s, s.bytes); err != nil {
 		return err
 	}
 	v, err := t.o.Offloader.Load(ctx, s.id)

@@ -6,14 +6,14 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// BudgetError says that a [Tape] cannot make room for a computation under its
-// budget. It wraps [snug.ErrNoMemory].
+// BudgetError says that a computation does not fit into the budget of a [Tape],
+// whatever is evicted. It wraps [snug.ErrNoMemory].
 type BudgetError struct {
 	Operation string // or the input
 	Budget    int64  // in bytes
-	// Smallest is the budget in bytes that this computation needs: its
-	// operands, its result and its Extra bytes, and all else that cannot be
-	// evicted now. Others may need more.
+	// Smallest is the budget in bytes that this computation needs: for its
+	// operands, its result, its Extra bytes, and all other values that cannot be
+	// evicted now. Other computations may need more.
 	Smallest int64
 }
 
@@ -31,9 +31,9 @@ func (e *BudgetError) Unwrap() error { return snug.ErrNoMemory }
 type ThrashError struct {
 	Operation  string  // to be recomputed next
 	Budget     int64   // in bytes
-	Work       float64 // of first computations, in the unit of Op.Cost
-	ExtraWork  float64 // of recomputations, the next one included
-	Recomputed int     // computations in it
+	Work       float64 // cost of first computations, in the unit of Op.Cost
+	ExtraWork  float64 // cost of recomputations, the next one included
+	Recomputed int     // number of recomputations, the next one included
 	Limit      float64 // MaxRecompute
 }
 

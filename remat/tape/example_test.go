@@ -124,3 +124,120 @@ func ExamplePolicy() {
 	// gelu "": must recompute
 	// tape: policy: operation "product", value "scores": one part decides must save, another must recompute: snug: invalid configuration
 }
+
+// What the policies decide on four operations of a layer.
+func ExamplePolicy_values() {
+	ops := []tape.Op{
+		{Name: "linear", Class: tape.MatMul, Value: "q"},
+		{Name: "product", Class: tape.BatchMatMul, Value: "scores"},
+		{Name: "gelu", Value: "hidden"},
+		{Name: "add"},
+	}
+	for _, p := range []struct {
+		name   string
+		policy tape.Policy
+	}{
+		{"SaveAll", tape.SaveAll()},
+		{"SaveNone", tape.SaveNone()},
+		{"SaveMatMuls", tape.SaveMatMuls()},
+		{"not SaveMatMuls", tape.SaveMatMuls().Not()},
+		{"SaveAllBut hidden", tape.SaveAllBut("hidden")},
+		{"SaveNamedBut hidden", tape.SaveNamedBut("hidden")},
+		{"SaveAndOffload q, scores", tape.SaveAndOffload([]string{"q"}, []string{"scores"})},
+	} {
+		var decisions []tape.Decision
+		for _, op := range ops {
+			d, err := p.policy.Decide(op)
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			decisions = append(decisions, d)
+		}
+		fmt.Printf("%-24s %q\n", p.name, decisions)
+	}
+	// Output:
+	// SaveAll                  "\x00\x00\x00\x00"
+	// SaveNone                 "\x02\x02\x02\x02"
+	// SaveMatMuls              "\x00\x00\x02\x02"
+	// not SaveMatMuls          "\x02\x02\x00\x00"
+	// SaveAllBut hidden        "\x00\x00\x02\x00"
+	// SaveNamedBut hidden      "\x00\x00\x02\x02"
+	// SaveAndOffload q, scores "\x00\x01\x02\x02"
+}
+
+// A recurrent loop whose result is one half of its state. Without Banish the Tape keeps the
+// graph of all steps.
+func ExampleTape_Banish() {
+	ctx := context.Background()
+	t, err := tape.New(tape.Options[[]float64]{Bytes: func(v []float64) int64 { return int64(8 * len(v)) }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer t.Close()
+	state, err := t.Input(ctx, "state", []float64{1, 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fibonacci := func(_ context.Context, in [][]float64) ([]float64, error) {
+		return []float64{in[0][1], in[0][0] + in[0][1]}, nil
+	}
+	for range 20 {
+		next, err := t.Do(ctx, tape.Op{Name: "fibonacci", Bytes: 16, Cost: 1}, fibonacci, state)
+		if err == nil {
+			err = t.Banish(ctx, state)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		state = next
+	}
+	latest, err := t.Alias("latest", state, func(v []float64) []float64 { return v[1:] })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	v, done, err := t.Get(ctx, latest)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer done()
+	fmt.Println(v, t.Stats().Values, "value,", t.Stats().Peak, "bytes")
+	// Output:
+	// [17711] 1 value, 32 bytes
+}
+
+// A budget with which a program would do little but recompute is an error, not a slow run.
+func ExampleThrashError() {
+	ctx := context.Background()
+	t, err := tape.New(tape.Options[int]{Bytes: func(int) int64 { return 1 }, Budget: 3, Heuristic: tape.LRU, MaxRecompute: 2})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer t.Close()
+	y, err := t.Input(ctx, "x", 0)
+	var all []*tape.Value[int]
+	for range 30 {
+		if err == nil {
+			y, err = t.Do(ctx, tape.Op{Name: "next", Bytes: 1, Cost: 1}, func(_ context.Context, in []int) (int, error) { return in[0] + 1, nil }, y)
+			all = append(all, y)
+		}
+	}
+	for i := len(all) - 1; i >= 0 && err == nil; i-- {
+		var done func()
+		if _, done, err = t.Get(ctx, all[i]); err == nil {
+			done()
+		}
+	}
+	var thrash *tape.ThrashError
+	fmt.Println(errors.As(err, &thrash), errors.Is(err, snug.ErrNoMemory))
+	fmt.Println(err)
+	// Output:
+	// true true
+	// tape: operation "next": 61 recomputations of cost 61 are more than 2 times the 30 of first computations, under a budget of 3 bytes: snug: out of memory
+}

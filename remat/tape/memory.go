@@ -18,8 +18,8 @@ func (t *Tape[V]) size(s *storage[V], v V) (int64, error) {
 	return bytes, nil
 }
 
-// room evicts until need more bytes fit.
-func (t *Tape[V]) room(ctx context.Context, s *storage[V], need int64) error {
+// evictFor evicts until need more bytes fit.
+func (t *Tape[V]) evictFor(ctx context.Context, s *storage[V], need int64) error {
 	for need > t.budget-t.stats.Held {
 		victim, kept := t.victim()
 		if smallest := addSizes(kept, need); smallest > t.budget || victim == nil {
@@ -32,8 +32,8 @@ func (t *Tape[V]) room(ctx context.Context, s *storage[V], need int64) error {
 	return nil
 }
 
-// attach makes v the value of s, which it owns from now on, also if there is no
-// room. extra is what the computation took besides.
+// attach makes v the value of s, which it owns from now on, also if it does not
+// fit. extra is what the computation took besides.
 func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) error {
 	defer func() {
 		if !s.held {
@@ -45,7 +45,7 @@ func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) e
 		return err
 	}
 	t.stats.Peak = max(t.stats.Peak, addSizes(t.stats.Held+bytes, extra))
-	if err := t.room(ctx, s, addSizes(bytes, extra)); err != nil { // which it takes when it is computed again
+	if err := t.evictFor(ctx, s, addSizes(bytes, extra)); err != nil { // which it takes when it is computed again
 		return err
 	}
 	t.hold(s, v, bytes)

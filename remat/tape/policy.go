@@ -8,19 +8,19 @@ import (
 )
 
 // Op is what a [Policy] and a [Tape] know of an operation. Only the Name is
-// needed. (An [Op] is a step of a [Plan].)
+// needed.
 type Op struct {
 	Name  string // of the operation, such as "linear"; policies and errors use it
 	Class Class  // what it does
 	Value string // name of its result, as JAX's checkpoint_name gives one; may be empty
 
-	// Of the result, for a Tape. Sizes are in bytes.
-	Bytes int64   // its size; 0 if that is known only when it has been computed
-	Extra int64   // transient memory of the computation, beyond operands and result
+	// For a Tape.
+	Bytes int64   // size of the result in bytes; 0 if only the computation tells it
+	Extra int64   // transient bytes of the computation, beyond operands and result
 	Cost  float64 // of the computation, in any one unit for the whole Tape; 0 stands for measured seconds
 }
 
-// Class is what an operation does, as far as policies care.
+// Class says what an operation computes, for policies.
 type Class uint8
 
 // The classes of operations.
@@ -42,11 +42,11 @@ func (c Class) String() string {
 // Decision is what becomes of a value between its first use and the next.
 type Decision uint8
 
-// The decisions. The must variants bind; the others leave room for a budget.
+// The decisions. MustSave and MustRecompute bind; the others yield to the budget.
 const (
-	PreferSave      Decision = iota // keep it; of what must go, it goes late
+	PreferSave      Decision = iota // keep it; under a budget it is evicted late
 	Offload                         // move it out of memory and back
-	PreferRecompute                 // of what must go, it goes early
+	PreferRecompute                 // under a budget it is evicted early
 	MustSave                        // never drop it
 	MustRecompute                   // drop it as soon as it has been used
 	decisions

@@ -66,9 +66,9 @@ type Offloader[V any] interface {
 // [Op] declares or, in a recomputation, what it was the last time. An
 // operation that declares none exceeds the budget by its result the first time,
 // until others have been evicted for it. Never evicted are inputs, operands of
-// running computations, values between [Tape.Get] and its done, those that the
-// policy must save, and those that [Tape.Banish] keeps. A computation that these
-// leave no room for fails with a [*BudgetError], before anything has been evicted
+// running computations, values between [Tape.Get] and its done, values that the
+// policy must save, and values that [Tape.Banish] keeps. A computation that does not
+// fit beside these fails with a [*BudgetError], before anything has been evicted
 // for it.
 //
 // A policy's MustSave makes a value independent of what it was computed from, which
@@ -122,17 +122,17 @@ type Tape[V any] struct {
 // Stats is what a [Tape] has done so far. Sizes are in bytes, costs in the
 // unit of [Op], seconds if they are measured.
 type Stats struct {
-	Held   int64 // now
-	Peak   int64 // largest number held at one time, with the Extra of operations
-	Values int   // that the Tape knows, in memory or not, inputs included, aliases not
+	Held   int64 // bytes now
+	Peak   int64 // most bytes at one time, with the Extra of operations
+	Values int   // in memory or not, inputs included, aliases not
 
 	Computed   int     // first computations
-	Work       float64 // their cost
-	Recomputed int     // further ones
-	ExtraWork  float64 // their cost
-	Evicted    int     // values dropped for room or because they must be recomputed
+	Work       float64 // cost of first computations
+	Recomputed int     // further computations
+	ExtraWork  float64 // cost of further computations
+	Evicted    int     // values dropped under the budget or because they must be recomputed
 	Stored     int     // values that the Offloader stored
-	Loaded     int     // and loaded
+	Loaded     int     // values that the Offloader loaded
 }
 
 // New returns an empty Tape. The error wraps [snug.ErrConfig] when an option
@@ -170,7 +170,7 @@ type Value[V any] struct {
 
 // Input adds a value that the caller owns and the Tape only borrows, until it is
 // banished, until it and all that may be recomputed from it is freed, or until
-// the Tape is closed. It is never evicted. Values may be evicted to make room
+// the Tape is closed. It is never evicted. Other values may be evicted
 // for it.
 func (t *Tape[V]) Input(ctx context.Context, name string, v V) (*Value[V], error) {
 	if err := t.enter(ctx); err != nil {
@@ -185,7 +185,7 @@ func (t *Tape[V]) Input(ctx context.Context, name string, v V) (*Value[V], error
 	if err := t.flush(ctx); err != nil {
 		return nil, err
 	}
-	if err := t.room(ctx, s, bytes); err != nil {
+	if err := t.evictFor(ctx, s, bytes); err != nil {
 		return nil, err
 	}
 	t.hold(s, v, bytes)
@@ -210,7 +210,7 @@ func (t *Tape[V]) Do(ctx context.Context, op Op, run func(ctx context.Context, i
 }
 
 // Overwrite runs an operation that writes its result over y, into the same
-// memory, and adds the result in the place of y, which is freed. run changes dst,
+// memory, adds the result and frees y. run changes dst,
 // the value of y, and borrows the others. y's own value is recomputed where the
 // recomputation of another needs it.
 //
