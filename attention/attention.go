@@ -1,6 +1,16 @@
-// Package attention computes exact softmax attention and its gradients tile by
-// tile. The matrix of scores never exists, so memory grows with the length N
-// of the sequence instead of N².
+// Package attention computes exact softmax attention and its gradients tile by tile. It never
+// stores the matrix of scores, so its memory grows with the sequence length N instead of N².
+//
+//	c := attention.Options{Batch: b, Heads: h, SeqQ: n, Dim: d, Causal: true}
+//	err := attention.Forward(out, lse, q, k, v, c)                                 // out = softmax(q·kᵀ/√d)·v
+//	err = attention.Backward(dq, dk, dv, dout, q, k, v, out, lse, c, workspace)    // c.WorkspaceLen() float32
+//
+// q, k, v, out and their gradients are [b, h, n, d] of float32, float16 or bfloat16; lse is
+// [b, h, n] of float32. Slices are computed on the CPU, arrays on their device. [SequenceMajor]
+// and [PackedQKV] give other layouts. Packed sequences, grouped heads, windows, masks, biases,
+// sinks, a soft cap and dropout are fields of [Options].
+//
+// # Definition
 //
 // For every batch element and head, with query i of Nq and key j of Nk,
 //
@@ -13,28 +23,27 @@
 //	out_i = sum_j p_ij·keep_ij v_j               keep_ij: 1, or with Dropout 0 or 1/(1-P)
 //	lse_i = log (exp(sink) + sum_j exp(s_ij))
 //
-// [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): it walks
-// over tiles of keys for a tile of queries and keeps a running maximum and sum.
-// [Backward] computes p again from lse, and keep from its counters. All features of a
-// [Options] can be combined, in both, on every device; only a Score is for the CPU.
+// [Forward] is the online softmax of Dao, "FlashAttention-2" (2023): for each tile of queries
+// it walks over tiles of keys and keeps a running maximum and sum. [Backward] recomputes p from
+// lse and redraws keep from its random numbers. All features of [Options] can be combined, in
+// both directions and on every device; only Score needs the CPU.
 //
 // # Masks
 //
-// Without a mask every query sees every key. Causal hides the keys behind the position of
-// a query, which [Align] says, a [Window] those far from it, a [Mask] any, and KLens those
-// that a sequence does not have. A query that
-// sees nothing has out 0, lse −Inf, or the sink, and gradients 0; the same holds for one
-// whose scores all overflow to −Inf.
+// Without a mask every query sees every key. Causal hides the keys after the position of a
+// query; Align defines that position. Window hides the keys far from it, Mask hides any keys,
+// and KLens hides the unused keys at the end of a sequence. A query that sees no key has
+// out 0, lse −Inf, or the sink, and zero gradients. So does a query whose scores all overflow
+// to −Inf.
 //
-// Tiles of keys that no query of the tile sees are skipped, and what a query
-// does not see never reaches it: a NaN or an infinity propagates to the rows
-// that see it and to no other.
+// Tiles of keys that no query of the tile sees are skipped. A hidden key has no effect: a NaN
+// or an infinity in it reaches only the queries that see it.
 //
 // # Long sequences in parts
 //
-// [Merge] makes one of the results for two parts of the keys, as a ring of devices has
-// them. The gradients in a part need the merged out and lse only. Shift and the numbers of
-// [Dropout] say where in the whole a part is.
+// [Merge] joins the results for two parts of the keys, as in ring attention. The gradients of a
+// part need only the merged out and lse. Shift, Dropout.Query and Dropout.Key locate a part in
+// the whole sequence.
 //
 // # Generating
 //
@@ -42,7 +51,7 @@
 //
 // # Kernels
 //
-// The first of these that takes a call computes it:
+// The first kernel of this list that supports a call computes it:
 //
 //	CUDA, capability 9.0, TMA and wgmma   16 bits; Dim and DimV multiples of 8 up to 256; rows at
 //	                                      multiples of 16 bytes; no feature but Causal and GradLSE;
@@ -52,25 +61,27 @@
 //	CUDA and Metal, with features         everything but Score
 //	CPU                                   everything
 //
-// The environment variable SNUG_CUDA=80, read when a device is opened, leaves out the first.
+// The environment variable SNUG_CUDA=80, read when a device is opened, switches the first one
+// off.
 //
 // # Precision
 //
-// Inputs of 16 bits are widened to float32, which is exact. Products, the
-// softmax and all sums are float32, and outputs are rounded once, at the end. On a
-// processor a weight below 2^-100 of the largest that its query has seen counts as 0.
-// Processors that multiply bfloat16 in hardware (AMX, AVX512_BF16) take bfloat16
-// inputs as they are; there the weights p and the gradients ds are rounded to
-// bfloat16 before they are multiplied, as FlashAttention does, which adds 2^-8 of
-// each term to the error at most, and subnormal numbers may count as 0. So do the
-// matrix units of GPUs, for bfloat16 and float16. In float16 that adds 2^-11
-// of each term, or 2^-25 of what p and ds/Scale are multiplied by where that is
-// more, and a ds/Scale beyond 65504 overflows; a loss scale keeps away from both.
-// For ds, [Backward] takes dout_i · out_i with out as it was rounded, as FlashAttention does.
-// When the gradient in a bias or in sinks is wanted, it takes the mean of dout_i · v_j by
-// the weights instead, at the cost of two more products for each tile.
-// It recovers p from a float32 lse, to a relative error of about
-// (|s|+|lse|)·2⁻²³. Results are the same bit for bit for every GOMAXPROCS.
+// 16-bit inputs are widened to float32, which is exact. Products, the softmax and all sums are
+// float32, and outputs are rounded once, at the end. Results are the same bit for bit for every
+// GOMAXPROCS. On a CPU a weight below 2^-100 of the largest weight that its query has met
+// counts as 0.
+//
+// CPUs that multiply bfloat16 in hardware (AMX, AVX512_BF16) take bfloat16 inputs as they are.
+// They round the weights p and the gradients ds to bfloat16 before they multiply, as
+// FlashAttention does. This adds at most 2^-8 of each term to the error, and subnormal numbers
+// may count as 0. The matrix units of GPUs do the same for bfloat16 and float16. In float16 the
+// added error is 2^-11 of each term, or 2^-25 of the number that multiplies p or ds/Scale if
+// that is more, and a ds/Scale beyond 65504 overflows. A loss scale avoids both.
+//
+// For ds, Backward uses dout_i · out_i with the rounded out, as FlashAttention does. For
+// gradients of a bias or of sinks it uses the weighted mean of dout_i · v_j instead, at the cost
+// of two more products per tile. It recovers p from a float32 lse with a relative error of about
+// (|s|+|lse|)·2⁻²³.
 package attention
 
 import "github.com/snug-ml/snug"

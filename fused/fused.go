@@ -1,59 +1,56 @@
-// Package fused holds the layers between the matmuls of a transformer, each
-// as one pass over memory, with a forward and a backward function that keep
-// little between them:
+// Package fused computes the layers between the matmuls of a transformer. Each layer is one pass
+// over memory, with a forward and a backward function that keep little between them:
 //
-//	function       keeps for backward, beside its input x
+//	err := fused.RMSNorm(out, rstd, x, gamma, 1e-6)    // out, x: [rows, cols]; rstd: [rows] of float32
+//	err = fused.RMSNormBackward(dx, dgamma, dy, x, rstd, gamma, fused.GradsInto{}, ws)
+//
+//	function       keeps for backward, in addition to its input x
 //	LayerNorm      8 bytes a row: mean and 1/σ
 //	RMSNorm        4 bytes a row: 1/rms
 //	BiasAdd        nothing, not even its input
 //	BiasGELU,
 //	BiasGELUErf    nothing
-//	SwiGLU         nothing, beside its inputs gate and up
+//	SwiGLU         nothing more than its inputs gate and up
 //	Rotary         nothing, not even its input
-//	Dropout        nothing, not even its input: the mask comes from its name
-//	Embedding      nothing, its input is the tokens
+//	Dropout        nothing, not even its input: backward redraws the mask
+//	Embedding      nothing; its input is the tokens
 //	Add            nothing
-//	CrossEntropy   nothing: loss and gradients come from one call
+//	CrossEntropy   nothing: one call computes loss and gradients
 //
-// [CrossEntropyBackward] is the largest saving: it multiplies by the output
-// matrix, takes the softmax and forms both gradients for a few rows at a time,
-// so that the logits of a batch never exist.
+// [CrossEntropyBackward] saves the most memory. It multiplies by the output matrix, takes the
+// softmax and forms both gradients for a few rows at a time, so the logits of a batch are never
+// stored.
 //
 // # Types
 //
-// All matrices are row-major and dense. Vectors of one call that share the
-// type parameter V have one element type: float32, binary16 or bfloat16; views
-// must agree too. Arithmetic is float32, results are rounded once, to nearest
-// even; for bfloat16 some functions compute no more digits than that needs, as
-// they state. Gradients of parameters and the statistics of rows are float32 and
-// enter the caller's accumulators directly, as [snug.Into] says.
+// All matrices are row-major and dense. The vectors V of one call have one element type:
+// float32, binary16 or bfloat16. This holds for views too. Arithmetic is float32, and results
+// are rounded once, to nearest even. Some functions compute bfloat16 results with only the
+// digits that bfloat16 needs, and say so. Gradients of parameters and statistics of rows are
+// float32. Gradients enter the caller's accumulators directly, see [snug.Into].
 //
 // # Results
 //
-// Results do not depend on GOMAXPROCS, bit for bit. NaN and infinities pass
-// through as the equations have it; nothing panics and nothing is replaced.
+// Results do not depend on GOMAXPROCS, bit for bit. NaN and infinities propagate by the
+// equations; nothing panics and nothing is replaced.
 //
 // # Memory
 //
-// Nothing is allocated on the CPU. Each running worker holds a few rows of
-// float32 in a reused buffer, as each function states. Results of 16 MiB and more
-// are written around the caches, unless they take the place of an operand by
-// design, as Rotary's do. Functions that sum over rows take a workspace, a
-// float32 vector on the device of the operands with at least the length that the
-// function's WorkspaceLen returns; its contents mean nothing before or after the
-// call.
+// Nothing is allocated on the CPU. Each running worker holds a few rows of float32 in a reused
+// buffer; each function states their size. Results of 16 MiB and more are written around the
+// caches, unless a function works in place by design, as Rotary does. Functions that sum over
+// rows take a workspace: a float32 vector on the device of the operands, at least as long as the
+// function's WorkspaceLen returns. Its contents mean nothing before or after the call.
 //
-// On a device other than the CPU tokens and targets, which are host slices,
-// are uploaded for the call: 4 bytes each, freed when the kernel has run. A loss
-// comes back through 8 bytes there.
+// Tokens and targets are host slices. A device other than the CPU uploads them for the call, 4
+// bytes each, and frees them when the kernel has run. The loss comes back through 8 bytes.
 //
 // # Errors
 //
-// Arguments are checked in this order, before anything is written:
-// configuration ([snug.ErrConfig]), element types ([snug.ErrDType]), lengths
-// and indices ([snug.ErrShape]), devices ([snug.ErrDevice]). Unless a
-// function's doc says that operands may be the same vector, outputs overlap no
-// other operand; this is not checked.
+// Arguments are checked in this order, before anything is written: options
+// ([snug.ErrConfig]), element types ([snug.ErrDType]), lengths and indices ([snug.ErrShape]),
+// devices ([snug.ErrDevice]). Outputs must not overlap other operands, unless a function's doc
+// allows it; this is not checked.
 package fused
 
 import (

@@ -1,44 +1,54 @@
-// Package qlora stores frozen weights in 4 bits an element, in the formats, the
-// layout and the files of bitsandbytes.
+// Package qlora stores frozen weights in 4 bits an element, in the formats, the layout and the
+// files of bitsandbytes, and trains LoRA and DoRA adapters on them.
+//
+//	w, err := qlora.NewWeight(weights, []int{out, in}, qlora.Options{})    // NF4, 4.127 bits an element
+//	frozen, err := qlora.NewLinear(w, snug.BF16, 0)
+//	err = frozen.Forward(y, x, 0)                                // y = x·Wᵀ: [rows, out] from [rows, in]
+//	err = adapter.Forward(y, u, x, qlora.Dropout{})              // y += s·(x·Aᵀ)·Bᵀ
+//	err = adapter.Backward(dx, du, dy, u, x, grads, qlora.Dropout{})
+//
+// [LoadAdapters] and [SaveAdapters] exchange adapters with PEFT. Use the package when frozen
+// weights are the largest part of memory.
 //
 // # Blockwise quantization
 //
-// A vector is cut into blocks of 64 elements, or another power of two; the last
-// may be partial. Every block stores the largest magnitude of its elements,
-// absmax, and every element x the code of one of 16 values, see [Type]:
+// A vector is cut into blocks of 64 elements, or of another power of two; the last block
+// may be partial. Every block stores absmax, the largest magnitude of its elements. Every
+// element x is stored as the code of one of 16 values, see [Type]:
 //
 //	absmax = max |x|
 //	code   = the code of the value nearest to x/absmax; a tie takes the lower value
 //	x'     = value[code]·absmax
 //
-// The quotient is one float32 division. The nearest value follows from the midpoints of
-// neighbours, which are those of bitsandbytes, in float32: a quotient on one is a tie. bitsandbytes multiplies by
-// the rounded reciprocal of absmax instead, so that next to a midpoint its code
-// may be the neighbour; it also replaces an absmax below 1e-38 by that. FP4 has two
-// codes of 0: 0 gets code 0, and so do negative numbers next to it, and positive
-// ones get code 8, as on bitsandbytes' CPU; both decode to +0 times absmax, also
-// where its kernels give -0.
+// The quotient is one float32 division. The nearest value follows from the midpoints between
+// neighbours, which are bitsandbytes' float32 numbers; a quotient equal to a midpoint is a tie.
 //
-// Two codes share a byte, the first in its upper half. After an odd number of
-// elements the last half holds the code of 0. See [Quantize] and [Dequantize].
+// bitsandbytes differs in three points. It multiplies by the rounded reciprocal of absmax,
+// so next to a midpoint its code may be the neighbour. It replaces an absmax below 1e-38 by
+// 1e-38. Its kernels decode some zeros to -0: FP4 has two codes for 0; 0 and the negative
+// numbers next to it get code 0, positive numbers next to it get code 8, as on bitsandbytes'
+// CPU, and here both decode to +0 times absmax.
+//
+// Two codes share a byte, the first in its upper half. After an odd number of elements the
+// last half holds the code of 0. See [Quantize] and [Dequantize].
 //
 // # Double quantization
 //
-// The absmax of blocks of 64 cost 0.5 bits an element. In 8 bits, see
-// [DoubleQuantize], they cost 0.127:
+// The absmax of blocks of 64 cost 0.5 bits an element. [DoubleQuantize] stores them in 8 bits,
+// which cost 0.127 bits an element:
 //
 //	offset = mean of absmax
 //	codes  = quant8.Quantize(absmax - offset), signed dynamic map, blocks of 256
 //
-// A [Weight] is a tensor in this form, with or without double quantization. Dettmers et
-// al. 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314.
+// A [Weight] is a tensor in this form, with or without double quantization. Dettmers et al.
+// 2023, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv:2305.14314.
 //
 // # Training
 //
-// A [Linear] multiplies by a frozen Weight, forward and backward, and decodes a
-// tile of its rows at a time, or, for few rows of activations, in registers; kernels of
-// other devices decode what they multiply. A [LoRA] adds a trainable product of low rank,
-// with dropout, and a [DoRA] has magnitudes of rows beside it.
+// A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
+// tile of rows at a time, or decodes in registers when x has few rows; kernels of other
+// devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
+// rank, with dropout. A [DoRA] also trains the magnitude of each row.
 //
 // # Adapters of PEFT
 //
