@@ -98,13 +98,12 @@ import "github.com/snug-ml/snug"
 // that the strides address are read or written. out and lse must not overlap
 // the inputs or each other.
 //
-// It needs no memory but tiles, see [Options.ScratchBytes], none on a GPU, and
-// allocates nothing.
+// It allocates nothing. CPU workers use pooled tiles, see [Options.ScratchBytes]; a GPU
+// needs no memory.
 //
-// Errors: those of [Options.Validate]; ErrDType for other or mixed element types;
-// ErrShape when a vector is too short for its strides or lse has the wrong
-// length; ErrDevice when operands lie on different devices. Nothing is written
-// then.
+// Errors, with nothing written: the errors of [Options.Validate]; ErrDType for other or
+// mixed element types; ErrShape for a vector too short for its strides and an lse of the
+// wrong length; ErrDevice for operands on different devices.
 func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options) error {
 	return forward(forwardJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse),
@@ -112,8 +111,8 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options)
 	})
 }
 
-// Backward computes the gradients of a loss in q, k and v from dout, its
-// gradient in out, and from what [Forward] was given and returned:
+// Backward computes the gradients of a loss in q, k and v from dout, its gradient in out,
+// and from the operands and results of [Forward]:
 //
 //	dv_j = sum_i p_ij·keep_ij dout_i
 //	ds_ij = p_ij (keep_ij·dout_i · v_j − dout_i · out_i + dlse_i)
@@ -123,20 +122,18 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options)
 //	dsink = −sum_i exp(sink − lse_i)·(dout_i · out_i − dlse_i)
 //
 // without Softcap and Score, whose derivatives multiply ds in dq and dk. dlse is GradLSE.
-// The gradients in a bias and in sinks go to their Grad.
+// Gradients in a bias and in sinks go to Bias.Grad and Sinks.Grad.
 //
-// dk and dv sum over the query heads that share a key head. dq, dk and dv have
-// the shape and the strides of q, k and v, dout those of out. The addressed
-// elements of dq, dk and dv are overwritten, whatever they were; in a packed
-// layout dq, dk and dv may interleave in one vector. They must not overlap any
-// other operand.
+// dk and dv sum over the query heads that share a key head. dq, dk and dv have the shapes
+// and strides of q, k and v, and dout has those of out. Backward overwrites the addressed
+// elements of dq, dk and dv; in a packed layout the three may interleave in one vector.
+// They must not overlap any other operand.
 //
-// lse is what Forward wrote. ws is a workspace of at least
-// [Options.WorkspaceLen] elements; its contents do not matter, before or after.
-// Otherwise no memory is needed but tiles, see [Options.ScratchBytes], none on a
-// GPU, and nothing is allocated.
+// lse is the result of Forward. ws is a workspace of at least [Options.WorkspaceLen]
+// elements; its contents mean nothing before or after. Backward allocates nothing. CPU
+// workers use pooled tiles, see [Options.ScratchBytes]; a GPU needs no other memory.
 //
-// The errors are those of Forward, and ErrShape when ws is too short.
+// Errors: the errors of Forward, and ErrShape for a ws that is too short.
 func Backward[V snug.Vector, L snug.Vector32](dq, dk, dv V, dout, q, k, v, out V, lse L, c Options, ws L) error {
 	return backward(backwardJob{
 		dq: snug.ViewOf(dq), dk: snug.ViewOf(dk), dv: snug.ViewOf(dv), dout: snug.ViewOf(dout),

@@ -93,11 +93,11 @@ func (j *backwardJob) Run() {
 	}
 }
 
-// exactDelta reports whether delta is the sum of p_ij·keep_ij dout_i · v_j over the keys,
-// for which the weights are computed once more, instead of dout_i · out_i. The error of the
-// latter, by the rounding of out and of lse, grows with the length of rows and moves all ds
-// of a query to one side. Products with k and q average that out, but sums of ds do not: the
-// gradients in a bias and in sinks.
+// exactDelta reports whether delta sums p_ij·keep_ij dout_i · v_j over the keys, which
+// recomputes the weights, instead of taking dout_i · out_i. Rounding of out and lse gives
+// dout_i · out_i an error that grows with the length of rows and shifts all ds of a query
+// the same way. Products with k and q average this shift out; sums of ds, the gradients in
+// a bias and in sinks, do not.
 func (c *Options) exactDelta() bool { return c.Bias.Grad.Len() > 0 || c.Sinks.Grad.Len() > 0 }
 
 // queryTask computes delta and dq for one tile of queries an item, long items

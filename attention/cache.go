@@ -10,37 +10,37 @@ import (
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
-// Cache is keys and values that [ForwardCached] reads: in pages, in 8-bit integers, or both.
+// Cache holds the keys and values that [ForwardCached] reads: in pages, as 8-bit integers,
+// or both.
 type Cache struct {
-	// K and V are of the type of q, or of U8: 8-bit integers in two's complement, see
-	// [QuantizeRows]. They are [Batch, KVHeads, SeqK, Dim or DimV], or in pages
-	// [pages, KVHeads, PageSize, Dim or DimV], of the strides c.K and c.V, of which Batch is
-	// then the distance between pages.
+	// K and V have the type of q, or U8: 8-bit integers in two's complement, see
+	// [QuantizeRows]. Their shape is [Batch, KVHeads, SeqK, Dim or DimV], or with pages
+	// [pages, KVHeads, PageSize, Dim or DimV]. c.K and c.V are their strides; with pages,
+	// Batch is the distance between pages.
 	K, V snug.View
-	// KScale and VScale are for K and V of U8: one float32 for every row, which its
-	// integers are multiplied by, contiguous [Batch or pages, KVHeads, SeqK or PageSize].
+	// KScale and VScale are the scales of U8 rows: one float32 for every row, which
+	// multiplies its integers, contiguous [Batch or pages, KVHeads, SeqK or PageSize].
 	KScale, VScale snug.View
-	// Pages, unless nil, are the numbers of the pages of every sequence: key j of sequence
-	// b is row j%PageSize of page Pages[b][j/PageSize]. Sequences may share pages. They are
-	// for the CPU; elsewhere there is Table.
+	// Pages, unless nil, lists the pages of every sequence: key j of sequence b is row
+	// j%PageSize of page Pages[b][j/PageSize]. Sequences may share pages. Only the CPU
+	// reads Pages; other devices read Table.
 	Pages    [][]int
 	PageSize int // rows of a page
-	// Table, unless empty, is the same on any device: I32 of [Batch, n] for any n that is
-	// enough for the longest sequence, entry (b, i) for Pages[b][i]. Count is then the
-	// number of pages of K and V. Entries are checked on the CPU; on other devices those
-	// out of range count as the first page or the last.
+	// Table, unless empty, is the page table on any device: I32 of [Batch, n], where n
+	// covers the longest sequence. Entry (b, i) is Pages[b][i], and Count is the number of
+	// pages of K and V. The CPU checks the entries; on other devices an entry out of range
+	// reads the first or the last page.
 	Table snug.View
 	Count int
 }
 
-// ForwardCached is [Forward] with the keys and values of a cache, for steps that generate.
-// c.SeqK is the most keys that there is room for, of which a sequence has c.KLens, if that
-// is not nil. Pages and integers are decoded tile by tile: no memory is needed but that of
-// Forward.
+// ForwardCached is [Forward] with the keys and values of a cache, for generation. c.SeqK is
+// the capacity of the cache in keys; sequence b uses c.KLens[b] of them, or all if c.KLens
+// is nil. Pages and integers are decoded tile by tile, in the same memory as Forward.
 //
-// Errors are those of Forward; [snug.ErrShape] for a table that has too few pages or names
-// one that K or V have not, or for packed sequences; [snug.ErrDevice] for Pages on other
-// devices than the CPU.
+// Errors: the errors of Forward; [snug.ErrShape] for a table with too few pages, for a page
+// number that K or V lacks, and for packed sequences; [snug.ErrDevice] for Pages on a
+// device other than the CPU.
 func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache, c Options) error {
 	if kv == nil {
 		return fmt.Errorf("attention: no cache: %w", snug.ErrConfig)
@@ -50,11 +50,11 @@ func ForwardCached[V snug.Vector, L snug.Vector32](out V, lse L, q V, kv *Cache,
 	return forward(j)
 }
 
-// QuantizeRows writes rows of dim elements as 8-bit integers: the scale of a row is its
-// largest magnitude over 127, and an element becomes the integer nearest to it over the
-// scale, ties to even. A row of zeros has the scale 0. The error of an element is at most
-// half of the scale. codes has the length of x, and scales one float32 for every row; x is
-// f32, f16 or bf16, and all lie on the CPU.
+// QuantizeRows writes rows of dim elements as 8-bit integers. The scale of a row is its
+// largest magnitude divided by 127; each element becomes the integer nearest to
+// element/scale, ties to even. A row of zeros has scale 0. The error of an element is at
+// most half the scale. codes has the length of x, and scales one float32 for every row. x
+// is f32, f16 or bf16. All operands lie on the CPU.
 //
 // Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and [snug.ErrNonFinite] with
 // the number of the first element that is NaN or infinite, with nothing written.
@@ -121,7 +121,7 @@ func (c *Options) cached() bool { return c.cache.Cache != nil }
 // paged reports whether rows lie in pages.
 func (r *cached) paged() bool { return r.Pages != nil || r.table.Len() > 0 }
 
-// resolve finds batch and rows for c, of which the lengths of sequences are right.
+// resolve finds batch and rows for c, whose sequence lengths are valid.
 func (r *cached) resolve(c *Options) error {
 	r.batch, r.rows = c.Batch, c.SeqK
 	r.kScale, r.vScale, r.table = r.KScale, r.VScale, r.Table
@@ -188,7 +188,7 @@ func (r *cached) resolveTable(c *Options) error {
 	return nil
 }
 
-// check returns what is wrong with types, scales and devices, where q is of type dt.
+// check returns the error of types, scales or devices, for q of type dt.
 func (r *cached) check(c *Options, dt snug.DType) error {
 	for _, t := range [...]struct {
 		name     string

@@ -57,7 +57,7 @@ func checkLengths(tensors []tensor, vectors []rowVector, queries int) error {
 	return nil
 }
 
-// commonDevice returns the device of all operands, those of c among them.
+// commonDevice returns the device of all operands, including the operands in c.
 func commonDevice(c *Options, views ...snug.View) (*snug.Device, error) {
 	var all [20]snug.View
 	n := copy(all[:], views)

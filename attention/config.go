@@ -15,8 +15,8 @@ type Strides struct {
 	Batch, Head, Row int // elements
 }
 
-// Align says which keys a query sees under a causal mask when there are more
-// keys than queries or fewer. It makes no difference for equal lengths.
+// Align says which keys a query sees under a causal mask when the numbers of keys and of
+// queries differ. It makes no difference for equal lengths.
 type Align int
 
 const (
@@ -28,8 +28,8 @@ const (
 	// TopLeft lets the first query see the first key: query i sees key j when
 	// j ≤ i.
 	TopLeft
-	// Shifted lets query i see key j when j ≤ i + Shift, such as in calls that have a part
-	// of the queries and of the keys of a sequence.
+	// Shifted lets query i see key j when j ≤ i + Shift. It suits calls on a part of the
+	// queries and keys of a sequence.
 	Shifted
 )
 
@@ -55,9 +55,9 @@ type Options struct {
 	// Softcap, unless 0, replaces a score s by Softcap·tanh(s/Softcap). It may be 2^-100
 	// to 2^100.
 	Softcap float32
-	// Slopes, unless empty, subtract from a score the slope of the head times the distance
-	// between the key and the query's own position: ALiBi (Press et al. 2022,
-	// arXiv:2108.12409). float32 of [Heads] or [Batch, Heads].
+	// Slopes, unless empty, are the slopes of ALiBi (Press et al. 2022, arXiv:2108.12409):
+	// the slope of the head times the distance between the key and the query's position is
+	// subtracted from the score. float32 of [Heads] or [Batch, Heads].
 	Slopes  snug.View
 	Bias    Bias      // added to the scores
 	Score   ScoreFunc // what then becomes of a score; nil: nothing. CPU only
@@ -65,19 +65,19 @@ type Options struct {
 	Dropout Dropout
 
 	// QStarts, unless nil, packs sequences of different lengths into one tensor. It has
-	// Batch+1 numbers: sequence b has the rows QStarts[b] to QStarts[b+1]-1 of q and out,
-	// and KStarts[b] to KStarts[b+1]-1 of k and v; nil KStarts are QStarts. SeqQ and SeqK
-	// are then the total numbers of rows, tensors have the shapes [Heads, SeqQ, Dim] and so
-	// on, lse has [Heads, SeqQ], and Strides.Batch is ignored. Queries and keys count from
-	// the start of their sequence. Rows beyond the last sequence are not touched. A
-	// sequence without keys has equal KStarts.
+	// Batch+1 numbers: sequence b has rows QStarts[b] to QStarts[b+1]-1 of q and out, and
+	// rows KStarts[b] to KStarts[b+1]-1 of k and v. Nil KStarts default to QStarts. SeqQ
+	// and SeqK are then the total numbers of rows, q has the shape [Heads, SeqQ, Dim] (k, v
+	// and out likewise), lse has [Heads, SeqQ], and Strides.Batch is ignored. Positions
+	// count from the start of each sequence. Rows beyond the last sequence are not touched.
+	// Equal KStarts make a sequence without keys.
 	QStarts, KStarts []int
-	// KLens, unless nil, has in KLens[b] how many of the SeqK keys of sequence b are used:
-	// the first ones. 0 stands for a sequence without keys. BottomRight aligns the last query
-	// with the last used key. Not for packed sequences. Gradients of other keys are 0.
+	// KLens, unless nil, says that sequence b uses the first KLens[b] of the SeqK keys; 0
+	// is a sequence without keys. BottomRight aligns the last query with the last used key.
+	// Gradients of unused keys are 0. Not for packed sequences.
 	KLens []int
-	// GradLSE, unless empty, is the gradient in lse, of the shape of lse in float32, that
-	// [Backward] takes into account.
+	// GradLSE, unless empty, is the gradient of the loss in lse, float32 of the shape of
+	// lse. [Backward] adds its effect.
 	GradLSE snug.View
 
 	Q, K, V, Out Strides // layouts; zero: contiguous
@@ -86,19 +86,20 @@ type Options struct {
 	table snug.View // of Mask, where calls read it
 }
 
-// Validate returns an error that wraps [snug.ErrShape] for negative dimensions, for
-// a Dim or DimV out of range, for dimensions whose product overflows, and for
-// strides that are negative or let rows overlap; and ErrConfig for KVHeads that
-// do not divide Heads, an unknown Align, numbers of features out of range, such as a Scale
-// that is not finite, and features that exclude each other. Vectors of features wrap ErrShape
-// for another length than the one that they name, and ErrDType for another type.
+// Validate checks c. The error wraps [snug.ErrShape] for negative dimensions, a Dim or DimV
+// out of range, dimensions whose product overflows, and strides that are negative or let
+// rows overlap. It wraps [snug.ErrConfig] for KVHeads that do not divide Heads, an unknown
+// Align, a number out of range, such as a Scale that is not finite, and features that
+// exclude each other. A vector of a feature wraps ErrShape for a wrong length and
+// [snug.ErrDType] for a wrong type.
 func (c Options) Validate() error {
 	_, err := c.resolve()
 	return err
 }
 
-// WorkspaceLen returns the float32 elements of workspace that [Backward] needs:
-// one for every query, Batch·Heads·SeqQ, or Heads·SeqQ of packed sequences. It is 0 for an invalid Options.
+// WorkspaceLen returns the length of the float32 workspace of [Backward]: one element for
+// every query, Batch·Heads·SeqQ, or Heads·SeqQ for packed sequences. It is 0 for invalid
+// Options.
 func (c Options) WorkspaceLen() int {
 	r, err := c.resolve()
 	if err != nil {
@@ -107,13 +108,11 @@ func (c Options) WorkspaceLen() int {
 	return r.queries()
 }
 
-// ScratchBytes returns the bytes that each worker of [Forward] and [Backward]
-// uses at most: tiles of 128 queries and 256 keys, the scores between them, also
-// as bfloat16, the sums, and the blocks that the matrix product packs; their size
-// depends on Dim and DimV only. For 16-bit types and a dq of at most 4 MiB of
-// float32 for a key head, Heads/KVHeads·SeqQ·Dim elements, those are added. There are at most
-// GOMAXPROCS workers; the memory is pooled and reused by later calls. ScratchBytes
-// is 0 for an invalid Options.
+// ScratchBytes returns the largest memory of one worker of [Forward] and [Backward]: tiles
+// of 128 queries and 256 keys, their scores, also as bfloat16, the sums, and packed blocks
+// of the matrix product. It depends on Dim and DimV only. It includes the float32 sums of a
+// 16-bit dq for a key head, Heads/KVHeads·SeqQ·Dim elements, if they take at most 4 MiB. At
+// most GOMAXPROCS workers run. Later calls reuse the memory. It is 0 for invalid Options.
 func (c Options) ScratchBytes() int64 {
 	r, err := c.resolve()
 	if err != nil {
@@ -179,7 +178,7 @@ func (c Options) dimV() int {
 	return c.DimV
 }
 
-// resolve returns c with every default filled in, or what is wrong with it.
+// resolve returns c with every default filled in, or an error.
 func (c Options) resolve() (Options, error) {
 	if c.cached() && c.SeqK == 0 {
 		return c, fmt.Errorf("attention: SeqK is 0, want the keys that a cache has room for: %w", snug.ErrShape)

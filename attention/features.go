@@ -30,48 +30,47 @@ func distance(n int) int {
 type Bias struct {
 	// X is contiguous, of Dims elements, of float32 or 16 bits.
 	X snug.View
-	// Dims are [Batch, Heads, SeqQ, SeqK], any of which may be 1: then X is the same for all
-	// of that dimension. The zero Dims are all of them in full. For packed sequences the
-	// last two, unless 1, are at least those of the longest.
+	// Dims are [Batch, Heads, SeqQ, SeqK]; a dimension of 1 broadcasts X. The zero Dims
+	// mean all four in full. For packed sequences the last two, unless 1, cover at least
+	// the longest sequence.
 	Dims [4]int
-	// Grad, unless empty, is where [Backward] writes the gradient in X: float32, with the
-	// length of X. What X is broadcast over is summed in one order, which takes two more
-	// passes over the scores. It lies apart from all other operands.
+	// Grad, unless empty, receives the gradient in X from [Backward]: float32, with the
+	// length of X. Broadcast dimensions are summed in a fixed order, which takes two more
+	// passes over the scores. Grad overlaps no other operand.
 	Grad snug.View
 }
 
-// Sinks are scores that take part in the sums of the softmax and have no value: one for
-// every head. The zero Sinks are none.
+// Sinks are one score for every head that enters the sum of the softmax and has no value.
+// The zero Sinks mean none.
 type Sinks struct {
 	X snug.View // [Heads] of float32
-	// Grad, unless empty, is where [Backward] writes the gradient in X: float32 of the
-	// same length, apart from all other operands.
+	// Grad, unless empty, receives the gradient in X from [Backward]: float32 of the same
+	// length. It overlaps no other operand.
 	Grad snug.View
 }
 
-// Dropout leaves weights out at random and multiplies the others by 1/(1-P). lse is that
-// of all weights. The zero Dropout leaves none out.
+// Dropout zeroes weights at random and multiplies the others by 1/(1-P). lse counts all
+// weights. The zero Dropout keeps all weights.
 type Dropout struct {
 	P float32 // probability, at least 0 and below 1
-	// Seed names the random numbers: element (i, j) of head h of batch element b takes word
-	// number (Query+i)·2^32 + Key+j of the Philox4x32-10 stream of Seed and b·Heads+h,
-	// whatever the tiles, the processor or the layout, and is left out if the word is
-	// below P·2^32.
+	// Seed names the random numbers. Element (i, j) of head h of batch element b takes word
+	// (Query+i)·2^32 + Key+j of the Philox4x32-10 stream of Seed and b·Heads+h, for every
+	// tiling, processor and layout. The weight is zeroed if the word is below P·2^32.
 	Seed uint64
-	// Query and Key are the numbers of the first query and the first key, for calls that
-	// have a part of a sequence.
+	// Query and Key are the positions of the first query and the first key, for calls on a
+	// part of a sequence.
 	Query, Key int
 }
 
-// ScoreFunc returns what becomes of the score of query i and key j, of head h of batch
-// element b, and the derivative of that in the score. It is called after all else that is
-// done to a score, once for every score that a mask does not hide in [Forward] and one to
-// four times in [Backward], by several goroutines at a time. It is for the CPU only. If it
-// panics, the call panics with the same value in the goroutine of its caller, once all
-// other goroutines have ended; results are then written in part.
+// ScoreFunc returns the new value of the score of query i and key j, in head h of batch
+// element b, and its derivative. It is called after all other changes of a score, once for
+// every score that no mask hides in [Forward] and one to four times in [Backward], by
+// several goroutines at a time. CPU only. If it panics, the call waits for its other
+// goroutines and panics with the same value in the goroutine of its caller; results are
+// then partial.
 type ScoreFunc func(score float32, b, h, i, j int) (value, slope float32)
 
-// strides returns how far apart elements of a dimension are; 0 for one that is 1.
+// strides returns the distance between elements of each dimension; 0 for a dimension of 1.
 func (x *Bias) strides() (s [4]int) {
 	step := 1
 	for d := 3; d >= 0; d-- {
@@ -83,7 +82,7 @@ func (x *Bias) strides() (s [4]int) {
 	return s
 }
 
-// extras returns what a call has besides the tensors that all have.
+// extras returns the optional operands of a call.
 func (c *Options) extras() [10]*snug.View {
 	return [...]*snug.View{
 		&c.Bias.X, &c.Bias.Grad, &c.Slopes, &c.Sinks.X, &c.Sinks.Grad, &c.GradLSE, &c.table,
@@ -91,7 +90,7 @@ func (c *Options) extras() [10]*snug.View {
 	}
 }
 
-// resolveFeatures fills in defaults, or says what is wrong. The dimensions are right.
+// resolveFeatures fills in defaults or returns an error. The dimensions are valid.
 func (c *Options) resolveFeatures() error {
 	for _, check := range [...]func() error{c.checkNumbers, c.checkVectors, c.resolveBias} {
 		if err := check(); err != nil {

@@ -11,15 +11,16 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// MaskTile is the queries and the keys of a tile of a [Mask].
+// MaskTile is the number of queries, and of keys, in a tile of a [Mask].
 const MaskTile = 64
 
-// Mask says which keys queries see, besides what the other masks of a [Options] hide. It is
-// a map of tiles of MaskTile queries and as many keys: tiles of which nothing is seen cost
-// nothing, those of which all is seen cost what they cost without a Mask, and only the
-// others have a bit for every query and key, 512 bytes a tile. Build one for every shape
-// and use it for as many calls as you like, at the same time too. Calls on a device other
-// than the CPU take what [Mask.On] returns.
+// Mask says which keys each query sees, in addition to Causal, Window and KLens of
+// [Options]. It is a map of tiles of MaskTile queries by MaskTile keys. A hidden tile costs
+// nothing, and a tile that is seen in full costs the same as without a Mask. Only a tile
+// that is seen in part stores a bit for every query and key, 512 bytes.
+//
+// Build one Mask for every shape and use it for any number of calls, also concurrently.
+// Calls on a device other than the CPU take the result of [Mask.On].
 type Mask struct {
 	batch, heads, seqQ, seqK int
 	tilesK                   int
@@ -37,11 +38,11 @@ const (
 	partial
 )
 
-// NewMask returns the Mask of all i and j of which sees reports whether query i sees key
-// j, of head h of batch element b. batch and heads are those of the Options, or 1: then the
-// Mask is that of all of them. sees is asked once for every query and key. The error wraps
-// [snug.ErrShape] for a negative dimension or more than 2^31 tiles, and [snug.ErrConfig]
-// if sees is nil.
+// NewMask returns a Mask that hides key j from query i of head h and batch element b unless
+// sees(b, h, i, j). batch and heads equal those dimensions of the Options, or are 1: then
+// all batch elements or heads share the Mask. sees is called once for every query and key.
+// The error wraps [snug.ErrShape] for a negative dimension or more than 2^31 tiles, and
+// [snug.ErrConfig] if sees is nil.
 func NewMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mask, error) {
 	m, err := newMask(batch, heads, seqQ, seqK, sees != nil)
 	if err != nil {
@@ -134,10 +135,10 @@ func (m *Mask) Tiles() (none, all, some int) {
 	return none, all, some
 }
 
-// On returns m for calls on dev: with a copy of its tables there, of m.Bytes() bytes, that
-// lives until Close. It shares the tables on the host with m. On the CPU it is m itself,
-// and a nil Mask, which hides nothing, is nil on any device. Errors are those of
-// [snug.Make], and [snug.ErrDevice] for a nil dev.
+// On returns m for calls on dev. It copies the tables to dev, m.Bytes() bytes, which live
+// until Close, and shares the host tables with m. For the CPU it returns m itself. A nil
+// Mask hides nothing and stays nil on any device. Errors: the errors of [snug.Make], and
+// [snug.ErrDevice] for a nil dev.
 func (m *Mask) On(dev *snug.Device) (*Mask, error) {
 	if dev == nil {
 		return nil, fmt.Errorf("attention: mask on a nil device: %w", snug.ErrDevice)
@@ -172,8 +173,8 @@ func (m *Mask) wordTable() []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(m.words))), 2*len(m.words))
 }
 
-// Close frees what [Mask.On] allocated; the Mask is then of no more use. A Mask of the CPU
-// and a nil one have nothing to free.
+// Close frees the tables that [Mask.On] allocated; m cannot be used afterwards. A nil Mask
+// and a Mask of the CPU have nothing to free.
 func (m *Mask) Close() error {
 	if m == nil {
 		return nil
@@ -205,7 +206,7 @@ func (m *Mask) Bytes() int64 {
 	return n
 }
 
-// check returns what is wrong with m for c, whose starts are right.
+// check returns the error of m for c, whose starts are valid.
 func (m *Mask) check(c *Options) error {
 	if m == nil {
 		return nil
@@ -237,7 +238,7 @@ type headMask struct {
 	first int // tile
 }
 
-// tile returns that of a query and a key.
+// tile returns the tile of a query and a key.
 func (m headMask) tile(i, j int) int32 { return m.m.tiles[m.first+i/MaskTile*m.m.tilesK+j/MaskTile] }
 
 // word returns the bits of a query in a tile that is seen in part.

@@ -10,24 +10,22 @@ import (
 	"github.com/snug-ml/snug/internal/vexp"
 )
 
-// Merge computes the attention to all keys from what [Forward] returned for two parts of
-// them, such as those of two steps of ring attention:
+// Merge computes the attention to all keys from the results of [Forward] for two parts of
+// the keys, such as two steps of ring attention:
 //
 //	lse = log(exp(lse1) + exp(lse2))
 //	out = exp(lse1 − lse)·out1 + exp(lse2 − lse)·out2
 //
-// for every query, of rows in the layout of c.Out and of c's queries. Only these count of
-// c. out may be out1 or out2 and lse may be lse1 or lse2; otherwise nothing overlaps. A
-// part of which a query sees nothing, with −Inf in its lse, does not count, whatever its
-// out holds. A sink belongs to one part only. Accumulate in float32: out of 16 bits is
-// rounded at every call.
+// for every query. Of c it uses only the layout c.Out and the queries. out may be out1 or
+// out2, and lse may be lse1 or lse2; otherwise no operands overlap. If a query sees nothing
+// of a part, lse −Inf, that part does not count, whatever its out holds. A sink belongs to
+// one part only. Accumulate in float32: a 16-bit out is rounded at every call.
 //
-// The gradients in q, k and v of a part are those that [Backward] computes with the merged
-// out and lse, so that a ring needs no more than that; [MergeBackward] is for losses that
-// take the parts.
+// [Backward] computes the gradients in q, k and v of a part from the merged out and lse, so
+// ring attention needs nothing else. [MergeBackward] is for losses that use the parts.
 //
 // Devices compute lse in float32, within 2^-22 of the larger of 1 and its magnitude. Errors
-// are those of [Forward].
+// are the errors of [Forward].
 func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V, lse2 L, c Options) error {
 	return merge(mergeJob{
 		out: snug.ViewOf(out), lse: snug.ViewOf(lse), c: c,
@@ -35,13 +33,13 @@ func Merge[V snug.Vector, L snug.Vector32](out V, lse L, out1 V, lse1 L, out2 V,
 	})
 }
 
-// MergeBackward computes the gradients of a loss in one part that [Merge] took, out1 and
-// lse1, from those in its results: dout, and c.GradLSE unless empty.
+// MergeBackward computes the gradients of a loss in one part of [Merge], out1 and lse1,
+// from its gradients in the results: dout, and c.GradLSE unless empty.
 //
 //	dout1 = w·dout
 //	dlse1 = w·(dout · (out1 − out) + dlse)    w = exp(lse1 − lse)
 //
-// dout1 may be dout. Otherwise it is as Merge.
+// dout1 may be dout. Other operands and errors are as in Merge.
 func MergeBackward[V snug.Vector, L snug.Vector32](dout1 V, dlse1 L, dout, out V, lse L, out1 V, lse1 L, c Options) error {
 	return merge(mergeJob{
 		dout1: snug.ViewOf(dout1), dlse1: snug.ViewOf(dlse1), dout: snug.ViewOf(dout), c: c,

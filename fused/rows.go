@@ -99,7 +99,8 @@ func direct(v snug.View) *vexp.Rows[uint16] {
 	return vexp.BF16.Best()
 }
 
-// order returns what puts sums over rows of v in order, nil if they are.
+// order returns the function that puts sums over rows of v in order, nil if they are in
+// order.
 func order(v snug.View) func(dst, src []float32) {
 	if k := direct(v); k != nil {
 		return k.Order

@@ -15,7 +15,7 @@ const (
 	minPartRows = 16
 )
 
-// partRows returns the rows of a part, the last of which may have fewer.
+// partRows returns the rows of a part; the last part may have fewer.
 func partRows(rows int) int { return max(minPartRows, cpu.Chunks(rows, maxParts)) }
 
 // parts returns the number of parts.

@@ -13,9 +13,9 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// AdapterOptions is what adapter_config.json says of the adapters of a model: PEFT's
-// LoraConfig. All have one dropout, and one rank and one scale, [LoRAScale](Alpha, Rank,
-// RSLoRA), but for what Ranks and Alphas say.
+// AdapterOptions are the fields of adapter_config.json, PEFT's LoraConfig, for the adapters
+// of a model. All adapters have one dropout. They have one rank and one scale,
+// [LoRAScale](Alpha, Rank, RSLoRA), except where Ranks and Alphas override them.
 type AdapterOptions struct {
 	Rank    int
 	Alpha   float32
@@ -33,8 +33,8 @@ type AdapterOptions struct {
 	Layers        []int
 	LayersPattern []string
 
-	// Ranks and Alphas are those of modules whose names a key matches, as a regular
-	// expression of the whole name or of what stands after one of its dots.
+	// Ranks and Alphas override Rank and Alpha for the modules that a key matches. A key is
+	// a regular expression of the whole name or of the part after one of its dots.
 	Ranks  map[string]int
 	Alphas map[string]float32
 

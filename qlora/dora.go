@@ -27,12 +27,12 @@ type DoRA struct {
 	free func() error
 }
 
-// NewDoRA returns the layer of l with a, whose Magnitude is there: [Linear.Norms] gives
-// that with which training begins. It takes 8 bytes an output on the weight's device,
-// and owns neither l nor a. [DoRA.Update] is done.
+// NewDoRA returns the layer of l with adapter a, whose Magnitude is set: [Linear.Norms]
+// computes its initial value. It calls [DoRA.Update]. It takes 8 bytes an output on the
+// weight's device, and owns neither l nor a.
 //
-// Errors: [snug.ErrConfig] for a nil, zero or closed l and an adapter that is nil or without
-// a Magnitude, those of Linear.Norms, and [snug.ErrNoMemory].
+// Errors: [snug.ErrConfig] for a nil, zero or closed l and for an adapter that is nil or
+// has no Magnitude, the errors of Linear.Norms, and [snug.ErrNoMemory].
 func NewDoRA(l *Linear, a *LoRA) (*DoRA, error) {
 	if err := l.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: DoRA: %w", err)
@@ -72,8 +72,9 @@ func (d *DoRA) usable() error {
 	return d.l.usable()
 }
 
-// Update computes n and c again: after every step that changed A, B or the Magnitude.
-// It needs no memory but the tile of the Linear. Errors are those of [Linear.Norms].
+// Update recomputes n and c. Call it after every step that changed A, B or the Magnitude.
+// It needs the tile of the Linear and no other memory. Errors are the errors of
+// [Linear.Norms].
 func (d *DoRA) Update() error {
 	if err := d.usable(); err != nil {
 		return fmt.Errorf("qlora: DoRA: update: %w", err)
@@ -84,11 +85,11 @@ func (d *DoRA) Update() error {
 	return d.l.norms(d.n, d.c, d.a)
 }
 
-// Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out]
-// of f32 on the weight's device: what the Magnitude of a [DoRA] starts with. It decodes a
-// tile of rows at a time and adds the adapter up in it, rounded to the type of
-// [NewLinear]; squares are added in float64 on the CPU and in float32, in a fixed order,
-// on other devices. A norm then has a relative error of at most (in/64+16)·2^-24.
+// Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out] of
+// f32 on the weight's device. They are the initial Magnitude of a [DoRA]. It decodes a tile
+// of rows at a time and adds the adapter to it, rounded to the type of [NewLinear]. Squares
+// are summed in float64 on the CPU and in float32, in a fixed order, on other devices,
+// where a norm has a relative error of at most (in/64+16)·2^-24.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrConfig],
 // [snug.ErrDevice], and [snug.ErrNoMemory] for a tile that is not there yet.
@@ -145,7 +146,7 @@ func (l *Linear) norms(norms, scale snug.View, a *LoRA) error {
 	})
 }
 
-// addTo adds rows lo to hi-1 of s·B·A to those of a weight.
+// addTo adds rows lo to hi-1 of s·B·A to the same rows of a weight.
 func (l *LoRA) addTo(rows snug.View, lo, hi int) error {
 	c := amp.MatMulOptions{M: hi - lo, N: l.In, K: l.Rank, Into: snug.Into{Alpha: l.Scale, Beta: 1}}
 	return amp.MatMul(rows, part(l.B, lo*l.Rank, hi*l.Rank), l.A, c)

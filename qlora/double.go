@@ -40,7 +40,8 @@ func DoubleQuantize[C snug.Vector8, N, A snug.Vector32](codes C, nested N, absma
 
 // DoubleDequantize writes map[code]·nested + offset, the product and the sum
 // rounded to float32, to absmax: what [DoubleQuantize] was given, to 8 bits. The
-// lengths are those of DoubleQuantize. It is for host memory and needs none.
+// lengths are as in DoubleQuantize. All operands lie in host memory, and it needs no other
+// memory.
 // Errors, with nothing written: [snug.ErrDType], [snug.ErrShape] or
 // [snug.ErrDevice].
 func DoubleDequantize[A snug.Vector32, C snug.Vector8, N snug.Vector32](absmax A, codes C, nested N, offset float32) error {

@@ -15,15 +15,15 @@ const defaultTile = 1 << 20
 //	y  = x·Wᵀ
 //	dx = dy·W
 //
-// It decodes a tile of rows of W at a time, of which the products are made, so that W is
-// never there as a whole. Both products are [amp.MatMul]: sums in float32. Few rows, as
-// when text is generated, are multiplied by codes that are decoded in registers, see
-// [Linear.Forward] and [Linear.Backward]. A Linear is not safe for concurrent use.
+// It decodes one tile of rows of W at a time and multiplies by it, so W never exists as a
+// whole. Both products are [amp.MatMul] with float32 sums. For few rows of x, as in text
+// generation, it decodes codes in registers, see [Linear.Forward] and [Linear.Backward]. A
+// Linear is not safe for concurrent use.
 //
-// On other devices than the CPU, if in is a multiple of the block, each product is one kernel
-// without a tile: blocks of threads decode the part of W that they multiply into their own
-// memory, rounded to the type of the activations. The result has the bound of amp.MatMul,
-// and the bits that it has by the whole decoded W with snug's own kernels; vendors'
+// On devices other than the CPU, if in is a multiple of the block, each product is one
+// kernel without a tile. Blocks of threads decode their part of W into their own memory,
+// rounded to the type of the activations. The result has the error bound of amp.MatMul, and
+// the same bits as a product by the whole decoded W with snug's own kernels. Vendors'
 // libraries are not used. These kernels have run in the emulator only.
 type Linear struct {
 	w       *Weight
@@ -35,12 +35,12 @@ type Linear struct {
 	free    func() error
 }
 
-// NewLinear returns the products by w, a weight of two dimensions, with activations of
-// type dt. A tile has the rows that tile elements have room for, at least one; 0
-// stands for 1 Mi elements. The memory that it takes on the weight's device is that of a
-// tile of dt and of up to 256 blocks more. On other devices than the CPU, if in is a
-// multiple of the block, only [Linear.Norms] and [DoRA.Update] need the tile, and the first of them
-// allocates it. It does not own w.
+// NewLinear returns the products by w, a weight of two dimensions, with activations of type
+// dt. A tile has as many whole rows as fit in tile elements, at least one; 0 means 1 Mi
+// elements. It takes the memory of a tile of dt and of up to 256 blocks more, on the
+// weight's device. On devices other than the CPU, if in is a multiple of the block, only
+// [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
+// Linear does not own w.
 //
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
 // f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
@@ -117,16 +117,16 @@ func (l *Linear) usable() error {
 // elements on the weight's device: x of the type of [NewLinear], y of any that
 // [amp.MatMul] makes from it. With beta 0, y is not read.
 //
-// On the CPU up to 8 rows, or 2 in pure Go, and on other devices up to 32 are multiplied by
-// the codes, which are read once every 8 rows, and use no tile, if rows of W have whole
-// blocks. The elements of W are those of float32 then, whatever the type of x. Sums are
-// float32, in at least 8 lanes of columns, which are added at the end, pair by pair:
-// before y is rounded its error is at most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). Other
-// devices than the CPU have 32 lanes or more, which add products of x and values by eights
-// before they multiply by absmax; the bound is the same, unless float32 overflows or
-// underflows. The result does not depend on GOMAXPROCS, and has the same bits in every run
-// on one device. On the CPU x takes 4 bytes an element, unless it is float32, and a worker up
-// to 80 KiB or, if that is more, 4 bytes a block of a row; other devices need no memory.
+// Up to 8 rows on the CPU, 2 in pure Go, and up to 32 on other devices use no tile if rows
+// of W have whole blocks. They multiply by the codes, which are read once every 8 rows,
+// with float32 elements of W for any type of x. Sums are float32 in at least 8 lanes of
+// columns, which are added at the end, pair by pair: before y is rounded its error is at
+// most (in/8+10)·2^-24·(Σ|x||w| + |beta·y|). Devices other than the CPU have 32 lanes or
+// more, which sum eight products of x and values before they multiply by absmax; the bound
+// is the same unless float32 overflows or underflows. The result does not depend on
+// GOMAXPROCS, and has the same bits in every run on one device. On the CPU x takes 4 bytes
+// an element, unless it is float32, and a worker up to 80 KiB or, if that is more, 4 bytes
+// a block of a row; other devices need no memory.
 //
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite, operands that overlap, and a nil, zero or
@@ -162,15 +162,15 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 // elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile,
 // and once where there is none.
 //
-// On the CPU up to 8 rows, or 4 in pure Go, are multiplied by the codes, which are read once,
-// and use no tile, if in is a multiple of the block. The elements of W are those of float32
-// then. Sums are float32, over the rows of W in order, to which beta·dx is added at the end:
-// before dx is rounded, once, its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|),
-// unless float32 overflows or underflows. The work is cut into columns of W, so the result
-// does not depend on GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an
-// element of a block.
+// Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
+// multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
+// over the rows of W in order, and beta·dx is added at the end: before dx is rounded, once,
+// its error is at most (out+2)·2^-24·(Σ|dy||w| + |beta·dx|), unless float32 overflows or
+// underflows. The work is cut into columns of W, so the result does not depend on
+// GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an element of a
+// block.
 //
-// Errors are as those of [Linear.Forward].
+// Errors are the errors of [Linear.Forward].
 func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 	if err := l.usable(); err != nil {
 		return fmt.Errorf("qlora: linear: backward: %w", err)

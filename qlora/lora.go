@@ -15,8 +15,8 @@ import (
 //	y += s·(x·Aᵀ)·Bᵀ
 //
 // Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models",
-// arXiv:2106.09685. It starts as nothing with B of zeros and random A. With a
-// Magnitude it is that of a [DoRA].
+// arXiv:2106.09685. Training starts with random A and B = 0, which add nothing. An adapter
+// with a Magnitude belongs to a [DoRA].
 type LoRA struct {
 	In, Out, Rank int
 	Scale         float32   // s, see LoRAScale
@@ -68,11 +68,11 @@ func (l *LoRA) Params() int {
 	return l.Rank*(l.In+l.Out) + l.Magnitude.Len()
 }
 
-// Forward computes u = x·Aᵀ, which [LoRA.Backward] needs, and y += s·u·Bᵀ, for x of
-// [rows, In], y of [rows, Out] and u of [rows, Rank] elements on one device; d drops
-// elements of x on the way to u. Types are those that [amp.MatMul] takes, and u has that
-// of x. Errors: [snug.ErrShape] and [snug.ErrConfig], which is also that of an adapter
-// with a Magnitude, with nothing written, and those of amp.MatMul.
+// Forward computes u = x·Aᵀ, which [LoRA.Backward] needs, and y += s·u·Bᵀ, for x of [rows,
+// In], y of [rows, Out] and u of [rows, Rank] elements on one device. d drops elements of x
+// before A. Types are as in [amp.MatMul], and u has the type of x. Errors: [snug.ErrShape]
+// and [snug.ErrConfig], also for an adapter with a Magnitude, with nothing written, and the
+// errors of amp.MatMul.
 func (l *LoRA) Forward(y, u, x snug.View, d Dropout) error {
 	rows, err := l.checkPass("forward", x, u, y, d)
 	if err != nil || rows == 0 {
@@ -99,7 +99,7 @@ func (l *LoRA) add(y, u, x snug.View, rows int) error {
 // drops says whether d drops elements.
 func (l *LoRA) drops(d Dropout) bool { return l.Dropout > 0 && d.Work.Len() > 0 }
 
-// drop returns what d leaves of x.
+// drop returns x without the elements that d drops.
 func (l *LoRA) drop(x snug.View, d Dropout) (snug.View, error) {
 	if !l.drops(d) {
 		return x, nil
@@ -111,8 +111,8 @@ func (l *LoRA) mask(d Dropout) fused.DropoutMask {
 	return fused.DropoutMask{P: l.Dropout, Seed: d.Seed, Tensor: d.Tensor, First: d.First}
 }
 
-// Grads are the accumulators of the gradients of a LoRA's parameters, in float32, and how
-// the gradients of a micro-batch enter them. accum's Window.Into returns both.
+// Grads are the float32 accumulators of a LoRA's gradients, and the factors with which a
+// micro-batch enters them. accum's Window.Into returns both.
 type Grads struct {
 	A, B      snug.View // of the lengths of LoRA.A and B
 	Magnitude snug.View // of the length of LoRA.Magnitude, for a DoRA
@@ -126,9 +126,9 @@ type Grads struct {
 //	dA  = Beta·dA + Alpha·duᵀ·x
 //	dx += du·A
 //
-// where what d drops of x counts as 0 in dA and in dx. du has the size and the type of u
-// and holds nothing of use afterwards. dx of length 0 is left out; else, with dropout, it has
-// the type of x. Errors are as those of Forward.
+// where elements that d drops count as 0 in dA and in dx. du has the size and the type of
+// u; its contents mean nothing afterwards. An empty dx is not computed; otherwise, with
+// dropout, dx has the type of x. Errors are the errors of Forward.
 func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Dropout) error {
 	rows, err := l.checkPass("backward", x, u, dy, d)
 	if err == nil {
@@ -155,7 +155,7 @@ func (l *LoRA) Backward(dx, du, dy, u, x snug.View, g Grads, d Dropout) error {
 	return nil
 }
 
-// gradients computes du and those of A and B.
+// gradients computes du and the gradients of A and B.
 func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 	for _, step := range [...]struct {
 		c, a, b snug.View
@@ -177,7 +177,7 @@ func (l *LoRA) input(rows int, beta float32) amp.MatMulOptions {
 	return amp.MatMulOptions{M: rows, N: l.In, K: l.Rank, Into: snug.Into{Beta: beta}}
 }
 
-// addDropped adds what d leaves of its room to dx.
+// addDropped adds Work to dx, without the elements that d drops.
 func (l *LoRA) addDropped(dx snug.View, d Dropout) error {
 	if err := fused.DropoutBackward(d.Work, d.Work, l.mask(d)); err != nil {
 		return err

@@ -9,15 +9,15 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// Merge writes W + s·B·A, the weight of a layer with its adapter, to dst, of [out, in]
-// elements of any floating-point type on the weight's device; with a Magnitude, its rows
-// are scaled to that, as in [DoRA]. A tile of rows is decoded and added up in float32, as
-// in [NewLinear], and rounded once; magnitudes need 8 bytes a row of it more. a is f32:
-// its parameters are.
+// Merge writes W + s·B·A, the weight of a layer with its adapter, to dst: [out, in]
+// elements of any floating-point type on the weight's device. With a Magnitude it scales
+// the rows to that norm, as in [DoRA]. It decodes one tile of rows at a time, as
+// [NewLinear] does, adds in float32 and rounds once; magnitudes take 8 bytes more for each
+// row of a tile. A and B of a are f32.
 //
-// To have the result in 4 bits again, make a [NewWeight] of dst; [Weight.Deviation] says
-// what that costs. Errors: those of NewLinear, [snug.ErrShape], [snug.ErrDType],
-// [snug.ErrDevice], and [snug.ErrConfig].
+// For a result in 4 bits make a [NewWeight] of dst; [Weight.Deviation] measures the loss.
+// Errors: the errors of NewLinear, [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
+// [snug.ErrConfig].
 func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 	l, err := NewLinear(w, snug.F32, tile)
 	if err != nil {
@@ -70,18 +70,18 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 	})
 }
 
-// Deviation is how far a [Weight] is from what it was made of.
+// Deviation is the difference between a [Weight] and its original.
 type Deviation struct {
 	RMS      float64 // root of the mean square of the differences
 	Max      float64 // largest magnitude of a difference
 	Relative float64 // RMS as a share of that of the original; 0 if both are 0
 }
 
-// Deviation compares w with src, what it was made of: elements of any floating-point
-// type on any device. It takes 64 Ki elements, or 256 blocks if those are more, of
-// float32 on the weight's device, and host memory for as many of both, at a time.
-// Errors: [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], those of
-// [Weight.Absmax], and that of the device.
+// Deviation compares w with src, its original elements, of any floating-point type on any
+// device. It works on 64 Ki elements at a time, or on 256 blocks if those are more, and
+// takes them as float32 on the weight's device and twice in host memory. Errors:
+// [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], the errors of [Weight.Absmax], and
+// errors of the device.
 func (w *Weight) Deviation(src snug.View) (Deviation, error) {
 	if err := w.usable(); err != nil {
 		return Deviation{}, fmt.Errorf("qlora: deviation: %w", err)

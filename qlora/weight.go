@@ -141,8 +141,8 @@ func (w *Weight) usable() error {
 	return nil
 }
 
-// Shape returns the dimensions, of which the last is contiguous. It is not a
-// copy: do not change it.
+// Shape returns the dimensions; the last one is contiguous. It is not a copy: do not change
+// it.
 func (w *Weight) Shape() []int {
 	if w == nil {
 		return nil

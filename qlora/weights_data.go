@@ -190,7 +190,7 @@ func (p *filePlan) writeTo(w io.Writer) (int64, error) {
 	return out.n, nil
 }
 
-// stage is what tensors pass through, as many elements at a time as floats has.
+// stage is the buffer that tensors pass through, len(floats) elements at a time.
 type stage struct {
 	floats []float32
 	bytes  []byte
