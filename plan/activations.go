@@ -141,10 +141,10 @@ func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
 	slices.SortStableFunc(all, func(a, b way) int {
 		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.bytes, b.bytes))
 	})
-	best, least := all[:0], int64(math.MaxInt64)
+	best, smallest := all[:0], int64(math.MaxInt64)
 	for _, w := range all {
-		if w.bytes < least {
-			best, least = append(best, w), w.bytes
+		if w.bytes < smallest {
+			best, smallest = append(best, w), w.bytes
 		}
 	}
 	return best, nil

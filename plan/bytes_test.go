@@ -63,7 +63,7 @@ func TestErrorsSayWhatIsWrongAlone(t *testing.T) {
 		want      string
 	}{
 		{m.Check(), snug.ErrNoMemory, "plan: needs at least 3.00 MiB of device memory; the limit is 10 B"},
-		{miss, snug.ErrNoMemory, "plan: nothing fits in 1 B: the least takes"},
+		{miss, snug.ErrNoMemory, "plan: nothing fits in 1 B: the smallest plan takes"},
 		{second(ParseBytes("x")), snug.ErrConfig, `plan: "x" is not a size, want one such as 512KiB, 1.5GiB or 64MB`},
 		{second(ModelNamed("gpt2", 1025)), snug.ErrShape, "plan: model \"gpt2\": a context of 1025 tokens"},
 		{second(ReadModel(strings.NewReader("{"))), snug.ErrCorrupt, "plan: read a model: "},

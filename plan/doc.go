@@ -1,11 +1,21 @@
-// Package plan predicts what training takes, and finds what to choose so that it fits.
+// Package plan predicts the memory and the time of training, and finds the choices that fit
+// within a limit.
 //
-// A [Task] is a [Model], a [Device] and a batch. [Task.Predict] returns the bytes of each
-// component on each tier, and the time of a step, for one way to do it, a [Run].
-// [Task.Fit] finds the fastest Run under a limit and explains it. A [Monitor] counts what a
-// run really holds. The program snug does the same from the command line:
+//	model, err := plan.GPT{Vocab: 32000, Dim: 768, Layers: 12, Heads: 12, Context: 1024}.Model()
+//	device, err := plan.DeviceNamed("24GB")
+//	p, err := plan.Task{Model: model, Device: device, Batch: 32}.Fit(0) // 0: all of its memory
+//	var miss *plan.MissError
+//	if errors.As(err, &miss) {
+//		fmt.Println("missing", plan.FormatBytes(miss.Missing()), "try", miss.Changes)
+//	}
+//	fmt.Println(p.Run.Micro, p.Run.Window, p.Run.Compute, p.Run.StateBits, p.Run.Remat)
+//	err = p.WriteTable(os.Stdout)
 //
-//	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -device 24GB
+// [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each component
+// on each tier, and the time of a step. A [Monitor] counts what a run really holds. The
+// program snug does the same on the command line:
+//
+//	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -memory 24GB
 //
 // # Bytes
 //
@@ -22,23 +32,27 @@
 //	                 packages fused and attention; that of the optimizer, if it is larger
 //	allowance        a share of activations and workspace
 //
-// A total is the sum of the peaks of all components, and an upper bound of what is held at one
-// time. Of what lies on the host or on disk the device holds two layers of weights, and the
-// gradients of one layer; of state that lies on disk the host holds a cache of pages. Code, input data and the runtime of a
-// process are not counted.
+// A total is the sum of the peaks of all components: an upper bound of what is held at one
+// time. When weights or gradients lie on the host or on disk, the device holds two layers of
+// weights and the gradients of one layer. When state lies on disk, the host holds a cache of
+// its pages. Code, input data and the runtime of the process are not counted.
 //
-// What transformers and residual networks keep is said with [GPT] and [CNN]. examples/gpt
-// measures what it holds, and its peaks are the predicted ones, byte for byte but for pages
-// that come and go. The other models follow the same rules and have not been run.
+// [GPT] and [CNN] say what their layers keep. examples/gpt measures what it holds; its peaks
+// equal the predicted ones to the byte, except for pages, which come and go. The other models
+// follow the same rules and have not been run.
 //
 // # Time
 //
-// Times serve to compare. A forward step of a layer takes two operations for each
-// multiply-add, and a backward step twice that, over the rate of the type; attention that
-// keeps its probabilities moves them besides, and in tiles computes the scores once more in
-// the backward step. The loss takes three products. Each micro-batch reads the weights three
-// times and adds to the gradients. The update moves its operands once, and does some hundred
-// operations for states of 16 bits and fewer. Weights and gradients that are elsewhere move
-// while the layers work; the update of state that is elsewhere is the host's, with gradients
-// and weights moved before and after it, and what is on disk moved meanwhile.
+// Times compare plans; they do not promise a rate.
+//
+//   - A forward step of a layer takes two operations for each multiply-add, a backward step
+//     four, at the device's rate for the type. The loss takes three products.
+//   - Attention that keeps its probabilities also moves them. Attention in tiles computes the
+//     scores once more in the backward step.
+//   - A micro-batch reads the weights three times and adds to the gradients.
+//   - The update moves its operands once. With states of 16 bits or fewer it also takes some
+//     hundred operations an element.
+//   - Weights and gradients on another tier move while layers compute. The host updates state
+//     on another tier: gradients arrive before the update, weights leave after it, and pages
+//     on disk move meanwhile.
 package plan

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"strings"
 
 	"github.com/snug-ml/snug/plan"
 )
@@ -96,11 +97,11 @@ func ExamplePlan_WriteTable() {
 	// micro-batch: 11 of 32, 3 in a step, saves 963.31 MiB: it does not fit without it; a step would be 1.5 % faster without it
 	// precision: bf16, saves 502.43 MiB: it does not fit without it; a step would be 97.9 % slower without it
 	// master weights: split, saves 64.56 MiB: it would fit without it; a step would be 0.2 % slower without it
-	// gradients: f32: there is room for it, and nothing else that fits is faster
+	// gradients: f32: it fits, and nothing else that fits is faster
 	// optimizer state: 8 bits, saves 192.49 MiB: it does not fit without it; a step would be 0.6 % slower without it
 	// attention: tiled, saves 368.16 MiB: it does not fit without it; a step would be 29.0 % slower without it
-	// rematerialization: keep all: there is room for it, and nothing else that fits is faster
-	// placement: state on device, gradients on device, weights on device: there is room for it, and nothing else that fits is faster
+	// rematerialization: keep all: it fits, and nothing else that fits is faster
+	// placement: state on device, gradients on device, weights on device: it fits, and nothing else that fits is faster
 }
 
 // A Monitor counts what a program tells it, warns before a limit is met, and keeps a
@@ -124,4 +125,42 @@ func ExampleMonitor() {
 	// Output:
 	// device memory: 950 B of 1000 B, 95.0 %
 	// 950 <nil>
+}
+
+// A monitor's figures for a server of metrics.
+func ExampleMonitor_WritePrometheus() {
+	m, err := plan.NewMonitor(plan.MonitorOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	m.Add(plan.OnDevice, plan.Weights, 600)
+	m.Add(plan.OnDisk, plan.State, 1200)
+	var text strings.Builder
+	if err := m.WritePrometheus(&text); err != nil {
+		log.Fatal(err)
+	}
+	for line := range strings.Lines(text.String()) {
+		if strings.HasPrefix(line, "snug_memory_peak_bytes") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// snug_memory_peak_bytes{tier="device"} 600
+	// snug_memory_peak_bytes{tier="host"} 0
+	// snug_memory_peak_bytes{tier="disk"} 1200
+}
+
+// Networks for images: the parameters of ResNet-50 and of ViT-B/16.
+func ExampleCNN() {
+	resnet, err := plan.CNN{Image: 224, Classes: 1000, Blocks: []int{3, 4, 6, 3}, Bottleneck: true}.Model()
+	if err != nil {
+		log.Fatal(err)
+	}
+	vit, err := plan.ViT{Image: 224, Patch: 16, Classes: 1000, Dim: 768, Layers: 12, Heads: 12}.Model()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(resnet.Parameters(), vit.Parameters())
+	// Output: 25557032 86567656
 }

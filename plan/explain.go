@@ -15,7 +15,7 @@ type Choice struct {
 	Reason string // why, as a sentence without its point
 	Undone string // what there would be instead, such as "state in 32 bits"
 	// Other is the run with this decision undone and all others as they are, but for the cache
-	// of pages, which is what there is room for. Without is what it takes, Fits whether that is
+	// of pages, which is what fits. Without is what it takes, Fits whether that is
 	// within the limit, the host and the disk, and Saves how many bytes less than that the plan
 	// has on the device.
 	Other   Run
@@ -129,7 +129,7 @@ func (p Plan) reason(c Choice, d decision) string {
 	}
 	switch {
 	case d.plain:
-		return "there is room for it, and nothing else that fits is faster"
+		return "it fits, and nothing else that fits is faster"
 	case c.Fits:
 		return "it would fit without it; " + slower()
 	case c.Without.Peak[OnDevice].Total() > p.Limit:
@@ -141,21 +141,21 @@ func (p Plan) reason(c Choice, d decision) string {
 // excess says on which tier there are more bytes than there may be, or "" when all of them
 // fit.
 func (p Plan) excess(u Usage) string {
-	for tier, room := range p.Task.room(p.Limit) {
-		if n := u[tier].Total(); n > room {
-			return fmt.Sprintf("the %v would hold %s of %s", Tier(tier), FormatBytesUp(n), FormatBytes(room))
+	for tier, limit := range p.Task.limits(p.Limit) {
+		if n := u[tier].Total(); n > limit {
+			return fmt.Sprintf("the %v would hold %s of %s", Tier(tier), FormatBytesUp(n), FormatBytes(limit))
 		}
 	}
 	return ""
 }
 
-// room returns the bytes that each tier may hold under a limit of the device.
-func (t Task) room(limit int64) [Tiers]int64 {
+// limits returns the bytes that each tier may hold under a limit of the device.
+func (t Task) limits(limit int64) [Tiers]int64 {
 	return [Tiers]int64{OnDevice: limit, OnHost: t.Device.Host, OnDisk: t.Device.Disk}
 }
 
-// Explain returns a line for each choice: what it is, what it saves, and why.
-func (p Plan) Explain() []string {
+// reasons returns a line for each choice: what it is, what it saves, and why.
+func (p Plan) reasons() []string {
 	var lines []string
 	for _, c := range p.Choices {
 		saves := ""

@@ -22,15 +22,15 @@ type Plan struct {
 	Choices    []Choice
 }
 
-// Fit returns the way to do t with the least predicted time that takes at most limit bytes
-// of the device, and Host and Disk bytes there; a limit of 0 stands for all of the device's
+// Fit returns the run of t with the shortest predicted time that takes at most limit bytes
+// of the device, and at most Host and Disk bytes there; a limit of 0 stands for all of the device's
 // memory that is not reserved. It tries all combinations of what t allows with every
 // micro-batch and with plans of what is computed again, so that more memory never gives a
 // slower plan. The batch stays what it is. Of equally fast ones it has one that computes
 // nothing again if there is one, then that which comes first in the task's lists and keeps
-// most on the device. Where weights are paged, as many of the first layers as there is room
-// for stay on the device (with an offload.DeviceMap), and the host's room is for pages of what
-// is on disk. It takes up to a few seconds for 100 layers.
+// most on the device. Where weights are paged, as many of the first layers as
+// fit stay on the device (with an offload.DeviceMap), and the host's free bytes cache pages
+// of the disk. It takes up to a few seconds for 100 layers.
 //
 // The error is a [*MissError] when nothing fits, and otherwise as that of [Task.Predict].
 func (t Task) Fit(limit int64) (Plan, error) {
@@ -49,7 +49,7 @@ func (t Task) Fit(limit int64) (Plan, error) {
 		return Plan{}, err
 	}
 	if !s.found {
-		return Plan{}, t.miss(limit, s.least, s.known)
+		return Plan{}, t.miss(limit, s.minimum, s.known)
 	}
 	return t.explain(limit, s.best)
 }
@@ -63,7 +63,7 @@ type search struct {
 	found   bool
 	best    Run
 	seconds float64
-	least   int64 // bytes of the device that anything takes at least, whose rest has room
+	minimum int64 // bytes of the device that any run takes whose other tiers fit
 
 	known *known
 }
@@ -134,8 +134,8 @@ func (k *known) stateOf(t Task, r Run) (size stateSize, err error) {
 	return size, err
 }
 
-// places are the combinations of where things are, from all on the device on.
-var places = []struct{ state, gradients, weights Tier }{
+// placements say on which tier state, gradients and weights lie, from all on the device on.
+var placements = []struct{ state, gradients, weights Tier }{
 	{OnDevice, OnDevice, OnDevice},
 	{OnHost, OnDevice, OnDevice},
 	{OnDisk, OnDevice, OnDevice},
@@ -152,7 +152,7 @@ var places = []struct{ state, gradients, weights Tier }{
 // run looks for the fastest run that computes nothing again, and then for faster ones that
 // do: most of what is slower even without need not be looked at.
 func (s *search) run() error {
-	s.least, s.seconds = math.MaxInt64, math.Inf(1)
+	s.minimum, s.seconds = math.MaxInt64, math.Inf(1)
 	for _, s.again = range []bool{false, true} {
 		if err := s.combinations(); err != nil {
 			return err
@@ -189,14 +189,14 @@ func (s *search) combinations() error {
 	return nil
 }
 
-// placed tries a run with all kinds of gradients in all places.
+// placed tries a run with all kinds of gradients in all placements.
 func (s *search) placed(r Run) error {
 	size, err := s.known.stateOf(s.task, r)
 	if err != nil {
 		return err
 	}
 	for _, r.Gradients = range s.task.Gradients {
-		for _, p := range places {
+		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
 			if r.Gradients == InBackward && r.GradientsOn != OnDevice {
 				continue
@@ -209,7 +209,7 @@ func (s *search) placed(r Run) error {
 				r.Cache = s.task.cache(f.usage)
 				f = s.task.fixed(r, size)
 			}
-			if !f.hold(r, s.task.room(s.limit)) {
+			if !f.hold(r, s.task.limits(s.limit)) {
 				continue
 			}
 			if err := s.batches(r, f); err != nil {
@@ -220,15 +220,15 @@ func (s *search) placed(r Run) error {
 	return nil
 }
 
-// cache returns the bytes of pages that a plan keeps of what is on disk: what the host has
-// room for, and eight pages of float32 at least. In one memory for all it is a sixteenth.
+// cache returns the bytes of pages that a plan keeps of what is on disk: as many as
+// the host has free, and eight pages of float32 at least. In one memory for all it is a sixteenth.
 func (t Task) cache(u Usage) int64 {
 	paged := u[OnDisk][Masters] + u[OnDisk][State]
-	room := t.Device.Host - u[OnHost].Total()
+	free := t.Device.Host - u[OnHost].Total()
 	if t.Device.Unified {
-		room = paged / 16
+		free = paged / 16
 	}
-	return min(paged, max(room, 8*4*int64(t.Chunk)))
+	return min(paged, max(free, 8*4*int64(t.Chunk)))
 }
 
 // cacheOf returns the cache of a run.
@@ -294,7 +294,7 @@ func (s *search) try(r Run, f fixed) error {
 		if f.must > 0 {
 			total += f.held[f.must-1]
 		}
-		s.least = min(s.least, total)
+		s.minimum = min(s.minimum, total)
 		if total > s.limit {
 			continue
 		}
@@ -312,12 +312,12 @@ func (s *search) try(r Run, f fixed) error {
 	return nil
 }
 
-// hold reports whether the host and the disk have room for what is there, when as many of the
-// first layers stay on the device as that wants.
-func (f *fixed) hold(r Run, room [Tiers]int64) bool {
+// hold reports whether the host and the disk hold what lies there, when as many of the first
+// layers stay on the device as their limits require.
+func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
 	f.must = 0
 	for tier := OnHost; tier < Tiers; tier++ {
-		over := f.usage[tier].Total() - room[tier]
+		over := f.usage[tier].Total() - limits[tier]
 		switch {
 		case over <= 0:
 		case tier != r.WeightsOn || len(f.held) == 0 || f.held[len(f.held)-1] < over:
@@ -331,8 +331,8 @@ func (f *fixed) hold(r Run, room [Tiers]int64) bool {
 
 // holding returns how many layers more bytes on the device hold where weights are paged, and
 // the time of a step then.
-func (f fixed) holding(t Task, r Run, room int64, seconds float64) (layers int, step float64) {
-	layers = sort.Search(len(f.held), func(i int) bool { return f.held[i] > room })
+func (f fixed) holding(t Task, r Run, free int64, seconds float64) (layers int, step float64) {
+	layers = sort.Search(len(f.held), func(i int) bool { return f.held[i] > free })
 	if layers > 0 {
 		f.stream -= 2 * float64(f.held[layers-1]) / t.Device.tierRate(r.WeightsOn)
 	}

@@ -43,7 +43,7 @@ func checkPlan(t require.TestingT, p Plan) {
 			require.GreaterOrEqual(t, p.Peak[OnDevice][State]+elsewhere(State), n)
 		}
 	}
-	require.Len(t, p.Explain(), len(p.Choices))
+	require.Len(t, p.reasons(), len(p.Choices))
 	for _, c := range p.Choices {
 		require.Equal(t, c.Without.Peak[OnDevice].Total()-p.Peak[OnDevice].Total(), c.Saves)
 		if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[OnHost].Total() <= task.Device.Host && c.Without.Peak[OnDisk].Total() <= task.Device.Disk {
@@ -62,7 +62,7 @@ func checkChoices(t require.TestingT, p Plan) {
 		require.Equal(t, alone, c.Without, c.Name)
 		fits := alone.Peak[OnDevice].Total() <= p.Limit && alone.Peak[OnHost].Total() <= task.Device.Host && alone.Peak[OnDisk].Total() <= task.Device.Disk
 		require.Equal(t, fits, c.Fits, c.Name)
-		if strings.HasPrefix(c.Reason, "there is room") {
+		if strings.HasPrefix(c.Reason, "it fits") {
 			require.True(t, c.Fits, c.Name)
 			continue
 		}
@@ -100,8 +100,8 @@ func TestHostAndDiskCountInChoices(t *testing.T) {
 			require.NoError(t, err)
 			checkChoices(t, p)
 			for _, c := range p.Choices {
-				for tier, room := range p.Task.room(p.Limit) {
-					if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[tier].Total() > room {
+				for tier, limit := range p.Task.limits(p.Limit) {
+					if c.Without.Peak[OnDevice].Total() <= p.Limit && c.Without.Peak[tier].Total() > limit {
 						require.Contains(t, c.Reason, fmt.Sprintf("without it the %v would hold ", Tier(tier)))
 						said[Tier(tier)] = true
 					}
@@ -134,17 +134,17 @@ func propertyChoices(t *rapid.T) {
 		checkChoices(t, p)
 		return
 	}
-	least, err := ParseBytes(strings.ReplaceAll(FormatBytesUp(miss.Least), " ", ""))
+	minimum, err := ParseBytes(strings.ReplaceAll(FormatBytesUp(miss.Minimum), " ", ""))
 	require.NoError(t, err)
-	_, err = task.Fit(least)
-	require.NoError(t, err, "%s is said to be enough", FormatBytesUp(miss.Least))
+	_, err = task.Fit(minimum)
+	require.NoError(t, err, "%s is said to be enough", FormatBytesUp(miss.Minimum))
 }
 
 // TestPlansOfGuides: models of 34 M, 2 B and 7 B parameters on devices of 8 to 80 GB, with
 // 32 sequences a step, in device memory alone, with a host of 64 GiB, and with a disk.
 func TestPlansOfGuides(t *testing.T) {
-	type room struct{ host, disk int64 }
-	rooms := []room{{}, {64 * gib, 0}, {64 * gib, 1 << 40}}
+	type free struct{ host, disk int64 }
+	spaces := []free{{}, {64 * gib, 0}, {64 * gib, 1 << 40}}
 	fits := map[string]int{ // in how many of those
 		"gpt-34m 8GB": 3, "gpt-34m 12GB": 3, "gpt-34m 16GB": 3, "gpt-34m 24GB": 3, "gpt-34m 40GB": 3, "gpt-34m 80GB": 3, "gpt-34m 16GB-unified": 3,
 		"llama-2b 8GB": 2, "llama-2b 12GB": 2, "llama-2b 16GB": 2, "llama-2b 24GB": 3, "llama-2b 40GB": 3, "llama-2b 80GB": 3, "llama-2b 16GB-unified": 1,
@@ -158,7 +158,7 @@ func TestPlansOfGuides(t *testing.T) {
 				continue
 			}
 			found := 0
-			for _, r := range rooms {
+			for _, r := range spaces {
 				d.Host, d.Disk = r.host, r.disk
 				p, err := Task{Model: m, Device: d, Batch: 32}.Fit(0)
 				var miss *MissError
@@ -222,13 +222,13 @@ func TestMissIsExact(t *testing.T) {
 	_, err = task.Fit(1000)
 	var miss *MissError
 	require.ErrorAs(t, err, &miss)
-	require.Equal(t, miss.Least-1000, miss.Missing())
+	require.Equal(t, miss.Minimum-1000, miss.Missing())
 	require.Contains(t, err.Error(), "nothing fits in 1000 B")
-	p, err := task.Fit(miss.Least)
+	p, err := task.Fit(miss.Minimum)
 	require.NoError(t, err)
 	checkPlan(t, p)
-	require.Equal(t, miss.Least, p.Peak[OnDevice].Total())
-	_, err = task.Fit(miss.Least - 1)
+	require.Equal(t, miss.Minimum, p.Peak[OnDevice].Total())
+	_, err = task.Fit(miss.Minimum - 1)
 	require.ErrorAs(t, err, &miss)
 	require.EqualValues(t, 1, miss.Missing())
 	require.NotEmpty(t, miss.Changes)
@@ -306,7 +306,7 @@ func propertyMonotone(t *rapid.T) {
 		p, err := task.Fit(limit)
 		var miss *MissError
 		if errors.As(err, &miss) {
-			require.Greater(t, miss.Least, limit)
+			require.Greater(t, miss.Minimum, limit)
 			return
 		}
 		require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 // MissError says that nothing that the task allows fits. It wraps [snug.ErrNoMemory].
 type MissError struct {
 	Limit   int64    // bytes of the device
-	Least   int64    // the fewest bytes of the device with which it would fit
-	Changes []Change // with each of which it fits: that with the fastest plan first, and adapters, which train something else, last
+	Minimum int64    // bytes of the device with which it would fit
+	Changes []Change // each makes it fit: fastest plan first; adapters, which train other weights, come last
 }
 
 // Change is a change of the task.
@@ -25,11 +25,11 @@ type Change struct {
 }
 
 // Missing returns by how many bytes nothing fits.
-func (e *MissError) Missing() int64 { return e.Least - e.Limit }
+func (e *MissError) Missing() int64 { return e.Minimum - e.Limit }
 
 // Error says what is missing and what is cheapest to change.
 func (e *MissError) Error() string {
-	text := fmt.Sprintf("plan: nothing fits in %s: the least takes %s, %s more", FormatBytes(e.Limit), FormatBytesUp(e.Least), FormatBytesUp(e.Missing()))
+	text := fmt.Sprintf("plan: nothing fits in %s: the smallest plan takes %s, %s more", FormatBytes(e.Limit), FormatBytesUp(e.Minimum), FormatBytesUp(e.Missing()))
 	if len(e.Changes) > 0 {
 		text += "; cheapest to change: " + e.Changes[0].What
 	}
@@ -84,7 +84,7 @@ func (m *misser) try(what string, t Task) error {
 }
 
 // miss returns the error for a limit in which nothing fits.
-func (t Task) miss(limit, least int64, k *known) error {
+func (t Task) miss(limit, minimum int64, k *known) error {
 	t.Compute, t.Masters = slices.Clip(t.Compute), slices.Clip(t.Masters)
 	t.Gradients, t.StateBits = slices.Clip(t.Gradients), slices.Clip(t.StateBits)
 	m := &misser{task: t, limit: limit, known: k}
@@ -98,7 +98,7 @@ func (t Task) miss(limit, least int64, k *known) error {
 		r.allow(&everything)
 		names = append(names, r.what)
 	}
-	if err := m.room(); err != nil {
+	if err := m.elsewhere(); err != nil {
 		return err
 	}
 	if len(m.all) == 0 {
@@ -114,13 +114,13 @@ func (t Task) miss(limit, least int64, k *known) error {
 			return err
 		}
 	}
-	return &MissError{Limit: limit, Least: least, Changes: m.all}
+	return &MissError{Limit: limit, Minimum: minimum, Changes: m.all}
 }
 
-// room notes the least host memory, and the least disk, with which it fits.
-func (m *misser) room() error {
+// elsewhere notes the smallest host memory, and the smallest disk, with which it fits.
+func (m *misser) elsewhere() error {
 	if !m.task.Device.Unified {
-		err := m.least("host memory", func(t *Task) *int64 { return &t.Device.Host }, m.task)
+		err := m.smallest("host memory", func(t *Task) *int64 { return &t.Device.Host }, m.task)
 		if err != nil {
 			return err
 		}
@@ -130,11 +130,11 @@ func (m *misser) room() error {
 	if !u.Device.Unified && u.Device.Host < pages {
 		u.Device.Host, what = pages, "disk, and "+FormatBytes(pages)+" of host memory for its pages"
 	}
-	return m.least(what, func(t *Task) *int64 { return &t.Device.Disk }, u)
+	return m.smallest(what, func(t *Task) *int64 { return &t.Device.Disk }, u)
 }
 
-// least notes about the least room of a kind with which t fits.
-func (m *misser) least(what string, of func(t *Task) *int64, t Task) error {
+// smallest notes about the fewest bytes of a kind with which t fits.
+func (m *misser) smallest(what string, of func(t *Task) *int64, t Task) error {
 	low, high := *of(&t), int64(unlimited)
 	fits := Change{}
 	for step := 0; step < 60 && float64(high-low) > 0.02*float64(high); step++ {

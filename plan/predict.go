@@ -48,7 +48,7 @@ type fixed struct {
 	stream  float64 // transfers beside it
 	step    float64 // seconds of the update
 	held    []int64 // where weights are paged, the bytes of the first layers: of 1, 2, ...
-	must    int     // of those, how many the device holds because there is no room elsewhere
+	must    int     // of those, how many the device holds because the other tiers are full
 }
 
 // with adds the activations and the workspace of a micro-batch, whose chain and loss take

@@ -21,7 +21,7 @@ const (
 )
 
 // fonts are what most systems have. Nothing in a chart depends on the widths of one: texts
-// have room for the widest.
+// fit in the widest.
 const fonts = `font-family="Helvetica, Arial, sans-serif" font-size="12"`
 
 // legend writes the names of the components beside their colors, in rows from y on.
@@ -33,7 +33,7 @@ func legend(b io.Writer, y int) {
 	}
 }
 
-// heading returns a title that has room, also in SVG.
+// heading returns a title that fits, also in SVG.
 func heading(title string) string {
 	const most = 76
 	if letters := []rune(title); len(letters) > most {

@@ -22,8 +22,12 @@ func (p Plan) WriteTable(w io.Writer) error {
 	if t.Model.Context > 0 {
 		samples = fmt.Sprintf("sequences of %d tokens", t.Model.Context)
 	}
-	fmt.Fprintf(&b, "%s, %d parameters%s, on %s: %d %s a step in %d micro-batches of at most %d\n\n",
-		t.Model.Name, t.Model.Parameters(), t.adapters(), t.Device.Name, t.Batch, samples, p.Run.Window, p.Run.Micro)
+	micro := "1 micro-batch"
+	if p.Run.Window > 1 {
+		micro = fmt.Sprintf("%d micro-batches of at most %d", p.Run.Window, p.Run.Micro)
+	}
+	fmt.Fprintf(&b, "%s, %d parameters%s, on %s: %d %s a step in %s\n\n",
+		t.Model.Name, t.Model.Parameters(), t.adapters(), t.Device.Name, t.Batch, samples, micro)
 	p.components(&b)
 	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
 		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
@@ -43,7 +47,7 @@ func (p Plan) WriteTable(w io.Writer) error {
 		return err
 	}
 	b.WriteByte('\n')
-	for _, line := range p.Explain() {
+	for _, line := range p.reasons() {
 		fmt.Fprintln(&b, line)
 	}
 	_, err := io.WriteString(w, b.String())

@@ -151,9 +151,9 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// parse parses flags, and checks the number of operands: at least least, and no more than
+// parse parses flags, and checks the number of operands: from fewest to
 // most unless that is negative.
-func (c *call) parse(define func(fs *flag.FlagSet), least, most int) ([]string, error) {
+func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string, error) {
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	define(fs)
@@ -165,7 +165,7 @@ func (c *call) parse(define func(fs *flag.FlagSet), least, most int) ([]string, 
 	}
 	rest := fs.Args()
 	switch {
-	case len(rest) < least:
+	case len(rest) < fewest:
 		return nil, usagef("%s: want %s; snug help %s tells more", c.name, c.command.args, c.name)
 	case most >= 0 && len(rest) > most:
 		return nil, usagef("%s: unexpected argument %.40q", c.name, rest[most])

@@ -258,7 +258,7 @@ func TestPlanThatMisses(t *testing.T) {
 	require.Equal(t, 1, status)
 	require.Empty(t, out)
 	require.Equal(t, 1, strings.Count(errs, "\n"))
-	require.Contains(t, errs, "nothing fits in 10.00 MiB: the least takes ")
+	require.Contains(t, errs, "nothing fits in 10.00 MiB: the smallest plan takes ")
 	requireNoKind(t, errs)
 	status, out, errs = snugged("plan", "-model", "gpt-34m", "-memory", "200MiB", "-state", "32", "-json")
 	require.Equal(t, 1, status)

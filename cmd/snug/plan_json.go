@@ -103,10 +103,10 @@ func missReport(e *plan.MissError) any {
 	}
 	return struct {
 		Limit   int64    `json:"limit_bytes"`
-		Least   int64    `json:"least_bytes"`
+		Minimum int64    `json:"minimum_bytes"`
 		Missing int64    `json:"missing_bytes"`
 		Changes []change `json:"changes"`
-	}{e.Limit, e.Least, e.Missing(), changes}
+	}{e.Limit, e.Minimum, e.Missing(), changes}
 }
 
 func writeJSON(w io.Writer, v any) error {

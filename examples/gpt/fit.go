@@ -41,22 +41,22 @@ func (o *options) fitMemory(ctx context.Context, dev *snug.Device, data *corpus)
 func (c config) misses(err error) error {
 	all := c.batch().Global
 	c.fit = accum.Batch{Global: all, Micro: 1, Window: all, Ranks: 1}
-	least := int64(0)
+	minimum := int64(0)
 	if short := new(shortError); errors.As(err, &short) {
-		least = short.least
+		minimum = short.minimum
 	} else if b, predictErr := c.predict(); predictErr == nil {
-		least = b.Total()
+		minimum = b.Total()
 	}
-	if least <= c.limit {
+	if minimum <= c.limit {
 		return err
 	}
-	return &shortError{text: fmt.Sprintf("a micro-batch of one sequence takes at least %s", plan.FormatBytesUp(least)), least: least}
+	return &shortError{text: fmt.Sprintf("a micro-batch of one sequence takes at least %s", plan.FormatBytesUp(minimum)), minimum: minimum}
 }
 
 // shortError says with how many bytes a run would fit. It wraps [snug.ErrNoMemory].
 type shortError struct {
-	text  string
-	least int64
+	text    string
+	minimum int64
 }
 
 func (e *shortError) Error() string { return e.text }

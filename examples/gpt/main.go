@@ -193,8 +193,8 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 		return errors.New("-memory wants accum, which keeps the batch when micro-batches shrink")
 	case o.host > 0 && !o.on[useOffload]:
 		return errors.New("-host-memory wants offload, which keeps the rest on disk")
-	case o.host > 0 && o.host < o.leastHost():
-		return fmt.Errorf("-host-memory %s: want at least %s, a few pages", plan.FormatBytes(o.host), plan.FormatBytesUp(o.leastHost()))
+	case o.host > 0 && o.host < o.minHost():
+		return fmt.Errorf("-host-memory %s: want at least %s, a few pages", plan.FormatBytes(o.host), plan.FormatBytesUp(o.minHost()))
 	case o.compare && (o.memory > 0 || o.poison > 0):
 		return errors.New("-compare does not go with -memory and -inject-nan")
 	case o.output != "" && !o.compare:

@@ -80,11 +80,11 @@ func (c config) hostLimit() int64 {
 	if c.host > 0 {
 		return c.host
 	}
-	return max(c.paged()/int64(c.hostShare), c.leastHost())
+	return max(c.paged()/int64(c.hostShare), c.minHost())
 }
 
-// leastHost is the bytes of a few pages.
-func (c config) leastHost() int64 { return 8 * 8 * int64(c.chunk) }
+// minHost is the bytes of a few pages.
+func (c config) minHost() int64 { return 8 * 8 * int64(c.chunk) }
 
 // costs returns what the halves of the layers take, see block.go.
 func (c config) costs() *remat.Costs {
