@@ -1,0 +1,181 @@
+// Code generated from docs by "rm docs_program_test.go; UPDATE=1 go test -run TestSamplesAreTheDocs ."; DO NOT EDIT.
+
+package snug_test
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/remat"
+)
+
+var _ = []func(sample){
+	sample.frompytorch0,
+	sample.frompytorch1,
+	sample.frompytorch2,
+	sample.frompytorch3,
+	sample.frompytorch4,
+	sample.frompytorch5,
+	sample.frompytorch6,
+	sample.frompytorch7,
+	sample.frompytorch8,
+	sample.frompytorch9,
+	sample.frompytorch10,
+}
+
+func (s sample) frompytorch0() {
+	rows, in, out, h, x, y, w, gamma, dx, dh, dy, rstd, dw, dgamma, ws := s.rows, s.in, s.out, s.h, s.x, s.y, s.w, s.gamma, s.dx, s.dh, s.dy, s.rstd, s.dw, s.dgamma, s.ws
+
+	// forward
+	check(fused.RMSNorm(h, rstd, x, gamma, 1e-5)) // keeps rstd: 4 bytes a row
+	check(amp.MatMul(y, h, w, amp.MatMulOptions{M: rows, N: out, K: in, TransB: true}))
+	// backward, from dy
+	check(amp.MatMul(dw, dy, h, amp.MatMulOptions{M: out, N: in, K: rows, TransA: true}))
+	check(amp.MatMul(dh, dy, w, amp.MatMulOptions{M: rows, N: in, K: out}))
+	check(fused.RMSNormBackward(dx, dgamma, dh, x, rstd, gamma, fused.GradsInto{}, ws))
+
+	_, _, _, _, _, _, _, _, _, _, _, _, _, _, _ = dgamma, dh, dw, dx, dy, gamma, h, in, out, rows, rstd, w, ws, x, y
+}
+
+func (s sample) frompytorch1() {
+	steps, clip, backward, step, window := s.steps, s.clip, s.backward, s.step, s.window
+
+	scaler, err := amp.NewScaler(amp.ScalerOptions{}) // GradScaler()
+	check(err)
+	for range steps {
+		check(backward(scaler.Scale()))                           // scaler.scale(loss).backward()
+		stats, err := scaler.Unscale("adamw", window.Gradients()) // scaler.unscale_(optimizer)
+		check(err)
+		clip := amp.ClipCoef(stats.Norm, 1) // clip_grad_norm_(parameters, 1.0)
+		_, err = scaler.Step("adamw", nil, func() error { return step(clip) })
+		check(err)
+		check(scaler.Update())
+	}
+
+	_, _, _, _, _, _, _ = backward, clip, err, scaler, step, steps, window
+}
+
+func (s sample) frompytorch2() {
+	low, w32 := s.low, s.w32
+
+	policy, err := amp.ParsePolicy("params=f32,compute=bf16,output=f32")
+	check(err)
+	dtype, err := amp.CPUOps().Type("linear", policy.Compute, snug.F32, snug.F32) // snug.BF16
+	check(err)
+	check(amp.Cast(low, w32)) // once a step: low has the type dtype
+
+	_, _, _, _, _ = dtype, err, low, policy, w32
+}
+
+func (s sample) frompytorch3() {
+	targets, dw, params, rank := s.targets, s.dw, s.params, s.rank
+
+	window, err := accum.New(params, accum.Options{Schedule: accum.Constant(8), Reducer: rank})
+	check(err)
+	for full := false; !full; {
+		check(window.Begin(targets))            // the number of target tokens in this micro-batch
+		check(window.Add("w", snug.ViewOf(dw))) // a mean over those tokens
+		full, err = window.End()
+		check(err)
+	}
+
+	_, _, _, _, _, _ = dw, err, params, rank, targets, window
+}
+
+func (s sample) frompytorch4() {
+	ctx, x0, loss, chain := s.ctx, s.x0, s.loss, s.chain
+
+	costs, err := chain.MeasureCosts(ctx, x0, loss, 5) // bytes and seconds of each stage
+	check(err)
+	plan, predicted, err := remat.Planner{}.Plan(costs, 1<<30)
+	check(err)
+	dx0, measured, err := chain.Run(ctx, plan, x0, loss) // measured.Peak == predicted.Peak
+	check(err)
+
+	_, _, _, _, _, _, _, _, _, _ = chain, costs, ctx, dx0, err, loss, measured, plan, predicted, x0
+}
+
+func (s sample) frompytorch5() {
+	steps, clip, dw, w32 := s.steps, s.clip, s.dw, s.w32
+
+	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{Bits: 8}) // bnb.optim.AdamW8bit
+	check(err)
+	check(opt.Add("w", len(w32)))
+	for range steps {
+		opt.Advance(3e-4) // begins a step at this rate: the scheduler is your function
+		check(opt.Step("w", snug.ViewOf(w32), snug.ViewOf(dw), clip))
+	}
+
+	_, _, _, _, _, _ = clip, dw, err, opt, steps, w32
+}
+
+func (s sample) frompytorch6() {
+	in, out, x, y, w, u, merged, lora := s.in, s.out, s.x, s.y, s.w, s.u, s.merged, s.lora
+
+	w4, err := qlora.NewWeight(w, []int{out, in}, qlora.Options{}) // NF4, double quantization
+	check(err)
+	linear, err := qlora.NewLinear(w4, snug.BF16, 0)
+	check(err)
+	check(linear.Forward(snug.ViewOf(y), snug.ViewOf(x), 0))
+	check(lora.Forward(snug.ViewOf(y), snug.ViewOf(u), snug.ViewOf(x), qlora.Dropout{})) // adds s·x·Aᵀ·Bᵀ
+	check(qlora.Merge(snug.ViewOf(merged), w4, lora, 0))                                 // merge_and_unload
+
+	_, _, _, _, _, _, _, _, _, _, _ = err, in, linear, lora, merged, out, u, w, w4, x, y
+}
+
+func (s sample) frompytorch7() {
+	attn, dattn, q, k, v, dq, dk, dv := s.attn, s.dattn, s.q, s.k, s.v, s.dq, s.dk, s.dv
+
+	o := attention.Options{Batch: 2, Heads: 8, KVHeads: 2, SeqQ: 128, Dim: 64, Causal: true} // enable_gqa
+	lse := make([]float32, 2*8*128)                                                          // all that backward needs besides
+	check(attention.Forward(attn, lse, q, k, v, o))
+	check(attention.Backward(dq, dk, dv, dattn, q, k, v, attn, lse, o, make([]float32, o.WorkspaceLen())))
+
+	_, _, _, _, _, _, _, _, _, _ = attn, dattn, dk, dq, dv, k, lse, o, q, v
+}
+
+func (s sample) frompytorch8() {
+	rows, in, vocab, x, w, dx, dw, labels := s.rows, s.in, s.vocab, s.x, s.w, s.dx, s.dw, s.labels
+
+	head := fused.CrossEntropy{Vocab: vocab, Cols: in, Chunk: 128}
+	logits := make([]float32, head.WorkspaceLen(rows)) // of 128 rows at a time
+	result, err := fused.CrossEntropyBackward(head, dx, dw, x, w, labels, 1/float32(rows), snug.Into{}, logits)
+	check(err)
+	mean := result.Sum / float64(result.Targets)
+
+	_, _, _, _, _, _, _, _, _, _, _, _, _ = dw, dx, err, head, in, labels, logits, mean, result, rows, vocab, w, x
+}
+
+func (s sample) frompytorch9() {
+	dir, layers, tiers := s.dir, s.layers, s.tiers
+
+	store, err := offload.Open(dir, offload.Options{HostLimit: 8 << 30}) // what is above goes to disk
+	check(err)
+	paged, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32, Storage: store})
+	check(err)
+	updater, err := offload.NewUpdater(store, paged, offload.UpdaterOptions{}) // ZeRO-Offload: weights, gradients, state
+	check(err)
+	where, err := offload.Optimal(layers, tiers) // device_map="auto"; Accelerate's own rule is offload.Greedy
+	check(err)
+
+	_, _, _, _, _, _, _, _ = dir, err, layers, paged, store, tiers, updater, where
+}
+
+func (s sample) frompytorch10() {
+	w32, try, dev := s.w32, s.try, s.dev
+
+	monitor, err := plan.NewMonitor(plan.MonitorOptions{Device: dev})
+	check(err)
+	monitor.Add(plan.OnDevice, plan.Activations, int64(4*len(w32))) // you count what you allocate
+	check(monitor.Sample())
+	batch, err := accum.FindMicroBatch(256, 1, 32, try) // find_executable_batch_size, with the global batch kept
+	check(err)
+
+	_, _, _, _, _, _ = batch, dev, err, monitor, try, w32
+}
