@@ -23,6 +23,7 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/remat"
 )
 
 func inspectCommand() *command {
@@ -33,6 +34,7 @@ func inspectCommand() *command {
   a safetensors file              its tensors and its metadata
   a saved state of package quant8, amp or accum
                                   its kind, its version, its progress, and its parameters
+  a saved plan of recomputation   its name, stages and operations
   a checkpoint (DIR/step-00000025), or its run.json
                                   the run, the step, what the run says of itself, and the parts
   a folder of checkpoints         the checkpoints, and what the run says of itself
@@ -210,6 +212,8 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 		return inspectPart(r, size)
 	case state.KindOf(magic) != nil:
 		return inspectState(r, size)
+	case magic[0] == '{':
+		return inspectPlan(r, size)
 	}
 	return inspectTensors(r, size, sum)
 }
@@ -229,10 +233,27 @@ func inspectState(r io.ReaderAt, size int64) (*content, error) {
 	return c, nil
 }
 
+// inspectPlan describes JSON, which is a plan of recomputation or none of snug's files.
+func inspectPlan(r io.ReaderAt, size int64) (*content, error) {
+	const limit = 64 << 20
+	text := make([]byte, min(size, limit+1))
+	if err := safetensors.ReadFull(r, text, 0); err != nil {
+		return nil, err
+	}
+	p, err := remat.ParsePlan(text)
+	if err != nil {
+		return nil, fmt.Errorf("JSON, and no saved plan of recomputation: %w", err)
+	}
+	return &content{
+		Format: "plan of recomputation", Version: 1, Bytes: size, Entries: []entry{},
+		Note: fmt.Sprintf("%s, %d stages in %d operations, checksum right", printable(p.Name), p.Stages, len(p.Ops)),
+	}, nil
+}
+
 func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	h, err := safetensors.Read(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("no saved state, and no safetensors file: %w", err)
+		return nil, fmt.Errorf("no file of snug's kinds, and no safetensors file: %w", err)
 	}
 	c := &content{Format: "safetensors", Bytes: size, Metadata: h.Metadata, Note: fmt.Sprintf("%d tensors", len(h.Tensors)), Entries: []entry{}}
 	for _, t := range h.Tensors {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/snug-ml/snug/internal/state/statetest"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/remat"
 )
 
 // tensorFile returns a safetensors file.
@@ -51,6 +53,10 @@ func savedStates(t testing.TB) map[string][]byte {
 	require.NoError(t, err)
 	b, err = window.AppendBinary(nil)
 	add("window", b, err)
+	keep, err := remat.KeepAll(remat.Costs{Input: 1, Stages: slices.Repeat([]remat.Cost{{Output: 1, Saved: 1}}, 3)})
+	require.NoError(t, err)
+	b, err = keep.MarshalJSON()
+	add("plan", b, err)
 	noise, err := accum.NewNoiseScale(accum.NoiseOptions{Min: 1, Max: 2})
 	require.NoError(t, err)
 	b, err = noise.AppendBinary(nil)
@@ -79,6 +85,7 @@ func TestInspect(t *testing.T) {
 		"scaler":    {"loss scaler, version 1, a scale of 65536, 0 finite steps of 2000, checksum right"},
 		"masters":   {"master weights, version 1, 1 parameters", "layer.weight", "f32", "[5]", "20 B"},
 		"window":    {"accum's window, version 1, step 0", "w  f32  [4]  0 B"},
+		"plan":      {"plan of recomputation, version 1, ", "3 stages in", "checksum right"},
 		"noise":     {"accum's noise scale, version 1"},
 		"adamw8":    {"AdamW, 8 bits in blocks of 256, after step 1", "layer.weight  8 bits   [5000]  9.92 KiB", "layer.bias    32 bits  [3]     24 B"},
 		"adamw4":    {"4 bits in blocks of 128", "layer.weight"},
