@@ -23,12 +23,7 @@ type accumulateJob struct {
 }
 
 func (j accumulateJob) launch(dev *snug.Device) error {
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (*accumulateJob) Kernel() string { return "accum.accumulate" }
@@ -38,7 +33,7 @@ func (j *accumulateJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.g))
 }
 
-func (j *accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }
+func (j accumulateJob) Run() { accumulateTask.Run(cpu.Chunks(j.acc.Len(), chunk), j) }
 
 var accumulateTask = cpu.NewTask(func(j *accumulateJob, item int) {
 	lo, hi := cpu.Chunk(j.acc.Len(), chunk, item)
@@ -61,12 +56,7 @@ type measuredJob struct {
 }
 
 func (j measuredJob) launch(dev *snug.Device) error {
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (*measuredJob) Kernel() string { return "accum.measured" }
@@ -79,7 +69,7 @@ func (j *measuredJob) Operands(yield func(*driver.Mem)) {
 
 func (j *measuredJob) piece() int { return measure.Piece(j.g.Device(), j.g.Len()) }
 
-func (j *measuredJob) Run() { measuredTask.Run(cpu.Chunks(j.g.Len(), j.piece()), *j) }
+func (j measuredJob) Run() { measuredTask.Run(cpu.Chunks(j.g.Len(), j.piece()), j) }
 
 // tile is the number of elements that are added and measured while the caches
 // hold them.
@@ -107,12 +97,7 @@ type roundedJob struct {
 }
 
 func (j roundedJob) launch(dev *snug.Device) error {
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (*roundedJob) Kernel() string { return "accum.rounded" }
@@ -122,7 +107,7 @@ func (j *roundedJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.g))
 }
 
-func (j *roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), *j) }
+func (j roundedJob) Run() { roundedTask.Run(cpu.Chunks(j.acc.Len(), chunk), j) }
 
 // tiles are the scratch of running workers: sums of float32.
 var tiles cpu.Scratch

@@ -159,12 +159,7 @@ func (j castJob) launch(dev *snug.Device) error {
 	if j.plain() && device.Mem(&j.dst).Overlaps(*device.Mem(&j.src)) {
 		return nil // onto itself
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (*castJob) Kernel() string { return "amp.cast" }

@@ -15,7 +15,7 @@ import (
 // castChunk is the number of elements that one worker converts at a time.
 const castChunk = 1 << 16
 
-func (j *castJob) Run() { castTask.Run(cpu.Chunks(j.dst.Len(), castChunk), *j) }
+func (j castJob) Run() { castTask.Run(cpu.Chunks(j.dst.Len(), castChunk), j) }
 
 var castTask = cpu.NewTask(func(j *castJob, item int) { j.chunk(item) })
 

@@ -91,12 +91,7 @@ func matMul(c, a, b snug.View, cfg MatMulOptions) error {
 	}
 	cfg.LDC, cfg.LDA, cfg.LDB = mc.ld, ma.ld, mb.ld
 	job := matMulJob{mc.v, ma.v, mb.v, cfg}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func finite(x float32) bool { return x-x == 0 }
@@ -148,7 +143,7 @@ func (j *matMulJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.b))
 }
 
-func (j *matMulJob) Run() {
+func (j matMulJob) Run() {
 	g := &j.cfg
 	gemm.Mul(g.M, g.N, g.K, g.Into.Alpha,
 		gemm.Matrix{Data: j.a, Stride: g.LDA, Trans: g.TransA},

@@ -31,12 +31,7 @@ func (j splitJob) do() error {
 	if err != nil {
 		return err
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (j *splitJob) Kernel() string {
@@ -52,7 +47,7 @@ func (j *splitJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.rest))
 }
 
-func (j *splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), castChunk), *j) }
+func (j splitJob) Run() { splitTask.Run(cpu.Chunks(j.w.Len(), castChunk), j) }
 
 var splitTask = cpu.NewTask(func(j *splitJob, item int) {
 	lo, hi := cpu.Chunk(j.w.Len(), castChunk, item)

@@ -126,12 +126,7 @@ func (s *traversal) sweep(grad snug.View) (err error) {
 	if job.records, err = s.found.On(grad); err != nil {
 		return err
 	}
-	if grad.Device().IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(grad.Device(), &queued)
+	return device.Run(grad.Device(), job)
 }
 
 // stats returns what the pass found. Only where there are non-finite values, it
@@ -182,8 +177,8 @@ func (j *sweepJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.records))
 }
 
-func (j *sweepJob) Run() {
-	sweepTask.Run(cpu.Chunks(j.grad.Len(), j.piece()), *j)
+func (j sweepJob) Run() {
+	sweepTask.Run(cpu.Chunks(j.grad.Len(), j.piece()), j)
 }
 
 func (j *sweepJob) piece() int { return measure.Piece(j.grad.Device(), j.grad.Len()) }

@@ -31,12 +31,7 @@ func backward(j backwardJob) error {
 	if err != nil {
 		return err
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 // check resolves j's Options and returns the device, or what is wrong.
@@ -74,22 +69,22 @@ func (j *backwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run implements [driver.Job].
-func (j *backwardJob) Run() {
+func (j backwardJob) Run() {
 	c := &j.c
 	keyHeads := c.Batch * c.KVHeads
 	_, longest := c.longest()
 	j.onePass = longest > 0 && keyHeads >= runtime.GOMAXPROCS(0) && (j.dq.DType() == snug.F32 || c.sumsLen() > 0)
-	queryTask.Run(c.queryTiles(), *j)
+	queryTask.Run(c.queryTiles(), j)
 	if j.onePass {
-		headTask.Run(keyHeads, *j)
+		headTask.Run(keyHeads, j)
 	} else {
-		keyTask.Run(keyHeads*cpu.Chunks(longest, tileK), *j)
+		keyTask.Run(keyHeads*cpu.Chunks(longest, tileK), j)
 	}
 	if c.Sinks.Grad.Len() > 0 {
-		sinkTask.Run(c.Heads, *j)
+		sinkTask.Run(c.Heads, j)
 	}
 	if c.Bias.Grad.Len() > 0 {
-		biasTask.Run(c.biasTiles(), *j)
+		biasTask.Run(c.biasTiles(), j)
 	}
 }
 

@@ -20,12 +20,7 @@ func forward(j forwardJob) error {
 	if err != nil {
 		return err
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 // check resolves j's Options and returns the device, or what is wrong.
@@ -72,7 +67,7 @@ func (j *forwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run implements [driver.Job].
-func (j *forwardJob) Run() { forwardTask.Run(j.c.queryTiles(), *j) }
+func (j forwardJob) Run() { forwardTask.Run(j.c.queryTiles(), j) }
 
 // forwardTask computes out and lse for one tile of queries an item.
 var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {

@@ -61,12 +61,7 @@ func merge(j mergeJob) error {
 	if err != nil {
 		return err
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 func (j *mergeJob) check() (*snug.Device, error) {
@@ -105,7 +100,7 @@ func (j *mergeJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run implements [driver.Job].
-func (j *mergeJob) Run() { mergeTask.Run(j.c.queryTiles(), *j) }
+func (j mergeJob) Run() { mergeTask.Run(j.c.queryTiles(), j) }
 
 var mergeTask = cpu.NewTask(func(j *mergeJob, item int) {
 	c := &j.c

@@ -29,12 +29,7 @@ func add(out, a, b snug.View) error {
 		return err
 	}
 	job := addJob{out, a, b}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type addJob struct{ out, a, b snug.View }
@@ -47,7 +42,7 @@ func (j *addJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
+func (j addJob) Run() { addTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
 var addTask = cpu.NewTask(func(j *addJob, item int) {
 	lo, hi := cpu.Chunk(j.out.Len(), itemLen, item)

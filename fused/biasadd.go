@@ -57,12 +57,7 @@ func biasAdd(out, x, bias snug.View) error {
 		return err
 	}
 	job := biasAddJob{out, x, bias, rows, cols}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
@@ -90,12 +85,7 @@ func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
 		return err
 	}
 	job := biasAddBackwardJob{dbias, dy, ws, rows, cols, into}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type biasAddJob struct {
@@ -112,7 +102,7 @@ func (j *biasAddJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *biasAddJob) Run() { biasAddTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+func (j biasAddJob) Run() { biasAddTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
 var biasAddTask = cpu.NewTask(func(j *biasAddJob, item int) {
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
@@ -154,9 +144,9 @@ func (j *biasAddBackwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].
-func (j *biasAddBackwardJob) Run() {
+func (j biasAddBackwardJob) Run() {
 	n := parts(j.rows)
-	biasSumsTask.Run(n, *j)
+	biasSumsTask.Run(n, j)
 	addParts(j.dbias.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into, nil)
 }
 

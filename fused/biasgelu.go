@@ -95,12 +95,7 @@ func biasGELU(op string, form geluForm, out, x, bias snug.View) error {
 		return err
 	}
 	job := biasGELUJob{out, x, bias, rows, cols, form}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error {
@@ -136,12 +131,7 @@ func biasGELUBackward(op string, form geluForm, dx, dbias, dy, x, bias snug.View
 		return err
 	}
 	job := biasGELUBackwardJob{dx, dbias, dy, x, bias, ws, rows, cols, into, frozen, form}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type biasGELUJob struct {
@@ -161,7 +151,7 @@ func (j *biasGELUJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+func (j biasGELUJob) Run() { biasGELUTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
 var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
@@ -207,9 +197,9 @@ func (j *biasGELUBackwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].
-func (j *biasGELUBackwardJob) Run() {
+func (j biasGELUBackwardJob) Run() {
 	n := parts(j.rows)
-	biasGELUBackwardTask.Run(n, *j)
+	biasGELUBackwardTask.Run(n, j)
 	if !j.frozen {
 		addParts(j.dbias.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into, order(j.x))
 	}

@@ -67,12 +67,7 @@ func dropout(op string, out, x operand, mask DropoutMask) error {
 		return err
 	}
 	job := dropoutJob{out.view, x.view, mask}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type dropoutJob struct {
@@ -88,7 +83,7 @@ func (j *dropoutJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.x))
 }
 
-func (j *dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
+func (j dropoutJob) Run() { dropoutTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
 var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
 	stream := philox.Stream{Seed: j.mask.Seed, Tensor: j.mask.Tensor}

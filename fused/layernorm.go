@@ -86,12 +86,7 @@ func layerNorm(out, mean, rstd, x, gamma, beta snug.View, eps float32) error {
 		return err
 	}
 	job := layerNormJob{out, mean, rstd, x, gamma, beta, rows, cols, eps}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func checkEps(op string, eps float32) error {
@@ -142,10 +137,5 @@ func layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, in
 		return err
 	}
 	job := layerNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, rows, cols, into, frozen}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }

@@ -23,7 +23,7 @@ func (j *layerNormJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *layerNormJob) Run() { layerNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+func (j layerNormJob) Run() { layerNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
 var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 	buf := scratch.Get(3 * j.cols)
@@ -74,9 +74,9 @@ func (j *layerNormBackwardJob) Operands(yield func(*driver.Mem)) {
 
 // Run leaves the partial sums of part p at ws[p][2][cols], those of dgamma
 // first.
-func (j *layerNormBackwardJob) Run() {
+func (j layerNormBackwardJob) Run() {
 	n := parts(j.rows)
-	layerNormBackwardTask.Run(n, *j)
+	layerNormBackwardTask.Run(n, j)
 	if j.frozen {
 		return
 	}

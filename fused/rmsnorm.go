@@ -77,12 +77,7 @@ func rmsNorm(out, rstd, x, gamma snug.View, eps float32) error {
 		return err
 	}
 	job := rmsNormJob{out, rstd, x, gamma, rows, cols, eps}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into GradsInto, ws snug.View) error {
@@ -122,12 +117,7 @@ func rmsNormBackward(dx, dgamma, dy, x, rstd, gamma snug.View, into GradsInto, w
 		return err
 	}
 	job := rmsNormBackwardJob{dx, dgamma, dy, x, rstd, gamma, ws, rows, cols, into, frozen}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type rmsNormJob struct {
@@ -145,7 +135,7 @@ func (j *rmsNormJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), *j) }
+func (j rmsNormJob) Run() { rmsNormTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
 
 var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
 	buf := scratch.Get(2 * j.cols)
@@ -193,9 +183,9 @@ func (j *rmsNormBackwardJob) Operands(yield func(*driver.Mem)) {
 }
 
 // Run leaves the partial sums of part p at ws[p][cols].
-func (j *rmsNormBackwardJob) Run() {
+func (j rmsNormBackwardJob) Run() {
 	n := parts(j.rows)
-	rmsNormBackwardTask.Run(n, *j)
+	rmsNormBackwardTask.Run(n, j)
 	if !j.frozen {
 		addParts(j.dgamma.Float32s(), j.ws.Float32s(), 0, n, j.cols, j.into.Params, order(j.x))
 	}

@@ -51,12 +51,7 @@ func swiGLU(out, gate, up snug.View) error {
 		return err
 	}
 	job := swiGLUJob{out, gate, up}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func swiGLUBackward(dgate, dup, dy, gate, up snug.View) error {
@@ -73,12 +68,7 @@ func swiGLUBackward(dgate, dup, dy, gate, up snug.View) error {
 		return err
 	}
 	job := swiGLUBackwardJob{dgate, dup, dy, gate, up}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 type swiGLUJob struct{ out, gate, up snug.View }
@@ -91,7 +81,7 @@ func (j *swiGLUJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *swiGLUJob) Run() { swiGLUTask.Run(cpu.Chunks(j.out.Len(), itemLen), *j) }
+func (j swiGLUJob) Run() { swiGLUTask.Run(cpu.Chunks(j.out.Len(), itemLen), j) }
 
 var swiGLUTask = cpu.NewTask(func(j *swiGLUJob, item int) {
 	lo, hi := cpu.Chunk(j.out.Len(), itemLen, item)
@@ -122,7 +112,7 @@ func (j *swiGLUBackwardJob) Operands(yield func(*driver.Mem)) {
 	}
 }
 
-func (j *swiGLUBackwardJob) Run() { swiGLUBackwardTask.Run(cpu.Chunks(j.dy.Len(), itemLen), *j) }
+func (j swiGLUBackwardJob) Run() { swiGLUBackwardTask.Run(cpu.Chunks(j.dy.Len(), itemLen), j) }
 
 var swiGLUBackwardTask = cpu.NewTask(func(j *swiGLUBackwardJob, item int) {
 	lo, hi := cpu.Chunk(j.dy.Len(), itemLen, item)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // DoRA is a [Linear] with a [LoRA] that adapts the direction of each row of the weight. m,
@@ -142,7 +143,7 @@ func (l *Linear) norms(norms, scale snug.View, a *LoRA) error {
 				return err
 			}
 		}
-		return start(l.w.Device(), j)
+		return device.Run(l.w.Device(), j)
 	})
 }
 
@@ -206,7 +207,7 @@ func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Dropout) er
 	if err != nil {
 		return err
 	}
-	err = start(d.l.w.Device(), dotsJob{g.Magnitude, d.n, dy, h, g.Into.Alpha, g.Into.Beta})
+	err = device.Run(d.l.w.Device(), dotsJob{g.Magnitude, d.n, dy, h, g.Into.Alpha, g.Into.Beta})
 	if err == nil {
 		err = d.start(blendJob{dst: h, src: dy, scale: d.c, cols: d.l.out}) // e
 	}
@@ -251,7 +252,7 @@ func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Dropout) error {
 	return err
 }
 
-func (d *DoRA) start(j blendJob) error { return start(d.l.w.Device(), j) }
+func (d *DoRA) start(j blendJob) error { return device.Run(d.l.w.Device(), j) }
 
 // check returns the rows of the operands.
 func (d *DoRA) check(op string, x, u, y, h snug.View, draw Dropout) (rows int, err error) {

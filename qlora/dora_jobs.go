@@ -30,7 +30,7 @@ func (j *normsJob) Operands(yield func(*driver.Mem)) {
 // rowsOf returns how many rows of cols elements one item of a parallel loop takes.
 func rowsOf(cols int) int { return max(1, grain/cols) }
 
-func (j *normsJob) Run() { normsTask.Run(cpu.Chunks(j.norms.Len(), rowsOf(j.cols)), *j) }
+func (j normsJob) Run() { normsTask.Run(cpu.Chunks(j.norms.Len(), rowsOf(j.cols)), j) }
 
 var normsTask = cpu.NewTask(func(j *normsJob, item int) {
 	norms, scale, magnitude := j.norms.Float32s(), j.scale.Float32s(), j.magnitude.Float32s()
@@ -67,7 +67,7 @@ func (j *blendJob) Operands(yield func(*driver.Mem)) {
 
 func (j *blendJob) rows() int { return j.dst.Len() / j.cols }
 
-func (j *blendJob) Run() { blendTask.Run(cpu.Chunks(j.rows(), rowsOf(j.cols)), *j) }
+func (j blendJob) Run() { blendTask.Run(cpu.Chunks(j.rows(), rowsOf(j.cols)), j) }
 
 var blendTask = cpu.NewTask(func(j *blendJob, item int) {
 	tile := tiles.Get(3 * half.Chunk)
@@ -125,7 +125,7 @@ func (j *dotsJob) Operands(yield func(*driver.Mem)) {
 // dotsCols is how many columns one item of a parallel loop takes.
 const dotsCols = 64
 
-func (j *dotsJob) Run() { dotsTask.Run(cpu.Chunks(j.acc.Len(), dotsCols), *j) }
+func (j dotsJob) Run() { dotsTask.Run(cpu.Chunks(j.acc.Len(), dotsCols), j) }
 
 var dotsTask = cpu.NewTask(func(j *dotsJob, item int) {
 	tile := tiles.Get(2 * dotsCols)
@@ -151,15 +151,3 @@ var dotsTask = cpu.NewTask(func(j *dotsJob, item int) {
 		acc[first+c] = sum
 	}
 })
-
-// start runs a job on the CPU, or queues it on another device.
-func start[J any, P interface {
-	*J
-	driver.Job
-}](dev *snug.Device, job J) error {
-	if dev.IsCPU() {
-		P(&job).Run()
-		return nil
-	}
-	return launch[J, P](dev, job)
-}

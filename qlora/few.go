@@ -38,11 +38,7 @@ func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
 // forwardFew is Forward of few rows.
 func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
 	j := fewJob{weightCodes: l.codes(), y: y, x: x, rows: rows, beta: beta}
-	if dev := l.w.Device(); !dev.IsCPU() {
-		return launch(dev, j)
-	}
-	j.Run()
-	return nil
+	return device.Run(l.w.Device(), j)
 }
 
 // weightCodes are W of [out, in] elements, where in is a multiple of the block. With double
@@ -83,7 +79,7 @@ func (j *fewJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.nested))
 }
 
-func (j *fewJob) Run() {
+func (j fewJob) Run() {
 	floats := j.x.Float32s()
 	if floats == nil {
 		tile := tiles.Get(j.x.Len())
@@ -93,7 +89,7 @@ func (j *fewJob) Run() {
 	}
 	for lo := 0; lo < j.rows; lo += nibble.DotRows {
 		hi := min(lo+nibble.DotRows, j.rows)
-		a := fewArgs{fewJob: *j, x: floats[lo*j.in : hi*j.in]}
+		a := fewArgs{fewJob: j, x: floats[lo*j.in : hi*j.in]}
 		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
 		fewTask.Run(cpu.Chunks(j.out, a.step()), a)
 	}

@@ -16,14 +16,6 @@ const grain = 1 << 14
 
 var tiles cpu.Scratch
 
-// launch queues a copy of job on dev.
-func launch[J any, P interface {
-	*J
-	driver.Job
-}](dev *snug.Device, job J) error {
-	return device.Launch(dev, P(&job))
-}
-
 // part returns elements lo to hi-1 of a view that has them.
 func part(v snug.View, lo, hi int) snug.View {
 	v, _ = v.Slice(lo, hi)
@@ -45,7 +37,7 @@ func (j *quantizeJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.src))
 }
 
-func (j *quantizeJob) Run() { quantizeTask.Run(cpu.Chunks(j.src.Len(), grain), *j) }
+func (j quantizeJob) Run() { quantizeTask.Run(cpu.Chunks(j.src.Len(), grain), j) }
 
 // quantizeTask converts a tile at a time, a multiple of every block.
 var quantizeTask = cpu.NewTask(func(j *quantizeJob, item int) {
@@ -80,7 +72,7 @@ func (j *dequantizeJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.nested))
 }
 
-func (j *dequantizeJob) Run() { dequantizeTask.Run(cpu.Chunks(j.dst.Len(), grain), *j) }
+func (j dequantizeJob) Run() { dequantizeTask.Run(cpu.Chunks(j.dst.Len(), grain), j) }
 
 var dequantizeTask = cpu.NewTask(func(j *dequantizeJob, item int) {
 	lo, hi := cpu.Chunk(j.dst.Len(), grain, item)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // Merge writes W + s·B·A, the weight of a layer with its adapter, to dst: [out, in]
@@ -59,10 +60,10 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 		}
 		if scales.Len() > 0 {
 			n, c := part(scales, 0, hi-lo), part(scales, l.rows, l.rows+hi-lo)
-			if err := start(w.Device(), normsJob{n, c, part(a.Magnitude, lo, hi), rows, l.in}); err != nil {
+			if err := device.Run(w.Device(), normsJob{n, c, part(a.Magnitude, lo, hi), rows, l.in}); err != nil {
 				return err
 			}
-			if err := start(w.Device(), blendJob{dst: rows, src: rows, scale: c, cols: l.in, byRow: true}); err != nil {
+			if err := device.Run(w.Device(), blendJob{dst: rows, src: rows, scale: c, cols: l.in, byRow: true}); err != nil {
 				return err
 			}
 		}

@@ -28,7 +28,7 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 	case device.Mem(&c).Overlaps(*device.Mem(&a)):
 		return fmt.Errorf("qlora: linear: %s: the result overlaps an operand: %w", op, snug.ErrConfig)
 	}
-	if err := launch(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
+	if err := device.Queue(w.Device(), newProduct(w, rows, c, a, beta, back)); err != nil {
 		return fmt.Errorf("qlora: linear: %s: %w", op, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -56,14 +57,12 @@ func quantize(packed, absmax, src snug.View, t Type, block int) error {
 		return err
 	}
 	j := quantizeJob{packed: packed, absmax: absmax, src: src, f: t.format(), block: block}
-	if !dev.IsCPU() {
-		return launch(dev, j)
+	if dev.IsCPU() {
+		if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
+			return fmt.Errorf("qlora: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
+		}
 	}
-	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
-		return fmt.Errorf("qlora: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
-	}
-	j.Run()
-	return nil
+	return device.Run(dev, j)
 }
 
 func dequantize(dst, packed, absmax snug.View, t Type, block int) error {
@@ -71,16 +70,7 @@ func dequantize(dst, packed, absmax snug.View, t Type, block int) error {
 	if err != nil || dst.Len() == 0 {
 		return err
 	}
-	return decode(dev, dequantizeJob{dst: dst, packed: packed, absmax: absmax, f: t.format(), block: block})
-}
-
-// decode runs or queues a job whose operands are checked.
-func decode(dev *snug.Device, j dequantizeJob) error {
-	if !dev.IsCPU() {
-		return launch(dev, j)
-	}
-	j.Run()
-	return nil
+	return device.Run(dev, dequantizeJob{dst: dst, packed: packed, absmax: absmax, f: t.format(), block: block})
 }
 
 // check is the common part of both directions: x is the vector of floats and

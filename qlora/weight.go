@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/quant8"
 )
@@ -282,7 +283,7 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 		j.nested = part(w.nested.View(), first/nestedBlock, Blocks(last, nestedBlock))
 	}
 	j.absmax = part(j.absmax, first, last)
-	return decode(dev, j)
+	return device.Run(dev, j)
 }
 
 // Close frees the memory on a device. Closing twice does nothing.

@@ -199,7 +199,7 @@ func (j squareSumsJob) on(dev *snug.Device, w *workspace) (rows, cols []float64,
 		j.Run()
 		return w.nearSums[:j.rows], w.nearSums[behind:][:j.cols], nil
 	}
-	if err := launch(dev, j); err != nil {
+	if err := device.Queue(dev, j); err != nil {
 		return nil, nil, err
 	}
 	there, err := w.sums.Slice(sizeofSum*behind, w.sums.Len())

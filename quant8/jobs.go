@@ -18,14 +18,6 @@ func blocksPerItem(block int) int { return max(1, grain/block) }
 
 var tiles cpu.Scratch
 
-// launch queues a copy of job on dev.
-func launch[J any, P interface {
-	*J
-	driver.Job
-}](dev *snug.Device, job J) error {
-	return device.Launch(dev, P(&job))
-}
-
 // quantizeJob is Quantize.
 type quantizeJob struct {
 	codes, absmax, src snug.View

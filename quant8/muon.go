@@ -102,7 +102,7 @@ func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJo
 		return err
 	}
 	if !dev.IsCPU() {
-		return launch(dev, last)
+		return device.Queue(dev, last)
 	}
 	last.Run()
 	return nil

@@ -61,6 +61,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
@@ -120,7 +121,7 @@ func quantize(codes, absmax, src snug.View, m *Map, block int) error {
 	if !dev.IsCPU() {
 		held := *m
 		j.m = &held
-		return launch(dev, j)
+		return device.Queue(dev, j)
 	}
 	if i := sweep.First(src, 1, sweep.Infinity); i >= 0 {
 		return fmt.Errorf("quant8: quantize: src[%d] is NaN or infinite: %w", i, snug.ErrNonFinite)
@@ -138,7 +139,7 @@ func dequantize(dst, codes, absmax snug.View, m *Map, block int) error {
 	if !dev.IsCPU() {
 		held := *m
 		j.m = &held
-		return launch(dev, j)
+		return device.Queue(dev, j)
 	}
 	j.Run()
 	return nil

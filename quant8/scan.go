@@ -31,7 +31,7 @@ func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (i
 	defer places.Put(all)
 	found := all[:there.Len()]
 	j.found = there.View()
-	if err = launch(dev, j); err == nil {
+	if err = device.Queue(dev, j); err == nil {
 		err = there.CopyOut(found)
 	}
 	if e := there.Close(); err == nil {

@@ -251,7 +251,7 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	case j.sums != nil:
 		return measureOn(dev, j)
 	}
-	if err := launch(dev, j); err != nil {
+	if err := device.Queue(dev, j); err != nil {
 		return err // nothing is queued
 	}
 	a.note(a.claimOf(q, lo, j.p.Len()), optim.Begun)

@@ -145,7 +145,7 @@ func measureOn(dev *snug.Device, j stepJob) error {
 		return err
 	}
 	j.sums.begin(pairsOf(j.p.Len()))
-	if err = launch(dev, measureJob{j, there.View()}); err == nil {
+	if err = device.Queue(dev, measureJob{j, there.View()}); err == nil {
 		err = there.CopyOut(pairBytes(j.sums.items))
 	}
 	if e := there.Close(); err == nil {

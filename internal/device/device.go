@@ -21,6 +21,27 @@ func Mem(v *snug.View) *driver.Mem { return (*driver.Mem)(unsafe.Pointer(v)) }
 // reaches it. Errors wrap [snug.ErrDevice], or are those of the device's driver.
 func Launch(dev *snug.Device, j driver.Job) error { return queue(dev).Launch(j) }
 
+// Queue queues a copy of job on dev.
+func Queue[J any, P interface {
+	*J
+	driver.Job
+}](dev *snug.Device, job J) error {
+	return Launch(dev, P(&job))
+}
+
+// Run computes job on the CPU, which allocates nothing: the job's own Run takes it by value.
+// On other devices it queues a copy.
+func Run[J interface{ Run() }, P interface {
+	*J
+	driver.Job
+}](dev *snug.Device, job J) error {
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	return Queue[J, P](dev, job)
+}
+
 // Copier returns dev's driver as one that copies beside the queue of kernels. The error
 // wraps [snug.ErrDevice] when dev is closed or, as the CPU, has no such copies.
 func Copier(dev *snug.Device) (driver.Copier, error) { return queue(dev).Copier() }

@@ -55,13 +55,7 @@ func strip(rows, cols int) int {
 // memory of products on the CPU is that of [gemm.Mul]. Other devices queue the work, with
 // the products of [gemm.Grids].
 func NewtonSchulz(x snug.View, rows, cols int, work snug.View) error {
-	j := job{x: x, work: work, rows: rows, cols: cols}
-	if dev := x.Device(); !dev.IsCPU() {
-		queued := j
-		return device.Launch(dev, &queued)
-	}
-	j.Run()
-	return nil
+	return device.Run(x.Device(), job{x: x, work: work, rows: rows, cols: cols})
 }
 
 // job is NewtonSchulz.
@@ -77,7 +71,7 @@ func (j *job) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.work))
 }
 
-func (j *job) Run() {
+func (j job) Run() {
 	k := min(j.rows, j.cols)
 	if k == 0 {
 		return

@@ -76,12 +76,7 @@ func UnpackBits[V Booleans, M snug.Vector8](dst V, mask M) error {
 	if err != nil || job.dst.Len() == 0 {
 		return err
 	}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 // ApplyBits computes the gradient dx of a layer that passes some elements, times a
@@ -114,12 +109,7 @@ func ApplyBits[V snug.Vector, M snug.Vector8](dx, dy V, mask M, scale float32) e
 	if err != nil || job.dy.Len() == 0 {
 		return err
 	}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 // pack sets the bits of mask by a test of the elements of x.
@@ -129,12 +119,7 @@ func packBits(op string, mask, x snug.View, t bitTest) error {
 		return err
 	}
 	job := bitsJob{mask, x, t}
-	if dev.IsCPU() {
-		job.Run()
-		return nil
-	}
-	queued := job
-	return device.Launch(dev, &queued)
+	return device.Run(dev, job)
 }
 
 func checkBooleans(op, name string, v snug.View) error {

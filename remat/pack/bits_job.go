@@ -71,7 +71,7 @@ func (j *bitsJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.x))
 }
 
-func (j *bitsJob) Run() { bitsTask.Run(cpu.Chunks(j.x.Len(), maskChunk), *j) }
+func (j bitsJob) Run() { bitsTask.Run(cpu.Chunks(j.x.Len(), maskChunk), j) }
 
 var bitsTask = cpu.NewTask(func(j *bitsJob, item int) {
 	lo, hi := cpu.Chunk(j.x.Len(), maskChunk, item)
@@ -110,7 +110,7 @@ func (j *unpackJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.mask))
 }
 
-func (j *unpackJob) Run() { unpackTask.Run(cpu.Chunks(j.dst.Len(), maskChunk), *j) }
+func (j unpackJob) Run() { unpackTask.Run(cpu.Chunks(j.dst.Len(), maskChunk), j) }
 
 var unpackTask = cpu.NewTask(func(j *unpackJob, item int) {
 	lo, hi := cpu.Chunk(j.dst.Len(), maskChunk, item)
@@ -161,7 +161,7 @@ func (j *applyJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.mask))
 }
 
-func (j *applyJob) Run() { applyTask.Run(cpu.Chunks(j.dy.Len(), maskChunk), *j) }
+func (j applyJob) Run() { applyTask.Run(cpu.Chunks(j.dy.Len(), maskChunk), j) }
 
 var applyTask = cpu.NewTask(func(j *applyJob, item int) {
 	lo, hi := cpu.Chunk(j.dy.Len(), maskChunk, item)

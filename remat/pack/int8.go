@@ -66,12 +66,7 @@ func (j int8Job) launch(op string) error {
 	if n == 0 {
 		return nil
 	}
-	if dev.IsCPU() {
-		j.Run()
-		return nil
-	}
-	queued := j
-	return device.Launch(dev, &queued)
+	return device.Run(dev, j)
 }
 
 // checkBytes returns an error unless v holds as many bytes as n elements want.
@@ -93,7 +88,7 @@ func (j *int8Job) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.scales))
 }
 
-func (j *int8Job) Run() { int8Task.Run(cpu.Chunks(j.x.Len(), maskChunk), *j) }
+func (j int8Job) Run() { int8Task.Run(cpu.Chunks(j.x.Len(), maskChunk), j) }
 
 var int8Task = cpu.NewTask(func(j *int8Job, item int) {
 	lo, hi := cpu.Chunk(j.x.Len(), maskChunk, item)
