@@ -44,8 +44,8 @@ type Resaver[A, S any] interface {
 type Chain[A, S any] struct {
 	Stages []Stage[A, S]
 
-	// Bytes returns the size of an activation or gradient, SavedBytes that of
-	// a saved set with the output in it. Both are required.
+	// Bytes returns the size in bytes of an activation or gradient, SavedBytes the
+	// size of a saved set with the output in it. Both are required.
 	Bytes      func(A) int64
 	SavedBytes func(S) int64
 
@@ -55,27 +55,26 @@ type Chain[A, S any] struct {
 	Release      func(A)
 	ReleaseSaved func(S)
 
-	// Hash and HashSaved, if they are not nil, make a run compare every output and
-	// every saved set that is computed again with what it was first, and fail with
-	// a [*RecomputeError] where it differs. [HashView] does so for a vector. A
-	// plan that computes a value again after it was only part of a saved set is
-	// checked by Hash. Values that were packed, and those computed from them, are
-	// not the same and not compared, nor are the saved sets of Resave.
-	// They cost one pass over every value and 16 bytes a stage.
+	// Hash and HashSaved, if they are not nil, verify recomputation: a run hashes
+	// every output and every saved set, and fails with a [*RecomputeError] when a
+	// recomputed value has another hash than the first time. [HashView] hashes a
+	// vector. Hash also checks an output that was at first only a part of a saved
+	// set. A run does not compare packed values, values that are computed from
+	// packed ones, and the saved sets of Resave. The cost is one pass over every
+	// value and 16 bytes a stage.
 	Hash      func(A) (uint64, error)
 	HashSaved func(S) (uint64, error)
 
-	// Store and StoreSaved begin to copy a value to a tier, for plans that page or
-	// pack. The value stays as it is until [Copy].Stored returns, and with those
-	// plans StoreSaved wants Output, which returns the output within a saved set
-	// that has been loaded.
+	// Store and StoreSaved begin to copy a value to a tier. Plans that page or pack
+	// need them. The value does not change until [Copy].Stored returns. StoreSaved
+	// needs Output, which returns the output within a loaded saved set.
 	Store      func(ctx context.Context, t Tier, y A) (Copy[A], error)
 	StoreSaved func(ctx context.Context, t Tier, s S) (Copy[S], error)
 	Output     func(S) A
 
-	// Costs gives the transient bytes of the stages, which cannot be
-	// measured, and the sizes that measured ones are compared with. nil
-	// stands for no transient bytes and no comparison.
+	// Costs declares the transient bytes of the stages, which a run cannot
+	// measure, and the sizes that a run compares with the measured ones. nil
+	// means no transient bytes and no comparison.
 	Costs *Costs
 }
 

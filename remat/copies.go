@@ -8,23 +8,22 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Copy is what a tier holds of a value, an activation or a saved set. Transfers go
-// on while other stages compute; the executor waits for them where the plan's
-// next operation needs that. It calls the methods from one goroutine.
+// Copy is the copy of a value, an activation or a saved set, in a tier. Transfers go on
+// while other stages compute; the executor waits for a transfer when the plan's next
+// operation needs it. It calls the methods from one goroutine.
 type Copy[V any] interface {
 	// Bytes returns the size of the copy in its tier.
 	Bytes() int64
-	// Stored waits until the copy is complete, so that the value that it is of can
-	// be released.
+	// Stored waits until the copy is complete. Then the value can be released.
 	Stored(ctx context.Context) error
-	// Load returns a value in device memory that the executor owns, and begins to
-	// fill it. It may be called again after that value has been released. A Load that fails leaves
-	// nothing behind.
+	// Load allocates a value in device memory, begins to fill it, and hands it to the
+	// executor. The executor may call it again after it has released that value. A Load
+	// that fails leaves nothing behind.
 	Load(ctx context.Context) (V, error)
 	// Loaded waits until the value of the last Load is complete.
 	Loaded(ctx context.Context) error
-	// Release frees the copy. It ends transfers that have not ended, or waits for
-	// them: the values that they are of are released after it.
+	// Release frees the copy. It stops transfers that go on, or waits for them,
+	// because the executor releases their values next.
 	Release()
 }
 

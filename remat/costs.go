@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Cost is what one stage takes. Sizes are in bytes, times in any one unit for
+// Cost is the memory and time of one stage. Sizes are in bytes, times in any one unit for
 // the whole chain; seconds make them comparable with measured ones.
 type Cost struct {
 	Name          string  `json:"name,omitempty"`           // for people; may be empty
@@ -18,16 +18,16 @@ type Cost struct {
 	ForwardTime   float64 `json:"forward_time,omitempty"`   // of either forward operation
 	BackwardTime  float64 `json:"backward_time,omitempty"`
 
-	// Packed is the size of the saved set in a lossy form, such as that of
-	// [github.com/snug-ml/snug/remat/pack.Int8], 0 where there is none. PackTime and UnpackTime are of
-	// making it and of using it.
+	// Packed is the size of the saved set in a lossy form, such as
+	// [github.com/snug-ml/snug/remat/pack.Int8]; 0 means that there is none. PackTime
+	// and UnpackTime are the times of packing and unpacking.
 	Packed     int64   `json:"packed,omitempty"`
 	PackTime   float64 `json:"pack_time,omitempty"`
 	UnpackTime float64 `json:"unpack_time,omitempty"`
 }
 
-// Costs is what the stages of a chain take. It is plain JSON in and out; all
-// functions that take one validate it.
+// Costs are the memory and time of a chain. They are plain JSON in and out; all
+// functions that take them validate them.
 type Costs struct {
 	Input  int64  `json:"input"` // |a_0| in bytes
 	Stages []Cost `json:"stages"`

@@ -8,10 +8,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// BudgetError says that no plan fits. It wraps [snug.ErrNoMemory].
+// BudgetError says that no plan fits into the budget. It wraps [snug.ErrNoMemory].
 type BudgetError struct {
-	Budget   int64 // what was given, in bytes
-	Smallest int64 // the smallest budget for which the method finds a plan
+	Budget   int64 // in bytes, as given
+	Smallest int64 // the smallest budget in bytes for which the method finds a plan
 }
 
 // Error returns both budgets.

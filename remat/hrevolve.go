@@ -15,23 +15,22 @@ const maxTransitions int64 = 1 << 34
 // operations: two steps a stage, and a load between two stages.
 const maxLevelStages = maxOps / 3
 
-// HRevolve returns the plan of the smallest makespan that keeps at most so many inputs of
-// stages in slots in device memory, and so many as copies in tier, [Host] or [Disk]. It
-// takes all stages for equal, as [Revolve] does; [MethodHRevolve] finds the numbers for a
-// budget in bytes. The makespan is
+// HRevolve returns the plan of the smallest makespan among plans that keep at most slots
+// inputs of stages in device memory, and at most copies inputs in tier, [Host] or [Disk].
+// It assumes equal stages, as [Revolve] does. [MethodHRevolve] finds the two numbers for
+// a budget in bytes. The makespan is
 //
 //	T = n + E + Write·writes + Read·reads
 //
-// in forward steps: every one of n stages runs forward once to save what its backward step
-// uses up at once, E forward steps are extra, a backward step takes no time, and neither does
-// a slot in memory. Write and Read are the times of transfers: the outputs' mean size, at the
-// rates that c has for the tier, as multiples of the mean ForwardTime. Transfers do not
-// overlap with steps in T; in [Plan.Simulate] and in runs they do.
-// a_0 takes a slot, and a transfer if that is a copy, like any other input, although
-// the plan needs neither, as the caller holds a_0. The tier is left out where it saves nothing.
+// in forward steps: each of n stages runs forward once to save what its backward step
+// uses at once, and E forward steps are extra. Backward steps and slots take no time. Write
+// and Read are the times of moving an output of the mean size at the rates of the tier, as
+// multiples of the mean ForwardTime. T adds transfers to the steps; [Plan.Simulate] and runs
+// overlap them. T counts a slot or a copy for a_0 too, although the plan needs
+// none, because the caller holds a_0. The plan uses the tier only if that saves time.
 //
-// Without copies, and with a tier whose transfers take too long, T is n + E(n, slots)
-// as of [Revolve]. Another slot or a faster tier never makes T larger.
+// Without copies, or with a tier that is too slow, the plan is that of [Revolve] and T is
+// n + E(n, slots). One more slot or a faster tier never makes T larger.
 //
 // The dynamic program is that of Aupy, Herrmann, Hovland and Robert, "Optimal
 // Multistage Algorithm for Adjoint Computation", SIAM J. Sci. Comput. 38(3), 2016,

@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Kind is what an operation does. The package documentation has the table of
-// what each needs and how much memory it takes.
+// Kind says what an operation does. A table in the package's doc says what each
+// operation needs and how many bytes it takes.
 type Kind uint8
 
 // The kinds of operations. The zero Kind is none.
@@ -62,9 +62,9 @@ func parseOp(s string) (Op, bool) {
 	return Op{}, false
 }
 
-// Plan is one forward and backward pass over a chain. The operations are the
-// vocabulary of non-persistent plans too: a value may be computed, dropped and
-// computed again any number of times before its backward step.
+// Plan is one forward and backward pass over a chain. Plans may be non-persistent: they
+// may compute a value, drop it and compute it again any number of times before its
+// backward step.
 //
 // A Plan is data: make one with a planner, by hand, or from JSON with
 // [ParsePlan].

@@ -16,7 +16,7 @@ const (
 	MethodExact                      // [Exact], or the best plan known when the search ends early
 	MethodRotor                      // [Rotor]
 	MethodRevolve                    // [Revolve] with the best number of slots
-	MethodHRevolve                   // [HRevolve] with good numbers of slots; it needs Tiers
+	MethodHRevolve                   // [HRevolve] with good numbers of slots and copies; it needs Tiers
 	MethodEvery                      // [Every] with the best k
 	MethodChen                       // [Chen]
 	MethodKeepAll                    // [KeepAll]

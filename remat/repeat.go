@@ -72,9 +72,9 @@ func (c Costs) Repeat(n int) (Costs, error) {
 	return all, nil
 }
 
-// Iteration returns the round of a loop, from 0, in which a stage of [Repeat] runs,
-// of the innermost loop; 0 outside of one. A stage with dropout, say, numbers its
-// random numbers with it.
+// Iteration returns the round of the innermost loop of [Repeat] in which a stage runs, from
+// 0; outside of a loop it returns 0. A stage with dropout uses it as a part of the counter
+// of its random numbers.
 func Iteration(ctx context.Context) int {
 	if ctx == nil {
 		return 0

@@ -31,7 +31,7 @@ type Report struct {
 	Mismatches []Mismatch
 }
 
-// Bytes is what is held around one operation.
+// Bytes counts the memory that a plan holds at one operation.
 type Bytes struct {
 	Peak int64 // while it runs
 	Held int64 // after it
@@ -39,12 +39,12 @@ type Bytes struct {
 	Disk int64 // on disk, after it
 }
 
-// Mismatch is a value whose size is not what the costs say.
+// Mismatch is a value whose measured size differs from its declared size.
 type Mismatch struct {
 	Value    ValueKind
 	Index    int // i of a_i, s_i or d_i
 	Declared int64
-	Measured int64 // of its first computation that differs
+	Measured int64 // in the first computation that differs
 }
 
 // ValueKind is a kind of value in the package's memory model.

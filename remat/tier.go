@@ -6,7 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tier is where a copy of a value is kept.
+// Tier is the kind of memory that keeps a copy of a value.
 type Tier uint8
 
 // The tiers.
@@ -28,9 +28,9 @@ func (t Tier) String() string {
 // tier returns where an operation puts a copy.
 func (k Kind) tier() Tier { return Tier(k - Pack) }
 
-// Rates are how fast copies are made and loaded, in bytes for each unit of the
+// Rates are the speeds of transfers to and from a tier, in bytes for each unit of the
 // time that [Cost] uses. Transfers in the two directions, and to different tiers, do
-// not delay each other or computation. 0 stands for a tier that is not there.
+// not delay each other or computation. 0 means that there is no such tier.
 type Rates struct {
 	Write float64 `json:"write"` // to the tier
 	Read  float64 `json:"read"`  // from it

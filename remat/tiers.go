@@ -10,14 +10,15 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tiers are what a [Planner] may use besides device memory. Transfers take the time
-// that the [Rates] of the costs say.
+// Tiers are the memory that a [Planner] may use besides device memory. The [Rates] of
+// the costs give the time of transfers.
 type Tiers struct {
 	Host int64 // bytes of host memory for copies
 	Disk int64 // bytes on disk
-	// Lossy lets saved sets be packed where the costs have a size for that. The
-	// gradient is then not exact. The error is that of the form they are packed
-	// in; for that of [github.com/snug-ml/snug/remat/pack.Int8] it is 1/128 of the largest of 32 elements.
+	// Lossy allows packing of saved sets for which the costs have a packed size. The
+	// gradient is then not exact. Its error follows from the error of the packed
+	// form; for [github.com/snug-ml/snug/remat/pack.Int8] it is 1/128 of the largest of 32
+	// elements.
 	Lossy bool
 }
 

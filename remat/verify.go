@@ -8,13 +8,12 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 )
 
-// RecomputeError says that a value was not the same when it was computed again,
-// so that the gradient would be that of another function: a stage that draws its
-// random numbers from a sequence, or that reads what has changed meanwhile. It
-// wraps [snug.ErrCorrupt].
+// RecomputeError says that a recomputed value differs from the first one, so that the
+// gradient would be wrong. A stage that draws random numbers from a sequence causes it, or a
+// stage that reads data that has changed. It wraps [snug.ErrCorrupt].
 type RecomputeError struct {
-	Stage        int    // whose result differs
-	Saved        bool   // its saved set does, else its output
+	Stage        int    // the stage whose result differs
+	Saved        bool   // the saved set differs, else the output
 	First, Again uint64 // the hashes
 }
 
@@ -33,11 +32,10 @@ func (e *RecomputeError) Unwrap() error { return snug.ErrCorrupt }
 // hashSeed makes all hashes of one process comparable.
 var hashSeed = maphash.MakeSeed()
 
-// HashView returns a hash of a vector's bytes, for [Chain].Hash: of any element
-// type, on any device. Vectors of the same bytes have the same hash, in one
-// process; others differ in 64 bits at random. From another device than the CPU
-// the vector passes through 64 KiB of host memory, allocated by the call, which
-// waits for the device. The error is that of the device.
+// HashView returns a 64-bit hash of the bytes of a vector of any element type on any
+// device, for [Chain].Hash. In one process equal bytes have equal hashes. If the vector is not
+// on the CPU, the call waits for the device, allocates 64 KiB of host memory and copies the
+// vector through it. The error is the device's.
 func HashView(v snug.View) (uint64, error) {
 	var h maphash.Hash
 	h.SetSeed(hashSeed)
