@@ -264,12 +264,12 @@ func TestPlanThatMisses(t *testing.T) {
 	require.Equal(t, 1, status)
 	require.NotEmpty(t, errs)
 	var miss struct {
-		Limit, Least, Missing int64
-		Changes               []struct{ Change string }
+		Limit, Minimum, Missing int64
+		Changes                 []struct{ Change string }
 	}
 	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(out, "_bytes", "")), &miss))
 	require.EqualValues(t, 200<<20, miss.Limit)
-	require.Equal(t, miss.Missing, miss.Least-miss.Limit)
+	require.Equal(t, miss.Missing, miss.Minimum-miss.Limit)
 	require.NotEmpty(t, miss.Changes)
 }
 
