@@ -66,7 +66,12 @@ func ExampleStore() {
 	defer s.Close()
 	b, _ = s.Acquire("note", 5)
 	fmt.Printf("%v %s\n", s.Keys(), b)
-	// Output: [note] hello
+	_ = s.Release("note", false)
+	_ = s.Delete("note")
+	fmt.Println(s.Has("note"))
+	// Output:
+	// [note] hello
+	// false
 }
 
 // A tensor of four pages in a host limit of one.

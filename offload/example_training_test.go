@@ -118,6 +118,9 @@ func ExampleRunner() {
 		fmt.Println(layers[layer].Name, weights[0].Float32s(), r.Tier(layer))
 		return nil
 	})
+	for _, d := range r.Demoted() { // the device had less memory than the map says
+		fmt.Println(d.Layer, d.From, d.To, d.Err)
+	}
 	// Output:
 	// layer2 [2 10] store
 	// layer1 [1 10] store

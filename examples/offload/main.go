@@ -261,8 +261,8 @@ func tiers(s offload.Stats) string {
 	if s.HostLimit > 0 {
 		memory = fmt.Sprintf("%s %.2f of %.2f MiB", bar(s.HostBytes, s.HostLimit), float64(s.HostBytes)/mib, float64(s.HostLimit)/mib)
 	}
-	return fmt.Sprintf("memory %s  disk %5.2f MiB  read %6.1f  written %6.1f MiB  found in memory %3.0f %%",
-		memory, float64(s.DiskBytes)/mib, float64(s.ReadBytes)/mib, float64(s.WriteBytes)/mib, 100*float64(s.Hits)/float64(max(1, s.Hits+s.Misses)))
+	return fmt.Sprintf("memory %s  disk %5.2f MiB  read %6.1f  written %6.1f MiB  found in memory %3.0f %%  hidden %3.0f %%",
+		memory, float64(s.DiskBytes)/mib, float64(s.ReadBytes)/mib, float64(s.WriteBytes)/mib, 100*float64(s.Hits)/float64(max(1, s.Hits+s.Misses)), 100*s.Overlap())
 }
 
 // bar shows a part of a whole.
