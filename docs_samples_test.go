@@ -119,7 +119,7 @@ func TestSamplesAreTheDocs(t *testing.T) {
 	}
 	program, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), string(program), "docs have changed: rm docs_program_test.go; UPDATE=1 go test -run TestSamplesAreTheDocs .")
+	require.True(t, bytes.Equal(want, program), "docs have changed: rm docs_program_test.go; UPDATE=1 go test -run TestSamplesAreTheDocs .")
 }
 
 // names are the identifiers of a sample that are not selected from another, and those that
