@@ -112,7 +112,7 @@ func (a *Optimizer) stepFactored(dev *snug.Device, q *param, h optim.Hyper, j st
 	if err := a.copyFactors(dev, q, both, true); err != nil {
 		return err
 	}
-	j.prepare(h, false)
+	j.prepare(h)
 	return a.run(dev, q, 0, j)
 }
 

@@ -3,7 +3,6 @@
 package quant8
 
 import (
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gpu"
@@ -101,7 +100,7 @@ func (j *scanJob) Grids(q gpu.Launcher) error {
 }
 
 func (j *stepJob) Grids(q gpu.Launcher) error {
-	switch plain := j.adamw && !j.random; {
+	switch plain := j.rule.Adam() && !j.skip && !j.random; {
 	case j.states == 0:
 		return j.gridStateless(q, "quant8_subtract", j.tileGrid(), j.g, *device.Mem(&j.roots), *device.Mem(&j.g))
 	case plain && j.bits == 8:
@@ -128,14 +127,14 @@ func (j *stepJob) grid8(q gpu.Launcher) error {
 		n            uint64
 		chunk, block uint32
 		lanes, wide  uint32
-		coef         adam.Coef
+		coef         [9]float32
 		pType, gType uint32
 		positive     [129]float32
 		map2         Map
 		tree1, tree2 tree
 	}{
 		n: uint64(j.p.Len()), chunk: uint32(j.chunk), block: uint32(j.block), lanes: uint32(team(j.block)), wide: wide,
-		coef: j.coef, pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Values(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
+		coef: j.rule.AdamFactors(), pType: uint32(j.p.DType()), gType: uint32(j.g.DType()), map2: *j.v.Values(), tree1: *treeOf(j.m), tree2: *treeOf(j.v),
 	}
 	copy(params.positive[:], j.m.Values()[127:])
 	return q.LaunchGrid(&gpu.Launch{
@@ -153,10 +152,10 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 	params := struct {
 		n               uint64
 		chunk, wide     uint32
-		coef            adam.Coef
+		coef            [9]float32
 		pType, gType, _ uint32
 	}{
-		n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.coef,
+		n: uint64(j.p.Len()), chunk: uint32(j.chunk), wide: wide, coef: j.rule.AdamFactors(),
 		pType: uint32(j.p.DType()), gType: uint32(j.g.DType()),
 	}
 	return q.LaunchGrid(&gpu.Launch{

@@ -84,7 +84,7 @@ func (r Muon) equation() equation {
 // matrix to orthogonalize, and another one the parameter.
 func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
 	h.Size = h.LR * a.o.scale.factor(q.rows, q.cols)
-	j.prepare(h, false)
+	j.prepare(h)
 	last, floats := applyJob{stepJob: j}, a.work.floats.View()
 	var err error
 	if last.x, err = floats.Slice(0, q.n); err != nil {

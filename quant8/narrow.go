@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/rounding"
@@ -60,27 +59,10 @@ func (a *stepArgs) step16(s *state16, item, lo, begin, end int) {
 func stepIn[S optim.State](a *stepArgs, states []S, item, lo, hi int) {
 	scratch := tiles.Get(optim.Scratch(a.tile))
 	defer tiles.Put(scratch)
-	switch {
-	case a.sums != nil:
+	if a.sums != nil {
 		part := &a.sums.items[item]
 		part[0], part[1] = optim.Squares(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
-	case a.adamw:
-		adamwIn(a, states, lo, hi, *scratch)
-	default:
-		optim.Step(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
+		return
 	}
-}
-
-// adamwIn is stepIn for AdamW.
-func adamwIn[S optim.State](a *stepArgs, states []S, lo, hi int, scratch []float32) {
-	o, size := a.operands(), a.tile
-	for tile := 0; lo < hi; tile++ {
-		n := min(size, hi-lo)
-		s := optim.Load(states, tile, n, size, scratch[2*size:])
-		p := half.Floats(a.p, lo, scratch[:n])
-		a.coef.Update(p, s[0], s[1], half.Floats(a.g, lo, scratch[size:][:n]))
-		o.Flush(lo, p)
-		optim.Store(states, tile, s, size)
-		lo += n
-	}
+	optim.Step(&a.rule, a.operands(), lo, hi, states, a.tile, *scratch)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
@@ -127,21 +126,12 @@ func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper
 	if j.p.Len() == 0 {
 		return nil
 	}
-	j.prepare(h, a.o.name == adamwName && !j.skip)
+	j.prepare(h)
 	return a.run(dev, q, lo, j)
 }
 
-// prepare sets the factors of a step, those of package adam too if its loops are to
-// make it.
-func (j *stepJob) prepare(h optim.Hyper, adamw bool) {
-	j.rule, j.signed, j.adamw = h.Coef(), j.signs(h.Rule), adamw
-	if adamw {
-		j.coef = adam.Hyper{
-			LR: float32(h.LR), Beta1: float32(h.Beta1), Beta2: float32(h.Beta2), Eps: float32(h.Eps), WeightDecay: float32(h.WeightDecay),
-			Step: h.Step, GradScale: h.GradScale, Ratio: h.Ratio, DecayFirst: h.DecayFirst,
-		}.Coef()
-	}
-}
+// prepare sets the factors of a step.
+func (j *stepJob) prepare(h optim.Hyper) { j.rule, j.signed = h.Coef(), j.signs(h.Rule) }
 
 // checkStep checks whether a step can be made, of a whole parameter or of a range.
 func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
@@ -267,9 +257,7 @@ type stepJob struct {
 	chunk  int
 	m, v   *blockq.Encoder // of states with signs and without
 	rule   optim.Coef
-	signed []bool // whether the states have the form of those with signs
-	adamw  bool   // package adam makes the step, by coef
-	coef   adam.Coef
+	signed []bool   // whether the states have the form of those with signs
 	sums   *squares // nil, or where to add squares instead of a step
 
 	// Of a matrix of Adafactor on a device other than the CPU; elsewhere rule has them.
@@ -355,14 +343,6 @@ var stepTask = cpu.NewTask(func(a *stepArgs, item int) {
 // begin is the first of a block.
 func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 	first, last := begin/a.block, Blocks(end, a.block)
-	if a.adamw {
-		a.adamw8(adam.Blocks8{
-			Codes1: s.codes[0][begin:end], Codes2: s.codes[1][begin:end],
-			Absmax1: s.absmax[0][first:last], Absmax2: s.absmax[1][first:last],
-			Encoder1: a.m, Encoder2: a.v, Block: a.block,
-		}, lo+begin, lo+end)
-		return
-	}
 	var states [optim.MaxStates]optim.State8
 	for i, signed := range a.signed {
 		states[i] = optim.State8{Codes: s.codes[i][begin:end], Absmax: s.absmax[i][first:last], Encoder: a.v}
@@ -370,19 +350,19 @@ func (a *stepArgs) step8(s *state8, item, lo, begin, end int) {
 			states[i].Encoder = a.m
 		}
 	}
-	stepIn(a, states[:a.states], item, lo+begin, lo+end)
+	if a.sums != nil {
+		stepIn(a, states[:a.states], item, lo+begin, lo+end)
+		return
+	}
+	scratch := tiles.Get(optim.Scratch(a.tile))
+	defer tiles.Put(scratch)
+	optim.Step8(&a.rule, a.operands(), lo+begin, lo+end, states[:a.states], a.tile, *scratch)
 }
 
 // step32 is step8 for states in float32.
 func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
 	tile := tiles.Get(2 * a.tile)
 	defer tiles.Put(tile)
-	if a.adamw {
-		for ; begin < end; begin += a.tile {
-			a.update32(s, lo, begin, min(begin+a.tile, end), *tile)
-		}
-		return
-	}
 	for i := range a.states {
 		s[i] = s[i][begin:end]
 	}
@@ -392,36 +372,6 @@ func (a *stepArgs) step32(s *state32, item, lo, begin, end int) {
 		return
 	}
 	a.rule.Step32(a.operands(), lo+begin, lo+end, *s, a.tile, *tile)
-}
-
-// update32 makes the step of AdamW for elements begin to end-1 of the chunk that
-// starts at element lo.
-func (a *stepArgs) update32(s *state32, lo, begin, end int, tile []float32) {
-	t := a.tile
-	p := half.Floats(a.p, lo+begin, tile[:end-begin])
-	g := half.Floats(a.g, lo+begin, tile[t:][:end-begin])
-	a.coef.Update(p, s[0][begin:end], s[1][begin:end], g)
-	o := a.operands()
-	o.Flush(lo+begin, p)
-}
-
-// adamw8 makes the step of AdamW for elements lo to hi-1 of p, which are whole blocks.
-func (a *stepArgs) adamw8(s adam.Blocks8, lo, hi int) {
-	tile := tiles.Get(adam.Scratch8(a.block) + a.block)
-	defer tiles.Put(tile)
-	scratch, rounded := (*tile)[:adam.Scratch8(a.block)], (*tile)[adam.Scratch8(a.block):]
-	if !a.random {
-		a.coef.Step8(a.p, a.g, lo, hi, s, scratch)
-		return
-	}
-	o := a.operands()
-	for ; lo < hi; lo, s = lo+a.block, s.From(1) {
-		n := min(a.block, hi-lo)
-		x := half.Floats(a.p, lo, rounded[:n])
-		g, _ := a.g.Slice(lo, lo+n)
-		a.coef.Step8(snug.SliceView(x), g, 0, n, s.To(1), scratch)
-		o.Flush(lo, x)
-	}
 }
 
 func (j *stepJob) operands() optim.Operands {

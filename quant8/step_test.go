@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/internal/optim"
 )
 
 var signedMap, unsignedMap = DynamicMap(true), DynamicMap(false)
@@ -46,10 +46,12 @@ func (w *model) moments() (m, v []float32) {
 func (w *model) step(p, g []float32, scale float32) {
 	w.t++
 	m, v := w.moments()
-	adam.Hyper{
-		LR: testRates[adamwName], Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: w.rule.WeightDecay,
-		Step: w.t, GradScale: scale, DecayFirst: w.rule.DecayFirst,
-	}.Coef().Update(p, m, v, g)
+	beta1, beta2, eps := float32(0.9), float32(0.999), float32(1e-8)
+	c := optim.Hyper{
+		LR: float64(testRates[adamwName]), Beta1: float64(beta1), Beta2: float64(beta2), Eps: float64(eps),
+		WeightDecay: float64(w.rule.WeightDecay), Step: w.t, GradScale: scale, DecayFirst: w.rule.DecayFirst,
+	}.Coef()
+	c.Update(p, g, [optim.MaxStates][]float32{m, v})
 	w.c1, w.a1 = quantizeReference(m, w.m1, w.o.Block)
 	w.c2, w.a2 = quantizeReference(v, w.m2, w.o.Block)
 	for i, x := range m {
@@ -215,7 +217,10 @@ func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int
 		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i)))
 		a.Advance(0.1)
 		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 1))
-		adam.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: i, GradScale: 1}.Coef().Update(want[skip:], m, v, g.Get()[skip:])
+		h := a.o.hyper
+		h.LR, h.Step, h.GradScale = float64(a.lr), i, 1
+		c := h.Coef()
+		c.Update(want[skip:], g.Get()[skip:], [optim.MaxStates][]float32{m, v})
 		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
 		require.True(t, equal(want, p.Get()))
 	}

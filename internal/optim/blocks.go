@@ -12,8 +12,8 @@ import (
 const MaxStates = 3
 
 // Scratch returns how many elements of scratch a step takes in tiles of so many
-// elements: p, g and the states.
-func Scratch(tile int) int { return (2 + MaxStates) * tile }
+// elements: p, g and the states, or with Adam in 8 bits two states of two tiles.
+func Scratch(tile int) int { return (2 + max(MaxStates, 4)) * tile }
 
 // Operands are a parameter and its gradient, host views of any floating-point types
 // that do not overlap.
@@ -45,6 +45,15 @@ func Step[S State](c *Coef, o Operands, lo, hi int, states []S, tile int, scratc
 		Store(states, t, s, tile)
 		lo += n
 	}
+}
+
+// Step8 is [Step] for states in 8-bit blocks.
+func Step8(c *Coef, o Operands, lo, hi int, states []State8, block int, scratch []float32) {
+	if k := Registry.Best(); k.Adam8 != nil && c.skip == 0 && c.Adam() {
+		k.Adam8(c.Constants, o, lo, hi, states[0], states[1], block, scratch)
+		return
+	}
+	Step(c, o, lo, hi, states, block, scratch)
 }
 
 // Step32 is [Step] for states in float32, of which element 0 is that of element lo of

@@ -123,3 +123,38 @@ func larsAVX512(beta1 float32, size float32, gradScale float32, p *float32, grad
 //
 //go:noescape
 func larsL2AVX512(beta1 float32, size float32, gradScale float32, l2 float32, p *float32, grad *float32, m *float32, len int)
+
+// adam8F32AVX512 updates a block of n elements, a multiple of 16.
+//
+//go:noescape
+func adam8F32AVX512(block8 *byte, n int)
+
+// adam8EncodeF32AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func adam8EncodeF32AVX512(block8 *byte, n int)
+
+// adam8F16AVX512 updates a block of n elements, a multiple of 16.
+//
+//go:noescape
+func adam8F16AVX512(block8 *byte, n int)
+
+// adam8EncodeF16AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func adam8EncodeF16AVX512(block8 *byte, n int)
+
+// adam8BF16AVX512 updates a block of n elements, a multiple of 16.
+//
+//go:noescape
+func adam8BF16AVX512(block8 *byte, n int)
+
+// adam8EncodeBF16AVX512 updates a block of n elements, a multiple of 16, and encodes the one before.
+//
+//go:noescape
+func adam8EncodeBF16AVX512(block8 *byte, n int)
+
+// encode8AVX512 encodes the block before, of n elements, a multiple of 16.
+//
+//go:noescape
+func encode8AVX512(block8 *byte, n int)

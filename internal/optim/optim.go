@@ -40,7 +40,6 @@ package optim
 import (
 	"math"
 
-	"github.com/snug-ml/snug/internal/adam"
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
@@ -107,7 +106,7 @@ type Hyper struct {
 	Tau                     float64  // τ
 	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
 	Factors                 *Factors // of a matrix of Adafactor, in place of v
-	Ratio                   float64  // what LR is multiplied by in the update, by Sized, see [adam.Rate]; 0 means 1
+	Ratio                   float64  // what LR is multiplied by in the update, by Sized, 0 means 1
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
 	DecayFirst              bool     // decoupled decay before the update, as torch has it
@@ -146,23 +145,32 @@ type Constants struct {
 	pre, post    float32 // decoupled decay
 }
 
+// Adam says whether these are the factors of Adam without coupled decay, for which there
+// are faster loops.
+func (c *Constants) Adam() bool { return c.rule == Adam && c.l2 == 0 }
+
+// AdamFactors returns those of Adam as the faster loops take them.
+func (c *Constants) AdamFactors() [9]float32 {
+	return [...]float32{c.beta1, c.rest1, c.beta2, c.rest2, c.gradScale, c.size, c.eps, c.pre, c.post}
+}
+
 // Coef derives the factors in float64.
 func (h Hyper) Coef() Coef {
-	c1 := 1 - adam.Power(h.Beta1, h.Step)
-	c2 := math.Sqrt(1 - adam.Power(h.Beta2, h.Step))
-	rate := adam.Rate(h.LR, h.Ratio)
+	c1 := 1 - power(h.Beta1, h.Step)
+	c2 := math.Sqrt(1 - power(h.Beta2, h.Step))
+	lr := rate(h.LR, h.Ratio)
 	c := Coef{skip: h.Skip, factors: h.Factors, Constants: Constants{
 		rule:  h.Rule,
 		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
 		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
 		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
-		size: float32(rate), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+		size: float32(lr), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
 	}}
 	coupled := true
 	switch h.Rule {
 	case Adam:
 		coupled = h.Coupled
-		c.size, c.eps = float32(rate*c2/c1), float32(h.Eps*c2)
+		c.size, c.eps = float32(lr*c2/c1), float32(h.Eps*c2)
 	case AdEMAMix:
 		coupled = false
 		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)
@@ -243,14 +251,22 @@ func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
 			s[i] = x[:n] // assembly trusts the lengths
 		}
 	}
-	(*Registry.Best())(*c, p, g, s)
+	Registry.Best().Update(*c, p, g, s)
 }
 
-// Registry holds the updates of every tier, of vectors of one length. All give the
-// same bits but for the payloads of NaNs. Factors go by value, so that nothing escapes.
-var Registry cpu.Registry[func(c Coef, p, g []float32, s [MaxStates][]float32)]
+// Kernels are the loops of one tier. All tiers give the same bits but for the payloads of
+// NaNs.
+type Kernels struct {
+	// Update updates vectors of one length. Factors go by value, so that nothing escapes.
+	Update func(c Coef, p, g []float32, s [MaxStates][]float32)
+	// Adam8, unless nil, is a faster [Step8] of Adam, see [Constants.Adam].
+	Adam8 func(c Constants, o Operands, lo, hi int, m, v State8, block int, scratch []float32)
+}
 
-func init() { Registry.Add(cpu.Go, update) }
+// Registry holds the loops of every tier.
+var Registry cpu.Registry[Kernels]
+
+func init() { Registry.Add(cpu.Go, Kernels{Update: update}) }
 
 func update(c Coef, p, g []float32, s [MaxStates][]float32) {
 	switch c.rule {

@@ -5,8 +5,8 @@ package optim
 import "github.com/snug-ml/snug/internal/cpu"
 
 func init() {
-	Registry.Add(cpu.AVX2, updateAVX2)
-	Registry.Add(cpu.AVX512, updateAVX512)
+	Registry.Add(cpu.AVX2, Kernels{Update: updateAVX2})
+	Registry.Add(cpu.AVX512, Kernels{Update: updateAVX512, Adam8: adam8})
 }
 
 // step is what the assembly updates at a time; the Go loops do the rest.

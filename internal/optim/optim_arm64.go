@@ -4,7 +4,7 @@ package optim
 
 import "github.com/snug-ml/snug/internal/cpu"
 
-func init() { Registry.Add(cpu.NEON, updateNEON) }
+func init() { Registry.Add(cpu.NEON, Kernels{Update: updateNEON}) }
 
 func updateNEON(c Coef, p, g []float32, s [MaxStates][]float32) {
 	switch c.rule {

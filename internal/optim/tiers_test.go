@@ -56,8 +56,8 @@ func tiersAgree(t *rapid.T) {
 		return all
 	}
 	want := run(update)
-	for tier, update := range Registry.All() {
-		require.Equal(t, want, run(*update), "%v", tier)
+	for tier, k := range Registry.All() {
+		require.Equal(t, want, run(k.Update), "%v", tier)
 	}
 }
 

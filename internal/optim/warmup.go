@@ -1,10 +1,6 @@
 package optim
 
-import (
-	"math"
-
-	"github.com/snug-ml/snug/internal/adam"
-)
+import "math"
 
 // Warm returns h with AdEMAMix's warm-up of so many steps each: α grows linearly from
 // 0, and β3 from β1 so that the half-life of the slow moment grows linearly,
@@ -46,5 +42,28 @@ func exp(x float64) float64 {
 		term = float64(term*x) / float64(n)
 		sum += term
 	}
-	return adam.Power(sum, 1<<12)
+	return power(sum, 1<<12)
+}
+
+// power returns x^n for n >= 0 by squaring. It multiplies only and rounds each
+// product, so that the result is the same on every platform, which math.Pow
+// does not promise.
+func power(x float64, n int) float64 {
+	y := 1.0
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			y = float64(y * x)
+		}
+		x *= x
+	}
+	return y
+}
+
+// rate returns the learning rate of an update that is multiplied by ratio, rounded to
+// float32. A ratio of 0 means 1.
+func rate(lr, ratio float64) float64 {
+	if ratio == 0 {
+		return lr
+	}
+	return float64(float32(lr * ratio))
 }

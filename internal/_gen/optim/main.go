@@ -49,6 +49,7 @@ func main() {
 			}
 		}
 	}
+	adam8()
 	Generate()
 }
 

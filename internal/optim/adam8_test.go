@@ -1,4 +1,4 @@
-package adam
+package optim
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// encoders are of a signed map that keeps signs and of an unsigned one: decades
+// adamEncoders are of a signed map that keeps signs and of an unsigned one: decades
 // of equidistant entries, close to the dynamic maps of package quant8.
-var encoders = func() (e [2]*blockq.Encoder) {
+var adamEncoders = func() (e [2]*blockq.Encoder) {
 	for i := range e {
 		entries, n := []float32{0, 1}, 1+i
 		for decade := 1e-6; decade < 5; decade *= 10 {
@@ -37,13 +37,25 @@ var encoders = func() (e [2]*blockq.Encoder) {
 	return e
 }()
 
+// blocks8 is the moments of a run of elements in 8-bit blocks.
+type blocks8 struct {
+	Codes1, Codes2     []uint8
+	Absmax1, Absmax2   []float32
+	Encoder1, Encoder2 *blockq.Encoder
+	Block              int
+}
+
+func (s blocks8) states() [2]State8 {
+	return [...]State8{{s.Codes1, s.Absmax1, s.Encoder1}, {s.Codes2, s.Absmax2, s.Encoder2}}
+}
+
 // newBlocks returns random state of n elements.
-func newBlocks(n, block int, seed uint64) Blocks8 {
+func newBlocks(n, block int, seed uint64) blocks8 {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	blocks := (n + block - 1) / block
-	s := Blocks8{
+	s := blocks8{
 		make([]uint8, n), make([]uint8, n), make([]float32, blocks), make([]float32, blocks),
-		encoders[0], encoders[1], block,
+		adamEncoders[0], adamEncoders[1], block,
 	}
 	for i := range n {
 		s.Codes1[i], s.Codes2[i] = uint8(rng.Uint32()), uint8(rng.Uint32())
@@ -54,20 +66,20 @@ func newBlocks(n, block int, seed uint64) Blocks8 {
 	return s
 }
 
-func (s Blocks8) clone() Blocks8 {
+func (s blocks8) clone() blocks8 {
 	s.Codes1, s.Codes2 = slices.Clone(s.Codes1), slices.Clone(s.Codes2)
 	s.Absmax1, s.Absmax2 = slices.Clone(s.Absmax1), slices.Clone(s.Absmax2)
 	return s
 }
 
 // step8Definition decodes, updates and encodes element by element.
-func step8Definition(c Coef, p, g []float32, s Blocks8) {
+func step8Definition(c Coef, p, g []float32, s blocks8) {
 	m, v := make([]float32, len(p)), make([]float32, len(p))
 	for i := range p {
 		m[i] = s.Encoder1.Map()[s.Codes1[i]] * s.Absmax1[i/s.Block]
 		v[i] = s.Encoder2.Map()[s.Codes2[i]] * s.Absmax2[i/s.Block]
 	}
-	update(c, p, m, v, g)
+	update(c, p, g, moments(m, v))
 	for _, q := range []struct {
 		x, absmax []float32
 		codes     []uint8
@@ -117,8 +129,18 @@ func values(v snug.View) []float32 {
 	return x
 }
 
+// step8 makes a step by one tier.
+func step8(k *Kernels, c Coef, p, g snug.View, lo, hi int, s blocks8, tile []float32) {
+	o, states := Operands{P: p, G: g}, s.states()
+	if k.Adam8 != nil {
+		k.Adam8(c.Constants, o, lo, hi, states[0], states[1], s.Block, tile)
+		return
+	}
+	Step(&c, o, lo, hi, states[:], s.Block, tile)
+}
+
 // stepsAgree takes two steps by every tier and compares with the definition.
-func stepsAgree(t require.TestingT, dp, dg snug.DType, p, g []float32, s Blocks8, lo int) {
+func stepsAgree(t require.TestingT, dp, dg snug.DType, p, g []float32, s blocks8, lo int) {
 	n := len(p)
 	for tier, k := range Registry.All() {
 		h := Hyper{LR: 1e-2, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.5}
@@ -127,8 +149,8 @@ func stepsAgree(t require.TestingT, dp, dg snug.DType, p, g []float32, s Blocks8
 		wantP, wantG := values(gotP), values(gv)
 		for h.Step = 1; h.Step <= 2; h.Step++ {
 			msg := fmt.Sprintf("%v: %v, %v: %d in blocks of %d, step %d", tier, dp, dg, n, s.Block, h.Step)
-			tile := slices.Repeat([]float32{float32(math.NaN())}, Scratch8(s.Block))
-			k.Step8(h.Coef(), gotP, gv, lo, lo+n, got, tile)
+			tile := slices.Repeat([]float32{float32(math.NaN())}, Scratch(s.Block))
+			step8(k, h.Coef(), gotP, gv, lo, lo+n, got, tile)
 			step8Definition(h.Coef(), wantP[lo:lo+n], wantG[lo:lo+n], want)
 			wantP = values(guarded(dp, wantP[lo:lo+n], lo))
 			sameBits(t, wantP, values(gotP), msg+": p")
@@ -213,13 +235,13 @@ func FuzzStep8(f *testing.F)           { f.Fuzz(rapid.MakeFuzz(fuzzStep8)) }
 func BenchmarkStep8(b *testing.B) {
 	const n, block = 1 << 14, 256
 	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, GradScale: 1, Step: 3}.Coef()
-	p, g, s, tile := normals(n, 1), normals(n, 2), newBlocks(n, block, 3), make([]float32, Scratch8(block))
+	p, g, s, tile := normals(n, 1), normals(n, 2), newBlocks(n, block, 3), make([]float32, Scratch(block))
 	for tier, k := range Registry.All() {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 			pv, gv := guarded(dt, p, 0), guarded(dt, g, 0)
 			b.Run(fmt.Sprintf("%v/%v", tier, dt), func(b *testing.B) {
 				for b.Loop() {
-					k.Step8(c, pv, gv, 0, n, s, tile)
+					step8(k, c, pv, gv, 0, n, s, tile)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/element")
 			})

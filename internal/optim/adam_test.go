@@ -1,4 +1,4 @@
-package adam
+package optim
 
 import (
 	"cmp"
@@ -18,9 +18,9 @@ import (
 
 // definition is one AdamW step on one element in float64, written from the
 // papers with the bias-corrected moments.
-func definition(h Hyper, p, m, v, g float64) (p2, m2, v2 float64) {
-	lr, b1, b2 := float64(h.LR), float64(h.Beta1), float64(h.Beta2)
-	decay := 1 - lr*float64(h.WeightDecay)
+func adamDefinition(h Hyper, p, m, v, g float64) (p2, m2, v2 float64) {
+	lr, b1, b2 := h.LR, h.Beta1, h.Beta2
+	decay := 1 - lr*h.WeightDecay
 	g *= float64(h.GradScale)
 	m = b1*m + (1-b1)*g
 	v = b2*v + (1-b2)*g*g
@@ -29,14 +29,14 @@ func definition(h Hyper, p, m, v, g float64) (p2, m2, v2 float64) {
 	if h.DecayFirst {
 		p *= decay
 	}
-	p -= lr * cmp.Or(h.Ratio, 1) * mHat / (math.Sqrt(vHat) + float64(h.Eps))
+	p -= lr * cmp.Or(h.Ratio, 1) * mHat / (math.Sqrt(vHat) + h.Eps)
 	if !h.DecayFirst {
 		p *= decay
 	}
 	return p, m, v
 }
 
-func TestAgainstDefinition(t *testing.T) {
+func TestAdamAgainstDefinition(t *testing.T) {
 	hypers := []Hyper{
 		{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1},
 		{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 1},
@@ -60,9 +60,9 @@ func TestAgainstDefinition(t *testing.T) {
 					for h.Step = 1; h.Step <= steps; h.Step++ {
 						for j := range g {
 							g[j] = float32(rng.NormFloat64()) / h.GradScale
-							p64[j], m64[j], v64[j] = definition(h, p64[j], m64[j], v64[j], float64(g[j]))
+							p64[j], m64[j], v64[j] = adamDefinition(h, p64[j], m64[j], v64[j], float64(g[j]))
 						}
-						k.Update(h.Coef(), p, m, v, g)
+						k.Update(h.Coef(), p, g, moments(m, v))
 					}
 					// Each step rounds p once more, by half a unit in its last
 					// place; m and v forget their old rounding errors.
@@ -77,6 +77,9 @@ func TestAgainstDefinition(t *testing.T) {
 	}
 }
 
+// moments returns the states of Adam.
+func moments(m, v []float32) [MaxStates][]float32 { return [...][]float32{m, v, nil} }
+
 // TestBitsAndBytesForm compares the second order with the formula of
 // bitsandbytes' kernel, which has the bias corrections outside.
 func TestBitsAndBytesForm(t *testing.T) {
@@ -87,7 +90,7 @@ func TestBitsAndBytesForm(t *testing.T) {
 	want := (p0 - 0.02*c2/c1*(m1/(math.Sqrt(v1)+1e-4*c2))) * (1 - 0.02*0.5)
 	for tier, k := range Registry.All() {
 		p, m, v, g := []float32{float32(p0)}, []float32{float32(m0)}, []float32{float32(v0)}, []float32{float32(g0)}
-		k.Update(h.Coef(), p, m, v, g)
+		k.Update(h.Coef(), p, g, moments(m, v))
 		require.InDelta(t, want, p[0], 1e-6, tier)
 	}
 }
@@ -95,10 +98,10 @@ func TestBitsAndBytesForm(t *testing.T) {
 func TestCoefLateSteps(t *testing.T) {
 	h := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: math.MaxInt32}
 	c := h.Coef()
-	require.Equal(t, h.LR, c.size, "no bias correction is left")
-	require.Equal(t, h.Eps, c.eps)
+	require.Equal(t, float32(h.LR), c.size, "no bias correction is left")
+	require.Equal(t, float32(h.Eps), c.eps)
 	for n := range 200 {
-		require.InEpsilon(t, math.Pow(0.97, float64(n)), Power(0.97, n), 1e-14, n)
+		require.InEpsilon(t, math.Pow(0.97, float64(n)), power(0.97, n), 1e-14, n)
 	}
 }
 
@@ -113,9 +116,9 @@ func sameBits(t require.TestingT, want, got []float32, msg string) {
 	}
 }
 
-// tiersAgree checks that every tier gives the bits of the Go loop, element by
+// adamTiersAgree checks that every tier gives the bits of the Go loop, element by
 // element, whatever the length and the alignment.
-func tiersAgree(t *rapid.T) {
+func adamTiersAgree(t *rapid.T) {
 	value := rapid.Custom(func(t *rapid.T) float32 { return math.Float32frombits(rapid.Uint32().Draw(t, "bits")) })
 	off, n := rapid.IntRange(0, 3).Draw(t, "offset"), rapid.IntRange(0, 70).Draw(t, "n")
 	draw := func(name string) []float32 {
@@ -132,9 +135,9 @@ func tiersAgree(t *rapid.T) {
 		for i, x := range [][]float32{p, m, v} {
 			got[i], want[i] = append([]float32(nil), x...), append([]float32(nil), x...)
 		}
-		k.Update(c, got[0][off:off+n], got[1][off:off+n], got[2][off:off+n], g[off:off+n])
+		k.Update(c, got[0][off:off+n], g[off:off+n], moments(got[1][off:off+n], got[2][off:off+n]))
 		for i := off; i < off+n; i++ {
-			update(c, want[0][i:i+1], want[1][i:i+1], want[2][i:i+1], g[i:i+1])
+			update(c, want[0][i:i+1], g[i:i+1], moments(want[1][i:i+1], want[2][i:i+1]))
 		}
 		for i, name := range []string{"p", "m", "v"} {
 			sameBits(t, want[i], got[i], fmt.Sprintf("%v: %s", tier, name))
@@ -142,27 +145,28 @@ func tiersAgree(t *rapid.T) {
 	}
 }
 
-func TestTiersAgree(t *testing.T) { rapid.Check(t, tiersAgree) }
-func FuzzTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tiersAgree)) }
+func TestAdamTiersAgree(t *testing.T) { rapid.Check(t, adamTiersAgree) }
+func FuzzAdamTiersAgree(f *testing.F) { f.Fuzz(rapid.MakeFuzz(adamTiersAgree)) }
 
 func TestNonFiniteStaysInItsElement(t *testing.T) {
 	h := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: 1, DecayFirst: true}
 	for tier, k := range Registry.All() {
 		p, m, v := []float32{1, 1, 1}, make([]float32, 3), make([]float32, 3)
-		k.Update(h.Coef(), p, m, v, []float32{1, float32(math.NaN()), -1})
+		k.Update(h.Coef(), p, []float32{1, float32(math.NaN()), -1}, moments(m, v))
 		require.InDelta(t, 1-1e-3, p[0], 1e-6, tier)
 		require.True(t, p[1] != p[1] && m[1] != m[1] && v[1] != v[1], tier)
 		require.InDelta(t, 1+1e-3, p[2], 1e-6, tier)
 	}
 }
 
-func TestNoAllocations(t *testing.T) {
+func TestAdamNoAllocations(t *testing.T) {
 	x := make([]float32, 256)
 	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, GradScale: 1, Step: 1}.Coef()
-	p, g, s, tile := snug.ViewOf(x[:100]), snug.ViewOf(x[100:200]), newBlocks(100, 32, 1), make([]float32, Scratch8(32))
+	p, g, s, tile := snug.ViewOf(x[:100]), snug.ViewOf(x[100:200]), newBlocks(100, 32, 1), make([]float32, Scratch(32))
 	kerneltest.NoAllocs(t, func() {
-		c.Update(x[:64], x[64:128], x[128:192], x[192:])
-		c.Step8(p, g, 0, 100, s, tile)
+		c.Update(x[:64], x[192:], moments(x[64:128], x[128:192]))
+		states := s.states()
+		Step8(&c, Operands{P: p, G: g}, 0, 100, states[:], 32, tile)
 	})
 }
 
@@ -182,8 +186,8 @@ func TestEveryLength(t *testing.T) {
 				}
 				want[i] = slices.Clone(got[i])
 			}
-			k.Update(c, got[0][lo:lo+n], got[1][lo:lo+n], got[2][lo:lo+n], got[3][lo:lo+n])
-			update(c, want[0][lo:lo+n], want[1][lo:lo+n], want[2][lo:lo+n], want[3][lo:lo+n])
+			k.Update(c, got[0][lo:lo+n], got[3][lo:lo+n], moments(got[1][lo:lo+n], got[2][lo:lo+n]))
+			update(c, want[0][lo:lo+n], want[3][lo:lo+n], moments(want[1][lo:lo+n], want[2][lo:lo+n]))
 			require.Equal(t, want, got, "%v: %d elements", tier, n)
 		}
 	}
@@ -199,7 +203,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 	task := cpu.NewTask(func(a *args, item int) {
 		lo, hi := (a.first+item)*chunk, (a.first+item+1)*chunk
-		a.k.Update(a.c, a.p[lo:hi], a.m[lo:hi], a.v[lo:hi], a.g[lo:hi])
+		a.k.Update(a.c, a.p[lo:hi], a.g[lo:hi], moments(a.m[lo:hi], a.v[lo:hi]))
 	})
 	c := Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, GradScale: 1, Step: 3}.Coef()
 	const n, most = 1 << 21, 16

@@ -1,6 +1,6 @@
 //go:build !noasm && gc
 
-package adam
+package optim
 
 import (
 	"unsafe"
@@ -17,7 +17,7 @@ type block8 struct {
 	fresh            *float32 // the new moments: 16 of the first, 16 of the second, and so on
 	codes1, codes2   *uint8
 	map1, map2       *[256]float32
-	coef             Coef
+	coef             [9]float32 // see [Constants.AdamFactors]
 	absmax1, absmax2 float32
 	top1, top2       uint32 // results: the bits of the largest magnitudes
 
@@ -36,73 +36,78 @@ type before struct {
 type run8 struct {
 	block8
 	n       int
-	s       Blocks8
+	m, v    State8
 	waiting bool // the block before has no codes yet
 }
 
-// blockwiseAVX512 does blocks whose length is not a multiple of step.
-var blockwiseAVX512 = blockwise(vector(updateAVX512))
-
-// step8 encodes a block while it updates the next one: the former loads from
+// adam8 encodes a block while it updates the next one: the former loads from
 // tables, the latter waits for divisions and roots. Elements of p and g that are
-// not of one type are converted.
-func step8(c Coef, p, g snug.View, lo, hi int, s Blocks8, tile []float32) {
-	r := run8{n: s.Block, s: s}
+// not of one type are converted, and so is a p that is rounded at random.
+func adam8(c Constants, o Operands, lo, hi int, m, v State8, block int, scratch []float32) {
+	r := run8{n: block, m: m, v: v}
 	whole := 0
 	if r.n%step == 0 {
 		whole = (hi - lo) / r.n
 	}
-	r.coef = c
-	r.map1, r.map2 = s.Encoder1.Values(), s.Encoder2.Values()
+	r.coef = c.AdamFactors()
+	r.map1, r.map2 = r.m.Encoder.Values(), r.v.Encoder.Values()
 	for b := range whole {
-		r.update(p, g, lo+b*r.n, b, tile)
+		r.update(&o, lo+b*r.n, b, scratch)
 	}
 	if r.waiting {
 		encode8AVX512((*byte)(unsafe.Pointer(&r.block8)), r.n)
 	}
-	rest := lo + whole*r.n
-	blockwiseAVX512(c, p, g, rest, hi, s.From(whole), tile)
+	if lo += whole * r.n; lo < hi {
+		rest := [...]State8{m.from(whole, block), v.from(whole, block)}
+		Step(&Coef{Constants: c}, o, lo, hi, rest[:], block, scratch)
+	}
+}
+
+// from returns the blocks from b on.
+func (s State8) from(b, block int) State8 {
+	s.Codes, s.Absmax = s.Codes[b*block:], s.Absmax[b:]
+	return s
 }
 
 // update does block b, whose first element is lo.
-func (r *run8) update(p, g snug.View, lo, b int, tile []float32) {
-	n := r.n
+func (r *run8) update(o *Operands, lo, b int, tile []float32) {
+	n, p, g := r.n, &o.P, &o.G
 	fresh := tile[b%2*2*n:][:2*n]
 	r.fresh = &fresh[0]
-	r.codes1, r.codes2 = &r.s.Codes1[b*n:][:n][0], &r.s.Codes2[b*n:][:n][0]
-	r.absmax1, r.absmax2 = r.s.Absmax1[b], r.s.Absmax2[b]
+	r.codes1, r.codes2 = &r.m.Codes[b*n:][:n][0], &r.v.Codes[b*n:][:n][0]
+	r.absmax1, r.absmax2 = r.m.Absmax[b], r.v.Absmax[b]
 	at := (*byte)(unsafe.Pointer(&r.block8))
 	switch dt := p.DType(); {
-	case dt != g.DType():
-		pt := half.Floats(p, lo, tile[4*n:5*n])
-		gt := half.Floats(g, lo, tile[5*n:6*n])
+	case dt != g.DType() || o.Random:
+		pt := half.Floats(*p, lo, tile[4*n:5*n])
+		gt := half.Floats(*g, lo, tile[5*n:6*n])
 		r.p, r.g = unsafe.Pointer(&pt[0]), unsafe.Pointer(&gt[0])
 		if r.waiting {
-			stepEncodeF32AVX512(at, n)
+			adam8EncodeF32AVX512(at, n)
 		} else {
-			stepF32AVX512(at, n)
+			adam8F32AVX512(at, n)
 		}
-		half.Flush(p, lo, pt)
+		o.Flush(lo, pt)
 	case dt == snug.F32:
 		r.p, r.g = unsafe.Pointer(&p.Float32s()[lo:][:n][0]), unsafe.Pointer(&g.Float32s()[lo:][:n][0])
 		if r.waiting {
-			stepEncodeF32AVX512(at, n)
+			adam8EncodeF32AVX512(at, n)
 		} else {
-			stepF32AVX512(at, n)
+			adam8F32AVX512(at, n)
 		}
 	case dt == snug.F16:
 		r.p, r.g = unsafe.Pointer(&p.Float16s()[lo:][:n][0]), unsafe.Pointer(&g.Float16s()[lo:][:n][0])
 		if r.waiting {
-			stepEncodeF16AVX512(at, n)
+			adam8EncodeF16AVX512(at, n)
 		} else {
-			stepF16AVX512(at, n)
+			adam8F16AVX512(at, n)
 		}
 	default:
 		r.p, r.g = unsafe.Pointer(&p.BFloat16s()[lo:][:n][0]), unsafe.Pointer(&g.BFloat16s()[lo:][:n][0])
 		if r.waiting {
-			stepEncodeBF16AVX512(at, n)
+			adam8EncodeBF16AVX512(at, n)
 		} else {
-			stepBF16AVX512(at, n)
+			adam8BF16AVX512(at, n)
 		}
 	}
 	r.finish(b, fresh)
@@ -112,19 +117,19 @@ func (r *run8) update(p, g snug.View, lo, b int, tile []float32) {
 // where that cannot.
 func (r *run8) finish(b int, fresh []float32) {
 	absmax1, absmax2 := blockq.FromMagnitude(r.top1), blockq.FromMagnitude(r.top2)
-	r.s.Absmax1[b], r.s.Absmax2[b] = absmax1, absmax2
+	r.m.Absmax[b], r.v.Absmax[b] = absmax1, absmax2
 	r.before = before{r.fresh, r.codes1, r.codes2}
 	var ok1, ok2 bool
-	r.quotient1, ok1 = r.s.Encoder1.Quick(absmax1)
-	r.quotient2, ok2 = r.s.Encoder2.Quick(absmax2)
+	r.quotient1, ok1 = r.m.Encoder.Quick(absmax1)
+	r.quotient2, ok2 = r.v.Encoder.Quick(absmax2)
 	if r.waiting = ok1 && ok2; r.waiting {
 		return
 	}
 	n := r.n
-	codes1, codes2 := r.s.Codes1[b*n:][:n], r.s.Codes2[b*n:][:n]
+	codes1, codes2 := r.m.Codes[b*n:][:n], r.v.Codes[b*n:][:n]
 	for i := 0; i < n; i += step {
 		x := fresh[2*i:][:2*step]
-		r.s.Encoder1.Encode(codes1[i:i+step], x[:step], absmax1)
-		r.s.Encoder2.Encode(codes2[i:i+step], x[step:], absmax2)
+		r.m.Encoder.Encode(codes1[i:i+step], x[:step], absmax1)
+		r.v.Encoder.Encode(codes2[i:i+step], x[step:], absmax2)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
-// The offsets of the fields of block8 in internal/adam.
+// The offsets of the fields of block8 in internal/optim.
 const (
 	offP       = 8 * iota
 	offG       // pointers
@@ -32,6 +32,36 @@ const (
 	offQuotient1    = offBeforeCodes2 + 8
 	offQuotient2    = offQuotient1 + 24
 )
+
+// factors are those of Coef that Adam has, in every lane.
+type factors struct {
+	vec.Set
+	beta1, rest1, beta2, rest2, gradScale, size, eps, pre, post reg.VecVirtual
+}
+
+// moments adds a scaled gradient, which it overwrites, to moments that are
+// decayed already.
+func (f factors) moments(first, second, g reg.VecVirtual) {
+	t := f.Register()
+	VMULPS(g, f.rest1, t)
+	VADDPS(t, first, first)
+	VMULPS(g, f.rest2, t)
+	VMULPS(g, t, t)
+	VADDPS(t, second, second)
+}
+
+// parameters returns p updated by the moments, which it overwrites.
+func (f factors) parameters(first, second reg.VecVirtual, p Op) reg.VecVirtual {
+	x := f.Register()
+	VSQRTPS(second, second)
+	VADDPS(f.eps, second, second)
+	VDIVPS(second, first, first)
+	VMULPS(f.size, first, first)
+	VMULPS(p, f.pre, x)
+	VSUBPS(first, x, x)
+	VMULPS(f.post, x, x)
+	return x
+}
 
 // fields reads the struct that the parameter b points to.
 type fields struct{ base reg.Register }
@@ -89,6 +119,15 @@ func loop8(body func(i reg.Register)) {
 }
 
 func at(base, i reg.Register, size uint8) Mem { return Mem{Base: base, Index: i, Scale: size} }
+
+// adam8 generates all loops of Adam in 8-bit blocks.
+func adam8() {
+	for _, e := range vec.Elems {
+		step8("adam8", e, false)
+		step8("adam8Encode", e, true)
+	}
+	encode8()
+}
 
 // step8 looks the values of codes up while it waits for square roots and
 // divisions, and the codes of the block before.
