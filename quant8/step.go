@@ -118,7 +118,7 @@ func (a *Optimizer) hyper(q *param, gradScale float32) optim.Hyper {
 
 // stepVector makes the step of a job that has no factors yet.
 func (a *Optimizer) stepVector(dev *snug.Device, q *param, lo int, h optim.Hyper, j stepJob) (err error) {
-	if h.Norms() && !(q.options.NoTrust && h.Rule.Trust() && !h.Rule.Factored()) {
+	if h.Norms() && !(q.options.NoTrust && h.Rule.Ratio()) {
 		if h, err = a.limit(dev, q, h, j); err != nil {
 			return err
 		}

@@ -7,9 +7,6 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// Factored says whether [Factors] stand for the second moment of a matrix.
-func (r Rule) Factored() bool { return r == Adafactor || r == AdafactorMomentum }
-
 // power returns t^τ, for τ from -1 to 0.
 func (h Hyper) power() float64 {
 	if h.Step == 1 {
@@ -30,6 +27,12 @@ func (c *Coef) scaled(g, v float32) (vi, u float32) {
 	g = float32(g * c.gradScale)
 	vi = float32(c.beta2*v) + float32(float32(c.rest2*g)*g)
 	return vi, g / max(sqrt(vi), c.eps)
+}
+
+func adafactor(c Coef, p, g []float32, s [MaxStates][]float32) { c.adafactor(p, g, nil, s[0]) }
+
+func adafactorMomentum(c Coef, p, g []float32, s [MaxStates][]float32) {
+	c.adafactor(p, g, s[0], s[1])
 }
 
 // adafactor has no m without momentum. It has no v with Factors, and g is u.

@@ -3,8 +3,8 @@ package optim
 import "github.com/snug-ml/snug/internal/half"
 
 // look writes the matrix that is to be orthogonalized.
-func (c *Coef) look(x, g, m []float32) {
-	g, m = g[:len(x)], m[:len(x)]
+func look(c Coef, x, g []float32, s [MaxStates][]float32) {
+	g, m := g[:len(x)], s[0][:len(x)]
 	for i, gi := range g {
 		gi = float32(gi * c.gradScale)
 		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)

@@ -43,174 +43,6 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// Rule is an optimizer.
-type Rule uint32
-
-// The rules.
-const (
-	Adam Rule = iota
-	AdEMAMix
-	Momentum
-	Nesterov
-	Lion
-	RMSprop
-	Adagrad
-	LAMB
-	LARS
-	Adafactor
-	AdafactorMomentum
-	Muon
-	rules
-)
-
-// String returns the name of the rule, such as "Lion".
-func (r Rule) String() string {
-	names := [rules]string{"Adam", "AdEMAMix", "Momentum", "Nesterov", "Lion", "RMSprop", "Adagrad", "LAMB", "LARS", "Adafactor", "AdafactorMomentum", "Muon"}
-	if r >= rules {
-		return "?"
-	}
-	return names[r]
-}
-
-// Signed returns, for every state of the rule, whether its values have signs.
-func (r Rule) Signed() []bool { return signed[r] }
-
-// Signed8 returns which states have the map with signs in blocks of 8 bits: those of
-// Signed, and v of RMSprop and Adagrad, which is the first state in bitsandbytes, and has
-// that map there. Its negative entries are unused.
-func (r Rule) Signed8() []bool {
-	if r == RMSprop || r == Adagrad {
-		return oneSigned
-	}
-	return signed[r]
-}
-
-var oneSigned = []bool{true}
-
-var signed = [rules][]bool{
-	{true, false}, {true, true, false}, {true}, {true}, {true}, {false}, {false}, {true, false}, {true},
-	{false}, {true, false}, {true},
-}
-
-// Hyper are the constants of one step. A rule reads those that its equations have;
-// β1 is also called μ (Momentum, Nesterov, LARS, Muon) or α (RMSprop).
-type Hyper struct {
-	Rule                    Rule
-	LR, Beta1, Beta2, Beta3 float64
-	Alpha                   float64 // of AdEMAMix
-	Dampening               float64 // d
-	Trust                   float64 // η
-	Eps, WeightDecay        float64
-	Eps2                    float64  // the least rms(p) that Adafactor's α takes
-	Clip                    float64  // d of Adafactor
-	Tau                     float64  // τ
-	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
-	Factors                 *Factors // of a matrix of Adafactor, in place of v
-	Ratio                   float64  // what LR is multiplied by in the update, by Sized, 0 means 1
-	Nesterov                bool     // Muon
-	Coupled                 bool     // Adam with weight decay in the gradient
-	DecayFirst              bool     // decoupled decay before the update, as torch has it
-	Step                    int      // t, from 1
-	GradScale               float32
-	// MaxUpdate is the largest norm of an update, before the learning rate, as a
-	// share of that of the parameter; 0 means any. See [Hyper.Sized].
-	MaxUpdate float64
-	// Skip is the bits of the magnitude of g·GradScale from which on an element is
-	// left alone, while its states become 0; 0 means none. NaNs are above all.
-	Skip uint32
-}
-
-// Coef are the factors of one step.
-type Coef struct {
-	Constants
-	skip    uint32
-	factors *Factors
-}
-
-// Constants are the factors of one step that are numbers, rounded to float32 once. The
-// struct Factors of quant8/kernels/rules.h has the same fields, all of 4 bytes, and the
-// numbers of the rules.
-type Constants struct {
-	rule         Rule
-	beta1, rest1 float32
-	beta2, rest2 float32
-	beta3, rest3 float32
-	scale1       float32 // what m counts in a sum with n or g
-	scale2       float32 // what n, g or p counts there
-	size         float32 // of the step
-	eps          float32
-	root         float32 // what √v is multiplied by
-	gradScale    float32
-	l2           float32 // coupled decay
-	pre, post    float32 // decoupled decay
-}
-
-// Adam says whether these are the factors of Adam without coupled decay, for which there
-// are faster loops.
-func (c *Constants) Adam() bool { return c.rule == Adam && c.l2 == 0 }
-
-// AdamFactors returns those of Adam as the faster loops take them.
-func (c *Constants) AdamFactors() [9]float32 {
-	return [...]float32{c.beta1, c.rest1, c.beta2, c.rest2, c.gradScale, c.size, c.eps, c.pre, c.post}
-}
-
-// Coef derives the factors in float64.
-func (h Hyper) Coef() Coef {
-	c1 := 1 - power(h.Beta1, h.Step)
-	c2 := math.Sqrt(1 - power(h.Beta2, h.Step))
-	lr := rate(h.LR, h.Ratio)
-	c := Coef{skip: h.Skip, factors: h.Factors, Constants: Constants{
-		rule:  h.Rule,
-		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
-		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
-		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
-		size: float32(lr), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
-	}}
-	coupled := true
-	switch h.Rule {
-	case Adam:
-		coupled = h.Coupled
-		c.size, c.eps = float32(lr*c2/c1), float32(h.Eps*c2)
-	case AdEMAMix:
-		coupled = false
-		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)
-	case Lion:
-		coupled = false
-	case Momentum, Nesterov:
-		c.rest1 = float32(1 - h.Dampening)
-		if h.Step == 1 {
-			c.beta1, c.rest1 = 0, 1
-		}
-		c.scale1, c.scale2 = 1, 0
-		if h.Rule == Nesterov {
-			c.scale1, c.scale2 = float32(h.Beta1), 1
-		}
-	case LAMB:
-		c.scale1, c.scale2, c.root = float32(1/c1), float32(h.WeightDecay), float32(1/c2)
-	case Adafactor, AdafactorMomentum:
-		coupled = false
-		rest := h.power()
-		c.size, c.beta2, c.rest2 = float32(h.Size), float32(1-rest), float32(rest)
-	case Muon:
-		coupled = false
-		c.size, c.scale1 = float32(h.Size), 1
-		if h.Nesterov {
-			c.scale1, c.scale2 = c.beta1, c.rest1
-		}
-	}
-	decay := float32(1 - float64(h.LR*h.WeightDecay))
-	switch {
-	case h.Rule == LAMB:
-	case coupled:
-		c.l2 = float32(h.WeightDecay)
-	case h.DecayFirst:
-		c.pre = decay
-	default:
-		c.post = decay
-	}
-	return c
-}
-
 // Update applies one step to p, given g and the states of the rule, in the order of
 // [Rule.Signed]. All have the length of p and do not overlap. It allocates nothing.
 func (c *Coef) Update(p, g []float32, s [MaxStates][]float32) {
@@ -268,30 +100,7 @@ var Registry cpu.Registry[Kernels]
 
 func init() { Registry.Add(cpu.Go, Kernels{Update: update}) }
 
-func update(c Coef, p, g []float32, s [MaxStates][]float32) {
-	switch c.rule {
-	case Adam:
-		c.adam(p, g, s[0], s[1])
-	case AdEMAMix:
-		c.ademamix(p, g, s[0], s[1], s[2])
-	case Momentum, Nesterov:
-		c.momentum(p, g, s[0])
-	case Lion:
-		c.lion(p, g, s[0])
-	case RMSprop, Adagrad:
-		c.squares(p, g, s[0])
-	case LAMB:
-		c.lamb(p, g, s[0], s[1])
-	case LARS:
-		c.lars(p, g, s[0])
-	case Adafactor:
-		c.adafactor(p, g, nil, s[0])
-	case AdafactorMomentum:
-		c.adafactor(p, g, s[0], s[1])
-	case Muon:
-		c.look(p, g, s[0])
-	}
-}
+func update(c Coef, p, g []float32, s [MaxStates][]float32) { table[c.rule].update(c, p, g, s) }
 
 // gradient returns the gradient that the update sees. Without coupled decay it does
 // not depend on p, which may be infinite.
@@ -307,8 +116,9 @@ func (c *Coef) gradient(p, g float32) float32 {
 // from a midpoint.
 func sqrt(x float32) float32 { return float32(math.Sqrt(float64(x))) }
 
-func (c *Coef) adam(p, g, m, v []float32) {
-	g, m, v = g[:len(p)], m[:len(p)], v[:len(p)]
+func adam(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m, v := s[0][:len(p)], s[1][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])
 		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
@@ -318,8 +128,9 @@ func (c *Coef) adam(p, g, m, v []float32) {
 	}
 }
 
-func (c *Coef) ademamix(p, g, m, n, v []float32) {
-	g, m, n, v = g[:len(p)], m[:len(p)], n[:len(p)], v[:len(p)]
+func ademamix(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m, n, v := s[0][:len(p)], s[1][:len(p)], s[2][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])
 		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
@@ -331,8 +142,9 @@ func (c *Coef) ademamix(p, g, m, n, v []float32) {
 	}
 }
 
-func (c *Coef) momentum(p, g, m []float32) {
-	g, m = g[:len(p)], m[:len(p)]
+func momentum(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m := s[0][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])
 		mi := float32(c.beta1*m[i]) + float32(c.rest1*gi)
@@ -347,8 +159,9 @@ func withSign(x, s float32) float32 {
 	return math.Float32frombits(math.Float32bits(x) ^ math.Float32bits(s)&(1<<31))
 }
 
-func (c *Coef) lion(p, g, m []float32) {
-	g, m = g[:len(p)], m[:len(p)]
+func lion(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m := s[0][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])
 		d := float32(c.beta1*m[i]) + float32(c.rest1*gi)
@@ -370,9 +183,10 @@ func (c *Coef) squareFactors() (keep, add float32) {
 }
 
 // squares is RMSprop and Adagrad.
-func (c *Coef) squares(p, g, v []float32) {
+func squares(c Coef, p, g []float32, s [MaxStates][]float32) {
 	keep, add := c.squareFactors()
-	g, v = g[:len(p)], v[:len(p)]
+	v := s[0][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		gi := c.gradient(pi, g[i])
 		vi := float32(keep*v[i]) + float32(float32(add*gi)*gi)

@@ -1,16 +1,13 @@
 package optim
 
-import "math"
+import (
+	"math"
 
-// Trust says whether the step of the rule depends on norms over the whole parameter,
-// by [Hyper.Sized].
-func (r Rule) Trust() bool { return r == LAMB || r == LARS || r.Factored() }
+	"github.com/snug-ml/snug/internal/cpu"
+)
 
 // Norms says whether a step depends on norms over the whole parameter.
 func (h Hyper) Norms() bool { return h.Rule.Trust() || h.MaxUpdate > 0 }
-
-// Whole says whether a step of the rule needs all elements of the parameter.
-func (r Rule) Whole() bool { return r.Trust() || r == Muon }
 
 // Whole is [Rule.Whole], for MaxUpdate too.
 func (h Hyper) Whole() bool { return h.Rule.Whole() || h.MaxUpdate > 0 }
@@ -61,6 +58,8 @@ func (h Hyper) Measure() Coef {
 // Squares of float32 are exact in float64, so that the sums round alike with fused
 // multiplications and without.
 func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, update float64) {
+	tile := tiles.Get((2 + MaxStates) * squaresTile)
+	defer tiles.Put(tile)
 	for lo := 0; lo < len(p); {
 		n := min(len(p)-lo, squaresTile)
 		if c.skip != 0 {
@@ -71,8 +70,8 @@ func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, updat
 			lo++
 			continue
 		}
-		var u [squaresTile]float32
-		c.updateOf(u[:n], p[lo:], g[lo:], part(s, lo, n))
+		u := (*tile)[:n]
+		c.updateOf(u, p[lo:], g[lo:], part(s, lo, n), (*tile)[squaresTile:])
 		for i, x := range p[lo : lo+n] {
 			parameter += float64(x) * float64(x)
 			update += float64(u[i]) * float64(u[i])
@@ -82,11 +81,14 @@ func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, updat
 	return parameter, update
 }
 
-// squaresTile is the number of elements whose updates are on the stack.
+// squaresTile is the number of elements whose updates are made together.
 const squaresTile = 128
 
+var tiles cpu.Scratch
+
 // updateOf sets u to the update of len(u) elements, or what Squares has in its place.
-func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32) {
+// scratch has a tile for the gradient and for each state.
+func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32, scratch []float32) {
 	p, g = p[:len(u)], g[:len(u)]
 	switch c.rule {
 	case LAMB:
@@ -103,19 +105,19 @@ func (c *Coef) updateOf(u, p, g []float32, s [MaxStates][]float32) {
 	case AdafactorMomentum:
 		c.adafactorUpdate(u, g, s[1])
 	default: // from 0 on, with copies of the states
-		var gradient [squaresTile]float32
-		var states [MaxStates][squaresTile]float32
+		gradient := scratch[:len(u)]
 		var copies [MaxStates][]float32
 		for i, x := range g {
 			gradient[i] = c.gradient(p[i], x)
 		}
 		for i := range s {
-			copies[i] = states[i][:copy(states[i][:], s[i])]
+			to := scratch[(1+i)*squaresTile:]
+			copies[i] = to[:copy(to[:squaresTile], s[i])]
 		}
 		plain := *c
 		plain.gradScale, plain.l2 = 1, 0
 		clear(u)
-		update(plain, u, gradient[:len(u)], copies)
+		update(plain, u, gradient, copies)
 	}
 }
 
@@ -131,16 +133,18 @@ func (c *Coef) direction(p, g, m, v float32) (mi, vi, u float32) {
 	return mi, vi, u
 }
 
-func (c *Coef) lamb(p, g, m, v []float32) {
-	g, m, v = g[:len(p)], m[:len(p)], v[:len(p)]
+func lamb(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m, v := s[0][:len(p)], s[1][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		mi, vi, u := c.direction(pi, g[i], m[i], v[i])
 		m[i], v[i], p[i] = mi, vi, pi-float32(c.size*u)
 	}
 }
 
-func (c *Coef) lars(p, g, m []float32) {
-	g, m = g[:len(p)], m[:len(p)]
+func lars(c Coef, p, g []float32, s [MaxStates][]float32) {
+	m := s[0][:len(p)]
+	g = g[:len(p)]
 	for i, pi := range p {
 		mi := float32(c.beta1*m[i]) + float32(c.size*c.gradient(pi, g[i]))
 		m[i], p[i] = mi, pi-mi

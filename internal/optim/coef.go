@@ -1,0 +1,139 @@
+package optim
+
+import "math"
+
+// Hyper are the constants of one step. A rule reads those that its equations have;
+// β1 is also called μ (Momentum, Nesterov, LARS, Muon) or α (RMSprop).
+type Hyper struct {
+	Rule                    Rule
+	LR, Beta1, Beta2, Beta3 float64
+	Alpha                   float64 // of AdEMAMix
+	Dampening               float64 // d
+	Trust                   float64 // η
+	Eps, WeightDecay        float64
+	Eps2                    float64  // the least rms(p) that Adafactor's α takes
+	Clip                    float64  // d of Adafactor
+	Tau                     float64  // τ
+	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
+	Factors                 *Factors // of a matrix of Adafactor, in place of v
+	Ratio                   float64  // what LR is multiplied by in the update, by Sized, 0 means 1
+	Nesterov                bool     // Muon
+	Coupled                 bool     // Adam with weight decay in the gradient
+	DecayFirst              bool     // decoupled decay before the update, as torch has it
+	Step                    int      // t, from 1
+	GradScale               float32
+	// MaxUpdate is the largest norm of an update, before the learning rate, as a
+	// share of that of the parameter; 0 means any. See [Hyper.Sized].
+	MaxUpdate float64
+	// Skip is the bits of the magnitude of g·GradScale from which on an element is
+	// left alone, while its states become 0; 0 means none. NaNs are above all.
+	Skip uint32
+}
+
+// Coef are the factors of one step.
+type Coef struct {
+	Constants
+	skip    uint32
+	factors *Factors
+}
+
+// Constants are the factors of one step that are numbers, rounded to float32 once. The
+// struct Factors of quant8/kernels/rules.h has the same fields, all of 4 bytes, and the
+// numbers of the rules.
+type Constants struct {
+	rule         Rule
+	beta1, rest1 float32
+	beta2, rest2 float32
+	beta3, rest3 float32
+	scale1       float32 // what m counts in a sum with n or g
+	scale2       float32 // what n, g or p counts there
+	size         float32 // of the step
+	eps          float32
+	root         float32 // what √v is multiplied by
+	gradScale    float32
+	l2           float32 // coupled decay
+	pre, post    float32 // decoupled decay
+}
+
+// Adam says whether these are the factors of Adam without coupled decay, for which there
+// are faster loops.
+func (c *Constants) Adam() bool { return c.rule == Adam && c.l2 == 0 }
+
+// AdamFactors returns those of Adam as the faster loops take them.
+func (c *Constants) AdamFactors() [9]float32 {
+	return [...]float32{c.beta1, c.rest1, c.beta2, c.rest2, c.gradScale, c.size, c.eps, c.pre, c.post}
+}
+
+// Coef derives the factors in float64.
+func (h Hyper) Coef() Coef {
+	c := Coef{skip: h.Skip, factors: h.Factors, Constants: Constants{
+		rule:  h.Rule,
+		beta1: float32(h.Beta1), rest1: float32(1 - h.Beta1),
+		beta2: float32(h.Beta2), rest2: float32(1 - h.Beta2),
+		beta3: float32(h.Beta3), rest3: float32(1 - h.Beta3),
+		size: float32(rate(h.LR, h.Ratio)), eps: float32(h.Eps), root: 1, gradScale: h.GradScale, pre: 1, post: 1,
+	}}
+	if row := &table[h.Rule]; row.coef != nil {
+		c = row.coef(h, c)
+	}
+	decay := float32(1 - float64(h.LR*h.WeightDecay))
+	switch {
+	case h.Rule == LAMB: // in scale2
+	case !table[h.Rule].decoupled && (h.Rule != Adam || h.Coupled):
+		c.l2 = float32(h.WeightDecay)
+	case h.DecayFirst:
+		c.pre = decay
+	default:
+		c.post = decay
+	}
+	return c
+}
+
+func (h Hyper) adam(c Coef) Coef {
+	c1, c2 := h.corrections()
+	c.size, c.eps = float32(rate(h.LR, h.Ratio)*c2/c1), float32(h.Eps*c2)
+	return c
+}
+
+func (h Hyper) ademamix(c Coef) Coef {
+	c1, c2 := h.corrections()
+	c.scale1, c.scale2, c.root = float32(1/c1), float32(h.Alpha), float32(1/c2)
+	return c
+}
+
+func (h Hyper) momentum(c Coef) Coef {
+	c.rest1 = float32(1 - h.Dampening)
+	if h.Step == 1 {
+		c.beta1, c.rest1 = 0, 1
+	}
+	c.scale1, c.scale2 = 1, 0
+	if h.Rule == Nesterov {
+		c.scale1, c.scale2 = float32(h.Beta1), 1
+	}
+	return c
+}
+
+func (h Hyper) lamb(c Coef) Coef {
+	c1, c2 := h.corrections()
+	c.scale1, c.scale2, c.root = float32(1/c1), float32(h.WeightDecay), float32(1/c2)
+	return c
+}
+
+func (h Hyper) adafactor(c Coef) Coef {
+	rest := h.power()
+	c.size, c.beta2, c.rest2 = float32(h.Size), float32(1-rest), float32(rest)
+	return c
+}
+
+func (h Hyper) muon(c Coef) Coef {
+	c.size, c.scale1 = float32(h.Size), 1
+	if h.Nesterov {
+		c.scale1, c.scale2 = c.beta1, c.rest1
+	}
+	return c
+}
+
+// corrections returns the bias corrections c1 and c2 of Adam's moments.
+func (h Hyper) corrections() (c1, c2 float64) {
+	return 1 - power(h.Beta1, h.Step), math.Sqrt(1 - power(h.Beta2, h.Step))
+}
