@@ -4,7 +4,7 @@ package accum
 
 import _ "embed"
 
-//go:embed kernels/accum.fatbin
+//go:embed kernels/accum.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

@@ -4,7 +4,7 @@ package amp
 
 import _ "embed"
 
-//go:embed kernels/amp.fatbin
+//go:embed kernels/amp.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

@@ -4,10 +4,10 @@ package attention
 
 import _ "embed"
 
-//go:embed kernels/attention.fatbin
+//go:embed kernels/attention.image
 var kernelImage []byte
 
-//go:embed kernels/attention_sm90a.fatbin
+//go:embed kernels/attention_sm90a.image
 var hopperImage []byte
 
 func init() {

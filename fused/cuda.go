@@ -4,7 +4,7 @@ package fused
 
 import _ "embed"
 
-//go:embed kernels/fused.fatbin
+//go:embed kernels/fused.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

@@ -4,7 +4,7 @@ package qlora
 
 import _ "embed"
 
-//go:embed kernels/qlora.fatbin
+//go:embed kernels/qlora.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

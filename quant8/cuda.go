@@ -4,7 +4,7 @@ package quant8
 
 import _ "embed"
 
-//go:embed kernels/quant8.fatbin
+//go:embed kernels/quant8.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

@@ -308,7 +308,11 @@ func (f *fake) kernelCalls(a *api) {
 		defer end()
 		if r == success {
 			*m = f.handle()
-			f.modules[*m] = string(unsafe.Slice(image, 4))
+			n := 0
+			for *(*byte)(unsafe.Add(unsafe.Pointer(image), n)) != 0 {
+				n++
+			}
+			f.modules[*m] = string(unsafe.Slice(image, n)) // the tests' codes end in a zero byte
 		}
 		return r
 	}

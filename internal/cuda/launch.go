@@ -133,17 +133,21 @@ func (d *Device) module(m *gpu.Module) (uintptr, error) {
 	if len(m.Image) == 0 {
 		return 0, fmt.Errorf("cuda:%d: %s has no CUDA image in this build: %w", d.index, m.Name, driver.ErrNotBuilt)
 	}
+	code, err := gpu.Unpack(m.Image, d.capability)
+	if err != nil {
+		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, err)
+	}
 	var handle uintptr
-	r := d.api.moduleLoad(&handle, &m.Image[0])
+	r := d.api.moduleLoad(&handle, unsafe.SliceData(code.Data)) // the driver keeps a copy
 	switch r {
 	case success:
 		d.kernels.modules[m] = handle
 		return handle, nil
 	case errNoBinary, errPTXVersion, errNoJITCompiler, errJITDisabled:
-		return 0, fmt.Errorf("cuda:%d: the image of %s has no code for compute capability %d.%d, and the driver does not compile its PTX: a newer driver is needed: %w",
-			d.index, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
+		return 0, fmt.Errorf("cuda:%d: the driver does not take %v in the image of %s for compute capability %d.%d: a newer driver is needed: %w",
+			d.index, code, m.Name, d.capability/10, d.capability%10, d.fail("cuModuleLoadData", r))
 	default:
-		return 0, fmt.Errorf("cuda:%d: the image of %s: %w", d.index, m.Name, d.fail("cuModuleLoadData", r))
+		return 0, fmt.Errorf("cuda:%d: %v in the image of %s: %w", d.index, code, m.Name, d.fail("cuModuleLoadData", r))
 	}
 }
 

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -11,7 +12,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var testModule = &gpu.Module{Name: "test", Image: []byte("FATB")}
+var testModule = &gpu.Module{Name: "test", Image: testImage("80", "86", "90")}
+
+// testImage returns an image of cubins and, unless it is for sm_90a alone, of PTX for the first
+// architecture. The codes are their names.
+func testImage(archs ...string) []byte {
+	var codes []gpu.Code
+	add := func(name string, ptx bool) {
+		arch, err := gpu.ParseArch(name)
+		if err != nil {
+			panic(err)
+		}
+		c := gpu.Code{Arch: arch, PTX: ptx}
+		c.Data = []byte(c.String())
+		codes = append(codes, c)
+	}
+	for _, name := range archs {
+		add(name, false)
+	}
+	if archs[0] != "90a" {
+		add(archs[0], true)
+	}
+	image, err := gpu.PackImage(codes)
+	if err != nil {
+		panic(err)
+	}
+	return image
+}
 
 func grid(name string, params []byte, operands ...driver.Mem) *gpu.Launch {
 	return &gpu.Launch{Module: testModule, Func: name, Blocks: [3]int{1, 1, 1}, Threads: 32, Operands: operands, Params: params}
@@ -85,9 +112,14 @@ func TestLaunchGridErrors(t *testing.T) {
 		{"host memory", func(_ *fake, l *gpu.Launch) { l.Operands = []driver.Mem{{}, {Size: 4}} }, "operand 1 of 4 bytes has no address", driver.ErrDevice},
 		{"no image", func(_ *fake, l *gpu.Launch) { l.Module = &gpu.Module{Name: "amp"} }, "amp has no CUDA image", driver.ErrNotBuilt},
 		{"no kernel", func(_ *fake, l *gpu.Launch) { l.Func = "other" }, "image of test has no kernel other: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)", driver.ErrNotBuilt},
-		{"no code for the card", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = errNoBinary }, "no code for compute capability 8.0", driver.ErrNotBuilt},
+		{"no code for the card", func(_ *fake, l *gpu.Launch) { l.Module = &gpu.Module{Name: "amp", Image: testImage("90a")} },
+			"cuda:0: the image of amp: no code for compute capability 8.0, only sm_90a", driver.ErrNotBuilt},
+		{"a damaged image", func(_ *fake, l *gpu.Launch) { l.Module = &gpu.Module{Name: "amp", Image: []byte("FATB")} },
+			"cuda:0: the image of amp: 4 bytes that are no image", driver.ErrDevice},
+		{"code that the driver refuses", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = errNoBinary },
+			"does not take sm_80 in the image of test for compute capability 8.0: a newer driver is needed: cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU (209)", driver.ErrNotBuilt},
 		{"newer PTX", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = errPTXVersion }, "a newer driver is needed: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)", driver.ErrNotBuilt},
-		{"a broken image", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = 200 }, "the image of test: cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE (200)", driver.ErrDevice},
+		{"a broken image", func(f *fake, _ *gpu.Launch) { f.fail["cuModuleLoadData"] = 200 }, "sm_80 in the image of test: cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE (200)", driver.ErrDevice},
 		{"refused", func(f *fake, _ *gpu.Launch) { f.fail["cuLaunchKernel"] = 701 }, "k of [1 1 1] blocks of 32 threads: cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701)", driver.ErrDevice},
 		{"an unknown result", func(f *fake, _ *gpu.Launch) { f.fail["cuLaunchKernel"] = 12345 }, "cuLaunchKernel: CUresult (12345)", driver.ErrDevice},
 	} {
@@ -194,4 +226,78 @@ func BenchmarkLaunch(b *testing.B) {
 	}
 	a.ctxPush, a.ctxPop = push, pop
 	require.NoError(b, d.Close())
+}
+
+// The driver is given the code that the device's capability runs.
+func TestCodeByCapability(t *testing.T) {
+	hopper := &gpu.Module{Name: "hopper", Image: testImage("90a")}
+	for _, test := range []struct {
+		major, minor int32
+		want         string
+		alone        bool
+	}{
+		{8, 0, "sm_80", false},
+		{8, 6, "sm_86", false},
+		{8, 9, "sm_86", false},
+		{9, 0, "sm_90", true},
+		{10, 0, "PTX of compute_80", false},
+		{12, 0, "PTX of compute_80", false},
+	} {
+		f, d := openFake(t, func(f *fake) { f.major, f.minor = test.major, test.minor })
+		f.kernels["k"] = func([]byte) {}
+		require.NoError(t, d.LaunchGrid(grid("k", nil)))
+		require.Equal(t, test.want, f.modules[d.kernels.modules[testModule]], "%d.%d", test.major, test.minor)
+
+		l := grid("k", nil)
+		l.Module = hopper
+		err := d.LaunchGrid(l)
+		if test.alone {
+			require.NoError(t, err)
+			require.Equal(t, "sm_90a", f.modules[d.kernels.modules[hopper]])
+			continue
+		}
+		require.ErrorIs(t, err, driver.ErrNotBuilt)
+		require.ErrorContains(t, err, "the image of hopper: no code for compute capability")
+		require.NoError(t, d.LaunchGrid(grid("k", nil)), "other modules still run")
+	}
+}
+
+// No damage to an image reaches the driver.
+func TestDamagedImage(t *testing.T) {
+	f, d := openFake(t, nil)
+	f.kernels["k"] = func([]byte) {}
+	whole := testModule.Image
+	refused := 0
+	for i := range whole {
+		image := slices.Clone(whole)
+		image[i] ^= 0xff
+		l := grid("k", nil)
+		l.Module = &gpu.Module{Name: "test", Image: image}
+		if err := d.LaunchGrid(l); err != nil {
+			require.ErrorIs(t, err, driver.ErrDevice, "byte %d", i)
+			require.NotContains(t, d.kernels.modules, l.Module)
+			refused++
+			continue
+		}
+		require.Equal(t, "sm_80", f.modules[d.kernels.modules[l.Module]], "byte %d", i)
+	}
+	require.Greater(t, refused, 100, "the index and the device's own code")
+	require.NoError(t, d.LaunchGrid(grid("k", nil)), "the whole image")
+}
+
+// A device unpacks a module once, whatever kernels of it are launched: when it has, the image is
+// not read again.
+func TestUnpackOnce(t *testing.T) {
+	f, d := openFake(t, nil)
+	f.kernels["k"], f.kernels["other"] = func([]byte) {}, func([]byte) {}
+	m := &gpu.Module{Name: "test", Image: slices.Clone(testModule.Image)}
+	l := grid("k", nil)
+	l.Module = m
+	require.NoError(t, d.LaunchGrid(l))
+	clear(m.Image)
+	require.NoError(t, d.LaunchGrid(l))
+	l.Func = "other"
+	require.NoError(t, d.LaunchGrid(l))
+	_, d2 := openFake(t, nil)
+	require.ErrorIs(t, d2.LaunchGrid(l), driver.ErrDevice, "another device reads it")
 }

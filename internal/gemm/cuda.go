@@ -4,7 +4,7 @@ package gemm
 
 import _ "embed"
 
-//go:embed kernels/gemm.fatbin
+//go:embed kernels/gemm.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

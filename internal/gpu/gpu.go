@@ -16,7 +16,7 @@ import (
 // opened.
 type Module struct {
 	Name   string // of the package: "quant8"
-	Image  []byte // a CUDA fatbin, with the build tag cuda
+	Image  []byte // CUDA code, as Unpack reads it, with the build tag cuda
 	Source fs.FS  // NAME.cu, NAME.metal and what they include, with the build tags metal and emu
 }
 

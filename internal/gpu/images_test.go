@@ -1,11 +1,11 @@
 package gpu_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
 	"github.com/stretchr/testify/require"
 )
@@ -25,20 +25,47 @@ func TestImages(t *testing.T) {
 	require.Empty(t, orphans, "images without a source")
 }
 
-// TestImageParts looks for what an image must hold: it is not compressed.
+// TestImageParts unpacks every image and looks for what it must hold.
 func TestImageParts(t *testing.T) {
 	modules, err := images.Find(root)
 	require.NoError(t, err)
+	total := 0
 	for _, m := range modules {
 		image, err := os.ReadFile(filepath.Join(root, m.Image()))
 		require.NoError(t, err, "run internal/gpu/images/build.sh")
-		require.True(t, bytes.HasPrefix(image, []byte("\x50\xed\x55\xba")), "%s is a fatbin", m.Image())
-		require.Equal(t, len(m.Archs()), bytes.Count(image, []byte("\x7fELF")), "machine code in %s", m.Image())
-		if !m.Portable() {
-			require.NotContains(t, string(image), ".version", "PTX in %s", m.Image())
-			continue
+		total += len(image)
+		codes, err := gpu.UnpackAll(image)
+		require.NoError(t, err, m.Image())
+		var archs []string
+		for _, c := range codes {
+			if !c.PTX {
+				archs = append(archs, c.Arch.String())
+				require.Equal(t, "\x7fELF", string(c.Data[:4]), "%v in %s", c, m.Image())
+				require.EqualValues(t, c.Capability, c.Data[48], "the architecture in the flags of %v in %s", c, m.Image())
+				continue
+			}
+			require.True(t, m.Portable(), "PTX in %s", m.Image())
+			require.Equal(t, images.Archs[0], c.Arch.String())
+			require.Contains(t, string(c.Data), ".version 8.0", "PTX of CUDA 12.0 in %s", m.Image())
+			require.Contains(t, string(c.Data), ".target sm_"+images.Archs[0], m.Image())
 		}
-		require.Contains(t, string(image), ".version 8.0", "PTX of CUDA 12.0 in %s", m.Image())
-		require.Contains(t, string(image), ".target sm_"+images.Archs[0], m.Image())
+		require.Equal(t, m.Archs(), archs, m.Image())
+		require.Equal(t, m.Portable(), len(codes) > len(archs), "PTX in %s", m.Image())
+	}
+	require.Less(t, total, 8<<20, "bytes of all images")
+}
+
+// BenchmarkUnpack times what a device pays when it first runs a kernel of the largest module.
+func BenchmarkUnpack(b *testing.B) {
+	image, err := os.ReadFile(filepath.Join(root, "attention/kernels/attention.image"))
+	require.NoError(b, err)
+	for name, capability := range map[string]int{"cubin": 90, "PTX": 120} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				code, err := gpu.Unpack(image, capability)
+				require.NoError(b, err)
+				b.SetBytes(int64(len(code.Data)))
+			}
+		})
 	}
 }

@@ -4,7 +4,7 @@ package ortho
 
 import _ "embed"
 
-//go:embed kernels/ortho.fatbin
+//go:embed kernels/ortho.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

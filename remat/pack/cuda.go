@@ -4,7 +4,7 @@ package pack
 
 import _ "embed"
 
-//go:embed kernels/pack.fatbin
+//go:embed kernels/pack.image
 var kernelImage []byte
 
 func init() { kernels.Image = kernelImage }

@@ -11,9 +11,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/gpu"
 )
 
 // Include is the folder of the kernel dialect's headers, Pins the file that
@@ -51,7 +54,7 @@ func Find(root string) ([]Module, error) {
 
 // Orphans returns the modules that have an image and no source.
 func Orphans(root string) ([]Module, error) {
-	images, err := find(root, ".fatbin")
+	images, err := find(root, ".image")
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +103,18 @@ func (m Module) Portable() bool { return m.Archs()[0] != alone }
 func (m Module) Entry() string { return string(m) + ".cu" }
 
 // Image returns the path of the compiled kernels.
-func (m Module) Image() string { return string(m) + ".fatbin" }
+func (m Module) Image() string { return string(m) + ".image" }
+
+// Pack returns the image of some codes. If the image that is there has these codes it is that
+// one, because Go's releases may compress in other ways.
+func (m Module) Pack(root string, codes []gpu.Code) ([]byte, error) {
+	if image, err := os.ReadFile(filepath.Join(root, m.Image())); err == nil {
+		if there, err := gpu.UnpackAll(image); err == nil && reflect.DeepEqual(there, codes) {
+			return image, nil
+		}
+	}
+	return gpu.PackImage(codes)
+}
 
 // Sum returns the path of the hashes of what the image was made from.
 func (m Module) Sum() string { return string(m) + ".sum" }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,7 +36,7 @@ func tree(t *testing.T) (string, Module) {
 
 func TestFind(t *testing.T) {
 	root, m := tree(t)
-	write(t, root, "old/kernels/old.fatbin", "image")
+	write(t, root, "old/kernels/old.image", "image")
 	modules, err := Find(root)
 	require.NoError(t, err)
 	require.Equal(t, []Module{m}, modules)
@@ -81,6 +82,26 @@ func TestArchs(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, sum, "# sm_90a\n")
 	require.NotContains(t, sum, "PTX")
+}
+
+// An image that holds the same codes stays as it is, however it was compressed.
+func TestPack(t *testing.T) {
+	root, m := tree(t)
+	codes := []gpu.Code{{Arch: gpu.Arch{Capability: 80}, Data: []byte("kernels")}}
+	fresh, err := m.Pack(root, codes)
+	require.NoError(t, err, "what is there is no image")
+	got, err := gpu.UnpackAll(fresh)
+	require.NoError(t, err)
+	require.Equal(t, codes, got)
+
+	write(t, root, m.Image(), string(fresh))
+	same, err := m.Pack(root, codes)
+	require.NoError(t, err)
+	require.Equal(t, fresh, same)
+	codes[0].Data = []byte("other kernels")
+	other, err := m.Pack(root, codes)
+	require.NoError(t, err)
+	require.NotEqual(t, fresh, other)
 }
 
 func TestCheck(t *testing.T) {

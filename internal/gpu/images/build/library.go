@@ -27,15 +27,6 @@ type toolkit struct {
 		destroy  func(program *uintptr) int32
 		explain  func(result int32) string
 	}
-	fatbin struct {
-		create  func(image *uintptr, options **byte, n uint64) int32
-		cubin   func(image uintptr, code *byte, n uint64, arch, name string) int32
-		ptx     func(image uintptr, code *byte, n uint64, arch, name, options string) int32
-		size    func(image uintptr, n *uint64) int32
-		get     func(image uintptr, to *byte) int32
-		destroy func(image *uintptr) int32
-		explain func(result int32) string
-	}
 }
 
 func openToolkit(dir string) (*toolkit, error) {
@@ -49,10 +40,6 @@ func openToolkit(dir string) (*toolkit, error) {
 	if err != nil {
 		return nil, err
 	}
-	fatbin, err := openLibrary(filepath.Join(dir, "nvidia", "nvfatbin", "lib", "libnvfatbin.so.12"))
-	if err != nil {
-		return nil, err
-	}
 	return t, errors.Join(
 		bind(nvrtc, &t.nvrtc.create, "nvrtcCreateProgram"),
 		bind(nvrtc, &t.nvrtc.compile, "nvrtcCompileProgram"),
@@ -62,13 +49,6 @@ func openToolkit(dir string) (*toolkit, error) {
 		bind(nvrtc, &t.nvrtc.text, "nvrtcGetPTX"),
 		bind(nvrtc, &t.nvrtc.destroy, "nvrtcDestroyProgram"),
 		bind(nvrtc, &t.nvrtc.explain, "nvrtcGetErrorString"),
-		bind(fatbin, &t.fatbin.create, "nvFatbinCreate"),
-		bind(fatbin, &t.fatbin.cubin, "nvFatbinAddCubin"),
-		bind(fatbin, &t.fatbin.ptx, "nvFatbinAddPTX"),
-		bind(fatbin, &t.fatbin.size, "nvFatbinSize"),
-		bind(fatbin, &t.fatbin.get, "nvFatbinGet"),
-		bind(fatbin, &t.fatbin.destroy, "nvFatbinDestroy"),
-		bind(fatbin, &t.fatbin.explain, "nvFatbinGetErrorString"),
 	)
 }
 
@@ -153,38 +133,4 @@ func (t *toolkit) compile(name, source string, headers map[string]string, option
 		return "", errors.New(t.nvrtc.explain(r))
 	}
 	return beforeZero(text), nil
-}
-
-// code is machine code for one architecture.
-type code struct {
-	arch  string
-	cubin []byte
-}
-
-// pack returns the image of some machine code and, if there is any, the PTX for one
-// architecture.
-func (t *toolkit) pack(codes []code, arch, ptx string) ([]byte, error) {
-	options := newCStrings([]string{"-64", "-cuda", "-host=linux", "-compress=false"})
-	defer options.release()
-	var image uintptr
-	if r := t.fatbin.create(&image, options.array(), uint64(len(options.pointers))); r != 0 {
-		return nil, errors.New(t.fatbin.explain(r))
-	}
-	defer t.fatbin.destroy(&image)
-	for _, c := range codes {
-		if r := t.fatbin.cubin(image, &c.cubin[0], uint64(len(c.cubin)), c.arch, ""); r != 0 {
-			return nil, fmt.Errorf("sm_%s: %s", c.arch, t.fatbin.explain(r))
-		}
-	}
-	if ptx != "" {
-		text := append([]byte(ptx), 0)
-		if r := t.fatbin.ptx(image, &text[0], uint64(len(text)), arch, "", ""); r != 0 {
-			return nil, fmt.Errorf("PTX: %s", t.fatbin.explain(r))
-		}
-	}
-	packed, r := sized(image, t.fatbin.size, t.fatbin.get)
-	if r != 0 {
-		return nil, errors.New(t.fatbin.explain(r))
-	}
-	return packed, nil
 }

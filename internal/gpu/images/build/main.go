@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/gpu/images"
 )
 
@@ -84,28 +85,35 @@ func build(t *toolkit, root string, m images.Module) (result, error) {
 			headers[path.Base(file)] = text
 		}
 	}
-	var codes []code
-	var portable string
+	var codes []gpu.Code
+	var portable gpu.Code
 	for _, arch := range m.Archs() {
+		parsed, err := gpu.ParseArch(arch)
+		if err != nil {
+			return r, err
+		}
 		options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + arch})
 		ptx, err := t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options)
 		if err != nil {
 			return r, fmt.Errorf("for sm_%s: %w", arch, err)
 		}
-		if portable == "" && m.Portable() {
-			portable = ptx
+		if portable.Data == nil {
+			portable = gpu.Code{Arch: parsed, PTX: true, Data: []byte(ptx)}
 		}
 		cubin, uses, err := t.assemble(arch, ptx)
 		if err != nil {
 			return r, err
 		}
 		r.kernels.add(arch, uses)
-		codes = append(codes, code{arch, cubin})
+		codes = append(codes, gpu.Code{Arch: parsed, Data: cubin})
 	}
 	if above := r.kernels.check(); len(above) > 0 {
 		return r, errors.New(strings.Join(above, "\n"))
 	}
-	r.image, err = t.pack(codes, images.Archs[0], portable)
+	if m.Portable() {
+		codes = append(codes, portable)
+	}
+	r.image, err = m.Pack(root, codes)
 	return r, err
 }
 

@@ -1,0 +1,254 @@
+package gpu
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/driver"
+)
+
+// An image is the kernels of one CUDA module, compiled ahead: a cubin for each of some
+// architectures, and PTX that newer ones compile when they load it. Each code is compressed by
+// itself, so that a device unpacks only its own. The numbers are little-endian:
+//
+//	"snug\x00gpu"   8 bytes
+//	version         uint16, 1
+//	codes           uint16
+//	checksum        uint32, CRC-32C of the 12 bytes before it and of the index
+//	index           for every code, 20 bytes:
+//	    capability      uint16, 90 is 9.0
+//	    kind            uint8, 0 is a cubin, 1 is PTX
+//	    alone           uint8, 1 if no other capability runs it (sm_90a)
+//	    offset          uint32, from the start of the image; the codes follow one another
+//	    packed          uint32, bytes in the image
+//	    size            uint32, bytes of the code
+//	    checksum        uint32, CRC-32C of the bytes in the image
+//	codes           DEFLATE
+const (
+	imageMagic   = "snug\x00gpu"
+	imageVersion = 1
+	imageHeader  = 16
+	imageEntry   = 20
+	maxInflate   = 1032 // a byte of DEFLATE gives at most so many
+)
+
+// Arch is what a code runs on.
+type Arch struct {
+	Capability int  // 90 is compute capability 9.0
+	Alone      bool // no other capability runs it, such as sm_90a
+}
+
+// ParseArch reads the number of an architecture, such as 80, 90a or 120.
+func ParseArch(s string) (Arch, error) {
+	number, alone := strings.CutSuffix(s, "a")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n < 10 {
+		return Arch{}, fmt.Errorf("architecture %q: want a number such as 80 or 90a", s)
+	}
+	return Arch{int(n), alone}, nil
+}
+
+// String returns the number as the compilers know it, such as 90a.
+func (a Arch) String() string {
+	if a.Alone {
+		return strconv.Itoa(a.Capability) + "a"
+	}
+	return strconv.Itoa(a.Capability)
+}
+
+// Code is a module's kernels in one form.
+type Code struct {
+	Arch
+	PTX  bool   // text that the driver compiles; else a cubin
+	Data []byte // a zero byte follows it in what Unpack returns, as the driver wants of text
+}
+
+// String returns "sm_90a", or "PTX of compute_80".
+func (c Code) String() string {
+	if c.PTX {
+		return "PTX of compute_" + c.Arch.String()
+	}
+	return "sm_" + c.Arch.String()
+}
+
+// runsOn reports whether a device of some capability takes the code: a cubin runs on its own
+// capability and on later ones of the same major number, PTX on all later ones.
+func (c Code) runsOn(capability int) bool {
+	switch {
+	case c.Alone:
+		return capability == c.Capability
+	case c.PTX:
+		return capability >= c.Capability
+	default:
+		return capability >= c.Capability && capability/10 == c.Capability/10
+	}
+}
+
+// before reports whether a device that takes both codes runs c and not o: machine code before
+// PTX, then the higher capability, then what is for it alone.
+func (c Code) before(o Code) bool {
+	switch {
+	case c.PTX != o.PTX:
+		return o.PTX
+	case c.Capability != o.Capability:
+		return c.Capability > o.Capability
+	default:
+		return c.Alone && !o.Alone
+	}
+}
+
+// PackImage returns the image of some codes, in their order.
+func PackImage(codes []Code) ([]byte, error) {
+	if len(codes) == 0 || len(codes) > math.MaxUint16 {
+		return nil, fmt.Errorf("an image of %d codes: want 1 to %d", len(codes), math.MaxUint16)
+	}
+	le := binary.LittleEndian
+	index := le.AppendUint16([]byte(imageMagic), imageVersion)
+	index = le.AppendUint16(index, uint16(len(codes)))
+	index = append(index, 0, 0, 0, 0)
+	start := imageHeader + imageEntry*len(codes)
+	var body bytes.Buffer
+	for _, c := range codes {
+		from := body.Len()
+		w, err := flate.NewWriter(&body, flate.BestCompression)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(c.Data); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		packed := body.Bytes()[from:]
+		if c.Capability < 10 || c.Capability > math.MaxUint16 || len(c.Data) > math.MaxUint32 || start+body.Len() > math.MaxUint32 {
+			return nil, fmt.Errorf("%v of %d bytes does not fit an image", c, len(c.Data))
+		}
+		index = le.AppendUint16(index, uint16(c.Capability))
+		index = append(index, flag(c.PTX), flag(c.Alone))
+		index = le.AppendUint32(index, uint32(start+from))
+		index = le.AppendUint32(index, uint32(len(packed)))
+		index = le.AppendUint32(index, uint32(len(c.Data)))
+		index = le.AppendUint32(index, crc32c.Checksum(packed))
+	}
+	le.PutUint32(index[12:], indexSum(index))
+	return append(index, body.Bytes()...), nil
+}
+
+func flag(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+func indexSum(index []byte) uint32 {
+	return crc32c.Update(crc32c.Checksum(index[:12]), index[imageHeader:])
+}
+
+// packedCode is an entry of the index.
+type packedCode struct {
+	Code          // without Data
+	packed []byte // in the image
+	size   int
+	sum    uint32
+}
+
+// readIndex reads and checks everything but the codes.
+func readIndex(image []byte) ([]packedCode, error) {
+	le := binary.LittleEndian
+	if len(image) < imageHeader || string(image[:len(imageMagic)]) != imageMagic {
+		return nil, fmt.Errorf("%d bytes that are no image of kernels: %w", len(image), driver.ErrDevice)
+	}
+	if v := le.Uint16(image[8:]); v != imageVersion {
+		return nil, fmt.Errorf("an image of version %d, want %d: %w", v, imageVersion, driver.ErrDevice)
+	}
+	at := imageHeader + imageEntry*int(le.Uint16(image[10:]))
+	if at > len(image) || at == imageHeader || indexSum(image[:at]) != le.Uint32(image[12:]) {
+		return nil, fmt.Errorf("the index of the image is damaged: %w", driver.ErrDevice)
+	}
+	var codes []packedCode
+	for e := image[imageHeader:at]; len(e) > 0; e = e[imageEntry:] {
+		offset, packed, size := le.Uint32(e[4:]), le.Uint32(e[8:]), le.Uint32(e[12:])
+		c := packedCode{Code: Code{Arch: Arch{int(le.Uint16(e)), e[3] == 1}, PTX: e[2] == 1}, sum: le.Uint32(e[16:])}
+		if e[2] > 1 || e[3] > 1 || uint64(offset) != uint64(at) || uint64(packed) > uint64(len(image)-at) ||
+			uint64(size) > maxInflate*uint64(packed) || uint64(size) >= math.MaxInt {
+			return nil, fmt.Errorf("the index of the image is wrong for %v: %w", c.Code, driver.ErrDevice)
+		}
+		c.packed, c.size = image[at:at+int(packed)], int(size)
+		at += int(packed)
+		codes = append(codes, c)
+	}
+	if at != len(image) {
+		return nil, fmt.Errorf("an image of %d bytes, want %d: %w", len(image), at, driver.ErrDevice)
+	}
+	return codes, nil
+}
+
+// unpack returns the code with its Data.
+func (c packedCode) unpack() (Code, error) {
+	if crc32c.Checksum(c.packed) != c.sum {
+		return Code{}, fmt.Errorf("%v is damaged: %w", c.Code, driver.ErrDevice)
+	}
+	data := make([]byte, c.size+1)
+	r := flate.NewReader(bytes.NewReader(c.packed))
+	n, err := io.ReadFull(r, data)
+	if err != io.ErrUnexpectedEOF && err != io.EOF || n != c.size { // the byte beyond is not there
+		return Code{}, fmt.Errorf("%v unpacks to %d bytes or more (%v), want %d: %w", c.Code, n, err, c.size, driver.ErrDevice)
+	}
+	data[c.size] = 0
+	code := c.Code
+	code.Data = data[:c.size]
+	return code, nil
+}
+
+// Unpack returns the code of an image that a device of some compute capability runs, 86 for
+// 8.6: the cubin of its own architecture, else that of the highest earlier minor number of the
+// same major one, else PTX of an earlier capability. It allocates the code and unpacks no
+// other. The error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is
+// damaged.
+func Unpack(image []byte, capability int) (Code, error) {
+	codes, err := readIndex(image)
+	if err != nil {
+		return Code{}, err
+	}
+	best := -1
+	for i, c := range codes {
+		if c.runsOn(capability) && (best < 0 || c.before(codes[best].Code)) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		return codes[best].unpack()
+	}
+	var has []string
+	for _, c := range codes {
+		has = append(has, c.String())
+	}
+	return Code{}, fmt.Errorf("no code for compute capability %d.%d, only %s: %w",
+		capability/10, capability%10, strings.Join(has, ", "), driver.ErrNotBuilt)
+}
+
+// UnpackAll returns all codes of an image.
+func UnpackAll(image []byte) ([]Code, error) {
+	packed, err := readIndex(image)
+	if err != nil {
+		return nil, err
+	}
+	var codes []Code
+	for _, p := range packed {
+		c, err := p.unpack()
+		if err != nil {
+			return nil, err
+		}
+		codes = append(codes, c)
+	}
+	return codes, nil
+}
