@@ -10,19 +10,18 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// DeviceTier is the tier of a [Store] above host memory: pages of its tensors in the
-// memory of a device, under a limit of their own. As in the store the order of the
-// accesses is recorded; once it has repeated, the page is evicted whose next use is
-// farthest, and pages that come next are copied while kernels run, if the store has
-// them in host memory, and read ahead there otherwise.
+// DeviceTier holds pages of the tensors of a [Store] in the memory of a device, under its own
+// limit. Like the store it records the order of the accesses. When the order has repeated, it
+// evicts the page whose next use is farthest, and while kernels run it copies the pages that
+// come next if the store has them in host memory; the store reads the others ahead.
 //
-// A page that is changed on the device reaches the store when it is evicted, or by
-// [DeviceTier.Flush], which comes before [Store.Commit] and before the page is used in
-// host memory. One that was changed in host memory is copied to the device again.
+// A page that changes on the device is written to the store when it is evicted, or by
+// [DeviceTier.Flush]. Call Flush before [Store.Commit] and before the page is used in host
+// memory. A page that changes in host memory is copied to the device again.
 //
-// If the device has less memory than the limit, the limit becomes what there was: pages
-// stay in host memory then, and [DeviceStats] tells how often that was so. Methods may
-// be called from many goroutines, which wait for one another.
+// If the device has less memory than the limit, the limit falls to what the device has: pages
+// then stay in host memory, and [DeviceStats] counts such allocations. Methods may be called
+// from many goroutines, which wait for one another.
 type DeviceTier struct {
 	s *Store
 	m *Mover

@@ -26,14 +26,14 @@ import (
 //	err = next.Await()
 //	// queue the kernels that use weights[1]
 //
-// A move begins when the work queued before it is done, so start it before the
-// kernels it is to run beside. At most as many pages as the ring has are on their
-// way; with more, Load and Save wait for the oldest ones. A ring of the pages of two
-// layers keeps the moves of a chain of layers from waiting.
+// A move begins when the work queued before it is done, so start a move before the kernels
+// that it should run beside. The ring limits the pages that are copied at the same time: with
+// more pages, Load and Save wait for the oldest ones. With a ring of the pages of two layers,
+// the moves of a chain of layers do not wait.
 //
-// On devices without such copies, the CPU among them, moves take their turn in the
-// queue, and nothing is pinned. All methods may be called from many goroutines,
-// which then wait for one another. None allocates memory of its own.
+// Devices without copies beside the queue, such as the CPU, copy in the queue, and nothing is
+// pinned. All methods may be called from many goroutines, which then wait for one another. No
+// method allocates memory.
 type Mover struct {
 	dev       *snug.Device
 	copier    driver.Copier // nil where moves take their turn in the queue
@@ -118,7 +118,7 @@ func (m *Mover) pin(pages int) (err error) {
 // Load starts to copy src, in host memory, to dst, on the device; they have one
 // element type and length. src may be reused when Load returns. Kernels queued
 // before may use dst. Kernels that are queued after [Move.Await], or after
-// [Move.Wait], see the new elements. Until then dst is the move's: nothing that uses
+// [Move.Wait], see the new elements. Until then dst belongs to the move: nothing that uses
 // it may be queued or started, and its memory may not be freed.
 //
 // Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice] when a vector lies
@@ -136,8 +136,8 @@ func (m *Mover) Load(dst, src snug.View) (Move, error) {
 // Save starts to copy src, on the device, to dst, in host memory; they have one
 // element type and length. It copies what kernels queued before leave in src.
 // Nothing that writes src may be queued, and its memory may not be freed, before
-// [Move.Await] or [Move.Wait]. dst is m's until Wait returns, which any later
-// method of m may fill.
+// [Move.Await] or [Move.Wait]. dst belongs to m until Wait returns: any method of m may
+// write to it until then.
 //
 // Errors are those of [Mover.Load].
 func (m *Mover) Save(dst, src snug.View) (Move, error) {

@@ -30,10 +30,10 @@ const (
 // mostMeasured bounds the bytes of the file that MeasurePages makes.
 const mostMeasured = 64 << 30
 
-// MeasurePages moves size bytes, 4 MiB to 64 GiB, as pages of 64 KiB to 4 MiB through a
-// file that it makes in directory dir and removes, at once where the system can, with direct I/O where that is
-// possible and without. It returns all rates, and the best: of those within 5 % of the
-// fastest the one with the smallest pages, of which a host limit holds the most. Its
+// MeasurePages writes and reads size bytes, 4 MiB to 64 GiB, in pages of 64 KiB to 4 MiB, with
+// direct I/O where that is possible and without. It uses a temporary file in directory dir. It
+// returns all rates and the best one: of the rates within 5 % of the fastest, the rate with
+// the smallest pages, of which a host limit holds the most. Its
 // PageBytes/4 is a PageLen for [Updater]. What is not direct is read from
 // the operating system's cache, faster than a disk may be. It takes 4 MiB of memory.
 //

@@ -9,15 +9,14 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Runner runs the layers of a model where a [DeviceMap] has them. The weights are
-// tensors of a [Store], named as the [Weight]s are. Those of layers whose tier has no
-// Rate are copied to its device once; those of the others are paged into one of two
-// frames on the first device when their layer runs, while the layer before it is
-// computed, and are given up after it. The store has them in host memory or on disk,
-// as its own limit says.
+// Runner brings the weights of a model's layers to the devices that a [DeviceMap] names. The
+// weights are tensors of a [Store], under the names of the [Weight]s. A layer whose tier has
+// no Rate is copied to the device of the tier once. Every other layer is paged into one of
+// two frames on the first device while the layer before it is computed, and its frame is
+// reused after it. The store holds its weights in host memory or on disk, within its limits.
 //
-// If a device has less memory than the map says, layers are demoted: they are paged
-// from then on. [Runner.Demoted] lists them.
+// If a device has less memory than the map says, layers are demoted: they are paged from
+// then on. [Runner.Demoted] lists them.
 type Runner struct {
 	s       *Store
 	movers  []*Mover // of the tiers where layers run
@@ -34,7 +33,7 @@ type Runner struct {
 	closed   bool
 }
 
-// Demotion says that the weights of a layer lie lower than the map wanted.
+// Demotion is a layer whose weights lie in a lower tier than the map says.
 type Demotion struct {
 	Layer    string
 	From, To string // tiers
@@ -43,9 +42,8 @@ type Demotion struct {
 
 // RunnerOptions configure a [Runner].
 type RunnerOptions struct {
-	// DType is the type that weights have where layers run: tensors of another
-	// floating-point type are converted on the way, rounded to nearest. 0 leaves each as
-	// it is in the store.
+	// DType is the element type of weights on the devices. Tensors of another
+	// floating-point type are converted, rounded to nearest. 0 keeps the type of the store.
 	DType snug.DType
 }
 
@@ -59,11 +57,11 @@ type kept struct {
 type frame map[snug.DType]kept
 
 // NewRunner allocates memory on the devices for the layers of a map, of [Greedy] or
-// [Optimal] for the same layers, and loads those that stay. movers are those of the
-// devices of the tiers without a Rate, in their order. Besides what the Movers hold, a
-// Runner takes the bytes of the weights that stay and two times, or if there is no
-// memory for that once, those of the largest layer that is paged, each weight rounded
-// up to 64 bytes, until [Runner.Close].
+// [Optimal] for the same layers, and loads those that stay. movers has a Mover for the
+// device of each tier without a Rate, in the order of the tiers. Until [Runner.Close] a
+// Runner takes the bytes of the weights that stay, and two frames of the bytes of the largest
+// layer that is paged, or one frame if the device has no memory for two. Each weight is
+// rounded up to 64 bytes. The memory of the Movers comes on top.
 //
 // Errors: [snug.ErrConfig] when movers, layers and map do not fit together or the store
 // lacks a tensor, [snug.ErrShape] when a tensor has not the Bytes of its Weight,
@@ -172,7 +170,7 @@ func (r *Runner) Tier(layer int) string {
 	return r.tiers[r.tierOf[layer]].Name
 }
 
-// Demoted lists the layers that lie lower than the map wanted, and why.
+// Demoted lists the layers that lie in a lower tier than the map says, and why.
 func (r *Runner) Demoted() []Demotion {
 	if r == nil {
 		return nil
@@ -203,13 +201,13 @@ func (r *Runner) Close() error {
 	return nil
 }
 
-// Forward calls do for every layer, from the first to the last, with its weights in
-// their order, on the device where it runs. Kernels that do queues see the weights. They
-// are do's until it returns, for queued kernels until these are done, and not to be
-// changed. While do runs, the next layer that is paged is on its way.
+// Forward calls do for every layer, from the first to the last, with the layer's weights in
+// their order, on the device where the layer runs. Kernels that do queues see the weights.
+// do and its kernels may read the weights, until do has returned and the kernels are done,
+// and may not change them. While do runs, the next paged layer is copied.
 //
-// Errors: that of do or of ctx, as they are; [snug.ErrConfig] when one of both is nil or
-// the Runner is closed; those of the store and the devices.
+// Errors: the error of do or of ctx, unchanged; [snug.ErrConfig] when do or ctx is nil or the
+// Runner is closed; errors of the store and the devices.
 func (r *Runner) Forward(ctx context.Context, do func(layer int, weights []snug.View) error) error {
 	return r.run(ctx, do, func(i int) int { return i })
 }

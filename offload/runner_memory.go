@@ -145,9 +145,9 @@ func (r *Runner) loadResident() error {
 	return nil
 }
 
-// Reload copies the weights that stay from the store once more, after they have changed
-// there and were not bound. Kernels that are queued see the old ones, later ones the
-// new. Errors are those of the store and the devices.
+// Reload copies the weights that stay from the store again, after they changed there without
+// a binding. Kernels that are queued see the old weights, later kernels the new ones. It
+// returns errors of the store and the devices.
 func (r *Runner) Reload() error {
 	if err := r.usable(); err != nil {
 		return err

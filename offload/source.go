@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Source gives the elements of tensors that lie elsewhere, such as the *amp.Weights of
-// a safetensors file.
+// Source reads the elements of tensors that are not in the store, such as the *amp.Weights
+// of a safetensors file.
 type Source interface {
 	// LoadAt writes elements lo to lo+dst.Len()-1 of the tensor of a name to dst, in
 	// host memory, converted to dst's element type. Many goroutines call it at a time.
@@ -16,10 +16,10 @@ type Source interface {
 }
 
 // Attach makes the tensor that src has under from readable as tensor name of the store,
-// n elements in pages of pageLen elements. Nothing is read before a page is used; then
-// src converts its elements to T. Pages are read ahead, cached and evicted as those of
-// other tensors, and never written: to unpin one as dirty is an error, which leaves it
-// pinned, and so is [Tensor.WriteAt]. Commits leave the tensor out; attach it again to a store that was
+// n elements in pages of pageLen elements. A page is read when it is used; src converts its
+// elements to T. Pages are read ahead, cached and evicted like the pages of other tensors, and
+// never written: [Tensor.WriteAt] is an error, and so is unpinning a page as dirty, which
+// leaves it pinned. A commit does not include the tensor; attach it again when the store is
 // opened again. src must stay usable until the tensor is deleted or the store closed.
 //
 // The error of a read wraps what src returns, and names the page. Other errors:

@@ -8,12 +8,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tensor is a vector of T in a Store, cut into pages of equal length, the last of which may
-// be shorter. It is a handle: several may refer to one tensor. Its methods are safe for
+// Tensor is a vector of T in a Store, cut into pages of equal length; the last page may be
+// shorter. It is a handle: several handles may refer to one tensor. Its methods are safe for
 // concurrent use. Overlapping calls of ReadAt, WriteAt and LoadTo are atomic per page, not
-// across pages. What Pin gave, what [Tensor.SaveFrom] fills until it returns, and the
-// [Updater.Weights] of a step are not part of this: their users see to it that nobody else
-// has the same elements.
+// across pages. Pinned pages, the elements that [Tensor.SaveFrom] writes, and the
+// [Updater.Weights] during a step have no such protection: the caller must not use the same
+// elements elsewhere at the same time.
 type Tensor[T snug.Element] struct {
 	s   *Store
 	obj *object

@@ -23,28 +23,28 @@ type Stepper interface {
 
 // UpdaterOptions configure an [Updater]. The zero value is valid.
 type UpdaterOptions struct {
-	// PageLen is the elements of a page of weights and of gradients, and of the ranges
-	// that the Stepper gets; its chunk length must divide it. 0 means 65536, which is also
-	// the default chunk of package quant8, unless its Block is no power of two. Rules that need whole parameters, such as LAMB's, need it as long as the
-	// longest of them.
+	// PageLen is the number of elements of a page of weights and of gradients, and of the
+	// ranges that the Stepper gets. The chunk length of the Stepper must divide it. 0 means
+	// 65536, which is also the default chunk of package quant8 unless its Block is not a
+	// power of two. A rule that needs whole parameters, such as LAMB, needs a PageLen of the
+	// longest parameter.
 	PageLen int
-	// Delayed makes [Updater.Step] return without waiting for its own update; it waits
-	// for the one before. The update runs beside the next forward and backward pass,
-	// which still see the parameters of the step before: the gradients of step t are
-	// computed with parameters that include the updates up to step t-2, as in
-	// ZeRO-Offload's delayed parameter update (Ren et al. 2021, section 5.2). It takes
-	// a second set of gradients in the store.
+	// Delayed makes [Updater.Step] start its update and return; the next Step waits for
+	// it. The update runs beside the next forward and backward pass, which use the
+	// parameters of the step before: the gradients of step t use parameters updated
+	// through step t-2, as in ZeRO-Offload's delayed parameter update (Ren et al. 2021,
+	// section 5.2). The store holds a second set of gradients.
 	Delayed bool
-	// Mover moves gradients and parameters that lie on its device; those on others are
-	// copied in the queue.
+	// Mover copies gradients and parameters that lie on its device. Vectors on other
+	// devices are copied in the queue of their device.
 	Mover *Mover
 }
 
-// Updater trains parameters of which host memory holds a few pages at a time. Their
-// float32 weights, the sums of their gradients and, through a [Stepper], the state of
-// the optimizer are pages of a [Store]; the model has the parameters in a type and on a
-// device of its own. A step is a pipeline over pages: while one is computed the next
-// ones are read and those before are written.
+// Updater trains parameters of which host memory holds a few pages at a time. The float32
+// weights, the sums of the gradients and, through a [Stepper], the state of the optimizer
+// are pages of a [Store]. The model has the parameters in its own type and on its own
+// device. A step is a pipeline over pages: while it computes a page, the store reads the
+// next pages and writes the pages before.
 //
 //	u, err := NewUpdater(store, opt, UpdaterOptions{})
 //	err = u.Add("w", len(w), fill)          // for every parameter: its first weights
@@ -57,17 +57,17 @@ type UpdaterOptions struct {
 //	}
 //	err = u.Commit()
 //
-// Weights, gradients and results have the bits of the same steps in memory. The store
-// needs a HostLimit of a page of weights, one of gradients, what a range of the Stepper
-// pins, and with Delayed one more of gradients. A step of pages that are in memory
+// Weights, gradients and results have the bits of the same steps in memory. The HostLimit
+// of the store must hold a page of weights, a page of gradients, what a range of the Stepper
+// pins, and with Delayed another page of gradients. A step of pages that are in memory
 // allocates nothing.
 //
-// Accumulate may be called from many goroutines, for elements that do not overlap; other
-// methods run alone. After an error of Step, or of Wait, all calls return it: parts of the
-// parameters are updated then. Open the store again and call [Updater.Resume], which
-// continues from the last commit. If the Stepper panics, so does Step, or with Delayed the
-// call that ends the update, and all calls after that return an error that wraps
-// [snug.ErrConfig].
+// Accumulate may be called from many goroutines, for elements that do not overlap. Other
+// methods run alone. After an error of Step or Wait some parameters are updated and others
+// are not, and all calls return the error: open the store again and call [Updater.Resume],
+// which continues from the last commit. A panic of the Stepper reaches the caller of Step,
+// or with Delayed of the call that ends the update; all later calls return an error that
+// wraps [snug.ErrConfig].
 type Updater struct {
 	s      *Store
 	opt    Stepper
@@ -124,13 +124,14 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 	return u, nil
 }
 
-// Add makes a parameter of n elements known, to the Stepper too. Its weights are the
-// tensor name/weights of the store: what a store opened again has, or else what fill,
-// which is called for each page in order, writes as weights lo to lo+len(w)-1 to w, or
-// zeros for a nil fill. Its gradients are name/grad, and with Delayed name/grad_next.
+// Add adds a parameter of n elements, to the Stepper too. Its weights are the tensor
+// name/weights of the store. If the store has that tensor, its weights stay. Otherwise fill
+// is called for each page in order and writes weights lo to lo+len(w)-1 to w; a nil fill
+// leaves zeros. The gradients are the tensor name/grad, and with Delayed also name/grad_next.
 //
-// Errors, after which, as after a panic of fill, the parameter is not known: [snug.ErrConfig] when the name was
-// added before or a step is under way, those of fill, of [Create], and of the Stepper.
+// Errors: [snug.ErrConfig] when the name was added before or a step is under way, and the
+// errors of fill, of [Create], and of the Stepper. After an error or a panic of fill the
+// parameter is not added.
 func (u *Updater) Add(name string, n int, fill func(lo int, w []float32) error) (err error) {
 	if err := u.usable(); err != nil {
 		return err
@@ -188,11 +189,10 @@ func (u *Updater) create(p *updated, n int, fill func(lo int, w []float32) error
 	})
 }
 
-// Bind says where the model has a parameter, a vector of any floating-point type on any
-// device, and writes the weights to it, rounded to nearest. From then on every step
-// does: each page when it is updated, or with Delayed all of them in the next Step,
-// Wait or Commit. The vector must stay usable. To bind another one, or an empty View
-// for none, call it again.
+// Bind sets the vector that the model uses as a parameter, of any floating-point type on any
+// device, and writes the weights to it, rounded to nearest. From then on every step writes
+// them: each page when it is updated, or with Delayed all pages in the next Step, Wait or
+// Commit. The vector must stay usable. Another call replaces it; an empty View removes it.
 //
 // Errors: [snug.ErrConfig] for a name that was not added, [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice], and those of the store and the device.
@@ -216,13 +216,13 @@ func (u *Updater) Bind(name string, target snug.View) error {
 	return u.publish(p)
 }
 
-// BindTensor is [Updater.Bind] to a tensor of the store, of any floating-point type and
-// the length of the parameter, from which a [Runner] pages it in. An empty name ends
-// that. Unlike [Updater.Weights] the tensor does not change between Step and Wait with
-// Delayed. A step pins a page of it besides.
+// BindTensor is [Updater.Bind] for a tensor of the store, of any floating-point type and the
+// length of the parameter, from which a [Runner] can page it in. An empty name removes it.
+// With Delayed the tensor does not change between Step and Wait, unlike [Updater.Weights]. A
+// step also pins a page of the tensor.
 //
-// Errors: [snug.ErrConfig] for a name that was not added or a tensor that is not there
-// or attached, [snug.ErrDType], [snug.ErrShape], and those of the store.
+// Errors: [snug.ErrConfig] for a name that was not added, or a tensor that does not exist
+// or is attached, [snug.ErrDType], [snug.ErrShape], and those of the store.
 func (u *Updater) BindTensor(name, tensor string) error {
 	p, err := u.param(name)
 	if err != nil {
@@ -284,8 +284,9 @@ func (u *Updater) usable() error {
 	return nil
 }
 
-// Weights returns the tensor of a parameter's float32 weights, for programs that page
-// them in themselves. With Delayed they change between Step and Wait. The error wraps [snug.ErrConfig] for a name that was not added.
+// Weights returns the tensor of a parameter's float32 weights, for programs that read or page
+// them. With Delayed they change between Step and Wait. The error wraps [snug.ErrConfig] for
+// a name that was not added.
 func (u *Updater) Weights(name string) (*Tensor[float32], error) {
 	p, err := u.param(name)
 	if err != nil {
@@ -294,7 +295,8 @@ func (u *Updater) Weights(name string) (*Tensor[float32], error) {
 	return p.weights, nil
 }
 
-// Steps returns the number of Step calls, and those before [Updater.Resume].
+// Steps returns the number of steps that have begun, including the steps that
+// [Updater.Resume] found.
 func (u *Updater) Steps() int {
 	if u == nil {
 		return 0
@@ -302,14 +304,13 @@ func (u *Updater) Steps() int {
 	return u.steps
 }
 
-// Step updates all parameters, in the order of Add, with the sums of their gradients
-// times gradScale, which is for example the inverse of a loss scale times a clipping
-// factor, and forgets the gradients. With [UpdaterOptions.Delayed] it ends the update
-// before, as Wait does, starts this one and returns; then its error comes from a later
-// call.
+// Step updates all parameters, in the order of Add, with the sums of their gradients times
+// gradScale, and clears the gradients. gradScale is for example the inverse of a loss scale
+// times a clipping factor. With [UpdaterOptions.Delayed] it ends the update before, as Wait
+// does, starts its own and returns; a later call returns the error of the update.
 //
-// Errors: [snug.ErrConfig], with nothing changed, when lr is negative or one of both
-// is not finite; those of the Stepper, of the store and of the device.
+// Errors: [snug.ErrConfig], with nothing changed, when lr is negative or not finite, or
+// gradScale is not finite; errors of the Stepper, the store and the device.
 func (u *Updater) Step(lr, gradScale float32) error {
 	if !(lr >= 0) || !finite(lr) || !finite(gradScale) {
 		return fmt.Errorf("offload: updater: learning rate %g and gradScale %g, want finite numbers and a rate of 0 or more: %w", lr, gradScale, snug.ErrConfig)
@@ -397,8 +398,8 @@ func (u *Updater) updatePage(p *updated, set, i int, gradScale float32, moves *M
 	return err
 }
 
-// Wait ends an update that is under way and writes its weights to where the model has
-// them. Without Delayed it does nothing. The error is that of the update.
+// Wait ends an update that is under way and writes its weights to the bound vectors and
+// tensors. Without Delayed it does nothing. It returns the error of the update.
 func (u *Updater) Wait() error {
 	if u == nil || u.under == nil {
 		return u.usable()
@@ -432,9 +433,9 @@ func (u *Updater) publish(p *updated) error {
 }
 
 // Commit ends an update that is under way and makes all pages of the store durable, as
-// [Store.Commit] does. A run that goes on from there, with [Updater.Resume], gives the
-// bits of one that was not interrupted, also in the middle of a window. With Delayed both
-// runs commit at the same steps, since a Commit ends the update under way.
+// [Store.Commit] does. A run that continues from there with [Updater.Resume] gives the bits
+// of a run that was not interrupted, also in the middle of a window. With Delayed that needs
+// commits at the same steps in both runs, because a Commit ends the update under way.
 func (u *Updater) Commit() error {
 	if err := u.begun(); err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 // Accumulate adds weight·g to the gradient of elements lo to lo+g.Len()-1 of a
 // parameter, in float32: both are rounded, the product and the sum. g is of any
 // floating-point type, on any device, and may be reused when Accumulate returns. A
-// micro-batch of n of the N targets of its window has the weight n/N for the gradient
-// of a mean.
+// micro-batch with n of the N targets of its window has the weight n/N for the gradient of
+// a mean.
 //
-// Errors, with nothing added: [snug.ErrConfig] for a name that was not added or a
-// weight that is not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. Those
-// of the store and the device leave the pages before added.
+// Errors that add nothing: [snug.ErrConfig] for a name that was not added or a weight that is
+// not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. After an error of the store
+// or the device the pages before the error have their gradient added.
 func (u *Updater) Accumulate(name string, lo int, g snug.View, weight float32) error {
 	if err := u.begun(); err != nil {
 		return err
@@ -117,9 +117,9 @@ func (u *Updater) put(p *updated, lo int, w []float32, moves *Move) error {
 	return err
 }
 
-// Norm returns the Euclidean norm of all gradients together, in float64, the squares
-// added in an order that depends on the lengths only. It is not finite if a gradient is
-// not, which says to skip the step. Errors are those of the store.
+// Norm returns the Euclidean norm of all gradients together, in float64. The squares are
+// added in an order that depends on the lengths only. If a gradient is not finite the norm is
+// not finite either, and the step should be skipped: see Drop. It returns errors of the store.
 func (u *Updater) Norm() (float64, error) {
 	if err := u.usable(); err != nil {
 		return 0, err
@@ -146,8 +146,8 @@ func (u *Updater) squares(x []float32, sum *float64) {
 	}
 }
 
-// Drop forgets the gradients that were accumulated since the last step, as when a step
-// is skipped because of an overflow. Errors are those of the store.
+// Drop clears the gradients that were accumulated since the last step, as when a step is
+// skipped after an overflow. It returns errors of the store.
 func (u *Updater) Drop() error {
 	if err := u.usable(); err != nil {
 		return err

@@ -9,14 +9,14 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Resume continues the steps that the store has. Call it after all parameters were added
-// to a new Updater with a new Stepper, and before the first Accumulate, Step or Commit,
-// which are errors until then if the store has steps. It returns their number, 0 for a
-// new store.
+// Resume continues from the steps that the store has. Call it on a new Updater with a new
+// Stepper after all parameters were added and before the first Accumulate, Step or Commit,
+// which return errors until then if the store has steps. It returns the number of these
+// steps, 0 for a new store.
 //
-// Resume brings the Stepper to the same step: it calls Advance so many times, unless a
-// method Steps() int of the Stepper says that this many are made already, as after its own
-// state was restored. A Stepper with a method StoredIn(storage any) bool, such as the
+// Resume brings the Stepper to the same step. It calls Advance as many times as the store
+// has steps, unless the Stepper has a method Steps() int that returns this number already,
+// as after its own state was restored. A Stepper with a method StoredIn(storage any) bool, such as the
 // optimizers of package quant8, must have its state in the Updater's store. The options of
 // the Stepper, such as Beta1, are not saved: they must be the same.
 //
@@ -92,7 +92,7 @@ func (u *Updater) advance(steps int) error {
 		}
 	}
 	if opt, ok := u.opt.(interface{ StoredIn(storage any) bool }); ok && !opt.StoredIn(u.s) {
-		return fmt.Errorf("offload: updater: resume: the state of the optimizer is not in the Updater's store, so that of its %d steps is lost; "+
+		return fmt.Errorf("offload: updater: resume: the state of the optimizer is not in the Updater's store, so the state of its %d steps is lost; "+
 			"make the store its Storage, or restore its state first: %w", steps, snug.ErrConfig)
 	}
 	u.err = errCutOff // unless the Stepper returns
