@@ -338,11 +338,11 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
 // TestMasterStateLies has well-formed state that says more than it holds.
 func TestMasterStateLies(t *testing.T) {
-	lying := func(form MasterForm, name string, n uint64, params int) []byte {
+	lying := func(form MasterForm, name string, n uint64, params uint32) []byte {
 		e := state.NewHeader(state.MastersMagic)
 		e.Put(uint32(form))
 		e.Put(uint64(0)) // seed
-		e.Put(uint32(params))
+		e.Put(params)
 		for range 2 {
 			e.Put(uint32(len(name)))
 			e.Put([]byte(name))

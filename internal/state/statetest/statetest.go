@@ -24,12 +24,12 @@ func Seal(data []byte) []byte {
 	put := func(end int) {
 		binary.LittleEndian.PutUint32(data[end:], crc32c.Seal(crc32c.Checksum(data[:end])))
 	}
-	if n := HeaderSize(data); n <= len(data)-Prefix-2*Checksum {
+	if n := HeaderSize(data); n >= 0 && n <= len(data)-Prefix-2*Checksum {
 		put(Prefix + n)
 	}
 	put(len(data) - Checksum)
 	return data
 }
 
-// HeaderSize returns the bytes of the header of saved state.
+// HeaderSize returns the bytes of the header that saved state claims, negative beyond an int.
 func HeaderSize(data []byte) int { return int(binary.LittleEndian.Uint32(data[12:])) }
