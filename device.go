@@ -10,11 +10,11 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// Device is one memory and one ordered queue of work. Work on a device other
-// than the CPU is asynchronous: a call may return before its kernel has run,
-// kernels run in the order of the calls, and functions that return a host
-// value wait. A Device is safe for use by many goroutines. A nil one, and one that
-// neither [CPU] nor [Open] returned, is no device: its methods give [ErrDevice].
+// Device is one memory and one ordered queue of work. Work on a device other than the CPU
+// is asynchronous: a call may return before its kernel has run. Kernels run in the order of
+// the calls, and functions that return a host value wait. A Device is safe for concurrent
+// use. Methods of a nil Device, or of one that neither [CPU] nor [Open] returned, give
+// [ErrDevice].
 type Device struct{ queue driver.Queue }
 
 // Package device, for snug's other packages, reads a Device as its queue.
@@ -44,12 +44,12 @@ func Open(name string) (*Device, error) {
 	return open(name, kind, index, driver.Backend.Open)
 }
 
-// OpenOn is [Open] with a queue that the caller owns: on a CUDA device a stream, a
-// CUstream or cudaStream_t of the device's primary context, which is the CUDA
-// runtime's, or 0 for the default stream. snug's work and the caller's then run
-// in one order. The stream lives until after Close, which does not destroy it.
-// Errors are those of Open, and [ErrDevice] for a kind of device that has no such queues,
-// as the CPU.
+// OpenOn is [Open] with a queue that the caller owns. On a CUDA device the queue is a
+// stream, a CUstream or cudaStream_t of the device's primary context, which the CUDA
+// runtime uses, or 0 for the default stream. The work of snug and of the caller then runs
+// in one order. Close does not destroy the stream, which must live until Close returns.
+// Errors: the errors of Open, and [ErrDevice] for a kind of device without such queues,
+// such as the CPU.
 func OpenOn(name string, stream uintptr) (*Device, error) {
 	kind, index, err := parseName(name)
 	if err != nil {

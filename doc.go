@@ -1,9 +1,15 @@
-// Package snug is the vocabulary that the packages of snug share: element
-// types, vectors over host and device memory, devices and errors.
+// Package snug is the vocabulary that the packages of snug share: element types, vectors over
+// host and device memory, devices and errors. snug gives Go programs memory-efficient training
+// primitives as independent packages over plain memory: no tensor framework, no automatic
+// differentiation and no cgo. A program hands over the slices it has:
 //
-// snug gives Go programs memory-efficient training primitives as independent
-// packages over plain memory. There is no tensor framework, no automatic
-// differentiation and no cgo: a program hands over the slices it has.
+//	err := attention.Forward(out, lse, q, k, v, options)   // []float32: computed on the CPU
+//
+//	dev, err := snug.Open("cuda:0")                       // built with -tags cuda
+//	q, err := snug.Make[snug.BFloat16](dev, n)            // device memory, until q.Close()
+//	err = q.CopyIn(host)                                  // the same call on Arrays runs on dev
+//
+// The packages:
 //
 //   - amp: loss scaling, casts, master weights, mixed-precision matmul, weights
 //     from safetensors
@@ -16,13 +22,13 @@
 //   - offload: paged tensors over devices, host memory and disk, paged training, device
 //     maps
 //   - fused: layers that keep little for the backward pass
-//   - plan: what training takes, predicted and counted, and what fits
+//   - plan: predicted and counted memory of training, and settings that fit a limit
 //
 // # Vectors
 //
 // Functions take any [Vector]: a slice of float32, [Float16] or [BFloat16], an
-// [Array] on a device, or a [View], which has its element type erased. Slices
-// are never kept after a call returns, unless the function's doc says so.
+// [Array] on a device, or a [View], whose element type is known at run time only.
+// No function keeps a slice after it returns, unless its doc says so.
 //
 // # Devices
 //
@@ -33,12 +39,11 @@
 //
 // # Errors
 //
-// No exported function panics on bad arguments. They are checked before
-// anything is written, and the error wraps one of the sentinels of this
-// package and says what was expected and what came.
+// No exported function panics on bad arguments. It checks them before it writes anything.
+// The error wraps one of the sentinels of this package, and says the expected and the actual
+// value.
 //
-// Two things are as in any Go program. A method that is called on a nil pointer
-// may panic. Memory on the CPU is Go's: when the system refuses it, as to [Make]
-// or to a constructor, the process ends. [ErrNoMemory] comes from devices, from
-// limits, and for lengths that Go cannot address.
+// Two rules of Go remain. A method called on a nil pointer may panic. When the system refuses
+// CPU memory to [Make] or to a constructor, the process ends. [ErrNoMemory] comes from
+// devices, from limits, and for lengths that Go cannot address.
 package snug

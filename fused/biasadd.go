@@ -13,7 +13,7 @@ import (
 //	out[j] = x[j] + bias[j]
 //
 // Shapes: bias [cols], at least one column; x and out [rows, cols]. The backward pass
-// keeps nothing: the gradient of x is that of out, and [BiasAddBackward] computes the
+// keeps nothing: the gradient of x equals the gradient of out, and [BiasAddBackward] computes the
 // gradient of bias.
 //
 // Aliasing: out may be x. Each worker holds cols float32 and 8 KiB.
@@ -26,7 +26,7 @@ func BiasAdd[V snug.Vector](out, x, bias V) error {
 //
 //	dbias[j] ← Σ over rows of dy[j]
 //
-// where ← is what into says. The sum is float32, in an order that depends on rows alone.
+// where ← applies into, see [snug.Into]. The sum is float32, in an order that depends on rows alone.
 //
 // Shapes: dbias [cols], at least one column; dy [rows, cols], whose sum is 0 without
 // rows. ws has at least BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols

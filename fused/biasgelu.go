@@ -34,7 +34,7 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 //	dx[j] = dy[j]·gelu′(x[j] + bias[j])
 //	dbias[j] ← Σ over rows of dx[j]
 //
-// where ← is what into says. The sum is of dx before it is rounded to its type.
+// where ← applies into, see [snug.Into]. The sum is of dx before it is rounded to its type.
 //
 // Shapes: dx, dy and x [rows, cols]; bias and dbias [cols], at least one
 // column. When the bias is frozen, dbias and ws may be empty. ws has at least

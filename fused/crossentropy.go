@@ -92,7 +92,7 @@ func CrossEntropyLoss[V snug.Vector, L snug.Vector32](c CrossEntropy, x, w V, ta
 //	dx = g·w
 //	dw ← gᵀ·x
 //
-// where ← is what into says. gradScale is the loss scale divided by the
+// where ← applies into, see [snug.Into]. gradScale is the loss scale divided by the
 // number of targets for the mean loss; it must be finite. Loss.Sum is not
 // scaled.
 //

@@ -82,7 +82,7 @@ func (j *crossEntropyJob) chunk(lo, hi int, beta float32) (losses []float32) {
 }
 
 // narrow says whether the gradients of the logits are rounded to bfloat16, the
-// type of what they are multiplied with.
+// type of the other factor.
 func (j *crossEntropyJob) narrow() bool { return j.w.DType() == snug.BF16 && gemm.HasPairs() }
 
 func transposed(m gemm.Matrix) gemm.Matrix {

@@ -8,7 +8,7 @@ import (
 
 // Column sums run in two steps that do not depend on the number of workers.
 // The rows are cut into at most maxParts parts; each part adds its rows, in
-// order, to a partial sum of its own in the workspace; then the partial sums
+// order, to its own partial sum in the workspace; then the partial sums
 // are added, in order.
 const (
 	maxParts    = 64

@@ -24,7 +24,7 @@ type LoRA struct {
 	Dropout       float32   // probability to drop an element of x on its way to A, see type Dropout; less than 1
 	Magnitude     snug.View // [Out] of f32 for a DoRA, else empty
 
-	free []func() error // what LoadAdapters has made
+	free []func() error // memory that LoadAdapters allocated
 }
 
 // Dropout names the random mask of x in one step of training. A layer drops the same elements

@@ -11,7 +11,7 @@ type Kernels struct {
 	// finite.
 	AbsMax func(x []float32) float32
 	// Decode writes x[i] = m[codes[i]]·absmax[i/block] for the len(absmax)
-	// blocks of x, the last of which may be partial.
+	// blocks of x; the last block may be partial.
 	Decode func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
 	// DecodeStream is Decode that keeps x out of the caches where it can.
 	DecodeStream func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)

@@ -19,14 +19,14 @@ type Encoder struct {
 	m     [256]float32
 	value [256]float32 // what the codes count as in an update
 	zero  uint8        // the code of 0
-	more  int          // limits that a cell has beside the first, at most
+	more  int          // most limits of a cell after the first
 	quick bool         // tiers may multiply by the reciprocal of absmax
 	limit [256]float32 // +Inf at 255
 	cell  [numCells]uint32
 }
 
 // The upper halves of 1 and -1, beyond which there is no value to encode. The
-// cells between that of 1 and of -0 are not used.
+// cells between the cell of 1 and the cell of -0 are not used.
 const (
 	lastPositive = 0x3f80
 	lastNegative = 0xbf80
@@ -61,7 +61,7 @@ func (e *Encoder) KeepDivisor() {
 
 // Build makes e the encoder of a map, whose entries are finite and do not
 // descend. With
-// keepSign negative values whose nearest code is that of 0 get the code below,
+// keepSign negative values whose nearest code is the code of 0 get the code below,
 // so that the sign of a momentum survives, as bitsandbytes does; 0 has a code of
 // its own in such a map.
 func (e *Encoder) Build(m *[256]float32, keepSign bool) {

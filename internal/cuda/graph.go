@@ -23,7 +23,7 @@ type Graph struct {
 //
 // Nobody else may use the device meanwhile. What cannot be part of a graph
 // returns an error that wraps ErrDevice and leaves the capture as it is: Alloc,
-// CopyIn, CopyOut, Sync and copies beside the queue. Free takes effect when the
+// CopyIn, CopyOut, Sync and copies outside the queue. Free takes effect
 // capture ends. After an error of step nothing of it is kept.
 func (d *Device) Capture(step func() error) (driver.Graph, error) {
 	if err := d.beginCapture(); err != nil {

@@ -46,7 +46,8 @@ func (q *Queue) Launch(j Job) error {
 	return q.Driver.Launch(j)
 }
 
-// Copier returns the driver as one that copies beside the queue of kernels. The error
+// Copier returns the driver as one that copies concurrently with the queue of kernels. The
+// error
 // wraps [ErrNoCopier] when the device, such as the CPU, has no such copies, and
 // [ErrDevice] when it is closed too.
 func (q *Queue) Copier() (Copier, error) {

@@ -26,7 +26,7 @@ type tile struct{ rows, cols int }
 
 var tileOf = [...]tile{Plain: {64, 64}, Thin: {16, 32}, Units64: {64, 64}, Units128: {128, 128}}
 
-// Blocks returns those of a kernel that makes an m×n c.
+// Blocks returns the blocks of a kernel that makes an m×n c.
 func (f Form) Blocks(m, n int) int {
 	t := tileOf[f]
 	return gpu.CeilDiv(m, t.rows) * gpu.CeilDiv(n, t.cols)

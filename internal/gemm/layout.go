@@ -28,7 +28,7 @@ type layout struct {
 	tilesM, tilesN int
 	cols           int  // of a tile, a multiple of NR; the last may have fewer
 	blocks         int  // of the depth
-	swapped        bool // the product is that of the transposes, Bᵀ·Aᵀ = Cᵀ
+	swapped        bool // the product is of the transposes, Bᵀ·Aᵀ = Cᵀ
 	staged         bool // tiles are summed in scratch: C is transposed or not float32
 }
 

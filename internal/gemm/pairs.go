@@ -28,7 +28,7 @@ type Pairs struct {
 	// B.
 	Lines, Across func(dst, src []uint16, lines, depth, stride, next int)
 
-	// Transpose makes steps of a panel of A from those of one of B, and back.
+	// Transpose converts steps of a panel of B to steps of a panel of A, and back.
 	Transpose func(steps []uint16)
 
 	// Finish sets a part of C to alpha·sums + beta·C. The rows of sums are
@@ -60,7 +60,7 @@ const (
 // wholeDepth, a block of sums.
 const PairsBytes = 2*sharedLen + 4*lineFloats + 4*deepRows*deepCols
 
-// HasPairs reports whether products of bfloat16 are faster than those of float32.
+// HasPairs reports whether bfloat16 products are faster than float32 products.
 func HasPairs() bool { return Registry.Best().Pairs != nil }
 
 // pairs is a product of bfloat16 that is under way. The smaller of A and B is

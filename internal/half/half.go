@@ -27,7 +27,7 @@ type Kernels struct {
 	// the upper 16 bits: all in the normal range.
 	F32ToF16Stochastic func(dst []snug.Float16, src []float32, draws []uint16)
 
-	// Limit copies src, but for magnitudes above limit, which is 0 or more. NaNs
+	// Limit copies src, except magnitudes above limit, which is 0 or more. NaNs
 	// stay. dst may be src.
 	Limit func(dst, src []float32, limit float32)
 }

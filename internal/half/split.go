@@ -15,7 +15,7 @@ type Splits struct {
 	// that is NaN gives NaN, whatever rest holds.
 	Join func(dst []float32, upper []snug.BFloat16, rest []int16)
 	// Split rounds src to nearest, ties away from zero, into upper, and writes the
-	// lower 16 bits of src to rest. Join then gives src again, but for NaNs: they
+	// lower 16 bits of src to rest. Join then gives src again, except NaNs: they
 	// become quiet, with a rest of zero.
 	Split func(upper []snug.BFloat16, rest []int16, src []float32)
 }

@@ -15,7 +15,7 @@ import (
 
 // Zero calls every exported method of the values, and the values themselves that are
 // functions, with zeros as arguments: nil pointers, slices and functions, zero structs.
-// It requires that none panics, and that errors are those of package snug, see [Error].
+// It requires that none panics, and that every error is one of package snug, see [Error].
 func Zero(t *testing.T, values ...any) {
 	t.Helper()
 	for _, value := range values {

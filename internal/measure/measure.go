@@ -222,7 +222,7 @@ func (g *Gather) Reset() {
 }
 
 // Found returns the non-finite values of the vectors, or nothing if there are
-// none. name is that of vector number Total.Ordinal.
+// none. name is the name of vector number Total.Ordinal.
 func (g *Gather) Found(name string) snug.NonFinite {
 	t := &g.Total
 	return snug.NonFinite{Name: name, Count: int(t.NonFinite), Index: int(t.Index), Value: t.Value, Micro: -1}

@@ -211,7 +211,7 @@ func (d *device) uses(s *stream, parts ...part) {
 	}
 }
 
-// fence is the end of one copy beside the work.
+// fence is the end of one copy that runs concurrently with the kernels.
 type fence struct {
 	d      *device
 	number uint64 // of its command buffer

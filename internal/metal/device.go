@@ -25,7 +25,7 @@ type device struct {
 	failed   error // of queued work, until someone asks
 	buffers  table
 	work     stream // kernels and copies in the order of the calls
-	copies   stream // copies beside them
+	copies   stream // copies that run concurrently
 	kernels  kernels
 	products map[product]object
 }

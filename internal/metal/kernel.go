@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxOperands = 30   // the buffer indices below that of the parameters
+	maxOperands = 30   // the buffer indices below the index of the parameters
 	paramsIndex = 30   // as PARAMS of the dialect says
 	maxParams   = 4096 // bytes that a command carries
 	simdWidth   = 32   // WARP of the dialect

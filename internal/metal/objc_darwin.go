@@ -35,7 +35,7 @@ func (m messenger) send(args ...uintptr) uintptr {
 	return r
 }
 
-// truth is a BOOL, of which only the low byte is defined.
+// truth is a BOOL; only its low byte is defined.
 func truth(r uintptr) bool { return uint8(r) != 0 }
 
 func sel(name string) uintptr { return uintptr(objc.RegisterName(name)) }

@@ -92,7 +92,7 @@ func scalar(t reflect.Type) bool {
 	return t.Kind() >= reflect.Bool && t.Kind() <= reflect.Float64 || t.Kind() == reflect.String
 }
 
-// dominant returns the field that has the key among those of one depth.
+// dominant returns the field with the key among the fields of one depth.
 func dominant(candidates []field) (field, bool) {
 	if len(candidates) == 1 {
 		return candidates[0], true

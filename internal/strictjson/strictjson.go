@@ -32,7 +32,7 @@ const (
 	DefaultDepth = 64
 )
 
-// Options says what a document may be. The zero Options is the strictest but for
+// Options says what a document may be. The zero Options is the strictest except for
 // missing keys.
 type Options struct {
 	// Open lets objects have keys that their struct does not have; they are passed
@@ -62,7 +62,7 @@ func Unmarshal(data []byte, into any) error { return Options{}.Unmarshal(data, i
 //   - The text is UTF-8 without halves of surrogate pairs, and ends after the document.
 //
 // Keys of maps are strings. Keys that are not there keep what the value had. After an
-// error it is as before, but for maps and pointers that it had. The memory is a few
+// error it is as before, except for maps and pointers that it had. The memory is a few
 // times the document's.
 func (o Options) Unmarshal(data []byte, into any) error {
 	v := reflect.ValueOf(into)

@@ -1,7 +1,7 @@
 // Package sweep is the passes over whole gradients: multiply, sum squares, look
 // for values too large, and accumulate. Each reads a vector of float32,
 // binary16 or bfloat16 once, from host memory, on the calling goroutine, and
-// allocates nothing. All tiers give the same bits but for the payloads of NaNs.
+// allocates nothing. All tiers give the same bits, except the payloads of NaNs.
 package sweep
 
 import (
