@@ -116,6 +116,26 @@ func TestStateBytes(t *testing.T) {
 	require.Equal(t, want, int64(a.params["w"].state.Len()+a.params["b"].state.Len()), "what is allocated")
 }
 
+// TestStateBytesOfRules: StateBytes are the bytes of an optimizer with the parameter, and 0
+// where it refuses that.
+func TestStateBytesOfRules(t *testing.T) {
+	for _, rule := range []Rule{AdamW{}, Adam{}, AdEMAMix{}, Lion{}, SGD{}, RMSprop{}, Adagrad{}, LAMB{}, LARS{}, Adafactor{}, Adafactor{Beta1: 0.9}, Muon{}} {
+		for _, bits := range widths {
+			for _, shape := range [][]int{{5001}, {61, 83}, {3, 5}, {0}, {0, 7}, {-1}, {-1, 5}, {math.MaxInt, 2}, {}, {2, 3, 4}} {
+				a, err := New(rule, Options{Bits: bits})
+				require.NoError(t, err)
+				switch len(shape) {
+				case 1:
+					_ = a.Add("w", shape[0])
+				case 2:
+					_ = a.AddMatrix("w", shape[0], shape[1])
+				}
+				require.Equal(t, a.StateBytes(), StateBytes(rule, Options{Bits: bits}, shape...), "%T %d bits %v", rule, bits, shape)
+			}
+		}
+	}
+}
+
 func TestMaps(t *testing.T) {
 	a := newAdamW(t, Options{}, nil)
 	m, v := a.Maps()

@@ -210,7 +210,7 @@ func validRate(lr float32) bool { return lr >= 0 && finite(lr) }
 
 // Maps returns copies of the maps of states with signs, such as first moments, and
 // of those without, such as second moments. They are those of the options until a
-// state is restored, which brings its own. An Optimizer that was not made by a constructor has
+// state is restored, which brings its own. An Optimizer that was not made by New has
 // none: they are nil.
 func (a *Optimizer) Maps() (m, v *Map) {
 	if a.made() != nil {
