@@ -114,7 +114,7 @@ type planned struct {
 	Plan      string  `json:"plan"`     // its name
 	Fraction  float64 `json:"fraction"` // the budget, of the peak with everything kept
 	Budget    int64   `json:"budget_bytes"`
-	Smallest  int64   `json:"smallest_budget_bytes,omitempty"` // that works, where none does
+	Minimum   int64   `json:"minimum_budget_bytes,omitempty"` // that works, where none does
 	Simulated int64   `json:"peak_simulated_bytes,omitempty"`
 	Measured  int64   `json:"peak_measured_bytes,omitempty"`
 
@@ -228,7 +228,7 @@ func (r *rematerialization) plan(ctx context.Context, p point, method remat.Meth
 	}
 	plan, sim, err := remat.Planner{Method: method}.Plan(*v.chain.Costs, row.Budget)
 	if none := new(remat.BudgetError); errors.As(err, &none) {
-		row.Smallest = none.Smallest
+		row.Minimum = none.Minimum
 		r.results = append(r.results, result{
 			Kernel: r.w.kernel, DType: r.w.dtype, Shape: r.w.shape, Device: r.m.dev.Name(), Tier: r.m.tier, Threads: r.m.threads, Plan: &row,
 		})

@@ -22,8 +22,8 @@ func (p *planned) line() string {
 		published = percent(*p.Published)
 	}
 	of, budget := fmt.Sprintf("%.1f%%", 100*p.Fraction), fmt.Sprint(p.Budget)
-	if p.Smallest > 0 {
-		return fmt.Sprintf(planColumns, of, budget, p.Method, fmt.Sprintf("none below %d", p.Smallest), "", "", "", "", "", "", published)
+	if p.Minimum > 0 {
+		return fmt.Sprintf(planColumns, of, budget, p.Method, fmt.Sprintf("none below %d", p.Minimum), "", "", "", "", "", "", published)
 	}
 	return fmt.Sprintf(planColumns, of, budget, p.Method, p.Plan, fmt.Sprint(p.Simulated), fmt.Sprint(p.Measured),
 		percent(p.SimulatedOverhead), percent(p.Overhead), percent(p.OverheadSpread)[1:], percent(p.Gap)[1:], published)

@@ -193,8 +193,8 @@ func TestMeasureRemat(t *testing.T) {
 			if p.Published != nil {
 				published[*p.Published] = true
 			}
-			if p.Smallest > 0 {
-				require.Greater(t, p.Smallest, p.Budget)
+			if p.Minimum > 0 {
+				require.Greater(t, p.Minimum, p.Budget)
 				require.Zero(t, r.Median)
 				continue
 			}
@@ -221,7 +221,7 @@ func TestPlannedLine(t *testing.T) {
 	}
 	require.Equal(t, "42.5% 1000 fit rotor 990 990 +20.0% +25.0% 1.0% 2.0% +19.0%", strings.Join(strings.Fields(p.line()), " "))
 	require.Contains(t, p.head(), "everything kept: 990 bytes simulated, 990 measured; 100 ms simulated; measured next to itself +25.0%, ±1.0%")
-	p.Smallest, p.Published = 1200, nil
+	p.Minimum, p.Published = 1200, nil
 	require.Equal(t, "42.5% 1000 fit none below 1200 –", strings.Join(strings.Fields(p.line()), " "))
 }
 

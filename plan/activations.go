@@ -232,9 +232,9 @@ func rotors(c remat.Costs, add func(remat.Plan, error) error) error {
 	if err != nil {
 		return err
 	}
-	low, high := float64(max(1, short.Smallest)), float64(report.Peak)
+	low, high := float64(max(1, short.Minimum)), float64(report.Peak)
 	for i := range rotorBudgets {
-		budget := max(short.Smallest, int64(low*math.Pow(high/low, float64(i)/rotorBudgets)))
+		budget := max(short.Minimum, int64(low*math.Pow(high/low, float64(i)/rotorBudgets)))
 		if err := add(remat.Rotor(c, budget)); err != nil {
 			return err
 		}

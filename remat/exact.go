@@ -73,7 +73,7 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 			s.plan, s.least = p, f.of(p)
 		}
 	} else if smallest := leastPeak(c, r.smallest(), limit); budget < smallest {
-		return solution{}, &BudgetError{Budget: budget, Smallest: smallest}
+		return solution{}, &BudgetError{Budget: budget, Minimum: smallest}
 	}
 	least, ops := newSearch(c, budget, f, s.least, limit).run()
 	s.complete = ops != nil || least == s.least

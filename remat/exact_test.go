@@ -157,11 +157,11 @@ func exactIsShortest(t *rapid.T) {
 	var short *BudgetError
 	if errors.As(err, &short) {
 		require.True(t, math.IsInf(want, 1), "%v", err)
-		want, _ = shortest(c, short.Smallest-1)
+		want, _ = shortest(c, short.Minimum-1)
 		require.True(t, math.IsInf(want, 1), "%v", err)
-		want, _ = shortest(c, short.Smallest)
-		p, err = Exact(c, short.Smallest)
-		budget = short.Smallest
+		want, _ = shortest(c, short.Minimum)
+		p, err = Exact(c, short.Minimum)
+		budget = short.Minimum
 	}
 	require.NoError(t, err)
 	r, err := p.Simulate(c)

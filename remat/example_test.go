@@ -107,7 +107,7 @@ func ExampleFit() {
 		plan, err := remat.Fit(c, budget)
 		var short *remat.BudgetError
 		if errors.As(err, &short) {
-			fmt.Printf("%d bytes: at least %d are needed, out of memory: %t\n", budget, short.Smallest, errors.Is(err, snug.ErrNoMemory))
+			fmt.Printf("%d bytes: at least %d are needed, out of memory: %t\n", budget, short.Minimum, errors.Is(err, snug.ErrNoMemory))
 			continue
 		}
 		rep, _ := plan.Simulate(c)

@@ -10,13 +10,13 @@ import (
 
 // BudgetError says that no plan fits into the budget. It wraps [snug.ErrNoMemory].
 type BudgetError struct {
-	Budget   int64 // in bytes, as given
-	Smallest int64 // the smallest budget in bytes for which the method finds a plan
+	Budget  int64 // in bytes, as given
+	Minimum int64 // the smallest budget in bytes for which the method finds a plan
 }
 
 // Error returns both budgets.
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("remat: no plan fits in %d bytes, the smallest budget that works is %d bytes: %v", e.Budget, e.Smallest, snug.ErrNoMemory)
+	return fmt.Sprintf("remat: no plan fits in %d bytes, the smallest budget that works is %d bytes: %v", e.Budget, e.Minimum, snug.ErrNoMemory)
 }
 
 // Unwrap returns [snug.ErrNoMemory].
@@ -212,7 +212,7 @@ func quickestIn(c Costs, budget int64, t Tiers, families []family) (Plan, error)
 	case smallest == math.MaxInt64:
 		return Plan{}, fmt.Errorf("remat: all plans for %d stages have more than %d operations: %w", n, maxOps, snug.ErrConfig)
 	}
-	return Plan{}, &BudgetError{Budget: budget, Smallest: smallest}
+	return Plan{}, &BudgetError{Budget: budget, Minimum: smallest}
 }
 
 // better reports whether Fit prefers r to s.

@@ -43,10 +43,10 @@ func fitIsBestAndMonotone(t *rapid.T) {
 		if errors.As(err, &short) {
 			require.ErrorIs(t, err, snug.ErrNoMemory)
 			require.Equal(t, budget, short.Budget)
-			require.Greater(t, short.Smallest, budget)
-			_, err := Fit(c, short.Smallest)
+			require.Greater(t, short.Minimum, budget)
+			_, err := Fit(c, short.Minimum)
 			require.NoError(t, err)
-			_, err = Fit(c, short.Smallest-1)
+			_, err = Fit(c, short.Minimum-1)
 			require.ErrorIs(t, err, snug.ErrNoMemory)
 			continue
 		}

@@ -46,7 +46,7 @@ func Rotor(c Costs, budget int64) (Plan, error) {
 		return Plan{}, err
 	}
 	if budget < r.smallest() {
-		return Plan{}, &BudgetError{Budget: budget, Smallest: r.smallest()}
+		return Plan{}, &BudgetError{Budget: budget, Minimum: r.smallest()}
 	}
 	r.solve(r.amountLimit(), budget)
 	return r.plan(budget), nil

@@ -29,7 +29,7 @@ func tiersFit(t *rapid.T) {
 	if err != nil {
 		var short *BudgetError
 		require.True(t, errors.As(err, &short), "%v", err)
-		budget = short.Smallest
+		budget = short.Minimum
 		p, r, err = Planner{Tiers: tiers}.Plan(c, budget)
 	}
 	require.NoError(t, err)

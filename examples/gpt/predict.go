@@ -116,7 +116,7 @@ func (c config) planUnder(budget int64, costs remat.Costs) (remat.Plan, error) {
 	plan, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
 	if errors.As(err, &short) {
-		return plan, &shortError{"activations are more than what is left", c.limit + short.Smallest - budget}
+		return plan, &shortError{"activations are more than what is left", c.limit + short.Minimum - budget}
 	}
 	if err == nil && rep.Extra > plan.Stages && c.batch().Micro > 1 {
 		err = fmt.Errorf("activations fit with %d more forward steps only: %w", rep.Extra, snug.ErrNoMemory)

@@ -93,7 +93,7 @@ func walk(ctx context.Context) (points []point, err error) {
 			plan, predicted, err := m.Plan(costs, budget)
 			var short *remat.BudgetError
 			if errors.As(err, &short) {
-				ended[i], budget = true, short.Smallest
+				ended[i], budget = true, short.Minimum
 				plan, predicted, err = m.Plan(costs, budget)
 			}
 			if err != nil {

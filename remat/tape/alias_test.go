@@ -111,7 +111,7 @@ func TestTakeAndBanish(t *testing.T) {
 	_, err := s.do(op, 4)
 	var room *BudgetError
 	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(4+16), room.Smallest, "y cannot be computed again")
+	require.Equal(t, int64(4+16), room.Minimum, "y cannot be computed again")
 
 	half := s.mustAlias(w)
 	require.ErrorContains(t, s.take(w), "1 more that share its memory are not freed")

@@ -11,15 +11,15 @@ import (
 type BudgetError struct {
 	Operation string // or the input
 	Budget    int64  // in bytes
-	// Smallest is the budget in bytes that this computation needs: for its
+	// Minimum is the budget in bytes that this computation needs: for its
 	// operands, its result, its Extra bytes, and all other values that cannot be
 	// evicted now. Other computations may need more.
-	Smallest int64
+	Minimum int64
 }
 
 // Error returns both budgets.
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("tape: operation %q does not fit in %d bytes, the smallest budget that works for it is %d bytes: %v", e.Operation, e.Budget, e.Smallest, snug.ErrNoMemory)
+	return fmt.Sprintf("tape: operation %q does not fit in %d bytes, the smallest budget that works for it is %d bytes: %v", e.Operation, e.Budget, e.Minimum, snug.ErrNoMemory)
 }
 
 // Unwrap returns [snug.ErrNoMemory].

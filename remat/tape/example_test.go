@@ -78,7 +78,7 @@ func ExampleTape() {
 		dx, stats, err := gradient(budget)
 		var small *tape.BudgetError
 		if errors.As(err, &small) {
-			fmt.Printf("%d bytes: %q needs %d, out of memory: %t\n", budget, small.Operation, small.Smallest, errors.Is(err, snug.ErrNoMemory))
+			fmt.Printf("%d bytes: %q needs %d, out of memory: %t\n", budget, small.Operation, small.Minimum, errors.Is(err, snug.ErrNoMemory))
 			continue
 		}
 		if err != nil {

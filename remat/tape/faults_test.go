@@ -208,7 +208,7 @@ func TestLoadTooLarge(t *testing.T) {
 	}
 	var room *BudgetError
 	require.ErrorAs(t, s.get(y), &room)
-	require.Equal(t, BudgetError{Operation: "y", Budget: 8, Smallest: 12}, *room)
+	require.Equal(t, BudgetError{Operation: "y", Budget: 8, Minimum: 12}, *room)
 	s.checkAccount()
 	require.Zero(t, s.tape.Stats().Loaded)
 	for key := range s.w.copies {

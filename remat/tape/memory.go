@@ -23,7 +23,7 @@ func (t *Tape[V]) evictFor(ctx context.Context, s *storage[V], need int64) error
 	for need > t.budget-t.stats.Held {
 		victim, kept := t.victim()
 		if smallest := addSizes(kept, need); smallest > t.budget || victim == nil {
-			return &BudgetError{Operation: s.op.Name, Budget: t.budget, Smallest: smallest}
+			return &BudgetError{Operation: s.op.Name, Budget: t.budget, Minimum: smallest}
 		}
 		if err := t.evict(ctx, victim); err != nil {
 			return err

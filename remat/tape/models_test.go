@@ -185,7 +185,7 @@ func TestModels(t *testing.T) {
 func requireTooSmall(t require.TestingT, o Options[[]float32], err error) {
 	var room *BudgetError
 	if errors.As(err, &room) {
-		require.Greater(t, room.Smallest, o.Budget)
+		require.Greater(t, room.Minimum, o.Budget)
 		return
 	}
 	var thrash *ThrashError

@@ -44,7 +44,7 @@ func isTransparent(t *rapid.T) {
 		if err != nil {
 			var room *BudgetError
 			require.True(t, errors.As(err, &room) || errors.Is(err, snug.ErrConfig), "%v", err)
-			require.True(t, room == nil || room.Smallest > budget, "%v", err)
+			require.True(t, room == nil || room.Minimum > budget, "%v", err)
 			require.GreaterOrEqual(t, before, s.tape.Stats().Values)
 		}
 		s.checkAccount()

@@ -75,13 +75,13 @@ func TestRoom(t *testing.T) {
 	}
 	var room *BudgetError
 	require.ErrorAs(t, pass(39), &room)
-	require.Equal(t, BudgetError{Operation: "z", Budget: 39, Smallest: 8 + 20 + 12}, *room, "y can go, x is counted once")
-	require.NoError(t, pass(room.Smallest))
+	require.Equal(t, BudgetError{Operation: "z", Budget: 39, Minimum: 8 + 20 + 12}, *room, "y can go, x is counted once")
+	require.NoError(t, pass(room.Minimum))
 
 	s := newTestTape(t, 11, nil)
 	_, err := s.input(3)
 	require.ErrorAs(t, err, &room)
-	require.Equal(t, BudgetError{Operation: "input 0", Budget: 11, Smallest: 12}, *room)
+	require.Equal(t, BudgetError{Operation: "input 0", Budget: 11, Minimum: 12}, *room)
 
 	// Between Get and done a value stays.
 	x := s.mustInput(1)
@@ -90,7 +90,7 @@ func TestRoom(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.do(Op{Name: "z"}, 1, x)
 	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(12), room.Smallest)
+	require.Equal(t, int64(12), room.Minimum)
 	done()
 	s.mustDo(Op{Name: "z"}, 1, x)
 	require.Equal(t, "-", inMemory(y))
@@ -116,7 +116,7 @@ func TestUndeclared(t *testing.T) {
 	_, err := s.do(unknown, 2, x)
 	var room *BudgetError
 	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(4+8+4), room.Smallest)
+	require.Equal(t, int64(4+8+4), room.Minimum)
 	s.finish()
 }
 
@@ -143,7 +143,7 @@ func TestPoliciesDecide(t *testing.T) {
 	_, err := s.do(Op{Name: "large", Cost: 1e9}, 4, x)
 	var room *BudgetError
 	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(24), room.Smallest)
+	require.Equal(t, int64(24), room.Minimum)
 
 	// Of two that are alike, the preferred one goes first, unless it costs more.
 	saved := s.mustDo(Op{Name: "saved", Cost: 1}, 1)
@@ -397,5 +397,5 @@ func TestSizes(t *testing.T) {
 	_, err = tape.Do(t.Context(), Op{Name: "y", Bytes: math.MaxInt64}, run)
 	var room *BudgetError
 	require.True(t, errors.As(err, &room))
-	require.Equal(t, int64(math.MaxInt64), room.Smallest)
+	require.Equal(t, int64(math.MaxInt64), room.Minimum)
 }
