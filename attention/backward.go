@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // backwardJob is the kernel of Backward. Every sum has one owner and one order,
@@ -115,7 +115,7 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 		rowDots(g.delta, dout, out)
 	}
 	if c.GradLSE.Len() > 0 {
-		vexp.Registry.Best().Axpby(g.delta, c.GradLSE.Float32s()[c.row(&s, h):][q0:q1], -1, 1)
+		rowwise.Registry.Best().Axpby(g.delta, c.GradLSE.Float32s()[c.row(&s, h):][q0:q1], -1, 1)
 	}
 
 	to := s.queryHead(j.dq, c.Q, h, c.Dim)

@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/limits"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // BenchmarkAttention reports the share of the float32 multiply-add rate, of
@@ -51,7 +51,7 @@ func benchmark(b *testing.B, c Options, dt snug.DType) {
 		b.Run(fmt.Sprintf("%s/%v/D%d/N%d/causal=%v", pass, dt, c.Dim, c.SeqQ, c.Causal), func(b *testing.B) {
 			best, peak := time.Hour, 0.0
 			for b.Loop() {
-				peak = max(peak, limits.FMA(vexp.Registry.Tier(), runtime.GOMAXPROCS(0)))
+				peak = max(peak, limits.FMA(rowwise.Registry.Tier(), runtime.GOMAXPROCS(0)))
 				start := time.Now()
 				if err := f(); err != nil {
 					b.Fatal(err)

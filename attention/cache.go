@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // Cache holds the keys and values that [ForwardCached] reads: in pages, as 8-bit integers,
@@ -291,6 +291,6 @@ func (h head) load8(room tile, lo int, scales []float32) {
 		for k, c := range codes[h.at+(lo+i)*h.row:][:h.dim] {
 			row[k] = float32(int8(c))
 		}
-		vexp.Registry.Best().Scale(row, row, scales[i])
+		rowwise.Registry.Best().Scale(row, row, scales[i])
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // factor is a matrix in host memory that products take as it is, of float32 or
@@ -83,7 +83,7 @@ func (f factor) row(i int, room []float32) []float32 {
 
 // finite reports whether f has neither NaN nor infinity.
 func (f factor) finite(room []float32) bool {
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	for i := range f.rows {
 		if !k.Finite(f.row(i, room)) {
 			return false
@@ -118,7 +118,7 @@ func (s *products) add(w *block, dst, p tile, x factor) {
 		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.rounded(s.low, x).matrix(), x.matrix(), 1, dst.factor().matrix())
 		return
 	}
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	w.each(p, func(i, j int, pij float32) { k.Axpby(dst.row(i), x.row(j, s.row), pij, 1) })
 }
 
@@ -136,6 +136,6 @@ func (s *products) addT(w *block, dst, p tile, x factor) {
 		gemm.MulSerial(p.cols, x.cols, p.rows, 1, p.rounded(s.low, x).transposed(), x.matrix(), 1, dst.factor().matrix())
 		return
 	}
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	w.each(p, func(i, j int, pij float32) { k.Axpby(dst.row(j), x.row(i, s.row), pij, 1) })
 }

@@ -3,7 +3,7 @@ package attention
 import (
 	"math"
 
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // gradients holds the tiles of one worker of the backward pass.
@@ -88,7 +88,7 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
 	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
 	plain := g.scorer.plain() && g.of != inBias
-	k, c := vexp.Registry.Best(), g.scorer.c
+	k, c := rowwise.Registry.Best(), g.scorer.c
 	for i := range g.p.rows {
 		p, ds := w.row(g.p.row(i), i), w.row(g.ds.row(i), i)
 		switch {
@@ -118,7 +118,7 @@ func (g *gradients) row(p, ds []float32, i, q0 int) {
 		slopes = slopes[:len(p)]
 	}
 	g.scorer.row(p, slopes, query, key, g.of == inBias)
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	k.Exp2Sum(p, math.Log2E, g.lse2[query-q0])
 	if c.Dropout.P > 0 {
 		g.scorer.drop(ds, query, key)
@@ -143,7 +143,7 @@ func (g *gradients) row(p, ds []float32, i, q0 int) {
 // gradients in their weights, weighted by these. The weights are not quite those whose sum
 // is 1, by the rounding of lse, so that a sum alone would be as far from theirs.
 func (g *gradients) sumDelta(j *backwardJob, s *sequence, h, q0, q1 int) {
-	k, sink := vexp.Registry.Best(), float64(j.c.sink(h))*math.Log2E
+	k, sink := rowwise.Registry.Best(), float64(j.c.sink(h))*math.Log2E
 	ones, totals := g.dqk.x[:tileK], g.dv.x[:len(g.delta)] // of no use before the sums
 	fill(ones, 1)
 	for i := range totals {
@@ -185,6 +185,6 @@ func (g *gradients) addKeys(dk, dv tile, q0 int) {
 // rowDots sets dst[i] to the dot product of row i of a and row i of b.
 func rowDots(dst []float32, a, b tile) {
 	for i := range dst {
-		dst[i] = vexp.Registry.Best().Dot(a.row(i), b.row(i))
+		dst[i] = rowwise.Registry.Best().Dot(a.row(i), b.row(i))
 	}
 }

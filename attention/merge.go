@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // Merge computes the attention to all keys from the results of [Forward] for two parts of
@@ -138,7 +138,7 @@ func (j *mergeJob) row(n int, out, out1, out2 []float32) {
 		out2, lse2 = out1, lse1
 		lse1 = math.Inf(-1)
 	}
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	switch {
 	case !math.IsInf(lse1, -1):
 		lse := logSum(lse1, lse2)
@@ -181,5 +181,5 @@ func (j *mergeJob) backwardRow(n int, dout1, dout, out, out1 []float32) {
 		sum += float64(j.c.GradLSE.Float32s()[n])
 	}
 	*dlse1 = float32(w * sum)
-	vexp.Registry.Best().Scale(dout1, dout, float32(w))
+	rowwise.Registry.Best().Scale(dout1, dout, float32(w))
 }

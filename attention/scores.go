@@ -5,7 +5,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/philox"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // scorer makes scores of the products of one head's queries and keys.
@@ -68,7 +68,7 @@ func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 	case c.Softcap != 0:
 		softcap(x, slopes, c.Scale, c.Softcap)
 	default:
-		vexp.Registry.Best().Scale(x, x, c.Scale)
+		rowwise.Registry.Best().Scale(x, x, c.Scale)
 		fill(slopes, c.Scale)
 	}
 	if inBias {
@@ -105,7 +105,7 @@ func (m *scorer) subtractDistance(x []float32, at int) {
 		}
 		from = tileQ - 1
 	}
-	vexp.Registry.Best().Axpby(x, m.far[from:from+len(x)], -1, 1)
+	rowwise.Registry.Best().Axpby(x, m.far[from:from+len(x)], -1, 1)
 }
 
 func fill(x []float32, v float32) {
@@ -131,7 +131,7 @@ func (m *scorer) addBias(x []float32, i, j int) {
 // softcap replaces products by limit·tanh(scale·x/limit), and slopes, unless nil, by the
 // derivative.
 func softcap(x, slopes []float32, scale, limit float32) {
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	k.Softcap(x, scale/limit, limit)
 	k.SoftcapSlopes(slopes, x[:len(slopes)], 1/limit, scale)
 }
@@ -142,5 +142,5 @@ func (m *scorer) drop(x []float32, i, j int) {
 	d := &m.c.Dropout
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))
 	m.stream.Words(words, uint64(d.Query+i)<<32+uint64(d.Key+j))
-	vexp.F32.Best().Dropout(x, x, words, m.below, m.keep, false)
+	rowwise.F32.Best().Dropout(x, x, words, m.below, m.keep, false)
 }

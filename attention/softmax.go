@@ -3,7 +3,7 @@ package attention
 import (
 	"math"
 
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // softmax is the state of the online softmax of a tile of queries: the sum of
@@ -39,7 +39,7 @@ func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
 // the sums to the new maxima. scale makes scores in units of log 2 of what
 // they are. The maxima come first, of all rows, so that no row waits for its own.
 func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
-	k, n := vexp.Registry.Best(), products.rows
+	k, n := rowwise.Registry.Best(), products.rows
 	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]
 	base, rescale := s.room[:n], s.room[tileQ:][:n]
 	for i, before := range maxima {
@@ -65,7 +65,7 @@ func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
 // finish sets out, which may be acc, to acc divided by the sums and stores the
 // logarithms of the sums in lse, unless it is nil.
 func (s *softmax) finish(out tile, lse []float32) {
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	for i, sum := range s.sum {
 		if sum == 0 { // nothing seen, or only scores of −Inf
 			clear(out.row(i))

@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // Add computes the residual addition out[i] = a[i] + b[i], in float32 and
@@ -58,7 +58,7 @@ var addTask = cpu.NewTask(func(j *addJob, item int) {
 		a := load(cut(buf, 0, n), j.a, lo)
 		b := load(cut(buf, 1, n), j.b, lo)
 		out := target(cut(buf, 0, n), j.out, lo)
-		vexp.F32.Best().Add(out, a, b, streams32(j.out))
+		rowwise.F32.Best().Add(out, a, b, streams32(j.out))
 		store(j.out, lo, out)
 	}
 })

@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // BiasAdd adds a bias to each row, in float32 and rounded once:
@@ -122,7 +122,7 @@ var biasAddTask = cpu.NewTask(func(j *biasAddJob, item int) {
 			at, n := r*j.cols+c, min(block, j.cols-c)
 			x := load(row[:n], j.x, at)
 			out := target(row[:n], j.out, at)
-			vexp.F32.Best().Add(out, x, bias[c:c+n], streams32(j.out))
+			rowwise.F32.Best().Add(out, x, bias[c:c+n], streams32(j.out))
 			store(j.out, at, out)
 		}
 	}
@@ -167,6 +167,6 @@ var biasSumsTask = cpu.NewTask(func(j *biasAddBackwardJob, part int) {
 		if j.dy.DType() == snug.F32 {
 			soon = j.dy.Float32s()[next:][:j.cols]
 		}
-		vexp.F32.Best().AddScaled(sums, dy, 1, sums, soon)
+		rowwise.F32.Best().AddScaled(sums, dy, 1, sums, soon)
 	}
 })

@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // BiasGELU adds a bias to each row and applies GELU in the tanh approximation of GPT-2
@@ -165,7 +165,7 @@ var biasGELUTask = cpu.NewTask(func(j *biasGELUJob, item int) {
 		}
 		return
 	}
-	row, bias, gelu := (*buf)[:block], load((*buf)[block:], j.bias, 0), geluLoop(vexp.F32.Best(), j.form)
+	row, bias, gelu := (*buf)[:block], load((*buf)[block:], j.bias, 0), geluLoop(rowwise.F32.Best(), j.form)
 	for r := lo; r < hi; r++ {
 		for c := 0; c < j.cols; c += block {
 			at, n := r*j.cols+c, min(block, j.cols-c)
@@ -240,19 +240,19 @@ func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32
 	x := load(cut(buf, 0, n), j.x, at)
 	dy := load(cut(buf, 1, n), j.dy, at)
 	dx := target(cut(buf, 1, n), j.dx, at)
-	geluGradLoop(vexp.F32.Best(), j.form)(dx, sums, dy, x, bias, streams32(j.dx))
+	geluGradLoop(rowwise.F32.Best(), j.form)(dx, sums, dy, x, bias, streams32(j.dx))
 	store(j.dx, at, dx)
 }
 
 // geluLoop and geluGradLoop return the loops of a form.
-func geluLoop[T float32 | uint16](k *vexp.Rows[T], form geluForm) func(dst, x, bias []T, stream bool) {
+func geluLoop[T float32 | uint16](k *rowwise.Layers[T], form geluForm) func(dst, x, bias []T, stream bool) {
 	if form == geluErf {
 		return k.GELUErf
 	}
 	return k.GELU
 }
 
-func geluGradLoop[T float32 | uint16](k *vexp.Rows[T], form geluForm) func(dx []T, sums []float32, dy, x, bias []T, stream bool) {
+func geluGradLoop[T float32 | uint16](k *rowwise.Layers[T], form geluForm) func(dx []T, sums []float32, dy, x, bias []T, stream bool) {
 	if form == geluErf {
 		return k.GELUErfGrad
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/philox"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // DropoutMask names the random mask of one tensor. It is all that a backward
@@ -101,7 +101,7 @@ var dropoutTask = cpu.NewTask(func(j *dropoutJob, item int) {
 		}
 		x := load(cut(buf, 1, n), j.x, lo)
 		out := target(cut(buf, 1, n), j.out, lo)
-		vexp.F32.Best().Dropout(out, x, words, threshold, scale, streams32(j.out))
+		rowwise.F32.Best().Dropout(out, x, words, threshold, scale, streams32(j.out))
 		store(j.out, lo, out)
 	}
 })

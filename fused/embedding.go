@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/gemm"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // Embedding looks up a row of table for each token and, unless pos is empty,
@@ -194,7 +194,7 @@ func (j *embeddingJob) addRows(lo, hi int) {
 		row := load(cut(buf, 0, j.cols), j.table, from)
 		pos := load(cut(buf, 1, j.cols), j.pos, shift)
 		out := target(cut(buf, 0, j.cols), j.out, to)
-		vexp.F32.Best().Add(out, row, pos, streams32(j.out))
+		rowwise.F32.Best().Add(out, row, pos, streams32(j.out))
 		store(j.out, to, out)
 	}
 }
@@ -239,7 +239,7 @@ var embeddingBackwardTask = cpu.NewTask(func(j *embeddingBackwardJob, item int) 
 	case k != nil:
 		scatter(k.AddScaled, dtable, bits(j.dy, 0, j.dy.Len()), j, item)
 	case j.dy.DType() == snug.F32:
-		scatter(vexp.F32.Best().AddScaled, dtable, j.dy.Float32s(), j, item)
+		scatter(rowwise.F32.Best().AddScaled, dtable, j.dy.Float32s(), j, item)
 	default:
 		j.convert(item)
 	}
@@ -275,6 +275,6 @@ func (j *embeddingBackwardJob) convert(item int) {
 	for i := nextToken(tokens, 0, item); i < len(tokens); i = nextToken(tokens, i+1, item) {
 		dy := load(*buf, j.dy, i*j.cols)
 		row := dtable[int(tokens[i])*j.cols:][:j.cols]
-		vexp.F32.Best().AddScaled(row, dy, j.into.Alpha, row, dy)
+		rowwise.F32.Best().AddScaled(row, dy, j.into.Alpha, row, dy)
 	}
 }

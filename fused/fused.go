@@ -55,7 +55,7 @@ package fused
 
 import (
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // GradsInto says how the gradients of a layer enter their accumulators. The zero
@@ -70,7 +70,7 @@ type GradsInto struct {
 
 // addInto computes acc = Beta·acc + Alpha·g.
 func addInto(o snug.Into, acc, g []float32) {
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	if o.Beta == 0 {
 		k.Scale(acc, g, o.Alpha)
 	} else {

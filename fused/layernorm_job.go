@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 type layerNormJob struct {
@@ -43,7 +43,7 @@ var layerNormTask = cpu.NewTask(func(j *layerNormJob, item int) {
 		at := r * j.cols
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		out := target(cut(buf, 2, j.cols), j.out, at)
-		mean, rstd := vexp.F32.Best().LayerNorm(out, x, gamma, beta, j.eps, streams32(j.out))
+		mean, rstd := rowwise.F32.Best().LayerNorm(out, x, gamma, beta, j.eps, streams32(j.out))
 		store(j.out, at, out)
 		j.keep(r, mean, rstd)
 	}
@@ -110,7 +110,7 @@ var layerNormBackwardTask = cpu.NewTask(func(j *layerNormBackwardJob, part int) 
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
-		vexp.F32.Best().LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean[r], rstd[r],
+		rowwise.F32.Best().LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean[r], rstd[r],
 			into.Alpha, into.Beta, streams32(j.dx))
 		store(j.dx, at, dx)
 	}

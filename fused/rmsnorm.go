@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // RMSNorm divides each row of x by its root mean square and scales its columns
@@ -154,7 +154,7 @@ var rmsNormTask = cpu.NewTask(func(j *rmsNormJob, item int) {
 		at := r * j.cols
 		x := load(cut(buf, 1, j.cols), j.x, at)
 		out := target(cut(buf, 1, j.cols), j.out, at)
-		j.keep(r, vexp.F32.Best().RMSNorm(out, x, gamma, j.eps, streams32(j.out)))
+		j.keep(r, rowwise.F32.Best().RMSNorm(out, x, gamma, j.eps, streams32(j.out)))
 		store(j.out, at, out)
 	}
 })
@@ -216,7 +216,7 @@ var rmsNormBackwardTask = cpu.NewTask(func(j *rmsNormBackwardJob, part int) {
 		dy := load(cut(buf, 1, j.cols), j.dy, at)
 		x := load(cut(buf, 2, j.cols), j.x, at)
 		dx := targetInto(into, cut(buf, 3, j.cols), j.dx, at)
-		vexp.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.Alpha, into.Beta, streams32(j.dx))
+		rowwise.F32.Best().RMSNormGrad(dx, dgamma, dy, x, gamma, rstd[r], into.Alpha, into.Beta, streams32(j.dx))
 		store(j.dx, at, dx)
 	}
 })

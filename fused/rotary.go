@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // RotaryOptions is the layout of the vectors that [Rotary] turns: rows of Heads
@@ -182,13 +182,13 @@ var rotaryTask = cpu.NewTask(func(j *rotaryJob, item int) {
 			continue
 		}
 		x := load(*buf, j.x, at)
-		turnRow(vexp.F32.Best(), x, angles, &j.c, j.turn)
+		turnRow(rowwise.F32.Best(), x, angles, &j.c, j.turn)
 		store(j.x, at, x)
 	}
 })
 
 // turnRow turns a row by a row of angles.
-func turnRow[T float32 | uint16](k *vexp.Rows[T], x []T, angles []float32, c *RotaryOptions, turn float32) {
+func turnRow[T float32 | uint16](k *rowwise.Layers[T], x []T, angles []float32, c *RotaryOptions, turn float32) {
 	half := c.Turned / 2
 	cos, sin := angles[:half], angles[half:]
 	for ; len(x) > 0; x = x[c.Dim:] {

@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // itemLen is about how many elements an item of a parallel loop covers.
@@ -43,7 +43,7 @@ func load(buf []float32, v snug.View, lo int) []float32 {
 	}
 	half.Load(buf, v, lo)
 	next := device.Mem(&v).Bytes()[(lo+len(buf))*v.DType().Size():]
-	vexp.Registry.Best().Prefetch(next[:min(len(next), len(buf)*v.DType().Size())])
+	rowwise.Registry.Best().Prefetch(next[:min(len(next), len(buf)*v.DType().Size())])
 	return buf
 }
 
@@ -87,16 +87,16 @@ func streams32(v snug.View) bool { return v.DType() == snug.F32 && streams(v) }
 // was written around the caches.
 func finish(buf *[]float32) {
 	scratch.Put(buf)
-	vexp.Registry.Best().Fence()
+	rowwise.Registry.Best().Fence()
 }
 
 // direct returns the loops that read and write bfloat16, when v holds it and
 // there are any.
-func direct(v snug.View) *vexp.Rows[uint16] {
+func direct(v snug.View) *rowwise.Layers[uint16] {
 	if v.DType() != snug.BF16 {
 		return nil
 	}
-	return vexp.BF16.Best()
+	return rowwise.BF16.Best()
 }
 
 // order returns the function that puts sums over rows of v in order, nil if they are in

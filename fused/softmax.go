@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // softmaxArgs are the logits and losses of a chunk of rows. With gradients set
@@ -49,7 +49,7 @@ func (a *softmaxArgs) row(z []float32, target int) (loss float32) {
 		}
 		return 0
 	}
-	peak := vexp.Registry.Best().Max(z, 1, float32(math.Inf(-1)))
+	peak := rowwise.Registry.Best().Max(z, 1, float32(math.Inf(-1)))
 	below := float64(peak) - float64(z[target])
 	total := expSum(z, peak)
 	if a.gradients {
@@ -63,7 +63,7 @@ const expBlock = 1024
 
 // expSum replaces z[j] by exp(z[j] − peak) and returns their sum.
 func expSum(z []float32, peak float32) (total float64) {
-	k := vexp.Registry.Best()
+	k := rowwise.Registry.Best()
 	for len(z) > 0 {
 		block := z[:min(expBlock, len(z))]
 		total += float64(k.ExpSum(block, block, peak))
@@ -80,6 +80,6 @@ const flushBelow = 0x1p-60
 // softmaxGrad replaces the exponentials z, whose sum is total, by the gradient
 // of scale times the loss with respect to the logits.
 func softmaxGrad(z []float32, target int, total float64, scale float32) {
-	vexp.Registry.Best().ScaleAbove(z, float32(float64(scale)/total), flushBelow)
+	rowwise.Registry.Best().ScaleAbove(z, float32(float64(scale)/total), flushBelow)
 	z[target] -= scale
 }

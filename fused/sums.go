@@ -3,7 +3,7 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // Column sums run in two steps that do not depend on the number of workers.
@@ -48,7 +48,7 @@ var addPartsTask = cpu.NewTask(func(a *addPartsArgs, item int) {
 	total, other := cut(buf, 0, hi-lo), cut(buf, 1, hi-lo)
 	clear(total)
 	for p := range a.parts {
-		vexp.F32.Best().Add(total, total, a.partial[a.from+p*a.stride+lo:][:hi-lo], false)
+		rowwise.F32.Best().Add(total, total, a.partial[a.from+p*a.stride+lo:][:hi-lo], false)
 	}
 	if a.order != nil {
 		a.order(other, total)

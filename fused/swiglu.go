@@ -5,7 +5,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
-	"github.com/snug-ml/snug/internal/vexp"
+	"github.com/snug-ml/snug/internal/rowwise"
 )
 
 // SwiGLU computes the gated activation of Shazeer, "GLU Variants Improve
@@ -97,7 +97,7 @@ var swiGLUTask = cpu.NewTask(func(j *swiGLUJob, item int) {
 		gate := load(cut(buf, 0, n), j.gate, lo)
 		up := load(cut(buf, 1, n), j.up, lo)
 		out := target(cut(buf, 0, n), j.out, lo)
-		vexp.F32.Best().SiLUMul(out, gate, up, streams32(j.out))
+		rowwise.F32.Best().SiLUMul(out, gate, up, streams32(j.out))
 		store(j.out, lo, out)
 	}
 })
@@ -130,7 +130,7 @@ var swiGLUBackwardTask = cpu.NewTask(func(j *swiGLUBackwardJob, item int) {
 		gate := load(cut(buf, 1, n), j.gate, lo)
 		up := load(cut(buf, 2, n), j.up, lo)
 		dgate, dup := target(cut(buf, 1, n), j.dgate, lo), target(cut(buf, 2, n), j.dup, lo)
-		vexp.F32.Best().SiLUMulGrad(dgate, dup, dy, gate, up, streams32(j.dy))
+		rowwise.F32.Best().SiLUMulGrad(dgate, dup, dy, gate, up, streams32(j.dy))
 		store(j.dgate, lo, dgate)
 		store(j.dup, lo, dup)
 	}

@@ -24,7 +24,7 @@ template <class T> struct AddOp {
 FOR_FLOATS(ADD)
 
 // ---- GELU in the tanh approximation: x·σ(2u), 2u = x(GELU1 + GELU3·x²), see
-// internal/vexp/activation.go
+// internal/rowwise/activation.go
 
 #define GELU1 1.5957691216057308f
 #define GELU3_3 0.21406444881780073f // 3·GELU3
@@ -50,7 +50,7 @@ DEVICE float gelu_slope(float x) {
 }
 
 // ---- GELU itself: x·Φ(x), Φ(-a) = e^(-a²/2)·q(u), u = 1 - 1/(1 + 0.4a), see
-// internal/vexp/activation.go
+// internal/rowwise/activation.go
 
 #define NORMAL_SCALE 0.4f
 #define NORMAL_EXPONENT -0.7213475204444817f // -½·log2 e

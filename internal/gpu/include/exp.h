@@ -1,4 +1,4 @@
-// Exponentials, as internal/vexp defines them: the same polynomials, each step
+// Exponentials, as internal/rowwise defines them: the same polynomials, each step
 // rounded once instead of twice. The bounds are over all numbers.
 #pragma once
 

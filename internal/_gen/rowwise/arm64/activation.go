@@ -7,7 +7,7 @@ import (
 )
 
 // logistic returns what computes s = σ(t·ln2) and its derivative s·(1 − s), as
-// logistic of internal/vexp does.
+// logistic of internal/rowwise does.
 func logistic(f *Func) func(t V) (s, ds V) {
 	exp2, one, zero := power2(f, -126), f.Constant(1), f.Zero()
 	return func(t V) (s, ds V) {
@@ -23,7 +23,7 @@ func logistic(f *Func) func(t V) (s, ds V) {
 	}
 }
 
-// The constants of GELU and SiLU, of internal/vexp.
+// The constants of GELU and SiLU, of internal/rowwise.
 const (
 	gelu1    = 2 * 0.79788456080286536
 	gelu3    = gelu1 * 0.044715
@@ -75,14 +75,14 @@ func geluGrad(file *File) {
 	f.Return()
 }
 
-// The constants of erf GELU, of internal/vexp.
+// The constants of erf GELU, of internal/rowwise.
 const (
 	normalScale = 0.4
 	peak        = 0.3989422804014327
 )
 
 // normal returns what computes the normal distribution function of clamped x, and
-// e^(−x²/2), as normal of internal/vexp does.
+// e^(−x²/2), as normal of internal/rowwise does.
 func normal(f *Func) func(x V) (s, e V) {
 	exp2, one := power2(f, -126), f.Constant(1)
 	exponent, scale := f.Constant(-0.5*math.Log2E), f.Constant(normalScale)

@@ -1,4 +1,4 @@
-// Vexp generates the row loops of internal/vexp for AVX2 and AVX-512.
+// Rowwise generates the row loops of internal/rowwise for AVX2 and AVX-512.
 //
 // Every function is a loop over vectors of its slices, which all have the
 // length of the first: groups of several vectors at a time where sums need

@@ -1,8 +1,8 @@
-package vexp
+package rowwise
 
 import "github.com/snug-ml/snug/internal/cpu"
 
-// Rows are the layers of one tier over rows of T, float32 or the bits of
+// Layers are the layers of one tier over rows of T, float32 or the bits of
 // bfloat16. With stream they write results around the caches where they can; a
 // goroutine calls [Kernels].Fence then before it synchronizes with those that
 // read them. A row has at least one element where a mean is taken.
@@ -12,7 +12,7 @@ import "github.com/snug-ml/snug/internal/cpu"
 //
 // Sums over rows (dgamma, dbeta and sums) have an order of their own, which
 // Order undoes. All other operands are in order.
-type Rows[T float32 | uint16] struct {
+type Layers[T float32 | uint16] struct {
 	// Add sets dst[i] to a[i] + b[i].
 	Add func(dst, a, b []T, stream bool)
 
@@ -87,12 +87,12 @@ type Rows[T float32 | uint16] struct {
 // write bfloat16 without a detour: elsewhere BF16.Best is nil, and rows are
 // converted for F32.
 var (
-	F32  cpu.Registry[Rows[float32]]
-	BF16 cpu.Registry[Rows[uint16]]
+	F32  cpu.Registry[Layers[float32]]
+	BF16 cpu.Registry[Layers[uint16]]
 )
 
 func init() {
-	F32.Add(cpu.Go, Rows[float32]{
+	F32.Add(cpu.Go, Layers[float32]{
 		Add: add, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,

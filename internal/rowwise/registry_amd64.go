@@ -1,6 +1,6 @@
 //go:build !noasm && gc
 
-package vexp
+package rowwise
 
 import (
 	"unsafe"
@@ -23,21 +23,21 @@ func init() {
 		Axpby: axpbyAVX512,
 		Fence: fence, Prefetch: prefetch,
 	})
-	F32.Add(cpu.AVX2, Rows[float32]{
+	F32.Add(cpu.AVX2, Layers[float32]{
 		Add: addAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
 		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
 		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
-	F32.Add(cpu.AVX512, Rows[float32]{
+	F32.Add(cpu.AVX512, Layers[float32]{
 		Add: addAVX512, AddScaled: addScaledAVX512,
 		GELU: geluAVX512, GELUGrad: geluGradAVX512,
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
-	BF16.Add(cpu.AVX512, Rows[uint16]{
+	BF16.Add(cpu.AVX512, Layers[uint16]{
 		Add: addBF16AVX512, AddScaled: addScaledBF16AVX512,
 		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512,
 		GELUErf: geluErfBF16AVX512, GELUErfGrad: geluErfGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,

@@ -6,12 +6,12 @@ import (
 	. "github.com/snug-ml/snug/internal/_gen/neon"
 )
 
-// The constants of tanh, of internal/vexp.
+// The constants of tanh, of internal/rowwise.
 const tanhNear = 0.55
 
 var tanhCoefficients = []float32{-0.0062742398649175, 0.0210716792840326, -0.0538523099612080, 0.1333258613890013, -0.3333331755967930}
 
-// tanh returns what computes tanh x, as tanh32 of internal/vexp does.
+// tanh returns what computes tanh x, as tanh32 of internal/rowwise does.
 func tanh(f *Func) func(x V) V {
 	exp2, near, power, one, zero := power2(f, -126), f.Constant(tanhNear), f.Constant(-2*math.Log2E), f.Constant(1), f.Zero()
 	coefficients := constants(f, tanhCoefficients...)

@@ -1,4 +1,4 @@
-package vexp
+package rowwise
 
 import (
 	"maps"
@@ -23,7 +23,7 @@ type call struct {
 // tier is the loops of one tier on float32.
 type tier struct {
 	*Kernels
-	*Rows[float32]
+	*Layers[float32]
 }
 
 // tiers yields the loops of every tier that this machine has.

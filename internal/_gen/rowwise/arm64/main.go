@@ -1,4 +1,4 @@
-// Vexp generates the NEON loops of internal/vexp. Elementwise arithmetic is
+// Rowwise generates the NEON loops of internal/rowwise. Elementwise arithmetic is
 // rounded as the Go loops round it; exponentials and sums use fused
 // multiply-adds.
 package main

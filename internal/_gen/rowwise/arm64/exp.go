@@ -24,7 +24,7 @@ func horner(f *Func, r V, coefficients []V) V {
 	return p
 }
 
-// exponential returns what computes e^x for x ≤ 89, as exp32 of internal/vexp
+// exponential returns what computes e^x for x ≤ 89, as exp32 of internal/rowwise
 // does.
 func exponential(f *Func) func(x V) V {
 	low, log2e, ln2Hi, ln2Lo := f.Constant(-104), f.Constant(math.Log2E), f.Constant(0.693359375), f.Constant(-2.12194440e-4)
@@ -60,7 +60,7 @@ func expSum(file *File) {
 	f.Return()
 }
 
-// power2 returns what computes 2^x for x ≤ 128, as exp2 of internal/vexp does, 0 below
+// power2 returns what computes 2^x for x ≤ 128, as exp2 of internal/rowwise does, 0 below
 // least, −126 at least.
 func power2(f *Func, least float32) func(x V) V {
 	low := f.Constant(least)
@@ -75,7 +75,7 @@ func power2(f *Func, least float32) func(x V) V {
 	}
 }
 
-// leastPower is that of internal/vexp.
+// leastPower is that of internal/rowwise.
 const leastPower = -100
 
 func exp2Sum(file *File) {

@@ -1,7 +1,7 @@
-// Package vexp holds the loops over rows that package fused and package
-// attention are made of: exponentials and what is built on them, sums, and the
-// arithmetic of norms. [Kernels] work on float32; [Rows] are layers between
-// matmuls, for one type of elements.
+// Package rowwise has the loops over rows of package fused and package attention.
+// [Kernels] are exponentials, softcaps, sums and scaled additions of float32. [Layers] are
+// the layers between the matmuls, for one type of elements: norms, activations, dropout,
+// rotary embedding.
 //
 // All slices of a call have the length of the first unless its doc says
 // otherwise; the caller checks that, for the assembly does not. A destination
@@ -19,7 +19,7 @@
 // are then added in pairs. L is 4 in Go and at most 64. The order is fixed for a
 // tier and a length. With u = 2⁻²⁴ the error of n terms is at most
 // (n/4+4)·u·Σ|term|.
-package vexp
+package rowwise
 
 import "github.com/snug-ml/snug/internal/cpu"
 

@@ -1,6 +1,6 @@
 //go:build !noasm && gc
 
-package vexp
+package rowwise
 
 import (
 	"math"
@@ -16,7 +16,7 @@ func init() {
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
 		Fence: func() {}, Prefetch: func([]byte) {},
 	})
-	F32.Add(cpu.NEON, Rows[float32]{
+	F32.Add(cpu.NEON, Layers[float32]{
 		Add: addNEON, AddScaled: addScaledNEON,
 		GELU: geluNEON, GELUGrad: geluGradNEON,
 		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,

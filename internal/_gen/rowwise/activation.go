@@ -8,7 +8,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// logistic is σ as logistic of internal/vexp computes it.
+// logistic is σ as logistic of internal/rowwise computes it.
 type logistic struct {
 	*power2
 	sign, one operand.Op
@@ -56,7 +56,7 @@ func (f *function) inverse(d, one reg.VecVirtual) {
 	VFMADD213PS(r, r, d)    // r + r·(1 − d·r)
 }
 
-// The constants of GELU, of internal/vexp.
+// The constants of GELU, of internal/rowwise.
 const (
 	gelu1    = 2 * 0.79788456080286536
 	gelu3    = gelu1 * 0.044715
@@ -152,7 +152,7 @@ func geluGrad(k kind) {
 	r.end()
 }
 
-// The constants of erf GELU, of internal/vexp.
+// The constants of erf GELU, of internal/rowwise.
 const (
 	normalScale = 0.4
 	peak        = 0.3989422804014327
@@ -181,7 +181,7 @@ func (f *function) polynomial(r reg.VecVirtual, coefficients []float32) reg.VecV
 }
 
 // newNormal returns what computes the normal distribution function of clamped x, and
-// e^(−x²/2), as normal of internal/vexp does.
+// e^(−x²/2), as normal of internal/rowwise does.
 func (f *function) newNormal() func(x reg.VecVirtual) (s, e reg.VecVirtual) {
 	power, one, sign := f.newPower2(-126), f.constant(1), f.constant(float32(math.Copysign(0, -1)))
 	exponent, scale := f.constant(-0.5*math.Log2E), f.constant(normalScale)

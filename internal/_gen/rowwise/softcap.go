@@ -8,12 +8,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// The constants of tanh, of internal/vexp.
+// The constants of tanh, of internal/rowwise.
 const tanhNear = 0.55
 
 var tanhCoefficients = []float32{-0.0062742398649175, 0.0210716792840326, -0.0538523099612080, 0.1333258613890013, -0.3333331755967930}
 
-// tanh is tanh x as tanh32 of internal/vexp computes it.
+// tanh is tanh x as tanh32 of internal/rowwise computes it.
 type tanh struct {
 	*power2
 	sign, near, twoLog2e, one operand.Op

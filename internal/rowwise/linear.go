@@ -1,4 +1,4 @@
-package vexp
+package rowwise
 
 func add(dst, a, b []float32, _ bool) {
 	for i, x := range a {

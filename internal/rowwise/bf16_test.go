@@ -1,4 +1,4 @@
-package vexp
+package rowwise
 
 import (
 	"math"
@@ -27,7 +27,7 @@ func narrowed(x []float32) []uint16 {
 }
 
 // layer runs layer number n and reports its properties.
-func layer[T float32 | uint16](n int, k *Rows[T], h [][]T, f [][]float32, a [4]float32) (name string, sums, exact bool, scalars []float32) {
+func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4]float32) (name string, sums, exact bool, scalars []float32) {
 	stream := a[0] > 0
 	switch n {
 	case 0:
@@ -109,7 +109,7 @@ func requireGuards[T float32 | uint16](t require.TestingT, whole []T, n, off int
 
 // compareBF16 compares a layer of bfloat16 with the Go loops on float32.
 func compareBF16(t require.TestingT, number int, half [][]uint16, full [][]float32, a [4]float32) {
-	var f32 *Rows[float32]
+	var f32 *Layers[float32]
 	for _, k := range F32.All() {
 		f32 = k
 		break
@@ -169,7 +169,7 @@ func compareBF16(t require.TestingT, number int, half [][]uint16, full [][]float
 }
 
 // orderedStart returns what Order makes of element j of x.
-func orderedStart(k *Rows[uint16], x []float32, j int, plain bool) float32 {
+func orderedStart(k *Layers[uint16], x []float32, j int, plain bool) float32 {
 	if plain {
 		return x[j]
 	}

@@ -37,7 +37,7 @@ func (f *function) round(x reg.VecVirtual) reg.VecVirtual {
 	return n
 }
 
-// exponential is e^x as exp32 of internal/vexp computes it.
+// exponential is e^x as exp32 of internal/rowwise computes it.
 type exponential struct {
 	*function
 	low, log2e, ln2Hi, ln2Lo, one operand.Op
@@ -102,7 +102,7 @@ func expSum(wide bool) {
 	f.result(acc)
 }
 
-// power2 is 2^x as exp2 of internal/vexp computes it.
+// power2 is 2^x as exp2 of internal/rowwise computes it.
 type power2 struct {
 	*function
 	low          operand.Op
@@ -135,7 +135,7 @@ func (e *power2) of(x reg.VecVirtual) reg.VecVirtual {
 	return p
 }
 
-// leastPower is that of internal/vexp.
+// leastPower is that of internal/rowwise.
 const leastPower = -100
 
 func exp2Sum(wide bool) {
