@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/gpu"
 	"github.com/snug-ml/snug/internal/kerneltest"
@@ -49,7 +50,7 @@ func TestProductForms(t *testing.T) {
 						var units []float32
 						for _, form := range forms[dt] {
 							c := kerneltest.PutFloats(t, place, to, first)
-							require.NoError(t, launch(place.Dev, formed{newProduct(p.l.w, tc.rows, c.View, a, beta, back), form}))
+							require.NoError(t, device.Queue(place.Dev, formed{newProduct(p.l.w, tc.rows, c.View, a, beta, back), form}))
 							got := c.Get()
 							p.check(t, got, first, values(t, a), beta, to)
 							if units != nil {
