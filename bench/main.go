@@ -4,7 +4,7 @@
 //
 //	go run ./bench                                   every kernel
 //	go run ./bench -only 'matmul f32' -tier avx2     some kernels, one instruction set
-//	go run ./bench -peers -json out.json             against the peers; see bench/peers/README.md
+//	go run ./bench -peers -json                      against the peers; see bench/peers/README.md
 //	go run ./bench -short                            a few sizes, in seconds
 //	go run ./bench -only '^remat'                    training in less memory, against published figures
 //	go run -tags cuda ./bench -device cuda:0         on a GPU
@@ -26,6 +26,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -108,9 +109,11 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	out, err := openReports(o)
-	if err != nil {
-		return err
+	var chart io.WriteCloser
+	if o.output != "" { // a bad name is known before the work
+		if chart, err = os.Create(o.output); err != nil {
+			return err
+		}
 	}
 	m, err := limitsOf(ctx, dev, o)
 	if err != nil {
@@ -132,7 +135,7 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 	if err := s.measure(ctx, todo); err != nil {
 		return err
 	}
-	return errors.Join(s.outcome(stdout, len(todo)), out.write(s.all, m))
+	return errors.Join(s.outcome(stdout, len(todo)), s.report(chart, stdout))
 }
 
 // limitsOf returns what a device can do at most.
@@ -157,6 +160,18 @@ type session struct {
 
 	all            []result
 	absent, failed int // kernels without results
+}
+
+// report draws the chart, if there is one, and writes the line of JSON that was asked for.
+func (s *session) report(chart io.WriteCloser, stdout io.Writer) error {
+	var errs []error
+	if chart != nil {
+		errs = append(errs, drawRoofline(chart, s.all, s.m), chart.Close())
+	}
+	if s.o.json {
+		errs = append(errs, json.NewEncoder(stdout).Encode(s.all))
+	}
+	return errors.Join(errs...)
 }
 
 // measure stops at the first error on the CPU. On another device it goes on

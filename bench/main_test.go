@@ -47,16 +47,14 @@ func TestRun(t *testing.T) {
 	t.Setenv(tierVariable, "go")
 	dir := t.TempDir()
 	status, stdout, stderr := invoke(t, "-short", "-threads", "1", "-only", "^(cast f32-bf16|accumulate f32) n=16384$",
-		"-json", filepath.Join(dir, "out.json"), "-svg", filepath.Join(dir, "out.svg"))
+		"-json", "-o", filepath.Join(dir, "out.svg"))
 	require.Zero(t, status, stderr)
 	require.Empty(t, stderr, "no progress without a terminal")
 	require.Contains(t, stdout, "limits with 1 threads, tier go")
 	require.Regexp(t, `(?m)^cast +f32-bf16 +n=16384 .* µs .* GB/s .*% of .* 0$`, stdout)
 
-	text, err := os.ReadFile(filepath.Join(dir, "out.json"))
-	require.NoError(t, err)
 	var rows []map[string]any
-	require.NoError(t, json.Unmarshal(text, &rows))
+	require.NoError(t, json.Unmarshal([]byte(lastLine(stdout)), &rows))
 	require.Len(t, rows, 2)
 	require.Equal(t, "cast", rows[0]["kernel"])
 	require.Equal(t, "go", rows[0]["tier"])
@@ -117,7 +115,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-short", "-long"}, "-short does not go with -long"},
 		{[]string{"-device", "cuda:0", "-tier", "go"}, "-tier is of the cpu"},
 		{[]string{"-device", "metal:0", "-peers"}, "not on metal:0"},
-		{[]string{"-device", "emu:0", "-svg", "a"}, "-svg: emu:0 is emulated"},
+		{[]string{"-device", "emu:0", "-o", "a"}, "-o: emu:0 is emulated"},
 	} {
 		status, stdout, stderr := invoke(t, c.args...)
 		require.Equal(t, 2, status, c.args)
@@ -132,19 +130,17 @@ func TestBadFlags(t *testing.T) {
 }
 
 func TestBadFile(t *testing.T) {
-	for _, flag := range []string{"-json", "-svg"} {
-		status, stdout, stderr := invoke(t, flag, filepath.Join(t.TempDir(), "no", "file"), "-short")
-		require.Equal(t, 1, status)
-		require.Empty(t, stdout, "before anything is measured")
-		require.Contains(t, stderr, "bench: open ")
-	}
+	status, stdout, stderr := invoke(t, "-o", filepath.Join(t.TempDir(), "no", "file"), "-short")
+	require.Equal(t, 1, status)
+	require.Empty(t, stdout, "before anything is measured")
+	require.Contains(t, stderr, "bench: open ")
 }
 
 func TestParse(t *testing.T) {
-	o, err := parse([]string{"-only", "cast", "-tier", "go", "-threads", "1", "-json", "a", "-svg", "b", "-peers", "-short"})
+	o, err := parse([]string{"-only", "cast", "-tier", "go", "-threads", "1", "-json", "-o", "b", "-peers", "-short"})
 	require.NoError(t, err)
 	require.Equal(t, options{
-		only: regexp.MustCompile("cast"), tier: "go", threads: 1, device: "cpu", jsonFile: "a", svgFile: "b", peers: true, short: true,
+		only: regexp.MustCompile("cast"), tier: "go", threads: 1, device: "cpu", json: true, output: "b", peers: true, short: true,
 	}, o)
 	o, err = parse(nil)
 	require.NoError(t, err)
@@ -152,7 +148,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"only", "tier", "threads", "device", "json", "svg", "peers", "short", "long"} {
+	for _, name := range []string{"only", "tier", "threads", "device", "json", "o", "peers", "short", "long"} {
 		require.Contains(t, usage, "\n  -"+name+" ")
 	}
 	require.Equal(t, 11, strings.Count(usage, "\n"))

@@ -18,8 +18,8 @@ type options struct {
 	tier        string         // empty for what SNUG_CPU says
 	threads     int
 	device      string
-	jsonFile    string
-	svgFile     string
+	output      string
+	json        bool
 	peers       bool
 	short, long bool
 }
@@ -30,8 +30,8 @@ const usage = `usage: bench [flags]
   -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
   -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
-  -json FILE    also write the results as a JSON array
-  -svg FILE     also draw them under the machine's roofline
+  -json         end with one line of JSON, an array of the results
+  -o FILE       also draw the results under the machine's roofline, as SVG
   -peers        run the same work in the peers, in alternating runs
   -short        a few sizes and runs, in seconds
   -long         the longest sizes too
@@ -44,8 +44,8 @@ func parse(args []string) (o options, err error) {
 	fs.StringVar(&o.tier, "tier", "", "")
 	fs.IntVar(&o.threads, "threads", runtime.NumCPU(), "")
 	fs.StringVar(&o.device, "device", "cpu", "")
-	fs.StringVar(&o.jsonFile, "json", "", "")
-	fs.StringVar(&o.svgFile, "svg", "", "")
+	fs.BoolVar(&o.json, "json", false, "")
+	fs.StringVar(&o.output, "o", "", "")
 	fs.BoolVar(&o.peers, "peers", false, "")
 	fs.BoolVar(&o.short, "short", false, "")
 	fs.BoolVar(&o.long, "long", false, "")
@@ -108,8 +108,8 @@ func (o *options) completeDevice() error {
 		return fmt.Errorf("-tier is of the cpu and does not go with -device %s", o.device)
 	case o.peers && o.kind() != "cuda":
 		return fmt.Errorf("-peers: the peers run on the cpu and on CUDA devices, not on %s", o.device)
-	case o.svgFile != "" && o.emulated():
-		return fmt.Errorf("-svg: %s is emulated and has no limits to draw", o.device)
+	case o.output != "" && o.emulated():
+		return fmt.Errorf("-o: %s is emulated and has no limits to draw", o.device)
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -172,39 +170,6 @@ func (r *result) against() string {
 		memory += fmt.Sprintf(" against %s", bytesText(r.PeerRSS))
 	}
 	return strings.TrimSpace(fmt.Sprintf("%-14s %10s %8.2f×  %s", *r.Peer, seconds(*r.PeerMedian), *r.Ratio, memory))
-}
-
-// reports are the files that were asked for.
-type reports struct {
-	json, svg *os.File
-}
-
-// openReports creates the files, so that a bad name is known before the work.
-func openReports(o options) (r reports, err error) {
-	if o.jsonFile != "" {
-		if r.json, err = os.Create(o.jsonFile); err != nil {
-			return r, err
-		}
-	}
-	if o.svgFile != "" {
-		if r.svg, err = os.Create(o.svgFile); err != nil {
-			return r, err
-		}
-	}
-	return r, nil
-}
-
-func (r reports) write(all []result, m *machine) error {
-	var errs []error
-	if r.json != nil {
-		enc := json.NewEncoder(r.json)
-		enc.SetIndent("", " ")
-		errs = append(errs, enc.Encode(all), r.json.Close())
-	}
-	if r.svg != nil {
-		errs = append(errs, drawRoofline(r.svg, all, m), r.svg.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // progress shows on a terminal how far the measurements are.

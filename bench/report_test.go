@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,14 +44,12 @@ func TestResults(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "out.json")
-	r, err := openReports(options{jsonFile: file})
-	require.NoError(t, err)
-	require.NoError(t, r.write(example(), known()))
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
+	s := session{o: options{json: true}, all: example(), m: known()}
+	var out bytes.Buffer
+	require.NoError(t, s.report(nil, &out))
+	require.Equal(t, 1, strings.Count(out.String(), "\n"), "one line")
 	var rows []map[string]any
-	require.NoError(t, json.Unmarshal(text, &rows))
+	require.NoError(t, json.Unmarshal(out.Bytes(), &rows))
 	require.Equal(t, []string{
 		"allocs", "device", "dtype", "fraction", "kernel", "limit", "median_s", "peer", "peer_median_s", "rate", "ratio",
 		"shape", "spread", "threads", "tier", "unit",

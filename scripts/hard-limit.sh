@@ -41,7 +41,7 @@ limited() {
 }
 
 printf '%d bytes of weights, gradients and state under a limit of %d\n' "$state" "$limit"
-limited -width "$width" -steps 3 -limit 24 -only paged | tee "$work/paged"
+limited -width "$width" -steps 3 -memory 24MiB -only paged | tee "$work/paged"
 if limited -width "$width" -steps 3 -only memory >"$work/memory" 2>&1; then
     fail 'the run in memory kept the limit'
 fi

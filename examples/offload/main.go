@@ -13,7 +13,7 @@
 // that in memory cannot:
 //
 //	go build ./examples/offload
-//	prlimit --data=190000000 ./offload -width 1664 -limit 24 -steps 3 -only paged
+//	prlimit --data=190000000 ./offload -width 1664 -memory 24MiB -steps 3 -only paged
 //	prlimit --data=190000000 ./offload -width 1664 -steps 3 -only memory
 package main
 
@@ -34,6 +34,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/quant8"
 )
 
@@ -60,12 +61,15 @@ func main() {
 	flag.IntVar(&c.width, "width", 256, "features of a layer: 24 matrices of width x width train, in 12 bytes a weight")
 	flag.StringVar(&c.only, "only", "", "`run` to do alone, paged or memory, without a comparison")
 	flag.BoolVar(&c.delayed, "delayed", false, "update beside the forward and backward pass of the next step")
-	flag.Int64Var(&c.limit, "limit", 2, "MiB of memory for the store")
+	memory := flag.String("memory", "2MiB", "`size` of host memory for the store, such as 64MiB")
 	flag.Parse()
-	if c.width < 1 || c.width > 1<<14 || c.limit < 1 || c.limit > 1<<20 || c.steps < 1 || flag.NArg() > 0 {
-		log.Fatalf("want -width from 1 to %d, -limit from 1 to %d, -steps above 0 and nothing else", 1<<14, 1<<20)
+	if c.width < 1 || c.width > 1<<14 || c.steps < 1 || flag.NArg() > 0 {
+		log.Fatalf("want -width from 1 to %d, -steps above 0 and nothing else", 1<<14)
 	}
-	c.limit *= mib
+	var err error
+	if c.limit, err = plan.ParseBytes(*memory); err != nil {
+		log.Fatalf("-memory: %v", err)
+	}
 	c.view = printer(os.Stdout)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
