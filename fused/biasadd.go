@@ -31,7 +31,7 @@ func BiasAdd[V snug.Vector](out, x, bias V) error {
 // Shapes: dbias [cols], at least one column; dy [rows, cols], whose sum is 0 without
 // rows. ws has at least BiasAddWorkspaceLen(rows, cols) elements. Each worker holds cols
 // float32.
-func BiasAddBackward[L snug.Vector32, V snug.Vector](dbias L, dy V, into snug.Into, ws L) error {
+func BiasAddBackward[G, L snug.Vector32, V snug.Vector](dbias G, dy V, into snug.Into, ws L) error {
 	return biasAddBackward(snug.ViewOf(dbias), snug.ViewOf(dy), into, snug.ViewOf(ws))
 }
 

@@ -37,11 +37,11 @@ func BiasGELU[V snug.Vector](out, x, bias V) error {
 // where ← applies into, see [snug.Into]. The sum is of dx before it is rounded to its type.
 //
 // Shapes: dx, dy and x [rows, cols]; bias and dbias [cols], at least one
-// column. When the bias is frozen, dbias and ws may be empty. ws has at least
+// column. With a frozen bias, dbias and ws may be empty: []float32(nil). ws has at least
 // BiasGELUWorkspaceLen(rows, cols) elements.
 //
 // Aliasing: dx may be dy or x. Each worker holds 2·cols float32 and 16 KiB.
-func BiasGELUBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into snug.Into, ws L) error {
+func BiasGELUBackward[V snug.Vector, G, L snug.Vector32](dx V, dbias G, dy, x, bias V, into snug.Into, ws L) error {
 	return biasGELUBackward("BiasGELUBackward", geluTanh, snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }
@@ -61,7 +61,7 @@ func BiasGELUErf[V snug.Vector](out, x, bias V) error {
 // BiasGELUErfBackward computes the gradients of [BiasGELUErf] as [BiasGELUBackward]
 // does those of BiasGELU, with gelu′(z) = Φ(z) + z·φ(z). ws has at least
 // BiasGELUWorkspaceLen(rows, cols) elements.
-func BiasGELUErfBackward[V snug.Vector, L snug.Vector32](dx V, dbias L, dy, x, bias V, into snug.Into, ws L) error {
+func BiasGELUErfBackward[V snug.Vector, G, L snug.Vector32](dx V, dbias G, dy, x, bias V, into snug.Into, ws L) error {
 	return biasGELUBackward("BiasGELUErfBackward", geluErf, snug.ViewOf(dx), snug.ViewOf(dbias),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }

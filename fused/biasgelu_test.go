@@ -16,9 +16,9 @@ var gelus = map[string]struct {
 	value, slope    func(float64) float64
 	err, slopeError func(snug.DType) float64
 }{
-	"tanh": {BiasGELU[snug.View], BiasGELUBackward[snug.View, snug.View], gelu64, geluGrad64, geluError, geluSlopeError},
+	"tanh": {BiasGELU[snug.View], BiasGELUBackward[snug.View, snug.View, snug.View], gelu64, geluGrad64, geluError, geluSlopeError},
 	"erf": {
-		BiasGELUErf[snug.View], BiasGELUErfBackward[snug.View, snug.View], geluErf64, geluErfGrad64,
+		BiasGELUErf[snug.View], BiasGELUErfBackward[snug.View, snug.View, snug.View], geluErf64, geluErfGrad64,
 		func(snug.DType) float64 { return 1.2e-7 }, func(snug.DType) float64 { return 2e-7 },
 	},
 }

@@ -92,16 +92,17 @@ func CrossEntropyLoss[V snug.Vector, L snug.Vector32](c CrossEntropy, x, w V, ta
 //	dx = g·w
 //	dw ← gᵀ·x
 //
-// where ← applies into, see [snug.Into]. gradScale is the loss scale divided by the
-// number of targets for the mean loss; it must be finite. Loss.Sum is not
-// scaled.
+// where ← applies into, see [snug.Into]. For the mean loss gradScale is the loss scale divided by
+// the number of targets that are not ignored; it must be finite. With an accum.Window that is
+// the number of the micro-batch, n of Begin(n). Loss.Sum is not scaled. A micro-batch without
+// targets has no backward pass.
 //
 // Shapes and errors are those of [CrossEntropyLoss], and dx is as x and dw as
-// w; dw is float32. When w is frozen, dw may be empty, which saves a third of
-// the work.
+// w; dw is float32. With a frozen w, dw may be empty, []float32(nil), which saves a third
+// of the work.
 //
 // Aliasing: dx may be x, which then is lost.
-func CrossEntropyBackward[V snug.Vector, L snug.Vector32](c CrossEntropy, dx V, dw L, x, w V, targets []int32, gradScale float32, into snug.Into, ws L) (Loss, error) {
+func CrossEntropyBackward[V snug.Vector, G, L snug.Vector32](c CrossEntropy, dx V, dw G, x, w V, targets []int32, gradScale float32, into snug.Into, ws L) (Loss, error) {
 	return c.backward(snug.ViewOf(dx), snug.ViewOf(dw), snug.ViewOf(x), snug.ViewOf(w),
 		targets, gradScale, into, snug.ViewOf(ws))
 }

@@ -108,7 +108,7 @@ func TestLargeResults(t *testing.T) {
 		rstd := make([]float32, len(x)/cols)
 		require.NoError(t, LayerNorm(out[0], noFloats, noFloats, x, gamma, gamma, testEps))
 		require.NoError(t, RMSNorm(out[1], rstd, x, gamma, testEps))
-		require.NoError(t, RMSNormBackward(out[2], nil, x, x, rstd, gamma, GradsInto{}, noFloats))
+		require.NoError(t, RMSNormBackward(out[2], noFloats, x, x, rstd, gamma, GradsInto{}, noFloats))
 		require.NoError(t, Add(out[3], x, x))
 		require.NoError(t, Dropout(out[4], x, DropoutMask{}))
 		return out[:]

@@ -34,8 +34,8 @@ func Embedding[V snug.Vector](out, table V, tokens []int32, pos V, positions []i
 //
 //	dtable[tokens[i]] += Alpha·dy[i]
 //
-// With a Beta of 1 it touches the rows of the tokens only, so that it can follow
-// [CrossEntropyBackward] on the accumulator of tied weights. For the gradient of a
+// With a Beta of 1 it touches the rows of the tokens only. With tied weights this is the cheap
+// second half after [CrossEntropyBackward] on the same accumulator; the other order is right too. For the gradient of a
 // positional table call it with positions.
 //
 // Shapes: dtable [vocabulary, cols]; dy [len(tokens), cols]; cols at least 1.
@@ -43,7 +43,7 @@ func Embedding[V snug.Vector](out, table V, tokens []int32, pos V, positions []i
 // Embedding. It works in parallel over rows of the table, so that equal tokens
 // need no locks and the order of every sum is that of tokens. Each worker holds
 // cols float32.
-func EmbeddingBackward[L snug.Vector32, V snug.Vector](dtable L, dy V, tokens []int32, cols int, into snug.Into) error {
+func EmbeddingBackward[G snug.Vector32, V snug.Vector](dtable G, dy V, tokens []int32, cols int, into snug.Into) error {
 	return embeddingBackward(snug.ViewOf(dtable), snug.ViewOf(dy), tokens, cols, into)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/fused"
 )
 
@@ -237,4 +238,38 @@ func ExampleDropout() {
 	// Output:
 	// [0 4 0 0 10 0 14 0]
 	// [0 2 0 0 2 0 2 0]
+}
+
+// A norm's gradient goes straight into the accumulator of a window of micro-batches.
+func ExampleRMSNormBackward_window() {
+	const rows, cols = 2, 4
+	window, err := accum.New([]accum.Param{{Name: "gamma", Len: cols}}, accum.Options{Schedule: accum.Constant(2)})
+	if err != nil {
+		panic(err)
+	}
+	gamma, x, dy := []float32{1, 1, 1, 1}, []float32{1, -1, 1, -1, 2, 2, -2, -2}, []float32{1, 2, 3, 4, 5, 6, 7, 8}
+	out, dx, rstd := make([]float32, rows*cols), make([]float32, rows*cols), make([]float32, rows)
+	ws := make([]float32, fused.RMSNormWorkspaceLen(rows, cols))
+	for range 2 { // micro-batches
+		if err := fused.RMSNorm(out, rstd, x, gamma, 0); err != nil {
+			panic(err)
+		}
+		if err := window.Begin(rows); err != nil {
+			panic(err)
+		}
+		dgamma, into, err := window.Into("gamma")
+		if err != nil {
+			panic(err)
+		}
+		if err := fused.RMSNormBackward(dx, dgamma, dy, x, rstd, gamma, fused.GradsInto{Params: into}, ws); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+	}
+	for name, mean := range window.Gradients() {
+		fmt.Println(name, mean.Float32s())
+	}
+	// Output: gamma [6 4 -4 -12]
 }

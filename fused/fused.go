@@ -27,7 +27,13 @@
 // float32, binary16 or bfloat16. This holds for views too. Arithmetic is float32, and results
 // are rounded once, to nearest even. Some functions compute bfloat16 results with only the
 // digits that bfloat16 needs, and say so. Gradients of parameters and statistics of rows are
-// float32. Gradients enter the caller's accumulators directly, see [snug.Into].
+// float32. Gradients of parameters enter the caller's accumulators directly, see [snug.Into];
+// accum's Window.Into returns such an accumulator and its Into.
+//
+// In Go's terms the vectors V of one call have one Go type, such as []snug.BFloat16 or
+// snug.View; so have the accumulators G; and so have the statistics and the workspace L. A
+// View of an accumulator therefore goes with slices elsewhere. For a frozen parameter, whose
+// gradient is left out, pass []float32(nil).
 //
 // # Results
 //

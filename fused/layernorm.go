@@ -35,15 +35,15 @@ func LayerNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, be
 //	dgamma[j] ← Σ over rows of dy[j]·x̂[j]
 //	dbeta[j]  ← Σ over rows of dy[j]
 //
-// where ← is what into says.
+// where ← applies into, see [snug.Into].
 //
 // Shapes: dx, dy and x [rows, cols]; mean and rstd [rows]; gamma, dgamma and
-// dbeta [cols], at least one column. When the parameters are frozen, dgamma,
-// dbeta and ws may be empty. ws has at least LayerNormWorkspaceLen(rows, cols)
+// dbeta [cols], at least one column. With frozen parameters dgamma, dbeta and ws may
+// be empty: []float32(nil). ws has at least LayerNormWorkspaceLen(rows, cols)
 // elements.
 //
 // Aliasing: dx may be dy. Each worker holds 6·cols float32.
-func LayerNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma, dbeta L, dy, x V, mean, rstd L, gamma V, into GradsInto, ws L) error {
+func LayerNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma, dbeta G, dy, x V, mean, rstd L, gamma V, into GradsInto, ws L) error {
 	return layerNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta),
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd),
 		snug.ViewOf(gamma), into, snug.ViewOf(ws))

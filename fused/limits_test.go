@@ -129,12 +129,12 @@ func TestLargeNumbers(t *testing.T) {
 // Zero values of every exported type, and zero Views and Arrays.
 func TestZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
-		CrossEntropy{}, CrossEntropyLoss[snug.View, snug.View], CrossEntropyBackward[snug.View, snug.View], RotaryAngles,
-		Add[[]float32], Add[snug.View], BiasAdd[snug.View], BiasAddBackward[snug.View, snug.View],
-		BiasGELU[[]float32], BiasGELU[snug.View], BiasGELUErf[snug.View], BiasGELUBackward[snug.View, snug.View], BiasGELUErfBackward[snug.View, snug.View],
+		CrossEntropy{}, CrossEntropyLoss[snug.View, snug.View], CrossEntropyBackward[snug.View, snug.View, snug.View], RotaryAngles,
+		Add[[]float32], Add[snug.View], BiasAdd[snug.View], BiasAddBackward[snug.View, snug.View, snug.View],
+		BiasGELU[[]float32], BiasGELU[snug.View], BiasGELUErf[snug.View], BiasGELUBackward[snug.View, snug.View, snug.View], BiasGELUErfBackward[snug.View, snug.View, snug.View],
 		Dropout[snug.View], DropoutBackward[snug.View], Embedding[[]float32], Embedding[snug.View], EmbeddingBackward[snug.View, snug.View],
-		LayerNorm[[]float32, []float32], LayerNorm[snug.View, snug.View], LayerNormBackward[snug.View, snug.View],
-		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
+		LayerNorm[[]float32, []float32], LayerNorm[snug.View, snug.View], LayerNormBackward[snug.View, snug.View, snug.View],
+		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
 		SwiGLU[snug.View], SwiGLUBackward[snug.View],
 	)
 	c := newCall()

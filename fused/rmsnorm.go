@@ -32,14 +32,14 @@ func RMSNorm[V snug.Vector, L snug.Vector32](out V, rstd L, x, gamma V, eps floa
 //	dx[j]     ← rstd·(g[j] − x̂[j]·avg(g·x̂))
 //	dgamma[j] ← Σ over rows of dy[j]·x̂[j]
 //
-// where ← is what into says.
+// where ← applies into, see [snug.Into].
 //
 // Shapes: dx, dy and x [rows, cols]; rstd [rows]; gamma and dgamma [cols], at
-// least one column. When gamma is frozen, dgamma and ws may be empty. ws has at
+// least one column. With a frozen gamma, dgamma and ws may be empty: []float32(nil). ws has at
 // least RMSNormWorkspaceLen(rows, cols) elements.
 //
 // Aliasing: dx may be dy. Each worker holds 5·cols float32.
-func RMSNormBackward[V snug.Vector, L snug.Vector32](dx V, dgamma L, dy, x V, rstd L, gamma V, into GradsInto, ws L) error {
+func RMSNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma G, dy, x V, rstd L, gamma V, into GradsInto, ws L) error {
 	return rmsNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dy), snug.ViewOf(x),
 		snug.ViewOf(rstd), snug.ViewOf(gamma), into, snug.ViewOf(ws))
 }

@@ -203,7 +203,8 @@ func (m *model) step(b batch, lr float32) error {
 
 // normBackward computes m.d = beta·m.d + the gradient in x, from that of its norm in m.h.
 func (m *model) normBackward(beta float32, x, rstd []float32) error {
-	return fused.RMSNormBackward(m.d, nil, m.h, x, rstd, m.ones, fused.GradsInto{Input: snug.Into{Beta: beta}}, nil)
+	frozen := []float32(nil)
+	return fused.RMSNormBackward(m.d, frozen, m.h, x, rstd, m.ones, fused.GradsInto{Input: snug.Into{Beta: beta}}, nil)
 }
 
 // backwardBlock turns the gradient of y in m.d into that of x.
