@@ -81,9 +81,8 @@ func saveWeights(d files.Dir, name string, tensors iter.Seq2[Tensor, snug.View],
 
 // weightsPlan is a file to write.
 type weightsPlan struct {
-	prefix  []byte // all that comes before the data
-	tensors []safetensors.Tensor
-	views   map[string]snug.View
+	header *safetensors.Header
+	views  map[string]snug.View
 }
 
 func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (*weightsPlan, error) {
@@ -91,6 +90,7 @@ func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]strin
 		return nil, fmt.Errorf("no tensors, the walker is nil: %w", snug.ErrConfig)
 	}
 	p := &weightsPlan{views: map[string]snug.View{}}
+	var list []safetensors.Tensor
 	for t, v := range tensors {
 		if t.DType == "" {
 			t.DType = fileType(v.DType())
@@ -98,15 +98,11 @@ func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]strin
 		if err := checkSaved(t, v); err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
-		p.tensors = append(p.tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(t.Shape)})
+		list = append(list, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(t.Shape)})
 		p.views[t.Name] = v
 	}
-	h, err := safetensors.New(p.tensors, metadata)
-	if err != nil {
-		return nil, err
-	}
-	p.tensors = h.Tensors
-	p.prefix, err = h.Bytes()
+	var err error
+	p.header, err = safetensors.New(list, metadata)
 	return p, err
 }
 
@@ -152,26 +148,18 @@ func checkSaved(t Tensor, v snug.View) error {
 
 // writeTo writes the file and returns the number of bytes written.
 func (p *weightsPlan) writeTo(w io.Writer) (int64, error) {
-	out := &countingWriter{w: w}
-	if err := out.write(p.prefix); err != nil {
-		return out.n, err
-	}
-	for i := range p.tensors {
-		t := &p.tensors[i]
-		if err := writeTensor(out, p.views[t.Name], elementType(t.DType)); err != nil {
-			return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
-		}
-	}
-	return out.n, nil
+	return p.header.Write(w, func(t *safetensors.Tensor, write func(b []byte) error) error {
+		return writeTensor(write, p.views[t.Name], elementType(t.DType))
+	})
 }
 
 // writeTensor writes the elements of v as dt, and bytes as they are.
-func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
+func writeTensor(write func(b []byte) error, v snug.View, dt snug.DType) error {
 	if v.DType() == snug.U8 {
-		return writeBytes(out, v)
+		return writeBytes(write, v)
 	}
 	if v.Device().IsCPU() && v.DType() == dt && !bigEndian {
-		return out.write(device.Mem(&v).Bytes())
+		return write(device.Mem(&v).Bytes())
 	}
 	buf := staging.Get(staged)
 	defer staging.Put(buf)
@@ -188,7 +176,7 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 		if bigEndian {
 			swap(b, dt.Size())
 		}
-		if err := out.write(b); err != nil {
+		if err := write(b); err != nil {
 			return err
 		}
 	}
@@ -196,24 +184,24 @@ func writeTensor(out *countingWriter, v snug.View, dt snug.DType) error {
 }
 
 // writeBytes writes bytes of any device.
-func writeBytes(out *countingWriter, v snug.View) error {
+func writeBytes(write func(b []byte) error, v snug.View) error {
 	if v.Device().IsCPU() {
-		return out.write(device.Mem(&v).Bytes())
+		return write(device.Mem(&v).Bytes())
 	}
 	buf := staging.Get(staged)
 	defer staging.Put(buf)
 	floats := snug.ViewOf((*buf)[:staged])
-	room := device.Mem(&floats).Bytes()
-	for lo := 0; lo < v.Len(); lo += len(room) {
-		from, err := v.Slice(lo, min(lo+len(room), v.Len()))
+	free := device.Mem(&floats).Bytes()
+	for lo := 0; lo < v.Len(); lo += len(free) {
+		from, err := v.Slice(lo, min(lo+len(free), v.Len()))
 		if err != nil {
 			return err
 		}
-		piece := room[:from.Len()]
+		piece := free[:from.Len()]
 		if err := snug.Copy(snug.SliceView(piece), from); err != nil {
 			return err
 		}
-		if err := out.write(piece); err != nil {
+		if err := write(piece); err != nil {
 			return err
 		}
 	}
@@ -237,19 +225,4 @@ func get(piece, src snug.View) error {
 	job := castJob{dst: piece, src: src}
 	job.Run()
 	return nil
-}
-
-// countingWriter counts the bytes that w took.
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) write(b []byte) error {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	return err
 }

@@ -119,9 +119,9 @@ func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[
 
 // filePlan is a file to write.
 type filePlan struct {
-	tensors []safetensors.Tensor
+	tensors []safetensors.Tensor // as they come
 	data    map[string]snug.View // of every tensor, U8 or F32
-	prefix  []byte               // all that comes before the data
+	header  *safetensors.Header
 }
 
 func planFile(weights iter.Seq2[string, *Weight], metadata map[string]string) (*filePlan, error) {
@@ -134,12 +134,8 @@ func planFile(weights iter.Seq2[string, *Weight], metadata map[string]string) (*
 			return nil, fmt.Errorf("weight %q: %w", name, err)
 		}
 	}
-	h, err := safetensors.New(p.tensors, metadata)
-	if err != nil {
-		return nil, err
-	}
-	p.tensors = h.Tensors
-	p.prefix, err = h.Bytes()
+	var err error
+	p.header, err = safetensors.New(p.tensors, metadata)
 	return p, err
 }
 
@@ -177,17 +173,10 @@ func (p *filePlan) add(name string, v snug.View, shape ...int) {
 
 // writeTo writes the file and returns the number of bytes written.
 func (p *filePlan) writeTo(w io.Writer) (int64, error) {
-	out := &countingWriter{w: w}
-	if err := out.write(p.prefix); err != nil {
-		return out.n, err
-	}
 	s := stage{make([]float32, staged/4), make([]byte, staged)}
-	for _, t := range p.tensors {
-		if err := s.write(out, p.data[t.Name]); err != nil {
-			return out.n, fmt.Errorf("tensor %q: %w", t.Name, err)
-		}
-	}
-	return out.n, nil
+	return p.header.Write(w, func(t *safetensors.Tensor, write func(b []byte) error) error {
+		return s.write(write, p.data[t.Name])
+	})
 }
 
 // stage is the buffer that tensors pass through, len(floats) elements at a time.
@@ -197,12 +186,12 @@ type stage struct {
 }
 
 // write writes the elements of a tensor.
-func (s *stage) write(out *countingWriter, v snug.View) error {
+func (s *stage) write(write func(b []byte) error, v snug.View) error {
 	for i := range cpu.Chunks(v.Len(), len(s.floats)) {
 		lo, hi := cpu.Chunk(v.Len(), len(s.floats), i)
 		b, err := s.get(part(v, lo, hi))
 		if err == nil {
-			err = out.write(b)
+			err = write(b)
 		}
 		if err != nil {
 			return err
@@ -229,19 +218,4 @@ func littleEndian(b []byte, x []float32) []byte {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}
 	return b
-}
-
-// countingWriter counts the bytes that w took.
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) write(b []byte) error {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	return err
 }

@@ -44,23 +44,10 @@ import (
 // [snug.ErrShape] (a shape does not have the parameter's elements).
 // Others are those of w, of a device or of the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
-	out := &countingWriter{w: w}
-	err := a.exportState(out, &f)
+	n, err := a.exportState(w, &f)
 	if err != nil {
 		err = fmt.Errorf("quant8: %s: write the state of bitsandbytes: %w", a.label(), err)
 	}
-	return out.n, err
-}
-
-// countingWriter counts what it writes.
-type countingWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countingWriter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
 	return n, err
 }
 
@@ -73,22 +60,22 @@ type exported struct {
 // producer hands the data of a tensor to use, piece by piece.
 type producer func(use func(b []byte) error) error
 
-func (a *Optimizer) exportState(out *countingWriter, f *BitsAndBytesFormat) error {
+func (a *Optimizer) exportState(w io.Writer, f *BitsAndBytesFormat) (int64, error) {
 	if err := a.usable(); err != nil {
-		return err
+		return 0, err
 	}
-	if out.w == nil {
-		return fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
+	if w == nil {
+		return 0, fmt.Errorf("the writer is nil: %w", snug.ErrConfig)
 	}
 	if err := a.o.checkForm(); err != nil {
-		return err
+		return 0, err
 	}
 	var tensors []safetensors.Tensor
 	data := map[string]producer{}
 	for _, name := range a.names() {
 		list, err := a.exportParam(a.params[name], f)
 		if err != nil {
-			return fmt.Errorf("parameter %q: %w", name, err)
+			return 0, fmt.Errorf("parameter %q: %w", name, err)
 		}
 		for _, e := range list {
 			tensors = append(tensors, e.tensor)
@@ -97,25 +84,11 @@ func (a *Optimizer) exportState(out *countingWriter, f *BitsAndBytesFormat) erro
 	}
 	h, err := safetensors.New(tensors, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	prefix, err := h.Bytes()
-	if err != nil {
-		return err
-	}
-	write := func(b []byte) error {
-		_, err := out.Write(b)
-		return err
-	}
-	if err := write(prefix); err != nil {
-		return err
-	}
-	for i := range h.Tensors {
-		if err := data[h.Tensors[i].Name](write); err != nil {
-			return fmt.Errorf("tensor %q: %w", h.Tensors[i].Name, err)
-		}
-	}
-	return nil
+	return h.Write(w, func(t *safetensors.Tensor, write func(b []byte) error) error {
+		return data[t.Name](write)
+	})
 }
 
 // exportParam returns the tensors of a parameter.
