@@ -19,8 +19,8 @@ const (
 	adapterConfigFile  = "adapter_config.json"
 	adapterWeightsFile = "adapter_model.safetensors"
 
-	// adapterNextFile is the config of weights that have been put in their place when it
-	// has not: after a crash in the middle of a save.
+	// adapterNextFile is the config of the weights after a crash in the middle of a save: the
+	// weights were replaced, and the config was not.
 	adapterNextFile = adapterConfigFile + ".next"
 	// adapterSum is the key of the weights' metadata with the SHA-256 of their config.
 	adapterSum = "snug_adapter_config_sha256"
@@ -31,15 +31,15 @@ func sumOf(config []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// writeAdapters puts two files in the place of others, so that at every moment a folder
-// holds a config and weights that belong together:
+// writeAdapters replaces two files. At every moment the folder holds a config and weights
+// that belong together:
 //
 //  1. the new config becomes adapterNextFile,
 //  2. the new weights replace the old ones, with the sum of their config,
 //  3. adapterNextFile replaces the old config.
 //
-// A reader takes the config that has the sum. After a crash between 2 and 3 the next save
-// begins with 3. When a step fails before 2, nothing is left of the new files.
+// A reader takes the config with the matching sum. After a crash between 2 and 3 the next
+// save begins with 3. When a step before 2 fails, no new file is left.
 func writeAdapters(d files.Dir, config []byte, weights func(w io.Writer, sum string) error) error {
 	if err := settleAdapters(d); err != nil {
 		return err
@@ -64,7 +64,7 @@ func writeAdapters(d files.Dir, config []byte, weights func(w io.Writer, sum str
 	if err != nil {
 		return errors.Join(err, d.Remove(adapterNextFile), d.Remove(model))
 	}
-	// What follows is tried twice, because it cannot be undone.
+	// The following calls are tried twice, because they cannot be undone.
 	err = twice(d.Sync)
 	if err == nil {
 		err = twice(func() error { return d.Rename(adapterNextFile, adapterConfigFile) })
@@ -82,7 +82,7 @@ func twice(do func() error) error {
 	return do()
 }
 
-// settleAdapters ends what a crash left in the middle of a save.
+// settleAdapters completes a save that a crash interrupted.
 func settleAdapters(d files.Dir) error {
 	open := func(name string) (files.File, error) { return d.Open(name, os.O_RDONLY) }
 	config, err := readAdapterFile(open, adapterNextFile)
@@ -118,8 +118,8 @@ func settleAdapters(d files.Dir) error {
 // opener opens a file of a folder for reading.
 type opener func(name string) (files.File, error)
 
-// openIn opens files of a folder of the operating system, through links, such as those of
-// a cache of downloads.
+// openIn opens files of a folder of the operating system. It follows links, such as the
+// links of a download cache.
 func openIn(dir string) opener {
 	d := files.OS(dir)
 	return func(name string) (files.File, error) {
@@ -154,8 +154,8 @@ func openAdapters(open opener) (w adapterWeights, err error) {
 	return w, nil
 }
 
-// adapterConfigOf returns the config of a folder with the sum that the weights name, or
-// without one the only config.
+// adapterConfigOf returns the config with the sum that the weights name, or the only
+// config if they name none.
 func adapterConfigOf(open opener, sum string) ([]byte, error) {
 	config, err := readAdapterFile(open, adapterConfigFile)
 	if sum == "" || err == nil && sumOf(config) == sum {

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// ownFields are the fields of the file that c has, by name.
+// ownFields returns pointers to the fields of c by their names in the file.
 func (c *AdapterOptions) ownFields() map[string]any {
 	return map[string]any{
 		"r":                   &c.Rank,
@@ -29,11 +29,11 @@ func (c *AdapterOptions) ownFields() map[string]any {
 	}
 }
 
-// usual are the fields that every file gets from encode, unless Other says otherwise.
+// usual are the fields that encode writes into every file, unless Other overrides them.
 var usual = map[string]string{"bias": `"none"`, "inference_mode": "true", "init_lora_weights": "true"}
 
-// The rank and the alpha of a file that does not have them, as in PEFT. Where the file
-// lacks another field, the zero value of AdapterOptions is PEFT's default as well.
+// PEFT's rank and alpha for a file that lacks these fields. For every other field the zero
+// value of AdapterOptions is PEFT's default.
 const (
 	defaultRank  = 8
 	defaultAlpha = 8
@@ -50,8 +50,8 @@ func (x *oneOrMore[T]) UnmarshalJSON(text []byte) error {
 	return strictjson.Unmarshal(text, &(*x)[0])
 }
 
-// parseAdapterConfig returns what a file says. Errors wrap snug.ErrCorrupt, or
-// snug.ErrConfig for what this package does not have.
+// parseAdapterConfig parses a config file. Errors wrap snug.ErrCorrupt, or snug.ErrConfig
+// for settings that this package does not support.
 func parseAdapterConfig(text []byte) (c AdapterOptions, err error) {
 	found, err := members(text)
 	if err != nil {
@@ -110,12 +110,12 @@ func parseAdapterConfig(text []byte) (c AdapterOptions, err error) {
 	return c, nil
 }
 
-// isNumber says whether PEFT takes no null for a field, because it computes with it.
+// isNumber reports whether PEFT refuses null for a field because it computes with it.
 func isNumber(name string) bool { return name == "r" || name == "lora_alpha" || name == "lora_dropout" }
 
-// refusal returns the class of the error for the value of a field of AdapterOptions that
-// AdapterOptions cannot hold: snug.ErrConfig where PEFT makes adapters with the value, as
-// Python takes 1 for true and true for 1, and snug.ErrCorrupt where PEFT fails.
+// refusal returns the class of the error for a value that AdapterOptions cannot hold:
+// snug.ErrConfig where PEFT makes adapters with the value, because Python takes 1 for true
+// and true for 1, and snug.ErrCorrupt where PEFT fails.
 func refusal(name string, value json.RawMessage) error {
 	var v any
 	_ = json.Unmarshal(value, &v) // a number beyond float64 stays null
@@ -125,7 +125,7 @@ func refusal(name string, value json.RawMessage) error {
 	return snug.ErrCorrupt
 }
 
-// takes says whether PEFT makes adapters with a value that AdapterOptions cannot hold.
+// takes reports whether PEFT makes adapters with a value that AdapterOptions cannot hold.
 func takes(name string, value any) bool {
 	number, isFloat := value.(float64)
 	truth, isBool := value.(bool)
@@ -173,7 +173,7 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 	return found, nil
 }
 
-// encode returns the file of a config that is checked.
+// encode returns the file of a checked config.
 func (c *AdapterOptions) encode() ([]byte, error) {
 	all := c.ownFields()
 	all["peft_type"], all["base_model_name_or_path"] = "LORA", nil

@@ -27,9 +27,9 @@ type AdapterOptions struct {
 	// adapted modules; PEFT would choose by the type of the model.
 	Targets Modules
 	Exclude Modules // of Targets
-	// Layers are the layers whose modules have an adapter, where Targets has ends of
-	// names; empty for all. The number of a layer is the first in a name, or the
-	// one after a LayersPattern, which are regular expressions such as "h".
+	// Layers are the layers whose modules have an adapter, where Targets holds name ends;
+	// empty selects all layers. The number of a layer is the first number in a name, or the
+	// number after a match of LayersPattern, regular expressions such as "h".
 	Layers        []int
 	LayersPattern []string
 
@@ -39,12 +39,12 @@ type AdapterOptions struct {
 	Alphas map[string]float32
 
 	BaseModel string // name or path of the model that they adapt; may be empty
-	// FanInFanOut says that the base model stores its weights as [in, out], such as
-	// GPT-2. Adapters do not change by it: a Linear takes the weight as [out, in].
+	// FanInFanOut says that the base model, such as GPT-2, stores its weights as [in, out].
+	// The adapters stay the same: a Linear takes the weight as [out, in].
 	FanInFanOut bool
 
-	// Other are the fields of the file that change nothing in what adapters compute,
-	// such as "task_type", by name. They are kept from loading to saving.
+	// Other are the fields of the file that do not change what adapters compute, such as
+	// "task_type", by name. They are kept from loading to saving.
 	Other map[string]json.RawMessage
 }
 
@@ -70,10 +70,10 @@ func (s *selector) scale(module string, stabilized bool) (rank int, scale float3
 	return rank, LoRAScale(alpha, rank, stabilized), nil
 }
 
-// Selects says whether the module of a full name has an adapter, by the rules of PEFT:
+// Selects reports whether the module of a full name has an adapter, by the rules of PEFT:
 // Targets, less Exclude, in Layers. It compiles the regular expressions in every call.
-// Errors wrap [snug.ErrConfig]: the config is not valid, or a regular expression may match
-// the name in Python and not here.
+// Errors wrap [snug.ErrConfig]: the config is not valid, or Python and Go may match a
+// regular expression differently.
 func (c AdapterOptions) Selects(module string) (bool, error) {
 	s, err := c.check()
 	selected := false
@@ -86,7 +86,7 @@ func (c AdapterOptions) Selects(module string) (bool, error) {
 	return selected, nil
 }
 
-// check returns what the config says of modules.
+// check checks the config and returns its selection of modules.
 func (c *AdapterOptions) check() (*selector, error) {
 	for _, name := range []string{"r", "lora_alpha", "lora_dropout", "rank_pattern", "alpha_pattern"} {
 		if err := c.checkNumbers(name); err != nil {
@@ -111,7 +111,7 @@ func (c *AdapterOptions) check() (*selector, error) {
 	return c.selector()
 }
 
-// checkNumbers says whether the numbers of a field are in their range.
+// checkNumbers returns an error unless the numbers of a field are in their range.
 func (c *AdapterOptions) checkNumbers(field string) error {
 	switch {
 	case field == "r" && c.Rank < 1:
@@ -145,16 +145,16 @@ const (
 	unknown   use = iota // refused unless it is null, false, 0 or empty
 	ours                 // a field of AdapterOptions
 	kept                 // changes nothing in what adapters compute
-	empty                // as unknown: what it asks for is not there
-	null                 // as empty, but an empty object asks for it as well
-	beginning            // the beginning of the training, see checkStart
+	empty                // like unknown: the setting is not supported
+	null                 // like empty, but an empty object asks for the setting as well
+	beginning            // start of the training, see checkStart
 	biases               // "none" or null
 )
 
-// fields are those of LoraConfig in PEFT 0.21, and those of its older versions.
+// fields are the fields of LoraConfig in PEFT 0.21 and in older versions.
 var fields = map[string]struct {
 	use   use
-	means string // what a field that is refused asks for
+	means string // what a refused field asks for
 }{
 	"peft_type":               {ours, ""},
 	"r":                       {ours, ""},
@@ -180,8 +180,8 @@ var fields = map[string]struct {
 	"megatron_core":     {kept, ""}, // what megatron_config is for
 	"qalora_group_size": {kept, ""}, // what use_qalora is for
 	"merge_weights":     {kept, ""}, // of PEFT 0.2: when PEFT merges
-	// What these say is used at the beginning of the training only, and by the
-	// values of init_lora_weights that they are for.
+	// PEFT uses the following fields only at the start of the training, for the values of
+	// init_lora_weights that they belong to.
 	"corda_config":   {kept, ""},
 	"eva_config":     {kept, ""},
 	"loftq_config":   {kept, ""},
@@ -196,9 +196,9 @@ var fields = map[string]struct {
 	"layer_replication":       {empty, "layers of the model that come several times"},
 	"lora_bias":               {empty, "a bias of B"},
 	"megatron_config":         {empty, "weights that are split among processes"},
-	"modules_to_save":         {empty, "whole modules beside the adapters"},
+	"modules_to_save":         {empty, "whole modules in addition to the adapters"},
 	"target_parameters":       {empty, "adapters of parameters that are no linear layers"},
-	"trainable_token_indices": {empty, "rows of the embedding beside the adapters"},
+	"trainable_token_indices": {empty, "rows of the embedding in addition to the adapters"},
 	"use_qalora":              {empty, "inputs that are pooled"},
 
 	"arrow_config":      {null, "routing among adapters"},
@@ -210,8 +210,8 @@ var fields = map[string]struct {
 
 func field(name string) use { return fields[name].use }
 
-// checkField says whether this package computes as PEFT does with a field that is none
-// of its own.
+// checkField returns an error unless this package computes like PEFT with a field that
+// AdapterOptions does not have.
 func checkField(name string, value json.RawMessage) error {
 	f := fields[name]
 	if err := strictjson.Unmarshal(value, new(any)); err != nil {
@@ -235,7 +235,7 @@ func checkField(name string, value json.RawMessage) error {
 
 func isNull(value json.RawMessage) bool { return string(bytes.TrimSpace(value)) == "null" }
 
-// isEmpty says whether Python holds a value for false.
+// isEmpty reports whether Python treats a value as false.
 func isEmpty(value json.RawMessage) bool {
 	var v any
 	if json.Unmarshal(value, &v) != nil {
@@ -256,8 +256,8 @@ func isEmpty(value json.RawMessage) bool {
 	return true // null
 }
 
-// checkStart says whether PEFT leaves the base weight as it is when it begins with A and B
-// of an init_lora_weights:
+// checkStart returns an error unless PEFT leaves the base weight unchanged when it starts
+// with the A and B of an init_lora_weights:
 //
 //	true, false, null     A is random; B is 0, or random as well
 //	"gaussian"            A is random, B 0
@@ -265,8 +265,8 @@ func isEmpty(value json.RawMessage) bool {
 //	"orthogonal"          A and B random, with the product 0
 //	"mica"                A is 0, B by the base weight and frozen
 //
-// With "pissa", "pissa_niter_<n>", "olora", "corda" and "lora_ga" it subtracts s·B·A from the base
-// weight, and with "loftq" it quantizes that.
+// With "pissa", "pissa_niter_<n>", "olora", "corda" and "lora_ga" PEFT subtracts s·B·A from
+// the base weight. With "loftq" it quantizes the base weight.
 func checkStart(value json.RawMessage) error {
 	var v any
 	_ = json.Unmarshal(value, &v) // which checkField has read

@@ -24,23 +24,23 @@ const (
 	adapterMagnitude = ".lora_magnitude_vector"
 )
 
-// SaveAdapters writes adapters by the names of their modules, such as
-// "layers.0.mlp.up_proj", to a folder that it makes if need be, in the form of
-// HuggingFace's PEFT: adapter_model.safetensors with
+// SaveAdapters writes adapters to a folder in the form of HuggingFace's PEFT, and makes the
+// folder if it does not exist. The keys of adapters are module names, such as
+// "layers.0.mlp.up_proj". adapter_model.safetensors holds
 // base_model.model.<name>.lora_A.weight of [rank, in], .lora_B.weight of [out, rank] and,
-// with DoRA, .lora_magnitude_vector of [out], and adapter_config.json, whose SHA-256 is in the
-// metadata of the tensors. It needs the memory of [amp.WriteWeights].
+// with DoRA, .lora_magnitude_vector of [out]. Its metadata holds the SHA-256 of
+// adapter_config.json. SaveAdapters needs the memory of [amp.WriteWeights].
 //
-// Whenever it fails or the machine stops, LoadAdapters reads the adapters from before or
-// the new ones, with their config. After an error the folder has no other file, unless the
-// system refuses to remove it. When the process ends in the middle, files may be left:
+// If it fails or the machine stops, LoadAdapters reads either the old adapters or the new
+// ones, with their config. After an error the folder has no other file, unless the
+// system refuses to remove it. A process that ends in the middle may leave
 // adapter_config.json.next, which the next save removes, and names that end in .tmp.
 // Concurrent saves to one folder are not safe.
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid or has a
 // field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,
 // there is no adapter, or one is nil or not as the config says; [snug.ErrShape],
-// [snug.ErrDType] and [snug.ErrDevice]. Others are those of the file system and of a device.
+// [snug.ErrDType] and [snug.ErrDevice]. Other errors come from the file system or a device.
 func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error {
 	text, err := checkAdapters(&c, adapters)
 	if err == nil {
@@ -55,7 +55,7 @@ func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error
 	return nil
 }
 
-// saveAdapters writes adapters that are checked, with the text of their config.
+// saveAdapters writes checked adapters, with the text of their config.
 func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
 	tensors := func(yield func(amp.Tensor, snug.View) bool) {
 		for _, name := range slices.Sorted(maps.Keys(adapters)) {
@@ -73,8 +73,8 @@ func saveAdapters(d files.Dir, config []byte, adapters map[string]*LoRA) error {
 	})
 }
 
-// checkAdapters says whether adapters are as a config says, and returns its file. It sets
-// Targets if there are none.
+// checkAdapters checks adapters against their config and returns the text of the config
+// file. It sets Targets if there are none.
 func checkAdapters(c *AdapterOptions, adapters map[string]*LoRA) ([]byte, error) {
 	if len(adapters) == 0 {
 		return nil, fmt.Errorf("there are none: %w", snug.ErrConfig)
@@ -136,7 +136,7 @@ type adapterPart struct {
 	to     *snug.View
 }
 
-// parts are the tensors of l, with its magnitudes or without.
+// parts returns the tensors of l, with its magnitudes if dora is set.
 func (l *LoRA) parts(dora bool) []adapterPart {
 	p := []adapterPart{{adapterA, []int{l.Rank, l.In}, &l.A}, {adapterB, []int{l.Out, l.Rank}, &l.B}, {adapterMagnitude, []int{l.Out}, &l.Magnitude}}
 	if !dora {
@@ -145,21 +145,25 @@ func (l *LoRA) parts(dora bool) []adapterPart {
 	return p
 }
 
-// LoadAdapters reads what [SaveAdapters] or PEFT wrote, as float32 on a device, nil for
-// the CPU, by the names of the modules. They take 4 bytes a parameter until
-// [LoRA.Close].
+// LoadAdapters reads the adapters that [SaveAdapters] or PEFT wrote, as float32 on a
+// device, nil for the CPU. The keys are the names of the modules. The adapters take 4 bytes
+// a parameter until [LoRA.Close].
 //
-// Damaged elements may not be found: safetensors has no checksum over tensors or metadata.
-// The config that SaveAdapters wrote is checked, by the SHA-256 in the metadata.
+// Damaged elements may go unnoticed: safetensors has no checksum over tensors or metadata.
+// The SHA-256 in the metadata checks the config that SaveAdapters wrote.
 //
-// Errors name the folder. [snug.ErrConfig], which names the field or the tensor too, is for
-// what this package does not compute as PEFT does (see "Adapters of PEFT" above), for a
-// regular expression that it cannot use (see [Modules]), and for an adapter of a module that
-// the config does not select, which PEFT leaves out; [snug.ErrCorrupt] is for a file that
-// cannot be parsed or has a value that PEFT fails with, such as a rank of 0, for a module
-// that lacks one of its tensors, and for a config other than the one that SaveAdapters wrote
-// with the tensors; [snug.ErrDType] is for tensors that are not F32, F16 or BF16. Others are
-// those of the file system, such as [fs.ErrNotExist], and [snug.ErrNoMemory] of a device.
+// Errors name the folder:
+//
+//   - [snug.ErrConfig] names the field or the tensor too. It is for settings that this
+//     package does not compute like PEFT (see "Adapters of PEFT" above), for a regular
+//     expression that it cannot use (see [Modules]), and for an adapter of a module that
+//     the config does not select, which PEFT leaves out.
+//   - [snug.ErrCorrupt] is for a file that cannot be parsed, for a value with which PEFT
+//     fails, such as a rank of 0, for a module that lacks one of its tensors, and for a
+//     config other than the one that SaveAdapters wrote with the tensors.
+//   - [snug.ErrDType] is for tensors that are not F32, F16 or BF16.
+//   - Others are errors of the file system, such as [fs.ErrNotExist], and
+//     [snug.ErrNoMemory] of a device.
 func LoadAdapters(dir string, dev *snug.Device) (AdapterOptions, map[string]*LoRA, error) {
 	c, adapters, err := loadAdapters(openIn(dir), dev)
 	if err != nil {
@@ -225,7 +229,7 @@ func (l *LoRA) load(w *amp.Weights, dev *snug.Device, name string, dora bool) er
 	return nil
 }
 
-// readAdapterConfig returns what the text of a config says.
+// readAdapterConfig parses and compiles the text of a config.
 func readAdapterConfig(text []byte) (c AdapterOptions, s *selector, err error) {
 	if c, err = parseAdapterConfig(text); err != nil {
 		return AdapterOptions{}, nil, err
@@ -253,13 +257,13 @@ func describeAdapters(c *AdapterOptions, s *selector, w *amp.Weights) (map[strin
 		adapters[module] = a
 	}
 	if len(adapters) == 0 {
-		return nil, fmt.Errorf("%s has no tensors, want those of an adapter or more: %w", adapterWeightsFile, snug.ErrCorrupt)
+		return nil, fmt.Errorf("%s has no tensors, want the tensors of at least one adapter: %w", adapterWeightsFile, snug.ErrCorrupt)
 	}
 	return adapters, nil
 }
 
-// adapterModule returns the module of an A, and nothing for the other tensors of an adapter,
-// which must have an A.
+// adapterModule returns the module of an A. For the other tensors of an adapter it returns
+// "" and checks that their A exists.
 func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, error) {
 	name, found := strings.CutPrefix(t.Name, adapterPrefix)
 	if !found {
@@ -287,13 +291,13 @@ func (c *AdapterOptions) adapterModule(w *amp.Weights, t amp.Tensor) (string, er
 		return "", foreignTensor(w, name)
 	}
 	if _, found := w.Tensor(adapterPrefix + module + adapterA); !found {
-		return "", fmt.Errorf("the tensor %q beside it is missing: %w", adapterPrefix+module+adapterA, snug.ErrCorrupt)
+		return "", fmt.Errorf("its tensor %q is missing: %w", adapterPrefix+module+adapterA, snug.ErrCorrupt)
 	}
 	return "", nil
 }
 
-// foreignTensor says what a tensor is that is no part of an adapter of a linear layer, and
-// what to do about it.
+// foreignTensor returns the error for a tensor that is not part of an adapter of a linear
+// layer. The error says what the tensor is and what to do about it.
 func foreignTensor(w *amp.Weights, name string) error {
 	module, _, isBase := strings.Cut(name, ".base_layer.")
 	if !isBase {
@@ -304,18 +308,18 @@ func foreignTensor(w *amp.Weights, name string) error {
 	case ofEmbedding:
 		return fmt.Errorf("module %q has an adapter of an embedding, want adapters of linear layers only: not supported: %w", module, snug.ErrConfig)
 	case isBase:
-		return fmt.Errorf("a copy of a weight of the base model, which PEFT saves beside the adapters when they target embed_tokens or lm_head, "+
-			"and loads in the place of the base model's own weight: not supported; "+
+		return fmt.Errorf("a copy of a weight of the base model, which PEFT saves with the adapters when they target embed_tokens or lm_head, "+
+			"and loads instead of the base model's own weight: not supported; "+
 			"if both are the same, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
 	case !strings.Contains(name, "lora_"):
-		return fmt.Errorf("a weight of the base model beside the adapters, as PEFT saves those of the embeddings when the vocabulary was resized "+
+		return fmt.Errorf("a weight of the base model, as PEFT saves the weights of the embeddings with the adapters when the vocabulary was resized "+
 			"or with save_embedding_layers=True: not supported; "+
 			"if the base model has the same weight, save the adapters by PEFT's save_pretrained with save_embedding_layers=False: %w", snug.ErrConfig)
 	}
 	return fmt.Errorf("neither A nor B nor magnitudes of a linear layer: not supported: %w", snug.ErrConfig)
 }
 
-// describe returns the adapter of a module, with in inputs, without its elements.
+// describe returns the adapter of a module with in inputs, without its elements.
 func (c *AdapterOptions) describe(s *selector, w *amp.Weights, module string, in int) (*LoRA, error) {
 	if selected, err := s.selects(module); err != nil || !selected {
 		return nil, cmp.Or(err, fmt.Errorf("the file has an adapter, which target_modules, exclude_modules and layers_to_transform do not select, "+

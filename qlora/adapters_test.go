@@ -207,12 +207,12 @@ func TestAdapterTensors(t *testing.T) {
 		says    []string
 	}{
 		"no B":            {false, []string{q + adapterA}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterB + `" is missing`}},
-		"no A":            {false, []string{q + adapterB}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"no A":            {false, []string{q + adapterB}, snug.ErrCorrupt, []string{`its tensor "` + q + adapterA + `" is missing`}},
 		"no B of two":     {false, append(pair(head), q+adapterA), snug.ErrCorrupt, []string{`the tensor "` + q + adapterB + `" is missing`}},
-		"no A of two":     {false, append(pair(head), q+adapterB), snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"no A of two":     {false, append(pair(head), q+adapterB), snug.ErrCorrupt, []string{`its tensor "` + q + adapterA + `" is missing`}},
 		"no magnitude":    {true, pair(q), snug.ErrCorrupt, []string{`the tensor "` + q + adapterMagnitude + `" is missing`}},
 		"no DoRA":         {false, append(pair(q), q+adapterMagnitude), snug.ErrConfig, []string{q + adapterMagnitude, "use_dora is false"}},
-		"only magnitudes": {true, []string{q + adapterMagnitude}, snug.ErrCorrupt, []string{`the tensor "` + q + adapterA + `" beside it is missing`}},
+		"only magnitudes": {true, []string{q + adapterMagnitude}, snug.ErrCorrupt, []string{`its tensor "` + q + adapterA + `" is missing`}},
 		"a base layer":    {false, append(pair(head), head+".base_layer.weight"), snug.ErrConfig, []string{head + ".base_layer.weight", "a copy of a weight of the base model", "lm_head", without}},
 		"its bias":        {false, append(pair(head), head+".base_layer.bias"), snug.ErrConfig, []string{head + ".base_layer.bias", "a copy of a weight of the base model", without}},
 		"an embedding": {false, append(pair(q), embed+".base_layer.weight", embed+".lora_embedding_A", embed+".lora_embedding_B"), snug.ErrConfig,

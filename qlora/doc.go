@@ -53,7 +53,7 @@
 // # Adapters of PEFT
 //
 // [LoadAdapters] reads folders of HuggingFace's PEFT (version 0.21 and older), and
-// [SaveAdapters] writes them. No field of adapter_config.json is passed over:
+// [SaveAdapters] writes them. No field of adapter_config.json is ignored:
 //
 //	supported             r, lora_alpha, lora_dropout, use_rslora, use_dora, rank_pattern,
 //	                      alpha_pattern, target_modules, exclude_modules, layers_to_transform,
@@ -75,8 +75,8 @@
 //	                      that this list does not have
 //
 // A supported field that the file lacks has PEFT's default: 8 for r and lora_alpha, 0 for
-// lora_dropout, false or nothing for the others. PEFT also loads what follows, which is
-// refused with ErrConfig: a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
+// lora_dropout, false or nothing for the others. PEFT also loads the following values, which
+// this package refuses with ErrConfig: a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
 // and a value of another type, such as 1 for true.
 //
 // Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers are
@@ -85,12 +85,12 @@
 // adapters that target embed_tokens or lm_head, and <module>.weight of both when the
 // vocabulary was resized. When PEFT loads such a file, the saved weight replaces the base
 // model's, and the folder does not tell whether they are equal. If they are, as when
-// nothing was resized, merged or trained beside the adapters, save the adapters in PEFT
+// nothing was resized, merged or trained in addition to the adapters, save the adapters in PEFT
 // with save_pretrained(folder, save_embedding_layers=False).
 //
 // # Devices
 //
 // All operands of a call lie on one device. On the CPU a call checks its data
-// for NaNs and infinities before it writes; what happens on other devices is
-// said with each function.
+// for NaNs and infinities before it writes; each function says what happens on other
+// devices.
 package qlora

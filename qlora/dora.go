@@ -15,12 +15,12 @@ import (
 //	y = c ⊙ h,  h = x·Wᵀ + s·(x·Aᵀ)·Bᵀ,  c = m/n,  n = the norms of the rows of W + s·B·A
 //
 // Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation", arXiv:2402.09353. As in
-// its section 4.3 and in HuggingFace's PEFT, n is a constant for the backward pass. A row
-// of zeros stays one. With dropout, which leaves x̃ of x,
+// section 4.3 of the paper and in HuggingFace's PEFT, n is a constant in the backward pass.
+// A row of zeros stays zero. With dropout, x̃ is x with the dropped elements removed, and
 //
 //	y = c ⊙ h + (x - x̃)·Wᵀ,  h = x̃·Wᵀ + s·(x̃·Aᵀ)·Bᵀ
 //
-// as PEFT has it, with a second product by W. A DoRA is not safe for concurrent use.
+// as in PEFT, with a second product by W. A DoRA is not safe for concurrent use.
 type DoRA struct {
 	l    *Linear
 	a    *LoRA
@@ -65,7 +65,7 @@ func (d *DoRA) Close() error {
 	return free()
 }
 
-// usable says whether d was made and is not closed.
+// usable returns an error unless d was made and is not closed.
 func (d *DoRA) usable() error {
 	if d == nil || d.free == nil {
 		return fmt.Errorf("the DoRA is nil or closed, or was not made by NewDoRA: %w", snug.ErrConfig)
@@ -114,7 +114,7 @@ func (l *Linear) checkNorms(norms snug.View, a *LoRA) error {
 	case a != nil && (a.In != l.in || a.Out != l.out):
 		return fmt.Errorf("qlora: norms: an adapter of %d to %d, a weight of shape %v: %w", a.In, a.Out, l.w.shape, snug.ErrShape)
 	case norms.DType() != snug.F32:
-		return fmt.Errorf("qlora: norms: those of rows hold %s, want f32: %w", norms.DType(), snug.ErrDType)
+		return fmt.Errorf("qlora: norms: the norms of rows hold %s, want f32: %w", norms.DType(), snug.ErrDType)
 	case norms.Len() != l.out:
 		return fmt.Errorf("qlora: norms: %d elements, want %d: %w", norms.Len(), l.out, snug.ErrShape)
 	}
@@ -128,7 +128,7 @@ func (l *Linear) checkNorms(norms snug.View, a *LoRA) error {
 	return nil
 }
 
-// norms writes norms and, unless it is empty, what makes magnitudes of them.
+// norms writes norms and, unless scale is empty, the factors that scale rows to their magnitudes.
 func (l *Linear) norms(norms, scale snug.View, a *LoRA) error {
 	if l.in == 0 || l.out == 0 {
 		return fmt.Errorf("qlora: norms: a weight of shape %v: %w", l.w.shape, snug.ErrShape)
@@ -192,10 +192,10 @@ func (d *DoRA) Forward(y, h, u, x snug.View, draw Dropout) error {
 //	dA  = beta·dA + alpha·duᵀ·x
 //	dx += e·W + du·A
 //
-// and with dropout what follows from its y. All hold the type of [NewLinear] but the
-// gradients of parameters. du has the size of u; it and h hold nothing of use
-// afterwards. dx of length 0 is left out. dm has an error of at most
-// (rows+4)·2^-24·alpha·Σ |dy ⊙ h|/n. Errors are as those of Forward.
+// and, with dropout, the gradients of its y. All operands have the type of [NewLinear],
+// except the gradients of parameters. du has the size of u. The contents of du and h mean
+// nothing afterwards. A dx of length 0 is not computed. dm has an error of at most
+// (rows+4)·2^-24·alpha·Σ |dy ⊙ h|/n. Errors are the errors of Forward.
 func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Dropout) error {
 	rows, err := d.check("backward", x, u, dy, h, draw)
 	if err == nil {
@@ -227,8 +227,8 @@ func (d *DoRA) Backward(dx, du, dy, h, u, x snug.View, g Grads, draw Dropout) er
 	return nil
 }
 
-// input adds the gradient of x to dx, with e in h. What is dropped of x gets dy·W, and
-// what is left e·W + du·A through dropout, less as much of dy·W.
+// input adds the gradient in x to dx, with e in h. The dropped elements of x get dy·W. The
+// others get e·W + du·A through dropout, less the same share of dy·W.
 func (d *DoRA) input(dx, du, dy, h snug.View, rows int, draw Dropout) error {
 	if !d.a.drops(draw) {
 		if err := d.l.Backward(dx, h, 1); err != nil {
@@ -281,7 +281,7 @@ func (d *DoRA) check(op string, x, u, y, h snug.View, draw Dropout) (rows int, e
 	return rows, nil
 }
 
-// checkTypes looks at activations; an empty one may hold anything.
+// checkTypes checks the types of activations; an empty one may have any type.
 func (d *DoRA) checkTypes(op string, activations ...snug.View) error {
 	want := d.l.tile.DType()
 	for _, v := range activations {

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// normsJob writes the norms of the rows of x, [len(norms), cols] elements, and what
-// scales them to have those of magnitude, unless that is empty: 0 for a row of zeros.
+// normsJob writes the norms of the rows of x, [len(norms), cols] elements. Unless scale is
+// empty, it also writes the factors magnitude/norm, 0 for a row of zeros.
 type normsJob struct {
 	norms, scale, magnitude, x snug.View
 	cols                       int
@@ -47,9 +47,9 @@ var normsTask = cpu.NewTask(func(j *normsJob, item int) {
 	}
 })
 
-// blendJob computes dst = factor·src + beta·dst of [rows, cols] elements, where the
-// factor is shift + scale: of the column, or of the row if byRow, or 0 without. With beta
-// 0, what dst holds does not count. dst may be src.
+// blendJob computes dst = factor·src + beta·dst of [rows, cols] elements. The factor is
+// shift + scale[column], or shift + scale[row] if byRow, or shift if scale is empty. With
+// beta 0, dst is not read. dst may be src.
 type blendJob struct {
 	dst, src, scale snug.View
 	cols            int
@@ -91,7 +91,7 @@ var blendTask = cpu.NewTask(func(j *blendJob, item int) {
 	}
 })
 
-// factors writes those of row r from column lo on.
+// factors writes the factors of row r from column lo on.
 func (j *blendJob) factors(f []float32, r, lo int) {
 	scale := j.scale.Float32s()
 	for i := range f {

@@ -15,18 +15,18 @@ const nestedBlock = 256
 // signed is the map of double quantization.
 var signed = quant8.DynamicMap(true)
 
-// DoubleQuantize quantizes the absmax of [Quantize] to 8 bits: it writes the
-// codes of absmax[i] - offset by [quant8.DynamicMap](true) in blocks of 256, and
-// their absmax to nested, of [Blocks](len(absmax), 256) elements. codes has the
-// length of absmax. No operands overlap. The offset that it returns is the mean
-// of absmax, summed in float64 from the first to the last and rounded to
-// float32; torch, which sums in float32 in an order of its own, can give
-// another in the last bits.
+// DoubleQuantize quantizes the absmax of [Quantize] to 8 bits. It quantizes
+// absmax[i] - offset by [quant8.DynamicMap](true) in blocks of 256. It writes the codes to
+// codes, which has the length of absmax, and the absmax of those blocks to nested, which
+// has [Blocks](len(absmax), 256) elements. No operands overlap.
 //
-// It is for host memory and needs 16 KiB of it. Errors: [snug.ErrDType],
-// [snug.ErrShape], [snug.ErrDevice] for operands that are not on the CPU, and
-// [snug.ErrNonFinite], which names the first that is NaN, infinite or negative.
-// Nothing is written then.
+// It returns the offset: the mean of absmax, summed in float64 from the first to the last
+// and rounded to float32. torch sums in float32 in another order, so its offset can differ
+// in the last bits.
+//
+// Operands lie in host memory. The call needs 16 KiB more of it. Errors, with nothing written:
+// [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice] for operands that are not on the CPU,
+// and [snug.ErrNonFinite], which names the first absmax that is NaN, infinite or negative.
 func DoubleQuantize[C snug.Vector8, N, A snug.Vector32](codes C, nested N, absmax A) (offset float32, err error) {
 	c, n, a := snug.ViewOf8(codes), snug.ViewOf(nested), snug.ViewOf(absmax)
 	if err := checkDouble(c, n, a); err != nil {
@@ -38,10 +38,10 @@ func DoubleQuantize[C snug.Vector8, N, A snug.Vector32](codes C, nested N, absma
 	return offset, nest(snug.Host[uint8](c), n.Float32s(), a.Float32s(), offset)
 }
 
-// DoubleDequantize writes map[code]·nested + offset, the product and the sum
-// rounded to float32, to absmax: what [DoubleQuantize] was given, to 8 bits. The
-// lengths are as in DoubleQuantize. All operands lie in host memory, and it needs no other
-// memory.
+// DoubleDequantize restores the absmax that [DoubleQuantize] was given, to 8 bits: it
+// writes map[code]·nested + offset to absmax, with the product and the sum rounded to
+// float32. The lengths are the same as in DoubleQuantize. All operands lie in host memory,
+// and it needs no other memory.
 // Errors, with nothing written: [snug.ErrDType], [snug.ErrShape] or
 // [snug.ErrDevice].
 func DoubleDequantize[A snug.Vector32, C snug.Vector8, N snug.Vector32](absmax A, codes C, nested N, offset float32) error {

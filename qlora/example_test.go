@@ -31,6 +31,59 @@ func ExampleQuantize() {
 	// [0.4922 -2.0000 0.0000 0.3219 1.4459]
 }
 
+func ExampleDoubleQuantize() {
+	x := make([]float32, 1<<14)
+	for i := range x {
+		x[i] = float32(i%23)/16 - 0.5
+	}
+	packed, absmax := make([]uint8, qlora.PackedBytes(len(x))), make([]float32, qlora.Blocks(len(x), qlora.MinBlock))
+	if err := qlora.Quantize(packed, absmax, x, qlora.NF4, qlora.MinBlock); err != nil {
+		panic(err)
+	}
+	codes, nested := make([]uint8, len(absmax)), make([]float32, qlora.Blocks(len(absmax), 256))
+	offset, err := qlora.DoubleQuantize(codes, nested, absmax)
+	if err != nil {
+		panic(err)
+	}
+	if err := qlora.DoubleDequantize(absmax, codes, nested, offset); err != nil {
+		panic(err)
+	}
+
+	// A Weight holds the same codes.
+	w, err := qlora.NewWeight(x, []int{128, 128}, qlora.Options{Block: qlora.MinBlock})
+	if err != nil {
+		panic(err)
+	}
+	same, err := w.Absmax()
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(w.Double(), slices.Equal(snug.Host[uint8](w.Packed()), packed), slices.Equal(same, absmax))
+	fmt.Printf("%d bytes of absmax, %d of codes and nested\n", 4*len(absmax), len(codes)+4*len(nested))
+	// Output:
+	// true true true
+	// 2048 bytes of absmax, 520 of codes and nested
+}
+
+func ExampleOptions() {
+	x := make([]float32, 1<<20)
+	for block := qlora.MinBlock; block <= qlora.MaxBlock; block *= 8 {
+		single, err := qlora.NewWeight(x, []int{len(x)}, qlora.Options{Block: block, Single: true})
+		if err != nil {
+			panic(err)
+		}
+		double, err := qlora.NewWeight(x, []int{len(x)}, qlora.Options{Block: block})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("blocks of %d: %d bytes, %d with double quantization\n", block, single.Bytes(), double.Bytes())
+	}
+	// Output:
+	// blocks of 32: 655360 bytes, 557568 with double quantization
+	// blocks of 256: 540672 bytes, 528448 with double quantization
+	// blocks of 2048: 526336 bytes, 524808 with double quantization
+}
+
 func ExampleWeight() {
 	bf16 := make([]snug.BFloat16, 4096*4096) // a layer, 32 MiB
 	for i := range bf16 {

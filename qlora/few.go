@@ -10,9 +10,9 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// fewRows is how many rows the loops over codes take. On the CPU they are faster for those
-// than products of tiles. Other devices take more: the outputs of a tile do not fill them,
-// and each needs launches of its own.
+// fewRows is the largest number of rows for which the loops over codes are used. On the CPU
+// they are faster than products of tiles up to that number. Other devices use them for more
+// rows, because the outputs of a tile do not fill the device and each tile needs its own launches.
 func fewRows(dev *snug.Device) int {
 	switch {
 	case !dev.IsCPU():
@@ -28,8 +28,8 @@ func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
 	return rows <= fewRows(l.w.Device()) && l.byCodes(y, x, beta)
 }
 
-// byCodes reports whether y can be computed of x by codes. What the products of tiles refuse
-// is left to them.
+// byCodes reports whether the loops over codes can compute y from x. Calls that products of
+// tiles refuse go to those products, which return the error.
 func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
 	return l.in%l.w.block == 0 && l.w.packed.View().Len() > 0 &&
 		y.DType().IsFloat() && beta-beta == 0 && !device.Mem(&y).Overlaps(*device.Mem(&x))
@@ -41,8 +41,8 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
 	return device.Run(l.w.Device(), j)
 }
 
-// weightCodes are W of [out, in] elements, where in is a multiple of the block. With double
-// quantization codes and nested stand for absmax, else they are empty.
+// weightCodes is W, [out, in] elements, where in is a multiple of the block. With double
+// quantization codes and nested replace absmax; without it they are empty.
 type weightCodes struct {
 	packed, absmax, codes, nested snug.View
 	f                             *nibble.Format
@@ -95,13 +95,13 @@ func (j fewJob) Run() {
 	}
 }
 
-// fewArgs are a job of up to nibble.DotRows rows on the CPU.
+// fewArgs is a job of up to nibble.DotRows rows on the CPU.
 type fewArgs struct {
 	fewJob
 	x []float32 // [rows, in]
 }
 
-// step returns how many outputs an item has: those of 32 KiB of codes.
+// step returns how many outputs an item computes: as many as 32 KiB of codes hold.
 func (a *fewArgs) step() int { return max(1, 4*grain/a.in) }
 
 var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
@@ -127,12 +127,12 @@ var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 	}
 })
 
-// span is how many blocks of a row are multiplied at a time: x of them stays in the
+// span is how many blocks of a row are multiplied at a time: their part of x stays in the
 // nearest cache.
 func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.block) }
 
-// dots adds the products by blocks from to to-1 of outputs from lo on to sums, those of
-// every row side by side. y has room for one output.
+// dots adds the products of blocks from to to-1 to sums, for the outputs from lo on. sums
+// holds the outputs of one row after the other. y has space for one output of every row.
 func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
 	packed, dot := snug.Host[uint8](a.packed), *nibble.Dots.Best()
 	blocks, begin, end := a.in/a.block, from*a.block, to*a.block
@@ -146,7 +146,7 @@ func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
 	}
 }
 
-// blockMaxima writes the absmax of blocks first and up.
+// blockMaxima writes the absmax of the blocks from first on.
 func (w *weightCodes) blockMaxima(absmax []float32, first int) {
 	if w.m == nil {
 		copy(absmax, w.absmax.Float32s()[first:])

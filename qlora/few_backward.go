@@ -12,8 +12,8 @@ import (
 // backOutputs is how many outputs an item of Backward takes at a time.
 const backOutputs = 1 << 6
 
-// fewRowsBackward is how many rows the loops over codes take on the CPU: those for which they
-// are faster than products of tiles, at most nibble.DotRows.
+// fewRowsBackward is the largest number of rows, at most nibble.DotRows, for which the loops
+// over codes are faster on the CPU than products of tiles.
 func fewRowsBackward() int {
 	if nibble.Axpys.Tier() == cpu.Go {
 		return nibble.DotRows / 2
@@ -37,12 +37,13 @@ type backArgs struct {
 	weightCodes
 	dx, dy snug.View
 	rows   int // of dx and dy
-	sums   int // as many or more, a power of two
+	sums   int // at least rows, a power of two
 	beta   float32
 }
 
-// step returns how many columns an item has, in whole blocks: a quarter, but not so few that
-// codes are not read in sequence, nor so many that the sums leave the nearest cache.
+// step returns how many columns an item computes, in whole blocks. It is a quarter of the
+// columns, but enough to read codes in sequence, and few enough to keep the sums in the
+// nearest cache.
 func (a *backArgs) step() int {
 	columns := min(max(1<<8, a.in/4), 1<<10, 1<<12/a.sums)
 	return max(1, columns/a.block) * a.block
@@ -70,8 +71,8 @@ var backTask = cpu.NewTask(func(a *backArgs, item int) {
 	a.store(sums, some[:n], some[n:2*n], lo)
 })
 
-// factors writes the elements of dy for outputs first and up, those of every output side by
-// side. some has room for those of a row.
+// factors writes the elements of dy for the outputs from first on, one output after the
+// other. some has space for the elements of one row.
 func (a *backArgs) factors(to, some []float32, first int) {
 	for r := range a.rows {
 		for i, v := range half.Floats(a.dy, r*a.out+first, some) {
@@ -80,7 +81,7 @@ func (a *backArgs) factors(to, some []float32, first int) {
 	}
 }
 
-// store writes columns first and up of dx. row and some have room for those of a row.
+// store writes the columns of dx from first on. row and some have space for them in one row.
 func (a *backArgs) store(sums, row, some []float32, first int) {
 	for r := range a.rows {
 		at := r*a.in + first

@@ -12,12 +12,12 @@ type Type uint8
 
 // The formats. The zero Type is none.
 const (
-	// NF4 is NormalFloat: quantiles of the normal distribution, between which lie
-	// equal parts of it, from -1 to 1 with 0 at code 7 (Dettmers et al. 2023, "QLoRA:
+	// NF4 is NormalFloat: quantiles that cut the normal distribution into equal
+	// parts, from -1 to 1 with 0 at code 7 (Dettmers et al. 2023, "QLoRA:
 	// Efficient Finetuning of Quantized LLMs", arXiv:2305.14314).
 	NF4 Type = iota + 1
 	// FP4 is a floating-point number: a sign, two bits of exponent and one of
-	// fraction, in units of the largest. Codes 0 and 8 are both 0.
+	// fraction, in units of the largest value. Codes 0 and 8 are both 0.
 	FP4
 )
 

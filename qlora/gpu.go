@@ -15,10 +15,9 @@ var kernels = gpu.Module{Name: "qlora"}
 
 const (
 	threads = 256
-	// slots is how many elements of a quantization block a thread has, at most.
+	// slots is the most elements of a quantization block that a thread handles.
 	slots = 16
-	// flight is how many accesses of 16 bytes a thread of Dequantize has on the
-	// way.
+	// flight is the number of 16-byte accesses that a thread of Dequantize has in flight.
 	flight = 4
 	// maxGrid bounds the blocks of kernels that fill tables first.
 	maxGrid = 1 << 11

@@ -13,7 +13,7 @@ import (
 
 const (
 	fewThreads = 128
-	// fewOutputs is how many outputs a warp of 32 threads has at a time.
+	// fewOutputs is the number of outputs that a warp of 32 threads computes at a time.
 	fewOutputs = 4
 )
 

@@ -26,7 +26,7 @@ func (j *productJob) Grids(q gpu.Launcher) error {
 	return j.launch(q, gemm.Choose(j.rows, n, a, b))
 }
 
-// matrices returns the operands of the product. That of W has no memory.
+// matrices returns the operands of the product. The matrix of W has no memory.
 func (j *productJob) matrices() (a, b, c gpu.Matrix) {
 	n, k := j.shape()
 	a, c = gemm.Matrix{Data: j.a, Stride: k}.GPU(), gemm.Matrix{Data: j.c, Stride: n}.GPU()

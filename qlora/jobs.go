@@ -52,8 +52,8 @@ var quantizeTask = cpu.NewTask(func(j *quantizeJob, item int) {
 	}
 })
 
-// dequantizeJob is Dequantize. With double quantization absmax holds codes, and
-// the rest is what they stand for.
+// dequantizeJob is Dequantize. With double quantization absmax holds the codes of absmax,
+// and nested, offset and m decode them.
 type dequantizeJob struct {
 	dst, packed, absmax snug.View
 	f                   *nibble.Format
@@ -89,8 +89,8 @@ var dequantizeTask = cpu.NewTask(func(j *dequantizeJob, item int) {
 	nibble.Decode(part(j.dst, lo, hi), packed, absmax, j.block, j.f, stream)
 })
 
-// unnest writes the absmax of blocks first and up, of which codes and nested are
-// all.
+// unnest writes the absmax of the blocks from first on. codes and nested belong to all
+// blocks.
 func unnest(absmax []float32, codes []uint8, nested []float32, offset float32, m *quant8.Map, first int) {
 	for i := range absmax {
 		b := first + i

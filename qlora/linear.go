@@ -29,9 +29,9 @@ type Linear struct {
 	w       *Weight
 	out, in int
 	rows    int       // of a tile
-	unit    int       // elements, from multiples of which the parts of w begin
+	unit    int       // elements; parts of w begin at multiples of it
 	room    int       // elements of a tile
-	tile    snug.View // room for a tile, empty until it is needed
+	tile    snug.View // memory of a tile, empty until it is needed
 	free    func() error
 }
 
@@ -94,8 +94,8 @@ func (l *Linear) Bytes() int64 {
 	return int64(l.tile.Bytes())
 }
 
-// Close frees the tile, not the weight. Closing twice does nothing; l cannot be used
-// afterwards.
+// Close frees the tile, not the weight. l cannot be used afterwards. Closing twice does
+// nothing.
 func (l *Linear) Close() error {
 	if l == nil || l.free == nil {
 		return nil
@@ -105,7 +105,7 @@ func (l *Linear) Close() error {
 	return free()
 }
 
-// usable says whether l was made and is not closed, and neither is its weight.
+// usable returns an error unless l was made and neither l nor its weight is closed.
 func (l *Linear) usable() error {
 	if l == nil || l.free == nil {
 		return fmt.Errorf("the Linear is nil or closed, or was not made by NewLinear: %w", snug.ErrConfig)
@@ -114,7 +114,7 @@ func (l *Linear) usable() error {
 }
 
 // Forward computes y = x·Wᵀ + beta·y, for x of [rows, in] and y of [rows, out]
-// elements on the weight's device: x of the type of [NewLinear], y of any that
+// elements on the weight's device. x has the type of [NewLinear], and y any type that
 // [amp.MatMul] makes from it. With beta 0, y is not read.
 //
 // Up to 8 rows on the CPU, 2 in pure Go, and up to 32 on other devices use no tile if rows
@@ -159,8 +159,8 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 }
 
 // Backward computes dx = dy·W + beta·dx, for dy of [rows, out] and dx of [rows, in]
-// elements, dy of the type of [NewLinear]. dx of 16 bits is rounded once a tile,
-// and once where there is none.
+// elements. dy has the type of [NewLinear]. A dx of 16 bits is rounded once for each tile,
+// or once if no tile is used.
 //
 // Up to 8 rows on the CPU, 4 in pure Go, use no tile if in is a multiple of the block. They
 // multiply by the codes, which are read once, with float32 elements of W. Sums are float32,
@@ -196,7 +196,7 @@ func (l *Linear) backwardTiles(rows int, dx, dy snug.View, beta float32) error {
 			return err
 		}
 		c := amp.MatMulOptions{M: rows, N: l.in, K: hi - lo, LDA: l.out, Into: snug.Into{Beta: beta}}
-		beta = 1 // of the tiles that follow
+		beta = 1 // the following tiles add
 		return amp.MatMul(dx, from, part, c)
 	})
 }
@@ -220,7 +220,7 @@ func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.V
 	return rows, nil
 }
 
-// each decodes tiles one after the other: rows lo to hi-1 of the weight.
+// each decodes one tile after the other and passes do its rows, lo to hi-1 of the weight.
 func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
 	if l.tile.Len() < l.room {
 		if err := l.reserve(l.tile.DType(), l.room); err != nil {

@@ -96,7 +96,7 @@ func (l *LoRA) add(y, u, x snug.View, rows int) error {
 	return amp.MatMul(y, u, l.B, amp.MatMulOptions{M: rows, N: l.Out, K: l.Rank, TransB: true, Into: snug.Into{Alpha: l.Scale, Beta: 1}})
 }
 
-// drops says whether d drops elements.
+// drops reports whether d drops elements.
 func (l *LoRA) drops(d Dropout) bool { return l.Dropout > 0 && d.Work.Len() > 0 }
 
 // drop returns x without the elements that d drops.
@@ -172,7 +172,7 @@ func (l *LoRA) gradients(du, dy, u, x snug.View, rows int, g Grads) error {
 	return nil
 }
 
-// input is the product du·A, onto beta times what is there.
+// input returns the options of the product dx = du·A + beta·dx.
 func (l *LoRA) input(rows int, beta float32) amp.MatMulOptions {
 	return amp.MatMulOptions{M: rows, N: l.In, K: l.Rank, Into: snug.Into{Beta: beta}}
 }
@@ -185,7 +185,7 @@ func (l *LoRA) addDropped(dx snug.View, d Dropout) error {
 	return fused.Add(dx, dx, d.Work)
 }
 
-// checkPass is check of a LoRA without magnitudes, and of what it drops.
+// checkPass is check for a LoRA without magnitudes. It also checks d.
 func (l *LoRA) checkPass(op string, x, u, y snug.View, d Dropout) (rows int, err error) {
 	rows, err = l.check(op, x, u, y)
 	switch {

@@ -11,9 +11,9 @@ import (
 )
 
 // Merge writes W + s·B·A, the weight of a layer with its adapter, to dst: [out, in]
-// elements of any floating-point type on the weight's device. With a Magnitude it scales
-// the rows to that norm, as in [DoRA]. It decodes one tile of rows at a time, as
-// [NewLinear] does, adds in float32 and rounds once; magnitudes take 8 bytes more for each
+// elements of any floating-point type on the weight's device. If a has a Magnitude, each
+// row is scaled to that norm, as in [DoRA]. Merge decodes one tile of rows at a time, like
+// [NewLinear], adds in float32 and rounds once. Magnitudes take 8 bytes more for each
 // row of a tile. A and B of a are f32.
 //
 // For a result in 4 bits make a [NewWeight] of dst; [Weight.Deviation] measures the loss.
@@ -75,12 +75,12 @@ func Merge(dst snug.View, w *Weight, a *LoRA, tile int) (err error) {
 type Deviation struct {
 	RMS      float64 // root of the mean square of the differences
 	Max      float64 // largest magnitude of a difference
-	Relative float64 // RMS as a share of that of the original; 0 if both are 0
+	Relative float64 // RMS divided by the root mean square of the original; 0 if both are 0
 }
 
 // Deviation compares w with src, its original elements, of any floating-point type on any
-// device. It works on 64 Ki elements at a time, or on 256 blocks if those are more, and
-// takes them as float32 on the weight's device and twice in host memory. Errors:
+// device. It works on 64 Ki elements at a time, or on 256 blocks if they are larger, and
+// needs them as float32 once on the weight's device and twice in host memory. Errors:
 // [snug.ErrShape], [snug.ErrDType], [snug.ErrNoMemory], the errors of [Weight.Absmax], and
 // errors of the device.
 func (w *Weight) Deviation(src snug.View) (Deviation, error) {

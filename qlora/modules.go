@@ -17,10 +17,10 @@ import (
 const allLinear = "all-linear"
 
 // Modules selects modules of a model by name, as PEFT's target_modules does. The zero
-// value selects nothing in particular: see where it is used.
+// value selects nothing by itself: each field of this type says what it means there.
 type Modules struct {
-	// Names are full names, such as "model.layers.0.mlp.up_proj", or what stands after
-	// a dot at their end, such as "up_proj".
+	// Names are full names, such as "model.layers.0.mlp.up_proj", or their ends after a dot,
+	// such as "up_proj".
 	Names []string
 	// Pattern is a regular expression that a full name must match from its first
 	// to its last character, or "all-linear" in any case, which
@@ -61,12 +61,12 @@ func (m *Modules) parse(text []byte) error {
 	return strictjson.Unmarshal(text, &m.Names)
 }
 
-// has says whether a full name is one of Names or ends in one.
+// has reports whether a full name is one of Names, or ends in one.
 func (m Modules) has(name string) (exact, suffix bool) {
 	return slices.Contains(m.Names, name), slices.ContainsFunc(m.Names, func(end string) bool { return strings.HasSuffix(name, "."+end) })
 }
 
-// selector is what an AdapterOptions says of modules, compiled.
+// selector is the compiled selection of modules by an AdapterOptions.
 type selector struct {
 	targets, exclude Modules
 	target, excluded *pattern
@@ -138,7 +138,7 @@ func (s *selector) compileLayers(patterns []string) error {
 	return nil
 }
 
-// selects says whether PEFT gives a module an adapter.
+// selects reports whether PEFT gives a module an adapter.
 func (s *selector) selects(name string) (bool, error) {
 	exact, suffix := s.exclude.has(name)
 	excluded := exact || suffix
@@ -172,7 +172,7 @@ func (s *selector) selects(name string) (bool, error) {
 	return false, nil
 }
 
-// newRules compiles the ranks or the alphas of single modules.
+// newRules compiles the ranks or the alphas of individual modules.
 func newRules[T int | float32](field string, values map[string]T) (list []rule, err error) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		p, err := compile(field, key, `\A(.*\.)?(%s)\z`)
@@ -221,7 +221,7 @@ func find(list []rule, name string, otherwise float64) (float64, error) {
 	return by.value, nil
 }
 
-// pattern is a regular expression of Python that means the same to Go.
+// pattern is a Python regular expression that has the same meaning in Go.
 type pattern struct {
 	field   string
 	re      *regexp.Regexp
@@ -229,10 +229,10 @@ type pattern struct {
 }
 
 var (
-	// other finds what Go compiles to something else than Python: {,n}, classes in two
+	// other finds text that Go compiles with another meaning: {,n}, classes in two
 	// brackets, and escaped digits.
 	other = regexp.MustCompile(`\{,|\[\[?\^?:|\\[0-9]`)
-	// classes finds what depends on Unicode in Python and on ASCII in Go, or the
+	// classes finds text that depends on Unicode in Python and on ASCII in Go, or the
 	// other way round.
 	classes = regexp.MustCompile(`\\[wWdDsSbB]|\(\?[a-z]*i`)
 )
@@ -252,7 +252,7 @@ func compile(field, text, frame string) (*pattern, error) {
 	return &pattern{field, re, classes.MatchString(text)}, nil
 }
 
-// check says whether a name means the same to Python and to Go.
+// check returns an error unless a name has the same matches in Python and in Go.
 func (p *pattern) check(name string) error {
 	for _, r := range name {
 		if r < ' ' || r > '~' && p.unicode {

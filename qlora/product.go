@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug/internal/gemm"
 )
 
-// fuses reports whether products decode W where they multiply and need no tile: on other
-// devices than the CPU, if the number of columns is a multiple of the block.
+// fuses reports whether products decode W in the kernel that multiplies, without a tile: on
+// devices other than the CPU, if the number of columns is a multiple of the block.
 func (l *Linear) fuses() bool {
 	return !l.w.Device().IsCPU() && l.in > 0 && l.in%l.w.block == 0
 }
@@ -35,7 +35,8 @@ func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back
 }
 
 // productJob computes c = a·Wᵀ + beta·c, or c = a·W + beta·c if back is set, where the
-// number of columns is a multiple of the block. scales are absmax, or nested if absmax is in codes.
+// number of columns is a multiple of the block. scales holds absmax, or nested with double
+// quantization.
 type productJob struct {
 	c, a, packed, scales, codes snug.View
 	w                           *Weight
@@ -62,7 +63,7 @@ func (j *productJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.codes))
 }
 
-// shape returns the columns of c and those of a.
+// shape returns the columns of c and of a.
 func (j *productJob) shape() (n, k int) {
 	out, in := j.w.shape[0], j.w.shape[1]
 	if j.back {
@@ -71,7 +72,7 @@ func (j *productJob) shape() (n, k int) {
 	return out, in
 }
 
-// Run is the definition. It decodes W as a whole: the CPU has products of tiles instead.
+// Run is the definition. It decodes W as a whole; the CPU uses products of tiles instead.
 func (j *productJob) Run() {
 	w := j.w
 	whole, _, err := snug.MakeView(snug.CPU(), j.a.DType(), w.n)

@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// The block sizes that this package takes, in elements: the powers of two from
-// MinBlock to MaxBlock.
+// The block sizes that this package takes are the powers of two from MinBlock to
+// MaxBlock elements.
 const (
 	MinBlock = 32
 	MaxBlock = 4096
@@ -25,15 +25,13 @@ func Blocks(n, block int) int { return quant8.Blocks(n, block) }
 func PackedBytes(n int) int { return quant8.Blocks(n, 2) }
 
 // Quantize writes the codes of src and the absmax of its blocks. packed has
-// [PackedBytes](len(src)) elements of uint8, absmax has [Blocks](len(src),
-// block) of float32, and block is a power of two from [MinBlock] to [MaxBlock].
-// No operands overlap. A block of zeros has absmax 0 and the code of 0. It needs
-// 16 KiB a worker.
+// [PackedBytes](len(src)) elements of uint8, and absmax has [Blocks](len(src), block)
+// elements of float32. block is a power of two from [MinBlock] to [MaxBlock]. No operands
+// overlap. A block of zeros has absmax 0 and the code of 0. Quantize needs 16 KiB a worker.
 //
-// On the CPU a NaN or infinity in src is an error that wraps
-// [snug.ErrNonFinite] and names its index, and nothing is written. Other
-// devices do not look ahead: there a block with such an element gets absmax NaN
-// and the code of 0, so that all of it comes back as NaN.
+// On the CPU a NaN or infinity in src is an error that wraps [snug.ErrNonFinite] and names
+// its index, and nothing is written. Other devices do not look ahead: a block with such an
+// element gets absmax NaN and the code of 0, so every element of it decodes to NaN.
 //
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice] or [snug.ErrNonFinite].
@@ -41,9 +39,9 @@ func Quantize[C snug.Vector8, A snug.Vector32, V snug.Vector](packed C, absmax A
 	return quantize(snug.ViewOf8(packed), snug.ViewOf(absmax), snug.ViewOf(src), t, block)
 }
 
-// Dequantize writes value[code]·absmax, computed in float32 and rounded to the
-// type of dst, for every code. The lengths are those of [Quantize]; no operands
-// overlap. It needs no memory.
+// Dequantize writes value[code]·absmax for every code, computed in float32 and rounded to
+// the type of dst. The lengths are the same as in [Quantize]. No operands overlap. It needs
+// no memory.
 //
 // Errors wrap [snug.ErrConfig] (format, block), [snug.ErrDType],
 // [snug.ErrShape] or [snug.ErrDevice], and nothing is written then.
@@ -73,8 +71,8 @@ func dequantize(dst, packed, absmax snug.View, t Type, block int) error {
 	return device.Run(dev, dequantizeJob{dst: dst, packed: packed, absmax: absmax, f: t.format(), block: block})
 }
 
-// check is the common part of both directions: x is the vector of floats and
-// name its name.
+// check checks the operands of Quantize and Dequantize: x is the vector of floats, and name
+// its name in errors.
 func check(op, name string, x, packed, absmax snug.View, t Type, block int) (*snug.Device, error) {
 	if err := checkFormat(t, block); err != nil {
 		return nil, fmt.Errorf("qlora: %s: %w", op, err)

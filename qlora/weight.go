@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// Options say how [NewWeight] quantizes. The zero Options are those of the QLoRA
+// Options say how [NewWeight] quantizes. The zero Options are the settings of the QLoRA
 // paper.
 type Options struct {
 	Type   Type // NF4 if 0
@@ -20,8 +20,8 @@ type Options struct {
 }
 
 // Weight is a tensor in 4 bits an element, on one device. It does not change
-// and is safe for concurrent use until Close. A nil or zero Weight has no elements; what
-// needs them returns [snug.ErrConfig].
+// and is safe for concurrent use until Close. A nil or zero Weight has no elements; methods
+// that need elements return [snug.ErrConfig].
 type Weight struct {
 	shape  []int
 	n      int
@@ -30,21 +30,22 @@ type Weight struct {
 	block  int
 	packed snug.Array[uint8]
 	absmax snug.Array[float32] // without double quantization
-	codes  snug.Array[uint8]   // with it, of the absmax
-	nested snug.Array[float32] // and the absmax of those
+	codes  snug.Array[uint8]   // with double quantization: the codes of absmax
+	nested snug.Array[float32] // with double quantization: the absmax of codes
 	offset float32
-	m      *quant8.Map // of codes, nil without
+	m      *quant8.Map // map of codes, nil without double quantization
 }
 
-// NewWeight quantizes src, a tensor of shape whose last dimension is contiguous,
-// on the device where it lies. See [Weight.Bytes] for the memory that it takes
-// there; in between double quantization needs 4 bytes a block there, and 5 bytes a
-// block of host memory, since it is done on the host on every device, which gives
-// the same bits. It waits for a device then.
+// NewWeight quantizes src, a tensor of shape whose last dimension is contiguous, on the
+// device where it lies. [Weight.Bytes] is the memory that the weight takes there.
 //
-// Errors: those of [Quantize], [snug.ErrShape] when src does not have the elements
-// of shape, [snug.ErrNoMemory]. A NaN or infinity on another device than the CPU
-// is an error with double quantization only, see Quantize.
+// Double quantization runs on the host for every device, which gives the same bits. During
+// the call it needs 4 bytes a block on the device and 5 bytes a block of host memory, and
+// it waits for the device.
+//
+// Errors: the errors of [Quantize], [snug.ErrShape] when shape and src differ in the number
+// of elements, and [snug.ErrNoMemory]. On devices other than the CPU a NaN or infinity is
+// an error with double quantization only, see Quantize.
 func NewWeight[V snug.Vector](src V, shape []int, opt Options) (*Weight, error) {
 	w, err := newWeight(snug.ViewOf(src), shape, opt)
 	if err != nil {
@@ -95,7 +96,7 @@ func (w *Weight) fill(dev *snug.Device, src snug.View) (err error) {
 	return quantize(w.packed.View(), w.absmax.View(), src, w.t, w.block)
 }
 
-// double replaces the absmax by their codes.
+// double replaces the absmax by their 8-bit codes.
 func (w *Weight) double(dev *snug.Device) error {
 	absmax := make([]float32, w.absmax.Len())
 	if err := w.absmax.CopyOut(absmax); err != nil {
@@ -129,7 +130,7 @@ func put[T snug.Element](dev *snug.Device, x []T) (snug.Array[T], error) {
 	return a, err
 }
 
-// usable says whether w has codes: it was made, and is not closed.
+// usable returns an error unless w was made and is not closed.
 func (w *Weight) usable() error {
 	switch {
 	case w == nil:
@@ -142,8 +143,8 @@ func (w *Weight) usable() error {
 	return nil
 }
 
-// Shape returns the dimensions; the last one is contiguous. It is not a copy: do not change
-// it.
+// Shape returns the dimensions; the last one is contiguous. The slice is not a copy: do not
+// change it.
 func (w *Weight) Shape() []int {
 	if w == nil {
 		return nil
@@ -187,7 +188,7 @@ func (w *Weight) DType() snug.DType {
 	return w.dtype
 }
 
-// Device returns where the weight lies, the CPU for a nil or zero Weight.
+// Device returns the device of the weight, the CPU for a nil or zero Weight.
 func (w *Weight) Device() *snug.Device {
 	if w == nil {
 		return snug.CPU()
@@ -204,9 +205,9 @@ func (w *Weight) Packed() snug.View {
 	return w.packed.View()
 }
 
-// Absmax returns a new host copy of the absmax of the blocks, as [Dequantize]
-// takes them. It waits for a device. Errors: [snug.ErrDevice] for a closed weight,
-// [snug.ErrConfig] for a nil or zero one, and those of the device.
+// Absmax returns a new host copy of the blocks' absmax, in the form that [Dequantize]
+// takes. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
+// [snug.ErrConfig] for a nil or zero one, and the errors of the device.
 func (w *Weight) Absmax() ([]float32, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: absmax: %w", err)
@@ -223,9 +224,9 @@ func (w *Weight) Absmax() ([]float32, error) {
 	return absmax, nil
 }
 
-// Bytes returns the memory of the codes and their absmax on the weight's device:
-// n/2 of n elements, and in blocks of 64 n/16 more, or n/63 with double
-// quantization: 4.5 or 4.127 bits an element.
+// Bytes returns the memory of the codes and their absmax on the weight's device. The codes
+// of n elements take n/2 bytes. In blocks of 64 the absmax take n/16 bytes more, or n/63
+// with double quantization. Together that is 4.5 or 4.127 bits an element.
 func (w *Weight) Bytes() int64 {
 	if w == nil {
 		return 0
@@ -233,12 +234,12 @@ func (w *Weight) Bytes() int64 {
 	return int64(w.packed.Len()) + int64(w.codes.Len()) + 4*(int64(w.absmax.Len())+int64(w.nested.Len()))
 }
 
-// Dequantize writes the elements to dst, of any floating-point type, on the
-// weight's device, which it does not wait for: value[code]·absmax, computed in
-// float32 and rounded once. It needs no memory: with double quantization up to 2
-// KiB of absmax a worker are decoded at a time. Errors, with nothing written:
-// [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], which is also that of a
-// closed weight, and [snug.ErrConfig] for a nil or zero one.
+// Dequantize writes the elements to dst, which has any floating-point type and lies on the
+// weight's device: value[code]·absmax, computed in float32 and rounded once. It does not
+// wait for the device. It needs no memory: with double quantization each worker decodes up
+// to 2 KiB of absmax at a time. Errors, with nothing written: [snug.ErrDType],
+// [snug.ErrShape], [snug.ErrDevice], also for a closed weight, and [snug.ErrConfig] for a
+// nil or zero one.
 func (w *Weight) Dequantize(dst snug.View) error {
 	if err := w.usable(); err != nil {
 		return fmt.Errorf("qlora: dequantize: %w", err)
@@ -249,7 +250,7 @@ func (w *Weight) Dequantize(dst snug.View) error {
 	return w.dequantizeRange(dst, 0)
 }
 
-// unit returns the elements from multiples of which parts of w can be decoded.
+// unit is a number of elements: parts of w that begin at a multiple of it can be decoded.
 func (w *Weight) unit() int {
 	if w.Double() {
 		return w.block * nestedBlock
@@ -257,8 +258,7 @@ func (w *Weight) unit() int {
 	return w.block
 }
 
-// dequantizeRange is Dequantize of the elements from begin on, a multiple of the unit,
-// that dst has room for.
+// dequantizeRange decodes len(dst) elements from begin on, a multiple of the unit.
 func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
 	end := begin + dst.Len()

@@ -12,32 +12,32 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// Weights is a safetensors file with 4-bit weights as bitsandbytes saves them,
-// open for reading. Its header is in memory, its tensors are not. Of a weight
-// called name it has
+// Weights is a safetensors file with 4-bit weights in bitsandbytes' form, open for
+// reading. The header is in memory, the tensors are not. A weight called name has these
+// tensors:
 //
 //	name                                     the packed codes, [⌈n/2⌉, 1]
 //	name.absmax                              F32, or U8 with double quantization
 //	name.quant_map                           the values of the codes, 16 F32
 //	name.nested_absmax                       F32, with double quantization only
 //	name.nested_quant_map                    the map of name.absmax, 256 F32, likewise
-//	name.quant_state.bitsandbytes__nf4       the rest as JSON in U8, or of _fp4
+//	name.quant_state.bitsandbytes__nf4       the other fields as JSON in U8; __fp4 for FP4
 //
-// Tensors that are not in 4 bits are read as from any file, with package amp.
+// Package amp reads the tensors that are not in 4 bits.
 // A Weights is safe for concurrent use.
 type Weights struct {
 	r      io.ReaderAt
-	file   *os.File // what Close closes, nil if that is the caller's
+	file   *os.File // the file that Close closes, nil if the caller owns the reader
 	header *safetensors.Header
 }
 
-// OpenWeights opens a safetensors file, and reads and checks its header, no more.
-// It needs up to about ten times the memory of the header, which is at most 100 MB
-// and no longer than the file.
+// OpenWeights opens a safetensors file. It reads and checks only the header, which is at
+// most 100 MB and no longer than the file. It needs up to about ten times the memory of
+// the header.
 //
-// The error wraps [snug.ErrCorrupt] when the file is damaged or no safetensors
-// file, [snug.ErrConfig] when path is a folder or anything else that is no file,
-// and the errors of the operating system.
+// The error wraps [snug.ErrCorrupt] when the file is damaged or is no safetensors
+// file, and [snug.ErrConfig] when path is a folder or anything else that is no file.
+// Otherwise it wraps the operating system's error.
 func OpenWeights(path string) (*Weights, error) {
 	f, size, err := files.Open(path)
 	if err != nil {
@@ -50,9 +50,9 @@ func OpenWeights(path string) (*Weights, error) {
 	return &Weights{r: f, file: f, header: h}, nil
 }
 
-// NewWeights is [OpenWeights] of size bytes that r reads. r must allow reads by
-// many goroutines if the Weights has many. Close does not close it. Errors:
-// [snug.ErrCorrupt], [snug.ErrConfig] for a nil r, and those of r.
+// NewWeights is [OpenWeights] for size bytes that r reads. If many goroutines use the
+// Weights, r must allow concurrent reads. Close does not close r. Errors:
+// [snug.ErrCorrupt], [snug.ErrConfig] for a nil r, and the errors of r.
 func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	if r == nil {
 		return nil, fmt.Errorf("qlora: NewWeights: the reader is nil: %w", snug.ErrConfig)
@@ -64,8 +64,8 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	return &Weights{r: r, header: h}, nil
 }
 
-// Close closes the file that OpenWeights opened. Loads then fail, and so does a
-// second Close, with [os.ErrClosed].
+// Close closes the file that OpenWeights opened. After that Load and a second Close
+// return [os.ErrClosed].
 func (w *Weights) Close() error {
 	if w == nil || w.file == nil {
 		return nil
@@ -90,14 +90,15 @@ func (w *Weights) Names() []string {
 	return names
 }
 
-// Load reads a weight to a device, nil for the CPU. It checks all that describes the weight before
-// it reads the codes, which go to the CPU as they are and to other devices through
-// 1 MiB of host memory; absmax in float32 take 8 bytes of it each. The weight has the type, block, shape and, with double
-// quantization, the map of 1 KiB that the file gives it.
+// Load reads a weight to a device, nil for the CPU. It checks the weight's description
+// before it reads the codes. The codes go straight to the CPU, and to other devices
+// through 1 MiB of host memory. Every absmax in float32 takes 8 bytes of host memory while
+// it is read. The file determines the type, the block and the shape of the weight and,
+// with double quantization, its map of 1 KiB.
 //
-// Errors: [snug.ErrConfig] for a name that the file does not have as a 4-bit
-// weight, [snug.ErrCorrupt] when what it has is damaged or of an unknown form,
-// [snug.ErrNoMemory], and those of the reader and the device.
+// Errors: [snug.ErrConfig] when the file has no 4-bit weight of that name,
+// [snug.ErrCorrupt] when its tensors are damaged or of an unknown form,
+// [snug.ErrNoMemory], and the errors of the reader and the device.
 func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
 		dev = snug.CPU()
@@ -141,8 +142,8 @@ type loader struct {
 	dev  *snug.Device
 }
 
-// describe returns the weight without its data, and the offset of its absmax, nil
-// if those are in float32. All tensors are there and as long as they must be.
+// describe checks that all tensors exist and have the right length. It returns the weight
+// without its data, and the offset of its absmax, nil if the absmax are in float32.
 func (l loader) describe() (*Weight, *float64, error) {
 	t, text, err := l.state()
 	if err != nil {
@@ -188,8 +189,8 @@ func (l loader) state() (t Type, text []byte, err error) {
 	return t, text, safetensors.ReadFull(l.w.r, text, l.w.header.Data+found.Begin)
 }
 
-// want says whether a tensor of the weight has so many bytes of one of the types.
-// Codes may be stored as any type.
+// want returns an error unless the weight has the tensor, with the given number of bytes
+// and one of the types. Codes may be stored as any type.
 func (l loader) want(suffix string, bytes int, types ...string) error {
 	t := l.w.header.Find(l.name + suffix)
 	if t == nil {
@@ -204,7 +205,7 @@ func (l loader) want(suffix string, bytes int, types ...string) error {
 		l.name+suffix, t.End-t.Begin, t.DType, bytes, strings.Join(types, ", "), snug.ErrCorrupt)
 }
 
-// checkMap compares the values that the file gives the codes with those of t.
+// checkMap compares the file's values of the codes with the values of t.
 func (l loader) checkMap(t Type) error {
 	const tolerance = 1e-6
 	values := t.Values()
@@ -217,7 +218,7 @@ func (l loader) checkMap(t Type) error {
 	}
 	for c, v := range got {
 		if !(v >= values[c]-tolerance && v <= values[c]+tolerance) {
-			return fmt.Errorf("quant_map[%d] is %g, that of %v is %g: %w", c, v, t, values[c], snug.ErrCorrupt)
+			return fmt.Errorf("quant_map[%d] is %g, want %g for %v: %w", c, v, values[c], t, snug.ErrCorrupt)
 		}
 	}
 	return nil

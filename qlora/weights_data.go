@@ -90,18 +90,18 @@ func (l loader) floats(x []float32, suffix string) error {
 	return nil
 }
 
-// WriteWeights writes a safetensors file of 4-bit weights to w, as [Weights]
-// describes it, and returns the number of bytes written. bitsandbytes reads it with
-// QuantState.from_dict; the parts of a weight are to be found by the names that
-// weights yields with it, such as "model.layers.0.mlp.up_proj.weight". metadata
-// may be nil; some readers want "pt" there, under the key "format".
+// WriteWeights writes a safetensors file of 4-bit weights to w, in the form that [Weights]
+// describes, and returns the number of bytes written. bitsandbytes reads it with
+// QuantState.from_dict. The tensors of a weight have the name that weights yields, such as
+// "model.layers.0.mlp.up_proj.weight". metadata may be nil; some readers want "pt" under
+// its key "format".
 //
-// It walks once and checks all before it writes the first byte. It needs a few
-// times the memory of the header, and up to 2 MiB. It waits for devices.
+// It walks once and checks everything before it writes the first byte. It needs a few
+// times the memory of the header, and up to 2 MiB more. It waits for devices.
 //
 // Errors, with nothing written: [snug.ErrConfig] when w, weights or one of them is
 // nil or zero, a name comes twice or is not UTF-8, or the header would exceed 100 MB;
-// [snug.ErrDevice] for a closed weight. Others are those of w and of a device.
+// [snug.ErrDevice] for a closed weight. Other errors come from w or from a device.
 func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[string]string) (int64, error) {
 	if w == nil {
 		return 0, fmt.Errorf("qlora: WriteWeights: the writer is nil: %w", snug.ErrConfig)
@@ -179,7 +179,7 @@ func (p *filePlan) writeTo(w io.Writer) (int64, error) {
 	})
 }
 
-// stage is the buffer that tensors pass through, len(floats) elements at a time.
+// stage is the buffer through which tensors pass, len(floats) elements at a time.
 type stage struct {
 	floats []float32
 	bytes  []byte

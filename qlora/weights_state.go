@@ -10,15 +10,15 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// maxState is how long a description may be, in bytes. Those of bitsandbytes have
-// fewer than 300.
+// maxState is the maximum length of a description in bytes. bitsandbytes writes fewer than
+// 300.
 const maxState = 1 << 16
 
-// stateSuffix is what the name of a weight's description ends in.
+// stateSuffix is the end of the name of a weight's description.
 func stateSuffix(t Type) string { return ".quant_state.bitsandbytes__" + t.String() }
 
-// quantState is the description of a weight: what bitsandbytes' QuantState has
-// that is not a tensor.
+// quantState is the description of a weight: the fields of bitsandbytes' QuantState
+// that are not tensors.
 type quantState struct {
 	QuantType string `json:"quant_type"`
 	Blocksize int    `json:"blocksize"`
@@ -38,7 +38,7 @@ var torchTypes = map[snug.DType]string{snug.F32: "float32", snug.F16: "float16",
 func describe(w *Weight) quantState {
 	s := quantState{QuantType: w.t.String(), Blocksize: w.block, DType: torchTypes[w.dtype], Shape: w.shape}
 	if s.Shape == nil {
-		s.Shape = []int{} // which is not null
+		s.Shape = []int{} // an empty array, not null
 	}
 	if w.m != nil {
 		offset := float64(w.offset)

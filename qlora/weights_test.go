@@ -229,7 +229,7 @@ func TestDamagedWeights(t *testing.T) {
 		"no nested map":         {func(p parts) { delete(p, "w.nested_quant_map") }, "nested_quant_map"},
 		"nested map of NaN":     {put("w.nested_quant_map", "F32", bytes.Repeat(nan, 256)), "nested_quant_map[0] is NaN"},
 		"no map":                {func(p parts) { delete(p, "w.quant_map") }, "quant_map"},
-		"map of fp4":            {put("w.quant_map", "F32", make([]byte, 64)), "quant_map[0] is 0, that of nf4 is -1"},
+		"map of fp4":            {put("w.quant_map", "F32", make([]byte, 64)), "quant_map[0] is 0, want -1 for nf4"},
 		"map of NaN":            {put("w.quant_map", "F32", bytes.Repeat(nan, 16)), "quant_map[0] is NaN"},
 		"shape over an int":     {set("shape", []float64{1e30}), "want an integer that fits in int"},
 		"shape of halves":       {set("shape", []float64{10.5, 20}), "want an integer that fits in int"},
