@@ -13,8 +13,9 @@ import (
 )
 
 // Adafactor is the rule of Shazeer and Stern 2018, arXiv:1804.04235, as
-// torch.optim.Adafactor computes it for float32. With the root of the mean square rms, β = 1 - t^τ at step t, and for matrices R and C, the means of
-// every row and column, it computes
+// torch.optim.Adafactor computes it for float32. rms is the root of the mean square, β =
+// 1 - t^τ at step t, and R and C are the means of every row and column of a matrix. It
+// computes
 //
 //	ρ = min(lr, 1/√t)
 //	α = max(ε2, rms(p))·ρ
@@ -26,33 +27,35 @@ import (
 //	s = α/max(1, rms(u)/d)·u
 //	p ← p·(1 - lr·wd) - s
 //
-// With Beta1 a first moment m ← β1·m + (1-β1)·s takes the place of s in the last line,
-// as in the Tensor2Tensor of the paper's authors; torch has none. That is an optimizer
-// of another state, named "AdafactorMomentum" in errors, saved states and keys.
+// With Beta1 a first moment m ← β1·m + (1-β1)·s takes the place of s in the last line, as
+// in the Tensor2Tensor of the paper's authors; torch has no first moment here. An
+// optimizer with Beta1 has another state, and its name in errors, saved states and keys
+// is "AdafactorMomentum".
 //
-// R and C are float32: 4·(rows+cols) bytes for a matrix, whatever the options say.
-// v, without a sign, and m, with one, have the width of the options: with 8 bits each
-// takes n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256; with 4
-// bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below MinSize,
-// whatever Bits is. Sums are in float64 and do not depend on the number of workers; those
-// of others than R and C depend on Block and Chunk.
+// R and C are float32: 4·(rows+cols) bytes for a matrix, with all options. v, which has
+// no sign, and m, which has one, have the width of the options: with 8 bits each takes n
+// + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256; with 4 bits 0.53
+// at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below MinSize, whatever
+// Bits is. Sums are in float64 and do not depend on the number of workers. The sums for
+// rms(p) and rms(u) depend on Block and Chunk, unlike R and C.
 //
 // A step of a matrix reads g four times and p twice. Its workspace, see
-// [Optimizer.WorkspaceBytes], is 8 bytes for every row and column; 8 for a row times
-// ⌈cols/16384⌉; and 8 for a column times the number of bands of rows, at most 16, of
-// 16384 elements or more.
+// [Optimizer.WorkspaceBytes], is 8 bytes for every row and column; 8·⌈cols/16384⌉ bytes
+// for every row; and for every column 8 bytes for each band of rows. There are at most 16
+// bands, each of 16384 elements or more.
 //
-// On other devices than the CPU such a step reads g five times and waits three times: for
-// the check of g, for the sums of rows and columns, from which the host makes R and C in 16
-// bytes of its own for every row and column of the largest matrix, and for the norms. R, C
-// and the roots of v are the CPU's bits; rms(p) and rms(u) are added in another order, so
-// that the size of a step can differ in its last bit.
+// On devices other than the CPU such a step reads g five times. It waits three times: for
+// the check of g, for the sums of rows and columns, and for the norms. The host makes R
+// and C from these sums, and needs 16 bytes for every row and column of the largest
+// matrix. R, C and the roots of v have the same bits as on the CPU. The sums for rms(p)
+// and rms(u) are added in another order, so that the size of a step can differ in its
+// last bit.
 //
 // Each process must hold the whole parameter: [Optimizer.AddShard] of a part is an error,
-// with Options.SumNorms too, and so is [Optimizer.StepRange] of a part. A p that is not
-// finite is the error that [LAMB] describes.
+// also with Options.SumNorms, and so is [Optimizer.StepRange] of a part. A p that is not
+// finite is an error, as with [LAMB].
 type Adafactor struct {
-	Beta1       float32 // decay of the first moment, in (0,1); default 0, which is none
+	Beta1       float32 // decay of the first moment, in (0,1); default 0: no first moment
 	Beta2Decay  float32 // τ, -1 or more and below 0; default -0.8
 	Eps1        float32 // ε1, the smallest root of the second moment, default 2^-23
 	Eps2        float32 // ε2, the smallest rms(p) that the step follows, default 1e-3
@@ -140,7 +143,7 @@ func (a *Optimizer) copyFactors(dev *snug.Device, q *param, both []float32, save
 	return state.CopyOut(x)
 }
 
-// put copies roots to the workspace on a device.
+// put copies the roots to the workspace on a device.
 func (w *workspace) put(roots []float32) (snug.View, error) {
 	there, err := w.floats.Slice(0, len(roots))
 	if err != nil {
@@ -149,7 +152,7 @@ func (w *workspace) put(roots []float32) (snug.View, error) {
 	return there.View(), there.CopyIn(roots)
 }
 
-// parts is how the sums over a matrix are cut: bands of rows and strips of columns.
+// parts says how a matrix is cut for its sums: into bands of rows and strips of columns.
 type parts struct{ height, bands, width, strips int }
 
 // maxBands bounds the memory of the columns' sums.
@@ -162,8 +165,8 @@ func partsOf(s shape) parts {
 	return p
 }
 
-// sums returns how many sums these are: of all rows for every strip, then of all columns
-// for every band.
+// sums returns the number of sums: one of each row for every strip, then one of each
+// column for every band.
 func (p parts) sums(s shape) int { return p.strips*s.rows + p.bands*s.cols }
 
 // squareSumsJob sums the squares of g·scale by rows and by columns, see
@@ -192,7 +195,7 @@ func (j *squareSumsJob) Run() {
 	fold(ofCols[:j.cols], ofCols[j.cols:])
 }
 
-// on runs the job on dev, which it waits for, and returns the totals in the workspace.
+// on runs the job on dev, waits for it, and returns the totals in the workspace.
 func (j squareSumsJob) on(dev *snug.Device, w *workspace) (rows, cols []float64, err error) {
 	behind := j.strips * j.rows
 	if dev.IsCPU() {
@@ -213,7 +216,7 @@ func (j squareSumsJob) on(dev *snug.Device, w *workspace) (rows, cols []float64,
 	return rows, cols, there.CopyOut(bytesOfDoubles(cols))
 }
 
-// fold adds to sums the others behind them.
+// fold adds the sums of the other strips or bands, which lie behind sums, to sums.
 func fold(sums, others []float64) {
 	for ; len(others) > 0; others = others[len(sums):] {
 		for i := range sums {

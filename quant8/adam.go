@@ -20,10 +20,10 @@ import (
 // elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
 // 16 bits and 8 with 32, and 8n for n below MinSize, whatever Bits is.
 //
-// In 8 bits a second moment below 1.6e-7 of its block's absmax counts as that, see
-// [Optimizer], so that rare and small gradients next to large ones move their parameters
-// less. Sparse gradients, such as those of embeddings, need 32-bit state, which
-// bitsandbytes uses there too.
+// In 8 bits a second moment below 1.6e-7 of its block's absmax counts as 1.6e-7 of it,
+// see [Optimizer], so that rare and small gradients next to large ones move their
+// parameters less. Sparse gradients, such as an embedding's, need 32-bit state.
+// bitsandbytes uses 32 bits for embeddings too.
 type AdamW struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -34,7 +34,7 @@ type AdamW struct {
 	DecayFirst bool
 }
 
-// adamwName is the optimizer of saved states that do not name one.
+// adamwName names the optimizer of saved states that do not name one.
 const adamwName = "AdamW"
 
 func (r AdamW) equation() equation {
@@ -59,7 +59,8 @@ func (e *equation) moments(beta1, beta2 float32) {
 //	v ← β2·v + (1-β2)·g²
 //	p ← p - lr·c2/c1 · m/(√v + ε·c2)
 //
-// The states, their bytes, and what holds for sparse gradients are as with [AdamW].
+// It has the states of [AdamW], with the same bytes and the same limits for sparse
+// gradients.
 type Adam struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -84,8 +85,8 @@ func (r Adam) equation() equation {
 //	p ← p - lr·(m/c1 + α·n)/(√v/c2 + ε)
 //	p ← p·(1 - lr·wd)
 //
-// or decays before it updates, with DecayFirst. α and β3 can grow in the paper's way, T
-// steps long:
+// or decays before it updates, with DecayFirst. α and β3 can grow over the first T steps,
+// as in the paper:
 //
 //	α(t)  = α·min(t/T, 1)
 //	β3(t) = exp(ln β1·ln β3/((1-t/T)·ln β3 + t/T·ln β1))    for t < T
@@ -102,9 +103,10 @@ type AdEMAMix struct {
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 	DecayFirst  bool    // decays the weights before the update instead of after it
 
-	// AlphaWarmup and Beta3Warmup are the steps over which Alpha grows linearly
-	// from 0, and Beta3 from Beta1 so that the half-life of the slow moment does.
-	// The paper uses the steps of the whole run. Default 0: constant from the start.
+	// AlphaWarmup is the number of steps over which Alpha grows linearly from 0.
+	// Beta3Warmup is the number of steps over which Beta3 grows from Beta1, so that the
+	// half-life of the slow moment grows linearly. The paper uses the number of steps of
+	// the whole run. Default 0: constant from the start.
 	AlphaWarmup, Beta3Warmup int
 }
 

@@ -17,39 +17,47 @@ type BackwardOptions struct {
 	// GradScale multiplies the gradients, such as the inverse of a loss scale;
 	// default 1.
 	GradScale float32
-	// MaxNorm, unless 0, is what the Euclidean norm of all gradients together, times
-	// GradScale, is clipped to: the step takes them times min(1, MaxNorm/(norm+1e-6)),
-	// as torch.nn.utils.clip_grad_norm_ does. That takes a backward pass more.
+	// MaxNorm, unless 0, clips the Euclidean norm of all gradients together, times
+	// GradScale: the step multiplies the gradients by min(1, MaxNorm/(norm+1e-6)), as
+	// torch.nn.utils.clip_grad_norm_ does. Clipping takes a second backward pass.
 	MaxNorm float64
 	// Squares returns the sum of the squares of a gradient on a device other than the
 	// CPU, for MaxNorm.
 	Squares func(g snug.View) (float64, error)
 }
 
-// Ready is what a backward pass calls for every parameter as soon as its gradient g is
-// complete. The memory of g may be used for the next one when it returns, on a device
-// for work that is queued then. It may be called by several goroutines at a time for
-// different parameters.
+// Ready is the function that a backward pass calls for every parameter as soon as its
+// gradient g is complete. When it returns, the memory of g may hold the next gradient; on
+// a device, work that is queued from then on may write it. Several goroutines may call it
+// at a time for different parameters.
 type Ready func(name string, p, g snug.View) error
 
 // StepInBackward makes the step that [Optimizer.Advance] has begun during the backward
-// pass, so that no more than one gradient is held at a time (Lv et al. 2023, "Full Parameter Fine-tuning for Large
-// Language Models with Limited Resources", arXiv:2306.09782). It calls backward, which
-// computes the gradients of the loss and calls ready once for each, and does not read a
-// parameter after that. To clip, it calls backward twice: first to measure the norm,
-// which it returns, then to step; both times the gradients must be the same, and a
-// first pass with something that is not finite leaves all parameters as they were, unless
-// the options skip that, and the step may be made again. Without MaxNorm the norm is 0. The result has the bits of
-// [Optimizer.Step] for every parameter with all gradients in memory.
+// pass, so that no more than one gradient is held at a time (Lv et al. 2023, "Full
+// Parameter Fine-tuning for Large Language Models with Limited Resources",
+// arXiv:2306.09782). It calls backward, which computes the gradients of the loss and
+// calls ready once for each parameter. After ready returns, backward does not read the
+// parameter.
 //
-// Gradients are not added up over micro-batches: those are to be of one batch, and
-// parameters that are used in several places want their sums.
+// To clip, StepInBackward calls backward twice: first to measure the norm, which it
+// returns, then to step. Both times the gradients must be the same. If the first pass has
+// a gradient that is not finite, all parameters stay as they were and the step may be
+// made again, unless Options.NonFinite skips such gradients. Without MaxNorm the norm is
+// 0.
 //
-// Errors: those of backward, or where it has none the first of ready; those of Step, also
-// for parameters that come twice in a pass; [snug.ErrConfig] for options that are not valid, before
-// Advance, or when the passes do not have the same parameters; and [snug.ErrDevice] for MaxNorm on a device without Squares. An
-// error or a panic of the pass that steps leaves the parameters that came before updated.
-// The others may still be, by Step.
+// The result has the same bits as [Optimizer.Step] for every parameter with all gradients
+// in memory.
+//
+// Gradients are not added up over micro-batches: each gradient is the gradient of one
+// whole batch. For a parameter that is used in several places it is the sum over all of
+// them.
+//
+// It returns the error of backward, or else the first error of ready. ready returns the
+// errors of Step, also for a parameter that comes twice in a pass. Other errors wrap
+// [snug.ErrConfig] for options that are not valid, before Advance, or when the passes do
+// not have the same parameters; and [snug.ErrDevice] for MaxNorm on a device without
+// Squares. After an error or a panic of the pass that steps, the parameters that came
+// before are updated. Step may update the others.
 func (a *Optimizer) StepInBackward(o BackwardOptions, backward func(ready Ready) error) (norm float64, err error) {
 	if norm, err = a.stepInBackward(o, backward); err != nil {
 		return 0, fmt.Errorf("quant8: %s: step in backward: %w", a.label(), err)
@@ -98,18 +106,18 @@ func (a *Optimizer) stepInBackward(o BackwardOptions, backward func(ready Ready)
 	return norm, err
 }
 
-// backwardPass is the parameters that have come in a pass, and the sums of the squares
+// backwardPass holds the parameters that have come in a pass, and the sums of the squares
 // of their gradients.
 type backwardPass struct {
-	calls sync.WaitGroup // of ready, that run
+	calls sync.WaitGroup // running calls of ready
 	mu    sync.Mutex
 	seen  map[string]float64
 	ended bool
-	err   error // the first of ready, which backward may have kept to itself
+	err   error // the first error of ready, which backward may not have returned
 }
 
-// run calls backward, whose calls of ready end in use, and returns its error, or else the
-// first of ready.
+// run calls backward, with a ready that calls use. It returns the error of backward, or
+// else the first error of ready.
 func (b *backwardPass) run(backward func(Ready) error, use func(name string, p, g snug.View) (float64, error)) error {
 	defer b.end()
 	if err := backward(func(name string, p, g snug.View) error { return b.ready(name, p, g, use) }); err != nil {
@@ -119,7 +127,7 @@ func (b *backwardPass) run(backward func(Ready) error, use func(name string, p, 
 	return b.err
 }
 
-// end lets no more calls of ready in, and waits for those that run.
+// end refuses further calls of ready, and waits for the running ones.
 func (b *backwardPass) end() {
 	b.mu.Lock()
 	b.ended = true
@@ -127,8 +135,8 @@ func (b *backwardPass) end() {
 	b.calls.Wait()
 }
 
-// ready marks a parameter as seen and calls use for it. What use panics with it lets
-// through, and notes that the pass is not whole.
+// ready marks a parameter as seen and calls use for it. A panic of use passes through,
+// and ready notes that the pass is not whole.
 func (b *backwardPass) ready(name string, p, g snug.View, use func(name string, p, g snug.View) (float64, error)) (err error) {
 	if err := b.enter(name); err != nil {
 		return err
@@ -165,7 +173,7 @@ func (b *backwardPass) enter(name string) error {
 	return nil
 }
 
-// norm adds in the order of names: that of the calls can differ.
+// norm adds in the order of the names, because the order of the calls can differ.
 func (b *backwardPass) norm() float64 {
 	sum := 0.0
 	for _, name := range slices.Sorted(maps.Keys(b.seen)) {
@@ -188,8 +196,8 @@ func (b *backwardPass) sameAs(first map[string]float64) error {
 	return nil
 }
 
-// squaresOf checks the operands of a step and returns the sum of the squares of a
-// gradient, of what the step takes of it.
+// squaresOf checks the operands of a step and returns the sum of the squares of the
+// elements of the gradient that the step uses.
 func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (float64, error) {
 	q, dev, err := a.checkOperands(name, 0, true, p, g, o.GradScale)
 	if err != nil {
@@ -207,8 +215,8 @@ func (a *Optimizer) squaresOf(name string, p, g snug.View, o *BackwardOptions) (
 	return sumSquares(g, o.GradScale), nil
 }
 
-// sumSquares returns the sum of the squares of a host view, without the elements that
-// are not finite times scale.
+// sumSquares returns the sum of the squares of a host view. It leaves out elements that
+// times scale are not finite.
 func sumSquares(g snug.View, scale float32) float64 {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)

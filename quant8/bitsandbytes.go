@@ -18,19 +18,19 @@ import (
 //	qmap1, qmap2        the maps of the codes, 256 of F32
 //	absmax1, absmax2    of the blocks of the flattened parameter, F32
 //
-// the last four with 8-bit state only. That of optimizers with one state lacks the
-// tensors of the second. Its state_dict has all but step in a
-// dictionary of their own.
+// the last four with 8-bit state only. An optimizer with one state lacks the tensors of
+// the second. The state_dict of bitsandbytes has all tensors except step in a dictionary
+// of their own.
 const (
 	nestedKey = "__bnb_optimizer_quant_state__"
 
-	// bitsandbytesBlock is the block of its 8-bit optimizers.
+	// bitsandbytesBlock is the block size of bitsandbytes' 8-bit optimizers.
 	bitsandbytesBlock = 256
 )
 
-// blocksOfFiles are the blocks that bitsandbytes knows, those of its optimizers
-// first, 2048 that of old versions. By the number of blocks one can be told from
-// another, unless there is one block only.
+// blocksOfFiles are the block sizes that bitsandbytes knows. The block size of its
+// optimizers comes first; old versions had 2048. The number of blocks tells the sizes
+// apart, unless there is only one block.
 var blocksOfFiles = [...]int{bitsandbytesBlock, 2048, 32, 64, 128, 512, 1024, 4096}
 
 // BitsAndBytesFormat says how [Optimizer.WriteBitsAndBytes] names the tensors of a
@@ -39,13 +39,13 @@ type BitsAndBytesFormat struct {
 	// Prefix comes before the names of the parameters, for example
 	// "optimizer.".
 	Prefix string
-	// Nested is how state_dict of bitsandbytes has it: all tensors but step are
-	// named <Prefix><parameter>.__bnb_optimizer_quant_state__.<key>. Otherwise
-	// they are <Prefix><parameter>.<key>, as bitsandbytes itself uses them.
-	// It loads both.
+	// Nested names the tensors as state_dict of bitsandbytes does: all tensors except
+	// step are named <Prefix><parameter>.__bnb_optimizer_quant_state__.<key>. Otherwise
+	// they are named <Prefix><parameter>.<key>, as bitsandbytes itself uses them.
+	// bitsandbytes loads both.
 	Nested bool
-	// Shapes has the shapes of parameters by name, which state1 and state2 have
-	// too. Those of parameters that it lacks have one dimension.
+	// Shapes has the shapes of parameters by name. state1 and state2 get the shape of
+	// their parameter, or one dimension if Shapes lacks the parameter.
 	Shapes map[string][]int
 }
 
@@ -75,12 +75,12 @@ func (f *stateFile) find(param, key string) *safetensors.Tensor {
 	return nil
 }
 
-// read fills b with the bytes of a tensor from one on.
+// read fills b with the bytes of a tensor that begin at an offset.
 func (f *stateFile) read(b []byte, t *safetensors.Tensor, from int64) error {
 	return safetensors.ReadFull(f.r, b, f.h.Data+t.Begin+from)
 }
 
-// readFloats fills x with the elements of a tensor of F32 from element lo on.
+// readFloats fills x with the elements of an F32 tensor that begin at element lo.
 func (f *stateFile) readFloats(x []float32, t *safetensors.Tensor, lo int) error {
 	b := bytesOfFloats(x)
 	if err := f.read(b, t, 4*int64(lo)); err != nil {
@@ -103,9 +103,9 @@ var stateKeys = [2]tensorKeys{
 }
 
 // checkForm says whether bitsandbytes has the states of the optimizer in this form.
-// Its AdEMAMix keeps two states in one tensor, it has no 8-bit LAMB and LARS that work, and
-// no Adafactor and Muon. Its SGD takes Nesterov's momentum and dampening as options and
-// does not use them.
+// bitsandbytes' AdEMAMix keeps two states in one tensor. It has no 8-bit LAMB and LARS
+// that work, and no Adafactor and Muon. Its SGD takes Nesterov's momentum and dampening
+// as options and does not use them.
 func (o *options) checkForm() error {
 	for i, signed := range o.hyper.Rule.Signed8() {
 		if signed != (i == 0) || o.hyper.Rule.Whole() {
@@ -118,7 +118,7 @@ func (o *options) checkForm() error {
 	return nil
 }
 
-// checkDecay refuses weight decay that bitsandbytes' optimizer of the name does not have:
+// checkDecay refuses weight decay that bitsandbytes' optimizer of the same name lacks:
 // its Adam decays as AdamW does.
 func (q *param) checkDecay(o *options) error {
 	if o.hyper.Coupled && q.options.WeightDecay != 0 {

@@ -11,31 +11,29 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// ReadBitsAndBytes restores the state of a safetensors file of size bytes with
-// the tensors of bitsandbytes' optimizer of the same name, as
-// [Optimizer.WriteBitsAndBytes] describes, flat or nested, into an optimizer to which
-// the same parameters were added. prefix comes before their names. Tensors of other
-// names are passed over. Of shards it reads their part. step is a scalar of I64, I32
-// or F32 and the same for all parameters; [Optimizer.Steps] becomes that. The maps become those of the file,
-// which may differ in the last bit from the computed ones. The file
-// is of a step that has ended: Advance begins the next.
+// ReadBitsAndBytes restores the state from a safetensors file of size bytes, into an
+// optimizer to which the same parameters were added. The file has the tensors of
+// bitsandbytes' optimizer of the same name, flat or nested, as
+// [Optimizer.WriteBitsAndBytes] describes. prefix comes before the names of the
+// parameters. Tensors with other names are ignored. For a shard it reads the elements of
+// the shard. step is a scalar of I64, I32 or F32 and the same for all parameters; it
+// becomes [Optimizer.Steps]. The maps of the file replace the optimizer's; they may
+// differ in the last bit from computed maps. The file is saved after a whole step:
+// Advance begins the next.
 //
-// The block of 8-bit state follows from the length of absmax: old versions had
-// 2048. It must be a multiple of Options.Block; a larger one becomes several
-// with the same absmax, which stand for the same values. In a block with absmax 0 every
-// code stands for 0: bitsandbytes' CPU library writes code 0 there, also where the entry
-// of code 0 is negative and the state is a mean of squares. A width of the state
-// other than that of the optimizer is an error: see Bits and MinSize. bitsandbytes
-// has 8 and 32.
+// The block size of 8-bit state follows from the length of absmax: old versions had 2048.
+// It must be a multiple of Options.Block. A larger block becomes several with the same
+// absmax, which stand for the same values. In a block with absmax 0 every code stands for
+// 0: bitsandbytes' CPU library writes code 0 there, also where the entry of code 0 is
+// negative and the state is a mean of squares. The file and the optimizer must have the
+// same width of state, see Bits and MinSize; bitsandbytes has 8 and 32 bits.
 //
-// Everything is checked before anything is changed; to this end absmax and
-// 32-bit state are read twice. It needs memory for one chunk. The error wraps
-// [snug.ErrCorrupt] when the file is damaged or holds impossible numbers, and
-// [snug.ErrConfig] when r is nil, the optimizer is none that
-// WriteBitsAndBytes takes, the file lacks tensors or they are those of
-// another configuration. An error of r, of a device or of the [Storage] that
-// comes after the checks leaves the optimizer unusable, until a restore
-// succeeds.
+// Everything is checked before anything changes; for this, absmax and 32-bit state are
+// read twice. It needs memory for one chunk. The error wraps [snug.ErrCorrupt] when the
+// file is damaged or holds impossible numbers, and [snug.ErrConfig] when r is nil,
+// WriteBitsAndBytes does not take the optimizer, or the file lacks tensors or has tensors
+// of another configuration. After the checks an error of r, of a device or of the
+// [Storage] leaves the optimizer unusable until a restore succeeds.
 func (a *Optimizer) ReadBitsAndBytes(r io.ReaderAt, size int64, prefix string) error {
 	if err := a.importState(r, size, prefix); err != nil {
 		return fmt.Errorf("quant8: %s: read the state of bitsandbytes: %w", a.label(), err)
@@ -84,15 +82,15 @@ func (a *Optimizer) importState(r io.ReaderAt, size int64, prefix string) error 
 type importer struct {
 	a      *Optimizer
 	f      stateFile
-	step   int     // of the parameters so far, or -1
-	maps   [2]*Map // of those with 8-bit state, or nil
+	step   int     // step count of the parameters so far, or -1
+	maps   [2]*Map // maps of the parameters with 8-bit state, or nil
 	params []imported
 }
 
 // imported is where the state of a parameter lies in the file.
 type imported struct {
 	q             *param
-	block         int // of the file, with 8-bit state
+	block         int // block size of the file, with 8-bit state
 	state, absmax [2]*safetensors.Tensor
 }
 
@@ -139,7 +137,7 @@ func (in *importer) check(q *param) error {
 	return nil
 }
 
-// need returns a tensor of one of some types.
+// need returns the tensor of a key, which must have one of the types.
 func (in *importer) need(q *param, key string, dtypes ...string) (*safetensors.Tensor, error) {
 	t := in.f.find(q.name, key)
 	if t == nil {
@@ -221,7 +219,7 @@ func (in *importer) readMap(q *param, key string) (*Map, error) {
 	return m, nil
 }
 
-// useMaps checks the maps of a parameter, which are to be the same for all.
+// useMaps checks the maps of a parameter, which must be the same for all.
 func (in *importer) useMaps(maps [2]*Map) error {
 	if in.maps[0] == nil {
 		in.maps = maps
@@ -229,7 +227,7 @@ func (in *importer) useMaps(maps [2]*Map) error {
 	}
 	for i, m := range maps {
 		if m != nil && *m != *in.maps[i] {
-			return fmt.Errorf("its maps are not those of the parameters before: %w", snug.ErrConfig)
+			return fmt.Errorf("its maps differ from the maps of the parameters before: %w", snug.ErrConfig)
 		}
 	}
 	return nil
@@ -243,9 +241,9 @@ func (in *importer) checkAbsmax(q *param, key string) (*safetensors.Tensor, erro
 	return t, in.checkNumbers(t, true)
 }
 
-// checkCodes looks for negative values of a first state that has none, but their map. In
-// a block with absmax 0 every code stands for 0: bitsandbytes' CPU library has code 0
-// there, whose entry is negative.
+// checkCodes looks for negative values in a state that is never negative but has the
+// signed map. In a block with absmax 0 every code stands for 0: bitsandbytes' CPU library
+// has code 0 there, whose entry is negative.
 func (in *importer) checkCodes(p *imported) error {
 	if in.a.o.hyper.Rule.Signed()[0] {
 		return nil
@@ -289,8 +287,8 @@ func (in *importer) checkNumbers(t *safetensors.Tensor, noNegative bool) error {
 	return nil
 }
 
-// inferBlock finds the block from the lengths of absmax, which must be a
-// multiple of the optimizer's.
+// inferBlock finds the block size from the lengths of absmax. It must be a multiple of
+// the optimizer's Block.
 func (p *imported) inferBlock(own int) error {
 	count := (p.absmax[0].End - p.absmax[0].Begin) / 4
 	if p.absmax[1] != nil {
@@ -307,7 +305,7 @@ func (p *imported) inferBlock(own int) error {
 		}
 	}
 	if p.block == 0 {
-		return fmt.Errorf("absmax of %d elements, which no block has for %d: %w", count, p.q.total, snug.ErrCorrupt)
+		return fmt.Errorf("absmax has %d elements, which no block size gives for %d elements: %w", count, p.q.total, snug.ErrCorrupt)
 	}
 	return fmt.Errorf("blocks of %d elements, want a multiple of the optimizer's Block, %d: %w", p.block, own, snug.ErrConfig)
 }
@@ -340,8 +338,8 @@ func (in *importer) copy32(p imported, lo int, s state32) error {
 	return nil
 }
 
-// copy8 reads codes, and absmax for every block of the optimizer from the larger
-// block of the file that it is in.
+// copy8 reads codes. Each block of the optimizer gets the absmax of the block of the file
+// that contains it.
 func (in *importer) copy8(p imported, lo int, s state8) error {
 	first := lo / p.block
 	for i := range p.q.states {
@@ -353,7 +351,7 @@ func (in *importer) copy8(p imported, lo int, s state8) error {
 		if err := in.f.readFloats(theirs, p.absmax[i], first); err != nil {
 			return err
 		}
-		for b := len(absmax) - 1; b >= 0; b-- { // from the end, since theirs are at the front
+		for b := len(absmax) - 1; b >= 0; b-- { // from the end, because the file's absmax are at the front
 			absmax[b] = theirs[(lo+b*in.a.o.Block)/p.block-first]
 		}
 	}

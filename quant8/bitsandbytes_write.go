@@ -13,16 +13,16 @@ import (
 )
 
 // WriteBitsAndBytes writes the state as a safetensors file with the tensors of
-// bitsandbytes' optimizer (version 0.50), such as AdamW8bit or AdamW,
-// and returns the number of bytes written: for every parameter step, as an I64 scalar,
-// state1 and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion, SGD,
-// RMSprop and Adagrad have the first of each only. bitsandbytes has blocks
-// of 256; larger blocks are written as several with the same absmax, which stand
-// for the same values. It is called after all Steps of an Advance. A program
-// that loads the file into a state dict turns step into a number, as torch's
-// item does.
+// bitsandbytes' optimizer (version 0.50), such as AdamW8bit or AdamW, and returns the
+// number of bytes written. For every parameter it writes step, as an I64 scalar, state1
+// and state2, and with 8-bit state qmap1, qmap2, absmax1 and absmax2; Lion, SGD, RMSprop
+// and Adagrad have only the first of each pair. bitsandbytes has blocks of 256; a larger
+// block is written as several with the same absmax, which stand for the same values. Call
+// it after all Steps of an Advance. A program that loads the file into a state dict turns
+// step into a number, as torch's item does.
 //
-// The optimizers of bitsandbytes that go on with a state, and those here:
+// On the left are the optimizers of bitsandbytes that can continue from the state of the
+// rules on the right:
 //
 //	AdamW8bit, AdamW, Adam8bit, Adam    AdamW, and Adam without weight decay
 //	Lion8bit, Lion                      Lion
@@ -30,19 +30,19 @@ import (
 //	RMSprop8bit, RMSprop                RMSprop
 //	Adagrad8bit, Adagrad                Adagrad
 //
-// The others are not written. bitsandbytes has AdEMAMix, LAMB and LARS too, but stores
-// their states in another layout; it has no Adafactor and no Muon.
+// Other rules are errors. bitsandbytes has AdEMAMix, LAMB and LARS too, but stores their
+// states in another layout; it has no Adafactor and no Muon.
 //
-// bitsandbytes' Adam decays weights as its AdamW does, where [Adam] adds the decay to
-// the gradient: with weight decay a state of Adam is refused.
+// bitsandbytes' Adam decays weights as its AdamW does, whereas [Adam] adds the decay to
+// the gradient. The state of an Adam with weight decay is therefore an error.
 //
-// It needs memory for one chunk, and waits for devices. Errors, with nothing
-// written: [snug.ErrConfig] (w is nil, the optimizer is not in the list above, the optimizer
+// It needs memory for one chunk, and waits for devices. Errors, with nothing written:
+// [snug.ErrConfig] (w is nil, the optimizer is not in the list above, the optimizer
 // cannot be used, Block is not a multiple of 256 while a parameter has 8-bit state, a
-// parameter has state of 4 or 16 bits, which bitsandbytes lacks, the optimizer holds only a
-// shard of a parameter, a parameter is updated in part, or the names are not UTF-8) or
-// [snug.ErrShape] (a shape does not have the parameter's elements).
-// Others are those of w, of a device or of the [Storage].
+// parameter has state of 4 or 16 bits, which bitsandbytes lacks, the optimizer holds only
+// a shard of a parameter, a parameter is updated in part, or the names are not UTF-8) or
+// [snug.ErrShape] (a shape does not have the parameter's elements). Other errors come
+// from w, a device or the [Storage].
 func (a *Optimizer) WriteBitsAndBytes(w io.Writer, f BitsAndBytesFormat) (int64, error) {
 	n, err := a.exportState(w, &f)
 	if err != nil {
@@ -104,7 +104,7 @@ func (a *Optimizer) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, er
 		shape = []int{q.n}
 	}
 	if q.n != q.total {
-		return nil, fmt.Errorf("%d elements of %d are here, want all: %w", q.n, q.total, snug.ErrConfig)
+		return nil, fmt.Errorf("the optimizer holds %d elements of %d, want all: %w", q.n, q.total, snug.ErrConfig)
 	}
 	if n, err := safetensors.Elements(shape); err != nil || n != q.n {
 		return nil, fmt.Errorf("shape %v, want one of %d elements: %w", shape, q.n, snug.ErrShape)
@@ -146,7 +146,7 @@ func (a *Optimizer) exportParam(q *param, f *BitsAndBytesFormat) ([]exported, er
 	return list, nil
 }
 
-// ofChunks produces a part of the state of every chunk, of n elements.
+// ofChunks produces one part of the state of every chunk. A chunk has n elements.
 func (a *Optimizer) ofChunks(q *param, part func(blob []byte, n int) []byte) producer {
 	return func(use func(b []byte) error) error {
 		for chunk := range Blocks(q.n, a.o.Chunk) {

@@ -9,13 +9,13 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// codeMaps encode the two moments of an optimizer.
+// codeMaps encodes the two moments of an optimizer.
 type codeMaps struct {
 	m, v     *blockq.Encoder
 	mirrored bool // the kernels of devices can decode m
 }
 
-// newCodeMaps returns the encoders of checked maps. nil is the dynamic map.
+// newCodeMaps returns the encoders of checked maps. nil stands for the dynamic map.
 func newCodeMaps(m, v *Map, nearest bool) codeMaps {
 	c := codeMaps{m: signed(), v: unsigned()}
 	if !nearest {
@@ -31,7 +31,7 @@ func newCodeMaps(m, v *Map, nearest bool) codeMaps {
 	return c
 }
 
-// encoder returns that of moment 0 or 1.
+// encoder returns the encoder of moment 0 or 1.
 func (c *codeMaps) encoder(i int) *blockq.Encoder { return [...]*blockq.Encoder{c.m, c.v}[i] }
 
 // mirrored says whether codes 127-i and 127+i stand for opposite values.
@@ -44,10 +44,10 @@ func mirrored(m *[256]float32) bool {
 	return true
 }
 
-// checkCodeMaps checks the maps of the two moments. nil is the dynamic map.
-// Their values are at most absmax in magnitude, so that moments cannot grow by
-// being stored; a second moment is not negative, since it has a root: with the rules
-// whose second moment has Map1, a 0 there keeps it from the entries below.
+// checkCodeMaps checks the maps of the two moments. nil stands for the dynamic map.
+// Values are at most absmax in magnitude, so that storing a moment cannot enlarge it. A
+// second moment has a root and is never negative: for the rules that encode it with Map1,
+// an entry 0 keeps it away from negative entries.
 func checkCodeMaps(m, v *Map, nearest bool, rule optim.Rule) error {
 	if m != nil {
 		if err := m.checkRange(-1); err != nil {
@@ -68,7 +68,7 @@ func checkCodeMaps(m, v *Map, nearest bool, rule optim.Rule) error {
 	return nil
 }
 
-// checkRange checks a map whose entries are to be from least to 1.
+// checkRange checks a map whose entries must be from least to 1.
 func (m *Map) checkRange(least float32) error {
 	if err := m.check(); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"github.com/snug-ml/snug/internal/blockq"
 )
 
-// The encoders of the two dynamic maps, and that of the signed one which keeps
-// the sign, are built at first use. Others are pooled: most callers use one map
-// over and over.
+// The encoders of the two dynamic maps, and the encoder of the signed map that keeps the
+// sign, are built at first use. Other encoders are pooled: most callers use one map over
+// and over.
 var (
 	signed   = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), false) })
 	keeping  = sync.OnceValue(func() *blockq.Encoder { return newEncoder(DynamicMap(true), true) })
@@ -22,14 +22,14 @@ func newEncoder(m *Map, keepSign bool) *blockq.Encoder {
 	return e
 }
 
-// newDivisor returns the encoder of states by whose root an update divides.
+// newDivisor returns the encoder of states whose root divides the update.
 func newDivisor(m *Map) *blockq.Encoder {
 	e := newEncoder(m, false)
 	e.KeepDivisor()
 	return e
 }
 
-// encoderOf returns an encoder of m, to be given back with release.
+// encoderOf returns an encoder of m. The caller gives it back with release.
 func encoderOf(m *Map) *blockq.Encoder {
 	if s := signed(); *s.Map() == *m {
 		return s

@@ -12,13 +12,14 @@ var kernels = gpu.Module{Name: "quant8"}
 
 const (
 	threads = 256
-	// slots is how many elements of a quantization block a thread has, at most, and
-	// slots4 with codes of 4 bits, whose blocks twice as many threads share.
+	// slots is the maximum number of elements of a quantization block that a thread has.
+	// slots4 is the maximum with codes of 4 bits, where twice as many threads share a
+	// block.
 	slots    = 16
 	slots4   = slots / 2
 	threads4 = 2 * threads
-	// flight is how many accesses of 16 bytes a thread of a scan or of
-	// Dequantize has on the way.
+	// flight is the number of 16-byte accesses that a thread of a scan or of Dequantize
+	// has in flight.
 	flight = 4
 	// maxGrid bounds the blocks of kernels that fill tables first.
 	maxGrid = 1 << 11
@@ -30,11 +31,11 @@ var (
 	scanNames       = gpu.ForFloats("quant8_scan")
 )
 
-// team returns how many threads share a quantization block: the least power of
-// two that has room for it.
+// team returns how many threads share a quantization block: the smallest power of two
+// that covers it.
 func team(block int) int { return teamOf(block, slots) }
 
-// teamOf is team for threads that have so many elements.
+// teamOf is team for threads with the given number of elements.
 func teamOf(block, slots int) int {
 	lanes := 1
 	for lanes*slots < block {
@@ -43,8 +44,8 @@ func teamOf(block, slots int) int {
 	return lanes
 }
 
-// teamGrid returns the blocks of threads, of which each has so many teams, for a number
-// of quantization blocks.
+// teamGrid returns the number of thread blocks that cover a number of quantization
+// blocks. Each thread block has the given number of teams.
 func teamGrid(blocks, teams int) [3]int {
 	return [3]int{min(gpu.CeilDiv(blocks, teams), maxGrid), 1, 1}
 }
@@ -111,8 +112,7 @@ func (j *stepJob) Grids(q gpu.Launcher) error {
 	return j.gridRule(q)
 }
 
-// mems returns the operands of a step and whether p and g can be accessed
-// widely.
+// mems returns the operands of a step, and whether p and g allow wide accesses.
 func (j *stepJob) mems() (mems []driver.Mem, wide uint32) {
 	mems = []driver.Mem{*device.Mem(&j.p), *device.Mem(&j.g), *device.Mem(&j.state)}
 	return mems, gpu.Aligned(mems[0].Addr, mems[1].Addr)
@@ -165,8 +165,8 @@ func (j *stepJob) grid32(q gpu.Launcher) error {
 	})
 }
 
-// tileGrid returns the blocks of threads for states of 32 and 16 bits, of tiles of 4 elements a
-// thread.
+// tileGrid returns the number of thread blocks for states of 32 and 16 bits, with tiles
+// of 4 elements a thread.
 func (j *stepJob) tileGrid() [3]int {
 	return gpu.Grid(Blocks(j.p.Len(), j.chunk)*gpu.CeilDiv(j.chunk, 4*threads), 1)
 }

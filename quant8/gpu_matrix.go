@@ -47,12 +47,12 @@ func (j *stepJob) sides() sides {
 	return sides{rows: uint64(j.rows), cols: uint64(j.cols), limit: j.rootLimit}
 }
 
-// gridStateless runs a kernel of matrices that has no state: of p, g and more operands.
+// gridStateless runs a kernel of matrices that has no state, with p, g and more operands.
 func (j *stepJob) gridStateless(q gpu.Launcher, name string, blocks [3]int, g snug.View, operands ...driver.Mem) error {
 	step := *j
 	step.g = g
 	mems, params := step.params(1)
-	params.sType = uint32(j.g.DType()) // of the gradient in any case
+	params.sType = uint32(j.g.DType()) // always the gradient's
 	if j.chunk%4 == 0 {
 		params.wide = gpu.Aligned(mems[0].Addr, device.Mem(&g).Addr, device.Mem(&j.g).Addr)
 	}

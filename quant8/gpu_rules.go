@@ -64,7 +64,7 @@ type floatsParams struct {
 }
 
 // launch returns the names of kernels and a launch with the operands and parameters of a
-// step, which a measurement has too, for teams of so many threads.
+// step or a measurement, for teams of the given number of threads.
 func (j *stepJob) launch(threads, lanes int) (*widthNames, gpu.Launch) {
 	mems, params := j.params(lanes)
 	l := gpu.Launch{Module: &kernels, Threads: threads, Operands: mems}
@@ -80,7 +80,7 @@ func (j *stepJob) launch(threads, lanes int) (*widthNames, gpu.Launch) {
 	return &namesFloats, l
 }
 
-// params returns the operands of a step and what its parameters begin with.
+// params returns the operands of a step and the first part of its parameters.
 func (j *stepJob) params(lanes int) ([]driver.Mem, ruleParams) {
 	mems, wide := j.mems()
 	p := ruleParams{
@@ -133,8 +133,8 @@ func (j *stepJob) paramsFloats(p ruleParams) *floatsParams {
 	return all
 }
 
-// gridRule is a step of any rule, also with the options and the widths that the kernels
-// of AdamW do not have.
+// gridRule is a step of any rule, also with the options and widths that the kernels of
+// AdamW lack.
 func (j *stepJob) gridRule(q gpu.Launcher) error {
 	threads, lanes := threads, team(j.block)
 	if j.bits == 4 {

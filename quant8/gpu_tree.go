@@ -11,12 +11,11 @@ import (
 	"github.com/snug-ml/snug/internal/blockq"
 )
 
-// tree is what kernels find nearest codes with: a binary search tree of 255
-// keys, by levels, with its root at 1 and the children of k at 2k and 2k+1. In
-// order they are, for every code but the last, the key of the largest value
-// that has this code or one below. Keys are integers in the order of the
-// floats, so that devices that take subnormals for zero compare them all the
-// same.
+// tree is the search tree with which kernels find nearest codes: 255 keys, by levels,
+// with the root at 1 and the children of k at 2k and 2k+1. In order, the keys are, for
+// every code except the last, the key of the largest value that has this code or a lower
+// one. Keys are integers in the order of the floats, so that devices that take subnormals
+// for zero compare them correctly.
 type tree [256]int32
 
 // The trees of the encoders that are built once.
@@ -26,8 +25,8 @@ var (
 	unsignedTree = sync.OnceValue(func() *tree { return newTree(unsigned()) })
 )
 
-// treeOf returns the tree of an encoder. One that is not built once takes some
-// 0.1 ms.
+// treeOf returns the tree of an encoder. A tree that is not kept takes about 0.1 ms to
+// build.
 func treeOf(e *blockq.Encoder) *tree {
 	switch e {
 	case signed():
@@ -40,7 +39,7 @@ func treeOf(e *blockq.Encoder) *tree {
 	return newTree(e)
 }
 
-// newTree searches the values that have a code, from -1 to 1.
+// newTree searches from -1 to 1 for the largest value of every code.
 func newTree(e *blockq.Encoder) *tree {
 	t := new(tree)
 	next, last := keyOf(-1), keyOf(1)
@@ -57,7 +56,7 @@ func node(i int) int {
 	return 1<<(7-below) + (i+1)>>(below+1)
 }
 
-// keyOf returns the bits of x, turned such that they ascend with the value.
+// keyOf returns the bits of x, mapped so that they ascend with the value.
 func keyOf(x float32) int32 { return turn(int32(math.Float32bits(x))) }
 
 // valueOf is the inverse of keyOf.

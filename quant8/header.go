@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// header returns what is saved before the states.
+// header returns the bytes that are saved before the states.
 func (a *Optimizer) header() *state.Optimizer {
 	h := &state.Optimizer{Rule: a.o.name, OptimizerFixed: state.OptimizerFixed{
 		Bits: uint32(a.o.Bits), Block: uint32(a.o.Block), Chunk: uint64(a.o.Chunk), MinSize: uint64(a.o.MinSize),
@@ -47,14 +47,14 @@ type saved struct {
 	params                      []savedParam // by ascending names
 }
 
-// savedParam is n elements from lo on of a parameter of total elements, with states
-// of some width. Rows and columns are those of a matrix.
+// savedParam is a shard of n elements from element lo of a parameter of total elements,
+// with the width of its states. A matrix also has rows and columns.
 type savedParam struct {
 	name               string
 	total, lo, n, bits int
 	rows, cols         int
 	bytes              int64
-	marks              string // bits of the chunks, or empty where all are updated
+	marks              string // bits of the chunks, or empty if all are updated
 }
 
 // readHeader reads everything before the states.
@@ -95,7 +95,7 @@ func (a *Optimizer) readHeader(d *state.Decoder) (*saved, error) {
 	return h, nil
 }
 
-// checkOptions compares the configuration with that of a, field by field. Shards
+// checkOptions compares the saved options with the options of a, field by field. Shards
 // may be saved in chunks of another size.
 func (a *Optimizer) checkOptions(h *saved, sameChunk bool) error {
 	if h.optimizer != a.o.name {
@@ -121,7 +121,7 @@ func (a *Optimizer) checkOptions(h *saved, sameChunk bool) error {
 	return nil
 }
 
-// checkSame says whether the state is that of an optimizer like a.
+// checkSame says whether the state is one of an optimizer like a.
 func (a *Optimizer) checkSame(h *saved) error {
 	if err := a.checkOptions(h, true); err != nil {
 		return err
@@ -142,8 +142,8 @@ func (a *Optimizer) checkSame(h *saved) error {
 	return nil
 }
 
-// checkForms compares the width of the states, and the rows and columns, with those here.
-// q is nil for a parameter that is not here.
+// checkForms compares the width of the states, and the rows and columns, with q. q is nil
+// for a parameter that the optimizer lacks.
 func (a *Optimizer) checkForms(p *savedParam, q *param) error {
 	switch {
 	case q != nil && p.bits != q.bits:

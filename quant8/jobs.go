@@ -50,8 +50,8 @@ type quantizeArgs struct {
 	block, per int
 }
 
-// quantizeTask looks for the largest magnitude of a block before it encodes the
-// one before, so that encoding does not wait for it.
+// quantizeTask finds the largest magnitude of a block before it encodes the preceding
+// block, so that encoding does not wait for it.
 var quantizeTask = cpu.NewTask(func(a *quantizeArgs, item int) {
 	tile := tiles.Get(2 * a.block)
 	defer tiles.Put(tile)

@@ -8,10 +8,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Map is the 256 values that codes stand for: code c stands for Map[c] times
-// the absmax of its block. The entries are finite, do not descend, and are not
-// all equal. Of equal entries only the lowest code is given, though all are
-// decoded; 100 equal entries make the CPU compare 100 times.
+// Map is the 256 values that codes stand for: code c stands for Map[c] times the absmax
+// of its block. The entries are finite, do not descend, and are not all equal. Of equal
+// entries only the lowest code is given, but all are decoded; 100 equal entries make the
+// CPU compare 100 times.
 type Map [256]float32
 
 // DynamicMap returns a new copy of the dynamic map of bitsandbytes
@@ -38,8 +38,9 @@ func DynamicMap(signed bool) *Map {
 	return (*Map)(dynamicEntries(signed, fractions, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1))
 }
 
-// dynamicEntries returns the entries of a dynamic map of these powers of ten, the first
-// of which has so many fractions and each other one twice those before.
+// dynamicEntries returns the entries of a dynamic map of the given powers of ten. The
+// first power has the given number of fractions, and each other power has twice as many
+// as the power before it.
 func dynamicEntries(signed bool, fractions int, powers ...float32) []float32 {
 	entries := []float32{0, 1}
 	for _, scale := range powers {
@@ -104,12 +105,11 @@ func LinearMap(signed bool) *Map {
 	return m
 }
 
-// QuantileMap returns the quantile map of x, whose codes are about equally
-// frequent in vectors distributed like x (Dettmers et al. 2022,
-// arXiv:2110.02861, 3.1): the sample quantiles of x at the 255 probabilities
-// (i+½)/255, and 0, all divided by the largest magnitude of them. Older versions
-// of bitsandbytes had it as create_quantile_map, with quantiles estimated by
-// blocks; version 0.50 does not. It sorts a copy of x.
+// QuantileMap returns the quantile map of x, whose codes are about equally frequent in
+// vectors distributed like x (Dettmers et al. 2022, arXiv:2110.02861, 3.1): the sample
+// quantiles of x at the 255 probabilities (i+½)/255, and 0, all divided by their largest
+// magnitude. Older versions of bitsandbytes had it as create_quantile_map, with quantiles
+// estimated by blocks; version 0.50 lacks it. It sorts a copy of x.
 //
 // Errors wrap [snug.ErrConfig] (x has no element, or no quantile but 0) or
 // [snug.ErrNonFinite], which names the index.

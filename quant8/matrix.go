@@ -14,14 +14,14 @@ import (
 )
 
 // AddMatrix registers a row-major matrix, such as the weights of a linear layer, and is
-// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor] and [Muon] work on
-// its rows and columns, which a saved state holds too; other optimizers do not, and their
-// states are the same with Add. With Adafactor and Muon, Step updates the whole
+// otherwise [Optimizer.Add] of its rows·cols elements. [Adafactor] and [Muon] use its
+// rows and columns, and save them with the state. Other rules do not use them, and their
+// states are the same as with Add. With Adafactor and Muon, Step updates the whole
 // matrix, and StepRange of a part is an error. Their factors have the key
 // "<optimizer>/<name>/factors" in a [Storage].
 //
-// Errors are those of Add; [snug.ErrShape] too when rows or cols is negative or their
-// product exceeds the address space.
+// Errors are the same as with Add; [snug.ErrShape] also means that rows or cols is
+// negative or their product exceeds the address space.
 func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 	n, s, err := a.o.elements([]int{rows, cols})
 	if err != nil {
@@ -30,25 +30,25 @@ func (a *Optimizer) AddMatrix(name string, rows, cols int) error {
 	return a.add(name, n, 0, n, s)
 }
 
-// WorkspaceBytes returns the bytes of scratch that the steps of matrices share: what the
-// largest of them takes, as [Adafactor] and [Muon] say, the largest for each part
-// of that, and 0 for other optimizers. They lie on the device of the parameters. They are
-// allocated at the first such step, and freed by Close and when a matrix on another device
-// is stepped.
+// WorkspaceBytes returns the bytes of scratch that the steps of matrices share.
+// [Adafactor] and [Muon] state the parts of the scratch of a matrix; each part here is
+// the largest over all matrices. It is 0 for other rules. The scratch lies on the device
+// of the parameters. It is allocated at the first such step, and freed by Close and when
+// a matrix on another device is stepped.
 func (a *Optimizer) WorkspaceBytes() int64 { return 4*int64(a.work.nFloats) + 8*int64(a.work.nSums) }
 
-// maxSide keeps the bytes of all that a matrix takes an int: three times its elements and
-// its rows and columns.
+// maxSide lets an int hold the bytes of everything that a matrix takes: three times its
+// elements and its rows and columns.
 const maxSide = math.MaxInt / 32
 
-// shape is that of a parameter which its optimizer treats as a matrix, and zero for all
-// others.
+// shape is the shape of a parameter that its optimizer treats as a matrix. It is zero for
+// all others.
 type shape struct {
 	rows, cols int
 	factored   bool // it has means of squares for every row and column
 }
 
-// fewestStates returns how many states the elements of some parameter have at least.
+// fewestStates returns the minimum number of states that an element of a parameter has.
 func fewestStates(rule optim.Rule) int {
 	if rule == optim.AdafactorMomentum {
 		return 1
@@ -56,7 +56,8 @@ func fewestStates(rule optim.Rule) int {
 	return len(rule.Signed())
 }
 
-// elements returns how many elements a vector or a matrix has, by its sides, and its shape.
+// elements returns the number of elements of a vector or a matrix with the given sides,
+// and its shape.
 func (o *options) elements(sides []int) (n int, s shape, err error) {
 	switch len(sides) {
 	case 1:
@@ -98,15 +99,15 @@ func (s shape) factorBytes() int64 {
 // workspace is scratch for one matrix at a time.
 type workspace struct {
 	mu                     sync.Mutex
-	nFloats, nSums, nSides int                 // elements that the largest matrix takes
+	nFloats, nSums, nSides int                 // elements for the largest matrix
 	floats                 snug.Array[float32] // on the device of the last matrix
-	sums                   snug.Array[uint8]   // there, of float64
+	sums                   snug.Array[uint8]   // on the same device, of float64
 	near                   []float32           // floats of factored matrices on the host
 	nearSums               []float64
 	factors                optim.Factors
 }
 
-// fit makes room for a matrix, in the next take.
+// fit enlarges the workspace for a matrix, at the next take.
 func (w *workspace) fit(s shape) {
 	if s.rows == 0 || s.cols == 0 {
 		return // no steps
@@ -120,7 +121,7 @@ func (w *workspace) fit(s shape) {
 	w.nFloats = max(w.nFloats, s.rows*s.cols+ortho.Work(s.rows, s.cols))
 }
 
-// take allocates on dev what is not there yet.
+// take allocates on dev the parts that are not there yet.
 func (w *workspace) take(dev *snug.Device) (err error) {
 	if w.floats.Device() != dev || w.floats.Len() < w.nFloats || w.sums.Len() < sizeofSum*w.nSums {
 		if err = w.free(); err != nil {
@@ -143,7 +144,7 @@ func (w *workspace) take(dev *snug.Device) (err error) {
 
 const sizeofSum = 8
 
-// makeSums returns n zeros that are 8-byte aligned, which a []byte need not be.
+// makeSums returns n zeros that are 8-byte aligned. A []byte need not be aligned.
 func makeSums(dev *snug.Device, n int) (snug.Array[uint8], error) {
 	if !dev.IsCPU() {
 		return snug.Make[uint8](dev, sizeofSum*n)

@@ -38,7 +38,7 @@ func (r Lion) equation() equation {
 // Nesterov's is the form of Sutskever et al. 2013, "On the importance of
 // initialization and momentum in deep learning".
 //
-// The state is m, of as many bytes as that of [Lion].
+// The state is m, with the bytes of [Lion]'s state.
 type SGD struct {
 	Momentum    float32 // in (0,1), default 0.9
 	Dampening   float32 // 0 to 1; default 0

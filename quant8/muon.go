@@ -12,15 +12,15 @@ import (
 	"github.com/snug-ml/snug/internal/ortho"
 )
 
-// MuonScale says what [Muon] multiplies the learning rate by, for a matrix of some
-// rows and columns.
+// MuonScale is the factor by which [Muon] multiplies the learning rate of a matrix. It
+// depends on the rows and columns.
 type MuonScale uint8
 
 const (
 	// MuonOriginal is √max(1, rows/cols), as in the original implementation.
 	MuonOriginal MuonScale = iota
-	// MuonMatchAdamW is 0.2·√max(rows, cols), so that the rate and the decay of AdamW
-	// suit (Liu et al. 2025, arXiv:2502.16982).
+	// MuonMatchAdamW is 0.2·√max(rows, cols), so that the learning rate and the weight
+	// decay of AdamW suit Muon (Liu et al. 2025, arXiv:2502.16982).
 	MuonMatchAdamW
 )
 
@@ -43,25 +43,25 @@ func (s MuonScale) factor(rows, cols int) float64 {
 //	five times:  x ← 3.4445·x - 4.7750·(x·xᵀ)·x + 2.0315·(x·xᵀ)²·x
 //	p ← p·(1 - lr·wd) - lr·scale·x
 //
-// which replaces x by nearly U·Vᵀ of its singular value decomposition. Embeddings, the
-// last layer and vectors are left to another optimizer, such as AdamW.
+// which replaces x by nearly U·Vᵀ of its singular value decomposition. Leave embeddings,
+// the last layer and vectors to another optimizer, such as AdamW.
 //
-// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
-// a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
+// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a
+// parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
 // with 32, and 4n for n below MinSize, whatever Bits is. The workspace, see
-// [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side
-// k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if
-// that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step
-// takes 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so
-// of p, depend on the instructions of the CPU or on the device, not on the number of
-// workers; m does not. The tests hold elements of x to 2e-5 of its definition, on the
-// CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the CPU have the
-// workspace and need no tiles, and the step waits for the check of g alone.
+// [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side k,
+// 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if that is
+// square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step takes
+// 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so of p,
+// depend on the instructions of the CPU or on the device, not on the number of workers; m
+// does not. In the tests elements of x differ from the definition by at most 2e-5, on the
+// CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the
+// CPU have the workspace and need no tiles; there a step waits only for the check of g.
 //
-// A step updates a whole parameter. An error of the [Storage] leaves p as it was, and the
-// chunks of m before the one it names stepped, where there are any: the optimizer then
-// cannot be used until a state is restored. A device that fails while it works has the same
-// effect.
+// A step updates a whole parameter. An error of the [Storage] leaves p as it was, but the
+// chunks of m before the chunk it names are stepped. If there are such chunks, the
+// optimizer cannot be used until a state is restored. The failure of a device during the
+// step has the same effect.
 type Muon struct {
 	Momentum    float32   // in (0,1), default 0.95
 	NoNesterov  bool      // orthogonalize the momentum itself
@@ -80,8 +80,8 @@ func (r Muon) equation() equation {
 	return e
 }
 
-// stepMuon makes a step of a matrix: a pass over the gradient and the state writes the
-// matrix to orthogonalize, and another one the parameter.
+// stepMuon makes a step of a matrix. One pass over the gradient and the state writes the
+// matrix to orthogonalize, and a second pass writes the parameter.
 func (a *Optimizer) stepMuon(dev *snug.Device, q *param, h optim.Hyper, j stepJob) error {
 	h.Size = h.LR * a.o.scale.factor(q.rows, q.cols)
 	j.prepare(h)

@@ -39,8 +39,9 @@ func (a *stepArgs) step4(s *state8, item, lo, begin, end int) {
 	stepIn(a, states[:a.states], item, lo+begin, lo+end)
 }
 
-// stateSeed returns the seed of the random numbers that round state i in 16 bits, which
-// are else those of the parameter: number i of the sequence of its seed.
+// stateSeed returns the seed of the random numbers that round state i in 16 bits: number
+// i of the sequence that the seed of the parameter starts. Otherwise their names are the
+// same as for rounding the parameter.
 func (j *stepJob) stateSeed(i int) uint64 { return rounding.Seed(j.draw.Seed, uint64(i)) }
 
 // step16 is step8 for states in bfloat16.
@@ -54,8 +55,8 @@ func (a *stepArgs) step16(s *state16, item, lo, begin, end int) {
 	stepIn(a, states[:a.states], item, lo+begin, lo+end)
 }
 
-// stepIn makes the step of elements lo to hi-1 of p, whose states these are, or sums
-// their squares.
+// stepIn makes the step of elements lo to hi-1 of p with the given states, or sums their
+// squares.
 func stepIn[S optim.State](a *stepArgs, states []S, item, lo, hi int) {
 	scratch := tiles.Get(optim.Scratch(a.tile))
 	defer tiles.Put(scratch)

@@ -9,10 +9,10 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// Skipped returns, by name, the gradients of the current step that were not finite
-// and were passed over by [SkipStep] or [SkipElement]: how many elements, which was the
-// first, and its value before gradScale. Micro is -1. What was stepped by ranges is
-// listed by ranges. [Optimizer.Advance] empties the list.
+// Skipped returns, sorted by name, the gradients of the current step that were not finite
+// and that [SkipStep] or [SkipElement] skipped: the number of elements that are not
+// finite, the index of the first, and its value before gradScale. Micro is -1. Each call
+// of [Optimizer.StepRange] has its own entry. [Optimizer.Advance] empties the list.
 func (a *Optimizer) Skipped() []snug.NonFinite {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -23,8 +23,8 @@ func (a *Optimizer) Skipped() []snug.NonFinite {
 	return found
 }
 
-// report adds what is not finite in a gradient, of which element first is the first,
-// to the list. lo is the number of its element 0.
+// report adds a gradient that is not finite to the list. first is its first such element,
+// and lo the number of its element 0 in the parameter.
 func (a *Optimizer) report(name string, lo, first int, g snug.View, scale float32) error {
 	n := snug.NonFinite{Name: name, Index: lo + first, Micro: -1}
 	tile := tiles.Get(grain)

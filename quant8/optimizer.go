@@ -19,32 +19,32 @@ import (
 //     al. 2022, arXiv:2110.02861); states with signs by the signed and others by the
 //     unsigned [DynamicMap], unless the options have other maps. As in bitsandbytes, the
 //     only state of RMSprop and Adagrad has the map with signs. In an update a second
-//     moment with the code of 0 counts as the most that has this code, 1.6e-7 of its
-//     block's absmax, and not as 0: else its root would divide a first moment that is
-//     still there by ε alone. The codes and absmax are those of bitsandbytes, which
-//     counts it as 0: there steps at a rate of 1e-3 reach 30 where gradients of 4e-4
-//     are next to some of 1, here 1.3e-3. An element whose gradients are that small in
-//     its block takes shorter steps than with 32 bits.
+//     moment with the code of 0 counts as the largest value with this code, 1.6e-7 of its
+//     block's absmax. As 0, it would leave ε alone to divide a first moment that is not
+//     0. The codes and absmax are the same as in bitsandbytes, which counts this code as
+//     0: there steps at a rate of 1e-3 reach 30 when gradients of 4e-4 lie next to
+//     gradients of 1; here they reach 1.3e-3. An element whose gradients are that small
+//     in its block takes shorter steps than with 32 bits.
 //   - 4: in blocks of 4-bit codes, two in a byte, the first in its upper half (Li, Chen
 //     and Zhu 2023, "Memory Efficient Optimizers with 4-bit States", arXiv:2309.01507);
-//     the nearest codes in any case. The maps are those of torchao's 4-bit
-//     optimizers. States with signs use create_dynamic_map(True, 3, 4): 0, 1, and ±0.0055,
-//     0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a linear map
-//     without 0, because the update divides by their square root: code i is (i+1)/16. A
-//     second moment therefore counts as absmax/16 or more of its block, unless all of the
-//     block is 0, and small gradients next to large ones take short steps. Changes of less
-//     than half the distance of two codes are lost: a run whose gradients are mostly noise
-//     ends as with 32 bits; one whose gradients point one way for long and get small is
-//     slower.
-//   - 16: in bfloat16. A step changes a second moment with β2 = 0.999 by less than half
-//     the distance of two such numbers, so states are rounded at random: by the numbers
-//     that Options.Seed, the step count, the name of the parameter, the number of
-//     the state and the element name, which are others than those of Stochastic.
+//     always the nearest codes. The maps are the maps of torchao's 4-bit optimizers.
+//     States with signs use create_dynamic_map(True, 3, 4): 0, 1, and ±0.0055, 0.0325,
+//     0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a linear map without
+//     0, because the update divides by their square root: code i is (i+1)/16. A second
+//     moment therefore counts as absmax/16 of its block or more, unless all of the block
+//     is 0, and small gradients next to large ones take short steps. A change of less
+//     than half the distance of two codes is lost. A run whose gradients are mostly noise
+//     ends as with 32 bits; a run whose gradients become small but keep their direction
+//     is slower.
+//   - 16: in bfloat16. With β2 = 0.999 a step changes a second moment by less than half
+//     the distance of two such numbers, so states are rounded at random. Options.Seed,
+//     the step count, the name of the parameter, the number of the state and the element
+//     determine the random numbers. Options.Stochastic uses other random numbers.
 //   - 32: in float32.
 //
-// A step is one pass: of every block decode the states, update, find their new absmax,
-// encode. The update is in float32 and sees the new states before they are encoded.
-// Scratch is 96 KiB a worker at the largest block.
+// A step is one pass. For every block it decodes the states, updates, finds the new
+// absmax and encodes. The update is in float32 and uses the new states before they are
+// encoded. Scratch is at most 96 KiB a worker, with the largest block.
 //
 // Use it as
 //
@@ -54,47 +54,47 @@ import (
 //		opt.Step("w", snug.ViewOf(w), snug.ViewOf(grad), 1) // for every parameter
 //	}
 //
-// Advance begins each step. In one step every element is updated once at most: a second
-// update is an error, which says that an Advance is missing. What failed before it wrote
-// anything may be repeated. An update that stopped half-way, by an error or a panic of a
-// [Storage], makes all later calls fail until a state is restored. To tell these apart a
-// parameter has one byte for every Options.Chunk of its elements.
+// Advance begins each step. In one step every element is updated at most once: a second
+// update is an error, which says that an Advance is missing. An update that failed before
+// it wrote anything may be repeated. An update that an error or a panic of a [Storage]
+// stopped half-way makes all later calls fail until a state is restored. To tell the two
+// apart, a parameter has one byte for every Options.Chunk of its elements.
 //
-// Step and StepRange may run concurrently for different parameters or ranges;
-// no other methods may run at the same time. Those of matrices of [Adafactor] and
-// [Muon] wait for one another.
+// Step and StepRange may run concurrently for different parameters or ranges; no other
+// methods may run at the same time. Steps of matrices with [Adafactor] and [Muon] wait
+// for one another.
 type Optimizer struct {
 	o      options
 	maps   codeMaps
 	lr     float32 // of this step
-	rate   error   // why there is none: the last Advance was refused
+	rate   error   // why there is no rate: the last Advance was refused
 	t      int
 	params map[string]*param
 
 	mu      sync.Mutex       // guards the marks of params, their in-memory state while it is allocated, and
 	invalid string           // why the state cannot be used, or empty
-	skipped []snug.NonFinite // what steps have passed over since Advance
-	work    workspace        // of the steps of matrices
+	skipped []snug.NonFinite // gradients that steps have skipped since Advance
+	work    workspace        // for the steps of matrices
 }
 
 // param is one registered parameter, or a shard of it.
 type param struct {
 	name  string
 	total int // elements of the parameter
-	lo, n int // the first of the shard, and how many it has
+	lo, n int // first element and length of the shard
 	shape
 	layout
 	options ParamOptions
-	tensor  uint64            // its number in the random numbers of Stochastic
-	keys    []string          // of the chunks in the Storage
-	key     string            // there, of the factors
-	marks   optim.Marks       // of the chunks
+	tensor  uint64            // number of the parameter in the random numbers of Stochastic
+	keys    []string          // keys of the chunks in the Storage
+	key     string            // key of the factors in the Storage
+	marks   optim.Marks       // marks of the chunks
 	state   snug.Array[uint8] // without a Storage: the blobs of all chunks
 }
 
-// New returns an optimizer without parameters that updates them by a rule, which is
-// one of [AdamW], [Adam], [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB],
-// [LARS], [Adafactor] and [Muon], by value. The error wraps [snug.ErrConfig].
+// New returns an optimizer without parameters. rule is one of [AdamW], [Adam],
+// [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] and
+// [Muon], by value. The error wraps [snug.ErrConfig].
 func New(rule Rule, o Options) (*Optimizer, error) {
 	all, err := newOptions(rule, o)
 	if err != nil {
@@ -126,17 +126,16 @@ func (a *Optimizer) StateBytes() int64 {
 // the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
-// AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements,
-// for a program that splits parameters among processes, each of which has an
-// optimizer. lo and hi are multiples of Options.Block, or n; they may be
-// equal. The steps of all shards together give the bits of a step of the whole:
-// blocks are those of the parameter, and so is the width of the state, which
-// depends on n. Step takes the elements of the shard, and StepRange and errors
-// count from its first; chunks do too. [Optimizer.ReadShards] restores other shards
-// than those that were saved.
+// AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements, for a
+// program that splits parameters among processes. Each process has an optimizer. lo and
+// hi are multiples of Options.Block, or n; they may be equal. The steps of all shards
+// together give the same bits as a step of the whole parameter: shards keep its blocks,
+// and the width of the state depends on n. Step takes the elements of the shard.
+// StepRange, errors and chunks count from the first element of the shard.
+// [Optimizer.ReadShards] restores the state into other shards than were saved.
 //
-// Errors wrap [snug.ErrConfig] as those of Add, or [snug.ErrShape] (also lo and hi
-// that are out of order or not aligned).
+// Errors wrap [snug.ErrConfig] as with Add, or [snug.ErrShape] (also when lo and hi are
+// out of order or not aligned).
 func (a *Optimizer) AddShard(name string, n, lo, hi int) error {
 	return a.add(name, n, lo, hi, shape{})
 }
@@ -164,7 +163,7 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	}
 	if a.o.hyper.Whole() && hi-lo != n && !a.o.joint() {
 		want := "all, or Options.SumNorms"
-		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // which SumNorms does not help
+		if a.o.hyper.Rule.Factored() || !a.o.hyper.Norms() { // SumNorms does not help
 			want = "all"
 		}
 		return fmt.Errorf("quant8: %s: parameter %q: elements %d to %d of %d, want %s: %w", a.o.name, name, lo, hi, n, want, snug.ErrConfig)
@@ -208,10 +207,10 @@ func (a *Optimizer) Advance(lr float32) {
 
 func validRate(lr float32) bool { return lr >= 0 && finite(lr) }
 
-// Maps returns copies of the maps of states with signs, such as first moments, and
-// of those without, such as second moments. They are those of the options until a
-// state is restored, which brings its own. An Optimizer that was not made by New has
-// none: they are nil.
+// Maps returns copies of two maps: of states with signs, such as first moments, and of
+// states without signs, such as second moments. They are the maps of the options until a
+// state is restored, which brings its own. An Optimizer that was not made by New returns
+// nil.
 func (a *Optimizer) Maps() (m, v *Map) {
 	if a.made() != nil {
 		return nil, nil
@@ -223,9 +222,9 @@ func (a *Optimizer) Maps() (m, v *Map) {
 // Steps returns how many steps have begun, t.
 func (a *Optimizer) Steps() int { return a.t }
 
-// Close frees the state that lies in memory, on the CPU or another device. The
-// optimizer cannot be used afterwards, until a [Optimizer.ReadFrom] succeeds. It does
-// not touch the Storage. Closing twice does nothing.
+// Close frees the state that lies in memory, on the CPU or another device. Afterwards the
+// optimizer cannot be used until an [Optimizer.ReadFrom] succeeds. Close does not touch
+// the Storage. Closing twice does nothing.
 func (a *Optimizer) Close() error {
 	a.invalid = "it is closed"
 	var first error

@@ -11,22 +11,22 @@ import (
 )
 
 // Options says how an optimizer of any rule keeps its states and makes its steps. The
-// zero value has states of 8 bits in memory, and steps as those of torch's and
-// bitsandbytes' optimizers, except that gradients that are not finite are errors.
+// zero value keeps states of 8 bits in memory and steps as the optimizers of torch and
+// bitsandbytes do, except that a gradient that is not finite is an error.
 type Options struct {
 	// Bits is the width of a state: 8 (the default), 4, 16 or 32. See
 	// [Optimizer] for their forms.
 	Bits int
 	// Block is the number of elements that share an absmax with 8 or 4 bits, from
-	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4, where it is a
+	// MinBlock to MaxBlock, default 256 with 8 bits and 128 with 4. With 4 bits it is a
 	// multiple of 32. With every width shards and chunks are cut at blocks.
 	Block int
 	// MinSize is the smallest number of elements with which a parameter has states of
 	// Bits, default 4096. Smaller parameters keep 32-bit states, for every value of
 	// Bits. 1 gives all parameters states of Bits.
 	MinSize int
-	// Keep32, unless nil, names parameters that keep 32 bits whatever their
-	// size, such as embeddings. It is asked when a parameter is added.
+	// Keep32, unless nil, selects parameters that keep 32 bits whatever their size, such
+	// as embeddings. It is called when a parameter is added.
 	Keep32 func(name string) bool
 	// NearestCodes stores every value of a state in its nearest 8-bit code. Otherwise a
 	// negative value whose nearest code is the code of 0 takes the code below, so that
@@ -35,11 +35,11 @@ type Options struct {
 	// Map1 is the map of the 8-bit codes of states with signs, and of the state of
 	// RMSprop and Adagrad; Map2 is the map of the other states. They are copied. The
 	// default, nil, is DynamicMap(true) and DynamicMap(false). Entries of Map1 are from
-	// -1 to 1. They contain 0 behind a negative entry, unless NearestCodes is set, and
-	// for RMSprop and Adagrad in any case. Entries of Map2 are from 0 to 1. Devices other
-	// than the CPU take a Map1 only whose codes 127-i and 127+i stand for opposite
-	// values, as those of DynamicMap do, and prepare maps other than the default ones in
-	// about 0.2 ms at each step. With 4 bits both are nil.
+	// -1 to 1. Unless NearestCodes is set, they contain 0 behind a negative entry; for
+	// RMSprop and Adagrad they always do. Entries of Map2 are from 0 to 1. On devices
+	// other than the CPU the codes 127-i and 127+i of Map1 must stand for opposite
+	// values, as in DynamicMap, and preparing maps other than the defaults takes about
+	// 0.2 ms at each step. With 4 bits both are nil.
 	Map1, Map2 *Map
 	// Storage holds the states; nil holds them in memory, on the device of the
 	// parameters.
@@ -50,28 +50,29 @@ type Options struct {
 	// largest up to 2^16.
 	Chunk int
 
-	// NonFinite is what a step does with a NaN, an infinity or a magnitude of 2^63
-	// or more in its gradient; default Fail.
+	// NonFinite says what a step does with a NaN, an infinity or a magnitude of 2^63 or
+	// more in its gradient; default Fail.
 	NonFinite NonFinitePolicy
-	// MaxUpdate, unless 0, is the largest Euclidean norm of a parameter's update, as
-	// a share of the norm of the parameter: a longer one is shortened to that. The
-	// update is what the learning rate multiplies, with coupled and without decoupled
-	// weight decay, which stays lr·wd in full. A parameter of zeros has any update. Such
-	// steps have two passes, as those of [LAMB], and need whole parameters.
+	// MaxUpdate, unless 0, is the largest Euclidean norm of a parameter's update, as a
+	// share of the norm of the parameter. A longer update is shortened to this norm. The
+	// update is the vector that the learning rate multiplies. It includes coupled weight
+	// decay but not decoupled weight decay, which stays lr·wd in full. A parameter of
+	// zeros has no limit. Such steps have two passes, as with [LAMB], and need whole
+	// parameters.
 	//
-	// It is max_unorm of bitsandbytes, which has it with 32-bit state, in its default
-	// backend: there the norm of Adam has the bias corrections, and no norm has coupled
-	// decay. Its CPU backend takes the norm of Adam's update without the bias
+	// It is max_unorm of bitsandbytes' default backend, which has it with 32-bit state
+	// only. There Adam's norm includes the bias corrections, and no norm includes coupled
+	// decay. bitsandbytes' CPU backend takes the norm of Adam's update without the bias
 	// corrections, so that with the default betas a step of full length is 3.2 times
-	// shorter than here at step 1, 6.5 times at step 10 and 5.6 times at step 30. Its Lion
-	// and AdEMAMix have another limit, or none.
+	// shorter than here at step 1, 6.5 times at step 10 and 5.6 times at step 30.
+	// bitsandbytes' Lion and AdEMAMix have another limit, or none.
 	MaxUpdate float32
-	// SumNorms, unless nil, replaces two sums by those over all processes, as an
-	// all-reduce does, so that [LAMB], [LARS] and MaxUpdate take shards of a
-	// parameter. Every process calls it once in each step of each parameter, also with
-	// an empty shard. A step that fails before or is skipped, for a gradient that is not
-	// finite, does not: let all processes agree on that first. The sums are rounded as
-	// they are added: with other shards the last bits of a step can differ.
+	// SumNorms, unless nil, replaces two sums by their totals over all processes, as an
+	// all-reduce does, so that [LAMB], [LARS] and MaxUpdate take shards of a parameter.
+	// Every process calls it once in each step of each parameter, also with an empty
+	// shard. A step that fails before the call, or that is skipped for a gradient that is
+	// not finite, does not call it: let all processes agree on that first. Sums round as
+	// they are added, so that with other shards the last bits of a step can differ.
 	SumNorms func(name string, sums *[2]float64) error
 	// Stochastic rounds parameters of bfloat16 and float16 at random to one of the
 	// two neighbours, by their distance, so that updates too small for the type
@@ -79,16 +80,16 @@ type Options struct {
 	// Learning with Limited Numerical Precision"). Parameters of float32 are not
 	// rounded.
 	Stochastic bool
-	// Seed names the random numbers of Stochastic, and those that round states of 16
-	// bits, with the step count, the name of the parameter and the element, so that
-	// they do not depend on the device, on shards, or on a restart.
+	// Seed determines the random numbers of Stochastic and of the rounding of 16-bit
+	// states, together with the step count, the name of the parameter and the element.
+	// They therefore do not depend on the device, on shards, or on a restart.
 	Seed uint64
-	// Params, unless nil, returns what is particular to a parameter. It is asked
-	// when one is added.
+	// Params, unless nil, returns the options of one parameter. It is called when a
+	// parameter is added.
 	Params func(name string) ParamOptions
 }
 
-// NonFinitePolicy is what becomes of a step whose gradient is not finite.
+// NonFinitePolicy says what a step does with a gradient that is not finite.
 type NonFinitePolicy uint8
 
 const (
@@ -96,15 +97,15 @@ const (
 	Fail NonFinitePolicy = iota
 	// SkipStep leaves the parameter, or with StepRange its range, as it is.
 	SkipStep
-	// SkipElement leaves the elements alone and sets their states to 0, as
-	// bitsandbytes' CUDA kernels do. Norms of updates leave them out. In 4 bits states
-	// without signs become the smallest value of their block, and in 8 bits second moments
-	// count as 1.6e-7 of its absmax. In the sums over rows and columns
-	// of [Adafactor], and in the matrix that [Muon] makes orthogonal, they count as 0.
+	// SkipElement leaves the elements alone and sets their states to 0, as bitsandbytes'
+	// CUDA kernels do. Norms of updates leave them out. In 4 bits states without signs
+	// become the smallest value of their block; in 8 bits second moments count as 1.6e-7
+	// of the absmax of their block. In [Adafactor]'s sums over rows and columns, and in
+	// the matrix that [Muon] makes orthogonal, these elements count as 0.
 	SkipElement
 )
 
-// ParamOptions is what is particular to a parameter.
+// ParamOptions are the options of one parameter.
 type ParamOptions struct {
 	// LR multiplies the learning rate; 0 stands for 1.
 	LR float32
@@ -134,8 +135,8 @@ func (o Options) withDefaults(rule optim.Rule) Options {
 // maxChunk keeps the size of a blob an int on every platform.
 const maxChunk = 1 << 27
 
-// chunkUnit is what Chunk is a multiple of: with so many elements the size of a
-// blob is a multiple of 4 bytes, and the next one is aligned.
+// Chunk is a multiple of chunkUnit, so that the size of a blob is a multiple of 4 bytes
+// and the next blob is aligned.
 func (o *Options) chunkUnit(states int) int {
 	unit := o.Block
 	for states*unit%4 != 0 {
@@ -144,7 +145,7 @@ func (o *Options) chunkUnit(states int) int {
 	return unit
 }
 
-// width returns that of the states of a parameter of n elements.
+// width returns the width of the states of a parameter of n elements.
 func (o *Options) width(name string, n int) int {
 	if o.Keep32 != nil && o.Keep32(name) {
 		return 32
@@ -152,7 +153,7 @@ func (o *Options) width(name string, n int) int {
 	return widthBySize(n, o.MinSize, o.Bits)
 }
 
-// widthBySize is the width of the states of n elements that Keep32 does not name.
+// widthBySize is the width of the states of n elements that Keep32 does not select.
 func widthBySize(n, minSize, bits int) int {
 	if n < minSize {
 		return 32
@@ -160,7 +161,7 @@ func widthBySize(n, minSize, bits int) int {
 	return bits
 }
 
-// knownWidth says whether states can have so many bits.
+// knownWidth says whether states can have this number of bits.
 func knownWidth(bits int) bool { return bits == 4 || bits == 8 || bits == 16 || bits == 32 }
 
 // aligned says whether shards of n elements can begin or end at element i.
@@ -193,7 +194,7 @@ func (o *Options) check(rule optim.Rule) error {
 	return checkCodeMaps(o.Map1, o.Map2, o.NearestCodes, rule)
 }
 
-// options are those of an optimizer, with the rule that it has.
+// options are the Options of an optimizer, with its rule.
 type options struct {
 	equation
 	Options
@@ -224,8 +225,8 @@ func (o *options) joint() bool {
 	return o.SumNorms != nil && o.hyper.Norms() && !o.hyper.Rule.Factored()
 }
 
-// layoutOf returns the form of states of a width. Factors stand for the last one of a
-// matrix.
+// layoutOf returns the form of states of a width. In a matrix the factors replace the
+// last state.
 func (o *options) layoutOf(bits int, s shape) layout {
 	l := layout{states: o.states(), bits: bits, block: o.Block}
 	if s.factored {
@@ -234,8 +235,8 @@ func (o *options) layoutOf(bits int, s shape) layout {
 	return l
 }
 
-// param returns what is particular to a parameter, with the learning rate's factor
-// and the weight decay that hold.
+// param returns the options of one parameter, with its effective learning rate factor and
+// weight decay.
 func (o *Options) param(name string, decay float64) (ParamOptions, error) {
 	var p ParamOptions
 	if o.Params != nil {

@@ -7,23 +7,23 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// newMarks returns the marks of the chunks of a shard of n elements. One without elements
-// has a mark too, since the norms of its parameter are added once in a step.
+// newMarks returns the marks of the chunks of a shard of n elements. An empty shard has a
+// mark too, because the norms of its parameter are added once in a step.
 func (o *Options) newMarks(n int) optim.Marks { return optim.NewMarks(Blocks(n, o.Chunk)) }
 
-// claim is the chunks of a parameter that a call updates.
+// claim holds the chunks of a parameter that a call updates.
 type claim struct {
 	q           *param
 	first, last int
 }
 
-// claimOf returns the chunks of n elements from lo on.
+// claimOf returns the chunks of n elements from element lo.
 func (a *Optimizer) claimOf(q *param, lo, n int) claim {
 	return claim{q, lo / a.o.Chunk, max(1, Blocks(lo+n, a.o.Chunk))}
 }
 
-// claim notes that a call is to update n elements from lo on, which no other call of this
-// step may. Its result goes to settle.
+// claim reserves n elements from element lo for a call: no other call of this step may
+// update them. Its result goes to settle.
 func (a *Optimizer) claim(q *param, lo, n int) (claim, error) {
 	c := a.claimOf(q, lo, n)
 	a.mu.Lock()
@@ -35,15 +35,16 @@ func (a *Optimizer) claim(q *param, lo, n int) (claim, error) {
 	return c, nil
 }
 
-// note marks what a call has claimed.
+// note marks the chunks of a claim.
 func (a *Optimizer) note(c claim, m optim.Mark) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c.q.marks.Set(c.first, c.last, m)
 }
 
-// settle ends a claim, also when the call panics: what it has not begun may be repeated,
-// and where it stopped half-way the optimizer cannot be used any more.
+// settle ends a claim, also when the call panics. Chunks that it has not begun may be
+// repeated. If it stopped half-way through a chunk, the optimizer cannot be used any
+// more.
 func (a *Optimizer) settle(c claim, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +53,7 @@ func (a *Optimizer) settle(c claim, ok bool) {
 	}
 }
 
-// usable returns an error if nothing can be done with the optimizer's state.
+// usable returns an error if the optimizer's state cannot be used.
 func (a *Optimizer) usable() error {
 	if err := a.made(); err != nil {
 		return err
@@ -81,7 +82,7 @@ func (a *Optimizer) label() string {
 	return a.o.name
 }
 
-// midStep says whether some chunks are not updated in the step that has begun.
+// midStep says whether some chunks are not yet updated in the current step.
 func (a *Optimizer) midStep() bool {
 	for _, q := range a.params {
 		if a.t > 0 && (q.n > 0 || a.o.joint()) && !q.marks.All(optim.Updated) {
@@ -91,6 +92,6 @@ func (a *Optimizer) midStep() bool {
 	return false
 }
 
-// updated says whether chunk i of a saved shard was updated in the step that it was saved
-// at. All were where no step was under way.
+// updated says whether chunk i of a saved shard was already updated in the step at which
+// it was saved. All chunks were if no step was under way.
 func (p *savedParam) updated(i int) bool { return p.marks == "" || p.marks[i/8]>>(i%8)&1 == 1 }

@@ -10,8 +10,8 @@
 //
 // A [Rule] is the equation of an optimizer with its hyperparameters: [AdamW], [Adam],
 // [AdEMAMix], [Lion], [SGD], [RMSprop], [Adagrad], [LAMB], [LARS], [Adafactor] or [Muon].
-// OPTIMIZERS.md compares them. [Options] are the same for all: the width of the states, where
-// they lie, and what a step does with gradients that are not finite.
+// OPTIMIZERS.md compares them. All rules have the same [Options]: the width of the
+// states, their location, and what a step does with gradients that are not finite.
 //
 // # State
 //
@@ -39,17 +39,20 @@
 //
 // # Codes of bitsandbytes
 //
-// Maps and layout are those of bitsandbytes; its codes can differ from the nearest ones:
+// The maps and the layout are the same as in bitsandbytes. Its codes can differ from the
+// nearest codes:
 //
-//   - Its CUDA kernels divide approximately. Next to a midpoint their code may be the neighbour.
-//   - Its CPU library looks codes up in a coarse table. Below 1e-2 of absmax the neighbour is
-//     common. Below 1e-5 codes are off by up to 4 in the signed map and 7 in the unsigned one: 0
-//     in a block with other values gets code 131 of the signed map, 2.1e-5·absmax, or code 7 of
-//     the unsigned map, 1.6e-5·absmax. A block of zeros gets code 0.
-//   - An absmax below 1e-38: here it divides like any other. The torch code of version 0.50
-//     divides by 1e-38, and stores 1e-38 for a partial last block, zeros included. The CPU
-//     library multiplies by a reciprocal, which is infinite below 2.9e-39: only signs are left,
-//     and zeros get code 0.
+//   - Its CUDA kernels divide approximately. Next to a midpoint they may give the
+//     neighbouring code.
+//   - Its CPU library looks codes up in a coarse table. Below 1e-2 of absmax it often
+//     gives the neighbouring code. Below 1e-5 of absmax codes are off by up to 4 in the
+//     signed map and 7 in the unsigned map: 0 in a block with other values gets code 131
+//     of the signed map, 2.1e-5·absmax, or code 7 of the unsigned map, 1.6e-5·absmax. A
+//     block of zeros gets code 0.
+//   - Here an absmax below 1e-38 divides like any other. The torch code of bitsandbytes
+//     0.50 divides by 1e-38 instead, and stores 1e-38 for a partial last block, also for
+//     a block of zeros. The CPU library multiplies by the reciprocal of absmax, which is
+//     infinite below 2.9e-39: only signs are left, and zeros get code 0.
 //
 // # Devices
 //
@@ -65,7 +68,7 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// The block sizes that this package takes, in elements.
+// MinBlock and MaxBlock are the smallest and the largest block size, in elements.
 const (
 	MinBlock = 32
 	MaxBlock = 4096
@@ -85,15 +88,15 @@ func Blocks(n, block int) int {
 // block is from [MinBlock] to [MaxBlock]. No operands overlap. A block of zeros
 // has absmax 0 and the code nearest to 0; the sign of a zero is lost.
 //
-// On the CPU a NaN or infinity in src is an error that wraps
-// [snug.ErrNonFinite] and names its index, and nothing is written. Other
-// devices do not look ahead: there a block with such an element gets absmax NaN
-// and the code of 0, so that all of it comes back as NaN.
+// On the CPU a NaN or infinity in src is an error that wraps [snug.ErrNonFinite] and
+// names its index, and nothing is written. Other devices do not check first: there a
+// block with such an element gets absmax NaN and codes of 0, so that Dequantize gives NaN
+// for the whole block.
 //
-// The map is read during the call only. It is one of [DynamicMap], [LinearMap]
-// and [QuantileMap], that of a checkpoint, or any other. The two maps of
-// DynamicMap have ready search tables; another costs a table of 192 KiB, which is
-// kept for the next call and takes about 0.2 ms to fill when the map changes.
+// The map is read during the call only. It may come from [DynamicMap], [LinearMap],
+// [QuantileMap] or a checkpoint, or be any other map. The search tables of the two maps
+// of DynamicMap are kept. Another map takes a table of 192 KiB, which is kept for the
+// next call and takes about 0.2 ms to fill when the map changes.
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape],
 // [snug.ErrDevice] or [snug.ErrNonFinite].
@@ -101,10 +104,9 @@ func Quantize[C snug.Vector8, A snug.Vector32, V snug.Vector](codes C, absmax A,
 	return quantize(snug.ViewOf8(codes), snug.ViewOf(absmax), snug.ViewOf(src), m, block)
 }
 
-// Dequantize writes map[code]·absmax, computed in float32 and rounded to the
-// type of dst, for every code. The lengths are those of [Quantize]; no
-// operands overlap. It needs no memory beyond 16 KiB a worker, and that only
-// when dst is not float32.
+// Dequantize writes map[code]·absmax, computed in float32 and rounded to the type of dst,
+// for every code. The lengths are the same as for [Quantize]; no operands overlap. It
+// needs 16 KiB a worker when dst is not float32, and otherwise no memory.
 //
 // Errors wrap [snug.ErrConfig] (block, map), [snug.ErrDType], [snug.ErrShape]
 // or [snug.ErrDevice], and nothing is written then.
@@ -145,8 +147,8 @@ func dequantize(dst, codes, absmax snug.View, m *Map, block int) error {
 	return nil
 }
 
-// check is the common part of both directions: x is the vector of floats and
-// name its name.
+// check checks the operands of both directions: x is the vector of floats and name its
+// name.
 func check(op, name string, x, codes, absmax snug.View, m *Map, block int) (*snug.Device, error) {
 	if err := checkBlock(block); err != nil {
 		return nil, fmt.Errorf("quant8: %s: %w", op, err)

@@ -11,17 +11,17 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// ReadShards restores the state from what [Optimizer.WriteTo] has written for other
-// shards of the same parameters, by optimizers with the same Bits, Block and
-// MinSize at the same step: it reads all of them and takes the elements that are
-// here. So a run goes on bit for bit with more or fewer processes, from shards to
-// the whole, or the reverse. Parameters that were not added here are passed over.
-// It needs memory for one saved chunk.
+// ReadShards restores the state from states that [Optimizer.WriteTo] has written for
+// other shards of the same parameters. The optimizers that wrote them have the same Bits,
+// Block and MinSize and are at the same step. ReadShards reads all of them and takes the
+// elements of its own shards. A run therefore continues bit for bit with more or fewer
+// processes, from shards to whole parameters, or the reverse. Parameters that were not
+// added to this optimizer are ignored. It needs memory for one saved chunk.
 //
-// The error wraps [snug.ErrCorrupt] and [snug.ErrConfig] as that of
-// [Optimizer.ReadFrom]; ErrConfig too when an element that is here is in none of the
-// saved states, or in two. All headers are read and checked before anything is
-// changed. A later error leaves the optimizer unusable, until a restore succeeds.
+// The error wraps [snug.ErrCorrupt] and [snug.ErrConfig] as with [Optimizer.ReadFrom]; it
+// wraps ErrConfig too when an element of this optimizer is in none of the saved states,
+// or in two. All headers are read and checked before anything changes. A later error
+// leaves the optimizer unusable until a restore succeeds.
 func (a *Optimizer) ReadShards(states ...io.Reader) error {
 	if err := a.readShards(states); err != nil {
 		return fmt.Errorf("quant8: %s: restore from %d states: %w", a.label(), len(states), err)
@@ -80,7 +80,7 @@ func (a *Optimizer) readShards(states []io.Reader) error {
 	return nil
 }
 
-// checkSource says whether a state is one of the same parameters.
+// checkSource says whether a state has the same parameters.
 func (a *Optimizer) checkSource(h *saved) error {
 	if err := a.checkOptions(h, false); err != nil {
 		return err
@@ -103,13 +103,13 @@ func (a *Optimizer) checkSource(h *saved) error {
 	return nil
 }
 
-// checkRun says whether two states are of the same step of a run.
+// checkRun says whether two states were saved at the same step of a run.
 func (h *saved) checkRun(first *saved) error {
 	if h.step != first.step {
 		return fmt.Errorf("saved at step %d, the first at %d: %w", h.step, first.step, snug.ErrConfig)
 	}
 	if h.maps.entries() != first.maps.entries() {
-		return fmt.Errorf("saved with other maps than the first: %w", snug.ErrConfig)
+		return fmt.Errorf("saved with other maps than the first state: %w", snug.ErrConfig)
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func checkCover(q *param, sources []source) error {
 	return nil
 }
 
-// marksOf returns which chunks of q were updated in the step that was saved.
+// marksOf returns which chunks of q were updated in the saved step.
 func (a *Optimizer) marksOf(q *param, sources []source) (optim.Marks, error) {
 	marks := a.o.newMarks(q.n)
 	known := make([]bool, len(marks))
@@ -173,7 +173,7 @@ func (a *Optimizer) marksOf(q *param, sources []source) (optim.Marks, error) {
 	return marks, nil
 }
 
-// takeShards reads all of a state and copies what is here.
+// takeShards reads a whole state and copies the elements that this optimizer has.
 func (a *Optimizer) takeShards(s source) error {
 	var buf []float32 // so that blobs are aligned
 	for _, p := range s.h.params {
@@ -203,8 +203,8 @@ func (a *Optimizer) takeShards(s source) error {
 	return err
 }
 
-// takeFactors reads the factors of a matrix, if it has them, and copies them if it is
-// here.
+// takeFactors reads the factors of a matrix, if it has them, and copies them if this
+// optimizer has the matrix.
 func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error {
 	size := a.o.shapeOf(p.rows, p.cols).factorBytes()
 	switch {
@@ -220,7 +220,7 @@ func (a *Optimizer) takeFactors(d *state.Decoder, p savedParam, q *param) error 
 	})
 }
 
-// shardBlob is the state of n elements of a parameter from lo on.
+// shardBlob is the state of n elements of a parameter from element lo.
 type shardBlob struct {
 	lo, n int
 	blob  []byte

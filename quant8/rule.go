@@ -15,8 +15,8 @@ type Rule interface {
 	equation() equation
 }
 
-// known says whether a rule is one of this package. A pointer to one, or a struct around
-// one, may be nil inside.
+// known says whether a rule is a type of this package. A pointer to one, or a struct
+// around one, may be nil inside.
 func known(rule Rule) bool {
 	switch rule.(type) {
 	case AdamW, Adam, AdEMAMix, Lion, SGD, RMSprop, Adagrad, LAMB, LARS, Adafactor, Muon:
@@ -25,16 +25,16 @@ func known(rule Rule) bool {
 	return false
 }
 
-// equation is a rule as the engine has it.
+// equation is a rule in the form of the engine.
 type equation struct {
 	name   string      // of the optimizer
 	hyper  optim.Hyper // without the step count and the gradient scale
 	warmup [2]int      // steps of AdEMAMix's α and β3
 	scale  MuonScale
-	err    error // the first of number
+	err    error // the first error of number
 }
 
-// number sets a hyperparameter to x, or if that is 0 to the default. It is above 0 and
+// number sets a hyperparameter to x, or to the default if x is 0. It must be above 0 and
 // below most.
 func (e *equation) number(name string, to *float64, x, standard, most float32) {
 	if x == 0 {
@@ -45,7 +45,7 @@ func (e *equation) number(name string, to *float64, x, standard, most float32) {
 	}
 }
 
-// refuse sets err, unless there is one.
+// refuse sets err, unless it is set.
 func (e *equation) refuse(format string, args ...any) {
 	if e.err == nil {
 		e.err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), snug.ErrConfig)
@@ -62,13 +62,13 @@ func (e *equation) check() error {
 	return nil
 }
 
-// StateBytes returns the bytes that an optimizer of a rule keeps for a parameter: of n
-// elements with a shape of n, of a matrix with a shape of rows and columns.
-// With s states that is s·(4·⌈n/Block⌉ + n) for n elements with 8 bits, s·(4·⌈n/Block⌉ +
-// ⌈n/2⌉) with 4, 2·s·n with 16 and 4·s·n with 32, and with any of them for n below
-// MinSize. A matrix of [Adafactor] has 4·(rows+cols) bytes in the place of a state.
-// Options.Keep32 is not asked. StateBytes is 0 for what [New], [Optimizer.Add] or
-// [Optimizer.AddMatrix] refuse.
+// StateBytes returns the bytes of state that an optimizer of a rule keeps for a
+// parameter. The shape is n for a vector, and rows, cols for a matrix. For n elements and
+// s states it is s·(4·⌈n/Block⌉ + n) with 8 bits, s·(4·⌈n/Block⌉ + ⌈n/2⌉) with 4, 2·s·n
+// with 16 and 4·s·n with 32. For n below MinSize it is 4·s·n with every width. A matrix
+// of [Adafactor] has 4·(rows+cols) bytes instead of one of the states. Options.Keep32 is
+// not called. StateBytes is 0 if [New], [Optimizer.Add] or [Optimizer.AddMatrix] refuses
+// the rule, the options or the shape.
 func StateBytes(rule Rule, o Options, shape ...int) int64 {
 	o.Keep32 = nil
 	all, err := newOptions(rule, o)

@@ -10,8 +10,9 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// devicePieces bounds the ranges that another device splits a vector into, each
-// of which has an element of the result, and minDevicePiece the elements of one.
+// devicePieces is the maximum number of pieces into which another device splits a vector;
+// each piece has an element of the result. minDevicePiece is the minimum number of
+// elements of a piece.
 const (
 	devicePieces   = 4096
 	minDevicePiece = 1 << 11
@@ -19,8 +20,8 @@ const (
 
 var places = sync.Pool{New: func() any { return new([devicePieces]int32) }}
 
-// firstAboveOn is [sweep.First] on a device other than the CPU, which it waits
-// for. It takes up to 16 KiB there for the call.
+// firstAboveOn is [sweep.First] on a device other than the CPU. It waits for the device,
+// and takes up to 16 KiB there for the call.
 func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (int, error) {
 	j := scanJob{v: v, scale: scale, limit: limit}
 	there, err := snug.Make[int32](dev, cpu.Chunks(v.Len(), j.piece()))
@@ -48,8 +49,8 @@ func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (i
 	return -1, nil
 }
 
-// scanJob writes for each piece of v the first index, from the start of the
-// piece, that firstAbove looks for, or -1.
+// scanJob writes for each piece of v the first index that firstAbove looks for, counted
+// from the start of the piece, or -1.
 type scanJob struct {
 	found, v snug.View
 	scale    float32
@@ -63,7 +64,7 @@ func (j *scanJob) Operands(yield func(*driver.Mem)) {
 	yield(device.Mem(&j.v))
 }
 
-// piece returns the elements of a piece, a multiple of the least, so that
+// piece returns the number of elements of a piece, a multiple of the minimum, so that
 // pieces start where wide accesses do.
 func (j *scanJob) piece() int {
 	return max(1, cpu.Chunks(j.v.Len(), devicePieces*minDevicePiece)) * minDevicePiece

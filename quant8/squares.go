@@ -37,12 +37,12 @@ func (r RMSprop) equation() equation {
 //	v ← v + g²
 //	p ← p - lr·g/(√v + ε)
 //
-// A sum in 8 bits does not grow by a g² of less than half the distance of two codes,
-// which near the absmax of a block is 1/142 of that, and in 4 bits 1/32; long runs need
-// 16 bits, which round at random, or 32. A sum that exceeds float32, 3.4e38, spoils its
-// block.
+// In 8 and 4 bits a sum does not grow if g² is less than half the distance of two codes.
+// Near the absmax of a block this half is 1/142 of absmax in 8 bits, and 1/32 in 4 bits.
+// Long runs need 16 bits, which round at random, or 32. A sum that exceeds float32,
+// 3.4e38, spoils its block.
 //
-// The state is v, in the form of that of [RMSprop] and of as many bytes.
+// The state is v, with the form and the bytes of [RMSprop]'s state.
 type Adagrad struct {
 	Eps         float32 // added to the root of the sum of squares, default 1e-10
 	WeightDecay float32 // L2: WeightDecay·p is added to the gradient; default 0

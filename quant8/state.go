@@ -14,11 +14,11 @@ import (
 )
 
 // WriteTo writes the state of the optimizer: a header with the step count, the learning
-// rate of the current step, the maps of the codes and the names of the parameters, and all
-// moments, StateBytes. Between the Steps of one Advance it also writes which elements are
-// updated, so that a restored run updates the others. It needs no memory beyond the state,
-// and on devices other than the CPU the memory of one chunk. The hyperparameters are not
-// part of the state.
+// rate of the current step, the maps of the codes and the names of the parameters, and
+// all moments, StateBytes. Between the Steps of one Advance it also writes which elements
+// are updated, so that a restored run updates the others. It needs no memory beyond the
+// state, and on devices other than the CPU memory for one chunk. The hyperparameters are
+// not part of the state.
 func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	e := state.NewEncoder(w, state.OptimizerMagic)
 	if err := a.usable(); err != nil {
@@ -41,11 +41,10 @@ func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 }
 
 // ReadFrom restores what [Optimizer.WriteTo] wrote, into an optimizer with the same
-// options to which the same parameters were added, in any order, of each the same shard.
-// The maps of the codes become those that were saved. It reads no further than the end of
-// the saved state. A run with the same hyperparameters then continues bit for bit. It
-// needs no memory beyond the state, and on devices other than the CPU the memory of one
-// chunk.
+// options, to which the same parameters or the same shards of them were added, in any
+// order. The saved maps replace the optimizer's. It does not read beyond the end of the
+// saved state. A run with the same hyperparameters then continues bit for bit. It needs
+// no memory beyond the state, and on devices other than the CPU memory for one chunk.
 //
 // The error wraps [snug.ErrCorrupt] when the bytes are damaged, cut short or of another
 // version, and [snug.ErrConfig] when they are the state of another configuration or r is
@@ -67,8 +66,8 @@ func (a *Optimizer) ReadFrom(r io.Reader) (int64, error) {
 }
 
 // AppendBinary appends the bytes of [Optimizer.WriteTo] to b. It implements
-// [encoding.BinaryAppender]. The result holds all of the state once more; WriteTo avoids
-// that.
+// [encoding.BinaryAppender]. The result is a second copy of the whole state; WriteTo
+// avoids it.
 func (a *Optimizer) AppendBinary(b []byte) ([]byte, error) {
 	if size := a.StateBytes(); size > int64(math.MaxInt-len(b)) {
 		return b, fmt.Errorf("quant8: %s: save %d bytes to a slice: %w", a.label(), size, snug.ErrNoMemory)
@@ -90,7 +89,7 @@ func (a *Optimizer) UnmarshalBinary(data []byte) error {
 	return err
 }
 
-// eachBlob calls use for the factors and the state of every chunk of every parameter.
+// eachBlob calls use for the factors of every parameter and for the state of every chunk.
 func (a *Optimizer) eachBlob(dirty bool, use func(blob []byte) error) error {
 	for _, name := range a.names() {
 		q := a.params[name]
@@ -134,7 +133,7 @@ func (a *Optimizer) restore(d *state.Decoder, h *saved) error {
 	return nil
 }
 
-// resume takes up a step that was saved, all of whose updates were made.
+// resume continues at a saved step whose updates are all made.
 func (a *Optimizer) resume(step int, lr float32, maps codeMaps) {
 	a.t, a.lr, a.rate, a.maps, a.invalid = step, lr, nil, maps, ""
 	a.skipped = a.skipped[:0]

@@ -15,30 +15,33 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// tooLarge is 2^63 as float32 bits. Gradients from there on count as infinite:
-// with room for rounding, the square of a smaller one is finite, and so the
-// moments stay finite for ever.
+// tooLarge is 2^63 as float32 bits. Gradients of this magnitude or more count as
+// infinite. The square of a smaller gradient is finite, also after rounding, so that the
+// moments always stay finite.
 const tooLarge = (63 + 127) << 23
 
-// Step updates a parameter by the gradient g·gradScale, as the optimizer describes. p
-// has the registered number of elements of float32, float16 or bfloat16 and is
-// rounded once, to nearest, or at random with Options.Stochastic; g has as many of
-// any of these types. They do not overlap. gradScale is for example the inverse of a
+// Step updates a parameter by the gradient g·gradScale, as the optimizer describes. p has
+// the registered number of elements of float32, float16 or bfloat16 and is rounded once,
+// to nearest, or at random with Options.Stochastic. g has the same number of elements, of
+// any of these types. p and g do not overlap. gradScale is for example the inverse of a
 // loss scale or a clipping factor.
 //
-// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square
-// has no room in float32, is an error that wraps [snug.ErrNonFinite] and names
-// the parameter and the index, unless Options.NonFinite says otherwise. Nothing is
-// written then, on any device; on one that is not the CPU the call waits for this
-// check. p is not checked; where weight decay is part of the gradient, elements that are
-// not finite spoil their state.
+// A NaN, an infinity or a magnitude of 2^63 or more in g·gradScale, whose square float32
+// cannot hold, is an error that wraps [snug.ErrNonFinite] and names the parameter and the
+// index, unless Options.NonFinite says otherwise. Then nothing is written, on any device.
+// On devices other than the CPU the call waits for this check. p is not checked; where
+// weight decay is part of the gradient, elements of p that are not finite spoil their
+// state.
 //
-// Without a [Storage] the state follows the parameter: it is allocated on the device of p,
-// and moved when that changes. With one, p lies on the CPU; an error of Acquire leaves the
-// chunks before the one it names updated, and StepRange may go on from there. After an error
-// of Release, and after either error in the middle of a parameter whose rule needs all of
-// it, the optimizer cannot be used until a state is restored. All devices give the bits of
-// the CPU, but for norms, see [LAMB], and the products of [Muon].
+// Without a [Storage] the state follows the parameter: it is allocated on the device of
+// p, and moves when p is on another device. With a Storage, p lies on the CPU. After an
+// error of Acquire the chunks before the chunk it names are updated, and StepRange may
+// continue from there. After an error of Release, or after either error in the middle of
+// a parameter whose rule needs the whole parameter, the optimizer cannot be used until a
+// state is restored.
+//
+// All devices give the same bits as the CPU, except norms, see [LAMB], and the products
+// of [Muon].
 //
 // Other errors wrap [snug.ErrConfig] (the name is unknown, Advance was not
 // called or refused the learning rate, an element was updated since, gradScale is not
@@ -48,11 +51,10 @@ func (a *Optimizer) Step(name string, p, g snug.View, gradScale float32) error {
 	return a.step(name, 0, true, p, g, gradScale)
 }
 
-// StepRange is [Optimizer.Step] for elements lo to lo+len(p)-1 of a parameter, so
-// that its pieces can be updated as their gradients arrive. lo is a multiple of
-// Options.Chunk, and so is the length unless the range ends the parameter.
-// A range that overlaps one which was updated in this step, or is being updated, is an
-// error.
+// StepRange is [Optimizer.Step] for elements lo to lo+len(p)-1 of a parameter, so that
+// pieces of the parameter can be updated as their gradients arrive. lo is a multiple of
+// Options.Chunk, and so is the length unless the range ends the parameter. A range is an
+// error if it overlaps a range that was updated in this step or is being updated.
 func (a *Optimizer) StepRange(name string, lo int, p, g snug.View, gradScale float32) error {
 	return a.step(name, lo, false, p, g, gradScale)
 }
@@ -78,7 +80,7 @@ func (a *Optimizer) step(name string, lo int, whole bool, p, g snug.View, gradSc
 	return nil
 }
 
-// update makes a step of what was claimed.
+// update makes a step of the claimed elements.
 func (a *Optimizer) update(dev *snug.Device, q *param, lo int, p, g snug.View, gradScale float32) error {
 	first, err := a.checkGradient(dev, q, lo, g, gradScale)
 	bad := first >= 0
@@ -156,7 +158,7 @@ func (a *Optimizer) begun() error {
 	return a.rate
 }
 
-// checkOperands checks those of a step.
+// checkOperands checks the operands of a step.
 func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.View, gradScale float32) (*param, *snug.Device, error) {
 	if err := a.usable(); err != nil {
 		return nil, nil, err
@@ -174,7 +176,7 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 	case whole && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q has %d elements, p has %d: %w", name, q.n, p.Len(), snug.ErrShape)
 	case lo < 0 || lo > q.n || p.Len() > q.n-lo:
-		return nil, nil, fmt.Errorf("parameter %q: %d elements from %d on, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
+		return nil, nil, fmt.Errorf("parameter %q: %d elements from element %d, of %d: %w", name, p.Len(), lo, q.n, snug.ErrShape)
 	case a.o.hyper.Whole() && p.Len() != q.n:
 		return nil, nil, fmt.Errorf("parameter %q: %d elements of %d, want all, as every step takes: %w", name, p.Len(), q.n, snug.ErrShape)
 	case lo%a.o.Chunk != 0 || p.Len()%a.o.Chunk != 0 && p.Len() != q.n-lo:
@@ -195,8 +197,8 @@ func (a *Optimizer) checkOperands(name string, lo int, whole bool, p, g snug.Vie
 
 func finite(x float32) bool { return x-x == 0 }
 
-// checkGradient looks for elements that must not reach the state, and returns the first
-// if they are to be skipped, or -1.
+// checkGradient looks for elements that must not reach the state. It returns the first if
+// the options skip them, or else -1.
 func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.View, scale float32) (i int, err error) {
 	if dev.IsCPU() {
 		i = sweep.First(g, scale, tooLarge)
@@ -209,10 +211,10 @@ func (a *Optimizer) checkGradient(dev *snug.Device, q *param, lo int, g snug.Vie
 	return i, nil
 }
 
-// run runs a job over the chunks of a parameter from element lo on.
+// run runs a job over the chunks of a parameter from element lo.
 func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
 	switch {
-	case j.states == 0 && dev.IsCPU(): // none lie in chunks
+	case j.states == 0 && dev.IsCPU(): // no states lie in chunks
 		j.Run()
 		return nil
 	case a.o.Storage != nil:
@@ -221,7 +223,7 @@ func (a *Optimizer) run(dev *snug.Device, q *param, lo int, j stepJob) error {
 	return a.stepInMemory(dev, q, lo, j)
 }
 
-// stepInMemory runs all chunks at once: their blobs lie one after the other.
+// stepInMemory runs all chunks at once: their blobs lie one after another.
 func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) error {
 	state, err := a.stateOn(dev, q)
 	if err != nil {
@@ -248,27 +250,27 @@ func (a *Optimizer) stepInMemory(dev *snug.Device, q *param, lo int, j stepJob) 
 	return nil
 }
 
-// stepJob updates p and the state of whole chunks. state begins with the blob
-// of the first, or blobs has those that a Storage gave.
+// stepJob updates p and the state of whole chunks. state begins with the blob of the
+// first chunk, or blobs has the blobs of a Storage.
 type stepJob struct {
 	p, g, state snug.View
 	blobs       [maxTogether][]byte
 	layout
 	chunk  int
-	m, v   *blockq.Encoder // of states with signs and without
+	m, v   *blockq.Encoder // encoders of states with signs and without
 	rule   optim.Coef
-	signed []bool   // whether the states have the form of those with signs
+	signed []bool   // whether each state has the form with signs
 	sums   *squares // nil, or where to add squares instead of a step
 
-	// Of a matrix of Adafactor on a device other than the CPU; elsewhere rule has them.
+	// For a matrix of Adafactor on a device other than the CPU; on the CPU rule has them.
 	roots     snug.View // of optim.NewFactors
 	rootLimit float32
 	shape
 
-	skip   bool          // leaves elements alone whose gradient is not finite, and sets their states to 0
+	skip   bool          // leaves alone elements whose gradient is not finite, and sets their states to 0
 	random bool          // rounds p at random, if it is f16 or bf16
 	draw   philox.Stream // names the random numbers
-	first  uint64        // number of p's first element, in the stream too
+	first  uint64        // number of p's first element, also in the stream
 }
 
 func (j *stepJob) Kernel() string { return "quant8.step" }
@@ -307,7 +309,7 @@ func (j *stepJob) Run() {
 type stepArgs struct {
 	stepJob
 	state    []byte
-	tile     int // elements of one update: a block, or what suits the cache
+	tile     int // elements of one update: a block, or a length that suits the cache
 	grain    int // elements of one item, a multiple of tile
 	perChunk int // items in a chunk
 }

@@ -2,13 +2,14 @@ package quant8
 
 import "github.com/snug-ml/snug/internal/optim"
 
-// maxTogether is the most chunks of a Storage that are updated together, so that workers
-// wait for one another less often.
+// maxTogether is the maximum number of chunks of a Storage that are updated together, so
+// that workers wait for one another less often.
 const maxTogether = 8
 
-// stepStored updates the chunks of a parameter from element lo on while their blobs are
-// acquired: as many together as the Storage says, but one after another where norms are
-// summed, whose order is that of the chunks. Meanwhile the Storage may read the next ones.
+// stepStored updates the chunks of a parameter from element lo while their blobs are
+// acquired. It updates as many together as the Storage says. Where norms are summed it
+// updates one after another, because sums are added in the order of the chunks. Meanwhile
+// the Storage may read the next blobs.
 func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	p, g, number := j.p, j.g, j.first
 	chunk, end := lo/a.o.Chunk, Blocks(lo+p.Len(), a.o.Chunk)
@@ -35,10 +36,10 @@ func (a *Optimizer) stepStored(q *param, lo int, j stepJob) error {
 	return nil
 }
 
-// stepTogether updates all chunks of a job, the first of which is number chunk. A chunk is
-// updated then; a parameter whose rule needs all of it, at the end of the step. Where the
-// Storage does not give a blob, the chunks before it are updated. coming are the keys of the
-// chunks after them.
+// stepTogether updates all chunks of a job; the first has number chunk. Each chunk then
+// counts as updated; with a rule that needs the whole parameter, chunks count as updated
+// at the end of the step. If the Storage does not give a blob, the chunks before it are
+// updated. coming are the keys of the chunks after the job.
 func (a *Optimizer) stepTogether(q *param, chunk int, j stepJob, coming []string) (err error) {
 	held, done, dirty := 0, 0, false
 	defer func() {

@@ -10,15 +10,16 @@ import (
 	"github.com/snug-ml/snug/internal/optim"
 )
 
-// Storage keeps optimizer state outside of the optimizer, for example in an
-// offloading store. What Acquire has returned is released also where the update panics. A key always comes with the same size, and between Acquire
-// and Release of a key there is no other Acquire of it. It must allow
-// concurrent calls if the optimizer's methods are called concurrently.
+// Storage keeps optimizer state outside of the optimizer, for example in an offloading
+// store. Every acquired blob is released, also when the update panics. A key always comes
+// with the same size. Between Acquire and Release of a key there is no other Acquire of
+// it. A Storage must allow concurrent calls if the optimizer's methods are called
+// concurrently.
 //
 // A Storage may have two more methods, which make steps faster. Prefetch(keys ...string)
-// hears which blobs the same call of Step acquires next. Together(size int) int says how many
-// blobs of size bytes a step should hold at once; a step holds 8 at most, and one without the
-// method.
+// receives the keys of the blobs that the same call of Step acquires next. Together(size
+// int) int returns how many blobs of size bytes a step should hold at once. A step holds
+// at most 8, and one if the Storage lacks the method.
 type Storage interface {
 	// Acquire returns the size bytes of a blob, 4-byte aligned and zero at
 	// first. They stay valid until Release.
@@ -27,9 +28,9 @@ type Storage interface {
 	Release(key string, dirty bool) error
 }
 
-// StoredIn reports whether the optimizer keeps its state in storage: whether that is its
-// [Storage], or the Storage has a method StoredIn(any) bool that says so, as one that stands
-// before another may have.
+// StoredIn reports whether the optimizer keeps its state in storage: storage is its
+// [Storage], or its Storage has a method StoredIn(any) bool that returns true. A Storage
+// that wraps another one may have this method.
 func (a *Optimizer) StoredIn(storage any) bool {
 	if a.o.Storage == nil || storage == nil {
 		return false
@@ -40,14 +41,14 @@ func (a *Optimizer) StoredIn(storage any) bool {
 	return reflect.TypeOf(storage).Comparable() && any(a.o.Storage) == storage
 }
 
-// layout is the form of the states of some elements: how many there are, their
-// width, and the block of those of 8 and 4 bits.
+// layout is the form of the states of some elements: the number of states, their width,
+// and the block size of 8 and 4 bits.
 type layout struct{ states, bits, block int }
 
 // narrow says whether the states have a form that only this package knows.
 func (l layout) narrow() bool { return l.bits == 4 || l.bits == 16 }
 
-// signs says which states have the form of those with signs.
+// signs says which states have the form with signs.
 func (l layout) signs(rule optim.Rule) []bool {
 	if l.bits == 8 {
 		return rule.Signed8()[:l.states]
@@ -55,7 +56,7 @@ func (l layout) signs(rule optim.Rule) []bool {
 	return rule.Signed()[:l.states]
 }
 
-// chunks returns how many blobs the states of n elements are.
+// chunks returns the number of blobs that hold the states of n elements.
 func (q *param) chunks(elements int) int {
 	if q.states == 0 {
 		return 0
@@ -79,11 +80,11 @@ func (l layout) codes(n int) int {
 	return n
 }
 
-// state8 is the state of one chunk in codes of 8 bits, or of 4, of which two share a
-// byte. In its memory the absmax of all states come first.
+// state8 is the state of one chunk in codes of 8 bits, or of 4 bits, two in a byte. In
+// its memory the absmax of all states come first.
 type state8 struct {
-	absmax [optim.MaxStates][]float32 // of the blocks
-	codes  [optim.MaxStates][]uint8   // of the elements
+	absmax [optim.MaxStates][]float32 // absmax of the blocks
+	codes  [optim.MaxStates][]uint8   // codes of the elements
 }
 
 func (l layout) split8(blob []byte, n int) (s state8) {
@@ -128,8 +129,8 @@ func bytesOfFloats(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// stateOn returns the in-memory state of q on dev. It allocates what does not
-// exist yet and moves what lies elsewhere.
+// stateOn returns the in-memory state of q on dev. It allocates the state if it does not
+// exist yet, and moves it if it lies elsewhere.
 func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,7 +153,7 @@ func (a *Optimizer) stateOn(dev *snug.Device, q *param) (snug.Array[uint8], erro
 	return moved, nil
 }
 
-// makeState returns zeros that are 4-byte aligned, which a []byte need not be.
+// makeState returns zeros that are 4-byte aligned. A []byte need not be aligned.
 func makeState(dev *snug.Device, size int) (snug.Array[uint8], error) {
 	if !dev.IsCPU() {
 		return snug.Make[uint8](dev, size)
@@ -186,8 +187,8 @@ func (q *param) place(chunk, elements int) (begin, size int) {
 	return begin, int(q.bytes(min(elements, q.n-chunk*elements)))
 }
 
-// withBlob calls use with the state of one chunk of q, or of its factors, which use may
-// change if dirty. Without a Storage and on a device other than the CPU that is a copy.
+// withBlob calls use with the state of one chunk of q, or of its factors. use may change
+// it if dirty. Without a Storage and on a device other than the CPU the state is a copy.
 func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) (err error) {
 	begin, size := q.place(chunk, a.o.Chunk)
 	if a.o.Storage == nil {
@@ -234,7 +235,7 @@ func (a *Optimizer) acquire(q *param, chunk, size int) ([]byte, error) {
 	return nil, err
 }
 
-// release ends what acquire began.
+// release ends the use of a blob that acquire began.
 func (a *Optimizer) release(q *param, chunk int, dirty bool) error {
 	key := q.storageKey(chunk)
 	if err := a.o.Storage.Release(key, dirty); err != nil {

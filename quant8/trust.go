@@ -25,18 +25,19 @@ import (
 // where the trust ratio |p|/|u| is 1 if a norm is 0, and for parameters with
 // ParamOptions.NoTrust. A step has two passes: one reads parameter, gradient and state
 // for the norms, the other updates, with any width of the state. The norms are sums in
-// float64, rounded alike whatever the number of workers; they depend on Block and Chunk.
-// They take 16 bytes for every 16384 elements during the step, and at least that for
-// every chunk. A device other than the CPU adds them in another order, so that the step
-// size, which is rounded to float32, can in rare cases differ in its last bit; they take
-// 16 bytes for every 4096 elements there, up to 32 KiB, and the step waits for them.
+// float64. They have the same bits for any number of workers, and depend on Block and
+// Chunk. During the step the sums take 16 bytes for every 16384 elements, and at least 16
+// for every chunk. A device other than the CPU adds in another order, so that the step
+// size, which is rounded to float32, can in rare cases differ in its last bit. There the
+// sums take 16 bytes for every 4096 elements, up to 32 KiB, and the step waits for them.
 //
-// The states, their bytes, and what holds for sparse gradients are as with [AdamW].
+// It has the states of [AdamW], with the same bytes and the same limits for sparse
+// gradients.
 //
-// Each process must hold the whole parameter, unless Options.SumNorms adds the norms
-// of its shards: without it [Optimizer.AddShard] of a part is an error.
-// [Optimizer.StepRange] of a part is always an error. A norm that is not finite, because
-// p is not, is an error of the step that wraps [snug.ErrNonFinite], with nothing written.
+// Each process must hold the whole parameter, unless Options.SumNorms adds the norms of
+// its shards: without it [Optimizer.AddShard] of a part is an error.
+// [Optimizer.StepRange] of a part is always an error. If p makes a norm that is not
+// finite, the step returns an error that wraps [snug.ErrNonFinite] and writes nothing.
 type LAMB struct {
 	Beta1       float32 // decay of the first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999
@@ -58,10 +59,10 @@ func (r LAMB) equation() equation {
 //	p ← p - m
 //
 // where the trust ratio η·|p|/(|g| + wd·|p|) is 1 if a norm is 0, and for parameters with
-// ParamOptions.NoTrust. Steps, norms, their memory, what parameters may be, and errors are
-// as with [LAMB].
+// ParamOptions.NoTrust. Passes, norms, their memory, shards and errors are the same as
+// with [LAMB].
 //
-// The state is m, of as many bytes as that of [Lion].
+// The state is m, with the bytes of [Lion]'s state.
 type LARS struct {
 	Momentum    float32 // in (0,1), default 0.9
 	Trust       float32 // η, above 0, default 1e-3
@@ -75,8 +76,8 @@ func (r LARS) equation() equation {
 	return e
 }
 
-// limit returns the constants of a step of p and its state, a job without factors, with
-// the step size that its norms ask for.
+// limit returns the constants of a step of p and its state, with the step size that
+// follows from their norms. The job has no factors.
 func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) (optim.Hyper, error) {
 	sums := squareSums.Get().(*squares)
 	defer squareSums.Put(sums)
@@ -103,10 +104,10 @@ func (a *Optimizer) limit(dev *snug.Device, q *param, h optim.Hyper, j stepJob) 
 	return h.Sized(sums.parameter, sums.update, q.total), nil
 }
 
-// squares are sums over a parameter.
+// squares are sums of squares over a parameter.
 type squares struct {
 	parameter, update float64
-	items             [][2]float64 // of the items of a job
+	items             [][2]float64 // sums of the items of a job
 }
 
 var squareSums = sync.Pool{New: func() any { return new(squares) }}
@@ -125,8 +126,8 @@ func (s *squares) end() {
 	}
 }
 
-// perPair is about how many elements each of the pairs of sums covers that another
-// device makes, and maxPairs how many there are at most.
+// perPair is the approximate number of elements that each pair of sums of another device
+// covers. maxPairs is the maximum number of pairs.
 const (
 	perPair  = 1 << 12
 	maxPairs = 1 << 11
@@ -135,10 +136,10 @@ const (
 // pairsOf returns the pairs of sums of n elements.
 func pairsOf(n int) int { return min(cpu.Chunks(n, perPair), maxPairs) }
 
-// pairSize is that of a pair of float64.
+// pairSize is the size of a pair of float64.
 const pairSize = 16
 
-// measureOn adds to j.sums on a device other than the CPU, which it waits for.
+// measureOn adds to j.sums on a device other than the CPU, and waits for the device.
 func measureOn(dev *snug.Device, j stepJob) error {
 	there, err := snug.Make[uint8](dev, pairSize*pairsOf(j.p.Len()))
 	if err != nil {
@@ -160,7 +161,7 @@ func pairBytes(pairs [][2]float64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(pairs))), pairSize*len(pairs))
 }
 
-// measureJob writes pairs of sums of squares whose totals are those that Run of
+// measureJob writes pairs of sums of squares. Their totals are the totals that Run of
 // stepJob adds to its sums.
 type measureJob struct {
 	stepJob
