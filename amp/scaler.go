@@ -97,7 +97,9 @@ func (s *Scaler) SetInterval(steps int) error {
 //
 // Errors, with nothing written: [snug.ErrConfig] when the optimizer's
 // gradients were unscaled since the last Update, when Scale was never called, so
-// that no loss can have been scaled, or when grads is nil; [snug.ErrDType] for a
+// that no loss can have been scaled, when grads is nil, or when it yields nothing, as a
+// window of package accum does before its first micro-batch has ended, while one is open,
+// and, with a Reducer, until it is full; [snug.ErrDType] for a
 // gradient of float16, in which unscaling would lose what the scale has saved;
 // [snug.ErrDevice]. When grads does not yield the same twice, which is
 // [snug.ErrConfig] too, or work on the device fails, the gradients are
@@ -208,12 +210,13 @@ func (s *Scaler) clip(op, name string, run func(progress) (Stats, error)) (Stats
 // Step calls step once if all gradients of the optimizer are finite, and
 // reports whether it did. Unless Unscale was called since the last Update, it
 // unscales grads first; otherwise it does not look at grads, which may be nil.
-// It returns the error of step unchanged, and lets its panics through; Step may then be
-// called again, with a step that knows what it has done.
+// It returns the error of step unchanged, and lets its panics through. After either, Step
+// may be called again: step then runs from its beginning, and must itself pass over the
+// parameters that it has updated before. An optimizer's count of steps goes up within
+// step, as by quant8's Advance, so that skipped steps do not count.
 //
 // Other errors are the errors of [Scaler.Unscale], and [snug.ErrConfig] when step is
-// nil, when Step was called for the optimizer since the last Update, or when
-// Unscale saw no gradient, so that nothing was checked.
+// nil or when Step was called for the optimizer since the last Update.
 func (s *Scaler) Step(optimizer string, grads iter.Seq2[string, snug.View], step func() error) (stepped bool, err error) {
 	if step == nil {
 		return false, fmt.Errorf("amp: Step: the function of optimizer %q is nil: %w", optimizer, snug.ErrConfig)
@@ -229,8 +232,6 @@ func (s *Scaler) Step(optimizer string, grads iter.Seq2[string, snug.View], step
 		return false, undefined("Step", optimizer)
 	case o.stepped:
 		return false, fmt.Errorf("amp: Step: optimizer %q was stepped since the last Update: %w", optimizer, snug.ErrConfig)
-	case o.stats.Gradients == 0 && s.opts.Mode != Disabled:
-		return false, fmt.Errorf("amp: Step: optimizer %q has no gradients, so none were checked: %w", optimizer, snug.ErrConfig)
 	}
 	if !s.skips(o) {
 		if err := step(); err != nil {
@@ -254,20 +255,19 @@ func (s *Scaler) Update() error {
 		clear(s.optimizers)
 		return nil
 	}
-	overflow, checked, failed := "", false, false
+	overflow, checked := "", false
 	for name, o := range s.optimizers {
-		checked = checked || o.stats.Gradients > 0
-		failed = failed || o.failed
+		checked = checked || !o.failed
 		if s.skips(o) && (overflow == "" || name < overflow) {
 			overflow = name
 		}
 	}
-	if !checked && failed { // no gradient was checked, so the scale learns nothing
+	if len(s.optimizers) == 0 {
+		return fmt.Errorf("amp: Update: no gradient was unscaled since the last Update: %w", snug.ErrConfig)
+	}
+	if !checked { // every walk stopped half-way, so the scale learns nothing
 		clear(s.optimizers)
 		return nil
-	}
-	if !checked {
-		return fmt.Errorf("amp: Update: no gradient was unscaled since the last Update: %w", snug.ErrConfig)
 	}
 	if s.opts.Mode == Dynamic && overflow == "" {
 		s.advance()

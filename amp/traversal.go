@@ -17,7 +17,7 @@ import (
 // pass is what a traversal does to every gradient.
 type pass struct {
 	op     string
-	began  *bool   // becomes true when gradients may have changed, unless nil
+	began  *bool   // of a Scaler, unless nil: becomes true when gradients may have changed
 	factor float32 // multiplies; 1 writes nothing
 	limit  float32 // cuts off magnitudes above; noLimit writes nothing
 	noF16  bool    // refuse float16
@@ -70,6 +70,9 @@ func (s *traversal) run(grads iter.Seq2[string, snug.View]) error {
 		return fmt.Errorf("amp: %s: no gradients, the walker is nil: %w", s.op, snug.ErrConfig)
 	}
 	grads(s.check)
+	if s.err == nil && s.began != nil && s.checked.gradients == 0 {
+		s.err = fmt.Errorf("amp: %s: no gradients: the walk is empty: %w", s.op, snug.ErrConfig)
+	}
 	if s.err != nil {
 		return s.err
 	}
