@@ -188,7 +188,7 @@ func inspectPart(r io.ReaderAt, size int64) (*content, error) {
 	if inner.Note != "" {
 		c.Note += ", " + inner.Note
 	}
-	c.Entries = inner.Entries
+	c.Entries, c.States = inner.Entries, inner.States
 	return c, nil
 }
 

@@ -34,6 +34,8 @@ func inspectCommand() *command {
   a safetensors file              its tensors and its metadata
   a saved state of package quant8, amp or accum
                                   its kind, its version, its progress, and its parameters
+  such states in one file, written one after the other
+                                  each of them
   a saved plan of recomputation   its name, stages and operations
   a checkpoint (DIR/step-00000025), or its run.json
                                   the run, the step, what the run says of itself, and the parts
@@ -64,6 +66,7 @@ type content struct {
 	Step     int               `json:"step,omitempty"`
 	About    json.RawMessage   `json:"about,omitempty"`
 	Entries  []entry           `json:"entries"`
+	States   []*content        `json:"states,omitempty"` // of a file with more than one
 }
 
 // entry is a tensor, a blob or a parameter.
@@ -124,7 +127,15 @@ func (c *content) print(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\n", printable(e.Name), e.DType, shape, plan.FormatBytes(e.Bytes), crc)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, s := range c.States {
+		if err := s.print(w); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printable returns a name without what would upset a terminal or the table: it is quoted
@@ -218,19 +229,31 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	return inspectTensors(r, size, sum)
 }
 
+// inspectState describes saved states, of which a file has one or several in a row.
 func inspectState(r io.ReaderAt, size int64) (*content, error) {
-	found, err := state.Describe(r, size)
+	list, err := state.DescribeAll(r, size)
 	if err != nil {
 		return nil, err
 	}
-	c := &content{
-		Format: "state of " + found.Kind, Version: found.Version, Bytes: size,
-		Note: printable(found.Note) + ", checksum right", Entries: []entry{},
+	var all []*content
+	var kinds []string
+	for _, found := range list {
+		c := &content{
+			Format: "state of " + found.Kind, Version: found.Version, Bytes: found.Bytes,
+			Note: printable(found.Note) + ", checksum right", Entries: []entry{},
+		}
+		for _, e := range found.Entries {
+			c.Entries = append(c.Entries, entry{Name: e.Name, DType: e.Type, Shape: e.Shape, Bytes: e.Bytes})
+		}
+		all, kinds = append(all, c), append(kinds, found.Kind)
 	}
-	for _, e := range found.Entries {
-		c.Entries = append(c.Entries, entry{Name: e.Name, DType: e.Type, Shape: e.Shape, Bytes: e.Bytes})
+	if len(all) == 1 {
+		return all[0], nil
 	}
-	return c, nil
+	return &content{
+		Format: fmt.Sprintf("%d states, of %s", len(all), strings.Join(kinds, ", ")), Version: all[0].Version, Bytes: size,
+		Note: "checksums right", Entries: []entry{}, States: all,
+	}, nil
 }
 
 // inspectPlan describes JSON, which is a plan of recomputation or none of snug's files.

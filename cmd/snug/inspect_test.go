@@ -119,6 +119,46 @@ func TestInspect(t *testing.T) {
 	}
 }
 
+// TestStatesInARow: a file of several states is described state by state, and verified to
+// its end.
+func TestStatesInARow(t *testing.T) {
+	all := savedStates(t)
+	row := slices.Concat(all["masters"], all["adamw8"], all["scaler"])
+	path := filepath.Join(t.TempDir(), "training")
+	write := func(b []byte) {
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+	}
+	write(row)
+	status, out, errs := snugged("verify", path)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "3 states, of amp's master weights, a quant8 optimizer, amp's loss scaler")
+	status, out, errs = snugged("inspect", path)
+	require.Zero(t, status, errs)
+	for _, part := range []string{"3 states", "state of amp's master weights, version 1, 1 parameters", "AdamW, 8 bits", "layer.bias", "a scale of 65536"} {
+		require.Contains(t, out, part)
+	}
+	status, out, _ = snugged("inspect", "-json", path)
+	require.Zero(t, status)
+	var c content
+	require.NoError(t, json.Unmarshal([]byte(out), &c))
+	require.EqualValues(t, len(row), c.Bytes)
+	require.Len(t, c.States, 3)
+	require.EqualValues(t, len(all["adamw8"]), c.States[1].Bytes)
+
+	for damage, b := range map[string][]byte{
+		"4 bytes follow the state": append(bytes.Clone(row), "tail"...),
+		"checksum":                 flipped(row, len(all["masters"])+len(all["adamw8"])/2),
+		"a quant8 optimizer":       row[:len(all["masters"])+len(all["adamw8"])-1],
+	} {
+		write(b)
+		for _, command := range []string{"verify", "inspect"} {
+			status, out, errs := snugged(command, path)
+			require.Equal(t, 1, status, damage)
+			require.Contains(t, out+errs, damage)
+		}
+	}
+}
+
 func flipped(b []byte, at int) []byte {
 	b = bytes.Clone(b)
 	b[at] ^= 1

@@ -27,7 +27,7 @@ it with its checksums. It writes a line for each thing that it has checked:
   a checkpoint (step-00000025)       its header run.json and the SHA-256 of its parts, that they belong
                                      together, and that all checkpoints of a folder are of one run
   a part of a checkpoint by itself   its SHA-256
-  a saved state                      its CRC-32C
+  saved states, one or more          the CRC-32C of each, and that nothing follows the last
   a .safetensors file                its description: it has no checksum
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is

@@ -1,10 +1,12 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/crc32c"
 )
 
 // Kind is one kind of saved state.
@@ -40,6 +42,7 @@ type Description struct {
 	Version uint32
 	Note    string  // what its header says, in some words
 	Entries []Entry // parameters; their bytes are all of the data
+	Bytes   int64   // of all that is saved
 }
 
 // Entry is a parameter, or the part of it that is there.
@@ -47,6 +50,39 @@ type Entry struct {
 	Name, Type string
 	Shape      []int
 	Bytes      int64
+}
+
+// DescribeAll is Describe of states that were written one after the other. Bytes that follow
+// and are no state are an error that wraps [snug.ErrCorrupt].
+func DescribeAll(r io.ReaderAt, size int64) ([]Description, error) {
+	var all []Description
+	for at := int64(0); ; {
+		rest := io.NewSectionReader(r, at, size-at)
+		var start [prefixSize]byte
+		n, err := rest.ReadAt(start[:], 0)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if at > 0 && KindOf(start[:n]) == nil {
+			return nil, corrupt("%d bytes follow the state", size-at)
+		}
+		length := size - at // also where the sizes say more
+		header, data := uint64(le.Uint32(start[MagicLen+4:])), le.Uint64(start[MagicLen+8:])
+		if left := uint64(length); header < left && data < left && prefixSize+header+data+2*crc32c.Size < left {
+			length = int64(prefixSize + header + data + 2*crc32c.Size)
+		}
+		found, err := Describe(rest, length)
+		switch {
+		case err != nil && at > 0:
+			return nil, fmt.Errorf("at byte %d: %w", at, err)
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, found)
+		if at += length; at == size {
+			return all, nil
+		}
+	}
 }
 
 // Describe reads and verifies all of a saved state of size bytes, and says what it holds.
@@ -66,7 +102,7 @@ func Describe(r io.ReaderAt, size int64) (Description, error) {
 	}
 	d := NewDecoder(io.NewSectionReader(r, 0, size), kind.Magic)
 	found := kind.describe(d)
-	found.Kind, found.Version = kind.Name, version
+	found.Kind, found.Version, found.Bytes = kind.Name, version, size
 	left := int64(d.size)
 	for _, e := range found.Entries {
 		if left -= e.Bytes; e.Bytes < 0 || left < 0 {

@@ -3,9 +3,11 @@ package state_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/iotest"
 
@@ -39,7 +41,7 @@ func TestDescribe(t *testing.T) {
 	found, err := describe(data)
 	require.NoError(t, err)
 	require.Equal(t, state.Description{
-		Kind: "amp's master weights", Version: 1, Note: "2 parameters",
+		Kind: "amp's master weights", Version: 1, Note: "2 parameters", Bytes: int64(len(data)),
 		Entries: []state.Entry{{Name: "a", Type: "f32", Shape: []int{3}, Bytes: 12}, {Name: "b", Type: "f32", Shape: []int{4}, Bytes: 16}},
 	}, found)
 	for i := range data {
@@ -58,6 +60,47 @@ func TestDescribe(t *testing.T) {
 	_, err = describe(statetest.Seal(bytes.Replace(data, []byte("\x04\x00\x00\x00\x00\x00\x00\x00"), []byte("\x05\x00\x00\x00\x00\x00\x00\x00"), 1)))
 	require.ErrorContains(t, err, "data of 28 bytes, which is not what its 2 parameters take")
 }
+
+// TestDescribeAll: states in a row are described one by one, and damage to any byte, a missing
+// end and bytes that follow are found.
+func TestDescribeAll(t *testing.T) {
+	one := masters(t)
+	all := func(data []byte) ([]state.Description, error) {
+		return state.DescribeAll(bytes.NewReader(data), int64(len(data)))
+	}
+	want, err := describe(one)
+	require.NoError(t, err)
+	for n := 1; n <= 3; n++ {
+		data := bytes.Repeat(one, n)
+		found, err := all(data)
+		require.NoError(t, err)
+		require.Equal(t, slices.Repeat([]state.Description{want}, n), found)
+		for i := range data {
+			damaged := bytes.Clone(data)
+			damaged[i] ^= 0x10
+			_, err := all(damaged)
+			require.True(t, errors.Is(err, snug.ErrCorrupt) || i < state.MagicLen && errors.Is(err, snug.ErrConfig), "byte %d: %v", i, err)
+			if i%len(one) > 0 {
+				_, err = all(data[:i])
+				require.ErrorIs(t, err, snug.ErrCorrupt, "%d bytes", i)
+			}
+		}
+		for _, tail := range []string{"x", "a tail that is longer than the sizes of a state"} {
+			_, err = all(append(bytes.Clone(data), tail...))
+			require.ErrorIs(t, err, snug.ErrCorrupt)
+			require.ErrorContains(t, err, fmt.Sprintf("%d bytes follow the state", len(tail)))
+		}
+	}
+	_, err = all(nil)
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+	broken := errors.New("broken")
+	_, err = state.DescribeAll(failingReader{broken}, 100)
+	require.ErrorIs(t, err, broken)
+}
+
+type failingReader struct{ err error }
+
+func (r failingReader) ReadAt([]byte, int64) (int, error) { return 0, r.err }
 
 // TestHeaderMemory: sizes that a header claims take no memory before the bytes are there.
 func TestHeaderMemory(t *testing.T) {
