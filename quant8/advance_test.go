@@ -35,7 +35,7 @@ func TestAdvance(t *testing.T) {
 				require.True(t, equal(params, p))
 				require.Equal(t, before, stateOf(t, a))
 			}
-			refused("before Advance")
+			refused(`step of "w": call Advance first`)
 			for i, rate := range []float32{-1, float32(math.Copysign(1e-30, -1)), nan, inf, -inf} {
 				a.Advance(rate)
 				refused("learning rate")

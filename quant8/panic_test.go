@@ -285,7 +285,7 @@ func TestLoudBackward(t *testing.T) {
 		}
 		a, before := build(nil), append([]float32(nil), p...)
 		_, err := a.StepInBackward(BackwardOptions{}, two)
-		require.ErrorContains(t, err, "before Advance")
+		require.ErrorContains(t, err, "call Advance first")
 		a.Advance(0)
 		_, err = a.StepInBackward(BackwardOptions{}, two)
 		require.NoError(t, err)

@@ -153,7 +153,7 @@ func (a *Optimizer) checkStep(name string, lo int, whole bool, p, g snug.View, g
 // begun returns an error if no step has begun, or the last Advance was refused.
 func (a *Optimizer) begun() error {
 	if a.rate == nil && a.t == 0 {
-		return fmt.Errorf("before Advance: %w", snug.ErrConfig)
+		return fmt.Errorf("call Advance first: %w", snug.ErrConfig)
 	}
 	return a.rate
 }
