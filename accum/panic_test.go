@@ -270,9 +270,6 @@ func TestLoudPolicies(t *testing.T) {
 	require.NoError(t, w.Add("a", snug.ViewOf([]float32{3})))
 	_, err := w.End()
 	require.NoError(t, err)
-	for _, reset := range []func(){w.Reset, w.Skip} {
-		loud(&schedule.loud, func() error { reset(); return nil })
-	}
 	require.Equal(t, []float32{3}, mean(t, w, "a"))
 	require.Equal(t, Stats{Micros: 1}, w.Stats())
 	loud(&scaler.loud, func() error { _, err := w.AppendBinary(nil); return err })
@@ -280,8 +277,18 @@ func TestLoudPolicies(t *testing.T) {
 	require.NoError(t, err)
 	loud(&scaler.loud, func() error { return w.UnmarshalBinary(data) })
 	require.Equal(t, []float32{3}, mean(t, w, "a"))
+	schedule.loud = true // which only a window that begins asks
 	w.Reset()
 	require.Equal(t, Progress{Step: 1, Weight: 1}, w.Progress())
+	for _, ask := range []func() error{
+		func() error { return w.Begin(1) },
+		func() error { w.Target(); return nil },
+		func() error { _, err := w.AppendBinary(nil); return err },
+	} {
+		loud(&schedule.loud, ask)
+		require.Zero(t, w.Micros())
+	}
+	require.NoError(t, w.Begin(1))
 	require.ErrorIs(t, recovered(func() error {
 		_, err := FindMicroBatch(8, 1, 4, func(Batch) error { panic(errLoud) })
 		return err

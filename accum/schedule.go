@@ -26,7 +26,8 @@ func (t Target) reached(micros int, weight float64) bool {
 	return t.Micros > 0 && micros >= t.Micros || t.Weight > 0 && weight >= t.Weight
 }
 
-// Schedule says how large windows are. A Schedule that is an
+// Schedule says how large windows are. It is asked when the first micro-batch of a window
+// begins. A Schedule that is an
 // encoding.BinaryAppender and an encoding.BinaryUnmarshaler is saved and
 // restored with the [Window].
 type Schedule interface {

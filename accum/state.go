@@ -60,9 +60,10 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 
 // header returns what is saved before the accumulators, without what was measured.
 func (w *Window) header() (*state.Window, error) {
+	target := w.Target()
 	h := &state.Window{WindowFixed: state.WindowFixed{
 		DType: uint32(w.dtype), Step: int64(w.progress.Step), Seen: w.progress.Weight,
-		TargetMicros: int64(w.target.Micros), TargetWeight: w.target.Weight, Micros: int64(w.micros),
+		TargetMicros: int64(target.Micros), TargetWeight: target.Weight, Micros: int64(w.micros),
 		Weight: w.weight, Micro: w.micro, Scale: w.scale,
 		Full: w.full, Open: w.open, Dropped: w.dropped, InPlace: w.inPlace,
 		Windows: int64(w.stats.Windows), Skipped: int64(w.stats.Skipped),
@@ -98,8 +99,9 @@ func (w *Window) header() (*state.Window, error) {
 
 // ReadFrom replaces the state of w by one that WriteTo saved and returns the
 // number of bytes read; it reads no further. Accumulation then goes on bit for
-// bit. w must have the same options and parameters, in any order. A window that was begun
-// keeps its target, whatever the Schedule says now.
+// bit. w must have the same options and parameters, in any order. A window in which a
+// micro-batch was begun keeps its target; one that was saved before its first takes its
+// target from the Schedule of w when that begins.
 //
 // The error wraps [snug.ErrShape] for other parameters, [snug.ErrDType] for
 // another DType, [snug.ErrConfig] where one side has a Scaler and the other has

@@ -94,6 +94,38 @@ func TestResumeAfterDrop(t *testing.T) {
 	require.Zero(t, restored.Weight())
 }
 
+// TestResumeSchedule: a window that was saved before its first micro-batch asks the Schedule
+// that it has now, and one that was begun keeps its target.
+func TestResumeSchedule(t *testing.T) {
+	for begun, want := range map[int]int{0: 9, 1: 4, 3: 4} {
+		w := one(t, 1, Options{Schedule: Constant(4)})
+		for range begun {
+			micro(t, w, 1, 1)
+		}
+		restored := one(t, 1, Options{Schedule: Constant(9)})
+		require.NoError(t, restored.UnmarshalBinary(save(t, w)))
+		require.Equal(t, want, restored.Target().Micros)
+		for i := begun + 1; i <= want; i++ {
+			require.Equal(t, i == want, micro(t, restored, 1, 1))
+		}
+		restored.Reset()
+		require.Equal(t, 9, restored.Target().Micros)
+	}
+	// What a Schedule learns between windows holds whether the run was restored or not.
+	noise, err := NewNoiseScale(NoiseOptions{Min: 1, Max: 64})
+	require.NoError(t, err)
+	w := one(t, 1, Options{Schedule: noise})
+	micro(t, w, 1, 1)
+	w.Reset()
+	require.NoError(t, noise.Observe(Moments{Squares: 9, Inverse: 1, Total: 4}, math.Sqrt(3)))
+	again, err := NewNoiseScale(NoiseOptions{Min: 1, Max: 64})
+	require.NoError(t, err)
+	restored := one(t, 1, Options{Schedule: again})
+	require.NoError(t, restored.UnmarshalBinary(save(t, w)))
+	require.Greater(t, w.Target().Weight, 1.0)
+	require.Equal(t, w.Target(), restored.Target())
+}
+
 func TestStateSize(t *testing.T) {
 	w := one(t, 1000, Options{})
 	micro(t, w, 1, make([]float32, 1000)...)

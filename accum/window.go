@@ -36,7 +36,7 @@ type Window struct {
 	device   *snug.Device
 
 	progress Progress
-	target   Target
+	target   Target  // of a window that was begun
 	micros   int     // of this window that ended
 	weight   float64 // of those that count
 	full     bool
@@ -108,7 +108,7 @@ func New(params []Param, o Options) (*Window, error) {
 	w := &Window{
 		index: make(map[string]int, len(params)), schedule: o.Schedule, overflow: o.NonFinite,
 		measures: o.Measure || o.NonFinite == DropMicro, dtype: vector.DType(), seed: o.Seed, scaler: o.Scaler,
-		device: vector.Device(), target: target,
+		device: vector.Device(),
 	}
 	if err := w.layOut(params, vector); err != nil {
 		return nil, err
@@ -181,13 +181,14 @@ func (w *Window) Begin(weight float64) error {
 	if err := w.usable("Begin"); err != nil {
 		return err
 	}
+	target := w.Target()
 	switch {
 	case w.open:
 		return fmt.Errorf("accum: Begin: call End first, a micro-batch is open: %w", snug.ErrConfig)
 	case w.full:
 		return fmt.Errorf("accum: Begin: call Reset first, the window is full: %w", snug.ErrConfig)
-	case !w.target.valid():
-		return fmt.Errorf("accum: Begin: the schedule ends window %d at %+v, want a limit above 0: %w", w.progress.Step, w.target, snug.ErrConfig)
+	case !target.valid():
+		return fmt.Errorf("accum: Begin: the schedule ends window %d at %+v, want a limit above 0: %w", w.progress.Step, target, snug.ErrConfig)
 	case !(weight >= 0) || math.IsInf(w.weight+weight, 0):
 		return fmt.Errorf("accum: Begin: weight is %v, want a finite number, 0 or more: %w", weight, snug.ErrConfig)
 	}
@@ -199,7 +200,7 @@ func (w *Window) Begin(weight float64) error {
 		return fmt.Errorf("accum: Begin: %w", err)
 	}
 	w.open, w.dropped, w.inPlace, w.micro, w.alpha, w.beta = true, false, false, weight, alpha, beta
-	w.last = w.target.reached(w.micros+1, w.weight+weight)
+	w.target, w.last = target, target.reached(w.micros+1, w.weight+weight)
 	w.found.Reset()
 	w.forget()
 	return nil
@@ -301,6 +302,7 @@ func (w *Window) Flush() (full bool, err error) {
 	case w.micros == 0 && w.reducer == nil:
 		return false, nil
 	}
+	w.target = w.Target()
 	w.half = "Flush"
 	if w.micros == 0 {
 		if err := w.clear(); err != nil {
@@ -329,9 +331,7 @@ func (w *Window) clear() error {
 // under way.
 func (w *Window) Reset() {
 	if w.full {
-		next := Progress{w.progress.Step + 1, w.progress.Weight + w.weight}
-		w.target = w.schedule.Target(next) // which may panic
-		w.progress = next
+		w.progress = Progress{w.progress.Step + 1, w.progress.Weight + w.weight}
 		w.stats.Windows++
 	}
 	w.empty()
@@ -476,8 +476,14 @@ func (w *Window) Total() float64 {
 // Micros returns how many micro-batches of this window ended.
 func (w *Window) Micros() int { return w.micros }
 
-// Target returns when this window is full.
-func (w *Window) Target() Target { return w.target }
+// Target returns when this window is full: before its first micro-batch what the Schedule
+// says now, from then on what it said when that began.
+func (w *Window) Target() Target {
+	if w.micros > 0 || w.open || w.full || w.schedule == nil {
+		return w.target
+	}
+	return w.schedule.Target(w.progress)
+}
 
 // Progress returns what the windows before this one have seen.
 func (w *Window) Progress() Progress { return w.progress }
