@@ -39,8 +39,9 @@ const (
 //
 // Errors, with nothing written: [snug.ErrConfig] when the config is not valid or has a
 // field in Other that [LoadAdapters] refuses, a name is empty or not selected by Targets,
-// there is no adapter, or one is nil or not as the config says; [snug.ErrShape],
-// [snug.ErrDType] and [snug.ErrDevice]. Other errors come from the file system or a device.
+// there is no adapter, or one is nil or not as the config says; [snug.ErrNonFinite] for a
+// NaN or an infinity, which it names; [snug.ErrShape], [snug.ErrDType] and [snug.ErrDevice].
+// Other errors come from the file system or a device.
 func SaveAdapters(dir string, c AdapterOptions, adapters map[string]*LoRA) error {
 	text, err := checkAdapters(&c, adapters)
 	if err == nil {
@@ -92,11 +93,28 @@ func checkAdapters(c *AdapterOptions, adapters map[string]*LoRA) ([]byte, error)
 			return nil, fmt.Errorf("module %q: %w", name, err)
 		}
 	}
+	if err := checkFinite(names, adapters); err != nil {
+		return nil, err
+	}
 	text, err := c.encode()
 	if err == nil && len(text) > maxAdapterConfig {
 		err = fmt.Errorf("a config of %d bytes, want %d at most: %w", len(text), maxAdapterConfig, snug.ErrConfig)
 	}
 	return text, err
+}
+
+// checkFinite returns an error that names the first NaN or infinity of adapters.
+func checkFinite(names []string, adapters map[string]*LoRA) error {
+	stats, err := amp.Measure(func(yield func(string, snug.View) bool) {
+		for _, name := range names {
+			for _, p := range adapters[name].parts(adapters[name].Magnitude.Len() > 0) {
+				if !yield(name+p.suffix, *p.to) {
+					return
+				}
+			}
+		}
+	})
+	return cmp.Or(err, stats.Err())
 }
 
 func (c *AdapterOptions) checkAdapter(s *selector, name string, a *LoRA) error {

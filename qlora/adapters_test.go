@@ -3,6 +3,7 @@ package qlora
 import (
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,6 +130,11 @@ func TestAdaptersErrors(t *testing.T) {
 	short := someAdapters(c)
 	short["layers.0.up"].A = snug.ViewOf(randn(3, 1))
 	require.ErrorIs(t, SaveAdapters(dir, c, short), snug.ErrShape)
+	spoiled := someAdapters(c)
+	spoiled["layers.0.up"].B.Float32s()[1] = float32(math.NaN())
+	err = SaveAdapters(dir, c, spoiled)
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, "layers.0.up.lora_B")
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, files, "nothing was written")

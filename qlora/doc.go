@@ -50,6 +50,11 @@
 // devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
 // rank, with dropout. A [DoRA] also trains the magnitude of each row.
 //
+// In a step, per layer: Linear.Forward, LoRA.Forward, which adds to y; then Linear.Backward,
+// LoRA.Backward, which adds to dx. [Dropout] must be the same in both passes of a step, and the
+// zero Dropout drops nothing. Adapters are small: an optimizer of package quant8 keeps 32-bit
+// state for parameters below 4096 elements, unless Options.MinSize is 1.
+//
 // # Adapters of PEFT
 //
 // [LoadAdapters] reads folders of HuggingFace's PEFT (version 0.21 and older), and

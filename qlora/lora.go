@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/device"
 )
 
 // LoRA is a low-rank adapter of a linear layer:
@@ -15,7 +16,8 @@ import (
 //	y += s·(x·Aᵀ)·Bᵀ
 //
 // Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models",
-// arXiv:2106.09685. Training starts with random A and B = 0, which add nothing. An adapter
+// arXiv:2106.09685. Training starts with B = 0 and a random A, which add nothing; PEFT draws A
+// evenly between -1/√In and 1/√In. An adapter
 // with a Magnitude belongs to a [DoRA].
 type LoRA struct {
 	In, Out, Rank int
@@ -33,10 +35,13 @@ type LoRA struct {
 // [fused.DropoutMask] does, and do not store it. The zero Dropout drops nothing: use it for
 // evaluation.
 type Dropout struct {
-	// Draw is the seed of the run, a tensor number that no other dropout has, such as
-	// step·layers + layer, and the number of the first element of x.
+	// Draw names the mask: the Seed of the run; a Tensor number that no other dropout of the run
+	// has, such as step·layers + layer; and First, the number of x's first element, 0 unless x is
+	// a part.
 	amp.Draw
-	Work snug.View // workspace of the length and type of x for one call; empty: nothing is dropped
+	// Work is a workspace of the length and type of x, which it does not overlap, for one call.
+	// Layers of one width can share it. Without Work nothing is dropped, whatever Draw says.
+	Work snug.View
 }
 
 // LoRAScale returns alpha/rank, or, stabilized, alpha/√rank (rsLoRA: Kalajdzievski
@@ -112,7 +117,8 @@ func (l *LoRA) mask(d Dropout) fused.DropoutMask {
 }
 
 // Grads are the float32 accumulators of a LoRA's gradients, and the factors with which a
-// micro-batch enters them. accum's Window.Into returns both.
+// micro-batch enters them. accum's Window.Into returns both: call it for A and for B in each
+// micro-batch; their factors are equal.
 type Grads struct {
 	A, B      snug.View // of the lengths of LoRA.A and B
 	Magnitude snug.View // of the length of LoRA.Magnitude, for a DoRA
@@ -205,6 +211,8 @@ func (l *LoRA) checkDraw(op string, x snug.View, d Dropout) error {
 		return fmt.Errorf("qlora: LoRA: %s: Work has %d elements, want %d: %w", op, d.Work.Len(), x.Len(), snug.ErrShape)
 	case d.Work.DType() != x.DType():
 		return fmt.Errorf("qlora: LoRA: %s: Work holds %s, want %s: %w", op, d.Work.DType(), x.DType(), snug.ErrDType)
+	case device.Mem(&d.Work).Overlaps(*device.Mem(&x)):
+		return fmt.Errorf("qlora: LoRA: %s: Work overlaps x, which the backward pass needs: %w", op, snug.ErrConfig)
 	}
 	return nil
 }

@@ -286,6 +286,8 @@ func TestLoRAErrors(t *testing.T) {
 	require.ErrorIs(t, a.Forward(v(4), v(2), v(4), Dropout{}), snug.ErrShape)
 	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Dropout{Work: v(3)}), snug.ErrShape)
 	require.ErrorIs(t, a.Forward(v(3), v(2), v(4), Dropout{Work: low(4)}), snug.ErrDType)
+	shared := v(4)
+	require.ErrorIs(t, a.Forward(v(3), v(2), shared, Dropout{Work: shared}), snug.ErrConfig, "Work is x")
 	grads := Grads{A: v(8), B: v(6)}
 	require.ErrorIs(t, a.Backward(v(3), v(2), v(3), v(2), v(4), grads, Dropout{}), snug.ErrShape)
 	for _, g := range []Grads{{A: v(7), B: v(6)}, {A: v(8), B: v(6), Magnitude: v(3)}} {
