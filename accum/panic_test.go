@@ -3,7 +3,6 @@ package accum
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -17,19 +16,6 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
-
-// errLoud is what the callbacks of these tests panic with.
-var errLoud = errors.New("loud")
-
-// recovered returns the error of f, or the one that it panics with.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = p.(error)
-		}
-	}()
-	return f()
-}
 
 // refuses has every call fail until Reset.
 func refuses(t *testing.T, w *Window) {
@@ -71,7 +57,7 @@ func loudWalk(at, before int, panics bool, grads ...named) iter.Seq2[string, snu
 		for i, g := range grads {
 			if calls == at && i == before {
 				if panics {
-					panic(errLoud)
+					panic(kerneltest.ErrFault)
 				}
 				return
 			}
@@ -92,14 +78,14 @@ func TestLoudWalkers(t *testing.T) {
 				for before := range 2 {
 					w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{NonFinite: overflow})
 					require.NoError(t, w.Begin(1))
-					err := recovered(func() error {
+					err := kerneltest.Recovered(func() error {
 						_, err := w.AddAll(loudWalk(at, before, true, a, bad))
 						return err
 					})
 					if err == nil {
 						continue // Gradients is walked fewer times
 					}
-					require.ErrorIs(t, err, errLoud)
+					require.ErrorIs(t, err, kerneltest.ErrFault)
 					if at > 1 && w.half != "" {
 						refuses(t, w)
 						require.NoError(t, w.Begin(1))
@@ -149,27 +135,27 @@ func TestLoudOnBucket(t *testing.T) {
 		calls := 0
 		w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{Bucket: 1, OnBucket: func(Bucket) error {
 			if calls++; calls == at {
-				panic(errLoud)
+				panic(kerneltest.ErrFault)
 			}
 			return nil
 		}})
 		require.NoError(t, w.Begin(1))
-		err := recovered(func() error { return w.Add("b", snug.ViewOf([]float32{1})) })
+		err := kerneltest.Recovered(func() error { return w.Add("b", snug.ViewOf([]float32{1})) })
 		if at == 2 {
 			require.NoError(t, err)
-			err = recovered(func() error {
+			err = kerneltest.Recovered(func() error {
 				_, err := w.End()
 				return err
 			})
 		}
-		require.ErrorIs(t, err, errLoud)
+		require.ErrorIs(t, err, kerneltest.ErrFault)
 		refuses(t, w)
 	}
-	w := newWindow(t, []Param{{"a", 1}}, Options{OnBucket: func(Bucket) error { panic(errLoud) }})
+	w := newWindow(t, []Param{{"a", 1}}, Options{OnBucket: func(Bucket) error { panic(kerneltest.ErrFault) }})
 	require.NoError(t, w.Begin(1))
 	_, _, err := w.Into("a")
 	require.NoError(t, err)
-	require.ErrorIs(t, recovered(func() error { return w.Done("a") }), errLoud)
+	require.ErrorIs(t, kerneltest.Recovered(func() error { return w.Done("a") }), kerneltest.ErrFault)
 	refuses(t, w)
 }
 
@@ -187,7 +173,7 @@ func (r *loudReducer) loud(in string) {
 	if r.exit {
 		runtime.Goexit()
 	}
-	panic(errLoud)
+	panic(kerneltest.ErrFault)
 }
 
 func (r *loudReducer) Sum(x []float64) error { r.loud("Sum"); return r.Reducer.Sum(x) }
@@ -213,14 +199,14 @@ func TestLoudReducer(t *testing.T) {
 			})
 			require.NoError(t, w.Begin(1))
 			require.NoError(t, w.Add("b", snug.ViewOf([]float32{1})))
-			err = recovered(func() error {
+			err = kerneltest.Recovered(func() error {
 				_, err := w.End()
 				return err
 			})
 			if exit {
 				require.ErrorIs(t, err, snug.ErrConfig)
 			} else {
-				require.ErrorIs(t, err, errLoud)
+				require.ErrorIs(t, err, kerneltest.ErrFault)
 			}
 			refuses(t, w)
 			r.in = ""
@@ -239,7 +225,7 @@ type loudSchedule struct{ loud bool }
 
 func (s *loudSchedule) Target(Progress) Target {
 	if s.loud {
-		panic(errLoud)
+		panic(kerneltest.ErrFault)
 	}
 	return Target{Micros: 1}
 }
@@ -248,7 +234,7 @@ type loudScaler struct{ loud bool }
 
 func (s *loudScaler) check() {
 	if s.loud {
-		panic(errLoud)
+		panic(kerneltest.ErrFault)
 	}
 }
 func (s *loudScaler) Scale() float32                        { s.check(); return 2 }
@@ -262,7 +248,7 @@ func TestLoudPolicies(t *testing.T) {
 	loud := func(l *bool, call func() error) {
 		t.Helper()
 		*l = true
-		require.ErrorIs(t, recovered(call), errLoud)
+		require.ErrorIs(t, kerneltest.Recovered(call), kerneltest.ErrFault)
 		*l = false
 	}
 	loud(&scaler.loud, func() error { return w.Begin(1) })
@@ -289,32 +275,13 @@ func TestLoudPolicies(t *testing.T) {
 		require.Zero(t, w.Micros())
 	}
 	require.NoError(t, w.Begin(1))
-	require.ErrorIs(t, recovered(func() error {
-		_, err := FindMicroBatch(8, 1, 4, func(Batch) error { panic(errLoud) })
+	require.ErrorIs(t, kerneltest.Recovered(func() error {
+		_, err := FindMicroBatch(8, 1, 4, func(Batch) error { panic(kerneltest.ErrFault) })
 		return err
-	}), errLoud)
+	}), kerneltest.ErrFault)
 	_, err = New(nil, Options{Schedule: &loudSchedule{}})
 	require.NoError(t, err)
-	require.ErrorIs(t, recovered(func() error { _, err := New(nil, Options{Schedule: &loudSchedule{loud: true}}); return err }), errLoud)
-}
-
-// loudReader panics after n bytes.
-type loudReader struct {
-	io.Reader
-	n int
-}
-
-func (l *loudReader) Read(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return l.Reader.Read(b)
-}
-func (l *loudReader) Write(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return len(b), nil
+	require.ErrorIs(t, kerneltest.Recovered(func() error { _, err := New(nil, Options{Schedule: &loudSchedule{loud: true}}); return err }), kerneltest.ErrFault)
 }
 
 // TestLoudStreams: a window that was restored in part is empty.
@@ -330,21 +297,21 @@ func TestLoudStreams(t *testing.T) {
 	data, err := w.AppendBinary(nil)
 	require.NoError(t, err)
 	for n := 0; n < len(data); n += 50 {
-		require.ErrorIs(t, recovered(func() error { _, err := w.WriteTo(&loudReader{n: n}); return err }), errLoud)
+		require.ErrorIs(t, kerneltest.Recovered(func() error { _, err := w.WriteTo(&kerneltest.FaultStream{Left: n}); return err }), kerneltest.ErrFault)
 		again, err := w.AppendBinary(nil)
 		require.NoError(t, err)
 		require.Equal(t, data, again)
 	}
 	emptied := 0
 	for n := 0; ; n += 50 {
-		err := recovered(func() error {
-			_, err := w.ReadFrom(&loudReader{bytes.NewReader(data), n})
+		err := kerneltest.Recovered(func() error {
+			_, err := w.ReadFrom(&kerneltest.FaultStream{Reader: bytes.NewReader(data), Left: n})
 			return err
 		})
 		if err == nil {
 			break
 		}
-		require.ErrorIs(t, err, errLoud)
+		require.ErrorIs(t, err, kerneltest.ErrFault)
 		if w.Micros() == 0 {
 			emptied++
 			begin()

@@ -15,19 +15,6 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// errLoud is what the callbacks of these tests fail or panic with.
-var errLoud = errors.New("loud")
-
-// recovered returns the error of f, or the one that it panics with.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = p.(error)
-		}
-	}()
-	return f()
-}
-
 // loudStorage fails or panics in one of its calls, which are counted from 1.
 type loudStorage struct {
 	memory
@@ -45,9 +32,9 @@ func (l *loudStorage) loud() error {
 		return nil
 	}
 	if l.panics {
-		panic(errLoud)
+		panic(kerneltest.ErrFault)
 	}
-	return errLoud
+	return kerneltest.ErrFault
 }
 
 func (l *loudStorage) Acquire(key string, size int) ([]byte, error) {
@@ -98,13 +85,13 @@ func TestLoudMaster(t *testing.T) {
 			return m, p, func() error {
 				return m.Update("w", p, func(lo int, v snug.View) error {
 					if stepAt--; stepAt == 0 && !panics {
-						return errLoud // with w as it was
+						return kerneltest.ErrFault // with w as it was
 					}
 					for i := range v.Float32s() {
 						v.Float32s()[i] *= 1.001
 					}
 					if stepAt == 0 {
-						panic(errLoud)
+						panic(kerneltest.ErrFault)
 					}
 					return nil
 				})
@@ -139,17 +126,17 @@ func TestLoudMaster(t *testing.T) {
 				l.panics = panics
 				m, p, update := run(l, 0, false)
 				l.calls, l.at = 0, at
-				err := recovered(update)
+				err := kerneltest.Recovered(update)
 				if err == nil {
 					break
 				}
-				require.ErrorIs(t, err, errLoud)
+				require.ErrorIs(t, err, kerneltest.ErrFault)
 				check(l, m, p, update)
 			}
 			for at := 1; at <= 3; at++ {
 				l := newLoudStorage()
 				m, p, update := run(l, at, panics)
-				require.ErrorIs(t, recovered(update), errLoud)
+				require.ErrorIs(t, kerneltest.Recovered(update), kerneltest.ErrFault)
 				require.Equal(t, at > 1 || panics && form == FullMaster, m.params["w"].half, "%v, chunk %d", form, at)
 				check(l, m, p, update)
 			}
@@ -175,21 +162,21 @@ func TestLoudFill(t *testing.T) {
 			p, calls := snug.ViewOf(make([]snug.BFloat16, 5)), 0
 			fill := func(int, []float32) error {
 				if calls++; calls == at {
-					panic(errLoud)
+					panic(kerneltest.ErrFault)
 				}
 				return nil
 			}
-			require.ErrorIs(t, recovered(func() error { return m.AddFrom("w", p, fill) }), errLoud)
+			require.ErrorIs(t, kerneltest.Recovered(func() error { return m.AddFrom("w", p, fill) }), kerneltest.ErrFault)
 			require.Empty(t, l.lent)
 			require.Zero(t, m.Bytes())
 			if form == FullMaster {
 				calls = 0
-				require.ErrorIs(t, recovered(func() error { return m.Add("w", 5, fill) }), errLoud)
+				require.ErrorIs(t, kerneltest.Recovered(func() error { return m.Add("w", 5, fill) }), kerneltest.ErrFault)
 				require.Empty(t, l.lent)
 			}
 			l.calls, l.at, l.panics = 0, at, true
-			if err := recovered(func() error { return m.AddFrom("w", p, nil) }); form != NoMaster {
-				require.ErrorIs(t, err, errLoud)
+			if err := kerneltest.Recovered(func() error { return m.AddFrom("w", p, nil) }); form != NoMaster {
+				require.ErrorIs(t, err, kerneltest.ErrFault)
 				require.Empty(t, l.lent)
 				l.at = 0
 				require.NoError(t, m.AddFrom("w", p, nil))
@@ -198,41 +185,21 @@ func TestLoudFill(t *testing.T) {
 	}
 }
 
-// loudStream panics after n bytes.
-type loudStream struct {
-	io.Reader
-	n int
-}
-
-func (l *loudStream) Read(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return l.Reader.Read(b)
-}
-
-func (l *loudStream) Write(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return len(b), nil
-}
-
 func TestLoudMasterStreams(t *testing.T) {
 	l := newLoudStorage()
 	m := newMaster(t, MasterOptions{Storage: l, Chunk: 10})
 	require.NoError(t, m.Add("w", 100, func(int, []float32) error { return nil }))
 	data := saveMaster(t, m)
 	for n := 0; n < len(data); n += 30 {
-		require.ErrorIs(t, recovered(func() error { _, err := m.WriteTo(&loudStream{n: n}); return err }), errLoud)
+		require.ErrorIs(t, kerneltest.Recovered(func() error { _, err := m.WriteTo(&kerneltest.FaultStream{Left: n}); return err }), kerneltest.ErrFault)
 		require.Empty(t, l.lent)
 		require.Equal(t, data, saveMaster(t, m))
 		other := newMaster(t, MasterOptions{Storage: l, Chunk: 10})
 		require.NoError(t, other.Add("w", 100, nil))
-		require.ErrorIs(t, recovered(func() error {
-			_, err := other.ReadFrom(&loudStream{bytes.NewReader(data), n})
+		require.ErrorIs(t, kerneltest.Recovered(func() error {
+			_, err := other.ReadFrom(&kerneltest.FaultStream{Reader: bytes.NewReader(data), Left: n})
 			return err
-		}), errLoud)
+		}), kerneltest.ErrFault)
 		require.Empty(t, l.lent)
 		require.NoError(t, other.UnmarshalBinary(data))
 		require.Equal(t, data, saveMaster(t, other))
@@ -271,7 +238,7 @@ func loudWalk(at, before int, panics bool, grads ...[]float32) iter.Seq2[string,
 		for i, g := range grads {
 			if calls == at && i == before {
 				if panics {
-					panic(errLoud)
+					panic(kerneltest.ErrFault)
 				}
 				return
 			}
@@ -315,9 +282,9 @@ func TestLoudWalk(t *testing.T) {
 						_, err := s.Unscale("sgd", good())
 						require.NoError(t, err)
 					}
-					err = recovered(func() error { return call(bad) })
+					err = kerneltest.Recovered(func() error { return call(bad) })
 					require.Error(t, err)
-					require.True(t, errors.Is(err, errLoud) == panics, err)
+					require.True(t, errors.Is(err, kerneltest.ErrFault) == panics, err)
 					if at == 1 && panics || before == 0 { // nothing was changed
 						require.NoError(t, call(good()), "%s, walk %d, gradient %d", op, at, before)
 						continue
@@ -348,10 +315,10 @@ func TestLoudStep(t *testing.T) {
 	require.NoError(t, err)
 	s.Scale()
 	grads := loudWalk(0, 0, false, []float32{4})
-	require.ErrorIs(t, recovered(func() error {
-		_, err := s.Step("sgd", grads, func() error { panic(errLoud) })
+	require.ErrorIs(t, kerneltest.Recovered(func() error {
+		_, err := s.Step("sgd", grads, func() error { panic(kerneltest.ErrFault) })
 		return err
-	}), errLoud)
+	}), kerneltest.ErrFault)
 	stepped, err := s.Step("sgd", nil, func() error { return nil })
 	require.NoError(t, err)
 	require.True(t, stepped)
@@ -370,9 +337,9 @@ func TestDeafWalk(t *testing.T) {
 		yield("b", CastPair{snug.ViewOf([]float32{1}), snug.ViewOf([]float32{1})})
 	}, CastOptions{})
 	require.ErrorIs(t, err, snug.ErrShape)
-	require.ErrorIs(t, recovered(func() error {
-		return CastAll(func(func(string, CastPair) bool) { panic(errLoud) }, CastOptions{})
-	}), errLoud)
+	require.ErrorIs(t, kerneltest.Recovered(func() error {
+		return CastAll(func(func(string, CastPair) bool) { panic(kerneltest.ErrFault) }, CastOptions{})
+	}), kerneltest.ErrFault)
 	require.NoError(t, CastAll(func(func(string, CastPair) bool) {}, CastOptions{}))
 }
 

@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
-
-// errLoud is what the callbacks of these tests fail or panic with.
-var errLoud = errors.New("loud")
 
 // loudStorage fails or panics in one of its calls, which are counted from 1.
 type loudStorage struct {
@@ -27,9 +24,9 @@ func (l *loudStorage) loud() error {
 		return nil
 	}
 	if l.panics {
-		panic(errLoud)
+		panic(kerneltest.ErrFault)
 	}
-	return errLoud
+	return kerneltest.ErrFault
 }
 
 func (l *loudStorage) Acquire(key string, size int) ([]byte, error) {
@@ -44,16 +41,6 @@ func (l *loudStorage) Release(key string, dirty bool) error {
 		return err
 	}
 	return l.loud()
-}
-
-// recovered returns the error of f, or the one that it panics with.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = p.(error)
-		}
-	}()
-	return f()
 }
 
 // loudCase is an optimizer with a parameter "w" of n elements.
@@ -104,11 +91,11 @@ func TestLoudStorage(t *testing.T) {
 					saved, before := bytesOf(a.AppendBinary(nil)), append([]float32(nil), p...)
 					advance(a)
 					loud.calls, loud.at = 0, at
-					err := recovered(func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) })
+					err := kerneltest.Recovered(func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) })
 					if err == nil {
 						break
 					}
-					require.ErrorIs(t, err, errLoud)
+					require.ErrorIs(t, err, kerneltest.ErrFault)
 					require.Empty(t, loud.lent)
 					err = a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1)
 					if err != nil && !a.o.hyper.Whole() {
@@ -161,13 +148,13 @@ func TestLoudFunctions(t *testing.T) {
 	try := func(t *testing.T, call func() error) {
 		t.Helper()
 		loud = true
-		require.ErrorIs(t, recovered(call), errLoud)
+		require.ErrorIs(t, kerneltest.Recovered(call), kerneltest.ErrFault)
 		loud = false
 		require.NoError(t, call())
 	}
 	check := func() {
 		if loud {
-			panic(errLoud)
+			panic(kerneltest.ErrFault)
 		}
 	}
 	options := Options{
@@ -186,7 +173,7 @@ func TestLoudFunctions(t *testing.T) {
 	before := append([]float32(nil), p...)
 	loud = true
 	state := stateOf(t, a)
-	require.ErrorIs(t, recovered(func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) }), errLoud)
+	require.ErrorIs(t, kerneltest.Recovered(func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) }), kerneltest.ErrFault)
 	require.Equal(t, state, stateOf(t, a))
 	require.True(t, equal(before, p))
 	try(t, func() error { return a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1) })
@@ -211,13 +198,13 @@ func TestLoudBackward(t *testing.T) {
 			for at := 1; at <= 2; at++ {
 				a, calls := build(nil), 0
 				a.Advance(1e-3)
-				err := recovered(func() error {
+				err := kerneltest.Recovered(func() error {
 					_, err := a.StepInBackward(BackwardOptions{MaxNorm: most}, func(ready Ready) error {
 						if err := ready("a", snug.ViewOf(p), snug.ViewOf(g)); err != nil {
 							return err
 						}
 						if calls++; calls == at {
-							panic(errLoud)
+							panic(kerneltest.ErrFault)
 						}
 						return ready("b", snug.ViewOf(p), snug.ViewOf(g))
 					})
@@ -227,7 +214,7 @@ func TestLoudBackward(t *testing.T) {
 					require.NoError(t, err) // there is one pass without MaxNorm
 					continue
 				}
-				require.ErrorIs(t, err, errLoud)
+				require.ErrorIs(t, err, kerneltest.ErrFault)
 				if most == 0 || at == 2 { // "a" is updated, "b" may be
 					requireTwice(t, a.Step("a", snug.ViewOf(p), snug.ViewOf(g), 1))
 					step(t, a, "b", p, g, 1)
@@ -243,7 +230,7 @@ func TestLoudBackward(t *testing.T) {
 		a := build(loud)
 		a.Advance(1e-3)
 		_, err := a.StepInBackward(BackwardOptions{}, func(ready Ready) error {
-			_ = recovered(func() error { return ready("a", snug.ViewOf(p), snug.ViewOf(g)) })
+			_ = kerneltest.Recovered(func() error { return ready("a", snug.ViewOf(p), snug.ViewOf(g)) })
 			return nil
 		})
 		require.ErrorIs(t, err, snug.ErrConfig)
@@ -293,33 +280,6 @@ func TestLoudBackward(t *testing.T) {
 	})
 }
 
-// loudIO panics when n bytes have passed.
-type loudIO struct {
-	r io.Reader
-	n int
-}
-
-func (l *loudIO) Read(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return l.r.Read(b)
-}
-
-func (l *loudIO) Write(b []byte) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return len(b), nil
-}
-
-func (l *loudIO) ReadAt(b []byte, at int64) (int, error) {
-	if l.n -= len(b); l.n < 0 {
-		panic(errLoud)
-	}
-	return l.r.(io.ReaderAt).ReadAt(b, at)
-}
-
 // TestLoudReaders: a Reader or Writer that panics leaves nothing acquired. A state that was
 // read in part cannot be used.
 func TestLoudReaders(t *testing.T) {
@@ -332,26 +292,32 @@ func TestLoudReaders(t *testing.T) {
 	_, err := a.WriteBitsAndBytes(&file, BitsAndBytesFormat{})
 	require.NoError(t, err)
 	for n := 0; n < len(data); n += 500 {
-		require.ErrorIs(t, recovered(func() error { return second(a.WriteTo(&loudIO{n: n})) }), errLoud)
-		require.ErrorIs(t, recovered(func() error { return second(a.WriteBitsAndBytes(&loudIO{n: n}, BitsAndBytesFormat{})) }), errLoud)
+		require.ErrorIs(t, kerneltest.Recovered(func() error { return second(a.WriteTo(&kerneltest.FaultStream{Left: n})) }), kerneltest.ErrFault)
+		require.ErrorIs(t, kerneltest.Recovered(func() error {
+			return second(a.WriteBitsAndBytes(&kerneltest.FaultStream{Left: n}, BitsAndBytesFormat{}))
+		}), kerneltest.ErrFault)
 		require.Empty(t, store.lent)
 		require.NoError(t, a.usable(), "writing changes nothing")
 	}
 	for name, read := range map[string]func(n int) error{
-		"stream": func(n int) error { return second(a.ReadFrom(&loudIO{bytes.NewReader(data), n})) },
-		"shards": func(n int) error { return a.ReadShards(&loudIO{bytes.NewReader(data), n}) },
+		"stream": func(n int) error {
+			return second(a.ReadFrom(&kerneltest.FaultStream{Reader: bytes.NewReader(data), Left: n}))
+		},
+		"shards": func(n int) error {
+			return a.ReadShards(&kerneltest.FaultStream{Reader: bytes.NewReader(data), Left: n})
+		},
 		"file": func(n int) error {
-			return a.ReadBitsAndBytes(&loudIO{bytes.NewReader(file.Bytes()), n}, int64(file.Len()), "")
+			return a.ReadBitsAndBytes(&kerneltest.FaultStream{Reader: bytes.NewReader(file.Bytes()), Left: n}, int64(file.Len()), "")
 		},
 	} {
 		unusable := 0
 		for n := 0; ; n += 500 {
 			before := stateOf(t, a)
-			err := recovered(func() error { return read(n) })
+			err := kerneltest.Recovered(func() error { return read(n) })
 			if err == nil {
 				break
 			}
-			require.ErrorIs(t, err, errLoud, name)
+			require.ErrorIs(t, err, kerneltest.ErrFault, name)
 			require.Empty(t, store.lent)
 			if err := a.usable(); err != nil {
 				unusable++

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -152,8 +153,8 @@ func TestMeasureCostsNames(t *testing.T) {
 func TestMeasureCostsFaults(t *testing.T) {
 	c := mixed()
 	for mode, fail := range map[string]func(cancel func()) error{
-		"error":  func(func()) error { return memtest.ErrFault },
-		"panic":  func(func()) error { panic(memtest.ErrFault) },
+		"error":  func(func()) error { return kerneltest.ErrFault },
+		"panic":  func(func()) error { panic(kerneltest.ErrFault) },
 		"exit":   memtest.Exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	} {
@@ -171,7 +172,7 @@ func TestMeasureCostsFaults(t *testing.T) {
 				return fail(cancel)
 			}
 			var got Costs
-			err := memtest.Recovered(func() (err error) {
+			err := kerneltest.Recovered(func() (err error) {
 				got, err = fakeChain(h, c).MeasureCosts(ctx, x, fakeLoss(h, c, nil), 2)
 				return err
 			})
@@ -180,7 +181,7 @@ func TestMeasureCostsFaults(t *testing.T) {
 			switch {
 			case err != nil:
 				require.Zero(t, got)
-				require.True(t, errors.Is(err, memtest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
+				require.True(t, errors.Is(err, kerneltest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
 			case reached: // cancelled in what follows the last operation's check
 				require.GreaterOrEqual(t, target, h.Calls-4)
 			default:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -61,8 +62,8 @@ func TestFaults(t *testing.T) {
 	for _, p := range []Plan{must(KeepAll(c)), must(RecomputeAll(c)), must(Chen(c)), must(Revolve(c, 2)), walk, copies} {
 		t.Run(p.Name, func(t *testing.T) {
 			modes := map[string]func(cancel func()) error{
-				"error":  func(func()) error { return memtest.ErrFault },
-				"panic":  func(func()) error { panic(memtest.ErrFault) },
+				"error":  func(func()) error { return kerneltest.ErrFault },
+				"panic":  func(func()) error { panic(kerneltest.ErrFault) },
 				"exit":   memtest.Exit,
 				"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 			}
@@ -103,7 +104,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 	r, err := chain.NewRunner(p)
 	require.NoError(t, err)
 	var dx *block
-	err = memtest.Recovered(func() error {
+	err = kerneltest.Recovered(func() error {
 		var rep Report
 		var err error
 		dx, rep, err = r.Run(ctx, x, fakeLoss(h, c, nil))
@@ -126,7 +127,7 @@ func faultAt(t *testing.T, c Costs, p Plan, target int, fail func(cancel func())
 		require.Equal(t, map[any]int64{x: x.size, dx: dx.size}, h.live, "call %d", target)
 		return reached
 	}
-	require.True(t, errors.Is(err, memtest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
+	require.True(t, errors.Is(err, kerneltest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
 	require.Equal(t, map[any]int64{x: x.size}, h.live, "call %d", target)
 
 	// The same Runner works afterwards.
@@ -151,15 +152,15 @@ func TestReleasePanics(t *testing.T) {
 	h.Fail = func(i int) error {
 		failing = failing || i == 20
 		if failing {
-			panic(fmt.Errorf("call %d: %w", i, memtest.ErrFault))
+			panic(fmt.Errorf("call %d: %w", i, kerneltest.ErrFault))
 		}
 		return nil
 	}
-	err := memtest.Recovered(func() error {
+	err := kerneltest.Recovered(func() error {
 		_, _, err := fakeChain(h, c).Run(t.Context(), must(KeepAll(c)), x, fakeLoss(h, c, nil))
 		return err
 	})
-	require.ErrorIs(t, err, memtest.ErrFault)
+	require.ErrorIs(t, err, kerneltest.ErrFault)
 	require.Empty(t, h.Problems)
 	require.Equal(t, map[any]int64{x: x.size}, h.live)
 }
@@ -175,7 +176,7 @@ func TestErrorNamesOperation(t *testing.T) {
 		h := newHeap()
 		h.Fail = func(i int) error {
 			if i == target {
-				return memtest.ErrFault
+				return kerneltest.ErrFault
 			}
 			return nil
 		}
@@ -386,15 +387,15 @@ func TestEvalFaults(t *testing.T) {
 				case i != target:
 					return nil
 				case mode == "panic":
-					panic(memtest.ErrFault)
+					panic(kerneltest.ErrFault)
 				case mode == "cancel":
 					cancel()
 					return nil
 				}
-				return memtest.ErrFault
+				return kerneltest.ErrFault
 			}
 			var y *block
-			err := memtest.Recovered(func() (err error) {
+			err := kerneltest.Recovered(func() (err error) {
 				y, err = fakeChain(h, c).Eval(ctx, x)
 				return err
 			})

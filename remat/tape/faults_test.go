@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/remat/internal/memtest"
 	"github.com/stretchr/testify/require"
 )
@@ -91,8 +92,8 @@ func TestFaults(t *testing.T) {
 	require.LessOrEqual(t, stats.Peak, int64(88))
 
 	modes := map[string]func(cancel func()) error{
-		"error":  func(func()) error { return memtest.ErrFault },
-		"panic":  func(func()) error { panic(memtest.ErrFault) },
+		"error":  func(func()) error { return kerneltest.ErrFault },
+		"panic":  func(func()) error { panic(kerneltest.ErrFault) },
 		"exit":   memtest.Exit,
 		"cancel": func(cancel func()) error { cancel(); return context.Canceled },
 	}
@@ -120,10 +121,10 @@ func faultAt(t *testing.T, target int, fail func(cancel func()) error) (reached 
 		reached = true
 		return fail(cancel)
 	}
-	err := memtest.Recovered(func() error { return everything(s) })
+	err := kerneltest.Recovered(func() error { return everything(s) })
 	require.Equal(t, reached && (ctx.Err() == nil || !s.tape.closed), err != nil, "call %d: %v", target, err)
 	if err != nil {
-		require.True(t, errors.Is(err, memtest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
+		require.True(t, errors.Is(err, kerneltest.ErrFault) || errors.Is(err, context.Canceled), "%v", err)
 	}
 	s.w.Fail, s.ctx = nil, t.Context()
 	if !s.tape.closed {
@@ -145,8 +146,8 @@ func TestReleasePanics(t *testing.T) {
 	require.NoError(t, s.get(s.values[1]))
 	require.NoError(t, s.get(s.values[2])) // the first is offloaded now
 	require.Equal(t, 1, s.tape.Stats().Stored)
-	s.w.Fail = func(int) error { return memtest.ErrFault }
-	require.ErrorIs(t, memtest.Recovered(s.tape.Close), memtest.ErrFault)
+	s.w.Fail = func(int) error { return kerneltest.ErrFault }
+	require.ErrorIs(t, kerneltest.Recovered(s.tape.Close), kerneltest.ErrFault)
 	s.finish()
 }
 
@@ -158,7 +159,7 @@ type fullOffloader struct {
 
 func (o *fullOffloader) Store(ctx context.Context, key int, v []float32) error {
 	if o.full {
-		return memtest.ErrFault
+		return kerneltest.ErrFault
 	}
 	return o.world.Store(ctx, key, v)
 }
@@ -229,11 +230,11 @@ func TestTakePanics(t *testing.T) {
 	calls := s.w.Calls
 	s.w.Fail = func(i int) error {
 		if i == calls+2 { // after Load and Bytes
-			return memtest.ErrFault
+			return kerneltest.ErrFault
 		}
 		return nil
 	}
-	require.ErrorIs(t, memtest.Recovered(func() error { return s.take(y) }), memtest.ErrFault)
+	require.ErrorIs(t, kerneltest.Recovered(func() error { return s.take(y) }), kerneltest.ErrFault)
 	require.True(t, y.freed)
 	s.w.Fail = nil
 	s.checkAccount()
@@ -249,7 +250,7 @@ func TestErrorsNameOperation(t *testing.T) {
 	require.NoError(t, err)
 	z, err := s.do(Op{Name: "softmax", Value: "offload"}, 2, y)
 	require.NoError(t, err)
-	s.w.Fail = func(int) error { return memtest.ErrFault }
+	s.w.Fail = func(int) error { return kerneltest.ErrFault }
 	require.EqualError(t, s.get(y), `tape: operation "scores": fault`)
 	_, err = s.do(Op{Name: "sum"}, 1, z)
 	require.EqualError(t, err, `tape: operation "sum": fault`)
@@ -259,7 +260,7 @@ func TestErrorsNameOperation(t *testing.T) {
 	s.w.Fail = nil
 	require.NoError(t, s.get(z))
 	require.NoError(t, s.get(y)) // z is offloaded
-	s.w.Fail = func(int) error { return memtest.ErrFault }
+	s.w.Fail = func(int) error { return kerneltest.ErrFault }
 	require.EqualError(t, s.get(z), `tape: loading the result of operation "softmax": fault`)
 	s.w.Fail = nil
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/remat/internal/memtest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -78,9 +78,9 @@ func TestPolicyErrors(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, "no such decision")
 	}
-	failing := Policy(func(Op) (Decision, error) { return 0, memtest.ErrFault })
+	failing := Policy(func(Op) (Decision, error) { return 0, kerneltest.ErrFault })
 	_, err := SaveAll().Or(failing.MustSave()).Decide(op)
-	require.ErrorIs(t, err, memtest.ErrFault)
+	require.ErrorIs(t, err, kerneltest.ErrFault)
 }
 
 func TestPolicyNames(t *testing.T) {

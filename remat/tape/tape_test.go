@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/remat/internal/memtest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -346,9 +346,9 @@ func TestMisuse(t *testing.T) {
 		_, overwritten := s.tape.Overwrite(ctx, Op{}, over, y.Value)
 		_, alias := s.alias(y)
 		refused("another method of the Tape is running", do(Op{}), input, overwritten, alias, s.get(y), s.take(y), s.banish(y), s.free(y), s.tape.Close())
-		return nil, memtest.ErrFault
+		return nil, kerneltest.ErrFault
 	})
-	require.ErrorIs(t, err, memtest.ErrFault)
+	require.ErrorIs(t, err, kerneltest.ErrFault)
 	_, done, err := s.tape.Get(s.ctx, y.Value)
 	require.NoError(t, err)
 	s.finish()

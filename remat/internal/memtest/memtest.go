@@ -75,28 +75,6 @@ func (p *Pool) Put(s []float32) {
 	}
 }
 
-// ErrFault is the error of calls that fail.
-var ErrFault = errors.New("fault")
-
-// ErrExit stands for the end of the goroutine, as testing.T's FailNow ends it.
-var ErrExit = fmt.Errorf("the goroutine ends: %w", ErrFault)
-
-// Recovered returns the error or the panic of f, or ErrExit if that ends its goroutine.
-func Recovered(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		err := ErrExit
-		defer func() {
-			if p := recover(); p != nil {
-				err = p.(error)
-			}
-			result <- err
-		}()
-		err = f()
-	}()
-	return <-result
-}
-
 // Exit ends the goroutine.
 func Exit(func()) error {
 	runtime.Goexit()
