@@ -7,16 +7,16 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// The background goroutines only do ahead of time what Acquire does itself:
-// those of readAhead read the pages that are used next, those of writeBehind write
-// the dirty pages that are evicted for them. A failure is left for Acquire to meet and
-// report.
+// The background goroutines only do ahead of time what Acquire does itself. The
+// goroutines of readAhead read the pages that are used next. The goroutines of
+// writeBehind write the dirty pages that are evicted for them. Acquire meets and reports
+// failures.
 
-// Prefetch says that the pages of these blobs are used soon. They are read in
-// the background as far as HostLimit has free bytes: at most PrefetchDepth are waiting to
-// be read, and more are ignored, as are keys without a page on disk. A page is
-// evicted for it if it is used later, or, while no order is known, if it was
-// last used before this call. Prefetch never fails and never waits for I/O.
+// Prefetch says that the pages of these blobs are used soon. They are read in the
+// background as far as HostLimit has free bytes. At most PrefetchDepth pages wait to be
+// read; further pages are ignored, and so are keys without a page on disk. Prefetching
+// evicts pages that are used later or, while no order is known, pages that were last used
+// before this call. Prefetch never fails and never waits for I/O.
 func (s *Store) Prefetch(keys ...string) {
 	if !s.made() {
 		return
@@ -30,9 +30,9 @@ func (s *Store) Prefetch(keys ...string) {
 	}
 }
 
-// Together returns how many blobs of size bytes a step of an optimizer should pin at once, so
-// that its workers wait for one another less often: as many as are an eighth of HostLimit, and
-// from 1 to 8. The optimizers of package quant8 ask for it.
+// Together returns how many blobs of size bytes a step of an optimizer should pin at
+// once, so that its workers wait for one another less often: the number that fits into an
+// eighth of HostLimit, but from 1 to 8. The optimizers of package quant8 call it.
 func (s *Store) Together(size int) int {
 	const most = 8
 	switch {
@@ -59,7 +59,7 @@ func (s *Store) hint(p *page) {
 // readable reports whether p can be read ahead.
 func readable(p *page) bool { return p.buf == nil && !p.busy && !p.bad && !p.gone && p.stored() }
 
-// coming returns the page that is wanted after i others, nil at the end.
+// coming returns the page that is wanted after i other pages, nil at the end.
 func (s *Store) coming(i int) *page {
 	if i < len(s.hints) {
 		return s.hints[i]
@@ -84,8 +84,8 @@ func (s *Store) wake() {
 	}
 }
 
-// readAhead reads coming pages until the store closes. Another one takes over when a
-// Source has ended the goroutine.
+// readAhead reads coming pages until the store closes. When a Source ends the goroutine,
+// another readAhead takes over.
 func (s *Store) readAhead() {
 	defer s.wg.Done()
 	s.mu.Lock()
@@ -112,8 +112,8 @@ func (s *Store) readAhead() {
 	ended = false
 }
 
-// readOne reads p ahead, which has memory. How a Source panics or ends the goroutine is
-// kept for who pins the page.
+// readOne reads p ahead; p has memory. A panic or Goexit of a Source is kept for the
+// caller that pins the page.
 func (s *Store) readOne(p *page) {
 	s.begin(p)
 	defer s.end(p)
@@ -170,9 +170,9 @@ func (s *Store) nextRead() *page {
 	}
 }
 
-// evictFor drops clean pages that are used later than p until size bytes fit.
-// It reports whether they do; if a dirty page must be written first, it
-// returns that. If what is being written will free enough soon, nothing more is dropped.
+// evictFor drops clean pages that are used later than p until size bytes fit. It reports
+// whether they fit. If a dirty page must be written first, it returns the page. If the
+// writes in progress will free enough bytes, it drops no more pages.
 func (s *Store) evictFor(p *page, size int64) (fits bool, dirty *page, soon bool) {
 	for !s.buffers.fits(size) {
 		v := s.victims.top()
@@ -202,11 +202,11 @@ func (s *Store) writeBehind() {
 			s.work.Wait()
 			continue
 		}
-		_ = s.write(p) // p stays dirty; who needs its memory writes again and reports
+		_ = s.write(p) // p stays dirty; the caller that needs its memory writes again and reports
 	}
 }
 
-// nextWrite returns the dirty page that stands in the way of a coming one.
+// nextWrite returns the dirty page that must be evicted for a coming page.
 func (s *Store) nextWrite() *page {
 	if s.committing || s.hold {
 		return nil

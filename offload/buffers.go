@@ -7,35 +7,35 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// alignment of page memory, a cache line and a vector register of AVX-512, and that
-// of memory which direct I/O reads and writes.
+// alignment is the alignment of page memory, a cache line and a vector register of
+// AVX-512. directAlignment is the alignment of memory for direct I/O.
 const (
 	alignment       = 64
 	directAlignment = slotAlign
 )
 
-// mapBytes is the minimum size of a page whose memory is the system's own rather than a part
-// of Go's heap: the collector would keep as much again for later, and old pages of one size
-// beside new ones of another.
+// mapBytes is the minimum size of a page whose memory comes from the system and not from
+// Go's heap. In the heap the collector would hold the same memory again for later, and
+// old pages of one size in addition to new pages of another.
 const mapBytes = 64 << 10
 
-// buffers hands out page memory and accounts for it. Memory that is given back
-// is kept for the next page of that size.
+// buffers hands out page memory and accounts for it. Memory that is given back is kept
+// for the next page of the same size.
 type buffers struct {
-	limit int64 // 0 for none; then nothing is kept
-	align int   // of the memory and of its length
+	limit int64 // 0 means no limit; then nothing is kept
+	align int   // alignment of the memory and of its length
 	used  int64
 	idle  int64 // bytes of free
 	peak  int64
 	free  map[int][][]byte // by size
 
-	refuse func(size int) bool // of tests: the system has no memory for so much
+	refuse func(size int) bool // for tests: the system refuses memory of this size
 }
 
 // roundUp returns n rounded up to a multiple of align, a power of two.
 func roundUp[T int | int64](n, align T) T { return (n + align - 1) &^ (align - 1) }
 
-// bytes returns what is in host memory.
+// bytes returns the bytes in host memory.
 func (b *buffers) bytes() int64 { return b.used + b.idle }
 
 // rounded returns the bytes of memory that a page of size bytes takes.
@@ -51,9 +51,10 @@ func (b *buffers) fits(size int64) bool {
 	return b.limit == 0 || b.used+b.rounded(size) <= b.limit
 }
 
-// take returns memory with arbitrary contents for a page that fits. If the system has none,
-// the limit becomes three quarters of what there is, so that other pages are evicted for this
-// one and for the rest of the process; the error wraps [snug.ErrNoMemory].
+// take returns memory with arbitrary contents for a page that fits. If the system has no
+// memory, the limit becomes three quarters of the bytes in memory, so that other pages
+// are evicted for this page and for the rest of the process; the error wraps
+// [snug.ErrNoMemory].
 func (b *buffers) take(size int) ([]byte, error) {
 	n := int(b.rounded(int64(size)))
 	if list := b.free[n]; len(list) > 0 {
@@ -70,7 +71,7 @@ func (b *buffers) take(size int) ([]byte, error) {
 		b.trim(0)
 		if buf = b.obtain(n); buf == nil {
 			b.limit = max(int64(n), b.used-b.used/4)
-			return nil, fmt.Errorf("offload: the system has no memory for a page of %d bytes beside %d: %w", n, b.used, snug.ErrNoMemory)
+			return nil, fmt.Errorf("offload: the system has no memory for a page of %d bytes in addition to %d: %w", n, b.used, snug.ErrNoMemory)
 		}
 	}
 	b.used += int64(n)
@@ -96,14 +97,14 @@ func heapMemory(n, align int) []byte {
 	return mem[off : off+n : off+n]
 }
 
-// drop gives memory back to where it is from.
+// drop gives memory back to the system or to Go's heap.
 func (b *buffers) drop(buf []byte) {
 	if cap(buf) >= mapBytes { // as obtain did
 		unmapMemory(buf[:cap(buf)])
 	}
 }
 
-// trim drops idle memory until no more than limit bytes are held, or none of it is left.
+// trim drops idle memory until at most limit bytes are held, or no idle memory is left.
 func (b *buffers) trim(limit int64) {
 	for n, list := range b.free {
 		for len(list) > 0 && b.bytes() > limit {
@@ -132,10 +133,10 @@ func (b *buffers) give(buf []byte) {
 	}
 	b.free[n] = append(b.free[n], buf[:n])
 	b.idle += int64(n)
-	b.trim(b.limit) // which may have fallen
+	b.trim(b.limit) // the limit may have fallen
 }
 
-// reset forgets all memory, and drops what is idle.
+// reset forgets all memory, and drops the idle memory.
 func (b *buffers) reset() {
 	b.trim(0)
 	b.used, b.idle, b.free = 0, 0, nil

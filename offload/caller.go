@@ -8,11 +8,11 @@ import (
 )
 
 // A function of the caller may panic, or end its goroutine with [runtime.Goexit]. Then
-// pages are unpinned and memory is given back as after an error, and what runs in a
-// goroutine of this package ends the goroutine of the caller who waits for it.
+// pages are unpinned and memory is given back as after an error. If the function runs in
+// a goroutine of this package, the goroutine of the caller who waits for it ends in the
+// same way.
 
-// errCutOff is what an Updater fails with after a function of the caller that did not
-// return.
+// errCutOff is the error of an Updater after a function of the caller did not return.
 var errCutOff = fmt.Errorf("a function of the caller did not return: %w", snug.ErrConfig)
 
 // task is a function that runs in a goroutine of its own.

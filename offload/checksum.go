@@ -2,10 +2,11 @@ package offload
 
 import "hash/crc32"
 
-// The checksum of a tensor does not depend on how it is cut: it follows from those
-// of its pages, without their bytes. A CRC is a polynomial over GF(2) modulo that of
-// Castagnoli, its bits reversed: the coefficient of x^0 is the highest bit. Bytes that
-// follow n others multiply what those gave by x^(8n) (Adler, zlib's crc32_combine).
+// The checksum of a tensor does not depend on how it is cut: it follows from the
+// checksums of its pages, without their bytes. A CRC is a polynomial over GF(2) modulo
+// Castagnoli's polynomial. Its bits are reversed: the coefficient of x^0 is the highest
+// bit. When n bytes follow, the CRC of the bytes before is multiplied by x^(8n) (Adler,
+// zlib's crc32_combine).
 
 // one is the polynomial 1.
 const one = uint32(1) << 31
@@ -32,8 +33,8 @@ func shift(c uint32, n int64) uint32 {
 	return c
 }
 
-// joined returns the checksum of bytes with checksum a that n bytes with checksum b
-// follow.
+// joined returns the checksum of bytes with checksum a followed by n bytes with checksum
+// b.
 func joined(a, b uint32, n int64) uint32 { return shift(a, n) ^ b }
 
 // zeros returns the checksum of n zeros.

@@ -12,16 +12,15 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// Commit makes the present contents of all pages durable as one: it writes the
-// dirty pages to parts of the file that the last commit does not use, syncs the page
-// file, writes and syncs a new index and renames it over the old one. When
-// Commit returns nil, [Open] gives this state; when it fails or is cut off,
-// [Open] gives the state of the last commit, or this one if only the renaming
-// is in doubt. A failed Commit can be repeated.
+// Commit makes the present contents of all pages durable together: it writes the dirty
+// pages to parts of the file that the last commit does not use, syncs the page file,
+// writes and syncs a new index and renames it over the old one. When Commit returns nil,
+// [Open] gives this state; when it fails or is cut off, [Open] gives the state of the
+// commit before. If only the renaming is in doubt, Open gives one of the two. A failed
+// Commit can be repeated.
 //
-// No page may be pinned; the error wraps [snug.ErrConfig], and so it does when the folder
-// or its files were moved, removed or replaced since Open. Acquire and Pin wait while
-// Commit runs.
+// The error wraps [snug.ErrConfig] when a page is pinned, or when the folder or its files
+// were moved, removed or replaced since Open. Acquire and Pin wait while Commit runs.
 func (s *Store) Commit() error {
 	if err := s.enter(); err != nil {
 		return err
@@ -57,8 +56,8 @@ func (s *Store) Commit() error {
 		s.space.release(e)
 	}
 	s.retired = s.retired[:0]
-	// The commit is done. What lies beyond the end is free, whether or not the
-	// file system takes it back now.
+	// The commit is done. The space beyond the end is free, whether or not the file
+	// system takes it back now.
 	if s.stats.DiskBytes > s.space.end && s.data.Truncate(s.space.end) == nil {
 		s.stats.DiskBytes = s.space.end
 	}
@@ -69,8 +68,8 @@ func (s *Store) Commit() error {
 func (s *Store) flush() error {
 	err := s.each(func(p *page) error {
 		if s.doubt && p.unsynced && !p.dirty {
-			// A failed sync may have lost the page, and the next sync would
-			// not say so: write it once more.
+			// A failed sync may have lost the page, and the next sync would not report
+			// it: write the page again.
 			if p.buf == nil {
 				if err := s.load(context.Background(), p, false); err != nil {
 					return err
@@ -116,9 +115,9 @@ func (s *Store) each(do func(*page) error) error {
 	return nil
 }
 
-// replaceIndex replaces the old index by a new one. From the renaming
-// on, the slots that it names may be those of a commit, and stay untouched
-// until another commit has succeeded.
+// replaceIndex replaces the old index by a new one. From the renaming on, the slots that
+// the new index names may belong to a commit. They stay untouched until another commit
+// has succeeded.
 func (s *Store) replaceIndex(index []byte) error {
 	s.mu.Unlock()
 	err := s.writeTemp(index)
@@ -139,25 +138,25 @@ func (s *Store) replaceIndex(index []byte) error {
 	return s.fs.Sync()
 }
 
-// owns reports whether the folder's page file and lock are those that s has open: not if
-// the folder was moved, or they were removed or replaced since. A commit would then leave
-// an index without its pages, or beside those of another store.
+// owns returns an error unless the folder's page file and lock are the files that s has
+// open: the folder may have been moved, or the files removed or replaced. A commit would
+// then leave an index without its pages, or with the pages of another store.
 func (s *Store) owns() error {
 	for _, own := range []struct {
 		name string
 		file any
 	}{{dataName, s.data}, {lockName, s.lock}} {
 		if info, err := stat(own.file); info == nil && err == nil {
-			continue // no file of the operating system
+			continue // not a file of the operating system
 		}
 		f, err := s.fs.Open(own.name, readOnly)
 		same := err == nil && sameFile(own.file, f)
 		if err == nil {
 			err = f.Close()
 		} else if errors.Is(err, os.ErrNotExist) || errors.Is(err, snug.ErrConfig) {
-			err = nil // nothing, or nothing that was opened here
+			err = nil // missing, or another file
 		} else if own.name == lockName {
-			continue // where nobody else can open it, it is held still
+			continue // nobody else can open it, so it is still held
 		}
 		if err != nil {
 			return err
@@ -169,8 +168,8 @@ func (s *Store) owns() error {
 	return nil
 }
 
-// writeTemp writes the index durably under its temporary name, and replaces what a commit that was
-// cut off has left there.
+// writeTemp writes the index durably under its temporary name. It replaces the file of a
+// commit that was cut off.
 func (s *Store) writeTemp(index []byte) error {
 	if err := s.owns(); err != nil {
 		return err

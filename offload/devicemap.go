@@ -9,20 +9,20 @@ import (
 
 // Weight is a tensor of a layer.
 type Weight struct {
-	Name  string // of a tensor of the store; layers that have one name are tied
-	Bytes int64  // where the layer runs
+	Name  string // name of a tensor of the store; layers with a weight of the same name are tied
+	Bytes int64  // size on the device where the layer runs
 }
 
 // Layer is a part of a model that needs its weights together.
 type Layer struct {
 	Name    string
 	Weights []Weight
-	// Uses is how often a step needs the weights: 2 in training, for the forward and
-	// the backward pass, 3 if the layer is recomputed. 0 means 2.
+	// Uses is the number of times that a step needs the weights: 2 in training, for the
+	// forward and the backward pass, 3 if the layer is recomputed. 0 means 2.
 	Uses int
 }
 
-// Bytes returns the size of all weights, [math.MaxInt64] if it is more.
+// Bytes returns the size of all weights, at most [math.MaxInt64].
 func (l Layer) Bytes() (sum int64) {
 	for _, w := range l.Weights {
 		if w.Bytes > 0 && sum > math.MaxInt64-w.Bytes {
@@ -39,12 +39,12 @@ const (
 	maxWeights = math.MaxInt64 / 8 // bytes of the weights of all layers
 )
 
-// Tier is a memory that weights are kept in.
+// Tier is a memory that holds weights.
 type Tier struct {
 	Name  string // "cuda:0", "cpu", "disk"
 	Limit int64  // bytes; 0 means no limit
-	// Rate is the bytes a second at which weights come from here to the first tier. 0
-	// says that layers run here, on weights that stay.
+	// Rate is the rate at which weights are copied from this tier to the first, in bytes
+	// a second. 0 means that layers run on this tier, and their weights stay there.
 	Rate float64
 }
 
@@ -53,12 +53,12 @@ type Tier struct {
 type DeviceMap struct {
 	Tiers  []Tier
 	TierOf []int   // the tier of each layer, an index of Tiers
-	Bytes  []int64 // in each tier; what layers share counts once
-	// FrameBytes is what the first tier keeps free for the two frames that layers are
-	// paged through: two times the largest of them.
+	Bytes  []int64 // bytes in each tier; weights that layers share count once
+	// FrameBytes is the size that the first tier keeps free for two frames: two times the
+	// largest paged layer. Layers are paged through these frames.
 	FrameBytes int64
-	// Seconds is the time of all transfers of a step. Bound is a lower bound of it for
-	// every map, and equals Seconds where [Optimal] has proved the map to be the best.
+	// Seconds is the time of all transfers of a step. Bound is a lower bound of this time
+	// for every map. It equals Seconds if [Optimal] has proved that the map is the best.
 	Seconds, Bound float64
 }
 
@@ -75,9 +75,9 @@ func (m DeviceMap) Tier(layer int) string {
 }
 
 // Greedy fills the tiers with layers in their order, as Accelerate's
-// infer_auto_device_map does: a layer that does not fit goes to the next tier, and so
-// do all after it. Tied layers go where the first of them goes. If layers are paged, the
-// first tier keeps two frames of the largest of all layers free.
+// infer_auto_device_map does: a layer that does not fit goes to the next tier, and so do
+// all layers after it. Tied layers go to the tier of the first of them. If layers are
+// paged, the first tier keeps two frames of the largest of all layers free.
 //
 // Errors: [snug.ErrConfig] for layers or tiers that are not valid: more than 16,384,
 // the first tier has a Rate, or rates grow; [snug.ErrNoMemory] when the weights do not fit.
@@ -96,21 +96,21 @@ func Greedy(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	return DeviceMap{}, pr.doesNotFit()
 }
 
-// placement is what a map is to be found for.
+// placement is the problem for which a map is searched.
 type placement struct {
 	tiers   []Tier
 	layers  []Layer
-	group   []int // of each layer
+	group   []int // group of each layer
 	groups  []group
 	largest int64 // layer
 }
 
-// group is layers that are tied, directly or through others.
+// group is a set of layers that are tied, directly or through others.
 type group struct {
-	bytes  int64   // of all weights, each once
-	moved  float64 // bytes that a step pages in if the group is not where it runs
+	bytes  int64   // bytes of all weights, each counted once
+	moved  float64 // bytes that a step pages in if the group does not stay where it runs
 	layer  int64   // bytes of the largest layer
-	number int     // in placement.groups
+	number int     // index in placement.groups
 }
 
 func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
@@ -151,8 +151,8 @@ func newPlacement(layers []Layer, tiers []Tier) (*placement, error) {
 	return pr, nil
 }
 
-// minRate is the minimum rate of a tier, in bytes a second: with a lower one the times of all
-// transfers might not be finite.
+// minRate is the minimum rate of a tier, in bytes a second: with a lower rate the time of
+// all transfers might not be finite.
 const minRate = 1e-100
 
 func checkTiers(tiers []Tier) error {
@@ -202,7 +202,7 @@ func (pr *placement) makeGroups(tied ties) {
 	}
 }
 
-// ties are sets of layers: each has another of its set, or itself.
+// ties are sets of layers: the entry of a layer is another layer of its set, or itself.
 type ties []int
 
 func newTies(n int) ties {
@@ -222,7 +222,7 @@ func (t ties) root(i int) int {
 
 func (t ties) join(i, j int) { t[t.root(j)] = t.root(i) }
 
-// space returns the bytes that each tier has beside frames in the first.
+// space returns the bytes that each tier has left when the first tier holds the frames.
 func (pr *placement) space(frames int64) []int64 {
 	free := make([]int64, len(pr.tiers))
 	for t, tier := range pr.tiers {
@@ -243,8 +243,8 @@ func (pr *placement) cost(t int) float64 {
 	return 1 / pr.tiers[t].Rate
 }
 
-// greedy returns the tier of each group beside frames, or nil if they do not fit.
-// Without frames no layer may be paged.
+// greedy returns the tier of each group when the first tier holds the frames, or nil if
+// the groups do not fit. Without frames no layer may be paged.
 func (pr *placement) greedy(frames int64) []int {
 	free, at := pr.space(frames), make([]int, len(pr.groups))
 	if free[0] < 0 {
@@ -279,7 +279,7 @@ func (pr *placement) deviceMap(at []int) DeviceMap {
 	return m
 }
 
-// seconds returns what the transfers of a step take.
+// seconds returns the time of the transfers of a step.
 func (pr *placement) seconds(at []int) (sum float64) {
 	for k, g := range pr.groups {
 		sum += g.moved * pr.cost(at[k])

@@ -10,18 +10,19 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// DeviceTier holds pages of the tensors of a [Store] in the memory of a device, under its own
-// limit. Like the store it records the order of the accesses. When the order has repeated, it
-// evicts the page whose next use is farthest, and while kernels run it copies the pages that
-// come next if the store has them in host memory; the store reads the others ahead.
+// DeviceTier holds pages of the tensors of a [Store] in the memory of a device, under its
+// own limit. Like the store it records the order of the accesses. When the order has
+// repeated, it evicts the page whose next use is farthest. While kernels run it copies
+// the coming pages that the store has in host memory; the store reads the other coming
+// pages ahead.
 //
 // A page that changes on the device is written to the store when it is evicted, or by
 // [DeviceTier.Flush]. Call Flush before [Store.Commit] and before the page is used in host
 // memory. A page that changes in host memory is copied to the device again.
 //
-// If the device has less memory than the limit, the limit falls to what the device has: pages
-// then stay in host memory, and [DeviceStats] counts such allocations. Methods may be called
-// from many goroutines, which wait for one another.
+// If the device has less memory than the limit, the limit falls to the memory that the
+// device has: pages then stay in host memory, and [DeviceStats] counts such allocations.
+// Methods may be called from many goroutines, which wait for one another.
 type DeviceTier struct {
 	s *Store
 	m *Mover
@@ -38,15 +39,15 @@ type DeviceTier struct {
 	closed  bool
 }
 
-// framed is what a DeviceTier knows of a page of the store.
+// framed is the state of a page of the store in a DeviceTier.
 type framed struct {
 	shadow  page // its entry in the order, and among the victims
 	host    *page
 	kept    // empty when the page is not on the device
 	pins    int
-	dirty   bool   // newer than the store
-	version uint64 // of the store's page that the frame has
-	move    Move   // that brings it
+	dirty   bool   // newer than the store's page
+	version uint64 // version of the store's page that the frame holds
+	move    Move   // move that loads it
 }
 
 // frameKind says which frames are interchangeable.
@@ -57,23 +58,23 @@ type frameKind struct {
 
 // DeviceStats counts what a [DeviceTier] did.
 type DeviceStats struct {
-	Bytes     int64 // of the device now
-	Peak      int64 // the most Bytes ever was
-	Limit     int64 // now; less than that of NewDeviceTier after a demotion, 0 for none
-	Hits      int64 // pins that found the page on the device, or on its way there
-	Misses    int64 // pins that copied it
+	Bytes     int64 // bytes of device memory now
+	Peak      int64 // the maximum of Bytes so far
+	Limit     int64 // limit now, which a demotion lowers; 0 means no limit
+	Hits      int64 // pins that found the page on the device, or being copied there
+	Misses    int64 // pins that copied the page
 	Ahead     int64 // pages copied before they were pinned
-	Evicted   int64 // pages dropped for others
+	Evicted   int64 // pages dropped to make space for others
 	LoadBytes int64 // copied to the device
 	SaveBytes int64 // copied from the device
-	Demoted   int64 // allocations that the device refused, after which pages stayed below
+	Demoted   int64 // allocations that the device refused, so that pages stayed in host memory
 }
 
-// aheadOnDevice is the pages that a DeviceTier copies before they are pinned.
+// aheadOnDevice is the number of pages that a DeviceTier copies before they are pinned.
 const aheadOnDevice = 2
 
-// NewDeviceTier returns a tier of limit bytes, 0 for no limit, on m's device, empty at
-// first. The error wraps [snug.ErrConfig].
+// NewDeviceTier returns an empty tier of limit bytes on m's device. A limit of 0 means no
+// limit. The error wraps [snug.ErrConfig].
 func NewDeviceTier(s *Store, m *Mover, limit int64) (*DeviceTier, error) {
 	switch {
 	case !s.made():
@@ -103,9 +104,9 @@ type DevicePage struct {
 }
 
 // PinOn brings page number page into d's memory and holds it there until
-// [DevicePage.Unpin]. Errors are those of [Tensor.Pin] and of the device,
-// [snug.ErrNoMemory] when what is pinned leaves no memory, and [snug.ErrConfig] when the
-// page was changed in host memory and on the device.
+// [DevicePage.Unpin]. It returns errors of [Tensor.Pin] and of the device,
+// [snug.ErrNoMemory] when pinned pages leave too little memory, and [snug.ErrConfig] when
+// the page was changed in host memory and on the device.
 func (t *Tensor[T]) PinOn(ctx context.Context, d *DeviceTier, page int) (DevicePage, error) {
 	if err := t.checkPage(ctx, page); err != nil {
 		return DevicePage{}, err
@@ -114,14 +115,14 @@ func (t *Tensor[T]) PinOn(ctx context.Context, d *DeviceTier, page int) (DeviceP
 		return DevicePage{}, errNoTier
 	}
 	if t.s != d.s {
-		return DevicePage{}, fmt.Errorf("offload: tensor %q is of another store than the device tier: %w", t.obj.name, snug.ErrConfig)
+		return DevicePage{}, fmt.Errorf("offload: tensor %q belongs to another store than the device tier: %w", t.obj.name, snug.ErrConfig)
 	}
 	return d.pin(ctx, &t.obj.pages[page])
 }
 
-// Unpin ends the use of View by kernels queued from now on. dirty says that elements
-// may have changed. Errors: [snug.ErrConfig] when the page is not pinned, or is dirty
-// and of an attached tensor.
+// Unpin ends the use of View by kernels queued from now on. dirty says that elements may
+// have changed. Errors: [snug.ErrConfig] when the page is not pinned, or when dirty is
+// set for a page of an attached tensor.
 func (p DevicePage) Unpin(dirty bool) error {
 	if p.d == nil {
 		return fmt.Errorf("offload: unpin of an empty DevicePage: %w", snug.ErrConfig)
@@ -174,7 +175,7 @@ func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
 	f.pins++
 	pinned := false
 	defer func() {
-		if !pinned { // the Source of a page that comes next did not return
+		if !pinned { // the Source of a coming page did not return
 			d.unpin(f)
 		}
 	}()
@@ -186,7 +187,7 @@ func (d *DeviceTier) pin(ctx context.Context, host *page) (DevicePage, error) {
 	return DevicePage{View: f.view, d: d, f: f}, nil
 }
 
-// fresh returns what is known of a page, without a frame that is older than the page.
+// fresh returns the state of a page, without a frame that is older than the page.
 func (d *DeviceTier) fresh(host *page) (*framed, error) {
 	f := d.frames[host]
 	if f == nil {
@@ -206,7 +207,7 @@ func (d *DeviceTier) fresh(host *page) (*framed, error) {
 	return f, d.discard(f)
 }
 
-// load copies the store's page to a new frame, which is a victim then.
+// load copies the store's page to a new frame, which then is a victim.
 func (d *DeviceTier) load(ctx context.Context, f *framed) error {
 	kept, err := d.reserve(f)
 	if err != nil {
@@ -286,8 +287,8 @@ func (d *DeviceTier) rekey() {
 	heap.Init(&d.victims)
 }
 
-// ahead copies pages that come next, as far as that needs neither disk nor a dirty
-// frame.
+// ahead copies coming pages, as far as this needs neither the disk nor the eviction of a
+// dirty frame.
 func (d *DeviceTier) ahead() {
 	for i := range aheadOnDevice {
 		shadow := d.order.ahead(i)
@@ -303,7 +304,7 @@ func (d *DeviceTier) ahead() {
 		d.s.hint(f.host)
 		d.s.mu.Unlock()
 		if !ready || !d.fitsAfterOne(f) || d.load(context.Background(), f) != nil {
-			return // whoever pins it meets the error
+			return // the caller that pins it gets the error
 		}
 		d.stats.Ahead++
 	}

@@ -27,8 +27,8 @@ func (d *DeviceTier) idleBytes() (sum int64) {
 	return sum
 }
 
-// reserve returns memory for f's page. It evicts pages until there is some, and takes
-// what the device has for the limit if that is less.
+// reserve returns memory for f's page. It evicts pages until there is memory. If the
+// device has less memory than the limit, the limit falls to that.
 func (d *DeviceTier) reserve(f *framed) (kept, error) {
 	for {
 		if k, ok := d.takeIdle(kindOf(f)); ok {
@@ -85,7 +85,8 @@ func (d *DeviceTier) freeIdle() error {
 	return errors.Join(errs...)
 }
 
-// evict drops the page to evict next, and writes it down before if it is dirty.
+// evict drops the page that is to be evicted next. If the page is dirty, evict writes it
+// to the store first.
 func (d *DeviceTier) evict(f *framed) error {
 	v := d.victims.top()
 	if v == nil {
@@ -102,10 +103,10 @@ func (d *DeviceTier) evict(f *framed) error {
 	return d.discard(victim)
 }
 
-// Flush writes the pages that were changed on the device to the store. No such page
-// may be pinned; the error wraps [snug.ErrConfig]. Other errors are those of the store,
-// after which the pages that were not written are still on the device, and those of the
-// device, after which the way back is the last commit.
+// Flush writes the pages that were changed on the device to the store. If such a page is
+// pinned, the error wraps [snug.ErrConfig]. After an error of the store the pages that
+// were not written are still on the device. After an error of the device, go back to the
+// last commit.
 func (d *DeviceTier) Flush() error {
 	if !d.made() {
 		return errNoTier
@@ -143,8 +144,8 @@ func (d *DeviceTier) Stats() DeviceStats {
 	return st
 }
 
-// Close waits for the copies and frees the memory of the device, of which nothing may
-// be in use. What was not flushed is dropped. Closing twice does nothing.
+// Close waits for the copies and frees the memory of the device, which must not be in
+// use. Pages that were not flushed are dropped. Closing twice does nothing.
 func (d *DeviceTier) Close() error {
 	if !d.made() {
 		return nil

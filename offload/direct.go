@@ -10,16 +10,17 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// direct is the page file past the operating system's cache. What is not aligned goes
-// through the plain file, and so does everything once the file system has refused.
+// direct is the page file without the operating system's cache. Transfers that are not
+// aligned go through the plain file, and so do all transfers after the file system has
+// refused one.
 type direct struct {
 	files.File
 	past    *os.File
 	refused atomic.Bool
 }
 
-// directFile returns the file at path, open as plain, as a direct one, nil if that is
-// not possible, or if another file has its name since.
+// directFile opens the file at path, which is open as plain, for direct I/O. It returns
+// nil if this is not possible, or if another file has the name since.
 func directFile(path string, plain files.File) *direct {
 	past, err := openDirect(path)
 	if err != nil {
@@ -42,7 +43,7 @@ func sameFile(a, b any) bool {
 	return err == nil && second != nil && os.SameFile(first, second)
 }
 
-// stat describes a file of the operating system, and gives nil for any other.
+// stat describes a file of the operating system. It returns nil for any other file.
 func stat(file any) (os.FileInfo, error) {
 	if d, ok := file.(*direct); ok {
 		file = d.File
@@ -53,8 +54,8 @@ func stat(file any) (os.FileInfo, error) {
 	return nil, nil
 }
 
-// whole returns b up to a multiple of directAlignment, within its capacity, or nil if
-// b or off are not aligned.
+// whole returns b extended to a multiple of directAlignment within its capacity, or nil
+// if b or off is not aligned.
 func (d *direct) whole(b []byte, off int64) []byte {
 	n := roundUp(len(b), directAlignment)
 	if d.refused.Load() || n > cap(b) || off%directAlignment != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%directAlignment != 0 {

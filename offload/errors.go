@@ -11,10 +11,10 @@ import (
 // [snug.ErrCorrupt].
 type PageError struct {
 	File   string     // the page file
-	Name   string     // of the blob or tensor
+	Name   string     // name of the blob or tensor
 	DType  snug.DType // 0 for a blob
 	Page   int        // number of the page in the tensor; 0 for a blob
-	Offset int64      // of the page in the file, in bytes
+	Offset int64      // position of the page in the file, in bytes
 	Reason string
 }
 
@@ -26,7 +26,8 @@ func (e *PageError) Error() string {
 // Unwrap returns [snug.ErrCorrupt].
 func (e *PageError) Unwrap() error { return snug.ErrCorrupt }
 
-// in returns err with what failed before its message, and the package's name once.
+// in returns err with the failed operation before its message, and the package's name
+// once.
 func in(err error, format string, args ...any) error {
 	return &wrapped{fmt.Sprintf(format, args...), err}
 }

@@ -13,17 +13,17 @@ const (
 	indexName = "snug.index"
 	tempName  = "snug.index.tmp"
 	lockName  = "snug.lock"
-	openName  = "snug.open" // there while a store is open, and after one that was not closed
+	openName  = "snug.open" // exists while a store is open, and after a store that was not closed
 )
 
-// Flags of opening them.
+// Flags for opening them.
 const (
 	readOnly = os.O_RDONLY
 	create   = os.O_RDWR | os.O_CREATE
 )
 
-// checkFolder refuses an empty name, which would stand for the folder that the process
-// happens to run in.
+// checkFolder refuses an empty name, which would mean the working directory of the
+// process.
 func checkFolder(dir string) error {
 	if dir == "" {
 		return fmt.Errorf("offload: the name of the folder is empty: %w", snug.ErrConfig)

@@ -15,8 +15,8 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// The index file says where the pages of one commit lie. It is the header of a saved state,
-// see package state, of these fields:
+// The index file says where the pages of one commit lie. It is the header of a saved
+// state, see package state, with these fields:
 //
 //	byte order mark, 2 bytes in the order of the machine whose pages these are; objects u32
 //	object   dtype u8 (0: blob), name,
@@ -27,7 +27,7 @@ import (
 // another commit at the same offset does not pass.
 const (
 	indexMagic = "SNUGPAGE"
-	entrySize  = 8 + 4 // of a page
+	entrySize  = 8 + 4 // bytes of a page's entry
 	noSlot     = math.MaxUint64
 	orderMark  = 0x0102
 )
@@ -91,8 +91,8 @@ func (s *Store) readIndex(dataSize int64) error {
 	return nil
 }
 
-// lostIndex returns an error when a store without an index had a commit: its page file is
-// not empty, and no mark says that it was open before the first commit.
+// lostIndex returns an error when a store without an index had a commit. Then its page
+// file is not empty, and no mark says that it was open before the first commit.
 func lostIndex(fs files.Dir, dataSize int64, marked bool) error {
 	if dataSize == 0 || marked {
 		return nil
@@ -101,8 +101,8 @@ func lostIndex(fs files.Dir, dataSize int64, marked bool) error {
 		fs.Path(indexName), fs.Path(dataName), dataSize, snug.ErrCorrupt)
 }
 
-// loadIndex returns the objects of the last commit. The error wraps [os.ErrNotExist]
-// when there was none.
+// loadIndex returns the objects of the last commit. The error wraps [os.ErrNotExist] when
+// there is no commit.
 func loadIndex(fs files.Dir) ([]*object, error) {
 	f, err := fs.Open(indexName, readOnly)
 	if err != nil {
@@ -119,14 +119,14 @@ func loadIndex(fs files.Dir) ([]*object, error) {
 	return objects, nil
 }
 
-// decodeIndex returns the objects of an index of size bytes. Memory grows with the bytes
-// that are read, so that a file with a hole costs none.
+// decodeIndex returns the objects of an index of size bytes. Memory grows only with the
+// bytes that are read, so that a file with a hole takes none.
 func decodeIndex(r io.ReaderAt, size int64) ([]*object, error) {
 	d := state.NewDecoder(io.NewSectionReader(r, 0, size), indexMagic)
 	var mark [2]byte
 	d.Get(&mark)
 	if d.Err == nil && binary.NativeEndian.Uint16(mark[:]) != orderMark {
-		return nil, fmt.Errorf("made on a machine of the other byte order: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("made on a machine with the other byte order: %w", snug.ErrConfig)
 	}
 	var objects []*object
 	seen := map[string]bool{}
@@ -150,7 +150,7 @@ func decodeIndex(r io.ReaderAt, size int64) ([]*object, error) {
 
 const minObject = 1 + 4 + 8 + 8 // bytes of an object without a name and pages
 
-// getObject reads one object, and bounds what it allocates by the bytes there are.
+// getObject reads one object. It allocates no more than the bytes of the file allow.
 func getObject(d *state.Decoder) *object {
 	var dtype uint8
 	d.Get(&dtype)

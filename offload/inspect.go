@@ -16,21 +16,22 @@ import (
 // Info describes a blob or a tensor of a store.
 type Info struct {
 	Name      string
-	DType     snug.DType // of the elements; 0 for a blob
-	Len       int        // elements; bytes for a blob
+	DType     snug.DType // element type; 0 for a blob
+	Len       int        // number of elements; bytes for a blob
 	PageLen   int        // elements of each page but the last
 	Pages     int
-	Bytes     int64  // of all elements
-	DiskBytes int64  // of the pages that were written; the others are zeros
+	Bytes     int64  // bytes of all elements
+	DiskBytes int64  // bytes of the pages that were written; other pages are zeros
 	CRC       uint32 // CRC-32C of all elements in their order, whatever their pages
 }
 
-// Contents lists what the last commit of the store in directory dir holds, by name. It
-// reads the index only and writes nothing, so that the store may be in use. A store
-// without a commit is empty.
+// Contents lists the blobs and tensors of the last commit of the store in directory dir,
+// sorted by name. It reads only the index and writes nothing, so that the store may be in
+// use. A store without a commit is empty.
 //
 // Errors: [snug.ErrConfig] when dir holds no store, [snug.ErrCorrupt] for a damaged
-// index or one that is missing beside the pages of a store that was closed, and those of the operating system.
+// index, or an index that is missing although a store with pages was closed, and errors
+// of the operating system.
 func Contents(dir string) ([]Info, error) {
 	if err := checkFolder(dir); err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func Contents(dir string) ([]Info, error) {
 	return list, nil
 }
 
-// inspect returns what the last commit holds, by name.
+// inspect returns the blobs and tensors of the last commit, sorted by name.
 func inspect(fs files.Dir) ([]*object, error) {
 	marked := marked(fs) // before the index: a store that is open may commit and close meanwhile
 	objects, err := loadIndex(fs)
@@ -83,20 +84,20 @@ func (obj *object) info() Info {
 	return in
 }
 
-// Verified is what [Verify] has read.
+// Verified is the result of [Verify].
 type Verified struct {
-	Pages   int          // that were written to disk
-	Bytes   int64        // of these
-	Damaged []*PageError // those that are not what was committed, by name and number
+	Pages   int          // number of pages that were written to disk
+	Bytes   int64        // bytes of these pages
+	Damaged []*PageError // pages that differ from the commit, by name and number
 }
 
 // Verify reads every page of the last commit of the store in directory dir and compares
-// it with its checksum. It changes nothing but the lock, which it holds, and has 128 KiB
-// of pages in memory at a time.
+// it with its checksum. It holds the lock and changes nothing else. It has 128 KiB of
+// pages in memory at a time.
 //
-// The error wraps [snug.ErrCorrupt] when pages are damaged: it joins the [PageError] of
-// each, which the result lists too. Other errors: those of [Contents], and
-// [snug.ErrConfig] for a store in use. An error of the operating system ends it.
+// The error wraps [snug.ErrCorrupt] when pages are damaged. It joins the [PageError] of
+// each damaged page; the result lists them too. Other errors: errors of [Contents], and
+// [snug.ErrConfig] for a store in use. Verify stops at an error of the operating system.
 func Verify(dir string) (Verified, error) {
 	if err := checkFolder(dir); err != nil {
 		return Verified{}, err

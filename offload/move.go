@@ -8,11 +8,11 @@ type Move struct {
 }
 
 // Await makes work that is queued on the device from now on wait for the move, and
-// returns at once: kernels see what was loaded, and may overwrite what is being
-// saved. The buffers of the move are free again when the kernels queued before
+// returns at once: kernels see the loaded elements, and may overwrite elements that are
+// being saved. The buffers of the move are free again when the kernels queued before
 // Await are done.
 //
-// The error wraps [snug.ErrDevice] when the device is closed; others are of the
+// The error wraps [snug.ErrDevice] when the device is closed. Other errors come from the
 // device, as in [Mover.Load].
 func (v Move) Await() error {
 	return v.finish("await", func(m *Mover) error {
@@ -26,9 +26,9 @@ func (v Move) Await() error {
 	})
 }
 
-// Wait waits until the move is done: kernels queued from now on see what was
-// loaded, and the host has what was saved. After Await it also waits for the
-// kernels queued before that. Errors are as for Await.
+// Wait waits until the move is done: kernels queued from now on see the loaded elements,
+// and the host has the saved elements. After Await it also waits for the kernels queued
+// before Await. Errors are the same as for Await.
 func (v Move) Wait() error {
 	return v.finish("wait", func(m *Mover) error { return m.settle(v.end) })
 }

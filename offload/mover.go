@@ -12,31 +12,31 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// Mover copies vectors between host memory and a device beside the device's queue
-// of kernels, so that state moves while kernels run, as in ZeRO-Offload (Ren et al.
-// 2021). It cuts them into pages, which pass through a ring of pinned buffers:
-// while one page is copied by the device, the next is copied by the host.
+// Mover copies vectors between host memory and a device in parallel with the device's
+// queue of kernels, so that state moves while kernels run, as in ZeRO-Offload (Ren et al.
+// 2021). It cuts vectors into pages, which pass through a ring of pinned buffers: while
+// one page is copied by the device, the next is copied by the host.
 //
-// [Mover.Load] and [Mover.Save] start a move and return; [Move.Await] and
-// [Move.Wait] end it, for the device's queue and for the host. Kernels queued in
-// between run beside it:
+// [Mover.Load] and [Mover.Save] start a move and return; [Move.Await] and [Move.Wait] end
+// it, for the device's queue and for the host. Kernels queued in between run in parallel
+// with the move:
 //
 //	next, err := m.Load(weights[1], host[1])
 //	// queue the kernels that use weights[0]
 //	err = next.Await()
 //	// queue the kernels that use weights[1]
 //
-// A move begins when the work queued before it is done, so start a move before the kernels
-// that it should run beside. The ring limits the pages that are copied at the same time: with
-// more pages, Load and Save wait for the oldest ones. With a ring of the pages of two layers,
-// the moves of a chain of layers do not wait.
+// A move begins when the work queued before it is done, so start a move before queuing
+// the kernels that should run in parallel. The ring limits the pages that are copied at
+// the same time: with more pages, Load and Save wait for the oldest ones. With a ring of
+// the pages of two layers, the moves of a chain of layers do not wait.
 //
-// Devices without copies beside the queue, such as the CPU, copy in the queue, and nothing is
-// pinned. All methods may be called from many goroutines, which then wait for one another. No
-// method allocates memory.
+// Devices that cannot copy in parallel with the queue, such as the CPU, copy in the
+// queue, and nothing is pinned. All methods may be called from many goroutines, which
+// then wait for one another. No method allocates memory.
 type Mover struct {
 	dev       *snug.Device
-	copier    driver.Copier // nil where moves take their turn in the queue
+	copier    driver.Copier // nil if moves take their turn in the queue
 	pageBytes int
 	pinned    driver.Mem        // the memory of the ring
 	blank     snug.Array[uint8] // markBytes on the device, never written
@@ -45,7 +45,7 @@ type Mover struct {
 	ring    []staged
 	started uint64 // pages so far; page number k passes through ring[k%len(ring)]
 	settled uint64 // the first pages have arrived, and their buffers are free
-	err     error  // of the first copy that failed; later pages never settle
+	err     error  // error of the first copy that failed; later pages never settle
 	closed  bool
 }
 
@@ -53,7 +53,7 @@ type Mover struct {
 type staged struct {
 	buffer  driver.Mem // pinned
 	mark    driver.Mem // pinned
-	host    []byte     // where a saved page goes when its copy is done; nil when loaded
+	host    []byte     // destination of a saved page after its copy; nil when loading
 	fence   driver.Fence
 	awaited bool // later work of the queue waits for the page
 }
@@ -63,14 +63,14 @@ type staged struct {
 const markBytes = alignment
 
 // NewMover returns a Mover for dev with a ring of pages buffers of pageBytes bytes,
-// rounded up to a multiple of 64. It takes pages·(pageBytes + 64) bytes of pinned
-// host memory and 64 bytes of the device until [Mover.Close], and nothing on a
-// device without copies beside its queue. Each page is one copy of the device, and a
-// second one of 64 bytes if it is awaited.
+// rounded up to a multiple of 64. Until [Mover.Close] it takes pages·(pageBytes + 64)
+// bytes of pinned host memory and 64 bytes of device memory, or nothing if the device
+// cannot copy in parallel with its queue. Each page is one copy of the device, and a
+// second copy of 64 bytes if it is awaited.
 //
-// Errors: [snug.ErrConfig] when dev is nil, pageBytes is not from 1 to 1 GiB, or
-// pages not from 1 to 4 Mi; [snug.ErrNoMemory] when so much cannot be
-// pinned; [snug.ErrDevice] when dev is closed.
+// Errors: [snug.ErrConfig] when dev is nil, pageBytes is not from 1 to 1 GiB, or pages
+// not from 1 to 4 Mi; [snug.ErrNoMemory] when the memory cannot be pinned;
+// [snug.ErrDevice] when dev is closed.
 func NewMover(dev *snug.Device, pageBytes, pages int) (*Mover, error) {
 	switch {
 	case pageBytes < 1 || pageBytes > maxPage:
@@ -115,16 +115,16 @@ func (m *Mover) pin(pages int) (err error) {
 	return nil
 }
 
-// Load starts to copy src, in host memory, to dst, on the device; they have one
-// element type and length. src may be reused when Load returns. Kernels queued
-// before may use dst. Kernels that are queued after [Move.Await], or after
-// [Move.Wait], see the new elements. Until then dst belongs to the move: nothing that uses
-// it may be queued or started, and its memory may not be freed.
+// Load starts to copy src, in host memory, to dst, on the device. src and dst have the
+// same element type and length. src may be reused when Load returns. Kernels queued
+// before may use dst. Kernels that are queued after [Move.Await], or after [Move.Wait],
+// see the new elements. Until then dst belongs to the move: nothing that uses it may be
+// queued or started, and its memory may not be freed.
 //
-// Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice] when a vector lies
-// elsewhere or the device is closed, [snug.ErrConfig] when m is closed. Other
-// errors are of the device; dst then holds old and new elements. A copy that failed
-// is also the error of all later calls: make a new Mover.
+// Errors: [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice] when a vector lies elsewhere
+// or the device is closed, [snug.ErrConfig] when m is closed. Other errors come from the
+// device; dst then holds old and new elements. After a copy failed all later calls return
+// its error: make a new Mover.
 func (m *Mover) Load(dst, src snug.View) (Move, error) {
 	v, err := m.move(dst, src, false)
 	if err != nil {
@@ -133,13 +133,13 @@ func (m *Mover) Load(dst, src snug.View) (Move, error) {
 	return v, nil
 }
 
-// Save starts to copy src, on the device, to dst, in host memory; they have one
-// element type and length. It copies what kernels queued before leave in src.
-// Nothing that writes src may be queued, and its memory may not be freed, before
-// [Move.Await] or [Move.Wait]. dst belongs to m until Wait returns: any method of m may
-// write to it until then.
+// Save starts to copy src, on the device, to dst, in host memory. src and dst have the
+// same element type and length. It copies src after all kernels queued before. Nothing
+// that writes src may be queued, and its memory may not be freed, before [Move.Await] or
+// [Move.Wait]. dst belongs to m until Wait returns: any method of m may write to it until
+// then.
 //
-// Errors are those of [Mover.Load].
+// Errors are the same as for [Mover.Load].
 func (m *Mover) Save(dst, src snug.View) (Move, error) {
 	v, err := m.move(src, dst, true)
 	if err != nil {
@@ -217,8 +217,7 @@ func (m *Mover) usable() error {
 	return err
 }
 
-// start starts the copy of one page, in the first buffer of the ring that gets
-// free.
+// start starts the copy of one page, in the next free buffer of the ring.
 func (m *Mover) start(mem driver.Mem, host []byte, save bool) (err error) {
 	if m.started-m.settled == uint64(len(m.ring)) {
 		if err := m.settle(m.settled + 1); err != nil {
@@ -271,8 +270,8 @@ func (p *staged) wait() error {
 	return fence.Wait()
 }
 
-// await makes later work of the queue wait for p. That uses p's fence up, and
-// replaces it by the fence of a copy which waits for the queue, and so for the page.
+// await makes later work of the queue wait for p. This uses up p's fence. The fence of a
+// copy that waits for the queue, and so for the page, replaces it.
 func (m *Mover) await(p *staged) error {
 	if p.awaited {
 		return nil
@@ -286,9 +285,9 @@ func (m *Mover) await(p *staged) error {
 	return err
 }
 
-// Close waits for all moves and frees the pinned memory. The error is of a move,
-// unless another call has returned it, or of the device. Closing twice does
-// nothing. Of a device that is closed nothing is left to free.
+// Close waits for all moves and frees the pinned memory. It returns the error of a move,
+// unless another call has returned it, or of the device. Closing twice does nothing. If
+// the device is closed, nothing is left to free.
 func (m *Mover) Close() error {
 	if !m.made() {
 		return nil
@@ -311,7 +310,7 @@ func (m *Mover) Close() error {
 		errs = append(errs, m.settle(m.started))
 	}
 	if m.err != nil {
-		// What is still under way uses the memory. Errors have been reported.
+		// Copies that are still under way use the memory. Errors have been reported.
 		for k := m.settled; k < m.started; k++ {
 			_ = m.page(k).wait()
 		}
@@ -325,7 +324,7 @@ func (m *Mover) Close() error {
 	return nil
 }
 
-// copyChunk is the bytes that a worker copies at a time.
+// copyChunk is the number of bytes that a worker copies at a time.
 const copyChunk = 256 << 10
 
 // copyArgs is a copy of len(dst) bytes within the host.

@@ -12,23 +12,23 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// object is what a key names: a blob of one page, or a tensor.
+// object is a blob of one page, or a tensor. A key names it.
 type object struct {
 	name    string
 	dtype   snug.DType // 0 for a blob
-	n       int        // elements; bytes for a blob
+	n       int        // number of elements; bytes for a blob
 	pageLen int        // elements of each page but the last
 	pages   []page
 
-	source Source // of a tensor that is attached, else nil
-	from   string // its name there
+	source Source // source of an attached tensor, else nil
+	from   string // name of the tensor in source
 }
 
-// page is the unit of memory, of disk and of transfer. Store.mu guards it; its
-// bytes belong to who pinned it, or to the one transfer while busy.
+// page is the unit of memory, of disk and of transfer. Store.mu guards it. Its bytes
+// belong to the caller that pinned it, or to one transfer while busy.
 type page struct {
 	obj  *object
-	num  int // in obj.pages
+	num  int // index in obj.pages
 	size int // bytes
 
 	buf   []byte // nil when not in memory
@@ -38,18 +38,18 @@ type page struct {
 	gone  bool // deleted
 	bad   bool // reading ahead failed; the next Acquire says why
 
-	version uint64 // of the contents: how often it was changed
+	version uint64 // how often the contents were changed
 
 	slot     extent // on disk; zero length for a page of zeros never written
 	crc      uint32 // of the slot
 	frozen   bool   // a commit refers to slot, which must not be overwritten
 	unsynced bool   // written since the data files.File was last synced
 
-	elements sync.RWMutex // what ReadAt, WriteAt, LoadTo and put do with buf; p is pinned then
+	elements sync.RWMutex // guards buf in ReadAt, WriteAt, LoadTo and put; p is pinned then
 
 	last  int64 // time of the last access, -1 before the first
 	key   int64 // the larger, the sooner evicted
-	index int   // in Store.victims, -1 when not there
+	index int   // index in Store.victims, or -1
 }
 
 func (p *page) String() string { return pageName(p.obj.name, p.obj.dtype, p.num) }
@@ -61,12 +61,12 @@ func pageName(name string, dt snug.DType, num int) string {
 	return fmt.Sprintf("page %d of tensor %q", num, name)
 }
 
-// Acquire brings the blob key into memory and pins it: the size bytes stay
-// where they are until as many calls of [Store.Release], and may not be touched
-// after that. A new key becomes a
-// blob of zeros. The memory starts at a multiple of 64 bytes, and all that hold the
-// blob share it. Acquire waits while the page is read or written, while pages are
-// evicted for it, and while Commit runs. A page in memory costs no allocation.
+// Acquire brings the blob key into memory and pins it: its size bytes do not move until
+// [Store.Release] was called once for each Acquire. After that they may not be touched. A
+// new key becomes a blob of zeros. The memory starts at a multiple of 64 bytes, and all
+// callers that hold the blob share it. Acquire waits while the page is read or written,
+// while pages are evicted for it, and while Commit runs. Acquiring a page in memory does
+// not allocate.
 //
 // Errors: [snug.ErrShape] when the blob has another size or size is negative
 // or above 1 GiB; [snug.ErrConfig] when key is empty, too long, not UTF-8
@@ -97,7 +97,7 @@ func (s *Store) Acquire(key string, size int) ([]byte, error) {
 	}
 }
 
-// blob returns the object of a blob, which it makes when there is none.
+// blob returns the object of a blob, and makes it if there is none.
 func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
 	if size < 0 || size > maxPage {
 		return nil, false, fmt.Errorf("offload: blob %q of %d bytes, want 0 to %d: %w", key, size, maxPage, snug.ErrShape)
@@ -120,9 +120,9 @@ func (s *Store) blob(key string, size int) (obj *object, made bool, err error) {
 	return obj, false, nil
 }
 
-// Release undoes one Acquire. dirty says that the bytes may have changed; they
-// become durable with the next [Store.Commit]. The error wraps
-// [snug.ErrConfig] when the blob is not pinned.
+// Release undoes one Acquire. dirty says that the bytes may have changed; the change
+// becomes durable with the next [Store.Commit]. The error wraps [snug.ErrConfig] when the
+// blob is not pinned.
 func (s *Store) Release(key string, dirty bool) error {
 	if !s.made() {
 		return errNoStore
@@ -146,7 +146,7 @@ func (s *Store) Keys() []string {
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Has reports whether there is a blob or tensor of that name.
+// Has reports whether the store has a blob or tensor of this name.
 func (s *Store) Has(key string) bool {
 	if !s.made() {
 		return false
@@ -157,9 +157,9 @@ func (s *Store) Has(key string) bool {
 	return ok
 }
 
-// Delete removes a blob or tensor; the next [Store.Commit] makes that durable
-// and frees its space on disk. The error wraps [snug.ErrConfig] when there is
-// none, or when a page of it is pinned.
+// Delete removes a blob or tensor; the next [Store.Commit] makes that durable and frees
+// its space on disk. The error wraps [snug.ErrConfig] when the store does not have it, or
+// when a page of it is pinned.
 func (s *Store) Delete(key string) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -207,8 +207,8 @@ func newTensor(name string, dt snug.DType, n, pageLen int) *object {
 	return obj
 }
 
-// add makes an object known, and grows the bookkeeping so that Acquire of a
-// page in memory need not.
+// add registers an object, and grows the bookkeeping so that Acquire of a page in memory
+// does not allocate.
 func (s *Store) add(obj *object) {
 	s.objects[obj.name] = obj
 	s.pages += len(obj.pages)
@@ -216,7 +216,7 @@ func (s *Store) add(obj *object) {
 	s.order.grow(s.pages)
 }
 
-// drop forgets an object, none of whose pages is pinned or busy.
+// drop forgets an object. None of its pages is pinned or busy.
 func (s *Store) drop(obj *object) {
 	delete(s.objects, obj.name)
 	s.pages -= len(obj.pages)

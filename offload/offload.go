@@ -96,18 +96,20 @@ type Options struct {
 	// Pages that change between two commits take space twice. A write beyond the limit is
 	// an error, as on a full disk. 0 means no limit.
 	DiskLimit int64
-	// PrefetchDepth is how many pages the store looks ahead, 1024 at most. 0 means 16.
+	// PrefetchDepth is the number of pages that the store looks ahead, 1024 at most. 0
+	// means 16.
 	PrefetchDepth int
 	// NoPrefetch turns all reading and writing in the background off.
 	NoPrefetch bool
-	// Workers is how many pages are read at the same time in the background, and how many
-	// are written, 64 at most. 0 means 4. HostLimit includes the buffers of these pages.
+	// Workers is the number of pages that are read at the same time in the background,
+	// and the number that are written, 64 at most. 0 means 4. HostLimit includes the
+	// buffers of these pages.
 	Workers int
-	// Direct reads and writes pages without the operating system's cache if the system and
-	// the file system support it (O_DIRECT on Linux). If they do not, it changes nothing,
-	// and [Stats] shows that. The memory of the cache stays free, and fast disks are read
-	// with less work. Page buffers are rounded up to 4096 bytes; sizes of pages that are
-	// multiples of 4096 suit best.
+	// Direct reads and writes pages without the operating system's cache if the system
+	// and the file system support it (O_DIRECT on Linux). If they do not, it changes
+	// nothing, and [Stats] shows that. The cache takes no memory then, and reading from
+	// fast disks takes less work. Page buffers are rounded up to 4096 bytes; page sizes
+	// that are multiples of 4096 suit best.
 	Direct bool
 }
 
@@ -133,13 +135,13 @@ func (o Options) check() (Options, error) {
 // Stats counts what a Store did since it was opened.
 type Stats struct {
 	HostBytes  int64         // bytes of page buffers in host memory now
-	HostPeak   int64         // the most HostBytes ever was
-	HostLimit  int64         // of Options, or less since the system refused memory; 0 for none
+	HostPeak   int64         // the maximum of HostBytes so far
+	HostLimit  int64         // the limit of Options, or less after the system refused memory; 0 means no limit
 	DiskBytes  int64         // bytes of the page file
-	Hits       int64         // Acquire and Pin calls that found the page in memory, or on its way there
+	Hits       int64         // Acquire and Pin calls that found the page in memory or being read
 	Misses     int64         // Acquire and Pin calls that read the page from disk
 	Prefetched int64         // pages read in the background
-	Evicted    int64         // pages dropped from memory for others
+	Evicted    int64         // pages dropped from memory to make space for others
 	ReadBytes  int64         // bytes of pages read from disk
 	WriteBytes int64         // bytes of pages written to disk
 	ReadTime   time.Duration // sum of the times of all reads of pages

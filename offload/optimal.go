@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// The most nodes of a search for one size of frames, and the most groups that the nodes of all
-// searches look at: some seconds.
+// Limits of the search: nodes for one size of frames, and groups that the nodes of all
+// searches look at. They keep a search to some seconds.
 const (
 	maxNodes  = 1 << 20
 	maxLookAt = 1 << 29
 )
 
-// Optimal is the map with the minimum time of transfers. It searches with branch and bound,
-// groups of tied layers by how much is paged for each of their bytes; the bound places
-// the rest in parts. It ends the search early after a million nodes for each size of the
-// frames, or after 2^29 groups that all nodes look at, which takes some seconds; then
-// Seconds of the result is above Bound. Layers that are alike
-// are told apart by their order only, so that models of many equal layers are quick.
-// Errors are those of [Greedy].
+// Optimal returns the map with the minimum time of transfers. It is a search with branch
+// and bound over groups of tied layers, ordered by paged bytes per byte of weights. The
+// bound allows the remaining groups to be split between tiers. The search ends early
+// after a million nodes for each size of the frames, or after all nodes have looked at
+// 2^29 groups, which takes some seconds; then Seconds of the result is above Bound. Equal
+// layers are tried in one order only, so that models of many equal layers are quick.
+// Errors are the same as for [Greedy].
 func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	pr, err := newPlacement(layers, tiers)
 	if err != nil {
@@ -44,7 +44,8 @@ func Optimal(layers []Layer, tiers []Tier) (DeviceMap, error) {
 	return m, nil
 }
 
-// sizes returns what the largest layer that is paged can have, from 0 for none.
+// sizes returns the possible sizes of the largest paged layer, ascending from 0, which
+// stands for no paged layer.
 func (pr *placement) sizes() []int64 {
 	sizes := []int64{0}
 	for _, g := range pr.groups {
@@ -54,7 +55,7 @@ func (pr *placement) sizes() []int64 {
 	return slices.Compact(sizes)
 }
 
-// bound returns a time that no map is below.
+// bound returns a lower bound of the time of every map.
 func (pr *placement) bound() float64 {
 	bound, groups := math.Inf(1), pr.byTraffic()
 	for _, layer := range pr.sizes() {
@@ -69,12 +70,12 @@ type search struct {
 	pr     *placement
 	layer  int64
 	groups []group // by bytes paged for each byte, falling
-	free   []int64 // left
-	now    []int   // the tier of each of groups so far
-	nodes  int     // that may still be looked at
-	early  bool    // there were more
+	free   []int64 // bytes left in each tier
+	now    []int   // the tier of each group so far
+	nodes  int     // number of nodes that may still be looked at
+	early  bool    // the search ended before its last node
 
-	at      []int // the best so far, by placement.groups; nil for none
+	at      []int // the best tiers so far, by placement.groups; nil for none
 	seconds float64
 }
 
@@ -94,8 +95,8 @@ func newSearch(pr *placement, groups []group, layer int64, best search) *search 
 	}
 }
 
-// run searches, looks at so many nodes at most, and returns a time that no map with these
-// frames is below.
+// run searches with a maximum number of nodes. It returns a lower bound of the time of
+// every map with these frames.
 func (s *search) run(nodes int) float64 {
 	s.nodes = nodes
 	root := s.relaxed(0, 0)
@@ -105,11 +106,11 @@ func (s *search) run(nodes int) float64 {
 	if s.visit(0, 0); s.early {
 		return root
 	}
-	return s.seconds // the best with these frames, or what no map of it is below
+	return s.seconds // the best time with these frames, or a lower bound
 }
 
-// relaxed returns the minimum time if groups from k on could be cut into parts: those
-// with the most traffic for a byte lie in the fastest tiers.
+// relaxed returns the minimum time if the groups from k on could be cut into parts: the
+// groups with the most traffic for each byte lie in the fastest tiers.
 func (s *search) relaxed(k int, seconds float64) float64 {
 	t, left := 0, float64(s.free[0])
 	for _, g := range s.groups[k:] {
@@ -128,7 +129,7 @@ func (s *search) relaxed(k int, seconds float64) float64 {
 	return seconds
 }
 
-// visit places group k, after those before it.
+// visit places group k, after the groups before it.
 func (s *search) visit(k int, seconds float64) {
 	if s.nodes == 0 {
 		s.early = true

@@ -2,16 +2,15 @@ package offload
 
 import "math"
 
-// order records the accesses and predicts the coming ones. An access has a
-// time, counted from 0; one that repeats the last access is not counted. As in
-// LZ77 the recent past is looked for in the recorded accesses, and what
-// followed there is expected to follow again: if the longest match lies period
-// accesses back, the access at time t is predicted to be the one at t-period,
-// until a prediction fails.
+// order records the accesses and predicts the coming ones. An access has a time, counted
+// from 0; an access that repeats the last one is not counted. As in LZ77 the recent
+// accesses are searched in the recorded accesses, and the accesses that followed there
+// are expected to follow again: if the longest match lies period accesses back, the
+// access at time t is predicted to be the one at t-period, until a prediction fails.
 //
-// A page's key decides who is evicted, the larger the sooner. It is the time
-// of the next use while a period is known (Belady's rule), and minus the time
-// of the last use otherwise (least recently used).
+// A page's key decides when it is evicted: pages with larger keys go first. It is the
+// time of the next use while a period is known (Belady's rule), and minus the time of the
+// last use otherwise (least recently used).
 type order struct {
 	on     bool
 	ring   []access // the access at time t is ring[t%len]; a power of two
@@ -36,7 +35,7 @@ const (
 
 func newOrder(on bool) order { return order{on: on} }
 
-// grow makes the record large enough for the accesses of so many pages.
+// grow makes the record large enough for the accesses of the given number of pages.
 func (o *order) grow(pages int) {
 	if !o.on || perPage*pages <= len(o.ring) {
 		return
@@ -83,9 +82,9 @@ func (o *order) record(p *page, resident int) bool {
 	return was > 0 || o.period > 0
 }
 
-// match returns how far before t the longest match of the accesses up to t
-// ends, the nearest of equally long ones; 0 if there is none, or if its cycle
-// is so short that all its pages stay in memory when the least recently used
+// match returns how far before t the longest match of the accesses up to t ends. Of
+// equally long matches it takes the nearest. It returns 0 if there is no match, or if its
+// cycle is so short that all its pages stay in memory when the least recently used pages
 // are evicted.
 func (o *order) match(t int64, resident int) (period int64) {
 	longest := int64(minMatch - 1)
@@ -121,7 +120,7 @@ func (o *order) assignKeys() {
 	}
 }
 
-// ahead returns the page that is predicted to be used after i others, or nil.
+// ahead returns the page that is predicted to be used after i other pages, or nil.
 func (o *order) ahead(i int) *page {
 	if int64(i) >= o.period || o.now-o.period < o.oldest {
 		return nil

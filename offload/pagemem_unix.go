@@ -4,9 +4,9 @@ package offload
 
 import "syscall"
 
-const mapsMemory = true // not of Go's heap
+const mapsMemory = true // outside Go's heap
 
-// mapMemory returns n bytes of zeros that are not of Go's heap, nil if the system has none.
+// mapMemory returns n bytes of zeros outside Go's heap, nil if the system has none.
 func mapMemory(n int) []byte {
 	mem, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
@@ -15,9 +15,9 @@ func mapMemory(n int) []byte {
 	return mem
 }
 
-// unmapMemory gives what mapMemory returned back.
+// unmapMemory gives memory of mapMemory back.
 func unmapMemory(mem []byte) {
 	if err := syscall.Munmap(mem); err != nil {
-		panic(err) // it is not what mapMemory returned
+		panic(err) // it is not memory of mapMemory
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// All functions of this file but lockAndPin are called with Store.mu held. read, write and
-// those that call them release it during the transfer; the page is busy then.
+// All functions of this file except lockAndPin are called with Store.mu held. read, write
+// and their callers release it during the transfer; the page is busy then.
 
-// pin brings p into memory and holds it there. With overwrite the caller will
-// write every byte, so that the old ones need not be read.
+// pin brings p into memory and holds it there. With overwrite the caller will write every
+// byte, so that the old bytes need not be read.
 func (s *Store) pin(ctx context.Context, p *page, overwrite bool) error {
 	if p.buf == nil || p.busy || s.committing || p.gone || s.closed {
 		if err := s.fetch(ctx, p, overwrite); err != nil {
@@ -38,7 +38,7 @@ func (s *Store) pin(ctx context.Context, p *page, overwrite bool) error {
 	return nil
 }
 
-// lockAndPin is pin for who does not hold mu.
+// lockAndPin is pin for callers that do not hold mu.
 func (s *Store) lockAndPin(ctx context.Context, p *page, overwrite bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *Store) forget(p *page) error {
 	s.vacate(p)
 	p.unsynced = false
 	p.version++
-	s.settled.Broadcast() // for who waits for memory
+	s.settled.Broadcast() // for callers that wait for memory
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (s *Store) load(ctx context.Context, p *page, overwrite bool) error {
 		if err != nil && s.buffers.used == s.pinBytes { // no page can be evicted
 			return in(err, "%v", p)
 		}
-		p.buf = buf // nil if others must be evicted
+		p.buf = buf // nil if other pages must be evicted
 	}
 	switch {
 	case overwrite:
@@ -213,11 +213,11 @@ func (s *Store) discard(p *page) {
 	p.buf, p.dirty = nil, false
 }
 
-// stored reports whether p has contents other than zeros outside of memory.
+// stored reports whether p has contents other than zeros on disk or in a source.
 func (p *page) stored() bool { return p.slot.n > 0 || p.obj.source != nil && p.size > 0 }
 
-// read fills p.buf from p's slot, or its tensor's source, and drops the buffer on
-// an error, and when the source does not return.
+// read fills p.buf from p's slot, or from its tensor's source. It drops the buffer on an
+// error and when the source does not return.
 func (s *Store) read(p *page) error {
 	start, whole := time.Now(), false
 	s.mu.Unlock()
@@ -240,8 +240,8 @@ func (s *Store) read(p *page) error {
 	return err
 }
 
-// write brings p's bytes to disk: over its slot if no commit refers to that,
-// else to a new one. After an error p is dirty still.
+// write writes p's bytes to disk: over its slot if no commit refers to the slot, else to
+// a new slot. After an error p is still dirty.
 func (s *Store) write(p *page) error {
 	to := p.slot
 	if to.n == 0 || p.frozen {
@@ -254,7 +254,7 @@ func (s *Store) write(p *page) error {
 	}
 	s.begin(p)
 	evictable := p.index >= 0
-	if evictable { // others may look for the next one meanwhile
+	if evictable { // other goroutines may look for the next page meanwhile
 		heap.Remove(&s.victims, p.index)
 	}
 	s.writing += s.buffers.rounded(int64(p.size))
@@ -284,12 +284,12 @@ func (s *Store) write(p *page) error {
 	return nil
 }
 
-// pieceBytes is the bytes of a page that are written, or read, and summed at a time,
-// while a cache has them.
+// pieceBytes is the number of bytes of a page that are written, or read, and summed at a
+// time, while a cache has them.
 const pieceBytes = 128 << 10
 
-// piece returns the bytes to transfer at a time: past the operating system's cache
-// whole pages, which disks are faster with.
+// piece returns the number of bytes to transfer at a time. Without the operating system's
+// cache it is the whole page, because disks are faster with whole pages.
 func piece(data files.File) int {
 	if d, ok := data.(*direct); ok && !d.refused.Load() {
 		return maxPage
@@ -310,8 +310,7 @@ func (p *page) writeTo(data files.File, off int64) (sum uint32, err error) {
 	return sum, nil
 }
 
-// vacate gives p's slot up: at once, or after the next commit if one refers to
-// it.
+// vacate frees p's slot: at once, or after the next commit if a commit refers to it.
 func (s *Store) vacate(p *page) {
 	switch {
 	case p.slot.n == 0:

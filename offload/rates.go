@@ -10,15 +10,16 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// PageRate is how fast pages of a size move to and from a file system.
+// PageRate is the rate at which pages of one size move to and from a file system.
 type PageRate struct {
 	PageBytes int
 	Direct    bool    // as in Options
 	Read      float64 // bytes a second
-	Write     float64 // bytes a second, with what it takes to make them durable
+	Write     float64 // bytes a second, including the time to make them durable
 }
 
-// both returns the bytes a second of as much read as written, one after the other.
+// both returns the bytes a second of reading and writing equally many bytes, one after
+// the other.
 func (r PageRate) both() float64 { return 2 / (1/r.Read + 1/r.Write) }
 
 // The sizes that MeasurePages tries.
@@ -27,17 +28,17 @@ const (
 	maxMeasured = 4 << 20
 )
 
-// mostMeasured bounds the bytes of the file that MeasurePages makes.
+// mostMeasured is the maximum size of the file that MeasurePages makes, in bytes.
 const mostMeasured = 64 << 30
 
-// MeasurePages writes and reads size bytes, 4 MiB to 64 GiB, in pages of 64 KiB to 4 MiB, with
-// direct I/O where that is possible and without. It uses a temporary file in directory dir. It
-// returns all rates and the best one: of the rates within 5 % of the fastest, the rate with
-// the smallest pages, of which a host limit holds the most. Its
-// PageBytes/4 is a PageLen for [Updater]. What is not direct is read from
-// the operating system's cache, faster than a disk may be. It takes 4 MiB of memory.
+// MeasurePages writes and reads size bytes, 4 MiB to 64 GiB, in pages of 64 KiB to 4 MiB,
+// without direct I/O and, if possible, with it. It uses a temporary file in directory
+// dir. It returns all rates and the best one: of the rates within 5 % of the fastest, the
+// rate with the smallest pages, because a host limit holds more of them. Its PageBytes/4
+// is a PageLen for [Updater]. Without direct I/O pages come from the operating system's
+// cache, which may be faster than the disk. MeasurePages takes 4 MiB of memory.
 //
-// Errors: [snug.ErrConfig] for a size outside of these limits, and those of the operating
+// Errors: [snug.ErrConfig] for a size outside these limits, and errors of the operating
 // system, such as for a full disk.
 func MeasurePages(dir string, size int64) (best PageRate, all []PageRate, err error) {
 	if size < maxMeasured || size > mostMeasured {
@@ -77,7 +78,7 @@ func measurePages(f *os.File, size int64) (all []PageRate, err error) {
 	if past != nil {
 		defer func() { err = errors.Join(err, past.past.Close()) }()
 	}
-	_ = os.Remove(f.Name())                              // nothing is left of a process that is killed; some systems cannot
+	_ = os.Remove(f.Name())                              // so that a killed process leaves no file; some systems cannot remove it yet
 	if _, err := measure(plain, buf, size); err != nil { // the file gets its blocks
 		return nil, err
 	}

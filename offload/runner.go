@@ -19,7 +19,7 @@ import (
 // then on. [Runner.Demoted] lists them.
 type Runner struct {
 	s       *Store
-	movers  []*Mover // of the tiers where layers run
+	movers  []*Mover // movers of the tiers where layers run
 	layers  []Layer
 	tierOf  []int
 	tiers   []Tier
@@ -27,7 +27,7 @@ type Runner struct {
 	demoted []Demotion
 
 	weights  map[string]movable
-	dtypes   map[string]snug.DType // where the layers run
+	dtypes   map[string]snug.DType // element types on the devices
 	resident map[string]kept       // by weight
 	frames   []frame
 	closed   bool
@@ -37,7 +37,7 @@ type Runner struct {
 type Demotion struct {
 	Layer    string
 	From, To string // tiers
-	Err      error  // why, as snug.ErrNoMemory
+	Err      error  // the reason; wraps snug.ErrNoMemory
 }
 
 // RunnerOptions configure a [Runner].
@@ -56,17 +56,17 @@ type kept struct {
 // frame is the memory that a paged layer passes through, by element type.
 type frame map[snug.DType]kept
 
-// NewRunner allocates memory on the devices for the layers of a map, of [Greedy] or
-// [Optimal] for the same layers, and loads those that stay. movers has a Mover for the
-// device of each tier without a Rate, in the order of the tiers. Until [Runner.Close] a
-// Runner takes the bytes of the weights that stay, and two frames of the bytes of the largest
-// layer that is paged, or one frame if the device has no memory for two. Each weight is
-// rounded up to 64 bytes. The memory of the Movers comes on top.
+// NewRunner allocates memory on the devices for the layers of a map and loads the layers
+// that stay. The map is a result of [Greedy] or [Optimal] for the same layers. movers has
+// a Mover for the device of each tier without a Rate, in the order of the tiers. Until
+// [Runner.Close] a Runner takes the bytes of the weights that stay, and two frames of the
+// bytes of the largest layer that is paged, or one frame if the device has no memory for
+// two. Each weight is rounded up to 64 bytes. The memory of the Movers comes on top.
 //
 // Errors: [snug.ErrConfig] when movers, layers and map do not fit together or the store
-// lacks a tensor, [snug.ErrShape] when a tensor has not the Bytes of its Weight,
+// lacks a tensor, [snug.ErrShape] when a tensor does not have the Bytes of its Weight,
 // [snug.ErrDType] for a DType that a tensor cannot be converted to, [snug.ErrNoMemory]
-// when not even one layer fits, and those of the store and the devices.
+// when not even one layer fits, and errors of the store and the devices.
 func NewRunner(s *Store, movers []*Mover, layers []Layer, m DeviceMap, o RunnerOptions) (_ *Runner, err error) {
 	r := &Runner{s: s, movers: movers, layers: layers, tiers: m.Tiers, tierOf: append([]int(nil), m.TierOf...)}
 	made := false
@@ -129,7 +129,7 @@ func (r *Runner) check(o RunnerOptions) error {
 	return nil
 }
 
-// first returns the first layer of those that layer i is tied to.
+// first returns the first of the layers that are tied to layer i.
 func (r *Runner) first(i int) int {
 	for j, g := range r.group {
 		if g == r.group[i] {
@@ -179,7 +179,7 @@ func (r *Runner) Demoted() []Demotion {
 }
 
 // View returns a weight that stays on its device, for example to bind it with
-// [Updater.Bind], and false for one that is paged.
+// [Updater.Bind], and false for a weight that is paged.
 func (r *Runner) View(name string) (snug.View, bool) {
 	if r == nil {
 		return snug.View{}, false
@@ -189,7 +189,7 @@ func (r *Runner) View(name string) (snug.View, bool) {
 }
 
 // Close frees the memory on the devices, whose queued work must be done. Closing twice
-// does nothing; passes give [snug.ErrConfig] afterwards.
+// does nothing; afterwards passes return [snug.ErrConfig].
 func (r *Runner) Close() error {
 	if r == nil || r.closed {
 		return nil
@@ -257,7 +257,7 @@ func (r *Runner) run(ctx context.Context, do func(int, []snug.View) error, layer
 	}
 	var next *coming
 	defer func() {
-		if next != nil { // what is under way uses the frames
+		if next != nil { // a page under way uses the frames
 			err = errors.Join(err, next.arrive(), next.moves.Wait())
 		}
 	}()

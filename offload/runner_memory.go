@@ -7,7 +7,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// allocateAll allocates the frames and what stays. What does not fit is demoted.
+// allocateAll allocates the frames and the layers that stay. Layers that do not fit are
+// demoted.
 func (r *Runner) allocateAll() error {
 	for {
 		layer, err := r.allocate()
@@ -51,8 +52,8 @@ func (r *Runner) allocate() (layer int, err error) {
 	return -1, nil
 }
 
-// allocateFrames makes two frames for the layers that are paged, or one if only
-// one fits and nothing is left that could be demoted.
+// allocateFrames makes two frames for the layers that are paged, or one if only one fits
+// and no layer is left to demote.
 func (r *Runner) allocateFrames() error {
 	lens := map[snug.DType]int{}
 	for i, l := range r.layers {
@@ -101,7 +102,7 @@ func allocate(dev *snug.Device, dt snug.DType, n int) (k kept, err error) {
 	return k, err
 }
 
-// demote moves a layer, and those that are tied to it, to the next tier that pages.
+// demote moves a layer, and the layers that are tied to it, to the next tier that pages.
 func (r *Runner) demote(layer int, why error) error {
 	from, to := r.tierOf[layer], -1
 	for t := from + 1; t < len(r.tiers) && to < 0; t++ {
@@ -185,7 +186,7 @@ type movable interface {
 	LoadTo(m *Mover, dst snug.View, off int) (Move, error)
 	dtype() snug.DType
 	writable() error
-	// put rounds src into the elements from off on.
+	// put rounds src into the elements that begin at off.
 	put(src []float32, off int) error
 }
 

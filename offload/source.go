@@ -10,8 +10,8 @@ import (
 // Source reads the elements of tensors that are not in the store, such as the *amp.Weights
 // of a safetensors file.
 type Source interface {
-	// LoadAt writes elements lo to lo+dst.Len()-1 of the tensor of a name to dst, in
-	// host memory, converted to dst's element type. Many goroutines call it at a time.
+	// LoadAt writes elements lo to lo+dst.Len()-1 of a named tensor to dst, in host
+	// memory, converted to dst's element type. Many goroutines call it at a time.
 	LoadAt(name string, lo int, dst snug.View) error
 }
 
@@ -23,7 +23,7 @@ type Source interface {
 // opened again. src must stay usable until the tensor is deleted or the store closed.
 //
 // The error of a read wraps what src returns, and names the page. Other errors:
-// [snug.ErrConfig] when src is nil or name is in use, and those of [Create].
+// [snug.ErrConfig] when src is nil or name is in use, and errors of [Create].
 func Attach[T snug.Element](s *Store, name string, src Source, from string, n, pageLen int) (*Tensor[T], error) {
 	dt := snug.DTypeOf[T]()
 	if err := checkTensor(name, dt, n, pageLen); err != nil {
@@ -37,7 +37,7 @@ func Attach[T snug.Element](s *Store, name string, src Source, from string, n, p
 	}
 	defer s.mu.Unlock()
 	if s.objects[name] != nil {
-		return nil, fmt.Errorf("offload: attach %q: the store has one: %w", name, snug.ErrConfig)
+		return nil, fmt.Errorf("offload: attach %q: the store has an object of this name: %w", name, snug.ErrConfig)
 	}
 	obj := newTensor(name, dt, n, pageLen)
 	obj.source, obj.from = src, from

@@ -8,9 +8,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// slotAlign is the alignment of slots. It is the sector of current disks and
-// the page of file systems, so that a write that power loss cuts off cannot
-// damage a neighbouring slot.
+// slotAlign is the alignment of slots. It is the sector size of current disks and the
+// page size of file systems, so that a write that power loss cuts off cannot damage a
+// neighbouring slot.
 const slotAlign = 4096
 
 // extent is a range of bytes of the page file.
@@ -19,11 +19,11 @@ type extent struct{ off, n int64 }
 // space knows which parts of the page file are free.
 type space struct {
 	free []extent // by offset; no two touch, and none reaches end
-	end  int64    // everything beyond is free
+	end  int64    // bytes beyond are free
 }
 
-// newSpace returns what is free beside the used extents, or an error if two of
-// them overlap.
+// newSpace returns the free space between the used extents, or an error if two extents
+// overlap.
 func newSpace(used []extent) (space, error) {
 	slices.SortFunc(used, func(a, b extent) int { return cmp.Compare(a.off, b.off) })
 	var s space
@@ -39,7 +39,7 @@ func newSpace(used []extent) (space, error) {
 	return s, nil
 }
 
-// alloc returns n bytes from the first gap that has them, or from the end.
+// alloc returns n bytes from the first gap that is large enough, or from the end.
 func (s *space) alloc(n int64) extent {
 	for i := range s.free {
 		e := &s.free[i]

@@ -18,38 +18,38 @@ import (
 type Store struct {
 	opts Options
 	fs   files.Dir
-	lock io.Closer // of the folder, whose files nobody else changes while it is held
+	lock io.Closer // lock of the folder; nobody else changes its files while it is held
 	data files.File
 	left bool           // the store was open before and not closed
-	kept bool           // there is a commit
+	kept bool           // the store has a commit
 	wg   sync.WaitGroup // the background goroutines
 
-	mu      sync.Mutex // guards all below; never held during I/O
+	mu      sync.Mutex // guards the fields below; never held during I/O
 	settled sync.Cond  // a page came to rest, a commit ended, the store closed
 	work    sync.Cond  // the background goroutines may have something to do
 
 	objects    map[string]*object
-	pages      int     // of all objects
+	pages      int     // pages of all objects
 	victims    victims // pages in memory that are not pinned
-	order      order   // of the accesses, to predict the next ones
-	hints      []*page // what Prefetch asked for and nobody has read yet
+	order      order   // order of the accesses, to predict the next ones
+	hints      []*page // pages that Prefetch asked for and that are not yet read
 	buffers    buffers
 	pinned     int                   // pages with pins
-	pinBytes   int64                 // and their buffers' bytes
+	pinBytes   int64                 // bytes of their buffers
 	busy       int                   // reads and writes in progress
 	writing    int64                 // bytes of the buffers that are being written
-	failures   map[*page]cpu.Failure // of Sources that were to read ahead, for who pins the page
+	failures   map[*page]cpu.Failure // failures of Sources that read ahead, for the caller that pins the page
 	committing bool
 	closed     bool
-	hold       bool // a write failed: no writes behind until one succeeds
-	doubt      bool // the data files.File failed to sync: what it holds since the last sync is in doubt
+	hold       bool // a write failed: no background writes until one succeeds
+	doubt      bool // a sync of the page file failed: writes since the last sync are in doubt
 
-	space   space    // of the data files.File
-	retired []extent // slots that only earlier commits refer to; free after the next
+	space   space    // space of the page file
+	retired []extent // slots that only earlier commits use; free after the next commit
 	stats   Stats
 }
 
-// errGone is returned to who waited for a page that was deleted meanwhile.
+// errGone is the error of a call that waited for a page that was deleted meanwhile.
 var errGone = fmt.Errorf("offload: the page was deleted: %w", snug.ErrConfig)
 
 var errNoStore = fmt.Errorf("offload: the store is nil, or was not made by Open: %w", snug.ErrConfig)
@@ -67,8 +67,8 @@ var errClosed = fmt.Errorf("offload: the store is closed: %w", snug.ErrConfig)
 // are not opened.
 //
 // Errors: [snug.ErrConfig] for bad options, a store in use, or such a file;
-// [snug.ErrCorrupt] for a damaged index, an index that is missing beside the pages of a
-// store that was closed, or a page file that is too short. The pages themselves are checked
+// [snug.ErrCorrupt] for a damaged index, an index that is missing although a store with
+// pages was closed, or a page file that is too short. The pages themselves are checked
 // when read.
 func Open(dir string, o Options) (*Store, error) {
 	o, err := o.check()
@@ -91,7 +91,7 @@ func open(fs files.Dir, o Options) (*Store, error) {
 	s.buffers.limit, s.buffers.align = o.HostLimit, alignment
 	s.settled.L, s.work.L = &s.mu, &s.mu
 	if err := s.openFiles(); err != nil {
-		// What says that the process before did not close the store, says so still.
+		// The mark stays: it still says that the process before did not close the store.
 		return nil, errors.Join(in(err, "open store"), s.closeFiles(!s.left))
 	}
 	if o.PrefetchDepth > 0 {
@@ -110,7 +110,7 @@ func (s *Store) openFiles() (err error) {
 		return err
 	}
 	s.left = marked(s.fs)
-	_ = s.fs.Remove(tempName) // of a commit that was cut off; the next one tries again
+	_ = s.fs.Remove(tempName) // file of a commit that was cut off; the next commit tries again
 	if s.data, err = s.fs.Open(dataName, create); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *Store) openFiles() (err error) {
 	if err := s.mark(); err != nil {
 		return err
 	}
-	// What lies beyond was written after the last commit.
+	// Bytes beyond were written after the last commit.
 	s.stats.DiskBytes = min(size, s.space.end)
 	if size > s.space.end {
 		return s.data.Truncate(s.space.end)
@@ -137,8 +137,8 @@ func (s *Store) openFiles() (err error) {
 	return nil
 }
 
-// marked reports whether the mark of a store that is open is there, or something else of
-// its name: then nobody knows.
+// marked reports whether the folder has the mark of an open store. It is also true for
+// anything else of that name, because then the state is unknown.
 func marked(fs files.Dir) bool {
 	f, err := fs.Open(openName, readOnly)
 	if err == nil {
@@ -147,10 +147,10 @@ func marked(fs files.Dir) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// mark leaves a file that Close removes. Beside a commit it is a help, and no error if it
-// fails: on a full disk the store is readable still. Before the first commit it says that
-// pages without an index are no damage, and is durable before the first page is written.
-// The caller holds the lock.
+// mark makes a file that Close removes. When the store has a commit the mark only
+// informs, and a failure is no error: a store on a full disk stays readable. Before the
+// first commit the mark says that pages without an index are no damage; it is durable
+// before the first page is written. The caller holds the lock.
 func (s *Store) mark() (err error) {
 	if !s.left {
 		var f files.File
@@ -167,14 +167,15 @@ func (s *Store) mark() (err error) {
 	return err
 }
 
-// abandon empties the page file of a store that never committed, durably, before the mark
-// goes: pages without an index and without a mark are those of a store that lost its index.
-// It reports whether the mark may go.
+// abandon durably empties the page file of a store that never committed. This comes
+// before the mark is removed: pages without an index and without a mark mean that the
+// store lost its index. It reports whether the mark may be removed.
 func (s *Store) abandon() (bool, error) {
 	if s.kept {
 		return true, nil
 	}
-	// A commit may have failed after the renaming. Whether its index lasts is in doubt.
+	// A commit may have failed after the renaming. It is in doubt whether its index
+	// lasts.
 	f, err := s.fs.Open(indexName, readOnly)
 	if err == nil {
 		return false, f.Close()
@@ -188,15 +189,15 @@ func (s *Store) abandon() (bool, error) {
 	return err == nil, err
 }
 
-// Recovered reports whether the store was open before in a process that ended without
-// [Store.Close], as one that was killed: what that had changed since its last
-// [Store.Commit] is lost, and this store began with that commit.
+// Recovered reports whether the process that opened the store before ended without
+// [Store.Close], for example because it was killed. Its changes since its last
+// [Store.Commit] are lost, and this store began with that commit.
 func (s *Store) Recovered() bool { return s.made() && s.left }
 
 func (s *Store) closeFiles(unmark bool) error {
 	var errs []error
 	if unmark && s.lock != nil && s.owns() == nil {
-		_ = s.fs.Remove(openName) // left behind it makes Recovered cautious, no more
+		_ = s.fs.Remove(openName) // a mark that stays only makes Recovered true
 	}
 	if s.data != nil {
 		errs = append(errs, s.data.Close())
@@ -207,10 +208,10 @@ func (s *Store) closeFiles(unmark bool) error {
 	return errors.Join(errs...)
 }
 
-// Close stops the background work and closes the files. Changes since the last
-// Commit are dropped; without a commit the page file is emptied. Memory of pages that are still pinned stays valid until the
-// process ends. Closing twice does nothing; other methods give
-// [snug.ErrConfig] afterwards.
+// Close stops the background work and closes the files. Changes since the last Commit are
+// dropped; without a commit the page file is emptied. The memory of pages that are still
+// pinned stays valid until the process ends. Closing twice does nothing. Afterwards other
+// methods return [snug.ErrConfig].
 func (s *Store) Close() error {
 	if !s.made() {
 		return nil

@@ -19,10 +19,9 @@ type Tensor[T snug.Element] struct {
 	obj *object
 }
 
-// Create returns the tensor of n elements under name, in pages of pageLen
-// elements. A new one holds zeros and takes no memory or disk until it is
-// used; an existing one must have the same element type, length and page
-// length.
+// Create returns the tensor of n elements under name, in pages of pageLen elements. A new
+// tensor holds zeros and takes no memory or disk until it is used. An existing tensor
+// must have the same element type, length and page length.
 //
 // Errors: [snug.ErrConfig] when name is not a valid key or names a blob,
 // [snug.ErrDType] when the tensor has another element type, and
@@ -55,8 +54,9 @@ func Create[T snug.Element](s *Store, name string, n, pageLen int) (*Tensor[T], 
 	return &Tensor[T]{s, obj}, nil
 }
 
-// Lookup returns the tensor under name. Errors: [snug.ErrConfig] when there is
-// none or name is a blob, [snug.ErrDType] when it has another element type.
+// Lookup returns the tensor under name. Errors: [snug.ErrConfig] when there is no tensor
+// of that name, or name is a blob, and [snug.ErrDType] when the tensor has another
+// element type.
 func Lookup[T snug.Element](s *Store, name string) (*Tensor[T], error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (t *Tensor[T]) Len() int {
 	return t.obj.n
 }
 
-// PageLen returns the elements of every page but the last.
+// PageLen returns the number of elements of every page except the last.
 func (t *Tensor[T]) PageLen() int {
 	if !t.made() {
 		return 0
@@ -141,18 +141,17 @@ func (t *Tensor[T]) Pages() int {
 
 // Page is a pinned page of a tensor.
 type Page[T snug.Element] struct {
-	// Data are the page's elements, at a multiple of 64 bytes. They do not move
-	// until Unpin, and all pins of the page share them. After that they
-	// may not be touched: the memory may no longer be the process's.
+	// Data are the page's elements, at a multiple of 64 bytes. They do not move until
+	// Unpin, and all pins of the page share them. After Unpin the memory may not be
+	// touched: it may no longer belong to the process.
 	Data []T
 	s    *Store
 	p    *page
 }
 
-// Pin brings page number page into memory and holds it there until
-// [Page.Unpin]. It waits and fails as [Store.Acquire] does, and with
-// ctx's error when ctx ends before the transfer of this page has begun. A
-// page in memory costs no allocation.
+// Pin brings page number page into memory and holds it there until [Page.Unpin]. It waits
+// and fails as [Store.Acquire] does. It returns ctx's error when ctx ends before the
+// transfer of this page has begun. Pinning a page in memory does not allocate.
 func (t *Tensor[T]) Pin(ctx context.Context, page int) (Page[T], error) {
 	return t.pin(ctx, page, false)
 }
@@ -181,9 +180,9 @@ func (t *Tensor[T]) checkPage(ctx context.Context, i int) error {
 	return nil
 }
 
-// Unpin ends the use of Data. dirty says that elements may have changed; they
-// become durable with the next [Store.Commit]. The error wraps
-// [snug.ErrConfig] when the page is not pinned.
+// Unpin ends the use of Data. dirty says that elements may have changed; the change
+// becomes durable with the next [Store.Commit]. The error wraps [snug.ErrConfig] when the
+// page is not pinned.
 func (p Page[T]) Unpin(dirty bool) error {
 	if p.s == nil {
 		return fmt.Errorf("offload: unpin of an empty Page: %w", snug.ErrConfig)
@@ -193,8 +192,8 @@ func (p Page[T]) Unpin(dirty bool) error {
 	return p.s.unpin(p.p, dirty)
 }
 
-// forget is Unpin of a page whose elements nobody needs any more: unless others have
-// it pinned they are zeros from now on, and take neither memory nor disk.
+// forget is Unpin of a page whose elements nobody needs any more. Unless the page has
+// other pins, its elements are zeros from now on and take neither memory nor disk.
 func (p Page[T]) forget() error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -214,9 +213,9 @@ func (t *Tensor[T]) Prefetch(lo, hi int) {
 	}
 }
 
-// ReadAt copies elements off to off+len(dst)-1 into dst, one page in memory at
-// a time. The error wraps [snug.ErrShape] when they are not all there; other
-// errors are those of [Tensor.Pin], and leave the elements of the pages before.
+// ReadAt copies elements off to off+len(dst)-1 into dst, one page in memory at a time.
+// The error wraps [snug.ErrShape] when the tensor does not have all of them. Other errors
+// are errors of [Tensor.Pin]; dst then has the elements of the pages before the error.
 func (t *Tensor[T]) ReadAt(dst []T, off int) error {
 	return t.walk(off, len(dst), false, func(page Page[T], part []T, done int) error {
 		page.p.elements.RLock()
@@ -226,9 +225,8 @@ func (t *Tensor[T]) ReadAt(dst []T, off int) error {
 	})
 }
 
-// WriteAt copies src to elements off to off+len(src)-1, one page in memory at
-// a time. A page that it covers is not read from disk. Errors are as for
-// ReadAt.
+// WriteAt copies src to elements off to off+len(src)-1, one page in memory at a time. A
+// page that src covers is not read from disk. Errors are the same as for ReadAt.
 func (t *Tensor[T]) WriteAt(src []T, off int) error {
 	return t.walk(off, len(src), true, func(page Page[T], part []T, done int) error {
 		page.p.elements.Lock()
@@ -238,9 +236,9 @@ func (t *Tensor[T]) WriteAt(src []T, off int) error {
 	})
 }
 
-// walk calls do with each page, pinned, that has some of elements off to off+n-1,
-// with those of them that it has, and with their number in the pages before. do
-// unpins the page.
+// walk calls do for each page that has some of elements off to off+n-1. It passes the
+// pinned page, these elements of the page, and the number of such elements in the pages
+// before. do unpins the page.
 func (t *Tensor[T]) walk(off, n int, write bool, do func(page Page[T], part []T, done int) error) error {
 	if err := t.checkRange(off, n); err != nil {
 		return err
@@ -271,7 +269,7 @@ func (t *Tensor[T]) checkRange(off, n int) error {
 		return errNoTensor
 	}
 	if off < 0 || n > t.obj.n || off > t.obj.n-n {
-		return fmt.Errorf("offload: %d elements from %d on of tensor %q, which has %d: %w", n, off, t.obj.name, t.obj.n, snug.ErrShape)
+		return fmt.Errorf("offload: %d elements from element %d of tensor %q, which has %d: %w", n, off, t.obj.name, t.obj.n, snug.ErrShape)
 	}
 	return nil
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // LoadTo starts to copy elements off to off+dst.Len()-1 to dst, on m's device, as
-// [Mover.Load] does. A dst of another floating-point type gets them converted on the
-// host, rounded to nearest. All pages of the tensor have been read, one pinned at a
-// time, when it returns, and the coming ones are read ahead as by [Tensor.Prefetch].
+// [Mover.Load] does. If dst has another floating-point type, the host converts the
+// elements, rounded to nearest. When LoadTo returns, all these pages have been read. It
+// pins one page at a time and reads the coming pages ahead, as [Tensor.Prefetch] does.
 //
-// Errors: those of Load, and those of [Tensor.Pin]; nothing is under way after one.
+// It returns the errors of Load and of [Tensor.Pin]. After an error nothing is under way.
 func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err error) {
 	if err := t.checkMove(m, dst, off, true); err != nil {
 		return Move{}, err
@@ -45,13 +45,14 @@ func (t *Tensor[T]) LoadTo(m *Mover, dst snug.View, off int) (move Move, err err
 	return all, nil
 }
 
-// convertLen is the elements that are converted at a time on their way to a device.
+// convertLen is the number of elements that are converted at a time on their way to a
+// device.
 const convertLen = 1 << 16
 
 var converted cpu.Scratch
 
-// loadAs is Load with a conversion where dst has another floating-point type than src.
-// It joins its moves to all.
+// loadAs is Load, with a conversion if dst has another floating-point type than src. It
+// joins its moves to all.
 func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
 	if dst.DType() == src.DType() {
 		move, err := m.Load(dst, src)
@@ -81,15 +82,14 @@ func (m *Mover) loadAs(dst, src snug.View, all *Move) error {
 	return nil
 }
 
-// SaveFrom copies src, on m's device, to elements off to off+src.Len()-1, and
-// returns when it is done. It copies what kernels queued before leave in src. Two
-// pages of the tensor are pinned at a time: one is copied while the store loads
-// the next. A page that it covers is not read from disk. The elements become
-// durable with the next [Store.Commit].
+// SaveFrom copies src, on m's device, to elements off to off+src.Len()-1, and returns
+// when it is done. It copies src after all kernels queued before. Two pages of the tensor
+// are pinned at a time: one is copied while the store loads the next. A page that src
+// covers is not read from disk. The elements become durable with the next [Store.Commit].
 //
-// Errors: those of [Mover.Save], and those of [Tensor.Pin]. The former come before
-// anything is written, unless they are of the device; then the elements are not
-// defined, and the way back is the last commit.
+// It returns the errors of [Mover.Save] and of [Tensor.Pin]. Errors of Save come before
+// anything is written, except errors of the device. After an error of the device the
+// elements are undefined; go back to the last commit.
 func (t *Tensor[T]) SaveFrom(m *Mover, src snug.View, off int) error {
 	if err := t.checkMove(m, src, off, false); err != nil {
 		return err
@@ -114,7 +114,7 @@ type saving[T snug.Element] struct {
 	move Move
 }
 
-// finish waits for the page and unpins it, if there is one.
+// finish waits for the page, if there is one, and unpins it.
 func (s saving[T]) finish() error {
 	if s.page.s == nil {
 		return nil
@@ -122,8 +122,8 @@ func (s saving[T]) finish() error {
 	return errors.Join(s.move.Wait(), s.page.Unpin(true))
 }
 
-// checkMove reports whether m can move v to or from the tensor's elements from off
-// on, with a conversion or without.
+// checkMove reports whether m can move v to or from the tensor's elements that begin at
+// off, with a conversion or without.
 func (t *Tensor[T]) checkMove(m *Mover, v snug.View, off int, convert bool) error {
 	if err := t.checkRange(off, v.Len()); err != nil {
 		return err

@@ -10,14 +10,15 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Stepper is an optimizer that updates parameters range by range, such as those of package
-// quant8 with the Updater's Store as their Storage.
+// Stepper is an optimizer that updates parameters range by range, such as a
+// quant8.Optimizer with the Updater's Store as its Storage.
 type Stepper interface {
-	// Add makes a parameter of n elements known.
+	// Add registers a parameter of n elements.
 	Add(name string, n int) error
 	// Advance begins the next step.
 	Advance(lr float32)
-	// StepRange updates the elements from lo on, p, with their gradient g·gradScale.
+	// StepRange updates p, the elements of the parameter that begin at lo, with their
+	// gradient g·gradScale.
 	StepRange(name string, lo int, p, g snug.View, gradScale float32) error
 }
 
@@ -30,8 +31,8 @@ type UpdaterOptions struct {
 	// longest parameter.
 	PageLen int
 	// Delayed makes [Updater.Step] start its update and return; the next Step waits for
-	// it. The update runs beside the next forward and backward pass, which use the
-	// parameters of the step before: the gradients of step t use parameters updated
+	// it. The update runs in parallel with the next forward and backward pass, which use
+	// the parameters of the step before: the gradients of step t use parameters updated
 	// through step t-2, as in ZeRO-Offload's delayed parameter update (Ren et al. 2021,
 	// section 5.2). The store holds a second set of gradients.
 	Delayed bool
@@ -40,11 +41,11 @@ type UpdaterOptions struct {
 	Mover *Mover
 }
 
-// Updater trains parameters of which host memory holds a few pages at a time. The float32
-// weights, the sums of the gradients and, through a [Stepper], the state of the optimizer
-// are pages of a [Store]. The model has the parameters in its own type and on its own
-// device. A step is a pipeline over pages: while it computes a page, the store reads the
-// next pages and writes the pages before.
+// Updater trains parameters and keeps only a few pages of them in host memory at a time.
+// The float32 weights, the sums of the gradients and, through a [Stepper], the state of
+// the optimizer are pages of a [Store]. The model has the parameters in its own type and
+// on its own device. A step is a pipeline over pages: while it computes a page, the store
+// reads the next pages and writes the pages before.
 //
 //	u, err := NewUpdater(store, opt, UpdaterOptions{})
 //	err = u.Add("w", len(w), fill)          // for every parameter: its first weights
@@ -58,9 +59,9 @@ type UpdaterOptions struct {
 //	err = u.Commit()
 //
 // Weights, gradients and results have the bits of the same steps in memory. The HostLimit
-// of the store must hold a page of weights, a page of gradients, what a range of the Stepper
-// pins, and with Delayed another page of gradients. A step of pages that are in memory
-// allocates nothing.
+// of the store must hold a page of weights, a page of gradients, the pages that one
+// StepRange of the Stepper pins, and with Delayed another page of gradients. A step of
+// pages that are in memory allocates nothing.
 //
 // Accumulate may be called from many goroutines, for elements that do not overlap. Other
 // methods run alone. After an error of Step or Wait some parameters are updated and others
@@ -75,7 +76,7 @@ type Updater struct {
 	params []*updated
 	byName map[string]*updated
 	steps  int
-	set    int   // of gradients that Accumulate adds to
+	set    int   // set of gradients that Accumulate adds to
 	under  *task // the update under way; nil if there is none
 	err    error
 	resume bool // the store has steps that Resume has not taken up
@@ -90,19 +91,19 @@ type updated struct {
 	name    string
 	weights *Tensor[float32]
 	grads   [2]*Tensor[float32] // the second with Delayed only
-	target  snug.View           // where the model has it; empty if nowhere
-	copied  movable             // the tensor that it is in besides, if not nil
-	made    bool                // by Add; it was not in the store
+	target  snug.View           // the model's vector; empty if there is none
+	copied  movable             // the tensor of BindTensor, or nil
+	made    bool                // Add made it; it was not in the store
 }
 
-// The store's names of what an Updater keeps.
+// Names in the store, and their bytes, of the counters of an Updater.
 const (
 	weightsSuffix = "/weights"
 	gradSuffix    = "/grad"
 	nextSuffix    = "/grad_next"
 	updaterKey    = "updater"
 	updaterBytes  = 8       // the number of steps, u64
-	stepUnderWay  = 1 << 63 // is set in it from the first page of a step to the last
+	stepUnderWay  = 1 << 63 // bit of it that is set from the first page of a step to the last
 )
 
 // NewUpdater returns an Updater without parameters, whose weights and gradients lie in
@@ -124,10 +125,11 @@ func NewUpdater(s *Store, opt Stepper, o UpdaterOptions) (*Updater, error) {
 	return u, nil
 }
 
-// Add adds a parameter of n elements, to the Stepper too. Its weights are the tensor
-// name/weights of the store. If the store has that tensor, its weights stay. Otherwise fill
-// is called for each page in order and writes weights lo to lo+len(w)-1 to w; a nil fill
-// leaves zeros. The gradients are the tensor name/grad, and with Delayed also name/grad_next.
+// Add adds a parameter of n elements, also to the Stepper. Its weights are the tensor
+// name/weights of the store. If the store has that tensor, its weights stay. Otherwise
+// fill is called for each page in order and writes weights lo to lo+len(w)-1 to w; a nil
+// fill leaves zeros. The gradients are the tensor name/grad, and with Delayed also
+// name/grad_next.
 //
 // Errors: [snug.ErrConfig] when the name was added before or a step is under way, and the
 // errors of fill, of [Create], and of the Stepper. After an error or a panic of fill the
@@ -195,7 +197,7 @@ func (u *Updater) create(p *updated, n int, fill func(lo int, w []float32) error
 // Commit. The vector must stay usable. Another call replaces it; an empty View removes it.
 //
 // Errors: [snug.ErrConfig] for a name that was not added, [snug.ErrDType],
-// [snug.ErrShape], [snug.ErrDevice], and those of the store and the device.
+// [snug.ErrShape], [snug.ErrDevice], and errors of the store and the device.
 func (u *Updater) Bind(name string, target snug.View) error {
 	p, err := u.param(name)
 	switch {
@@ -216,13 +218,13 @@ func (u *Updater) Bind(name string, target snug.View) error {
 	return u.publish(p)
 }
 
-// BindTensor is [Updater.Bind] for a tensor of the store, of any floating-point type and the
-// length of the parameter, from which a [Runner] can page it in. An empty name removes it.
-// With Delayed the tensor does not change between Step and Wait, unlike [Updater.Weights]. A
-// step also pins a page of the tensor.
+// BindTensor is [Updater.Bind] for a tensor of the store, of any floating-point type and
+// the length of the parameter. A [Runner] can page it in from there. An empty name
+// removes it. With Delayed the tensor does not change between Step and Wait, unlike
+// [Updater.Weights]. A step also pins a page of the tensor.
 //
 // Errors: [snug.ErrConfig] for a name that was not added, or a tensor that does not exist
-// or is attached, [snug.ErrDType], [snug.ErrShape], and those of the store.
+// or is attached, [snug.ErrDType], [snug.ErrShape], and errors of the store.
 func (u *Updater) BindTensor(name, tensor string) error {
 	p, err := u.param(name)
 	if err != nil {
@@ -266,7 +268,7 @@ func (u *Updater) param(name string) (*updated, error) {
 	return p, nil
 }
 
-// begun is usable for calls that change what the store has.
+// begun is usable for calls that change the store.
 func (u *Updater) begun() error {
 	if err := u.usable(); err != nil || !u.resume {
 		return err
@@ -304,10 +306,11 @@ func (u *Updater) Steps() int {
 	return u.steps
 }
 
-// Step updates all parameters, in the order of Add, with the sums of their gradients times
-// gradScale, and clears the gradients. gradScale is for example the inverse of a loss scale
-// times a clipping factor. With [UpdaterOptions.Delayed] it ends the update before, as Wait
-// does, starts its own and returns; a later call returns the error of the update.
+// Step updates all parameters, in the order of Add, with the sums of their gradients
+// times gradScale, and clears the gradients. gradScale is for example the inverse of a
+// loss scale times a clipping factor. With [UpdaterOptions.Delayed] it ends the update
+// before, as Wait does, starts its own update and returns. A later call returns the error
+// of the update.
 //
 // Errors: [snug.ErrConfig], with nothing changed, when lr is negative or not finite, or
 // gradScale is not finite; errors of the Stepper, the store and the device.
@@ -348,8 +351,8 @@ func (u *Updater) update(set, steps int, lr, gradScale float32) error {
 	return u.save(uint64(steps))
 }
 
-// save puts the counters into the store. The set that Accumulate adds to follows from
-// the steps.
+// save puts the counters into the store. The step count determines the set that
+// Accumulate adds to.
 func (u *Updater) save(steps uint64) error {
 	b, err := u.s.Acquire(updaterKey, updaterBytes)
 	if err != nil {

@@ -13,11 +13,10 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// Accumulate adds weight·g to the gradient of elements lo to lo+g.Len()-1 of a
-// parameter, in float32: both are rounded, the product and the sum. g is of any
-// floating-point type, on any device, and may be reused when Accumulate returns. A
-// micro-batch with n of the N targets of its window has the weight n/N for the gradient of
-// a mean.
+// Accumulate adds weight·g to the gradient of elements lo to lo+g.Len()-1 of a parameter,
+// in float32: the product and the sum are both rounded. g is of any floating-point type,
+// on any device, and may be reused when Accumulate returns. When g is the gradient of a
+// mean over the n targets of a micro-batch, and its window has N targets, weight is n/N.
 //
 // Errors that add nothing: [snug.ErrConfig] for a name that was not added or a weight that is
 // not finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice]. After an error of the store
@@ -50,7 +49,7 @@ func (u *Updater) Accumulate(name string, lo int, g snug.View, weight float32) e
 	})
 }
 
-// addStaged is addTask for elements of g from done on, which lies on a device.
+// addStaged is addTask for the elements of g that begin at done. g lies on a device.
 func (u *Updater) addStaged(acc []float32, g snug.View, done int, weight float32) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,7 +70,7 @@ func (u *Updater) addStaged(acc []float32, g snug.View, done int, weight float32
 	return nil
 }
 
-// moves reports whether the Mover is of v's device.
+// moves reports whether the Mover copies to and from v's device.
 func (u *Updater) moves(v snug.View) bool { return u.o.Mover != nil && u.o.Mover.dev == v.Device() }
 
 // staged returns the stage as n elements of dt.
@@ -83,8 +82,8 @@ func (u *Updater) staged(dt snug.DType, n int) snug.View {
 	return viewOf(device.Mem(&bytes).Bytes()[:n*dt.Size()], dt)
 }
 
-// put writes weights lo to lo+len(w)-1 to where the model has them, and adds moves that
-// it starts to moves.
+// put writes weights lo to lo+len(w)-1 to the model's vector and tensor, and adds the
+// moves that it starts to moves.
 func (u *Updater) put(p *updated, lo int, w []float32, moves *Move) error {
 	if p.copied != nil {
 		if err := p.copied.put(w, lo); err != nil {
@@ -118,8 +117,8 @@ func (u *Updater) put(p *updated, lo int, w []float32, moves *Move) error {
 }
 
 // Norm returns the Euclidean norm of all gradients together, in float64. The squares are
-// added in an order that depends on the lengths only. If a gradient is not finite the norm is
-// not finite either, and the step should be skipped: see Drop. It returns errors of the store.
+// added in an order that depends only on the lengths. If a gradient is not finite, the
+// norm is not finite: skip the step, see Drop. It returns errors of the store.
 func (u *Updater) Norm() (float64, error) {
 	if err := u.usable(); err != nil {
 		return 0, err
@@ -146,8 +145,8 @@ func (u *Updater) squares(x []float32, sum *float64) {
 	}
 }
 
-// Drop clears the gradients that were accumulated since the last step, as when a step is
-// skipped after an overflow. It returns errors of the store.
+// Drop clears the gradients that were accumulated since the last step, for example when a
+// step is skipped after an overflow. It returns errors of the store.
 func (u *Updater) Drop() error {
 	if err := u.usable(); err != nil {
 		return err
@@ -160,7 +159,8 @@ func (u *Updater) Drop() error {
 	return nil
 }
 
-// eachGradient calls do with the pages of p's gradient, pinned, which do unpins.
+// eachGradient calls do with each page of p's gradient. The page is pinned, and do unpins
+// it.
 func (u *Updater) eachGradient(p *updated, do func(page Page[float32]) error) error {
 	t := p.grads[u.set]
 	for i := range t.Pages() {
@@ -176,7 +176,7 @@ func (u *Updater) eachGradient(p *updated, do func(page Page[float32]) error) er
 	return nil
 }
 
-// chunkLen is the elements that one worker computes at a time.
+// chunkLen is the number of elements that one worker computes at a time.
 const chunkLen = 8 << 10
 
 // chunksOf returns how many chunks n elements are cut into for the workers.

@@ -10,9 +10,9 @@ import (
 )
 
 // Resume continues from the steps that the store has. Call it on a new Updater with a new
-// Stepper after all parameters were added and before the first Accumulate, Step or Commit,
-// which return errors until then if the store has steps. It returns the number of these
-// steps, 0 for a new store.
+// Stepper after all parameters were added and before the first Accumulate, Step or
+// Commit, which return errors before Resume if the store has steps. It returns the number
+// of these steps, 0 for a new store.
 //
 // Resume brings the Stepper to the same step. It calls Advance as many times as the store
 // has steps, unless the Stepper has a method Steps() int that returns this number already,
@@ -20,10 +20,10 @@ import (
 // optimizers of package quant8, must have its state in the Updater's store. The options of
 // the Stepper, such as Beta1, are not saved: they must be the same.
 //
-// Errors: [snug.ErrConfig] when steps were made, when the parameters are not those that the
-// store has, or when the Stepper's state is elsewhere; [snug.ErrCorrupt], also when
-// [Store.Commit] was called in the middle of a step or after one that failed; those of the
-// store.
+// Errors: [snug.ErrConfig] when steps were made, when the parameters differ from the
+// store's, or when the Stepper's state is elsewhere; [snug.ErrCorrupt], also when
+// [Store.Commit] was called in the middle of a step or after a step that failed; and
+// errors of the store.
 func (u *Updater) Resume() (steps int, err error) {
 	if err := u.usable(); err != nil {
 		return 0, err
@@ -64,7 +64,7 @@ func (u *Updater) Resume() (steps int, err error) {
 	return u.steps, nil
 }
 
-// sameParams checks that the parameters are those of the saved steps.
+// sameParams checks that the parameters are the same as in the saved steps.
 func (u *Updater) sameParams(steps int) error {
 	for _, p := range u.params {
 		if p.made {

@@ -2,8 +2,8 @@ package offload
 
 import "container/heap"
 
-// victims is a heap of the pages in memory that are not pinned, the one to
-// evict next on top.
+// victims is a heap of the pages in memory that are not pinned. The page to evict next is
+// on top.
 type victims []*page
 
 var _ heap.Interface = (*victims)(nil)
@@ -18,7 +18,7 @@ func (v victims) top() *page {
 
 func (v victims) Len() int { return len(v) }
 
-// Less orders by key, and pages whose next use is equally unknown by age.
+// Less orders by key, and pages with unknown next use by age.
 func (v victims) Less(i, j int) bool {
 	if v[i].key != v[j].key {
 		return v[i].key > v[j].key
