@@ -3,6 +3,10 @@
 package snug_test
 
 import (
+	"io"
+	"os"
+	"path/filepath"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
@@ -27,6 +31,9 @@ var _ = []func(sample){
 	sample.frompytorch8,
 	sample.frompytorch9,
 	sample.frompytorch10,
+	sample.frompytorch11,
+	sample.frompytorch12,
+	sample.frompytorch13,
 }
 
 func (s sample) frompytorch0() {
@@ -44,24 +51,78 @@ func (s sample) frompytorch0() {
 }
 
 func (s sample) frompytorch1() {
-	steps, clip, backward, step, window := s.steps, s.clip, s.backward, s.step, s.window
+	rows, in, out, targets, scale, h, x, y, w, gamma, dx, dh, dy, table, rstd, ws, logits, labels, tokens, window, head := s.rows, s.in, s.out, s.targets, s.scale, s.h, s.x, s.y, s.w, s.gamma, s.dx, s.dh, s.dy, s.table, s.rstd, s.ws, s.logits, s.labels, s.tokens, s.window, s.head
+
+	into := func(name string) ([]float32, snug.Into) {
+		acc, by, err := window.Into(name)
+		check(err)
+		return acc.Float32s(), by
+	}
+	check(window.Begin(targets)) // how many labels are not negative
+	dtable, by := into("table")
+	_, err := fused.CrossEntropyBackward(head, dy, dtable, y, table, labels, scale/float32(targets), by, logits)
+	check(err)
+	dw, by := into("w")
+	check(amp.MatMul(dw, dy, h, amp.MatMulOptions{M: out, N: in, K: rows, TransA: true, Into: by}))
+	check(amp.MatMul(dh, dy, w, amp.MatMulOptions{M: rows, N: in, K: out}))
+	dgamma, by := into("gamma")
+	check(fused.RMSNormBackward(dx, dgamma, dh, x, rstd, gamma, fused.GradsInto{Params: by}, ws))
+	dtable, by = into("table") // by.Beta is 1 now
+	check(fused.EmbeddingBackward(dtable, dx, tokens, in, by))
+	full, err := window.End()
+	check(err)
+
+	_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _ = by, dgamma, dh, dtable, dw, dx, dy, err, full, gamma, h, head, in, into, labels, logits, out, rows, rstd, scale, table, targets, tokens, w, window, ws, x, y
+}
+
+func (s sample) frompytorch2() {
+	steps, clip, backward, step, window, opt := s.steps, s.clip, s.backward, s.step, s.window, s.opt
 
 	scaler, err := amp.NewScaler(amp.ScalerOptions{}) // GradScaler()
 	check(err)
 	for range steps {
-		check(backward(scaler.Scale()))                           // scaler.scale(loss).backward()
+		check(backward(scaler.Scale()))                           // scaler.scale(loss).backward(), until the window is full
 		stats, err := scaler.Unscale("adamw", window.Gradients()) // scaler.unscale_(optimizer)
 		check(err)
 		clip := amp.ClipCoef(stats.Norm, 1) // clip_grad_norm_(parameters, 1.0)
-		_, err = scaler.Step("adamw", nil, func() error { return step(clip) })
+		stepped, err := scaler.Step("adamw", nil, func() error {
+			opt.Advance(3e-4) // within Step: a step that is skipped does not count
+			return step(clip)
+		})
 		check(err)
 		check(scaler.Update())
+		if stepped {
+			window.Reset() // zero_grad()
+		} else {
+			window.Skip() // as Reset, and counted
+		}
 	}
 
-	_, _, _, _, _, _, _ = backward, clip, err, scaler, step, steps, window
+	_, _, _, _, _, _, _, _ = backward, clip, err, opt, scaler, step, steps, window
 }
 
-func (s sample) frompytorch2() {
+func (s sample) frompytorch3() {
+	clip, window, master, opt, weights := s.clip, s.window, s.master, s.opt, s.weights
+
+	step := func(clip float32) error {
+		for name, grad := range window.Gradients() {
+			if err := master.Update(name, weights[name], func(lo int, chunk snug.View) error {
+				g, err := grad.Slice(lo, lo+chunk.Len())
+				if err != nil {
+					return err
+				}
+				return opt.StepRange(name, lo, chunk, g, clip)
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+
+	_, _, _, _, _, _ = clip, master, opt, step, weights, window
+}
+
+func (s sample) frompytorch4() {
 	low, w32 := s.low, s.w32
 
 	policy, err := amp.ParsePolicy("params=f32,compute=bf16,output=f32")
@@ -73,7 +134,7 @@ func (s sample) frompytorch2() {
 	_, _, _, _, _ = dtype, err, low, policy, w32
 }
 
-func (s sample) frompytorch3() {
+func (s sample) frompytorch5() {
 	targets, dw, params, rank := s.targets, s.dw, s.params, s.rank
 
 	window, err := accum.New(params, accum.Options{Schedule: accum.Constant(8), Reducer: rank})
@@ -88,7 +149,7 @@ func (s sample) frompytorch3() {
 	_, _, _, _, _, _ = dw, err, params, rank, targets, window
 }
 
-func (s sample) frompytorch4() {
+func (s sample) frompytorch6() {
 	ctx, x0, loss, chain := s.ctx, s.x0, s.loss, s.chain
 
 	costs, err := chain.MeasureCosts(ctx, x0, loss, 5) // bytes and seconds of each stage
@@ -101,7 +162,7 @@ func (s sample) frompytorch4() {
 	_, _, _, _, _, _, _, _, _, _ = chain, costs, ctx, dx0, err, loss, measured, plan, predicted, x0
 }
 
-func (s sample) frompytorch5() {
+func (s sample) frompytorch7() {
 	steps, clip, dw, w32 := s.steps, s.clip, s.dw, s.w32
 
 	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{Bits: 8}) // bnb.optim.AdamW8bit
@@ -115,7 +176,7 @@ func (s sample) frompytorch5() {
 	_, _, _, _, _, _ = clip, dw, err, opt, steps, w32
 }
 
-func (s sample) frompytorch6() {
+func (s sample) frompytorch8() {
 	in, out, x, y, w, u, merged, lora := s.in, s.out, s.x, s.y, s.w, s.u, s.merged, s.lora
 
 	w4, err := qlora.NewWeight(w, []int{out, in}, qlora.Options{}) // NF4, double quantization
@@ -129,7 +190,7 @@ func (s sample) frompytorch6() {
 	_, _, _, _, _, _, _, _, _, _, _ = err, in, linear, lora, merged, out, u, w, w4, x, y
 }
 
-func (s sample) frompytorch7() {
+func (s sample) frompytorch9() {
 	attn, dattn, q, k, v, dq, dk, dv := s.attn, s.dattn, s.q, s.k, s.v, s.dq, s.dk, s.dv
 
 	o := attention.Options{Batch: 2, Heads: 8, KVHeads: 2, SeqQ: 128, Dim: 64, Causal: true} // enable_gqa
@@ -140,7 +201,7 @@ func (s sample) frompytorch7() {
 	_, _, _, _, _, _, _, _, _, _ = attn, dattn, dk, dq, dv, k, lse, o, q, v
 }
 
-func (s sample) frompytorch8() {
+func (s sample) frompytorch10() {
 	rows, in, vocab, x, w, dx, dw, labels := s.rows, s.in, s.vocab, s.x, s.w, s.dx, s.dw, s.labels
 
 	head := fused.CrossEntropy{Vocab: vocab, Cols: in, Chunk: 128}
@@ -152,7 +213,7 @@ func (s sample) frompytorch8() {
 	_, _, _, _, _, _, _, _, _, _, _, _, _ = dw, dx, err, head, in, labels, logits, mean, result, rows, vocab, w, x
 }
 
-func (s sample) frompytorch9() {
+func (s sample) frompytorch11() {
 	dir, layers, tiers := s.dir, s.layers, s.tiers
 
 	store, err := offload.Open(dir, offload.Options{HostLimit: 8 << 30}) // what is above goes to disk
@@ -167,7 +228,23 @@ func (s sample) frompytorch9() {
 	_, _, _, _, _, _, _, _ = dir, err, layers, paged, store, tiers, updater, where
 }
 
-func (s sample) frompytorch10() {
+func (s sample) frompytorch12() {
+	dir, window, master, opt := s.dir, s.window, s.master, s.opt
+
+	f, err := os.CreateTemp(dir, "state")
+	check(err)
+	for _, part := range []io.WriterTo{master, opt, window} { // read in the same order
+		_, err = part.WriteTo(f)
+		check(err)
+	}
+	check(f.Sync())
+	check(f.Close())
+	check(os.Rename(f.Name(), filepath.Join(dir, "training.state"))) // the old file or the new one, never a half
+
+	_, _, _, _, _, _ = dir, err, f, master, opt, window
+}
+
+func (s sample) frompytorch13() {
 	w32, try, dev := s.w32, s.try, s.dev
 
 	monitor, err := plan.NewMonitor(plan.MonitorOptions{Device: dev})

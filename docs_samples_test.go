@@ -19,8 +19,11 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
 )
@@ -28,31 +31,39 @@ import (
 // samplePages are the pages whose Go samples docs_program_test.go holds, to compile them.
 var samplePages = []string{"docs/from-pytorch.md", "docs/troubleshooting.md", "docs/backends.md"}
 
+// standard are the packages of the standard library that samples use, with their paths.
+var standard = map[string]string{"io": "io", "os": "os", "filepath": "path/filepath"}
+
 // sample has what the samples use and do not show.
 type sample struct {
 	steps, rows, in, out, vocab int
 	targets                     float64
+	scale                       float32
 	clip                        float32
 	ctx                         context.Context
 	dir                         string
 
-	h, x, y, w, gamma, dx, dh, dy, low, u, merged, attn, dattn, q, k, v, dq, dk, dv []snug.BFloat16
-	rstd, dw, dgamma, ws, w32, x0                                                   []float32
-	labels                                                                          []int32
+	h, x, y, w, gamma, dx, dh, dy, table, low, u, merged, attn, dattn, q, k, v, dq, dk, dv []snug.BFloat16
+	rstd, dw, dgamma, ws, logits, w32, x0                                                  []float32
+	labels, tokens                                                                         []int32
 
 	backward func(scale float32) error
 	step     func(clip float32) error
 	loss     func([]float32) ([]float32, error)
 	try      func(accum.Batch) error
 
-	chain  *remat.Chain[[]float32, []float32]
-	window *accum.Window
-	params []accum.Param
-	rank   accum.Reducer
-	lora   *qlora.LoRA
-	layers []offload.Layer
-	tiers  []offload.Tier
-	dev    *snug.Device
+	chain   *remat.Chain[[]float32, []float32]
+	window  *accum.Window
+	head    fused.CrossEntropy
+	master  *amp.Master
+	opt     *quant8.Optimizer
+	weights map[string]snug.View
+	params  []accum.Param
+	rank    accum.Reducer
+	lora    *qlora.LoRA
+	layers  []offload.Layer
+	tiers   []offload.Tier
+	dev     *snug.Device
 }
 
 func check(err error) {
@@ -67,7 +78,7 @@ func TestSamplesAreTheDocs(t *testing.T) {
 	for i := range reflect.TypeFor[sample]().NumField() {
 		fields = append(fields, reflect.TypeFor[sample]().Field(i).Name)
 	}
-	s, imports, used := readSource(t), map[string]string{}, map[string]bool{}
+	s, imports, fromStandard, used := readSource(t), map[string]string{}, map[string]string{}, map[string]bool{}
 	var functions, list strings.Builder
 	for _, page := range samplePages {
 		text, err := os.ReadFile(page)
@@ -97,6 +108,8 @@ func TestSamplesAreTheDocs(t *testing.T) {
 			for n := range names.used {
 				if at, ok := s.paths[n]; ok {
 					imports[n] = at
+				} else if at, ok := standard[n]; ok {
+					fromStandard[n] = at
 				}
 			}
 		}
@@ -106,9 +119,12 @@ func TestSamplesAreTheDocs(t *testing.T) {
 	}
 	var b bytes.Buffer
 	b.WriteString("// Code generated from docs by \"rm docs_program_test.go; UPDATE=1 go test -run TestSamplesAreTheDocs .\"; DO NOT EDIT.\n\npackage snug_test\n\nimport (\n")
-	for _, n := range slices.Sorted(maps.Keys(imports)) {
-		require.Equal(t, n, path.Base(imports[n]))
-		fmt.Fprintf(&b, "%q\n", imports[n])
+	for _, group := range []map[string]string{fromStandard, imports} {
+		for _, n := range slices.Sorted(maps.Keys(group)) {
+			require.Equal(t, n, path.Base(group[n]))
+			fmt.Fprintf(&b, "%q\n", group[n])
+		}
+		b.WriteString("\n")
 	}
 	fmt.Fprintf(&b, ")\n\nvar _ = []func(sample){\n%s}\n%s", list.String(), functions.String())
 	want, err := format.Source(b.Bytes())

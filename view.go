@@ -9,7 +9,9 @@ import (
 )
 
 // Vector is what snug's functions take: host slices, also of types that a program names,
-// such as type Weights []float32, arrays on a device, or a View of either.
+// such as type Weights []float32, arrays on a device, or a View of either. A []T, for a type
+// parameter T, is none: where the element type is chosen at run time, allocate Views with
+// [MakeView].
 type Vector interface {
 	~[]float32 | ~[]Float16 | ~[]BFloat16 |
 		Array[float32] | Array[Float16] | Array[BFloat16] | View

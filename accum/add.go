@@ -37,9 +37,19 @@ func (w *Window) Add(name string, g snug.View) error {
 //
 // The kernel computes the gradient g, a mean over the micro-batch, and takes Alpha and
 // Beta from into, whose Alpha is never 0. It must not read acc when Beta is 0: acc then holds
-// old numbers. Further calls for the same name in one micro-batch return a Beta of 1, so that
+// old numbers, and 0 times a NaN is a NaN. With a as acc.Float32s():
+//
+//	if into.Beta == 0 {
+//		clear(a)
+//	}
+//	for i := range a {
+//		a[i] = into.Beta*a[i] + into.Alpha*g[i]
+//	}
+//
+// Further calls for the same name in one micro-batch return a Beta of 1, so that
 // several contributions to one parameter (tied weights) add up. Every call must be followed
-// by its kernel. acc is float32 and valid until End, or until [Window.Done].
+// by its kernel; when that fails, the mean is not right any more, and the window must be
+// [Window.Reset]. acc is float32 and valid until End, or until [Window.Done].
 //
 // The error wraps [snug.ErrConfig] when no micro-batch is open, for an unknown
 // name, with DropMicro, with an accumulator of bfloat16, after Done, with Measure

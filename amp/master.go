@@ -37,8 +37,8 @@ type MasterOptions struct {
 	Device *snug.Device
 	// Chunk is the number of elements that are acquired at a time; 0 means
 	// 65536, 256 KiB of float32, and with SplitMaster and NoMaster on another
-	// device than the CPU 64 times as many, 16 MiB. With an optimizer that works on
-	// blocks it should be a multiple of the block.
+	// device than the CPU 64 times as many, 16 MiB. An optimizer that updates ranges
+	// wants a multiple of its own Chunk (quant8: 65536 by default).
 	Chunk int
 	// Seed seeds the random numbers of NoMaster.
 	Seed uint64
@@ -48,7 +48,16 @@ type MasterOptions struct {
 // float16 or bfloat16: the optimizer updates the masters, in which small
 // updates are not lost, and the result is rounded into the parameter. It costs
 // 4, 2 or 0 bytes for each element, see [MasterForm], and acquires one chunk at a
-// time. [Master.Add] or [Master.AddFrom] registers a parameter, [Master.Update] updates it.
+// time. [Master.Add] or [Master.AddFrom] registers a parameter, [Master.Update] updates it:
+//
+//	err := master.Update(name, param, func(lo int, w snug.View) error {
+//		g, err := grad.Slice(lo, lo+w.Len())
+//		if err != nil {
+//			return err
+//		}
+//		return opt.StepRange(name, lo, w, g, clip) // of package quant8
+//	})
+//
 // SplitMaster and NoMaster also hold one chunk of float32 on the Master's device.
 // If parameters or masters are on a device other than the CPU, the Master holds one
 // chunk in host memory too (for masters, 256 KiB at most). Both stay until Close.
@@ -108,7 +117,9 @@ func NewMaster(o MasterOptions) (*Master, error) {
 }
 
 // Add registers a parameter of n elements with FullMaster; [Master.Copy] then
-// gives the parameter its values. It calls fill for each chunk in order, to write
+// gives the parameter its values. For a model that starts anew, call Add with a fill that
+// computes the initial weights in float32. To restore one, call it with a nil fill, then
+// [Master.ReadFrom] and Copy. It calls fill for each chunk in order, to write
 // the initial weights lo to lo+len(w)-1 to w, so that no float32 copy of the whole
 // parameter is needed on the host. With a nil fill the weights are zero, or what the
 // Storage holds under their keys, until [Master.ReadFrom] restores them. When fill or the
@@ -129,7 +140,9 @@ func (m *Master) Add(name string, n int, fill func(lo int, w []float32) error) e
 	return m.register(name, n, func(c masterChunk) error { return m.fill(c.lo, c.kept, fill) })
 }
 
-// AddFrom registers a parameter of any form. Its weights start with the values of
+// AddFrom registers a parameter of any form. For a model that was initialized or loaded in
+// 16 bits, call it with a nil fill. To restore, do the same after the parameter itself was
+// loaded, then call [Master.ReadFrom]. The weights start with the values of
 // param, and param is only read, if fill is nil. Else fill is called for each chunk
 // in order and writes the initial weights lo to lo+len(w)-1 to w, from where they
 // go to the Master and, rounded to nearest, to param. param is what [Master.Update]

@@ -26,7 +26,7 @@ type Options struct {
 	// Bits. 1 gives all parameters states of Bits.
 	MinSize int
 	// Keep32, unless nil, selects parameters that keep 32 bits whatever their size, such
-	// as embeddings. It is called when a parameter is added.
+	// as embeddings that are not tied to the output layer. It is called when a parameter is added.
 	Keep32 func(name string) bool
 	// NearestCodes stores every value of a state in its nearest 8-bit code. Otherwise a
 	// negative value whose nearest code is the code of 0 takes the code below, so that
@@ -46,8 +46,8 @@ type Options struct {
 	Storage Storage
 	// Chunk is the number of elements whose states are one blob of the Storage
 	// and the unit of StepRange: a multiple of Block, and of 4 (of 2 for an
-	// optimizer of two states other than Adafactor), up to 2^27; default the
-	// largest up to 2^16.
+	// optimizer of two states other than Adafactor), up to 2^27; default the largest
+	// such multiple that is at most 2^16, which is 2^16 with the default Block.
 	Chunk int
 
 	// NonFinite says what a step does with a NaN, an infinity or a magnitude of 2^63 or

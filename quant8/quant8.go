@@ -16,7 +16,10 @@
 // # State
 //
 // A state takes 1.02 bytes a parameter in 8 bits with blocks of 256, 0.53 bytes in 4 bits with
-// blocks of 128, 2 bytes in bfloat16 and 4 in float32. AdamW has two states. Adafactor keeps 4
+// blocks of 128, 2 bytes in bfloat16 and 4 in float32. AdamW has two states. Parameters below
+// Options.MinSize, 4096 elements by default, keep states of 32 bits, 8 bytes a parameter for
+// AdamW. The rows of an embedding have rare gradients: name it in Options.Keep32, unless it is
+// tied to the output layer, whose gradient is dense, so that 8 bits work. Adafactor keeps 4
 // bytes for each row and column of a matrix instead. [Optimizer.WriteTo] saves the state,
 // [Optimizer.WriteBitsAndBytes] and [Optimizer.ReadBitsAndBytes] exchange it with bitsandbytes,
 // and [Optimizer.AddShard] and [Optimizer.ReadShards] split it among processes. With

@@ -14,8 +14,8 @@ import (
 // is what makes recomputed values as good as kept ones. A stage with dropout
 // draws its random numbers from a counter, not from a sequence.
 //
-// No two values share memory, except that y is part of s and that dx may be
-// dy; x is only borrowed. A step that fails, by an error or a panic, leaves nothing
+// No two values share memory, except that y is part of s, that s may be y and nothing
+// more, and that dx may be dy; x is only borrowed. A step that fails, by an error or a panic, leaves nothing
 // of its results behind.
 type Stage[A, S any] interface {
 	// Forward returns the output for x and keeps nothing else.

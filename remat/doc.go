@@ -35,8 +35,8 @@
 //
 // with the sizes |a_i| = |d_i| and |s_i| >= |a_{i+1}| in bytes. While it works, a
 // stage also takes transient bytes: f_i in a forward step, b_i in a backward
-// step. Held at the start are a_0 and, reserved for the whole forward pass,
-// d_n. A value a_i is available when it is held itself or within s_{i-1}.
+// step. A run starts with a_0 in memory, and with room for d_n, which counts as held
+// during the whole forward pass. A value a_i is available when it is held itself or within s_{i-1}.
 //
 //	operation        needs                does                       bytes at its peak
 //	ForwardDiscard i a_i                  adds a_{i+1}               held + |a_{i+1}| + f_i
@@ -60,9 +60,15 @@
 // Transfers overlap with what follows. An operation waits for those that its operands
 // come from, and one that drops a value for the copy of it.
 //
-// The peak of a plan is the largest of these and of the bytes at the start. A
-// backward step that does not write its result over the gradient it was given
-// counts the |d_{i+1}| bytes in b_i. The loss is evaluated within the operation
+// The peak of a plan is the largest of these and of the bytes at the start.
+//
+// b_i never includes |d_i|: the table adds it, and takes d_{i+1} away, as for a backward
+// step that writes d_i over d_{i+1}. A step that holds both at a time therefore counts
+// |d_{i+1}| in b_i. A linear layer of 64 rows from 256 inputs to 1024 outputs in float32
+// has |d_i| = 65,536 and |d_{i+1}| = 262,144 bytes, and so b_i = 262,144; its peak is
+// held + |d_i|.
+//
+// The loss is evaluated within the operation
 // that first makes a_n; memory that it uses beyond d_n is not counted, nor are
 // parameters and their gradients, which do not depend on the plan.
 //

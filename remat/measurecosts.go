@@ -20,7 +20,7 @@ const maxRuns = 1 << 16
 // and ForwardSave, or for the last stage that of ForwardSave, as nothing runs it
 // otherwise. Work that a stage leaves to a device in the background is not in its
 // time: a stage that is measured waits for it. Transient bytes cannot be measured:
-// they are taken from c.Costs, as are the rates and the sizes and times of packing, and
+// they are taken from c.Costs, which is filled before where stages have them, as are the rates and the sizes and times of packing, and
 // 0 if that is nil. So is a name, unless the stage
 // has a String method.
 //
@@ -30,7 +30,8 @@ const maxRuns = 1 << 16
 //
 // As in [Chain.Run], the caller keeps x, and everything else is released exactly
 // once, the gradient with respect to x too. loss is called once in every pass. What
-// the passes add to gradients of parameters is for the caller to clear.
+// the passes add to gradients of parameters is for the caller to clear: where stages add to
+// a window of package accum, call its Begin, then MeasureCosts, then its Reset.
 //
 // The errors are those of [Chain.Run]. Besides, the error wraps [snug.ErrConfig]
 // when runs is below 1 or above 65,536, the chain is too long for a plan of 2^22 operations or the
