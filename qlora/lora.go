@@ -228,8 +228,16 @@ func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) (Grads, er
 	case g.A.Len() != l.A.Len() || g.B.Len() != l.B.Len() || g.Magnitude.Len() != l.Magnitude.Len():
 		return g, fmt.Errorf("qlora: LoRA: %s: gradients of %d, %d and %d elements, parameters of %d, %d and %d: %w",
 			op, g.A.Len(), g.B.Len(), g.Magnitude.Len(), l.A.Len(), l.B.Len(), l.Magnitude.Len(), snug.ErrShape)
-	case alpha*l.Scale == 0: // which would mean 1 to a product
-		return g, fmt.Errorf("qlora: LoRA: %s: Alpha %g times the scale %g is 0 in float32: %w", op, alpha, l.Scale, snug.ErrConfig)
+	case alpha*l.Scale == 0 || math.IsInf(float64(alpha*l.Scale), 0): // 0 would mean 1 to a product
+		return g, fmt.Errorf("qlora: LoRA: %s: Alpha %g times the scale %g is %g in float32: %w", op, alpha, l.Scale, alpha*l.Scale, snug.ErrConfig)
+	}
+	for _, v := range []struct {
+		name string
+		view *snug.View
+	}{{"A", &g.A}, {"B", &g.B}, {"Magnitude", &g.Magnitude}} {
+		if v.view.Len() > 0 && v.view.DType() != snug.F32 {
+			return g, fmt.Errorf("qlora: LoRA: %s: the gradient of %s holds %s, want f32: %w", op, v.name, v.view.DType(), snug.ErrDType)
+		}
 	}
 	g.Into = snug.Into{Alpha: alpha, Beta: beta}
 	return g, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/rounding"
+	"github.com/snug-ml/snug/internal/state"
 )
 
 // Optimizer updates parameters by a [Rule], whose states it keeps in one of these
@@ -147,6 +148,8 @@ func (a *Optimizer) add(name string, n, lo, hi int, s shape) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("quant8: %s: add a parameter without a name: %w", a.o.name, snug.ErrConfig)
+	case len(name) > state.MaxName:
+		return fmt.Errorf("quant8: %s: a name of %d bytes, want at most %d: %w", a.o.name, len(name), state.MaxName, snug.ErrConfig)
 	case a.params[name] != nil:
 		return fmt.Errorf("quant8: %s: parameter %q is added twice: %w", a.o.name, name, snug.ErrConfig)
 	case a.t > 0:

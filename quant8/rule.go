@@ -34,13 +34,13 @@ type equation struct {
 	err    error // the first error of number
 }
 
-// number sets a hyperparameter to x, or to the default if x is 0. It must be above 0 and
-// below most.
+// number sets a hyperparameter to x, or to the default if x is 0. It must be a normal number
+// above 0 and below most: products of a smaller one can be 0, and steps then NaN.
 func (e *equation) number(name string, to *float64, x, standard, most float32) {
 	if x == 0 {
 		x = standard
 	}
-	if *to = float64(x); !(x > 0 && x < most) {
+	if *to = float64(x); !(x >= 0x1p-126 && x < most) {
 		e.refuse("%s is %g, want a number between 0 and %g", name, x, most)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -171,6 +172,7 @@ func TestRulesOptionErrors(t *testing.T) {
 		"Adam: Beta1":         errorOf(New(Adam{Beta1: 1}, Options{})),
 		"Adam: Beta2":         errorOf(New(Adam{Beta2: nan}, Options{})),
 		"Adam: Eps":           errorOf(New(Adam{Eps: -1}, Options{})),
+		"Adam: Eps is 1e-45":  errorOf(New(Adam{Eps: 1e-45}, Options{})), // whose product with c2 is 0
 		"Adam: WeightDecay":   errorOf(New(Adam{WeightDecay: -1}, Options{})),
 		"AdEMAMix: Beta3":     errorOf(New(AdEMAMix{Beta3: 2}, Options{})),
 		"AlphaWarmup is -1":   errorOf(New(AdEMAMix{AlphaWarmup: -1}, Options{})),
@@ -198,6 +200,14 @@ func TestRulesOptionErrors(t *testing.T) {
 }
 
 func errorOf(_ *Optimizer, err error) error { return err }
+
+// TestLongNames: a name that no saved state holds is refused when it is added.
+func TestLongNames(t *testing.T) {
+	a, err := New(AdamW{}, Options{})
+	require.NoError(t, err)
+	require.ErrorIs(t, a.Add(strings.Repeat("x", 1<<16+1), 1), snug.ErrConfig)
+	require.NoError(t, a.Add(strings.Repeat("x", 1<<16), 1))
+}
 
 // TestRulesWithBitsAndBytes writes and reads the tensors of optimizers with one state
 // and two. bitsandbytes keeps others in other forms.
