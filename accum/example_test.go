@@ -249,6 +249,46 @@ func ExampleLocal() {
 	// Output: [[2 3] [2 3]]
 }
 
+// ZeRO-2: each rank keeps its own part of the mean gradient and of the weights.
+func ExampleShard() {
+	const size = 2
+	ranks, err := accum.Local(context.Background(), size)
+	if err != nil {
+		panic(err)
+	}
+	weight := []float32{10, 20} // each rank writes its own part
+	var wg sync.WaitGroup
+	for _, rank := range ranks {
+		wg.Go(func() {
+			window := newWindow(accum.Options{Reducer: rank, Shard: true})
+			b := batches[rank.Rank()]
+			if err := window.Begin(float64(b.samples)); err != nil {
+				panic(err)
+			}
+			if err := window.Add("weight", snug.ViewOf(b.grad)); err != nil {
+				panic(err)
+			}
+			if _, err := window.End(); err != nil {
+				panic(err)
+			}
+			first, grad, err := window.Part("weight")
+			if err != nil {
+				panic(err)
+			}
+			lo, hi := accum.Shard(len(weight), rank.Rank(), size)
+			if lo != first {
+				panic("with one parameter the bucket is the parameter")
+			}
+			for i, g := range grad.Float32s() {
+				weight[lo:hi][i] -= g
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(weight)
+	// Output: [8 17]
+}
+
 // A window with a loss scaler: one state for both, saved after the first of two
 // micro-batches.
 func ExampleScaler() {
@@ -295,7 +335,7 @@ func ExampleScaler() {
 // A NaN in the second micro-batch: the step is skipped, and the window says where
 // it came from.
 func ExampleWindow_NonFinite() {
-	window := newWindow(accum.Options{Schedule: accum.Constant(2), Measure: true})
+	window := newWindow(accum.Options{Schedule: accum.Constant(2), NonFinite: accum.SkipWindow, Measure: true})
 	for _, g := range [][]float32{{1, 2}, {3, float32(math.NaN())}} {
 		if err := window.Begin(1); err != nil {
 			panic(err)

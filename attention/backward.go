@@ -34,7 +34,7 @@ func backward(j backwardJob) error {
 	return device.Run(dev, j)
 }
 
-// check resolves j's Options and returns the device, or what is wrong.
+// check resolves j's Options and returns the device, or an error.
 func (j *backwardJob) check() (*snug.Device, error) {
 	var err error
 	if j.c, err = j.c.resolve(); err != nil {
@@ -95,8 +95,8 @@ func (j backwardJob) Run() {
 // a bias and in sinks, do not.
 func (c *Options) exactDelta() bool { return c.Bias.Grad.Len() > 0 || c.Sinks.Grad.Len() > 0 }
 
-// queryTask computes delta and dq for one tile of queries an item, long items
-// first. Before the one pass, dq becomes zero instead.
+// queryTask computes delta and dq for one tile of queries per item, long items
+// first. Before the single pass, it sets dq to zero instead.
 var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	c := &j.c
 	s, h, q0, q1, ok := c.queryTile(item)
@@ -135,8 +135,8 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	to.store(dq, q0)
 })
 
-// keyTask computes dk and dv for one tile of keys an item, the ones that most
-// queries see first.
+// keyTask computes dk and dv for one tile of keys per item, beginning with the tiles that
+// most queries see.
 var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
 	heads := j.c.Batch * j.c.KVHeads
 	s := j.c.sequence(item % heads / j.c.KVHeads)
@@ -148,7 +148,7 @@ var keyTask = cpu.NewTask(func(j *backwardJob, item int) {
 // maxSums is the most float32 sums of dq that a worker holds: 4 MiB.
 const maxSums = 1 << 20
 
-// sumsLen returns the elements of dq that one key head gives, or 0 if they are
+// sumsLen returns the elements of dq that one key head contributes to, or 0 if they are
 // more than maxSums.
 func (c *Options) sumsLen() int {
 	if c.KVHeads == 0 {

@@ -2,17 +2,17 @@ package attention
 
 import "math"
 
-// block is some queries of a tile of queries and a range of a tile of keys, and what they
-// see of each other.
+// block is some queries of a tile of queries and a range of a tile of keys, and which of the
+// keys each query sees.
 type block struct {
 	lo, hi   int             // the queries
 	from, to int             // the keys
 	sees     [tileQ]keyRange // of each query
-	full     bool            // they all see all
-	mask     headMask        // unless it hides nothing here, which full says
-	partial  bool            // it hides some of the keys in sees
-	resume   int             // with a mask, the key from which the next range of these queries may begin
-	end      int             // and where the last one ends
+	full     bool            // every query sees every key
+	mask     headMask        // unless it hides nothing in the block (full)
+	partial  bool            // mask hides some of the keys in sees
+	resume   int             // with a mask, the first key of the next possible range of these queries
+	end      int             // end of the last range
 }
 
 // keyRange is keys lo to hi-1, counted from a block's first.
@@ -21,11 +21,10 @@ type keyRange struct{ lo, hi int }
 // begin makes next begin with query q0.
 func (w *block) begin(q0 int) { w.lo, w.hi, w.resume, w.end = q0, q0, 0, 0 }
 
-// next moves w on to queries from its hi on, up to q1-1 at most, that see some of
-// keys k0 to k1-1, and reports whether there are any. Where the mask cuts the
-// tile, a block has at most maskQ queries, so that few products are computed for
-// nothing. With a Mask it has those of a row of its tiles and a range of keys of which no
-// tile is hidden; there may be more than one such range.
+// next moves w on to the following queries, up to q1-1, that see any of the keys k0 to k1-1,
+// and reports whether there are any. Where the mask cuts the tile, a block has at most maskQ
+// queries, so that few products are wasted. With a Mask a block has the queries of one row of
+// mask tiles and a range of keys without hidden tiles. A row can have several such ranges.
 func (w *block) next(s *sequence, m headMask, q1, k0, k1 int) bool {
 	first, last := s.queries(k0, k1)
 	last = min(last, q1)
@@ -78,7 +77,7 @@ func (w *block) run(k int, hide bool) int {
 	return min(k, w.end)
 }
 
-// set makes w's keys those from from to to-1.
+// set gives w the keys from from to to-1.
 func (w *block) set(s *sequence, from, to int) {
 	w.from, w.to, w.full, w.partial = from, to, true, false
 	for i := range w.hi - w.lo {
@@ -93,7 +92,7 @@ func (w *block) set(s *sequence, from, to int) {
 	w.full = w.full && !w.partial
 }
 
-// keys returns how many there are.
+// keys returns the number of keys.
 func (w *block) keys() int { return w.to - w.from }
 
 // common returns the range of keys that all queries see, empty if lo >= hi.
@@ -105,21 +104,21 @@ func (w *block) common() keyRange {
 	return keyRange{w.sees[last].lo, w.sees[0].hi} // both grow with the query
 }
 
-// of returns the rows of the block's queries in a tile of queries from q0 on, and
-// factor those of a factor.
+// of returns the rows of the block's queries in a tile that begins at query q0, and factor
+// the same rows of a factor.
 func (w *block) of(t tile, q0 int) tile         { return t.from(w.lo - q0).top(w.hi - w.lo) }
 func (w *block) factor(f factor, q0 int) factor { return f.from(w.lo - q0).top(w.hi - w.lo) }
 
-// ofKeys returns the rows of the block's keys in a tile of keys from k0 on, and
-// factorKeys those of a factor.
+// ofKeys returns the rows of the block's keys in a tile that begins at key k0, and
+// factorKeys the same rows of a factor.
 func (w *block) ofKeys(t tile, k0 int) tile         { return t.from(w.from - k0).top(w.keys()) }
 func (w *block) factorKeys(f factor, k0 int) factor { return f.from(w.from - k0).top(w.keys()) }
 
-// row returns the elements, of those that query number i of the block has, of the keys in
-// its range.
+// row returns the part of x, a row of query number i of the block, for the keys that the
+// query sees.
 func (w *block) row(x []float32, i int) []float32 { return x[w.sees[i].lo:w.sees[i].hi] }
 
-// hide makes the elements of query number i of keys that the Mask hides x, in its range.
+// hide sets the elements of query number i at keys that the Mask hides to x.
 func (w *block) hide(row []float32, i int, x float32) {
 	if !w.partial {
 		return
@@ -131,14 +130,14 @@ func (w *block) hide(row []float32, i int, x float32) {
 	}
 }
 
-// clear makes the elements of query number i of keys that it does not see 0.
+// clear sets the elements of query number i at keys that it does not see to 0.
 func (w *block) clear(row []float32, i int) {
 	clear(row[:w.sees[i].lo])
 	clear(row[w.sees[i].hi:])
 	w.hide(row, i, 0)
 }
 
-// shows says whether the Mask shows key number j of the block to query number i.
+// shows reports whether the Mask shows key number j of the block to query number i.
 func (w *block) shows(i, j int) bool {
 	if !w.partial {
 		return true
@@ -147,7 +146,7 @@ func (w *block) shows(i, j int) bool {
 	return t == seen || w.mask.word(t, w.lo+i)>>((w.from+j)%MaskTile)&1 != 0
 }
 
-// each calls f with what queries see, in order.
+// each calls f for every query and every key that it sees, in order.
 func (w *block) each(p tile, f func(i, j int, pij float32)) {
 	for i := range p.rows {
 		for j := w.sees[i].lo; j < w.sees[i].hi; j++ {

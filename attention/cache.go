@@ -112,7 +112,7 @@ func quantizeRow(codes []uint8, x []float32) (scale float32) {
 type cached struct {
 	*Cache
 	batch, rows           int       // of K and V: sequences and the keys of each, or pages and their rows
-	kScale, vScale, table snug.View // those of Cache
+	kScale, vScale, table snug.View // as in Cache
 }
 
 // cached reports whether k and v are in a cache.
@@ -188,7 +188,7 @@ func (r *cached) resolveTable(c *Options) error {
 	return nil
 }
 
-// check returns the error of types, scales or devices, for q of type dt.
+// check checks types, scales and devices, for q of type dt.
 func (r *cached) check(c *Options, dt snug.DType) error {
 	for _, t := range [...]struct {
 		name     string
@@ -215,7 +215,7 @@ func (r *cached) check(c *Options, dt snug.DType) error {
 type cacheHead struct {
 	head
 	pages  []int   // of the sequence
-	table  []int32 // or these; without any rows lie one after the other
+	table  []int32 // the same on a device; without pages rows lie one after the other
 	rows   int     // of a page
 	step   int     // elements between pages
 	scales []float32
@@ -255,8 +255,8 @@ func (k *cacheHead) pageOf(row int) int {
 	return -1
 }
 
-// factor returns rows lo to hi-1 as float32: where they lie if they do together, else in
-// room.
+// factor returns rows lo to hi-1 as float32: in their own memory if they are adjacent
+// there, else in room.
 func (k *cacheHead) factor(room tile, lo, hi int) factor {
 	room.rows = hi - lo
 	for at := lo; at < hi; {

@@ -6,12 +6,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// tensor is a vector given for one of a Options's operands.
+// tensor is a vector given for an operand of Options.
 type tensor struct {
 	name string
 	view snug.View
 	like operand
-	more bool // may have elements if like has none: pages of a cache that nobody uses
+	more bool // may have elements if like has none: unused pages of a cache
 }
 
 // rowVector is a float32 vector with one element for every query.

@@ -60,7 +60,7 @@ type Options struct {
 	// subtracted from the score. float32 of [Heads] or [Batch, Heads].
 	Slopes  snug.View
 	Bias    Bias      // added to the scores
-	Score   ScoreFunc // what then becomes of a score; nil: nothing. CPU only
+	Score   ScoreFunc // returns the final score; nil: unchanged. CPU only
 	Sinks   Sinks
 	Dropout Dropout
 
@@ -82,7 +82,7 @@ type Options struct {
 
 	Q, K, V, Out Strides // layouts; zero: contiguous
 
-	cache cached    // what k and v are, if it has a Cache
+	cache cached    // the Cache of k and v, if there is one
 	table snug.View // of Mask, where calls read it
 }
 

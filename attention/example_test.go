@@ -3,6 +3,7 @@ package attention_test
 import (
 	"fmt"
 	"log"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/attention"
@@ -170,6 +171,31 @@ func ExampleMerge() {
 	}
 	fmt.Printf("merged %.3f, whole %.3f\n", out[0], some[0])
 	// Output: merged 34.927, whole 34.927
+}
+
+// A loss of the merged output, 1·out: its gradients in the outputs of two parts of the keys.
+func ExampleMergeBackward() {
+	c := attention.Options{Batch: 1, Heads: 1, SeqQ: 1, SeqK: 2, Dim: 1, Causal: true, Align: attention.BottomRight}
+	out, lse := make([]float32, 1), make([]float32, 1)
+	out1, lse1 := []float32{10}, []float32{0} // the results of Forward for each part
+	out2, lse2 := []float32{20}, []float32{float32(math.Log(3))}
+	if err := attention.Merge(out, lse, out1, lse1, out2, lse2, c); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("out %.2f\n", out[0])
+	dout, dout1, dlse1 := []float32{1}, make([]float32, 1), make([]float32, 1)
+	if err := attention.MergeBackward(dout1, dlse1, dout, out, lse, out1, lse1, c); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("dout1 %.3f, dlse1 %.3f\n", dout1[0], dlse1[0])
+	if err := attention.MergeBackward(dout1, dlse1, dout, out, lse, out2, lse2, c); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("dout2 %.3f, dlse2 %.3f\n", dout1[0], dlse1[0])
+	// Output:
+	// out 17.50
+	// dout1 0.250, dlse1 -1.875
+	// dout2 0.750, dlse2 1.875
 }
 
 // One new query of two sequences, whose keys are in pages of 4 rows and 8 bits.

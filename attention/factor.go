@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// factor is a matrix in host memory that products take as it is, of float32 or
-// of bfloat16.
+// factor is a matrix of float32 or bfloat16 in host memory that products take without
+// conversion.
 type factor struct {
 	view               snug.View
 	at                 int // first element
@@ -19,8 +19,8 @@ func (t tile) factor() factor {
 	return factor{snug.SliceView(t.x), 0, t.rows, t.cols, t.stride}
 }
 
-// factor returns rows lo to hi-1 for products: the tensor's own memory where
-// these take its type, else room filled with them as float32.
+// factor returns rows lo to hi-1 for products: the tensor's own memory if products take its
+// type, else a float32 copy in room.
 func (h head) factor(room tile, lo, hi int) factor {
 	if h.view.DType() == snug.BF16 && gemm.HasPairs() {
 		return factor{h.view, h.at + lo*h.row, hi - lo, h.dim, h.row}
@@ -28,8 +28,8 @@ func (h head) factor(room tile, lo, hi int) factor {
 	return h.load(room, lo, hi).factor()
 }
 
-// rounded returns weights t in the type of x, with which they are to be
-// multiplied: as they are, or rounded to room, of as many rows and columns at least.
+// rounded returns weights t in the type of x, their other factor: t itself, or a rounded
+// copy in room, which has at least as many rows and columns.
 func (t tile) rounded(room, x factor) factor {
 	if x.view.DType() == snug.F32 {
 		return t.factor()
@@ -110,9 +110,9 @@ func newProducts(room *arena, dim int) products {
 // productsScratch returns the float32 elements that newProducts carves up.
 func productsScratch(dim int) int { return tileQ*tileK/2 + dim }
 
-// add adds p·x to dst, for p of the block's queries × keys that is 0 where a
-// query does not see a key. Since 0·NaN is NaN, rows of x that are not finite must
-// not meet those zeros.
+// add adds p·x to dst. p has a weight for each of the block's queries and keys, 0 where a
+// query does not see a key. Since 0·NaN is NaN, add keeps rows of x that are not finite
+// away from those zeros.
 func (s *products) add(w *block, dst, p tile, x factor) {
 	if w.full || s.finite(w.common(), x) {
 		gemm.MulSerial(p.rows, x.cols, p.cols, 1, p.rounded(s.low, x).matrix(), x.matrix(), 1, dst.factor().matrix())

@@ -23,7 +23,7 @@ func forward(j forwardJob) error {
 	return device.Run(dev, j)
 }
 
-// check resolves j's Options and returns the device, or what is wrong.
+// check resolves j's Options and returns the device, or an error.
 func (j *forwardJob) check() (*snug.Device, error) {
 	var err error
 	if j.c, err = j.c.resolve(); err != nil {
@@ -37,7 +37,7 @@ func (j *forwardJob) check() (*snug.Device, error) {
 		if err := j.c.cache.check(&j.c, j.q.DType()); err != nil {
 			return nil, err
 		}
-		typed[1], typed[2] = tensors[0], tensors[3] // those of k and v are right
+		typed[1], typed[2] = tensors[0], tensors[3] // the types of k and v are right
 		tensors[1].more, tensors[2].more = true, true
 	}
 	if err := checkDTypes(typed[:], vectors[:]); err != nil {
@@ -124,7 +124,8 @@ type forwardTile struct {
 	seen         block
 }
 
-// loadQueries loads queries q0 to q1-1, as float32 with a cache, as its rows are.
+// loadQueries loads queries q0 to q1-1. With a cache it loads them as float32, like the
+// cache's rows.
 func (f *forwardTile) loadQueries(q head, room tile, q0, q1 int) {
 	if f.c.cached() {
 		f.q = q.load(room, q0, q1).factor()
@@ -145,7 +146,7 @@ func (f *forwardTile) loadKeys(k0, k1 int) {
 	f.v = f.s.keyHead(j.v, c.V, kv, c.DimV).factor(f.values, k0, k1)
 }
 
-// add adds what the block, of keys of a tile from k0 on, contributes.
+// add adds the contribution of the block; its tile of keys begins at k0.
 func (f *forwardTile) add(k0 int) {
 	w, c := &f.seen, f.c
 	p, scale := f.scores.top(w.hi-w.lo).left(w.keys()), c.scale2()
@@ -166,7 +167,7 @@ func (f *forwardTile) add(k0 int) {
 	f.sums.add(w, w.of(f.acc, f.q0), p, w.factorKeys(f.v, k0))
 }
 
-// sink returns the score of a head's sink, −Inf without.
+// sink returns the score of a head's sink, −Inf if there are no sinks.
 func (c *Options) sink(h int) float32 {
 	if c.Sinks.X.Len() == 0 {
 		return negInf

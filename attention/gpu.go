@@ -18,8 +18,8 @@ var kernels = gpu.Module{Name: "attention"}
 // gpuThreads is the size of every block.
 const gpuThreads = 256
 
-// maxBlocks bounds the blocks of a launch in one direction; they step through
-// more items than that.
+// maxBlocks is the most blocks of a launch in one direction; with more items, a block
+// handles several.
 const maxBlocks = 1 << 30
 
 // gpuKernels are the entry points of one way to compute attention.
@@ -35,8 +35,8 @@ var gpuPlain = gpuKernels{
 	64, 64, 64, 128,
 }
 
-// gpuUnits run on matrix units, with the sizes of units_entries.h, for rows of at most so
-// many columns.
+// gpuUnits are the kernels on matrix units, by the most columns of a row, with the sizes of
+// units_entries.h.
 var gpuUnits = [...]*gpuKernels{unitKernels(64, 128), unitKernels(128, 128), unitKernels(256, 64)}
 
 func unitKernels(columns, gradQueries int) *gpuKernels {
@@ -118,7 +118,7 @@ func (s gpuShape) launch(q gpu.Launcher, name string, items, parts int, operands
 	})
 }
 
-// checkKernels says what of c the kernels cannot do.
+// checkKernels returns an error for options of c that the kernels do not support.
 func (c *Options) checkKernels() error {
 	if c.Score != nil {
 		return fmt.Errorf("attention: Score is for the cpu: %w", snug.ErrDevice)
@@ -126,16 +126,16 @@ func (c *Options) checkKernels() error {
 	return nil
 }
 
-// gpuPass is a job that launches kernels of a choice.
+// gpuPass is a job that runs on one of several sets of kernels.
 type gpuPass interface {
 	launch(q gpu.Launcher, k *gpuKernels, s gpuShape) error
 	// hopper returns the queries and the keys of the tiles that the kernels multiply.
 	hopper(q gpu.Launcher, h *hopper, s gpuShape) (queries, keys int, err error)
 }
 
-// run queues the launches of j with k, or with others that the device has in their
-// place. Matrix units are wrong about NaNs and infinities that a mask hides; the plain
-// kernels then compute the results again that these reached, and leave the others.
+// run queues the launches of j with k, or with the device's replacement for k. Matrix units
+// give wrong results for NaNs and infinities that a mask hides. The plain kernels then
+// recompute the affected results and leave the others.
 func (s gpuShape) run(q gpu.Launcher, c *Options, k *gpuKernels, j gpuPass) error {
 	queries, keys, err := 0, 0, gpu.ErrTensorMap
 	if h := hopperFor(q, c, k); h != nil {

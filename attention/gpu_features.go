@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// gpuSequences is the most sequences of one launch whose lengths differ.
+// gpuSequences is the most sequences of different lengths in one launch.
 const gpuSequences = 64
 
 // gpuFeatures is the parameters of the kernels of featured.h, Features there.
@@ -31,8 +31,8 @@ type gpuFeatures struct {
 	keep, softcap                   float32
 }
 
-// gpuMask is how many tiles of a mask are from one batch element, head and row of tiles to
-// the next.
+// gpuMask is the distance in tiles of a mask between batch elements, heads and rows of
+// tiles.
 type gpuMask struct{ batch, head, row uint64 }
 
 // gpuExtent is the rows of one sequence.
@@ -52,13 +52,12 @@ func counts4(x [4]int) (y [4]uint64) {
 	return y
 }
 
-// featured reports whether c has what only the kernels of featured.h do.
+// featured reports whether c has a feature that only the kernels of featured.h support.
 func (c *Options) featured() bool {
 	return c.cached() || c.scores() || c.Window != (Window{}) || c.Mask != nil || c.Sinks.X.Len() > 0 || c.Dropout.P > 0 || c.packed() || c.KLens != nil
 }
 
-// features returns the parameters of launches for tensors of a type, without what
-// differs from launch to launch.
+// features returns the parameters that all launches for tensors of a type share.
 func (c *Options) features(dt snug.DType) gpuFeatures {
 	f := gpuFeatures{
 		shape: c.gpu(), left: int64(c.Window.before()), right: int64(c.Window.after()), slopes: uint64(c.Slopes.Len()),
@@ -92,8 +91,8 @@ func (m *Mask) gpu() (s gpuMask) {
 	return s
 }
 
-// batches calls f with the parameters of one launch after the other, each with the
-// number of its sequences and the most queries and rows of keys of one, at least once.
+// batches calls f for one launch after the other, at least once. It passes the launch's
+// parameters, its number of sequences, and the most queries and rows of keys of a sequence.
 func (f *gpuFeatures) batches(c *Options, launch func(n, queries, keys int) error) error {
 	per := max(1, c.Batch)
 	if f.unlike != 0 {

@@ -12,12 +12,12 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// hopperKernels are those for compute capability 9.0, which an image of their own holds.
+// hopperKernels are the kernels for compute capability 9.0, which have their own image.
 var hopperKernels = gpu.Module{Name: "attention_sm90a"}
 
-// hopperPass is a kernel of hopper.h. Its blocks have groups of 128 threads, one of which
-// copies. A block owns a tile of so many rows, and tiles of step rows pass through its
-// memory: the numbers are those of attention_sm90a.cu.
+// hopperPass is a kernel of hopper.h. Its blocks have groups of 128 threads; one group
+// copies. A block owns a tile of rows, and tiles of step rows pass through its memory. The
+// numbers are the same as in attention_sm90a.cu.
 type hopperPass struct {
 	names              gpu.Floats
 	groups, rows, step int
@@ -95,8 +95,8 @@ func (c *Options) outMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.Out, c.DimV, c.SeqQ, c.Heads, c.Batch, rows)
 }
 
-// room returns the bytes of memory of a block: `own` tiles that it owns, two stages of two
-// that pass, and numbers and barriers.
+// room returns the bytes of block memory: `own` tiles that the block owns, two stages of two
+// passing tiles, and numbers and barriers.
 func (p *hopperPass) room(h *hopper, own int) int {
 	return 2*h.columns*(own*p.rows+4*p.step) + 16*p.step + 128
 }

@@ -25,13 +25,13 @@ type gradients struct {
 	of            dsKind
 }
 
-// dsKind is what next makes of ds.
+// dsKind selects the gradients that next computes in ds.
 type dsKind int
 
 const (
-	inProducts dsKind = iota // the gradients in the products
-	inBias                   // those in the bias; p is not for use
-	inWeights                // those in the weights, without delta; p are the weights before dropout
+	inProducts dsKind = iota // gradients in the products
+	inBias                   // gradients in the bias; p is not valid
+	inWeights                // gradients in the weights, without delta; p holds the weights before dropout
 )
 
 func newGradients(room arena, c *Options) gradients {
@@ -54,7 +54,7 @@ func (c *Options) backwardScratch() int {
 	return (tileQ+2*tileK)*(c.Dim+c.DimV) + tileQ*(2*tileK+1) + productsScratch(max(c.Dim, c.DimV)) + tileK + scorerScratch
 }
 
-// loadQueries loads queries q0 to q1-1 of a head, and, for what follows, its mask.
+// loadQueries loads queries q0 to q1-1 of a head and selects the head's mask.
 func (g *gradients) loadQueries(j *backwardJob, s *sequence, h, q0, q1 int) {
 	c := &j.c
 	g.q = s.queryHead(j.q, c.Q, h, c.Dim).factor(g.qRoom, q0, q1)
@@ -106,7 +106,7 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	return true
 }
 
-// row computes p and ds of query number i of the block from the products that they hold.
+// row computes p and ds of query number i of the block from the products in them.
 func (g *gradients) row(p, ds []float32, i, q0 int) {
 	w, c := &g.seen, g.scorer.c
 	query, key := w.lo+i, w.from+w.sees[i].lo
@@ -139,9 +139,9 @@ func (g *gradients) row(p, ds []float32, i, q0 int) {
 	}
 }
 
-// sumDelta sets delta of the loaded queries, from q0 to q1-1 of head h, to the means of the
-// gradients in their weights, weighted by these. The weights are not quite those whose sum
-// is 1, by the rounding of lse, so that a sum alone would be as far from theirs.
+// sumDelta sets delta of the loaded queries, q0 to q1-1 of head h, to the weighted means of
+// the gradients in their weights. It divides by the sum of the weights: lse is rounded, so
+// the weights do not sum to exactly 1, and a plain sum would be off by as much.
 func (g *gradients) sumDelta(j *backwardJob, s *sequence, h, q0, q1 int) {
 	k, sink := rowwise.Registry.Best(), float64(j.c.sink(h))*math.Log2E
 	ones, totals := g.dqk.x[:tileK], g.dv.x[:len(g.delta)] // of no use before the sums
@@ -171,12 +171,12 @@ func (g *gradients) sumDelta(j *backwardJob, s *sequence, h, q0, q1 int) {
 	g.of = inProducts
 }
 
-// addQuery adds what the block contributes to dq, a tile from q0 on.
+// addQuery adds the contribution of the block to dq, a tile that begins at query q0.
 func (g *gradients) addQuery(dq tile, q0 int) {
 	g.sums.add(&g.seen, g.seen.of(dq, q0), g.ds, g.seen.factorKeys(g.k, g.k0))
 }
 
-// addKeys adds what the block, of a tile from q0 on, contributes to dk and dv.
+// addKeys adds the contribution of the block to dk and dv. Its tile begins at query q0.
 func (g *gradients) addKeys(dk, dv tile, q0 int) {
 	g.sums.addT(&g.seen, g.seen.ofKeys(dv, g.k0), g.p, g.seen.factor(g.dout, q0))
 	g.sums.addT(&g.seen, g.seen.ofKeys(dk, g.k0), g.ds, g.seen.factor(g.q, q0))

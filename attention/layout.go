@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// operand is one of the four tensor shapes of a Options.
+// operand is one of the four tensor shapes of Options.
 type operand struct {
 	name                 string
 	batch, heads, n, dim int
@@ -29,8 +29,8 @@ func (c *Options) operands() [4]operand {
 	}
 }
 
-// resolve returns the strides with the default filled in, or what is wrong with
-// them. With the result, extent does not overflow.
+// resolve returns the strides with defaults filled in, or the error in them. With these
+// strides extent does not overflow.
 func (o operand) resolve() (Strides, error) {
 	// Empty dimensions count as 1, so that no partial product overflows.
 	head, ok1 := mulAdd(0, max(o.n, 1), o.dim)
@@ -50,9 +50,9 @@ func (o operand) resolve() (Strides, error) {
 	return o.strides, nil
 }
 
-// disjoint reports whether no stride is negative and the rows are apart: in the
-// order of their strides, each dimension steps over everything that the smaller
-// ones reach.
+// disjoint reports whether no stride is negative and rows do not overlap: in the order of
+// strides, each dimension steps over all elements that the dimensions of smaller stride
+// reach.
 func (o operand) disjoint() bool {
 	dims := [...]struct{ n, stride int }{{o.n, o.strides.Row}, {o.heads, o.strides.Head}, {o.batch, o.strides.Batch}}
 	for i := 1; i < len(dims); i++ {
@@ -84,7 +84,7 @@ func (o operand) disjoint() bool {
 
 func (o operand) empty() bool { return o.batch == 0 || o.heads == 0 || o.n == 0 }
 
-// zeros names the dimensions that make o empty, as the fields of a Options that set them.
+// zeros names the dimensions that make o empty, as fields of Options.
 func (o operand) zeros() string {
 	rows := "SeqQ"
 	if o.name == "k" || o.name == "v" {
@@ -110,8 +110,7 @@ func (o operand) extent() int {
 	return (o.batch-1)*o.strides.Batch + (o.heads-1)*o.strides.Head + (o.n-1)*o.strides.Row + o.dim
 }
 
-// mulAdd returns sum + n·stride of non-negative numbers, and false if an int
-// does not hold it.
+// mulAdd returns sum + n·stride of non-negative numbers, and false if it overflows an int.
 func mulAdd(sum, n, stride int) (int, bool) {
 	if stride != 0 && n > (math.MaxInt-sum)/stride {
 		return 0, false

@@ -16,8 +16,8 @@ const MaskTile = 64
 
 // Mask says which keys each query sees, in addition to Causal, Window and KLens of
 // [Options]. It is a map of tiles of MaskTile queries by MaskTile keys. A hidden tile costs
-// nothing, and a tile that is seen in full costs the same as without a Mask. Only a tile
-// that is seen in part stores a bit for every query and key, 512 bytes.
+// nothing, and a fully visible tile costs the same as without a Mask. Only a partly visible
+// tile stores a bit for every query and key, 512 bytes.
 //
 // Build one Mask for every shape and use it for any number of calls, also concurrently.
 // Calls on a device other than the CPU take the result of [Mask.On].
@@ -116,7 +116,7 @@ func (m *Mask) place(n int) (b, h, i, j int) {
 	return n / m.heads, n % m.heads, i, j
 }
 
-// Tiles returns how many tiles are hidden, seen as a whole, and seen in part; a nil Mask
+// Tiles returns the numbers of hidden, fully visible and partly visible tiles; a nil Mask
 // has none.
 func (m *Mask) Tiles() (none, all, some int) {
 	if m == nil {
@@ -168,7 +168,7 @@ func (m *Mask) On(dev *snug.Device) (*Mask, error) {
 	return &there, nil
 }
 
-// wordTable returns the words as they lie in memory.
+// wordTable returns the words in their memory layout.
 func (m *Mask) wordTable() []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(m.words))), 2*len(m.words))
 }
@@ -182,7 +182,7 @@ func (m *Mask) Close() error {
 	return m.table.Close()
 }
 
-// view returns the tables where calls read them, by which the device is known.
+// view returns the tables that calls read; its device is the Mask's device.
 func (m *Mask) view() snug.View {
 	switch {
 	case m == nil:
@@ -193,8 +193,8 @@ func (m *Mask) view() snug.View {
 	return m.table.View()
 }
 
-// Bytes returns the memory of m's tables, on the host and as much again on the device that
-// it is for, if that is another.
+// Bytes returns the memory of m's tables on the host. A Mask for another device takes the
+// same number of bytes there.
 func (m *Mask) Bytes() int64 {
 	if m == nil {
 		return 0
@@ -241,7 +241,7 @@ type headMask struct {
 // tile returns the tile of a query and a key.
 func (m headMask) tile(i, j int) int32 { return m.m.tiles[m.first+i/MaskTile*m.m.tilesK+j/MaskTile] }
 
-// word returns the bits of a query in a tile that is seen in part.
+// word returns the bits of a query in a partly visible tile.
 func (m headMask) word(tile int32, i int) uint64 {
 	return m.m.words[int(tile-partial)*MaskTile+i%MaskTile]
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// scorer makes scores of the products of one head's queries and keys.
+// scorer computes scores from the products of one head's queries and keys.
 type scorer struct {
 	c        *Options
 	s        sequence
@@ -19,12 +19,12 @@ type scorer struct {
 	strides  [4]int    // of the bias
 	bias     int       // element for query 0 and key 0
 	room     []float32
-	keep     float32 // what weights are multiplied by that dropout keeps
-	below    uint32  // words below it leave out
+	keep     float32 // factor of the weights that dropout keeps
+	below    uint32  // dropout drops weights whose word is below this
 	stream   philox.Stream
 }
 
-// scorerScratch is the float32 elements that a scorer carves up: room for a row, and the
+// scorerScratch is the number of float32 elements that a scorer uses: a row, and the
 // distances in a tile.
 const scorerScratch = tileK + distances
 
@@ -43,13 +43,13 @@ func newScorer(room *arena, c *Options, s *sequence, h int) scorer {
 	return m
 }
 
-// numbers returns what the weights are multiplied by that are kept, and the word below
-// which one is left out.
+// numbers returns the factor of the weights that are kept, and the word below which a
+// weight is dropped.
 func (d *Dropout) numbers() (keep float32, below uint32) {
 	return float32(1 / (1 - float64(d.P))), uint32(float64(d.P) * (1 << 32))
 }
 
-// scores reports whether scores are more than Scale times products.
+// scores reports whether scores differ from Scale times products.
 func (c *Options) scores() bool {
 	return c.Softcap != 0 || c.Slopes.Len() > 0 || c.Bias.X.Len() > 0 || c.Score != nil
 }
@@ -57,11 +57,12 @@ func (c *Options) scores() bool {
 // bends reports whether the derivative of a score in its product is not Scale.
 func (c *Options) bends() bool { return c.Softcap != 0 || c.Score != nil }
 
-// plain reports whether weights are made of Scale times products alone.
+// plain reports whether weights depend on Scale times products alone.
 func (m *scorer) plain() bool { return !m.c.scores() && m.c.Dropout.P == 0 }
 
-// row makes scores of products x of query i and the keys from j on. With slopes it sets
-// them to the derivatives of scores in products, or with inBias in the bias.
+// row computes scores from the products x of query i and the keys from j on. Unless slopes
+// is nil it sets slopes to the derivatives of the scores in the products, or with inBias in
+// the bias.
 func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 	c := m.c
 	switch {
@@ -93,7 +94,8 @@ func (m *scorer) row(x, slopes []float32, i, j int, inBias bool) {
 }
 
 // subtractDistance subtracts the slope times the distance of every key from key number at.
-// The rows of a tile find theirs in one vector, each one element before the last row's.
+// All rows of a tile use one vector of distances; each row starts one element before the
+// previous row.
 func (m *scorer) subtractDistance(x []float32, at int) {
 	from := m.farthest - at
 	if from < 0 || from+len(x) > len(m.far) {
@@ -136,8 +138,8 @@ func softcap(x, slopes []float32, scale, limit float32) {
 	k.SoftcapSlopes(slopes, x[:len(slopes)], 1/limit, scale)
 }
 
-// drop multiplies the weights x of query i and the keys from j on by what dropout makes of
-// 1: 0 or keep.
+// drop multiplies the weights x of query i and the keys from j on by their dropout factors,
+// 0 or keep.
 func (m *scorer) drop(x []float32, i, j int) {
 	d := &m.c.Dropout
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))

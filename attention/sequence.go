@@ -7,16 +7,16 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// sequence is one element of the batch: its rows in the tensors, and what its queries
-// see. What they see moves on with their number, or stays.
+// sequence is one element of the batch: its rows in the tensors, and the keys that its
+// queries see. The range of keys moves on with the number of the query, or stays.
 type sequence struct {
 	b      int // number
 	nq, nk int // queries and keys
 	rows   int // of keys: nk, or more with KLens
-	batch  int // number in tensors: 0 of packed ones
+	batch  int // number in tensors: 0 for packed tensors
 	q0, k0 int // first rows in tensors
-	shift  int // how far a query sees beyond the key of its own number
-	// left and right are how many keys before and behind that one a query sees.
+	shift  int // position of a query minus its number
+	// left and right are how many keys before and behind its position a query sees.
 	left, right int
 }
 
@@ -42,8 +42,7 @@ func (c *Options) sequence(b int) sequence {
 	return s
 }
 
-// shift returns how far a query sees beyond the key of its own number, of nq queries and
-// nk keys.
+// shift returns the position of a query minus its number, for nq queries and nk keys.
 func (c *Options) shift(nq, nk int) int {
 	switch c.Align {
 	case BottomRight:
@@ -60,7 +59,7 @@ func (s *sequence) keys(i int) (lo, hi int) {
 	return min(max(at-s.left, 0), s.nk), min(max(at+s.right+1, 0), s.nk)
 }
 
-// queries returns the range of queries, lo to hi-1, that see some of keys k0 to k1-1.
+// queries returns the range of queries, lo to hi-1, that see any of the keys k0 to k1-1.
 // It is empty if hi <= lo.
 func (s *sequence) queries(k0, k1 int) (lo, hi int) {
 	if k0 >= s.nk {
@@ -101,8 +100,8 @@ func (c *Options) row(s *sequence, h int) int { return (s.batch*c.Heads+h)*c.Seq
 // kvHead returns the key head that query head h reads.
 func (c *Options) kvHead(h int) int { return h / (c.Heads / c.KVHeads) }
 
-// queryHead and keyHead return a head's rows of a sequence in a tensor like q or out,
-// and in one like k or v.
+// queryHead and keyHead return a head's rows of a sequence: queryHead in tensors like q and
+// out, keyHead in tensors like k and v.
 func (s *sequence) queryHead(v snug.View, st Strides, h, dim int) head {
 	return head{v, s.batch*st.Batch + h*st.Head + s.q0*st.Row, st.Row, dim}
 }
@@ -111,16 +110,16 @@ func (s *sequence) keyHead(v snug.View, st Strides, h, dim int) head {
 	return head{v, s.batch*st.Batch + h*st.Head + s.k0*st.Row, st.Row, dim}
 }
 
-// queryTiles returns the items of a loop over the tiles of queries of all heads, as many
-// for every sequence as the longest has.
+// queryTiles returns the items of a loop over the tiles of queries of all heads. Every
+// sequence has as many items as the longest sequence has tiles.
 func (c *Options) queryTiles() int {
 	longest, _ := c.longest()
 	return c.Batch * c.Heads * cpu.Chunks(longest, tileQ)
 }
 
 // queryTile returns the sequence, the head and the queries, q0 to q1-1, of one item, and
-// false if the sequence has no such tile. The last tile of every head comes first: it
-// sees the most keys under a causal mask, and long items first balance the workers.
+// false if the sequence has no such tile. The last tile of every head comes first: under a
+// causal mask it sees the most keys, and starting with long items balances the workers.
 func (c *Options) queryTile(item int) (s sequence, h, q0, q1 int, ok bool) {
 	heads := c.Batch * c.Heads
 	s, h = c.sequence(item%heads/c.Heads), item%heads%c.Heads

@@ -14,7 +14,7 @@ type softmax struct {
 	room     []float32 // for base and rescale in step
 }
 
-// newSoftmax begins with a score that has no value, a sink, of −Inf if there is none.
+// newSoftmax starts with a sink: a score without a value, −Inf if there is none.
 func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
 	s := softmax{
 		max: room.floats(tileQ)[:rows], sum: room.floats(tileQ)[:rows],
@@ -34,10 +34,10 @@ func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
 	return s
 }
 
-// step turns the scores of w's queries, in a tile of queries from q0 on, with
-// its keys into weights, 0 for keys that a query does not see, and rescales
-// the sums to the new maxima. scale makes scores in units of log 2 of what
-// they are. The maxima come first, of all rows, so that no row waits for its own.
+// step turns the scores of w's queries and keys into weights, 0 for keys that a query does
+// not see, and rescales the sums to the new maxima. The tile of queries begins at q0. scale
+// converts scores to units of log 2. step computes the maxima of all rows first, so that no
+// row waits for its own.
 func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
 	k, n := rowwise.Registry.Best(), products.rows
 	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]

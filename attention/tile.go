@@ -75,7 +75,7 @@ type head struct {
 }
 
 // load returns rows lo to hi-1 as float32: the tensor's own memory if it holds
-// float32, else room filled with them.
+// float32, else a copy in room.
 func (h head) load(room tile, lo, hi int) tile {
 	if h.view.DType() == snug.F32 {
 		return tile{h.view.Float32s()[h.at+lo*h.row:], hi - lo, h.dim, h.row}
@@ -101,8 +101,8 @@ func widen[T any](room tile, convert func(dst []float32, src []T), src []T, row 
 	}
 }
 
-// target returns where to compute rows lo to hi-1, for store to finish: the
-// tensor's own memory if it holds float32, else room.
+// target returns memory in which to compute rows lo to hi-1: the tensor's own if it holds
+// float32, else room. store completes the rows.
 func (h head) target(room tile, lo, hi int) tile {
 	if h.view.DType() == snug.F32 {
 		return h.load(room, lo, hi)
@@ -110,7 +110,7 @@ func (h head) target(room tile, lo, hi int) tile {
 	return room.top(hi - lo)
 }
 
-// store finishes what target began.
+// store writes rows that were computed in the memory of target to the tensor.
 func (h head) store(t tile, lo int) {
 	if h.view.DType() == snug.F32 {
 		return

@@ -15,7 +15,7 @@ type Kernels struct {
 	Decode func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
 	// DecodeStream is Decode that keeps x out of the caches where it can.
 	DecodeStream func(x []float32, codes []uint8, m *[256]float32, absmax []float32, block int)
-	// Encode writes the codes of x[i]/absmax, none of which is above 1 in
+	// Encode writes the codes of x[i]/absmax. No quotient exceeds 1 in
 	// magnitude. absmax is finite and not 0. The quotient of -0 counts as 0.
 	Encode func(codes []uint8, x []float32, absmax float32, e *Encoder)
 }

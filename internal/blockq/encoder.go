@@ -88,8 +88,8 @@ func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.quick = e.more == 0 && e.coarse()
 }
 
-// below returns how many limits come before u, the order of a value, of which
-// the first c do.
+// below returns how many limits come before u, the order of a value. At least the
+// first c do.
 func (e *Encoder) below(u uint32, c int) int {
 	for c < 255 && order(e.limit[c]) < u {
 		c++
@@ -97,9 +97,9 @@ func (e *Encoder) below(u uint32, c int) int {
 	return c
 }
 
-// buildCell sets the cell of the values that begin with the upper half of bits,
-// before all of which c limits come. It returns the number before the highest
-// of them, and the larger of most and the number of limits inside.
+// buildCell sets the cell of the values that begin with the upper half of bits. At
+// least c limits come before all of them. It returns the number of limits before the
+// highest value, and the larger of most and the number of limits inside.
 func (e *Encoder) buildCell(bits uint32, c, most int) (above, inside int) {
 	first, last := order(math.Float32frombits(bits)), order(math.Float32frombits(bits|0xffff))
 	low, high := e.below(min(first, last), c), e.below(max(first, last), c)

@@ -27,8 +27,8 @@ func largest(x []float32) uint32 {
 	return top
 }
 
-// FromMagnitude returns the float32 of these bits, which are without sign, or NaN
-// for those of an infinity.
+// FromMagnitude returns the float32 with these bits, which have no sign, or NaN
+// for the bits of an infinity.
 func FromMagnitude(bits uint32) float32 {
 	if bits >= infinity {
 		return float32(math.NaN())

@@ -247,12 +247,12 @@ type Part struct {
 // [json.Marshal] makes of it. A checkpoint of the same step is replaced.
 //
 // An error before the new checkpoint is whole, and a panic of Write, leave the older ones
-// as they were; after a later error the new one is there too. Either way Save can be
-// called again. Errors: [snug.ErrConfig] for steps, names and descriptions out of range,
-// for a step before the newest checkpoint's, and where the folder was moved or replaced
-// since it was opened; that and [snug.ErrCorrupt] where a checkpoint to be removed is not
-// as this run wrote it, which stays; those of Write; those of the file system.
-// It takes some 100 KiB of memory, and on disk one checkpoint more than Keep.
+// unchanged; after a later error the new one exists too. Either way Save can be called
+// again. Errors: [snug.ErrConfig] for steps, names and descriptions out of range, for a
+// step before the newest checkpoint's, and when the folder was moved or replaced after it
+// was opened; ErrConfig and [snug.ErrCorrupt] when a checkpoint to be removed is not as this
+// run wrote it, and then that checkpoint stays; the errors of Write and of the file system.
+// Save takes some 100 KiB of memory, and on disk one checkpoint more than Keep.
 func (f *Folder) Save(step int, about any, parts []Part) error {
 	if err := f.open(); err != nil {
 		return err

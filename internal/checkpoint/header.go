@@ -40,7 +40,7 @@ type PartInfo struct {
 // or not.
 func IsHeader(text []byte) bool { return bytes.Contains(text, []byte(format)) }
 
-// check checks everything but the sums. names are those of the parts.
+// check checks everything but the sums. names are the names of the parts.
 func (h *header) check(names []string) error {
 	switch {
 	case h.Format != format:

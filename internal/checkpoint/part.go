@@ -73,7 +73,7 @@ func writePart(folder files.Dir, w *bufio.Writer, run ID, step int, p Part) (Par
 	return info, nil
 }
 
-// counter counts what it writes.
+// counter counts the bytes that it writes.
 type counter struct {
 	w io.Writer
 	n int64

@@ -122,7 +122,7 @@ func (c *Checkpoint) sameRun(newer *Checkpoint) error {
 	if c.Run == newer.Run {
 		return nil
 	}
-	return fmt.Errorf("%s is of run %v, and step %d beside it of run %v: %w", c.folder.Path(HeaderName), c.Run, newer.Step, newer.Run, snug.ErrCorrupt)
+	return fmt.Errorf("%s is of run %v, and step %d in the same folder is of run %v: %w", c.folder.Path(HeaderName), c.Run, newer.Step, newer.Run, snug.ErrCorrupt)
 }
 
 // describe reads the header of a checkpoint and looks which files are there.

@@ -50,9 +50,9 @@ type run[A any] struct {
 
 // Run calls the body for items 0 to n-1 and returns when all are done.
 //
-// If a body panics, the others finish the items that they are at, no further item
-// begins, and Run panics in the goroutine of its caller with the same value, of which
-// there is one even if several bodies panic. When nobody recovers it, the program ends
+// If a body panics, the others finish their current items, no further item begins, and Run
+// panics once in the goroutine of its caller with the same value, also if several bodies
+// panic. When nobody recovers it, the program ends
 // with the stack of the body's goroutine in its report. If a body calls
 // [runtime.Goexit], as testing's FailNow does, Run does so too.
 func (t *Task[A]) Run(n int, args A) {

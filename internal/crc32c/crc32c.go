@@ -26,7 +26,7 @@ func update(sum uint32, b []byte) uint32 { return crc32.Update(sum, table, b) }
 // is 0.
 func Update(sum uint32, b []byte) uint32 { return (*Registry.Best())(sum, b) }
 
-// Checksum returns that of b.
+// Checksum returns the CRC-32C of b.
 func Checksum(b []byte) uint32 { return Update(0, b) }
 
 // Seal returns what saved state ends with, from the checksum of all before. Bytes that end in

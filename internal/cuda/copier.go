@@ -73,11 +73,11 @@ func (d *Device) startCopy(dst, src, device, host driver.Mem, start func() error
 		return nil, err
 	}
 	defer d.leave()
-	if err := d.notCapturing("a copy beside the queue"); err != nil {
+	if err := d.notCapturing("a copy outside the queue"); err != nil {
 		return nil, err
 	}
 	if !d.isPinned(host.Host, src.Size) {
-		return nil, fmt.Errorf("cuda:%d: a copy beside the queue needs memory of AllocPinned: %w", d.index, driver.ErrDevice)
+		return nil, fmt.Errorf("cuda:%d: a copy outside the queue needs memory of AllocPinned: %w", d.index, driver.ErrDevice)
 	}
 	event, err := d.record(d.queue)
 	if err != nil {

@@ -7,10 +7,11 @@
 // A device's primary context is shared with the program's other CUDA code, such
 // as its CUDA runtime. It is current on the calling thread during a call only.
 //
-// Libraries come from the system's folders and the toolkit's. Windows: the driver, nvcuda.dll,
-// is that of System32; cuBLASLt that of System32 or of bin\x64 or bin under %CUDA_PATH%. Linux:
-// what the dynamic loader finds by name, and cuBLASLt also in lib64 under $CUDA_HOME and in
-// /usr/local/cuda/lib64. A variable that is no absolute path is not looked at.
+// Libraries come from the system's folders and the toolkit's. On Windows the driver,
+// nvcuda.dll, is in System32, and cuBLASLt is in System32 or in bin\x64 or bin under
+// %CUDA_PATH%. On Linux the dynamic loader finds them by name; cuBLASLt may also be in lib64
+// under $CUDA_HOME or in /usr/local/cuda/lib64. A variable that is not an absolute path is
+// ignored.
 //
 // Layers: api.go holds the driver's functions by their C signatures, bind.go
 // fills them from the library, everything above calls only these fields.

@@ -19,7 +19,7 @@ type Graph struct {
 
 // Capture calls step and makes a graph of the launches, products and copies on
 // the device that it queues, which do not run. The graph keeps their addresses
-// and parameters: what it uses must not be freed before it is closed.
+// and parameters: memory that it uses must not be freed before it is closed.
 //
 // Nobody else may use the device meanwhile. What cannot be part of a graph
 // returns an error that wraps ErrDevice and leaves the capture as it is: Alloc,

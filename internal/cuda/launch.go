@@ -102,8 +102,8 @@ func (d *Device) function(l *gpu.Launch) (uintptr, error) {
 	return d.load(l)
 }
 
-// load finds an entry point and remembers it. All its launches have the same block
-// memory, of which it asks for what is beyond that which every device grants.
+// load finds an entry point and remembers it. All its launches use the same block
+// memory. load requests the amount above the size that every device grants.
 func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	k := &d.kernels
 	k.mu.Lock()

@@ -18,15 +18,15 @@ func toolkitDirs() []string {
 	return inToolkit("CUDA_PATH", filepath.Join("bin", "x64"), "bin")
 }
 
-// openLibrary opens a library of System32, or the one of an absolute path, which may have
-// others beside it. The program's folder, the current one and those of PATH, where Windows
-// looks as well, can have a library of that name that somebody else has put there.
+// openLibrary opens a library of System32, or a library by its absolute path, which may load
+// others from its own folder. Windows would also search the program's folder, the current
+// folder and the folders of PATH, where somebody else may have put a library of that name.
 func openLibrary(name string) (uintptr, error) {
 	handle, err := windows.LoadLibraryEx(name, 0, searched(name))
 	return uintptr(handle), err
 }
 
-// searched returns which folders are searched for a library and for those that it needs.
+// searched returns the folders that are searched for a library and for its dependencies.
 func searched(name string) uintptr {
 	if filepath.IsAbs(name) {
 		return windows.LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | windows.LOAD_LIBRARY_SEARCH_SYSTEM32

@@ -3,7 +3,7 @@
 // that its API does not show drivers.
 //
 // A View starts with its memory and a Device is its queue. Package snug refuses to
-// compile when that changes, and a View or Device is read here as what it starts with.
+// compile when that changes, and this package reads a View or Device as its first field.
 package device
 
 import (
@@ -18,7 +18,7 @@ import (
 func Mem(v *snug.View) *driver.Mem { return (*driver.Mem)(unsafe.Pointer(v)) }
 
 // Launch queues j on dev; on the CPU it runs j. The device may keep j until its queue
-// reaches it. Errors wrap [snug.ErrDevice], or are those of the device's driver.
+// reaches it. Errors wrap [snug.ErrDevice], or come from the device's driver.
 func Launch(dev *snug.Device, j driver.Job) error { return queue(dev).Launch(j) }
 
 // Queue queues a copy of job on dev.
@@ -42,8 +42,8 @@ func Run[J interface{ Run() }, P interface {
 	return Queue[J, P](dev, job)
 }
 
-// Copier returns dev's driver as one that copies beside the queue of kernels. The error
-// wraps [snug.ErrDevice] when dev is closed or, as the CPU, has no such copies.
+// Copier returns dev's driver for copies that run concurrently with the queue of kernels.
+// The error wraps [snug.ErrDevice] when dev is closed or has no such copies, like the CPU.
 func Copier(dev *snug.Device) (driver.Copier, error) { return queue(dev).Copier() }
 
 func queue(dev *snug.Device) *driver.Queue { return (*driver.Queue)(unsafe.Pointer(dev)) }

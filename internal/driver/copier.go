@@ -1,13 +1,13 @@
 package driver
 
-// Copier is a Driver that copies between the host and the device beside its
-// queue of kernels, so that pages move while kernels run.
+// Copier is a Driver that copies between the host and the device concurrently with
+// its queue of kernels, so that pages move while kernels run.
 type Copier interface {
 	Driver
 	// AllocPinned returns size > 0 bytes of host memory that the device reads
 	// and writes directly. Mem.Host is set.
 	AllocPinned(size int) (Mem, error)
-	// FreePinned gives back what AllocPinned returned. The caller has waited
+	// FreePinned frees memory of AllocPinned. The caller has waited
 	// for the copies that use it.
 	FreePinned(m Mem) error
 	// StartCopyIn starts a copy of src.Size pinned bytes to dst, after the

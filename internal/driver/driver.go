@@ -19,7 +19,7 @@ var (
 )
 
 // ErrNoCopier says that a device, which works, is no [Copier].
-var ErrNoCopier = fmt.Errorf("no copies beside its queue: %w", ErrDevice)
+var ErrNoCopier = fmt.Errorf("no copies outside its queue: %w", ErrDevice)
 
 // Mem is a range of bytes in some device's memory.
 type Mem struct {

@@ -15,7 +15,7 @@ type Wrapper interface {
 // cost of one launch.
 type Capturer interface {
 	Driver
-	// Capture calls step and records what it queues, which does not run.
+	// Capture calls step and records the work that it queues, without running it.
 	Capture(step func() error) (Graph, error)
 }
 

@@ -334,7 +334,7 @@ func (f *Fault) Error() string { return "emulator: " + f.Text }
 // Unwrap returns [driver.ErrDevice].
 func (f *Fault) Unwrap() error { return driver.ErrDevice }
 
-// tail keeps the beginning of what is written to it.
+// tail keeps the beginning of its input.
 type tail struct{ strings.Builder }
 
 const tailBytes = 8 << 10

@@ -23,8 +23,8 @@ type Dir interface {
 	// Open opens a file with os.O_RDONLY or os.O_RDWR; with os.O_CREATE it makes a
 	// missing file with mode 0600, with os.O_TRUNC it empties the file.
 	Open(name string, flag int) (File, error)
-	// Create makes a file, which must not exist, with these permissions less those that
-	// the process withholds (umask).
+	// Create makes a file, which must not exist, with these permissions less the
+	// process's umask.
 	Create(name string, perm fs.FileMode) (File, error)
 	// Mkdir makes a folder, which must not exist, with mode 0700.
 	Mkdir(name string) error
@@ -64,7 +64,7 @@ type File interface {
 // ErrLocked says that somebody else holds a lock. It wraps [snug.ErrConfig].
 var ErrLocked = fmt.Errorf("it is in use, here or in another process: %w", snug.ErrConfig)
 
-// RemoveAll removes an entry, and what it holds if it is a folder.
+// RemoveAll removes an entry, with its contents if it is a folder.
 func RemoveAll(d Dir, name string) error {
 	folder, err := d.Folder(name)
 	if errors.Is(err, snug.ErrConfig) || errors.Is(err, fs.ErrNotExist) {

@@ -35,9 +35,9 @@ const (
 // strips returns the number of strips of the tile.
 func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) }
 
-// strip returns rows lo to hi-1 of the tile's part of A: where they lie, or
-// in work, if they are to be converted or if a column's few floats lie far from
-// those of the next.
+// strip returns rows lo to hi-1 of the tile's part of A: in A's memory, or copied to
+// work if they need conversion or if a column's few floats lie far from the next
+// column's.
 func (t *block) strip(lo, hi int) strided {
 	if t.a.isFloat32() && (!t.a.Trans || t.a.Stride < 512) {
 		return t.a.floats().at(t.m0+lo, t.k0)
@@ -51,8 +51,7 @@ func (t *block) strip(lo, hi int) strided {
 	return strided{t.work, pitch, 1}
 }
 
-// mulStrip multiplies rows lo to hi-1 of the tile, of which a is the part of
-// A. A panel of B meets all panels of the strip while it is in the first-level
+// mulStrip multiplies rows lo to hi-1 of the tile; a is their part of A. A panel of B meets all panels of the strip while it is in the first-level
 // cache.
 func (t *block) mulStrip(a strided, lo, hi int) {
 	nr, depth := t.kern.NR, t.depth()

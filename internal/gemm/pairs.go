@@ -18,14 +18,14 @@ import (
 // step, a panel of A has the depth of each line side by side, one of B the pairs
 // of all lines, for lines 0 to 15 and then for 16 to 31.
 type Pairs struct {
-	// Mul multiplies a panel of A by one of B over the depth of steps, for
+	// Mul multiplies a panel of A by a panel of B over the depth of steps, at
 	// panels places, between which a, b and c move on by nextA and nextB elements
 	// and nextC sums. Rows of c are rowC apart. With add it adds to c.
 	Mul func(a, b []uint16, c []float32, panels, steps, nextA, nextB, nextC, rowC int, add bool)
 
 	// Lines packs lines that run along the depth, stride apart, to panels of A
-	// that lie next apart; Across packs rows that lie across the lines to those of
-	// B.
+	// that lie next apart. Across packs rows that lie across the lines to panels
+	// of B.
 	Lines, Across func(dst, src []uint16, lines, depth, stride, next int)
 
 	// Transpose converts steps of a panel of B to steps of a panel of A, and back.
@@ -55,9 +55,9 @@ const (
 	minPairs   = 1 << 10 // elements of B from which packing pays
 )
 
-// PairsBytes is what a product of bfloat16 holds beyond ScratchBytes, at most:
-// what it packs of the smaller operand at a time and, for a depth above
-// wholeDepth, a block of sums.
+// PairsBytes is the most memory of a bfloat16 product in addition to ScratchBytes: the
+// packed part of the smaller operand and, for a depth above wholeDepth, a block of
+// sums.
 const PairsBytes = 2*sharedLen + 4*lineFloats + 4*deepRows*deepCols
 
 // HasPairs reports whether bfloat16 products are faster than float32 products.
@@ -293,8 +293,8 @@ type place struct {
 	sums                 []float32
 }
 
-// place returns that of lines from lo on of the shared operand and panel i of
-// the strip, the first of whose sums are those of panel first.
+// place returns the place of lines from lo on of the shared operand and panel i of the
+// strip. The strip's sums begin with panel first.
 func (s *pairStrip) place(lo, lines, i, first int) place {
 	p := place{s.c, s.lo + i*panelLines, lo, min(panelLines, s.lines-i*panelLines), lines, s.sums[(i-first)*stepLen:][:stepLen]}
 	if s.sharesA {

@@ -3,8 +3,8 @@ package gemm
 import "github.com/snug-ml/snug/internal/cpu"
 
 // A large product goes in steps of a block of the depth and up to groups·maxCols
-// columns. In a step, workers multiply strips of A with the step's part of B,
-// and pack that of the next step, which all of them will read.
+// columns. In a step, workers multiply strips of A with the step's part of B and
+// pack the next step's part of B, which all of them will read.
 const (
 	groups    = 4
 	wantItems = 32 // parts of a step that workers take

@@ -1,6 +1,6 @@
 // Package gpu is what the GPU backends share: how a job describes its launches,
 // and the modules of kernels that primitives embed. It knows neither CUDA nor
-// Metal; internal/cuda, internal/metal and internal/emu run what it describes.
+// Metal; internal/cuda, internal/metal and internal/emu run its launches.
 package gpu
 
 import (

@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// TensorMap is a tensor of 16-bit elements of which kernels for compute capability 9.0
-// copy boxes to block memory: 64 columns of Rows rows of one head, 0 where there are none.
+// TensorMap is a tensor of 16-bit elements. Kernels for compute capability 9.0 copy boxes of
+// it to block memory: 64 columns of Rows rows of one head, 0 outside the tensor.
 type TensorMap struct {
 	Mem     driver.Mem // starts at a multiple of 16 bytes
 	Dims    [4]int     // elements of a row, rows, heads, batches; at least 1 each

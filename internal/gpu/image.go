@@ -92,7 +92,7 @@ func (c Code) runsOn(capability int) bool {
 }
 
 // before reports whether a device that takes both codes runs c and not o: machine code before
-// PTX, then the higher capability, then what is for it alone.
+// PTX, then the higher capability, then code for that capability alone.
 func (c Code) before(o Code) bool {
 	switch {
 	case c.PTX != o.PTX:
@@ -210,9 +210,9 @@ func (c packedCode) unpack() (Code, error) {
 }
 
 // Unpack returns the code of an image that a device of some compute capability runs, 86 for
-// 8.6: the cubin of its own architecture, else that of the highest earlier minor number of the
-// same major one, else PTX of an earlier capability. It allocates the code and unpacks no
-// other. The error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is
+// 8.6: the cubin of its own architecture, else the cubin of the highest earlier minor number
+// with the same major number, else PTX of an earlier capability. It allocates and unpacks
+// that code only. The error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is
 // damaged.
 func Unpack(image []byte, capability int) (Code, error) {
 	codes, err := readIndex(image)

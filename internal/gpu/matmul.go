@@ -13,7 +13,7 @@ const (
 )
 
 // Matrix is a row-major matrix in device memory. Stride is the number of
-// elements from the start of a row to that of the next.
+// elements from the start of a row to the start of the next.
 type Matrix struct {
 	Mem    driver.Mem
 	Type   Type

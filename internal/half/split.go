@@ -32,7 +32,7 @@ func join(dst []float32, upper []snug.BFloat16, rest []int16) {
 	}
 }
 
-// split rounds by adding half of what is cut off to the magnitude, so a carry
+// split rounds by adding half of the discarded part to the magnitude, so a carry
 // goes into the exponent, at the most to infinity. Only a NaN could carry on, into
 // the sign.
 func split(upper []snug.BFloat16, rest []int16, src []float32) {

@@ -13,11 +13,10 @@ import (
 // caches hold.
 const copyBytes = 256 << 20
 
-// OfCopy calls do for one of several parts after the other, each of which moves
-// the given bytes, read plus written, and reports the best time as a fraction
-// of the bandwidth at which as many workers copy memory, measured before and
-// after. When all parts are far more than caches hold, each comes from memory,
-// yet takes little enough time to be left alone by other load.
+// OfCopy calls do for one part after the other. Each part moves the given bytes, read plus
+// written. OfCopy reports the best time as a fraction of the bandwidth at which as many
+// workers copy memory, measured before and after. When the parts together are far larger
+// than the caches, each comes from memory, yet is short enough to escape other load.
 func OfCopy(b *testing.B, parts, bytes int, do func(part int)) {
 	b.Helper()
 	limit := limits.Copy(copyBytes, runtime.GOMAXPROCS(0))

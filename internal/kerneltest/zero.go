@@ -43,7 +43,7 @@ func Zero(t *testing.T, values ...any) {
 	}
 }
 
-// byValue reports whether a pointer's method is one of what it points to.
+// byValue reports whether a pointer's method has a value receiver.
 func byValue(pointer reflect.Type, name string) bool {
 	_, found := pointer.Elem().MethodByName(name)
 	return found

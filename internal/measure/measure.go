@@ -38,7 +38,7 @@ func Piece(dev *snug.Device, n int) int {
 	return max(1, cpu.Chunks(n, devicePieces*minDevicePiece)) * minDevicePiece
 }
 
-// Record is what one piece of some vectors holds. Its layout is that of
+// Record is the measurement of one piece of some vectors. Its layout is the same as in
 // measure.h, on every device.
 type Record struct {
 	Squares   float64 // sum of squares

@@ -5,7 +5,7 @@ package metal
 import "unsafe"
 
 // object is a reference to an Objective-C object; 0 is nil. As there, the
-// caller owns what a function named new returns and what it retained, and
+// caller owns objects that a function named new returns and objects that it retained, and
 // everything else lives until the autorelease pool is popped.
 type object uintptr
 

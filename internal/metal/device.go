@@ -111,8 +111,8 @@ func (d *device) Sync() error {
 	return d.await(&d.work, last)
 }
 
-// Memory returns the bytes that the GPU can use without paging, and those of
-// them that this process has not taken.
+// Memory returns the bytes that the GPU can use without paging, total, and how many of
+// them this process has not taken, free.
 func (d *device) Memory() (free, total int64, err error) {
 	pool, err := d.enter()
 	if err != nil {

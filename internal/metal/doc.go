@@ -6,9 +6,9 @@
 // is tested on any system against a fake api.
 //
 // A device has two queues. Kernels, products and copies that the caller orders
-// go to the first, in command buffers of many commands; copies that run beside
-// them go to the second. Every command buffer ends with a signal of its queue's
+// go to the first, in command buffers of many commands; copies that run
+// concurrently go to the second. Every command buffer ends with a signal of its queue's
 // event, whose value counts the command buffers, so that one queue can wait for
-// the other. Command buffers retain what they use, so memory can be given back
+// the other. Command buffers retain the memory that they use, so it can be freed
 // while queued work still reads it.
 package metal

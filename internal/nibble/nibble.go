@@ -1,6 +1,6 @@
 // Package nibble is the arithmetic of blockwise 4-bit quantization. Two codes
-// share a byte, the first in its upper half. Blocks have a multiple of 32
-// elements but for the last, so that no byte belongs to two of them. It runs on
+// share a byte, the first in its upper half. Every block except the last has a
+// multiple of 32 elements, so no byte belongs to two blocks. The package runs on
 // the calling goroutine and allocates nothing. All tiers give the same bits.
 package nibble
 
@@ -13,15 +13,15 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 )
 
-// Step is what blocks have a multiple of, in elements.
+// Step divides the size of every block except the last, in elements.
 const Step = 32
 
-// Kernels are the loops of one tier over the len(absmax) blocks of x, the last
-// of which may be partial.
+// Kernels are the loops of one tier over the len(absmax) blocks of x. The last
+// block may be partial.
 type Kernels struct {
 	// Encode writes the absmax of every block and the codes of x. Where absmax is
-	// 0, or NaN because not all of the block is finite, they are those of 0. So is
-	// the second half of the last byte when the length of x is odd.
+	// 0, or NaN because the block has a non-finite element, all codes are the code of
+	// 0. When the length of x is odd, the second half of the last byte is too.
 	Encode func(packed []uint8, absmax, x []float32, block int, f *Format)
 	// The decoders write Values[code]·absmax, rounded to the type of x.
 	DecodeF32  Decoder[float32]
@@ -104,8 +104,8 @@ func newFormat(values [16]float32, midpoint func(a, b float32) float32) *Format 
 	return f
 }
 
-// plant sets the limits of the tree at k, in order, the first of which is that
-// above the value of a rank.
+// plant sets the limits of the tree at k, in order. The first is the limit above the
+// value of rank.
 func (f *Format) plant(k int, rank *int, midpoint func(a, b float32) float32) {
 	if k >= len(f.Limits) {
 		return

@@ -52,7 +52,7 @@ func (c *Coef) adafactor(p, g, m, v []float32) {
 	}
 }
 
-// adafactorUpdate sets u to that of g, which it is with Factors.
+// adafactorUpdate sets u to the update for g. With Factors g is the update already.
 func (c *Coef) adafactorUpdate(u, g, v []float32) {
 	copy(u, g)
 	if c.factors == nil {
@@ -96,7 +96,7 @@ func NewFactors(roots []float32, rows int, limit float32) Factors {
 	return Factors{rows: roots[:rows], cols: roots[rows:], limit: limit}
 }
 
-// SetFactors replaces those of [Hyper.Factors].
+// SetFactors replaces [Hyper.Factors].
 func (c *Coef) SetFactors(f *Factors) { c.factors = f }
 
 // apply writes the elements of u = g·scale/max(√v, ε) from lo on, for as many of g,
@@ -119,8 +119,8 @@ func (f *Factors) apply(u, g []float32, lo int, scale float32) {
 	}
 }
 
-// Average sets R or C to its average with those of this step, of which the sums of n
-// squares are given: x ← β·x + (1-β)·sum/n.
+// Average updates R or C, moving averages of mean squares, from this step's sums of n
+// squares: x ← β·x + (1-β)·sum/n.
 func (h Hyper) Average(x []float32, sums []float64, n int) {
 	rest := h.power()
 	keep, add := float32(1-rest), rest/float64(n)
@@ -129,15 +129,15 @@ func (h Hyper) Average(x []float32, sums []float64, n int) {
 	}
 }
 
-// Lanes is the number of partial sums of a row: that of the element in column j of a part
-// is number j mod Lanes. They are added pairwise, the first half and the second, so that
-// devices can do it in the same order.
+// Lanes is the number of partial sums of a row. The element in column j of a part enters
+// partial sum j mod Lanes. The sums are added pairwise, the first half to the second, so
+// that devices can add them in the same order.
 const Lanes = 32
 
-// RowsAndColumns sets the sums of the rows of a part of a matrix of cols columns, whose
-// first element is number at of g, to those of the squares of g·scale, and adds these to
-// the sums of its columns, row by row. Elements with g·scale from skip on, as
-// [Hyper.Skip] has it, count as 0. scratch has a tile of elements, a multiple of [Lanes].
+// RowsAndColumns sums the squares of g·scale over a part of a matrix of cols columns that
+// begins at element number at of g. It sets rowSums, and adds to the column sums row by row.
+// Elements that [Hyper.Skip] skips, by skip, count as 0. scratch has a tile of elements, a
+// multiple of [Lanes].
 func RowsAndColumns(g snug.View, at, cols int, scale float32, skip uint32, rowSums, colSums []float64, scratch []float32) {
 	for i := range rowSums {
 		var lanes [Lanes]float64

@@ -56,8 +56,8 @@ func Step8(c *Coef, o Operands, lo, hi int, states []State8, block int, scratch 
 	Step(c, o, lo, hi, states, block, scratch)
 }
 
-// Step32 is [Step] for states in float32, of which element 0 is that of element lo of
-// the parameter, in tiles of so many elements.
+// Step32 is [Step] for states in float32, in tiles of tile elements. Element 0 of a state
+// belongs to element lo of the parameter.
 func (c *Coef) Step32(o Operands, lo, hi int, states [MaxStates][]float32, tile int, scratch []float32) {
 	for begin := lo; begin < hi; begin += tile {
 		n := min(tile, hi-begin)
@@ -65,8 +65,8 @@ func (c *Coef) Step32(o Operands, lo, hi int, states [MaxStates][]float32, tile 
 	}
 }
 
-// Squares sums what [Coef.Squares] does over elements lo to hi-1, with the operands of
-// [Step], of which it writes scratch only.
+// Squares computes the sums of [Coef.Squares] over elements lo to hi-1. It takes the operands
+// of [Step] and writes only scratch.
 func Squares[S State](c *Coef, o Operands, lo, hi int, states []S, tile int, scratch []float32) (parameter, update float64) {
 	for t := 0; lo < hi; t++ {
 		n := min(tile, hi-lo)

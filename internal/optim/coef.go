@@ -2,7 +2,7 @@ package optim
 
 import "math"
 
-// Hyper are the constants of one step. A rule reads those that its equations have;
+// Hyper are the constants of one step. A rule reads the constants in its equations;
 // β1 is also called μ (Momentum, Nesterov, LARS, Muon) or α (RMSprop).
 type Hyper struct {
 	Rule                    Rule
@@ -11,22 +11,22 @@ type Hyper struct {
 	Dampening               float64 // d
 	Trust                   float64 // η
 	Eps, WeightDecay        float64
-	Eps2                    float64  // the least rms(p) that Adafactor's α takes
+	Eps2                    float64  // the minimum rms(p) that Adafactor's α takes
 	Clip                    float64  // d of Adafactor
 	Tau                     float64  // τ
 	Size                    float64  // of the step of Adafactor, by Sized, and of Muon
-	Factors                 *Factors // of a matrix of Adafactor, in place of v
-	Ratio                   float64  // what LR is multiplied by in the update, by Sized, 0 means 1
+	Factors                 *Factors // of a matrix of Adafactor, instead of v
+	Ratio                   float64  // factor of LR in the update, by Sized; 0 means 1
 	Nesterov                bool     // Muon
 	Coupled                 bool     // Adam with weight decay in the gradient
-	DecayFirst              bool     // decoupled decay before the update, as torch has it
+	DecayFirst              bool     // decoupled decay before the update, as in torch
 	Step                    int      // t, from 1
 	GradScale               float32
-	// MaxUpdate is the largest norm of an update, before the learning rate, as a
-	// share of that of the parameter; 0 means any. See [Hyper.Sized].
+	// MaxUpdate is the largest norm of an update, before the learning rate, divided
+	// by the norm of the parameter; 0 means no limit. See [Hyper.Sized].
 	MaxUpdate float64
-	// Skip is the bits of the magnitude of g·GradScale from which on an element is
-	// left alone, while its states become 0; 0 means none. NaNs are above all.
+	// Skip is the smallest magnitude of g·GradScale, as bits, at which an element is
+	// left unchanged and its states become 0; 0 skips none. NaNs are above all numbers.
 	Skip uint32
 }
 
@@ -59,7 +59,7 @@ type Constants struct {
 // are faster loops.
 func (c *Constants) Adam() bool { return c.rule == Adam && c.l2 == 0 }
 
-// AdamFactors returns those of Adam as the faster loops take them.
+// AdamFactors returns the factors of Adam in the order of the faster loops.
 func (c *Constants) AdamFactors() [9]float32 {
 	return [...]float32{c.beta1, c.rest1, c.beta2, c.rest2, c.gradScale, c.size, c.eps, c.pre, c.post}
 }

@@ -12,15 +12,15 @@ const (
 	Updated
 )
 
-// Marks are those of the parts of a parameter. The caller guards them against concurrent
+// Marks are the marks of the parts of a parameter. The caller guards them against concurrent
 // calls.
 type Marks []Mark
 
-// NewMarks returns those of so many parts, and of one for a parameter without any.
+// NewMarks returns marks for a number of parts, at least one.
 func NewMarks(parts int) Marks { return make(Marks, max(1, parts)) }
 
-// Claim claims parts first to last-1, unless one of them is not waiting: it returns the
-// first of these, or -1.
+// Claim claims parts first to last-1 if all of them wait, and returns -1. Otherwise it claims
+// none and returns the first part that does not wait.
 func (m Marks) Claim(first, last int) int {
 	if i := slices.IndexFunc(m[first:last], func(x Mark) bool { return x != Waiting }); i >= 0 {
 		return first + i
@@ -36,8 +36,8 @@ func (m Marks) Set(first, last int, x Mark) {
 	}
 }
 
-// Settle ends a claim. Parts of one that failed wait again, unless they are updated, or
-// begun: then it reports that the state is half that of one step and half of another.
+// Settle ends a claim. After a failure the parts wait again, unless they are updated or
+// begun: then Settle reports that the state is half of one step and half of another.
 func (m Marks) Settle(first, last int, ok bool) (half bool) {
 	if ok {
 		m.Set(first, last, Updated)

@@ -23,18 +23,24 @@
 //
 // with c1 = 1-β1^t, c2 = √(1-β2^t), 1-β = t^τ and α = max(ε2, rms(p))·min(lr, 1/√t) at
 // step t. Muon's p is not the parameter but the matrix that [Coef.Apply] subtracts when it
-// is orthogonal, and for matrices of Adafactor [Factors] stand for v. Weight decay is
-// decoupled for Adam, AdEMAMix, Lion, Adafactor and Muon (p is multiplied by 1-lr·wd,
-// before or after the update), and for the others that do not say it, and for Adam if
-// asked, coupled (wd·p is added to g). These are the rules of torch.optim and of bitsandbytes' kernels; AdEMAMix is that of
-// Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137, Lion that of Chen et al. 2023,
-// arXiv:2302.06675, LAMB that of You et al. 2019, arXiv:1904.00962, LARS that of You,
-// Gitman and Ginsburg 2017, arXiv:1708.03888, Adafactor that of Shazeer and Stern 2018,
-// arXiv:1804.04235, Muon that of Jordan et al. 2024. The norms of LAMB, LARS and Adafactor
-// are over all elements of a parameter, see [Hyper.Sized].
+// is orthogonal. For matrices Adafactor uses [Factors] instead of v. The norms of LAMB, LARS
+// and Adafactor are over all elements of a parameter, see [Hyper.Sized].
 //
-// Every product and every sum is rounded to float32 by itself, so that the bits are
-// the same on every platform.
+// Weight decay is decoupled for Adam, AdEMAMix, Lion, Adafactor and Muon: p is multiplied by
+// 1-lr·wd, before or after the update. It is coupled for the other rules whose equation does
+// not contain wd, and for Adam on request: wd·p is added to g.
+//
+// These are the rules of torch.optim and of bitsandbytes' kernels. Their sources:
+//
+//	AdEMAMix   Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137
+//	Lion       Chen et al. 2023, arXiv:2302.06675
+//	LAMB       You et al. 2019, arXiv:1904.00962
+//	LARS       You, Gitman and Ginsburg 2017, arXiv:1708.03888
+//	Adafactor  Shazeer and Stern 2018, arXiv:1804.04235
+//	Muon       Jordan et al. 2024
+//
+// Every product and every sum is rounded to float32 by itself, so the bits are the same on
+// every platform.
 package optim
 
 import (
@@ -86,8 +92,8 @@ func (c *Coef) update(p, g []float32, s [MaxStates][]float32) {
 	Registry.Best().Update(*c, p, g, s)
 }
 
-// Kernels are the loops of one tier. All tiers give the same bits but for the payloads of
-// NaNs.
+// Kernels are the loops of one tier. All tiers give the same bits, except in the payloads
+// of NaNs.
 type Kernels struct {
 	// Update updates vectors of one length. Factors go by value, so that nothing escapes.
 	Update func(c Coef, p, g []float32, s [MaxStates][]float32)

@@ -1,6 +1,6 @@
 package optim
 
-// Rule is an optimizer: a row of the table. Its number is that of quant8/kernels/rules.h.
+// Rule is an optimizer: a row of the table. quant8/kernels/rules.h has the same numbers.
 type Rule uint32
 
 // The rules.
@@ -77,9 +77,9 @@ func (r Rule) String() string {
 // Signed returns, for every state of the rule, whether its values have signs.
 func (r Rule) Signed() []bool { return table[r].signed }
 
-// Signed8 returns which states have the map with signs in blocks of 8 bits: those of
-// Signed, and v of RMSprop and Adagrad, which is the first state in bitsandbytes, and has
-// that map there. Its negative entries are unused.
+// Signed8 returns which states use the signed map in blocks of 8 bits: the states of Signed,
+// and v of RMSprop and Adagrad. v is their first state in bitsandbytes, which gives it the
+// signed map. Its negative entries are unused.
 func (r Rule) Signed8() []bool {
 	if table[r].first8 {
 		return signed

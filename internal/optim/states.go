@@ -52,7 +52,7 @@ func (s State4) store(x []float32, tile, size int) {
 	nibble.Registry.Best().Encode(s.codes(x, tile, size), s.Absmax[tile:tile+1], x, size, s.Format)
 }
 
-// codes returns those of x.
+// codes returns the codes of x.
 func (s State4) codes(x []float32, tile, size int) []uint8 {
 	return s.Codes[tile*size/2:][:(len(x)+1)/2]
 }

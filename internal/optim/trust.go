@@ -51,11 +51,11 @@ func (h Hyper) Measure() Coef {
 	return c
 }
 
-// Squares returns the sum of the squares of the parameter and that of its update, for
-// the factors of [Hyper.Measure]. The update is LAMB's and Adafactor's u, for LARS the
-// gradient before it decays, and else what the learning rate is multiplied by, without
-// decoupled decay. The slices are those of [Coef.Update], of which it writes none.
-// Squares of float32 are exact in float64, so that the sums round alike with fused
+// Squares returns the sum of squares of the parameter and the sum of squares of its update,
+// for the factors of [Hyper.Measure]. The update is u for LAMB and Adafactor, the gradient
+// before its decay for LARS, and otherwise the factor of the learning rate, without
+// decoupled decay. The slices are the slices of [Coef.Update]; Squares does not write them.
+// Squares of float32 are exact in float64, so the sums round alike with fused
 // multiplications and without.
 func (c *Coef) Squares(p, g []float32, s [MaxStates][]float32) (parameter, update float64) {
 	tile := tiles.Get((2 + MaxStates) * squaresTile)

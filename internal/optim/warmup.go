@@ -20,10 +20,9 @@ func (h Hyper) Warm(alpha, beta3 int) Hyper {
 	return h
 }
 
-// ln and exp are series in which every product is rounded, so that the result is the
-// same on every platform, which those of package math do not promise. ln is of x > 0
-// and exact to a few units of the last place; exp is of numbers from -100 to 0, with an
-// error of 1e-12.
+// ln and exp are series in which every product is rounded, so the result is the same on
+// every platform. Package math does not promise that. ln takes x > 0 and is exact to a few
+// units in the last place; exp takes numbers from -100 to 0 and has an error of 1e-12.
 func ln(x float64) float64 {
 	fraction, exponent := math.Frexp(x)
 	z := (fraction - 1) / (fraction + 1)

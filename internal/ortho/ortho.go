@@ -11,9 +11,9 @@ import (
 	"github.com/snug-ml/snug/internal/sweep"
 )
 
-// The steps of [NewtonSchulz] and the factors of X, X·Xᵀ·X and (X·Xᵀ)²·X: those of
-// Jordan et al. 2024, "Muon", https://kellerjordan.github.io/posts/muon/, chosen for a
-// steep start. eps is the least norm.
+// The steps of [NewtonSchulz] and the factors of X, X·Xᵀ·X and (X·Xᵀ)²·X, from
+// Jordan et al. 2024, "Muon", https://kellerjordan.github.io/posts/muon/, who chose them for a
+// steep start. eps is the minimum norm.
 const (
 	steps   = 5
 	factor1 = 3.4445
@@ -49,10 +49,10 @@ func strip(rows, cols int) int {
 //
 //	X ← 3.4445·X - 4.7750·(X·Xᵀ)·X + 2.0315·(X·Xᵀ)²·X
 //
-// in float32, with XᵀX on the other side of tall matrices. Singular values from 0.003
-// times the norm on come to lie between 0.65 and 1.25, and smaller ones grow about 480
-// times. x is finite. work has [Work] elements of float32 on the device of x, or more;
-// memory of products on the CPU is that of [gemm.Mul]. Other devices queue the work, with
+// in float32, with XᵀX on the other side of tall matrices. Singular values of at least 0.003
+// times the norm end between 0.65 and 1.25, and smaller ones grow about 480
+// times. x is finite. work has at least [Work] elements of float32 on the device of x. On the
+// CPU products need the memory of [gemm.Mul]. Other devices queue the work, with
 // the products of [gemm.Grids].
 func NewtonSchulz(x snug.View, rows, cols int, work snug.View) error {
 	return device.Run(x.Device(), job{x: x, work: work, rows: rows, cols: cols})

@@ -29,8 +29,7 @@ const (
 // MaxStore is how many elements Store takes at a time.
 const MaxStore = 8 << 10
 
-// words is room for the random numbers of MaxStore elements, with those of the block
-// before.
+// words holds the random numbers of MaxStore elements and of the block before them.
 type words [MaxStore/perWord + PerBlock/perWord]uint32
 
 var pool = sync.Pool{New: func() any { return new(words) }}

@@ -11,7 +11,7 @@
 //
 // Elementwise arithmetic (Scale, ScaleAbove, Add, Axpby, AddScaled, Dropout,
 // Rotate, RotatePairs, ScoreGrad, SoftcapSlopes) has the same bits on every tier. Exponentials,
-// what is computed from them, sums and norms keep the bounds that their docs
+// results computed from them, sums and norms keep the bounds that their docs
 // state on every tier.
 //
 // Sums run on L lanes, element i on lane i modulo L until fewer than L are

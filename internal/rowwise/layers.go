@@ -3,14 +3,14 @@ package rowwise
 import "github.com/snug-ml/snug/internal/cpu"
 
 // Layers are the layers of one tier over rows of T, float32 or the bits of
-// bfloat16. With stream they write results around the caches where they can; a
-// goroutine calls [Kernels].Fence then before it synchronizes with those that
-// read them. A row has at least one element where a mean is taken.
+// bfloat16. With stream they write results around the caches where they can. A
+// goroutine then calls [Kernels].Fence before it synchronizes with the goroutines
+// that read the results. A row has at least one element where a mean is taken.
 //
 // Arithmetic is float32 also for bfloat16, whose results are rounded to nearest
-// even. Where a bound for bfloat16 is stated it holds before that.
+// even. A stated bound for bfloat16 holds before that rounding.
 //
-// Sums over rows (dgamma, dbeta and sums) have an order of their own, which
+// Sums over rows (dgamma, dbeta and sums) have their elements in another order, which
 // Order undoes. All other operands are in order.
 type Layers[T float32 | uint16] struct {
 	// Add sets dst[i] to a[i] + b[i].
@@ -52,7 +52,7 @@ type Layers[T float32 | uint16] struct {
 	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
 
 	// LayerNormGrad adds a row's part to the gradients of gamma and beta and
-	// computes that of x. With x̂[i] = (x[i] − mean)·rstd and g[i] = dy[i]·gamma[i]:
+	// computes the gradient of x. With x̂[i] = (x[i] − mean)·rstd and g[i] = dy[i]·gamma[i]:
 	//
 	//	dgamma[i] += dy[i]·x̂[i]
 	//	dbeta[i] += dy[i]
@@ -83,9 +83,9 @@ type Layers[T float32 | uint16] struct {
 	Order func(dst, src []float32)
 }
 
-// F32 holds the layers of every tier, and BF16 those of tiers that read and
-// write bfloat16 without a detour: elsewhere BF16.Best is nil, and rows are
-// converted for F32.
+// F32 holds the layers of every tier. BF16 holds the layers of tiers that read and
+// write bfloat16 directly; on other tiers BF16.Best is nil, and rows are converted
+// for F32.
 var (
 	F32  cpu.Registry[Layers[float32]]
 	BF16 cpu.Registry[Layers[uint16]]

@@ -3,9 +3,9 @@
 // length of a header in JSON, the header, and the data of all tensors without
 // holes.
 //
-// It accepts what version 0.8 of the reference implementation accepts, and nothing
-// else, but for keys that occur twice, white space before the header, tensors that are
-// arrays, and empty tensors of shapes beyond an int, which it refuses.
+// It accepts the files that version 0.8 of the reference implementation accepts, with four
+// exceptions, which it refuses: keys that occur twice, white space before the header,
+// tensors that are arrays, and empty tensors whose shape exceeds an int.
 package safetensors
 
 import (

@@ -79,7 +79,7 @@ func (h *Header) check() error {
 		case t.End-t.Begin != size:
 			return corrupt("tensor %.100q: bytes %d to %d, want the %d of its type and shape", t.Name, t.Begin, t.End, size)
 		case t.Begin < end:
-			return corrupt("tensor %.100q: bytes %d to %d overlap those of %.100q, which end at %d", t.Name, t.Begin, t.End, h.Tensors[i-1].Name, end)
+			return corrupt("tensor %.100q: bytes %d to %d overlap the bytes of %.100q, which end at %d", t.Name, t.Begin, t.End, h.Tensors[i-1].Name, end)
 		case t.Begin > end:
 			return corrupt("tensor %.100q: bytes %d to %d, a hole of %d before them", t.Name, t.Begin, t.End, t.Begin-end)
 		}

@@ -141,7 +141,7 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		{`{"a":` + f32("[1]", "[4,0]") + `}`, 4, `tensor "a": data_offsets [4 0] begin after their end`},
 		{`{"a":` + f32("[3]", "[0,4]") + `}`, 4, `tensor "a": bytes 0 to 4, want the 12 of its type and shape`},
 		{`{"a":` + entry(`"F4"`, "[1]", "[0,1]") + `}`, 1, `tensor "a": 1 elements of 4 bits are not whole bytes`},
-		{`{"a":` + f32("[1]", "[0,4]") + `,"b":` + f32("[1]", "[3,7]") + `}`, 7, `tensor "b": bytes 3 to 7 overlap those of "a", which end at 4`},
+		{`{"a":` + f32("[1]", "[0,4]") + `,"b":` + f32("[1]", "[3,7]") + `}`, 7, `tensor "b": bytes 3 to 7 overlap the bytes of "a", which end at 4`},
 		{`{"a":` + f32("[1]", "[5,9]") + `}`, 9, `tensor "a": bytes 5 to 9, a hole of 5 before them`},
 		{`{"a":` + f32("[1]", "[0,4]") + `}`, 3, `3 bytes of data, want the 4 of the tensors`},
 		{`{"a":` + f32("[1]", "[0,4]") + `}`, 9, `9 bytes of data, want the 4 of the tensors`},

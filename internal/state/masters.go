@@ -8,8 +8,8 @@ import (
 // MastersMagic names the state of master weights of package amp.
 const MastersMagic = "SNUGMAST"
 
-// Masters is the header of the state of master weights. The data is what is kept of each
-// parameter, in the order of the header.
+// Masters is the header of the state of master weights. The data follows, parameter
+// by parameter, in the order of the header.
 type Masters struct {
 	Form   uint32 // amp.MasterForm
 	Seed   uint64

@@ -35,7 +35,7 @@ type OptimizerParam struct {
 }
 
 // OptimizerParamFixed are the fields of fixed size: N elements from Lo on of Total, with
-// states of Bits. Rows and Cols are 0 but for a matrix.
+// states of Bits. Rows and Cols are 0 unless the parameter is a matrix.
 type OptimizerParamFixed struct {
 	Total, Lo, N uint64
 	Bits         uint32

@@ -171,7 +171,7 @@ type Decoder struct {
 	r      io.Reader
 	n      int64 // bytes read
 	sum    uint32
-	header []byte // what is left of it
+	header []byte // its unread bytes
 	size   uint64 // of the data
 	buf    []byte
 	data   bool
@@ -276,7 +276,7 @@ func (d *Decoder) Count(size int) int {
 	return int(n)
 }
 
-// Data ends the header, all of which must have been read. Data of size bytes must follow.
+// Data ends the header, which must have been read in full. Data of size bytes must follow.
 func (d *Decoder) Data(size int64) {
 	if d.endHeader(); d.size != uint64(size) {
 		d.Corrupt("data of %d bytes, want %d", d.size, size)

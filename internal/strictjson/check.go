@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// checker walks through a document, whose syntax is valid, beside the type that it is
-// for.
+// checker walks through a document of valid syntax together with the type that it decodes
+// into.
 type checker struct {
 	Options
 	dec   *json.Decoder

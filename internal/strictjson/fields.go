@@ -16,9 +16,9 @@ type field struct {
 // fields are a struct's by key.
 type fields map[string]field
 
-// fields returns the fields of a struct, those of embedded structs among them, by the
-// rules of encoding/json: the least depth wins, and at one depth the only field whose
-// tag gives the key.
+// fields returns the fields of a struct and of its embedded structs, by the rules of
+// encoding/json: the smallest depth wins, and at one depth the only field whose tag gives
+// the key.
 func (c *checker) fields(t reflect.Type) fields {
 	if known, ok := c.known[t]; ok {
 		return known

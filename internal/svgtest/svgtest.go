@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// em is the width of a character at most, on average over a text, in font sizes: that of
-// the widest of the common fonts, DejaVu Sans and Verdana.
+// em is the largest average width of a character over a text, in font sizes: the width in
+// the widest common fonts, DejaVu Sans and Verdana.
 const em = 0.66
 
 // text is a text element and where it lies.

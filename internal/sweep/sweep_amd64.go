@@ -35,8 +35,8 @@ type loops[W float32 | uint16] struct {
 	assign     func(acc *float32, x *W, n int, alpha float32)
 }
 
-// passes makes passes of assembly loops and, for the elements left, those of
-// the Go tier.
+// passes joins the passes of assembly loops with the passes of the Go tier for the
+// remaining elements.
 func passes[T snug.Element, W float32 | uint16](l loops[W], rest Passes[T]) Passes[T] {
 	return Passes[T]{
 		Scale: func(x []T, factor float32) {

@@ -26,8 +26,8 @@ type loops[T snug.Element] struct {
 	assign     func(acc []float32, x []T, alpha float32)
 }
 
-// passes makes passes of assembly loops and, for elements that some of them
-// leave, those of the Go tier.
+// passes joins the passes of assembly loops with the passes of the Go tier for the
+// elements that some loops leave.
 func (l loops[T]) passes(rest Passes[T]) Passes[T] {
 	return Passes[T]{
 		Scale: l.scale,

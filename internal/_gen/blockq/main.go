@@ -1,5 +1,5 @@
 // Blockq generates the loops of internal/blockq over one block of n elements, a
-// multiple of 16. Tables are looked up by gathers, all of which hit the first
+// multiple of 16. Tables are looked up by gathers, which all hit the first
 // cache.
 package main
 
@@ -118,7 +118,7 @@ func (k kernels) encode() {
 	vec.End()
 }
 
-// encodeQuickly has no divisions and needs no comparisons beside the table's.
+// encodeQuickly has no divisions and needs only the table's comparisons.
 func (k kernels) encodeQuickly() {
 	k.begin("encodeQuickly", "writes the codes of x/absmax where Encoder.Quick is ok.",
 		"func(codes *uint8, x *float32, n int, absmax, inverse, rest float32, cells *uint32)")

@@ -53,7 +53,7 @@ func (g generator) factors(bits int) Mem {
 	return table
 }
 
-// broadcast returns a vector all lanes of which are the factors.
+// broadcast returns a vector with the factors in all lanes.
 func (g generator) broadcast(bits int) reg.VecVirtual {
 	v := g.vec()
 	if g.wide {

@@ -1,6 +1,6 @@
 // Package neon writes assembly functions for arm64 with their Go declarations,
 // as avo does for amd64. Go's assembler lacks most vector arithmetic; those
-// instructions are written as words, with their text beside them.
+// instructions are written as words, with their text as a comment.
 //
 // A generator makes a [File], adds functions, and calls [File.Generate].
 package neon

@@ -33,7 +33,7 @@ const (
 	offQuotient2    = offQuotient1 + 24
 )
 
-// factors are those of Coef that Adam has, in every lane.
+// factors are the factors of Coef that Adam uses, in every lane.
 type factors struct {
 	vec.Set
 	beta1, rest1, beta2, rest2, gradScale, size, eps, pre, post reg.VecVirtual

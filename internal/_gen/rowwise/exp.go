@@ -135,7 +135,7 @@ func (e *power2) of(x reg.VecVirtual) reg.VecVirtual {
 	return p
 }
 
-// leastPower is that of internal/rowwise.
+// leastPower is the leastPower of internal/rowwise.
 const leastPower = -100
 
 func exp2Sum(wide bool) {

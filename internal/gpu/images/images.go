@@ -33,7 +33,7 @@ var Archs = []string{"80", "86", "90"}
 
 const alone = "90a"
 
-// Options are those of the compiler and of the assembler.
+// Options are the compiler's options, and AssemblerOptions the assembler's.
 var (
 	Options = []string{
 		"--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false",
@@ -46,8 +46,8 @@ var (
 // of the repository: "amp/kernels/amp".
 type Module string
 
-// Find returns the modules, a .cu file each: those of packages at the top, then
-// those one folder below.
+// Find returns the modules, a .cu file each: first the modules of packages at the top,
+// then of packages one folder below.
 func Find(root string) ([]Module, error) {
 	return find(root, ".cu")
 }
@@ -122,7 +122,7 @@ func (m Module) Sum() string { return string(m) + ".sum" }
 var includeLine = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
 
 // Sources returns the texts of the entry file and of all headers that it
-// reaches, by their paths. Headers named emu_ and hip_ are those of other
+// reaches, by their paths. Headers named emu_ and hip_ belong to other
 // compilers.
 func (m Module) Sources(root string) (map[string]string, error) {
 	texts := map[string]string{}

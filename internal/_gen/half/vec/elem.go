@@ -97,7 +97,7 @@ func (s Set) QuietNaN(x, high, bf16, quiet reg.VecVirtual) reg.VecVirtual {
 	return bf16
 }
 
-// Words returns the lower 16 bits of every lane, none of which has more, side
+// Words returns the lower 16 bits of every lane, which has no other bits, side
 // by side.
 func (s Set) Words(r reg.VecVirtual) reg.Register {
 	if s.Wide() {

@@ -145,7 +145,7 @@ func newTable(f *Func) *table {
 	return t
 }
 
-// begin sets the values to those of a block, whose absmax it moves along.
+// begin sets the values for a block and moves on to the next absmax.
 func (t *table) begin(absmax R) { scaled(t.Func, absmax, t.format, t.block) }
 
 // values returns the values of the i-th four of 16 codes, times 4, in bytes.
@@ -269,7 +269,7 @@ func divisor(f *Func, absmax, top R, by, keep V) {
 	f.Do(DUPGeneral(by, bits), DUPGeneral(keep, mask))
 }
 
-// ranks returns those of 16 elements, a byte each, and moves x along.
+// ranks returns the ranks of 16 elements, a byte each, and moves x on.
 func ranks(f *Func, x R, limits []V, by, keep V) V {
 	out := f.Vs(4)
 	f.Scope(func() {

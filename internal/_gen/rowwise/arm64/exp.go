@@ -75,7 +75,7 @@ func power2(f *Func, least float32) func(x V) V {
 	}
 }
 
-// leastPower is that of internal/rowwise.
+// leastPower is the leastPower of internal/rowwise.
 const leastPower = -100
 
 func exp2Sum(file *File) {

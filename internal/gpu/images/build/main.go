@@ -1,7 +1,7 @@
 //go:build cuda && linux && amd64
 
 // Command build compiles every module of CUDA kernels into its image, and writes
-// the image, the hashes of what it was made from, and the table of what kernels
+// the image, the hashes of its sources, and the table of what kernels
 // use. With -check it compares instead. build.sh installs the compilers and
 // runs it.
 package main

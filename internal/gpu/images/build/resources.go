@@ -38,7 +38,7 @@ func (k kernels) add(arch string, uses map[string]usage) {
 	}
 }
 
-// check returns what is above a limit.
+// check returns the resources above a limit.
 func (k kernels) check() []string {
 	var above []string
 	for _, name := range slices.Sorted(maps.Keys(k)) {

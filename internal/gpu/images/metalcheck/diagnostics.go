@@ -10,9 +10,9 @@ var (
 	note = regexp.MustCompile(`^\S+:\d+:\d+: note: (.*)$`)
 
 	copied = regexp.MustCompile(`^(no matching constructor for initialization of|no viable overloaded '=')`)
-	// What clang says of a candidate for a copy from constant memory.
+	// Clang's note on a candidate for a copy from constant memory.
 	fromConstant = regexp.MustCompile(`cannot bind reference in address space '__constant' to object in address space '__generic'`)
-	// What it says besides: where it is, and candidates that never meant it.
+	// Clang's other notes: positions, and unrelated candidates.
 	aside = regexp.MustCompile(`^(in instantiation of|expanded from macro|passing argument to parameter|candidate constructor \(the implicit \w+ constructor\) not viable: requires)`)
 )
 

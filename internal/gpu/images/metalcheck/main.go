@@ -3,7 +3,7 @@
 // which has Metal's address spaces under other names. It adds the rules that
 // clang has no option for. metal.sh runs it.
 //
-// It takes paths of .metal files, prints what is wrong in the form of a compiler
+// It takes paths of .metal files, prints the errors in the form of a compiler
 // and fails if anything is. It cannot show that Metal's compiler takes a file.
 package main
 
@@ -42,7 +42,7 @@ func main() {
 
 type checker struct{ clang, shim, include string }
 
-// check returns what is wrong with a file.
+// check returns the errors of a file.
 func (c *checker) check(file string) ([]string, error) {
 	said, tree, err := c.compile(file, "-x", "c++", "-std=c++14", "-fno-exceptions", "-fno-rtti")
 	if err != nil {

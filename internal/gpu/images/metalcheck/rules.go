@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// finding collects what is wrong, each once: a template is in the tree many
+// finding collects the errors, each once: a template is in the tree many
 // times.
 type finding struct {
 	problems []string
