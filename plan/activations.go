@@ -11,11 +11,11 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// This file is what the chain takes: activations, workspace and time.
+// This file computes the activations, the workspace and the time of the chain.
 
-// Costs returns what the layers of the chain take for a micro-batch of r, for the planners
-// of package remat: sizes in bytes, times in seconds. Of r it uses Micro, Compute and Tiled.
-// Errors are those of [Task.Predict].
+// Costs returns the sizes and times of the layers of the chain for a micro-batch of r,
+// for the planners of package remat: sizes in bytes, times in seconds. It uses Micro,
+// Compute and Tiled of r. Errors are the same as for [Task.Predict].
 func (t Task) Costs(r Run) (remat.Costs, error) {
 	t, err := t.check()
 	if err == nil {
@@ -27,7 +27,7 @@ func (t Task) Costs(r Run) (remat.Costs, error) {
 	return t.costs(r, int64(r.Micro)), nil
 }
 
-// costs returns those of some samples.
+// costs returns the Costs of a number of samples.
 func (t Task) costs(r Run, samples int64) remat.Costs {
 	elem := r.elem()
 	c := remat.Costs{Input: samples * t.Model.Input * elem}
@@ -50,8 +50,8 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 	return c
 }
 
-// adapted returns the elements that the adapters of a layer keep of a sample: the product of
-// each one's input with its first matrix.
+// adapted returns the elements that the adapters of a layer keep for a sample: for each
+// adapter the product of its input with its first matrix.
 func (t Task) adapted(l Layer) (n int64) {
 	for _, shape := range l.Params {
 		if len(shape) == 2 {
@@ -61,9 +61,9 @@ func (t Task) adapted(l Layer) (n int64) {
 	return n
 }
 
-// kept returns the bytes that attention keeps of a sample: all probabilities in the compute
-// type, or in tiles the logarithm of the sum of exponentials of each row, in float32 (Dao et
-// al. 2022, "FlashAttention", arXiv:2205.14135).
+// kept returns the bytes that attention keeps for a sample: all probabilities in the
+// compute type, or with tiles the logarithm of the sum of exponentials of each row, in
+// float32 (Dao et al. 2022, "FlashAttention", arXiv:2205.14135).
 func (a Attention) kept(r Run) int64 {
 	rows := int64(a.Heads) * int64(a.Queries)
 	if r.Tiled {
@@ -72,9 +72,9 @@ func (a Attention) kept(r Run) int64 {
 	return r.elem() * rows * int64(a.Keys)
 }
 
-// workspaceBytes returns the float32 scratch of the layers and the loss, of which only one
-// works at a time. Attention in tiles has a number a row, and without tiles the scores of a
-// head and their gradient.
+// workspaceBytes returns the float32 scratch of the layers and the loss. Only one of them
+// works at a time. Attention with tiles takes a number for each row; without tiles it
+// takes the scores of a head and their gradient.
 func (t Task) workspaceBytes(r Run) int64 {
 	h := t.Model.Head
 	loss := fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols, Chunk: t.LossRows}
@@ -96,8 +96,8 @@ func (t Task) workspaceBytes(r Run) int64 {
 }
 
 // peak returns the bytes of activations when plan runs on costs, and the seconds of its
-// forward and backward steps. While the loss works it holds the statistics of the last norm
-// beside the gradient that it makes.
+// forward and backward steps. While the loss works it holds the statistics of the last
+// norm in addition to the gradient that it makes.
 func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (bytes int64, seconds float64, err error) {
 	if len(plan.Ops) == 0 {
 		if plan, err = remat.KeepAll(c); err != nil {
@@ -117,17 +117,17 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (bytes int64, 
 	return report.Peak, report.Time, nil
 }
 
-// way is a plan of what is computed again, and what it takes for one sample.
+// way is a plan of recomputation, with its bytes and times for one sample.
 type way struct {
 	plan    remat.Plan
 	bytes   int64
 	seconds float64
 }
 
-// ways returns plans for the chain from the fastest, which computes nothing again, to that
-// with the smallest peak, each of which has a smaller peak than the faster ones. They do not
-// depend on a limit, and since all sizes of a chain grow with the samples alike, neither on
-// the micro-batch.
+// ways returns plans for the chain, from the fastest, which computes nothing again, to
+// the plan with the smallest peak. Each plan has a smaller peak than all faster plans.
+// The plans do not depend on a limit. They do not depend on the micro-batch either,
+// because all sizes of a chain are proportional to the samples.
 func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
 	c := t.costs(r, 1)
 	all := make([]way, 0, len(plans))
@@ -150,7 +150,8 @@ func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
 	return best, nil
 }
 
-// plans returns plans for a chain: keep all first, then those of package remat's planners.
+// plans returns plans for a chain: keep all first, then the plans of package remat's
+// planners.
 func plans(c remat.Costs) ([]remat.Plan, error) {
 	var all []remat.Plan
 	add := func(p remat.Plan, err error) error {
@@ -183,10 +184,11 @@ func (t Task) lossSeconds(r Run) float64 {
 	return 6 * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
 }
 
-// seconds returns the time of a forward and of a backward step for a sample. Products take
-// two operations for each multiply-add, and twice as many in the backward step; half of
-// the scores are masked in causal attention; in tiles its backward step computes them again.
-// Otherwise probabilities are written and read as float32 scores and in the compute type.
+// seconds returns the time of a forward and of a backward step for a sample. Products
+// take two operations for each multiply-add, and twice as many in the backward step; half
+// of the scores are masked in causal attention; attention with tiles computes them again
+// in its backward step. Attention without tiles writes and reads float32 scores, and
+// probabilities in the compute type.
 func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
 	a := l.Attention
 	scores := a.scores()
@@ -210,13 +212,13 @@ func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
 }
 
 const (
-	rotorStages  = 128 // of the longest chain that Rotor plans here
+	rotorStages  = 128 // stages of the longest chain that Rotor plans here
 	rotorBudgets = 8
 )
 
 // rotors adds the plans of Rotor for budgets in geometric progression, from the smallest
-// for which there is one to what keeping all takes. They are made for sizes that are
-// rounded, so that few amounts of memory occur and Rotor is quick.
+// budget that has a plan to the peak of keeping all. Sizes are rounded, so that few
+// amounts of memory occur and Rotor is quick.
 func rotors(c remat.Costs, add func(remat.Plan, error) error) error {
 	c = rounded(c)
 	_, err := remat.Rotor(c, 0)

@@ -12,14 +12,14 @@ type Component int
 
 // The components.
 const (
-	Weights     Component = iota // what the forward pass reads
-	Masters                      // what is kept of float32 weights beside those of 16 bits
+	Weights     Component = iota // weights that the forward pass reads
+	Masters                      // float32 precision kept in addition to weights of 16 bits
 	Gradients                    // accumulated over a window
-	State                        // the optimizer's
+	State                        // state of the optimizer
 	Activations                  // kept, or passing through between layers
 	Workspace                    // scratch of the layers
-	Allowance                    // what an allocator loses between blocks
-	Components                   // how many there are
+	Allowance                    // bytes that an allocator loses between blocks
+	Components                   // number of components
 )
 
 var componentNames = [Components]string{
@@ -34,16 +34,15 @@ func (c Component) String() string {
 	return componentNames[c]
 }
 
-// Tier is where bytes lie.
+// Tier is the memory where bytes lie.
 type Tier int
 
-// The tiers. Where device and host share one memory, what lies on the host counts on the
-// device.
+// The tiers. If device and host share one memory, bytes on the host count on the device.
 const (
 	OnDevice Tier = iota
 	OnHost
 	OnDisk
-	Tiers // how many there are
+	Tiers // number of tiers
 )
 
 var tierNames = [Tiers]string{"device", "host", "disk"}
@@ -59,7 +58,7 @@ func (t Tier) String() string {
 // Bytes is a number of bytes for each component.
 type Bytes [Components]int64
 
-// Total returns the sum, or the largest int64 where that is more.
+// Total returns the sum, at most the largest int64.
 func (b Bytes) Total() (sum int64) {
 	for _, n := range b {
 		sum = plus(sum, n)
@@ -67,7 +66,7 @@ func (b Bytes) Total() (sum int64) {
 	return sum
 }
 
-// plus returns a+b, or the int64 that is nearest where that is none.
+// plus returns a+b, or the nearest int64 if the sum overflows.
 func plus(a, b int64) int64 {
 	switch sum := a + b; {
 	case a > 0 && b > 0 && sum < 0:
@@ -79,7 +78,7 @@ func plus(a, b int64) int64 {
 	}
 }
 
-// product returns a·b, or the int64 that is nearest where that is none.
+// product returns a·b, or the nearest int64 if the product overflows.
 func product(a, b int64) int64 {
 	p := a * b
 	switch {
@@ -105,8 +104,8 @@ var units = []struct {
 }
 
 // ParseBytes reads a size such as 512KiB, 1.5GiB or 64MB; a number alone is bytes. The
-// error wraps [snug.ErrConfig]: for what is not a size, and for less than a byte or more
-// than 2^60.
+// error wraps [snug.ErrConfig]: for a text that is not a size, and for less than a byte
+// or more than 2^60.
 func ParseBytes(s string) (int64, error) {
 	for _, u := range units {
 		number, found := strings.CutSuffix(s, u.name)
@@ -122,9 +121,9 @@ func ParseBytes(s string) (int64, error) {
 	return 0, invalid("%.40q is not a size, want one such as 512KiB, 1.5GiB or 64MB", s)
 }
 
-// FormatBytesUp writes a size as [FormatBytes] does, with the last digit rounded up, so that
-// what [ParseBytes] reads from the text without its space is n or more: for limits that are
-// to be enough.
+// FormatBytesUp writes a size as [FormatBytes] does, with the last digit rounded up. It
+// is for limits that must suffice: without its space, the text is a size for [ParseBytes]
+// of n or more.
 func FormatBytesUp(n int64) string {
 	text := FormatBytes(n)
 	if read, err := ParseBytes(strings.ReplaceAll(text, " ", "")); err != nil || read >= n {

@@ -4,25 +4,26 @@ import (
 	"fmt"
 )
 
-// CNN is a residual network (He et al. 2016, arXiv:1512.03385): a convolution of 7×7 pixels
-// and a pooling, each of which halves the sides; groups of residual blocks, of which all but
-// the first halve the sides and double the channels; and the mean over all pixels. A sample
-// is an image.
+// CNN is a residual network (He et al. 2016, arXiv:1512.03385): a convolution of 7×7
+// pixels and a pooling, which both halve the sides; groups of residual blocks, where
+// every group after the first halves the sides and doubles the channels; and the mean
+// over all pixels. A sample is an image.
 //
-// A convolution is followed by batch normalization and ReLU, which work in place but for
-// the output of the convolution that normalization needs in its backward step. So a block
-// keeps two copies of the output of each convolution, the last of which is its own output,
-// and one of the convolution on its shortcut. Convolutions take no workspace: they are
-// computed without a matrix of patches. The mean and variance of batch normalization, 16
-// bytes a channel and not a sample, are not counted.
+// A convolution is followed by batch normalization and ReLU, which work in place, except
+// that the backward step of normalization needs the output of the convolution. A block
+// therefore keeps two copies of the output of each convolution, and one copy for the
+// convolution on its shortcut. The last copy is the output of the block. Convolutions
+// take no workspace: they are computed without a matrix of patches. The mean and variance
+// of batch normalization are not counted: they are 16 bytes a channel, independent of the
+// samples.
 type CNN struct {
 	Name       string `json:"name,omitempty"`
 	Image      int    `json:"image"`              // pixels of a side
-	Channels   int    `json:"channels,omitempty"` // of the image; 0: 3
+	Channels   int    `json:"channels,omitempty"` // channels of the image; 0: 3
 	Classes    int    `json:"classes"`
 	Width      int    `json:"width,omitempty"`      // channels of the first group; 0: 64
-	Blocks     []int  `json:"blocks"`               // of each group
-	Bottleneck bool   `json:"bottleneck,omitempty"` // 1×1, 3×3 and 1×1 with 4 times the channels, in the place of two 3×3
+	Blocks     []int  `json:"blocks"`               // blocks of each group
+	Bottleneck bool   `json:"bottleneck,omitempty"` // 1×1, 3×3 and 1×1 with 4 times the channels, instead of two 3×3
 }
 
 // Model returns the chain. The error wraps [snug.ErrShape].
@@ -101,7 +102,7 @@ func (c conv) params() [][]int {
 func (c conv) len() int64  { return int64(c.out) * area(c.to) }
 func (c conv) macs() int64 { return times(c.len(), int64(c.in), int64(c.kernel), int64(c.kernel)) }
 
-// residual is a block with a shortcut, from sides of from to those of to.
+// residual is a block with a shortcut, from sides of from to sides of to.
 type residual struct {
 	in, width, from, to int
 	bottleneck          bool
@@ -114,8 +115,8 @@ func (r residual) out() int {
 	return r.width
 }
 
-// convs returns the convolutions, the one of the shortcut last. As in torchvision, the
-// middle one of a bottleneck has the stride.
+// convs returns the convolutions, with the convolution of the shortcut last. As in
+// torchvision, the middle convolution of a bottleneck has the stride.
 func (r residual) convs() (main, shortcut []conv) {
 	if r.bottleneck {
 		main = []conv{newConv(r.in, r.width, 1, r.from), newConv(r.width, r.width, 3, r.to), newConv(r.width, r.out(), 1, r.to)}
@@ -131,7 +132,7 @@ func (r residual) convs() (main, shortcut []conv) {
 func (r residual) layer(name string) Layer {
 	main, shortcut := r.convs()
 	l := Layer{Name: name, Output: int64(r.out()) * area(r.to)}
-	largest := int64(0) // of an output and the one that it is computed from
+	largest := int64(0) // the largest sum of an output and the input from which it is computed
 	for i, c := range main {
 		l.Kept += 2 * c.len()
 		if i > 0 {

@@ -8,23 +8,24 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Device is a machine: the memory that there is, and the rates by which times are
-// predicted. Rates are in floating-point operations or bytes a second, what a training
-// program reaches and not what a data sheet says.
+// Device is a machine: its memory, and the rates by which times are predicted. Rates are
+// in floating-point operations or bytes a second. They are the rates that a training
+// program reaches, not the rates of a data sheet.
 type Device struct {
 	Name    string
 	Memory  int64 // bytes
 	Unified bool  // the host has the same memory
-	// Reserved is what the driver, its context and other programs take of Memory.
+	// Reserved is the part of Memory that the driver, its context and other programs
+	// take.
 	Reserved int64
-	// Fragmentation is the share of activations and workspace that the allocator may lose
-	// besides.
+	// Fragmentation is the memory that the allocator may lose, as a share of activations
+	// and workspace.
 	Fragmentation float64
 
 	// Host and Disk are the bytes that a plan may use there. 0 means that it uses none.
 	Host, Disk int64
 
-	F32, F16      float64 // of products of float32, and of 16-bit types
+	F32, F16      float64 // products of float32, and of 16-bit types
 	Bandwidth     float64 // of the device's memory
 	HostF32       float64 // of the host's processor
 	HostBandwidth float64 // of the host's memory
@@ -34,9 +35,8 @@ type Device struct {
 
 const gib = 1 << 30
 
-// card returns a GPU with half the peaks that its data sheet says, in a host with 300
-// GFLOP/s, 40 GB/s and a disk of 2 GB/s. The context of a CUDA program takes about half a
-// GiB.
+// card returns a GPU with half the peaks of its data sheet, in a host with 300 GFLOP/s,
+// 40 GB/s and a disk of 2 GB/s. The context of a CUDA program takes about half a GiB.
 func card(name string, memory, f32, f16, bandwidth, link float64) Device {
 	return Device{
 		Name: name, Memory: int64(memory * gib), Reserved: gib / 2, Fragmentation: 0.05,
@@ -60,8 +60,8 @@ var devices = []Device{
 	},
 }
 
-// Devices returns the presets: 8GB, 12GB, 16GB, 24GB, 40GB, 80GB and 16GB-unified. They
-// use no host memory and no disk before their Host and Disk are set.
+// Devices returns the presets: 8GB, 12GB, 16GB, 24GB, 40GB, 80GB and 16GB-unified. Plans
+// use no host memory and no disk until Host and Disk are set.
 func Devices() []Device { return slices.Clone(devices) }
 
 // DeviceNamed returns a preset. The error wraps [snug.ErrConfig] and lists their names.
@@ -107,7 +107,7 @@ func (d Device) Validate() error {
 	return nil
 }
 
-// rate returns that of products of a type.
+// rate returns the rate of products of a type.
 func (d Device) rate(t snug.DType) float64 {
 	if t == snug.F32 {
 		return d.F32

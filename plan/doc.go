@@ -11,9 +11,9 @@
 //	fmt.Println(p.Run.Micro, p.Run.Window, p.Run.Compute, p.Run.StateBits, p.Run.Remat)
 //	err = p.WriteTable(os.Stdout)
 //
-// [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each component
-// on each tier, and the time of a step. A [Monitor] counts what a run really holds. The
-// program snug does the same on the command line:
+// [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each
+// component on each tier, and the time of a step. A [Monitor] counts the bytes that a run
+// really holds. The program snug does the same on the command line:
 //
 //	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -memory 24GB
 //
@@ -23,7 +23,7 @@
 // activations, and micro-batches of B samples:
 //
 //	weights          E·N; frozen ones in 4 bits as package qlora holds them
-//	master weights   4n, 2n or none, by the form of package amp's; none beside float32
+//	master weights   4n, 2n or none, by the form of package amp; none with float32
 //	gradients        4n or 2n; during the backward pass the largest parameter
 //	optimizer state  what package quant8 says of the rule and its bits, such as 8n or 2.03n
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
@@ -32,14 +32,15 @@
 //	                 packages fused and attention; that of the optimizer, if it is larger
 //	allowance        a share of activations and workspace
 //
-// A total is the sum of the peaks of all components: an upper bound of what is held at one
-// time. When weights or gradients lie on the host or on disk, the device holds two layers of
-// weights and the gradients of one layer. When state lies on disk, the host holds a cache of
-// its pages. Code, input data and the runtime of the process are not counted.
+// A total is the sum of the peaks of all components: an upper bound of the bytes that are
+// held at one time. When weights or gradients lie on the host or on disk, the device
+// holds two layers of weights and the gradients of one layer. When state lies on disk,
+// the host holds a cache of its pages. Code, input data and the runtime of the process
+// are not counted.
 //
-// [GPT] and [CNN] say what their layers keep. examples/gpt measures what it holds; its peaks
-// equal the predicted ones to the byte, except for pages, which come and go. The other models
-// follow the same rules and have not been run.
+// [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks
+// equal the predicted peaks to the byte, except for pages, which come and go. The other
+// models follow the same rules and have not been run.
 //
 // # Time
 //

@@ -10,14 +10,14 @@ import (
 
 // Choice is one decision of a [Plan].
 type Choice struct {
-	Name   string // of what is decided
-	Value  string // what it is
-	Reason string // why, as a sentence without its point
-	Undone string // what there would be instead, such as "state in 32 bits"
-	// Other is the run with this decision undone and all others as they are, but for the cache
-	// of pages, which is what fits. Without is what it takes, Fits whether that is
-	// within the limit, the host and the disk, and Saves how many bytes less than that the plan
-	// has on the device.
+	Name   string // name of the decision
+	Value  string // chosen value
+	Reason string // reason, as a sentence without its period
+	Undone string // alternative, such as "state in 32 bits"
+	// Other is the run with this decision undone and all others unchanged, except that
+	// its cache of pages is as large as fits. Without is the prediction for Other. Fits
+	// says whether Other is within the limit, the host and the disk. Saves is the number
+	// of bytes on the device that the plan takes less than Other.
 	Other   Run
 	Without Prediction
 	Fits    bool
@@ -53,12 +53,12 @@ func (t Task) explain(limit int64, r Run) (Plan, error) {
 // decision is one part of a run, and the run without it.
 type decision struct {
 	name, value string
-	plain       bool   // it is as without techniques
-	instead     string // what it is then
+	plain       bool   // the same as without techniques
+	instead     string // the alternative
 	undone      Run
 }
 
-// decisions returns those of r that there is a choice of.
+// decisions returns the decisions of r that have an alternative.
 func (t Task) decisions(r Run) (list []decision) {
 	add := func(name, value string, plain bool, instead string, undo func(u *Run)) {
 		u := r
@@ -104,7 +104,7 @@ func (t Task) decisions(r Run) (list []decision) {
 	return list
 }
 
-// extraSteps returns the forward steps of a plan beyond one a stage.
+// extraSteps returns the number of forward steps of a plan beyond one for each stage.
 func extraSteps(p remat.Plan) int {
 	n := 0
 	for _, op := range p.Ops {
@@ -115,7 +115,7 @@ func extraSteps(p remat.Plan) int {
 	return max(0, n-p.Stages)
 }
 
-// reason says why a decision is what it is.
+// reason gives the reason of a decision.
 func (p Plan) reason(c Choice, d decision) string {
 	slower := func() string {
 		change := 100 * (c.Without.Seconds/p.Seconds - 1)
@@ -138,8 +138,7 @@ func (p Plan) reason(c Choice, d decision) string {
 	return "without it " + p.excess(c.Without.Peak) + "; " + slower()
 }
 
-// excess says on which tier there are more bytes than there may be, or "" when all of them
-// fit.
+// excess says which tier holds more bytes than its limit. It is "" if all tiers fit.
 func (p Plan) excess(u Usage) string {
 	for tier, limit := range p.Task.limits(p.Limit) {
 		if n := u[tier].Total(); n > limit {
@@ -154,7 +153,8 @@ func (t Task) limits(limit int64) [Tiers]int64 {
 	return [Tiers]int64{OnDevice: limit, OnHost: t.Device.Host, OnDisk: t.Device.Disk}
 }
 
-// reasons returns a line for each choice: what it is, what it saves, and why.
+// reasons returns a line for each choice: its value, the bytes that it saves, and its
+// reason.
 func (p Plan) reasons() []string {
 	var lines []string
 	for _, c := range p.Choices {

@@ -17,22 +17,23 @@ type Plan struct {
 	Task       Task  // with its defaults filled in
 	Limit      int64 // bytes of the device that may be used
 	Run        Run
-	Prediction            // of Run
-	Without    Prediction // of training without techniques
+	Prediction            // prediction for Run
+	Without    Prediction // prediction for training without techniques
 	Choices    []Choice
 }
 
-// Fit returns the run of t with the shortest predicted time that takes at most limit bytes
-// of the device, and at most Host and Disk bytes there; a limit of 0 stands for all of the device's
-// memory that is not reserved. It tries all combinations of what t allows with every
-// micro-batch and with plans of what is computed again, so that more memory never gives a
-// slower plan. The batch stays what it is. Of equally fast ones it has one that computes
-// nothing again if there is one, then that which comes first in the task's lists and keeps
-// most on the device. Where weights are paged, as many of the first layers as
-// fit stay on the device (with an offload.DeviceMap), and the host's free bytes cache pages
-// of the disk. It takes up to a few seconds for 100 layers.
+// Fit returns the run of t with the shortest predicted time that takes at most limit
+// bytes of the device, Host bytes of the host and Disk bytes of the disk; a limit of 0
+// stands for all of the device's memory that is not reserved. It tries all combinations
+// of the choices that t allows with every micro-batch and with plans of recomputation, so
+// that more memory never gives a slower plan. The batch never changes. Of equally fast
+// runs it prefers runs that compute nothing again, then the run that comes first in the
+// task's lists and keeps most on the device. If weights are paged, as many of the first
+// layers as fit stay on the device (with an offload.DeviceMap), and the host's free bytes
+// cache pages of the disk. It takes up to a few seconds for 100 layers.
 //
-// The error is a [*MissError] when nothing fits, and otherwise as that of [Task.Predict].
+// The error is a [*MissError] when nothing fits. Other errors are the same as for
+// [Task.Predict].
 func (t Task) Fit(limit int64) (Plan, error) {
 	t, err := t.check()
 	if err != nil {
@@ -59,30 +60,30 @@ type search struct {
 	task  Task
 	limit int64
 
-	again   bool // with plans that compute values again
+	again   bool // try plans that compute values again
 	found   bool
 	best    Run
 	seconds float64
-	minimum int64 // bytes of the device that any run takes whose other tiers fit
+	minimum int64 // minimum bytes of the device of all runs whose other tiers fit
 
 	known *known
 }
 
-// known is what searches for tasks of one model find out once.
+// known holds results that searches for tasks of one model share.
 type known struct {
 	plans  map[planKey][]remat.Plan
 	ways   map[chainKey][]way
 	states map[stateKey]stateSize
 }
 
-// planKey is what the plans that are tried depend on, chainKey what they take. Sizes in
-// types of 2 and of 4 bytes want the same plans.
+// The plans that are tried depend on planKey, and their bytes and times on chainKey.
+// Types of 2 and of 4 bytes have the same plans.
 type planKey struct{ tiled, adapters bool }
 
 type chainKey struct {
 	planKey
 	compute snug.DType
-	all     bool // and not that alone which computes nothing again
+	all     bool // all ways, not only the way that computes nothing again
 }
 
 type stateKey struct{ bits, rank int }
@@ -134,7 +135,8 @@ func (k *known) stateOf(t Task, r Run) (size stateSize, err error) {
 	return size, err
 }
 
-// placements say on which tier state, gradients and weights lie, from all on the device on.
+// placements say on which tier state, gradients and weights lie. The first has all on the
+// device.
 var placements = []struct{ state, gradients, weights Tier }{
 	{OnDevice, OnDevice, OnDevice},
 	{OnHost, OnDevice, OnDevice},
@@ -149,8 +151,9 @@ var placements = []struct{ state, gradients, weights Tier }{
 	{OnDisk, OnHost, OnDisk},
 }
 
-// run looks for the fastest run that computes nothing again, and then for faster ones that
-// do: most of what is slower even without need not be looked at.
+// run looks for the fastest run that computes nothing again, and then for faster runs
+// that compute values again. It can skip most of these: they are slower even without the
+// recomputation.
 func (s *search) run() error {
 	s.minimum, s.seconds = math.MaxInt64, math.Inf(1)
 	for _, s.again = range []bool{false, true} {
@@ -161,7 +164,7 @@ func (s *search) run() error {
 	return nil
 }
 
-// combinations tries what the task allows.
+// combinations tries the choices that the task allows.
 func (s *search) combinations() error {
 	t := s.task
 	for _, compute := range t.Compute {
@@ -220,8 +223,9 @@ func (s *search) placed(r Run) error {
 	return nil
 }
 
-// cache returns the bytes of pages that a plan keeps of what is on disk: as many as
-// the host has free, and eight pages of float32 at least. In one memory for all it is a sixteenth.
+// cache returns the bytes of pages on disk that a plan keeps in host memory: as many as
+// the host has free, and at least eight pages of float32. In unified memory it is a
+// sixteenth.
 func (t Task) cache(u Usage) int64 {
 	paged := u[OnDisk][Masters] + u[OnDisk][State]
 	free := t.Device.Host - u[OnHost].Total()
@@ -263,13 +267,13 @@ func (s *search) batches(r Run, f fixed) error {
 			if r.Gradients == InBackward || b.Micro == 1 {
 				break
 			}
-			window = ceilDiv(s.task.Batch, b.Micro-1) // the next with a smaller one
+			window = ceilDiv(s.task.Batch, b.Micro-1) // the next window with a smaller micro-batch
 		}
 	}
 	return nil
 }
 
-// try keeps the fastest way that fits, if it is faster than what there is.
+// try keeps the fastest way that fits, if it is faster than the best run so far.
 func (s *search) try(r Run, f fixed) error {
 	ways, err := s.known.waysOf(s.task, r, false)
 	if err != nil {
@@ -312,8 +316,8 @@ func (s *search) try(r Run, f fixed) error {
 	return nil
 }
 
-// hold reports whether the host and the disk hold what lies there, when as many of the first
-// layers stay on the device as their limits require.
+// hold reports whether the bytes on the host and on the disk fit there, when as many of
+// the first layers stay on the device as their limits require.
 func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
 	f.must = 0
 	for tier := OnHost; tier < Tiers; tier++ {
@@ -329,8 +333,8 @@ func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
 	return true
 }
 
-// holding returns how many layers more bytes on the device hold where weights are paged, and
-// the time of a step then.
+// holding returns how many layers fit into the given number of additional bytes on the
+// device when weights are paged, and the time of a step then.
 func (f fixed) holding(t Task, r Run, free int64, seconds float64) (layers int, step float64) {
 	layers = sort.Search(len(f.held), func(i int) bool { return f.held[i] > free })
 	if layers > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// maxModelFile is how long the description of a model may be, in bytes.
+// maxModelFile is the maximum length of the description of a model, in bytes.
 const maxModelFile = 16 << 20
 
 // ReadModel reads a model as JSON, an object with one of the members
@@ -18,9 +18,10 @@ const maxModelFile = 16 << 20
 //	"cnn"     those of [CNN]
 //	"chain"   those of [Model], a list of layers
 //
-// Members that are unknown, in another case or there twice are errors, and so is anything
-// behind the object. The error wraps [snug.ErrCorrupt] for what is not such JSON, and names
-// the member; and [snug.ErrShape] for a model that is not valid. The text is 16 MiB at most.
+// Members that are unknown, in another case or given twice are errors, and so is anything
+// after the object. The error wraps [snug.ErrCorrupt] for other JSON, and names the
+// member; it wraps [snug.ErrShape] for a model that is not valid. The text has 16 MiB at
+// most.
 func ReadModel(r io.Reader) (Model, error) {
 	var file struct {
 		GPT   *GPT   `json:"gpt"`
@@ -62,7 +63,7 @@ func ReadModel(r io.Reader) (Model, error) {
 	return found[0].Model()
 }
 
-// chain is a list of layers as it is.
+// chain is a list of layers without changes.
 type chain Model
 
 func (c chain) Model() (Model, error) { return Model(c), Model(c).Validate() }

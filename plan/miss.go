@@ -11,23 +11,23 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// MissError says that nothing that the task allows fits. It wraps [snug.ErrNoMemory].
+// MissError says that no run that the task allows fits. It wraps [snug.ErrNoMemory].
 type MissError struct {
 	Limit   int64    // bytes of the device
-	Minimum int64    // bytes of the device with which it would fit
+	Minimum int64    // bytes of the device with which a run fits
 	Changes []Change // each makes it fit: fastest plan first; adapters, which train other weights, come last
 }
 
 // Change is a change of the task.
 type Change struct {
-	What    string  // to allow
-	Seconds float64 // of a step then
+	What    string  // what to allow
+	Seconds float64 // time of a step with the change
 }
 
-// Missing returns by how many bytes nothing fits.
+// Missing returns the number of bytes that are missing: Minimum minus Limit.
 func (e *MissError) Missing() int64 { return e.Minimum - e.Limit }
 
-// Error says what is missing and what is cheapest to change.
+// Error says how much memory is missing and which change is cheapest.
 func (e *MissError) Error() string {
 	text := fmt.Sprintf("plan: nothing fits in %s: the smallest plan takes %s, %s more", FormatBytes(e.Limit), FormatBytesUp(e.Minimum), FormatBytesUp(e.Missing()))
 	if len(e.Changes) > 0 {
@@ -39,7 +39,8 @@ func (e *MissError) Error() string {
 // Unwrap returns [snug.ErrNoMemory].
 func (e *MissError) Unwrap() error { return snug.ErrNoMemory }
 
-// relaxations are what a task could allow besides: each alone, and then all together.
+// relaxations are further choices that a task could allow: each alone, and then all
+// together.
 var relaxations = []struct {
 	what  string
 	allow func(t *Task)
@@ -53,10 +54,10 @@ var relaxations = []struct {
 	{"steps in the backward pass", func(t *Task) { t.Gradients = append(t.Gradients, InBackward) }},
 }
 
-// adapterRank is that of the adapters that are proposed.
+// adapterRank is the rank of the proposed adapters.
 const adapterRank = 16
 
-// unlimited is more memory than there is.
+// unlimited is more memory than any machine has.
 const unlimited = 1 << 60
 
 // misser looks for changes with which a task fits.
@@ -117,7 +118,8 @@ func (t Task) miss(limit, minimum int64, k *known) error {
 	return &MissError{Limit: limit, Minimum: minimum, Changes: m.all}
 }
 
-// elsewhere notes the smallest host memory, and the smallest disk, with which it fits.
+// elsewhere notes the smallest host memory, and the smallest disk, with which the task
+// fits.
 func (m *misser) elsewhere() error {
 	if !m.task.Device.Unified {
 		err := m.smallest("host memory", func(t *Task) *int64 { return &t.Device.Host }, m.task)
@@ -126,14 +128,14 @@ func (m *misser) elsewhere() error {
 		}
 	}
 	u, what := m.task, "disk"
-	const pages = 1 << 30 // of what is on disk, in host memory
+	const pages = 1 << 30 // bytes of pages of the disk in host memory
 	if !u.Device.Unified && u.Device.Host < pages {
 		u.Device.Host, what = pages, "disk, and "+FormatBytes(pages)+" of host memory for its pages"
 	}
 	return m.smallest(what, func(t *Task) *int64 { return &t.Device.Disk }, u)
 }
 
-// smallest notes about the fewest bytes of a kind with which t fits.
+// smallest notes approximately the smallest number of bytes of a kind with which t fits.
 func (m *misser) smallest(what string, of func(t *Task) *int64, t Task) error {
 	low, high := *of(&t), int64(unlimited)
 	fits := Change{}
@@ -141,7 +143,7 @@ func (m *misser) smallest(what string, of func(t *Task) *int64, t Task) error {
 		middle := high
 		if step > 0 {
 			middle = low + (high-low)/2
-			if high > 4*low { // what is near low in a large range
+			if high > 4*low { // search near low in a large range
 				middle = int64(math.Sqrt(float64(max(low, 1<<20)) * float64(high)))
 			}
 		}

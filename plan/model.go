@@ -7,9 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Model is a network as a chain of layers between what comes before it, such as
-// embeddings, and a loss. [GPT], [ViT] and [CNN] make one, [ReadModel] reads one, and any
-// other is a list of layers. Counts are elements, of one sample: a sequence or an image.
+// Model is a network: a chain of layers, with an input, such as embeddings, before it and
+// a loss after it. [GPT], [ViT] and [CNN] make a Model, [ReadModel] reads one, and any
+// other model is a list of layers. Counts are elements of one sample: a sequence or an
+// image.
 type Model struct {
 	Name    string  `json:"name"`
 	Context int     `json:"context,omitempty"` // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
@@ -19,25 +20,25 @@ type Model struct {
 	Head    Head    `json:"head,omitzero"`
 }
 
-// Layer is one step of the chain, or several that are alike. What it keeps for its
-// backward step is in the terms of package remat.
+// Layer is one step of the chain, or several equal steps. It counts in the terms of
+// package remat.
 type Layer struct {
 	Name   string `json:"name"`
-	Repeat int    `json:"repeat,omitempty"` // how many follow one another; 0 is 1
+	Repeat int    `json:"repeat,omitempty"` // number of equal steps in a row; 0 means 1
 	// Params are the shapes of its parameters. [out, in] is a matrix that multiplies, on which
 	// [Task] puts an adapter; a table of other use has more dimensions, such as
 	// [1, rows, columns] for positions.
 	Params [][]int `json:"params,omitempty"`
 
 	// Elements of the compute type of one sample.
-	Output   int64 `json:"output"`             // of its output
+	Output   int64 `json:"output"`             // elements of its output
 	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step besides the output
 	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, besides the output
 	Backward int64 `json:"backward,omitempty"` // transient in a backward step, besides the gradients that enter and leave
 
 	Stats     int64     `json:"stats,omitempty"`     // float32 numbers kept, such as the statistics of a norm
-	Attention Attention `json:"attention,omitzero"`  // if it has one
-	MACs      int64     `json:"macs,omitempty"`      // multiply-adds of a forward step, those of Attention not counted
+	Attention Attention `json:"attention,omitzero"`  // its attention, if it has one
+	MACs      int64     `json:"macs,omitempty"`      // multiply-adds of a forward step, without Attention
 	Rows      int       `json:"rows,omitempty"`      // rows of a sample that a norm and a GELU pass over, for their workspace:
 	LayerNorm int       `json:"layernorm,omitempty"` // columns of a LayerNorm
 	RMSNorm   int       `json:"rmsnorm,omitempty"`   // columns of an RMSNorm
@@ -49,18 +50,18 @@ type Attention struct {
 	Heads   int  `json:"heads"`
 	Queries int  `json:"queries"`
 	Keys    int  `json:"keys"`
-	Dim     int  `json:"dim"` // of a head
+	Dim     int  `json:"dim"` // columns of a head
 	Causal  bool `json:"causal,omitempty"`
 }
 
-// Head is the loss: a linear layer and the softmax cross-entropy of its output, of a
-// chunk of rows at a time as CrossEntropy of package fused computes it. The zero Head is a
+// Head is the loss: a linear layer and the softmax cross-entropy of its output, computed
+// for a chunk of rows at a time as CrossEntropy of package fused does. The zero Head is a
 // loss that takes no memory.
 type Head struct {
-	Params  [][]int `json:"params,omitempty"` // shapes of its parameters; none of a matrix that is shared with an embedding
+	Params  [][]int `json:"params,omitempty"` // shapes of its parameters, without a matrix that it shares with an embedding
 	Tied    bool    `json:"tied,omitempty"`   // the first of the model's Params is its matrix
-	Rows    int     `json:"rows"`             // of a sample, that have a target
-	Cols    int     `json:"cols"`             // of the matrix
+	Rows    int     `json:"rows"`             // rows of a sample that have a target
+	Cols    int     `json:"cols"`             // columns of the matrix
 	Classes int     `json:"classes"`          // rows of the matrix
 	Stats   int64   `json:"stats,omitempty"`  // float32 numbers that a sample's last norm keeps during the loss
 }
@@ -116,7 +117,7 @@ func (m Model) Validate() error {
 	return c.err
 }
 
-// checker finds the first thing that is wrong with a model.
+// checker finds the first error of a model.
 type checker struct {
 	model          string
 	err            error
@@ -130,7 +131,7 @@ func (c *checker) fail(format string, args ...any) {
 	}
 }
 
-// part checks one part of the model, that is there some times.
+// part checks one part of the model that occurs a number of times.
 func (c *checker) part(where string, repeat int, shapes [][]int, counts ...int64) {
 	for _, n := range counts {
 		if n < 0 || n > maxCount {
@@ -154,7 +155,7 @@ func (c *checker) part(where string, repeat int, shapes [][]int, counts ...int64
 	}
 }
 
-// perSample returns an upper bound of what grows with a sample, in elements and numbers.
+// perSample returns an upper bound of the elements and numbers that one sample takes.
 func (m Model) perSample() float64 {
 	h := m.Head
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
@@ -164,7 +165,7 @@ func (m Model) perSample() float64 {
 	return n
 }
 
-// rows returns the most rows of a sample that are counted in an int.
+// rows returns the maximum number of rows of a sample that an int counts.
 func (m Model) rows() float64 {
 	n := float64(m.Head.Rows)
 	for _, l := range m.Layers {
@@ -177,8 +178,7 @@ func (a Attention) scores() float64 { return float64(a.Heads) * float64(a.Querie
 
 func (l Layer) repeat() int { return max(1, l.Repeat) }
 
-// Parameters returns the number of elements of all parameters, or the largest int64 where
-// that is more.
+// Parameters returns the number of elements of all parameters, at most the largest int64.
 func (m Model) Parameters() (n int64) {
 	for p := range m.tensors() {
 		n = plus(n, p.all())
@@ -186,14 +186,14 @@ func (m Model) Parameters() (n int64) {
 	return n
 }
 
-// tensor is a parameter that is there some times.
+// tensor is a parameter that occurs a number of times.
 type tensor struct {
 	shape  []int
 	linear bool // the matrix of a layer within the chain
 	times  int
 }
 
-// len returns the elements of one.
+// len returns the elements of one occurrence.
 func (p tensor) len() int64 {
 	n := int64(1)
 	for _, d := range p.shape {
@@ -202,11 +202,11 @@ func (p tensor) len() int64 {
 	return n
 }
 
-// all returns the elements of all.
+// all returns the elements of all occurrences.
 func (p tensor) all() int64 { return product(int64(p.times), p.len()) }
 
-// tensors yields all parameters in the order of the layers, those of a layer that is
-// repeated once.
+// tensors yields all parameters in the order of the layers. It yields the parameters of a
+// repeated layer once.
 func (m Model) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		for _, shape := range m.Params {
@@ -247,8 +247,9 @@ func (m Model) stages() (n int) {
 	return n
 }
 
-// largestPart returns the most parameters of what is used at one time: those before the
-// chain, a layer, or the head with the matrix that it shares.
+// largestPart returns the number of parameters of the largest part that is used at one
+// time: the parameters before the chain, a layer, or the head with the matrix that it
+// shares.
 func (m Model) largestPart() int64 {
 	sum := func(shapes [][]int) (n int64) {
 		for _, shape := range shapes {

@@ -7,15 +7,17 @@ import "math"
 //	z = x + proj(attention(qkv(norm(x))))
 //	y = z + down(gelu(up(norm(z)) + bias))      or down(silu(gate(norm(z)))·up(norm(z)))
 //
-// A sample is a sequence of Context tokens. The zero value of the options is GPT-2 (Radford
-// et al. 2019) without biases of linear layers but that of GELU; those of Llama (Touvron et
-// al. 2023, arXiv:2302.13971) are Gated, RMSNorm, Rotary, Untied and SplitQKV.
+// A sample is a sequence of Context tokens. The zero value of the options is GPT-2
+// (Radford et al. 2019) without biases of linear layers, except the bias of GELU. The
+// options of Llama (Touvron et al. 2023, arXiv:2302.13971) are Gated, RMSNorm, Rotary,
+// Untied and SplitQKV.
 //
-// With the width C, the hidden width H and K = KVHeads/Heads, the stages keep for a token,
-// in elements besides their outputs: (2+2K)·C, of q, k, v and attention's output, and H, or
-// 2H when gated. Norms, the input of GELU with its bias, and the product of a gated pair are
-// computed again from those, see package fused. Statistics of norms are 2 float32 a token, 1
-// of an RMSNorm. Those are the sizes of examples/gpt, which measures them.
+// With the width C, the hidden width H and K = KVHeads/Heads, the stages keep for a
+// token, in elements in addition to their outputs: (2+2K)·C for q, k, v and attention's
+// output, and H, or 2H when gated. Norms, the input of GELU with its bias, and the
+// product of a gated pair are computed again from these, see package fused. The
+// statistics of a norm are 2 float32 a token, or 1 with RMSNorm. examples/gpt has these
+// sizes, and measures them.
 type GPT struct {
 	Name    string `json:"name,omitempty"`
 	Vocab   int    `json:"vocab"`
@@ -25,17 +27,17 @@ type GPT struct {
 	Context int    `json:"context"`            // tokens of a sequence
 	KVHeads int    `json:"kv_heads,omitempty"` // 0: Heads
 	Hidden  int    `json:"hidden,omitempty"`   // 0: 4·Dim
-	Gated   bool   `json:"gated,omitempty"`    // SwiGLU in the place of GELU
-	RMSNorm bool   `json:"rmsnorm,omitempty"`  // in the place of LayerNorm
-	Rotary  bool   `json:"rotary,omitempty"`   // in the place of a table of positions
+	Gated   bool   `json:"gated,omitempty"`    // SwiGLU instead of GELU
+	RMSNorm bool   `json:"rmsnorm,omitempty"`  // instead of LayerNorm
+	Rotary  bool   `json:"rotary,omitempty"`   // instead of a table of positions
 	Untied  bool   `json:"untied,omitempty"`   // the output layer has a matrix of its own
-	Bias    bool   `json:"bias,omitempty"`     // all linear layers but the output have biases
+	Bias    bool   `json:"bias,omitempty"`     // all linear layers except the output have biases
 
 	// SplitQKV says that q, k and v have a matrix each, and an adapter each, as in Llama. In
 	// GPT-2 they share one.
 	SplitQKV bool `json:"split_qkv,omitempty"`
-	// Positions is the rows of the table of positions of a model without Rotary, and the longest
-	// sequence that it can take; 0: Context.
+	// Positions is the number of rows of the table of positions of a model without
+	// Rotary, and therefore its longest sequence; 0: Context.
 	Positions int `json:"positions,omitempty"`
 }
 
@@ -85,10 +87,10 @@ func (g GPT) Model() (Model, error) {
 	return m, m.Validate()
 }
 
-// ViT is a vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): an image is cut
-// into patches, a class token is put before them, and the layers are those of [GPT] with
-// biases and without a causal mask; q, k and v have a matrix each, as in Hugging Face's. The
-// loss is that of the class token.
+// ViT is a vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): an image is
+// cut into patches, a class token is put before them, and the layers are [GPT]'s layers
+// with biases and without a causal mask. q, k and v have a matrix each, as in Hugging
+// Face's model. The loss is the loss of the class token.
 type ViT struct {
 	Name     string `json:"name,omitempty"`
 	Image    int    `json:"image"`              // pixels of a side
@@ -141,13 +143,14 @@ func (v ViT) Model() (Model, error) {
 
 const maxSide = 1 << 14 // pixels of a side of an image
 
-// counts are fields of a model with the names that they have in a file.
+// counts are fields of a model with their names in a file.
 type counts []struct {
 	name string
 	n    int
 }
 
-// maxDim is of a count of a model. Sums of three are an int on systems of 32 bits too.
+// maxDim is the maximum of a count of a model. Sums of three counts fit into an int, also
+// on 32-bit systems.
 const maxDim = 1 << 28
 
 // atLeastOne returns an error for the first count that is not from 1 to maxDim.
@@ -160,8 +163,8 @@ func atLeastOne(model string, all counts) error {
 	return nil
 }
 
-// times returns the product of counts, or more than any field may have where it is larger
-// than an int64, so that [Model.Validate] refuses it.
+// times returns the product of counts. If the product overflows an int64 it returns more
+// than any field may have, so that [Model.Validate] refuses it.
 func times(all ...int64) int64 {
 	product, size := int64(1), 1.0
 	for _, n := range all {
@@ -179,7 +182,7 @@ type blocks struct {
 	gated, rms, bias, split, causal   bool
 }
 
-// check looks at the number of layers too, each of two stages, before they are made.
+// check also checks the number of layers, each of two stages, before they are made.
 func (b blocks) check(model string, layers int) error {
 	if layers > maxStages/2 {
 		return shapeless("model %.40q: %d layers, want 1 to %d", model, layers, maxStages/2)
@@ -197,7 +200,7 @@ func (b blocks) check(model string, layers int) error {
 // width returns the elements of an activation of a sample.
 func (b blocks) width() int64 { return int64(b.rows) * int64(b.dim) }
 
-// stats returns the float32 numbers that a norm keeps of a sample.
+// stats returns the number of float32 values that a norm keeps for a sample.
 func (b blocks) stats() int64 {
 	if b.rms {
 		return int64(b.rows)
@@ -238,9 +241,9 @@ func (b blocks) base(name string) Layer {
 	return l
 }
 
-// attention holds, besides its output, q, k and v at the most in a forward step, and their
-// gradients with that of attention's output, which the normalized input then replaces, in a
-// backward step.
+// attention holds, in addition to its output, at most q, k and v in a forward step. In a
+// backward step it holds their gradients and the gradient of attention's output, which
+// the normalized input then replaces.
 func (b blocks) attention() Layer {
 	l := b.base("attention")
 	kv := b.kvHeads * (b.dim / b.heads)
@@ -258,8 +261,9 @@ func (b blocks) attention() Layer {
 	return l
 }
 
-// perceptron keeps what GELU or SwiGLU is of; its result is there in a forward step, and in
-// a backward step its gradient, which those of its inputs replace, and the normalized input.
+// perceptron keeps the inputs of GELU or SwiGLU. A forward step also holds the result. A
+// backward step also holds the normalized input, and the gradient of the result, which
+// the gradients of the inputs replace.
 func (b blocks) perceptron() Layer {
 	l := b.base("perceptron")
 	hidden := int64(b.rows) * int64(b.hidden)

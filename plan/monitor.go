@@ -11,19 +11,19 @@ import (
 
 // MonitorOptions configures a [Monitor]. A zero field means its default.
 type MonitorOptions struct {
-	// Limits are the bytes of the tiers that [Monitor.Check] compares with; 0 is none.
+	// Limits are the limits of the tiers for [Monitor.Check], in bytes; 0 means no limit.
 	Limits [Tiers]int64
-	// Warn is the share of a limit from which on Warning is called, in (0,1]; default 0.9.
+	// Warn is the share of a limit at which Warning is called, in (0,1]; default 0.9.
 	Warn float64
-	// Warning, unless nil, is called when what a tier holds gets to that share, and again
-	// after it was below. It is called by the goroutine that counted, after the Monitor is
-	// unlocked and has counted, and may panic.
+	// Warning, unless nil, is called when the bytes of a tier reach the share Warn of its
+	// limit, and again each time they reach it from below. The goroutine that counted
+	// calls it, after the Monitor has counted and is unlocked. It may panic.
 	Warning func(Warning)
-	// Device is asked for its memory by Sample; nil or the CPU: none is.
+	// Device is the device whose memory Sample records; nil or the CPU: no device.
 	Device *snug.Device
-	// Samples is how many the timeline has at most, from 2 to 2^20; default 1024, of about
-	// 230 bytes. When it is full every second one is dropped, and so is every second of the
-	// coming ones.
+	// Samples is the maximum number of samples in the timeline, from 2 to 2^20; default
+	// 1024. A sample takes about 230 bytes. When the timeline is full, every second
+	// sample is dropped, and from then on every second new sample.
 	Samples int
 }
 
@@ -38,34 +38,35 @@ func (w Warning) String() string {
 	return fmt.Sprintf("%v memory: %s of %s, %.1f %%", w.Tier, FormatBytes(w.Bytes), FormatBytes(w.Limit), 100*float64(w.Bytes)/float64(w.Limit))
 }
 
-// Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline of
-// them with the memory of the process and the device. A program tells it what it allocates
-// and frees; Sample adds a line. It is safe for concurrent use, and none of the methods that
-// a training loop calls allocates. A nil Monitor and one that was not made by [NewMonitor] count
-// nothing, and their methods return errors that wrap [snug.ErrConfig] where they return one.
+// Monitor counts the bytes that a run holds, by component and tier, and keeps a timeline
+// of them with the memory of the process and the device. A program reports to it what it
+// allocates and frees; Sample adds a line. It is safe for concurrent use, and none of the
+// methods that a training loop calls allocates. A nil Monitor and one that was not made
+// by [NewMonitor] count nothing, and their methods return errors that wrap
+// [snug.ErrConfig] where they return one.
 type Monitor struct {
 	options MonitorOptions
 	start   time.Time
 
 	mu        sync.Mutex
 	now, peak Usage
-	total     [Tiers]int64 // of now
-	most      [Tiers]int64 // of total, ever
-	recent    [Tiers]int64 // of total, since the last sample
+	total     [Tiers]int64 // bytes now
+	most      [Tiers]int64 // maximum of total so far
+	recent    [Tiers]int64 // maximum of total since the last sample
 	warned    [Tiers]bool
 	process   *rss
 	samples   []Sample
-	every     int // calls of Sample for one that is kept
-	skipped   int // since that
+	every     int // calls of Sample for each kept sample
+	skipped   int // calls since the last kept sample
 }
 
 // Sample is one line of a timeline.
 type Sample struct {
-	Seconds    float64      // since the Monitor was made
-	Held       Usage        // at that time
-	Peak       [Tiers]int64 // the most that a tier has held since the sample before
-	RSS        int64        // of the process, 0 where the system does not tell
-	DeviceUsed int64        // of the device by all programs, 0 where it does not tell
+	Seconds    float64      // time since the Monitor was made
+	Held       Usage        // bytes held at this time
+	Peak       [Tiers]int64 // maximum bytes of each tier since the sample before
+	RSS        int64        // resident memory of the process, 0 if the system does not report it
+	DeviceUsed int64        // memory of the device that all programs use, 0 if the device does not report it
 }
 
 // NewMonitor returns a Monitor that has counted nothing. The error wraps
@@ -104,7 +105,7 @@ var (
 	errNoWriter = invalid("a writer is wanted, not nil")
 )
 
-// Close releases what the Monitor has open. It still counts after that, and samples
+// Close closes the files of the Monitor. The Monitor still counts afterwards, but samples
 // without the memory of the process.
 func (m *Monitor) Close() error {
 	if err := m.made(); err != nil {
@@ -129,7 +130,7 @@ func (m *Monitor) Add(t Tier, c Component, n int64) {
 	m.warn(warning)
 }
 
-// Set says how many bytes a component holds and the most that it has held, for parts that
+// Set sets the bytes that a component holds now and its maximum so far, for parts that
 // count themselves, such as a store of pages.
 func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
 	if !counted(t, c) || m.made() != nil {
@@ -144,8 +145,8 @@ func (m *Monitor) Set(t Tier, c Component, now, peak int64) {
 
 func counted(t Tier, c Component) bool { return t >= 0 && t < Tiers && c >= 0 && c < Components }
 
-// hold notes what a component holds. The warning that it returns has no limit if there is
-// nothing to warn of.
+// hold notes the bytes that a component holds. Without a reason to warn, the warning that
+// it returns has no limit.
 func (m *Monitor) hold(t Tier, c Component, n int64) (w Warning) {
 	m.now[t][c] = n
 	m.total[t] = m.now[t].Total()
@@ -169,7 +170,7 @@ func (m *Monitor) warn(w Warning) {
 	}
 }
 
-// Held returns what is held now, and the peak of each component.
+// Held returns the bytes that are held now, and the peak of each component.
 func (m *Monitor) Held() (now, peak Usage) {
 	if m.made() != nil {
 		return now, peak
@@ -179,8 +180,8 @@ func (m *Monitor) Held() (now, peak Usage) {
 	return m.now, m.peak
 }
 
-// Peak returns the most bytes that a tier has held at one time, 0 for one that does not
-// exist.
+// Peak returns the maximum number of bytes that a tier has held at one time, 0 for a tier
+// that does not exist.
 func (m *Monitor) Peak(t Tier) int64 {
 	if !counted(t, 0) || m.made() != nil {
 		return 0
@@ -206,7 +207,7 @@ func (m *Monitor) Check() error {
 	return nil
 }
 
-// Sample adds a line to the timeline. Errors are those of the device.
+// Sample adds a line to the timeline. It returns errors of the device.
 func (m *Monitor) Sample() error {
 	if err := m.made(); err != nil {
 		return err
@@ -247,7 +248,7 @@ func (m *Monitor) thin() {
 	m.every = min(2*m.every, math.MaxInt32)
 }
 
-// deviceUsed returns the bytes of a device's memory that are taken.
+// deviceUsed returns the used bytes of a device's memory.
 func deviceUsed(d *snug.Device) (int64, error) {
 	if d == nil {
 		return 0, nil
@@ -256,8 +257,8 @@ func deviceUsed(d *snug.Device) (int64, error) {
 	return total - free, err
 }
 
-// RSS returns the bytes of the process that are resident in memory now, and the most that
-// ever were; 0 for what the system does not tell.
+// RSS returns the resident memory of the process now, and its maximum so far, in bytes. A
+// value that the system does not report is 0.
 func RSS() (now, peak int64) {
 	r := openRSS()
 	now, peak = r.read()

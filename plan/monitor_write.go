@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WriteCSV writes the timeline, a line for each sample: the seconds, what each component
-// holds on each tier in bytes, the most that each tier has held since the line before, the
+// WriteCSV writes the timeline, a line for each sample: the seconds, the bytes of each
+// component on each tier, the maximum bytes of each tier since the line before, the
 // resident memory of the process and the device's used memory.
 func (m *Monitor) WriteCSV(w io.Writer) error {
 	if err := m.writes(w); err != nil {
@@ -36,8 +36,8 @@ func (m *Monitor) WriteCSV(w io.Writer) error {
 	return b.Flush()
 }
 
-// WritePrometheus writes what is held now, the peaks and the limits in the text format of
-// Prometheus, version 0.0.4.
+// WritePrometheus writes the bytes that are held now, the peaks and the limits in the
+// text format of Prometheus, version 0.0.4.
 func (m *Monitor) WritePrometheus(w io.Writer) error {
 	if err := m.writes(w); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (m *Monitor) WritePrometheus(w io.Writer) error {
 		{"snug_process_resident_peak_bytes", "The most that was resident.", residentPeak},
 		{"snug_device_used_bytes", "Memory of the device that is in use, by all programs.", used},
 	} {
-		if g.n > 0 { // 0 is what the system does not tell
+		if g.n > 0 { // 0: the system does not report it
 			family(g.name, g.help)
 			fmt.Fprintf(b, "%s %d\n", g.name, g.n)
 		}
@@ -102,9 +102,9 @@ const (
 	plotWidth, plotHeight = 620, 260
 )
 
-// WriteSVG draws what a tier holds over the time as areas of components, with the most that
-// it has held between the samples as a line, and its limit. title may be empty. Without two
-// samples it is an error.
+// WriteSVG draws the bytes of a tier over time as areas of components, with the maximum
+// between samples as a line, and the limit. title may be empty. With fewer than two
+// samples it returns an error.
 func (m *Monitor) WriteSVG(w io.Writer, t Tier, title string) error {
 	if err := m.writes(w); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// rules are those of the optimizers, by name.
+// rules are the rules of the optimizers, by name.
 var rules = map[string]quant8.Rule{
 	"adamw": quant8.AdamW{}, "adam": quant8.Adam{}, "ademamix": quant8.AdEMAMix{}, "lion": quant8.Lion{}, "sgd": quant8.SGD{},
 	"rmsprop": quant8.RMSprop{}, "adagrad": quant8.Adagrad{}, "lamb": quant8.LAMB{}, "lars": quant8.LARS{},
@@ -28,7 +28,7 @@ func (t Task) checkOptimizer() error {
 	return nil
 }
 
-// stateSize is what an optimizer takes: bytes of state, and of the workspace of a step.
+// stateSize holds the bytes of an optimizer's state, and of the workspace of a step.
 type stateSize struct{ state, workspace int64 }
 
 // width returns the bits of a state.
@@ -40,9 +40,9 @@ func width(bits int) int {
 }
 
 // stateBytes returns the bytes of the optimizer's state and of its workspace, as package
-// quant8 counts them: an optimizer is made and told of all parameters, which allocates
-// nothing for them. What Muon leaves to another optimizer, that is all but the matrices of
-// the chain, has AdamW.
+// quant8 counts them: it makes an optimizer and adds all parameters, which allocates
+// nothing for them. Muon takes only the matrices of the chain; all other parameters have
+// AdamW.
 func (t Task) stateBytes(bits int) (stateSize, error) {
 	options := quant8.Options{Bits: width(bits), Chunk: t.Chunk}
 	opt, err := quant8.New(rules[t.Optimizer], options)
@@ -88,12 +88,13 @@ func (t Task) stateBytes(bits int) (stateSize, error) {
 	return size, nil
 }
 
-// maxElements is what an optimizer takes as one parameter; plans on systems of 32 bits are
-// for other machines too.
+// maxElements is the maximum number of elements of one parameter of an optimizer. A plan
+// made on a 32-bit system may be for another machine.
 const maxElements = math.MaxInt / 32
 
-// addParts adds a parameter of n elements, which has the state of its parts: all but the last
-// are whole blocks, and none is so small that its state has another width.
+// addParts adds a parameter of n elements, whose state is the state of its parts. All
+// parts except the last are whole blocks, and no part is so small that its state has
+// another width.
 func addParts(o *quant8.Optimizer, name string, n int64) error {
 	const part = min(maxElements+1, 1<<40) / 2
 	for ; n > maxElements; n -= part {
@@ -104,7 +105,7 @@ func addParts(o *quant8.Optimizer, name string, n int64) error {
 	return o.Add(name, int(n))
 }
 
-// trained yields the parameters that are trained: those of the model, or the pairs of
+// trained yields the trained parameters: the parameters of the model, or the pairs of
 // matrices of its adapters.
 func (t Task) trained() func(yield func(tensor) bool) {
 	if t.Rank == 0 {

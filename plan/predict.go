@@ -4,17 +4,18 @@ import (
 	"fmt"
 )
 
-// Prediction is what a run takes.
+// Prediction is the memory and the time of a run.
 type Prediction struct {
 	Peak    Usage   // the largest number of bytes of each component at one time, by tier
-	Seconds float64 // of a step
+	Seconds float64 // time of a step
 }
 
-// Predict returns what a run of t takes, before anything is allocated. Components add up to
-// what is held at the worst moment, when all of them have their peak.
+// Predict returns the memory and the time of a run of t, before anything is allocated.
+// The sum of the components is the memory if all of them have their peak at the same
+// time.
 //
-// The error wraps snug.ErrConfig when r is no way to do t, and snug.ErrShape when the model
-// is not valid, or on a system of 32 bits has more than that can count.
+// The error wraps snug.ErrConfig when r is not a valid run of t, and snug.ErrShape when
+// the model is not valid, or has counts that a 32-bit system cannot hold.
 func (t Task) Predict(r Run) (Prediction, error) {
 	t, err := t.check()
 	if err == nil {
@@ -39,20 +40,20 @@ func (t Task) predict(r Run) (Prediction, error) {
 	return f.with(t, r, bytes, t.workspaceBytes(r), seconds/float64(r.Micro)+t.lossSeconds(r)), nil
 }
 
-// fixed is what does not depend on the micro-batch.
+// fixed holds the values that do not depend on the micro-batch.
 type fixed struct {
 	usage   Usage
 	scratch int64   // workspace of the optimizer
 	weights int64   // bytes of all weights, wherever they are
-	micro   float64 // seconds of each micro-batch besides those of the chain, and of
-	stream  float64 // transfers beside it
+	micro   float64 // seconds of each micro-batch outside the chain, and of
+	stream  float64 // transfers in parallel with it
 	step    float64 // seconds of the update
-	held    []int64 // where weights are paged, the bytes of the first layers: of 1, 2, ...
-	must    int     // of those, how many the device holds because the other tiers are full
+	held    []int64 // if weights are paged, the bytes of the first layers: of 1, 2, ...
+	must    int     // number of these layers that the device holds because the other tiers are full
 }
 
-// with adds the activations and the workspace of a micro-batch, whose chain and loss take
-// some seconds a sample.
+// with adds the activations and the workspace of a micro-batch, given the seconds of its
+// chain and loss for a sample.
 func (f fixed) with(t Task, r Run, activations, workspace int64, seconds float64) Prediction {
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[OnDevice]
@@ -63,14 +64,15 @@ func (f fixed) with(t Task, r Run, activations, workspace int64, seconds float64
 	return p
 }
 
-// seconds returns the time of a step whose chain and loss take some seconds a sample.
+// seconds returns the time of a step, given the seconds of its chain and loss for a
+// sample.
 func (f fixed) seconds(t Task, r Run, seconds float64) float64 {
 	window := float64(r.Window)
 	return f.step + max(float64(t.Batch)*seconds+window*f.micro, window*f.stream)
 }
 
-// fixed returns the bytes of weights, masters, gradients and state, by tier, and the times
-// that they take.
+// fixed returns the bytes of weights, masters, gradients and state, by tier, and their
+// times.
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	f.scratch = o.workspace
 	all, trained, largest := t.counts()
@@ -128,8 +130,8 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	return f
 }
 
-// counts returns the elements of all parameters, of those that are trained, and of the
-// largest of these.
+// counts returns the elements of all parameters, of the trained parameters, and of the
+// largest trained parameter.
 func (t Task) counts() (all, trained, largest int64) {
 	for p := range t.trained() {
 		trained = plus(trained, p.all())
@@ -142,10 +144,10 @@ func (t Task) counts() (all, trained, largest int64) {
 	return all, trained, largest
 }
 
-// weightBytes returns the bytes of all weights. Those under adapters may be frozen in 4
+// weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4
 // bits: the matrices of the chain as package qlora holds them, in blocks of 64 with the
-// absmax of each in a byte, and for 256 of these another in float32. The others stay in the
-// compute type.
+// absmax of each block in a byte, and a float32 absmax for every 256 of these bytes.
+// Other weights stay in the compute type.
 func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	bytes := all * r.elem()
 	if t.Rank > 0 && r.Frozen == 4 {
@@ -192,9 +194,9 @@ func (t Task) layerBytes(r Run) (sums []int64) {
 	return sums
 }
 
-// gradientBytes returns the bytes of gradients, wherever they are. During the backward pass
-// one is held, and that of a matrix which the loss and the embedding share until both have
-// added to it.
+// gradientBytes returns the bytes of gradients, wherever they are. With steps in the
+// backward pass one gradient is held at a time. The gradient of a matrix that the loss
+// and the embedding share is held until both have added to it.
 func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 	switch r.Gradients {
 	case SumBF16:
@@ -216,7 +218,7 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 	return 4 * (shared + next)
 }
 
-// largestTrained returns the most trained elements of a part of the model.
+// largestTrained returns the maximum number of trained elements of a part of the model.
 func (t Task) largestTrained() int64 {
 	if t.Rank == 0 {
 		return t.Model.largestPart()
@@ -234,12 +236,12 @@ func (t Task) largestTrained() int64 {
 	return largest
 }
 
-// stateOps is the arithmetic of an update of one element, in operations of float32: what
-// makes the times of bench/RESULTS.md at 313 GFLOP/s. States in 8 and 4 bits are decoded and
-// encoded, those in 16 are rounded at random.
+// stateOps is the arithmetic of an update of one element, in float32 operations. The
+// numbers give the times of bench/RESULTS.md at 313 GFLOP/s. States in 8 and 4 bits are
+// decoded and encoded; states in 16 bits are rounded at random.
 var stateOps = map[int]float64{32: 30, 16: 220, 8: 240, 4: 240}
 
-// times sets the seconds of the update and of what each micro-batch does beside the chain.
+// times sets the seconds of the update, and of each micro-batch outside the chain.
 func (f *fixed) times(t Task, r Run, state, trained, here int64) {
 	d, n := t.Device, float64(trained)
 	// Weights are read in forward and backward steps; gradients are read and written.
@@ -275,7 +277,7 @@ func (f *fixed) times(t Task, r Run, state, trained, here int64) {
 	}
 }
 
-// tierRate returns that of transfers from a tier to the device.
+// tierRate returns the rate of transfers from a tier to the device.
 func (d Device) tierRate(t Tier) float64 {
 	if t == OnDisk {
 		return min(d.DiskRate, d.Link)

@@ -36,11 +36,12 @@ func Models() (names []string) {
 	return names
 }
 
-// ModelNamed returns the preset of a name: gpt-1m and gpt-34m are those of examples/gpt;
-// llama-2b has the architecture of Llama at that size. context, unless 0, is the tokens of
-// a sequence of a GPT; one with a table of positions keeps the table of the preset, so that a
-// longer sequence is an error. The error wraps [snug.ErrConfig] and lists the names, or
-// [snug.ErrShape] for a context that the model cannot have.
+// ModelNamed returns the preset of a name: gpt-1m and gpt-34m are the models of
+// examples/gpt; llama-2b has the architecture of Llama with two billion parameters.
+// context, unless 0, is the number of tokens in a sequence of a GPT. A model with a table
+// of positions keeps the table of the preset, so that a longer sequence is an error. The
+// error wraps [snug.ErrConfig] and lists the names, or [snug.ErrShape] for a context that
+// the model cannot have.
 func ModelNamed(name string, context int) (Model, error) {
 	for _, m := range models {
 		if m.name != name {

@@ -6,7 +6,7 @@ import (
 )
 
 // rss reads the resident memory of the process from /proc/self/status, which unlike
-// getrusage does not count what the parent held when it started the process.
+// getrusage does not count the memory of the parent when it started the process.
 type rss struct {
 	file *os.File
 	text [4096]byte
@@ -20,17 +20,17 @@ func openRSS() *rss {
 	return &rss{file: f}
 }
 
-// read returns the bytes that are resident now and the most that ever were, or 0 where the
-// system does not tell. It allocates nothing.
+// read returns the resident bytes now and their maximum so far, or 0 if the system does
+// not report them. It allocates nothing.
 func (r *rss) read() (now, peak int64) {
 	if r.file == nil {
 		return 0, 0
 	}
-	n, _ := r.file.ReadAt(r.text[:], 0) // which ends early, as the text does
+	n, _ := r.file.ReadAt(r.text[:], 0) // the read ends where the text ends
 	return kibibytes(r.text[:n], "VmRSS:"), kibibytes(r.text[:n], "VmHWM:")
 }
 
-// kibibytes returns the number behind a name at the start of a line, in bytes.
+// kibibytes returns the number after a name at the start of a line, in bytes.
 func kibibytes(text []byte, name string) (n int64) {
 	for len(text) > 0 {
 		line := text

@@ -2,7 +2,7 @@
 
 package plan
 
-// rss knows nothing: the system does not tell in a portable way.
+// rss knows nothing: the system does not report memory in a portable way.
 type rss struct{}
 
 func openRSS() *rss { return new(rss) }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// rss asks getrusage for the most memory that the process has had resident. What it has
-// now is not known.
+// rss asks getrusage for the maximum resident memory of the process so far. The present
+// value is unknown.
 type rss struct{ usage syscall.Rusage }
 
 func openRSS() *rss { return new(rss) }

@@ -20,11 +20,12 @@ const (
 	barDistance = 28
 )
 
-// fonts are what most systems have. Nothing in a chart depends on the widths of one: texts
-// fit in the widest.
+// fonts are fonts that most systems have. Nothing in a chart depends on the widths of a
+// font: texts fit in the widest.
 const fonts = `font-family="Helvetica, Arial, sans-serif" font-size="12"`
 
-// legend writes the names of the components beside their colors, in rows from y on.
+// legend writes the names of the components next to their colors, in rows that begin at
+// y.
 func legend(b io.Writer, y int) {
 	const columns, pitch, line = 4, 180, 18
 	for c := range Components {
@@ -48,9 +49,9 @@ type bar struct {
 	bytes Bytes
 }
 
-// WriteSVG draws the device's bytes by component as bars: those of the plan, those with
-// each choice alone undone that saves something, and those without techniques, under the
-// limit. Bars that are longer than four times the limit are cut off.
+// WriteSVG draws the device's bytes by component as bars, with the limit: a bar for the
+// plan, a bar for each choice that saves bytes, with this choice alone undone, and a bar
+// for training without techniques. Bars longer than four times the limit are cut off.
 func (p Plan) WriteSVG(w io.Writer) error {
 	if w == nil {
 		return errNoWriter

@@ -9,9 +9,10 @@ import (
 )
 
 // WriteTable writes the plan as text: the bytes of each component on the device without
-// techniques and with the plan, and those on the host and on disk; the limit, and the rates
-// by which times are predicted; and the choices, with what the device would hold, and its
-// activations take, if each alone were undone. It ends with the lines of [Plan.Explain].
+// techniques and with the plan, and the bytes on the host and on disk; the limit, and the
+// rates by which times are predicted; and the choices, each with the bytes of the device
+// and of its activations if this choice alone were undone. It ends with the lines of
+// [Plan.Explain].
 func (p Plan) WriteTable(w io.Writer) error {
 	if w == nil {
 		return errNoWriter
@@ -54,7 +55,7 @@ func (p Plan) WriteTable(w io.Writer) error {
 	return err
 }
 
-// adapters says what is trained where that is not the model.
+// adapters says what is trained if it is not the model.
 func (t Task) adapters() string {
 	if t.Rank == 0 {
 		return ""
@@ -63,7 +64,7 @@ func (t Task) adapters() string {
 	return fmt.Sprintf(" and %d of adapters", trained)
 }
 
-// rates says by which rates times are predicted.
+// rates gives the rates by which times are predicted.
 func (d Device) rates() string {
 	return fmt.Sprintf("%.3g TFLOP/s in f32, %.3g in 16 bits, %.0f GB/s of memory, %.3g of the link, %.3g of the disk",
 		d.F32/1e12, d.F16/1e12, d.Bandwidth/1e9, d.Link/1e9, d.DiskRate/1e9)

@@ -9,40 +9,43 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// Task is what is to be trained and where. The zero value of an option is its default.
+// Task says what to train and on which device. The zero value of an option is its
+// default.
 type Task struct {
 	Model  Model
 	Device Device
 	Batch  int // samples of a step, over all its micro-batches
 
-	Optimizer string // of package quant8, in lower case; default "adamw"
+	Optimizer string // rule of package quant8, in lower case; default "adamw"
 	LossRows  int    // rows of logits that exist at a time; default 128
 	Chunk     int    // elements of a page of paged state; default 65536
-	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the chain
-	// (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else: of transformers for the
-	// layers that PEFT's target "all-linear" names, and of a [CNN] for its convolutions. A
-	// model without matrices cannot have it.
+	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the
+	// chain (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else. In a
+	// transformer these are the layers of PEFT's target "all-linear", and in a [CNN] its
+	// convolutions. For a model without matrices Rank must be 0.
 	Rank int
 
-	// What Fit may choose from. Lossy values change the arithmetic of a step and are not among
-	// the defaults.
-	Compute   []snug.DType     // of weights and activations; default BF16 and F32
+	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are
+	// not among the defaults.
+	Compute   []snug.DType     // types of weights and activations; default BF16 and F32
 	Masters   []amp.MasterForm // default FullMaster and SplitMaster; NoMaster is lossy
 	Gradients []Gradient       // default SumF32 and InBackward; SumBF16 is lossy
 	StateBits []int            // default 32 and 8; 16 and 4 are lossy
 	Frozen    []int            // bits of the weights under adapters; default 16 and 4
 }
 
-// Gradient is how gradients are held.
+// Gradient says how gradients are held.
 type Gradient int
 
 const (
-	// SumF32 adds those of the micro-batches up in float32, as package accum does.
+	// SumF32 adds up the gradients of the micro-batches in float32, as package accum
+	// does.
 	SumF32 Gradient = iota
 	// SumBF16 adds them up in bfloat16.
 	SumBF16
-	// InBackward steps each parameter as soon as its gradient is there, as StepInBackward of
-	// package quant8 does: one gradient is held at a time, and a step is one micro-batch.
+	// InBackward steps each parameter as soon as its gradient is complete, as
+	// StepInBackward of package quant8 does: one gradient is held at a time, and a step
+	// is one micro-batch.
 	InBackward
 )
 
@@ -56,24 +59,24 @@ func (g Gradient) String() string {
 	return gradientNames[g]
 }
 
-// Run is one way to do a [Task]. The zero value of all but the counts is training without
-// techniques.
+// Run is one way to do a [Task]. The zero value of all fields except the counts is
+// training without techniques.
 type Run struct {
-	Micro     int            // samples of a micro-batch at most
+	Micro     int            // maximum number of samples of a micro-batch
 	Window    int            // micro-batches of a step
-	Compute   snug.DType     // of weights and activations; 0: F32
-	Masters   amp.MasterForm // beside weights of 16 bits
+	Compute   snug.DType     // type of weights and activations; 0: F32
+	Masters   amp.MasterForm // master weights for weights of 16 bits
 	Gradients Gradient
-	StateBits int        // of the optimizer's state; 0: 32
-	Frozen    int        // bits of the weights under adapters, 16 or 4; 0: those of Compute
-	Tiled     bool       // attention in tiles, which keeps a number for a row in the place of all probabilities
-	Remat     remat.Plan // of the chain's layers; without operations: keep all
+	StateBits int        // bits of the optimizer's state; 0: 32
+	Frozen    int        // bits of the weights under adapters, 16 or 4; 0: the bits of Compute
+	Tiled     bool       // attention with tiles, which keeps a number for each row instead of all probabilities
+	Remat     remat.Plan // recomputation in the chain's layers; without operations: keep all
 
-	WeightsOn   Tier // elsewhere than on the device, two layers at a time are there
-	LayersHeld  int  // the first layers of the chain, whose weights are on the device in spite of that
-	GradientsOn Tier // OnHost: one layer's are on the device
-	StateOn     Tier // of masters and state
-	// Cache is the bytes of pages of what is on disk that the host holds at most.
+	WeightsOn   Tier // OnHost or OnDisk: two layers at a time are on the device
+	LayersHeld  int  // number of first layers whose weights stay on the device nevertheless
+	GradientsOn Tier // OnHost: the gradients of one layer are on the device
+	StateOn     Tier // tier of masters and state
+	// Cache is the maximum number of bytes of pages of the disk that the host holds.
 	Cache int64
 }
 
@@ -118,8 +121,8 @@ func (t Task) check() (Task, error) {
 	return t, t.checkOptimizer()
 }
 
-// checkSizes reports whether all that is counted is far below the largest int64, and counts
-// of rows and of logits below the largest int, which on systems of 32 bits is smaller.
+// checkSizes reports whether all counts are far below the largest int64, and counts of
+// rows and of logits below the largest int, which is smaller on 32-bit systems.
 func (t Task) checkSizes() error {
 	h, adapters, kept := t.Model.Head, 0.0, 0.0
 	for _, l := range t.Model.Layers {
@@ -189,7 +192,7 @@ func setDefault[T any](list *[]T, values ...T) {
 	}
 }
 
-// checkRun reports whether r is a way to do t.
+// checkRun reports whether r is a valid run of t.
 func (t Task) checkRun(r Run) error {
 	problem := ""
 	switch {
