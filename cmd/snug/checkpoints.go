@@ -17,15 +17,15 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// checkpoints checks the checkpoints of a folder, or the folder if it is one itself. is says
-// whether there is one, else nothing was done.
+// checkpoints checks the checkpoints of a folder, or the folder itself if it is a
+// checkpoint. is says whether there is one; otherwise nothing was done.
 func (v *verifier) checkpoints(path string) (is bool, err error) {
 	whole, name, err := absolute(path)
 	if err != nil {
 		return true, v.note(path, "", err)
 	}
 	if checkpoint.IsUnfinished(name) || checkpoint.IsScratch(name) && path != v.root {
-		return true, fs.SkipDir // what lasts of a run is in its checkpoints
+		return true, fs.SkipDir // only the checkpoints of a run last
 	}
 	if checkpoint.IsName(name) {
 		if v.runs[filepath.Dir(path)] {
@@ -38,7 +38,7 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 		return true, fs.SkipDir
 	}
 	if !holdsCheckpoints(path) {
-		if !hasHeader(path) { // one that was moved aside has any name
+		if !hasHeader(path) { // a checkpoint that was moved aside has any name
 			return false, nil
 		}
 		c, err := checkpoint.Check(files.OS(filepath.Dir(whole)), name)
@@ -60,8 +60,8 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 	return true, nil
 }
 
-// header checks a file with the name of a checkpoint's header that was given itself, or
-// lies in a folder of checkpoints. Headers of other programs are passed over.
+// header checks a file with the name of a checkpoint's header. The command line names it,
+// or it lies in a folder of checkpoints. Headers of other programs are skipped.
 func (v *verifier) header(path string) error {
 	dir, is, err := headerOf(path)
 	if err != nil || !is {
@@ -74,8 +74,8 @@ func (v *verifier) header(path string) error {
 	return v.note(path, checkpointText(c), err)
 }
 
-// headerOf returns the folder of a file with the name of a header, and whether it is that
-// of a checkpoint.
+// headerOf returns the folder of a file with the name of a header, and whether it is the
+// header of a checkpoint.
 func headerOf(path string) (dir string, is bool, err error) {
 	whole, _, err := absolute(path)
 	if err != nil {
@@ -89,7 +89,7 @@ func headerOf(path string) (dir string, is bool, err error) {
 	return dir, is, err
 }
 
-// isHeader says whether a file is meant as the header of a checkpoint.
+// isHeader says whether a file looks like the header of a checkpoint.
 func isHeader(path string) (bool, error) {
 	f, _, err := files.Open(path)
 	if err != nil {
@@ -99,8 +99,8 @@ func isHeader(path string) (bool, error) {
 	return checkpoint.IsHeader(text), errors.Join(err, f.Close())
 }
 
-// hasHeader says whether a folder has the header of a checkpoint. Where it cannot be read,
-// it has not.
+// hasHeader says whether a folder has the header of a checkpoint. A folder that cannot be
+// read has none.
 func hasHeader(path string) bool {
 	is, err := isHeader(filepath.Join(path, checkpoint.HeaderName))
 	return is && err == nil
@@ -120,7 +120,7 @@ func holdsCheckpoints(path string) bool {
 	})
 }
 
-// checkpointText says in a line what a checkpoint is.
+// checkpointText describes a checkpoint in a line.
 func checkpointText(c *checkpoint.Checkpoint) string {
 	if c == nil {
 		return ""
@@ -128,8 +128,8 @@ func checkpointText(c *checkpoint.Checkpoint) string {
 	return fmt.Sprintf("checkpoint of run %v, step %d, %d parts, %s", c.Run, c.Step, len(c.Parts), plan.FormatBytes(c.Bytes()))
 }
 
-// inspectCheckpoint describes a checkpoint by its header; the sums of its parts are for
-// snug verify.
+// inspectCheckpoint describes a checkpoint by its header. snug verify checks the sums of
+// its parts.
 func inspectCheckpoint(dir string) (*content, error) {
 	found, err := checkpoint.DescribeOne(files.OS(filepath.Dir(dir)), filepath.Base(dir))
 	if err != nil {
@@ -192,10 +192,10 @@ func inspectPart(r io.ReaderAt, size int64) (*content, error) {
 	return c, nil
 }
 
-// description returns the lines of what a checkpoint says of its run.
+// description returns the lines in which a checkpoint describes its run.
 func description(text json.RawMessage) (lines []string) {
 	if text == nil {
-		return nil // no checkpoint
+		return nil // not a checkpoint
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
@@ -216,7 +216,7 @@ func compact(text json.RawMessage) string {
 	if s, ok := value.(string); ok {
 		return s
 	}
-	b, err := json.Marshal(text) // which leaves out spaces
+	b, err := json.Marshal(text) // without spaces
 	if err != nil {
 		return string(text)
 	}

@@ -32,7 +32,7 @@ func completionCommand() *command {
 	}
 }
 
-// completes returns the flag's name and what completes its value.
+// completes returns the flag's name and the words that complete its value.
 func completes(flag string) (name, values string) {
 	name, values, _ = strings.Cut(flag, ":")
 	return name, values

@@ -15,12 +15,12 @@ import (
 func devicesCommand() *command {
 	return &command{
 		name: "devices", summary: "the devices of this machine, and the presets of plan", flags: []string{"-json"},
-		help: `Lists what snug.Open can open here, with the memory that it has and that is free, and
-the presets of snug plan -device, with the rates that it counts with.
+		help: `Lists the devices that snug.Open can open here, with their memory and free memory, and
+the presets of snug plan -device, with the rates by which it predicts times.
 
-  -json   write JSON in the place of text
+  -json   write JSON instead of text
 
-GPUs are part of a program that is built with them:
+GPUs need a program that is built for them:
 
   go install -tags cuda github.com/snug-ml/snug/cmd/snug@latest     Linux and Windows
   go install -tags metal github.com/snug-ml/snug/cmd/snug@latest    macOS
@@ -65,7 +65,7 @@ func runDevices(c *call) error {
 		out.Presets = append(out.Presets, presetReport{d.Name, d.Memory, d.Memory - d.Reserved, d.Unified, d.F32, d.F16, d.Bandwidth})
 	}
 	if broken != nil {
-		fmt.Fprintf(c.stderr, "snug: %s\n", oneLine(broken)) // the others are listed all the same
+		fmt.Fprintf(c.stderr, "snug: %s\n", oneLine(broken)) // the other devices are still listed
 	}
 	if asJSON {
 		return writeJSON(c.stdout, out)
@@ -86,7 +86,7 @@ func runDevices(c *call) error {
 	return t.Flush()
 }
 
-// describe opens a device for what it tells.
+// describe opens a device and returns its description.
 func describe(name string) (d deviceReport) {
 	d.Name = name
 	dev, err := snug.Open(name)

@@ -13,9 +13,9 @@ usage: snug COMMAND [flags] [arguments]
 `
 
 const closing = `
-snug help COMMAND tells more of a command. Sizes are written as 512KiB, 1.5GiB or 24GB:
+snug help COMMAND describes a command. Write sizes as 512KiB, 1.5GiB or 24GB:
 KiB, MiB, GiB count in powers of 1024, KB, MB, GB in powers of 1000.
-The exit status is 0 when all is well, 1 when not, such as when nothing fits or a file is
+The exit status is 0 for success, 1 for failure, such as when nothing fits or a file is
 damaged, and 2 for a wrong command line.
 `
 

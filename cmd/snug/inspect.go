@@ -38,35 +38,35 @@ func inspectCommand() *command {
                                   each of them
   a saved plan of recomputation   its name, stages and operations
   a checkpoint (DIR/step-00000025), or its run.json
-                                  the run, the step, what the run says of itself, and the parts
-  a folder of checkpoints         the checkpoints, and what the run says of itself
+                                  the run, its description, the step, and the parts
+  a folder of checkpoints         the checkpoints, and the run's description
   a part of a checkpoint          the run, the step, and the saved state in it
   the folder of a store, or its snug.index
                                   its blobs and tensors, and the CRC-32C of each
 
 For a single saved state or part, inspect reads all of it and checks the checksum. For a
-checkpoint, a store or a safetensors file it checks the description only: snug verify reads
-the rest of checkpoints and stores. The bytes of a parameter are those of its state.
+checkpoint, a store or a safetensors file it checks only the description: snug verify reads
+the rest of checkpoints and stores. The bytes of a parameter are the bytes of its state.
 
   -sum    also read the tensors of a safetensors file, and list the CRC-32C of each
-  -json   write JSON in the place of text
+  -json   write JSON instead of text
 `,
 		run: runInspect,
 	}
 }
 
-// content is what a file holds.
+// content is the content of a file.
 type content struct {
 	Format   string            `json:"format"`
 	Version  uint32            `json:"version,omitempty"`
 	Bytes    int64             `json:"bytes"`
 	Note     string            `json:"note,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Run      string            `json:"run,omitempty"` // of a checkpoint, as Step and About
+	Run      string            `json:"run,omitempty"` // run of a checkpoint, as Step and About
 	Step     int               `json:"step,omitempty"`
 	About    json.RawMessage   `json:"about,omitempty"`
 	Entries  []entry           `json:"entries"`
-	States   []*content        `json:"states,omitempty"` // of a file with more than one
+	States   []*content        `json:"states,omitempty"` // states of a file with more than one
 }
 
 // entry is a tensor, a blob or a parameter.
@@ -138,8 +138,8 @@ func (c *content) print(w io.Writer) error {
 	return nil
 }
 
-// printable returns a name without what would upset a terminal or the table: it is quoted
-// where it is no UTF-8 or holds a character that is not seen.
+// printable returns a name that is safe for a terminal and the table: it is quoted if it
+// is not UTF-8 or holds an invisible character.
 func printable(s string) string {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) }) {
 		return strconv.QuoteToGraphic(s)
@@ -186,7 +186,7 @@ func inspectFolder(path string) (*content, error) {
 		return inspectCheckpoint(whole)
 	case holdsCheckpoints(path):
 		return inspectRun(path)
-	case hasHeader(path): // one that was moved aside
+	case hasHeader(path): // a checkpoint that was moved aside
 		return inspectCheckpoint(whole)
 	}
 	return inspectStore(path)
@@ -209,7 +209,7 @@ func inspectStore(dir string) (*content, error) {
 	return c, nil
 }
 
-// inspectFile describes a file of size bytes, whose checksum it checks if it has one.
+// inspectFile describes a file of size bytes, and checks its checksum if it has one.
 func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	if size == 0 {
 		return nil, fmt.Errorf("the file is empty: %w", snug.ErrCorrupt)
@@ -229,7 +229,7 @@ func inspectFile(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	return inspectTensors(r, size, sum)
 }
 
-// inspectState describes saved states, of which a file has one or several in a row.
+// inspectState describes the saved states of a file, one or several in a row.
 func inspectState(r io.ReaderAt, size int64) (*content, error) {
 	list, err := state.DescribeAll(r, size)
 	if err != nil {
@@ -256,7 +256,7 @@ func inspectState(r io.ReaderAt, size int64) (*content, error) {
 	}, nil
 }
 
-// inspectPlan describes JSON, which is a plan of recomputation or none of snug's files.
+// inspectPlan describes JSON: a plan of recomputation, or a file of another program.
 func inspectPlan(r io.ReaderAt, size int64) (*content, error) {
 	const limit = 64 << 20
 	text := make([]byte, min(size, limit+1))

@@ -9,7 +9,7 @@
 //	snug version                               what this program is built of
 //	snug completion bash                       completion for a shell
 //
-// It exits with 0 when all is well, with 1 when not, such as when nothing fits or a file is
+// It exits with 0 for success, with 1 for failure, such as when nothing fits or a file is
 // damaged, and with 2 for a wrong command line.
 package main
 
@@ -30,12 +30,12 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// command is one of the program's.
+// command is one command of the program.
 type command struct {
 	name, args, summary string
 	help                string
-	flags               []string // with what completes their values behind a colon: names by spaces, or "file"
-	operands            string   // what completes those: as of flags
+	flags               []string // each with completions of its value after a colon: names separated by spaces, or "file"
+	operands            string   // completions of the operands, as in flags
 	run                 func(c *call) error
 }
 
@@ -69,9 +69,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// oneLine joins the lines of an error, and leaves out the names that packages put before
-// theirs, since the command line named one, and what kind of error it is where that follows
-// a sentence. What a terminal would obey, as in the names of files, is escaped.
+// oneLine joins the lines of an error. It leaves out the names that packages put before
+// their errors, because the command line named one, and the kind of the error if it
+// follows a sentence. Characters that control a terminal, for example in the names of
+// files, are escaped.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
 	for i, line := range lines {
@@ -91,7 +92,7 @@ func oneLine(err error) string {
 	return escaped(strings.Join(parts, ": "))
 }
 
-// escaped returns a text with what is not seen as it is written in Go.
+// escaped returns a text with invisible characters written as in Go.
 func escaped(text string) string {
 	if printable(text) == text {
 		return text
@@ -130,7 +131,7 @@ func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	return err
 }
 
-// commands are all of the program's, in the order in which help has them.
+// commands are all commands of the program, in the order of help.
 func commands() []*command {
 	return []*command{planCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
@@ -151,8 +152,8 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// parse parses flags, and checks the number of operands: from fewest to
-// most unless that is negative.
+// parse parses flags, and checks the number of operands: from fewest to most, without a
+// maximum if most is negative.
 func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string, error) {
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)

@@ -56,7 +56,7 @@ The plan chooses from these comma-separated lists. The values after "or" change 
 results of a step, so the plan uses them only when you name them:
 
   -compute LIST      types of weights and activations; default bf16,f32; or f16
-  -masters LIST      master weights beside 16-bit weights: full (4 bytes), split (2 bytes);
+  -masters LIST      master weights for 16-bit weights: full (4 bytes), split (2 bytes);
                      or none
   -gradients LIST    f32 (sums in float32), in-backward (one gradient at a time, in a single
                      micro-batch); or bf16 (sums in bfloat16)
@@ -170,7 +170,7 @@ func runPlan(c *call) error {
 	case errors.As(err, &miss):
 		return err
 	case err != nil:
-		return usageError{err} // what it says of the model or an option
+		return usageError{err} // an error of the model or an option
 	}
 	if f.output != "" {
 		if err := writeSVG(f.output, p); err != nil {
@@ -183,13 +183,13 @@ func runPlan(c *call) error {
 	return p.WriteTable(c.stdout)
 }
 
-// defaultDevice is assumed where none is named, and what is printed says so.
+// defaultDevice is assumed if no device is named; the output says so.
 const (
 	defaultDevice = "24GB"
 	assumed       = " (assumed, as no -device is named)"
 )
 
-// task returns what the flags describe, and the limit.
+// task returns the task that the flags describe, and the limit.
 func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 	if f.model == "" {
 		return t, 0, usagef("plan: want -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
@@ -224,7 +224,7 @@ func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 	return t, limit, f.choices(&t)
 }
 
-// choices parses the lists of what may be chosen.
+// choices parses the lists of choices.
 func (f *planFlags) choices(t *plan.Task) (err error) {
 	if t.Compute, err = list("compute", f.compute, snug.ParseDType); err != nil {
 		return err
@@ -285,7 +285,7 @@ func named[T fmt.Stringer](values ...T) func(string) (T, error) {
 	}
 }
 
-// readModel returns a preset, or what a file or the input describes.
+// readModel returns a preset, or the model that a file or the input describes.
 func (f *planFlags) readModel(c *call) (plan.Model, error) {
 	m, err := plan.ModelNamed(f.model, f.context)
 	if err == nil {

@@ -15,7 +15,7 @@ type report struct {
 	Parameters int64              `json:"parameters"`
 	Context    int                `json:"context,omitempty"` // tokens of a sample
 	Device     string             `json:"device"`
-	Assumed    bool               `json:"device_assumed,omitempty"` // none was named
+	Assumed    bool               `json:"device_assumed,omitempty"` // no device was named
 	Limit      int64              `json:"limit_bytes"`
 	Batch      int                `json:"batch"`
 	Run        runReport          `json:"run"`
@@ -91,7 +91,7 @@ func planReport(p plan.Plan) report {
 	return out
 }
 
-// missReport is what there is to say when nothing fits.
+// missReport is the JSON for the case that nothing fits.
 func missReport(e *plan.MissError) any {
 	type change struct {
 		What    string  `json:"change"`

@@ -20,23 +20,23 @@ import (
 func verifyCommand() *command {
 	return &command{
 		name: "verify", args: "FILE|DIR", summary: "whether a store or a checkpoint is whole", flags: []string{"-q"}, operands: "file",
-		help: `Reads all of a store, of a checkpoint, of any folder of them, or of one file, and compares
-it with its checksums. It writes a line for each thing that it has checked:
+		help: `Reads a whole store, a checkpoint, any folder of them, or one file, and compares the bytes
+with the checksums. It writes a line for each store, checkpoint or file that it has checked:
 
   a store (snug.index, snug.pages)   every page that was committed; the store must not be in use
   a checkpoint (step-00000025)       its header run.json and the SHA-256 of its parts, that they belong
-                                     together, and that all checkpoints of a folder are of one run
+                                     together, and that a folder has checkpoints of one run only
   a part of a checkpoint by itself   its SHA-256
   saved states, one or more          the CRC-32C of each, and that nothing follows the last
   a .safetensors file                its description: it has no checksum
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is
-in use, and when there is nothing to check. Files of other kinds are passed over. A folder of
-checkpoints may be in use: verify passes over what its owner has not finished, and its pages.
-A link that is given is followed, and so are links to files inside of a folder. A link to a
-folder there, or to nothing, could not be read.
+in use, and when there is nothing to check. Files of other kinds are skipped. A folder of
+checkpoints may be in use: verify skips its pages and the checkpoints that are not finished.
+verify follows a link that is its argument, and links to files inside a folder. A link to a
+folder there, or to nothing, counts as unread.
 
-  -q   write only what is damaged or could not be read
+  -q   write only the lines of damaged and unread files
 `,
 		run: runVerify,
 	}
@@ -62,7 +62,7 @@ func runVerify(c *call) error {
 	return nil
 }
 
-// walk checks a file, or all of a folder. A link to one of them stands for it.
+// walk checks a file or a whole folder. It follows a link to one of them.
 func (v *verifier) walk(root string) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -92,12 +92,12 @@ func (v *verifier) walk(root string) error {
 type verifier struct {
 	out                      io.Writer
 	quiet                    bool
-	root                     string          // as it was given
-	checked, damaged, unread int             // of the first
+	root                     string          // as on the command line
+	checked, damaged, unread int             // damaged and unread are parts of checked
 	runs                     map[string]bool // folders of checkpoints
 }
 
-// note writes what was found of path. The error is that of the output.
+// note writes the result for path. The error is an error of the output.
 func (v *verifier) note(path, what string, err error) error {
 	v.checked++
 	switch {
@@ -113,7 +113,7 @@ func (v *verifier) note(path, what string, err error) error {
 	return err
 }
 
-// visit checks a folder or a file, if it is one of those that can be.
+// visit checks a folder or a file if verify knows its kind.
 func (v *verifier) visit(path string, d fs.DirEntry) error {
 	if d.IsDir() {
 		if is, err := v.checkpoints(path); is {
@@ -134,7 +134,7 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 			return v.note(path, "", fmt.Errorf("a symbolic link that leads nowhere: %w", err))
 		}
 		if !info.Mode().IsRegular() {
-			return v.note(path, "", errors.New("a symbolic link to no regular file, which is not followed here"))
+			return v.note(path, "", errors.New("a symbolic link to something other than a regular file, which is not followed here"))
 		}
 	} else if !d.Type().IsRegular() {
 		return nil

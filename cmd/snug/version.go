@@ -17,13 +17,13 @@ func versionCommand() *command {
 repository, the Go that built it, the system, the instructions of the CPU that kernels use
 (SNUG_CPU lowers them), and the backends that are built in.
 
-  -json   write JSON in the place of text
+  -json   write JSON instead of text
 `,
 		run: runVersion,
 	}
 }
 
-// versionReport is what a program is built of.
+// versionReport describes the build of a program.
 type versionReport struct {
 	Module       string   `json:"module"`
 	Version      string   `json:"version"`
@@ -44,7 +44,7 @@ func runVersion(c *call) error {
 	info, _ := debug.ReadBuildInfo()
 	tier, err := bestTier()
 	if err != nil {
-		return usageError{err} // of SNUG_CPU
+		return usageError{err} // error of SNUG_CPU
 	}
 	r := versionOf(info)
 	r.Instructions, r.Backends = tier.String(), append([]string{"cpu"}, driver.Kinds()...)
@@ -54,8 +54,8 @@ func runVersion(c *call) error {
 	return r.write(c)
 }
 
-// versionOf returns what the build tells of the module, wherever it is in the program. info
-// may be nil.
+// versionOf returns the build's information about the module, as the main module or a
+// dependency. info may be nil.
 func versionOf(info *debug.BuildInfo) versionReport {
 	r := versionReport{Module: modulePath, Version: "(unknown)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {
