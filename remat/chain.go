@@ -10,37 +10,36 @@ import (
 // Stage is one step of a chain. A is the type of activations and their
 // gradients, S of what a stage saves for its backward step.
 //
-// Forward and ForwardSave compute the same y from the same x, to the bit: that
-// is what makes recomputed values as good as kept ones. A stage with dropout
-// draws its random numbers from a counter, not from a sequence.
+// Forward and ForwardSave compute the same y from the same x, to the bit, so recomputed
+// values equal kept ones. A stage with dropout draws its random numbers from a counter, not
+// from a sequence.
 //
-// No two values share memory, except that y is part of s, that s may be y and nothing
-// more, and that dx may be dy; x is only borrowed. A step that fails, by an error or a panic, leaves nothing
-// of its results behind.
+// Values share no memory, with three exceptions: y is part of s, s may consist of y alone,
+// and dx may be dy. A stage only borrows x. A step that fails, by an error or a panic,
+// leaves no results behind.
 type Stage[A, S any] interface {
 	// Forward returns the output for x and keeps nothing else.
 	Forward(ctx context.Context, x A) (y A, err error)
 	// ForwardSave returns the output for x and what Backward needs. y belongs
 	// to s and lives as long as s.
 	ForwardSave(ctx context.Context, x A) (y A, s S, err error)
-	// Backward returns the gradient with respect to x, given the one with
-	// respect to y. It takes ownership of dy, whether it succeeds or not: it
-	// releases dy or returns the same memory as dx. It does not release s.
+	// Backward returns the gradient with respect to x from the gradient with respect to y. It
+	// takes ownership of dy, whether it succeeds or not: it releases dy or returns the same
+	// memory as dx. It does not release s.
 	Backward(ctx context.Context, x A, s S, dy A) (dx A, err error)
 }
 
 // Resaver is a [Stage] that stops early: where a plan computes a saved set again and
 // nothing uses the output in it, a run calls Resave instead of ForwardSave.
 type Resaver[A, S any] interface {
-	// Resave returns what ForwardSave saves, to the bit and of the same size, but
-	// for the output, which may have any value.
+	// Resave returns the saved set of ForwardSave, to the bit and of the same size,
+	// except for the output in it, which may have any value.
 	Resave(ctx context.Context, x A) (s S, err error)
 }
 
-// Chain is a sequence of stages and how to measure and release their values.
-// It is not changed by running it: one Chain may have any number of runs at
-// the same time, also one within a stage of another, as long as its stages
-// allow that.
+// Chain is a sequence of stages and the functions that measure and release their values.
+// A run does not change it. One Chain may have any number of runs at the same time, also
+// a run within a stage of another, as long as its stages allow that.
 type Chain[A, S any] struct {
 	Stages []Stage[A, S]
 
@@ -88,10 +87,9 @@ type Chain[A, S any] struct {
 // a stage, of loss or of a function of c leaves it; Run does not recover from
 // panics. ctx is checked before every operation.
 //
-// The error is that of the stage, the loss or ctx, and then dx and the Report
-// are zero; or it wraps [snug.ErrConfig] when the chain, the plan or an argument
-// is not valid and [snug.ErrShape] when the numbers of stages differ, and then
-// nothing has run.
+// The error comes from the stage, the loss or ctx, and then dx and the Report are zero. Or
+// it wraps [snug.ErrConfig] when the chain, the plan or an argument is not valid, or
+// [snug.ErrShape] when the numbers of stages differ, and then nothing has run.
 //
 // Run makes a [Runner], which takes memory proportional to the plan's length.
 // Keep one for repeated steps.
@@ -103,9 +101,9 @@ func (c *Chain[A, S]) Run(ctx context.Context, plan Plan, x A, loss func(y A) (d
 	return r.Run(ctx, x, loss)
 }
 
-// Eval returns the output of the chain for x, without a backward pass. It holds
-// two values at most, x included, and does not need Bytes and SavedBytes. The
-// caller keeps x and owns y. Errors and panics are as those of [Chain.Run].
+// Eval returns the output of the chain for x, without a backward pass. It holds at most
+// two values, x included, and does not need Bytes and SavedBytes. The caller keeps x and
+// owns y. Errors and panics are the same as in [Chain.Run].
 func (c *Chain[A, S]) Eval(ctx context.Context, x A) (y A, err error) {
 	if err := c.checkStages(); err != nil {
 		return y, err

@@ -8,9 +8,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Copy is the copy of a value, an activation or a saved set, in a tier. Transfers go on
-// while other stages compute; the executor waits for a transfer when the plan's next
-// operation needs it. It calls the methods from one goroutine.
+// Copy is a copy of a value, an activation or a saved set, in a tier. Transfers run while
+// other stages compute; the executor waits for a transfer when the plan's next operation
+// needs it. It calls the methods from one goroutine.
 type Copy[V any] interface {
 	// Bytes returns the size of the copy in its tier.
 	Bytes() int64
@@ -22,16 +22,16 @@ type Copy[V any] interface {
 	Load(ctx context.Context) (V, error)
 	// Loaded waits until the value of the last Load is complete.
 	Loaded(ctx context.Context) error
-	// Release frees the copy. It stops transfers that go on, or waits for them,
+	// Release frees the copy. It stops its running transfers or waits for them,
 	// because the executor releases their values next.
 	Release()
 }
 
-// copies is what is outside of a slot's own value.
+// copies is the state of a slot outside of its own value.
 type copies[A, S any] struct {
 	copied  form
 	tier    Tier
-	output  Copy[A] // one of both, by copied
+	output  Copy[A] // output or saved, by copied
 	saved   Copy[S]
 	bytes   int64
 	loading bool // the value comes from the copy and may not be complete
@@ -73,7 +73,7 @@ func (c *Chain[A, S]) checkCopies(plan Plan) error {
 	return nil
 }
 
-// ready waits until what is loaded of the result of stage i is complete.
+// ready waits until the loads of the result of stage i are complete.
 func (r *Runner[A, S]) ready(ctx context.Context, i int) error {
 	if i < 0 || !r.slots[i].loading {
 		return nil

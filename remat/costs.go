@@ -70,8 +70,8 @@ func (c Costs) Validate() error {
 	return c.Disk.validate(Disk)
 }
 
-// maxTime limits times and rates, and minRate rates, so that no sum of times and no
-// product of one and a size is infinite.
+// maxTime limits times and rates, and minRate limits rates, so that sums of times and
+// products of a time and a size are finite.
 const (
 	maxTime = 1e200
 	minRate = 1e-30
@@ -97,7 +97,7 @@ func (c Costs) value(i int) int64 {
 	return c.Stages[i-1].Output
 }
 
-// rates returns those of a tier.
+// rates returns the rates of a tier.
 func (c Costs) rates(t Tier) Rates {
 	if t == Host {
 		return c.Host

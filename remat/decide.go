@@ -35,9 +35,8 @@ type decided struct {
 	state
 	ops       []Op
 	decisions []decision
-	// lag is how many stages later than possible a value is dropped that is being
-	// copied, and how many earlier than needed one is loaded, so that transfers
-	// overlap with computation.
+	// lag delays the drop of a value that is being copied by this many stages, and starts
+	// loads this many stages early, so that transfers overlap with computation.
 	lag int
 }
 
@@ -62,7 +61,7 @@ func (w *decided) do(kind Kind, stage int) {
 	w.ops = append(w.ops, op)
 }
 
-// forward appends the forward step of stage i, and what can be done after it.
+// forward appends the forward step of stage i and the operations that it allows.
 func (w *decided) forward(i int) {
 	last := i == len(w.decisions)-1
 	d := w.decisions[i]
@@ -82,7 +81,7 @@ func (w *decided) forward(i int) {
 	}
 }
 
-// drop drops what is held of the result of stage i in device memory.
+// drop drops the values that device memory holds of the result of stage i.
 func (w *decided) drop(i int) {
 	switch w.results[i].form {
 	case output:
@@ -99,7 +98,7 @@ func (w *decided) load(i int) {
 	}
 }
 
-// backward appends the backward step of stage i, and what it needs.
+// backward appends the backward step of stage i and the operations that it needs.
 func (w *decided) backward(i int) {
 	w.load(i - 1)
 	from := i // the first stage to be computed again

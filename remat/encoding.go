@@ -23,7 +23,7 @@ type planJSON struct {
 	CRC32   string `json:"crc32"`
 }
 
-// checksum covers all that the plan says.
+// checksum covers all fields of the plan.
 func (j planJSON) checksum() string {
 	text := fmt.Sprintf("%d\x00%s\x00%d\x00%s", j.Version, j.Name, j.Stages, j.Ops)
 	return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(text)))
@@ -59,10 +59,9 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ParsePlan reads the JSON form of one plan. Every key must be there once, in its
-// own case, and nothing else. The error wraps [snug.ErrCorrupt] when the text is
-// malformed, of another version, fails its checksum, or holds a plan that is not
-// valid.
+// ParsePlan reads the JSON form of one plan. Every key must occur once, in its own case,
+// and no other key. The error wraps [snug.ErrCorrupt] when the text is malformed, of
+// another version, fails its checksum, or holds a plan that is not valid.
 func ParsePlan(data []byte) (Plan, error) {
 	var j planJSON
 	exact := strictjson.Options{Complete: true, MaxBytes: len(data)} // which the caller has in memory
@@ -89,9 +88,9 @@ func ParsePlan(data []byte) (Plan, error) {
 	return p, nil
 }
 
-// UnmarshalJSON reads the JSON form of costs, which has the keys of their fields in
-// the same case, each once, and no others. The error wraps [snug.ErrCorrupt].
-// [Costs.Validate] says whether the numbers make sense.
+// UnmarshalJSON reads the JSON form of costs, whose keys are the keys of the fields in the
+// same case, each once, and no others. The error wraps [snug.ErrCorrupt]. [Costs.Validate]
+// checks the numbers.
 func (c *Costs) UnmarshalJSON(data []byte) error {
 	type plain Costs // without this method
 	exact := strictjson.Options{Complete: true, MaxBytes: len(data)}

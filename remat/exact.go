@@ -14,16 +14,16 @@ const (
 	exactNodes  = 1 << 20
 )
 
-// Exact returns the fastest of all plans of a chain of up to 24 stages whose simulated peak
-// is at most budget bytes, also of those that drop a value, compute it again and store it
-// again before its backward step. Of equally fast plans it has one with the fewest forward
-// steps.
+// Exact returns the fastest plan of a chain of up to 24 stages whose simulated peak is at
+// most budget bytes. The plans include non-persistent ones, which drop a value, compute it
+// again and store it again before its backward step. Of equally fast plans it returns one
+// with the fewest forward steps.
 //
-// It is an A* search over what can be held between two operations. Values are
-// dropped where the next operation does not fit otherwise. The lower bound of the
-// remaining time is a knapsack: what does not fit besides the needs of a later
-// backward step is computed again. Chains of 16 random stages take seconds at
-// the smallest budgets, and milliseconds from a half of what [KeepAll] takes on.
+// It is an A* search over the sets of values held between two operations. Values are
+// dropped only when the next operation does not fit otherwise. The lower bound of the
+// remaining time is a knapsack: saved sets that do not fit next to the needs of a later
+// backward step are computed again. Chains of 16 random stages take seconds at the smallest
+// budgets, and milliseconds at half of the memory of [KeepAll] or more.
 //
 // The error is a [*BudgetError] when no plan fits; it wraps [snug.ErrConfig]
 // when c is not valid, has more than 24 stages, or leads to more than 2^20 states,
@@ -88,8 +88,8 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 	return s, nil
 }
 
-// leastPeak returns the smallest peak of all plans, given the smallest known one,
-// which it is if there are more than limit states. It is a search for the path whose largest cost is smallest.
+// leastPeak returns the smallest peak of all plans, or known, the smallest known one, if
+// there are more than limit states. It searches the path whose largest cost is smallest.
 func leastPeak(c Costs, known int64, limit int) int64 {
 	var (
 		open  openNodes
@@ -137,10 +137,10 @@ func leastPeak(c Costs, known int64, limit int) int64 {
 	return known
 }
 
-// dropEarly returns the operations with every drop right after the last use of
-// what it drops.
+// dropEarly returns the operations with every drop moved right after the last use of
+// the dropped value.
 func dropEarly(ops []Op, stages int) []Op {
-	lastUse := make([]int, stages)  // of what is held of each stage's output
+	lastUse := make([]int, stages)  // of the values held of each stage's output
 	drops := make([][]Op, len(ops)) // to follow each operation
 	for i, op := range ops {
 		if op.Kind == DropOutput || op.Kind == DropSaved {

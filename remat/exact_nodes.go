@@ -1,8 +1,8 @@
 package remat
 
-// holding is what is held between two operations: the forms of the outputs of
-// all stages, two bits each, and above them the stage whose backward step comes
-// next, plus one.
+// holding is a set of values held between two operations: the forms of the outputs of
+// all stages, two bits each, and above them the number of the stage whose backward step
+// comes next, plus one.
 type holding uint64
 
 const nextShift = 2 * exactStages
@@ -12,7 +12,7 @@ func (h holding) form(i int) form            { return form(h >> (2 * i) & 3) }
 func (h holding) with(i int, f form) holding { return h&^(3<<(2*i)) | holding(f)<<(2*i) }
 func (h holding) hasInput(i int) bool        { return i == 0 || h.form(i-1) != absent }
 
-// bytes returns the size of what is held, with a_0 and the gradient.
+// bytes returns the size of the held values, with a_0 and the gradient.
 func (h holding) bytes(c Costs) int64 {
 	t := h.next()
 	bytes := c.Input + c.value(t+1)
@@ -27,7 +27,7 @@ func (h holding) bytes(c Costs) int64 {
 	return bytes
 }
 
-// after returns what is held after an operation that is possible.
+// after returns the values held after a possible operation.
 func (h holding) after(op Op) holding {
 	switch op.Kind {
 	case ForwardDiscard:
@@ -40,8 +40,7 @@ func (h holding) after(op Op) holding {
 	return h.with(op.Stage, absent)
 }
 
-// openNode is a node to be expanded, and a lower bound of what the plans that it
-// leads to take.
+// openNode is a node to be expanded, and a lower bound of the work of plans through it.
 type openNode struct {
 	least int64
 	node  int32
@@ -85,7 +84,7 @@ func (o *openNodes) pop() openNode {
 	return top
 }
 
-// nodeIndex is a hash table of nodes by what they hold, with linear probing.
+// nodeIndex is a hash table of nodes by their holding, with linear probing.
 type nodeIndex struct {
 	slots []nodeSlot
 	count int // of the used ones

@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// search is A* over what can be held between two operations, for plans of at most
-// budget bytes. Values are dropped only where the next operation does not fit
-// otherwise, and then no more of them than it needs: to hold a value longer never
-// takes time.
+// search is A* over holdings, for plans of at most budget bytes. Values are dropped only
+// when the next operation does not fit otherwise, and then no more of them than needed:
+// holding a value longer never takes time.
 type search struct {
 	c      Costs
 	budget int64
@@ -17,7 +16,7 @@ type search struct {
 	limit int // of nodes
 
 	bySize    []stored // of all forms, largest first
-	droppable []stored // those of the node that is expanded
+	droppable []stored // values of the expanded node
 	sacks     []sack
 
 	nodes []searchNode
@@ -26,11 +25,11 @@ type search struct {
 	bound int64 // work that a plan must stay below
 }
 
-// searchNode is what is held, and the node before the last operation.
+// searchNode is a holding, and the node before the last operation.
 type searchNode struct {
 	holding
 	work   int64 // of the way here
-	least  int64 // lower bound of the work of the plans that it leads to
+	least  int64 // lower bound of the work of plans through this node
 	parent int32
 }
 
@@ -61,7 +60,7 @@ type stored struct {
 	form  form
 }
 
-// sack is a knapsack of which only some items are looked at.
+// sack is a knapsack over a subset of items.
 type sack struct {
 	knapsack
 	ranks [(exactStages + 7) / 8][256]uint32 // sets of items, for sets of 8 stages each
@@ -154,7 +153,7 @@ func (s *search) path(node int32) []Op {
 	return back
 }
 
-// expand pushes what can come after a node.
+// expand pushes the successors of a node.
 func (s *search) expand(from int32) {
 	at := s.nodes[from]
 	t := at.next()
@@ -208,7 +207,7 @@ func (s *search) listHeld(h holding) {
 }
 
 // drop drops droppable values from the k-th on, of at least excess bytes, in every way
-// that drops no more of them than needed, and pushes what follows.
+// that drops no more of them than needed, and pushes the successors.
 func (s *search) drop(to step, h holding, excess int64, k int) {
 	if excess <= 0 {
 		s.push(to, h)
@@ -222,8 +221,8 @@ func (s *search) drop(to step, h holding, excess int64, k int) {
 	}
 }
 
-// push makes what is held after the operation an open node, unless that is reached
-// with as little work already or leads to no plan below the bound.
+// push makes the holding after the operation an open node, unless it was reached with as
+// little work already or leads to no plan below the bound.
 func (s *search) push(to step, h holding) {
 	h = h.after(to.op)
 	slot := s.index.at(h)
@@ -244,12 +243,11 @@ func (s *search) push(to step, h holding) {
 	s.open.push(openNode{least, node})
 }
 
-// remaining returns a lower bound of the work after h. Every stage whose saved
-// set is not held takes a forward step. At the backward step of stage p, a_p and
-// s_p are held, and what does not fit besides them takes one more: the saved
-// sets that are held now, and those of the stages that lead to a_p, which have
-// run by then. Which of them fit is a knapsack, of which parts of items may be
-// taken here.
+// remaining returns a lower bound of the work after h. Every stage whose saved set is not
+// held takes a forward step. The backward step of stage p needs a_p and s_p in memory. Each
+// of two kinds of saved sets takes one more forward step if it does not fit next to them:
+// the sets held now, and the sets of the stages that lead to a_p, which have run by then.
+// The choice is a knapsack, which is relaxed here: it may take parts of items.
 func (s *search) remaining(h holding, enough int64) int64 {
 	t := h.next()
 	savedSets := uint32(0)

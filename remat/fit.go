@@ -33,15 +33,17 @@ const (
 	familyOps = 1 << 26
 )
 
-// Fit returns a fast plan whose simulated peak is at most budget bytes: for up to
-// 12 stages the fastest one that there is, as [Exact], of equally fast ones one with
-// the fewest forward steps, and of those the one with the smallest peak. For more
-// stages it chooses, by the same order, among [Every] for every k, [Chen] for
-// every length of segments, [Revolve] for every number of slots, hence [KeepAll] and
-// [RecomputeAll] too, and, up to
-// 500 stages, the plans of [Rotor] for up to 128 budgets from the smallest that
-// works to what KeepAll takes, in geometric progression, or all of them where the
-// sizes have a large common divisor.
+// Fit returns a fast plan whose simulated peak is at most budget bytes. For up to 12 stages
+// it is the fastest plan, as by [Exact]; of equally fast plans, one with the fewest forward
+// steps, and of those, the one with the smallest peak. For more stages Fit chooses, by the
+// same order, among
+//
+//   - [Every] for every k,
+//   - [Chen] for every length of segments,
+//   - [Revolve] for every number of slots, hence also [KeepAll] and [RecomputeAll],
+//   - up to 500 stages, [Rotor] for up to 128 budgets in geometric progression, from the
+//     smallest that works to the memory of KeepAll, or for all budgets where the sizes have
+//     a large common divisor.
 //
 // A larger budget never gives a slower plan, and a smaller one never a larger
 // peak. When nothing fits the error is a [*BudgetError]; it wraps
@@ -73,8 +75,8 @@ func Fit(c Costs, budget int64) (Plan, error) {
 	return quickest(c, budget, families)
 }
 
-// fitExact returns the plan with the least work and of those the one with the
-// smallest peak, under the name of the simple planner that makes one as good.
+// fitExact returns the plan with the least work and, of equal ones, the smallest peak. If a
+// simple planner makes an equally good plan, it has the name of that planner.
 func fitExact(c Costs, budget int64) (Plan, error) {
 	s, err := exact(c, budget, exactNodes)
 	if err != nil {
@@ -131,14 +133,14 @@ func spread(first, last, count int) []int {
 	return append(list, last)
 }
 
-// everyFamily returns those of Every, of Chen for all lengths of segments, and of
+// everyFamily returns the families of Every, of Chen for all lengths of segments, and of
 // Revolve.
 func everyFamily(n int) []family {
 	return []family{segments.family(n, 1, n), periodic.family(n, 1, n), revolve.family(n, 1, n)}
 }
 
-// family returns the plans of fitBudgets budgets at most, from the smallest to that
-// of the plan that keeps all.
+// family returns the plans of at most fitBudgets budgets, from the smallest budget to the
+// memory of the plan that keeps all.
 func (r *rotor) family() family {
 	smallest, most := r.smallest(), max(r.smallest(), r.c.Input+r.enough(0))
 	common := most - smallest

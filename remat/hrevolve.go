@@ -22,14 +22,14 @@ const maxLevelStages = maxOps / 3
 //
 //	T = n + E + Write·writes + Read·reads
 //
-// in forward steps: each of n stages runs forward once to save what its backward step
-// uses at once, and E forward steps are extra. Backward steps and slots take no time. Write
+// in forward steps: each of n stages runs forward once to save for the backward step that
+// follows at once, and E forward steps are extra. Backward steps and slots take no time. Write
 // and Read are the times of moving an output of the mean size at the rates of the tier, as
 // multiples of the mean ForwardTime. T adds transfers to the steps; [Plan.Simulate] and runs
 // overlap them. T counts a slot or a copy for a_0 too, although the plan needs
 // none, because the caller holds a_0. The plan uses the tier only if that saves time.
 //
-// Without copies, or with a tier that is too slow, the plan is that of [Revolve] and T is
+// Without copies, or with a tier that is too slow, the plan is the plan of [Revolve] and T is
 // n + E(n, slots). One more slot or a faster tier never makes T larger.
 //
 // The dynamic program is that of Aupy, Herrmann, Hovland and Robert, "Optimal
@@ -47,8 +47,8 @@ const maxLevelStages = maxOps / 3
 // are the extra steps and transfers of k stages with d copies free, given the first input
 // as the working value (A) and in one of the d copies too (P). P_d(1) = A_d(1) = 0.
 //
-// It takes O(d·n²) time and 16·(d+1)·n bytes beside the plan, for d the copies that are of
-// use, at most min(copies, n). The error wraps [snug.ErrConfig]: c is not valid or has no
+// It takes O(d·n²) time and 16·(d+1)·n bytes in addition to the plan, where d is the number of
+// useful copies, at most min(copies, n). The error wraps [snug.ErrConfig]: c is not valid or has no
 // rates for the tier, slots or copies is negative or both are 0, the chain has more than
 // 1,398,101 stages, d·n² is above 2^34, or the plan has more than 2^22 operations.
 func HRevolve(c Costs, slots, copies int, tier Tier) (Plan, error) {
@@ -101,16 +101,16 @@ type hrevolve struct {
 func (h *hrevolve) name(disk int) string { return fmt.Sprintf("hrevolve(%d,%d)", h.memory, disk) }
 
 // plan returns the schedule for n stages with some of the slots on disk, after solve.
-// It reports false when that is too long.
+// It reports false when the schedule is too long.
 func (h *hrevolve) plan(n, disk int) (schedule, bool) {
 	b := levelBuilder{hrevolve: h}
 	b.reverse(0, n, min(disk, len(h.free)-1))
 	return schedule{h.name(disk), n, b.ops}, !b.full()
 }
 
-// solve fills the tables for up to n stages and as many slots as are of use. It
-// stops and reports false when all slots take more than so many transitions; the
-// tables then are for fewer slots.
+// solve fills the tables for up to n stages and as many slots as are useful. If all slots
+// take more than the given number of transitions, it stops early, with tables for fewer
+// slots, and reports false.
 func (h *hrevolve) solve(n int, transitions int64) bool {
 	memory := revolveExtras(n, h.memory)
 	h.free, h.stored = [][]float64{memory}, [][]float64{nil}
@@ -164,7 +164,7 @@ func bestSplit(free, stored []float64, k int) (i int, cost float64) {
 	return i, cost
 }
 
-// levelBuilder writes the schedule that the tables tell, until that is too long.
+// levelBuilder writes the schedule of the tables, until it is too long.
 type levelBuilder struct {
 	*hrevolve
 	ops []levelOp
@@ -176,7 +176,7 @@ func (b *levelBuilder) add(kind levelKind, stage int) {
 	b.ops = append(b.ops, levelOp{kind, stage})
 }
 
-// advance makes a_hi the working value, which is a_lo.
+// advance makes a_hi the working value, starting from a_lo.
 func (b *levelBuilder) advance(lo, hi int) {
 	for i := lo; i < hi && !b.full(); i++ {
 		b.add(advance, i)

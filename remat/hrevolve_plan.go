@@ -6,9 +6,9 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// plan returns the operations that carry out p on a chain, with copies in a tier, [Host] or
-// [Disk], for what is stored on disk. A value is held once in memory, be it the working
-// value, in a slot, or both; a_0 needs neither slot nor copy, as the caller holds it.
+// plan returns the operations that carry out p on a chain, with the disk of p in a tier,
+// [Host] or [Disk]. Memory holds a value once, as the working value, in a slot, or both. The
+// caller holds a_0, so it needs neither slot nor copy.
 func (p schedule) plan(tier Tier) Plan {
 	w := levelWriter{page: PageDisk, values: make([]levelValue, p.stages+1)}
 	if tier == Host {
@@ -48,14 +48,14 @@ type levelValue struct{ slot, copied bool }
 
 func (w *levelWriter) do(kind Kind, stage int) { w.ops = append(w.ops, Op{kind, stage}) }
 
-// value appends an operation on a_i, which is the result of the stage before.
+// value appends an operation on a_i, the result of stage i-1.
 func (w *levelWriter) value(kind Kind, i int) {
 	if i > 0 {
 		w.do(kind, i-1)
 	}
 }
 
-// work makes a_i the working value in the place of the one before.
+// work makes a_i the working value instead of the previous one.
 func (w *levelWriter) work(i int) {
 	if before := w.working; before >= 0 && before != i && !w.values[before].slot {
 		w.value(DropOutput, before)
@@ -101,8 +101,8 @@ func (w *levelWriter) add(op levelOp) {
 	}
 }
 
-// levelFamily are the plans of [HRevolve] for some numbers of slots, for equal stages that
-// take as long as those of a chain on average.
+// levelFamily are the plans of [HRevolve] for some numbers of slots, for equal stages with
+// the mean time of a chain's stages.
 type levelFamily struct {
 	n     int
 	tier  Tier // that is the disk
@@ -111,8 +111,8 @@ type levelFamily struct {
 	h     hrevolve // of the latest one
 }
 
-// hrevolveFamily returns those with the tier that t has the most bytes of as the disk.
-// They take at most maxTransitions together: long chains get fewer slots on disk.
+// hrevolveFamily returns the family whose disk is the tier with the most bytes in t. The
+// family takes at most maxTransitions: long chains get fewer slots on disk.
 func hrevolveFamily(c Costs, t Tiers) (family, error) {
 	f := levelFamily{n: len(c.Stages), tier: Disk}
 	if f.n > maxLevelStages {
@@ -143,7 +143,7 @@ func hrevolveFamily(c Costs, t Tiers) (family, error) {
 }
 
 // append appends the plan for the i-th numbers of slots, in the order of slots. It
-// returns nil for one that is too long, and for one that is that of fewer slots.
+// returns nil for a plan that is too long or equals the plan of fewer slots.
 func (f *levelFamily) append(ops []Op, i int) []Op {
 	l := f.slots[i]
 	if f.h.memory != l.memory {

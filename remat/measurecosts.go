@@ -81,7 +81,7 @@ func (c *Chain[A, S]) measureCosts(ctx context.Context, x A, loss func(A) (A, er
 }
 
 // twoSweeps returns the smallest number of slots for which Revolve runs no stage
-// forward more than three times: twice to go on from it and once to save.
+// forward more than three times: twice to move on and once to save.
 func twoSweeps(n int) int {
 	slots := 1
 	for int64(slots+2)*int64(slots+1)/2 < int64(n) {
@@ -94,13 +94,13 @@ func twoSweeps(n int) int {
 type meter[A, S any] struct {
 	chain Chain[A, S]
 	times []stageTimes
-	costs Costs // of the chain, as far as they are known
+	costs Costs // of the chain, as far as known
 }
 
 // stageTimes are the times in seconds of the steps of one stage.
 type stageTimes struct{ forward, forwardSave, backward []float64 }
 
-// newMeter returns the meter with what is not measured.
+// newMeter returns the meter, with the costs that are not measured.
 func newMeter[A, S any](c *Chain[A, S], now func() time.Time) *meter[A, S] {
 	n := len(c.Stages)
 	m := &meter[A, S]{chain: *c, times: make([]stageTimes, n), costs: Costs{Stages: make([]Cost, n)}}
@@ -123,7 +123,7 @@ func newMeter[A, S any](c *Chain[A, S], now func() time.Time) *meter[A, S] {
 	return m
 }
 
-// pass runs the plan and returns the values whose sizes are not those of the costs.
+// pass runs the plan and returns the values whose sizes differ from the costs.
 func (m *meter[A, S]) pass(ctx context.Context, plan Plan, x A, loss func(A) (A, error)) ([]Mismatch, error) {
 	dx, rep, err := m.chain.Run(ctx, plan, x, loss)
 	if err != nil {
@@ -133,7 +133,7 @@ func (m *meter[A, S]) pass(ctx context.Context, plan Plan, x A, loss func(A) (A,
 	return rep.Mismatches, nil
 }
 
-// setSize takes over the measured size of a value, if the costs have it.
+// setSize sets the measured size of a value in the costs, if they have one.
 func (m *meter[A, S]) setSize(s Mismatch) {
 	switch {
 	case s.Value == SavedSet:
@@ -145,8 +145,8 @@ func (m *meter[A, S]) setSize(s Mismatch) {
 	}
 }
 
-// checkSizes reports whether the values whose sizes are not those of the costs are
-// gradients that take less.
+// checkSizes returns an error unless all values whose sizes differ from the costs are
+// gradients of smaller size.
 func checkSizes(differ []Mismatch) error {
 	for _, s := range differ {
 		switch {

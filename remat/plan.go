@@ -9,7 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Kind says what an operation does. A table in the package's doc says what each
+// Kind is the kind of an operation. A table in the package's doc says what each
 // operation needs and how many bytes it takes.
 type Kind uint8
 
@@ -27,12 +27,12 @@ const (
 	DropCopy                       // release the copy
 )
 
-// notation is how operations are written, followed by the number of the stage.
+// notation has the letters of the operations; the number of the stage follows them.
 var notation = [...]string{"?", "F", "S", "B", "-F", "-S", "P", "H", "D", "L", "-C"}
 
-// String returns the notation of the kind: F, S and B for the two forward
-// operations and the backward one, -F and -S for dropping what F and S kept, P, H
-// and D for making a copy, L for loading it and -C for dropping it.
+// String returns the notation of the kind: F and S for the two forward operations, B for
+// the backward one, -F and -S for dropping the values of F and S, P, H and D for making a
+// copy, L for loading it and -C for dropping it.
 func (k Kind) String() string {
 	if int(k) >= len(notation) {
 		return notation[0]
@@ -86,17 +86,17 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Validate reports whether p can run: every operation finds what it needs, no
-// value is computed while it is held, and every stage has one backward step,
-// from the last to the first, with no forward step after it. Nothing but a_0
-// and d_0 is then held at the end. The error names the operation and wraps
-// [snug.ErrConfig]. It takes three bytes of memory per stage.
+// Validate reports whether p can run: every operation finds its operands, no value is
+// computed while it is held, and every stage has one backward step, from the last stage to
+// the first, with no forward step after it. At the end the plan then holds only a_0 and
+// d_0. The error names the operation and wraps [snug.ErrConfig]. Validate takes three bytes
+// of memory per stage.
 func (p Plan) Validate() error {
 	return p.walk(func(Op, held) {})
 }
 
-// walk validates p. It calls visit with every operation and what was held of the
-// result of its stage before it.
+// walk validates p. It calls visit with every operation and the state of its stage's
+// result before it.
 func (p Plan) walk(visit func(op Op, before held)) error {
 	// Every stage takes two operations, so that a damaged number of stages
 	// cannot make the state large.
@@ -111,8 +111,8 @@ func (p Plan) walk(visit func(op Op, before held)) error {
 		}
 		visit(op, before)
 	}
-	// A backward step takes its stage's values with it and none come after, so
-	// that nothing is left when all are done.
+	// A backward step uses up its stage's values, and none are made after it, so nothing is
+	// left when all are done.
 	if s.next >= 0 {
 		return fmt.Errorf("remat: plan: the backward steps of stages 0 to %d are missing: %w", s.next, snug.ErrConfig)
 	}
@@ -124,7 +124,7 @@ func (p Plan) copies() bool {
 	return slices.ContainsFunc(p.Ops, func(op Op) bool { return op.Kind >= Pack })
 }
 
-// unusedOutputs tells, of each operation of a valid plan, whether it saves an output
+// unusedOutputs reports, for each operation of a valid plan, whether it saves an output
 // that neither the next stage, nor the loss, nor a copy uses before it is dropped.
 func unusedOutputs(p Plan) []bool {
 	unused := make([]bool, len(p.Ops))
@@ -154,7 +154,7 @@ func unusedOutputs(p Plan) []bool {
 	return unused
 }
 
-// form is how a stage's output is held.
+// form is the form in which a stage's output is held.
 type form uint8
 
 const (
@@ -163,14 +163,14 @@ const (
 	saved       // within the stage's saved set
 )
 
-// held is what there is of the result of a stage.
+// held is the state of a stage's result.
 type held struct {
 	form   form
-	copied form // of what the copy is, absent if there is none
+	copied form // form of the copied value, absent without a copy
 	tier   Tier // of the copy
 }
 
-// state is what a plan has done so far.
+// state is the progress of a plan.
 type state struct {
 	results []held // of the stages
 	next    int    // the stage whose backward step comes next, -1 when all are done
@@ -180,8 +180,8 @@ func newState(stages int) *state {
 	return &state{results: make([]held, stages), next: stages - 1}
 }
 
-// apply carries out op and returns what was held of the result of its stage
-// before, or why op is not possible.
+// apply carries out op and returns the state of its stage's result before, or why op is
+// not possible.
 func (s *state) apply(op Op) (before held, problem string) {
 	i := op.Stage
 	if i < 0 || i >= len(s.results) {

@@ -44,7 +44,7 @@ func ParseMethod(name string) (Method, error) {
 	return 0, fmt.Errorf("remat: method %q: want one of %q: %w", name, methodNames, snug.ErrConfig)
 }
 
-// Planner makes plans by one of the methods. The zero Planner is that of [Fit].
+// Planner makes plans by one of the methods. The zero Planner uses [Fit].
 type Planner struct {
 	Method Method
 	// States is the number of states after which the search of MethodExact
@@ -163,7 +163,7 @@ func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int6
 	return plan, least, err
 }
 
-// Gap returns by how much of the bound the time exceeds it: 0.1 stands for 10 %. It is 0
+// Gap returns the share by which the time exceeds the bound: 0.1 is 10 %. It is 0
 // when the plan is known to be as fast as any, and +Inf when there is no bound.
 func (r Report) Gap() float64 {
 	if r.Time <= r.Bound {

@@ -13,26 +13,24 @@ const maxOps = 4 * maxStages
 // fastest one: [Every] with k = 1.
 func KeepAll(c Costs) (Plan, error) { return Every(c, 1) }
 
-// RecomputeAll returns the plan that keeps nothing but a_0 and computes the
-// input of every backward step from there, with n(n-1)/2 extra forward steps:
-// [Revolve] with one slot.
+// RecomputeAll returns the plan that keeps only a_0 and computes the input of every
+// backward step from it, with n(n-1)/2 extra forward steps: [Revolve] with one slot.
 func RecomputeAll(c Costs) (Plan, error) { return Revolve(c, 1) }
 
-// Every returns the plan that cuts the chain into ⌈n/k⌉ segments of k stages,
-// saves the last stage of each in the forward pass, and in the backward pass
-// runs the other stages of a segment once more, saving them. It takes n-⌈n/k⌉
-// extra forward steps. What it holds between segments are saved sets; where
-// these are much larger than outputs, [Revolve] with many slots holds less.
+// Every returns the plan that cuts the chain into ⌈n/k⌉ segments of k stages. It saves the
+// last stage of each segment in the forward pass. In the backward pass it runs the other
+// stages of a segment once more and saves them. It takes n-⌈n/k⌉ extra forward steps. It
+// holds saved sets between segments; where they are much larger than outputs, [Revolve] with
+// many slots holds less.
 //
 // The error wraps [snug.ErrConfig]: c is not valid, k is below 1, or the plan
 // has more than 2^22 operations. A k above n is n.
 func Every(c Costs, k int) (Plan, error) { return segments.plan(c, k) }
 
-// Chen returns the plan that cuts the chain into segments of ⌈√n⌉ stages, keeps the
-// inputs of the segments in the forward pass, saves the last segment at once, and
-// in the backward pass runs each other one once more, saving it: the schedule of
-// torch.utils.checkpoint_sequential, for O(√n) memory at less than one extra
-// forward pass.
+// Chen returns the plan that cuts the chain into segments of ⌈√n⌉ stages. In the forward
+// pass it keeps the inputs of the segments and saves the last segment at once. In the
+// backward pass it runs each other segment once more and saves it. This is the schedule of
+// torch.utils.checkpoint_sequential: O(√n) memory for less than one extra forward pass.
 //
 // Chen, Xu, Zhang and Guestrin, "Training Deep Nets with Sublinear Memory
 // Cost", 2016, arXiv:1604.06174.
@@ -60,9 +58,9 @@ func chenLength(n int) int {
 //
 //	E(n, slots) = t·n - C(slots+t, slots+1)
 //
-// extra forward steps, and runs no stage forward more than t+1 times. It
-// counts slots, not bytes, and takes all stages for equal, which gives a valid
-// but perhaps not the best plan for a chain of different ones.
+// extra forward steps, and runs no stage forward more than t+1 times. It counts slots, not
+// bytes, and treats all stages as equal: for a chain of different stages the plan is valid
+// but perhaps not the best.
 //
 // The error wraps [snug.ErrConfig]: c is not valid, slots is below 1, or the
 // plan has more than 2^22 operations. More than n slots are n.

@@ -48,12 +48,11 @@ func checkRounds(what string, n, stages int) error {
 	return nil
 }
 
-// Repeat returns the costs of a chain whose stages are those of c, n times over.
-// The output of the last stage is the input of the first, so that they have the
-// same size. The error wraps [snug.ErrConfig] when n is below 1, c is not valid, the
-// total of the sizes does not fit in 63 bits or there would be more than 2^20
-// stages, of 88 bytes each, and [snug.ErrShape] when the sizes differ. Rates are
-// those of c.
+// Repeat returns the costs of a chain that repeats the stages of c n times. The output of
+// the last stage is the input of the first, so they have the same size. Rates stay the
+// same. The error wraps [snug.ErrConfig] when n is below 1, c is not valid, the total of
+// the sizes does not fit in 63 bits, or there would be more than 2^20 stages, of 88 bytes
+// each, and [snug.ErrShape] when the sizes differ.
 func (c Costs) Repeat(n int) (Costs, error) {
 	if err := c.Validate(); err != nil {
 		return Costs{}, err

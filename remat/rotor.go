@@ -19,19 +19,18 @@ const (
 
 // Rotor returns the fastest persistent plan, of up to 500 stages, whose simulated
 // peak is at most budget bytes: exact where sizes repeat or the chain is short,
-// otherwise within a few percent. A persistent plan keeps what it has stored, an
+// otherwise within a few percent. A persistent plan keeps a stored value, an
 // output or a saved set with the input of its stage, until the backward step that
-// uses it. Of equally fast plans it has one with the fewest forward steps.
+// uses it. Of equally fast plans Rotor returns one with the fewest forward steps.
 //
-// The dynamic program runs over the first and last stage of a part of the chain
-// and the bytes that are left for it, and only over those amounts that can be
-// left. As long as these are few, as where sizes repeat or the chain is short,
-// the plan is optimal to the byte. Otherwise it takes m = 2^23/(n(n+1)) of them, at
-// most 2^16, and what is left is rounded down to the next one, by up to
-// budget/m: the plan fits in budget, and is as fast as the best one for
-// budget·(1-h/m) bytes or faster, with h the most values that that one stores at
-// one time. It uses what the rounding spares, so that times are within a few
-// percent of the best ones in chains of 200 random stages.
+// The dynamic program runs over the first and last stage of a part of the chain and the
+// amounts of bytes that can remain for it. While these amounts are few, as where sizes
+// repeat or the chain is short, the plan is optimal to the byte. Otherwise Rotor uses
+// m = 2^23/(n(n+1)) amounts, at most 2^16, and rounds the remaining bytes down to the next
+// one, by up to budget/m. The plan then fits in budget and is at least as fast as the best
+// plan for budget·(1-h/m) bytes, where h is the most values that the best plan stores at
+// one time. Rotor also uses the bytes that rounding spares, so times are within a few
+// percent of the best in chains of 200 random stages.
 //
 // The error is a [*BudgetError] when no persistent plan fits; it wraps
 // [snug.ErrConfig] when c is not valid or has more than 500 stages. Rotor takes
@@ -52,16 +51,16 @@ func Rotor(c Costs, budget int64) (Plan, error) {
 	return r.plan(budget), nil
 }
 
-// rotor is the dynamic program. Amounts of memory are what is left for the stages
-// s to t when a_s and all that is stored for earlier and later stages is paid for;
-// d_{t+1}, which shrinks and grows to d_s, is within the amount.
+// rotor is the dynamic program. An amount of memory is the number of bytes that remain for
+// the stages s to t after a_s and all values stored for earlier and later stages. The
+// amount includes d_{t+1}, which shrinks and grows to d_s.
 type rotor struct {
 	c    Costs
 	n    int
 	sum  []int64   // sum[j]-sum[s] is the work of the stages s to j-1
 	need [][]int64 // need[s][t-s] is the smallest amount for the stages s to t
 
-	amounts [][]int64     // by s, ascending: those for which tables have entries
+	amounts [][]int64     // by s, ascending: the amounts with table entries
 	tables  [][]rotorPart // by s and t-s
 }
 
@@ -117,15 +116,15 @@ func (r *rotor) leastNeed(s, t int) int64 {
 // smallest returns the smallest budget for the whole chain.
 func (r *rotor) smallest() int64 { return r.c.Input + r.need[0][r.n-1] }
 
-// saveNeed returns the amount that the forward and the backward step of stage s
-// take, when the stages s+1 to t come between them.
+// saveNeed returns the amount that the forward and the backward step of stage s need,
+// with the stages s+1 to t between them.
 func (r *rotor) saveNeed(s, t int) int64 {
 	stage := &r.c.Stages[s]
 	return stage.Saved + max(r.c.value(t+1)+stage.ForwardExtra, r.c.value(s)+stage.BackwardExtra)
 }
 
-// walkNeed returns the amount, without d_{t+1}, that a forward step of stage s
-// takes, stepNeed that of a later stage whose input is held besides a_s.
+// walkNeed returns the amount, without d_{t+1}, that a forward step of stage s needs.
+// stepNeed returns the amount for a later stage, whose input is held in addition to a_s.
 func (r *rotor) walkNeed(s int) int64 { return r.c.Stages[s].Output + r.c.Stages[s].ForwardExtra }
 func (r *rotor) stepNeed(k int) int64 { return r.c.value(k) + r.walkNeed(k) }
 

@@ -53,10 +53,10 @@ func (r *rotor) enough(s int) int64 {
 	return most
 }
 
-// someAmounts lists left for the first stage, and for the others about limit
-// amounts up to the largest of left, and those that parts need at least. The
-// amounts have one distance for a single budget. For several, the distances of the
-// lower ones shrink in proportion to the amounts.
+// someAmounts lists left for the first stage. For each other stage it lists about limit
+// amounts up to the largest of left, and the minimum amounts of its parts. For a single
+// budget the amounts have one distance. For several budgets, the distances between lower
+// amounts shrink in proportion to the amounts.
 func (r *rotor) someAmounts(left []int64, limit int) {
 	least, most := r.need[0][0], left[len(left)-1]
 	for _, need := range r.need {
@@ -84,8 +84,8 @@ func (r *rotor) someAmounts(left []int64, limit int) {
 	}
 }
 
-// less returns the amounts of list less size, without those below least, and
-// with those above most as most.
+// less returns the amounts of list less size. It leaves out results below least and
+// limits the others to most.
 func less(list []int64, size, least, most int64) []int64 {
 	var l []int64
 	for _, a := range list {
@@ -182,9 +182,9 @@ func (r *rotor) indices(s, j int, size int64) []int32 {
 	return list
 }
 
-// split lowers best to again + right + left, where right is for the amounts at
-// indices and left for those from first on. Both parts have an entry for all. None
-// of the three grows with the amount.
+// split lowers best to again + right + left, where right is for the amounts at indices and
+// left for the amounts from first on. Both parts have an entry for every amount. None of
+// the three grows with the amount.
 func split(best []int64, again int64, right *rotorPart, indices []int32, left *rotorPart, first int) {
 	last := len(right.extra) - 1
 	top := len(best) - 1

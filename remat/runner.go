@@ -41,19 +41,18 @@ type Runner[A, S any] struct {
 	first      hashes
 }
 
-// slot is what is held of the output of a stage.
+// slot is the held output of a stage.
 type slot[A, S any] struct {
 	form  form
 	y     A // the output; part of s if the form is saved
 	s     S
 	bytes int64
-	lossy bool // it was packed, or computed from what was
+	lossy bool // it was packed, or computed from a packed value
 	copies[A, S]
 }
 
-// NewRunner checks plan against the chain and returns a Runner of both. Later
-// changes of c's fields or of the plan do not reach the Runner. Errors are as
-// those of [Chain.Run].
+// NewRunner checks plan against the chain and returns a Runner of both. Later changes of
+// c's fields or of the plan do not affect the Runner. Errors are the errors of [Chain.Run].
 func (c *Chain[A, S]) NewRunner(plan Plan) (*Runner[A, S], error) {
 	if err := c.check(plan); err != nil {
 		return nil, err
@@ -138,8 +137,8 @@ func (r *Runner[A, S]) start(x A) {
 	r.ledger.start(bytes, r.timeline)
 }
 
-// finish releases what a run that did not come to its end still holds, and
-// forgets the values of one that did.
+// finish releases the values that an unfinished run still holds, and forgets the values of
+// a finished one.
 func (r *Runner[A, S]) finish() {
 	defer r.busy.Store(false)
 	r.releaseAll()
@@ -166,7 +165,7 @@ func (r *Runner[A, S]) releaseAll() {
 	complete = true
 }
 
-// drop releases what is held of stage i and returns how many bytes that was.
+// drop releases the value held of stage i and returns its bytes.
 func (r *Runner[A, S]) drop(i int) (bytes int64) {
 	v := r.slots[i]
 	r.slots[i] = slot[A, S]{copies: v.copies} // first, so that nothing is released twice
@@ -253,7 +252,7 @@ func (r *Runner[A, S]) forwardDiscard(ctx context.Context, i int) error {
 	return r.verifyOutput(i, y)
 }
 
-// lossyInput reports whether a_i is not what it was first.
+// lossyInput reports whether a_i differs from its first value.
 func (r *Runner[A, S]) lossyInput(i int) bool { return i > 0 && r.slots[i-1].lossy }
 
 // forwardSave computes s_i. unused says that nothing will use the output in it.

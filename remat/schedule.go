@@ -60,7 +60,7 @@ type levelOp struct {
 }
 
 // schedule is one forward and backward pass over a chain whose inputs of stages are kept on
-// two levels: what the recurrences of [HRevolve] decide. Its method plan writes it as a
+// two levels, by the decisions of the recurrences of [HRevolve]. Its method plan writes it as a
 // [Plan]. It starts with a_0 as the working value and not in a slot.
 type schedule struct {
 	name   string

@@ -6,12 +6,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Report is what a plan takes, predicted by [Plan.Simulate] or measured by
+// Report is the memory and time of a plan, predicted by [Plan.Simulate] or measured by
 // [Chain.Run]. Sizes are in bytes and follow the package's memory model.
 type Report struct {
 	Peak   int64   // largest number of bytes held at one time
 	PeakOp int     // the first operation that reaches Peak; -1 if the start does
-	Time   float64 // simulated: by the declared times; measured: seconds without those of the loss
+	Time   float64 // simulated: by the declared times; measured: seconds without the loss
 	Extra  int     // forward steps beyond one a stage
 
 	Again  float64 // simulated: the time of the extra forward steps
@@ -26,8 +26,8 @@ type Report struct {
 
 	// Timeline has one entry for every operation.
 	Timeline []Bytes
-	// Mismatches lists the values whose measured sizes are not the declared
-	// ones, each once. Only a run of a Chain that has Costs fills it.
+	// Mismatches lists each value whose measured size differs from the declared one, once. Only
+	// a run of a Chain that has Costs fills it.
 	Mismatches []Mismatch
 }
 
@@ -88,7 +88,7 @@ func (p Plan) Simulate(c Costs) (Report, error) {
 	return p.simulate(c, make([]Bytes, 0, len(p.Ops)))
 }
 
-// checkTiers reports whether c has what the copies of p need.
+// checkTiers reports whether c has the rates and sizes that the copies of p need.
 func (p Plan) checkTiers(c Costs) error {
 	for i, op := range p.Ops {
 		missing := false
@@ -187,7 +187,7 @@ func (s *simulation) compute(stage int, time float64) {
 	s.clock.now += time
 }
 
-// await waits for what is loaded of the result of a stage.
+// await waits until the loads of the result of a stage are complete.
 func (s *simulation) await(stage int) {
 	if s.clock.loaded != nil {
 		s.clock.wait(s.clock.loaded[stage])
@@ -258,7 +258,7 @@ type ledger struct {
 	copies, copiesPeak [tiers]int64 // by tier, outside of device memory
 }
 
-// report returns what the account has found.
+// report returns the totals of the account.
 func (l *ledger) report() Report {
 	return Report{Peak: l.peak, PeakOp: l.peakOp, Host: l.copiesPeak[Host], Disk: l.copiesPeak[Disk], Timeline: l.timeline}
 }
@@ -279,8 +279,8 @@ func (l *ledger) reserve(gradient int64) {
 	}
 }
 
-// step accounts for one operation: it puts added bytes in the place of
-// replaced ones, takes extra bytes while it runs, and frees some at its end.
+// step accounts for one operation: it replaces `replaced` bytes by added ones, takes extra
+// bytes while it runs, and frees some at its end.
 func (l *ledger) step(replaced, added, extra, freed int64) {
 	l.held += added - replaced
 	peak := l.held + extra
@@ -301,5 +301,5 @@ func (l *ledger) copy(t Tier, size int64) {
 	l.step(0, 0, 0, 0)
 }
 
-// uncopy takes such a copy out, before the step of the operation that does.
+// uncopy removes a copy, before the step of the operation that drops it.
 func (l *ledger) uncopy(t Tier, size int64) { l.copies[t] -= size }

@@ -25,7 +25,7 @@ func (t Tier) String() string {
 	return [...]string{"packed", "host", "disk"}[t]
 }
 
-// tier returns where an operation puts a copy.
+// tier returns the tier in which an operation puts a copy.
 func (k Kind) tier() Tier { return Tier(k - Pack) }
 
 // Rates are the speeds of transfers to and from a tier, in bytes for each unit of the
@@ -55,7 +55,7 @@ type clock struct {
 	waited  float64 // for transfers
 	out, in [tiers]float64
 	stored  []float64 // by stage: when the copy is complete
-	loaded  []float64 // by stage: when what was loaded is
+	loaded  []float64 // by stage: when the load is complete
 }
 
 // start sets the clock to 0 for a plan with copies for so many stages.

@@ -242,9 +242,9 @@ func better(c Costs, p, q Plan) bool {
 	return err != nil || a.better(b)
 }
 
-// tiersBound returns a lower bound of the time of all plans under a budget with
-// tiers. It is the least time T in which what cannot be elsewhere, given what T
-// lets be transferred, is computed again.
+// tiersBound returns a lower bound of the time of all plans under a budget with tiers. It is
+// the smallest time T such that T covers the recomputation of all values that fit neither in
+// device memory nor, by transfers within T, in a tier.
 func tiersBound(c Costs, budget int64, t Tiers, f *forwards) float64 {
 	var sacks []knapsack
 	for p := range boundStages(len(c.Stages)) {

@@ -9,12 +9,11 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// WriteCSV writes the timeline of r, one line for every operation of the plan
-// that it is of: its number, the operation in the notation of [Op.String], its
-// stage, the bytes held while it runs and after it, and those of copies in host memory
-// and on disk. The error wraps
-// [snug.ErrShape] when the plan has another number of operations and [snug.ErrConfig]
-// when w is nil, and is otherwise that of w.
+// WriteCSV writes the timeline of r for its plan p, one line for every operation: its number,
+// the operation in the notation of [Op.String], its stage, the bytes held while it runs and
+// after it, and the bytes of copies in host memory and on disk. The error wraps
+// [snug.ErrShape] when the plan has another number of operations and [snug.ErrConfig] when w
+// is nil. Otherwise it is the error of w.
 func (r Report) WriteCSV(w io.Writer, p Plan) error {
 	if err := r.fits(p, w); err != nil {
 		return err
@@ -45,17 +44,16 @@ const (
 	marginBottom            = 40
 )
 
-// chartFont is the size of the font, in points, and fontWidth how wide a character of a
-// text is on average, in font sizes, in the widest of the common fonts. A text that has
-// no room for that is fitted by the viewer.
+// chartFont is the size of the font in points. fontWidth is the average width of a character
+// in font sizes, in the widest common fonts. The viewer fits a text that is too wide.
 const (
 	chartFont = 12
 	fontWidth = 0.66
 )
 
 // WriteSVG draws the timeline of r as an SVG: the bytes held while each operation
-// runs, forward and backward steps in two colours. title may be empty. Errors are
-// as those of [Report.WriteCSV].
+// runs, forward and backward steps in two colours. title may be empty. Errors are the
+// errors of [Report.WriteCSV].
 func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
 	if err := r.fits(p, w); err != nil {
 		return err

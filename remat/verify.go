@@ -66,9 +66,9 @@ func HashView(v snug.View) (uint64, error) {
 	return h.Sum64(), nil
 }
 
-// hashes are those of what the stages of a chain computed first in a run.
+// hashes are the hashes of the values that the stages of a chain computed first in a run.
 type hashes struct {
-	outputs, saved []firstHash // by stage; nil for those that are not checked
+	outputs, saved []firstHash // by stage; nil without a check
 }
 
 type firstHash struct {
@@ -76,7 +76,7 @@ type firstHash struct {
 	hash  uint64
 }
 
-// verify compares a hash with that of the first computation.
+// verify compares a hash with the hash of the first computation.
 func (f *firstHash) verify(stage int, saved bool, hash uint64) error {
 	if !f.known {
 		*f = firstHash{true, hash}
@@ -88,7 +88,7 @@ func (f *firstHash) verify(stage int, saved bool, hash uint64) error {
 	return nil
 }
 
-// verifyOutput compares the output of stage i with what it was first.
+// verifyOutput compares the output of stage i with its first value.
 func (r *Runner[A, S]) verifyOutput(i int, y A) error {
 	if r.first.outputs == nil || r.slots[i].lossy {
 		return nil
@@ -100,7 +100,7 @@ func (r *Runner[A, S]) verifyOutput(i int, y A) error {
 	return r.first.outputs[i].verify(i, false, h)
 }
 
-// verifySaved compares the saved set of stage i with what it was first.
+// verifySaved compares the saved set of stage i with its first value.
 func (r *Runner[A, S]) verifySaved(i int, s S) error {
 	if r.first.saved == nil || r.slots[i].lossy {
 		return nil

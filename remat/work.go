@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// noPlan is more work than that of any plan. Two of them and that of a plan fit in
+// noPlan exceeds the work of any plan. The sum of two noPlan and the work of a plan fits in
 // an int64.
 const noPlan = 1 << 61
 
@@ -58,8 +58,8 @@ func divisor(a, b int64) int64 {
 	return a
 }
 
-// ceil returns the least work that a plan can have that has at least this work: its
-// time and its work are multiples of what divides those of all stages.
+// ceil returns the minimum work of a plan with at least this work: the time and the work of
+// a plan are multiples of the divisors of all stages.
 func (f *forwards) ceil(work int64) int64 {
 	if time := work >> f.steps; f.grain > 0 && time%f.grain != 0 {
 		time += f.grain - time%f.grain
@@ -96,8 +96,8 @@ func (f *forwards) bound(c Costs, work int64) float64 {
 // bound.
 const boundItems = 1 << 21
 
-// boundStages yields the stages at whose backward steps a lower bound looks: all, of up
-// to 2048, and of longer chains some, the last one among them, whose knapsacks have
+// boundStages yields the stages whose backward steps a lower bound examines: all of up to
+// 2048 stages. Of longer chains it yields some, with the last one, whose knapsacks have
 // boundItems together.
 func boundStages(n int) iter.Seq[int] {
 	step := 1 + int(int64(n)*int64(n)/(2*boundItems+1))
@@ -107,8 +107,8 @@ func boundStages(n int) iter.Seq[int] {
 	}
 }
 
-// knapsack is what can be held at the backward step of stage p besides what it
-// needs: saved sets of earlier stages, those with the most work for a byte first.
+// knapsack is the memory at the backward step of stage p beyond its needs. Its items are saved
+// sets of earlier stages, sorted by work for each byte, most first.
 type knapsack struct {
 	free  int64
 	items []sackItem
@@ -140,7 +140,7 @@ func (k *knapsack) sort() {
 	})
 }
 
-// again returns a lower bound of the work of those items that do not fit.
+// again returns a lower bound of the work of the items that do not fit.
 func (k knapsack) again() int64 {
 	var work int64
 	for i := range k.items {
@@ -155,7 +155,7 @@ func (k knapsack) again() int64 {
 	return work
 }
 
-// partly returns a lower bound of the work of an item of which only room bytes fit.
+// partly returns a lower bound of the work of an item if only free bytes of it fit.
 func (i *sackItem) partly(free int64) int64 {
 	if free <= 0 {
 		return i.work
@@ -163,10 +163,10 @@ func (i *sackItem) partly(free int64) int64 {
 	return max(0, i.work-int64(float64(i.work)*(float64(free)/float64(i.size)))-i.work>>40-1)
 }
 
-// leastWork returns a lower bound of the work of all plans under a budget. Every
-// stage takes a forward step before the backward step of stage p or is after it,
-// and those before it whose saved sets do not fit at it take one more. Which of
-// them fit is a knapsack, of which parts of items may be taken here.
+// leastWork returns a lower bound of the work of all plans under a budget. Every stage takes
+// one forward step. A stage before stage p takes one more if its saved set does not fit at
+// the backward step of p. The choice of the sets that fit is a knapsack, which is relaxed
+// here: it may take parts of items.
 func (f *forwards) leastWork(c Costs, budget int64) int64 {
 	var most int64
 	for p := range boundStages(len(c.Stages)) {
