@@ -32,8 +32,8 @@ const (
 	orderMark  = 0x0102
 )
 
-// encodeIndex returns the index of all pages, which must be clean, except those of
-// attached tensors.
+// encodeIndex returns the index of all pages except pages of attached tensors. The pages
+// must be clean.
 func (s *Store) encodeIndex() ([]byte, error) {
 	e := state.NewHeader(indexMagic)
 	e.Put(binary.NativeEndian.AppendUint16(nil, orderMark))

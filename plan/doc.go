@@ -22,14 +22,14 @@
 // With N parameters, of which n are trained, elements of E bytes in weights and
 // activations, and micro-batches of B samples:
 //
-//	weights          E·N; frozen ones in 4 bits as package qlora holds them
+//	weights          E·N; frozen weights in 4 bits as package qlora holds them
 //	master weights   4n, 2n or none, by the form of package amp; none with float32
 //	gradients        4n or 2n; during the backward pass the largest parameter
-//	optimizer state  what package quant8 says of the rule and its bits, such as 8n or 2.03n
+//	optimizer state  the bytes of package quant8 for the rule and its bits, such as 8n or 2.03n
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
 //	                 keep and hold B times what [Layer] says; statistics of the last norm
 //	workspace        the largest that a layer or the loss needs at a time, by the functions of
-//	                 packages fused and attention; that of the optimizer, if it is larger
+//	                 packages fused and attention; the optimizer's workspace, if it is larger
 //	allowance        a share of activations and workspace
 //
 // A total is the sum of the peaks of all components: an upper bound of the bytes that are

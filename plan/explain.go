@@ -96,7 +96,7 @@ func (t Task) decisions(r Run) (list []decision) {
 	}
 	on := fmt.Sprintf("state on %v, gradients on %v, weights on %v", state, r.GradientsOn, r.WeightsOn)
 	if r.LayersHeld > 0 {
-		on += fmt.Sprintf(" but for %d layers of %d", r.LayersHeld, t.Model.stages())
+		on += fmt.Sprintf(" except %d layers of %d", r.LayersHeld, t.Model.stages())
 	}
 	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) {
 		u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld, u.Cache = OnDevice, OnDevice, OnDevice, 0, 0

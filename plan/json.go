@@ -14,9 +14,9 @@ const maxModelFile = 16 << 20
 // ReadModel reads a model as JSON, an object with one of the members
 //
 //	"gpt"     the fields of [GPT], such as {"gpt": {"vocab": 32000, "dim": 768, "layers": 12, "heads": 12, "context": 1024}}
-//	"vit"     those of [ViT]
-//	"cnn"     those of [CNN]
-//	"chain"   those of [Model], a list of layers
+//	"vit"     the fields of [ViT]
+//	"cnn"     the fields of [CNN]
+//	"chain"   the fields of [Model], a list of layers
 //
 // Members that are unknown, in another case or given twice are errors, and so is anything
 // after the object. The error wraps [snug.ErrCorrupt] for other JSON, and names the

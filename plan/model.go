@@ -32,9 +32,9 @@ type Layer struct {
 
 	// Elements of the compute type of one sample.
 	Output   int64 `json:"output"`             // elements of its output
-	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step besides the output
-	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, besides the output
-	Backward int64 `json:"backward,omitempty"` // transient in a backward step, besides the gradients that enter and leave
+	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step in addition to the output
+	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, in addition to the output
+	Backward int64 `json:"backward,omitempty"` // transient in a backward step, in addition to the gradients that enter and leave
 
 	Stats     int64     `json:"stats,omitempty"`     // float32 numbers kept, such as the statistics of a norm
 	Attention Attention `json:"attention,omitzero"`  // its attention, if it has one

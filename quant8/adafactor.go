@@ -34,10 +34,11 @@ import (
 //
 // R and C are float32: 4·(rows+cols) bytes for a matrix, with all options. v, which has
 // no sign, and m, which has one, have the width of the options: with 8 bits each takes n
-// + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of 256; with 4 bits 0.53
-// at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below MinSize, whatever
-// Bits is. Sums are in float64 and do not depend on the number of workers. The sums for
-// rms(p) and rms(u) depend on Block and Chunk, unlike R and C.
+// + 4·⌈n/Block⌉ bytes for n elements. A parameter element takes 1.02 bytes with 8 bits
+// and blocks of 256, 0.53 with 4 bits and blocks of 128, 2 with 16 bits and 4 with 32.
+// Below MinSize elements it always takes 4. Sums are in float64 and do not depend on the
+// number of workers. The sums for rms(p) and rms(u) depend on Block and Chunk, unlike R
+// and C.
 //
 // A step of a matrix reads g four times and p twice. Its workspace, see
 // [Optimizer.WorkspaceBytes], is 8 bytes for every row and column; 8·⌈cols/16384⌉ bytes

@@ -16,9 +16,10 @@ import (
 //
 // or decays before it updates, with DecayFirst.
 //
-// The states are m, with a sign, and v: with 8 bits 2n + 8·⌈n/Block⌉ bytes for n
-// elements, 2.03 a parameter at blocks of 256; with 4 bits 1.06 at blocks of 128; 4 with
-// 16 bits and 8 with 32, and 8n for n below MinSize, whatever Bits is.
+// The states are m, with a sign, and v. With 8 bits they take 2n + 8·⌈n/Block⌉ bytes for
+// n elements. A parameter element takes 2.03 bytes with 8 bits and blocks of 256, 1.06
+// with 4 bits and blocks of 128, 4 with 16 bits and 8 with 32. Below MinSize elements it
+// always takes 8.
 //
 // In 8 bits a second moment below 1.6e-7 of its block's absmax counts as 1.6e-7 of it,
 // see [Optimizer], so that rare and small gradients next to large ones move their
@@ -91,9 +92,10 @@ func (r Adam) equation() equation {
 //	α(t)  = α·min(t/T, 1)
 //	β3(t) = exp(ln β1·ln β3/((1-t/T)·ln β3 + t/T·ln β1))    for t < T
 //
-// The states are m and n, with signs, and v: with 8 bits 3n + 12·⌈n/Block⌉ bytes
-// for n elements, 3.05 a parameter at blocks of 256; with 4 bits 1.59 at blocks of 128; 6
-// with 16 bits and 12 with 32, and 12n for n below MinSize, whatever Bits is.
+// The states are m and n, with signs, and v. With 8 bits they take 3k + 12·⌈k/Block⌉
+// bytes for k elements. A parameter element takes 3.05 bytes with 8 bits and blocks of
+// 256, 1.59 with 4 bits and blocks of 128, 6 with 16 bits and 12 with 32. Below MinSize
+// elements it always takes 12.
 type AdEMAMix struct {
 	Beta1       float32 // decay of the fast first moment, in (0,1), default 0.9
 	Beta2       float32 // decay of the second moment, in (0,1), default 0.999

@@ -23,9 +23,9 @@ type Map [256]float32
 //
 //	10^(i-6) · the midpoints of n+1 equidistant points from 0.1 to 1
 //
-// with n = 2^i (signed) or 2^(i+1) (unsigned). The signed map has their
-// negatives too, and both have 0 and 1. The signed map runs from -0.99296875
-// to 1 with 0 at code 127; the unsigned one from 0 at code 0 to 1.
+// with n = 2^i (signed) or 2^(i+1) (unsigned). The signed map has their negatives too,
+// and both have 0 and 1. The signed map runs from -0.99296875 to 1 with 0 at code 127;
+// the unsigned map runs from 0 at code 0 to 1.
 //
 // Points, midpoints and products are rounded to float32 as in torch's scalar
 // code. torch's vector code, whose width depends on the machine, may differ in
@@ -111,7 +111,7 @@ func LinearMap(signed bool) *Map {
 // magnitude. Older versions of bitsandbytes had it as create_quantile_map, with quantiles
 // estimated by blocks; version 0.50 lacks it. It sorts a copy of x.
 //
-// Errors wrap [snug.ErrConfig] (x has no element, or no quantile but 0) or
+// Errors wrap [snug.ErrConfig] (x has no element, or all its quantiles are 0) or
 // [snug.ErrNonFinite], which names the index.
 func QuantileMap(x []float32) (*Map, error) {
 	if len(x) == 0 {

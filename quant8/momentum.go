@@ -11,11 +11,12 @@ import (
 //
 // where sign(0) is 0.
 //
-// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02
-// a parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32, and 4n for n below MinSize, whatever Bits is.
+// The state is m, with a sign. With 8 bits it takes n + 4·⌈n/Block⌉ bytes for n elements.
+// A parameter element takes 1.02 bytes with 8 bits and blocks of 256, 0.53 with 4 bits
+// and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize elements it always takes
+// 4.
 type Lion struct {
-	Beta1       float32 // of the update, in (0,1), default 0.9
+	Beta1       float32 // weight of the momentum in the update, in (0,1), default 0.9
 	Beta2       float32 // decay of the momentum, in (0,1), default 0.99
 	WeightDecay float32 // a step multiplies p by 1-lr·WeightDecay; default 0
 }

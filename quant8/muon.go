@@ -46,17 +46,20 @@ func (s MuonScale) factor(rows, cols int) float64 {
 // which replaces x by nearly U·Vᵀ of its singular value decomposition. Leave embeddings,
 // the last layer and vectors to another optimizer, such as AdamW.
 //
-// The state is m, with a sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a
-// parameter at blocks of 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4
-// with 32, and 4n for n below MinSize, whatever Bits is. The workspace, see
-// [Optimizer.WorkspaceBytes], has x in float32 and two products: with the smaller side k,
-// 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest matrix; 12·n if that is
-// square. Tiles of the products take 2.02 MiB more, and 562 KiB a worker. A step takes
-// 20·n·k + 10·k³ floating-point operations. The last bits of the products, and so of p,
-// depend on the instructions of the CPU or on the device, not on the number of workers; m
-// does not. In the tests elements of x differ from the definition by at most 2e-5, on the
-// CPU and in emulated kernels, with smaller sides of up to 100. Devices other than the
-// CPU have the workspace and need no tiles; there a step waits only for the check of g.
+// The state is m, with a sign. With 8 bits it takes n + 4·⌈n/Block⌉ bytes for n elements.
+// A parameter element takes 1.02 bytes with 8 bits and blocks of 256, 0.53 with 4 bits
+// and blocks of 128, 2 with 16 bits and 4 with 32. Below MinSize elements it always takes
+// 4.
+//
+// The workspace, see [Optimizer.WorkspaceBytes], has x in float32 and two products: with
+// the smaller side k, 4·(n + k² + min(n, max(k², k·⌊65536/k⌋))) bytes for the largest
+// matrix; 12·n if that is square. Tiles of the products take 2.02 MiB more, and 562 KiB a
+// worker. A step takes 20·n·k + 10·k³ floating-point operations. The last bits of the
+// products, and so of p, depend on the instructions of the CPU or on the device, not on
+// the number of workers; m does not. In the tests elements of x differ from the
+// definition by at most 2e-5, on the CPU and in emulated kernels, with smaller sides of
+// up to 100. Devices other than the CPU have the workspace and need no tiles; there a
+// step waits only for the check of g.
 //
 // A step updates a whole parameter. An error of the [Storage] leaves p as it was, but the
 // chunks of m before the chunk it names are stepped. If there are such chunks, the
@@ -65,7 +68,7 @@ func (s MuonScale) factor(rows, cols int) float64 {
 type Muon struct {
 	Momentum    float32   // in (0,1), default 0.95
 	NoNesterov  bool      // orthogonalize the momentum itself
-	Scale       MuonScale // of the learning rate, default MuonOriginal
+	Scale       MuonScale // factor of the learning rate, default MuonOriginal
 	WeightDecay float32   // a step multiplies p by 1-lr·WeightDecay; default 0
 }
 

@@ -16,27 +16,28 @@ import (
 // Optimizer updates parameters by a [Rule], whose states it keeps in one of these
 // forms, by Options.Bits:
 //
-//   - 8: in blocks, each with its absmax in float32, of codes of one byte (Dettmers et
-//     al. 2022, arXiv:2110.02861); states with signs by the signed and others by the
-//     unsigned [DynamicMap], unless the options have other maps. As in bitsandbytes, the
-//     only state of RMSprop and Adagrad has the map with signs. In an update a second
-//     moment with the code of 0 counts as the largest value with this code, 1.6e-7 of its
-//     block's absmax. As 0, it would leave ε alone to divide a first moment that is not
+//   - 8: in blocks of one-byte codes, each block with its absmax in float32 (Dettmers et
+//     al. 2022, arXiv:2110.02861). States with signs use the signed [DynamicMap] and
+//     other states the unsigned one, unless the options have other maps. As in
+//     bitsandbytes, the only state of RMSprop and Adagrad has the map with signs. In an
+//     update a second moment with the code of 0 counts as the largest value with this
+//     code, 1.6e-7 of its block's absmax. As 0, it would leave ε alone to divide a first
+//     moment that is not
 //     0. The codes and absmax are the same as in bitsandbytes, which counts this code as
 //     0: there steps at a rate of 1e-3 reach 30 when gradients of 4e-4 lie next to
 //     gradients of 1; here they reach 1.3e-3. An element whose gradients are that small
 //     in its block takes shorter steps than with 32 bits.
 //   - 4: in blocks of 4-bit codes, two in a byte, the first in its upper half (Li, Chen
-//     and Zhu 2023, "Memory Efficient Optimizers with 4-bit States", arXiv:2309.01507);
-//     always the nearest codes. The maps are the maps of torchao's 4-bit optimizers.
-//     States with signs use create_dynamic_map(True, 3, 4): 0, 1, and ±0.0055, 0.0325,
-//     0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a linear map without
-//     0, because the update divides by their square root: code i is (i+1)/16. A second
-//     moment therefore counts as absmax/16 of its block or more, unless all of the block
-//     is 0, and small gradients next to large ones take short steps. A change of less
-//     than half the distance of two codes is lost. A run whose gradients are mostly noise
-//     ends as with 32 bits; a run whose gradients become small but keep their direction
-//     is slower.
+//     and Zhu 2023, "Memory Efficient Optimizers with 4-bit States", arXiv:2309.01507).
+//     The codes are always the nearest. The maps are the maps of torchao's 4-bit
+//     optimizers. States with signs use create_dynamic_map(True, 3, 4): 0, 1, and
+//     ±0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625 and 0.8875. Unsigned states use a
+//     linear map without 0, because the update divides by their square root: code i is
+//     (i+1)/16. A second moment therefore counts as absmax/16 of its block or more,
+//     unless all of the block is 0, and small gradients next to large ones take short
+//     steps. A change of less than half the distance of two codes is lost. A run whose
+//     gradients are mostly noise ends as with 32 bits; a run whose gradients become small
+//     but keep their direction is slower.
 //   - 16: in bfloat16. With β2 = 0.999 a step changes a second moment by less than half
 //     the distance of two such numbers, so states are rounded at random. Options.Seed,
 //     the step count, the name of the parameter, the number of the state and the element
@@ -114,17 +115,15 @@ func (a *Optimizer) StateBytes() int64 {
 	return sum
 }
 
-// Add registers a parameter of n elements under a name. Its state is zero; the
-// memory for it is allocated at its first step. All parameters are registered
-// before the first [Optimizer.Advance], since they share the step count of the bias
-// corrections. The state of a parameter is keyed by its name, so that the order
-// of Add does not matter. A [Storage] sees the keys "<optimizer>/<name>/<chunk>",
-// with the name of the optimizer in lower case and chunks from 0. [Optimizer.AddMatrix]
-// is for matrices.
+// Add registers a parameter of n elements under a name. Its state is zero; the memory for
+// it is allocated at its first step. All parameters are registered before the first
+// [Optimizer.Advance], because they share the step count of the bias corrections. The
+// state of a parameter is keyed by its name, so that the order of Add does not matter. A
+// [Storage] sees the keys "<optimizer>/<name>/<chunk>", with the name of the optimizer in
+// lower case and chunks from 0. [Optimizer.AddMatrix] is for matrices.
 //
-// Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the
-// optimizer is that of [Muon]) or [snug.ErrShape] (n is negative, or its state exceeds
-// the address space).
+// Errors wrap [snug.ErrConfig] (an empty or taken name, a step has begun, or the rule is
+// [Muon]) or [snug.ErrShape] (n is negative, or its state exceeds the address space).
 func (a *Optimizer) Add(name string, n int) error { return a.AddShard(name, n, 0, n) }
 
 // AddShard is [Optimizer.Add] of elements lo to hi-1 of a parameter of n elements, for a

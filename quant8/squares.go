@@ -13,10 +13,10 @@ import (
 //	v ← α·v + (1-α)·g²
 //	p ← p - lr·g/(√v + ε)
 //
-// The state is v, in 8 bits by the signed map, as in bitsandbytes, and otherwise without a
-// sign: with 8 bits n + 4·⌈n/Block⌉ bytes for n elements, 1.02 a parameter at blocks of
-// 256; with 4 bits 0.53 at blocks of 128; 2 with 16 bits and 4 with 32, and 4n for n below
-// MinSize, whatever Bits is.
+// The state is v. In 8 bits it has the signed map, as in bitsandbytes; otherwise it has
+// no sign. With 8 bits it takes n + 4·⌈n/Block⌉ bytes for n elements. A parameter element
+// takes 1.02 bytes with 8 bits and blocks of 256, 0.53 with 4 bits and blocks of 128, 2
+// with 16 bits and 4 with 32. Below MinSize elements it always takes 4.
 type RMSprop struct {
 	Alpha       float32 // decay of the mean of squares, in (0,1), default 0.99
 	Eps         float32 // added to its root, default 1e-8

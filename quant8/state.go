@@ -40,11 +40,12 @@ func (a *Optimizer) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// ReadFrom restores what [Optimizer.WriteTo] wrote, into an optimizer with the same
-// options, to which the same parameters or the same shards of them were added, in any
-// order. The saved maps replace the optimizer's. It does not read beyond the end of the
-// saved state. A run with the same hyperparameters then continues bit for bit. It needs
-// no memory beyond the state, and on devices other than the CPU memory for one chunk.
+// ReadFrom restores a state that [Optimizer.WriteTo] wrote, into an optimizer with the
+// same options, to which the same parameters or the same shards of them were added, in
+// any order. The saved maps replace the optimizer's. It does not read beyond the end of
+// the saved state. A run with the same hyperparameters then continues bit for bit. It
+// needs no memory beyond the state, and on devices other than the CPU memory for one
+// chunk.
 //
 // The error wraps [snug.ErrCorrupt] when the bytes are damaged, cut short or of another
 // version, and [snug.ErrConfig] when they are the state of another configuration or r is
