@@ -28,7 +28,7 @@ type buffer struct {
 
 // Make allocates n zeroed elements on dev. It costs n·sizeof(T) bytes there.
 // Errors: [ErrShape] for a negative or overflowing length, [ErrDevice], and
-// [ErrNoMemory] when a device has no more, or for a length on the CPU that Go cannot
+// [ErrNoMemory] when a device is full, or for a length on the CPU that Go cannot
 // address. When the system refuses memory on the CPU, the process ends, as it does with
 // make.
 func Make[T Element](dev *Device, n int) (Array[T], error) {

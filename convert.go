@@ -148,7 +148,7 @@ func toFloat64(dst []float64, v View) {
 
 // oddFloat32 rounds x to odd: where float32 does not hold x, of the two numbers around
 // it to the one whose last bit is 1. Rounded to nearest from there, with two bits less or
-// fewer, the result is that of rounding x itself (Boldo and Melquiond, "Emulation of
+// fewer, the result is the same as rounding x itself (Boldo and Melquiond, "Emulation of
 // FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
 // Computers 57(4), 2008).
 func oddFloat32(x float64) float32 {

@@ -4,12 +4,14 @@ import (
 	"fmt"
 )
 
-// Copy copies src to dst, two vectors of one element type and length, wherever
-// they lie. From the host to a device src may be reused when it returns; from a
-// device to the host it waits for the work queued there; on one device it is
-// queued; and between two devices it goes through 1 MiB of host memory and
-// waits. On the CPU dst and src may overlap; on another device only if they are
-// the same.
+// Copy copies src to dst, two vectors of one element type and length on any devices:
+//
+//   - from the host to a device: src may be reused when Copy returns;
+//   - from a device to the host: Copy waits for the work queued there;
+//   - on one device: the copy is queued;
+//   - between two devices: the copy goes through 1 MiB of host memory, and Copy waits.
+//
+// On the CPU dst and src may overlap; on another device only if they are the same.
 //
 // Errors, with nothing written: [ErrDType], [ErrShape], [ErrDevice], and
 // [ErrConfig] for an overlap on a device.
@@ -74,7 +76,7 @@ func copyAcross(dst, src View) error {
 }
 
 // MakeView is [Make] for an element type that is known at run time only. free
-// gives the memory back. On the CPU it is the garbage collector's, and free does
+// gives the memory back. On the CPU the garbage collector frees it, and free does
 // nothing.
 func MakeView(dev *Device, dt DType, n int) (v View, free func() error, err error) {
 	switch dt {

@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// Vector is what snug's functions take: host slices, also of types that a program names,
-// such as type Weights []float32, arrays on a device, or a View of either. A []T, for a type
+// Vector is the operand type of snug's functions: a host slice, also of a type that a program
+// names, such as type Weights []float32, an array on a device, or a View of either. A []T, for a type
 // parameter T, is none: where the element type is chosen at run time, allocate Views with
 // [MakeView].
 type Vector interface {
@@ -29,8 +29,8 @@ type Vector8 interface {
 }
 
 // View is a vector whose element type is known at run time only: a range of
-// memory, its element type and its device. It refers to the memory of the
-// vector it was made of and is as long valid. The zero View is empty.
+// memory, its element type and its device. It refers to the memory of its
+// vector and is valid as long as that memory. The zero View is empty.
 type View struct {
 	mem   driver.Mem // first, which package device relies on
 	n     int

@@ -47,7 +47,7 @@ type Param struct {
 	Len  int    // elements
 }
 
-// NonFinitePolicy is what becomes of a micro-batch with NaNs or infinities.
+// NonFinitePolicy decides what happens to a micro-batch with NaNs or infinities.
 type NonFinitePolicy int
 
 const (

@@ -184,10 +184,10 @@ func (w *Window) roundingSeed(g snug.View) uint64 {
 // device, and returns false when it found any: the micro-batch is then left
 // out, and [Window.NonFinite] says where they were.
 //
-// It is called once in a micro-batch, in place of Add and Into, and walks more
+// It is called once in a micro-batch, instead of Add and Into, and walks more
 // than once: grads must yield the same every time. When the first walk fails or panics,
 // nothing has changed. Errors, with nothing
-// written, are those of Add, and [snug.ErrConfig] when grads is nil or a
+// written, are the errors of Add, and [snug.ErrConfig] when grads is nil or a
 // gradient was added before. When grads does not yield the same again, which
 // is [snug.ErrConfig] too, or work on the device fails, the window must be
 // Reset.

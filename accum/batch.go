@@ -9,8 +9,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Batch is a global batch as it is worked on: every rank has Window
-// micro-batches of at most Micro samples in each step.
+// Batch is the division of a global batch: in each step every rank has Window micro-batches
+// of at most Micro samples.
 type Batch struct {
 	Global int // samples of a step, over all ranks
 	Micro  int // samples of a micro-batch at most
@@ -18,9 +18,9 @@ type Batch struct {
 	Ranks  int
 }
 
-// NewBatch returns how a global batch is worked on in micro-batches of at most
-// micro samples: the least Window with Micro·Window·Ranks ≥ Global, and the least
-// Micro then. Neither need divide the other: [Batch.Samples] spreads the samples
+// NewBatch divides a global batch into micro-batches of at most micro samples. It returns
+// the smallest Window with Micro·Window·Ranks ≥ Global, and then the smallest Micro.
+// Neither need divide the other: [Batch.Samples] spreads the samples
 // evenly, and a [Window] weights them. The error wraps [snug.ErrConfig] for
 // counts below 1 and for fewer samples than ranks.
 func NewBatch(global, micro, ranks int) (Batch, error) {
@@ -40,18 +40,18 @@ func spread(global, ranks, window int) Batch {
 func ceilDiv(a, b int) int { return (a-1)/b + 1 }
 
 // Samples returns the samples lo to hi-1 of the global batch that are
-// micro-batch number micro of a rank. All sizes differ by one at most. Of a micro-batch that
-// b does not have they are none, with lo and hi the same.
+// micro-batch number micro of a rank. All sizes differ by at most one. For a micro-batch that
+// b does not have, lo equals hi.
 func (b Batch) Samples(rank, micro int) (lo, hi int) {
 	first, last := Shard(b.Global, rank, b.Ranks)
 	lo, hi = Shard(last-first, micro, b.Window)
 	return first + lo, first + hi
 }
 
-// Shard returns the elements lo to hi-1 of n that belong to a rank, of size
-// ranks: contiguous, in the order of the ranks, and as many for each, or one
-// more. It is how [Reducer] cuts vectors. Without elements, and for a rank that is not
-// one of size ranks, lo and hi are 0.
+// Shard returns the range lo to hi-1 of n elements that belongs to one of size ranks. The
+// ranges are contiguous, in the order of the ranks, and differ in length by at most one. A
+// [Reducer] cuts vectors this way. Without elements, or for a rank outside of 0 to size-1,
+// lo and hi are 0.
 func Shard(n, rank, size int) (lo, hi int) {
 	if n <= 0 || rank < 0 || rank >= size {
 		return 0, 0
@@ -75,7 +75,7 @@ func Shard(n, rank, size int) (lo, hi int) {
 //
 // Other errors of try end the search and are returned as they are, and so does a panic. When even a
 // micro-batch of one sample does not fit, the error wraps ErrNoMemory. Other
-// errors are those of [NewBatch].
+// errors are the errors of [NewBatch].
 func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, error) {
 	b, err := NewBatch(global, start, ranks)
 	if err != nil {
@@ -102,8 +102,8 @@ func FindMicroBatch(global, ranks, start int, try func(b Batch) error) (Batch, e
 	}
 }
 
-// refine returns the batch with the least window above failed that try takes,
-// where that of fits is one.
+// refine returns the batch with the smallest window above failed that try accepts.
+// The window of fits is accepted.
 func refine(fits Batch, failed int, try func(b Batch) error) (Batch, error) {
 	for failed+1 < fits.Window {
 		mid := spread(fits.Global, fits.Ranks, failed+(fits.Window-failed)/2)

@@ -58,7 +58,7 @@ func (w *Window) WriteTo(out io.Writer) (int64, error) {
 	return n, err
 }
 
-// header returns what is saved before the accumulators, without what was measured.
+// header returns the state saved before the accumulators, without measurements.
 func (w *Window) header() (*state.Window, error) {
 	target := w.Target()
 	h := &state.Window{WindowFixed: state.WindowFixed{
@@ -153,7 +153,7 @@ func (w *Window) UnmarshalBinary(data []byte) error {
 	return err
 }
 
-// saved is what is read before the accumulators.
+// saved is the state read before the accumulators.
 type saved struct {
 	*state.Window
 	found measure.Saved

@@ -74,8 +74,8 @@ type param struct {
 	arrived bool   // no more gradients come in this window
 }
 
-// New returns an empty Window over params. It keeps a copy of params, and what o
-// holds. Errors: those of [Len]; [snug.ErrConfig] for a schedule whose first
+// New returns an empty Window over params. It keeps a copy of params, and the
+// values in o. Errors: the errors of [Len]; [snug.ErrConfig] for a schedule whose first
 // window has no end, an unknown NonFinitePolicy, a negative Bucket, or a Shard without
 // a Reducer; [snug.ErrDType], [snug.ErrShape] and [snug.ErrDevice] for a DType
 // or a Buffer that does not fit; without a Buffer [snug.ErrNoMemory] for more elements than

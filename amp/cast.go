@@ -55,7 +55,7 @@ func Cast[D, S snug.Vector](dst D, src S) error {
 }
 
 // CastWith is [Cast] with options. The result does not depend on the CPU, the
-// device or GOMAXPROCS. Errors are those of Cast, and [snug.ErrDType] for
+// device or GOMAXPROCS. Errors are the errors of Cast, and [snug.ErrDType] for
 // Stochastic and a dst of float32. Each running worker uses 49 KiB of
 // scratch.
 func CastWith[D, S snug.Vector](dst D, src S, o CastOptions) error {
@@ -82,8 +82,8 @@ type CastPair struct{ Dst, Src snug.View }
 // another. With Stochastic, vector number k of the walk takes the random numbers
 // of the tensor Draw.Tensor+k.
 //
-// Errors are those of CastWith and name the vector; [snug.ErrConfig] when pairs is
-// nil or does not yield the same again, in which case what dst holds is undefined.
+// Errors are the errors of CastWith and name the vector. [snug.ErrConfig] also means
+// that pairs is nil or does not yield the same again; then the contents of dst are undefined.
 // It allocates nothing on the CPU.
 func CastAll(pairs iter.Seq2[string, CastPair], o CastOptions) error {
 	if pairs == nil {

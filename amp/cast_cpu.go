@@ -34,8 +34,8 @@ func (j *castJob) chunk(item int) {
 }
 
 // castTile is the number of elements that pass through the scratch at a time: few
-// enough for the first-level cache, and so many that stores around the caches,
-// each of which waits at its end, pay.
+// enough for the first-level cache, and enough that stores around the caches pay,
+// although each waits at its end.
 const castTile = rounding.MaxStore
 
 // castTiles are the scratch of running workers.
@@ -75,7 +75,7 @@ type caster struct {
 	check, work func(name string, p CastPair) bool
 }
 
-// castBatch is casts on the CPU whose chunks are done in one loop: those of job i
+// castBatch is casts on the CPU whose chunks run in one loop: the chunks of job i
 // are items ends[i-1] to ends[i]-1.
 type castBatch struct {
 	jobs [batchLen]castJob

@@ -25,10 +25,10 @@ type Storage interface {
 // MasterOptions configures a [Master]. The zero value is FullMaster in plain memory of the
 // CPU.
 type MasterOptions struct {
-	// Form is what is kept of each element: [FullMaster], [SplitMaster] or
+	// Form is the form of the kept data of each element: [FullMaster], [SplitMaster] or
 	// [NoMaster].
 	Form MasterForm
-	// Storage holds what is kept; nil means plain memory of Device. Keys have the
+	// Storage holds the kept data; nil means plain memory of Device. Keys have the
 	// form "master/<parameter>/<chunk>".
 	Storage Storage
 	// Device is where it lies without a Storage, and where updates work; nil
@@ -73,7 +73,7 @@ type Master struct {
 	seed    uint64
 	params  map[string]*masterParam
 	scratch snug.Array[float32] // on dev: the weights of a chunk, unless FullMaster keeps them
-	host    []float32           // what is on its way to or from another device
+	host    []float32           // data in transit to or from another device
 	busy    bool                // in a call
 }
 
@@ -294,7 +294,7 @@ func (m *Master) checkParam(param snug.View, n int) error {
 	return m.prepare(n)
 }
 
-// Bytes returns the size of what is kept of all parameters, in bytes.
+// Bytes returns the size of the kept data of all parameters, in bytes.
 func (m *Master) Bytes() int64 {
 	var n int64
 	for _, p := range m.params {

@@ -14,7 +14,7 @@ import (
 
 // This file is how a Master goes through the chunks of a parameter.
 
-// masterChunk is elements lo to lo+n-1 of a parameter, and what is kept of them.
+// masterChunk is elements lo to lo+n-1 of a parameter, and their kept data.
 type masterChunk struct {
 	lo, n int
 	kept  snug.View
@@ -39,7 +39,7 @@ func (p *masterParam) whole() error {
 	return nil
 }
 
-// register adds a parameter. start writes what is kept of each chunk.
+// register adds a parameter. start writes the kept data of each chunk.
 func (m *Master) register(name string, n int, start func(c masterChunk) error) error {
 	p, err := m.create(name, n, start)
 	if err != nil {
@@ -114,7 +114,7 @@ func (m *Master) acquire(key string, lo, hi int, dirty bool, f func(c masterChun
 	return f(masterChunk{lo, hi - lo, kept})
 }
 
-// adopt makes the weights of a chunk those of param.
+// adopt sets the weights of a chunk to the weights in param.
 func (m *Master) adopt(c masterChunk, param snug.View) error {
 	switch m.form {
 	case FullMaster:
@@ -138,7 +138,7 @@ type update struct {
 	begun   bool // something has changed
 }
 
-// run updates p. dirty says that what is kept of it changes.
+// run updates p. dirty says that its kept data changes.
 func (m *Master) run(p *masterParam, dirty bool, u update) error {
 	ended := false
 	defer func() { p.half = p.half || dirty && u.begun && !ended }()
@@ -235,7 +235,7 @@ func (m *Master) prepare(n int) error {
 	return err
 }
 
-// viewOf returns the view of what is kept of n elements, of which b is the memory.
+// viewOf returns the view of the kept data of n elements, whose memory is b.
 func (f MasterForm) viewOf(b []byte, n int) (snug.View, error) {
 	start := unsafe.Pointer(unsafe.SliceData(b))
 	if len(b) != f.bytes(n) || uintptr(start)%4 != 0 {

@@ -23,8 +23,8 @@ const (
 	FullMaster MasterForm = iota
 
 	// SplitMaster has the upper half of a float32 in the parameter and keeps the
-	// lower half, as do remainders in the DistributedFusedAdam of NVIDIA's apex
-	// (store_param_remainders). The parameter is the float32 rounded to nearest,
+	// lower half, like the DistributedFusedAdam of NVIDIA's apex with
+	// store_param_remainders. The parameter is the float32 rounded to nearest,
 	// ties away from zero, and what is kept, as a signed 16-bit integer, added to
 	// the parameter's bits moved up by 16 gives the float32's. So no bit of it is
 	// lost: after any updates it is what FullMaster has, and the parameter
@@ -39,9 +39,9 @@ const (
 	// NoMaster keeps nothing. An update works on a float32 copy of a chunk, which
 	// [CastWith] rounds back at random into the parameter, so that small updates are
 	// there on average (Gupta et al., "Deep Learning with Limited Numerical
-	// Precision", ICML 2015). Every update of a parameter has random numbers of
-	// its own: those of the tensor numbered with the 64-bit FNV-1a hash of its
-	// name, and, in update k from 0 on, of the seed that is number k of the
+	// Precision", ICML 2015). Every update of a parameter has its own random
+	// numbers. Their tensor number is the 64-bit FNV-1a hash of the parameter's
+	// name. Their seed in update k, from 0, is number k of the
 	// SplitMix64 sequence of MasterOptions.Seed (Steele et al., "Fast Splittable
 	// Pseudorandom Number Generators", OOPSLA 2014). The result depends neither
 	// on the order of parameters, the chunk size nor the device.
@@ -70,7 +70,7 @@ func (f MasterForm) String() string {
 	return masterForms[f].name
 }
 
-// bytes returns the size of what is kept of n elements.
+// bytes returns the size of the kept data of n elements.
 func (f MasterForm) bytes(n int) int { return n * masterForms[f].size }
 
 // part returns what v keeps of elements lo to hi-1.

@@ -12,7 +12,7 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// WriteTo writes what is kept of all parameters to w, chunk by chunk, and returns
+// WriteTo writes the kept data of all parameters to w, chunk by chunk, and returns
 // the number of bytes written: the weights of FullMaster, the lower halves of SplitMaster,
 // or the seed and the numbers of updates of NoMaster. With the last two, the parameters
 // must be saved too, and unchanged. The order in which parameters were added and the chunk
@@ -68,7 +68,7 @@ func (m *Master) header() *state.Masters {
 	return h
 }
 
-// savedChunks returns how many chunks hold what is kept of p.
+// savedChunks returns how many chunks hold the kept data of p.
 func (m *Master) savedChunks(p *masterParam) int {
 	if m.form == NoMaster {
 		return 0
@@ -144,7 +144,7 @@ func (m *Master) checkSaved(h *state.Masters) error {
 	return nil
 }
 
-// load reads what is kept of a parameter.
+// load reads the kept data of a parameter.
 func (m *Master) load(d *state.Decoder, p *masterParam) {
 	for i := 0; i < m.savedChunks(p) && d.Err == nil; i++ {
 		d.Err = m.visit(p, i, true, func(c masterChunk) error {

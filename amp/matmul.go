@@ -45,7 +45,7 @@ const (
 // 0.
 //
 // A vector may be longer than its matrix. All lie on one device, and the
-// range of c from its first to its last element may not overlap that of a or
+// range of c from its first to its last element may not overlap the range of a or
 // b. Errors, with nothing written: [snug.ErrConfig] for a factor that is not
 // finite, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and
 // [snug.ErrConfig] for an overlap. It allocates nothing beyond

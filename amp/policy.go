@@ -18,7 +18,7 @@ type Policy struct {
 // ParsePolicy parses a policy such as "params=f32,compute=bf16,output=f32".
 //
 // The keys params, compute and output, or p, c and o, come in any order; the
-// types are those of [snug.ParseDType]. Params defaults to f32, compute to
+// types are the names that [snug.ParseDType] takes. Params defaults to f32, compute to
 // params, and output to compute. A type alone, such as "bf16", stands for all
 // three. Errors: [snug.ErrConfig] for an unknown, missing or repeated key,
 // [snug.ErrDType] for a type that is unknown or not floating-point.

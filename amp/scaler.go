@@ -89,11 +89,11 @@ func (s *Scaler) SetInterval(steps int) error {
 // Unscale multiplies the gradients of an optimizer, of float32 or bfloat16, by
 // the reciprocal of the scale, float32(1/float64(scale)), and returns their
 // statistics, all in one pass over each gradient: it counts the products that
-// are not finite and sums the squares in float64. What it found is latched: it
-// decides whether Step steps, whatever becomes of the gradients in between. It
+// are not finite and sums the squares in float64. The result is latched: it
+// decides whether Step steps, even if the gradients change in between. It
 // waits for the device. The products do not depend on the CPU or the device;
 // Norm does not depend on GOMAXPROCS and is within 2^-53·Elements of the exact
-// one, relatively.
+// norm, relatively.
 //
 // Errors, with nothing written: [snug.ErrConfig] when the optimizer's
 // gradients were unscaled since the last Update, when Scale was never called, so
@@ -172,7 +172,7 @@ func (o progress) String() string {
 // came since is latched, as one that Unscale finds. Gradients with an overflow,
 // which will not be stepped, it leaves as they are.
 //
-// The errors are those of Clip, and [snug.ErrConfig] when the optimizer was not
+// The errors are the errors of Clip, and [snug.ErrConfig] when the optimizer was not
 // unscaled or was stepped since the last Update.
 func (s *Scaler) Clip(optimizer string, grads iter.Seq2[string, snug.View], maxNorm float64) (Stats, error) {
 	return s.clip("Clip", optimizer, func(o progress) (Stats, error) { return clip(grads, o.stats.Norm, maxNorm, &s.began) })

@@ -132,8 +132,8 @@ func (s *traversal) sweep(grad snug.View) (err error) {
 	return device.Run(grad.Device(), job)
 }
 
-// stats returns what the pass found. Only where there are non-finite values, it
-// looks at every gradient once more, for those of each.
+// stats returns the results of the pass. If there are non-finite values, it reads
+// every gradient once more to count them for each.
 func (s *traversal) stats(grads iter.Seq2[string, snug.View]) (Stats, error) {
 	total := s.found.Total
 	stats := Stats{

@@ -56,7 +56,7 @@ func elementType(name string) snug.DType {
 }
 
 // Weights is a safetensors file that is open for reading. Its header is in memory,
-// its tensors are not. The format is that of
+// its tensors are not. The format is
 // github.com/huggingface/safetensors. A Weights is safe for concurrent use. A nil or zero
 // Weights has no tensors.
 type Weights struct {
@@ -87,10 +87,10 @@ func OpenWeights(path string) (*Weights, error) {
 	return &Weights{r: f, file: f, header: *h}, nil
 }
 
-// NewWeights is [OpenWeights] of size bytes that r reads: a file in memory, in an
-// archive, or elsewhere. r must allow reads by many goroutines if the Weights has
-// many. Close does not close it. Errors: [snug.ErrCorrupt], [snug.ErrConfig] for a
-// nil r, and those of r.
+// NewWeights is [OpenWeights] for size bytes that r reads: a file in memory, in an
+// archive, or elsewhere. If many goroutines use the Weights, r must allow concurrent
+// reads. Close does not close r. Errors: [snug.ErrCorrupt], [snug.ErrConfig] for a nil r,
+// and the errors of r.
 func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	if r == nil {
 		return nil, fmt.Errorf("amp: NewWeights: the reader is nil: %w", snug.ErrConfig)
@@ -219,12 +219,12 @@ func (w *Weights) readBytes(name string, lo int64, dst []byte) error {
 }
 
 // LoadAll is [Weights.Load] for all parameters of a model: params yields their
-// names in the file and where they go. It walks once, checks all before it writes
-// the first, and reads in the order of the file. Tensors that params does not
-// yield are passed over; the error names the first of those that the file lacks.
+// names in the file and their destinations. It walks once, checks everything before it
+// writes the first, and reads in the order of the file. Tensors that params does not
+// yield are ignored; the error names the first tensor that the file lacks.
 // It keeps a list of the parameters meanwhile.
 //
-// Errors are those of Load, and [snug.ErrConfig] when params is nil.
+// Errors are the errors of Load, and [snug.ErrConfig] when params is nil.
 func (w *Weights) LoadAll(params iter.Seq2[string, snug.View]) error {
 	loads, err := w.plan(params)
 	if err != nil {

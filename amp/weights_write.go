@@ -28,14 +28,14 @@ import (
 // aligned in memory; keys of the metadata are sorted.
 //
 // Memory: a few times the size of the header, and 256 KiB of pooled memory for
-// elements that are converted or on another device, 512 KiB for those that are
+// elements that are converted or on another device, 512 KiB for elements that are
 // both. It waits for devices.
 //
 // Errors, with nothing written: [snug.ErrConfig] when w or tensors is nil, a name
 // comes twice, names or metadata are not UTF-8, or the header would exceed
 // 100 MB; [snug.ErrDType]; [snug.ErrShape] when a shape does not have the
-// elements that come with it; [snug.ErrDevice]. Others are those of w and of a
-// device.
+// elements that come with it; [snug.ErrDevice]. Other errors come from w
+// or a device.
 func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (int64, error) {
 	if w == nil {
 		return 0, fmt.Errorf("amp: WriteWeights: the writer is nil: %w", snug.ErrConfig)
@@ -57,10 +57,10 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 // only if the process is killed is that left, as <path>.<digits>.tmp. A new file
 // has the permissions of the old one. A link at path is replaced, not followed.
 //
-// Errors are those of WriteWeights, [snug.ErrConfig] when path is a folder or
-// anything else that is no file, and those of the operating system. One that
-// names the sync of the folder comes with the new file in place, which a crash of
-// the system then could undo.
+// Errors are the errors of WriteWeights, [snug.ErrConfig] when path is a folder or
+// anything else that is no file, and errors of the operating system. After an error that
+// names the sync of the folder the new file is in place, but a crash of the system could
+// undo it.
 func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
 	if err := saveWeights(files.OS(filepath.Dir(path)), filepath.Base(path), tensors, metadata); err != nil {
 		return fmt.Errorf("amp: SaveWeights: %w", err)

@@ -125,7 +125,7 @@ func Forward[V snug.Vector, L snug.Vector32](out V, lse L, q, k, v V, c Options)
 // Gradients in a bias and in sinks go to Bias.Grad and Sinks.Grad.
 //
 // dk and dv sum over the query heads that share a key head. dq, dk and dv have the shapes
-// and strides of q, k and v, and dout has those of out. Backward overwrites the addressed
+// and strides of q, k and v, and dout has the shape and strides of out. Backward overwrites the addressed
 // elements of dq, dk and dv; in a packed layout the three may interleave in one vector.
 // They must not overlap any other operand.
 //

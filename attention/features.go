@@ -18,7 +18,7 @@ type Window struct {
 func (w Window) before() int { return distance(w.Left) }
 func (w Window) after() int  { return distance(w.Right) }
 
-// distance returns the largest distance to one of n keys, of which the first is at distance 0.
+// distance returns the largest distance to one of n keys; the first key is at distance 0.
 func distance(n int) int {
 	if n == 0 {
 		return unlimited

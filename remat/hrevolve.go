@@ -32,7 +32,7 @@ const maxLevelStages = maxOps / 3
 // Without copies, or with a tier that is too slow, the plan is the plan of [Revolve] and T is
 // n + E(n, slots). One more slot or a faster tier never makes T larger.
 //
-// The dynamic program is that of Aupy, Herrmann, Hovland and Robert, "Optimal
+// The dynamic program is from Aupy, Herrmann, Hovland and Robert, "Optimal
 // Multistage Algorithm for Adjoint Computation", SIAM J. Sci. Comput. 38(3), 2016,
 // and Herrmann and Pallez, "H-Revolve: A Framework for Adjoint Computation on
 // Synchronous Hierarchical Platforms", ACM TOMS 46(2), 2020, with memory in closed

@@ -21,7 +21,7 @@ func (p schedule) plan(tier Tier) Plan {
 }
 
 // transfers returns the times of writing and reading an output in a tier, as multiples of
-// the time of a forward step, for stages that are equal to the mean of those of c.
+// the time of a forward step, for stages equal to the mean of the stages of c.
 func (c Costs) transfers(t Tier) (write, read float64) {
 	bytes, time := 0.0, 0.0
 	for _, s := range c.Stages {

@@ -15,10 +15,10 @@ const maxRuns = 1 << 16
 // MeasureCosts runs forward and backward passes of the chain for x, one to warm up
 // and then as many as runs says, and returns the costs of the stages.
 //
-// Sizes are those that c.Bytes and c.SavedBytes give. Times are in seconds, medians
-// over the runs: BackwardTime of Backward, ForwardTime the mean of those of Forward
-// and ForwardSave, or for the last stage that of ForwardSave, as nothing runs it
-// otherwise. Work that a stage leaves to a device in the background is not in its
+// Sizes come from c.Bytes and c.SavedBytes. Times are in seconds, medians
+// over the runs: BackwardTime of Backward, ForwardTime the mean of Forward and
+// ForwardSave, or for the last stage the time of ForwardSave, because plans run it
+// no other way. Work that a stage leaves to a device in the background is not in its
 // time: a stage that is measured waits for it. Transient bytes cannot be measured:
 // they are taken from c.Costs, which is filled before where stages have them, as are the rates and the sizes and times of packing, and
 // 0 if that is nil. So is a name, unless the stage
@@ -33,9 +33,9 @@ const maxRuns = 1 << 16
 // the passes add to gradients of parameters is for the caller to clear: where stages add to
 // a window of package accum, call its Begin, then MeasureCosts, then its Reset.
 //
-// The errors are those of [Chain.Run]. Besides, the error wraps [snug.ErrConfig]
+// The errors are the errors of [Chain.Run]. The error also wraps [snug.ErrConfig]
 // when runs is below 1 or above 65,536, the chain is too long for a plan of 2^22 operations or the
-// sizes are not those of a chain (see [Costs.Validate]), and [snug.ErrShape] when a
+// sizes do not describe a chain (see [Costs.Validate]), and [snug.ErrShape] when a
 // size is not the same in all runs, or a gradient is
 // larger than its activation. A smaller gradient counts like its activation.
 func (c *Chain[A, S]) MeasureCosts(ctx context.Context, x A, loss func(y A) (dy A, err error), runs int) (Costs, error) {
@@ -181,7 +181,7 @@ func stageName[A, S any](s Stage[A, S]) string {
 	return ""
 }
 
-// median sorts times, of which there is at least one.
+// median sorts times, at least one.
 func median(times []float64) float64 {
 	slices.Sort(times)
 	half := len(times) / 2

@@ -53,7 +53,7 @@ type Planner struct {
 	States int
 	// Tiers are used by MethodHRevolve, which needs Host or Disk, and by MethodFit if
 	// they are not zero. With Tiers, MethodFit tries some thousand placements of saved
-	// sets and outputs, besides the plans of Fit: for 200 stages this takes up to 2 s
+	// sets and outputs, in addition to the plans of Fit: for 200 stages this takes up to 2 s
 	// with one tier and up to 5 s with all. The placements tried are the same for every
 	// budget, so a larger budget, also of a tier, never gives a slower plan. Beyond 512
 	// stages it tries fewer, in up to a minute. Of equally fast plans it takes the one

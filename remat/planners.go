@@ -209,7 +209,7 @@ func appendRevolve(ops []Op, n, slots int) []Op {
 }
 
 // appendRevolveFrom appends the backward steps of stages lo to lo+n-1, given
-// a_lo, and slots further slots of which a_lo takes one.
+// a_lo, and slots further slots, one for a_lo.
 func appendRevolveFrom(ops []Op, lo, n, slots int) []Op {
 	for n > 1 {
 		i := revolveSplit(n, slots)

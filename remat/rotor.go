@@ -98,7 +98,7 @@ func newRotor(c Costs) (*rotor, error) {
 // stage.
 func (r *rotor) amountLimit() int { return min(rotorAmounts, 2*rotorCells/(r.n*(r.n+1))) }
 
-// leastNeed returns need[s][t-s], given those of shorter parts.
+// leastNeed returns need[s][t-s], given the needs of shorter parts.
 func (r *rotor) leastNeed(s, t int) int64 {
 	need := r.saveNeed(s, t)
 	if t == s {

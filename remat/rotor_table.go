@@ -110,7 +110,7 @@ func merge(to, a, b []int64, least int64) []int64 {
 	return to
 }
 
-// solveFrom fills the tables of the parts from stage s on, given those of later
+// solveFrom fills the tables of the parts from stage s on, given the tables of later
 // stages.
 func (r *rotor) solveFrom(s int) {
 	amounts := r.amounts[s]

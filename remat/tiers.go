@@ -10,7 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tiers are the memory that a [Planner] may use besides device memory. The [Rates] of
+// Tiers are the memory that a [Planner] may use in addition to device memory. The [Rates] of
 // the costs give the time of transfers.
 type Tiers struct {
 	Host int64 // bytes of host memory for copies
@@ -209,7 +209,7 @@ func tierFamily(c Costs, t Tiers) family {
 	}, func(int) string { return "tiers" }}
 }
 
-// fitTiers returns the fastest plan of those that use tiers and those of Fit.
+// fitTiers returns the fastest of the plans that use tiers and the plans of Fit.
 func fitTiers(c Costs, budget int64, t Tiers) (Plan, error) {
 	n := len(c.Stages)
 	families := []family{tierFamily(c, t)}

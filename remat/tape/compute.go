@@ -61,7 +61,7 @@ func (s *storage[V]) evictable() bool { return s.held && s.locks == 0 && s.repla
 // evicted reports whether s is computed again when it is needed next.
 func (s *storage[V]) evicted() bool { return s.computed && !s.held && s.operands != nil }
 
-// consumers returns what is computed from s.
+// consumers returns the storages computed from s.
 func (s *storage[V]) consumers() []*storage[V] {
 	var all []*storage[V]
 	for _, c := range s.children {
@@ -298,7 +298,7 @@ func (t *Tape[V]) call(ctx context.Context, s *storage[V], in []V) (v V, cost fl
 }
 
 // overwrite runs the operation of s on the memory of its first operand, which
-// becomes that of s.
+// becomes the memory of s.
 func (t *Tape[V]) overwrite(ctx context.Context, s *storage[V], in []V) (dst V, err error) {
 	dst = t.forget(s.operands[0].s)
 	complete := false

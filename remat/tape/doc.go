@@ -12,11 +12,11 @@
 //	done()
 //
 // Forward and backward operations are alike: each is a function of the values that it is
-// given, which gives the same result when it is called again. A [Heuristic] chooses what is
-// evicted, that of Dynamic Tensor Rematerialization by default (Kirisame et al. 2021,
+// given, which gives the same result when it is called again. A [Heuristic] chooses the
+// values to evict; the default is from Dynamic Tensor Rematerialization (Kirisame et al. 2021,
 // "Dynamic Tensor Rematerialization", ICLR). A [Policy] decides by the name and the class of
 // an operation whether its result is kept, computed again or offloaded.
 //
 // For a chain of stages, package [github.com/snug-ml/snug/remat] plans in advance, and its plans are
-// the better ones.
+// better.
 package tape

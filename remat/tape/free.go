@@ -9,10 +9,10 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Free says that the caller has no more uses for the values. One that others may
-// be recomputed from is evicted, unless the policy must save it, and computed
-// again for them; it is forgotten when none is left. One that is between Get and
-// done stays until then. Values before one that is not valid are freed.
+// Free says that the caller does not use the values any more. If other values may be
+// recomputed from a freed value, it is evicted, unless the policy must save it, and computed
+// again for them; it is forgotten when none of them is left. A value between Get and done
+// stays until done. Values before an invalid one are freed.
 func (t *Tape[V]) Free(values ...*Value[V]) error {
 	if err := t.claim(); err != nil {
 		return err
@@ -70,11 +70,11 @@ func (t *Tape[V]) Banish(ctx context.Context, y *Value[V]) error {
 	return nil
 }
 
-// onlyOverwritten reports that s is only needed for what is computed in its memory.
+// onlyOverwritten reports that s is only needed for values computed in its memory.
 func (s *storage[V]) onlyOverwritten() bool { return s.users == 0 && s.needed == 1 && s.over != nil }
 
-// overwriters returns what is computed in the memory of s, the last first, and s
-// itself: computing one again destroys what comes after it in the list.
+// overwriters returns the values computed in the memory of s, the last first, and s
+// itself: computing one again destroys the values after it in the list.
 func (s *storage[V]) overwriters() []*storage[V] {
 	if s.over == nil {
 		return []*storage[V]{s}
@@ -82,8 +82,8 @@ func (s *storage[V]) overwriters() []*storage[V] {
 	return append(s.over.overwriters(), s)
 }
 
-// Close releases all that the Tape holds, also between Get and done, and discards
-// what is offloaded. Further calls do nothing. The error wraps [snug.ErrConfig]
+// Close releases all values that the Tape holds, also between Get and done, and discards
+// offloaded ones. Further calls do nothing. The error wraps [snug.ErrConfig]
 // when another method is running, and then nothing has been done.
 func (t *Tape[V]) Close() error {
 	if err := t.claim(); err != nil {

@@ -3,10 +3,10 @@ package tape
 import "math"
 
 // Heuristic chooses which value a [Tape] evicts: the one with the smallest score.
-// Staleness counts the computations since the latest use, from 1; cost is that of
-// the latest computation, and the neighbourhood of a value is what must be
-// computed again before it can be, and what would need it then: the evicted
-// values that lead to it, and those it leads to, through evicted ones only.
+// Staleness counts the computations since the latest use, from 1. Cost is the cost of
+// the latest computation. The neighbourhood of a value is the evicted values that must be
+// computed again before it, and the evicted values that would then need it: the values
+// that lead to it, and the values it leads to, through evicted values only.
 //
 //	                score                                       time for an eviction
 //	DTR             (cost + neighbourhood) / (bytes·staleness)  values held times their neighbourhoods
@@ -34,7 +34,7 @@ type Heuristic uint8
 // The heuristics. [Options] have DTR if none is given.
 const (
 	DTR            Heuristic = iota // exact neighbourhood
-	DTREquivalence                  // components of evicted values joined by union-find, of which a value leaves only with its own cost
+	DTREquivalence                  // components of evicted values joined by union-find; a value that leaves takes only its own cost
 	DTRLocal                        // no neighbourhood
 	Largest                         // largest first
 	LRU                             // least recently used first
@@ -152,8 +152,7 @@ func (t *Tape[V]) visit(s *storage[V]) float64 {
 	return s.cost
 }
 
-// evictedSet is a component of evicted values, as a tree of which the root has
-// the cost.
+// evictedSet is a component of evicted values, as a tree. The root has the cost.
 type evictedSet struct {
 	parent *evictedSet // nil in the root
 	cost   float64

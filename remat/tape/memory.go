@@ -33,7 +33,7 @@ func (t *Tape[V]) evictFor(ctx context.Context, s *storage[V], need int64) error
 }
 
 // attach makes v the value of s, which it owns from now on, also if it does not
-// fit. extra is what the computation took besides.
+// fit. extra is the transient bytes of the computation.
 func (t *Tape[V]) attach(ctx context.Context, s *storage[V], v V, extra int64) error {
 	defer func() {
 		if !s.held {
@@ -147,7 +147,7 @@ func (t *Tape[V]) free(y *Value[V]) {
 }
 
 // unlink makes s independent of its operands, because it is never computed
-// again, and returns those that nobody needs then.
+// again, and returns the operands that nobody needs then.
 func (t *Tape[V]) unlink(s *storage[V]) (idle []*storage[V]) {
 	operands := s.operands
 	s.operands = nil

@@ -39,7 +39,7 @@ func (c Class) String() string {
 	return names[c]
 }
 
-// Decision is what becomes of a value between its first use and the next.
+// Decision is the treatment of a value between its first use and the next.
 type Decision uint8
 
 // The decisions. MustSave and MustRecompute bind; the others yield to the budget.
@@ -88,7 +88,7 @@ func (d Decision) binds() bool { return d == MustSave || d == MustRecompute }
 //	                                         MUST_SAVE for those, PREFER_RECOMPUTE for others
 type Policy func(Op) (Decision, error)
 
-// Decide returns p's decision on op. The error is that of p, or wraps
+// Decide returns p's decision on op. The error comes from p, or wraps
 // [snug.ErrConfig] when two parts of p bind it to different decisions or when
 // there is no such decision.
 func (p Policy) Decide(op Op) (Decision, error) {
@@ -138,24 +138,24 @@ func SaveOps(names ...string) Policy {
 	return saveIf(func(op Op) bool { return slices.Contains(names, op.Name) })
 }
 
-// SaveNames saves the values of these names and no other. Values without a
-// name are not saved, whatever the names are.
+// SaveNames saves the values of these names and no other. It never saves
+// values without a name.
 func SaveNames(names ...string) Policy {
 	names = slices.Clone(names)
 	return saveIf(func(op Op) bool { return op.Value != "" && slices.Contains(names, op.Value) })
 }
 
-// SaveAllBut saves every value, those without a name too, but those of these
-// names.
+// SaveAllBut saves every value except the values of these names. It saves values without
+// a name.
 func SaveAllBut(names ...string) Policy { return SaveNames(names...).Not() }
 
-// SaveNamedBut saves every value that has a name, but those of these names.
+// SaveNamedBut saves every value that has a name, except the values of these names.
 func SaveNamedBut(names ...string) Policy {
 	named := saveIf(func(op Op) bool { return op.Value != "" })
 	return named.And(SaveAllBut(names...))
 }
 
-// SaveAndOffload saves the values of some names and offloads those of others. A
+// SaveAndOffload saves the values of some names and offloads the values of others. A
 // name in both is saved.
 func SaveAndOffload(save, offload []string) Policy {
 	return SaveNames(save...).Or(SaveNames(offload...).Offloaded())
@@ -220,7 +220,7 @@ func (p Policy) replace(change func(Decision) Decision) Policy {
 	}
 }
 
-// combine calls pick on two decisions of which none binds.
+// combine calls pick on two decisions that do not bind.
 func (p Policy) combine(q Policy, pick func(d, e Decision) Decision) Policy {
 	return func(op Op) (Decision, error) {
 		d, err := p.Decide(op)

@@ -19,15 +19,15 @@ type Options[V any] struct {
 
 	// Budget is the most bytes to hold at one time; 0 stands for no limit.
 	Budget int64
-	// Heuristic chooses what is evicted when the budget is reached.
+	// Heuristic chooses the values to evict when the budget is reached.
 	Heuristic Heuristic
-	// Policy decides what is kept, recomputed and offloaded; nil is [SaveAll].
+	// Policy decides which values are kept, recomputed and offloaded; nil is [SaveAll].
 	Policy Policy
 	// Offloader is where the values go that the policy offloads. Without such
 	// values it may be nil.
 	Offloader Offloader[V]
-	// MaxRecompute limits the work of recomputations, as a multiple of that of
-	// first computations. 0 stands for 100, +Inf for no limit.
+	// MaxRecompute limits the work of recomputations, as a multiple of the work
+	// of first computations. 0 stands for 100, +Inf for no limit.
 	MaxRecompute float64
 }
 
@@ -68,7 +68,7 @@ type Offloader[V any] interface {
 // until others have been evicted for it. Never evicted are inputs, operands of
 // running computations, values between [Tape.Get] and its done, values that the
 // policy must save, and values that [Tape.Banish] keeps. A computation that does not
-// fit beside these fails with a [*BudgetError], before anything has been evicted
+// fit next to these fails with a [*BudgetError], before anything has been evicted
 // for it.
 //
 // A policy's MustSave makes a value independent of what it was computed from, which
@@ -88,7 +88,7 @@ type Offloader[V any] interface {
 // that fails, or is left by a panic, leaves the values of before in the Tape, in
 // memory or to be recomputed, and none of its own; it can be called again.
 //
-// Errors are those of operations, the Offloader, the policy and the context, with
+// Errors are the errors of operations, the Offloader, the policy and the context, with
 // the name of the operation; a [*BudgetError] or a [*ThrashError], which wrap
 // [snug.ErrNoMemory]; or they wrap [snug.ErrConfig] when an argument is not valid,
 // a value is freed or of another Tape, or the Tape is closed or in use, and then
