@@ -49,7 +49,7 @@ func (s *FaultStream) Read(b []byte) (int, error) {
 	return s.Reader.Read(b)
 }
 
-// ReadAt is that of io.ReaderAt.
+// ReadAt implements [io.ReaderAt].
 func (s *FaultStream) ReadAt(b []byte, at int64) (int, error) {
 	s.pass(b)
 	return s.Reader.ReadAt(b, at)

@@ -7,7 +7,7 @@ import (
 
 // Write writes a file to w and returns the number of bytes that w took: what Bytes returns, and
 // the data of every tensor, in their order, which data passes to write in one or several pieces.
-// Errors that data returns, those of w among them, name the tensor.
+// Errors that data returns, also errors of w, name the tensor.
 func (h *Header) Write(w io.Writer, data func(t *Tensor, write func(b []byte) error) error) (n int64, err error) {
 	prefix, err := h.Bytes()
 	if err != nil {
