@@ -95,9 +95,9 @@ func (c *Options) outMap(v *snug.View, rows int) gpu.TensorMap {
 	return tensorMap(v, c.Out, c.DimV, c.SeqQ, c.Heads, c.Batch, rows)
 }
 
-// room returns the bytes of block memory: `own` tiles that the block owns, two stages of two
+// shared returns the bytes of block memory: `own` tiles that the block owns, two stages of two
 // passing tiles, and numbers and barriers.
-func (p *hopperPass) room(h *hopper, own int) int {
+func (p *hopperPass) shared(h *hopper, own int) int {
 	return 2*h.columns*(own*p.rows+4*p.step) + 16*p.step + 128
 }
 
@@ -106,7 +106,7 @@ func (p *hopperPass) launch(q gpu.Launcher, h *hopper, s gpuShape, dtype uint8, 
 	s.items = uint64(heads * gpu.CeilDiv(seq, p.rows))
 	return q.LaunchGrid(&gpu.Launch{
 		Module: &hopperKernels, Func: p.names.Of(dtype), Blocks: [3]int{int(s.items), 1, 1}, Threads: 128 * (p.groups + 1),
-		Maps: maps, Operands: operands, Params: gpu.Params(&s), Room: p.room(h, own),
+		Maps: maps, Operands: operands, Params: gpu.Params(&s), Shared: p.shared(h, own),
 	})
 }
 

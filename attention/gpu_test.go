@@ -113,11 +113,11 @@ func TestTensorMap(t *testing.T) {
 }
 
 // A block's memory is at most what devices of compute capability 9.0 grant.
-func TestHopperRoom(t *testing.T) {
+func TestHopperShared(t *testing.T) {
 	for i := range hoppers {
 		h := &hoppers[i]
 		for own, p := range map[int]*hopperPass{1: &h.forward, 2: &h.backwardQuery, 3: &h.backwardKey} {
-			require.LessOrEqual(t, p.room(h, min(own, 2)), 227<<10, "%s", p.names[1])
+			require.LessOrEqual(t, p.shared(h, min(own, 2)), 227<<10, "%s", p.names[1])
 			require.Zero(t, p.rows%64+p.step%16)
 		}
 	}

@@ -194,7 +194,7 @@ func (a *Optimizer) takeShards(s source) error {
 			if s.d.Get(part.blob); s.d.Err != nil {
 				return s.d.Err
 			}
-			if err := a.place(q, part); err != nil {
+			if err := a.spread(q, part); err != nil {
 				return fmt.Errorf("parameter %q: %w", q.name, err)
 			}
 		}
@@ -228,8 +228,8 @@ type shardBlob struct {
 
 func (b *shardBlob) overlaps(q *param) bool { return b.lo < q.lo+q.n && q.lo < b.lo+b.n }
 
-// place copies the elements of b that q has to their chunks.
-func (a *Optimizer) place(q *param, b shardBlob) error {
+// spread copies the elements of b that q has to their chunks.
+func (a *Optimizer) spread(q *param, b shardBlob) error {
 	lo, end := max(b.lo, q.lo), min(b.lo+b.n, q.lo+q.n)
 	for lo < end {
 		chunk := (lo - q.lo) / a.o.Chunk

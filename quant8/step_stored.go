@@ -53,7 +53,7 @@ func (a *Optimizer) stepTogether(q *param, chunk int, j stepJob, coming []string
 		}
 	}()
 	for count := Blocks(j.p.Len(), a.o.Chunk); held < count; held++ {
-		_, size := q.place(chunk+held, a.o.Chunk)
+		_, size := q.span(chunk+held, a.o.Chunk)
 		if j.blobs[held], err = a.acquire(q, chunk+held, size); err != nil {
 			break
 		}

@@ -177,9 +177,9 @@ func copyState(dst, src snug.Array[uint8]) error {
 // factors is the number of the blob with the factors of a matrix.
 const factors = -1
 
-// place returns where the blob of a chunk, or of the factors, begins in memory, and its
+// span returns where the blob of a chunk, or of the factors, begins in memory, and its
 // size.
-func (q *param) place(chunk, elements int) (begin, size int) {
+func (q *param) span(chunk, elements int) (begin, size int) {
 	if chunk == factors {
 		return 0, int(q.factorBytes())
 	}
@@ -190,7 +190,7 @@ func (q *param) place(chunk, elements int) (begin, size int) {
 // withBlob calls use with the state of one chunk of q, or of its factors. use may change
 // it if dirty. Without a Storage and on a device other than the CPU the state is a copy.
 func (a *Optimizer) withBlob(q *param, chunk int, dirty bool, use func(blob []byte) error) (err error) {
-	begin, size := q.place(chunk, a.o.Chunk)
+	begin, size := q.span(chunk, a.o.Chunk)
 	if a.o.Storage == nil {
 		return a.withBlobInMemory(q, begin, size, dirty, use)
 	}

@@ -72,7 +72,7 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 		if p := r.plan(budget); f.of(p) < s.least {
 			s.plan, s.least = p, f.of(p)
 		}
-	} else if smallest := leastPeak(c, r.smallest(), limit); budget < smallest {
+	} else if smallest := minPeak(c, r.smallest(), limit); budget < smallest {
 		return solution{}, &BudgetError{Budget: budget, Minimum: smallest}
 	}
 	least, ops := newSearch(c, budget, f, s.least, limit).run()
@@ -88,9 +88,9 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 	return s, nil
 }
 
-// leastPeak returns the smallest peak of all plans, or known, the smallest known one, if
+// minPeak returns the smallest peak of all plans, or known, the smallest known one, if
 // there are more than limit states. It searches the path whose largest cost is smallest.
-func leastPeak(c Costs, known int64, limit int) int64 {
+func minPeak(c Costs, known int64, limit int) int64 {
 	var (
 		open  openNodes
 		index nodeIndex

@@ -130,7 +130,7 @@ func (p Planner) planTiers(c Costs, budget int64, f *forwards) (Plan, Report, er
 // plan returns a plan and a lower bound of the work of all plans.
 func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int64, err error) {
 	n := len(c.Stages)
-	least = f.leastWork(c, budget)
+	least = f.minWork(c, budget)
 	switch p.Method {
 	case MethodFit:
 		plan, err = Fit(c, budget)

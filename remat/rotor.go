@@ -88,7 +88,7 @@ func newRotor(c Costs) (*rotor, error) {
 	for s := n - 1; s >= 0; s-- {
 		r.need[s] = make([]int64, n-s)
 		for t := s; t < n; t++ {
-			r.need[s][t-s] = r.leastNeed(s, t)
+			r.need[s][t-s] = r.minNeed(s, t)
 		}
 	}
 	return r, nil
@@ -98,8 +98,8 @@ func newRotor(c Costs) (*rotor, error) {
 // stage.
 func (r *rotor) amountLimit() int { return min(rotorAmounts, 2*rotorCells/(r.n*(r.n+1))) }
 
-// leastNeed returns need[s][t-s], given the needs of shorter parts.
-func (r *rotor) leastNeed(s, t int) int64 {
+// minNeed returns need[s][t-s], given the needs of shorter parts.
+func (r *rotor) minNeed(s, t int) int64 {
 	need := r.saveNeed(s, t)
 	if t == s {
 		return need

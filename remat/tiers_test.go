@@ -82,7 +82,7 @@ func boundHolds(t *rapid.T) {
 	require.NoError(t, err)
 	f := newForwards(c)
 	if !p.copies() {
-		require.LessOrEqual(t, f.leastWork(c, r.Peak), f.of(p), "%v", p)
+		require.LessOrEqual(t, f.minWork(c, r.Peak), f.of(p), "%v", p)
 	}
 	bound := tiersBound(c, r.Peak, Tiers{Host: r.Host, Disk: r.Disk, Lossy: r.Packed > 0}, &f)
 	require.LessOrEqual(t, bound, r.Time*(1+1e-9)+1e-9, "%v", p)

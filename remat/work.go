@@ -163,11 +163,11 @@ func (i *sackItem) partly(free int64) int64 {
 	return max(0, i.work-int64(float64(i.work)*(float64(free)/float64(i.size)))-i.work>>40-1)
 }
 
-// leastWork returns a lower bound of the work of all plans under a budget. Every stage takes
+// minWork returns a lower bound of the work of all plans under a budget. Every stage takes
 // one forward step. A stage before stage p takes one more if its saved set does not fit at
 // the backward step of p. The choice of the sets that fit is a knapsack, which is relaxed
 // here: it may take parts of items.
-func (f *forwards) leastWork(c Costs, budget int64) int64 {
+func (f *forwards) minWork(c Costs, budget int64) int64 {
 	var most int64
 	for p := range boundStages(len(c.Stages)) {
 		most = max(most, newKnapsack(c, budget, f.work, p).again())

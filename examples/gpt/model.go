@@ -33,18 +33,18 @@ type model struct {
 	dev               *snug.Device
 	sequences, tokens int // of the micro-batch at hand
 
-	params   []*param
-	table    *param // token embedding, also the output layer
-	place    *param // position embedding
-	last     norm
-	chain    *remat.Chain[*tensor, *saved]
-	runner   *remat.Runner[*tensor, *saved]
-	window   *accum.Window
-	meter    *plan.Monitor
-	pool     *pool
-	ws       snug.View // float32 scratch of the layers
-	loss     fused.CrossEntropy
-	position []int32
+	params    []*param
+	table     *param // token embedding, also the output layer
+	positions *param // position embedding
+	last      norm
+	chain     *remat.Chain[*tensor, *saved]
+	runner    *remat.Runner[*tensor, *saved]
+	window    *accum.Window
+	meter     *plan.Monitor
+	pool      *pool
+	ws        snug.View // float32 scratch of the layers
+	loss      fused.CrossEntropy
+	position  []int32
 }
 
 // newModel makes a model with undefined weights on dev.
@@ -111,7 +111,7 @@ func (m *model) addNorm(name string) norm {
 // layout makes the chain of blocks and names all parameters.
 func (m *model) layout() {
 	m.table = m.add("embedding.tokens", m.vocab, m.dim, m.initScale(false), 0)
-	m.place = m.add("embedding.positions", m.context, m.dim, m.initScale(false), 0)
+	m.positions = m.add("embedding.positions", m.context, m.dim, m.initScale(false), 0)
 	m.chain = &remat.Chain[*tensor, *saved]{
 		Bytes: bytesOf, SavedBytes: savedBytes,
 		Release:      func(t *tensor) { m.pool.put(t) },
@@ -177,7 +177,7 @@ func (m *model) embed(inputs []int32) (*tensor, error) {
 	if err := cmp.Or(o.err, m.pool.err); err != nil {
 		return nil, err
 	}
-	if err := fused.Embedding(x.View, m.table.value, inputs, m.place.value, m.position, m.dim); err != nil {
+	if err := fused.Embedding(x.View, m.table.value, inputs, m.positions.value, m.position, m.dim); err != nil {
 		m.pool.put(x)
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (m *model) embedBackward(dx *tensor, inputs []int32) error {
 	for _, e := range []struct {
 		p    *param
 		rows []int32
-	}{{m.table, inputs}, {m.place, m.position}} {
+	}{{m.table, inputs}, {m.positions, m.position}} {
 		acc, into, err := m.window.Into(e.p.name)
 		if err != nil {
 			return err

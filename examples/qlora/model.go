@@ -115,13 +115,13 @@ func newModel(f form, kind qlora.Type, from *model) (*model, error) {
 			down: m.projection(name+".down", hidden, dim, b.down),
 		})
 	}
-	m.rooms()
+	m.scratch()
 	m.bytes[states] = m.opt.StateBytes()
 	return m, m.err
 }
 
-// rooms makes what steps need beside parameters.
-func (m *model) rooms() {
+// scratch makes what steps need beside parameters.
+func (m *model) scratch() {
 	act := func(width int) []float32 { return m.floats(activations, rows*width) }
 	for _, b := range m.blocks {
 		b.x, b.z, b.h1, b.h2, b.rstd1, b.rstd2 = act(dim), act(dim), act(dim), act(dim), act(1), act(1)

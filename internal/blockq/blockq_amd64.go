@@ -109,7 +109,7 @@ type Quick struct {
 // Quick returns that for an absmax of any block. It is not ok where a remainder
 // may be denormal, or the map wants more than the table.
 func (e *Encoder) Quick(absmax float32) (q Quick, ok bool) {
-	if !e.quick || !(absmax >= leastQuick && absmax <= mostQuick) {
+	if !e.quick || !(absmax >= minQuick && absmax <= mostQuick) {
 		return Quick{}, false
 	}
 	inverse := 1 / float64(absmax) // rounds to the nearest float32, as the float32 quotient would

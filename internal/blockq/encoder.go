@@ -151,14 +151,14 @@ func FloorMidpoint(a, b float32) float32 {
 // the least magnitude of a limit other than 0. The remainder of a quotient that
 // is not below that is then a float32, and no reciprocal is denormal.
 const (
-	leastQuick = 0x1p-80
-	mostQuick  = 0x1p100
-	leastLimit = 0x1p-23
+	minQuick  = 0x1p-80
+	mostQuick = 0x1p100
+	minLimit  = 0x1p-23
 )
 
 func (e *Encoder) coarse() bool {
 	for _, x := range e.limit {
-		if x != 0 && float32(math.Abs(float64(x))) < leastLimit {
+		if x != 0 && float32(math.Abs(float64(x))) < minLimit {
 			return false
 		}
 	}

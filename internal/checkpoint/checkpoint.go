@@ -395,7 +395,7 @@ func (f *Folder) thin() error {
 
 // wrote checks that a folder holds a checkpoint of this run and nothing else before it is
 // removed: somebody may have put it, or a file in it, there since the folder was opened.
-func (f *Folder) wrote(p place) error {
+func (f *Folder) wrote(p location) error {
 	c, err := describe(f.dir, p)
 	if err == nil && c.Run != f.run {
 		err = fmt.Errorf("%s is of run %v, want %v: %w", c.folder.Path(HeaderName), c.Run, f.run, snug.ErrConfig)

@@ -72,8 +72,8 @@ func IsUnfinished(name string) bool { return unfinishedNames.MatchString(name) }
 // IsScratch reports whether a folder's name is one of [Folder.Scratch].
 func IsScratch(name string) bool { return scratchNames.MatchString(name) }
 
-// place is where a checkpoint is.
-type place struct {
+// location is where a checkpoint is.
+type location struct {
 	step int    // anyStep where the name does not say it
 	name string // of the entry
 	mode fs.FileMode
@@ -81,22 +81,22 @@ type place struct {
 
 const anyStep = -1
 
-// placeOf returns the place of a checkpoint in an entry.
-func placeOf(e files.Entry) place {
+// locationOf returns the location of a checkpoint in an entry.
+func locationOf(e files.Entry) location {
 	if !IsName(e.Name) {
-		return place{anyStep, e.Name, e.Type}
+		return location{anyStep, e.Name, e.Type}
 	}
 	step, _ := strconv.Atoi(e.Name[len(e.Name)-digits:]) // the expressions grant eight digits
-	return place{step, e.Name, e.Type}
+	return location{step, e.Name, e.Type}
 }
 
 // list returns the checkpoints of a folder by ascending steps, without a look at them.
-func list(dir files.Dir) ([]place, error) {
+func list(dir files.Dir) ([]location, error) {
 	entries, err := dir.List()
 	if err != nil {
 		return nil, err
 	}
-	var found []place
+	var found []location
 	for _, e := range entries {
 		is := strings.HasPrefix(e.Name, stepPrefix)
 		if is && !stepNames.MatchString(e.Name) {
@@ -108,15 +108,15 @@ func list(dir files.Dir) ([]place, error) {
 			is = !slices.ContainsFunc(entries, func(e files.Entry) bool { return e.Name == name })
 		}
 		if is {
-			found = append(found, placeOf(e))
+			found = append(found, locationOf(e))
 		}
 	}
-	slices.SortFunc(found, func(a, b place) int { return cmp.Compare(a.step, b.step) })
+	slices.SortFunc(found, func(a, b location) int { return cmp.Compare(a.step, b.step) })
 	return found, nil
 }
 
 // folder returns the folder of a checkpoint.
-func (p place) folder(dir files.Dir) (files.Dir, error) {
+func (p location) folder(dir files.Dir) (files.Dir, error) {
 	if err := isFolder(dir.Path(p.name), p.mode); err != nil {
 		return nil, err
 	}

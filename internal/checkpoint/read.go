@@ -101,7 +101,7 @@ func newest(dir files.Dir) (*Checkpoint, error) {
 }
 
 // advised says what to do about the newest checkpoint.
-func advised(dir files.Dir, found []place, err error) error {
+func advised(dir files.Dir, found []location, err error) error {
 	if !errors.Is(err, snug.ErrCorrupt) && !errors.Is(err, snug.ErrConfig) {
 		return err // such as a disk that does not answer
 	}
@@ -126,7 +126,7 @@ func (c *Checkpoint) sameRun(newer *Checkpoint) error {
 }
 
 // describe reads the header of a checkpoint and looks which files are there.
-func describe(dir files.Dir, p place) (*Checkpoint, error) {
+func describe(dir files.Dir, p location) (*Checkpoint, error) {
 	folder, err := p.folder(dir)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func describe(dir files.Dir, p place) (*Checkpoint, error) {
 }
 
 // check reads all of a checkpoint.
-func check(dir files.Dir, p place) (*Checkpoint, error) {
+func check(dir files.Dir, p location) (*Checkpoint, error) {
 	c, err := describe(dir, p)
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func Verify(dir files.Dir) ([]Result, error) { return look(dir, check) }
 // files are there.
 func Describe(dir files.Dir) ([]Result, error) { return look(dir, describe) }
 
-func look(dir files.Dir, look func(files.Dir, place) (*Checkpoint, error)) ([]Result, error) {
+func look(dir files.Dir, look func(files.Dir, location) (*Checkpoint, error)) ([]Result, error) {
 	found, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -235,4 +235,4 @@ func DescribeOne(dir files.Dir, name string) (*Checkpoint, error) {
 	return describe(dir, folderOf(name))
 }
 
-func folderOf(name string) place { return placeOf(files.Entry{Name: name, Type: fs.ModeDir}) }
+func folderOf(name string) location { return locationOf(files.Entry{Name: name, Type: fs.ModeDir}) }

@@ -55,7 +55,7 @@ func (d *Device) LaunchGrid(l *gpu.Launch) error {
 		params, extra = unsafe.Pointer(&f.params), nil
 	}
 	r := d.api.launchKernel(function, uint32(l.Blocks[0]), uint32(l.Blocks[1]), uint32(l.Blocks[2]),
-		uint32(l.Threads), 1, 1, uint32(l.Room), d.queue, params, extra)
+		uint32(l.Threads), 1, 1, uint32(l.Shared), d.queue, params, extra)
 	if r == success {
 		return nil
 	}
@@ -116,9 +116,9 @@ func (d *Device) load(l *gpu.Launch) (uintptr, error) {
 	if err := d.check("cuModuleGetFunction", d.api.moduleFunction(&f, module, l.Func)); err != nil {
 		return 0, fmt.Errorf("cuda:%d: the image of %s has no kernel %s: %w", d.index, l.Module.Name, l.Func, err)
 	}
-	if l.Room > 0 {
-		if err := d.check("cuFuncSetAttribute", d.api.functionSet(f, functionShared, int32(l.Room))); err != nil {
-			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Room, l.Func, err)
+	if l.Shared > 0 {
+		if err := d.check("cuFuncSetAttribute", d.api.functionSet(f, functionShared, int32(l.Shared))); err != nil {
+			return 0, fmt.Errorf("cuda:%d: %d bytes of block memory for %s: %w", d.index, l.Shared, l.Func, err)
 		}
 	}
 	k.functions[kernel{l.Module, l.Func}] = f

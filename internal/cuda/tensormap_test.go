@@ -18,7 +18,7 @@ func openHopper(t *testing.T) (*fake, *Device) {
 
 func mapped(addrs ...uintptr) *gpu.Launch {
 	l := grid("k", []byte{1, 2, 3, 4}, driver.Mem{Addr: 0x77, Size: 1})
-	l.Room = 100 << 10
+	l.Shared = 100 << 10
 	for i, addr := range addrs {
 		l.Maps = append(l.Maps, gpu.TensorMap{
 			Mem: driver.Mem{Addr: addr, Size: 1}, Dims: [4]int{128, 1000 + i, 4, 2}, Strides: [3]int{512, 256, 1 << 20}, Rows: 80,

@@ -185,7 +185,7 @@ func (d *device) LaunchGrid(l *gpu.Launch) error {
 		}
 		d.u64(uint64(m.Addr))
 	}
-	d.text(string(l.Params)).u32(uint32(l.Room)).u32(uint32(len(l.Maps)))
+	d.text(string(l.Params)).u32(uint32(l.Shared)).u32(uint32(len(l.Maps)))
 	for i := range l.Maps {
 		d.tensorMap(&l.Maps[i])
 	}

@@ -41,7 +41,7 @@ func (j *hopperJob) Operands(yield func(*driver.Mem)) {
 func (j *hopperJob) Grids(q gpu.Launcher) error {
 	l := &gpu.Launch{
 		Module: &hopper, Func: "hopper_" + j.kernel, Blocks: [3]int{1, 1, 1}, Threads: j.threads,
-		Params: gpu.Params(&j.params), Room: 24 << 10,
+		Params: gpu.Params(&j.params), Shared: 24 << 10,
 	}
 	if j.tm != nil {
 		j.tm.Mem = *device.Mem(&j.tensor)

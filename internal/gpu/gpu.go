@@ -30,7 +30,7 @@ type Launch struct {
 	Maps     []TensorMap
 	Operands []driver.Mem
 	Params   []byte // the struct as C lays it out
-	Room     int    // bytes of block memory in addition to the declared ones
+	Shared   int    // bytes of block memory in addition to the declared ones
 }
 
 // Launcher queues launches and copies in order. Every [driver.Driver] of a GPU

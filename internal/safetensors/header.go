@@ -42,7 +42,7 @@ type Header struct {
 	Tensors  []Tensor          // in the order of their data
 	Metadata map[string]string // nil if the file has none
 	Data     int64             // where the data begin in the file
-	index    map[string]int    // the place of a name in Tensors
+	index    map[string]int    // the position of a name in Tensors
 }
 
 // Find returns the tensor of a name, or nil if there is none.
@@ -132,14 +132,14 @@ func New(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(dtypes[b.DType].rank, dtypes[a.DType].rank), cmp.Compare(a.Name, b.Name))
 	})
-	if err := h.place(); err != nil {
+	if err := h.layout(); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-// place sets where the tensors lie, and the index.
-func (h *Header) place() error {
+// layout sets where the tensors lie, and the index.
+func (h *Header) layout() error {
 	end := int64(0)
 	for i := range h.Tensors {
 		t := &h.Tensors[i]
