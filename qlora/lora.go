@@ -231,12 +231,10 @@ func (l *LoRA) checkGrads(op string, dx, du, u, x snug.View, g Grads) (Grads, er
 	case alpha*l.Scale == 0 || math.IsInf(float64(alpha*l.Scale), 0): // 0 would mean 1 to a product
 		return g, fmt.Errorf("qlora: LoRA: %s: Alpha %g times the scale %g is %g in float32: %w", op, alpha, l.Scale, alpha*l.Scale, snug.ErrConfig)
 	}
-	for _, v := range []struct {
-		name string
-		view *snug.View
-	}{{"A", &g.A}, {"B", &g.B}, {"Magnitude", &g.Magnitude}} {
-		if v.view.Len() > 0 && v.view.DType() != snug.F32 {
-			return g, fmt.Errorf("qlora: LoRA: %s: the gradient of %s holds %s, want f32: %w", op, v.name, v.view.DType(), snug.ErrDType)
+	for i, v := range [...]snug.View{g.A, g.B, g.Magnitude} {
+		if v.Len() > 0 && v.DType() != snug.F32 {
+			return g, fmt.Errorf("qlora: LoRA: %s: the gradient of %s holds %s, want f32: %w",
+				op, [...]string{"A", "B", "the magnitudes"}[i], v.DType(), snug.ErrDType)
 		}
 	}
 	g.Into = snug.Into{Alpha: alpha, Beta: beta}
