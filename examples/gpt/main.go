@@ -86,21 +86,21 @@ const usage = `usage: gpt [flags]
   -preset NAME      small (default), 34m or tiny
   -steps N          optimizer steps; default: the preset's, or those of the run in -checkpoint. A number larger
                     than that run's extends it: the learning rate warms up and falls again over the new steps
-  -text PATH        a file or a folder of files to train on, of which a preset takes the first few MiB; default: the Go
+  -text PATH        a file or a folder of files to train on, of which a preset reads the first few MiB; default: the Go
                     source of the toolchain
-  -seed N           of weights and batches; default 1
+  -seed N           seed of the initial weights and of the batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -memory SIZE      limit of the counted components, such as 8MiB: find the largest micro-batch that fits, for the
                     same batch, and plan what is computed again; the process itself takes about 30 MiB more
   -host-memory SIZE limit of the master weights and the optimizer's state in memory; the rest is on disk
   -inject-nan STEP  put a NaN into a gradient at a step, to see where it is found
-  -dtype TYPE       bf16 (default) or f16: of weights and activations with mixed precision
+  -dtype TYPE       type of weights and activations in mixed precision: bf16 (default) or f16
   -off LIST         techniques to switch off: amp,accum,remat,quant8,attention,offload or all
   -compare          run with no technique, with each one alone and with all, and compare
   -o FILE           with -compare: also write the table and a chart as SVG
   -timeline FILE    write what is held after each step, by component, as .csv or .svg, also when the run is interrupted;
                     in the CSV, host and disk are the pages of offload, and those on the host count with the device too
-  -checkpoint DIR   save the run in DIR, and go on from what is there; SIGINT and SIGTERM end the current step, save
+  -checkpoint DIR   save the run in DIR, and resume from its newest checkpoint; SIGINT and SIGTERM end the current step, save
                     it, and end the run, and a second one ends it at once
   -save-every N     steps between checkpoints; default 25
   -keep N           checkpoints to keep in DIR, the newest; default 2
