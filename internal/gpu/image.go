@@ -128,7 +128,7 @@ func PackImage(codes []Code) ([]byte, error) {
 			return nil, err
 		}
 		packed := body.Bytes()[from:]
-		if c.Capability < 10 || c.Capability > math.MaxUint16 || len(c.Data) > math.MaxUint32 || start+body.Len() > math.MaxUint32 {
+		if c.Capability < 10 || c.Capability > math.MaxUint16 || int64(len(c.Data)) > math.MaxUint32 || int64(start+body.Len()) > math.MaxUint32 {
 			return nil, fmt.Errorf("%v of %d bytes does not fit an image", c, len(c.Data))
 		}
 		index = le.AppendUint16(index, uint16(c.Capability))
