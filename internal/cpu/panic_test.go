@@ -35,6 +35,9 @@ var failingTask = NewTask(func(a *failing, i int) {
 	if i == a.at {
 		a.how()
 	}
+	if a.at >= 0 && i > a.at {
+		time.Sleep(20 * time.Millisecond) // time for the failure to be noticed, also under emulation
+	}
 	time.Sleep(time.Millisecond)
 	a.out[i]++
 })
