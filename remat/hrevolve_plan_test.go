@@ -53,8 +53,8 @@ func TestScheduleByHand(t *testing.T) {
 	require.NoError(t, plan.Validate())
 }
 
-// TestHRevolveOfCosts: the transfers of HRevolve are those of the costs, and what is no
-// plan of a tier is an error.
+// TestHRevolveOfCosts: HRevolve moves the bytes that the costs name, and refuses tiers and
+// slots that no plan has.
 func TestHRevolveOfCosts(t *testing.T) {
 	c := uniform(31)
 	for i := range c.Stages {

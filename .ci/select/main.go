@@ -110,7 +110,7 @@ func byPackage(out string) map[string][]string {
 }
 
 // check returns an error for each alternative of a pattern that matches nothing, and, for
-// -run, for each package of which nothing is matched.
+// -run, for each package in which -run matches nothing.
 func (s selection) check(flag, pattern string, tests map[string][]string) error {
 	if pattern == "" {
 		return nil

@@ -86,7 +86,7 @@ const usage = `usage: gpt [flags]
   -preset NAME      small (default), 34m or tiny
   -steps N          optimizer steps; default: the preset's, or those of the run in -checkpoint. A number larger
                     than that run's extends it: the learning rate warms up and falls again over the new steps
-  -text PATH        a file or a folder of files to train on, of which a preset reads the first few MiB; default: the Go
+  -text PATH        a file or a folder to train on; a preset reads the first few MiB of it; default: the Go
                     source of the toolchain
   -seed N           seed of the initial weights and of the batches; default 1
   -device NAME      cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag

@@ -36,7 +36,7 @@ const (
 	imageVersion = 1
 	imageHeader  = 16
 	imageEntry   = 20
-	maxInflate   = 1032 // a byte of DEFLATE gives at most so many
+	maxInflate   = 1032 // maximum number of bytes that one byte of DEFLATE unpacks to
 )
 
 // Arch is what a code runs on.
