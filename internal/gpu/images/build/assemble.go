@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -16,29 +15,24 @@ import (
 	"github.com/snug-ml/snug/internal/gpu/images"
 )
 
-// assemble returns the machine code of PTX and what each function uses.
-func (t *toolkit) assemble(arch, ptx string) ([]byte, map[string]usage, error) {
+// assemble returns the machine code of PTX and what ptxas says about it.
+func (t *toolkit) assemble(arch, ptx string) (cubin []byte, said string, err error) {
 	dir, err := os.MkdirTemp("", "images-")
 	if err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
 	defer os.RemoveAll(dir)
 	in, out := filepath.Join(dir, "in.ptx"), filepath.Join(dir, "out.cubin")
 	if err := os.WriteFile(in, []byte(ptx), 0o600); err != nil {
-		return nil, nil, err
+		return nil, "", err
 	}
-	var said bytes.Buffer
 	cmd := exec.Command(t.ptxas, slices.Concat(images.AssemblerOptions, []string{"-v", "-arch", "sm_" + arch, "-o", out, in})...)
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
-		return nil, nil, fmt.Errorf("ptxas for sm_%s: %w\n%s", arch, err, said.Bytes())
-	}
-	uses, err := parseUsage(said.String())
+	text, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, nil, fmt.Errorf("ptxas for sm_%s: %w", arch, err)
+		return nil, "", fmt.Errorf("ptxas: %w\n%s", err, text)
 	}
-	cubin, err := os.ReadFile(out)
-	return cubin, uses, err
+	cubin, err = os.ReadFile(out)
+	return cubin, string(text), err
 }
 
 // usage is what a function takes on one architecture: registers of a thread,

@@ -39,6 +39,10 @@ func run(root, compilers string, check bool) error {
 	if err != nil {
 		return err
 	}
+	cache, err := openCache(filepath.Base(compilers))
+	if err != nil {
+		return err
+	}
 	modules, err := images.Find(root)
 	if err != nil {
 		return err
@@ -46,7 +50,7 @@ func run(root, compilers string, check bool) error {
 	var results []result
 	var failed []error
 	for _, m := range modules {
-		r, err := build(t, root, m)
+		r, err := build(t, cache, root, m)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", m.Entry(), err))
 			continue
@@ -73,7 +77,7 @@ func run(root, compilers string, check bool) error {
 }
 
 // build compiles one module for every architecture.
-func build(t *toolkit, root string, m images.Module) (result, error) {
+func build(t *toolkit, cache cache, root string, m images.Module) (result, error) {
 	r := result{module: m, kernels: kernels{}}
 	sources, err := m.Sources(root)
 	if err != nil {
@@ -93,19 +97,25 @@ func build(t *toolkit, root string, m images.Module) (result, error) {
 			return r, err
 		}
 		options := slices.Concat(images.Options, []string{"--gpu-architecture=compute_" + arch})
-		ptx, err := t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options)
+		c, err := cache.compiled([]any{m, sources, options, images.AssemblerOptions, arch}, func() (c compiled, err error) {
+			if c.PTX, err = t.compile(path.Base(m.Entry()), sources[m.Entry()], headers, options); err != nil {
+				return c, err
+			}
+			c.Cubin, c.Said, err = t.assemble(arch, c.PTX)
+			return c, err
+		})
 		if err != nil {
 			return r, fmt.Errorf("for sm_%s: %w", arch, err)
 		}
 		if portable.Data == nil {
-			portable = gpu.Code{Arch: parsed, PTX: true, Data: []byte(ptx)}
+			portable = gpu.Code{Arch: parsed, PTX: true, Data: []byte(c.PTX)}
 		}
-		cubin, uses, err := t.assemble(arch, ptx)
+		uses, err := parseUsage(c.Said)
 		if err != nil {
-			return r, err
+			return r, fmt.Errorf("ptxas for sm_%s: %w", arch, err)
 		}
 		r.kernels.add(arch, uses)
-		codes = append(codes, gpu.Code{Arch: parsed, Data: cubin})
+		codes = append(codes, gpu.Code{Arch: parsed, Data: c.Cubin})
 	}
 	if above := r.kernels.check(); len(above) > 0 {
 		return r, errors.New(strings.Join(above, "\n"))
