@@ -120,7 +120,7 @@ func TestFromFloat64(t *testing.T) {
 }
 
 func TestFloat64s(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		rapid.Check(t, func(rt *rapid.T) {
 			x := rapid.SliceOfN(rapid.Float64(), 0, 70).Draw(rt, "x")
 			if rapid.IntRange(0, 9).Draw(rt, "long") == 0 {

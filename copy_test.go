@@ -9,13 +9,13 @@ import (
 )
 
 func TestCopy(t *testing.T) {
-	places := append(kerneltest.Places(t), kerneltest.Places(t)[2:]...) // two devices of every kind
-	big := make([]float32, 1<<18+11)                                    // more than goes through the host at a time
+	backends := append(kerneltest.Backends(t), kerneltest.Backends(t)[2:]...) // two devices of every kind
+	big := make([]float32, 1<<18+11)                                          // more than goes through the host at a time
 	for i := range big {
 		big[i] = float32(i)
 	}
-	for _, from := range places {
-		for _, to := range places {
+	for _, from := range backends {
+		for _, to := range backends {
 			for _, want := range [][]float32{{}, {1}, {1, 2, 3}, big} {
 				src, dst := kerneltest.Put(t, from, want), kerneltest.Put(t, to, make([]float32, len(want)))
 				require.NoError(t, snug.Copy(dst.View, src.View), "%s to %s", from.Name, to.Name)
@@ -40,7 +40,7 @@ func TestCopyOverlap(t *testing.T) {
 	require.NoError(t, snug.Copy(x[1:], x[:3]))
 	require.Equal(t, []float32{1, 1, 2, 3}, x)
 
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	a, err := snug.Make[float32](dev, 4)
 	require.NoError(t, err)
 	require.NoError(t, a.CopyIn(x))
@@ -55,7 +55,7 @@ func TestCopyOverlap(t *testing.T) {
 }
 
 func TestCopyErrors(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 3)
 	require.NoError(t, err)
 	require.ErrorIs(t, snug.Copy([]float32{1}, []float32{1, 2}), snug.ErrShape)
@@ -66,7 +66,7 @@ func TestCopyErrors(t *testing.T) {
 }
 
 func TestMakeView(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		dev := p.Dev
 		if dev == nil {
 			dev = snug.CPU()

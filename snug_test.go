@@ -15,7 +15,7 @@ import (
 )
 
 func TestViewOfEveryVector(t *testing.T) {
-	for _, p := range kerneltest.Places(t) {
+	for _, p := range kerneltest.Backends(t) {
 		dev := p.Dev
 		if dev == nil {
 			dev = snug.CPU()
@@ -80,7 +80,7 @@ func TestSlices(t *testing.T) {
 }
 
 func TestCopiesOnEveryDevice(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		buf := kerneltest.Put(t, p, []int32{5, 6, 7})
 		require.Equal(t, []int32{5, 6, 7}, buf.Get())
 		if p.Dev == nil {
@@ -104,7 +104,7 @@ func TestCopiesOnEveryDevice(t *testing.T) {
 }
 
 func TestMakeErrors(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	_, err := snug.Make[float32](dev, -1)
 	require.ErrorIs(t, err, snug.ErrShape)
 	_, err = snug.Make[float32](dev, math.MaxInt)
@@ -127,7 +127,7 @@ func TestMakeErrors(t *testing.T) {
 }
 
 func TestWrapSharesForeignMemory(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	own, err := snug.Make[float32](dev, 4)
 	require.NoError(t, err)
 	require.NoError(t, own.CopyIn([]float32{1, 2, 3, 4}))
@@ -184,11 +184,11 @@ func TestClosedDevice(t *testing.T) {
 }
 
 func TestCommonDevice(t *testing.T) {
-	places := kerneltest.Places(t)
-	host, far := kerneltest.Put(t, places[0], []float32{1}), kerneltest.Put(t, places[2], []float32{1})
+	backends := kerneltest.Backends(t)
+	host, far := kerneltest.Put(t, backends[0], []float32{1}), kerneltest.Put(t, backends[2], []float32{1})
 	d, err := snug.CommonDevice(snug.View{}, far.View)
 	require.NoError(t, err)
-	require.Same(t, places[2].Dev, d)
+	require.Same(t, backends[2].Dev, d)
 	_, err = snug.CommonDevice(host.View, far.View)
 	require.ErrorIs(t, err, snug.ErrDevice)
 }
@@ -205,7 +205,7 @@ func (d *double) Run() {
 }
 
 func TestLaunchInOrderFromManyGoroutines(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	const users, times = 8, 20
 	var wg sync.WaitGroup
 	for range users {
@@ -370,7 +370,7 @@ func TestCapture(t *testing.T) {
 	require.NoError(t, dev.Close())
 	_, err = dev.Capture(func() error { return nil })
 	require.ErrorIs(t, err, snug.ErrDevice)
-	for _, dev := range []*snug.Device{snug.CPU(), kerneltest.Places(t)[2].Dev} {
+	for _, dev := range []*snug.Device{snug.CPU(), kerneltest.Backends(t)[2].Dev} {
 		_, err = dev.Capture(func() error { return nil })
 		require.ErrorIs(t, err, snug.ErrDevice)
 		require.NotErrorIs(t, err, snug.ErrNotBuilt)

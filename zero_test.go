@@ -54,7 +54,7 @@ func TestNoDevice(t *testing.T) {
 
 // TestSizesAtEdges has lengths and addresses around what an int and an address hold.
 func TestSizesAtEdges(t *testing.T) {
-	far := kerneltest.Places(t)[2].Dev
+	far := kerneltest.Backends(t)[2].Dev
 	for _, n := range []int{math.MinInt, -1, math.MaxInt/4 + 1, math.MaxInt - 1, math.MaxInt} {
 		for _, dev := range []*snug.Device{snug.CPU(), far} {
 			_, err := snug.Make[float32](dev, n)

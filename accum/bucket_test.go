@@ -110,7 +110,7 @@ func TestBuckets(t *testing.T) {
 func TestReduce(t *testing.T) {
 	params := []Param{{"a", 5}, {"b", 64}, {"none", 0}, {"c", 7}}
 	const total, micros = 76, 3
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for size := 1; size <= 8; size++ {
 			for _, shard := range []bool{false, true} {
 				for _, dt := range []snug.DType{snug.F32, snug.BF16} {
@@ -124,7 +124,7 @@ func TestReduce(t *testing.T) {
 	})
 }
 
-func reduceRanks(t *testing.T, p kerneltest.Place, params []Param, size, micros, total int, shard bool, dt snug.DType) {
+func reduceRanks(t *testing.T, p kerneltest.Backend, params []Param, size, micros, total int, shard bool, dt snug.DType) {
 	want, bound, weights := make([]float64, total), make([]float64, total), 0.0
 	for rank := range size {
 		for m := range micros {
@@ -356,7 +356,7 @@ func TestLocalErrors(t *testing.T) {
 
 // TestLocalGather gathers what a scatter has left.
 func TestLocalGather(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		const n = 2*stagingLen + 7
 		for size := 1; size <= 8; size += 3 {
 			bufs := make([]*kerneltest.Buf[float32], size)

@@ -102,7 +102,7 @@ func after(t require.TestingT, v snug.View, skip int) snug.View {
 func closed(t *testing.T, n int) snug.View {
 	dev, err := snug.Open("opaque:0")
 	require.NoError(t, err)
-	v := kerneltest.Put(t, kerneltest.Place{Name: "closed", Dev: dev}, make([]float32, n)).View
+	v := kerneltest.Put(t, kerneltest.Backend{Name: "closed", Dev: dev}, make([]float32, n)).View
 	require.NoError(t, dev.Close())
 	return v
 }

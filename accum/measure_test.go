@@ -18,7 +18,7 @@ func sameOverflows(t *testing.T, want, got []snug.NonFinite, msg ...any) {
 // TestOverflows has micro-batches with and without non-finite values: the first
 // with any is reported gradient by gradient.
 func TestOverflows(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, acc := range []snug.DType{snug.F32, snug.BF16} {
 			for _, dt := range floats {
 				overflows(t, p, acc, dt)
@@ -27,7 +27,7 @@ func TestOverflows(t *testing.T) {
 	})
 }
 
-func overflows(t *testing.T, p kerneltest.Place, acc, dt snug.DType) {
+func overflows(t *testing.T, p kerneltest.Backend, acc, dt snug.DType) {
 	params := []Param{{"a", 3}, {"none", 0}, {"b", 4}}
 	buffer := kerneltest.PutFloats(t, p, acc, make([]float32, 7))
 	w := newWindow(t, params, Options{Schedule: Constant(4), Measure: true, DType: acc, Buffer: buffer.View})
@@ -84,7 +84,7 @@ func TestOverflowsInto(t *testing.T) {
 
 // TestRescale has a loss scale that changes within a window.
 func TestRescale(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, acc := range []snug.DType{snug.F32, snug.BF16} {
 			buffer := kerneltest.PutFloats(t, p, acc, make([]float32, 3))
 			scaler := &fakeScaler{scale: 8}

@@ -106,7 +106,7 @@ func (s *fakeScaler) UnmarshalBinary(data []byte) error {
 
 // TestMomentsDevices compares with the definition on every device.
 func TestMomentsDevices(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				for _, acc := range []snug.DType{snug.F32, snug.BF16} {
@@ -119,7 +119,7 @@ func TestMomentsDevices(t *testing.T) {
 	})
 }
 
-func moments(t *testing.T, p kerneltest.Place, dt, acc snug.DType, skip int, overflow NonFinitePolicy) {
+func moments(t *testing.T, p kerneltest.Backend, dt, acc snug.DType, skip int, overflow NonFinitePolicy) {
 	n := 2*chunk + 5
 	if p.Emulated {
 		n = 5001

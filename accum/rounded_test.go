@@ -14,7 +14,7 @@ import (
 // TestRoundedBits checks every bit of sums in bfloat16 against the definition,
 // for micro-batches of which one lacks the gradient.
 func TestRoundedBits(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, n := range []int{1, 5, 8, 4097, chunk + 7} {
 				for _, skip := range skips {
@@ -25,7 +25,7 @@ func TestRoundedBits(t *testing.T) {
 	})
 }
 
-func roundedBits(t *testing.T, p kerneltest.Place, dt snug.DType, n, skip int) {
+func roundedBits(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int) {
 	garbage := make([]float32, n)
 	for i := range garbage {
 		garbage[i] = nan

@@ -23,7 +23,7 @@ func save(t require.TestingT, w *Window) []byte {
 }
 
 // script is a run of a window over a and b, one statement after the other.
-func script(t require.TestingT, p kerneltest.Place, n int) []func(w *Window) {
+func script(t require.TestingT, p kerneltest.Backend, n int) []func(w *Window) {
 	tb, _ := t.(testing.TB)
 	var steps []func(w *Window)
 	for i := range 5 {
@@ -52,7 +52,7 @@ func script(t require.TestingT, p kerneltest.Place, n int) []func(w *Window) {
 // within a micro-batch, with the parameters in another order.
 func TestResume(t *testing.T) {
 	n := stageLen + 3
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		steps := script(t, p, n)
 		for at := range len(steps) + 1 {
 			o := Options{Schedule: Constant(3), Buffer: kerneltest.Put(t, p, make([]float32, n+3)).View}
@@ -238,7 +238,7 @@ func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
 func resumeProperty(t *rapid.T) {
 	n := rapid.IntRange(0, 40).Draw(t, "n")
-	steps := script(t, kerneltest.Place{}, n)
+	steps := script(t, kerneltest.Backend{}, n)
 	at := rapid.IntRange(0, len(steps)).Draw(t, "at")
 	params := []Param{{"a", 3}, {"b", n}}
 	w, restored := newWindow(t, params, Options{Schedule: Constant(3)}), newWindow(t, params, Options{Schedule: Constant(3)})
@@ -275,7 +275,7 @@ func TestClosedDevice(t *testing.T) {
 	start := func(overflow NonFinitePolicy) (*Window, snug.View, *snug.Device) {
 		dev, err := snug.Open("opaque:0")
 		require.NoError(t, err)
-		p := kerneltest.Place{Name: "opaque", Dev: dev}
+		p := kerneltest.Backend{Name: "opaque", Dev: dev}
 		w := one(t, 2, Options{Schedule: Constant(2), NonFinite: overflow, Buffer: kerneltest.Put(t, p, make([]float32, 2)).View})
 		require.NoError(t, w.Begin(1))
 		return w, kerneltest.Put(t, p, []float32{1, 2}).View, dev
@@ -317,14 +317,14 @@ func TestClosedDevice(t *testing.T) {
 // options: the loss scale changes within a window, gradients overflow, a noise
 // scale drives the schedule, and both are part of the one state.
 func TestResumeEverything(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, o := range []Options{{}, {NonFinite: DropMicro}, {DType: snug.BF16, Seed: 3}} {
 			resumeEverything(t, p, o)
 		}
 	})
 }
 
-func resumeEverything(t *testing.T, p kerneltest.Place, o Options) {
+func resumeEverything(t *testing.T, p kerneltest.Backend, o Options) {
 	const n = 5000
 	if o.DType == 0 {
 		o.DType = snug.F32

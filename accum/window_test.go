@@ -61,7 +61,7 @@ func TestNewErrors(t *testing.T) {
 func TestMean(t *testing.T) {
 	params := []Param{{"a", 5}, {"empty", 0}, {"b", chunk + 3}}
 	weights := []float64{4, 0, 60, 1, 7.5}
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			total, err := Len(params)
 			require.NoError(t, err)
@@ -110,7 +110,7 @@ var special = []float32{
 // TestBits checks every bit of a window of two micro-batches, the second of
 // which lacks the first parameter.
 func TestBits(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, n := range []int{1, 5, 4097, chunk + 7} {
 				for _, skip := range skips {
@@ -121,7 +121,7 @@ func TestBits(t *testing.T) {
 	})
 }
 
-func bitsAfter(t *testing.T, p kerneltest.Place, dt snug.DType, n, skip int) {
+func bitsAfter(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int) {
 	bucket := kerneltest.Put(t, p, randoms(9, skip+2*n))
 	want := bucket.Get()
 	a, b := want[skip:skip+n], want[skip+n:]
@@ -229,7 +229,7 @@ func TestAddErrors(t *testing.T) {
 		{"type", snug.SliceView([]int32{1, 2}), snug.ErrDType},
 		{"zero view", snug.View{}, snug.ErrDType},
 		{"length", snug.ViewOf([]float32{1, 2, 3}), snug.ErrShape},
-		{"device", kerneltest.Put(t, kerneltest.Places(t)[2], []float32{1, 2}).View, snug.ErrDevice},
+		{"device", kerneltest.Put(t, kerneltest.Backends(t)[2], []float32{1, 2}).View, snug.ErrDevice},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -365,14 +365,14 @@ func TestSkipWindowKeepsNonFinite(t *testing.T) {
 }
 
 func TestDropMicro(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, skip := range skips {
 			dropMicro(t, p, skip)
 		}
 	})
 }
 
-func dropMicro(t *testing.T, p kerneltest.Place, skip int) {
+func dropMicro(t *testing.T, p kerneltest.Backend, skip int) {
 	params := []Param{{"a", 3}, {"b", 3*chunk + 1}}
 	bucket := kerneltest.Put(t, p, make([]float32, 3+params[1].Len))
 	w := newWindow(t, params, Options{Schedule: Constant(3), NonFinite: DropMicro, Buffer: bucket.View})

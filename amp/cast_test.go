@@ -35,7 +35,7 @@ func roundAll(dt snug.DType, x []float32) []float32 {
 }
 
 func TestCast(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			for _, to := range floats {
 				for _, n := range []int{0, 1, 7, 1025, castChunk + 3} {
@@ -48,7 +48,7 @@ func TestCast(t *testing.T) {
 	})
 }
 
-func castAfter(t *testing.T, p kerneltest.Place, from, to snug.DType, n, skip int) {
+func castAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n, skip int) {
 	vals := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
 	src := kerneltest.PutFloats(t, p, from, vals)
 	dst := kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
@@ -58,7 +58,7 @@ func castAfter(t *testing.T, p kerneltest.Place, from, to snug.DType, n, skip in
 
 // TestCastEveryCode casts all values of 16 bits.
 func TestCastEveryCode(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats[1:] {
 			vals := make([]float32, 1<<16)
 			for i := range vals {
@@ -90,7 +90,7 @@ func TestCastTypes(t *testing.T) {
 func TestCastErrors(t *testing.T) {
 	whole := make([]float32, 8)
 	halves := snug.FromSlice(make([]snug.Float16, 8)).View()
-	dev := kerneltest.Places(t)[2]
+	dev := kerneltest.Backends(t)[2]
 	away := kerneltest.PutFloats(t, dev, snug.F32, make([]float32, 4)).View
 	tests := []struct {
 		name     string
@@ -119,7 +119,7 @@ func TestCastErrors(t *testing.T) {
 }
 
 func TestCastOverlapOfArrays(t *testing.T) {
-	for _, p := range kerneltest.Places(t)[1:] {
+	for _, p := range kerneltest.Backends(t)[1:] {
 		a, err := snug.Make[float32](p.Dev, 8)
 		require.NoError(t, err)
 		head, err := a.Slice(1, 5)
@@ -134,7 +134,7 @@ func TestCastOverlapOfArrays(t *testing.T) {
 // TestCastSaturates has the edges of all ranges, and every type to every other.
 func TestCastSaturates(t *testing.T) {
 	edges := []float32{65504, 65519.99, 65520, 65536, -65520, 0x1.fep127, 0x1.fefffep127, 0x1.ffp127, math.MaxFloat32, -math.MaxFloat32, inf, -inf, nan, 0, -1, 1e-45}
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			for _, to := range floats {
 				for _, skip := range skips {
@@ -174,7 +174,7 @@ func pairsOf(pairs ...CastPair) iter.Seq2[string, CastPair] {
 
 // TestCastAll has more vectors than a batch, of many lengths and types.
 func TestCastAll(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, o := range []CastOptions{{}, {Saturate: true}, {Stochastic: true, Draw: Draw{Seed: 3, Tensor: 40}}} {
 			var pairs []CastPair
 			var dsts []func() []float32

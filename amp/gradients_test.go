@@ -15,7 +15,7 @@ import (
 )
 
 func TestMeasure(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				x := roundAll(dt, randoms(3, skip+2*measure.MinPiece+1))
@@ -52,7 +52,7 @@ func TestMeasureExtremes(t *testing.T) {
 			anything[i] = x
 		}
 	}
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, x := range [][]float32{
 			{0, 0}, {0x1p-149}, {0x1p-149, 0, 0x1p-140, 0x1.8p-126}, {math.MaxFloat32, math.MaxFloat32, 0, 0x1p-149},
 			{0x1p-60, 1}, {1, 0x1p-20}, {1, -inf}, {1, nan}, {nan, inf}, anything, anything[:2501],
@@ -73,7 +73,7 @@ func TestMeasureExtremes(t *testing.T) {
 // TestMeasureDevices compares a walk over gradients of all types and many
 // lengths with that on the CPU.
 func TestMeasureDevices(t *testing.T) {
-	stats := func(t *testing.T, p kerneltest.Place, bad int) Stats {
+	stats := func(t *testing.T, p kerneltest.Backend, bad int) Stats {
 		var grads []named
 		for i, n := range []int{3, 0, 5000, 1, 2048, 9001} {
 			x := randoms(uint64(i), n)
@@ -87,8 +87,8 @@ func TestMeasureDevices(t *testing.T) {
 		return found
 	}
 	for _, bad := range []int{-1, 5000, 9001} {
-		want := stats(t, kerneltest.Place{}, bad)
-		kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		want := stats(t, kerneltest.Backend{}, bad)
+		kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 			got := stats(t, p, bad)
 			if bad < 0 {
 				require.InEpsilon(t, want.Norm, got.Norm, 1e-12)
@@ -121,7 +121,7 @@ func TestStatsMadeByHand(t *testing.T) {
 }
 
 func TestMeasureNonFinite(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			a := kerneltest.PutFloats(t, p, dt, []float32{1, 2})
 			b := kerneltest.PutFloats(t, p, dt, []float32{1, nan, inf})
@@ -148,7 +148,7 @@ func TestMeasureNonFinite(t *testing.T) {
 }
 
 func TestClip(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				x := append(append(make([]float32, skip), special...), randoms(4, measure.MinPiece+3)...)
@@ -188,7 +188,7 @@ func sameStats(t *testing.T, want, got Stats) {
 }
 
 func TestClipValue(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				for _, limit := range []float32{0, 0.3, 1.0 / 3} {

@@ -96,7 +96,7 @@ func requireSame(t require.TestingT, want, got []float32, msg ...any) {
 func closed(t *testing.T, dt snug.DType, n int) snug.View {
 	dev, err := snug.Open("opaque:0")
 	require.NoError(t, err)
-	v := kerneltest.PutFloats(t, kerneltest.Place{Name: "closed", Dev: dev}, dt, make([]float32, n)).View
+	v := kerneltest.PutFloats(t, kerneltest.Backend{Name: "closed", Dev: dev}, dt, make([]float32, n)).View
 	require.NoError(t, dev.Close())
 	return v
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // eachDevice runs test on every device that is not the CPU.
-func eachDevice(t *testing.T, test func(t *testing.T, p kerneltest.Place)) {
-	for _, p := range kerneltest.Places(t)[2:] {
+func eachDevice(t *testing.T, test func(t *testing.T, p kerneltest.Backend)) {
+	for _, p := range kerneltest.Backends(t)[2:] {
 		t.Run(p.Name, func(t *testing.T) { test(t, p) })
 	}
 }
@@ -26,7 +26,7 @@ func halve(_ int, w snug.View) error {
 }
 
 func TestMasterOnDevice(t *testing.T) {
-	eachDevice(t, func(t *testing.T, p kerneltest.Place) {
+	eachDevice(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 25} {
 			start := randoms(5, n)
 			want := make([]float32, n)
@@ -73,7 +73,7 @@ func TestMasterOnDevice(t *testing.T) {
 // TestMasterOnDeviceFrees checks that what fails, and Close, leave no memory
 // behind.
 func TestMasterOnDeviceFrees(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	used := func() int64 { return usedOf(t, dev) }
 	m := newMaster(t, MasterOptions{Chunk: 10, Device: dev})
 	require.ErrorIs(t, m.Add("w", 30, func(lo int, _ []float32) error {
@@ -102,12 +102,12 @@ func TestMasterOnDeviceFrees(t *testing.T) {
 }
 
 func TestMasterOnDeviceErrors(t *testing.T) {
-	places := kerneltest.Places(t)
-	_, err := NewMaster(MasterOptions{Device: places[2].Dev, Storage: newDiary()})
+	backends := kerneltest.Backends(t)
+	_, err := NewMaster(MasterOptions{Device: backends[2].Dev, Storage: newDiary()})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	m := newMaster(t, MasterOptions{Device: places[2].Dev})
+	m := newMaster(t, MasterOptions{Device: backends[2].Dev})
 	require.NoError(t, m.Add("w", 3, fillWith(make([]float32, 3))))
 	require.ErrorIs(t, m.Copy("w", snug.ViewOf(make([]float32, 3))), snug.ErrDevice, "elsewhere")
-	param := kerneltest.PutFloats(t, places[2], snug.F16, make([]float32, 3))
+	param := kerneltest.PutFloats(t, backends[2], snug.F16, make([]float32, 3))
 	require.ErrorIs(t, m.Update("w", param.View, func(int, snug.View) error { return errBroken }), errBroken)
 }

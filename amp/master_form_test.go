@@ -32,8 +32,8 @@ func read(t require.TestingT, m *Master, name string, param snug.View) []float32
 
 // where calls test for masters on the CPU and, where that is not it, on the device
 // of the parameters.
-func where(t *testing.T, test func(t *testing.T, p kerneltest.Place, masters *snug.Device)) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+func where(t *testing.T, test func(t *testing.T, p kerneltest.Backend, masters *snug.Device)) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		t.Run("cpu", func(t *testing.T) { test(t, p, nil) })
 		if p.Dev != nil && !p.Dev.IsCPU() {
 			t.Run("there", func(t *testing.T) { test(t, p, p.Dev) })
@@ -82,7 +82,7 @@ func wander(rng *rand.Rand, x float32) float32 {
 // TestSplitMasterIsFull is what SplitMaster promises: after many updates every bit
 // of the weights is that of FullMaster.
 func TestSplitMasterIsFull(t *testing.T) {
-	where(t, func(t *testing.T, p kerneltest.Place, masters *snug.Device) {
+	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		n, updates := 257, 1000
 		if p.Emulated {
 			updates = 30
@@ -125,7 +125,7 @@ func TestSplitMasterIsFull(t *testing.T) {
 
 // TestSplitMasterNaN has NaNs whose bits would carry into the sign, and into zero.
 func TestSplitMasterNaN(t *testing.T) {
-	where(t, func(t *testing.T, p kerneltest.Place, masters *snug.Device) {
+	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		bad := []uint32{0x7fff8000, 0x7fffffff, 0xffff8000, 0xffffffff, 0x7f800001, 0xff80ffff, 0x7fc00000}
 		m := newMaster(t, MasterOptions{Form: SplitMaster, Device: masters})
 		closeMaster(t, m)
@@ -145,9 +145,9 @@ func TestSplitMasterNaN(t *testing.T) {
 }
 
 // TestNoMaster compares with the rounding that the documentation states, for every
-// place, chunk size and order of parameters.
+// backend, chunk size and order of parameters.
 func TestNoMaster(t *testing.T) {
-	where(t, func(t *testing.T, p kerneltest.Place, masters *snug.Device) {
+	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		const n, seed = 100, 5
 		first := randoms(1, n)
 		for _, chunk := range []int{n, 33} {
@@ -183,7 +183,7 @@ func TestNoMaster(t *testing.T) {
 
 // TestAddFrom has every form with the parameter's own values and with others.
 func TestAddFrom(t *testing.T) {
-	where(t, func(t *testing.T, p kerneltest.Place, masters *snug.Device) {
+	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		for _, form := range forms {
 			for _, dt := range masterForms[form].params {
 				for _, n := range []int{0, 1, 25} {
@@ -238,7 +238,7 @@ func TestMasterMemory(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprint(form, " device"), func(t *testing.T) {
-			p := kerneltest.Places(t)[2]
+			p := kerneltest.Backends(t)[2]
 			param := kerneltest.Put(t, p, make([]snug.BFloat16, n))
 			before := usedOf(t, p.Dev)
 			m := newMaster(t, MasterOptions{Form: form, Device: p.Dev, Chunk: chunk})
@@ -267,7 +267,7 @@ func TestFormErrors(t *testing.T) {
 	_, err := NewMaster(MasterOptions{Form: 3})
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "MasterForm(3)")
-	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.BF16, make([]float32, 3)).View
+	away := kerneltest.PutFloats(t, kerneltest.Backends(t)[2], snug.BF16, make([]float32, 3)).View
 	fill := func(_ int, w []float32) error { w[0] = 5; return nil }
 	for _, form := range []MasterForm{SplitMaster, NoMaster} {
 		d := newDiary()
@@ -346,7 +346,7 @@ func TestFormStorageErrors(t *testing.T) {
 
 // TestFormNoMemory has a device that cannot hold the scratch.
 func TestFormNoMemory(t *testing.T) {
-	p := kerneltest.Places(t)[2]
+	p := kerneltest.Backends(t)[2]
 	filler, err := snug.Make[uint8](p.Dev, kerneltest.Total-1000)
 	require.NoError(t, err)
 	param := kerneltest.Put(t, p, make([]snug.BFloat16, 300))
@@ -361,7 +361,7 @@ func TestFormNoMemory(t *testing.T) {
 // TestFormState saves in the middle of a run, restores on another device with
 // another chunk size, and requires that both go on with the same bits.
 func TestFormState(t *testing.T) {
-	where(t, func(t *testing.T, p kerneltest.Place, masters *snug.Device) {
+	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		const n = 120
 		for _, form := range forms {
 			m := newMaster(t, MasterOptions{Form: form, Seed: 4, Chunk: 50, Device: masters})

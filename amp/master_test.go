@@ -87,7 +87,7 @@ func weights(t require.TestingT, m *Master, name string, n int) []float32 {
 }
 
 func TestMasterUpdate(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, n := range []int{0, 1, 10, 25} {
 				start := randoms(5, n)
@@ -441,7 +441,7 @@ func FuzzRestore(f *testing.F) {
 func TestMasterClosedDevice(t *testing.T) {
 	dev, err := snug.Open("opaque:0")
 	require.NoError(t, err)
-	param := kerneltest.PutFloats(t, kerneltest.Place{Name: "opaque", Dev: dev}, snug.F16, make([]float32, 4)).View
+	param := kerneltest.PutFloats(t, kerneltest.Backend{Name: "opaque", Dev: dev}, snug.F16, make([]float32, 4)).View
 	m := newMaster(t, MasterOptions{Chunk: 2})
 	require.NoError(t, m.Add("w", 4, fillWith(make([]float32, 4))))
 	err = m.Update("w", param, func(lo int, _ snug.View) error {

@@ -63,7 +63,7 @@ func TestMatMulMemory(t *testing.T) {
 }
 
 func TestMatMul(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dc := range floats {
 			for _, da := range floats {
 				for _, db := range floats {
@@ -110,7 +110,7 @@ func TestMatMulErrors(t *testing.T) {
 	ok := MatMulOptions{M: 2, N: 3, K: 4}
 	with := func(change func(*MatMulOptions)) MatMulOptions { g := ok; change(&g); return g }
 	bytes := snug.SliceView(make([]uint8, 12))
-	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.F32, make([]float32, 12)).View
+	away := kerneltest.PutFloats(t, kerneltest.Backends(t)[2], snug.F32, make([]float32, 12)).View
 	tests := []struct {
 		name    string
 		c, a, b snug.View

@@ -113,7 +113,7 @@ func TestScalerGradientsGone(t *testing.T) {
 
 // TestScalerClipChecks has values that break between Unscale and Clip.
 func TestScalerClipChecks(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for name, clip := range map[string]func(*Scaler, named) (Stats, error){
 			"norm":  func(s *Scaler, g named) (Stats, error) { return s.Clip("opt", walk(g), 1) },
 			"value": func(s *Scaler, g named) (Stats, error) { return s.ClipValue("opt", walk(g), 1) },
@@ -282,7 +282,7 @@ func FuzzScalerStates(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(scalerStates
 
 // TestUnscaleBFloat16 has gradients that torch unscales too.
 func TestUnscaleBFloat16(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 4})
 		v := kerneltest.PutFloats(t, p, snug.BF16, []float32{4, 1, 0x1p-130})
 		stats, err := s.Unscale("opt", walk(named{"w", v.View}))

@@ -172,7 +172,7 @@ func TestScalerOrderOfCalls(t *testing.T) {
 }
 
 func TestUnscale(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 4})
 		first, second := randoms(1, 1000), randoms(2, 3*measure.MinPiece+5)
 		a, b := kerneltest.Put(t, p, first), kerneltest.Put(t, p, second)
@@ -199,7 +199,7 @@ func TestUnscale(t *testing.T) {
 }
 
 func TestUnscaleNonFinite(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 2})
 		a, b, c := make([]float32, 10), make([]float32, 5*measure.MinPiece), make([]float32, 3)
 		b[4*measure.MinPiece+7], b[2*measure.MinPiece+9], b[2*measure.MinPiece+8], c[0] = nan, inf, -inf, nan
@@ -225,7 +225,7 @@ func TestUnscaleNonFinite(t *testing.T) {
 // TestUnscaleValues has values at which arithmetic changes, in vectors that
 // start anywhere.
 func TestUnscaleValues(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, skip := range skips {
 			s := newScaler(t, ScalerOptions{Init: 3})
 			x := append(append(make([]float32, skip), special...), randoms(2, 3000)...)
@@ -257,7 +257,7 @@ func TestUnscaleSmallScale(t *testing.T) {
 
 func TestUnscaleErrors(t *testing.T) {
 	x := []float32{1, 2}
-	dev := kerneltest.Places(t)[2]
+	dev := kerneltest.Backends(t)[2]
 	away := kerneltest.Put(t, dev, []float32{4})
 	tests := []struct {
 		name string
@@ -286,12 +286,12 @@ func TestUnscaleErrors(t *testing.T) {
 }
 
 func TestUnscaleSeveralDevices(t *testing.T) {
-	places := kerneltest.Places(t)
-	other := kerneltest.Places(t)[2]
+	backends := kerneltest.Backends(t)
+	other := kerneltest.Backends(t)[2]
 	s := newScaler(t, ScalerOptions{Init: 2})
 	var grads []named
 	var bufs []*kerneltest.Buf[float32]
-	for i, p := range []kerneltest.Place{places[2], places[0], other, places[2]} {
+	for i, p := range []kerneltest.Backend{backends[2], backends[0], other, backends[2]} {
 		b := kerneltest.Put(t, p, []float32{2, float32(i)})
 		bufs, grads = append(bufs, b), append(grads, named{p.Name, b.View})
 	}
@@ -386,7 +386,7 @@ func TestUnscaleClosedDevice(t *testing.T) {
 	for at := 1; at <= 2; at++ {
 		dev, err := snug.Open("opaque:0")
 		require.NoError(t, err)
-		g := kerneltest.Put(t, kerneltest.Place{Name: "opaque", Dev: dev}, []float32{1})
+		g := kerneltest.Put(t, kerneltest.Backend{Name: "opaque", Dev: dev}, []float32{1})
 		walks := 0
 		_, err = newScaler(t, ScalerOptions{}).Unscale("opt", func(yield func(string, snug.View) bool) {
 			if walks++; walks == at {

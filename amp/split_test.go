@@ -34,7 +34,7 @@ func everyUpper() []float32 {
 
 func TestSplitAndJoin(t *testing.T) {
 	exhaustive := everyUpper()
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		splitAfter(t, p, exhaustive, skips[1])
 		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5} {
 			for _, skip := range skips {
@@ -45,7 +45,7 @@ func TestSplitAndJoin(t *testing.T) {
 }
 
 // splitAfter takes x apart from element skip on, and joins it.
-func splitAfter(t *testing.T, p kerneltest.Place, x []float32, skip int) {
+func splitAfter(t *testing.T, p kerneltest.Backend, x []float32, skip int) {
 	n := len(x)
 	w, upper := kerneltest.Put(t, p, x), kerneltest.Put(t, p, make([]snug.BFloat16, n))
 	rest := kerneltest.Put(t, p, make([]uint8, splitSize*n+guardSkew))
@@ -80,7 +80,7 @@ func splitAfter(t *testing.T, p kerneltest.Place, x []float32, skip int) {
 const guardSkew = 7
 
 func TestSplitAcrossDevices(t *testing.T) {
-	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.BF16, make([]float32, 8)).View
+	away := kerneltest.PutFloats(t, kerneltest.Backends(t)[2], snug.BF16, make([]float32, 8)).View
 	rest := snug.SliceView(make([]uint8, splitSize*8))
 	require.ErrorIs(t, split(snug.ViewOf(make([]float32, 8)), away, rest), snug.ErrDevice)
 }

@@ -64,7 +64,7 @@ func castAtRandom[D, S snug.Vector](dst D, src S, draw Draw) error {
 }
 
 func TestCastStochastic(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 7, 130, 2049, castChunk + 5} {
 			draws := []Draw{{1 << 63, 5, 1<<32 - 9}, {}, {1, 2, 3}}
 			if testing.Short() {
@@ -85,7 +85,7 @@ func TestCastStochastic(t *testing.T) {
 	})
 }
 
-func stochasticAfter(t *testing.T, p kerneltest.Place, from, to snug.DType, n, skip int, draw Draw) {
+func stochasticAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n, skip int, draw Draw) {
 	x := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
 	for i := len(special) + skip; i < len(x); i += 3 {
 		x[i] *= 0x1p-18 // subnormal in float16
@@ -169,7 +169,7 @@ func FuzzCastStochastic(f *testing.F)     { f.Fuzz(rapid.MakeFuzz(stochasticProp
 func TestCastStochasticErrors(t *testing.T) {
 	f32, bf16 := make([]float32, 8), make([]snug.BFloat16, 8)
 	bf16[0] = 5
-	away := kerneltest.PutFloats(t, kerneltest.Places(t)[2], snug.F32, make([]float32, 8)).View
+	away := kerneltest.PutFloats(t, kerneltest.Backends(t)[2], snug.F32, make([]float32, 8)).View
 	require.ErrorIs(t, castAtRandom(f32, f32, Draw{}), snug.ErrDType)
 	require.ErrorIs(t, castAtRandom(bf16, f32[:7], Draw{}), snug.ErrShape)
 	require.ErrorIs(t, castAtRandom(bf16, away, Draw{}), snug.ErrDevice)

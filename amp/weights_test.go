@@ -86,7 +86,7 @@ func TestLoadGolden(t *testing.T) {
 	readJSON(t, "floats.json", &want)
 	w := openGolden(t, "floats.safetensors")
 	require.Len(t, w.Tensors(), len(want))
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, c := range want {
 			for to, codes := range map[snug.DType][]uint32{snug.F32: c.F32, snug.F16: c.F16, snug.BF16: c.BF16} {
 				x := make([]float32, len(codes))
@@ -137,7 +137,7 @@ func TestTensorsOfTheFile(t *testing.T) {
 func TestLoadInPieces(t *testing.T) {
 	const n = staged + 5
 	vals := append(append([]float32(nil), special...), randoms(1, n-len(special))...)
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			src := kerneltest.PutFloats(t, p, from, vals)
 			w := weightsOf(t, written(t, vector("before", snug.ViewOf(vals[:3])), vector("x", src.View)))
@@ -285,7 +285,7 @@ func TestLoadFromABrokenFile(t *testing.T) {
 	for want, err := range map[error]error{snug.ErrCorrupt: io.EOF, broken: broken} {
 		w, e := NewWeights(failingReader{bytes.NewReader(file), int64(len(file)) - 10, err}, int64(len(file)))
 		require.NoError(t, e)
-		kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 			for _, dt := range floats {
 				dst := kerneltest.PutFloats(t, p, dt, make([]float32, len(x)))
 				err := w.Load("x", dst.View)
@@ -342,7 +342,7 @@ func TestLoadAll(t *testing.T) {
 	x, y := randoms(1, 7), randoms(2, 5)
 	// The header's order of a and b is that of their names, so loads are sorted.
 	w := weightsOf(t, written(t, vector("b", snug.ViewOf(x)), vector("a", snug.ViewOf(y)), vector("c", snug.ViewOf(x[:1]))))
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		b, a := kerneltest.PutFloats(t, p, snug.F16, make([]float32, 7)), kerneltest.PutFloats(t, p, snug.F32, make([]float32, 5))
 		tied := kerneltest.PutFloats(t, p, snug.BF16, make([]float32, 5))
 		require.NoError(t, w.LoadAll(once(named{"b", b.View}, named{"a", a.View}, named{"a", tied.View})))
@@ -453,7 +453,7 @@ func TestWeightsOnTheOtherByteOrder(t *testing.T) {
 	defer func() { bigEndian = !bigEndian }()
 	require.NotEqual(t, file, written(t, vector("x", snug.ViewOf(x)), vector("halves", snug.ViewOf(halves))))
 	for _, dt := range floats {
-		dst := kerneltest.PutFloats(t, kerneltest.Place{}, dt, make([]float32, len(x)))
+		dst := kerneltest.PutFloats(t, kerneltest.Backend{}, dt, make([]float32, len(x)))
 		require.NoError(t, w.Load("x", dst.View))
 		requireSame(t, roundAll(dt, reversed), dst.Get())
 	}

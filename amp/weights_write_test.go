@@ -68,10 +68,10 @@ func halves(tensors []saved) (out []saved) {
 	return out
 }
 
-func TestWriteFromEveryPlace(t *testing.T) {
+func TestWriteFromEveryBackend(t *testing.T) {
 	const n = staged + 5
 	vals := append(append([]float32(nil), special...), randoms(1, n-len(special))...)
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			for _, skip := range skips {
 				src := kerneltest.PutFloats(t, p, from, append(make([]float32, skip), vals...))
@@ -81,7 +81,7 @@ func TestWriteFromEveryPlace(t *testing.T) {
 				}
 				w := weightsOf(t, written(t, tensors...))
 				for _, to := range floats {
-					got := kerneltest.PutFloats(t, kerneltest.Place{}, to, make([]float32, n))
+					got := kerneltest.PutFloats(t, kerneltest.Backend{}, to, make([]float32, n))
 					require.NoError(t, w.Load(to.String(), got.View))
 					requireSame(t, roundAll(to, roundAll(from, vals)), got.Get(), from, to, skip)
 				}
@@ -138,12 +138,12 @@ func TestWriteErrors(t *testing.T) {
 }
 
 // TestWriteBytes writes a file of the reference implementation with tensors of all types
-// that are not loaded, byte for byte, from every place and in pieces.
+// that are not loaded, byte for byte, from every backend and in pieces.
 func TestWriteBytes(t *testing.T) {
 	want, err := os.ReadFile(golden("types.safetensors"))
 	require.NoError(t, err)
 	w := openGolden(t, "types.safetensors")
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		var tensors []saved
 		for _, tensor := range w.Tensors() {
 			b := make([]byte, tensor.Bytes())
@@ -166,8 +166,8 @@ func TestWriteBytes(t *testing.T) {
 	})
 }
 
-// bytesOn returns a copy of b on a place.
-func bytesOn(t *testing.T, p kerneltest.Place, b []byte) snug.View {
+// bytesOn returns a copy of b on a backend.
+func bytesOn(t *testing.T, p kerneltest.Backend, b []byte) snug.View {
 	dev := p.Dev
 	if dev == nil {
 		dev = snug.CPU()

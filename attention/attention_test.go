@@ -45,7 +45,7 @@ func TestAgainstReference(t *testing.T) {
 			c.DimV = dims[i%len(dims)]
 		}
 		dt := dtypes[i/3%3]
-		t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(i)).check(t, kerneltest.Place{}, dt) })
+		t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(i)).check(t, kerneltest.Backend{}, dt) })
 	}
 }
 
@@ -55,11 +55,11 @@ func TestLong(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	c := Options{Batch: 1, Heads: 1, SeqQ: 4224, SeqK: 4224, Dim: 8, Causal: true}
-	newProblem(t, c, snug.BF16, 1).check(t, kerneltest.Place{}, snug.BF16)
+	newProblem(t, c, snug.BF16, 1).check(t, kerneltest.Backend{}, snug.BF16)
 }
 
 // Every kind of memory, with rows apart and head dimensions that differ.
-func TestPlaces(t *testing.T) {
+func TestBackends(t *testing.T) {
 	c := Options{
 		Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 67, SeqK: 131, Dim: 7, DimV: 5, Causal: true, Scale: -0.4,
 		Q:   Strides{Batch: 4 * 67 * 9, Head: 9, Row: 4 * 9},
@@ -67,13 +67,13 @@ func TestPlaces(t *testing.T) {
 		V:   Strides{Batch: 2000, Head: 6, Row: 13},
 		Out: Strides{Batch: 4 * 67 * 5, Head: 67 * 5, Row: 5},
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		c := c
-		if place.Emulated {
+		if backend.Emulated {
 			c.Heads, c.KVHeads = 2, 1 // in the same strides
 		}
 		for _, dt := range dtypes {
-			t.Run(dt.String(), func(t *testing.T) { newProblem(t, c, dt, 3).check(t, place, dt) })
+			t.Run(dt.String(), func(t *testing.T) { newProblem(t, c, dt, 3).check(t, backend, dt) })
 		}
 	})
 }
@@ -82,11 +82,11 @@ func TestPlaces(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	for _, dt := range dtypes {
 		p := newProblem(t, Options{Batch: 2, Heads: 6, KVHeads: 2, SeqQ: 70, SeqK: 70, Dim: 9, DimV: 4, Causal: true}, dt, 5)
-		want := p.run(t, kerneltest.Place{}, dt)
+		want := p.run(t, kerneltest.Backend{}, dt)
 		for name, layout := range map[string]func(Options) Options{"sequence-major": SequenceMajor, "packed": PackedQKV} {
 			other := *p
 			other.c = layout(p.c)
-			require.Equal(t, want, other.run(t, kerneltest.Place{}, dt), "%s %v", name, dt)
+			require.Equal(t, want, other.run(t, kerneltest.Backend{}, dt), "%s %v", name, dt)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestLayouts(t *testing.T) {
 func TestPackedInPlace(t *testing.T) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 33, SeqK: 33, Dim: 6, DimV: 5, Causal: true}
 	p := newProblem(t, c, snug.F32, 6)
-	want := p.run(t, kerneltest.Place{}, snug.F32)
+	want := p.run(t, kerneltest.Backend{}, snug.F32)
 	c = PackedQKV(c)
 	o := c.operands()
 	starts := []int{0, 4 * 6, 4*6 + 2*6}
@@ -120,9 +120,9 @@ func TestRowsThatSeeNothing(t *testing.T) {
 	const blind = 257 - 100
 	c := Options{Batch: 1, Heads: 2, SeqQ: 257, SeqK: 100, Dim: 8, Causal: true}
 	p := newProblem(t, c, snug.F32, 7)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		p.check(t, place, snug.F32)
-		got := p.run(t, place, snug.F32)
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		p.check(t, backend, snug.F32)
+		got := p.run(t, backend, snug.F32)
 		for h := range 2 {
 			for i := range blind {
 				row := h*257 + i
@@ -148,8 +148,8 @@ func TestZeroLengths(t *testing.T) {
 		change(&c)
 		for _, mask := range masks {
 			c.Causal, c.Align = mask.causal, mask.align
-			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-				got := newProblem(t, c, snug.F32, 8).run(t, place, snug.F32)
+			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+				got := newProblem(t, c, snug.F32, 8).run(t, backend, snug.F32)
 				for _, x := range append(append(append(got.out, got.dq...), got.dk...), got.dv...) {
 					require.Zero(t, x, name)
 				}
@@ -165,8 +165,8 @@ func TestZeroLengths(t *testing.T) {
 func TestScoresOfMinusInfinity(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 1, Scale: 1}
 	p := &problem{c: c, q: []float32{1e38, 0}, k: []float32{-10, -10}, v: []float32{2, 3}, dout: []float32{1, 1}}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		got := p.run(t, place, snug.F32)
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		got := p.run(t, backend, snug.F32)
 		require.Equal(t, []float32{0, 2.5}, got.out)
 		require.Equal(t, []float32{float32(math.Inf(-1)), math.Ln2}, got.lse)
 		require.Zero(t, got.dq[0])
@@ -183,7 +183,7 @@ func TestNonFiniteStaysWithRowsThatSeeIt(t *testing.T) {
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for target := range 4 {
 				for _, at := range []float64{0, 0.3, 0.99} {
-					newProblem(t, shape, snug.F32, 9).checkNonFinite(t, kerneltest.Place{}, snug.F32, target, at, bad)
+					newProblem(t, shape, snug.F32, 9).checkNonFinite(t, kerneltest.Backend{}, snug.F32, target, at, bad)
 				}
 			}
 		}
@@ -192,12 +192,12 @@ func TestNonFiniteStaysWithRowsThatSeeIt(t *testing.T) {
 
 // checkNonFinite puts a value into an input, at a fraction of its length, and
 // compares what follows with the reference.
-func (p *problem) checkNonFinite(t *testing.T, place kerneltest.Place, dt snug.DType, target int, at, bad float64) {
+func (p *problem) checkNonFinite(t *testing.T, backend kerneltest.Backend, dt snug.DType, target int, at, bad float64) {
 	t.Helper()
 	x := [][]float32{p.q, p.k, p.v, p.dout}[target]
 	x[int(at*float64(len(x)))] = float32(bad)
-	want, bound := p.reference(t, place, dt)
-	got := p.run(t, place, dt)
+	want, bound := p.reference(t, backend, dt)
+	got := p.run(t, backend, dt)
 	name := fmt.Sprintf("%v: %g at %g of %s, ", p.c.Align, bad, at, []string{"q", "k", "v", "dout"}[target])
 	sameWhereFinite(t, dt, name+"out", want.out, bound.out, got.out)
 	sameWhereFinite(t, dt, name+"dq", want.dq, bound.dq, got.dq)
@@ -234,7 +234,7 @@ func TestDeterministic(t *testing.T) {
 			var want values[uint32]
 			for i, procs := range []int{1, 2, 3} {
 				runtime.GOMAXPROCS(procs)
-				got := bitsOf(p.run(t, kerneltest.Place{}, dt))
+				got := bitsOf(p.run(t, kerneltest.Backend{}, dt))
 				if i == 0 {
 					want = got
 				}
@@ -256,7 +256,7 @@ func TestFeaturesDeterministic(t *testing.T) {
 		var want values[uint32]
 		for i := range 12 {
 			runtime.GOMAXPROCS(1 + i%5)
-			got := bitsOf(p.run(t, kerneltest.Place{}, dt))
+			got := bitsOf(p.run(t, kerneltest.Backend{}, dt))
 			if i == 0 {
 				want = got
 			}
@@ -269,13 +269,13 @@ func TestFeaturesDeterministic(t *testing.T) {
 func TestRepeats(t *testing.T) {
 	c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 130, SeqK: 190, Dim: 8, Causal: true, Dropout: Dropout{P: 0.1}}
 	p := newProblem(t, c, snug.F32, 4)
-	want := bitsOf(p.run(t, kerneltest.Place{}, snug.F32))
+	want := bitsOf(p.run(t, kerneltest.Backend{}, snug.F32))
 	repeats := 250
 	if testing.Short() {
 		repeats = 10
 	}
 	for range repeats {
-		require.Equal(t, want, bitsOf(p.run(t, kerneltest.Place{}, snug.F32)))
+		require.Equal(t, want, bitsOf(p.run(t, kerneltest.Backend{}, snug.F32)))
 	}
 }
 
@@ -294,13 +294,13 @@ func bitsOf(v values[float32]) values[uint32] {
 func TestForwardWithoutLSE(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 5, SeqK: 6, Dim: 4}
 	p := newProblem(t, c, snug.F32, 11)
-	want := p.run(t, kerneltest.Place{}, snug.F32).out
+	want := p.run(t, kerneltest.Backend{}, snug.F32).out
 	out := make([]float32, len(want))
 	require.NoError(t, Forward(out, []float32(nil), p.q, p.k, p.v, c))
 	require.Equal(t, want, out)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		want := p.run(t, place, snug.F32).out
-		put := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		want := p.run(t, backend, snug.F32).out
+		put := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, backend, x) }
 		out := put(make([]float32, len(want)))
 		require.NoError(t, Forward(out.View, snug.View{}, put(p.q).View, put(p.k).View, put(p.v).View, c))
 		require.Equal(t, want, out.Get())

@@ -42,7 +42,7 @@ func benchmark(b *testing.B, c Options, dt snug.DType) {
 		for i := range x {
 			x[i] = float32(rng.NormFloat64())
 		}
-		return kerneltest.PutFloats(b, kerneltest.Place{}, dt, x).View
+		return kerneltest.PutFloats(b, kerneltest.Backend{}, dt, x).View
 	}
 	q, k, v, out, dout := tensor(), tensor(), tensor(), tensor(), tensor()
 	dq, dk, dv := tensor(), tensor(), tensor()

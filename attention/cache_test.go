@@ -12,8 +12,8 @@ import (
 )
 
 // cacheOf lays out the keys and values of a problem, of contiguous tensors, in a cache in a
-// place, with a table of pages or Pages. It changes p's k and v to what the cache stands for.
-func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rng *rand.Rand, size int, integers, table bool) *Cache {
+// backend, with a table of pages or Pages. It changes p's k and v to what the cache stands for.
+func cacheOf(t testing.TB, backend kerneltest.Backend, p *problem, dt snug.DType, rng *rand.Rand, size int, integers, table bool) *Cache {
 	c := resolved(t, p.c)
 	kv := &Cache{PageSize: size}
 	batch, rows := c.Batch, c.SeqK
@@ -25,7 +25,7 @@ func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rn
 			pages = append(pages, order[b*perSequence:][:perSequence])
 		}
 		batch, rows = len(order), size
-		kv.setPages(t, place, pages, batch, table)
+		kv.setPages(t, backend, pages, batch, table)
 	}
 	put := func(x []float32, dim int) (data, scales snug.View) {
 		y := make([]float32, batch*c.KVHeads*rows*dim)
@@ -45,7 +45,7 @@ func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rn
 		}
 		move(func(from, to []float32) { copy(to, from) })
 		if !integers {
-			return kerneltest.PutFloats(t, place, dt, y).View, snug.View{}
+			return kerneltest.PutFloats(t, backend, dt, y).View, snug.View{}
 		}
 		codes, by := make([]uint8, len(y)), make([]float32, len(y)/dim)
 		require.NoError(t, QuantizeRows(codes, by, y, dim))
@@ -53,7 +53,7 @@ func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rn
 			y[i] = float32(int8(code)) * by[i/dim]
 		}
 		move(func(from, to []float32) { copy(from, to) })
-		return kerneltest.Put(t, place, codes).View, kerneltest.Put(t, place, by).View
+		return kerneltest.Put(t, backend, codes).View, kerneltest.Put(t, backend, by).View
 	}
 	kv.K, kv.KScale = put(p.k, c.Dim)
 	kv.V, kv.VScale = put(p.v, c.DimV)
@@ -61,7 +61,7 @@ func cacheOf(t testing.TB, place kerneltest.Place, p *problem, dt snug.DType, rn
 }
 
 // setPages gives a cache pages, of count, as a table that is wider than needed or not.
-func (kv *Cache) setPages(t testing.TB, place kerneltest.Place, pages [][]int, count int, table bool) {
+func (kv *Cache) setPages(t testing.TB, backend kerneltest.Backend, pages [][]int, count int, table bool) {
 	if !table || len(pages[0]) == 0 {
 		kv.Pages = pages
 		return
@@ -73,20 +73,20 @@ func (kv *Cache) setPages(t testing.TB, place kerneltest.Place, pages [][]int, c
 		}
 		numbers = append(numbers, -5) // not used
 	}
-	kv.Table, kv.Count = kerneltest.Put(t, place, numbers).View, count
+	kv.Table, kv.Count = kerneltest.Put(t, backend, numbers).View, count
 }
 
 // checkCache compares ForwardCached with the definition.
-func checkCache(t testing.TB, place kerneltest.Place, c Options, dt snug.DType, rng *rand.Rand, size int, integers, table bool, some ...feature) {
+func checkCache(t testing.TB, backend kerneltest.Backend, c Options, dt snug.DType, rng *rand.Rand, size int, integers, table bool, some ...feature) {
 	p := withFeatures(t, c, dt, rng.Uint64(), false, some)
 	p.c.K, p.c.V = Strides{}, Strides{} // contiguous, as a cache
-	kv := cacheOf(t, place, p, dt, rng, size, integers, table)
-	want, bound := p.reference(t, place, dt)
-	out := kerneltest.PutFloats(t, place, dt, make([]float32, len(want.out)))
-	lse := kerneltest.Put(t, place, make([]float32, len(want.lse)))
-	q := kerneltest.PutFloats(t, place, dt, p.q)
+	kv := cacheOf(t, backend, p, dt, rng, size, integers, table)
+	want, bound := p.reference(t, backend, dt)
+	out := kerneltest.PutFloats(t, backend, dt, make([]float32, len(want.out)))
+	lse := kerneltest.Put(t, backend, make([]float32, len(want.lse)))
+	q := kerneltest.PutFloats(t, backend, dt, p.q)
 	with := p.c
-	p.put(t, place, &with)
+	p.put(t, backend, &with)
 	require.NoError(t, ForwardCached(out.View, lse.View, q.View, kv, with))
 	within(t, "out", want.out, bound.out, out.Get())
 	within(t, "lse", want.lse, bound.lse, lse.Get())
@@ -101,20 +101,20 @@ func cacheProperty(t *rapid.T) {
 	for range c.Batch {
 		c.KLens = append(c.KLens, rng.IntN(c.SeqK+1))
 	}
-	checkCache(tb{r: t}, kerneltest.Place{}, c, dtypes[rng.IntN(3)], rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0, rng.IntN(2) == 0)
+	checkCache(tb{r: t}, kerneltest.Backend{}, c, dtypes[rng.IntN(3)], rng, []int{0, 1, 16, 100}[rng.IntN(4)], rng.IntN(2) == 0, rng.IntN(2) == 0)
 }
 
 func TestCache(t *testing.T) { rapid.Check(t, cacheProperty) }
 
 // Rows one after the other and pages, with integers and without, and with features.
-func TestCacheOnPlaces(t *testing.T) {
+func TestCacheOnBackends(t *testing.T) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 3, SeqK: 130, Dim: 33, DimV: 5, Causal: true, KLens: []int{130, 67}}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		for i, size := range []int{0, 0, 1, 16, 70, 70} {
-			checkCache(t, place, c, dtypes[i%3], rng, size, i%2 == 1, true)
+			checkCache(t, backend, c, dtypes[i%3], rng, size, i%2 == 1, true)
 		}
-		checkCache(t, place, c, snug.F16, rng, 16, true, true, featuresNamed("window", "softcap", "alibi", "bias", "mask", "sinks", "dropout")...)
+		checkCache(t, backend, c, snug.F16, rng, 16, true, true, featuresNamed("window", "softcap", "alibi", "bias", "mask", "sinks", "dropout")...)
 	})
 }
 
@@ -122,13 +122,13 @@ func TestCacheOnPlaces(t *testing.T) {
 func TestTable(t *testing.T) {
 	c := Options{Batch: 2, Heads: 1, SeqQ: 1, SeqK: 5, Dim: 2}
 	x := []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		data := kerneltest.Put(t, place, x).View
-		table := func(pages ...int32) snug.View { return kerneltest.Put(t, place, pages).View }
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		data := kerneltest.Put(t, backend, x).View
+		table := func(pages ...int32) snug.View { return kerneltest.Put(t, backend, pages).View }
 		run := func(kv *Cache) ([]float32, error) {
-			out := kerneltest.Put(t, place, filled(4))
+			out := kerneltest.Put(t, backend, filled(4))
 			kv.K, kv.V = data, data
-			q := kerneltest.Put(t, place, make([]float32, 4))
+			q := kerneltest.Put(t, backend, make([]float32, 4))
 			err := ForwardCached(out.View, snug.View{}, q.View, kv, c)
 			return out.Get(), err
 		}
@@ -145,16 +145,16 @@ func TestTable(t *testing.T) {
 		}
 		_, err = run(&Cache{Table: table(1, 0), Pages: [][]int{{1}, {0}}, PageSize: 5, Count: 2})
 		require.ErrorIs(t, err, snug.ErrConfig)
-		_, err = run(&Cache{Table: kerneltest.Put(t, place, make([]float32, 2)).View, PageSize: 5, Count: 2})
+		_, err = run(&Cache{Table: kerneltest.Put(t, backend, make([]float32, 2)).View, PageSize: 5, Count: 2})
 		require.ErrorIs(t, err, snug.ErrDType)
-		if place.Dev == nil || place.Dev.IsCPU() {
+		if backend.Dev == nil || backend.Dev.IsCPU() {
 			_, err = run(&Cache{Table: table(2, 0), PageSize: 5, Count: 2})
 			require.ErrorIs(t, err, snug.ErrShape)
 			return
 		}
 		_, err = run(&Cache{Pages: [][]int{{1}, {0}}, PageSize: 5})
 		require.ErrorIs(t, err, snug.ErrDevice)
-		if onHost(place) {
+		if onHost(backend) {
 			return
 		}
 		got, err = run(&Cache{Table: table(math.MaxInt32, -1), PageSize: 5, Count: 2})

@@ -183,8 +183,8 @@ func (a *call) backward() error {
 
 // Every error is found before anything is written.
 func TestErrors(t *testing.T) {
-	places := kerneltest.Places(t)
-	far, err := snug.Make[float32](places[2].Dev, 100)
+	backends := kerneltest.Backends(t)
+	far, err := snug.Make[float32](backends[2].Dev, 100)
 	require.NoError(t, err)
 	closed, err := snug.Make[float32](snug.CPU(), 100)
 	require.NoError(t, err)
@@ -269,7 +269,7 @@ func callOf(t testing.TB, c Options, dt snug.DType) *call {
 	r := resolved(t, c)
 	o := r.operands()
 	zeros := func(o operand) snug.View {
-		return put(t, kerneltest.Place{}, dt, o, 0, make([]float32, o.size())).View
+		return put(t, kerneltest.Backend{}, dt, o, 0, make([]float32, o.size())).View
 	}
 	rows := func() snug.View { return snug.ViewOf(make([]float32, r.queries())) }
 	return &call{

@@ -30,9 +30,9 @@ func TestBiasOfAllKeysHasNoGradient(t *testing.T) {
 			c.Causal, c.KLens, c.Dropout, c.Softcap, c.Mask = true, []int{keys, 40}, Dropout{P: 0.5, Seed: 3}, 2, mask
 		}},
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		dim, some := 512, features
-		if !onHost(place) {
+		if !onHost(backend) {
 			dim, some = 64, features[len(features)-1:] // the emulator is slow
 		}
 		for _, dt := range dtypes {
@@ -43,7 +43,7 @@ func TestBiasOfAllKeysHasNoGradient(t *testing.T) {
 					p := newProblem(t, c, dt, 5)
 					p.biasType, p.bias = dt, make([]float32, queries)
 					p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: [4]int{1, 1, queries, 1}, Grad: snug.SliceView(make([]float32, queries))}
-					for i, x := range p.run(t, place, dt).dbias {
+					for i, x := range p.run(t, backend, dt).dbias {
 						require.InDelta(t, 0, x, 2e-5, "query %d", i)
 					}
 				})

@@ -96,7 +96,7 @@ func (p *problem) addBias(t testing.TB, rng *rand.Rand, grad bool) {
 		n *= dims[d]
 	}
 	p.biasType = dtypes[rng.IntN(3)]
-	p.bias = kerneltest.PutFloats(t, kerneltest.Place{}, p.biasType, uniform(rng, n, 2)).Get()
+	p.bias = kerneltest.PutFloats(t, kerneltest.Backend{}, p.biasType, uniform(rng, n, 2)).Get()
 	p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: dims}
 	if grad {
 		p.c.Bias.Grad = snug.SliceView(make([]float32, n))
@@ -164,17 +164,17 @@ func withFeatures(t testing.TB, c Options, dt snug.DType, seed uint64, packed bo
 	return q
 }
 
-// Every feature alone, on every place and with every type.
+// Every feature alone, on every backend and with every type.
 func TestEachFeature(t *testing.T) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 134, Dim: 9, DimV: 6}
-	number := 0 // of the place
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	number := 0 // of the backend
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		number++
 		for i, f := range allFeatures {
-			if !onHost(place) && f.name == "score" {
+			if !onHost(backend) && f.name == "score" {
 				continue // for the CPU
 			}
-			if testing.Short() && place.Emulated && i%2 == number%2 {
+			if testing.Short() && backend.Emulated && i%2 == number%2 {
 				continue // the other language has it
 			}
 			for n, dt := range dtypes {
@@ -182,7 +182,7 @@ func TestEachFeature(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprint(f.name, " ", dt), func(t *testing.T) {
-					withFeatures(t, c, dt, uint64(i), n == 2, []feature{f}).check(t, place, dt)
+					withFeatures(t, c, dt, uint64(i), n == 2, []feature{f}).check(t, backend, dt)
 				})
 			}
 		}
@@ -221,13 +221,13 @@ func TestCombinations(t *testing.T) {
 	}
 	for seed := range n {
 		p, dt := combination(t, uint64(seed))
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { p.check(t, kerneltest.Place{}, dt) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { p.check(t, kerneltest.Backend{}, dt) })
 	}
 }
 
 func combinationProperty(t *rapid.T) {
 	p, dt := combination(tb{r: t}, rapid.Uint64().Draw(t, "seed"))
-	p.check(tb{r: t}, kerneltest.Place{}, dt)
+	p.check(tb{r: t}, kerneltest.Backend{}, dt)
 }
 
 func FuzzCombinations(f *testing.F) { f.Fuzz(rapid.MakeFuzz(combinationProperty)) }
@@ -237,9 +237,9 @@ func TestFeaturesAgainstFiniteDifferences(t *testing.T) {
 	c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 5, SeqK: 6, Dim: 3, DimV: 2, Scale: 0.7}
 	for seed := range uint64(20) {
 		p := withFeatures(t, c, snug.F32, seed, seed%2 == 1, allFeatures)
-		want, _ := p.reference(t, kerneltest.Place{}, snug.F32)
+		want, _ := p.reference(t, kerneltest.Backend{}, snug.F32)
 		loss := func() float64 {
-			got, _ := p.reference(t, kerneltest.Place{}, snug.F32)
+			got, _ := p.reference(t, kerneltest.Backend{}, snug.F32)
 			sum := 0.0
 			for i, x := range got.out {
 				sum += x * float64(p.dout[i])
@@ -275,19 +275,19 @@ func TestFeaturesAgainstFiniteDifferences(t *testing.T) {
 
 // What a Mask, a Window or lengths hide does not spread, however a tile is cut.
 func TestHiddenNonFinite(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		c := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 140, SeqK: 300, Dim: 3}
-		if place.Emulated {
+		if backend.Emulated {
 			c = Options{Batch: 2, Heads: 1, SeqQ: 70, SeqK: 130, Dim: 3}
 		}
 		for i, f := range featuresNamed("mask", "window", "lengths of keys", "shifted") {
 			for target := range 4 {
 				for n, bad := range []float64{math.NaN(), math.Inf(1)} {
-					if (place.Emulated || testing.Short()) && n != target%2 {
+					if (backend.Emulated || testing.Short()) && n != target%2 {
 						continue // slow
 					}
 					p := withFeatures(t, c, snug.F32, uint64(i+4*target), false, []feature{f})
-					p.checkNonFinite(t, place, snug.F32, target, []float64{0.3, 0.99}[n], bad)
+					p.checkNonFinite(t, backend, snug.F32, target, []float64{0.3, 0.99}[n], bad)
 				}
 			}
 		}
@@ -299,7 +299,7 @@ func TestNothingSeen(t *testing.T) {
 	shows := func(b, h, i, j int) bool { return i == 1 }
 	mask, err := NewMask(1, 1, 3, 70, shows)
 	require.NoError(t, err)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, sink := range []bool{false, true} {
 			c := Options{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
 			want := float32(math.Inf(-1))
@@ -308,7 +308,7 @@ func TestNothingSeen(t *testing.T) {
 				want, p.sinks = 0.5, []float32{0.5}
 				p.c.Sinks.X = snug.SliceView(p.sinks)
 			}
-			got := p.run(t, place, snug.F32)
+			got := p.run(t, backend, snug.F32)
 			for _, i := range []int{0, 2} {
 				if sink {
 					require.InDelta(t, want, got.lse[i], 0x1p-23)
@@ -318,7 +318,7 @@ func TestNothingSeen(t *testing.T) {
 				require.Equal(t, []float32{0, 0}, got.out[2*i:2*i+2])
 				require.Equal(t, []float32{0, 0}, got.dq[2*i:2*i+2])
 			}
-			p.check(t, place, snug.F32)
+			p.check(t, backend, snug.F32)
 		}
 	})
 }
@@ -326,12 +326,12 @@ func TestNothingSeen(t *testing.T) {
 // A NaN or an infinite sink makes NaNs of its head, and one of −Inf is none.
 func TestOddSinks(t *testing.T) {
 	c := Options{Batch: 1, Heads: 4, SeqQ: 2, SeqK: 3, Dim: 2}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		want := newProblem(t, c, snug.F32, 1).run(t, place, snug.F32)
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		want := newProblem(t, c, snug.F32, 1).run(t, backend, snug.F32)
 		p := newProblem(t, c, snug.F32, 1)
 		p.sinks = []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), -math.MaxFloat32}
 		p.c.Sinks = Sinks{X: snug.SliceView(p.sinks), Grad: snug.SliceView(make([]float32, 4))}
-		got := p.run(t, place, snug.F32)
+		got := p.run(t, backend, snug.F32)
 		for i, x := range got.out {
 			if i < 8 {
 				require.True(t, x != x)

@@ -32,7 +32,7 @@ func numbers(t testing.TB, number, n int, dt snug.DType) []float32 {
 	for i := range x {
 		x[i] = float32(float64((uint64(i)*2654435761+uint64(number)*97531)%(1<<32))/(1<<30) - 2)
 	}
-	return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).Get()
+	return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x).Get()
 }
 
 // The results of PyTorch, of which those of 16 bits have an error of their own: snug's is no
@@ -59,8 +59,8 @@ func TestGolden(t *testing.T) {
 				}
 			}
 			p.addGolden(t, g.Name, g.Config.Bias, dt)
-			got := p.run(t, kerneltest.Place{}, dt)
-			want, _ := p.reference(t, kerneltest.Place{}, dt)
+			got := p.run(t, kerneltest.Backend{}, dt)
+			want, _ := p.reference(t, kerneltest.Backend{}, dt)
 			for name, x := range map[string]struct {
 				got  []float32
 				want []float64

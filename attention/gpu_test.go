@@ -43,15 +43,15 @@ func TestKernelsFor(t *testing.T) {
 			c := long
 			tc.change(&c)
 			r := resolved(t, c)
-			var place kerneltest.Place
-			for _, p := range kerneltest.Places(t) {
+			var backend kerneltest.Backend
+			for _, p := range kerneltest.Backends(t) {
 				if !onHost(p) {
-					place = p
+					backend = p
 				}
 			}
 			views := [4]snug.View{}
 			for i, o := range r.operands() {
-				views[i] = put(t, place, tc.dt, o, tc.start, nil).View
+				views[i] = put(t, backend, tc.dt, o, tc.start, nil).View
 			}
 			require.Same(t, tc.want, gpuKernelsFor(&r, &views[0], &views[1], &views[2], &views[3]))
 		})

@@ -15,7 +15,7 @@ const gap = 55
 // a multiple of 16 bytes: before them are the guard words of a buffer.
 const aligning = 1
 
-// strided is a tensor in the layout of a Options, in some place.
+// strided is a tensor in the layout of a Options, on some backend.
 type strided struct {
 	*kerneltest.Floats
 	t     testing.TB
@@ -41,7 +41,7 @@ func (o operand) each(f func(i, at int)) {
 
 // put lays out a contiguous tensor, from element start of a buffer on; nil means an
 // output.
-func put(t testing.TB, place kerneltest.Place, dt snug.DType, op operand, start int, x []float32) strided {
+func put(t testing.TB, backend kerneltest.Backend, dt snug.DType, op operand, start int, x []float32) strided {
 	buf := make([]float32, start+op.extent())
 	for i := range buf {
 		buf[i] = gap
@@ -49,7 +49,7 @@ func put(t testing.TB, place kerneltest.Place, dt snug.DType, op operand, start 
 	if x != nil {
 		op.each(func(i, at int) { buf[start+at] = x[i] })
 	}
-	f := kerneltest.PutFloats(t, place, dt, buf)
+	f := kerneltest.PutFloats(t, backend, dt, buf)
 	var err error
 	f.View, err = f.Slice(start, len(buf))
 	require.NoError(t, err)
@@ -74,21 +74,21 @@ func (s strided) contiguous() []float32 {
 	return x
 }
 
-// run computes forward and backward in a place.
-func (p *problem) run(t testing.TB, place kerneltest.Place, dt snug.DType) values[float32] {
+// run computes forward and backward on a backend.
+func (p *problem) run(t testing.TB, backend kerneltest.Backend, dt snug.DType) values[float32] {
 	t.Helper()
 	r := resolved(t, p.c)
 	o := r.operands()
-	put := func(o operand, x []float32) strided { return put(t, place, dt, o, p.start, x) }
+	put := func(o operand, x []float32) strided { return put(t, backend, dt, o, p.start, x) }
 	q, k, v := put(o[0], p.q), put(o[1], p.k), put(o[2], p.v)
 	out, dout := put(o[3], nil), put(o[3], p.dout)
-	lse := kerneltest.Put(t, place, filled(r.queries()))
+	lse := kerneltest.Put(t, backend, filled(r.queries()))
 	c := p.c
-	dbias, dsinks := p.put(t, place, &c)
+	dbias, dsinks := p.put(t, backend, &c)
 	require.NoError(t, Forward(out.View, lse.View, q.View, k.View, v.View, c))
 
 	dq, dk, dv := put(o[0], nil), put(o[1], nil), put(o[2], nil)
-	ws := kerneltest.Put(t, place, make([]float32, c.WorkspaceLen()))
+	ws := kerneltest.Put(t, backend, make([]float32, c.WorkspaceLen()))
 	require.NoError(t, Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, c, ws.View))
 	ws.Get() // its guard words
 	got := values[float32]{out.contiguous(), lse.Get(), dq.contiguous(), dk.contiguous(), dv.contiguous(), nil, nil}
@@ -109,29 +109,29 @@ func filled(n int) []float32 {
 }
 
 // put lays out the features, and returns where their gradients will be.
-func (p *problem) put(t testing.TB, place kerneltest.Place, c *Options) (dbias, dsinks *kerneltest.Buf[float32]) {
+func (p *problem) put(t testing.TB, backend kerneltest.Backend, c *Options) (dbias, dsinks *kerneltest.Buf[float32]) {
 	view := func(x []float32) snug.View {
 		if x == nil {
 			return snug.View{}
 		}
-		return kerneltest.Put(t, place, x).View
+		return kerneltest.Put(t, backend, x).View
 	}
-	if c.Mask != nil && place.Dev != nil {
-		m, err := c.Mask.On(place.Dev)
+	if c.Mask != nil && backend.Dev != nil {
+		m, err := c.Mask.On(backend.Dev)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, m.Close()) })
 		c.Mask = m
 	}
 	c.Slopes, c.GradLSE, c.Sinks.X = view(p.slopes), view(p.dlse), view(p.sinks)
 	if p.bias != nil {
-		c.Bias.X = kerneltest.PutFloats(t, place, p.biasType, p.bias).View
+		c.Bias.X = kerneltest.PutFloats(t, backend, p.biasType, p.bias).View
 	}
 	if c.Bias.Grad.Len() > 0 {
-		dbias = kerneltest.Put(t, place, filled(c.Bias.Grad.Len()))
+		dbias = kerneltest.Put(t, backend, filled(c.Bias.Grad.Len()))
 		c.Bias.Grad = dbias.View
 	}
 	if c.Sinks.Grad.Len() > 0 {
-		dsinks = kerneltest.Put(t, place, filled(c.Sinks.Grad.Len()))
+		dsinks = kerneltest.Put(t, backend, filled(c.Sinks.Grad.Len()))
 		c.Sinks.Grad = dsinks.View
 	}
 	return dbias, dsinks
@@ -161,10 +161,10 @@ func within(t testing.TB, name string, want, bound []float64, got []float32) flo
 }
 
 // check runs p and compares everything with the reference.
-func (p *problem) check(t testing.TB, place kerneltest.Place, dt snug.DType) {
+func (p *problem) check(t testing.TB, backend kerneltest.Backend, dt snug.DType) {
 	t.Helper()
-	want, bound := p.reference(t, place, dt)
-	got := p.run(t, place, dt)
+	want, bound := p.reference(t, backend, dt)
+	got := p.run(t, backend, dt)
 	t.Logf("share of the bounds: out %.2f, lse %.2f, dq %.2f, dk %.2f, dv %.2f, dbias %.2f, dsinks %.2f",
 		within(t, "out", want.out, bound.out, got.out), within(t, "lse", want.lse, bound.lse, got.lse),
 		within(t, "dq", want.dq, bound.dq, got.dq), within(t, "dk", want.dk, bound.dk, got.dk),

@@ -14,7 +14,7 @@ import (
 
 // hopperPlace returns an emulated device with the instructions of compute capability
 // 9.0, in the modes of the emulator that have them.
-func hopperPlace(t *testing.T) kerneltest.Place {
+func hopperBackend(t *testing.T) kerneltest.Backend {
 	if mode := os.Getenv("SNUG_EMU"); mode == "check" || mode == "portable" {
 		t.Skip("these instructions are for the modes plain and asan")
 	}
@@ -22,42 +22,42 @@ func hopperPlace(t *testing.T) kerneltest.Place {
 	dev, err := snug.Open("emu:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return kerneltest.Place{Name: "hopper", Dev: dev, Emulated: true}
+	return kerneltest.Backend{Name: "hopper", Dev: dev, Emulated: true}
 }
 
 // The kernels for compute capability 9.0, on all that matrix units take and on more tiles,
 // for which stages are used again.
 func TestHopper(t *testing.T) {
-	place := hopperPlace(t)
-	checkUnits(t, place, unitCases())
-	checkUnits(t, place, tileCases())
+	backend := hopperBackend(t)
+	checkUnits(t, backend, unitCases())
+	checkUnits(t, backend, tileCases())
 }
 
 // What the mask hides stays hidden, in all groups of a block.
-func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperPlace(t)) }
+func TestNonFiniteInHopper(t *testing.T) { checkHidden(t, hopperBackend(t)) }
 
 // The same bits whatever order copies arrive in, which the emulator changes from launch
 // to launch.
 func TestHopperDeterministic(t *testing.T) {
-	place := hopperPlace(t)
+	backend := hopperBackend(t)
 	p := newProblem(t, Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 200, SeqK: 300, Dim: 64, Causal: true}, snug.BF16, 6)
 	p.start = aligning
-	want := bitsOf(p.run(t, place, snug.BF16))
+	want := bitsOf(p.run(t, backend, snug.BF16))
 	for range 3 {
-		require.Equal(t, want, bitsOf(p.run(t, place, snug.BF16)))
+		require.Equal(t, want, bitsOf(p.run(t, backend, snug.BF16)))
 	}
 }
 
 // Without lse the output is the same.
 func TestHopperWithoutLSE(t *testing.T) {
-	place := hopperPlace(t)
+	backend := hopperBackend(t)
 	c := Options{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 150, Dim: 128}
 	p := newProblem(t, c, snug.BF16, 8)
 	p.start = aligning
-	want := p.run(t, place, snug.BF16).out
+	want := p.run(t, backend, snug.BF16).out
 	r := resolved(t, c)
 	o := r.operands()
-	put := func(i int, x []float32) strided { return put(t, place, snug.BF16, o[i], aligning, x) }
+	put := func(i int, x []float32) strided { return put(t, backend, snug.BF16, o[i], aligning, x) }
 	out := put(3, nil)
 	require.NoError(t, Forward(out.View, snug.View{}, put(0, p.q).View, put(1, p.k).View, put(2, p.v).View, c))
 	require.Equal(t, want, out.contiguous())
@@ -66,17 +66,17 @@ func TestHopperWithoutLSE(t *testing.T) {
 // A negative scale, which makes the greatest product the smallest score, is for other
 // kernels of the device, as is a type that has no matrix units.
 func TestBesideHopper(t *testing.T) {
-	place := hopperPlace(t)
+	backend := hopperBackend(t)
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 		p := newProblem(t, Options{Batch: 1, Heads: 1, SeqQ: 20, SeqK: 30, Dim: 64, Scale: -0.1, Causal: true}, dt, 7)
 		p.start = aligning
-		p.check(t, place, dt)
+		p.check(t, backend, dt)
 	}
 }
 
 // The emulator runs the kernels that are meant.
 func TestHopperRuns(t *testing.T) {
-	place := hopperPlace(t)
+	backend := hopperBackend(t)
 	names := slices.Clone(hoppers[:])
 	t.Cleanup(func() { copy(hoppers[:], names) })
 	for i := range hoppers {
@@ -86,16 +86,16 @@ func TestHopperRuns(t *testing.T) {
 	r := resolved(t, p.c)
 	var views []snug.View
 	for _, o := range r.operands() {
-		views = append(views, put(t, place, snug.BF16, o, aligning, nil).View)
+		views = append(views, put(t, backend, snug.BF16, o, aligning, nil).View)
 	}
-	numbers := func() snug.View { return kerneltest.Put(t, place, filled(r.queries())).View }
+	numbers := func() snug.View { return kerneltest.Put(t, backend, filled(r.queries())).View }
 	lse := numbers()
 	require.NoError(t, Forward(views[3], lse, views[0], views[1], views[2], p.c))
-	require.NoError(t, place.Dev.Sync())
+	require.NoError(t, backend.Dev.Sync())
 	var grads []snug.View
 	for _, o := range r.operands() {
-		grads = append(grads, put(t, place, snug.BF16, o, aligning, nil).View)
+		grads = append(grads, put(t, backend, snug.BF16, o, aligning, nil).View)
 	}
 	require.NoError(t, Backward(grads[0], grads[1], grads[2], grads[3], views[0], views[1], views[2], views[3], lse, p.c, numbers()))
-	require.ErrorContains(t, place.Dev.Sync(), "no kernel none")
+	require.ErrorContains(t, backend.Dev.Sync(), "no kernel none")
 }

@@ -310,7 +310,7 @@ func TestZeroValues(t *testing.T) {
 func TestForgottenDimensions(t *testing.T) {
 	full := Options{Batch: 2, Heads: 2, SeqQ: 3, SeqK: 3, Dim: 4}
 	p := newProblem(t, full, snug.F32, 1)
-	want := p.run(t, kerneltest.Place{}, snug.F32)
+	want := p.run(t, kerneltest.Backend{}, snug.F32)
 	for name, forget := range map[string]func(*Options){
 		"Batch": func(c *Options) { c.Batch = 0 },
 		"Heads": func(c *Options) { c.Heads, c.KVHeads = 0, 0 },

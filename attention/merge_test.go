@@ -28,26 +28,26 @@ func (p *problem) keysOf(lo, hi int) *problem {
 
 // Parts of the keys, merged, give the attention to all, and its gradients.
 func TestMergeIsWhole(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for n, dt := range dtypes {
 			for cut, at := range []int{1, 45, 85, 89} {
-				if place.Emulated && cut%3 != n {
+				if backend.Emulated && cut%3 != n {
 					continue // slow
 				}
-				checkMerge(t, place, dt, at)
+				checkMerge(t, backend, dt, at)
 			}
 		}
 	})
 }
 
-func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
+func checkMerge(t *testing.T, backend kerneltest.Backend, dt snug.DType, at int) {
 	c := Options{Batch: 2, Heads: 4, KVHeads: 2, SeqQ: 70, SeqK: 90, Dim: 8, DimV: 5, Causal: true}
 	p := newProblem(t, c, dt, 3)
-	want, bound := p.reference(t, place, dt)
+	want, bound := p.reference(t, backend, dt)
 	a, b := p.keysOf(0, at), p.keysOf(at, c.SeqK)
-	one, two := a.run(t, place, dt), b.run(t, place, dt)
-	floats := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, place, dt, x) }
-	rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+	one, two := a.run(t, backend, dt), b.run(t, backend, dt)
+	floats := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, backend, dt, x) }
+	rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, backend, x) }
 	out, lse := floats(one.out), rows(one.lse)
 	require.NoError(t, Merge(out.View, lse.View, out.View, lse.View, floats(two.out).View, rows(two.lse).View, p.c))
 	slack := func(bound []float64) []float64 { // the parts are rounded too
@@ -64,7 +64,7 @@ func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
 	grad := func(part *problem) (dq, dk, dv []float32) {
 		r := resolved(t, part.c)
 		o := r.operands()
-		put := func(o operand, x []float32) strided { return put(t, place, dt, o, 0, x) }
+		put := func(o operand, x []float32) strided { return put(t, backend, dt, o, 0, x) }
 		gq, gk, gv := put(o[0], nil), put(o[1], nil), put(o[2], nil)
 		ws := rows(make([]float32, r.WorkspaceLen()))
 		require.NoError(t, Backward(gq.View, gk.View, gv.View, put(o[3], p.dout).View, put(o[0], part.q).View, put(o[1], part.k).View,
@@ -86,7 +86,7 @@ func checkMerge(t *testing.T, place kerneltest.Place, dt snug.DType, at int) {
 }
 
 // Devices merge as the CPU does, of packed rows only those of sequences.
-func TestMergeOnPlaces(t *testing.T) {
+func TestMergeOnBackends(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	c := Options{Batch: 2, Heads: 3, SeqQ: 9, SeqK: 1, Dim: 1, DimV: 40, QStarts: []int{0, 3, 8}, KStarts: []int{0, 0, 1}}
 	c = SequenceMajor(c)
@@ -98,9 +98,9 @@ func TestMergeOnPlaces(t *testing.T) {
 	copy(lse2, []float32{0, -inf, -inf, 1, 1, nan, -50, 50})
 	out1, out2, dout, dlse := uniform(rng, n*40, 1), uniform(rng, n*40, 1), uniform(rng, n*40, 1), uniform(rng, n, 1)
 	for _, dt := range dtypes {
-		run := func(t *testing.T, place kerneltest.Place) (results [4][]float32) {
-			c, floats := c, func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, place, dt, x) }
-			rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, place, x) }
+		run := func(t *testing.T, backend kerneltest.Backend) (results [4][]float32) {
+			c, floats := c, func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, backend, dt, x) }
+			rows := func(x []float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, backend, x) }
 			out, lse, one, first := floats(filled(n*40)), rows(filled(n)), floats(out1), rows(lse1)
 			require.NoError(t, Merge(out.View, lse.View, one.View, first.View, floats(out2).View, rows(lse2).View, c))
 			dout1, dlse1 := floats(dout), rows(filled(n))
@@ -108,9 +108,9 @@ func TestMergeOnPlaces(t *testing.T) {
 			require.NoError(t, MergeBackward(dout1.View, dlse1.View, dout1.View, out.View, lse.View, one.View, first.View, c))
 			return [...][]float32{out.Get(), lse.Get(), dout1.Get(), dlse1.Get()}
 		}
-		want := run(t, kerneltest.Place{})
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-			got := run(t, place)
+		want := run(t, kerneltest.Backend{})
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+			got := run(t, backend)
 			for i, x := range want {
 				for k, w := range x {
 					if w-w != 0 {

@@ -84,7 +84,7 @@ func TestAgainstNaive(t *testing.T) {
 		{Batch: 2, Heads: 2, SeqQ: 33, SeqK: 50, Dim: 59, DimV: 40},
 	}
 	sets := []string{"", "causal", "softcap", "alibi", "bias", "dropout"}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for s, name := range sets {
 			for i, c := range shapes {
 				if testing.Short() && i != s%len(shapes) {
@@ -97,7 +97,7 @@ func TestAgainstNaive(t *testing.T) {
 						for _, f := range featuresNamed(name) {
 							f.add(t, p, rand.New(rand.NewPCG(uint64(s), 7)))
 						}
-						p.checkAgainstNaive(t, place, dt)
+						p.checkAgainstNaive(t, backend, dt)
 					})
 				}
 			}
@@ -105,9 +105,9 @@ func TestAgainstNaive(t *testing.T) {
 	})
 }
 
-func (p *problem) checkAgainstNaive(t *testing.T, place kerneltest.Place, dt snug.DType) {
-	want, _ := p.reference(t, place, dt)
-	naive, got := p.naive(t, dt), p.run(t, place, dt)
+func (p *problem) checkAgainstNaive(t *testing.T, backend kerneltest.Backend, dt snug.DType) {
+	want, _ := p.reference(t, backend, dt)
+	naive, got := p.naive(t, dt), p.run(t, backend, dt)
 	for _, x := range []struct {
 		name        string
 		want, naive []float64

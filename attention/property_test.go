@@ -28,7 +28,7 @@ func referenceProperty(t *rapid.T) {
 		c = PackedQKV(c)
 	}
 	dt := rapid.SampledFrom(dtypes).Draw(t, "dtype")
-	newProblem(tb{r: t}, c, dt, rapid.Uint64().Draw(t, "seed")).check(tb{r: t}, kerneltest.Place{}, dt)
+	newProblem(tb{r: t}, c, dt, rapid.Uint64().Draw(t, "seed")).check(tb{r: t}, kerneltest.Backend{}, dt)
 }
 
 func TestAnyProblem(t *testing.T) { rapid.Check(t, referenceProperty) }

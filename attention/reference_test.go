@@ -40,7 +40,7 @@ func newProblem(t testing.TB, c Options, dt snug.DType, seed uint64) *problem {
 		for i := range x {
 			x[i] = float32(rng.NormFloat64())
 		}
-		return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).Get()
+		return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x).Get()
 	}
 	o := r.operands()
 	return &problem{c: c, q: draw(o[0]), k: draw(o[1]), v: draw(o[2]), dout: draw(o[3])}
@@ -61,21 +61,21 @@ type rounding struct{ relative, absolute float64 }
 
 func (r rounding) of(x float64) float64 { return max(r.relative*math.Abs(x), r.absolute) }
 
-// onHost reports whether a place is computed for by Run.
-func onHost(place kerneltest.Place) bool {
-	return place.Dev == nil || place.Dev.IsCPU() || place.Name == "opaque"
+// onHost reports whether a backend is computed for by Run.
+func onHost(backend kerneltest.Backend) bool {
+	return backend.Dev == nil || backend.Dev.IsCPU() || backend.Name == "opaque"
 }
 
-// weightRounding returns how a place rounds weights to dt before it multiplies them.
-func (p *problem) weightRounding(place kerneltest.Place, dt snug.DType) rounding {
+// weightRounding returns how a backend rounds weights to dt before it multiplies them.
+func (p *problem) weightRounding(backend kerneltest.Backend, dt snug.DType) rounding {
 	to := rounding{relative: eps[dt]}
 	if dt == snug.F16 {
 		to.absolute = 0x1p-25 // of numbers below the normal ones
 	}
 	dimV := p.c.dimV()
 	switch {
-	case onHost(place) && dt == snug.BF16 && gemm.HasPairs(),
-		!onHost(place) && dt != snug.F32 && p.start == aligning && p.c.Dim%8 == 0 && dimV%8 == 0 && max(p.c.Dim, dimV) <= 256:
+	case onHost(backend) && dt == snug.BF16 && gemm.HasPairs(),
+		!onHost(backend) && dt != snug.F32 && p.start == aligning && p.c.Dim%8 == 0 && dimV%8 == 0 && max(p.c.Dim, dimV) <= 256:
 		return to
 	}
 	return rounding{}
@@ -92,12 +92,12 @@ func (p *problem) weightRounding(place kerneltest.Place, dt snug.DType) rounding
 // sums a few more. So every term of a sum is off by at most unit·(its
 // magnitude), with unit = 2·(√D + √DimV + |s| + |lse| + 8)·u, and a result by the
 // sum of that over its terms. Rounding to dt adds eps(dt), as does in delta the
-// rounding of out, which Forward returned in dt, and where a place rounds weights
+// rounding of out, which Forward returned in dt, and where a backend rounds weights
 // and their gradients before they are multiplied, that.
-func (p *problem) reference(t testing.TB, place kerneltest.Place, dt snug.DType) (want, bound values[float64]) {
+func (p *problem) reference(t testing.TB, backend kerneltest.Backend, dt snug.DType) (want, bound values[float64]) {
 	c := resolved(t, p.c)
 	want, bound = newValues(&c), newValues(&c)
-	low := p.weightRounding(place, dt)
+	low := p.weightRounding(backend, dt)
 	for b := range c.Batch {
 		for h := range c.Heads {
 			for i := range c.sequence(b).nq {
@@ -353,9 +353,9 @@ func addAbs(dst []float64, a float64, x []float32) {
 func TestReferenceAgainstFiniteDifferences(t *testing.T) {
 	c := Options{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 5, SeqK: 4, Dim: 3, DimV: 2, Causal: true, Scale: 0.7}
 	p := newProblem(t, c, snug.F32, 1)
-	want, _ := p.reference(t, kerneltest.Place{}, snug.F32)
+	want, _ := p.reference(t, kerneltest.Backend{}, snug.F32)
 	loss := func() float64 {
-		got, _ := p.reference(t, kerneltest.Place{}, snug.F32)
+		got, _ := p.reference(t, kerneltest.Backend{}, snug.F32)
 		sum := 0.0
 		for i, x := range got.out {
 			sum += x * float64(p.dout[i])

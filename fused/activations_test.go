@@ -18,7 +18,7 @@ func TestActivationLimits(t *testing.T) {
 	slope := []float32{0, 0, 0.5, 0.5, 1, 1, nan}
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
-			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 				put := func(vals []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, vals) }
 				n, none := len(x), snug.View{}
 				in, one, bias := put(x), put(fill(n, 1)), put(fill(n, zero)) // x + -0 is x

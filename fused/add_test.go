@@ -12,7 +12,7 @@ func TestAddIsRoundedOnce(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
-			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 				for _, n := range []int{0, 1, 7, blockCols - 1, blockCols, itemLen + blockCols + 3} {
 					rng := newRand(uint64(n))
 					a, b := normals(rng, dt, n, 0, 1), normals(rng, dt, n, 0, 100)

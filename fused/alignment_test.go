@@ -16,7 +16,7 @@ const toAligned = 9
 // shifted puts operands at p, lead elements behind the start of a buffer.
 type shifted struct {
 	t    *testing.T
-	p    kerneltest.Place
+	p    kerneltest.Backend
 	lead int
 	get  map[string]func() []float32
 }
@@ -35,7 +35,7 @@ func (s *shifted) put(name string, dt snug.DType, vals []float32) snug.View {
 
 // resultsAt returns what every layer but cross-entropy gives for rows of cols
 // elements.
-func resultsAt(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols, lead int) map[string][]float32 {
+func resultsAt(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols, lead int) map[string][]float32 {
 	s := &shifted{t, p, lead, map[string]func() []float32{}}
 	rng := newRand(uint64(cols))
 	in := func(n int) snug.View { return s.put("", dt, normals(rng, dt, n, 1, 2)) }
@@ -80,7 +80,7 @@ func resultsAt(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols, lead
 func TestResultsDoNotDependOnAlignment(t *testing.T) {
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
-			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 				// Rows of whole packs, more than a warp has lanes, and a row with a rest.
 				for _, c := range []struct{ rows, cols int }{{20, 264}, {1, 269}} {
 					want, got := resultsAt(t, p, dt, c.rows, c.cols, 0), resultsAt(t, p, dt, c.rows, c.cols, toAligned)

@@ -23,7 +23,7 @@ func BenchmarkLayers(b *testing.B) {
 
 func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 	matrix := func(n int) snug.View {
-		return kerneltest.PutFloats(b, kerneltest.Place{}, dt, normals(newRand(1), dt, n, 0, 1)).View
+		return kerneltest.PutFloats(b, kerneltest.Backend{}, dt, normals(newRand(1), dt, n, 0, 1)).View
 	}
 	f32 := func(n int) snug.View { return snug.SliceView(make([]float32, n)) }
 	n := rows * cols
@@ -86,7 +86,7 @@ func BenchmarkCrossEntropy(b *testing.B) {
 	const rows, vocab, cols = 256, 16384, 512
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 		matrix := func(n int) snug.View {
-			return kerneltest.PutFloats(b, kerneltest.Place{}, dt, normals(newRand(1), dt, n, 0, 0.1)).View
+			return kerneltest.PutFloats(b, kerneltest.Backend{}, dt, normals(newRand(1), dt, n, 0, 0.1)).View
 		}
 		c := CrossEntropy{Vocab: vocab, Cols: cols}
 		x, w, dx := matrix(rows*cols), matrix(vocab*cols), matrix(rows*cols)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestBiasAddAgainstDefinition(t *testing.T) {
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)
 		px, pb := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, bias)
@@ -31,7 +31,7 @@ func TestBiasAddAgainstDefinition(t *testing.T) {
 
 func TestBiasAddBackwardAgainstDefinition(t *testing.T) {
 	for _, into := range []snug.Into{{}, {Alpha: 0.5, Beta: 0.25}, {Beta: 1}} {
-		eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 			rng := newRand(uint64(rows*1000 + cols))
 			dy, dbias0 := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)
 			pdy, dbias := kerneltest.PutFloats(t, p, dt, dy), kerneltest.Put(t, p, dbias0)
@@ -58,7 +58,7 @@ func TestBiasAddBackwardAgainstDefinition(t *testing.T) {
 func TestBiasAddIsDeterministic(t *testing.T) {
 	const rows, cols = 1000, 77
 	for _, dt := range floatTypes {
-		dy := kerneltest.PutFloats(t, kerneltest.Place{}, dt, normals(newRand(1), dt, rows*cols, 0, 1))
+		dy := kerneltest.PutFloats(t, kerneltest.Backend{}, dt, normals(newRand(1), dt, rows*cols, 0, 1))
 		var want []float32
 		for _, procs := range []int{1, 2, 3, 8} {
 			before := runtime.GOMAXPROCS(procs)

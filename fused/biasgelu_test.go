@@ -30,7 +30,7 @@ func TestBiasGELUAgainstDefinition(t *testing.T) {
 }
 
 func testBiasGELU(t *testing.T, forward func(out, x, bias snug.View) error, value func(float64) float64, bounds func(snug.DType) float64) {
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)
 		px, pb := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, bias)
@@ -61,7 +61,7 @@ func TestBiasGELUBackwardAgainstDefinition(t *testing.T) {
 func testBiasGELUBackward(t *testing.T, backward func(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) error,
 	slope func(float64) float64, bounds func(snug.DType) float64) {
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, bias := normals(rng, dt, rows*cols, 0, 2), normals(rng, dt, cols, 0, 1)
 		dy, dbias0 := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, cols, 0, 1)

@@ -86,7 +86,7 @@ func (h *head64) gradients(scale, narrow float64) (dx, dw, boundX, boundW []floa
 }
 
 // narrowing is the relative error of the gradients of logits for x and w of dt.
-func narrowing(p kerneltest.Place, dt snug.DType) float64 {
+func narrowing(p kerneltest.Backend, dt snug.DType) float64 {
 	if dt == snug.BF16 && (onGPU(p) || gemm.HasPairs()) {
 		return 0x1p-8
 	}
@@ -130,7 +130,7 @@ func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	} {
 		for _, dt := range floatTypes {
 			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
-				kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 					rows, vocab, cols := size.rows, size.vocab, size.cols
 					c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: size.chunk}
 					rng := newRand(5)
@@ -178,7 +178,7 @@ func TestCrossEntropyAgainstDefinition(t *testing.T) {
 }
 
 func TestCrossEntropyAllIgnored(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		c := CrossEntropy{Vocab: 3, Cols: 2, Chunk: 2}
 		put := func(v ...float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, v) }
 		x, w, ws := put(1, 2, 3, 4, 5, 6), put(1, 2, 3, 4, 5, 6), put(make([]float32, c.WorkspaceLen(3))...)
@@ -192,7 +192,7 @@ func TestCrossEntropyAllIgnored(t *testing.T) {
 }
 
 func TestCrossEntropyNonFinite(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		inf, nan := float32(math.Inf(1)), float32(math.NaN())
 		put := func(v ...float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, v) }
 		c := CrossEntropy{Vocab: 3, Cols: 1}
@@ -217,7 +217,7 @@ func TestCrossEntropyNonFinite(t *testing.T) {
 // and in their order.
 func TestCrossEntropySum(t *testing.T) {
 	const rows = 260
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		rng := newRand(9)
 		for _, scale := range []float64{1e-44, 1e-7, 1, 1e25} { // of the logits
 			c := CrossEntropy{Vocab: 2, Cols: 1, Chunk: rows}

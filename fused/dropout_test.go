@@ -14,7 +14,7 @@ import (
 )
 
 func TestDropoutAgainstDefinition(t *testing.T) {
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		for _, prob := range []float32{0, 0.1, 0.75, math.Nextafter32(1, 0)} {
 			mask := DropoutMask{P: prob, Seed: 11, Tensor: 1<<40 + 5, First: uint64(cols)}
 			n := rows * cols
@@ -128,7 +128,7 @@ func TestWideRows(t *testing.T) {
 	rng := newRand(12)
 	for _, dt := range floatTypes {
 		put := func(sigma float64, n int) snug.View {
-			return kerneltest.PutFloats(t, kerneltest.Place{}, dt, normals(rng, dt, n, 0, sigma)).View
+			return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, normals(rng, dt, n, 0, sigma)).View
 		}
 		x, dy, bias := put(1, rows*cols), put(1, rows*cols), put(1, cols)
 		out, dx := put(0, rows*cols), put(0, rows*cols)

@@ -10,7 +10,7 @@ import (
 
 func TestEmbeddingAgainstDefinition(t *testing.T) {
 	const vocab, context = 11, 6
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		table, pos := normals(rng, dt, vocab*cols, 0, 1), normals(rng, dt, context*cols, 0, 1)
 		ids, positions := tokens(rng, rows, vocab), tokens(rng, rows, context)
@@ -41,7 +41,7 @@ func TestEmbeddingCopiesBits(t *testing.T) {
 func TestEmbeddingBackwardAgainstDefinition(t *testing.T) {
 	const vocab, alpha = 11, 0.75
 	for _, beta := range []float32{0, 0.5, 1} {
-		eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+		eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 			rng := newRand(uint64(rows*1000 + cols))
 			dy, want := normals(rng, dt, rows*cols, 0, 1), normals(rng, snug.F32, vocab*cols, 0, 1)
 			ids := tokens(rng, rows, vocab-1) // the last row gets nothing

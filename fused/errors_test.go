@@ -203,7 +203,7 @@ func wrongLen(operand string) int {
 }
 
 func TestWrongDevices(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	for name, o := range operands {
 		for _, operand := range slices.Concat(o.floats, o.f32) {
 			c := newCall()

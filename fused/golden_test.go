@@ -27,7 +27,7 @@ func goldenNumbers(t *testing.T, number, n int, scale float64, dt snug.DType) []
 		word := (uint64(i)*2654435761 + uint64(number)*97531) % (1 << 32)
 		x[i] = float32((float64(word)/(1<<31) - 1) * scale)
 	}
-	return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).Get()
+	return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x).Get()
 }
 
 // The root of the mean square error is no larger than that of PyTorch, but for chance, and
@@ -55,7 +55,7 @@ func TestGolden(t *testing.T) {
 				out[i], dx[i] = form.value(z), float64(dy[i])*form.slope(z)
 				dbias[i%all.Cols] += dx[i]
 			}
-			put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Place{}, dt, x) }
+			put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x) }
 			px, pb, pdy, pout, pdx := put(x), put(bias), put(dy), put(x), put(dy)
 			sums, ws := make([]float32, all.Cols), make([]float32, BiasAddWorkspaceLen(all.Rows, all.Cols))
 			if g.Form == "add" {

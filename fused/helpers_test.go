@@ -33,7 +33,7 @@ func roundoff(dt snug.DType, x float64) float64 {
 }
 
 // onGPU says whether kernels for GPUs run in p.
-func onGPU(p kerneltest.Place) bool { return p.Dev != nil && !p.Dev.IsCPU() && p.Name != "opaque" }
+func onGPU(p kerneltest.Backend) bool { return p.Dev != nil && !p.Dev.IsCPU() && p.Name != "opaque" }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
@@ -99,11 +99,11 @@ func requireBits(t require.TestingT, what string, want, got []float32) {
 	}
 }
 
-// eachShape runs test for every type, place and shape.
-func eachShape(t *testing.T, test func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int)) {
+// eachShape runs test for every type, backend and shape.
+func eachShape(t *testing.T, test func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int)) {
 	for _, dt := range floatTypes {
 		t.Run(dt.String(), func(t *testing.T) {
-			kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 				for _, rows := range rowCounts {
 					for _, cols := range colCounts {
 						test(t, p, dt, rows, cols)

@@ -71,7 +71,7 @@ func TestLayerNormGradientOfTheDefinition(t *testing.T) {
 }
 
 func TestLayerNormAgainstDefinition(t *testing.T) {
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma, beta := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3), normals(rng, dt, cols, 0, 1)
 		px, pg, pb := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, gamma), kerneltest.PutFloats(t, p, dt, beta)
@@ -111,7 +111,7 @@ func TestLayerNormAgainstDefinition(t *testing.T) {
 
 func TestLayerNormBackwardAgainstDefinition(t *testing.T) {
 	into := GradsInto{Input: snug.Into{Alpha: 2, Beta: 0.5}, Params: snug.Into{Alpha: 0.5, Beta: 0.25}}
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 3, 2), normals(rng, dt, cols, 1, 0.3)
 		dy, residual := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, rows*cols, 0, 1)

@@ -52,7 +52,7 @@ func TestRMSNormGradientOfTheDefinition(t *testing.T) {
 
 func TestRMSNormAgainstDefinition(t *testing.T) {
 	into := GradsInto{Input: snug.Into{Alpha: 0.5, Beta: 0.25}, Params: snug.Into{Alpha: 2, Beta: 1}}
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		rng := newRand(uint64(rows*1000 + cols))
 		x, gamma := normals(rng, dt, rows*cols, 1, 2), normals(rng, dt, cols, 1, 1)
 		dy, before := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, rows*cols, 0, 1)

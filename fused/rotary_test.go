@@ -20,14 +20,14 @@ func TestRotaryAgainstDefinition(t *testing.T) {
 		for _, c.Interleaved = range []bool{false, true} {
 			for _, dt := range floatTypes {
 				t.Run(fmt.Sprintf("%+v %v", c, dt), func(t *testing.T) {
-					kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) { checkRotary(t, p, dt, c, context, positions) })
+					kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) { checkRotary(t, p, dt, c, context, positions) })
 				})
 			}
 		}
 	}
 }
 
-func checkRotary(t *testing.T, p kerneltest.Place, dt snug.DType, c RotaryOptions, context int, positions []int32) {
+func checkRotary(t *testing.T, p kerneltest.Backend, dt snug.DType, c RotaryOptions, context int, positions []int32) {
 	const base = 10000
 	r, err := c.resolve("test")
 	require.NoError(t, err)

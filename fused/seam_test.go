@@ -117,7 +117,7 @@ func TestPassAllocatesNothing(t *testing.T) {
 func TestArraysOnDevices(t *testing.T) {
 	onHost := newLayers(randomBF16, random)
 	require.NoError(t, onHost.pass())
-	for _, p := range kerneltest.Places(t)[1:] {
+	for _, p := range kerneltest.Backends(t)[1:] {
 		t.Run(p.Name, func(t *testing.T) {
 			want := onHost
 			if onGPU(p) {
@@ -174,7 +174,7 @@ func requireSame[T snug.Element](t *testing.T, want []T, a snug.Array[T]) {
 
 // The indices of a queued kernel are its own: the caller may reuse its slices.
 func TestIndicesAreNotKept(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	table := arrayOf(t, dev, []float32{1, 2, 3})
 	var outs []snug.Array[float32]
 	ids := []int32{0}

@@ -21,7 +21,7 @@ func TestSwiGLUAgainstDefinition(t *testing.T) {
 		_, s := silu64(x)
 		require.InDelta(t, slope(func() float64 { y, _ := silu64(at[0]); return y }, at, 0), s, 1e-9)
 	}
-	eachShape(t, func(t *testing.T, p kerneltest.Place, dt snug.DType, rows, cols int) {
+	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		n := rows * cols
 		rng := newRand(uint64(rows*1000 + cols))
 		gate, up, dy := normals(rng, dt, n, 0, 3), normals(rng, dt, n, 0, 1), normals(rng, dt, n, 0, 1)

@@ -43,9 +43,9 @@ func read(t testing.TB, x snug.View) []float32 {
 	return host
 }
 
-// TestMoves moves vectors of all lengths around pages to every place and back.
+// TestMoves moves vectors of all lengths around pages to every backend and back.
 func TestMoves(t *testing.T) {
-	test := func(t *testing.T, p kerneltest.Place) {
+	test := func(t *testing.T, p kerneltest.Backend) {
 		dev := p.Dev
 		if dev == nil {
 			dev = snug.CPU()
@@ -72,7 +72,7 @@ func TestMoves(t *testing.T) {
 	kerneltest.Each(t, test)
 	t.Run("copier", func(t *testing.T) {
 		dev, _ := openCopier(t)
-		test(t, kerneltest.Place{Name: "copier", Dev: dev})
+		test(t, kerneltest.Backend{Name: "copier", Dev: dev})
 	})
 }
 

@@ -58,16 +58,16 @@ func seen(t testing.TB, dev *snug.Device, pass func(context.Context, func(int, [
 	return order, got
 }
 
-func deviceOf(p kerneltest.Place) *snug.Device {
+func deviceOf(p kerneltest.Backend) *snug.Device {
 	if p.Dev == nil {
 		return snug.CPU()
 	}
 	return p.Dev
 }
 
-// eachDevice runs a test on every place, and on a device with copies beside its queue.
+// eachDevice runs a test on every backend, and on a device with copies beside its queue.
 func eachDevice(t *testing.T, test func(t *testing.T, dev *snug.Device)) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) { test(t, deviceOf(p)) })
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) { test(t, deviceOf(p)) })
 	t.Run("copier", func(t *testing.T) {
 		dev, _ := openCopier(t)
 		test(t, dev)

@@ -63,9 +63,9 @@ func TestUpdaterFails(t *testing.T) {
 		dir := filestest.New()
 		s, err := open(dir, Options{HostLimit: 6 * 4 * updPage})
 		require.NoError(t, err)
-		place := kerneltest.Place{Name: "slice"}
-		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, place)
-		u.accumulate(t, place, 1, 1)
+		backend := kerneltest.Backend{Name: "slice"}
+		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, backend)
+		u.accumulate(t, backend, 1, 1)
 		require.NoError(t, u.Commit())
 		dir.FailChange(1, true, syscall.ENOSPC)
 		err = u.Step(0.01, 1)

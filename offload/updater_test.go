@@ -94,7 +94,7 @@ type paged struct {
 	model map[string]*kerneltest.Floats
 }
 
-func newPaged(t testing.TB, s *Store, o UpdaterOptions, place kerneltest.Place) *paged {
+func newPaged(t testing.TB, s *Store, o UpdaterOptions, backend kerneltest.Backend) *paged {
 	o.PageLen = updPage
 	opt, err := adamW(s, updPage)
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func newPaged(t testing.TB, s *Store, o UpdaterOptions, place kerneltest.Place) 
 			copy(w, first[lo:])
 			return nil
 		}))
-		p.model[q.name] = kerneltest.PutFloats(t, place, snug.BF16, make([]float32, q.n))
+		p.model[q.name] = kerneltest.PutFloats(t, backend, snug.BF16, make([]float32, q.n))
 	}
 	_, err = u.Resume()
 	require.NoError(t, err)
@@ -125,12 +125,12 @@ func (p *paged) bf16(name string) []snug.BFloat16 {
 }
 
 // accumulate adds the gradients of a micro-batch, in two pieces, the second first.
-func (p *paged) accumulate(t testing.TB, place kerneltest.Place, micro int, weight float32) {
+func (p *paged) accumulate(t testing.TB, backend kerneltest.Backend, micro int, weight float32) {
 	for _, q := range updParams {
 		g := gradient(p.bf16(q.name), micro)
 		cut := q.n / 3
 		for _, piece := range [][2]int{{cut, q.n}, {0, cut}} {
-			v := kerneltest.PutFloats(t, place, snug.F32, g[piece[0]:piece[1]])
+			v := kerneltest.PutFloats(t, backend, snug.F32, g[piece[0]:piece[1]])
 			require.NoError(t, p.Accumulate(q.name, piece[0], v.View, weight))
 		}
 	}
@@ -151,14 +151,14 @@ func clip(norm float64) float32 { return float32(min(1, 1/norm)) }
 func TestUpdater(t *testing.T) {
 	for _, pages := range []int64{4, 6, 0} {
 		t.Run(fmt.Sprint(pages), func(t *testing.T) {
-			place := kerneltest.Place{Name: "slice"}
+			backend := kerneltest.Backend{Name: "slice"}
 			s := memStore(t, Options{HostLimit: pages * 4 * updPage})
-			u, want := newPaged(t, s, UpdaterOptions{}, place), newRun(t)
+			u, want := newPaged(t, s, UpdaterOptions{}, backend), newRun(t)
 			u.requireModel(t, want.model)
 			for step := 1; step <= 5; step++ {
 				for micro := range 3 {
 					want.accumulate(10*step+micro, 0.3)
-					u.accumulate(t, place, 10*step+micro, 0.3)
+					u.accumulate(t, backend, 10*step+micro, 0.3)
 				}
 				norm, err := u.Norm()
 				require.NoError(t, err)
@@ -187,12 +187,12 @@ func TestUpdater(t *testing.T) {
 // TestUpdaterDelayed compares with a run in memory that takes its gradients of the
 // parameters before the last update.
 func TestUpdaterDelayed(t *testing.T) {
-	place := kerneltest.Place{Name: "slice"}
+	backend := kerneltest.Backend{Name: "slice"}
 	s := memStore(t, Options{HostLimit: 6 * 4 * updPage})
-	u, want := newPaged(t, s, UpdaterOptions{Delayed: true}, place), newRun(t)
+	u, want := newPaged(t, s, UpdaterOptions{Delayed: true}, backend), newRun(t)
 	for step := 1; step <= 6; step++ {
 		want.accumulate(step, 1)
-		u.accumulate(t, place, step, 1)
+		u.accumulate(t, backend, step, 1)
 		want.publish() // of the step before, whose update is done now
 		want.step(t, 0.01, 0.5)
 		require.NoError(t, u.Step(0.01, 0.5))
@@ -206,9 +206,9 @@ func TestUpdaterDelayed(t *testing.T) {
 // TestUpdaterBindsTensors has the model's parameters in pages too.
 func TestUpdaterBindsTensors(t *testing.T) {
 	for _, delayed := range []bool{false, true} {
-		place := kerneltest.Place{Name: "slice"}
+		backend := kerneltest.Backend{Name: "slice"}
 		s := memStore(t, Options{HostLimit: 7 * 4 * updPage})
-		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, place)
+		u := newPaged(t, s, UpdaterOptions{Delayed: delayed}, backend)
 		x, err := Create[snug.BFloat16](s, "copy", 1000, 77)
 		require.NoError(t, err)
 		require.NoError(t, u.BindTensor("a", "copy"))
@@ -219,7 +219,7 @@ func TestUpdaterBindsTensors(t *testing.T) {
 		}
 		holds(u.bf16("a"))
 		for step := range 3 {
-			u.accumulate(t, place, step, 1)
+			u.accumulate(t, backend, step, 1)
 			require.NoError(t, u.Step(0.01, 1))
 			holds(u.bf16("a"))
 		}
@@ -227,7 +227,7 @@ func TestUpdaterBindsTensors(t *testing.T) {
 		holds(u.bf16("a"))
 		before := u.bf16("a")
 		require.NoError(t, u.BindTensor("a", ""))
-		u.accumulate(t, place, 9, 1)
+		u.accumulate(t, backend, 9, 1)
 		require.NoError(t, u.Step(0.01, 1))
 		require.NoError(t, u.Wait())
 		require.NotEqual(t, before, u.bf16("a"))
@@ -285,31 +285,31 @@ func (h *heldStepper) StepRange(_ string, _ int, _, g snug.View, _ float32) erro
 func TestUpdaterResumes(t *testing.T) {
 	for _, delayed := range []bool{false, true} {
 		t.Run(fmt.Sprint(delayed), func(t *testing.T) {
-			place := kerneltest.Place{Name: "slice"}
+			backend := kerneltest.Backend{Name: "slice"}
 			o, limit := UpdaterOptions{Delayed: delayed}, Options{HostLimit: 6 * 4 * updPage}
 			dir := filestest.New()
 			s, err := open(dir, limit)
 			require.NoError(t, err)
-			whole := newPaged(t, memStore(t, limit), o, place)
-			u := newPaged(t, s, o, place)
+			whole := newPaged(t, memStore(t, limit), o, backend)
+			u := newPaged(t, s, o, backend)
 			for step := 1; step <= 6; step++ {
 				for _, p := range []*paged{whole, u} {
-					p.accumulate(t, place, 2*step, 0.5)
+					p.accumulate(t, backend, 2*step, 0.5)
 				}
 				require.NoError(t, whole.Commit())
 				require.NoError(t, u.Commit())
 				if step%2 == 0 {
-					u.accumulate(t, place, 99, 1) // lost
+					u.accumulate(t, backend, 99, 1) // lost
 					require.NoError(t, u.Step(1, 1))
 					_ = u.Wait()
 					require.NoError(t, s.Close())
 					s, err = open(dir, limit)
 					require.NoError(t, err)
-					u = newPaged(t, s, o, place)
+					u = newPaged(t, s, o, backend)
 					require.Equal(t, step-1, u.Steps())
 				}
 				for _, p := range []*paged{whole, u} {
-					p.accumulate(t, place, 2*step+1, 0.5)
+					p.accumulate(t, backend, 2*step+1, 0.5)
 					require.NoError(t, p.Step(0.01, 1))
 				}
 			}
@@ -323,20 +323,20 @@ func TestUpdaterResumes(t *testing.T) {
 	}
 }
 
-// TestUpdaterOnDevices has gradients and parameters on every place, with a Mover and
+// TestUpdaterOnDevices has gradients and parameters on every backend, with a Mover and
 // without.
 func TestUpdaterOnDevices(t *testing.T) {
-	test := func(t *testing.T, place kerneltest.Place) {
-		for _, mover := range []*snug.Device{nil, snug.CPU(), place.Dev} { // none, one of another device, its own
+	test := func(t *testing.T, backend kerneltest.Backend) {
+		for _, mover := range []*snug.Device{nil, snug.CPU(), backend.Dev} { // none, one of another device, its own
 			for _, delayed := range []bool{false, true} {
 				o := UpdaterOptions{Delayed: delayed}
 				if mover != nil {
 					o.Mover = newMover(t, mover, 128, 3)
 				}
-				u, want := newPaged(t, memStore(t, Options{HostLimit: 6 * 4 * updPage}), o, place), newRun(t)
+				u, want := newPaged(t, memStore(t, Options{HostLimit: 6 * 4 * updPage}), o, backend), newRun(t)
 				for step := 1; step <= 3; step++ {
 					want.accumulate(step, 1)
-					u.accumulate(t, place, step, 1)
+					u.accumulate(t, backend, step, 1)
 					want.step(t, 0.01, 1)
 					want.publish()
 					require.NoError(t, u.Step(0.01, 1))
@@ -349,7 +349,7 @@ func TestUpdaterOnDevices(t *testing.T) {
 	kerneltest.Each(t, test)
 	t.Run("copier", func(t *testing.T) {
 		dev, _ := openCopier(t)
-		test(t, kerneltest.Place{Name: "copier", Dev: dev})
+		test(t, kerneltest.Backend{Name: "copier", Dev: dev})
 	})
 }
 
@@ -385,8 +385,8 @@ func TestUpdaterConcurrent(t *testing.T) {
 
 // TestUpdaterDrop skips a step whose gradient is not finite.
 func TestUpdaterDrop(t *testing.T) {
-	place := kerneltest.Place{Name: "slice"}
-	u, want := newPaged(t, memStore(t, Options{}), UpdaterOptions{}, place), newRun(t)
+	backend := kerneltest.Backend{Name: "slice"}
+	u, want := newPaged(t, memStore(t, Options{}), UpdaterOptions{}, backend), newRun(t)
 	require.NoError(t, u.Accumulate("d", 7, snug.ViewOf([]float32{float32(math.Inf(1))}), 1))
 	norm, err := u.Norm()
 	require.NoError(t, err)
@@ -396,7 +396,7 @@ func TestUpdaterDrop(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, norm)
 	want.accumulate(1, 1)
-	u.accumulate(t, place, 1, 1)
+	u.accumulate(t, backend, 1, 1)
 	want.step(t, 0.01, 1)
 	want.publish()
 	require.NoError(t, u.Step(0.01, 1))

@@ -202,7 +202,7 @@ func TestRSS(t *testing.T) {
 
 // TestMonitorAsksTheDevice on every device of this build.
 func TestMonitorAsksTheDevice(t *testing.T) {
-	for _, p := range kerneltest.Places(t)[1:] {
+	for _, p := range kerneltest.Backends(t)[1:] {
 		m := monitorOf(t, MonitorOptions{Device: p.Dev})
 		require.NoError(t, m.Sample())
 		free, total, err := p.Dev.Memory()

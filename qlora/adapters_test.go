@@ -48,8 +48,8 @@ func testAdapters(t *testing.T, c AdapterOptions) {
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, files, 2)
-	for _, place := range places(t) {
-		got, adapters, err := LoadAdapters(dir, place.Dev)
+	for _, backend := range backends(t) {
+		got, adapters, err := LoadAdapters(dir, backend.Dev)
 		require.NoError(t, err)
 		require.Equal(t, c, got)
 		require.Len(t, adapters, len(want))

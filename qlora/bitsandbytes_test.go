@@ -23,12 +23,12 @@ func TestBlocksOfBitsandbytes(t *testing.T) {
 	}
 	for i, r := range golden[row](t, "blocks.json") {
 		format, dt := parse(t, r.Type, r.DType)
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			t.Run(fmt.Sprintf("%d/%v/%v/%d", i, format, dt, r.Block), func(t *testing.T) {
 				x := r.Src.floats(t, dt)
-				src, dst := kerneltest.PutFloats(t, place, dt, x), kerneltest.PutFloats(t, place, dt, make([]float32, len(x)))
-				packed := kerneltest.Put(t, place, make([]uint8, PackedBytes(len(x))))
-				absmax := kerneltest.Put(t, place, make([]float32, Blocks(len(x), r.Block)))
+				src, dst := kerneltest.PutFloats(t, backend, dt, x), kerneltest.PutFloats(t, backend, dt, make([]float32, len(x)))
+				packed := kerneltest.Put(t, backend, make([]uint8, PackedBytes(len(x))))
+				absmax := kerneltest.Put(t, backend, make([]float32, Blocks(len(x), r.Block)))
 				require.NoError(t, Quantize(packed.View, absmax.View, src.View, format, r.Block))
 				require.NoError(t, Dequantize(dst.View, packed.View, absmax.View, format, r.Block))
 				require.Equal(t, r.Packed.bytes(t), packed.Get())

@@ -37,7 +37,7 @@ var backWeights = append([]fewWeight{
 // the products of tiles within theirs. dx lies between guard words, and does not count where
 // beta is 0.
 func TestBackwardFew(t *testing.T) {
-	cpu := places(t)[0]
+	cpu := backends(t)[0]
 	require.True(t, onCPU(cpu))
 	for n, f := range backWeights {
 		t.Run(fmt.Sprintf("%dx%d/%v/%d", f.out, f.in, f.opt.Type, f.opt.Block), func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestProductForms(t *testing.T) {
 		snug.F16:  {gemm.Plain, gemm.Thin, gemm.Units64, gemm.Units128},
 		snug.BF16: {gemm.Plain, gemm.Thin, gemm.Units64, gemm.Units128},
 	}
-	for _, place := range devices(t)[1:] {
+	for _, backend := range devices(t)[1:] {
 		for n, tc := range []struct {
 			rows, out, in int
 			opt           Options
@@ -42,15 +42,15 @@ func TestProductForms(t *testing.T) {
 		} {
 			for _, dt := range floatTypes {
 				for _, back := range []bool{false, true} {
-					t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v", place.Name, tc.rows, tc.out, tc.in, dt, back), func(t *testing.T) {
-						p := newWholeProduct(t, place.Dev, dt, tc.out, tc.in, tc.opt, tc.rows, back)
+					t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v", backend.Name, tc.rows, tc.out, tc.in, dt, back), func(t *testing.T) {
+						p := newWholeProduct(t, backend.Dev, dt, tc.out, tc.in, tc.opt, tc.rows, back)
 						cols, k := p.shape()
-						a, beta, to := on(t, place.Dev, dt, randn(tc.rows*k, 2)), float32(n)/2, floatTypes[n]
-						first := values(t, on(t, place.Dev, to, randn(tc.rows*cols, 3)))
+						a, beta, to := on(t, backend.Dev, dt, randn(tc.rows*k, 2)), float32(n)/2, floatTypes[n]
+						first := values(t, on(t, backend.Dev, to, randn(tc.rows*cols, 3)))
 						var units []float32
 						for _, form := range forms[dt] {
-							c := kerneltest.PutFloats(t, place, to, first)
-							require.NoError(t, device.Queue(place.Dev, formed{newProduct(p.l.w, tc.rows, c.View, a, beta, back), form}))
+							c := kerneltest.PutFloats(t, backend, to, first)
+							require.NoError(t, device.Queue(backend.Dev, formed{newProduct(p.l.w, tc.rows, c.View, a, beta, back), form}))
 							got := c.Get()
 							p.check(t, got, first, values(t, a), beta, to)
 							if units != nil {

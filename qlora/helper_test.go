@@ -30,7 +30,7 @@ func randn(n int, seed uint64) []float32 {
 	return x
 }
 
-func onCPU(place kerneltest.Place) bool { return place.Dev == nil || place.Dev.IsCPU() }
+func onCPU(backend kerneltest.Backend) bool { return backend.Dev == nil || backend.Dev.IsCPU() }
 
 // sameBits fails the test when two vectors differ in any bit.
 func sameBits(t require.TestingT, want, got []float32) {

@@ -55,15 +55,15 @@ func on(t *testing.T, dev *snug.Device, dt snug.DType, x []float32) snug.View {
 	return v
 }
 
-func places(t *testing.T) []kerneltest.Place {
-	return kerneltest.Places(t)[1:] // slices are arrays to a Linear
+func backends(t *testing.T) []kerneltest.Backend {
+	return kerneltest.Backends(t)[1:] // slices are arrays to a Linear
 }
 
 // TestLinear compares with products by the whole weight, for tiles that begin within
 // blocks.
 func TestLinear(t *testing.T) {
 	const rows = 5
-	for _, place := range places(t) {
+	for _, backend := range backends(t) {
 		for _, tc := range []struct {
 			out, in int
 			opt     Options
@@ -76,11 +76,11 @@ func TestLinear(t *testing.T) {
 			{1, 1, Options{}, 1},
 		} {
 			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
-				t.Run(fmt.Sprintf("%s/%v/%dx%d/%d", place.Name, dt, tc.out, tc.in, tc.tile), func(t *testing.T) {
-					w, err := NewWeight(on(t, place.Dev, snug.F32, randn(tc.out*tc.in, 1)), []int{tc.out, tc.in}, tc.opt)
+				t.Run(fmt.Sprintf("%s/%v/%dx%d/%d", backend.Name, dt, tc.out, tc.in, tc.tile), func(t *testing.T) {
+					w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(tc.out*tc.in, 1)), []int{tc.out, tc.in}, tc.opt)
 					require.NoError(t, err)
 					defer w.Close()
-					whole := on(t, place.Dev, dt, make([]float32, w.Len()))
+					whole := on(t, backend.Dev, dt, make([]float32, w.Len()))
 					require.NoError(t, w.Dequantize(whole))
 					full := values(t, whole)
 					l, err := NewLinear(w, dt, tc.tile)
@@ -88,9 +88,9 @@ func TestLinear(t *testing.T) {
 					defer l.Close()
 					require.LessOrEqual(t, l.Bytes(), int64(dt.Size()*w.Len()))
 
-					x, start := on(t, place.Dev, dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
+					x, start := on(t, backend.Dev, dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
 					xs := values(t, x)
-					y := on(t, place.Dev, snug.F32, start)
+					y := on(t, backend.Dev, snug.F32, start)
 					require.NoError(t, l.Forward(y, x, 0.5))
 					want, bound := matrix(rows, tc.out, tc.in,
 						func(i, k int) float64 { return float64(xs[i*tc.in+k]) }, func(k, j int) float64 { return float64(full[j*tc.in+k]) })
@@ -99,9 +99,9 @@ func TestLinear(t *testing.T) {
 					}
 					near(t, want, bound, values(t, y), 1e-6, "forward")
 
-					dy := on(t, place.Dev, dt, start)
+					dy := on(t, backend.Dev, dt, start)
 					ds := values(t, dy)
-					dx := on(t, place.Dev, dt, xs)
+					dx := on(t, backend.Dev, dt, xs)
 					require.NoError(t, l.Backward(dx, dy, 1))
 					want, bound = matrix(rows, tc.in, tc.out,
 						func(i, k int) float64 { return float64(ds[i*tc.out+k]) }, func(k, j int) float64 { return float64(full[k*tc.in+j]) })

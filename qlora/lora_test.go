@@ -91,20 +91,20 @@ func maskOf(t *testing.T, a *LoRA, d Dropout) []float64 {
 
 // eachLayer tests a layer on every device with and without dropout.
 func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout)) {
-	for _, place := range places(t) {
-		w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{Block: 32, Single: true})
+	for _, backend := range backends(t) {
+		w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{Block: 32, Single: true})
 		require.NoError(t, err)
 		l, err := NewLinear(w, snug.F32, 3*in) // tiles that begin within blocks
 		require.NoError(t, err)
 		for name, p := range map[string]float32{"": 0, "evaluated": 0.4, "dropped": 0.4} {
-			t.Run(fmt.Sprintf("%s/%s", place.Name, name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s", backend.Name, name), func(t *testing.T) {
 				a := LoRA{In: in, Out: out, Rank: rank, Scale: scale, Dropout: p,
-					A: on(t, place.Dev, snug.F32, randn(rank*in, 2)), B: on(t, place.Dev, snug.F32, randn(out*rank, 3))}
+					A: on(t, backend.Dev, snug.F32, randn(rank*in, 2)), B: on(t, backend.Dev, snug.F32, randn(out*rank, 3))}
 				d := Dropout{Draw: amp.Draw{Seed: 5, Tensor: 9}}
 				if name == "dropped" {
-					d.Work = on(t, place.Dev, snug.F32, make([]float32, rows*in))
+					d.Work = on(t, backend.Dev, snug.F32, make([]float32, rows*in))
 				}
-				test(t, place.Dev, l, &a, d)
+				test(t, backend.Dev, l, &a, d)
 			})
 		}
 		require.NoError(t, l.Close())
@@ -214,30 +214,30 @@ func normsOf(w, a, b []float64) []float64 {
 // weight does, in all types.
 func TestDoRABegins(t *testing.T) {
 	const rows, in, out = 5, 600, 70
-	for _, place := range places(t) {
+	for _, backend := range backends(t) {
 		for _, dt := range floatTypes {
 			layer := randn(out*in, 1)
 			clear(layer[3*in : 4*in])
-			w, err := NewWeight(on(t, place.Dev, snug.F32, layer), []int{out, in}, Options{})
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, layer), []int{out, in}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, dt, 5000)
 			require.NoError(t, err)
-			a := LoRA{In: in, Out: out, Rank: 2, Scale: 1, A: on(t, place.Dev, snug.F32, randn(2*in, 2)),
-				B: on(t, place.Dev, snug.F32, make([]float32, 2*out)), Magnitude: on(t, place.Dev, snug.F32, make([]float32, out))}
+			a := LoRA{In: in, Out: out, Rank: 2, Scale: 1, A: on(t, backend.Dev, snug.F32, randn(2*in, 2)),
+				B: on(t, backend.Dev, snug.F32, make([]float32, 2*out)), Magnitude: on(t, backend.Dev, snug.F32, make([]float32, out))}
 			require.NoError(t, l.Norms(a.Magnitude, nil))
-			both := on(t, place.Dev, snug.F32, make([]float32, out))
+			both := on(t, backend.Dev, snug.F32, make([]float32, out))
 			require.NoError(t, l.Norms(both, &a))
 			sameBits(t, values(t, a.Magnitude), values(t, both))
 			d, err := NewDoRA(l, &a)
 			require.NoError(t, err)
-			put := func(n int, seed uint64) snug.View { return on(t, place.Dev, dt, randn(n, seed)) }
+			put := func(n int, seed uint64) snug.View { return on(t, backend.Dev, dt, randn(n, seed)) }
 			x, y, h, u, want := put(rows*in, 3), put(rows*out, 4), put(rows*out, 5), put(rows*2, 6), put(rows*out, 7)
 			require.NoError(t, l.Forward(want, x, 0))
 			require.NoError(t, d.Forward(y, h, u, x, Dropout{}))
 			sameBits(t, values(t, want), values(t, y))
 			require.Zero(t, values(t, y)[3], "of a row of zeros")
-			g := Grads{A: on(t, place.Dev, snug.F32, randn(2*in, 8)), B: on(t, place.Dev, snug.F32, randn(2*out, 8)),
-				Magnitude: on(t, place.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out))}
+			g := Grads{A: on(t, backend.Dev, snug.F32, randn(2*in, 8)), B: on(t, backend.Dev, snug.F32, randn(2*out, 8)),
+				Magnitude: on(t, backend.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out))}
 			require.NoError(t, d.Backward(put(rows*in, 9), put(rows*2, 9), y, h, u, x, g, Dropout{}))
 			for i, v := range values(t, g.Magnitude) {
 				require.False(t, v != v, "dm[%d]", i)

@@ -12,14 +12,14 @@ import (
 // TestMerge adds adapters up, has the result in 4 bits again, and measures that.
 func TestMerge(t *testing.T) {
 	const out, in, rank = 70, 600, 3
-	for _, place := range places(t) {
+	for _, backend := range backends(t) {
 		for k, opt := range []Options{{}, {Type: FP4, Block: 32, Single: true}, {}} {
-			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
 			require.NoError(t, err)
-			whole := on(t, place.Dev, snug.F32, make([]float32, out*in))
+			whole := on(t, backend.Dev, snug.F32, make([]float32, out*in))
 			require.NoError(t, w.Dequantize(whole))
 			full, a, b := values(t, whole), randn(rank*in, 2), randn(out*rank, 3)
-			l := LoRA{In: in, Out: out, Rank: rank, Scale: 0.5, A: on(t, place.Dev, snug.F32, a), B: on(t, place.Dev, snug.F32, b)}
+			l := LoRA{In: in, Out: out, Rank: rank, Scale: 0.5, A: on(t, backend.Dev, snug.F32, a), B: on(t, backend.Dev, snug.F32, b)}
 			want := make([]float64, out*in)
 			for o := range out {
 				for i := range in {
@@ -30,7 +30,7 @@ func TestMerge(t *testing.T) {
 				}
 			}
 			if k == 2 {
-				l.Magnitude = on(t, place.Dev, snug.F32, randn(out, 4))
+				l.Magnitude = on(t, backend.Dev, snug.F32, randn(out, 4))
 				for o, m := range values(t, l.Magnitude) {
 					row := want[o*in : (o+1)*in]
 					norm := math.Sqrt(dot(row, row))
@@ -40,7 +40,7 @@ func TestMerge(t *testing.T) {
 				}
 			}
 			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
-				dst := on(t, place.Dev, dt, make([]float32, out*in))
+				dst := on(t, backend.Dev, dt, make([]float32, out*in))
 				require.NoError(t, Merge(dst, w, &l, 5000))
 				got := values(t, dst)
 				for i := range want {
@@ -49,7 +49,7 @@ func TestMerge(t *testing.T) {
 
 				again, err := NewWeight(dst, []int{out, in}, opt)
 				require.NoError(t, err)
-				decoded := on(t, place.Dev, snug.F32, make([]float32, out*in))
+				decoded := on(t, backend.Dev, snug.F32, make([]float32, out*in))
 				require.NoError(t, again.Dequantize(decoded))
 				var e Deviation
 				squares := 0.0

@@ -17,7 +17,7 @@ import (
 // and with dropout.
 func TestPEFT(t *testing.T) {
 	type pass struct{ X, Dy, Y, Dx, A, B, Magnitude encoded }
-	for _, place := range places(t) {
+	for _, backend := range backends(t) {
 		for _, name := range []string{"lora", "dora", "turned", "turned-dora"} {
 			dir := filepath.Join("testdata", "peft", name)
 			text, err := os.ReadFile(filepath.Join(dir, "passes.json"))
@@ -28,7 +28,7 @@ func TestPEFT(t *testing.T) {
 			}
 			require.NoError(t, json.Unmarshal(text, &golden))
 			require.Len(t, golden.Passes, 2)
-			config, adapters, err := LoadAdapters(dir, place.Dev)
+			config, adapters, err := LoadAdapters(dir, backend.Dev)
 			require.NoError(t, err)
 			require.JSONEq(t, `"0.21.2"`, string(config.Other["peft_version"]))
 			config.Other = nil
@@ -36,14 +36,14 @@ func TestPEFT(t *testing.T) {
 			a := adapters["up"]
 			require.NotNil(t, a)
 			weight := golden.Weight.floats(t, snug.F32)
-			w, err := NewWeight(on(t, place.Dev, snug.F32, weight), []int{a.Out, a.In}, Options{Single: true})
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, weight), []int{a.Out, a.In}, Options{Single: true})
 			require.NoError(t, err)
 			require.Equal(t, weight, values(t, dequantized(t, w)))
 			l, err := NewLinear(w, snug.F32, 0)
 			require.NoError(t, err)
 			for kind, p := range golden.Passes {
-				put := func(e encoded) snug.View { return on(t, place.Dev, snug.F32, e.floats(t, snug.F32)) }
-				room := func(n int) snug.View { return on(t, place.Dev, snug.F32, make([]float32, n)) }
+				put := func(e encoded) snug.View { return on(t, backend.Dev, snug.F32, e.floats(t, snug.F32)) }
+				room := func(n int) snug.View { return on(t, backend.Dev, snug.F32, make([]float32, n)) }
 				x, dy := put(p.X), put(p.Dy)
 				rows := x.Len() / a.In
 				draw := Dropout{Draw: amp.Draw{Seed: 7, Tensor: 9}}
@@ -68,7 +68,7 @@ func TestPEFT(t *testing.T) {
 					want encoded
 					got  snug.View
 				}{{p.Y, y}, {p.Dx, dx}, {p.A, g.A}, {p.B, g.B}, {p.Magnitude, g.Magnitude}} {
-					require.InDeltaSlice(t, result.want.floats(t, snug.F32), values(t, result.got), 2e-5, "%s: %s, %s", place.Name, name, kind)
+					require.InDeltaSlice(t, result.want.floats(t, snug.F32), values(t, result.got), 2e-5, "%s: %s, %s", backend.Name, name, kind)
 				}
 			}
 			require.NoError(t, l.Close())

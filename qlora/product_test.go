@@ -12,11 +12,11 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// devices are the places where products need no tile.
-func devices(t *testing.T) []kerneltest.Place { return places(t)[1:] }
+// devices are the backends where products need no tile.
+func devices(t *testing.T) []kerneltest.Backend { return backends(t)[1:] }
 
 // ownKernels reports whether amp.MatMul does not go to a vendor's library.
-func ownKernels(place kerneltest.Place) bool { return place.Name == "opaque" || place.Emulated }
+func ownKernels(backend kerneltest.Backend) bool { return backend.Name == "opaque" || backend.Emulated }
 
 // wholeProduct is a product with a weight, decoded in float64, and its bound.
 type wholeProduct struct {
@@ -85,8 +85,8 @@ func (p *wholeProduct) check(t *testing.T, got, first, a []float32, beta float32
 // float64, and with the bits of amp.MatMul by it where that does not go to a vendor's
 // library. Activations begin at a multiple of 16 bytes and where they do not; the result
 // lies between guard words, and does not count where beta is 0.
-func TestProductPlaces(t *testing.T) {
-	for _, place := range devices(t) {
+func TestProductBackends(t *testing.T) {
+	for _, backend := range devices(t) {
 		for n, tc := range []struct {
 			out, in int
 			opt     Options
@@ -102,23 +102,23 @@ func TestProductPlaces(t *testing.T) {
 				for d, dt := range floatTypes {
 					for b, back := range []bool{false, true} {
 						to, beta := floatTypes[(i+n+d)%3], []float32{0, 1, 0.5}[(i+n+d+b)%3]
-						t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v/%v", place.Name, rows, tc.out, tc.in, dt, to, back), func(t *testing.T) {
-							p := newWholeProduct(t, place.Dev, dt, tc.out, tc.in, tc.opt, rows, back)
+						t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v/%v", backend.Name, rows, tc.out, tc.in, dt, to, back), func(t *testing.T) {
+							p := newWholeProduct(t, backend.Dev, dt, tc.out, tc.in, tc.opt, rows, back)
 							c, k := p.shape()
-							a := on(t, place.Dev, dt, randn(rows*k, uint64(rows)))
+							a := on(t, backend.Dev, dt, randn(rows*k, uint64(rows)))
 							if (n+d)%3 == 1 {
-								a = kerneltest.PutFloats(t, place, dt, values(t, a)).View
+								a = kerneltest.PutFloats(t, backend, dt, values(t, a)).View
 							}
-							first := values(t, on(t, place.Dev, to, randn(rows*c, 3)))
+							first := values(t, on(t, backend.Dev, to, randn(rows*c, 3)))
 							if beta == 0 {
 								first[0] = float32(math.NaN())
 							}
-							y := kerneltest.PutFloats(t, place, to, first)
+							y := kerneltest.PutFloats(t, backend, to, first)
 							require.NoError(t, p.run(y.View, a, beta))
 							got := y.Get()
 							p.check(t, got, first, values(t, a), beta, to)
-							if ownKernels(place) {
-								whole := kerneltest.PutFloats(t, place, to, first)
+							if ownKernels(backend) {
+								whole := kerneltest.PutFloats(t, backend, to, first)
 								require.NoError(t, p.matMul(whole.View, a, beta))
 								sameBits(t, whole.Get(), got)
 							}
@@ -134,19 +134,19 @@ func TestProductPlaces(t *testing.T) {
 // TestProductManyTiles: products of so many tiles that they fill a GPU take other kernels.
 func TestProductManyTiles(t *testing.T) {
 	const rows, many, few = 70, 3080, 32
-	for _, place := range devices(t) {
+	for _, backend := range devices(t) {
 		for _, back := range []bool{false, true} {
 			out, in := many, few
 			if back {
 				out, in = few, many/few*few
 			}
-			p := newWholeProduct(t, place.Dev, snug.F32, out, in, Options{Block: 32}, rows, back)
+			p := newWholeProduct(t, backend.Dev, snug.F32, out, in, Options{Block: 32}, rows, back)
 			n, k := p.shape()
-			a, y := on(t, place.Dev, snug.F32, randn(rows*k, 2)), on(t, place.Dev, snug.F32, make([]float32, rows*n))
+			a, y := on(t, backend.Dev, snug.F32, randn(rows*k, 2)), on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 			require.NoError(t, p.run(y, a, 0))
 			p.check(t, values(t, y), nil, values(t, a), 0, snug.F32)
-			if ownKernels(place) {
-				whole := on(t, place.Dev, snug.F32, make([]float32, rows*n))
+			if ownKernels(backend) {
+				whole := on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 				require.NoError(t, p.matMul(whole, a, 0))
 				sameBits(t, values(t, whole), values(t, y))
 			}
@@ -158,19 +158,19 @@ func TestProductManyTiles(t *testing.T) {
 // where a block of threads has parts of a tile.
 func TestProductNaN(t *testing.T) {
 	const rows, out, in = 20, 24, 32
-	for _, place := range devices(t) {
+	for _, backend := range devices(t) {
 		for _, dt := range floatTypes {
 			for _, back := range []bool{false, true} {
-				p := newWholeProduct(t, place.Dev, dt, out, in, Options{}, rows, back)
+				p := newWholeProduct(t, backend.Dev, dt, out, in, Options{}, rows, back)
 				n, k := p.shape()
 				a := randn(rows*k, 2)
 				a[3*k+k-1], a[rows*k-1] = float32(math.NaN()), float32(math.Inf(1))
-				c := on(t, place.Dev, snug.F32, make([]float32, rows*n))
-				require.NoError(t, p.run(c, on(t, place.Dev, dt, a), 0))
+				c := on(t, backend.Dev, snug.F32, make([]float32, rows*n))
+				require.NoError(t, p.run(c, on(t, backend.Dev, dt, a), 0))
 				for i, v := range values(t, c) {
 					row := i / n
 					finite := v-v == 0
-					require.Equal(t, row != 3 && row != rows-1, finite, "%s, %v, back %v: element %d,%d is %v", place.Name, dt, back, row, i%n, v)
+					require.Equal(t, row != 3 && row != rows-1, finite, "%s, %v, back %v: element %d,%d is %v", backend.Name, dt, back, row, i%n, v)
 				}
 			}
 		}
@@ -180,16 +180,16 @@ func TestProductNaN(t *testing.T) {
 // TestProductUnaligned: codes need not begin at a multiple of 16 bytes.
 func TestProductUnaligned(t *testing.T) {
 	const rows, out, in = 19, 21, 64
-	for _, place := range devices(t) {
+	for _, backend := range devices(t) {
 		for _, dt := range floatTypes {
 			for _, back := range []bool{false, true} {
-				p := newWholeProduct(t, place.Dev, dt, out, in, Options{}, rows, back)
+				p := newWholeProduct(t, backend.Dev, dt, out, in, Options{}, rows, back)
 				n, k := p.shape()
-				a := on(t, place.Dev, dt, randn(rows*k, 2))
-				c := on(t, place.Dev, snug.F32, make([]float32, rows*n))
+				a := on(t, backend.Dev, dt, randn(rows*k, 2))
+				c := on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 				require.NoError(t, p.run(c, a, 0))
 				want := values(t, c)
-				moved, err := snug.Make[uint8](place.Dev, out*in/2+1)
+				moved, err := snug.Make[uint8](backend.Dev, out*in/2+1)
 				require.NoError(t, err)
 				defer moved.Close()
 				codes, err := moved.Slice(1, moved.Len())
@@ -209,43 +209,43 @@ func TestProductUnaligned(t *testing.T) {
 // make.
 func TestProductTile(t *testing.T) {
 	const rows, out, in = 40, 48, 64
-	for _, place := range devices(t) {
-		t.Run(place.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{})
+	for _, backend := range devices(t) {
+		t.Run(backend.Name, func(t *testing.T) {
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, snug.F32, 10*in)
 			require.NoError(t, err)
-			x, y := on(t, place.Dev, snug.F32, randn(rows*in, 2)), on(t, place.Dev, snug.F32, make([]float32, rows*out))
-			bytes, _, err := snug.MakeView(place.Dev, snug.U8, rows*out)
+			x, y := on(t, backend.Dev, snug.F32, randn(rows*in, 2)), on(t, backend.Dev, snug.F32, make([]float32, rows*out))
+			bytes, _, err := snug.MakeView(backend.Dev, snug.U8, rows*out)
 			require.NoError(t, err)
 			require.ErrorIs(t, l.Forward(y, x, float32(math.NaN())), snug.ErrConfig)
 			require.ErrorIs(t, l.Forward(bytes, x, 0), snug.ErrDType)
 			require.ErrorIs(t, l.Backward(x, y, float32(math.Inf(1))), snug.ErrConfig)
-			both := on(t, place.Dev, snug.F32, make([]float32, rows*(in+out-1)))
+			both := on(t, backend.Dev, snug.F32, make([]float32, rows*(in+out-1)))
 			require.ErrorIs(t, l.Backward(part(both, 0, rows*in), part(both, rows*(in-1), both.Len()), 0), snug.ErrConfig)
 			require.Zero(t, l.Bytes())
 
-			norms := on(t, place.Dev, snug.F32, make([]float32, out))
-			if place.Name == "opaque" {
-				free, _, err := place.Dev.Memory()
+			norms := on(t, backend.Dev, snug.F32, make([]float32, out))
+			if backend.Name == "opaque" {
+				free, _, err := backend.Dev.Memory()
 				require.NoError(t, err)
-				all, err := snug.Make[uint8](place.Dev, int(free))
+				all, err := snug.Make[uint8](backend.Dev, int(free))
 				require.NoError(t, err)
 				require.ErrorIs(t, l.Norms(norms, nil), snug.ErrNoMemory)
 				require.NoError(t, l.Forward(y, x, 0))
 				require.NoError(t, all.Close())
-				require.NoError(t, place.Dev.Sync())
+				require.NoError(t, backend.Dev.Sync())
 			}
 			require.NoError(t, l.Norms(norms, nil))
 			require.Positive(t, values(t, norms)[out-1])
 			held := l.Bytes()
 			require.Positive(t, held)
-			free, _, err := place.Dev.Memory()
+			free, _, err := backend.Dev.Memory()
 			require.NoError(t, err)
 			require.NoError(t, l.Norms(norms, nil))
 			require.Equal(t, held, l.Bytes())
-			if place.Name == "opaque" { // others share their memory
-				again, _, err := place.Dev.Memory()
+			if backend.Name == "opaque" { // others share their memory
+				again, _, err := backend.Dev.Memory()
 				require.NoError(t, err)
 				require.Equal(t, free, again)
 			}

@@ -66,7 +66,7 @@ func after(t require.TestingT, v snug.View, skip int) snug.View {
 }
 
 func TestQuantizeAgainstDefinition(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
 			for _, format := range formats {
 				for _, block := range []int{32, 64, 256, 1024, 4096} {
@@ -76,7 +76,7 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 						}
 						for _, skip := range skips {
 							t.Run(fmt.Sprintf("%v/%v/%d/%d/%d", dt, format, block, n, skip), func(t *testing.T) {
-								roundTrip(t, place, dt, format, block, randn(n, uint64(n)), skip)
+								roundTrip(t, backend, dt, format, block, randn(n, uint64(n)), skip)
 							})
 						}
 					}
@@ -87,12 +87,12 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 }
 
 // roundTrip quantizes x rounded to dt and back.
-func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, format Type, block int, x []float32, skip int) {
+func roundTrip(t *testing.T, backend kerneltest.Backend, dt snug.DType, format Type, block int, x []float32, skip int) {
 	n, none := len(x), make([]float32, skip)
-	src := kerneltest.PutFloats(t, place, dt, append(none, x...))
-	packed := kerneltest.Put(t, place, make([]uint8, skip+PackedBytes(n)))
-	absmax := kerneltest.Put(t, place, make([]float32, Blocks(n, block)))
-	dst := kerneltest.PutFloats(t, place, dt, make([]float32, skip+n))
+	src := kerneltest.PutFloats(t, backend, dt, append(none, x...))
+	packed := kerneltest.Put(t, backend, make([]uint8, skip+PackedBytes(n)))
+	absmax := kerneltest.Put(t, backend, make([]float32, Blocks(n, block)))
+	dst := kerneltest.PutFloats(t, backend, dt, make([]float32, skip+n))
 	codes := after(t, packed.View, skip)
 	require.NoError(t, Quantize(codes, absmax.View, after(t, src.View, skip), format, block))
 	require.NoError(t, Dequantize(after(t, dst.View, skip), codes, absmax.View, format, block))
@@ -104,7 +104,7 @@ func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, format Type,
 	for i := range want {
 		want[i] = values[codeOf(wantPacked, i)] * wantAbsmax[i/block]
 	}
-	sameBits(t, append(none, kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()...), dst.Get())
+	sameBits(t, append(none, kerneltest.PutFloats(t, kerneltest.Backend{}, dt, want).Get()...), dst.Get())
 }
 
 // TestThresholds quantizes values next to every midpoint, at which the code may
@@ -118,7 +118,7 @@ func TestThresholds(t *testing.T) {
 			mid := (values[c] + values[c+1]) / 2
 			x = append(x, values[c], mid, math.Nextafter32(mid, 2), math.Nextafter32(mid, -2))
 		}
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) { roundTrip(t, place, snug.F32, format, 128, x, 0) })
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) { roundTrip(t, backend, snug.F32, format, 128, x, 0) })
 	}
 }
 
@@ -140,10 +140,10 @@ func TestExtremeBlocks(t *testing.T) {
 			x[i] *= 1e37
 		}
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, format := range formats {
 			for _, skip := range skips {
-				roundTrip(t, place, snug.F32, format, 32, x, skip)
+				roundTrip(t, backend, snug.F32, format, 32, x, skip)
 			}
 		}
 	})
@@ -166,14 +166,14 @@ func TestNonFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, dt := range floatTypes {
 			for _, at := range []int{0, 299, 5000, 9999} {
-				kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+				kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 					x := randn(10_000, 3)
 					x[at], x[9999] = bad, bad
-					src := kerneltest.PutFloats(t, place, dt, x)
-					packed := kerneltest.Put(t, place, make([]uint8, 5000))
-					absmax := kerneltest.Put(t, place, make([]float32, Blocks(len(x), 64)))
+					src := kerneltest.PutFloats(t, backend, dt, x)
+					packed := kerneltest.Put(t, backend, make([]uint8, 5000))
+					absmax := kerneltest.Put(t, backend, make([]float32, Blocks(len(x), 64)))
 					err := Quantize(packed.View, absmax.View, src.View, FP4, 64)
-					if onCPU(place) {
+					if onCPU(backend) {
 						require.ErrorIs(t, err, snug.ErrNonFinite)
 						require.ErrorContains(t, err, fmt.Sprintf("src[%d]", at))
 						require.Equal(t, make([]uint8, 5000), packed.Get())
@@ -222,7 +222,7 @@ func TestErrorBounds(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 300)
 	require.NoError(t, err)
 	x, packed := make([]float32, 300), snug.SliceView(make([]uint8, 150))

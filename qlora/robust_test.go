@@ -156,8 +156,8 @@ func closedLinear(t *testing.T, w *Weight) *Linear {
 
 // TestClosedBeneath closes the weight of layers in use.
 func TestClosedBeneath(t *testing.T) {
-	for _, place := range places(t) {
-		put := func(n int) snug.View { return on(t, place.Dev, snug.F32, make([]float32, n)) }
+	for _, backend := range backends(t) {
+		put := func(n int) snug.View { return on(t, backend.Dev, snug.F32, make([]float32, n)) }
 		w, err := NewWeight(put(128), []int{2, 64}, Options{})
 		require.NoError(t, err)
 		l, err := NewLinear(w, snug.F32, 0)
@@ -244,7 +244,7 @@ func TestPanicsOfCallbacks(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		require.PanicsWithValue(t, "callback", func() { _, _ = NewWeights(&panicky{n, bytes.NewReader(file)}, int64(len(file))) })
 	}
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	used := func() int64 {
 		require.NoError(t, dev.Sync())
 		free, total, err := dev.Memory()

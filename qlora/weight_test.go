@@ -10,14 +10,14 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// TestWeight compares weights of all places with the functions they are made of.
+// TestWeight compares weights of all backends with the functions they are made of.
 func TestWeight(t *testing.T) {
 	const n = 37 * 1001
 	x := randn(n, 3)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
 			for _, opt := range []Options{{}, {Type: FP4, Block: 32}, {Block: 4096}, {Single: true}} {
-				src := kerneltest.PutFloats(t, place, dt, x)
+				src := kerneltest.PutFloats(t, backend, dt, x)
 				w, err := NewWeight(src.View, []int{37, 1001}, opt)
 				require.NoError(t, err)
 				require.Equal(t, []int{37, 1001}, w.Shape())
@@ -28,7 +28,7 @@ func TestWeight(t *testing.T) {
 				require.Equal(t, PackedBytes(n), w.Packed().Len())
 
 				packed, absmax := make([]uint8, PackedBytes(n)), make([]float32, Blocks(n, w.Block()))
-				require.NoError(t, Quantize(packed, absmax, kerneltest.PutFloats(t, kerneltest.Place{}, dt, x).View, w.Type(), w.Block()))
+				require.NoError(t, Quantize(packed, absmax, kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x).View, w.Type(), w.Block()))
 				if w.Double() {
 					codes, nested := make([]uint8, len(absmax)), make([]float32, Blocks(len(absmax), 256))
 					offset, err := DoubleQuantize(codes, nested, absmax)
@@ -40,7 +40,7 @@ func TestWeight(t *testing.T) {
 				sameBits(t, absmax, got)
 
 				for _, to := range floatTypes {
-					want, dst := kerneltest.PutFloats(t, kerneltest.Place{}, to, x), kerneltest.PutFloats(t, place, to, x)
+					want, dst := kerneltest.PutFloats(t, kerneltest.Backend{}, to, x), kerneltest.PutFloats(t, backend, to, x)
 					require.NoError(t, Dequantize(want.View, packed, absmax, w.Type(), w.Block()))
 					require.NoError(t, w.Dequantize(dst.View))
 					sameBits(t, want.Get(), dst.Get())
@@ -69,15 +69,15 @@ func TestBytes(t *testing.T) {
 
 // TestSpecialWeights has no elements, one, and blocks that are all the same.
 func TestSpecialWeights(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, c := range []struct{ x, want []float32 }{
 			{[]float32{}, []float32{}},
 			{[]float32{-3}, []float32{-3}},
 			{make([]float32, 65), make([]float32, 65)},
 		} {
-			w, err := NewWeight(kerneltest.Put(t, place, c.x).View, []int{len(c.x)}, Options{})
+			w, err := NewWeight(kerneltest.Put(t, backend, c.x).View, []int{len(c.x)}, Options{})
 			require.NoError(t, err)
-			dst := kerneltest.Put(t, place, make([]float32, len(c.x)))
+			dst := kerneltest.Put(t, backend, make([]float32, len(c.x)))
 			require.NoError(t, w.Dequantize(dst.View))
 			sameBits(t, c.want, append([]float32{}, dst.Get()...))
 			require.NoError(t, w.Close())
@@ -108,7 +108,7 @@ func TestWeightErrors(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 		})
 	}
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 65)
 	require.NoError(t, err)
 	require.NoError(t, there.CopyIn(nan))
@@ -123,7 +123,7 @@ func TestWeightErrors(t *testing.T) {
 }
 
 func TestDoubleErrors(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 300)
 	require.NoError(t, err)
 	codes, nested, absmax := snug.SliceView(make([]uint8, 300)), snug.ViewOf(make([]float32, 2)), snug.ViewOf(make([]float32, 300))

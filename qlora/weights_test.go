@@ -39,15 +39,15 @@ func TestWeightsOfBitsandbytes(t *testing.T) {
 	file, err := OpenWeights(goldenWeights)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"up.weight", "down.weight", "odd.weight"}, file.Names())
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, r := range rows {
 			format, dt := parse(t, r.Type, r.DType)
-			w, err := file.Load(r.Name, place.Dev)
+			w, err := file.Load(r.Name, backend.Dev)
 			require.NoError(t, err)
 			require.Equal(t, r.Shape, w.Shape())
 			require.Equal(t, []any{format, dt, r.Block, r.Double}, []any{w.Type(), w.DType(), w.Block(), w.Double()})
 			want := r.Values.floats(t, dt)
-			dst := kerneltest.PutFloats(t, place, dt, make([]float32, len(want)))
+			dst := kerneltest.PutFloats(t, backend, dt, make([]float32, len(want)))
 			require.NoError(t, w.Dequantize(dst.View))
 			for i := range want {
 				want[i] += 0 // the code of -0 is 0
@@ -107,25 +107,25 @@ func TestWriteBitsandbytes(t *testing.T) {
 	}
 }
 
-// TestWeightsRoundTrip writes and reads weights of all places, one of them longer
+// TestWeightsRoundTrip writes and reads weights of all backends, one of them longer
 // than what passes through the host at a time.
 func TestWeightsRoundTrip(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, n := range []int{0, 1, 65, 2*staged + 333} {
-			if n > 1000 && place.Emulated {
+			if n > 1000 && backend.Emulated {
 				continue // the copies are those of the opaque device
 			}
 			for _, opt := range []Options{{Block: 32}, {Type: FP4, Single: true}} {
-				src := kerneltest.Put(t, place, randn(n, 1))
+				src := kerneltest.Put(t, backend, randn(n, 1))
 				w, err := NewWeight(src.View, []int{n, 1}, opt)
 				require.NoError(t, err)
 				var out bytes.Buffer
 				_, err = WriteWeights(&out, one("layers.0.w", w), nil)
 				require.NoError(t, err)
-				back, err := open(t, out.Bytes()).Load("layers.0.w", place.Dev)
+				back, err := open(t, out.Bytes()).Load("layers.0.w", backend.Dev)
 				require.NoError(t, err)
 				require.Equal(t, w.Bytes(), back.Bytes())
-				want, got := kerneltest.Put(t, place, make([]float32, n)), kerneltest.Put(t, place, make([]float32, n))
+				want, got := kerneltest.Put(t, backend, make([]float32, n)), kerneltest.Put(t, backend, make([]float32, n))
 				require.NoError(t, w.Dequantize(want.View))
 				require.NoError(t, back.Dequantize(got.View))
 				sameBits(t, want.Get(), got.Get())

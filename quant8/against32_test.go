@@ -29,7 +29,7 @@ func TestAgainst32(t *testing.T) {
 			for i := range start {
 				start[i] *= 0.1
 			}
-			put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Place{}, c.dt, x) }
+			put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Backend{}, c.dt, x) }
 			p8, p32 := put(start), put(start)
 			for i := range 50 {
 				g := snug.ViewOf(randn(n, uint64(i+2)))

@@ -35,7 +35,7 @@ func sizes(p map[string][]float32) map[string]int {
 // making all steps, wherever they lie, while there is memory for one gradient.
 func TestStepInBackward(t *testing.T) {
 	const scale = 0.5
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, most := range []float64{0, 10, 1e6} {
 			want, g := layers()
 			sum := 0.0
@@ -51,7 +51,7 @@ func TestStepInBackward(t *testing.T) {
 			a, b := newAdamW(t, Options{}, sizes(want)), newAdamW(t, Options{}, sizes(want))
 			p := map[string]*kerneltest.Floats{}
 			for name, x := range want {
-				p[name] = kerneltest.PutFloats(t, place, snug.F32, x)
+				p[name] = kerneltest.PutFloats(t, backend, snug.F32, x)
 			}
 			for range 2 {
 				advance(a)
@@ -60,7 +60,7 @@ func TestStepInBackward(t *testing.T) {
 				}
 				advance(b)
 				o := BackwardOptions{MaxNorm: most, GradScale: scale}
-				if !onCPU(place) {
+				if !onCPU(backend) {
 					o.Squares = func(g snug.View) (float64, error) {
 						x := make([]float32, g.Len())
 						err := snug.Copy(x, g)
@@ -69,7 +69,7 @@ func TestStepInBackward(t *testing.T) {
 				}
 				norm, err := b.StepInBackward(o, func(ready Ready) error {
 					for _, name := range slices.Sorted(maps.Keys(g)) {
-						if err := ready(name, p[name].View, kerneltest.PutFloats(t, place, snug.F32, g[name]).View); err != nil {
+						if err := ready(name, p[name].View, kerneltest.PutFloats(t, backend, snug.F32, g[name]).View); err != nil {
 							return err
 						}
 					}
@@ -162,13 +162,13 @@ func TestStepInBackwardErrors(t *testing.T) {
 			step(t, a, "w", []float32{1}, []float32{1}, 1)
 		}
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		if onCPU(place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		if onCPU(backend) {
 			return
 		}
 		a := newAdamW(t, Options{}, map[string]int{"w": 1})
 		advance(a)
-		p := kerneltest.PutFloats(t, place, snug.F32, []float32{1})
+		p := kerneltest.PutFloats(t, backend, snug.F32, []float32{1})
 		_, err := a.StepInBackward(BackwardOptions{MaxNorm: 1}, func(ready Ready) error { return ready("w", p.View, p.View) })
 		require.ErrorIs(t, err, snug.ErrDevice)
 	})

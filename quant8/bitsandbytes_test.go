@@ -90,24 +90,24 @@ func TestGoldenRun(t *testing.T) {
 	before, after := openGolden(t, "adamw"), openGolden(t, "continued")
 	want := newWith(t, goldenRule, goldenOptions, goldenParams)
 	readState(t, want, after.file)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, first := range []int{1, 6} {
 			a := newWith(t, goldenRule, goldenOptions, goldenParams)
 			params := map[string]*kerneltest.Buf[float32]{}
 			for name, n := range goldenParams {
-				params[name] = kerneltest.Put(t, place, noise(n, 0))
+				params[name] = kerneltest.Put(t, backend, noise(n, 0))
 			}
 			if first == 6 {
 				readState(t, a, before.file)
 				for name := range goldenParams {
-					params[name] = kerneltest.Put(t, place, before.floats(name))
+					params[name] = kerneltest.Put(t, backend, before.floats(name))
 				}
 			}
 			for step := first; step <= 8; step++ {
 				advance(a)
 				require.Equal(t, step, a.Steps())
 				for name, p := range params {
-					g := kerneltest.Put(t, place, noise(goldenParams[name], step))
+					g := kerneltest.Put(t, backend, noise(goldenParams[name], step))
 					require.NoError(t, a.Step(name, p.View, g.View, 1))
 				}
 			}
@@ -229,15 +229,15 @@ func TestWriteLargerBlocks(t *testing.T) {
 	require.NoError(t, err, "32-bit state has no blocks")
 }
 
-// TestStateOfBitsAndBytesContinues saves in one place and goes on in another, bit
+// TestStateOfBitsAndBytesContinues saves on one backend and goes on on another, bit
 // for bit.
 func TestStateOfBitsAndBytesContinues(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, o := range []Options{{Chunk: 1024}, {Bits: 32, Chunk: 1024}, {Block: 512, Chunk: 1024}} {
-			old := newTrainer(t, place, o)
+			old := newTrainer(t, backend, o)
 			for range 3 {
 				advance(old.a)
-				old.step(place, "w", "b", "empty", "v")
+				old.step(backend, "w", "b", "empty", "v")
 			}
 			var file bytes.Buffer
 			format := BitsAndBytesFormat{Prefix: "optimizer.", Nested: o.Bits == 32}
@@ -246,18 +246,18 @@ func TestStateOfBitsAndBytesContinues(t *testing.T) {
 			if o.Block == 512 {
 				o.Block = 256
 			}
-			restored := newTrainer(t, place, o)
+			restored := newTrainer(t, backend, o)
 			require.NoError(t, restored.a.ReadBitsAndBytes(bytes.NewReader(file.Bytes()), int64(file.Len()), "optimizer."))
 			for name := range savedParams {
 				wantM, wantV := moments(t, old.a, name)
 				m, v := moments(t, restored.a, name)
 				require.True(t, equal(wantM, m), name)
 				require.True(t, equal(wantV, v), name)
-				restored.p[name] = kerneltest.Put(t, place, old.p[name].Get())
+				restored.p[name] = kerneltest.Put(t, backend, old.p[name].Get())
 			}
 			for _, tr := range []*trainer{old, restored} {
 				advance(tr.a)
-				tr.step(place, "w", "b", "empty", "v")
+				tr.step(backend, "w", "b", "empty", "v")
 				require.Equal(t, 4, tr.a.Steps())
 			}
 			for name := range savedParams {

@@ -123,15 +123,15 @@ func TestGoldenQuantization(t *testing.T) {
 			m := dynamic.goldenMap("dynamic." + kind)
 			x, codes, absmax := g.vector(c.name+".x"), g.bytes(c.name+".codes"), g.floats(c.name+".absmax")
 			values := toFloats(g.vector(c.name + ".values"))
-			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-				src := kerneltest.PutFloats(t, place, x.DType(), toFloats(x))
-				gotCodes := kerneltest.Put(t, place, make([]uint8, len(codes)))
-				gotAbsmax := kerneltest.Put(t, place, make([]float32, len(absmax)))
+			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+				src := kerneltest.PutFloats(t, backend, x.DType(), toFloats(x))
+				gotCodes := kerneltest.Put(t, backend, make([]uint8, len(codes)))
+				gotAbsmax := kerneltest.Put(t, backend, make([]float32, len(absmax)))
 				require.NoError(t, Quantize(gotCodes.View, gotAbsmax.View, src.View, m, block))
 				require.Equal(t, absmax, gotAbsmax.Get())
 				require.Equal(t, c.differ, compareCodes(t, m, src.Get(), gotCodes.Get(), codes, absmax, block))
 
-				require.NoError(t, Dequantize(src.View, kerneltest.Put(t, place, codes).View, gotAbsmax.View, m, block))
+				require.NoError(t, Dequantize(src.View, kerneltest.Put(t, backend, codes).View, gotAbsmax.View, m, block))
 				require.Equal(t, bitsOf(values), bitsOf(src.Get()), "values of bitsandbytes' codes")
 			})
 		})

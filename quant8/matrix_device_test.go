@@ -35,20 +35,20 @@ var matrixCases = []matrixCase{
 
 // onHost returns the parameters after steps of a matrix on the CPU.
 func onHost(t *testing.T, a *Optimizer, c matrixCase, steps int) []float32 {
-	return matrixSteps(t, kerneltest.Place{}, a, c, nil, steps)
+	return matrixSteps(t, kerneltest.Backend{}, a, c, nil, steps)
 }
 
 // matrixSteps makes steps of a matrix that starts at p, or unless there is one at numbers
 // of its own, and returns it.
-func matrixSteps(t *testing.T, place kerneltest.Place, a *Optimizer, c matrixCase, p []float32, steps int) []float32 {
+func matrixSteps(t *testing.T, backend kerneltest.Backend, a *Optimizer, c matrixCase, p []float32, steps int) []float32 {
 	n := c.rows * c.cols
 	if p == nil {
 		p = randn(n, 1)
 	}
-	there := kerneltest.PutFloats(t, place, c.pt, append(make([]float32, c.skip), p...))
+	there := kerneltest.PutFloats(t, backend, c.pt, append(make([]float32, c.skip), p...))
 	for range steps {
 		advance(a)
-		g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+n, uint64(a.Steps())))
+		g := kerneltest.PutFloats(t, backend, c.gt, gradient(c.skip+n, uint64(a.Steps())))
 		require.NoError(t, a.Step("w", after(t, there.View, c.skip), after(t, g.View, c.skip), 0.5))
 	}
 	return there.Get()[c.skip:]
@@ -71,7 +71,7 @@ func requireMatrix(t *testing.T, a *Optimizer, c matrixCase, steps int, want, go
 
 func TestMatricesOnDevices(t *testing.T) {
 	const steps = 2
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range matrixRules {
 			for i, c := range matrixCases {
 				if testing.Short() && i%3 > 0 {
@@ -82,7 +82,7 @@ func TestMatricesOnDevices(t *testing.T) {
 					sides := map[string][2]int{"w": {c.rows, c.cols}}
 					a, b := newMatrices(t, name, s, sides), newMatrices(t, name, s, sides)
 					want := onHost(t, a, c, steps)
-					got := matrixSteps(t, place, b, c, nil, steps)
+					got := matrixSteps(t, backend, b, c, nil, steps)
 					if len(want) > 0 {
 						requireMatrix(t, a, c, steps, want, got)
 					}
@@ -95,9 +95,9 @@ func TestMatricesOnDevices(t *testing.T) {
 
 // TestSquareSumsOnDevices: all bits of the sums of rows and columns are the CPU's.
 func TestSquareSumsOnDevices(t *testing.T) {
-	sums := func(t *testing.T, place kerneltest.Place, c matrixCase) (rows, cols []float64) {
+	sums := func(t *testing.T, backend kerneltest.Backend, c matrixCase) (rows, cols []float64) {
 		a := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {c.rows, c.cols}})
-		g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.rows*c.cols, 1))
+		g := kerneltest.PutFloats(t, backend, c.gt, gradient(c.skip+c.rows*c.cols, 1))
 		require.NoError(t, a.work.take(g.Device()))
 		s := a.params["w"].shape
 		j := squareSumsJob{g: after(t, g.View, c.skip), all: a.work.sums.View(), shape: s, parts: partsOf(s), scale: 0.3}
@@ -105,10 +105,10 @@ func TestSquareSumsOnDevices(t *testing.T) {
 		require.NoError(t, err)
 		return slices.Clone(rows), slices.Clone(cols)
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, c := range matrixCases[:len(matrixCases)-1] {
-			wantRows, wantCols := sums(t, kerneltest.Place{}, c)
-			rows, cols := sums(t, place, c)
+			wantRows, wantCols := sums(t, kerneltest.Backend{}, c)
+			rows, cols := sums(t, backend, c)
 			require.Equal(t, wantRows, rows, c)
 			require.Equal(t, wantCols, cols, c)
 		}
@@ -118,14 +118,14 @@ func TestSquareSumsOnDevices(t *testing.T) {
 // TestStochasticMatricesOnDevices: the random numbers are the CPU's. Muon's products are
 // not, so that there is little to compare.
 func TestStochasticMatricesOnDevices(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, name := range []string{"adafactor", "momentum"} {
 			for _, bits := range widths {
 				c := matrixCase{33, 65, ruleCase{gt: snug.F32, pt: snug.BF16}}
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Stochastic: true, Seed: 3}
 				sides := map[string][2]int{"w": {c.rows, c.cols}}
 				a, b := newMatrices(t, name, s, sides), newMatrices(t, name, s, sides)
-				require.True(t, equal(onHost(t, a, c, 2), matrixSteps(t, place, b, c, nil, 2)))
+				require.True(t, equal(onHost(t, a, c, 2), matrixSteps(t, backend, b, c, nil, 2)))
 				require.Equal(t, stateOf(t, a), stateOf(t, b))
 			}
 		}
@@ -135,28 +135,28 @@ func TestStochasticMatricesOnDevices(t *testing.T) {
 // TestMatricesMove: a run goes on where another device has left it, by a saved state and
 // by the state in memory, and the scratch goes with it.
 func TestMatricesMove(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 			c := matrixCase{40, 33, ruleCase{gt: snug.F32, pt: snug.F32}}
 			s, sides := Options{MinSize: 1, Block: 64, Chunk: 256}, map[string][2]int{"w": {c.rows, c.cols}}
 			a, b := build(s, sides), build(s, sides)
 			want := onHost(t, a, c, 3)
 
-			p := matrixSteps(t, place, b, c, nil, 1)
+			p := matrixSteps(t, backend, b, c, nil, 1)
 			saved := bytesOf(b.AppendBinary(nil))
-			p = matrixSteps(t, kerneltest.Place{}, b, c, p, 1)
+			p = matrixSteps(t, kerneltest.Backend{}, b, c, p, 1)
 			require.True(t, b.work.floats.Device().IsCPU())
 			near := b.params["w"].state
 			require.True(t, near.Len() == 0 || near.Device().IsCPU())
-			p = matrixSteps(t, place, b, c, p, 1)
+			p = matrixSteps(t, backend, b, c, p, 1)
 			requireMatrix(t, a, c, 3, want, p)
 			require.Equal(t, stateOf(t, a), stateOf(t, b))
 
 			require.NoError(t, b.UnmarshalBinary(saved))
 			require.Equal(t, saved, bytesOf(b.AppendBinary(nil)))
-			if place.Dev != nil {
-				require.Equal(t, place.Dev, b.params["w"].state.Device())
-				require.Equal(t, place.Dev, b.work.floats.Device())
+			if backend.Dev != nil {
+				require.Equal(t, backend.Dev, b.params["w"].state.Device())
+				require.Equal(t, backend.Dev, b.work.floats.Device())
 			}
 		})
 	})
@@ -174,11 +174,11 @@ func freeBytes(t *testing.T, dev *snug.Device) int64 {
 // TestMatrixMemoryOnDevices: state and scratch lie on the device, as large as they say,
 // and are freed. The rest that a step takes is freed by its end.
 func TestMatrixMemoryOnDevices(t *testing.T) {
-	place := kerneltest.Places(t)[2]
-	free := func() int64 { return freeBytes(t, place.Dev) }
+	backend := kerneltest.Backends(t)[2]
+	free := func() int64 { return freeBytes(t, backend.Dev) }
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a := build(Options{}, map[string][2]int{"w": {70, 90}})
-		p, g := kerneltest.Put(t, place, randn(6300, 1)), kerneltest.Put(t, place, randn(6300, 2))
+		p, g := kerneltest.Put(t, backend, randn(6300, 1)), kerneltest.Put(t, backend, randn(6300, 2))
 		before := free()
 		for range 2 {
 			advance(a)
@@ -192,18 +192,18 @@ func TestMatrixMemoryOnDevices(t *testing.T) {
 
 // TestMatrixNoMemory: a step that finds no memory writes nothing, and can be made later.
 func TestMatrixNoMemory(t *testing.T) {
-	place := kerneltest.Places(t)[2]
-	_, err := snug.Make[uint8](place.Dev, int(freeBytes(t, place.Dev))-1<<20)
+	backend := kerneltest.Backends(t)[2]
+	_, err := snug.Make[uint8](backend.Dev, int(freeBytes(t, backend.Dev))-1<<20)
 	require.NoError(t, err)
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a, b := build(Options{}, map[string][2]int{"w": {70, 90}}), build(Options{}, map[string][2]int{"w": {70, 90}})
 		x := randn(6300, 1)
-		p, g := kerneltest.Put(t, place, x), kerneltest.Put(t, place, randn(6300, 2))
+		p, g := kerneltest.Put(t, backend, x), kerneltest.Put(t, backend, randn(6300, 2))
 		advance(a)
 		workspace := int(a.WorkspaceBytes())
 		// Of the scan's result; the two parts of the scratch; of the state; of the sums.
 		for _, left := range []int{0, 64, workspace - 64, workspace + 8, workspace + int(a.StateBytes()) + 8} {
-			filler, err := snug.Make[uint8](place.Dev, int(freeBytes(t, place.Dev))-left)
+			filler, err := snug.Make[uint8](backend.Dev, int(freeBytes(t, backend.Dev))-left)
 			require.NoError(t, err)
 			err = a.Step("w", p.View, g.View, 1)
 			if a.o.name != "Muon" || left < workspace+int(a.StateBytes()) {
@@ -217,8 +217,8 @@ func TestMatrixNoMemory(t *testing.T) {
 			a.params["w"].state, a.invalid = snug.Array[uint8]{}, ""
 			clear(a.params["w"].marks) // of Muon, whose last step had the room for its momentum
 		}
-		freeBytes(t, place.Dev) // waits until what was freed is free
-		p = kerneltest.Put(t, place, x)
+		freeBytes(t, backend.Dev) // waits until what was freed is free
+		p = kerneltest.Put(t, backend, x)
 		require.NoError(t, a.Step("w", p.View, g.View, 1))
 		advance(b)
 		step(t, b, "w", x, g.Get(), 1)
@@ -228,11 +228,11 @@ func TestMatrixNoMemory(t *testing.T) {
 
 // TestMatrixInfinite: nothing is written when the norm of a matrix is not finite.
 func TestMatrixInfinite(t *testing.T) {
-	for _, place := range kerneltest.Places(t)[2:] {
-		p := kerneltest.Put(t, place, []float32{1, 2, float32(math.Inf(1)), 4})
+	for _, backend := range kerneltest.Backends(t)[2:] {
+		p := kerneltest.Put(t, backend, []float32{1, 2, float32(math.Inf(1)), 4})
 		a := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {2, 2}})
 		advance(a)
-		err := a.Step("w", p.View, kerneltest.Put(t, place, randn(4, 2)).View, 1)
+		err := a.Step("w", p.View, kerneltest.Put(t, backend, randn(4, 2)).View, 1)
 		require.ErrorIs(t, err, snug.ErrNonFinite)
 		require.ErrorContains(t, err, `parameter "w": a norm`)
 		require.Equal(t, []float32{1, 2, float32(math.Inf(1)), 4}, p.Get())
@@ -246,7 +246,7 @@ func TestMatrixInfinite(t *testing.T) {
 func TestSkipElementOfMatrices(t *testing.T) {
 	const rows, cols, scale = 37, 66, 0.5
 	bad := map[int]float32{0: nan, 1: inf, 500: -inf, 501: 1e20, rows*cols - 1: nan}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range matrixRules {
 			for _, bits := range widths {
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 640}
@@ -258,11 +258,11 @@ func TestSkipElementOfMatrices(t *testing.T) {
 				for i, x := range bad {
 					g[i], zeros[i] = x, 0
 				}
-				p, q := kerneltest.Put(t, place, randn(rows*cols, 1)), kerneltest.Put(t, place, randn(rows*cols, 1))
+				p, q := kerneltest.Put(t, backend, randn(rows*cols, 1)), kerneltest.Put(t, backend, randn(rows*cols, 1))
 				advance(a)
 				advance(clean)
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, scale))
-				require.NoError(t, clean.Step("w", q.View, kerneltest.Put(t, place, zeros).View, scale))
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, scale))
+				require.NoError(t, clean.Step("w", q.View, kerneltest.Put(t, backend, zeros).View, scale))
 				require.Equal(t, len(bad), a.Skipped()[0].Count)
 				got, want := p.Get(), q.Get()
 				for i, x := range randn(rows*cols, 1) {
@@ -278,10 +278,10 @@ func TestSkipElementOfMatrices(t *testing.T) {
 				require.Equal(t, stateOf(t, clean), stateOf(t, a), "%s, %d bits", name, bits)
 
 				advance(a) // a second step, with states that are not 0
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, randn(rows*cols, 3)).View, scale))
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, randn(rows*cols, 3)).View, scale))
 				advance(a)
 				before := p.Get()
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, scale))
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, scale))
 				for i := range bad {
 					require.Equal(t, before[i], p.Get()[i], "%s, %d bits, element %d", name, bits, i)
 					for _, state := range statesOf(t, a, "w") {

@@ -137,7 +137,7 @@ func toDoubles(x []float32) []float64 {
 }
 
 // TestAdafactorIsDefinition has matrices of one and of many bands of rows and strips of
-// columns, and operands of all types and places.
+// columns, and operands of all types and backends.
 func TestAdafactorIsDefinition(t *testing.T) {
 	require.Equal(t, parts{height: 17, bands: 16, width: 1030, strips: 1}, partsOf(shape{272, 1030, true}))
 	require.Equal(t, parts{height: 1, bands: 3, width: 16384, strips: 3}, partsOf(shape{3, 32769, true}))
@@ -148,10 +148,10 @@ func TestAdafactorIsDefinition(t *testing.T) {
 			require.NoError(t, a.AddMatrix("w", side[0], side[1]))
 			n := side[0] * side[1]
 			start := randn(n, 1)
-			p, want := kerneltest.Put(t, kerneltest.Places(t)[1], start), toDoubles(start)
+			p, want := kerneltest.Put(t, kerneltest.Backends(t)[1], start), toDoubles(start)
 			r, c, m := make([]float64, side[0]), make([]float64, side[1]), make([]float64, n)
 			for i := 1; i <= 2; i++ {
-				g := kerneltest.PutFloats(t, kerneltest.Place{}, floatTypes[i%2], randn(n, uint64(i)))
+				g := kerneltest.PutFloats(t, kerneltest.Backend{}, floatTypes[i%2], randn(n, uint64(i)))
 				exact := toDoubles(g.Get())
 				for k := range exact {
 					exact[k] /= 2

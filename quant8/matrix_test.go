@@ -63,14 +63,14 @@ func TestMatrixTypes(t *testing.T) {
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, dt := range floatTypes {
 			a := build(Options{}, map[string][2]int{"w": {rows, cols}, "x": {rows, cols}})
-			for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
-				p := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 1))
+			for _, backend := range kerneltest.Backends(t)[:2] { // in CPU memory
+				p := kerneltest.PutFloats(t, backend, dt, randn(rows*cols, 1))
 				want := p.Get()
-				g := kerneltest.PutFloats(t, place, dt, randn(rows*cols, 2))
+				g := kerneltest.PutFloats(t, backend, dt, randn(rows*cols, 2))
 				advance(a)
 				require.NoError(t, a.Step("w", p.View, g.View, 0.5))
 				step(t, a, "x", want, g.Get(), 0.5)
-				require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get(), p.Get()))
+				require.True(t, equal(kerneltest.PutFloats(t, kerneltest.Backend{}, dt, want).Get(), p.Get()))
 			}
 			require.Equal(t, statesOf(t, a, "w"), statesOf(t, a, "x"))
 		}

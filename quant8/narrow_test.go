@@ -93,7 +93,7 @@ func quantized16By(x []float32, stream philox.Stream, first uint64) []float32 {
 }
 
 // TestTies4: states at the limits between two codes, and next to them, get the codes of
-// the nearest values on every place, the lower of two as near.
+// the nearest values on every backend, the lower of two as near.
 func TestTies4(t *testing.T) {
 	const block = 64
 	for name, limits := range map[string][16]float32{"Momentum": signed4().Limits, "Adagrad": unsigned4().Limits} {
@@ -119,10 +119,10 @@ func TestTies4(t *testing.T) {
 			}
 		}
 		require.Greater(t, found, 7, "%s: no ties", name)
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			a := newOf(t, name, Options{Bits: 4, MinSize: 1, Block: block}, map[string]int{"w": len(g)})
 			advance(a)
-			require.NoError(t, a.Step("w", kerneltest.Put(t, place, make([]float32, len(g))).View, kerneltest.Put(t, place, g).View, 1))
+			require.NoError(t, a.Step("w", kerneltest.Put(t, backend, make([]float32, len(g))).View, kerneltest.Put(t, backend, g).View, 1))
 			require.Equal(t, quantized4(x, signed, block), statesOf(t, a, "w")[0], name)
 		})
 	}

@@ -18,7 +18,7 @@ import (
 
 // format is an element type of parameters, whose bits are in uint32.
 type format struct {
-	put    func(t testing.TB, place kerneltest.Place, bits []uint32) (snug.View, func() []uint32)
+	put    func(t testing.TB, backend kerneltest.Backend, bits []uint32) (snug.View, func() []uint32)
 	widen  func(bits uint32) float32
 	narrow func(x []float32) []uint32
 	random func(x []float32, draws []uint16) []uint32
@@ -34,12 +34,12 @@ func formatOf[T snug.Element](to func(uint32) T, from func(T) uint32, widen func
 		return bits
 	}
 	return format{
-		put: func(t testing.TB, place kerneltest.Place, bits []uint32) (snug.View, func() []uint32) {
+		put: func(t testing.TB, backend kerneltest.Backend, bits []uint32) (snug.View, func() []uint32) {
 			x := make([]T, len(bits))
 			for i, b := range bits {
 				x[i] = to(b)
 			}
-			there := kerneltest.Put(t, place, x)
+			there := kerneltest.Put(t, backend, x)
 			return there.View, func() []uint32 { return all(there.Get()) }
 		},
 		widen: func(bits uint32) float32 { return widen(to(bits)) },
@@ -73,7 +73,7 @@ func formats() map[snug.DType]format {
 // TestOptionsOnDevices makes steps of every rule that leave elements alone and round at
 // random, on GPUs.
 func TestOptionsOnDevices(t *testing.T) {
-	for _, place := range kerneltest.Places(t)[3:] {
+	for _, backend := range kerneltest.Backends(t)[3:] {
 		for i, c := range []ruleCase{
 			{8, 32, 64, snug.BF16, snug.F32, 257, 9},
 			{8, 33, 132, snug.F16, snug.BF16, 300, 0},
@@ -92,10 +92,10 @@ func TestOptionsOnDevices(t *testing.T) {
 				if strings.HasPrefix(name, "Adafactor") {
 					continue // it refuses SkipElement
 				}
-				t.Run(fmt.Sprintf("%s/%s/%v", place.Name, name, c), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%v", backend.Name, name, c), func(t *testing.T) {
 					s := Options{NearestCodes: i%2 == 1, Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
 					for _, options := range [][2]bool{{true, false}, {false, true}, {true, true}} {
-						stepOptions(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c, options[0], options[1])
+						stepOptions(t, backend, newOf(t, name, s, map[string]int{"w": c.n}), c, options[0], options[1])
 					}
 				})
 			}
@@ -104,13 +104,13 @@ func TestOptionsOnDevices(t *testing.T) {
 }
 
 // stepOptions makes a step that has states, then one with the options.
-func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase, skip, random bool) {
+func stepOptions(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase, skip, random bool) {
 	f := formats()[c.pt]
-	p, get := f.put(t, place, f.narrow(randn(c.skip+c.n, 1)))
+	p, get := f.put(t, backend, f.narrow(randn(c.skip+c.n, 1)))
 	p = after(t, p, c.skip)
 	g := randn(c.skip+c.n, 2)
 	advance(a)
-	require.NoError(t, a.Step("w", p, after(t, kerneltest.PutFloats(t, place, c.gt, g).View, c.skip), 0.5))
+	require.NoError(t, a.Step("w", p, after(t, kerneltest.PutFloats(t, backend, c.gt, g).View, c.skip), 0.5))
 	bits := get()
 
 	advance(a)
@@ -126,14 +126,14 @@ func stepOptions(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase,
 			}
 		}
 	}
-	p, get = f.put(t, place, bits)
+	p, get = f.put(t, backend, bits)
 	p = after(t, p, c.skip)
-	there := kerneltest.PutFloats(t, place, c.gt, g)
+	there := kerneltest.PutFloats(t, backend, c.gt, g)
 	j := stepJob{
 		p: p, g: after(t, there.View, c.skip), layout: q.layout, chunk: c.chunk, m: a.maps.m, v: a.maps.v,
 		signed: q.signs(h.Rule), rule: coef, skip: skip, random: random, draw: philox.Stream{Seed: 3<<40 + 1, Tensor: 4<<40 + 2}, first: 1<<33 - 3,
 	}
-	require.NoError(t, a.run(place.Dev, q, 0, j))
+	require.NoError(t, a.run(backend.Dev, q, 0, j))
 	wantBits, wantStates := optionsReference(f, bits[c.skip:], there.Get()[c.skip:], states, j)
 	require.Equal(t, wantBits, get()[c.skip:])
 	for i, got := range statesOf(t, a, "w") {
@@ -188,13 +188,13 @@ func optionsReference(f format, bits []uint32, g []float32, states [][]float32, 
 // TestMeasureOptions: what a step leaves alone counts in the norm of the parameter only.
 func TestMeasureOptions(t *testing.T) {
 	const n = 1000
-	for _, place := range kerneltest.Places(t)[3:] {
+	for _, backend := range kerneltest.Backends(t)[3:] {
 		for name := range rules {
 			for _, bits := range widths {
 				a := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
-				p, g := kerneltest.Put(t, place, randn(n, 1)), randn(n, 2)
+				p, g := kerneltest.Put(t, backend, randn(n, 1)), randn(n, 2)
 				advance(a)
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 1))
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, 1))
 				h, q := a.o.hyper, a.params["w"]
 				h.LR, h.Step, h.GradScale = float64(a.lr), 2, 1
 				coef, wantP, wantU := h.Measure(), 0.0, 0.0
@@ -215,8 +215,8 @@ func TestMeasureOptions(t *testing.T) {
 					}
 				}
 				sums := new(squares)
-				require.NoError(t, a.run(place.Dev, q, 0, stepJob{
-					p: p.View, g: kerneltest.Put(t, place, g).View, layout: q.layout, chunk: a.o.Chunk,
+				require.NoError(t, a.run(backend.Dev, q, 0, stepJob{
+					p: p.View, g: kerneltest.Put(t, backend, g).View, layout: q.layout, chunk: a.o.Chunk,
 					m: a.maps.m, v: a.maps.v, rule: coef, signed: q.signs(h.Rule), skip: true, sums: sums,
 				}))
 				require.InEpsilon(t, wantP, sums.parameter, 1e-12)
@@ -239,11 +239,11 @@ func TestStepOptionsOnDevices(t *testing.T) {
 		for _, bits := range widths {
 			var want []float32
 			var state []byte
-			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 256, NonFinite: SkipElement, Stochastic: true, Seed: 5}
 				a := newOf(t, name, s, map[string]int{"w": n})
-				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1))
-				there := kerneltest.PutFloats(t, place, snug.F32, g)
+				p := kerneltest.PutFloats(t, backend, snug.BF16, randn(n, 1))
+				there := kerneltest.PutFloats(t, backend, snug.F32, g)
 				for range 2 {
 					advance(a)
 					require.NoError(t, a.Step("w", p.View, there.View, 1))

@@ -83,17 +83,17 @@ func TestSkipElement(t *testing.T) {
 // any device.
 func TestSkipStep(t *testing.T) {
 	const n = 600
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		a := newAdamW(t, Options{MinSize: 1, NonFinite: SkipStep}, map[string]int{"b": n, "a": n})
-		p, g := kerneltest.PutFloats(t, place, snug.F32, randn(n, 1)), gradient(n, 1)
+		p, g := kerneltest.PutFloats(t, backend, snug.F32, randn(n, 1)), gradient(n, 1)
 		advance(a)
-		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, place, snug.F32, g).View, 1))
+		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, backend, snug.F32, g).View, 1))
 		before := p.Get()
 		m, v := moments(t, a, "b")
 		g[17], g[500] = inf, -inf
 		advance(a)
-		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, place, snug.F32, g).View, 1))
-		require.NoError(t, a.Step("a", p.View, kerneltest.PutFloats(t, place, snug.BF16, g).View, 1))
+		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, backend, snug.F32, g).View, 1))
+		require.NoError(t, a.Step("a", p.View, kerneltest.PutFloats(t, backend, snug.BF16, g).View, 1))
 		require.Equal(t, before, p.Get())
 		m1, v1 := moments(t, a, "b")
 		require.Equal(t, m, m1)
@@ -102,7 +102,7 @@ func TestSkipStep(t *testing.T) {
 		g[17], g[500] = 0, 0
 		require.ErrorContains(t, a.Step("a", p.View, p.View, 1), "already has an update", "a step that is skipped is one")
 		advance(a)
-		require.NoError(t, a.Step("a", p.View, kerneltest.PutFloats(t, place, snug.F32, g).View, 1))
+		require.NoError(t, a.Step("a", p.View, kerneltest.PutFloats(t, backend, snug.F32, g).View, 1))
 		require.NotEqual(t, before, p.Get())
 	})
 }

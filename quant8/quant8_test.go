@@ -64,7 +64,7 @@ func nearer(m *Map, x float32) uint8 {
 // multiple of 16 bytes.
 var skips = []int{0, 9}
 
-func onCPU(place kerneltest.Place) bool { return place.Dev == nil || place.Dev.IsCPU() }
+func onCPU(backend kerneltest.Backend) bool { return backend.Dev == nil || backend.Dev.IsCPU() }
 
 // after returns v without its first elements.
 func after(t require.TestingT, v snug.View, skip int) snug.View {
@@ -74,7 +74,7 @@ func after(t require.TestingT, v snug.View, skip int) snug.View {
 }
 
 func TestQuantizeAgainstDefinition(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
 			for _, isSigned := range []bool{true, false} {
 				for _, block := range []int{32, 33, 100, 256, 1024, 4096} {
@@ -84,7 +84,7 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 						}
 						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, isSigned, block, n), func(t *testing.T) {
 							for _, skip := range skips {
-								roundTrip(t, place, dt, DynamicMap(isSigned), block, randn(n, uint64(n)), skip)
+								roundTrip(t, backend, dt, DynamicMap(isSigned), block, randn(n, uint64(n)), skip)
 							}
 						})
 					}
@@ -95,12 +95,12 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 }
 
 // roundTrip quantizes x rounded to dt and back.
-func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, m *Map, block int, x []float32, skip int) {
+func roundTrip(t *testing.T, backend kerneltest.Backend, dt snug.DType, m *Map, block int, x []float32, skip int) {
 	n, none := len(x), make([]float32, skip)
-	src := kerneltest.PutFloats(t, place, dt, append(none, x...))
-	codes := kerneltest.Put(t, place, make([]uint8, skip+n))
-	absmax := kerneltest.Put(t, place, make([]float32, Blocks(n, block)))
-	dst := kerneltest.PutFloats(t, place, dt, make([]float32, skip+n))
+	src := kerneltest.PutFloats(t, backend, dt, append(none, x...))
+	codes := kerneltest.Put(t, backend, make([]uint8, skip+n))
+	absmax := kerneltest.Put(t, backend, make([]float32, Blocks(n, block)))
+	dst := kerneltest.PutFloats(t, backend, dt, make([]float32, skip+n))
 	there := after(t, codes.View, skip)
 	require.NoError(t, Quantize(there, absmax.View, after(t, src.View, skip), m, block))
 	require.NoError(t, Dequantize(after(t, dst.View, skip), there, absmax.View, m, block))
@@ -112,11 +112,11 @@ func roundTrip(t *testing.T, place kerneltest.Place, dt snug.DType, m *Map, bloc
 	for i, c := range wantCodes {
 		want[i] = m[c] * wantAbsmax[i/block]
 	}
-	want = kerneltest.PutFloats(t, kerneltest.Place{}, dt, want).Get()
+	want = kerneltest.PutFloats(t, kerneltest.Backend{}, dt, want).Get()
 	require.True(t, equal(append(none, want...), dst.Get()))
 }
 
-// TestOtherMaps compares the codes of all places with those of the encoder, for
+// TestOtherMaps compares the codes of all backends with those of the encoder, for
 // values around the midpoints of maps of all kinds.
 func TestOtherMaps(t *testing.T) {
 	tiny, huge, beyond, repeated := new(Map), new(Map), new(Map), new(Map)
@@ -138,10 +138,10 @@ func TestOtherMaps(t *testing.T) {
 				}
 			}
 		}
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			e := newEncoder(m, false)
-			codes, absmax := kerneltest.Put(t, place, make([]uint8, len(x))), kerneltest.Put(t, place, []float32{0})
-			require.NoError(t, Quantize(codes.View, absmax.View, kerneltest.Put(t, place, x).View, m, 2048))
+			codes, absmax := kerneltest.Put(t, backend, make([]uint8, len(x))), kerneltest.Put(t, backend, []float32{0})
+			require.NoError(t, Quantize(codes.View, absmax.View, kerneltest.Put(t, backend, x).View, m, 2048))
 			require.Equal(t, []float32{1}, absmax.Get())
 			for i, c := range codes.Get() {
 				require.Equal(t, e.Code(x[i]+0), c, "%s: %g", name, x[i])
@@ -171,10 +171,10 @@ func TestExtremeBlocks(t *testing.T) {
 			x[i] *= 1e38
 		}
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, isSigned := range []bool{true, false} {
 			for _, skip := range skips {
-				roundTrip(t, place, snug.F32, DynamicMap(isSigned), 32, x, skip)
+				roundTrip(t, backend, snug.F32, DynamicMap(isSigned), 32, x, skip)
 			}
 		}
 	})
@@ -247,14 +247,14 @@ func TestNonFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, dt := range floatTypes {
 			for _, at := range []int{0, 299, 5000, 9999} {
-				kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+				kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 					x := randn(10_000, 3)
 					x[at], x[9999] = bad, bad
-					src := kerneltest.PutFloats(t, place, dt, x)
-					codes := kerneltest.Put(t, place, make([]uint8, len(x)))
-					absmax := kerneltest.Put(t, place, make([]float32, Blocks(len(x), 256)))
+					src := kerneltest.PutFloats(t, backend, dt, x)
+					codes := kerneltest.Put(t, backend, make([]uint8, len(x)))
+					absmax := kerneltest.Put(t, backend, make([]float32, Blocks(len(x), 256)))
 					err := Quantize(codes.View, absmax.View, src.View, DynamicMap(true), 256)
-					if onCPU(place) {
+					if onCPU(backend) {
 						require.ErrorIs(t, err, snug.ErrNonFinite)
 						require.ErrorContains(t, err, fmt.Sprintf("src[%d]", at))
 						require.Equal(t, make([]uint8, len(x)), codes.Get())
@@ -308,7 +308,7 @@ func TestErrorBounds(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 300)
 	require.NoError(t, err)
 	bad := DynamicMap(true)

@@ -115,7 +115,7 @@ func TestResharding(t *testing.T) {
 }
 
 // TestShardPlaces has the state of shards on devices and in a Storage.
-func TestShardPlaces(t *testing.T) {
+func TestShardBackends(t *testing.T) {
 	params := map[string][]float32{}
 	for name, n := range shardedParams {
 		params[name] = randn(n, 1)
@@ -126,15 +126,15 @@ func TestShardPlaces(t *testing.T) {
 	}
 	want := split(t, Options{}, 1, params)[0].a
 	require.NoError(t, want.ReadShards(readers(save(t, ranks))...))
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		o := Options{Chunk: 512}
-		if onCPU(place) {
+		if onCPU(backend) {
 			o.Storage = newFakeStorage()
 		}
 		a := newWith(t, AdamW{WeightDecay: 0.1}, o, shardedParams)
 		advance(a)
 		for name, n := range shardedParams { // so that the state lies on the device
-			require.NoError(t, a.Step(name, kerneltest.Put(t, place, make([]float32, n)).View, kerneltest.Put(t, place, make([]float32, n)).View, 1))
+			require.NoError(t, a.Step(name, kerneltest.Put(t, backend, make([]float32, n)).View, kerneltest.Put(t, backend, make([]float32, n)).View, 1))
 		}
 		require.NoError(t, a.ReadShards(readers(save(t, ranks))...))
 		for name := range shardedParams {

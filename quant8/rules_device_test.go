@@ -15,7 +15,7 @@ import (
 // blocks of all sizes, with a partial one, on devices other than the CPU. Trust ratios
 // may differ there in the last bits of float64, which float32 does not show here.
 func TestRulesOnDevices(t *testing.T) {
-	for _, place := range kerneltest.Places(t)[2:] {
+	for _, backend := range kerneltest.Backends(t)[2:] {
 		for i, c := range []ruleCase{
 			{8, 32, 64, snug.F32, snug.BF16, 257, 9},
 			{8, 33, 132, snug.F16, snug.F32, 300, 9},
@@ -36,9 +36,9 @@ func TestRulesOnDevices(t *testing.T) {
 			{16, 256, 512, snug.F16, snug.BF16, 1023, 9},
 		} {
 			for name := range rules {
-				t.Run(fmt.Sprintf("%s/%s/%v", place.Name, name, c), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%v", backend.Name, name, c), func(t *testing.T) {
 					s := Options{NearestCodes: i%2 == 1, Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
-					ruleDefinition(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
+					ruleDefinition(t, backend, newOf(t, name, s, map[string]int{"w": c.n}), c)
 				})
 			}
 		}
@@ -48,16 +48,16 @@ func TestRulesOnDevices(t *testing.T) {
 // TestTrustNonFinite: nothing is written when a norm is not finite.
 func TestTrustNonFinite(t *testing.T) {
 	const n = 1500
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, name := range []string{"LAMB", "LARS", "Adafactor", "AdafactorMomentum"} {
 			for _, bits := range widths {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
 					a, x := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n}), randn(n, 1)
-					g := kerneltest.Put(t, place, randn(n, 2))
+					g := kerneltest.Put(t, backend, randn(n, 2))
 					advance(a)
-					require.NoError(t, a.Step("w", kerneltest.Put(t, place, x).View, g.View, 1))
+					require.NoError(t, a.Step("w", kerneltest.Put(t, backend, x).View, g.View, 1))
 					x[n-1] = bad
-					p := kerneltest.Put(t, place, x)
+					p := kerneltest.Put(t, backend, x)
 					advance(a)
 					before := stateOf(t, a)
 					err := a.Step("w", p.View, g.View, 1)
@@ -73,7 +73,7 @@ func TestTrustNonFinite(t *testing.T) {
 
 // TestMeasure: the sums of devices are those of the definition.
 func TestMeasure(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for name := range rules {
 			for i, c := range []ruleCase{
 				{8, 32, 1024, snug.F32, snug.BF16, 50_001, 9},
@@ -91,15 +91,15 @@ func TestMeasure(t *testing.T) {
 					continue
 				}
 				s := Options{Bits: c.bits, MinSize: 1, Block: c.block, Chunk: c.chunk}
-				measure(t, place, newOf(t, name, s, map[string]int{"w": c.n}), c)
+				measure(t, backend, newOf(t, name, s, map[string]int{"w": c.n}), c)
 			}
 		}
 	})
 }
 
-func measure(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
-	p := kerneltest.PutFloats(t, place, c.pt, randn(c.skip+c.n, 1))
-	g := kerneltest.PutFloats(t, place, c.gt, gradient(c.skip+c.n, 2))
+func measure(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase) {
+	p := kerneltest.PutFloats(t, backend, c.pt, randn(c.skip+c.n, 1))
+	g := kerneltest.PutFloats(t, backend, c.gt, gradient(c.skip+c.n, 2))
 	advance(a)
 	require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
 
@@ -128,16 +128,16 @@ func TestMaxUpdateOnDevices(t *testing.T) {
 			s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 256, Seed: 5, MaxUpdate: 0.125, NonFinite: SkipElement}
 			var params []float32
 			var state []byte
-			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 				a := newOf(t, name, s, map[string]int{"w": n})
-				p := kerneltest.Put(t, place, randn(n, 1))
+				p := kerneltest.Put(t, backend, randn(n, 1))
 				for i := range 4 {
 					g := gradient(n, uint64(i))
 					if i == 3 {
 						g[7], g[n-1] = inf, nan
 					}
 					advance(a)
-					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, g).View, 100))
+					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, 100))
 				}
 				if params == nil {
 					params, state = p.Get(), stateOf(t, a)
@@ -153,7 +153,7 @@ func TestMaxUpdateOnDevices(t *testing.T) {
 // before and after the update, with states of all widths, on every device.
 func TestMaxUpdateKeepsDecay(t *testing.T) {
 	const n, lr, wd, share = 300, 0.01, 0.5, 0.02
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, name := range []string{"Adam decoupled", "AdEMAMix", "Lion"} {
 			for _, bits := range widths {
 				for _, nearest := range []bool{true, false} {
@@ -167,9 +167,9 @@ func TestMaxUpdateKeepsDecay(t *testing.T) {
 						Params:       func(string) ParamOptions { return ParamOptions{WeightDecay: wd} },
 					}, map[string]int{"w": n})
 					before := randn(n, 1)
-					p := kerneltest.Put(t, place, before)
+					p := kerneltest.Put(t, backend, before)
 					a.Advance(lr)
-					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, place, gradient(n, 2)).View, 1))
+					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, gradient(n, 2)).View, 1))
 					update, start, along := make([]float64, n), make([]float64, n), 0.0
 					for i, x := range p.Get() {
 						start[i] = float64(before[i])
@@ -193,20 +193,20 @@ func TestShardsOnDevices(t *testing.T) {
 	const n, chunk, cut = 1001, 128, 384
 	for _, bits := range widths {
 		s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: chunk, Stochastic: true, Seed: 5}
-		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Place{}, snug.BF16, randn(n, 1))
+		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Backend{}, snug.BF16, randn(n, 1))
 		for i := range 3 {
 			advance(whole)
 			require.NoError(t, whole.Step("w", want.View, snug.ViewOf(gradient(n, uint64(i))), 1))
 		}
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			var state []byte
 			for _, bound := range [][2]int{{0, cut}, {cut, n}} {
 				a := newOf(t, "AdEMAMix", s, nil)
 				require.NoError(t, a.AddShard("w", n, bound[0], bound[1]))
-				p := kerneltest.PutFloats(t, place, snug.BF16, randn(n, 1)[bound[0]:bound[1]])
+				p := kerneltest.PutFloats(t, backend, snug.BF16, randn(n, 1)[bound[0]:bound[1]])
 				for i := range 3 {
 					advance(a)
-					g := kerneltest.Put(t, place, gradient(n, uint64(i))[bound[0]:bound[1]])
+					g := kerneltest.Put(t, backend, gradient(n, uint64(i))[bound[0]:bound[1]])
 					for lo := 0; lo < p.Len(); lo += 2 * chunk {
 						part, err := p.Slice(lo, min(lo+2*chunk, p.Len()))
 						require.NoError(t, err)

@@ -42,7 +42,7 @@ func TestGoldenRules(t *testing.T) {
 		}
 		want := statesOf(t, load("6"), "w")
 		t.Run(name, func(t *testing.T) {
-			kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 				for _, first := range []int{1, 6} {
 					a, from := load(""), func(param string) []float32 { return noise(goldenParams[param], 0) }
 					if first == 6 {
@@ -50,12 +50,12 @@ func TestGoldenRules(t *testing.T) {
 					}
 					params := map[string]*kerneltest.Buf[float32]{}
 					for param := range goldenParams {
-						params[param] = kerneltest.Put(t, place, from(param))
+						params[param] = kerneltest.Put(t, backend, from(param))
 					}
 					for step := first; step <= 6; step++ {
 						a.Advance(c.lr)
 						for param, p := range params {
-							grad := kerneltest.Put(t, place, noise(goldenParams[param], step))
+							grad := kerneltest.Put(t, backend, noise(goldenParams[param], step))
 							require.NoError(t, a.Step(param, p.View, grad.View, 1))
 						}
 					}

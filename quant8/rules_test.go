@@ -88,8 +88,8 @@ func TestRulesAgainstDefinition(t *testing.T) {
 					for _, s := range []Options{{Block: 33}, {Block: 256}, {Bits: 4, Block: 96}, {Bits: 16, Seed: 3}} {
 						s.NearestCodes, s.MinSize, s.Chunk = nearest, 1, 4*cmp.Or(s.Block, 256)
 						a := build(s, map[string]int{"w": n})
-						for _, place := range kerneltest.Places(t)[:2] { // in CPU memory
-							ruleDefinition(t, place, a, ruleCase{pt: dt, gt: dt, n: n})
+						for _, backend := range kerneltest.Backends(t)[:2] { // in CPU memory
+							ruleDefinition(t, backend, a, ruleCase{pt: dt, gt: dt, n: n})
 						}
 					}
 				}
@@ -106,15 +106,15 @@ type ruleCase struct {
 }
 
 // ruleDefinition makes steps in which the second block is 0.
-func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCase) {
+func ruleDefinition(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase) {
 	withZeros := func(x []float32) []float32 {
 		clear(x[min(c.skip+a.o.Block, len(x)):min(c.skip+2*a.o.Block, len(x))])
 		return x
 	}
-	p := kerneltest.PutFloats(t, place, c.pt, withZeros(randn(c.skip+c.n, 1)))
+	p := kerneltest.PutFloats(t, backend, c.pt, withZeros(randn(c.skip+c.n, 1)))
 	want := p.Get()
 	for range 3 {
-		g := kerneltest.PutFloats(t, place, c.gt, withZeros(gradient(c.skip+c.n, uint64(a.Steps()))))
+		g := kerneltest.PutFloats(t, backend, c.gt, withZeros(gradient(c.skip+c.n, uint64(a.Steps()))))
 		states := statesOf(t, a, "w")
 		advance(a)
 		require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
@@ -129,7 +129,7 @@ func ruleDefinition(t *testing.T, place kerneltest.Place, a *Optimizer, c ruleCa
 		}
 		coef := h.Coef()
 		coef.Update(x, y, all)
-		want = kerneltest.PutFloats(t, kerneltest.Place{}, c.pt, want).Get()
+		want = kerneltest.PutFloats(t, kerneltest.Backend{}, c.pt, want).Get()
 		require.True(t, equal(want, p.Get()), "parameters after step %d", a.Steps())
 		for i, got := range statesOf(t, a, "w") {
 			wanted := stored(a, "w", states[i], i)
@@ -366,11 +366,11 @@ func TestRulesInfiniteParameters(t *testing.T) {
 
 // TestRulesDevices: every rule steps on another device, with any width of its states.
 func TestRulesDevices(t *testing.T) {
-	place := kerneltest.Places(t)[2]
+	backend := kerneltest.Backends(t)[2]
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range []int{4, 8, 16, 32} {
 			a := build(Options{Bits: bits}, map[string]int{"w": 5000})
-			p, g := kerneltest.Put(t, place, randn(5000, 1)), kerneltest.Put(t, place, randn(5000, 2))
+			p, g := kerneltest.Put(t, backend, randn(5000, 1)), kerneltest.Put(t, backend, randn(5000, 2))
 			advance(a)
 			require.NoError(t, a.Step("w", p.View, g.View, 1))
 		}

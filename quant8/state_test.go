@@ -21,24 +21,24 @@ import (
 
 var savedParams = map[string]int{"w": 5000, "b": 70, "empty": 0, "v": 4096}
 
-// trainer runs an optimizer on parameters in some place.
+// trainer runs an optimizer on parameters on some backend.
 type trainer struct {
 	t testing.TB
 	a *Optimizer
 	p map[string]*kerneltest.Buf[float32]
 }
 
-func newTrainer(t testing.TB, place kerneltest.Place, o Options) *trainer {
+func newTrainer(t testing.TB, backend kerneltest.Backend, o Options) *trainer {
 	tr := &trainer{t, newAdamW(t, o, savedParams), map[string]*kerneltest.Buf[float32]{}}
 	for name, n := range savedParams {
-		tr.p[name] = kerneltest.Put(t, place, randn(n, 1))
+		tr.p[name] = kerneltest.Put(t, backend, randn(n, 1))
 	}
 	return tr
 }
 
-func (tr *trainer) step(place kerneltest.Place, names ...string) {
+func (tr *trainer) step(backend kerneltest.Backend, names ...string) {
 	for _, name := range names {
-		g := kerneltest.Put(tr.t, place, randn(savedParams[name], uint64(tr.a.Steps())))
+		g := kerneltest.Put(tr.t, backend, randn(savedParams[name], uint64(tr.a.Steps())))
 		require.NoError(tr.t, tr.a.Step(name, tr.p[name].View, g.View, 0.1))
 	}
 }
@@ -46,18 +46,18 @@ func (tr *trainer) step(place kerneltest.Place, names ...string) {
 // TestRestoredRun saves in the middle of a step and continues in both the old
 // and a new optimizer.
 func TestRestoredRun(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, o := range []Options{{Chunk: 1024}, {Chunk: 1024, Bits: 32}, {Block: 33}, {Storage: newFakeStorage()}, {Bits: 4}, {Bits: 16}} {
-			if o.Storage != nil && !onCPU(place) {
+			if o.Storage != nil && !onCPU(backend) {
 				continue
 			}
-			old := newTrainer(t, place, o)
+			old := newTrainer(t, backend, o)
 			for i := range 3 {
 				old.a.Advance(float32(i) * 0.01)
-				old.step(place, "w", "b", "empty", "v")
+				old.step(backend, "w", "b", "empty", "v")
 			}
 			old.a.Advance(0.5)
-			old.step(place, "w", "empty")
+			old.step(backend, "w", "empty")
 
 			var stream bytes.Buffer
 			n, err := old.a.WriteTo(&stream)
@@ -70,13 +70,13 @@ func TestRestoredRun(t *testing.T) {
 			if o.Storage != nil {
 				o.Storage = newFakeStorage()
 			}
-			restored := newTrainer(t, place, o)
-			if !onCPU(place) { // a restore into state that lies on a device
+			restored := newTrainer(t, backend, o)
+			if !onCPU(backend) { // a restore into state that lies on a device
 				advance(restored.a)
-				restored.step(place, "v", "w", "b")
+				restored.step(backend, "v", "w", "b")
 			}
 			for name := range savedParams {
-				restored.p[name] = kerneltest.Put(t, place, old.p[name].Get())
+				restored.p[name] = kerneltest.Put(t, backend, old.p[name].Get())
 			}
 			stream.WriteString("more")
 			n, err = restored.a.ReadFrom(iotest.OneByteReader(&stream))
@@ -85,9 +85,9 @@ func TestRestoredRun(t *testing.T) {
 			require.Equal(t, "more", stream.String(), "nothing beyond is read")
 
 			for _, tr := range []*trainer{old, restored} {
-				tr.step(place, "b", "v")
+				tr.step(backend, "b", "v")
 				advance(tr.a)
-				tr.step(place, "v", "w", "b", "empty")
+				tr.step(backend, "v", "w", "b", "empty")
 				require.Equal(t, 5, tr.a.Steps())
 			}
 			for name := range savedParams {
@@ -103,9 +103,9 @@ func TestRestoredRun(t *testing.T) {
 func TestRestoredMaps(t *testing.T) {
 	other := Options{Map1: LinearMap(true), Map2: LinearMap(false)}
 	for _, o := range [][2]Options{{{}, other}, {other, {}}, {other, other}} {
-		old, restored := newTrainer(t, kerneltest.Place{}, o[0]), newTrainer(t, kerneltest.Place{}, o[1])
+		old, restored := newTrainer(t, kerneltest.Backend{}, o[0]), newTrainer(t, kerneltest.Backend{}, o[1])
 		advance(old.a)
-		old.step(kerneltest.Place{}, "w", "b")
+		old.step(kerneltest.Backend{}, "w", "b")
 		data, err := old.a.AppendBinary(nil)
 		require.NoError(t, err)
 		require.NoError(t, restored.a.UnmarshalBinary(data))
@@ -142,16 +142,16 @@ func TestSaveBeforeTheFirstStep(t *testing.T) {
 
 // saveAfterSteps returns a saved state and an optimizer in another one.
 func saveAfterSteps(t testing.TB) (data []byte, other *trainer) {
-	tr := newTrainer(t, kerneltest.Place{}, Options{})
+	tr := newTrainer(t, kerneltest.Backend{}, Options{})
 	for range 2 {
 		advance(tr.a)
-		tr.step(kerneltest.Place{}, "w", "b", "v")
+		tr.step(kerneltest.Backend{}, "w", "b", "v")
 	}
 	data, err := tr.a.AppendBinary(nil)
 	require.NoError(t, err)
-	other = newTrainer(t, kerneltest.Place{}, Options{})
+	other = newTrainer(t, kerneltest.Backend{}, Options{})
 	other.a.Advance(0.1)
-	other.step(kerneltest.Place{}, "w", "b", "v")
+	other.step(kerneltest.Backend{}, "w", "b", "v")
 	return data, other
 }
 
@@ -244,7 +244,7 @@ func TestDamaged(t *testing.T) {
 			require.ErrorIs(t, other.a.UnmarshalBinary(c.data), c.want)
 			require.Equal(t, before, stateOf(t, other.a), "unchanged")
 			require.Equal(t, 1, other.a.Steps())
-			other.step(kerneltest.Place{})
+			other.step(kerneltest.Backend{})
 		})
 	}
 }
@@ -266,7 +266,7 @@ func TestFailedStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, other.a.Steps())
 	advance(other.a)
-	other.step(kerneltest.Place{}, "b")
+	other.step(kerneltest.Backend{}, "b")
 }
 
 func TestOtherConfiguration(t *testing.T) {

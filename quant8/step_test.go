@@ -87,14 +87,14 @@ func moments(t testing.TB, a *Optimizer, name string) (m, v []float32) {
 }
 
 func TestStepAgainstDefinition(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
 			for _, nearest := range []bool{false, true} {
 				for _, n := range []int{1, 255, 256, 257, 1500} {
 					for _, block := range []int{33, 256} {
 						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, nearest, n, block), func(t *testing.T) {
 							o := Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}
-							definition(t, place, dt, snug.F32, n, 0, AdamW{WeightDecay: 0.1, DecayFirst: nearest}, o)
+							definition(t, backend, dt, snug.F32, n, 0, AdamW{WeightDecay: 0.1, DecayFirst: nearest}, o)
 						})
 					}
 				}
@@ -106,12 +106,12 @@ func TestStepAgainstDefinition(t *testing.T) {
 // TestStepOperands has all types and alignments of operands, and blocks of all
 // sizes.
 func TestStepOperands(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, pt := range floatTypes {
 			for _, gt := range floatTypes {
 				for _, skip := range skips {
 					o := Options{MinSize: 1, Block: 64, Chunk: 128}
-					definition(t, place, pt, gt, 1000, skip, AdamW{WeightDecay: 0.1}, o)
+					definition(t, backend, pt, gt, 1000, skip, AdamW{WeightDecay: 0.1}, o)
 				}
 			}
 		}
@@ -119,7 +119,7 @@ func TestStepOperands(t *testing.T) {
 			o := Options{MinSize: 1, Block: block, Chunk: 2 * block}
 			for _, n := range []int{2*block + 20, 3*block + 3} {
 				for _, skip := range skips {
-					definition(t, place, snug.F32, snug.BF16, n, skip, AdamW{}, o)
+					definition(t, backend, snug.F32, snug.BF16, n, skip, AdamW{}, o)
 				}
 			}
 		}
@@ -135,21 +135,21 @@ func TestStepMaps(t *testing.T) {
 	}
 	quantiles, err := QuantileMap(randn(3000, 1))
 	require.NoError(t, err)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, nearest := range []bool{false, true} {
 			for _, block := range []int{64, 100} {
 				o := Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}
 				o.Map1, o.Map2 = scaled, LinearMap(false)
-				definition(t, place, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
+				definition(t, backend, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
 				for _, m := range []*Map{LinearMap(true), quantiles} {
-					if o.Map1 = m; onCPU(place) {
-						definition(t, place, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
+					if o.Map1 = m; onCPU(backend) {
+						definition(t, backend, snug.F32, snug.F32, 1000, 0, AdamW{DecayFirst: nearest}, o)
 						continue
 					}
-					p := kerneltest.Put(t, place, make([]float32, 50))
+					p := kerneltest.Put(t, backend, make([]float32, 50))
 					a := newAdamW(t, o, map[string]int{"w": 50})
 					advance(a)
-					err := a.Step("w", p.View, kerneltest.Put(t, place, make([]float32, 50)).View, 1)
+					err := a.Step("w", p.View, kerneltest.Put(t, backend, make([]float32, 50)).View, 1)
 					require.ErrorIs(t, err, snug.ErrConfig)
 					require.ErrorContains(t, err, "Map1")
 				}
@@ -158,16 +158,16 @@ func TestStepMaps(t *testing.T) {
 	})
 }
 
-func definition(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int, rule AdamW, o Options) {
+func definition(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, skip int, rule AdamW, o Options) {
 	a, w := newWith(t, rule, o, map[string]int{"w": n}), newModel(n, rule, o)
-	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
+	p := kerneltest.PutFloats(t, backend, pt, randn(skip+n, 1))
 	want := p.Get()
 	for i := range 3 {
-		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i+2)))
+		g := kerneltest.PutFloats(t, backend, gt, gradient(skip+n, uint64(i+2)))
 		advance(a)
 		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 0.5))
 		w.step(want[skip:], g.Get()[skip:], 0.5)
-		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
+		want = kerneltest.PutFloats(t, kerneltest.Backend{}, pt, want).Get()
 		require.True(t, equal(want, p.Get()), "parameters after step %d", i+1)
 		m, v := moments(t, a, "w")
 		wantM, wantV := w.moments()
@@ -196,12 +196,12 @@ func gradient(n int, seed uint64) []float32 {
 
 // TestStep32 compares 32-bit state with the update on whole vectors.
 func TestStep32(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, pt := range floatTypes {
 			for _, gt := range floatTypes {
 				for _, n := range []int{0, 1, 1023, 9001, 8192 + 12} {
 					for _, skip := range skips {
-						step32(t, place, pt, gt, n, skip)
+						step32(t, backend, pt, gt, n, skip)
 					}
 				}
 			}
@@ -209,19 +209,19 @@ func TestStep32(t *testing.T) {
 	})
 }
 
-func step32(t *testing.T, place kerneltest.Place, pt, gt snug.DType, n, skip int) {
+func step32(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, skip int) {
 	a := newAdamW(t, Options{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
-	p := kerneltest.PutFloats(t, place, pt, randn(skip+n, 1))
+	p := kerneltest.PutFloats(t, backend, pt, randn(skip+n, 1))
 	want, m, v := p.Get(), make([]float32, n), make([]float32, n)
 	for i := 1; i <= 3; i++ {
-		g := kerneltest.PutFloats(t, place, gt, gradient(skip+n, uint64(i)))
+		g := kerneltest.PutFloats(t, backend, gt, gradient(skip+n, uint64(i)))
 		a.Advance(0.1)
 		require.NoError(t, a.Step("w", after(t, p.View, skip), after(t, g.View, skip), 1))
 		h := a.o.hyper
 		h.LR, h.Step, h.GradScale = float64(a.lr), i, 1
 		c := h.Coef()
 		c.Update(want[skip:], g.Get()[skip:], [optim.MaxStates][]float32{m, v})
-		want = kerneltest.PutFloats(t, kerneltest.Place{}, pt, want).Get()
+		want = kerneltest.PutFloats(t, kerneltest.Backend{}, pt, want).Get()
 		require.True(t, equal(want, p.Get()))
 	}
 	gotM, gotV := moments(t, a, "w")
@@ -266,7 +266,7 @@ func TestStepRange(t *testing.T) {
 func TestStepErrors(t *testing.T) {
 	nan := float32(math.NaN())
 	f := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	there, err := snug.Make[float32](dev, 5000)
 	require.NoError(t, err)
 	a := newAdamW(t, Options{Chunk: 1024}, map[string]int{"w": 5000})
@@ -296,11 +296,11 @@ func TestStepErrors(t *testing.T) {
 
 func TestNonFiniteGradient(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e19, -0x1p63} {
-		kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+		kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 			for _, gt := range floatTypes {
 				if gt != snug.F16 || !finite(bad) { // 1e19 is infinite in f16
 					for _, skip := range skips {
-						nonFiniteGradient(t, place, gt, bad, skip)
+						nonFiniteGradient(t, backend, gt, bad, skip)
 					}
 				}
 			}
@@ -308,10 +308,10 @@ func TestNonFiniteGradient(t *testing.T) {
 	}
 }
 
-func nonFiniteGradient(t *testing.T, place kerneltest.Place, gt snug.DType, bad float32, skip int) {
+func nonFiniteGradient(t *testing.T, backend kerneltest.Backend, gt snug.DType, bad float32, skip int) {
 	a := newAdamW(t, Options{Chunk: 1024}, map[string]int{"w": 5000})
-	p, g := kerneltest.Put(t, place, randn(5000, 1)), randn(skip+5000, 2)
-	put := func() snug.View { return after(t, kerneltest.PutFloats(t, place, gt, g).View, skip) }
+	p, g := kerneltest.Put(t, backend, randn(5000, 1)), randn(skip+5000, 2)
+	put := func() snug.View { return after(t, kerneltest.PutFloats(t, backend, gt, g).View, skip) }
 	advance(a)
 	require.NoError(t, a.Step("w", p.View, put(), 1))
 	before, params := stateOf(t, a), p.Get()
@@ -375,20 +375,20 @@ func TestStepWorkersDoNotMatter(t *testing.T) {
 
 // TestStateFollowsTheParameter moves a parameter between devices.
 func TestStateFollowsTheParameter(t *testing.T) {
-	places := kerneltest.Places(t)
+	backends := kerneltest.Backends(t)
 	another, err := snug.Open("opaque:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, another.Close()) }()
-	route := append([]kerneltest.Place{places[0], places[2], {Name: "another", Dev: another}, places[0]}, places[3:]...)
+	route := append([]kerneltest.Backend{backends[0], backends[2], {Name: "another", Dev: another}, backends[0]}, backends[3:]...)
 	a := newAdamW(t, Options{}, map[string]int{"w": 5000})
 	b := newAdamW(t, Options{}, map[string]int{"w": 5000})
 	p, want := randn(5000, 1), randn(5000, 1)
-	for i, place := range route {
+	for i, backend := range route {
 		g := randn(5000, uint64(i))
-		there := kerneltest.Put(t, place, p)
+		there := kerneltest.Put(t, backend, p)
 		advance(a)
 		advance(b)
-		require.NoError(t, a.Step("w", there.View, kerneltest.Put(t, place, g).View, 1))
+		require.NoError(t, a.Step("w", there.View, kerneltest.Put(t, backend, g).View, 1))
 		require.NoError(t, b.Step("w", snug.ViewOf(want), snug.ViewOf(g), 1))
 		p = there.Get()
 		require.True(t, equal(want, p))

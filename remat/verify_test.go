@@ -84,7 +84,7 @@ func TestVerify(t *testing.T) {
 }
 
 func TestHashView(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 1000, 40_000} {
 			x := make([]float32, n)
 			for i := range x {

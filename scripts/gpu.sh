@@ -21,7 +21,7 @@ build() {
     local flags=(-tags cuda -trimpath -ldflags '-s -w')
     rm -rf "$folder"
     mkdir -p "$folder/tests"
-    { grep -rl --include='*_test.go' -F 'kerneltest.Places(' . | xargs -n 1 dirname; echo ./internal/cuda; } | sort -u |
+    { grep -rl --include='*_test.go' -F 'kerneltest.Backends(' . | xargs -n 1 dirname; echo ./internal/cuda; } | sort -u |
         while read -r package; do
             mkdir -p "$folder/tests/$package"
             go test -c "${flags[@]}" -o "$folder/tests/$package/package.test" "$package"

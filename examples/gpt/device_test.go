@@ -14,14 +14,14 @@ import (
 // the CPU's. One device runs the CPU's own kernels on memory that Go cannot
 // address, and must give its bits.
 func TestDevices(t *testing.T) {
-	places := kerneltest.Places(t)
+	backends := kerneltest.Backends(t)
 	for _, off := range []string{"", "offload", "amp", "offload,amp,quant8,remat,accum"} {
 		t.Run("without "+off, func(t *testing.T) {
 			on, err := allTechniques().without(off)
 			require.NoError(t, err)
 			c := micro(on, snug.BF16)
-			want := lossesOn(t, places[1], c)
-			for _, p := range places[2:] {
+			want := lossesOn(t, backends[1], c)
+			for _, p := range backends[2:] {
 				got := lossesOn(t, p, c)
 				if p.Name == "opaque" {
 					require.Equal(t, want, got)
@@ -34,7 +34,7 @@ func TestDevices(t *testing.T) {
 }
 
 // lossesOn returns the losses of two steps.
-func lossesOn(t *testing.T, p kerneltest.Place, c config) (losses []float64) {
+func lossesOn(t *testing.T, p kerneltest.Backend, c config) (losses []float64) {
 	tr, err := newTrainer(p.Dev, c, words13(400), t.TempDir(), &checkpoints{})
 	require.NoError(t, err)
 	for range 2 {

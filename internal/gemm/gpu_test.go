@@ -44,7 +44,7 @@ func (j *gpuProduct) Grids(q gpu.Launcher) error {
 
 // onDevice copies m to p. It begins at a multiple of 16 bytes if aligned is set,
 // and else does not.
-func (m Matrix) onDevice(t *testing.T, p kerneltest.Place, aligned bool) (Matrix, *kerneltest.Floats) {
+func (m Matrix) onDevice(t *testing.T, p kerneltest.Backend, aligned bool) (Matrix, *kerneltest.Floats) {
 	vals, skip := floats(m.Data), 0
 	if aligned {
 		skip = 1 // after 7 guard words
@@ -58,7 +58,7 @@ func (m Matrix) onDevice(t *testing.T, p kerneltest.Place, aligned bool) (Matrix
 
 // check runs the product on p, compares it with the definition, and returns
 // all of c's memory.
-func (j gpuProduct) check(t *testing.T, p kerneltest.Place, aligned bool) []float32 {
+func (j gpuProduct) check(t *testing.T, p kerneltest.Backend, aligned bool) []float32 {
 	t.Helper()
 	queued := j
 	var buf *kerneltest.Floats
@@ -93,15 +93,15 @@ func randomProduct(rng *rand.Rand, f *Form, shape [3]int, types [3]snug.DType, t
 	}
 }
 
-// devices runs test on every place that takes jobs.
-func devices(t *testing.T, test func(t *testing.T, p kerneltest.Place)) {
-	for _, p := range kerneltest.Places(t)[2:] {
+// devices runs test on every backend that takes jobs.
+func devices(t *testing.T, test func(t *testing.T, p kerneltest.Backend)) {
+	for _, p := range kerneltest.Backends(t)[2:] {
 		t.Run(p.Name, func(t *testing.T) { test(t, p) })
 	}
 }
 
 func TestPlainOnDevices(t *testing.T) {
-	devices(t, func(t *testing.T, p kerneltest.Place) {
+	devices(t, func(t *testing.T, p kerneltest.Backend) {
 		rng := rand.New(rand.NewPCG(1, 5))
 		for _, f := range []Form{Plain, Thin} {
 			for i := range 27 {
@@ -124,7 +124,7 @@ func TestPlainOnDevices(t *testing.T) {
 }
 
 func TestUnitsOnDevices(t *testing.T) {
-	devices(t, func(t *testing.T, p kerneltest.Place) {
+	devices(t, func(t *testing.T, p kerneltest.Backend) {
 		rng := rand.New(rand.NewPCG(1, 6))
 		for _, dt := range []snug.DType{snug.F16, snug.BF16} {
 			for _, f := range []Form{Units64, Units128} {
@@ -142,7 +142,7 @@ func TestUnitsOnDevices(t *testing.T) {
 
 // Products in the form that Grids chooses, more than a band of tiles among them.
 func TestGrids(t *testing.T) {
-	devices(t, func(t *testing.T, p kerneltest.Place) {
+	devices(t, func(t *testing.T, p kerneltest.Backend) {
 		rng := rand.New(rand.NewPCG(1, 7))
 		f32, bf16 := [3]snug.DType{snug.F32, snug.F32, snug.F32}, [3]snug.DType{snug.BF16, snug.BF16, snug.BF16}
 		for _, c := range []struct {
@@ -181,7 +181,7 @@ func TestSpecialValuesOnDevices(t *testing.T) {
 			}
 		}
 		y[n*stride-stride+n-1], y[2*stride+2] = inf, nan
-		devices(t, func(t *testing.T, p kerneltest.Place) {
+		devices(t, func(t *testing.T, p kerneltest.Backend) {
 			j := gpuProduct{form: &f, m: n, n: n, k: n, alpha: 1}
 			var buf *kerneltest.Floats
 			for i, m := range []*Matrix{&j.a, &j.b, &j.c} {

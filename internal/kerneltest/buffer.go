@@ -8,26 +8,26 @@ import (
 	"github.com/x448/float16"
 )
 
-// Place is a kind of memory that a Vector can lie in.
-type Place struct {
+// Backend is a kind of memory that a Vector can lie in, and what computes on it.
+type Backend struct {
 	Name     string
 	Dev      *snug.Device // nil for host slices
 	Emulated bool         // by internal/emu: hundreds of times slower than a GPU
 }
 
-// Places returns every kind of memory that this build can test: a host slice,
+// Backends returns every backend that this build can test: a host slice,
 // a CPU array, an array on a device that Go cannot address, and arrays on the
 // devices of the backends in this build. Devices are closed when the test ends.
-func Places(t testing.TB) []Place {
+func Backends(t testing.TB) []Backend {
 	dev, err := snug.Open("opaque:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
-	return append([]Place{{Name: "slice"}, {Name: "cpu", Dev: snug.CPU()}, {Name: "opaque", Dev: dev}}, devices(t)...)
+	return append([]Backend{{Name: "slice"}, {Name: "cpu", Dev: snug.CPU()}, {Name: "opaque", Dev: dev}}, devices(t)...)
 }
 
-// Each runs test once for every place, as a subtest.
-func Each(t *testing.T, test func(t *testing.T, p Place)) {
-	for _, p := range Places(t) {
+// Each runs test once for every backend, as a subtest.
+func Each(t *testing.T, test func(t *testing.T, p Backend)) {
+	for _, p := range Backends(t) {
 		t.Run(p.Name, func(t *testing.T) { test(t, p) })
 	}
 }
@@ -40,12 +40,12 @@ const guard = 7
 type Buf[T snug.Element] struct {
 	snug.View
 	t     testing.TB
-	host  []T // when the place is a slice
+	host  []T // when the backend is a slice
 	array snug.Array[T]
 }
 
 // Put copies vals to p.
-func Put[T snug.Element](t testing.TB, p Place, vals []T) *Buf[T] {
+func Put[T snug.Element](t testing.TB, p Backend, vals []T) *Buf[T] {
 	t.Helper()
 	whole := make([]T, len(vals)+2*guard)
 	for i := range guard {
@@ -101,7 +101,7 @@ type Floats struct {
 func (f *Floats) Get() []float32 { return f.get() }
 
 // PutFloats rounds vals to dt and copies them to p.
-func PutFloats(t testing.TB, p Place, dt snug.DType, vals []float32) *Floats {
+func PutFloats(t testing.TB, p Backend, dt snug.DType, vals []float32) *Floats {
 	t.Helper()
 	switch dt {
 	case snug.F16:
@@ -114,7 +114,7 @@ func PutFloats(t testing.TB, p Place, dt snug.DType, vals []float32) *Floats {
 	}
 }
 
-func putAs[T snug.Element](t testing.TB, p Place, vals []float32, to func(float32) T, from func(T) float32) *Floats {
+func putAs[T snug.Element](t testing.TB, p Backend, vals []float32, to func(float32) T, from func(T) float32) *Floats {
 	t.Helper()
 	conv := make([]T, len(vals))
 	for i, x := range vals {

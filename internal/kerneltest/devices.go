@@ -15,7 +15,7 @@ import (
 // devices returns the devices of the backends in this build. SNUG_TEST_DEVICES
 // names those to use, separated by commas, which then must be there; without it
 // they are all that can be opened.
-func devices(t testing.TB) []Place {
+func devices(t testing.TB) []Backend {
 	names := strings.Split(os.Getenv("SNUG_TEST_DEVICES"), ",")
 	if names[0] == "" {
 		var err error
@@ -27,12 +27,12 @@ func devices(t testing.TB) []Place {
 			return kind != "cuda" && kind != "metal" && kind != "emu" // others are of tests
 		})
 	}
-	var places []Place
+	var backends []Backend
 	for _, name := range names {
 		dev, err := snug.Open(name)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, dev.Close()) })
-		places = append(places, Place{Name: name, Dev: dev, Emulated: strings.HasPrefix(name, "emu")})
+		backends = append(backends, Backend{Name: name, Dev: dev, Emulated: strings.HasPrefix(name, "emu")})
 	}
-	return places
+	return backends
 }

@@ -4,4 +4,4 @@ package kerneltest
 
 import "testing"
 
-func devices(testing.TB) []Place { return nil }
+func devices(testing.TB) []Backend { return nil }

@@ -12,7 +12,7 @@ import (
 
 // TestPieces has vectors too large for tests.
 func TestPieces(t *testing.T) {
-	dev := kerneltest.Places(t)[2].Dev
+	dev := kerneltest.Backends(t)[2].Dev
 	for _, n := range []int{1, minDevicePiece, minDevicePiece + 1, devicePieces * minDevicePiece, devicePieces*minDevicePiece + 1, math.MaxInt32} {
 		piece := Piece(dev, n)
 		count := (n-1)/piece + 1

@@ -90,19 +90,19 @@ func TestNewtonSchulzIsDefinition(t *testing.T) {
 
 // TestOnDevices has matrices of one strip and of several, with partial tiles of products.
 func TestOnDevices(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, s := range [][2]int{{1, 1}, {1, 9}, {9, 1}, {5, 7}, {7, 5}, {33, 65}, {70, 40}, {2, 40_000}, {40_000, 2}, {0, 5}} {
 			for _, scale := range []float32{1, 1e15, 1e-9, 0} {
 				rows, cols := s[0], s[1]
-				if scale != 1 && rows*cols > 100 || testing.Short() && place.Emulated && rows*cols > 2500 {
+				if scale != 1 && rows*cols > 100 || testing.Short() && backend.Emulated && rows*cols > 2500 {
 					continue
 				}
 				x := normal(rows*cols, 3)
 				for i := range x {
 					x[i] *= scale
 				}
-				there := kerneltest.Put(t, place, x)
-				work := kerneltest.Put(t, place, make([]float32, Work(rows, cols)))
+				there := kerneltest.Put(t, backend, x)
+				work := kerneltest.Put(t, backend, make([]float32, Work(rows, cols)))
 				require.NoError(t, NewtonSchulz(there.View, rows, cols, work.View))
 				work.Get() // checks its guards
 				want := make([]float64, len(x))

@@ -17,14 +17,14 @@ import (
 // multiple of 16 elements.
 const aligned = 9
 
-// vector is elements of a place, with others before them that nobody may write.
+// vector is elements on a backend, with others before them that nobody may write.
 type vector[T snug.Element] struct {
 	snug.View
 	buf  *kerneltest.Buf[T]
 	lead int
 }
 
-func put[T snug.Element](t testing.TB, p kerneltest.Place, lead int, vals []T) vector[T] {
+func put[T snug.Element](t testing.TB, p kerneltest.Backend, lead int, vals []T) vector[T] {
 	buf := kerneltest.Put(t, p, append(make([]T, lead), vals...))
 	v, err := buf.Slice(lead, lead+len(vals))
 	require.NoError(t, err)
@@ -99,7 +99,7 @@ func isSet(mask []uint8, i int) bool { return mask[i/8]>>(i%8)&1 != 0 }
 
 // lengths covers all remainders of groups, the tail of a wide access, and several
 // chunks and blocks.
-func lengths(p kerneltest.Place) []int {
+func lengths(p kerneltest.Backend) []int {
 	n := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 8191}
 	if !p.Emulated {
 		n = append(n, 1<<16+13)
@@ -107,10 +107,10 @@ func lengths(p kerneltest.Place) []int {
 	return n
 }
 
-// each calls test on every place for several lengths, with vectors and masks that
+// each calls test on every backend for several lengths, with vectors and masks that
 // are aligned and with some that are not.
-func each(t *testing.T, test func(t *testing.T, p kerneltest.Place, n, lead, maskLead int)) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+func each(t *testing.T, test func(t *testing.T, p kerneltest.Backend, n, lead, maskLead int)) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range lengths(p) {
 			for _, leads := range [][2]int{{0, 0}, {aligned, aligned}, {aligned, 0}, {0, aligned}} {
 				if n <= 1<<13 || leads[0] == leads[1] {
@@ -130,7 +130,7 @@ func TestBits(t *testing.T) {
 }
 
 func testBits[T snug.Element](t *testing.T, e element[T]) {
-	each(t, func(t *testing.T, p kerneltest.Place, n, lead, maskLead int) {
+	each(t, func(t *testing.T, p kerneltest.Backend, n, lead, maskLead int) {
 		vals := e.draw(n)
 		want := packed(n, func(i int) bool { return e.value(vals[i]) != 0 })
 		x, mask := put(t, p, lead, vals), put(t, p, maskLead, make([]uint8, pack.BitsLen(n)))
@@ -153,7 +153,7 @@ func TestSigns(t *testing.T) {
 }
 
 func testSigns[T snug.Element](t *testing.T, e element[T]) {
-	each(t, func(t *testing.T, p kerneltest.Place, n, lead, maskLead int) {
+	each(t, func(t *testing.T, p kerneltest.Backend, n, lead, maskLead int) {
 		vals := e.draw(n)
 		x, mask := put(t, p, lead, vals), put(t, p, maskLead, make([]uint8, pack.BitsLen(n)))
 		require.NoError(t, pack.Signs(mask.View, x.View))
@@ -168,7 +168,7 @@ func TestAllCodes(t *testing.T) {
 }
 
 func testAllCodes[T snug.Element](t *testing.T, e element[T]) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		vals := make([]T, 1<<16)
 		for i := range vals {
 			vals[i] = e.of(uint32(i))
@@ -188,7 +188,7 @@ func TestApplyBits(t *testing.T) {
 }
 
 func testApplyBits[T snug.Element](t *testing.T, e element[T]) {
-	each(t, func(t *testing.T, p kerneltest.Place, n, lead, maskLead int) {
+	each(t, func(t *testing.T, p kerneltest.Backend, n, lead, maskLead int) {
 		vals, bits := e.draw(n), u8s.draw(pack.BitsLen(n))
 		mask := put(t, p, maskLead, bits)
 		for _, scale := range []float32{1, 1 / 0.9, -3e38, 0} {

@@ -31,10 +31,10 @@ func int8Values(seed uint64, n int) []float32 {
 	return x
 }
 
-// TestInt8 compares every place with the kernels' Go tier, for every type and odd
+// TestInt8 compares every backend with the kernels' Go tier, for every type and odd
 // starts.
 func TestInt8(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, p kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
 			for _, n := range []int{0, 1, 31, 32, 33, 1000, 2*1024 + 5, maskChunk + 40} {
 				for _, skip := range []int{0, 9} {
@@ -47,7 +47,7 @@ func TestInt8(t *testing.T) {
 	})
 }
 
-func packAndUnpack(t *testing.T, p kerneltest.Place, dt snug.DType, n, skip int) {
+func packAndUnpack(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int) {
 	from := func(v snug.View) snug.View {
 		tail, err := v.Slice(skip, v.Len())
 		require.NoError(t, err)
@@ -105,7 +105,7 @@ func FuzzInt8(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(int8Property)) }
 
 func TestInt8Errors(t *testing.T) {
 	x, codes, scales := make([]float32, 40), make([]uint8, 40), []uint8{7, 7}
-	away := kerneltest.Put(t, kerneltest.Places(t)[2], codes).View
+	away := kerneltest.Put(t, kerneltest.Backends(t)[2], codes).View
 	tests := []struct {
 		name             string
 		codes, scales, x snug.View

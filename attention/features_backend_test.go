@@ -17,30 +17,30 @@ func TestCombinationsOnDevices(t *testing.T) {
 	if testing.Short() {
 		n = 8
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for seed := range n {
 			p, dt := combination(t, uint64(2000+seed))
-			if !onHost(place) {
+			if !onHost(backend) {
 				p.c.Score = nil // for the CPU
 			}
-			t.Run(fmt.Sprint(seed), func(t *testing.T) { p.check(t, place, dt) })
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { p.check(t, backend, dt) })
 		}
 	})
 }
 
 // A sink of −Inf has no gradient where a query sees nothing.
 func TestNoSinkAndNothingSeen(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		p := newProblem(t, Options{Batch: 1, Heads: 2, SeqQ: 2, SeqK: 3, Dim: 2, KLens: []int{0}}, snug.F32, 1)
 		p.sinks = []float32{float32(math.Inf(-1)), 1}
 		p.c.Sinks = Sinks{X: snug.SliceView(p.sinks), Grad: snug.SliceView(make([]float32, 2))}
-		require.Equal(t, []float32{0, 0}, p.run(t, place, snug.F32).dsinks)
+		require.Equal(t, []float32{0, 0}, p.run(t, backend, snug.F32).dsinks)
 	})
 }
 
 // More sequences than devices take at a time, with gradients that sum over all or not.
 func TestManySequences(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, batch := range []int{1, 66} { // of the bias
 			rng := rand.New(rand.NewPCG(8, 9))
 			c := Options{Batch: 66, Heads: 1, Dim: 3, QStarts: make([]int, 67)}
@@ -53,7 +53,7 @@ func TestManySequences(t *testing.T) {
 				p.biasType, p.bias = snug.F32, uniform(rng, batch*3*3, 1)
 				p.c.Bias = Bias{X: snug.SliceView(p.bias), Dims: [4]int{batch, 1, 3, 3}, Grad: snug.SliceView(make([]float32, len(p.bias)))}
 			}}
-			withFeatures(t, c, snug.F32, 3, false, append(featuresNamed("sinks", "dropout", "alibi"), bias)).check(t, place, snug.F32)
+			withFeatures(t, c, snug.F32, 3, false, append(featuresNamed("sinks", "dropout", "alibi"), bias)).check(t, backend, snug.F32)
 		}
 	})
 }
@@ -62,8 +62,8 @@ func TestManySequences(t *testing.T) {
 func TestMaskOn(t *testing.T) {
 	mask, err := NewMask(1, 1, 3, 70, func(b, h, i, j int) bool { return i <= j })
 	require.NoError(t, err)
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		dev := place.Dev
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		dev := backend.Dev
 		if dev == nil || dev.IsCPU() {
 			same, err := mask.On(snug.CPU())
 			require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestMaskOn(t *testing.T) {
 			return
 		}
 		c := Options{Batch: 1, Heads: 1, SeqQ: 3, SeqK: 70, Dim: 2, Mask: mask}
-		x := func() snug.View { return kerneltest.Put(t, place, make([]float32, 140)).View }
+		x := func() snug.View { return kerneltest.Put(t, backend, make([]float32, 140)).View }
 		run := func() error { return Forward(x(), snug.View{}, x(), x(), x(), c) }
 		require.ErrorIs(t, run(), snug.ErrDevice)
 		there, err := mask.On(dev)
@@ -89,11 +89,11 @@ func TestMaskOn(t *testing.T) {
 
 // Score is for the CPU.
 func TestScoreOnDevices(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		if onHost(place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		if onHost(backend) {
 			return
 		}
-		x := func() snug.View { return kerneltest.Put(t, place, make([]float32, 4)).View }
+		x := func() snug.View { return kerneltest.Put(t, backend, make([]float32, 4)).View }
 		c := Options{Batch: 1, Heads: 1, SeqQ: 2, SeqK: 2, Dim: 2, Score: func(s float32, b, h, i, j int) (value, slope float32) { return s, 1 }}
 		require.ErrorIs(t, Forward(x(), snug.View{}, x(), x(), x(), c), snug.ErrDevice)
 	})
@@ -109,16 +109,16 @@ func TestLongRows(t *testing.T) {
 	c.Out = Strides{Batch: 40 * 131, Head: 131, Row: 2 * 131}
 	c.K.Head, c.V.Head = 2*70*203, 260*70
 	units := Options{Batch: 1, Heads: 2, KVHeads: 1, SeqQ: 67, SeqK: 70, Dim: 64, Causal: true}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, dt := range dtypes {
-			if place.Emulated && testing.Short() && i > 0 {
+			if backend.Emulated && testing.Short() && i > 0 {
 				continue // slow
 			}
 			some := featuresNamed([]string{"window", "mask", "dropout"}[i], "softcap", "bias gradient", "sinks", "gradient in lse")
-			withFeatures(t, c, dt, uint64(i), false, some).check(t, place, dt)
+			withFeatures(t, c, dt, uint64(i), false, some).check(t, backend, dt)
 		}
 		p := withFeatures(t, units, snug.F16, 5, false, featuresNamed("gradient in lse"))
 		p.start = aligning
-		p.check(t, place, snug.F16)
+		p.check(t, backend, snug.F16)
 	})
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// Shapes on every place: lengths beside the multiples of tiles, dimensions beside
+// Shapes on every backend: lengths beside the multiples of tiles, dimensions beside
 // those of the pieces in which tiles are multiplied, and each mask with more keys
 // than queries and with fewer.
-func TestShapesOnPlaces(t *testing.T) {
+func TestShapesOnBackends(t *testing.T) {
 	strided := Options{Batch: 2, Heads: 2, KVHeads: 1, SeqQ: 20, SeqK: 67, Dim: 200, DimV: 130}
 	strided.Q = Strides{Batch: 201, Head: 402, Row: 804}
 	strided.K = Strides{Batch: 70 * 203, Head: 1, Row: 203}
@@ -27,11 +27,11 @@ func TestShapesOnPlaces(t *testing.T) {
 		{Batch: 1, Heads: 4, KVHeads: 2, SeqQ: 1, SeqK: 130, Dim: 5, DimV: 200},
 		{Batch: 2, Heads: 1, SeqQ: 129, SeqK: 1, Dim: 9},
 	}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, c := range cases {
 			mask, dt := masks[i%3], dtypes[(i+i/3)%3]
 			c.Causal, c.Align = mask.causal, mask.align
-			t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(20+i)).check(t, place, dt) })
+			t.Run(shapeName(c, dt), func(t *testing.T) { newProblem(t, c, dt, uint64(20+i)).check(t, backend, dt) })
 		}
 	})
 }
@@ -44,14 +44,14 @@ func shapeName(c Options, dt snug.DType) string {
 	return fmt.Sprintf("%dx%d/%d/%s/%v/h%d", c.SeqQ, c.SeqK, c.Dim, mask, dt, c.Heads)
 }
 
-func TestNonFiniteOnPlaces(t *testing.T) {
+func TestNonFiniteOnBackends(t *testing.T) {
 	c := Options{Batch: 1, Heads: 1, SeqQ: 40, SeqK: 70, Dim: 3}
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i, bad := range []float64{math.NaN(), math.Inf(1)} {
 			for target := range 4 {
 				mask := masks[(i+target)%3]
 				c.Causal, c.Align = mask.causal, mask.align
-				newProblem(t, c, snug.F32, 9).checkNonFinite(t, place, snug.F32, target, []float64{0.3, 0.99}[i], bad)
+				newProblem(t, c, snug.F32, 9).checkNonFinite(t, backend, snug.F32, target, []float64{0.3, 0.99}[i], bad)
 			}
 		}
 	})
@@ -78,14 +78,14 @@ func unitCases() []Options {
 }
 
 // checkUnits runs cases of unitCases with masks and types in turns.
-func checkUnits(t *testing.T, place kerneltest.Place, cases []Options) {
+func checkUnits(t *testing.T, backend kerneltest.Backend, cases []Options) {
 	for i, c := range cases {
 		mask, dt := masks[i%3], []snug.DType{snug.BF16, snug.F16}[(i+i/3)%2]
 		c.Causal, c.Align = mask.causal, mask.align
 		t.Run(shapeName(c, dt), func(t *testing.T) {
 			p := newProblem(t, c, dt, uint64(40+i))
 			p.start = aligning
-			p.check(t, place, dt)
+			p.check(t, backend, dt)
 		})
 	}
 }
@@ -106,11 +106,11 @@ func tileCases() []Options {
 }
 
 func TestMatrixUnits(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
-		checkUnits(t, place, unitCases())
-		if !onHost(place) && !place.Emulated {
-			checkUnits(t, place, tileCases())
-			checkHidden(t, place)
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
+		checkUnits(t, backend, unitCases())
+		if !onHost(backend) && !backend.Emulated {
+			checkUnits(t, backend, tileCases())
+			checkHidden(t, backend)
 		}
 	})
 }
@@ -118,7 +118,7 @@ func TestMatrixUnits(t *testing.T) {
 // checkHidden checks what a mask hides, with the tiles of all head dimensions: row 149 of
 // queries from the later keys of tiles of 64 and of 128, row 149 of keys from queries of an
 // earlier 64 in tiles of 192, and the last row; half of that with -short.
-func checkHidden(t *testing.T, place kerneltest.Place) {
+func checkHidden(t *testing.T, backend kerneltest.Backend) {
 	for i, dim := range []int{64, 128, 256} {
 		for target := range 4 {
 			for j, at := range []float64{0.65, 0.999} {
@@ -129,7 +129,7 @@ func checkHidden(t *testing.T, place kerneltest.Place) {
 				dt := []snug.DType{snug.BF16, snug.F16}[(i+target)%2]
 				p := newProblem(t, c, dt, 50)
 				p.start = aligning
-				p.checkNonFinite(t, place, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[(target/2+j)%2])
+				p.checkNonFinite(t, backend, dt, target, at, []float64{math.NaN(), math.Inf(-1)}[(target/2+j)%2])
 			}
 		}
 	}
@@ -137,14 +137,14 @@ func checkHidden(t *testing.T, place kerneltest.Place) {
 
 // What the mask hides stays hidden from matrix units too.
 func TestNonFiniteInMatrixUnits(t *testing.T) {
-	kerneltest.Each(t, func(t *testing.T, place kerneltest.Place) {
+	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for i := range 8 {
 			n := []int{70, 40}[i/4]
 			c := Options{Batch: 1, Heads: 1, SeqQ: n, SeqK: n, Dim: []int{64, 256}[i/4], Causal: true}
 			target, dt := i%4, []snug.DType{snug.BF16, snug.F16}[i%2]
 			p := newProblem(t, c, dt, 50)
 			p.start = aligning
-			p.checkNonFinite(t, place, dt, target, []float64{0.3, 0.99, 0.99, 0.3}[target], []float64{math.NaN(), math.Inf(-1)}[target/2])
+			p.checkNonFinite(t, backend, dt, target, []float64{0.3, 0.99, 0.99, 0.3}[target], []float64{math.NaN(), math.Inf(-1)}[target/2])
 		}
 	})
 }

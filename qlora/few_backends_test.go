@@ -46,14 +46,14 @@ var roundings = map[snug.DType]float64{snug.F32: 0x1p-24, snug.F16: 0x1p-11, snu
 // device, within the documented bound. x begins at a multiple of 16 bytes and where it does
 // not; y lies between guard words, and does not count where beta is 0. A second call gives
 // the same bits.
-func TestForwardFewPlaces(t *testing.T) {
-	for _, place := range places(t) {
+func TestForwardFewBackends(t *testing.T) {
+	for _, backend := range backends(t) {
 		for n, f := range fewWeights {
-			t.Run(fmt.Sprintf("%s/%dx%d/%v/%d", place.Name, f.out, f.in, f.opt.Type, f.opt.Block), func(t *testing.T) {
-				w, err := NewWeight(on(t, place.Dev, snug.F32, randn(f.out*f.in, 1)), []int{f.out, f.in}, f.opt)
+			t.Run(fmt.Sprintf("%s/%dx%d/%v/%d", backend.Name, f.out, f.in, f.opt.Type, f.opt.Block), func(t *testing.T) {
+				w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(f.out*f.in, 1)), []int{f.out, f.in}, f.opt)
 				require.NoError(t, err)
 				defer w.Close()
-				whole := on(t, place.Dev, snug.F32, make([]float32, w.Len()))
+				whole := on(t, backend.Dev, snug.F32, make([]float32, w.Len()))
 				require.NoError(t, w.Dequantize(whole))
 				elements := values(t, whole)
 				for i, rows := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 32, 33} {
@@ -65,23 +65,23 @@ func TestForwardFewPlaces(t *testing.T) {
 					l, err := NewLinear(w, dt, 0)
 					require.NoError(t, err)
 					defer l.Close()
-					x := on(t, place.Dev, dt, randn(rows*f.in, uint64(rows)))
+					x := on(t, backend.Dev, dt, randn(rows*f.in, uint64(rows)))
 					if rows%2 == 0 {
-						x = kerneltest.PutFloats(t, place, dt, values(t, x)).View
+						x = kerneltest.PutFloats(t, backend, dt, values(t, x)).View
 					}
-					first := values(t, on(t, place.Dev, to, randn(rows*f.out, 3)))
+					first := values(t, on(t, backend.Dev, to, randn(rows*f.out, 3)))
 					want, bound := f.product(rows, values(t, x), elements, first, beta)
 					if beta == 0 {
 						first[0] = float32(math.NaN())
 					}
 					rounding := float64(f.in/8+10) * 0x1p-24
-					if !l.few(rows, on(t, place.Dev, to, first), x, beta) {
-						require.Greater(t, rows, fewRows(place.Dev))
+					if !l.few(rows, on(t, backend.Dev, to, first), x, beta) {
+						require.Greater(t, rows, fewRows(backend.Dev))
 						rounding += 2*float64(f.in+3)*0x1p-24 + roundings[dt] // of MatMul, and of tiles
 					}
 					var again []float32
 					for range 2 {
-						y := kerneltest.PutFloats(t, place, to, first)
+						y := kerneltest.PutFloats(t, backend, to, first)
 						require.NoError(t, l.Forward(y.View, x, beta))
 						got := y.Get()
 						for i, v := range got {
@@ -104,19 +104,19 @@ func TestForwardFewPlaces(t *testing.T) {
 func TestForwardFewManyOutputs(t *testing.T) {
 	const out, in = 1<<15 + 21, 32
 	f := fewWeight{out, in, Options{Block: 32}}
-	for _, place := range places(t) {
-		t.Run(place.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, f.opt)
+	for _, backend := range backends(t) {
+		t.Run(backend.Name, func(t *testing.T) {
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, f.opt)
 			require.NoError(t, err)
 			defer w.Close()
-			whole := on(t, place.Dev, snug.F32, make([]float32, w.Len()))
+			whole := on(t, backend.Dev, snug.F32, make([]float32, w.Len()))
 			require.NoError(t, w.Dequantize(whole))
 			l, err := NewLinear(w, snug.F32, 0)
 			require.NoError(t, err)
 			defer l.Close()
 			x := randn(in, 2)
-			y := kerneltest.PutFloats(t, place, snug.F32, make([]float32, out))
-			require.NoError(t, l.Forward(y.View, on(t, place.Dev, snug.F32, x), 0))
+			y := kerneltest.PutFloats(t, backend, snug.F32, make([]float32, out))
+			require.NoError(t, l.Forward(y.View, on(t, backend.Dev, snug.F32, x), 0))
 			want, bound := f.product(1, x, values(t, whole), nil, 0)
 			for i, v := range y.Get() {
 				require.InDelta(t, want[i], float64(v), (in/8+10)*0x1p-24*bound[i], "output %d", i)
@@ -126,15 +126,15 @@ func TestForwardFewManyOutputs(t *testing.T) {
 }
 
 // TestForwardFewPlacesErrors: what products refuse is refused on every device.
-func TestForwardFewPlacesErrors(t *testing.T) {
-	for _, place := range places(t) {
-		t.Run(place.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, place.Dev, snug.F32, randn(64*64, 1)), []int{64, 64}, Options{})
+func TestForwardFewBackendsErrors(t *testing.T) {
+	for _, backend := range backends(t) {
+		t.Run(backend.Name, func(t *testing.T) {
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(64*64, 1)), []int{64, 64}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, snug.F32, 0)
 			require.NoError(t, err)
 			defer l.Close()
-			x, y := on(t, place.Dev, snug.F32, randn(64, 2)), on(t, place.Dev, snug.F32, make([]float32, 64))
+			x, y := on(t, backend.Dev, snug.F32, randn(64, 2)), on(t, backend.Dev, snug.F32, make([]float32, 64))
 			require.ErrorIs(t, l.Forward(x, x, 0), snug.ErrConfig)
 			require.ErrorIs(t, l.Forward(y, x, float32(math.Inf(1))), snug.ErrConfig)
 			require.NoError(t, w.Close())
