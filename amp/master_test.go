@@ -48,8 +48,8 @@ func (d *diary) Acquire(key string, size int) ([]byte, error) {
 		return nil, err
 	}
 	if d.shift > 0 {
-		room := make([]float32, size/4+1)
-		return unsafe.Slice((*byte)(unsafe.Pointer(&room[0])), size+4)[d.shift : d.shift+size], nil
+		memory := make([]float32, size/4+1)
+		return unsafe.Slice((*byte)(unsafe.Pointer(&memory[0])), size+4)[d.shift : d.shift+size], nil
 	}
 	if _, old := d.memory[key]; !old {
 		d.bytes += size

@@ -199,13 +199,13 @@ func TestWriteFromAWalkerThatReusesItsShape(t *testing.T) {
 
 // full is a writer with room for some bytes.
 type full struct {
-	room int
-	err  error // or nil for a writer that just writes less
+	limit int
+	err   error // or nil for a writer that just writes less
 }
 
 func (f *full) Write(b []byte) (int, error) {
-	n := min(len(b), f.room)
-	f.room -= n
+	n := min(len(b), f.limit)
+	f.limit -= n
 	if n < len(b) {
 		return n, f.err
 	}
@@ -218,15 +218,15 @@ func TestWriteToAFullWriter(t *testing.T) {
 	var whole bytes.Buffer
 	_, err := WriteWeights(&whole, tensors, nil)
 	require.NoError(t, err)
-	noRoom := errors.New("no room")
-	for room := range whole.Len() {
-		n, err := WriteWeights(&full{room, noRoom}, tensors, nil)
-		require.ErrorIs(t, err, noRoom)
-		require.Equal(t, int64(room), n)
-		_, err = WriteWeights(&full{room, nil}, tensors, nil)
+	errFull := errors.New("no room")
+	for limit := range whole.Len() {
+		n, err := WriteWeights(&full{limit, errFull}, tensors, nil)
+		require.ErrorIs(t, err, errFull)
+		require.Equal(t, int64(limit), n)
+		_, err = WriteWeights(&full{limit, nil}, tensors, nil)
 		require.ErrorIs(t, err, io.ErrShortWrite)
 	}
-	n, err := WriteWeights(&full{whole.Len(), noRoom}, tensors, nil)
+	n, err := WriteWeights(&full{whole.Len(), errFull}, tensors, nil)
 	require.NoError(t, err)
 	require.Equal(t, int64(whole.Len()), n)
 }

@@ -110,8 +110,8 @@ var queryTask = cpu.NewTask(func(j *backwardJob, item int) {
 	if c.exactDelta() {
 		g.sumDelta(j, &s, h, q0, q1)
 	} else {
-		out := s.queryHead(j.out, c.Out, h, c.DimV).load(g.vRoom, q0, q1)
-		dout := s.queryHead(j.dout, c.Out, h, c.DimV).load(g.doutRoom, q0, q1)
+		out := s.queryHead(j.out, c.Out, h, c.DimV).load(g.vTile, q0, q1)
+		dout := s.queryHead(j.dout, c.Out, h, c.DimV).load(g.doutTile, q0, q1)
 		rowDots(g.delta, dout, out)
 	}
 	if c.GradLSE.Len() > 0 {

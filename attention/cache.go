@@ -256,9 +256,9 @@ func (k *cacheHead) pageOf(row int) int {
 }
 
 // factor returns rows lo to hi-1 as float32: in their own memory if they are adjacent
-// there, else in room.
-func (k *cacheHead) factor(room tile, lo, hi int) factor {
-	room.rows = hi - lo
+// there, else in scratch.
+func (k *cacheHead) factor(scratch tile, lo, hi int) factor {
+	scratch.rows = hi - lo
 	for at := lo; at < hi; {
 		h, n, scale := k.head, hi-at, at
 		row := at
@@ -268,7 +268,7 @@ func (k *cacheHead) factor(room tile, lo, hi int) factor {
 			h.at += page * k.step
 			scale = page*k.group + row
 		}
-		to := room.from(at - lo).top(n)
+		to := scratch.from(at - lo).top(n)
 		if k.scales != nil {
 			h.load8(to, row, k.scales[scale:])
 		} else if x := h.load(to, row, row+n); n == hi-lo {
@@ -280,14 +280,14 @@ func (k *cacheHead) factor(room tile, lo, hi int) factor {
 		}
 		at += n
 	}
-	return room.factor()
+	return scratch.factor()
 }
 
-// load8 fills room with rows from lo on of 8-bit integers times scales.
-func (h head) load8(room tile, lo int, scales []float32) {
+// load8 fills scratch with rows from lo on of 8-bit integers times scales.
+func (h head) load8(scratch tile, lo int, scales []float32) {
 	codes := snug.Host[uint8](h.view)
-	for i := range room.rows {
-		row := room.row(i)
+	for i := range scratch.rows {
+		row := scratch.row(i)
 		for k, c := range codes[h.at+(lo+i)*h.row:][:h.dim] {
 			row[k] = float32(int8(c))
 		}

@@ -20,29 +20,29 @@ func (t tile) factor() factor {
 }
 
 // factor returns rows lo to hi-1 for products: the tensor's own memory if products take its
-// type, else a float32 copy in room.
-func (h head) factor(room tile, lo, hi int) factor {
+// type, else a float32 copy in scratch.
+func (h head) factor(scratch tile, lo, hi int) factor {
 	if h.view.DType() == snug.BF16 && gemm.HasPairs() {
 		return factor{h.view, h.at + lo*h.row, hi - lo, h.dim, h.row}
 	}
-	return h.load(room, lo, hi).factor()
+	return h.load(scratch, lo, hi).factor()
 }
 
 // rounded returns weights t in the type of x, their other factor: t itself, or a rounded
-// copy in room, which has at least as many rows and columns.
-func (t tile) rounded(room, x factor) factor {
+// copy in scratch, which has at least as many rows and columns.
+func (t tile) rounded(scratch, x factor) factor {
 	if x.view.DType() == snug.F32 {
 		return t.factor()
 	}
-	room.rows, room.cols = t.rows, t.cols
-	if t.cols == t.stride && t.cols == room.stride {
-		half.Store(room.view, 0, t.x[:t.rows*t.cols])
-		return room
+	scratch.rows, scratch.cols = t.rows, t.cols
+	if t.cols == t.stride && t.cols == scratch.stride {
+		half.Store(scratch.view, 0, t.x[:t.rows*t.cols])
+		return scratch
 	}
 	for i := range t.rows {
-		half.Store(room.view, i*room.stride, t.row(i))
+		half.Store(scratch.view, i*scratch.stride, t.row(i))
 	}
-	return room
+	return scratch
 }
 
 // top returns the first n rows.
@@ -71,21 +71,21 @@ func (f factor) transposed() gemm.Matrix {
 	return m
 }
 
-// row returns row i as float32, where it lies or in room.
-func (f factor) row(i int, room []float32) []float32 {
+// row returns row i as float32, where it lies or in scratch.
+func (f factor) row(i int, scratch []float32) []float32 {
 	at := f.at + i*f.stride
 	if f.view.DType() == snug.F32 {
 		return f.view.Float32s()[at:][:f.cols]
 	}
-	half.Load(room[:f.cols], f.view, at)
-	return room[:f.cols]
+	half.Load(scratch[:f.cols], f.view, at)
+	return scratch[:f.cols]
 }
 
 // finite reports whether f has neither NaN nor infinity.
-func (f factor) finite(room []float32) bool {
+func (f factor) finite(scratch []float32) bool {
 	k := rowwise.Registry.Best()
 	for i := range f.rows {
-		if !k.Finite(f.row(i, room)) {
+		if !k.Finite(f.row(i, scratch)) {
 			return false
 		}
 	}
@@ -99,12 +99,12 @@ func productT(dst tile, a, b factor) {
 
 // products adds products of weights to tiles.
 type products struct {
-	low factor    // room for weights as bfloat16
-	row []float32 // room for a row of at most dim elements
+	low factor    // scratch for weights as bfloat16
+	row []float32 // scratch for a row of at most dim elements
 }
 
-func newProducts(room *arena, dim int) products {
-	return products{room.halves(tileQ, tileK), room.floats(dim)}
+func newProducts(scratch *arena, dim int) products {
+	return products{scratch.halves(tileQ, tileK), scratch.floats(dim)}
 }
 
 // productsScratch returns the float32 elements that newProducts carves up.

@@ -78,13 +78,13 @@ var forwardTask = cpu.NewTask(func(j *forwardJob, item int) {
 	}
 	buf := scratch.Get(c.forwardScratch())
 	defer scratch.Put(buf)
-	room := arena(*buf)
-	f := forwardTile{job: j, scorer: newScorer(&room, c, &seq, h), q0: q0}
-	f.keys, f.values = room.tile(tileK, c.Dim), room.tile(tileK, c.DimV)
-	f.loadQueries(seq.queryHead(j.q, c.Q, h, c.Dim), room.tile(tileQ, c.Dim), q0, q1)
-	f.scores = room.tile(tileQ, tileK)
-	f.softmax = newSoftmax(&room, q1-q0, c.DimV, c.sink(h))
-	f.sums = newProducts(&room, c.DimV)
+	scratch := arena(*buf)
+	f := forwardTile{job: j, scorer: newScorer(&scratch, c, &seq, h), q0: q0}
+	f.keys, f.values = scratch.tile(tileK, c.Dim), scratch.tile(tileK, c.DimV)
+	f.loadQueries(seq.queryHead(j.q, c.Q, h, c.Dim), scratch.tile(tileQ, c.Dim), q0, q1)
+	f.scores = scratch.tile(tileQ, tileK)
+	f.softmax = newSoftmax(&scratch, q1-q0, c.DimV, c.sink(h))
+	f.sums = newProducts(&scratch, c.DimV)
 
 	mask := c.Mask.of(seq.b, h)
 	lo, _ := seq.keys(q0)
@@ -117,7 +117,7 @@ type forwardTile struct {
 	scorer
 	softmax
 	q0           int
-	keys, values tile // room for k and v
+	keys, values tile // scratch for k and v
 	q, k, v      factor
 	scores       tile
 	sums         products
@@ -126,12 +126,12 @@ type forwardTile struct {
 
 // loadQueries loads queries q0 to q1-1. With a cache it loads them as float32, like the
 // cache's rows.
-func (f *forwardTile) loadQueries(q head, room tile, q0, q1 int) {
+func (f *forwardTile) loadQueries(q head, scratch tile, q0, q1 int) {
 	if f.c.cached() {
-		f.q = q.load(room, q0, q1).factor()
+		f.q = q.load(scratch, q0, q1).factor()
 		return
 	}
-	f.q = q.factor(room, q0, q1)
+	f.q = q.factor(scratch, q0, q1)
 }
 
 // loadKeys loads keys and values k0 to k1-1.

@@ -8,11 +8,11 @@ import (
 
 // gradients holds the tiles of one worker of the backward pass.
 type gradients struct {
-	qRoom, doutRoom, kRoom, vRoom tile // for operands that are not float32
-	pRoom, dsRoom                 tile
+	qTile, doutTile, kTile, vTile tile // for operands that are not float32
+	pTile, dsTile                 tile
 	dqk, dv                       tile      // for the sums: dq or dk, and dv
-	slopes                        []float32 // room for derivatives of a row of scores, if these bend
-	scorerRoom                    arena
+	slopes                        []float32 // scratch for derivatives of a row of scores, if these bend
+	scorerScratch                 arena
 	sums                          products
 
 	q, dout, k, v factor    // the loaded queries and keys
@@ -34,18 +34,18 @@ const (
 	inWeights                // gradients in the weights, without delta; p holds the weights before dropout
 )
 
-func newGradients(room arena, c *Options) gradients {
+func newGradients(scratch arena, c *Options) gradients {
 	g := gradients{
-		qRoom: room.tile(tileQ, c.Dim), doutRoom: room.tile(tileQ, c.DimV),
-		kRoom: room.tile(tileK, c.Dim), vRoom: room.tile(tileK, c.DimV),
-		pRoom: room.tile(tileQ, tileK), dsRoom: room.tile(tileQ, tileK),
-		dqk: room.tile(tileK, c.Dim), dv: room.tile(tileK, c.DimV),
-		lse2: room.floats(tileQ), sums: newProducts(&room, max(c.Dim, c.DimV)),
+		qTile: scratch.tile(tileQ, c.Dim), doutTile: scratch.tile(tileQ, c.DimV),
+		kTile: scratch.tile(tileK, c.Dim), vTile: scratch.tile(tileK, c.DimV),
+		pTile: scratch.tile(tileQ, tileK), dsTile: scratch.tile(tileQ, tileK),
+		dqk: scratch.tile(tileK, c.Dim), dv: scratch.tile(tileK, c.DimV),
+		lse2: scratch.floats(tileQ), sums: newProducts(&scratch, max(c.Dim, c.DimV)),
 	}
 	if c.bends() {
-		g.slopes = room.floats(tileK)
+		g.slopes = scratch.floats(tileK)
 	}
-	g.scorerRoom = room
+	g.scorerScratch = scratch
 	return g
 }
 
@@ -57,10 +57,10 @@ func (c *Options) backwardScratch() int {
 // loadQueries loads queries q0 to q1-1 of a head and selects the head's mask.
 func (g *gradients) loadQueries(j *backwardJob, s *sequence, h, q0, q1 int) {
 	c := &j.c
-	g.q = s.queryHead(j.q, c.Q, h, c.Dim).factor(g.qRoom, q0, q1)
-	g.dout = s.queryHead(j.dout, c.Out, h, c.DimV).factor(g.doutRoom, q0, q1)
-	at, room := c.row(s, h), g.scorerRoom
-	g.scorer, g.mask = newScorer(&room, c, s, h), c.Mask.of(s.b, h)
+	g.q = s.queryHead(j.q, c.Q, h, c.Dim).factor(g.qTile, q0, q1)
+	g.dout = s.queryHead(j.dout, c.Out, h, c.DimV).factor(g.doutTile, q0, q1)
+	at, scratch := c.row(s, h), g.scorerScratch
+	g.scorer, g.mask = newScorer(&scratch, c, s, h), c.Mask.of(s.b, h)
 	g.delta = j.delta.Float32s()[at+q0 : at+q1]
 	for i, lse := range j.lse.Float32s()[at+q0 : at+q1] {
 		g.lse2[i] = float32(float64(lse) * math.Log2E)
@@ -72,8 +72,8 @@ func (g *gradients) loadQueries(j *backwardJob, s *sequence, h, q0, q1 int) {
 
 func (g *gradients) loadKeys(j *backwardJob, s *sequence, kv, k0, k1 int) {
 	c := &j.c
-	g.k = s.keyHead(j.k, c.K, kv, c.Dim).factor(g.kRoom, k0, k1)
-	g.v = s.keyHead(j.v, c.V, kv, c.DimV).factor(g.vRoom, k0, k1)
+	g.k = s.keyHead(j.k, c.K, kv, c.Dim).factor(g.kTile, k0, k1)
+	g.v = s.keyHead(j.v, c.V, kv, c.DimV).factor(g.vTile, k0, k1)
 	g.k0 = k0
 }
 
@@ -84,7 +84,7 @@ func (g *gradients) next(s *sequence, q0, q1 int) bool {
 	if !w.next(s, g.mask, q1, g.k0, g.k0+g.k.rows) {
 		return false
 	}
-	g.p, g.ds = g.pRoom.top(w.hi-w.lo).left(w.keys()), g.dsRoom.top(w.hi-w.lo).left(w.keys())
+	g.p, g.ds = g.pTile.top(w.hi-w.lo).left(w.keys()), g.dsTile.top(w.hi-w.lo).left(w.keys())
 	productT(g.p, w.factor(g.q, q0), w.factorKeys(g.k, g.k0))
 	productT(g.ds, w.factor(g.dout, q0), w.factorKeys(g.v, g.k0))
 	plain := g.scorer.plain() && g.of != inBias

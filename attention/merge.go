@@ -110,8 +110,10 @@ var mergeTask = cpu.NewTask(func(j *mergeJob, item int) {
 	}
 	buf := scratch.Get(3 * tileQ * c.DimV)
 	defer scratch.Put(buf)
-	room, at := arena(*buf), c.row(&s, h)
-	rows := func(v snug.View) tile { return s.queryHead(v, c.Out, h, c.DimV).load(room.tile(tileQ, c.DimV), q0, q1) }
+	scratch, at := arena(*buf), c.row(&s, h)
+	rows := func(v snug.View) tile {
+		return s.queryHead(v, c.Out, h, c.DimV).load(scratch.tile(tileQ, c.DimV), q0, q1)
+	}
 	if j.backward {
 		to := s.queryHead(j.dout1, c.Out, h, c.DimV)
 		dout, out, out1 := rows(j.dout), rows(j.out), rows(j.out1)

@@ -18,7 +18,7 @@ type scorer struct {
 	farthest int       // how far a query is ahead of its key
 	strides  [4]int    // of the bias
 	bias     int       // element for query 0 and key 0
-	room     []float32
+	scratch  []float32
 	keep     float32 // factor of the weights that dropout keeps
 	below    uint32  // dropout drops weights whose word is below this
 	stream   philox.Stream
@@ -30,8 +30,8 @@ const scorerScratch = tileK + distances
 
 const distances = tileQ + tileK
 
-func newScorer(room *arena, c *Options, s *sequence, h int) scorer {
-	m := scorer{c: c, s: *s, h: h, room: room.floats(tileK), far: room.floats(distances)[:0], stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
+func newScorer(scratch *arena, c *Options, s *sequence, h int) scorer {
+	m := scorer{c: c, s: *s, h: h, scratch: scratch.floats(tileK), far: scratch.floats(distances)[:0], stream: philox.Stream{Seed: c.Dropout.Seed, Tensor: uint64(s.b*c.Heads + h)}}
 	if n := c.Slopes.Len(); n > 0 {
 		m.alibi = c.Slopes.Float32s()[(s.b*c.Heads+h)%n]
 	}
@@ -119,13 +119,13 @@ func fill(x []float32, v float32) {
 func (m *scorer) addBias(x []float32, i, j int) {
 	at := m.bias + i*m.strides[2] + j*m.strides[3]
 	if m.strides[3] == 0 {
-		b := half.Floats(m.c.Bias.X, at, m.room[:1])[0]
+		b := half.Floats(m.c.Bias.X, at, m.scratch[:1])[0]
 		for k := range x {
 			x[k] += b
 		}
 		return
 	}
-	for k, b := range half.Floats(m.c.Bias.X, at, m.room[:len(x)]) {
+	for k, b := range half.Floats(m.c.Bias.X, at, m.scratch[:len(x)]) {
 		x[k] += b
 	}
 }
@@ -142,7 +142,7 @@ func softcap(x, slopes []float32, scale, limit float32) {
 // 0 or keep.
 func (m *scorer) drop(x []float32, i, j int) {
 	d := &m.c.Dropout
-	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.room))), len(x))
+	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(m.scratch))), len(x))
 	m.stream.Words(words, uint64(d.Query+i)<<32+uint64(d.Key+j))
 	rowwise.F32.Best().Dropout(x, x, words, m.below, m.keep, false)
 }

@@ -11,14 +11,14 @@ import (
 type softmax struct {
 	max, sum []float32 // of every query
 	acc      tile
-	room     []float32 // for base and rescale in step
+	scratch  []float32 // for base and rescale in step
 }
 
 // newSoftmax starts with a sink: a score without a value, −Inf if there is none.
-func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
+func newSoftmax(scratch *arena, rows, dim int, sink float32) softmax {
 	s := softmax{
-		max: room.floats(tileQ)[:rows], sum: room.floats(tileQ)[:rows],
-		acc: room.tile(tileQ, dim).top(rows), room: room.floats(2 * tileQ),
+		max: scratch.floats(tileQ)[:rows], sum: scratch.floats(tileQ)[:rows],
+		acc: scratch.tile(tileQ, dim).top(rows), scratch: scratch.floats(2 * tileQ),
 	}
 	most, sum := negInf, float32(0)
 	switch {
@@ -41,7 +41,7 @@ func newSoftmax(room *arena, rows, dim int, sink float32) softmax {
 func (s *softmax) step(w *block, q0 int, products tile, scale float32) {
 	k, n := rowwise.Registry.Best(), products.rows
 	maxima, sums := s.max[w.lo-q0:][:n], s.sum[w.lo-q0:][:n]
-	base, rescale := s.room[:n], s.room[tileQ:][:n]
+	base, rescale := s.scratch[:n], s.scratch[tileQ:][:n]
 	for i, before := range maxima {
 		seen := w.row(products.row(i), i)
 		maxima[i] = k.Max(seen, scale, before)

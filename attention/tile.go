@@ -75,39 +75,39 @@ type head struct {
 }
 
 // load returns rows lo to hi-1 as float32: the tensor's own memory if it holds
-// float32, else a copy in room.
-func (h head) load(room tile, lo, hi int) tile {
+// float32, else a copy in scratch.
+func (h head) load(scratch tile, lo, hi int) tile {
 	if h.view.DType() == snug.F32 {
 		return tile{h.view.Float32s()[h.at+lo*h.row:], hi - lo, h.dim, h.row}
 	}
-	room.rows = hi - lo
+	scratch.rows = hi - lo
 	k, at := half.Registry.Best(), h.at+lo*h.row
 	if h.view.DType() == snug.F16 {
-		widen(room, k.F16ToF32, h.view.Float16s()[at:], h.row)
+		widen(scratch, k.F16ToF32, h.view.Float16s()[at:], h.row)
 	} else {
-		widen(room, k.BF16ToF32, h.view.BFloat16s()[at:], h.row)
+		widen(scratch, k.BF16ToF32, h.view.BFloat16s()[at:], h.row)
 	}
-	return room
+	return scratch
 }
 
-// widen fills room with rows of src that lie row elements apart.
-func widen[T any](room tile, convert func(dst []float32, src []T), src []T, row int) {
-	if row == room.cols {
-		convert(room.x[:room.rows*row], src[:room.rows*row])
+// widen fills scratch with rows of src that lie row elements apart.
+func widen[T any](scratch tile, convert func(dst []float32, src []T), src []T, row int) {
+	if row == scratch.cols {
+		convert(scratch.x[:scratch.rows*row], src[:scratch.rows*row])
 		return
 	}
-	for i := range room.rows {
-		convert(room.row(i), src[i*row:][:room.cols])
+	for i := range scratch.rows {
+		convert(scratch.row(i), src[i*row:][:scratch.cols])
 	}
 }
 
 // target returns memory in which to compute rows lo to hi-1: the tensor's own if it holds
-// float32, else room. store completes the rows.
-func (h head) target(room tile, lo, hi int) tile {
+// float32, else scratch. store completes the rows.
+func (h head) target(scratch tile, lo, hi int) tile {
 	if h.view.DType() == snug.F32 {
-		return h.load(room, lo, hi)
+		return h.load(scratch, lo, hi)
 	}
-	return room.top(hi - lo)
+	return scratch.top(hi - lo)
 }
 
 // store writes rows that were computed in the memory of target to the tensor.

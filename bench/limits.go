@@ -120,7 +120,7 @@ func (m *machine) peak(bf16 bool) float64 {
 
 // least returns the seconds that w takes at least, 0 if nothing is known that
 // binds it, and whether its bytes are the reason.
-func (m *machine) least(w *work) (seconds float64, memory bool) {
+func (m *machine) lowerBound(w *work) (seconds float64, memory bool) {
 	if m.emulated {
 		return 0, true
 	}

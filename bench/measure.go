@@ -52,9 +52,9 @@ type side struct {
 
 // pace says how long to measure.
 type pace struct {
-	sample time.Duration // the least length of a sample
-	total  time.Duration // of all samples of one side, if the least rounds allow
-	least  int           // rounds
+	sample time.Duration // the shortest sample
+	total  time.Duration // of all samples of one side, if the fewest rounds allow
+	fewest int           // rounds
 	most   int
 	cold   bool // every run is slow and begins anew: do not warm up
 }
@@ -62,11 +62,11 @@ type pace struct {
 func (o options) pace() pace {
 	switch {
 	case o.emulated():
-		return pace{cold: true, least: 1, most: 1}
+		return pace{cold: true, fewest: 1, most: 1}
 	case o.short:
-		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, least: 3, most: 5}
+		return pace{sample: time.Millisecond, total: 20 * time.Millisecond, fewest: 3, most: 5}
 	}
-	return pace{sample: 5 * time.Millisecond, total: time.Second, least: 3, most: 11}
+	return pace{sample: 5 * time.Millisecond, total: time.Second, fewest: 3, most: 11}
 }
 
 // alternate runs the sides in turn: first, second, first, third, ... so that
@@ -123,7 +123,7 @@ func (s *side) warm(p pace) (rounds int, err error) {
 	one := max(s.samples[1], 1e-9)
 	s.samples = nil
 	s.repeat = max(1, min(1<<20, int(p.sample.Seconds()/one)))
-	return min(p.most, max(p.least, int(p.total.Seconds()/(one*float64(s.repeat))))), nil
+	return min(p.most, max(p.fewest, int(p.total.Seconds()/(one*float64(s.repeat))))), nil
 }
 
 func (s *side) sample() error {
@@ -220,7 +220,7 @@ func (w *work) on(dev *snug.Device, use func(own *local) error) (err error) {
 func (w *work) fastest(ctx context.Context, dev *snug.Device) (seconds float64, err error) {
 	err = w.on(dev, func(own *local) error {
 		s := &side{run: own.run}
-		err := alternate(ctx, pace{sample: time.Millisecond, least: 5, most: 5}, []*side{s})
+		err := alternate(ctx, pace{sample: time.Millisecond, fewest: 5, most: 5}, []*side{s})
 		if err == nil {
 			seconds = slices.Min(s.samples)
 		}

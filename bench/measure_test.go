@@ -73,7 +73,7 @@ func known() *machine {
 	return m
 }
 
-func TestLeastIsTheLargerOfBytesAndOperations(t *testing.T) {
+func TestLowerBoundIsTheLargerOfBytesAndOperations(t *testing.T) {
 	for _, c := range []struct {
 		w       work
 		seconds float64
@@ -86,7 +86,7 @@ func TestLeastIsTheLargerOfBytesAndOperations(t *testing.T) {
 		{work{products: 5e9}, 5, false},
 		{work{ops: 1}, 0, true},
 	} {
-		seconds, memory := known().least(&c.w)
+		seconds, memory := known().lowerBound(&c.w)
 		require.InDelta(t, c.seconds, seconds, 1e-9)
 		require.Equal(t, c.memory, memory)
 	}
@@ -104,7 +104,7 @@ func log(name string, notes *[]string, seconds float64, failAt int) *side {
 	}}
 }
 
-var fast = pace{sample: time.Millisecond, total: time.Second, least: 2, most: 3}
+var fast = pace{sample: time.Millisecond, total: time.Second, fewest: 2, most: 3}
 
 func TestAlternate(t *testing.T) {
 	for _, c := range []struct {
@@ -118,7 +118,7 @@ func TestAlternate(t *testing.T) {
 	}{
 		{"in turn", 1e-3, fast, 0, 0, "ss aa bb sasb sasb sasb", 6, [2]int{3, 3}},
 		{"slow ones run less", 1, fast, 0, 0, "ss aa bb sasb sasb", 4, [2]int{2, 2}},
-		{"cold", 1, pace{cold: true, least: 2, most: 2}, 0, 0, "sasb sasb", 4, [2]int{2, 2}},
+		{"cold", 1, pace{cold: true, fewest: 2, most: 2}, 0, 0, "sasb sasb", 4, [2]int{2, 2}},
 		{"one fails at once", 1e-3, fast, 1, 0, "ss a bb sb sb sb", 3, [2]int{0, 3}},
 		{"one fails later", 1e-3, fast, 0, 3, "ss aa bb sasb sa sa", 4, [2]int{3, 0}},
 		{"all fail", 1e-3, fast, 1, 1, "ss a b s s s", 3, [2]int{0, 0}},

@@ -115,12 +115,12 @@ func (s *stage) Backward(_ context.Context, x []float32, kept *saved, dy []float
 // trainable is a chain of stages with an input and the loss ½Σy².
 type trainable struct {
 	remat.Chain[[]float32, *saved]
-	pool   *tensorPool
-	layers []sublayer
-	x      []float32
-	dx     []float32 // of the last pass
-	room   []float32 // for the gradient of the loss, reserved for a pass
-	loss   func(y []float32) (dy []float32, err error)
+	pool     *tensorPool
+	layers   []sublayer
+	x        []float32
+	dx       []float32 // of the last pass
+	lossGrad []float32 // for the gradient of the loss, reserved for a pass
+	loss     func(y []float32) (dy []float32, err error)
 }
 
 // newTrainable returns a chain for an input of n random elements.
@@ -161,8 +161,8 @@ func newTrainable(n int, layers []sublayer) *trainable {
 
 // gradient returns the gradient of the loss, which is y.
 func (t *trainable) gradient(y []float32) ([]float32, error) {
-	dy := t.room
-	t.room = nil
+	dy := t.lossGrad
+	t.lossGrad = nil
 	if dy == nil {
 		dy = t.pool.get(len(y))
 	}
@@ -234,12 +234,12 @@ type runner = remat.Runner[[]float32, *saved]
 func (t *trainable) pass(ctx context.Context, r *runner) (rep remat.Report, bytes int64, err error) {
 	t.pool.peak = t.pool.held
 	last := t.Stages[len(t.Stages)-1].(*stage)
-	t.room = t.pool.get(last.shape[0])
+	t.lossGrad = t.pool.get(last.shape[0])
 	dx, rep, err := r.Run(ctx, t.x, t.loss)
 	if err != nil {
-		if t.room != nil {
-			t.pool.put(t.room)
-			t.room = nil
+		if t.lossGrad != nil {
+			t.pool.put(t.lossGrad)
+			t.lossGrad = nil
 		}
 		return rep, 0, err
 	}

@@ -50,15 +50,15 @@ func (w *work) results(m *machine, sides []*side, allocs *int64) []result {
 		Device: m.dev.Name(), Emulated: m.emulated, Tier: m.tier, Threads: m.threads,
 		Median: median(own), Spread: spread(own), Allocs: allocs,
 	}
-	least, memory := m.least(w)
+	lowerBound, memory := m.lowerBound(w)
 	amount := w.products
 	r.Unit = "FLOP/s"
 	if memory {
 		amount, r.Unit = w.reads+w.writes, "B/s"
 	}
 	r.Rate = amount / r.Median
-	if least > 0 {
-		r.Limit, r.Fraction = amount/least, least/r.Median
+	if lowerBound > 0 {
+		r.Limit, r.Fraction = amount/lowerBound, lowerBound/r.Median
 	}
 	if bytes := w.reads + w.writes; bytes > 0 {
 		r.ops, r.perS = w.ops/bytes, w.ops/r.Median

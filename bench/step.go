@@ -157,7 +157,7 @@ func (w *work) measureStep(ctx context.Context, m *machine, against *opponents) 
 			sides = append(sides, &side{name: name, run: p.run, missing: against.absent})
 		}
 	}
-	if err := alternate(ctx, pace{cold: true, least: 3, most: 3}, sides); err != nil {
+	if err := alternate(ctx, pace{cold: true, fewest: 3, most: 3}, sides); err != nil {
 		return nil, err
 	}
 	rows = w.results(m, sides, nil)

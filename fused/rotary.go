@@ -141,9 +141,9 @@ func (c RotaryOptions) resolve(op string) (RotaryOptions, error) {
 // checkExtent reports an x that does not hold the given number of rows, the last
 // with or without what follows it.
 func (c *RotaryOptions) checkExtent(op string, x operand, rows int) error {
-	n, most := x.view.Len(), product(rows, c.Stride)
-	least := max(most-(c.Stride-c.Heads*c.Dim), 0)
-	if most == math.MaxInt || n < least || n > most {
+	n, longest := x.view.Len(), product(rows, c.Stride)
+	shortest := max(longest-(c.Stride-c.Heads*c.Dim), 0)
+	if longest == math.MaxInt || n < shortest || n > longest {
 		return fmt.Errorf("fused: %s: %s has %d elements, want %d rows of %d heads of %d, %d apart: %w",
 			op, x.name, n, rows, c.Heads, c.Dim, c.Stride, snug.ErrShape)
 	}

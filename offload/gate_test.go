@@ -203,10 +203,10 @@ func TestWaitingForATransfer(t *testing.T) {
 		_, err := s.Acquire("c", 64)
 		require.NoError(t, err)
 		first := during(g, acquire(s, "a"))
-		same, room := during(nil, acquire(s, "a")), during(nil, acquire(s, "new"))
+		same, create := during(nil, acquire(s, "a")), during(nil, acquire(s, "new"))
 		commit, del := during(nil, s.Commit), during(nil, func() error { return s.Delete("a") })
 		stuck(t, same)
-		stuck(t, room)
+		stuck(t, create)
 		stuck(t, commit)
 		stuck(t, del)
 		closed := during(nil, s.Close)
@@ -214,7 +214,7 @@ func TestWaitingForATransfer(t *testing.T) {
 		close(g.open)
 		require.NoError(t, <-closed)
 		<-first // may be just in time
-		for _, result := range []chan error{same, room, commit, del} {
+		for _, result := range []chan error{same, create, commit, del} {
 			require.ErrorIs(t, <-result, snug.ErrConfig)
 		}
 	})

@@ -30,7 +30,7 @@ type Linear struct {
 	out, in int
 	rows    int       // of a tile
 	unit    int       // elements; parts of w begin at multiples of it
-	room    int       // elements of a tile
+	length  int       // elements of a tile
 	tile    snug.View // memory of a tile, empty until it is needed
 	free    func() error
 }
@@ -62,11 +62,11 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 	}
 	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
 	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
-	l.room = w.n
+	l.length = w.n
 	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
-		l.room = whole + l.unit
+		l.length = whole + l.unit
 	}
-	first := l.room
+	first := l.length
 	if l.fuses() {
 		first = 0
 	}
@@ -222,8 +222,8 @@ func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.V
 
 // each decodes one tile after the other and passes do its rows, lo to hi-1 of the weight.
 func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
-	if l.tile.Len() < l.room {
-		if err := l.reserve(l.tile.DType(), l.room); err != nil {
+	if l.tile.Len() < l.length {
+		if err := l.reserve(l.tile.DType(), l.length); err != nil {
 			return err
 		}
 	}

@@ -43,15 +43,15 @@ func TestPEFT(t *testing.T) {
 			require.NoError(t, err)
 			for kind, p := range golden.Passes {
 				put := func(e encoded) snug.View { return on(t, backend.Dev, snug.F32, e.floats(t, snug.F32)) }
-				room := func(n int) snug.View { return on(t, backend.Dev, snug.F32, make([]float32, n)) }
+				zeros := func(n int) snug.View { return on(t, backend.Dev, snug.F32, make([]float32, n)) }
 				x, dy := put(p.X), put(p.Dy)
 				rows := x.Len() / a.In
 				draw := Dropout{Draw: amp.Draw{Seed: 7, Tensor: 9}}
 				if kind == "trained" {
-					draw.Work = room(x.Len())
+					draw.Work = zeros(x.Len())
 				}
-				y, dx, h, u, du := room(dy.Len()), room(x.Len()), room(dy.Len()), room(rows*a.Rank), room(rows*a.Rank)
-				g := Grads{A: room(a.A.Len()), B: room(a.B.Len()), Magnitude: room(a.Magnitude.Len())}
+				y, dx, h, u, du := zeros(dy.Len()), zeros(x.Len()), zeros(dy.Len()), zeros(rows*a.Rank), zeros(rows*a.Rank)
+				g := Grads{A: zeros(a.A.Len()), B: zeros(a.B.Len()), Magnitude: zeros(a.Magnitude.Len())}
 				if config.DoRA {
 					d, err := NewDoRA(l, a)
 					require.NoError(t, err)

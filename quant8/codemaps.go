@@ -69,12 +69,12 @@ func checkCodeMaps(m, v *Map, nearest bool, rule optim.Rule) error {
 }
 
 // checkRange checks a map whose entries must be from least to 1.
-func (m *Map) checkRange(least float32) error {
+func (m *Map) checkRange(low float32) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	if m[0] < least || m[255] > 1 {
-		return fmt.Errorf("entries from %g to %g, want them from %g to 1: %w", m[0], m[255], least, snug.ErrConfig)
+	if m[0] < low || m[255] > 1 {
+		return fmt.Errorf("entries from %g to %g, want them from %g to 1: %w", m[0], m[255], low, snug.ErrConfig)
 	}
 	return nil
 }

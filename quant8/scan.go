@@ -18,7 +18,7 @@ const (
 	minDevicePiece = 1 << 11
 )
 
-var places = sync.Pool{New: func() any { return new([devicePieces]int32) }}
+var foundPool = sync.Pool{New: func() any { return new([devicePieces]int32) }}
 
 // firstAboveOn is [sweep.First] on a device other than the CPU. It waits for the device,
 // and takes up to 16 KiB there for the call.
@@ -28,8 +28,8 @@ func firstAboveOn(dev *snug.Device, v snug.View, scale float32, limit uint32) (i
 	if err != nil {
 		return 0, err
 	}
-	all := places.Get().(*[devicePieces]int32)
-	defer places.Put(all)
+	all := foundPool.Get().(*[devicePieces]int32)
+	defer foundPool.Put(all)
 	found := all[:there.Len()]
 	j.found = there.View()
 	if err = device.Queue(dev, j); err == nil {

@@ -44,9 +44,9 @@ func Exact(c Costs, budget int64) (Plan, error) {
 
 // solution is the best plan that was found under a budget.
 type solution struct {
-	plan     Plan
-	least    int64 // lower bound of the work of all plans
-	complete bool  // plan has the least work
+	plan       Plan
+	lowerBound int64 // lower bound of the work of all plans
+	complete   bool  // plan has the least work
 }
 
 // exact searches up to limit states.
@@ -63,21 +63,21 @@ func exact(c Costs, budget int64, limit int) (solution, error) {
 		return solution{}, err
 	}
 	f := newForwards(c)
-	s := solution{least: noPlan}
+	s := solution{lowerBound: noPlan}
 	if p, err := quickest(c, budget, everyFamily(n)); err == nil { // to beat
-		s.plan, s.least = p, f.of(p)
+		s.plan, s.lowerBound = p, f.of(p)
 	}
 	if budget >= r.smallest() {
 		r.solve(r.amountLimit(), budget)
-		if p := r.plan(budget); f.of(p) < s.least {
-			s.plan, s.least = p, f.of(p)
+		if p := r.plan(budget); f.of(p) < s.lowerBound {
+			s.plan, s.lowerBound = p, f.of(p)
 		}
 	} else if smallest := minPeak(c, r.smallest(), limit); budget < smallest {
 		return solution{}, &BudgetError{Budget: budget, Minimum: smallest}
 	}
-	least, ops := newSearch(c, budget, f, s.least, limit).run()
-	s.complete = ops != nil || least == s.least
-	s.least = least
+	lowerBound, ops := newSearch(c, budget, f, s.lowerBound, limit).run()
+	s.complete = ops != nil || lowerBound == s.lowerBound
+	s.lowerBound = lowerBound
 	if ops != nil {
 		s.plan = Plan{Stages: n, Ops: dropEarly(ops, n)}
 	}
@@ -115,22 +115,22 @@ func minPeak(c Costs, known int64, limit int) int64 {
 		top := open.pop()
 		h := nodes[top.node]
 		if h.next() < 0 {
-			return top.least
+			return top.lowerBound
 		}
 		held := h.bytes(c)
 		for i := range h.next() + 1 {
 			stage := &c.Stages[i]
 			if f := h.form(i); f != absent {
-				push(h.with(i, absent), top.least)
+				push(h.with(i, absent), top.lowerBound)
 				if f == saved && i == h.next() && h.hasInput(i) {
-					push(h.after(Op{Backward, i}), max(top.least, held-stage.Output+c.value(i)+stage.BackwardExtra))
+					push(h.after(Op{Backward, i}), max(top.lowerBound, held-stage.Output+c.value(i)+stage.BackwardExtra))
 				}
 				if f == output && h.hasInput(i) {
-					push(h.with(i, saved), max(top.least, held-stage.Output+stage.Saved+stage.ForwardExtra))
+					push(h.with(i, saved), max(top.lowerBound, held-stage.Output+stage.Saved+stage.ForwardExtra))
 				}
 			} else if h.hasInput(i) {
-				push(h.with(i, output), max(top.least, held+stage.Output+stage.ForwardExtra))
-				push(h.with(i, saved), max(top.least, held+stage.Saved+stage.ForwardExtra))
+				push(h.with(i, output), max(top.lowerBound, held+stage.Output+stage.ForwardExtra))
+				push(h.with(i, saved), max(top.lowerBound, held+stage.Saved+stage.ForwardExtra))
 			}
 		}
 	}

@@ -42,15 +42,15 @@ func (h holding) after(op Op) holding {
 
 // openNode is a node to be expanded, and a lower bound of the work of plans through it.
 type openNode struct {
-	least int64
-	node  int32
+	lowerBound int64
+	node       int32
 }
 
 // openNodes is a heap, smallest bound first, of equal ones the newest node.
 type openNodes []openNode
 
 func (a openNode) before(b openNode) bool {
-	return a.least < b.least || a.least == b.least && a.node > b.node
+	return a.lowerBound < b.lowerBound || a.lowerBound == b.lowerBound && a.node > b.node
 }
 
 func (o *openNodes) push(v openNode) {

@@ -28,9 +28,9 @@ type search struct {
 // searchNode is a holding, and the node before the last operation.
 type searchNode struct {
 	holding
-	work   int64 // of the way here
-	least  int64 // lower bound of the work of plans through this node
-	parent int32
+	work       int64 // of the way here
+	lowerBound int64 // lower bound of the work of plans through this node
+	parent     int32
 }
 
 func newSearch(c Costs, budget int64, f forwards, bound int64, limit int) *search {
@@ -112,11 +112,11 @@ func (s *search) run() (work int64, ops []Op) {
 		top := s.open.pop()
 		at := s.nodes[top.node]
 		switch {
-		case at.least != top.least: // reached with less work since
+		case at.lowerBound != top.lowerBound: // reached with less work since
 		case at.next() < 0:
 			return at.work, s.path(top.node)
 		case len(s.nodes) >= s.limit:
-			return top.least, nil
+			return top.lowerBound, nil
 		default:
 			s.expand(top.node)
 		}
@@ -229,8 +229,8 @@ func (s *search) push(to step, h holding) {
 	if slot.node != 0 && slot.cost <= to.work {
 		return
 	}
-	least := s.ceil(to.work + s.remaining(h, s.bound-to.work))
-	if least >= s.bound {
+	lowerBound := s.ceil(to.work + s.remaining(h, s.bound-to.work))
+	if lowerBound >= s.bound {
 		return
 	}
 	node := slot.node - 1
@@ -238,9 +238,9 @@ func (s *search) push(to step, h holding) {
 		node = int32(len(s.nodes))
 		s.nodes = append(s.nodes, searchNode{})
 	}
-	s.nodes[node] = searchNode{h, to.work, least, to.from}
+	s.nodes[node] = searchNode{h, to.work, lowerBound, to.from}
 	s.index.set(slot, h, to.work, node)
-	s.open.push(openNode{least, node})
+	s.open.push(openNode{lowerBound, node})
 }
 
 // remaining returns a lower bound of the work after h. Every stage whose saved set is not

@@ -180,11 +180,11 @@ func quickest(c Costs, budget int64, families []family) (Plan, error) {
 // quickestIn is quickest for plans that use tiers.
 func quickestIn(c Costs, budget int64, t Tiers, families []family) (Plan, error) {
 	var (
-		n        = len(c.Stages)
-		smallest = int64(math.MaxInt64)
-		trial    = Plan{Stages: n}
-		best     Plan
-		least    Report
+		n          = len(c.Stages)
+		smallest   = int64(math.MaxInt64)
+		trial      = Plan{Stages: n}
+		best       Plan
+		bestReport Report
 	)
 	for _, f := range families {
 		for param := f.first; param <= f.last; param++ {
@@ -201,8 +201,8 @@ func quickestIn(c Costs, budget int64, t Tiers, families []family) (Plan, error)
 				continue
 			}
 			smallest = min(smallest, r.Peak)
-			if r.Peak <= budget && (best.Ops == nil || r.better(least)) {
-				best.Name, least = f.name(param), r
+			if r.Peak <= budget && (best.Ops == nil || r.better(bestReport)) {
+				best.Name, bestReport = f.name(param), r
 				best.Ops, trial.Ops = trial.Ops, best.Ops
 			}
 		}

@@ -79,7 +79,7 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 	if p.Tiers != (Tiers{}) || p.Method == MethodHRevolve {
 		return p.planTiers(c, budget, &f)
 	}
-	plan, least, err := p.plan(c, budget, &f)
+	plan, lowerBound, err := p.plan(c, budget, &f)
 	if err != nil {
 		return Plan{}, Report{}, err
 	}
@@ -88,8 +88,8 @@ func (p Planner) Plan(c Costs, budget int64) (Plan, Report, error) {
 		return Plan{}, Report{}, err
 	}
 	r.Bound = r.Time
-	if f.of(plan) > least {
-		r.Bound = min(r.Time, f.bound(c, least))
+	if f.of(plan) > lowerBound {
+		r.Bound = min(r.Time, f.bound(c, lowerBound))
 	}
 	return plan, r, nil
 }
@@ -128,14 +128,14 @@ func (p Planner) planTiers(c Costs, budget int64, f *forwards) (Plan, Report, er
 }
 
 // plan returns a plan and a lower bound of the work of all plans.
-func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int64, err error) {
+func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, lowerBound int64, err error) {
 	n := len(c.Stages)
-	least = f.minWork(c, budget)
+	lowerBound = f.minWork(c, budget)
 	switch p.Method {
 	case MethodFit:
 		plan, err = Fit(c, budget)
 		if n <= fitStages {
-			least = f.of(plan)
+			lowerBound = f.of(plan)
 		}
 	case MethodExact:
 		limit := p.States
@@ -144,7 +144,7 @@ func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int6
 		}
 		var s solution
 		s, err = exact(c, budget, limit)
-		plan, least = s.plan, max(least, s.least)
+		plan, lowerBound = s.plan, max(lowerBound, s.lowerBound)
 	case MethodRotor:
 		plan, err = Rotor(c, budget)
 	case MethodRevolve:
@@ -160,7 +160,7 @@ func (p Planner) plan(c Costs, budget int64, f *forwards) (plan Plan, least int6
 	case MethodRecomputeAll:
 		plan, err = quickest(c, budget, []family{revolve.family(n, 1, 1)})
 	}
-	return plan, least, err
+	return plan, lowerBound, err
 }
 
 // Gap returns the share by which the time exceeds the bound: 0.1 is 10 %. It is 0

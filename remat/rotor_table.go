@@ -9,9 +9,9 @@ import (
 // a stage.
 func (r *rotor) solve(limit int, budgets ...int64) {
 	left := make([]int64, len(budgets)) // for the whole chain
-	most := r.enough(0)
+	high := r.enough(0)
 	for i, b := range budgets {
-		left[i] = min(b-r.c.Input, most)
+		left[i] = min(b-r.c.Input, high)
 	}
 	if !r.allAmounts(left, limit) {
 		r.someAmounts(left, limit)
@@ -29,9 +29,9 @@ func (r *rotor) allAmounts(left []int64, limit int) bool {
 	r.amounts[0] = left
 	var earlier, scratch []int64 // amounts of all stages before s
 	for s := 1; s < r.n; s++ {
-		least, most := slices.Min(r.need[s]), r.enough(s)
+		low, high := slices.Min(r.need[s]), r.enough(s)
 		earlier, scratch = merge(scratch[:0], earlier, r.amounts[s-1], 0), earlier
-		list := merge(nil, less(earlier, r.c.value(s), least, most), less(r.amounts[s-1], r.c.Stages[s-1].Saved, least, most), least)
+		list := merge(nil, less(earlier, r.c.value(s), low, high), less(r.amounts[s-1], r.c.Stages[s-1].Saved, low, high), low)
 		if len(list) > limit || len(earlier) > 16*limit {
 			return false
 		}
@@ -43,14 +43,14 @@ func (r *rotor) allAmounts(left []int64, limit int) bool {
 // enough returns an amount from which on no stage from s on needs to be run
 // twice.
 func (r *rotor) enough(s int) int64 {
-	var held, most int64
+	var held, high int64
 	for k := s; k < r.n; k++ {
 		for t := k; t < r.n; t++ {
-			most = max(most, held+r.saveNeed(k, t))
+			high = max(high, held+r.saveNeed(k, t))
 		}
 		held += r.c.Stages[k].Saved
 	}
-	return most
+	return high
 }
 
 // someAmounts lists left for the first stage. For each other stage it lists about limit
@@ -58,25 +58,25 @@ func (r *rotor) enough(s int) int64 {
 // budget the amounts have one distance. For several budgets, the distances between lower
 // amounts shrink in proportion to the amounts.
 func (r *rotor) someAmounts(left []int64, limit int) {
-	least, most := r.need[0][0], left[len(left)-1]
+	low, high := r.need[0][0], left[len(left)-1]
 	for _, need := range r.need {
-		least = min(least, slices.Min(need))
+		low = min(low, slices.Min(need))
 	}
-	distance, ratio := (most-least)/int64(limit), float64(most)
+	distance, ratio := (high-low)/int64(limit), float64(high)
 	if len(left) > 1 {
 		distance *= 2
-		ratio = math.Pow(float64(most)/float64(max(least, 1)), 2/float64(limit)) - 1
+		ratio = math.Pow(float64(high)/float64(max(low, 1)), 2/float64(limit)) - 1
 	}
 	var list []int64
-	for a := least; a < most; {
+	for a := low; a < high; {
 		list = append(list, a)
 		step := max(1, int64(min(float64(distance), float64(a)*ratio)))
-		if step >= most-a {
+		if step >= high-a {
 			break
 		}
 		a += step
 	}
-	list = append(list, most)
+	list = append(list, high)
 	r.amounts[0] = left
 	for s := 1; s < r.n; s++ {
 		needs := slices.Sorted(slices.Values(r.need[s]))
@@ -86,23 +86,23 @@ func (r *rotor) someAmounts(left []int64, limit int) {
 
 // less returns the amounts of list less size. It leaves out results below least and
 // limits the others to most.
-func less(list []int64, size, least, most int64) []int64 {
+func less(list []int64, size, low, high int64) []int64 {
 	var l []int64
 	for _, a := range list {
-		if a -= size; a >= least {
-			l = append(l, min(a, most))
+		if a -= size; a >= low {
+			l = append(l, min(a, high))
 		}
 	}
 	return l
 }
 
 // merge appends the amounts of two ascending lists that are at least least, each once.
-func merge(to, a, b []int64, least int64) []int64 {
+func merge(to, a, b []int64, low int64) []int64 {
 	for len(a)+len(b) > 0 {
 		if len(a) == 0 || len(b) > 0 && b[0] < a[0] {
 			a, b = b, a
 		}
-		if v := a[0]; v >= least && (len(to) == 0 || v > to[len(to)-1]) {
+		if v := a[0]; v >= low && (len(to) == 0 || v > to[len(to)-1]) {
 			to = append(to, v)
 		}
 		a = a[1:]
@@ -208,7 +208,7 @@ func split(best []int64, again int64, right *rotorPart, indices []int32, left *r
 }
 
 // atLeast returns the index of the first amount from least on.
-func atLeast(amounts []int64, least int64) int {
-	i, _ := slices.BinarySearch(amounts, least)
+func atLeast(amounts []int64, low int64) int {
+	i, _ := slices.BinarySearch(amounts, low)
 	return i
 }

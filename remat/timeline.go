@@ -36,7 +36,7 @@ func (r Report) fits(p Plan, w io.Writer) error {
 	return nil
 }
 
-// The size of a chart, and the room around the plot, in points.
+// The size of a chart, and the margins of the plot, in points.
 const (
 	chartWidth, chartHeight = 720, 320
 	marginLeft, marginTop   = 80, 40
@@ -72,10 +72,10 @@ func (r Report) WriteSVG(w io.Writer, p Plan, title string) error {
 		fmt.Fprintf(b, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" fill="%s"><title>%d %v: %d bytes</title></rect>`+"\n",
 			marginLeft+float64(i)*step, marginTop+plotHeight-height, max(step, 0.01), height, color, i, p.Ops[i], t.Peak)
 	}
-	write := func(x, y, room int, anchor, text string) {
+	write := func(x, y, width int, anchor, text string) {
 		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s"`, x, y, anchor)
-		if wide := fontWidth * chartFont * float64(utf8.RuneCountInString(text)); wide > float64(room) {
-			fmt.Fprintf(b, ` textLength="%d" lengthAdjust="spacingAndGlyphs"`, room)
+		if wide := fontWidth * chartFont * float64(utf8.RuneCountInString(text)); wide > float64(width) {
+			fmt.Fprintf(b, ` textLength="%d" lengthAdjust="spacingAndGlyphs"`, width)
 		}
 		b.WriteByte('>')
 		escape(b, text)

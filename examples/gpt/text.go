@@ -79,14 +79,14 @@ func filesBelow(ctx context.Context, path string, keep func(name string) bool, m
 func scatter(files []string) []string {
 	slices.Sort(files)
 	type at struct {
-		place uint32
-		name  string
+		position uint32
+		name     string
 	}
 	order := make([]at, len(files))
 	for i, name := range files {
 		order[i] = at{uint32(i) * 2654435769, name} // 2^32/φ
 	}
-	slices.SortStableFunc(order, func(a, b at) int { return cmp.Compare(a.place, b.place) })
+	slices.SortStableFunc(order, func(a, b at) int { return cmp.Compare(a.position, b.position) })
 	for i := range order {
 		files[i] = order[i].name
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// disk is a file that saved sets are copied to, each to a place of its own, in the
+// disk is a file that saved sets are copied to, each to a range of its own, in the
 // background.
 type disk struct {
 	file *os.File
 	next int64
-	free map[int64][]int64 // places by size
+	free map[int64][]int64 // offsets by size
 }
 
 // newDisk makes a temporary file.
@@ -42,8 +42,8 @@ func store[V any](d *disk, vectors [][]float32, allocate func() (V, [][]float32)
 	for _, v := range vectors {
 		c.size += bytesOf(v)
 	}
-	if places := d.free[c.size]; len(places) > 0 {
-		c.at, d.free[c.size] = places[len(places)-1], places[:len(places)-1]
+	if offsets := d.free[c.size]; len(offsets) > 0 {
+		c.at, d.free[c.size] = offsets[len(offsets)-1], offsets[:len(offsets)-1]
 	} else {
 		c.at, d.next = d.next, d.next+c.size
 	}

@@ -117,8 +117,8 @@ func decode(text []byte) (*header, error) {
 	names := make([]string, len(h.Parts))
 	for i, p := range h.Parts {
 		names[i] = p.Name
-		if least := prefixSize(p.Name) + sha256.Size; p.Size < least || p.Size > maxPart {
-			return nil, fmt.Errorf("parts[%d]: a file of %d bytes, want %d to %d", i, p.Size, least, int64(maxPart))
+		if minSize := prefixSize(p.Name) + sha256.Size; p.Size < minSize || p.Size > maxPart {
+			return nil, fmt.Errorf("parts[%d]: a file of %d bytes, want %d to %d", i, p.Size, minSize, int64(maxPart))
 		}
 	}
 	if err := h.check(names); err != nil {

@@ -41,11 +41,11 @@ func TestReplace(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 0o600, info.Mode().Perm()&0o600)
 
-	noRoom := errors.New("no room")
+	errFull := errors.New("no room")
 	require.ErrorIs(t, Replace(path, func(w io.Writer) error {
 		_, err := w.Write(make([]byte, 1000))
-		return errors.Join(err, noRoom)
-	}), noRoom)
+		return errors.Join(err, errFull)
+	}), errFull)
 	is("second")
 
 	other := filepath.Join(dir, "other")

@@ -275,28 +275,28 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 	old := s.old
 	if inPlace && old == 1 {
 		for i := direct; i < s.panels; i++ {
-			s.place(lo, lines, i, direct).load()
+			s.part(lo, lines, i, direct).load()
 		}
 		old = 0
 	}
 	s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, old != s.old)
 	for i := direct; i < s.panels; i++ {
-		p := s.place(lo, lines, i, direct)
+		p := s.part(lo, lines, i, direct)
 		s.kern.Finish(s.c, p.row, p.col, p.rows, p.cols, s.alpha, p.sums, old)
 	}
 }
 
-// place is the part of C that two panels give, and its sums.
-type place struct {
+// panelPair is the part of C that two panels give, and its sums.
+type panelPair struct {
 	c                    Matrix
 	row, col, rows, cols int
 	sums                 []float32
 }
 
-// place returns the place of lines from lo on of the shared operand and panel i of the
+// part returns the part of lines from lo on of the shared operand and panel i of the
 // strip. The strip's sums begin with panel first.
-func (s *pairStrip) place(lo, lines, i, first int) place {
-	p := place{s.c, s.lo + i*panelLines, lo, min(panelLines, s.lines-i*panelLines), lines, s.sums[(i-first)*stepLen:][:stepLen]}
+func (s *pairStrip) part(lo, lines, i, first int) panelPair {
+	p := panelPair{s.c, s.lo + i*panelLines, lo, min(panelLines, s.lines-i*panelLines), lines, s.sums[(i-first)*stepLen:][:stepLen]}
 	if s.sharesA {
 		p.row, p.col, p.rows, p.cols = p.col, p.row, p.cols, p.rows
 	}
@@ -304,7 +304,7 @@ func (s *pairStrip) place(lo, lines, i, first int) place {
 }
 
 // load sets the sums to what a C of float32 holds.
-func (p place) load() {
+func (p panelPair) load() {
 	x := p.c.floats().at(p.row, p.col)
 	for i := range p.rows {
 		copy(p.sums[i*panelLines:], x.at(i, 0).x[:p.cols])

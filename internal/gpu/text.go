@@ -100,7 +100,7 @@ func (t *texter) include(from, name string) error {
 
 // find returns an included file under the name that identifies it.
 func (t *texter) find(from, name string) (file, text string, err error) {
-	for _, place := range []struct {
+	for _, candidate := range []struct {
 		files fs.FS
 		name  string
 	}{
@@ -108,12 +108,12 @@ func (t *texter) find(from, name string) (file, text string, err error) {
 		{t.source, path.Clean(name)},
 		{Include, path.Join("include", name)},
 	} {
-		if !fs.ValidPath(place.name) {
+		if !fs.ValidPath(candidate.name) {
 			continue
 		}
-		data, err := fs.ReadFile(place.files, place.name)
+		data, err := fs.ReadFile(candidate.files, candidate.name)
 		if err == nil {
-			return place.name, string(data), nil
+			return candidate.name, string(data), nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return "", "", err

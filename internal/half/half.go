@@ -180,11 +180,11 @@ func f16AtRandom(x float32, draw uint32) snug.Float16 {
 	if x != x {
 		return Float32ToF16(x)
 	}
-	const least = 113 // the exponent of 2^-14
+	const minExponent = 113 // the exponent of 2^-14
 	b := math.Float32bits(x)
 	exponent := b >> 23 & 0xff
-	significand := (b&0x7fffff | 0x800000) << 3 >> (max(exponent, least) - exponent)
-	h := (max(exponent, least)-least)<<10 + (significand+draw)>>16
+	significand := (b&0x7fffff | 0x800000) << 3 >> (max(exponent, minExponent) - exponent)
+	h := (max(exponent, minExponent)-minExponent)<<10 + (significand+draw)>>16
 	return snug.Float16(b>>16&0x8000 | min(h, 0x7c00))
 }
 

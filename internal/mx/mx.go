@@ -29,9 +29,9 @@ const (
 	// NaN is the scale byte of a block with a NaN or an infinity.
 	NaN = 255
 
-	least = 7   // scale byte
-	bias  = 133 // of a scale byte, less which it is the exponent of a step
-	top   = 127 // code
+	minScale = 7   // scale byte
+	bias     = 133 // of a scale byte, less which it is the exponent of a step
+	top      = 127 // code
 )
 
 // Kernels code and decode whole blocks: len(scales) of them, with Block times as
@@ -80,7 +80,7 @@ func encode(codes, scales []uint8, x []float32) {
 		for _, v := range block {
 			largest = max(largest, math.Float32bits(v)&0x7fffffff)
 		}
-		s := max(largest>>23, least)
+		s := max(largest>>23, minScale)
 		scales[b] = uint8(s)
 		out := codes[b*Block:][:Block]
 		if s == NaN {

@@ -19,7 +19,7 @@ func definition(x []float32) (codes []uint8, scale uint8) {
 		}
 		largest = max(largest, math.Abs(float64(v)))
 	}
-	scale = least
+	scale = minScale
 	if largest >= 0x1p-120 {
 		scale = uint8(math.Floor(math.Log2(largest)) + 127)
 	}

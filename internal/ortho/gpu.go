@@ -69,9 +69,9 @@ func (m *queued) normalize(work driver.Mem) error {
 		return err
 	}
 	scale := struct {
-		n     uint64
-		parts uint32
-		least float32
+		n        uint64
+		parts    uint32
+		smallest float32
 	}{uint64(n), uint32(parts), eps}
 	return m.launch("ortho_scale", gpu.Grid(n, 4*threads), m.x, floats(work, 0, 2*parts), gpu.Params(&scale))
 }

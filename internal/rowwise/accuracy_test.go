@@ -81,7 +81,7 @@ func TestExpLimits(t *testing.T) {
 func TestExp2Error(t *testing.T) {
 	var x []float32
 	for _, v := range float32s(4099, 128) {
-		if v >= leastPower && v < 128 {
+		if v >= minExponent && v < 128 {
 			x = append(x, v)
 		}
 	}
@@ -95,7 +95,7 @@ func TestExp2Error(t *testing.T) {
 			worst := 0.0
 			for i, v := range x {
 				exact := float64(scale) * float64(v/scale) // one product is exact in float64
-				if exact < leastPower+0.1 || exact > 127.9 {
+				if exact < minExponent+0.1 || exact > 127.9 {
 					continue
 				}
 				slack := 0.0
@@ -112,8 +112,8 @@ func TestExp2Error(t *testing.T) {
 func TestExp2Limits(t *testing.T) {
 	below := math.Nextafter32
 	for _, c := range []struct{ x, want float32 }{
-		{0, 1}, {float32(math.Copysign(0, -1)), 1}, {1e-40, 1}, {3, 8}, {-3, 0.125}, {127, 0x1p127}, {leastPower, 0x1p-100},
-		{below(leastPower, -200), 0}, {-126, 0}, {-127, 0}, {-1e30, 0}, {-inf, 0}, {128, inf}, {1e30, inf}, {inf, inf},
+		{0, 1}, {float32(math.Copysign(0, -1)), 1}, {1e-40, 1}, {3, 8}, {-3, 0.125}, {127, 0x1p127}, {minExponent, 0x1p-100},
+		{below(minExponent, -200), 0}, {-126, 0}, {-127, 0}, {-1e30, 0}, {-inf, 0}, {128, inf}, {1e30, inf}, {inf, inf},
 	} {
 		eachTier(t, func(t *testing.T, k tier) {
 			row := []float32{c.x}

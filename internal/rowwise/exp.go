@@ -81,15 +81,15 @@ func exp2(x float32) float32 {
 	return math.Float32frombits(math.Float32bits(p) + math.Float32bits(t)<<23)
 }
 
-// leastPower is the exponent below which Exp2Sum has 0.
-const leastPower = -100
+// minExponent is the exponent below which Exp2Sum has 0.
+const minExponent = -100
 
 func exp2Sum(row []float32, scale, base float32) (sum float32) {
 	var lanes [4]float32
 	for i, x := range row {
 		x = float32(scale*x) - base
 		y := float32(0)
-		if !(x < leastPower) {
+		if !(x < minExponent) {
 			y = exp2(x)
 		}
 		row[i] = y

@@ -52,7 +52,7 @@ func scaleAVX2(dst []float32, src []float32, a float32)
 // scaleAboveAVX2 is scaleAbove, on vectors.
 //
 //go:noescape
-func scaleAboveAVX2(x []float32, a float32, least float32)
+func scaleAboveAVX2(x []float32, a float32, threshold float32)
 
 // axpbyAVX2 is axpby, on vectors.
 //
@@ -112,7 +112,7 @@ func scaleAVX512(dst []float32, src []float32, a float32)
 // scaleAboveAVX512 is scaleAbove, on vectors.
 //
 //go:noescape
-func scaleAboveAVX512(x []float32, a float32, least float32)
+func scaleAboveAVX512(x []float32, a float32, threshold float32)
 
 // axpbyAVX512 is axpby, on vectors.
 //

@@ -936,14 +936,14 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleAboveAVX2(x []float32, a float32, least float32)
+// func scaleAboveAVX2(x []float32, a float32, threshold float32)
 // Requires: AVX, MMX+
 TEXT ·scaleAboveAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
 	XORQ         DX, DX
 	VBROADCASTSS a+24(FP), Y0
-	VBROADCASTSS least+28(FP), Y1
+	VBROADCASTSS threshold+28(FP), Y1
 
 vectors:
 	CMPQ       CX, $0x00000008
@@ -1692,14 +1692,14 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleAboveAVX512(x []float32, a float32, least float32)
+// func scaleAboveAVX512(x []float32, a float32, threshold float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·scaleAboveAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x_base+0(FP), AX
 	MOVQ         x_len+8(FP), CX
 	XORQ         DX, DX
 	VBROADCASTSS a+24(FP), Z0
-	VBROADCASTSS least+28(FP), Z1
+	VBROADCASTSS threshold+28(FP), Z1
 
 vectors:
 	CMPQ       CX, $0x00000010

@@ -52,7 +52,7 @@ func scaleNEON(dst, src []float32, a float32)
 // scaleAboveNEON is scaleAbove, on vectors.
 //
 //go:noescape
-func scaleAboveNEON(x []float32, a, least float32)
+func scaleAboveNEON(x []float32, a, threshold float32)
 
 // axpbyNEON is axpby, on vectors.
 //

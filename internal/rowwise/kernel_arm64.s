@@ -705,13 +705,13 @@ single:
 done:
 	RET
 
-// func scaleAboveNEON(x []float32, a, least float32)
+// func scaleAboveNEON(x []float32, a, threshold float32)
 TEXT ·scaleAboveNEON(SB), NOSPLIT|NOFRAME, $0-32
 	MOVD x_base+0(FP), R0
 	MOVD x_len+8(FP), R1
 	FMOVS a+24(FP), F0
 	WORD $0x4e040400 // dup v0.4s, v0.s[0]
-	FMOVS least+28(FP), F1
+	FMOVS threshold+28(FP), F1
 	WORD $0x4e040421 // dup v1.4s, v1.s[0]
 group:
 	CMP $16, R1

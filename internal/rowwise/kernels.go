@@ -64,7 +64,7 @@ type Kernels struct {
 
 	// ScaleAbove replaces x[i] by a·x[i] where it is at least the positive
 	// least, or NaN, and by 0 elsewhere.
-	ScaleAbove func(x []float32, a, least float32)
+	ScaleAbove func(x []float32, a, threshold float32)
 
 	// Fence makes what Rows wrote around the caches visible to the goroutines that
 	// the caller synchronizes with next.

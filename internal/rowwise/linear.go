@@ -12,9 +12,9 @@ func addScaled(acc, x []float32, alpha float32, _, _ []float32) {
 	}
 }
 
-func scaleAbove(x []float32, a, least float32) {
+func scaleAbove(x []float32, a, threshold float32) {
 	for i, v := range x {
-		if v < least {
+		if v < threshold {
 			x[i] = 0
 		} else {
 			x[i] = a * v

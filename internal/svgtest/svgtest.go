@@ -51,7 +51,7 @@ func TextsFit(t testing.TB, svg []byte) {
 		case e.Name.Local == "text":
 			var words string
 			require.NoError(t, d.DecodeElement(&words, &e))
-			texts = append(texts, place(t, e, words))
+			texts = append(texts, layOut(t, e, words))
 		}
 	}
 	require.NotEmpty(t, texts)
@@ -64,7 +64,7 @@ func TextsFit(t testing.TB, svg []byte) {
 	}
 }
 
-func place(t testing.TB, e xml.StartElement, words string) text {
+func layOut(t testing.TB, e xml.StartElement, words string) text {
 	p := text{words: words, y: number(t, attribute(e, "y")), size: 12}
 	if size := attribute(e, "font-size"); size != "" {
 		p.size = number(t, size)

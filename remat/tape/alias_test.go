@@ -109,9 +109,9 @@ func TestTakeAndBanish(t *testing.T) {
 	require.NoError(t, s.get(w))
 	require.ErrorContains(t, s.take(y), "others may be recomputed from it, and one of its operands is banished")
 	_, err := s.do(op, 4)
-	var room *BudgetError
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(4+16), room.Minimum, "y cannot be computed again")
+	var tooSmall *BudgetError
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, int64(4+16), tooSmall.Minimum, "y cannot be computed again")
 
 	half := s.mustAlias(w)
 	require.ErrorContains(t, s.take(w), "1 more that share its memory are not freed")

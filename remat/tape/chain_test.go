@@ -102,9 +102,9 @@ func TestChainMinimum(t *testing.T) {
 	require.Greater(t, stats.Recomputed, 5*n)
 
 	_, err = chainPass(t, n, Options[int]{Budget: 3, MaxRecompute: math.Inf(1)})
-	var room *BudgetError
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, BudgetError{Operation: "backward", Budget: 3, Minimum: 4}, *room)
+	var tooSmall *BudgetError
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, BudgetError{Operation: "backward", Budget: 3, Minimum: 4}, *tooSmall)
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 	require.EqualError(t, err, `tape: operation "backward" does not fit in 3 bytes, the smallest budget that works for it is 4 bytes: `+snug.ErrNoMemory.Error())
 

@@ -207,9 +207,9 @@ func TestLoadTooLarge(t *testing.T) {
 	for key := range s.w.copies {
 		s.w.copies[key] = make([]float32, 3)
 	}
-	var room *BudgetError
-	require.ErrorAs(t, s.get(y), &room)
-	require.Equal(t, BudgetError{Operation: "y", Budget: 8, Minimum: 12}, *room)
+	var tooSmall *BudgetError
+	require.ErrorAs(t, s.get(y), &tooSmall)
+	require.Equal(t, BudgetError{Operation: "y", Budget: 8, Minimum: 12}, *tooSmall)
 	s.checkAccount()
 	require.Zero(t, s.tape.Stats().Loaded)
 	for key := range s.w.copies {

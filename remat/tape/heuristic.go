@@ -57,7 +57,7 @@ const preferFactor = 16
 // victim returns what to evict next, nil if there is nothing, and how many
 // bytes cannot be evicted.
 func (t *Tape[V]) victim() (best *storage[V], kept int64) {
-	least := math.Inf(1)
+	lowest := math.Inf(1)
 	for _, s := range t.live {
 		if !s.evictable() {
 			kept += s.bytes
@@ -70,8 +70,8 @@ func (t *Tape[V]) victim() (best *storage[V], kept int64) {
 		if !s.spent {
 			score = t.score(s)
 		}
-		if best == nil || score < least || score == least && s.id < best.id {
-			best, least = s, score
+		if best == nil || score < lowest || score == lowest && s.id < best.id {
+			best, lowest = s, score
 		}
 	}
 	return best, kept

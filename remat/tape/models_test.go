@@ -183,9 +183,9 @@ func TestModels(t *testing.T) {
 
 // requireTooSmall checks an error that a budget was too small for.
 func requireTooSmall(t require.TestingT, o Options[[]float32], err error) {
-	var room *BudgetError
-	if errors.As(err, &room) {
-		require.Greater(t, room.Minimum, o.Budget)
+	var tooSmall *BudgetError
+	if errors.As(err, &tooSmall) {
+		require.Greater(t, tooSmall.Minimum, o.Budget)
 		return
 	}
 	var thrash *ThrashError

@@ -42,9 +42,9 @@ func isTransparent(t *rapid.T) {
 		before := len(s.tape.live) + s.tape.Stats().Values
 		err := act(t, s, declared)
 		if err != nil {
-			var room *BudgetError
-			require.True(t, errors.As(err, &room) || errors.Is(err, snug.ErrConfig), "%v", err)
-			require.True(t, room == nil || room.Minimum > budget, "%v", err)
+			var tooSmall *BudgetError
+			require.True(t, errors.As(err, &tooSmall) || errors.Is(err, snug.ErrConfig), "%v", err)
+			require.True(t, tooSmall == nil || tooSmall.Minimum > budget, "%v", err)
 			require.GreaterOrEqual(t, before, s.tape.Stats().Values)
 		}
 		s.checkAccount()

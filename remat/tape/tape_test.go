@@ -60,7 +60,7 @@ func TestRecomputesInCascade(t *testing.T) {
 
 // TestRoom: what does not fit fails before anything is evicted, and fits
 // under the budget that the error names.
-func TestRoom(t *testing.T) {
+func TestMinimum(t *testing.T) {
 	pass := func(budget int64) error {
 		s := newTestTape(t, budget, nil)
 		defer s.finish()
@@ -73,15 +73,15 @@ func TestRoom(t *testing.T) {
 		}
 		return err
 	}
-	var room *BudgetError
-	require.ErrorAs(t, pass(39), &room)
-	require.Equal(t, BudgetError{Operation: "z", Budget: 39, Minimum: 8 + 20 + 12}, *room, "y can go, x is counted once")
-	require.NoError(t, pass(room.Minimum))
+	var tooSmall *BudgetError
+	require.ErrorAs(t, pass(39), &tooSmall)
+	require.Equal(t, BudgetError{Operation: "z", Budget: 39, Minimum: 8 + 20 + 12}, *tooSmall, "y can go, x is counted once")
+	require.NoError(t, pass(tooSmall.Minimum))
 
 	s := newTestTape(t, 11, nil)
 	_, err := s.input(3)
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, BudgetError{Operation: "input 0", Budget: 11, Minimum: 12}, *room)
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, BudgetError{Operation: "input 0", Budget: 11, Minimum: 12}, *tooSmall)
 
 	// Between Get and done a value stays.
 	x := s.mustInput(1)
@@ -89,8 +89,8 @@ func TestRoom(t *testing.T) {
 	_, done, err := s.tape.Get(s.ctx, y.Value)
 	require.NoError(t, err)
 	_, err = s.do(Op{Name: "z"}, 1, x)
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(12), room.Minimum)
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, int64(12), tooSmall.Minimum)
 	done()
 	s.mustDo(Op{Name: "z"}, 1, x)
 	require.Equal(t, "-", inMemory(y))
@@ -114,9 +114,9 @@ func TestUndeclared(t *testing.T) {
 	require.Equal(t, int64(20), s.tape.Stats().Peak)
 	unknown.Extra = 4
 	_, err := s.do(unknown, 2, x)
-	var room *BudgetError
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(4+8+4), room.Minimum)
+	var tooSmall *BudgetError
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, int64(4+8+4), tooSmall.Minimum)
 	s.finish()
 }
 
@@ -141,9 +141,9 @@ func TestPoliciesDecide(t *testing.T) {
 	// 12 bytes are left beside x and keep, which not even a cheap value gets.
 	require.NoError(t, s.free(y))
 	_, err := s.do(Op{Name: "large", Cost: 1e9}, 4, x)
-	var room *BudgetError
-	require.ErrorAs(t, err, &room)
-	require.Equal(t, int64(24), room.Minimum)
+	var tooSmall *BudgetError
+	require.ErrorAs(t, err, &tooSmall)
+	require.Equal(t, int64(24), tooSmall.Minimum)
 
 	// Of two that are alike, the preferred one goes first, unless it costs more.
 	saved := s.mustDo(Op{Name: "saved", Cost: 1}, 1)
@@ -260,7 +260,7 @@ func TestLadder(t *testing.T) {
 
 // TestBanishMakesRoom: recomputing one consumer stores what is computed from
 // another, which is forgotten then.
-func TestBanishMakesRoom(t *testing.T) {
+func TestBanishFreesMemory(t *testing.T) {
 	s := newTestTape(t, 16, byValue)
 	x := s.mustInput(1)
 	one := s.mustDo(Op{Name: "one"}, 2, x)
@@ -395,7 +395,7 @@ func TestSizes(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, `value of "x" has -1 bytes`)
 	_, err = tape.Do(t.Context(), Op{Name: "y", Bytes: math.MaxInt64}, run)
-	var room *BudgetError
-	require.True(t, errors.As(err, &room))
-	require.Equal(t, int64(math.MaxInt64), room.Minimum)
+	var tooSmall *BudgetError
+	require.True(t, errors.As(err, &tooSmall))
+	require.Equal(t, int64(math.MaxInt64), tooSmall.Minimum)
 }

@@ -135,13 +135,13 @@ func (e *power2) of(x reg.VecVirtual) reg.VecVirtual {
 	return p
 }
 
-// leastPower is the leastPower of internal/rowwise.
-const leastPower = -100
+// minExponent equals the constant of internal/rowwise.
+const minExponent = -100
 
 func exp2Sum(wide bool) {
 	f := begin(wide, "exp2Sum", "is exp2Sum, on vectors.",
 		"func(row []float32, scale, base float32) (sum float32)", "row")
-	scale, base, high, e := f.scalar("scale"), f.scalar("base"), f.constant(128), f.newPower2(leastPower)
+	scale, base, high, e := f.scalar("scale"), f.scalar("base"), f.constant(128), f.newPower2(minExponent)
 	acc := f.accumulators(1)
 	f.loop(1, func(u int) {
 		x := f.load("row", u)

@@ -40,17 +40,17 @@ func addScaled(k kind) {
 
 // scaleAbove keeps NaNs.
 func scaleAbove(wide bool) {
-	f := begin(wide, "scaleAbove", "is scaleAbove, on vectors.", "func(x []float32, a, least float32)", "x")
-	a, least := f.scalar("a"), f.scalar("least")
+	f := begin(wide, "scaleAbove", "is scaleAbove, on vectors.", "func(x []float32, a, threshold float32)", "x")
+	a, threshold := f.scalar("a"), f.scalar("threshold")
 	f.loop(1, func(u int) {
 		x := f.load("x", u)
 		if wide {
 			kept := K()
-			VCMPPS(notBelow, least, x, kept)
+			VCMPPS(notBelow, threshold, x, kept)
 			VMULPS_Z(a, x, kept, x)
 		} else {
 			kept := YMM()
-			VCMPPS(notBelow, least, x, kept)
+			VCMPPS(notBelow, threshold, x, kept)
 			VMULPS(a, x, x)
 			VANDPS(kept, x, x)
 		}

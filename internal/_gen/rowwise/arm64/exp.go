@@ -61,27 +61,27 @@ func expSum(file *File) {
 }
 
 // power2 returns what computes 2^x for x ≤ 128, as exp2 of internal/rowwise does, 0 below
-// least, −126 at least.
-func power2(f *Func, least float32) func(x V) V {
-	low := f.Constant(least)
+// low, −126 at least.
+func power2(f *Func, low float32) func(x V) V {
+	lowest := f.Constant(low)
 	coefficients := constants(f, 0.0001559467754900736, 0.001340664390501221,
 		0.009617692974894307, 0.05550310550995927, 0.24022652782876044, 0.6931472149680394, 1)
 	return func(x V) V {
 		n, r, small := f.V(), f.V(), f.V()
 		f.Do(FRINTN(n, x), FSUB(r, x, n))
 		p := horner(f, r, coefficients)
-		f.Do(FCMGT(small, low, x), FCVTNS(n, n), SHL(n, n, 23), ADD(p, p, n), BIC(p, p, small))
+		f.Do(FCMGT(small, lowest, x), FCVTNS(n, n), SHL(n, n, 23), ADD(p, p, n), BIC(p, p, small))
 		return p
 	}
 }
 
-// leastPower is the leastPower of internal/rowwise.
-const leastPower = -100
+// minExponent equals the constant of internal/rowwise.
+const minExponent = -100
 
 func exp2Sum(file *File) {
 	f := begin(file, "exp2Sum", "func(row []float32, scale, base float32) (sum float32)")
 	l := f.Loop("row").Keeping()
-	scale, base, high, exp2, acc := f.Scalar("scale"), f.Scalar("base"), f.Constant(128), power2(f, leastPower), f.Zeros(1)
+	scale, base, high, exp2, acc := f.Scalar("scale"), f.Scalar("base"), f.Constant(128), power2(f, minExponent), f.Zeros(1)
 	l.Each(1, func(u int) {
 		x := l.Load("row", u)
 		f.Do(FMUL(x, x, scale)) // rounded as in maximum, so that the greatest has weight 1

@@ -34,11 +34,11 @@ func scale(file *File) {
 }
 
 func scaleAbove(file *File) {
-	f := begin(file, "scaleAbove", "func(x []float32, a, least float32)")
-	l, a, least := f.Loop("x"), f.Scalar("a"), f.Scalar("least")
+	f := begin(file, "scaleAbove", "func(x []float32, a, threshold float32)")
+	l, a, threshold := f.Loop("x"), f.Scalar("a"), f.Scalar("threshold")
 	l.Each(4, func(u int) {
 		x, below := l.Load("x", u), f.V()
-		f.Do(FCMGT(below, least, x), FMUL(x, x, a), BIC(x, x, below))
+		f.Do(FCMGT(below, threshold, x), FMUL(x, x, a), BIC(x, x, below))
 		l.Store(x, "x", u)
 	})
 	f.Return()
