@@ -10,8 +10,8 @@ import (
 
 // TestAllocations has what a training step calls.
 func TestAllocations(t *testing.T) {
-	g, half := randoms(1, 2*chunk), make([]snug.Float16, 2*chunk)
-	grads := walk(slice("a", g))
+	g, half := kerneltest.Uniform(1, 2*chunk), make([]snug.Float16, 2*chunk)
+	grads := kerneltest.Walk(kerneltest.Slice("a", g))
 	sum := float32(0)
 	visit := func(_ string, g snug.View) bool { sum += g.Float32s()[0]; return true }
 	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {

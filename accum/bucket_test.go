@@ -130,7 +130,7 @@ func reduceRanks(t *testing.T, p kerneltest.Backend, params []Param, size, micro
 		for m := range micros {
 			weight := float64(rank*m + 1)
 			weights += weight
-			for i, x := range randoms(uint64(10*rank+m), total) {
+			for i, x := range kerneltest.Uniform(uint64(10*rank+m), total) {
 				want[i] += weight * float64(x)
 				bound[i] += weight * math.Abs(float64(x))
 			}
@@ -148,7 +148,7 @@ func reduceRanks(t *testing.T, p kerneltest.Backend, params []Param, size, micro
 	grads := make([][]*kerneltest.Buf[float32], size)
 	for rank := range size {
 		for m := range micros {
-			grads[rank] = append(grads[rank], kerneltest.Put(t, p, randoms(uint64(10*rank+m), total)))
+			grads[rank] = append(grads[rank], kerneltest.Put(t, p, kerneltest.Uniform(uint64(10*rank+m), total)))
 		}
 	}
 	requireRanks(t, size, func(r Reducer) error {
@@ -333,7 +333,7 @@ func TestLocalErrors(t *testing.T) {
 			return r.AllGather(snug.ViewOf(make([]snug.BFloat16, 3)))
 		}, snug.ErrDType},
 		{"a type", func(r Reducer) error { return r.ReduceScatter(snug.ViewOf(make([]snug.Float16, 3))) }, snug.ErrDType},
-		{"a device", func(r Reducer) error { return r.AllReduce(closed(t, 3)) }, snug.ErrDevice},
+		{"a device", func(r Reducer) error { return r.AllReduce(kerneltest.Closed(t, snug.F32, 3)) }, snug.ErrDevice},
 	} {
 		for _, err := range onRanks(t, 3, func(r Reducer) error {
 			first := test.call(r)

@@ -45,7 +45,7 @@ func TestNoiseScale(t *testing.T) {
 					if mode == "into" {
 						addInto(t, w, g)
 					} else {
-						_, err := w.AddAll(walk(slice("w", g)))
+						_, err := w.AddAll(kerneltest.Walk(kerneltest.Slice("w", g)))
 						require.NoError(t, err)
 					}
 					_, err := w.End()
@@ -129,10 +129,10 @@ func moments(t *testing.T, p kerneltest.Backend, dt, acc snug.DType, skip int, o
 	require.Zero(t, w.Moments())
 	sum := 0.0
 	for i, weight := range []float64{3, 5} {
-		a := kerneltest.PutFloats(t, p, dt, randoms(uint64(i), n+skip))
-		b := kerneltest.PutFloats(t, p, dt, randoms(uint64(i+9), 3))
+		a := kerneltest.PutFloats(t, p, dt, kerneltest.Uniform(uint64(i), n+skip))
+		b := kerneltest.PutFloats(t, p, dt, kerneltest.Uniform(uint64(i+9), 3))
 		require.NoError(t, w.Begin(weight))
-		_, err := w.AddAll(walk(named{"b", b.View}, named{"a", after(t, a.View, skip)}))
+		_, err := w.AddAll(kerneltest.Walk(kerneltest.Named{Name: "b", View: b.View}, kerneltest.Named{Name: "a", View: kerneltest.After(t, a.View, skip)}))
 		require.NoError(t, err)
 		_, err = w.End()
 		require.NoError(t, err)

@@ -31,7 +31,7 @@ func refuses(t *testing.T, w *Window) {
 	says(w.Rescale(2))
 	_, _, err := w.Into("a")
 	says(err)
-	_, err = w.AddAll(walk())
+	_, err = w.AddAll(kerneltest.Walk())
 	says(err)
 	_, err = w.End()
 	says(err)
@@ -50,7 +50,7 @@ func refuses(t *testing.T, w *Window) {
 }
 
 // loudWalk panics, or stops, at its call number at, before gradient number before.
-func loudWalk(at, before int, panics bool, grads ...named) iter.Seq2[string, snug.View] {
+func loudWalk(at, before int, panics bool, grads ...kerneltest.Named) iter.Seq2[string, snug.View] {
 	calls := 0
 	return func(yield func(string, snug.View) bool) {
 		calls++
@@ -61,7 +61,7 @@ func loudWalk(at, before int, panics bool, grads ...named) iter.Seq2[string, snu
 				}
 				return
 			}
-			if !yield(g.name, g.view) {
+			if !yield(g.Name, g.View) {
 				return
 			}
 		}
@@ -71,9 +71,9 @@ func loudWalk(at, before int, panics bool, grads ...named) iter.Seq2[string, snu
 // TestLoudWalkers: a walker panics or stops early in each of its walks. After the first,
 // which checks, the call may be repeated, and after others the window is reset.
 func TestLoudWalkers(t *testing.T) {
-	a, b := slice("a", []float32{1}), slice("b", []float32{2})
+	a, b := kerneltest.Slice("a", []float32{1}), kerneltest.Slice("b", []float32{2})
 	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
-		for _, bad := range []named{b, slice("b", []float32{float32(math.NaN())})} {
+		for _, bad := range []kerneltest.Named{b, kerneltest.Slice("b", []float32{float32(math.NaN())})} {
 			for at := 1; at <= 4; at++ {
 				for before := range 2 {
 					w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{NonFinite: overflow})
@@ -90,7 +90,7 @@ func TestLoudWalkers(t *testing.T) {
 						refuses(t, w)
 						require.NoError(t, w.Begin(1))
 					}
-					added, err := w.AddAll(walk(a, b))
+					added, err := w.AddAll(kerneltest.Walk(a, b))
 					if err != nil { // of a micro-batch that is dropped
 						require.Equal(t, DropMicro, overflow)
 						continue
@@ -110,7 +110,7 @@ func TestLoudWalkers(t *testing.T) {
 func TestEarlyStop(t *testing.T) {
 	w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{})
 	require.NoError(t, w.Begin(1))
-	_, err := w.AddAll(loudWalk(2, 1, false, slice("a", []float32{1}), slice("b", []float32{2})))
+	_, err := w.AddAll(loudWalk(2, 1, false, kerneltest.Slice("a", []float32{1}), kerneltest.Slice("b", []float32{2})))
 	require.ErrorIs(t, err, snug.ErrConfig)
 	refuses(t, w)
 }
@@ -124,7 +124,7 @@ func TestDeafWalker(t *testing.T) {
 		yield("b", snug.ViewOf([]float32{1}))
 	})
 	require.ErrorIs(t, err, snug.ErrShape)
-	added, err := w.AddAll(walk(slice("a", []float32{1})))
+	added, err := w.AddAll(kerneltest.Walk(kerneltest.Slice("a", []float32{1})))
 	require.NoError(t, err)
 	require.True(t, added)
 }
@@ -289,7 +289,7 @@ func TestLoudStreams(t *testing.T) {
 	w := newWindow(t, []Param{{"a", 100}}, Options{Schedule: Constant(2)})
 	begin := func() {
 		require.NoError(t, w.Begin(1))
-		require.NoError(t, w.Add("a", snug.ViewOf(randoms(1, 100))))
+		require.NoError(t, w.Add("a", snug.ViewOf(kerneltest.Uniform(1, 100))))
 		_, err := w.End()
 		require.NoError(t, err)
 	}

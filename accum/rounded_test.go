@@ -31,13 +31,13 @@ func roundedBits(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int)
 		garbage[i] = nan
 	}
 	buffer := kerneltest.PutFloats(t, p, snug.BF16, append(make([]float32, skip), garbage...))
-	w := one(t, n, Options{Schedule: Constant(4), DType: snug.BF16, Seed: 77, Buffer: after(t, buffer.View, skip)})
+	w := one(t, n, Options{Schedule: Constant(4), DType: snug.BF16, Seed: 77, Buffer: kerneltest.After(t, buffer.View, skip)})
 	want := make([]float32, n)
 	for i, weight := range []float64{3, 1, 2, 0.5} {
-		g := kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), append(special, randoms(uint64(i), n)...)[:n]...))
+		g := kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), append(special, kerneltest.Uniform(uint64(i), n)...)[:n]...))
 		require.NoError(t, w.Begin(weight))
 		if i != 2 {
-			require.NoError(t, w.Add("w", after(t, g.View, skip)))
+			require.NoError(t, w.Add("w", kerneltest.After(t, g.View, skip)))
 		}
 		alpha, beta := w.alpha, w.beta
 		_, err := w.End()

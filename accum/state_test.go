@@ -27,7 +27,7 @@ func script(t require.TestingT, p kerneltest.Backend, n int) []func(w *Window) {
 	tb, _ := t.(testing.TB)
 	var steps []func(w *Window)
 	for i := range 5 {
-		a, b := randoms(uint64(i), 3), randoms(uint64(i+10), n)
+		a, b := kerneltest.Uniform(uint64(i), 3), kerneltest.Uniform(uint64(i+10), n)
 		va, vb := snug.ViewOf(a), snug.ViewOf(b)
 		if p.Dev != nil {
 			va, vb = kerneltest.Put(tb, p, a).View, kerneltest.Put(tb, p, b).View
@@ -61,7 +61,7 @@ func TestResume(t *testing.T) {
 				step(w)
 			}
 			saved := save(t, w)
-			o.Buffer = kerneltest.Put(t, p, randoms(9, n+3)).View
+			o.Buffer = kerneltest.Put(t, p, kerneltest.Uniform(9, n+3)).View
 			restored := newWindow(t, []Param{{"b", n}, {"a", 3}}, o)
 			require.NoError(t, restored.Begin(5))
 			require.NoError(t, restored.UnmarshalBinary(saved))
@@ -82,7 +82,7 @@ func TestResumeAfterDrop(t *testing.T) {
 	o := Options{Schedule: Constant(2), NonFinite: DropMicro}
 	w := one(t, 2, o)
 	require.NoError(t, w.Begin(1))
-	_, err := w.AddAll(walk(slice("w", []float32{1, nan})))
+	_, err := w.AddAll(kerneltest.Walk(kerneltest.Slice("w", []float32{1, nan})))
 	require.NoError(t, err)
 	restored := one(t, 2, o)
 	require.NoError(t, restored.UnmarshalBinary(save(t, w)))
@@ -136,7 +136,7 @@ func TestStateSize(t *testing.T) {
 
 func TestStateStream(t *testing.T) {
 	w := one(t, 10, Options{})
-	micro(t, w, 1, randoms(1, 10)...)
+	micro(t, w, 1, kerneltest.Uniform(1, 10)...)
 	var b bytes.Buffer
 	n, err := w.WriteTo(&b)
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestStateStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, n, m)
 	require.Equal(t, "tail", b.String())
-	require.Equal(t, randoms(1, 10), mean(t, restored, "w"))
+	require.Equal(t, kerneltest.Uniform(1, 10), mean(t, restored, "w"))
 }
 
 func TestStateErrors(t *testing.T) {
@@ -345,7 +345,7 @@ func resumeEverything(t *testing.T, p kerneltest.Backend, o Options) {
 	}
 	var steps []func(r run)
 	for i := range 8 {
-		a, b := randoms(uint64(i), 2), randoms(uint64(i+10), n)
+		a, b := kerneltest.Uniform(uint64(i), 2), kerneltest.Uniform(uint64(i+10), n)
 		if i == 4 {
 			a[1] = nan
 		}
@@ -358,7 +358,7 @@ func resumeEverything(t *testing.T, p kerneltest.Backend, o Options) {
 		})
 		if o.NonFinite == DropMicro {
 			steps = append(steps, func(r run) {
-				_, err := r.w.AddAll(walk(named{"a", va}, named{"b", vb}))
+				_, err := r.w.AddAll(kerneltest.Walk(kerneltest.Named{Name: "a", View: va}, kerneltest.Named{Name: "b", View: vb}))
 				require.NoError(t, err)
 			})
 		} else {

@@ -46,7 +46,7 @@ func TestNewErrors(t *testing.T) {
 		{"overflow", Options{NonFinite: 7}, snug.ErrConfig},
 		{"buffer type", Options{Buffer: snug.ViewOf(make([]snug.Float16, 3))}, snug.ErrDType},
 		{"buffer length", Options{Buffer: snug.ViewOf(make([]float32, 4))}, snug.ErrShape},
-		{"buffer device", Options{Buffer: closed(t, 3)}, snug.ErrDevice},
+		{"buffer device", Options{Buffer: kerneltest.Closed(t, snug.F32, 3)}, snug.ErrDevice},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestMean(t *testing.T) {
 				require.NoError(t, w.Begin(weight))
 				lo := 0
 				for _, q := range params {
-					g := kerneltest.PutFloats(t, p, dt, randoms(uint64(i*7+q.Len), q.Len))
+					g := kerneltest.PutFloats(t, p, dt, kerneltest.Uniform(uint64(i*7+q.Len), q.Len))
 					require.NoError(t, w.Add(q.Name, g.View))
 					for j, x := range g.Get() {
 						sum[lo+j] += weight * float64(x)
@@ -122,17 +122,17 @@ func TestBits(t *testing.T) {
 }
 
 func bitsAfter(t *testing.T, p kerneltest.Backend, dt snug.DType, n, skip int) {
-	bucket := kerneltest.Put(t, p, randoms(9, skip+2*n))
+	bucket := kerneltest.Put(t, p, kerneltest.Uniform(9, skip+2*n))
 	want := bucket.Get()
 	a, b := want[skip:skip+n], want[skip+n:]
-	w := newWindow(t, []Param{{"a", n}, {"b", n}}, Options{Schedule: Constant(2), Buffer: after(t, bucket.View, skip)})
-	values := append(append([]float32{}, special...), randoms(1, n)...)
+	w := newWindow(t, []Param{{"a", n}, {"b", n}}, Options{Schedule: Constant(2), Buffer: kerneltest.After(t, bucket.View, skip)})
+	values := append(append([]float32{}, special...), kerneltest.Uniform(1, n)...)
 	for i, names := range []string{"ab", "b"} {
 		alpha, beta := factors(float64(4*i), 4)
 		require.NoError(t, w.Begin(4))
 		for _, name := range names {
 			g := kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), values[i:i+n]...))
-			require.NoError(t, w.Add(string(name), after(t, g.View, skip)))
+			require.NoError(t, w.Add(string(name), kerneltest.After(t, g.View, skip)))
 			acc := map[rune][]float32{'a': a, 'b': b}[name]
 			for j, x := range g.Get()[skip:] {
 				if acc[j] = float32(beta*acc[j]) + float32(alpha*x); i == 0 {
@@ -188,7 +188,7 @@ func TestOrderOfCalls(t *testing.T) {
 	config(w.Add("w", g), "Add without Begin")
 	_, _, err = w.Into("w")
 	config(err, "Into without Begin")
-	_, err = w.AddAll(walk())
+	_, err = w.AddAll(kerneltest.Walk())
 	config(err, "AddAll without Begin")
 	full, err := w.Flush()
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestOrderOfCalls(t *testing.T) {
 	require.NoError(t, w.Add("w", g))
 	config(w.Add("w", g), "Add twice")
 	config(w.Add("v", g), "unknown")
-	_, err = w.AddAll(walk(named{"w", g}))
+	_, err = w.AddAll(kerneltest.Walk(kerneltest.Named{Name: "w", View: g}))
 	config(err, "AddAll after Add")
 	_, _, err = w.Into("v")
 	config(err, "Into of an unknown name")
@@ -236,9 +236,9 @@ func TestAddErrors(t *testing.T) {
 			w := newWindow(t, []Param{{"v", 1}, {"w", 2}}, Options{Schedule: Constant(2)})
 			require.NoError(t, w.Begin(1))
 			require.ErrorIs(t, w.Add("w", test.g), test.want)
-			_, err := w.AddAll(walk(slice("v", []float32{5}), named{"w", test.g}))
+			_, err := w.AddAll(kerneltest.Walk(kerneltest.Slice("v", []float32{5}), kerneltest.Named{Name: "w", View: test.g}))
 			require.ErrorIs(t, err, test.want)
-			added, err := w.AddAll(walk(slice("v", []float32{7}), slice("w", []float32{1, 2})))
+			added, err := w.AddAll(kerneltest.Walk(kerneltest.Slice("v", []float32{7}), kerneltest.Slice("w", []float32{1, 2})))
 			require.NoError(t, err, "nothing was added")
 			require.True(t, added)
 			_, err = w.End()
@@ -377,16 +377,16 @@ func dropMicro(t *testing.T, p kerneltest.Backend, skip int) {
 	bucket := kerneltest.Put(t, p, make([]float32, 3+params[1].Len))
 	w := newWindow(t, params, Options{Schedule: Constant(3), NonFinite: DropMicro, Buffer: bucket.View})
 	put := func(dt snug.DType, x []float32) snug.View {
-		return after(t, kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), x...)).View, skip)
+		return kerneltest.After(t, kerneltest.PutFloats(t, p, dt, append(make([]float32, skip), x...)).View, skip)
 	}
 	add := func(dt snug.DType, a, b []float32) bool {
 		require.NoError(t, w.Begin(2))
-		added, err := w.AddAll(walk(
-			named{"b", put(dt, b)},
-			named{"a", put(dt, a)}))
+		added, err := w.AddAll(kerneltest.Walk(
+			kerneltest.Named{Name: "b", View: put(dt, b)},
+			kerneltest.Named{Name: "a", View: put(dt, a)}))
 		require.NoError(t, err)
 		if !added {
-			_, err := w.AddAll(walk())
+			_, err := w.AddAll(kerneltest.Walk())
 			require.ErrorIs(t, err, snug.ErrConfig, "it was dropped")
 		}
 		_, err = w.End()
@@ -395,7 +395,7 @@ func dropMicro(t *testing.T, p kerneltest.Backend, skip int) {
 	}
 	bad := make([]float32, params[1].Len)
 	bad[2*chunk+5], bad[2*chunk+9], bad[3*chunk] = -inf, nan, nan
-	good := randoms(1, params[1].Len)
+	good := kerneltest.Uniform(1, params[1].Len)
 	require.False(t, add(snug.BF16, []float32{1, 2, 3}, bad))
 	require.Equal(t, []snug.NonFinite{{Name: "b", Count: 3, Index: 2*chunk + 5, Value: -inf, Micro: 0}}, w.NonFinite())
 	require.Zero(t, w.Weight())
@@ -416,11 +416,11 @@ func dropMicro(t *testing.T, p kerneltest.Backend, skip int) {
 // TestFirstDrop has bad values in one piece of both parameters, walked in
 // either order.
 func TestFirstDrop(t *testing.T) {
-	a, b := slice("a", []float32{1, inf}), slice("b", []float32{nan, 1})
-	for _, grads := range [][]named{{a, b}, {b, a}} {
+	a, b := kerneltest.Slice("a", []float32{1, inf}), kerneltest.Slice("b", []float32{nan, 1})
+	for _, grads := range [][]kerneltest.Named{{a, b}, {b, a}} {
 		w := newWindow(t, []Param{{"a", 2}, {"b", 2}}, Options{NonFinite: DropMicro})
 		require.NoError(t, w.Begin(1))
-		added, err := w.AddAll(walk(grads...))
+		added, err := w.AddAll(kerneltest.Walk(grads...))
 		require.NoError(t, err)
 		require.False(t, added)
 		require.Equal(t, snug.NonFinite{Name: "a", Count: 1, Index: 1, Value: inf}, w.NonFinite()[0])
@@ -438,19 +438,19 @@ func TestDropMicroTakesAddAllOnly(t *testing.T) {
 func TestAddAllWalkers(t *testing.T) {
 	for _, overflow := range []NonFinitePolicy{SkipWindow, DropMicro} {
 		w := newWindow(t, []Param{{"a", 1}, {"b", 1}}, Options{NonFinite: overflow})
-		a, b := slice("a", []float32{1}), slice("b", []float32{2})
+		a, b := kerneltest.Slice("a", []float32{1}), kerneltest.Slice("b", []float32{2})
 		require.NoError(t, w.Begin(1))
 		for name, grads := range map[string]func() (bool, error){
 			"nil":     func() (bool, error) { return w.AddAll(nil) },
-			"unknown": func() (bool, error) { return w.AddAll(walk(a, slice("c", nil))) },
-			"twice":   func() (bool, error) { return w.AddAll(walk(a, b, a)) },
-			"once":    func() (bool, error) { return w.AddAll(once(a, b)) },
+			"unknown": func() (bool, error) { return w.AddAll(kerneltest.Walk(a, kerneltest.Slice("c", nil))) },
+			"twice":   func() (bool, error) { return w.AddAll(kerneltest.Walk(a, b, a)) },
+			"once":    func() (bool, error) { return w.AddAll(kerneltest.Once(a, b)) },
 		} {
 			added, err := grads()
 			require.ErrorIs(t, err, snug.ErrConfig, name)
 			require.False(t, added, name)
 		}
-		added, err := w.AddAll(walk(b))
+		added, err := w.AddAll(kerneltest.Walk(b))
 		require.NoError(t, err)
 		require.True(t, added)
 		_, err = w.End()
@@ -462,10 +462,10 @@ func TestAddAllWalkers(t *testing.T) {
 
 func TestProcs(t *testing.T) {
 	var want []float32
-	withProcs(func(procs int) {
+	kerneltest.WithProcs(func(procs int) {
 		w := one(t, 5*chunk+1, Options{Schedule: Constant(2)})
-		micro(t, w, 1, randoms(1, w.Len())...)
-		micro(t, w, 2, randoms(2, w.Len())...)
+		micro(t, w, 1, kerneltest.Uniform(1, w.Len())...)
+		micro(t, w, 2, kerneltest.Uniform(2, w.Len())...)
 		if procs == 1 {
 			want = mean(t, w, "w")
 		}

@@ -11,9 +11,9 @@ import (
 
 // TestAllocations has what a training step calls.
 func TestAllocations(t *testing.T) {
-	x, half, brain := randoms(1, 3*measure.MinPiece), make([]snug.Float16, 3*measure.MinPiece), make([]snug.BFloat16, 3*measure.MinPiece)
-	grads := walk(slice("x", x), slice("y", randoms(2, 100)))
-	halves := walk(named{"x", snug.ViewOf(half)})
+	x, half, brain := kerneltest.Uniform(1, 3*measure.MinPiece), make([]snug.Float16, 3*measure.MinPiece), make([]snug.BFloat16, 3*measure.MinPiece)
+	grads := kerneltest.Walk(kerneltest.Slice("x", x), kerneltest.Slice("y", kerneltest.Uniform(2, 100)))
+	halves := kerneltest.Walk(kerneltest.Named{Name: "x", View: snug.ViewOf(half)})
 	s := newScaler(t, ScalerOptions{})
 	m := newMaster(t, MasterOptions{Chunk: 1000})
 	require.NoError(t, m.Add("x", len(x), fillWith(x)))

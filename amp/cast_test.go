@@ -49,10 +49,10 @@ func TestCast(t *testing.T) {
 }
 
 func castAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n, skip int) {
-	vals := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
+	vals := append(append(make([]float32, skip), special...), kerneltest.Uniform(1, n)...)[:skip+n]
 	src := kerneltest.PutFloats(t, p, from, vals)
 	dst := kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
-	require.NoError(t, Cast(after(t, dst.View, skip), after(t, src.View, skip)))
+	require.NoError(t, Cast(kerneltest.After(t, dst.View, skip), kerneltest.After(t, src.View, skip)))
 	requireSame(t, roundAll(to, roundAll(from, vals)), dst.Get(), from, to, n, skip)
 }
 
@@ -102,7 +102,7 @@ func TestCastErrors(t *testing.T) {
 		{"zero view", snug.View{}, snug.View{}, snug.ErrDType},
 		{"length", snug.ViewOf(whole[:4]), snug.ViewOf(whole[5:]), snug.ErrShape},
 		{"device", away, snug.ViewOf(whole[:4]), snug.ErrDevice},
-		{"closed", closed(t, snug.F32, 4), snug.View{}, snug.ErrDType},
+		{"closed", kerneltest.Closed(t, snug.F32, 4), snug.View{}, snug.ErrDType},
 		{"overlap", snug.ViewOf(whole[1:5]), snug.ViewOf(whole[:4]), snug.ErrConfig},
 	}
 	for _, test := range tests {
@@ -112,7 +112,7 @@ func TestCastErrors(t *testing.T) {
 			require.Equal(t, []float32{5, 0, 0, 0, 0, 0, 0, 0}, whole)
 		})
 	}
-	require.ErrorIs(t, Cast(closed(t, snug.F32, 4), closed(t, snug.F32, 4)), snug.ErrDevice)
+	require.ErrorIs(t, Cast(kerneltest.Closed(t, snug.F32, 4), kerneltest.Closed(t, snug.F32, 4)), snug.ErrDevice)
 	require.NoError(t, Cast(whole, whole), "a vector onto itself")
 	require.NoError(t, Cast(halves, halves))
 	require.NoError(t, Cast(whole[4:], whole[:4]), "neighbours do not overlap")
@@ -138,9 +138,9 @@ func TestCastSaturates(t *testing.T) {
 		for _, from := range floats {
 			for _, to := range floats {
 				for _, skip := range skips {
-					x := roundAll(from, append(append(make([]float32, skip), edges...), randoms(1, 1029)...))
+					x := roundAll(from, append(append(make([]float32, skip), edges...), kerneltest.Uniform(1, 1029)...))
 					src, dst := kerneltest.PutFloats(t, p, from, x), kerneltest.PutFloats(t, p, to, make([]float32, len(x)))
-					require.NoError(t, CastWith(after(t, dst.View, skip), after(t, src.View, skip), CastOptions{Saturate: true}))
+					require.NoError(t, CastWith(kerneltest.After(t, dst.View, skip), kerneltest.After(t, src.View, skip), CastOptions{Saturate: true}))
 					want := make([]float32, len(x))
 					for i := skip; i < len(x); i++ {
 						want[i] = round(to, x[i])
@@ -185,7 +185,7 @@ func TestCastAll(t *testing.T) {
 					n = castChunk + 9
 				}
 				from, to := floats[i%3], floats[1+i%2]
-				src := kerneltest.PutFloats(t, p, from, randoms(uint64(i), n))
+				src := kerneltest.PutFloats(t, p, from, kerneltest.Uniform(uint64(i), n))
 				dst := kerneltest.PutFloats(t, p, to, make([]float32, n))
 				one := kerneltest.PutFloats(t, p, to, make([]float32, n))
 				pairs, dsts = append(pairs, CastPair{dst.View, src.View}), append(dsts, dst.Get)
@@ -211,7 +211,7 @@ func TestCastAllErrors(t *testing.T) {
 	}{
 		{CastPair{snug.ViewOf(half), snug.ViewOf(x[:1])}, snug.ErrShape},
 		{CastPair{snug.SliceView([]uint8{1}), snug.ViewOf(x[:1])}, snug.ErrDType},
-		{CastPair{closed(t, snug.F32, 2), closed(t, snug.F32, 2)}, snug.ErrDevice},
+		{CastPair{kerneltest.Closed(t, snug.F32, 2), kerneltest.Closed(t, snug.F32, 2)}, snug.ErrDevice},
 	} {
 		err := CastAll(pairsOf(good, bad.pair), CastOptions{})
 		require.ErrorIs(t, err, bad.want)

@@ -18,9 +18,9 @@ func TestMeasure(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
-				x := roundAll(dt, randoms(3, skip+2*measure.MinPiece+1))
+				x := roundAll(dt, kerneltest.Uniform(3, skip+2*measure.MinPiece+1))
 				v := kerneltest.PutFloats(t, p, dt, x)
-				grads := walk(named{"x", after(t, v.View, skip)})
+				grads := kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.After(t, v.View, skip)})
 				stats, err := Measure(grads)
 				require.NoError(t, err)
 				require.InEpsilon(t, norm(x[skip:]), stats.Norm, 1e-12)
@@ -42,7 +42,7 @@ func norm(x []float32) float64 {
 
 // TestMeasureExtremes has squares that no float32 holds.
 func TestMeasureExtremes(t *testing.T) {
-	stats, err := Measure(walk())
+	stats, err := Measure(kerneltest.Walk())
 	require.NoError(t, err)
 	require.Equal(t, Stats{}, stats)
 	rng := rand.New(rand.NewPCG(5, 1))
@@ -57,7 +57,7 @@ func TestMeasureExtremes(t *testing.T) {
 			{0, 0}, {0x1p-149}, {0x1p-149, 0, 0x1p-140, 0x1.8p-126}, {math.MaxFloat32, math.MaxFloat32, 0, 0x1p-149},
 			{0x1p-60, 1}, {1, 0x1p-20}, {1, -inf}, {1, nan}, {nan, inf}, anything, anything[:2501],
 		} {
-			grads := walk(named{"x", kerneltest.Put(t, p, x).View}, named{"x again", kerneltest.Put(t, p, x).View})
+			grads := kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.Put(t, p, x).View}, kerneltest.Named{Name: "x again", View: kerneltest.Put(t, p, x).View})
 			stats, err := Measure(grads)
 			require.NoError(t, err)
 			switch want := math.Sqrt2 * norm(x); {
@@ -74,15 +74,15 @@ func TestMeasureExtremes(t *testing.T) {
 // lengths with that on the CPU.
 func TestMeasureDevices(t *testing.T) {
 	stats := func(t *testing.T, p kerneltest.Backend, bad int) Stats {
-		var grads []named
+		var grads []kerneltest.Named
 		for i, n := range []int{3, 0, 5000, 1, 2048, 9001} {
-			x := randoms(uint64(i), n)
+			x := kerneltest.Uniform(uint64(i), n)
 			if n == bad {
 				x[n/2], x[n-1], x[n/3] = nan, -inf, inf
 			}
-			grads = append(grads, named{fmt.Sprint(n), kerneltest.PutFloats(t, p, floats[i%3], x).View})
+			grads = append(grads, kerneltest.Named{Name: fmt.Sprint(n), View: kerneltest.PutFloats(t, p, floats[i%3], x).View})
 		}
-		found, err := Measure(walk(grads...))
+		found, err := Measure(kerneltest.Walk(grads...))
 		require.NoError(t, err)
 		return found
 	}
@@ -126,7 +126,7 @@ func TestMeasureNonFinite(t *testing.T) {
 			a := kerneltest.PutFloats(t, p, dt, []float32{1, 2})
 			b := kerneltest.PutFloats(t, p, dt, []float32{1, nan, inf})
 			c := kerneltest.PutFloats(t, p, dt, []float32{1, -inf})
-			stats, err := Measure(walk(named{"a", a.View}, named{"b", b.View}, named{"c", c.View}))
+			stats, err := Measure(kerneltest.Walk(kerneltest.Named{Name: "a", View: a.View}, kerneltest.Named{Name: "b", View: b.View}, kerneltest.Named{Name: "c", View: c.View}))
 			require.NoError(t, err)
 			sameOverflows(t, []snug.NonFinite{{Name: "b", Count: 2, Index: 1, Value: nan, Micro: -1}, {Name: "c", Count: 1, Index: 1, Value: -inf, Micro: -1}}, stats.Overflows)
 			require.ErrorIs(t, stats.Err(), snug.ErrNonFinite)
@@ -138,9 +138,9 @@ func TestMeasureNonFinite(t *testing.T) {
 		want  error
 	}{
 		{nil, snug.ErrConfig},
-		{walk(named{"x", snug.SliceView([]uint8{1})}), snug.ErrDType},
-		{once(slice("x", []float32{1})), snug.ErrConfig},
-		{walk(named{"x", closed(t, snug.F16, 2)}), snug.ErrDevice},
+		{kerneltest.Walk(kerneltest.Named{Name: "x", View: snug.SliceView([]uint8{1})}), snug.ErrDType},
+		{kerneltest.Once(kerneltest.Slice("x", []float32{1})), snug.ErrConfig},
+		{kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.Closed(t, snug.F16, 2)}), snug.ErrDevice},
 	} {
 		_, err := Measure(bad.grads)
 		require.ErrorIs(t, err, bad.want)
@@ -151,9 +151,9 @@ func TestClip(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, skip := range skips {
-				x := append(append(make([]float32, skip), special...), randoms(4, measure.MinPiece+3)...)
+				x := append(append(make([]float32, skip), special...), kerneltest.Uniform(4, measure.MinPiece+3)...)
 				v := kerneltest.PutFloats(t, p, dt, x)
-				grads := walk(named{"x", after(t, v.View, skip)})
+				grads := kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.After(t, v.View, skip)})
 				coef := float32(2 / (8 + 1e-6))
 				require.Equal(t, coef, ClipCoef(8, 2))
 				stats, err := Clip(grads, 8, 2)
@@ -192,9 +192,9 @@ func TestClipValue(t *testing.T) {
 		for _, dt := range floats {
 			for _, skip := range skips {
 				for _, limit := range []float32{0, 0.3, 1.0 / 3} {
-					x := roundAll(dt, append(append(make([]float32, skip), special...), randoms(4, measure.MinPiece+3)...))
+					x := roundAll(dt, append(append(make([]float32, skip), special...), kerneltest.Uniform(4, measure.MinPiece+3)...))
 					v := kerneltest.PutFloats(t, p, dt, x)
-					stats, err := ClipValue(walk(named{"x", after(t, v.View, skip)}), limit)
+					stats, err := ClipValue(kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.After(t, v.View, skip)}), limit)
 					require.NoError(t, err)
 					bad, squares := 0, 0.0
 					for i := skip; i < len(x); i++ {
@@ -214,7 +214,7 @@ func TestClipValue(t *testing.T) {
 					require.Equal(t, bad, stats.Overflows[0].Count)
 
 					clean := kerneltest.PutFloats(t, p, dt, []float32{1, -1, 0.25})
-					stats, err = ClipValue(walk(named{"x", clean.View}), limit)
+					stats, err = ClipValue(kerneltest.Walk(kerneltest.Named{Name: "x", View: clean.View}), limit)
 					require.NoError(t, err)
 					require.NoError(t, stats.Err())
 					require.InDelta(t, norm(clean.Get()), stats.Norm, 1e-12)
@@ -224,7 +224,7 @@ func TestClipValue(t *testing.T) {
 	})
 	x := []float32{3, -4}
 	for _, limit := range []float32{-1, nan, inf} {
-		_, err := ClipValue(walk(slice("x", x)), limit)
+		_, err := ClipValue(kerneltest.Walk(kerneltest.Slice("x", x)), limit)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 	_, err := ClipValue(nil, 1)
@@ -247,18 +247,18 @@ func TestClipErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Clip(walk(slice("x", x)), test.norm, test.maxNorm)
+			_, err := Clip(kerneltest.Walk(kerneltest.Slice("x", x)), test.norm, test.maxNorm)
 			require.ErrorIs(t, err, test.want)
 			require.True(t, math.IsNaN(float64(ClipCoef(test.norm, test.maxNorm))))
 			require.Equal(t, []float32{3, 4}, x)
 		})
 	}
-	_, err := Clip(walk(slice("x", x), named{"bytes", snug.SliceView([]uint8{1})}), 5, 1)
+	_, err := Clip(kerneltest.Walk(kerneltest.Slice("x", x), kerneltest.Named{Name: "bytes", View: snug.SliceView([]uint8{1})}), 5, 1)
 	require.ErrorIs(t, err, snug.ErrDType)
 	_, err = Clip(nil, 5, 1)
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.Equal(t, []float32{3, 4}, x)
-	_, err = Clip(once(slice("x", x)), 5, 1)
+	_, err = Clip(kerneltest.Once(kerneltest.Slice("x", x)), 5, 1)
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
@@ -272,7 +272,7 @@ func TestClipCoef(t *testing.T) {
 func clipProperty(t *rapid.T) {
 	x := rapid.SliceOfN(rapid.Float32Range(-1e6, 1e6), 1, 200).Draw(t, "x")
 	limit := rapid.Float64Range(1e-3, 1e6).Draw(t, "limit")
-	grads := walk(slice("x", x))
+	grads := kerneltest.Walk(kerneltest.Slice("x", x))
 	before, err := Measure(grads)
 	require.NoError(t, err)
 	_, err = Clip(grads, before.Norm, limit)

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // regression is y = x·w for samples of d features.
@@ -15,8 +16,8 @@ type regression struct {
 }
 
 func newRegression(samples, d int) regression {
-	r := regression{d: d, x: randoms(1, samples*d), y: make([]float32, samples)}
-	want := randoms(2, d)
+	r := regression{d: d, x: kerneltest.Uniform(1, samples*d), y: make([]float32, samples)}
+	want := kerneltest.Uniform(2, d)
 	for i := range r.y {
 		for j, w := range want {
 			r.y[i] += r.x[i*d+j] * w

@@ -28,7 +28,7 @@ func halve(_ int, w snug.View) error {
 func TestMasterOnDevice(t *testing.T) {
 	eachDevice(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, n := range []int{0, 1, 25} {
-			start := randoms(5, n)
+			start := kerneltest.Uniform(5, n)
 			want := make([]float32, n)
 			for i := range start {
 				want[i] = start[i] / 2
@@ -84,8 +84,8 @@ func TestMasterOnDeviceFrees(t *testing.T) {
 	}), errBroken)
 	require.Zero(t, used())
 	require.ErrorIs(t, m.Add("w", kerneltest.Total/4+1, fillWith(nil)), snug.ErrNoMemory)
-	require.NoError(t, m.Add("v", 30, fillWith(randoms(1, 30))))
-	require.NoError(t, m.Add("w", 30, fillWith(randoms(1, 30))))
+	require.NoError(t, m.Add("v", 30, fillWith(kerneltest.Uniform(1, 30))))
+	require.NoError(t, m.Add("w", 30, fillWith(kerneltest.Uniform(1, 30))))
 	require.NotZero(t, used())
 	saved, err := m.AppendBinary(nil)
 	require.NoError(t, err)

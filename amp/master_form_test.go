@@ -48,7 +48,7 @@ func closeMaster(t *testing.T, m *Master) {
 // start has weights at the ends of the range of float32 and bfloat16, and others.
 func start(n int) []float32 {
 	ends := []float32{0, 1, -1, 0x1p-149, -0x1p-126, 0x1.8p-133, math.MaxFloat32, 0x1.fep127, 0x1.ffp127, 0x1.01p0, -0x1.03p0}
-	return append(ends, randoms(3, n)...)[:n]
+	return append(ends, kerneltest.Uniform(3, n)...)[:n]
 }
 
 // requireTies requires that Split's parameter is full's, a FullMaster's weights,
@@ -149,7 +149,7 @@ func TestSplitMasterNaN(t *testing.T) {
 func TestNoMaster(t *testing.T) {
 	where(t, func(t *testing.T, p kerneltest.Backend, masters *snug.Device) {
 		const n, seed = 100, 5
-		first := randoms(1, n)
+		first := kerneltest.Uniform(1, n)
 		for _, chunk := range []int{n, 33} {
 			for _, dt := range floats[1:] {
 				m := newMaster(t, MasterOptions{Form: NoMaster, Seed: seed, Chunk: chunk, Device: masters})
@@ -187,7 +187,7 @@ func TestAddFrom(t *testing.T) {
 		for _, form := range forms {
 			for _, dt := range masterForms[form].params {
 				for _, n := range []int{0, 1, 25} {
-					own, given := roundAll(dt, randoms(1, n)), randoms(2, n)
+					own, given := roundAll(dt, kerneltest.Uniform(1, n)), kerneltest.Uniform(2, n)
 					m := newMaster(t, MasterOptions{Form: form, Chunk: 10, Device: masters})
 					param := kerneltest.PutFloats(t, p, dt, own)
 					require.NoError(t, m.AddFrom("own", param.View, nil))
@@ -210,7 +210,7 @@ func TestAddFrom(t *testing.T) {
 // TestSplitMasterTakesUpItsStorage checks that a fill that writes nothing leaves
 // what an earlier Master kept in the Storage.
 func TestSplitMasterTakesUpItsStorage(t *testing.T) {
-	storage, first := memory{}, randoms(1, 25)
+	storage, first := memory{}, kerneltest.Uniform(1, 25)
 	param := snug.ViewOf(make([]snug.BFloat16, len(first)))
 	o := MasterOptions{Form: SplitMaster, Storage: storage, Chunk: 10}
 	require.NoError(t, newMaster(t, o).AddFrom("w", param, fillWith(first)))
@@ -280,7 +280,7 @@ func TestFormErrors(t *testing.T) {
 		d.log = nil
 		require.ErrorIs(t, m.Copy("w", snug.ViewOf(param)), snug.ErrConfig)
 		require.ErrorIs(t, m.AddFrom("w", snug.ViewOf(param), fill), snug.ErrConfig, "taken")
-		require.ErrorIs(t, m.AddFrom("v", closed(t, snug.BF16, 3), fill), snug.ErrDevice)
+		require.ErrorIs(t, m.AddFrom("v", kerneltest.Closed(t, snug.BF16, 3), fill), snug.ErrDevice)
 		others := []snug.View{snug.ViewOf(make([]float32, 3)), {}}
 		if form == SplitMaster {
 			others = append(others, snug.ViewOf(make([]snug.Float16, 3)))
@@ -370,7 +370,7 @@ func TestFormState(t *testing.T) {
 			require.NoError(t, m.AddFrom("w", param.View, fillWith(start(n))))
 			walk := func(m *Master, param snug.View, k int) {
 				require.NoError(t, m.Update("w", param, onHost(t, func(lo int, w []float32) {
-					for i, g := range randoms(uint64(k), n)[lo : lo+len(w)] {
+					for i, g := range kerneltest.Uniform(uint64(k), n)[lo : lo+len(w)] {
 						w[i] -= g / 512
 					}
 				})))

@@ -90,7 +90,7 @@ func TestMasterUpdate(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {
 			for _, n := range []int{0, 1, 10, 25} {
-				start := randoms(5, n)
+				start := kerneltest.Uniform(5, n)
 				m := newMaster(t, MasterOptions{Chunk: 10})
 				require.NoError(t, m.Add("w", n, fillWith(start)))
 				param := kerneltest.PutFloats(t, p, dt, make([]float32, n))
@@ -208,7 +208,7 @@ func TestMasterErrors(t *testing.T) {
 		{"unknown", "v", x, snug.ErrConfig},
 		{"type", "w", snug.SliceView(make([]int32, 3)), snug.ErrDType},
 		{"length", "w", snug.ViewOf(make([]snug.Float16, 4)), snug.ErrShape},
-		{"device", "w", closed(t, snug.F16, 3), snug.ErrDevice},
+		{"device", "w", kerneltest.Closed(t, snug.F16, 3), snug.ErrDevice},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestMasterErrors(t *testing.T) {
 
 func TestMasterState(t *testing.T) {
 	m := newMaster(t, MasterOptions{Chunk: 7})
-	b, a := randoms(7, 30), append(randoms(8, 5), nan, inf)
+	b, a := kerneltest.Uniform(7, 30), append(kerneltest.Uniform(8, 5), nan, inf)
 	require.NoError(t, m.Add("b", len(b), fillWith(b)))
 	require.NoError(t, m.Add("a", len(a), fillWith(a)))
 	require.NoError(t, m.Add("empty", 0, fillWith(nil)))
@@ -388,7 +388,7 @@ func masterProperty(t *rapid.T) {
 	}
 	for i, n := range lengths {
 		params[i] = make([]snug.BFloat16, n)
-		require.NoError(t, m.AddFrom(string(rune('a'+i)), snug.ViewOf(params[i]), fillWith(randoms(uint64(i), n))))
+		require.NoError(t, m.AddFrom(string(rune('a'+i)), snug.ViewOf(params[i]), fillWith(kerneltest.Uniform(uint64(i), n))))
 	}
 	change(m, params)
 	saved, err := m.AppendBinary(nil)

@@ -72,7 +72,7 @@ func TestMatMul(t *testing.T) {
 							M: 5, N: 7, K: 11, TransA: trans&1 != 0, TransB: trans&2 != 0,
 							LDA: 13, LDB: 12, LDC: 9, Into: snug.Into{Alpha: 0.5, Beta: -2},
 						}
-						a, b, c := roundAll(da, randoms(1, 13*11)), roundAll(db, randoms(2, 12*11)), roundAll(dc, randoms(3, 9*5))
+						a, b, c := roundAll(da, kerneltest.Uniform(1, 13*11)), roundAll(db, kerneltest.Uniform(2, 12*11)), roundAll(dc, kerneltest.Uniform(3, 9*5))
 						va, vb, vc := kerneltest.PutFloats(t, p, da, a), kerneltest.PutFloats(t, p, db, b), kerneltest.PutFloats(t, p, dc, c)
 						require.NoError(t, MatMul(vc.View, va.View, vb.View, g))
 						requireProduct(t, vc.Get(), c, a, b, dc, g)
@@ -155,9 +155,9 @@ func TestMatMulErrors(t *testing.T) {
 
 func TestMatMulProcs(t *testing.T) {
 	var want []float32
-	withProcs(func(procs int) {
+	kerneltest.WithProcs(func(procs int) {
 		c := make([]float32, 70*130)
-		require.NoError(t, MatMul(c, randoms(1, 70*300), randoms(2, 300*130), MatMulOptions{M: 70, N: 130, K: 300}))
+		require.NoError(t, MatMul(c, kerneltest.Uniform(1, 70*300), kerneltest.Uniform(2, 300*130), MatMulOptions{M: 70, N: 130, K: 300}))
 		if procs == 1 {
 			want = c
 		}
@@ -182,7 +182,7 @@ func matMulProperty(t *rapid.T) {
 	}
 	pad := rapid.IntRange(1, 3)
 	g.LDA, g.LDB, g.LDC = ca+pad.Draw(t, "a pad"), cb+pad.Draw(t, "b pad"), g.N+pad.Draw(t, "c pad")
-	a, b, c := randoms(1, extent(ra, ca, g.LDA)), randoms(2, extent(rb, cb, g.LDB)), randoms(3, extent(g.M, g.N, g.LDC))
+	a, b, c := kerneltest.Uniform(1, extent(ra, ca, g.LDA)), kerneltest.Uniform(2, extent(rb, cb, g.LDB)), kerneltest.Uniform(3, extent(g.M, g.N, g.LDC))
 	got := append([]float32{}, c...)
 	require.NoError(t, MatMul(got, a, b, g))
 	requireProduct(t, got[:g.M*g.LDC], c, a, b, snug.F32, g)

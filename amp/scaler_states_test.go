@@ -14,7 +14,7 @@ import (
 func nop() error { return nil }
 
 func TestScalerUseBeforeScale(t *testing.T) {
-	grads := walk(slice("w", []float32{2}))
+	grads := kerneltest.Walk(kerneltest.Slice("w", []float32{2}))
 	s, err := NewScaler(ScalerOptions{Init: 2})
 	require.NoError(t, err)
 	saved, err := s.AppendBinary(nil)
@@ -41,7 +41,7 @@ func TestScalerStepUnscales(t *testing.T) {
 	grad := []float32{8}
 	_, err := s.Step("opt", nil, nop)
 	require.ErrorIs(t, err, snug.ErrConfig, "nothing to unscale")
-	stepped, err := s.Step("opt", walk(slice("w", grad)), func() error {
+	stepped, err := s.Step("opt", kerneltest.Walk(kerneltest.Slice("w", grad)), func() error {
 		require.Equal(t, float32(2), grad[0])
 		return nil
 	})
@@ -49,9 +49,9 @@ func TestScalerStepUnscales(t *testing.T) {
 	require.True(t, stepped)
 	require.NoError(t, s.Update())
 
-	_, err = s.Unscale("opt", walk(slice("w", grad)))
+	_, err = s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", grad)))
 	require.NoError(t, err)
-	_, err = s.Step("opt", walk(slice("w", grad)), nop)
+	_, err = s.Step("opt", kerneltest.Walk(kerneltest.Slice("w", grad)), nop)
 	require.NoError(t, err)
 	require.Equal(t, float32(0.5), grad[0], "gradients are unscaled once")
 }
@@ -66,20 +66,20 @@ func TestScalerEmptyWalk(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrConfig)
 			require.ErrorContains(t, err, "no gradients: the walk is empty")
 		}
-		_, err := s.Unscale("opt", walk())
+		_, err := s.Unscale("opt", kerneltest.Walk())
 		refused(err)
-		stepped, err := s.Step("opt", walk(), nop)
+		stepped, err := s.Step("opt", kerneltest.Walk(), nop)
 		refused(err)
 		require.False(t, stepped)
 		if mode != Disabled {
 			require.ErrorContains(t, s.Update(), "no gradient was unscaled")
 		}
 		grad := []float32{65536}
-		stats, err := s.Unscale("opt", walk(slice("w", grad)))
+		stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", grad)))
 		require.NoError(t, err)
-		_, err = s.Clip("opt", walk(), 1)
+		_, err = s.Clip("opt", kerneltest.Walk(), 1)
 		refused(err)
-		_, err = s.ClipValue("opt", walk(), 1)
+		_, err = s.ClipValue("opt", kerneltest.Walk(), 1)
 		refused(err)
 		require.Equal(t, stats.Norm, float64(grad[0]))
 		stepped, err = s.Step("opt", nil, nop)
@@ -88,7 +88,7 @@ func TestScalerEmptyWalk(t *testing.T) {
 		require.NoError(t, s.Update())
 	}
 	s := newScaler(t, ScalerOptions{})
-	_, err := s.Unscale("other", walk(slice("w", []float32{})))
+	_, err := s.Unscale("other", kerneltest.Walk(kerneltest.Slice("w", []float32{})))
 	require.NoError(t, err)
 	_, err = s.Step("other", nil, nop)
 	require.NoError(t, err, "a gradient without elements was checked")
@@ -99,8 +99,8 @@ func TestScalerEmptyWalk(t *testing.T) {
 // test_params_invalidated_with_grads_invalidated_between_unscale_and_step.
 func TestScalerGradientsGone(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 2})
-	grads := []named{slice("w", []float32{inf})}
-	all := func(yield func(string, snug.View) bool) { walk(grads...)(yield) }
+	grads := []kerneltest.Named{kerneltest.Slice("w", []float32{inf})}
+	all := func(yield func(string, snug.View) bool) { kerneltest.Walk(grads...)(yield) }
 	_, err := s.Unscale("opt", all)
 	require.NoError(t, err)
 	grads = nil
@@ -114,33 +114,33 @@ func TestScalerGradientsGone(t *testing.T) {
 // TestScalerClipChecks has values that break between Unscale and Clip.
 func TestScalerClipChecks(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-		for name, clip := range map[string]func(*Scaler, named) (Stats, error){
-			"norm":  func(s *Scaler, g named) (Stats, error) { return s.Clip("opt", walk(g), 1) },
-			"value": func(s *Scaler, g named) (Stats, error) { return s.ClipValue("opt", walk(g), 1) },
+		for name, clip := range map[string]func(*Scaler, kerneltest.Named) (Stats, error){
+			"norm":  func(s *Scaler, g kerneltest.Named) (Stats, error) { return s.Clip("opt", kerneltest.Walk(g), 1) },
+			"value": func(s *Scaler, g kerneltest.Named) (Stats, error) { return s.ClipValue("opt", kerneltest.Walk(g), 1) },
 		} {
 			s := newScaler(t, ScalerOptions{Init: 2})
-			_, err := clip(s, slice("w", []float32{1}))
+			_, err := clip(s, kerneltest.Slice("w", []float32{1}))
 			require.ErrorIs(t, err, snug.ErrConfig, "not unscaled")
 			v := kerneltest.Put(t, p, []float32{6, 8})
-			_, err = s.Unscale("opt", walk(named{"w", v.View}))
+			_, err = s.Unscale("opt", kerneltest.Walk(kerneltest.Named{Name: "w", View: v.View}))
 			require.NoError(t, err)
-			stats, err := clip(s, named{"w", v.View})
+			stats, err := clip(s, kerneltest.Named{Name: "w", View: v.View})
 			require.NoError(t, err)
 			require.NoError(t, stats.Err())
 			require.Less(t, stats.Norm, 1.5, name)
 
-			stats, err = clip(s, named{"w", kerneltest.Put(t, p, []float32{1, inf}).View})
+			stats, err = clip(s, kerneltest.Named{Name: "w", View: kerneltest.Put(t, p, []float32{1, inf}).View})
 			require.NoError(t, err)
 			require.Equal(t, 1, stats.Overflows[0].Index)
 			untouched := kerneltest.Put(t, p, []float32{5})
-			again, err := clip(s, named{"w", untouched.View})
+			again, err := clip(s, kerneltest.Named{Name: "w", View: untouched.View})
 			require.NoError(t, err)
 			sameStats(t, stats, again)
 			require.Equal(t, []float32{5}, untouched.Get(), "nothing will be stepped")
 			stepped, err := s.Step("opt", nil, nop)
 			require.NoError(t, err)
 			require.False(t, stepped, name)
-			_, err = clip(s, named{"w", v.View})
+			_, err = clip(s, kerneltest.Named{Name: "w", View: v.View})
 			require.ErrorIs(t, err, snug.ErrConfig, "stepped")
 			require.NoError(t, s.Update())
 			require.Equal(t, float32(1), s.Scale())
@@ -159,7 +159,7 @@ func TestScalerUpdateTo(t *testing.T) {
 	require.Equal(t, float32(16), s.Scale())
 	iterate(t, s, 1)
 	require.Equal(t, float32(32), s.Scale(), "the counter went on")
-	_, err := s.Unscale("opt", walk(slice("w", []float32{nan})))
+	_, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", []float32{nan})))
 	require.NoError(t, err)
 	require.NoError(t, s.UpdateTo(8))
 	require.True(t, iterate(t, s, 1), "the step has ended")
@@ -169,7 +169,7 @@ func TestScalerUpdateTo(t *testing.T) {
 func TestScalerFloorError(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 4, Floor: 2, FloorError: true, Hysteresis: 2, Interval: 1})
 	overflow := func() error {
-		_, err := s.Step("opt", walk(slice("w", []float32{1, nan})), nop)
+		_, err := s.Step("opt", kerneltest.Walk(kerneltest.Slice("w", []float32{1, nan})), nop)
 		require.NoError(t, err)
 		return s.Update()
 	}
@@ -192,11 +192,11 @@ func TestScalerDisabled(t *testing.T) {
 	require.NoError(t, s.Update(), "nothing to end")
 	grad := []float32{3, 4}
 	half := snug.ViewOf([]snug.Float16{1})
-	stats, err := s.Unscale("opt", walk(slice("w", grad), named{"half", half}))
+	stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", grad), kerneltest.Named{Name: "half", View: half}))
 	require.NoError(t, err)
 	require.Equal(t, 5, int(stats.Norm))
 	require.Equal(t, []float32{3, 4}, grad)
-	stats, err = s.Clip("opt", walk(slice("w", grad)), 1)
+	stats, err = s.Clip("opt", kerneltest.Walk(kerneltest.Slice("w", grad)), 1)
 	require.NoError(t, err)
 	require.InDelta(t, 1, stats.Norm, 0.01, "clipping works as ever")
 	stepped, err := s.Step("opt", nil, nop)
@@ -234,7 +234,7 @@ func scalerStatesProperty(t *rapid.T) {
 	for i := range rapid.IntRange(1, 60).Draw(t, "calls") {
 		name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "optimizer")
 		m := models[name]
-		grads := walk(slice(name, m.grad))
+		grads := kerneltest.Walk(kerneltest.Slice(name, m.grad))
 		if m.state == ready {
 			backward(m, rapid.SampledFrom([]float32{1, 2, inf, nan}).Draw(t, "gradient"))
 		}
@@ -285,7 +285,7 @@ func TestUnscaleBFloat16(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 4})
 		v := kerneltest.PutFloats(t, p, snug.BF16, []float32{4, 1, 0x1p-130})
-		stats, err := s.Unscale("opt", walk(named{"w", v.View}))
+		stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Named{Name: "w", View: v.View}))
 		require.NoError(t, err)
 		require.Equal(t, []float32{1, 0.25, 0x1p-132}, v.Get())
 		require.InDelta(t, 1.0307764, stats.Norm, 1e-6)

@@ -23,7 +23,7 @@ func newScaler(t require.TestingT, o ScalerOptions) *Scaler {
 // iterate runs a whole step of one optimizer with a gradient of one element
 // and reports whether it was stepped.
 func iterate(t require.TestingT, s *Scaler, grad float32) bool {
-	_, err := s.Unscale("opt", walk(slice("w", []float32{grad})))
+	_, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", []float32{grad})))
 	require.NoError(t, err)
 	stepped, err := s.Step("opt", nil, func() error { return nil })
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestScalerSeveralOptimizers(t *testing.T) {
 			if i == 2 && name == "a" {
 				grad[0] = inf
 			}
-			_, err := s.Unscale(name, walk(slice("w", grad)))
+			_, err := s.Unscale(name, kerneltest.Walk(kerneltest.Slice("w", grad)))
 			require.NoError(t, err)
 			if i != 2 {
 				require.Equal(t, float32(1), grad[0])
@@ -130,7 +130,7 @@ func TestScalerOptionErrors(t *testing.T) {
 }
 
 func TestScalerOrderOfCalls(t *testing.T) {
-	grads := walk(slice("w", []float32{2}))
+	grads := kerneltest.Walk(kerneltest.Slice("w", []float32{2}))
 	nop := func() error { return nil }
 	s := newScaler(t, ScalerOptions{Init: 4, Interval: 1})
 	require.ErrorIs(t, s.Update(), snug.ErrConfig, "update without unscale")
@@ -174,10 +174,10 @@ func TestScalerOrderOfCalls(t *testing.T) {
 func TestUnscale(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		s := newScaler(t, ScalerOptions{Init: 4})
-		first, second := randoms(1, 1000), randoms(2, 3*measure.MinPiece+5)
+		first, second := kerneltest.Uniform(1, 1000), kerneltest.Uniform(2, 3*measure.MinPiece+5)
 		a, b := kerneltest.Put(t, p, first), kerneltest.Put(t, p, second)
 		empty := kerneltest.Put(t, p, []float32{})
-		stats, err := s.Unscale("opt", walk(named{"a", a.View}, named{"empty", empty.View}, named{"b", b.View}))
+		stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Named{Name: "a", View: a.View}, kerneltest.Named{Name: "empty", View: empty.View}, kerneltest.Named{Name: "b", View: b.View}))
 		require.NoError(t, err)
 		sum := 0.0
 		for i, x := range first {
@@ -203,10 +203,10 @@ func TestUnscaleNonFinite(t *testing.T) {
 		s := newScaler(t, ScalerOptions{Init: 2})
 		a, b, c := make([]float32, 10), make([]float32, 5*measure.MinPiece), make([]float32, 3)
 		b[4*measure.MinPiece+7], b[2*measure.MinPiece+9], b[2*measure.MinPiece+8], c[0] = nan, inf, -inf, nan
-		stats, err := s.Unscale("opt", walk(
-			named{"a", kerneltest.Put(t, p, a).View},
-			named{"b", kerneltest.Put(t, p, b).View},
-			named{"c", kerneltest.Put(t, p, c).View}))
+		stats, err := s.Unscale("opt", kerneltest.Walk(
+			kerneltest.Named{Name: "a", View: kerneltest.Put(t, p, a).View},
+			kerneltest.Named{Name: "b", View: kerneltest.Put(t, p, b).View},
+			kerneltest.Named{Name: "c", View: kerneltest.Put(t, p, c).View}))
 		require.NoError(t, err)
 		require.Equal(t, 4, stats.NonFinite)
 		sameOverflows(t, []snug.NonFinite{
@@ -228,9 +228,9 @@ func TestUnscaleValues(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, skip := range skips {
 			s := newScaler(t, ScalerOptions{Init: 3})
-			x := append(append(make([]float32, skip), special...), randoms(2, 3000)...)
+			x := append(append(make([]float32, skip), special...), kerneltest.Uniform(2, 3000)...)
 			v := kerneltest.Put(t, p, x)
-			stats, err := s.Unscale("opt", walk(named{"x", after(t, v.View, skip)}))
+			stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Named{Name: "x", View: kerneltest.After(t, v.View, skip)}))
 			require.NoError(t, err)
 			bad := 0
 			for i := range x {
@@ -249,7 +249,7 @@ func TestUnscaleValues(t *testing.T) {
 func TestUnscaleSmallScale(t *testing.T) {
 	s := newScaler(t, ScalerOptions{Init: 0x1p-100})
 	grad := []float32{1, 1e30}
-	stats, err := s.Unscale("opt", walk(slice("w", grad)))
+	stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", grad)))
 	require.NoError(t, err)
 	require.Equal(t, []float32{0x1p100, inf}, grad)
 	require.Equal(t, []snug.NonFinite{{Name: "w", Count: 1, Index: 1, Value: inf, Micro: -1}}, stats.Overflows, "a product may overflow when its gradient did not")
@@ -261,26 +261,26 @@ func TestUnscaleErrors(t *testing.T) {
 	away := kerneltest.Put(t, dev, []float32{4})
 	tests := []struct {
 		name string
-		bad  named
+		bad  kerneltest.Named
 		want error
 	}{
-		{"f16", named{"half", snug.ViewOf([]snug.Float16{1})}, snug.ErrDType},
-		{"zero view", named{"none", snug.View{}}, snug.ErrDType},
-		{"closed device", named{"gone", closed(t, snug.F32, 1)}, snug.ErrDevice},
+		{"f16", kerneltest.Named{Name: "half", View: snug.ViewOf([]snug.Float16{1})}, snug.ErrDType},
+		{"zero view", kerneltest.Named{Name: "none", View: snug.View{}}, snug.ErrDType},
+		{"closed device", kerneltest.Named{Name: "gone", View: kerneltest.Closed(t, snug.F32, 1)}, snug.ErrDevice},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScaler(t, ScalerOptions{})
-			_, err := s.Unscale("opt", walk(slice("x", x), named{"away", away.View}, test.bad))
+			_, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("x", x), kerneltest.Named{Name: "away", View: away.View}, test.bad))
 			require.ErrorIs(t, err, test.want)
-			require.ErrorContains(t, err, test.bad.name)
+			require.ErrorContains(t, err, test.bad.Name)
 			require.Equal(t, []float32{1, 2}, x)
 			require.Equal(t, []float32{4}, away.Get())
-			_, err = s.Unscale("opt", walk(slice("x", []float32{1})))
+			_, err = s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("x", []float32{1})))
 			require.NoError(t, err, "the optimizer is still ready")
 		})
 	}
-	_, err := newScaler(t, ScalerOptions{}).Unscale("opt", once(slice("x", x)))
+	_, err := newScaler(t, ScalerOptions{}).Unscale("opt", kerneltest.Once(kerneltest.Slice("x", x)))
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorContains(t, err, "1 gradients of 2 elements, then 0 of 0")
 }
@@ -289,13 +289,13 @@ func TestUnscaleSeveralDevices(t *testing.T) {
 	backends := kerneltest.Backends(t)
 	other := kerneltest.Backends(t)[2]
 	s := newScaler(t, ScalerOptions{Init: 2})
-	var grads []named
+	var grads []kerneltest.Named
 	var bufs []*kerneltest.Buf[float32]
 	for i, p := range []kerneltest.Backend{backends[2], backends[0], other, backends[2]} {
 		b := kerneltest.Put(t, p, []float32{2, float32(i)})
-		bufs, grads = append(bufs, b), append(grads, named{p.Name, b.View})
+		bufs, grads = append(bufs, b), append(grads, kerneltest.Named{Name: p.Name, View: b.View})
 	}
-	stats, err := s.Unscale("opt", walk(grads...))
+	stats, err := s.Unscale("opt", kerneltest.Walk(grads...))
 	require.NoError(t, err)
 	require.InDelta(t, math.Sqrt(4+0.25+1+2.25), stats.Norm, 1e-12)
 	require.Equal(t, 8, stats.Elements)
@@ -306,9 +306,9 @@ func TestUnscaleSeveralDevices(t *testing.T) {
 
 func TestUnscaleProcs(t *testing.T) {
 	var want Stats
-	withProcs(func(procs int) {
+	kerneltest.WithProcs(func(procs int) {
 		s := newScaler(t, ScalerOptions{Init: 3})
-		stats, err := s.Unscale("opt", walk(slice("a", randoms(1, 100_001)), slice("b", randoms(2, 77))))
+		stats, err := s.Unscale("opt", kerneltest.Walk(kerneltest.Slice("a", kerneltest.Uniform(1, 100_001)), kerneltest.Slice("b", kerneltest.Uniform(2, 77))))
 		require.NoError(t, err)
 		if procs == 1 {
 			want = stats

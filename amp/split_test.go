@@ -38,7 +38,7 @@ func TestSplitAndJoin(t *testing.T) {
 		splitAfter(t, p, exhaustive, skips[1])
 		for _, n := range []int{0, 1, 7, 8, 130, castChunk + 5} {
 			for _, skip := range skips {
-				splitAfter(t, p, append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n], skip)
+				splitAfter(t, p, append(append(make([]float32, skip), special...), kerneltest.Uniform(1, n)...)[:skip+n], skip)
 			}
 		}
 	})
@@ -51,7 +51,7 @@ func splitAfter(t *testing.T, p kerneltest.Backend, x []float32, skip int) {
 	rest := kerneltest.Put(t, p, make([]uint8, splitSize*n+guardSkew))
 	restView, err := rest.Slice(guardSkew+splitSize*skip, rest.Len())
 	require.NoError(t, err)
-	require.NoError(t, split(after(t, w.View, skip), after(t, upper.View, skip), restView))
+	require.NoError(t, split(kerneltest.After(t, w.View, skip), kerneltest.After(t, upper.View, skip), restView))
 	gotUpper, low := upper.Get(), rest.Get()[guardSkew:]
 	want := make([]float32, n)
 	for i, x := range x[skip:] {
@@ -67,7 +67,7 @@ func splitAfter(t *testing.T, p kerneltest.Backend, x []float32, skip int) {
 		}
 	}
 	back := kerneltest.Put(t, p, make([]float32, n))
-	require.NoError(t, join(after(t, back.View, skip), after(t, upper.View, skip), restView))
+	require.NoError(t, join(kerneltest.After(t, back.View, skip), kerneltest.After(t, upper.View, skip), restView))
 	for i, x := range back.Get() {
 		if math.Float32bits(want[i]) != math.Float32bits(x) {
 			t.Fatalf("%d elements after %d: element %d: want %x, got %x", n, skip, i, math.Float32bits(want[i]), math.Float32bits(x))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/stretchr/testify/require"
 )
@@ -18,7 +19,7 @@ func TestScalerState(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, byte(1), saved[0])
 	restored := newScaler(t, ScalerOptions{})
-	_, err = restored.Unscale("opt", walk(slice("w", []float32{1})))
+	_, err = restored.Unscale("opt", kerneltest.Walk(kerneltest.Slice("w", []float32{1})))
 	require.NoError(t, err)
 	require.NoError(t, restored.UnmarshalBinary(saved[1:]))
 	for _, g := range []float32{nan, 1, 1, 1, nan, nan, 1} {

@@ -86,7 +86,7 @@ func TestCastStochastic(t *testing.T) {
 }
 
 func stochasticAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n, skip int, draw Draw) {
-	x := append(append(make([]float32, skip), special...), randoms(1, n)...)[:skip+n]
+	x := append(append(make([]float32, skip), special...), kerneltest.Uniform(1, n)...)[:skip+n]
 	for i := len(special) + skip; i < len(x); i += 3 {
 		x[i] *= 0x1p-18 // subnormal in float16
 	}
@@ -94,7 +94,7 @@ func stochasticAfter(t *testing.T, p kerneltest.Backend, from, to snug.DType, n,
 	for _, saturate := range []bool{false, true} {
 		src, dst := kerneltest.PutFloats(t, p, from, x), kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
 		o := CastOptions{Stochastic: true, Draw: draw, Saturate: saturate}
-		require.NoError(t, CastWith(after(t, dst.View, skip), after(t, src.View, skip), o))
+		require.NoError(t, CastWith(kerneltest.After(t, dst.View, skip), kerneltest.After(t, src.View, skip), o))
 		want := make([]float32, len(x))
 		for i := skip; i < len(x); i++ {
 			v := x[i]
@@ -150,7 +150,7 @@ func TestCastStochasticKeepsExactValues(t *testing.T) {
 func stochasticProperty(t *rapid.T) {
 	n := rapid.IntRange(0, 5000).Draw(t, "n")
 	draw := Draw{rapid.Uint64().Draw(t, "seed"), rapid.Uint64().Draw(t, "tensor"), rapid.Uint64Range(0, 1<<60).Draw(t, "first")}
-	src := randoms(rapid.Uint64().Draw(t, "values"), n)
+	src := kerneltest.Uniform(rapid.Uint64().Draw(t, "values"), n)
 	whole, parts := make([]snug.BFloat16, n), make([]snug.BFloat16, n)
 	require.NoError(t, castAtRandom(whole, src, draw))
 	for lo := 0; lo < n; {
@@ -179,14 +179,14 @@ func TestCastStochasticErrors(t *testing.T) {
 }
 
 func TestCastStochasticAllocatesNothing(t *testing.T) {
-	src, dst := randoms(1, castChunk+77), make([]snug.BFloat16, castChunk+77)
+	src, dst := kerneltest.Uniform(1, castChunk+77), make([]snug.BFloat16, castChunk+77)
 	kerneltest.NoAllocs(t, func() { _ = castAtRandom(dst, src, Draw{First: 3}) })
 }
 
 // BenchmarkCast has vectors far beyond the last cache.
 func BenchmarkCast(b *testing.B) {
 	const n, parts = 1 << 23, 8
-	f32 := snug.ViewOf(randoms(1, n*parts))
+	f32 := snug.ViewOf(kerneltest.Uniform(1, n*parts))
 	f16, bf16 := snug.ViewOf(make([]snug.Float16, n*parts)), snug.ViewOf(make([]snug.BFloat16, n*parts))
 	for _, c := range []struct {
 		name     string

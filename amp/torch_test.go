@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -74,7 +75,7 @@ func TestTorchSequences(t *testing.T) {
 				scale := s.Scale()
 				for name, kind := range e.Grads {
 					grad := []float32{scale, scale * kinds[kind]}
-					stepped, err := s.Step(name, walk(slice("w", grad)), func() error { return nil })
+					stepped, err := s.Step(name, kerneltest.Walk(kerneltest.Slice("w", grad)), func() error { return nil })
 					require.NoError(t, err)
 					require.Equal(t, e.Stepped[name], stepped, "event %d", i)
 				}
@@ -97,19 +98,19 @@ func TestTorchSequences(t *testing.T) {
 func TestTorchClip(t *testing.T) {
 	for _, test := range readTorch(t).Clips {
 		s := newScaler(t, ScalerOptions{Init: test.Scale})
-		var grads []named
+		var grads []kerneltest.Named
 		for _, g := range test.Grads {
-			grads = append(grads, slice("w", g))
+			grads = append(grads, kerneltest.Slice("w", g))
 		}
-		stats, err := s.Unscale("opt", walk(grads...))
+		stats, err := s.Unscale("opt", kerneltest.Walk(grads...))
 		require.NoError(t, err)
 		require.InEpsilon(t, test.Norm, stats.Norm, 1e-6)
-		_, err = s.Clip("opt", walk(grads...), test.MaxNorm)
+		_, err = s.Clip("opt", kerneltest.Walk(grads...), test.MaxNorm)
 		require.NoError(t, err)
 		for i, want := range test.Clipped {
 			require.InDeltaSlice(t, want, test.Grads[i], 1e-6)
 		}
-		_, err = s.ClipValue("opt", walk(grads...), 0.1)
+		_, err = s.ClipValue("opt", kerneltest.Walk(grads...), 0.1)
 		require.NoError(t, err)
 		for i, want := range test.ByValue {
 			require.InDeltaSlice(t, want, test.Grads[i], 1e-6)
@@ -133,7 +134,7 @@ func TestTorchPenalty(t *testing.T) {
 				k := step*test.Micros + micro
 				penalizedGradient(grad, w, k, s.Scale(), 1/float32(test.Micros))
 			}
-			stepped, err := s.Step("sgd", walk(slice("w", grad)), func() error {
+			stepped, err := s.Step("sgd", kerneltest.Walk(kerneltest.Slice("w", grad)), func() error {
 				for i := range w {
 					w[i] -= 0.1 * grad[i]
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -73,7 +74,7 @@ func (p *panics) Write(b []byte) (int, error) {
 // TestPanicsOfCallbacksOfWeights: a panic in what the caller hands in reaches the caller,
 // no file is left, and later calls work.
 func TestPanicsOfCallbacksOfWeights(t *testing.T) {
-	x := vector("x", snug.ViewOf(randoms(1, 2*staged)))
+	x := vector("x", snug.ViewOf(kerneltest.Uniform(1, 2*staged)))
 	y := vector("y", snug.ViewOf(make([]snug.BFloat16, 3)))
 	x.DType = "BF16"
 	file := written(t, x, y)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,11 +20,11 @@ func TestSaveWeightsToAFullDisk(t *testing.T) {
 	}
 	defer func() { require.NoError(t, syscall.Unmount(dir, 0)) }()
 	path := filepath.Join(dir, "weights")
-	require.NoError(t, SaveWeights(path, all(vector("x", snug.ViewOf(randoms(1, 1000)))), nil))
+	require.NoError(t, SaveWeights(path, all(vector("x", snug.ViewOf(kerneltest.Uniform(1, 1000)))), nil))
 	old, err := os.ReadFile(path)
 	require.NoError(t, err)
 
-	err = SaveWeights(path, all(vector("x", snug.ViewOf(randoms(1, 50000)))), nil)
+	err = SaveWeights(path, all(vector("x", snug.ViewOf(kerneltest.Uniform(1, 50000)))), nil)
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	now, err := os.ReadFile(path)
 	require.NoError(t, err)

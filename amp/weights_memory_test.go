@@ -61,7 +61,7 @@ func TestMemoryOfWeights(t *testing.T) {
 }
 
 func TestLoadAllocatesNothing(t *testing.T) {
-	file := written(t, vector("x", snug.ViewOf(randoms(1, 2*staged))))
+	file := written(t, vector("x", snug.ViewOf(kerneltest.Uniform(1, 2*staged))))
 	w := weightsOf(t, file)
 	same, other := make([]float32, 2*staged), make([]snug.BFloat16, 2*staged)
 	for _, dst := range []snug.View{snug.ViewOf(same), snug.ViewOf(other)} {

@@ -136,7 +136,7 @@ func TestTensorsOfTheFile(t *testing.T) {
 // TestLoadInPieces has tensors longer than what is staged at a time.
 func TestLoadInPieces(t *testing.T) {
 	const n = staged + 5
-	vals := append(append([]float32(nil), special...), randoms(1, n-len(special))...)
+	vals := append(append([]float32(nil), special...), kerneltest.Uniform(1, n-len(special))...)
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			src := kerneltest.PutFloats(t, p, from, vals)
@@ -144,7 +144,7 @@ func TestLoadInPieces(t *testing.T) {
 			for _, to := range floats {
 				for _, skip := range skips {
 					dst := kerneltest.PutFloats(t, p, to, make([]float32, skip+n))
-					require.NoError(t, w.Load("x", after(t, dst.View, skip)))
+					require.NoError(t, w.Load("x", kerneltest.After(t, dst.View, skip)))
 					want := append(make([]float32, skip), roundAll(to, roundAll(from, vals))...)
 					requireSame(t, want, dst.Get(), from, to, skip)
 				}
@@ -207,7 +207,7 @@ func TestLoadLarge(t *testing.T) {
 	}
 	require.NoError(t, Cast(want, src))
 	w := weightsOf(t, written(t, vector("x", snug.ViewOf(src))))
-	withProcs(func(int) {
+	kerneltest.WithProcs(func(int) {
 		clear(got)
 		require.NoError(t, w.Load("x", snug.ViewOf(got)))
 		require.True(t, slices.Equal(want, got))
@@ -242,7 +242,7 @@ func TestLoadErrors(t *testing.T) {
 		{"dst type", "x", 0, snug.SliceView(make([]uint8, 3)), snug.ErrDType},
 		{"zero view", "x", 0, snug.View{}, snug.ErrDType},
 		{"long", "x", 0, snug.ViewOf(whole), snug.ErrShape},
-		{"device", "x", 0, closed(t, snug.F16, 3), snug.ErrDevice},
+		{"device", "x", 0, kerneltest.Closed(t, snug.F16, 3), snug.ErrDevice},
 		{"before", "x", -1, dst, snug.ErrShape},
 		{"after", "x", 1, dst, snug.ErrShape},
 		{"far after", "x", math.MaxInt, dst, snug.ErrShape},
@@ -279,7 +279,7 @@ func (f failingReader) ReadAt(b []byte, offset int64) (int, error) {
 }
 
 func TestLoadFromABrokenFile(t *testing.T) {
-	x := randoms(1, 3*staged)
+	x := kerneltest.Uniform(1, 3*staged)
 	file := written(t, vector("x", snug.ViewOf(x)))
 	broken := errors.New("broken")
 	for want, err := range map[error]error{snug.ErrCorrupt: io.EOF, broken: broken} {
@@ -291,7 +291,7 @@ func TestLoadFromABrokenFile(t *testing.T) {
 				err := w.Load("x", dst.View)
 				require.ErrorIs(t, err, want)
 				require.Equal(t, want == snug.ErrCorrupt, errors.Is(err, snug.ErrCorrupt))
-				require.ErrorIs(t, w.LoadAll(walk(named{"x", dst.View})), want)
+				require.ErrorIs(t, w.LoadAll(kerneltest.Walk(kerneltest.Named{Name: "x", View: dst.View})), want)
 			}
 		})
 	}
@@ -319,7 +319,7 @@ func TestOpenWeightsErrors(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.ErrorContains(t, err, path)
 
-	x := randoms(1, 100)
+	x := kerneltest.Uniform(1, 100)
 	file := written(t, vector("x", snug.ViewOf(x)))
 	require.NoError(t, os.WriteFile(path, file, 0o600))
 	w, err := OpenWeights(path)
@@ -339,13 +339,13 @@ func TestOpenWeightsErrors(t *testing.T) {
 }
 
 func TestLoadAll(t *testing.T) {
-	x, y := randoms(1, 7), randoms(2, 5)
+	x, y := kerneltest.Uniform(1, 7), kerneltest.Uniform(2, 5)
 	// The header's order of a and b is that of their names, so loads are sorted.
 	w := weightsOf(t, written(t, vector("b", snug.ViewOf(x)), vector("a", snug.ViewOf(y)), vector("c", snug.ViewOf(x[:1]))))
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		b, a := kerneltest.PutFloats(t, p, snug.F16, make([]float32, 7)), kerneltest.PutFloats(t, p, snug.F32, make([]float32, 5))
 		tied := kerneltest.PutFloats(t, p, snug.BF16, make([]float32, 5))
-		require.NoError(t, w.LoadAll(once(named{"b", b.View}, named{"a", a.View}, named{"a", tied.View})))
+		require.NoError(t, w.LoadAll(kerneltest.Once(kerneltest.Named{Name: "b", View: b.View}, kerneltest.Named{Name: "a", View: a.View}, kerneltest.Named{Name: "a", View: tied.View})))
 		requireSame(t, roundAll(snug.F16, x), b.Get())
 		requireSame(t, y, a.Get())
 		requireSame(t, roundAll(snug.BF16, y), tied.Get())
@@ -353,27 +353,27 @@ func TestLoadAll(t *testing.T) {
 
 	require.ErrorIs(t, w.LoadAll(nil), snug.ErrConfig)
 	dst := []float32{5, 5, 5, 5, 5}
-	good := slice("a", dst)
+	good := kerneltest.Slice("a", dst)
 	for name, test := range map[string]struct {
-		bad  named
+		bad  kerneltest.Named
 		want error
 		text string
 	}{
-		"name":   {slice("d", dst), snug.ErrConfig, `the file lacks 1 of 2 tensors, the first are ["d"]`},
-		"type":   {named{"b", snug.SliceView(make([]int32, 7))}, snug.ErrDType, `tensor "b"`},
-		"length": {slice("b", dst), snug.ErrShape, `tensor "b": dst has 5 elements, want 7`},
-		"device": {named{"b", closed(t, snug.F32, 7)}, snug.ErrDevice, `tensor "b"`},
+		"name":   {kerneltest.Slice("d", dst), snug.ErrConfig, `the file lacks 1 of 2 tensors, the first are ["d"]`},
+		"type":   {kerneltest.Named{Name: "b", View: snug.SliceView(make([]int32, 7))}, snug.ErrDType, `tensor "b"`},
+		"length": {kerneltest.Slice("b", dst), snug.ErrShape, `tensor "b": dst has 5 elements, want 7`},
+		"device": {kerneltest.Named{Name: "b", View: kerneltest.Closed(t, snug.F32, 7)}, snug.ErrDevice, `tensor "b"`},
 	} {
-		err := w.LoadAll(walk(good, test.bad))
+		err := w.LoadAll(kerneltest.Walk(good, test.bad))
 		require.ErrorIs(t, err, test.want, name)
 		require.ErrorContains(t, err, "amp: LoadAll: "+test.text)
 		require.Equal(t, []float32{5, 5, 5, 5, 5}, dst, name)
 	}
-	var many []named
+	var many []kerneltest.Named
 	for i := range 9 {
-		many = append(many, slice(fmt.Sprint(i), dst))
+		many = append(many, kerneltest.Slice(fmt.Sprint(i), dst))
 	}
-	require.ErrorContains(t, w.LoadAll(walk(many...)), `the file lacks 9 of 9 tensors, the first are ["0" "1" "2" "3" "4"]`)
+	require.ErrorContains(t, w.LoadAll(kerneltest.Walk(many...)), `the file lacks 9 of 9 tensors, the first are ["0" "1" "2" "3" "4"]`)
 }
 
 // reads notes the offsets that are read.
@@ -389,23 +389,23 @@ func (r *reads) ReadAt(b []byte, offset int64) (int, error) {
 
 func TestLoadAllReadsInTheOrderOfTheFile(t *testing.T) {
 	var tensors []saved
-	var params []named
+	var params []kerneltest.Named
 	for _, name := range []string{"d", "a", "c", "b"} {
 		tensors = append(tensors, vector(name, snug.ViewOf([]float32{1, 2})))
-		params = append(params, slice(name, make([]float32, 2)))
+		params = append(params, kerneltest.Slice(name, make([]float32, 2)))
 	}
 	file := written(t, tensors...)
 	r := &reads{ReaderAt: bytes.NewReader(file)}
 	w, err := NewWeights(r, int64(len(file)))
 	require.NoError(t, err)
-	require.NoError(t, w.LoadAll(walk(params...)))
+	require.NoError(t, w.LoadAll(kerneltest.Walk(params...)))
 	require.Len(t, r.offsets, 2+4)
 	require.True(t, slices.IsSorted(r.offsets))
 }
 
 // TestMasterFromWeights loads masters chunk by chunk.
 func TestMasterFromWeights(t *testing.T) {
-	x := roundAll(snug.BF16, randoms(1, 2500))
+	x := roundAll(snug.BF16, kerneltest.Uniform(1, 2500))
 	brain := make([]snug.BFloat16, len(x))
 	require.NoError(t, Cast(brain, x))
 	w := weightsOf(t, written(t, vector("x", snug.ViewOf(brain))))
@@ -419,7 +419,7 @@ func TestMasterFromWeights(t *testing.T) {
 }
 
 func TestLoadFromManyGoroutines(t *testing.T) {
-	x := randoms(1, 3000)
+	x := kerneltest.Uniform(1, 3000)
 	w := weightsOf(t, written(t, vector("x", snug.ViewOf(x)), vector("y", snug.ViewOf(x[:7]))))
 	var wg sync.WaitGroup
 	for range 4 {
@@ -439,7 +439,7 @@ func TestLoadFromManyGoroutines(t *testing.T) {
 // TestWeightsOnTheOtherByteOrder pretends that this machine has it: then what is
 // read and written has the bytes of every element reversed.
 func TestWeightsOnTheOtherByteOrder(t *testing.T) {
-	x := randoms(1, 100)
+	x := kerneltest.Uniform(1, 100)
 	reversed := make([]float32, len(x))
 	halves := make([]snug.BFloat16, len(x))
 	for i, v := range x {

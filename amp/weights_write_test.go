@@ -70,14 +70,14 @@ func halves(tensors []saved) (out []saved) {
 
 func TestWriteFromEveryBackend(t *testing.T) {
 	const n = staged + 5
-	vals := append(append([]float32(nil), special...), randoms(1, n-len(special))...)
+	vals := append(append([]float32(nil), special...), kerneltest.Uniform(1, n-len(special))...)
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, from := range floats {
 			for _, skip := range skips {
 				src := kerneltest.PutFloats(t, p, from, append(make([]float32, skip), vals...))
 				var tensors []saved
 				for _, to := range floats {
-					tensors = append(tensors, saved{Tensor{to.String(), fileType(to), []int{1, n}}, after(t, src.View, skip)})
+					tensors = append(tensors, saved{Tensor{to.String(), fileType(to), []int{1, n}}, kerneltest.After(t, src.View, skip)})
 				}
 				w := weightsOf(t, written(t, tensors...))
 				for _, to := range floats {
@@ -118,7 +118,7 @@ func TestWriteErrors(t *testing.T) {
 		{"a scalar", of("x", "F32"), nil, snug.ErrShape},
 		{"negative", of("x", "F32", -1, -3), nil, snug.ErrShape},
 		{"overflow", of("x", "F32", math.MaxInt, 3), nil, snug.ErrShape},
-		{"device", saved{Tensor{"x", "F32", []int{3}}, closed(t, snug.F32, 3)}, nil, snug.ErrDevice},
+		{"device", saved{Tensor{"x", "F32", []int{3}}, kerneltest.Closed(t, snug.F32, 3)}, nil, snug.ErrDevice},
 	}
 	path := filepath.Join(t.TempDir(), "weights")
 	for _, test := range tests {
@@ -213,7 +213,7 @@ func (f *full) Write(b []byte) (int, error) {
 }
 
 func TestWriteToAFullWriter(t *testing.T) {
-	x := snug.ViewOf(randoms(1, 100))
+	x := snug.ViewOf(kerneltest.Uniform(1, 100))
 	tensors := all(vector("x", x), saved{Tensor{"y", "F16", []int{100}}, x})
 	var whole bytes.Buffer
 	_, err := WriteWeights(&whole, tensors, nil)

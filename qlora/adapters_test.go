@@ -13,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // someAdapters are of the ranks and scales of a config, and of those of 2 and 4 if it is
@@ -24,10 +25,10 @@ func someAdapters(c AdapterOptions) map[string]*LoRA {
 		if a.Rank, a.Scale, err = c.RankOf(name); err != nil {
 			a.Rank, a.Scale = 2, 2
 		}
-		a.A, a.B = snug.ViewOf(randn(a.In*a.Rank, 1)), snug.ViewOf(randn(a.Out*a.Rank, uint64(a.In)))
+		a.A, a.B = snug.ViewOf(kerneltest.Normal(1, a.In*a.Rank)), snug.ViewOf(kerneltest.Normal(uint64(a.In), a.Out*a.Rank))
 		a.Dropout = c.Dropout
 		if c.DoRA {
-			a.Magnitude = snug.ViewOf(randn(a.Out, 5))
+			a.Magnitude = snug.ViewOf(kerneltest.Normal(5, a.Out))
 		}
 	}
 	return adapters
@@ -128,7 +129,7 @@ func TestAdaptersErrors(t *testing.T) {
 	bytes["layers.0.up"].A = snug.SliceView(make([]uint8, bytes["layers.0.up"].A.Len()))
 	require.ErrorIs(t, SaveAdapters(dir, c, bytes), snug.ErrDType)
 	short := someAdapters(c)
-	short["layers.0.up"].A = snug.ViewOf(randn(3, 1))
+	short["layers.0.up"].A = snug.ViewOf(kerneltest.Normal(1, 3))
 	require.ErrorIs(t, SaveAdapters(dir, c, short), snug.ErrShape)
 	spoiled := someAdapters(c)
 	spoiled["layers.0.up"].B.Float32s()[1] = float32(math.NaN())

@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestDoRARefusesBeforeItWrites: gradients of another type and factors beyond float32 are
 // errors that leave all accumulators as they are.
 func TestDoRARefusesBeforeItWrites(t *testing.T) {
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
-	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)
 	l, err := NewLinear(w, snug.F32, 0)
 	require.NoError(t, err)
@@ -20,7 +21,7 @@ func TestDoRARefusesBeforeItWrites(t *testing.T) {
 	require.NoError(t, l.Norms(a.Magnitude, nil))
 	d, err := NewDoRA(l, a)
 	require.NoError(t, err)
-	x := func(n int) snug.View { return snug.ViewOf(randn(n, uint64(n))) }
+	x := func(n int) snug.View { return snug.ViewOf(kerneltest.Normal(uint64(n), n)) }
 	for name, c := range map[string]struct {
 		change func(g *Grads)
 		want   error

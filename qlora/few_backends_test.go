@@ -50,7 +50,7 @@ func TestForwardFewBackends(t *testing.T) {
 	for _, backend := range backends(t) {
 		for n, f := range fewWeights {
 			t.Run(fmt.Sprintf("%s/%dx%d/%v/%d", backend.Name, f.out, f.in, f.opt.Type, f.opt.Block), func(t *testing.T) {
-				w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(f.out*f.in, 1)), []int{f.out, f.in}, f.opt)
+				w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, f.out*f.in)), []int{f.out, f.in}, f.opt)
 				require.NoError(t, err)
 				defer w.Close()
 				whole := on(t, backend.Dev, snug.F32, make([]float32, w.Len()))
@@ -65,11 +65,11 @@ func TestForwardFewBackends(t *testing.T) {
 					l, err := NewLinear(w, dt, 0)
 					require.NoError(t, err)
 					defer l.Close()
-					x := on(t, backend.Dev, dt, randn(rows*f.in, uint64(rows)))
+					x := on(t, backend.Dev, dt, kerneltest.Normal(uint64(rows), rows*f.in))
 					if rows%2 == 0 {
 						x = kerneltest.PutFloats(t, backend, dt, values(t, x)).View
 					}
-					first := values(t, on(t, backend.Dev, to, randn(rows*f.out, 3)))
+					first := values(t, on(t, backend.Dev, to, kerneltest.Normal(3, rows*f.out)))
 					want, bound := f.product(rows, values(t, x), elements, first, beta)
 					if beta == 0 {
 						first[0] = float32(math.NaN())
@@ -106,7 +106,7 @@ func TestForwardFewManyOutputs(t *testing.T) {
 	f := fewWeight{out, in, Options{Block: 32}}
 	for _, backend := range backends(t) {
 		t.Run(backend.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, f.opt)
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, out*in)), []int{out, in}, f.opt)
 			require.NoError(t, err)
 			defer w.Close()
 			whole := on(t, backend.Dev, snug.F32, make([]float32, w.Len()))
@@ -114,7 +114,7 @@ func TestForwardFewManyOutputs(t *testing.T) {
 			l, err := NewLinear(w, snug.F32, 0)
 			require.NoError(t, err)
 			defer l.Close()
-			x := randn(in, 2)
+			x := kerneltest.Normal(2, in)
 			y := kerneltest.PutFloats(t, backend, snug.F32, make([]float32, out))
 			require.NoError(t, l.Forward(y.View, on(t, backend.Dev, snug.F32, x), 0))
 			want, bound := f.product(1, x, values(t, whole), nil, 0)
@@ -129,12 +129,12 @@ func TestForwardFewManyOutputs(t *testing.T) {
 func TestForwardFewBackendsErrors(t *testing.T) {
 	for _, backend := range backends(t) {
 		t.Run(backend.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(64*64, 1)), []int{64, 64}, Options{})
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, 64*64)), []int{64, 64}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, snug.F32, 0)
 			require.NoError(t, err)
 			defer l.Close()
-			x, y := on(t, backend.Dev, snug.F32, randn(64, 2)), on(t, backend.Dev, snug.F32, make([]float32, 64))
+			x, y := on(t, backend.Dev, snug.F32, kerneltest.Normal(2, 64)), on(t, backend.Dev, snug.F32, make([]float32, 64))
 			require.ErrorIs(t, l.Forward(x, x, 0), snug.ErrConfig)
 			require.ErrorIs(t, l.Forward(y, x, float32(math.Inf(1))), snug.ErrConfig)
 			require.NoError(t, w.Close())

@@ -41,7 +41,7 @@ func TestBackwardFew(t *testing.T) {
 	require.True(t, onCPU(cpu))
 	for n, f := range backWeights {
 		t.Run(fmt.Sprintf("%dx%d/%v/%d", f.out, f.in, f.opt.Type, f.opt.Block), func(t *testing.T) {
-			w, err := NewWeight(randn(f.out*f.in, 1), []int{f.out, f.in}, f.opt)
+			w, err := NewWeight(kerneltest.Normal(1, f.out*f.in), []int{f.out, f.in}, f.opt)
 			require.NoError(t, err)
 			elements := make([]float32, w.Len())
 			require.NoError(t, w.Dequantize(snug.ViewOf(elements)))
@@ -51,8 +51,8 @@ func TestBackwardFew(t *testing.T) {
 				beta := []float32{0, 1, 0.5}[(i+i/3+n)%3]
 				l, err := NewLinear(w, dt, 0)
 				require.NoError(t, err)
-				dy := on(t, cpu.Dev, dt, randn(rows*f.out, uint64(rows)))
-				first := values(t, on(t, cpu.Dev, to, randn(rows*f.in, 3)))
+				dy := on(t, cpu.Dev, dt, kerneltest.Normal(uint64(rows), rows*f.out))
+				first := values(t, on(t, cpu.Dev, to, kerneltest.Normal(3, rows*f.in)))
 				want, bound := f.gradient(rows, values(t, dy), elements, first, beta)
 				if beta == 0 {
 					first[0] = float32(math.NaN())
@@ -90,12 +90,12 @@ func TestBackwardFew(t *testing.T) {
 // one worker, and a call allocates nothing.
 func TestBackwardFewIsWhole(t *testing.T) {
 	const rows, in, out = 3, 2560, 300
-	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
 	require.NoError(t, err)
 	for _, dt := range floatTypes {
 		l, err := NewLinear(w, dt, 0)
 		require.NoError(t, err)
-		dy := on(t, snug.CPU(), dt, randn(rows*out, 2))
+		dy := on(t, snug.CPU(), dt, kerneltest.Normal(2, rows*out))
 		dx := make([]float32, rows*in)
 		require.NoError(t, l.Backward(snug.ViewOf(dx), dy, 0))
 		for _, to := range floatTypes {
@@ -115,11 +115,11 @@ func TestBackwardFewIsWhole(t *testing.T) {
 
 // TestBackwardFewErrors: what products of tiles refuse is refused.
 func TestBackwardFewErrors(t *testing.T) {
-	w, err := NewWeight(randn(64*64, 1), []int{64, 64}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*64), []int{64, 64}, Options{})
 	require.NoError(t, err)
 	l, err := NewLinear(w, snug.F32, 0)
 	require.NoError(t, err)
-	whole := randn(65, 2)
+	whole := kerneltest.Normal(2, 65)
 	dy, dx := snug.ViewOf(whole[:64]), snug.ViewOf(make([]float32, 64))
 	require.ErrorIs(t, l.Backward(snug.ViewOf(whole[1:]), dy, 0), snug.ErrConfig)
 	require.ErrorIs(t, l.Backward(dx, dy, float32(math.Inf(1))), snug.ErrConfig)

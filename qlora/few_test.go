@@ -25,7 +25,7 @@ func TestForwardFew(t *testing.T) {
 		{300, 512, Options{Block: 64}}, // more than 256 blocks
 		{3, 100, Options{}},            // no whole blocks
 	} {
-		weight := randn(tc.out*tc.in, 1)
+		weight := kerneltest.Normal(1, tc.out*tc.in)
 		w, err := NewWeight(weight, []int{tc.out, tc.in}, tc.opt)
 		require.NoError(t, err)
 		require.NoError(t, w.Dequantize(snug.ViewOf(weight)))
@@ -33,7 +33,7 @@ func TestForwardFew(t *testing.T) {
 			l, err := NewLinear(w, dt, 0)
 			require.NoError(t, err)
 			for _, rows := range []int{1, 2, fewRows(snug.CPU()), fewRows(snug.CPU()) + 1} {
-				x, start := on(t, snug.CPU(), dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
+				x, start := on(t, snug.CPU(), dt, kerneltest.Normal(2, rows*tc.in)), kerneltest.Normal(3, rows*tc.out)
 				require.Equal(t, rows <= fewRows(snug.CPU()) && tc.in%w.block == 0, l.few(rows, snug.ViewOf(start), x, 0))
 				xs := values(t, x)
 				want, bound := matrix(rows, tc.out, tc.in,
@@ -57,12 +57,12 @@ func TestForwardFew(t *testing.T) {
 // 0. The result is the same with one worker, and a call allocates nothing.
 func TestForwardFewTypes(t *testing.T) {
 	const rows, in, out = 2, 256, 1500
-	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
 	require.NoError(t, err)
 	for _, dt := range floatTypes {
 		l, err := NewLinear(w, dt, 0)
 		require.NoError(t, err)
-		x := on(t, snug.CPU(), dt, randn(rows*in, 2))
+		x := on(t, snug.CPU(), dt, kerneltest.Normal(2, rows*in))
 		y := make([]float32, rows*out)
 		require.NoError(t, l.Forward(snug.ViewOf(y), x, 0))
 		for _, to := range floatTypes {
@@ -85,11 +85,11 @@ func TestForwardFewTypes(t *testing.T) {
 }
 
 func TestForwardFewErrors(t *testing.T) {
-	w, err := NewWeight(randn(64*64, 1), []int{64, 64}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*64), []int{64, 64}, Options{})
 	require.NoError(t, err)
 	l, err := NewLinear(w, snug.F32, 0)
 	require.NoError(t, err)
-	x := snug.ViewOf(randn(64, 2))
+	x := snug.ViewOf(kerneltest.Normal(2, 64))
 	y := snug.ViewOf(make([]float32, 64))
 	require.ErrorIs(t, l.Forward(x, x, 0), snug.ErrConfig)
 	require.ErrorIs(t, l.Forward(y, x, float32(math.NaN())), snug.ErrConfig)
@@ -112,7 +112,7 @@ func BenchmarkForward(b *testing.B) {
 
 func benchmarkFew(b *testing.B, ways func(l *Linear, rows int, x, y snug.View) map[string]func() error) {
 	const in, out = 4096, 8192
-	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
 	require.NoError(b, err)
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 		l, err := NewLinear(w, dt, 0)

@@ -45,8 +45,8 @@ func TestProductForms(t *testing.T) {
 					t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v", backend.Name, tc.rows, tc.out, tc.in, dt, back), func(t *testing.T) {
 						p := newWholeProduct(t, backend.Dev, dt, tc.out, tc.in, tc.opt, tc.rows, back)
 						cols, k := p.shape()
-						a, beta, to := on(t, backend.Dev, dt, randn(tc.rows*k, 2)), float32(n)/2, floatTypes[n]
-						first := values(t, on(t, backend.Dev, to, randn(tc.rows*cols, 3)))
+						a, beta, to := on(t, backend.Dev, dt, kerneltest.Normal(2, tc.rows*k)), float32(n)/2, floatTypes[n]
+						first := values(t, on(t, backend.Dev, to, kerneltest.Normal(3, tc.rows*cols)))
 						var units []float32
 						for _, form := range forms[dt] {
 							c := kerneltest.PutFloats(t, backend, to, first)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math"
-	"math/rand/v2"
 	"os"
 	"testing"
 
@@ -20,15 +19,6 @@ var (
 	formats    = []Type{NF4, FP4}
 	floatTypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
 )
-
-func randn(n int, seed uint64) []float32 {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(rng.NormFloat64())
-	}
-	return x
-}
 
 func onCPU(backend kerneltest.Backend) bool { return backend.Dev == nil || backend.Dev.IsCPU() }
 

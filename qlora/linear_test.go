@@ -77,7 +77,7 @@ func TestLinear(t *testing.T) {
 		} {
 			for dt, rounding := range map[snug.DType]float64{snug.F32: 1e-6, snug.BF16: 1.0 / 256} {
 				t.Run(fmt.Sprintf("%s/%v/%dx%d/%d", backend.Name, dt, tc.out, tc.in, tc.tile), func(t *testing.T) {
-					w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(tc.out*tc.in, 1)), []int{tc.out, tc.in}, tc.opt)
+					w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, tc.out*tc.in)), []int{tc.out, tc.in}, tc.opt)
 					require.NoError(t, err)
 					defer w.Close()
 					whole := on(t, backend.Dev, dt, make([]float32, w.Len()))
@@ -88,7 +88,7 @@ func TestLinear(t *testing.T) {
 					defer l.Close()
 					require.LessOrEqual(t, l.Bytes(), int64(dt.Size()*w.Len()))
 
-					x, start := on(t, backend.Dev, dt, randn(rows*tc.in, 2)), randn(rows*tc.out, 3)
+					x, start := on(t, backend.Dev, dt, kerneltest.Normal(2, rows*tc.in)), kerneltest.Normal(3, rows*tc.out)
 					xs := values(t, x)
 					y := on(t, backend.Dev, snug.F32, start)
 					require.NoError(t, l.Forward(y, x, 0.5))
@@ -119,9 +119,9 @@ func TestLinear(t *testing.T) {
 // nothing.
 func TestLinearIsWhole(t *testing.T) {
 	const rows, out, in = 3, 64, 96
-	w, err := NewWeight(randn(out*in, 1), []int{out, in}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
 	require.NoError(t, err)
-	x := snug.ViewOf(randn(rows*in, 2))
+	x := snug.ViewOf(kerneltest.Normal(2, rows*in))
 	var first []float32
 	for _, tile := range []int{out * in, 1000, in, 1} {
 		l, err := NewLinear(w, snug.F32, tile)
@@ -137,9 +137,9 @@ func TestLinearIsWhole(t *testing.T) {
 }
 
 func TestLinearErrors(t *testing.T) {
-	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)
-	flat, err := NewWeight(randn(64, 1), []int{64}, Options{})
+	flat, err := NewWeight(kerneltest.Normal(1, 64), []int{64}, Options{})
 	require.NoError(t, err)
 	_, err = NewLinear(flat, snug.F32, 0)
 	require.ErrorIs(t, err, snug.ErrShape)

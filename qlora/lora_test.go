@@ -92,14 +92,14 @@ func maskOf(t *testing.T, a *LoRA, d Dropout) []float64 {
 // eachLayer tests a layer on every device with and without dropout.
 func eachLayer(t *testing.T, test func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout)) {
 	for _, backend := range backends(t) {
-		w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{Block: 32, Single: true})
+		w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, out*in)), []int{out, in}, Options{Block: 32, Single: true})
 		require.NoError(t, err)
 		l, err := NewLinear(w, snug.F32, 3*in) // tiles that begin within blocks
 		require.NoError(t, err)
 		for name, p := range map[string]float32{"": 0, "evaluated": 0.4, "dropped": 0.4} {
 			t.Run(fmt.Sprintf("%s/%s", backend.Name, name), func(t *testing.T) {
 				a := LoRA{In: in, Out: out, Rank: rank, Scale: scale, Dropout: p,
-					A: on(t, backend.Dev, snug.F32, randn(rank*in, 2)), B: on(t, backend.Dev, snug.F32, randn(out*rank, 3))}
+					A: on(t, backend.Dev, snug.F32, kerneltest.Normal(2, rank*in)), B: on(t, backend.Dev, snug.F32, kerneltest.Normal(3, out*rank))}
 				d := Dropout{Draw: amp.Draw{Seed: 5, Tensor: 9}}
 				if name == "dropped" {
 					d.Work = on(t, backend.Dev, snug.F32, make([]float32, rows*in))
@@ -117,7 +117,7 @@ func TestLoRA(t *testing.T) {
 	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {
 		require.Equal(t, rank*(in+out), a.Params())
 		put := func(v []float32) snug.View { return on(t, dev, snug.F32, v) }
-		xs, dys := randn(rows*in, 4), randn(rows*out, 5)
+		xs, dys := kerneltest.Normal(4, rows*in), kerneltest.Normal(5, rows*out)
 		x, dy, y, u := put(xs), put(dys), put(make([]float32, rows*out)), put(make([]float32, rows*rank))
 		require.NoError(t, l.Forward(y, x, 0))
 		require.NoError(t, a.Forward(y, u, x, d))
@@ -126,7 +126,7 @@ func TestLoRA(t *testing.T) {
 		loss := func(o operands) float64 { return layerLoss(o, w, mask, nil, wide(dys)) }
 		require.InDelta(t, loss(o), dot(wide(dys), wide(values(t, y))), 1e-3)
 
-		start := randn(rows*in, 6)
+		start := kerneltest.Normal(6, rows*in)
 		dx, da, db := put(start), put(make([]float32, rank*in)), put(slices.Repeat([]float32{2}, out*rank))
 		require.NoError(t, l.Backward(dx, dy, 1))
 		require.NoError(t, a.Backward(dx, put(make([]float32, rows*rank)), dy, u, x, Grads{A: da, B: db, Into: snug.Into{Alpha: 0.5, Beta: 0.25}}, d))
@@ -153,7 +153,7 @@ func TestLoRA(t *testing.T) {
 func TestDoRA(t *testing.T) {
 	eachLayer(t, func(t *testing.T, dev *snug.Device, l *Linear, a *LoRA, d Dropout) {
 		put := func(v []float32) snug.View { return on(t, dev, snug.F32, v) }
-		xs, dys, ms := randn(rows*in, 4), randn(rows*out, 5), randn(out, 6)
+		xs, dys, ms := kerneltest.Normal(4, rows*in), kerneltest.Normal(5, rows*out), kerneltest.Normal(6, out)
 		a.Magnitude = put(ms)
 		require.Equal(t, rank*(in+out)+out, a.Params())
 		layer, err := NewDoRA(l, a)
@@ -169,7 +169,7 @@ func TestDoRA(t *testing.T) {
 		loss := func(o operands) float64 { return layerLoss(o, w, mask, n, wide(dys)) }
 		require.InDelta(t, loss(o), dot(wide(dys), wide(values(t, y))), 1e-3)
 
-		start := randn(rows*in, 7)
+		start := kerneltest.Normal(7, rows*in)
 		dx, da, db, dm := put(start), put(make([]float32, rank*in)), put(make([]float32, out*rank)), put(slices.Repeat([]float32{2}, out))
 		g := Grads{A: da, B: db, Magnitude: dm, Into: snug.Into{Alpha: 0.5, Beta: 0.25}}
 		require.NoError(t, layer.Backward(dx, put(make([]float32, rows*rank)), dy, h, u, x, g, d))
@@ -188,7 +188,7 @@ func TestDoRA(t *testing.T) {
 			}
 		}
 
-		require.NoError(t, snug.Copy(a.B, put(randn(out*rank, 8))))
+		require.NoError(t, snug.Copy(a.B, put(kerneltest.Normal(8, out*rank))))
 		require.NoError(t, layer.Update())
 		require.InDeltaSlice(t, normsOf(w, o[1], wide(values(t, a.B))), wide(values(t, layer.n)), 1e-5)
 	})
@@ -216,13 +216,13 @@ func TestDoRABegins(t *testing.T) {
 	const rows, in, out = 5, 600, 70
 	for _, backend := range backends(t) {
 		for _, dt := range floatTypes {
-			layer := randn(out*in, 1)
+			layer := kerneltest.Normal(1, out*in)
 			clear(layer[3*in : 4*in])
 			w, err := NewWeight(on(t, backend.Dev, snug.F32, layer), []int{out, in}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, dt, 5000)
 			require.NoError(t, err)
-			a := LoRA{In: in, Out: out, Rank: 2, Scale: 1, A: on(t, backend.Dev, snug.F32, randn(2*in, 2)),
+			a := LoRA{In: in, Out: out, Rank: 2, Scale: 1, A: on(t, backend.Dev, snug.F32, kerneltest.Normal(2, 2*in)),
 				B: on(t, backend.Dev, snug.F32, make([]float32, 2*out)), Magnitude: on(t, backend.Dev, snug.F32, make([]float32, out))}
 			require.NoError(t, l.Norms(a.Magnitude, nil))
 			both := on(t, backend.Dev, snug.F32, make([]float32, out))
@@ -230,13 +230,13 @@ func TestDoRABegins(t *testing.T) {
 			sameBits(t, values(t, a.Magnitude), values(t, both))
 			d, err := NewDoRA(l, &a)
 			require.NoError(t, err)
-			put := func(n int, seed uint64) snug.View { return on(t, backend.Dev, dt, randn(n, seed)) }
+			put := func(n int, seed uint64) snug.View { return on(t, backend.Dev, dt, kerneltest.Normal(seed, n)) }
 			x, y, h, u, want := put(rows*in, 3), put(rows*out, 4), put(rows*out, 5), put(rows*2, 6), put(rows*out, 7)
 			require.NoError(t, l.Forward(want, x, 0))
 			require.NoError(t, d.Forward(y, h, u, x, Dropout{}))
 			sameBits(t, values(t, want), values(t, y))
 			require.Zero(t, values(t, y)[3], "of a row of zeros")
-			g := Grads{A: on(t, backend.Dev, snug.F32, randn(2*in, 8)), B: on(t, backend.Dev, snug.F32, randn(2*out, 8)),
+			g := Grads{A: on(t, backend.Dev, snug.F32, kerneltest.Normal(8, 2*in)), B: on(t, backend.Dev, snug.F32, kerneltest.Normal(8, 2*out)),
 				Magnitude: on(t, backend.Dev, snug.F32, slices.Repeat([]float32{float32(math.NaN())}, out))}
 			require.NoError(t, d.Backward(put(rows*in, 9), put(rows*2, 9), y, h, u, x, g, Dropout{}))
 			for i, v := range values(t, g.Magnitude) {
@@ -251,8 +251,8 @@ func TestDoRABegins(t *testing.T) {
 // allocates nothing.
 func TestDropoutIsDrawnAnew(t *testing.T) {
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
-	x := snug.ViewOf(randn(rows*in, 1))
-	a := LoRA{In: in, Out: out, Rank: rank, Scale: 1, A: snug.ViewOf(randn(rank*in, 2)), B: snug.ViewOf(randn(out*rank, 3)), Dropout: 0.3}
+	x := snug.ViewOf(kerneltest.Normal(1, rows*in))
+	a := LoRA{In: in, Out: out, Rank: rank, Scale: 1, A: snug.ViewOf(kerneltest.Normal(2, rank*in)), B: snug.ViewOf(kerneltest.Normal(3, out*rank)), Dropout: 0.3}
 	pass := func(d Dropout) []float32 {
 		y, u := v(rows*out), v(rows*rank)
 		require.NoError(t, a.Forward(y, u, x, d))
@@ -315,7 +315,7 @@ func TestLoRAErrors(t *testing.T) {
 func TestDoRAErrors(t *testing.T) {
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
 	low := func(n int) snug.View { return snug.ViewOf(make([]snug.BFloat16, n)) }
-	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)
 	l, err := NewLinear(w, snug.F32, 0)
 	require.NoError(t, err)

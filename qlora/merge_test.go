@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestMerge adds adapters up, has the result in 4 bits again, and measures that.
@@ -14,11 +15,11 @@ func TestMerge(t *testing.T) {
 	const out, in, rank = 70, 600, 3
 	for _, backend := range backends(t) {
 		for k, opt := range []Options{{}, {Type: FP4, Block: 32, Single: true}, {}} {
-			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, out*in)), []int{out, in}, opt)
 			require.NoError(t, err)
 			whole := on(t, backend.Dev, snug.F32, make([]float32, out*in))
 			require.NoError(t, w.Dequantize(whole))
-			full, a, b := values(t, whole), randn(rank*in, 2), randn(out*rank, 3)
+			full, a, b := values(t, whole), kerneltest.Normal(2, rank*in), kerneltest.Normal(3, out*rank)
 			l := LoRA{In: in, Out: out, Rank: rank, Scale: 0.5, A: on(t, backend.Dev, snug.F32, a), B: on(t, backend.Dev, snug.F32, b)}
 			want := make([]float64, out*in)
 			for o := range out {
@@ -30,7 +31,7 @@ func TestMerge(t *testing.T) {
 				}
 			}
 			if k == 2 {
-				l.Magnitude = on(t, backend.Dev, snug.F32, randn(out, 4))
+				l.Magnitude = on(t, backend.Dev, snug.F32, kerneltest.Normal(4, out))
 				for o, m := range values(t, l.Magnitude) {
 					row := want[o*in : (o+1)*in]
 					norm := math.Sqrt(dot(row, row))
@@ -78,7 +79,7 @@ func TestMerge(t *testing.T) {
 }
 
 func TestMergeErrors(t *testing.T) {
-	w, err := NewWeight(randn(64*32, 1), []int{64, 32}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64*32), []int{64, 32}, Options{})
 	require.NoError(t, err)
 	v := func(n int) snug.View { return snug.ViewOf(make([]float32, n)) }
 	l := LoRA{In: 32, Out: 64, Rank: 2, Scale: 1, A: v(64), B: v(128)}

@@ -27,7 +27,7 @@ type wholeProduct struct {
 }
 
 func newWholeProduct(t *testing.T, dev *snug.Device, dt snug.DType, out, in int, opt Options, rows int, back bool) wholeProduct {
-	w, err := NewWeight(on(t, dev, snug.F32, randn(out*in, 1)), []int{out, in}, opt)
+	w, err := NewWeight(on(t, dev, snug.F32, kerneltest.Normal(1, out*in)), []int{out, in}, opt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	l, err := NewLinear(w, dt, 0)
@@ -105,11 +105,11 @@ func TestProductBackends(t *testing.T) {
 						t.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v/%v", backend.Name, rows, tc.out, tc.in, dt, to, back), func(t *testing.T) {
 							p := newWholeProduct(t, backend.Dev, dt, tc.out, tc.in, tc.opt, rows, back)
 							c, k := p.shape()
-							a := on(t, backend.Dev, dt, randn(rows*k, uint64(rows)))
+							a := on(t, backend.Dev, dt, kerneltest.Normal(uint64(rows), rows*k))
 							if (n+d)%3 == 1 {
 								a = kerneltest.PutFloats(t, backend, dt, values(t, a)).View
 							}
-							first := values(t, on(t, backend.Dev, to, randn(rows*c, 3)))
+							first := values(t, on(t, backend.Dev, to, kerneltest.Normal(3, rows*c)))
 							if beta == 0 {
 								first[0] = float32(math.NaN())
 							}
@@ -142,7 +142,7 @@ func TestProductManyTiles(t *testing.T) {
 			}
 			p := newWholeProduct(t, backend.Dev, snug.F32, out, in, Options{Block: 32}, rows, back)
 			n, k := p.shape()
-			a, y := on(t, backend.Dev, snug.F32, randn(rows*k, 2)), on(t, backend.Dev, snug.F32, make([]float32, rows*n))
+			a, y := on(t, backend.Dev, snug.F32, kerneltest.Normal(2, rows*k)), on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 			require.NoError(t, p.run(y, a, 0))
 			p.check(t, values(t, y), nil, values(t, a), 0, snug.F32)
 			if ownKernels(backend) {
@@ -163,7 +163,7 @@ func TestProductNaN(t *testing.T) {
 			for _, back := range []bool{false, true} {
 				p := newWholeProduct(t, backend.Dev, dt, out, in, Options{}, rows, back)
 				n, k := p.shape()
-				a := randn(rows*k, 2)
+				a := kerneltest.Normal(2, rows*k)
 				a[3*k+k-1], a[rows*k-1] = float32(math.NaN()), float32(math.Inf(1))
 				c := on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 				require.NoError(t, p.run(c, on(t, backend.Dev, dt, a), 0))
@@ -185,7 +185,7 @@ func TestProductUnaligned(t *testing.T) {
 			for _, back := range []bool{false, true} {
 				p := newWholeProduct(t, backend.Dev, dt, out, in, Options{}, rows, back)
 				n, k := p.shape()
-				a := on(t, backend.Dev, dt, randn(rows*k, 2))
+				a := on(t, backend.Dev, dt, kerneltest.Normal(2, rows*k))
 				c := on(t, backend.Dev, snug.F32, make([]float32, rows*n))
 				require.NoError(t, p.run(c, a, 0))
 				want := values(t, c)
@@ -211,11 +211,11 @@ func TestProductTile(t *testing.T) {
 	const rows, out, in = 40, 48, 64
 	for _, backend := range devices(t) {
 		t.Run(backend.Name, func(t *testing.T) {
-			w, err := NewWeight(on(t, backend.Dev, snug.F32, randn(out*in, 1)), []int{out, in}, Options{})
+			w, err := NewWeight(on(t, backend.Dev, snug.F32, kerneltest.Normal(1, out*in)), []int{out, in}, Options{})
 			require.NoError(t, err)
 			l, err := NewLinear(w, snug.F32, 10*in)
 			require.NoError(t, err)
-			x, y := on(t, backend.Dev, snug.F32, randn(rows*in, 2)), on(t, backend.Dev, snug.F32, make([]float32, rows*out))
+			x, y := on(t, backend.Dev, snug.F32, kerneltest.Normal(2, rows*in)), on(t, backend.Dev, snug.F32, make([]float32, rows*out))
 			bytes, _, err := snug.MakeView(backend.Dev, snug.U8, rows*out)
 			require.NoError(t, err)
 			require.ErrorIs(t, l.Forward(y, x, float32(math.NaN())), snug.ErrConfig)

@@ -76,7 +76,7 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 						}
 						for _, skip := range skips {
 							t.Run(fmt.Sprintf("%v/%v/%d/%d/%d", dt, format, block, n, skip), func(t *testing.T) {
-								roundTrip(t, backend, dt, format, block, randn(n, uint64(n)), skip)
+								roundTrip(t, backend, dt, format, block, kerneltest.Normal(uint64(n), n), skip)
 							})
 						}
 					}
@@ -151,7 +151,7 @@ func TestExtremeBlocks(t *testing.T) {
 
 // TestSliceForms calls the functions as programs do, with typed operands.
 func TestSliceForms(t *testing.T) {
-	x := randn(301, 1)
+	x := kerneltest.Normal(1, 301)
 	half16, bf16 := make([]snug.Float16, 301), make([]snug.BFloat16, 301)
 	half.Store(snug.SliceView(half16), 0, x)
 	packed, absmax := make([]uint8, 151), make([]float32, 5)
@@ -167,7 +167,7 @@ func TestNonFinite(t *testing.T) {
 		for _, dt := range floatTypes {
 			for _, at := range []int{0, 299, 5000, 9999} {
 				kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
-					x := randn(10_000, 3)
+					x := kerneltest.Normal(3, 10_000)
 					x[at], x[9999] = bad, bad
 					src := kerneltest.PutFloats(t, backend, dt, x)
 					packed := kerneltest.Put(t, backend, make([]uint8, 5000))
@@ -196,7 +196,7 @@ func TestNonFinite(t *testing.T) {
 // tests.
 func TestErrorBounds(t *testing.T) {
 	const n = 1 << 20
-	x, back := randn(n, 7), make([]float32, n)
+	x, back := kerneltest.Normal(7, n), make([]float32, n)
 	mean := func() float64 {
 		sum := 0.0
 		for i := range x {
@@ -270,7 +270,7 @@ func TestTypes(t *testing.T) {
 }
 
 func TestWorkersDoNotMatter(t *testing.T) {
-	x := randn(100_003, 5)
+	x := kerneltest.Normal(5, 100_003)
 	run := func(workers int) ([]uint8, []float32) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
 		packed, absmax := make([]uint8, PackedBytes(len(x))), make([]float32, Blocks(len(x), 32))
@@ -284,7 +284,7 @@ func TestWorkersDoNotMatter(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	x := randn(20_001, 5)
+	x := kerneltest.Normal(5, 20_001)
 	packed, absmax := make([]uint8, PackedBytes(len(x))), make([]float32, Blocks(len(x), 64))
 	bf16, codes, nested := make([]snug.BFloat16, len(x)), make([]uint8, len(absmax)), make([]float32, Blocks(len(absmax), 256))
 	w, err := NewWeight(x, []int{len(x)}, Options{})
@@ -303,7 +303,7 @@ func TestNoAllocations(t *testing.T) {
 // TestLargeDequantize has results that go around the caches.
 func TestLargeDequantize(t *testing.T) {
 	const n, block = half.StreamBytes/2 + 77, 64
-	packed, absmax, values := make([]uint8, PackedBytes(n)), randn(Blocks(n, block), 1), NF4.Values()
+	packed, absmax, values := make([]uint8, PackedBytes(n)), kerneltest.Normal(1, Blocks(n, block)), NF4.Values()
 	for i := range packed {
 		packed[i] = uint8(i * 7)
 	}
@@ -368,7 +368,7 @@ func BenchmarkDequantize(b *testing.B) {
 func benchmarkQuantization(b *testing.B, do func(packed []uint8, absmax []float32, x snug.View) error) {
 	const n, parts, block = 1 << 23, 8, 64
 	packed, absmax := make([]uint8, n*parts/2), make([]float32, n*parts/block)
-	x, bf16 := snug.ViewOf(randn(n*parts, 5)), snug.ViewOf(make([]snug.BFloat16, n*parts))
+	x, bf16 := snug.ViewOf(kerneltest.Normal(5, n*parts)), snug.ViewOf(make([]snug.BFloat16, n*parts))
 	half.Convert(bf16, x, 0, n*parts, false)
 	require.NoError(b, Quantize(packed, absmax, x, NF4, block))
 	for _, v := range []snug.View{x, bf16} {

@@ -13,7 +13,7 @@ import (
 // TestWeight compares weights of all backends with the functions they are made of.
 func TestWeight(t *testing.T) {
 	const n = 37 * 1001
-	x := randn(n, 3)
+	x := kerneltest.Normal(3, n)
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, dt := range floatTypes {
 			for _, opt := range []Options{{}, {Type: FP4, Block: 32}, {Block: 4096}, {Single: true}} {

@@ -116,7 +116,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 				continue // the copies are those of the opaque device
 			}
 			for _, opt := range []Options{{Block: 32}, {Type: FP4, Single: true}} {
-				src := kerneltest.Put(t, backend, randn(n, 1))
+				src := kerneltest.Put(t, backend, kerneltest.Normal(1, n))
 				w, err := NewWeight(src.View, []int{n, 1}, opt)
 				require.NoError(t, err)
 				var out bytes.Buffer
@@ -171,7 +171,7 @@ const state = "w.quant_state.bitsandbytes__nf4"
 
 // small is a file of one weight, w, with double quantization.
 func small(t require.TestingT) []byte {
-	w, err := NewWeight(randn(200, 1), []int{10, 20}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 200), []int{10, 20}, Options{})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	_, err = WriteWeights(&out, one("w", w), nil)
@@ -279,7 +279,7 @@ func TestWeightsFileErrors(t *testing.T) {
 	_, err = NewWeights(strings.NewReader("short"), 5)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 
-	w, err := NewWeight(randn(64, 1), []int{64}, Options{})
+	w, err := NewWeight(kerneltest.Normal(1, 64), []int{64}, Options{})
 	require.NoError(t, err)
 	twice := func(yield func(string, *Weight) bool) {
 		for range 2 {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/state/statetest"
 )
 
@@ -25,7 +26,7 @@ func TestAdvance(t *testing.T) {
 	const n = 5000
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n, "v": n}), randn(n, 1), randn(n, 2)
+			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n, "v": n}), kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 			refused := func(says string) {
 				t.Helper()
 				before, params := stateOf(t, a), append([]float32(nil), p...)
@@ -58,7 +59,7 @@ func TestAdvance(t *testing.T) {
 
 // TestRateZero moves the state and not the parameter.
 func TestRateZero(t *testing.T) {
-	a, p, g := newWith(t, AdamW{WeightDecay: 0.1}, Options{}, map[string]int{"w": 5000}), randn(5000, 1), randn(5000, 2)
+	a, p, g := newWith(t, AdamW{WeightDecay: 0.1}, Options{}, map[string]int{"w": 5000}), kerneltest.Normal(1, 5000), kerneltest.Normal(2, 5000)
 	before := append([]float32(nil), p...)
 	a.Advance(0)
 	step(t, a, "w", p, g, 1)
@@ -74,7 +75,7 @@ func TestOncePerStep(t *testing.T) {
 	for _, s := range []Storage{nil, newFakeStorage()} {
 		a := newAdamW(t, Options{Chunk: chunk, Storage: s}, map[string]int{"w": n})
 		b := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
-		p, g := randn(n, 1), randn(n, 2)
+		p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 		want := append([]float32(nil), p...)
 		part := func(lo, hi int, g []float32) error {
 			return a.StepRange("w", lo, snug.ViewOf(p[lo:hi]), snug.ViewOf(g[lo:hi]), 1)
@@ -104,7 +105,7 @@ func TestConcurrentRanges(t *testing.T) {
 	const chunks, chunk, callers = 20, 256, 4
 	a := newAdamW(t, Options{Chunk: chunk, MinSize: 1}, map[string]int{"w": chunks * chunk})
 	b := newAdamW(t, Options{Chunk: chunk, MinSize: 1}, map[string]int{"w": chunks * chunk})
-	p, g := randn(chunks*chunk, 1), randn(chunks*chunk, 2)
+	p, g := kerneltest.Normal(1, chunks*chunk), kerneltest.Normal(2, chunks*chunk)
 	want := append([]float32(nil), p...)
 	for range 3 {
 		advance(a)
@@ -143,10 +144,10 @@ func TestRestoredInStep(t *testing.T) {
 	params := map[string]int{"w": n, "b": 100, "none": 0}
 	o := Options{Chunk: chunk}
 	a := newAdamW(t, o, params)
-	p, g := randn(n, 1), randn(n, 2)
+	p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 	advance(a)
 	step(t, a, "w", p, g, 1)
-	step(t, a, "b", randn(100, 1), randn(100, 2), 1)
+	step(t, a, "b", kerneltest.Normal(1, 100), kerneltest.Normal(2, 100), 1)
 	require.Empty(t, headerOf(t, bytesOf(a.AppendBinary(nil))).Params[2].Marks, "after a step")
 	advance(a)
 	require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p[:chunk]), snug.ViewOf(g[:chunk]), 1))
@@ -156,8 +157,8 @@ func TestRestoredInStep(t *testing.T) {
 		requireTwice(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
 		requireTwice(t, a.StepRange("w", 0, snug.ViewOf(p[:chunk]), snug.ViewOf(g[:chunk]), 1))
 		require.NoError(t, a.StepRange("w", chunk, snug.ViewOf(p[chunk:]), snug.ViewOf(g[chunk:]), 1))
-		step(t, a, "b", randn(100, 1), randn(100, 2), 1)
-		requireTwice(t, a.Step("b", snug.ViewOf(randn(100, 1)), snug.ViewOf(randn(100, 2)), 1))
+		step(t, a, "b", kerneltest.Normal(1, 100), kerneltest.Normal(2, 100), 1)
+		requireTwice(t, a.Step("b", snug.ViewOf(kerneltest.Normal(1, 100)), snug.ViewOf(kerneltest.Normal(2, 100)), 1))
 	}
 	for _, restore := range []func(b *Optimizer) error{
 		func(b *Optimizer) error { return b.UnmarshalBinary(data) },
@@ -183,7 +184,7 @@ func TestRestoredInStep(t *testing.T) {
 // TestAnyStepBytes damages a state that was saved in a step.
 func TestAnyStepBytes(t *testing.T) {
 	a := newAdamW(t, Options{Chunk: 256}, map[string]int{"w": 1000, "b": 10})
-	p := randn(1000, 1)
+	p := kerneltest.Normal(1, 1000)
 	advance(a)
 	require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(p[:256]), 1))
 	data := bytesOf(a.AppendBinary(nil))

@@ -25,14 +25,14 @@ func TestAgainst32(t *testing.T) {
 			const n = 1 << 15
 			a := newWith(t, AdamW{WeightDecay: 0.01}, Options{}, map[string]int{"w": n})
 			b := newWith(t, AdamW{WeightDecay: 0.01}, Options{Bits: 32}, map[string]int{"w": n})
-			start := randn(n, 1)
+			start := kerneltest.Normal(1, n)
 			for i := range start {
 				start[i] *= 0.1
 			}
 			put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Backend{}, c.dt, x) }
 			p8, p32 := put(start), put(start)
 			for i := range 50 {
-				g := snug.ViewOf(randn(n, uint64(i+2)))
+				g := snug.ViewOf(kerneltest.Normal(uint64(i+2), n))
 				advance(a)
 				advance(b)
 				require.NoError(t, a.Step("w", p8.View, g, 0.01))

@@ -18,7 +18,7 @@ func layers() (p, g map[string][]float32) {
 	p, g = map[string][]float32{}, map[string][]float32{}
 	for i, n := range []int{1, 300, 5000, 40000} {
 		name := fmt.Sprint("layer", i)
-		p[name], g[name] = randn(n, uint64(i)), randn(n, uint64(i+10))
+		p[name], g[name] = kerneltest.Normal(uint64(i), n), kerneltest.Normal(uint64(i+10), n)
 	}
 	return p, g
 }

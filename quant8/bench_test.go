@@ -27,7 +27,7 @@ func BenchmarkDequantize(b *testing.B) {
 func benchmarkQuantization(b *testing.B, do func(codes []uint8, absmax []float32, x snug.View, m *Map, block int) error) {
 	const n, parts, block = 1 << 23, 8, 256
 	codes, absmax, m := make([]uint8, n*parts), make([]float32, n*parts/block), DynamicMap(true)
-	x := snug.ViewOf(randn(n*parts, 5))
+	x := snug.ViewOf(kerneltest.Normal(5, n*parts))
 	bf16 := snug.ViewOf(make([]snug.BFloat16, n*parts))
 	half.Convert(bf16, x, 0, n*parts, false)
 	require.NoError(b, Quantize(codes, absmax, x, m, block))
@@ -46,9 +46,9 @@ func benchmarkQuantization(b *testing.B, do func(codes []uint8, absmax []float32
 // p and the state, read and written, and of g, which is read twice.
 func BenchmarkStep(b *testing.B) {
 	const n, parts = 1 << 21, 16
-	f32, bf16 := snug.ViewOf(randn(n*parts, 1)), snug.ViewOf(make([]snug.BFloat16, n*parts))
+	f32, bf16 := snug.ViewOf(kerneltest.Normal(1, n*parts)), snug.ViewOf(make([]snug.BFloat16, n*parts))
 	half.Convert(bf16, f32, 0, n*parts, false)
-	g, g16 := snug.ViewOf(randn(n*parts, 2)), snug.ViewOf(make([]snug.BFloat16, n*parts))
+	g, g16 := snug.ViewOf(kerneltest.Normal(2, n*parts)), snug.ViewOf(make([]snug.BFloat16, n*parts))
 	half.Convert(g16, g, 0, n*parts, false)
 	for _, c := range []struct {
 		name  string
@@ -90,7 +90,7 @@ func BenchmarkMatrixStep(b *testing.B) {
 	}{{"adafactor", 4096, 4096}, {"momentum", 4096, 4096}, {"muon", 1024, 1024}, {"muon", 768, 3072}} {
 		b.Run(fmt.Sprintf("%s/%dx%d", c.rule, c.rows, c.cols), func(b *testing.B) {
 			a := newMatrices(b, c.rule, Options{}, map[string][2]int{"w": {c.rows, c.cols}})
-			p, g := snug.ViewOf(randn(c.rows*c.cols, 1)), snug.ViewOf(randn(c.rows*c.cols, 2))
+			p, g := snug.ViewOf(kerneltest.Normal(1, c.rows*c.cols)), snug.ViewOf(kerneltest.Normal(2, c.rows*c.cols))
 			for b.Loop() {
 				advance(a)
 				if err := a.Step("w", p, g, 1); err != nil {

@@ -180,7 +180,7 @@ func magnitudes(x []float32) []float32 {
 // optimizers with smaller ones, exactly.
 func TestOldBlocks(t *testing.T) {
 	for _, n := range []int{1, 200, 300, 2049, 9000} {
-		x, y := randn(n, 1), magnitudes(randn(n, 2))
+		x, y := kerneltest.Normal(1, n), magnitudes(kerneltest.Normal(2, n))
 		for _, block := range blocksOfFiles {
 			file := fileOf(t, quantized(t, x, y, block), nil)
 			for _, own := range []int{32, 64, 256, 2048, 4096} {
@@ -210,9 +210,9 @@ func TestWriteLargerBlocks(t *testing.T) {
 	const n = 9001
 	a := newAdamW(t, Options{Block: 1024, Chunk: 2048}, map[string]int{"w": n})
 	b := newAdamW(t, Options{}, map[string]int{"w": n})
-	p := randn(n, 1)
+	p := kerneltest.Normal(1, n)
 	advance(a)
-	require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(n, 2)), 1))
+	require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(kerneltest.Normal(2, n)), 1))
 	g := writeState(t, a, BitsAndBytesFormat{})
 	require.Len(t, g.floats("w.absmax1"), Blocks(n, 256))
 	readState(t, b, g.file)
@@ -269,7 +269,7 @@ func TestStateOfBitsAndBytesContinues(t *testing.T) {
 
 func TestReadBitsAndBytesErrors(t *testing.T) {
 	const n = 5000
-	x, y := randn(n, 1), magnitudes(randn(n, 2))
+	x, y := kerneltest.Normal(1, n), magnitudes(kerneltest.Normal(2, n))
 	nan := float32(math.NaN())
 	withoutZero := LinearMap(true)
 	withoutZero[127], withoutZero[128] = -1e-3, 1e-3
@@ -350,7 +350,7 @@ func TestBitsAndBytesErrors(t *testing.T) {
 	require.ErrorIs(t, read(nil, ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file[:len(file)-1], ""), snug.ErrCorrupt)
 	require.ErrorIs(t, read(file, "optimizer."), snug.ErrConfig)
-	blocks := quantized(t, randn(4200, 1), randn(4200, 2), 700) // a size that does not exist
+	blocks := quantized(t, kerneltest.Normal(1, 4200), kerneltest.Normal(2, 4200), 700) // a size that does not exist
 	blocks["b.step"], blocks["b.state1"], blocks["b.state2"] = []int64{7}, make([]float32, 70), make([]float32, 70)
 	require.ErrorIs(t, read(fileOf(t, blocks, nil), ""), snug.ErrCorrupt)
 	require.Zero(t, a.Steps())

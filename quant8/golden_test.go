@@ -132,7 +132,7 @@ func TestGoldenQuantization(t *testing.T) {
 				require.Equal(t, c.differ, compareCodes(t, m, src.Get(), gotCodes.Get(), codes, absmax, block))
 
 				require.NoError(t, Dequantize(src.View, kerneltest.Put(t, backend, codes).View, gotAbsmax.View, m, block))
-				require.Equal(t, bitsOf(values), bitsOf(src.Get()), "values of bitsandbytes' codes")
+				require.Equal(t, kerneltest.Bits(values), kerneltest.Bits(src.Get()), "values of bitsandbytes' codes")
 			})
 		})
 	}
@@ -175,14 +175,6 @@ func toMidpoint(m *Map, x float32) float64 {
 		d = min(d, math.Abs(float64(x)-(float64(m[c])+float64(m[c+1]))/2))
 	}
 	return d
-}
-
-func bitsOf(x []float32) []uint32 {
-	b := make([]uint32, len(x))
-	for i, v := range x {
-		b[i] = math.Float32bits(v)
-	}
-	return b
 }
 
 // TestUnreachableCodes counts the codes of the dynamic maps that bitsandbytes'

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // group adds sums over ranks that meet, in the order of the ranks.
@@ -70,14 +71,14 @@ func TestShardsWithNorms(t *testing.T) {
 			require.NotContains(t, err.Error(), "SumNorms", "which would not help")
 			continue
 		}
-		whole, want := newOf(t, name, options, map[string]int{"w": n}), randn(n, 1)
+		whole, want := newOf(t, name, options, map[string]int{"w": n}), kerneltest.Normal(1, n)
 		for i := range steps {
 			advance(whole)
 			step(t, whole, "w", want, gradient(n, uint64(i)), 1)
 		}
 		for ranks := 1; ranks <= 8; ranks += 3 {
 			t.Run(fmt.Sprint(name, ranks), func(t *testing.T) {
-				g, got := newGroup(ranks), randn(n, 1)
+				g, got := newGroup(ranks), kerneltest.Normal(1, n)
 				var wg sync.WaitGroup
 				for rank := range ranks {
 					s := options

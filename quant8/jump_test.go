@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // largestStep returns the largest change of a parameter at a rate of 1e-3 of an optimizer,
@@ -90,7 +91,7 @@ func TestSmallGradientsConverge(t *testing.T) {
 	end := func(bits int) (start, sum float64) {
 		const n, steps = 256, 400
 		a := newAdamW(t, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
-		p, g := randn(n, 1), make([]float32, n)
+		p, g := kerneltest.Normal(1, n), make([]float32, n)
 		for _, x := range p {
 			start += float64(x) * float64(x)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 func TestDynamicMap(t *testing.T) {
@@ -72,7 +73,7 @@ func TestGoldenLinearMaps(t *testing.T) {
 
 // TestQuantileMap counts the codes of the vector that a map is of.
 func TestQuantileMap(t *testing.T) {
-	x := randn(100_000, 4)
+	x := kerneltest.Normal(4, 100_000)
 	m, err := QuantileMap(x)
 	require.NoError(t, err)
 	require.NoError(t, m.check())

@@ -43,7 +43,7 @@ func onHost(t *testing.T, a *Optimizer, c matrixCase, steps int) []float32 {
 func matrixSteps(t *testing.T, backend kerneltest.Backend, a *Optimizer, c matrixCase, p []float32, steps int) []float32 {
 	n := c.rows * c.cols
 	if p == nil {
-		p = randn(n, 1)
+		p = kerneltest.Normal(1, n)
 	}
 	there := kerneltest.PutFloats(t, backend, c.pt, append(make([]float32, c.skip), p...))
 	for range steps {
@@ -178,7 +178,7 @@ func TestMatrixMemoryOnDevices(t *testing.T) {
 	free := func() int64 { return freeBytes(t, backend.Dev) }
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a := build(Options{}, map[string][2]int{"w": {70, 90}})
-		p, g := kerneltest.Put(t, backend, randn(6300, 1)), kerneltest.Put(t, backend, randn(6300, 2))
+		p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, 6300)), kerneltest.Put(t, backend, kerneltest.Normal(2, 6300))
 		before := free()
 		for range 2 {
 			advance(a)
@@ -197,8 +197,8 @@ func TestMatrixNoMemory(t *testing.T) {
 	require.NoError(t, err)
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		a, b := build(Options{}, map[string][2]int{"w": {70, 90}}), build(Options{}, map[string][2]int{"w": {70, 90}})
-		x := randn(6300, 1)
-		p, g := kerneltest.Put(t, backend, x), kerneltest.Put(t, backend, randn(6300, 2))
+		x := kerneltest.Normal(1, 6300)
+		p, g := kerneltest.Put(t, backend, x), kerneltest.Put(t, backend, kerneltest.Normal(2, 6300))
 		advance(a)
 		workspace := int(a.WorkspaceBytes())
 		// Of the scan's result; the two parts of the scratch; of the state; of the sums.
@@ -232,7 +232,7 @@ func TestMatrixInfinite(t *testing.T) {
 		p := kerneltest.Put(t, backend, []float32{1, 2, float32(math.Inf(1)), 4})
 		a := newMatrices(t, "adafactor", Options{}, map[string][2]int{"w": {2, 2}})
 		advance(a)
-		err := a.Step("w", p.View, kerneltest.Put(t, backend, randn(4, 2)).View, 1)
+		err := a.Step("w", p.View, kerneltest.Put(t, backend, kerneltest.Normal(2, 4)).View, 1)
 		require.ErrorIs(t, err, snug.ErrNonFinite)
 		require.ErrorContains(t, err, `parameter "w": a norm`)
 		require.Equal(t, []float32{1, 2, float32(math.Inf(1)), 4}, p.Get())
@@ -254,18 +254,18 @@ func TestSkipElementOfMatrices(t *testing.T) {
 				clean := newMatrices(t, name, s, sides)
 				s.NonFinite = SkipElement
 				a := newMatrices(t, name, s, sides)
-				g, zeros := randn(rows*cols, 2), randn(rows*cols, 2)
+				g, zeros := kerneltest.Normal(2, rows*cols), kerneltest.Normal(2, rows*cols)
 				for i, x := range bad {
 					g[i], zeros[i] = x, 0
 				}
-				p, q := kerneltest.Put(t, backend, randn(rows*cols, 1)), kerneltest.Put(t, backend, randn(rows*cols, 1))
+				p, q := kerneltest.Put(t, backend, kerneltest.Normal(1, rows*cols)), kerneltest.Put(t, backend, kerneltest.Normal(1, rows*cols))
 				advance(a)
 				advance(clean)
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, scale))
 				require.NoError(t, clean.Step("w", q.View, kerneltest.Put(t, backend, zeros).View, scale))
 				require.Equal(t, len(bad), a.Skipped()[0].Count)
 				got, want := p.Get(), q.Get()
-				for i, x := range randn(rows*cols, 1) {
+				for i, x := range kerneltest.Normal(1, rows*cols) {
 					if _, skip := bad[i]; skip {
 						require.Equal(t, x, got[i], "%s, %d bits, element %d", name, bits, i)
 						if name == "muon" {
@@ -278,7 +278,7 @@ func TestSkipElementOfMatrices(t *testing.T) {
 				require.Equal(t, stateOf(t, clean), stateOf(t, a), "%s, %d bits", name, bits)
 
 				advance(a) // a second step, with states that are not 0
-				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, randn(rows*cols, 3)).View, scale))
+				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, kerneltest.Normal(3, rows*cols)).View, scale))
 				advance(a)
 				before := p.Get()
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, scale))

@@ -147,11 +147,11 @@ func TestAdafactorIsDefinition(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, a.AddMatrix("w", side[0], side[1]))
 			n := side[0] * side[1]
-			start := randn(n, 1)
+			start := kerneltest.Normal(1, n)
 			p, want := kerneltest.Put(t, kerneltest.Backends(t)[1], start), toDoubles(start)
 			r, c, m := make([]float64, side[0]), make([]float64, side[1]), make([]float64, n)
 			for i := 1; i <= 2; i++ {
-				g := kerneltest.PutFloats(t, kerneltest.Backend{}, floatTypes[i%2], randn(n, uint64(i)))
+				g := kerneltest.PutFloats(t, kerneltest.Backend{}, floatTypes[i%2], kerneltest.Normal(uint64(i), n))
 				exact := toDoubles(g.Get())
 				for k := range exact {
 					exact[k] /= 2

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // TestMatrixOptions: matrices of every width of the state, rounded to nearest or at
@@ -21,13 +22,13 @@ func TestMatrixOptions(t *testing.T) {
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Stochastic: stochastic, Seed: 3, Params: params}
 				sides := map[string][2]int{"w": {rows, cols}}
 				p := make([]snug.BFloat16, rows*cols)
-				for k, x := range randn(len(p), 1) {
+				for k, x := range kerneltest.Normal(1, len(p)) {
 					p[k] = snug.ToBFloat16(x)
 				}
 				run := func(a *Optimizer, p []snug.BFloat16, steps int) []snug.BFloat16 {
 					for range steps {
 						advance(a)
-						require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(len(p), uint64(a.Steps()))), 1))
+						require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(kerneltest.Normal(uint64(a.Steps()), len(p))), 1))
 					}
 					return p
 				}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/state"
 	"github.com/snug-ml/snug/internal/state/statetest"
 )
@@ -25,14 +26,14 @@ type matrixRun struct {
 func newMatrixRun(t testing.TB, a *Optimizer) *matrixRun {
 	r := &matrixRun{t, a, map[string][]float32{}}
 	for _, name := range a.names() {
-		r.p[name] = randn(a.params[name].n, 1)
+		r.p[name] = kerneltest.Normal(1, a.params[name].n)
 	}
 	return r
 }
 
 func (r *matrixRun) step(names ...string) {
 	for _, name := range names {
-		step(r.t, r.a, name, r.p[name], randn(len(r.p[name]), uint64(r.a.Steps())), 0.1)
+		step(r.t, r.a, name, r.p[name], kerneltest.Normal(uint64(r.a.Steps()), len(r.p[name])), 0.1)
 	}
 }
 
@@ -118,7 +119,7 @@ func TestMatricesStorageErrors(t *testing.T) {
 		store := newFakeStorage()
 		r := newMatrixRun(t, build(Options{Storage: store}, map[string][2]int{"w": {61, 83}}))
 		advance(r.a)
-		p, g := append([]float32(nil), r.p["w"]...), snug.ViewOf(randn(61*83, 2))
+		p, g := append([]float32(nil), r.p["w"]...), snug.ViewOf(kerneltest.Normal(2, 61*83))
 		store.fail = errFull
 		require.ErrorIs(t, r.a.Step("w", snug.ViewOf(r.p["w"]), g, 1), errFull)
 		store.fail, store.wrong = nil, func(b []byte) []byte { return b[1:] }
@@ -146,7 +147,7 @@ func TestMatricesReadShards(t *testing.T) {
 			}
 			p := append([]float32(nil), whole.p[name]...)
 			whole.step(name)
-			step(t, one, name, p, randn(len(p), uint64(whole.a.Steps())), 0.1)
+			step(t, one, name, p, kerneltest.Normal(uint64(whole.a.Steps()), len(p)), 0.1)
 			require.Equal(t, whole.p[name], p)
 			require.NoError(t, whole.a.UnmarshalBinary(data))
 		}
@@ -192,7 +193,7 @@ func saveMatrices(t testing.TB, rule string) (data []byte, other *Optimizer) {
 	advance(a.a)
 	a.step("w", "b")
 	if rule != "muon" {
-		step(t, a.a, "vector", randn(70, 1), randn(70, 2), 1)
+		step(t, a.a, "vector", kerneltest.Normal(1, 70), kerneltest.Normal(2, 70), 1)
 	}
 	return bytesOf(a.a.AppendBinary(nil)), b.a
 }
@@ -263,12 +264,12 @@ func anyMatrices(t *rapid.T, tb testing.TB) {
 	seed := rapid.Uint64().Draw(t, "seed")
 	a, b := newMatrices(tb, rule, s, sides), newMatrices(tb, rule, stored, sides)
 	n := sides["w"][0] * sides["w"][1]
-	p, q := randn(n, seed), randn(n, seed)
+	p, q := kerneltest.Normal(seed, n), kerneltest.Normal(seed, n)
 	for i := range 3 {
 		advance(a)
 		advance(b)
-		require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(n, seed+uint64(i))), 1))
-		require.NoError(t, b.Step("w", snug.ViewOf(q), snug.ViewOf(randn(n, seed+uint64(i))), 1))
+		require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(kerneltest.Normal(seed+uint64(i), n)), 1))
+		require.NoError(t, b.Step("w", snug.ViewOf(q), snug.ViewOf(kerneltest.Normal(seed+uint64(i), n)), 1))
 		require.True(t, equal(p, q))
 		data := bytesOf(b.AppendBinary(nil))
 		require.Equal(t, bytesOf(a.AppendBinary(nil)), data)

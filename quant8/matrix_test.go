@@ -64,9 +64,9 @@ func TestMatrixTypes(t *testing.T) {
 		for _, dt := range floatTypes {
 			a := build(Options{}, map[string][2]int{"w": {rows, cols}, "x": {rows, cols}})
 			for _, backend := range kerneltest.Backends(t)[:2] { // in CPU memory
-				p := kerneltest.PutFloats(t, backend, dt, randn(rows*cols, 1))
+				p := kerneltest.PutFloats(t, backend, dt, kerneltest.Normal(1, rows*cols))
 				want := p.Get()
-				g := kerneltest.PutFloats(t, backend, dt, randn(rows*cols, 2))
+				g := kerneltest.PutFloats(t, backend, dt, kerneltest.Normal(2, rows*cols))
 				advance(a)
 				require.NoError(t, a.Step("w", p.View, g.View, 0.5))
 				step(t, a, "x", want, g.Get(), 0.5)
@@ -84,7 +84,7 @@ func TestMuonMomentum(t *testing.T) {
 	for _, nearest := range []bool{false, true} {
 		for _, block := range []int{33, 256} {
 			a := newMatrices(t, "muon", Options{NearestCodes: nearest, MinSize: 1, Block: block, Chunk: 4 * block}, map[string][2]int{"w": {rows, cols}})
-			p := randn(rows*cols, 1)
+			p := kerneltest.Normal(1, rows*cols)
 			for i := range 3 {
 				g, m := gradient(rows*cols, uint64(i)), statesOf(t, a, "w")[0]
 				if m == nil {
@@ -110,10 +110,10 @@ func TestMatricesAgainst32(t *testing.T) {
 		sides := map[string][2]int{"w": {rows, cols}}
 		a, b := newMatrices(t, rule, Options{}, sides), newMatrices(t, rule, Options{Bits: 32}, sides)
 		require.Equal(t, 8, a.params["w"].bits)
-		p := randn(rows*cols, 1)
+		p := kerneltest.Normal(1, rows*cols)
 		start, q := append([]float32(nil), p...), append([]float32(nil), p...)
 		for i := range 50 {
-			g := randn(rows*cols, uint64(i+2))
+			g := kerneltest.Normal(uint64(i+2), rows*cols)
 			for _, o := range []*Optimizer{a, b} {
 				o.Advance(1e-2)
 			}
@@ -137,7 +137,7 @@ func TestMatrixZeroGradient(t *testing.T) {
 		for _, side := range [][2]int{{3, 5}, {5, 3}, {1, 7}, {7, 1}} {
 			a := build(Options{MinSize: 1}, map[string][2]int{"w": side})
 			n := side[0] * side[1]
-			p, zero := randn(n, 1), make([]float32, n)
+			p, zero := kerneltest.Normal(1, n), make([]float32, n)
 			want := append([]float32(nil), p...)
 			decay := float32(1 - float64(float64(testRate(a))*a.o.hyper.WeightDecay))
 			for i := range want {
@@ -150,7 +150,7 @@ func TestMatrixZeroGradient(t *testing.T) {
 				require.True(t, len(state) == 0 || equal(zero, state))
 			}
 			advance(a)
-			step(t, a, "w", p, randn(n, 2), 1)
+			step(t, a, "w", p, kerneltest.Normal(2, n), 1)
 			for _, x := range p {
 				require.True(t, finite(x))
 			}
@@ -166,7 +166,7 @@ func TestMatrixExtremes(t *testing.T) {
 		largest := math.Nextafter32(0x1p63, 0)
 		for _, fill := range []float32{0, 1e-30, 1, largest} {
 			a := build(Options{}, map[string][2]int{"w": {rows, cols}})
-			p, g := randn(rows*cols, 1), make([]float32, rows*cols)
+			p, g := kerneltest.Normal(1, rows*cols), make([]float32, rows*cols)
 			for i := range g {
 				g[i] = fill
 			}
@@ -213,12 +213,12 @@ func TestMatrixWorkersDoNotMatter(t *testing.T) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
 				a := build(Options{Bits: bits, Block: 100}, sides)
 				for _, name := range a.names() {
-					p = append(p, randn(sides[name][0]*sides[name][1], 1))
+					p = append(p, kerneltest.Normal(1, sides[name][0]*sides[name][1]))
 				}
 				for i := range 2 {
 					advance(a)
 					for k, name := range a.names() {
-						step(t, a, name, p[k], randn(len(p[k]), uint64(i)), 1)
+						step(t, a, name, p[k], kerneltest.Normal(uint64(i), len(p[k])), 1)
 					}
 				}
 				return p, stateOf(t, a)
@@ -242,7 +242,7 @@ func TestMatricesTogether(t *testing.T) {
 			a.step("u", "v", "w")
 			var wg sync.WaitGroup
 			for name := range sides {
-				g := randn(len(b.p[name]), uint64(b.a.Steps()))
+				g := kerneltest.Normal(uint64(b.a.Steps()), len(b.p[name]))
 				wg.Go(func() {
 					if err := b.a.Step(name, snug.ViewOf(b.p[name]), snug.ViewOf(g), 0.1); err != nil {
 						t.Error(err)
@@ -266,14 +266,14 @@ func TestMatrixWorkspaceGrows(t *testing.T) {
 		require.NoError(t, r.a.UnmarshalBinary(fresh))
 		require.NoError(t, r.a.AddMatrix("larger", 70, 90))
 		advance(r.a)
-		r.p["larger"] = randn(70*90, 1)
+		r.p["larger"] = kerneltest.Normal(1, 70*90)
 		r.step("larger", "w")
 	})
 }
 
 func TestMatrixNoAllocations(t *testing.T) {
 	const rows, cols = 60, 150
-	p, g := snug.ViewOf(randn(rows*cols, 1)), snug.ViewOf(randn(rows*cols, 2))
+	p, g := snug.ViewOf(kerneltest.Normal(1, rows*cols)), snug.ViewOf(kerneltest.Normal(2, rows*cols))
 	bf16 := snug.SliceView(make([]snug.BFloat16, rows*cols))
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, s := range []Options{{}, {Bits: 32}, {Storage: newOneChunk()}} {
@@ -339,7 +339,7 @@ func TestMatrixNonFinite(t *testing.T) {
 	const rows, cols = 50, 100
 	eachMatrixRule(t, func(t *testing.T, build func(Options, map[string][2]int) *Optimizer) {
 		for _, s := range []Options{{}, {Bits: 32}, {Storage: newFakeStorage()}} {
-			a, p, g := build(s, map[string][2]int{"w": {rows, cols}}), randn(rows*cols, 1), randn(rows*cols, 2)
+			a, p, g := build(s, map[string][2]int{"w": {rows, cols}}), kerneltest.Normal(1, rows*cols), kerneltest.Normal(2, rows*cols)
 			advance(a)
 			step(t, a, "w", p, g, 1)
 			before, params := stateOf(t, a), append([]float32(nil), p...)
@@ -356,7 +356,7 @@ func TestMatrixNonFinite(t *testing.T) {
 				continue
 			}
 			p[4000] = float32(math.Inf(1))
-			err := a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(rows*cols, 2)), 1)
+			err := a.Step("w", snug.ViewOf(p), snug.ViewOf(kerneltest.Normal(2, rows*cols)), 1)
 			require.ErrorIs(t, err, snug.ErrNonFinite)
 			require.ErrorContains(t, err, `parameter "w": a norm`)
 			require.Equal(t, before, stateOf(t, a))
@@ -378,7 +378,7 @@ func TestMatrixErrors(t *testing.T) {
 		require.ErrorIs(t, a.AddShard("x", 512, 0, 256), snug.ErrConfig)
 		advance(a)
 		require.ErrorIs(t, a.AddMatrix("x", 5, 5), snug.ErrConfig)
-		p, g := randn(6000, 1), randn(6000, 2)
+		p, g := kerneltest.Normal(1, 6000), kerneltest.Normal(2, 6000)
 		require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:256]), snug.ViewOf(g[:256]), 1), snug.ErrShape)
 		require.ErrorIs(t, a.Step("w", snug.ViewOf(p[:256]), snug.ViewOf(g[:256]), 1), snug.ErrShape)
 		require.ErrorIs(t, a.Step("w", snug.SliceView(make([]uint8, 6000)), snug.ViewOf(g), 1), snug.ErrDType)
@@ -420,11 +420,11 @@ func TestMatricesOfOthers(t *testing.T) {
 		}
 		a, b := build(Options{}, map[string]int{"w": 5000}), build(Options{}, nil)
 		require.NoError(t, b.AddMatrix("w", 50, 100))
-		p, q := randn(5000, 1), randn(5000, 1)
+		p, q := kerneltest.Normal(1, 5000), kerneltest.Normal(1, 5000)
 		advance(a)
 		advance(b)
-		step(t, a, "w", p, randn(5000, 2), 1)
-		step(t, b, "w", q, randn(5000, 2), 1)
+		step(t, a, "w", p, kerneltest.Normal(2, 5000), 1)
+		step(t, b, "w", q, kerneltest.Normal(2, 5000), 1)
 		require.True(t, equal(p, q))
 		require.Equal(t, bytesOf(a.AppendBinary(nil)), bytesOf(b.AppendBinary(nil)))
 	})

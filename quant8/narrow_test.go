@@ -157,11 +157,11 @@ func TestZeroBlocks(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range []int{4, 16} {
 			a := build(Options{Bits: bits, MinSize: 1, Block: block}, map[string]int{"w": n})
-			g := randn(n, 1)
+			g := kerneltest.Normal(1, n)
 			clear(g[block : 2*block])
 			for range 3 {
 				advance(a)
-				p := randn(n, 2) // of which coupled decay makes a gradient
+				p := kerneltest.Normal(2, n) // of which coupled decay makes a gradient
 				clear(p[block : 2*block])
 				step(t, a, "w", p, g, 1)
 				for _, x := range p[block : 2*block] {
@@ -182,7 +182,7 @@ func TestZeroBlocks(t *testing.T) {
 // another state, step, seed or name.
 func TestRandomOf16(t *testing.T) {
 	const n = 1 << 12
-	x := randn(n, 1)
+	x := kerneltest.Normal(1, n)
 	stream := func(seed, step uint64, state int, name string) []float32 {
 		return quantized16(x, rounding.Seed(rounding.Seed(seed, step), uint64(state)), name)
 	}
@@ -234,15 +234,15 @@ func TestNarrowDrift(t *testing.T) {
 	const n, steps = 1 << 12, 50
 	for name := range rules {
 		run := func(bits int) []float32 {
-			a, p := newOf(t, name, Options{Bits: bits}, map[string]int{"w": n}), randn(n, 1)
+			a, p := newOf(t, name, Options{Bits: bits}, map[string]int{"w": n}), kerneltest.Normal(1, n)
 			for i := range steps {
 				advance(a)
-				step(t, a, "w", p, randn(n, uint64(i+2)), 0.01)
+				step(t, a, "w", p, kerneltest.Normal(uint64(i+2), n), 0.01)
 			}
 			return p
 		}
 		want, way := run(32), 0.0
-		for i, x := range randn(n, 1) {
+		for i, x := range kerneltest.Normal(1, n) {
 			way += math.Abs(float64(want[i] - x))
 		}
 		for bits, most := range map[int]float64{16: 0.008, 4: 0.4} {
@@ -261,9 +261,9 @@ func TestNarrowDrift(t *testing.T) {
 func regression(t *testing.T, bits int, lr, noise float32) float64 {
 	const inputs, outputs, batch, steps = 64, 32, 32, 300
 	a := newAdamW(t, Options{Bits: bits, MinSize: 1}, map[string]int{"w": inputs * outputs})
-	truth, w, g := randn(inputs*outputs, 1), make([]float32, inputs*outputs), make([]float32, inputs*outputs)
+	truth, w, g := kerneltest.Normal(1, inputs*outputs), make([]float32, inputs*outputs), make([]float32, inputs*outputs)
 	for s := range steps {
-		x, y := randn(batch*inputs, uint64(2+2*s)), randn(batch*outputs, uint64(3+2*s))
+		x, y := kerneltest.Normal(uint64(2+2*s), batch*inputs), kerneltest.Normal(uint64(3+2*s), batch*outputs)
 		clear(g)
 		for b := range batch {
 			in := x[b*inputs:][:inputs]
@@ -319,7 +319,7 @@ func TestNarrowBitsAndBytes(t *testing.T) {
 	for _, bits := range []int{4, 16} {
 		a := newAdamW(t, Options{Bits: bits, Block: 256}, params)
 		advance(a)
-		step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
+		step(t, a, "w", kerneltest.Normal(1, 5000), kerneltest.Normal(2, 5000), 1)
 		before := stateOf(t, a)
 		n, err := a.WriteBitsAndBytes(io.Discard, BitsAndBytesFormat{})
 		require.Zero(t, n)

@@ -106,9 +106,9 @@ func TestOptionsOnDevices(t *testing.T) {
 // stepOptions makes a step that has states, then one with the options.
 func stepOptions(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase, skip, random bool) {
 	f := formats()[c.pt]
-	p, get := f.put(t, backend, f.narrow(randn(c.skip+c.n, 1)))
+	p, get := f.put(t, backend, f.narrow(kerneltest.Normal(1, c.skip+c.n)))
 	p = after(t, p, c.skip)
-	g := randn(c.skip+c.n, 2)
+	g := kerneltest.Normal(2, c.skip+c.n)
 	advance(a)
 	require.NoError(t, a.Step("w", p, after(t, kerneltest.PutFloats(t, backend, c.gt, g).View, c.skip), 0.5))
 	bits := get()
@@ -192,7 +192,7 @@ func TestMeasureOptions(t *testing.T) {
 		for name := range rules {
 			for _, bits := range widths {
 				a := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n})
-				p, g := kerneltest.Put(t, backend, randn(n, 1)), randn(n, 2)
+				p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, n)), kerneltest.Normal(2, n)
 				advance(a)
 				require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, g).View, 1))
 				h, q := a.o.hyper, a.params["w"]
@@ -242,7 +242,7 @@ func TestStepOptionsOnDevices(t *testing.T) {
 			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 				s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 256, NonFinite: SkipElement, Stochastic: true, Seed: 5}
 				a := newOf(t, name, s, map[string]int{"w": n})
-				p := kerneltest.PutFloats(t, backend, snug.BF16, randn(n, 1))
+				p := kerneltest.PutFloats(t, backend, snug.BF16, kerneltest.Normal(1, n))
 				there := kerneltest.PutFloats(t, backend, snug.F32, g)
 				for range 2 {
 					advance(a)

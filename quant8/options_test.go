@@ -24,7 +24,7 @@ func TestSkipElement(t *testing.T) {
 			clean := newOf(t, name, s, map[string]int{"w": n})
 			s.NonFinite = SkipElement
 			a := newOf(t, name, s, map[string]int{"w": n})
-			p := randn(n, 1)
+			p := kerneltest.Normal(1, n)
 			want := slices.Clone(p)
 			for i := range 2 {
 				advance(clean)
@@ -85,7 +85,7 @@ func TestSkipStep(t *testing.T) {
 	const n = 600
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		a := newAdamW(t, Options{MinSize: 1, NonFinite: SkipStep}, map[string]int{"b": n, "a": n})
-		p, g := kerneltest.PutFloats(t, backend, snug.F32, randn(n, 1)), gradient(n, 1)
+		p, g := kerneltest.PutFloats(t, backend, snug.F32, kerneltest.Normal(1, n)), gradient(n, 1)
 		advance(a)
 		require.NoError(t, a.Step("b", p.View, kerneltest.PutFloats(t, backend, snug.F32, g).View, 1))
 		before := p.Get()
@@ -122,7 +122,7 @@ func TestParams(t *testing.T) {
 			}})
 		}
 		after := func(a *Optimizer, lr float32) []float32 {
-			p := randn(n, 1)
+			p := kerneltest.Normal(1, n)
 			for i := range 3 {
 				a.Advance(lr)
 				step(t, a, "w", p, gradient(n, uint64(i)), 1)
@@ -159,7 +159,7 @@ func TestMaxUpdate(t *testing.T) {
 		limited := newOf(t, name, Options{MinSize: 1, Block: 64, Chunk: 128, MaxUpdate: share}, map[string]int{"w": n})
 		limited.params["w"].options.WeightDecay = 0
 		for i := range 3 {
-			before, g := randn(n, 1), gradient(n, uint64(i))
+			before, g := kerneltest.Normal(1, n), gradient(n, uint64(i))
 			for k := range g {
 				g[k] *= 100
 			}
@@ -184,12 +184,12 @@ func TestMaxUpdate(t *testing.T) {
 		var after [2][]float32
 		for i, most := range []float32{0, 1e9} {
 			a := newOf(t, name, Options{MinSize: 1, MaxUpdate: most}, map[string]int{"w": n})
-			after[i] = randn(n, 1)
+			after[i] = kerneltest.Normal(1, n)
 			advance(a)
-			step(t, a, "w", after[i], randn(n, 2), 1)
+			step(t, a, "w", after[i], kerneltest.Normal(2, n), 1)
 		}
 		require.True(t, equal(after[0], after[1]), name)
-		p := randn(n, 1)
+		p := kerneltest.Normal(1, n)
 		require.ErrorIs(t, limited.StepRange("w", 0, snug.ViewOf(p[:128]), snug.ViewOf(p[:128]), 1), snug.ErrShape)
 		require.ErrorIs(t, newOf(t, name, limited.o.Options, nil).AddShard("w", n, 0, 128), snug.ErrConfig)
 	}
@@ -204,7 +204,7 @@ func TestStochastic(t *testing.T) {
 		for _, bits := range widths {
 			s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: 128, Stochastic: true, Seed: 7}
 			start := make([]snug.BFloat16, n)
-			for i, x := range randn(n, 1) {
+			for i, x := range kerneltest.Normal(1, n) {
 				start[i] = snug.ToBFloat16(x)
 			}
 			run := func(a *Optimizer, p []snug.BFloat16, first, last, lo int) []snug.BFloat16 {
@@ -245,7 +245,7 @@ func TestStochastic(t *testing.T) {
 				require.Equal(t, want, got, name)
 			}
 
-			exact, rounded := randn(n, 1), randn(n, 1)
+			exact, rounded := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 			a, b := newOf(t, name, nearest, whole), newOf(t, name, s, whole)
 			advance(a)
 			advance(b)

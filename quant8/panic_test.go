@@ -75,7 +75,7 @@ func TestLoudStorage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := Options{MinSize: 1, Block: 128, Chunk: 256}
 			calm := c.build(t, s)
-			want, g := randn(c.n, 1), randn(c.n, 2)
+			want, g := kerneltest.Normal(1, c.n), kerneltest.Normal(2, c.n)
 			advance(calm)
 			step(t, calm, "w", want, g, 1)
 			advance(calm)
@@ -85,7 +85,7 @@ func TestLoudStorage(t *testing.T) {
 				for at := 1; ; at++ {
 					loud := &loudStorage{fakeStorage: newFakeStorage(), panics: panics}
 					s.Storage = loud
-					a, p := c.build(t, s), randn(c.n, 1)
+					a, p := c.build(t, s), kerneltest.Normal(1, c.n)
 					advance(a)
 					step(t, a, "w", p, g, 1)
 					saved, before := bytesOf(a.AppendBinary(nil)), append([]float32(nil), p...)
@@ -165,7 +165,7 @@ func TestLoudFunctions(t *testing.T) {
 	}
 	a, err := New(LAMB{}, options)
 	require.NoError(t, err)
-	p, g := randn(n, 1), randn(n, 2)
+	p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 	for _, name := range []string{"w", "plain"} {
 		try(t, func() error { return a.Add(name, n) })
 	}
@@ -186,7 +186,7 @@ func TestLoudFunctions(t *testing.T) {
 // also where backward recovers it, and so do errors that backward keeps to itself.
 func TestLoudBackward(t *testing.T) {
 	const n = 600
-	p, g := randn(n, 1), randn(n, 2)
+	p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 	two := func(ready Ready) error {
 		return errors.Join(ready("a", snug.ViewOf(p), snug.ViewOf(g)), ready("b", snug.ViewOf(p), snug.ViewOf(g)))
 	}
@@ -286,7 +286,7 @@ func TestLoudReaders(t *testing.T) {
 	store := newFakeStorage()
 	a := newAdamW(t, Options{Chunk: 1024, Storage: store}, map[string]int{"w": 5000})
 	advance(a)
-	step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
+	step(t, a, "w", kerneltest.Normal(1, 5000), kerneltest.Normal(2, 5000), 1)
 	data := bytesOf(a.AppendBinary(nil))
 	var file bytes.Buffer
 	_, err := a.WriteBitsAndBytes(&file, BitsAndBytesFormat{})

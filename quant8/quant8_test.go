@@ -19,15 +19,6 @@ import (
 
 var floatTypes = []snug.DType{snug.F32, snug.F16, snug.BF16}
 
-func randn(n int, seed uint64) []float32 {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(rng.NormFloat64())
-	}
-	return x
-}
-
 // quantizeReference is the definition: x/absmax by the nearest entry.
 func quantizeReference(x []float32, m *Map, block int) (codes []uint8, absmax []float32) {
 	for lo := 0; lo < len(x); lo += block {
@@ -84,7 +75,7 @@ func TestQuantizeAgainstDefinition(t *testing.T) {
 						}
 						t.Run(fmt.Sprintf("%v/%v/%d/%d", dt, isSigned, block, n), func(t *testing.T) {
 							for _, skip := range skips {
-								roundTrip(t, backend, dt, DynamicMap(isSigned), block, randn(n, uint64(n)), skip)
+								roundTrip(t, backend, dt, DynamicMap(isSigned), block, kerneltest.Normal(uint64(n), n), skip)
 							}
 						})
 					}
@@ -194,7 +185,7 @@ func equal[T comparable](a, b []T) bool {
 
 // TestSliceForms calls the functions as programs do, with typed operands.
 func TestSliceForms(t *testing.T) {
-	x := randn(300, 1)
+	x := kerneltest.Normal(1, 300)
 	half16, bf16 := make([]snug.Float16, 300), make([]snug.BFloat16, 300)
 	half.Store(snug.SliceView(half16), 0, x)
 	half.Store(snug.SliceView(bf16), 0, x)
@@ -248,7 +239,7 @@ func TestNonFinite(t *testing.T) {
 		for _, dt := range floatTypes {
 			for _, at := range []int{0, 299, 5000, 9999} {
 				kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
-					x := randn(10_000, 3)
+					x := kerneltest.Normal(3, 10_000)
 					x[at], x[9999] = bad, bad
 					src := kerneltest.PutFloats(t, backend, dt, x)
 					codes := kerneltest.Put(t, backend, make([]uint8, len(x)))
@@ -287,7 +278,7 @@ func TestErrorBounds(t *testing.T) {
 		signed   bool
 		abs, rel float64
 	}{
-		{"normal", randn(n, 7), true, 0.0088, 0.0159},
+		{"normal", kerneltest.Normal(7, n), true, 0.0088, 0.0159},
 		{"uniform signed", uniform, true, 0.0033, 0.0102},
 		{"uniform unsigned", uniform, false, 0.00165, 0.0052},
 	} {
@@ -348,7 +339,7 @@ func TestBlocks(t *testing.T) {
 }
 
 func TestWorkersDoNotMatter(t *testing.T) {
-	x, m := randn(100_003, 5), DynamicMap(true)
+	x, m := kerneltest.Normal(5, 100_003), DynamicMap(true)
 	run := func(workers int) ([]uint8, []float32) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
 		codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 100))
@@ -362,7 +353,7 @@ func TestWorkersDoNotMatter(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	x, m := randn(20_000, 5), DynamicMap(true)
+	x, m := kerneltest.Normal(5, 20_000), DynamicMap(true)
 	codes, absmax := make([]uint8, len(x)), make([]float32, Blocks(len(x), 256))
 	bf16 := make([]snug.BFloat16, len(x))
 	kerneltest.NoAllocs(t, func() {
@@ -410,7 +401,7 @@ func TestKernelNames(t *testing.T) {
 // TestLargeDequantize has results that go around the caches.
 func TestLargeDequantize(t *testing.T) {
 	const n, block = half.StreamBytes/2 + 77, 256
-	codes, absmax, m := make([]uint8, n), randn(Blocks(n, block), 1), DynamicMap(true)
+	codes, absmax, m := make([]uint8, n), kerneltest.Normal(1, Blocks(n, block)), DynamicMap(true)
 	want := make([]float32, n)
 	for i := range codes {
 		codes[i] = uint8(i * 7)

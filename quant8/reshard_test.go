@@ -50,7 +50,7 @@ func split(t testing.TB, o Options, ranks int, params map[string][]float32) []ra
 func (r rank) step(step int) {
 	advance(r.a)
 	for name, p := range r.p {
-		g := randn(shardedParams[name], uint64(step))[r.lo[name]:][:p.Len()]
+		g := kerneltest.Normal(uint64(step), shardedParams[name])[r.lo[name]:][:p.Len()]
 		require.NoError(r.t, r.a.Step(name, p, snug.ViewOf(g), 1))
 	}
 }
@@ -84,7 +84,7 @@ func TestResharding(t *testing.T) {
 	} {
 		whole, params := map[string][]float32{}, map[string][]float32{}
 		for name, n := range shardedParams {
-			whole[name], params[name] = randn(n, 1), randn(n, 1)
+			whole[name], params[name] = kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 		}
 		reference := split(t, o, 1, whole)
 		var ranks []rank
@@ -118,7 +118,7 @@ func TestResharding(t *testing.T) {
 func TestShardBackends(t *testing.T) {
 	params := map[string][]float32{}
 	for name, n := range shardedParams {
-		params[name] = randn(n, 1)
+		params[name] = kerneltest.Normal(1, n)
 	}
 	ranks := split(t, Options{}, 3, params)
 	for _, r := range ranks {
@@ -268,7 +268,7 @@ func anyShards(t *rapid.T) {
 	fail(err)
 	fail(whole.Add("w", n))
 	advance(whole)
-	fail(whole.Step("w", snug.ViewOf(make([]float32, n)), snug.ViewOf(randn(n, 1)), 1))
+	fail(whole.Step("w", snug.ViewOf(make([]float32, n)), snug.ViewOf(kerneltest.Normal(1, n)), 1))
 	states := [][]byte{bytesOf(whole.AppendBinary(nil))}
 	for round := range 2 {
 		c := cuts(fmt.Sprint("cut", round))

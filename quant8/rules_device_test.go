@@ -52,8 +52,8 @@ func TestTrustNonFinite(t *testing.T) {
 		for _, name := range []string{"LAMB", "LARS", "Adafactor", "AdafactorMomentum"} {
 			for _, bits := range widths {
 				for _, bad := range []float32{float32(math.Inf(-1)), float32(math.NaN())} {
-					a, x := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n}), randn(n, 1)
-					g := kerneltest.Put(t, backend, randn(n, 2))
+					a, x := newOf(t, name, Options{Bits: bits, MinSize: 1}, map[string]int{"w": n}), kerneltest.Normal(1, n)
+					g := kerneltest.Put(t, backend, kerneltest.Normal(2, n))
 					advance(a)
 					require.NoError(t, a.Step("w", kerneltest.Put(t, backend, x).View, g.View, 1))
 					x[n-1] = bad
@@ -98,7 +98,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func measure(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ruleCase) {
-	p := kerneltest.PutFloats(t, backend, c.pt, randn(c.skip+c.n, 1))
+	p := kerneltest.PutFloats(t, backend, c.pt, kerneltest.Normal(1, c.skip+c.n))
 	g := kerneltest.PutFloats(t, backend, c.gt, gradient(c.skip+c.n, 2))
 	advance(a)
 	require.NoError(t, a.Step("w", after(t, p.View, c.skip), after(t, g.View, c.skip), 0.5))
@@ -130,7 +130,7 @@ func TestMaxUpdateOnDevices(t *testing.T) {
 			var state []byte
 			kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 				a := newOf(t, name, s, map[string]int{"w": n})
-				p := kerneltest.Put(t, backend, randn(n, 1))
+				p := kerneltest.Put(t, backend, kerneltest.Normal(1, n))
 				for i := range 4 {
 					g := gradient(n, uint64(i))
 					if i == 3 {
@@ -166,7 +166,7 @@ func TestMaxUpdateKeepsDecay(t *testing.T) {
 						MaxUpdate:    share,
 						Params:       func(string) ParamOptions { return ParamOptions{WeightDecay: wd} },
 					}, map[string]int{"w": n})
-					before := randn(n, 1)
+					before := kerneltest.Normal(1, n)
 					p := kerneltest.Put(t, backend, before)
 					a.Advance(lr)
 					require.NoError(t, a.Step("w", p.View, kerneltest.Put(t, backend, gradient(n, 2)).View, 1))
@@ -193,7 +193,7 @@ func TestShardsOnDevices(t *testing.T) {
 	const n, chunk, cut = 1001, 128, 384
 	for _, bits := range widths {
 		s := Options{Bits: bits, MinSize: 1, Block: 64, Chunk: chunk, Stochastic: true, Seed: 5}
-		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Backend{}, snug.BF16, randn(n, 1))
+		whole, want := newOf(t, "AdEMAMix", s, map[string]int{"w": n}), kerneltest.PutFloats(t, kerneltest.Backend{}, snug.BF16, kerneltest.Normal(1, n))
 		for i := range 3 {
 			advance(whole)
 			require.NoError(t, whole.Step("w", want.View, snug.ViewOf(gradient(n, uint64(i))), 1))
@@ -203,7 +203,7 @@ func TestShardsOnDevices(t *testing.T) {
 			for _, bound := range [][2]int{{0, cut}, {cut, n}} {
 				a := newOf(t, "AdEMAMix", s, nil)
 				require.NoError(t, a.AddShard("w", n, bound[0], bound[1]))
-				p := kerneltest.PutFloats(t, backend, snug.BF16, randn(n, 1)[bound[0]:bound[1]])
+				p := kerneltest.PutFloats(t, backend, snug.BF16, kerneltest.Normal(1, n)[bound[0]:bound[1]])
 				for i := range 3 {
 					advance(a)
 					g := kerneltest.Put(t, backend, gradient(n, uint64(i))[bound[0]:bound[1]])

@@ -91,7 +91,7 @@ func TestNegativeSquares(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, a.Add("w", n))
 			a.Advance(1e-2)
-			step(t, a, "w", randn(n, 1), randn(n, 2), 1)
+			step(t, a, "w", kerneltest.Normal(1, n), kerneltest.Normal(2, n), 1)
 			good := writeState(t, a, BitsAndBytesFormat{})
 			tensor := good.h.Find("w.state1")
 			file := bytes.Clone(good.file)
@@ -120,7 +120,7 @@ func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
 			if a.o.checkForm() != nil || a.o.hyper.Coupled {
 				continue
 			}
-			moment := magnitudes(randn(n, 1))
+			moment := magnitudes(kerneltest.Normal(1, n))
 			last := (n - 1) / block * block // of a partial block
 			for _, lo := range []int{block, grain, last} {
 				clear(moment[lo:min(lo+block, n)])
@@ -146,10 +146,10 @@ func TestZeroBlocksOfBitsAndBytes(t *testing.T) {
 			}
 			var params [2][]float32
 			for k, o := range []*Optimizer{a, b} {
-				params[k] = randn(n, 3)
+				params[k] = kerneltest.Normal(3, n)
 				for i := range 2 {
 					advance(o)
-					g := randn(n, uint64(4+i))
+					g := kerneltest.Normal(uint64(4+i), n)
 					clear(g[block : block+20])
 					step(t, o, "w", params[k], g, 1)
 				}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/optim"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/state"
@@ -24,11 +25,11 @@ func TestRulesRestoredRun(t *testing.T) {
 			old := build(s, savedParams)
 			p := map[string][]float32{}
 			for name, n := range savedParams {
-				p[name] = randn(n, 1)
+				p[name] = kerneltest.Normal(1, n)
 			}
 			run := func(a *Optimizer, p map[string][]float32, names ...string) {
 				for _, name := range names {
-					step(t, a, name, p[name], randn(savedParams[name], uint64(a.Steps())), 0.1)
+					step(t, a, name, p[name], kerneltest.Normal(uint64(a.Steps()), savedParams[name]), 0.1)
 				}
 			}
 			for i := range 3 {
@@ -69,7 +70,7 @@ func TestRulesAreSaved(t *testing.T) {
 		for to := range rules {
 			a := newOf(t, to, Options{}, params)
 			advance(a)
-			step(t, a, "w", randn(5000, 1), randn(5000, 2), 1)
+			step(t, a, "w", kerneltest.Normal(1, 5000), kerneltest.Normal(2, 5000), 1)
 			before := stateOf(t, a)
 			same := newOf(t, from, Options{}, nil).o.name == a.o.name
 			_, err := a.ReadFrom(bytes.NewReader(data))
@@ -99,9 +100,9 @@ func TestRulesShards(t *testing.T) {
 			whole, left, right := build(s, map[string]int{"w": n}), build(s, nil), build(s, nil)
 			require.NoError(t, left.AddShard("w", n, 0, at))
 			require.NoError(t, right.AddShard("w", n, at, n))
-			p, q := randn(n, 1), randn(n, 1)
+			p, q := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 			for i := range 2 {
-				g := randn(n, uint64(i+2))
+				g := kerneltest.Normal(uint64(i+2), n)
 				for _, a := range []*Optimizer{whole, left, right} {
 					advance(a)
 				}
@@ -128,7 +129,7 @@ func TestKeep32(t *testing.T) {
 		require.Equal(t, states*(4*5000+5000+4*20), a.StateBytes())
 		advance(a)
 		for name, n := range params {
-			step(t, a, name, randn(n, 1), randn(n, 2), 1)
+			step(t, a, name, kerneltest.Normal(1, n), kerneltest.Normal(2, n), 1)
 		}
 		data := bytesOf(a.AppendBinary(nil))
 		for _, err := range []error{plain.UnmarshalBinary(data), plain.ReadShards(bytes.NewReader(data)),
@@ -218,7 +219,7 @@ func TestRulesWithBitsAndBytes(t *testing.T) {
 		a, b := build(Options{}, params), build(Options{}, params)
 		advance(a)
 		for name, n := range params {
-			step(t, a, name, randn(n, 1), randn(n, 2), 1)
+			step(t, a, name, kerneltest.Normal(1, n), kerneltest.Normal(2, n), 1)
 		}
 		var file bytes.Buffer
 		_, err := a.WriteBitsAndBytes(&file, BitsAndBytesFormat{})
@@ -259,7 +260,7 @@ func newAdamWAfterStep(t *testing.T, params map[string]int) *Optimizer {
 	a := newAdamW(t, Options{}, params)
 	advance(a)
 	for name, n := range params {
-		step(t, a, name, randn(n, 1), randn(n, 2), 1)
+		step(t, a, name, kerneltest.Normal(1, n), kerneltest.Normal(2, n), 1)
 	}
 	return a
 }
@@ -304,7 +305,7 @@ func saveRule(t testing.TB, bits int) (data []byte, other *Optimizer) {
 	a, other := newOf(t, "AdEMAMix", s, savedParams), newOf(t, "AdEMAMix", s, savedParams)
 	advance(a)
 	for name, n := range savedParams {
-		step(t, a, name, randn(n, 1), randn(n, 2), 1)
+		step(t, a, name, kerneltest.Normal(1, n), kerneltest.Normal(2, n), 1)
 	}
 	return bytesOf(a.AppendBinary(nil)), other
 }

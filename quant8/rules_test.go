@@ -111,7 +111,7 @@ func ruleDefinition(t *testing.T, backend kerneltest.Backend, a *Optimizer, c ru
 		clear(x[min(c.skip+a.o.Block, len(x)):min(c.skip+2*a.o.Block, len(x))])
 		return x
 	}
-	p := kerneltest.PutFloats(t, backend, c.pt, withZeros(randn(c.skip+c.n, 1)))
+	p := kerneltest.PutFloats(t, backend, c.pt, withZeros(kerneltest.Normal(1, c.skip+c.n)))
 	want := p.Get()
 	for range 3 {
 		g := kerneltest.PutFloats(t, backend, c.gt, withZeros(gradient(c.skip+c.n, uint64(a.Steps()))))
@@ -230,7 +230,7 @@ type pair struct {
 // newPair has 4096 normal parameters times scale.
 func newPair(t testing.TB, build func(Options, map[string]int) *Optimizer, scale float32) *pair {
 	params := map[string]int{"w": 1 << 12}
-	r := &pair{t: t, a8: build(Options{}, params), a32: build(Options{Bits: 32}, params), p8: randn(params["w"], 1), lr: 1e-3}
+	r := &pair{t: t, a8: build(Options{}, params), a32: build(Options{Bits: 32}, params), p8: kerneltest.Normal(1, params["w"]), lr: 1e-3}
 	if r.a8.o.name == "Lion" {
 		r.lr = 1e-4
 	}
@@ -243,7 +243,7 @@ func newPair(t testing.TB, build func(Options, map[string]int) *Optimizer, scale
 
 // step makes step i of both, with gradients of 0.01.
 func (r *pair) step(i int) {
-	g := randn(len(r.p8), uint64(i+2))
+	g := kerneltest.Normal(uint64(i+2), len(r.p8))
 	r.a8.Advance(r.lr)
 	r.a32.Advance(r.lr)
 	step(r.t, r.a8, "w", r.p8, g, 0.01)
@@ -273,9 +273,9 @@ func TestRulesStepRange(t *testing.T) {
 			}
 			whole := build(Options{Bits: bits, Chunk: chunk}, map[string]int{"w": n})
 			parts := build(Options{Bits: bits, Chunk: chunk, Storage: newFakeStorage()}, map[string]int{"w": n})
-			p, q := randn(n, 1), randn(n, 1)
+			p, q := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 			for i := range 3 {
-				g := randn(n, uint64(i+2))
+				g := kerneltest.Normal(uint64(i+2), n)
 				advance(whole)
 				advance(parts)
 				step(t, whole, "w", p, g, 1)
@@ -300,10 +300,10 @@ func TestRulesWorkersDoNotMatter(t *testing.T) {
 				if bits == 4 {
 					o.Block = 96
 				}
-				a, p := build(o, map[string]int{"w": n}), randn(n, 1)
+				a, p := build(o, map[string]int{"w": n}), kerneltest.Normal(1, n)
 				for i := range 2 {
 					advance(a)
-					step(t, a, "w", p, randn(n, uint64(i)), 1)
+					step(t, a, "w", p, kerneltest.Normal(uint64(i), n), 1)
 				}
 				return p, stateOf(t, a)
 			}
@@ -317,7 +317,7 @@ func TestRulesWorkersDoNotMatter(t *testing.T) {
 
 func TestRulesNoAllocations(t *testing.T) {
 	const n = 20_000
-	p, g := snug.ViewOf(randn(n, 1)), snug.ViewOf(randn(n, 2))
+	p, g := snug.ViewOf(kerneltest.Normal(1, n)), snug.ViewOf(kerneltest.Normal(2, n))
 	bf16 := snug.SliceView(make([]snug.BFloat16, n))
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, s := range []Options{{}, {Bits: 4}, {Bits: 16}, {Bits: 32}, {Storage: &oneBlob{}}} {
@@ -337,7 +337,7 @@ func TestRulesNonFinite(t *testing.T) {
 	const n = 5000
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range widths {
-			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n}), randn(n, 1), randn(n, 2)
+			a, p, g := build(Options{Bits: bits}, map[string]int{"w": n}), kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 			advance(a)
 			step(t, a, "w", p, g, 1)
 			before, params := stateOf(t, a), append([]float32(nil), p...)
@@ -370,7 +370,7 @@ func TestRulesDevices(t *testing.T) {
 	eachRule(t, func(t *testing.T, build func(Options, map[string]int) *Optimizer) {
 		for _, bits := range []int{4, 8, 16, 32} {
 			a := build(Options{Bits: bits}, map[string]int{"w": 5000})
-			p, g := kerneltest.Put(t, backend, randn(5000, 1)), kerneltest.Put(t, backend, randn(5000, 2))
+			p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, 5000)), kerneltest.Put(t, backend, kerneltest.Normal(2, 5000))
 			advance(a)
 			require.NoError(t, a.Step("w", p.View, g.View, 1))
 		}
@@ -383,13 +383,13 @@ func TestWarmup(t *testing.T) {
 	a, err := New(AdEMAMix{AlphaWarmup: 4, Beta3Warmup: 1}, Options{})
 	require.NoError(t, err)
 	require.NoError(t, a.Add("w", n))
-	p, want := randn(n, 1), randn(n, 1)
+	p, want := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 	var states [3][]float32
 	for i := range states {
 		states[i] = make([]float32, n)
 	}
 	for i, alpha := range []float64{1.25, 2.5, 3.75, 5, 5} {
-		g := randn(n, uint64(i))
+		g := kerneltest.Normal(uint64(i), n)
 		advance(a)
 		step(t, a, "w", p, g, 1)
 		h := a.o.hyper

@@ -31,14 +31,14 @@ type trainer struct {
 func newTrainer(t testing.TB, backend kerneltest.Backend, o Options) *trainer {
 	tr := &trainer{t, newAdamW(t, o, savedParams), map[string]*kerneltest.Buf[float32]{}}
 	for name, n := range savedParams {
-		tr.p[name] = kerneltest.Put(t, backend, randn(n, 1))
+		tr.p[name] = kerneltest.Put(t, backend, kerneltest.Normal(1, n))
 	}
 	return tr
 }
 
 func (tr *trainer) step(backend kerneltest.Backend, names ...string) {
 	for _, name := range names {
-		g := kerneltest.Put(tr.t, backend, randn(savedParams[name], uint64(tr.a.Steps())))
+		g := kerneltest.Put(tr.t, backend, kerneltest.Normal(uint64(tr.a.Steps()), savedParams[name]))
 		require.NoError(tr.t, tr.a.Step(name, tr.p[name].View, g.View, 0.1))
 	}
 }
@@ -181,7 +181,7 @@ func edited(t testing.TB, data []byte, change func(h *state.Optimizer)) []byte {
 // refused, such as where a file was overwritten in part.
 func TestHeaderOfAnotherStep(t *testing.T) {
 	a := newAdamW(t, Options{MinSize: 1}, map[string]int{"w": 600})
-	p := randn(600, 1)
+	p := kerneltest.Normal(1, 600)
 	var saved [2][]byte
 	for i := range saved {
 		advance(a)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // readyStorage hears what comes next, and gives blobs together.
@@ -41,11 +42,11 @@ func TestStorageTogether(t *testing.T) {
 			store := &readyStorage{fakeStorage: newFakeStorage(), together: together}
 			a := newAdamW(t, Options{Chunk: chunk, Bits: bits}, map[string]int{"w": n})
 			b := newAdamW(t, Options{Chunk: chunk, Bits: bits, Storage: store}, map[string]int{"w": n})
-			p, q := randn(n, 9), randn(n, 9)
+			p, q := kerneltest.Normal(9, n), kerneltest.Normal(9, n)
 			for i := range 3 {
 				advance(a)
 				advance(b)
-				g := randn(n, uint64(i))
+				g := kerneltest.Normal(uint64(i), n)
 				require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
 				if i == 1 {
 					store.refuse = "adamw/w/4"

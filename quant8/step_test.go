@@ -133,7 +133,7 @@ func TestStepMaps(t *testing.T) {
 	for c := range scaled {
 		scaled[c] *= 0.75
 	}
-	quantiles, err := QuantileMap(randn(3000, 1))
+	quantiles, err := QuantileMap(kerneltest.Normal(1, 3000))
 	require.NoError(t, err)
 	kerneltest.Each(t, func(t *testing.T, backend kerneltest.Backend) {
 		for _, nearest := range []bool{false, true} {
@@ -160,7 +160,7 @@ func TestStepMaps(t *testing.T) {
 
 func definition(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, skip int, rule AdamW, o Options) {
 	a, w := newWith(t, rule, o, map[string]int{"w": n}), newModel(n, rule, o)
-	p := kerneltest.PutFloats(t, backend, pt, randn(skip+n, 1))
+	p := kerneltest.PutFloats(t, backend, pt, kerneltest.Normal(1, skip+n))
 	want := p.Get()
 	for i := range 3 {
 		g := kerneltest.PutFloats(t, backend, gt, gradient(skip+n, uint64(i+2)))
@@ -178,7 +178,7 @@ func definition(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, 
 
 // gradient returns normal numbers, of which some are 0, tiny or large.
 func gradient(n int, seed uint64) []float32 {
-	g := randn(n, seed)
+	g := kerneltest.Normal(seed, n)
 	for i := range g {
 		switch (uint64(i) + seed) % 11 {
 		case 0:
@@ -211,7 +211,7 @@ func TestStep32(t *testing.T) {
 
 func step32(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, skip int) {
 	a := newAdamW(t, Options{Bits: 32, Chunk: 2048}, map[string]int{"w": n})
-	p := kerneltest.PutFloats(t, backend, pt, randn(skip+n, 1))
+	p := kerneltest.PutFloats(t, backend, pt, kerneltest.Normal(1, skip+n))
 	want, m, v := p.Get(), make([]float32, n), make([]float32, n)
 	for i := 1; i <= 3; i++ {
 		g := kerneltest.PutFloats(t, backend, gt, gradient(skip+n, uint64(i)))
@@ -244,9 +244,9 @@ func TestStepRange(t *testing.T) {
 	const n, chunk = 5000, 1024
 	whole := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
 	parts := newAdamW(t, Options{Chunk: chunk}, map[string]int{"w": n})
-	p, q := randn(n, 1), randn(n, 1)
+	p, q := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 	for i := range 3 {
-		g := randn(n, uint64(i+2))
+		g := kerneltest.Normal(uint64(i+2), n)
 		advance(whole)
 		advance(parts)
 		require.NoError(t, whole.Step("w", snug.ViewOf(p), snug.ViewOf(g), 1))
@@ -310,7 +310,7 @@ func TestNonFiniteGradient(t *testing.T) {
 
 func nonFiniteGradient(t *testing.T, backend kerneltest.Backend, gt snug.DType, bad float32, skip int) {
 	a := newAdamW(t, Options{Chunk: 1024}, map[string]int{"w": 5000})
-	p, g := kerneltest.Put(t, backend, randn(5000, 1)), randn(skip+5000, 2)
+	p, g := kerneltest.Put(t, backend, kerneltest.Normal(1, 5000)), kerneltest.Normal(2, skip+5000)
 	put := func() snug.View { return after(t, kerneltest.PutFloats(t, backend, gt, g).View, skip) }
 	advance(a)
 	require.NoError(t, a.Step("w", p.View, put(), 1))
@@ -360,10 +360,10 @@ func TestStepWorkersDoNotMatter(t *testing.T) {
 	run := func(workers int) ([]float32, []byte) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(workers))
 		a := newAdamW(t, Options{Block: 100}, map[string]int{"w": 70_001})
-		p := randn(70_001, 1)
+		p := kerneltest.Normal(1, 70_001)
 		for i := range 3 {
 			advance(a)
-			require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(randn(70_001, uint64(i))), 1))
+			require.NoError(t, a.Step("w", snug.ViewOf(p), snug.ViewOf(kerneltest.Normal(uint64(i), 70_001)), 1))
 		}
 		return p, stateOf(t, a)
 	}
@@ -382,9 +382,9 @@ func TestStateFollowsTheParameter(t *testing.T) {
 	route := append([]kerneltest.Backend{backends[0], backends[2], {Name: "another", Dev: another}, backends[0]}, backends[3:]...)
 	a := newAdamW(t, Options{}, map[string]int{"w": 5000})
 	b := newAdamW(t, Options{}, map[string]int{"w": 5000})
-	p, want := randn(5000, 1), randn(5000, 1)
+	p, want := kerneltest.Normal(1, 5000), kerneltest.Normal(1, 5000)
 	for i, backend := range route {
-		g := randn(5000, uint64(i))
+		g := kerneltest.Normal(uint64(i), 5000)
 		there := kerneltest.Put(t, backend, p)
 		advance(a)
 		advance(b)
@@ -399,7 +399,7 @@ func TestStateFollowsTheParameter(t *testing.T) {
 func TestStepNoAllocations(t *testing.T) {
 	for _, o := range []Options{{}, {Bits: 32}, {NearestCodes: true}, {Storage: &oneBlob{}}} {
 		a := newAdamW(t, o, map[string]int{"w": 20_000})
-		p, g := snug.ViewOf(randn(20_000, 1)), snug.ViewOf(randn(20_000, 2))
+		p, g := snug.ViewOf(kerneltest.Normal(1, 20_000)), snug.ViewOf(kerneltest.Normal(2, 20_000))
 		bf16 := snug.SliceView(make([]snug.BFloat16, 20_000))
 		kerneltest.NoAllocs(t, func() {
 			advance(a)

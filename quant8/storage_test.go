@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // fakeStorage hands out other memory at every Acquire and spoils the old.
@@ -65,7 +66,7 @@ func TestStorage(t *testing.T) {
 		advance(a)
 		advance(b)
 		for name, n := range params {
-			g, p, q := randn(n, uint64(i)), randn(n, 9), randn(n, 9)
+			g, p, q := kerneltest.Normal(uint64(i), n), kerneltest.Normal(9, n), kerneltest.Normal(9, n)
 			require.NoError(t, a.Step(name, snug.ViewOf(p), snug.ViewOf(g), 1))
 			require.NoError(t, b.Step(name, snug.ViewOf(q), snug.ViewOf(g), 1))
 			require.True(t, equal(p, q))
@@ -83,7 +84,7 @@ func TestStorageErrors(t *testing.T) {
 	store, broken := newFakeStorage(), errors.New("disk on fire")
 	a := newAdamW(t, Options{Storage: store}, map[string]int{"w": 5000})
 	advance(a)
-	p, g := snug.ViewOf(randn(5000, 1)), snug.ViewOf(randn(5000, 2))
+	p, g := snug.ViewOf(kerneltest.Normal(1, 5000)), snug.ViewOf(kerneltest.Normal(2, 5000))
 	for _, wrong := range []func([]byte) []byte{
 		func(b []byte) []byte { return b[1:] },
 		func(b []byte) []byte { return b[1 : len(b)+1] },

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -11,7 +12,7 @@ import (
 func TestTinyAbsmax(t *testing.T) {
 	for _, m := range []*Map{DynamicMap(true), LinearMap(true)} {
 		for _, scale := range []float32{1, 1e-37, 1.1e-38, 1e-38, 0.9e-38, 1e-39, 1e-41} {
-			x := randn(3*64+20, 5)
+			x := kerneltest.Normal(5, 3*64+20)
 			for i := range x {
 				x[i] *= scale
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 func norm(x []float64) float64 {
@@ -58,12 +59,12 @@ func TestTrustGolden(t *testing.T) {
 					Bits: 32, Chunk: 1024, Storage: storage,
 					Params: func(string) ParamOptions { return ParamOptions{NoTrust: plain} },
 				}, map[string]int{"w": n})
-				p, want, m, v := randn(n, 1), make([]float64, n), make([]float64, n), make([]float64, n)
+				p, want, m, v := kerneltest.Normal(1, n), make([]float64, n), make([]float64, n), make([]float64, n)
 				for i, x := range p {
 					want[i] = float64(x)
 				}
 				for i := 1; i <= 20; i++ {
-					g, exact := randn(n, uint64(i+1)), make([]float64, n)
+					g, exact := kerneltest.Normal(uint64(i+1), n), make([]float64, n)
 					for k, x := range g {
 						exact[k] = float64(x) / 2
 					}
@@ -87,12 +88,12 @@ func TestTrustStorage(t *testing.T) {
 	for _, name := range []string{"LAMB", "LARS"} {
 		a := newOf(t, name, Options{Chunk: 4096}, map[string]int{"w": n})
 		b := newOf(t, name, Options{Chunk: 4096, Storage: newFakeStorage()}, map[string]int{"w": n})
-		p, q := randn(n, 1), randn(n, 1)
+		p, q := kerneltest.Normal(1, n), kerneltest.Normal(1, n)
 		for i := range 3 {
 			advance(a)
 			advance(b)
-			step(t, a, "w", p, randn(n, uint64(i)), 1)
-			step(t, b, "w", q, randn(n, uint64(i)), 1)
+			step(t, a, "w", p, kerneltest.Normal(uint64(i), n), 1)
+			step(t, b, "w", q, kerneltest.Normal(uint64(i), n), 1)
 		}
 		require.True(t, equal(p, q))
 		require.Equal(t, stateOf(t, a), stateOf(t, b))
@@ -122,7 +123,7 @@ func TestTrustErrors(t *testing.T) {
 			a := newOf(t, name, Options{Bits: bits, Chunk: 1024}, map[string]int{"w": n})
 			require.ErrorIs(t, a.AddShard("x", n, 0, 1024), snug.ErrConfig)
 			advance(a)
-			p, g := randn(n, 1), randn(n, 2)
+			p, g := kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 			require.ErrorIs(t, a.StepRange("w", 0, snug.ViewOf(p[:1024]), snug.ViewOf(g[:1024]), 1), snug.ErrShape)
 			require.NoError(t, a.StepRange("w", 0, snug.ViewOf(p), snug.ViewOf(g), 1))
 			p[4000] = inf
@@ -156,7 +157,7 @@ func TestNoTrust(t *testing.T) {
 		a, b := newOf(t, name, none, params), newOf(t, name, Options{}, params)
 		ratio := name == "LAMB" || name == "LARS"
 		for _, param := range []string{"w", "bias"} {
-			p, q, g := randn(n, 1), randn(n, 1), randn(n, 2)
+			p, q, g := kerneltest.Normal(1, n), kerneltest.Normal(1, n), kerneltest.Normal(2, n)
 			a.Advance(1e-2)
 			b.Advance(1e-2)
 			step(t, a, param, p, g, 1)

@@ -26,7 +26,7 @@ func newVectors(count, n, block, gap int, f *Format) vectors {
 	v.absmax = make([]float32, count*blocks)
 	for j := range count {
 		packed, absmax := make([]uint8, v.stride), v.absmax[j*blocks:(j+1)*blocks]
-		encode(packed[:n/2], absmax, randoms(n, uint64(j)), block, f)
+		encode(packed[:n/2], absmax, kerneltest.Normal(uint64(j), n), block, f)
 		decodeF32(v.values[j*n:(j+1)*n], packed, absmax, block, f)
 		v.packed = append(v.packed, packed...)
 	}
@@ -45,7 +45,7 @@ func TestAxpy(t *testing.T) {
 			n := size.blocks * block
 			w := newVectors(count, n, block, 7, f)
 			for _, rows := range []int{1, 2, 4, 8} {
-				a, start := randoms(count*rows, 2), randoms(1+rows*n+guards, 3)
+				a, start := kerneltest.Normal(2, count*rows), kerneltest.Normal(3, 1+rows*n+guards)
 				before := make([]float32, n)
 				for tier, axpy := range Axpys.All() {
 					whole, got := slices.Clone(start), make([]float32, n)
@@ -76,7 +76,7 @@ func TestAxpy(t *testing.T) {
 // TestAxpyOrder: vectors are added one by one, however many a call has.
 func TestAxpyOrder(t *testing.T) {
 	const count, n, block, rows = 13, 128, 64, 4
-	w, a := newVectors(count, n, block, 0, formats[0]), randoms(count*rows, 2)
+	w, a := newVectors(count, n, block, 0, formats[0]), kerneltest.Normal(2, count*rows)
 	for tier, axpy := range Axpys.All() {
 		if tier == cpu.Go {
 			continue
@@ -137,7 +137,7 @@ func BenchmarkAxpy(b *testing.B) {
 	const count, n, block = 4, 1024, 64
 	w := newVectors(count, n, block, 0, formats[0])
 	for _, rows := range []int{1, 2, 4, 8} {
-		y, a := make([]float32, rows*n), randoms(count*rows, 2)
+		y, a := make([]float32, rows*n), kerneltest.Normal(2, count*rows)
 		for tier, axpy := range Axpys.All() {
 			b.Run(fmt.Sprintf("%d/%v", rows, tier), func(b *testing.B) {
 				for b.Loop() {

@@ -19,11 +19,11 @@ func TestDot(t *testing.T) {
 			blocks, block := size[0], size[1]
 			n := blocks * block
 			w, packed, absmax := make([]float32, n), make([]uint8, n/2+guards), make([]float32, blocks)
-			encode(packed, absmax, randoms(n, 1), block, f)
+			encode(packed, absmax, kerneltest.Normal(1, n), block, f)
 			decodeF32(w, packed, absmax, block, f)
 			for rows := 1; rows <= DotRows; rows++ {
 				stride := n + 3
-				x := randoms(rows*stride, 2)[1:] // not aligned
+				x := kerneltest.Normal(2, rows*stride)[1:] // not aligned
 				for tier, dot := range Dots.All() {
 					y := slices.Repeat([]float32{77}, rows+guards)
 					(*dot)(y[:rows], x, stride, packed, absmax, block, f)
@@ -61,7 +61,7 @@ func TestDotNonFinite(t *testing.T) {
 }
 
 func TestDotNoAllocations(t *testing.T) {
-	x, packed, absmax, y := randoms(1024, 1), make([]uint8, 128), make([]float32, 4), make([]float32, 4)
+	x, packed, absmax, y := kerneltest.Normal(1, 1024), make([]uint8, 128), make([]float32, 4), make([]float32, 4)
 	kerneltest.NoAllocs(t, func() { (*Dots.Best())(y, x, 256, packed, absmax, 64, formats[0]) })
 }
 
@@ -69,9 +69,9 @@ func TestDotNoAllocations(t *testing.T) {
 func BenchmarkDot(b *testing.B) {
 	const n, block = 4096, 64
 	packed, absmax := make([]uint8, n/2), make([]float32, n/block)
-	encode(packed, absmax, randoms(n, 1), block, formats[0])
+	encode(packed, absmax, kerneltest.Normal(1, n), block, formats[0])
 	for _, rows := range []int{1, 2, 4, 8} {
-		x, y := randoms(rows*n, 2), make([]float32, rows)
+		x, y := kerneltest.Normal(2, rows*n), make([]float32, rows)
 		for tier, dot := range Dots.All() {
 			b.Run(fmt.Sprintf("%d/%v", rows, tier), func(b *testing.B) {
 				for b.Loop() {

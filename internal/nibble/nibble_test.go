@@ -26,15 +26,6 @@ var formats = []*Format{
 
 var decimal = [16]float32{-0.8875, -0.6625, -0.4375, -0.2125, -0.0775, -0.0325, -0.0055, 0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1}
 
-func randoms(n int, seed uint64) []float32 {
-	rng := rand.New(rand.NewPCG(seed, 3))
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(rng.NormFloat64())
-	}
-	return x
-}
-
 func TestFormat(t *testing.T) {
 	for _, f := range formats {
 		for rank, c := range f.Codes {
@@ -84,7 +75,7 @@ func agree(t require.TestingT, f *Format, x []float32, block int) {
 	for tier, k := range Registry.All() {
 		got, absmax := slices.Repeat([]uint8{77}, bytes+guards), slices.Repeat([]float32{77}, blocks+guards)
 		k.Encode(got[:bytes], absmax[:blocks], x, block, f)
-		require.Equal(t, bits(wantAbsmax), bits(absmax), "%v: absmax", tier)
+		require.Equal(t, kerneltest.Bits(wantAbsmax), kerneltest.Bits(absmax), "%v: absmax", tier)
 		for i := range want {
 			if want[i] != got[i] {
 				require.Failf(t, "codes differ", "%v: byte %d of %d is %#x, want %#x", tier, i, bytes, got[i], want[i])
@@ -94,19 +85,11 @@ func agree(t require.TestingT, f *Format, x []float32, block int) {
 	for _, r := range []*cpu.Registry[Kernels]{&Registry, &Streams} {
 		for tier, k := range r.All() {
 			name := fmt.Sprintf("%v, streams %v", tier, r == &Streams)
-			decoders(t, name, k.DecodeF32, decodeF32, len(x), want, wantAbsmax[:blocks], block, f, bits)
+			decoders(t, name, k.DecodeF32, decodeF32, len(x), want, wantAbsmax[:blocks], block, f, kerneltest.Bits)
 			decoders(t, name, k.DecodeF16, decodeF16, len(x), want, wantAbsmax[:blocks], block, f, same)
 			decoders(t, name, k.DecodeBF16, decodeBF16, len(x), want, wantAbsmax[:blocks], block, f, same)
 		}
 	}
-}
-
-func bits(x []float32) []uint32 {
-	b := make([]uint32, len(x))
-	for i, v := range x {
-		b[i] = math.Float32bits(v)
-	}
-	return b
 }
 
 func same[T any](x []T) []T { return x }
@@ -133,10 +116,10 @@ func aligned[T any](n int) []T {
 func TestEveryLength(t *testing.T) {
 	for _, f := range formats {
 		for n := range 131 {
-			agree(t, f, randoms(n, uint64(n)), 32)
-			agree(t, f, randoms(n, uint64(n)), 64)
+			agree(t, f, kerneltest.Normal(uint64(n), n), 32)
+			agree(t, f, kerneltest.Normal(uint64(n), n), 64)
 		}
-		agree(t, f, randoms(3000, 1), 1024)
+		agree(t, f, kerneltest.Normal(1, 3000), 1024)
 	}
 }
 
@@ -165,7 +148,7 @@ func TestSpecialBlocks(t *testing.T) {
 	for _, f := range formats {
 		for _, bad := range []float32{inf, -inf, nan, -nan} {
 			for _, at := range []int{0, 40, 70} {
-				x := randoms(75, 1)
+				x := kerneltest.Normal(1, 75)
 				x[at] = bad
 				agree(t, f, x, 32)
 				packed, absmax := make([]uint8, 38), make([]float32, 3)
@@ -175,7 +158,7 @@ func TestSpecialBlocks(t *testing.T) {
 			}
 		}
 		for _, scale := range []float32{0, 1e-45, 1e-40, 0x1p-126, 1e38} {
-			x := randoms(77, 2)
+			x := kerneltest.Normal(2, 77)
 			for i := range x {
 				x[i] *= scale / 8
 			}
@@ -208,7 +191,7 @@ func TestDecode(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	x, packed, absmax := randoms(1000, 1), make([]uint8, 500), make([]float32, 16)
+	x, packed, absmax := kerneltest.Normal(1, 1000), make([]uint8, 500), make([]float32, 16)
 	bf16 := make([]snug.BFloat16, 1000)
 	kerneltest.NoAllocs(t, func() {
 		k := Registry.Best()
@@ -221,7 +204,7 @@ func TestNoAllocations(t *testing.T) {
 // BenchmarkBlocks has 4096 elements that stay in the caches.
 func BenchmarkBlocks(b *testing.B) {
 	const n, block = 4096, 64
-	x, bf16, packed, absmax := randoms(n, 1), make([]snug.BFloat16, n), make([]uint8, n/2), make([]float32, n/block)
+	x, bf16, packed, absmax := kerneltest.Normal(1, n), make([]snug.BFloat16, n), make([]uint8, n/2), make([]float32, n/block)
 	f := formats[0]
 	for tier, k := range Registry.All() {
 		for name, do := range map[string]func(){

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -51,7 +52,7 @@ func tiersAgree(t *rapid.T) {
 		}
 		update(h.Coef(), p[skip:skip+n], g[skip:skip+n], part(states, skip, n))
 		for _, x := range append([][]float32{p}, states[:]...) {
-			all = append(all, bitsOf(x))
+			all = append(all, kerneltest.Bits(x))
 		}
 		return all
 	}
@@ -59,17 +60,6 @@ func tiersAgree(t *rapid.T) {
 	for tier, k := range Registry.All() {
 		require.Equal(t, want, run(k.Update), "%v", tier)
 	}
-}
-
-// bitsOf returns the bits of x, those of one NaN for all.
-func bitsOf(x []float32) []uint32 {
-	b := make([]uint32, len(x))
-	for i, v := range x {
-		if b[i] = math.Float32bits(v); v != v {
-			b[i] = 0x7fc00000
-		}
-	}
-	return b
 }
 
 func TestTiersAgree(t *testing.T) { rapid.Check(t, tiersAgree) }
