@@ -222,6 +222,12 @@ func TestVerify(t *testing.T) {
 	status, same, _ := snugged("inspect", filepath.Join(dir, "pages", storeIndex))
 	require.Zero(t, status)
 	require.Equal(t, out, same)
+	status, out, _ = snugged("verify", filepath.Join(dir, "pages"))
+	require.Zero(t, status)
+	require.Contains(t, out, "store of pages")
+	status, same, _ = snugged("verify", filepath.Join(dir, "pages", storeIndex))
+	require.Zero(t, status)
+	require.Equal(t, out, same)
 
 	for _, c := range []struct {
 		file  string

@@ -23,7 +23,7 @@ func verifyCommand() *command {
 		help: `Reads a whole store, a checkpoint, any folder of them, or one file, and compares the bytes
 with the checksums. It writes a line for each store, checkpoint or file that it has checked:
 
-  a store (snug.index, snug.pages)   every page that was committed; the store must not be in use
+  a store (its folder or snug.index) every page that was committed; the store must not be in use
   a checkpoint (step-00000025)       its header run.json and the SHA-256 of its parts, that they belong
                                      together, and that a folder has checkpoints of one run only
   a part of a checkpoint by itself   its SHA-256
@@ -69,6 +69,9 @@ func (v *verifier) walk(root string) error {
 		return err
 	}
 	if !info.IsDir() {
+		if filepath.Base(root) == storeIndex {
+			return v.store(filepath.Dir(root))
+		}
 		return v.visit(root, fs.FileInfoToDirEntry(info))
 	}
 	if link, err := os.Lstat(root); err == nil && link.Mode()&fs.ModeSymlink != 0 {
@@ -113,6 +116,12 @@ func (v *verifier) note(path, what string, err error) error {
 	return err
 }
 
+// store checks the store in a folder.
+func (v *verifier) store(dir string) error {
+	found, err := offload.Verify(dir)
+	return v.note(dir, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
+}
+
 // visit checks a folder or a file if verify knows its kind.
 func (v *verifier) visit(path string, d fs.DirEntry) error {
 	if d.IsDir() {
@@ -122,8 +131,7 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 		if _, err := os.Lstat(filepath.Join(path, storeIndex)); err != nil {
 			return nil
 		}
-		found, err := offload.Verify(path)
-		return v.note(path, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, plan.FormatBytes(found.Bytes)), err)
+		return v.store(path)
 	}
 	if d.Type()&fs.ModeSymlink != 0 {
 		if v.runs[filepath.Dir(path)] && checkpoint.IsName(d.Name()) {

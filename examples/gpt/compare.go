@@ -140,7 +140,7 @@ func (r *report) worst() (name string, off float64) {
 func printComparison(w io.Writer, reports []*report) {
 	base := reports[0]
 	t := table(w)
-	fmt.Fprintln(t, "techniques\tcounted\tof none\tpredicted\tworst component\tresident\tof none\tpredicted\ttokens/s\tloss\tagainst none\t")
+	fmt.Fprintln(t, "techniques\tcounted\tvs none\tpredicted\tworst component\tresident\tvs none\tpredicted\ttokens/s\tloss\tvs none\t")
 	before := int64(0)
 	for _, r := range reports {
 		name, off := r.worst()
