@@ -123,7 +123,7 @@ const (
 	deepCols = 1024
 )
 
-var deepScratch cpu.Scratch
+var deepScratch cpu.Shared
 
 // deepPairs computes a product whose sums take several parts of the depth, and
 // C cannot hold: it does so for a block of C at a time.

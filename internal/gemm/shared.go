@@ -14,7 +14,7 @@ const (
 // of B of two steps.
 const SharedBytes = 4 * 2 * groups * sizeB
 
-var sharedScratch cpu.Scratch
+var sharedScratch cpu.Shared
 
 // phase is a step of a product.
 type phase struct {
