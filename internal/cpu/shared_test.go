@@ -4,16 +4,10 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
-
-func (s *Shared) idle() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.free)
-}
 
 // TestSharedIsOne: calls one after the other use one buffer, on whatever processor they run.
 func TestSharedIsOne(t *testing.T) {
@@ -53,22 +47,21 @@ func TestSharedAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.LessOrEqual(t, s.idle(), 8)
+	require.LessOrEqual(t, len(s.list().buffers), 8)
 }
 
-// TestSharedIsCollected: a collection frees what nobody took since the collection before.
+// TestSharedIsCollected: two collections free what is idle, and no buffer that is in use.
 func TestSharedIsCollected(t *testing.T) {
 	var s Shared
-	a, b, c := s.Get(10), s.Get(10), s.Get(10)
-	s.Put(a)
-	s.Put(b)
-	s.Put(c)
-	frees := func(to int, use func()) {
-		t.Helper()
-		require.Eventually(t, func() bool { use(); runtime.GC(); return s.idle() == to }, 10*time.Second, time.Millisecond)
-	}
-	frees(1, func() { s.Put(s.Get(10)) }) // one is in use between any two collections
-	frees(0, func() {})
-	s.Put(a)
-	frees(0, func() {}) // collections are watched again
+	used, idle := s.Get(1000), s.Get(1000)
+	(*used)[999] = 1
+	at := weak.Make(&(*idle)[0])
+	s.Put(idle)
+	idle = nil
+	runtime.GC()
+	runtime.GC()
+	require.Nil(t, at.Value())
+	require.EqualValues(t, 1, (*used)[999])
+	s.Put(used)
+	require.Same(t, used, s.Get(1000))
 }
