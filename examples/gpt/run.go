@@ -116,11 +116,14 @@ func baseRSS() residence {
 	if now == 0 {
 		now = peak
 	}
-	return residence{now, peak}
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	return residence{now, peak, int64(heap.HeapAlloc)}
 }
 
-// residence is the resident memory of the process at some time, and its peak so far.
-type residence struct{ now, peak int64 }
+// residence is the resident memory of the process at some time, its peak so far, and the part
+// of Go's heap.
+type residence struct{ now, peak, heap int64 }
 
 // What a run touches besides what is counted, about: the code of the kernels, and what Go's
 // allocator keeps for each thread that computes.
@@ -136,7 +139,7 @@ const gcPercent = 25
 // expectRSS predicts the peak of the process from what it took before there was a model.
 // Threads that compute have scratch of their own, of which tiles of attention have the most.
 // Small pages of two sizes, of master weights and of state, take turns in Go's heap, and wait
-// for a collection.
+// for a collection, which comes when the whole heap has grown by gcPercent.
 func (r *report) expectRSS(base residence, m *model) {
 	if r.PeakRSS == 0 {
 		return
@@ -151,10 +154,11 @@ func (r *report) expectRSS(base residence, m *model) {
 			scratch += amp.MatMulScratch
 		}
 	}
+	grown := r.Predicted + shared + int64(runtime.GOMAXPROCS(0))*scratch
 	if m.on[useOffload] && m.on[useAMP] && 4*m.chunk < mappedBytes {
-		shared += r.Predicted * gcPercent / 100
+		grown += (base.heap + grown) * gcPercent / 100
 	}
-	r.PredictedRSS = max(base.peak, base.now+r.Predicted+shared+int64(runtime.GOMAXPROCS(0))*scratch)
+	r.PredictedRSS = max(base.peak, base.now+grown)
 }
 
 // print writes the measurements, a sample and, if asked, the line of JSON.
