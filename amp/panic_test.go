@@ -348,7 +348,7 @@ func TestDeafWalk(t *testing.T) {
 func TestZeroAmp(t *testing.T) {
 	kerneltest.Zero(t,
 		new(Scaler), new(Master), new(Policy), new(Ops), new(Stats), new(Weights), MasterForm(255), Mode(-1), Rule(-1), ScalerOptions{},
-		NewScaler, NewMaster, ParsePolicy, SaveWeights, WriteWeights, Measure, Clip, ClipValue, ClipCoef, CastAll,
+		NewScaler, NewMaster, ParsePolicy, SaveWeights, SaveShards, WriteWeights, Measure, Clip, ClipValue, ClipCoef, CastAll,
 		Cast[[]float32, []snug.Float16], Cast[snug.View, snug.View], CastWith[[]snug.BFloat16, []float32], CastWith[snug.View, snug.View],
 		MatMul[[]float32, []float32, []float32], MatMul[snug.View, snug.View, snug.View],
 	)

@@ -7,7 +7,9 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -55,39 +57,71 @@ func elementType(name string) snug.DType {
 	return 0
 }
 
-// Weights is a safetensors file that is open for reading. Its header is in memory,
-// its tensors are not. The format is
+// Weights are the tensors of a safetensors file, or of a folder with several, open for
+// reading. The headers are in memory, the tensors are not. The format is
 // github.com/huggingface/safetensors. A Weights is safe for concurrent use. A nil or zero
 // Weights has no tensors.
-type Weights struct {
-	r      io.ReaderAt
-	file   *os.File // what Close closes, nil if that is the caller's
-	header safetensors.Header
-}
+type Weights struct{ set *safetensors.Set }
 
-// OpenWeights opens a safetensors file, and reads and checks its header, no more.
-// The tensors must lie one after the other and fill the file, as the format
-// demands; fields that the format does not know are passed over. It needs up to
-// about ten times the memory of the header, which is at most 100 MB and no longer
-// than the file.
+// OpenWeights opens the weights at a path: a safetensors file, a folder, or the index of
+// a folder. In a folder they are the shards that model.safetensors.index.json names, or
+// the file model.safetensors where there is no index. It reads and checks the
+// headers, no more.
 //
-// The error wraps [snug.ErrCorrupt] when the file is damaged or no safetensors
-// file, or has a tensor with more elements than an int holds, [snug.ErrConfig]
-// when path is a folder or anything else that is no file, and the errors of the
-// operating system.
+// The tensors of a file must lie one after the other and fill the file, as the format
+// demands; fields that the format does not know are passed over. An index must
+// name the shard of every tensor, and every tensor of the shards; if it has a total_size, that is the bytes of all tensors.
+// Shards are files of the folder, or links of the cache of huggingface_hub, which lead to
+// its folder of blobs. No other link is followed there, and a file that another user could have put there is refused.
+//
+// OpenWeights needs up to about ten times the memory of the headers, of which each is at
+// most 100 MB and no longer than its file, and keeps all shards open.
+//
+// The error wraps [snug.ErrCorrupt] when a file is damaged or no safetensors
+// file, has a tensor with more elements than an int holds, or does not belong to the
+// others; [snug.ErrConfig] when path is no file and no folder, when a folder has no weights
+// or two sets of them, or a file there is not trusted; and the errors of the operating system.
 func OpenWeights(path string) (*Weights, error) {
-	f, size, err := files.Open(path)
+	set, err := openSet(path)
 	if err != nil {
 		return nil, fmt.Errorf("amp: OpenWeights: %w", err)
 	}
-	h, err := safetensors.Read(f, size)
-	if err != nil {
-		return nil, fmt.Errorf("amp: OpenWeights: %s: %w", path, errors.Join(err, f.Close()))
-	}
-	return &Weights{r: f, file: f, header: *h}, nil
+	return &Weights{set}, nil
 }
 
-// NewWeights is [OpenWeights] for size bytes that r reads: a file in memory, in an
+func openSet(path string) (*safetensors.Set, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		set, err := safetensors.OpenFolder(files.Snapshot(path))
+		return set, located(path, err)
+	case strings.HasSuffix(path, ".safetensors"+safetensors.IndexSuffix):
+		dir, name := filepath.Split(path)
+		set, err := safetensors.OpenIndex(files.Snapshot(filepath.Clean(dir)), name)
+		return set, located(path, err)
+	}
+	f, size, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	h, err := safetensors.Read(f, size)
+	if err != nil {
+		return nil, located(path, errors.Join(err, f.Close()))
+	}
+	return safetensors.One(f, h, f), nil
+}
+
+// located says where an error happened.
+func located(path string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return err
+}
+
+// NewWeights is [OpenWeights] for a file of size bytes that r reads: in memory, in an
 // archive, or elsewhere. If many goroutines use the Weights, r must allow concurrent
 // reads. Close does not close r. Errors: [snug.ErrCorrupt], [snug.ErrConfig] for a nil r,
 // and the errors of r.
@@ -99,27 +133,30 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("amp: NewWeights: %w", err)
 	}
-	return &Weights{r: r, header: *h}, nil
+	return &Weights{safetensors.One(r, h, nil)}, nil
 }
 
-// Close closes the file that OpenWeights opened. Loads then fail, and so does a
+// Close closes the files that OpenWeights opened. Loads then fail, and so does a
 // second Close, with [os.ErrClosed].
 func (w *Weights) Close() error {
-	if w == nil || w.file == nil {
+	if w == nil || w.set == nil {
 		return nil
 	}
-	return w.file.Close()
+	return w.set.Close()
 }
 
-// Tensors returns all tensors in the order of their data in the file. The shapes
-// are not copies: do not change them.
+// Tensors returns all tensors in the order of their data in the file, and of several
+// files in the order of their names. The shapes are not copies: do not change them.
 func (w *Weights) Tensors() []Tensor {
-	if w == nil {
+	if w == nil || w.set == nil {
 		return nil
 	}
-	list := make([]Tensor, len(w.header.Tensors))
-	for i := range list {
-		list[i] = describe(&w.header.Tensors[i])
+	list := []Tensor{}
+	for _, f := range w.set.Files {
+		list = slices.Grow(list, len(f.Header.Tensors))
+		for i := range f.Header.Tensors {
+			list = append(list, describe(&f.Header.Tensors[i]))
+		}
 	}
 	return list
 }
@@ -128,28 +165,46 @@ func describe(t *safetensors.Tensor) Tensor { return Tensor{t.Name, t.DType, t.S
 
 // Tensor returns the tensor of a name, and whether the file has it.
 func (w *Weights) Tensor(name string) (Tensor, bool) {
-	t := w.find(name)
-	if t == nil {
+	p, found := w.find(name)
+	if !found {
 		return Tensor{}, false
 	}
-	return describe(t), true
+	return describe(p.t), true
 }
 
 // Metadata returns what the file says of itself, often its "format", and nil if
-// that is nothing. It is not a copy: do not change it.
+// that is nothing. Of several files it is what they agree on. It is not a copy: do not
+// change it.
 func (w *Weights) Metadata() map[string]string {
-	if w == nil {
+	if w == nil || w.set == nil {
 		return nil
 	}
-	return w.header.Metadata
+	return w.set.Metadata
 }
 
-// find returns the tensor of a name, nil if there is none.
-func (w *Weights) find(name string) *safetensors.Tensor {
-	if w == nil {
-		return nil
+// place is a tensor in one of the files.
+type place struct {
+	file int
+	t    *safetensors.Tensor
+}
+
+// find returns the tensor of a name.
+func (w *Weights) find(name string) (place, bool) {
+	if w == nil || w.set == nil {
+		return place{}, false
 	}
-	return w.header.Find(name)
+	file, t := w.set.Find(name)
+	return place{file, t}, t != nil
+}
+
+// readAt reads from byte lo of a tensor on.
+func (w *Weights) readAt(p place, b []byte, lo int64) error {
+	f := &w.set.Files[p.file]
+	err := safetensors.ReadFull(f.R, b, f.Header.Data+p.t.Begin+lo)
+	if err != nil && f.Name != "" {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return err
 }
 
 // Load reads a tensor into dst, which holds float32, float16 or bfloat16, has as
@@ -167,9 +222,9 @@ func (w *Weights) find(name string) *safetensors.Tensor {
 // [snug.ErrDevice]. With a part of dst written: [snug.ErrCorrupt] when the file
 // has become shorter, and the errors of the reader and the device.
 func (w *Weights) Load(name string, dst snug.View) error {
-	t, err := w.check(name, true, 0, dst)
+	p, err := w.check(name, true, 0, dst)
 	if err == nil {
-		err = w.read(t, 0, dst)
+		err = w.read(p, 0, dst)
 	}
 	if err != nil {
 		return fmt.Errorf("amp: Load: tensor %q: %w", name, err)
@@ -181,9 +236,9 @@ func (w *Weights) Load(name string, dst snug.View) error {
 // lo+dst.Len()-1. With it [Master.Add] fills its chunks. The error wraps
 // [snug.ErrShape] when the tensor does not have them.
 func (w *Weights) LoadAt(name string, lo int, dst snug.View) error {
-	t, err := w.check(name, false, lo, dst)
+	p, err := w.check(name, false, lo, dst)
 	if err == nil {
-		err = w.read(t, lo, dst)
+		err = w.read(p, lo, dst)
 	}
 	if err != nil {
 		return fmt.Errorf("amp: LoadAt: tensor %q: %w", name, err)
@@ -208,14 +263,14 @@ func (w *Weights) ReadBytes(name string, lo int64, dst []byte) error {
 }
 
 func (w *Weights) readBytes(name string, lo int64, dst []byte) error {
-	t := w.find(name)
-	if t == nil {
+	p, found := w.find(name)
+	if !found {
 		return fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	}
-	if size := t.End - t.Begin; lo < 0 || lo > size-int64(len(dst)) {
+	if size := p.t.End - p.t.Begin; lo < 0 || lo > size-int64(len(dst)) {
 		return fmt.Errorf("%d bytes from %d on, it has %d: %w", len(dst), lo, size, snug.ErrShape)
 	}
-	return safetensors.ReadFull(w.r, dst, w.header.Data+t.Begin+lo)
+	return w.readAt(p, dst, lo)
 }
 
 // LoadAll is [Weights.Load] for all parameters of a model: params yields their
@@ -232,14 +287,14 @@ func (w *Weights) LoadAll(params iter.Seq2[string, snug.View]) error {
 	}
 	for _, l := range loads {
 		if err := w.read(l.from, 0, l.to); err != nil {
-			return fmt.Errorf("amp: LoadAll: tensor %q: %w", l.from.Name, err)
+			return fmt.Errorf("amp: LoadAll: tensor %q: %w", l.from.t.Name, err)
 		}
 	}
 	return nil
 }
 
 type load struct {
-	from *safetensors.Tensor
+	from place
 	to   snug.View
 }
 
@@ -251,42 +306,46 @@ func (w *Weights) plan(params iter.Seq2[string, snug.View]) ([]load, error) {
 	var loads []load
 	var missing []string
 	for name, dst := range params {
-		if w.find(name) == nil {
+		if _, found := w.find(name); !found {
 			missing = append(missing, name)
 			continue
 		}
-		t, err := w.check(name, true, 0, dst)
+		p, err := w.check(name, true, 0, dst)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
-		loads = append(loads, load{t, dst})
+		loads = append(loads, load{p, dst})
 	}
 	if missing != nil {
 		return nil, fmt.Errorf("the file lacks %d of %d tensors, the first are %q: %w",
 			len(missing), len(missing)+len(loads), missing[:min(5, len(missing))], snug.ErrConfig)
 	}
-	slices.SortStableFunc(loads, func(a, b load) int { return cmp.Compare(a.from.Begin, b.from.Begin) })
+	slices.SortStableFunc(loads, func(a, b load) int {
+		return cmp.Or(cmp.Compare(a.from.file, b.from.file), cmp.Compare(a.from.t.Begin, b.from.t.Begin))
+	})
 	return loads, nil
 }
 
 // check returns the tensor that can be loaded into dst: the whole, or a part from
 // element lo on.
-func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (*safetensors.Tensor, error) {
-	t := w.find(name)
+func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (place, error) {
+	p, found := w.find(name)
+	if !found {
+		return p, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
+	}
+	t := p.t
 	switch {
-	case t == nil:
-		return nil, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	case elementType(t.DType) == 0:
-		return nil, fmt.Errorf("its type is %s, not F32, F16 or BF16; use ReadBytes: %w", t.DType, snug.ErrDType)
+		return p, fmt.Errorf("its type is %s, not F32, F16 or BF16; use ReadBytes: %w", t.DType, snug.ErrDType)
 	case !dst.DType().IsFloat():
-		return nil, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
+		return p, fmt.Errorf("dst is %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
 	case whole && dst.Len() != elements(t):
-		return nil, fmt.Errorf("dst has %d elements, want %d: %w", dst.Len(), elements(t), snug.ErrShape)
+		return p, fmt.Errorf("dst has %d elements, want %d: %w", dst.Len(), elements(t), snug.ErrShape)
 	case lo < 0 || lo > elements(t)-dst.Len():
-		return nil, fmt.Errorf("%d elements from %d on, it has %d: %w", dst.Len(), lo, elements(t), snug.ErrShape)
+		return p, fmt.Errorf("%d elements from %d on, it has %d: %w", dst.Len(), lo, elements(t), snug.ErrShape)
 	}
 	_, err := snug.CommonDevice(dst)
-	return t, err
+	return p, err
 }
 
 // elements returns the length of a tensor that can be loaded.

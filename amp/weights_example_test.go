@@ -133,3 +133,33 @@ func ExampleWeights_ReadBytes() {
 	// converted by Load: false
 	// 1099511627776 12345678
 }
+
+// A large model is saved in shards, as transformers saves it. OpenWeights opens the folder.
+func ExampleSaveShards() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := amp.SaveShards(dir, 24, model(), map[string]string{"format": "pt"}); err != nil {
+		panic(err)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range names {
+		fmt.Println(filepath.Base(name))
+	}
+	weights, err := amp.OpenWeights(dir)
+	if err != nil {
+		panic(err)
+	}
+	defer weights.Close()
+	fmt.Println(len(weights.Tensors()), "tensors", weights.Metadata())
+	// Output:
+	// model-00001-of-00002.safetensors
+	// model-00002-of-00002.safetensors
+	// model.safetensors.index.json
+	// 2 tensors map[format:pt]
+}

@@ -8,7 +8,6 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
-	"github.com/snug-ml/snug/internal/safetensors"
 )
 
 // staged is the number of elements that pass through the host at a time: 256 KiB
@@ -31,11 +30,11 @@ func stagedView(buf *[]float32, dt snug.DType, n int) snug.View {
 }
 
 // read reads elements lo and up of a tensor into dst.
-func (w *Weights) read(t *safetensors.Tensor, lo int, dst snug.View) error {
-	dt := elementType(t.DType)
-	offset := w.header.Data + t.Begin + int64(lo)*int64(dt.Size())
+func (w *Weights) read(p place, lo int, dst snug.View) error {
+	dt := elementType(p.t.DType)
+	offset := int64(lo) * int64(dt.Size())
 	if dst.Device().IsCPU() && dst.DType() == dt {
-		return w.fill(dst, offset)
+		return w.fill(p, dst, offset)
 	}
 	buf := staging.Get(staged)
 	defer staging.Put(buf)
@@ -46,7 +45,7 @@ func (w *Weights) read(t *safetensors.Tensor, lo int, dst snug.View) error {
 			return err
 		}
 		piece := stagedView(buf, dt, to.Len())
-		if err := w.fill(piece, offset+int64(lo)*int64(dt.Size())); err != nil {
+		if err := w.fill(p, piece, offset+int64(lo)*int64(dt.Size())); err != nil {
 			return err
 		}
 		if err := put(to, piece, stream); err != nil {
@@ -56,10 +55,10 @@ func (w *Weights) read(t *safetensors.Tensor, lo int, dst snug.View) error {
 	return nil
 }
 
-// fill reads the file from offset on into a host view of the file's type.
-func (w *Weights) fill(v snug.View, offset int64) error {
+// fill reads a tensor from byte lo on into a host view of its type.
+func (w *Weights) fill(p place, v snug.View, lo int64) error {
 	b := device.Mem(&v).Bytes()
-	if err := safetensors.ReadFull(w.r, b, offset); err != nil {
+	if err := w.readAt(p, b, lo); err != nil {
 		return err
 	}
 	if bigEndian {

@@ -311,7 +311,7 @@ func TestOpenWeightsErrors(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	_, err = OpenWeights(dir)
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "is a folder")
+	require.ErrorContains(t, err, "has neither model.safetensors nor model.safetensors.index.json")
 
 	path := filepath.Join(dir, "weights")
 	require.NoError(t, os.WriteFile(path, []byte("not weights"), 0o600))

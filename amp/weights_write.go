@@ -57,8 +57,8 @@ func WriteWeights(w io.Writer, tensors iter.Seq2[Tensor, snug.View], metadata ma
 // only if the process is killed is that left, as <path>.<digits>.tmp. A new file
 // has the permissions of the old one. A link at path is replaced, not followed.
 //
-// Errors are the errors of WriteWeights, [snug.ErrConfig] when path is a folder or
-// anything else that is no file, and errors of the operating system. After an error that
+// Errors are the errors of WriteWeights, [snug.ErrConfig] when path is a folder (see
+// [SaveShards]) or anything else that is no file, and errors of the operating system. After an error that
 // names the sync of the folder the new file is in place, but a crash of the system could
 // undo it.
 func SaveWeights(path string, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
@@ -86,24 +86,35 @@ type weightsPlan struct {
 }
 
 func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (*weightsPlan, error) {
-	if tensors == nil {
-		return nil, fmt.Errorf("no tensors, the walker is nil: %w", snug.ErrConfig)
+	list, views, err := listWeights(tensors)
+	if err != nil {
+		return nil, err
 	}
-	p := &weightsPlan{views: map[string]snug.View{}}
+	header, err := safetensors.New(list, metadata)
+	return &weightsPlan{header, views}, err
+}
+
+// listWeights returns the tensors in the order of their walker, checked.
+func listWeights(tensors iter.Seq2[Tensor, snug.View]) ([]safetensors.Tensor, map[string]snug.View, error) {
+	if tensors == nil {
+		return nil, nil, fmt.Errorf("no tensors, the walker is nil: %w", snug.ErrConfig)
+	}
+	views := map[string]snug.View{}
 	var list []safetensors.Tensor
 	for t, v := range tensors {
 		if t.DType == "" {
 			t.DType = fileType(v.DType())
 		}
 		if err := checkSaved(t, v); err != nil {
-			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+			return nil, nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		if _, taken := views[t.Name]; taken {
+			return nil, nil, fmt.Errorf("tensor %.100q comes twice: %w", t.Name, snug.ErrConfig)
 		}
 		list = append(list, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(t.Shape)})
-		p.views[t.Name] = v
+		views[t.Name] = v
 	}
-	var err error
-	p.header, err = safetensors.New(list, metadata)
-	return p, err
+	return list, views, nil
 }
 
 // fileType returns the name in files of the type of elements.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
-	"github.com/snug-ml/snug/internal/crc32c"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/state"
@@ -31,7 +30,8 @@ func inspectCommand() *command {
 		name: "inspect", args: "FILE|DIR", summary: "what a file, a checkpoint or a store holds", flags: []string{"-sum", "-json"}, operands: "file",
 		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
-  a safetensors file              its tensors and its metadata
+  a safetensors file, or a folder with model.safetensors or with shards and their index
+                                  the tensors and the metadata
   a saved state of package quant8, amp or accum
                                   its kind, its version, its progress, and its parameters
   such states in one file, written one after the other
@@ -78,6 +78,7 @@ type entry struct {
 	CRC   *uint32 `json:"crc32c,omitempty"`
 
 	SHA256 string `json:"sha256,omitempty"`
+	File   string `json:"file,omitempty"` // shard that has the tensor
 }
 
 func runInspect(c *call) error {
@@ -156,7 +157,12 @@ func inspectPath(path string, sum bool) (*content, error) {
 		return nil, err
 	}
 	if info.IsDir() {
-		return inspectFolder(path)
+		return inspectFolder(path, sum)
+	}
+	if isWeightsIndex(path) {
+		dir, name := filepath.Split(path)
+		set, err := safetensors.OpenIndex(files.Snapshot(filepath.Clean(dir)), name)
+		return inspectShards(set, err, sum)
 	}
 	switch filepath.Base(path) {
 	case storeIndex:
@@ -177,7 +183,7 @@ func inspectPath(path string, sum bool) (*content, error) {
 	return inspectFile(f, size, sum)
 }
 
-func inspectFolder(path string) (*content, error) {
+func inspectFolder(path string, sum bool) (*content, error) {
 	whole, name, err := absolute(path)
 	switch {
 	case err != nil:
@@ -188,6 +194,9 @@ func inspectFolder(path string) (*content, error) {
 		return inspectRun(path)
 	case hasHeader(path): // a checkpoint that was moved aside
 		return inspectCheckpoint(whole)
+	case holdsWeights(path):
+		set, err := safetensors.OpenFolder(files.Snapshot(path))
+		return inspectShards(set, err, sum)
 	}
 	return inspectStore(path)
 }
@@ -278,18 +287,10 @@ func inspectTensors(r io.ReaderAt, size int64, sum bool) (*content, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no file of snug's kinds, and no safetensors file: %w", err)
 	}
-	c := &content{Format: "safetensors", Bytes: size, Metadata: h.Metadata, Note: fmt.Sprintf("%d tensors", len(h.Tensors)), Entries: []entry{}}
-	for _, t := range h.Tensors {
-		e := entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Bytes: t.End - t.Begin}
-		if sum {
-			var crc crc32c.Hash
-			if _, err := io.Copy(&crc, io.NewSectionReader(r, h.Data+t.Begin, e.Bytes)); err != nil {
-				return nil, err
-			}
-			value := uint32(crc)
-			e.CRC = &value
-		}
-		c.Entries = append(c.Entries, e)
+	c, err := inspectSet(safetensors.One(r, h, nil), sum)
+	if err != nil {
+		return nil, err
 	}
+	c.Bytes = size
 	return c, nil
 }

@@ -29,6 +29,7 @@ with the checksums. It writes a line for each store, checkpoint or file that it 
   a part of a checkpoint by itself   its SHA-256
   saved states, one or more          the CRC-32C of each, and that nothing follows the last
   a .safetensors file                its description: it has no checksum
+  an index of safetensors shards     that each shard has the tensors that the index says, and no others
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is
 in use, and when there is nothing to check. Files of other kinds are skipped. A folder of
@@ -129,7 +130,7 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 			return err
 		}
 		if _, err := os.Lstat(filepath.Join(path, storeIndex)); err != nil {
-			return nil
+			return v.shards(path)
 		}
 		return v.store(path)
 	}
@@ -165,9 +166,9 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 }
 
 // recognized reports whether a file is a saved state or a part of a checkpoint, or is named
-// as safetensors.
+// as safetensors or as their index.
 func recognized(path string) (bool, error) {
-	if filepath.Ext(path) == ".safetensors" {
+	if filepath.Ext(path) == ".safetensors" || isWeightsIndex(path) {
 		return true, nil
 	}
 	f, _, err := files.Open(path)

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// isWeightsIndex says whether a file is named as the index of safetensors shards.
+func isWeightsIndex(path string) bool {
+	return strings.HasSuffix(path, ".safetensors"+safetensors.IndexSuffix)
+}
+
+// holdsWeights says whether a folder has the files of a published model, and no store.
+func holdsWeights(path string) bool {
+	entries, err := os.ReadDir(path)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return e.Name() == safetensors.FileName || e.Name() == safetensors.IndexName || safetensors.IsShard(e.Name())
+	}) && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == storeIndex })
+}
+
+// lacksIndex says whether a folder has shards, and no index that names them.
+func lacksIndex(path string) bool {
+	entries, err := os.ReadDir(path)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return safetensors.IsShard(e.Name()) }) &&
+		!slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+			return e.Name() == safetensors.IndexName || e.Name() == safetensors.FileName
+		})
+}
+
+// inspectShards describes the weights of a folder, and closes them.
+func inspectShards(set *safetensors.Set, err error, sum bool) (*content, error) {
+	if err != nil {
+		return nil, err
+	}
+	c, err := inspectSet(set, sum)
+	return c, errors.Join(err, set.Close())
+}
+
+// inspectSet describes tensors of one file or several. Its Bytes are the bytes of tensors.
+func inspectSet(set *safetensors.Set, sum bool) (*content, error) {
+	c := &content{Format: "safetensors", Metadata: set.Metadata, Entries: []entry{}}
+	for _, f := range set.Files {
+		for _, t := range f.Header.Tensors {
+			e := entry{Name: t.Name, DType: t.DType, Shape: t.Shape, Bytes: t.End - t.Begin}
+			if len(set.Files) > 1 {
+				e.File = f.Name
+			}
+			if sum {
+				var crc crc32c.Hash
+				if _, err := io.Copy(&crc, io.NewSectionReader(f.R, f.Header.Data+t.Begin, e.Bytes)); err != nil {
+					return nil, err
+				}
+				value := uint32(crc)
+				e.CRC = &value
+			}
+			c.Bytes += e.Bytes
+			c.Entries = append(c.Entries, e)
+		}
+	}
+	c.Note = fmt.Sprintf("%d tensors", len(c.Entries))
+	if len(set.Files) > 1 {
+		c.Note += fmt.Sprintf(" in %d files", len(set.Files))
+	}
+	return c, nil
+}
+
+// shards checks a folder whose shards no index names. A folder with an index is checked
+// where that file is.
+func (v *verifier) shards(path string) error {
+	if !lacksIndex(path) {
+		return nil
+	}
+	_, err := inspectFolder(path, false)
+	return v.note(filepath.Clean(path), "", err)
+}
