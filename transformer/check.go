@@ -1,0 +1,160 @@
+package transformer
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// Check compares the tensors of an opened folder with the parameters of the model, and returns the
+// name in the folder of each name of [Config.Tensors]. The names of a folder may lack the
+// prefix "model." or "transformer.", and a multimodal Gemma 3 may have the names that transformers
+// writes since 4.52.
+//
+// Passed over are buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
+// attn.masked_bias of gpt2), the parts for images of a multimodal model, and the matrix of a
+// tied head, which must then be the embedding: Check reads both, 1 MiB at a time.
+//
+// The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
+// BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
+func (c *Config) Check(w *amp.Weights) (map[string]string, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("transformer: Check: %w", err)
+	}
+	names, err := c.compare(w)
+	if err != nil {
+		return nil, fmt.Errorf("transformer: Check: %w", err)
+	}
+	return names, nil
+}
+
+func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
+	here := c.layout()
+	for _, l := range c.layouts() {
+		if _, found := w.Tensor(l.body + c.embedding()); found {
+			here = l
+			break
+		}
+	}
+	if c.Multimodal && !c.Tied && here == c.layout() { // the head was published under both names
+		if _, found := w.Tensor("lm_head.weight"); found {
+			here.head = "lm_head.weight"
+		}
+	}
+	names := map[string]string{}
+	known := map[string]bool{}
+	var missing, shapes, types []string
+	usual := c.tensors(c.layout())
+	for i, want := range c.tensors(here) {
+		names[usual[i].Name] = want.Name
+		known[want.Name] = true
+		switch have, found := w.Tensor(want.Name); {
+		case !found:
+			missing = append(missing, want.Name)
+		case !slices.Equal(have.Shape, want.Shape):
+			shapes = append(shapes, fmt.Sprintf("%s is %v, want %v", want.Name, have.Shape, want.Shape))
+		case have.ElementType() == 0:
+			types = append(types, fmt.Sprintf("%s is %s, want F32, F16 or BF16", want.Name, have.DType))
+		}
+	}
+	var extra []string
+	for _, t := range w.Tensors() {
+		if !known[t.Name] && !c.passedOver(t.Name, here) {
+			extra = append(extra, t.Name)
+		}
+	}
+	if err := differences(missing, extra, shapes, types); err != nil {
+		return nil, err
+	}
+	return names, c.compareHead(w, here)
+}
+
+// differences returns the error of a folder that is not the model's.
+func differences(missing, extra, shapes, types []string) error {
+	var parts []string
+	kind := snug.ErrConfig
+	for _, p := range []struct {
+		what string
+		list []string
+	}{{"missing", missing}, {"not parameters of the model", extra}, {"of another type", types}, {"of another shape", shapes}} {
+		if len(p.list) == 0 {
+			continue
+		}
+		if p.what == "of another shape" && parts == nil {
+			kind = snug.ErrShape
+		}
+		quoted := strings.Join(p.list[:min(5, len(p.list))], ", ")
+		parts = append(parts, fmt.Sprintf("%d tensors are %s (%.600q)", len(p.list), p.what, quoted))
+	}
+	if parts == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", strings.Join(parts, "; "), kind)
+}
+
+var buffers = regexp.MustCompile(`^(layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq|rotary_emb\.inv_freq|h\.[0-9]+\.attn\.(bias|masked_bias))$`)
+
+// passedOver says whether a tensor that is no parameter may be in the folder.
+func (c *Config) passedOver(name string, here layout) bool {
+	if rest, found := strings.CutPrefix(name, here.body); found && buffers.MatchString(rest) {
+		return true
+	}
+	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {
+		return true
+	}
+	for _, image := range []string{"vision_tower.", "multi_modal_projector."} {
+		if c.Multimodal && strings.HasPrefix(strings.TrimPrefix(name, "model."), image) {
+			return true
+		}
+	}
+	return false
+}
+
+// compareHead reports whether a head that is saved although it is tied is the embedding.
+func (c *Config) compareHead(w *amp.Weights, here layout) error {
+	if !c.Tied {
+		return nil
+	}
+	embedding, _ := w.Tensor(here.body + c.embedding())
+	for _, l := range c.layouts() {
+		head, found := w.Tensor(l.head)
+		if !found {
+			continue
+		}
+		same, err := equal(w, head, embedding)
+		if err != nil {
+			return err
+		}
+		if !same {
+			return fmt.Errorf("tie_word_embeddings is true, but %s is not %s: %w", head.Name, embedding.Name, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// equal reports whether two tensors have the same type, shape and bytes.
+func equal(w *amp.Weights, a, b amp.Tensor) (bool, error) {
+	if a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) {
+		return false, nil
+	}
+	const piece = 1 << 19
+	x, y := make([]byte, piece), make([]byte, piece)
+	for lo := int64(0); lo < a.Bytes(); lo += piece {
+		n := min(piece, a.Bytes()-lo)
+		if err := w.ReadBytes(a.Name, lo, x[:n]); err != nil {
+			return false, err
+		}
+		if err := w.ReadBytes(b.Name, lo, y[:n]); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(x[:n], y[:n]) {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,276 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/safetensors"
+)
+
+// Config is the arithmetic of a decoder-only model. A layer is
+//
+//	z = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)))   h = norm(x)
+//	y = z + post(down(act(gate·g) * up·g))                                g = norm(z)
+//
+// where post, the norms of q and k, the rope and the gate are there in some families only.
+// The logits are head·norm(y) of the last layer.
+type Config struct {
+	// Family is transformers' model_type: llama, mistral, qwen2, qwen3, gemma2, gemma3_text or
+	// gpt2. It decides the names of parameters.
+	Family string
+	// Multimodal says that this is the text_config of gemma3, whose parameters have other
+	// names and lie beside the parameters for images.
+	Multimodal bool
+
+	Vocab   int // rows of the embedding
+	Dim     int // width of the model
+	Hidden  int // width of the perceptron
+	Layers  int
+	Heads   int // of queries
+	KVHeads int // of keys and values, a divisor of Heads
+	HeadDim int // elements of a head; Heads·HeadDim need not be Dim
+	Context int // longest sequence that the model is made for
+
+	LayerNorm   bool    // LayerNorm with a bias in the place of RMSNorm
+	NormEps     float64 // added to the mean square or the variance
+	NormPlusOne bool    // norms multiply by 1+w, not by w
+	PostNorms   bool    // the output of each half has a norm too, before it is added
+	QKNorm      bool    // each head of q and k has an RMSNorm before the rope, of HeadDim weights
+
+	QKVBias bool // the projections to q, k and v have biases
+	OutBias bool // the projection of attention's output has a bias
+	MLPBias bool // the projections of the perceptron have biases
+
+	Activation Activation
+	Gated      bool // act(gate)·up in the place of act(up)
+
+	// LearnedPositions says that a table of Context positions is added to the embedding. Then
+	// there is no rope.
+	LearnedPositions bool
+	Rope             Rope
+	// LocalRope is the rope of layers with a window, if they have another one; its Kind is
+	// empty if they do not.
+	LocalRope Rope
+	// Windows has for each layer the number of keys that a query sees, itself included and
+	// ending with itself; 0 for all before it.
+	Windows []int
+
+	ScoreScale float64 // factor of q·k, before ScoreCap
+	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
+	LogitCap   float64 // c of the cap c·tanh(s/c) of logits; 0 for none
+	// EmbeddingScale multiplies the embedding. transformers rounds it to the type of the weights
+	// first.
+	EmbeddingScale float64
+	Tied           bool // the head is the embedding
+
+	// Rates of dropout in training, as published.
+	AttentionDropout float64 // of attention's weights
+	ResidualDropout  float64 // of the output of each half
+	EmbeddingDropout float64 // of the embedding
+
+	InitStd float64    // standard deviation of fresh weights
+	DType   snug.DType // type of the published weights, 0 if the file does not say it
+	BOS     int        // token that begins a text, -1 for none
+	EOS     []int      // tokens that end a text
+	Pad     int        // token that fills a batch, -1 for none
+
+	// Ignored are the fields of config.json that concern only inference or bookkeeping, sorted.
+	Ignored []string
+}
+
+// Activation is the function between the matrices of a perceptron.
+type Activation string
+
+const (
+	SiLU     Activation = "silu"      // x·sigmoid(x)
+	GELUTanh Activation = "gelu_tanh" // GELU in the approximation by tanh
+	GELU     Activation = "gelu"      // x·Φ(x)
+)
+
+// configName is the file of a folder.
+const configName = "config.json"
+
+const (
+	maxConfig = 8 << 20 // bytes of config.json
+	maxCount  = 1 << 28 // of a field that counts
+	maxLayers = 1 << 12
+)
+
+// ReadConfig reads the config.json at a path, which is the file or its folder. Both spellings
+// are read: of transformers 5 (rope_parameters, dtype) and of published folders (rope_theta, rope_scaling,
+// torch_dtype). A field that is left out has the default of transformers for the
+// family.
+//
+// The error wraps [snug.ErrCorrupt] when the file is no JSON object, and
+// [snug.ErrConfig] when a field is not known or its value is not supported; it names the
+// field. Errors of the operating system are wrapped as they are.
+func ReadConfig(path string) (*Config, error) {
+	text, err := readConfigFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("transformer: ReadConfig: %w", err)
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("transformer: ReadConfig: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func readConfigFile(path string) (text []byte, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	var f interface {
+		io.ReaderAt
+		io.Closer
+	}
+	var size int64
+	if info.IsDir() {
+		f, size, err = openIn(path)
+	} else {
+		f, size, err = files.Open(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if size > maxConfig {
+		return nil, fmt.Errorf("%s has %d bytes, want %d at most: %w", path, size, maxConfig, snug.ErrCorrupt)
+	}
+	text = make([]byte, size)
+	return text, safetensors.ReadFull(f, text, 0)
+}
+
+// openIn opens the config.json of a folder.
+func openIn(dir string) (files.File, int64, error) {
+	f, err := files.Snapshot(dir).Open(configName, os.O_RDONLY)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, fmt.Errorf("%s has no %s, which says what its weights are: %w", filepath.Clean(dir), configName, err)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	size, err := f.Size()
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, size, nil
+}
+
+// Validate reports whether c is a model: counts from 1 to 2^28, heads that key heads divide, a window
+// for each layer, positive scales, and a family that is known. The error wraps
+// [snug.ErrConfig] and names the field.
+func (c *Config) Validate() error {
+	if err := c.check(); err != nil {
+		return fmt.Errorf("transformer: %w", err)
+	}
+	return nil
+}
+
+func (c *Config) check() error {
+	if c == nil {
+		return fmt.Errorf("the Config is nil: %w", snug.ErrConfig)
+	}
+	if families[c.Family].read == nil {
+		return bad("Family", "%q, want one of %q", c.Family, familyNames())
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+		most  int
+	}{
+		{"Vocab", c.Vocab, maxCount}, {"Dim", c.Dim, maxCount}, {"Hidden", c.Hidden, maxCount}, {"Layers", c.Layers, maxLayers},
+		{"Heads", c.Heads, maxCount}, {"KVHeads", c.KVHeads, maxCount}, {"HeadDim", c.HeadDim, maxCount}, {"Context", c.Context, maxCount},
+	} {
+		if n.value < 1 || n.value > n.most {
+			return bad(n.name, "%d, want 1 to %d", n.value, n.most)
+		}
+	}
+	for _, n := range []struct {
+		name     string
+		value    float64
+		positive bool
+	}{
+		{"NormEps", c.NormEps, true}, {"ScoreScale", c.ScoreScale, true}, {"EmbeddingScale", c.EmbeddingScale, true},
+		{"ScoreCap", c.ScoreCap, false}, {"LogitCap", c.LogitCap, false}, {"InitStd", c.InitStd, false},
+		{"AttentionDropout", c.AttentionDropout, false}, {"ResidualDropout", c.ResidualDropout, false}, {"EmbeddingDropout", c.EmbeddingDropout, false},
+	} {
+		if !(n.value >= 0) || n.value > math.MaxFloat32 || n.positive && n.value == 0 {
+			return bad(n.name, "%v, want a finite number of 0 or more%s", n.value, map[bool]string{true: ", not 0"}[n.positive])
+		}
+	}
+	switch {
+	case c.Heads%c.KVHeads != 0:
+		return bad("KVHeads", "%d, want a divisor of the %d heads", c.KVHeads, c.Heads)
+	case c.AttentionDropout >= 1 || c.ResidualDropout >= 1 || c.EmbeddingDropout >= 1:
+		return bad("AttentionDropout", "a rate of dropout of 1 or more")
+	case len(c.Windows) != c.Layers:
+		return bad("Windows", "%d windows, want one for each of %d layers", len(c.Windows), c.Layers)
+	case c.DType != 0 && !c.DType.IsFloat():
+		return bad("DType", "%s, want f32, f16 or bf16", c.DType)
+	case c.Activation != SiLU && c.Activation != GELUTanh && c.Activation != GELU:
+		return bad("Activation", "%q, want %q, %q or %q", c.Activation, SiLU, GELUTanh, GELU)
+	}
+	for i, n := range c.Windows {
+		if n < 0 || n > maxCount {
+			return bad("Windows", "window %d of layer %d, want 0 to %d", n, i, maxCount)
+		}
+	}
+	if err := c.checkPositions(); err != nil {
+		return err
+	}
+	return c.checkSizes()
+}
+
+func (c *Config) checkPositions() error {
+	if c.LearnedPositions {
+		if c.Rope != (Rope{}) || c.LocalRope != (Rope{}) {
+			return bad("Rope", "a rope beside LearnedPositions")
+		}
+		return nil
+	}
+	for _, r := range []struct {
+		name string
+		Rope
+	}{{"Rope", c.Rope}, {"LocalRope", c.LocalRope}} {
+		if r.name == "LocalRope" && r.Rope == (Rope{}) {
+			continue
+		}
+		if err := r.check(); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		if r.Dim != c.HeadDim {
+			return bad(r.name+".Dim", "%d, want the %d of HeadDim", r.Dim, c.HeadDim)
+		}
+	}
+	return nil
+}
+
+// checkSizes reports whether each parameter can be addressed.
+func (c *Config) checkSizes() error {
+	for _, n := range []struct {
+		name string
+		rows int
+		cols int
+	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.HeadDim}, {"Context", c.Context, c.Dim}} {
+		if n.rows > math.MaxInt/4/n.cols {
+			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
+		}
+	}
+	if width := int64(c.Heads) * int64(c.HeadDim); width > maxCount || width*3 > int64(math.MaxInt/4/c.Dim) {
+		return bad("Heads", "%d heads of %d elements are too many", c.Heads, c.HeadDim)
+	}
+	return nil
+}
+
+// bad is an error of a field.
+func bad(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %w", field, fmt.Errorf(format+": %w", append(args, snug.ErrConfig)...))
+}

@@ -1,0 +1,183 @@
+package transformer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/internal/strictjson"
+)
+
+// fields are the members of one object of config.json. Each is taken once; what is left
+// over is sorted by rest. The first error is kept, and later calls return defaults.
+type fields struct {
+	path    string // before the names in messages
+	raw     map[string]json.RawMessage
+	taken   map[string]bool
+	ignored *[]string
+	std     defaults // of the family
+	err     error
+}
+
+func newFields(text []byte, path string, ignored *[]string) (*fields, error) {
+	f := &fields{path: path, taken: map[string]bool{}, ignored: ignored}
+	if err := strictjson.Unmarshal(text, &f.raw); err != nil {
+		return nil, err
+	}
+	if f.raw == nil {
+		return nil, errors.New("null, want an object")
+	}
+	return f, nil
+}
+
+// fail keeps the first error.
+func (f *fields) fail(name, format string, args ...any) {
+	if f.err == nil {
+		f.err = bad(f.path+name, format, args...)
+	}
+}
+
+// has says whether a member is there and not null.
+func (f *fields) has(name string) bool {
+	raw, found := f.raw[name]
+	return found && !isNull(raw)
+}
+
+func isNull(raw json.RawMessage) bool { return bytes.Equal(bytes.TrimSpace(raw), []byte("null")) }
+
+// get returns a member, or the default if it is not there. null is an error.
+func get[T any](f *fields, name string, standard T) T {
+	return getNull(f, name, standard, nil)
+}
+
+// getNull is get for a member that may be null, which is then the value none.
+func getNull[T any](f *fields, name string, standard T, none *T) T {
+	raw, found := f.raw[name]
+	f.taken[name] = true
+	switch {
+	case !found:
+		return standard
+	case none != nil && isNull(raw):
+		return *none
+	}
+	value := standard
+	if err := strictjson.Unmarshal(raw, &value); err != nil {
+		f.fail(name, "%s", plain(err))
+	}
+	return value
+}
+
+// plain returns the text of an error of a value, whose path the caller knows.
+func plain(err error) string { return strings.TrimPrefix(err.Error(), "the JSON document: ") }
+
+// optional is getNull for a member whose null is the zero value.
+func optional[T any](f *fields, name string, standard T) T {
+	var zero T
+	return getNull(f, name, standard, &zero)
+}
+
+// alias makes a member of another name one of this name. Both may be there if they are
+// equal.
+func (f *fields) alias(name, other string) {
+	raw, found := f.raw[other]
+	if !found {
+		return
+	}
+	f.taken[other] = true
+	if own, both := f.raw[name]; both {
+		if compact(own) != compact(raw) {
+			f.fail(other, "%.40s, and %s is %.40s: want the same value", raw, name, own)
+		}
+		return
+	}
+	f.raw[name] = raw
+}
+
+// only takes a member that may have one value only, or null.
+func (f *fields) only(name string, values ...string) {
+	raw, found := f.raw[name]
+	if !found {
+		return
+	}
+	f.taken[name] = true
+	if !isNull(raw) && !slices.Contains(values, compact(raw)) {
+		f.fail(name, "%.60s is not supported for this family, want %s", raw, strings.Join(append(values, "null"), " or "))
+	}
+}
+
+// ignore takes a member that changes nothing.
+func (f *fields) ignore(name string) {
+	if _, found := f.raw[name]; found {
+		f.taken[name] = true
+		*f.ignored = append(*f.ignored, f.path+name)
+	}
+}
+
+// object takes a member that is an object, nil if it is not there or null.
+func (f *fields) object(name string) *fields {
+	raw := optional[json.RawMessage](f, name, nil)
+	if raw == nil || isNull(raw) || f.err != nil {
+		return nil
+	}
+	in, err := newFields(raw, f.path+name+".", f.ignored)
+	if err != nil {
+		f.fail(name, "%s", plain(err))
+		return nil
+	}
+	return in
+}
+
+// rest takes what is left: members of bookkeeping and null, which say nothing, are
+// ignored, and all others are errors.
+func (f *fields) rest(also ...string) error {
+	for _, name := range slices.Sorted(maps.Keys(f.raw)) {
+		switch {
+		case f.taken[name]:
+		case bookkeeping[name] || slices.Contains(also, name) || strings.HasPrefix(name, "unsloth_") || isNull(f.raw[name]):
+			f.ignore(name)
+		default:
+			f.fail(name, "the field is not known, and may change what the model computes; its value is %.60s", f.raw[name])
+		}
+	}
+	return f.err
+}
+
+// compact returns JSON without white space; raw is valid.
+func compact(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		return string(raw)
+	}
+	return b.String()
+}
+
+// bookkeeping are fields of any family that say nothing of training: where a file comes from,
+// other heads and tasks, and how transformers generates and caches. The parameters of
+// generation are those that transformers itself takes out of config.json.
+var bookkeeping = func() map[string]bool {
+	all := map[string]bool{}
+	for _, name := range strings.Fields(`
+		_name_or_path name_or_path _commit_hash transformers_version transformers.js_config model_name
+		id2label label2id num_labels _num_labels problem_type finetuning_task task_specific_params
+		classifier_dropout summary_activation summary_first_dropout summary_proj_to_labels
+		summary_type summary_use_proj tokenizer_class prefix sep_token_id decoder_start_token_id
+		is_llama_config return_dict output_attentions output_hidden_states torchscript use_bfloat16
+		tf_legacy_loss chunk_size_feed_forward is_decoder gradient_checkpointing attn_implementation
+		_attn_implementation _attn_implementation_autoset _attn_implementation_internal
+		_flash_attn_2_enabled pretraining_tp cache_implementation use_cache n_ctx
+		reorder_and_upcast_attn
+
+		assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens
+		diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+		encoder_repetition_penalty epsilon_cutoff eta_cutoff exponential_decay_length_penalty
+		forced_bos_token_id forced_eos_token_id length_penalty max_length min_length
+		no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups
+		num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty
+		return_dict_in_generate suppress_tokens target_lookbehind temperature top_k top_p typical_p`) {
+		all[name] = true
+	}
+	return all
+}()

@@ -1,0 +1,97 @@
+package transformer
+
+// readRope reads the rope of a family with one: rope_parameters, or rope_theta and rope_scaling.
+func (c *Config) readRope(f *fields) {
+	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", 10_000)
+	f.only("partial_rotary_factor", "1", "1.0")
+}
+
+// readRopes reads the two ropes of Gemma 3. rope_parameters has one for each type of layer;
+// rope_scaling stretches the rope of layers without a window.
+func (c *Config) readRopes(f *fields) {
+	global, local := f.object("rope_scaling"), (*fields)(nil)
+	if both := f.object("rope_parameters"); both != nil {
+		if global != nil {
+			f.fail("rope_scaling", "rope_parameters is there too: want one of them")
+		}
+		global, local = both.object("full_attention"), both.object("sliding_attention")
+		if err := both.rest(); err != nil && f.err == nil {
+			f.err = err
+		}
+	}
+	c.Rope = c.ropeOf(f, global, "rope_theta", 1_000_000)
+	c.LocalRope = c.ropeOf(f, local, "rope_local_base_freq", 10_000)
+	f.only("partial_rotary_factor", "1", "1.0")
+}
+
+// ropeObject returns the member of one of two names; both is an error.
+func (f *fields) ropeObject(name, other string) *fields {
+	a, b := f.object(name), f.object(other)
+	if a != nil && b != nil {
+		f.fail(other, "%s is there too: want one of them", name)
+	}
+	if a == nil {
+		return b
+	}
+	return a
+}
+
+// ropeOf reads the parameters of a rope, which may be nil; theta names the field beside them that has the
+// base if they do not.
+func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
+	r := Rope{Kind: RopeDefault, Dim: c.HeadDim}
+	if p == nil {
+		r.Theta = get(f, theta, standard)
+		return r
+	}
+	if p.has("rope_theta") {
+		r.Theta = get(p, "rope_theta", standard)
+		if f.has(theta) && get(f, theta, r.Theta) != r.Theta {
+			f.fail(theta, "%v, and %srope_theta is %v: want the same value", get(f, theta, 0.0), p.path, r.Theta)
+		}
+	} else {
+		p.only("rope_theta")
+		r.Theta = get(f, theta, standard)
+	}
+	f.taken[theta] = true
+	p.alias("rope_type", "type")
+	r.Kind = RopeKind(get(p, "rope_type", string(RopeDefault)))
+	used, known := ropeFields[r.Kind]
+	if !known {
+		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3 or yarn", r.Kind)
+	}
+	p.only("partial_rotary_factor", "1", "1.0")
+	if used.factor {
+		r.Factor = get(p, "factor", 0.0)
+	}
+	switch r.Kind {
+	case RopeDynamic:
+		r.MaxPositions = c.Context
+	case RopeLlama3:
+		r.LowFreqFactor, r.HighFreqFactor = get(p, "low_freq_factor", 0.0), get(p, "high_freq_factor", 0.0)
+	case RopeYarn:
+		r.BetaFast, r.BetaSlow = optional(p, "beta_fast", 0.0), optional(p, "beta_slow", 0.0)
+		r.MScale, r.MScaleAllDim = optional(p, "mscale", 0.0), optional(p, "mscale_all_dim", 0.0)
+		if p.has("attention_factor") {
+			r.AttentionFactor = get(p, "attention_factor", 0.0)
+			if r.AttentionFactor == 0 {
+				p.fail("attention_factor", "0, want a positive number or null")
+			}
+		}
+		r.NoTruncate = !get(p, "truncate", true)
+	}
+	if used.original {
+		r.OriginalPositions = optional(p, "original_max_position_embeddings", c.Context)
+	}
+	// What another kind uses, this one passes over.
+	if err := p.rest("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+		"truncate", "low_freq_factor", "high_freq_factor"); err != nil && f.err == nil {
+		f.err = err
+	}
+	if f.err == nil {
+		if err := r.check(); err != nil {
+			f.fail(p.path[:max(0, len(p.path)-1)], "%w", err)
+		}
+	}
+	return r
+}

@@ -1,0 +1,416 @@
+package transformer
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// rope is what transformers makes of a rope: 8 hexadecimal digits for each float32.
+type goldenRope struct {
+	Inverse   string
+	Attention float64
+}
+
+// goldenConfig is a config.json and the model that transformers makes of it.
+type goldenConfig struct {
+	Name   string
+	Config json.RawMessage
+	Want   struct {
+		Family                                     string
+		Multimodal                                 bool
+		Vocab, Dim, Hidden, Layers, Heads, Context int
+		KVHeads                                    int     `json:"kv_heads"`
+		HeadDim                                    int     `json:"head_dim"`
+		LayerNorm                                  bool    `json:"layer_norm"`
+		NormEps                                    float64 `json:"norm_eps"`
+		NormPlusOne                                bool    `json:"norm_plus_one"`
+		PostNorms                                  bool    `json:"post_norms"`
+		QKNorm                                     bool    `json:"qk_norm"`
+		QKVBias                                    bool    `json:"qkv_bias"`
+		OutBias                                    bool    `json:"out_bias"`
+		MLPBias                                    bool    `json:"mlp_bias"`
+		Activation                                 Activation
+		Gated, Tied                                bool
+		LearnedPositions                           bool `json:"learned_positions"`
+		Windows                                    []int
+		ScoreScale                                 float64 `json:"score_scale"`
+		ScoreCap                                   float64 `json:"score_cap"`
+		LogitCap                                   float64 `json:"logit_cap"`
+		EmbeddingScale                             float64 `json:"embedding_scale"`
+		AttentionDropout                           float64 `json:"attention_dropout"`
+		ResidualDropout                            float64 `json:"residual_dropout"`
+		EmbeddingDropout                           float64 `json:"embedding_dropout"`
+		InitStd                                    float64 `json:"init_std"`
+		DType                                      string
+		BOS, Pad                                   *int
+		EOS                                        []int
+		Tensors                                    struct {
+			Count  int
+			SHA256 string
+		}
+		Rope      *goldenRope
+		LocalRope *goldenRope `json:"local_rope"`
+	}
+}
+
+func readGolden(t testing.TB, name string, into any) {
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, into))
+}
+
+func goldenConfigs(t testing.TB) []goldenConfig {
+	var file struct{ Cases []goldenConfig }
+	readGolden(t, "configs.json", &file)
+	require.NotEmpty(t, file.Cases)
+	return file.Cases
+}
+
+// TestConfigsOfTransformers reads every file as transformers does: its modules, its defaults
+// and its parameters.
+func TestConfigsOfTransformers(t *testing.T) {
+	for _, g := range goldenConfigs(t) {
+		c, err := parseConfig(g.Config)
+		require.NoError(t, err, g.Name)
+		w := g.Want
+		dt := map[snug.DType]string{0: "None", snug.F32: "float32", snug.F16: "float16", snug.BF16: "bfloat16"}[c.DType]
+		require.Equal(t, w.DType, dt, g.Name)
+		require.InEpsilon(t, w.ScoreScale, c.ScoreScale, 1e-14, g.Name)
+		want := Config{
+			Family: w.Family, Multimodal: w.Multimodal, Vocab: w.Vocab, Dim: w.Dim, Hidden: w.Hidden, Layers: w.Layers, Heads: w.Heads,
+			KVHeads: w.KVHeads, HeadDim: w.HeadDim, Context: w.Context, LayerNorm: w.LayerNorm, NormEps: w.NormEps,
+			NormPlusOne: w.NormPlusOne, PostNorms: w.PostNorms, QKNorm: w.QKNorm, QKVBias: w.QKVBias, OutBias: w.OutBias, MLPBias: w.MLPBias,
+			Activation: w.Activation, Gated: w.Gated, LearnedPositions: w.LearnedPositions, Windows: w.Windows, ScoreCap: w.ScoreCap,
+			LogitCap: w.LogitCap, EmbeddingScale: w.EmbeddingScale, Tied: w.Tied, AttentionDropout: w.AttentionDropout,
+			ResidualDropout: w.ResidualDropout, EmbeddingDropout: w.EmbeddingDropout, InitStd: w.InitStd, BOS: id(w.BOS), Pad: id(w.Pad),
+			ScoreScale: c.ScoreScale, Rope: c.Rope, LocalRope: c.LocalRope, DType: c.DType, EOS: slices.Clip(w.EOS), Ignored: c.Ignored,
+		}
+		if len(want.EOS) == 0 {
+			want.EOS = nil
+		}
+		require.Equal(t, want, *c, g.Name)
+		requireRope(t, w.Rope, c.Rope, 0, g.Name)
+		requireRope(t, w.LocalRope, c.LocalRope, 0, g.Name)
+
+		list, err := c.Tensors()
+		require.NoError(t, err, g.Name)
+		lines := make([]string, len(list))
+		for i, tensor := range list {
+			lines[i] = fmt.Sprintf("%s %s\n", tensor.Name, strings.ReplaceAll(fmt.Sprint(tensor.Shape), " ", ", "))
+		}
+		slices.Sort(lines)
+		require.Len(t, lines, w.Tensors.Count, g.Name)
+		if !c.Multimodal { // transformers has other names in memory than published
+			require.Equal(t, w.Tensors.SHA256, fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines, "")))), g.Name)
+			continue
+		}
+		memory := c.tensors(c.layouts()[1])
+		for i := range memory {
+			lines[i] = fmt.Sprintf("%s %s\n", memory[i].Name, strings.ReplaceAll(fmt.Sprint(memory[i].Shape), " ", ", "))
+		}
+		slices.Sort(lines)
+		require.Equal(t, w.Tensors.SHA256, fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines, "")))), g.Name)
+	}
+}
+
+func id(token *int) int {
+	if token == nil {
+		return -1
+	}
+	return *token
+}
+
+// TestIgnoredFields lists what a published file has that is not arithmetic.
+func TestIgnoredFields(t *testing.T) {
+	for _, g := range goldenConfigs(t) {
+		c, err := parseConfig(g.Config)
+		require.NoError(t, err)
+		require.True(t, slices.IsSorted(c.Ignored))
+		switch g.Name {
+		case "smollm2-135m":
+			require.Equal(t, []string{"is_llama_config", "pretraining_tp", "transformers.js_config", "transformers_version", "use_cache"}, c.Ignored)
+		case "gemma-3-4b":
+			require.Equal(t, []string{"boi_token_index", "eoi_token_index", "image_token_index", "initializer_range", "mm_tokens_per_image",
+				"transformers_version", "vision_config"}, c.Ignored)
+		case "llama, default with fields":
+			require.Equal(t, []string{"rope_parameters.factor"}, c.Ignored)
+		}
+	}
+}
+
+// change is a config.json with other fields; a nil value removes one.
+func change(t testing.TB, base string, fields map[string]string) []byte {
+	var m map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(base), &m))
+	for key, value := range fields {
+		if m[key] = json.RawMessage(value); value == "" {
+			delete(m, key)
+		}
+	}
+	text, err := json.Marshal(m)
+	require.NoError(t, err)
+	return text
+}
+
+func TestConfigErrors(t *testing.T) {
+	llama, gemma3, gpt2 := `{"model_type":"llama"}`, `{"model_type":"gemma3_text"}`, `{"model_type":"gpt2"}`
+	type fields = map[string]string
+	for _, test := range []struct {
+		base   string
+		fields fields
+		text   string
+	}{
+		{`{}`, nil, `model_type: "", want one of`},
+		{`{"model_type":"bert"}`, nil, `model_type: "bert", want one of`},
+		{`{"model_type":7}`, nil, "model_type: 7, want a string"},
+		{llama, fields{"clip_qkv": "8.0"}, "clip_qkv: the field is not known, and may change what the model computes; its value is 8.0"},
+		{llama, fields{"embedding_multiplier": "12"}, "embedding_multiplier: the field is not known"},
+		{llama, fields{"hidden_size": "4096.0"}, "hidden_size: 4096.0, want an integer"},
+		{llama, fields{"hidden_size": "null"}, "hidden_size: null, want a value"},
+		{llama, fields{"hidden_size": "-4"}, "-4"},
+		{llama, fields{"hidden_size": "100000000000000000000"}, "hidden_size"},
+		{llama, fields{"hidden_size": "4097"}, "hidden_size: 4097, want a multiple of num_attention_heads"},
+		{llama, fields{"num_attention_heads": "0"}, "Heads: 0, want 1 to"},
+		{llama, fields{"num_hidden_layers": "1000000000"}, "num_hidden_layers: 1000000000, want 1 to 4096"},
+		{llama, fields{"num_hidden_layers": "0"}, "num_hidden_layers: 0"},
+		{llama, fields{"num_key_value_heads": "5"}, "KVHeads: 5, want a divisor of the 32 heads"},
+		{llama, fields{"head_dim": "7"}, "Dim: 7, want a multiple of 2"},
+		{llama, fields{"hidden_act": `"relu"`}, `hidden_act: "relu", want one of`},
+		{llama, fields{"rms_norm_eps": "-1"}, "NormEps: -1"},
+		{llama, fields{"attention_bias": `"no"`}, `attention_bias: "no", want true or false`},
+		{llama, fields{"quantization_config": `{"quant_method":"gptq","bits":4}`}, `quantization_config: the weights are stored quantized (quant_method "gptq"); take the folder of the unquantized model`},
+		{llama, fields{"auto_map": `{"AutoModel":"modeling.X"}`}, "auto_map: "},
+		{llama, fields{"architectures": `["LlamaForSequenceClassification"]`}, `architectures: "LlamaForSequenceClassification", want one of`},
+		{llama, fields{"torch_dtype": `"float8"`}, `dtype: "float8", want float32`},
+		{llama, fields{"torch_dtype": `"float16"`, "dtype": `"float32"`}, `torch_dtype: "float16", and dtype is "float32"`},
+		{llama, fields{"partial_rotary_factor": "0.5"}, "partial_rotary_factor: 0.5 is not supported"},
+		{llama, fields{"rope_interleaved": "true"}, "rope_interleaved: true is not supported"},
+		{llama, fields{"sliding_window": "4096"}, "sliding_window: the field is not known"},
+		{llama, fields{"rope_theta": "0"}, "Theta: 0"},
+		{llama, fields{"rope_scaling": `{"type":"su","factor":2}`}, `rope_scaling.rope_type: "su", want default, linear, dynamic, llama3 or yarn`},
+		{llama, fields{"rope_scaling": `{"type":"linear","rope_type":"yarn"}`}, "rope_scaling.type: "},
+		{llama, fields{"rope_scaling": `{"type":"linear"}`}, "rope_scaling: Factor: 0"},
+		{llama, fields{"rope_scaling": `{"type":"linear","factor":0.5}`}, "Factor: 0.5, want 1 or more"},
+		{llama, fields{"rope_scaling": `{"type":"linear","factor":2,"mrope_section":[1]}`}, "rope_scaling.mrope_section: the field is not known"},
+		{llama, fields{"rope_scaling": `{"type":"linear","factor":2,"partial_rotary_factor":0.5}`}, "rope_scaling.partial_rotary_factor: 0.5"},
+		{llama, fields{"rope_scaling": `{"type":"linear","factor":2}`, "rope_parameters": `{"rope_theta":1}`}, "rope_parameters is there too"},
+		{llama, fields{"rope_theta": "10", "rope_parameters": `{"rope_theta":11}`}, "rope_theta: 10, and rope_parameters.rope_theta is 11"},
+		{llama, fields{"rope_parameters": `{"full_attention":{}}`}, "rope_parameters.full_attention: the field is not known"},
+		{llama, fields{"rope_scaling": `[]`}, "rope_scaling: "},
+		{llama, fields{"eos_token_id": `["a"]`}, `eos_token_id: [0]: "a", want an integer`},
+		{`{"model_type":"mistral"}`, fields{"sliding_window": "0"}, "sliding_window: 0, want 1 or more"},
+		{`{"model_type":"mistral"}`, fields{"layer_types": `["full_attention"]`}, "layer_types: "},
+		{`{"model_type":"mistral"}`, fields{"attention_bias": "true"}, "attention_bias: true is not supported for this family, want false or null"},
+		{`{"model_type":"qwen2"}`, fields{"use_mrope": "true"}, "use_mrope: true"},
+		{`{"model_type":"qwen2"}`, fields{"layer_types": `["full_attention"]`}, "layer_types: 1 layers, and num_hidden_layers is 32"},
+		{`{"model_type":"qwen2"}`, fields{"num_hidden_layers": "1", "layer_types": `["sliding_attention"]`}, "sliding_window: layer 0 has a window"},
+		{`{"model_type":"qwen2"}`, fields{"num_hidden_layers": "1", "layer_types": `["linear_attention"]`}, `layer_types: "linear_attention" in layer 0`},
+		{gemma3, fields{"use_bidirectional_attention": "true"}, "use_bidirectional_attention: true"},
+		{gemma3, fields{"query_pre_attn_scalar": "0"}, "query_pre_attn_scalar: 0"},
+		{gemma3, fields{"sliding_window_pattern": "0"}, "sliding_window_pattern: 0"},
+		{gemma3, fields{"_sliding_window_pattern": "5"}, "_sliding_window_pattern: 5"},
+		{gemma3, fields{"final_logit_softcapping": "0"}, "final_logit_softcapping: 0"},
+		{gemma3, fields{"rope_parameters": `{"rope_theta":1}`}, "rope_parameters.rope_theta: the field is not known"},
+		{gemma3, fields{"head_dim": "null"}, "head_dim: "},
+		{`{"model_type":"gemma2"}`, fields{"sliding_window": "null"}, "sliding_window: layer 0 has a window"},
+		{gpt2, fields{"scale_attn_by_inverse_layer_idx": "true"}, "scale_attn_by_inverse_layer_idx: true"},
+		{gpt2, fields{"add_cross_attention": "true"}, "add_cross_attention: true"},
+		{gpt2, fields{"n_embd": "768", "hidden_size": "1"}, "hidden_size: 1, and n_embd is 768"},
+		{gpt2, fields{"n_head": "7"}, "n_embd: 768, want a multiple of n_head, which is 7"},
+		{gpt2, fields{"n_layer": "1000000000"}, "n_layer: 1000000000"},
+		{gpt2, fields{"resid_pdrop": "1.0"}, "dropout of 1 or more"},
+		{`{"model_type":"gemma3","text_config":{"model_type":"llama"}}`, nil, "text_config.model_type: "},
+		{`{"model_type":"gemma3","text_config":{"x":1}}`, nil, "text_config.x: the field is not known"},
+		{`{"model_type":"gemma3","text_config":3}`, nil, "text_config: "},
+		{`{"model_type":"gemma3","x":1}`, nil, "x: the field is not known"},
+		{`{"model_type":"gemma3","quantization_config":{}}`, nil, "quantization_config: the weights are stored quantized"},
+		{`{"model_type":"gemma3","text_config":{"tie_word_embeddings":false}}`, nil, "text_config.tie_word_embeddings: false, and the whole model does not say it"},
+		{`{"model_type":"gemma3","tie_word_embeddings":true,"text_config":{"tie_word_embeddings":false}}`, nil, "tie_word_embeddings: "},
+	} {
+		_, err := parseConfig(change(t, test.base, test.fields))
+		require.ErrorIs(t, err, snug.ErrConfig, "%s %v", test.base, test.fields)
+		require.ErrorContains(t, err, test.text, "%s %v", test.base, test.fields)
+	}
+	for _, text := range []string{"", "[]", "null", "{", `{"a":1,"a":2}`, "\xff", `{"model_type":"llama"} {}`} {
+		_, err := parseConfig([]byte(text))
+		require.ErrorIs(t, err, snug.ErrCorrupt, text)
+	}
+}
+
+func TestReadConfig(t *testing.T) {
+	dir := t.TempDir()
+	_, err := ReadConfig(filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = ReadConfig(dir)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "transformer: ReadConfig: "+dir+" has no config.json")
+	path := filepath.Join(dir, "config.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"model_type":"llama"}`), 0o600))
+	for _, p := range []string{dir, path} {
+		c, err := ReadConfig(p)
+		require.NoError(t, err)
+		require.Equal(t, 11008, c.Hidden)
+	}
+	require.NoError(t, os.WriteFile(path, []byte(`{"model_type":"bert"}`), 0o600))
+	_, err = ReadConfig(dir)
+	require.ErrorContains(t, err, "transformer: ReadConfig: "+dir+": model_type")
+	require.NoError(t, os.Truncate(path, maxConfig+1))
+	_, err = ReadConfig(dir)
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+}
+
+// TestWriteConfig writes every file that was read, and reads it again. The texts are in
+// testdata/written.json, which testdata/make.py reads with transformers.
+func TestWriteConfig(t *testing.T) {
+	texts := map[string]string{}
+	for _, g := range goldenConfigs(t) {
+		c, err := parseConfig(g.Config)
+		require.NoError(t, err)
+		dir := filepath.Join(t.TempDir(), "new")
+		err = c.Write(dir)
+		if c.Multimodal {
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, "transformer: Write: Multimodal: true, want false")
+			continue
+		}
+		require.NoError(t, err, g.Name)
+		again, err := ReadConfig(dir)
+		require.NoError(t, err, g.Name)
+		require.Empty(t, difference(*c, *again), g.Name)
+		text, err := os.ReadFile(filepath.Join(dir, configName))
+		require.NoError(t, err)
+		if strings.HasSuffix(g.Name, ", defaults") {
+			continue
+		}
+		var b strings.Builder
+		for _, line := range strings.Split(string(text), "\n") {
+			b.WriteString(strings.TrimSpace(line))
+		}
+		texts[g.Name] = b.String()
+	}
+	path := filepath.Join("testdata", "written.json")
+	if os.Getenv("UPDATE") != "" {
+		text, err := json.MarshalIndent(texts, "", "")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, append(text, '\n'), 0o644))
+	}
+	var want map[string]string
+	readGolden(t, "written.json", &want)
+	require.Equal(t, want, texts)
+}
+
+// TestWriteWhatAFamilyCannotSay changes one field at a time.
+func TestWriteWhatAFamilyCannotSay(t *testing.T) {
+	for name, do := range map[string]func(c *Config){
+		"LogitCap": func(c *Config) { c.LogitCap = 30 }, "QKNorm": func(c *Config) { c.QKNorm = true },
+		"OutBias": func(c *Config) { c.OutBias = true }, "Windows": func(c *Config) { c.Windows[3] = 5 },
+		"ScoreScale": func(c *Config) { c.ScoreScale = 1 }, "EmbeddingScale": func(c *Config) { c.EmbeddingScale = 2 },
+		"Gated": func(c *Config) { c.Gated = false }, "PostNorms": func(c *Config) { c.PostNorms = true },
+		"LocalRope":       func(c *Config) { c.LocalRope = Rope{Kind: RopeDefault, Theta: 5, Dim: c.HeadDim} },
+		"LayerNorm":       func(c *Config) { c.LayerNorm = true },
+		"Family":          func(c *Config) { c.Family = "bert" },
+		"Vocab":           func(c *Config) { c.Vocab = 0 },
+		"NormEps":         func(c *Config) { c.NormEps = 0 },
+		"Rope":            func(c *Config) { c.Rope.Dim = 64 },
+		"ResidualDropout": func(c *Config) { c.ResidualDropout = 0.1 },
+	} {
+		c, err := parseConfig([]byte(`{"model_type":"llama"}`))
+		require.NoError(t, err)
+		do(c)
+		dir := t.TempDir()
+		err = c.Write(dir)
+		require.ErrorIs(t, err, snug.ErrConfig, name)
+		require.ErrorContains(t, err, "transformer: Write: "+name, name)
+		require.NoFileExists(t, filepath.Join(dir, configName))
+	}
+	var none *Config
+	require.ErrorIs(t, none.Write(t.TempDir()), snug.ErrConfig)
+	require.ErrorIs(t, none.Validate(), snug.ErrConfig)
+	require.ErrorIs(t, new(Config).Validate(), snug.ErrConfig)
+	_, err := none.Tensors()
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = new(Config).Check(nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// configProperty changes fields of a family to any values: it is read and comes back
+// from what is written, or it is an error.
+func configProperty(t *rapid.T) {
+	fields := map[string]string{"model_type": strconv.Quote(rapid.SampledFrom(append(familyNames(), multimodal)).Draw(t, "family"))}
+	names := []string{"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "n_embd", "n_head",
+		"rope_theta", "sliding_window", "layer_types", "tie_word_embeddings", "eos_token_id", "query_pre_attn_scalar", "rope_scaling",
+		"attention_bias", "hidden_act", "use_sliding_window", "max_window_layers", "rope_parameters", "attn_logit_softcapping", "text_config"}
+	values := []string{"null", "0", "1", "2", "4", "8", "64", "-1", "1e3", "0.5", "true", "false", `"silu"`, `"gelu"`, "[1,2]", "{}", `{"rope_type":"linear","factor":2}`,
+		`["full_attention"]`, `["sliding_attention","full_attention"]`, `{"rope_type":"yarn","factor":2,"original_max_position_embeddings":64}`,
+		`{"rope_type":"dynamic","factor":2,"rope_theta":3}`, "268435457"}
+	for range rapid.IntRange(0, 6).Draw(t, "fields") {
+		fields[rapid.SampledFrom(names).Draw(t, "name")] = rapid.SampledFrom(values).Draw(t, "value")
+	}
+	var b strings.Builder
+	for i, key := range slices.Sorted(mapKeys(fields)) {
+		fmt.Fprintf(&b, "%s%q:%s", map[bool]string{true: ",", false: "{"}[i > 0], key, fields[key])
+	}
+	c, err := parseConfig([]byte(b.String() + "}"))
+	if err != nil {
+		require.ErrorIs(t, err, snug.ErrConfig)
+		return
+	}
+	list, err := c.Tensors()
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, tensor := range list {
+		require.Positive(t, tensor.Len())
+		require.False(t, seen[tensor.Name])
+		seen[tensor.Name] = true
+	}
+	if c.Multimodal {
+		return
+	}
+	text, err := c.encode()
+	require.NoError(t, err)
+	again, err := parseConfig(text)
+	require.NoError(t, err)
+	require.Empty(t, difference(*c, *again))
+}
+
+func mapKeys(m map[string]string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func TestConfigProperty(t *testing.T) { rapid.Check(t, configProperty) }
+func FuzzConfig(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(configProperty)) }
+
+// FuzzParseConfig reads any text.
+func FuzzParseConfig(f *testing.F) {
+	for _, g := range goldenConfigs(f) {
+		f.Add([]byte(g.Config))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := parseConfig(text)
+		if err != nil {
+			return
+		}
+		require.NoError(t, c.Validate())
+		if !c.Multimodal {
+			_, err = c.encode()
+			require.NoError(t, err)
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package transformer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/snug-ml/snug"
+)
+
+// RopeKind is a way to stretch a rope over longer sequences, by its rope_type in config.json.
+type RopeKind string
+
+const (
+	RopeDefault RopeKind = "default" // Su et al. 2021, arXiv:2104.09864
+	RopeLinear  RopeKind = "linear"  // all frequencies divided by Factor
+	RopeDynamic RopeKind = "dynamic" // a base that grows with the sequence (NTK-aware)
+	RopeLlama3  RopeKind = "llama3"  // low frequencies divided by Factor, as in Llama 3.1
+	RopeYarn    RopeKind = "yarn"    // Peng et al. 2023, arXiv:2309.00071
+)
+
+// Rope is a rotary embedding: elements i and i+Dim/2 of a head are turned by the angle
+// position·frequency[i]. Dim is a multiple of 2. A field that the Kind does not use is 0.
+type Rope struct {
+	Kind   RopeKind
+	Theta  float64 // base of the frequencies Theta^(-2i/Dim)
+	Dim    int     // elements of a head
+	Factor float64 // how much longer sequences become; for all kinds but default
+
+	MaxPositions      int     // dynamic: longest sequence of the plain rope
+	OriginalPositions int     // llama3, yarn: longest sequence before stretching
+	LowFreqFactor     float64 // llama3: turns over OriginalPositions below which a frequency is divided
+	HighFreqFactor    float64 // llama3: turns above which it is kept
+	BetaFast          float64 // yarn: turns above which it is kept, 0 for 32
+	BetaSlow          float64 // yarn: turns below which it is divided, 0 for 1
+	AttentionFactor   float64 // yarn: factor of sines and cosines, 0 for 0.1·ln(Factor)+1
+	MScale            float64 // yarn, with MScaleAllDim: weights of ln(Factor) in the AttentionFactor
+	MScaleAllDim      float64
+	NoTruncate        bool // yarn: the limits between dimensions are not rounded to whole ones
+}
+
+// check reports whether the fields are in their ranges.
+func (r Rope) check() error {
+	used, known := ropeFields[r.Kind]
+	if !known {
+		return bad("Kind", "%q, want default, linear, dynamic, llama3 or yarn", r.Kind)
+	}
+	positive := func(x float64) bool { return x > 0 && x <= math.MaxFloat32 }
+	for _, f := range []struct {
+		name  string
+		value float64
+		need  bool
+	}{
+		{"Factor", r.Factor, used.factor},
+		{"MaxPositions", float64(r.MaxPositions), r.Kind == RopeDynamic},
+		{"OriginalPositions", float64(r.OriginalPositions), used.original},
+		{"LowFreqFactor", r.LowFreqFactor, r.Kind == RopeLlama3},
+		{"HighFreqFactor", r.HighFreqFactor, r.Kind == RopeLlama3},
+		{"BetaFast", r.BetaFast, false}, {"BetaSlow", r.BetaSlow, false}, {"AttentionFactor", r.AttentionFactor, false},
+		{"MScale", r.MScale, false}, {"MScaleAllDim", r.MScaleAllDim, false},
+	} {
+		switch {
+		case f.need && !positive(f.value):
+			return bad(f.name, "%v, want a positive number for the rope %q", f.value, r.Kind)
+		case !f.need && f.value != 0 && r.Kind != RopeYarn:
+			return bad(f.name, "%v, which the rope %q does not use", f.value, r.Kind)
+		case f.value != 0 && !positive(f.value):
+			return bad(f.name, "%v, want a positive number", f.value)
+		}
+	}
+	switch {
+	case !positive(r.Theta):
+		return bad("Theta", "%v, want a positive number", r.Theta)
+	case r.Dim < 2 || r.Dim%2 != 0 || r.Dim > maxCount:
+		return bad("Dim", "%d, want a multiple of 2 up to %d", r.Dim, maxCount)
+	case r.NoTruncate && r.Kind != RopeYarn:
+		return bad("NoTruncate", "true, which the rope %q does not use", r.Kind)
+	case used.factor && r.Factor < 1:
+		return bad("Factor", "%v, want 1 or more", r.Factor)
+	case r.Kind == RopeDynamic && r.Dim == 2:
+		return bad("Dim", "2, want 4 or more for the rope %q", r.Kind)
+	case r.Kind == RopeLlama3 && r.HighFreqFactor <= r.LowFreqFactor:
+		return bad("HighFreqFactor", "%v, want more than LowFreqFactor, which is %v", r.HighFreqFactor, r.LowFreqFactor)
+	case r.Kind == RopeYarn && r.Theta <= 1:
+		return bad("Theta", "%v, want more than 1 for the rope %q", r.Theta, r.Kind)
+	case r.Kind == RopeYarn && r.MaxPositions != 0, r.Kind == RopeYarn && (r.LowFreqFactor != 0 || r.HighFreqFactor != 0):
+		return bad("Kind", "a yarn with fields of another kind")
+	}
+	return nil
+}
+
+// ropeFields says which fields a kind needs.
+var ropeFields = map[RopeKind]struct{ factor, original bool }{
+	RopeDefault: {}, RopeLinear: {factor: true}, RopeDynamic: {factor: true},
+	RopeLlama3: {factor: true, original: true}, RopeYarn: {factor: true, original: true},
+}
+
+// Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor by which sines and
+// cosines are multiplied. length is the length of the sequence; only the kind dynamic looks at it, and
+// takes 0, or anything up to MaxPositions, for MaxPositions.
+//
+// The arithmetic is in float32 step by step as in transformers (ROPE_INIT_FUNCTIONS), because
+// the rounding of an exponent shows in long sequences: the results differ by at most 1 unit in the last place,
+// where the power function of torch rounds another way. The error wraps [snug.ErrConfig].
+func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err error) {
+	if err := r.check(); err != nil {
+		return nil, 0, fmt.Errorf("transformer: Frequencies: %w", err)
+	}
+	if length < 0 {
+		return nil, 0, fmt.Errorf("transformer: Frequencies: a sequence of %d positions, want 0 or more: %w", length, snug.ErrConfig)
+	}
+	base := r.Theta
+	if r.Kind == RopeDynamic {
+		n, most := float64(max(length, r.MaxPositions)), float64(r.MaxPositions)
+		base *= math.Pow(r.Factor*n/most-(r.Factor-1), float64(r.Dim)/float64(r.Dim-2))
+	}
+	powers := make([]float32, r.Dim/2)
+	for i := range powers {
+		powers[i] = float32(math.Pow(float64(float32(base)), float64(float32(2*i)/float32(r.Dim))))
+	}
+	attention = 1
+	switch r.Kind {
+	case RopeYarn:
+		return r.yarn(powers), r.attention(), nil
+	case RopeLlama3:
+		r.llama3(powers)
+	default:
+		for i, p := range powers {
+			powers[i] = 1 / p
+			if r.Kind == RopeLinear {
+				powers[i] /= float32(r.Factor)
+			}
+		}
+	}
+	return powers, attention, nil
+}
+
+// llama3 replaces powers by inverse frequencies: those of long waves are divided by Factor, and
+// those between are interpolated.
+func (r Rope) llama3(powers []float32) {
+	old := float64(r.OriginalPositions)
+	longest, shortest := float32(old/r.LowFreqFactor), float32(old/r.HighFreqFactor)
+	factor := float32(r.Factor)
+	for i, p := range powers {
+		inv := 1 / p
+		wave := float32(1/inv) * float32(2*math.Pi)
+		switch {
+		case wave > longest:
+			inv /= factor
+		case wave >= shortest:
+			turns := float32(1/wave) * float32(old)
+			smooth := float32(turns-float32(r.LowFreqFactor)) / float32(r.HighFreqFactor-r.LowFreqFactor)
+			inv = float32(float32(float32(1-smooth)*inv)/factor) + float32(smooth*inv)
+		}
+		powers[i] = inv
+	}
+}
+
+// yarn replaces powers by inverse frequencies: fast ones are kept, slow ones divided by
+// Factor, and a ramp over the dimensions lies between.
+func (r Rope) yarn(powers []float32) []float32 {
+	dimension := func(turns float64) float64 {
+		return float64(r.Dim) * math.Log(float64(r.OriginalPositions)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
+	}
+	low, high := dimension(or(r.BetaFast, 32)), dimension(or(r.BetaSlow, 1))
+	if !r.NoTruncate {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, float64(r.Dim-1))
+	if low == high {
+		high += 0.001
+	}
+	for i, p := range powers {
+		ramp := float32(float32(i)-float32(low)) / float32(high-low)
+		ramp = min(max(ramp, 0), 1)
+		keep := 1 - ramp
+		stretched := 1 / float32(float32(r.Factor)*p)
+		powers[i] = float32(stretched*float32(1-keep)) + float32(float32(1/p)*keep)
+	}
+	return powers
+}
+
+// attention returns the factor of sines and cosines of a yarn.
+func (r Rope) attention() float64 {
+	scale := func(weight float64) float64 {
+		if r.Factor <= 1 {
+			return 1
+		}
+		return 0.1*weight*math.Log(r.Factor) + 1
+	}
+	switch {
+	case r.AttentionFactor != 0:
+		return r.AttentionFactor
+	case r.MScale != 0 && r.MScaleAllDim != 0:
+		return scale(r.MScale) / scale(r.MScaleAllDim)
+	}
+	return scale(1)
+}
+
+// or returns x, or the default if x is 0.
+func or(x, standard float64) float64 {
+	if x == 0 {
+		return standard
+	}
+	return x
+}

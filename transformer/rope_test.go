@@ -1,0 +1,144 @@
+package transformer
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// requireRope compares with transformers: 1 unit in the last place of float32. It returns how
+// many differ.
+func requireRope(t testing.TB, want *goldenRope, r Rope, length int, name string) (differ int) {
+	if want == nil {
+		require.Equal(t, Rope{}, r, name)
+		return 0
+	}
+	inverse, attention, err := r.Frequencies(length)
+	require.NoError(t, err, name)
+	require.InEpsilon(t, want.Attention, attention, 1e-15, name)
+	require.Len(t, inverse, len(want.Inverse)/8, name)
+	for i, got := range inverse {
+		code, err := strconv.ParseUint(want.Inverse[8*i:8*i+8], 16, 32)
+		require.NoError(t, err)
+		ulps := int64(math.Float32bits(got)) - int64(code)
+		require.LessOrEqual(t, max(ulps, -ulps), int64(1), "%s: frequency %d of %+v is %v, want %v", name, i, r, got, math.Float32frombits(uint32(code)))
+		if ulps != 0 {
+			differ++
+		}
+	}
+	return differ
+}
+
+// TestRopesOfTransformers has all kinds, bases and widths, and sequences beyond the length
+// that a rope was made for.
+func TestRopesOfTransformers(t *testing.T) {
+	var file struct {
+		Cases []struct {
+			Parameters json.RawMessage
+			Dim        int
+			Length     int
+			goldenRope
+		}
+	}
+	readGolden(t, "ropes.json", &file)
+	kinds := map[RopeKind]int{}
+	all, differ := 0, 0
+	for _, g := range file.Cases {
+		f, err := newFields([]byte(`{"rope_parameters":`+string(g.Parameters)+`}`), "", new([]string))
+		require.NoError(t, err)
+		c := &Config{HeadDim: g.Dim, Context: 4096}
+		c.readRope(f)
+		require.NoError(t, f.err)
+		differ += requireRope(t, &g.goldenRope, c.Rope, g.Length, string(g.Parameters))
+		all += g.Dim / 2
+		kinds[c.Rope.Kind]++
+	}
+	t.Logf("%d of %d frequencies of %d ropes differ from transformers, by 1 unit in the last place", differ, all, len(file.Cases))
+	require.Len(t, kinds, 5)
+}
+
+func TestRopeErrors(t *testing.T) {
+	good := map[RopeKind]Rope{
+		RopeDefault: {Kind: RopeDefault, Theta: 1e4, Dim: 8},
+		RopeLinear:  {Kind: RopeLinear, Theta: 1e4, Dim: 8, Factor: 2},
+		RopeDynamic: {Kind: RopeDynamic, Theta: 1e4, Dim: 8, Factor: 2, MaxPositions: 9},
+		RopeLlama3:  {Kind: RopeLlama3, Theta: 1e4, Dim: 8, Factor: 2, OriginalPositions: 9, LowFreqFactor: 1, HighFreqFactor: 4},
+		RopeYarn:    {Kind: RopeYarn, Theta: 1e4, Dim: 8, Factor: 2, OriginalPositions: 9},
+	}
+	for kind, r := range good {
+		_, _, err := r.Frequencies(0)
+		require.NoError(t, err, kind)
+		_, _, err = r.Frequencies(-1)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	for _, test := range []struct {
+		kind RopeKind
+		text string
+		do   func(r *Rope)
+	}{
+		{RopeDefault, "Kind", func(r *Rope) { *r = Rope{} }},
+		{RopeDefault, "Kind", func(r *Rope) { r.Kind = "longrope" }},
+		{RopeDefault, "Theta", func(r *Rope) { r.Theta = math.NaN() }},
+		{RopeDefault, "Theta", func(r *Rope) { r.Theta = math.Inf(1) }},
+		{RopeDefault, "Dim", func(r *Rope) { r.Dim = 7 }},
+		{RopeDefault, "Dim", func(r *Rope) { r.Dim = math.MaxInt - 1 }},
+		{RopeDefault, "Factor", func(r *Rope) { r.Factor = 2 }},
+		{RopeDefault, "NoTruncate", func(r *Rope) { r.NoTruncate = true }},
+		{RopeLinear, "Factor", func(r *Rope) { r.Factor = 0 }},
+		{RopeLinear, "Factor", func(r *Rope) { r.Factor = 0.9 }},
+		{RopeLinear, "MScale", func(r *Rope) { r.MScale = 1 }},
+		{RopeDynamic, "MaxPositions", func(r *Rope) { r.MaxPositions = 0 }},
+		{RopeDynamic, "Dim: 2", func(r *Rope) { r.Dim = 2 }},
+		{RopeLlama3, "OriginalPositions", func(r *Rope) { r.OriginalPositions = -1 }},
+		{RopeLlama3, "HighFreqFactor", func(r *Rope) { r.HighFreqFactor = 1 }},
+		{RopeYarn, "BetaFast", func(r *Rope) { r.BetaFast = -1 }},
+		{RopeYarn, "Theta", func(r *Rope) { r.Theta = 1 }},
+		{RopeYarn, "another kind", func(r *Rope) { r.LowFreqFactor = 1 }},
+	} {
+		r := good[test.kind]
+		test.do(&r)
+		_, _, err := r.Frequencies(0)
+		require.ErrorIs(t, err, snug.ErrConfig, test.text)
+		require.ErrorContains(t, err, "transformer: Frequencies: ")
+		require.ErrorContains(t, err, test.text)
+	}
+}
+
+// ropeProperty: frequencies are finite, and do not grow with the dimension for a base above 1.
+func ropeProperty(t *rapid.T) {
+	r := Rope{
+		Kind:  rapid.SampledFrom([]RopeKind{RopeDefault, RopeLinear, RopeDynamic, RopeLlama3, RopeYarn}).Draw(t, "kind"),
+		Theta: rapid.Float64Range(2, 1e8).Draw(t, "theta"),
+		Dim:   2 * rapid.IntRange(2, 64).Draw(t, "half"),
+	}
+	if used := ropeFields[r.Kind]; used.factor {
+		r.Factor = rapid.Float64Range(1, 100).Draw(t, "factor")
+		if used.original {
+			r.OriginalPositions = rapid.IntRange(1, 1<<20).Draw(t, "original")
+		}
+	}
+	switch r.Kind {
+	case RopeDynamic:
+		r.MaxPositions = rapid.IntRange(1, 1<<20).Draw(t, "max")
+	case RopeLlama3:
+		r.LowFreqFactor = rapid.Float64Range(0.5, 2).Draw(t, "low")
+		r.HighFreqFactor = r.LowFreqFactor + rapid.Float64Range(0.5, 4).Draw(t, "high")
+	}
+	inverse, attention, err := r.Frequencies(rapid.IntRange(0, 1<<24).Draw(t, "length"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, attention, 1.0)
+	for i, f := range inverse {
+		require.True(t, f > 0 && f <= 1, "%v", f)
+		if i > 0 {
+			require.LessOrEqual(t, f, inverse[i-1])
+		}
+	}
+}
+
+func TestRopeProperty(t *testing.T) { rapid.Check(t, ropeProperty) }
+func FuzzRope(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(ropeProperty)) }

@@ -1,0 +1,145 @@
+package transformer
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// Tensors returns the parameters of the model in the order of the arithmetic, with the names
+// that transformers gives them when it saves the model with its head. DType is the
+// published type, empty if config.json does not say it. A tied head is left out.
+//
+// A matrix is [out, in]; in gpt2 it is [in, out], except the two embeddings, and
+// c_attn is the matrices of q, k and v side by side, [in, 3·out]. The text part of a multimodal Gemma 3 has the names of the
+// published folders, language_model.model.*. See [Config.Check] for folders with other names.
+//
+// The error wraps [snug.ErrConfig], see [Config.Validate].
+func (c *Config) Tensors() ([]amp.Tensor, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("transformer: Tensors: %w", err)
+	}
+	return c.tensors(c.layout()), nil
+}
+
+// layout is what the names of a folder begin with.
+type layout struct {
+	body string // before the names of the model without its head
+	head string // the head's matrix
+}
+
+// layouts returns the ways to name a family's parameters, the usual one first.
+func (c *Config) layouts() []layout {
+	switch {
+	case c.Multimodal: // published; saved by transformers since 4.52
+		return []layout{{"language_model.model.", "language_model.lm_head.weight"}, {"model.language_model.", "lm_head.weight"}}
+	case c.Family == "gpt2": // with a head; published, or saved without a head
+		return []layout{{"transformer.", "lm_head.weight"}, {"", "lm_head.weight"}}
+	}
+	return []layout{{"model.", "lm_head.weight"}, {"", "lm_head.weight"}}
+}
+
+func (c *Config) layout() layout { return c.layouts()[0] }
+
+// embedding returns the name of the embedding, without the prefix.
+func (c *Config) embedding() string {
+	if c.Family == "gpt2" {
+		return "wte.weight"
+	}
+	return "embed_tokens.weight"
+}
+
+func (c *Config) tensors(names layout) []amp.Tensor {
+	l := lister{dtype: fileType(c.DType)}
+	l.prefix = names.body
+	if c.Family == "gpt2" {
+		c.gpt2(&l)
+	} else {
+		c.llama(&l)
+	}
+	if !c.Tied {
+		l.prefix = ""
+		l.add(names.head, c.Vocab, c.Dim)
+	}
+	return l.list
+}
+
+func fileType(dt snug.DType) string {
+	return map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}[dt]
+}
+
+// lister lists tensors.
+type lister struct {
+	prefix, dtype string
+	list          []amp.Tensor
+}
+
+func (l *lister) add(name string, shape ...int) {
+	l.list = append(l.list, amp.Tensor{Name: l.prefix + name, DType: l.dtype, Shape: shape})
+}
+
+// linear adds a matrix [out, in] with its bias.
+func (l *lister) linear(name string, out, in int, bias bool) {
+	l.add(name+".weight", out, in)
+	if bias {
+		l.add(name+".bias", out)
+	}
+}
+
+// llama lists the parameters of the families that have the names of Llama.
+func (c *Config) llama(l *lister) {
+	body := l.prefix
+	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	l.add("embed_tokens.weight", c.Vocab, c.Dim)
+	for i := range c.Layers {
+		l.prefix = fmt.Sprintf("%slayers.%d.", body, i)
+		l.add("input_layernorm.weight", c.Dim)
+		l.linear("self_attn.q_proj", queries, c.Dim, c.QKVBias)
+		l.linear("self_attn.k_proj", keys, c.Dim, c.QKVBias)
+		l.linear("self_attn.v_proj", keys, c.Dim, c.QKVBias)
+		if c.QKNorm {
+			l.add("self_attn.q_norm.weight", c.HeadDim)
+			l.add("self_attn.k_norm.weight", c.HeadDim)
+		}
+		l.linear("self_attn.o_proj", c.Dim, queries, c.OutBias)
+		l.add("post_attention_layernorm.weight", c.Dim)
+		if c.PostNorms { // the norm after attention is the one above
+			l.add("pre_feedforward_layernorm.weight", c.Dim)
+		}
+		l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
+		l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias)
+		l.linear("mlp.down_proj", c.Dim, c.Hidden, c.MLPBias)
+		if c.PostNorms {
+			l.add("post_feedforward_layernorm.weight", c.Dim)
+		}
+	}
+	l.prefix = body
+	l.add("norm.weight", c.Dim)
+}
+
+// gpt2 lists the parameters of GPT-2.
+func (c *Config) gpt2(l *lister) {
+	body := l.prefix
+	norm := func(name string) {
+		l.add(name+".weight", c.Dim)
+		l.add(name+".bias", c.Dim)
+	}
+	conv := func(name string, in, out int) {
+		l.add(name+".weight", in, out)
+		l.add(name+".bias", out)
+	}
+	l.add("wte.weight", c.Vocab, c.Dim)
+	l.add("wpe.weight", c.Context, c.Dim)
+	for i := range c.Layers {
+		l.prefix = fmt.Sprintf("%sh.%d.", body, i)
+		norm("ln_1")
+		conv("attn.c_attn", c.Dim, 3*c.Dim)
+		conv("attn.c_proj", c.Dim, c.Dim)
+		norm("ln_2")
+		conv("mlp.c_fc", c.Dim, c.Hidden)
+		conv("mlp.c_proj", c.Hidden, c.Dim)
+	}
+	l.prefix = body
+	norm("ln_f")
+}
