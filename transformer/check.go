@@ -13,8 +13,8 @@ import (
 
 // Check compares the tensors of an opened folder with the parameters of the model, and returns the
 // name in the folder of each name of [Config.Tensors]. The names of a folder may lack the
-// prefix "model." or "transformer.", and a multimodal Gemma 3 may have the names that transformers
-// writes since 4.52.
+// prefix "model." or "transformer.", and a multimodal Gemma 3 may have the names of transformers' modules,
+// model.language_model.*.
 //
 // Passed over are buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
 // attn.masked_bias of gpt2), the parts for images of a multimodal model, and the matrix of a

@@ -32,7 +32,7 @@ type layout struct {
 // layouts returns the ways to name a family's parameters, the usual one first.
 func (c *Config) layouts() []layout {
 	switch {
-	case c.Multimodal: // published; saved by transformers since 4.52
+	case c.Multimodal: // published, and saved by transformers; as modules are named in memory since 4.52
 		return []layout{{"language_model.model.", "language_model.lm_head.weight"}, {"model.language_model.", "lm_head.weight"}}
 	case c.Family == "gpt2": // with a head; published, or saved without a head
 		return []layout{{"transformer.", "lm_head.weight"}, {"", "lm_head.weight"}}

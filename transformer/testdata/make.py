@@ -1,4 +1,4 @@
-"""Makes configs.json and ropes.json with transformers, and checks what Config.Write wrote.
+"""Makes configs.json, folders.json and ropes.json with transformers, and checks what Config.Write wrote.
 
 Python 3.11, transformers 5.23.0, torch 2.15.0:
 
@@ -8,6 +8,8 @@ Python 3.11, transformers 5.23.0, torch 2.15.0:
 
 configs.json  files config.json, and the models that transformers makes of them: their
               modules and parameters, on the device meta
+folders.json  what save_pretrained writes for small models, with their head and without: the
+              file config.json, and the names and shapes of model.safetensors
 ropes.json    parameters of ropes, and what ROPE_INIT_FUNCTIONS returns for them
 written.json  what Config.Write makes of configs.json: UPDATE=1 go test ./transformer
 """
@@ -24,11 +26,12 @@ os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
 import torch
 import transformers
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from cases import CASES
+from cases import CASES, SPELLINGS, small
 
 here = pathlib.Path(__file__).parent
 transformers.logging.set_verbosity_error()
@@ -111,6 +114,29 @@ def describe(raw):
     return want
 
 
+def folders():
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    raws = {name: {**raw, "num_hidden_layers": 1} for name, raw in SPELLINGS.items() if name in (
+        "llama, biases", "qwen3, bias", "mistral, window", "gemma3, linear")}
+    raws["gemma2, scalar"] = {**SPELLINGS["gemma2, scalar"], "num_hidden_layers": 1, "tie_word_embeddings": True}
+    raws["qwen2"] = small("qwen2", num_hidden_layers=1)
+    raws["gpt2"] = SPELLINGS["gpt2, other names"]
+    text = {**SPELLINGS["gemma3, linear"], "num_hidden_layers": 1}
+    raws["gemma3, images"] = {"model_type": "gemma3", "text_config": text, "vision_config": vision, "mm_tokens_per_image": 4}
+    found = []
+    for name, raw in raws.items():
+        config = read(raw)
+        model = Gemma3ForConditionalGeneration(config) if raw["model_type"] == "gemma3" else AutoModelForCausalLM.from_config(config)
+        for part, what in ((model, name), (model.base_model, name + ", no head")):
+            with tempfile.TemporaryDirectory() as folder:
+                part.save_pretrained(folder)
+                with safe_open(pathlib.Path(folder) / "model.safetensors", "pt") as f:
+                    shapes = {key: f.get_slice(key).get_shape() for key in f.keys()}
+                config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+            found.append({"name": what, "config": config, "tensors": shapes})
+    return found
+
+
 def ropes():
     base = [
         {"rope_type": "default"}, {"rope_type": "linear", "factor": 8.0}, {"rope_type": "linear", "factor": 3}, {"rope_type": "dynamic", "factor": 2.0},
@@ -127,7 +153,7 @@ def ropes():
     for parameters in base:
         for theta in (10000.0, 500000.0, 1e6, 12345.678):
             for dim in (4, 64, 80, 128, 256):
-                if dim == 256 and theta != 1e6 or dim == 128 and theta != 500000.0:
+                if dim == 256 and theta != 1e6 or dim == 128 and theta != 500000.0 or dim == 80 and theta > 1e5:
                     continue
                 lengths = [0, 100, 4097, 131072] if parameters["rope_type"] == "dynamic" and dim != 256 else [0]
                 for length in lengths:
@@ -152,7 +178,6 @@ if sys.argv[1:] == ["check"]:
 else:
     cases = [{"name": name, "config": raw, "want": describe(raw)} for name, raw in CASES.items()]
     head = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
-    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
-    (here / "configs.json").write_text(json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n")
-    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in ropes())
-    (here / "ropes.json").write_text(json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n")
+    for name, found in {"configs": cases, "folders": folders(), "ropes": ropes()}.items():
+        lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in found)
+        (here / f"{name}.json").write_text(json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n")
