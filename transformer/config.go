@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -217,6 +218,9 @@ func (c *Config) check() error {
 		return bad("DType", "%s, want f32, f16 or bf16", c.DType)
 	case c.Activation != SiLU && c.Activation != GELUTanh && c.Activation != GELU:
 		return bad("Activation", "%q, want %q, %q or %q", c.Activation, SiLU, GELUTanh, GELU)
+	}
+	if c.BOS < -1 || c.Pad < -1 || slices.ContainsFunc(c.EOS, func(id int) bool { return id < 0 }) {
+		return bad("BOS", "tokens %d, %d and %d, want 0 or more; BOS and Pad may be -1", c.BOS, c.EOS, c.Pad)
 	}
 	for i, n := range c.Windows {
 		if n < 0 || n > maxCount {

@@ -214,14 +214,14 @@ func (c *Config) readSizes(f *fields, nullKV bool) {
 	c.AttentionDropout = optional(f, "attention_dropout", 0.0)
 	c.KVHeads = or0(std.kvHeads, c.Heads)
 	if nullKV {
-		c.KVHeads = or0(optional(f, "num_key_value_heads", c.KVHeads), c.Heads)
+		c.KVHeads = getNull(f, "num_key_value_heads", c.KVHeads, &c.Heads)
 	} else {
 		c.KVHeads = get(f, "num_key_value_heads", c.KVHeads)
 	}
 	c.HeadDim = optional(f, "head_dim", std.headDim)
 	if c.HeadDim == 0 && c.Heads > 0 {
-		if std.headDim != 0 {
-			f.fail("head_dim", "null or 0, want a number")
+		if std.headDim != 0 || f.has("head_dim") {
+			f.fail("head_dim", "%s, want a number of 1 or more", f.raw["head_dim"])
 		}
 		c.HeadDim = c.Dim / c.Heads
 		if c.Dim%c.Heads != 0 {
@@ -362,8 +362,8 @@ func (c *Config) readGemma(f *fields) (window int) {
 	bias := get(f, "attention_bias", false)
 	c.QKVBias, c.OutBias = bias, bias
 	scalar := get(f, "query_pre_attn_scalar", 256.0)
-	if f.err == nil && !(scalar > 0) {
-		f.fail("query_pre_attn_scalar", "%v, want a positive number", scalar)
+	if f.err == nil && !(scalar >= 1e-6 && scalar <= maxCount) {
+		f.fail("query_pre_attn_scalar", "%v, want a number from 1e-6 to %d", scalar, maxCount)
 	}
 	c.ScoreScale = 1 / math.Sqrt(scalar)
 	c.EmbeddingScale = math.Sqrt(float64(c.Dim))
@@ -420,7 +420,7 @@ func readGPT2(f *fields, c *Config) {
 	c.Heads = get(f, "n_head", std.heads)
 	c.Context = get(f, "n_positions", std.context)
 	c.Hidden = optional(f, "n_inner", 0)
-	if c.Hidden == 0 && c.Dim > 0 && c.Dim <= maxCount {
+	if !f.has("n_inner") && c.Dim > 0 && c.Dim <= maxCount {
 		c.Hidden = 4 * c.Dim
 	}
 	c.KVHeads = c.Heads

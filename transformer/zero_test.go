@@ -1,0 +1,13 @@
+package transformer
+
+import (
+	"testing"
+
+	"github.com/snug-ml/snug/internal/kerneltest"
+)
+
+// TestZeroTransformer calls methods of zero values and nil: none panics.
+func TestZeroTransformer(t *testing.T) {
+	var none *Config
+	kerneltest.Zero(t, none, new(Config), Rope{})
+}
