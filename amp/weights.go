@@ -2,17 +2,12 @@ package amp
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -82,43 +77,11 @@ type Weights struct{ set *safetensors.Set }
 // others; [snug.ErrConfig] when path is no file and no folder, when a folder has no weights
 // or two sets of them, or a file there is not trusted; and the errors of the operating system.
 func OpenWeights(path string) (*Weights, error) {
-	set, err := openSet(path)
+	set, err := safetensors.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("amp: OpenWeights: %w", err)
 	}
 	return &Weights{set}, nil
-}
-
-func openSet(path string) (*safetensors.Set, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		set, err := safetensors.OpenFolder(files.Snapshot(path))
-		return set, located(path, err)
-	case strings.HasSuffix(path, ".safetensors"+safetensors.IndexSuffix):
-		dir, name := filepath.Split(path)
-		set, err := safetensors.OpenIndex(files.Snapshot(filepath.Clean(dir)), name)
-		return set, located(path, err)
-	}
-	f, size, err := files.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	h, err := safetensors.Read(f, size)
-	if err != nil {
-		return nil, located(path, errors.Join(err, f.Close()))
-	}
-	return safetensors.One(f, h, f), nil
-}
-
-// located says where an error happened.
-func located(path string, err error) error {
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return err
 }
 
 // NewWeights is [OpenWeights] for a file of size bytes that r reads: in memory, in an
@@ -139,7 +102,7 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 // Close closes the files that OpenWeights opened. Loads then fail, and so does a
 // second Close, with [os.ErrClosed].
 func (w *Weights) Close() error {
-	if w == nil || w.set == nil {
+	if w == nil {
 		return nil
 	}
 	return w.set.Close()
@@ -169,7 +132,7 @@ func (w *Weights) Tensor(name string) (Tensor, bool) {
 	if !found {
 		return Tensor{}, false
 	}
-	return describe(p.t), true
+	return describe(p.Tensor), true
 }
 
 // Metadata returns what the file says of itself, often its "format", and nil if
@@ -182,29 +145,12 @@ func (w *Weights) Metadata() map[string]string {
 	return w.set.Metadata
 }
 
-// place is a tensor in one of the files.
-type place struct {
-	file int
-	t    *safetensors.Tensor
-}
-
 // find returns the tensor of a name.
-func (w *Weights) find(name string) (place, bool) {
-	if w == nil || w.set == nil {
-		return place{}, false
+func (w *Weights) find(name string) (safetensors.Place, bool) {
+	if w == nil {
+		return safetensors.Place{}, false
 	}
-	file, t := w.set.Find(name)
-	return place{file, t}, t != nil
-}
-
-// readAt reads from byte lo of a tensor on.
-func (w *Weights) readAt(p place, b []byte, lo int64) error {
-	f := &w.set.Files[p.file]
-	err := safetensors.ReadFull(f.R, b, f.Header.Data+p.t.Begin+lo)
-	if err != nil && f.Name != "" {
-		return fmt.Errorf("%s: %w", f.Name, err)
-	}
-	return err
+	return w.set.Find(name)
 }
 
 // Load reads a tensor into dst, which holds float32, float16 or bfloat16, has as
@@ -267,10 +213,10 @@ func (w *Weights) readBytes(name string, lo int64, dst []byte) error {
 	if !found {
 		return fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	}
-	if size := p.t.End - p.t.Begin; lo < 0 || lo > size-int64(len(dst)) {
+	if size := p.Tensor.End - p.Tensor.Begin; lo < 0 || lo > size-int64(len(dst)) {
 		return fmt.Errorf("%d bytes from %d on, it has %d: %w", len(dst), lo, size, snug.ErrShape)
 	}
-	return w.readAt(p, dst, lo)
+	return w.set.Read(p, dst, lo)
 }
 
 // LoadAll is [Weights.Load] for all parameters of a model: params yields their
@@ -287,14 +233,14 @@ func (w *Weights) LoadAll(params iter.Seq2[string, snug.View]) error {
 	}
 	for _, l := range loads {
 		if err := w.read(l.from, 0, l.to); err != nil {
-			return fmt.Errorf("amp: LoadAll: tensor %q: %w", l.from.t.Name, err)
+			return fmt.Errorf("amp: LoadAll: tensor %q: %w", l.from.Tensor.Name, err)
 		}
 	}
 	return nil
 }
 
 type load struct {
-	from place
+	from safetensors.Place
 	to   snug.View
 }
 
@@ -321,19 +267,19 @@ func (w *Weights) plan(params iter.Seq2[string, snug.View]) ([]load, error) {
 			len(missing), len(missing)+len(loads), missing[:min(5, len(missing))], snug.ErrConfig)
 	}
 	slices.SortStableFunc(loads, func(a, b load) int {
-		return cmp.Or(cmp.Compare(a.from.file, b.from.file), cmp.Compare(a.from.t.Begin, b.from.t.Begin))
+		return cmp.Or(cmp.Compare(a.from.File, b.from.File), cmp.Compare(a.from.Tensor.Begin, b.from.Tensor.Begin))
 	})
 	return loads, nil
 }
 
 // check returns the tensor that can be loaded into dst: the whole, or a part from
 // element lo on.
-func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (place, error) {
+func (w *Weights) check(name string, whole bool, lo int, dst snug.View) (safetensors.Place, error) {
 	p, found := w.find(name)
 	if !found {
 		return p, fmt.Errorf("the file has no such tensor: %w", snug.ErrConfig)
 	}
-	t := p.t
+	t := p.Tensor
 	switch {
 	case elementType(t.DType) == 0:
 		return p, fmt.Errorf("its type is %s, not F32, F16 or BF16; use ReadBytes: %w", t.DType, snug.ErrDType)

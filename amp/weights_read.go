@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/safetensors"
 )
 
 // staged is the number of elements that pass through the host at a time: 256 KiB
@@ -30,8 +31,8 @@ func stagedView(buf *[]float32, dt snug.DType, n int) snug.View {
 }
 
 // read reads elements lo and up of a tensor into dst.
-func (w *Weights) read(p place, lo int, dst snug.View) error {
-	dt := elementType(p.t.DType)
+func (w *Weights) read(p safetensors.Place, lo int, dst snug.View) error {
+	dt := elementType(p.Tensor.DType)
 	offset := int64(lo) * int64(dt.Size())
 	if dst.Device().IsCPU() && dst.DType() == dt {
 		return w.fill(p, dst, offset)
@@ -56,9 +57,9 @@ func (w *Weights) read(p place, lo int, dst snug.View) error {
 }
 
 // fill reads a tensor from byte lo on into a host view of its type.
-func (w *Weights) fill(p place, v snug.View, lo int64) error {
+func (w *Weights) fill(p safetensors.Place, v snug.View, lo int64) error {
 	b := device.Mem(&v).Bytes()
-	if err := w.readAt(p, b, lo); err != nil {
+	if err := w.set.Read(p, b, lo); err != nil {
 		return err
 	}
 	if bigEndian {

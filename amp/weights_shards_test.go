@@ -104,7 +104,7 @@ func TestLoadAllReadsFileAfterFile(t *testing.T) {
 	loads, err := w.plan(kerneltest.Walk(params...))
 	require.NoError(t, err)
 	for i, l := range loads[1:] {
-		require.LessOrEqual(t, loads[i].from.file, l.from.file)
+		require.LessOrEqual(t, loads[i].from.File, l.from.File)
 	}
 	require.NoError(t, w.LoadAll(kerneltest.Walk(params...)))
 	for i := range want {

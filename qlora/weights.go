@@ -4,16 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// Weights is a safetensors file with 4-bit weights in bitsandbytes' form, open for
-// reading. The header is in memory, the tensors are not. A weight called name has these
+// Weights is a safetensors file, or a folder of them, with 4-bit weights in bitsandbytes' form, open for
+// reading. The headers are in memory, the tensors are not. A weight called name has these
 // tensors:
 //
 //	name                                     the packed codes, [⌈n/2⌉, 1]
@@ -25,32 +23,19 @@ import (
 //
 // Package amp reads the tensors that are not in 4 bits.
 // A Weights is safe for concurrent use.
-type Weights struct {
-	r      io.ReaderAt
-	file   *os.File // the file that Close closes, nil if the caller owns the reader
-	header *safetensors.Header
-}
+type Weights struct{ set *safetensors.Set }
 
-// OpenWeights opens a safetensors file. It reads and checks only the header, which is at
-// most 100 MB and no longer than the file. It needs up to about ten times the memory of
-// the header.
-//
-// The error wraps [snug.ErrCorrupt] when the file is damaged or is no safetensors
-// file, and [snug.ErrConfig] when path is a folder or anything else that is no file.
-// Otherwise it wraps the operating system's error.
+// OpenWeights opens what [amp.OpenWeights] opens, with its checks, memory and errors: a
+// safetensors file, or a folder with one or with shards and their index.
 func OpenWeights(path string) (*Weights, error) {
-	f, size, err := files.Open(path)
+	set, err := safetensors.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("qlora: OpenWeights: %w", err)
 	}
-	h, err := safetensors.Read(f, size)
-	if err != nil {
-		return nil, fmt.Errorf("qlora: OpenWeights: %s: %w", path, errors.Join(err, f.Close()))
-	}
-	return &Weights{r: f, file: f, header: h}, nil
+	return &Weights{set}, nil
 }
 
-// NewWeights is [OpenWeights] for size bytes that r reads. If many goroutines use the
+// NewWeights is [OpenWeights] for a file of size bytes that r reads. If many goroutines use the
 // Weights, r must allow concurrent reads. Close does not close r. Errors:
 // [snug.ErrCorrupt], [snug.ErrConfig] for a nil r, and the errors of r.
 func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
@@ -61,29 +46,31 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("qlora: NewWeights: %w", err)
 	}
-	return &Weights{r: r, header: h}, nil
+	return &Weights{safetensors.One(r, h, nil)}, nil
 }
 
-// Close closes the file that OpenWeights opened. After that Load and a second Close
+// Close closes the files that OpenWeights opened. After that Load and a second Close
 // return [os.ErrClosed].
 func (w *Weights) Close() error {
-	if w == nil || w.file == nil {
+	if w == nil {
 		return nil
 	}
-	return w.file.Close()
+	return w.set.Close()
 }
 
 // Names returns the names of the 4-bit weights in the order of their data in the
-// file.
+// file, and of several files in the order of their names.
 func (w *Weights) Names() []string {
-	if w == nil || w.header == nil {
+	if w == nil || w.set == nil {
 		return nil
 	}
 	var names []string
-	for i := range w.header.Tensors {
-		for _, t := range []Type{NF4, FP4} {
-			if name, found := strings.CutSuffix(w.header.Tensors[i].Name, stateSuffix(t)); found {
-				names = append(names, name)
+	for _, f := range w.set.Files {
+		for i := range f.Header.Tensors {
+			for _, t := range []Type{NF4, FP4} {
+				if name, found := strings.CutSuffix(f.Header.Tensors[i].Name, stateSuffix(t)); found {
+					names = append(names, name)
+				}
 			}
 		}
 	}
@@ -103,7 +90,7 @@ func (w *Weights) Load(name string, dev *snug.Device) (*Weight, error) {
 	if dev == nil {
 		dev = snug.CPU()
 	}
-	if w == nil || w.header == nil {
+	if w == nil || w.set == nil {
 		return nil, fmt.Errorf("qlora: Load: weight %q: the Weights is nil, or was not made by OpenWeights or NewWeights: %w", name, snug.ErrConfig)
 	}
 	weight, err := w.load(name, dev)
@@ -170,15 +157,16 @@ func (l loader) describe() (*Weight, *float64, error) {
 
 // state returns the format of the weight and its description.
 func (l loader) state() (t Type, text []byte, err error) {
-	var found *safetensors.Tensor
+	var at safetensors.Place
 	for _, kind := range []Type{NF4, FP4} {
-		if f := l.w.header.Find(l.name + stateSuffix(kind)); f != nil {
-			if found != nil {
+		if p, found := l.w.set.Find(l.name + stateSuffix(kind)); found {
+			if at.Tensor != nil {
 				return 0, nil, fmt.Errorf("it is both nf4 and fp4: %w", snug.ErrCorrupt)
 			}
-			found, t = f, kind
+			at, t = p, kind
 		}
 	}
+	found := at.Tensor
 	if found == nil {
 		return 0, nil, fmt.Errorf("the file has no 4-bit weight of this name: %w", snug.ErrConfig)
 	}
@@ -186,16 +174,17 @@ func (l loader) state() (t Type, text []byte, err error) {
 		return 0, nil, fmt.Errorf("%s is %d bytes of %s, want at most %d of U8: %w", stateSuffix(t)[1:], n, found.DType, maxState, snug.ErrCorrupt)
 	}
 	text = make([]byte, found.End-found.Begin)
-	return t, text, safetensors.ReadFull(l.w.r, text, l.w.header.Data+found.Begin)
+	return t, text, l.w.set.Read(at, text, 0)
 }
 
 // want returns an error unless the weight has the tensor, with the given number of bytes
 // and one of the types. Codes may be stored as any type.
 func (l loader) want(suffix string, bytes int, types ...string) error {
-	t := l.w.header.Find(l.name + suffix)
-	if t == nil {
+	p, found := l.w.set.Find(l.name + suffix)
+	if !found {
 		return fmt.Errorf("the file has no tensor %q: %w", l.name+suffix, snug.ErrCorrupt)
 	}
+	t := p.Tensor
 	for _, dt := range types {
 		if t.DType == dt && t.End-t.Begin == int64(bytes) {
 			return nil

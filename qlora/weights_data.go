@@ -22,15 +22,14 @@ func (l loader) codes(to *snug.Array[uint8], suffix string, n int) (err error) {
 	if *to, err = snug.Make[uint8](l.dev, n); err != nil {
 		return err
 	}
-	t := l.w.header.Find(l.name + suffix)
-	begin := l.w.header.Data + t.Begin
+	p, _ := l.w.set.Find(l.name + suffix) // describe has looked at it
 	if l.dev.IsCPU() {
-		return safetensors.ReadFull(l.w.r, to.Host(), begin)
+		return l.w.set.Read(p, to.Host(), 0)
 	}
 	buf := make([]uint8, min(n, staged))
 	for lo := 0; lo < n && err == nil; lo += staged {
 		piece := buf[:min(staged, n-lo)]
-		if err = safetensors.ReadFull(l.w.r, piece, begin+int64(lo)); err == nil {
+		if err = l.w.set.Read(p, piece, int64(lo)); err == nil {
 			err = copyIn(*to, lo, piece)
 		}
 	}
@@ -79,9 +78,9 @@ func (l loader) finite(suffix string, n int) (snug.Array[float32], error) {
 
 // floats reads a tensor of float32 into x.
 func (l loader) floats(x []float32, suffix string) error {
-	t := l.w.header.Find(l.name + suffix)
+	p, _ := l.w.set.Find(l.name + suffix)
 	b := make([]byte, 4*len(x))
-	if err := safetensors.ReadFull(l.w.r, b, l.w.header.Data+t.Begin); err != nil {
+	if err := l.w.set.Read(p, b, 0); err != nil {
 		return err
 	}
 	for i := range x {

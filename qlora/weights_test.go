@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
@@ -92,12 +93,12 @@ func TestWriteBitsandbytes(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, out.Len(), n)
 	ours := open(t, out.Bytes())
-	require.Equal(t, golden.header.Metadata, ours.header.Metadata)
-	require.Len(t, golden.header.Tensors, len(ours.header.Tensors)+1, "all but the bias")
-	for _, got := range ours.header.Tensors {
-		want := golden.header.Find(got.Name)
+	require.Equal(t, header(golden).Metadata, header(ours).Metadata)
+	require.Len(t, header(golden).Tensors, len(header(ours).Tensors)+1, "all but the bias")
+	for _, got := range header(ours).Tensors {
+		want := header(golden).Find(got.Name)
 		require.NotNil(t, want, got.Name)
-		data, wantData := out.Bytes()[ours.header.Data:][got.Begin:got.End], b[golden.header.Data:][want.Begin:want.End]
+		data, wantData := out.Bytes()[header(ours).Data:][got.Begin:got.End], b[header(golden).Data:][want.Begin:want.End]
 		if strings.Contains(got.Name, "quant_state") {
 			require.JSONEq(t, string(wantData), string(data))
 			continue
@@ -143,11 +144,14 @@ type rawPart struct {
 	data  []byte
 }
 
+// header returns the header of a single file.
+func header(w *Weights) *safetensors.Header { return w.set.Files[0].Header }
+
 func partsOf(t require.TestingT, file []byte) parts {
 	w := open(t, file)
 	p := parts{}
-	for _, x := range w.header.Tensors {
-		p[x.Name] = rawPart{x.DType, x.Shape, slices.Clone(file[w.header.Data:][x.Begin:x.End])}
+	for _, x := range header(w).Tensors {
+		p[x.Name] = rawPart{x.DType, x.Shape, slices.Clone(file[header(w).Data:][x.Begin:x.End])}
 	}
 	return p
 }
@@ -369,4 +373,38 @@ func FuzzState(f *testing.F) {
 			require.ErrorIs(t, err, snug.ErrCorrupt)
 		}
 	})
+}
+
+// TestWeightsOfAFolder: shards of 4-bit weights are read as one file is.
+func TestWeightsOfAFolder(t *testing.T) {
+	one, err := OpenWeights(goldenWeights)
+	require.NoError(t, err)
+	defer one.Close()
+	whole, err := amp.OpenWeights(goldenWeights)
+	require.NoError(t, err)
+	defer whole.Close()
+	dir := t.TempDir()
+	require.NoError(t, amp.SaveShards(dir, 100, func(yield func(amp.Tensor, snug.View) bool) {
+		for _, tensor := range whole.Tensors() {
+			b := make([]byte, tensor.Bytes())
+			require.NoError(t, whole.ReadBytes(tensor.Name, 0, b))
+			if !yield(tensor, snug.SliceView(b)) {
+				return
+			}
+		}
+	}, nil))
+	shards, err := OpenWeights(dir)
+	require.NoError(t, err)
+	require.Greater(t, len(shards.set.Files), 2)
+	require.ElementsMatch(t, one.Names(), shards.Names())
+	for _, name := range one.Names() {
+		a, err := one.Load(name, nil)
+		require.NoError(t, err)
+		b, err := shards.Load(name, nil)
+		require.NoError(t, err)
+		require.Equal(t, snug.Host[uint8](a.Packed()), snug.Host[uint8](b.Packed()))
+		require.Equal(t, a.Shape(), b.Shape())
+	}
+	require.NoError(t, shards.Close())
+	require.ErrorIs(t, shards.Close(), os.ErrClosed)
 }

@@ -160,9 +160,7 @@ func inspectPath(path string, sum bool) (*content, error) {
 		return inspectFolder(path, sum)
 	}
 	if isWeightsIndex(path) {
-		dir, name := filepath.Split(path)
-		set, err := safetensors.OpenIndex(files.Snapshot(filepath.Clean(dir)), name)
-		return inspectShards(set, err, sum)
+		return inspectShards(path, sum)
 	}
 	switch filepath.Base(path) {
 	case storeIndex:
@@ -195,8 +193,7 @@ func inspectFolder(path string, sum bool) (*content, error) {
 	case hasHeader(path): // a checkpoint that was moved aside
 		return inspectCheckpoint(whole)
 	case holdsWeights(path):
-		set, err := safetensors.OpenFolder(files.Snapshot(path))
-		return inspectShards(set, err, sum)
+		return inspectShards(path, sum)
 	}
 	return inspectStore(path)
 }

@@ -36,8 +36,9 @@ func lacksIndex(path string) bool {
 		})
 }
 
-// inspectShards describes the weights of a folder, and closes them.
-func inspectShards(set *safetensors.Set, err error, sum bool) (*content, error) {
+// inspectShards describes the weights of a folder or of an index.
+func inspectShards(path string, sum bool) (*content, error) {
+	set, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
