@@ -64,10 +64,12 @@ type Weights struct{ set *safetensors.Set }
 // headers, no more.
 //
 // The tensors of a file must lie one after the other and fill the file, as the format
-// demands; fields that the format does not know are passed over. An index must
-// name the shard of every tensor, and every tensor of the shards; if it has a total_size, that is the bytes of all tensors.
-// Shards are files of the folder, or links of the cache of huggingface_hub, which lead to
-// its folder of blobs. No other link is followed there, and a file that another user could have put there is refused.
+// demands; fields that the format does not know are passed over. An index must name the
+// shard of every tensor, and every tensor of the shards; if it has a total_size, that is
+// the bytes of all tensors. Shards are files of the folder, or links of the cache of
+// huggingface_hub, which lead to its folder of blobs. No other link is followed there, and
+// a file that another user could have put there is refused. Nothing may save into the
+// folder meanwhile.
 //
 // OpenWeights needs up to about ten times the memory of the headers, of which each is at
 // most 100 MB and no longer than its file, and keeps all shards open.
@@ -192,10 +194,10 @@ func (w *Weights) LoadAt(name string, lo int, dst snug.View) error {
 	return nil
 }
 
-// ReadBytes reads the bytes lo to lo+len(dst)-1 of a tensor of any type, as they are in
-// the file: the elements in the order of the dimensions, numbers little-endian, and
-// elements of fewer than 8 bits packed as the file's writer did. [Tensor.Bytes] says how many there are.
-// It reads into dst itself, and allocates nothing.
+// ReadBytes reads the bytes lo to lo+len(dst)-1 of a tensor of any type, as they are in the
+// file: the elements in the order of the dimensions, numbers little-endian, and elements of
+// fewer than 8 bits packed as the file's writer did. [Tensor.Bytes] says how many there
+// are. It reads into dst itself, and allocates nothing.
 //
 // Errors, with nothing written: [snug.ErrConfig] for a name that the file lacks, and
 // [snug.ErrShape] when the tensor does not have these bytes. With a part of dst written:

@@ -24,16 +24,16 @@ const defaultShardBytes = 5_000_000_000
 // transformers, which also writes metadata {"format": "pt"}; tensors and metadata are as for
 // [WriteWeights], and every shard has the metadata. SaveShards makes the folder if it is missing.
 //
-// The weights that the folder had are replaced, also when they are more or fewer files. The new files are
-// written and synced beside the old ones, which takes disk space for both, and then
-// renamed. After an error before that, the old weights are what they were. If the process
-// is killed, the folder has the old weights, the new ones, or files that OpenWeights
-// refuses, because the index is missing or there are two sets; it never opens a mixture.
-// Temporary files may then be left, as <name>.<digits>.tmp.
-// Other files of the folder stay.
+// The weights that the folder had are replaced, also when they are more or fewer files. The
+// new files are written and synced beside the old ones, which takes disk space for both,
+// and then renamed. After an error before that, the old weights are what they were. If the
+// process is killed, the folder has the old weights, the new ones, or files that
+// OpenWeights refuses, because the index is missing or there are two sets; it never opens a
+// mixture. Temporary files may then be left, as <name>.<digits>.tmp. Other files of the
+// folder stay.
 //
-// Memory and errors are as for [SaveWeights], and [snug.ErrConfig] for a negative maxBytes or
-// more than 10,000 shards.
+// On Windows no file of the folder may be open. Memory and errors are as for [SaveWeights],
+// and [snug.ErrConfig] for a negative maxBytes or more than 10,000 shards.
 func SaveShards(dir string, maxBytes int64, tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) error {
 	plans, total, err := planShards(maxBytes, tensors, metadata)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// Weights is a safetensors file, or a folder of them, with 4-bit weights in bitsandbytes' form, open for
-// reading. The headers are in memory, the tensors are not. A weight called name has these
-// tensors:
+// Weights is a safetensors file, or a folder of them, with 4-bit weights in bitsandbytes'
+// form, open for reading. The headers are in memory, the tensors are not. A weight called
+// name has these tensors:
 //
 //	name                                     the packed codes, [⌈n/2⌉, 1]
 //	name.absmax                              F32, or U8 with double quantization

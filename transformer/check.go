@@ -11,14 +11,15 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// Check compares the tensors of an opened folder with the parameters of the model, and returns the
-// name in the folder of each name of [Config.Tensors]. The names of a folder may lack the
-// prefix "model." or "transformer.", and a multimodal Gemma 3 may have the names of transformers' modules,
-// model.language_model.*.
+// Check compares the tensors of an opened folder with the parameters of the model, and
+// returns the name in the folder of each name of [Config.Tensors]. The names of a folder
+// may lack the prefix "model." or "transformer.", and a multimodal Gemma 3 may have the
+// names of transformers' modules, model.language_model.*.
 //
-// Passed over are buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
-// attn.masked_bias of gpt2), the parts for images of a multimodal model, and the matrix of a
-// tied head, which must then be the embedding: Check reads both, 1 MiB at a time.
+// Passed over are buffers that old versions of transformers saved (rotary_emb.inv_freq, and
+// attn.bias and attn.masked_bias of gpt2), the parts for images of a multimodal model, and
+// the matrix of a tied head, which must then be the embedding: Check reads both, 1 MiB at a
+// time.
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
@@ -121,11 +122,13 @@ func (c *Config) compareHead(w *amp.Weights, here layout) error {
 		return nil
 	}
 	embedding, _ := w.Tensor(here.body + c.embedding())
+	done := ""
 	for _, l := range c.layouts() {
 		head, found := w.Tensor(l.head)
-		if !found {
+		if !found || l.head == done {
 			continue
 		}
+		done = l.head
 		same, err := equal(w, head, embedding)
 		if err != nil {
 			return err

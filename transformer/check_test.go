@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// folderOf returns a safetensors file in memory with tensors of these shapes. The first element of
-// a tensor is values[name].
+// folderOf returns a safetensors file in memory with tensors of these shapes. The first
+// element of a tensor is values[name].
 func folderOf(t testing.TB, shapes map[string][]int, values map[string]float32) *amp.Weights {
 	var b bytes.Buffer
 	n, err := amp.WriteWeights(&b, func(yield func(amp.Tensor, snug.View) bool) {

@@ -103,10 +103,10 @@ const (
 	maxLayers = 1 << 12
 )
 
-// ReadConfig reads the config.json at a path, which is the file or its folder. Both spellings
-// are read: of transformers 5 (rope_parameters, dtype) and of published folders (rope_theta, rope_scaling,
-// torch_dtype). A field that is left out has the default of transformers for the
-// family.
+// ReadConfig reads the config.json at a path, which is the file or its folder. Both
+// spellings are read: of transformers 5 (rope_parameters, dtype) and of published folders
+// (rope_theta, rope_scaling, torch_dtype). A field that is left out has the default of
+// transformers for the family.
 //
 // The error wraps [snug.ErrCorrupt] when the file is no JSON object, and
 // [snug.ErrConfig] when a field is not known or its value is not supported; it names the
@@ -165,9 +165,9 @@ func openIn(dir string) (files.File, int64, error) {
 	return f, size, nil
 }
 
-// Validate reports whether c is a model: counts from 1 to 2^28, heads that key heads divide, a window
-// for each layer, positive scales, and a family that is known. The error wraps
-// [snug.ErrConfig] and names the field.
+// Validate reports whether c is a model: counts from 1 to 2^28, heads that key heads
+// divide, a window for each layer, positive scales, and a family that is known. The error
+// wraps [snug.ErrConfig] and names the field.
 func (c *Config) Validate() error {
 	if err := c.check(); err != nil {
 		return fmt.Errorf("transformer: %w", err)

@@ -168,7 +168,7 @@ var bookkeeping = func() map[string]bool {
 		tf_legacy_loss chunk_size_feed_forward is_decoder gradient_checkpointing attn_implementation
 		_attn_implementation _attn_implementation_autoset _attn_implementation_internal
 		_flash_attn_2_enabled pretraining_tp cache_implementation use_cache n_ctx
-		reorder_and_upcast_attn
+		reorder_and_upcast_attn max_sequence_length output_past predict_special_tokens xla_device
 
 		assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens
 		diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size

@@ -36,8 +36,8 @@ func (f *fields) ropeObject(name, other string) *fields {
 	return a
 }
 
-// ropeOf reads the parameters of a rope, which may be nil; theta names the field beside them that has the
-// base if they do not.
+// ropeOf reads the parameters of a rope, which may be nil; theta names the field beside
+// them that has the base if they do not.
 func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	r := Rope{Kind: RopeDefault, Dim: c.HeadDim}
 	if p == nil {

@@ -262,7 +262,15 @@ func TestReadConfig(t *testing.T) {
 	require.ErrorContains(t, err, "transformer: ReadConfig: "+dir+" has no config.json")
 	path := filepath.Join(dir, "config.json")
 	require.NoError(t, os.WriteFile(path, []byte(`{"model_type":"llama"}`), 0o600))
-	for _, p := range []string{dir, path} {
+	snapshot := filepath.Join(dir, "cache", "snapshots", "0123")
+	require.NoError(t, os.MkdirAll(snapshot, 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "cache", "blobs"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cache", "blobs", "ab"), []byte(`{"model_type":"llama"}`), 0o600))
+	paths := []string{dir, path}
+	if err := os.Symlink("../../blobs/ab", filepath.Join(snapshot, "config.json")); err == nil { // as in the cache of huggingface_hub
+		paths = append(paths, snapshot)
+	}
+	for _, p := range paths {
 		c, err := ReadConfig(p)
 		require.NoError(t, err)
 		require.Equal(t, 11008, c.Hidden)

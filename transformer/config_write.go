@@ -14,13 +14,13 @@ import (
 )
 
 // Write writes config.json into a folder, which it makes if it is missing, and replaces an
-// old one as a whole. transformers 4 and 5 read it: it has rope_theta, rope_scaling and torch_dtype, and
-// rope_parameters only where these cannot say the same. Every field is written, so the defaults of a
-// version do not matter; Ignored is not written.
+// old one as a whole. transformers 4 and 5 read it: it has rope_theta, rope_scaling and
+// torch_dtype, and rope_parameters only where these cannot say the same. Every field is
+// written, so the defaults of a version do not matter; Ignored is not written.
 //
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
-// something (such as a cap of logits in llama), or when it is Multimodal, whose file also describes the
-// part for images: set Multimodal to false to write the text model alone.
+// something (such as a cap of logits in llama), or when it is Multimodal, whose file also
+// describes the part for images: set Multimodal to false to write the text model alone.
 func (c *Config) Write(dir string) error {
 	text, err := c.encode()
 	if err != nil {

@@ -12,6 +12,7 @@
 //	}
 //	names, err := config.Check(weights) // the name of each parameter in this folder
 //
-// It reads Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (the text part) and GPT-2. A field of config.json that
-// changes the arithmetic and is not known is an error, and so is a value that is not supported.
+// It reads Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (the text part) and GPT-2. A
+// field of config.json that changes the arithmetic and is not known is an error, and so is
+// a value that is not supported.
 package transformer

@@ -11,9 +11,10 @@ import (
 // that transformers gives them when it saves the model with its head. DType is the
 // published type, empty if config.json does not say it. A tied head is left out.
 //
-// A matrix is [out, in]; in gpt2 it is [in, out], except the two embeddings, and
-// c_attn is the matrices of q, k and v side by side, [in, 3·out]. The text part of a multimodal Gemma 3 has the names of the
-// published folders, language_model.model.*. See [Config.Check] for folders with other names.
+// A matrix is [out, in]; in gpt2 it is [in, out], except the two embeddings, and c_attn is
+// the matrices of q, k and v side by side, [in, 3·out]. The text part of a multimodal Gemma
+// 3 has the names of the published folders, language_model.model.*. See [Config.Check] for
+// folders with other names.
 //
 // The error wraps [snug.ErrConfig], see [Config.Validate].
 func (c *Config) Tensors() ([]amp.Tensor, error) {

@@ -37,7 +37,8 @@ type Place struct {
 	Tensor *Tensor
 }
 
-// Open opens a file, the weights of a folder, or an index in it, see [OpenFolder] and [OpenIndex].
+// Open opens a file, the weights of a folder, or an index in it, see [OpenFolder] and
+// [OpenIndex].
 func Open(path string) (*Set, error) {
 	info, err := os.Stat(path)
 	switch {
