@@ -264,6 +264,14 @@ func TestSaveShardsWithFailingCalls(t *testing.T) {
 		"same shards":          func(d *filestest.Dir) { shardsOf(t, d, 1, 16) },
 		"other shards":         func(d *filestest.Dir) { shardsOf(t, d, 1, 8) },
 		"an index of one file": replaceAll(safetensors.FileName),
+		"two sets": func(d *filestest.Dir) {
+			shardsOf(t, d, 1, 16)
+			var third []saved
+			for _, name := range []string{"a", "b", "c", "d"} {
+				third = append(third, vector(name, snug.ViewOf([]float32{3, 3})))
+			}
+			d.SetBytes(safetensors.FileName, written(t, third...)) // which never opened
+		},
 	}
 	for name, start := range before {
 		for _, limit := range []int64{0, 16} {
@@ -283,6 +291,7 @@ func saveWithFailures(t *testing.T, name string, start func(*filestest.Dir), lim
 		if err != nil {
 			require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), "%s: %v", name, err)
 		}
+		require.Contains(t, []float32{0, 1, 2}, got, name)
 		seen[fmt.Sprint(got)]++
 	}
 	for k := 1; ; k++ {

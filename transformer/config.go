@@ -264,11 +264,11 @@ func (c *Config) checkSizes() error {
 		rows int
 		cols int
 	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.HeadDim}, {"Context", c.Context, c.Dim}} {
-		if n.rows > math.MaxInt/4/n.cols {
+		if n.rows > math.MaxInt/n.cols {
 			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
 		}
 	}
-	if width := int64(c.Heads) * int64(c.HeadDim); width > maxCount || width*3 > int64(math.MaxInt/4/c.Dim) {
+	if width := int64(c.Heads) * int64(c.HeadDim); width > maxCount || width*3 > int64(math.MaxInt/c.Dim) {
 		return bad("Heads", "%d heads of %d elements are too many", c.Heads, c.HeadDim)
 	}
 	return nil
