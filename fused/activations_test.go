@@ -22,18 +22,21 @@ func TestActivationLimits(t *testing.T) {
 				put := func(vals []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, vals) }
 				n, none := len(x), snug.View{}
 				in, one, bias := put(x), put(fill(n, 1)), put(fill(n, zero)) // x + -0 is x
-				gelu, dgelu, silu, dgate, dup, erf, derf := put(x), put(x), put(x), put(x), put(x), put(x), put(x)
+				gelu, dgelu, silu, dgate, dup, erf, derf, gated, dgated, dug := put(x), put(x), put(x), put(x), put(x), put(x), put(x), put(x), put(x), put(x)
 				require.NoError(t, BiasGELU(gelu.View, in.View, bias.View))
 				require.NoError(t, BiasGELUBackward(dgelu.View, none, one.View, in.View, bias.View, snug.Into{}, none))
 				require.NoError(t, BiasGELUErf(erf.View, in.View, bias.View))
 				require.NoError(t, BiasGELUErfBackward(derf.View, none, one.View, in.View, bias.View, snug.Into{}, none))
 				require.NoError(t, SwiGLU(silu.View, in.View, one.View))
 				require.NoError(t, SwiGLUBackward(dgate.View, dup.View, one.View, in.View, one.View))
+				require.NoError(t, GeGLU(gated.View, in.View, one.View))
+				require.NoError(t, GeGLUBackward(dgated.View, dug.View, one.View, in.View, one.View))
 				for _, c := range []struct {
 					name string
 					want []float32
 					got  *kerneltest.Floats
-				}{{"gelu", y, gelu}, {"gelu'", slope, dgelu}, {"erf gelu", y, erf}, {"erf gelu'", slope, derf}, {"silu", y, silu}, {"silu'", slope, dgate}, {"dup", y, dup}} {
+				}{{"gelu", y, gelu}, {"gelu'", slope, dgelu}, {"erf gelu", y, erf}, {"erf gelu'", slope, derf}, {"silu", y, silu}, {"silu'", slope, dgate}, {"dup", y, dup},
+					{"gated gelu", y, gated}, {"gated gelu'", slope, dgated}, {"dup of gelu", y, dug}} {
 					for i, g := range c.got.Get() {
 						requireLimit(t, c.name, x[i], c.want[i], g)
 					}

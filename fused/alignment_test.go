@@ -56,6 +56,8 @@ func resultsAt(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols, le
 		BiasAddBackward(f32("dbias add", cols), dy, snug.Into{}, ws),
 		SwiGLU(out("swiglu", n), x, dy),
 		SwiGLUBackward(out("dgate", n), out("dup", n), dy, x, dy),
+		GeGLU(out("geglu", n), x, dy),
+		GeGLUBackward(out("geglu dgate", n), out("geglu dup", n), dy, x, dy),
 		LayerNorm(out("layernorm", n), mean, rstd, x, gamma, beta, testEps),
 		LayerNormBackward(out("dlayernorm", n), f32("dgamma", cols), f32("dbeta", cols), dy, x, mean, rstd, gamma, add, ws),
 		RMSNorm(out("rmsnorm", n), rms, x, gamma, testEps),

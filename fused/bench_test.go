@@ -59,6 +59,8 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 		{"BiasAddBackward", 1, 0, func() error { return BiasAddBackward(dbeta, dy, snug.Into{}, ws) }},
 		{"SwiGLU", 3, 0, func() error { return SwiGLU(y, x, z) }},
 		{"SwiGLUBackward", 5, 0, func() error { return SwiGLUBackward(y, dy, dy, x, z) }},
+		{"GeGLU", 3, 0, func() error { return GeGLU(y, x, z) }},
+		{"GeGLUBackward", 5, 0, func() error { return GeGLUBackward(y, dy, dy, x, z) }},
 		{"Rotary", 2, 0, func() error { return Rotary(y, angles, positions, rotary) }},
 		{"Dropout", 2, 0, func() error { return Dropout(y, x, DropoutMask{P: 0.1}) }},
 		{"Embedding", 2, 0, func() error { return Embedding(y, x, ids, snug.View{}, nil, cols) }},

@@ -77,6 +77,10 @@ var functions = map[string]func(c *call) error{
 	"SwiGLUBackward": func(c *call) error {
 		return SwiGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
 	},
+	"GeGLU": func(c *call) error { return GeGLU(c.v["out"], c.v["gate"], c.v["up"]) },
+	"GeGLUBackward": func(c *call) error {
+		return GeGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
+	},
 	"Rotary":          func(c *call) error { return Rotary(c.v["x"], c.v["angles"], c.pos, c.rotary) },
 	"RotaryBackward":  func(c *call) error { return RotaryBackward(c.v["dx"], c.v["angles"], c.pos, c.rotary) },
 	"Dropout":         func(c *call) error { return Dropout(c.v["out"], c.v["x"], c.mask) },
@@ -117,6 +121,8 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"RMSNormBackward":      {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
 	"SwiGLU":               {[]string{"out", "gate", "up"}, nil, nil},
 	"SwiGLUBackward":       {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"GeGLU":                {[]string{"out", "gate", "up"}, nil, nil},
+	"GeGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"Rotary":               {[]string{"x"}, []string{"angles"}, nil},
 	"RotaryBackward":       {[]string{"dx"}, []string{"angles"}, nil},
 	"Dropout":              {[]string{"out", "x"}, nil, nil},

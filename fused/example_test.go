@@ -189,6 +189,18 @@ func ExampleSwiGLU() {
 	// [-0.269 0.000 0.731 7.997]
 }
 
+// Gemma's perceptron has the gate of GELU.
+func ExampleGeGLU() {
+	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 10, 10, 10}
+	out := make([]float32, 4)
+	if err := fused.GeGLU(out, gate, up); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.3f\n", out)
+	// Output: [-1.588 0.000 8.412 80.000]
+}
+
 // One row of three heads: a query, a key and a value. The query and the key at
 // position 1 are turned; the value is not, and lies in the stride.
 func ExampleRotary() {

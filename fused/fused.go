@@ -10,7 +10,7 @@
 //	BiasAdd        nothing, not even its input
 //	BiasGELU,
 //	BiasGELUErf    nothing
-//	SwiGLU         nothing more than its inputs gate and up
+//	SwiGLU, GeGLU  nothing more than their inputs gate and up
 //	Rotary         nothing, not even its input
 //	Dropout        nothing, not even its input: backward redraws the mask
 //	Embedding      nothing; its input is the tokens

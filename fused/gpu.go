@@ -59,12 +59,12 @@ func elementsOf(operands ...*snug.View) elements {
 }
 
 var (
-	addNames            = gpu.ForFloats("fused_add")
-	biasAddNames        = gpu.ForFloats("fused_bias_add")
-	biasGELUNames       = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu"), gpu.ForFloats("fused_bias_gelu_erf")}
-	swiGLUNames         = gpu.ForFloats("fused_swiglu")
-	swiGLUBackwardNames = gpu.ForFloats("fused_swiglu_backward")
-	dropoutNames        = gpu.ForFloats("fused_dropout")
+	addNames           = gpu.ForFloats("fused_add")
+	biasAddNames       = gpu.ForFloats("fused_bias_add")
+	biasGELUNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu"), gpu.ForFloats("fused_bias_gelu_erf")}
+	gatedNames         = [...]gpu.Floats{gpu.ForFloats("fused_swiglu"), gpu.ForFloats("fused_geglu")}
+	gatedBackwardNames = [...]gpu.Floats{gpu.ForFloats("fused_swiglu_backward"), gpu.ForFloats("fused_geglu_backward")}
+	dropoutNames       = gpu.ForFloats("fused_dropout")
 )
 
 func nameOf(names *gpu.Floats, v *snug.View) string { return names.Of(uint8(v.DType())) }
@@ -90,13 +90,13 @@ func (j *biasGELUJob) Grids(q gpu.Launcher) error {
 	return grid(q, nameOf(&biasGELUNames[j.form], &j.x), packs(j.x.Len(), j.x.DType()), threads, p, &j.out, &j.x, &j.bias)
 }
 
-func (j *swiGLUJob) Grids(q gpu.Launcher) error {
-	return grid(q, nameOf(&swiGLUNames, &j.out), packs(j.out.Len(), j.out.DType()), threads,
+func (j *gatedJob) Grids(q gpu.Launcher) error {
+	return grid(q, nameOf(&gatedNames[j.kind], &j.out), packs(j.out.Len(), j.out.DType()), threads,
 		elementsOf(&j.out, &j.gate, &j.up), &j.out, &j.gate, &j.up)
 }
 
-func (j *swiGLUBackwardJob) Grids(q gpu.Launcher) error {
-	return grid(q, nameOf(&swiGLUBackwardNames, &j.dy), packs(j.dy.Len(), j.dy.DType()), threads,
+func (j *gatedBackwardJob) Grids(q gpu.Launcher) error {
+	return grid(q, nameOf(&gatedBackwardNames[j.kind], &j.dy), packs(j.dy.Len(), j.dy.DType()), threads,
 		elementsOf(&j.dgate, &j.dup, &j.dy, &j.gate, &j.up), &j.dgate, &j.dup, &j.dy, &j.gate, &j.up)
 }
 

@@ -49,6 +49,7 @@ func (l *layers[V, L]) pass() error {
 		BiasGELUErf(l.z, l.z, l.beta),
 		BiasAdd(l.z, l.z, l.beta),
 		SwiGLU(l.z, l.z, l.y),
+		GeGLU(l.z, l.z, l.y),
 		Dropout(l.z, l.z, mask),
 		Add(l.z, l.z, l.x),
 	)
@@ -65,6 +66,7 @@ func (l *layers[V, L]) pass() error {
 	}
 	return errors.Join(forward,
 		DropoutBackward(l.dx, l.dx, mask),
+		GeGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
 		SwiGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),
 		BiasGELUBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
 		BiasGELUErfBackward(l.dx, l.dbeta, l.dx, l.y, l.beta, add, l.ws),
@@ -195,8 +197,10 @@ func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.layernorm_backward", new(layerNormBackwardJob).Kernel())
 	require.Equal(t, "fused.rmsnorm", new(rmsNormJob).Kernel())
 	require.Equal(t, "fused.rmsnorm_backward", new(rmsNormBackwardJob).Kernel())
-	require.Equal(t, "fused.swiglu", new(swiGLUJob).Kernel())
-	require.Equal(t, "fused.swiglu_backward", new(swiGLUBackwardJob).Kernel())
+	require.Equal(t, "fused.swiglu", new(gatedJob).Kernel())
+	require.Equal(t, "fused.geglu", (&gatedJob{kind: tanhGate}).Kernel())
+	require.Equal(t, "fused.swiglu_backward", new(gatedBackwardJob).Kernel())
+	require.Equal(t, "fused.geglu_backward", (&gatedBackwardJob{kind: tanhGate}).Kernel())
 	require.Equal(t, "fused.rotary", new(rotaryJob).Kernel())
 	require.Equal(t, "fused.dropout", new(dropoutJob).Kernel())
 	require.Equal(t, "fused.bias_gelu", new(biasGELUJob).Kernel())

@@ -127,40 +127,42 @@ FOR_FLOATS(BIAS_ADD)
 FOR_FLOATS(BIAS_GELU)
 FOR_FLOATS(BIAS_GELU_ERF)
 
-// ---- SwiGLU: silu(gate)·up, silu(x) = x·σ(x)
+// ---- SwiGLU: silu(gate)·up, silu(x) = x·σ(x); GeGLU: gelu(gate)·up
 
 #define LOG2E 1.4426950408889634f
 #define SILU_FLAT 128.0f
 
-struct Silu { float y, slope; };
+struct Gate { float y, slope; }; // of an activation
 
-DEVICE Silu silu_of(float x) {
-    x = at_least(x, -SILU_FLAT);
-    Logistic l = logistic_of(x * LOG2E);
-    return Silu{x * l.s, fused_mul_add(at_most(x, SILU_FLAT), l.slope, l.s)};
-}
+struct SiLUGate {
+    static DEVICE_MEMBER Gate of(float x) {
+        x = at_least(x, -SILU_FLAT);
+        Logistic l = logistic_of(x * LOG2E);
+        return Gate{x * l.s, fused_mul_add(at_most(x, SILU_FLAT), l.slope, l.s)};
+    }
+};
+struct GELUGate {
+    static DEVICE_MEMBER Gate of(float x) {
+        x = at_least(x, -GELU_FLAT);
+        float z = at_most(x, GELU_FLAT);
+        Logistic g = gelu_gate(z);
+        return Gate{x * g.s, fused_mul_add(z * g.slope, fused_mul_add(GELU3_3, z * z, GELU1), g.s)};
+    }
+};
 
-template <class T> struct SwiGLUOp {
+template <class T, class F> struct GatedOp {
     GLOBAL T* out;
     GLOBAL const T* gate;
     GLOBAL const T* up;
 
     template <int n> DEVICE_MEMBER void at(u64 i) const {
         Pack<T, n> g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
-        UNROLL for (int k = 0; k < n; k++) g.x[k] = narrow<T>(silu_of(widen(g.x[k])).y * widen(u.x[k]));
+        UNROLL for (int k = 0; k < n; k++) g.x[k] = narrow<T>(F::of(widen(g.x[k])).y * widen(u.x[k]));
         store_pack<n>(out + i, g);
     }
 };
 
-#define SWIGLU(T)                                                                                                   \
-    KERNEL(fused_swiglu_##T, 256, OPERAND(T, out, 0), OPERAND(const T, gate, 1), OPERAND(const T, up, 2),           \
-           PARAMS(Elements, p)) {                                                                                   \
-        SwiGLUOp<T> op = {out, gate, up};                                                                           \
-        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                              \
-    }
-FOR_FLOATS(SWIGLU)
-
-template <class T> struct SwiGLUBackwardOp {
+template <class T, class F> struct GatedBackwardOp {
     GLOBAL T* dgate;
     GLOBAL T* dup;
     GLOBAL const T* dy;
@@ -170,7 +172,7 @@ template <class T> struct SwiGLUBackwardOp {
     template <int n> DEVICE_MEMBER void at(u64 i) const {
         Pack<T, n> d = load_pack<n>(dy + i), g = load_pack<n>(gate + i), u = load_pack<n>(up + i);
         UNROLL for (int k = 0; k < n; k++) {
-            Silu s = silu_of(widen(g.x[k]));
+            Gate s = F::of(widen(g.x[k]));
             float x = widen(d.x[k]);
             g.x[k] = narrow<T>(x * widen(u.x[k]) * s.slope);
             u.x[k] = narrow<T>(x * s.y);
@@ -180,13 +182,21 @@ template <class T> struct SwiGLUBackwardOp {
     }
 };
 
-#define SWIGLU_BACKWARD(T)                                                                                              \
-    KERNEL(fused_swiglu_backward_##T, 256, OPERAND(T, dgate, 0), OPERAND(T, dup, 1), OPERAND(const T, dy, 2),           \
-           OPERAND(const T, gate, 3), OPERAND(const T, up, 4), PARAMS(Elements, p)) {                                   \
-        SwiGLUBackwardOp<T> op = {dgate, dup, dy, gate, up};                                                            \
-        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                                  \
+#define GATED(NAME, F, T)                                                                                            \
+    KERNEL(fused_##NAME##_##T, 256, OPERAND(T, out, 0), OPERAND(const T, gate, 1), OPERAND(const T, up, 2),          \
+           PARAMS(Elements, p)) {                                                                                    \
+        GatedOp<T, F> op = {out, gate, up};                                                                          \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
+    }                                                                                                                \
+    KERNEL(fused_##NAME##_backward_##T, 256, OPERAND(T, dgate, 0), OPERAND(T, dup, 1), OPERAND(const T, dy, 2),      \
+           OPERAND(const T, gate, 3), OPERAND(const T, up, 4), PARAMS(Elements, p)) {                                \
+        GatedBackwardOp<T, F> op = {dgate, dup, dy, gate, up};                                                       \
+        each<16 / sizeof(T)>(THREAD, p.n, p.wide, op);                                                               \
     }
-FOR_FLOATS(SWIGLU_BACKWARD)
+#define SWIGLU(T) GATED(swiglu, SiLUGate, T)
+#define GEGLU(T) GATED(geglu, GELUGate, T)
+FOR_FLOATS(SWIGLU)
+FOR_FLOATS(GEGLU)
 
 // ---- dropout: out[i] = scale·x[i], or 0 where word first + i of a stream is
 // below the threshold. A thread takes the 4 elements of one Philox block at a

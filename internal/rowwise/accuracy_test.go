@@ -192,6 +192,9 @@ func TestActivationError(t *testing.T) {
 			"erf gelu": {geluErf64,
 				func(dst []float32) { k.GELUErf(dst, x, zeros, false) },
 				func(dst []float32) { k.GELUErfGrad(dst, make([]float32, len(x)), ones, x, zeros, false) }},
+			"gated gelu": {gelu64,
+				func(dst []float32) { k.GELUMul(dst, x, ones, false) },
+				func(dst []float32) { k.GELUMulGrad(dst, make([]float32, len(x)), ones, x, ones, false) }},
 			"silu": {silu64,
 				func(dst []float32) { k.SiLUMul(dst, x, ones, false) },
 				func(dst []float32) { k.SiLUMulGrad(dst, make([]float32, len(x)), ones, x, ones, false) }},
@@ -223,6 +226,12 @@ func TestActivationLimits(t *testing.T) {
 			dup := []float32{0}
 			k.SiLUMulGrad(y[3][:], dup, one, row, one, false)
 			require.Equal(t, math.Float32bits(y[2][0]), math.Float32bits(dup[0]))
+			var gated, gatedSlope [1]float32
+			k.GELUMul(gated[:], row, one, false)
+			k.GELUMulGrad(gatedSlope[:], dup, one, row, one, false)
+			require.Equal(t, math.Float32bits(gated[0]), math.Float32bits(dup[0]))
+			require.Equal(t, [2]uint32{math.Float32bits(y[0][0]) << 1, math.Float32bits(y[1][0]) << 1},
+				[2]uint32{math.Float32bits(gated[0]) << 1, math.Float32bits(gatedSlope[0]) << 1}, "gated, gelu has one limit")
 			var erf, erfSlope [1]float32
 			k.GELUErf(erf[:], row, zero, false)
 			k.GELUErfGrad(erfSlope[:], sums, one, row, zero, false)

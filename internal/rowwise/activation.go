@@ -152,3 +152,17 @@ func siluMulGrad(dgate, dup, dy, gate, up []float32, _ bool) {
 		dgate[i], dup[i] = float32(d*up[i])*slope, d*y
 	}
 }
+
+// geluMul and geluMulGrad are the gate of GeGLU.
+func geluMul(dst, gate, up []float32, _ bool) {
+	for i, x := range gate {
+		dst[i] = geluOf(x) * up[i]
+	}
+}
+
+func geluMulGrad(dgate, dup, dy, gate, up []float32, _ bool) {
+	for i, x := range gate {
+		d := dy[i]
+		dgate[i], dup[i] = float32(d*up[i])*geluSlope(x), d*geluOf(x)
+	}
+}

@@ -79,12 +79,18 @@ func layer[T float32 | uint16](n int, k *Layers[T], h [][]T, f [][]float32, a [4
 	case 14:
 		k.GELUErfGrad(h[0], f[0], h[1], h[2], h[3], stream)
 		return "GELUErfGrad", true, false, nil
+	case 15:
+		k.GELUMul(h[0], h[1], h[2], stream)
+		return "GELUMul", false, false, nil
+	case 16:
+		k.GELUMulGrad(h[0], h[1], h[2], h[3], h[4], stream)
+		return "GELUMulGrad", false, false, nil
 	}
 	return "", false, false, nil
 }
 
 const (
-	layerCount  = 15
+	layerCount  = 17
 	halfOperand = 5
 	fullOperand = 2
 )
@@ -280,6 +286,12 @@ func TestBF16ActivationError(t *testing.T) {
 		check("silu", silu64, relative, func(_, _ float64) float64 { return 5e-6 })
 		copy(y, dup)
 		check("silu of the gradient", silu64, relative, func(_, _ float64) float64 { return 5e-6 })
+		k.GELUMul(y, x, ones, false)
+		k.GELUMulGrad(slope, dup, ones, x, ones, false)
+		exact := func(v, _ float64) float64 { return 1.2e-7 * max(1, math.Abs(v)) }
+		check("gated gelu", gelu64, exact, func(_, _ float64) float64 { return 2e-7 })
+		copy(y, dup)
+		check("gated gelu of the gradient", gelu64, exact, func(_, _ float64) float64 { return 2e-7 })
 	}
 }
 
@@ -307,6 +319,9 @@ func TestBF16ActivationLimits(t *testing.T) {
 		check()
 		k.SiLUMul(y, x, ones, false)
 		k.SiLUMulGrad(slope, make([]uint16, n), ones, x, ones, false)
+		check()
+		k.GELUMul(y, x, ones, false)
+		k.GELUMulGrad(slope, make([]uint16, n), ones, x, ones, false)
 		check()
 	}
 }

@@ -164,6 +164,16 @@ func siluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
 //go:noescape
 func siluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
 
+// geluMulAVX2 is geluMul, on vectors.
+//
+//go:noescape
+func geluMulAVX2(dst []float32, gate []float32, up []float32, stream bool)
+
+// geluMulGradAVX2 is geluMulGrad, on vectors.
+//
+//go:noescape
+func geluMulGradAVX2(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+
 // layerNormAVX2 is layerNorm, on vectors.
 //
 //go:noescape
@@ -234,6 +244,16 @@ func siluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
 //go:noescape
 func siluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
 
+// geluMulAVX512 is geluMul, on vectors.
+//
+//go:noescape
+func geluMulAVX512(dst []float32, gate []float32, up []float32, stream bool)
+
+// geluMulGradAVX512 is geluMulGrad, on vectors.
+//
+//go:noescape
+func geluMulGradAVX512(dgate []float32, dup []float32, dy []float32, gate []float32, up []float32, stream bool)
+
 // layerNormAVX512 is layerNorm, on vectors.
 //
 //go:noescape
@@ -303,6 +323,16 @@ func siluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
 //
 //go:noescape
 func siluMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
+
+// geluMulBF16AVX512 is geluMul, on vectors.
+//
+//go:noescape
+func geluMulBF16AVX512(dst []uint16, gate []uint16, up []uint16, stream bool)
+
+// geluMulGradBF16AVX512 is geluMulGrad, on vectors.
+//
+//go:noescape
+func geluMulGradBF16AVX512(dgate []uint16, dup []uint16, dy []uint16, gate []uint16, up []uint16, stream bool)
 
 // layerNormBF16AVX512 is layerNorm, on vectors.
 //

@@ -114,6 +114,16 @@ func siluMulNEON(dst, gate, up []float32, stream bool)
 //go:noescape
 func siluMulGradNEON(dgate, dup, dy, gate, up []float32, stream bool)
 
+// geluMulNEON is geluMul, on vectors.
+//
+//go:noescape
+func geluMulNEON(dst, gate, up []float32, stream bool)
+
+// geluMulGradNEON is geluMulGrad, on vectors.
+//
+//go:noescape
+func geluMulGradNEON(dgate, dup, dy, gate, up []float32, stream bool)
+
 // sumNEON returns Σ x[i].
 //
 //go:noescape

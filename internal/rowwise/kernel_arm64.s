@@ -2067,6 +2067,294 @@ single:
 done:
 	RET
 
+// func geluMulNEON(dst, gate, up []float32, stream bool)
+TEXT ·geluMulNEON(SB), NOSPLIT|NOFRAME, $0-73
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD gate_base+24(FP), R2
+	MOVD up_base+48(FP), R3
+	MOVD $0xc1800000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x41800000, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	MOVD $0x3dd2d3e8, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x40135761, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F14
+	WORD $0x4e20f5ce // fmax v14.4s, v14.4s, v0.4s
+	WORD $0x4ea1f5cf // fmin v15.4s, v14.4s, v1.4s
+	WORD $0x6e2fddf0 // fmul v16.4s, v15.4s, v15.4s
+	WORD $0x4ead1db1 // mov v17.16b, v13.16b
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	WORD $0x6e2fde31 // fmul v17.4s, v17.4s, v15.4s
+	WORD $0x4ea0fa35 // fabs v21.4s, v17.4s
+	WORD $0x6ea0fab5 // fneg v21.4s, v21.4s
+	WORD $0x4e218ab7 // frintn v23.4s, v21.4s
+	WORD $0x4eb7d6b8 // fsub v24.4s, v21.4s, v23.4s
+	WORD $0x4ea41c9a // mov v26.16b, v4.16b
+	WORD $0x4e38cc7a // fmla v26.4s, v3.4s, v24.4s
+	WORD $0x4ea51cbb // mov v27.16b, v5.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x4ea61cda // mov v26.16b, v6.16b
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	WORD $0x4ea71cfb // mov v27.16b, v7.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x4ea81d1a // mov v26.16b, v8.16b
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	WORD $0x4ea91d3b // mov v27.16b, v9.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x6eb5e459 // fcmgt v25.4s, v2.4s, v21.4s
+	WORD $0x4e21aaf7 // fcvtns v23.4s, v23.4s
+	WORD $0x4f3756f7 // shl v23.4s, v23.4s, #23
+	WORD $0x4eb7877b // add v27.4s, v27.4s, v23.4s
+	WORD $0x4e791f7b // bic v27.16b, v27.16b, v25.16b
+	WORD $0x4e3bd556 // fadd v22.4s, v10.4s, v27.4s
+	WORD $0x6e36fd56 // fdiv v22.4s, v10.4s, v22.4s
+	WORD $0x6e36df7b // fmul v27.4s, v27.4s, v22.4s
+	WORD $0x6e36df74 // fmul v20.4s, v27.4s, v22.4s
+	WORD $0x4ebbd556 // fsub v22.4s, v10.4s, v27.4s
+	WORD $0x6eabe633 // fcmgt v19.4s, v17.4s, v11.4s
+	WORD $0x6e7b1ed3 // bsl v19.16b, v22.16b, v27.16b
+	FMOVQ 0(R3), F21
+	WORD $0x6e2ede73 // fmul v19.4s, v19.4s, v14.4s
+	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
+	FMOVQ F19, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F14
+	WORD $0x4e20f5ce // fmax v14.4s, v14.4s, v0.4s
+	WORD $0x4ea1f5cf // fmin v15.4s, v14.4s, v1.4s
+	WORD $0x6e2fddf0 // fmul v16.4s, v15.4s, v15.4s
+	WORD $0x4ead1db1 // mov v17.16b, v13.16b
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	WORD $0x6e2fde31 // fmul v17.4s, v17.4s, v15.4s
+	WORD $0x4ea0fa35 // fabs v21.4s, v17.4s
+	WORD $0x6ea0fab5 // fneg v21.4s, v21.4s
+	WORD $0x4e218ab7 // frintn v23.4s, v21.4s
+	WORD $0x4eb7d6b8 // fsub v24.4s, v21.4s, v23.4s
+	WORD $0x4ea41c9a // mov v26.16b, v4.16b
+	WORD $0x4e38cc7a // fmla v26.4s, v3.4s, v24.4s
+	WORD $0x4ea51cbb // mov v27.16b, v5.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x4ea61cda // mov v26.16b, v6.16b
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	WORD $0x4ea71cfb // mov v27.16b, v7.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x4ea81d1a // mov v26.16b, v8.16b
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	WORD $0x4ea91d3b // mov v27.16b, v9.16b
+	WORD $0x4e38cf5b // fmla v27.4s, v26.4s, v24.4s
+	WORD $0x6eb5e459 // fcmgt v25.4s, v2.4s, v21.4s
+	WORD $0x4e21aaf7 // fcvtns v23.4s, v23.4s
+	WORD $0x4f3756f7 // shl v23.4s, v23.4s, #23
+	WORD $0x4eb7877b // add v27.4s, v27.4s, v23.4s
+	WORD $0x4e791f7b // bic v27.16b, v27.16b, v25.16b
+	WORD $0x4e3bd556 // fadd v22.4s, v10.4s, v27.4s
+	WORD $0x6e36fd56 // fdiv v22.4s, v10.4s, v22.4s
+	WORD $0x6e36df7b // fmul v27.4s, v27.4s, v22.4s
+	WORD $0x6e36df74 // fmul v20.4s, v27.4s, v22.4s
+	WORD $0x4ebbd556 // fsub v22.4s, v10.4s, v27.4s
+	WORD $0x6eabe633 // fcmgt v19.4s, v17.4s, v11.4s
+	WORD $0x6e7b1ed3 // bsl v19.16b, v22.16b, v27.16b
+	FMOVS (R3), F21
+	WORD $0x6e2ede73 // fmul v19.4s, v19.4s, v14.4s
+	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
+	FMOVS F19, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func geluMulGradNEON(dgate, dup, dy, gate, up []float32, stream bool)
+TEXT ·geluMulGradNEON(SB), NOSPLIT|NOFRAME, $0-121
+	MOVD dgate_base+0(FP), R0
+	MOVD dgate_len+8(FP), R1
+	MOVD dup_base+24(FP), R2
+	MOVD dy_base+48(FP), R3
+	MOVD gate_base+72(FP), R4
+	MOVD up_base+96(FP), R5
+	MOVD $0xc1800000, R16
+	WORD $0x4e040e00 // dup v0.4s, w16
+	MOVD $0x41800000, R16
+	WORD $0x4e040e01 // dup v1.4s, w16
+	MOVD $0xc2fc0000, R16
+	WORD $0x4e040e02 // dup v2.4s, w16
+	MOVD $0x392385a5, R16
+	WORD $0x4e040e03 // dup v3.4s, w16
+	MOVD $0x3aafb93b, R16
+	WORD $0x4e040e04 // dup v4.4s, w16
+	MOVD $0x3c1d9387, R16
+	WORD $0x4e040e05 // dup v5.4s, w16
+	MOVD $0x3d635739, R16
+	WORD $0x4e040e06 // dup v6.4s, w16
+	MOVD $0x3e75fdf1, R16
+	WORD $0x4e040e07 // dup v7.4s, w16
+	MOVD $0x3f317219, R16
+	WORD $0x4e040e08 // dup v8.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e09 // dup v9.4s, w16
+	MOVD $0x3f800000, R16
+	WORD $0x4e040e0a // dup v10.4s, w16
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	MOVD $0x3dd2d3e8, R16
+	WORD $0x4e040e0c // dup v12.4s, w16
+	MOVD $0x40135761, R16
+	WORD $0x4e040e0d // dup v13.4s, w16
+	MOVD $0x3e5b33b6, R16
+	WORD $0x4e040e0e // dup v14.4s, w16
+	MOVD $0x3fcc422a, R16
+	WORD $0x4e040e0f // dup v15.4s, w16
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R4), F16
+	FMOVQ 0(R3), F17
+	FMOVQ 0(R5), F18
+	WORD $0x4e20f610 // fmax v16.4s, v16.4s, v0.4s
+	WORD $0x4ea1f613 // fmin v19.4s, v16.4s, v1.4s
+	WORD $0x6e33de74 // fmul v20.4s, v19.4s, v19.4s
+	WORD $0x4ead1db5 // mov v21.16b, v13.16b
+	WORD $0x4e34cd95 // fmla v21.4s, v12.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4ea0fab9 // fabs v25.4s, v21.4s
+	WORD $0x6ea0fb39 // fneg v25.4s, v25.4s
+	WORD $0x4e218b3b // frintn v27.4s, v25.4s
+	WORD $0x4ebbd73c // fsub v28.4s, v25.4s, v27.4s
+	WORD $0x4ea41c9e // mov v30.16b, v4.16b
+	WORD $0x4e3ccc7e // fmla v30.4s, v3.4s, v28.4s
+	WORD $0x4ea51cbf // mov v31.16b, v5.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x4ea61cde // mov v30.16b, v6.16b
+	WORD $0x4e3ccffe // fmla v30.4s, v31.4s, v28.4s
+	WORD $0x4ea71cff // mov v31.16b, v7.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x4ea81d1e // mov v30.16b, v8.16b
+	WORD $0x4e3ccffe // fmla v30.4s, v31.4s, v28.4s
+	WORD $0x4ea91d3f // mov v31.16b, v9.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x6eb9e45d // fcmgt v29.4s, v2.4s, v25.4s
+	WORD $0x4e21ab7b // fcvtns v27.4s, v27.4s
+	WORD $0x4f37577b // shl v27.4s, v27.4s, #23
+	WORD $0x4ebb87ff // add v31.4s, v31.4s, v27.4s
+	WORD $0x4e7d1fff // bic v31.16b, v31.16b, v29.16b
+	WORD $0x4e3fd55a // fadd v26.4s, v10.4s, v31.4s
+	WORD $0x6e3afd5a // fdiv v26.4s, v10.4s, v26.4s
+	WORD $0x6e3adfff // fmul v31.4s, v31.4s, v26.4s
+	WORD $0x6e3adff8 // fmul v24.4s, v31.4s, v26.4s
+	WORD $0x4ebfd55a // fsub v26.4s, v10.4s, v31.4s
+	WORD $0x6eabe6b7 // fcmgt v23.4s, v21.4s, v11.4s
+	WORD $0x6e7f1f57 // bsl v23.16b, v26.16b, v31.16b
+	WORD $0x6e37de10 // fmul v16.4s, v16.4s, v23.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x6e33df18 // fmul v24.4s, v24.4s, v19.4s
+	WORD $0x6e33de73 // fmul v19.4s, v19.4s, v19.4s
+	WORD $0x4eaf1df9 // mov v25.16b, v15.16b
+	WORD $0x4e33cdd9 // fmla v25.4s, v14.4s, v19.4s
+	WORD $0x4e39cf17 // fmla v23.4s, v24.4s, v25.4s
+	WORD $0x6e32def7 // fmul v23.4s, v23.4s, v18.4s
+	FMOVQ F16, 0(R2)
+	FMOVQ F23, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R4), F16
+	FMOVS (R3), F17
+	FMOVS (R5), F18
+	WORD $0x4e20f610 // fmax v16.4s, v16.4s, v0.4s
+	WORD $0x4ea1f613 // fmin v19.4s, v16.4s, v1.4s
+	WORD $0x6e33de74 // fmul v20.4s, v19.4s, v19.4s
+	WORD $0x4ead1db5 // mov v21.16b, v13.16b
+	WORD $0x4e34cd95 // fmla v21.4s, v12.4s, v20.4s
+	WORD $0x6e33deb5 // fmul v21.4s, v21.4s, v19.4s
+	WORD $0x4ea0fab9 // fabs v25.4s, v21.4s
+	WORD $0x6ea0fb39 // fneg v25.4s, v25.4s
+	WORD $0x4e218b3b // frintn v27.4s, v25.4s
+	WORD $0x4ebbd73c // fsub v28.4s, v25.4s, v27.4s
+	WORD $0x4ea41c9e // mov v30.16b, v4.16b
+	WORD $0x4e3ccc7e // fmla v30.4s, v3.4s, v28.4s
+	WORD $0x4ea51cbf // mov v31.16b, v5.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x4ea61cde // mov v30.16b, v6.16b
+	WORD $0x4e3ccffe // fmla v30.4s, v31.4s, v28.4s
+	WORD $0x4ea71cff // mov v31.16b, v7.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x4ea81d1e // mov v30.16b, v8.16b
+	WORD $0x4e3ccffe // fmla v30.4s, v31.4s, v28.4s
+	WORD $0x4ea91d3f // mov v31.16b, v9.16b
+	WORD $0x4e3ccfdf // fmla v31.4s, v30.4s, v28.4s
+	WORD $0x6eb9e45d // fcmgt v29.4s, v2.4s, v25.4s
+	WORD $0x4e21ab7b // fcvtns v27.4s, v27.4s
+	WORD $0x4f37577b // shl v27.4s, v27.4s, #23
+	WORD $0x4ebb87ff // add v31.4s, v31.4s, v27.4s
+	WORD $0x4e7d1fff // bic v31.16b, v31.16b, v29.16b
+	WORD $0x4e3fd55a // fadd v26.4s, v10.4s, v31.4s
+	WORD $0x6e3afd5a // fdiv v26.4s, v10.4s, v26.4s
+	WORD $0x6e3adfff // fmul v31.4s, v31.4s, v26.4s
+	WORD $0x6e3adff8 // fmul v24.4s, v31.4s, v26.4s
+	WORD $0x4ebfd55a // fsub v26.4s, v10.4s, v31.4s
+	WORD $0x6eabe6b7 // fcmgt v23.4s, v21.4s, v11.4s
+	WORD $0x6e7f1f57 // bsl v23.16b, v26.16b, v31.16b
+	WORD $0x6e37de10 // fmul v16.4s, v16.4s, v23.4s
+	WORD $0x6e31de10 // fmul v16.4s, v16.4s, v17.4s
+	WORD $0x6e31de52 // fmul v18.4s, v18.4s, v17.4s
+	WORD $0x6e33df18 // fmul v24.4s, v24.4s, v19.4s
+	WORD $0x6e33de73 // fmul v19.4s, v19.4s, v19.4s
+	WORD $0x4eaf1df9 // mov v25.16b, v15.16b
+	WORD $0x4e33cdd9 // fmla v25.4s, v14.4s, v19.4s
+	WORD $0x4e39cf17 // fmla v23.4s, v24.4s, v25.4s
+	WORD $0x6e32def7 // fmul v23.4s, v23.4s, v18.4s
+	FMOVS F16, (R2)
+	FMOVS F23, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func sumNEON(x []float32) float32
 TEXT ·sumNEON(SB), NOSPLIT|NOFRAME, $0-28
 	MOVD x_base+0(FP), R0

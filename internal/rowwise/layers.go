@@ -47,6 +47,14 @@ type Layers[T float32 | uint16] struct {
 	// is within 2e-7, for bfloat16 5e-6.
 	SiLUMulGrad func(dgate, dup, dy, gate, up []T, stream bool)
 
+	// GELUMul sets dst[i] to gelu(gate[i])·up[i], the tanh approximation, with the error
+	// bound of GELU's float32 for any T. −Inf gives −0.
+	GELUMul func(dst, gate, up []T, stream bool)
+
+	// GELUMulGrad sets dup[i] to dy[i]·gelu(gate[i]), and dgate[i] to
+	// dy[i]·up[i]·gelu′(gate[i]). The derivative is within 2e-7 for any T.
+	GELUMulGrad func(dgate, dup, dy, gate, up []T, stream bool)
+
 	// LayerNorm sets mean to Σ x[i]/n, rstd to 1/√(Σ (x[i] − mean)²/n + eps) and
 	// dst[i] to (x[i] − mean)·rstd·gamma[i] + beta[i].
 	LayerNorm func(dst, x, gamma, beta []T, eps float32, stream bool) (mean, rstd float32)
@@ -95,6 +103,7 @@ func init() {
 	F32.Add(cpu.Go, Layers[float32]{
 		Add: add, AddScaled: addScaled,
 		GELU: gelu, GELUGrad: geluGrad, GELUErf: geluErf, GELUErfGrad: geluErfGrad, SiLUMul: siluMul, SiLUMulGrad: siluMulGrad,
+		GELUMul: geluMul, GELUMulGrad: geluMulGrad,
 		LayerNorm: layerNorm, LayerNormGrad: layerNormGrad, RMSNorm: rmsNorm, RMSNormGrad: rmsNormGrad,
 		Dropout: dropout, Rotate: rotate, RotatePairs: rotatePairs,
 	})

@@ -27,6 +27,7 @@ func init() {
 		Add: addAVX2, AddScaled: addScaledAVX2,
 		GELU: geluAVX2, GELUGrad: geluGradAVX2,
 		GELUErf: geluErfAVX2, GELUErfGrad: geluErfGradAVX2, SiLUMul: siluMulAVX2, SiLUMulGrad: siluMulGradAVX2,
+		GELUMul: geluMulAVX2, GELUMulGrad: geluMulGradAVX2,
 		LayerNorm: layerNormAVX2, LayerNormGrad: layerNormGradAVX2, RMSNorm: rmsNormAVX2, RMSNormGrad: rmsNormGradAVX2,
 		Dropout: dropoutAVX2, Rotate: rotateAVX2, RotatePairs: byEight(rotatePairsAVX2),
 	})
@@ -34,6 +35,7 @@ func init() {
 		Add: addAVX512, AddScaled: addScaledAVX512,
 		GELU: geluAVX512, GELUGrad: geluGradAVX512,
 		GELUErf: geluErfAVX512, GELUErfGrad: geluErfGradAVX512, SiLUMul: siluMulAVX512, SiLUMulGrad: siluMulGradAVX512,
+		GELUMul: geluMulAVX512, GELUMulGrad: geluMulGradAVX512,
 		LayerNorm: layerNormAVX512, LayerNormGrad: layerNormGradAVX512, RMSNorm: rmsNormAVX512, RMSNormGrad: rmsNormGradAVX512,
 		Dropout: dropoutAVX512, Rotate: rotateAVX512, RotatePairs: byEight(rotatePairsAVX512),
 	})
@@ -41,6 +43,7 @@ func init() {
 		Add: addBF16AVX512, AddScaled: addScaledBF16AVX512,
 		GELU: geluBF16AVX512, GELUGrad: geluGradBF16AVX512,
 		GELUErf: geluErfBF16AVX512, GELUErfGrad: geluErfGradBF16AVX512, SiLUMul: siluMulBF16AVX512, SiLUMulGrad: siluMulGradBF16AVX512,
+		GELUMul: geluMulBF16AVX512, GELUMulGrad: geluMulGradBF16AVX512,
 		LayerNorm: layerNormBF16AVX512, LayerNormGrad: layerNormGradBF16AVX512,
 		RMSNorm: rmsNormBF16AVX512, RMSNormGrad: rmsNormGradBF16AVX512,
 		Dropout: dropoutBF16AVX512, Rotate: rotateBF16AVX512, RotatePairs: rotatePairsBF16AVX512, Order: fromHalves,

@@ -20,6 +20,7 @@ func init() {
 		Add: addNEON, AddScaled: addScaledNEON,
 		GELU: geluNEON, GELUGrad: geluGradNEON,
 		GELUErf: geluErfNEON, GELUErfGrad: geluErfGradNEON, SiLUMul: siluMulNEON, SiLUMulGrad: siluMulGradNEON,
+		GELUMul: geluMulNEON, GELUMulGrad: geluMulGradNEON,
 		LayerNorm: layerNormVectors, LayerNormGrad: layerNormGradVectors,
 		RMSNorm: rmsNormVectors, RMSNormGrad: rmsNormGradVectors,
 		Dropout: dropoutNEON, Rotate: rotateNEON, RotatePairs: rotatePairsNEON,

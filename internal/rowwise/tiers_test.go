@@ -92,6 +92,16 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"GELUMul", 3, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELUMul(s[0], s[1], s[2], a[0] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"GELUMulGrad", 5, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.GELUMulGrad(s[0], s[1], s[2], s[3], s[4], a[0] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"Dot", 2, false, func(k tier, s [][]float32, _ [4]float32) []float32 {
 		return []float32{k.Dot(s[0], s[1])}
 	}},
@@ -339,6 +349,10 @@ func TestInPlace(t *testing.T) {
 		"SiLUMul up":    func(k tier, dst, x []float32) { k.SiLUMul(dst, y, x, false) },
 		"SiLUMulGrad":   func(k tier, dst, x []float32) { k.SiLUMulGrad(dst, sums(), y, x, z, false) },
 		"SiLU up":       func(k tier, dst, x []float32) { k.SiLUMulGrad(sums(), dst, y, z, x, false) },
+		"GELUMul":       func(k tier, dst, x []float32) { k.GELUMul(dst, x, y, false) },
+		"GELUMul up":    func(k tier, dst, x []float32) { k.GELUMul(dst, y, x, false) },
+		"GELUMulGrad":   func(k tier, dst, x []float32) { k.GELUMulGrad(dst, sums(), y, x, z, false) },
+		"GELU up":       func(k tier, dst, x []float32) { k.GELUMulGrad(sums(), dst, y, z, x, false) },
 		"LayerNorm":     func(k tier, dst, x []float32) { k.LayerNorm(dst, x, y, z, 1, false) },
 		"LayerNormGrad": func(k tier, dst, x []float32) { k.LayerNormGrad(dst, sums(), sums(), x, y, z, 1, 2, 3, 0, false) },
 		"RMSNorm":       func(k tier, dst, x []float32) { k.RMSNorm(dst, x, y, 1, false) },

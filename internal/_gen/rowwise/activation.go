@@ -319,3 +319,54 @@ func siluMulGrad(k kind) {
 	})
 	r.end()
 }
+
+func geluMul(k kind) {
+	r := beginRows(k, "geluMul", "func(dst, gate, up []T, stream bool)", nil, "dst", "gate", "up")
+	r.loadPacking()
+	r.streamed("dst")
+	low, factor := r.constant(-geluFlat), r.factor()
+	r.pass("main", 1, func(u int) {
+		x := r.fetch("gate", u)
+		for v := range x {
+			x[v] = r.atLeast(x[v], low)
+			VMULPS(x[v], factor(x[v]), x[v])
+		}
+		up := r.fetch("up", u)
+		each(x, func(v int, y reg.VecVirtual) { VMULPS(up[v], y, y) })
+		r.put(x, "dst", u)
+	})
+	r.end()
+}
+
+func geluMulGrad(k kind) {
+	r := beginRows(k, "geluMulGrad", "func(dgate, dup, dy, gate, up []T, stream bool)", nil,
+		"dgate", "dup", "dy", "gate", "up")
+	r.loadPacking()
+	r.streamed("dgate", "dup")
+	low, high, gate, c := r.constant(-geluFlat), r.constant(geluFlat), r.newGate(), r.constants(3*gelu3, gelu1)
+	r.pass("main", 1, func(u int) {
+		var gelu, slope unit
+		x := r.fetch("gate", u)
+		for v := range x {
+			z := r.atLeast(x[v], low)
+			x := r.atMost(z, high)
+			s, ds := gate(x, true)
+			gelu[v], slope[v] = r.vec(), s
+			VMULPS(z, s, gelu[v])
+			square := r.vec()
+			VMULPS(x, x, square)
+			VMULPS(x, ds, ds)
+			VFMADD231PS(r.horner(square, c), ds, s)
+		}
+		dy := r.fetch("dy", u)
+		up := r.fetch("up", u)
+		each(gelu, func(v int, y reg.VecVirtual) { VMULPS(dy[v], y, y) })
+		each(up, func(v int, y reg.VecVirtual) {
+			VMULPS(dy[v], y, y)
+			VMULPS(slope[v], y, y)
+		})
+		r.put(gelu, "dup", u)
+		r.put(up, "dgate", u)
+	})
+	r.end()
+}

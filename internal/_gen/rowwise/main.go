@@ -36,6 +36,8 @@ func main() {
 		geluErfGrad(k)
 		siluMul(k)
 		siluMulGrad(k)
+		geluMul(k)
+		geluMulGrad(k)
 		layerNorm(k)
 		layerNormGrad(k)
 		rmsNorm(k)

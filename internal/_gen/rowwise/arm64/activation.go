@@ -163,3 +163,34 @@ func siluMulGrad(file *File) {
 	})
 	f.Return()
 }
+
+func geluMul(file *File) {
+	f := begin(file, "geluMul", "func(dst, gate, up []float32, stream bool)")
+	l := f.Loop("dst", "gate", "up")
+	low, high, of := f.Constant(-geluFlat), f.Constant(geluFlat), gate(f)
+	l.Each(1, func(u int) {
+		z, clamped := l.Load("gate", u), f.V()
+		f.Do(FMAX(z, z, low), FMIN(clamped, z, high))
+		s, _ := of(clamped)
+		f.Do(FMUL(s, s, z), FMUL(s, s, l.Load("up", u)))
+		l.Store(s, "dst", u)
+	})
+	f.Return()
+}
+
+func geluMulGrad(file *File) {
+	f := begin(file, "geluMulGrad", "func(dgate, dup, dy, gate, up []float32, stream bool)")
+	l := f.Loop("dgate", "dup", "dy", "gate", "up")
+	low, high, of, c := f.Constant(-geluFlat), f.Constant(geluFlat), gate(f), constants(f, 3*gelu3, gelu1)
+	l.Each(1, func(u int) {
+		z, dy, up, x := l.Load("gate", u), l.Load("dy", u), l.Load("up", u), f.V()
+		f.Do(FMAX(z, z, low), FMIN(x, z, high))
+		s, ds := of(x)
+		f.Do(FMUL(z, z, s), FMUL(z, z, dy), FMUL(up, up, dy))
+		f.Do(FMUL(ds, ds, x), FMUL(x, x, x))
+		f.Do(FMLA(s, ds, horner(f, x, c)), FMUL(s, s, up))
+		l.Store(z, "dup", u)
+		l.Store(s, "dgate", u)
+	})
+	f.Return()
+}

@@ -30,6 +30,8 @@ func main() {
 	geluErfGrad(f)
 	siluMul(f)
 	siluMulGrad(f)
+	geluMul(f)
+	geluMulGrad(f)
 	norms(f)
 	f.Generate()
 }

@@ -15,11 +15,27 @@ func silu64(x float64) (y, slope float64) {
 	return x * s, s * (1 + x*(1-s))
 }
 
+// gateForm is a gate with its definition.
+type gateForm struct {
+	definition func(x float64) (y, slope float64)
+	forward    func(out, gate, up snug.View) error
+	backward   func(dgate, dup, dy, gate, up snug.View) error
+}
+
 func TestSwiGLUAgainstDefinition(t *testing.T) {
+	gateForm{silu64, SwiGLU[snug.View], SwiGLUBackward[snug.View]}.compare(t)
+}
+
+func TestGeGLUAgainstDefinition(t *testing.T) {
+	gelu := func(x float64) (y, slope float64) { return gelu64(x), geluGrad64(x) }
+	gateForm{gelu, GeGLU[snug.View], GeGLUBackward[snug.View]}.compare(t)
+}
+
+func (f gateForm) compare(t *testing.T) {
 	for x := -6.0; x < 6; x += 0.01 {
 		at := []float64{x}
-		_, s := silu64(x)
-		require.InDelta(t, slope(func() float64 { y, _ := silu64(at[0]); return y }, at, 0), s, 1e-9)
+		_, s := f.definition(x)
+		require.InDelta(t, slope(func() float64 { y, _ := f.definition(at[0]); return y }, at, 0), s, 1e-9)
 	}
 	eachShape(t, func(t *testing.T, p kerneltest.Backend, dt snug.DType, rows, cols int) {
 		n := rows * cols
@@ -28,8 +44,8 @@ func TestSwiGLUAgainstDefinition(t *testing.T) {
 		put := func(v []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, v) }
 		pg, pu, pdy := put(gate), put(up), put(dy)
 		out, dgate, dup := put(fill(n, 42)), put(fill(n, 42)), put(fill(n, 42))
-		require.NoError(t, SwiGLU(out.View, pg.View, pu.View))
-		require.NoError(t, SwiGLUBackward(dgate.View, dup.View, pdy.View, pg.View, pu.View))
+		require.NoError(t, f.forward(out.View, pg.View, pu.View))
+		require.NoError(t, f.backward(dgate.View, dup.View, pdy.View, pg.View, pu.View))
 
 		var want, bound [3][]float64
 		add := func(i int, w, d float64) {
@@ -37,10 +53,10 @@ func TestSwiGLUAgainstDefinition(t *testing.T) {
 			want[i], bound[i] = append(want[i], w), append(bound[i], d+roundoff(dt, math.Abs(w)+d))
 		}
 		for i := range gate {
-			x, f, d := float64(gate[i]), float64(up[i]), float64(dy[i])
-			y, s := silu64(x)
-			add(0, y*f, 1.2e-7*max(1, math.Abs(x))*math.Abs(f))
-			add(1, d*f*s, 2e-7*math.Abs(d*f))
+			x, v, d := float64(gate[i]), float64(up[i]), float64(dy[i])
+			y, s := f.definition(x)
+			add(0, y*v, 1.2e-7*max(1, math.Abs(x))*math.Abs(v))
+			add(1, d*v*s, 2e-7*math.Abs(d*v))
 			add(2, d*y, 1.2e-7*max(1, math.Abs(x))*math.Abs(d))
 		}
 		requireClose(t, "out", want[0], bound[0], out.Get())
@@ -48,18 +64,18 @@ func TestSwiGLUAgainstDefinition(t *testing.T) {
 		requireClose(t, "dup", want[2], bound[2], dup.Get())
 
 		y, a, b := out.Get(), dgate.Get(), dup.Get()
-		require.NoError(t, SwiGLUBackward(pu.View, pdy.View, pdy.View, pg.View, pu.View))
+		require.NoError(t, f.backward(pu.View, pdy.View, pdy.View, pg.View, pu.View))
 		requireBits(t, "dgate is up", a, pu.Get())
 		requireBits(t, "dup is dy", b, pdy.Get())
 		pu, pdy = put(up), put(dy)
-		require.NoError(t, SwiGLUBackward(pdy.View, pg.View, pdy.View, pg.View, pu.View))
+		require.NoError(t, f.backward(pdy.View, pg.View, pdy.View, pg.View, pu.View))
 		requireBits(t, "dgate is dy", a, pdy.Get())
 		requireBits(t, "dup is gate", b, pg.Get())
 		pg = put(gate)
-		require.NoError(t, SwiGLU(pg.View, pg.View, pu.View))
+		require.NoError(t, f.forward(pg.View, pg.View, pu.View))
 		requireBits(t, "out is gate", y, pg.Get())
 		pg = put(gate)
-		require.NoError(t, SwiGLU(pu.View, pg.View, pu.View))
+		require.NoError(t, f.forward(pu.View, pg.View, pu.View))
 		requireBits(t, "out is up", y, pu.Get())
 	})
 }
