@@ -65,8 +65,8 @@ type Weights struct{ set *safetensors.Set }
 //
 // The tensors of a file must lie one after the other and fill the file, as the format
 // demands; fields that the format does not know are passed over. An index must name the
-// shard of every tensor, and every tensor of the shards; if it has a total_size, that is
-// the bytes of all tensors. Shards are files of the folder, or links of the cache of
+// shard of every tensor, and every tensor of the shards. Its metadata, which tools get wrong,
+// does not count. Shards are files of the folder, or links of the cache of
 // huggingface_hub, which lead to its folder of blobs. No other link is followed there, and
 // a file that another user could have put there is refused. Nothing may save into the
 // folder meanwhile.

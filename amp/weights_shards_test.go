@@ -200,9 +200,6 @@ func TestDamagedShards(t *testing.T) {
 		"surplus tensor":  {replace(`    "b": "`+first+"\",\n", ""), snug.ErrCorrupt, `tensor "b" is in ` + first + ", but not in"},
 		"missing tensor":  {replace(`"a": `, `"A": "`+first+`", "a": `), snug.ErrCorrupt, `tensor "A" is not in ` + first},
 		"other shard":     {replace(`"a": "`+first, `"a": "`+second), snug.ErrCorrupt, `tensor "a" is in ` + first},
-		"total size":      {replace(`"total_size": 32`, `"total_size": 33`), snug.ErrCorrupt, "the tensors have 32 bytes, but metadata.total_size of model.safetensors.index.json is 33"},
-		"half a byte":     {replace(`"total_size": 32`, `"total_size": 32.5`), snug.ErrCorrupt, "total_size"},
-		"size as text":    {replace(`"total_size": 32`, `"total_size": "32"`), snug.ErrCorrupt, "total_size"},
 		"no JSON":         {index("{"), snug.ErrCorrupt, safetensors.IndexName},
 		"no map":          {index("{}"), snug.ErrCorrupt, "has no weight_map"},
 		"no tensors":      {index(`{"weight_map":{}}`), snug.ErrCorrupt, "names no tensor"},
@@ -223,6 +220,7 @@ func TestDamagedShards(t *testing.T) {
 	}
 	for name, change := range map[string]func(*filestest.Dir){
 		"no metadata":         replace("\"metadata\": {\n    \"total_size\": 32\n  },", ""),
+		"another size":        replace(`"total_size": 32`, `"total_size": 33`), // tied weights counted twice, say
 		"a float":             replace(`"total_size": 32`, `"total_size": 32.0`),
 		"other keys":          replace(`"total_size": 32`, `"total_size": 32, "total_parameters": 8, "by": {"x": null}`),
 		"the single file too": replaceAll(safetensors.FileName),

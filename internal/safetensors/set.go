@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -234,7 +233,6 @@ func openFile(d files.Dir, name string) (File, error) {
 // join checks the files against their index.
 func (s *Set) join(name string, index *Index) error {
 	s.shards = map[string]int{}
-	var bytes int64
 	for i, f := range s.Files {
 		for j := range f.Header.Tensors {
 			t := &f.Header.Tensors[j]
@@ -249,18 +247,11 @@ func (s *Set) join(name string, index *Index) error {
 			}
 			s.shards[t.Name] = i
 		}
-		if bytes > math.MaxInt64-f.Header.end() {
-			return corrupt("the shards of %s have more than 2^63 bytes", name)
-		}
-		bytes += f.Header.end()
 	}
 	for _, tensor := range slices.Sorted(maps.Keys(index.Shards)) {
 		if _, found := s.shards[tensor]; !found {
 			return corrupt("tensor %.100q is not in %s, where %s says it is", tensor, index.Shards[tensor], name)
 		}
-	}
-	if index.TotalSize >= 0 && index.TotalSize != bytes {
-		return corrupt("the tensors have %d bytes, but metadata.total_size of %s is %d", bytes, name, index.TotalSize)
 	}
 	s.Metadata = common(s.Files)
 	return nil

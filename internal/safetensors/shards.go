@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
-	"strconv"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
@@ -35,7 +33,7 @@ func ShardName(i, n int) string { return fmt.Sprintf("model-%05d-of-%05d.safeten
 
 // Index is the file that says which shard has which tensor.
 type Index struct {
-	TotalSize int64             // bytes of all tensors, -1 if the file does not say it
+	TotalSize int64             // bytes of all tensors, which ReadIndex leaves out
 	Shards    map[string]string // the file of each tensor
 }
 
@@ -48,9 +46,6 @@ func ReadIndex(d files.Dir, name string) (*Index, error) {
 		return nil, err
 	}
 	var doc struct {
-		Metadata struct {
-			TotalSize json.Number `json:"total_size"`
-		} `json:"metadata"`
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := (strictjson.Options{Open: true}).Unmarshal(text, &doc); err != nil {
@@ -59,19 +54,7 @@ func ReadIndex(d files.Dir, name string) (*Index, error) {
 	if doc.WeightMap == nil {
 		return nil, corrupt("%s has no weight_map", name)
 	}
-	index := &Index{TotalSize: -1, Shards: doc.WeightMap}
-	if n := doc.Metadata.TotalSize; n != "" {
-		// Old versions of transformers write the number as a float.
-		size, err := strconv.ParseFloat(string(n), 64)
-		if err != nil || size < 0 || size > 1<<62 || size != math.Trunc(size) {
-			return nil, corrupt("%s: metadata.total_size is %.40s, want a number of bytes", name, n)
-		}
-		index.TotalSize = int64(size)
-		if whole, err := n.Int64(); err == nil {
-			index.TotalSize = whole
-		}
-	}
-	return index, nil
+	return &Index{Shards: doc.WeightMap}, nil
 }
 
 // Bytes returns the text of the index, as transformers writes it but for the number of
