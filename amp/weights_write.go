@@ -25,7 +25,8 @@ import (
 // elements, which may not change meanwhile, after the walk. The bytes are those
 // of the reference implementation (github.com/huggingface/safetensors): sorted by
 // type from wide to narrow and then by name, which is what a file needs to be
-// aligned in memory; keys of the metadata are sorted.
+// aligned in memory. Keys of the metadata are sorted, where the reference has any
+// order.
 //
 // Memory: a few times the size of the header, and 256 KiB of pooled memory for
 // elements that are converted or on another device, 512 KiB for elements that are

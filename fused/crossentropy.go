@@ -31,7 +31,8 @@ import (
 // float32 in blocks of at most 1024, the blocks in float64, or as pairs of float32
 // on GPUs. The losses of rows are added in float64, in the order of the rows. A
 // row with a NaN among its logits, or whose largest is infinite, has the loss
-// NaN.
+// NaN. A logit more than 41 below the largest of its row has a probability below 1e-18,
+// and the gradient 0.
 //
 // Vocab and Cols are the shape of w, both at least 1. Chunk is the number of
 // rows whose logits exist at a time; 0 means 128. On the CPU the loss and dx do

@@ -19,7 +19,7 @@ import (
 //
 // Aliasing: out may be gate or up, when no backward pass follows. silu(x) is
 // within 1.2e-7·max(1, |x|) of the true one and its derivative in the backward
-// pass within 2e-7. For bfloat16 silu may be off by 2⁻¹³ of itself and the
+// pass within 2e-7. For bfloat16 silu may be off by 2⁻¹³ of itself or 2e-36, and the
 // derivative by 5e-6 before the result is rounded. silu(−Inf) is −0, the limit.
 // Each worker holds 16 KiB.
 func SwiGLU[V snug.Vector](out, gate, up V) error {

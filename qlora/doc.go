@@ -81,7 +81,8 @@
 //
 // A supported field that the file lacks has PEFT's default: 8 for r and lora_alpha, 0 for
 // lora_dropout, false or nothing for the others. PEFT also loads the following values, which
-// this package refuses with ErrConfig: a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
+// this package refuses with ErrConfig: two keys of rank_pattern or alpha_pattern that match one
+// module and differ, a lora_alpha that is not above 0, a lora_dropout of 1 or below 0,
 // and a value of another type, such as 1 for true.
 //
 // Of adapter_model.safetensors, the tensors of LoRA and DoRA on linear layers are

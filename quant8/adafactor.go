@@ -13,7 +13,8 @@ import (
 )
 
 // Adafactor is the rule of Shazeer and Stern 2018, arXiv:1804.04235, as
-// torch.optim.Adafactor computes it for float32. rms is the root of the mean square, β =
+// torch.optim.Adafactor computes it for float32; where gradients are near 1e14 torch is off
+// by percents, this package is not. rms is the root of the mean square, β =
 // 1 - t^τ at step t, and R and C are the means of every row and column of a matrix. It
 // computes
 //

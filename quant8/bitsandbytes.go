@@ -45,7 +45,8 @@ type BitsAndBytesFormat struct {
 	// bitsandbytes loads both.
 	Nested bool
 	// Shapes has the shapes of parameters by name. state1 and state2 get the shape of
-	// their parameter, or one dimension if Shapes lacks the parameter.
+	// their parameter, or one dimension if Shapes lacks the parameter. bitsandbytes'
+	// CPU library needs the shapes of matrices.
 	Shapes map[string][]int
 }
 

@@ -30,8 +30,8 @@ import (
 //	RMSprop8bit, RMSprop                RMSprop
 //	Adagrad8bit, Adagrad                Adagrad
 //
-// Other rules are errors. bitsandbytes has AdEMAMix, LAMB and LARS too, but stores their
-// states in another layout; it has no Adafactor and no Muon.
+// Other rules are errors. bitsandbytes stores the states of AdEMAMix in another layout, its
+// LAMB and LARS are other rules, and it has no Adafactor and no Muon.
 //
 // bitsandbytes' Adam decays weights as its AdamW does, whereas [Adam] adds the decay to
 // the gradient. The state of an Adam with weight decay is therefore an error.

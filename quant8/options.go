@@ -30,7 +30,8 @@ type Options struct {
 	Keep32 func(name string) bool
 	// NearestCodes stores every value of a state in its nearest 8-bit code. Otherwise a
 	// negative value whose nearest code is the code of 0 takes the code below, so that
-	// states keep their signs, as bitsandbytes' CUDA kernels do.
+	// states keep their signs, as bitsandbytes' CUDA kernels do. Its CPU library does not
+	// search the map: its codes are up to several entries away from the nearest.
 	NearestCodes bool
 	// Map1 is the map of the 8-bit codes of states with signs, and of the state of
 	// RMSprop and Adagrad; Map2 is the map of the other states. They are copied. The
@@ -65,7 +66,7 @@ type Options struct {
 	// decay. bitsandbytes' CPU backend takes the norm of Adam's update without the bias
 	// corrections, so that with the default betas a step of full length is 3.2 times
 	// shorter than here at step 1, 6.5 times at step 10 and 5.6 times at step 30.
-	// bitsandbytes' Lion and AdEMAMix have another limit, or none.
+	// bitsandbytes' Lion, AdEMAMix and Adagrad have another limit, or none.
 	MaxUpdate float32
 	// SumNorms, unless nil, replaces two sums by their totals over all processes, as an
 	// all-reduce does, so that [LAMB], [LARS] and MaxUpdate take shards of a parameter.
@@ -98,7 +99,7 @@ const (
 	// SkipStep leaves the parameter, or with StepRange its range, as it is.
 	SkipStep
 	// SkipElement leaves the elements alone and sets their states to 0, as bitsandbytes'
-	// CUDA kernels do. Norms of updates leave them out. In 4 bits states without signs
+	// CUDA kernel of 8-bit Adam does. Norms of updates leave them out. In 4 bits states without signs
 	// become the smallest value of their block; in 8 bits second moments count as 1.6e-7
 	// of the absmax of their block. In [Adafactor]'s sums over rows and columns, and in
 	// the matrix that [Muon] makes orthogonal, these elements count as 0.
