@@ -2139,7 +2139,7 @@ vectors:
 	WORD $0x6eabe633 // fcmgt v19.4s, v17.4s, v11.4s
 	WORD $0x6e7b1ed3 // bsl v19.16b, v22.16b, v27.16b
 	FMOVQ 0(R3), F21
-	WORD $0x6e2ede73 // fmul v19.4s, v19.4s, v14.4s
+	WORD $0x6e33ddd3 // fmul v19.4s, v14.4s, v19.4s
 	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
 	FMOVQ F19, 0(R0)
 	ADD $16, R0
@@ -2186,7 +2186,7 @@ single:
 	WORD $0x6eabe633 // fcmgt v19.4s, v17.4s, v11.4s
 	WORD $0x6e7b1ed3 // bsl v19.16b, v22.16b, v27.16b
 	FMOVS (R3), F21
-	WORD $0x6e2ede73 // fmul v19.4s, v19.4s, v14.4s
+	WORD $0x6e33ddd3 // fmul v19.4s, v14.4s, v19.4s
 	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
 	FMOVS F19, (R0)
 	ADD $4, R0

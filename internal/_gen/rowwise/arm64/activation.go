@@ -172,7 +172,7 @@ func geluMul(file *File) {
 		z, clamped := l.Load("gate", u), f.V()
 		f.Do(FMAX(z, z, low), FMIN(clamped, z, high))
 		s, _ := of(clamped)
-		f.Do(FMUL(s, s, z), FMUL(s, s, l.Load("up", u)))
+		f.Do(FMUL(s, z, s), FMUL(s, s, l.Load("up", u)))
 		l.Store(s, "dst", u)
 	})
 	f.Return()
