@@ -1,0 +1,99 @@
+package tokenizer
+
+import (
+	"strings"
+
+	"github.com/snug-ml/snug/internal/onig"
+	"github.com/snug-ml/snug/internal/ucd"
+)
+
+// normalizer rewrites a piece of text.
+type normalizer interface {
+	normalize(p *piece) error
+}
+
+type normalizers []normalizer
+
+func (all normalizers) apply(p *piece) error {
+	for _, n := range all {
+		if p.text == "" {
+			return nil // no normalizer makes something of nothing
+		}
+		if err := n.normalize(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type unicodeForm struct{ form ucd.Form }
+
+func (u unicodeForm) normalize(p *piece) error {
+	if text := u.form.String(p.text); text != p.text {
+		p.rewrite(text)
+	}
+	return nil
+}
+
+type lowercase struct{}
+
+func (lowercase) normalize(p *piece) error {
+	p.rewrite(ucd.Lower(p.text))
+	return nil
+}
+
+type strip struct{ left, right bool }
+
+func (s strip) normalize(p *piece) error {
+	space := ucd.MustClass("peer:space")
+	if s.left {
+		rest := strings.TrimLeftFunc(p.text, space.Contains)
+		p.head = max(0, p.head-(len(p.text)-len(rest)))
+		p.text = rest
+	}
+	if s.right {
+		p.text = strings.TrimRightFunc(p.text, space.Contains)
+	}
+	return nil
+}
+
+type prepend struct{ text string }
+
+func (n prepend) normalize(p *piece) error {
+	p.prepend(n.text)
+	return nil
+}
+
+// replace writes content where a text or a pattern matches. It is also a decoder.
+type replace struct {
+	text    string // what is replaced, where pattern is nil
+	pattern *onig.Pattern
+	content string
+}
+
+func (r replace) normalize(p *piece) error {
+	text, err := r.apply(p.text)
+	if err != nil {
+		return err
+	}
+	if text != p.text {
+		p.rewrite(text)
+	}
+	return nil
+}
+
+func (r replace) apply(text string) (string, error) {
+	if r.pattern == nil {
+		return strings.ReplaceAll(text, r.text, r.content), nil
+	}
+	var b strings.Builder
+	last := 0
+	err := r.pattern.Each(text, func(from, to int) error {
+		b.WriteString(text[last:from])
+		b.WriteString(r.content)
+		last = to
+		return nil
+	})
+	b.WriteString(text[last:])
+	return b.String(), err
+}

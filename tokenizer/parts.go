@@ -1,0 +1,444 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug/internal/onig"
+	"github.com/snug-ml/snug/internal/strictjson"
+	"github.com/snug-ml/snug/internal/ucd"
+)
+
+// maxNested is how deep Sequences nest.
+const maxNested = 16
+
+// typeOf returns the type of a part, nothing for null.
+func typeOf(part json.RawMessage) (string, error) {
+	if len(part) == 0 || string(part) == "null" {
+		return "", nil
+	}
+	var kind struct {
+		Type string `json:"type"`
+	}
+	open := strictjson.Options{Open: true, Complete: true, MaxBytes: maxFile}
+	if err := open.Unmarshal(part, &kind); err != nil {
+		return "", damaged("%w", err)
+	}
+	if kind.Type == "" {
+		return "", damaged("an empty type")
+	}
+	return kind.Type, nil
+}
+
+// read decodes a part of a known type.
+func read(part json.RawMessage, into any) error {
+	if err := options.Unmarshal(part, into); err != nil {
+		return damaged("%w", err)
+	}
+	return nil
+}
+
+// sequence decodes the parts of a Sequence, which has them under one key.
+func sequence[T any](part json.RawMessage, key string, depth int, one func(json.RawMessage, int) ([]T, error)) ([]T, error) {
+	if depth == maxNested {
+		return nil, refused("Sequences nested deeper than %d", maxNested)
+	}
+	var parts map[string]json.RawMessage
+	if err := read(part, &parts); err != nil {
+		return nil, err
+	}
+	list, ok := parts[key]
+	if !ok || len(parts) != 2 {
+		return nil, damaged("a Sequence with other keys than type and %s", key)
+	}
+	var inner []json.RawMessage
+	if err := read(list, &inner); err != nil {
+		return nil, err
+	}
+	var all []T
+	for i, p := range inner {
+		some, err := one(p, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("%s[%d]: %w", key, i, err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// simple decodes a part that has a type alone.
+func simple[T any](part json.RawMessage, value T) ([]T, error) {
+	var f struct {
+		Type string `json:"type"`
+	}
+	if err := read(part, &f); err != nil {
+		return nil, err
+	}
+	return []T{value}, nil
+}
+
+// patternFile is a text or a regular expression.
+type patternFile struct {
+	String *string `json:"String,omitempty"`
+	Regex  *string `json:"Regex,omitempty"`
+}
+
+// build returns the text, or the pattern.
+func (f patternFile) build() (string, *onig.Pattern, error) {
+	if (f.String == nil) == (f.Regex == nil) || f.String != nil && *f.String == "" {
+		return "", nil, damaged("a pattern that is not one of a String of some length and a Regex")
+	}
+	if f.String != nil {
+		return *f.String, nil, nil
+	}
+	p, err := onig.Compile(*f.Regex)
+	if err != nil {
+		return "", nil, refused("%w", err)
+	}
+	return "", p, nil
+}
+
+func readReplace(part json.RawMessage) (r replace, err error) {
+	var f struct {
+		Type    string      `json:"type"`
+		Pattern patternFile `json:"pattern"`
+		Content string      `json:"content"`
+	}
+	if err := read(part, &f); err != nil {
+		return r, err
+	}
+	r.content = f.Content
+	r.text, r.pattern, err = f.Pattern.build()
+	return r, err
+}
+
+var forms = map[string]ucd.Form{"NFC": ucd.NFC, "NFD": ucd.NFD, "NFKC": ucd.NFKC, "NFKD": ucd.NFKD}
+
+func readNormalizer(part json.RawMessage, depth int) ([]normalizer, error) {
+	kind, err := typeOf(part)
+	if err != nil || kind == "" {
+		return nil, err
+	}
+	switch kind {
+	case "Sequence":
+		return sequence(part, "normalizers", depth, readNormalizer)
+	case "NFC", "NFD", "NFKC", "NFKD":
+		return simple[normalizer](part, unicodeForm{forms[kind]})
+	case "Lowercase":
+		return simple[normalizer](part, lowercase{})
+	case "Strip":
+		var f struct {
+			Type  string `json:"type"`
+			Left  bool   `json:"strip_left"`
+			Right bool   `json:"strip_right"`
+		}
+		err := read(part, &f)
+		return []normalizer{strip{f.Left, f.Right}}, err
+	case "Prepend":
+		var f struct {
+			Type    string `json:"type"`
+			Prepend string `json:"prepend"`
+		}
+		err := read(part, &f)
+		return []normalizer{prepend{f.Prepend}}, err
+	case "Replace":
+		r, err := readReplace(part)
+		return []normalizer{r}, err
+	}
+	return nil, refused("type %.40q, want NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace or Sequence", kind)
+}
+
+// gpt2 is the pattern of ByteLevel.
+var gpt2 = sync.OnceValues(func() (*onig.Pattern, error) {
+	return onig.Compile(`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`)
+})
+
+// byteLevelFile is ByteLevel in all its places.
+type byteLevelFile struct {
+	Type        string `json:"type"`
+	PrefixSpace bool   `json:"add_prefix_space"`
+	TrimOffsets bool   `json:"trim_offsets"` // there are no offsets here
+	UseRegex    *bool  `json:"use_regex,omitempty"`
+}
+
+func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
+	kind, err := typeOf(part)
+	if err != nil || kind == "" {
+		return nil, err
+	}
+	switch kind {
+	case "Sequence":
+		return sequence(part, "pretokenizers", depth, readPreTokenizer)
+	case "ByteLevel":
+		var f byteLevelFile
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		b := byteLevel{addSpace: f.PrefixSpace}
+		if f.UseRegex == nil || *f.UseRegex {
+			b.pattern, err = gpt2()
+		}
+		return []preTokenizer{b}, err
+	case "Split":
+		return readSplit(part)
+	case "Digits":
+		var f struct {
+			Type       string `json:"type"`
+			Individual bool   `json:"individual_digits"`
+		}
+		s := splitter{find: findRunes(ucd.MustClass("peer:numeric")), behavior: contiguous}
+		err := read(part, &f)
+		if f.Individual {
+			s.behavior = isolated
+		}
+		return []preTokenizer{s}, err
+	case "Metaspace":
+		m, err := readMetaspace(part)
+		return []preTokenizer{m}, err
+	case "Whitespace":
+		return simple[preTokenizer](part, splitter{find: findWords, behavior: removed, invert: true})
+	case "WhitespaceSplit":
+		return simple[preTokenizer](part, splitter{find: findRunes(ucd.MustClass("peer:space")), behavior: removed})
+	case "Punctuation":
+		var f struct {
+			Type     string   `json:"type"`
+			Behavior behavior `json:"behavior,omitempty"`
+		}
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		if f.Behavior == "" {
+			f.Behavior = isolated
+		}
+		if err := f.Behavior.check(); err != nil {
+			return nil, refused("%w", err)
+		}
+		return []preTokenizer{splitter{find: findRunes(ucd.MustClass("peer:punct")), behavior: f.Behavior}}, nil
+	}
+	return nil, refused("type %.40q, want ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit, Punctuation or Sequence", kind)
+}
+
+func readSplit(part json.RawMessage) ([]preTokenizer, error) {
+	var f struct {
+		Type     string      `json:"type"`
+		Pattern  patternFile `json:"pattern"`
+		Behavior behavior    `json:"behavior"`
+		Invert   bool        `json:"invert"`
+	}
+	if err := read(part, &f); err != nil {
+		return nil, err
+	}
+	if err := f.Behavior.check(); err != nil {
+		return nil, refused("%w", err)
+	}
+	text, pattern, err := f.Pattern.build()
+	if err != nil {
+		return nil, err
+	}
+	find := findText(text)
+	if pattern != nil {
+		find = pattern.Each
+	}
+	return []preTokenizer{splitter{find, f.Behavior, f.Invert}}, nil
+}
+
+func readMetaspace(part json.RawMessage) (m metaspace, err error) {
+	var f struct {
+		Type        string  `json:"type"`
+		Replacement string  `json:"replacement"`
+		PrefixSpace *bool   `json:"add_prefix_space,omitempty"`
+		Prepend     string  `json:"prepend_scheme,omitempty"`
+		Split       *bool   `json:"split,omitempty"`
+		StrRep      *string `json:"str_rep,omitempty"` // of older files, and without effect
+	}
+	if err := read(part, &f); err != nil {
+		return m, err
+	}
+	if f.Prepend == "" {
+		f.Prepend = "always"
+	}
+	m = metaspace{sign: f.Replacement, prepend: f.Prepend, cut: f.Split == nil || *f.Split}
+	switch {
+	case utf8.RuneCountInString(m.sign) != 1:
+		return m, damaged("replacement %.40q, want one character", m.sign)
+	case m.prepend != "always" && m.prepend != "first" && m.prepend != "never":
+		return m, refused("prepend_scheme %.40q, want always, first or never", m.prepend)
+	case f.PrefixSpace != nil && !*f.PrefixSpace && m.prepend != "never":
+		return m, damaged("add_prefix_space false with prepend_scheme %s", m.prepend)
+	}
+	return m, nil
+}
+
+// pairFile is a token and its id.
+type pairFile struct {
+	id int32
+}
+
+func (p *pairFile) UnmarshalJSON(text []byte) error {
+	var list []json.RawMessage
+	var token string
+	var id uint32
+	if json.Unmarshal(text, &list) != nil || len(list) != 2 || json.Unmarshal(list[0], &token) != nil ||
+		json.Unmarshal(list[1], &id) != nil || id > math.MaxInt32 {
+		return fmt.Errorf("%.100q, want a token and its id", text)
+	}
+	p.id = int32(id)
+	return nil
+}
+
+func readPostProcessor(part json.RawMessage, depth int) ([]postProcessor, error) {
+	kind, err := typeOf(part)
+	if err != nil || kind == "" {
+		return nil, err
+	}
+	switch kind {
+	case "Sequence":
+		return sequence(part, "processors", depth, readPostProcessor)
+	case "ByteLevel": // it changes offsets alone
+		return nil, read(part, new(byteLevelFile))
+	case "BertProcessing", "RobertaProcessing":
+		var f struct {
+			Type        string   `json:"type"`
+			Sep         pairFile `json:"sep"`
+			Cls         pairFile `json:"cls"`
+			TrimOffsets *bool    `json:"trim_offsets,omitempty"`
+			PrefixSpace *bool    `json:"add_prefix_space,omitempty"`
+		}
+		err := read(part, &f)
+		return []postProcessor{template{{ids: []int32{f.Cls.id}}, {text: true}, {ids: []int32{f.Sep.id}}}}, err
+	case "TemplateProcessing":
+		t, err := readTemplate(part)
+		return []postProcessor{t}, err
+	}
+	return nil, refused("type %.40q, want TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing or Sequence", kind)
+}
+
+// templateFile is a part of a template.
+type templateFile struct {
+	Sequence *templateItem `json:"Sequence,omitempty"`
+	Special  *templateItem `json:"SpecialToken,omitempty"`
+}
+
+type templateItem struct {
+	ID     string `json:"id"`
+	TypeID uint32 `json:"type_id"`
+}
+
+func readTemplate(part json.RawMessage) (template, error) {
+	var f struct {
+		Type    string         `json:"type"`
+		Single  []templateFile `json:"single"`
+		Pair    []templateFile `json:"pair"` // of two texts, which Encode does not take
+		Special map[string]struct {
+			ID     string   `json:"id"`
+			IDs    []uint32 `json:"ids"`
+			Tokens []string `json:"tokens"`
+		} `json:"special_tokens"`
+	}
+	if err := read(part, &f); err != nil {
+		return nil, err
+	}
+	var t template
+	for i, p := range f.Single {
+		switch {
+		case (p.Sequence == nil) == (p.Special == nil):
+			return nil, damaged("single[%d] is not one of a Sequence and a SpecialToken", i)
+		case p.Sequence != nil && p.Sequence.ID != "A":
+			return nil, damaged("single[%d] is sequence %.40q, want A", i, p.Sequence.ID)
+		case p.Sequence != nil:
+			t = append(t, templatePart{text: true})
+			continue
+		}
+		special, ok := f.Special[p.Special.ID]
+		if !ok {
+			return nil, damaged("single[%d] is %.40q, which special_tokens lacks", i, p.Special.ID)
+		}
+		var item templatePart
+		for _, id := range special.IDs {
+			if id > math.MaxInt32 {
+				return nil, damaged("id %d of %.40q, want %d at most", id, p.Special.ID, math.MaxInt32)
+			}
+			item.ids = append(item.ids, int32(id))
+		}
+		t = append(t, item)
+	}
+	return t, nil
+}
+
+// readDecoder reads the decoders and says which ones get the text as one token.
+func readDecoder(part json.RawMessage) ([]decoder, error) {
+	all, err := readDecoders(part, 0)
+	fused := false
+	for i, d := range all {
+		switch x := d.(type) {
+		case fuse, byteDecoder:
+			fused = true
+			continue
+		case stripDecoder:
+			x.fused = fused
+			all[i] = x
+			continue
+		case replaceDecoder:
+			if x.pattern == nil && utf8.RuneCountInString(x.text) == 1 {
+				continue
+			}
+		}
+		if fused {
+			all[i] = whole{d}
+		}
+	}
+	return all, err
+}
+
+func readDecoders(part json.RawMessage, depth int) ([]decoder, error) {
+	kind, err := typeOf(part)
+	if err != nil || kind == "" {
+		return nil, err
+	}
+	switch kind {
+	case "Sequence":
+		return sequence(part, "decoders", depth, readDecoders)
+	case "ByteLevel":
+		return []decoder{byteDecoder{}}, read(part, new(byteLevelFile))
+	case "ByteFallback":
+		return simple[decoder](part, byteFallback{})
+	case "Fuse":
+		return simple[decoder](part, fuse{})
+	case "Metaspace":
+		m, err := readMetaspace(part)
+		return []decoder{m}, err
+	case "Replace":
+		r, err := readReplace(part)
+		return []decoder{replaceDecoder{r}}, err
+	case "Strip":
+		var f struct {
+			Type    string `json:"type"`
+			Content string `json:"content"`
+			Start   uint32 `json:"start"`
+			Stop    uint32 `json:"stop"`
+		}
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		if utf8.RuneCountInString(f.Content) != 1 {
+			return nil, damaged("content %.40q, want one character", f.Content)
+		}
+		return []decoder{stripDecoder{char: f.Content, start: int(min(f.Start, maxText)), stop: int(min(f.Stop, maxText))}}, nil
+	case "BPEDecoder":
+		var f struct {
+			Type   string `json:"type"`
+			Suffix string `json:"suffix"`
+		}
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		if f.Suffix == "" {
+			return nil, refused("an empty suffix")
+		}
+		return []decoder{suffixDecoder{f.Suffix}}, nil
+	}
+	return nil, refused("type %.40q, want ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder or Sequence", kind)
+}

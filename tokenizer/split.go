@@ -1,0 +1,242 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug/internal/onig"
+	"github.com/snug-ml/snug/internal/ucd"
+)
+
+// preTokenizer cuts a piece of text into smaller ones.
+type preTokenizer interface {
+	split(p piece, emit func(piece) error) error
+}
+
+// chain returns the function that sends a piece through all pre-tokenizers to emit. It
+// drops empty pieces, as every stage does.
+func chain(all []preTokenizer, emit func(piece) error) func(piece) error {
+	next := emit
+	for i := len(all) - 1; i >= 0; i-- {
+		then := next
+		filled := func(p piece) error {
+			if p.text == "" {
+				return nil
+			}
+			return then(p)
+		}
+		next = func(p piece) error { return all[i].split(p, filled) }
+	}
+	return next
+}
+
+// behavior is what becomes of a match, the delimiter, by its name in the file.
+type behavior string
+
+const (
+	removed            behavior = "Removed"
+	isolated           behavior = "Isolated"
+	mergedWithPrevious behavior = "MergedWithPrevious"
+	mergedWithNext     behavior = "MergedWithNext"
+	contiguous         behavior = "Contiguous"
+)
+
+func (b behavior) check() error {
+	switch b {
+	case removed, isolated, mergedWithPrevious, mergedWithNext, contiguous:
+		return nil
+	}
+	return fmt.Errorf("behavior %q, want Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", string(b))
+}
+
+// finder calls f with the places that a pre-tokenizer matches.
+type finder func(text string, f func(from, to int) error) error
+
+// splitter cuts at what find finds.
+type splitter struct {
+	find     finder
+	behavior behavior
+	invert   bool
+}
+
+func (s splitter) split(p piece, emit func(piece) error) error {
+	c := cutter{piece: p, emit: emit, behavior: s.behavior}
+	last := 0
+	err := s.find(p.text, func(from, to int) error {
+		if last != from {
+			if err := c.part(last, from, s.invert); err != nil {
+				return err
+			}
+		}
+		last = to
+		return c.part(from, to, !s.invert)
+	})
+	if err != nil {
+		return err
+	}
+	if last != len(p.text) {
+		if err := c.part(last, len(p.text), s.invert); err != nil {
+			return err
+		}
+	}
+	return c.flush()
+}
+
+// cutter joins matches and the text between them by a behavior. It holds back one part,
+// which the next one may join.
+type cutter struct {
+	piece    piece
+	emit     func(piece) error
+	behavior behavior
+
+	held, match bool // whether a part is held back, and whether the last part is a match
+	from, to    int  // of what is held back
+}
+
+// part takes the next part of the text, which is a match or not.
+func (c *cutter) part(from, to int, match bool) error {
+	joins := false
+	switch c.behavior {
+	case removed:
+		if match {
+			return nil
+		}
+		return c.emit(c.piece.cut(from, to))
+	case isolated:
+		return c.emit(c.piece.cut(from, to))
+	case contiguous:
+		joins = match == c.match
+	case mergedWithPrevious:
+		joins = match && !c.match
+	case mergedWithNext:
+		joins = c.match && !match
+	}
+	c.match = match
+	if joins && c.held {
+		c.to = to
+		return nil
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.held, c.from, c.to = true, from, to
+	return nil
+}
+
+func (c *cutter) flush() error {
+	if !c.held {
+		return nil
+	}
+	c.held = false
+	return c.emit(c.piece.cut(c.from, c.to))
+}
+
+// findText finds a text.
+func findText(what string) finder {
+	return func(text string, f func(from, to int) error) error {
+		for at := 0; ; at += len(what) {
+			i := strings.Index(text[at:], what)
+			if i < 0 {
+				return nil
+			}
+			at += i
+			if err := f(at, at+len(what)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// findRunes finds every single character of a set.
+func findRunes(set *ucd.Set) finder {
+	return func(text string, f func(from, to int) error) error {
+		for i, r := range text {
+			if set.Contains(r) {
+				if err := f(i, i+utf8.RuneLen(r)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+}
+
+// findWords finds words and rows of other signs: \w+|[^\w\s]+.
+func findWords(text string, f func(from, to int) error) error {
+	word, space := ucd.MustClass("peer:word"), ucd.MustClass("peer:space")
+	const none, inWord, inSigns = 0, 1, 2
+	state, from := none, 0
+	for i, r := range text {
+		now := inSigns
+		switch {
+		case word.Contains(r):
+			now = inWord
+		case space.Contains(r):
+			now = none
+		}
+		if now != state {
+			if state != none {
+				if err := f(from, i); err != nil {
+					return err
+				}
+			}
+			state, from = now, i
+		}
+	}
+	if state != none {
+		return f(from, len(text))
+	}
+	return nil
+}
+
+// metaspace writes a sign for spaces and may cut before it. It is also a decoder.
+type metaspace struct {
+	sign    string
+	prepend string // always, first or never
+	cut     bool
+}
+
+func (m metaspace) split(p piece, emit func(piece) error) error {
+	if strings.Contains(p.text, " ") {
+		head := p.head
+		p.text = strings.ReplaceAll(p.text, " ", m.sign)
+		if head > 0 {
+			p.head = firstSize(p.text)
+		}
+	}
+	if !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
+		p.prepend(m.sign)
+	}
+	if !m.cut {
+		return emit(p)
+	}
+	return splitter{find: findText(m.sign), behavior: mergedWithNext}.split(p, emit)
+}
+
+// byteLevel makes bytes of the text, and may cut by GPT-2's pattern before.
+type byteLevel struct {
+	addSpace bool
+	pattern  *onig.Pattern // nil for no cuts
+	last     bool          // whether the model comes next, which spells bytes itself
+}
+
+func (b byteLevel) split(p piece, emit func(piece) error) error {
+	if b.addSpace && !strings.HasPrefix(p.text, " ") {
+		p.prepend(" ")
+	}
+	bytes := func(p piece) error {
+		if b.last {
+			p.raw = true
+			return emit(p)
+		}
+		head := p.head
+		p.text = spell(p.text)
+		p.head = min(head, 1) * firstSize(p.text)
+		return emit(p)
+	}
+	if b.pattern == nil {
+		return bytes(p)
+	}
+	return splitter{find: b.pattern.Each, behavior: isolated}.split(p, bytes)
+}
