@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	cacheSlots = 1 << 15
+	cacheSlots = 1 << 16
 	maxCached  = 64 // bytes of a word
 )
 

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -9,24 +10,25 @@ import (
 	"github.com/snug-ml/snug/internal/ucd"
 )
 
-// preTokenizer cuts a piece of text into smaller ones.
+// preTokenizer cuts pieces of text into smaller ones.
 type preTokenizer interface {
-	split(p piece, emit func(piece) error) error
+	// to returns the function that cuts a piece and sends the parts to emit. Parts may be
+	// empty.
+	to(emit func(piece) error) func(piece) error
 }
 
 // chain returns the function that sends a piece through all pre-tokenizers to emit. It
 // drops empty pieces, as every stage does.
 func chain(all []preTokenizer, emit func(piece) error) func(piece) error {
 	next := emit
-	for i := len(all) - 1; i >= 0; i-- {
+	for _, p := range slices.Backward(all) {
 		then := next
-		filled := func(p piece) error {
+		next = p.to(func(p piece) error {
 			if p.text == "" {
 				return nil
 			}
 			return then(p)
-		}
-		next = func(p piece) error { return all[i].split(p, filled) }
+		})
 	}
 	return next
 }
@@ -58,6 +60,10 @@ type splitter struct {
 	find     finder
 	behavior behavior
 	invert   bool
+}
+
+func (s splitter) to(emit func(piece) error) func(piece) error {
+	return func(p piece) error { return s.split(p, emit) }
 }
 
 func (s splitter) split(p piece, emit func(piece) error) error {
@@ -197,21 +203,20 @@ type metaspace struct {
 	cut     bool
 }
 
-func (m metaspace) split(p piece, emit func(piece) error) error {
-	if strings.Contains(p.text, " ") {
-		head := p.head
-		p.text = strings.ReplaceAll(p.text, " ", m.sign)
-		if head > 0 {
-			p.head = firstSize(p.text)
+func (m metaspace) to(emit func(piece) error) func(piece) error {
+	cut := emit
+	if m.cut {
+		cut = splitter{find: findText(m.sign), behavior: mergedWithNext}.to(emit)
+	}
+	return func(p piece) error {
+		if strings.Contains(p.text, " ") {
+			p.rewrite(strings.ReplaceAll(p.text, " ", m.sign))
 		}
+		if !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
+			p.prepend(m.sign)
+		}
+		return cut(p)
 	}
-	if !strings.HasPrefix(p.text, m.sign) && (m.prepend == "always" || m.prepend == "first" && p.head > 0) {
-		p.prepend(m.sign)
-	}
-	if !m.cut {
-		return emit(p)
-	}
-	return splitter{find: findText(m.sign), behavior: mergedWithNext}.split(p, emit)
 }
 
 // byteLevel makes bytes of the text, and may cut by GPT-2's pattern before.
@@ -221,22 +226,22 @@ type byteLevel struct {
 	last     bool          // whether the model comes next, which spells bytes itself
 }
 
-func (b byteLevel) split(p piece, emit func(piece) error) error {
-	if b.addSpace && !strings.HasPrefix(p.text, " ") {
-		p.prepend(" ")
-	}
-	bytes := func(p piece) error {
+func (b byteLevel) to(emit func(piece) error) func(piece) error {
+	cut := func(p piece) error {
 		if b.last {
 			p.raw = true
-			return emit(p)
+		} else {
+			p.rewrite(spell(p.text))
 		}
-		head := p.head
-		p.text = spell(p.text)
-		p.head = min(head, 1) * firstSize(p.text)
 		return emit(p)
 	}
-	if b.pattern == nil {
-		return bytes(p)
+	if b.pattern != nil {
+		cut = splitter{find: b.pattern.Each, behavior: isolated}.to(cut)
 	}
-	return splitter{find: b.pattern.Each, behavior: isolated}.split(p, bytes)
+	return func(p piece) error {
+		if b.addSpace && !strings.HasPrefix(p.text, " ") {
+			p.prepend(" ")
+		}
+		return cut(p)
+	}
 }
