@@ -75,6 +75,9 @@ const (
 // [snug.ErrConfig] where it asks for what this package does not have, or are those of the
 // file system.
 func Open(path string) (*Tokenizer, error) {
+	if path == "" {
+		return nil, fmt.Errorf("tokenizer: an empty path: %w", snug.ErrConfig)
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)

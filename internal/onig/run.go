@@ -9,7 +9,7 @@ import (
 
 // The steps that a search may take: patterns that would take quadratic time are stopped.
 const (
-	stepsPerByte = 1000
+	stepsPerByte = 200
 	stepsMore    = 1 << 20
 )
 
