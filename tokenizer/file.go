@@ -143,6 +143,11 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if t.split, err = readPreTokenizer(f.PreTokenizer, 0); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
+	for _, bound := range []error{growth("normalizer", t.normalizer), growth("pre_tokenizer", t.split)} {
+		if bound != nil {
+			return nil, bound
+		}
+	}
 	if n := len(t.split); n > 0 {
 		if b, ok := t.split[n-1].(byteLevel); ok {
 			b.last = true
@@ -157,6 +162,9 @@ func (f *file) build() (t *Tokenizer, err error) {
 	}
 	if t.decode, err = readDecoder(f.Decoder); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	if err := growth("decoder", t.decode); err != nil {
+		return nil, err
 	}
 	t.noDecoder = len(t.decode) == 0
 	if err := f.add(t); err != nil {

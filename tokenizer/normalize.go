@@ -82,6 +82,14 @@ func (r replace) normalize(p *piece) error {
 	return nil
 }
 
+// growth returns how many times as long r may make a text.
+func (r replace) growth() int {
+	if r.pattern != nil {
+		return 1 + min(len(r.content), maxGrowth) // matches may be empty
+	}
+	return max(1, min((len(r.content)+len(r.text)-1)/len(r.text), maxGrowth+1))
+}
+
 func (r replace) apply(text string) (string, error) {
 	if r.pattern == nil {
 		return strings.ReplaceAll(text, r.text, r.content), nil

@@ -69,6 +69,40 @@ func sequence[T any](part json.RawMessage, key string, depth int, one func(json.
 	return all, nil
 }
 
+// The parts of a section, and how many times as long they may make a text.
+const (
+	maxParts  = 64
+	maxGrowth = 1 << 12
+)
+
+// growth refuses sections that would make long text of a short one.
+func growth[T any](section string, parts []T) error {
+	if len(parts) > maxParts {
+		return refused("%s: %d parts, want %d at most", section, len(parts), maxParts)
+	}
+	times := 1
+	for _, part := range parts {
+		factor, p := 1, any(part)
+		if w, ok := p.(whole); ok {
+			p = w.decoder
+		}
+		switch p := p.(type) {
+		case replace:
+			factor = p.growth()
+		case replaceDecoder:
+			factor = p.growth()
+		case metaspace:
+			factor = len(p.sign)
+		case byteLevel:
+			factor = 2 // for bytes that take two
+		}
+		if times *= factor; times > maxGrowth {
+			return refused("%s: parts that make the text more than %d times as long", section, maxGrowth)
+		}
+	}
+	return nil
+}
+
 // simple decodes a part that has a type alone.
 func simple[T any](part json.RawMessage, value T) ([]T, error) {
 	var f struct {
@@ -142,8 +176,13 @@ func readNormalizer(part json.RawMessage, depth int) ([]normalizer, error) {
 			Type    string `json:"type"`
 			Prepend string `json:"prepend"`
 		}
-		err := read(part, &f)
-		return []normalizer{prepend{f.Prepend}}, err
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		if len(f.Prepend) > maxAdded {
+			return nil, refused("prepend of %d bytes, want %d at most", len(f.Prepend), maxAdded)
+		}
+		return []normalizer{prepend{f.Prepend}}, nil
 	case "Replace":
 		r, err := readReplace(part)
 		return []normalizer{r}, err
@@ -365,80 +404,14 @@ func readTemplate(part json.RawMessage) (template, error) {
 		}
 		t = append(t, item)
 	}
+	texts := 0
+	for _, item := range t {
+		if item.text {
+			texts++
+		}
+	}
+	if texts != 1 {
+		return nil, refused("single has %d places for the text, want 1", texts)
+	}
 	return t, nil
-}
-
-// readDecoder reads the decoders and says which ones get the text as one token.
-func readDecoder(part json.RawMessage) ([]decoder, error) {
-	all, err := readDecoders(part, 0)
-	fused := false
-	for i, d := range all {
-		switch x := d.(type) {
-		case fuse, byteDecoder:
-			fused = true
-			continue
-		case stripDecoder:
-			x.fused = fused
-			all[i] = x
-			continue
-		case replaceDecoder:
-			if x.pattern == nil && utf8.RuneCountInString(x.text) == 1 {
-				continue
-			}
-		}
-		if fused {
-			all[i] = whole{d}
-		}
-	}
-	return all, err
-}
-
-func readDecoders(part json.RawMessage, depth int) ([]decoder, error) {
-	kind, err := typeOf(part)
-	if err != nil || kind == "" {
-		return nil, err
-	}
-	switch kind {
-	case "Sequence":
-		return sequence(part, "decoders", depth, readDecoders)
-	case "ByteLevel":
-		return []decoder{byteDecoder{}}, read(part, new(byteLevelFile))
-	case "ByteFallback":
-		return simple[decoder](part, byteFallback{})
-	case "Fuse":
-		return simple[decoder](part, fuse{})
-	case "Metaspace":
-		m, err := readMetaspace(part)
-		return []decoder{m}, err
-	case "Replace":
-		r, err := readReplace(part)
-		return []decoder{replaceDecoder{r}}, err
-	case "Strip":
-		var f struct {
-			Type    string `json:"type"`
-			Content string `json:"content"`
-			Start   uint32 `json:"start"`
-			Stop    uint32 `json:"stop"`
-		}
-		if err := read(part, &f); err != nil {
-			return nil, err
-		}
-		if utf8.RuneCountInString(f.Content) != 1 {
-			return nil, damaged("content %.40q, want one character", f.Content)
-		}
-		return []decoder{stripDecoder{char: f.Content, start: int(min(f.Start, maxText)), stop: int(min(f.Stop, maxText))}}, nil
-	case "BPEDecoder":
-		var f struct {
-			Type   string `json:"type"`
-			Suffix string `json:"suffix"`
-		}
-		if err := read(part, &f); err != nil {
-			return nil, err
-		}
-		if f.Suffix == "" {
-			return nil, refused("an empty suffix")
-		}
-		return []decoder{suffixDecoder{f.Suffix}}, nil
-	}
-	return nil, refused("type %.40q, want ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder or Sequence", kind)
 }

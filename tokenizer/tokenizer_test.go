@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,10 +137,15 @@ func TestRefused(t *testing.T) {
 		"post-processor":    {part("post_processor", "type", "Chat"), snug.ErrConfig, "Chat"},
 		"template":          {part("post_processor", "type", "TemplateProcessing", "single", []any{map[string]any{"SpecialToken": map[string]any{"id": "<x>", "type_id": 0}}}, "pair", []any{}, "special_tokens", map[string]any{}), snug.ErrCorrupt, `"<x>"`},
 		"decoder":           {part("decoder", "type", "CTC"), snug.ErrConfig, "CTC"},
+		"template of none":  {part("post_processor", "type", "TemplateProcessing", "single", []any{}, "pair", []any{}, "special_tokens", map[string]any{}), snug.ErrConfig, "0 places"},
+		"long prepend":      {part("normalizer", "type", "Prepend", "prepend", strings.Repeat("x", 2000)), snug.ErrConfig, "2000 bytes"},
+		"growing text":      {part("normalizer", "type", "Sequence", "normalizers", slices.Repeat([]any{map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}, "content": "aa"}}, 20)), snug.ErrConfig, "times as long"},
+		"growing bytes":     {part("pre_tokenizer", "type", "Sequence", "pretokenizers", slices.Repeat([]any{map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}}, 20)), snug.ErrConfig, "times as long"},
+		"many parts":        {part("decoder", "type", "Sequence", "decoders", slices.Repeat([]any{map[string]any{"type": "Fuse"}}, 100)), snug.ErrConfig, "100 parts"},
 		"strip":             {part("decoder", "type", "Strip", "content", "", "start", 0, "stop", 0), snug.ErrCorrupt, "content"},
 		"truncation":        {part("truncation", "max_length", 5, "strategy", "OnlySecond", "stride", 0), snug.ErrConfig, "OnlySecond"},
 		"padding":           {part("padding", "strategy", "Long", "direction", "Right", "pad_id", 0, "pad_type_id", 0, "pad_token", ""), snug.ErrConfig, "Long"},
-		"much padding":      {part("padding", "strategy", map[string]any{"Fixed": 1 << 31}, "direction", "Right", "pad_id", 0, "pad_type_id", 0, "pad_token", ""), snug.ErrConfig, "2147483647"},
+		"much padding":      {part("padding", "strategy", map[string]any{"Fixed": uint32(1 << 31)}, "direction", "Right", "pad_id", 0, "pad_type_id", 0, "pad_token", ""), snug.ErrConfig, "2147483647"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := base()

@@ -33,7 +33,7 @@ const (
 type machine struct {
 	*Pattern
 	text  string
-	steps int
+	steps int64
 	ways  []way
 }
 
@@ -44,7 +44,7 @@ var machines = sync.Pool{New: func() any { return new(machine) }}
 // The error is f's, or says that the pattern takes too long for the text.
 func (p *Pattern) Each(text string, f func(from, to int) error) error {
 	m := machines.Get().(*machine)
-	*m = machine{Pattern: p, text: text, steps: stepsPerByte*len(text) + stepsMore, ways: m.ways[:0]}
+	*m = machine{Pattern: p, text: text, steps: stepsPerByte*int64(len(text)) + stepsMore, ways: m.ways[:0]}
 	defer func() {
 		m.text, m.Pattern = "", nil
 		machines.Put(m)
@@ -53,7 +53,7 @@ func (p *Pattern) Each(text string, f func(from, to int) error) error {
 	for at := 0; at <= len(text); {
 		end, ok := m.run(0, at)
 		if m.steps < 0 {
-			return fmt.Errorf("pattern %.200q takes more than %d steps on a text of %d bytes", p.source, stepsPerByte*len(text)+stepsMore, len(text))
+			return fmt.Errorf("pattern %.200q takes more than %d steps on a text of %d bytes", p.source, stepsPerByte*int64(len(text))+stepsMore, len(text))
 		}
 		if !ok || end == at && end == last {
 			_, size := utf8.DecodeRuneInString(text[at:])
@@ -151,7 +151,7 @@ func (m *machine) loop(i *inst, pc, pos int) (end int, ok bool) {
 			least = pos
 		}
 	}
-	m.steps -= (pos - start) / 8
+	m.steps -= int64(pos-start) / 8
 	if n < i.min {
 		return 0, false
 	}
