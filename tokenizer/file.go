@@ -78,16 +78,20 @@ type mergeFile struct {
 
 func (m *mergeFile) UnmarshalJSON(text []byte) error {
 	if text[0] == '[' {
-		var pair []string
-		if err := json.Unmarshal(text, &pair); err != nil || len(pair) != 2 {
-			return fmt.Errorf("%.100q, want a pair of tokens", text)
+		pair, ok := plainPair(text)
+		if !ok {
+			if err := json.Unmarshal(text, &pair); err != nil || len(pair) != 2 {
+				return fmt.Errorf("%.100q, want a pair of tokens", text)
+			}
 		}
 		*m = mergeFile{a: pair[0], b: pair[1]}
 		return nil
 	}
-	var line string
-	if err := json.Unmarshal(text, &line); err != nil {
-		return fmt.Errorf("%.100q, want a pair of tokens", text)
+	line, ok := plainString(text)
+	if !ok {
+		if err := json.Unmarshal(text, &line); err != nil {
+			return fmt.Errorf("%.100q, want a pair of tokens", text)
+		}
 	}
 	a, b, ok := strings.Cut(line, " ")
 	comment := strings.HasPrefix(line, "#version")
@@ -98,17 +102,40 @@ func (m *mergeFile) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// plainString returns a JSON string that has no escapes.
+func plainString(text []byte) (string, bool) {
+	n := len(text)
+	if n < 2 || text[0] != '"' || text[n-1] != '"' || bytes.IndexByte(text, '\\') >= 0 {
+		return "", false
+	}
+	return string(text[1 : n-1]), true
+}
+
+// plainPair returns the elements of ["a","b"] where they have no escapes and no quotes.
+func plainPair(text []byte) ([]string, bool) {
+	inner := bytes.TrimSpace(text[1 : len(text)-1])
+	end := bytes.IndexByte(inner[min(1, len(inner)):], '"') + 2
+	if end < 2 || end > len(inner) {
+		return nil, false
+	}
+	a, okA := plainString(inner[:end])
+	rest, okComma := bytes.CutPrefix(bytes.TrimSpace(inner[end:]), []byte(","))
+	rest = bytes.TrimSpace(rest)
+	b, okB := plainString(rest)
+	return []string{a, b}, okA && okB && okComma && bytes.Count(rest, []byte(`"`)) == 2
+}
+
 // Parse reads the text of a tokenizer.json, as [Open] does. There is no [Config].
 func Parse(data []byte) (*Tokenizer, error) {
-	// The model's type comes first: errors about keys of other models would mislead.
-	var kind struct {
-		Model struct{ Type any }
-	}
-	if err := json.Unmarshal(data, &kind); err == nil && kind.Model.Type != nil && kind.Model.Type != "BPE" {
-		return nil, fmt.Errorf("tokenizer: tokenizer.json: model: type %.40q, want BPE: %w", fmt.Sprint(kind.Model.Type), snug.ErrConfig)
-	}
 	var f file
 	if err := options.Unmarshal(data, &f); err != nil {
+		// Another model has other keys: its type says more than the first of them.
+		var kind struct {
+			Model struct{ Type any }
+		}
+		if json.Unmarshal(data, &kind) == nil && kind.Model.Type != nil && kind.Model.Type != "BPE" {
+			return nil, fmt.Errorf("tokenizer: tokenizer.json: %w", otherModel(kind.Model.Type))
+		}
 		return nil, fmt.Errorf("tokenizer: tokenizer.json: %w: %w", err, snug.ErrCorrupt)
 	}
 	t, err := f.build()
@@ -116,6 +143,10 @@ func Parse(data []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: tokenizer.json: %w", err)
 	}
 	return t, nil
+}
+
+func otherModel(kind any) error {
+	return refused("model: type %.40q, want BPE", fmt.Sprint(kind))
 }
 
 // refused is an error about something that this package does not have.
@@ -131,6 +162,9 @@ func damaged(format string, args ...any) error {
 func (f *file) build() (t *Tokenizer, err error) {
 	if f.Version != "" && f.Version != "1.0" {
 		return nil, refused("version %.40q, want 1.0", f.Version)
+	}
+	if f.Model.Type != "" && f.Model.Type != "BPE" {
+		return nil, otherModel(f.Model.Type)
 	}
 	t = &Tokenizer{ids: map[string]int32{}}
 	t.added.special = map[string]bool{}
