@@ -103,11 +103,11 @@ const small = `{"version":"1.0","truncation":null,"padding":null,"added_tokens":
 	`"pretokenizers":[{"type":"Split","pattern":{"Regex":"(?i:'s)|[^\\s\\p{L}]+|\\p{L}+|\\s+(?!\\S)|\\s"},"behavior":"MergedWithNext","invert":false},` +
 	`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}]},"post_processor":{"type":"BertProcessing","sep":["</s>",6],"cls":["a",0]},` +
 	`"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":2}]},` +
-	`"model":{"type":"BPE","dropout":null,"unk_token":"a","fuse_unk":true,"byte_fallback":true,"ignore_merges":true,"vocab":{"a":0,"b":1,"ab":2,"<0x41>":3,"Ġ":4,"Ġa":5},"merges":["a b",["Ġ","a"]]}}`
+	`"model":{"type":"BPE","dropout":null,"unk_token":"a","fuse_unk":true,"byte_fallback":true,"ignore_merges":true,"vocab":{"a":0,"b":1,"ab":2,"<0x41>":3,"Ġ":4,"Ġa":5},"merges":["a b","Ġ a"]}}`
 
 // damaged uses a tokenizer whose file has changed bytes: whatever opens must not panic.
 func damaged(t *rapid.T) {
-	data := []byte(strings.Replace(small, `["Ġ","a"]`, `"Ġ a"`, 1))
+	data := []byte(small)
 	for range rapid.IntRange(0, 4).Draw(t, "changes") {
 		at := rapid.IntRange(0, len(data)-1).Draw(t, "at")
 		switch rapid.IntRange(0, 3).Draw(t, "how") {
@@ -143,7 +143,11 @@ func damaged(t *rapid.T) {
 	}
 }
 
-func TestDamaged(t *testing.T) { rapid.Check(t, damaged) }
+func TestDamaged(t *testing.T) {
+	_, err := tokenizer.Parse([]byte(small))
+	require.NoError(t, err)
+	rapid.Check(t, damaged)
+}
 
 func FuzzDamaged(f *testing.F) { f.Fuzz(rapid.MakeFuzz(damaged)) }
 

@@ -1,6 +1,7 @@
 package ucd
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -67,42 +68,31 @@ var normalTables = sync.OnceValue(func() *normal {
 	n := &normal{
 		canonical: mapping("nfd"), compatible: mapping("nfkd"), class: mapping("ccc"), pairs: map[[2]rune]rune{},
 	}
-	var marks, seconds, changing, changingK []*Set
-	for r := range n.class {
-		marks = append(marks, Range(r, r))
-	}
+	composed := map[rune]bool{}
+	joining := []*Set{Range(vowelFirst, vowelFirst+vowels-1), Range(tailFirst, tailFirst+tails-1)}
+	var seconds []rune
 	for one, pair := range mapping("compose") {
 		n.pairs[[2]rune(pair)] = one
-		seconds = append(seconds, Range(pair[1], pair[1]))
-	}
-	hangul := Range(hangulFirst, hangulLast)
-	second := append(seconds, Range(vowelFirst, vowelFirst+vowels-1), Range(tailFirst, tailFirst+tails-1))
-	composed := map[rune]bool{}
-	for _, one := range n.pairs {
 		composed[one] = true
+		seconds = append(seconds, pair[1])
 	}
+	joining = append(joining, of(seconds), of(slices.Collect(maps.Keys(n.class))))
+	var changing, changingK []rune
 	for r := range n.canonical {
 		if !composed[r] {
-			changing = append(changing, Range(r, r))
+			changing = append(changing, r)
 		}
 	}
 	for r := range n.compatible {
-		if _, same := n.canonical[r]; !same || !composed[r] || !slices.Equal(n.canonical[r], n.compatible[r]) {
-			changingK = append(changingK, Range(r, r))
+		if !composed[r] || !slices.Equal(n.canonical[r], n.compatible[r]) {
+			changingK = append(changingK, r)
 		}
 	}
-	decomposing := func(m map[rune][]rune) *Set {
-		all := []*Set{hangul}
-		for r := range m {
-			all = append(all, Range(r, r))
-		}
-		return Union(all...)
-	}
-	mark, join := Union(marks...), Union(second...)
-	n.calm[NFC] = Union(mark, join, Union(changing...)).Complement()
-	n.calm[NFKC] = Union(mark, join, Union(changingK...)).Complement()
-	n.calm[NFD] = Union(mark, decomposing(n.canonical)).Complement()
-	n.calm[NFKD] = Union(mark, decomposing(n.compatible)).Complement()
+	n.calm[NFC] = Union(append(joining, of(changing))...).Complement()
+	n.calm[NFKC] = Union(append(joining, of(changingK))...).Complement()
+	marks, hangul := of(slices.Collect(maps.Keys(n.class))), Range(hangulFirst, hangulLast)
+	n.calm[NFD] = Union(marks, hangul, of(slices.Collect(maps.Keys(n.canonical)))).Complement()
+	n.calm[NFKD] = Union(marks, hangul, of(slices.Collect(maps.Keys(n.compatible)))).Complement()
 	return n
 })
 

@@ -25,6 +25,21 @@ func (s *Set) Contains(r rune) bool {
 // Range returns the set of the code points from lo to hi, both included.
 func Range(lo, hi rune) *Set { return build([]rune{lo, hi + 1}) }
 
+// of returns the set of some code points.
+func of(members []rune) *Set {
+	members = slices.Clone(members)
+	slices.Sort(members)
+	var edges []rune
+	for _, r := range members {
+		if n := len(edges); n > 0 && r <= edges[n-1] {
+			edges[n-1] = r + 1
+		} else {
+			edges = append(edges, r, r+1)
+		}
+	}
+	return build(edges)
+}
+
 // Union returns the set of the members of all sets.
 func Union(sets ...*Set) *Set {
 	type edge struct {
