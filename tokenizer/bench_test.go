@@ -1,6 +1,7 @@
 package tokenizer_test
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -10,11 +11,12 @@ import (
 	"github.com/snug-ml/snug/tokenizer"
 )
 
-// prose is some megabytes of text: the golden texts many times over, or the file that
-// SNUG_TOKENIZER_TEXT names.
+var proseFile = flag.String("text", "", "a file to measure with, in place of golden texts")
+
+// prose is some megabytes of text: the golden texts many times over, or a file.
 func prose(b *testing.B) string {
-	if name := os.Getenv("SNUG_TOKENIZER_TEXT"); name != "" {
-		text, err := os.ReadFile(name)
+	if *proseFile != "" {
+		text, err := os.ReadFile(*proseFile)
 		require.NoError(b, err)
 		return string(text)
 	}

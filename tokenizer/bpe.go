@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"unicode/utf8"
 )
@@ -139,6 +140,9 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // merge appends the tokens of a word, in time O(n log n).
 func (m *bpe) merge(dst []int32, word string) ([]int32, error) {
+	if len(word) > math.MaxInt32 {
+		return dst, fmt.Errorf("a word of %d bytes after the normalizer, want %d at most", len(word), math.MaxInt32)
+	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.symbols, s.queue = s.symbols[:0], s.queue[:0]

@@ -110,17 +110,18 @@ func Lower(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
 	for _, r := range s {
-		switch to, ok := lower()[r]; {
-		case r < 0x80:
+		if r < 0x80 {
 			if 'A' <= r && r <= 'Z' {
 				r += 'a' - 'A'
 			}
 			b.WriteByte(byte(r))
-		case ok:
-			for _, r := range to {
-				b.WriteRune(r)
-			}
-		default:
+			continue
+		}
+		to, ok := lower()[r]
+		if !ok {
+			to = []rune{r}
+		}
+		for _, r := range to {
 			b.WriteRune(r)
 		}
 	}
