@@ -48,6 +48,10 @@ func TestForms(t *testing.T) {
 		{"\ud55c\uae00", [4]string{"\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af", "\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af"}},
 		{"\u1112\u1161\u11ab", [4]string{"\ud55c", "\u1112\u1161\u11ab", "\ud55c", "\u1112\u1161\u11ab"}},
 		{"q\u0323\u0307 q\u0307\u0323", [4]string{"q\u0323\u0307 q\u0323\u0307", "q\u0323\u0307 q\u0323\u0307", "q\u0323\u0307 q\u0323\u0307", "q\u0323\u0307 q\u0323\u0307"}},
+		// Blocked by a mark of the same class, and by any mark before a starter.
+		{"a\u0305\u0301", [4]string{"a\u0305\u0301", "a\u0305\u0301", "a\u0305\u0301", "a\u0305\u0301"}},
+		{"\u1112\u0301\u1161", [4]string{"\u1112\u0301\u1161", "\u1112\u0301\u1161", "\u1112\u0301\u1161", "\u1112\u0301\u1161"}},
+		{"a\u0323\u0305\u0301", [4]string{"\u1ea1\u0305\u0301", "a\u0323\u0305\u0301", "\u1ea1\u0305\u0301", "a\u0323\u0305\u0301"}},
 		{"\u212b", [4]string{"\u00c5", "A\u030a", "\u00c5", "A\u030a"}},
 		{"\u0958", [4]string{"\u0915\u093c", "\u0915\u093c", "\u0915\u093c", "\u0915\u093c"}},
 		{"\u32ff", [4]string{"\u32ff", "\u32ff", "\u32ff", "\u32ff"}}, // of Unicode 12.1, unknown to the peer
