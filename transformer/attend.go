@@ -1,0 +1,141 @@
+package transformer
+
+import "context"
+
+// attentionHalf is z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)).
+type attentionHalf struct {
+	*Model
+	index        int
+	norm         norm
+	qkv, out     []linear
+	qNorm, kNorm norm // without weights if q and k have no norms
+	window       int  // keys that a query sees; 0 for all
+}
+
+func (b *attentionHalf) trains() bool {
+	return b.norm.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out)
+}
+
+func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
+func (b *attentionHalf) keys() int    { return b.config.KVHeads * b.config.HeadDim }
+
+// keysSeen returns the window; 0 if it hides nothing of the batch.
+func (b *attentionHalf) keysSeen() int {
+	if b.window >= b.batch.longest {
+		return 0
+	}
+	return b.window
+}
+
+// project computes q, k and v from the normalized input.
+func (b *attentionHalf) project(o *ops, s stats, x *tensor) (q, k, v *tensor) {
+	h := o.get(b.config.Dim)
+	q, k, v = o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
+	o.norm(h, s, x, b.norm)
+	for i, y := range [...]*tensor{q, k, v} {
+		o.linear(y, h, &b.qkv[i], 0)
+	}
+	b.pool.put(h)
+	return q, k, v
+}
+
+// ready turns q and k by their positions. If they have norms, it first normalizes them into
+// new tensors, which the caller frees, and leaves the statistics in qs and ks.
+func (b *attentionHalf) ready(o *ops, qs, ks stats, q, k *tensor) (*tensor, *tensor) {
+	if b.config.QKNorm {
+		from, fromK := q, k
+		q, k = o.get(b.queries()), o.get(b.keys())
+		o.norm(q, qs, from, b.qNorm)
+		o.norm(k, ks, fromK, b.kNorm)
+	}
+	o.rotate(q, b.config.Heads)
+	o.rotate(k, b.config.KVHeads)
+	return q, k
+}
+
+func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
+	o := b.stage()
+	q, k, v := b.project(o, stats{}, x)
+	if b.config.QKNorm {
+		o.norm(q, stats{}, q, b.qNorm)
+		o.norm(k, stats{}, k, b.kNorm)
+	}
+	o.rotate(q, b.config.Heads)
+	o.rotate(k, b.config.KVHeads)
+	att := o.get(b.queries())
+	o.attend(att, nil, q, k, v, b.keysSeen())
+	b.pool.put(q, k, v)
+	z := o.get(b.config.Dim)
+	o.copyTo(z, x)
+	o.linear(z, att, &b.out[0], 1)
+	b.pool.put(att)
+	return z, o.err
+}
+
+// save computes all but the output, for which it only makes room.
+func (b *attentionHalf) save(o *ops, x *tensor) *saved {
+	s := b.newSaved()
+	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
+	s.att, s.lse = o.get(b.queries()), o.stat(b.config.Heads)
+	s.q, s.k, s.v = b.project(o, s.norm, x)
+	q, k := b.ready(o, stats{}, stats{}, s.q, s.k)
+	o.attend(s.att, s.lse, q, k, s.v, b.keysSeen())
+	if b.config.QKNorm {
+		b.pool.put(q, k)
+	}
+	return s
+}
+
+func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
+	o := b.stage()
+	s := b.save(o, x)
+	o.copyTo(s.y, x)
+	o.linear(s.y, s.att, &b.out[0], 1)
+	return s.y, s, o.err
+}
+
+// Resave leaves out the last product.
+func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+	o := b.stage()
+	return b.save(o, x), o.err
+}
+
+// Backward turns the gradient of z, in place, into the gradient of x.
+func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+	if b.index < b.first {
+		return d, nil
+	}
+	o := b.stage()
+	o.weightGradients(s.att, b.out, d)
+	datt := o.get(b.queries())
+	o.inputGradient(datt, d, &b.out[0], 0)
+	var qs, ks stats
+	q, k := s.q, s.k
+	if b.config.QKNorm {
+		qs, ks = stats{rstd: o.stat(b.config.Heads)}, stats{rstd: o.stat(b.config.KVHeads)}
+		q, k = b.ready(o, qs, ks, q, k)
+	}
+	dq, dk, dv := o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
+	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b.keysSeen())
+	b.pool.put(datt)
+	o.rotateBack(dq, b.config.Heads)
+	o.rotateBack(dk, b.config.KVHeads)
+	if b.config.QKNorm {
+		b.pool.put(q, k)
+		o.normBackward(dq, dq, qs, s.q, b.qNorm, 0)
+		o.normBackward(dk, dk, ks, s.k, b.kNorm, 0)
+		b.pool.put(qs.rstd, ks.rstd)
+	}
+	h := o.get(b.config.Dim)
+	if anyTrains(b.qkv) {
+		o.norm(h, stats{}, x, b.norm)
+	}
+	o.weightGradients(h, b.qkv, dq, dk, dv)
+	o.inputGradient(h, dq, &b.qkv[0], 0)
+	o.inputGradient(h, dk, &b.qkv[1], 1)
+	o.inputGradient(h, dv, &b.qkv[2], 1)
+	b.pool.put(dq, dk, dv)
+	o.normBackward(d, h, s.norm, x, b.norm, 1)
+	b.pool.put(h)
+	return d, o.err
+}

@@ -1,0 +1,197 @@
+package transformer
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/stretchr/testify/require"
+)
+
+// modelGolden is what transformers computed for a folder of testdata/models, see models.py there.
+type modelGolden struct {
+	dir       string
+	Sequences int
+	Tokens    []int32
+	Labels    []int32
+	Losses    []float64
+	weights   *amp.Weights
+}
+
+var modelNames = []string{"llama", "llama_linear", "llama_dynamic", "llama_llama3", "llama_yarn",
+	"mistral", "qwen2", "qwen3", "gpt2", "gpt2_untied"}
+
+func readModel(t testing.TB, name string) modelGolden {
+	t.Helper()
+	g := modelGolden{dir: filepath.Join("testdata", "models", name)}
+	text, err := os.ReadFile(filepath.Join(g.dir, "golden.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &g))
+	g.weights, err = amp.OpenWeights(filepath.Join(g.dir, "golden.safetensors"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, g.weights.Close()) })
+	return g
+}
+
+func (g modelGolden) batch() Batch {
+	return Batch{Tokens: g.Tokens, Labels: g.Labels, Sequences: g.Sequences}
+}
+
+func (g modelGolden) tensor(t testing.TB, name string) []float32 {
+	t.Helper()
+	info, found := g.weights.Tensor(name)
+	require.True(t, found, name)
+	n := 1
+	for _, d := range info.Shape {
+		n *= d
+	}
+	v := make([]float32, n)
+	require.NoError(t, g.weights.Load(name, snug.ViewOf(v)))
+	return v
+}
+
+func (g modelGolden) gradient(t testing.TB, name string) []float32 {
+	v, largest := g.tensor(t, name), g.tensor(t, "largest/"+name)[0]
+	for i := range v {
+		v[i] *= largest
+	}
+	return v
+}
+
+func open32(t testing.TB, g modelGolden, o Options) *Model {
+	t.Helper()
+	if o.DType == 0 {
+		o.DType = snug.F32
+	}
+	m, err := Open(g.dir, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+// newWindow returns a window for the parameters that train.
+func newWindow(t testing.TB, m *Model) *accum.Window {
+	t.Helper()
+	var list []accum.Param
+	for _, p := range m.Params() {
+		if p.Trains {
+			list = append(list, accum.Param{Name: p.Name, Len: p.Len()})
+		}
+	}
+	w, err := accum.New(list, accum.Options{Schedule: accum.Weight(1)})
+	require.NoError(t, err)
+	return w
+}
+
+// gradients runs Backprop for one batch and returns a copy of all gradients.
+func gradients(t testing.TB, m *Model, b Batch) map[string][]float32 {
+	t.Helper()
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	_, err := m.Backprop(context.Background(), b, 1, w)
+	require.NoError(t, err)
+	_, err = w.End()
+	require.NoError(t, err)
+	out := map[string][]float32{}
+	for name, g := range w.Gradients() {
+		out[name] = append([]float32(nil), g.Float32s()...)
+	}
+	return out
+}
+
+func allLogits(t testing.TB, m *Model, b Batch) []float32 {
+	t.Helper()
+	rows := make([]int32, len(b.Tokens))
+	for i := range rows {
+		rows[i] = int32(i)
+	}
+	out := make([]float32, len(rows)*m.config.Vocab)
+	require.NoError(t, m.Logits(context.Background(), out, b, rows))
+	return out
+}
+
+// apart returns the largest difference and the largest element of want.
+func apart(have, want []float32) (difference, largest float64) {
+	for i, w := range want {
+		difference = max(difference, math.Abs(float64(have[i])-float64(w)))
+		largest = max(largest, math.Abs(float64(w)))
+	}
+	return difference, largest
+}
+
+func TestLogitsAgainstTransformers(t *testing.T) {
+	for _, name := range modelNames {
+		g := readModel(t, name)
+		want := g.tensor(t, "logits")
+		for dt, bound := range map[snug.DType]float64{snug.F32: 1e-4, snug.BF16: 2e-2, snug.F16: 5e-3} {
+			have := allLogits(t, open32(t, g, Options{DType: dt}), g.batch())
+			difference, largest := apart(have, want)
+			t.Logf("%s %s: logits differ by %.1e of the largest", name, dt, difference/largest)
+			require.Less(t, difference, bound*largest, "%s %s", name, dt)
+		}
+	}
+}
+
+func TestGradientsAgainstTransformers(t *testing.T) {
+	for _, name := range modelNames {
+		g := readModel(t, name)
+		m := open32(t, g, Options{})
+		have := gradients(t, m, g.batch())
+		require.Len(t, have, len(m.Params()))
+		worst := 0.0
+		for _, p := range m.Params() {
+			want := g.gradient(t, p.Name)
+			sum, norm := 0.0, 0.0
+			for i, w := range want {
+				d := float64(have[p.Name][i]) - float64(w)
+				sum, norm = sum+d*d, norm+float64(w)*float64(w)
+			}
+			worst = max(worst, math.Sqrt(sum/norm))
+			require.Less(t, math.Sqrt(sum), 1e-3*math.Sqrt(norm), "%s: %s", name, p.Name)
+		}
+		t.Logf("%s: gradients differ by %.1e of their norms at most", name, worst)
+	}
+}
+
+func TestTrainingAgainstTransformers(t *testing.T) {
+	for _, name := range modelNames {
+		g := readModel(t, name)
+		m := open32(t, g, Options{})
+		opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01, DecayFirst: true}, quant8.Options{Bits: 32})
+		require.NoError(t, err)
+		for _, p := range m.Params() {
+			require.NoError(t, opt.Add(p.Name, p.Len()))
+		}
+		w := newWindow(t, m)
+		worst := 0.0
+		for step, want := range g.Losses[:len(g.Losses)-1] {
+			require.NoError(t, w.Begin(1))
+			loss, err := m.Backprop(context.Background(), g.batch(), 1, w)
+			require.NoError(t, err)
+			_, err = w.End()
+			require.NoError(t, err)
+			worst = max(worst, math.Abs(loss.Sum/float64(loss.Targets)-want))
+			require.InDelta(t, want, loss.Sum/float64(loss.Targets), 1e-3, "%s, step %d", name, step)
+			opt.Advance(1e-3)
+			for _, p := range m.Params() {
+				grad, err := w.Gradient(p.Name)
+				require.NoError(t, err)
+				require.NoError(t, opt.Step(p.Name, p.Value, grad, 1))
+			}
+			w.Reset()
+		}
+		loss, err := m.Evaluate(context.Background(), g.batch())
+		require.NoError(t, err)
+		want := g.Losses[len(g.Losses)-1]
+		worst = max(worst, math.Abs(loss.Sum/float64(loss.Targets)-want))
+		require.InDelta(t, want, loss.Sum/float64(loss.Targets), 1e-3, name)
+		t.Logf("%s: losses of 20 steps differ by %.1e at most", name, worst)
+	}
+}

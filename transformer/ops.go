@@ -1,0 +1,282 @@
+package transformer
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+)
+
+// ops calls the operations of one stage and keeps the first error; after an error it does
+// nothing. Activations are [rows, width] in the type of the weights.
+type ops struct {
+	*Model
+	err error
+}
+
+var none32 = snug.ViewOf([]float32(nil))
+
+// stage begins the operations of a stage.
+func (m *Model) stage() *ops {
+	m.ops.err = nil
+	return &m.ops
+}
+
+func (o *ops) do(call func() error) {
+	if o.err = cmp.Or(o.err, o.pool.err); o.err == nil {
+		o.err = call()
+	}
+}
+
+// get returns an activation of the given width.
+func (o *ops) get(width int) *tensor { return o.pool.get(o.dtype, width) }
+
+// stat returns float32 numbers of rows.
+func (o *ops) stat(width int) *tensor { return o.pool.get(snug.F32, width) }
+
+// copyTo computes y = x, to which the next product adds.
+func (o *ops) copyTo(y, x *tensor) {
+	o.do(func() error { return snug.Copy(y.View, x.View) })
+}
+
+// norm is the parameters of a LayerNorm, or without a bias of an RMSNorm.
+type norm struct{ weight, bias *Param }
+
+// stats are what a norm keeps of its rows: mean only for LayerNorm.
+type stats struct{ mean, rstd *tensor }
+
+func (o *ops) stats(n norm) (s stats) {
+	if s.rstd = o.stat(1); n.bias != nil {
+		s.mean = o.stat(1)
+	}
+	return s
+}
+
+func viewOf(t *tensor) snug.View {
+	if t == nil {
+		return none32
+	}
+	return t.View
+}
+
+// norm computes out = norm(x). The zero stats keep nothing. The rows have as many elements as
+// the norm has weights, so that a norm of heads takes [rows, heads·width].
+func (o *ops) norm(out *tensor, s stats, x *tensor, n norm) {
+	eps := float32(o.config.NormEps)
+	o.do(func() error {
+		if n.bias != nil {
+			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, n.weight.Value, n.bias.Value, eps)
+		}
+		return fused.RMSNorm(out.View, viewOf(s.rstd), x.View, n.weight.Value, eps)
+	})
+}
+
+// normBackward computes dx = beta·dx + the gradient in x.
+func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta float32) {
+	into := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}
+	o.do(func() error {
+		dweight, params, err := o.gradient(n.weight)
+		if err != nil {
+			return err
+		}
+		into.Params = params
+		if n.bias == nil {
+			return fused.RMSNormBackward(dx.View, dweight, dy.View, x.View, s.rstd.View, n.weight.Value, into, o.ws.v)
+		}
+		dbias, params, err := o.gradient(n.bias)
+		switch {
+		case err != nil:
+			return err
+		case n.bias.Trains == n.weight.Trains:
+			if into.Params != params {
+				return fmt.Errorf("transformer: the window's Into of %s and of %s differ: %w", n.weight.Name, n.bias.Name, snug.ErrConfig)
+			}
+		default: // the frozen one of the pair goes to waste
+			if err := o.discard.grow(n.bias.Len()); err != nil {
+				return err
+			}
+			waste := part(o.discard.v, 0, n.bias.Len())
+			if n.weight.Trains {
+				dbias = waste
+			} else {
+				dweight, into.Params = waste, params
+			}
+		}
+		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, n.weight.Value, into, o.ws.v)
+	})
+}
+
+// linear is y = x·w + b with out columns. The matrix is [out, in]; or as a Conv1D of GPT-2
+// it is columns at to at+out-1 of [in, total].
+type linear struct {
+	weight, bias *Param // bias: nil for none
+	in, out      int
+	conv         bool
+	at, total    int
+}
+
+// matrix returns where the matrix begins in a vector of the weight.
+func (l *linear) matrix(v snug.View) snug.View {
+	if v.Len() == 0 {
+		return v
+	}
+	return part(v, l.at, v.Len()-l.at)
+}
+
+func (l *linear) biasOf(v snug.View) snug.View {
+	if v.Len() == 0 {
+		return v
+	}
+	return part(v, l.at, l.out)
+}
+
+// linear computes y = x·w + b + beta·y.
+func (o *ops) linear(y, x *tensor, l *linear, beta float32) {
+	o.product(y, x, l, beta)
+	if l.bias != nil {
+		o.do(func() error { return fused.BiasAdd(y.View, y.View, l.biasOf(l.bias.Value)) })
+	}
+}
+
+// product computes y = x·w + beta·y.
+func (o *ops) product(y, x *tensor, l *linear, beta float32) {
+	o.do(func() error {
+		return amp.MatMul(y.View, x.View, l.matrix(l.weight.Value), amp.MatMulOptions{
+			M: o.batch.rows, N: l.out, K: l.in, TransB: !l.conv, LDB: l.total, Into: snug.Into{Alpha: 1, Beta: beta}})
+	})
+}
+
+// inputGradient computes dx = dy·wᵀ + beta·dx.
+func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
+	o.do(func() error {
+		return amp.MatMul(dx.View, dy.View, l.matrix(l.weight.Value), amp.MatMulOptions{
+			M: o.batch.rows, N: l.in, K: l.out, TransB: l.conv, LDB: l.total, Into: snug.Into{Alpha: 1, Beta: beta}})
+	})
+}
+
+// weightGradients adds to the gradients of layers that share their input, one parameter
+// after the other: GPT-2 has q, k and v in one.
+func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
+	var last *Param
+	var acc snug.View
+	var into snug.Into
+	enter := func(p *Param) (err error) {
+		if p != last {
+			acc, into, err = o.gradient(p)
+			last = p
+		}
+		return err
+	}
+	for i := range layers {
+		l := &layers[i]
+		if !l.weight.Trains {
+			continue
+		}
+		o.do(func() error {
+			if err := enter(l.weight); err != nil {
+				return err
+			}
+			g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
+			if l.conv {
+				g.M, g.N, g.LDC = l.in, l.out, l.total
+				return amp.MatMul(l.matrix(acc), x.View, dy[i].View, g)
+			}
+			return amp.MatMul(acc, dy[i].View, x.View, g)
+		})
+	}
+	for i := range layers {
+		if l := &layers[i]; l.bias != nil && l.bias.Trains {
+			o.do(func() error {
+				if err := enter(l.bias); err != nil {
+					return err
+				}
+				return fused.BiasAddBackward(l.biasOf(acc), dy[i].View, into, o.ws.v)
+			})
+		}
+	}
+}
+
+// gradient returns the accumulator of a parameter and how this micro-batch's gradient enters
+// it; an empty one if it is frozen.
+func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
+	if !p.Trains {
+		return none32, snug.Into{}, nil
+	}
+	acc, into, err := o.backward.window.Into(p.Name)
+	if err != nil {
+		return none32, into, err
+	}
+	if acc.DType() != snug.F32 || acc.Len() != p.Len() {
+		return none32, into, fmt.Errorf("transformer: the window's accumulator of %s has %d %s, want %d f32: %w",
+			p.Name, acc.Len(), acc.DType(), p.Len(), snug.ErrShape)
+	}
+	return acc, into, nil
+}
+
+// rotate turns the heads of x by their positions.
+func (o *ops) rotate(x *tensor, heads int) {
+	if o.rope == nil {
+		return
+	}
+	o.do(func() error {
+		return fused.Rotary(x.View, o.rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
+	})
+}
+
+// rotateBack turns the gradient of rotate's result.
+func (o *ops) rotateBack(dx *tensor, heads int) {
+	if o.rope == nil {
+		return
+	}
+	o.do(func() error {
+		return fused.RotaryBackward(dx.View, o.rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
+	})
+}
+
+// attend computes out = attention(q, k, v) and leaves in lse what attendBackward needs; nil
+// keeps nothing.
+func (o *ops) attend(out, lse, q, k, v *tensor, window int) {
+	c := o.attention(window)
+	o.do(func() error { return attention.Forward(out.View, viewOf(lse), q.View, k.View, v.View, c) })
+}
+
+func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window int) {
+	c := o.attention(window)
+	o.do(func() error {
+		return attention.Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, c, o.ws.v)
+	})
+}
+
+// activate computes the activation of a perceptron: act(gate)·up, or without a gate act(up + bias).
+func (o *ops) activate(out, gate, up *tensor, bias *Param) {
+	o.do(func() error {
+		switch {
+		case gate != nil:
+			return fused.SwiGLU(out.View, gate.View, up.View)
+		case o.config.Activation == GELU:
+			return fused.BiasGELUErf(out.View, up.View, bias.Value)
+		}
+		return fused.BiasGELU(out.View, up.View, bias.Value)
+	})
+}
+
+// activateBackward turns the saved gate and up into their gradients.
+func (o *ops) activateBackward(d, gate, up *tensor, bias *Param) {
+	o.do(func() error {
+		if gate != nil {
+			return fused.SwiGLUBackward(gate.View, up.View, d.View, gate.View, up.View)
+		}
+		dbias, into, err := o.gradient(bias)
+		if err != nil {
+			return err
+		}
+		back := fused.BiasGELUBackward[snug.View, snug.View, snug.View]
+		if o.config.Activation == GELU {
+			back = fused.BiasGELUErfBackward[snug.View, snug.View, snug.View]
+		}
+		return back(up.View, dbias, d.View, up.View, bias.Value, into, o.ws.v)
+	})
+}

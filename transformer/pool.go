@@ -1,0 +1,123 @@
+package transformer
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/snug-ml/snug"
+)
+
+// tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements.
+type tensor struct {
+	snug.View
+	buffer *buffer
+}
+
+// buffer is the memory of a tensor, with room for the longest batch so far.
+type buffer struct {
+	t    tensor
+	key  poolKey
+	all  snug.View
+	free func() error
+	used bool
+}
+
+type poolKey struct {
+	dt    snug.DType
+	width int
+}
+
+// pool makes tensors and uses freed ones again. A buffer holds capacity rows, so that
+// batches of different lengths share it.
+type pool struct {
+	dev      *snug.Device
+	rows     int // of the batch at hand
+	capacity int // rows that a buffer holds
+	unused   map[poolKey][]*buffer
+	all      []*buffer
+	used     int64 // bytes of tensors that are in use
+	peak     int64 // the largest used
+	held     int64 // bytes of all buffers
+	err      error // the first of the device, such as that its memory is full
+}
+
+func newPool(dev *snug.Device) *pool {
+	return &pool{dev: dev, unused: map[poolKey][]*buffer{}}
+}
+
+// begin prepares for a batch. Tensors that a failed call left in use are free again.
+func (p *pool) begin(rows int) error {
+	for _, b := range p.all {
+		if b.used {
+			p.put(&b.t)
+		}
+	}
+	p.rows, p.err, p.peak = rows, nil, 0
+	if rows <= p.capacity {
+		return nil
+	}
+	p.capacity = rows
+	return p.close()
+}
+
+// close frees all buffers.
+func (p *pool) close() error {
+	var err error
+	for _, b := range p.all {
+		err = errors.Join(err, b.free())
+	}
+	clear(p.unused)
+	p.all, p.used, p.held = nil, 0, 0
+	return err
+}
+
+// get returns a tensor of the batch's rows with arbitrary contents. Where the device has no
+// room it keeps the error and returns an empty tensor.
+func (p *pool) get(dt snug.DType, width int) *tensor {
+	key := poolKey{dt, width}
+	list := p.unused[key]
+	var b *buffer
+	if len(list) > 0 {
+		b = list[len(list)-1]
+		p.unused[key] = list[:len(list)-1]
+	} else {
+		all, free, err := snug.MakeView(p.dev, dt, p.capacity*width)
+		if p.err = cmp.Or(p.err, err); err != nil {
+			return &tensor{}
+		}
+		b = &buffer{key: key, all: all, free: free}
+		b.t.buffer = b
+		p.all = append(p.all, b)
+		p.held += int64(all.Bytes())
+	}
+	b.used = true
+	b.t.View = part(b.all, 0, p.rows*width)
+	p.used += int64(b.t.Bytes())
+	p.peak = max(p.peak, p.used)
+	return &b.t
+}
+
+// put gives tensors back. nil and a tensor that get could not make are nothing.
+func (p *pool) put(list ...*tensor) {
+	for _, t := range list {
+		if t == nil || t.buffer == nil {
+			continue
+		}
+		b := t.buffer
+		if !b.used {
+			panic("transformer: a tensor was freed twice") // a stage is wrong
+		}
+		b.used = false
+		p.used -= int64(t.Bytes())
+		p.unused[b.key] = append(p.unused[b.key], b)
+	}
+}
+
+// part returns n elements of v from lo on. The caller knows that they are there.
+func part(v snug.View, lo, n int) snug.View {
+	s, err := v.Slice(lo, lo+n)
+	if err != nil {
+		panic(err) // the layout of the model is wrong
+	}
+	return s
+}

@@ -1,0 +1,324 @@
+package transformer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Window is where gradients go, such as [accum.Window]. Into returns the float32 accumulator of a
+// parameter and how a gradient enters it. Further calls for the same name in one micro-batch
+// have a Beta of 1: a tied head has two gradients.
+type Window interface {
+	Into(name string) (acc snug.View, into snug.Into, err error)
+}
+
+// call is the call of Backprop at hand.
+type call struct {
+	window Window
+	labels []int32
+	scale  float32 // of the sum of losses
+	loss   fused.Loss
+}
+
+// Backprop runs one micro-batch forward and backward. The gradients that enter the window are those
+// of the mean loss over the labels that count, times scale, which is the loss scale, or 1. With an
+// [accum.Window], Begin takes the number of those labels. It returns the loss, not scaled.
+//
+// A batch without labels that count has no loss and calls neither the model nor the window.
+//
+// The error wraps [snug.ErrShape] for a batch that does not fit together or the model,
+// [snug.ErrConfig] for a scale that is not finite, for Sequences beside Starts, and for a nil window, and the errors of
+// the window, the device and ctx. After an error the gradients in the window are not right any
+// more.
+func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
+	loss, err := m.backprop(ctx, b, scale, w)
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("transformer: Backprop: %w", err)
+	}
+	return loss, nil
+}
+
+func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
+	if w == nil {
+		return fused.Loss{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	}
+	if scale-scale != 0 {
+		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
+	}
+	counted, err := m.labels(b)
+	if err != nil || counted == 0 {
+		return fused.Loss{}, err
+	}
+	if err := m.begin(b, true); err != nil {
+		return fused.Loss{}, err
+	}
+	m.backward = call{window: w, labels: b.Labels, scale: scale / float32(counted)}
+	defer m.end()
+	x, err := m.embed()
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	dx, _, err := m.runner.Run(ctx, x, m.lossOf)
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	if err := m.embedBackward(dx); err != nil {
+		return fused.Loss{}, err
+	}
+	m.pool.put(x, dx)
+	return m.backward.loss, nil
+}
+
+// labels checks the labels and returns how many count.
+func (m *Model) labels(b Batch) (counted int, err error) {
+	if len(b.Labels) != len(b.Tokens) {
+		return 0, fmt.Errorf("%d labels, want one for each of %d tokens: %w", len(b.Labels), len(b.Tokens), snug.ErrShape)
+	}
+	for i, t := range b.Labels {
+		if int(t) >= m.config.Vocab {
+			return 0, fmt.Errorf("label %d is %d, want less than %d: %w", i, t, m.config.Vocab, snug.ErrShape)
+		}
+		if t >= 0 {
+			counted++
+		}
+	}
+	return counted, nil
+}
+
+// end forgets what the call was given.
+func (m *Model) end() {
+	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
+}
+
+// embed returns the input of the first stage.
+func (m *Model) embed() (*tensor, error) {
+	o := m.stage()
+	x := o.get(m.config.Dim)
+	positions, at := part(m.table.Value, 0, 0), []int32(nil)
+	if m.positions != nil {
+		positions, at = m.positions.Value, m.batch.positions
+	}
+	o.do(func() error {
+		return fused.Embedding(x.View, m.table.Value, m.batch.tokens, positions, at, m.config.Dim)
+	})
+	return x, o.err
+}
+
+func (m *Model) embedBackward(dx *tensor) error {
+	o := m.stage()
+	for _, e := range [...]struct {
+		p    *Param
+		rows []int32
+	}{{m.table, m.batch.tokens}, {m.positions, m.batch.positions}} {
+		if e.p == nil || !e.p.Trains {
+			continue
+		}
+		acc, into, err := o.gradient(e.p)
+		if err != nil {
+			return err
+		}
+		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.config.Dim, into); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lossAndGradient computes the losses of the last stage's output and their gradient in it:
+// final norm, head and cross-entropy.
+func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
+	o, c := m.stage(), &m.backward
+	h, s := o.get(m.config.Dim), o.stats(m.last)
+	o.norm(h, s, y, m.last)
+	o.do(func() error {
+		acc, into, err := o.gradient(m.head)
+		if err != nil {
+			return err
+		}
+		c.loss, err = fused.CrossEntropyBackward(m.loss, h.View, acc, h.View, m.head.Value, c.labels, c.scale, into, m.ws.v)
+		return err
+	})
+	o.normBackward(h, h, s, y, m.last, 0)
+	m.pool.put(s.mean, s.rstd)
+	return h, o.err
+}
+
+// Evaluate returns the loss of a batch without training on it. Errors are those of Backprop.
+func (m *Model) Evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
+	loss, err := m.evaluate(ctx, b)
+	if err != nil {
+		return fused.Loss{}, fmt.Errorf("transformer: Evaluate: %w", err)
+	}
+	return loss, nil
+}
+
+func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
+	if _, err := m.labels(b); err != nil {
+		return fused.Loss{}, err
+	}
+	if err := m.begin(b, true); err != nil {
+		return fused.Loss{}, err
+	}
+	defer m.end()
+	h, err := m.hidden(ctx)
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	loss, err := fused.CrossEntropyLoss(m.loss, h.View, m.head.Value, b.Labels, m.ws.v)
+	m.pool.put(h)
+	return loss, err
+}
+
+// hidden returns the normalized output of the last stage.
+func (m *Model) hidden(ctx context.Context) (*tensor, error) {
+	x, err := m.embed()
+	if err != nil {
+		return nil, err
+	}
+	y, err := m.chain.Eval(ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	m.pool.put(x)
+	o := m.stage()
+	o.norm(y, stats{}, y, m.last)
+	return y, o.err
+}
+
+// Logits writes the logits of rows of a batch to out, Vocab float32 for each row: what the model
+// says of the token after it. nil rows are the last tokens of all sequences. A row is
+// the number of a token in the batch.
+//
+// The error wraps [snug.ErrShape] for an out of another length, a row that the batch lacks
+// and a batch that does not fit together or the model; and the errors of the device and ctx.
+func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) error {
+	if err := m.logits(ctx, out, b, rows); err != nil {
+		return fmt.Errorf("transformer: Logits: %w", err)
+	}
+	return nil
+}
+
+func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
+	if err := m.begin(b, false); err != nil {
+		return err
+	}
+	defer m.end()
+	if rows == nil {
+		rows = m.lastRows()
+	}
+	vocab, dim := m.config.Vocab, m.config.Dim
+	if len(out)/vocab != len(rows) || len(out)%vocab != 0 {
+		return fmt.Errorf("out has %d elements, want %d rows of %d: %w", len(out), len(rows), vocab, snug.ErrShape)
+	}
+	h, err := m.hidden(ctx)
+	if err != nil {
+		return err
+	}
+	chosen := m.stage().get(dim)
+	if m.pool.err != nil {
+		return m.pool.err
+	}
+	most := min(m.batch.rows, m.ws.v.Len()/vocab) // the workspace has at least a row
+	for len(rows) > 0 {
+		n := min(len(rows), most)
+		picked, y := part(chosen.View, 0, n*dim), part(m.ws.v, 0, n*vocab)
+		if err := fused.Embedding(picked, h.View, rows[:n], part(h.View, 0, 0), nil, dim); err != nil {
+			return err
+		}
+		if err := amp.MatMul(y, picked, m.head.Value, amp.MatMulOptions{M: n, N: vocab, K: dim, TransB: true}); err != nil {
+			return err
+		}
+		if err := snug.Copy(out[:n*vocab], y); err != nil {
+			return err
+		}
+		out, rows = out[n*vocab:], rows[n:]
+	}
+	m.pool.put(h, chosen)
+	return nil
+}
+
+// lastRows returns the last row of each sequence.
+func (m *Model) lastRows() []int32 {
+	rows := make([]int32, m.batch.sequences)
+	for i := range rows {
+		if rows[i] = int32((i+1)*m.batch.longest - 1); m.batch.starts != nil {
+			rows[i] = int32(m.batch.starts[i+1] - 1)
+		}
+	}
+	return rows
+}
+
+// SetPlan makes Backprop run a plan: which stages keep what their backward step needs, and which
+// are computed again. Stages 2·i and 2·i+1 are the attention and the perceptron of layer i. A new model
+// keeps everything. Every plan gives the same gradients, bit for bit. Plans that page or pack
+// values are refused.
+//
+// The error wraps [snug.ErrConfig] for a plan that is not valid and [snug.ErrShape] for a
+// plan of another number of stages.
+func (m *Model) SetPlan(p remat.Plan) error {
+	for _, op := range p.Ops {
+		switch op.Kind {
+		case remat.Pack, remat.PageHost, remat.PageDisk, remat.Fetch, remat.DropCopy:
+			return fmt.Errorf("transformer: SetPlan: the operation %s moves values, which a Model does not: %w", op, snug.ErrConfig)
+		}
+	}
+	r, err := m.chain.NewRunner(p)
+	if err != nil {
+		return fmt.Errorf("transformer: SetPlan: %w", err)
+	}
+	m.runner = r
+	return nil
+}
+
+// Costs returns the costs of the chain for batches of sequences of the given tokens, for the planners of
+// package remat. Bytes are what Backprop takes: outputs, saved sets, and transient bytes, of which
+// f_i and b_i are the largest of a stage. Times are multiply-adds, in units of 10⁹: they
+// say how stages compare, and nothing of a machine.
+//
+// The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1.
+func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
+	if sequences < 1 || tokens < 1 || int64(sequences)*int64(tokens) > 1<<31-1 || sequences > 1<<31-1 {
+		return remat.Costs{}, fmt.Errorf("transformer: Costs: %d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrConfig)
+	}
+	c := &m.config
+	rows, size := int64(sequences)*int64(tokens), int64(m.dtype.Size())
+	dim, hidden := size*int64(c.Dim), size*int64(c.Hidden)
+	q, kv := size*int64(c.Heads*c.HeadDim), size*int64(c.KVHeads*c.HeadDim)
+	statistics := int64(4) // of the norm
+	if c.LayerNorm {
+		statistics += 4
+	}
+	heads, normed, normedStats := 4*int64(c.Heads), int64(0), int64(0)
+	if c.QKNorm {
+		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)
+	}
+	giga := float64(rows) / 1e9
+	mulAttention := giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
+	in := int64(1)
+	if c.Gated {
+		in = 2
+	}
+	mulPerceptron := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
+	costs := remat.Costs{Input: rows * dim}
+	for i := range c.Layers {
+		costs.Stages = append(costs.Stages, remat.Cost{
+			Name: fmt.Sprintf("layer %d attention", i), Output: rows * dim,
+			Saved:         rows * (dim + statistics + q + 2*kv + q + heads),
+			ForwardExtra:  rows * max(q+2*kv, 2*q+2*kv-dim, q, dim, normed),
+			BackwardExtra: rows * (q + 2*kv + max(q+normed+normedStats, dim)),
+			ForwardTime:   mulAttention, BackwardTime: 2.5 * mulAttention,
+		}, remat.Cost{
+			Name: fmt.Sprintf("layer %d perceptron", i), Output: rows * dim,
+			Saved:         rows * (dim + statistics + in*hidden),
+			ForwardExtra:  rows * max(in*hidden, dim, hidden),
+			BackwardExtra: rows * max(hidden, dim),
+			ForwardTime:   mulPerceptron, BackwardTime: 2 * mulPerceptron,
+		})
+	}
+	return costs, nil
+}
