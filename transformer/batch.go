@@ -35,16 +35,11 @@ type batch struct {
 }
 
 // begin checks a batch and prepares buffers, positions and ropes for it.
-func (m *Model) begin(b Batch, labels bool) error {
-	if m.pool == nil {
-		return fmt.Errorf("the model is closed: %w", snug.ErrConfig)
-	}
+func (m *Model) begin(b Batch) error {
 	rows := len(b.Tokens)
 	switch {
 	case rows == 0 || rows > math.MaxInt32:
 		return fmt.Errorf("%d tokens, want 1 to 2^31-1: %w", rows, snug.ErrShape)
-	case labels && len(b.Labels) != rows:
-		return fmt.Errorf("%d labels, want one for each of %d tokens: %w", len(b.Labels), rows, snug.ErrShape)
 	case b.Sequences < 0 || b.Sequences > 0 && b.Starts != nil:
 		return fmt.Errorf("Sequences is %d and Starts has %d elements, want one of the two: %w", b.Sequences, len(b.Starts), snug.ErrConfig)
 	}

@@ -80,12 +80,16 @@ func open32(t testing.TB, g modelGolden, o Options) *Model {
 func newWindow(t testing.TB, m *Model) *accum.Window {
 	t.Helper()
 	var list []accum.Param
+	n := 0
 	for _, p := range m.Params() {
 		if p.Trains {
 			list = append(list, accum.Param{Name: p.Name, Len: p.Len()})
+			n += p.Len()
 		}
 	}
-	w, err := accum.New(list, accum.Options{Schedule: accum.Weight(1)})
+	buffer, _, err := snug.MakeView(m.dev, snug.F32, n)
+	require.NoError(t, err)
+	w, err := accum.New(list, accum.Options{Schedule: accum.Weight(1), Buffer: buffer})
 	require.NoError(t, err)
 	return w
 }
@@ -101,7 +105,8 @@ func gradients(t testing.TB, m *Model, b Batch) map[string][]float32 {
 	require.NoError(t, err)
 	out := map[string][]float32{}
 	for name, g := range w.Gradients() {
-		out[name] = append([]float32(nil), g.Float32s()...)
+		out[name] = make([]float32, g.Len())
+		require.NoError(t, snug.Copy(out[name], g))
 	}
 	return out
 }

@@ -98,9 +98,13 @@ func Open(dir string, o Options) (*Model, error) {
 }
 
 func open(dir string, o Options) (*Model, error) {
-	config, err := ReadConfig(dir)
+	text, err := readConfigFile(dir)
 	if err != nil {
 		return nil, err
+	}
+	config, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configName, err)
 	}
 	m, err := newModel(config, o)
 	if err != nil {
@@ -203,6 +207,9 @@ type Memory struct {
 
 // Memory returns what the model holds on its device.
 func (m *Model) Memory() Memory {
+	if m.pool == nil {
+		return Memory{}
+	}
 	ws := m.ws.bytes() + m.discard.bytes()
 	if m.rope != nil {
 		ws += m.rope.table.bytes()
@@ -214,13 +221,21 @@ func (m *Model) Memory() Memory {
 // Files of weights have at most maxShardBytes bytes of tensors; 0 is 5 GB. See
 // [amp.SaveShards] for what a killed process leaves.
 func (m *Model) Save(dir string, maxShardBytes int64) error {
+	if err := m.usable(); err != nil {
+		return fmt.Errorf("transformer: Save: %w", err)
+	}
 	if err := amp.SaveShards(dir, maxShardBytes, m.values(), map[string]string{"format": "pt"}); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	c := m.config
 	c.DType = m.dtype
-	if err := c.Write(dir); err != nil {
-		return fmt.Errorf("transformer: Save: %w", err)
+	return c.Write(dir)
+}
+
+// usable reports whether the model was made and not closed.
+func (m *Model) usable() error {
+	if m.pool == nil {
+		return fmt.Errorf("the model is closed, or New or Open did not make it: %w", snug.ErrConfig)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 			return err
 		case n.bias.Trains == n.weight.Trains:
 			if into.Params != params {
-				return fmt.Errorf("transformer: the window's Into of %s and of %s differ: %w", n.weight.Name, n.bias.Name, snug.ErrConfig)
+				return fmt.Errorf("the window's Into of %s and of %s differ: %w", n.weight.Name, n.bias.Name, snug.ErrConfig)
 			}
 		default: // the frozen one of the pair goes to waste
 			if err := o.discard.grow(n.bias.Len()); err != nil {
@@ -210,7 +210,7 @@ func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 		return none32, into, err
 	}
 	if acc.DType() != snug.F32 || acc.Len() != p.Len() {
-		return none32, into, fmt.Errorf("transformer: the window's accumulator of %s has %d %s, want %d f32: %w",
+		return none32, into, fmt.Errorf("the window's accumulator of %s has %d %s, want %d f32: %w",
 			p.Name, acc.Len(), acc.DType(), p.Len(), snug.ErrShape)
 	}
 	return acc, into, nil

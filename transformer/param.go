@@ -25,10 +25,7 @@ func (p Param) Len() int { return p.Value.Len() }
 
 // makeParams allocates the parameters of the model.
 func (m *Model) makeParams() error {
-	list, err := m.config.Tensors()
-	if err != nil {
-		return err
-	}
+	list := m.config.tensors(m.config.layout())
 	m.index = make(map[string]*Param, len(list))
 	m.params = make([]Param, len(list))
 	for i, t := range list {
@@ -115,7 +112,7 @@ func (m *Model) load(dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	names, err := m.config.Check(w)
+	names, err := m.config.compare(w)
 	if err != nil {
 		return err
 	}

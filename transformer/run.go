@@ -44,6 +44,9 @@ func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) 
 }
 
 func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
+	if err := m.usable(); err != nil {
+		return fused.Loss{}, err
+	}
 	if w == nil {
 		return fused.Loss{}, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
 	}
@@ -54,7 +57,7 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	if err != nil || counted == 0 {
 		return fused.Loss{}, err
 	}
-	if err := m.begin(b, true); err != nil {
+	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
 	m.backward = call{window: w, labels: b.Labels, scale: scale / float32(counted)}
@@ -158,10 +161,13 @@ func (m *Model) Evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 }
 
 func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
+	if err := m.usable(); err != nil {
+		return fused.Loss{}, err
+	}
 	if _, err := m.labels(b); err != nil {
 		return fused.Loss{}, err
 	}
-	if err := m.begin(b, true); err != nil {
+	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
 	defer m.end()
@@ -204,7 +210,10 @@ func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32
 }
 
 func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
-	if err := m.begin(b, false); err != nil {
+	if err := m.usable(); err != nil {
+		return err
+	}
+	if err := m.begin(b); err != nil {
 		return err
 	}
 	defer m.end()
@@ -261,6 +270,9 @@ func (m *Model) lastRows() []int32 {
 // The error wraps [snug.ErrConfig] for a plan that is not valid and [snug.ErrShape] for a
 // plan of another number of stages.
 func (m *Model) SetPlan(p remat.Plan) error {
+	if err := m.usable(); err != nil {
+		return fmt.Errorf("transformer: SetPlan: %w", err)
+	}
 	for _, op := range p.Ops {
 		switch op.Kind {
 		case remat.Pack, remat.PageHost, remat.PageDisk, remat.Fetch, remat.DropCopy:
