@@ -41,7 +41,7 @@ func (m *Model) begin(b Batch) error {
 	case rows == 0 || rows > math.MaxInt32:
 		return fmt.Errorf("%d tokens, want 1 to 2^31-1: %w", rows, snug.ErrShape)
 	case b.Sequences < 0 || b.Sequences > 0 && b.Starts != nil:
-		return fmt.Errorf("Sequences is %d and Starts has %d elements, want one of the two: %w", b.Sequences, len(b.Starts), snug.ErrConfig)
+		return fmt.Errorf("the batch has Sequences %d and %d Starts, want one of the two: %w", b.Sequences, len(b.Starts), snug.ErrConfig)
 	}
 	if err := m.shape(b, rows); err != nil {
 		return err
@@ -84,13 +84,13 @@ func (m *Model) shape(b Batch, rows int) error {
 	}
 	n := len(b.Starts) - 1
 	if n < 1 || b.Starts[0] != 0 || b.Starts[n] != rows {
-		return fmt.Errorf("Starts is %v, want 0 first and the %d tokens last: %w", b.Starts[:min(len(b.Starts), 8)], rows, snug.ErrShape)
+		return fmt.Errorf("the batch has Starts %v, want 0 first and the %d tokens last: %w", b.Starts[:min(len(b.Starts), 8)], rows, snug.ErrShape)
 	}
 	c.sequences = n
 	for i, lo := range b.Starts[:n] {
 		hi := b.Starts[i+1]
 		if hi <= lo || hi > rows {
-			return fmt.Errorf("Starts[%d] is %d after %d, want more, and %d at most: %w", i+1, hi, lo, rows, snug.ErrShape)
+			return fmt.Errorf("the batch has Starts[%d] = %d after %d, want more, and %d at most: %w", i+1, hi, lo, rows, snug.ErrShape)
 		}
 		c.longest = max(c.longest, hi-lo)
 		for j := range hi - lo {
