@@ -1,0 +1,248 @@
+package transformer
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/remat"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// plans returns plans of every kind for a model of 4 stages.
+func plans(t testing.TB, c remat.Costs) (list []remat.Plan) {
+	t.Helper()
+	keep, err := remat.KeepAll(c)
+	require.NoError(t, err)
+	again, err := remat.RecomputeAll(c)
+	require.NoError(t, err)
+	chen, err := remat.Chen(c)
+	require.NoError(t, err)
+	full, err := keep.Simulate(c)
+	require.NoError(t, err)
+	list = append(list, keep, again, chen)
+	for share := 0.55; share < 1; share += 0.1 {
+		p, _, err := remat.Planner{}.Plan(c, int64(share*float64(full.Peak)))
+		if err == nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// TestPlans: every plan has the gradients of the plan that keeps everything, bit for bit, and
+// takes at most the bytes that it predicts.
+func TestPlans(t *testing.T) {
+	for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
+			m := newTiny(t, c, Options{Seed: 3, DType: dt})
+			b := someBatch(7, c.Vocab, 3, 10)
+			want := gradients(t, m, b)
+			costs, err := m.Costs(3, 10)
+			require.NoError(t, err)
+			list := plans(t, costs)
+			require.Greater(t, len(list), 4)
+			for _, p := range list {
+				require.NoError(t, m.SetPlan(p))
+				require.Equal(t, want, gradients(t, m, b), "%s %s %s", c.Family, dt, p.Name)
+				predicted, err := p.Simulate(costs)
+				require.NoError(t, err)
+				head := int64(4 * 30 * 2) // the statistics of the last norm
+				require.LessOrEqual(t, m.Memory().Peak, predicted.Peak+head, p.Name)
+				require.Greater(t, m.Memory().Peak, predicted.Peak*8/10, p.Name)
+			}
+		}
+	}
+}
+
+// TestTransients: f_i and b_i are the most that a stage takes beside its operands and results.
+func TestTransients(t *testing.T) {
+	plain := tiny()
+	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false
+	wide := tiny()
+	wide.Dim, wide.Hidden, wide.Family, wide.QKNorm = 40, 3, "llama", false
+	for _, c := range []*Config{tiny(), plain, wide, tinyGPT2(GELUTanh)} {
+		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+			m := newTiny(t, c, Options{DType: dt})
+			ctx, b := context.Background(), someBatch(7, c.Vocab, 3, 10)
+			costs, err := m.Costs(3, 10)
+			require.NoError(t, err)
+			require.NoError(t, m.begin(b))
+			w := newWindow(t, m)
+			require.NoError(t, w.Begin(1))
+			m.backward = call{window: w, labels: b.Labels, scale: 1}
+			x, err := m.embed()
+			require.NoError(t, err)
+			most := func(step func(), kept int64) int64 {
+				before := m.pool.used
+				m.pool.peak = before
+				step()
+				return m.pool.peak - before - kept
+			}
+			for i, stage := range m.chain.Stages {
+				cost, name := costs.Stages[i], costs.Stages[i].Name
+				var y, d *tensor
+				var s *saved
+				forward := most(func() { y, err = stage.Forward(ctx, x) }, cost.Output)
+				require.NoError(t, err)
+				save := most(func() { _, s, err = stage.ForwardSave(ctx, x) }, cost.Saved)
+				require.NoError(t, err)
+				require.Equal(t, cost.Saved, savedBytes(s), name)
+				require.Equal(t, cost.ForwardExtra, max(forward, save), name)
+				held := m.pool.used
+				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
+				require.NoError(t, err)
+				require.Equal(t, cost.BackwardExtra, backward, name)
+				require.Equal(t, held, m.pool.used, name)
+				m.releaseSaved(s)
+				m.pool.put(d)
+			}
+			m.pool.put(x)
+			require.Zero(t, m.pool.used)
+		}
+	}
+}
+
+// TestSizesDeclared: the sizes that Costs declares are what a run measures.
+func TestSizesDeclared(t *testing.T) {
+	for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+		m := newTiny(t, c, Options{DType: snug.BF16})
+		b := someBatch(7, c.Vocab, 3, 10)
+		costs, err := m.Costs(3, 10)
+		require.NoError(t, err)
+		m.chain.Costs = &costs
+		require.NoError(t, m.begin(b))
+		w := newWindow(t, m)
+		require.NoError(t, w.Begin(1))
+		m.backward = call{window: w, labels: b.Labels, scale: 1}
+		x, err := m.embed()
+		require.NoError(t, err)
+		plan, err := remat.KeepAll(costs)
+		require.NoError(t, err)
+		_, report, err := m.chain.Run(context.Background(), plan, x, m.lossOf)
+		require.NoError(t, err)
+		require.Empty(t, report.Mismatches)
+	}
+}
+
+// modelProperty: a random model computes for packed sequences what it computes for each alone,
+// and has the same gradients, bit for bit, by any plan.
+func modelProperty(t *rapid.T) {
+	kinds := rapid.SampledFrom([]*Config{tiny(), tinyGPT2(GELU), tinyGPT2(GELUTanh)})
+	c := kinds.Draw(t, "config")
+	if c.Family != "gpt2" {
+		c.QKNorm = rapid.Bool().Draw(t, "norms of q and k")
+		c.QKVBias, c.OutBias = rapid.Bool().Draw(t, "bias of qkv"), rapid.Bool().Draw(t, "bias of out")
+		c.Tied = rapid.Bool().Draw(t, "tied")
+		c.KVHeads = rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "key heads")
+		c.Windows = []int{rapid.IntRange(0, 5).Draw(t, "window"), rapid.IntRange(0, 5).Draw(t, "window")}
+		c.Rope = Rope{Kind: RopeDefault, Theta: 50, Dim: 4}
+		c.NormEps = 1e-5
+	}
+	m, err := New(c, Options{Seed: rapid.Uint64().Draw(t, "seed")})
+	require.NoError(t, err)
+	lengths := rapid.SliceOfN(rapid.IntRange(1, 9), 1, 4).Draw(t, "lengths")
+	var b Batch
+	b.Starts = []int{0}
+	for _, n := range lengths {
+		more := someBatch(uint64(len(b.Tokens)), c.Vocab, 1, n)
+		b.Tokens, b.Labels = append(b.Tokens, more.Tokens...), append(b.Labels, more.Labels...)
+		b.Starts = append(b.Starts, len(b.Tokens))
+	}
+	b.Labels[0] = 1
+	ctx := context.Background()
+	logits := func(b Batch) []float32 {
+		rows := make([]int32, len(b.Tokens))
+		for i := range rows {
+			rows[i] = int32(i)
+		}
+		out := make([]float32, len(rows)*c.Vocab)
+		require.NoError(t, m.Logits(ctx, out, b, rows))
+		return out
+	}
+	together := logits(b)
+	for i, lo := range b.Starts[:len(lengths)] {
+		hi := b.Starts[i+1]
+		difference, largest := apart(together[lo*c.Vocab:hi*c.Vocab], logits(Batch{Tokens: b.Tokens[lo:hi]}))
+		require.LessOrEqual(t, difference, 1e-5*max(largest, 1e-3))
+	}
+	run := func() map[string][]float32 {
+		w := sums{m, map[string]snug.View{}}
+		_, err := m.Backprop(ctx, b, 1, w)
+		require.NoError(t, err)
+		grads := map[string][]float32{}
+		for name, v := range w.acc {
+			grads[name] = v.Float32s()
+		}
+		return grads
+	}
+	want := run()
+	costs, err := m.Costs(1, len(b.Tokens))
+	require.NoError(t, err)
+	plan, err := remat.Revolve(costs, rapid.IntRange(1, 4).Draw(t, "slots"))
+	require.NoError(t, err)
+	require.NoError(t, m.SetPlan(plan))
+	require.Equal(t, want, run())
+}
+
+// sums is a window that adds.
+type sums struct {
+	m   *Model
+	acc map[string]snug.View
+}
+
+func (s sums) Into(name string) (snug.View, snug.Into, error) {
+	if v, again := s.acc[name]; again {
+		return v, snug.Into{Beta: 1}, nil
+	}
+	s.acc[name] = snug.ViewOf(make([]float32, s.m.index[name].Len()))
+	return s.acc[name], snug.Into{}, nil
+}
+
+func TestModelProperty(t *testing.T) { rapid.Check(t, modelProperty) }
+
+func FuzzModel(f *testing.F) { f.Fuzz(rapid.MakeFuzz(modelProperty)) }
+
+// TestDynamicRope: the frequencies are those of the batch, also after a longer one.
+func TestDynamicRope(t *testing.T) {
+	g := readModel(t, "llama_dynamic")
+	m := open32(t, g, Options{})
+	short := Batch{Tokens: g.Tokens[:6]}
+	want := allLogits(t, m, short)
+	long := allLogits(t, m, g.batch())
+	require.Equal(t, want, allLogits(t, m, short))
+	require.Equal(t, long, allLogits(t, m, g.batch()))
+}
+
+// TestFirstValues: fresh weights have the deviations that transformers gives them, and depend on the seed.
+func TestFirstValues(t *testing.T) {
+	c := tinyGPT2(GELU)
+	c.Dim, c.Hidden, c.HeadDim, c.InitStd = 64, 256, 32, 0.02
+	m, err := New(c, Options{Seed: 1})
+	require.NoError(t, err)
+	for _, p := range m.Params() {
+		mean, square := 0.0, 0.0
+		for _, x := range p.Value.Float32s() {
+			mean += float64(x) / float64(p.Len())
+			square += float64(x) * float64(x) / float64(p.Len())
+		}
+		want := map[string][2]float64{
+			"h.0.ln_1.weight": {1, 1}, "h.0.ln_1.bias": {0, 0}, "h.0.attn.c_attn.bias": {0, 0},
+			"wte.weight": {0, 0.02}, "h.1.attn.c_attn.weight": {0, 0.02}, "h.1.attn.c_proj.weight": {0, 0.01}, "h.0.mlp.c_proj.weight": {0, 0.01},
+		}
+		for name, w := range want {
+			if p.Name == "transformer."+name {
+				require.InDelta(t, w[0], mean, 0.003, name)
+				require.InDelta(t, w[1], math.Sqrt(square), 0.002, name)
+			}
+		}
+	}
+	same, err := New(c, Options{Seed: 1})
+	require.NoError(t, err)
+	other, err := New(c, Options{Seed: 2, DType: snug.BF16})
+	require.NoError(t, err)
+	require.Equal(t, m.Params()[0].Value.Float32s(), same.Params()[0].Value.Float32s())
+	require.NotEqual(t, snug.ToBFloat16(m.Params()[0].Value.Float32s()[5]), other.Params()[0].Value.BFloat16s()[5])
+}
