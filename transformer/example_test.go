@@ -1,12 +1,16 @@
 package transformer_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -101,4 +105,106 @@ func ExampleConfig_Write() {
 	// Output:
 	// 64 linear 2 <nil>
 	// transformer: Write: LogitCap: 30, and the family "qwen3" can only have 0: snug: invalid configuration
+}
+
+// A model learns to count: it is made from scratch, trained for a few steps, and asked.
+func ExampleModel() {
+	config := &transformer.Config{
+		Family: "llama", Vocab: 8, Dim: 16, Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, Context: 16,
+		NormEps: 1e-6, Activation: transformer.SiLU, Gated: true, Windows: []int{0}, ScoreScale: 0.35, EmbeddingScale: 1, InitStd: 0.1,
+		Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: 8},
+	}
+	m, err := transformer.New(config, transformer.Options{Seed: 1})
+	if err != nil {
+		panic(err)
+	}
+	optimizer, err := quant8.New(quant8.AdamW{}, quant8.Options{Bits: 32})
+	if err != nil {
+		panic(err)
+	}
+	var params []accum.Param
+	for _, p := range m.Params() {
+		params = append(params, accum.Param{Name: p.Name, Len: p.Len()})
+		if err := optimizer.Add(p.Name, p.Len()); err != nil {
+			panic(err)
+		}
+	}
+	const counted = 7
+	window, err := accum.New(params, accum.Options{Schedule: accum.Weight(counted)})
+	if err != nil {
+		panic(err)
+	}
+
+	ctx := context.Background()
+	batch := transformer.Batch{Tokens: []int32{0, 1, 2, 3, 4, 5, 6}, Labels: []int32{1, 2, 3, 4, 5, 6, 7}}
+	for range 60 {
+		if err := window.Begin(counted); err != nil {
+			panic(err)
+		}
+		if _, err := m.Backprop(ctx, batch, 1, window); err != nil {
+			panic(err)
+		}
+		if _, err := window.End(); err != nil {
+			panic(err)
+		}
+		optimizer.Advance(0.01)
+		for _, p := range m.Params() {
+			gradient, err := window.Gradient(p.Name)
+			if err != nil {
+				panic(err)
+			}
+			if err := optimizer.Step(p.Name, p.Value, gradient, 1); err != nil {
+				panic(err)
+			}
+		}
+		window.Reset()
+	}
+
+	logits := make([]float32, config.Vocab)
+	if err := m.Logits(ctx, logits, transformer.Batch{Tokens: []int32{0, 1, 2}}, nil); err != nil {
+		panic(err)
+	}
+	best := 0
+	for i, x := range logits {
+		if x > logits[best] {
+			best = i
+		}
+	}
+	fmt.Println("0 1 2", best)
+	// Output: 0 1 2 3
+}
+
+// A plan trains a model in fewer bytes of activations.
+func ExampleModel_SetPlan() {
+	config := &transformer.Config{
+		Family: "llama", Vocab: 100, Dim: 64, Hidden: 192, Layers: 8, Heads: 4, KVHeads: 2, HeadDim: 16, Context: 256,
+		NormEps: 1e-6, Activation: transformer.SiLU, Gated: true, Windows: make([]int, 8), ScoreScale: 0.25, EmbeddingScale: 1, InitStd: 0.1,
+		Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 10000, Dim: 16},
+	}
+	m, err := transformer.New(config, transformer.Options{DType: snug.BF16})
+	if err != nil {
+		panic(err)
+	}
+	costs, err := m.Costs(4, 256) // sequences of tokens
+	if err != nil {
+		panic(err)
+	}
+	keep, err := remat.KeepAll(costs)
+	if err != nil {
+		panic(err)
+	}
+	all, err := keep.Simulate(costs)
+	if err != nil {
+		panic(err)
+	}
+	plan, report, err := remat.Planner{}.Plan(costs, all.Peak/3)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("%.1f MB instead of %.1f MB, with %d extra forward steps for %d stages\n",
+		float64(report.Peak)/1e6, float64(all.Peak)/1e6, report.Extra, plan.Stages)
+	fmt.Println(m.SetPlan(plan))
+	// Output:
+	// 4.0 MB instead of 12.8 MB, with 13 extra forward steps for 16 stages
+	// <nil>
 }
