@@ -43,6 +43,9 @@ func (m *Model) begin(b Batch) error {
 	case b.Sequences < 0 || b.Sequences > 0 && b.Starts != nil:
 		return fmt.Errorf("the batch has Sequences %d and %d Starts, want one of the two: %w", b.Sequences, len(b.Starts), snug.ErrConfig)
 	}
+	if widest := m.widest(); rows > math.MaxInt/16/widest {
+		return fmt.Errorf("%d tokens of %d elements are too many: %w", rows, widest, snug.ErrShape)
+	}
 	if err := m.shape(b, rows); err != nil {
 		return err
 	}
@@ -65,6 +68,12 @@ func (m *Model) begin(b Batch) error {
 	}
 	m.ops = ops{Model: m}
 	return m.ws.grow(m.workspaceLen(rows))
+}
+
+// widest returns the most elements of a row of an activation.
+func (m *Model) widest() int {
+	c := &m.config
+	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim)
 }
 
 // shape sets the sequences of the batch and the positions of its rows.

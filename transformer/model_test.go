@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -188,6 +189,67 @@ func TestFrozen(t *testing.T) {
 			}
 			require.Equal(t, want, gradients(t, m, b), "%s %s", name, c.Family)
 		}
+	}
+}
+
+// TestScale: gradients are those of the mean loss times scale.
+func TestScale(t *testing.T) {
+	m := newTiny(t, tiny(), Options{Seed: 3})
+	b := someBatch(4, 11, 2, 8)
+	want := gradients(t, m, b)
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	loss, err := m.Backprop(context.Background(), b, 8, w)
+	require.NoError(t, err)
+	same, err := m.Evaluate(context.Background(), b)
+	require.NoError(t, err)
+	require.Equal(t, same.Targets, loss.Targets)
+	require.InDelta(t, same.Sum, loss.Sum, 1e-4)
+	_, err = w.End()
+	require.NoError(t, err)
+	for name, g := range w.Gradients() {
+		for i, x := range g.Float32s() {
+			require.Equal(t, 8*want[name][i], x, "%s[%d]", name, i) // a power of two rounds nothing
+		}
+	}
+}
+
+// windowFunc is a window of one function.
+type windowFunc func(name string) (snug.View, snug.Into, error)
+
+func (f windowFunc) Into(name string) (snug.View, snug.Into, error) { return f(name) }
+
+// TestWindowErrors: what a window says or hands out wrongly reaches the caller from every stage, and the
+// model works on.
+func TestWindowErrors(t *testing.T) {
+	refused := errors.New("refused")
+	for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+		m := newTiny(t, c, Options{Seed: 3})
+		b := someBatch(4, c.Vocab, 2, 8)
+		want := gradients(t, m, b)
+		for _, wrong := range m.Params() {
+			for name, answer := range map[string]struct {
+				acc  snug.View
+				err  error
+				want error
+			}{
+				"error":  {err: refused, want: refused},
+				"length": {acc: snug.ViewOf(make([]float32, wrong.Len()+1)), want: snug.ErrShape},
+				"type":   {acc: snug.ViewOf(make([]snug.BFloat16, wrong.Len())), want: snug.ErrShape},
+				"into":   {acc: snug.ViewOf(make([]float32, wrong.Len())), want: snug.ErrConfig},
+			} {
+				_, err := m.Backprop(context.Background(), b, 1, windowFunc(func(param string) (snug.View, snug.Into, error) {
+					if param != wrong.Name {
+						return snug.ViewOf(make([]float32, m.index[param].Len())), snug.Into{}, nil
+					}
+					return answer.acc, snug.Into{Alpha: float32(math.Inf(1))}, answer.err
+				}))
+				require.ErrorIs(t, err, answer.want, "%s: %s", wrong.Name, name)
+			}
+			require.NotZero(t, m.pool.held)
+		}
+		require.Equal(t, want, gradients(t, m, b))
+		require.Zero(t, m.pool.used)
 	}
 }
 

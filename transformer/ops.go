@@ -119,19 +119,9 @@ type linear struct {
 }
 
 // matrix returns where the matrix begins in a vector of the weight.
-func (l *linear) matrix(v snug.View) snug.View {
-	if v.Len() == 0 {
-		return v
-	}
-	return part(v, l.at, v.Len()-l.at)
-}
+func (l *linear) matrix(v snug.View) snug.View { return part(v, l.at, v.Len()-l.at) }
 
-func (l *linear) biasOf(v snug.View) snug.View {
-	if v.Len() == 0 {
-		return v
-	}
-	return part(v, l.at, l.out)
-}
+func (l *linear) biasOf(v snug.View) snug.View { return part(v, l.at, l.out) }
 
 // linear computes y = x·w + b + beta·y.
 func (o *ops) linear(y, x *tensor, l *linear, beta float32) {

@@ -3,6 +3,7 @@ package transformer
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -294,10 +295,10 @@ func (m *Model) SetPlan(p remat.Plan) error {
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
-	if sequences < 1 || tokens < 1 || int64(sequences)*int64(tokens) > 1<<31-1 || sequences > 1<<31-1 {
+	c, most := &m.config, math.MaxInt32
+	if sequences < 1 || tokens < 1 || sequences > most/tokens || int64(sequences*tokens) > math.MaxInt64/128/int64(max(1, m.widest())) {
 		return remat.Costs{}, fmt.Errorf("transformer: Costs: %d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrConfig)
 	}
-	c := &m.config
 	rows, size := int64(sequences)*int64(tokens), int64(m.dtype.Size())
 	dim, hidden := size*int64(c.Dim), size*int64(c.Hidden)
 	q, kv := size*int64(c.Heads*c.HeadDim), size*int64(c.KVHeads*c.HeadDim)
