@@ -9,11 +9,13 @@ type attentionHalf struct {
 	norm         norm
 	qkv, out     []linear
 	qNorm, kNorm norm // without weights if q and k have no norms
-	window       int  // keys that a query sees; 0 for all
+	post         norm // of the output, without weights if there is none
+	angles       *angles
+	window       int // keys that a query sees; 0 for all
 }
 
 func (b *attentionHalf) trains() bool {
-	return b.norm.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out)
+	return b.norm.trains() || b.post.trains() || b.qNorm.trains() || b.kNorm.trains() || anyTrains(b.qkv) || anyTrains(b.out)
 }
 
 func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
@@ -48,8 +50,8 @@ func (b *attentionHalf) ready(o *ops, qs, ks stats, q, k *tensor) (*tensor, *ten
 		o.norm(q, qs, from, b.qNorm)
 		o.norm(k, ks, fromK, b.kNorm)
 	}
-	o.rotate(q, b.config.Heads)
-	o.rotate(k, b.config.KVHeads)
+	o.rotate(q, b.config.Heads, b.angles)
+	o.rotate(k, b.config.KVHeads, b.angles)
 	return q, k
 }
 
@@ -60,14 +62,13 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 		o.norm(q, stats{}, q, b.qNorm)
 		o.norm(k, stats{}, k, b.kNorm)
 	}
-	o.rotate(q, b.config.Heads)
-	o.rotate(k, b.config.KVHeads)
+	o.rotate(q, b.config.Heads, b.angles)
+	o.rotate(k, b.config.KVHeads, b.angles)
 	att := o.get(b.queries())
-	o.attend(att, nil, q, k, v, b.keysSeen())
+	o.attend(att, nil, q, k, v, b.keysSeen(), b.angles)
 	b.pool.put(q, k, v)
 	z := o.get(b.config.Dim)
-	o.copyTo(z, x)
-	o.linear(z, att, &b.out[0], 1)
+	o.leave(z, x, att, &b.out[0], b.post, nil)
 	b.pool.put(att)
 	return z, o.err
 }
@@ -76,10 +77,11 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
+	o.keepPost(s, b.post)
 	s.att, s.lse = o.get(b.queries()), o.stat(b.config.Heads)
 	s.q, s.k, s.v = b.project(o, s.norm, x)
 	q, k := b.ready(o, stats{}, stats{}, s.q, s.k)
-	o.attend(s.att, s.lse, q, k, s.v, b.keysSeen())
+	o.attend(s.att, s.lse, q, k, s.v, b.keysSeen(), b.angles)
 	if b.config.QKNorm {
 		b.pool.put(q, k)
 	}
@@ -89,15 +91,18 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 func (b *attentionHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
 	o := b.stage()
 	s := b.save(o, x)
-	o.copyTo(s.y, x)
-	o.linear(s.y, s.att, &b.out[0], 1)
+	o.leave(s.y, x, s.att, &b.out[0], b.post, s)
 	return s.y, s, o.err
 }
 
-// Resave leaves out the last product.
+// Resave leaves out the last product, unless its norm needs it.
 func (b *attentionHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 	o := b.stage()
-	return b.save(o, x), o.err
+	s := b.save(o, x)
+	if b.post.weight != nil {
+		o.leave(s.y, x, s.att, &b.out[0], b.post, s)
+	}
+	return s, o.err
 }
 
 // Backward turns the gradient of z, in place, into the gradient of x.
@@ -106,9 +111,13 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 		return d, nil
 	}
 	o := b.stage()
-	o.weightGradients(s.att, b.out, d)
+	dout := o.leaveBackward(d, b.post, s)
+	o.weightGradients(s.att, b.out, dout)
 	datt := o.get(b.queries())
-	o.inputGradient(datt, d, &b.out[0], 0)
+	o.inputGradient(datt, dout, &b.out[0], 0)
+	if dout != d {
+		b.pool.put(dout)
+	}
 	var qs, ks stats
 	q, k := s.q, s.k
 	if b.config.QKNorm {
@@ -116,10 +125,10 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 		q, k = b.ready(o, qs, ks, q, k)
 	}
 	dq, dk, dv := o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
-	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b.keysSeen())
+	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b.keysSeen(), b.angles)
 	b.pool.put(datt)
-	o.rotateBack(dq, b.config.Heads)
-	o.rotateBack(dk, b.config.KVHeads)
+	o.rotateBack(dq, b.config.Heads, b.angles)
+	o.rotateBack(dk, b.config.KVHeads, b.angles)
 	if b.config.QKNorm {
 		b.pool.put(q, k)
 		o.normBackward(dq, dq, qs, s.q, b.qNorm, 0)

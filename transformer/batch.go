@@ -21,7 +21,8 @@ type Batch struct {
 	Sequences int
 	// Starts, unless nil, packs sequences of different lengths instead. Sequence i is the
 	// tokens Starts[i] to Starts[i+1]-1; the first start is 0 and the last len(Tokens).
-	// No sequence sees another, and positions begin anew in each.
+	// No sequence sees another, and positions begin anew in each. There is no padding: the
+	// embedding of Config.Pad trains like all others, while torch leaves out its gradient.
 	Starts []int
 }
 
@@ -61,8 +62,8 @@ func (m *Model) begin(b Batch) error {
 	if err := m.pool.begin(rows); err != nil {
 		return err
 	}
-	if m.rope != nil {
-		if err := m.rope.prepare(m.batch.longest); err != nil {
+	for _, r := range m.ropes {
+		if err := r.prepare(m.batch.longest); err != nil {
 			return err
 		}
 	}

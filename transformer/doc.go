@@ -13,8 +13,8 @@
 //
 // # Models
 //
-// [Open] and [New] make models of Llama with all its ropes, Mistral, Qwen2, Qwen3 and GPT-2, in float32,
-// bfloat16 or float16, on any device. Weights, activations and their gradients have that
+// [Open] and [New] make models of Llama with all its ropes, Mistral, Qwen2, Qwen3, Gemma 3 (the text
+// model), Gemma 2 without a cap of logits, and GPT-2, in float32, bfloat16 or float16, on any device. Weights, activations and their gradients have that
 // type; sums, statistics and gradients of parameters are float32. In float32 the logits are within 1e-6 of
 // transformers' largest; testdata holds what transformers computes.
 //
@@ -35,8 +35,9 @@
 //
 // # Configurations
 //
-// [ReadConfig] reads config.json of these families, and of Gemma 2 and Gemma 3 (the text part), which
-// Open refuses so far because package fused has no gated GELU. A field that changes the arithmetic and is
+// [ReadConfig] reads config.json of these families, and of models that Open refuses so far: the published
+// Gemma 2, because package fused has no cross-entropy with a cap of logits, and the text part of a
+// multimodal Gemma 3. A field that changes the arithmetic and is
 // not known is an error, and so is a value that is not supported. [Config.Tensors] names the parameters of
 // a folder, [Config.Check] compares them with the opened files, and [Rope.Frequencies] gives the
 // frequencies of rotary embeddings.

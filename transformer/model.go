@@ -58,8 +58,10 @@ type Model struct {
 
 	pool     *pool
 	ws       scratch
-	discard  scratch // takes the gradient of a frozen half of a pair
-	rope     *angles // nil without a rope
+	discard  scratch   // takes the gradient of a frozen half of a pair
+	ropes    []*angles // of all layers, and of layers with a window if they have another one
+	ones     snug.View
+	plusOne  snug.View // 1+w of the norm at hand
 	loss     fused.CrossEntropy
 	lossOf   func(*tensor) (*tensor, error)
 	batch    batch
@@ -71,8 +73,8 @@ type Model struct {
 // New returns a model with fresh weights: normal numbers of Config.InitStd, ones in norms and
 // zeros in biases, as transformers has them before training. The Config is copied.
 //
-// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (the
-// families gemma2 and gemma3_text are not yet), [snug.ErrDType], [snug.ErrDevice] and
+// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (a
+// cap of logits, as in gemma2, and multimodal models are not yet), [snug.ErrDType], [snug.ErrDevice] and
 // [snug.ErrNoMemory].
 func New(config *Config, o Options) (*Model, error) {
 	m, err := newModel(config, o)
@@ -145,10 +147,15 @@ func newModel(config *Config, o Options) (m *Model, err error) {
 	}
 	m.loss = fused.CrossEntropy{Vocab: m.config.Vocab, Cols: m.config.Dim, Chunk: o.LossRows}
 	m.lossOf = m.lossAndGradient
-	m.makeStages()
-	if !m.config.LearnedPositions {
-		m.rope = &angles{rope: m.config.Rope, table: scratch{dev: m.dev}}
+	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
+		if r.Kind != "" {
+			m.ropes = append(m.ropes, &angles{rope: r, table: scratch{dev: m.dev}})
+		}
 	}
+	if err := m.makeOnes(); err != nil {
+		return nil, err
+	}
+	m.makeStages()
 	costs, err := m.Costs(1, 1)
 	if err != nil {
 		return nil, err
@@ -168,14 +175,12 @@ func (c *Config) supported() error {
 		bad  bool
 		why  string
 	}{
-		{"Activation", c.Gated && c.Activation != SiLU,
-			fmt.Sprintf("a gate by %q, as in gemma2 and gemma3_text, is not supported yet: want a gate by %q", c.Activation, SiLU)},
+		{"Activation", c.Gated && c.Activation == GELU, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
 		{"Activation", !c.Gated && c.Activation == SiLU, fmt.Sprintf("%q without a gate is not supported", c.Activation)},
-		{"NormPlusOne", c.NormPlusOne, "norms that multiply by 1+w, as in gemma2 and gemma3_text, are not supported yet"},
-		{"PostNorms", c.PostNorms, "norms after the halves, as in gemma2 and gemma3_text, are not supported yet"},
-		{"LogitCap", c.LogitCap != 0, "a cap of logits, as in gemma2, is not supported yet"},
-		{"EmbeddingScale", c.EmbeddingScale != 1, "a scale of the embedding, as in gemma2 and gemma3_text, is not supported yet"},
-		{"LocalRope", c.LocalRope.Kind != "", "a second rope, as in gemma3_text, is not supported yet"},
+		{"LogitCap", c.LogitCap != 0, "a cap of logits, as in gemma2, is not supported yet: package fused has no cross-entropy with one"},
+		{"Multimodal", c.Multimodal, "the text of a model for images is not supported yet"},
+		{"PostNorms", c.PostNorms != (c.Family == "gemma2" || c.Family == "gemma3_text"), "only gemma2 and gemma3_text have norms after the halves, and both do"},
+		{"NormPlusOne", gpt2 && c.NormPlusOne, "gpt2 has norms that multiply by w"},
 		{"LayerNorm", c.LayerNorm != gpt2, "only gpt2 has LayerNorm, and all others have RMSNorm"},
 		{"LearnedPositions", c.LearnedPositions != gpt2, "only gpt2 has learned positions, and all others have a rope"},
 		{"Gated", c.Gated == gpt2, "only gpt2 has no gate"},
@@ -197,6 +202,33 @@ func (m *Model) Config() Config { return m.config }
 // the caller may change elements, and nothing else.
 func (m *Model) Params() []Param { return m.params }
 
+// makeOnes allocates the vectors of norms that multiply by 1+w.
+func (m *Model) makeOnes() error {
+	if !m.config.NormPlusOne {
+		return nil
+	}
+	n := max(m.config.Dim, m.config.HeadDim)
+	host := make([]float32, n)
+	for i := range host {
+		host[i] = 1
+	}
+	low, _, err := snug.MakeView(snug.CPU(), m.dtype, n)
+	if err != nil {
+		return err
+	}
+	if err := amp.Cast(low, host); err != nil {
+		return err
+	}
+	for _, v := range []*snug.View{&m.ones, &m.plusOne} {
+		made, free, err := snug.MakeView(m.dev, m.dtype, n)
+		if err != nil {
+			return err
+		}
+		*v, m.free = made, append(m.free, free)
+	}
+	return snug.Copy(m.ones, low)
+}
+
 // Memory is what a model holds, in bytes.
 type Memory struct {
 	Weights   int64
@@ -211,8 +243,8 @@ func (m *Model) Memory() Memory {
 		return Memory{}
 	}
 	ws := m.ws.bytes() + m.discard.bytes()
-	if m.rope != nil {
-		ws += m.rope.table.bytes()
+	for _, r := range m.ropes {
+		ws += r.table.bytes()
 	}
 	return Memory{Weights: m.weightBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
 }
@@ -247,8 +279,8 @@ func (m *Model) Close() error {
 		return nil
 	}
 	err := errors.Join(m.pool.close(), m.ws.close(), m.discard.close())
-	if m.rope != nil {
-		err = errors.Join(err, m.rope.table.close())
+	for _, r := range m.ropes {
+		err = errors.Join(err, r.table.close())
 	}
 	for _, free := range m.free {
 		err = errors.Join(err, free())
@@ -258,11 +290,11 @@ func (m *Model) Close() error {
 }
 
 // attention returns the options of the attention of a layer.
-func (m *Model) attention(window int) attention.Options {
+func (m *Model) attention(window int, rope *angles) attention.Options {
 	c, b := &m.config, &m.batch
 	o := attention.Options{
 		Batch: b.sequences, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: b.rows / b.sequences, Dim: c.HeadDim,
-		Causal: true, Window: attention.Window{Left: window}, Scale: float32(m.scoreScale()), Softcap: float32(c.ScoreCap),
+		Causal: true, Window: attention.Window{Left: window}, Scale: float32(m.scoreScale(rope)), Softcap: float32(c.ScoreCap),
 	}
 	if b.starts != nil {
 		o.SeqQ, o.QStarts = b.rows, b.starts
@@ -273,9 +305,9 @@ func (m *Model) attention(window int) attention.Options {
 // scoreScale returns the factor of q·k. The factor a of a rope multiplies its sines and
 // cosines, and so both q and k; it enters here as a², because the angles that
 // [fused.Rotary] takes are plain rotations. Gradients of q and k are then right too.
-func (m *Model) scoreScale() float64 {
-	if m.rope == nil {
+func (m *Model) scoreScale(rope *angles) float64 {
+	if rope == nil {
 		return m.config.ScoreScale
 	}
-	return m.config.ScoreScale * m.rope.attention * m.rope.attention
+	return m.config.ScoreScale * rope.attention * rope.attention
 }

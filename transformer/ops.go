@@ -55,6 +55,17 @@ func (o *ops) stats(n norm) (s stats) {
 	return s
 }
 
+// gamma returns what a norm multiplies by: w, or 1+w in a vector that the next call overwrites.
+func (o *ops) gamma(n norm) snug.View {
+	w := n.weight.Value
+	if !o.config.NormPlusOne {
+		return w
+	}
+	sum := part(o.plusOne, 0, w.Len())
+	o.do(func() error { return fused.Add(sum, w, part(o.ones, 0, w.Len())) })
+	return sum
+}
+
 func viewOf(t *tensor) snug.View {
 	if t == nil {
 		return none32
@@ -65,18 +76,18 @@ func viewOf(t *tensor) snug.View {
 // norm computes out = norm(x). The zero stats keep nothing. The rows have as many elements as
 // the norm has weights, so that a norm of heads takes [rows, heads·width].
 func (o *ops) norm(out *tensor, s stats, x *tensor, n norm) {
-	eps := float32(o.config.NormEps)
+	eps, gamma := float32(o.config.NormEps), o.gamma(n)
 	o.do(func() error {
 		if n.bias != nil {
-			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, n.weight.Value, n.bias.Value, eps)
+			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, gamma, n.bias.Value, eps)
 		}
-		return fused.RMSNorm(out.View, viewOf(s.rstd), x.View, n.weight.Value, eps)
+		return fused.RMSNorm(out.View, viewOf(s.rstd), x.View, gamma, eps)
 	})
 }
 
 // normBackward computes dx = beta·dx + the gradient in x.
 func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta float32) {
-	into := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}
+	into, gamma := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}, o.gamma(n)
 	o.do(func() error {
 		dweight, params, err := o.gradient(n.weight)
 		if err != nil {
@@ -84,7 +95,7 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 		}
 		into.Params = params
 		if n.bias == nil {
-			return fused.RMSNormBackward(dx.View, dweight, dy.View, x.View, s.rstd.View, n.weight.Value, into, o.ws.v)
+			return fused.RMSNormBackward(dx.View, dweight, dy.View, x.View, s.rstd.View, gamma, into, o.ws.v)
 		}
 		dbias, params, err := o.gradient(n.bias)
 		switch {
@@ -105,7 +116,7 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 				dweight, into.Params = waste, params
 			}
 		}
-		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, n.weight.Value, into, o.ws.v)
+		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, gamma, into, o.ws.v)
 	})
 }
 
@@ -189,6 +200,34 @@ func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
 	}
 }
 
+// leave computes y = x + post(in·w + b), the end of a half. post may be without weights. s keeps
+// what the backward pass of post needs, unless it is nil.
+func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *saved) {
+	if post.weight == nil {
+		o.copyTo(y, x)
+		o.linear(y, in, l, 1)
+		return
+	}
+	half, kept := y, stats{}
+	if s != nil {
+		half, kept = s.half, s.post
+	}
+	o.linear(half, in, l, 0)
+	o.norm(y, kept, half, post)
+	o.do(func() error { return fused.Add(y.View, y.View, x.View) })
+}
+
+// leaveBackward returns the gradient of in·w + b, from d, the gradient of leave's y: d itself
+// without post, or else a new tensor.
+func (o *ops) leaveBackward(d *tensor, post norm, s *saved) *tensor {
+	if post.weight == nil {
+		return d
+	}
+	half := o.get(o.config.Dim)
+	o.normBackward(half, d, s.post, s.half, post, 0)
+	return half
+}
+
 // gradient returns the accumulator of a parameter and how this micro-batch's gradient enters
 // it; an empty one if it is frozen.
 func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
@@ -207,34 +246,34 @@ func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 }
 
 // rotate turns the heads of x by their positions.
-func (o *ops) rotate(x *tensor, heads int) {
-	if o.rope == nil {
+func (o *ops) rotate(x *tensor, heads int, rope *angles) {
+	if rope == nil {
 		return
 	}
 	o.do(func() error {
-		return fused.Rotary(x.View, o.rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
+		return fused.Rotary(x.View, rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
 	})
 }
 
 // rotateBack turns the gradient of rotate's result.
-func (o *ops) rotateBack(dx *tensor, heads int) {
-	if o.rope == nil {
+func (o *ops) rotateBack(dx *tensor, heads int, rope *angles) {
+	if rope == nil {
 		return
 	}
 	o.do(func() error {
-		return fused.RotaryBackward(dx.View, o.rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
+		return fused.RotaryBackward(dx.View, rope.table.v, o.batch.positions, fused.RotaryOptions{Heads: heads, Dim: o.config.HeadDim})
 	})
 }
 
 // attend computes out = attention(q, k, v) and leaves in lse what attendBackward needs; nil
 // keeps nothing.
-func (o *ops) attend(out, lse, q, k, v *tensor, window int) {
-	c := o.attention(window)
+func (o *ops) attend(out, lse, q, k, v *tensor, window int, rope *angles) {
+	c := o.attention(window, rope)
 	o.do(func() error { return attention.Forward(out.View, viewOf(lse), q.View, k.View, v.View, c) })
 }
 
-func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window int) {
-	c := o.attention(window)
+func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window int, rope *angles) {
+	c := o.attention(window, rope)
 	o.do(func() error {
 		return attention.Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, c, o.ws.v)
 	})
@@ -244,6 +283,8 @@ func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window
 func (o *ops) activate(out, gate, up *tensor, bias *Param) {
 	o.do(func() error {
 		switch {
+		case gate != nil && o.config.Activation == GELUTanh:
+			return fused.GeGLU(out.View, gate.View, up.View)
 		case gate != nil:
 			return fused.SwiGLU(out.View, gate.View, up.View)
 		case o.config.Activation == GELU:
@@ -256,6 +297,9 @@ func (o *ops) activate(out, gate, up *tensor, bias *Param) {
 // activateBackward turns the saved gate and up into their gradients.
 func (o *ops) activateBackward(d, gate, up *tensor, bias *Param) {
 	o.do(func() error {
+		if gate != nil && o.config.Activation == GELUTanh {
+			return fused.GeGLUBackward(gate.View, up.View, d.View, gate.View, up.View)
+		}
 		if gate != nil {
 			return fused.SwiGLUBackward(gate.View, up.View, d.View, gate.View, up.View)
 		}

@@ -88,7 +88,7 @@ func (m *Model) firstValues(seed uint64) error {
 				switch {
 				case len(p.Shape) == 2:
 					numbers[j] = float32(deviation * rng.NormFloat64())
-				case strings.HasSuffix(p.Name, ".bias"):
+				case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne:
 					numbers[j] = 0
 				default:
 					numbers[j] = 1

@@ -35,7 +35,7 @@ func plans(t testing.TB, c remat.Costs) (list []remat.Plan) {
 // TestPlans: every plan has the gradients of the plan that keeps everything, bit for bit, and
 // takes at most the bytes that it predicts.
 func TestPlans(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 			m := newTiny(t, c, Options{Seed: 3, DType: dt})
 			b := someBatch(7, c.Vocab, 3, 10)
@@ -63,7 +63,7 @@ func TestTransients(t *testing.T) {
 	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false
 	wide := tiny()
 	wide.Dim, wide.Hidden, wide.Family, wide.QKNorm = 40, 3, "llama", false
-	for _, c := range []*Config{tiny(), plain, wide, tinyGPT2(GELUTanh)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), plain, wide, tinyGPT2(GELUTanh)} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
 			m := newTiny(t, c, Options{DType: dt})
 			ctx, b := context.Background(), someBatch(7, c.Vocab, 3, 10)
@@ -107,7 +107,7 @@ func TestTransients(t *testing.T) {
 
 // TestSizesDeclared: the sizes that Costs declares are what a run measures.
 func TestSizesDeclared(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
 		m := newTiny(t, c, Options{DType: snug.BF16})
 		b := someBatch(7, c.Vocab, 3, 10)
 		costs, err := m.Costs(3, 10)
@@ -130,7 +130,7 @@ func TestSizesDeclared(t *testing.T) {
 // modelProperty: a random model computes for packed sequences what it computes for each alone,
 // and has the same gradients, bit for bit, by any plan.
 func modelProperty(t *rapid.T) {
-	kinds := rapid.SampledFrom([]*Config{tiny(), tinyGPT2(GELU), tinyGPT2(GELUTanh)})
+	kinds := rapid.SampledFrom([]*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyGPT2(GELUTanh)})
 	c := kinds.Draw(t, "config")
 	if c.Family != "gpt2" {
 		c.QKNorm = rapid.Bool().Draw(t, "norms of q and k")

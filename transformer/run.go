@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/remat"
+	"github.com/x448/float16"
 )
 
 // Window is where gradients go, such as [accum.Window]. Into returns the float32 accumulator of a
@@ -110,7 +111,25 @@ func (m *Model) embed() (*tensor, error) {
 	o.do(func() error {
 		return fused.Embedding(x.View, m.table.Value, m.batch.tokens, positions, at, m.config.Dim)
 	})
+	if scale := m.embeddingScale(); scale != 1 {
+		o.do(func() error { // a product of no columns, which multiplies x alone
+			return amp.MatMul(x.View, part(x.View, 0, 0), part(x.View, 0, 0), amp.MatMulOptions{M: m.batch.rows, N: m.config.Dim, Into: snug.Into{Alpha: 1, Beta: scale}})
+		})
+	}
 	return x, o.err
+}
+
+// embeddingScale returns the factor of the embedding, which transformers rounds to the type of
+// the weights.
+func (m *Model) embeddingScale() float32 {
+	scale := float32(m.config.EmbeddingScale)
+	switch m.dtype {
+	case snug.BF16:
+		return snug.ToBFloat16(scale).Float32()
+	case snug.F16:
+		return float16.Fromfloat32(scale).Float32()
+	}
+	return scale
 }
 
 func (m *Model) embedBackward(dx *tensor) error {
@@ -126,6 +145,10 @@ func (m *Model) embedBackward(dx *tensor) error {
 		if err != nil {
 			return err
 		}
+		if into.Alpha == 0 {
+			into.Alpha = 1
+		}
+		into.Alpha *= m.embeddingScale()
 		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.config.Dim, into); err != nil {
 			return err
 		}
@@ -310,6 +333,10 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	if c.QKNorm {
 		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)
 	}
+	post, postStats := int64(0), int64(0)
+	if c.PostNorms {
+		post, postStats = dim, 4
+	}
 	giga := float64(rows) / 1e9
 	mulAttention := giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 	in := int64(1)
@@ -321,15 +348,15 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	for i := range c.Layers {
 		costs.Stages = append(costs.Stages, remat.Cost{
 			Name: fmt.Sprintf("layer %d attention", i), Output: rows * dim,
-			Saved:         rows * (dim + statistics + q + 2*kv + q + heads),
+			Saved:         rows * (dim + statistics + q + 2*kv + q + heads + post + postStats),
 			ForwardExtra:  rows * max(q+2*kv, 2*q+2*kv-dim, q, dim, normed),
-			BackwardExtra: rows * (q + 2*kv + max(q+normed+normedStats, dim)),
+			BackwardExtra: rows * max(post+q, q+2*kv+max(q+normed+normedStats, dim)),
 			ForwardTime:   mulAttention, BackwardTime: 2.5 * mulAttention,
 		}, remat.Cost{
 			Name: fmt.Sprintf("layer %d perceptron", i), Output: rows * dim,
-			Saved:         rows * (dim + statistics + in*hidden),
+			Saved:         rows * (dim + statistics + in*hidden + post + postStats),
 			ForwardExtra:  rows * max(in*hidden, dim, hidden),
-			BackwardExtra: rows * max(hidden, dim),
+			BackwardExtra: rows * max(hidden+post, dim),
 			ForwardTime:   mulPerceptron, BackwardTime: 2 * mulPerceptron,
 		})
 	}

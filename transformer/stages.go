@@ -23,10 +23,12 @@ type saved struct {
 	q, k, v  *tensor // q and k before their norms, if they have norms, or after the rope
 	att, lse *tensor
 	gate, up *tensor
+	half     *tensor // input of the norm after the half, if there is one
+	post     stats
 }
 
-func (s *saved) tensors() [10]*tensor {
-	return [...]*tensor{s.y, s.norm.mean, s.norm.rstd, s.q, s.k, s.v, s.att, s.lse, s.gate, s.up}
+func (s *saved) tensors() [12]*tensor {
+	return [...]*tensor{s.y, s.norm.mean, s.norm.rstd, s.q, s.k, s.v, s.att, s.lse, s.gate, s.up, s.half, s.post.rstd}
 }
 
 func savedBytes(s *saved) (sum int64) {
@@ -49,6 +51,13 @@ func (m *Model) newSaved() *saved {
 	return s
 }
 
+// keepPost makes room for what a norm after a half needs.
+func (o *ops) keepPost(s *saved, post norm) {
+	if post.weight != nil {
+		s.half, s.post = o.get(o.config.Dim), o.stats(post)
+	}
+}
+
 func (m *Model) releaseSaved(s *saved) {
 	for _, t := range s.tensors() {
 		m.pool.put(t)
@@ -68,6 +77,12 @@ func (m *Model) makeStages() {
 	}
 	for i := range c.Layers {
 		a := &attentionHalf{Model: m, index: 2 * i, window: c.Windows[i]}
+		switch {
+		case len(m.ropes) == 2 && a.window > 0:
+			a.angles = m.ropes[1]
+		case len(m.ropes) > 0:
+			a.angles = m.ropes[0]
+		}
 		p := &perceptronHalf{Model: m, index: 2*i + 1}
 		if c.Family == "gpt2" {
 			m.gpt2Layer(fmt.Sprintf("h.%d.", i), a, p)
@@ -112,6 +127,10 @@ func (m *Model) llamaLayer(name string, a *attentionHalf, p *perceptronHalf) {
 	}
 	a.out = []linear{project("self_attn.o_proj", queries, c.Dim, c.OutBias)}
 	p.norm = norm{weight: m.param(name + "post_attention_layernorm.weight")}
+	if c.PostNorms { // the norm of that name then ends the first half
+		a.post, p.norm = p.norm, norm{weight: m.param(name + "pre_feedforward_layernorm.weight")}
+		p.post = norm{weight: m.param(name + "post_feedforward_layernorm.weight")}
+	}
 	p.in = []linear{project("mlp.gate_proj", c.Dim, c.Hidden, c.MLPBias), project("mlp.up_proj", c.Dim, c.Hidden, c.MLPBias)}
 	p.down = []linear{project("mlp.down_proj", c.Hidden, c.Dim, c.MLPBias)}
 }
@@ -170,10 +189,11 @@ type perceptronHalf struct {
 	norm     norm
 	in, down []linear // in: gate and up, or up alone
 	bias     *Param   // of up without a gate
+	post     norm     // of the output, without weights if there is none
 }
 
 func (b *perceptronHalf) trains() bool {
-	return b.norm.trains() || anyTrains(b.in) || anyTrains(b.down) || b.bias != nil && b.bias.Trains
+	return b.norm.trains() || b.post.trains() || anyTrains(b.in) || anyTrains(b.down) || b.bias != nil && b.bias.Trains
 }
 
 // project computes gate and up from the normalized input; gate is nil if there is none.
@@ -196,14 +216,17 @@ func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) 
 	o.activate(up, gate, up, b.bias)
 	b.pool.put(gate)
 	y := o.get(b.config.Dim)
-	o.copyTo(y, x)
-	o.linear(y, up, &b.down[0], 1)
+	o.leave(y, x, up, &b.down[0], b.post, nil)
 	b.pool.put(up)
 	return y, o.err
 }
 
-// Resave leaves out the activation and the last product.
-func (b *perceptronHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
+// Resave leaves out the activation and the last product, unless its norm needs them.
+func (b *perceptronHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
+	if b.post.weight != nil {
+		_, s, err := b.ForwardSave(ctx, x)
+		return s, err
+	}
 	o := b.stage()
 	return b.save(o, x), o.err
 }
@@ -212,6 +235,7 @@ func (b *perceptronHalf) Resave(_ context.Context, x *tensor) (*saved, error) {
 func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
+	o.keepPost(s, b.post)
 	s.gate, s.up = b.project(o, s.norm, x)
 	return s
 }
@@ -221,8 +245,7 @@ func (b *perceptronHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *sa
 	s := b.save(o, x)
 	act := o.get(b.config.Hidden)
 	o.activate(act, s.gate, s.up, b.bias)
-	o.copyTo(s.y, x)
-	o.linear(s.y, act, &b.down[0], 1)
+	o.leave(s.y, x, act, &b.down[0], b.post, s)
 	b.pool.put(act)
 	return s.y, s, o.err
 }
@@ -237,8 +260,12 @@ func (b *perceptronHalf) Backward(_ context.Context, x *tensor, s *saved, d *ten
 	if b.down[0].weight.Trains {
 		o.activate(act, s.gate, s.up, b.bias)
 	}
-	o.weightGradients(act, b.down, d)
-	o.inputGradient(act, d, &b.down[0], 0) // now the gradient of the activation's output
+	dout := o.leaveBackward(d, b.post, s)
+	o.weightGradients(act, b.down, dout)
+	o.inputGradient(act, dout, &b.down[0], 0) // now the gradient of the activation's output
+	if dout != d {
+		b.pool.put(dout)
+	}
 	o.activateBackward(act, s.gate, s.up, b.bias)
 	b.pool.put(act)
 	h := o.get(b.config.Dim)

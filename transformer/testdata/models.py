@@ -3,7 +3,7 @@
 Python 3.11, transformers 5.23.0, torch 2.15.0, safetensors 0.8.0:
 
     pip install transformers==5.23.0 torch==2.15.0 safetensors==0.8.0
-    python transformer/testdata/models.py              # makes the folder
+    python transformer/testdata/models.py              # makes the folder, or the models that are named
     python transformer/testdata/models.py check DIR    # transformers loads what Model.Save wrote
 
 models/NAME has the files of save_pretrained in bfloat16, and
@@ -47,6 +47,12 @@ MODELS = {
     "qwen2": ("qwen2", {**{k: v for k, v in SMALL.items() if k != "head_dim"}, "use_sliding_window": True, "sliding_window": 6,
                         "max_window_layers": 1, "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {**SMALL, "tie_word_embeddings": False}),
+    "gemma2": ("gemma2", {**SMALL, "num_hidden_layers": 2, "sliding_window": 6, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
+                          "final_logit_softcapping": None, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
+    "gemma3": ("gemma3_text", {**SMALL, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "tie_word_embeddings": True,
+                               "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+                                   "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", {**GPT2, "n_layer": 1, "activation_function": "gelu", "tie_word_embeddings": False}),
 }
@@ -65,7 +71,7 @@ def make(name, family, fields):
             elif key.endswith("bias"):
                 p.normal_(0, 0.2)
             else:
-                p.normal_(1, 0.3)
+                p.normal_(0 if family.startswith("gemma") else 1, 0.3)
             p.copy_(p.bfloat16().float())
     folder = here / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -118,4 +124,5 @@ if sys.argv[1:2] == ["check"]:
     check(sys.argv[2])
 else:
     for name, (family, fields) in MODELS.items():
-        make(name, family, fields)
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            make(name, family, fields)
