@@ -251,16 +251,20 @@ func (m *Model) Memory() Memory {
 
 // Save writes config.json and the weights, in the model's type, as transformers loads them.
 // Files of weights have at most maxShardBytes bytes of tensors; 0 is 5 GB. See
-// [amp.SaveShards] for what a killed process leaves.
+// [amp.SaveShards] for what a killed process leaves. The error wraps [snug.ErrConfig], with
+// nothing written, when config.json cannot say what the model is, see [Config.Write].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
+		return fmt.Errorf("transformer: Save: %w", err)
+	}
+	c := m.config
+	c.DType = m.dtype
+	if _, err := c.encode(); err != nil { // before the weights of the folder are replaced
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	if err := amp.SaveShards(dir, maxShardBytes, m.values(), map[string]string{"format": "pt"}); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
-	c := m.config
-	c.DType = m.dtype
 	return c.Write(dir)
 }
 

@@ -286,6 +286,17 @@ func TestSave(t *testing.T) {
 	}
 }
 
+// TestSaveRefused: a model that config.json cannot describe leaves the folder as it was.
+func TestSaveRefused(t *testing.T) {
+	m, dir := newTiny(t, tiny(), Options{}), t.TempDir()
+	err := m.Save(dir, 0)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "ScoreScale")
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, files)
+}
+
 // TestSaveForTransformers writes the models of testdata with their logits, for models.py check.
 func TestSaveForTransformers(t *testing.T) {
 	to := os.Getenv("SNUG_SAVE")
