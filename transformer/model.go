@@ -73,8 +73,8 @@ type Model struct {
 // New returns a model with fresh weights: normal numbers of Config.InitStd, ones in norms and
 // zeros in biases, as transformers has them before training. The Config is copied.
 //
-// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (a
-// cap of logits, as in gemma2, and multimodal models are not yet), [snug.ErrDType], [snug.ErrDevice] and
+// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (a cap of
+// logits, as in gemma2, and multimodal models are not yet), [snug.ErrDType], [snug.ErrDevice] and
 // [snug.ErrNoMemory].
 func New(config *Config, o Options) (*Model, error) {
 	m, err := newModel(config, o)

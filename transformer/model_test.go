@@ -166,8 +166,8 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// TestFrozen: the gradients of the parameters that train are the same bits as when all train, and the
-// others have none.
+// TestFrozen: the gradients of the parameters that train are the same bits as when all train, and
+// the others have none.
 func TestFrozen(t *testing.T) {
 	for name, train := range map[string]func(string) bool{
 		"norms":     func(n string) bool { return strings.Contains(n, "norm") || strings.Contains(n, "ln_") },
@@ -227,8 +227,8 @@ type windowFunc func(name string) (snug.View, snug.Into, error)
 
 func (f windowFunc) Into(name string) (snug.View, snug.Into, error) { return f(name) }
 
-// TestWindowErrors: what a window says or hands out wrongly reaches the caller from every stage, and the
-// model works on.
+// TestWindowErrors: what a window says or hands out wrongly reaches the caller from every stage,
+// and the model works on.
 func TestWindowErrors(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {

@@ -216,7 +216,8 @@ func TestDynamicRope(t *testing.T) {
 	require.Equal(t, long, allLogits(t, m, g.batch()))
 }
 
-// TestFirstValues: fresh weights have the deviations that transformers gives them, and depend on the seed.
+// TestFirstValues: fresh weights have the deviations that transformers gives them, and depend on
+// the seed.
 func TestFirstValues(t *testing.T) {
 	c := tinyGPT2(GELU)
 	c.Dim, c.Hidden, c.HeadDim, c.InitStd = 64, 256, 32, 0.02

@@ -34,9 +34,9 @@ type call struct {
 // A batch without labels that count has no loss and calls neither the model nor the window.
 //
 // The error wraps [snug.ErrShape] for a batch that does not fit together or the model,
-// [snug.ErrConfig] for a scale that is not finite, for Sequences beside Starts, and for a nil window, and the errors of
-// the window, the device and ctx. After an error the gradients in the window are not right any
-// more.
+// [snug.ErrConfig] for a scale that is not finite, for Sequences beside Starts, and for a nil
+// window, and the errors of the window, the device and ctx. After an error the gradients in the
+// window are not right any more.
 func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
 	loss, err := m.backprop(ctx, b, scale, w)
 	if err != nil {
@@ -287,9 +287,9 @@ func (m *Model) lastRows() []int32 {
 }
 
 // SetPlan makes Backprop run a plan: which stages keep what their backward step needs, and which
-// are computed again. Stages 2·i and 2·i+1 are the attention and the perceptron of layer i. A new model
-// keeps everything. Every plan gives the same gradients, bit for bit. Plans that page or pack
-// values are refused.
+// are computed again. Stages 2·i and 2·i+1 are the attention and the perceptron of layer i. A new
+// model keeps everything. Every plan gives the same gradients, bit for bit. Plans that page or
+// pack values are refused.
 //
 // The error wraps [snug.ErrConfig] for a plan that is not valid and [snug.ErrShape] for a
 // plan of another number of stages.
@@ -311,10 +311,10 @@ func (m *Model) SetPlan(p remat.Plan) error {
 	return nil
 }
 
-// Costs returns the costs of the chain for batches of sequences of the given tokens, for the planners of
-// package remat. Bytes are what Backprop takes: outputs, saved sets, and transient bytes, of which
-// f_i and b_i are the largest of a stage. Times are multiply-adds, in units of 10⁹: they
-// say how stages compare, and nothing of a machine.
+// Costs returns the costs of the chain for batches of sequences of the given tokens, for the
+// planners of package remat. Bytes are what Backprop takes: outputs, saved sets, and transient
+// bytes, of which f_i and b_i are the largest of a stage. Times are multiply-adds, in units of
+// 10⁹: they say how stages compare, and nothing of a machine.
 //
 // The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
