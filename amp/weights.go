@@ -71,8 +71,8 @@ type Weights struct{ set *safetensors.Set }
 // a file that another user could have put there is refused. Nothing may save into the
 // folder meanwhile.
 //
-// OpenWeights needs up to about ten times the memory of the headers, of which each is at
-// most 100 MB and no longer than its file, and keeps all shards open.
+// OpenWeights needs up to about ten times the memory of the headers and keeps all shards
+// open. A header has at most 100 MB and is no longer than its file.
 //
 // The error wraps [snug.ErrCorrupt] when a file is damaged or no safetensors
 // file, has a tensor with more elements than an int holds, or does not belong to the
@@ -138,7 +138,7 @@ func (w *Weights) Tensor(name string) (Tensor, bool) {
 }
 
 // Metadata returns what the file says of itself, often its "format", and nil if
-// that is nothing. Of several files it is what they agree on. It is not a copy: do not
+// that is nothing. If there are several files, it holds what all of them say. It is not a copy: do not
 // change it.
 func (w *Weights) Metadata() map[string]string {
 	if w == nil || w.set == nil {

@@ -161,7 +161,7 @@ func TestZeroBlocks(t *testing.T) {
 			clear(g[block : 2*block])
 			for range 3 {
 				advance(a)
-				p := kerneltest.Normal(2, n) // of which coupled decay makes a gradient
+				p := kerneltest.Normal(2, n) // coupled decay turns it into a gradient
 				clear(p[block : 2*block])
 				step(t, a, "w", p, g, 1)
 				for _, x := range p[block : 2*block] {

@@ -170,7 +170,8 @@ func (byteDecoder) decode(tokens []string) []string {
 	return []string{repair(string(b))}
 }
 
-// suffixDecoder makes spaces of the suffix that ends words, but for the last token's.
+// suffixDecoder replaces the suffix that ends a word by a space, and removes it from the
+// last token.
 type suffixDecoder struct{ suffix string }
 
 func (s suffixDecoder) decode(tokens []string) []string {

@@ -13,7 +13,7 @@ type postProcessor interface {
 	adds() int // how many tokens
 }
 
-// template is the tokens around a text, of which there may be several places.
+// template is the tokens around a text.
 type template []templatePart
 
 // templatePart is the text, or tokens.

@@ -350,9 +350,6 @@ func TestAllocations(t *testing.T) {
 func TestModelOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
-			if p.Emulated && testing.Short() {
-				t.Skip("slow")
-			}
 			b := someBatch(4, c.Vocab, 2, 8)
 			cpu := newTiny(t, c, Options{Seed: 3})
 			m := newTiny(t, c, Options{Seed: 3, Device: p.Dev})

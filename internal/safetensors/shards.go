@@ -57,8 +57,7 @@ func ReadIndex(d files.Dir, name string) (*Index, error) {
 	return &Index{Shards: doc.WeightMap}, nil
 }
 
-// Bytes returns the text of the index, as transformers writes it but for the number of
-// parameters.
+// Bytes returns the text of the index. transformers also writes the number of parameters.
 func (x *Index) Bytes() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
