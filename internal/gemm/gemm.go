@@ -11,7 +11,8 @@
 // depend on GOMAXPROCS.
 //
 // Products of bfloat16 with bfloat16 go another way on processors that multiply
-// them by pairs; see [Pairs].
+// them by pairs; see [Pairs]. In products of up to four rows, as in generating
+// text, B is not packed if its transpose lies there; see [Dots].
 package gemm
 
 import (
@@ -62,7 +63,7 @@ type args struct {
 	m, n, k     int
 	alpha, beta float32
 	a, b, c     Matrix
-	pairs       bool // see [Pairs]; else layout says how
+	pairs, few  bool // see [Pairs] and [Dots]; else layout says how
 	layout
 }
 
@@ -97,6 +98,9 @@ func MulSerial(m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) 
 
 func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32, c Matrix) args {
 	g := args{kern: kern, m: m, n: n, k: k, alpha: alpha, beta: beta, a: a, b: b, c: c}
+	if g.few = g.takesFew(); g.few {
+		return g
+	}
 	if g.pairs = g.takesPairs(); g.pairs {
 		return g
 	}
@@ -110,6 +114,8 @@ func newArgs(kern *Kernel, m, n, k int, alpha float32, a, b Matrix, beta float32
 
 func (g *args) parallel() {
 	switch {
+	case g.few:
+		g.runFew(true)
 	case g.pairs:
 		g.runPairs(true)
 	case g.sharesB():
@@ -122,6 +128,10 @@ func (g *args) parallel() {
 }
 
 func (g *args) serial() {
+	if g.few {
+		g.runFew(false)
+		return
+	}
 	if g.pairs {
 		g.runPairs(false)
 		return

@@ -11,8 +11,11 @@ import (
 )
 
 func init() {
-	Registry.Add(cpu.AVX2, newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2))
+	narrow := newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2)
+	narrow.Dots = newDots(8, dotsAVX2)
+	Registry.Add(cpu.AVX2, narrow)
 	wide := newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512)
+	wide.Dots = newDots(16, dotsAVX512)
 	Registry.Add(cpu.AVX512, wide)
 	// Intel's processors do dot products at half the rate of FMA.
 	if limit, _ := cpu.Limit(); !cpuid.CPU.IsVendor(cpuid.Intel) || limit == cpu.AVX512BF16 {
@@ -77,5 +80,48 @@ func newKernel(
 				packLines(&dst[j], &src[j*lineSrc], min(lanes, lines-j), depth, 4*lineSrc)
 			}
 		},
+	}
+}
+
+// dotLoop multiplies rows of x with lines of b. Distances are in bytes.
+type dotLoop[T any] = func(y, x *float32, b *T, lines, steps, rowY, rowX, lineB int)
+
+// dots are the loops of one row and of few rows by the type of B. A step is four vectors for one
+// row, and two for few.
+type dots struct {
+	f32       [2]dotLoop[float32]
+	f16, bf16 [2]dotLoop[uint16]
+}
+
+var (
+	dotsAVX2 = dots{
+		[2]dotLoop[float32]{dots1F32AVX2, dots4F32AVX2},
+		[2]dotLoop[uint16]{dots1F16AVX2, dots4F16AVX2},
+		[2]dotLoop[uint16]{dots1BF16AVX2, dots4BF16AVX2},
+	}
+	dotsAVX512 = dots{
+		[2]dotLoop[float32]{dots1F32AVX512, dots4F32AVX512},
+		[2]dotLoop[uint16]{dots1F16AVX512, dots4F16AVX512},
+		[2]dotLoop[uint16]{dots1BF16AVX512, dots4BF16AVX512},
+	}
+)
+
+// newDots makes Dots of loops for vectors of lanes floats.
+func newDots(lanes int, d dots) Dots {
+	return func(y, x []float32, b Matrix, at, rows, lines, depth, rowY, rowX int) int {
+		step, loop := 4*lanes, 0
+		if rows == few {
+			step, loop = 2*lanes, 1
+		}
+		steps := depth / step
+		switch b.Data.DType() {
+		case snug.F32:
+			d.f32[loop](&y[0], &x[0], &b.Data.Float32s()[at], lines, steps, 4*rowY, 4*rowX, 4*b.Stride)
+		case snug.F16:
+			d.f16[loop](&y[0], &x[0], (*uint16)(unsafe.Pointer(&b.Data.Float16s()[at])), lines, steps, 4*rowY, 4*rowX, 2*b.Stride)
+		case snug.BF16:
+			d.bf16[loop](&y[0], &x[0], (*uint16)(unsafe.Pointer(&b.Data.BFloat16s()[at])), lines, steps, 4*rowY, 4*rowX, 2*b.Stride)
+		}
+		return steps * step
 	}
 }

@@ -30,12 +30,15 @@ type Kernel struct {
 
 	// Pairs multiplies bfloat16, where that is faster than as float32.
 	Pairs *Pairs
+
+	// Dots multiplies few rows of A, where packing B would take longer; nil: it is packed.
+	Dots Dots
 }
 
 // Registry holds the kernels of every tier.
 var Registry cpu.Registry[Kernel]
 
-func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil}) }
+func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil, nil}) }
 
 // mul is the micro-kernel of the Go tier.
 func mul(tiles, rows, cols, depth int, alpha float32, a, b strided, beta float32, c strided) {

@@ -1527,6 +1527,143 @@ next:
 	VZEROUPPER
 	RET
 
+// func dots1F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, FMA3
+TEXT ·dots1F32AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+
+step:
+	VMOVUPS      (R9), Y4
+	VFMADD231PS  (SI), Y4, Y0
+	VMOVUPS      32(R9), Y4
+	VFMADD231PS  32(SI), Y4, Y1
+	VMOVUPS      64(R9), Y4
+	VFMADD231PS  64(SI), Y4, Y2
+	VMOVUPS      96(R9), Y4
+	VFMADD231PS  96(SI), Y4, Y3
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000080, R9
+	DECQ         R10
+	JNZ          step
+	MOVQ         AX, SI
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (SI)
+	ADDQ         DI, SI
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
+	VZEROUPPER
+	RET
+
+// func dots4F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, FMA3
+TEXT ·dots4F32AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+step:
+	VMOVUPS      (R11), Y8
+	VFMADD231PS  (R10), Y8, Y0
+	VFMADD231PS  (R10)(SI*1), Y8, Y2
+	VFMADD231PS  (R10)(SI*2), Y8, Y4
+	VFMADD231PS  (R10)(R8*1), Y8, Y6
+	VMOVUPS      32(R11), Y8
+	VFMADD231PS  32(R10), Y8, Y1
+	VFMADD231PS  32(R10)(SI*1), Y8, Y3
+	VFMADD231PS  32(R10)(SI*2), Y8, Y5
+	VFMADD231PS  32(R10)(R8*1), Y8, Y7
+	ADDQ         $0x00000040, R10
+	ADDQ         $0x00000040, R11
+	DECQ         R12
+	JNZ          step
+	MOVQ         AX, R10
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y7, Y6, Y6
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPS       X0, X6, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
+	VZEROUPPER
+	RET
+
 // func copyRowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
 // Requires: AVX, F16C, MMX+
 TEXT ·copyRowsF16AVX2(SB), NOSPLIT, $0-56
@@ -1586,6 +1723,143 @@ next:
 	ADDQ SI, AX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dots1F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, F16C, FMA3
+TEXT ·dots1F16AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+
+step:
+	VCVTPH2PS    (R9), Y4
+	VFMADD231PS  (SI), Y4, Y0
+	VCVTPH2PS    16(R9), Y4
+	VFMADD231PS  32(SI), Y4, Y1
+	VCVTPH2PS    32(R9), Y4
+	VFMADD231PS  64(SI), Y4, Y2
+	VCVTPH2PS    48(R9), Y4
+	VFMADD231PS  96(SI), Y4, Y3
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000040, R9
+	DECQ         R10
+	JNZ          step
+	MOVQ         AX, SI
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (SI)
+	ADDQ         DI, SI
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
+	VZEROUPPER
+	RET
+
+// func dots4F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, F16C, FMA3
+TEXT ·dots4F16AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+step:
+	VCVTPH2PS    (R11), Y8
+	VFMADD231PS  (R10), Y8, Y0
+	VFMADD231PS  (R10)(SI*1), Y8, Y2
+	VFMADD231PS  (R10)(SI*2), Y8, Y4
+	VFMADD231PS  (R10)(R8*1), Y8, Y6
+	VCVTPH2PS    16(R11), Y8
+	VFMADD231PS  32(R10), Y8, Y1
+	VFMADD231PS  32(R10)(SI*1), Y8, Y3
+	VFMADD231PS  32(R10)(SI*2), Y8, Y5
+	VFMADD231PS  32(R10)(R8*1), Y8, Y7
+	ADDQ         $0x00000040, R10
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step
+	MOVQ         AX, R10
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y7, Y6, Y6
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPS       X0, X6, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
 	VZEROUPPER
 	RET
 
@@ -1652,6 +1926,149 @@ next:
 	ADDQ SI, AX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dots1BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dots1BF16AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+
+step:
+	VPMOVZXWD    (R9), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VFMADD231PS  (SI), Y4, Y0
+	VPMOVZXWD    16(R9), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VFMADD231PS  32(SI), Y4, Y1
+	VPMOVZXWD    32(R9), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VFMADD231PS  64(SI), Y4, Y2
+	VPMOVZXWD    48(R9), Y4
+	VPSLLD       $0x10, Y4, Y4
+	VFMADD231PS  96(SI), Y4, Y3
+	ADDQ         $0x00000080, SI
+	ADDQ         $0x00000040, R9
+	DECQ         R10
+	JNZ          step
+	MOVQ         AX, SI
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (SI)
+	ADDQ         DI, SI
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
+	VZEROUPPER
+	RET
+
+// func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dots4BF16AVX2(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+step:
+	VPMOVZXWD    (R11), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VFMADD231PS  (R10), Y8, Y0
+	VFMADD231PS  (R10)(SI*1), Y8, Y2
+	VFMADD231PS  (R10)(SI*2), Y8, Y4
+	VFMADD231PS  (R10)(R8*1), Y8, Y6
+	VPMOVZXWD    16(R11), Y8
+	VPSLLD       $0x10, Y8, Y8
+	VFMADD231PS  32(R10), Y8, Y1
+	VFMADD231PS  32(R10)(SI*1), Y8, Y3
+	VFMADD231PS  32(R10)(SI*2), Y8, Y5
+	VFMADD231PS  32(R10)(R8*1), Y8, Y7
+	ADDQ         $0x00000040, R10
+	ADDQ         $0x00000020, R11
+	DECQ         R12
+	JNZ          step
+	MOVQ         AX, R10
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X1
+	VMOVHLPS     X1, X1, X0
+	VADDPS       X0, X1, X1
+	VMOVSHDUP    X1, X0
+	VADDSS       X0, X1, X1
+	VMOVSS       X1, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPS       X0, X2, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	VADDPS       Y7, Y6, Y6
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPS       X0, X6, X0
+	VMOVHLPS     X0, X0, X1
+	VADDPS       X1, X0, X0
+	VMOVSHDUP    X0, X1
+	VADDSS       X1, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         DI, R10
+	ADDQ         BX, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          line
 	VZEROUPPER
 	RET
 
@@ -7409,6 +7826,153 @@ next:
 	VZEROUPPER
 	RET
 
+// func dots1F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots1F32AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+
+step:
+	VMOVUPS       (R9), Z4
+	VFMADD231PS   (SI), Z4, Z0
+	VMOVUPS       64(R9), Z4
+	VFMADD231PS   64(SI), Z4, Z1
+	VMOVUPS       128(R9), Z4
+	VFMADD231PS   128(SI), Z4, Z2
+	VMOVUPS       192(R9), Z4
+	VFMADD231PS   192(SI), Z4, Z3
+	ADDQ          $0x00000100, SI
+	ADDQ          $0x00000100, R9
+	DECQ          R10
+	JNZ           step
+	MOVQ          AX, SI
+	VADDPS        Z2, Z0, Z0
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X5
+	VMOVHLPS      X5, X5, X4
+	VADDPS        X4, X5, X5
+	VMOVSHDUP     X5, X4
+	VADDSS        X4, X5, X5
+	VMOVSS        X5, (SI)
+	ADDQ          DI, SI
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
+	VZEROUPPER
+	RET
+
+// func dots4F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots4F32AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+step:
+	VMOVUPS       (R11), Z8
+	VFMADD231PS   (R10), Z8, Z0
+	VFMADD231PS   (R10)(SI*1), Z8, Z2
+	VFMADD231PS   (R10)(SI*2), Z8, Z4
+	VFMADD231PS   (R10)(R8*1), Z8, Z6
+	VMOVUPS       64(R11), Z8
+	VFMADD231PS   64(R10), Z8, Z1
+	VFMADD231PS   64(R10)(SI*1), Z8, Z3
+	VFMADD231PS   64(R10)(SI*2), Z8, Z5
+	VFMADD231PS   64(R10)(R8*1), Z8, Z7
+	ADDQ          $0x00000080, R10
+	ADDQ          $0x00000080, R11
+	DECQ          R12
+	JNZ           step
+	MOVQ          AX, R10
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y8
+	VADDPS        Y8, Y4, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y8
+	VADDPS        Y8, Y6, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
+	VZEROUPPER
+	RET
+
 // func copyRowsF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
 // Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
 TEXT ·copyRowsF16AVX512(SB), NOSPLIT, $0-56
@@ -7466,6 +8030,153 @@ next:
 	ADDQ SI, AX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dots1F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots1F16AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+
+step:
+	VCVTPH2PS     (R9), Z4
+	VFMADD231PS   (SI), Z4, Z0
+	VCVTPH2PS     32(R9), Z4
+	VFMADD231PS   64(SI), Z4, Z1
+	VCVTPH2PS     64(R9), Z4
+	VFMADD231PS   128(SI), Z4, Z2
+	VCVTPH2PS     96(R9), Z4
+	VFMADD231PS   192(SI), Z4, Z3
+	ADDQ          $0x00000100, SI
+	ADDQ          $0x00000080, R9
+	DECQ          R10
+	JNZ           step
+	MOVQ          AX, SI
+	VADDPS        Z2, Z0, Z0
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X5
+	VMOVHLPS      X5, X5, X4
+	VADDPS        X4, X5, X5
+	VMOVSHDUP     X5, X4
+	VADDSS        X4, X5, X5
+	VMOVSS        X5, (SI)
+	ADDQ          DI, SI
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
+	VZEROUPPER
+	RET
+
+// func dots4F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots4F16AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+step:
+	VCVTPH2PS     (R11), Z8
+	VFMADD231PS   (R10), Z8, Z0
+	VFMADD231PS   (R10)(SI*1), Z8, Z2
+	VFMADD231PS   (R10)(SI*2), Z8, Z4
+	VFMADD231PS   (R10)(R8*1), Z8, Z6
+	VCVTPH2PS     32(R11), Z8
+	VFMADD231PS   64(R10), Z8, Z1
+	VFMADD231PS   64(R10)(SI*1), Z8, Z3
+	VFMADD231PS   64(R10)(SI*2), Z8, Z5
+	VFMADD231PS   64(R10)(R8*1), Z8, Z7
+	ADDQ          $0x00000080, R10
+	ADDQ          $0x00000040, R11
+	DECQ          R12
+	JNZ           step
+	MOVQ          AX, R10
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y8
+	VADDPS        Y8, Y4, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y8
+	VADDPS        Y8, Y6, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
 	VZEROUPPER
 	RET
 
@@ -7530,6 +8241,159 @@ next:
 	ADDQ SI, AX
 	DECQ DX
 	JNZ  row
+	VZEROUPPER
+	RET
+
+// func dots1BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots1BF16AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R8
+	LEAQ (SI)(SI*2), SI
+
+line:
+	MOVQ   R8, SI
+	MOVQ   CX, R9
+	MOVQ   steps+32(FP), R10
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+
+step:
+	VPMOVZXWD     (R9), Z4
+	VPSLLD        $0x10, Z4, Z4
+	VFMADD231PS   (SI), Z4, Z0
+	VPMOVZXWD     32(R9), Z4
+	VPSLLD        $0x10, Z4, Z4
+	VFMADD231PS   64(SI), Z4, Z1
+	VPMOVZXWD     64(R9), Z4
+	VPSLLD        $0x10, Z4, Z4
+	VFMADD231PS   128(SI), Z4, Z2
+	VPMOVZXWD     96(R9), Z4
+	VPSLLD        $0x10, Z4, Z4
+	VFMADD231PS   192(SI), Z4, Z3
+	ADDQ          $0x00000100, SI
+	ADDQ          $0x00000080, R9
+	DECQ          R10
+	JNZ           step
+	MOVQ          AX, SI
+	VADDPS        Z2, Z0, Z0
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y4
+	VADDPS        Y4, Y0, Y4
+	VEXTRACTF128  $0x01, Y4, X5
+	VADDPS        X5, X4, X5
+	VMOVHLPS      X5, X5, X4
+	VADDPS        X4, X5, X5
+	VMOVSHDUP     X5, X4
+	VADDSS        X4, X5, X5
+	VMOVSS        X5, (SI)
+	ADDQ          DI, SI
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
+	VZEROUPPER
+	RET
+
+// func dots4BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX512F
+TEXT ·dots4BF16AVX512(SB), NOSPLIT, $0-64
+	MOVQ y+0(FP), AX
+	MOVQ b+16(FP), CX
+	MOVQ lines+24(FP), DX
+	MOVQ lineB+56(FP), BX
+	MOVQ rowX+48(FP), SI
+	MOVQ rowY+40(FP), DI
+	MOVQ x+8(FP), R9
+	LEAQ (SI)(SI*2), R8
+
+line:
+	MOVQ   R9, R10
+	MOVQ   CX, R11
+	MOVQ   steps+32(FP), R12
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+step:
+	VPMOVZXWD     (R11), Z8
+	VPSLLD        $0x10, Z8, Z8
+	VFMADD231PS   (R10), Z8, Z0
+	VFMADD231PS   (R10)(SI*1), Z8, Z2
+	VFMADD231PS   (R10)(SI*2), Z8, Z4
+	VFMADD231PS   (R10)(R8*1), Z8, Z6
+	VPMOVZXWD     32(R11), Z8
+	VPSLLD        $0x10, Z8, Z8
+	VFMADD231PS   64(R10), Z8, Z1
+	VFMADD231PS   64(R10)(SI*1), Z8, Z3
+	VFMADD231PS   64(R10)(SI*2), Z8, Z5
+	VFMADD231PS   64(R10)(R8*1), Z8, Z7
+	ADDQ          $0x00000080, R10
+	ADDQ          $0x00000040, R11
+	DECQ          R12
+	JNZ           step
+	MOVQ          AX, R10
+	VADDPS        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPS        Y8, Y0, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y8
+	VADDPS        Y8, Y2, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y8
+	VADDPS        Y8, Y4, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	VADDPS        Z7, Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y8
+	VADDPS        Y8, Y6, Y8
+	VEXTRACTF128  $0x01, Y8, X9
+	VADDPS        X9, X8, X9
+	VMOVHLPS      X9, X9, X8
+	VADDPS        X8, X9, X9
+	VMOVSHDUP     X9, X8
+	VADDSS        X8, X9, X9
+	VMOVSS        X9, (R10)
+	ADDQ          DI, R10
+	ADDQ          BX, CX
+	ADDQ          $0x04, AX
+	DECQ          DX
+	JNZ           line
 	VZEROUPPER
 	RET
 

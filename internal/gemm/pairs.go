@@ -83,7 +83,7 @@ type pairs struct {
 }
 
 // takesPairs says whether the product is one for pairs. It does not ask for m, nor
-// does any sum depend on it: a row of C has the same bits in products of fewer rows.
+// does any sum depend on it: beyond few rows, a row of C has the same bits in products of fewer rows.
 func (g *args) takesPairs() bool {
 	isPairs := g.a.Data.DType() == snug.BF16 && g.b.Data.DType() == snug.BF16
 	return g.kern.Pairs != nil && isPairs && g.k > 0 && float64(g.n)*float64(g.k) >= minPairs

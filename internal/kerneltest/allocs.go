@@ -13,7 +13,7 @@ import (
 // detector makes pools drop memory at random; under it f is only called.
 func NoAllocs(t testing.TB, f func()) {
 	t.Helper()
-	if raceEnabled {
+	if Race {
 		f()
 		return
 	}

@@ -2,4 +2,5 @@
 
 package kerneltest
 
-const raceEnabled = true
+// Race reports whether the race detector is on, whose shadow memory counts as the process's.
+const Race = true

@@ -34,6 +34,9 @@ func main() {
 		}
 		for _, e := range elements {
 			t.copyRows(e)
+			for _, rows := range fewRows {
+				t.dots(e, rows)
+			}
 		}
 		t.packLines()
 	}

@@ -1,0 +1,102 @@
+package chat
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+// golden is what testdata/make.py wrote.
+type golden struct {
+	Names         map[string]string
+	Templates     map[string]string
+	Conversations [][]Message
+	Cases         []struct {
+		Template     string
+		Conversation int
+		Prompt       bool
+		Text, Error  string
+		Spans        [][2]int
+	}
+}
+
+func parse(t require.TestingT, text string) *Template {
+	template, err := Parse(tokenizer.Config{ChatTemplate: text, BOS: "<s>", EOS: "</s>", Pad: "<pad>", Unknown: "<unk>"})
+	require.NoError(t, err)
+	return template
+}
+
+func TestAgainstTransformers(t *testing.T) {
+	text, err := os.ReadFile("testdata/golden.json")
+	require.NoError(t, err)
+	var g golden
+	require.NoError(t, json.Unmarshal(text, &g))
+	for _, c := range g.Cases {
+		template, messages := parse(t, g.Templates[c.Template]), g.Conversations[c.Conversation]
+		have, err := template.Render(messages, c.Prompt)
+		if c.Error != "" {
+			require.ErrorContains(t, err, c.Error)
+			continue
+		}
+		require.NoError(t, err, "%s %d", c.Template, c.Conversation)
+		require.Equal(t, c.Text, have, "%s %d", c.Template, c.Conversation)
+		if c.Spans == nil {
+			continue
+		}
+		require.True(t, template.Marks())
+		have, spans, err := template.RenderMarked(messages)
+		require.NoError(t, err)
+		require.Equal(t, c.Text, have)
+		for i, s := range c.Spans { // transformers counts characters
+			runes := []rune(c.Text)
+			require.Equal(t, string(runes[s[0]:s[1]]), have[spans[i][0]:spans[i][1]])
+		}
+		require.Len(t, spans, len(c.Spans))
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                            "no chat template",
+		"{% for m in messages %}":     "chat template",
+		"{{ nothing(":                 "chat template",
+		"{% include '/etc/passwd' %}": "etc/passwd",
+		"{{ messages | tojson }}":     "tojson of a list",
+		"{% for i in range(99999999) %}{{ i }}{% endfor %}":                                "range has more than",
+		"{{ raise_exception('no system') }}":                                               "no system",
+		"{{ strftime_now('%Q') }}":                                                         "not supported",
+		"{% for i in range(60000) %}{{ '" + strings.Repeat("x", 1000) + "' }}{% endfor %}": "bytes of text",
+	} {
+		template, err := Parse(tokenizer.Config{ChatTemplate: text})
+		if err == nil {
+			_, err = template.Render([]Message{{Role: "user", Content: "x"}}, false)
+		}
+		require.ErrorIs(t, err, snug.ErrConfig, text)
+		require.ErrorContains(t, err, want)
+		require.Less(t, len(err.Error()), 500)
+	}
+	_, err := parse(t, "x").Render([]Message{{Content: "\ufdd0"}}, false)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// Whatever a template is, it neither panics nor hangs.
+func anyTemplate(t *rapid.T) {
+	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"{%", "%}", "{{", "}}", "-", "for", " m ", "in", "messages", "if", "else", "endif", "endfor",
+		"set", "=", "[", "]", "(", ")", "'", "x", ".", "content", "|", "trim", "0", ":", "loop", "index0", "%", "+", "{#", "#}", "\n", "range", "generation",
+		"macro", "endmacro", "namespace", "is", "defined", "~", "not"}), 0, 40).Draw(t, "parts")
+	template, err := Parse(tokenizer.Config{ChatTemplate: strings.Join(parts, rapid.SampledFrom([]string{"", " "}).Draw(t, "between")) + " "})
+	if err == nil {
+		_, _ = template.Render([]Message{{"user", "hello"}, {"assistant", "hi"}}, true)
+	}
+}
+
+func TestAnyTemplate(t *testing.T) { rapid.Check(t, anyTemplate) }
+
+func FuzzTemplate(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyTemplate)) }

@@ -1,0 +1,65 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug/plan"
+)
+
+// Peak is what a run took beside what was predicted, in bytes.
+type Peak struct {
+	Predicted, Measured plan.Bytes // by component
+	Total               int64      // measured, of all components at one time
+	Resident, RSS       int64      // of the process: predicted, and measured, 0 if the system does not tell
+}
+
+// Write writes a table with a row for each component, or for those that are not 0.
+func (p Peak) Write(w io.Writer, format func(int64) string, all bool) error {
+	fmt.Fprintf(w, "\npeak memory\n")
+	t := Table(w)
+	fmt.Fprintf(t, "\tpredicted\tmeasured\tmeasured/predicted\t\n")
+	row := func(name string, predicted, measured int64) {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, format(predicted), format(measured), Percent(measured, predicted))
+	}
+	for c := range plan.Allowance {
+		if all || p.Predicted[c] > 0 || p.Measured[c] > 0 {
+			row(c.String(), p.Predicted[c], p.Measured[c])
+		}
+	}
+	row("total", p.Predicted.Total(), p.Total)
+	if p.RSS > 0 {
+		row("process (peak RSS)", p.Resident, p.RSS)
+	}
+	return t.Flush()
+}
+
+// Writable checks that a file can be written, without changing it, and that its name ends in one of
+// some ways.
+func Writable(name string, ends ...string) error {
+	if !slices.Contains(ends, filepath.Ext(name)) {
+		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
+	}
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", name) // a pipe would wait for its other end
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// WriteFile makes a file, or replaces its contents, with what write writes.
+func WriteFile(name string, write func(w io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

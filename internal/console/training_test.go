@@ -1,0 +1,97 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"iter"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/train"
+	"github.com/stretchr/testify/require"
+)
+
+// line is a model of one parameter, whose loss is its distance from the data.
+type line struct{ w []float32 }
+
+func (l line) Trainable() iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) { yield("w", snug.ViewOf(l.w)) }
+}
+func (l line) Weight(float32) float64 { return 1 }
+func (l line) Backprop(_ context.Context, b, scale float32, w train.Window) (fused.Loss, error) {
+	acc, into, err := w.Into("w")
+	if err != nil {
+		return fused.Loss{}, err
+	}
+	acc.Float32s()[0] = into.Beta*acc.Float32s()[0] + into.Alpha*scale*(l.w[0]-b)
+	return l.Evaluate(context.Background(), b)
+}
+func (l line) Evaluate(_ context.Context, b float32) (fused.Loss, error) {
+	d := float64(l.w[0] - b)
+	return fused.Loss{Sum: d * d / 2, Targets: 1}, nil
+}
+
+// stopAfter is a context that is done after some looks at it.
+type stopAfter struct {
+	context.Context
+	looks int
+}
+
+func (s *stopAfter) Err() error {
+	if s.looks--; s.looks < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestTraining(t *testing.T) {
+	dir := t.TempDir()
+	run := func(saves bool, looks int) (r Trained, out string, err error) {
+		o := train.Options{Schedule: train.Constant(0.1)}
+		if saves {
+			o.Dir = dir
+		}
+		tr, err := train.New[float32](line{[]float32{4}}, o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tr.Close()) }()
+		var b bytes.Buffer
+		steps := 0
+		r, err = Training[float32]{
+			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10),
+			Stop:    Stop{&stopAfter{context.Background(), looks}, context.Background()},
+			Batches: func(int) []float32 { return []float32{1, 2} }, Tokens: func(float32) int { return 3 },
+			HeldOut: func(yield func(float32) bool) { yield(1.5) },
+			Begun:   func(loss float64) { require.Equal(t, 3.125, loss) },
+			After: func(r train.Report) (string, error) {
+				steps++
+				return "held", nil
+			},
+		}.Run()
+		require.Equal(t, 6*steps, r.Tokens)
+		return r, b.String(), err
+	}
+	r, out, err := run(false, 100)
+	require.NoError(t, err)
+	require.Equal(t, 60, r.Tokens)
+	require.Equal(t, 3.125, r.First)
+	require.Less(t, r.Last, 2.0)
+	require.Positive(t, r.Rate())
+	require.Regexp(t, `step 10/10  loss [0-9.]+  [0-9]+ tokens/s  held\n$`, out)
+
+	_, _, err = run(false, 4)
+	require.Equal(t, Interruption{"interrupted after step 4 of 10, and nothing is saved without -checkpoint", 1}, err)
+	_, _, err = run(true, 0)
+	require.Equal(t, Interruption{"interrupted before the first step", 1}, err)
+	_, _, err = run(true, 4)
+	require.Equal(t, Interruption{"interrupted after step 4 of 10, which is saved: the same command goes on from there", 1}, err)
+	last := r.Last
+	r, _, err = run(true, 100)
+	require.NoError(t, err)
+	require.Equal(t, 36, r.Tokens)
+	require.Equal(t, last, r.Last, "the bits of a run that was not interrupted")
+	require.Zero(t, r.First)
+	r, _, err = run(true, 100)
+	require.NoError(t, err)
+	require.Zero(t, r.Rate())
+}

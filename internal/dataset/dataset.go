@@ -1,0 +1,226 @@
+// Package dataset makes training batches of text: it reads files, turns them into tokens and labels, and
+// packs them without padding, in an order that a seed determines.
+//
+//	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, EOS: eos, Template: template})
+//	fmt.Println(data.Stats())
+//	batches := data.Batch(step, 16, 4) // 16 samples in micro-batches of 4
+//
+// The tokens are in memory, 4 bytes each.
+package dataset
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// Options say how text becomes samples.
+type Options struct {
+	Context  int            // the most tokens of a sample
+	EOS      int32          // token that ends a text, -1 for none
+	Template *chat.Template // of conversations; nil if there is none
+	Seed     uint64         // of the order
+	HeldOut  float64        // share of the samples that are not trained on, at most half of them
+}
+
+// Stats is what Open found.
+type Stats struct {
+	Samples   int // that are trained on
+	HeldOut   int
+	Tokens    int // of all samples
+	Trained   int // tokens that are predicted; the others are prompts
+	Truncated int // samples that were longer than the context
+	Dropped   int // samples without a token to predict
+}
+
+// Set is the samples of some files.
+type Set struct {
+	options Options
+	// tokens has the tokens of all samples. A token that is not predicted is stored as its
+	// complement, which is negative.
+	tokens  []int32
+	samples []sample
+	held    []sample
+	stats   Stats
+	order   []int // of an epoch
+	epoch   int
+}
+
+// sample is tokens lo to hi-1. The last one is only predicted.
+type sample struct{ lo, hi int }
+
+// Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
+//
+// A text file is cut into samples of Context tokens. A line of JSON is one sample: {"text"}, of which all
+// is predicted; {"prompt", "completion"}, of which the completion is; or {"messages": [{"role",
+// "content"}]}, of which the assistant's turns are. EOS ends each text and completion. All lines
+// of a file have one form; other fields are ignored.
+//
+// The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
+// [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
+func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
+	s := &Set{options: o, epoch: -1}
+	if o.Context < 1 || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
+		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 or more, and 0 to 0.5: %w", o.Context, o.HeldOut, snug.ErrConfig)
+	}
+	r := &reader{Set: s, tok: tok}
+	for _, path := range paths {
+		if err := r.read(path); err != nil {
+			return nil, fmt.Errorf("dataset: %w", err)
+		}
+	}
+	if len(s.samples) == 0 {
+		return nil, fmt.Errorf("dataset: %q have no text to train on: %w", paths, snug.ErrConfig)
+	}
+	s.holdOut()
+	return s, nil
+}
+
+// add adds a sample of tokens that were appended from lo on, cut to the context.
+func (s *Set) add(lo int) {
+	if most := lo + s.options.Context + 1; len(s.tokens) > most {
+		s.tokens = s.tokens[:most]
+		s.stats.Truncated++
+	}
+	predicted := 0
+	for i, t := range s.tokens[lo:] {
+		if t >= 0 && i > 0 {
+			predicted++
+		}
+	}
+	if predicted == 0 {
+		s.tokens = s.tokens[:lo]
+		s.stats.Dropped++
+		return
+	}
+	s.samples = append(s.samples, sample{lo, len(s.tokens)})
+	s.stats.Tokens += len(s.tokens) - lo - 1
+	s.stats.Trained += predicted
+}
+
+// addBlocks cuts tokens from lo on, all of them predicted, into samples. The last token of a sample is
+// the first of the next.
+func (s *Set) addBlocks(lo int) {
+	for ; lo+1 < len(s.tokens); lo += s.options.Context {
+		hi := min(lo+s.options.Context+1, len(s.tokens))
+		s.samples = append(s.samples, sample{lo, hi})
+		s.stats.Tokens += hi - lo - 1
+		s.stats.Trained += hi - lo - 1
+	}
+}
+
+// holdOut chooses the samples that are not trained on.
+func (s *Set) holdOut() {
+	n := len(s.samples)
+	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)
+	if s.options.HeldOut > 0 && n > 1 {
+		k = max(k, 1)
+	}
+	order := rand.New(rand.NewPCG(s.options.Seed, 1<<63)).Perm(n)
+	held := map[int]bool{}
+	for _, i := range order[:k] {
+		held[i] = true
+	}
+	var train []sample
+	for i, x := range s.samples {
+		if held[i] {
+			s.held = append(s.held, x)
+		} else {
+			train = append(train, x)
+		}
+	}
+	s.samples = train
+	s.stats.Samples, s.stats.HeldOut = len(s.samples), len(s.held)
+}
+
+// Stats returns what Open found.
+func (s *Set) Stats() Stats { return s.stats }
+
+// Sum is the SHA-256 of the samples and their order: two sets with the same sum give the same batches.
+func (s *Set) Sum() [sha256.Size]byte {
+	h := sha256.New()
+	b := binary.LittleEndian.AppendUint64(nil, s.options.Seed)
+	for _, list := range [][]sample{s.samples, s.held} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(list)))
+		for _, x := range list {
+			b = binary.LittleEndian.AppendUint64(b, uint64(x.hi-x.lo))
+			for _, t := range s.tokens[x.lo:x.hi] {
+				b = binary.LittleEndian.AppendUint32(b, uint32(t))
+			}
+			h.Write(b)
+			b = b[:0]
+		}
+	}
+	h.Write(b)
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// Batch returns the micro-batches of a step, counted from 0, of all samples, in micro-batches of at most
+// micro. Each epoch has every sample once, in an order of its own; an epoch may end within a
+// step. The samples do not depend on micro.
+func (s *Set) Batch(step, samples, micro int) (batches []transformer.Batch) {
+	var list []sample
+	for i := range samples {
+		at := step*samples + i
+		s.enter(at / len(s.samples))
+		list = append(list, s.samples[s.order[at%len(s.samples)]])
+	}
+	for lo := 0; lo < len(list); lo += micro {
+		b := s.pack(list[lo:min(lo+micro, len(list))])
+		b.Draw = uint64(step)<<16 + uint64(lo)
+		batches = append(batches, b)
+	}
+	return batches
+}
+
+// enter makes the order of an epoch.
+func (s *Set) enter(epoch int) {
+	if epoch != s.epoch {
+		s.order, s.epoch = rand.New(rand.NewPCG(s.options.Seed, uint64(epoch))).Perm(len(s.samples)), epoch
+	}
+}
+
+// HeldOut yields the samples that are not trained on, in batches of at most micro.
+func (s *Set) HeldOut(micro int) iter.Seq[transformer.Batch] {
+	return func(yield func(transformer.Batch) bool) {
+		for lo := 0; lo < len(s.held); lo += micro {
+			if !yield(s.pack(s.held[lo:min(lo+micro, len(s.held))])) {
+				return
+			}
+		}
+	}
+}
+
+// pack puts samples into one batch without padding.
+func (s *Set) pack(list []sample) transformer.Batch {
+	b := transformer.Batch{Starts: []int{0}}
+	for _, x := range list {
+		tokens := s.tokens[x.lo:x.hi]
+		for i, t := range tokens[:len(tokens)-1] {
+			label := max(tokens[i+1], -1)
+			if t < 0 {
+				t = ^t
+			}
+			b.Tokens, b.Labels = append(b.Tokens, t), append(b.Labels, label)
+		}
+		b.Starts = append(b.Starts, len(b.Tokens))
+	}
+	return b
+}
+
+// Longest returns the tokens of the longest sample.
+func (s *Set) Longest() (n int) {
+	for _, list := range [][]sample{s.samples, s.held} {
+		for _, x := range list {
+			n = max(n, x.hi-x.lo-1)
+		}
+	}
+	return n
+}

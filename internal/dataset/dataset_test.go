@@ -1,0 +1,270 @@
+package dataset
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+var tok = func() *tokenizer.Tokenizer {
+	f, err := os.Open("../../tokenizer/testdata/qwen/tokenizer.json.gz")
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		panic(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		panic(err)
+	}
+	t, err := tokenizer.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}()
+
+const eos = 0
+
+func write(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func template(t testing.TB, text string) *chat.Template {
+	t.Helper()
+	c, err := chat.Parse(tokenizer.Config{ChatTemplate: text, EOS: "</s>"})
+	require.NoError(t, err)
+	return c
+}
+
+// shown writes the tokens of a sample: those that are predicted in brackets.
+func (s *Set) shown(x sample) string {
+	var b strings.Builder
+	in := false
+	for _, t := range s.tokens[x.lo:x.hi] {
+		if p := t >= 0; p != in {
+			b.WriteString(map[bool]string{true: "[", false: "]"}[p])
+			in = p
+		}
+		if t < 0 {
+			t = ^t
+		}
+		if t == eos {
+			b.WriteString("§")
+			continue
+		}
+		b.WriteString(tok.Decode([]int32{t}, tokenizer.DecodeOptions{}))
+	}
+	if in {
+		b.WriteString("]")
+	}
+	return b.String()
+}
+
+func TestForms(t *testing.T) {
+	plain := template(t, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}"+
+		"{% if add_generation_prompt %}<assistant>{% endif %}")
+	marked := template(t, "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}?{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\\n' }}{% endfor %}")
+	for _, c := range []struct {
+		name, text string
+		template   *chat.Template
+		want       []string
+	}{
+		{"a.txt", "one two three", nil, []string{"[one two three§]"}},
+		{"a.jsonl", `{"text": "one"}` + "\n\n" + `{"text": "two", "source": 3}`, nil, []string{"[one§]", "[two§]"}},
+		{"a.jsonl", `{"prompt": "Say: ", "completion": "yes"}`, nil, []string{"Say: [yes§]"}},
+		{"a.jsonl", `{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}`,
+			plain, []string{"<user>hi\n<assistant>[ho</s>\n]<user>x\n<assistant>[y</s>\n]"}},
+		{"a.jsonl", `{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}`, marked, []string{"<user>hi\n<assistant>[ho?\n]"}},
+	} {
+		s, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 64, EOS: eos, Template: c.template})
+		require.NoError(t, err)
+		var have []string
+		for _, x := range s.samples {
+			have = append(have, s.shown(x))
+		}
+		require.Equal(t, c.want, have)
+	}
+}
+
+func TestTruncatedAndDropped(t *testing.T) {
+	text := `{"prompt": "a", "completion": "b c d e f g h i j k l m n o p"}
+{"prompt": "` + strings.Repeat("long ", 40) + `", "completion": "x"}
+{"prompt": "a", "completion": "b"}`
+	s, err := Open([]string{write(t, "a.jsonl", text)}, tok, Options{Context: 8, EOS: eos})
+	require.NoError(t, err)
+	require.Equal(t, Stats{Samples: 2, Tokens: 8 + 2, Trained: 8 + 2, Truncated: 2, Dropped: 1}, s.Stats())
+	b := s.Batch(0, 2, 2)
+	require.Len(t, b, 1)
+	require.Equal(t, 10, len(b[0].Tokens))
+	require.Equal(t, float64(10), b[0].Weight())
+}
+
+func TestErrors(t *testing.T) {
+	messages := `{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]}`
+	rewrites := template(t, "{% for m in messages %}{{ m.content }}{% if loop.last %}last{% endif %}{% endfor %}")
+	for _, c := range []struct {
+		name, text, want string
+		template         *chat.Template
+		kind             error
+	}{
+		{"a.txt", "", "no text to train on", nil, snug.ErrConfig},
+		{"a.txt", "ab\xffc", "a.txt: byte 2 is not UTF-8", nil, snug.ErrCorrupt},
+		{"a.jsonl", "{\"text\": \"a\"}\n{", "a.jsonl: line 2", nil, snug.ErrCorrupt},
+		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"text": 3}`, "line 1", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"body": "x"}`, "the line has 0 of", nil, snug.ErrConfig},
+		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": ""}`, "the line has 2 of", nil, snug.ErrConfig},
+		{"a.jsonl", `{"prompt": "y"}`, "come together", nil, snug.ErrConfig},
+		{"a.jsonl", "{\"text\": \"a\"}\n" + `{"prompt": "y", "completion": "z"}`, "line 2: the line has prompt and completion, and the first has text", nil, snug.ErrConfig},
+		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},
+		{"a.jsonl", messages, "writes message 1 otherwise", rewrites, snug.ErrConfig},
+		{"a.jsonl", `{"messages": []}`, "there are no messages", rewrites, snug.ErrConfig},
+	} {
+		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template})
+		require.ErrorIs(t, err, c.kind, c.text)
+		require.ErrorContains(t, err, c.want)
+	}
+	_, err := Open([]string{filepath.Join(t.TempDir(), "none")}, tok, Options{Context: 8})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	for _, o := range []Options{{}, {Context: 4, HeldOut: 0.6}, {Context: 4, HeldOut: -1}} {
+		_, err := Open(nil, tok, o)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+}
+
+// A folder is read in the order of its names, and hidden files are left out.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"b.txt": "two", "a/x.jsonl": `{"text": "one"}`, ".hidden": "\xff"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	s, err := Open([]string{dir}, tok, Options{Context: 8, EOS: eos})
+	require.NoError(t, err)
+	require.Equal(t, "[one§]", s.shown(s.samples[0]))
+	require.Equal(t, "[two§]", s.shown(s.samples[1]))
+}
+
+// Each epoch has every sample once, whatever the sizes; a step depends on nothing before it; blocks of
+// text cover every token.
+func batches(t *rapid.T) {
+	n, context := rapid.IntRange(1, 40).Draw(t, "samples"), rapid.IntRange(1, 9).Draw(t, "context")
+	s := &Set{options: Options{Context: context, Seed: rapid.Uint64().Draw(t, "seed"), HeldOut: rapid.Float64Range(0, 0.5).Draw(t, "held out")}, epoch: -1}
+	for i := range n {
+		lo := len(s.tokens)
+		for j := range 2 + i%context {
+			s.tokens = append(s.tokens, int32(1000*i+j))
+		}
+		s.add(lo)
+	}
+	s.holdOut()
+	require.Equal(t, n, s.stats.Samples+s.stats.HeldOut)
+	global, micro := rapid.IntRange(1, 12).Draw(t, "batch"), rapid.IntRange(1, 5).Draw(t, "micro")
+	seen := map[int32]int{}
+	steps := 2 * len(s.samples) // whole epochs of samples
+	var all []int32
+	for step := range steps {
+		count := 0
+		for _, b := range s.Batch(step, global, micro) {
+			require.LessOrEqual(t, len(b.Starts)-1, micro)
+			for i, lo := range b.Starts[:len(b.Starts)-1] {
+				seen[b.Tokens[lo]]++
+				all = append(all, b.Tokens[lo])
+				require.Equal(t, b.Tokens[lo]+int32(b.Starts[i+1]-lo), b.Labels[b.Starts[i+1]-1])
+				count++
+			}
+		}
+		require.Equal(t, global, count)
+	}
+	require.Len(t, seen, len(s.samples))
+	for _, times := range seen {
+		require.Equal(t, 2*global, times)
+	}
+	again := &Set{options: s.options, tokens: s.tokens, samples: s.samples, epoch: -1}
+	at := rapid.IntRange(0, steps-1).Draw(t, "resumed at")
+	var part []int32
+	for _, b := range again.Batch(at, global, global) {
+		for _, lo := range b.Starts[:len(b.Starts)-1] {
+			part = append(part, b.Tokens[lo])
+		}
+	}
+	require.Equal(t, all[at*global:(at+1)*global], part)
+	for b := range s.HeldOut(micro) {
+		for _, lo := range b.Starts[:len(b.Starts)-1] {
+			require.Zero(t, seen[b.Tokens[lo]])
+		}
+	}
+
+	blocks := &Set{options: s.options}
+	for i := range rapid.IntRange(0, 50).Draw(t, "tokens") {
+		blocks.tokens = append(blocks.tokens, int32(i))
+	}
+	blocks.addBlocks(0)
+	next := int32(1)
+	for _, x := range blocks.samples {
+		for _, label := range blocks.pack([]sample{x}).Labels {
+			require.Equal(t, next, label)
+			next++
+		}
+	}
+	require.Equal(t, max(1, len(blocks.tokens)), int(next))
+}
+
+func TestBatches(t *testing.T) { rapid.Check(t, batches) }
+
+func FuzzBatches(f *testing.F) { f.Fuzz(rapid.MakeFuzz(batches)) }
+
+func TestSum(t *testing.T) {
+	path := write(t, "a.txt", strings.Repeat("some words ", 50))
+	open := func(o Options) *Set {
+		s, err := Open([]string{path}, tok, o)
+		require.NoError(t, err)
+		return s
+	}
+	one := open(Options{Context: 16, EOS: eos})
+	require.Equal(t, one.Sum(), open(Options{Context: 16, EOS: eos}).Sum())
+	for _, o := range []Options{{Context: 15, EOS: eos}, {Context: 16, EOS: -1}, {Context: 16, EOS: eos, Seed: 1}, {Context: 16, EOS: eos, HeldOut: 0.1}} {
+		require.NotEqual(t, one.Sum(), open(o).Sum())
+	}
+}
+
+// Damaged lines are errors, never panics.
+func FuzzLines(f *testing.F) {
+	c, err := chat.Parse(tokenizer.Config{ChatTemplate: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"})
+	require.NoError(f, err)
+	for _, line := range []string{`{"text": "a"}`, `{"prompt": "a", "completion": "b"}`, `{"messages": [{"role": "assistant", "content": "x"}]}`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := &Set{options: Options{Context: 16, EOS: eos, Template: c}}
+		r := &reader{Set: s, tok: tok}
+		if err := r.lines(bytes.NewReader(text)); err != nil {
+			return
+		}
+		for _, x := range s.samples {
+			b := s.pack([]sample{x})
+			require.Positive(t, b.Weight())
+			require.False(t, slices.ContainsFunc(b.Tokens, func(id int32) bool { return id < 0 }), fmt.Sprint(b.Tokens))
+		}
+	})
+}

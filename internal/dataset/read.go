@@ -1,0 +1,309 @@
+package dataset
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/tokenizer"
+)
+
+// Limits of what is read.
+const (
+	maxLine = 64 << 20 // bytes of a line of JSON
+	maxFile = 1 << 30  // bytes of a text file
+)
+
+// reader adds files to a Set.
+type reader struct {
+	*Set
+	tok *tokenizer.Tokenizer
+}
+
+// read adds a file or the files of a folder, in the order of their names.
+func (r *reader) read(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return r.file(path)
+	}
+	return filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+			return err
+		}
+		return r.file(name)
+	})
+}
+
+func (r *reader) file(path string) error {
+	f, size, err := files.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if end := strings.ToLower(filepath.Ext(path)); end == ".jsonl" || end == ".json" {
+		err = r.lines(f)
+	} else {
+		err = r.text(f, size)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// text adds a text file.
+func (r *reader) text(f io.Reader, size int64) error {
+	if size > maxFile {
+		return fmt.Errorf("%d bytes, want at most %d: cut the file: %w", size, maxFile, snug.ErrConfig)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return err
+	}
+	if at := firstInvalid(b); at >= 0 {
+		return fmt.Errorf("byte %d is not UTF-8: %w", at, snug.ErrCorrupt)
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	lo := len(r.tokens)
+	if err := r.encode(string(b), true, tokenizer.EncodeOptions{}); err != nil {
+		return err
+	}
+	r.end(lo)
+	r.addBlocks(lo)
+	return nil
+}
+
+func firstInvalid(b []byte) int {
+	if utf8.Valid(b) {
+		return -1
+	}
+	at := 0
+	for {
+		c, n := utf8.DecodeRune(b[at:])
+		if c == utf8.RuneError && n == 1 {
+			return at
+		}
+		at += n
+	}
+}
+
+// encode appends the tokens of a text.
+func (r *reader) encode(text string, predicted bool, o tokenizer.EncodeOptions) error {
+	ids, err := r.tok.Encode(text, o)
+	if err != nil {
+		return err
+	}
+	r.append(ids, predicted)
+	return nil
+}
+
+func (r *reader) append(ids []int32, predicted bool) {
+	for _, id := range ids {
+		if !predicted {
+			id = ^id
+		}
+		r.tokens = append(r.tokens, id)
+	}
+}
+
+// end appends the token that ends a text, unless the tokenizer has added it.
+func (r *reader) end(lo int) {
+	if n := len(r.tokens); r.options.EOS >= 0 && (n == lo || r.tokens[n-1] != r.options.EOS) {
+		r.tokens = append(r.tokens, r.options.EOS)
+	}
+}
+
+// line is a line of JSON. Other fields are a dataset's own.
+type line struct {
+	Text       *string        `json:"text"`
+	Prompt     *string        `json:"prompt"`
+	Completion *string        `json:"completion"`
+	Messages   []chat.Message `json:"messages"`
+}
+
+// form returns which of the forms a line has.
+func (l *line) form() (string, error) {
+	var forms []string
+	if l.Text != nil {
+		forms = append(forms, "text")
+	}
+	if l.Prompt != nil || l.Completion != nil {
+		if l.Prompt == nil || l.Completion == nil {
+			return "", fmt.Errorf("prompt and completion come together: %w", snug.ErrConfig)
+		}
+		forms = append(forms, "prompt and completion")
+	}
+	if l.Messages != nil {
+		forms = append(forms, "messages")
+	}
+	if len(forms) != 1 {
+		return "", fmt.Errorf("the line has %d of text, prompt and completion, and messages, want one: %w", len(forms), snug.ErrConfig)
+	}
+	return forms[0], nil
+}
+
+func (r *reader) lines(f io.Reader) error {
+	in := bufio.NewScanner(f)
+	in.Buffer(make([]byte, 64<<10), maxLine)
+	first := ""
+	for number := 1; in.Scan(); number++ {
+		if len(strings.TrimSpace(in.Text())) == 0 {
+			continue
+		}
+		form, err := r.line(in.Bytes())
+		if err == nil && first != "" && form != first {
+			err = fmt.Errorf("the line has %s, and the first has %s: %w", form, first, snug.ErrConfig)
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+		first = form
+	}
+	if err := in.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			return fmt.Errorf("a line of more than %d bytes: %w", maxLine, snug.ErrConfig)
+		}
+		return err
+	}
+	return nil
+}
+
+// line adds a line of JSON and returns its form.
+func (r *reader) line(text []byte) (form string, err error) {
+	if at := firstInvalid(text); at >= 0 {
+		return "", fmt.Errorf("byte %d is not UTF-8: %w", at, snug.ErrCorrupt)
+	}
+	var l line
+	if err := json.Unmarshal(text, &l); err != nil {
+		return "", fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	if form, err = l.form(); err != nil {
+		return "", err
+	}
+	lo := len(r.tokens)
+	switch form {
+	case "text":
+		err = r.encode(*l.Text, true, tokenizer.EncodeOptions{})
+	case "messages":
+		err = r.conversation(l.Messages)
+	default:
+		if err = r.encode(*l.Prompt, false, tokenizer.EncodeOptions{}); err == nil {
+			err = r.encode(*l.Completion, true, tokenizer.EncodeOptions{NoSpecial: true})
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	if form != "messages" {
+		r.end(lo)
+	}
+	r.add(lo)
+	return form, nil
+}
+
+// conversation appends the tokens of a conversation, of which the assistant's turns are predicted. The
+// template ends the turns.
+func (r *reader) conversation(messages []chat.Message) error {
+	t := r.options.Template
+	if t == nil {
+		return fmt.Errorf("messages want a chat template, and the tokenizer has none: %w", snug.ErrConfig)
+	}
+	if len(messages) == 0 {
+		return fmt.Errorf("there are no messages: %w", snug.ErrConfig)
+	}
+	text, spans, err := r.turns(messages)
+	if err != nil {
+		return err
+	}
+	ids, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true})
+	if err != nil {
+		return err
+	}
+	at := 0
+	for _, s := range spans {
+		lo, err := r.border(text[:s[0]], ids, false)
+		if err != nil {
+			return err
+		}
+		hi, err := r.border(text[:s[1]], ids, true)
+		if err != nil {
+			return err
+		}
+		lo = max(lo, at)
+		r.append(ids[at:lo], false)
+		r.append(ids[lo:max(lo, hi)], true)
+		at = max(lo, hi)
+	}
+	r.append(ids[at:], false)
+	return nil
+}
+
+// border returns where a text ends among the tokens of a text that it begins. A token that lies across
+// belongs to what is predicted.
+func (r *reader) border(text string, ids []int32, end bool) (int, error) {
+	if len(text) == 0 {
+		return 0, nil
+	}
+	part, err := r.tok.Encode(text, tokenizer.EncodeOptions{NoSpecial: true})
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for n < min(len(part), len(ids)) && part[n] == ids[n] {
+		n++
+	}
+	if end && n < len(part) {
+		n++
+	}
+	return min(n, len(ids)), nil
+}
+
+// turns returns the text of a conversation and the bytes that the assistant writes: as the template
+// marks them, or else what a turn adds to the text that asks for it.
+func (r *reader) turns(messages []chat.Message) (text string, spans [][2]int, err error) {
+	t := r.options.Template
+	if t.Marks() {
+		return t.RenderMarked(messages)
+	}
+	if text, err = t.Render(messages, false); err != nil {
+		return "", nil, err
+	}
+	for i, m := range messages {
+		if m.Role != "assistant" {
+			continue
+		}
+		before := ""
+		if i > 0 {
+			if before, err = t.Render(messages[:i], true); err != nil {
+				return "", nil, err
+			}
+		}
+		after := text
+		if i+1 < len(messages) {
+			if after, err = t.Render(messages[:i+1], false); err != nil {
+				return "", nil, err
+			}
+		}
+		if !strings.HasPrefix(text, before) || !strings.HasPrefix(text, after) || len(after) < len(before) {
+			return "", nil, fmt.Errorf("the chat template writes message %d otherwise when others follow, so its tokens cannot be told apart; "+
+				"use a template with {%% generation %%}, or end the conversation there: %w", i, snug.ErrConfig)
+		}
+		spans = append(spans, [2]int{len(before), len(after)})
+	}
+	return text, spans, nil
+}
