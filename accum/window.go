@@ -167,13 +167,12 @@ func (w *Window) layOut(params []Param, vector snug.View) error {
 	return nil
 }
 
-// Begin begins a micro-batch. weight is what its gradients, which are means,
-// are means over: its samples or its target tokens. A micro-batch of weight 0
-// counts towards the number of the window's micro-batches and contributes
-// nothing, whatever its gradients hold. So for a micro-batch without targets call Begin(0)
-// and [Window.End], without a backward pass between them. Where the loss is fused's
-// CrossEntropyBackward, weight is the number n of targets in this micro-batch, and gradScale
-// is 1/n, times the loss scale if there is one.
+// Begin begins a micro-batch. weight is what its gradients, which are means, are means over: its
+// samples or its target tokens. A micro-batch of weight 0 counts towards the number of the window's
+// micro-batches and contributes nothing, whatever its gradients hold. So for a micro-batch without
+// targets call Begin(0) and [Window.End], without a backward pass between them. Where the loss is
+// fused's CrossEntropyBackward, weight is the Weight n of its Loss, the targets in this
+// micro-batch, and gradScale is 1/n, times the loss scale if there is one.
 //
 // Errors, all [snug.ErrConfig]: a micro-batch was begun and has not ended, the
 // window is full, weight is negative or not finite or differs from the weight

@@ -21,6 +21,10 @@ type Tensor struct {
 	// Shape has the dimensions; the last one is contiguous. Without
 	// dimensions it is one element.
 	Shape []int
+	// Make, for writing only, gives the elements when they are written, so that not all have
+	// to exist at once; the walker yields an empty View then. They may change after the
+	// next call. nil: the walker yields the elements.
+	Make func() (snug.View, error)
 }
 
 // Len returns the number of elements, the product of the dimensions.
@@ -126,7 +130,9 @@ func (w *Weights) Tensors() []Tensor {
 	return list
 }
 
-func describe(t *safetensors.Tensor) Tensor { return Tensor{t.Name, t.DType, t.Shape} }
+func describe(t *safetensors.Tensor) Tensor {
+	return Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
+}
 
 // Tensor returns the tensor of a name, and whether the file has it.
 func (w *Weights) Tensor(name string) (Tensor, bool) {

@@ -83,7 +83,7 @@ func saveWeights(d files.Dir, name string, tensors iter.Seq2[Tensor, snug.View],
 // weightsPlan is a file to write.
 type weightsPlan struct {
 	header *safetensors.Header
-	views  map[string]snug.View
+	views  map[string]content
 }
 
 func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]string) (*weightsPlan, error) {
@@ -95,25 +95,50 @@ func planWeights(tensors iter.Seq2[Tensor, snug.View], metadata map[string]strin
 	return &weightsPlan{header, views}, err
 }
 
+// content is the elements: a View, or the tensor that makes it.
+type content struct {
+	snug.View
+	Tensor
+}
+
+// get returns the elements, checked.
+func (c content) get() (snug.View, error) {
+	if c.Make == nil {
+		return c.View, nil
+	}
+	v, err := c.Make()
+	if err == nil {
+		err = checkSaved(c.Tensor, v)
+	}
+	if err != nil {
+		return v, fmt.Errorf("tensor %q: %w", c.Name, err)
+	}
+	return v, nil
+}
+
 // listWeights returns the tensors in the order of their walker, checked.
-func listWeights(tensors iter.Seq2[Tensor, snug.View]) ([]safetensors.Tensor, map[string]snug.View, error) {
+func listWeights(tensors iter.Seq2[Tensor, snug.View]) ([]safetensors.Tensor, map[string]content, error) {
 	if tensors == nil {
 		return nil, nil, fmt.Errorf("no tensors, the walker is nil: %w", snug.ErrConfig)
 	}
-	views := map[string]snug.View{}
+	views := map[string]content{}
 	var list []safetensors.Tensor
 	for t, v := range tensors {
 		if t.DType == "" {
 			t.DType = fileType(v.DType())
 		}
-		if err := checkSaved(t, v); err != nil {
+		check := checkSaved
+		if t.Make != nil {
+			check = checkMade
+		}
+		if err := check(t, v); err != nil {
 			return nil, nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
 		if _, taken := views[t.Name]; taken {
 			return nil, nil, fmt.Errorf("tensor %.100q comes twice: %w", t.Name, snug.ErrConfig)
 		}
 		list = append(list, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(t.Shape)})
-		views[t.Name] = v
+		views[t.Name] = content{v, t}
 	}
 	return list, views, nil
 }
@@ -131,6 +156,17 @@ func fileType(dt snug.DType) string {
 		return "U8"
 	}
 	return ""
+}
+
+// checkMade is checkSaved before the elements are made.
+func checkMade(t Tensor, v snug.View) error {
+	if v.Len() != 0 || t.ElementType() == 0 {
+		return fmt.Errorf("%d elements beside Make and the DType %q, want none, and F32, F16 or BF16: %w", v.Len(), t.DType, snug.ErrConfig)
+	}
+	if _, err := safetensors.Elements(t.Shape); err != nil {
+		return fmt.Errorf("%w: %w", err, snug.ErrShape)
+	}
+	return nil
 }
 
 func checkSaved(t Tensor, v snug.View) error {
@@ -161,7 +197,11 @@ func checkSaved(t Tensor, v snug.View) error {
 // writeTo writes the file and returns the number of bytes written.
 func (p *weightsPlan) writeTo(w io.Writer) (int64, error) {
 	return p.header.Write(w, func(t *safetensors.Tensor, write func(b []byte) error) error {
-		return writeTensor(write, p.views[t.Name], elementType(t.DType))
+		v, err := p.views[t.Name].get()
+		if err != nil {
+			return err
+		}
+		return writeTensor(write, v, elementType(t.DType))
 	})
 }
 

@@ -62,7 +62,7 @@ func halves(tensors []saved) (out []saved) {
 			}
 		}
 		for _, to := range []string{"F16", "BF16"} {
-			out = append(out, saved{Tensor{t.Name + " " + to, to, t.Shape}, snug.ViewOf(x)})
+			out = append(out, saved{Tensor{Name: t.Name + " " + to, DType: to, Shape: t.Shape}, snug.ViewOf(x)})
 		}
 	}
 	return out
@@ -77,7 +77,7 @@ func TestWriteFromEveryBackend(t *testing.T) {
 				src := kerneltest.PutFloats(t, p, from, append(make([]float32, skip), vals...))
 				var tensors []saved
 				for _, to := range floats {
-					tensors = append(tensors, saved{Tensor{to.String(), fileType(to), []int{1, n}}, kerneltest.After(t, src.View, skip)})
+					tensors = append(tensors, saved{Tensor{Name: to.String(), DType: fileType(to), Shape: []int{1, n}}, kerneltest.After(t, src.View, skip)})
 				}
 				w := weightsOf(t, written(t, tensors...))
 				for _, to := range floats {
@@ -93,7 +93,9 @@ func TestWriteFromEveryBackend(t *testing.T) {
 func TestWriteErrors(t *testing.T) {
 	x := snug.ViewOf([]float32{1, 2, 3})
 	good := vector("good", x)
-	of := func(name, dtype string, shape ...int) saved { return saved{Tensor{name, dtype, shape}, x} }
+	of := func(name, dtype string, shape ...int) saved {
+		return saved{Tensor{Name: name, DType: dtype, Shape: shape}, x}
+	}
 	tests := []struct {
 		name     string
 		bad      saved
@@ -106,19 +108,19 @@ func TestWriteErrors(t *testing.T) {
 		{"metadata", of("x", "F32", 3), map[string]string{"\xff": ""}, snug.ErrConfig},
 		{"unknown type", of("x", "f32", 3), nil, snug.ErrDType},
 		{"another type", of("x", "I32", 3), nil, snug.ErrDType},
-		{"the type of elements", saved{Tensor{"x", "", []int{3}}, snug.SliceView(make([]int32, 3))}, nil, snug.ErrDType},
-		{"no view", saved{Tensor{"x", "F32", []int{0}}, snug.View{}}, nil, snug.ErrDType},
-		{"bytes of no type", saved{Tensor{"x", "f32", []int{3}}, snug.SliceView(make([]byte, 12))}, nil, snug.ErrDType},
-		{"bytes, fewer", saved{Tensor{"x", "I64", []int{3}}, snug.SliceView(make([]byte, 23))}, nil, snug.ErrShape},
-		{"bytes, more", saved{Tensor{"x", "", []int{3}}, snug.SliceView(make([]byte, 4))}, nil, snug.ErrShape},
-		{"bytes, overflow", saved{Tensor{"x", "U8", []int{math.MaxInt, 3}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
-		{"bytes, near overflow", saved{Tensor{"x", "U64", []int{math.MaxInt/8 + 1}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
-		{"half bytes", saved{Tensor{"x", "F4", []int{3}}, snug.SliceView(make([]byte, 2))}, nil, snug.ErrShape},
+		{"the type of elements", saved{Tensor{Name: "x", DType: "", Shape: []int{3}}, snug.SliceView(make([]int32, 3))}, nil, snug.ErrDType},
+		{"no view", saved{Tensor{Name: "x", DType: "F32", Shape: []int{0}}, snug.View{}}, nil, snug.ErrDType},
+		{"bytes of no type", saved{Tensor{Name: "x", DType: "f32", Shape: []int{3}}, snug.SliceView(make([]byte, 12))}, nil, snug.ErrDType},
+		{"bytes, fewer", saved{Tensor{Name: "x", DType: "I64", Shape: []int{3}}, snug.SliceView(make([]byte, 23))}, nil, snug.ErrShape},
+		{"bytes, more", saved{Tensor{Name: "x", DType: "", Shape: []int{3}}, snug.SliceView(make([]byte, 4))}, nil, snug.ErrShape},
+		{"bytes, overflow", saved{Tensor{Name: "x", DType: "U8", Shape: []int{math.MaxInt, 3}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
+		{"bytes, near overflow", saved{Tensor{Name: "x", DType: "U64", Shape: []int{math.MaxInt/8 + 1}}, snug.SliceView([]byte{})}, nil, snug.ErrShape},
+		{"half bytes", saved{Tensor{Name: "x", DType: "F4", Shape: []int{3}}, snug.SliceView(make([]byte, 2))}, nil, snug.ErrShape},
 		{"fewer", of("x", "F32", 2), nil, snug.ErrShape},
 		{"a scalar", of("x", "F32"), nil, snug.ErrShape},
 		{"negative", of("x", "F32", -1, -3), nil, snug.ErrShape},
 		{"overflow", of("x", "F32", math.MaxInt, 3), nil, snug.ErrShape},
-		{"device", saved{Tensor{"x", "F32", []int{3}}, kerneltest.Closed(t, snug.F32, 3)}, nil, snug.ErrDevice},
+		{"device", saved{Tensor{Name: "x", DType: "F32", Shape: []int{3}}, kerneltest.Closed(t, snug.F32, 3)}, nil, snug.ErrDevice},
 	}
 	path := filepath.Join(t.TempDir(), "weights")
 	for _, test := range tests {
@@ -214,7 +216,7 @@ func (f *full) Write(b []byte) (int, error) {
 
 func TestWriteToAFullWriter(t *testing.T) {
 	x := snug.ViewOf(kerneltest.Uniform(1, 100))
-	tensors := all(vector("x", x), saved{Tensor{"y", "F16", []int{100}}, x})
+	tensors := all(vector("x", x), saved{Tensor{Name: "y", DType: "F16", Shape: []int{100}}, x})
 	var whole bytes.Buffer
 	_, err := WriteWeights(&whole, tensors, nil)
 	require.NoError(t, err)
@@ -307,7 +309,7 @@ func weightsProperty(t *rapid.T) {
 		}
 		to := rapid.SampledFrom(floats).Draw(t, "type")
 		values[name] = roundAll(to, x)
-		tensors = append(tensors, saved{Tensor{name, fileType(to), shape}, snug.ViewOf(x)})
+		tensors = append(tensors, saved{Tensor{Name: name, DType: fileType(to), Shape: shape}, snug.ViewOf(x)})
 	}
 	metadata := rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "metadata")
 	var b bytes.Buffer

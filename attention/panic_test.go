@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -104,10 +105,7 @@ func TestScorePanics(t *testing.T) {
 			})
 		}
 	}
-	for wait := 0; runtime.NumGoroutine() > before && wait < 1000; wait++ {
-		time.Sleep(time.Millisecond)
-	}
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+	kerneltest.AtMostGoroutines(t, before)
 }
 
 // A panic of the function that makes a Mask is the caller's own.

@@ -12,8 +12,10 @@ import (
 )
 
 type crossEntropyJob struct {
-	dx, dw, x, w, targets, ws snug.View
-	sum                       snug.View // the bits of a float64, little-endian
+	dx, dw, x, w, ws snug.View
+	targets          snug.View
+	weights          snug.View // of the rows; empty: 1
+	sum              snug.View // the bits of a float64, little-endian
 
 	config    CrossEntropy
 	gradients bool
@@ -29,7 +31,7 @@ func (j *crossEntropyJob) Kernel() string {
 }
 
 func (j *crossEntropyJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dx, &j.dw, &j.x, &j.w, &j.targets, &j.ws, &j.sum} {
+	for _, v := range []*snug.View{&j.dx, &j.dw, &j.x, &j.w, &j.targets, &j.weights, &j.ws, &j.sum} {
 		yield(device.Mem(v))
 	}
 }
@@ -56,29 +58,43 @@ func (j *crossEntropyJob) run() (sum float64) {
 // chunk does rows lo to hi-1 and returns their losses. dw comes before dx,
 // which may take the place of x.
 func (j *crossEntropyJob) chunk(lo, hi int, beta float32) (losses []float32) {
+	if j.config.tile() < j.config.Vocab {
+		return j.tiled(lo, hi, beta)
+	}
 	rows, vocab, cols := hi-lo, j.config.Vocab, j.config.Cols
 	logits := span(j.ws, 0, rows*vocab)
-	losses = span(j.ws, rows*vocab, rows).Float32s()
-	x := gemm.Matrix{Data: span(j.x, lo*cols, rows*cols), Stride: cols}
-	w := gemm.Matrix{Data: j.w, Stride: cols}
+	x, w := j.rowsOf(j.x, lo, rows), j.rowsOf(j.w, 0, vocab)
 	z := gemm.Matrix{Data: logits, Stride: vocab}
 
 	gemm.Mul(rows, vocab, cols, 1, x, transposed(w), 0, z)
-	softmaxTask.Run(cpu.Chunks(rows, itemRows(vocab)), softmaxArgs{
-		logits.Float32s(), losses, snug.Host[int32](j.targets)[lo:hi], vocab, j.gradients, j.gradScale, j.narrow(),
-	})
+	a := j.softmaxArgs(logits, span(j.ws, rows*vocab, rows), lo, hi)
+	softmaxTask.Run(cpu.Chunks(rows, itemRows(vocab)), a)
 	if j.narrow() {
 		z = gemm.Matrix{Data: bfloat16s(logits.Float32s()), Stride: 2 * vocab}
 	}
 	if j.dw.Len() > 0 {
-		dw := gemm.Matrix{Data: j.dw, Stride: cols}
-		gemm.Mul(vocab, cols, rows, j.into.Alpha, transposed(z), x, beta, dw)
+		gemm.Mul(vocab, cols, rows, j.into.Alpha, transposed(z), x, beta, j.rowsOf(j.dw, 0, vocab))
 	}
 	if j.gradients {
-		dx := gemm.Matrix{Data: span(j.dx, lo*cols, rows*cols), Stride: cols}
-		gemm.Mul(rows, cols, vocab, 1, z, w, 0, dx)
+		gemm.Mul(rows, cols, vocab, 1, z, w, 0, j.rowsOf(j.dx, lo, rows))
 	}
-	return losses
+	return a.losses
+}
+
+// rowsOf returns n rows of x, dx, w or dw.
+func (j *crossEntropyJob) rowsOf(v snug.View, lo, n int) gemm.Matrix {
+	cols := j.config.Cols
+	return gemm.Matrix{Data: span(v, lo*cols, n*cols), Stride: cols}
+}
+
+// softmaxArgs returns the arguments of rows lo to hi-1, with all their logits.
+func (j *crossEntropyJob) softmaxArgs(logits, losses snug.View, lo, hi int) softmaxArgs {
+	a := softmaxArgs{logits: logits.Float32s(), losses: losses.Float32s(), targets: snug.Host[int32](j.targets)[lo:hi],
+		vocab: j.config.Vocab, limit: j.config.Cap, gradients: j.gradients, gradScale: j.gradScale, narrow: j.narrow()}
+	if j.weights.Len() > 0 {
+		a.weights = j.weights.Float32s()[lo:hi]
+	}
+	return a
 }
 
 // narrow says whether the gradients of the logits are rounded to bfloat16, the

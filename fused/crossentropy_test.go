@@ -17,6 +17,15 @@ type head64 struct {
 	vocab, cols int
 	x, w        []float64
 	targets     []int32
+	limit       float64   // of the cap; 0: none
+	weights     []float32 // nil: 1
+}
+
+func (h *head64) weight(i int) float64 {
+	if h.weights == nil {
+		return 1
+	}
+	return float64(h.weights[i])
 }
 
 // row returns the logits of row i, the largest error of a logit, and the log
@@ -29,7 +38,12 @@ func (h *head64) row(i int) (z []float64, dz, lse float64) {
 			p := h.x[i*h.cols+c] * h.w[v*h.cols+c]
 			s, size = s+p, size+math.Abs(p)
 		}
-		z, dz, peak = append(z, s), max(dz, float64(h.cols+1)*u*size), max(peak, s)
+		d := float64(h.cols+1) * u * size
+		if h.limit != 0 {
+			s = h.limit * math.Tanh(s/h.limit)
+			d += 8 * u * h.limit
+		}
+		z, dz, peak = append(z, s), max(dz, d), max(peak, s)
 	}
 	for _, v := range z {
 		lse += math.Exp(v - peak)
@@ -46,9 +60,8 @@ func (h *head64) loss() (total, bound float64) {
 			continue
 		}
 		z, dz, lse := h.row(i)
-		loss := lse - z[t]
-		total += loss
-		bound += 2*dz + 200*u + u*(lse-z[t]) + 2*u*math.Abs(lse)
+		total += h.weight(i) * (lse - z[t])
+		bound += h.weight(i) * (2*dz + 200*u + 2*u*(lse-z[t]) + 2*u*math.Abs(lse))
 	}
 	return total, bound
 }
@@ -64,13 +77,18 @@ func (h *head64) gradients(scale, narrow float64) (dx, dw, boundX, boundW []floa
 		}
 		z, dz, lse := h.row(i)
 		for v := range z {
-			p := math.Exp(z[v] - lse)
+			p, scale := math.Exp(z[v]-lse), scale*h.weight(i)
 			g := scale * p
 			// The relative error of p, then of the one-hot's subtraction.
 			d := math.Abs(scale) * p * (2*dz + 200*u + 2*u*math.Abs(z[v]-lse))
 			if v == int(t) {
 				g -= scale
-				d += u * math.Abs(scale)
+				d += 2 * u * math.Abs(scale)
+			}
+			if h.limit != 0 {
+				tanh := z[v] / h.limit
+				d = d*(1-tanh*tanh) + math.Abs(g)*(2*math.Abs(tanh)*(dz/h.limit+2*u)+2*u)
+				g *= 1 - tanh*tanh
 			}
 			d += narrow * math.Abs(g)
 			for c := range h.cols {
@@ -95,15 +113,17 @@ func narrowing(p kerneltest.Backend, dt snug.DType) float64 {
 
 func TestCrossEntropyGradientOfTheDefinition(t *testing.T) {
 	rng := newRand(4)
-	h := &head64{vocab: 5, cols: 3, targets: []int32{2, -1, 4}}
-	h.x, h.w = float64s(normals(rng, snug.F32, 9, 0, 1)), float64s(normals(rng, snug.F32, 15, 0, 1))
-	loss := func() float64 { s, _ := h.loss(); return s }
-	dx, dw, _, _ := h.gradients(2, 0)
-	for i := range dx {
-		require.InDelta(t, 2*slope(loss, h.x, i), dx[i], 1e-8)
-	}
-	for i := range dw {
-		require.InDelta(t, 2*slope(loss, h.w, i), dw[i], 1e-8)
+	for _, limit := range []float64{0, 1.5} {
+		h := &head64{vocab: 5, cols: 3, targets: []int32{2, -1, 4}, limit: limit, weights: []float32{0.5, 1, 3}}
+		h.x, h.w = float64s(normals(rng, snug.F32, 9, 0, 1)), float64s(normals(rng, snug.F32, 15, 0, 1))
+		loss := func() float64 { s, _ := h.loss(); return s }
+		dx, dw, _, _ := h.gradients(2, 0)
+		for i := range dx {
+			require.InDelta(t, 2*slope(loss, h.x, i), dx[i], 1e-8)
+		}
+		for i := range dw {
+			require.InDelta(t, 2*slope(loss, h.w, i), dw[i], 1e-8)
+		}
 	}
 }
 
@@ -125,18 +145,29 @@ func targetsWithGaps(seed uint64, rows, vocab int) []int32 {
 func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	const scale = 0.125
 	into := snug.Into{Alpha: 0.5, Beta: 0.25}
-	for _, size := range []struct{ rows, vocab, cols, chunk int }{
-		{0, 3, 2, 0}, {1, 1, 1, 1}, {5, 7, 1, 2}, {5, 64, 7, 8}, {130, 11, 3, 0}, {130, 5, 64, 129}, {7, 701, 3, 3}, {5, 3, 129, 1}, {3, 4099, 1, 0},
+	for _, size := range []struct {
+		rows, vocab, cols, chunk, tile int
+		limit                          float32 // of the cap
+		weighted                       bool
+	}{
+		{0, 3, 2, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, true}, {5, 7, 1, 2, 0, 0, false}, {5, 64, 7, 8, 0, 2, false},
+		{130, 11, 3, 0, 0, 0, true}, {130, 5, 64, 129, 0, 30, true}, {7, 701, 3, 3, 0, 0, false}, {5, 3, 129, 1, 0, 5, false},
+		{3, 4099, 1, 0, 0, 0, false}, {3, 4099, 1, 0, 0, 1, true}, {0, 3, 2, 0, 2, 1, true}, {1, 2, 1, 0, 1, 0, false}, {5, 7, 3, 2, 3, 0, true},
+		{5, 64, 129, 8, 63, 0.5, false}, {130, 11, 64, 0, 1, 0, false}, {7, 701, 3, 3, 100, 3, true}, {3, 4099, 7, 0, 2050, 2, true}, {3, 40, 7, 0, 41, 0, false},
 	} {
 		for _, dt := range floatTypes {
 			t.Run(fmt.Sprint(size, dt), func(t *testing.T) {
 				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 					rows, vocab, cols := size.rows, size.vocab, size.cols
-					c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: size.chunk}
+					c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: size.chunk, Tile: size.tile, Cap: size.limit}
 					rng := newRand(5)
 					x, w := normals(rng, dt, rows*cols, 0, 1), normals(rng, dt, vocab*cols, 0, 0.7)
 					dw0 := normals(rng, snug.F32, vocab*cols, 0, 1)
-					h := &head64{vocab, cols, float64s(x), float64s(w), targetsWithGaps(6, rows, vocab)}
+					h := &head64{vocab, cols, float64s(x), float64s(w), targetsWithGaps(6, rows, vocab), float64(size.limit), nil}
+					if size.weighted {
+						h.weights = someWeights(rows)
+						c.Weights = h.weights
+					}
 					px, pw := kerneltest.PutFloats(t, p, dt, x), kerneltest.PutFloats(t, p, dt, w)
 					pdx, pdw := kerneltest.PutFloats(t, p, dt, fill(rows*cols, float32(math.NaN()))), kerneltest.Put(t, p, dw0)
 					ws := kerneltest.Put(t, p, fill(c.WorkspaceLen(rows), float32(math.NaN())))
@@ -145,13 +176,14 @@ func TestCrossEntropyAgainstDefinition(t *testing.T) {
 					require.NoError(t, err)
 					want, bound := h.loss()
 					require.InDelta(t, want, loss.Sum, bound)
-					n := 0
-					for _, target := range h.targets {
+					n, weight := 0, 0.0
+					for i, target := range h.targets {
 						if target >= 0 {
-							n++
+							n, weight = n+1, weight+h.weight(i)
 						}
 					}
 					require.Equal(t, n, loss.Targets)
+					require.Equal(t, weight, loss.Weight)
 
 					same, err := CrossEntropyBackward(c, pdx.View, pdw.View, px.View, pw.View, h.targets, scale, into, ws.View)
 					require.NoError(t, err)
@@ -177,6 +209,15 @@ func TestCrossEntropyAgainstDefinition(t *testing.T) {
 	}
 }
 
+// someWeights returns weights of rows, with zeros among them.
+func someWeights(rows int) []float32 {
+	w := make([]float32, rows)
+	for i := range w {
+		w[i] = float32(i%4) * 0.7
+	}
+	return w
+}
+
 func TestCrossEntropyAllIgnored(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		c := CrossEntropy{Vocab: 3, Cols: 2, Chunk: 2}
@@ -196,20 +237,44 @@ func TestCrossEntropyNonFinite(t *testing.T) {
 		inf, nan := float32(math.Inf(1)), float32(math.NaN())
 		put := func(v ...float32) *kerneltest.Buf[float32] { return kerneltest.Put(t, p, v) }
 		c := CrossEntropy{Vocab: 3, Cols: 1}
-		w, ws := put(1, -1, 2), put(make([]float32, c.WorkspaceLen(3))...)
-		for _, bad := range []float32{nan, inf, -inf} {
-			x, dx, dw := put(1, bad, 2), put(0, 0, 0), put(0, 0, 0)
-			loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{0, 1, 2}, 1, snug.Into{}, ws.View)
+		w, ws := put(1, -1, 2), put(make([]float32, 30)...)
+		for _, c.Tile = range []int{0, 1, 2} {
+			for _, bad := range []float32{nan, inf, -inf} {
+				x, dx, dw := put(1, bad, 2), put(0, 0, 0), put(0, 0, 0)
+				loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, []int32{0, 1, 2}, 1, snug.Into{}, ws.View)
+				require.NoError(t, err)
+				require.True(t, math.IsNaN(loss.Sum), "x = %v", bad)
+				got := dx.Get()
+				require.True(t, math.IsNaN(float64(got[1])))
+				require.False(t, math.IsNaN(float64(got[0]+got[2])))
+			}
+			// Far logits: the probability of the target underflows, the loss does not.
+			loss, err := CrossEntropyLoss(c, put(1e30).View, w.View, []int32{1}, ws.View)
 			require.NoError(t, err)
-			require.True(t, math.IsNaN(loss.Sum), "x = %v", bad)
-			got := dx.Get()
-			require.True(t, math.IsNaN(float64(got[1])))
-			require.False(t, math.IsNaN(float64(got[0]+got[2])))
+			require.InDelta(t, 3e30, loss.Sum, 1e24)
+
+			// Logits of -Inf have no probability, also where a tile has no others.
+			for _, some := range [][]float32{{-inf, 1, 2}, {1, -inf, 2}, {-inf, -inf, 2}, {2, 1, -inf}} {
+				loss, err := CrossEntropyLoss(c, put(1).View, put(some...).View, []int32{1}, ws.View)
+				require.NoError(t, err)
+				sum := 0.0
+				for _, z := range some {
+					sum += math.Exp(float64(z))
+				}
+				require.InDelta(t, math.Log(sum)-float64(some[1]), loss.Sum, 1e-6, "%v", some)
+			}
+			for _, some := range [][]float32{{nan, 1, 2}, {1, nan, 2}, {-inf, nan, 2}, {1, 2, nan}, {-inf, -inf, -inf}, {inf, 1, 2}, {2, 1, inf}} {
+				loss, err := CrossEntropyLoss(c, put(1).View, put(some...).View, []int32{1}, ws.View)
+				require.NoError(t, err)
+				require.True(t, math.IsNaN(loss.Sum), "%v", some)
+			}
+			// A cap bounds what is infinite.
+			c.Cap = 2
+			loss, err = CrossEntropyLoss(c, put(1).View, put(inf, -inf, 0).View, []int32{1}, ws.View)
+			require.NoError(t, err)
+			require.InDelta(t, math.Log(math.Exp(2)+math.Exp(-2)+1)+2, loss.Sum, 1e-6)
+			c.Cap = 0
 		}
-		// Far logits: the probability of the target underflows, the loss does not.
-		loss, err := CrossEntropyLoss(c, put(1e30).View, w.View, []int32{1}, ws.View)
-		require.NoError(t, err)
-		require.InDelta(t, 3e30, loss.Sum, 1e24)
 	})
 }
 
@@ -249,22 +314,101 @@ func TestCrossEntropyChunks(t *testing.T) {
 	const rows, vocab, cols, scale = 130, 37, 9, 0.25
 	rng := newRand(7)
 	x, w := normals(rng, snug.F32, rows*cols, 0, 1), normals(rng, snug.F32, vocab*cols, 0, 1)
-	h := &head64{vocab, cols, float64s(x), float64s(w), targetsWithGaps(8, rows, vocab)}
+	h := &head64{vocab: vocab, cols: cols, x: float64s(x), w: float64s(w), targets: targetsWithGaps(8, rows, vocab)}
 	_, wantW, _, boundW := h.gradients(scale, 0)
-	var first Loss
-	var firstDx []float32
-	for chunk := 0; chunk <= rows+1; chunk++ {
-		c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: chunk}
-		dx, dw, ws := make([]float32, rows*cols), make([]float32, vocab*cols), make([]float32, c.WorkspaceLen(rows))
-		loss, err := CrossEntropyBackward(c, dx, dw, x, w, h.targets, scale, snug.Into{}, ws)
-		require.NoError(t, err)
-		if chunk == 0 {
-			first, firstDx = loss, dx
+	for _, tile := range []int{0, 1, 16, 36, 37} {
+		var first Loss
+		var firstDx []float32
+		for chunk := 0; chunk <= rows+1; chunk++ {
+			c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: chunk, Tile: tile}
+			dx, dw, ws := make([]float32, rows*cols), make([]float32, vocab*cols), make([]float32, c.WorkspaceLen(rows))
+			loss, err := CrossEntropyBackward(c, dx, dw, x, w, h.targets, scale, snug.Into{}, ws)
+			require.NoError(t, err)
+			if chunk == 0 {
+				first, firstDx = loss, dx
+			}
+			require.Equal(t, first, loss, "chunk %d", chunk)
+			requireBits(t, "dx", firstDx, dx)
+			requireClose(t, "dw", wantW, boundW, dw)
 		}
-		require.Equal(t, first, loss, "chunk %d", chunk)
-		requireBits(t, "dx", firstDx, dx)
-		requireClose(t, "dw", wantW, boundW, dw)
 	}
+}
+
+// A vocabulary is cut from 64 Ki classes on, unless Tile says otherwise; the results are the same but
+// for rounding.
+func TestCrossEntropyLargeVocabulary(t *testing.T) {
+	const rows, cols = 3, 2
+	for _, vocab := range []int{wholeVocab, wholeVocab + 1} {
+		rng := newRand(7)
+		x, w, targets := normals(rng, snug.F32, rows*cols, 0, 2), normals(rng, snug.F32, vocab*cols, 0, 2), []int32{int32(vocab - 1), 0, 40000}
+		run := func(tile int) (Loss, []float32, []float32) {
+			c := CrossEntropy{Vocab: vocab, Cols: cols, Tile: tile}
+			dx, dw, ws := make([]float32, rows*cols), make([]float32, vocab*cols), make([]float32, c.WorkspaceLen(rows))
+			loss, err := CrossEntropyBackward(c, dx, dw, x, w, targets, 1, snug.Into{}, ws)
+			require.NoError(t, err)
+			return loss, dx, dw
+		}
+		loss, dx, dw := run(0)
+		want := vocab
+		if vocab > wholeVocab {
+			want = defaultTile
+		}
+		same, sameX, sameW := run(want)
+		require.Equal(t, same, loss)
+		requireBits(t, "dx", sameX, dx)
+		requireBits(t, "dw", sameW, dw)
+		whole, wholeX, wholeW := run(vocab)
+		require.InEpsilon(t, whole.Sum, loss.Sum, 1e-6)
+		require.InDeltaSlice(t, wholeX, dx, 1e-4)
+		require.InDeltaSlice(t, wholeW, dw, 1e-6)
+	}
+}
+
+// A weight multiplies what a row adds: 0 is as good as an ignored row, and 1 as none.
+func TestCrossEntropyWeights(t *testing.T) {
+	const rows, vocab, cols = 5, 9, 4
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		rng := newRand(11)
+		x, w := kerneltest.Put(t, p, normals(rng, snug.F32, rows*cols, 0, 1)), kerneltest.Put(t, p, normals(rng, snug.F32, vocab*cols, 0, 1))
+		for _, tile := range []int{0, 4} {
+			run := func(weights []float32, targets ...int32) (Loss, []float32, []float32) {
+				c := CrossEntropy{Vocab: vocab, Cols: cols, Tile: tile, Weights: weights, Chunk: 2}
+				dx, dw := kerneltest.Put(t, p, fill(rows*cols, 42)), kerneltest.Put(t, p, fill(vocab*cols, 42))
+				ws := kerneltest.Put(t, p, fill(c.WorkspaceLen(rows), 42))
+				loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, targets, 1, snug.Into{}, ws.View)
+				require.NoError(t, err)
+				return loss, dx.Get(), dw.Get()
+			}
+			plain, dx, dw := run(nil, 1, 2, 3, 4, 5)
+			ones, onesX, onesW := run(fill(rows, 1), 1, 2, 3, 4, 5)
+			require.Equal(t, plain, ones)
+			requireBits(t, "dx", dx, onesX)
+			requireBits(t, "dw", dw, onesW)
+			require.Equal(t, plain.Sum/5, plain.Mean())
+
+			left, dx, dw := run(nil, 1, -1, 3, -1, 5)
+			zeros, zerosX, zerosW := run([]float32{1, 0, 1, 0, 1}, 1, 2, 3, 4, 5)
+			require.Equal(t, Loss{left.Sum, 5, 3}, zeros)
+			require.Equal(t, left.Mean(), zeros.Mean())
+			require.InDeltaSlice(t, dx, zerosX, 0)
+			require.InDeltaSlice(t, dw, zerosW, 0)
+
+			twice, twiceX, _ := run(fill(rows, 2), 1, 2, 3, -1, 5)
+			once, onceX, _ := run(nil, 1, 2, 3, -1, 5)
+			require.Equal(t, Loss{2 * once.Sum, 4, 8}, twice)
+			for i := range onceX {
+				require.Equal(t, 2*onceX[i], twiceX[i])
+			}
+		}
+	})
+}
+
+func TestLossMean(t *testing.T) {
+	all := Loss{6, 3, 1.5}.Plus(Loss{2, 1, 0.5})
+	require.Equal(t, Loss{8, 4, 2}, all)
+	require.Equal(t, 4.0, all.Mean())
+	require.Equal(t, 2.0, Loss{Sum: 8, Targets: 4}.Mean(), "the loss of a model that counts no weights")
+	require.True(t, math.IsNaN(Loss{}.Mean()))
 }
 
 func TestCrossEntropyWorkspaceLen(t *testing.T) {
@@ -277,7 +421,16 @@ func TestCrossEntropyWorkspaceLen(t *testing.T) {
 	require.Zero(t, c.WorkspaceLen(-1))
 	require.Zero(t, CrossEntropy{}.WorkspaceLen(5))
 	require.Zero(t, CrossEntropy{Vocab: 1, Cols: 1, Chunk: -1}.WorkspaceLen(5))
-	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 1}.WorkspaceLen(5))
+	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 1, Tile: math.MaxInt}.WorkspaceLen(5))
+	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: math.MaxInt}.WorkspaceLen(5))
+	require.Equal(t, math.MaxInt, CrossEntropy{Vocab: math.MaxInt, Cols: 5, Tile: math.MaxInt - 1}.WorkspaceLen(5))
+	require.Equal(t, 15, CrossEntropy{Vocab: 100, Cols: 8, Tile: 7}.Tiles())
+	require.Equal(t, 1, CrossEntropy{Vocab: 64 << 10, Cols: 8}.Tiles())
+	require.Equal(t, 65, CrossEntropy{Vocab: 64<<10 + 1, Cols: 8}.Tiles())
+	require.Zero(t, CrossEntropy{}.Tiles())
+	require.Equal(t, 3*(7+8+5), CrossEntropy{Vocab: 100, Cols: 8, Tile: 7}.WorkspaceLen(3))
+	require.LessOrEqual(t, 4*CrossEntropy{Vocab: 256 << 10, Cols: 2304}.WorkspaceLen(1<<20), 2_000_000, "Gemma 2 2B")
+	require.Equal(t, 128*(64<<10+1), CrossEntropy{Vocab: 64 << 10, Cols: 8}.WorkspaceLen(1000))
 	require.Less(t, gemm.ScratchBytes, 1<<20, "CrossEntropyLoss states it")
 	require.Less(t, max(gemm.SharedBytes, gemm.PairsBytes), 3<<20, "and this")
 }
@@ -293,7 +446,7 @@ func TestCrossEntropyFlushesTinyGradients(t *testing.T) {
 		sum += want[i]
 	}
 	a := softmaxArgs{vocab: vocab, gradients: true, gradScale: 1e-3}
-	loss := a.row(z, 3)
+	loss := a.row(z, 3, 1, make([]float32, expBlock))
 	require.InDelta(t, 1.5+math.Log(sum), loss, 1e-6)
 	for i, g := range z {
 		p := 1e-3 * want[i] / sum

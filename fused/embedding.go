@@ -83,7 +83,7 @@ func embedding(out, table snug.View, tokens []int32, pos snug.View, positions []
 		return nil
 	}
 	queued := job
-	return launchWith(dev, &queued, []upload{{tokens, &queued.tokens}, {positions, &queued.positions}})
+	return launchWith(dev, &queued, []upload{indices(tokens, &queued.tokens), indices(positions, &queued.positions)})
 }
 
 func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, into snug.Into) error {
@@ -118,29 +118,31 @@ func embeddingBackward(dtable, dy snug.View, tokens []int32, cols int, into snug
 		return nil
 	}
 	queued := job
-	return launchWith(dev, &queued, []upload{{tokens, &queued.tokens}})
+	return launchWith(dev, &queued, []upload{indices(tokens, &queued.tokens)})
 }
 
 // upload is a host slice that a job needs on its device, and the operand that
 // names it there.
 type upload struct {
-	host []int32
+	host snug.View
 	view *snug.View
 }
 
-// launchWith queues a job after copying its indices to the device, in memory
+func indices(host []int32, view *snug.View) upload { return upload{snug.SliceView(host), view} }
+
+// launchWith queues a job after copying what it needs to the device, in memory
 // that is freed when the job has run.
 func launchWith(dev *snug.Device, job driver.Job, uploads []upload) (err error) {
 	for _, u := range uploads {
-		a, e := snug.Make[int32](dev, len(u.host))
+		v, free, e := snug.MakeView(dev, u.host.DType(), u.host.Len())
 		if e != nil {
 			return e
 		}
-		defer func() { err = errors.Join(err, a.Close()) }()
-		if e := a.CopyIn(u.host); e != nil {
+		defer func() { err = errors.Join(err, free()) }()
+		if e := snug.Copy(v, u.host); e != nil {
 			return e
 		}
-		*u.view = a.View()
+		*u.view = v
 	}
 	return device.Launch(dev, job)
 }

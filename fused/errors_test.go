@@ -262,11 +262,24 @@ func TestWrongConfiguration(t *testing.T) {
 		c.rotary = config
 		requireRefused(t, "Rotary", c, snug.ErrConfig)
 	}
-	for _, config := range []CrossEntropy{{}, {Vocab: 5}, {Cols: 4}, {Vocab: -5, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: -1}} {
+	for _, config := range []CrossEntropy{{}, {Vocab: 5}, {Cols: 4}, {Vocab: -5, Cols: 4}, {Vocab: 5, Cols: 4, Chunk: -1},
+		{Vocab: 5, Cols: 4, Tile: -1}, {Vocab: 5, Cols: 4, Cap: -1}, {Vocab: 5, Cols: 4, Cap: nan}, {Vocab: 5, Cols: 4, Cap: inf}, {Vocab: 5, Cols: 4, Cap: 1e-38}} {
 		for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
 			c := newCall()
 			c.config = config
 			requireRefused(t, name, c, snug.ErrConfig, "Vocab")
+		}
+	}
+	for _, name := range []string{"CrossEntropyLoss", "CrossEntropyBackward"} {
+		for _, bad := range []float32{nan, inf, -inf, -1} {
+			c := newCall()
+			c.config.Weights = []float32{0, 1, bad}
+			requireRefused(t, name, c, snug.ErrConfig, "Weights[2] is")
+		}
+		for _, weights := range [][]float32{{}, {1, 1}, {1, 1, 1, 1}} {
+			c := newCall()
+			c.config.Weights = weights
+			requireRefused(t, name, c, snug.ErrShape, "Weights has", "each of 3 targets")
 		}
 	}
 }

@@ -142,7 +142,7 @@ func ExampleCrossEntropyBackward() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%.4f of %d\n%.3f\n%.3f\n", loss.Sum/float64(loss.Targets), loss.Targets, dx, dw)
+	fmt.Printf("%.4f of %d\n%.3f\n%.3f\n", loss.Mean(), loss.Targets, dx, dw)
 	// Output:
 	// 0.6689 of 2
 	// [-0.269 0.000 0.000 0.000 0.241 -0.259]

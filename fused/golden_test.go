@@ -18,6 +18,19 @@ type golden struct {
 		Form, DType    string
 		Out, DX, DBias []float32
 	}
+	Heads []struct {
+		Cap, Loss float64
+		Targets   []int32
+		Weights   []float32
+		DX, DW    []float32
+	}
+}
+
+func readGolden(t *testing.T) (all golden) {
+	data, err := os.ReadFile("testdata/torch/golden.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &all))
+	return all
 }
 
 // goldenNumbers are those that make.py draws, rounded to dt.
@@ -34,10 +47,7 @@ func goldenNumbers(t *testing.T, number, n int, scale float64, dt snug.DType) []
 // in float32 within a few units of the last place of z. PyTorch rounds x + bias to the type,
 // and the gradient of the bias.
 func TestGolden(t *testing.T) {
-	data, err := os.ReadFile("testdata/torch/golden.json")
-	require.NoError(t, err)
-	var all golden
-	require.NoError(t, json.Unmarshal(data, &all))
+	all := readGolden(t)
 	require.Len(t, all.Cases, 9)
 	forms := map[string]struct{ value, slope func(float64) float64 }{
 		"add":  {func(z float64) float64 { return z }, func(float64) float64 { return 1 }},
@@ -90,4 +100,27 @@ func rootMeanSquare(want []float64, got []float32) float64 {
 		sum += (float64(got[i]) - w) * (float64(got[i]) - w)
 	}
 	return math.Sqrt(sum / float64(len(want)))
+}
+
+// PyTorch's cross-entropy of a linear layer, with its cap of logits and weights of rows.
+func TestGoldenCrossEntropy(t *testing.T) {
+	const rows, vocab, cols, scale = 6, 11, 5, 0.5
+	all := readGolden(t)
+	require.Len(t, all.Heads, 4)
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		x := kerneltest.Put(t, p, goldenNumbers(t, 4, rows*cols, 2, snug.F32))
+		w := kerneltest.Put(t, p, goldenNumbers(t, 5, vocab*cols, 2, snug.F32))
+		for _, g := range all.Heads {
+			for _, tile := range []int{0, 4} {
+				c := CrossEntropy{Vocab: vocab, Cols: cols, Chunk: 4, Tile: tile, Cap: float32(g.Cap), Weights: g.Weights}
+				dx, dw := kerneltest.Put(t, p, make([]float32, rows*cols)), kerneltest.Put(t, p, make([]float32, vocab*cols))
+				ws := kerneltest.Put(t, p, make([]float32, c.WorkspaceLen(rows)))
+				loss, err := CrossEntropyBackward(c, dx.View, dw.View, x.View, w.View, g.Targets, scale, snug.Into{}, ws.View)
+				require.NoError(t, err)
+				require.InEpsilon(t, g.Loss, loss.Sum, 1e-6)
+				require.InDeltaSlice(t, g.DX, dx.Get(), 1e-5)
+				require.InDeltaSlice(t, g.DW, dw.Get(), 1e-5)
+			}
+		}
+	})
 }

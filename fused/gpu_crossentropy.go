@@ -8,20 +8,27 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// head returns the kernel for rows of logits, the threads of its blocks, and how
+// headKernels are the kernels for rows of so many logits, the threads of their blocks, and how
 // many logits they take in a step, as crossentropy.h has it.
-func head(vocab int) (name string, threads, step int) {
-	if vocab <= 1024 {
-		return "fused_cross_entropy_64", 64, 8 * 64
-	}
-	return "fused_cross_entropy_512", 512, 8 * 512
+type headKernels struct {
+	whole, fold, tile string
+	threads, step     int
 }
+
+func headOf(vocab int) headKernels {
+	if vocab <= 1024 {
+		return headKernels{"fused_cross_entropy_64", "fused_cross_entropy_fold_64", "fused_cross_entropy_tile_64", 64, 8 * 64}
+	}
+	return headKernels{"fused_cross_entropy_512", "fused_cross_entropy_fold_512", "fused_cross_entropy_tile_512", 512, 8 * 512}
+}
+
+var crossEntropyStoreNames = gpu.ForFloats("fused_cross_entropy_store")
 
 // crossEntropyParams is CrossEntropyParams of crossentropy.h.
 type crossEntropyParams struct {
-	vocab, stride uint64
-	scale         float32
-	gradients     uint32
+	vocab, first, stride         uint64
+	scale, limit                 float32
+	gradients, weighted, last, _ uint32
 }
 
 // lossSumParams is LossSumParams of crossentropy.h.
@@ -46,55 +53,138 @@ func (j *crossEntropyJob) Grids(q gpu.Launcher) error {
 // chunkOn queues rows lo to hi-1. dw comes before dx, which may take the place
 // of x.
 func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) error {
+	if j.config.tile() < j.config.Vocab {
+		return j.tiledOn(q, lo, hi, beta)
+	}
 	rows, vocab, cols := hi-lo, j.config.Vocab, j.config.Cols
 	logits := span(j.ws, 0, rows*vocab)
-	x := gemm.Matrix{Data: span(j.x, lo*cols, rows*cols), Stride: cols}.GPU()
-	w := gemm.Matrix{Data: j.w, Stride: cols}.GPU()
+	x, w := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.w, 0, vocab).GPU()
 	z := gemm.Matrix{Data: logits, Stride: vocab}.GPU()
 	if err := gemm.Grids(q, rows, vocab, cols, 1, x, turned(w), 0, z); err != nil {
 		return err
 	}
-	z, err := j.softmaxOn(q, z, logits, lo, hi)
-	if err != nil {
+	k, p := headOf(vocab), j.params(0, vocab)
+	losses, targets, weights := span(j.ws, rows*vocab, rows), span(j.targets, lo, rows), j.weightsOf(lo, rows)
+	if j.gradients {
+		p.gradients = 1
+		z = j.narrowed(z, &p, rows, k.step)
+	}
+	if rows > 0 {
+		if err := grid(q, k.whole, [3]int{rows, 1, 1}, k.threads, p, &logits, &losses, &targets, &weights); err != nil {
+			return err
+		}
+	}
+	if err := j.sumOn(q, losses, lo); err != nil {
 		return err
 	}
 	if j.dw.Len() > 0 {
-		dw := gemm.Matrix{Data: j.dw, Stride: cols}.GPU()
-		if err := gemm.Grids(q, vocab, cols, rows, j.into.Alpha, turned(z), x, beta, dw); err != nil {
+		if err := gemm.Grids(q, vocab, cols, rows, j.into.Alpha, turned(z), x, beta, j.rowsOf(j.dw, 0, vocab).GPU()); err != nil {
 			return err
 		}
 	}
 	if !j.gradients {
 		return nil
 	}
-	dx := gemm.Matrix{Data: span(j.dx, lo*cols, rows*cols), Stride: cols}.GPU()
-	return gemm.Grids(q, rows, cols, vocab, 1, z, w, 0, dx)
+	return gemm.Grids(q, rows, cols, vocab, 1, z, w, 0, j.rowsOf(j.dx, lo, rows).GPU())
 }
 
-// softmaxOn queues the losses of rows lo to hi-1, their sum, and the gradients of
-// the logits z in place of these, which it returns.
-func (j *crossEntropyJob) softmaxOn(q gpu.Launcher, z gpu.Matrix, logits snug.View, lo, hi int) (gpu.Matrix, error) {
-	rows, vocab := hi-lo, j.config.Vocab
-	losses, targets := span(j.ws, rows*vocab, rows), span(j.targets, lo, rows)
-	name, threads, step := head(vocab)
-	p := crossEntropyParams{vocab: uint64(vocab), scale: j.gradScale}
-	if j.gradients {
-		p.gradients = 1
-		if j.w.DType() == snug.BF16 { // so that matrix units multiply
-			z.Type, z.Stride = gpu.BF16, narrowStride(rows, vocab, step)
-			p.stride = uint64(z.Stride)
-		}
+// params are of n classes from the first.
+func (j *crossEntropyJob) params(first, n int) crossEntropyParams {
+	p := crossEntropyParams{vocab: uint64(n), first: uint64(first), scale: j.gradScale, limit: j.config.Cap}
+	if j.weights.Len() > 0 {
+		p.weighted = 1
 	}
-	if rows > 0 {
-		if err := grid(q, name, [3]int{rows, 1, 1}, threads, p, &logits, &losses, &targets); err != nil {
-			return z, err
-		}
+	if first+n == j.config.Vocab {
+		p.last = 1
 	}
-	sum := lossSumParams{rows: uint64(rows)}
+	return p
+}
+
+func (j *crossEntropyJob) weightsOf(lo, rows int) snug.View {
+	if j.weights.Len() == 0 {
+		return none
+	}
+	return span(j.weights, lo, rows)
+}
+
+// narrowed returns the gradients of the logits z where the kernel leaves them.
+func (j *crossEntropyJob) narrowed(z gpu.Matrix, p *crossEntropyParams, rows, step int) gpu.Matrix {
+	if j.w.DType() == snug.BF16 { // so that matrix units multiply
+		z.Type, z.Stride = gpu.BF16, narrowStride(rows, int(p.vocab), step)
+		p.stride = uint64(z.Stride)
+	}
+	return z
+}
+
+// sumOn queues the sum of the losses of the rows from lo on.
+func (j *crossEntropyJob) sumOn(q gpu.Launcher, losses snug.View, lo int) error {
+	sum := lossSumParams{rows: uint64(losses.Len())}
 	if lo == 0 {
 		sum.first = 1
 	}
-	return z, grid(q, "fused_cross_entropy_sum", [3]int{1, 1, 1}, 256, sum, &j.sum, &losses)
+	return grid(q, "fused_cross_entropy_sum", [3]int{1, 1, 1}, 256, sum, &j.sum, &losses)
+}
+
+// tiledOn queues what tiled does.
+func (j *crossEntropyJob) tiledOn(q gpu.Launcher, lo, hi int, beta float32) error {
+	rows, vocab, tile := hi-lo, j.config.Vocab, j.config.tile()
+	ws, targets, weights := j.tiledSpace(rows), span(j.targets, lo, rows), j.weightsOf(lo, rows)
+	for from := 0; from < vocab && rows > 0; from += tile {
+		n := min(tile, vocab-from)
+		if _, err := j.logitsOn(q, ws, lo, rows, from, n); err != nil {
+			return err
+		}
+		k := headOf(n)
+		err := grid(q, k.fold, [3]int{rows, 1, 1}, k.threads, j.params(from, n), &ws.logits, &ws.stats, &ws.losses, &targets, &weights)
+		if err != nil {
+			return err
+		}
+	}
+	if err := j.sumOn(q, ws.losses, lo); err != nil || !j.gradients {
+		return err
+	}
+	for from := 0; from < vocab; from += tile {
+		if err := j.tileOn(q, ws, lo, rows, from, beta); err != nil {
+			return err
+		}
+	}
+	if rows == 0 {
+		return nil
+	}
+	dx := span(j.dx, lo*j.config.Cols, rows*j.config.Cols)
+	return grid(q, nameOf(&crossEntropyStoreNames, &dx), gpu.Grid(dx.Len(), threads), threads, elements{n: uint64(dx.Len())}, &dx, &ws.dx)
+}
+
+// tileOn queues the gradients of the tile of classes from `from` on, which enter dw and the sum of
+// dx.
+func (j *crossEntropyJob) tileOn(q gpu.Launcher, ws tiledSpace, lo, rows, from int, beta float32) error {
+	n, cols := min(j.config.tile(), j.config.Vocab-from), j.config.Cols
+	z, err := j.logitsOn(q, ws, lo, rows, from, n)
+	if err != nil {
+		return err
+	}
+	k, p, targets, weights := headOf(n), j.params(from, n), span(j.targets, lo, rows), j.weightsOf(lo, rows)
+	z = j.narrowed(z, &p, rows, k.step)
+	if rows > 0 {
+		if err := grid(q, k.tile, [3]int{rows, 1, 1}, k.threads, p, &ws.logits, &ws.stats, &targets, &weights); err != nil {
+			return err
+		}
+	}
+	if j.dw.Len() > 0 {
+		x, dw := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.dw, from, n).GPU()
+		if err := gemm.Grids(q, n, cols, rows, j.into.Alpha, turned(z), x, beta, dw); err != nil {
+			return err
+		}
+	}
+	dx := gemm.Matrix{Data: ws.dx, Stride: cols}.GPU()
+	return gemm.Grids(q, rows, cols, n, 1, z, j.rowsOf(j.w, from, n).GPU(), float32(min(from, 1)), dx)
+}
+
+// logitsOn queues the logits of n classes, which it returns.
+func (j *crossEntropyJob) logitsOn(q gpu.Launcher, ws tiledSpace, lo, rows, from, n int) (gpu.Matrix, error) {
+	z := gemm.Matrix{Data: ws.logits, Stride: n}.GPU()
+	x, w := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.w, from, n).GPU()
+	return z, gemm.Grids(q, rows, n, j.config.Cols, 1, x, turned(w), 0, z)
 }
 
 // narrowStride returns the elements from a row of bfloat16 gradients to the

@@ -50,6 +50,13 @@ func (c *call) spoil(t *rapid.T) {
 	size("Vocab", &c.config.Vocab)
 	size("Cols", &c.config.Cols)
 	size("Chunk", &c.config.Chunk)
+	size("Tile", &c.config.Tile)
+	if odd("Cap") {
+		c.config.Cap = rapid.Float32().Draw(t, "Cap")
+	}
+	if odd("Weights") {
+		c.config.Weights = rapid.SliceOfN(rapid.Float32(), 0, 4).Draw(t, "Weights")
+	}
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
 	size("Turned", &c.rotary.Turned)
@@ -100,8 +107,9 @@ func TestWorkspaceLimits(t *testing.T) {
 		for _, cols := range extremes {
 			for name, n := range map[string]int{
 				"LayerNorm": LayerNormWorkspaceLen(rows, cols), "RMSNorm": RMSNormWorkspaceLen(rows, cols),
-				"BiasAdd": BiasAddWorkspaceLen(rows, cols), "BiasGELU": BiasGELUWorkspaceLen(rows, cols), "CrossEntropy": CrossEntropy{Vocab: cols, Cols: 1}.WorkspaceLen(rows),
+				"BiasAdd": BiasAddWorkspaceLen(rows, cols), "BiasGELU": BiasGELUWorkspaceLen(rows, cols), "CrossEntropy": CrossEntropy{Vocab: cols, Cols: 1, Tile: cols}.WorkspaceLen(rows),
 				"CrossEntropy of chunks": CrossEntropy{Vocab: cols, Cols: cols, Chunk: rows}.WorkspaceLen(rows),
+				"CrossEntropy of tiles":  CrossEntropy{Vocab: cols, Cols: cols, Tile: max(rows, 0)}.WorkspaceLen(rows),
 			} {
 				if rows < 1 || cols < 1 {
 					require.Zero(t, n, "%s of %d rows of %d", name, rows, cols)

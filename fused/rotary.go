@@ -115,7 +115,7 @@ func (c RotaryOptions) turn(op string, x operand, angles snug.View, positions []
 		return nil
 	}
 	queued := job
-	return launchWith(dev, &queued, []upload{{positions, &queued.positions}})
+	return launchWith(dev, &queued, []upload{indices(positions, &queued.positions)})
 }
 
 // resolve returns c with the defaults filled in, or what is wrong with it.

@@ -17,7 +17,7 @@ type layers[V snug.Vector, L snug.Vector32] struct {
 	x, y, z, dx, dy, table, gamma, beta, pos      V
 	mean, rstd, dgamma, dbeta, dtable, angles, ws L
 	ids, positions                                []int32
-	config                                        CrossEntropy
+	config, tiled                                 CrossEntropy
 	loss                                          Loss
 }
 
@@ -32,8 +32,9 @@ func newLayers[V snug.Vector, L snug.Vector32](low func(n int) V, f32 func(n int
 		dtable: f32(layerVocab * layerCols), angles: f32(layerVocab * 20),
 		ids: tokens(newRand(9), layerRows, layerVocab), positions: tokens(newRand(10), layerRows, layerRows),
 		config: CrossEntropy{Vocab: layerVocab, Cols: layerCols},
+		tiled:  CrossEntropy{Vocab: layerVocab, Cols: layerCols, Tile: 32, Cap: 20, Weights: someWeights(layerRows)},
 	}
-	l.ws = f32(max(l.config.WorkspaceLen(layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
+	l.ws = f32(max(l.config.WorkspaceLen(layerRows), l.tiled.WorkspaceLen(layerRows), LayerNormWorkspaceLen(layerRows, layerCols)))
 	return l
 }
 
@@ -53,17 +54,22 @@ func (l *layers[V, L]) pass() error {
 		Dropout(l.z, l.z, mask),
 		Add(l.z, l.z, l.x),
 	)
-	evaluated, err := CrossEntropyLoss(l.config, l.z, l.table, l.ids, l.ws)
-	if err != nil {
-		return err
+	var sum Loss
+	for _, c := range [...]CrossEntropy{l.config, l.tiled} {
+		evaluated, err := CrossEntropyLoss(c, l.z, l.table, l.ids, l.ws)
+		if err != nil {
+			return err
+		}
+		l.loss, err = CrossEntropyBackward(c, l.dx, l.dtable, l.z, l.table, l.ids, 0.5, add, l.ws)
+		if err != nil {
+			return err
+		}
+		if evaluated != l.loss {
+			return fmt.Errorf("loss %v without gradients, %v with", evaluated, l.loss)
+		}
+		sum = sum.Plus(l.loss)
 	}
-	l.loss, err = CrossEntropyBackward(l.config, l.dx, l.dtable, l.z, l.table, l.ids, 0.5, add, l.ws)
-	if err != nil {
-		return err
-	}
-	if evaluated != l.loss {
-		return fmt.Errorf("loss %v without gradients, %v with", evaluated, l.loss)
-	}
+	l.loss = sum
 	return errors.Join(forward,
 		DropoutBackward(l.dx, l.dx, mask),
 		GeGLUBackward(l.dy, l.dx, l.dx, l.y, l.x),

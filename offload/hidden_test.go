@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // slow is a directory whose page file takes delay for each read and each write.
@@ -121,5 +122,5 @@ func TestNothingIsLeft(t *testing.T) {
 		use()
 	}
 	require.LessOrEqual(t, openFiles(), files)
-	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	kerneltest.AtMostGoroutines(t, goroutines)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files/filestest"
+	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
 // memStore opens a store in memory with checked options.
@@ -208,13 +209,7 @@ func TestNoGoroutineLeak(t *testing.T) {
 		s.Prefetch("1", "2", "3")
 		require.NoError(t, s.Close())
 	}
-	for range 1000 { // a goroutine that has ended may still be counted
-		if runtime.NumGoroutine() <= before {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+	kerneltest.AtMostGoroutines(t, before)
 }
 
 func TestNoAllocations(t *testing.T) {

@@ -5,6 +5,7 @@
 //	chain := remat.Chain[V, S]{Stages: layers, Bytes: bytesOf, SavedBytes: savedBytesOf}
 //	costs, err := chain.MeasureCosts(ctx, x, loss, 3)          // bytes and seconds of every stage
 //	plan, predicted, err := remat.Planner{}.Plan(costs, 1<<30) // the fastest in 1 GiB
+//	plan, predicted, err = remat.Planner{}.Smallest(costs, 5)  // the smallest with 5 more forward steps
 //	runner, err := chain.NewRunner(plan)
 //	for step := range steps {
 //		dx, report, err := runner.Run(ctx, inputs(step), loss) // forward and backward

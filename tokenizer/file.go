@@ -126,7 +126,10 @@ func plainPair(text []byte) ([]string, bool) {
 }
 
 // Parse reads the text of a tokenizer.json, as [Open] does. There is no [Config].
-func Parse(data []byte) (*Tokenizer, error) {
+func Parse(data []byte) (*Tokenizer, error) { return parse("tokenizer.json", data) }
+
+// parse is Parse of the contents of a file.
+func parse(name string, data []byte) (*Tokenizer, error) {
 	var f file
 	if err := options.Unmarshal(data, &f); err != nil {
 		// Another model has other keys: its type says more than the first of them.
@@ -134,13 +137,13 @@ func Parse(data []byte) (*Tokenizer, error) {
 			Model struct{ Type any }
 		}
 		if json.Unmarshal(data, &kind) == nil && kind.Model.Type != nil && kind.Model.Type != "BPE" {
-			return nil, fmt.Errorf("tokenizer: tokenizer.json: %w", otherModel(kind.Model.Type))
+			return nil, fmt.Errorf("tokenizer: %s: %w", name, otherModel(kind.Model.Type))
 		}
-		return nil, fmt.Errorf("tokenizer: tokenizer.json: %w: %w", err, snug.ErrCorrupt)
+		return nil, fmt.Errorf("tokenizer: %s: %w: %w", name, err, snug.ErrCorrupt)
 	}
 	t, err := f.build()
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: tokenizer.json: %w", err)
+		return nil, fmt.Errorf("tokenizer: %s: %w", name, err)
 	}
 	return t, nil
 }

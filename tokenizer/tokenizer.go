@@ -90,9 +90,9 @@ func Open(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := Parse(data)
+	t, err := parse(file, data)
 	if err != nil {
-		return nil, fmt.Errorf("%w (in %s)", err, file)
+		return nil, err
 	}
 	if info.IsDir() {
 		if t.config, err = readConfig(folder); err != nil {

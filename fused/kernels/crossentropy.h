@@ -2,17 +2,22 @@
 // internal/gemm queues.
 #pragma once
 #include "exp.h"
+#include "tanh.h"
 
 // A block has a row. It takes a step of HEAD_FLIGHT logits a thread at a time.
 enum { HEAD_FLIGHT = 8 };
 DEVICE u32 head_step(Thread t) { return t.threads * HEAD_FLIGHT; }
 
 struct CrossEntropyParams {
-    u64 vocab;
+    u64 vocab;  // logits of a row: of all classes, or of a tile
+    u64 first;  // class of the first of them
     u64 stride; // of rows of bf16 gradients; 0 if there are none
     f32 scale;  // of the gradients
-    u32 gradients;
+    f32 cap;    // of the logits; 0 for none
+    u32 gradients, weighted, last, unused; // last: the tile ends the row
 };
+
+DEVICE float weight_of(GLOBAL const f32* weights, u64 row, CrossEntropyParams p) { return p.weighted ? weights[row] : 1.0f; }
 
 // Twofold is a sum of floats, hi + lo, with about 44 bits.
 struct Twofold { float hi, lo; };
@@ -44,6 +49,12 @@ DEVICE void head_logits(Thread t, GLOBAL const f32* z, u64 from, u64 vocab, PRIV
     }
 }
 
+// head_cap caps the logits in place.
+DEVICE void head_cap(Thread t, GLOBAL f32* z, u64 vocab, float cap) {
+    UNROLL_1 for (u64 j = t.local; j < vocab; j += t.threads) z[j] = cap * tanh_of(z[j] / cap);
+    sync_threads();
+}
+
 // head_peak returns the greatest logit; NaNs do not count.
 DEVICE float head_peak(Thread t, GLOBAL const f32* z, u64 vocab, GROUP float* scratch) {
     float peak = bits_float(0xff800000u);
@@ -56,7 +67,7 @@ DEVICE float head_peak(Thread t, GLOBAL const f32* z, u64 vocab, GROUP float* sc
 }
 
 // head_total returns Σ exp(z[j] − peak) on every thread.
-DEVICE float head_total(Thread t, GLOBAL const f32* z, u64 vocab, float peak, GROUP Twofold* scratch) {
+DEVICE Twofold head_total(Thread t, GLOBAL const f32* z, u64 vocab, float peak, GROUP Twofold* scratch) {
     Twofold total = {0, 0};
     for (u64 from = 0; from < vocab; from += head_step(t)) {
         float x[HEAD_FLIGHT], sum = 0;
@@ -70,7 +81,7 @@ DEVICE float head_total(Thread t, GLOBAL const f32* z, u64 vocab, float peak, GR
         if (t.local < d) scratch[t.local] = twofold_sum(scratch[t.local], scratch[t.local + d]);
     }
     sync_threads();
-    return scratch[0].hi + scratch[0].lo;
+    return scratch[0];
 }
 
 // head_loss returns (peak − z) + log(total), rounded about once.
@@ -87,11 +98,17 @@ DEVICE float head_gradient(float x, float peak, float factor, float one_hot) {
     return (y < 8.673617379884035e-19f ? 0.0f : y * factor) - one_hot;
 }
 
-// head_row overwrites the logits of a row with their gradients, as float, or as
+// cap_slope returns the derivative of the cap where it gave x.
+DEVICE float cap_slope(float x, float cap) {
+    float tanh = x / cap;
+    return 1.0f - tanh * tanh;
+}
+
+// head_row overwrites the logits of a row, which are capped, with their gradients, as float, or as
 // bf16 at out. The row at out may begin as many elements behind z as a step has:
 // what a step writes lies in front of the logits of the next.
-DEVICE void head_row(Thread t, GLOBAL f32* z, GLOBAL bf16* out, i32 target, float peak, float total, CrossEntropyParams p) {
-    float factor = p.scale / total;
+DEVICE void head_row(Thread t, GLOBAL f32* z, GLOBAL bf16* out, i32 target, float peak, float total, float scale, CrossEntropyParams p) {
+    float factor = scale / total;
     for (u64 from = 0; from < p.vocab; from += head_step(t)) {
         float x[HEAD_FLIGHT];
         head_logits(t, z, from, p.vocab, x);
@@ -99,37 +116,112 @@ DEVICE void head_row(Thread t, GLOBAL f32* z, GLOBAL bf16* out, i32 target, floa
         UNROLL for (u32 e = 0; e < HEAD_FLIGHT; e++) {
             u64 j = from + e * t.threads + t.local;
             if (j >= p.vocab) break;
-            float g = target < 0 ? 0.0f : head_gradient(x[e], peak, factor, j == (u64)target ? p.scale : 0.0f);
+            float g = 0;
+            if (target >= 0) {
+                g = head_gradient(x[e], peak, factor, p.first + j == (u64)target ? scale : 0.0f);
+                if (p.cap != 0) g *= cap_slope(x[e], p.cap);
+            }
             if (p.stride) out[j] = narrow<bf16>(g);
             else z[j] = g;
         }
     }
 }
 
-DEVICE void head(Thread t, GLOBAL f32* logits, GLOBAL f32* losses, GLOBAL const i32* targets, CrossEntropyParams p,
-                 GROUP float* peaks, GROUP Twofold* sums) {
+DEVICE void head(Thread t, GLOBAL f32* logits, GLOBAL f32* losses, GLOBAL const i32* targets, GLOBAL const f32* weights,
+                 CrossEntropyParams p, GROUP float* peaks, GROUP Twofold* sums) {
     GLOBAL f32* z = logits + t.block * p.vocab;
     i32 target = targets[t.block];
-    float loss = 0, peak = 0, total = 1;
+    float loss = 0, peak = 0, total = 1, weight = 1;
     if (target >= 0) {
+        if (p.cap != 0) head_cap(t, z, p.vocab, p.cap);
         float x = z[target];
+        weight = weight_of(weights, t.block, p);
         peak = head_peak(t, z, p.vocab, peaks);
-        total = head_total(t, z, p.vocab, peak, sums);
-        loss = head_loss(peak, x, total);
+        Twofold sum = head_total(t, z, p.vocab, peak, sums);
+        total = sum.hi + sum.lo;
+        loss = weight * head_loss(peak, x, total);
     }
     if (t.local == 0) losses[t.block] = loss;
-    if (p.gradients) head_row(t, z, (GLOBAL bf16*)logits + t.block * p.stride, target, peak, total, p);
+    if (p.gradients) head_row(t, z, (GLOBAL bf16*)logits + t.block * p.stride, target, peak, total, p.scale * weight, p);
 }
 
 #define HEAD(threads)                                                                                              \
     KERNEL(fused_cross_entropy_##threads, threads, OPERAND(f32, logits, 0), OPERAND(f32, losses, 1),               \
-           OPERAND(const i32, targets, 2), PARAMS(CrossEntropyParams, p)) {                                        \
+           OPERAND(const i32, targets, 2), OPERAND(const f32, weights, 3), PARAMS(CrossEntropyParams, p)) {        \
         SHARED(float, peaks, threads / 32);                                                                        \
         SHARED(Twofold, sums, threads);                                                                            \
-        head(THREAD, logits, losses, targets, p, peaks, sums);                                                     \
+        head(THREAD, logits, losses, targets, weights, p, peaks, sums);                                            \
     }
 HEAD(64)
 HEAD(512)
+
+// ---- tiles of the vocabulary: fold adds the logits of a tile to the statistics of the rows,
+// and after the last tile has the losses; tile makes gradients of logits that are computed again.
+
+// RowStats is rowStats of crossentropy_tiles.go.
+struct RowStats { f32 peak, hi, lo, target; };
+
+DEVICE void head_fold(Thread t, GLOBAL f32* logits, GLOBAL RowStats* stats, GLOBAL f32* losses, GLOBAL const i32* targets,
+                      GLOBAL const f32* weights, CrossEntropyParams p, GROUP float* peaks, GROUP Twofold* sums) {
+    const float none = bits_float(0xff800000u);
+    GLOBAL f32* z = logits + t.block * p.vocab;
+    i32 target = targets[t.block];
+    if (target < 0) {
+        if (t.local == 0 && p.last) losses[t.block] = 0;
+        return;
+    }
+    RowStats s = {none, 0, 0, 0};
+    if (p.first) s = stats[t.block];
+    if (p.cap != 0) head_cap(t, z, p.vocab, p.cap);
+    float peak = maximum(s.peak, head_peak(t, z, p.vocab, peaks));
+    // As long as there are logits of -Inf and NaN only, 0 takes the place of the peak.
+    Twofold sum = head_total(t, z, p.vocab, peak == none ? 0.0f : peak, sums);
+    if (t.local != 0) return;
+    if (peak != s.peak) {
+        float scale = exp_of(s.peak - peak), high = s.hi * scale;
+        s.lo = fused_mul_add(s.lo, scale, fused_mul_add(s.hi, scale, -high));
+        s.hi = high;
+    }
+    sum = twofold_sum(Twofold{s.hi, s.lo}, sum);
+    s = RowStats{peak, sum.hi, sum.lo, s.target};
+    if ((u64)target >= p.first && (u64)target - p.first < p.vocab) s.target = z[(u64)target - p.first];
+    stats[t.block] = s;
+    if (p.last) losses[t.block] = weight_of(weights, t.block, p) * head_loss(peak, s.target, sum.hi + sum.lo);
+}
+
+DEVICE void head_tile(Thread t, GLOBAL f32* logits, GLOBAL const RowStats* stats, GLOBAL const i32* targets,
+                      GLOBAL const f32* weights, CrossEntropyParams p) {
+    GLOBAL f32* z = logits + t.block * p.vocab;
+    i32 target = targets[t.block];
+    RowStats s = stats[t.block];
+    if (target >= 0 && p.cap != 0) head_cap(t, z, p.vocab, p.cap);
+    head_row(t, z, (GLOBAL bf16*)logits + t.block * p.stride, target, s.peak, s.hi + s.lo, p.scale * weight_of(weights, t.block, p), p);
+}
+
+#define HEAD_TILE(threads)                                                                                         \
+    KERNEL(fused_cross_entropy_fold_##threads, threads, OPERAND(f32, logits, 0), OPERAND(RowStats, stats, 1),      \
+           OPERAND(f32, losses, 2), OPERAND(const i32, targets, 3), OPERAND(const f32, weights, 4),                \
+           PARAMS(CrossEntropyParams, p)) {                                                                        \
+        SHARED(float, peaks, threads / 32);                                                                        \
+        SHARED(Twofold, sums, threads);                                                                            \
+        head_fold(THREAD, logits, stats, losses, targets, weights, p, peaks, sums);                                \
+    }                                                                                                              \
+    KERNEL(fused_cross_entropy_tile_##threads, threads, OPERAND(f32, logits, 0), OPERAND(const RowStats, stats, 1), \
+           OPERAND(const i32, targets, 2), OPERAND(const f32, weights, 3), PARAMS(CrossEntropyParams, p)) {        \
+        head_tile(THREAD, logits, stats, targets, weights, p);                                                     \
+    }
+HEAD_TILE(64)
+HEAD_TILE(512)
+
+// The sums of dx over the tiles, in the type of dx.
+#define HEAD_STORE(T)                                                                                              \
+    KERNEL(fused_cross_entropy_store_##T, 256, OPERAND(T, dx, 0), OPERAND(const f32, sums, 1),                     \
+           PARAMS(Elements, p)) {                                                                                  \
+        Thread t = THREAD;                                                                                         \
+        for (u64 i = (u64)t.block * t.threads + t.local; i < p.n; i += (u64)t.blocks * t.threads)                  \
+            dx[i] = narrow<T>(sums[i]);                                                                            \
+    }
+FOR_FLOATS(HEAD_STORE)
 
 // ---- the sum of losses, added in their order to a double.
 
