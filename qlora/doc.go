@@ -48,12 +48,21 @@
 // A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a
 // tile of rows at a time, or decodes in registers when x has few rows; kernels of other
 // devices decode the elements that they multiply. A [LoRA] adds a trainable product of low
-// rank, with dropout. A [DoRA] also trains the magnitude of each row.
+// rank, with dropout. A [DoRA] also trains the magnitude of each row, of a Linear or of a [Dense],
+// a frozen matrix in floats.
 //
 // In a step, per layer: Linear.Forward, LoRA.Forward, which adds to y; then Linear.Backward,
 // LoRA.Backward, which adds to dx. [Dropout] must be the same in both passes of a step, and the
 // zero Dropout drops nothing. Adapters are small: an optimizer of package quant8 keeps 32-bit
 // state for parameters below 4096 elements, unless Options.MinSize is 1.
+//
+// # Pages
+//
+// [Weight.Page] moves a weight into a [Storage], such as a Store of package offload, so that a model
+// whose frozen weights exceed the memory trains from disk:
+//
+//	store, err := offload.Open(dir, offload.Options{HostLimit: 1 << 30})
+//	err = w.Page(store, "layers.0.mlp.up_proj") // after NewWeight, for each weight
 //
 // # Adapters of PEFT
 //

@@ -1,6 +1,9 @@
 package qlora
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
@@ -31,13 +34,18 @@ func (l *Linear) few(rows int, y, x snug.View, beta float32) bool {
 // byCodes reports whether the loops over codes can compute y from x. Calls that products of
 // tiles refuse go to those products, which return the error.
 func (l *Linear) byCodes(y, x snug.View, beta float32) bool {
-	return l.in%l.w.block == 0 && l.w.packed.View().Len() > 0 &&
+	return l.in%l.w.block == 0 && l.w.n > 0 &&
 		y.DType().IsFloat() && beta-beta == 0 && !device.Mem(&y).Overlaps(*device.Mem(&x))
 }
 
 // forwardFew is Forward of few rows.
-func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) error {
-	j := fewJob{weightCodes: l.codes(), y: y, x: x, rows: rows, beta: beta}
+func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) (err error) {
+	m, err := l.w.hold()
+	if err != nil {
+		return fmt.Errorf("qlora: linear: forward: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.w.drop()) }()
+	j := fewJob{weightCodes: l.codes(m), y: y, x: x, rows: rows, beta: beta}
 	return device.Run(l.w.Device(), j)
 }
 
@@ -52,10 +60,10 @@ type weightCodes struct {
 	in, out                       int
 }
 
-func (l *Linear) codes() weightCodes {
+func (l *Linear) codes(m memory) weightCodes {
 	w := l.w
 	return weightCodes{
-		packed: w.packed.View(), absmax: w.absmax.View(), codes: w.codes.View(), nested: w.nested.View(),
+		packed: m.packed, absmax: m.absmax, codes: m.codes, nested: m.nested,
 		f: w.t.format(), block: w.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
 	}
 }

@@ -1,6 +1,8 @@
 package qlora
 
 import (
+	"errors"
+	"fmt"
 	"math/bits"
 
 	"github.com/snug-ml/snug"
@@ -27,9 +29,15 @@ func (l *Linear) fewBackward(rows int, dx, dy snug.View, beta float32) bool {
 }
 
 // backwardFew is Backward of few rows on the CPU.
-func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) {
-	a := backArgs{weightCodes: l.codes(), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
+func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) (err error) {
+	m, err := l.w.hold()
+	if err != nil {
+		return fmt.Errorf("qlora: linear: backward: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.w.drop()) }()
+	a := backArgs{weightCodes: l.codes(m), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
 	backTask.Run(cpu.Chunks(a.in, a.step()), a)
+	return nil
 }
 
 // backArgs are dx = dy·W + beta·dx for up to nibble.DotRows rows.

@@ -1,6 +1,7 @@
 package qlora
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -28,15 +29,22 @@ const defaultTile = 1 << 20
 type Linear struct {
 	w       *Weight
 	out, in int
-	rows    int       // of a tile
-	unit    int       // elements; parts of w begin at multiples of it
-	length  int       // elements of a tile
-	tile    snug.View // memory of a tile, empty until it is needed
-	free    func() error
+	rows    int   // of a tile
+	unit    int   // elements; parts of w begin at multiples of it
+	length  int   // elements of a tile
+	tile    *tile // nil when l is closed
+	shares  bool  // the tile of another Linear
+}
+
+// tile is the memory of a tile, empty until it is needed.
+type tile struct {
+	snug.View
+	elements int // as NewLinear was given it
+	free     func() error
 }
 
 // NewLinear returns the products by w, a weight of two dimensions, with activations of type
-// dt. A tile has as many whole rows as fit in tile elements, at least one; 0 means 1 Mi
+// dt. A tile has as many whole rows as fit in that many elements, at least one; 0 means 1 Mi
 // elements. It takes the memory of a tile of dt and of up to 256 blocks more, on the
 // weight's device. On devices other than the CPU, if in is a multiple of the block, only
 // [Linear.Norms] and [DoRA.Update] need the tile, and their first call allocates it. The
@@ -45,7 +53,7 @@ type Linear struct {
 // Errors: [snug.ErrShape] unless w has two dimensions, [snug.ErrDType] unless dt is
 // f32, f16 or bf16, [snug.ErrConfig] for a negative tile and a nil or zero w,
 // [snug.ErrDevice] for a closed one, and [snug.ErrNoMemory].
-func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
+func NewLinear(w *Weight, dt snug.DType, elements int) (*Linear, error) {
 	if err := w.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: linear: %w", err)
 	}
@@ -54,18 +62,14 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 		return nil, fmt.Errorf("qlora: linear: a weight of shape %v, want two dimensions: %w", w.shape, snug.ErrShape)
 	case !dt.IsFloat():
 		return nil, fmt.Errorf("qlora: linear: activations of %s, want f32, f16 or bf16: %w", dt, snug.ErrDType)
-	case tile < 0:
-		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", tile, snug.ErrConfig)
+	case elements < 0:
+		return nil, fmt.Errorf("qlora: linear: tile of %d elements, want 0 or more: %w", elements, snug.ErrConfig)
 	}
-	if tile == 0 {
-		tile = defaultTile
+	if elements == 0 {
+		elements = defaultTile
 	}
-	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
-	l.rows = min(max(1, tile/max(1, l.in)), max(1, l.out))
-	l.length = w.n
-	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
-		l.length = whole + l.unit
-	}
+	l := newLinear(w, elements)
+	l.tile = &tile{elements: elements}
 	first := l.length
 	if l.fuses() {
 		first = 0
@@ -76,19 +80,56 @@ func NewLinear(w *Weight, dt snug.DType, tile int) (*Linear, error) {
 	return l, nil
 }
 
-// reserve makes the tile, of n elements of type dt.
+// newLinear returns the products by w without a tile.
+func newLinear(w *Weight, elements int) *Linear {
+	l := &Linear{w: w, out: w.shape[0], in: w.shape[1], unit: w.unit()}
+	l.rows = min(max(1, elements/max(1, l.in)), max(1, l.out))
+	l.length = w.n
+	if whole := l.rows * l.in; whole < w.n-l.unit { // which does not overflow
+		l.length = whole + l.unit
+	}
+	return l
+}
+
+// Share returns the products by another weight with the tile of l, so that the layers of a model
+// need one tile for all: it grows to the largest. Only one of them may be in use at a time. The
+// tile is freed when l is closed, and the others cannot be used afterwards.
+//
+// Errors are the errors of [NewLinear], and [snug.ErrDevice] for a weight on another device.
+func (l *Linear) Share(w *Weight) (*Linear, error) {
+	if err := l.usable(); err != nil {
+		return nil, fmt.Errorf("qlora: linear: %w", err)
+	}
+	if err := w.usable(); err != nil {
+		return nil, fmt.Errorf("qlora: linear: %w", err)
+	}
+	switch {
+	case len(w.shape) != 2:
+		return nil, fmt.Errorf("qlora: linear: a weight of shape %v, want two dimensions: %w", w.shape, snug.ErrShape)
+	case w.Device() != l.w.Device():
+		return nil, fmt.Errorf("qlora: linear: a weight on %s and a tile on %s: %w", w.Device().Name(), l.w.Device().Name(), snug.ErrDevice)
+	}
+	s := newLinear(w, l.tile.elements)
+	s.tile, s.shares = l.tile, true
+	return s, nil
+}
+
+// reserve makes the tile, of n elements of type dt, in the place of a smaller one.
 func (l *Linear) reserve(dt snug.DType, n int) error {
-	tile, free, err := snug.MakeView(l.w.Device(), dt, n)
+	made, free, err := snug.MakeView(l.w.Device(), dt, n)
 	if err != nil {
 		return fmt.Errorf("qlora: linear: a tile: %w", err)
 	}
-	l.tile, l.free = tile, free
-	return nil
+	if l.tile.free != nil {
+		err = l.tile.free()
+	}
+	l.tile.View, l.tile.free = made, free
+	return err
 }
 
-// Bytes returns the memory of the tile, 0 as long as it is not allocated.
+// Bytes returns the memory of the tile, shared or not; 0 as long as it is not allocated.
 func (l *Linear) Bytes() int64 {
-	if l == nil {
+	if l == nil || l.tile == nil {
 		return 0
 	}
 	return int64(l.tile.Bytes())
@@ -97,17 +138,22 @@ func (l *Linear) Bytes() int64 {
 // Close frees the tile, not the weight. l cannot be used afterwards. Closing twice does
 // nothing.
 func (l *Linear) Close() error {
-	if l == nil || l.free == nil {
+	if l == nil || l.tile == nil {
 		return nil
 	}
-	free := l.free
-	l.free, l.tile = nil, snug.View{}
+	t := l.tile
+	l.tile = nil
+	if l.shares || t.free == nil {
+		return nil
+	}
+	free := t.free
+	t.View, t.free = snug.View{}, nil
 	return free()
 }
 
 // usable returns an error unless l was made and neither l nor its weight is closed.
 func (l *Linear) usable() error {
-	if l == nil || l.free == nil {
+	if l == nil || l.tile == nil || l.tile.free == nil {
 		return fmt.Errorf("the Linear is nil or closed, or was not made by NewLinear: %w", snug.ErrConfig)
 	}
 	return l.w.usable()
@@ -180,8 +226,7 @@ func (l *Linear) Backward(dx, dy snug.View, beta float32) error {
 		return err
 	}
 	if l.fewBackward(rows, dx, dy, beta) {
-		l.backwardFew(rows, dx, dy, beta)
-		return nil
+		return l.backwardFew(rows, dx, dy, beta)
 	}
 	if l.fuses() {
 		return l.product("backward", rows, dx, dy, beta, true)
@@ -221,7 +266,11 @@ func (l *Linear) check(op string, x snug.View, xName string, xCols int, y snug.V
 }
 
 // each decodes one tile after the other and passes do its rows, lo to hi-1 of the weight.
-func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
+func (l *Linear) each(do func(lo, hi int, part snug.View) error) (err error) {
+	if _, err = l.w.hold(); err != nil { // once for all tiles
+		return fmt.Errorf("qlora: linear: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.w.drop()) }()
 	if l.tile.Len() < l.length {
 		if err := l.reserve(l.tile.DType(), l.length); err != nil {
 			return err
@@ -230,7 +279,7 @@ func (l *Linear) each(do func(lo, hi int, part snug.View) error) error {
 	for lo := 0; lo < l.out; lo += l.rows {
 		hi := min(lo+l.rows, l.out)
 		begin := lo * l.in / l.unit * l.unit
-		decoded := part(l.tile, 0, hi*l.in-begin)
+		decoded := part(l.tile.View, 0, hi*l.in-begin)
 		if err := l.w.dequantizeRange(decoded, begin); err != nil {
 			return err
 		}

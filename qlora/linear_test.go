@@ -156,3 +156,45 @@ func TestLinearErrors(t *testing.T) {
 	require.ErrorIs(t, l.Forward(v(64), snug.ViewOf(make([]snug.BFloat16, 32)), 0), snug.ErrDType)
 	require.NoError(t, l.Forward(v(0), v(0), 0))
 }
+
+// Linears of several weights share a tile, which grows to the largest, and give the same bits.
+func TestShare(t *testing.T) {
+	shapes := [][]int{{3, 64}, {40, 200}, {40, 200}, {7, 33}}
+	var all []*Linear
+	for i, shape := range shapes {
+		w, err := NewWeight(kerneltest.Normal(uint64(i), shape[0]*shape[1]), shape, Options{})
+		require.NoError(t, err)
+		l, err := NewLinear(w, snug.F32, 600)
+		require.NoError(t, err)
+		if i > 0 {
+			own := l
+			l, err = all[0].Share(w)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, own.Close()) }()
+		}
+		all = append(all, l)
+	}
+	for range 2 {
+		for i, l := range all {
+			const rows = 20
+			own, err := NewLinear(l.w, snug.F32, 600)
+			require.NoError(t, err)
+			x, want, got := kerneltest.Normal(9, rows*l.in), make([]float32, rows*l.out), make([]float32, rows*l.out)
+			require.NoError(t, own.Forward(snug.ViewOf(want), snug.ViewOf(x), 0))
+			require.NoError(t, l.Forward(snug.ViewOf(got), snug.ViewOf(x), 0))
+			require.Equal(t, want, got, shapes[i])
+			require.Equal(t, all[0].Bytes(), l.Bytes())
+		}
+	}
+	_, err := all[0].Share(nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	flat, err := NewWeight(make([]float32, 8), []int{8}, Options{})
+	require.NoError(t, err)
+	_, err = all[0].Share(flat)
+	require.ErrorIs(t, err, snug.ErrShape)
+	require.NoError(t, all[1].Close())
+	require.NoError(t, all[2].Forward(snug.ViewOf(make([]float32, 40)), snug.ViewOf(make([]float32, 200)), 0))
+	require.NoError(t, all[0].Close())
+	require.ErrorIs(t, all[2].Forward(snug.ViewOf(make([]float32, 40)), snug.ViewOf(make([]float32, 200)), 0), snug.ErrConfig)
+	require.NoError(t, all[0].Close())
+}

@@ -92,10 +92,43 @@ func (l *LoRA) Forward(y, u, x snug.View, d Dropout) error {
 	return nil
 }
 
+// Down computes u = x·Aᵀ alone, with the bits of [LoRA.Forward], for a backward pass whose forward
+// pass has not kept u. Errors are the errors of Forward.
+func (l *LoRA) Down(u, x snug.View, d Dropout) error {
+	rows, err := l.checkDown(u, x, d)
+	if err != nil || rows == 0 {
+		return err
+	}
+	if x, err = l.drop(x, d); err == nil {
+		err = l.down(u, x, rows)
+	}
+	if err != nil {
+		return fmt.Errorf("qlora: LoRA: down: %w", err)
+	}
+	return nil
+}
+
+func (l *LoRA) checkDown(u, x snug.View, d Dropout) (rows int, err error) {
+	switch {
+	case l == nil || l.In < 1 || l.Rank < 1 || l.A.Len() != times(l.Rank, l.In):
+		return 0, fmt.Errorf("qlora: LoRA: down: the adapter is nil, or A does not have Rank×In elements: %w", snug.ErrConfig)
+	case !(l.Dropout >= 0 && l.Dropout < 1):
+		return 0, fmt.Errorf("qlora: LoRA: down: dropout %g, want at least 0 and less than 1: %w", l.Dropout, snug.ErrConfig)
+	}
+	rows = x.Len() / l.In
+	if rows*l.In != x.Len() || u.Len() != times(rows, l.Rank) {
+		return 0, fmt.Errorf("qlora: LoRA: down: %d and %d elements, want rows of %d and %d: %w", x.Len(), u.Len(), l.In, l.Rank, snug.ErrShape)
+	}
+	return rows, l.checkDraw("down", x, d)
+}
+
+func (l *LoRA) down(u, x snug.View, rows int) error {
+	return amp.MatMul(u, x, l.A, amp.MatMulOptions{M: rows, N: l.Rank, K: l.In, TransB: true})
+}
+
 // add is Forward with the x that is left.
 func (l *LoRA) add(y, u, x snug.View, rows int) error {
-	err := amp.MatMul(u, x, l.A, amp.MatMulOptions{M: rows, N: l.Rank, K: l.In, TransB: true})
-	if err != nil {
+	if err := l.down(u, x, rows); err != nil {
 		return err
 	}
 	return amp.MatMul(y, u, l.B, amp.MatMulOptions{M: rows, N: l.Out, K: l.Rank, TransB: true, Into: snug.Into{Alpha: l.Scale, Beta: 1}})

@@ -19,7 +19,7 @@ func (l *Linear) fuses() bool {
 func (l *Linear) product(op string, rows int, c, a snug.View, beta float32, back bool) error {
 	w := l.w
 	switch {
-	case w.packed.View().Len() != PackedBytes(w.n):
+	case w.usable() != nil:
 		return fmt.Errorf("qlora: linear: %s: the weight is closed: %w", op, snug.ErrDevice)
 	case beta-beta != 0:
 		return fmt.Errorf("qlora: linear: %s: beta is %v, want a finite number: %w", op, beta, snug.ErrConfig)
@@ -46,9 +46,10 @@ type productJob struct {
 }
 
 func newProduct(w *Weight, rows int, c, a snug.View, beta float32, back bool) productJob {
-	j := productJob{c: c, a: a, packed: w.packed.View(), scales: w.absmax.View(), w: w, rows: rows, back: back, beta: beta}
+	m := w.arrays() // devices have no pages
+	j := productJob{c: c, a: a, packed: m.packed, scales: m.absmax, w: w, rows: rows, back: back, beta: beta}
 	if w.m != nil {
-		j.scales, j.codes = w.nested.View(), w.codes.View()
+		j.scales, j.codes = m.nested, m.codes
 	}
 	return j
 }

@@ -20,8 +20,8 @@ import (
 // and with ones that are closed: none panics, and what needs elements returns an error.
 func TestNilAndZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
-		AdapterOptions{}, new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
-		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), LoRAScale, PackedBytes, Blocks, NewDoRA, NewLinear, Merge,
+		AdapterOptions{}, new(Dense), (*Dense)(nil), new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
+		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
 		NewWeight[[]float32], NewWeight[snug.View], NewWeights, ParseType, WriteWeights, SaveAdapters,
 		Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32], Quantize[snug.View, snug.View, snug.View],
 		Dequantize[snug.View, snug.View, snug.View], DoubleQuantize[[]uint8, []float32, []float32], DoubleDequantize[[]float32, []uint8, []float32],

@@ -34,6 +34,7 @@ type Weight struct {
 	nested snug.Array[float32] // with double quantization: the absmax of codes
 	offset float32
 	m      *quant8.Map // map of codes, nil without double quantization
+	pages  *pages      // where the arrays above lie otherwise, nil if they hold the weight
 }
 
 // NewWeight quantizes src, a tensor of shape whose last dimension is contiguous, on the
@@ -137,7 +138,7 @@ func (w *Weight) usable() error {
 		return fmt.Errorf("the weight is nil: %w", snug.ErrConfig)
 	case w.t == 0:
 		return fmt.Errorf("the weight was not made by NewWeight or Weights.Load: %w", snug.ErrConfig)
-	case w.packed.View().Len() != PackedBytes(w.n):
+	case w.pages == nil && w.packed.View().Len() != PackedBytes(w.n) || w.pages != nil && w.pages.closed:
 		return fmt.Errorf("the weight is closed: %w", snug.ErrDevice)
 	}
 	return nil
@@ -202,36 +203,40 @@ func (w *Weight) Packed() snug.View {
 	if w == nil {
 		return snug.View{}
 	}
-	return w.packed.View()
+	return w.packed.View() // of a weight in a Storage empty
 }
 
 // Absmax returns a new host copy of the blocks' absmax, in the form that [Dequantize]
 // takes. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
 // [snug.ErrConfig] for a nil or zero one, and the errors of the device.
-func (w *Weight) Absmax() ([]float32, error) {
-	if err := w.usable(); err != nil {
+func (w *Weight) Absmax() (_ []float32, err error) {
+	m, err := w.hold()
+	if err != nil {
 		return nil, fmt.Errorf("qlora: absmax: %w", err)
 	}
+	defer func() { err = errors.Join(err, w.drop()) }()
 	absmax := make([]float32, Blocks(w.n, w.block))
 	if w.m == nil {
-		return absmax, w.absmax.CopyOut(absmax)
+		return absmax, snug.Copy(absmax, m.absmax)
 	}
-	codes, nested := make([]uint8, w.codes.Len()), make([]float32, w.nested.Len())
-	if err := errors.Join(w.codes.CopyOut(codes), w.nested.CopyOut(nested)); err != nil {
+	codes, nested := make([]uint8, m.codes.Len()), make([]float32, m.nested.Len())
+	if err := errors.Join(snug.Copy(snug.SliceView(codes), m.codes), snug.Copy(nested, m.nested)); err != nil {
 		return nil, err
 	}
 	unnest(absmax, codes, nested, w.offset, w.m, 0)
 	return absmax, nil
 }
 
-// Bytes returns the memory of the codes and their absmax on the weight's device. The codes
+// Bytes returns the memory of the codes and their absmax on the weight's device, or in its
+// [Storage]. The codes
 // of n elements take n/2 bytes. In blocks of 64 the absmax take n/16 bytes more, or n/63
 // with double quantization. Together that is 4.5 or 4.127 bits an element.
 func (w *Weight) Bytes() int64 {
 	if w == nil {
 		return 0
 	}
-	return int64(w.packed.Len()) + int64(w.codes.Len()) + 4*(int64(w.absmax.Len())+int64(w.nested.Len()))
+	packed, absmax, codes, nested := w.lens()
+	return int64(packed) + int64(codes) + 4*(int64(absmax)+int64(nested))
 }
 
 // Dequantize writes the elements to dst, which has any floating-point type and lies on the
@@ -259,16 +264,18 @@ func (w *Weight) unit() int {
 }
 
 // dequantizeRange decodes len(dst) elements from begin on, a multiple of the unit.
-func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
+func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 	j := dequantizeJob{dst: dst, f: w.t.format(), block: w.block, offset: w.offset, m: w.m}
 	end := begin + dst.Len()
 	if !dst.DType().IsFloat() {
 		return fmt.Errorf("qlora: dequantize: dst holds %s, want f32, f16 or bf16: %w", dst.DType(), snug.ErrDType)
 	}
-	if err := w.usable(); err != nil {
+	m, err := w.hold()
+	if err != nil {
 		return fmt.Errorf("qlora: dequantize: %w", err)
 	}
-	dev, err := snug.CommonDevice(dst, w.packed.View())
+	defer func() { err = errors.Join(err, w.drop()) }()
+	dev, err := snug.CommonDevice(dst, m.packed)
 	if err != nil {
 		return fmt.Errorf("qlora: dequantize: %w", err)
 	}
@@ -276,11 +283,11 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 		return nil
 	}
 	first, last := begin/w.block, Blocks(end, w.block)
-	j.packed = part(w.packed.View(), begin/2, PackedBytes(end))
-	j.absmax = w.absmax.View()
+	j.packed = part(m.packed, begin/2, PackedBytes(end))
+	j.absmax = m.absmax
 	if w.m != nil {
-		j.absmax = w.codes.View()
-		j.nested = part(w.nested.View(), first/nestedBlock, Blocks(last, nestedBlock))
+		j.absmax = m.codes
+		j.nested = part(m.nested, first/nestedBlock, Blocks(last, nestedBlock))
 	}
 	j.absmax = part(j.absmax, first, last)
 	return device.Run(dev, j)
@@ -290,6 +297,9 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) error {
 func (w *Weight) Close() error {
 	if w == nil {
 		return nil
+	}
+	if w.pages != nil {
+		w.pages.closed = true
 	}
 	return errors.Join(w.packed.Close(), w.absmax.Close(), w.codes.Close(), w.nested.Close())
 }

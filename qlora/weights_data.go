@@ -143,6 +143,9 @@ func (p *filePlan) weight(name string, w *Weight) error {
 	if err := w.usable(); err != nil {
 		return err
 	}
+	if w.pages != nil {
+		return fmt.Errorf("the weight is in a Storage: %w", snug.ErrConfig)
+	}
 	text, err := json.Marshal(describe(w))
 	if err != nil {
 		return err
