@@ -34,12 +34,13 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 	for _, l := range t.Model.Layers {
 		out := l.Output * elem
 		forward, backward := t.seconds(l, r)
+		inForward, inBackward := t.transients(l)
 		cost := remat.Cost{
 			Name:          l.Name,
 			Output:        samples * out,
 			Saved:         samples * (out + (l.Kept+t.adapted(l))*elem + 4*l.Stats + l.Attention.kept(r)),
-			ForwardExtra:  samples * l.Forward * elem,
-			BackwardExtra: samples * l.Backward * elem,
+			ForwardExtra:  samples * inForward * elem,
+			BackwardExtra: samples * (inBackward*elem + 4*l.BackwardStats),
 			ForwardTime:   float64(samples) * forward,
 			BackwardTime:  float64(samples) * backward,
 		}
@@ -50,26 +51,72 @@ func (t Task) costs(r Run, samples int64) remat.Costs {
 	return c
 }
 
-// adapted returns the elements that the adapters of a layer keep for a sample: for each
-// adapter the product of its input with its first matrix.
+// transients returns the elements that a forward and a backward step of a layer hold for a sample.
+func (t Task) transients(l Layer) (forward, backward int64) {
+	forward, backward = l.Forward, l.Backward
+	if t.Rank == 0 {
+		return forward, backward
+	}
+	inner, input := int64(l.Rows)*int64(t.Rank), int64(0)
+	for _, a := range l.Adapters {
+		inForward, inBackward := a.Forward+inner, a.Backward+2*inner
+		if t.Dropout {
+			inForward, inBackward = inForward+a.In, inBackward+a.In
+		}
+		if t.DoRA {
+			inBackward += a.Out
+			if a.Adds {
+				inForward += a.Out
+			}
+		}
+		forward, backward = max(forward, inForward), max(backward, inBackward)
+	}
+	if t.Dropout && len(l.Adapters) == 0 {
+		for _, shape := range l.Params {
+			if len(shape) == 2 {
+				input = max(input, int64(l.Rows)*int64(shape[1]))
+			}
+		}
+	}
+	return forward + input, backward + input
+}
+
+// adapted returns the elements that the adapters of a layer keep for a sample, unless they are
+// computed again: for each adapter the product of its input with its first matrix, and with
+// magnitudes the output before them.
 func (t Task) adapted(l Layer) (n int64) {
+	if len(l.Adapters) > 0 {
+		return 0
+	}
 	for _, shape := range l.Params {
 		if len(shape) == 2 {
-			n += int64(l.Rows) * int64(t.Rank)
+			n += int64(l.Rows) * (int64(t.Rank) + t.magnitudes(shape))
 		}
 	}
 	return n
 }
+
+func (a Attention) tiled(r Run) bool { return a.Tiled || r.Tiled }
 
 // kept returns the bytes that attention keeps for a sample: all probabilities in the
 // compute type, or with tiles the logarithm of the sum of exponentials of each row, in
 // float32 (Dao et al. 2022, "FlashAttention", arXiv:2205.14135).
 func (a Attention) kept(r Run) int64 {
 	rows := int64(a.Heads) * int64(a.Queries)
-	if r.Tiled {
+	if a.tiled(r) {
 		return 4 * rows
 	}
 	return r.elem() * rows * int64(a.Keys)
+}
+
+// loss returns the loss as package transformer computes it.
+func (t Task) loss() fused.CrossEntropy {
+	h := t.Model.Head
+	c := fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols, Chunk: t.LossRows, Tile: t.LossClasses}
+	if c.Tile == 0 && !t.Device.Unified {
+		c.Tile = h.Classes
+	}
+	return c
 }
 
 // workspaceBytes returns the float32 scratch of the layers and the loss. Only one of them
@@ -77,15 +124,15 @@ func (a Attention) kept(r Run) int64 {
 // takes the scores of a head and their gradient.
 func (t Task) workspaceBytes(r Run) int64 {
 	h := t.Model.Head
-	loss := fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols, Chunk: t.LossRows}
-	floats := int64(loss.WorkspaceLen(r.Micro * h.Rows))
+	floats := int64(t.loss().WorkspaceLen(r.Micro * h.Rows))
 	for _, l := range t.Model.Layers {
 		rows, a := r.Micro*l.Rows, l.Attention
 		floats = max(floats, int64(fused.LayerNormWorkspaceLen(rows, l.LayerNorm)), int64(fused.RMSNormWorkspaceLen(rows, l.RMSNorm)),
-			int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)))
+			int64(fused.BiasAddWorkspaceLen(rows, l.Bias)), int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)),
+			int64(fused.RMSNormWorkspaceLen(r.Micro*a.Heads*a.Queries, l.HeadNorm)))
 		switch {
 		case a.Heads == 0:
-		case r.Tiled:
+		case a.tiled(r):
 			c := attention.Options{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
 			floats = max(floats, int64(c.WorkspaceLen()))
 		default:
@@ -117,11 +164,11 @@ func (t Task) peak(c remat.Costs, plan remat.Plan, samples int64) (bytes int64, 
 	return report.Peak, report.Time, nil
 }
 
-// way is a plan of recomputation, with its bytes and times for one sample.
+// way is a plan of recomputation, with its bytes and its work for one sample.
 type way struct {
-	plan    remat.Plan
-	bytes   int64
-	seconds float64
+	plan  remat.Plan
+	bytes int64
+	work
 }
 
 // ways returns plans for the chain, from the fastest, which computes nothing again, to
@@ -136,7 +183,7 @@ func (t Task) ways(r Run, plans []remat.Plan) ([]way, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, way{p, bytes, seconds + t.lossSeconds(r)})
+		all = append(all, way{p, bytes, work{seconds + t.lossSeconds(r), forwardsAgain(p)}})
 	}
 	slices.SortStableFunc(all, func(a, b way) int {
 		return cmp.Or(cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.bytes, b.bytes))
@@ -178,15 +225,19 @@ func plans(c remat.Costs) ([]remat.Plan, error) {
 	return all, nil
 }
 
-// lossSeconds returns the time of the loss for a sample: a product, and two for its gradients.
+// lossSeconds returns the time of the loss for a sample: a product, two for its gradients, and the
+// first once more where the vocabulary is cut into tiles.
 func (t Task) lossSeconds(r Run) float64 {
-	h := t.Model.Head
-	return 6 * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
+	h, flops := t.Model.Head, 6.0
+	if t.loss().Tiles() > 1 {
+		flops = 8
+	}
+	return flops * float64(h.Rows) * float64(h.Cols) * float64(h.Classes) / t.Device.rate(r.Compute)
 }
 
 // seconds returns the time of a forward and of a backward step for a sample. Products
 // take two operations for each multiply-add, and twice as many in the backward step; half
-// of the scores are masked in causal attention; attention with tiles computes them again
+// of the scores are masked in causal attention, and more by a window; attention with tiles computes them again
 // in its backward step. Attention without tiles writes and reads float32 scores, and
 // probabilities in the compute type.
 func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
@@ -196,6 +247,9 @@ func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
 	if a.Causal {
 		dots /= 2
 	}
+	if a.Window > 0 {
+		dots = min(dots, 2*float64(a.Heads)*float64(a.Queries)*float64(a.Window)*float64(a.Dim))
+	}
 	rate := t.Device.rate(r.Compute)
 	macs := float64(l.MACs)
 	again := 2.0
@@ -204,7 +258,7 @@ func (t Task) seconds(l Layer, r Run) (forward, backward float64) {
 	}
 	forward = 2 * (macs + dots) / rate
 	backward = 2 * (again*macs + 2*dots) / rate
-	if r.Tiled {
+	if a.tiled(r) {
 		return forward, backward + dots/rate
 	}
 	moved := scores * float64(2*4+2*r.elem()) / t.Device.Bandwidth

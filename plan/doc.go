@@ -23,7 +23,8 @@
 // activations, and micro-batches of B samples:
 //
 //	weights          E·N; frozen weights in 4 bits as package qlora holds them
-//	master weights   4n, 2n or none, by the form of package amp; none with float32
+//	master weights   4n, 2n or none, by the form of package amp; none with float32 and for
+//	                 adapters, which are float32
 //	gradients        4n or 2n; during the backward pass the largest parameter
 //	optimizer state  the bytes of package quant8 for the rule and its bits, such as 8n or 2.03n
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
@@ -36,11 +37,13 @@
 // held at one time. When weights or gradients lie on the host or on disk, the device
 // holds two layers of weights and the gradients of one layer. When state lies on disk,
 // the host holds a cache of its pages. Code, input data and the runtime of the process
-// are not counted.
+// are not counted; [Task.Resident] adds them for a process that trains on the CPU.
 //
 // [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks
-// equal the predicted peaks to the byte, except for pages, which come and go. The other
-// models follow the same rules and have not been run.
+// equal the predicted peaks to the byte, except for pages, which come and go. The method
+// Plan of transformer.Config makes a Model of a published one, and its tests train all families:
+// what they hold is what is predicted, except for at most the transients of a forward step. The
+// other models follow the same rules and have not been run.
 //
 // # Time
 //

@@ -69,15 +69,19 @@ func (t Task) decisions(r Run) (list []decision) {
 		u.Micro, u.Window = t.Batch, 1
 	})
 	add("precision", r.Compute.String(), r.Compute == snug.F32, "f32 throughout", func(u *Run) { u.Compute = snug.F32 })
-	if r.elem() == 2 {
+	if t.trainedElem(r) == 2 {
 		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
 	}
 	if t.Rank > 0 {
-		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) { u.Frozen = 16 })
+		add("frozen weights", fmt.Sprintf("%d bits", r.Frozen), r.Frozen == 16, "frozen weights in 16 bits", func(u *Run) {
+			if u.Frozen = 16; t.PagesFrozen {
+				u.WeightsOn, u.LayersHeld = OnDevice, 0
+			}
+		})
 	}
 	add("gradients", r.Gradients.String(), r.Gradients == SumF32, "gradients added up in f32", func(u *Run) { u.Gradients = SumF32 })
 	add("optimizer state", fmt.Sprintf("%d bits", r.StateBits), r.StateBits == 32, "state in 32 bits", func(u *Run) { u.StateBits = 32 })
-	if t.attends() {
+	if t.tiles() {
 		value := "whole"
 		if r.Tiled {
 			value = "tiled"
@@ -98,7 +102,7 @@ func (t Task) decisions(r Run) (list []decision) {
 	if r.LayersHeld > 0 {
 		on += fmt.Sprintf(" except %d layers of %d", r.LayersHeld, t.Model.stages())
 	}
-	add("placement", on, r.StateOn == OnDevice, "all on the device", func(u *Run) {
+	add("placement", on, r.StateOn == OnDevice && r.WeightsOn == OnDevice, "all on the device", func(u *Run) {
 		u.StateOn, u.GradientsOn, u.WeightsOn, u.LayersHeld, u.Cache = OnDevice, OnDevice, OnDevice, 0, 0
 	})
 	return list
@@ -114,6 +118,9 @@ func extraSteps(p remat.Plan) int {
 	}
 	return max(0, n-p.Stages)
 }
+
+// forwardsAgain returns them in passes through the chain.
+func forwardsAgain(p remat.Plan) float64 { return float64(extraSteps(p)) / float64(max(1, p.Stages)) }
 
 // reason gives the reason of a decision.
 func (p Plan) reason(c Choice, d decision) string {

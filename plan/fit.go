@@ -139,6 +139,8 @@ func (k *known) stateOf(t Task, r Run) (size stateSize, err error) {
 // device.
 var placements = []struct{ state, gradients, weights Tier }{
 	{OnDevice, OnDevice, OnDevice},
+	{OnDevice, OnDevice, OnHost}, // of adapters
+	{OnDevice, OnDevice, OnDisk},
 	{OnHost, OnDevice, OnDevice},
 	{OnDisk, OnDevice, OnDevice},
 	{OnHost, OnHost, OnDevice},
@@ -169,10 +171,10 @@ func (s *search) combinations() error {
 	t := s.task
 	for _, compute := range t.Compute {
 		masters := t.Masters
-		switch compute {
-		case snug.F32:
+		switch {
+		case t.trainedElem(Run{Compute: compute}) == 4:
 			masters = []amp.MasterForm{amp.FullMaster} // there are none
-		case snug.F16:
+		case compute == snug.F16:
 			masters = slices.DeleteFunc(slices.Clone(masters), func(m amp.MasterForm) bool { return m == amp.SplitMaster })
 		}
 		frozen := t.Frozen
@@ -201,7 +203,10 @@ func (s *search) placed(r Run) error {
 	for _, r.Gradients = range s.task.Gradients {
 		for _, p := range placements {
 			r.StateOn, r.GradientsOn, r.WeightsOn, r.Cache = p.state, p.gradients, p.weights, 0
-			if r.Gradients == InBackward && r.GradientsOn != OnDevice {
+			switch {
+			case r.Gradients == InBackward && r.GradientsOn != OnDevice,
+				r.StateOn == OnDevice && r.WeightsOn != OnDevice && s.task.Rank == 0,
+				s.task.PagesFrozen && r.WeightsOn != OnDevice && r.Frozen != 4:
 				continue
 			}
 			if s.task.Device.Unified && (r.StateOn == OnHost || r.GradientsOn == OnHost || r.WeightsOn == OnHost) {
@@ -251,8 +256,8 @@ func (t Task) cacheOf(r Run) (int64, error) {
 // batches tries all micro-batches.
 func (s *search) batches(r Run, f fixed) error {
 	tilings := []bool{false, true}
-	if !s.task.attends() {
-		tilings = tilings[:1]
+	if !s.task.tiles() {
+		tilings = []bool{s.task.tiled()}
 	}
 	for _, r.Tiled = range tilings {
 		for window := 1; window <= s.task.Batch; {
@@ -281,9 +286,9 @@ func (s *search) try(r Run, f fixed) error {
 	}
 	fastest := f
 	if len(f.held) > 0 {
-		fastest.stream = 0
+		fastest.pass = 0
 	}
-	if s.found && fastest.seconds(s.task, r, ways[0].seconds) >= s.seconds {
+	if s.found && fastest.seconds(s.task, r, ways[0].work) >= s.seconds {
 		return nil // and so are the others
 	}
 	if s.again {
@@ -293,7 +298,7 @@ func (s *search) try(r Run, f fixed) error {
 	}
 	workspace := s.task.workspaceBytes(r)
 	for _, w := range ways {
-		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.seconds)
+		p := f.with(s.task, r, w.bytes*int64(r.Micro), workspace, w.work)
 		total := p.Peak[OnDevice].Total()
 		if f.must > 0 {
 			total += f.held[f.must-1]
@@ -303,7 +308,7 @@ func (s *search) try(r Run, f fixed) error {
 			continue
 		}
 		if len(f.held) > 0 {
-			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-p.Peak[OnDevice].Total(), w.seconds)
+			r.LayersHeld, p.Seconds = f.holding(s.task, r, s.limit-p.Peak[OnDevice].Total(), w.work)
 		}
 		if p.Seconds < s.seconds {
 			r.Remat = w.plan
@@ -324,7 +329,7 @@ func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
 		over := f.usage[tier].Total() - limits[tier]
 		switch {
 		case over <= 0:
-		case tier != r.WeightsOn || len(f.held) == 0 || f.held[len(f.held)-1] < over:
+		case tier != r.WeightsOn || f.filed || len(f.held) == 0 || f.held[len(f.held)-1] < over:
 			return false
 		default:
 			f.must = 1 + sort.Search(len(f.held)-1, func(i int) bool { return f.held[i] >= over })
@@ -335,22 +340,27 @@ func (f *fixed) hold(r Run, limits [Tiers]int64) bool {
 
 // holding returns how many layers fit into the given number of additional bytes on the
 // device when weights are paged, and the time of a step then.
-func (f fixed) holding(t Task, r Run, free int64, seconds float64) (layers int, step float64) {
+func (f fixed) holding(t Task, r Run, free int64, w work) (layers int, step float64) {
 	layers = sort.Search(len(f.held), func(i int) bool { return f.held[i] > free })
 	if layers > 0 {
-		f.stream -= 2 * float64(f.held[layers-1]) / t.Device.tierRate(r.WeightsOn)
+		f.pass -= float64(f.held[layers-1]) / t.Device.tierRate(r.WeightsOn)
 	}
-	return layers, f.seconds(t, r, seconds)
+	return layers, f.seconds(t, r, w)
 }
 
-// attends reports whether a layer has attention.
-func (t Task) attends() bool {
+// tiles reports whether a layer has attention that is computed in tiles only if a run says so.
+func (t Task) tiles() bool {
 	for _, l := range t.Model.Layers {
-		if l.Attention.Heads > 0 {
+		if l.Attention.Heads > 0 && !l.Attention.Tiled {
 			return true
 		}
 	}
 	return false
+}
+
+// tiled reports whether a layer has attention that is always computed in tiles.
+func (t Task) tiled() bool {
+	return slices.ContainsFunc(t.Model.Layers, func(l Layer) bool { return l.Attention.Tiled })
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

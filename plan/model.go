@@ -16,6 +16,8 @@ type Model struct {
 	Context int     `json:"context,omitempty"` // tokens of a sample, which a plan's table shows; 0: a sample is no sequence
 	Input   int64   `json:"input"`             // elements that enter the chain
 	Params  [][]int `json:"params,omitempty"`  // shapes of parameters that are used before the chain, such as tables of embeddings
+	Tables  int64   `json:"tables,omitempty"`  // float32 numbers that do not train, for any batch, such as the angles of a rope
+	Vectors int64   `json:"vectors,omitempty"` // elements of the compute type that do not train, such as a vector of ones
 	Layers  []Layer `json:"layers"`
 	Head    Head    `json:"head,omitzero"`
 }
@@ -35,14 +37,33 @@ type Layer struct {
 	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step in addition to the output
 	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, in addition to the output
 	Backward int64 `json:"backward,omitempty"` // transient in a backward step, in addition to the gradients that enter and leave
+	// Adapters are the moments at which adapters work, if the backward step computes again what
+	// they hold in the forward step. Without moments all of that is kept.
+	Adapters []Moment `json:"adapters,omitempty"`
 
-	Stats     int64     `json:"stats,omitempty"`     // float32 numbers kept, such as the statistics of a norm
-	Attention Attention `json:"attention,omitzero"`  // its attention, if it has one
-	MACs      int64     `json:"macs,omitempty"`      // multiply-adds of a forward step, without Attention
-	Rows      int       `json:"rows,omitempty"`      // rows of a sample that a norm and a GELU pass over, for their workspace:
-	LayerNorm int       `json:"layernorm,omitempty"` // columns of a LayerNorm
-	RMSNorm   int       `json:"rmsnorm,omitempty"`   // columns of an RMSNorm
-	GELU      int       `json:"gelu,omitempty"`      // columns of a GELU with bias
+	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
+	BackwardStats int64     `json:"backward_stats,omitempty"` // float32 numbers transient in a backward step
+	Attention     Attention `json:"attention,omitzero"`       // its attention, if it has one
+	MACs          int64     `json:"macs,omitempty"`           // multiply-adds of a forward step, without Attention
+	Rows          int       `json:"rows,omitempty"`           // rows of a sample that norms, biases and a GELU pass over, for their workspace:
+	LayerNorm     int       `json:"layernorm,omitempty"`      // columns of a LayerNorm
+	RMSNorm       int       `json:"rmsnorm,omitempty"`        // columns of an RMSNorm
+	HeadNorm      int       `json:"headnorm,omitempty"`       // columns of an RMSNorm of each head of Attention
+	Bias          int       `json:"bias,omitempty"`           // columns of the widest bias that is added by itself
+	GELU          int       `json:"gelu,omitempty"`           // columns of a GELU with bias
+}
+
+// Moment is the work of one adapter of a layer, or of the widest of those with one input. It counts
+// elements of the compute type of one sample. A forward step holds the adapter's inner product
+// beside Forward, and a backward step two of them beside Backward; with [Task.Dropout] also what is
+// left of the input; and with [Task.DoRA] the output before the magnitudes, in a forward step only
+// where the output is added to another.
+type Moment struct {
+	In       int64 `json:"in"`             // its input
+	Out      int64 `json:"out"`            // its output
+	Forward  int64 `json:"forward"`        // transient beside it in a forward step, in addition to the layer's output
+	Backward int64 `json:"backward"`       // transient beside it in a backward step
+	Adds     bool  `json:"adds,omitempty"` // its output is added to another
 }
 
 // Attention is the scores of a layer: Heads matrices of Queries×Keys.
@@ -52,6 +73,8 @@ type Attention struct {
 	Keys    int  `json:"keys"`
 	Dim     int  `json:"dim"` // columns of a head
 	Causal  bool `json:"causal,omitempty"`
+	Window  int  `json:"window,omitempty"` // keys that a query sees; 0: all
+	Tiled   bool `json:"tiled,omitempty"`  // it is always computed in tiles, whatever a [Run] says
 }
 
 // Head is the loss: a linear layer and the softmax cross-entropy of its output, computed
@@ -83,7 +106,7 @@ func (m Model) Validate() error {
 	if utf8.RuneCountInString(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		c.fail("a name of up to %d characters is wanted, which print", maxName)
 	}
-	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context))
+	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), m.Tables, m.Vectors)
 	stages := 0
 	for i, l := range m.Layers {
 		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)
@@ -93,7 +116,11 @@ func (m Model) Validate() error {
 		stages += l.repeat()
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
-			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.GELU), int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim))
+			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.BackwardStats,
+			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window))
+		for _, a := range l.Adapters {
+			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward)
+		}
 		if l.MACs < 0 || l.MACs > maxMACs {
 			c.fail("%s: %d multiply-adds, want 0 to 2^60", where, l.MACs)
 		}
@@ -160,7 +187,10 @@ func (m Model) perSample() float64 {
 	h := m.Head
 	n := float64(m.Input) + float64(h.Rows) + float64(h.Stats)
 	for _, l := range m.Layers {
-		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+int64(l.Rows)) + l.Attention.scores())
+		n += float64(l.repeat()) * (float64(l.Output+l.Kept+l.Forward+l.Backward+l.Stats+l.BackwardStats+int64(l.Rows)) + l.Attention.scores())
+		for _, a := range l.Adapters {
+			n += float64(l.repeat()) * float64(a.In+a.Out+a.Forward+a.Backward)
+		}
 	}
 	return n
 }
@@ -245,25 +275,4 @@ func (m Model) stages() (n int) {
 		n += l.repeat()
 	}
 	return n
-}
-
-// largestPart returns the number of parameters of the largest part that is used at one
-// time: the parameters before the chain, a layer, or the head with the matrix that it
-// shares.
-func (m Model) largestPart() int64 {
-	sum := func(shapes [][]int) (n int64) {
-		for _, shape := range shapes {
-			n += tensor{shape: shape}.len()
-		}
-		return n
-	}
-	head := sum(m.Head.Params)
-	if m.Head.Tied {
-		head += tensor{shape: m.Params[0]}.len()
-	}
-	largest := max(sum(m.Params), head)
-	for _, l := range m.Layers {
-		largest = max(largest, sum(l.Params))
-	}
-	return largest
 }

@@ -262,8 +262,8 @@ func (b blocks) attention() Layer {
 }
 
 // perceptron keeps the inputs of GELU or SwiGLU. A forward step also holds the result. A
-// backward step also holds the normalized input, and the gradient of the result, which
-// the gradients of the inputs replace.
+// backward step also holds the result, whose gradient replaces it, and after that the normalized
+// input. The gradients of the inputs of GELU or SwiGLU replace these.
 func (b blocks) perceptron() Layer {
 	l := b.base("perceptron")
 	hidden := int64(b.rows) * int64(b.hidden)
@@ -276,7 +276,7 @@ func (b blocks) perceptron() Layer {
 		l.GELU = b.hidden
 	}
 	l.Params = b.linear(l.Params, b.dim, b.hidden)
-	l.Kept, l.Forward, l.Backward = int64(in)*hidden, int64(in)*hidden, int64(in)*hidden+b.width()
+	l.Kept, l.Forward, l.Backward = int64(in)*hidden, int64(in)*hidden, max(hidden, b.width())
 	l.MACs = int64(in+1) * hidden * int64(b.dim)
 	return l
 }

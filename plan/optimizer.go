@@ -105,15 +105,32 @@ func addParts(o *quant8.Optimizer, name string, n int64) error {
 	return o.Add(name, int(n))
 }
 
+// magnitudes returns how many magnitudes the adapter of a matrix has.
+func (t Task) magnitudes(shape []int) int64 {
+	if !t.DoRA {
+		return 0
+	}
+	return int64(shape[0])
+}
+
+// adapterLen returns the elements of the adapter of a matrix.
+func (t Task) adapterLen(shape []int) int64 {
+	return int64(t.Rank)*(int64(shape[0])+int64(shape[1])) + t.magnitudes(shape)
+}
+
 // trained yields the trained parameters: the parameters of the model, or the pairs of
-// matrices of its adapters.
+// matrices of its adapters, with their magnitudes.
 func (t Task) trained() func(yield func(tensor) bool) {
 	if t.Rank == 0 {
 		return t.Model.tensors()
 	}
 	return func(yield func(tensor) bool) {
 		for p := range t.Model.tensors() {
-			if p.linear && !(yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) && yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times})) {
+			if !p.linear {
+				continue
+			}
+			if !yield(tensor{[]int{t.Rank, p.shape[1]}, true, p.times}) || !yield(tensor{[]int{p.shape[0], t.Rank}, true, p.times}) ||
+				t.DoRA && !yield(tensor{[]int{p.shape[0]}, false, p.times}) {
 				return
 			}
 		}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 )
 
 // Prediction is the memory and the time of a run.
@@ -37,7 +38,7 @@ func (t Task) predict(r Run) (Prediction, error) {
 	if err != nil {
 		return Prediction{}, fmt.Errorf("plan: %w", err)
 	}
-	return f.with(t, r, bytes, t.workspaceBytes(r), seconds/float64(r.Micro)+t.lossSeconds(r)), nil
+	return f.with(t, r, bytes, t.workspaceBytes(r), work{seconds/float64(r.Micro) + t.lossSeconds(r), forwardsAgain(r.Remat)}), nil
 }
 
 // fixed holds the values that do not depend on the micro-batch.
@@ -45,30 +46,37 @@ type fixed struct {
 	usage   Usage
 	scratch int64   // workspace of the optimizer
 	weights int64   // bytes of all weights, wherever they are
+	paged   int64   // and of the weights that are not on the device
 	micro   float64 // seconds of each micro-batch outside the chain, and of
-	stream  float64 // transfers in parallel with it
+	stream  float64 // transfers in parallel with it, and of
+	pass    float64 // transfers of all paged weights, for a pass through the chain
 	step    float64 // seconds of the update
 	held    []int64 // if weights are paged, the bytes of the first layers: of 1, 2, ...
+	filed   bool    // weights are in the file of pages also if the device holds them
 	must    int     // number of these layers that the device holds because the other tiers are full
 }
 
-// with adds the activations and the workspace of a micro-batch, given the seconds of its
-// chain and loss for a sample.
-func (f fixed) with(t Task, r Run, activations, workspace int64, seconds float64) Prediction {
+// work is what a plan of recomputation takes.
+type work struct {
+	seconds float64 // of the chain and the loss, for a sample
+	again   float64 // forward steps beyond one for each layer, in passes through the chain
+}
+
+// with adds the activations and the workspace of a micro-batch.
+func (f fixed) with(t Task, r Run, activations, workspace int64, w work) Prediction {
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[OnDevice]
 	d[Activations] += activations
-	d[Workspace] += max(workspace, f.scratch)
+	d[Workspace] += max(workspace, f.scratch) + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r)
 	d[Allowance] = int64(t.Device.Fragmentation * float64(d[Activations]+d[Workspace]))
-	p.Seconds = f.seconds(t, r, seconds)
+	p.Seconds = f.seconds(t, r, w)
 	return p
 }
 
-// seconds returns the time of a step, given the seconds of its chain and loss for a
-// sample.
-func (f fixed) seconds(t Task, r Run, seconds float64) float64 {
+// seconds returns the time of a step. Paged weights come for every forward and backward step.
+func (f fixed) seconds(t Task, r Run, w work) float64 {
 	window := float64(r.Window)
-	return f.step + max(float64(t.Batch)*seconds+window*f.micro, window*f.stream)
+	return f.step + max(float64(t.Batch)*w.seconds+window*f.micro, window*(f.stream+(2+w.again)*f.pass))
 }
 
 // fixed returns the bytes of weights, masters, gradients and state, by tier, and their
@@ -76,32 +84,33 @@ func (f fixed) seconds(t Task, r Run, seconds float64) float64 {
 func (t Task) fixed(r Run, o stateSize) (f fixed) {
 	f.scratch = o.workspace
 	all, trained, largest := t.counts()
-	masters := r.masterBytes() * trained
+	masters := t.masterBytes(r) * trained
 	host := OnHost
 	if t.Device.Unified {
 		host = OnDevice
 	}
 
 	f.weights = t.weightBytes(r, all, trained)
-	two := min(f.weights, 2*t.Model.largestPart()*r.elem()) // layers, while the next one comes
-	here := int64(0)
-	if r.WeightsOn != OnDevice {
-		if f.held = t.layerBytes(r); r.LayersHeld > 0 {
-			here = f.held[r.LayersHeld-1]
-			f.usage[OnDevice][Weights] += here
-		}
+	w := t.pagedWeights(r)
+	if r.WeightsOn == OnDevice {
+		w = paging{}
 	}
+	here := int64(0)
+	if f.held = w.held; r.LayersHeld > 0 {
+		here = f.held[r.LayersHeld-1]
+	}
+	f.paged = w.bytes - here
+	f.usage[OnDevice][Weights] += f.weights - f.paged
 	switch r.WeightsOn {
-	case OnDevice:
-		f.usage[OnDevice][Weights] += f.weights
 	case OnHost:
-		f.usage[host][Weights] += f.weights - here
+		f.usage[host][Weights] += f.paged
 		if !t.Device.Unified {
-			f.usage[OnDevice][Weights] += two
+			f.usage[OnDevice][Weights] += w.two
 		}
 	case OnDisk:
-		f.usage[OnDisk][Weights] += f.weights - here
-		f.usage[OnDevice][Weights] += two
+		f.usage[OnDisk][Weights] += max(f.paged, w.file)
+		f.filed = w.file > 0
+		f.usage[OnDevice][Weights] += w.two
 	}
 
 	sums := t.gradientBytes(r, trained, largest)
@@ -123,10 +132,10 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[host][State] += o.state
 	case OnDisk:
 		f.usage[OnDisk][Masters] += masters
-		f.usage[OnDisk][State] += o.state
+		f.usage[OnDisk][State] += o.state + t.filePadding(masters > 0)
 		f.usage[host][State] += min(r.Cache, masters+o.state)
 	}
-	f.times(t, r, masters+o.state, trained, here)
+	f.times(t, r, masters+o.state, trained)
 	return f
 }
 
@@ -142,56 +151,6 @@ func (t Task) counts() (all, trained, largest int64) {
 		all = plus(all, trained)
 	}
 	return all, trained, largest
-}
-
-// weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4
-// bits: the matrices of the chain as package qlora holds them, in blocks of 64 with the
-// absmax of each block in a byte, and a float32 absmax for every 256 of these bytes.
-// Other weights stay in the compute type.
-func (t Task) weightBytes(r Run, all, trained int64) int64 {
-	bytes := all * r.elem()
-	if t.Rank > 0 && r.Frozen == 4 {
-		for p := range t.Model.tensors() {
-			if p.linear {
-				bytes += int64(p.times) * (frozenBytes(p.len()) - p.len()*r.elem())
-			}
-		}
-	}
-	return bytes
-}
-
-// frozenBytes returns the bytes of a matrix of n elements in 4 bits.
-func frozenBytes(n int64) int64 {
-	up := func(n, size int64) int64 { return (n + size - 1) / size }
-	blocks := up(n, 64)
-	return up(n, 2) + blocks + 4*up(blocks, 256)
-}
-
-// layerBytes returns the bytes of the weights of the chain's first layers: of 1, of 2, and
-// so on.
-func (t Task) layerBytes(r Run) (sums []int64) {
-	sum := int64(0)
-	for _, l := range t.Model.Layers {
-		bytes := int64(0)
-		for _, shape := range l.Params {
-			n := tensor{shape: shape}.len()
-			if len(shape) != 2 {
-				bytes += n * r.elem()
-				continue
-			}
-			if t.Rank > 0 && r.Frozen == 4 {
-				bytes += frozenBytes(n)
-			} else {
-				bytes += n * r.elem()
-			}
-			bytes += int64(t.Rank) * int64(shape[0]+shape[1]) * r.elem()
-		}
-		for range l.repeat() {
-			sum += bytes
-			sums = append(sums, sum)
-		}
-	}
-	return sums
 }
 
 // gradientBytes returns the bytes of gradients, wherever they are. With steps in the
@@ -221,19 +180,16 @@ func (t Task) gradientBytes(r Run, trained, largest int64) int64 {
 // largestTrained returns the maximum number of trained elements of a part of the model.
 func (t Task) largestTrained() int64 {
 	if t.Rank == 0 {
-		return t.Model.largestPart()
+		first, head, layers := t.parts(tensor.len)
+		return max(first, head, slices.Max(layers))
 	}
-	largest := int64(0)
-	for _, l := range t.Model.Layers {
-		n := int64(0)
-		for _, s := range l.Params {
-			if len(s) == 2 {
-				n += int64(t.Rank) * int64(s[0]+s[1])
-			}
+	_, _, layers := t.parts(func(p tensor) int64 {
+		if !p.linear {
+			return 0
 		}
-		largest = max(largest, n)
-	}
-	return largest
+		return t.adapterLen(p.shape)
+	})
+	return slices.Max(layers)
 }
 
 // stateOps is the arithmetic of an update of one element, in float32 operations. The
@@ -242,7 +198,7 @@ func (t Task) largestTrained() int64 {
 var stateOps = map[int]float64{32: 30, 16: 220, 8: 240, 4: 240}
 
 // times sets the seconds of the update, and of each micro-batch outside the chain.
-func (f *fixed) times(t Task, r Run, state, trained, here int64) {
+func (f *fixed) times(t Task, r Run, state, trained int64) {
 	d, n := t.Device, float64(trained)
 	// Weights are read in forward and backward steps; gradients are read and written.
 	f.micro = 3 * float64(f.weights) / d.Bandwidth
@@ -252,14 +208,14 @@ func (f *fixed) times(t Task, r Run, state, trained, here int64) {
 	}
 	f.micro += sum * n / d.Bandwidth
 	if r.WeightsOn != OnDevice {
-		f.stream += 2 * float64(f.weights-here) / d.tierRate(r.WeightsOn)
+		f.pass = float64(f.paged) / d.tierRate(r.WeightsOn)
 	}
 	if r.GradientsOn == OnHost {
 		f.stream += 4 * n / d.Link
 	}
 
 	bits := width(r.StateBits)
-	moved := 2*float64(state) + n*float64(2*r.elem()+4)
+	moved := 2*float64(state) + n*float64(2*t.trainedElem(r)+4)
 	if r.StateOn == OnDevice {
 		f.step = max(moved/d.Bandwidth, stateOps[bits]*n/d.F32)
 		return
@@ -270,7 +226,7 @@ func (f *fixed) times(t Task, r Run, state, trained, here int64) {
 		if r.GradientsOn == OnDevice {
 			f.step += 4 * n / d.Link
 		}
-		f.step += float64(r.elem()) * n / d.Link
+		f.step += float64(t.trainedElem(r)) * n / d.Link
 	}
 	if r.StateOn == OnDisk {
 		f.step = max(f.step, 2*float64(max(0, state-r.Cache))/d.DiskRate)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
@@ -28,12 +29,12 @@ func TestMeasuredBytes(t *testing.T) {
 		run         Run
 		total, acts int64
 	}{
-		{"none", Run{Micro: 4, Window: 1}, 31_822_080, 16_547_840},
-		{"amp", Run{Micro: 4, Window: 1, Compute: snug.BF16}, 25_441_024, 8_290_304},
-		{"accum", Run{Micro: 1, Window: 4}, 19_411_200, 4_136_960},
-		{"quant8", Run{Micro: 4, Window: 1, StateBits: 8}, 26_247_936, 16_547_840},
-		{"attention", Run{Micro: 4, Window: 1, Tiled: true}, 27_660_544, 12_386_304},
-		{"offload", Run{Micro: 4, Window: 1, StateOn: OnDisk, Cache: cache}, 26_192_128, 16_547_840},
+		{"none", Run{Micro: 4, Window: 1}, 31_559_936, 16_285_696},
+		{"amp", Run{Micro: 4, Window: 1, Compute: snug.BF16}, 25_309_952, 8_159_232},
+		{"accum", Run{Micro: 1, Window: 4}, 19_345_664, 4_071_424},
+		{"quant8", Run{Micro: 4, Window: 1, StateBits: 8}, 25_985_792, 16_285_696},
+		{"attention", Run{Micro: 4, Window: 1, Tiled: true}, 27_398_400, 12_124_160},
+		{"offload", Run{Micro: 4, Window: 1, StateOn: OnDisk, Cache: cache}, 25_930_496, 16_285_696},
 	} {
 		p, err := task.Predict(c.run)
 		require.NoError(t, err)
@@ -42,12 +43,12 @@ func TestMeasuredBytes(t *testing.T) {
 	}
 	costs, err := task.Costs(all)
 	require.NoError(t, err)
-	all.Remat, err = remat.Rotor(costs, 561_152) // the peak that was measured
+	all.Remat, err = remat.Rotor(costs, 528_384) // the peak that was measured
 	require.NoError(t, err)
 	p, err := task.Predict(all)
 	require.NoError(t, err)
-	require.LessOrEqual(t, p.Peak[OnDevice].Total(), int64(7_874_176))
-	require.InEpsilon(t, 7_874_176, p.Peak[OnDevice].Total(), 0.03)
+	require.LessOrEqual(t, p.Peak[OnDevice].Total(), int64(7_841_408))
+	require.InEpsilon(t, 7_841_408, p.Peak[OnDevice].Total(), 0.03)
 	require.EqualValues(t, 938_240*4, p.Peak[OnDisk][Masters])
 }
 
@@ -88,7 +89,9 @@ func TestFormulas(t *testing.T) {
 	u := predict(r)
 	layer := int64(32000 * 4096) // the head, or the embedding
 	require.Equal(t, Bytes{Weights: 2 * n, Gradients: 4 * n, State: 1 << 30}, u[OnHost])
-	require.Equal(t, Bytes{Masters: 4 * n, State: 8 * n}, u[OnDisk])
+	require.Equal(t, 4*n, u[OnDisk][Masters])
+	require.InEpsilon(t, 8*n, u[OnDisk][State], 0.02, "pages are rounded up")
+	require.Greater(t, u[OnDisk][State], 8*n)
 	require.Equal(t, 2*2*(3*4096*11008+4096), int(u[OnDevice][Weights]), "more than the head's %d", layer)
 	require.Equal(t, 4*(3*4096*11008+4096), int(u[OnDevice][Gradients]))
 
@@ -98,7 +101,7 @@ func TestFormulas(t *testing.T) {
 	matrices := int64(32 * (4096*3*4096 + 4096*4096 + 3*4096*11008))
 	adapters := int64(32 * 8 * (4*2*4096 + 3*(4096+11008)))
 	require.Equal(t, 4*adapters, d[Gradients])
-	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices+adapters), d[Weights], 1e-3)
+	require.InEpsilon(t, 4.127/8*float64(matrices)+2*float64(n-matrices)+4*float64(adapters), d[Weights], 1e-3)
 	with := d[Activations]
 	task.Rank, r.Frozen = 0, 0
 	require.EqualValues(t, 2*rows*8*7*32, with-predict(r)[OnDevice][Activations], "8 numbers a row and matrix, of 7 in each of 32 layers")
@@ -191,6 +194,7 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"an optimizer":          func(t *Task, _ *Run) { t.Optimizer = "sdg" },
 		"a rank":                func(t *Task, _ *Run) { t.Rank = -1 },
 		"rows of logits":        func(t *Task, _ *Run) { t.LossRows = -1 },
+		"classes of logits":     func(t *Task, _ *Run) { t.LossClasses = -1 },
 		"a chunk":               func(t *Task, _ *Run) { t.Chunk = 33 },
 		"a type":                func(t *Task, _ *Run) { t.Compute = []snug.DType{snug.U8} },
 		"no type":               func(t *Task, _ *Run) { t.Compute = []snug.DType{0} },
@@ -229,4 +233,47 @@ func TestBadTasksAndRuns(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Task{Model: big, Device: devices[0], Batch: maxBatch}.Fit(0)
 	require.ErrorIs(t, err, snug.ErrShape)
+}
+
+// TestFrozenBytes: weights in 4 bits take the bytes of package qlora with double quantization, and so
+// does what they are decoded to, and the tile for norms of matrices in floats.
+func TestFrozenBytes(t *testing.T) {
+	for _, shape := range [][]int{{1, 1}, {1, 63}, {1, 64}, {3, 129}, {64, 256}, {100, 257}, {512, 640}, {3000, 700}, {2, 1100000}} {
+		n := shape[0] * shape[1]
+		task, r := Task{Rank: 2, DoRA: true, Model: Model{Layers: []Layer{{Params: [][]int{shape}}}}}, Run{Frozen: 4, Compute: snug.BF16}
+		w, err := qlora.NewWeight(make([]float32, n), shape, qlora.Options{})
+		require.NoError(t, err)
+		require.Equal(t, w.Bytes(), task.frozenBytes(r, shape), "%v", shape)
+		l, err := qlora.NewLinear(w, snug.BF16, 0)
+		require.NoError(t, err)
+		require.Equal(t, l.Bytes(), task.tileBytes(r), "%v", shape)
+		d, err := qlora.NewDense(snug.ViewOf(make([]float32, n)), shape[0], shape[1], false)
+		require.NoError(t, err)
+		require.Equal(t, d.Bytes(), task.tileBytes(Run{}), "%v", shape)
+	}
+}
+
+// TestLossClasses: a large vocabulary is cut into tiles where the device has the memory of the host,
+// which computes its logits twice, unless the task says otherwise.
+func TestLossClasses(t *testing.T) {
+	const rows, cols, classes = 300, 512, 100_000
+	whole, tiled := int64(4*128*(classes+1)), int64(4*128*(1024+cols+5))
+	for _, c := range []struct {
+		unified             bool
+		classes, lossTile   int
+		workspace, products int64
+	}{
+		{true, classes, 0, tiled, 4},
+		{true, classes, classes, whole, 3},
+		{true, classes, 1024, tiled, 4},
+		{true, 50_000, 0, 4 * 128 * 50_001, 3},
+		{false, classes, 0, whole, 3},
+		{false, classes, 1024, tiled, 4},
+	} {
+		task := Task{Model: Model{Head: Head{Rows: rows, Cols: cols, Classes: c.classes}}, Device: oneMemory(), LossRows: 128, LossClasses: c.lossTile}
+		task.Device.Unified = c.unified
+		require.Equal(t, c.workspace, task.workspaceBytes(Run{Micro: 1}), "%+v", c)
+		flops := 2 * float64(c.products) * rows * cols * float64(c.classes)
+		require.InEpsilon(t, flops/task.Device.F32, task.lossSeconds(Run{Compute: snug.F32}), 1e-12, "%+v", c)
+	}
 }

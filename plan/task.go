@@ -18,12 +18,23 @@ type Task struct {
 
 	Optimizer string // rule of package quant8, in lower case; default "adamw"
 	LossRows  int    // rows of logits that exist at a time; default 128
-	Chunk     int    // elements of a page of paged state; default 65536
+	// LossClasses is the classes whose logits exist at a time. The default is all of them on a
+	// device with a memory of its own, and else the default of Tile of fused.CrossEntropy.
+	LossClasses int
+	Chunk       int // elements of a page of paged state; default 65536
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the
 	// chain (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else. In a
 	// transformer these are the layers of PEFT's target "all-linear", and in a [CNN] its
-	// convolutions. For a model without matrices Rank must be 0.
+	// convolutions. For a model without matrices Rank must be 0. As in PEFT the adapters
+	// are float32, whatever the weights are, and have no master weights.
 	Rank int
+	// DoRA gives each adapter trained magnitudes of the rows of its matrix (Liu et al. 2024,
+	// arXiv:2402.09353), with their norms and quotients in float32. Dropout drops elements of the
+	// inputs of adapters. Both want a Rank.
+	DoRA, Dropout bool
+	// PagesFrozen says that off the device lie only matrices that are frozen in 4 bits, as with the
+	// option Pages of package transformer: other runs have all weights on the device.
+	PagesFrozen bool
 
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are
 	// not among the defaults.
@@ -65,7 +76,7 @@ type Run struct {
 	Micro     int            // maximum number of samples of a micro-batch
 	Window    int            // micro-batches of a step
 	Compute   snug.DType     // type of weights and activations; 0: F32
-	Masters   amp.MasterForm // master weights for weights of 16 bits
+	Masters   amp.MasterForm // master weights for trained weights of 16 bits
 	Gradients Gradient
 	StateBits int        // bits of the optimizer's state; 0: 32
 	Frozen    int        // bits of the weights under adapters, 16 or 4; 0: the bits of Compute
@@ -107,10 +118,13 @@ func (t Task) check() (Task, error) {
 	for _, n := range []struct {
 		name       string
 		n, lo, top int
-	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
+	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"LossClasses", t.LossClasses, 0, 1 << 28}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
 		if n.n < n.lo || n.n > n.top {
 			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}
+	}
+	if t.Rank == 0 && (t.DoRA || t.Dropout) {
+		return t, invalid("DoRA is %t and Dropout %t, which are for adapters, and Rank is 0", t.DoRA, t.Dropout)
 	}
 	if err := t.checkChoices(); err != nil {
 		return t, err
@@ -128,8 +142,8 @@ func (t Task) checkSizes() error {
 	for _, l := range t.Model.Layers {
 		for _, shape := range l.Params {
 			if len(shape) == 2 {
-				adapters += float64(t.Rank) * (float64(shape[0]) + float64(shape[1])) * float64(l.repeat())
-				kept += float64(t.Rank) * float64(l.Rows) * float64(l.repeat())
+				adapters += (float64(t.Rank)*(float64(shape[0])+float64(shape[1])) + float64(t.magnitudes(shape))) * float64(l.repeat())
+				kept += float64(int64(t.Rank)+t.magnitudes(shape)+int64(shape[1])) * float64(l.Rows) * float64(l.repeat())
 			}
 		}
 	}
@@ -216,6 +230,8 @@ func (t Task) checkRun(r Run) error {
 		problem = fmt.Sprintf("Frozen is %d, want 16 or 4 with adapters, 0 without", r.Frozen)
 	case r.WeightsOn < 0 || r.WeightsOn >= Tiers || r.StateOn < 0 || r.StateOn >= Tiers || r.GradientsOn < 0 || r.GradientsOn > OnHost:
 		problem = "weights and state are on the device, host or disk, gradients on the device or host"
+	case t.PagesFrozen && r.WeightsOn != OnDevice && r.Frozen != 4:
+		problem = fmt.Sprintf("weights on the %v are frozen in 4 bits, and Frozen is %d", r.WeightsOn, r.Frozen)
 	case r.LayersHeld < 0 || r.LayersHeld > t.Model.stages() || r.LayersHeld > 0 && r.WeightsOn == OnDevice:
 		problem = fmt.Sprintf("LayersHeld is %d, want 0 to %d, and 0 with all weights on the device", r.LayersHeld, t.Model.stages())
 	case r.Cache < 0 || r.Cache > 1<<60:
@@ -237,9 +253,17 @@ func (r Run) elem() int64 {
 	return 2
 }
 
+// trainedElem returns the bytes of an element of a trained parameter: adapters are float32.
+func (t Task) trainedElem(r Run) int64 {
+	if t.Rank > 0 {
+		return 4
+	}
+	return r.elem()
+}
+
 // masterBytes returns the bytes of a master weight.
-func (r Run) masterBytes() int64 {
-	if r.elem() == 4 {
+func (t Task) masterBytes(r Run) int64 {
+	if t.trainedElem(r) == 4 {
 		return 0
 	}
 	return [...]int64{amp.FullMaster: 4, amp.SplitMaster: 2, amp.NoMaster: 0}[r.Masters]

@@ -19,7 +19,7 @@ func TestZeroValues(t *testing.T) {
 	var none *Monitor
 	for _, v := range []any{
 		Task{}, Run{}, Plan{}, Choice{}, Prediction{}, Usage{}, Bytes{}, Model{}, Layer{}, Attention{}, Head{}, GPT{}, ViT{}, CNN{},
-		Device{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
+		Device{}, Process{}, &MissError{}, Change{}, Warning{}, Sample{}, MonitorOptions{}, Component(0), Component(-1), Tier(0), Tier(-1), Gradient(0), Gradient(-1),
 		new(Monitor), none,
 	} {
 		value := reflect.ValueOf(v)
@@ -34,6 +34,7 @@ func TestZeroValues(t *testing.T) {
 		"Task.Fit":        func() error { return second(Task{}.Fit(0)) },
 		"Task.Predict":    func() error { return second(Task{}.Predict(Run{})) },
 		"Task.Costs":      func() error { return second(Task{}.Costs(Run{})) },
+		"Task.Resident":   func() error { return second(Task{}.Resident(Run{}, Process{})) },
 		"Model.Validate":  Model{}.Validate,
 		"GPT.Model":       func() error { return second(GPT{}.Model()) },
 		"ViT.Model":       func() error { return second(ViT{}.Model()) },

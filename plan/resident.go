@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/remat"
+)
+
+// Process is a process that trains on the CPU.
+type Process struct {
+	Base  int64 // resident bytes before there is a model, see [RSS]; 0: 16 MiB
+	Cores int   // cores that compute; 0: GOMAXPROCS of this process
+}
+
+// What a process touches besides what is counted, about: code and data of a program of Go
+// before there is a model, the code of the kernels, and what Go's allocator keeps for each
+// thread that computes.
+const (
+	baseBytes   = 16 << 20
+	codeBytes   = 1 << 20
+	threadBytes = 256 << 10
+)
+
+// Resident predicts the maximum resident memory of a process that does r on the CPU: base,
+// the bytes of [Task.Predict] without the allowance, on device and host, the scratch of
+// kernels on each core, and buffers that wait for a layer of their size.
+//
+// It assumes that freed activations are used again, for others of the same size only, as the
+// models of package transformer do it, and that steps allocate nothing else. Reading the weights
+// takes a float32 copy of the largest, before there are gradients. Errors are those of Predict.
+func (t Task) Resident(r Run, p Process) (int64, error) {
+	t, err := t.check()
+	if err == nil {
+		err = t.checkRun(r)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if p.Base < 0 || p.Cores < 0 {
+		return 0, invalid("a process of %d bytes on %d cores, want 0 or more", p.Base, p.Cores)
+	}
+	if p.Base == 0 {
+		p.Base = baseBytes
+	}
+	if p.Cores == 0 {
+		p.Cores = runtime.GOMAXPROCS(0)
+	}
+	predicted, err := t.predict(r)
+	if err != nil {
+		return 0, err
+	}
+	held := plus(predicted.Peak[OnDevice].Total()-predicted.Peak[OnDevice][Allowance], predicted.Peak[OnHost].Total())
+	held = plus(held, 4*t.Model.Tables) // tables are made on the host, and then copied
+	scratch := int64(amp.MatMulScratch)
+	for _, l := range t.Model.Layers {
+		if a := l.Attention; a.Heads > 0 && a.tiled(r) {
+			c := attention.Options{Batch: r.Micro, Heads: a.Heads, SeqQ: a.Queries, SeqK: a.Keys, Dim: a.Dim}
+			scratch = max(scratch, c.ScratchBytes())
+		}
+	}
+	waiting, err := t.waiting(r)
+	if err != nil {
+		return 0, err
+	}
+	held = plus(held, plus(waiting, amp.MatMulShared+codeBytes+product(int64(p.Cores), scratch+threadBytes)))
+	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], 4*t.Model.largest())
+	return plus(p.Base, max(held, reading)), nil
+}
+
+// largest returns the elements of the largest parameter.
+func (m Model) largest() (n int64) {
+	for p := range m.tensors() {
+		n = max(n, p.len())
+	}
+	return n
+}
+
+// waiting returns the bytes of freed buffers that wait while others of another size are held:
+// buffers of one kind of layer while another kind works. Layers are of one kind if their sizes
+// are equal, and buffers of outputs serve all kinds.
+func (t Task) waiting(r Run) (int64, error) {
+	c, p := t.costs(r, int64(r.Micro)), r.Remat
+	if len(p.Ops) == 0 {
+		var err error
+		if p, err = remat.KeepAll(c); err != nil {
+			return 0, fmt.Errorf("plan: %w", err)
+		}
+	}
+	report, err := p.Simulate(c)
+	if err != nil {
+		return 0, fmt.Errorf("plan: %w", err)
+	}
+	type kind struct{ saved, forward, backward int64 }
+	type buffers struct{ held, peak int64 }
+	kinds := map[kind]*buffers{}
+	held, outputs := int64(0), c.Input // of saved values without their outputs, and of outputs
+	for i, op := range p.Ops {
+		stage := c.Stages[op.Stage]
+		k := kind{stage.Saved - stage.Output, stage.ForwardExtra, stage.BackwardExtra}
+		b := kinds[k]
+		if b == nil {
+			b = new(buffers)
+			kinds[k] = b
+		}
+		saved, transient := int64(0), int64(0)
+		switch op.Kind {
+		case remat.ForwardDiscard:
+			transient = k.forward
+		case remat.ForwardSave:
+			saved, transient = k.saved, k.forward
+		case remat.Backward:
+			saved, transient = -k.saved, k.backward
+		case remat.DropSaved:
+			saved = -k.saved
+		}
+		b.peak = max(b.peak, b.held+max(0, saved)+transient)
+		b.held, held = b.held+saved, held+saved
+		outputs = max(outputs, report.Timeline[i].Held-held)
+	}
+	sum := outputs
+	for _, b := range kinds {
+		sum = plus(sum, b.peak)
+	}
+	return max(0, sum-report.Peak), nil
+}

@@ -1,0 +1,64 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/remat"
+)
+
+// TestResident: a process has its base, the bytes that are counted on the device and on the host,
+// scratch for each core, and buffers of one kind of layer that wait for it. examples of package
+// transformer measure it.
+func TestResident(t *testing.T) {
+	m, err := ModelNamed("gpt-34m", 0)
+	require.NoError(t, err)
+	d := oneMemory()
+	d.Host, d.Disk, d.Fragmentation = 1<<40, 1<<40, 0.25
+	task := Task{Model: m, Device: d, Batch: 8}
+	resident := func(r Run, p Process) int64 {
+		n, err := task.Resident(r, p)
+		require.NoError(t, err)
+		return n
+	}
+	keep := Run{Micro: 4, Window: 2, Compute: snug.BF16, Tiled: true}
+	one := resident(keep, Process{Base: 1, Cores: 1})
+	require.Equal(t, one+9, resident(keep, Process{Base: 10, Cores: 1}))
+	require.Equal(t, one-1+baseBytes, resident(keep, Process{Cores: 1}))
+	core := resident(keep, Process{Base: 1, Cores: 2}) - one
+	require.GreaterOrEqual(t, core, int64(amp.MatMulScratch))
+	require.Equal(t, one+6*core, resident(keep, Process{Base: 1, Cores: 7}))
+
+	costs, err := task.Costs(keep)
+	require.NoError(t, err)
+	again := keep
+	again.Remat, err = remat.RecomputeAll(costs)
+	require.NoError(t, err)
+	for _, r := range []Run{keep, again} {
+		p, err := task.Predict(r)
+		require.NoError(t, err)
+		counted := p.Peak[OnDevice].Total() - p.Peak[OnDevice][Allowance]
+		waiting := resident(r, Process{Base: 1, Cores: 1}) - 1 - core - counted - amp.MatMulShared - codeBytes
+		stage := costs.Stages[0].Saved + costs.Stages[0].BackwardExtra
+		require.GreaterOrEqual(t, waiting, int64(0))
+		require.Less(t, waiting, stage, "less than a layer of the other kind")
+		if len(r.Remat.Ops) > 0 {
+			require.Greater(t, waiting, stage/2)
+		}
+		host := r
+		host.StateOn = OnHost
+		require.Equal(t, resident(r, Process{}), resident(host, Process{}), "the host's memory is the same process")
+	}
+	task.Rank = 4
+	frozen := Run{Micro: 1, Window: 8, Compute: snug.BF16, Frozen: 4, Tiled: true}
+	require.Less(t, resident(frozen, Process{Base: 1}), one/2)
+	for _, p := range []Process{{Base: -1}, {Cores: -1}} {
+		_, err := task.Resident(frozen, p)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	_, err = task.Resident(Run{}, Process{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+}

@@ -1,0 +1,162 @@
+package plan
+
+// This file computes the bytes of weights: of all, of the parts that are used at one time, and of what
+// lies in pages.
+
+// weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4
+// bits: the matrices of the chain as package qlora holds them, in blocks of 64 with the
+// absmax of each block in a byte, and a float32 absmax for every 256 of these bytes.
+// Other weights have the compute type, and adapters float32. A DoRA also holds norms and quotients.
+func (t Task) weightBytes(r Run, all, trained int64) int64 {
+	bytes := (all-trained)*r.elem() + trained*t.trainedElem(r)
+	if t.Rank > 0 {
+		for p := range t.Model.tensors() {
+			if p.linear {
+				bytes += int64(p.times) * (t.frozenBytes(r, p.shape) - p.len()*r.elem() + 8*t.magnitudes(p.shape))
+			}
+		}
+	}
+	return bytes
+}
+
+// frozenBytes returns the bytes of a matrix of the chain without its adapter.
+func (t Task) frozenBytes(r Run, shape []int) int64 {
+	n := tensor{shape: shape}.len()
+	if t.Rank == 0 || r.Frozen != 4 {
+		return n * r.elem()
+	}
+	up := func(n, size int64) int64 { return (n + size - 1) / size }
+	blocks := up(n, 64)
+	return up(n, 2) + blocks + 4*up(blocks, 256)
+}
+
+// parts returns a sum over the parameters of each part that is used at one time: those before the chain,
+// the head with the matrix that it shares, and the layers, each once.
+func (t Task) parts(of func(p tensor) int64) (first, head int64, layers []int64) {
+	sum := func(shapes [][]int, inLayer bool) (n int64) {
+		for _, s := range shapes {
+			n += of(tensor{s, inLayer && len(s) == 2, 1})
+		}
+		return n
+	}
+	first, head = sum(t.Model.Params, false), sum(t.Model.Head.Params, false)
+	if t.Model.Head.Tied {
+		head += sum(t.Model.Params[:1], false)
+	}
+	for _, l := range t.Model.Layers {
+		layers = append(layers, sum(l.Params, true))
+	}
+	return first, head, layers
+}
+
+// paging describes weights in pages.
+type paging struct {
+	bytes int64   // of all of them
+	file  int64   // of all of them in the page file, which any page may be written to; 0 if pages that are held are not there
+	two   int64   // of two parts that are used at one time, while the next one comes
+	held  []int64 // of the chain's first layers: of 1, 2, ...
+}
+
+// pagedWeights returns what lies in pages if weights do: all of them, or, with PagesFrozen, the matrices
+// in 4 bits.
+func (t Task) pagedWeights(r Run) (w paging) {
+	of := func(p tensor) int64 {
+		switch {
+		case p.linear && t.PagesFrozen:
+			return t.frozenBytes(r, p.shape)
+		case t.PagesFrozen:
+			return 0
+		case !p.linear:
+			return p.len() * r.elem()
+		}
+		return t.frozenBytes(r, p.shape) + t.trainedElem(r)*t.adapterLen(p.shape) + 8*t.magnitudes(p.shape)
+	}
+	first, head, layers := t.parts(of)
+	largest := max(first, head)
+	if t.Model.Head.Tied {
+		w.bytes -= of(tensor{t.Model.Params[0], false, 1})
+	}
+	w.bytes += first + head
+	sum := int64(0)
+	for i, l := range t.Model.Layers {
+		largest = max(largest, layers[i])
+		for range l.repeat() {
+			sum += layers[i]
+			w.held = append(w.held, sum)
+		}
+	}
+	w.bytes += sum
+	if t.PagesFrozen {
+		w.file = w.bytes + fileAlign*int64(t.Model.matrices())
+	}
+	w.two = min(w.bytes, 2*largest)
+	return w
+}
+
+// fileAlign is what a page file rounds pages up to, at most.
+const fileAlign = 4096
+
+// filePadding returns the bytes by which the pages of state, and of masters, are rounded up at most.
+func (t Task) filePadding(masters bool) int64 {
+	pages := int64(0)
+	for p := range t.trained() {
+		pages += int64(p.times) * ((p.len()+int64(t.Chunk)-1)/int64(t.Chunk) + 1)
+	}
+	if masters {
+		pages *= 2
+	}
+	return pages * fileAlign
+}
+
+// PageBytes returns the bytes of pages that r holds in memory: two parts of the weights that are used at
+// one time, the layers that are held, and the cache of masters and state. It is the HostLimit of a
+// Store of package offload for the run. Errors are those of [Task.Predict].
+func (t Task) PageBytes(r Run) (int64, error) {
+	t, err := t.check()
+	if err == nil {
+		err = t.checkRun(r)
+	}
+	if err != nil {
+		return 0, err
+	}
+	bytes := int64(0)
+	if r.WeightsOn != OnDevice {
+		w := t.pagedWeights(r)
+		if bytes = w.two; r.LayersHeld > 0 {
+			bytes = min(w.bytes, bytes+w.held[r.LayersHeld-1])
+		}
+	}
+	if r.StateOn == OnDisk {
+		bytes += r.Cache
+	}
+	return bytes, nil
+}
+
+// What package qlora decodes at a time, in elements: a tile of a matrix in 4 bits, of the compute type, or of
+// a matrix in floats for its norms, of float32.
+const (
+	decodedTile = 1 << 20
+	normsTile   = 1 << 18
+	decodedUnit = 64 * 256 // the elements of a float32 absmax
+)
+
+// tileBytes returns the bytes of the tile that the matrices under adapters share.
+func (t Task) tileBytes(r Run) (bytes int64) {
+	if t.Rank == 0 || r.Frozen != 4 && !t.DoRA {
+		return 0
+	}
+	for p := range t.Model.tensors() {
+		switch n := p.len(); {
+		case !p.linear:
+		case r.Frozen == 4:
+			whole := min(max(1, decodedTile/int64(p.shape[1])), int64(p.shape[0])) * int64(p.shape[1])
+			if whole < n-decodedUnit {
+				n = whole + decodedUnit
+			}
+			bytes = max(bytes, n*r.elem())
+		default:
+			bytes = max(bytes, 4*max(min(normsTile, n), int64(p.shape[1])))
+		}
+	}
+	return bytes
+}
