@@ -7,9 +7,9 @@ type attentionHalf struct {
 	*Model
 	index        int
 	norm         norm
-	qkv, out     []linear
-	qNorm, kNorm norm // without weights if q and k have no norms
-	post         norm // of the output, without weights if there is none
+	qkv, out     []linear // qkv: one for each, or one for all three
+	qNorm, kNorm norm     // without weights if q and k have no norms
+	post         norm     // of the output, without weights if there is none
 	angles       *angles
 	window       int // keys that a query sees; 0 for all
 }
@@ -32,13 +32,23 @@ func (b *attentionHalf) keysSeen() int {
 // project computes q, k and v from the normalized input.
 func (b *attentionHalf) project(o *ops, s stats, x *tensor) (q, k, v *tensor) {
 	h := o.get(b.config.Dim)
-	q, k, v = o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
+	q, k, v = b.makeQKV(o)
 	o.norm(h, s, x, b.norm)
 	for i, y := range [...]*tensor{q, k, v} {
-		o.linear(y, h, &b.qkv[i], 0)
+		if y != nil {
+			o.linear(y, h, &b.qkv[i], 0)
+		}
 	}
 	b.pool.put(h)
 	return q, k, v
+}
+
+// makeQKV makes tensors for q, k and v, or one for all three.
+func (b *attentionHalf) makeQKV(o *ops) (q, k, v *tensor) {
+	if len(b.qkv) == 1 {
+		return o.get(b.queries() + 2*b.keys()), nil, nil
+	}
+	return o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
 }
 
 // ready turns q and k by their positions. If they have norms, it first normalizes them into
@@ -78,7 +88,7 @@ func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	o.keepPost(s, b.post)
-	s.att, s.lse = o.get(b.queries()), o.stat(b.config.Heads)
+	s.att, s.lse = o.get(b.queries()), o.keepScores()
 	s.q, s.k, s.v = b.project(o, s.norm, x)
 	q, k := b.ready(o, stats{}, stats{}, s.q, s.k)
 	o.attend(s.att, s.lse, q, k, s.v, b.keysSeen(), b.angles)
@@ -114,7 +124,7 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 	dout := o.leaveBackward(d, b.post, s)
 	o.weightGradients(s.att, b.out, dout)
 	datt := o.get(b.queries())
-	o.inputGradient(datt, dout, &b.out[0], 0)
+	o.inputGradients(datt, s.att, b.out, dout)
 	if dout != d {
 		b.pool.put(dout)
 	}
@@ -124,7 +134,7 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 		qs, ks = stats{rstd: o.stat(b.config.Heads)}, stats{rstd: o.stat(b.config.KVHeads)}
 		q, k = b.ready(o, qs, ks, q, k)
 	}
-	dq, dk, dv := o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
+	dq, dk, dv := b.makeQKV(o)
 	o.attendBackward(dq, dk, dv, datt, q, k, s.v, s.att, s.lse, b.keysSeen(), b.angles)
 	b.pool.put(datt)
 	o.rotateBack(dq, b.config.Heads, b.angles)
@@ -139,12 +149,9 @@ func (b *attentionHalf) Backward(_ context.Context, x *tensor, s *saved, d *tens
 	if anyTrains(b.qkv) {
 		o.norm(h, stats{}, x, b.norm)
 	}
-	o.weightGradients(h, b.qkv, dq, dk, dv)
-	o.inputGradient(h, dq, &b.qkv[0], 0)
-	o.inputGradient(h, dk, &b.qkv[1], 1)
-	o.inputGradient(h, dv, &b.qkv[2], 1)
+	dh := o.linearBackward(h, b.qkv, dq, dk, dv)
 	b.pool.put(dq, dk, dv)
-	o.normBackward(d, h, s.norm, x, b.norm, 1)
-	b.pool.put(h)
+	o.normBackward(d, dh, s.norm, x, b.norm, 1)
+	b.pool.put(dh)
 	return d, o.err
 }

@@ -3,6 +3,7 @@ package transformer
 import (
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -17,6 +18,9 @@ type Batch struct {
 	// transformers' labels are the tokens themselves, and it moves them by one: its
 	// labels[1:] are these, with a -100 at the end of each sequence.
 	Labels []int32
+	// Weights, unless nil, has for each token the weight of its label in the mean loss, finite and
+	// 0 or more; nil: 1.
+	Weights []float32
 	// Sequences is the number of sequences of equal length; 0 is 1.
 	Sequences int
 	// Starts, unless nil, packs sequences of different lengths instead. Sequence i is the
@@ -24,6 +28,24 @@ type Batch struct {
 	// No sequence sees another, and positions begin anew in each. There is no padding: the
 	// embedding of Config.Pad trains like all others, while torch leaves out its gradient.
 	Starts []int
+	// Draw names the random numbers of adapters' dropout, together with Options.Seed: give each
+	// micro-batch of a run its own, below 2^48.
+	Draw uint64
+}
+
+// Weight returns the sum of the weights of labels that count, without Weights their number: how
+// much a batch counts in a mean over several.
+func (b Batch) Weight() (sum float64) {
+	for i, t := range b.Labels {
+		switch {
+		case t < 0:
+		case b.Weights == nil:
+			sum++
+		case i < len(b.Weights):
+			sum += float64(b.Weights[i])
+		}
+	}
+	return sum
 }
 
 // batch is the batch at hand.
@@ -32,12 +54,14 @@ type batch struct {
 	longest         int // tokens of the longest sequence
 	starts          []int
 	tokens          []int32
+	draw            uint64
 	positions       []int32 // of each row within its sequence; the model's own
 }
 
 // begin checks a batch and prepares buffers, positions and ropes for it.
 func (m *Model) begin(b Batch) error {
 	rows := len(b.Tokens)
+	m.calls++
 	switch {
 	case rows == 0 || rows > math.MaxInt32:
 		return fmt.Errorf("%d tokens, want 1 to 2^31-1: %w", rows, snug.ErrShape)
@@ -50,25 +74,78 @@ func (m *Model) begin(b Batch) error {
 	if err := m.shape(b, rows); err != nil {
 		return err
 	}
-	for i, t := range b.Tokens {
-		if t < 0 || int(t) >= m.config.Vocab {
-			return fmt.Errorf("token %d is %d, want 0 to %d: %w", i, t, m.config.Vocab-1, snug.ErrShape)
-		}
+	if err := m.checkTokens(b.Tokens); err != nil {
+		return err
 	}
 	if m.config.LearnedPositions && m.batch.longest > m.config.Context {
 		return fmt.Errorf("a sequence of %d tokens, and the model has %d positions: %w", m.batch.longest, m.config.Context, snug.ErrShape)
 	}
-	m.batch.tokens = b.Tokens
-	if err := m.pool.begin(rows); err != nil {
+	m.batch.tokens, m.batch.draw = b.Tokens, b.Draw
+	return m.prepare(m.batch.longest, m.batch.longest)
+}
+
+// Reserve makes room for batches of sequences of the given tokens before the first of them: buffers then
+// have their size, and the workspace is there. The error wraps [snug.ErrShape] and
+// [snug.ErrNoMemory].
+func (m *Model) Reserve(sequences, tokens int) error {
+	if err := m.reserve(sequences, tokens); err != nil {
+		return fmt.Errorf("transformer: Reserve: %w", err)
+	}
+	return nil
+}
+
+func (m *Model) reserve(sequences, tokens int) error {
+	if err := m.usable(); err != nil {
+		return err
+	}
+	if sequences < 1 || tokens < 1 || sequences > math.MaxInt32/tokens || sequences*tokens > math.MaxInt/16/m.widest() {
+		return fmt.Errorf("%d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrShape)
+	}
+	m.batch.rows, m.batch.longest = sequences*tokens, tokens
+	return m.prepare(tokens, tokens)
+}
+
+// prepare makes buffers for the rows of the batch, and ropes for sequences of n tokens that will have
+// up to most.
+func (m *Model) prepare(n, most int) error {
+	if err := m.pool.begin(m.batch.rows); err != nil {
 		return err
 	}
 	for _, r := range m.ropes {
-		if err := r.prepare(m.batch.longest); err != nil {
+		tokens := most
+		if r.rope.Kind == RopeDynamic {
+			tokens = n // its frequencies depend on it
+		}
+		if err := r.prepare(tokens); err != nil {
 			return err
 		}
 	}
 	m.ops = ops{Model: m}
-	return m.ws.grow(m.workspaceLen(rows))
+	if err := m.ws.grow(m.workspaceLen(m.batch.rows)); err != nil {
+		return err
+	}
+	return m.countHeld()
+}
+
+// beginAt prepares for a part of a sequence, whose first token is at a position. The sequence has n
+// tokens so far, and will have up to most.
+func (m *Model) beginAt(tokens []int32, position, n, most int) error {
+	c := &m.batch
+	*c = batch{rows: len(tokens), sequences: 1, longest: n, tokens: tokens, positions: c.positions[:0]}
+	for i := range tokens {
+		c.positions = append(c.positions, int32(position+i))
+	}
+	return m.prepare(n, min(most, 1<<bits.Len(uint(n)))) // so that a text that grows makes few tables
+}
+
+// checkTokens reports whether the vocabulary has all tokens.
+func (m *Model) checkTokens(tokens []int32) error {
+	for i, t := range tokens {
+		if t < 0 || int(t) >= m.config.Vocab {
+			return fmt.Errorf("token %d is %d, want 0 to %d: %w", i, t, m.config.Vocab-1, snug.ErrShape)
+		}
+	}
+	return nil
 }
 
 // widest returns the most elements of a row of an activation.
@@ -114,12 +191,24 @@ func (m *Model) shape(b Batch, rows int) error {
 // at a time.
 func (m *Model) workspaceLen(rows int) int {
 	c := &m.config
-	queries := c.Heads * c.HeadDim
-	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows, // attention has an element for each query and head
-		fused.BiasAddWorkspaceLen(rows, max(c.Dim, queries, c.Hidden)),
-		fused.RMSNormWorkspaceLen(rows, c.Dim))
+	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows) // attention has an element for each query and head
+	if m.options.PlainAttention {
+		n = max(m.loss.WorkspaceLen(rows), 2*m.batch.longest*m.batch.longest)
+	}
+	if !m.dev.IsCPU() {
+		n = max(n, c.Vocab) // Logits has a row there
+	}
+	if c.biased() {
+		qkv := (c.Heads + 2*c.KVHeads) * c.HeadDim // side by side, the widest row with a bias
+		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden)))
+	}
 	if c.LayerNorm {
-		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim), fused.BiasGELUWorkspaceLen(rows, c.Hidden))
+		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))
+	} else {
+		n = max(n, fused.RMSNormWorkspaceLen(rows, c.Dim))
+	}
+	if !c.Gated {
+		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))
 	}
 	if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim))

@@ -23,10 +23,11 @@ import (
 // The logits are head·norm(y) of the last layer.
 type Config struct {
 	// Family is transformers' model_type: llama, mistral, qwen2, qwen3, gemma2, gemma3_text or
-	// gpt2. It decides the names of parameters.
+	// gpt2; or [Custom]. It decides the names of parameters.
 	Family string
-	// Multimodal says that this is the text_config of gemma3, whose parameters have other
-	// names and lie beside the parameters for images.
+	// Multimodal says that this is the text_config of gemma3, whose parameters have other names in
+	// the folder and lie beside the parameters for images. A [Model] of it is the text model, with
+	// the names of gemma3_text.
 	Multimodal bool
 
 	Vocab   int // rows of the embedding
@@ -47,6 +48,10 @@ type Config struct {
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
 	MLPBias bool // the projections of the perceptron have biases
+	UpBias  bool // the projection before an activation without a gate has a bias, whatever MLPBias says
+
+	// PackedQKV says that one matrix makes q, k and v, side by side. gpt2 always has one.
+	PackedQKV bool
 
 	Activation Activation
 	Gated      bool // act(gate)·up in the place of act(up)
@@ -84,6 +89,23 @@ type Config struct {
 	// Ignored are the fields of config.json that concern only inference or bookkeeping, sorted.
 	Ignored []string
 }
+
+// Custom is the family of models that no folder describes, to train from scratch: the stages of the
+// families, combined as the fields of the Config say. There is LayerNorm or RMSNorm, a rope or
+// learned positions, a gate or none, and biases anywhere, but no norms after the halves. Without a
+// gate the activation takes a bias, MLPBias or UpBias. PackedQKV goes with learned positions.
+//
+// Parameters have the names of Llama, with embed_positions for learned positions and
+// self_attn.qkv_proj for a packed matrix. First values are GPT-2's: matrices whose products
+// enter the residual stream begin smaller by the root of the number of halves. There is no
+// config.json, so [Config.Write] and [Model.Save] refuse it.
+const Custom = "custom"
+
+// packed reports whether one matrix makes q, k and v.
+func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
+
+// biased reports whether a bias is added by itself.
+func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias }
 
 // Activation is the function between the matrices of a perceptron.
 type Activation string
@@ -179,8 +201,8 @@ func (c *Config) check() error {
 	if c == nil {
 		return fmt.Errorf("the Config is nil: %w", snug.ErrConfig)
 	}
-	if families[c.Family].read == nil {
-		return bad("Family", "%q, want one of %q", c.Family, familyNames())
+	if c.Family != Custom && families[c.Family].read == nil {
+		return bad("Family", "%q, want one of %q or %q", c.Family, familyNames(), Custom)
 	}
 	for _, n := range []struct {
 		name  string

@@ -45,6 +45,9 @@ func (c *Config) encode() ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	if c.Family == Custom {
+		return nil, bad("Family", "%q, which no config.json can say", Custom)
+	}
 	if c.Multimodal {
 		return nil, bad("Multimodal", "true, want false: the file of the whole model also describes images")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/transformer"
@@ -206,5 +207,38 @@ func ExampleModel_SetPlan() {
 	fmt.Println(m.SetPlan(plan))
 	// Output:
 	// 4.0 MB instead of 12.8 MB, with 13 extra forward steps for 16 stages
+	// <nil>
+}
+
+// Adapters train over matrices in 4 bits, and PEFT loads them.
+func ExampleModel_SaveAdapter() {
+	dir, err := folder()
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	m, err := transformer.Open(dir, transformer.Options{
+		Base:    qlora.NF4,
+		Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, Targets: qlora.Modules{Names: []string{"q_proj", "v_proj"}}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range m.Params() {
+		if p.Trains {
+			fmt.Println(p.Name, p.Shape, p.Value.DType())
+		}
+	}
+	tuned := filepath.Join(dir, "tuned")
+	if err := m.SaveAdapter(tuned); err != nil {
+		panic(err)
+	}
+	_, err = transformer.Open(dir, transformer.Options{Base: qlora.NF4, AdapterDir: tuned})
+	fmt.Println(err)
+	// Output:
+	// base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight [2 8] f32
+	// base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight [8 2] f32
+	// base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight [2 8] f32
+	// base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight [4 2] f32
 	// <nil>
 }

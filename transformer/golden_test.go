@@ -26,7 +26,7 @@ type modelGolden struct {
 }
 
 var modelNames = []string{"llama", "llama_linear", "llama_dynamic", "llama_llama3", "llama_yarn",
-	"mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "gpt2_untied"}
+	"mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gemma3_images", "gpt2", "gpt2_untied"}
 
 func readModel(t testing.TB, name string) modelGolden {
 	t.Helper()

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -26,6 +29,33 @@ type Options struct {
 	Train func(name string) bool
 	// LossRows is the number of rows whose logits exist at a time; 0 is 128.
 	LossRows int
+	// LossClasses is the number of classes whose logits exist at a time, see Tile of
+	// [fused.CrossEntropy]. 0 is all of them on a device other than the CPU, and on the CPU as
+	// there: all of up to 64 Ki, and 1 Ki of more, which computes the logits twice where they are
+	// trained, in a workspace that does not grow with them. Config.Vocab is all of them.
+	LossClasses int
+
+	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. With a
+	// limit, New, Open and calls that need more fail with [snug.ErrNoMemory], and so do all calls after.
+	Monitor *plan.Monitor
+	// PlainAttention computes attention as it is written on paper, with all scores of a head in memory, and
+	// keeps the probabilities for the backward pass: what tiles save can be measured. It is for
+	// the CPU and for models without a cap of scores.
+	PlainAttention bool
+
+	// Base, unless 0, holds the matrices of the layers in 4 bits, NF4 or FP4 with double
+	// quantization, as bitsandbytes does for QLoRA. They are frozen. They are quantized while
+	// they are read, so that opening needs the memory of the result and of one matrix.
+	Base qlora.Type
+	// Pages keeps the matrices in 4 bits, such as in a Store of package offload, which holds a
+	// part of them in memory and the others on disk; nil: in memory.
+	Pages qlora.Storage
+	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without
+	// Targets to all matrices of the layers. The adapters train, and nothing else does. They
+	// are float32. PEFT's default of Alpha is 8.
+	Adapter *qlora.AdapterOptions
+	// AdapterDir is a folder of PEFT or [Model.SaveAdapter] to take the adapters from instead.
+	AdapterDir string
 }
 
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each
@@ -37,15 +67,26 @@ type Options struct {
 //
 // A Model is not safe for concurrent use.
 type Model struct {
-	config  Config
-	options Options
-	dev     *snug.Device
-	dtype   snug.DType
+	config     Config
+	multimodal bool // the folder has names and tensors of a multimodal model
+	options    Options
+	dev        *snug.Device
+	dtype      snug.DType
 
 	params      []Param
 	index       map[string]*Param
 	free        []func() error
 	weightBytes int64
+	pagedBytes  int64
+	staging     []func() error // of memory that loading needs
+
+	layers   []*linear // matrices of the layers, in the order of the arithmetic
+	matrices map[*Param]*linear
+	tile     *qlora.Linear // owner of the tile of all products in 4 bits, nil if there are none
+	dense    *qlora.Dense  // owner of the tile of matrices in floats with magnitudes, nil without
+	adapters qlora.AdapterOptions
+	byModule map[string]*adapter // by the name of the matrix
+	fresh    bool                // New made the values
 
 	table     *Param // embedding
 	positions *Param // nil without learned positions
@@ -65,30 +106,37 @@ type Model struct {
 	loss     fused.CrossEntropy
 	lossOf   func(*tensor) (*tensor, error)
 	batch    batch
+	calls    uint64 // of begin
 	backward call
 	ops      ops
 	sets     []*saved // freed ones
 }
 
 // New returns a model with fresh weights: normal numbers of Config.InitStd, ones in norms and
-// zeros in biases, as transformers has them before training. The Config is copied.
+// zeros in biases, as transformers has them before training. The Config is copied. See
+// [Model.FirstValues] for master weights.
 //
-// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (a cap of
-// logits, as in gemma2, and multimodal models are not yet), [snug.ErrDType], [snug.ErrDevice] and
-// [snug.ErrNoMemory].
+// Of a multimodal Config it makes the text model alone, and [Model.Config] says so.
+//
+// The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (such as a SiLU
+// without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
 func New(config *Config, o Options) (*Model, error) {
 	m, err := newModel(config, o)
 	if err != nil {
 		return nil, fmt.Errorf("transformer: New: %w", err)
 	}
-	if err := m.firstValues(o.Seed); err != nil {
-		return nil, fmt.Errorf("transformer: New: %w", errors.Join(err, m.Close()))
+	if err := m.complete(m.firstValues); err != nil {
+		return nil, fmt.Errorf("transformer: New: %w", err)
 	}
 	return m, nil
 }
 
 // Open reads a model from a published folder: config.json with model.safetensors, or with
 // shards and their index. Weights are converted to Options.DType while they are read.
+//
+// Of a multimodal Gemma 3 it reads the text model, which has the names of gemma3_text, model.*, in
+// whichever form the folder names it. The tensors for images are passed over, and [Model.Save]
+// writes a folder of the text alone, Gemma3ForCausalLM.
 //
 // Errors are those of [ReadConfig], [amp.OpenWeights], [Config.Check] and [New].
 func Open(dir string, o Options) (*Model, error) {
@@ -112,40 +160,74 @@ func open(dir string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.load(dir); err != nil {
-		return nil, errors.Join(err, m.Close())
+	if err := m.complete(func() error { return m.load(dir) }); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
-func newModel(config *Config, o Options) (m *Model, err error) {
+// complete gives the parameters their values, and closes the model after an error.
+func (m *Model) complete(values func() error) error {
+	err := errors.Join(values(), m.freeStaging())
+	if err == nil {
+		err = m.makeProducts()
+	}
+	if err == nil {
+		err = m.makeMagnitudes()
+	}
+	if err == nil {
+		err = m.countHeld()
+	}
+	if err != nil {
+		return errors.Join(err, m.Close())
+	}
+	return nil
+}
+
+func newModel(config *Config, o Options) (*Model, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
 	if err := config.supported(); err != nil {
 		return nil, err
 	}
-	m = &Model{config: *config, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
+	m := &Model{config: *config, multimodal: config.Multimodal, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
+	m.config.Multimodal = false
 	if m.dev == nil {
 		m.dev = snug.CPU()
 	}
 	if !m.dtype.IsFloat() {
 		return nil, fmt.Errorf("DType is %s, want f32, f16 or bf16: %w", m.dtype, snug.ErrDType)
 	}
-	if o.LossRows < 0 {
-		return nil, fmt.Errorf("LossRows is %d, want 0 or more: %w", o.LossRows, snug.ErrConfig)
+	if o.Base != 0 && o.Base != qlora.NF4 && o.Base != qlora.FP4 {
+		return nil, fmt.Errorf("the option Base is %s, want 0, NF4 or FP4: %w", o.Base, snug.ErrConfig)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}()
-	m.pool = newPool(m.dev)
+	if o.Pages != nil && (o.Base == 0 || !m.dev.IsCPU()) {
+		return nil, fmt.Errorf("the option Pages keeps matrices in 4 bits of a model on the CPU, and Base is %s: %w", o.Base, snug.ErrConfig)
+	}
+	if o.LossRows < 0 || o.LossClasses < 0 {
+		return nil, fmt.Errorf("LossRows is %d and LossClasses %d, want 0 or more: %w", o.LossRows, o.LossClasses, snug.ErrConfig)
+	}
+	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
+		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
+	}
+	if err := m.make(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// make allocates what a model of the options needs before it has values.
+func (m *Model) make() error {
+	m.pool = newPool(m.dev, m.options.Monitor)
 	m.ws.dev, m.discard.dev = m.dev, m.dev
 	if err := m.makeParams(); err != nil {
-		return nil, err
+		return err
 	}
-	m.loss = fused.CrossEntropy{Vocab: m.config.Vocab, Cols: m.config.Dim, Chunk: o.LossRows}
+	m.loss = fused.CrossEntropy{Vocab: m.config.Vocab, Cols: m.config.Dim, Chunk: m.options.LossRows, Tile: m.options.LossClasses, Cap: float32(m.config.LogitCap)}
+	if m.loss.Tile == 0 && !m.dev.IsCPU() {
+		m.loss.Tile = m.config.Vocab
+	}
 	m.lossOf = m.lossAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
@@ -153,23 +235,23 @@ func newModel(config *Config, o Options) (m *Model, err error) {
 		}
 	}
 	if err := m.makeOnes(); err != nil {
-		return nil, err
+		return err
 	}
 	m.makeStages()
 	costs, err := m.Costs(1, 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	keep, err := remat.KeepAll(costs)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return m, m.SetPlan(keep)
+	return m.SetPlan(keep)
 }
 
 // supported reports whether the stages compute what c describes.
 func (c *Config) supported() error {
-	gpt2 := c.Family == "gpt2"
+	gpt2, custom := c.Family == "gpt2", c.Family == Custom
 	for _, f := range []struct {
 		name string
 		bad  bool
@@ -177,16 +259,21 @@ func (c *Config) supported() error {
 	}{
 		{"Activation", c.Gated && c.Activation == GELU, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
 		{"Activation", !c.Gated && c.Activation == SiLU, fmt.Sprintf("%q without a gate is not supported", c.Activation)},
-		{"LogitCap", c.LogitCap != 0, "a cap of logits, as in gemma2, is not supported yet: package fused has no cross-entropy with one"},
-		{"Multimodal", c.Multimodal, "the text of a model for images is not supported yet"},
+		{"LogitCap", c.LogitCap != 0 && (c.LogitCap < 0x1p-100 || c.LogitCap > 0x1p100), "a cap of logits is 0 or 2^-100 to 2^100"},
+		{"Multimodal", c.Multimodal && c.Family != "gemma3_text", "only gemma3_text is the text of a model for images"},
 		{"PostNorms", c.PostNorms != (c.Family == "gemma2" || c.Family == "gemma3_text"), "only gemma2 and gemma3_text have norms after the halves, and both do"},
 		{"NormPlusOne", gpt2 && c.NormPlusOne, "gpt2 has norms that multiply by w"},
-		{"LayerNorm", c.LayerNorm != gpt2, "only gpt2 has LayerNorm, and all others have RMSNorm"},
-		{"LearnedPositions", c.LearnedPositions != gpt2, "only gpt2 has learned positions, and all others have a rope"},
-		{"Gated", c.Gated == gpt2, "only gpt2 has no gate"},
+		{"LayerNorm", !custom && c.LayerNorm != gpt2, "only gpt2 has LayerNorm, and all others have RMSNorm"},
+		{"LearnedPositions", !custom && c.LearnedPositions != gpt2, "only gpt2 has learned positions, and all others have a rope"},
+		{"Gated", !custom && c.Gated == gpt2, "only gpt2 has no gate"},
 		{"QKNorm", gpt2 && c.QKNorm, "gpt2 has no norms of q and k"},
 		{"QKVBias", gpt2 && !(c.QKVBias && c.OutBias && c.MLPBias), "all projections of gpt2 have biases"},
 		{"Heads", gpt2 && (c.KVHeads != c.Heads || c.Heads*c.HeadDim != c.Dim), "the heads of gpt2 have keys of their own and divide Dim"},
+		{"PackedQKV", c.PackedQKV && !custom, "only custom models choose to pack q, k and v"},
+		{"PackedQKV", c.PackedQKV && (c.QKNorm || !c.LearnedPositions), "q, k and v in one matrix have neither norms nor a rope"},
+		{"UpBias", c.UpBias && (!custom || c.Gated), "only custom models without a gate have a bias there alone"},
+		{"UpBias", custom && !c.Gated && !c.UpBias && !c.MLPBias, "an activation without a gate takes a bias"},
+		{"NormPlusOne", c.NormPlusOne && c.LayerNorm, "a LayerNorm multiplies by w"},
 	} {
 		if f.bad {
 			return bad(f.name, "%s", f.why)
@@ -201,6 +288,20 @@ func (m *Model) Config() Config { return m.config }
 // Params returns the parameters in the order of the arithmetic. The list is the model's own:
 // the caller may change elements, and nothing else.
 func (m *Model) Params() []Param { return m.params }
+
+// Trainable yields the parameters that train, as package train takes them.
+func (m *Model) Trainable() iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) {
+		for _, p := range m.params {
+			if p.Trains && !yield(p.Name, p.Value) {
+				return
+			}
+		}
+	}
+}
+
+// Weight returns how much a batch counts in a mean over several, see [Batch.Weight].
+func (m *Model) Weight(b Batch) float64 { return b.Weight() }
 
 // makeOnes allocates the vectors of norms that multiply by 1+w.
 func (m *Model) makeOnes() error {
@@ -231,10 +332,11 @@ func (m *Model) makeOnes() error {
 
 // Memory is what a model holds, in bytes.
 type Memory struct {
-	Weights   int64
+	Weights   int64 // adapters included
+	Paged     int64 // matrices in 4 bits, in Options.Pages
 	Buffers   int64 // for activations and their gradients, in use or not
 	Peak      int64 // of Buffers, in use at one time in the last call
-	Workspace int64 // of float32, angles of ropes included
+	Workspace int64 // float32, angles of ropes, decoded tiles of matrices, and vectors of norms that multiply by 1+w
 }
 
 // Memory returns what the model holds on its device.
@@ -242,14 +344,28 @@ func (m *Model) Memory() Memory {
 	if m.pool == nil {
 		return Memory{}
 	}
-	ws := m.ws.bytes() + m.discard.bytes()
+	ws := m.ws.bytes() + m.discard.bytes() + int64(m.ones.Bytes()+m.plusOne.Bytes()) + m.tile.Bytes() + m.dense.Bytes()
 	for _, r := range m.ropes {
 		ws += r.table.bytes()
 	}
-	return Memory{Weights: m.weightBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
+	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
 }
 
-// Save writes config.json and the weights, in the model's type, as transformers loads them.
+// countHeld tells the monitor of weights and workspace, and checks its limit.
+func (m *Model) countHeld() error {
+	o := m.options.Monitor
+	if o == nil {
+		return nil
+	}
+	held := m.Memory()
+	o.Set(plan.OnDevice, plan.Weights, held.Weights, 0)
+	o.Set(plan.OnDevice, plan.Workspace, held.Workspace, 0)
+	return o.Check()
+}
+
+// Save writes config.json and the weights, in the model's type, as transformers loads them:
+// adapters are merged, W + s·B·A, its rows scaled to their magnitudes if there are any, rounded
+// once, and matrices in 4 bits are decoded.
 // Files of weights have at most maxShardBytes bytes of tensors; 0 is 5 GB. See
 // [amp.SaveShards] for what a killed process leaves. The error wraps [snug.ErrConfig], with
 // nothing written, when config.json cannot say what the model is, see [Config.Write].
@@ -262,7 +378,8 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if _, err := c.encode(); err != nil { // before the weights of the folder are replaced
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
-	if err := amp.SaveShards(dir, maxShardBytes, m.values(), map[string]string{"format": "pt"}); err != nil {
+	err := amp.SaveShards(dir, maxShardBytes, m.values(), map[string]string{"format": "pt"})
+	if err = errors.Join(err, m.freeStaging()); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
@@ -289,12 +406,17 @@ func (m *Model) Close() error {
 	for _, free := range m.free {
 		err = errors.Join(err, free())
 	}
+	err = errors.Join(err, m.freeStaging())
 	m.free, m.params, m.pool = nil, nil, nil
+	for _, c := range []plan.Component{plan.Weights, plan.Activations, plan.Workspace} {
+		m.options.Monitor.Set(plan.OnDevice, c, 0, 0)
+	}
 	return err
 }
 
-// attention returns the options of the attention of a layer.
-func (m *Model) attention(window int, rope *angles) attention.Options {
+// attention returns the options of the attention of a layer, whose q, k and v lie side by side in
+// each row if they are packed.
+func (m *Model) attention(window int, rope *angles, packed bool) attention.Options {
 	c, b := &m.config, &m.batch
 	o := attention.Options{
 		Batch: b.sequences, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: b.rows / b.sequences, Dim: c.HeadDim,
@@ -302,6 +424,9 @@ func (m *Model) attention(window int, rope *angles) attention.Options {
 	}
 	if b.starts != nil {
 		o.SeqQ, o.QStarts = b.rows, b.starts
+	}
+	if packed {
+		return attention.PackedQKV(o)
 	}
 	return attention.SequenceMajor(o)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
 )
@@ -32,7 +33,7 @@ func tiny() *Config {
 func tinyGemma() *Config {
 	c := tiny()
 	c.Family, c.Activation, c.NormPlusOne, c.PostNorms, c.EmbeddingScale = "gemma3_text", GELUTanh, true, true, 1.5
-	c.LocalRope = Rope{Kind: RopeDefault, Theta: 50, Dim: 4}
+	c.LocalRope, c.LogitCap = Rope{Kind: RopeDefault, Theta: 50, Dim: 4}, 3
 	return c
 }
 
@@ -83,7 +84,7 @@ func someBatch(seed uint64, vocab, sequences, tokens int) Batch {
 
 // TestGradientsByDifferences compares gradients with differences of the mean loss.
 func TestGradientsByDifferences(t *testing.T) {
-	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU)} {
+	for name, c := range map[string]*Config{"llama": tiny(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh), "gpt2, erf": tinyGPT2(GELU), "custom": tinyCustom(), "custom, free": freeCustom()} {
 		m := newTiny(t, c, Options{Seed: 3})
 		b := someBatch(7, c.Vocab, 2, 9)
 		grads := gradients(t, m, b)
@@ -317,8 +318,17 @@ func TestSaveForTransformers(t *testing.T) {
 
 // TestAllocations: a training step that is not longer than an earlier one allocates nothing.
 func TestAllocations(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
-		m := newTiny(t, c, Options{DType: snug.BF16})
+	adapted := func(base qlora.Type, dora bool) Options {
+		return Options{DType: snug.BF16, Base: base, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, DoRA: dora, Dropout: 0.1}}
+	}
+	for _, k := range []struct {
+		c *Config
+		o Options
+	}{
+		{tiny(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
+		{tiny(), adapted(0, false)}, {tiny(), adapted(0, true)}, {tiny(), adapted(qlora.NF4, false)}, {tiny(), adapted(qlora.NF4, true)}, {tinyGPT2(GELU), adapted(0, true)},
+	} {
+		c, m := k.c, newTiny(t, k.c, k.o)
 		w := newWindow(t, m)
 		ctx := context.Background()
 		batches := []Batch{someBatch(1, c.Vocab, 2, 8), someBatch(2, c.Vocab, 3, 4), someBatch(3, c.Vocab, 1, 15)}
@@ -349,20 +359,32 @@ func TestAllocations(t *testing.T) {
 // TestModelOnDevices: the model computes on every device of this build what it computes on the CPU.
 func TestModelOnDevices(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
+		for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom()} {
 			b := someBatch(4, c.Vocab, 2, 8)
-			cpu := newTiny(t, c, Options{Seed: 3})
-			m := newTiny(t, c, Options{Seed: 3, Device: p.Dev})
-			tolerance := 0.0
-			if p.Emulated {
-				tolerance = 1e-4
-			}
-			difference, largest := apart(allLogits(t, m, b), allLogits(t, cpu, b))
-			require.LessOrEqual(t, difference, tolerance*largest)
-			want := gradients(t, cpu, b)
-			for name, g := range gradients(t, m, b) {
-				difference, largest := apart(g, want[name])
-				require.LessOrEqual(t, difference, tolerance*max(largest, 0.1), name)
+			for _, a := range []*qlora.AdapterOptions{nil, {Rank: 2, Alpha: 4, DoRA: true}} {
+				cpu := newTiny(t, c, Options{Seed: 3, Adapter: a})
+				m := newTiny(t, c, Options{Seed: 3, Adapter: a, Device: p.Dev})
+				tolerance := 0.0
+				if p.Emulated {
+					tolerance = 1e-4
+				}
+				difference, largest := apart(allLogits(t, m, b), allLogits(t, cpu, b))
+				require.LessOrEqual(t, difference, tolerance*largest)
+				want := gradients(t, cpu, b)
+				for name, g := range gradients(t, m, b) {
+					difference, largest := apart(g, want[name])
+					require.LessOrEqual(t, difference, tolerance*max(largest, 0.1), name)
+				}
+				generated := make([][]float32, 2)
+				for i, m := range []*Model{cpu, m} {
+					g := newGenerator(t, m, GenerateOptions{Context: 12, Chunk: 2})
+					require.NoError(t, g.Prompt(context.Background(), b.Tokens[:7]))
+					_, err := g.Next(context.Background())
+					require.NoError(t, err)
+					generated[i] = g.Logits()
+				}
+				difference, largest = apart(generated[1], generated[0])
+				require.LessOrEqual(t, difference, tolerance*largest)
 			}
 		}
 	})
@@ -439,7 +461,7 @@ func TestModelErrors(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	for name, change := range map[string]func(c *Config){
 		"Activation": func(c *Config) { c.Activation = GELU }, "PostNorms": func(c *Config) { c.PostNorms = true },
-		"LogitCap":  func(c *Config) { c.LogitCap = 3 },
+		"LogitCap":  func(c *Config) { c.LogitCap = 1e-38 },
 		"LayerNorm": func(c *Config) { c.LayerNorm = true }, "Gated": func(c *Config) { c.Gated, c.Activation = false, GELU },
 		"KVHeads": func(c *Config) { c.KVHeads = 3 }, "Multimodal": func(c *Config) { c.Multimodal = true },
 	} {
@@ -450,10 +472,10 @@ func TestUnsupported(t *testing.T) {
 		require.ErrorContains(t, err, name+":")
 	}
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gemma2"}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt2", "activation_function": "silu"}`), 0o600))
 	_, err := Open(dir, Options{})
 	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "a cap of logits, as in gemma2, is not supported yet")
+	require.ErrorContains(t, err, `"silu" without a gate is not supported`)
 	_, err = New(tiny(), Options{DType: snug.U8})
 	require.ErrorIs(t, err, snug.ErrDType)
 	_, err = New(tiny(), Options{LossRows: -1})

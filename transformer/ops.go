@@ -3,11 +3,13 @@ package transformer
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/qlora"
 )
 
 // ops calls the operations of one stage and keeps the first error; after an error it does
@@ -118,83 +120,114 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 		}
 		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, gamma, into, o.ws.v)
 	})
+	o.done(n.weight, n.bias)
 }
 
-// linear is y = x·w + b with out columns. The matrix is [out, in]; or as a Conv1D of GPT-2
-// it is columns at to at+out-1 of [in, total].
+// linear is y = x·w + b with out columns. The matrix is [out, in], or [in, out] as a Conv1D of
+// GPT-2.
 type linear struct {
 	weight, bias *Param // bias: nil for none
 	in, out      int
 	conv         bool
-	at, total    int
+	frozen       *qlora.Linear // of a matrix in 4 bits, else nil
+	adapter      *adapter      // nil for none
 }
-
-// matrix returns where the matrix begins in a vector of the weight.
-func (l *linear) matrix(v snug.View) snug.View { return part(v, l.at, v.Len()-l.at) }
-
-func (l *linear) biasOf(v snug.View) snug.View { return part(v, l.at, l.out) }
 
 // linear computes y = x·w + b + beta·y.
 func (o *ops) linear(y, x *tensor, l *linear, beta float32) {
-	o.product(y, x, l, beta)
+	scales := l.adapter != nil && l.adapter.dora != nil
+	if scales {
+		o.scaled(y, x, l, beta)
+	} else {
+		o.product(y, x, l, beta)
+	}
 	if l.bias != nil {
-		o.do(func() error { return fused.BiasAdd(y.View, y.View, l.biasOf(l.bias.Value)) })
+		o.do(func() error { return fused.BiasAdd(y.View, y.View, l.bias.Value) })
+	}
+	if l.adapter != nil && !scales {
+		o.adapt(y, x, l.adapter)
 	}
 }
 
 // product computes y = x·w + beta·y.
 func (o *ops) product(y, x *tensor, l *linear, beta float32) {
 	o.do(func() error {
-		return amp.MatMul(y.View, x.View, l.matrix(l.weight.Value), amp.MatMulOptions{
-			M: o.batch.rows, N: l.out, K: l.in, TransB: !l.conv, LDB: l.total, Into: snug.Into{Alpha: 1, Beta: beta}})
+		if l.frozen != nil {
+			return l.frozen.Forward(y.View, x.View, beta)
+		}
+		return amp.MatMul(y.View, x.View, l.weight.Value, amp.MatMulOptions{
+			M: o.batch.rows, N: l.out, K: l.in, TransB: !l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
 	})
 }
 
-// inputGradient computes dx = dy·wᵀ + beta·dx.
+// inputGradient computes dx = dy·wᵀ + beta·dx, without the adapter's part.
 func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 	o.do(func() error {
-		return amp.MatMul(dx.View, dy.View, l.matrix(l.weight.Value), amp.MatMulOptions{
-			M: o.batch.rows, N: l.in, K: l.out, TransB: l.conv, LDB: l.total, Into: snug.Into{Alpha: 1, Beta: beta}})
+		if l.frozen != nil {
+			return l.frozen.Backward(dx.View, dy.View, beta)
+		}
+		return amp.MatMul(dx.View, dy.View, l.weight.Value, amp.MatMulOptions{
+			M: o.batch.rows, N: l.in, K: l.out, TransB: l.conv, Into: snug.Into{Alpha: 1, Beta: beta}})
 	})
 }
 
-// weightGradients adds to the gradients of layers that share their input, one parameter
-// after the other: GPT-2 has q, k and v in one.
-func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
-	var last *Param
-	var acc snug.View
-	var into snug.Into
-	enter := func(p *Param) (err error) {
-		if p != last {
-			acc, into, err = o.gradient(p)
-			last = p
-		}
-		return err
+// linearBackward adds the gradients of layers that share their input x, and returns the gradient of x:
+// in x itself, or, since adapters read x to the end, in a new tensor in whose place x is freed.
+func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor {
+	o.weightGradients(x, layers, dy...)
+	dx := x
+	if slices.ContainsFunc(layers, func(l linear) bool { return l.adapter != nil }) {
+		dx = o.get(layers[0].in)
 	}
+	o.inputGradients(dx, x, layers, dy...)
+	if dx != x {
+		o.pool.put(x)
+	}
+	return dx
+}
+
+// inputGradients computes dx, the gradient of the input x that layers share. With adapters dx is not x.
+func (o *ops) inputGradients(dx, x *tensor, layers []linear, dy ...*tensor) {
+	for i := range layers {
+		l, beta := &layers[i], min(1, float32(i))
+		switch {
+		case l.adapter == nil:
+			o.inputGradient(dx, dy[i], l, beta)
+		case l.adapter.dora != nil:
+			o.scaledBackward(dx, dy[i], x, l, beta)
+		default:
+			o.inputGradient(dx, dy[i], l, beta)
+			o.adaptBackward(dx, dy[i], x, l.adapter)
+		}
+		o.done(l.weight, l.bias) // which nothing reads any more
+	}
+}
+
+// weightGradients adds to the gradients of layers that share their input.
+func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
 	for i := range layers {
 		l := &layers[i]
-		if !l.weight.Trains {
-			continue
-		}
-		o.do(func() error {
-			if err := enter(l.weight); err != nil {
-				return err
-			}
-			g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
-			if l.conv {
-				g.M, g.N, g.LDC = l.in, l.out, l.total
-				return amp.MatMul(l.matrix(acc), x.View, dy[i].View, g)
-			}
-			return amp.MatMul(acc, dy[i].View, x.View, g)
-		})
-	}
-	for i := range layers {
-		if l := &layers[i]; l.bias != nil && l.bias.Trains {
+		if l.weight.Trains {
 			o.do(func() error {
-				if err := enter(l.bias); err != nil {
+				acc, into, err := o.gradient(l.weight)
+				if err != nil {
 					return err
 				}
-				return fused.BiasAddBackward(l.biasOf(acc), dy[i].View, into, o.ws.v)
+				g := amp.MatMulOptions{M: l.out, N: l.in, K: o.batch.rows, TransA: true, Into: into}
+				if l.conv {
+					g.M, g.N = l.in, l.out
+					return amp.MatMul(acc, x.View, dy[i].View, g)
+				}
+				return amp.MatMul(acc, dy[i].View, x.View, g)
+			})
+		}
+		if l.bias != nil && l.bias.Trains {
+			o.do(func() error {
+				acc, into, err := o.gradient(l.bias)
+				if err != nil {
+					return err
+				}
+				return fused.BiasAddBackward(acc, dy[i].View, into, o.ws.v)
 			})
 		}
 	}
@@ -245,6 +278,15 @@ func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 	return acc, into, nil
 }
 
+// done says that the gradients of parameters are complete.
+func (o *ops) done(list ...*Param) {
+	for _, p := range list {
+		if p != nil && p.Trains && o.backward.done != nil {
+			o.do(func() error { return o.backward.done.Done(p.Name) })
+		}
+	}
+}
+
 // rotate turns the heads of x by their positions.
 func (o *ops) rotate(x *tensor, heads int, rope *angles) {
 	if rope == nil {
@@ -266,17 +308,39 @@ func (o *ops) rotateBack(dx *tensor, heads int, rope *angles) {
 }
 
 // attend computes out = attention(q, k, v) and leaves in lse what attendBackward needs; nil
-// keeps nothing.
+// keeps nothing. Without k and v, q has all three side by side in each row.
 func (o *ops) attend(out, lse, q, k, v *tensor, window int, rope *angles) {
-	c := o.attention(window, rope)
-	o.do(func() error { return attention.Forward(out.View, viewOf(lse), q.View, k.View, v.View, c) })
+	if o.options.PlainAttention {
+		o.do(func() error { return o.plainForward(out, lse, q, k, v, window, rope) })
+		return
+	}
+	c := o.attention(window, rope, k == nil)
+	o.do(func() error {
+		q, k, v := o.split(q, k, v)
+		return attention.Forward(out.View, viewOf(lse), q, k, v, c)
+	})
 }
 
 func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window int, rope *angles) {
-	c := o.attention(window, rope)
+	if o.options.PlainAttention {
+		o.do(func() error { return o.plainBackward(dq, dk, dv, dout, q, k, v, lse, window, rope) })
+		return
+	}
+	c := o.attention(window, rope, k == nil)
 	o.do(func() error {
-		return attention.Backward(dq.View, dk.View, dv.View, dout.View, q.View, k.View, v.View, out.View, lse.View, c, o.ws.v)
+		q, k, v := o.split(q, k, v)
+		dq, dk, dv := o.split(dq, dk, dv)
+		return attention.Backward(dq, dk, dv, dout.View, q, k, v, out.View, lse.View, c, o.ws.v)
 	})
+}
+
+// split returns the vectors of q, k and v, which begin within q if they lie side by side.
+func (o *ops) split(q, k, v *tensor) (snug.View, snug.View, snug.View) {
+	if k != nil {
+		return q.View, k.View, v.View
+	}
+	queries, keys, n := o.config.Heads*o.config.HeadDim, o.config.KVHeads*o.config.HeadDim, q.Len()
+	return q.View, part(q.View, queries, n-queries), part(q.View, queries+keys, n-queries-keys)
 }
 
 // activate computes the activation of a perceptron: act(gate)·up, or without a gate act(up + bias).
@@ -313,4 +377,5 @@ func (o *ops) activateBackward(d, gate, up *tensor, bias *Param) {
 		}
 		return back(up.View, dbias, d.View, up.View, bias.Value, into, o.ws.v)
 	})
+	o.done(bias)
 }

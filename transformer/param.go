@@ -4,45 +4,69 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
-	"math/rand/v2"
-	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
 )
 
 // Param is a parameter of a model.
 type Param struct {
-	Name   string    // as published, see [Config.Tensors]
+	Name   string    // as published, see [Config.Tensors]; of adapters, as PEFT names them
 	Shape  []int     // as published; do not change it
-	Value  snug.View // its elements, row-major, in the model's type on the model's device
+	Value  snug.View // its elements, row-major, on the model's device: float32 in adapters, else in the model's type
 	Trains bool      // whether [Model.Backprop] computes its gradient
+	// Quantized has the elements instead of Value when the matrix is in 4 bits. Its shape is
+	// [out, in] in all families.
+	Quantized *qlora.Weight
 }
 
 // Len returns the number of elements.
-func (p Param) Len() int { return p.Value.Len() }
+func (p Param) Len() int {
+	n := 1
+	for _, d := range p.Shape {
+		n *= d
+	}
+	return n
+}
 
-// makeParams allocates the parameters of the model.
+// makeParams allocates the parameters of the model. Matrices that are to be in 4 bits come later.
 func (m *Model) makeParams() error {
 	list := m.config.tensors(m.config.layout())
-	m.index = make(map[string]*Param, len(list))
-	m.params = make([]Param, len(list))
-	for i, t := range list {
-		n := 1
-		for _, d := range t.Shape {
-			n *= d
-		}
-		v, free, err := snug.MakeView(m.dev, m.dtype, n)
-		if err != nil {
-			return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
-		}
-		m.free = append(m.free, free)
-		m.weightBytes += int64(v.Bytes())
-		m.params[i] = Param{Name: t.Name, Shape: t.Shape, Value: v, Trains: m.options.Train == nil || m.options.Train(t.Name)}
-		m.index[t.Name] = &m.params[i]
+	adapters, err := m.chooseAdapters()
+	if err != nil {
+		return err
 	}
-	return nil
+	m.index = make(map[string]*Param, len(list))
+	m.params = make([]Param, 0, len(list)+3*len(adapters)) // others point to its elements
+	for _, t := range list {
+		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name)}
+		if !m.quantizes(t) {
+			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
+				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
+			}
+		}
+		m.addParam(p)
+	}
+	return m.makeAdapters(adapters)
+}
+
+func (m *Model) addParam(p Param) *Param {
+	m.params = append(m.params, p)
+	added := &m.params[len(m.params)-1]
+	m.index[p.Name] = added
+	return added
+}
+
+// makeVector allocates weights.
+func (m *Model) makeVector(dt snug.DType, n int) (snug.View, error) {
+	v, free, err := snug.MakeView(m.dev, dt, n)
+	if err != nil {
+		return v, err
+	}
+	m.free = append(m.free, free)
+	m.weightBytes += int64(v.Bytes())
+	return v, nil
 }
 
 // param returns a parameter by its name without the prefix of the family.
@@ -54,73 +78,81 @@ func (m *Model) param(name string) *Param {
 	return p
 }
 
-// values yields the parameters as [amp.SaveShards] takes them.
-func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
-	return func(yield func(amp.Tensor, snug.View) bool) {
-		for _, p := range m.params {
-			if !yield(amp.Tensor{Name: p.Name, DType: fileType(m.dtype), Shape: p.Shape}, p.Value) {
-				return
-			}
-		}
-	}
-}
-
-// firstValues fills the parameters as transformers does before training: matrices with normal
-// numbers of standard deviation InitStd, which gpt2 divides by the root of its
-// halves where a half enters the residual stream; norms with ones; biases with zeros. The
-// numbers of a parameter depend on the seed and its place in the list only.
-func (m *Model) firstValues(seed uint64) error {
-	const piece = 1 << 16
-	numbers := make([]float32, piece)
-	low, _, err := snug.MakeView(snug.CPU(), m.dtype, piece)
-	if err != nil {
-		return err
-	}
-	for i, p := range m.params {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		deviation := m.config.InitStd
-		if m.config.Family == "gpt2" && strings.HasSuffix(p.Name, "c_proj.weight") {
-			deviation /= math.Sqrt(2 * float64(m.config.Layers))
-		}
-		for lo := 0; lo < p.Len(); lo += piece {
-			n := min(piece, p.Len()-lo)
-			for j := range numbers[:n] {
-				switch {
-				case len(p.Shape) == 2:
-					numbers[j] = float32(deviation * rng.NormFloat64())
-				case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne:
-					numbers[j] = 0
-				default:
-					numbers[j] = 1
-				}
-			}
-			if err := amp.Cast(part(low, 0, n), numbers[:n]); err != nil {
-				return err
-			}
-			if err := snug.Copy(part(p.Value, lo, n), part(low, 0, n)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// load reads the parameters from a folder.
+// load reads the parameters from a folder. A matrix in 4 bits is quantized before the next is read.
 func (m *Model) load(dir string) (err error) {
 	w, err := amp.OpenWeights(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	names, err := m.config.compare(w)
+	names, err := m.namesIn(w)
 	if err != nil {
 		return err
 	}
-	return w.LoadAll(func(yield func(string, snug.View) bool) {
-		for _, p := range m.params {
-			if !yield(names[p.Name], p.Value) {
+	q, err := m.newQuantizer()
+	if err != nil {
+		return err
+	}
+	var later []*Param
+	err = w.LoadAll(func(yield func(string, snug.View) bool) {
+		for i := range m.params {
+			p := &m.params[i]
+			if m.adapted(p) {
+				continue
+			}
+			if q.wants(p) {
+				later = append(later, p)
+			} else if !yield(names[p.Name], p.Value) {
 				return
 			}
 		}
 	})
+	for _, p := range later {
+		if err != nil {
+			return err
+		}
+		v := q.staging(p)
+		if err = w.Load(names[p.Name], v); err == nil {
+			err = q.put(p, v)
+		}
+	}
+	return err
+}
+
+// namesIn returns the names in a folder of the parameters, which the folder of a multimodal model
+// has under other names.
+func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
+	file := m.config
+	file.Multimodal = m.multimodal
+	found, err := file.compare(w)
+	if err != nil || !m.multimodal {
+		return found, err
+	}
+	names := make(map[string]string, len(found))
+	published := file.tensors(file.layout())
+	for i, t := range m.config.tensors(m.config.layout()) {
+		names[t.Name] = found[published[i].Name]
+	}
+	return names, nil
+}
+
+// values yields the parameters of the model as [amp.SaveShards] takes them: adapters are merged,
+// and matrices in 4 bits decoded, when they are written.
+func (m *Model) values() iter.Seq2[amp.Tensor, snug.View] {
+	return func(yield func(amp.Tensor, snug.View) bool) {
+		merge := &merger{Model: m}
+		for i := range m.params {
+			p := &m.params[i]
+			if m.adapted(p) {
+				continue
+			}
+			t, v := amp.Tensor{Name: p.Name, DType: fileType(m.dtype), Shape: p.Shape}, p.Value
+			if l := m.matrices[p]; l != nil && (l.adapter != nil || p.Quantized != nil) {
+				t.Make, v = func() (snug.View, error) { return merge.matrix(l) }, snug.View{}
+			}
+			if !yield(t, v) {
+				return
+			}
+		}
+	}
 }

@@ -3,9 +3,12 @@ package transformer
 import (
 	"context"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -35,7 +38,7 @@ func plans(t testing.TB, c remat.Costs) (list []remat.Plan) {
 // TestPlans: every plan has the gradients of the plan that keeps everything, bit for bit, and
 // takes at most the bytes that it predicts.
 func TestPlans(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 			m := newTiny(t, c, Options{Seed: 3, DType: dt})
 			b := someBatch(7, c.Vocab, 3, 10)
@@ -63,16 +66,22 @@ func TestTransients(t *testing.T) {
 	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false
 	wide := tiny()
 	wide.Dim, wide.Hidden, wide.Family, wide.QKNorm = 40, 3, "llama", false
-	for _, c := range []*Config{tiny(), tinyGemma(), plain, wide, tinyGPT2(GELUTanh)} {
-		for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-			m := newTiny(t, c, Options{DType: dt})
+	for _, c := range []*Config{tiny(), tinyGemma(), plain, wide, tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
+		for _, o := range []Options{
+			{DType: snug.F32}, {DType: snug.BF16}, {Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 9, Alpha: 8, Dropout: 0.5, Ranks: map[string]int{"v_proj|c_proj": 2}}},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.1, Targets: qlora.Modules{Pattern: `.*(o_proj|up_proj|c_fc)`}}},
+			{Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, DoRA: true}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true, Dropout: 0.5}},
+		} {
+			m := newTiny(t, c, o)
 			ctx, b := context.Background(), someBatch(7, c.Vocab, 3, 10)
 			costs, err := m.Costs(3, 10)
 			require.NoError(t, err)
 			require.NoError(t, m.begin(b))
 			w := newWindow(t, m)
 			require.NoError(t, w.Begin(1))
-			m.backward = call{window: w, labels: b.Labels, scale: 1}
+			m.backward = call{window: w, labels: b.Labels, head: m.lossOn(b), scale: 1}
 			x, err := m.embed()
 			require.NoError(t, err)
 			most := func(step func(), kept int64) int64 {
@@ -94,7 +103,11 @@ func TestTransients(t *testing.T) {
 				held := m.pool.used
 				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
 				require.NoError(t, err)
-				require.Equal(t, cost.BackwardExtra, backward, name)
+				if i < m.first { // nothing trains from here down
+					require.Zero(t, backward, name)
+				} else {
+					require.Equal(t, cost.BackwardExtra, backward, name)
+				}
 				require.Equal(t, held, m.pool.used, name)
 				m.releaseSaved(s)
 				m.pool.put(d)
@@ -107,7 +120,7 @@ func TestTransients(t *testing.T) {
 
 // TestSizesDeclared: the sizes that Costs declares are what a run measures.
 func TestSizesDeclared(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
 		m := newTiny(t, c, Options{DType: snug.BF16})
 		b := someBatch(7, c.Vocab, 3, 10)
 		costs, err := m.Costs(3, 10)
@@ -116,7 +129,7 @@ func TestSizesDeclared(t *testing.T) {
 		require.NoError(t, m.begin(b))
 		w := newWindow(t, m)
 		require.NoError(t, w.Begin(1))
-		m.backward = call{window: w, labels: b.Labels, scale: 1}
+		m.backward = call{window: w, labels: b.Labels, head: m.lossOn(b), scale: 1}
 		x, err := m.embed()
 		require.NoError(t, err)
 		plan, err := remat.KeepAll(costs)
@@ -141,8 +154,18 @@ func modelProperty(t *rapid.T) {
 		c.Rope = Rope{Kind: RopeDefault, Theta: 50, Dim: 4}
 		c.NormEps = 1e-5
 	}
-	m, err := New(c, Options{Seed: rapid.Uint64().Draw(t, "seed")})
+	o := Options{Seed: rapid.Uint64().Draw(t, "seed")}
+	if rapid.Bool().Draw(t, "adapters") {
+		o.Base = rapid.SampledFrom([]qlora.Type{0, qlora.NF4, qlora.FP4}).Draw(t, "base")
+		o.Adapter = &qlora.AdapterOptions{Rank: rapid.IntRange(1, 5).Draw(t, "rank"), Alpha: 7, RSLoRA: rapid.Bool().Draw(t, "rslora"),
+			Dropout: rapid.SampledFrom([]float32{0, 0.3}).Draw(t, "dropout"), DoRA: rapid.Bool().Draw(t, "dora")}
+		if rapid.Bool().Draw(t, "some") {
+			o.Adapter.Targets.Names = []string{"q_proj", "c_attn", "down_proj", "mlp.c_proj"}
+		}
+	}
+	m, err := New(c, o)
 	require.NoError(t, err)
+	setAdapters(t, m)
 	lengths := rapid.SliceOfN(rapid.IntRange(1, 9), 1, 4).Draw(t, "lengths")
 	var b Batch
 	b.Starts = []int{0}
@@ -185,6 +208,15 @@ func modelProperty(t *rapid.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.SetPlan(plan))
 	require.Equal(t, want, run())
+}
+
+// setAdapters gives the B of adapters values, without which they do nothing.
+func setAdapters(t require.TestingT, m *Model) {
+	for i, p := range m.Params() {
+		if strings.HasSuffix(p.Name, "lora_B.weight") {
+			require.NoError(t, snug.Copy(p.Value, kerneltest.Uniform(uint64(i), p.Len())))
+		}
+	}
 }
 
 // sums is a window that adds.

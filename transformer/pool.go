@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
 )
 
 // tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements.
@@ -31,8 +32,9 @@ type poolKey struct {
 // batches of different lengths share it.
 type pool struct {
 	dev      *snug.Device
-	rows     int // of the batch at hand
-	capacity int // rows that a buffer holds
+	monitor  *plan.Monitor // counts tensors in use; nil: nobody does
+	rows     int           // of the batch at hand
+	capacity int           // rows that a buffer holds
 	unused   map[poolKey][]*buffer
 	all      []*buffer
 	used     int64 // bytes of tensors that are in use
@@ -41,17 +43,21 @@ type pool struct {
 	err      error // the first of the device, such as that its memory is full
 }
 
-func newPool(dev *snug.Device) *pool {
-	return &pool{dev: dev, unused: map[poolKey][]*buffer{}}
+func newPool(dev *snug.Device, monitor *plan.Monitor) *pool {
+	return &pool{dev: dev, monitor: monitor, unused: map[poolKey][]*buffer{}}
 }
 
-// begin prepares for a batch. Tensors that a failed call left in use are free again.
-func (p *pool) begin(rows int) error {
+// putAll gives back what a failed call left in use.
+func (p *pool) putAll() {
 	for _, b := range p.all {
 		if b.used {
 			p.put(&b.t)
 		}
 	}
+}
+
+// begin prepares for a batch.
+func (p *pool) begin(rows int) error {
 	p.rows, p.err, p.peak = rows, nil, 0
 	if rows <= p.capacity {
 		return nil
@@ -71,9 +77,13 @@ func (p *pool) close() error {
 	return err
 }
 
-// get returns a tensor of the batch's rows with arbitrary contents. Where the device has no
-// room it keeps the error and returns an empty tensor.
+// get returns a tensor of the batch's rows with arbitrary contents. Where the device or the
+// monitor's limit has no room it keeps the error and returns an empty tensor.
 func (p *pool) get(dt snug.DType, width int) *tensor {
+	if err := p.count(int64(dt.Size() * p.rows * width)); err != nil {
+		p.err = cmp.Or(p.err, err)
+		return &tensor{}
+	}
 	key := poolKey{dt, width}
 	list := p.unused[key]
 	var b *buffer
@@ -83,6 +93,7 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 	} else {
 		all, free, err := snug.MakeView(p.dev, dt, p.capacity*width)
 		if p.err = cmp.Or(p.err, err); err != nil {
+			p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
 			return &tensor{}
 		}
 		b = &buffer{key: key, all: all, free: free}
@@ -95,6 +106,19 @@ func (p *pool) get(dt snug.DType, width int) *tensor {
 	p.used += int64(b.t.Bytes())
 	p.peak = max(p.peak, p.used)
 	return &b.t
+}
+
+// count tells the monitor of n bytes that will be in use, and checks its limit.
+func (p *pool) count(n int64) error {
+	if p.monitor == nil {
+		return nil
+	}
+	p.monitor.Set(plan.OnDevice, plan.Activations, p.used+n, 0)
+	err := p.monitor.Check()
+	if err != nil {
+		p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
+	}
+	return err
 }
 
 // put gives tensors back. nil and a tensor that get could not make are nothing.
@@ -110,6 +134,7 @@ func (p *pool) put(list ...*tensor) {
 		b.used = false
 		p.used -= int64(t.Bytes())
 		p.unused[b.key] = append(p.unused[b.key], b)
+		p.monitor.Set(plan.OnDevice, plan.Activations, p.used, 0)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/rowwise"
 	"github.com/snug-ml/snug/remat"
 	"github.com/x448/float16"
 )
@@ -15,28 +16,33 @@ import (
 // Window is where gradients go, such as [accum.Window]. Into returns the float32 accumulator of a
 // parameter and how a gradient enters it. Further calls for the same name in one micro-batch
 // have a Beta of 1: a tied head has two gradients.
-type Window interface {
+//
+// If a Window has a method Done(name string) error, it is called as soon as the gradient of a
+// parameter is complete.
+type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
 
 // call is the call of Backprop at hand.
 type call struct {
 	window Window
+	done   completer // the window, if it wants to know of complete gradients, else nil
 	labels []int32
-	scale  float32 // of the sum of losses
+	head   fused.CrossEntropy // with the batch's weights
+	scale  float32            // of the sum of losses
 	loss   fused.Loss
 }
 
 // Backprop runs one micro-batch forward and backward. The gradients that enter the window are those
-// of the mean loss over the labels that count, times scale, which is the loss scale, or 1. With an
-// [accum.Window], Begin takes the number of those labels. It returns the loss, not scaled.
+// of the mean loss over the labels that count, by their weights, times scale, which is the loss
+// scale, or 1. With an [accum.Window], Begin takes [Batch.Weight]. It returns the loss, not scaled.
 //
-// A batch without labels that count has no loss and calls neither the model nor the window.
+// A batch of weight 0 has no loss and calls neither the model nor the window.
 //
 // The error wraps [snug.ErrShape] for a batch that does not fit together or the model,
-// [snug.ErrConfig] for a scale that is not finite, for Sequences beside Starts, and for a nil
-// window, and the errors of the window, the device and ctx. After an error the gradients in the
-// window are not right any more.
+// [snug.ErrConfig] for a scale that is not finite, for a weight that is negative or not finite, for
+// Sequences beside Starts, and for a nil window, and the errors of the window, the device and ctx.
+// After an error the gradients in the window are not right any more.
 func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
 	loss, err := m.backprop(ctx, b, scale, w)
 	if err != nil {
@@ -55,14 +61,17 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	if scale-scale != 0 {
 		return fused.Loss{}, fmt.Errorf("scale is %v, want a finite number: %w", scale, snug.ErrConfig)
 	}
-	counted, err := m.labels(b)
-	if err != nil || counted == 0 {
+	if err := m.labels(b); err != nil {
 		return fused.Loss{}, err
+	}
+	weight := b.Weight()
+	if weight == 0 {
+		return fused.Loss{}, nil
 	}
 	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
 	}
-	m.backward = call{window: w, labels: b.Labels, scale: scale / float32(counted)}
+	m.backward = call{window: w, done: completerOf(w), labels: b.Labels, head: m.lossOn(b), scale: scale / float32(weight)}
 	defer m.end()
 	x, err := m.embed()
 	if err != nil {
@@ -79,24 +88,45 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	return m.backward.loss, nil
 }
 
-// labels checks the labels and returns how many count.
-func (m *Model) labels(b Batch) (counted int, err error) {
+// completer is a window that wants to know of complete gradients.
+type completer interface{ Done(name string) error }
+
+func completerOf(w Window) completer {
+	c, _ := w.(completer)
+	return c
+}
+
+// lossOn returns the loss of a batch with its weights.
+func (m *Model) lossOn(b Batch) fused.CrossEntropy {
+	c := m.loss
+	c.Weights = b.Weights
+	return c
+}
+
+// labels checks the labels and their weights.
+func (m *Model) labels(b Batch) error {
 	if len(b.Labels) != len(b.Tokens) {
-		return 0, fmt.Errorf("%d labels, want one for each of %d tokens: %w", len(b.Labels), len(b.Tokens), snug.ErrShape)
+		return fmt.Errorf("%d labels, want one for each of %d tokens: %w", len(b.Labels), len(b.Tokens), snug.ErrShape)
 	}
 	for i, t := range b.Labels {
 		if int(t) >= m.config.Vocab {
-			return 0, fmt.Errorf("label %d is %d, want less than %d: %w", i, t, m.config.Vocab, snug.ErrShape)
-		}
-		if t >= 0 {
-			counted++
+			return fmt.Errorf("label %d is %d, want less than %d: %w", i, t, m.config.Vocab, snug.ErrShape)
 		}
 	}
-	return counted, nil
+	if b.Weights != nil && len(b.Weights) != len(b.Labels) {
+		return fmt.Errorf("%d weights, want one for each of %d labels: %w", len(b.Weights), len(b.Labels), snug.ErrShape)
+	}
+	for i, x := range b.Weights {
+		if !(x >= 0 && x <= math.MaxFloat32) {
+			return fmt.Errorf("weight %d is %v, want a finite number of 0 or more: %w", i, x, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
-// end forgets what the call was given.
+// end forgets what the call was given, and frees what it left after an error.
 func (m *Model) end() {
+	m.pool.putAll()
 	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
 }
 
@@ -152,8 +182,9 @@ func (m *Model) embedBackward(dx *tensor) error {
 		if err := fused.EmbeddingBackward(acc, dx.View, e.rows, m.config.Dim, into); err != nil {
 			return err
 		}
+		o.done(e.p)
 	}
-	return nil
+	return o.err
 }
 
 // lossAndGradient computes the losses of the last stage's output and their gradient in it:
@@ -167,9 +198,12 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 		if err != nil {
 			return err
 		}
-		c.loss, err = fused.CrossEntropyBackward(m.loss, h.View, acc, h.View, m.head.Value, c.labels, c.scale, into, m.ws.v)
+		c.loss, err = fused.CrossEntropyBackward(c.head, h.View, acc, h.View, m.head.Value, c.labels, c.scale, into, m.ws.v)
 		return err
 	})
+	if m.head != m.table { // whose gradient is complete after the embedding's
+		o.done(m.head)
+	}
 	o.normBackward(h, h, s, y, m.last, 0)
 	m.pool.put(s.mean, s.rstd)
 	return h, o.err
@@ -188,7 +222,7 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 	if err := m.usable(); err != nil {
 		return fused.Loss{}, err
 	}
-	if _, err := m.labels(b); err != nil {
+	if err := m.labels(b); err != nil {
 		return fused.Loss{}, err
 	}
 	if err := m.begin(b); err != nil {
@@ -199,7 +233,7 @@ func (m *Model) evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 	if err != nil {
 		return fused.Loss{}, err
 	}
-	loss, err := fused.CrossEntropyLoss(m.loss, h.View, m.head.Value, b.Labels, m.ws.v)
+	loss, err := fused.CrossEntropyLoss(m.lossOn(b), h.View, m.head.Value, b.Labels, m.ws.v)
 	m.pool.put(h)
 	return loss, err
 }
@@ -220,9 +254,9 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 	return y, o.err
 }
 
-// Logits writes the logits of rows of a batch to out, Vocab float32 for each row: what the model
-// says of the token after it. nil rows are the last tokens of all sequences. A row is
-// the number of a token in the batch.
+// Logits writes the logits of rows of a batch to out, Vocab float32 for each row, capped by
+// Config.LogitCap: what the model says of the token after it. nil rows are the last tokens of all
+// sequences. A row is the number of a token in the batch.
 //
 // The error wraps [snug.ErrShape] for an out of another length, a row that the batch lacks
 // and a batch that does not fit together or the model; and the errors of the device and ctx.
@@ -256,23 +290,37 @@ func (m *Model) logits(ctx context.Context, out []float32, b Batch, rows []int32
 	if m.pool.err != nil {
 		return m.pool.err
 	}
-	most := min(m.batch.rows, m.ws.v.Len()/vocab) // the workspace has at least a row
+	most := m.batch.rows
+	if !m.dev.IsCPU() {
+		most = min(most, m.ws.v.Len()/vocab) // the workspace has at least a row
+	}
 	for len(rows) > 0 {
 		n := min(len(rows), most)
-		picked, y := part(chosen.View, 0, n*dim), part(m.ws.v, 0, n*vocab)
+		picked, y := part(chosen.View, 0, n*dim), snug.ViewOf(out[:n*vocab])
+		if !m.dev.IsCPU() {
+			y = part(m.ws.v, 0, n*vocab)
+		}
 		if err := fused.Embedding(picked, h.View, rows[:n], part(h.View, 0, 0), nil, dim); err != nil {
 			return err
 		}
 		if err := amp.MatMul(y, picked, m.head.Value, amp.MatMulOptions{M: n, N: vocab, K: dim, TransB: true}); err != nil {
 			return err
 		}
-		if err := snug.Copy(out[:n*vocab], y); err != nil {
+		if err := snug.Copy(out[:n*vocab], y); err != nil { // from a device
 			return err
 		}
+		m.capLogits(out[:n*vocab])
 		out, rows = out[n*vocab:], rows[n:]
 	}
 	m.pool.put(h, chosen)
 	return nil
+}
+
+// capLogits replaces logits z by c·tanh(z/c), if the model has a cap c.
+func (m *Model) capLogits(z []float32) {
+	if limit := float32(m.config.LogitCap); limit != 0 {
+		rowwise.Registry.Best().Softcap(z, 1/limit, limit)
+	}
 }
 
 // lastRows returns the last row of each sequence.
@@ -330,6 +378,9 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 		statistics += 4
 	}
 	heads, normed, normedStats := 4*int64(c.Heads), int64(0), int64(0)
+	if m.options.PlainAttention {
+		heads = size * int64(c.Heads) * int64(tokens)
+	}
 	if c.QKNorm {
 		normed, normedStats = q+kv, 4*int64(c.Heads+c.KVHeads)
 	}
@@ -337,6 +388,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	if c.PostNorms {
 		post, postStats = dim, 4
 	}
+	rank := adaptersOfLayers(m)
 	giga := float64(rows) / 1e9
 	mulAttention := giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 	in := int64(1)
@@ -346,17 +398,18 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	mulPerceptron := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
 	costs := remat.Costs{Input: rows * dim}
 	for i := range c.Layers {
+		r := rank[i]
 		costs.Stages = append(costs.Stages, remat.Cost{
 			Name: fmt.Sprintf("layer %d attention", i), Output: rows * dim,
 			Saved:         rows * (dim + statistics + q + 2*kv + q + heads + post + postStats),
-			ForwardExtra:  rows * max(q+2*kv, 2*q+2*kv-dim, q, dim, normed),
-			BackwardExtra: rows * max(post+q, q+2*kv+max(q+normed+normedStats, dim)),
+			ForwardExtra:  rows * max(q+2*kv+r.qkv.forward, 2*q+2*kv-dim, q+r.out.forward, dim+r.qkv.forward, normed),
+			BackwardExtra: rows * max(post+q+r.out.backward, q+2*kv+max(q+normed+normedStats, dim+r.qkv.second+r.qkv.backward)),
 			ForwardTime:   mulAttention, BackwardTime: 2.5 * mulAttention,
 		}, remat.Cost{
 			Name: fmt.Sprintf("layer %d perceptron", i), Output: rows * dim,
 			Saved:         rows * (dim + statistics + in*hidden + post + postStats),
-			ForwardExtra:  rows * max(in*hidden, dim, hidden),
-			BackwardExtra: rows * max(hidden+post, dim),
+			ForwardExtra:  rows * max(in*hidden+r.in.forward, dim+r.in.forward, hidden+r.down.forward),
+			BackwardExtra: rows * max(hidden+post+r.down.second+r.down.backward, dim+r.in.second+r.in.backward),
 			ForwardTime:   mulPerceptron, BackwardTime: 2 * mulPerceptron,
 		})
 	}

@@ -69,6 +69,7 @@ func (m *Model) releaseSaved(s *saved) {
 // makeStages makes the chain and the norms and matrices of its stages.
 func (m *Model) makeStages() {
 	c := &m.config
+	m.matrices = map[*Param]*linear{}
 	m.chain = &remat.Chain[*tensor, *saved]{
 		Bytes:        func(t *tensor) int64 { return int64(t.Bytes()) },
 		SavedBytes:   savedBytes,
@@ -90,13 +91,18 @@ func (m *Model) makeStages() {
 			m.llamaLayer(fmt.Sprintf("layers.%d.", i), a, p)
 		}
 		m.chain.Stages = append(m.chain.Stages, a, p)
+		for _, list := range [...][]linear{a.qkv, a.out, p.in, p.down} {
+			for i := range list {
+				m.addLayer(&list[i])
+			}
+		}
 	}
 	m.table = m.param(c.embedding())
-	if c.Family == "gpt2" {
-		m.positions = m.param("wpe.weight")
-		m.last = norm{m.param("ln_f.weight"), m.param("ln_f.bias")}
-	} else {
-		m.last = norm{weight: m.param("norm.weight")}
+	if c.LearnedPositions {
+		m.positions = m.param(c.positions())
+	}
+	if m.last = m.norm("norm"); c.Family == "gpt2" {
+		m.last = m.norm("ln_f")
 	}
 	if m.head = m.table; !c.Tied {
 		m.head = m.index[c.layout().head]
@@ -104,55 +110,66 @@ func (m *Model) makeStages() {
 	m.first = m.firstTrained()
 }
 
+// norm returns the norm of a name without the prefix of the family, without weights if there is none.
+func (m *Model) norm(name string) norm {
+	body := m.config.layout().body + name
+	return norm{m.index[body+".weight"], m.index[body+".bias"]}
+}
+
+// addLayer notes a layer, and gives it its adapter.
+func (m *Model) addLayer(l *linear) {
+	l.adapter = m.byModule[l.weight.Name]
+	m.layers = append(m.layers, l)
+	m.matrices[l.weight] = l
+}
+
 // llamaLayer fills the stages of a layer whose parameters have the names of Llama.
 func (m *Model) llamaLayer(name string, a *attentionHalf, p *perceptronHalf) {
 	c := &m.config
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	project := func(part string, in, out int, bias bool) linear {
-		l := linear{weight: m.param(name + part + ".weight"), in: in, out: out}
-		if bias {
-			l.bias = m.param(name + part + ".bias")
+	project := func(part string, in, out int) linear {
+		return linear{weight: m.param(name + part + ".weight"), bias: m.index[c.layout().body+name+part+".bias"], in: in, out: out}
+	}
+	a.norm = m.norm(name + "input_layernorm")
+	if c.PackedQKV {
+		a.qkv = []linear{project("self_attn.qkv_proj", c.Dim, queries+2*keys)}
+	} else {
+		a.qkv = []linear{
+			project("self_attn.q_proj", c.Dim, queries), project("self_attn.k_proj", c.Dim, keys), project("self_attn.v_proj", c.Dim, keys),
 		}
-		return l
 	}
-	a.norm = norm{weight: m.param(name + "input_layernorm.weight")}
-	a.qkv = []linear{
-		project("self_attn.q_proj", c.Dim, queries, c.QKVBias),
-		project("self_attn.k_proj", c.Dim, keys, c.QKVBias),
-		project("self_attn.v_proj", c.Dim, keys, c.QKVBias),
-	}
-	if c.QKNorm {
-		a.qNorm = norm{weight: m.param(name + "self_attn.q_norm.weight")}
-		a.kNorm = norm{weight: m.param(name + "self_attn.k_norm.weight")}
-	}
-	a.out = []linear{project("self_attn.o_proj", queries, c.Dim, c.OutBias)}
-	p.norm = norm{weight: m.param(name + "post_attention_layernorm.weight")}
+	a.qNorm, a.kNorm = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm")
+	a.out = []linear{project("self_attn.o_proj", queries, c.Dim)}
+	p.norm = m.norm(name + "post_attention_layernorm")
 	if c.PostNorms { // the norm of that name then ends the first half
-		a.post, p.norm = p.norm, norm{weight: m.param(name + "pre_feedforward_layernorm.weight")}
-		p.post = norm{weight: m.param(name + "post_feedforward_layernorm.weight")}
+		a.post, p.norm = p.norm, m.norm(name+"pre_feedforward_layernorm")
+		p.post = m.norm(name + "post_feedforward_layernorm")
 	}
-	p.in = []linear{project("mlp.gate_proj", c.Dim, c.Hidden, c.MLPBias), project("mlp.up_proj", c.Dim, c.Hidden, c.MLPBias)}
-	p.down = []linear{project("mlp.down_proj", c.Hidden, c.Dim, c.MLPBias)}
+	up := project("mlp.up_proj", c.Dim, c.Hidden)
+	if c.Gated {
+		p.in = []linear{project("mlp.gate_proj", c.Dim, c.Hidden), up}
+	} else { // the bias is a part of the activation
+		p.bias, up.bias = up.bias, nil
+		p.in = []linear{up}
+	}
+	p.down = []linear{project("mlp.down_proj", c.Hidden, c.Dim)}
 }
 
 // gpt2Layer fills the stages of a layer of GPT-2. The bias before GELU is a part of the
 // activation.
 func (m *Model) gpt2Layer(name string, a *attentionHalf, p *perceptronHalf) {
 	c := &m.config
-	project := func(part string, in, out, at, total int) linear {
-		return linear{weight: m.param(name + part + ".weight"), bias: m.param(name + part + ".bias"), conv: true,
-			in: in, out: out, at: at, total: total}
+	project := func(part string, in, out int) linear {
+		return linear{weight: m.param(name + part + ".weight"), bias: m.param(name + part + ".bias"), conv: true, in: in, out: out}
 	}
-	a.norm = norm{m.param(name + "ln_1.weight"), m.param(name + "ln_1.bias")}
-	for i := range 3 {
-		a.qkv = append(a.qkv, project("attn.c_attn", c.Dim, c.Dim, i*c.Dim, 3*c.Dim))
-	}
-	a.out = []linear{project("attn.c_proj", c.Dim, c.Dim, 0, c.Dim)}
-	p.norm = norm{m.param(name + "ln_2.weight"), m.param(name + "ln_2.bias")}
-	up := project("mlp.c_fc", c.Dim, c.Hidden, 0, c.Hidden)
+	a.norm = m.norm(name + "ln_1")
+	a.qkv = []linear{project("attn.c_attn", c.Dim, 3*c.Dim)}
+	a.out = []linear{project("attn.c_proj", c.Dim, c.Dim)}
+	p.norm = m.norm(name + "ln_2")
+	up := project("mlp.c_fc", c.Dim, c.Hidden)
 	p.bias, up.bias = up.bias, nil
 	p.in = []linear{up}
-	p.down = []linear{project("mlp.c_proj", c.Hidden, c.Dim, 0, c.Dim)}
+	p.down = []linear{project("mlp.c_proj", c.Hidden, c.Dim)}
 }
 
 // firstTrained returns the first stage whose input needs a gradient: the stages before it and
@@ -175,7 +192,7 @@ func (n norm) trains() bool {
 
 func anyTrains(layers []linear) bool {
 	for i := range layers {
-		if l := &layers[i]; l.weight.Trains || l.bias != nil && l.bias.Trains {
+		if l := &layers[i]; l.adapter != nil || l.weight.Trains || l.bias != nil && l.bias.Trains {
 			return true
 		}
 	}
@@ -257,30 +274,27 @@ func (b *perceptronHalf) Backward(_ context.Context, x *tensor, s *saved, d *ten
 	}
 	o := b.stage()
 	act := o.get(b.config.Hidden)
-	if b.down[0].weight.Trains {
+	if b.down[0].adapter != nil || b.down[0].weight.Trains {
 		o.activate(act, s.gate, s.up, b.bias)
 	}
 	dout := o.leaveBackward(d, b.post, s)
-	o.weightGradients(act, b.down, dout)
-	o.inputGradient(act, dout, &b.down[0], 0) // now the gradient of the activation's output
+	dact := o.linearBackward(act, b.down, dout) // the gradient of the activation's output
 	if dout != d {
 		b.pool.put(dout)
 	}
-	o.activateBackward(act, s.gate, s.up, b.bias)
-	b.pool.put(act)
+	o.activateBackward(dact, s.gate, s.up, b.bias)
+	b.pool.put(dact)
 	h := o.get(b.config.Dim)
 	if anyTrains(b.in) {
 		o.norm(h, stats{}, x, b.norm)
 	}
+	var dh *tensor
 	if s.gate == nil {
-		o.weightGradients(h, b.in, s.up)
-		o.inputGradient(h, s.up, &b.in[0], 0)
+		dh = o.linearBackward(h, b.in, s.up)
 	} else {
-		o.weightGradients(h, b.in, s.gate, s.up)
-		o.inputGradient(h, s.gate, &b.in[0], 0)
-		o.inputGradient(h, s.up, &b.in[1], 1)
+		dh = o.linearBackward(h, b.in, s.gate, s.up)
 	}
-	o.normBackward(d, h, s.norm, x, b.norm, 1)
-	b.pool.put(h)
+	o.normBackward(d, dh, s.norm, x, b.norm, 1)
+	b.pool.put(dh)
 	return d, o.err
 }

@@ -11,7 +11,7 @@ import (
 // that transformers gives them when it saves the model with its head. DType is the
 // published type, empty if config.json does not say it. A tied head is left out.
 //
-// A matrix is [out, in]; in gpt2 it is [in, out], except the two embeddings, and c_attn is
+// A matrix is [out, in], and one for q, k and v is [q+k+v, in]; in gpt2 it is [in, out], except the two embeddings, and c_attn is
 // the matrices of q, k and v side by side, [in, 3·out]. The text part of a multimodal Gemma
 // 3 has the names of the published folders, language_model.model.*. See [Config.Check] for
 // folders with other names.
@@ -49,6 +49,14 @@ func (c *Config) embedding() string {
 		return "wte.weight"
 	}
 	return "embed_tokens.weight"
+}
+
+// positions returns the name of the table of learned positions, without the prefix.
+func (c *Config) positions() string {
+	if c.Family == "gpt2" {
+		return "wpe.weight"
+	}
+	return "embed_positions.weight"
 }
 
 func (c *Config) tensors(names layout) []amp.Tensor {
@@ -92,31 +100,46 @@ func (l *lister) linear(name string, out, in int, bias bool) {
 func (c *Config) llama(l *lister) {
 	body := l.prefix
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	norm := func(name string) {
+		l.add(name+".weight", c.Dim)
+		if c.LayerNorm {
+			l.add(name+".bias", c.Dim)
+		}
+	}
 	l.add("embed_tokens.weight", c.Vocab, c.Dim)
+	if c.LearnedPositions {
+		l.add(c.positions(), c.Context, c.Dim)
+	}
 	for i := range c.Layers {
 		l.prefix = fmt.Sprintf("%slayers.%d.", body, i)
-		l.add("input_layernorm.weight", c.Dim)
-		l.linear("self_attn.q_proj", queries, c.Dim, c.QKVBias)
-		l.linear("self_attn.k_proj", keys, c.Dim, c.QKVBias)
-		l.linear("self_attn.v_proj", keys, c.Dim, c.QKVBias)
+		norm("input_layernorm")
+		if c.PackedQKV {
+			l.linear("self_attn.qkv_proj", queries+2*keys, c.Dim, c.QKVBias)
+		} else {
+			l.linear("self_attn.q_proj", queries, c.Dim, c.QKVBias)
+			l.linear("self_attn.k_proj", keys, c.Dim, c.QKVBias)
+			l.linear("self_attn.v_proj", keys, c.Dim, c.QKVBias)
+		}
 		if c.QKNorm {
 			l.add("self_attn.q_norm.weight", c.HeadDim)
 			l.add("self_attn.k_norm.weight", c.HeadDim)
 		}
 		l.linear("self_attn.o_proj", c.Dim, queries, c.OutBias)
-		l.add("post_attention_layernorm.weight", c.Dim)
+		norm("post_attention_layernorm")
 		if c.PostNorms { // the norm after attention is the one above
 			l.add("pre_feedforward_layernorm.weight", c.Dim)
 		}
-		l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
-		l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias)
+		if c.Gated {
+			l.linear("mlp.gate_proj", c.Hidden, c.Dim, c.MLPBias)
+		}
+		l.linear("mlp.up_proj", c.Hidden, c.Dim, c.MLPBias || c.UpBias)
 		l.linear("mlp.down_proj", c.Dim, c.Hidden, c.MLPBias)
 		if c.PostNorms {
 			l.add("post_feedforward_layernorm.weight", c.Dim)
 		}
 	}
 	l.prefix = body
-	l.add("norm.weight", c.Dim)
+	norm("norm")
 }
 
 // gpt2 lists the parameters of GPT-2.

@@ -6,7 +6,8 @@ Python 3.11, transformers 5.23.0, torch 2.15.0, safetensors 0.8.0:
     python transformer/testdata/models.py              # makes the folder, or the models that are named
     python transformer/testdata/models.py check DIR    # transformers loads what Model.Save wrote
 
-models/NAME has the files of save_pretrained in bfloat16, and
+models/NAME has the files of save_pretrained in bfloat16 (gemma3_images of the whole model, whose text part the golden files
+are about, with the names of a model of text), and
 
 golden.safetensors  of the model in float32: the logits of all rows, and the gradient of the loss in each parameter,
                     in float16 after division by its largest element, which is "largest/NAME"
@@ -24,7 +25,7 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration
 
 here = pathlib.Path(__file__).parent / "models"
 transformers.logging.set_verbosity_error()
@@ -48,11 +49,15 @@ MODELS = {
                         "max_window_layers": 1, "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {**SMALL, "tie_word_embeddings": False}),
     "gemma2": ("gemma2", {**SMALL, "num_hidden_layers": 2, "sliding_window": 6, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
-                          "final_logit_softcapping": None, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
+                          "final_logit_softcapping": 6.0, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {**SMALL, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "tie_word_embeddings": True,
                                "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
                                    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
                                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
+    "gemma3_images": ("gemma3", {
+        "mm_tokens_per_image": 4, "image_token_index": 46, "boi_token_index": 45, "eoi_token_index": 44, "pad_token_id": None, "tie_word_embeddings": True,
+        "vision_config": {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+        "text_config": {**ONE, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "layer_types": ["sliding_attention"]}}),
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", {**GPT2, "n_layer": 1, "activation_function": "gelu", "tie_word_embeddings": False}),
 }
@@ -63,7 +68,11 @@ def make(name, family, fields):
     torch.manual_seed(sum(map(ord, name)))
     off = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if family == "gpt2" else {}
     config = AutoConfig.for_model(family, **fields, **off)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+    images = family == "gemma3"
+    if images:
+        model, config = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").float(), config.text_config
+    else:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     with torch.no_grad():
         for key, p in model.named_parameters():
             if p.dim() == 2:
@@ -80,13 +89,18 @@ def make(name, family, fields):
     (folder / "generation_config.json").unlink(missing_ok=True)
     model.train()
 
-    tokens = torch.randint(0, config.vocab_size, (ROWS, TOKENS))
+    tokens = torch.randint(0, config.vocab_size - (4 if images else 0), (ROWS, TOKENS))
     labels = tokens.clone()
     labels[0, 3] = labels[1, 11] = -100
-    out = model(tokens, labels=labels, use_cache=False)
+    more = {"use_cache": False, **({"token_type_ids": torch.zeros_like(tokens)} if images else {})}
+    out = model(tokens, labels=labels, **more)
     out.loss.backward()
     golden = {"logits": out.logits.detach().contiguous()}
     for key, p in model.named_parameters():
+        if p.grad is None:
+            assert images and "language_model" not in key, key
+            continue
+        key = key.replace("model.language_model.", "model.")
         largest = p.grad.abs().max()
         golden[key] = (p.grad / largest).half()
         golden["largest/" + key] = largest.reshape(1).clone()
@@ -96,11 +110,11 @@ def make(name, family, fields):
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = model(tokens, labels=labels, use_cache=False).loss
+        loss = model(tokens, labels=labels, **more).loss
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
-    losses.append(model(tokens, labels=labels, use_cache=False).loss.item())
+    losses.append(model(tokens, labels=labels, **more).loss.item())
     moved = torch.full_like(labels, -100)
     moved[:, :-1] = labels[:, 1:]
     (folder / "golden.json").write_text(json.dumps({

@@ -1,0 +1,325 @@
+package train
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/x448/float16"
+)
+
+// about is what a checkpoint says of its run. All of it must be equal in a process that goes on, except
+// Notes.
+type about struct {
+	Run        json.RawMessage `json:"run"`        // Options.About
+	Notes      json.RawMessage `json:"notes"`      // of Trainer.SetNotes
+	Parameters string          `json:"parameters"` // SHA-256 of names, lengths and types
+	Masters    string          `json:"masters"`    // form of master weights
+	StateBits  int             `json:"state_bits"`
+	InBackward bool            `json:"in_backward"`
+}
+
+// The parts of a checkpoint.
+const (
+	weightsPart   = "weights"   // the parameters, except those that FullMaster holds
+	mastersPart   = "masters"   // amp.Master
+	optimizerPart = "optimizer" // quant8.Optimizer
+	scalerPart    = "scaler"    // amp.Scaler
+)
+
+// maxScaler is the most bytes of a scaler's state.
+const maxScaler = 1 << 16
+
+func (t *Trainer[B]) describe() (about, error) {
+	run, err := toJSON(t.options.About)
+	if err != nil {
+		return about{}, err
+	}
+	notes, err := toJSON(t.notes)
+	if err != nil {
+		return about{}, err
+	}
+	sum := sha256.New()
+	for _, p := range t.params {
+		fmt.Fprintf(sum, "%q %d %s\n", p.name, p.value.Len(), p.value.DType())
+	}
+	return about{run, notes, hex.EncodeToString(sum.Sum(nil)), t.options.Masters.String(), t.options.StateBits, t.options.InBackward}, nil
+}
+
+// begin gives master weights their first values, or restores the newest checkpoint.
+func (t *Trainer[B]) begin() error {
+	if t.folder == nil || t.folder.Newest() == nil {
+		for _, p := range t.params {
+			if err := t.addMaster(p, t.options.Fill); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	found := t.folder.Newest()
+	if err := t.restore(); err != nil {
+		return fmt.Errorf("the checkpoint %s: %w", found.Path(), err)
+	}
+	t.step, t.saved = found.Step, found.Step
+	return nil
+}
+
+func (t *Trainer[B]) addMaster(p param, fill func(name string) FirstValue) error {
+	if !p.mastered {
+		return nil
+	}
+	var first FirstValue
+	if fill != nil {
+		first = fill(p.name)
+	}
+	return t.master.AddFrom(p.name, p.value, first)
+}
+
+// matches reports whether a checkpoint is of this run.
+func (t *Trainer[B]) matches(saved *about) error {
+	want, err := t.describe()
+	if err != nil {
+		return err
+	}
+	switch {
+	case saved.Parameters != want.Parameters:
+		err = fmt.Errorf("it is of a model with other parameters")
+	case saved.Masters != want.Masters || saved.StateBits != want.StateBits || saved.InBackward != want.InBackward:
+		err = fmt.Errorf("it has %s master weights, %d-bit state, and updates in the backward pass: %t; the options say %s, %d and %t",
+			saved.Masters, saved.StateBits, saved.InBackward, want.Masters, want.StateBits, want.InBackward)
+	default:
+		return sameRun(saved.Run, want.Run)
+	}
+	return fmt.Errorf("%w: %w", err, snug.ErrConfig)
+}
+
+// restore brings the trainer to the state of the newest checkpoint.
+func (t *Trainer[B]) restore() error {
+	found := t.folder.Newest()
+	if err := t.matches(t.options.Folder.about); err != nil {
+		return err
+	}
+	var names []string
+	for _, p := range found.Parts {
+		names = append(names, p.Name)
+	}
+	if want := t.parts(); !slices.Equal(names, want) {
+		return fmt.Errorf("it has the parts %v, want %v: %w", names, want, snug.ErrCorrupt)
+	}
+	for _, name := range names { // weights come before the masters that may need them
+		if err := found.Read(name, func(r io.Reader) error { return t.read(name, r) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parts returns the names of the parts, in the order in which they are restored.
+func (t *Trainer[B]) parts() (names []string) {
+	if slices.ContainsFunc(t.params, t.saves) {
+		names = append(names, weightsPart)
+	}
+	if t.master != nil {
+		names = append(names, mastersPart)
+	}
+	names = append(names, optimizerPart)
+	if t.scaler != nil {
+		names = append(names, scalerPart)
+	}
+	return names
+}
+
+// saves reports whether a checkpoint has the parameter itself.
+func (t *Trainer[B]) saves(p param) bool { return !p.mastered || t.options.Masters != amp.FullMaster }
+
+func (t *Trainer[B]) write(name string, w io.Writer) (err error) {
+	switch name {
+	case weightsPart:
+		for _, p := range t.params {
+			if t.saves(p) {
+				if err := writeValues(w, p.value); err != nil {
+					return err
+				}
+			}
+		}
+	case mastersPart:
+		_, err = t.master.WriteTo(w)
+	case optimizerPart:
+		_, err = t.opt.WriteTo(w)
+	case scalerPart:
+		var b []byte
+		if b, err = t.scaler.AppendBinary(nil); err == nil {
+			_, err = w.Write(b)
+		}
+	}
+	return err
+}
+
+func (t *Trainer[B]) read(name string, r io.Reader) error {
+	switch name {
+	case weightsPart:
+		for _, p := range t.params {
+			if t.saves(p) {
+				if err := readValues(r, p.value); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case mastersPart:
+		for _, p := range t.params {
+			var err error
+			if t.options.Masters == amp.FullMaster && p.mastered {
+				err = t.master.Add(p.name, p.value.Len(), nil)
+			} else {
+				err = t.addMaster(p, nil)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if _, err := t.master.ReadFrom(r); err != nil {
+			return err
+		}
+		for _, p := range t.params {
+			if p.mastered && !t.saves(p) {
+				if err := t.master.Copy(p.name, p.value); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	case optimizerPart:
+		_, err := t.opt.ReadFrom(r)
+		return err
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxScaler))
+	if err != nil {
+		return err
+	}
+	return t.scaler.UnmarshalBinary(b)
+}
+
+// Save writes a checkpoint of the steps done, unless the newest one is of the same step. When ctx
+// ends meanwhile, the older checkpoints stay. The error wraps [snug.ErrConfig] without
+// Options.Dir, and is otherwise an error of the file system, the storage or ctx; the run can go
+// on, and Save can be called again.
+func (t *Trainer[B]) Save(ctx context.Context) error {
+	switch {
+	case t.folder == nil:
+		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
+	case t.step == t.saved:
+		return nil
+	}
+	a, err := t.describe()
+	if err != nil {
+		return fmt.Errorf("train: Save: %w", err)
+	}
+	var parts []checkpoint.Part
+	for _, name := range t.parts() {
+		parts = append(parts, checkpoint.Part{Name: name, Write: func(w io.Writer) error { return t.write(name, untilDone{ctx, w}) }})
+	}
+	if err := t.folder.Save(t.step, a, parts); err != nil {
+		return fmt.Errorf("train: a checkpoint at step %d: %w", t.step, err)
+	}
+	t.saved = t.step
+	return nil
+}
+
+// untilDone writes until its context ends.
+type untilDone struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (u untilDone) Write(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.w.Write(b)
+}
+
+// piece is how many elements writeValues and readValues work on at a time.
+const piece = 1 << 12
+
+// writeValues writes elements as little-endian numbers of their type.
+func writeValues(w io.Writer, v snug.View) error {
+	return inPieces(v, func(host snug.View, part snug.View, b []byte) error {
+		if err := snug.Copy(host, part); err != nil {
+			return err
+		}
+		switch host.DType() {
+		case snug.F32:
+			for i, x := range host.Float32s() {
+				binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(x))
+			}
+		case snug.BF16:
+			for i, x := range host.BFloat16s() {
+				binary.LittleEndian.PutUint16(b[2*i:], uint16(x))
+			}
+		default:
+			for i, x := range host.Float16s() {
+				binary.LittleEndian.PutUint16(b[2*i:], x.Bits())
+			}
+		}
+		_, err := w.Write(b)
+		return err
+	})
+}
+
+// readValues reads what writeValues wrote.
+func readValues(r io.Reader, v snug.View) error {
+	return inPieces(v, func(host snug.View, part snug.View, b []byte) error {
+		if _, err := io.ReadFull(r, b); err != nil {
+			return err
+		}
+		switch host.DType() {
+		case snug.F32:
+			for i := range host.Float32s() {
+				host.Float32s()[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+			}
+		case snug.BF16:
+			for i := range host.BFloat16s() {
+				host.BFloat16s()[i] = snug.BFloat16(binary.LittleEndian.Uint16(b[2*i:]))
+			}
+		default:
+			for i := range host.Float16s() {
+				host.Float16s()[i] = float16.Frombits(binary.LittleEndian.Uint16(b[2*i:]))
+			}
+		}
+		return snug.Copy(part, host)
+	})
+}
+
+// inPieces calls do for parts of v, with memory for each on the host, as elements and as bytes.
+func inPieces(v snug.View, do func(host, part snug.View, b []byte) error) error {
+	n := min(piece, v.Len())
+	host, _, err := snug.MakeView(snug.CPU(), v.DType(), n)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, n*v.DType().Size())
+	for lo := 0; lo < v.Len(); lo += piece {
+		part, err := v.Slice(lo, min(lo+piece, v.Len()))
+		if err != nil {
+			return err
+		}
+		there, err := host.Slice(0, part.Len())
+		if err != nil {
+			return err
+		}
+		if err := do(there, part, b[:part.Bytes()]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package train
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/strictjson"
+)
+
+// Folder is a folder of checkpoints that this process owns, see Options.Folder. It is opened before
+// there is a model, so that its newest checkpoint can say how the run goes on.
+type Folder struct {
+	folder *checkpoint.Folder
+	about  *about // of the newest checkpoint, nil if there is none
+}
+
+// OpenFolder makes this process the owner of a folder until [Folder.Close], and checks all of its
+// newest checkpoint. The folder is made if it is missing. It keeps the newest checkpoints, as
+// many as keep says; 0 is 2.
+//
+// The error wraps [snug.ErrConfig] for a negative keep, [snug.ErrCorrupt] for a damaged
+// checkpoint, and is otherwise an error of the file system, such as a folder in use.
+func OpenFolder(dir string, keep int) (*Folder, error) {
+	f, err := openFolder(dir, keep)
+	if err != nil {
+		return nil, fmt.Errorf("train: OpenFolder: %w", err)
+	}
+	return f, nil
+}
+
+func openFolder(dir string, keep int) (*Folder, error) {
+	owned, err := checkpoint.OpenPath(dir, checkpoint.Options{Keep: keep})
+	if err != nil {
+		return nil, err
+	}
+	f := &Folder{folder: owned}
+	if found := owned.Newest(); found != nil {
+		f.about = &about{}
+		if err := (strictjson.Options{Complete: true}).Unmarshal(found.About, f.about); err != nil {
+			err = fmt.Errorf("the checkpoint %s: %w: %w", found.Path(), err, snug.ErrCorrupt)
+			return nil, errors.Join(err, owned.Close())
+		}
+	}
+	return f, nil
+}
+
+// Newest returns the step of the checkpoint that was the newest when the folder was opened, its
+// notes as JSON, see [Trainer.SetNotes], and its path. notes is nil if there was none.
+func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
+	if f == nil || f.about == nil {
+		return 0, nil, ""
+	}
+	found := f.folder.Newest()
+	return found.Step, f.about.Notes, found.Path()
+}
+
+// Matches reports whether the newest checkpoint, if there is one, is of the run that about describes, as
+// Options.About. The error wraps [snug.ErrConfig] and says what differs.
+func (f *Folder) Matches(about any) error {
+	if f == nil || f.about == nil {
+		return nil
+	}
+	want, err := toJSON(about)
+	if err != nil {
+		return fmt.Errorf("train: Matches: %w", err)
+	}
+	if err := sameRun(f.about.Run, want); err != nil {
+		return fmt.Errorf("train: the checkpoint %s: %w", f.folder.Newest().Path(), err)
+	}
+	return nil
+}
+
+func toJSON(what any) (json.RawMessage, error) {
+	text, err := json.Marshal(what)
+	if err != nil {
+		return nil, fmt.Errorf("a description of the run: %w: %w", err, snug.ErrConfig)
+	}
+	return text, nil
+}
+
+// sameRun compares descriptions of a run, objects by their members.
+func sameRun(saved, want json.RawMessage) error {
+	if bytes.Equal(saved, want) {
+		return nil
+	}
+	differ := []string{fmt.Sprintf("%.300s, not %.300s", saved, want)}
+	var a, b map[string]json.RawMessage
+	if json.Unmarshal(saved, &a) == nil && json.Unmarshal(want, &b) == nil && len(a) > 0 && len(b) > 0 {
+		differ = nil
+		all := maps.Clone(a)
+		maps.Copy(all, b)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if !bytes.Equal(a[name], b[name]) {
+				differ = append(differ, fmt.Sprintf("%s %s, not %s", name, orNothing(a[name]), orNothing(b[name])))
+			}
+		}
+	}
+	return fmt.Errorf("it is of another run: %s: %w", strings.Join(differ, "; "), snug.ErrConfig)
+}
+
+// orNothing shows a value, which may not be there.
+func orNothing(value json.RawMessage) string {
+	if value == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("%.100s", value)
+}
+
+// Scratch returns a folder within this one for what need not outlive the process, such as pages. The
+// caller makes it. Close removes it, and the next owner removes what a killed process left.
+func (f *Folder) Scratch() (path string, err error) {
+	if f == nil || f.folder == nil {
+		return "", fmt.Errorf("train: Scratch: OpenFolder did not make the Folder: %w", snug.ErrConfig)
+	}
+	if path, err = f.folder.Scratch(); err != nil {
+		return "", fmt.Errorf("train: Scratch: %w", err)
+	}
+	return path, nil
+}
+
+// Close removes scratch folders and gives the folder up. Closing twice does nothing.
+func (f *Folder) Close() error {
+	if f == nil || f.folder == nil {
+		return nil
+	}
+	return f.folder.Close()
+}

@@ -1,0 +1,100 @@
+package train
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+)
+
+// A folder says what its newest checkpoint is of before there is a model, and a run goes on from it.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *Folder {
+		f, err := OpenFolder(dir, 3)
+		require.NoError(t, err)
+		return f
+	}
+	first := open()
+	step, notes, path := first.Newest()
+	require.Equal(t, 0, step)
+	require.Nil(t, notes)
+	require.Empty(t, path)
+	pages, err := first.Scratch()
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(pages, 0o700))
+	_, err = OpenFolder(dir, 0)
+	require.ErrorContains(t, err, "train: OpenFolder: ")
+	require.ErrorContains(t, err, "in use")
+
+	type run struct {
+		Data string `json:"data"`
+		Seed int    `json:"seed"`
+	}
+	o := Options{Folder: first, About: run{"sum", 1}, StateBits: 8, SaveEvery: 1}
+	require.NoError(t, first.Matches(run{"other", 2}), "there is no checkpoint yet")
+	tr := newTrainer(t, newToy(t, snug.BF16, snug.F32), o)
+	require.Nil(t, tr.Notes())
+	tr.SetNotes(map[string]float64{"first": 2.5})
+	trainTo(t, tr, 5)
+	require.NoError(t, tr.Close())
+	require.DirExists(t, pages, "the folder stays the caller's")
+	require.NoError(t, first.Close())
+	require.NoError(t, first.Close())
+	require.NoDirExists(t, pages)
+	kept, err := filepath.Glob(filepath.Join(dir, "step-*"))
+	require.NoError(t, err)
+	require.Len(t, kept, 3)
+
+	again := open()
+	step, notes, path = again.Newest()
+	require.Equal(t, 5, step)
+	require.JSONEq(t, `{"first":2.5}`, string(notes))
+	require.NoError(t, again.Matches(run{"sum", 1}))
+	for want, about := range map[string]any{
+		`it is of another run: data "sum", not "mus"; seed 1, not 3`: run{"mus", 3},
+		`more nothing, not 2; seed 1, not nothing`:                   map[string]any{"data": "sum", "more": 2},
+		`{"data":"sum","seed":1}, not null`:                          nil,
+		`unsupported type`:                                           func() {},
+	} {
+		err := again.Matches(about)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, kept[2], path)
+	o.Folder = again
+	resumed, straight := newToy(t, snug.BF16, snug.F32), newToy(t, snug.BF16, snug.F32)
+	tr = newTrainer(t, resumed, o)
+	require.Equal(t, 5, tr.Step())
+	require.JSONEq(t, `{"first":2.5}`, string(tr.Notes()))
+	trainTo(t, tr, 7)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = tr.Train(ended, steps(7))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, again.Close())
+	kept, err = filepath.Glob(filepath.Join(dir, "step-*"))
+	require.NoError(t, err)
+	require.Equal(t, "step-00000007", filepath.Base(kept[2]), "the one before is there")
+	require.ErrorIs(t, tr.Save(context.Background()), snug.ErrConfig, "the folder is closed")
+	o.Folder, o.SaveEvery = nil, 0
+	trainTo(t, newTrainer(t, straight, o), 8)
+	require.Equal(t, straight.bits(), resumed.bits())
+
+	_, err = OpenFolder(dir, -1)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	var none *Folder
+	require.NoError(t, none.Close())
+	for _, f := range []*Folder{nil, {}} {
+		_, err = f.Scratch()
+		require.ErrorIs(t, err, snug.ErrConfig)
+		step, notes, _ = f.Newest()
+		require.Equal(t, 0, step)
+		require.Nil(t, notes)
+		require.NoError(t, f.Matches(1))
+	}
+}

@@ -1,0 +1,124 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// single is a Window that holds gradients only until they are complete. A gradient whose parts come
+// far apart, as of an embedding that is also the head, is held meanwhile.
+type single struct {
+	params []param
+	values map[string]snug.View
+	dev    *snug.Device
+	ready  quant8.Ready
+	open   map[string]*gradient
+	done   int // gradients of this pass
+	unused []*gradient
+	held   int64 // bytes of all gradients
+	free   []func() error
+}
+
+// gradient is the memory of one.
+type gradient struct{ all, view snug.View }
+
+func (s *single) begin(ready quant8.Ready) {
+	s.ready, s.done = ready, 0
+	for _, g := range s.open { // of a pass that failed
+		s.unused = append(s.unused, g)
+	}
+	s.open = map[string]*gradient{}
+}
+
+// end reports whether the model has said of each parameter that its gradient is complete.
+func (s *single) end() error {
+	if s.done != len(s.params) {
+		return fmt.Errorf("the model has completed %d gradients of %d: it does not call Done of the Window: %w", s.done, len(s.params), snug.ErrConfig)
+	}
+	return nil
+}
+
+// Into returns the accumulator of a parameter, which the first gradient overwrites.
+func (s *single) Into(name string) (snug.View, snug.Into, error) {
+	if g := s.open[name]; g != nil {
+		return g.view, snug.Into{Alpha: 1, Beta: 1}, nil
+	}
+	p, known := s.values[name]
+	if !known {
+		return snug.View{}, snug.Into{}, fmt.Errorf("unknown parameter %q: %w", name, snug.ErrConfig)
+	}
+	g, err := s.take(p.Len())
+	if err != nil {
+		return snug.View{}, snug.Into{}, fmt.Errorf("the gradient of %q: %w", name, err)
+	}
+	s.open[name] = g
+	return g.view, snug.Into{Alpha: 1}, nil
+}
+
+// take returns memory for n elements: the smallest unused that is enough, or new memory.
+func (s *single) take(n int) (*gradient, error) {
+	best := -1
+	for i, g := range s.unused {
+		if g.all.Len() >= n && (best < 0 || g.all.Len() < s.unused[best].all.Len()) {
+			best = i
+		}
+	}
+	var g *gradient
+	if best >= 0 {
+		g = s.unused[best]
+		s.unused = append(s.unused[:best], s.unused[best+1:]...)
+	} else {
+		all, free, err := snug.MakeView(s.dev, snug.F32, s.largest(n))
+		if err != nil {
+			return nil, err
+		}
+		g = &gradient{all: all}
+		s.held += int64(all.Bytes())
+		s.free = append(s.free, free)
+	}
+	view, err := g.all.Slice(0, n)
+	g.view = view
+	return g, err
+}
+
+// largest returns how many elements to allocate for one gradient of n: as many as the largest
+// parameter has, so that all gradients that come one after the other share the memory; but
+// a gradient that is the largest itself and stays open for long gets its own.
+func (s *single) largest(n int) int {
+	most, second := 0, 0
+	for _, p := range s.params {
+		switch l := p.value.Len(); {
+		case l > most:
+			most, second = l, most
+		case l > second && l < most:
+			second = l
+		}
+	}
+	if n > second {
+		return most
+	}
+	return second
+}
+
+// Done steps a parameter.
+func (s *single) Done(name string) error {
+	g := s.open[name]
+	if g == nil {
+		return fmt.Errorf("Done of %q, which has no gradient: %w", name, snug.ErrConfig)
+	}
+	delete(s.open, name)
+	s.unused = append(s.unused, g)
+	s.done++
+	return s.ready(name, s.values[name], g.view)
+}
+
+func (s *single) close() (err error) {
+	for _, free := range s.free {
+		err = errors.Join(err, free())
+	}
+	s.free = nil
+	return err
+}

@@ -1,0 +1,297 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// group is the name of all gradients for the scaler.
+const group = "model"
+
+// Train makes one step of the optimizer, with the mean of the gradients of micro-batches. It writes a
+// checkpoint after every SaveEvery steps.
+//
+// After an error nothing is updated, with four exceptions: an error of the optimizer, its storage or
+// its device leaves some parameters updated, so go on from a checkpoint; with InBackward so does any
+// error; and an error of a checkpoint comes after the step. The error wraps [snug.ErrConfig] for no
+// micro-batches or weights that are not positive and finite, [snug.ErrNonFinite] and names the
+// parameters, and the errors of the model.
+func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
+	if t.opt == nil {
+		return Report{}, fmt.Errorf("train: the Trainer is closed: %w", snug.ErrConfig)
+	}
+	report, err := t.train(ctx, batches)
+	if err != nil {
+		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)
+	}
+	t.step++
+	report.Step = t.step
+	t.countBytes()
+	if every := t.options.SaveEvery; every > 0 && t.step%every == 0 {
+		if err := t.Save(ctx); err != nil {
+			return report, err
+		}
+	}
+	return report, nil
+}
+
+func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err error) {
+	r.Rate, r.Scale = t.options.Schedule(t.step), t.Scale()
+	if batches, err = t.counted(batches); err != nil {
+		return r, err
+	}
+	for range t.splits {
+		if batches, err = t.split(batches); err != nil {
+			return r, err
+		}
+	}
+	if t.single != nil {
+		return r, t.trainInBackward(ctx, batches, &r)
+	}
+	for {
+		var loss fused.Loss
+		if loss, err = t.accumulate(ctx, batches); err == nil {
+			r.Loss, r.Targets = loss.Mean(), loss.Targets
+			break
+		}
+		t.window.Reset()
+		if t.options.Split == nil || !errors.Is(err, snug.ErrNoMemory) {
+			return r, err
+		}
+		smaller, splitErr := t.split(batches)
+		if splitErr != nil {
+			return r, errors.Join(err, splitErr)
+		}
+		batches = smaller
+		t.splits++
+	}
+	if err := t.update(&r); err != nil {
+		t.window.Reset()
+		return r, err
+	}
+	if r.Skipped == "" {
+		t.window.Reset()
+	} else {
+		t.window.Skip()
+	}
+	return r, nil
+}
+
+// counted leaves out micro-batches of weight 0.
+func (t *Trainer[B]) counted(batches []B) ([]B, error) {
+	keep := 0
+	for i, b := range batches {
+		w := t.model.Weight(b)
+		if !(w >= 0) || math.IsInf(w, 1) {
+			return nil, fmt.Errorf("micro-batch %d has the weight %v, want a finite number of 0 or more: %w", i, w, snug.ErrConfig)
+		}
+		if w > 0 {
+			keep++
+		}
+	}
+	switch keep {
+	case 0:
+		return nil, fmt.Errorf("%d micro-batches, and none with a weight: %w", len(batches), snug.ErrConfig)
+	case len(batches):
+		return batches, nil
+	}
+	var list []B
+	for _, b := range batches {
+		if t.model.Weight(b) > 0 {
+			list = append(list, b)
+		}
+	}
+	return list, nil
+}
+
+// split divides all micro-batches in two, where they can be.
+func (t *Trainer[B]) split(batches []B) ([]B, error) {
+	var list []B
+	divided := false
+	for _, b := range batches {
+		x, y, ok := t.options.Split(b)
+		if !ok {
+			list = append(list, b)
+			continue
+		}
+		first, isB := x.(B)
+		second, alsoB := y.(B)
+		if !isB || !alsoB {
+			return nil, fmt.Errorf("the function Split returns a %T and a %T for a %T: %w", x, y, b, snug.ErrConfig)
+		}
+		list, divided = append(list, first, second), true
+	}
+	if !divided {
+		return nil, fmt.Errorf("micro-batches cannot be divided further: %w", snug.ErrNoMemory)
+	}
+	return t.counted(list)
+}
+
+// accumulate runs the micro-batches of a step.
+func (t *Trainer[B]) accumulate(ctx context.Context, batches []B) (all fused.Loss, err error) {
+	*t.count.n = len(batches)
+	for i, b := range batches {
+		if err := t.window.Begin(t.model.Weight(b)); err != nil {
+			return all, err
+		}
+		loss, err := t.model.Backprop(ctx, b, t.Scale(), t.window)
+		if err != nil {
+			return all, fmt.Errorf("micro-batch %d: %w", i, err)
+		}
+		if _, err := t.window.End(); err != nil {
+			return all, err
+		}
+		all = all.Plus(loss)
+	}
+	return all, nil
+}
+
+// update steps the optimizer with the mean of the window, unless the gradients are not finite.
+func (t *Trainer[B]) update(r *Report) (err error) {
+	var stats amp.Stats
+	if t.scaler == nil {
+		if stats, err = amp.Measure(t.window.Gradients()); err != nil {
+			return err
+		}
+		if r.Norm = stats.Norm; stats.NonFinite == 0 {
+			return t.apply(r.Rate, t.clip(stats.Norm))
+		}
+		if !t.options.SkipNonFinite {
+			return fmt.Errorf("%s: %w", t.overflows(stats), stats.Err())
+		}
+		r.Skipped = t.overflows(stats)
+		return nil
+	}
+	if stats, err = t.scaler.Unscale(group, t.window.Gradients()); err != nil {
+		return err
+	}
+	r.Norm = stats.Norm
+	stepped, err := t.scaler.Step(group, nil, func() error { return t.apply(r.Rate, t.clip(stats.Norm)) })
+	if err != nil {
+		return err
+	}
+	if err := t.scaler.Update(); err != nil {
+		return err
+	}
+	if !stepped {
+		r.Skipped = fmt.Sprintf("%s; the loss scale was %v and is %v", t.overflows(stats), r.Scale, t.scaler.Scale())
+	}
+	return nil
+}
+
+// clip returns the factor of gradients of a norm.
+func (t *Trainer[B]) clip(norm float64) float32 {
+	if t.options.Clip == 0 {
+		return 1
+	}
+	return amp.ClipCoef(norm, t.options.Clip)
+}
+
+// overflows says where the gradients are that are not finite: by micro-batch, if the window has
+// measured them.
+func (t *Trainer[B]) overflows(stats amp.Stats) string {
+	found := t.window.NonFinite()
+	if len(found) == 0 {
+		found = stats.Overflows
+	}
+	more := ""
+	if n := len(found) - 3; n > 0 {
+		found, more = found[:3], fmt.Sprintf(" and %d more gradients", n)
+	}
+	var list []string
+	for _, o := range found {
+		list = append(list, o.String())
+	}
+	return strings.Join(list, "; ") + more
+}
+
+// apply updates every parameter with its gradient times coef.
+func (t *Trainer[B]) apply(rate, coef float32) error {
+	t.opt.Advance(rate)
+	for _, p := range t.params {
+		grad, err := t.window.Gradient(p.name)
+		if err != nil {
+			return err
+		}
+		step := func(lo int, w snug.View) error {
+			g, err := grad.Slice(lo, lo+w.Len())
+			if err == nil && t.pages != nil {
+				g, err = t.pages.gradient(g)
+			}
+			if err != nil {
+				return err
+			}
+			return t.opt.StepRange(p.name, lo, w, g, coef)
+		}
+		switch {
+		case p.mastered:
+			err = t.master.Update(p.name, p.value, step)
+		case t.pages != nil:
+			err = t.pages.update(p.value, step)
+		default:
+			err = step(0, p.value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// staging brings a chunk at a time of what lies on a device to the host, where the pages are, as
+// ZeRO-Offload does (Ren et al. 2021, arXiv:2101.06840).
+type staging struct{ grad, weights []float32 }
+
+// gradient returns a copy of g on the host, valid until the next.
+func (s *staging) gradient(g snug.View) (snug.View, error) {
+	there := snug.ViewOf(s.grad[:g.Len()])
+	return there, snug.Copy(there, g)
+}
+
+// update calls step with copies of the chunks of float32 weights and writes them back.
+func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error) error {
+	for lo := 0; lo < weights.Len(); lo += len(s.weights) {
+		w, err := weights.Slice(lo, min(lo+len(s.weights), weights.Len()))
+		if err != nil {
+			return err
+		}
+		there := snug.ViewOf(s.weights[:w.Len()])
+		if err := snug.Copy(there, w); err != nil {
+			return err
+		}
+		if err := step(lo, there); err != nil {
+			return err
+		}
+		if err := snug.Copy(w, there); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trainInBackward is train with an update of each parameter in the backward pass.
+func (t *Trainer[B]) trainInBackward(ctx context.Context, batches []B, r *Report) error {
+	if len(batches) != 1 {
+		return fmt.Errorf("%d micro-batches, and InBackward takes one: %w", len(batches), snug.ErrConfig)
+	}
+	t.opt.Advance(r.Rate)
+	norm, err := t.opt.StepInBackward(quant8.BackwardOptions{MaxNorm: t.options.Clip}, func(ready quant8.Ready) error {
+		t.single.begin(ready)
+		loss, err := t.model.Backprop(ctx, batches[0], 1, t.single)
+		if err != nil {
+			return err
+		}
+		r.Loss, r.Targets = loss.Mean(), loss.Targets
+		return t.single.end()
+	})
+	r.Norm = norm
+	return err
+}

@@ -1,0 +1,393 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// Window is where a backward pass leaves gradients. Into returns the float32 accumulator of a
+// parameter, and how a gradient enters it; further calls for the same name in one
+// micro-batch have a Beta of 1.
+//
+// A model that calls Done(name), if the Window has such a method, as soon as the gradient of a
+// parameter is complete, can train with Options.InBackward.
+type Window = interface {
+	Into(name string) (acc snug.View, into snug.Into, err error)
+}
+
+// Model is what a Trainer trains, with micro-batches of type B.
+type Model[B any] interface {
+	// Trainable yields the parameters that train, always in the same order, of float32, bfloat16 or
+	// float16 on one device.
+	Trainable() iter.Seq2[string, snug.View]
+	// Weight returns how much a micro-batch counts in the mean of a step, such as its number of
+	// targets. A micro-batch of weight 0 is left out.
+	Weight(batch B) float64
+	// Backprop runs a micro-batch. The gradients that enter the window are those of the mean loss
+	// over the micro-batch, times scale.
+	Backprop(ctx context.Context, batch B, scale float32, w Window) (fused.Loss, error)
+	// Evaluate returns the loss of a micro-batch without training on it.
+	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
+}
+
+// Options say how a Trainer trains. The zero value is AdamW with 32-bit state at a learning rate of
+// 0.001, without checkpoints.
+type Options struct {
+	Optimizer quant8.Rule                  // nil is quant8.AdamW{}
+	StateBits int                          // of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
+	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
+	Clip      float64                      // largest norm of all gradients; 0 does not clip
+	Masters   amp.MasterForm               // of parameters of 16 bits; NoMaster rounds at random
+	Fill      func(name string) FirstValue // first master weights, for models made in float32; nil: the parameters
+	Seed      uint64                       // of what rounds at random
+
+	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
+	// loss scale.
+	Scaler *amp.ScalerOptions
+	// SkipNonFinite skips a step with a gradient that is not finite, also without a loss scale. Otherwise
+	// such a step is an error, and nothing is updated.
+	SkipNonFinite bool
+	// Measure makes reports name the first micro-batch that had a gradient that is not
+	// finite, in a further pass over the gradients.
+	Measure bool
+	// InBackward updates each parameter as soon as its gradient is complete. Parameters have no
+	// master weights then: 16 bits are rounded at random. Clip runs the backward pass twice.
+	InBackward bool
+
+	// Storage holds master weights and the optimizer's state in pages, such as a Store of package
+	// offload; nil: in memory, on the device of the parameters.
+	Storage Storage
+	Chunk   int // elements of a page; 0 is 65536
+
+	// Split divides a micro-batch in two for a step that has run out of memory: the step is run again
+	// with smaller micro-batches, and so are the following ones. It reports false for one that
+	// cannot be divided. The mean over the step stays the same but for rounding.
+	Split func(batch any) (a, b any, ok bool)
+
+	// Dir is the folder of checkpoints; empty: none.
+	Dir       string
+	SaveEvery int // steps between checkpoints; 0: only Save writes them
+	Keep      int // the newest checkpoints to keep; 0 is 2
+	// Folder, unless nil, is the folder of checkpoints, opened by [OpenFolder], instead of Dir and Keep. It
+	// stays the caller's.
+	Folder *Folder
+	// About is saved as JSON with each checkpoint, and must be the same in a process that goes on: what
+	// the run is, such as the model's name and the data's checksum. See also [Trainer.SetNotes].
+	About any
+
+	// Monitor counts the bytes that the Trainer holds, unless it is nil. Pages of a Storage are the caller's
+	// to count.
+	Monitor *plan.Monitor
+}
+
+// FirstValue writes elements lo to lo+len(w)-1 of a parameter's first values to w.
+type FirstValue = func(lo int, w []float32) error
+
+// Storage is memory of named blobs, see [quant8.Storage].
+type Storage = quant8.Storage
+
+// Report says what a step did.
+type Report struct {
+	Step    int     // steps done
+	Loss    float64 // mean over the targets of the step
+	Targets int
+	Norm    float64 // of all gradients, before clipping; 0 where nothing measures it
+	Rate    float32 // learning rate
+	Scale   float32 // loss scale of the step, 1 without one
+	Skipped string  // why nothing was updated, empty if it was
+}
+
+// Trainer trains a model. It is not safe for concurrent use.
+type Trainer[B any] struct {
+	model   Model[B]
+	options Options
+	params  []param
+	window  *accum.Window
+	count   micros // of the window
+	backing []func() error
+	opt     *quant8.Optimizer
+	scaler  *amp.Scaler
+	master  *amp.Master // nil without master weights
+	pages   *staging    // unless nil, brings parts of a device's memory to the pages on the host
+	single  *single     // with InBackward
+
+	step   int
+	splits int // how often micro-batches are divided
+	folder *checkpoint.Folder
+	opened *Folder // of Options.Dir, which the Trainer closes
+	notes  any
+	saved  int // step of the newest checkpoint
+}
+
+// param is a parameter that trains.
+type param struct {
+	name     string
+	value    snug.View
+	mastered bool
+}
+
+// micros is the schedule of windows of a known number of micro-batches.
+type micros struct{ n *int }
+
+func (m micros) Target(accum.Progress) accum.Target { return accum.Target{Micros: *m.n} }
+
+// New returns a Trainer for a model. With Options.Dir it owns the folder until Close, and goes on
+// from its newest checkpoint, which replaces the values of the parameters.
+//
+// The error wraps [snug.ErrConfig] for options that do not fit together or another run's checkpoint,
+// [snug.ErrDType] and [snug.ErrDevice] for parameters, [snug.ErrCorrupt] for a damaged
+// checkpoint, [snug.ErrNoMemory], and the errors of the storage and the file system.
+func New[B any](model Model[B], o Options) (*Trainer[B], error) {
+	t := &Trainer[B]{model: model, options: o, saved: -1}
+	if err := t.make(); err != nil {
+		return nil, fmt.Errorf("train: New: %w", errors.Join(err, t.Close()))
+	}
+	return t, nil
+}
+
+func (t *Trainer[B]) make() (err error) {
+	o := &t.options
+	if err := o.check(t.model == nil); err != nil {
+		return err
+	}
+	if err := t.collect(); err != nil {
+		return err
+	}
+	if o.Dir != "" {
+		if t.opened, err = openFolder(o.Dir, o.Keep); err != nil {
+			return err
+		}
+		o.Folder = t.opened
+	}
+	if o.Folder != nil {
+		t.folder = o.Folder.folder
+		if notes := t.Notes(); notes != nil {
+			t.notes = notes
+		}
+	}
+	if err := t.makeOptimizer(); err != nil {
+		return err
+	}
+	if o.InBackward {
+		t.single = &single{params: t.params, dev: t.params[0].value.Device(), values: map[string]snug.View{}}
+		for _, p := range t.params {
+			t.single.values[p.name] = p.value
+		}
+	} else if err := t.makeWindow(); err != nil {
+		return err
+	}
+	if err := t.begin(); err != nil {
+		return err
+	}
+	t.countBytes()
+	return nil
+}
+
+func (o *Options) check(noModel bool) error {
+	if o.Optimizer == nil {
+		o.Optimizer = quant8.AdamW{}
+	}
+	if o.StateBits == 0 {
+		o.StateBits = 32
+	}
+	if o.Schedule == nil {
+		o.Schedule = Constant(1e-3)
+	}
+	if o.Chunk == 0 {
+		o.Chunk = 1 << 16
+	}
+	for _, c := range []struct {
+		bad  bool
+		what string
+	}{
+		{noModel, "the model is nil"},
+		{!(o.Clip >= 0), fmt.Sprintf("Clip is %v, want 0 or more", o.Clip)},
+		{o.SaveEvery < 0 || o.Keep < 0 || o.Chunk < 0, fmt.Sprintf("SaveEvery is %d, Keep %d and Chunk %d, want 0 or more", o.SaveEvery, o.Keep, o.Chunk)},
+		{o.SaveEvery > 0 && o.Dir == "" && o.Folder == nil, "SaveEvery wants Dir or Folder"},
+		{o.Folder != nil && (o.Dir != "" || o.Keep != 0 || o.Folder.folder == nil), "Folder, from OpenFolder, is instead of Dir and Keep"},
+		{o.InBackward && o.Scaler != nil, "InBackward does not go with a loss scale, because one parameter is updated before another is known to be finite"},
+		{o.InBackward && o.Masters == amp.SplitMaster, "InBackward has no master weights: leave Masters, or set NoMaster"},
+		{o.InBackward && o.Fill != nil, "InBackward has no master weights to fill"},
+	} {
+		if c.bad {
+			return fmt.Errorf("%s: %w", c.what, snug.ErrConfig)
+		}
+	}
+	return nil
+}
+
+// collect lists the parameters.
+func (t *Trainer[B]) collect() error {
+	for name, v := range t.model.Trainable() {
+		if !v.DType().IsFloat() {
+			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, v.DType(), snug.ErrDType)
+		}
+		if len(t.params) > 0 && v.Device() != t.params[0].value.Device() {
+			return fmt.Errorf("parameter %q is on %s, and %q on %s: %w", name, v.Device().Name(),
+				t.params[0].name, t.params[0].value.Device().Name(), snug.ErrDevice)
+		}
+		if v.DType() == snug.F16 && t.options.Scaler == nil {
+			if t.options.InBackward {
+				return fmt.Errorf("parameter %q is f16, which needs a loss scale, and InBackward has none: %w", name, snug.ErrConfig)
+			}
+			t.options.Scaler = &amp.ScalerOptions{}
+		}
+		t.params = append(t.params, param{name, v, v.DType() != snug.F32 && !t.options.InBackward})
+	}
+	if t.params == nil {
+		return fmt.Errorf("the model has no parameters that train: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// makeOptimizer makes what updates the parameters.
+func (t *Trainer[B]) makeOptimizer() (err error) {
+	o, dev := &t.options, t.params[0].value.Device()
+	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed}
+	if o.SkipNonFinite && o.InBackward {
+		adam.NonFinite = quant8.SkipStep
+	}
+	if o.Storage != nil && !dev.IsCPU() {
+		t.pages = &staging{grad: make([]float32, o.Chunk), weights: make([]float32, o.Chunk)}
+	}
+	if t.opt, err = quant8.New(o.Optimizer, adam); err != nil {
+		return err
+	}
+	if o.Scaler != nil {
+		if t.scaler, err = amp.NewScaler(*o.Scaler); err != nil {
+			return err
+		}
+	}
+	hold := amp.MasterOptions{Form: o.Masters, Storage: o.Storage, Chunk: o.Chunk, Seed: o.Seed}
+	if o.Storage == nil {
+		hold.Device = dev
+	}
+	for _, p := range t.params {
+		if err := t.opt.Add(p.name, p.value.Len()); err != nil {
+			return err
+		}
+		if p.mastered && t.master == nil {
+			if t.master, err = amp.NewMaster(hold); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeWindow makes the accumulators.
+func (t *Trainer[B]) makeWindow() error {
+	list, n := make([]accum.Param, len(t.params)), 0
+	for i, p := range t.params {
+		list[i] = accum.Param{Name: p.name, Len: p.value.Len()}
+		n += p.value.Len()
+	}
+	buffer, free, err := snug.MakeView(t.params[0].value.Device(), snug.F32, n)
+	if err != nil {
+		return fmt.Errorf("gradients of %d elements: %w", n, err)
+	}
+	t.backing = append(t.backing, free)
+	t.count = micros{new(int)}
+	*t.count.n = 1
+	t.window, err = accum.New(list, accum.Options{Schedule: t.count, Buffer: buffer, Measure: t.options.Measure})
+	return err
+}
+
+// Step returns the number of steps done, those before a resume included.
+func (t *Trainer[B]) Step() int { return t.step }
+
+// Notes returns the notes of the checkpoint that New went on from, as JSON. They are nil for a run that
+// began anew, and null where there were none.
+func (t *Trainer[B]) Notes() json.RawMessage {
+	_, notes, _ := t.options.Folder.Newest()
+	return notes
+}
+
+// SetNotes sets what the next checkpoints say besides Options.About, as JSON: what may differ in a
+// process that goes on, such as the loss before training. Without a call they keep the notes of
+// the checkpoint that New went on from.
+func (t *Trainer[B]) SetNotes(notes any) { t.notes = notes }
+
+// Scale returns the loss scale of the next step, 1 without one.
+func (t *Trainer[B]) Scale() float32 {
+	if t.scaler == nil {
+		return 1
+	}
+	return t.scaler.Scale()
+}
+
+// Bytes returns what the Trainer holds for gradients, master weights and the optimizer's state,
+// in pages or not.
+func (t *Trainer[B]) Bytes() plan.Bytes {
+	var b plan.Bytes
+	if t.window != nil {
+		for _, p := range t.params {
+			b[plan.Gradients] += 4 * int64(p.value.Len())
+		}
+	} else {
+		b[plan.Gradients] = t.single.held
+	}
+	if t.master != nil {
+		b[plan.Masters] = t.master.Bytes()
+	}
+	b[plan.State] = t.opt.StateBytes()
+	return b
+}
+
+// countBytes tells the monitor what is held in memory. Pages are the caller's to count.
+func (t *Trainer[B]) countBytes() {
+	m := t.options.Monitor
+	if m == nil {
+		return
+	}
+	b := t.Bytes()
+	m.Set(plan.OnDevice, plan.Gradients, b[plan.Gradients], b[plan.Gradients])
+	if t.options.Storage == nil {
+		m.Set(plan.OnDevice, plan.Masters, b[plan.Masters], b[plan.Masters])
+		m.Set(plan.OnDevice, plan.State, b[plan.State], b[plan.State])
+	}
+}
+
+// Evaluate returns the loss of batches without training on them; its Mean is the mean over all of
+// them.
+func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
+	for b := range batches {
+		loss, err := t.model.Evaluate(ctx, b)
+		if err != nil {
+			return fused.Loss{}, fmt.Errorf("train: Evaluate: %w", err)
+		}
+		all = all.Plus(loss)
+	}
+	return all, nil
+}
+
+// Close gives the folder of checkpoints up and frees memory of a device. The model and the Storage
+// stay the caller's. Closing twice does nothing.
+func (t *Trainer[B]) Close() (err error) {
+	err = t.opened.Close()
+	if t.master != nil {
+		err = errors.Join(err, t.master.Close())
+	}
+	if t.opt != nil {
+		err = errors.Join(err, t.opt.Close())
+	}
+	if t.single != nil {
+		err = errors.Join(err, t.single.close())
+	}
+	for _, free := range t.backing {
+		err = errors.Join(err, free())
+	}
+	t.folder, t.opened, t.master, t.opt, t.single, t.backing = nil, nil, nil, nil, nil, nil
+	return err
+}

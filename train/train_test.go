@@ -1,0 +1,325 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
+)
+
+// A run has the bits of a loop that is written by hand.
+func TestAgainstALoop(t *testing.T) {
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		m := newToy(t, dt, dt)
+		tr := newTrainer(t, m, Options{Optimizer: quant8.AdamW{WeightDecay: 0.1}, StateBits: 8, Clip: 0.5, Schedule: Linear(1e-2, 0.1, 2, 6)})
+		held := slices.Values([][]int{{0, 1, 2}, {3, 4}})
+		before, err := tr.Evaluate(context.Background(), held)
+		require.NoError(t, err)
+		trainTo(t, tr, 6)
+		after, err := tr.Evaluate(context.Background(), held)
+		require.NoError(t, err)
+		require.Less(t, after.Sum/float64(after.Targets), before.Sum/float64(before.Targets))
+
+		by := newToy(t, dt, dt)
+		opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.1}, quant8.Options{Bits: 8})
+		require.NoError(t, err)
+		master, err := amp.NewMaster(amp.MasterOptions{})
+		require.NoError(t, err)
+		var list []accum.Param
+		for name, v := range by.Trainable() {
+			require.NoError(t, opt.Add(name, v.Len()))
+			require.NoError(t, master.AddFrom(name, v, nil))
+			list = append(list, accum.Param{Name: name, Len: v.Len()})
+		}
+		w, err := accum.New(list, accum.Options{Schedule: accum.Constant(2)})
+		require.NoError(t, err)
+		rate := Linear(1e-2, 0.1, 2, 6)
+		for step := range 6 {
+			for _, b := range steps(step) {
+				require.NoError(t, w.Begin(by.Weight(b)))
+				_, err := by.Backprop(context.Background(), b, 1, w)
+				require.NoError(t, err)
+				_, err = w.End()
+				require.NoError(t, err)
+			}
+			stats, err := amp.Measure(w.Gradients())
+			require.NoError(t, err)
+			opt.Advance(rate(step))
+			for name, g := range w.Gradients() {
+				coef := amp.ClipCoef(stats.Norm, 0.5)
+				if dt == snug.F32 {
+					require.NoError(t, opt.Step(name, by.values[name], g, coef))
+					continue
+				}
+				require.NoError(t, master.Update(name, by.values[name], func(lo int, x snug.View) error {
+					part, err := g.Slice(lo, lo+x.Len())
+					require.NoError(t, err)
+					return opt.StepRange(name, lo, x, part, coef)
+				}))
+			}
+			w.Reset()
+		}
+		require.Equal(t, by.bits(), m.bits(), dt.String())
+	}
+}
+
+// forms are ways to train, each with the types of two parameters.
+func forms(t testing.TB) map[string]struct {
+	w, b snug.DType
+	o    func(t testing.TB) Options
+} {
+	type form = struct {
+		w, b snug.DType
+		o    func(t testing.TB) Options
+	}
+	of := func(w, b snug.DType, o Options) form {
+		return form{w, b, func(testing.TB) Options { return o }}
+	}
+	store := func(w, b snug.DType, o Options) form {
+		return form{w, b, func(t testing.TB) Options {
+			s, err := offload.Open(t.TempDir(), offload.Options{HostLimit: 64 << 10})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close()) })
+			o.Storage, o.Chunk = s, 1024
+			return o
+		}}
+	}
+	return map[string]form{
+		"f32":           of(snug.F32, snug.F32, Options{}),
+		"bf16 full":     of(snug.BF16, snug.BF16, Options{StateBits: 8}),
+		"bf16 split":    of(snug.BF16, snug.BF16, Options{Masters: amp.SplitMaster}),
+		"bf16 none":     of(snug.BF16, snug.BF16, Options{Masters: amp.NoMaster, Seed: 5}),
+		"mixed":         of(snug.BF16, snug.F32, Options{StateBits: 8, Clip: 0.1}),
+		"f16":           of(snug.F16, snug.F16, Options{}),
+		"bf16 scaled":   of(snug.BF16, snug.F32, Options{Scaler: &amp.ScalerOptions{Interval: 2}}),
+		"paged f32":     store(snug.F32, snug.F32, Options{}),
+		"paged bf16":    store(snug.BF16, snug.BF16, Options{StateBits: 8}),
+		"lion":          of(snug.F32, snug.F32, Options{Optimizer: quant8.Lion{}, StateBits: 4}),
+		"in backward":   of(snug.F32, snug.F32, Options{InBackward: true, StateBits: 8}),
+		"in backward16": of(snug.BF16, snug.BF16, Options{InBackward: true, Clip: 1, Seed: 3}),
+	}
+}
+
+func batchesFor(o Options, step int) [][]int {
+	if o.InBackward {
+		return [][]int{slices.Concat(steps(step)...)}
+	}
+	return steps(step)
+}
+
+// A run that was ended and gone on with has the bits of one that was not.
+func TestResume(t *testing.T) {
+	for name, f := range forms(t) {
+		t.Run(name, func(t *testing.T) {
+			run := func(dir string, ends ...int) map[string][]float32 {
+				var m *toy
+				for _, end := range ends {
+					m = newToy(t, f.w, f.b)
+					o := f.o(t)
+					o.Dir, o.SaveEvery, o.About = dir, 3, map[string]int{"data": 1}
+					tr := newTrainer(t, m, o)
+					for tr.Step() < end {
+						_, err := tr.Train(context.Background(), batchesFor(o, tr.Step()))
+						require.NoError(t, err)
+					}
+					require.NoError(t, tr.Save(context.Background()))
+					require.NoError(t, tr.Save(context.Background()))
+					require.NoError(t, tr.Close())
+				}
+				return m.bits()
+			}
+			require.Equal(t, run(t.TempDir(), 9), run(t.TempDir(), 2, 3, 7, 9))
+		})
+	}
+}
+
+// Updates in the backward pass have the bits of those after it.
+func TestInBackward(t *testing.T) {
+	for _, clip := range []float64{0, 0.3} {
+		a, b := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
+		o := Options{StateBits: 8, Clip: clip}
+		after := newTrainer(t, a, o)
+		o.InBackward = true
+		within := newTrainer(t, b, o)
+		for step := range 4 {
+			one := [][]int{slices.Concat(steps(step)...)}
+			r, err := after.Train(context.Background(), one)
+			require.NoError(t, err)
+			s, err := within.Train(context.Background(), one)
+			require.NoError(t, err)
+			require.Equal(t, r.Loss, s.Loss)
+		}
+		require.Equal(t, a.bits(), b.bits())
+		require.Equal(t, int64(4*toyIn*toyOut), within.Bytes()[plan.Gradients])
+		_, err := within.Train(context.Background(), steps(9))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		b.noDone = true
+		_, err = within.Train(context.Background(), [][]int{{1}})
+		require.ErrorContains(t, err, "does not call Done")
+	}
+}
+
+func TestNonFinite(t *testing.T) {
+	ctx := context.Background()
+	m := newToy(t, snug.F32, snug.F32)
+	m.poison = map[int]string{4: "b"}
+	tr := newTrainer(t, m, Options{Measure: true})
+	trainTo(t, tr, 1)
+	before := m.bits()
+	_, err := tr.Train(ctx, steps(1))
+	require.ErrorIs(t, err, snug.ErrNonFinite)
+	require.ErrorContains(t, err, "step 2")
+	require.ErrorContains(t, err, "b[3]")
+	require.Equal(t, before, m.bits())
+	require.Equal(t, 1, tr.Step())
+	_, err = tr.Train(ctx, steps(2))
+	require.NoError(t, err)
+
+	for _, o := range []Options{{SkipNonFinite: true}, {Scaler: &amp.ScalerOptions{}}} {
+		m := newToy(t, snug.F32, snug.F32)
+		m.poison = map[int]string{4: "b"}
+		tr := newTrainer(t, m, o)
+		trainTo(t, tr, 1)
+		before := m.bits()
+		r, err := tr.Train(ctx, steps(1))
+		require.NoError(t, err)
+		require.Contains(t, r.Skipped, "b[3]")
+		require.Equal(t, before, m.bits())
+		require.Equal(t, 2, tr.Step())
+		if o.Scaler != nil {
+			require.Equal(t, r.Scale/2, tr.Scale())
+		}
+		trainTo(t, tr, 4)
+		require.NotEqual(t, before, m.bits())
+	}
+}
+
+// A step that runs out of memory is run again with smaller micro-batches.
+func TestSplit(t *testing.T) {
+	o := Options{Split: func(batch any) (any, any, bool) {
+		b := batch.([]int)
+		return b[:len(b)/2], b[len(b)/2:], len(b) > 1
+	}}
+	large, small := newToy(t, snug.F32, snug.F32), newToy(t, snug.F32, snug.F32)
+	small.most = 1
+	a, b := newTrainer(t, large, o), newTrainer(t, small, o)
+	for i, loss := range trainTo(t, a, 4) {
+		r, err := b.Train(context.Background(), steps(i))
+		require.NoError(t, err)
+		require.InDelta(t, loss, r.Loss, 1e-5)
+		require.Equal(t, 4, r.Targets)
+	}
+	require.Equal(t, 2, b.splits)
+	for name, want := range large.bits() {
+		require.InDeltaSlice(t, want, small.bits()[name], 1e-5)
+	}
+	small.fail = fmt.Errorf("full: %w", snug.ErrNoMemory)
+	_, err := b.Train(context.Background(), steps(5))
+	require.ErrorIs(t, err, snug.ErrNoMemory)
+	require.ErrorContains(t, err, "cannot be divided further")
+	small.fail = nil
+	_, err = b.Train(context.Background(), steps(5))
+	require.NoError(t, err)
+}
+
+func TestOptionsRefused(t *testing.T) {
+	for want, o := range map[string]Options{
+		"Clip is -1":                  {Clip: -1},
+		"want 0 or more":              {SaveEvery: -1, Dir: "x"},
+		"SaveEvery wants Dir":         {SaveEvery: 1},
+		"instead of Dir":              {Dir: "x", Folder: &Folder{}},
+		"InBackward does not go":      {InBackward: true, Scaler: &amp.ScalerOptions{}},
+		"InBackward has no master":    {InBackward: true, Masters: amp.SplitMaster},
+		"no master weights to fill":   {InBackward: true, Fill: func(string) FirstValue { return nil }},
+		"bits":                        {StateBits: 7},
+		"master weights":              {Masters: 9},
+		"wants 16 bits, not possible": {},
+	} {
+		m := newToy(t, snug.BF16, snug.F32)
+		if strings.HasSuffix(want, "not possible") {
+			m.names = nil
+			want = "no parameters that train"
+		}
+		_, err := New(Model[[]int](m), o)
+		require.Error(t, err, want)
+		require.True(t, strings.HasPrefix(err.Error(), "train: New: "), err)
+		if want != "bits" && want != "master weights" {
+			require.ErrorContains(t, err, want)
+		}
+	}
+	_, err := New[[]int](nil, Options{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = New(Model[[]int](newToy(t, snug.F16, snug.F32)), Options{InBackward: true})
+	require.ErrorContains(t, err, "f16, which needs a loss scale")
+	tr := newTrainer(t, newToy(t, snug.F32, snug.F32), Options{})
+	_, err = tr.Train(context.Background(), nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = tr.Train(context.Background(), [][]int{{}, {}})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = tr.Train(context.Background(), [][]int{{}, {1}})
+	require.NoError(t, err)
+	require.ErrorIs(t, tr.Save(context.Background()), snug.ErrConfig)
+	require.NoError(t, tr.Close())
+	_, err = tr.Train(context.Background(), steps(1))
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// Checkpoints of another run are refused, and nothing is changed.
+func TestOtherRuns(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Dir: dir, About: "a", StateBits: 8}
+	tr := newTrainer(t, newToy(t, snug.BF16, snug.BF16), o)
+	trainTo(t, tr, 2)
+	_, err := New(Model[[]int](newToy(t, snug.BF16, snug.BF16)), o)
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, tr.Save(context.Background()))
+	require.NoError(t, tr.Close())
+	for want, change := range map[string]func(o *Options, m *toy){
+		"another run: \"a\", not \"b\"": func(o *Options, _ *toy) { o.About = "b" },
+		"8-bit state":                   func(o *Options, _ *toy) { o.StateBits = 4 },
+		"full master weights":           func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
+		"in the backward pass: false":   func(o *Options, _ *toy) { o.InBackward = true },
+		"other parameters":              func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
+	} {
+		m, o := newToy(t, snug.BF16, snug.BF16), o
+		before := m.bits()
+		change(&o, m)
+		_, err := New(Model[[]int](m), o)
+		require.ErrorContains(t, err, want)
+		require.Equal(t, before, m.bits())
+	}
+	tr = newTrainer(t, newToy(t, snug.BF16, snug.BF16), o)
+	require.Equal(t, 2, tr.Step())
+	require.JSONEq(t, `null`, string(tr.Notes()))
+}
+
+func TestPanicsLeaveTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	m := newToy(t, snug.F32, snug.F32)
+	tr := newTrainer(t, m, Options{Dir: dir, SaveEvery: 1})
+	trainTo(t, tr, 2)
+	m.values["w"] = snug.View{}
+	require.Panics(t, func() { _, _ = tr.Train(context.Background(), steps(2)) })
+	require.NoError(t, tr.Close())
+	require.Equal(t, 2, newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Dir: dir}).Step())
+}
+
+func TestSchedules(t *testing.T) {
+	c, l := Cosine(1, 2, 12), Linear(1, 0.5, 0, 10)
+	require.Equal(t, []float32{0.5, 1, 1}, []float32{c(0), c(1), c(2)})
+	require.InDelta(t, 0.55, c(7), 1e-6)
+	require.InDelta(t, 0.1, c(12), 1e-6)
+	require.InDelta(t, 0.1, c(99), 1e-6)
+	require.Equal(t, []float32{1, 0.75, 0.5, 0.5}, []float32{l(0), l(5), l(10), l(11)})
+	require.Equal(t, float32(3), Constant(3)(9))
+}

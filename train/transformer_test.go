@@ -1,0 +1,99 @@
+package train
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/transformer"
+)
+
+func tinyConfig(family string, tied bool) *transformer.Config {
+	c := &transformer.Config{
+		Family: family, Vocab: 19, Dim: 16, Hidden: 24, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, Context: 32, NormEps: 1e-6,
+		Activation: transformer.SiLU, Gated: true, Rope: transformer.Rope{Kind: transformer.RopeDefault, Theta: 100, Dim: 6},
+		Windows: []int{0, 3}, ScoreScale: 0.4, EmbeddingScale: 1, Tied: tied, InitStd: 0.3, QKVBias: true,
+	}
+	if family == "qwen3" {
+		c.QKNorm, c.QKVBias = true, false
+	}
+	if family == "gpt2" {
+		*c = transformer.Config{
+			Family: family, Vocab: 19, Dim: 16, Hidden: 24, Layers: 2, Heads: 4, KVHeads: 4, HeadDim: 4, Context: 32, LayerNorm: true,
+			NormEps: 1e-5, QKVBias: true, OutBias: true, MLPBias: true, Activation: transformer.GELUTanh, LearnedPositions: true,
+			Windows: []int{0, 0}, ScoreScale: 0.5, EmbeddingScale: 1, Tied: tied, InitStd: 0.3,
+		}
+	}
+	return c
+}
+
+func tokens(step int) transformer.Batch {
+	b := transformer.Batch{Starts: []int{0, 5, 11}, Draw: uint64(step)}
+	for i := range 11 {
+		b.Tokens = append(b.Tokens, int32((i*i+step)%19))
+		b.Labels = append(b.Labels, int32((i*7+step)%19)-2)
+	}
+	return b
+}
+
+// Models of package transformer train in the backward pass with the bits of the ordinary step, with one
+// gradient at a time.
+func TestTransformersInBackward(t *testing.T) {
+	for _, family := range []string{"llama", "qwen3", "gpt2"} {
+		for _, tied := range []bool{false, true} {
+			run := func(o Options) (map[string][]float32, int64) {
+				m, err := transformer.New(tinyConfig(family, tied), transformer.Options{Seed: 3})
+				require.NoError(t, err)
+				tr, err := New(Model[transformer.Batch](m), o)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, tr.Close()) }()
+				for step := range 4 {
+					_, err := tr.Train(context.Background(), []transformer.Batch{tokens(step)})
+					require.NoError(t, err)
+				}
+				out := map[string][]float32{}
+				for _, p := range m.Params() {
+					out[p.Name] = p.Value.Float32s()
+				}
+				return out, tr.Bytes()[plan.Gradients]
+			}
+			o := Options{StateBits: 8, Clip: 0.5, Schedule: Constant(1e-2)}
+			want, all := run(o)
+			o.InBackward = true
+			got, one := run(o)
+			require.Equal(t, want, got, "%s, tied %t", family, tied)
+			require.Less(t, one, all/2)
+		}
+	}
+}
+
+// Adapters train over matrices in 4 bits, with gradients and state for the adapters alone.
+func TestAdapters(t *testing.T) {
+	m, err := transformer.New(tinyConfig("llama", false), transformer.Options{
+		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, Dropout: 0.1}})
+	require.NoError(t, err)
+	tr, err := New(Model[transformer.Batch](m), Options{Schedule: Constant(3e-2), Clip: 1})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close()) }()
+	n := 0
+	for _, v := range m.Trainable() {
+		n += v.Len()
+	}
+	require.Equal(t, int64(4*n), tr.Bytes()[plan.Gradients])
+	require.Zero(t, tr.Bytes()[plan.Masters])
+	var first, last float64
+	for step := range 60 {
+		b := tokens(0)
+		b.Draw = uint64(step)
+		r, err := tr.Train(context.Background(), []transformer.Batch{b})
+		require.NoError(t, err)
+		if last = r.Loss; step == 0 {
+			first = last
+		}
+	}
+	require.Less(t, last, first/2)
+}

@@ -1,0 +1,41 @@
+package transformer
+
+// adapterBytes are the bytes of a row that the adapters of layers with one input take at a time.
+type adapterBytes struct {
+	forward, backward int64 // of u, du, dropout, and with magnitudes of outputs before them
+	second            int64 // of the gradient of the input, which cannot take the input's place
+}
+
+// layerBytes are those of a layer.
+type layerBytes struct{ qkv, out, in, down adapterBytes }
+
+func adaptersOfLayers(m *Model) []layerBytes {
+	size := int64(m.dtype.Size())
+	of := func(layers []linear, adds bool) (b adapterBytes) {
+		for i := range layers {
+			a := layers[i].adapter
+			if a == nil {
+				continue
+			}
+			u := size * int64(a.Rank)
+			forward, backward := u, 2*u
+			if a.Dropout > 0 {
+				forward, backward = forward+size*int64(a.In), backward+size*int64(a.In)
+			}
+			if a.m != nil {
+				backward += size * int64(a.Out)
+				if adds {
+					forward += size * int64(a.Out)
+				}
+			}
+			b = adapterBytes{max(b.forward, forward), max(b.backward, backward), size * int64(a.In)}
+		}
+		return b
+	}
+	list, adds := make([]layerBytes, m.config.Layers), !m.config.PostNorms
+	for i := range list {
+		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*perceptronHalf)
+		list[i] = layerBytes{of(a.qkv, false), of(a.out, adds), of(p.in, false), of(p.down, adds)}
+	}
+	return list
+}

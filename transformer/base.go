@@ -1,0 +1,232 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file is about the matrices of the layers: which they are, their forms in 4 bits, and what
+// Save writes of them.
+
+// isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding or the head.
+// bitsandbytes quantizes these, and PEFT calls them "all-linear".
+func (c *Config) isMatrix(t amp.Tensor) bool {
+	name, inBody := strings.CutPrefix(t.Name, c.layout().body)
+	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != c.layout().head
+}
+
+// quantizes reports whether a tensor is held in 4 bits.
+func (m *Model) quantizes(t amp.Tensor) bool { return m.options.Base != 0 && m.config.isMatrix(t) }
+
+// quantizer turns matrices into 4 bits, one after the other.
+type quantizer struct {
+	*Model
+	whole   snug.View // of the largest matrix, on the CPU for a Conv1D
+	turned  snug.View // a transposed one
+	largest int
+}
+
+func (m *Model) newQuantizer() (*quantizer, error) {
+	q := &quantizer{Model: m}
+	for i := range m.params {
+		if p := &m.params[i]; q.wants(p) {
+			q.largest = max(q.largest, p.Len())
+		}
+	}
+	if q.largest == 0 {
+		return q, nil
+	}
+	dev := m.dev
+	if q.conv() {
+		dev = snug.CPU()
+		turned, free, err := snug.MakeView(dev, m.dtype, q.largest)
+		if err != nil {
+			return nil, err
+		}
+		q.turned, m.staging = turned, append(m.staging, free)
+	}
+	whole, free, err := snug.MakeView(dev, m.dtype, q.largest)
+	if err != nil {
+		return nil, err
+	}
+	q.whole, m.staging = whole, append(m.staging, free)
+	return q, nil
+}
+
+// conv reports whether matrices are [in, out], as in GPT-2.
+func (m *Model) conv() bool { return m.config.Family == "gpt2" }
+
+// wants reports whether a parameter is to be in 4 bits.
+func (q *quantizer) wants(p *Param) bool {
+	return p.Value.Len() == 0 && p.Len() > 0
+}
+
+// staging returns where put takes a matrix from.
+func (q *quantizer) staging(p *Param) snug.View { return part(q.whole, 0, p.Len()) }
+
+// put quantizes a matrix.
+func (q *quantizer) put(p *Param, v snug.View) (err error) {
+	shape := p.Shape
+	if q.conv() { // bitsandbytes quantizes the transposed matrix
+		turned := part(q.turned, 0, v.Len())
+		if err := transpose(turned, v, shape[0], shape[1]); err != nil {
+			return err
+		}
+		v, shape = turned, []int{shape[1], shape[0]}
+	}
+	if v.Device() != q.dev {
+		there, free, err := snug.MakeView(q.dev, v.DType(), v.Len())
+		if err != nil {
+			return err
+		}
+		q.Model.staging = append(q.Model.staging, free)
+		if err := snug.Copy(there, v); err != nil {
+			return err
+		}
+		v = there
+	}
+	if p.Quantized, err = qlora.NewWeight(v, shape, qlora.Options{Type: q.options.Base}); err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	q.free = append(q.free, p.Quantized.Close)
+	if q.options.Pages != nil {
+		q.pagedBytes += p.Quantized.Bytes()
+		return p.Quantized.Page(q.options.Pages, "weights/"+p.Name)
+	}
+	q.weightBytes += p.Quantized.Bytes()
+	return nil
+}
+
+// freeStaging frees what loading needed.
+func (m *Model) freeStaging() (err error) {
+	for _, free := range m.staging {
+		if e := free(); err == nil {
+			err = e
+		}
+	}
+	m.staging = nil
+	return err
+}
+
+// transpose writes the columns of src, [rows, cols] elements on the CPU, as rows of dst. It goes by
+// tiles, whose lines stay in the nearest cache.
+func transpose(dst, src snug.View, rows, cols int) error {
+	switch src.DType() {
+	case snug.F32:
+		turn(snug.Host[float32](dst), snug.Host[float32](src), rows, cols)
+	case snug.BF16:
+		turn(snug.Host[snug.BFloat16](dst), snug.Host[snug.BFloat16](src), rows, cols)
+	case snug.F16:
+		turn(snug.Host[snug.Float16](dst), snug.Host[snug.Float16](src), rows, cols)
+	default:
+		return fmt.Errorf("a matrix of %s: %w", src.DType(), snug.ErrDType)
+	}
+	return nil
+}
+
+func turn[T any](dst, src []T, rows, cols int) {
+	const tile = 32
+	for i := 0; i < rows; i += tile {
+		for j := 0; j < cols; j += tile {
+			for r := i; r < min(i+tile, rows); r++ {
+				for c := j; c < min(j+tile, cols); c++ {
+					dst[c*rows+r] = src[r*cols+c]
+				}
+			}
+		}
+	}
+}
+
+// makeProducts makes what multiplies by the matrices in 4 bits. They share a tile.
+func (m *Model) makeProducts() error {
+	for _, l := range m.layers {
+		w := l.weight.Quantized
+		if w == nil {
+			continue
+		}
+		var err error
+		if m.tile == nil {
+			l.frozen, err = qlora.NewLinear(w, m.dtype, 0)
+			m.tile = l.frozen
+		} else {
+			l.frozen, err = m.tile.Share(w)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.weight.Name, err)
+		}
+	}
+	if m.tile != nil {
+		m.free = append(m.free, m.tile.Close)
+	}
+	return nil
+}
+
+// merger makes the matrices that a model without adapters would have.
+type merger struct {
+	*Model
+	whole snug.View
+}
+
+// matrix returns the matrix of a layer with its adapter, as published.
+func (g *merger) matrix(l *linear) (snug.View, error) {
+	n := l.in * l.out
+	if err := g.grow(n); err != nil {
+		return snug.View{}, err
+	}
+	dst := part(g.whole, 0, n)
+	switch {
+	case l.weight.Quantized == nil:
+		return dst, g.mergePlain(dst, l)
+	case l.adapter == nil:
+		if err := l.weight.Quantized.Dequantize(dst); err != nil {
+			return dst, err
+		}
+	default:
+		if err := qlora.Merge(dst, l.weight.Quantized, l.adapter.LoRA, 0); err != nil {
+			return dst, err
+		}
+	}
+	if !l.conv {
+		return dst, nil
+	}
+	host, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
+	if err != nil {
+		return dst, err
+	}
+	if err := snug.Copy(host, dst); err != nil {
+		return dst, err
+	}
+	turned, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
+	if err != nil {
+		return dst, err
+	}
+	return turned, transpose(turned, host, l.out, l.in)
+}
+
+// mergePlain writes the matrix of a layer in floats with its adapter, as it lies.
+func (g *merger) mergePlain(dst snug.View, l *linear) (err error) {
+	d, err := qlora.NewDense(l.weight.Value, l.out, l.in, l.conv)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Merge(dst, l.adapter.LoRA)
+}
+
+// grow makes room for n elements of the model's type, on its device.
+func (g *merger) grow(n int) error {
+	if g.whole.Len() >= n {
+		return nil
+	}
+	made, free, err := snug.MakeView(g.dev, g.dtype, n)
+	if err != nil {
+		return err
+	}
+	g.whole, g.staging = made, append(g.staging, free)
+	return nil
+}

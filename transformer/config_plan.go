@@ -1,0 +1,172 @@
+package transformer
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+)
+
+// Plan returns the model in the terms of package plan, which predicts the memory of training it
+// and finds what fits. A sample is a sequence of the given tokens, which may be more than
+// Config.Context unless there are learned positions.
+//
+// The layers are the stages of [Model.Costs], with their bytes. Attention is always tiled, whatever a [plan.Run]
+// says; for Options.PlainAttention clear Tiled of all layers. The parameters are
+// those of [Config.Tensors], where a matrix is [out, in] also for GPT-2; adapters go on the
+// matrices of the layers, as by PEFT's "all-linear".
+//
+// The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, and [snug.ErrShape] for
+// tokens that the model cannot have and for a model that package plan cannot count.
+func (c *Config) Plan(tokens int) (plan.Model, error) {
+	if err := c.check(); err != nil {
+		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
+	}
+	if err := c.supported(); err != nil {
+		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
+	}
+	m, err := c.plan(tokens)
+	if err != nil {
+		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
+	}
+	return m, nil
+}
+
+func (c *Config) plan(tokens int) (plan.Model, error) {
+	switch {
+	case tokens < 1 || tokens > maxCount:
+		return plan.Model{}, fmt.Errorf("sequences of %d tokens, want 1 to %d: %w", tokens, maxCount, snug.ErrShape)
+	case c.LearnedPositions && tokens > c.Context:
+		return plan.Model{}, fmt.Errorf("sequences of %d tokens, and the model has %d positions: %w", tokens, c.Context, snug.ErrShape)
+	}
+	s := c.sizes(tokens)
+	m := plan.Model{
+		Name: c.Family, Context: tokens, Input: s.dim, Params: [][]int{{c.Vocab, c.Dim}},
+		Head: plan.Head{Tied: c.Tied, Rows: tokens, Cols: c.Dim, Classes: c.Vocab, Params: s.norm, Stats: s.stats},
+	}
+	if c.LearnedPositions {
+		m.Params = append(m.Params, []int{1, c.Context, c.Dim})
+	}
+	if !c.Tied {
+		m.Head.Params = append(m.Head.Params, []int{c.Vocab, c.Dim})
+	}
+	for _, r := range []Rope{c.Rope, c.LocalRope} {
+		if r.Kind != "" {
+			m.Tables += s.rows * int64(r.Dim)
+		}
+	}
+	if c.NormPlusOne {
+		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
+	}
+	for i := range c.Layers {
+		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planPerceptron(s))
+	}
+	return m, m.Validate()
+}
+
+// sizes are elements of a sequence: of activations of the widths of a model, and of statistics.
+type sizes struct {
+	rows, dim, q, kv, hidden int64
+	qkv                      int64 // of the widest output of the products that make q, k and v
+	stats                    int64 // of the norm that a half begins with
+	post, postStats          int64 // of the norm after a half
+	norm                     [][]int
+	bias                     int // columns of the widest bias
+}
+
+func (c *Config) sizes(tokens int) sizes {
+	n := int64(tokens)
+	s := sizes{
+		rows: n, dim: n * int64(c.Dim), q: n * int64(c.Heads*c.HeadDim), kv: n * int64(c.KVHeads*c.HeadDim), hidden: n * int64(c.Hidden),
+		stats: n, norm: [][]int{{c.Dim}},
+	}
+	if c.biased() {
+		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden)
+	}
+	if s.qkv = max(s.q, s.kv); c.Family == "gpt2" {
+		s.qkv = s.q + 2*s.kv
+	}
+	if c.LayerNorm {
+		s.stats, s.norm = 2*n, [][]int{{c.Dim}, {c.Dim}}
+	}
+	if c.PostNorms {
+		s.post, s.postStats = s.dim, n
+	}
+	return s
+}
+
+// half returns what both stages of a layer have.
+func (c *Config) half(name string, s sizes) plan.Layer {
+	l := plan.Layer{Name: name, Params: s.norm, Output: s.dim, Stats: s.stats + s.postStats, Rows: int(s.rows), RMSNorm: c.Dim, Bias: s.bias}
+	if c.LayerNorm {
+		l.LayerNorm, l.RMSNorm = c.Dim, 0
+	}
+	if c.PostNorms {
+		l.Params = append(l.Params[:1:1], s.norm...)
+	}
+	return l
+}
+
+// linearShapes appends the shapes of a matrix and its bias.
+func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
+	shapes = append(shapes[:len(shapes):len(shapes)], []int{out, in})
+	if bias {
+		shapes = append(shapes, []int{out})
+	}
+	return shapes
+}
+
+func (c *Config) planAttention(s sizes, window int) plan.Layer {
+	l := c.half("attention", s)
+	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	if c.packed() {
+		l.Params = linearShapes(l.Params, queries+2*keys, c.Dim, c.QKVBias)
+	} else {
+		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
+		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
+		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
+	}
+	l.Params = linearShapes(l.Params, c.Dim, queries, c.OutBias)
+	normed := int64(0)
+	if c.QKNorm {
+		l.Params = append(l.Params, []int{c.HeadDim}, []int{c.HeadDim})
+		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
+		stats := s.rows * int64(c.Heads+c.KVHeads)
+		if 2*(2*s.q+2*s.kv+normed)+4*stats > 2*max(s.post+s.q, s.q+2*s.kv+s.dim) { // most is held in their backward steps
+			l.BackwardStats = stats
+		}
+	}
+	l.Kept = 2*s.q + 2*s.kv + s.post
+	l.Forward = max(s.q+2*s.kv, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
+	l.Backward = max(s.post+s.q, s.q+2*s.kv+max(s.q+normed, s.dim))
+	l.Adapters = []plan.Moment{ // the input of q, k and v stays beside its gradient
+		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: s.q + 2*s.kv + 2*s.dim},
+		{In: s.q, Out: s.dim, Forward: s.q, Backward: s.post + s.q, Adds: !c.PostNorms},
+	}
+	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
+	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Tiled: true}
+	return l
+}
+
+func (c *Config) planPerceptron(s sizes) plan.Layer {
+	l := c.half("perceptron", s)
+	in := int64(1)
+	if c.Gated {
+		in = 2
+		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
+	}
+	if !c.Gated {
+		l.GELU = c.Hidden
+	}
+	l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias || c.UpBias)
+	l.Params = linearShapes(l.Params, c.Dim, c.Hidden, c.MLPBias)
+	l.Kept = in*s.hidden + s.post
+	l.Forward = max(in*s.hidden, s.dim)
+	l.Backward = max(s.hidden+s.post, s.dim)
+	l.Adapters = []plan.Moment{
+		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim},
+		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Adds: !c.PostNorms},
+	}
+	l.MACs = (in + 1) * s.hidden * int64(c.Dim)
+	return l
+}

@@ -1,0 +1,135 @@
+package transformer
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+)
+
+// firstValues fills the parameters as transformers does before training: matrices with normal
+// numbers of standard deviation InitStd, which gpt2 and custom models divide by the root of the
+// number of halves where a half enters the residual stream; norms with ones; biases with zeros. The
+// numbers of a parameter depend on the seed and its place in the list only.
+func (m *Model) firstValues() error {
+	q, err := m.newQuantizer()
+	if err != nil {
+		return err
+	}
+	for i := range m.params {
+		p := &m.params[i]
+		if m.adapted(p) {
+			continue
+		}
+		if q.wants(p) {
+			v := q.staging(p)
+			if err := m.fill(v, i); err != nil {
+				return err
+			}
+			if err := q.put(p, v); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := m.fill(p.Value, i); err != nil {
+			return err
+		}
+	}
+	m.fresh = true
+	return nil
+}
+
+// residual reports whether the product with a matrix enters the residual stream.
+func (c *Config) residual(name string) bool {
+	switch c.Family {
+	case "gpt2":
+		return strings.HasSuffix(name, "c_proj.weight")
+	case Custom:
+		return strings.HasSuffix(name, "o_proj.weight") || strings.HasSuffix(name, "down_proj.weight")
+	}
+	return false
+}
+
+// first yields the first values of a parameter, in their order.
+type first struct {
+	rng       *rand.Rand
+	deviation float64
+	constant  float32 // where the deviation is 0
+}
+
+func (m *Model) firstOf(index int) first {
+	p := &m.params[index]
+	switch {
+	case len(p.Shape) == 2:
+		f := first{rng: rand.New(rand.NewPCG(m.options.Seed, uint64(index))), deviation: m.config.InitStd}
+		if m.config.residual(p.Name) {
+			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))
+		}
+		return f
+	case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne:
+		return first{}
+	}
+	return first{constant: 1}
+}
+
+func (f first) write(w []float32) {
+	for i := range w {
+		if f.rng != nil {
+			w[i] = float32(f.deviation * f.rng.NormFloat64())
+		} else {
+			w[i] = f.constant
+		}
+	}
+}
+
+// FirstValues returns a function that writes elements lo to lo+len(w)-1 of what [New] gave a parameter,
+// before the parameter's type rounded them: for master weights, as Options.Fill of package
+// train. It is fast in ascending order. For adapters and after [Open] it returns nil.
+func (m *Model) FirstValues(name string) func(lo int, w []float32) error {
+	for i := range m.params {
+		p := &m.params[i]
+		if p.Name != name || !m.fresh || m.adapted(p) {
+			continue
+		}
+		values, at := m.firstOf(i), 0
+		return func(lo int, w []float32) error {
+			if lo < at {
+				values, at = m.firstOf(i), 0
+			}
+			skipped := make([]float32, min(lo-at, 1<<10))
+			for at < lo {
+				n := min(len(skipped), lo-at)
+				values.write(skipped[:n])
+				at += n
+			}
+			values.write(w)
+			at += len(w)
+			return nil
+		}
+	}
+	return nil
+}
+
+// fill writes the first values of a parameter.
+func (m *Model) fill(dst snug.View, index int) error {
+	const piece = 1 << 16
+	numbers := make([]float32, min(piece, dst.Len()))
+	low, _, err := snug.MakeView(snug.CPU(), m.dtype, len(numbers))
+	if err != nil {
+		return err
+	}
+	values := m.firstOf(index)
+	for lo := 0; lo < dst.Len(); lo += piece {
+		n := min(piece, dst.Len()-lo)
+		values.write(numbers[:n])
+		if err := amp.Cast(part(low, 0, n), numbers[:n]); err != nil {
+			return err
+		}
+		if err := snug.Copy(part(dst, lo, n), part(low, 0, n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

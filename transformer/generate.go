@@ -1,0 +1,351 @@
+package transformer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+)
+
+// GenerateOptions are the options of [Model.Generate].
+type GenerateOptions struct {
+	Context  int // the most tokens of a text, prompt included; 0 is Config.Context
+	Chunk    int // tokens of a prompt that are computed at a time; 0 is 256
+	Sampling Sampling
+}
+
+// Generator writes text: it holds the tokens so far, and the keys and values of all layers for them,
+// so that a further token costs one row of each product.
+//
+// The cache has the model's type and Context rows for each layer. A layer with a window has
+// 2·(window−1) + Chunk rows at most. A Generator uses its model's buffers: it is not safe
+// for concurrent use with it, and the model may train between two calls, after which the cache
+// is of the old weights.
+type Generator struct {
+	m       *Model
+	options GenerateOptions
+	layers  []cache
+	bytes   int64
+	tokens  []int32
+	done    int // tokens whose keys are in the cache
+	logits  []float32
+	scores  snug.View // logits on the device
+	last    tensor    // output of the last token
+	free    []func() error
+	sampler *sampler
+	gather  [2][]int32 // where k and v of a row lie within packed rows
+}
+
+// cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
+type cache struct {
+	k, v snug.View
+	rows int // that it holds at most
+	used int
+	keep int // rows that a later query can see, 0 for all
+}
+
+// Generate returns a Generator without tokens. Begin with [Generator.Prompt].
+//
+// The error wraps [snug.ErrConfig] for options out of range, and for a Context beyond learned
+// positions, and [snug.ErrNoMemory].
+func (m *Model) Generate(o GenerateOptions) (*Generator, error) {
+	g, err := m.newGenerator(o)
+	if err != nil {
+		return nil, fmt.Errorf("transformer: Generate: %w", err)
+	}
+	return g, nil
+}
+
+func (m *Model) newGenerator(o GenerateOptions) (*Generator, error) {
+	if err := m.usable(); err != nil {
+		return nil, err
+	}
+	c := &m.config
+	if o.Context == 0 {
+		o.Context = c.Context
+	}
+	if o.Chunk == 0 {
+		o.Chunk = 256
+	}
+	const most = 1 << 24
+	switch {
+	case o.Context < 1 || o.Context > most || o.Chunk < 1 || o.Chunk > most:
+		return nil, fmt.Errorf("a Context of %d tokens and a Chunk of %d, want 1 to %d: %w", o.Context, o.Chunk, most, snug.ErrConfig)
+	case c.LearnedPositions && o.Context > c.Context:
+		return nil, fmt.Errorf("a Context of %d tokens, and the model has %d positions: %w", o.Context, c.Context, snug.ErrConfig)
+	}
+	if err := o.Sampling.check(); err != nil {
+		return nil, err
+	}
+	o.Chunk = min(o.Chunk, o.Context)
+	g := &Generator{m: m, options: o, logits: make([]float32, c.Vocab), sampler: newSampler(o.Sampling, c.Vocab)}
+	if err := g.make(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+func (g *Generator) make() (err error) {
+	c, width := &g.m.config, g.m.config.KVHeads*g.m.config.HeadDim
+	for _, window := range c.Windows {
+		l := cache{rows: g.options.Context}
+		if window > 0 && 2*(window-1)+g.options.Chunk < l.rows {
+			l.keep, l.rows = window-1, 2*(window-1)+g.options.Chunk
+		}
+		for _, v := range []*snug.View{&l.k, &l.v} {
+			if *v, err = g.vector(g.m.dtype, l.rows, width); err != nil {
+				return err
+			}
+		}
+		g.layers = append(g.layers, l)
+	}
+	if g.scores = snug.ViewOf(g.logits); !g.m.dev.IsCPU() {
+		g.scores, err = g.vector(snug.F32, 1, c.Vocab)
+	}
+	return err
+}
+
+// vector allocates rows·width elements.
+func (g *Generator) vector(dt snug.DType, rows, width int) (snug.View, error) {
+	const most = 1 << 40 // elements; int may be smaller
+	if int64(rows) > most/int64(width) || int64(rows)*int64(width) != int64(rows*width) {
+		return snug.View{}, fmt.Errorf("%d rows of %d elements are too many: %w", rows, width, snug.ErrNoMemory)
+	}
+	v, free, err := snug.MakeView(g.m.dev, dt, rows*width)
+	if err != nil {
+		return v, err
+	}
+	g.free = append(g.free, free)
+	g.bytes += int64(v.Bytes())
+	return v, nil
+}
+
+// Bytes returns the bytes of the cache on the model's device.
+func (g *Generator) Bytes() int64 { return g.bytes }
+
+// Tokens returns the tokens so far: prompts and what Next returned. The list is the Generator's own.
+func (g *Generator) Tokens() []int32 { return g.tokens }
+
+// Logits returns the logits that the last call of Next chose its token from: Config.Vocab float32, capped by
+// Config.LogitCap. The next call of Next overwrites them.
+func (g *Generator) Logits() []float32 { return g.logits }
+
+// Ends reports whether a token is one of Config.EOS.
+func (g *Generator) Ends(token int32) bool { return slices.Contains(g.m.config.EOS, int(token)) }
+
+// Reset forgets all tokens.
+func (g *Generator) Reset() {
+	g.tokens, g.done = g.tokens[:0], 0
+	for i := range g.layers {
+		g.layers[i].used = 0
+	}
+}
+
+// Close frees the cache of a device.
+func (g *Generator) Close() (err error) {
+	for _, free := range g.free {
+		err = errors.Join(err, free())
+	}
+	g.free, g.layers = nil, nil
+	return err
+}
+
+// Prompt appends tokens, and computes all of them but for the last. Memory grows with Chunk and not with the
+// prompt, except for the cache.
+//
+// The error wraps [snug.ErrShape] for no tokens, a token that the vocabulary lacks, and more
+// tokens than Context, with nothing appended; and the errors of the device and ctx, after which
+// Reset is needed.
+func (g *Generator) Prompt(ctx context.Context, tokens []int32) error {
+	if err := g.prompt(ctx, tokens); err != nil {
+		return fmt.Errorf("transformer: Prompt: %w", err)
+	}
+	return nil
+}
+
+func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	if len(tokens) == 0 {
+		return fmt.Errorf("the prompt has no tokens: %w", snug.ErrShape)
+	}
+	if have := len(g.tokens); len(tokens) > g.options.Context-have {
+		return fmt.Errorf("%d tokens after %d, and the Context has %d: %w", len(tokens), have, g.options.Context, snug.ErrShape)
+	}
+	if err := g.m.checkTokens(tokens); err != nil {
+		return err
+	}
+	g.tokens = append(g.tokens, tokens...)
+	return g.compute(ctx, len(g.tokens)-1)
+}
+
+// Next chooses the token after Tokens, appends it and returns it.
+//
+// The error wraps [snug.ErrShape] without a prompt and when the Context is full, [snug.ErrNonFinite]
+// for logits that are not finite, and the errors of the device and ctx, after which Reset is needed.
+func (g *Generator) Next(ctx context.Context) (int32, error) {
+	token, err := g.next(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("transformer: Next: %w", err)
+	}
+	return token, nil
+}
+
+func (g *Generator) next(ctx context.Context) (int32, error) {
+	if err := g.usable(); err != nil {
+		return 0, err
+	}
+	switch n := len(g.tokens); {
+	case n == 0:
+		return 0, fmt.Errorf("there is no prompt: %w", snug.ErrShape)
+	case n == g.options.Context:
+		return 0, fmt.Errorf("the Context of %d tokens is full: %w", n, snug.ErrShape)
+	}
+	if err := g.compute(ctx, len(g.tokens)); err != nil {
+		return 0, err
+	}
+	token, err := g.sampler.next(g.logits, len(g.tokens))
+	if err != nil {
+		return 0, err
+	}
+	g.tokens = append(g.tokens, token)
+	return token, nil
+}
+
+func (g *Generator) usable() error {
+	if g.m == nil || g.layers == nil {
+		return fmt.Errorf("the Generator is closed, or Generate did not make it: %w", snug.ErrConfig)
+	}
+	return g.m.usable()
+}
+
+// compute brings the first n tokens into the cache.
+func (g *Generator) compute(ctx context.Context, n int) error {
+	for g.done < n {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		rows := min(g.options.Chunk, n-g.done)
+		if err := g.pass(ctx, rows); err != nil {
+			return err
+		}
+		g.done += rows
+	}
+	return nil
+}
+
+// pass computes the next rows tokens, and the logits of the last of them.
+func (g *Generator) pass(ctx context.Context, rows int) error {
+	m := g.m
+	if g.done == 0 {
+		m.calls++ // parameters may have changed; while there is a cache they have not
+	}
+	if err := m.beginAt(g.tokens[g.done:g.done+rows], g.done, len(g.tokens), g.options.Context); err != nil {
+		return err
+	}
+	defer m.end()
+	x, err := m.embed()
+	if err != nil {
+		return err
+	}
+	for i := range g.layers {
+		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*perceptronHalf)
+		z, err := a.forwardCached(x, &g.layers[i], g)
+		if err != nil {
+			return err
+		}
+		m.pool.put(x)
+		if x, err = p.Forward(ctx, z); err != nil {
+			return err
+		}
+		m.pool.put(z)
+	}
+	if g.done+rows < len(g.tokens) { // more of the prompt follows
+		m.pool.put(x)
+		return nil
+	}
+	o, dim := m.stage(), m.config.Dim
+	g.last.View = part(x.View, (rows-1)*dim, dim)
+	o.norm(&g.last, stats{}, &g.last, m.last)
+	o.do(func() error {
+		return amp.MatMul(g.scores, g.last.View, m.head.Value, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})
+	})
+	if o.err == nil && !m.dev.IsCPU() {
+		o.err = snug.Copy(g.logits, g.scores)
+	}
+	m.capLogits(g.logits)
+	m.pool.put(x)
+	return o.err
+}
+
+// forwardCached is Forward with the keys and values of earlier tokens, to which it adds its own.
+func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tensor, error) {
+	o := b.stage()
+	q, k, v := b.project(o, stats{}, x)
+	if b.config.QKNorm {
+		o.norm(q, stats{}, q, b.qNorm)
+		o.norm(k, stats{}, k, b.kNorm)
+	}
+	o.rotate(q, b.config.Heads, b.angles)
+	o.rotate(k, b.config.KVHeads, b.angles)
+	g.append(o, l, q, k, v)
+	att := o.get(b.queries())
+	c := b.attention(b.keysSeen(), b.angles, k == nil)
+	c.SeqK, c.Align = l.used, attention.BottomRight
+	if k == nil { // queries lie within wider rows, keys and values do not any more
+		apart := attention.SequenceMajor(c)
+		c.K, c.V = apart.K, apart.V
+	}
+	o.do(func() error {
+		queries, _, _ := o.split(q, k, v)
+		n := l.used * b.keys()
+		return attention.Forward(att.View, none32, queries, part(l.k, 0, n), part(l.v, 0, n), c)
+	})
+	b.pool.put(q, k, v)
+	z := o.get(b.config.Dim)
+	o.leave(z, x, att, &b.out[0], b.post, nil)
+	b.pool.put(att)
+	return z, o.err
+}
+
+// append adds the rows of k and v to a cache. Where it is full, the rows that no query will see
+// make room.
+func (g *Generator) append(o *ops, l *cache, q, k, v *tensor) {
+	rows, width := o.batch.rows, o.config.KVHeads*o.config.HeadDim
+	if l.used+rows > l.rows {
+		for _, from := range [...]snug.View{l.k, l.v} {
+			o.do(func() error {
+				return snug.Copy(part(from, 0, l.keep*width), part(from, (l.used-l.keep)*width, l.keep*width))
+			})
+		}
+		l.used = l.keep
+	}
+	to := [...]snug.View{part(l.k, l.used*width, rows*width), part(l.v, l.used*width, rows*width)}
+	l.used += rows
+	if k != nil {
+		o.do(func() error { return snug.Copy(to[0], k.View) })
+		o.do(func() error { return snug.Copy(to[1], v.View) })
+		return
+	}
+	for i, at := range g.packed(rows) { // q, k and v are side by side
+		o.do(func() error {
+			return fused.Embedding(to[i], q.View, at, part(q.View, 0, 0), nil, width)
+		})
+	}
+}
+
+// packed returns where the keys and the values of rows lie, in units of the width of keys.
+func (g *Generator) packed(rows int) [2][]int32 {
+	q := g.m.config.Heads / g.m.config.KVHeads // units of the queries
+	for i := len(g.gather[0]); i < rows; i++ {
+		k := int32((q+2)*i + q)
+		g.gather[0], g.gather[1] = append(g.gather[0], k), append(g.gather[1], k+1)
+	}
+	return [2][]int32{g.gather[0][:rows], g.gather[1][:rows]}
+}

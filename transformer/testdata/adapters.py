@@ -1,0 +1,145 @@
+"""Makes the folder adapters with PEFT and bitsandbytes: adapters of the folder models, what they compute, and how they train.
+
+Python 3.11, peft 0.21.2, bitsandbytes 0.50.2, transformers 5.23.0, torch 2.15.0, safetensors 0.8.0:
+
+    pip install peft==0.21.2 bitsandbytes==0.50.2 transformers==5.23.0 torch==2.15.0 safetensors==0.8.0
+    python transformer/testdata/adapters.py              # makes the folder, or the adapters that are named
+    python transformer/testdata/adapters.py check DIR    # PEFT loads what Model.SaveAdapter wrote
+
+adapters/NAME has the files of PEFT's save_pretrained, and
+
+golden.safetensors  of the model in float32, its matrices in NF4 where the name says so: the logits of all rows, and the
+                    gradient of the loss in each parameter of the adapters, in float16 after division by its largest
+                    element, which is "largest/NAME"
+golden.json         the base in the folder models, the tokens, the labels, and the losses before each of 20 steps of
+                    AdamW, and after them
+
+check: SNUG_SAVE=DIR go test -run TestSaveAdapterForPEFT ./transformer writes the folders and their logits.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import warnings
+
+import bitsandbytes
+import peft
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+here = pathlib.Path(__file__).parent
+transformers.logging.set_verbosity_error()
+warnings.filterwarnings("ignore")
+torch.set_num_threads(1)
+
+
+def dequantize(a, absmax, block, kind, shape, dtype):
+    """What bitsandbytes computes on other devices. Its kernel for AVX-512 is wrong where rows are not whole blocks."""
+    codes = torch.stack([a.flatten() >> 4, a.flatten() & 15], 1).flatten().long()
+    values = bitsandbytes.functional.get_4bit_type(kind, device="cpu")[codes][:torch.Size(shape).numel()]
+    return (values * absmax.repeat_interleave(block)[:len(values)]).reshape(shape).to(dtype)
+
+
+override = torch.library.Library("bitsandbytes", "IMPL")
+override.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
+
+ALL = {"target_modules": "all-linear", "r": 4, "lora_alpha": 8}
+ADAPTERS = {
+    "llama_lora": ("llama", False, ALL),
+    "llama_rslora": ("llama", False, {"target_modules": ["q_proj", "v_proj", "mlp.down_proj"], "r": 3, "lora_alpha": 6, "use_rslora": True,
+                                      "rank_pattern": {"v_proj": 5, r"layers\.1\..*down_proj": 2}, "alpha_pattern": {"q_proj": 2}}),
+    "llama_nf4": ("llama", True, ALL),
+    "mistral_layers": ("mistral", False, {"target_modules": ["o_proj", "gate_proj"], "r": 4, "lora_alpha": 16, "layers_to_transform": [1]}),
+    "qwen2_nf4": ("qwen2", True, {"target_modules": r".*\.(q_proj|k_proj|up_proj)", "r": 4, "lora_alpha": 8}),
+    "gemma3_nf4": ("gemma3", True, ALL),
+    "gpt2_lora": ("gpt2", False, {**ALL, "fan_in_fan_out": True}),
+    "gpt2_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True}),
+    "llama_dora": ("llama", False, {**ALL, "use_dora": True}),
+    "llama_dora_nf4": ("llama", True, {**ALL, "use_dora": True, "use_rslora": True}),
+    "gemma3_dora": ("gemma3", False, {"target_modules": ["o_proj", "k_proj", "down_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
+    "gpt2_dora": ("gpt2", False, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
+    "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
+}
+STEPS = 20
+
+
+def base(name, nf4):
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                      bnb_4bit_compute_dtype=torch.float32) if nf4 else None
+    return AutoModelForCausalLM.from_pretrained(here / "models" / name, dtype=torch.float32, attn_implementation="eager",
+                                                quantization_config=quantization, device_map="cpu" if nf4 else None)
+
+
+def make(name, model, nf4, fields):
+    torch.manual_seed(sum(map(ord, name)))
+    model_name = model
+    golden = json.loads((here / "models" / model / "golden.json").read_text())
+    tokens = torch.tensor(golden["tokens"]).reshape(golden["sequences"], -1)
+    labels = torch.full_like(tokens, -100)
+    labels[:, 1:] = torch.tensor(golden["labels"]).reshape(labels.shape)[:, :-1]
+    model = get_peft_model(base(model, nf4), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **fields))
+    for key, p in model.named_parameters():
+        if "lora_B" in key:
+            torch.nn.init.normal_(p, 0, 0.1)
+        if "lora_magnitude" in key:
+            p.data *= 1 + 0.1 * torch.randn_like(p)
+    model.train()
+    out = here / "adapters" / name
+    shutil.rmtree(out, ignore_errors=True)
+    model.save_pretrained(out)
+    (out / "README.md").unlink(missing_ok=True)
+    config = json.loads((out / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = model_name
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+    run = lambda: model(input_ids=tokens, labels=labels, use_cache=False)
+    found = run()
+    found.loss.backward()
+    tensors = {"logits": found.logits.detach().float().contiguous()}
+    for key, p in model.named_parameters():
+        if p.requires_grad:
+            key = key.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")  # as save_pretrained does
+            largest = p.grad.abs().max()
+            tensors[key] = (p.grad / largest).half()
+            tensors["largest/" + key] = largest.reshape(1).clone()
+    save_file(tensors, out / "golden.safetensors")
+
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.01)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = run().loss
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    losses.append(run().loss.item())
+    (out / "golden.json").write_text(json.dumps({
+        "peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+        "base": model_name, "nf4": nf4, "sequences": golden["sequences"], "tokens": golden["tokens"], "labels": golden["labels"],
+        "losses": losses}) + "\n")
+    print(name, losses[0], losses[-1])
+
+
+def check(saved):
+    for folder in sorted(p for p in pathlib.Path(saved).iterdir() if p.is_dir()):
+        golden = json.loads((here / "adapters" / folder.name / "golden.json").read_text())
+        model = PeftModel.from_pretrained(base(golden["base"], golden["nf4"]), folder)
+        model.train()  # without dropout; in evaluation bitsandbytes wants multiples of 32 rows
+        tokens = torch.tensor(golden["tokens"]).reshape(golden["sequences"], -1)
+        want = load_file(folder / "logits.safetensors")["logits"]
+        have = model(input_ids=tokens, use_cache=False).logits.detach().reshape(want.shape)
+        print(folder.name, "logits differ by", ((have - want).abs().max() / want.abs().max()).item(), "of the largest")
+
+
+if sys.argv[1:2] == ["check"]:
+    check(sys.argv[2])
+else:
+    for name, (model, nf4, fields) in ADAPTERS.items():
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            make(name, model, nf4, fields)
