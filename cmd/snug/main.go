@@ -2,7 +2,11 @@
 //
 //	go install github.com/snug-ml/snug/cmd/snug@latest
 //
-//	snug plan -model llama-2b -device 24GB     what it takes, and what to choose so that it fits
+//	snug plan Qwen3-0.6B                       what it takes, and what to choose so that it fits
+//	snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
+//	                                           fine-tune a published model within that memory
+//	snug generate -model DIR -prompt TEXT      continue a text with a model
+//	snug merge -model DIR -adapter DIR -o DIR  merge an adapter into its model
 //	snug devices                               what this machine has, and the presets
 //	snug inspect FILE                          what a file, a checkpoint or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
@@ -26,6 +30,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/console"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -58,9 +63,13 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	err := dispatch(args, stdin, stdout, stderr)
 	var usage usageError
+	var ended console.Interruption
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &ended):
+		fmt.Fprintf(stderr, "snug: %s\n", ended.Text)
+		return ended.Status
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "snug: %s\n", oneLine(err))
 		return 2
@@ -85,7 +94,7 @@ func oneLine(err error) string {
 	parts := strings.Split(text, ": ")
 	for i := len(parts) - 1; i > 0; i-- {
 		switch parts[i] {
-		case "snug", "plan", "offload", "amp":
+		case "snug", "plan", "offload", "amp", "transformer", "train", "qlora", "tokenizer", "chat", "dataset", "ReadConfig", "Check", "Plan", "Open", "New", "Save", "Generate", "Prompt", "Next":
 			parts = slices.Delete(parts, i, i+1)
 		}
 	}
@@ -133,7 +142,7 @@ func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 
 // commands are all commands of the program, in the order of help.
 func commands() []*command {
-	return []*command{planCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
+	return []*command{planCommand(), tuneCommand(), generateCommand(), mergeCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
 
 func commandNames() (names []string) {
@@ -168,6 +177,8 @@ func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string,
 	switch {
 	case len(rest) < fewest:
 		return nil, usagef("%s: want %s; snug help %s tells more", c.name, c.command.args, c.name)
+	case most > 0 && len(rest) > most && strings.HasPrefix(rest[most], "-"):
+		return nil, usagef("%s: %.40q after %.40q: flags come first", c.name, rest[most], rest[most-1])
 	case most >= 0 && len(rest) > most:
 		return nil, usagef("%s: unexpected argument %.40q", c.name, rest[most])
 	}

@@ -5,21 +5,23 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
+	"io"
+	"runtime"
 	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/plan"
 )
 
 func planCommand() *command {
 	return &command{
-		name: "plan", summary: "predict the memory of training, and find what fits",
+		name: "plan", args: "[FOLDER]", operands: "file", summary: "predict the memory of training, and find what fits",
 		flags: []string{"-model:" + strings.Join(plan.Models(), " "), "-device:" + strings.Join(deviceNames(), " "), "-memory", "-host-memory", "-disk", "-batch",
-			"-context", "-rank", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
+			"-context", "-rank", "-dora", "-dropout", "-optimizer:" + strings.Join(plan.Optimizers(), " "), "-compute:bf16 f16 f32", "-masters:full split none",
 			"-gradients:f32 bf16 in-backward", "-state:32 16 8 4", "-base:bf16 nf4 fp4", "-o:file", "-json"},
 		help: planHelp(),
 		run:  runPlan,
@@ -35,7 +37,10 @@ func deviceNames() (names []string) {
 
 func planHelp() string {
 	return `Predicts the memory and the time of a training step from a model's shapes, and finds
-the fastest way to run it within a limit. The batch never changes.
+the fastest way to run it within a limit. The batch never changes. The model is that of a
+folder as Hugging Face publishes it, or of its config.json, or else of -model. Weights in
+the folder are compared with config.json; the plan does not need them. Of the model of a
+folder, weights that are frozen in 4 bits can lie on the host or the disk, and no others.
 
   -model NAME        ` + wrap(plan.Models(), 21) + `,
                      or the name of a JSON file that ends in .json, see below; - reads standard input
@@ -45,8 +50,11 @@ the fastest way to run it within a limit. The batch never changes.
   -host-memory SIZE  host memory that the plan may use; default: none
   -disk SIZE         disk that the plan may use; default: none
   -batch N           samples in a step: sequences or images; default 32
-  -context N         tokens in a sequence of a preset, at most as many as it has positions for
+  -context N         tokens in a sequence, at most as many as the model has positions for;
+                     default: of a preset its own, of a folder its own up to 2048
   -rank N            freeze the weights and train adapters of rank N on every matrix of the layers
+  -dora              the adapters have trained magnitudes (DoRA)
+  -dropout           the inputs of the adapters have dropout
   -optimizer NAME    ` + wrap(plan.Optimizers(), 21) + `;
                      default: adamw
   -o FILE            also draw the bytes as an SVG chart
@@ -79,6 +87,7 @@ Times assume half the rates of data sheets. Use them to compare plans.
 When nothing fits, the exit status is 1, and the message says how much memory is missing
 and which change costs least time; -json lists every change with which it fits.
 
+  snug plan -memory 6GiB Qwen3-0.6B
   snug plan -model llama-2b -memory 24GB
   snug plan -model llama-7b -device 24GB -host-memory 64GiB -disk 1TB
   snug plan -model llama-7b -device 8GB -rank 16 -base nf4
@@ -127,6 +136,8 @@ func wrap(words []string, indent int) string {
 type planFlags struct {
 	model, device, memory, host, disk      string
 	batch, context, rank                   int
+	dora, dropout                          bool
+	longest                                int // tokens that the model of a folder is made for
 	optimizer                              string
 	compute, masters, gradients, stateBits string
 	base                                   string
@@ -143,6 +154,8 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&p.batch, "batch", 32, "")
 	fs.IntVar(&p.context, "context", 0, "")
 	fs.IntVar(&p.rank, "rank", 0, "")
+	fs.BoolVar(&p.dora, "dora", false, "")
+	fs.BoolVar(&p.dropout, "dropout", false, "")
 	fs.StringVar(&p.optimizer, "optimizer", "adamw", "")
 	fs.StringVar(&p.compute, "compute", "", "")
 	fs.StringVar(&p.masters, "masters", "", "")
@@ -155,10 +168,11 @@ func (p *planFlags) define(fs *flag.FlagSet) {
 
 func runPlan(c *call) error {
 	var f planFlags
-	if _, err := c.parse(f.define, 0, 0); err != nil {
+	folder, err := c.parse(f.define, 0, 1)
+	if err != nil {
 		return err
 	}
-	task, limit, err := f.task(c)
+	task, limit, err := f.task(c, folder)
 	if err != nil {
 		return err
 	}
@@ -177,10 +191,27 @@ func runPlan(c *call) error {
 			return err
 		}
 	}
-	if f.json {
-		return writeJSON(c.stdout, planReport(p))
+	assumption, process := f.assumedContext(task.Model.Context), int64(0)
+	if len(folder) > 0 {
+		if process, err = p.Task.Resident(p.Run, plan.Process{}); err != nil {
+			return err
+		}
 	}
-	return p.WriteTable(c.stdout)
+	if f.json {
+		r := planReport(p)
+		r.Process = process
+		r.ContextAssumed = assumption != ""
+		return writeJSON(c.stdout, r)
+	}
+	if _, err := io.WriteString(c.stdout, assumption); err != nil {
+		return err
+	}
+	if err := p.WriteTable(c.stdout); err != nil || process == 0 {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "\na process that trains so on the CPU takes about %s of resident memory on %s\n",
+		plan.FormatBytes(process), console.Count(runtime.GOMAXPROCS(0), "core"))
+	return err
 }
 
 // defaultDevice is assumed if no device is named; the output says so.
@@ -189,15 +220,21 @@ const (
 	assumed       = " (assumed, as no -device is named)"
 )
 
-// task returns the task that the flags describe, and the limit.
-func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
-	if f.model == "" {
-		return t, 0, usagef("plan: want -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
-	}
-	if f.context < 0 {
+// task returns the task that the flags and the operand describe, and the limit.
+func (f *planFlags) task(c *call, folder []string) (t plan.Task, limit int64, err error) {
+	switch {
+	case f.model == "" && len(folder) == 0:
+		return t, 0, usagef("plan: want a folder with a config.json, or -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
+	case f.model != "" && len(folder) > 0:
+		return t, 0, usagef("plan: %.40q and -model %.40q: want one of the two", folder[0], f.model)
+	case f.context < 0:
 		return t, 0, usagef("plan: -context %d: want 1 or more", f.context)
+	case f.model != "":
+		t.Model, err = f.readModel(c)
+	default:
+		t.Model, err = f.readFolder(folder[0])
 	}
-	if t.Model, err = f.readModel(c); err != nil {
+	if err != nil {
 		return t, 0, err
 	}
 	if t.Device, err = plan.DeviceNamed(cmp.Or(f.device, defaultDevice)); err != nil {
@@ -218,6 +255,7 @@ func (f *planFlags) task(c *call) (t plan.Task, limit int64, err error) {
 		}
 	}
 	t.Batch, t.Rank, t.Optimizer = f.batch, f.rank, f.optimizer
+	t.DoRA, t.Dropout, t.PagesFrozen = f.dora, f.dropout, len(folder) > 0
 	if f.output != "" && !strings.HasSuffix(f.output, ".svg") {
 		return t, 0, usagef("plan: -o %s: the chart is SVG, so the name ends in .svg", f.output)
 	}
@@ -237,6 +275,9 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 	}
 	if t.StateBits, err = list("state", f.stateBits, strconv.Atoi); err != nil {
 		return err
+	}
+	if f.rank == 0 && (f.dora || f.dropout) {
+		return usagef("plan: -dora and -dropout want -rank: they are for adapters")
 	}
 	if f.base != "" && f.rank == 0 {
 		return usagef("plan: -base wants -rank: without adapters no weights are frozen")
@@ -313,14 +354,10 @@ func (f *planFlags) readModel(c *call) (plan.Model, error) {
 }
 
 func writeSVG(name string, p plan.Plan) error {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", name) // a pipe would wait for its other end
-	}
-	f, err := os.Create(name)
-	if err != nil {
+	if err := console.Writable(name, ".svg"); err != nil {
 		return err
 	}
-	return errors.Join(p.WriteSVG(f), f.Close())
+	return console.WriteFile(name, p.WriteSVG)
 }
 
 func noFlags(*flag.FlagSet) {}

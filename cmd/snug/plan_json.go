@@ -11,19 +11,21 @@ import (
 
 // report is a plan as JSON.
 type report struct {
-	Model      string             `json:"model"`
-	Parameters int64              `json:"parameters"`
-	Context    int                `json:"context,omitempty"` // tokens of a sample
-	Device     string             `json:"device"`
-	Assumed    bool               `json:"device_assumed,omitempty"` // no device was named
-	Limit      int64              `json:"limit_bytes"`
-	Batch      int                `json:"batch"`
-	Run        runReport          `json:"run"`
-	Peak       map[string]amounts `json:"peak_bytes"`
-	Seconds    float64            `json:"step_seconds"`
-	Without    amounts            `json:"without_bytes"`
-	Plain      float64            `json:"without_step_seconds"`
-	Choices    []choiceReport     `json:"choices"`
+	Model          string             `json:"model"`
+	Parameters     int64              `json:"parameters"`
+	Context        int                `json:"context,omitempty"`         // tokens of a sample
+	ContextAssumed bool               `json:"context_assumed,omitempty"` // no context was given for the model of a folder
+	Device         string             `json:"device"`
+	Assumed        bool               `json:"device_assumed,omitempty"` // no device was named
+	Limit          int64              `json:"limit_bytes"`
+	Batch          int                `json:"batch"`
+	Run            runReport          `json:"run"`
+	Peak           map[string]amounts `json:"peak_bytes"`
+	Seconds        float64            `json:"step_seconds"`
+	Without        amounts            `json:"without_bytes"`
+	Plain          float64            `json:"without_step_seconds"`
+	Process        int64              `json:"cpu_process_bytes,omitempty"` // of a process that trains a folder's model so on the CPU
+	Choices        []choiceReport     `json:"choices"`
 }
 
 // amounts are a number of bytes for each component, and "total".
@@ -79,7 +81,7 @@ func planReport(p plan.Plan) report {
 	}
 	out.Context = p.Task.Model.Context
 	out.Device, out.Assumed = strings.CutSuffix(out.Device, assumed)
-	if r.Compute != snug.F32 {
+	if r.Compute != snug.F32 && p.Task.Rank == 0 {
 		out.Run.Masters = r.Masters.String()
 	}
 	for t := range plan.Tiers {

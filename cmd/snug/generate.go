@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+)
+
+func generateCommand() *command {
+	return &command{
+		name: "generate", summary: "continue a text with a model",
+		flags: []string{"-model:file", "-adapter:file", "-prompt", "-system", "-plain", "-tokens", "-temperature", "-top-k", "-top-p", "-seed",
+			"-base:bf16 nf4 fp4", "-compute:bf16 f16 f32"},
+		help: generateHelp,
+		run:  runGenerate,
+	}
+}
+
+const generateHelp = `Writes what a model answers to a prompt, token by token, to the standard output, and to the standard
+error how fast it was and what it took. It ends at the model's end token.
+
+  -model DIR         folder of the model, as Hugging Face publishes it, with tokenizer.json
+  -adapter DIR       folder of an adapter of it, as snug tune and PEFT write it
+  -prompt TEXT       what the user says; - reads it from the standard input
+  -system TEXT       what the model is told first, for models with a chat template
+  -plain             continue the prompt as it is, without the chat template
+  -tokens N          the most tokens to write; default 256
+  -temperature T     divides the logits before a token is drawn; default 0: the most likely token
+  -top-k N           draw from the N most likely tokens only; default: all
+  -top-p P           draw from the fewest tokens that are P likely together; default 1
+  -seed N            of the drawn tokens; default 1
+  -base FORM         form of the layers' matrices: bf16, nf4 or fp4; default: the type of -compute
+  -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
+
+  snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
+  snug generate -model Qwen3-0.6B -adapter tuned -temperature 0.7 -top-p 0.9 -prompt - < question.txt
+`
+
+// generateFlags are the command line of generate.
+type generateFlags struct {
+	dir, adapter   string
+	prompt, system string
+	plain          bool
+	tokens         int
+	temperature    float64
+	topK           int
+	topP           float64
+	seed           uint64
+	form, compute  string
+	options        transformer.Options
+}
+
+func (f *generateFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.dir, "model", "", "")
+	fs.StringVar(&f.adapter, "adapter", "", "")
+	fs.StringVar(&f.prompt, "prompt", "", "")
+	fs.StringVar(&f.system, "system", "", "")
+	fs.BoolVar(&f.plain, "plain", false, "")
+	fs.IntVar(&f.tokens, "tokens", 256, "")
+	fs.Float64Var(&f.temperature, "temperature", 0, "")
+	fs.IntVar(&f.topK, "top-k", 0, "")
+	fs.Float64Var(&f.topP, "top-p", 1, "")
+	fs.Uint64Var(&f.seed, "seed", 1, "")
+	fs.StringVar(&f.form, "base", "", "")
+	fs.StringVar(&f.compute, "compute", "", "")
+}
+
+func (f *generateFlags) check() (err error) {
+	for _, c := range []struct {
+		bad  bool
+		what string
+	}{
+		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
+		{f.prompt == "", "want -prompt: a text, or - for the standard input"},
+		{f.tokens < 1, fmt.Sprintf("-tokens %d: want 1 or more", f.tokens)},
+		{!(f.temperature >= 0 && f.temperature < 1e6), fmt.Sprintf("-temperature %v: want 0 or more", f.temperature)},
+		{f.topK < 0, fmt.Sprintf("-top-k %d: want 1 or more", f.topK)},
+		{!(f.topP > 0 && f.topP <= 1), fmt.Sprintf("-top-p %v: want more than 0, up to 1", f.topP)},
+		{f.temperature == 0 && (f.topK > 0 || f.topP < 1), "-top-k and -top-p draw a token, and -temperature 0 takes the most likely one"},
+		{f.plain && f.system != "", "-system is a part of the chat template, and -plain leaves that out"},
+	} {
+		if c.bad {
+			return usagef("generate: %s", c.what)
+		}
+	}
+	f.options.AdapterDir = f.adapter
+	if f.compute != "" {
+		if f.options.DType, err = snug.ParseDType(f.compute); err != nil || !f.options.DType.IsFloat() {
+			return usagef("generate: -compute %.40q: want bf16, f16 or f32", f.compute)
+		}
+	}
+	switch f.form {
+	case "", "bf16":
+		if f.form != "" && f.compute != "" && f.options.DType != snug.BF16 {
+			return usagef("generate: -base bf16 and -compute %s: matrices that are not in 4 bits have the type of activations", f.compute)
+		}
+		if f.form != "" {
+			f.options.DType = snug.BF16
+		}
+	case "nf4":
+		f.options.Base = qlora.NF4
+	case "fp4":
+		f.options.Base = qlora.FP4
+	default:
+		return usagef("generate: -base %.40q: want bf16, nf4 or fp4", f.form)
+	}
+	return nil
+}
+
+func runGenerate(c *call) (err error) {
+	var f generateFlags
+	if _, err := c.parse(f.define, 0, 0); err != nil {
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: c.stderr})
+	defer release()
+	g, err := f.open(c)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, g.Close(), g.model.Close()) }()
+	err = g.write(stop.After, c)
+	if stop.Asked() {
+		return console.Interruption{Text: "interrupted", Status: stop.Status()}
+	}
+	return err
+}
+
+// writer writes text.
+type writer struct {
+	*transformer.Generator
+	model  *transformer.Model
+	tok    *tokenizer.Tokenizer
+	prompt []int32
+	ends   []int32
+	most   int // tokens to write
+}
+
+// open reads the prompt and makes the model.
+func (f *generateFlags) open(c *call) (w *writer, err error) {
+	w = &writer{}
+	config, err := transformer.ReadConfig(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	if w.tok, err = tokenizer.Open(f.dir); err != nil {
+		return nil, err
+	}
+	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
+		return nil, err
+	}
+	tokens := len(w.prompt) + f.tokens
+	if config.LearnedPositions {
+		tokens = min(tokens, config.Context)
+	}
+	if w.most = tokens - len(w.prompt); w.most < 1 {
+		return nil, usagef("generate: the prompt has %d tokens, and the model %d positions", len(w.prompt), config.Context)
+	}
+	if w.ends, err = endTokens(f.dir, config, w.tok); err != nil {
+		return nil, err
+	}
+	if w.model, err = transformer.Open(f.dir, f.options); err != nil {
+		return nil, err
+	}
+	w.Generator, err = w.model.Generate(transformer.GenerateOptions{Context: tokens, Sampling: transformer.Sampling{
+		Temperature: float32(f.temperature), TopK: f.topK, TopP: float32(f.topP), Seed: f.seed}})
+	if err != nil {
+		return nil, errors.Join(err, w.model.Close())
+	}
+	return w, nil
+}
+
+// maxPrompt is the most bytes of a prompt on the standard input.
+const maxPrompt = 64 << 20
+
+// encode returns the tokens of the prompt.
+func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int32, error) {
+	prompt := f.prompt
+	if prompt == "-" {
+		text, err := io.ReadAll(io.LimitReader(stdin, maxPrompt))
+		if err != nil {
+			return nil, err
+		}
+		prompt = string(text)
+	}
+	o := tokenizer.EncodeOptions{}
+	switch templated := tok.Config().ChatTemplate != ""; {
+	case templated && !f.plain:
+		template, err := chat.Parse(tok.Config())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.dir, err)
+		}
+		var messages []chat.Message
+		if f.system != "" {
+			messages = append(messages, chat.Message{Role: "system", Content: f.system})
+		}
+		if prompt, err = template.Render(append(messages, chat.Message{Role: "user", Content: prompt}), true); err != nil {
+			return nil, err
+		}
+		o.NoSpecial = true // the template has them
+	case f.system != "":
+		return nil, usagef("generate: -system: the model has no chat template")
+	}
+	ids, err := tok.Encode(prompt, o)
+	if err == nil && len(ids) == 0 {
+		err = usagef("generate: the prompt has no tokens")
+	}
+	return ids, err
+}
+
+// endTokens returns the tokens that end a text: the model's, the tokenizer's, and those of
+// generation_config.json.
+func endTokens(dir string, config *transformer.Config, tok *tokenizer.Tokenizer) (ends []int32, err error) {
+	for _, id := range config.EOS {
+		ends = append(ends, int32(id))
+	}
+	if id, known := tok.ID(tok.Config().EOS); known {
+		ends = append(ends, id)
+	}
+	const name = "generation_config.json"
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return ends, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", filepath.Join(dir, name), err, snug.ErrCorrupt)
+	}
+	var one int32
+	var several []int32
+	switch {
+	case file.EOS == nil || string(file.EOS) == "null":
+	case json.Unmarshal(file.EOS, &one) == nil:
+		several = []int32{one}
+	case json.Unmarshal(file.EOS, &several) != nil:
+		return nil, fmt.Errorf("%s: eos_token_id is %.40s, want a token or a list of them: %w", filepath.Join(dir, name), file.EOS, snug.ErrCorrupt)
+	}
+	return append(ends, several...), nil
+}
+
+// write writes what the model goes on with.
+func (w *writer) write(ctx context.Context, c *call) error {
+	began := time.Now()
+	if err := w.Prompt(ctx, w.prompt); err != nil {
+		return err
+	}
+	prompt := time.Since(began)
+	stream := w.tok.Stream(tokenizer.DecodeOptions{SkipSpecial: true})
+	began, n := time.Now(), 0
+	for n < w.most {
+		token, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		n++
+		if slices.Contains(w.ends, token) {
+			break
+		}
+		if _, err := io.WriteString(c.stdout, stream.Next(token)); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(c.stdout, stream.Flush()); err != nil {
+		return err
+	}
+	_, peak := plan.RSS()
+	fmt.Fprintf(c.stderr, "\n%s of a prompt, %.1f/s; %s, %.1f/s; weights %s, cache %s, peak RSS %s\n",
+		console.Count(len(w.prompt), "token"), float64(len(w.prompt))/prompt.Seconds(), console.Count(n, "token"), float64(n)/time.Since(began).Seconds(),
+		plan.FormatBytes(w.model.Memory().Weights), plan.FormatBytes(w.Bytes()), plan.FormatBytes(peak))
+	return nil
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/transformer"
+)
+
+func mergeCommand() *command {
+	return &command{
+		name: "merge", summary: "merge an adapter into its model",
+		flags: []string{"-model:file", "-adapter:file", "-compute:bf16 f16 f32", "-o:file"},
+		help:  mergeHelp,
+		run:   runMerge,
+	}
+}
+
+const mergeHelp = `Writes a model with the adapter's products added to its weights, which transformers loads
+without PEFT. The sums are made in float32 and rounded once.
+
+  -model DIR      folder of the model, as Hugging Face publishes it
+  -adapter DIR    folder of the adapter, as snug tune and PEFT write it
+  -compute TYPE   type of the weights: bf16, f16 or f32; default: that of the model
+  -o DIR          where to write the model: a new or empty folder
+
+  snug merge -model Qwen3-0.6B -adapter tuned -o merged
+`
+
+func runMerge(c *call) (err error) {
+	var model, adapter, compute, output string
+	_, err = c.parse(func(fs *flag.FlagSet) {
+		fs.StringVar(&model, "model", "", "")
+		fs.StringVar(&adapter, "adapter", "", "")
+		fs.StringVar(&compute, "compute", "", "")
+		fs.StringVar(&output, "o", "", "")
+	}, 0, 0)
+	if err != nil {
+		return err
+	}
+	o := transformer.Options{AdapterDir: adapter}
+	for _, f := range []struct{ flag, value string }{{"model", model}, {"adapter", adapter}, {"o", output}} {
+		if f.value == "" {
+			return usagef("merge: want -%s", f.flag)
+		}
+	}
+	if compute != "" {
+		if o.DType, err = snug.ParseDType(compute); err != nil || !o.DType.IsFloat() {
+			return usagef("merge: -compute %.40q: want bf16, f16 or f32", compute)
+		}
+	}
+	if err := emptyFolder(output); err != nil {
+		return usagef("merge: -o: %w", err)
+	}
+	m, err := transformer.Open(model, o)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if err := m.Save(output, 0); err != nil {
+		return err
+	}
+	if err := copyCompanions(output, model); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", output, plan.FormatBytes(m.Memory().Weights), adapter)
+	return nil
+}

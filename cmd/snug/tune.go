@@ -1,0 +1,278 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/chat"
+	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/dataset"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+)
+
+func tuneCommand() *command {
+	return &command{
+		name: "tune", summary: "fine-tune a published model under a memory limit",
+		flags: []string{"-model:file", "-data:file", "-o:file", "-memory", "-disk", "-lora", "-alpha", "-rslora", "-dora", "-dropout", "-full", "-base:bf16 nf4 fp4", "-compute:bf16 f16 f32",
+			"-context", "-batch", "-steps", "-epochs", "-lr", "-seed", "-held-out", "-checkpoint:file", "-save-every", "-dry-run", "-json"},
+		help: tuneHelp,
+		run:  runTune,
+	}
+}
+
+const tuneHelp = `Fine-tunes a model in the folder of Hugging Face with one process and no Python: a LoRA
+adapter, which PEFT loads, or with -full all weights, which transformers loads. It first
+prints what the run will take, by component, and chooses what makes it fit: micro-batches,
+recomputation, the form of frozen weights, the precision of the optimizer's state. At the end it
+prints what the run took.
+
+  -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
+  -data PATH         text files, JSON Lines (.jsonl), or a folder of them; several with commas.
+                     A line has "text"; or "prompt" and "completion", which is trained; or
+                     "messages", of which the assistant's turns are, by the chat template
+  -o DIR             where to write the adapter or the model: a new or empty folder
+  -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
+  -disk SIZE         disk that pages of weights or of state may use, in the folder DIR.pages beside
+                     -o, which is removed at the end; default: none
+  -lora RANK         rank of the adapters on all matrices of the layers; default 16
+  -alpha N           scale of the adapters, times the rank; default: 2·rank
+  -rslora            divide alpha by the root of the rank instead of the rank
+  -dora              also train the magnitude of each row of the matrices (DoRA)
+  -dropout P         probability to drop an element of an adapter's input; default 0
+  -full              train all weights instead
+  -base FORM         form of the frozen weights: bf16, nf4 or fp4; default: bf16 if that fits, else nf4
+  -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
+  -context N         most tokens of a sample; longer ones are cut; default: 1024, or less if no
+                     sample is longer
+  -batch N           samples of a step; default 8
+  -steps N           steps; default: those of -epochs
+  -epochs N          times that each sample is trained on; default 1
+  -lr RATE           learning rate, after a rise and before a fall; default 2e-4, with -full 1e-5
+  -seed N            of the order, the adapters' first values and dropout; default 1
+  -held-out SHARE    share of the samples to measure the loss on; default 0.02
+  -checkpoint DIR    save the run there; the same command goes on from its newest checkpoint, also
+                     after SIGINT or SIGTERM, which end a step first
+  -save-every N      steps between checkpoints; default 100
+  -dry-run           print the plan and end
+  -json              end with a line of JSON
+
+  snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
+  snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
+`
+
+// tuneFlags are the command line of tune.
+type tuneFlags struct {
+	dir, files, output   string
+	memoryText, diskText string
+	memory, disk         int64
+	rank                 int
+	alpha, dropout       float64
+	rslora, dora         bool
+	full                 bool
+	form, compute        string
+	most, batch          int
+	steps, epochs        int
+	rate, held           float64
+	seed                 uint64
+	checkpoint           string
+	saveEvery            int
+	dryRun, json         bool
+	dtype                snug.DType
+}
+
+func (f *tuneFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.dir, "model", "", "")
+	fs.StringVar(&f.files, "data", "", "")
+	fs.StringVar(&f.output, "o", "", "")
+	fs.StringVar(&f.memoryText, "memory", "", "")
+	fs.StringVar(&f.diskText, "disk", "", "")
+	fs.IntVar(&f.rank, "lora", 16, "")
+	fs.Float64Var(&f.alpha, "alpha", 0, "")
+	fs.Float64Var(&f.dropout, "dropout", 0, "")
+	fs.BoolVar(&f.rslora, "rslora", false, "")
+	fs.BoolVar(&f.dora, "dora", false, "")
+	fs.BoolVar(&f.full, "full", false, "")
+	fs.StringVar(&f.form, "base", "", "")
+	fs.StringVar(&f.compute, "compute", "bf16", "")
+	fs.IntVar(&f.most, "context", 0, "")
+	fs.IntVar(&f.batch, "batch", 8, "")
+	fs.IntVar(&f.steps, "steps", 0, "")
+	fs.IntVar(&f.epochs, "epochs", 0, "")
+	fs.Float64Var(&f.rate, "lr", 0, "")
+	fs.Float64Var(&f.held, "held-out", 0.02, "")
+	fs.Uint64Var(&f.seed, "seed", 1, "")
+	fs.StringVar(&f.checkpoint, "checkpoint", "", "")
+	fs.IntVar(&f.saveEvery, "save-every", 100, "")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "")
+	fs.BoolVar(&f.json, "json", false, "")
+}
+
+// check checks the flags and fills in what follows from them.
+func (f *tuneFlags) check() (err error) {
+	for _, s := range []struct {
+		flag, text string
+		to         *int64
+	}{{"memory", f.memoryText, &f.memory}, {"disk", f.diskText, &f.disk}} {
+		if s.text == "" {
+			continue
+		}
+		if *s.to, err = plan.ParseBytes(s.text); err != nil {
+			return usagef("tune: -%s: %w", s.flag, err)
+		}
+	}
+	if f.dtype, err = snug.ParseDType(f.compute); err != nil || !f.dtype.IsFloat() {
+		return usagef("tune: -compute %.40q: want bf16, f16 or f32", f.compute)
+	}
+	for _, c := range []struct {
+		bad  bool
+		what string
+	}{
+		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
+		{f.files == "", "want -data: text files, .jsonl files or folders of them"},
+		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
+		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
+		{f.full && (f.rslora || f.dora || f.dropout != 0), "-rslora, -dora and -dropout are for adapters, and -full trains none"},
+		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
+		{f.rank < 1, fmt.Sprintf("-lora %d: want 1 or more", f.rank)},
+		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},
+		{f.most < 0, fmt.Sprintf("-context %d: want 1 or more", f.most)},
+		{f.batch < 1, fmt.Sprintf("-batch %d: want 1 or more", f.batch)},
+		{f.steps < 0 || f.steps > checkpoint.MaxStep, fmt.Sprintf("-steps %d: want 1 to %d", f.steps, checkpoint.MaxStep)},
+		{f.epochs < 0, fmt.Sprintf("-epochs %d: want 1 or more", f.epochs)},
+		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
+		{!(f.rate >= 0 && f.rate < 1e3), fmt.Sprintf("-lr %v: want a rate above 0", f.rate)},
+		{!(f.alpha >= 0 && f.alpha < 1e6), fmt.Sprintf("-alpha %v: want a number above 0", f.alpha)},
+		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
+		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},
+	} {
+		if c.bad {
+			return usagef("tune: %s", c.what)
+		}
+	}
+	if f.rate == 0 {
+		f.rate = map[bool]float64{true: 1e-5, false: 2e-4}[f.full]
+	}
+	if f.alpha == 0 {
+		f.alpha = 2 * float64(f.rank)
+	}
+	if f.full {
+		f.rank = 0
+	}
+	return f.checkOutput()
+}
+
+// checkOutput makes sure that nothing will be overwritten.
+func (f *tuneFlags) checkOutput() error {
+	if f.dryRun {
+		return nil
+	}
+	if err := emptyFolder(f.output); err != nil {
+		return usagef("tune: -o: %w", err)
+	}
+	return nil
+}
+
+// emptyFolder returns an error unless a folder is empty or missing.
+func emptyFolder(name string) error {
+	entries, err := os.ReadDir(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(entries) > 0:
+		return fmt.Errorf("%s is not empty, and nothing is overwritten", name)
+	}
+	return nil
+}
+
+// defaultContext is the most tokens of a sample, if the user does not say it.
+const defaultContext = 1024
+
+// material is what a run reads: a model's description, its tokenizer, and data.
+type material struct {
+	config *transformer.Config
+	tok    *tokenizer.Tokenizer
+	data   *dataset.Set
+	// context is the most tokens of a sample, which no sample exceeds.
+	context int
+}
+
+// gather reads and checks what the run needs, before there is a model.
+func (f *tuneFlags) gather() (*material, error) {
+	m := &material{}
+	var err error
+	if m.config, err = transformer.ReadConfig(f.dir); err != nil {
+		return nil, err
+	}
+	if err := checkWeights(m.config, f.dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.dir, err)
+	}
+	if m.tok, err = tokenizer.Open(f.dir); err != nil {
+		return nil, err
+	}
+	if n := m.tok.Len(); n > m.config.Vocab {
+		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d: %w", f.dir, n, m.config.Vocab, snug.ErrConfig)
+	}
+	o := dataset.Options{Context: cmp.Or(f.most, min(defaultContext, m.config.Context)), EOS: endToken(m.config, m.tok), Seed: f.seed, HeldOut: f.held}
+	if m.config.LearnedPositions && o.Context > m.config.Context {
+		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
+	}
+	if m.tok.Config().ChatTemplate != "" {
+		if o.Template, err = chat.Parse(m.tok.Config()); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.dir, err)
+		}
+	}
+	if m.data, err = dataset.Open(strings.Split(f.files, ","), m.tok, o); err != nil {
+		return nil, err
+	}
+	m.context = m.data.Longest()
+	return m, nil
+}
+
+// endToken returns the token that ends a text, -1 for none: the tokenizer's, or else the model's.
+func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
+	if id, known := tok.ID(tok.Config().EOS); known && tok.Config().EOS != "" {
+		return id
+	}
+	if len(c.EOS) > 0 {
+		return int32(c.EOS[0])
+	}
+	return -1
+}
+
+// baseForm returns the form of frozen matrices of a plan.
+func (f *tuneFlags) baseForm(r plan.Run) qlora.Type {
+	switch {
+	case f.full || r.Frozen != 4:
+		return 0
+	case f.form == "fp4":
+		return qlora.FP4
+	}
+	return qlora.NF4
+}
+
+func runTune(c *call) error {
+	var f tuneFlags
+	if _, err := c.parse(f.define, 0, 0); err != nil {
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	m, err := f.gather()
+	if err != nil {
+		return usageError{err}
+	}
+	t := &tuning{tuneFlags: f, material: m, call: c}
+	return t.run()
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+)
+
+// leastPages is what pages may always hold in memory, for models of which two layers are less.
+const leastPages = 4 << 20
+
+func nothing() error { return nil }
+
+// pagesDir returns the folder of a run's pages, beside its output. A run that is killed leaves it behind,
+// and the next run with that output takes it.
+func (t *tuning) pagesDir() string { return filepath.Clean(t.output) + ".pages" }
+
+// openPages opens the store of the run's pages. clean removes it.
+func (t *tuning) openPages() (clean func() error, err error) {
+	dir := t.pagesDir()
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nothing, usageError{err}
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "snug.") {
+			return nothing, usagef("tune: %s is where the pages of this run go, and it has other files, such as %s", dir, e.Name())
+		}
+	}
+	limit, err := t.plan.Task.PageBytes(t.plan.Run)
+	if err != nil {
+		return nothing, err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
+		return nothing, usageError{err}
+	}
+	t.store, err = offload.Open(dir, offload.Options{HostLimit: max(limit, leastPages), DiskLimit: t.disk})
+	if err != nil {
+		return nothing, usageError{err}
+	}
+	return func() error { return os.RemoveAll(dir) }, nil
+}
+
+// pagesError says in one sentence that the disk has no room for pages.
+func (t *tuning) pagesError(err error) error {
+	if t.store == nil || !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	want := plan.FormatBytesUp(t.plan.Peak[plan.OnDisk].Total())
+	return usagef("tune: %s: the disk is full: the pages of this run take up to %s there: %w", t.pagesDir(), want, snug.ErrNoMemory)
+}

@@ -1,0 +1,388 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// tuning is a run of tune.
+type tuning struct {
+	tuneFlags
+	*material
+	call  *call
+	stop  console.Stop
+	plan  plan.Plan
+	base  int64 // resident bytes before there is a model
+	store *offload.Store
+
+	model   *transformer.Model
+	trainer *train.Trainer[transformer.Batch]
+}
+
+// clipNorm is what the norm of the gradients is clipped to.
+const clipNorm = 1
+
+// gcPercent is how much the heap may grow before the next collection: buffers are used again and
+// again, so there is little to collect.
+const gcPercent = 25
+
+func (t *tuning) run() (err error) {
+	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: t.call.stderr,
+		Advice: "a run with -checkpoint goes on from its last checkpoint"})
+	defer release()
+	t.stop = stop
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	debug.FreeOSMemory()
+	t.base, _ = plan.RSS()
+	t.describeData()
+	if err := t.choose(); err != nil {
+		return err
+	}
+	if err := t.plan.WriteTable(t.call.stdout); err != nil || t.dryRun {
+		return err
+	}
+	clean, err := t.open()
+	defer func() { err = t.pagesError(errors.Join(err, t.close(), clean())) }()
+	if err != nil {
+		return err
+	}
+	r, err := t.train()
+	if err != nil {
+		return err
+	}
+	if err := t.save(); err != nil {
+		return err
+	}
+	return t.report(r)
+}
+
+// describeData says what the files hold.
+func (t *tuning) describeData() {
+	s := t.data.Stats()
+	fmt.Fprintf(t.call.stdout, "data: %s to train on and %d held out, of %d tokens at most; %d tokens, %d of them predicted\n",
+		console.Count(s.Samples, "sample"), s.HeldOut, t.context, s.Tokens, s.Trained)
+	if s.Truncated > 0 || s.Dropped > 0 {
+		fmt.Fprintf(t.call.stdout, "      %s were longer and are cut; %d have nothing left to predict and are left out\n", console.Count(s.Truncated, "sample"), s.Dropped)
+	}
+	fmt.Fprintln(t.call.stdout)
+}
+
+// task describes the run to package plan.
+func (t *tuning) task() (plan.Task, error) {
+	m, err := t.config.Plan(t.context)
+	if err != nil {
+		return plan.Task{}, err
+	}
+	m.Name = folderName(t.dir, m.Name)
+	const rate, fast = 1e11, 1e10 // of one core or a few, to compare plans
+	task := plan.Task{
+		Model: m, Batch: t.batch, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
+		Device: plan.Device{Name: fmt.Sprintf("this machine, %d cores", runtime.GOMAXPROCS(0)), Unified: true, Memory: 1 << 60, Disk: t.disk,
+			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
+	}
+	if t.dtype != snug.BF16 {
+		task.Masters = []amp.MasterForm{amp.FullMaster}
+	}
+	if t.full {
+		if t.dtype != snug.F32 { // updates in the backward pass have no master weights, see choose
+			task.Gradients = []plan.Gradient{plan.SumF32}
+		}
+		return task, nil
+	}
+	task.StateBits = []int{32} // of adapters, which are small
+	if t.form == "bf16" {
+		task.Frozen = []int{16}
+	} else if t.form != "" {
+		task.Frozen = []int{4}
+	}
+	return task, nil
+}
+
+// choose finds the fastest plan whose process stays within the memory. What changes the results comes
+// last: frozen weights in 4 bits; and for all weights in bfloat16, updates in the backward pass,
+// which are rounded at random instead of kept in master weights.
+func (t *tuning) choose() error {
+	task, err := t.task()
+	if err != nil {
+		return usageError{err}
+	}
+	exact, further := task, task
+	switch {
+	case !t.full && task.Frozen == nil:
+		exact.Frozen = []int{16}
+	case t.full && t.dtype == snug.BF16:
+		further.Gradients, further.Masters = []plan.Gradient{plan.InBackward}, []amp.MasterForm{amp.NoMaster}
+	default:
+		return t.fit(task)
+	}
+	if err := t.fit(exact); err == nil || !errors.Is(err, snug.ErrNoMemory) {
+		return err
+	}
+	return t.fit(further)
+}
+
+func (t *tuning) fit(task plan.Task) (err error) {
+	if t.memory == 0 {
+		t.plan, err = task.Fit(0)
+		return err
+	}
+	limit := t.memory - (t.memory-t.base)/32 // a process takes up to 3 % more than is predicted
+	for counted := limit - t.base; counted > 0; {
+		p, err := task.Fit(counted)
+		if errors.Is(err, snug.ErrNoMemory) {
+			return usagef("tune: -memory %s: %w; the process itself takes %s more", plan.FormatBytes(t.memory), err, plan.FormatBytesUp(t.memory-counted))
+		}
+		if err != nil {
+			return err
+		}
+		resident, err := task.Resident(p.Run, plan.Process{Base: t.base})
+		if err != nil {
+			return err
+		}
+		if resident <= limit {
+			t.plan = p
+			return nil
+		}
+		counted -= max(resident-limit, (limit-t.base)/128) // few steps, for at most 1 % of the memory
+	}
+	return usagef("tune: -memory %s: the process takes %s before there is a model: %w", plan.FormatBytes(t.memory), plan.FormatBytesUp(t.base), snug.ErrNoMemory)
+}
+
+// open makes the model and what trains it. clean removes pages.
+func (t *tuning) open() (clean func() error, err error) {
+	clean = nothing
+	r := t.plan.Run
+	o := transformer.Options{DType: t.dtype, Seed: t.seed, Base: t.baseForm(r)}
+	var state train.Storage
+	if r.WeightsOn == plan.OnDisk || r.StateOn == plan.OnDisk {
+		if clean, err = t.openPages(); err != nil {
+			return clean, err
+		}
+		if r.WeightsOn == plan.OnDisk {
+			o.Pages = t.store
+		}
+		if r.StateOn == plan.OnDisk {
+			state = t.store
+		}
+	}
+	if !t.full {
+		o.Adapter = &qlora.AdapterOptions{Rank: t.rank, Alpha: float32(t.alpha), Dropout: float32(t.dropout), RSLoRA: t.rslora, DoRA: t.dora, BaseModel: t.dir}
+	}
+	if t.model, err = transformer.Open(t.dir, o); err != nil {
+		return clean, err
+	}
+	if len(r.Remat.Ops) > 0 {
+		if err := t.model.SetPlan(r.Remat); err != nil {
+			return clean, err
+		}
+	}
+	steps := t.stepCount()
+	options := train.Options{
+		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
+		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), InBackward: r.Gradients == plan.InBackward, Storage: state,
+		SkipNonFinite: true, Split: splitBatch, Dir: t.checkpoint, About: t.about(),
+	}
+	if t.checkpoint != "" {
+		options.SaveEvery = t.saveEvery
+	}
+	t.trainer, err = train.New(train.Model[transformer.Batch](t.model), options)
+	return clean, err
+}
+
+func (t *tuning) close() (err error) {
+	if t.trainer != nil {
+		err = t.trainer.Close()
+	}
+	if t.model != nil {
+		err = errors.Join(err, t.model.Close())
+	}
+	if t.store != nil {
+		err = errors.Join(err, t.store.Close())
+	}
+	return err
+}
+
+// stepCount returns how many steps the run has.
+func (t *tuning) stepCount() int {
+	if t.steps > 0 {
+		return t.steps
+	}
+	samples := max(1, t.epochs) * t.data.Stats().Samples
+	return (samples + t.batch - 1) / t.batch
+}
+
+// about says what the run is, for its checkpoints.
+func (t *tuning) about() map[string]any {
+	sum := t.data.Sum()
+	return map[string]any{
+		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "micro": t.plan.Run.Micro, "steps": t.stepCount(),
+		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.baseForm(t.plan.Run).String(), "compute": t.compute, "seed": t.seed,
+		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
+	}
+}
+
+// splitBatch divides a micro-batch of several samples.
+func splitBatch(batch any) (a, b any, ok bool) {
+	whole := batch.(transformer.Batch)
+	n := len(whole.Starts) - 1
+	if n < 2 {
+		return nil, nil, false
+	}
+	cut := whole.Starts[n/2]
+	first := transformer.Batch{Tokens: whole.Tokens[:cut], Labels: whole.Labels[:cut], Starts: whole.Starts[:n/2+1], Draw: whole.Draw}
+	second := transformer.Batch{Tokens: whole.Tokens[cut:], Labels: whole.Labels[cut:], Draw: whole.Draw + uint64(n/2)}
+	for _, at := range whole.Starts[n/2:] {
+		second.Starts = append(second.Starts, at-cut)
+	}
+	return first, second, true
+}
+
+// result is what a run found.
+type result struct {
+	Model      string     `json:"model"`
+	Steps      int        `json:"steps"`
+	Tokens     int        `json:"tokens"` // of this process's steps
+	Seconds    float64    `json:"seconds"`
+	Skipped    int        `json:"steps_skipped"`
+	LossFirst  float64    `json:"held_out_loss_first,omitempty"` // of a run that began anew
+	LossLast   float64    `json:"held_out_loss_last,omitempty"`
+	Loss       float64    `json:"loss"` // of the last step
+	Predicted  int64      `json:"predicted_peak_bytes"`
+	Measured   int64      `json:"measured_peak_bytes"`
+	Resident   int64      `json:"predicted_rss_bytes"`
+	PeakRSS    int64      `json:"peak_rss_bytes"`
+	Components plan.Bytes `json:"-"` // measured
+}
+
+func (t *tuning) train() (r result, err error) {
+	steps := t.stepCount()
+	r.Model, r.Steps = t.dir, steps
+	if begun := t.trainer.Step(); begun > 0 {
+		fmt.Fprintf(t.call.stdout, "\ngoing on from step %d of %d\n", begun, steps)
+	}
+	fmt.Fprintln(t.call.stdout)
+	did, err := console.Training[transformer.Batch]{
+		Trainer: t.trainer, Steps: steps, Saves: t.checkpoint != "", Stop: t.stop,
+		Progress: console.NewProgress(t.call.stdout, t.call.stderr, steps),
+		Batches:  func(step int) []transformer.Batch { return t.data.Batch(step, t.batch, t.plan.Run.Micro) },
+		Tokens:   func(b transformer.Batch) int { return len(b.Tokens) },
+		HeldOut:  t.data.HeldOut(max(1, t.plan.Run.Micro)),
+		After: func(train.Report) (string, error) {
+			t.measure(&r)
+			return plan.FormatBytes(r.Components.Total()), nil
+		},
+	}.Run()
+	r.Tokens, r.Seconds, r.Skipped, r.Loss, r.LossFirst, r.LossLast = did.Tokens, did.Seconds, did.Skipped, did.Loss, did.First, did.Last
+	return r, err
+}
+
+// measure counts what is held.
+func (t *tuning) measure(r *result) {
+	m, b := t.model.Memory(), t.trainer.Bytes()
+	if t.store != nil {
+		pages, run := t.store.Stats().HostPeak, t.plan.Run
+		if run.StateOn == plan.OnDisk {
+			b[plan.Masters], b[plan.State] = 0, pages
+			if run.WeightsOn == plan.OnDisk {
+				b[plan.State] = min(pages, run.Cache)
+			}
+			pages -= b[plan.State]
+		}
+		m.Weights += pages
+	}
+	b[plan.Weights], b[plan.Activations], b[plan.Workspace] = m.Weights, m.Peak, m.Workspace
+	for i, n := range b {
+		r.Components[i] = max(r.Components[i], n)
+	}
+	r.Measured = r.Components.Total()
+}
+
+// save writes the adapter or the model, and beside a model what its users need.
+func (t *tuning) save() error {
+	if !t.full {
+		return t.model.SaveAdapter(t.output)
+	}
+	if err := t.model.Save(t.output, 0); err != nil {
+		return err
+	}
+	return copyCompanions(t.output, t.dir)
+}
+
+// companions are files beside a model's weights that stay the same when it is tuned.
+var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}
+
+func copyCompanions(to, from string) error {
+	for _, name := range companions {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), text, 0o666)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report says what the run took, beside what was predicted.
+func (t *tuning) report(r result) (err error) {
+	_, r.PeakRSS = plan.RSS()
+	predicted := t.plan.Peak[plan.OnDevice]
+	predicted[plan.Allowance] = 0
+	r.Predicted = predicted.Total()
+	if r.Resident, err = t.plan.Task.Resident(t.plan.Run, plan.Process{Base: t.base}); err != nil {
+		return err
+	}
+	w := t.call.stdout
+	peak := console.Peak{Predicted: predicted, Measured: r.Components, Total: r.Measured, Resident: r.Resident, RSS: r.PeakRSS}
+	if err := peak.Write(w, plan.FormatBytes, false); err != nil {
+		return err
+	}
+	if r.Seconds > 0 {
+		fmt.Fprintf(w, "\n%s in %.0f s: %.1f tokens/s on %s\n", console.Count(r.Steps, "step"), r.Seconds, float64(r.Tokens)/r.Seconds, console.Count(runtime.GOMAXPROCS(0), "core"))
+	}
+	if r.LossLast > 0 {
+		before := ""
+		if r.LossFirst > 0 {
+			before = fmt.Sprintf("%.4f before, ", r.LossFirst)
+		}
+		fmt.Fprintf(w, "loss on held-out samples: %s%.4f after\n", before, r.LossLast)
+	}
+	what := "the adapter is in %s: snug generate -model %s -adapter %[1]s\n"
+	if t.full {
+		what = "the model is in %s: snug generate -model %[1]s\n"
+	}
+	fmt.Fprintf(w, what, t.output, t.dir)
+	if !t.json {
+		return nil
+	}
+	return writeLine(w, r)
+}
+
+func writeLine(w io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%s\n", line)
+	}
+	return err
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// letters are the tokens of the tokenizer that the tests put beside a model, which has 48.
+const letters = "abcdefghijklmnopqrstuvwxyz .,?!:<>'"
+
+// publish makes a folder with a small model of transformers, a tokenizer, and a chat template.
+func publish(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} {
+		text, err := os.ReadFile(filepath.Join(published, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	vocab := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2}
+	for i, r := range letters {
+		vocab[string(r)] = i + 3
+	}
+	file := map[string]any{
+		"version": "1.0", "truncation": nil, "padding": nil, "normalizer": nil, "pre_tokenizer": nil, "post_processor": nil, "decoder": map[string]any{"type": "Fuse"},
+		"added_tokens": []any{map[string]any{"id": 2, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}},
+		"model": map[string]any{"type": "BPE", "dropout": nil, "unk_token": "<unk>", "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+			"fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []string{}},
+	}
+	text, err := json.Marshal(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"eos_token": "</s>", "chat_template": `+
+		`"{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %} {% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"}`), 0o600))
+	return dir
+}
+
+// chats writes a file of conversations.
+func chats(t testing.TB, n int) string {
+	t.Helper()
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"messages": [{"role": "user", "content": "say %c"}, {"role": "assistant", "content": "%[1]c %[1]c"}]}`+"\n", letters[i%26])
+	}
+	name := filepath.Join(t.TempDir(), "chats.jsonl")
+	require.NoError(t, os.WriteFile(name, []byte(b.String()), 0o600))
+	return name
+}
+
+func lastLine(t testing.TB, out string) (r result) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+	return r
+}
+
+func TestTune(t *testing.T) {
+	model, data := publish(t), chats(t, 60)
+	for _, flags := range [][]string{
+		{}, {"-lora", "4", "-base", "nf4"}, {"-base", "fp4", "-compute", "f32", "-memory", "500MiB"}, {"-compute", "f16"},
+		{"-full"}, {"-full", "-compute", "f32", "-memory", "1GiB"}, {"-full", "-compute", "f16"},
+		{"-base", "nf4", "-disk", "1GiB"}, {"-dora", "-rslora", "-dropout", "0.1"}, {"-dora", "-base", "nf4"},
+	} {
+		out := filepath.Join(t.TempDir(), "out")
+		args := append([]string{"tune", "-model", model, "-data", data, "-o", out, "-epochs", "2", "-lr", "0.02", "-batch", "6", "-json"}, flags...)
+		status, stdout, errs := snugged(args...)
+		require.Zero(t, status, "%v: %s", flags, errs)
+		require.Contains(t, stdout, "59 samples to train on and 1 held out")
+		r := lastLine(t, stdout)
+		require.Equal(t, 20, r.Steps)
+		require.Less(t, r.LossLast, r.LossFirst, flags)
+		require.LessOrEqual(t, r.Measured, r.Predicted, "%v: %s", flags, stdout) // samples are shorter than the longest
+		require.Greater(t, float64(r.Measured), 0.9*float64(r.Predicted), "%v: %s", flags, stdout)
+		o := transformer.Options{AdapterDir: out}
+		open := model
+		if len(flags) > 0 && flags[0] == "-full" {
+			o.AdapterDir, open = "", out
+			require.FileExists(t, filepath.Join(out, "tokenizer.json"))
+		}
+		m, err := transformer.Open(open, o)
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+		require.NoDirExists(t, out+".pages")
+
+		status, stdout, errs = snugged(args...) // again: nothing is overwritten
+		require.Equal(t, 2, status)
+		require.Contains(t, errs, "is not empty")
+		require.Empty(t, stdout)
+	}
+}
+
+// What changes the results is chosen only where nothing else fits.
+func TestTuneChooses(t *testing.T) {
+	model, data := publish(t), chats(t, 30)
+	for _, full := range []bool{false, true} {
+		f := tuneFlags{dir: model, files: data, full: full, batch: 1, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+		require.NoError(t, f.check())
+		m, err := f.gather()
+		require.NoError(t, err)
+		choose := func(more int) (plan.Run, error) {
+			r := &tuning{tuneFlags: f, material: m, base: 1 << 30}
+			r.memory = r.base + int64(more)
+			err := r.choose()
+			return r.plan.Run, err
+		}
+		const step = 4 << 10
+		least := step * sort.Search(4<<10, func(i int) bool { _, err := choose(i * step); return err == nil })
+		_, err = choose(least - step)
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		tight, err := choose(least)
+		require.NoError(t, err)
+		ample, err := choose(least + 1<<20)
+		require.NoError(t, err)
+		if full {
+			require.Equal(t, []any{plan.InBackward, amp.NoMaster}, []any{tight.Gradients, tight.Masters})
+			require.Equal(t, plan.SumF32, ample.Gradients)
+			require.NotEqual(t, amp.NoMaster, ample.Masters)
+		} else {
+			require.Equal(t, []int{4, 16}, []int{tight.Frozen, ample.Frozen})
+		}
+	}
+}
+
+func TestTuneDryRun(t *testing.T) {
+	status, out, errs := snugged("tune", "-model", publish(t), "-data", chats(t, 9), "-memory", "1GiB", "-dry-run")
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "activations")
+	require.NotContains(t, out, "tokens/s on")
+}
+
+// Bad input is one line and status 2, and writes nothing.
+func TestTuneRefuses(t *testing.T) {
+	model, data, out := publish(t), chats(t, 5), filepath.Join(t.TempDir(), "out")
+	damaged := publish(t)
+	require.NoError(t, os.Truncate(filepath.Join(damaged, "model-00001-of-00002.safetensors"), 100))
+	missing := publish(t)
+	require.NoError(t, os.Remove(filepath.Join(missing, "model-00002-of-00002.safetensors")))
+	strange := publish(t)
+	require.NoError(t, os.WriteFile(filepath.Join(strange, "tokenizer.json"), []byte(`{"model": {"type": "Other"}}`), 0o600))
+	other := filepath.Join(t.TempDir(), "other.jsonl")
+	require.NoError(t, os.WriteFile(other, []byte("{\"text\": \"a b\"}\n{\"body\": 1}\n"), 0o600))
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"want -model", []string{"-data", data, "-o", out}},
+		{"want -data", []string{"-model", model, "-o", out}},
+		{"want -o", []string{"-model", model, "-data", data}},
+		{"no such file", []string{"-model", model + "x", "-data", data, "-o", out}},
+		{"no such file", []string{"-model", model, "-data", data + "x", "-o", out}},
+		{"model-00001-of-00002", []string{"-model", damaged, "-data", data, "-o", out}},
+		{"model-00002-of-00002", []string{"-model", missing, "-data", data, "-o", out}},
+		{"tokenizer.json", []string{"-model", strange, "-data", data, "-o", out}},
+		{"other.jsonl: line 2", []string{"-model", model, "-data", other, "-o", out}},
+		{"-memory 21", []string{"-model", model, "-data", data, "-o", out, "-memory", "21.1MiB"}},
+		{"-memory 1.00 KiB: the process takes", []string{"-model", model, "-data", data, "-o", out, "-memory", "1KiB"}},
+		{"-memory: ", []string{"-model", model, "-data", data, "-o", out, "-memory", "much"}},
+		{"-lora 0", []string{"-model", model, "-data", data, "-o", out, "-lora", "0"}},
+		{"-compute", []string{"-model", model, "-data", data, "-o", out, "-compute", "u8"}},
+		{"-base", []string{"-model", model, "-data", data, "-o", out, "-base", "int3"}},
+		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-dora"}},
+		{"-dropout 1", []string{"-model", model, "-data", data, "-o", out, "-dropout", "1"}},
+		{"-full freezes none", []string{"-model", model, "-data", data, "-o", out, "-full", "-base", "nf4"}},
+		{"want one", []string{"-model", model, "-data", data, "-o", out, "-steps", "3", "-epochs", "1"}},
+		{"-batch 0", []string{"-model", model, "-data", data, "-o", out, "-batch", "0"}},
+		{"-lr", []string{"-model", model, "-data", data, "-o", out, "-lr", "NaN"}},
+		{"unexpected argument", []string{"-model", model, "-data", data, "-o", out, "more"}},
+	} {
+		status, stdout, errs := snugged(append([]string{"tune"}, c.args...)...)
+		require.Equal(t, 2, status, "%s: %s", c.want, errs)
+		require.Contains(t, errs, c.want)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
+		requireNoKind(t, errs)
+		if !strings.HasPrefix(c.want, "-memory ") {
+			require.Empty(t, stdout, c.want)
+		}
+		require.NoDirExists(t, out)
+	}
+}
+
+// What merge writes gives the logits of the model with its adapter.
+func TestMerge(t *testing.T) {
+	model, adapter, merged := publish(t), filepath.Join(t.TempDir(), "adapter"), filepath.Join(t.TempDir(), "merged")
+	status, _, errs := snugged("tune", "-model", model, "-data", chats(t, 30), "-o", adapter, "-lr", "0.05", "-lora", "4", "-compute", "f32")
+	require.Zero(t, status, errs)
+	status, out, errs := snugged("merge", "-model", model, "-adapter", adapter, "-compute", "f32", "-o", merged)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, merged)
+	require.FileExists(t, filepath.Join(merged, "tokenizer_config.json"))
+	logits := func(dir string, o transformer.Options) []float32 {
+		m, err := transformer.Open(dir, o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, m.Close()) }()
+		x := make([]float32, m.Config().Vocab)
+		require.NoError(t, m.Logits(context.Background(), x, transformer.Batch{Tokens: []int32{3, 4, 5}}, nil))
+		return x
+	}
+	f32 := transformer.Options{DType: snug.F32}
+	with, plain := f32, f32
+	with.AdapterDir = adapter
+	require.InDeltaSlice(t, logits(model, with), logits(merged, plain), 1e-4)
+	require.NotEqual(t, logits(model, plain), logits(merged, plain))
+	for _, args := range [][]string{{}, {"-model", model}, {"-model", model, "-adapter", adapter}, {"-model", model, "-adapter", model, "-o", merged + "2"},
+		{"-model", model, "-adapter", adapter, "-o", merged}, {"-model", model, "-adapter", adapter, "-o", merged + "2", "-compute", "x"}} {
+		status, _, errs := snugged(append([]string{"merge"}, args...)...)
+		require.Equal(t, 2, status, errs)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+	}
+}

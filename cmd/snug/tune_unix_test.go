@@ -1,0 +1,110 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A run that a signal ends is gone on with, to the bits of one that was not ended; a second process
+// cannot take its folder.
+func TestTuneGoesOn(t *testing.T) {
+	caught := make(chan os.Signal, 9) // signals that come after a run
+	signal.Notify(caught, syscall.SIGTERM)
+	defer signal.Stop(caught)
+	model, data := publish(t), chats(t, 60)
+	run := func(dir string, signals int) []byte {
+		args := []string{"tune", "-model", model, "-data", data, "-epochs", "6", "-batch", "6", "-lora", "2", "-checkpoint", filepath.Join(dir, "saved"), "-save-every", "5", "-o", filepath.Join(dir, "out")}
+		for i := range signals {
+			stop := make(chan struct{})
+			go func() {
+				for {
+					found, _ := filepath.Glob(filepath.Join(dir, "saved", "step-*"))
+					if len(found) > min(i, 1) {
+						_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+						return
+					}
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+					}
+				}
+			}()
+			status, _, errs := snugged(args...)
+			close(stop)
+			if status == 0 {
+				break // it was faster
+			}
+			require.Equal(t, 128+int(syscall.SIGTERM), status, errs)
+			require.Contains(t, errs, "which is saved")
+			require.NoDirExists(t, filepath.Join(dir, "out"))
+		}
+		if signals == 0 || !exists(filepath.Join(dir, "out")) {
+			status, _, errs := snugged(args...)
+			require.Zero(t, status, errs)
+		}
+		weights, err := os.ReadFile(filepath.Join(dir, "out", "adapter_model.safetensors"))
+		require.NoError(t, err)
+		return weights
+	}
+	require.Equal(t, run(t.TempDir(), 0), run(t.TempDir(), 3))
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+const killedVariable = "SNUG_KILLED_JOB"
+
+// TestTuneKilled: a run with pages that SIGKILL ends leaves its pages behind, and the next run with the
+// same output takes their place.
+func TestTuneKilled(t *testing.T) {
+	for _, j := range pagedJobs(t) {
+		text, err := json.Marshal(j)
+		require.NoError(t, err)
+		c := exec.Command(os.Args[0], "-test.run=^TestTuneKilledJob$")
+		c.Env = append(os.Environ(), killedVariable+"="+string(text))
+		var ended *exec.ExitError
+		require.ErrorAs(t, c.Run(), &ended)
+		require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
+		require.NoDirExists(t, j.Out)
+		require.FileExists(t, filepath.Join(j.Out+".pages", "snug.pages"))
+
+		r := j.tuning(t)
+		require.NoError(t, r.runPaged())
+		require.NoDirExists(t, r.pagesDir())
+		whole := j
+		whole.Out = filepath.Join(t.TempDir(), "out")
+		require.NoError(t, whole.tuning(t).runPaged())
+		require.Equal(t, whole.outputs(t), j.outputs(t))
+	}
+}
+
+// TestTuneKilledJob is the run that is killed, after a step.
+func TestTuneKilledJob(t *testing.T) {
+	text := os.Getenv(killedVariable)
+	if text == "" {
+		return
+	}
+	var j pagedJob
+	require.NoError(t, json.Unmarshal([]byte(text), &j))
+	r := j.tuning(t)
+	_, err := r.open()
+	require.NoError(t, err)
+	_, err = r.trainer.Train(context.Background(), r.data.Batch(0, r.batch, r.plan.Run.Micro))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
+	select {}
+}
