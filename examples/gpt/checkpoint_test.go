@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/text"
 )
 
 // stepsIn returns the names of the checkpoints of a folder, by ascending steps.
@@ -206,14 +206,14 @@ func TestDamagedCheckpoints(t *testing.T) {
 	status, _, errs := runArgs(args...)
 	require.Zero(t, status, errs)
 	refused := func(path string) {
-		_, err := openCheckpoints(options{checkpoint: dir, keep: 2})
+		_, err := openCheckpoints(&options{checkpoint: dir, keep: 2})
 		require.ErrorIs(t, err, snug.ErrCorrupt)
 		require.ErrorContains(t, err, path)
 	}
 	older := filepath.Join(t.TempDir(), "older")
 	require.NoError(t, os.Rename(filepath.Join(dir, "step-00000001"), older))
 	newest := filepath.Join(dir, "step-00000002")
-	for _, name := range []string{checkpoint.HeaderName, "weights", "optimizer", "scaler"} {
+	for _, name := range []string{checkpoint.HeaderName, "masters", "optimizer", "scaler"} {
 		path := filepath.Join(newest, name)
 		whole, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -243,30 +243,47 @@ func TestDamagedCheckpoints(t *testing.T) {
 		refused(path)
 		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
-	saved, err := openCheckpoints(options{checkpoint: dir, keep: 2})
+	saved, err := openCheckpoints(&options{checkpoint: dir, keep: 2})
 	require.NoError(t, err)
 	require.NoError(t, saved.Close())
 }
 
-// TestAboutIsChecked: a header with the right sums is not believed all it says.
-func TestAboutIsChecked(t *testing.T) {
-	c := config{preset: presets[0], policy: policyOf(allTechniques(), snug.BF16), on: allTechniques()}
-	good, err := json.Marshal(aboutOf(c, words13(400)))
+// TestNotesAreChecked: a header with the right sums is not believed all it says.
+func TestNotesAreChecked(t *testing.T) {
+	good, err := json.Marshal(notes{Steps: []int{20}})
 	require.NoError(t, err)
 	parse := func(step int, text string) error {
-		_, err := parseAbout(&checkpoint.Checkpoint{Step: step, About: []byte(text)})
+		_, err := parseNotes(step, []byte(text))
 		return err
 	}
 	require.NoError(t, parse(20, string(good)))
 	for _, change := range [][2]string{
-		{`"tiny"`, `"huge"`}, {`[20]`, `[]`}, {`[20]`, `[0]`}, {`[20]`, `[-1,20]`}, {`[20]`, `[20,20]`}, {`[20]`, `[30,20]`}, {`[20]`, `[100000000]`},
-		{`[20]`, `[19]`}, {`[20]`, `null`}, {`"quant8"`, `"quant9"`}, {"compute=bf16", "compute=f99"}, {`"micro_batch":0`, `"micro_batch":-1`},
-		{`"micro_batch":0`, `"micro_batch":99999999`}, {`"text":"`, `"text":"0`}, {`"seed":`, `"Seed":`}, {`"seed":`, `"seed":1,"seed":`},
-		{`"micro_batch":0,`, ``}, {`{`, `{"more":1,`}, {`"loss_first":0`, `"loss_first":1e999`},
+		{`[20]`, `[]`}, {`[20]`, `[0]`}, {`[20]`, `[-1,20]`}, {`[20]`, `[20,20]`}, {`[20]`, `[30,20]`}, {`[20]`, `[100000000]`},
+		{`[20]`, `[19]`}, {`[20]`, `null`}, {`"steps":`, `"Steps":`}, {`"steps":`, `"steps":[1],"steps":`},
+		{`"steps":[20],`, ``}, {`{`, `{"more":1,`}, {`"loss_first":0`, `"loss_first":1e999`}, {string(good), `null`},
 	} {
 		text := strings.Replace(string(good), change[0], change[1], 1)
 		require.NotEqual(t, string(good), text, change)
 		require.ErrorIs(t, parse(20, text), snug.ErrCorrupt, change)
 	}
-	require.ErrorIs(t, parse(20, string(bytes.Replace(good, []byte("[20]"), []byte("["+strings.Repeat("1,", maxExtensions)+"20]"), 1))), snug.ErrCorrupt)
+	require.ErrorIs(t, parse(20, strings.Replace(string(good), "[20]", "["+strings.Repeat("1,", maxExtensions)+"20]", 1)), snug.ErrCorrupt)
+}
+
+// TestAboutTellsRunsApart: whatever the losses depend on makes another run.
+func TestAboutTellsRunsApart(t *testing.T) {
+	all := allTechniques()
+	c, data := config{preset: presets[0], policy: policyOf(all, snug.BF16), on: all}, words13(400)
+	same := c.about(data)
+	require.Equal(t, same, c.about(words13(400)))
+	for what, change := range map[string]func(c *config) *text.Corpus{
+		"preset":      func(c *config) *text.Corpus { c.preset = presets[1]; return data },
+		"seed":        func(c *config) *text.Corpus { c.seed++; return data },
+		"policy":      func(c *config) *text.Corpus { c.policy = policyOf(all, snug.F16); return data },
+		"techniques":  func(c *config) *text.Corpus { c.on[useQuant8] = false; return data },
+		"text":        func(*config) *text.Corpus { return words13(401) },
+		"micro-batch": func(c *config) *text.Corpus { c.fit.Micro = 2; return data },
+	} {
+		other := c
+		require.NotEqual(t, same, other.about(change(&other)), what)
+	}
 }

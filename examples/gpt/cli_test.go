@@ -15,8 +15,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/svgtest"
+	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/plan"
 	"github.com/stretchr/testify/require"
 )
@@ -44,8 +45,8 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 func textFile(t *testing.T, n int) string {
 	var b strings.Builder
 	for i := range n {
-		b.WriteString([]string{"the cat", "a dog", "some bird", "no fish"}[mix(uint64(i))%4])
-		b.WriteString([]string{" sat", " ran", " sang"}[mix(uint64(i)+99)%3] + " on the mat\n")
+		b.WriteString([]string{"the cat", "a dog", "some bird", "no fish"}[text.Mix(uint64(i))%4])
+		b.WriteString([]string{" sat", " ran", " sang"}[text.Mix(uint64(i)+99)%3] + " on the mat\n")
 	}
 	name := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(name, []byte(b.String()), 0o600))
@@ -54,7 +55,7 @@ func textFile(t *testing.T, n int) string {
 
 func runArgs(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(stopper{context.Background(), context.Background()}, args, &out, &errs)
+	status = run(console.Stop{After: context.Background(), Now: context.Background()}, args, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -160,17 +161,6 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestChartOfLargeRuns: figures of any size have room.
-func TestChartOfLargeRuns(t *testing.T) {
-	r := &report{Preset: "large", Params: 7e9, Steps: 1e6, Measured: 1000 << 30, PeakRSS: 1023 << 30, TokensPerS: 1e7, LossLast: 1234.5}
-	for c := range components {
-		r.measured[c] = 170 << 30
-	}
-	var b bytes.Buffer
-	drawChart(&b, []*report{r, {Techniques: []string{"attention"}}})
-	svgtest.TextsFit(t, b.Bytes())
-}
-
 // TestMemoryLimitKeepsTheBatch trains under limits: micro-batches shrink, the
 // batch and the losses stay, and the peak is below the limit and as predicted.
 func TestMemoryLimitKeepsTheBatch(t *testing.T) {
@@ -270,19 +260,10 @@ func TestSmallestMemoryLimit(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
 		require.LessOrEqual(t, r.Measured, smallest)
-		if off != "" {
-			continue // the prediction adds up peaks that are not at one time
-		}
 		status, _, errs = runArgs(append(args, fmt.Sprint(smallest-11))...)
 		require.Equal(t, 2, status)
 		require.Contains(t, errs, "at least "+size)
 	}
-}
-
-func TestSentence(t *testing.T) {
-	require.Equal(t, "a is damaged: b; move it away", sentence(fmt.Errorf("a is damaged: b: %w; move it away", snug.ErrCorrupt)))
-	require.Equal(t, "step 3: w[1] = NaN", sentence(fmt.Errorf("step 3: w[1] = NaN: %w", snug.ErrNonFinite)))
-	require.Equal(t, snug.ErrNoMemory.Error(), sentence(snug.ErrNoMemory))
 }
 
 // TestErrorsAreSentences: sizes are for people, and no kind of error follows a sentence.
@@ -305,11 +286,11 @@ func TestInjectedNaNIsFound(t *testing.T) {
 	args := []string{"-preset", "tiny", "-steps", "4", "-text", textFile(t, 500), "-inject-nan", "3"}
 	status, out, errs := runArgs(args...)
 	require.Zero(t, status, errs)
-	require.Contains(t, out, "step 3 is skipped: block1.up[1365] = NaN, from micro-batch 2; the loss scale was 65536 and is 32768")
+	require.Contains(t, out, "step 3 is skipped: model.layers.1.mlp.up_proj.weight[1365] = NaN, from micro-batch 2; the loss scale was 65536 and is 32768")
 	require.Equal(t, 1, strings.Count(out, "skipped"))
 	status, _, errs = runArgs(append(args, "-off", "amp")...)
 	require.Equal(t, 1, status)
-	require.Contains(t, errs, "step 3: block1.up[1365] = NaN, from micro-batch 2")
+	require.Contains(t, errs, "step 3: model.layers.1.mlp.up_proj.weight[1365] = NaN, from micro-batch 2")
 }
 
 // TestFinishedRun: the same command after the last step trains no more and names no rate.
@@ -336,7 +317,7 @@ func TestTimelineOfInterruptedRun(t *testing.T) {
 		path := filepath.Join(t.TempDir(), name)
 		args := []string{"-preset", "tiny", "-text", text, "-timeline", path}
 		var out, errs bytes.Buffer
-		require.Equal(t, 1, run(stopper{&stopAfter{context.Background(), 8}, context.Background()}, args, &out, &errs))
+		require.Equal(t, 1, run(console.Stop{After: &stopAfter{context.Background(), 8}, Now: context.Background()}, args, &out, &errs))
 		require.Regexp(t, `^gpt: interrupted after step [2-9] of 20, and nothing is saved without -checkpoint\n$`, errs.String())
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -361,8 +342,4 @@ func (s *stopAfter) Err() error {
 		return context.Canceled
 	}
 	return nil
-}
-
-func TestCount(t *testing.T) {
-	require.Equal(t, "1 micro-batch, 2 micro-batches, 0 steps", count(1, "micro-batch")+", "+count(2, "micro-batch")+", "+count(0, "step"))
 }

@@ -9,10 +9,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/plan"
 )
 
 // sets are the technique sets that -compare runs: none, each alone, all.
@@ -30,12 +31,12 @@ func sets() []techniques {
 // each took.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if o.output != "" {
-		if err := writable(o.output, ".svg"); err != nil {
+		if err := console.Writable(o.output, ".svg"); err != nil {
 			return inputError{err}
 		}
 	}
 	// Bad input is told once, before the runs.
-	if _, err := loadCorpus(ctx, o.text, o.preset); err != nil {
+	if _, err := o.load(ctx); err != nil {
 		return inputError{err}
 	}
 	self, err := os.Executable()
@@ -60,28 +61,28 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if !o.json {
 		return nil
 	}
-	line, err := json.Marshal(reports)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, "%s\n", line)
-	return err
+	return json.NewEncoder(stdout).Encode(reports)
 }
 
-// writable checks that a file can be written, without changing it, and that its name
-// ends in one of some ways.
-func writable(name string, ends ...string) error {
-	if !slices.Contains(ends, filepath.Ext(name)) {
-		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
+// writeChart draws the peak of every report, with its speed and loss.
+func writeChart(file string, reports []*report) error {
+	var runs []plan.Measured
+	for _, r := range reports {
+		runs = append(runs, plan.Measured{Name: r.label, Peak: r.measured, Total: r.Measured, Resident: r.PeakRSS,
+			Columns: []string{fmt.Sprintf("%.0f", r.TokensPerS), fmt.Sprintf("%.3f", r.LossLast)}})
 	}
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", name) // a pipe would wait for its other end
+	title := fmt.Sprintf("peak memory, %s: %d parameters, %d steps", reports[0].Preset, reports[0].Params, reports[0].Steps)
+	return console.WriteFile(file, func(w io.Writer) error {
+		return plan.WriteComparison(w, title, []string{"tokens/s", "loss"}, runs)
+	})
+}
+
+// resident formats the resident bytes of a process, which not every system tells.
+func resident(n int64) string {
+	if n == 0 {
+		return "–"
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return plan.FormatBytes(n)
 }
 
 // runProcess runs this program with a technique set and returns its report.
@@ -101,7 +102,7 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 		return nil, errors.Join(err, errors.New(strings.TrimSpace(stderr.String())))
 	}
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	r := new(report)
+	r := &report{label: on.String()}
 	if err := json.Unmarshal(lines[len(lines)-1], r); err != nil {
 		return nil, err
 	}
@@ -109,17 +110,6 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 		r.predicted[c], r.measured[c] = r.ByComponent[c.String()].Predicted, r.ByComponent[c.String()].Measured
 	}
 	return r, nil
-}
-
-// label names a report by its techniques.
-func (r *report) label() string {
-	switch len(r.Techniques) {
-	case 0:
-		return "none"
-	case int(numTechniques):
-		return "all"
-	}
-	return strings.Join(r.Techniques, "+")
 }
 
 // worst returns the component whose prediction is farthest off, in percent.
@@ -139,13 +129,13 @@ func (r *report) worst() (name string, off float64) {
 
 func printComparison(w io.Writer, reports []*report) {
 	base := reports[0]
-	t := table(w)
+	t := console.Table(w)
 	fmt.Fprintln(t, "techniques\tcounted\tvs none\tpredicted\tworst component\tresident\tvs none\tpredicted\ttokens/s\tloss\tvs none\t")
 	before := int64(0)
 	for _, r := range reports {
 		name, off := r.worst()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label(), mib(r.Measured), percent(r.Measured, base.Measured),
-			percent(r.Predicted, r.Measured), name, off, resident(r.PeakRSS), percent(r.PeakRSS, base.PeakRSS), percent(r.PredictedRSS, r.PeakRSS),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s %+.1f %%\t%s\t%s\t%s\t%.0f\t%.4f\t%+.2f %%\t\n", r.label, console.MiB(r.Measured), console.Percent(r.Measured, base.Measured),
+			console.Percent(r.Predicted, r.Measured), name, off, resident(r.PeakRSS), console.Percent(r.PeakRSS, base.PeakRSS), console.Percent(r.PredictedRSS, r.PeakRSS),
 			r.TokensPerS, r.LossLast, 100*(r.LossLast/base.LossLast-1))
 		before = max(before, r.BaseRSS)
 	}
@@ -155,5 +145,5 @@ func printComparison(w io.Writer, reports []*report) {
 		fmt.Fprintln(w, "The system does not tell what is resident.")
 		return
 	}
-	fmt.Fprintf(w, "resident: the peak of the whole process (RSS), of which up to %s were there\nbefore the model: the runtime, code and text.\n", mib(before))
+	fmt.Fprintf(w, "resident: the peak of the whole process (RSS), of which up to %s were there\nbefore the model: the runtime, code and text.\n", console.MiB(before))
 }

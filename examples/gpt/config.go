@@ -2,11 +2,14 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/transformer"
 )
 
 // preset is the size of a model and of its training run.
@@ -119,12 +122,42 @@ type config struct {
 	on     techniques
 	policy amp.Policy // the element types
 	seed   uint64
-	ends   []int // steps at which the run ended before it was extended, ascending
+	ends   []int   // steps at which the run ended before it was extended, ascending
+	first  float64 // loss on held-out text before training, of a run that goes on
 
-	limit  int64       // of bytes that are held at a time; 0 for none
-	host   int64       // of bytes of paged state in host memory; 0 for a share of all
-	fit    accum.Batch // the micro-batches that fit under it, if there is one
-	poison int         // step into whose gradients a NaN is put, to see what happens; 0 for none
+	limit     int64       // of bytes that are held at a time; 0 for none
+	host      int64       // of bytes of paged state in host memory; 0 for a share of all
+	fit       accum.Batch // the micro-batches that fit under it, if there is one
+	saveEvery int         // steps between checkpoints
+	poison    int         // step into whose gradients a NaN is put, to see what happens; 0 for none
+}
+
+// architecture is a GPT: LayerNorm, attention over the packed output of one matrix, GELU with the only
+// bias of a matrix, and an output layer that shares the embedding's table.
+func (c config) architecture() *transformer.Config {
+	return &transformer.Config{
+		Family: transformer.Custom, Vocab: c.vocab, Dim: c.dim, Hidden: 4 * c.dim, Layers: c.layers,
+		Heads: c.heads, KVHeads: c.heads, HeadDim: c.dim / c.heads, Context: c.context,
+		LayerNorm: true, NormEps: 1e-5, PackedQKV: true, UpBias: true, Activation: transformer.GELUTanh, LearnedPositions: true,
+		Windows: make([]int, c.layers), ScoreScale: 1 / math.Sqrt(float64(c.dim/c.heads)), EmbeddingScale: 1, Tied: true, InitStd: 0.02,
+	}
+}
+
+// policyOf returns the policy of a run: float32 parameters and logits, and, with mixed
+// precision, low types between them.
+func policyOf(on techniques, low snug.DType) amp.Policy {
+	p := amp.Policy{Params: snug.F32, Compute: snug.F32, Output: snug.F32}
+	if on[useAMP] {
+		p.Compute = low
+	}
+	return p
+}
+
+func (c config) stateBits() int {
+	if c.on[useQuant8] {
+		return 8
+	}
+	return 32
 }
 
 // batch returns the micro-batches of a step, which have sequences as samples.

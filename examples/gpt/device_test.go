@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,18 +35,19 @@ func TestDevices(t *testing.T) {
 
 // lossesOn returns the losses of two steps.
 func lossesOn(t *testing.T, p kerneltest.Backend, c config) (losses []float64) {
-	tr, err := newTrainer(p.Dev, c, words13(400), t.TempDir(), &checkpoints{})
+	c.saveEvery = 2
+	saved, err := train.OpenFolder(t.TempDir(), 0)
+	require.NoError(t, err)
+	tr, err := newTrainer(p.Dev, c, words13(400), t.TempDir(), saved)
 	require.NoError(t, err)
 	for range 2 {
-		loss, err := tr.train(context.Background())
+		r, err := step(context.Background(), tr)
 		require.NoError(t, err)
-		losses = append(losses, loss)
+		losses = append(losses, r.Loss)
 	}
-	held, err := tr.heldOutLoss(context.Background())
+	held, err := tr.Evaluate(context.Background(), tr.heldOut)
 	require.NoError(t, err)
-	var weights bytes.Buffer
-	require.NoError(t, tr.writePart("weights", &weights))
-	require.NotZero(t, weights.Len())
 	require.NoError(t, tr.Close())
-	return append(losses, held)
+	require.NoError(t, saved.Close())
+	return append(losses, held.Sum/float64(held.Targets))
 }

@@ -16,11 +16,13 @@ import (
 	"io"
 	"math"
 	"os"
-	"runtime/debug"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/checkpoint"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
 )
 
 // options are the command line.
@@ -29,7 +31,6 @@ type options struct {
 	device     string
 	text       string
 	checkpoint string
-	saveEvery  int
 	keep       int
 	stepsGiven bool // by -steps
 	compare    bool
@@ -45,14 +46,14 @@ type inputError struct{ error }
 func (e inputError) Unwrap() error { return e.error }
 
 func main() {
-	stop, release := onSignals(os.Stderr, grace, os.Exit)
+	stop, release := console.OnSignals(console.Options{Name: "gpt", Advice: "a run with -checkpoint goes on from its last checkpoint"})
 	defer release()
 	os.Exit(run(stop, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run is the program: it returns the exit status, 2 for bad input, and 128 and its number
 // after a signal.
-func run(stop stopper, args []string, stdout, stderr io.Writer) int {
+func run(stop console.Stop, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -60,7 +61,7 @@ func run(stop stopper, args []string, stdout, stderr io.Writer) int {
 	}
 	if err == nil {
 		if o.compare {
-			err = compare(stop.after, o, stdout, stderr)
+			err = compare(stop.After, o, stdout, stderr)
 		} else {
 			err = trainAndReport(stop, o, stdout, stderr)
 		}
@@ -69,15 +70,15 @@ func run(stop stopper, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, new(interruption)):
-		status = stop.status()
-	case stop.asked() && (o.compare || errors.Is(err, context.Canceled)):
+	case errors.As(err, new(console.Interruption)):
+		status = stop.Status()
+	case stop.Asked() && (o.compare || errors.Is(err, context.Canceled)):
 		err = errors.New("interrupted; a run with -checkpoint goes on from its last checkpoint")
-		status = stop.status()
+		status = stop.Status()
 	case errors.As(err, new(inputError)):
 		status = 2
 	}
-	fmt.Fprintln(stderr, "gpt:", sentence(err))
+	fmt.Fprintln(stderr, "gpt:", console.Sentence(err))
 	return status
 }
 
@@ -209,82 +210,21 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	return nil
 }
 
-// trainAndReport is one run: prediction, training, measurement, sample.
-func trainAndReport(stop stopper, o options, stdout, stderr io.Writer) (err error) {
-	// Buffers are used again and again, so there is little to collect. A low
-	// growth limit keeps what little there is out of the peak.
-	debug.SetGCPercent(gcPercent)
-	data, err := loadCorpus(stop.after, o.text, o.preset)
-	if err != nil {
-		return inputError{err}
-	}
-	dev, err := snug.Open(o.device)
-	if err != nil {
-		return inputError{err}
-	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	saved, err := openCheckpoints(o)
-	if err != nil {
-		return inputError{err}
-	}
-	defer func() { err = errors.Join(err, saved.Close()) }()
-	if err := saved.extend(&o); err != nil {
-		return inputError{err}
-	}
-	if o.memory > 0 {
-		if err := o.fitMemory(stop.after, dev, data); err != nil {
-			if errors.Is(err, snug.ErrNoMemory) {
-				return inputError{fmt.Errorf("-memory %s: %w", plan.FormatBytes(o.memory), err)}
-			}
-			return err
-		}
-	}
-	if o.timeline != "" {
-		if err := writable(o.timeline, ".csv", ".svg"); err != nil {
-			return inputError{err}
-		}
-	}
-	if err := saved.matches(o.config, data); err != nil {
-		return inputError{err}
-	}
-	pages, clean, err := pageFolder(o, saved)
-	if err != nil {
-		return inputError{err}
-	}
-	defer clean()
-	if err := printPrediction(stdout, o.config); err != nil {
-		return err
-	}
-	base := baseRSS()
-	t, err := newTrainer(dev, o.config, data, pages, saved)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.Close()) }()
-	if t.step > 0 {
-		fmt.Fprintf(stdout, "resuming from step %d of %d\n", t.step, o.steps)
-	}
-	rep, err := t.run(stop, o, saved, newProgress(stdout, stderr, o.steps))
-	if o.timeline != "" && (err == nil || len(t.meter.Timeline()) > 1) { // also of a run that ended early
-		err = errors.Join(err, writeTimeline(o.timeline, t.meter, o.name))
-	}
-	if err != nil {
-		return err
-	}
-	rep.expectRSS(base, t.model)
-	return rep.print(stop.now, stdout, t, o.json)
-}
-
 // pageFolder returns a folder for paged state and how to remove it. Pages are
 // scratch: what lasts is in the checkpoints, whose owner removes the pages beside them.
-func pageFolder(o options, saved *checkpoints) (dir string, clean func(), err error) {
+func pageFolder(o options, saved *train.Folder) (dir string, clean func(), err error) {
 	switch {
 	case !o.on[useOffload]:
 		return "", func() {}, nil
-	case saved.on():
-		dir, err = saved.folder.Scratch()
+	case saved != nil:
+		dir, err = saved.Scratch()
 		return dir, func() {}, err
 	}
 	dir, err = os.MkdirTemp("", "snug-pages-")
 	return dir, func() { os.RemoveAll(dir) }, err
+}
+
+// load reads the text that the preset trains on.
+func (o *options) load(ctx context.Context) (*text.Corpus, error) {
+	return text.Load(ctx, o.text, o.preset.text, o.vocab, o.context+1)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -9,8 +10,12 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/text"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,18 +31,18 @@ func micro(on techniques, low snug.DType) config {
 }
 
 // words13 is a text of 13 tokens without meaning.
-func words13(n int) *corpus {
-	data := &corpus{vocab: vocabularyOf(nil)}
+func words13(n int) *text.Corpus {
+	data := &text.Corpus{Vocabulary: text.NewVocabulary(nil, 256)}
 	for i := range n {
-		data.train = append(data.train, uint16(mix(uint64(i))%13))
+		data.Train = append(data.Train, uint16(text.Mix(uint64(i))%13))
 	}
-	data.held = data.train[n/2:]
+	data.Held = data.Train[n/2:]
 	return data
 }
 
 func trainerOf(t *testing.T, c config) *trainer {
 	t.Helper()
-	tr, err := newTrainer(snug.CPU(), c, words13(400), t.TempDir(), &checkpoints{})
+	tr, err := newTrainer(snug.CPU(), c, words13(400), t.TempDir(), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr
@@ -49,53 +54,57 @@ func gradientsOf(t *testing.T, tr *trainer) (map[string][]float32, float64) {
 	t.Helper()
 	inputs, targets := fixedBatch(tr.config)
 	b := tr.batch()
-	tr.shape(b.Micro, tr.context)
+	var list []accum.Param
+	for _, p := range tr.model.Params() {
+		list = append(list, accum.Param{Name: p.Name, Len: p.Len()})
+	}
+	w, err := accum.New(list, accum.Options{Schedule: accum.Constant(b.Window)})
+	require.NoError(t, err)
 	n, sum := b.Micro*tr.context, 0.0
 	for i := range b.Window {
-		require.NoError(t, tr.window.Begin(float64(n)))
-		loss, err := tr.backprop(context.Background(), inputs[i*n:(i+1)*n], targets[i*n:(i+1)*n], 1)
+		require.NoError(t, w.Begin(float64(n)))
+		micro := transformer.Batch{Tokens: inputs[i*n : (i+1)*n], Labels: targets[i*n : (i+1)*n], Sequences: b.Micro}
+		loss, err := tr.model.Backprop(context.Background(), micro, 1, w)
 		require.NoError(t, err)
-		_, err = tr.window.End()
+		_, err = w.End()
 		require.NoError(t, err)
-		sum += loss
+		sum += loss.Sum
 	}
 	out := map[string][]float32{}
-	for name, g := range tr.window.Gradients() {
+	for name, g := range w.Gradients() {
 		out[name] = slices.Clone(g.Float32s())
 	}
-	tr.window.Reset()
 	return out, sum / float64(len(targets))
 }
 
 func fixedBatch(c config) (inputs, targets []int32) {
-	n := c.microBatch * c.window * c.context
-	inputs, targets = make([]int32, n), make([]int32, n)
-	data := words13(400)
-	for lo := 0; lo < n; lo += c.context {
-		sequence(inputs[lo:lo+c.context], targets[lo:lo+c.context], data.train, uint64(lo))
+	for i := range c.microBatch * c.window {
+		inputs, targets = text.AppendSequence(inputs, targets, words13(400).Train, c.context, uint64(i*c.context))
 	}
 	return inputs, targets
 }
 
 // amplify makes the weights large enough that no layer is nearly linear.
 func amplify(t *testing.T, tr *trainer) {
-	for _, p := range tr.params {
-		w := make([]float32, p.len())
-		require.NoError(t, amp.Cast(w, p.value))
+	start := 0
+	for _, p := range tr.model.Params() {
+		w := make([]float32, p.Len())
+		require.NoError(t, amp.Cast(w, p.Value))
 		for i := range w {
-			w[i] += float32(math.Sin(float64(p.start+i))) * 0.3
+			w[i] += float32(math.Sin(float64(start+i))) * 0.3
 		}
-		require.NoError(t, amp.Cast(p.value, w))
+		require.NoError(t, amp.Cast(p.Value, w))
+		start += p.Len()
 	}
 }
 
 func referenceOf(t *testing.T, tr *trainer) *reference {
 	r := &reference{tr.config, map[string][]float64{}}
-	for _, p := range tr.params {
-		w := make([]float32, p.len())
-		require.NoError(t, amp.Cast(w, p.value))
+	for _, p := range tr.model.Params() {
+		w := make([]float32, p.Len())
+		require.NoError(t, amp.Cast(w, p.Value))
 		for _, x := range w {
-			r.w[p.name] = append(r.w[p.name], float64(x))
+			r.w[p.Name] = append(r.w[p.Name], float64(x))
 		}
 	}
 	return r
@@ -160,8 +169,8 @@ func TestLowPrecisionGradients(t *testing.T) {
 		got, _ := gradientsOf(t, tr)
 
 		plain := trainerOf(t, micro(techniques{}, low))
-		for i, p := range plain.params {
-			require.NoError(t, amp.Cast(p.value, tr.params[i].value))
+		for i, p := range plain.model.Params() {
+			require.NoError(t, amp.Cast(p.Value, tr.model.Params()[i].Value))
 		}
 		want, _ := gradientsOf(t, plain)
 		dot, a, b := 0.0, 0.0, 0.0
@@ -193,16 +202,22 @@ func TestRematerializationKeepsEveryBit(t *testing.T) {
 	}
 }
 
+// step trains one step.
+func step(ctx context.Context, tr *trainer) (train.Report, error) {
+	r, err := tr.Train(ctx, tr.batches(tr.Step()))
+	return r, errors.Join(err, tr.count())
+}
+
 // trainAll runs every step and returns the bits of the losses.
 func trainAll(t *testing.T, tr *trainer) (losses []float64) {
-	for tr.step < tr.steps {
-		loss, err := tr.train(context.Background())
+	for tr.Step() < tr.steps {
+		r, err := step(context.Background(), tr)
 		require.NoError(t, err)
-		losses = append(losses, loss)
+		losses = append(losses, r.Loss)
 	}
-	held, err := tr.heldOutLoss(context.Background())
+	held, err := tr.Evaluate(context.Background(), tr.heldOut)
 	require.NoError(t, err)
-	return append(losses, held)
+	return append(losses, held.Sum/float64(held.Targets))
 }
 
 func TestSameLossesForAnyGOMAXPROCS(t *testing.T) {
@@ -244,7 +259,7 @@ func TestPredictionIsExact(t *testing.T) {
 			c := config{preset: tiny, on: on, policy: policyOf(on, snug.BF16), seed: 1}
 			tr := trainerOf(t, c)
 			trainAll(t, tr)
-			want, err := c.predict()
+			_, want, err := c.predict()
 			require.NoError(t, err)
 			for part := range components {
 				if part == plan.State && on[useOffload] { // pages come and go
@@ -265,22 +280,22 @@ func TestOverflowSkipsTheStep(t *testing.T) {
 	tr := trainerOf(t, micro(allTechniques(), snug.F16))
 	amplify(t, tr)
 	before := referenceOf(t, tr).w
-	scale := tr.lossScale()
-	tr.params[0].value.Float16s()[0] = snug.Float16(0x7c00) // an infinity among the weights
-	_, err := tr.train(context.Background())
+	scale, first := tr.Scale(), tr.model.Params()[0]
+	first.Value.Float16s()[0] = snug.Float16(0x7c00) // an infinity among the weights
+	r, err := step(context.Background(), tr)
 	require.NoError(t, err)
-	require.Equal(t, scale/2, tr.lossScale())
-	tr.params[0].value.Float16s()[0] = 0
+	require.NotEmpty(t, r.Skipped)
+	require.Equal(t, scale/2, tr.Scale())
+	first.Value.Float16s()[0] = 0
 	after := referenceOf(t, tr).w
-	before[tr.params[0].name][0] = 0
+	before[first.Name][0] = 0
 	require.Equal(t, before, after)
-	require.Zero(t, tr.opt.Steps())
 }
 
 func TestNonFiniteGradientWithoutScalerIsAnError(t *testing.T) {
 	tr := trainerOf(t, micro(techniques{}, snug.BF16))
-	tr.params[3].value.Float32s()[1] = float32(math.NaN())
-	_, err := tr.train(context.Background())
+	tr.model.Params()[3].Value.Float32s()[1] = float32(math.NaN())
+	_, err := step(context.Background(), tr)
 	require.ErrorIs(t, err, snug.ErrNonFinite)
 }
 
@@ -288,7 +303,7 @@ func TestInterruptedTrainingStops(t *testing.T) {
 	tr := trainerOf(t, micro(allTechniques(), snug.BF16))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := tr.train(ctx)
+	_, err := step(ctx, tr)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, heldBy(tr)[plan.Activations])
 }
@@ -304,20 +319,27 @@ func heldBy(t *trainer) plan.Bytes {
 	return now[plan.OnDevice]
 }
 
-// TestTypesOfOperations: the policy's low type is for what torch's autocast computes in it,
-// and for what reads its results. Losses are sums in float32, as those of package fused are.
+// TestTypesOfOperations: the type of the weights is the type in which torch's autocast computes the
+// operations of the model from them, and from their results. Losses are sums in float32, as those of
+// package fused are.
 func TestTypesOfOperations(t *testing.T) {
 	for _, low := range []snug.DType{snug.BF16, snug.F16} {
 		for _, on := range []techniques{allTechniques(), {}} {
 			want := policyOf(on, low).Compute
 			require.Equal(t, on[useAMP], want == low)
-			o := &ops{model: &model{config: config{policy: policyOf(on, low)}}}
-			for _, op := range []string{"embedding", "layer_norm", "linear", "scaled_dot_product_attention", "softmax", "gelu", "add"} {
-				require.Equal(t, want, o.typeOf(op, want), op)
+			for _, p := range trainerOf(t, micro(on, low)).model.Params() {
+				require.Equal(t, want, p.Value.DType())
 			}
-			require.Equal(t, want, o.typeOf("linear", snug.F32, snug.F32))
-			require.Equal(t, snug.F32, o.typeOf("cross_entropy_loss", want))
-			require.NoError(t, o.err)
+			typeOf := func(op string, inputs ...snug.DType) snug.DType {
+				dt, err := amp.CPUOps().Type(op, want, inputs...)
+				require.NoError(t, err)
+				return dt
+			}
+			for _, op := range []string{"embedding", "layer_norm", "linear", "scaled_dot_product_attention", "softmax", "gelu", "add"} {
+				require.Equal(t, want, typeOf(op, want), op)
+			}
+			require.Equal(t, want, typeOf("linear", snug.F32, snug.F32))
+			require.Equal(t, snug.F32, typeOf("cross_entropy_loss", want))
 		}
 	}
 }

@@ -3,42 +3,54 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"runtime"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 )
 
 // This file predicts what a run will take from its shapes alone, before
 // anything is allocated. The run then measures how far off it was.
 
-// network describes the model for package plan.
-func (c config) network() plan.Model {
-	m, err := plan.GPT{Name: c.name, Vocab: c.vocab, Dim: c.dim, Layers: c.layers, Heads: c.heads, Context: c.context}.Model()
-	if err != nil {
-		panic(err) // a preset is wrong
-	}
-	return m
-}
-
-// task describes the training. Everything counts as one memory, whose times are those of
-// operations alone.
+// task describes the training to package plan. Everything counts as one memory, whose times are
+// those of operations alone.
 func (c config) task() plan.Task {
+	m, err := c.architecture().Plan(c.context)
+	must(err)
+	m.Name = c.name
+	for i := range m.Layers {
+		m.Layers[i].Attention.Tiled = c.on[useAttention]
+	}
 	const rate, fast = 1e12, 1e18
 	return plan.Task{
-		Model: c.network(), Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk,
+		Model: m, Batch: c.batch().Global, LossRows: c.lossRows, Chunk: c.chunk,
 		Device: plan.Device{Name: "any", Unified: true, F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast},
+	}
+}
+
+// must is for errors of a preset that is wrong.
+func must(err error) {
+	if err != nil {
+		panic(err)
 	}
 }
 
 // way describes the techniques, but for what is computed again and what is paged.
 func (c config) way() plan.Run {
 	b := c.batch()
-	r := plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: 32, Tiled: c.on[useAttention]}
-	if c.on[useQuant8] {
-		r.StateBits = 8
+	return plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: c.stateBits()}
+}
+
+// held is the run with what is paged where it is.
+func (c config) held() plan.Run {
+	r := c.way()
+	if c.on[useOffload] {
+		r.StateOn, r.Cache = plan.OnDisk, c.hostLimit()
 	}
 	return r
 }
@@ -46,25 +58,17 @@ func (c config) way() plan.Run {
 // take returns the peak bytes of every component of a run.
 func (c config) take(r plan.Run) plan.Bytes {
 	p, err := c.task().Predict(r)
-	if err != nil {
-		panic(err) // a preset is wrong
-	}
+	must(err)
 	return p.Peak[plan.OnDevice]
 }
 
-// parameters returns the number of parameters.
-func (c config) parameters() int64 { return c.network().Parameters() }
-
-// rule is the optimizer's.
-var rule = quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}
-
-// optimizerOptions are the same with and without 8-bit state but for the bits.
-func (c config) optimizerOptions() quant8.Options {
-	o := quant8.Options{Bits: 32, Chunk: c.chunk}
-	if c.on[useQuant8] {
-		o.Bits = 8
+// predict returns the run that is made, and the peak bytes of every component.
+func (c config) predict() (r plan.Run, b plan.Bytes, err error) {
+	r = c.held()
+	if r.Remat, err = c.plan(); err != nil {
+		return r, b, err
 	}
-	return o
+	return r, c.take(r), nil
 }
 
 // paged returns the bytes of master weights and of the optimizer's state, wherever
@@ -86,96 +90,114 @@ func (c config) hostLimit() int64 {
 // minHost is the bytes of a few pages.
 func (c config) minHost() int64 { return 8 * 8 * int64(c.chunk) }
 
-// costs returns what the halves of the layers take, see block.go.
-func (c config) costs() *remat.Costs {
-	costs, err := c.task().Costs(c.way())
-	if err != nil {
-		panic(err) // a preset is wrong
-	}
-	return &costs
-}
-
 // plan returns when each half of a layer is computed: under a limit as often as that
 // wants, otherwise, with rematerialization, with the least memory for which none is
 // computed more than twice.
-func (c config) plan() (remat.Plan, error) {
-	switch costs := *c.costs(); {
+func (c config) plan() (p remat.Plan, err error) {
+	costs, err := c.task().Costs(c.way())
+	must(err)
+	switch {
 	case !c.on[useRemat]:
 		return remat.KeepAll(costs)
-	case c.limit > 0:
-		return c.planUnder(c.limit-c.fixed()-c.lossBytes(), costs)
-	default:
-		return planTwice(costs)
+	case c.limit == 0:
+		p, _, err = remat.Planner{Method: remat.MethodRotor}.Smallest(costs, len(costs.Stages))
+		return p, err
 	}
-}
-
-// planUnder returns the fastest plan for activations under a budget. Unless a
-// micro-batch is one sequence, a plan with more than one extra forward step for a
-// stage counts as none: smaller micro-batches are faster.
-func (c config) planUnder(budget int64, costs remat.Costs) (remat.Plan, error) {
-	plan, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
+	// The loss holds the statistics of the last norm beside the gradient that it returns.
+	b := c.take(c.held())
+	budget := c.limit - (b.Total() - b[plan.Activations]) - 2*4*int64(c.batch().Micro*c.context)
+	p, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
 	if errors.As(err, &short) {
-		return plan, &shortError{"activations are more than what is left", c.limit + short.Minimum - budget}
+		return p, &remat.BudgetError{Budget: c.limit, Minimum: c.limit + short.Minimum - budget}
 	}
-	if err == nil && rep.Extra > plan.Stages && c.batch().Micro > 1 {
+	if err == nil && rep.Extra > p.Stages && c.batch().Micro > 1 { // smaller micro-batches are faster
 		err = fmt.Errorf("activations fit with %d more forward steps only: %w", rep.Extra, snug.ErrNoMemory)
 	}
-	return plan, err
+	return p, err
 }
 
-// planTwice returns the plan with the least memory in which as many forward steps
-// are extra as there are stages at most.
-func planTwice(costs remat.Costs) (remat.Plan, error) {
-	planner := remat.Planner{Method: remat.MethodRotor}
-	best, err := remat.KeepAll(costs)
-	if err != nil {
-		return best, err
-	}
-	all, err := best.Simulate(costs)
-	if err != nil {
-		return best, err
-	}
-	low, high := int64(0), all.Peak // budgets: too small, enough
-	for high-low > 1 {
-		budget := low + (high-low)/2
-		plan, rep, err := planner.Plan(costs, budget)
-		switch {
-		case errors.Is(err, snug.ErrNoMemory) || err == nil && rep.Extra > plan.Stages:
-			low = budget
-		case err != nil:
-			return best, err
-		default:
-			best, high = plan, rep.Peak
+// fitMemory sets the largest micro-batch whose prediction stays under the limit. The batch of a step
+// stays what it is.
+func (o *options) fitMemory() error {
+	c, all, least := o.config, o.batch().Global, int64(0)
+	c.limit = o.memory
+	fits := func(b accum.Batch) error {
+		c.fit = b
+		_, bytes, err := c.predict()
+		if least = bytes.Total(); err == nil && least > c.limit {
+			err = snug.ErrNoMemory
 		}
+		if short := new(remat.BudgetError); errors.As(err, &short) {
+			least = short.Minimum
+		}
+		return err
 	}
-	return best, nil
+	found, err := accum.FindMicroBatch(all, 1, all, fits)
+	if err != nil {
+		if err := fits(accum.Batch{Global: all, Micro: 1, Window: all, Ranks: 1}); !errors.Is(err, snug.ErrNoMemory) {
+			return err
+		}
+		return fmt.Errorf("-memory %s: a micro-batch of one sequence takes at least %s", plan.FormatBytes(o.memory), plan.FormatBytesUp(least))
+	}
+	o.fit, o.limit = found, o.memory
+	return nil
 }
 
-// lossBytes returns what the loss holds beside the gradient that it returns: the
-// statistics of the last norm.
-func (c config) lossBytes() int64 { return 2 * 4 * int64(c.batch().Micro*c.context) }
-
-// held is the run with what is paged where it is.
-func (c config) held() plan.Run {
-	r := c.way()
+// printPrediction prints what the run will take, with its techniques and
+// without any.
+func printPrediction(w io.Writer, c config) error {
+	_, with, err := c.predict()
+	if err != nil {
+		return err
+	}
+	plain := c
+	plain.on = techniques{}
+	plain.policy = policyOf(plain.on, snug.F32)
+	_, without, err := plain.predict()
+	if err != nil {
+		return err
+	}
+	b := c.batch()
+	fmt.Fprintf(w, "%s: %d parameters, %d layers of width %d, %s of %d tokens a step, in %s of at most %d\n",
+		c.name, c.task().Model.Parameters(), c.layers, c.dim, console.Count(b.Global, "sequence"), c.context, console.Count(b.Window, "micro-batch"), b.Micro)
+	fmt.Fprintf(w, "techniques: %v\n\npredicted peak memory\n", c.on)
+	t := console.Table(w)
+	row := func(name string, without, with int64) {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", name, console.MiB(without), console.MiB(with), console.Percent(with, without))
+	}
+	fmt.Fprintf(t, "\twithout\twith\tshare\t\n")
+	for c := range components {
+		row(c.String(), without[c], with[c])
+	}
+	row("total", without.Total(), with.Total())
 	if c.on[useOffload] {
-		r.StateOn, r.Cache = plan.OnDisk, c.hostLimit()
+		defer fmt.Fprintf(w, "master weights and optimizer state are %s, paged to disk: %s stay in host memory\n\n",
+			console.MiB(c.paged()), console.MiB(min(c.hostLimit(), c.paged())))
 	}
-	return r
+	return t.Flush()
 }
 
-// fixed returns the peak bytes of all components but activations.
-func (c config) fixed() int64 {
-	b := c.take(c.held())
-	return b.Total() - b[plan.Activations]
-}
+const (
+	components  = plan.Allowance // what this program has: a pool loses nothing
+	gcPercent   = 25             // how much the heap may grow before the next collection
+	mappedBytes = 64 << 10       // of a page that package offload has outside of Go's heap
+)
 
-// predict returns the peak bytes of every component.
-func (c config) predict() (b plan.Bytes, err error) {
-	r := c.held()
-	if r.Remat, err = c.plan(); err != nil {
-		return b, err
+// residence is the resident memory of the process before there is a model, its peak until then, and
+// the part of Go's heap.
+type residence struct{ now, peak, heap int64 }
+
+// resident predicts the peak of the process. Small pages of two sizes, of master weights and of
+// state, take turns in Go's heap, and wait for a collection.
+func (c config) resident(base residence) (int64, error) {
+	r, counted, err := c.predict()
+	if err != nil {
+		return 0, err
 	}
-	return c.take(r), nil
+	n, err := c.task().Resident(r, plan.Process{Base: base.now, Cores: runtime.GOMAXPROCS(0)})
+	if c.on[useOffload] && c.on[useAMP] && 4*c.chunk < mappedBytes {
+		n += (base.heap + counted.Total()) * gcPercent / 100
+	}
+	return max(base.peak, n), err
 }

@@ -1,6 +1,9 @@
 package main
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // reference computes the model's loss in float64, from the definition and with
 // nothing kept, to compare gradients with.
@@ -26,15 +29,14 @@ func (r *reference) sequenceLoss(inputs, targets []int32) float64 {
 	for i, tok := range inputs {
 		x[i] = make([]float64, r.dim)
 		for j := range x[i] {
-			x[i][j] = r.w["embedding.tokens"][int(tok)*r.dim+j] + r.w["embedding.positions"][i*r.dim+j]
+			x[i][j] = r.w["model.embed_tokens.weight"][int(tok)*r.dim+j] + r.w["model.embed_positions.weight"][i*r.dim+j]
 		}
 	}
 	for layer := range r.layers {
-		name := string(rune('0' + layer))
-		x = r.block("block"+name, x)
+		x = r.block(fmt.Sprintf("model.layers.%d", layer), x)
 	}
-	x = r.norm("norm", x)
-	logits := r.linear("embedding.tokens", x, r.vocab)
+	x = r.norm("model.norm", x)
+	logits := r.linear("model.embed_tokens", x, r.vocab)
 	sum := 0.0
 	for i, row := range logits {
 		total := 0.0
@@ -47,16 +49,16 @@ func (r *reference) sequenceLoss(inputs, targets []int32) float64 {
 }
 
 func (r *reference) block(name string, x vectors) vectors {
-	qkv := r.linear(name+".qkv", r.norm(name+".norm1", x), 3*r.dim)
-	z := add(x, r.linear(name+".proj", r.attention(qkv), r.dim))
-	up := r.linear(name+".up", r.norm(name+".norm2", z), 4*r.dim)
+	qkv := r.linear(name+".self_attn.qkv_proj", r.norm(name+".input_layernorm", x), 3*r.dim)
+	z := add(x, r.linear(name+".self_attn.o_proj", r.attention(qkv), r.dim))
+	up := r.linear(name+".mlp.up_proj", r.norm(name+".post_attention_layernorm", z), 4*r.dim)
 	for _, row := range up {
 		for j := range row {
-			v := row[j] + r.w[name+".up.bias"][j]
+			v := row[j] + r.w[name+".mlp.up_proj.bias"][j]
 			row[j] = 0.5 * v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
 		}
 	}
-	return add(z, r.linear(name+".down", up, r.dim))
+	return add(z, r.linear(name+".mlp.down_proj", up, r.dim))
 }
 
 func (r *reference) norm(name string, x vectors) vectors {
@@ -71,7 +73,7 @@ func (r *reference) norm(name string, x vectors) vectors {
 		}
 		out[i] = make([]float64, len(row))
 		for j, v := range row {
-			out[i][j] = (v-mean)/math.Sqrt(variance+normEps)*r.w[name+".gain"][j] + r.w[name+".bias"][j]
+			out[i][j] = (v-mean)/math.Sqrt(variance+1e-5)*r.w[name+".weight"][j] + r.w[name+".bias"][j]
 		}
 	}
 	return out
@@ -83,7 +85,7 @@ func (r *reference) linear(name string, x vectors, width int) vectors {
 		out[i] = make([]float64, width)
 		for o := range out[i] {
 			for j, v := range row {
-				out[i][o] += v * r.w[name][o*len(row)+j]
+				out[i][o] += v * r.w[name+".weight"][o*len(row)+j]
 			}
 		}
 	}

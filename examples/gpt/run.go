@@ -3,14 +3,19 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"time"
+	"slices"
 
-	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
 )
 
 // report is what a run found.
@@ -31,7 +36,7 @@ type report struct {
 	ByComponent  map[string]peakBytes `json:"components"`
 	predicted    plan.Bytes
 	measured     plan.Bytes
-	trainingLoss []float64 // of the steps of this process
+	label        string // of the techniques, in a comparison
 }
 
 // peakBytes is a component's predicted and measured peak.
@@ -40,73 +45,105 @@ type peakBytes struct {
 	Measured  int64 `json:"measured"`
 }
 
-// deviceText names the device, and the cores where it is the CPU.
-func (t *trainer) deviceText() string {
-	if t.dev.IsCPU() {
-		return count(runtime.GOMAXPROCS(0), "core")
+// trainAndReport is one run: prediction, training, measurement, sample.
+func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err error) {
+	// Buffers are used again and again, so there is little to collect. A low
+	// growth limit keeps what little there is out of the peak.
+	debug.SetGCPercent(gcPercent)
+	data, err := o.load(stop.After)
+	if err != nil {
+		return inputError{err}
 	}
-	return t.dev.Name()
+	dev, err := snug.Open(o.device)
+	if err != nil {
+		return inputError{err}
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	saved, err := openCheckpoints(&o)
+	if err != nil {
+		return inputError{err}
+	}
+	defer func() { err = errors.Join(err, saved.Close()) }()
+	if o.memory > 0 {
+		if err := o.fitMemory(); err != nil {
+			return inputError{err}
+		}
+	}
+	if o.timeline != "" {
+		if err := console.Writable(o.timeline, ".csv", ".svg"); err != nil {
+			return inputError{err}
+		}
+	}
+	if err := saved.Matches(o.about(data)); err != nil {
+		return inputError{err}
+	}
+	pages, clean, err := pageFolder(o, saved)
+	if err != nil {
+		return inputError{err}
+	}
+	defer clean()
+	if err := printPrediction(stdout, o.config); err != nil {
+		return err
+	}
+	base := baseRSS()
+	t, err := newTrainer(dev, o.config, data, pages, saved)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	if t.Step() > 0 {
+		fmt.Fprintf(stdout, "resuming from step %d of %d\n", t.Step(), o.steps)
+	}
+	rep, err := t.run(stop, saved != nil, console.NewProgress(stdout, stderr, o.steps))
+	if o.timeline != "" && (err == nil || len(t.meter.Timeline()) > 1) { // also of a run that ended early
+		err = errors.Join(err, writeTimeline(o.timeline, t.meter, o.name))
+	}
+	if err != nil {
+		return err
+	}
+	if rep.PeakRSS > 0 {
+		rep.BaseRSS = base.now
+		if rep.PredictedRSS, err = o.resident(base); err != nil {
+			return err
+		}
+	}
+	return rep.print(stop.Now, stdout, t, o.json)
 }
 
 // run trains to the last step and measures. When it is told to stop, it ends after the
 // current step, which it saves.
-func (t *trainer) run(stop stopper, o options, saved *checkpoints, p *progress) (*report, error) {
-	ctx := stop.now
-	r := &report{Preset: o.name, Params: o.parameters(), Steps: o.steps, Techniques: o.on.names()}
-	var err error
-	if t.step == 0 {
-		if t.first, err = t.heldOutLoss(ctx); err != nil {
-			return nil, err
-		}
+func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*report, error) {
+	did, err := console.Training[transformer.Batch]{
+		Trainer: t.Trainer, Steps: t.steps, Saves: saves, Stop: stop, Progress: p,
+		Batches: t.batches, Tokens: func(b transformer.Batch) int { return len(b.Tokens) }, HeldOut: t.heldOut,
+		Begun: func(loss float64) {
+			t.first = loss
+			t.SetNotes(notes{append(slices.Clip(t.ends), t.steps), t.first})
+		},
+		After: func(train.Report) (string, error) {
+			err := errors.Join(t.count(), t.meter.Sample())
+			now, _ := t.meter.Held()
+			return console.MiB(now[plan.OnDevice].Total()), err
+		},
+	}.Run()
+	if err != nil {
+		return nil, err
 	}
-	r.LossFirst = t.first
-	perStep := t.batch().Global * t.context
-	began, start := time.Now(), t.step
-	for t.step < o.steps {
-		if stop.asked() {
-			p.end()
-			if err := saved.save(ctx, t); err != nil {
-				return nil, err
-			}
-			return nil, interrupted(t.step, o.steps, saved)
-		}
-		loss, err := t.train(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("step %d: %w", t.step+1, err)
-		}
-		r.trainingLoss = append(r.trainingLoss, loss)
-		if t.skipped != "" {
-			p.note(t.skipped)
-		}
-		done := t.step - start
-		p.step(t.step, loss, float64(done*perStep)/time.Since(began).Seconds(), t.held())
-		if err := t.meter.Sample(); err != nil {
-			return nil, err
-		}
-		if t.step%o.saveEvery == 0 || t.step == o.steps {
-			if err := saved.save(ctx, t); err != nil {
-				return nil, err
-			}
-		}
+	r := &report{
+		Preset: t.name, Params: t.task().Model.Parameters(), Steps: t.steps, Tokens: int64(t.steps) * int64(t.batch().Global*t.context),
+		Techniques: t.on.names(), LossFirst: t.first, LossLast: did.Last, TokensPerS: did.Rate(), ByComponent: map[string]peakBytes{},
 	}
-	if done := t.step - start; done > 0 {
-		r.TokensPerS = float64(done*perStep) / time.Since(began).Seconds()
-	}
-	p.end()
-	r.Tokens = int64(o.steps) * int64(perStep)
 	_, peak := t.meter.Held()
 	r.measured, r.Measured = peak[plan.OnDevice], t.meter.Peak(plan.OnDevice)
-	if r.predicted, err = o.predict(); err != nil {
+	if _, r.predicted, err = t.predict(); err != nil {
 		return nil, err
 	}
 	r.Predicted = r.predicted.Total()
-	r.ByComponent = map[string]peakBytes{}
 	for c := range components {
 		r.ByComponent[c.String()] = peakBytes{r.predicted[c], r.measured[c]}
 	}
 	_, r.PeakRSS = plan.RSS()
-	r.LossLast, err = t.heldOutLoss(ctx)
-	return r, err
+	return r, nil
 }
 
 // baseRSS returns what the process takes before there is a model: runtime, code and text.
@@ -121,55 +158,25 @@ func baseRSS() residence {
 	return residence{now, peak, int64(heap.HeapAlloc)}
 }
 
-// residence is the resident memory of the process at some time, its peak so far, and the part
-// of Go's heap.
-type residence struct{ now, peak, heap int64 }
-
-// What a run touches besides what is counted, about: the code of the kernels, and what Go's
-// allocator keeps for each thread that computes.
-const (
-	codeBytes   = 1 << 20
-	threadBytes = 256 << 10
-	mappedBytes = 64 << 10 // of a page that package offload has outside of Go's heap
-)
-
-// gcPercent is how much the heap may grow before the next collection.
-const gcPercent = 25
-
-// expectRSS predicts the peak of the process from what it took before there was a model.
-// Threads that compute have scratch of their own, of which tiles of attention have the most.
-// Small pages of two sizes, of master weights and of state, take turns in Go's heap, and wait
-// for a collection, which comes when the whole heap has grown by gcPercent.
-func (r *report) expectRSS(base residence, m *model) {
-	if r.PeakRSS == 0 {
-		return
-	}
-	r.BaseRSS = base.now
-	scratch, shared := int64(threadBytes), int64(codeBytes)
-	if m.dev.IsCPU() {
-		shared += amp.MatMulShared
-		if m.on[useAttention] {
-			scratch += m.attentionConfig().ScratchBytes()
-		} else {
-			scratch += amp.MatMulScratch
-		}
-	}
-	grown := r.Predicted + shared + int64(runtime.GOMAXPROCS(0))*scratch
-	if m.on[useOffload] && m.on[useAMP] && 4*m.chunk < mappedBytes {
-		grown += (base.heap + grown) * gcPercent / 100
-	}
-	r.PredictedRSS = max(base.peak, base.now+grown)
-}
-
 // print writes the measurements, a sample and, if asked, the line of JSON.
 func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool) error {
-	printMeasured(w, r)
-	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %s", r.LossFirst, r.LossLast, count(r.Steps, "step"))
+	peak := console.Peak{Predicted: r.predicted, Measured: r.measured, Total: r.Measured, Resident: r.PredictedRSS, RSS: r.PeakRSS}
+	if err := peak.Write(w, console.MiB, true); err != nil {
+		return err
+	}
+	if r.PeakRSS > 0 {
+		fmt.Fprintln(w, "the process's prediction adds what it took before the model was made, and scratch of the kernels")
+	}
+	fmt.Fprintf(w, "\nloss on held-out text: %.4f before, %.4f after %s", r.LossFirst, r.LossLast, console.Count(r.Steps, "step"))
 	if r.TokensPerS > 0 { // this process has trained
-		fmt.Fprintf(w, "; %.0f tokens/s on %s", r.TokensPerS, t.deviceText())
+		where := console.Count(runtime.GOMAXPROCS(0), "core")
+		if dev := t.model.Params()[0].Value.Device(); !dev.IsCPU() {
+			where = dev.Name()
+		}
+		fmt.Fprintf(w, "; %.0f tokens/s on %s", r.TokensPerS, where)
 	}
 	fmt.Fprintln(w)
-	text, err := t.sample(ctx, sampleStart)
+	text, err := t.sample(ctx, "\nfunc ")
 	if err != nil {
 		return err
 	}
@@ -177,10 +184,18 @@ func (r *report) print(ctx context.Context, w io.Writer, t *trainer, asJSON bool
 	if !asJSON {
 		return nil
 	}
-	line, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s\n", line)
-	return err
+	return json.NewEncoder(w).Encode(r)
+}
+
+// writeTimeline writes what a meter has counted, as CSV or SVG by the file's name.
+func writeTimeline(name string, m *plan.Monitor, title string) error {
+	return console.WriteFile(name, func(w io.Writer) error {
+		if filepath.Ext(name) == ".csv" {
+			return m.WriteCSV(w)
+		}
+		if pages := m.Peak(plan.OnDisk); pages > 0 {
+			title += fmt.Sprintf("; pages of %s on disk, up to %s in memory", plan.FormatBytes(pages), plan.FormatBytes(m.Peak(plan.OnHost)))
+		}
+		return m.WriteSVG(w, plan.OnDevice, title)
+	})
 }

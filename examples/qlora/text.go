@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/snug-ml/snug/transformer"
 )
 
 // readText returns the files of this repository that a pattern matches: the first nine
@@ -35,15 +37,14 @@ func readText(pattern string) (train, held []byte, err error) {
 	return text[:cut], text[cut:], nil
 }
 
-// batch is windows of a text, and the tokens that follow each of theirs.
-type batch struct{ input, target []int32 }
-
-func draw(rng *rand.Rand, text []byte) (b batch) {
+// draw returns windows of a text, whose tokens are bytes, with the bytes that follow.
+func draw(rng *rand.Rand, text []byte) transformer.Batch {
+	b := transformer.Batch{Sequences: sequences}
 	for range sequences {
 		at := rng.IntN(len(text) - tokens)
 		for i := range tokens {
-			b.input = append(b.input, int32(text[at+i]))
-			b.target = append(b.target, int32(text[at+i+1]))
+			b.Tokens = append(b.Tokens, int32(text[at+i]))
+			b.Labels = append(b.Labels, int32(text[at+i+1]))
 		}
 	}
 	return b

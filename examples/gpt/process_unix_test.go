@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,7 +96,7 @@ func TestInterruptedRunEndsWithTheSameBits(t *testing.T) {
 	for i := range 20 {
 		stop := &stopAfter{Context: context.Background(), steps: 5}
 		var out, errs bytes.Buffer
-		status := run(stopper{stop, context.Background()}, append(args, dir), &out, &errs)
+		status := run(console.Stop{After: stop, Now: context.Background()}, append(args, dir), &out, &errs)
 		if status == 0 {
 			require.Greater(t, i, 1)
 			break
@@ -117,18 +119,17 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 	require.Error(t, first.Wait())
 	require.NotZero(t, first.ProcessState.ExitCode())
-	saved, err := openCheckpoints(options{checkpoint: dir, keep: 2})
+	saved, err := train.OpenFolder(dir, 2)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, saved.step, 2)
+	done, _, _ := saved.Newest()
+	require.GreaterOrEqual(t, done, 2)
 	require.NoError(t, saved.Close())
 
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	var out, errs bytes.Buffer
-	require.NotZero(t, run(stopper{now, now}, args, &out, &errs))
+	require.NotZero(t, run(console.Stop{After: now, Now: now}, args, &out, &errs))
 	require.Equal(t, "gpt: interrupted; a run with -checkpoint goes on from its last checkpoint\n", errs.String())
-	_, err = untilDone{now, io.Discard}.Write([]byte("x"))
-	require.ErrorIs(t, err, context.Canceled)
 }
 
 // TestInterruptedWithoutCheckpoints says that nothing is saved.
@@ -170,42 +171,5 @@ func TestPipesAndDevices(t *testing.T) {
 		if args[1] != dir {
 			require.Contains(t, cmd.errs.String(), "is not a regular file")
 		}
-	}
-}
-
-// TestSecondSignalEndsWhatDoesNotLook: a run that never looks whether it is to end is
-// ended by the second signal; one that ends by itself is not.
-func TestSecondSignalEndsWhatDoesNotLook(t *testing.T) {
-	for _, ends := range []bool{false, true} {
-		status := make(chan int, 1)
-		var errs bytes.Buffer
-		stop, release := onSignals(&errs, 50*time.Millisecond, func(s int) { status <- s })
-		send := func(to context.Context) {
-			require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-			<-to.Done()
-		}
-		send(stop.after)
-		require.NoError(t, stop.now.Err())
-		select {
-		case <-status:
-			require.Fail(t, "the first ends after a step")
-		case <-time.After(100 * time.Millisecond):
-		}
-		send(stop.now)
-		if ends {
-			release()
-			release()
-			time.Sleep(100 * time.Millisecond)
-			require.Empty(t, status)
-			continue
-		}
-		select {
-		case s := <-status:
-			require.Equal(t, 128+int(syscall.SIGTERM), s)
-		case <-time.After(10 * time.Second):
-			require.Fail(t, "it was not ended")
-		}
-		release()
-		require.Contains(t, errs.String(), "goes on from its last checkpoint")
 	}
 }

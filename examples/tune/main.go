@@ -1,0 +1,164 @@
+// Command tune fine-tunes a language model as your own program can: from a folder as Hugging Face
+// publishes it and a file of prompts and completions, under a limit of memory.
+//
+// The base is frozen in 4 bits, and adapters train on top of it (QLoRA). Package plan finds what fits
+// before anything is allocated, and the program ends with the memory that was measured.
+// To download nothing, base.go first makes a small model, which has read the capitals of countries. Tuning teaches it
+// to answer questions, also of countries that it is not tuned on.
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/quant8"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
+)
+
+const (
+	memory = 3 << 20 // bytes that weights, gradients, state and activations may take together
+	batch  = 16      // samples of a step
+	steps  = 60
+	rank   = 8
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("tune: ")
+	dir, err := os.MkdirTemp("", "snug-tune-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = run(context.Background(), dir, steps)
+	os.RemoveAll(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, dir string, steps int) error {
+	if err := makeBase(ctx, dir, 4*steps); err != nil {
+		return err
+	}
+	tok, err := tokenizer.Open(dir)
+	if err != nil {
+		return err
+	}
+	samples, longest, err := readSamples(filepath.Join(dir, "questions.jsonl"), tok)
+	if err != nil {
+		return err
+	}
+	held, samples := samples[:len(samples)/8], samples[len(samples)/8:]
+
+	// What fits, before there is a model.
+	config, err := transformer.ReadConfig(dir)
+	if err != nil {
+		return err
+	}
+	shape, err := config.Plan(longest)
+	if err != nil {
+		return err
+	}
+	device, err := plan.DeviceNamed("24GB") // to compare times of plans; the limit is ours
+	if err != nil {
+		return err
+	}
+	task := plan.Task{Model: shape, Device: device, Batch: batch, Rank: rank,
+		Compute: []snug.DType{snug.BF16}, Frozen: []int{4}, Gradients: []plan.Gradient{plan.SumF32}}
+	p, err := task.Fit(memory)
+	if err != nil {
+		return err // names the missing bytes and the cheapest change
+	}
+	fmt.Printf("plan: micro-batches of %d samples, recomputation: %s\n", p.Run.Micro, cmp.Or(p.Run.Remat.Name, "none"))
+
+	// The model, whose matrices become 4 bits while they are read, with an adapter on each.
+	m, err := transformer.Open(dir, transformer.Options{
+		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 2 * rank},
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if len(p.Run.Remat.Ops) > 0 { // else no activation is computed again
+		if err := m.SetPlan(p.Run.Remat); err != nil {
+			return err
+		}
+	}
+	t, err := train.New(train.Model[transformer.Batch](m), train.Options{
+		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: p.Run.StateBits, Clip: 1, Schedule: train.Cosine(3e-3, steps/10, steps),
+	})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+
+	if err := show(ctx, "before", m, t, tok, held); err != nil {
+		return err
+	}
+	var peak plan.Bytes
+	for t.Step() < steps {
+		report, err := t.Train(ctx, draw(samples, t.Step(), batch, p.Run.Micro))
+		if err != nil {
+			return err
+		}
+		if report.Step%20 == 0 {
+			fmt.Printf("step %d: loss %.3f\n", report.Step, report.Loss)
+		}
+		now, model := t.Bytes(), m.Memory() // the trainer's are gradients and the optimizer's state
+		now[plan.Weights], now[plan.Activations], now[plan.Workspace] = model.Weights, model.Peak, model.Workspace
+		for i, n := range now {
+			peak[i] = max(peak[i], n)
+		}
+	}
+	if err := show(ctx, "after", m, t, tok, held); err != nil {
+		return err
+	}
+	printMemory(p.Peak[plan.OnDevice], peak)
+	return m.SaveAdapter(filepath.Join(dir, "adapter")) // for PEFT, or Options.AdapterDir
+}
+
+// show prints the loss of samples that are not trained on, and what the model says to the first of them.
+func show(ctx context.Context, when string, m *transformer.Model, t *train.Trainer[transformer.Batch], tok *tokenizer.Tokenizer, held []transformer.Batch) error {
+	loss, err := t.Evaluate(ctx, slices.Values(held))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s tuning: loss on held-out questions %.3f\n", when, loss.Sum/float64(loss.Targets))
+	prompt := held[0].Tokens[:1+slices.IndexFunc(held[0].Labels, func(label int32) bool { return label >= 0 })]
+	g, err := m.Generate(transformer.GenerateOptions{Context: len(prompt) + 16}) // the likeliest tokens
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if err := g.Prompt(ctx, prompt); err != nil {
+		return err
+	}
+	for token := int32(-1); len(g.Tokens()) < len(prompt)+16 && !g.Ends(token); {
+		if token, err = g.Next(ctx); err != nil {
+			return err
+		}
+	}
+	o := tokenizer.DecodeOptions{SkipSpecial: true}
+	fmt.Printf("  %s ->%s\n", tok.Decode(prompt, o), tok.Decode(g.Tokens()[len(prompt):], o))
+	return nil
+}
+
+// printMemory compares the bytes of the plan with what was held.
+func printMemory(predicted, measured plan.Bytes) {
+	fmt.Printf("memory, within %s: predicted, and measured\n", plan.FormatBytes(memory))
+	for c := range plan.Allowance { // which is of a GPU's allocator
+		if predicted[c] > 0 || measured[c] > 0 {
+			fmt.Printf("  %-16s %12s %12s\n", c, plan.FormatBytes(predicted[c]), plan.FormatBytes(measured[c]))
+		}
+	}
+}
