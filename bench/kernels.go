@@ -16,7 +16,7 @@ func allWork(o options) []work {
 		all = append(all, launches()...)
 	}
 	for _, group := range []func(sizes) []work{
-		casts, gradients, checksums, matmuls, attentions, attentionFeatures, optimizers, quantizers, layers, rematerializations, steps,
+		casts, gradients, checksums, matmuls, attentions, attentionFeatures, optimizers, quantizers, layers, rematerializations, steps, tunes,
 	} {
 		all = append(all, group(o.sizes())...)
 	}

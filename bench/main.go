@@ -7,6 +7,7 @@
 //	go run ./bench -peers -json                      against the peers; see bench/peers/README.md
 //	go run ./bench -short                            a few sizes, in seconds
 //	go run ./bench -only '^remat'                    training in less memory, against published figures
+//	go run ./bench -only tune -peers                 fine-tuning, against transformers, PEFT and bitsandbytes
 //	go run -tags cuda ./bench -device cuda:0         on a GPU
 //
 // The time that a kernel needs at least is the larger of the bytes that it
@@ -18,6 +19,10 @@
 // rematerialization plans, under budgets that are fractions of what all of their activations
 // take, among them those for which the overhead of DTR is published. It is an error
 // when a measured peak is not the simulated one or a gradient differs by a bit.
+//
+// The part tune fine-tunes a model in the shape of a published one, with random weights that it writes
+// itself, in a process for each run, so that the peak of resident memory is the run's. It takes up
+// to hours and runs only where -only has the word: bench -only tune -peers.
 //
 // On a device other than the CPU all operands lie in its memory, and the time of
 // a kernel ends when the device's queue is empty. The limits are then those of
@@ -50,6 +55,9 @@ func main() {
 
 // run is the program: it returns the exit status, 2 for bad flags.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if job := os.Getenv(tuneVariable); job != "" {
+		return tuneWorker(ctx, job, stdout, stderr)
+	}
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -104,6 +112,7 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 	if len(todo) == 0 {
 		return fmt.Errorf("-only %v matches no kernel", o.only)
 	}
+	defer func() { err = errors.Join(err, removeFolders(todo)) }()
 	dev, err := snug.Open(o.device)
 	if err != nil {
 		return err
@@ -130,12 +139,22 @@ func measureAll(ctx context.Context, o options, stdout, stderr io.Writer) (err e
 		defer func() { err = errors.Join(err, against.close()) }()
 		against.print(stdout)
 	}
-	s := &session{o: o, m: m, against: against, table: newTable(stdout), bar: newProgress(stderr, len(todo))}
+	s := &session{o: o, m: m, against: against, table: newTable(stdout), bar: newProgress(stderr, len(todo)), stderr: stderr}
 	defer s.bar.end()
 	if err := s.measure(ctx, todo); err != nil {
 		return err
 	}
 	return errors.Join(s.outcome(stdout, len(todo)), s.report(chart, stdout))
+}
+
+// removeFolders removes the models that were written for todo.
+func removeFolders(todo []work) (err error) {
+	for _, w := range todo {
+		if w.tune != nil {
+			err = errors.Join(err, w.tune.folder.remove())
+		}
+	}
+	return err
 }
 
 // limitsOf returns what a device can do at most.
@@ -157,6 +176,7 @@ type session struct {
 	against *opponents
 	table   *table
 	bar     *progress
+	stderr  io.Writer // for what slow parts say meanwhile
 
 	all            []result
 	absent, failed int // kernels without results
@@ -182,6 +202,7 @@ func (s *session) measure(ctx context.Context, todo []work) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		w.note = s.note
 		rows, err := w.measure(ctx, s.o, s.m, s.against)
 		s.bar.clear()
 		switch {
@@ -199,6 +220,12 @@ func (s *session) measure(ctx context.Context, todo []work) error {
 		}
 	}
 	return nil
+}
+
+// note says what a slow part has found.
+func (s *session) note(text string) {
+	s.bar.clear()
+	fmt.Fprintln(s.stderr, text)
 }
 
 // outcome says how many kernels have no result. It is an error when one failed

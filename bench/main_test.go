@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +19,9 @@ import (
 // TestMain lets the test program stand for others: for bench itself, where it
 // runs itself again, and for a peer.
 func TestMain(m *testing.M) {
+	if os.Getenv(tuneVariable) != "" {
+		os.Exit(run(context.Background(), nil, os.Stdout, os.Stderr))
+	}
 	switch os.Getenv("BENCH_TEST_AS") {
 	case "echo":
 		fmt.Printf("SNUG_CPU=%s %v\n", os.Getenv(tierVariable), os.Args[1:])
@@ -112,6 +116,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"-threads", "0"}, "-threads 0: want 1 to"},
 		{[]string{"-threads", "100000"}, "-threads 100000: want 1 to"},
 		{[]string{"-threads", "many"}, "many"},
+		{[]string{"-model", "7b"}, `-model "7b": want tiny, 125m or 1.1b`},
 		{[]string{"-short", "-long"}, "-short does not go with -long"},
 		{[]string{"-device", "cuda:0", "-tier", "go"}, "-tier is of the cpu"},
 		{[]string{"-device", "metal:0", "-peers"}, "not on metal:0"},
@@ -148,8 +153,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"only", "tier", "threads", "device", "json", "o", "peers", "short", "long"} {
+	for _, name := range []string{"only", "tier", "threads", "device", "json", "o", "peers", "model", "short", "long"} {
 		require.Contains(t, usage, "\n  -"+name+" ")
 	}
-	require.Equal(t, 11, strings.Count(usage, "\n"))
+	require.Equal(t, 13, strings.Count(usage, "\n"))
 }

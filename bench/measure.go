@@ -29,6 +29,9 @@ type work struct {
 	prepare preparation
 	step    *preset    // instead of prepare: a whole training step
 	chain   *chainSize // instead of prepare: training passes under budgets of memory
+	tune    *tuneWork  // instead of prepare: fine-tuning in processes
+
+	note func(text string) // says what a slow part has found; nil: nobody listens
 }
 
 // preparation allocates the operands of a kernel where mem does. run is the kernel; done, if
@@ -185,6 +188,9 @@ func (w *work) measure(ctx context.Context, o options, m *machine, against *oppo
 	}
 	if w.chain != nil {
 		return w.measureRemat(ctx, o, m)
+	}
+	if w.tune != nil {
+		return w.measureTune(ctx, m, against)
 	}
 	err = w.on(m.dev, func(own *local) error {
 		sides := append([]*side{{name: "snug", run: own.run}}, against.sides(w)...)

@@ -171,7 +171,7 @@ func TestAllocationsAreCounted(t *testing.T) {
 func TestEveryWorkIsWhole(t *testing.T) {
 	text, err := scripts.ReadFile("peers/worker.py")
 	require.NoError(t, err)
-	for _, args := range [][]string{nil, {"-short"}, {"-long"}, {"-device", "cuda:0"}, {"-device", "cuda:0", "-short"}, {"-device", "emu:0"}} {
+	for _, args := range [][]string{nil, {"-short"}, {"-long"}, {"-device", "cuda:0"}, {"-device", "cuda:0", "-short"}, {"-device", "emu:0"}, {"-only", "tune"}, {"-only", "tune", "-long"}, {"-only", "tune", "-short"}} {
 		o, err := parse(args)
 		require.NoError(t, err)
 		seen := map[string]bool{}
@@ -179,7 +179,7 @@ func TestEveryWorkIsWhole(t *testing.T) {
 			require.False(t, seen[w.name()], "twice: %s", w.name())
 			seen[w.name()] = true
 			require.True(t, w.reads+w.writes+w.products > 0 || w.kernel == "launch", w.name())
-			whole := w.step != nil || w.chain != nil
+			whole := w.step != nil || w.chain != nil || w.tune != nil
 			require.NotEqual(t, w.prepare != nil, whole, w.name())
 			if !whole {
 				require.Positive(t, w.ops, w.name())

@@ -22,17 +22,20 @@ type options struct {
 	json        bool
 	peers       bool
 	short, long bool
+	model       string // of tune; empty: the largest, or with -short the smallest
 }
 
 const usage = `usage: bench [flags]
 
-  -only RE      kernels whose "kernel dtype shape" matches the regular expression, such as ^remat
+  -only RE      kernels whose "kernel dtype shape" matches the regular expression, such as ^remat;
+                tune runs only where RE has that word
   -tier NAME    instruction set: go, avx2, avx512, avx512bf16, amx or neon; default: the best
   -threads N    workers; default: all CPUs
   -device NAME  cpu (default), or cuda:0, metal:0, emu:0 in a program built with that tag
   -json         end with one line of JSON, an array of the results
   -o FILE       also draw the results under the machine's roofline, as SVG
   -peers        run the same work in the peers, in alternating runs
+  -model NAME   what tune fine-tunes: tiny, 125m or 1.1b; default: 1.1b, with -short tiny
   -short        a few sizes and runs, in seconds
   -long         the longest sizes too
 `
@@ -47,6 +50,7 @@ func parse(args []string) (o options, err error) {
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.StringVar(&o.output, "o", "", "")
 	fs.BoolVar(&o.peers, "peers", false, "")
+	fs.StringVar(&o.model, "model", "", "")
 	fs.BoolVar(&o.short, "short", false, "")
 	fs.BoolVar(&o.long, "long", false, "")
 	if err := fs.Parse(args); err != nil {
@@ -75,6 +79,11 @@ func (o *options) complete(only string, rest []string) (err error) {
 	}
 	if o.short && o.long {
 		return errors.New("-short does not go with -long")
+	}
+	if o.model != "" {
+		if _, err := tuneModelNamed(o.model); err != nil {
+			return err
+		}
 	}
 	if err := o.completeDevice(); err != nil {
 		return err

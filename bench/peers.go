@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ const (
 	bitsandbytes = "bitsandbytes"
 	deepspeed    = "deepspeed"
 	gonum        = "gonum"
+	transformers = "transformers" // with PEFT and bitsandbytes
 )
 
 // noAMX marks peers that are kept from using AMX tiles, an extension of few
@@ -43,7 +45,7 @@ func withoutAMX(dt snug.DType) []string {
 	return nil
 }
 
-//go:embed peers/worker.py peers/gpt_step.py
+//go:embed peers/worker.py peers/gpt_step.py peers/tune.py
 var scripts embed.FS
 
 // opponents are the peers of this run. A nil pointer has none.
@@ -67,7 +69,7 @@ func newOpponents(ctx context.Context, threads int, device string) (*opponents, 
 	if p.dir, err = os.MkdirTemp("", "snug-peers-"); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"worker.py", "gpt_step.py"} {
+	for _, name := range []string{"worker.py", "gpt_step.py", "tune.py"} {
 		text, err := scripts.ReadFile("peers/" + name)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(p.dir, name), text, 0o600)
@@ -197,6 +199,12 @@ func (p *opponents) gptStep(name string, m *preset) *exec.Cmd {
 		args = append(args, "--compile")
 	}
 	return p.command(suffix, "gpt_step.py", args...)
+}
+
+// tune returns the peer's process for a job.
+func (p *opponents) tune(j tuneJob) (*exec.Cmd, error) {
+	text, err := json.Marshal(j)
+	return p.command("", "tune.py", string(text)), err
 }
 
 // print writes the peers' versions and who is missing.

@@ -126,6 +126,7 @@ func TestScriptsAreWrittenAndRemoved(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.absent)
 	require.FileExists(t, filepath.Join(p.dir, "worker.py"))
+	require.FileExists(t, filepath.Join(p.dir, "tune.py"))
 	c := p.gptStep(torchCompile+noAMX, &preset{vocab: 5, steps: 7})
 	require.Equal(t, python, c.Path)
 	require.Equal(t, filepath.Join(p.dir, "gpt_step.py"), c.Args[1])

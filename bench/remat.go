@@ -34,12 +34,12 @@ func (p point) fraction() float64 { return float64(p.part) / float64(p.whole) }
 
 var (
 	chains = []chainSize{
-		{name: transformer, depth: 24, rows: 128, cols: 128, tokens: 128, heads: 2, points: transformerPoints, runs: 9},
-		{name: resnet, depth: 32, rows: 512, cols: 64, points: resnetPoints, runs: 9},
+		{name: chainTransformer, depth: 24, rows: 128, cols: 128, tokens: 128, heads: 2, points: transformerPoints, runs: 9},
+		{name: chainResnet, depth: 32, rows: 512, cols: 64, points: resnetPoints, runs: 9},
 	}
 	shortChains = []chainSize{
-		{name: transformer, depth: 8, rows: 64, cols: 64, tokens: 32, heads: 2, points: transformerPoints, runs: 2},
-		{name: resnet, depth: 6, rows: 256, cols: 16, points: resnetPoints, runs: 2},
+		{name: chainTransformer, depth: 8, rows: 64, cols: 64, tokens: 32, heads: 2, points: transformerPoints, runs: 2},
+		{name: chainResnet, depth: 6, rows: 256, cols: 16, points: resnetPoints, runs: 2},
 	}
 
 	transformerPoints = []point{{1, 2, 0}, {4195, 9872, 0.19}, {1, 4, 0}, {2330, 9872, 0.60}}
@@ -62,7 +62,7 @@ func rematerializations(s sizes) (all []work) {
 
 // stages returns the number of them.
 func (c *chainSize) stages() int {
-	if c.name == transformer {
+	if c.name == chainTransformer {
 		return 2 * c.depth
 	}
 	return 3*c.depth + 2
@@ -73,7 +73,7 @@ func (c *chainSize) stages() int {
 // attention. Every stage of a ResNet has as many: 2·cols² weights for the rows of the
 // first width.
 func (c *chainSize) flops() float64 {
-	if c.name == transformer {
+	if c.name == chainTransformer {
 		return float64(c.depth) * float64(c.rows) * float64(6*12*c.cols*c.cols+6*c.cols*(c.tokens+1))
 	}
 	return float64(c.stages()) * float64(c.rows) * float64(6*2*c.cols*c.cols)
@@ -83,7 +83,7 @@ func (c *chainSize) flops() float64 {
 func (c *chainSize) layers(lean bool) (all []sublayer) {
 	temps := new(temporaries)
 	r := rand.New(rand.NewPCG(4, uint64(c.depth)))
-	if c.name == transformer {
+	if c.name == chainTransformer {
 		for range c.depth {
 			all = append(all, newAttentionHalf(r, c, lean, temps), newMLPHalf(r, c, lean, temps))
 		}
@@ -103,8 +103,8 @@ func (c *chainSize) layers(lean bool) (all []sublayer) {
 }
 
 const (
-	transformer = "transformer"
-	resnet      = "resnet"
+	chainTransformer = "transformer"
+	chainResnet      = "resnet"
 )
 
 // planned is what a plan takes under a budget, next to what keeping everything does.
@@ -152,7 +152,7 @@ func (r *rematerialization) prepare(ctx context.Context) error {
 	of := func(lean bool) *trainable { return newTrainable(c.rows*c.cols, c.layers(lean)) }
 	r.full.chain = of(false)
 	chains := []*trainable{r.full.chain}
-	if c.name == transformer {
+	if c.name == chainTransformer {
 		r.lean = variant{name: " lean", chain: of(true)}
 		chains = append(chains, r.lean.chain)
 	}

@@ -18,8 +18,8 @@ import (
 
 // tinyChains are a transformer and a ResNet for tests.
 var tinyChains = []chainSize{
-	{name: transformer, depth: 7, rows: 16, cols: 8, tokens: 8, heads: 2, points: transformerPoints, runs: 2},
-	{name: resnet, depth: 4, rows: 64, cols: 4, points: resnetPoints, runs: 2},
+	{name: chainTransformer, depth: 7, rows: 16, cols: 8, tokens: 8, heads: 2, points: transformerPoints, runs: 2},
+	{name: chainResnet, depth: 4, rows: 64, cols: 4, points: resnetPoints, runs: 2},
 }
 
 // forEachTiny runs a test with every chain, and with the lean one of the transformer.
@@ -176,7 +176,7 @@ func TestMeasureRemat(t *testing.T) {
 		rows, err := w.measureRemat(t.Context(), once, m)
 		require.NoError(t, err)
 		methods := 3
-		if w.chain.name == transformer {
+		if w.chain.name == chainTransformer {
 			methods = 4
 		}
 		require.Len(t, rows, 1+methods*len(w.chain.points))
@@ -202,7 +202,7 @@ func TestMeasureRemat(t *testing.T) {
 			require.NotNil(t, r.Allocs)
 			require.GreaterOrEqual(t, p.Gap, 0.0)
 		}
-		require.Len(t, published, map[string]int{transformer: 2, resnet: 1}[w.chain.name])
+		require.Len(t, published, map[string]int{chainTransformer: 2, chainResnet: 1}[w.chain.name])
 
 		text, err := json.Marshal(rows[1])
 		require.NoError(t, err)

@@ -32,6 +32,7 @@ type result struct {
 	Ratio      *float64 `json:"ratio"`         // above 1 snug is faster
 
 	Plan *planned `json:"plan,omitempty"` // of a chain under a budget of memory
+	Tune *tuned   `json:"tune,omitempty"` // of fine-tuning
 
 	RSS     int64 `json:"peak_rss_bytes,omitempty"` // of a whole program
 	PeerRSS int64 `json:"peer_peak_rss_bytes,omitempty"`
@@ -105,6 +106,11 @@ func (t *table) add(rows []result) {
 		t.line(line + "  " + r.against())
 		if r.Plan != nil {
 			t.line(r.Plan.head())
+		}
+		if r.Tune != nil {
+			for _, line := range r.Tune.lines() {
+				t.line(line)
+			}
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // sizes are the shapes of the kernels.
 type sizes struct {
 	lens []int // of vectors: in a core's cache, in the shared cache, and beyond
@@ -18,15 +20,42 @@ type sizes struct {
 
 	chains []chainSize // of training passes under budgets of memory
 
-	presets []preset // of whole training steps; building their program takes too long for -short
-	largest int      // working set that stands for memory, in bytes
+	presets []preset    // of whole training steps; building their program takes too long for -short
+	tunes   []tuneModel // to fine-tune
+	largest int         // working set that stands for memory, in bytes
 }
 
 type shape struct{ rows, cols int }
 
 // sizes returns what the flags ask for. An emulator runs a thousand times
 // slower than a GPU, whose work must be larger than a processor's to fill it.
-func (o options) sizes() (s sizes) {
+func (o options) sizes() sizes {
+	s := o.kernelSizes()
+	s.tunes = o.tuneSizes()
+	return s
+}
+
+// tuneSizes returns the model to fine-tune, if the flags ask for it by name.
+func (o options) tuneSizes() []tuneModel {
+	if o.only == nil || !strings.Contains(o.only.String(), "tune") || !o.onCPU() {
+		return nil
+	}
+	m := tuneModels[len(tuneModels)-1]
+	if o.short {
+		m = tuneModels[0]
+	}
+	for _, named := range tuneModels {
+		if named.name == o.model {
+			m = named
+		}
+	}
+	if o.long {
+		m.longer = append(m.longer[:len(m.longer):len(m.longer)], longest)
+	}
+	return []tuneModel{m}
+}
+
+func (o options) kernelSizes() (s sizes) {
 	switch {
 	case o.emulated():
 		return sizes{

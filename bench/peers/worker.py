@@ -14,6 +14,7 @@ time on a GPU is that until its queue is empty.
 
 import contextlib
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -390,6 +391,9 @@ def versions():
         v["numpy"] = f"{numpy.__version__}, {blas['name']} {blas['version']}"
     if bitsandbytes:
         v["bitsandbytes"] = bitsandbytes.__version__
+    for name in ("transformers", "peft"):  # of tune.py; importing them takes seconds
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            v[name] = importlib.metadata.version(name)
     if deepspeed:
         v["deepspeed"] = sys.modules["deepspeed"].__version__
     return v
