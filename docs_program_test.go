@@ -3,6 +3,7 @@
 package snug_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,6 +18,9 @@ import (
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
 )
 
 var _ = []func(sample){
@@ -34,9 +38,45 @@ var _ = []func(sample){
 	sample.frompytorch11,
 	sample.frompytorch12,
 	sample.frompytorch13,
+	sample.frompytorch14,
 }
 
 func (s sample) frompytorch0() {
+	steps, ctx, tokens := s.steps, s.ctx, s.tokens
+
+	tok, err := tokenizer.Open("Qwen3-0.6B") // AutoTokenizer.from_pretrained
+	check(err)
+	m, err := transformer.Open("Qwen3-0.6B", transformer.Options{ // AutoModelForCausalLM.from_pretrained
+		DType: snug.BF16, Base: qlora.NF4, // BitsAndBytesConfig: quantized while it is read
+		Adapter: &qlora.AdapterOptions{Rank: 16, Alpha: 32}, // get_peft_model(LoraConfig(target_modules="all-linear"))
+	})
+	check(err)
+	trainer, err := train.New(train.Model[transformer.Batch](m), train.Options{ // Trainer(TrainingArguments)
+		StateBits: 8, Clip: 1, Schedule: train.Cosine(2e-4, 100, steps), Dir: "run", SaveEvery: 100,
+	})
+	check(err)
+	for trainer.Step() < steps {
+		ids, err := tok.Encode("text of this step", tokenizer.EncodeOptions{})
+		check(err)
+		last := len(ids) - 1 // labels are moved by one here: token i is followed by label i
+		report, err := trainer.Train(ctx, []transformer.Batch{{Tokens: ids[:last], Labels: ids[1:]}})
+		check(err)
+		fmt.Println(report.Step, report.Loss)
+	}
+	check(m.SaveAdapter("tuned")) // PeftModel.save_pretrained
+
+	g, err := m.Generate(transformer.GenerateOptions{Context: 512, Sampling: transformer.Sampling{Temperature: 0.7, TopP: 0.9}})
+	check(err)
+	check(g.Prompt(ctx, tokens))
+	for token := int32(-1); !g.Ends(token); fmt.Print(tok.Decode([]int32{token}, tokenizer.DecodeOptions{})) {
+		token, err = g.Next(ctx)
+		check(err)
+	}
+
+	_, _, _, _, _, _, _, _ = ctx, err, g, m, steps, tok, tokens, trainer
+}
+
+func (s sample) frompytorch1() {
 	rows, in, out, h, x, y, w, gamma, dx, dh, dy, rstd, dw, dgamma, ws := s.rows, s.in, s.out, s.h, s.x, s.y, s.w, s.gamma, s.dx, s.dh, s.dy, s.rstd, s.dw, s.dgamma, s.ws
 
 	// forward
@@ -50,7 +90,7 @@ func (s sample) frompytorch0() {
 	_, _, _, _, _, _, _, _, _, _, _, _, _, _, _ = dgamma, dh, dw, dx, dy, gamma, h, in, out, rows, rstd, w, ws, x, y
 }
 
-func (s sample) frompytorch1() {
+func (s sample) frompytorch2() {
 	rows, in, out, targets, scale, h, x, y, w, gamma, dx, dh, dy, table, rstd, ws, logits, labels, tokens, window, head := s.rows, s.in, s.out, s.targets, s.scale, s.h, s.x, s.y, s.w, s.gamma, s.dx, s.dh, s.dy, s.table, s.rstd, s.ws, s.logits, s.labels, s.tokens, s.window, s.head
 
 	into := func(name string) ([]float32, snug.Into) {
@@ -75,7 +115,7 @@ func (s sample) frompytorch1() {
 	_, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _ = by, dgamma, dh, dtable, dw, dx, dy, err, full, gamma, h, head, in, into, labels, logits, out, rows, rstd, scale, table, targets, tokens, w, window, ws, x, y
 }
 
-func (s sample) frompytorch2() {
+func (s sample) frompytorch3() {
 	steps, clip, backward, step, window, opt := s.steps, s.clip, s.backward, s.step, s.window, s.opt
 
 	scaler, err := amp.NewScaler(amp.ScalerOptions{}) // GradScaler()
@@ -101,7 +141,7 @@ func (s sample) frompytorch2() {
 	_, _, _, _, _, _, _, _ = backward, clip, err, opt, scaler, step, steps, window
 }
 
-func (s sample) frompytorch3() {
+func (s sample) frompytorch4() {
 	clip, window, master, opt, weights := s.clip, s.window, s.master, s.opt, s.weights
 
 	step := func(clip float32) error {
@@ -122,7 +162,7 @@ func (s sample) frompytorch3() {
 	_, _, _, _, _, _ = clip, master, opt, step, weights, window
 }
 
-func (s sample) frompytorch4() {
+func (s sample) frompytorch5() {
 	low, w32 := s.low, s.w32
 
 	policy, err := amp.ParsePolicy("params=f32,compute=bf16,output=f32")
@@ -134,7 +174,7 @@ func (s sample) frompytorch4() {
 	_, _, _, _, _ = dtype, err, low, policy, w32
 }
 
-func (s sample) frompytorch5() {
+func (s sample) frompytorch6() {
 	targets, dw, params, rank := s.targets, s.dw, s.params, s.rank
 
 	window, err := accum.New(params, accum.Options{Schedule: accum.Constant(8), Reducer: rank})
@@ -149,7 +189,7 @@ func (s sample) frompytorch5() {
 	_, _, _, _, _, _ = dw, err, params, rank, targets, window
 }
 
-func (s sample) frompytorch6() {
+func (s sample) frompytorch7() {
 	ctx, x0, loss, chain := s.ctx, s.x0, s.loss, s.chain
 
 	costs, err := chain.MeasureCosts(ctx, x0, loss, 5) // bytes and seconds of each stage
@@ -162,7 +202,7 @@ func (s sample) frompytorch6() {
 	_, _, _, _, _, _, _, _, _, _ = chain, costs, ctx, dx0, err, loss, measured, plan, predicted, x0
 }
 
-func (s sample) frompytorch7() {
+func (s sample) frompytorch8() {
 	steps, clip, dw, w32 := s.steps, s.clip, s.dw, s.w32
 
 	opt, err := quant8.New(quant8.AdamW{WeightDecay: 0.01}, quant8.Options{Bits: 8}) // bnb.optim.AdamW8bit
@@ -176,7 +216,7 @@ func (s sample) frompytorch7() {
 	_, _, _, _, _, _ = clip, dw, err, opt, steps, w32
 }
 
-func (s sample) frompytorch8() {
+func (s sample) frompytorch9() {
 	in, out, x, y, w, u, merged, lora := s.in, s.out, s.x, s.y, s.w, s.u, s.merged, s.lora
 
 	w4, err := qlora.NewWeight(w, []int{out, in}, qlora.Options{}) // NF4, double quantization
@@ -190,7 +230,7 @@ func (s sample) frompytorch8() {
 	_, _, _, _, _, _, _, _, _, _, _ = err, in, linear, lora, merged, out, u, w, w4, x, y
 }
 
-func (s sample) frompytorch9() {
+func (s sample) frompytorch10() {
 	attn, dattn, q, k, v, dq, dk, dv := s.attn, s.dattn, s.q, s.k, s.v, s.dq, s.dk, s.dv
 
 	o := attention.Options{Batch: 2, Heads: 8, KVHeads: 2, SeqQ: 128, Dim: 64, Causal: true} // enable_gqa
@@ -201,19 +241,19 @@ func (s sample) frompytorch9() {
 	_, _, _, _, _, _, _, _, _, _ = attn, dattn, dk, dq, dv, k, lse, o, q, v
 }
 
-func (s sample) frompytorch10() {
+func (s sample) frompytorch11() {
 	rows, in, vocab, x, w, dx, dw, labels := s.rows, s.in, s.vocab, s.x, s.w, s.dx, s.dw, s.labels
 
 	head := fused.CrossEntropy{Vocab: vocab, Cols: in, Chunk: 128}
 	logits := make([]float32, head.WorkspaceLen(rows)) // of 128 rows at a time
 	result, err := fused.CrossEntropyBackward(head, dx, dw, x, w, labels, 1/float32(rows), snug.Into{}, logits)
 	check(err)
-	mean := result.Sum / float64(result.Targets)
+	mean := result.Mean()
 
 	_, _, _, _, _, _, _, _, _, _, _, _, _ = dw, dx, err, head, in, labels, logits, mean, result, rows, vocab, w, x
 }
 
-func (s sample) frompytorch11() {
+func (s sample) frompytorch12() {
 	dir, layers, tiers := s.dir, s.layers, s.tiers
 
 	store, err := offload.Open(dir, offload.Options{HostLimit: 8 << 30}) // what is above goes to disk
@@ -228,7 +268,7 @@ func (s sample) frompytorch11() {
 	_, _, _, _, _, _, _, _ = dir, err, layers, paged, store, tiers, updater, where
 }
 
-func (s sample) frompytorch12() {
+func (s sample) frompytorch13() {
 	dir, window, master, opt := s.dir, s.window, s.master, s.opt
 
 	f, err := os.CreateTemp(dir, "state")
@@ -244,7 +284,7 @@ func (s sample) frompytorch12() {
 	_, _, _, _, _, _ = dir, err, f, master, opt, window
 }
 
-func (s sample) frompytorch13() {
+func (s sample) frompytorch14() {
 	w32, try, dev := s.w32, s.try, s.dev
 
 	monitor, err := plan.NewMonitor(plan.MonitorOptions{Device: dev})

@@ -32,7 +32,7 @@ import (
 var samplePages = []string{"docs/from-pytorch.md", "docs/troubleshooting.md", "docs/backends.md"}
 
 // standard are the packages of the standard library that samples use, with their paths.
-var standard = map[string]string{"io": "io", "os": "os", "filepath": "path/filepath"}
+var standard = map[string]string{"fmt": "fmt", "io": "io", "os": "os", "filepath": "path/filepath"}
 
 // sample has what the samples use and do not show.
 type sample struct {
