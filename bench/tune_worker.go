@@ -67,8 +67,8 @@ func (m *tuneModel) write(dir string) (err error) {
 // tuning is a job in this process.
 type tuning struct {
 	tuneJob
-	model *tuneModel
-	base  int64 // resident bytes before there is a model
+	model   *tuneModel
+	process plan.Process // before there is a model
 
 	task    plan.Task
 	planned plan.Run
@@ -117,31 +117,16 @@ func (t *tuning) describe() error {
 
 // fit finds the fastest plan whose process stays within the limit.
 func (t *tuning) fit() error {
-	for counted := t.Limit - t.base; ; {
-		if counted <= 0 {
-			return fmt.Errorf("the limit is %d bytes, and the process takes %d before there is a model: %w", t.Limit, t.base, snug.ErrNoMemory)
-		}
-		p, err := t.task.Fit(counted)
-		if err != nil {
-			return err
-		}
-		resident, err := t.task.Resident(p.Run, plan.Process{Base: t.base})
-		if err != nil {
-			return err
-		}
-		if resident <= t.Limit {
-			t.planned = p.Run
-			return nil
-		}
-		counted -= max(resident-t.Limit, t.Limit/128)
-	}
+	p, err := t.task.FitResident(t.Limit, t.process)
+	t.planned = p.Run
+	return err
 }
 
 // longest returns the most tokens, a multiple of a step, with which a process is predicted to stay within
 // the limit of a job. It is 0 when none are.
 func (j tuneJob) longest(m *tuneModel, step int) (tokens int, err error) {
 	fits := func(n int) (bool, error) {
-		t := &tuning{tuneJob: j, model: m, base: baseBytes}
+		t := &tuning{tuneJob: j, model: m}
 		t.Tokens = n
 		err := t.describe()
 		if err == nil {
@@ -178,14 +163,10 @@ func (j tuneJob) longest(m *tuneModel, step int) (tokens int, err error) {
 	return least * step, nil
 }
 
-// baseBytes are the resident bytes of this program before there is a model, about.
-const baseBytes = 16 << 20
-
 // open makes the model and what trains it.
 func (t *tuning) open() (err error) {
 	debug.SetGCPercent(collect)
-	debug.FreeOSMemory()
-	t.base, _ = plan.RSS()
+	t.process = plan.ThisProcess()
 	if err := t.describe(); err != nil {
 		return err
 	}
@@ -213,10 +194,8 @@ func (t *tuning) open() (err error) {
 			return err
 		}
 	}
-	if len(t.planned.Remat.Ops) > 0 {
-		if err := t.opened.SetPlan(t.planned.Remat); err != nil {
-			return err
-		}
+	if err := t.opened.SetPlan(t.planned.Remat); err != nil {
+		return err
 	}
 	return t.makeTrainer()
 }
@@ -224,7 +203,7 @@ func (t *tuning) open() (err error) {
 // plan chooses what is computed again: every half of a layer, or as little as keeps the process within
 // the bytes that the job allows.
 func (t *tuning) plan(costs remat.Costs) (err error) {
-	for budget := t.Within - t.base; budget > 0; {
+	for budget := t.Within - t.process.Base; budget > 0; {
 		t.planned.Remat, _, err = remat.Planner{}.Plan(costs, budget)
 		if errors.Is(err, snug.ErrNoMemory) {
 			break
@@ -232,7 +211,7 @@ func (t *tuning) plan(costs remat.Costs) (err error) {
 		if err != nil {
 			return err
 		}
-		resident, err := t.task.Resident(t.planned, plan.Process{Base: t.base})
+		resident, err := t.task.Resident(t.planned, t.process)
 		if err != nil {
 			return err
 		}
@@ -265,9 +244,9 @@ func (t *tuning) makeTrainer() (err error) {
 }
 
 func (t *tuning) run(ctx context.Context) (r tuneReport, err error) {
-	r.Base = t.base
+	r.Base = t.process.Base
 	r.Loaded, _ = plan.RSS()
-	if r.Predicted, err = t.task.Resident(t.planned, plan.Process{Base: t.base}); err != nil {
+	if r.Predicted, err = t.task.Resident(t.planned, t.process); err != nil {
 		return r, err
 	}
 	for step := range t.Warm + t.Steps {

@@ -1,18 +1,36 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/remat"
 )
 
-// Process is a process that trains on the CPU.
+// Process is a process that trains on the CPU, see [ThisProcess].
 type Process struct {
-	Base  int64 // resident bytes before there is a model, see [RSS]; 0: 16 MiB
+	Base  int64 // resident bytes before there is a model; 0: 16 MiB
 	Cores int   // cores that compute; 0: GOMAXPROCS of this process
+}
+
+// ThisProcess measures this process, before it makes a model. It collects garbage first, and does not
+// count free memory of Go's heap, which the model will use. Where the system reports only the
+// maximum of resident memory, Base is that.
+func ThisProcess() Process {
+	debug.FreeOSMemory()
+	now, peak := RSS()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	base := peak
+	if now > 0 {
+		base = max(0, now-int64(m.HeapIdle-m.HeapReleased))
+	}
+	return Process{Base: base, Cores: runtime.GOMAXPROCS(0)}
 }
 
 // What a process touches besides what is counted, about: code and data of a program of Go
@@ -36,17 +54,11 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	if err == nil {
 		err = t.checkRun(r)
 	}
+	if err == nil {
+		p, err = p.check()
+	}
 	if err != nil {
 		return 0, err
-	}
-	if p.Base < 0 || p.Cores < 0 {
-		return 0, invalid("a process of %d bytes on %d cores, want 0 or more", p.Base, p.Cores)
-	}
-	if p.Base == 0 {
-		p.Base = baseBytes
-	}
-	if p.Cores == 0 {
-		p.Cores = runtime.GOMAXPROCS(0)
 	}
 	predicted, err := t.predict(r)
 	if err != nil {
@@ -68,6 +80,52 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	held = plus(held, plus(waiting, amp.MatMulShared+codeBytes+product(int64(p.Cores), scratch+threadBytes)))
 	reading := plus(predicted.Peak[OnDevice][Weights]+predicted.Peak[OnHost][Weights], 4*t.Model.largest())
 	return plus(p.Base, max(held, reading)), nil
+}
+
+// FitResident returns the run of t with the shortest predicted time whose process p has at most
+// limit resident bytes, by [Task.Resident]. [Plan.Limit] of the result is what the run itself may
+// take. Leave a few percent between limit and what the system allows. Errors are the same as for
+// [Task.Fit]; a limit that p exceeds before there is a model wraps [snug.ErrNoMemory].
+func (t Task) FitResident(limit int64, p Process) (Plan, error) {
+	p, err := p.check()
+	if err != nil {
+		return Plan{}, err
+	}
+	if limit < 1 || limit > 1<<60 {
+		return Plan{}, invalid("a limit of %d bytes, want 1 to 2^60", limit)
+	}
+	for counted := limit - p.Base; counted > 0; {
+		fit, err := t.Fit(counted)
+		if errors.Is(err, snug.ErrNoMemory) {
+			return Plan{}, fmt.Errorf("%w; the process itself takes %s more", err, FormatBytesUp(limit-counted))
+		}
+		if err != nil {
+			return Plan{}, err
+		}
+		resident, err := fit.Task.Resident(fit.Run, p)
+		if err != nil {
+			return Plan{}, err
+		}
+		if resident <= limit {
+			return fit, nil
+		}
+		counted -= max(resident-limit, (limit-p.Base)/128) // few steps, for at most 1 % of the memory
+	}
+	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)
+}
+
+// check fills in the defaults.
+func (p Process) check() (Process, error) {
+	if p.Base < 0 || p.Cores < 0 {
+		return p, invalid("a process of %d bytes on %d cores, want 0 or more", p.Base, p.Cores)
+	}
+	if p.Base == 0 {
+		p.Base = baseBytes
+	}
+	if p.Cores == 0 {
+		p.Cores = runtime.GOMAXPROCS(0)
+	}
+	return p, nil
 }
 
 // largest returns the elements of the largest parameter.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,58 @@ func TestResident(t *testing.T) {
 	}
 	_, err = task.Resident(Run{}, Process{})
 	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestFitResident: the run is the fastest whose process stays within the limit, of every limit.
+func TestFitResident(t *testing.T) {
+	m, err := ModelNamed("gpt-34m", 0)
+	require.NoError(t, err)
+	d := oneMemory()
+	d.Host, d.Disk = 0, 0
+	task, p := Task{Model: m, Device: d, Batch: 8}, Process{Base: 20 << 20, Cores: 2}
+	last := 0.0
+	for _, limit := range []int64{4 << 30, 2 << 30, 1 << 30, 700 << 20, 500 << 20} {
+		fit, err := task.FitResident(limit, p)
+		require.NoError(t, err)
+		resident, err := task.Resident(fit.Run, p)
+		require.NoError(t, err)
+		require.LessOrEqual(t, resident, limit)
+		require.Greater(t, fit.Limit, limit/2, "not less than it could take")
+		require.GreaterOrEqual(t, fit.Seconds, last, "less memory is not faster")
+		last = fit.Seconds
+	}
+	for limit, text := range map[int64]string{
+		30 << 20: "the process itself takes",
+		20 << 20: "plan: the process takes 20.00 MiB before there is a model, of 20.00 MiB",
+		1:        "plan: the process takes 20.00 MiB before there is a model, of 1 B",
+	} {
+		_, err := task.FitResident(limit, p)
+		require.ErrorIs(t, err, snug.ErrNoMemory)
+		require.ErrorContains(t, err, text)
+	}
+	for _, limit := range []int64{0, -1, 1<<60 + 1} {
+		_, err := task.FitResident(limit, p)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	_, err = task.FitResident(1<<30, Process{Cores: -1})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = Task{}.FitResident(1<<30, p)
+	require.ErrorIs(t, err, snug.ErrShape)
+}
+
+// TestThisProcess: free memory of the heap, which the next values take, is not counted.
+func TestThisProcess(t *testing.T) {
+	p := ThisProcess()
+	if now, peak := RSS(); peak == 0 {
+		require.Zero(t, p.Base)
+	} else if now > 0 {
+		large := make([]byte, 64<<20)
+		for i := range large {
+			large[i] = 1
+		}
+		held := ThisProcess()
+		require.Greater(t, held.Base, p.Base+56<<20)
+		require.NotZero(t, large[0])
+	}
+	require.Equal(t, runtime.GOMAXPROCS(0), p.Cores)
 }

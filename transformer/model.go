@@ -238,15 +238,7 @@ func (m *Model) make() error {
 		return err
 	}
 	m.makeStages()
-	costs, err := m.Costs(1, 1)
-	if err != nil {
-		return err
-	}
-	keep, err := remat.KeepAll(costs)
-	if err != nil {
-		return err
-	}
-	return m.SetPlan(keep)
+	return m.SetPlan(remat.Plan{})
 }
 
 // supported reports whether the stages compute what c describes.

@@ -436,7 +436,7 @@ func TestModelErrors(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 	require.ErrorIs(t, m.Logits(ctx, make([]float32, 11), good, nil), snug.ErrShape)
 	require.ErrorIs(t, m.Logits(ctx, make([]float32, 11), good, []int32{8}), snug.ErrShape)
-	require.ErrorIs(t, m.SetPlan(remat.Plan{}), snug.ErrShape)
+	require.ErrorIs(t, m.SetPlan(remat.Plan{Ops: []remat.Op{{Kind: remat.Backward}}}), snug.ErrShape)
 	require.ErrorIs(t, m.SetPlan(remat.Plan{Ops: []remat.Op{{Kind: remat.PageHost}}}), snug.ErrConfig)
 	_, err = m.Costs(0, 1)
 	require.ErrorIs(t, err, snug.ErrConfig)

@@ -56,6 +56,10 @@ func TestPlans(t *testing.T) {
 				require.LessOrEqual(t, m.Memory().Peak, predicted.Peak+head, p.Name)
 				require.Greater(t, m.Memory().Peak, predicted.Peak*8/10, p.Name)
 			}
+			again := m.Memory().Peak
+			require.NoError(t, m.SetPlan(remat.Plan{}))
+			require.Equal(t, want, gradients(t, m, b))
+			require.Greater(t, m.Memory().Peak, again, "a plan without operations keeps everything")
 		}
 	}
 }

@@ -336,7 +336,7 @@ func (m *Model) lastRows() []int32 {
 
 // SetPlan makes Backprop run a plan: which stages keep what their backward step needs, and which
 // are computed again. Stages 2·i and 2·i+1 are the attention and the perceptron of layer i. A new
-// model keeps everything. Every plan gives the same gradients, bit for bit. Plans that page or
+// model keeps everything, as a plan without operations does. Every plan gives the same gradients, bit for bit. Plans that page or
 // pack values are refused.
 //
 // The error wraps [snug.ErrConfig] for a plan that is not valid and [snug.ErrShape] for a
@@ -344,6 +344,15 @@ func (m *Model) lastRows() []int32 {
 func (m *Model) SetPlan(p remat.Plan) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SetPlan: %w", err)
+	}
+	if len(p.Ops) == 0 {
+		costs, err := m.Costs(1, 1)
+		if err == nil {
+			p, err = remat.KeepAll(costs)
+		}
+		if err != nil {
+			return fmt.Errorf("transformer: SetPlan: %w", err)
+		}
 	}
 	for _, op := range p.Ops {
 		switch op.Kind {

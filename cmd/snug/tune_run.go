@@ -26,11 +26,11 @@ import (
 type tuning struct {
 	tuneFlags
 	*material
-	call  *call
-	stop  console.Stop
-	plan  plan.Plan
-	base  int64 // resident bytes before there is a model
-	store *offload.Store
+	call    *call
+	stop    console.Stop
+	plan    plan.Plan
+	process plan.Process // before there is a model
+	store   *offload.Store
 
 	model   *transformer.Model
 	trainer *train.Trainer[transformer.Batch]
@@ -49,8 +49,7 @@ func (t *tuning) run() (err error) {
 	defer release()
 	t.stop = stop
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	debug.FreeOSMemory()
-	t.base, _ = plan.RSS()
+	t.process = plan.ThisProcess()
 	t.describeData()
 	if err := t.choose(); err != nil {
 		return err
@@ -143,26 +142,11 @@ func (t *tuning) fit(task plan.Task) (err error) {
 		t.plan, err = task.Fit(0)
 		return err
 	}
-	limit := t.memory - (t.memory-t.base)/32 // a process takes up to 3 % more than is predicted
-	for counted := limit - t.base; counted > 0; {
-		p, err := task.Fit(counted)
-		if errors.Is(err, snug.ErrNoMemory) {
-			return usagef("tune: -memory %s: %w; the process itself takes %s more", plan.FormatBytes(t.memory), err, plan.FormatBytesUp(t.memory-counted))
-		}
-		if err != nil {
-			return err
-		}
-		resident, err := task.Resident(p.Run, plan.Process{Base: t.base})
-		if err != nil {
-			return err
-		}
-		if resident <= limit {
-			t.plan = p
-			return nil
-		}
-		counted -= max(resident-limit, (limit-t.base)/128) // few steps, for at most 1 % of the memory
+	limit := t.memory - max(0, t.memory-t.process.Base)/32 // a process takes up to 3 % more than is predicted
+	if t.plan, err = task.FitResident(limit, t.process); errors.Is(err, snug.ErrNoMemory) {
+		return usagef("tune: -memory %s: %w", plan.FormatBytes(t.memory), err)
 	}
-	return usagef("tune: -memory %s: the process takes %s before there is a model: %w", plan.FormatBytes(t.memory), plan.FormatBytesUp(t.base), snug.ErrNoMemory)
+	return err
 }
 
 // open makes the model and what trains it. clean removes pages.
@@ -188,10 +172,8 @@ func (t *tuning) open() (clean func() error, err error) {
 	if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
 	}
-	if len(r.Remat.Ops) > 0 {
-		if err := t.model.SetPlan(r.Remat); err != nil {
-			return clean, err
-		}
+	if err := t.model.SetPlan(r.Remat); err != nil {
+		return clean, err
 	}
 	steps := t.stepCount()
 	options := train.Options{
@@ -350,7 +332,7 @@ func (t *tuning) report(r result) (err error) {
 	predicted := t.plan.Peak[plan.OnDevice]
 	predicted[plan.Allowance] = 0
 	r.Predicted = predicted.Total()
-	if r.Resident, err = t.plan.Task.Resident(t.plan.Run, plan.Process{Base: t.base}); err != nil {
+	if r.Resident, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
 		return err
 	}
 	w := t.call.stdout

@@ -111,8 +111,8 @@ func TestTuneChooses(t *testing.T) {
 		m, err := f.gather()
 		require.NoError(t, err)
 		choose := func(more int) (plan.Run, error) {
-			r := &tuning{tuneFlags: f, material: m, base: 1 << 30}
-			r.memory = r.base + int64(more)
+			r := &tuning{tuneFlags: f, material: m, process: plan.Process{Base: 1 << 30}}
+			r.memory = r.process.Base + int64(more)
 			err := r.choose()
 			return r.plan.Run, err
 		}

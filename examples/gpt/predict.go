@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -184,9 +183,12 @@ const (
 	mappedBytes = 64 << 10       // of a page that package offload has outside of Go's heap
 )
 
-// residence is the resident memory of the process before there is a model, its peak until then, and
-// the part of Go's heap.
-type residence struct{ now, peak, heap int64 }
+// residence is the process before there is a model, the peak of its resident memory until then, and
+// the bytes of what is allocated.
+type residence struct {
+	process    plan.Process
+	peak, heap int64
+}
 
 // resident predicts the peak of the process. Small pages of two sizes, of master weights and of
 // state, take turns in Go's heap, and wait for a collection.
@@ -195,7 +197,7 @@ func (c config) resident(base residence) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.task().Resident(r, plan.Process{Base: base.now, Cores: runtime.GOMAXPROCS(0)})
+	n, err := c.task().Resident(r, base.process)
 	if c.on[useOffload] && c.on[useAMP] && 4*c.chunk < mappedBytes {
 		n += (base.heap + counted.Total()) * gcPercent / 100
 	}

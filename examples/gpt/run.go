@@ -102,7 +102,7 @@ func trainAndReport(stop console.Stop, o options, stdout, stderr io.Writer) (err
 		return err
 	}
 	if rep.PeakRSS > 0 {
-		rep.BaseRSS = base.now
+		rep.BaseRSS = base.process.Base
 		if rep.PredictedRSS, err = o.resident(base); err != nil {
 			return err
 		}
@@ -148,14 +148,11 @@ func (t *trainer) run(stop console.Stop, saves bool, p *console.Progress) (*repo
 
 // baseRSS returns what the process takes before there is a model: runtime, code and text.
 func baseRSS() residence {
-	debug.FreeOSMemory()
-	now, peak := plan.RSS()
-	if now == 0 {
-		now = peak
-	}
+	p := plan.ThisProcess()
+	_, peak := plan.RSS()
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
-	return residence{now, peak, int64(heap.HeapAlloc)}
+	return residence{p, peak, int64(heap.HeapAlloc)}
 }
 
 // print writes the measurements, a sample and, if asked, the line of JSON.

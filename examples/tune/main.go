@@ -89,10 +89,8 @@ func run(ctx context.Context, dir string, steps int) error {
 		return err
 	}
 	defer m.Close()
-	if len(p.Run.Remat.Ops) > 0 { // else no activation is computed again
-		if err := m.SetPlan(p.Run.Remat); err != nil {
-			return err
-		}
+	if err := m.SetPlan(p.Run.Remat); err != nil {
+		return err
 	}
 	t, err := train.New(train.Model[transformer.Batch](m), train.Options{
 		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: p.Run.StateBits, Clip: 1, Schedule: train.Cosine(3e-3, steps/10, steps),
