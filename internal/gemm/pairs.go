@@ -42,23 +42,23 @@ const (
 	stepLen    = panelLines * stepDepth
 )
 
-// The sizes of parts. A worker's strip of its own operand, 512 KiB, and the
-// shared operand's group, 1 MiB, stay in the second-level cache.
+// The sizes of parts. A worker's strip of its own operand, 512 KiB, stays in the second-level
+// cache. The shared operand's group is 2 MiB: half of that would stay there too, but the other
+// operand would be packed twice as often, which costs more.
 const (
-	partDepth  = 2048    // the most depth that is packed at a time where C holds sums
-	wholeDepth = 8192    // and where it does not, lest sums be rounded twice
+	partDepth  = 2048    // the most depth that is packed at a time
 	ownLen     = 1 << 18 // elements of a strip
 	ownPanels  = 8
-	sharedLen  = 1 << 19 // elements of the shared operand that are packed at a time
+	sharedLen  = 1 << 20 // elements of the shared operand that are packed at a time
 	wantStrips = 16
 	pieceLines = 64      // of the shared operand that a worker packs at a time
 	minPairs   = 1 << 10 // elements of B from which packing pays
 )
 
 // PairsBytes is the most memory of a bfloat16 product in addition to ScratchBytes: the
-// packed part of the smaller operand and, for a depth above wholeDepth, a block of
-// sums.
-const PairsBytes = 2*sharedLen + 4*lineFloats + 4*deepRows*deepCols
+// packed part of the smaller operand, half of which is a block of sums where C cannot hold the
+// sums of several parts of the depth.
+const PairsBytes = 2*sharedLen + 4*lineFloats
 
 // HasPairs reports whether bfloat16 products are faster than float32 products.
 func HasPairs() bool { return Registry.Best().Pairs != nil }
@@ -79,7 +79,8 @@ type pairs struct {
 	ready           int32 // how many of them are
 	k0, k1          int   // the part
 	old             float32
-	packed          []uint16 // the group
+	held            []float32 // sums of C, a panelPair after the other, of a product that cannot add to C
+	packed          []uint16  // the group
 }
 
 // takesPairs says whether the product is one for pairs. It does not ask for m, nor
@@ -89,16 +90,14 @@ func (g *args) takesPairs() bool {
 	return g.kern.Pairs != nil && isPairs && g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
 }
 
-func newPairs(g *args) pairs {
-	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: 1}
+// newPairs lays out a product whose group has at most room elements.
+func newPairs(g *args, room int) pairs {
+	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: cpu.Chunks(g.k, partDepth)}
 	if p.sharesA {
 		p.lines, p.ownLines = g.m, g.n
 	}
-	if g.c.Data.DType() == snug.F32 {
-		p.parts = cpu.Chunks(g.k, partDepth)
-	}
 	p.depth = cpu.Chunks(cpu.Chunks(g.k, p.parts), stepDepth) * stepDepth
-	p.group = min(panelLines*cpu.Chunks(p.lines, panelLines), max(panelLines, sharedLen/p.depth/panelLines*panelLines))
+	p.group = min(panelLines*cpu.Chunks(p.lines, panelLines), room/p.depth/panelLines*panelLines)
 	panels := cpu.Chunks(p.ownLines, panelLines)
 	most := min(ownPanels, max(1, ownLen/p.depth/panelLines), max(2, cpu.Chunks(panels, wantStrips)))
 	p.strips = cpu.Chunks(panels, most)
@@ -109,40 +108,34 @@ func newPairs(g *args) pairs {
 
 // runPairs computes the product, with tasks if it is for several workers.
 func (g *args) runPairs(parallel bool) {
-	if g.k > wholeDepth && !g.c.isFloat32() {
+	if g.k > partDepth && !g.c.isFloat32() {
 		g.deepPairs(parallel)
 		return
 	}
-	p := newPairs(g)
-	p.run(parallel)
+	p := newPairs(g, sharedLen)
+	buf := sharedScratch.Get(p.groupFloats())
+	defer sharedScratch.Put(buf)
+	p.run(parallel, *buf)
 }
 
-// The block of C whose sums a product of great depth holds.
-const (
-	deepRows = 128
-	deepCols = 1024
-)
-
-var deepScratch cpu.Shared
+// deepSide is the most rows and columns of a block of C whose sums a deep product holds.
+const deepSide = 512
 
 // deepPairs computes a product whose sums take several parts of the depth, and
 // C cannot hold: it does so for a block of C at a time.
 func (g *args) deepPairs(parallel bool) {
-	buf := deepScratch.Get(min(deepRows, g.m) * min(deepCols, g.n))
-	defer deepScratch.Put(buf)
-	for row := 0; row < g.m; row += deepRows {
-		rows := min(deepRows, g.m-row)
-		for col := 0; col < g.n; col += deepCols {
-			cols := min(deepCols, g.n-col)
-			sums := Matrix{Data: snug.SliceView(*buf), Stride: cols}
-			block := args{kern: g.kern, m: rows, n: cols, k: g.k, alpha: 1, a: g.a.from(row, 0), b: g.b.from(0, col), c: sums}
-			p := newPairs(&block)
-			p.run(parallel)
-			for i := range rows {
-				for j := 0; j < cols; j += panelLines {
-					g.kern.Pairs.Finish(g.c, row+i, col+j, 1, min(panelLines, cols-j), g.alpha, (*buf)[i*cols+j:], g.beta)
-				}
-			}
+	held := cpu.Chunks(min(deepSide, g.m), panelLines) * cpu.Chunks(min(deepSide, g.n), panelLines) * stepLen
+	const room = sharedLen - 2*deepSide*deepSide
+	buf := sharedScratch.Get(held + room/2 + lineFloats)
+	defer sharedScratch.Put(buf)
+	for row := 0; row < g.m; row += deepSide {
+		for col := 0; col < g.n; col += deepSide {
+			block := *g
+			block.m, block.n = min(deepSide, g.m-row), min(deepSide, g.n-col)
+			block.a, block.b, block.c = g.a.from(row, 0), g.b.from(0, col), g.c.from(row, col)
+			p := newPairs(&block, room)
+			p.held = (*buf)[:held]
+			p.run(parallel, (*buf)[held:])
 		}
 	}
 }
@@ -156,12 +149,13 @@ func (m Matrix) from(i, j int) Matrix {
 	return m
 }
 
-// run computes the product, in parts of the depth if C can hold sums.
-func (p *pairs) run(parallel bool) {
+// groupFloats returns the floats of memory of a group.
+func (p *pairs) groupFloats() int { return p.group*p.depth/2 + lineFloats }
+
+// run computes the product. C holds sums if the depth has several parts. buf has groupFloats.
+func (p *pairs) run(parallel bool, buf []float32) {
 	parallel = parallel && p.strips > 1
-	buf := sharedScratch.Get(p.group*p.depth/2 + lineFloats)
-	defer sharedScratch.Put(buf)
-	p.packed = alignedWords(*buf)
+	p.packed = alignedWords(buf)
 	for part := range p.parts {
 		p.k0, p.k1 = min(part*p.depth, p.k), min((part+1)*p.depth, p.k)
 		p.old = 1
@@ -258,6 +252,10 @@ type pairStrip struct {
 // lines from lo on. Where the sums are what C is to hold, whole panels are summed
 // in place, and the others in the same way.
 func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
+	if s.held != nil {
+		s.holdPanel(panel, lo, lines)
+		return
+	}
 	direct, inPlace := 0, s.alpha == 1 && (s.old == 0 || s.old == 1) && s.c.isFloat32()
 	if inPlace && lines == panelLines {
 		direct = s.lines / panelLines
@@ -280,8 +278,23 @@ func (s *pairStrip) multiplyPanel(panel []uint16, lo, lines int) {
 		old = 0
 	}
 	s.sum(panel, s.sums, direct, s.panels-direct, stepLen, panelLines, old != s.old)
-	for i := direct; i < s.panels; i++ {
-		p := s.part(lo, lines, i, direct)
+	s.finish(lo, lines, direct, old)
+}
+
+// holdPanel is multiplyPanel where sums are held from part to part of the depth.
+func (s *pairStrip) holdPanel(panel []uint16, lo, lines int) {
+	at := (lo/panelLines*cpu.Chunks(s.ownLines, panelLines) + s.lo/panelLines) * stepLen
+	s.sums = s.held[at:]
+	s.sum(panel, s.sums, 0, s.panels, stepLen, panelLines, s.k0 > 0)
+	if s.k1 == s.k {
+		s.finish(lo, lines, 0, s.beta)
+	}
+}
+
+// finish brings the sums of panels of the strip, from panel first on, to C.
+func (s *pairStrip) finish(lo, lines, first int, old float32) {
+	for i := first; i < s.panels; i++ {
+		p := s.part(lo, lines, i, first)
 		s.kern.Finish(s.c, p.row, p.col, p.rows, p.cols, s.alpha, p.sums, old)
 	}
 }
