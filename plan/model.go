@@ -37,9 +37,9 @@ type Layer struct {
 	Kept     int64 `json:"kept,omitempty"`     // kept for the backward step in addition to the output
 	Forward  int64 `json:"forward,omitempty"`  // transient in a forward step, in addition to the output
 	Backward int64 `json:"backward,omitempty"` // transient in a backward step, in addition to the gradients that enter and leave
-	// Adapters are the moments at which adapters work, if the backward step computes again what
-	// they hold in the forward step. Without moments all of that is kept.
-	Adapters []Moment `json:"adapters,omitempty"`
+	// Adapters are for a layer whose backward step computes again what its adapters hold in the
+	// forward step. A layer without them keeps all of it.
+	Adapters []Adapter `json:"adapters,omitempty"`
 
 	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
 	BackwardStats int64     `json:"backward_stats,omitempty"` // float32 numbers transient in a backward step
@@ -53,17 +53,19 @@ type Layer struct {
 	GELU          int       `json:"gelu,omitempty"`           // columns of a GELU with bias
 }
 
-// Moment is the work of one adapter of a layer, or of the widest of those with one input. It counts
-// elements of the compute type of one sample. A forward step holds the adapter's inner product
-// beside Forward, and a backward step two of them beside Backward; with [Task.Dropout] also what is
-// left of the input; and with [Task.DoRA] the output before the magnitudes, in a forward step only
-// where the output is added to another.
-type Moment struct {
-	In       int64 `json:"in"`             // its input
-	Out      int64 `json:"out"`            // its output
-	Forward  int64 `json:"forward"`        // transient beside it in a forward step, in addition to the layer's output
-	Backward int64 `json:"backward"`       // transient beside it in a backward step
-	Adds     bool  `json:"adds,omitempty"` // its output is added to another
+// Adapter is the memory of a layer while one of its adapters computes, in elements of the compute
+// type of one sample. Adapters that share an input compute in turn: they are one Adapter, the widest.
+//
+// A forward step holds Forward and the adapter's inner product, Rank elements a row. A backward step
+// holds Backward, the inner product and its gradient. With [Task.Dropout] each step also holds the
+// dropped input, In. With [Task.DoRA] each holds the output before the magnitudes, Out; a forward
+// step does so only for an adapter that Adds.
+type Adapter struct {
+	In       int64 `json:"in"`             // input of the adapter
+	Out      int64 `json:"out"`            // output of the adapter
+	Forward  int64 `json:"forward"`        // what else a forward step holds then, without the layer's output
+	Backward int64 `json:"backward"`       // what else a backward step holds then
+	Adds     bool  `json:"adds,omitempty"` // the product is added to a vector that is there, such as the residual stream
 }
 
 // Attention is the scores of a layer: Heads matrices of Queries×Keys.

@@ -139,7 +139,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	l.Kept = 2*s.q + 2*s.kv + s.post
 	l.Forward = max(s.q+2*s.kv, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
 	l.Backward = max(s.post+s.q, s.q+2*s.kv+max(s.q+normed, s.dim))
-	l.Adapters = []plan.Moment{ // the input of q, k and v stays beside its gradient
+	l.Adapters = []plan.Adapter{ // the input of q, k and v stays beside its gradient
 		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: s.q + 2*s.kv + 2*s.dim},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: s.post + s.q, Adds: !c.PostNorms},
 	}
@@ -163,7 +163,7 @@ func (c *Config) planPerceptron(s sizes) plan.Layer {
 	l.Kept = in*s.hidden + s.post
 	l.Forward = max(in*s.hidden, s.dim)
 	l.Backward = max(s.hidden+s.post, s.dim)
-	l.Adapters = []plan.Moment{
+	l.Adapters = []plan.Adapter{
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim},
 		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Adds: !c.PostNorms},
 	}
