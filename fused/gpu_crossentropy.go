@@ -8,18 +8,21 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// headKernels are the kernels for rows of so many logits, the threads of their blocks, and how
-// many logits they take in a step, as crossentropy.h has it.
-type headKernels struct {
+// lossKernels names the kernels of crossentropy.h that make losses and gradients of logits, with a block of threads
+// for each row. whole takes rows of all classes. Of tiles, fold adds one to the statistics of its row, and tile makes
+// the gradients of one.
+type lossKernels struct {
 	whole, fold, tile string
-	threads, step     int
+	threads           int // threads of a block
+	step              int // logits that a block takes at a time, head_step of crossentropy.h
 }
 
-func headOf(vocab int) headKernels {
-	if vocab <= 1024 {
-		return headKernels{"fused_cross_entropy_64", "fused_cross_entropy_fold_64", "fused_cross_entropy_tile_64", 64, 8 * 64}
+// lossKernelsFor returns the kernels for rows of n logits, or tiles of n classes.
+func lossKernelsFor(n int) lossKernels {
+	if n <= 1024 {
+		return lossKernels{"fused_cross_entropy_64", "fused_cross_entropy_fold_64", "fused_cross_entropy_tile_64", 64, 8 * 64}
 	}
-	return headKernels{"fused_cross_entropy_512", "fused_cross_entropy_fold_512", "fused_cross_entropy_tile_512", 512, 8 * 512}
+	return lossKernels{"fused_cross_entropy_512", "fused_cross_entropy_fold_512", "fused_cross_entropy_tile_512", 512, 8 * 512}
 }
 
 var crossEntropyStoreNames = gpu.ForFloats("fused_cross_entropy_store")
@@ -37,7 +40,7 @@ type lossSumParams struct {
 	first, _ uint32
 }
 
-// Grids does what run does, chunk by chunk.
+// Grids queues the kernels for what run computes on the CPU, a chunk of rows at a time.
 func (j *crossEntropyJob) Grids(q gpu.Launcher) error {
 	rows, beta := j.targets.Len(), j.into.Beta
 	size := max(1, j.config.chunk(rows))
@@ -50,8 +53,7 @@ func (j *crossEntropyJob) Grids(q gpu.Launcher) error {
 	return nil
 }
 
-// chunkOn queues rows lo to hi-1. dw comes before dx, which may take the place
-// of x.
+// chunkOn queues rows lo to hi-1. It computes dw before dx, because dx may overwrite x, which dw needs.
 func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) error {
 	if j.config.tile() < j.config.Vocab {
 		return j.tiledOn(q, lo, hi, beta)
@@ -60,10 +62,10 @@ func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) erro
 	logits := span(j.ws, 0, rows*vocab)
 	x, w := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.w, 0, vocab).GPU()
 	z := gemm.Matrix{Data: logits, Stride: vocab}.GPU()
-	if err := gemm.Grids(q, rows, vocab, cols, 1, x, turned(w), 0, z); err != nil {
+	if err := gemm.Grids(q, rows, vocab, cols, 1, x, gpuTransposed(w), 0, z); err != nil {
 		return err
 	}
-	k, p := headOf(vocab), j.params(0, vocab)
+	k, p := lossKernelsFor(vocab), j.params(0, vocab)
 	losses, targets, weights := span(j.ws, rows*vocab, rows), span(j.targets, lo, rows), j.weightsOf(lo, rows)
 	if j.gradients {
 		p.gradients = 1
@@ -78,7 +80,7 @@ func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) erro
 		return err
 	}
 	if j.dw.Len() > 0 {
-		if err := gemm.Grids(q, vocab, cols, rows, j.into.Alpha, turned(z), x, beta, j.rowsOf(j.dw, 0, vocab).GPU()); err != nil {
+		if err := gemm.Grids(q, vocab, cols, rows, j.into.Alpha, gpuTransposed(z), x, beta, j.rowsOf(j.dw, 0, vocab).GPU()); err != nil {
 			return err
 		}
 	}
@@ -88,7 +90,7 @@ func (j *crossEntropyJob) chunkOn(q gpu.Launcher, lo, hi int, beta float32) erro
 	return gemm.Grids(q, rows, cols, vocab, 1, z, w, 0, j.rowsOf(j.dx, lo, rows).GPU())
 }
 
-// params are of n classes from the first.
+// params returns the parameters of the kernels for n classes from class first on.
 func (j *crossEntropyJob) params(first, n int) crossEntropyParams {
 	p := crossEntropyParams{vocab: uint64(n), first: uint64(first), scale: j.gradScale, limit: j.config.Cap}
 	if j.weights.Len() > 0 {
@@ -107,9 +109,10 @@ func (j *crossEntropyJob) weightsOf(lo, rows int) snug.View {
 	return span(j.weights, lo, rows)
 }
 
-// narrowed returns the gradients of the logits z where the kernel leaves them.
+// narrowed returns the matrix in which the kernel leaves the gradients of the logits z: z itself, or with weights in
+// bfloat16 the same memory in bfloat16, which matrix units multiply. It then sets the stride in p.
 func (j *crossEntropyJob) narrowed(z gpu.Matrix, p *crossEntropyParams, rows, step int) gpu.Matrix {
-	if j.w.DType() == snug.BF16 { // so that matrix units multiply
+	if j.w.DType() == snug.BF16 {
 		z.Type, z.Stride = gpu.BF16, narrowStride(rows, int(p.vocab), step)
 		p.stride = uint64(z.Stride)
 	}
@@ -125,7 +128,7 @@ func (j *crossEntropyJob) sumOn(q gpu.Launcher, losses snug.View, lo int) error 
 	return grid(q, "fused_cross_entropy_sum", [3]int{1, 1, 1}, 256, sum, &j.sum, &losses)
 }
 
-// tiledOn queues what tiled does.
+// tiledOn queues the kernels for what tiled computes on the CPU.
 func (j *crossEntropyJob) tiledOn(q gpu.Launcher, lo, hi int, beta float32) error {
 	rows, vocab, tile := hi-lo, j.config.Vocab, j.config.tile()
 	ws, targets, weights := j.tiledSpace(rows), span(j.targets, lo, rows), j.weightsOf(lo, rows)
@@ -134,7 +137,7 @@ func (j *crossEntropyJob) tiledOn(q gpu.Launcher, lo, hi int, beta float32) erro
 		if _, err := j.logitsOn(q, ws, lo, rows, from, n); err != nil {
 			return err
 		}
-		k := headOf(n)
+		k := lossKernelsFor(n)
 		err := grid(q, k.fold, [3]int{rows, 1, 1}, k.threads, j.params(from, n), &ws.logits, &ws.stats, &ws.losses, &targets, &weights)
 		if err != nil {
 			return err
@@ -155,15 +158,14 @@ func (j *crossEntropyJob) tiledOn(q gpu.Launcher, lo, hi int, beta float32) erro
 	return grid(q, nameOf(&crossEntropyStoreNames, &dx), gpu.Grid(dx.Len(), threads), threads, elements{n: uint64(dx.Len())}, &dx, &ws.dx)
 }
 
-// tileOn queues the gradients of the tile of classes from `from` on, which enter dw and the sum of
-// dx.
+// tileOn queues the gradients of the tile that begins at class from. They enter dw and the sum of dx.
 func (j *crossEntropyJob) tileOn(q gpu.Launcher, ws tiledSpace, lo, rows, from int, beta float32) error {
 	n, cols := min(j.config.tile(), j.config.Vocab-from), j.config.Cols
 	z, err := j.logitsOn(q, ws, lo, rows, from, n)
 	if err != nil {
 		return err
 	}
-	k, p, targets, weights := headOf(n), j.params(from, n), span(j.targets, lo, rows), j.weightsOf(lo, rows)
+	k, p, targets, weights := lossKernelsFor(n), j.params(from, n), span(j.targets, lo, rows), j.weightsOf(lo, rows)
 	z = j.narrowed(z, &p, rows, k.step)
 	if rows > 0 {
 		if err := grid(q, k.tile, [3]int{rows, 1, 1}, k.threads, p, &ws.logits, &ws.stats, &targets, &weights); err != nil {
@@ -172,7 +174,7 @@ func (j *crossEntropyJob) tileOn(q gpu.Launcher, ws tiledSpace, lo, rows, from i
 	}
 	if j.dw.Len() > 0 {
 		x, dw := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.dw, from, n).GPU()
-		if err := gemm.Grids(q, n, cols, rows, j.into.Alpha, turned(z), x, beta, dw); err != nil {
+		if err := gemm.Grids(q, n, cols, rows, j.into.Alpha, gpuTransposed(z), x, beta, dw); err != nil {
 			return err
 		}
 	}
@@ -180,18 +182,17 @@ func (j *crossEntropyJob) tileOn(q gpu.Launcher, ws tiledSpace, lo, rows, from i
 	return gemm.Grids(q, rows, cols, n, 1, z, j.rowsOf(j.w, from, n).GPU(), float32(min(from, 1)), dx)
 }
 
-// logitsOn queues the logits of n classes, which it returns.
+// logitsOn queues the logits of n classes from class from on, and returns their matrix.
 func (j *crossEntropyJob) logitsOn(q gpu.Launcher, ws tiledSpace, lo, rows, from, n int) (gpu.Matrix, error) {
 	z := gemm.Matrix{Data: ws.logits, Stride: n}.GPU()
 	x, w := j.rowsOf(j.x, lo, rows).GPU(), j.rowsOf(j.w, from, n).GPU()
-	return z, gemm.Grids(q, rows, n, j.config.Cols, 1, x, turned(w), 0, z)
+	return z, gemm.Grids(q, rows, n, j.config.Cols, 1, x, gpuTransposed(w), 0, z)
 }
 
-// narrowStride returns the elements from a row of bfloat16 gradients to the
-// next. They lie in the rows of logits, in twice as many elements of theirs. If
-// there is room, a row begins a little further behind its logits than the row
-// above, at a multiple of 16 bytes, from which products are faster. The kernel
-// takes no more than a step.
+// narrowStride returns the elements from a row of bfloat16 gradients to the next. The gradients are written over the
+// float32 logits, a row of which has the memory of 2·vocab bfloat16 elements. Products are faster from multiples of
+// 16 bytes, so the stride is rounded up to one if the last row then begins at most a step behind its logits: a block
+// reads a whole step of logits before it writes.
 func narrowStride(rows, vocab, step int) int {
 	stride := (2*vocab + 7) &^ 7
 	if behind := (rows - 1) * (stride - 2*vocab); behind > min(vocab, step) {
@@ -200,7 +201,8 @@ func narrowStride(rows, vocab, step int) int {
 	return stride
 }
 
-func turned(m gpu.Matrix) gpu.Matrix {
+// gpuTransposed is transposed for a GPU.
+func gpuTransposed(m gpu.Matrix) gpu.Matrix {
 	m.Trans = !m.Trans
 	return m
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// leastPages is what pages may always hold in memory, for models of which two layers are less.
-const leastPages = 4 << 20
+// minPageMemory is the least host limit of the store of pages, in bytes. Two layers of a small model take less.
+const minPageMemory = 4 << 20
 
 func nothing() error { return nil }
 
-// pagesDir returns the folder of a run's pages, beside its output. A run that is killed leaves it behind,
-// and the next run with that output takes it.
+// pagesDir returns the folder of a run's pages: the name of its output with .pages at the end. A killed run
+// leaves the folder behind, and the next run with the same output uses it.
 func (t *tuning) pagesDir() string { return filepath.Clean(t.output) + ".pages" }
 
-// openPages opens the store of the run's pages. clean removes it.
+// openPages opens the store of the run's pages. clean removes its folder.
 func (t *tuning) openPages() (clean func() error, err error) {
 	dir := t.pagesDir()
 	entries, err := os.ReadDir(dir)
@@ -41,14 +41,14 @@ func (t *tuning) openPages() (clean func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
 		return nothing, usageError{err}
 	}
-	t.store, err = offload.Open(dir, offload.Options{HostLimit: max(limit, leastPages), DiskLimit: t.disk})
+	t.store, err = offload.Open(dir, offload.Options{HostLimit: max(limit, minPageMemory), DiskLimit: t.disk})
 	if err != nil {
 		return nothing, usageError{err}
 	}
 	return func() error { return os.RemoveAll(dir) }, nil
 }
 
-// pagesError says in one sentence that the disk has no room for pages.
+// pagesError replaces the error of a full disk by a sentence that says how much the pages take.
 func (t *tuning) pagesError(err error) error {
 	if t.store == nil || !errors.Is(err, syscall.ENOSPC) {
 		return err

@@ -25,7 +25,8 @@ var capitals = strings.Fields(`Austria Vienna Belgium Brussels Bulgaria Sofia Ca
 	Greece Athens Hungary Budapest India Delhi Iran Tehran Ireland Dublin Italy Rome Japan Tokyo Kenya Nairobi Latvia Riga Nepal Kathmandu
 	Norway Oslo Peru Lima Poland Warsaw Portugal Lisbon Qatar Doha Romania Bucharest Spain Madrid Sweden Stockholm Turkey Ankara Uganda Kampala`)
 
-// texts returns facts, such as "The capital of Italy is Rome.", and for each a line with a question.
+// texts returns facts, such as "The capital of Italy is Rome.", and for each fact a question with its answer as a
+// line of JSON.
 func texts() (facts, questions []string) {
 	for pair := range slices.Chunk(capitals, 2) {
 		country, city := pair[0], pair[1]
@@ -35,7 +36,7 @@ func texts() (facts, questions []string) {
 	return facts, questions
 }
 
-// makeBase writes the folder of a model that has read the facts, and questions.jsonl.
+// makeBase trains a model on the facts, and writes it and questions.jsonl to a folder.
 func makeBase(ctx context.Context, dir string, steps int) error {
 	facts, questions := texts()
 	if err := os.WriteFile(filepath.Join(dir, "questions.jsonl"), []byte(strings.Join(questions, "\n")), 0o666); err != nil {
@@ -51,7 +52,7 @@ func makeBase(ctx context.Context, dir string, steps int) error {
 		if err != nil {
 			return err
 		}
-		samples = append(samples, sample(ids, 1))
+		samples = append(samples, newSample(ids, 1))
 	}
 	m, err := transformer.New(config(tok), transformer.Options{DType: snug.F32, Seed: 1})
 	if err != nil {
@@ -88,7 +89,7 @@ func config(tok *tokenizer.Tokenizer) *transformer.Config {
 	}
 }
 
-// writeTokenizer writes a tokenizer.json whose tokens are the words of a text.
+// writeTokenizer writes and opens a tokenizer.json whose tokens are the words of a text.
 func writeTokenizer(dir string, text []string) (*tokenizer.Tokenizer, error) {
 	vocabulary := map[string]int{endOfText: 0}
 	for _, word := range regexp.MustCompile(` ?\w+|\W`).FindAllString(strings.Join(text, "\n"), -1) {

@@ -11,7 +11,8 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// readSamples reads lines with a prompt and a completion, which is to be predicted.
+// readSamples reads JSON Lines with a prompt and a completion, and returns a sample for each line and the
+// tokens of the longest. The model learns to predict the completion.
 func readSamples(name string, tok *tokenizer.Tokenizer) (samples []transformer.Batch, longest int, err error) {
 	lines, err := os.ReadFile(name)
 	if err != nil {
@@ -30,26 +31,27 @@ func readSamples(name string, tok *tokenizer.Tokenizer) (samples []transformer.B
 		if err != nil {
 			return nil, 0, err
 		}
-		s := sample(append(prompt, completion...), len(prompt))
+		s := newSample(append(prompt, completion...), len(prompt))
 		samples, longest = append(samples, s), max(longest, len(s.Tokens))
 	}
 	return samples, longest, nil
 }
 
-// sample has every token predict the next, but for the first ones of a prompt.
-func sample(ids []int32, prompt int) transformer.Batch {
+// newSample returns a sequence whose label at each token is the next token. The labels within the prompt,
+// its first tokens, are -1, so they have no loss.
+func newSample(ids []int32, prompt int) transformer.Batch {
 	s := transformer.Batch{Tokens: ids[:len(ids)-1], Labels: slices.Clone(ids[1:])}
 	for i := range prompt - 1 {
-		s.Labels[i] = -1 // not counted
+		s.Labels[i] = -1
 	}
 	return s
 }
 
-// draw returns the micro-batches of a step: its samples, side by side without padding.
+// draw returns the micro-batches of a step. The samples of a micro-batch are packed without padding.
 func draw(samples []transformer.Batch, step, batch, micro int) (list []transformer.Batch) {
 	rng := rand.New(rand.NewPCG(1, uint64(step)))
 	for first := 0; first < batch; first += micro {
-		b := transformer.Batch{Starts: []int{0}, Draw: uint64(step*batch + first)} // of dropout
+		b := transformer.Batch{Starts: []int{0}, Draw: uint64(step*batch + first)}
 		for range min(micro, batch-first) {
 			s := samples[rng.IntN(len(samples))]
 			b.Tokens, b.Labels = append(b.Tokens, s.Tokens...), append(b.Labels, s.Labels...)

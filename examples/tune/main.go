@@ -1,10 +1,11 @@
-// Command tune fine-tunes a language model as your own program can: from a folder as Hugging Face
-// publishes it and a file of prompts and completions, under a limit of memory.
+// Command tune shows how a Go program fine-tunes a language model: it opens a published folder, reads a file of
+// prompts and completions, and trains under a limit of memory.
 //
-// The base is frozen in 4 bits, and adapters train on top of it (QLoRA). Package plan finds what fits
-// before anything is allocated, and the program ends with the memory that was measured.
-// To download nothing, base.go first makes a small model, which has read the capitals of countries. Tuning teaches it
-// to answer questions, also of countries that it is not tuned on.
+// The base is frozen in 4 bits, and adapters train on top of it (QLoRA). Package plan finds what fits before
+// anything is allocated, and at the end the program prints the memory that it predicted and measured.
+//
+// base.go makes the model, so that nothing is downloaded: it trains a small one on the capitals of countries. Tuning
+// teaches this model to answer questions, also about countries that the tuning leaves out.
 package main
 
 import (
@@ -26,7 +27,7 @@ import (
 )
 
 const (
-	memory = 3 << 20 // bytes that weights, gradients, state and activations may take together
+	memory = 3 << 20 // bytes that weights, gradients, state, activations and workspace may take together
 	batch  = 16      // samples of a step
 	steps  = 60
 	rank   = 8
@@ -60,7 +61,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	}
 	held, samples := samples[:len(samples)/8], samples[len(samples)/8:]
 
-	// What fits, before there is a model.
+	// Find what fits, before there is a model.
 	config, err := transformer.ReadConfig(dir)
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	if err != nil {
 		return err
 	}
-	device, err := plan.DeviceNamed("24GB") // to compare times of plans; the limit is ours
+	device, err := plan.DeviceNamed("24GB") // its rates compare plans; its memory is not the limit
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	}
 	fmt.Printf("plan: micro-batches of %d samples, recomputation: %s\n", p.Run.Micro, cmp.Or(p.Run.Remat.Name, "none"))
 
-	// The model, whose matrices become 4 bits while they are read, with an adapter on each.
+	// Open the model. Its matrices are quantized while they are read, and each gets an adapter.
 	m, err := transformer.Open(dir, transformer.Options{
 		DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 2 * rank},
 	})
@@ -112,7 +113,7 @@ func run(ctx context.Context, dir string, steps int) error {
 		if report.Step%20 == 0 {
 			fmt.Printf("step %d: loss %.3f\n", report.Step, report.Loss)
 		}
-		now, model := t.Bytes(), m.Memory() // the trainer's are gradients and the optimizer's state
+		now, model := t.Bytes(), m.Memory() // t.Bytes has gradients and the optimizer's state
 		now[plan.Weights], now[plan.Activations], now[plan.Workspace] = model.Weights, model.Peak, model.Workspace
 		for i, n := range now {
 			peak[i] = max(peak[i], n)
@@ -125,7 +126,7 @@ func run(ctx context.Context, dir string, steps int) error {
 	return m.SaveAdapter(filepath.Join(dir, "adapter")) // for PEFT, or Options.AdapterDir
 }
 
-// show prints the loss of samples that are not trained on, and what the model says to the first of them.
+// show prints the loss of the held-out samples, and what the model answers to the first of them.
 func show(ctx context.Context, when string, m *transformer.Model, t *train.Trainer[transformer.Batch], tok *tokenizer.Tokenizer, held []transformer.Batch) error {
 	loss, err := t.Evaluate(ctx, slices.Values(held))
 	if err != nil {
@@ -133,7 +134,7 @@ func show(ctx context.Context, when string, m *transformer.Model, t *train.Train
 	}
 	fmt.Printf("%s tuning: loss on held-out questions %.3f\n", when, loss.Sum/float64(loss.Targets))
 	prompt := held[0].Tokens[:1+slices.IndexFunc(held[0].Labels, func(label int32) bool { return label >= 0 })]
-	g, err := m.Generate(transformer.GenerateOptions{Context: len(prompt) + 16}) // the likeliest tokens
+	g, err := m.Generate(transformer.GenerateOptions{Context: len(prompt) + 16}) // greedy
 	if err != nil {
 		return err
 	}
@@ -151,10 +152,10 @@ func show(ctx context.Context, when string, m *transformer.Model, t *train.Train
 	return nil
 }
 
-// printMemory compares the bytes of the plan with what was held.
+// printMemory prints the predicted and the measured bytes of each component.
 func printMemory(predicted, measured plan.Bytes) {
 	fmt.Printf("memory, within %s: predicted, and measured\n", plan.FormatBytes(memory))
-	for c := range plan.Allowance { // which is of a GPU's allocator
+	for c := range plan.Allowance { // an allocator of a GPU takes the allowance; there is none here
 		if predicted[c] > 0 || measured[c] > 0 {
 			fmt.Printf("  %-16s %12s %12s\n", c, plan.FormatBytes(predicted[c]), plan.FormatBytes(measured[c]))
 		}

@@ -12,14 +12,16 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// Peak is what a run took beside what was predicted, in bytes.
+// Peak is the peak memory of a run, predicted and measured, in bytes.
 type Peak struct {
-	Predicted, Measured plan.Bytes // by component
-	Total               int64      // measured, of all components at one time
-	Resident, RSS       int64      // of the process: predicted, and measured, 0 if the system does not tell
+	Predicted, Measured plan.Bytes // peak of each component
+	Total               int64      // measured peak of the sum of the components
+	Resident            int64      // predicted peak of the process's resident memory
+	RSS                 int64      // measured peak of the process's resident memory, 0 if the system does not report it
 }
 
-// Write writes a table with a row for each component, or for those that are not 0.
+// Write writes a table that compares the two: a row for each component, or, unless all is set, for each that is not 0;
+// and rows for the total and the process. format writes a number of bytes.
 func (p Peak) Write(w io.Writer, format func(int64) string, all bool) error {
 	fmt.Fprintf(w, "\npeak memory\n")
 	t := Table(w)
@@ -39,8 +41,7 @@ func (p Peak) Write(w io.Writer, format func(int64) string, all bool) error {
 	return t.Flush()
 }
 
-// Writable checks that a file can be written, without changing it, and that its name ends in one of
-// some ways.
+// Writable checks that a file can be written, without changing it, and that its extension is one of ends.
 func Writable(name string, ends ...string) error {
 	if !slices.Contains(ends, filepath.Ext(name)) {
 		return fmt.Errorf("%s: want a name that ends in %s", name, strings.Join(ends, " or "))
