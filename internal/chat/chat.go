@@ -1,13 +1,13 @@
-// Package chat renders conversations with the chat templates of published tokenizers, which are
-// Jinja, as transformers' apply_chat_template does.
+// Package chat renders conversations with the chat templates of published tokenizers, as transformers'
+// apply_chat_template does.
 //
 //	template, err := chat.Parse(tok.Config())
 //	text, err := template.Render([]chat.Message{{Role: "user", Content: "Hello"}}, true)
 //
-// The language is package gonja's. A template sees messages, bos_token, eos_token, pad_token,
-// unk_token and add_generation_prompt; tools and documents are none. It cannot read files, and its
-// text and its loops are bounded. What gonja does otherwise than Jinja2 is an error where it
-// is known.
+// A template is written in Jinja2, and package gonja executes it. It sees the variables messages, bos_token,
+// eos_token, pad_token, unk_token and add_generation_prompt; tools and documents are None. It cannot read files. A
+// rendered conversation has at most 16 MiB, and a loop over numbers at most 65,536 steps. Where gonja is known to
+// differ from Jinja2, the package returns an error.
 package chat
 
 import (
@@ -33,15 +33,15 @@ import (
 
 // Message is one turn of a conversation.
 type Message struct {
-	Role    string `json:"role"` // system, user, assistant, or what the template knows
+	Role    string `json:"role"` // system, user, assistant, or another that the template knows
 	Content string `json:"content"`
 }
 
 // Template is a chat template.
 type Template struct {
 	parsed *exec.Template
-	names  map[string]any // of special tokens
-	marks  bool           // the template says itself what the assistant writes
+	names  map[string]any // values of bos_token and the other special tokens
+	marks  bool           // the template has {% generation %} around what the assistant writes
 }
 
 // Limits of a template.
@@ -50,22 +50,22 @@ const (
 	maxRange = 1 << 16  // steps of a loop over numbers
 )
 
-// Begin and end of what an assistant writes, in templates that say so. They are noncharacters, which no
-// text has.
+// The marks that replace {% generation %} and {% endgeneration %} around what the assistant writes. They are
+// noncharacters of Unicode, and messages that have them are refused.
 const (
 	beginMark = "\ufdd0"
 	endMark   = "\ufdd1"
 )
 
-// generation matches the tags of transformers that surround what an assistant writes, with the white
-// space that Jinja removes around the tags of blocks.
+// generation matches {% generation %} and {% endgeneration %}, tags of transformers that Jinja2 does not have, with
+// the white space that Jinja2 removes around tags of blocks.
 var generation = regexp.MustCompile(`(?m)(^[ \t]*)?\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}\n?`)
 
-// silence turns off what gonja writes to the standard error.
+// silence turns off gonja's log on the standard error.
 var silence = sync.OnceFunc(func() { logging.SetEnabled(false) })
 
-// Parse parses the template of a tokenizer. The error wraps [snug.ErrConfig] when the tokenizer has
-// none, or one that cannot be parsed.
+// Parse parses the ChatTemplate of a tokenizer. The error wraps [snug.ErrConfig] when the tokenizer has no template, or
+// a template that cannot be parsed.
 func Parse(c tokenizer.Config) (*Template, error) {
 	silence()
 	if c.ChatTemplate == "" {
@@ -97,12 +97,12 @@ func (t *Template) parse(text string, settings *config.Config) (err error) {
 	defer caught(&err)
 	t.parsed, err = exec.NewTemplate("chat_template", settings, onlyItself(text), environment())
 	if err != nil {
-		err = errors.New(firstLine(err)) // gonja's repeats the template
+		err = errors.New(firstLine(err)) // the other lines repeat the template
 	}
 	return err
 }
 
-// caught turns a panic of gonja on an unusual template into an error.
+// caught makes an error of a panic of gonja.
 func caught(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("gonja: %v", r)
@@ -114,12 +114,12 @@ func firstLine(err error) string {
 	return lines[len(lines)-1]
 }
 
-// Marks reports whether the template says what the assistant writes, by {% generation %}.
+// Marks reports whether the template marks what the assistant writes by {% generation %}.
 func (t *Template) Marks() bool { return t.marks }
 
-// Render returns the text of a conversation. With prompt it ends with what comes before the
-// assistant's next turn. The error wraps [snug.ErrConfig], and has the template's own message
-// where it raises one.
+// Render returns the text of a conversation. With prompt the text ends where the assistant's next turn begins: the
+// template's add_generation_prompt. The error wraps [snug.ErrConfig]; it has the message of a template that calls
+// raise_exception.
 func (t *Template) Render(messages []Message, prompt bool) (string, error) {
 	text, err := t.render(messages, prompt)
 	if err != nil {
@@ -128,8 +128,8 @@ func (t *Template) Render(messages []Message, prompt bool) (string, error) {
 	return strings.NewReplacer(beginMark, "", endMark, "").Replace(text), nil
 }
 
-// RenderMarked returns the text of a conversation, and the ranges of bytes that the assistant
-// writes. The template must have marks.
+// RenderMarked returns the text of a conversation, and the ranges [begin, end) of its bytes that the assistant writes.
+// Without Marks there are no ranges. Errors are the errors of Render.
 func (t *Template) RenderMarked(messages []Message) (text string, spans [][2]int, err error) {
 	marked, err := t.render(messages, false)
 	if err != nil {
@@ -174,7 +174,7 @@ func (t *Template) render(messages []Message, prompt bool) (text string, err err
 	return out.String(), nil
 }
 
-// limited is a buffer of maxText bytes.
+// limited is a buffer that refuses more than maxText bytes.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(b []byte) (int, error) {
@@ -186,7 +186,7 @@ func (l *limited) Write(b []byte) (int, error) {
 
 func (l *limited) WriteString(s string) (int, error) { return l.Write([]byte(s)) }
 
-// onlyItself gives gonja the template, and no file.
+// onlyItself is a loader of templates that has this one and reads no files.
 type onlyItself string
 
 func (o onlyItself) Read(path string) (io.Reader, error) {
@@ -199,7 +199,7 @@ func (o onlyItself) Read(path string) (io.Reader, error) {
 func (o onlyItself) Resolve(path string) (string, error)    { return path, nil }
 func (o onlyItself) Inherit(string) (loaders.Loader, error) { return o, nil }
 
-// environment is what templates may use: gonja's, with the functions of transformers.
+// environment has the functions and filters that templates may use: gonja's and those that transformers adds.
 var environment = sync.OnceValue(func() *exec.Environment {
 	functions := exec.NewContext(map[string]any{
 		"raise_exception": func(message string) (string, error) { return "", errors.New(message) },
@@ -207,14 +207,14 @@ var environment = sync.OnceValue(func() *exec.Environment {
 		"range":           numbers,
 	})
 	filters := exec.NewFilterSet(map[string]exec.FilterFunction{}).Update(builtins.Filters)
-	_ = filters.Replace("tojson", toJSON) // it is there
+	_ = filters.Replace("tojson", toJSON) // fails only if gonja has no tojson
 	return &exec.Environment{
 		Context: exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables).Update(functions),
 		Filters: filters, Tests: builtins.Tests, ControlStructures: builtins.ControlStructures, Methods: builtins.Methods,
 	}
 })
 
-// numbers is Python's range, in bounds.
+// numbers is Python's range, of at most maxRange numbers.
 func numbers(_ *exec.Evaluator, params *exec.VarArgs) ([]int, error) {
 	var n [3]int
 	if len(params.Args) < 1 || len(params.Args) > 3 {
@@ -246,7 +246,7 @@ func numbers(_ *exec.Evaluator, params *exec.VarArgs) ([]int, error) {
 	return list, nil
 }
 
-// toJSON writes a text or a number as transformers' tojson does.
+// toJSON writes a text, a number, a boolean or None as transformers' tojson does.
 func toJSON(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
@@ -263,7 +263,7 @@ func toJSON(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	return exec.AsSafeValue(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// strftime is the time of today in a format of strftime, with the parts that templates use.
+// strftime formats the present time as C's strftime does, with the directives that templates use.
 func strftime(format string) (string, error) {
 	now := time.Now()
 	for code, layout := range map[string]string{"%d": "02", "%b": "Jan", "%B": "January", "%Y": "2006", "%m": "01", "%y": "06",

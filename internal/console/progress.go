@@ -9,15 +9,14 @@ import (
 	"golang.org/x/term"
 )
 
-// Progress shows how far a run is: a bar on a terminal, else about ten plain lines.
+// Progress shows how far a run is: by a bar on a terminal, otherwise by about ten lines.
 type Progress struct {
 	out   io.Writer
 	bar   *progressbar.ProgressBar // nil without a terminal
 	steps int
 }
 
-// NewProgress returns the progress of a run of steps. The bar is on stderr, plain lines are on
-// stdout.
+// NewProgress returns the Progress of a run of so many steps. It draws the bar on stderr and writes lines to stdout.
 func NewProgress(stdout, stderr io.Writer, steps int) *Progress {
 	p := &Progress{out: stdout, steps: steps}
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -27,7 +26,7 @@ func NewProgress(stdout, stderr io.Writer, steps int) *Progress {
 	return p
 }
 
-// Step shows that step number done has ended, with what is to be said of it.
+// Step shows that so many steps are done, with a text about the last of them.
 func (p *Progress) Step(done int, text string) {
 	if p.bar != nil {
 		p.bar.Describe(text)
@@ -39,7 +38,7 @@ func (p *Progress) Step(done int, text string) {
 	}
 }
 
-// Note shows a line.
+// Note writes a line of text.
 func (p *Progress) Note(text string) {
 	if p.bar != nil {
 		_ = p.bar.Clear()

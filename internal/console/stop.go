@@ -1,5 +1,5 @@
-// Package console is what the programs of this repository share: how signals end a run, a
-// progress bar, tables, and errors as sentences.
+// Package console has what the programs of this repository share: runs that signals end, a progress bar, tables, and
+// texts of errors.
 //
 //	stop, release := console.OnSignals(console.Options{Name: "tune", Advice: "the same command goes on"})
 //	defer release()
@@ -25,27 +25,27 @@ import (
 
 // Stop tells a run when to end.
 type Stop struct {
-	After context.Context // done when it is to end after its current step
-	Now   context.Context // done when it is to end at once
+	After context.Context // done when the run is to end after its current step
+	Now   context.Context // done when the run is to end at once
 }
 
 // Options say how OnSignals ends a program.
 type Options struct {
-	Name   string           // of the program, before what it says
-	Advice string           // what to do after a run that ended in the middle
+	Name   string           // name of the program, with which messages begin
+	Advice string           // what the user can do after a run that ended in the middle of a step
 	Stderr io.Writer        // nil is os.Stderr
-	Grace  time.Duration    // how long a run has to end by itself after a second signal; 0 is 2 s
+	Grace  time.Duration    // time to end by itself after the second signal; 0 is 2 s
 	Exit   func(status int) // nil is os.Exit
 }
 
-// signalled is the cause for which a context of a Stop is done.
+// signalled is the cause of the end of a Stop's contexts.
 type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return s.String() }
 
-// OnSignals returns what the first SIGINT or SIGTERM ends softly and the second at once: a
-// run that has not ended after the grace, such as one that waits for a disk, is ended by
-// Exit. The third kills the process. release ends that.
+// OnSignals catches SIGINT and SIGTERM until release is called. The first signal ends stop.After, the second also
+// stop.Now. If the run has not ended a Grace later, for example because it waits for a disk, Exit ends the process. The
+// third signal kills it.
 func OnSignals(o Options) (stop Stop, release func()) {
 	if o.Stderr == nil {
 		o.Stderr = os.Stderr
@@ -90,10 +90,10 @@ func OnSignals(o Options) (stop Stop, release func()) {
 	})
 }
 
-// Asked reports whether the run is to end.
+// Asked reports whether a signal has come.
 func (s Stop) Asked() bool { return s.After.Err() != nil }
 
-// Status returns the exit status that shells give a process that a signal ended.
+// Status returns 128 and the number of the signal, which is a shell's exit status for a process that the signal ended.
 func (s Stop) Status() int {
 	var cause signalled
 	if errors.As(context.Cause(s.After), &cause) {

@@ -12,7 +12,7 @@ import (
 // MiB writes a number of bytes in MiB.
 func MiB(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }
 
-// Count writes a number of things: "1 step", "4 micro-batches".
+// Count writes a number with its noun in the singular or plural: "1 step", "4 micro-batches".
 func Count(n int, one string) string {
 	switch {
 	case n == 1:
@@ -31,8 +31,8 @@ func Percent(a, b int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(a)/float64(b))
 }
 
-// Sentence is the text of an error without the kinds of errors behind what is said, which a
-// program tests for and a reader knows by then.
+// Sentence returns the text of an error without the texts of snug's sentinels, which follow what happened and tell a
+// reader nothing new.
 func Sentence(err error) string {
 	text := err.Error()
 	for _, kind := range []error{snug.ErrConfig, snug.ErrShape, snug.ErrDType, snug.ErrDevice, snug.ErrNotBuilt, snug.ErrNoMemory, snug.ErrNonFinite, snug.ErrCorrupt} {
@@ -41,8 +41,7 @@ func Sentence(err error) string {
 	return text
 }
 
-// Table returns a writer of columns that are aligned to the right. Cells end with tabs; Flush
-// writes the table.
+// Table returns a writer that aligns columns to the right. A tab ends a cell; Flush writes the table.
 func Table(w io.Writer) *tabwriter.Writer {
 	return tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 }

@@ -9,33 +9,33 @@ import (
 	"github.com/snug-ml/snug/train"
 )
 
-// Training is a run of training that a program shows: it trains to a step, ends before that after a
-// signal, saves itself, and measures the loss on held-out data before and after.
+// Training trains a model up to a step and shows its progress. It measures the loss on held-out data before and after,
+// and with Saves it saves the run at the end, also when a signal ends it early.
 type Training[B any] struct {
 	Trainer  *train.Trainer[B]
-	Steps    int
-	Saves    bool // the Trainer has checkpoints
+	Steps    int  // steps at the end, those before a resume included
+	Saves    bool // whether the Trainer has a folder of checkpoints
 	Stop     Stop
 	Progress *Progress
-	Batches  func(step int) []B
-	Tokens   func(b B) int
+	Batches  func(step int) []B // micro-batches of a step, counted from 0
+	Tokens   func(b B) int      // number of tokens of a micro-batch
 	HeldOut  iter.Seq[B]
-	// Begun is called with the loss before training, of a run that begins anew; nil: nothing.
+	// Begun, unless nil, is called with the loss before the first step of a run. A resumed run does not call it.
 	Begun func(loss float64)
-	// After is called after each step. It returns what the progress says of memory.
+	// After is called after each step. It returns the memory to show, such as "2.87 GiB".
 	After func(r train.Report) (held string, err error)
 }
 
-// Trained is what a Training found. Losses are means over targets, and 0 where nothing was measured.
+// Trained is the result of a Training. Losses are means over targets in nats, and 0 where nothing was measured.
 type Trained struct {
-	Tokens      int     // of the steps of this process, and
-	Seconds     float64 // their time
-	Skipped     int     // steps
-	Loss        float64 // of the last step
-	First, Last float64 // losses on held-out data, First of a run that began anew
+	Tokens      int     // tokens of the steps of this process
+	Seconds     float64 // time of these steps
+	Skipped     int     // number of these steps that updated nothing
+	Loss        float64 // loss of the last step
+	First, Last float64 // losses on held-out data before the run, 0 if it was resumed, and after it
 }
 
-// Rate returns the tokens a second, 0 if no step was made.
+// Rate returns the tokens per second, 0 without a step.
 func (t Trained) Rate() float64 {
 	if t.Tokens == 0 {
 		return 0
@@ -46,12 +46,12 @@ func (t Trained) Rate() float64 {
 // Interruption is the error of a run that a signal ended.
 type Interruption struct {
 	Text   string
-	Status int // of the process
+	Status int // exit status of the process
 }
 
 func (i Interruption) Error() string { return i.Text }
 
-// Run trains.
+// Run trains. After a first signal the error is an Interruption.
 func (t Training[B]) Run() (r Trained, err error) {
 	ctx := t.Stop.Now
 	if t.Trainer.Step() == 0 {
@@ -106,7 +106,7 @@ func (t Training[B]) loss(ctx context.Context) (float64, error) {
 	return all.Mean(), nil
 }
 
-// interrupted saves the run, if it has checkpoints, and says how to go on.
+// interrupted saves the run if it has a folder of checkpoints, and returns how to resume it.
 func (t Training[B]) interrupted(ctx context.Context) error {
 	step, text := t.Trainer.Step(), "which is saved: the same command goes on from there"
 	switch {

@@ -1,11 +1,11 @@
-// Package dataset makes training batches of text: it reads files, turns them into tokens and labels, and
-// packs them without padding, in an order that a seed determines.
+// Package dataset makes training batches of text. It reads files, encodes them as tokens and labels, and packs the
+// samples without padding, in an order that a seed determines.
 //
 //	data, err := dataset.Open([]string{"chats.jsonl"}, tok, dataset.Options{Context: 1024, EOS: eos, Template: template})
 //	fmt.Println(data.Stats())
 //	batches := data.Batch(step, 16, 4) // 16 samples in micro-batches of 4
 //
-// The tokens are in memory, 4 bytes each.
+// All tokens are held in memory, 4 bytes each.
 package dataset
 
 import (
@@ -23,45 +23,49 @@ import (
 
 // Options say how text becomes samples.
 type Options struct {
-	Context  int            // the most tokens of a sample
+	Context  int            // maximum number of tokens of a sample
 	EOS      int32          // token that ends a text, -1 for none
-	Template *chat.Template // of conversations; nil if there is none
-	Seed     uint64         // of the order
-	HeldOut  float64        // share of the samples that are not trained on, at most half of them
+	Template *chat.Template // chat template; nil if the tokenizer has none
+	Seed     uint64         // determines the order of the samples, and which are held out
+	HeldOut  float64        // share of the samples that are held out, from 0 to 0.5
 }
 
 // Stats is what Open found.
 type Stats struct {
-	Samples   int // that are trained on
+	Samples   int // samples to train on
 	HeldOut   int
-	Tokens    int // of all samples
-	Trained   int // tokens that are predicted; the others are prompts
-	Truncated int // samples that were longer than the context
-	Dropped   int // samples without a token to predict
+	Tokens    int // tokens of all samples
+	Trained   int // labels that count; the others lie in prompts
+	Truncated int // samples that were cut to the context
+	Dropped   int // samples that were left out, because no label of them counts
 }
 
 // Set is the samples of some files.
 type Set struct {
 	options Options
-	// tokens has the tokens of all samples. A token that is not predicted is stored as its
+	// tokens has the tokens of all samples. A token that does not count as a label is stored as its bitwise
 	// complement, which is negative.
 	tokens  []int32
 	samples []sample
 	held    []sample
 	stats   Stats
-	order   []int // of an epoch
+	order   []int // of the samples in this epoch
 	epoch   int
 }
 
-// sample is tokens lo to hi-1. The last one is only predicted.
+// sample is tokens lo to hi-1. The last token is a label only.
 type sample struct{ lo, hi int }
 
 // Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
 //
-// A text file is cut into samples of Context tokens. A line of JSON is one sample: {"text"}, of which all
-// is predicted; {"prompt", "completion"}, of which the completion is; or {"messages": [{"role",
-// "content"}]}, of which the assistant's turns are. EOS ends each text and completion. All lines
-// of a file have one form; other fields are ignored.
+// A text file is cut into samples of Context tokens. A line of JSON is one sample of one of three forms:
+//
+//	{"text": "..."}                                the labels are all of its tokens
+//	{"prompt": "...", "completion": "..."}         the tokens of the completion
+//	{"messages": [{"role": "", "content": ""}]}    the tokens of the assistant's turns
+//
+// EOS ends each text and completion; the chat template ends turns. All lines of a file have one form. Other fields are
+// ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
@@ -83,7 +87,7 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	return s, nil
 }
 
-// add adds a sample of tokens that were appended from lo on, cut to the context.
+// add makes a sample of the tokens from lo on, which it cuts to the context. It drops a sample without labels.
 func (s *Set) add(lo int) {
 	if most := lo + s.options.Context + 1; len(s.tokens) > most {
 		s.tokens = s.tokens[:most]
@@ -105,7 +109,7 @@ func (s *Set) add(lo int) {
 	s.stats.Trained += predicted
 }
 
-// addBlocks cuts tokens from lo on, all of them predicted, into samples. The last token of a sample is
+// addBlocks cuts the tokens from lo on, all of them labels, into samples. The last token of a sample, a label only, is
 // the first of the next.
 func (s *Set) addBlocks(lo int) {
 	for ; lo+1 < len(s.tokens); lo += s.options.Context {
@@ -116,7 +120,7 @@ func (s *Set) addBlocks(lo int) {
 	}
 }
 
-// holdOut chooses the samples that are not trained on.
+// holdOut chooses the samples that are held out.
 func (s *Set) holdOut() {
 	n := len(s.samples)
 	k := min(int(s.options.HeldOut*float64(n)+0.5), n-1)
@@ -162,9 +166,9 @@ func (s *Set) Sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Batch returns the micro-batches of a step, counted from 0, of all samples, in micro-batches of at most
-// micro. Each epoch has every sample once, in an order of its own; an epoch may end within a
-// step. The samples do not depend on micro.
+// Batch returns the micro-batches of a step: so many samples, at most micro of them in each micro-batch. Steps count
+// from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The samples of a step do
+// not depend on micro.
 func (s *Set) Batch(step, samples, micro int) (batches []transformer.Batch) {
 	var list []sample
 	for i := range samples {
@@ -180,14 +184,14 @@ func (s *Set) Batch(step, samples, micro int) (batches []transformer.Batch) {
 	return batches
 }
 
-// enter makes the order of an epoch.
+// enter sets the order of the samples in an epoch.
 func (s *Set) enter(epoch int) {
 	if epoch != s.epoch {
 		s.order, s.epoch = rand.New(rand.NewPCG(s.options.Seed, uint64(epoch))).Perm(len(s.samples)), epoch
 	}
 }
 
-// HeldOut yields the samples that are not trained on, in batches of at most micro.
+// HeldOut yields the samples that are held out, in batches of at most micro samples.
 func (s *Set) HeldOut(micro int) iter.Seq[transformer.Batch] {
 	return func(yield func(transformer.Batch) bool) {
 		for lo := 0; lo < len(s.held); lo += micro {
@@ -198,7 +202,7 @@ func (s *Set) HeldOut(micro int) iter.Seq[transformer.Batch] {
 	}
 }
 
-// pack puts samples into one batch without padding.
+// pack returns a batch of samples, one after the other, without padding.
 func (s *Set) pack(list []sample) transformer.Batch {
 	b := transformer.Batch{Starts: []int{0}}
 	for _, x := range list {
@@ -215,7 +219,7 @@ func (s *Set) pack(list []sample) transformer.Batch {
 	return b
 }
 
-// Longest returns the tokens of the longest sample.
+// Longest returns the number of tokens of the longest sample.
 func (s *Set) Longest() (n int) {
 	for _, list := range [][]sample{s.samples, s.held} {
 		for _, x := range list {

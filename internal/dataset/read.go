@@ -30,7 +30,7 @@ type reader struct {
 	tok *tokenizer.Tokenizer
 }
 
-// read adds a file or the files of a folder, in the order of their names.
+// read adds a file, or all files of a folder in the order of their names.
 func (r *reader) read(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *reader) end(lo int) {
 	}
 }
 
-// line is a line of JSON. Other fields are a dataset's own.
+// line has the fields of a line of JSON that snug knows.
 type line struct {
 	Text       *string        `json:"text"`
 	Prompt     *string        `json:"prompt"`
@@ -216,8 +216,8 @@ func (r *reader) line(text []byte) (form string, err error) {
 	return form, nil
 }
 
-// conversation appends the tokens of a conversation, of which the assistant's turns are predicted. The
-// template ends the turns.
+// conversation appends the tokens of a conversation. The assistant's turns are labels, with the end that the template
+// gives them.
 func (r *reader) conversation(messages []chat.Message) error {
 	t := r.options.Template
 	if t == nil {
@@ -253,8 +253,9 @@ func (r *reader) conversation(messages []chat.Message) error {
 	return nil
 }
 
-// border returns where a text ends among the tokens of a text that it begins. A token that lies across
-// belongs to what is predicted.
+// border returns the token of ids at which the text ends: ids are the tokens of a longer text that begins with it. A
+// token that crosses the border belongs to the labels: it comes after the border where labels begin, and before it
+// where they end.
 func (r *reader) border(text string, ids []int32, end bool) (int, error) {
 	if len(text) == 0 {
 		return 0, nil
@@ -273,8 +274,8 @@ func (r *reader) border(text string, ids []int32, end bool) (int, error) {
 	return min(n, len(ids)), nil
 }
 
-// turns returns the text of a conversation and the bytes that the assistant writes: as the template
-// marks them, or else what a turn adds to the text that asks for it.
+// turns returns the text of a conversation and the ranges of bytes that the assistant writes: those that the template
+// marks, or what each of the assistant's turns adds to the prompt before it.
 func (r *reader) turns(messages []chat.Message) (text string, spans [][2]int, err error) {
 	t := r.options.Template
 	if t.Marks() {
