@@ -9,25 +9,23 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// Config is what tokenizer_config.json and chat_template.jinja say. Encode does not use
-// it: the special tokens that it adds are those of tokenizer.json.
+// Config is what tokenizer_config.json and chat_template.jinja say. Encode does not use it, and adds the special tokens
+// that tokenizer.json says.
 type Config struct {
-	// ChatTemplate is the text of the template for conversations, in Jinja: that of
-	// chat_template.jinja if it is there. It is empty for models without one.
+	// ChatTemplate is the text of the chat template, in Jinja2: chat_template.jinja, or else the field of
+	// tokenizer_config.json. It is empty for models without one.
 	ChatTemplate string
 	// Templates are further templates by their names, such as "tool_use".
 	Templates map[string]string
-	// BOS, EOS, Pad and Unknown are the tokens for the begin and the end of a text, for
-	// padding and for unknown characters, empty where there is none. [Tokenizer.ID] gives
-	// their ids.
+	// BOS, EOS, Pad and Unknown are the tokens for the beginning and the end of a text, for padding and for unknown
+	// characters; empty where there is none. [Tokenizer.ID] returns their ids.
 	BOS, EOS, Pad, Unknown string
-	// AddBOS and AddEOS say whether the library transformers adds these tokens to texts,
-	// nil where the file does not say so.
+	// AddBOS and AddEOS say whether the library transformers adds BOS and EOS to texts; nil if the file does not say.
 	AddBOS, AddEOS *bool
 }
 
-// configFile is tokenizer_config.json. It has keys for the classes of transformers, which
-// are nobody else's concern, so any others are passed over.
+// configFile has the keys of tokenizer_config.json that matter here. The others configure classes of transformers, and
+// are passed over.
 type configFile struct {
 	ChatTemplate json.RawMessage `json:"chat_template"`
 	BOS          *specialFile    `json:"bos_token"`

@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// postProcessor adds special tokens to those of a text.
+// postProcessor adds special tokens to the tokens of a text.
 type postProcessor interface {
 	apply(ids []int32) []int32
 	adds() int // how many tokens
@@ -41,7 +41,7 @@ func (t template) adds() (n int) {
 	return n
 }
 
-// truncation is the file's section of that name, of which one text uses these keys.
+// truncation has the keys of the file's section "truncation" that matter for one text.
 type truncation struct {
 	length int
 	left   bool
@@ -63,9 +63,9 @@ func (t *Tokenizer) truncate(ids []int32, special bool) ([]int32, error) {
 	return ids[:min(n, len(ids))], nil
 }
 
-// padding is the file's section of that name.
+// padding is the file's section "padding".
 type padding struct {
-	fixed    int // the length, 0 for that of the longest text
+	fixed    int // length to pad to; 0 is the length of the longest text of a batch
 	multiple int
 	left     bool
 	id       int32

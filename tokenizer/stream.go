@@ -5,11 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// Stream makes text of tokens that come one at a time, as a model generates them. Bytes
-// that are not yet a character wait for the rest of it. The texts of Next and Flush
-// together are the text that Decode returns, with one difference: where tokens such as
-// <0x0A> make a row that is no UTF-8 as a whole, Decode returns U+FFFD for each, and a
-// Stream has returned the characters at its front by then.
+// Stream decodes tokens that come one at a time, as a model generates them. It keeps the bytes of a character back
+// until the character is complete. The texts that Next and Flush return make up the text that Decode returns, with one
+// difference: for a run of tokens such as <0xE2> whose bytes are not UTF-8 as a whole, Decode returns U+FFFD for each
+// token, and a Stream has already returned the characters with which the run began.
 //
 // A Stream is for one goroutine.
 type Stream struct {
@@ -21,14 +20,14 @@ type Stream struct {
 
 // step is a decoder's state in a stream.
 type step interface {
-	// next takes a token and returns what is ready, of which there may be nothing.
+	// next takes a token and returns what is ready, which may be nothing.
 	next(token string) []string
-	// flush returns what has waited.
+	// flush returns what next has kept back.
 	flush() []string
 }
 
-// Stream returns a stream of text. It takes time and memory in proportion to the tokens,
-// and keeps nothing of what it returned.
+// Stream returns a new Stream. Its time is linear in the number of tokens, and it keeps nothing of the text that it
+// returned.
 func (t *Tokenizer) Stream(o DecodeOptions) *Stream {
 	s := &Stream{tokenizer: t, options: o}
 	if t != nil {
@@ -58,7 +57,7 @@ func (s *Stream) Next(id int32) string {
 	return strings.Join(send(s.steps, []string{token}), "")
 }
 
-// Flush returns the text that has waited, after the last token. The Stream begins anew.
+// Flush returns the text that Next has kept back. Call it after the last token; the Stream then begins a new text.
 func (s *Stream) Flush() string {
 	if s == nil {
 		return ""
@@ -83,7 +82,7 @@ func send(steps []step, tokens []string) []string {
 	return tokens
 }
 
-// each is a step that knows no neighbours.
+// each is a step that decodes every token by itself.
 type each func(token string) string
 
 func (f each) next(token string) []string { return []string{f(token)} }

@@ -1,5 +1,5 @@
-// Package tokenizer reads the tokenizer.json of a Hugging Face model and turns text into
-// token ids and back. The ids are those of Hugging Face's own library tokenizers.
+// Package tokenizer reads the tokenizer.json of a Hugging Face model, encodes text as token ids and decodes ids as
+// text. The ids equal the ids of Hugging Face's library tokenizers.
 //
 //	tok, err := tokenizer.Open("models/llama")             // a folder, or the file
 //	if err != nil {
@@ -11,10 +11,9 @@
 //	s := tok.Stream(tokenizer.DecodeOptions{})             // text while tokens come
 //	fmt.Print(s.Next(ids[0]), s.Next(ids[1]), s.Flush())
 //
-// A tokenizer is a chain of five parts. The normalizer rewrites the text, the
-// pre-tokenizer cuts it into words, the model cuts the words into tokens, the
-// post-processor adds special tokens, and the decoder makes text of tokens. Added tokens,
-// such as <|endoftext|>, are found in the text before all that.
+// A tokenizer is a chain of five parts. The normalizer rewrites the text, the pre-tokenizer cuts it into words, the
+// model cuts the words into tokens, the post-processor adds special tokens, and the decoder makes text of tokens.
+// Before the normalizer works, Encode looks for added tokens in the text, such as <|endoftext|>.
 //
 // The package knows the parts that decoder-only models use:
 //
@@ -25,10 +24,10 @@
 //	post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence
 //	decoders        ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder, Sequence
 //
-// Open refuses any other part by its name, and keys that it does not know.
+// Open returns an error that names any other part, and any key that the package does not know.
 //
-// Text is UTF-8. Every other sequence of bytes counts as U+FFFD, one for each longest part
-// that could begin a character, as bytes.decode("utf-8", "replace") does in Python.
+// Text is UTF-8. Bytes that are not count as U+FFFD, as bytes.decode("utf-8", "replace") in Python replaces them: one
+// for each longest sequence that could begin a character.
 package tokenizer
 
 import (
@@ -45,7 +44,8 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Tokenizer is an open tokenizer. It does not change, and is safe for concurrent use.
+// Tokenizer encodes and decodes text. It does not change, and is safe for concurrent use. Make one with [Open] or
+// [Parse].
 type Tokenizer struct {
 	config     Config
 	added      added
@@ -61,19 +61,17 @@ type Tokenizer struct {
 	texts []string         // by id: what Token returns
 	shown []string         // by id: what decoders get
 	known []bool           // by id
-	ids   map[string]int32 // of added tokens, which are asked for first
+	ids   map[string]int32 // of added tokens, which ID looks for first
 }
 
-// The longest files and text.
 const (
-	maxFile = 256 << 20
-	maxText = 1 << 30
+	maxFile = 256 << 20 // bytes of a file
+	maxText = 1 << 30   // bytes of a text
 )
 
-// Open reads tokenizer.json in a folder, and what lies beside it for [Config]; or the one
-// file that path names. Errors wrap [snug.ErrCorrupt] where a file is damaged,
-// [snug.ErrConfig] where it asks for what this package does not have, or are those of the
-// file system.
+// Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path. A file has at
+// most 256 MiB. Errors wrap [snug.ErrCorrupt] for a damaged file and [snug.ErrConfig] for a part, a key or a value that
+// this package does not support, or come from the file system.
 func Open(path string) (*Tokenizer, error) {
 	if path == "" {
 		return nil, fmt.Errorf("tokenizer: an empty path: %w", snug.ErrConfig)
@@ -118,7 +116,7 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readIf is readFile where there may be no file.
+// readIf returns nil for a file that does not exist.
 func readIf(path string) ([]byte, error) {
 	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,26 +125,26 @@ func readIf(path string) ([]byte, error) {
 	return data, err
 }
 
-// EncodeOptions says what Encode adds to the text's own tokens, and what it leaves out.
-// The zero EncodeOptions encodes as the library tokenizers does by default, without its
-// truncation and padding.
+// EncodeOptions says which tokens Encode adds or leaves out. The zero EncodeOptions encodes as the library tokenizers
+// does by default, without truncation and padding.
 type EncodeOptions struct {
 	// NoSpecial leaves out the tokens that the post-processor adds, such as <s> in front.
 	NoSpecial bool
-	// PlainSpecial encodes the names of special tokens in the text as text like any other.
-	// Text that users write should not be able to end a turn.
+	// PlainSpecial encodes the names of special tokens, such as <|im_end|>, as plain text. Set it for text of users,
+	// which must not end a turn.
 	PlainSpecial bool
 	// Truncate cuts the tokens as the file's section "truncation" says.
 	Truncate bool
-	// Pad adds padding tokens as the file's section "padding" says. A batch is this one text.
+	// Pad adds padding tokens as the file's section "padding" says, for a batch of this one text.
 	Pad bool
 }
 
-// Encode returns the token ids of a text. Time is almost linear in the length of the text,
-// which is 1 GiB at most. Words that come again are taken from a cache of some megabytes.
-// Errors wrap [snug.ErrConfig] when the file has no token for a character and names an
-// unknown token that is not in its vocabulary, has no section that o asks for, or has a
-// pattern that takes quadratic time on this text; and [snug.ErrShape] for longer text.
+// Encode returns the token ids of a text of at most 1 GiB. Time is almost linear in its length. A cache of some
+// megabytes has the ids of words that were encoded before.
+//
+// Errors wrap [snug.ErrShape] for a longer text, and [snug.ErrConfig] in three cases: the text has a character without
+// a token, and the file's unknown token is not in the vocabulary; the file lacks the section "truncation" or "padding"
+// that o needs; or a pattern of the file takes quadratic time on this text.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if t == nil || t.model == nil {
 		return nil, fmt.Errorf("tokenizer: a Tokenizer that was not opened: %w", snug.ErrConfig)
@@ -177,7 +175,7 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return ids, nil
 }
 
-// tokens returns the ids of a text of UTF-8, without those of the post-processor.
+// tokens returns the ids of a text of UTF-8 before the post-processor.
 func (t *Tokenizer) tokens(text string, plain bool) ([]int32, error) {
 	ids := make([]int32, 0, len(text)/4+8)
 	emit := func(p piece) (err error) {
@@ -204,8 +202,7 @@ func (t *Tokenizer) tokens(text string, plain bool) ([]int32, error) {
 	return ids, nil
 }
 
-// ID returns the id of a token, which is spelled as in the file: ▁ or Ġ may stand for a
-// space.
+// ID returns the id of a token. The token is spelled as in the file, where ▁ or Ġ may stand for a space.
 func (t *Tokenizer) ID(token string) (id int32, ok bool) {
 	if t == nil || t.model == nil {
 		return 0, false
@@ -225,8 +222,7 @@ func (t *Tokenizer) Token(id int32) (token string, ok bool) {
 	return t.texts[id], true
 }
 
-// Len returns the number of rows that an embedding needs: the largest id and 1. Models may
-// have more rows.
+// Len returns the number of rows that an embedding needs, the largest id plus 1. Models may have more rows.
 func (t *Tokenizer) Len() int {
 	if t == nil {
 		return 0
@@ -234,13 +230,13 @@ func (t *Tokenizer) Len() int {
 	return len(t.texts)
 }
 
-// Special reports whether an id is a special token's, such as <s> or <|im_end|>.
+// Special reports whether an id is the id of a special token, such as <s> or <|im_end|>.
 func (t *Tokenizer) Special(id int32) bool {
 	return t.has(id) && t.added.special[t.texts[id]]
 }
 
-// Config returns what the files beside tokenizer.json say. The zero Config means that
-// there are none, or that Open was given the one file.
+// Config returns what the other files of the folder say. It is the zero Config if there are none, and after [Parse] or
+// an Open of the file alone.
 func (t *Tokenizer) Config() Config {
 	if t == nil {
 		return Config{}
