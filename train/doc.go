@@ -1,9 +1,9 @@
-// Package train trains models: it joins loss scaling, accumulation, clipping, master weights,
-// optimizers with small state, pages on disk and checkpoints in the right order.
+// Package train is a training loop. It joins loss scaling, gradient accumulation, clipping, master weights, optimizers
+// with small state, pages on disk and checkpoints in the right order.
 //
 //	t, err := train.New(model, train.Options{
 //		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: 8, Clip: 1,
-//		Schedule: train.Cosine(3e-4, 100, 1000), Dir: "run", // checkpoints, gone on from
+//		Schedule: train.Cosine(3e-4, 100, 1000), Dir: "run", // folder of checkpoints; resumes its newest
 //	})
 //	defer t.Close()
 //	for t.Step() < 1000 {
@@ -11,38 +11,41 @@
 //		fmt.Println(t.Step(), report.Loss, report.Skipped)
 //	}
 //
-// A model is anything with named parameters that computes gradients into accumulators, see [Model];
-// *transformer.Model is one. A micro-batch has any type.
+// A model is any type with named parameters that adds gradients to accumulators, see [Model]; *transformer.Model is
+// one. The micro-batches may have any type.
 //
 // # A step
 //
 // Train makes one step of the optimizer:
 //
-//  1. Each micro-batch runs forward and backward with the loss scale. Its gradients enter the
-//     mean of the window (package accum), weighted by [Model].Weight.
-//  2. The gradients are divided by the loss scale, checked and measured in one pass (package amp).
-//     A NaN or an infinity is an error, or with a loss scale or SkipNonFinite the step is
-//     skipped.
-//  3. The optimizer updates each parameter with the gradient, scaled to Clip: a parameter of 16 bits
-//     through its master weights, a parameter of float32 itself.
-//  4. The loss scale of the next step is set, and after SaveEvery steps a checkpoint is written.
+//  1. The model runs each micro-batch forward and backward with the loss scale. The window (package accum) takes the
+//     mean of the gradients, weighted by [Model].Weight.
+//  2. One pass divides the gradients by the loss scale, checks them and measures their norm (package amp). A NaN or an
+//     infinity is an error; with a loss scale or SkipNonFinite it skips the step instead.
+//  3. The optimizer updates each parameter with its gradient, clipped to the norm Clip: a parameter of 16 bits through
+//     its master weights, a parameter of float32 directly.
+//  4. The Trainer sets the loss scale of the next step, and after every SaveEvery steps it writes a checkpoint.
 //
 // With InBackward, a step has one micro-batch, and each parameter is updated as soon as its gradient
 // is complete (Lv et al. 2023, arXiv:2306.09782).
 //
 // # Memory
 //
-// For n parameters that train, a Trainer holds 4·n bytes of gradients, or with InBackward the largest
-// parameter's; 4·n bytes of master weights of 16-bit parameters, or 2 or none by
-// Options.Masters; and the state of the optimizer, 8·n bytes with 32 bits or 2.03·n with 8
-// (AdamW). Master weights and state lie in pages of a Storage, if there is one. A warm step
-// allocates nothing but what the model does.
+// For n parameters that train, a Trainer holds
+//
+//	gradients        4·n bytes; with InBackward 4 bytes an element of the largest parameter, and of the next largest
+//	                 as long as the gradient of the largest is incomplete, as that of a tied embedding
+//	master weights   of parameters of 16 bits 4·n bytes, 2·n or none, by Options.Masters
+//	optimizer state  of AdamW 8·n bytes in 32 bits, 2.03·n in 8
+//
+// With Options.Storage the master weights and the state lie in its pages. From the second step on, the Trainer
+// allocates nothing.
 //
 // # Checkpoints
 //
-// Dir holds the last Keep checkpoints. Each is bound together by checksums, and one process at a
-// time owns the folder. New goes on from the newest one: the run then has the bits of a run
-// that was never interrupted, if the caller gives step i the same micro-batches. A killed
-// process leaves the checkpoint before, or the new one. [OpenFolder] opens the folder before there is a
-// model, for programs that go on as their checkpoint says.
+// Dir holds the newest Keep checkpoints, whose parts are bound together by checksums. One process at a time owns the
+// folder. New resumes the newest checkpoint: if the caller gives each step the same micro-batches as before, the run
+// ends with the same bits as a run that was never interrupted. A process that is killed while it writes a checkpoint
+// leaves the one before, or the new one as a whole. A program that needs to read its checkpoint before it makes a model
+// opens the folder with [OpenFolder].
 package train

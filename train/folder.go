@@ -14,19 +14,18 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// Folder is a folder of checkpoints that this process owns, see Options.Folder. It is opened before
-// there is a model, so that its newest checkpoint can say how the run goes on.
+// Folder is a folder of checkpoints that this process owns, for Options.Folder. A program opens it before it makes a
+// model, and can read from the newest checkpoint what the run needs.
 type Folder struct {
 	folder *checkpoint.Folder
 	about  *about // of the newest checkpoint, nil if there is none
 }
 
-// OpenFolder makes this process the owner of a folder until [Folder.Close], and checks all of its
-// newest checkpoint. The folder is made if it is missing. It keeps the newest checkpoints, as
-// many as keep says; 0 is 2.
+// OpenFolder makes this process the owner of a folder until [Folder.Close], and verifies the newest checkpoint. It makes
+// a missing folder. keep is the number of checkpoints to keep, the newest ones; 0 is 2.
 //
-// The error wraps [snug.ErrConfig] for a negative keep, [snug.ErrCorrupt] for a damaged
-// checkpoint, and is otherwise an error of the file system, such as a folder in use.
+// The error wraps [snug.ErrConfig] for a negative keep and [snug.ErrCorrupt] for a damaged checkpoint, or comes from the
+// file system, for example because another process owns the folder.
 func OpenFolder(dir string, keep int) (*Folder, error) {
 	f, err := openFolder(dir, keep)
 	if err != nil {
@@ -51,8 +50,8 @@ func openFolder(dir string, keep int) (*Folder, error) {
 	return f, nil
 }
 
-// Newest returns the step of the checkpoint that was the newest when the folder was opened, its
-// notes as JSON, see [Trainer.SetNotes], and its path. notes is nil if there was none.
+// Newest returns the step, the notes as JSON, see [Trainer.SetNotes], and the path of the checkpoint that was the newest
+// when the folder was opened. notes is nil if there was none.
 func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 	if f == nil || f.about == nil {
 		return 0, nil, ""
@@ -61,8 +60,8 @@ func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 	return found.Step, f.about.Notes, found.Path()
 }
 
-// Matches reports whether the newest checkpoint, if there is one, is of the run that about describes, as
-// Options.About. The error wraps [snug.ErrConfig] and says what differs.
+// Matches returns an error if the newest checkpoint belongs to another run: if its Options.About differs from about. The
+// error wraps [snug.ErrConfig] and names what differs. Without a checkpoint it returns nil.
 func (f *Folder) Matches(about any) error {
 	if f == nil || f.about == nil {
 		return nil
@@ -85,7 +84,7 @@ func toJSON(what any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// sameRun compares descriptions of a run, objects by their members.
+// sameRun compares two descriptions of a run, JSON objects member by member.
 func sameRun(saved, want json.RawMessage) error {
 	if bytes.Equal(saved, want) {
 		return nil
@@ -105,7 +104,7 @@ func sameRun(saved, want json.RawMessage) error {
 	return fmt.Errorf("it is of another run: %s: %w", strings.Join(differ, "; "), snug.ErrConfig)
 }
 
-// orNothing shows a value, which may not be there.
+// orNothing returns the text of a value, or "nothing" for a missing one.
 func orNothing(value json.RawMessage) string {
 	if value == nil {
 		return "nothing"
@@ -113,8 +112,8 @@ func orNothing(value json.RawMessage) string {
 	return fmt.Sprintf("%.100s", value)
 }
 
-// Scratch returns a folder within this one for what need not outlive the process, such as pages. The
-// caller makes it. Close removes it, and the next owner removes what a killed process left.
+// Scratch returns the path of a folder within this one for files that need not outlive the process, such as pages. The
+// caller makes the folder. Close removes it, and the next owner removes the scratch folder of a killed process.
 func (f *Folder) Scratch() (path string, err error) {
 	if f == nil || f.folder == nil {
 		return "", fmt.Errorf("train: Scratch: OpenFolder did not make the Folder: %w", snug.ErrConfig)
@@ -125,7 +124,7 @@ func (f *Folder) Scratch() (path string, err error) {
 	return path, nil
 }
 
-// Close removes scratch folders and gives the folder up. Closing twice does nothing.
+// Close removes scratch folders, and ends the ownership of the folder. Closing twice does nothing.
 func (f *Folder) Close() error {
 	if f == nil || f.folder == nil {
 		return nil

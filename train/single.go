@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// single is a Window that holds gradients only until they are complete. A gradient whose parts come
-// far apart, as of an embedding that is also the head, is held meanwhile.
+// single is a Window that holds a gradient only until it is complete. The gradient of an embedding that is also the head
+// has two parts, and is held from the first to the second.
 type single struct {
 	params []param
 	values map[string]snug.View
@@ -22,7 +22,7 @@ type single struct {
 	free   []func() error
 }
 
-// gradient is the memory of one.
+// gradient is the memory of a gradient.
 type gradient struct{ all, view snug.View }
 
 func (s *single) begin(ready quant8.Ready) {
@@ -33,7 +33,7 @@ func (s *single) begin(ready quant8.Ready) {
 	s.open = map[string]*gradient{}
 }
 
-// end reports whether the model has said of each parameter that its gradient is complete.
+// end returns an error unless the model has called Done for every parameter.
 func (s *single) end() error {
 	if s.done != len(s.params) {
 		return fmt.Errorf("the model has completed %d gradients of %d: it does not call Done of the Window: %w", s.done, len(s.params), snug.ErrConfig)
@@ -58,7 +58,7 @@ func (s *single) Into(name string) (snug.View, snug.Into, error) {
 	return g.view, snug.Into{Alpha: 1}, nil
 }
 
-// take returns memory for n elements: the smallest unused that is enough, or new memory.
+// take returns memory for n elements: the smallest unused memory that is large enough, or new memory.
 func (s *single) take(n int) (*gradient, error) {
 	best := -1
 	for i, g := range s.unused {
@@ -84,9 +84,9 @@ func (s *single) take(n int) (*gradient, error) {
 	return g, err
 }
 
-// largest returns how many elements to allocate for one gradient of n: as many as the largest
-// parameter has, so that all gradients that come one after the other share the memory; but
-// a gradient that is the largest itself and stays open for long gets its own.
+// largest returns how many elements to allocate for a gradient of n elements. Parameters of the largest size get their
+// own memory, because that of a tied embedding stays open for most of the pass. All others share memory of the second
+// largest size.
 func (s *single) largest(n int) int {
 	most, second := 0, 0
 	for _, p := range s.params {
@@ -103,7 +103,7 @@ func (s *single) largest(n int) int {
 	return second
 }
 
-// Done steps a parameter.
+// Done updates a parameter, whose gradient is complete.
 func (s *single) Done(name string) error {
 	g := s.open[name]
 	if g == nil {

@@ -13,17 +13,18 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// group is the name of all gradients for the scaler.
+// group is the name under which the scaler knows the gradients.
 const group = "model"
 
-// Train makes one step of the optimizer, with the mean of the gradients of micro-batches. It writes a
-// checkpoint after every SaveEvery steps.
+// Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint after
+// every SaveEvery steps.
 //
-// After an error nothing is updated, with four exceptions: an error of the optimizer, its storage or
-// its device leaves some parameters updated, so go on from a checkpoint; with InBackward so does any
-// error; and an error of a checkpoint comes after the step. The error wraps [snug.ErrConfig] for no
-// micro-batches or weights that are not positive and finite, [snug.ErrNonFinite] and names the
-// parameters, and the errors of the model.
+// After an error the parameters are as before the step, with two exceptions. An error of the optimizer, the Storage or
+// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. An error of
+// a checkpoint comes after the step.
+//
+// The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
+// 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.
 func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.opt == nil {
 		return Report{}, fmt.Errorf("train: the Trainer is closed: %w", snug.ErrConfig)
@@ -85,7 +86,7 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	return r, nil
 }
 
-// counted leaves out micro-batches of weight 0.
+// counted returns the micro-batches whose weight is above 0.
 func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 	keep := 0
 	for i, b := range batches {
@@ -112,7 +113,7 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 	return list, nil
 }
 
-// split divides all micro-batches in two, where they can be.
+// split divides each micro-batch in two, if it can be divided.
 func (t *Trainer[B]) split(batches []B) ([]B, error) {
 	var list []B
 	divided := false
@@ -187,7 +188,7 @@ func (t *Trainer[B]) update(r *Report) (err error) {
 	return nil
 }
 
-// clip returns the factor of gradients of a norm.
+// clip returns the factor by which gradients of a norm are clipped.
 func (t *Trainer[B]) clip(norm float64) float32 {
 	if t.options.Clip == 0 {
 		return 1
@@ -195,8 +196,7 @@ func (t *Trainer[B]) clip(norm float64) float32 {
 	return amp.ClipCoef(norm, t.options.Clip)
 }
 
-// overflows says where the gradients are that are not finite: by micro-batch, if the window has
-// measured them.
+// overflows names the gradients that are not finite, with their micro-batch if the window has measured it.
 func (t *Trainer[B]) overflows(stats amp.Stats) string {
 	found := t.window.NonFinite()
 	if len(found) == 0 {
@@ -246,17 +246,17 @@ func (t *Trainer[B]) apply(rate, coef float32) error {
 	return nil
 }
 
-// staging brings a chunk at a time of what lies on a device to the host, where the pages are, as
-// ZeRO-Offload does (Ren et al. 2021, arXiv:2101.06840).
+// staging copies chunks of gradients and weights from a device to the host, where the pages are, as ZeRO-Offload does
+// (Ren et al. 2021, arXiv:2101.06840).
 type staging struct{ grad, weights []float32 }
 
-// gradient returns a copy of g on the host, valid until the next.
+// gradient returns a copy of g on the host, valid until the next call.
 func (s *staging) gradient(g snug.View) (snug.View, error) {
 	there := snug.ViewOf(s.grad[:g.Len()])
 	return there, snug.Copy(there, g)
 }
 
-// update calls step with copies of the chunks of float32 weights and writes them back.
+// update calls step with a copy of each chunk of float32 weights, and writes the copy back.
 func (s *staging) update(weights snug.View, step func(lo int, w snug.View) error) error {
 	for lo := 0; lo < weights.Len(); lo += len(s.weights) {
 		w, err := weights.Slice(lo, min(lo+len(s.weights), weights.Len()))

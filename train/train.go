@@ -16,12 +16,12 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// Window is where a backward pass leaves gradients. Into returns the float32 accumulator of a
-// parameter, and how a gradient enters it; further calls for the same name in one
-// micro-batch have a Beta of 1.
+// Window takes the gradients of a backward pass. Into returns the float32 accumulator of a parameter, which has the
+// length of the parameter, and how a gradient enters it; further calls for the same name in one micro-batch return a
+// Beta of 1.
 //
-// A model that calls Done(name), if the Window has such a method, as soon as the gradient of a
-// parameter is complete, can train with Options.InBackward.
+// If a Window has the method Done(name string) error, a model may call it as soon as the gradient of a parameter is
+// complete. Options.InBackward needs a model that does.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
@@ -31,11 +31,11 @@ type Model[B any] interface {
 	// Trainable yields the parameters that train, always in the same order, of float32, bfloat16 or
 	// float16 on one device.
 	Trainable() iter.Seq2[string, snug.View]
-	// Weight returns how much a micro-batch counts in the mean of a step, such as its number of
+	// Weight returns the weight of a micro-batch in the mean of a step, such as its number of
 	// targets. A micro-batch of weight 0 is left out.
 	Weight(batch B) float64
-	// Backprop runs a micro-batch. The gradients that enter the window are those of the mean loss
-	// over the micro-batch, times scale.
+	// Backprop runs a micro-batch forward and backward. It adds to the window the gradients of the
+	// mean loss of the micro-batch times scale, and returns the loss, not scaled.
 	Backprop(ctx context.Context, batch B, scale float32, w Window) (fused.Loss, error)
 	// Evaluate returns the loss of a micro-batch without training on it.
 	Evaluate(ctx context.Context, batch B) (fused.Loss, error)
@@ -45,12 +45,12 @@ type Model[B any] interface {
 // 0.001, without checkpoints.
 type Options struct {
 	Optimizer quant8.Rule                  // nil is quant8.AdamW{}
-	StateBits int                          // of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
+	StateBits int                          // bits of an element of the optimizer's state: 32, 16, 8 or 4; 0 is 32
 	Schedule  func(step int) (lr float32)  // learning rate of a step, counted from 0; nil is Constant(1e-3)
-	Clip      float64                      // largest norm of all gradients; 0 does not clip
-	Masters   amp.MasterForm               // of parameters of 16 bits; NoMaster rounds at random
-	Fill      func(name string) FirstValue // first master weights, for models made in float32; nil: the parameters
-	Seed      uint64                       // of what rounds at random
+	Clip      float64                      // maximum norm of all gradients together; 0 does not clip
+	Masters   amp.MasterForm               // form of master weights of 16-bit parameters; NoMaster rounds stochastically
+	Fill      func(name string) FirstValue // initial master weights, for models made in float32; nil: the parameters
+	Seed      uint64                       // seed of stochastic rounding
 
 	// Scaler is the dynamic loss scale; nil is amp's default when a parameter is float16, else no
 	// loss scale.
@@ -58,54 +58,53 @@ type Options struct {
 	// SkipNonFinite skips a step with a gradient that is not finite, also without a loss scale. Otherwise
 	// such a step is an error, and nothing is updated.
 	SkipNonFinite bool
-	// Measure makes reports name the first micro-batch that had a gradient that is not
-	// finite, in a further pass over the gradients.
+	// Measure makes errors and Report.Skipped name the first micro-batch with a gradient that is not finite. It costs
+	// another pass over the gradients of each micro-batch.
 	Measure bool
-	// InBackward updates each parameter as soon as its gradient is complete. Parameters have no
-	// master weights then: 16 bits are rounded at random. Clip runs the backward pass twice.
+	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then:
+	// updates of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice.
 	InBackward bool
 
-	// Storage holds master weights and the optimizer's state in pages, such as a Store of package
-	// offload; nil: in memory, on the device of the parameters.
+	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
+	// in memory, on the device of the parameters.
 	Storage Storage
 	Chunk   int // elements of a page; 0 is 65536
 
-	// Split divides a micro-batch in two for a step that has run out of memory: the step is run again
-	// with smaller micro-batches, and so are the following ones. It reports false for one that
-	// cannot be divided. The mean over the step stays the same but for rounding.
+	// Split divides a micro-batch in two. When a step runs out of memory, the Trainer divides all micro-batches, runs
+	// the step again, and divides those of later steps too. Split returns false for a micro-batch that
+	// cannot be divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
 	// Dir is the folder of checkpoints; empty: none.
 	Dir       string
 	SaveEvery int // steps between checkpoints; 0: only Save writes them
-	Keep      int // the newest checkpoints to keep; 0 is 2
-	// Folder, unless nil, is the folder of checkpoints, opened by [OpenFolder], instead of Dir and Keep. It
-	// stays the caller's.
+	Keep      int // how many of the newest checkpoints to keep; 0 is 2
+	// Folder, unless nil, is the folder of checkpoints, in place of Dir and Keep. [OpenFolder] opens it, and the caller
+	// closes it.
 	Folder *Folder
-	// About is saved as JSON with each checkpoint, and must be the same in a process that goes on: what
-	// the run is, such as the model's name and the data's checksum. See also [Trainer.SetNotes].
+	// About describes the run, such as the model's name and the data's checksum. Each checkpoint has it as JSON, and
+	// New refuses a checkpoint whose About differs. See also [Trainer.SetNotes].
 	About any
 
-	// Monitor counts the bytes that the Trainer holds, unless it is nil. Pages of a Storage are the caller's
-	// to count.
+	// Monitor, unless nil, counts the bytes that the Trainer holds. The caller counts the pages of a Storage.
 	Monitor *plan.Monitor
 }
 
-// FirstValue writes elements lo to lo+len(w)-1 of a parameter's first values to w.
+// FirstValue writes elements lo to lo+len(w)-1 of a parameter's initial values to w.
 type FirstValue = func(lo int, w []float32) error
 
 // Storage is memory of named blobs, see [quant8.Storage].
 type Storage = quant8.Storage
 
-// Report says what a step did.
+// Report is the result of a step.
 type Report struct {
-	Step    int     // steps done
-	Loss    float64 // mean over the targets of the step
+	Step    int     // number of steps done, this one included
+	Loss    float64 // mean over the targets of the step, in nats
 	Targets int
-	Norm    float64 // of all gradients, before clipping; 0 where nothing measures it
+	Norm    float64 // norm of all gradients before clipping; 0 if it was not measured
 	Rate    float32 // learning rate
 	Scale   float32 // loss scale of the step, 1 without one
-	Skipped string  // why nothing was updated, empty if it was
+	Skipped string  // why nothing was updated; empty if the step updated the parameters
 }
 
 // Trainer trains a model. It is not safe for concurrent use.
@@ -114,16 +113,16 @@ type Trainer[B any] struct {
 	options Options
 	params  []param
 	window  *accum.Window
-	count   micros // of the window
+	count   micros // schedule of the window
 	backing []func() error
 	opt     *quant8.Optimizer
 	scaler  *amp.Scaler
 	master  *amp.Master // nil without master weights
-	pages   *staging    // unless nil, brings parts of a device's memory to the pages on the host
+	pages   *staging    // copies chunks of a device to the host for the pages; nil without a device or pages
 	single  *single     // with InBackward
 
 	step   int
-	splits int // how often micro-batches are divided
+	splits int // how many times each micro-batch is divided in two
 	folder *checkpoint.Folder
 	opened *Folder // of Options.Dir, which the Trainer closes
 	notes  any
@@ -137,17 +136,17 @@ type param struct {
 	mastered bool
 }
 
-// micros is the schedule of windows of a known number of micro-batches.
+// micros is the schedule of a window that ends after n micro-batches.
 type micros struct{ n *int }
 
 func (m micros) Target(accum.Progress) accum.Target { return accum.Target{Micros: *m.n} }
 
-// New returns a Trainer for a model. With Options.Dir it owns the folder until Close, and goes on
-// from its newest checkpoint, which replaces the values of the parameters.
+// New returns a Trainer for a model. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint,
+// which replaces the values of the parameters.
 //
-// The error wraps [snug.ErrConfig] for options that do not fit together or another run's checkpoint,
-// [snug.ErrDType] and [snug.ErrDevice] for parameters, [snug.ErrCorrupt] for a damaged
-// checkpoint, [snug.ErrNoMemory], and the errors of the storage and the file system.
+// The error wraps [snug.ErrConfig] for options that do not fit together and for a checkpoint of another run,
+// [snug.ErrDType] and [snug.ErrDevice] for the parameters, [snug.ErrCorrupt] for a damaged checkpoint, and
+// [snug.ErrNoMemory], or comes from the Storage or the file system.
 func New[B any](model Model[B], o Options) (*Trainer[B], error) {
 	t := &Trainer[B]{model: model, options: o, saved: -1}
 	if err := t.make(); err != nil {
@@ -251,7 +250,7 @@ func (t *Trainer[B]) collect() error {
 	return nil
 }
 
-// makeOptimizer makes what updates the parameters.
+// makeOptimizer makes the optimizer and the master weights.
 func (t *Trainer[B]) makeOptimizer() (err error) {
 	o, dev := &t.options, t.params[0].value.Device()
 	adam := quant8.Options{Bits: o.StateBits, Chunk: o.Chunk, Storage: o.Storage, Stochastic: true, Seed: o.Seed}
@@ -304,19 +303,19 @@ func (t *Trainer[B]) makeWindow() error {
 	return err
 }
 
-// Step returns the number of steps done, those before a resume included.
+// Step returns the number of steps done, with the steps before a resume.
 func (t *Trainer[B]) Step() int { return t.step }
 
-// Notes returns the notes of the checkpoint that New went on from, as JSON. They are nil for a run that
-// began anew, and null where there were none.
+// Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the checkpoint
+// had no notes.
 func (t *Trainer[B]) Notes() json.RawMessage {
 	_, notes, _ := t.options.Folder.Newest()
 	return notes
 }
 
-// SetNotes sets what the next checkpoints say besides Options.About, as JSON: what may differ in a
-// process that goes on, such as the loss before training. Without a call they keep the notes of
-// the checkpoint that New went on from.
+// SetNotes sets the notes of the next checkpoints, which they hold as JSON in addition to Options.About. Notes may differ
+// when the run is resumed; the loss before training is an example. Without a call, checkpoints keep the notes of the
+// checkpoint that New resumed.
 func (t *Trainer[B]) SetNotes(notes any) { t.notes = notes }
 
 // Scale returns the loss scale of the next step, 1 without one.
@@ -327,8 +326,7 @@ func (t *Trainer[B]) Scale() float32 {
 	return t.scaler.Scale()
 }
 
-// Bytes returns what the Trainer holds for gradients, master weights and the optimizer's state,
-// in pages or not.
+// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not.
 func (t *Trainer[B]) Bytes() plan.Bytes {
 	var b plan.Bytes
 	if t.window != nil {
@@ -345,7 +343,7 @@ func (t *Trainer[B]) Bytes() plan.Bytes {
 	return b
 }
 
-// countBytes tells the monitor what is held in memory. Pages are the caller's to count.
+// countBytes tells the monitor what is held in memory. The caller counts pages.
 func (t *Trainer[B]) countBytes() {
 	m := t.options.Monitor
 	if m == nil {
@@ -359,8 +357,7 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate returns the loss of batches without training on them; its Mean is the mean over all of
-// them.
+// Evaluate returns the loss over all batches without training on them. Errors are the errors of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
 	for b := range batches {
 		loss, err := t.model.Evaluate(ctx, b)
@@ -372,8 +369,8 @@ func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fus
 	return all, nil
 }
 
-// Close gives the folder of checkpoints up and frees memory of a device. The model and the Storage
-// stay the caller's. Closing twice does nothing.
+// Close closes the folder of checkpoints, unless it is Options.Folder, and frees memory of a device. The caller closes
+// the model and the Storage. Closing twice does nothing.
 func (t *Trainer[B]) Close() (err error) {
 	err = t.opened.Close()
 	if t.master != nil {
