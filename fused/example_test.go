@@ -189,7 +189,7 @@ func ExampleSwiGLU() {
 	// [-0.269 0.000 0.731 7.997]
 }
 
-// Gemma's perceptron has the gate of GELU.
+// Gemma's MLP has the gate of GELU.
 func ExampleGeGLU() {
 	gate, up := []float32{-1, 0, 1, 8}, []float32{10, 10, 10, 10}
 	out := make([]float32, 4)

@@ -228,7 +228,7 @@ func (b blocks) linear(shapes [][]int, out, in int) [][]int {
 // layers returns n transformer layers.
 func (b blocks) layers(n int) (list []Layer) {
 	for range n {
-		list = append(list, b.attention(), b.perceptron())
+		list = append(list, b.attention(), b.mlp())
 	}
 	return list
 }
@@ -261,11 +261,11 @@ func (b blocks) attention() Layer {
 	return l
 }
 
-// perceptron keeps the inputs of GELU or SwiGLU. A forward step also holds the result. A
+// mlp keeps the inputs of GELU or SwiGLU. A forward step also holds the result. A
 // backward step also holds the result, whose gradient replaces it, and after that the normalized
 // input. The gradients of the inputs of GELU or SwiGLU replace these.
-func (b blocks) perceptron() Layer {
-	l := b.base("perceptron")
+func (b blocks) mlp() Layer {
+	l := b.base("mlp")
 	hidden := int64(b.rows) * int64(b.hidden)
 	in := 1
 	if b.gated {

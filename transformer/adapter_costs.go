@@ -34,7 +34,7 @@ func adaptersOfLayers(m *Model) []layerBytes {
 	}
 	list, adds := make([]layerBytes, m.config.Layers), !m.config.PostNorms
 	for i := range list {
-		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*perceptronHalf)
+		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
 		list[i] = layerBytes{of(a.qkv, false), of(a.out, adds), of(p.in, false), of(p.down, adds)}
 	}
 	return list

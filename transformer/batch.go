@@ -12,29 +12,28 @@ import (
 // Batch is the tokens of one pass: sequences one after the other, without padding.
 type Batch struct {
 	Tokens []int32
-	// Labels has for each token the token that follows it, which the model is to predict;
-	// a negative one is not counted. It may be nil for [Model.Logits].
+	// Labels has for each token the token that follows it, which the model learns to predict.
+	// A negative label is ignored. Labels may be nil for [Model.Logits].
 	//
-	// transformers' labels are the tokens themselves, and it moves them by one: its
-	// labels[1:] are these, with a -100 at the end of each sequence.
+	// transformers takes the tokens themselves as labels, and shifts them by one. Labels are
+	// already shifted: transformers' labels[1:], with -100 at the end of each sequence.
 	Labels []int32
-	// Weights, unless nil, has for each token the weight of its label in the mean loss, finite and
-	// 0 or more; nil: 1.
+	// Weights has for each token the weight of its label in the mean loss, finite and 0 or more; nil: all are 1.
 	Weights []float32
 	// Sequences is the number of sequences of equal length; 0 is 1.
 	Sequences int
-	// Starts, unless nil, packs sequences of different lengths instead. Sequence i is the
+	// Starts, unless nil, packs sequences of different lengths instead. Sequence i has the
 	// tokens Starts[i] to Starts[i+1]-1; the first start is 0 and the last len(Tokens).
-	// No sequence sees another, and positions begin anew in each. There is no padding: the
-	// embedding of Config.Pad trains like all others, while torch leaves out its gradient.
+	// No sequence sees another, and the positions of each begin at 0. There is no padding: the
+	// embedding of Config.Pad trains like all others, while torch gives it no gradient.
 	Starts []int
-	// Draw names the random numbers of adapters' dropout, together with Options.Seed: give each
-	// micro-batch of a run its own, below 2^48.
+	// Draw and Options.Seed determine the random numbers of adapters' dropout. Give each micro-batch of a run a Draw of
+	// its own, below 2^48.
 	Draw uint64
 }
 
-// Weight returns the sum of the weights of labels that count, without Weights their number: how
-// much a batch counts in a mean over several.
+// Weight returns the weight of a batch in a mean over several: the sum of the weights of the labels that are not
+// ignored, or without Weights their number.
 func (b Batch) Weight() (sum float64) {
 	for i, t := range b.Labels {
 		switch {
@@ -48,7 +47,7 @@ func (b Batch) Weight() (sum float64) {
 	return sum
 }
 
-// batch is the batch at hand.
+// batch is the batch that the model computes.
 type batch struct {
 	rows, sequences int
 	longest         int // tokens of the longest sequence
@@ -84,9 +83,8 @@ func (m *Model) begin(b Batch) error {
 	return m.prepare(m.batch.longest, m.batch.longest)
 }
 
-// Reserve makes room for batches of sequences of the given tokens before the first of them: buffers then
-// have their size, and the workspace is there. The error wraps [snug.ErrShape] and
-// [snug.ErrNoMemory].
+// Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
+// batch does not. The error wraps [snug.ErrShape] or [snug.ErrNoMemory].
 func (m *Model) Reserve(sequences, tokens int) error {
 	if err := m.reserve(sequences, tokens); err != nil {
 		return fmt.Errorf("transformer: Reserve: %w", err)
@@ -105,8 +103,8 @@ func (m *Model) reserve(sequences, tokens int) error {
 	return m.prepare(tokens, tokens)
 }
 
-// prepare makes buffers for the rows of the batch, and ropes for sequences of n tokens that will have
-// up to most.
+// prepare makes buffers for the rows of the batch, and tables of angles for sequences that have n tokens now and will
+// have up to most.
 func (m *Model) prepare(n, most int) error {
 	if err := m.pool.begin(m.batch.rows); err != nil {
 		return err
@@ -127,8 +125,8 @@ func (m *Model) prepare(n, most int) error {
 	return m.countHeld()
 }
 
-// beginAt prepares for a part of a sequence, whose first token is at a position. The sequence has n
-// tokens so far, and will have up to most.
+// beginAt prepares for tokens that follow the first position tokens of a sequence. The sequence has n tokens so far, and
+// will have up to most.
 func (m *Model) beginAt(tokens []int32, position, n, most int) error {
 	c := &m.batch
 	*c = batch{rows: len(tokens), sequences: 1, longest: n, tokens: tokens, positions: c.positions[:0]}
@@ -138,7 +136,7 @@ func (m *Model) beginAt(tokens []int32, position, n, most int) error {
 	return m.prepare(n, min(most, 1<<bits.Len(uint(n)))) // so that a text that grows makes few tables
 }
 
-// checkTokens reports whether the vocabulary has all tokens.
+// checkTokens returns an error unless the vocabulary has all tokens.
 func (m *Model) checkTokens(tokens []int32) error {
 	for i, t := range tokens {
 		if t < 0 || int(t) >= m.config.Vocab {
@@ -148,7 +146,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 	return nil
 }
 
-// widest returns the most elements of a row of an activation.
+// widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
 	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim)
@@ -187,8 +185,8 @@ func (m *Model) shape(b Batch, rows int) error {
 	return nil
 }
 
-// workspaceLen returns the float32 elements that the hungriest operation needs; only one runs
-// at a time.
+// workspaceLen returns the float32 elements of the largest workspace of an operation. Operations run one at a time and
+// share it.
 func (m *Model) workspaceLen(rows int) int {
 	c := &m.config
 	n := max(m.loss.WorkspaceLen(rows), c.Heads*rows) // attention has an element for each query and head
@@ -223,7 +221,7 @@ type scratch struct {
 	free func() error
 }
 
-// grow makes room for n elements, whose contents are then arbitrary.
+// grow makes room for n elements. Their contents are arbitrary afterwards.
 func (s *scratch) grow(n int) error {
 	if n <= s.v.Len() {
 		return nil
@@ -255,12 +253,12 @@ type angles struct {
 	rope      Rope
 	table     scratch
 	known     int     // positions in the table
-	length    int     // for which the frequencies were made, of the rope dynamic
+	length    int     // sequence length for which the frequencies of a dynamic rope were made
 	attention float64 // factor of sines and cosines
 }
 
-// prepare fills the table for sequences of up to n tokens. The rope dynamic has the
-// frequencies of the longest sequence of the batch, as in a fresh model of transformers.
+// prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence of
+// the batch, as in a fresh model of transformers.
 func (a *angles) prepare(n int) error {
 	length := 0
 	if a.rope.Kind == RopeDynamic {

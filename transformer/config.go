@@ -32,7 +32,7 @@ type Config struct {
 
 	Vocab   int // rows of the embedding
 	Dim     int // width of the model
-	Hidden  int // width of the perceptron
+	Hidden  int // width of the MLP
 	Layers  int
 	Heads   int // of queries
 	KVHeads int // of keys and values, a divisor of Heads
@@ -47,7 +47,7 @@ type Config struct {
 
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
-	MLPBias bool // the projections of the perceptron have biases
+	MLPBias bool // the projections of the MLP have biases
 	UpBias  bool // the projection before an activation without a gate has a bias, whatever MLPBias says
 
 	// PackedQKV says that one matrix makes q, k and v, side by side. gpt2 always has one.
@@ -107,7 +107,7 @@ func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
 // biased reports whether a bias is added by itself.
 func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias }
 
-// Activation is the function between the matrices of a perceptron.
+// Activation is the function between the matrices of an MLP.
 type Activation string
 
 const (

@@ -243,7 +243,7 @@ func or0(n, standard int) int {
 	return n
 }
 
-// readGate reads the activation of a gated perceptron.
+// readGate reads the activation of a gated MLP.
 func (c *Config) readGate(f *fields, name, standard string) {
 	c.Gated = true
 	c.Activation = activation(f, name, standard)

@@ -59,7 +59,7 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
 	}
 	for i := range c.Layers {
-		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planPerceptron(s))
+		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), c.planMLP(s))
 	}
 	return m, m.Validate()
 }
@@ -148,8 +148,8 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	return l
 }
 
-func (c *Config) planPerceptron(s sizes) plan.Layer {
-	l := c.half("perceptron", s)
+func (c *Config) planMLP(s sizes) plan.Layer {
+	l := c.half("mlp", s)
 	in := int64(1)
 	if c.Gated {
 		in = 2

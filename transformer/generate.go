@@ -14,18 +14,19 @@ import (
 
 // GenerateOptions are the options of [Model.Generate].
 type GenerateOptions struct {
-	Context  int // the most tokens of a text, prompt included; 0 is Config.Context
+	Context  int // maximum number of tokens of a text, prompt included; 0 is Config.Context
 	Chunk    int // tokens of a prompt that are computed at a time; 0 is 256
 	Sampling Sampling
 }
 
-// Generator writes text: it holds the tokens so far, and the keys and values of all layers for them,
-// so that a further token costs one row of each product.
+// Generator writes text. It holds the tokens so far and a cache of their keys and values in all layers, so that a further
+// token costs one row of each product.
 //
-// The cache has the model's type and Context rows for each layer. A layer with a window has
-// 2·(window−1) + Chunk rows at most. A Generator uses its model's buffers: it is not safe
-// for concurrent use with it, and the model may train between two calls, after which the cache
-// is of the old weights.
+// The cache has the model's type. A layer has Context rows of keys and as many of values, KVHeads·HeadDim elements each;
+// a layer with a window has at most 2·(window−1) + Chunk rows.
+//
+// A Generator uses its model's buffers, so the two must not be used concurrently. The model may train between two
+// calls; the cache keeps the keys and values of the old weights until Reset.
 type Generator struct {
 	m       *Model
 	options GenerateOptions
@@ -38,21 +39,21 @@ type Generator struct {
 	last    tensor    // output of the last token
 	free    []func() error
 	sampler *sampler
-	gather  [2][]int32 // where k and v of a row lie within packed rows
+	gather  [2][]int32 // positions of k and v of each row within packed rows
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
 type cache struct {
 	k, v snug.View
-	rows int // that it holds at most
+	rows int // maximum number of rows
 	used int
 	keep int // rows that a later query can see, 0 for all
 }
 
-// Generate returns a Generator without tokens. Begin with [Generator.Prompt].
+// Generate returns a Generator without tokens, and allocates its cache. Begin with [Generator.Prompt].
 //
-// The error wraps [snug.ErrConfig] for options out of range, and for a Context beyond learned
-// positions, and [snug.ErrNoMemory].
+// The error wraps [snug.ErrConfig] for options out of range and for a Context above the number of learned
+// positions, or [snug.ErrNoMemory].
 func (m *Model) Generate(o GenerateOptions) (*Generator, error) {
 	g, err := m.newGenerator(o)
 	if err != nil {
@@ -131,7 +132,7 @@ func (g *Generator) Bytes() int64 { return g.bytes }
 // Tokens returns the tokens so far: prompts and what Next returned. The list is the Generator's own.
 func (g *Generator) Tokens() []int32 { return g.tokens }
 
-// Logits returns the logits that the last call of Next chose its token from: Config.Vocab float32, capped by
+// Logits returns the Config.Vocab logits from which the last call of Next chose its token, capped by
 // Config.LogitCap. The next call of Next overwrites them.
 func (g *Generator) Logits() []float32 { return g.logits }
 
@@ -146,7 +147,7 @@ func (g *Generator) Reset() {
 	}
 }
 
-// Close frees the cache of a device.
+// Close frees the cache. On the CPU the garbage collector does.
 func (g *Generator) Close() (err error) {
 	for _, free := range g.free {
 		err = errors.Join(err, free())
@@ -155,12 +156,11 @@ func (g *Generator) Close() (err error) {
 	return err
 }
 
-// Prompt appends tokens, and computes all of them but for the last. Memory grows with Chunk and not with the
-// prompt, except for the cache.
+// Prompt appends tokens, and computes the keys and values of all except the last. It computes Chunk tokens at a time, so
+// that its memory, apart from the cache, does not grow with the prompt.
 //
-// The error wraps [snug.ErrShape] for no tokens, a token that the vocabulary lacks, and more
-// tokens than Context, with nothing appended; and the errors of the device and ctx, after which
-// Reset is needed.
+// The error wraps [snug.ErrShape], with nothing appended, for no tokens, for a token that the vocabulary lacks, and for
+// more tokens than Context. Or it comes from the device or ctx: call Reset then.
 func (g *Generator) Prompt(ctx context.Context, tokens []int32) error {
 	if err := g.prompt(ctx, tokens); err != nil {
 		return fmt.Errorf("transformer: Prompt: %w", err)
@@ -187,8 +187,8 @@ func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
 
 // Next chooses the token after Tokens, appends it and returns it.
 //
-// The error wraps [snug.ErrShape] without a prompt and when the Context is full, [snug.ErrNonFinite]
-// for logits that are not finite, and the errors of the device and ctx, after which Reset is needed.
+// The error wraps [snug.ErrShape] without a prompt and when the text has Context tokens, and [snug.ErrNonFinite]
+// for logits that are not finite. Or it comes from the device or ctx: call Reset then.
 func (g *Generator) Next(ctx context.Context) (int32, error) {
 	token, err := g.next(ctx)
 	if err != nil {
@@ -225,7 +225,7 @@ func (g *Generator) usable() error {
 	return g.m.usable()
 }
 
-// compute brings the first n tokens into the cache.
+// compute adds the keys and values of the first n tokens to the cache, unless they are there.
 func (g *Generator) compute(ctx context.Context, n int) error {
 	for g.done < n {
 		if err := ctx.Err(); err != nil {
@@ -255,7 +255,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		return err
 	}
 	for i := range g.layers {
-		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*perceptronHalf)
+		a, p := m.chain.Stages[2*i].(*attentionHalf), m.chain.Stages[2*i+1].(*mlpHalf)
 		z, err := a.forwardCached(x, &g.layers[i], g)
 		if err != nil {
 			return err
@@ -284,7 +284,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	return o.err
 }
 
-// forwardCached is Forward with the keys and values of earlier tokens, to which it adds its own.
+// forwardCached is Forward for tokens that also see the keys and values in the cache. It adds theirs to the cache.
 func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tensor, error) {
 	o := b.stage()
 	q, k, v := b.project(o, stats{}, x)
@@ -314,8 +314,7 @@ func (b *attentionHalf) forwardCached(x *tensor, l *cache, g *Generator) (*tenso
 	return z, o.err
 }
 
-// append adds the rows of k and v to a cache. Where it is full, the rows that no query will see
-// make room.
+// append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
 func (g *Generator) append(o *ops, l *cache, q, k, v *tensor) {
 	rows, width := o.batch.rows, o.config.KVHeads*o.config.HeadDim
 	if l.used+rows > l.rows {

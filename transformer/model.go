@@ -59,7 +59,7 @@ type Options struct {
 }
 
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each
-// layer, attention and perceptron, between the embedding and the head.
+// layer, attention and MLP, between the embedding and the head.
 //
 // Its memory is the weights, buffers for activations, and a float32 workspace. The buffers
 // grow to the longest batch and stay; a training step that is not longer than an earlier

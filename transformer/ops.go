@@ -343,7 +343,7 @@ func (o *ops) split(q, k, v *tensor) (snug.View, snug.View, snug.View) {
 	return q.View, part(q.View, queries, n-queries), part(q.View, queries+keys, n-queries-keys)
 }
 
-// activate computes the activation of a perceptron: act(gate)·up, or without a gate act(up + bias).
+// activate computes the activation of an MLP: act(gate)·up, or without a gate act(up + bias).
 func (o *ops) activate(out, gate, up *tensor, bias *Param) {
 	o.do(func() error {
 		switch {

@@ -335,7 +335,7 @@ func (m *Model) lastRows() []int32 {
 }
 
 // SetPlan makes Backprop run a plan: which stages keep what their backward step needs, and which
-// are computed again. Stages 2·i and 2·i+1 are the attention and the perceptron of layer i. A new
+// are computed again. Stages 2·i and 2·i+1 are the attention and the MLP of layer i. A new
 // model keeps everything, as a plan without operations does. Every plan gives the same gradients, bit for bit. Plans that page or
 // pack values are refused.
 //
@@ -404,7 +404,7 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	if c.Gated {
 		in = 2
 	}
-	mulPerceptron := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
+	mulMLP := giga * float64(in+1) * float64(c.Dim) * float64(c.Hidden)
 	costs := remat.Costs{Input: rows * dim}
 	for i := range c.Layers {
 		r := rank[i]
@@ -415,11 +415,11 @@ func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 			BackwardExtra: rows * max(post+q+r.out.backward, q+2*kv+max(q+normed+normedStats, dim+r.qkv.second+r.qkv.backward)),
 			ForwardTime:   mulAttention, BackwardTime: 2.5 * mulAttention,
 		}, remat.Cost{
-			Name: fmt.Sprintf("layer %d perceptron", i), Output: rows * dim,
+			Name: fmt.Sprintf("layer %d mlp", i), Output: rows * dim,
 			Saved:         rows * (dim + statistics + in*hidden + post + postStats),
 			ForwardExtra:  rows * max(in*hidden+r.in.forward, dim+r.in.forward, hidden+r.down.forward),
 			BackwardExtra: rows * max(hidden+post+r.down.second+r.down.backward, dim+r.in.second+r.in.backward),
-			ForwardTime:   mulPerceptron, BackwardTime: 2 * mulPerceptron,
+			ForwardTime:   mulMLP, BackwardTime: 2 * mulMLP,
 		})
 	}
 	return costs, nil

@@ -12,15 +12,15 @@ import (
 
 // Sampling says how a token is chosen from the logits. The zero value takes the most likely one.
 //
-// The filters apply in the order of the fields, as in transformers: the logits are divided by
-// Temperature, then TopK leaves the largest, then TopP the most likely of these.
+// The fields apply in their order, as in transformers: Temperature divides the logits, then TopK keeps the most likely
+// tokens, then TopP keeps the most likely of these.
 type Sampling struct {
 	Temperature float32 // divides the logits; 0 takes the most likely token and ignores the rest
-	TopK        int     // the number of tokens to choose from; 0 is all. Tokens as likely as the last one stay
-	// TopP, below 1, leaves the fewest most likely tokens whose probabilities add up to at least TopP
+	TopK        int     // number of most likely tokens to keep, and those as likely as the last of them; 0 is all
+	// TopP, below 1, keeps the smallest set of most likely tokens whose probabilities add up to at least TopP
 	// (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751); 0 is 1, all.
 	TopP float32
-	Seed uint64 // of the random numbers: the token at a position depends on Seed, the position and the logits alone
+	Seed uint64 // seed of the random numbers: a token depends on Seed, its position and the logits alone
 }
 
 func (s Sampling) check() error {
@@ -39,7 +39,7 @@ func (s Sampling) check() error {
 type sampler struct {
 	Sampling
 	weights []float64 // of tokens, not normalized; 0 for those that are filtered out
-	kept    []int32   // tokens to choose from
+	kept    []int32   // tokens that the filters keep
 	words   [2]uint32 // the random number of a position
 }
 
@@ -99,7 +99,7 @@ func (s *sampler) weigh(logits []float32, largest float32) (sum float64) {
 	return sum
 }
 
-// threshold returns the smallest logit that TopK leaves.
+// threshold returns the smallest logit that TopK keeps.
 func (s *sampler) threshold(logits []float32) float32 {
 	if s.TopK == 0 || s.TopK >= len(logits) {
 		return float32(math.Inf(-1))
@@ -137,11 +137,11 @@ func sink(heap []int32, logits []float32) {
 	}
 }
 
-// nucleus leaves the fewest most likely tokens that have TopP of the sum together, and returns
-// their sum.
+// nucleus keeps the smallest set of most likely tokens whose weights add up to TopP of the sum, and returns the sum of
+// their weights.
 func (s *sampler) nucleus(sum float64) float64 {
-	rest := (1 - float64(s.TopP)) * sum // what the tokens that go may weigh together
-	few := rest / float64(len(s.kept))  // all tokens up to this weight go, and need no sorting
+	rest := (1 - float64(s.TopP)) * sum // largest weight of the removed tokens together
+	few := rest / float64(len(s.kept))  // tokens up to this weight are all removed, without sorting
 	likely := s.kept[:0]
 	for _, i := range s.kept {
 		if s.weights[i] > few {

@@ -84,7 +84,7 @@ func (m *Model) makeStages() {
 		case len(m.ropes) > 0:
 			a.angles = m.ropes[0]
 		}
-		p := &perceptronHalf{Model: m, index: 2*i + 1}
+		p := &mlpHalf{Model: m, index: 2*i + 1}
 		if c.Family == "gpt2" {
 			m.gpt2Layer(fmt.Sprintf("h.%d.", i), a, p)
 		} else {
@@ -124,7 +124,7 @@ func (m *Model) addLayer(l *linear) {
 }
 
 // llamaLayer fills the stages of a layer whose parameters have the names of Llama.
-func (m *Model) llamaLayer(name string, a *attentionHalf, p *perceptronHalf) {
+func (m *Model) llamaLayer(name string, a *attentionHalf, p *mlpHalf) {
 	c := &m.config
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	project := func(part string, in, out int) linear {
@@ -157,7 +157,7 @@ func (m *Model) llamaLayer(name string, a *attentionHalf, p *perceptronHalf) {
 
 // gpt2Layer fills the stages of a layer of GPT-2. The bias before GELU is a part of the
 // activation.
-func (m *Model) gpt2Layer(name string, a *attentionHalf, p *perceptronHalf) {
+func (m *Model) gpt2Layer(name string, a *attentionHalf, p *mlpHalf) {
 	c := &m.config
 	project := func(part string, in, out int) linear {
 		return linear{weight: m.param(name + part + ".weight"), bias: m.param(name + part + ".bias"), conv: true, in: in, out: out}
@@ -199,8 +199,8 @@ func anyTrains(layers []linear) bool {
 	return false
 }
 
-// perceptronHalf is y = z + down(act(gate·g)·up·g).
-type perceptronHalf struct {
+// mlpHalf is y = z + down(act(gate·g)·up·g).
+type mlpHalf struct {
 	*Model
 	index    int
 	norm     norm
@@ -209,12 +209,12 @@ type perceptronHalf struct {
 	post     norm     // of the output, without weights if there is none
 }
 
-func (b *perceptronHalf) trains() bool {
+func (b *mlpHalf) trains() bool {
 	return b.norm.trains() || b.post.trains() || anyTrains(b.in) || anyTrains(b.down) || b.bias != nil && b.bias.Trains
 }
 
 // project computes gate and up from the normalized input; gate is nil if there is none.
-func (b *perceptronHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) {
+func (b *mlpHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) {
 	h := o.get(b.config.Dim)
 	o.norm(h, s, x, b.norm)
 	if b.config.Gated {
@@ -227,7 +227,7 @@ func (b *perceptronHalf) project(o *ops, s stats, x *tensor) (gate, up *tensor) 
 	return gate, up
 }
 
-func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
+func (b *mlpHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	o := b.stage()
 	gate, up := b.project(o, stats{}, x)
 	o.activate(up, gate, up, b.bias)
@@ -239,7 +239,7 @@ func (b *perceptronHalf) Forward(_ context.Context, x *tensor) (*tensor, error) 
 }
 
 // Resave leaves out the activation and the last product, unless its norm needs them.
-func (b *perceptronHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
+func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
 	if b.post.weight != nil {
 		_, s, err := b.ForwardSave(ctx, x)
 		return s, err
@@ -249,7 +249,7 @@ func (b *perceptronHalf) Resave(ctx context.Context, x *tensor) (*saved, error) 
 }
 
 // save computes all but the output, for which it only makes room.
-func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
+func (b *mlpHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)
 	o.keepPost(s, b.post)
@@ -257,7 +257,7 @@ func (b *perceptronHalf) save(o *ops, x *tensor) *saved {
 	return s
 }
 
-func (b *perceptronHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
+func (b *mlpHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *saved, error) {
 	o := b.stage()
 	s := b.save(o, x)
 	act := o.get(b.config.Hidden)
@@ -268,7 +268,7 @@ func (b *perceptronHalf) ForwardSave(_ context.Context, x *tensor) (*tensor, *sa
 }
 
 // Backward turns the gradient of y, in place, into the gradient of x.
-func (b *perceptronHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
+func (b *mlpHalf) Backward(_ context.Context, x *tensor, s *saved, d *tensor) (*tensor, error) {
 	if b.index < b.first {
 		return d, nil
 	}
