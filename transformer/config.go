@@ -19,14 +19,14 @@ import (
 //	z = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h)))   h = norm(x)
 //	y = z + post(down(act(gate·g) * up·g))                                g = norm(z)
 //
-// where post, the norms of q and k, the rope and the gate are there in some families only.
-// The logits are head·norm(y) of the last layer.
+// where some families only have post, the norms of q and k, the rope and the gate.
+// The logits are head·norm(y), with y of the last layer.
 type Config struct {
 	// Family is transformers' model_type: llama, mistral, qwen2, qwen3, gemma2, gemma3_text or
 	// gpt2; or [Custom]. It decides the names of parameters.
 	Family string
-	// Multimodal says that this is the text_config of gemma3, whose parameters have other names in
-	// the folder and lie beside the parameters for images. A [Model] of it is the text model, with
+	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model
+	// under other names, and also parameters for images. A [Model] of it is the text model, with
 	// the names of gemma3_text.
 	Multimodal bool
 
@@ -34,27 +34,27 @@ type Config struct {
 	Dim     int // width of the model
 	Hidden  int // width of the MLP
 	Layers  int
-	Heads   int // of queries
-	KVHeads int // of keys and values, a divisor of Heads
+	Heads   int // heads of queries
+	KVHeads int // heads of keys and of values, a divisor of Heads
 	HeadDim int // elements of a head; Heads·HeadDim need not be Dim
-	Context int // longest sequence that the model is made for
+	Context int // tokens of the longest sequence that the model is made for
 
-	LayerNorm   bool    // LayerNorm with a bias in the place of RMSNorm
-	NormEps     float64 // added to the mean square or the variance
+	LayerNorm   bool    // norms are LayerNorms with a bias, not RMSNorms
+	NormEps     float64 // epsilon, added to the mean square or the variance
 	NormPlusOne bool    // norms multiply by 1+w, not by w
-	PostNorms   bool    // the output of each half has a norm too, before it is added
-	QKNorm      bool    // each head of q and k has an RMSNorm before the rope, of HeadDim weights
+	PostNorms   bool    // a norm follows each half, before its output enters the residual stream
+	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope
 
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
 	MLPBias bool // the projections of the MLP have biases
-	UpBias  bool // the projection before an activation without a gate has a bias, whatever MLPBias says
+	UpBias  bool // the up projection of an MLP without a gate has a bias, whatever MLPBias says
 
-	// PackedQKV says that one matrix makes q, k and v, side by side. gpt2 always has one.
+	// PackedQKV says that one matrix makes q, k and v, side by side. GPT-2 always has one.
 	PackedQKV bool
 
 	Activation Activation
-	Gated      bool // act(gate)·up in the place of act(up)
+	Gated      bool // act(gate)·up, not act(up)
 
 	// LearnedPositions says that a table of Context positions is added to the embedding. Then
 	// there is no rope.
@@ -63,24 +63,23 @@ type Config struct {
 	// LocalRope is the rope of layers with a window, if they have another one; its Kind is
 	// empty if they do not.
 	LocalRope Rope
-	// Windows has for each layer the number of keys that a query sees, itself included and
-	// ending with itself; 0 for all before it.
+	// Windows has for each layer the number of keys that a query sees, up to its own position, which is included; 0 is
+	// all of them.
 	Windows []int
 
 	ScoreScale float64 // factor of q·k, before ScoreCap
 	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
 	LogitCap   float64 // c of the cap c·tanh(s/c) of logits; 0 for none
-	// EmbeddingScale multiplies the embedding. transformers rounds it to the type of the weights
-	// first.
+	// EmbeddingScale multiplies the embedding. As in transformers it is first rounded to the type of the weights.
 	EmbeddingScale float64
 	Tied           bool // the head is the embedding
 
 	// Rates of dropout in training, as published.
-	AttentionDropout float64 // of attention's weights
-	ResidualDropout  float64 // of the output of each half
-	EmbeddingDropout float64 // of the embedding
+	AttentionDropout float64 // dropout of attention's weights
+	ResidualDropout  float64 // dropout of the output of each half
+	EmbeddingDropout float64 // dropout of the embedding
 
-	InitStd float64    // standard deviation of fresh weights
+	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it
 	BOS     int        // token that begins a text, -1 for none
 	EOS     []int      // tokens that end a text
@@ -90,21 +89,20 @@ type Config struct {
 	Ignored []string
 }
 
-// Custom is the family of models that no folder describes, to train from scratch: the stages of the
-// families, combined as the fields of the Config say. There is LayerNorm or RMSNorm, a rope or
-// learned positions, a gate or none, and biases anywhere, but no norms after the halves. Without a
-// gate the activation takes a bias, MLPBias or UpBias. PackedQKV goes with learned positions.
+// Custom is the family of models to train from scratch that no folder describes. The fields of the Config choose
+// LayerNorm or RMSNorm, a rope or learned positions, a gate or none, and biases anywhere. There are no PostNorms. A model
+// without a gate needs MLPBias or UpBias, and PackedQKV needs LearnedPositions.
 //
 // Parameters have the names of Llama, with embed_positions for learned positions and
-// self_attn.qkv_proj for a packed matrix. First values are GPT-2's: matrices whose products
-// enter the residual stream begin smaller by the root of the number of halves. There is no
-// config.json, so [Config.Write] and [Model.Save] refuse it.
+// self_attn.qkv_proj for a packed matrix. Initial values are GPT-2's: the standard deviation of matrices whose products
+// enter the residual stream is divided by the root of the number of halves. There is no config.json, so [Config.Write]
+// and [Model.Save] return an error.
 const Custom = "custom"
 
 // packed reports whether one matrix makes q, k and v.
 func (c *Config) packed() bool { return c.PackedQKV || c.Family == "gpt2" }
 
-// biased reports whether a bias is added by itself.
+// biased reports whether a bias is added by an operation of its own.
 func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias }
 
 // Activation is the function between the matrices of an MLP.
@@ -116,18 +114,18 @@ const (
 	GELU     Activation = "gelu"      // x·Φ(x)
 )
 
-// configName is the file of a folder.
+// configName is the name of the file in a folder.
 const configName = "config.json"
 
 const (
 	maxConfig = 8 << 20 // bytes of config.json
-	maxCount  = 1 << 28 // of a field that counts
+	maxCount  = 1 << 28 // largest value of a field that counts
 	maxLayers = 1 << 12
 )
 
-// ReadConfig reads the config.json at a path, which is the file or its folder. Both
-// spellings are read: of transformers 5 (rope_parameters, dtype) and of published folders
-// (rope_theta, rope_scaling, torch_dtype). A field that is left out has the default of
+// ReadConfig reads a config.json from the path of the file or of its folder. It reads both spellings: the one of
+// transformers 5 (rope_parameters, dtype), and the one of older folders
+// (rope_theta, rope_scaling, torch_dtype). A missing field has the default of
 // transformers for the family.
 //
 // The error wraps [snug.ErrCorrupt] when the file is no JSON object, and
@@ -187,8 +185,8 @@ func openIn(dir string) (files.File, int64, error) {
 	return f, size, nil
 }
 
-// Validate reports whether c is a model: counts from 1 to 2^28, heads that key heads
-// divide, a window for each layer, positive scales, and a family that is known. The error
+// Validate returns an error unless c describes a model: counts from 1 to 2^28, a number of heads that KVHeads
+// divides, a window for each layer, positive scales, and a known family. The error
 // wraps [snug.ErrConfig] and names the field.
 func (c *Config) Validate() error {
 	if err := c.check(); err != nil {
@@ -279,7 +277,7 @@ func (c *Config) checkPositions() error {
 	return nil
 }
 
-// checkSizes reports whether each parameter can be addressed.
+// checkSizes returns an error if a parameter has more elements than an int counts.
 func (c *Config) checkSizes() error {
 	for _, n := range []struct {
 		name string
@@ -296,7 +294,7 @@ func (c *Config) checkSizes() error {
 	return nil
 }
 
-// bad is an error of a field.
+// bad returns the error of a field.
 func bad(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", field, fmt.Errorf(format+": %w", append(args, snug.ErrConfig)...))
 }

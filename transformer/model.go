@@ -22,7 +22,7 @@ type Options struct {
 	DType snug.DType
 	// Device is where the model lives and computes; nil is the CPU.
 	Device *snug.Device
-	// Seed determines the first values of [New].
+	// Seed determines the initial values of [New] and of fresh adapters, and with Batch.Draw the adapters' dropout.
 	Seed uint64
 	// Train says which parameters train, by their published names; nil: all. The others are
 	// frozen: they get no gradient, and the backward pass leaves out their products.
@@ -30,40 +30,40 @@ type Options struct {
 	// LossRows is the number of rows whose logits exist at a time; 0 is 128.
 	LossRows int
 	// LossClasses is the number of classes whose logits exist at a time, see Tile of
-	// [fused.CrossEntropy]. 0 is all of them on a device other than the CPU, and on the CPU as
-	// there: all of up to 64 Ki, and 1 Ki of more, which computes the logits twice where they are
-	// trained, in a workspace that does not grow with them. Config.Vocab is all of them.
+	// [fused.CrossEntropy]; Config.Vocab is all of them. 0 is all of them on a device other than the CPU. On the CPU 0 is
+	// all of up to 64 Ki classes, and 1 Ki of a larger vocabulary: training then computes the logits twice, in a
+	// workspace that does not grow with the vocabulary.
 	LossClasses int
 
-	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. With a
-	// limit, New, Open and calls that need more fail with [snug.ErrNoMemory], and so do all calls after.
+	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a
+	// limit, New, Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
 	Monitor *plan.Monitor
-	// PlainAttention computes attention as it is written on paper, with all scores of a head in memory, and
-	// keeps the probabilities for the backward pass: what tiles save can be measured. It is for
-	// the CPU and for models without a cap of scores.
+	// PlainAttention computes attention without tiles, with all scores of a head in memory, and
+	// keeps the probabilities for the backward pass, so that a program can measure what tiles save. It works on
+	// the CPU, and for models without a cap of scores.
 	PlainAttention bool
 
-	// Base, unless 0, holds the matrices of the layers in 4 bits, NF4 or FP4 with double
-	// quantization, as bitsandbytes does for QLoRA. They are frozen. They are quantized while
-	// they are read, so that opening needs the memory of the result and of one matrix.
+	// Base, unless 0, is the 4-bit format of the matrices of the layers, NF4 or FP4 with double
+	// quantization, as bitsandbytes has them for QLoRA. They are frozen. Open quantizes each matrix when it
+	// has read it, so it needs the memory of the result and of one matrix.
 	Base qlora.Type
-	// Pages keeps the matrices in 4 bits, such as in a Store of package offload, which holds a
-	// part of them in memory and the others on disk; nil: in memory.
+	// Pages is a Storage for the matrices in 4 bits. A Store of package offload is one, which holds a
+	// part of them in memory and the others on disk. nil: they are in memory.
 	Pages qlora.Storage
 	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without
-	// Targets to all matrices of the layers. The adapters train, and nothing else does. They
-	// are float32. PEFT's default of Alpha is 8.
+	// Targets, to all matrices of the layers. The adapters are float32. They train, and nothing else does.
+	// Set Alpha: PEFT's default is 8.
 	Adapter *qlora.AdapterOptions
-	// AdapterDir is a folder of PEFT or [Model.SaveAdapter] to take the adapters from instead.
+	// AdapterDir, in place of Adapter, is a folder of adapters that PEFT or [Model.SaveAdapter] wrote.
 	AdapterDir string
 }
 
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each
 // layer, attention and MLP, between the embedding and the head.
 //
-// Its memory is the weights, buffers for activations, and a float32 workspace. The buffers
-// grow to the longest batch and stay; a training step that is not longer than an earlier
-// one allocates nothing on the CPU. Rates of dropout in the Config are not applied.
+// A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers
+// grow to the longest batch and stay. On the CPU a training step that is not longer than an earlier
+// one allocates nothing. The rates of dropout in the Config are not applied.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
@@ -83,10 +83,10 @@ type Model struct {
 	layers   []*linear // matrices of the layers, in the order of the arithmetic
 	matrices map[*Param]*linear
 	tile     *qlora.Linear // owner of the tile of all products in 4 bits, nil if there are none
-	dense    *qlora.Dense  // owner of the tile of matrices in floats with magnitudes, nil without
+	dense    *qlora.Dense  // owner of the tile of matrices in floats that have magnitudes, nil if there are none
 	adapters qlora.AdapterOptions
 	byModule map[string]*adapter // by the name of the matrix
-	fresh    bool                // New made the values
+	fresh    bool                // New made the values, not Open
 
 	table     *Param // embedding
 	positions *Param // nil without learned positions
@@ -99,24 +99,24 @@ type Model struct {
 
 	pool     *pool
 	ws       scratch
-	discard  scratch   // takes the gradient of a frozen half of a pair
+	discard  scratch   // takes the gradient of a frozen weight or bias of a norm whose other one trains
 	ropes    []*angles // of all layers, and of layers with a window if they have another one
 	ones     snug.View
-	plusOne  snug.View // 1+w of the norm at hand
+	plusOne  snug.View // 1+w of the norm that computes
 	loss     fused.CrossEntropy
 	lossOf   func(*tensor) (*tensor, error)
 	batch    batch
-	calls    uint64 // of begin
+	calls    uint64 // number of calls of begin
 	backward call
 	ops      ops
 	sets     []*saved // freed ones
 }
 
-// New returns a model with fresh weights: normal numbers of Config.InitStd, ones in norms and
-// zeros in biases, as transformers has them before training. The Config is copied. See
+// New returns a model with the initial values that transformers has before training: normally distributed with the
+// standard deviation Config.InitStd in matrices, ones in norms and zeros in biases. It copies the Config. See
 // [Model.FirstValues] for master weights.
 //
-// Of a multimodal Config it makes the text model alone, and [Model.Config] says so.
+// Of a multimodal Config it makes the text model alone; [Model.Config] then returns the Config of the text model.
 //
 // The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (such as a SiLU
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
@@ -134,11 +134,11 @@ func New(config *Config, o Options) (*Model, error) {
 // Open reads a model from a published folder: config.json with model.safetensors, or with
 // shards and their index. Weights are converted to Options.DType while they are read.
 //
-// Of a multimodal Gemma 3 it reads the text model, which has the names of gemma3_text, model.*, in
-// whichever form the folder names it. The tensors for images are passed over, and [Model.Save]
-// writes a folder of the text alone, Gemma3ForCausalLM.
+// Of a multimodal Gemma 3 it reads the text model alone, and passes over the tensors for images. Whatever the names in
+// the folder, the parameters have the names of gemma3_text, model.*, and [Model.Save] writes a folder of the text model,
+// Gemma3ForCausalLM.
 //
-// Errors are those of [ReadConfig], [amp.OpenWeights], [Config.Check] and [New].
+// Errors are the errors of [ReadConfig], [amp.OpenWeights], [Config.Check] and [New].
 func Open(dir string, o Options) (*Model, error) {
 	m, err := open(dir, o)
 	if err != nil {
@@ -166,7 +166,7 @@ func open(dir string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// complete gives the parameters their values, and closes the model after an error.
+// complete sets the values of the parameters, and closes the model after an error.
 func (m *Model) complete(values func() error) error {
 	err := errors.Join(values(), m.freeStaging())
 	if err == nil {
@@ -217,7 +217,7 @@ func newModel(config *Config, o Options) (*Model, error) {
 	return m, nil
 }
 
-// make allocates what a model of the options needs before it has values.
+// make allocates the parameters and makes the stages.
 func (m *Model) make() error {
 	m.pool = newPool(m.dev, m.options.Monitor)
 	m.ws.dev, m.discard.dev = m.dev, m.dev
@@ -241,7 +241,7 @@ func (m *Model) make() error {
 	return m.SetPlan(remat.Plan{})
 }
 
-// supported reports whether the stages compute what c describes.
+// supported returns an error unless the stages can compute what c describes.
 func (c *Config) supported() error {
 	gpt2, custom := c.Family == "gpt2", c.Family == Custom
 	for _, f := range []struct {
@@ -274,11 +274,11 @@ func (c *Config) supported() error {
 	return nil
 }
 
-// Config returns what the model computes. It is a copy; do not change its lists.
+// Config returns a copy of the model's Config. Do not change its lists.
 func (m *Model) Config() Config { return m.config }
 
-// Params returns the parameters in the order of the arithmetic. The list is the model's own:
-// the caller may change elements, and nothing else.
+// Params returns the parameters in the order in which the model uses them. The list belongs to the model: the caller may
+// change the elements of a Value, and nothing else.
 func (m *Model) Params() []Param { return m.params }
 
 // Trainable yields the parameters that train, as package train takes them.
@@ -292,7 +292,7 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	}
 }
 
-// Weight returns how much a batch counts in a mean over several, see [Batch.Weight].
+// Weight returns the weight of a batch in a mean over several, [Batch.Weight].
 func (m *Model) Weight(b Batch) float64 { return b.Weight() }
 
 // makeOnes allocates the vectors of norms that multiply by 1+w.
@@ -324,11 +324,11 @@ func (m *Model) makeOnes() error {
 
 // Memory is what a model holds, in bytes.
 type Memory struct {
-	Weights   int64 // adapters included
+	Weights   int64 // parameters, adapters included, without Paged
 	Paged     int64 // matrices in 4 bits, in Options.Pages
-	Buffers   int64 // for activations and their gradients, in use or not
-	Peak      int64 // of Buffers, in use at one time in the last call
-	Workspace int64 // float32, angles of ropes, decoded tiles of matrices, and vectors of norms that multiply by 1+w
+	Buffers   int64 // buffers of activations and their gradients, in use or not
+	Peak      int64 // most bytes of Buffers in use at one time in the last call
+	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, and vectors 1+w of norms
 }
 
 // Memory returns what the model holds on its device.
@@ -343,7 +343,7 @@ func (m *Model) Memory() Memory {
 	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pool.held, Peak: m.pool.peak, Workspace: ws}
 }
 
-// countHeld tells the monitor of weights and workspace, and checks its limit.
+// countHeld tells the monitor the bytes of weights and workspace, and checks its limit.
 func (m *Model) countHeld() error {
 	o := m.options.Monitor
 	if o == nil {
@@ -355,12 +355,11 @@ func (m *Model) countHeld() error {
 	return o.Check()
 }
 
-// Save writes config.json and the weights, in the model's type, as transformers loads them:
-// adapters are merged, W + s·B·A, its rows scaled to their magnitudes if there are any, rounded
-// once, and matrices in 4 bits are decoded.
-// Files of weights have at most maxShardBytes bytes of tensors; 0 is 5 GB. See
-// [amp.SaveShards] for what a killed process leaves. The error wraps [snug.ErrConfig], with
-// nothing written, when config.json cannot say what the model is, see [Config.Write].
+// Save writes a folder that transformers loads: config.json and the weights in the model's type. It decodes matrices in
+// 4 bits and merges adapters, W + s·B·A, with rows scaled to their magnitudes if there are any, and rounds once.
+// A file of weights has at most maxShardBytes bytes of tensors; 0 is 5 GB. See [amp.SaveShards] for what a killed
+// process leaves. The error wraps [snug.ErrConfig], with nothing written, when config.json has no fields for the model,
+// see [Config.Write].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
@@ -377,7 +376,7 @@ func (m *Model) Save(dir string, maxShardBytes int64) error {
 	return c.Write(dir)
 }
 
-// usable reports whether the model was made and not closed.
+// usable returns an error unless New or Open made the model and it is not closed.
 func (m *Model) usable() error {
 	if m.pool == nil {
 		return fmt.Errorf("the model is closed, or New or Open did not make it: %w", snug.ErrConfig)

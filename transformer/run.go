@@ -13,36 +13,35 @@ import (
 	"github.com/x448/float16"
 )
 
-// Window is where gradients go, such as [accum.Window]. Into returns the float32 accumulator of a
-// parameter and how a gradient enters it. Further calls for the same name in one micro-batch
-// have a Beta of 1: a tied head has two gradients.
+// Window takes gradients; an [accum.Window] is one. Into returns the float32 accumulator of a
+// parameter, which has the parameter's length, and how a gradient enters it. Further calls for the same name in one
+// micro-batch must return a Beta of 1: a tied head has two gradients.
 //
-// If a Window has a method Done(name string) error, it is called as soon as the gradient of a
+// If a Window has the method Done(name string) error, Backprop calls it as soon as the gradient of a
 // parameter is complete.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
 
-// call is the call of Backprop at hand.
+// call is a running call of Backprop.
 type call struct {
 	window Window
-	done   completer // the window, if it wants to know of complete gradients, else nil
+	done   completer // the window, if it has the method Done, else nil
 	labels []int32
 	head   fused.CrossEntropy // with the batch's weights
-	scale  float32            // of the sum of losses
+	scale  float32            // factor of the sum of losses, whose gradients enter the window
 	loss   fused.Loss
 }
 
-// Backprop runs one micro-batch forward and backward. The gradients that enter the window are those
-// of the mean loss over the labels that count, by their weights, times scale, which is the loss
-// scale, or 1. With an [accum.Window], Begin takes [Batch.Weight]. It returns the loss, not scaled.
+// Backprop runs one micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss,
+// weighted by Batch.Weights, of the labels that are not ignored; scale is the loss scale, or 1. It returns the loss, not
+// scaled. With an [accum.Window], first call Begin with [Batch.Weight]. For a batch of weight 0 it only returns a loss
+// of 0.
 //
-// A batch of weight 0 has no loss and calls neither the model nor the window.
-//
-// The error wraps [snug.ErrShape] for a batch that does not fit together or the model,
-// [snug.ErrConfig] for a scale that is not finite, for a weight that is negative or not finite, for
-// Sequences beside Starts, and for a nil window, and the errors of the window, the device and ctx.
-// After an error the gradients in the window are not right any more.
+// The error wraps [snug.ErrShape] for a batch whose fields do not fit each other or the model, and
+// [snug.ErrConfig] for a scale that is not finite, for a weight that is negative or not finite, for both
+// Sequences and Starts, and for a nil window. Or it comes from the window, the device or ctx.
+// After an error the gradients in the window are wrong: reset it.
 func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
 	loss, err := m.backprop(ctx, b, scale, w)
 	if err != nil {
@@ -88,7 +87,7 @@ func (m *Model) backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	return m.backward.loss, nil
 }
 
-// completer is a window that wants to know of complete gradients.
+// completer is a Window that has the method Done.
 type completer interface{ Done(name string) error }
 
 func completerOf(w Window) completer {
@@ -124,7 +123,7 @@ func (m *Model) labels(b Batch) error {
 	return nil
 }
 
-// end forgets what the call was given, and frees what it left after an error.
+// end drops what the caller gave, and frees the tensors that an error left in use.
 func (m *Model) end() {
 	m.pool.putAll()
 	m.backward, m.batch.tokens, m.batch.starts = call{}, nil, nil
@@ -142,7 +141,7 @@ func (m *Model) embed() (*tensor, error) {
 		return fused.Embedding(x.View, m.table.Value, m.batch.tokens, positions, at, m.config.Dim)
 	})
 	if scale := m.embeddingScale(); scale != 1 {
-		o.do(func() error { // a product of no columns, which multiplies x alone
+		o.do(func() error { // a product without inner columns multiplies x by beta, and adds nothing
 			return amp.MatMul(x.View, part(x.View, 0, 0), part(x.View, 0, 0), amp.MatMulOptions{M: m.batch.rows, N: m.config.Dim, Into: snug.Into{Alpha: 1, Beta: scale}})
 		})
 	}
@@ -187,8 +186,8 @@ func (m *Model) embedBackward(dx *tensor) error {
 	return o.err
 }
 
-// lossAndGradient computes the losses of the last stage's output and their gradient in it:
-// final norm, head and cross-entropy.
+// lossAndGradient computes the final norm, the head and the cross-entropy of the last stage's output, and returns the
+// gradient of the loss with respect to that output.
 func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	o, c := m.stage(), &m.backward
 	h, s := o.get(m.config.Dim), o.stats(m.last)
@@ -201,7 +200,7 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 		c.loss, err = fused.CrossEntropyBackward(c.head, h.View, acc, h.View, m.head.Value, c.labels, c.scale, into, m.ws.v)
 		return err
 	})
-	if m.head != m.table { // whose gradient is complete after the embedding's
+	if m.head != m.table { // the gradient of a tied head is complete with the embedding's
 		o.done(m.head)
 	}
 	o.normBackward(h, h, s, y, m.last, 0)
@@ -209,7 +208,7 @@ func (m *Model) lossAndGradient(y *tensor) (*tensor, error) {
 	return h, o.err
 }
 
-// Evaluate returns the loss of a batch without training on it. Errors are those of Backprop.
+// Evaluate returns the loss of a batch without a backward pass. Errors are the errors of Backprop.
 func (m *Model) Evaluate(ctx context.Context, b Batch) (fused.Loss, error) {
 	loss, err := m.evaluate(ctx, b)
 	if err != nil {
@@ -254,12 +253,12 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 	return y, o.err
 }
 
-// Logits writes the logits of rows of a batch to out, Vocab float32 for each row, capped by
-// Config.LogitCap: what the model says of the token after it. nil rows are the last tokens of all
-// sequences. A row is the number of a token in the batch.
+// Logits writes to out, [len(rows), Vocab], the logits of the token that follows each of the given tokens, capped by
+// Config.LogitCap. rows are numbers of tokens in the batch; nil is the last token of each
+// sequence.
 //
-// The error wraps [snug.ErrShape] for an out of another length, a row that the batch lacks
-// and a batch that does not fit together or the model; and the errors of the device and ctx.
+// The error wraps [snug.ErrShape] for an out of another length, for a row that the batch lacks,
+// and for a batch whose fields do not fit each other or the model. Or it comes from the device or ctx.
 func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) error {
 	if err := m.logits(ctx, out, b, rows); err != nil {
 		return fmt.Errorf("transformer: Logits: %w", err)
@@ -334,13 +333,12 @@ func (m *Model) lastRows() []int32 {
 	return rows
 }
 
-// SetPlan makes Backprop run a plan: which stages keep what their backward step needs, and which
-// are computed again. Stages 2·i and 2·i+1 are the attention and the MLP of layer i. A new
-// model keeps everything, as a plan without operations does. Every plan gives the same gradients, bit for bit. Plans that page or
-// pack values are refused.
+// SetPlan makes Backprop run a plan, which says what each stage keeps for its backward step and what it computes again.
+// Stages 2·i and 2·i+1 are the attention and the MLP of layer i. A new model keeps everything, as does a plan without
+// operations. Every plan gives the same gradients, bit for bit.
 //
-// The error wraps [snug.ErrConfig] for a plan that is not valid and [snug.ErrShape] for a
-// plan of another number of stages.
+// The error wraps [snug.ErrConfig] for a plan that is not valid and for one that pages or packs values, and
+// [snug.ErrShape] for a plan of another number of stages.
 func (m *Model) SetPlan(p remat.Plan) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SetPlan: %w", err)
@@ -368,12 +366,11 @@ func (m *Model) SetPlan(p remat.Plan) error {
 	return nil
 }
 
-// Costs returns the costs of the chain for batches of sequences of the given tokens, for the
-// planners of package remat. Bytes are what Backprop takes: outputs, saved sets, and transient
-// bytes, of which f_i and b_i are the largest of a stage. Times are multiply-adds, in units of
-// 10⁹: they say how stages compare, and nothing of a machine.
+// Costs returns the costs of the chain, for the planners of package remat, for batches of so many sequences of so many
+// tokens each. Sizes are the bytes that Backprop holds: outputs, saved sets, and the largest transient bytes of a
+// forward and of a backward step. Times are 10⁹ multiply-adds: they compare stages, and do not depend on the machine.
 //
-// The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1.
+// The error wraps [snug.ErrConfig] for a batch without tokens or of more than 2^31-1 tokens.
 func (m *Model) Costs(sequences, tokens int) (remat.Costs, error) {
 	c, most := &m.config, math.MaxInt32
 	if sequences < 1 || tokens < 1 || sequences > most/tokens || int64(sequences*tokens) > math.MaxInt64/128/int64(max(1, m.widest())) {
