@@ -17,10 +17,10 @@ import (
 // adapter is the adapter of a matrix.
 type adapter struct {
 	*qlora.LoRA
-	a, b, m *Param      // m: magnitudes, nil without
-	dora    *qlora.DoRA // nil without magnitudes
-	number  uint64      // among the adapters, which names its dropout
-	updated uint64      // the call for which the norms of dora are
+	a, b, m *Param      // m: magnitudes, nil without DoRA
+	dora    *qlora.DoRA // nil without DoRA
+	number  uint64      // number of the adapter, which determines its dropout
+	updated uint64      // number of the call that computed the norms of dora
 }
 
 // adapterPrefix begins PEFT's names of parameters.
@@ -142,7 +142,7 @@ func (m *Model) makeAdapters(list []chosen) error {
 	return nil
 }
 
-// firstAdapter makes the vectors of a fresh adapter. Its magnitudes follow when the matrix has values.
+// firstAdapter makes the vectors of a fresh adapter. makeMagnitudes sets its magnitudes when the matrix has values.
 func (m *Model) firstAdapter(a *qlora.LoRA, number int) (err error) {
 	if a.A, err = m.makeVector(snug.F32, a.Rank*a.In); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (m *Model) firstAdapter(a *qlora.LoRA, number int) (err error) {
 	return m.firstA(a, number)
 }
 
-// firstA draws A evenly between -1/√in and 1/√in, as PEFT does. B is 0.
+// firstA draws A uniformly between -1/√in and 1/√in, as PEFT does. B is 0.
 func (m *Model) firstA(a *qlora.LoRA, number int) error {
 	rng := rand.New(rand.NewPCG(m.options.Seed, 1<<32+uint64(number)))
 	bound := 1 / math.Sqrt(float64(a.In))

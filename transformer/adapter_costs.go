@@ -1,12 +1,12 @@
 package transformer
 
-// adapterBytes are the bytes of a row that the adapters of layers with one input take at a time.
+// adapterBytes are the bytes that an adapter holds for a row, of linear layers that share an input the largest.
 type adapterBytes struct {
-	forward, backward int64 // of u, du, dropout, and with magnitudes of outputs before them
-	second            int64 // of the gradient of the input, which cannot take the input's place
+	forward, backward int64 // u, du, the dropped input, and with DoRA the output before the magnitudes
+	second            int64 // the gradient of the input, which cannot be written over the input
 }
 
-// layerBytes are those of a layer.
+// layerBytes are the adapterBytes of a layer by the matrices of its adapters.
 type layerBytes struct{ qkv, out, in, down adapterBytes }
 
 func adaptersOfLayers(m *Model) []layerBytes {

@@ -7,7 +7,7 @@ type attentionHalf struct {
 	*Model
 	index        int
 	norm         norm
-	qkv, out     []linear // qkv: one for each, or one for all three
+	qkv, out     []linear // qkv: three layers, or one for q, k and v together
 	qNorm, kNorm norm     // without weights if q and k have no norms
 	post         norm     // of the output, without weights if there is none
 	angles       *angles
@@ -21,7 +21,7 @@ func (b *attentionHalf) trains() bool {
 func (b *attentionHalf) queries() int { return b.config.Heads * b.config.HeadDim }
 func (b *attentionHalf) keys() int    { return b.config.KVHeads * b.config.HeadDim }
 
-// keysSeen returns the window; 0 if it hides nothing of the batch.
+// keysSeen returns the window, or 0 if no sequence of the batch is longer than it.
 func (b *attentionHalf) keysSeen() int {
 	if b.window >= b.batch.longest {
 		return 0
@@ -51,8 +51,8 @@ func (b *attentionHalf) makeQKV(o *ops) (q, k, v *tensor) {
 	return o.get(b.queries()), o.get(b.keys()), o.get(b.keys())
 }
 
-// ready turns q and k by their positions. If they have norms, it first normalizes them into
-// new tensors, which the caller frees, and leaves the statistics in qs and ks.
+// ready applies the rope to q and k. If they have norms, it first normalizes them into
+// new tensors, which the caller frees, and writes the statistics to qs and ks.
 func (b *attentionHalf) ready(o *ops, qs, ks stats, q, k *tensor) (*tensor, *tensor) {
 	if b.config.QKNorm {
 		from, fromK := q, k
@@ -83,7 +83,7 @@ func (b *attentionHalf) Forward(_ context.Context, x *tensor) (*tensor, error) {
 	return z, o.err
 }
 
-// save computes all but the output, for which it only makes room.
+// save computes everything except the output, whose tensor it allocates.
 func (b *attentionHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)

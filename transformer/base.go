@@ -10,8 +10,7 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file is about the matrices of the layers: which they are, their forms in 4 bits, and what
-// Save writes of them.
+// This file has the matrices of the layers: which tensors they are, how they become 4 bits, and how Save writes them.
 
 // isMatrix reports whether a tensor is the matrix of a linear layer: not an embedding or the head.
 // bitsandbytes quantizes these, and PEFT calls them "all-linear".
@@ -26,9 +25,9 @@ func (m *Model) quantizes(t amp.Tensor) bool { return m.options.Base != 0 && m.c
 // quantizer turns matrices into 4 bits, one after the other.
 type quantizer struct {
 	*Model
-	whole   snug.View // of the largest matrix, on the CPU for a Conv1D
-	turned  snug.View // a transposed one
-	largest int
+	whole      snug.View // room for the largest matrix; it lies on the CPU for GPT-2
+	transposed snug.View // room for its transpose
+	largest    int
 }
 
 func (m *Model) newQuantizer() (*quantizer, error) {
@@ -44,11 +43,11 @@ func (m *Model) newQuantizer() (*quantizer, error) {
 	dev := m.dev
 	if q.conv() {
 		dev = snug.CPU()
-		turned, free, err := snug.MakeView(dev, m.dtype, q.largest)
+		transposed, free, err := snug.MakeView(dev, m.dtype, q.largest)
 		if err != nil {
 			return nil, err
 		}
-		q.turned, m.staging = turned, append(m.staging, free)
+		q.transposed, m.staging = transposed, append(m.staging, free)
 	}
 	whole, free, err := snug.MakeView(dev, m.dtype, q.largest)
 	if err != nil {
@@ -61,23 +60,23 @@ func (m *Model) newQuantizer() (*quantizer, error) {
 // conv reports whether matrices are [in, out], as in GPT-2.
 func (m *Model) conv() bool { return m.config.Family == "gpt2" }
 
-// wants reports whether a parameter is to be in 4 bits.
+// wants reports whether a parameter becomes 4 bits.
 func (q *quantizer) wants(p *Param) bool {
 	return p.Value.Len() == 0 && p.Len() > 0
 }
 
-// staging returns where put takes a matrix from.
+// staging returns the memory from which put takes a matrix.
 func (q *quantizer) staging(p *Param) snug.View { return part(q.whole, 0, p.Len()) }
 
 // put quantizes a matrix.
 func (q *quantizer) put(p *Param, v snug.View) (err error) {
 	shape := p.Shape
 	if q.conv() { // bitsandbytes quantizes the transposed matrix
-		turned := part(q.turned, 0, v.Len())
-		if err := transpose(turned, v, shape[0], shape[1]); err != nil {
+		transposed := part(q.transposed, 0, v.Len())
+		if err := transpose(transposed, v, shape[0], shape[1]); err != nil {
 			return err
 		}
-		v, shape = turned, []int{shape[1], shape[0]}
+		v, shape = transposed, []int{shape[1], shape[0]}
 	}
 	if v.Device() != q.dev {
 		there, free, err := snug.MakeView(q.dev, v.DType(), v.Len())
@@ -102,7 +101,7 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 	return nil
 }
 
-// freeStaging frees what loading needed.
+// freeStaging frees the memory that only loading needs.
 func (m *Model) freeStaging() (err error) {
 	for _, free := range m.staging {
 		if e := free(); err == nil {
@@ -113,8 +112,8 @@ func (m *Model) freeStaging() (err error) {
 	return err
 }
 
-// transpose writes the columns of src, [rows, cols] elements on the CPU, as rows of dst. It goes by
-// tiles, whose lines stay in the nearest cache.
+// transpose writes the transpose of src, [rows, cols] elements on the CPU, to dst. It works in
+// tiles, whose cache lines stay in the first-level cache.
 func transpose(dst, src snug.View, rows, cols int) error {
 	switch src.DType() {
 	case snug.F32:
@@ -142,7 +141,7 @@ func turn[T any](dst, src []T, rows, cols int) {
 	}
 }
 
-// makeProducts makes what multiplies by the matrices in 4 bits. They share a tile.
+// makeProducts makes the products by the matrices in 4 bits, which share a tile.
 func (m *Model) makeProducts() error {
 	for _, l := range m.layers {
 		w := l.weight.Quantized
@@ -166,13 +165,13 @@ func (m *Model) makeProducts() error {
 	return nil
 }
 
-// merger makes the matrices that a model without adapters would have.
+// merger makes the matrices of a model without adapters.
 type merger struct {
 	*Model
 	whole snug.View
 }
 
-// matrix returns the matrix of a layer with its adapter, as published.
+// matrix returns the matrix of a layer with its adapter merged, in the published layout.
 func (g *merger) matrix(l *linear) (snug.View, error) {
 	n := l.in * l.out
 	if err := g.grow(n); err != nil {
@@ -201,14 +200,14 @@ func (g *merger) matrix(l *linear) (snug.View, error) {
 	if err := snug.Copy(host, dst); err != nil {
 		return dst, err
 	}
-	turned, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
+	transposed, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
 	if err != nil {
 		return dst, err
 	}
-	return turned, transpose(turned, host, l.out, l.in)
+	return transposed, transpose(transposed, host, l.out, l.in)
 }
 
-// mergePlain writes the matrix of a layer in floats with its adapter, as it lies.
+// mergePlain merges the adapter of a matrix in floats, and keeps its layout.
 func (g *merger) mergePlain(dst snug.View, l *linear) (err error) {
 	d, err := qlora.NewDense(l.weight.Value, l.out, l.in, l.conv)
 	if err != nil {

@@ -11,15 +11,13 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// Check compares the tensors of an opened folder with the parameters of the model, and
-// returns the name in the folder of each name of [Config.Tensors]. The names of a folder
-// may lack the prefix "model." or "transformer.", and a multimodal Gemma 3 may have the
-// names of transformers' modules, model.language_model.*.
+// Check compares the tensors of an opened folder with the parameters of the model. It returns a map from the names of
+// [Config.Tensors] to the names in the folder, which may lack the prefix "model." or "transformer."; those of a
+// multimodal Gemma 3 may be the names of transformers' modules, model.language_model.*.
 //
-// Passed over are buffers that old versions of transformers saved (rotary_emb.inv_freq, and
-// attn.bias and attn.masked_bias of gpt2), the parts for images of a multimodal model, and
-// the matrix of a tied head, which must then be the embedding: Check reads both, 1 MiB at a
-// time.
+// Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and
+// attn.bias and attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix
+// of a tied head if it equals the embedding: Check reads both, 1 MiB at a time.
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
@@ -42,7 +40,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 			break
 		}
 	}
-	if c.Multimodal && !c.Tied && here == c.layout() { // the head was published under both names
+	if c.Multimodal && !c.Tied && here == c.layout() { // published folders have the head under both names
 		if _, found := w.Tensor("lm_head.weight"); found {
 			here.head = "lm_head.weight"
 		}
@@ -75,7 +73,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	return names, c.compareHead(w, here)
 }
 
-// differences returns the error of a folder that is not the model's.
+// differences returns the error of a folder whose tensors are not the model's.
 func differences(missing, extra, shapes, types []string) error {
 	var parts []string
 	kind := snug.ErrConfig
@@ -100,7 +98,7 @@ func differences(missing, extra, shapes, types []string) error {
 
 var buffers = regexp.MustCompile(`^(layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq|rotary_emb\.inv_freq|h\.[0-9]+\.attn\.(bias|masked_bias))$`)
 
-// passedOver says whether a tensor that is no parameter may be in the folder.
+// passedOver reports whether Check passes over a tensor that is no parameter.
 func (c *Config) passedOver(name string, here layout) bool {
 	if rest, found := strings.CutPrefix(name, here.body); found && buffers.MatchString(rest) {
 		return true
@@ -116,7 +114,7 @@ func (c *Config) passedOver(name string, here layout) bool {
 	return false
 }
 
-// compareHead reports whether a head that is saved although it is tied is the embedding.
+// compareHead returns an error unless the saved matrix of a tied head equals the embedding.
 func (c *Config) compareHead(w *amp.Weights, here layout) error {
 	if !c.Tied {
 		return nil

@@ -29,7 +29,7 @@ type defaults struct {
 	tied                              bool
 }
 
-// families are by model_type. Their defaults are the defaults of transformers 5.23.
+// families has each family by its model_type. The defaults are the defaults of transformers 5.23.
 var families = map[string]family{
 	"llama": {readLlama, "Llama", defaults{vocab: 32000, dim: 4096, hidden: 11008, layers: 32, heads: 32,
 		context: 2048, bos: 1, eos: 2, pad: -1}},
@@ -100,7 +100,7 @@ func (c *Config) readCommon(f *fields, fam family) error {
 	}
 	f.only("pruned_heads", "{}")
 	f.only("cross_attention_hidden_size")
-	f.only("auto_map") // code of the folder's own computes something else
+	f.only("auto_map") // a folder with code of its own may compute something else
 	c.ScoreScale, c.EmbeddingScale = math.NaN(), 1
 	fam.read(f, c)
 	if f.err == nil && math.IsNaN(c.ScoreScale) {
@@ -119,7 +119,7 @@ func quantizedBy(raw json.RawMessage) string {
 	return fmt.Sprintf("quant_method %.40q", q.Method)
 }
 
-// readArchitecture refuses models with another head.
+// readArchitecture returns an error for models with a head other than ForCausalLM's.
 func (c *Config) readArchitecture(f *fields, class string) {
 	known := []string{class + "ForCausalLM", class + "Model", class + "TextModel"}
 	switch {
@@ -146,7 +146,7 @@ func (c *Config) readDType(f *fields) {
 	c.DType = dt
 }
 
-// none returns a token, -1 for null.
+// none returns the token of a field, -1 for null.
 func none(f *fields, name string, standard int) int {
 	minus := -1
 	return getNull(f, name, standard, &minus)
@@ -165,8 +165,7 @@ func (c *Config) readEOS(f *fields, standard int) {
 
 func bytesOf(f *fields, name string) string { return strings.TrimSpace(string(f.raw[name])) }
 
-// enterText returns the text_config of a multimodal model, with what the outer object says of
-// the text.
+// enterText returns the text_config of a multimodal model, with the fields of the outer object that apply to the text.
 func (c *Config) enterText(f *fields) (*fields, error) {
 	c.Family, c.Multimodal = "gemma3_text", true
 	text := f.object("text_config")
@@ -177,7 +176,7 @@ func (c *Config) enterText(f *fields) (*fields, error) {
 		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored}
 	}
 	text.only("model_type", `"gemma3_text"`)
-	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // of the whole model, which wins
+	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // the outer object overrides text_config
 		if raw, found := f.raw[name]; found {
 			text.raw[name], f.taken[name] = raw, true
 		}
@@ -391,7 +390,7 @@ func readGemma3(f *fields, c *Config) {
 		return
 	}
 	if f.has("layer_types") {
-		f.ignore("_sliding_window_pattern") // which transformers writes beside them
+		f.ignore("_sliding_window_pattern") // transformers writes it in addition to layer_types
 	} else {
 		f.only("_sliding_window_pattern", "6")
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// fields are the members of one object of config.json. Each is taken once; what is left
-// over is sorted by rest. The first error is kept, and later calls return defaults.
+// fields are the members of one object of config.json. Each is taken once; rest deals with the others. After the first
+// error, which fields keeps, all calls return defaults.
 type fields struct {
 	path    string // before the names in messages
 	raw     map[string]json.RawMessage
@@ -70,7 +70,7 @@ func getNull[T any](f *fields, name string, standard T, none *T) T {
 	return value
 }
 
-// plain returns the text of an error of a value, whose path the caller knows.
+// plain returns the text of an error without the path of the value, which the caller adds.
 func plain(err error) string { return strings.TrimPrefix(err.Error(), "the JSON document: ") }
 
 // optional is getNull for a member whose null is the zero value.
@@ -130,8 +130,7 @@ func (f *fields) object(name string) *fields {
 	return in
 }
 
-// rest takes what is left: members of bookkeeping and null, which say nothing, are
-// ignored, and all others are errors.
+// rest takes the remaining members. It ignores null and members of bookkeeping, and the others are errors.
 func (f *fields) rest(also ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(f.raw)) {
 		switch {
@@ -154,9 +153,9 @@ func compact(raw json.RawMessage) string {
 	return b.String()
 }
 
-// bookkeeping are fields of any family that say nothing of training: where a file comes from,
+// bookkeeping has the fields of any family that do not matter for training: where a file comes from,
 // other heads and tasks, and how transformers generates and caches. The parameters of
-// generation are those that transformers itself takes out of config.json.
+// generation are the ones that transformers itself removes from config.json.
 var bookkeeping = func() map[string]bool {
 	all := map[string]bool{}
 	for _, name := range strings.Fields(`

@@ -7,17 +7,17 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// Plan returns the model in the terms of package plan, which predicts the memory of training it
-// and finds what fits. A sample is a sequence of the given tokens, which may be more than
+// Plan describes the model to package plan, which predicts the memory of training it
+// and finds what fits. A sample is a sequence of so many tokens, which may be more than
 // Config.Context unless there are learned positions.
 //
 // The layers are the stages of [Model.Costs], with their bytes. Attention is always tiled, whatever a [plan.Run]
-// says; for Options.PlainAttention clear Tiled of all layers. The parameters are
-// those of [Config.Tensors], where a matrix is [out, in] also for GPT-2; adapters go on the
-// matrices of the layers, as by PEFT's "all-linear".
+// says; for Options.PlainAttention clear Tiled of all layers. The parameters have the shapes of [Config.Tensors], with
+// every matrix as [out, in], also for GPT-2. A [plan.Task] with a Rank puts adapters on the matrices of the layers, as
+// PEFT's "all-linear" does.
 //
-// The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, and [snug.ErrShape] for
-// tokens that the model cannot have and for a model that package plan cannot count.
+// The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, and [snug.ErrShape]
+// for more tokens than the model has positions and for a model that is too large for package plan.
 func (c *Config) Plan(tokens int) (plan.Model, error) {
 	if err := c.check(); err != nil {
 		return plan.Model{}, fmt.Errorf("transformer: Plan: %w", err)
@@ -64,14 +64,14 @@ func (c *Config) plan(tokens int) (plan.Model, error) {
 	return m, m.Validate()
 }
 
-// sizes are elements of a sequence: of activations of the widths of a model, and of statistics.
+// sizes are the numbers of elements of a sequence: of activations of each width, and of the statistics of norms.
 type sizes struct {
 	rows, dim, q, kv, hidden int64
-	qkv                      int64 // of the widest output of the products that make q, k and v
-	stats                    int64 // of the norm that a half begins with
-	post, postStats          int64 // of the norm after a half
-	norm                     [][]int
-	bias                     int // columns of the widest bias
+	qkv                      int64   // widest output of the products that make q, k and v
+	stats                    int64   // statistics of the norm before a half
+	post, postStats          int64   // input and statistics of the norm after a half, 0 without one
+	norm                     [][]int // shapes of the parameters of a norm
+	bias                     int     // columns of the widest bias
 }
 
 func (c *Config) sizes(tokens int) sizes {
@@ -95,7 +95,7 @@ func (c *Config) sizes(tokens int) sizes {
 	return s
 }
 
-// half returns what both stages of a layer have.
+// half returns the fields that the two stages of a layer have in common.
 func (c *Config) half(name string, s sizes) plan.Layer {
 	l := plan.Layer{Name: name, Params: s.norm, Output: s.dim, Stats: s.stats + s.postStats, Rows: int(s.rows), RMSNorm: c.Dim, Bias: s.bias}
 	if c.LayerNorm {
@@ -132,14 +132,14 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		l.Params = append(l.Params, []int{c.HeadDim}, []int{c.HeadDim})
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
 		stats := s.rows * int64(c.Heads+c.KVHeads)
-		if 2*(2*s.q+2*s.kv+normed)+4*stats > 2*max(s.post+s.q, s.q+2*s.kv+s.dim) { // most is held in their backward steps
+		if 2*(2*s.q+2*s.kv+normed)+4*stats > 2*max(s.post+s.q, s.q+2*s.kv+s.dim) { // the backward steps of the norms hold most
 			l.BackwardStats = stats
 		}
 	}
 	l.Kept = 2*s.q + 2*s.kv + s.post
 	l.Forward = max(s.q+2*s.kv, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
 	l.Backward = max(s.post+s.q, s.q+2*s.kv+max(s.q+normed, s.dim))
-	l.Adapters = []plan.Adapter{ // the input of q, k and v stays beside its gradient
+	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
 		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: s.q + 2*s.kv + 2*s.dim},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: s.post + s.q, Adds: !c.PostNorms},
 	}

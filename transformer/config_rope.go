@@ -7,7 +7,7 @@ func (c *Config) readRope(f *fields) {
 }
 
 // readRopes reads the two ropes of Gemma 3. rope_parameters has one for each type of layer;
-// rope_scaling stretches the rope of layers without a window.
+// rope_scaling scales the rope of layers without a window.
 func (c *Config) readRopes(f *fields) {
 	global, local := f.object("rope_scaling"), (*fields)(nil)
 	if both := f.object("rope_parameters"); both != nil {
@@ -36,8 +36,7 @@ func (f *fields) ropeObject(name, other string) *fields {
 	return a
 }
 
-// ropeOf reads the parameters of a rope, which may be nil; theta names the field beside
-// them that has the base if they do not.
+// ropeOf reads the parameters p of a rope, which may be nil. If p has no base, the field theta of f has it.
 func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	r := Rope{Kind: RopeDefault, Dim: c.HeadDim}
 	if p == nil {
@@ -83,7 +82,7 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	if used.original {
 		r.OriginalPositions = optional(p, "original_max_position_embeddings", c.Context)
 	}
-	// What another kind uses, this one passes over.
+	// The parameters may have members that only other kinds use.
 	if err := p.rest("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
 		"truncate", "low_freq_factor", "high_freq_factor"); err != nil && f.err == nil {
 		f.err = err

@@ -13,14 +13,14 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// Write writes config.json into a folder, which it makes if it is missing, and replaces an
-// old one as a whole. transformers 4 and 5 read it: it has rope_theta, rope_scaling and
-// torch_dtype, and rope_parameters only where these cannot say the same. Every field is
-// written, so the defaults of a version do not matter; Ignored is not written.
+// Write writes config.json into a folder. It makes a missing folder, and replaces an old file
+// as a whole. transformers 4 and 5 read the file: it has rope_theta, rope_scaling and
+// torch_dtype, and has rope_parameters only for a rope that these cannot describe. It has every field of the family, so
+// that it does not depend on the defaults of a version. Ignored is not written.
 //
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
-// something (such as a cap of logits in llama), or when it is Multimodal, whose file also
-// describes the part for images: set Multimodal to false to write the text model alone.
+// something (such as a cap of logits in llama), and when c is Multimodal, because that file also
+// describes the part for images. Set Multimodal to false to write the text model alone.
 func (c *Config) Write(dir string) error {
 	text, err := c.encode()
 	if err != nil {
@@ -39,8 +39,8 @@ func (c *Config) Write(dir string) error {
 	return nil
 }
 
-// encode returns the text of config.json. It reads it again: what does not come back, the
-// family cannot say.
+// encode returns the text of config.json. It reads the text again, and returns an error if a field differs: the family
+// has no field for it.
 func (c *Config) encode() ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (c *Config) encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// difference returns the first field in which two Configs differ. Scales that a file has
-// in another form may differ by their rounding.
+// difference returns the name of the first field in which two Configs differ. Scales that the file has in another form
+// may differ by rounding.
 func difference(a, b Config) string {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	for i := range x.NumField() {
@@ -172,7 +172,7 @@ func (c *Config) layerTypes() []string {
 	return types
 }
 
-// scalar returns s^-2, as a whole number if it is one but for its rounding.
+// scalar returns s^-2, as an integer if it is one up to rounding.
 func scalar(s float64) any {
 	x := 1 / (s * s)
 	if whole := math.Round(x); math.Abs(x-whole) < 1e-9*x && whole < maxCount {
@@ -181,7 +181,7 @@ func scalar(s float64) any {
 	return number(x)
 }
 
-// number is a float, which transformers 5 tells from an integer.
+// number is a float that is written with a decimal point, because transformers 5 distinguishes floats from integers.
 type number float64
 
 func (x number) MarshalJSON() ([]byte, error) {
@@ -216,7 +216,7 @@ func orNull[T int | number](x T) any {
 	return x
 }
 
-// ropeMembers adds the rope. transformers 5 alone can stretch the rope of layers with a window.
+// ropeMembers adds the members of the ropes. Only transformers 5 can read a scaled rope of layers with a window.
 func (c *Config) ropeMembers(m map[string]any) {
 	two := c.Family == "gemma3_text"
 	if two && c.LocalRope.Kind != RopeDefault {

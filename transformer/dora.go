@@ -9,12 +9,12 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file is about adapters with magnitudes: y = c ⊙ (x·Wᵀ + s·(x·Aᵀ)·Bᵀ), where the rows of W + s·B·A
-// times c have the magnitudes as norms. The gradient of the magnitudes needs the sum in brackets, which
-// the backward step computes again: a product more for each adapted matrix, instead of its outputs.
+// This file has DoRA: y = c ⊙ (x·Wᵀ + s·(x·Aᵀ)·Bᵀ), where c makes the magnitudes the norms of the rows of W + s·B·A.
+// The gradient of the magnitudes needs the sum in brackets. The backward step computes it again, with one more product
+// for each adapted matrix, so that no stage keeps it.
 
-// makeMagnitudes makes what computes with magnitudes, and the first ones of fresh adapters: the norms of
-// the rows.
+// makeMagnitudes makes the DoRA of each adapter, and sets the magnitudes of fresh adapters to the norms of the rows of
+// their matrix.
 func (m *Model) makeMagnitudes() error {
 	if !m.adapters.DoRA {
 		return nil
@@ -51,7 +51,7 @@ func (m *Model) makeMagnitude(l *linear) error {
 	return nil
 }
 
-// matrixOf returns the matrix of a layer. Those in floats share a tile.
+// matrixOf returns the matrix of a layer. Matrices in floats share a tile.
 func (m *Model) matrixOf(l *linear) (_ qlora.Matrix, err error) {
 	switch {
 	case l.frozen != nil:
@@ -63,8 +63,8 @@ func (m *Model) matrixOf(l *linear) (_ qlora.Matrix, err error) {
 	return m.dense, err
 }
 
-// scaled computes y = the product of a layer with magnitudes, or adds it to y. Parameters do not change
-// within a call before the last use of their norms, which are computed once a call.
+// scaled computes y = beta·y + the product of a layer with DoRA. It computes the norms once in a call, because the
+// parameters do not change before the norms are last used.
 func (o *ops) scaled(y, x *tensor, l *linear, beta float32) {
 	a, h := l.adapter, y
 	if beta != 0 {
@@ -87,7 +87,7 @@ func (o *ops) scaled(y, x *tensor, l *linear, beta float32) {
 	}
 }
 
-// scaledBackward computes the gradients of scaled: of x in dx, or added to dx, and of the parameters.
+// scaledBackward computes the gradients of scaled: dx = beta·dx + the gradient of x, and those of the parameters.
 func (o *ops) scaledBackward(dx, dy, x *tensor, l *linear, beta float32) {
 	a := l.adapter
 	u, du, h, work := o.get(a.Rank), o.get(a.Rank), o.get(l.out), o.dropped(a)
@@ -100,7 +100,7 @@ func (o *ops) scaledBackward(dx, dy, x *tensor, l *linear, beta float32) {
 		if err != nil {
 			return err
 		}
-		none := part(dx.View, 0, 0) // of a product of no columns, which multiplies dx alone
+		none := part(dx.View, 0, 0) // a product without inner columns multiplies dx by beta, and adds nothing
 		if err := amp.MatMul(dx.View, none, none, amp.MatMulOptions{M: o.batch.rows, N: l.in, Into: snug.Into{Beta: beta}}); err != nil {
 			return err
 		}

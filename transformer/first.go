@@ -9,10 +9,10 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// firstValues fills the parameters as transformers does before training: matrices with normal
-// numbers of standard deviation InitStd, which gpt2 and custom models divide by the root of the
-// number of halves where a half enters the residual stream; norms with ones; biases with zeros. The
-// numbers of a parameter depend on the seed and its place in the list only.
+// firstValues sets the parameters to transformers' initial values: normally distributed numbers of standard deviation
+// InitStd in matrices, ones in norms, zeros in biases. GPT-2 and custom models divide the deviation by the root of the
+// number of halves for matrices whose product enters the residual stream. The
+// numbers of a parameter depend only on the seed and its place in the list.
 func (m *Model) firstValues() error {
 	q, err := m.newQuantizer()
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *Config) residual(name string) bool {
 	return false
 }
 
-// first yields the first values of a parameter, in their order.
+// first yields the initial values of a parameter, one after the other.
 type first struct {
 	rng       *rand.Rand
 	deviation float64
@@ -84,9 +84,9 @@ func (f first) write(w []float32) {
 	}
 }
 
-// FirstValues returns a function that writes elements lo to lo+len(w)-1 of what [New] gave a parameter,
-// before the parameter's type rounded them: for master weights, as Options.Fill of package
-// train. It is fast in ascending order. For adapters and after [Open] it returns nil.
+// FirstValues returns a function that writes elements lo to lo+len(w)-1 of a parameter's initial values in float32,
+// before [New] rounded them to the parameter's type. It is Options.Fill of package train, for master weights. Calls are
+// fast in ascending order of lo. For adapters and after [Open] FirstValues returns nil.
 func (m *Model) FirstValues(name string) func(lo int, w []float32) error {
 	for i := range m.params {
 		p := &m.params[i]

@@ -39,15 +39,15 @@ func (o *ops) get(width int) *tensor { return o.pool.get(o.dtype, width) }
 // stat returns float32 numbers of rows.
 func (o *ops) stat(width int) *tensor { return o.pool.get(snug.F32, width) }
 
-// copyTo computes y = x, to which the next product adds.
+// copyTo computes y = x. The next product adds to y.
 func (o *ops) copyTo(y, x *tensor) {
 	o.do(func() error { return snug.Copy(y.View, x.View) })
 }
 
-// norm is the parameters of a LayerNorm, or without a bias of an RMSNorm.
+// norm has the parameters of a LayerNorm, or of an RMSNorm, whose bias is nil.
 type norm struct{ weight, bias *Param }
 
-// stats are what a norm keeps of its rows: mean only for LayerNorm.
+// stats has the statistics of rows that a norm keeps for its backward step. Only a LayerNorm has a mean.
 type stats struct{ mean, rstd *tensor }
 
 func (o *ops) stats(n norm) (s stats) {
@@ -57,7 +57,7 @@ func (o *ops) stats(n norm) (s stats) {
 	return s
 }
 
-// gamma returns what a norm multiplies by: w, or 1+w in a vector that the next call overwrites.
+// gamma returns the factors of a norm: w, or 1+w in a vector that the next call overwrites.
 func (o *ops) gamma(n norm) snug.View {
 	w := n.weight.Value
 	if !o.config.NormPlusOne {
@@ -87,7 +87,7 @@ func (o *ops) norm(out *tensor, s stats, x *tensor, n norm) {
 	})
 }
 
-// normBackward computes dx = beta·dx + the gradient in x.
+// normBackward computes dx = beta·dx + the gradient with respect to x, and the gradients of the parameters.
 func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta float32) {
 	into, gamma := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}, o.gamma(n)
 	o.do(func() error {
@@ -107,7 +107,7 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 			if into.Params != params {
 				return fmt.Errorf("the window's Into of %s and of %s differ: %w", n.weight.Name, n.bias.Name, snug.ErrConfig)
 			}
-		default: // the frozen one of the pair goes to waste
+		default: // the kernel makes both gradients: the frozen parameter's is discarded
 			if err := o.discard.grow(n.bias.Len()); err != nil {
 				return err
 			}
@@ -123,13 +123,12 @@ func (o *ops) normBackward(dx, dy *tensor, s stats, x *tensor, n norm, beta floa
 	o.done(n.weight, n.bias)
 }
 
-// linear is y = x·w + b with out columns. The matrix is [out, in], or [in, out] as a Conv1D of
-// GPT-2.
+// linear is a linear layer, y = x·w + b. Its matrix is [out, in], or [in, out] in GPT-2.
 type linear struct {
 	weight, bias *Param // bias: nil for none
 	in, out      int
 	conv         bool
-	frozen       *qlora.Linear // of a matrix in 4 bits, else nil
+	frozen       *qlora.Linear // product by a matrix in 4 bits, nil for others
 	adapter      *adapter      // nil for none
 }
 
@@ -171,8 +170,8 @@ func (o *ops) inputGradient(dx, dy *tensor, l *linear, beta float32) {
 	})
 }
 
-// linearBackward adds the gradients of layers that share their input x, and returns the gradient of x:
-// in x itself, or, since adapters read x to the end, in a new tensor in whose place x is freed.
+// linearBackward adds the parameters' gradients of layers that share their input x, and returns the gradient of x. It
+// writes the gradient over x, or, because adapters read x to the end, into a new tensor, and frees x.
 func (o *ops) linearBackward(x *tensor, layers []linear, dy ...*tensor) *tensor {
 	o.weightGradients(x, layers, dy...)
 	dx := x
@@ -199,7 +198,7 @@ func (o *ops) inputGradients(dx, x *tensor, layers []linear, dy ...*tensor) {
 			o.inputGradient(dx, dy[i], l, beta)
 			o.adaptBackward(dx, dy[i], x, l.adapter)
 		}
-		o.done(l.weight, l.bias) // which nothing reads any more
+		o.done(l.weight, l.bias) // this backward pass does not read them again
 	}
 }
 
@@ -233,8 +232,8 @@ func (o *ops) weightGradients(x *tensor, layers []linear, dy ...*tensor) {
 	}
 }
 
-// leave computes y = x + post(in·w + b), the end of a half. post may be without weights. s keeps
-// what the backward pass of post needs, unless it is nil.
+// leave computes y = x + post(in·w + b), the end of a half. Without weights post is the identity. s, unless nil, keeps
+// what the backward step of post needs.
 func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *saved) {
 	if post.weight == nil {
 		o.copyTo(y, x)
@@ -250,8 +249,8 @@ func (o *ops) leave(y, x, in *tensor, l *linear, post norm, s *saved) {
 	o.do(func() error { return fused.Add(y.View, y.View, x.View) })
 }
 
-// leaveBackward returns the gradient of in·w + b, from d, the gradient of leave's y: d itself
-// without post, or else a new tensor.
+// leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is no post,
+// otherwise a new tensor.
 func (o *ops) leaveBackward(d *tensor, post norm, s *saved) *tensor {
 	if post.weight == nil {
 		return d
@@ -261,8 +260,8 @@ func (o *ops) leaveBackward(d *tensor, post norm, s *saved) *tensor {
 	return half
 }
 
-// gradient returns the accumulator of a parameter and how this micro-batch's gradient enters
-// it; an empty one if it is frozen.
+// gradient returns the accumulator of a parameter and how the gradient of this micro-batch enters it. The accumulator of
+// a frozen parameter is empty.
 func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 	if !p.Trains {
 		return none32, snug.Into{}, nil
@@ -278,7 +277,7 @@ func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 	return acc, into, nil
 }
 
-// done says that the gradients of parameters are complete.
+// done tells the window that the gradients of parameters are complete.
 func (o *ops) done(list ...*Param) {
 	for _, p := range list {
 		if p != nil && p.Trains && o.backward.done != nil {
@@ -307,8 +306,8 @@ func (o *ops) rotateBack(dx *tensor, heads int, rope *angles) {
 	})
 }
 
-// attend computes out = attention(q, k, v) and leaves in lse what attendBackward needs; nil
-// keeps nothing. Without k and v, q has all three side by side in each row.
+// attend computes out = attention(q, k, v) and writes to lse, unless it is nil, what attendBackward needs. If k and v are
+// nil, the rows of q have q, k and v side by side.
 func (o *ops) attend(out, lse, q, k, v *tensor, window int, rope *angles) {
 	if o.options.PlainAttention {
 		o.do(func() error { return o.plainForward(out, lse, q, k, v, window, rope) })
@@ -334,7 +333,7 @@ func (o *ops) attendBackward(dq, dk, dv, dout, q, k, v, out, lse *tensor, window
 	})
 }
 
-// split returns the vectors of q, k and v, which begin within q if they lie side by side.
+// split returns the vectors of q, k and v. Those of packed rows all lie in q.
 func (o *ops) split(q, k, v *tensor) (snug.View, snug.View, snug.View) {
 	if k != nil {
 		return q.View, k.View, v.View

@@ -12,11 +12,11 @@ import (
 
 // Param is a parameter of a model.
 type Param struct {
-	Name   string    // as published, see [Config.Tensors]; of adapters, as PEFT names them
-	Shape  []int     // as published; do not change it
-	Value  snug.View // its elements, row-major, on the model's device: float32 in adapters, else in the model's type
-	Trains bool      // whether [Model.Backprop] computes its gradient
-	// Quantized has the elements instead of Value when the matrix is in 4 bits. Its shape is
+	Name   string    // published name, see [Config.Tensors]; in adapters PEFT's name
+	Shape  []int     // published shape; do not change it
+	Value  snug.View // elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type
+	Trains bool      // whether [Model.Backprop] computes the gradient
+	// Quantized has the elements of a matrix in 4 bits; Value is then empty. Its shape is
 	// [out, in] in all families.
 	Quantized *qlora.Weight
 }
@@ -30,7 +30,7 @@ func (p Param) Len() int {
 	return n
 }
 
-// makeParams allocates the parameters of the model. Matrices that are to be in 4 bits come later.
+// makeParams allocates the parameters of the model, except matrices in 4 bits, which load makes.
 func (m *Model) makeParams() error {
 	list := m.config.tensors(m.config.layout())
 	adapters, err := m.chooseAdapters()
@@ -38,7 +38,7 @@ func (m *Model) makeParams() error {
 		return err
 	}
 	m.index = make(map[string]*Param, len(list))
-	m.params = make([]Param, 0, len(list)+3*len(adapters)) // others point to its elements
+	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name)}
 		if !m.quantizes(t) {
@@ -119,8 +119,7 @@ func (m *Model) load(dir string) (err error) {
 	return err
 }
 
-// namesIn returns the names in a folder of the parameters, which the folder of a multimodal model
-// has under other names.
+// namesIn returns the name in a folder for each parameter.
 func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	file := m.config
 	file.Multimodal = m.multimodal

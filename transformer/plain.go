@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// This file is attention as it is written on paper, for comparison: it keeps the matrix of
-// probabilities, tokens × tokens for each head of a sequence.
+// This file has attention without tiles, for comparison. It keeps the probabilities, a matrix of tokens × tokens for each
+// head of a sequence.
 
 // keepScores returns what attend keeps for the backward pass: a number for each row and head, or
 // all probabilities.
@@ -19,8 +19,8 @@ func (o *ops) keepScores() *tensor {
 	return o.stat(o.config.Heads)
 }
 
-// plainHead is a head of a sequence: where it begins in vectors of q, k and v, of the output and of
-// probabilities, and how long the rows of q, and of k and v, are.
+// plainHead is a head of a sequence: the offsets of its elements in the vectors of q, k, v, the output and the
+// probabilities, and the lengths of the rows of q, and of k and v.
 type plainHead struct {
 	n           int // tokens
 	q, k        int

@@ -28,12 +28,12 @@ type poolKey struct {
 	width int
 }
 
-// pool makes tensors and uses freed ones again. A buffer holds capacity rows, so that
+// pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
 // batches of different lengths share it.
 type pool struct {
 	dev      *snug.Device
-	monitor  *plan.Monitor // counts tensors in use; nil: nobody does
-	rows     int           // of the batch at hand
+	monitor  *plan.Monitor // counts tensors in use, unless nil
+	rows     int           // rows of the current batch
 	capacity int           // rows that a buffer holds
 	unused   map[poolKey][]*buffer
 	all      []*buffer
@@ -47,7 +47,7 @@ func newPool(dev *snug.Device, monitor *plan.Monitor) *pool {
 	return &pool{dev: dev, monitor: monitor, unused: map[poolKey][]*buffer{}}
 }
 
-// putAll gives back what a failed call left in use.
+// putAll frees the tensors that a failed call left in use.
 func (p *pool) putAll() {
 	for _, b := range p.all {
 		if b.used {
@@ -121,7 +121,7 @@ func (p *pool) count(n int64) error {
 	return err
 }
 
-// put gives tensors back. nil and a tensor that get could not make are nothing.
+// put frees tensors for reuse. It ignores nil and the empty tensors of a failed get.
 func (p *pool) put(list ...*tensor) {
 	for _, t := range list {
 		if t == nil || t.buffer == nil {
@@ -138,7 +138,7 @@ func (p *pool) put(list ...*tensor) {
 	}
 }
 
-// part returns n elements of v from lo on. The caller knows that they are there.
+// part returns n elements of v from lo on, which v must have.
 func part(v snug.View, lo, n int) snug.View {
 	s, err := v.Slice(lo, lo+n)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// RopeKind is a way to stretch a rope over longer sequences, by its rope_type in config.json.
+// RopeKind is a method of scaling a rope for longer sequences: the rope_type of config.json.
 type RopeKind string
 
 const (
@@ -18,27 +18,27 @@ const (
 	RopeYarn    RopeKind = "yarn"    // Peng et al. 2023, arXiv:2309.00071
 )
 
-// Rope is a rotary embedding: elements i and i+Dim/2 of a head are turned by the angle
-// position·frequency[i]. Dim is a multiple of 2. A field that the Kind does not use is 0.
+// Rope is a rotary position embedding: it rotates elements i and i+Dim/2 of a head by the angle
+// position·frequency[i]. Dim is even. A field that the Kind does not use is 0.
 type Rope struct {
 	Kind   RopeKind
 	Theta  float64 // base of the frequencies Theta^(-2i/Dim)
 	Dim    int     // elements of a head
-	Factor float64 // how much longer sequences become; for all kinds but default
+	Factor float64 // all kinds except default: how many times longer sequences become
 
-	MaxPositions      int     // dynamic: longest sequence of the plain rope
-	OriginalPositions int     // llama3, yarn: longest sequence before stretching
-	LowFreqFactor     float64 // llama3: turns over OriginalPositions below which a frequency is divided
-	HighFreqFactor    float64 // llama3: turns above which it is kept
-	BetaFast          float64 // yarn: turns above which it is kept, 0 for 32
-	BetaSlow          float64 // yarn: turns below which it is divided, 0 for 1
-	AttentionFactor   float64 // yarn: factor of sines and cosines, 0 for 0.1·ln(Factor)+1
-	MScale            float64 // yarn, with MScaleAllDim: weights of ln(Factor) in the AttentionFactor
+	MaxPositions      int     // dynamic: longest sequence for which the rope is not scaled
+	OriginalPositions int     // llama3, yarn: longest sequence before scaling
+	LowFreqFactor     float64 // llama3: a frequency of fewer rotations over OriginalPositions is divided by Factor
+	HighFreqFactor    float64 // llama3: a frequency of more rotations is kept
+	BetaFast          float64 // yarn: a frequency of more rotations over OriginalPositions is kept; 0 is 32
+	BetaSlow          float64 // yarn: a frequency of fewer rotations is divided by Factor; 0 is 1
+	AttentionFactor   float64 // yarn: factor of sines and cosines; 0 is 0.1·ln(Factor)+1
+	MScale            float64 // yarn: MScale and MScaleAllDim weigh ln(Factor) in the AttentionFactor
 	MScaleAllDim      float64
-	NoTruncate        bool // yarn: the limits between dimensions are not rounded to whole ones
+	NoTruncate        bool // yarn: the ends of the ramp over the dimensions are not rounded to whole dimensions
 }
 
-// check reports whether the fields are in their ranges.
+// check returns an error unless the fields are in their ranges.
 func (r Rope) check() error {
 	used, known := ropeFields[r.Kind]
 	if !known {
@@ -88,20 +88,20 @@ func (r Rope) check() error {
 	return nil
 }
 
-// ropeFields says which fields a kind needs.
+// ropeFields says whether a kind needs Factor and OriginalPositions.
 var ropeFields = map[RopeKind]struct{ factor, original bool }{
 	RopeDefault: {}, RopeLinear: {factor: true}, RopeDynamic: {factor: true},
 	RopeLlama3: {factor: true, original: true}, RopeYarn: {factor: true, original: true},
 }
 
 // Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor
-// by which sines and cosines are multiplied. length is the length of the sequence; only the
-// kind dynamic looks at it, and takes 0, or anything up to MaxPositions, for MaxPositions.
+// by which sines and cosines are multiplied. length is the number of tokens of the sequence; only the
+// kind dynamic uses it, and a length below MaxPositions counts as MaxPositions.
 //
-// The arithmetic is in float32 step by step as in transformers (ROPE_INIT_FUNCTIONS),
-// because the rounding of an exponent shows in long sequences. The results have the same
-// bits where torch rounds its powers right. With AVX2 and AVX-512 it is off by 1 unit in
-// the last place in 1 of 200 powers, from which 2 units follow at most. The error wraps
+// Every step is rounded to float32 as in transformers (ROPE_INIT_FUNCTIONS),
+// because a rounded exponent changes the angles of long sequences. The results have the same
+// bits as transformers' where torch rounds its powers correctly. With AVX2 and AVX-512 one in 200 of torch's powers is
+// off by 1 unit in the last place, and the frequency then differs by at most 2 units. The error wraps
 // [snug.ErrConfig].
 func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err error) {
 	if err := r.check(); err != nil {
@@ -136,8 +136,8 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 	return powers, attention, nil
 }
 
-// llama3 replaces powers by inverse frequencies: those of long waves are divided by Factor, and
-// those between are interpolated.
+// llama3 replaces powers by inverse frequencies: long waves are divided by Factor, short ones kept, and those between
+// interpolated.
 func (r Rope) llama3(powers []float32) {
 	old := float64(r.OriginalPositions)
 	longest, shortest := float32(old/r.LowFreqFactor), float32(old/r.HighFreqFactor)
@@ -181,7 +181,7 @@ func (r Rope) yarn(powers []float32) []float32 {
 	return powers
 }
 
-// attention returns the factor of sines and cosines of a yarn.
+// attention returns yarn's factor of sines and cosines.
 func (r Rope) attention() float64 {
 	scale := func(weight float64) float64 {
 		if r.Factor <= 1 {

@@ -7,14 +7,14 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// A layer is two stages of the chain, so that a plan can keep or compute again either half:
+// A layer is two stages of the chain, so that a plan can keep or recompute each half by itself:
 //
 //	z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))   h = norm(x)
 //	y = z + down(act(gate·g)·up·g)                                  g = norm(z)
 //
-// Their backward steps need the inputs of the halves, what attention reads and writes, and the
-// inputs of the activation. Normalized inputs and the activation's output are computed again
-// from those, which is cheap. The gradients of gate and up are written over gate and up.
+// The backward steps need the inputs of the halves, q, k, v and the output of attention, and the
+// inputs of the activation. They recompute the normalized inputs and the activation's output, which is cheap. The
+// gradients of gate and up are written over gate and up.
 
 // saved is what a stage keeps for its backward step.
 type saved struct {
@@ -40,7 +40,7 @@ func savedBytes(s *saved) (sum int64) {
 	return sum
 }
 
-// newSaved returns a set to fill. Freed ones are used again.
+// newSaved returns an empty set, a freed one if there is any.
 func (m *Model) newSaved() *saved {
 	n := len(m.sets)
 	if n == 0 {
@@ -51,7 +51,7 @@ func (m *Model) newSaved() *saved {
 	return s
 }
 
-// keepPost makes room for what a norm after a half needs.
+// keepPost allocates in s what the norm after a half keeps.
 func (o *ops) keepPost(s *saved, post norm) {
 	if post.weight != nil {
 		s.half, s.post = o.get(o.config.Dim), o.stats(post)
@@ -116,7 +116,7 @@ func (m *Model) norm(name string) norm {
 	return norm{m.index[body+".weight"], m.index[body+".bias"]}
 }
 
-// addLayer notes a layer, and gives it its adapter.
+// addLayer adds a linear layer to the model's list, and sets its adapter.
 func (m *Model) addLayer(l *linear) {
 	l.adapter = m.byModule[l.weight.Name]
 	m.layers = append(m.layers, l)
@@ -141,7 +141,7 @@ func (m *Model) llamaLayer(name string, a *attentionHalf, p *mlpHalf) {
 	a.qNorm, a.kNorm = m.norm(name+"self_attn.q_norm"), m.norm(name+"self_attn.k_norm")
 	a.out = []linear{project("self_attn.o_proj", queries, c.Dim)}
 	p.norm = m.norm(name + "post_attention_layernorm")
-	if c.PostNorms { // the norm of that name then ends the first half
+	if c.PostNorms { // post_attention_layernorm is then the norm after the first half
 		a.post, p.norm = p.norm, m.norm(name+"pre_feedforward_layernorm")
 		p.post = m.norm(name + "post_feedforward_layernorm")
 	}
@@ -248,7 +248,7 @@ func (b *mlpHalf) Resave(ctx context.Context, x *tensor) (*saved, error) {
 	return b.save(o, x), o.err
 }
 
-// save computes all but the output, for which it only makes room.
+// save computes everything except the output, whose tensor it allocates.
 func (b *mlpHalf) save(o *ops, x *tensor) *saved {
 	s := b.newSaved()
 	s.y, s.norm = o.get(b.config.Dim), o.stats(b.norm)

@@ -7,12 +7,12 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// Tensors returns the parameters of the model in the order of the arithmetic, with the names
+// Tensors returns the parameters of the model in the order in which it uses them, with the names
 // that transformers gives them when it saves the model with its head. DType is the
 // published type, empty if config.json does not say it. A tied head is left out.
 //
-// A matrix is [out, in], and one for q, k and v is [q+k+v, in]; in gpt2 it is [in, out], except the two embeddings, and c_attn is
-// the matrices of q, k and v side by side, [in, 3·out]. The text part of a multimodal Gemma
+// A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. A matrix of GPT-2 is [in, out], except the two
+// embeddings; its c_attn is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma
 // 3 has the names of the published folders, language_model.model.*. See [Config.Check] for
 // folders with other names.
 //
@@ -24,13 +24,13 @@ func (c *Config) Tensors() ([]amp.Tensor, error) {
 	return c.tensors(c.layout()), nil
 }
 
-// layout is what the names of a folder begin with.
+// layout says how the names in a folder differ from the names of the family.
 type layout struct {
-	body string // before the names of the model without its head
-	head string // the head's matrix
+	body string // prefix of all names except the head's
+	head string // name of the head's matrix
 }
 
-// layouts returns the ways to name a family's parameters, the usual one first.
+// layouts returns the layouts that folders of a family may have, the usual one first.
 func (c *Config) layouts() []layout {
 	switch {
 	case c.Multimodal: // published, and saved by transformers; as modules are named in memory since 4.52
