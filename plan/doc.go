@@ -13,19 +13,20 @@
 //
 // [Task.Predict] does the opposite: for a given [Run] it returns the bytes of each
 // component on each tier, and the time of a step. A [Monitor] counts the bytes that a run
-// really holds. The program snug does the same on the command line:
+// holds. The command snug plan finds a plan for a preset or a published folder:
 //
 //	go run github.com/snug-ml/snug/cmd/snug plan -model llama-2b -memory 24GB
 //
 // # Bytes
 //
-// With N parameters, of which n are trained, elements of E bytes in weights and
+// With N parameters, n of them trained, elements of E bytes in weights and
 // activations, and micro-batches of B samples:
 //
 //	weights          E·N; frozen weights in 4 bits as package qlora holds them
 //	master weights   4n, 2n or none, by the form of package amp; none with float32 and for
 //	                 adapters, which are float32
-//	gradients        4n or 2n; during the backward pass the largest parameter
+//	gradients        4n or 2n; with updates in the backward pass 4 bytes an element of the
+//	                 largest parameter, or of a tied embedding and the next largest
 //	optimizer state  the bytes of package quant8 for the rule and its bits, such as 8n or 2.03n
 //	activations      the peak of the plan, by [remat.Plan.Simulate], of a chain whose layers
 //	                 keep and hold B times what [Layer] says; statistics of the last norm
@@ -41,8 +42,8 @@
 //
 // [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks
 // equal the predicted peaks to the byte, except for pages, which come and go. The method
-// Plan of transformer.Config makes a Model of a published one, and its tests train all families:
-// what they hold is what is predicted, except for at most the transients of a forward step. The
+// Plan of transformer.Config describes a published model. Its tests train all families: the measured
+// peaks differ from the predicted ones by at most the transients of a forward step. The
 // other models follow the same rules and have not been run.
 //
 // # Time

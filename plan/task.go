@@ -18,7 +18,7 @@ type Task struct {
 
 	Optimizer string // rule of package quant8, in lower case; default "adamw"
 	LossRows  int    // rows of logits that exist at a time; default 128
-	// LossClasses is the classes whose logits exist at a time. The default is all of them on a
+	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a
 	// device with a memory of its own, and else the default of Tile of fused.CrossEntropy.
 	LossClasses int
 	Chunk       int // elements of a page of paged state; default 65536
@@ -32,8 +32,8 @@ type Task struct {
 	// arXiv:2402.09353), with their norms and quotients in float32. Dropout drops elements of the
 	// inputs of adapters. Both want a Rank.
 	DoRA, Dropout bool
-	// PagesFrozen says that off the device lie only matrices that are frozen in 4 bits, as with the
-	// option Pages of package transformer: other runs have all weights on the device.
+	// PagesFrozen allows only matrices that are frozen in 4 bits to lie off the device, as with the
+	// option Pages of package transformer. All other weights stay on the device.
 	PagesFrozen bool
 
 	// Lists that Fit chooses from. Lossy values change the arithmetic of a step and are

@@ -18,14 +18,14 @@ const denseTile = 1 << 18
 //	y  = x·Wᵀ
 //	dx = dy·W
 //
-// for a [DoRA], which needs the norms of its rows, and for merging. The matrix may be turned, [in,
+// for a [DoRA], which needs the norms of its rows, and for merging. The matrix may be transposed, [in,
 // out], as Conv1D of GPT-2 has it. A Dense is not safe for concurrent use.
 type Dense struct {
-	w       snug.View
-	out, in int
-	turned  bool
-	work    *denseWork // nil when d is closed
-	shares  bool
+	w          snug.View
+	out, in    int
+	transposed bool
+	work       *denseWork // nil when d is closed
+	shares     bool
 }
 
 // denseWork is the memory that several Dense share.
@@ -36,13 +36,13 @@ type denseWork struct {
 }
 
 // NewDense returns the products by w, [out, in] elements of any floating-point type, or [in, out]
-// if turned. Activations have its type. It takes a tile of 1 MiB, or of a row or a column if that is
-// more, and of a turned matrix 4 bytes an output. The Dense does not own w.
+// if transposed. Activations have its type. It takes a tile of 1 MiB, or of a row or a column if that is
+// more, and of a transposed matrix 4 bytes an output. The Dense does not own w.
 //
 // Errors: [snug.ErrShape] for a w of another length or out or in below 1, [snug.ErrDType], and
 // [snug.ErrNoMemory].
-func NewDense(w snug.View, out, in int, turned bool) (*Dense, error) {
-	d := &Dense{w: w, out: out, in: in, turned: turned, work: &denseWork{}}
+func NewDense(w snug.View, out, in int, transposed bool) (*Dense, error) {
+	d := &Dense{w: w, out: out, in: in, transposed: transposed, work: &denseWork{}}
 	if err := d.make(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -53,14 +53,14 @@ func NewDense(w snug.View, out, in int, turned bool) (*Dense, error) {
 // needs. Only one of them may be in use at a time. The memory is freed when d is closed, and the
 // others cannot be used afterwards. Errors are the errors of [NewDense], and [snug.ErrDevice] for a
 // matrix on another device.
-func (d *Dense) Share(w snug.View, out, in int, turned bool) (*Dense, error) {
+func (d *Dense) Share(w snug.View, out, in int, transposed bool) (*Dense, error) {
 	if err := d.usable(); err != nil {
 		return nil, fmt.Errorf("qlora: dense: %w", err)
 	}
 	if w.Device() != d.w.Device() {
 		return nil, fmt.Errorf("qlora: dense: a matrix on %s and a tile on %s: %w", w.Device().Name(), d.w.Device().Name(), snug.ErrDevice)
 	}
-	s := &Dense{w: w, out: out, in: in, turned: turned, work: d.work, shares: true}
+	s := &Dense{w: w, out: out, in: in, transposed: transposed, work: d.work, shares: true}
 	return s, s.make()
 }
 
@@ -73,7 +73,7 @@ func (d *Dense) make() error {
 		return fmt.Errorf("qlora: dense: a matrix of %s, want f32, f16 or bf16: %w", d.w.DType(), snug.ErrDType)
 	}
 	_, cols := d.layout()
-	if err := d.grow(&d.work.tile, &d.work.freeT, max(cols, min(denseTile, d.w.Len()))); err != nil || !d.turned {
+	if err := d.grow(&d.work.tile, &d.work.freeT, max(cols, min(denseTile, d.w.Len()))); err != nil || !d.transposed {
 		return err
 	}
 	if n := d.work.ones.Len(); n >= d.out {
@@ -91,7 +91,7 @@ func (d *Dense) make() error {
 
 // layout returns the rows and columns of the matrix as it lies.
 func (d *Dense) layout() (rows, cols int) {
-	if d.turned {
+	if d.transposed {
 		return d.in, d.out
 	}
 	return d.out, d.in
@@ -155,7 +155,7 @@ func (d *Dense) Forward(y, x snug.View, beta float32) error {
 	if err := d.usable(); err != nil {
 		return fmt.Errorf("qlora: dense: forward: %w", err)
 	}
-	return d.product("forward", y, d.out, x, d.in, beta, !d.turned)
+	return d.product("forward", y, d.out, x, d.in, beta, !d.transposed)
 }
 
 // Backward computes dx = dy·W + beta·dx. Errors are the errors of Forward.
@@ -163,7 +163,7 @@ func (d *Dense) Backward(dx, dy snug.View, beta float32) error {
 	if err := d.usable(); err != nil {
 		return fmt.Errorf("qlora: dense: backward: %w", err)
 	}
-	return d.product("backward", dx, d.in, dy, d.out, beta, d.turned)
+	return d.product("backward", dx, d.in, dy, d.out, beta, d.transposed)
 }
 
 func (d *Dense) product(op string, y snug.View, n int, x snug.View, k int, beta float32, trans bool) error {
@@ -183,7 +183,7 @@ func (d *Dense) product(op string, y snug.View, n int, x snug.View, k int, beta 
 
 // Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out] of f32 on the
 // matrix's device, as [Linear.Norms] does. It adds in float32, a tile at a time; the squares of a
-// turned matrix are also summed in float32 from tile to tile. Errors, with nothing written, are the
+// transposed matrix are also summed in float32 from tile to tile. Errors, with nothing written, are the
 // errors of Linear.Norms.
 func (d *Dense) Norms(norms snug.View, a *LoRA) error {
 	if err := checkNorms(d, norms, a); err != nil {
@@ -194,12 +194,12 @@ func (d *Dense) Norms(norms snug.View, a *LoRA) error {
 
 func (d *Dense) norms(norms, scale snug.View, a *LoRA) error {
 	err := d.each(a, func(lo, hi int, rows snug.View) error {
-		if d.turned {
+		if d.transposed {
 			return device.Run(d.w.Device(), dotsJob{norms, part(d.work.ones, 0, d.out), rows, rows, 1, float32(min(1, lo))})
 		}
 		return device.Run(d.w.Device(), d.normsOf(norms, scale, a, lo, hi, rows))
 	})
-	if err != nil || !d.turned {
+	if err != nil || !d.transposed {
 		return err
 	}
 	return d.roots(norms, scale, a)
@@ -274,7 +274,7 @@ func (d *Dense) each(a *LoRA, do func(lo, hi int, rows snug.View) error) error {
 		err := amp.Cast(tile, part(d.w, lo*cols, hi*cols))
 		switch {
 		case err != nil || a == nil:
-		case d.turned: // the transposed product, with columns lo to hi-1 of A
+		case d.transposed: // the transposed product, with columns lo to hi-1 of A
 			err = amp.MatMul(tile, part(a.A, lo, a.A.Len()), a.B, amp.MatMulOptions{
 				M: hi - lo, N: cols, K: a.Rank, TransA: true, TransB: true, LDA: d.in, Into: snug.Into{Alpha: a.Scale, Beta: 1}})
 		default:
@@ -314,7 +314,7 @@ func (d *Dense) Merge(dst snug.View, a *LoRA) (err error) {
 	return d.each(a, func(lo, hi int, rows snug.View) error {
 		if c.Len() > 0 {
 			j := blendJob{dst: rows, src: rows, scale: c, cols: cols}
-			if !d.turned {
+			if !d.transposed {
 				j.scale, j.byRow = part(c, lo, hi), true
 			}
 			if err := device.Run(d.w.Device(), j); err != nil {
