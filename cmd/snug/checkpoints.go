@@ -17,15 +17,15 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// checkpoints checks the checkpoints of a folder, or the folder itself if it is a
-// checkpoint. is says whether there is one; otherwise nothing was done.
+// checkpoints checks the checkpoints of a folder, or the folder itself if it is a checkpoint. It returns false, and has
+// done nothing, if there is none.
 func (v *verifier) checkpoints(path string) (is bool, err error) {
 	whole, name, err := absolute(path)
 	if err != nil {
 		return true, v.note(path, "", err)
 	}
 	if checkpoint.IsUnfinished(name) || checkpoint.IsScratch(name) && path != v.root {
-		return true, fs.SkipDir // only the checkpoints of a run last
+		return true, fs.SkipDir // what else the folder of a run has is temporary
 	}
 	if checkpoint.IsName(name) {
 		if v.runs[filepath.Dir(path)] {
@@ -60,8 +60,8 @@ func (v *verifier) checkpoints(path string) (is bool, err error) {
 	return true, nil
 }
 
-// header checks a file with the name of a checkpoint's header. The command line names it,
-// or it lies in a folder of checkpoints. Headers of other programs are skipped.
+// header checks a file with the name of a checkpoint's header, which the user named or which lies in a folder of
+// checkpoints. It skips files of other programs.
 func (v *verifier) header(path string) error {
 	dir, is, err := headerOf(path)
 	if err != nil || !is {
@@ -74,8 +74,7 @@ func (v *verifier) header(path string) error {
 	return v.note(path, checkpointText(c), err)
 }
 
-// headerOf returns the folder of a file with the name of a header, and whether it is the
-// header of a checkpoint.
+// headerOf returns the folder of a file with the name of a header, and whether the file is the header of a checkpoint.
 func headerOf(path string) (dir string, is bool, err error) {
 	whole, _, err := absolute(path)
 	if err != nil {

@@ -32,19 +32,19 @@ func generateCommand() *command {
 	}
 }
 
-const generateHelp = `Writes what a model answers to a prompt, token by token, to the standard output, and to the standard
-error how fast it was and what it took. It ends at the model's end token.
+const generateHelp = `Writes a model's answer to a prompt to the standard output, token by token, until the model's end
+token. Then it writes its speed and its memory to the standard error.
 
   -model DIR         folder of the model, as Hugging Face publishes it, with tokenizer.json
   -adapter DIR       folder of an adapter of it, as snug tune and PEFT write it
-  -prompt TEXT       what the user says; - reads it from the standard input
-  -system TEXT       what the model is told first, for models with a chat template
+  -prompt TEXT       message of the user; - reads it from the standard input
+  -system TEXT       system message before it, for models with a chat template
   -plain             continue the prompt as it is, without the chat template
-  -tokens N          the most tokens to write; default 256
+  -tokens N          maximum number of tokens to write; default 256
   -temperature T     divides the logits before a token is drawn; default 0: the most likely token
   -top-k N           draw from the N most likely tokens only; default: all
-  -top-p P           draw from the fewest tokens that are P likely together; default 1
-  -seed N            of the drawn tokens; default 1
+  -top-p P           draw from the fewest most likely tokens with the total probability P; default 1
+  -seed N            seed of the draws; default 1
   -base FORM         form of the layers' matrices: bf16, nf4 or fp4; default: the type of -compute
   -compute TYPE      type of weights and activations: bf16, f16 or f32; default: the model's type
 
@@ -145,17 +145,17 @@ func runGenerate(c *call) (err error) {
 	return err
 }
 
-// writer writes text.
+// writer writes the tokens of a model as text.
 type writer struct {
 	*transformer.Generator
 	model  *transformer.Model
 	tok    *tokenizer.Tokenizer
 	prompt []int32
 	ends   []int32
-	most   int // tokens to write
+	most   int // maximum number of tokens to write
 }
 
-// open reads the prompt and makes the model.
+// open reads the prompt and opens the model.
 func (f *generateFlags) open(c *call) (w *writer, err error) {
 	w = &writer{}
 	config, err := transformer.ReadConfig(f.dir)
@@ -189,7 +189,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	return w, nil
 }
 
-// maxPrompt is the most bytes of a prompt on the standard input.
+// maxPrompt is the maximum number of bytes of a prompt on the standard input.
 const maxPrompt = 64 << 20
 
 // encode returns the tokens of the prompt.
@@ -216,7 +216,7 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 		if prompt, err = template.Render(append(messages, chat.Message{Role: "user", Content: prompt}), true); err != nil {
 			return nil, err
 		}
-		o.NoSpecial = true // the template has them
+		o.NoSpecial = true // the template adds the special tokens
 	case f.system != "":
 		return nil, usagef("generate: -system: the model has no chat template")
 	}
@@ -227,8 +227,7 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int
 	return ids, err
 }
 
-// endTokens returns the tokens that end a text: the model's, the tokenizer's, and those of
-// generation_config.json.
+// endTokens returns the tokens that end a text, according to the model, the tokenizer and generation_config.json.
 func endTokens(dir string, config *transformer.Config, tok *tokenizer.Tokenizer) (ends []int32, err error) {
 	for _, id := range config.EOS {
 		ends = append(ends, int32(id))
@@ -262,7 +261,7 @@ func endTokens(dir string, config *transformer.Config, tok *tokenizer.Tokenizer)
 	return append(ends, several...), nil
 }
 
-// write writes what the model goes on with.
+// write generates tokens and writes their text.
 func (w *writer) write(ctx context.Context, c *call) error {
 	began := time.Now()
 	if err := w.Prompt(ctx, w.prompt); err != nil {

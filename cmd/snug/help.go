@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-const about = `snug predicts what training takes, finds what fits, and checks files.
+const about = `snug fine-tunes models in the memory that there is, predicts what training takes, and checks files.
 
 usage: snug COMMAND [flags] [arguments]
 

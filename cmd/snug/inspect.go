@@ -62,7 +62,7 @@ type content struct {
 	Bytes    int64             `json:"bytes"`
 	Note     string            `json:"note,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	Run      string            `json:"run,omitempty"` // run of a checkpoint, as Step and About
+	Run      string            `json:"run,omitempty"` // Run, Step and About describe a checkpoint
 	Step     int               `json:"step,omitempty"`
 	About    json.RawMessage   `json:"about,omitempty"`
 	Entries  []entry           `json:"entries"`

@@ -1,16 +1,16 @@
-// Snug predicts what training takes, finds what fits, and checks files.
+// Snug fine-tunes models in the memory that there is, predicts what training takes, and checks files.
 //
 //	go install github.com/snug-ml/snug/cmd/snug@latest
 //
-//	snug plan Qwen3-0.6B                       what it takes, and what to choose so that it fits
+//	snug plan Qwen3-0.6B                       predict the memory of training, and find what fits
 //	snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
 //	                                           fine-tune a published model within that memory
 //	snug generate -model DIR -prompt TEXT      continue a text with a model
 //	snug merge -model DIR -adapter DIR -o DIR  merge an adapter into its model
-//	snug devices                               what this machine has, and the presets
+//	snug devices                               the devices of this machine, and the presets of plan
 //	snug inspect FILE                          what a file, a checkpoint or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
-//	snug version                               what this program is built of
+//	snug version                               version, revision, Go, system and backends
 //	snug completion bash                       completion for a shell
 //
 // It exits with 0 for success, with 1 for failure, such as when nothing fits or a file is
@@ -35,7 +35,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// command is one command of the program.
+// command is a command of the program, such as plan.
 type command struct {
 	name, args, summary string
 	help                string
@@ -78,10 +78,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// oneLine joins the lines of an error. It leaves out the names that packages put before
-// their errors, because the command line named one, and the kind of the error if it
-// follows a sentence. Characters that control a terminal, for example in the names of
-// files, are escaped.
+// oneLine returns the text of an error in one line. It leaves out the name of a package at the beginning, because the
+// user called a command, and the text of a sentinel after a sentence. It escapes characters that control a terminal,
+// which names of files may have.
 func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' })
 	for i, line := range lines {
@@ -161,8 +160,8 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// parse parses flags, and checks the number of operands: from fewest to most, without a
-// maximum if most is negative.
+// parse parses flags, and checks that there are from fewest to most operands, or any number from fewest on if most is
+// negative.
 func (c *call) parse(define func(fs *flag.FlagSet), fewest, most int) ([]string, error) {
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)

@@ -19,13 +19,13 @@ func mergeCommand() *command {
 	}
 }
 
-const mergeHelp = `Writes a model with the adapter's products added to its weights, which transformers loads
-without PEFT. The sums are made in float32 and rounded once.
+const mergeHelp = `Merges an adapter into the weights of its model, and writes a model that transformers loads without
+PEFT. The sums are computed in float32 and rounded once.
 
   -model DIR      folder of the model, as Hugging Face publishes it
   -adapter DIR    folder of the adapter, as snug tune and PEFT write it
-  -compute TYPE   type of the weights: bf16, f16 or f32; default: that of the model
-  -o DIR          where to write the model: a new or empty folder
+  -compute TYPE   type of the weights: bf16, f16 or f32; default: the model's type
+  -o DIR          new or empty folder to write the model to
 
   snug merge -model Qwen3-0.6B -adapter tuned -o merged
 `

@@ -37,10 +37,10 @@ func deviceNames() (names []string) {
 
 func planHelp() string {
 	return `Predicts the memory and the time of a training step from a model's shapes, and finds
-the fastest way to run it within a limit. The batch never changes. The model is that of a
-folder as Hugging Face publishes it, or of its config.json, or else of -model. Weights in
-the folder are compared with config.json; the plan does not need them. Of the model of a
-folder, weights that are frozen in 4 bits can lie on the host or the disk, and no others.
+the fastest way to run it within a limit. The batch never changes. FOLDER is a published
+model or its config.json; without it, -model names the model. Weights in
+the folder are compared with config.json; the plan does not need them. Of the weights of a
+published model, only matrices that are frozen in 4 bits can lie on the host or the disk.
 
   -model NAME        ` + wrap(plan.Models(), 21) + `,
                      or the name of a JSON file that ends in .json, see below; - reads standard input
@@ -75,7 +75,7 @@ results of a step, so the plan uses them only when you name them:
 The components of the memory:
 
   weights            what the forward pass reads
-  master weights     float32 precision kept beside 16-bit weights
+  master weights     float32 precision kept in addition to 16-bit weights
   gradients          sums over the micro-batches of a step
   optimizer state    moments and their scales
   activations        values kept for the backward pass or passed between layers
@@ -110,7 +110,7 @@ A model file is an object with exactly one of four members; unknown fields are e
 `
 }
 
-// wrap joins words with commas, in lines of at most 90 letters that are indented.
+// wrap joins words with commas, in indented lines of at most 90 letters.
 func wrap(words []string, indent int) string {
 	var b strings.Builder
 	width := indent
@@ -137,7 +137,7 @@ type planFlags struct {
 	model, device, memory, host, disk      string
 	batch, context, rank                   int
 	dora, dropout                          bool
-	longest                                int // tokens that the model of a folder is made for
+	longest                                int // tokens of the longest sequence that the model of a folder is made for
 	optimizer                              string
 	compute, masters, gradients, stateBits string
 	base                                   string

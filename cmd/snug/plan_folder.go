@@ -14,14 +14,14 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// usualContext is the longest sequence that is assumed for a published model.
+// usualContext is the maximum context that is assumed for a published model without -context.
 const usualContext = 2048
 
-// weightFiles are the files of a folder of which one leads to its weights.
+// weightFiles are the files that a folder may have its weights in, or the index of its weights.
 var weightFiles = []string{"model.safetensors", "model.safetensors.index.json"}
 
-// readFolder returns the model of a published folder or of its config.json. Weights, where a
-// folder has them, must be the model's.
+// readFolder returns the model of a published folder or of its config.json. If the folder has weights, their names and
+// shapes must fit config.json.
 func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	c, err := transformer.ReadConfig(name)
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	return m, nil
 }
 
-// checkWeights compares a folder's weights with its config.json, if it has weights.
+// checkWeights compares a folder's weights, if there are any, with its config.json.
 func checkWeights(c *transformer.Config, dir string) (err error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return err
@@ -65,7 +65,7 @@ func checkWeights(c *transformer.Config, dir string) (err error) {
 	return err
 }
 
-// folderName names a model by its folder, or by its family where that is no name to print.
+// folderName returns the name of a folder, or the family of its model if that name cannot be printed.
 func folderName(path, family string) string {
 	whole, err := filepath.Abs(path)
 	if err != nil {
@@ -81,7 +81,7 @@ func folderName(path, family string) string {
 	return name
 }
 
-// assumedContext says which length of sequences was assumed; "" if it was given.
+// assumedContext returns a sentence with the context that was assumed, "" if the user gave it.
 func (f *planFlags) assumedContext(tokens int) string {
 	if f.longest == 0 || f.context > 0 {
 		return ""

@@ -14,9 +14,9 @@ type report struct {
 	Model          string             `json:"model"`
 	Parameters     int64              `json:"parameters"`
 	Context        int                `json:"context,omitempty"`         // tokens of a sample
-	ContextAssumed bool               `json:"context_assumed,omitempty"` // no context was given for the model of a folder
+	ContextAssumed bool               `json:"context_assumed,omitempty"` // the user gave no context for the model of a folder
 	Device         string             `json:"device"`
-	Assumed        bool               `json:"device_assumed,omitempty"` // no device was named
+	Assumed        bool               `json:"device_assumed,omitempty"` // the user named no device
 	Limit          int64              `json:"limit_bytes"`
 	Batch          int                `json:"batch"`
 	Run            runReport          `json:"run"`
@@ -24,11 +24,11 @@ type report struct {
 	Seconds        float64            `json:"step_seconds"`
 	Without        amounts            `json:"without_bytes"`
 	Plain          float64            `json:"without_step_seconds"`
-	Process        int64              `json:"cpu_process_bytes,omitempty"` // of a process that trains a folder's model so on the CPU
+	Process        int64              `json:"cpu_process_bytes,omitempty"` // resident memory of a process that trains so on the CPU
 	Choices        []choiceReport     `json:"choices"`
 }
 
-// amounts are a number of bytes for each component, and "total".
+// amounts has the bytes of each component, and their "total".
 type amounts map[string]int64
 
 type runReport struct {
@@ -93,7 +93,7 @@ func planReport(p plan.Plan) report {
 	return out
 }
 
-// missReport is the JSON for the case that nothing fits.
+// missReport returns the JSON of a plan when nothing fits.
 func missReport(e *plan.MissError) any {
 	type change struct {
 		What    string  `json:"change"`

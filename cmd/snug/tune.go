@@ -29,41 +29,41 @@ func tuneCommand() *command {
 	}
 }
 
-const tuneHelp = `Fine-tunes a model in the folder of Hugging Face with one process and no Python: a LoRA
-adapter, which PEFT loads, or with -full all weights, which transformers loads. It first
-prints what the run will take, by component, and chooses what makes it fit: micro-batches,
-recomputation, the form of frozen weights, the precision of the optimizer's state. At the end it
-prints what the run took.
+const tuneHelp = `Fine-tunes a published model in one process, without Python. It writes a LoRA adapter, which
+PEFT loads, or with -full a model, which transformers loads. First it finds what fits within -memory:
+micro-batches, recomputation, the form of frozen weights, the precision of the optimizer's state.
+It prints what the run will take, by component, and at the end what the run took.
 
   -model DIR         folder with config.json, model.safetensors or shards, and tokenizer.json
   -data PATH         text files, JSON Lines (.jsonl), or a folder of them; several with commas.
-                     A line has "text"; or "prompt" and "completion", which is trained; or
-                     "messages", of which the assistant's turns are, by the chat template
-  -o DIR             where to write the adapter or the model: a new or empty folder
+                     A line has "text"; "prompt" and "completion"; or "messages", for the chat
+                     template. The model learns the text, the completion or the assistant's turns
+  -o DIR             new or empty folder to write the adapter or the model to
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
-  -disk SIZE         disk that pages of weights or of state may use, in the folder DIR.pages beside
-                     -o, which is removed at the end; default: none
+  -disk SIZE         disk space for pages of weights or of state, in the folder DIR.pages, with the
+                     DIR of -o, which is removed at the end; default: none
   -lora RANK         rank of the adapters on all matrices of the layers; default 16
-  -alpha N           scale of the adapters, times the rank; default: 2·rank
-  -rslora            divide alpha by the root of the rank instead of the rank
+  -alpha N           the adapters' products are scaled by N/rank; default: 2·rank
+  -rslora            scale them by N/√rank instead
   -dora              also train the magnitude of each row of the matrices (DoRA)
   -dropout P         probability to drop an element of an adapter's input; default 0
   -full              train all weights instead
   -base FORM         form of the frozen weights: bf16, nf4 or fp4; default: bf16 if that fits, else nf4
   -compute TYPE      type of weights and activations: bf16 (default), f16 or f32
-  -context N         most tokens of a sample; longer ones are cut; default: 1024, or less if no
+  -context N         maximum tokens of a sample; longer ones are cut; default: 1024, or less if no
                      sample is longer
   -batch N           samples of a step; default 8
   -steps N           steps; default: those of -epochs
   -epochs N          times that each sample is trained on; default 1
-  -lr RATE           learning rate, after a rise and before a fall; default 2e-4, with -full 1e-5
-  -seed N            of the order, the adapters' first values and dropout; default 1
-  -held-out SHARE    share of the samples to measure the loss on; default 0.02
-  -checkpoint DIR    save the run there; the same command goes on from its newest checkpoint, also
-                     after SIGINT or SIGTERM, which end a step first
+  -lr RATE           peak of the learning rate, after its warmup and before its cosine decay;
+                     default 2e-4, with -full 1e-5
+  -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
+  -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
+  -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also after SIGINT or
+                     SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
-  -dry-run           print the plan and end
-  -json              end with a line of JSON
+  -dry-run           print the plan and exit
+  -json              also print the results as a line of JSON at the end
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
@@ -116,7 +116,7 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 }
 
-// check checks the flags and fills in what follows from them.
+// check checks the flags, parses sizes and types, and sets the defaults that depend on other flags.
 func (f *tuneFlags) check() (err error) {
 	for _, s := range []struct {
 		flag, text string
@@ -170,7 +170,7 @@ func (f *tuneFlags) check() (err error) {
 	return f.checkOutput()
 }
 
-// checkOutput makes sure that nothing will be overwritten.
+// checkOutput returns an error if the run would overwrite files.
 func (f *tuneFlags) checkOutput() error {
 	if f.dryRun {
 		return nil
@@ -195,19 +195,18 @@ func emptyFolder(name string) error {
 	return nil
 }
 
-// defaultContext is the most tokens of a sample, if the user does not say it.
+// defaultContext is the maximum number of tokens of a sample without -context.
 const defaultContext = 1024
 
 // material is what a run reads: a model's description, its tokenizer, and data.
 type material struct {
-	config *transformer.Config
-	tok    *tokenizer.Tokenizer
-	data   *dataset.Set
-	// context is the most tokens of a sample, which no sample exceeds.
-	context int
+	config  *transformer.Config
+	tok     *tokenizer.Tokenizer
+	data    *dataset.Set
+	context int // number of tokens of the longest sample
 }
 
-// gather reads and checks what the run needs, before there is a model.
+// gather reads and checks the material of a run, before there is a model.
 func (f *tuneFlags) gather() (*material, error) {
 	m := &material{}
 	var err error
@@ -239,7 +238,7 @@ func (f *tuneFlags) gather() (*material, error) {
 	return m, nil
 }
 
-// endToken returns the token that ends a text, -1 for none: the tokenizer's, or else the model's.
+// endToken returns the token that ends a text: the tokenizer's, or else the model's, or -1 for none.
 func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
 	if id, known := tok.ID(tok.Config().EOS); known && tok.Config().EOS != "" {
 		return id
@@ -250,7 +249,7 @@ func endToken(c *transformer.Config, tok *tokenizer.Tokenizer) int32 {
 	return -1
 }
 
-// baseForm returns the form of frozen matrices of a plan.
+// baseForm returns the 4-bit format of frozen matrices in a plan, 0 if they are not in 4 bits.
 func (f *tuneFlags) baseForm(r plan.Run) qlora.Type {
 	switch {
 	case f.full || r.Frozen != 4:

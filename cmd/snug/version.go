@@ -54,8 +54,8 @@ func runVersion(c *call) error {
 	return r.write(c)
 }
 
-// versionOf returns the build's information about the module, as the main module or a
-// dependency. info may be nil.
+// versionOf returns what the build information says about snug, whether it is the main module or a dependency. info may
+// be nil.
 func versionOf(info *debug.BuildInfo) versionReport {
 	r := versionReport{Module: modulePath, Version: "(unknown)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {
