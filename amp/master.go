@@ -191,16 +191,14 @@ func (m *Master) checkNew(name string, n int) error {
 // during the call. With SplitMaster a step that changes nothing reads the
 // weights, and leaves them.
 //
-// param has the length of the registered parameter and a type of the form. With
-// masters on the CPU it may lie on any device, and goes through host memory chunk
-// by chunk; else it lies where the masters do. The first error of step or the
-// Storage ends the update and is wrapped. When nothing has changed before, the update
-// may be repeated: a step that returns an error is to leave w as it was. Otherwise the
-// parameter is half updated, also where step panics with FullMaster, whose weights it
-// may have changed: then all calls for it, and WriteTo, are errors that wrap
-// [snug.ErrConfig], until [Master.ReadFrom] restores a saved state. Other errors, with nothing written: [snug.ErrConfig] for an unknown name
-// or a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and, in a first
-// call, [snug.ErrNoMemory].
+// param has the length of the registered parameter and a type of the form. With masters on the CPU it may lie on any
+// device, and goes through host memory chunk by chunk; else it lies where the masters do. The first error of step or
+// the Storage ends the update and is wrapped. When nothing has changed before, the update may be repeated: a step that
+// returns an error is to leave w as it was. Otherwise the parameter is half updated, also where step panics with
+// FullMaster, whose weights it may have changed: then all calls for it, and WriteTo, are errors that wrap
+// [snug.ErrConfig], until [Master.ReadFrom] restores a saved state. Other errors, with nothing written:
+// [snug.ErrConfig] for an unknown name or a nil step, [snug.ErrDType], [snug.ErrShape], [snug.ErrDevice], and, in a
+// first call, [snug.ErrNoMemory].
 func (m *Master) Update(name string, param snug.View, step func(lo int, w snug.View) error) error {
 	if step == nil {
 		return fmt.Errorf("amp: master %q: the step function is nil: %w", name, snug.ErrConfig)

@@ -14,12 +14,11 @@ import (
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
-// WriteWeights writes a safetensors file to w and returns the number of bytes
-// written. tensors yields the tensors, in any order, each with its elements on any
-// device: float32, float16 or bfloat16, converted as by [Cast] to DType, which
-// is F32, F16 or BF16, or empty for the type that they have. A tensor of any other DType
-// comes as bytes, of uint8, as [Weights.ReadBytes] gives them; so may one of these three, and without a DType they are U8.
-// metadata may be nil; some readers want "pt" there, under the key "format".
+// WriteWeights writes a safetensors file to w and returns the number of bytes written. tensors yields the tensors, in
+// any order, each with its elements on any device: float32, float16 or bfloat16, converted as by [Cast] to DType, which
+// is F32, F16 or BF16, or empty for the type that they have. A tensor of any other DType comes as bytes, of uint8, as
+// [Weights.ReadBytes] gives them; so may one of these three, and without a DType they are U8. metadata may be nil; some
+// readers want "pt" there, under the key "format".
 //
 // It walks once, checks all before it writes the first byte, and reads the
 // elements, which may not change meanwhile, after the walk. The bytes are those

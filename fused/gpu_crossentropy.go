@@ -8,9 +8,9 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-// lossKernels names the kernels of crossentropy.h that make losses and gradients of logits, with a block of threads
-// for each row. whole takes rows of all classes. Of tiles, fold adds one to the statistics of its row, and tile makes
-// the gradients of one.
+// lossKernels names the kernels of crossentropy.h that make losses and gradients of logits, with a block of threads for
+// each row. whole takes rows of all classes. Of tiles, fold adds one to the statistics of its row, and tile makes the
+// gradients of one.
 type lossKernels struct {
 	whole, fold, tile string
 	threads           int // threads of a block
@@ -190,9 +190,9 @@ func (j *crossEntropyJob) logitsOn(q gpu.Launcher, ws tiledSpace, lo, rows, from
 }
 
 // narrowStride returns the elements from a row of bfloat16 gradients to the next. The gradients are written over the
-// float32 logits, a row of which has the memory of 2·vocab bfloat16 elements. Products are faster from multiples of
-// 16 bytes, so the stride is rounded up to one if the last row then begins at most a step behind its logits: a block
-// reads a whole step of logits before it writes.
+// float32 logits, a row of which has the memory of 2·vocab bfloat16 elements. Products are faster from multiples of 16
+// bytes, so the stride is rounded up to one if the last row then begins at most a step behind its logits: a block reads
+// a whole step of logits before it writes.
 func narrowStride(rows, vocab, step int) int {
 	stride := (2*vocab + 7) &^ 7
 	if behind := (rows - 1) * (stride - 2*vocab); behind > min(vocab, step) {

@@ -64,13 +64,11 @@ func RotaryAngles(angles []float32, turned int, base float64) error {
 //
 //	a, b = a·cos − b·sin, b·cos + a·sin
 //
-// Shapes: x [len(positions), Heads, Dim], with c's stride between rows; what
-// follows the last row may be missing. angles [context, Turned], float32, as
-// [RotaryAngles] makes it for the same Turned; a table for another width is not detected.
-// Queries and keys that lie side by side, as in the output of one projection, are turned in
-// one call. With rows of H query, K key and K value heads that is
-// RotaryOptions{Heads: H + K, Dim: d, Stride: (H + 2*K) * d}. A position outside angles gives an error that wraps [snug.ErrShape] and
-// names it.
+// Shapes: x [len(positions), Heads, Dim], with c's stride between rows; what follows the last row may be missing.
+// angles [context, Turned], float32, as [RotaryAngles] makes it for the same Turned; a table for another width is not
+// detected. Queries and keys that lie side by side, as in the output of one projection, are turned in one call. With
+// rows of H query, K key and K value heads that is RotaryOptions{Heads: H + K, Dim: d, Stride: (H + 2*K) * d}. A
+// position outside angles gives an error that wraps [snug.ErrShape] and names it.
 //
 // It keeps nothing for the backward pass. Each worker holds Heads·Dim float32.
 func Rotary[V snug.Vector, L snug.Vector32](x V, angles L, positions []int32, c RotaryOptions) error {

@@ -19,8 +19,7 @@
 //
 // # Bytes
 //
-// With N parameters, n of them trained, elements of E bytes in weights and
-// activations, and micro-batches of B samples:
+// With N parameters, n of them trained, elements of E bytes in weights and activations, and micro-batches of B samples:
 //
 //	weights          E·N; frozen weights in 4 bits as package qlora holds them
 //	master weights   4n, 2n or none, by the form of package amp; none with float32 and for
@@ -40,11 +39,10 @@
 // the host holds a cache of its pages. Code, input data and the runtime of the process
 // are not counted; [Task.Resident] adds them for a process that trains on the CPU.
 //
-// [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks
-// equal the predicted peaks to the byte, except for pages, which come and go. The method
-// Plan of transformer.Config describes a published model. Its tests train all families: the measured
-// peaks differ from the predicted ones by at most the transients of a forward step. The
-// other models follow the same rules and have not been run.
+// [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks equal the predicted peaks to
+// the byte, except for pages, which come and go. The method Plan of transformer.Config describes a published model. Its
+// tests train all families: the measured peaks differ from the predicted ones by at most the transients of a forward
+// step. The other models follow the same rules and have not been run.
 //
 // # Time
 //

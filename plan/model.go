@@ -53,13 +53,12 @@ type Layer struct {
 	GELU          int       `json:"gelu,omitempty"`           // columns of a GELU with bias
 }
 
-// Adapter is the memory of a layer while one of its adapters computes, in elements of the compute
-// type of one sample. Adapters that share an input compute in turn: they are one Adapter, the widest.
+// Adapter is the memory of a layer while one of its adapters computes, in elements of the compute type of one sample.
+// Adapters that share an input compute in turn: they are one Adapter, the widest.
 //
-// A forward step holds Forward and the adapter's inner product, Rank elements a row. A backward step
-// holds Backward, the inner product and its gradient. With [Task.Dropout] each step also holds the
-// dropped input, In. With [Task.DoRA] each holds the output before the magnitudes, Out; a forward
-// step does so only for an adapter that Adds.
+// A forward step holds Forward and the adapter's inner product, Rank elements a row. A backward step holds Backward,
+// the inner product and its gradient. With [Task.Dropout] each step also holds the dropped input, In. With [Task.DoRA]
+// each holds the output before the magnitudes, Out; a forward step does so only for an adapter that Adds.
 type Adapter struct {
 	In       int64 `json:"in"`             // input of the adapter
 	Out      int64 `json:"out"`            // output of the adapter

@@ -18,8 +18,8 @@ type Task struct {
 
 	Optimizer string // rule of package quant8, in lower case; default "adamw"
 	LossRows  int    // rows of logits that exist at a time; default 128
-	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a
-	// device with a memory of its own, and else the default of Tile of fused.CrossEntropy.
+	// LossClasses is the number of classes whose logits exist at a time. The default is all of them on a device with a
+	// memory of its own, and else the default of Tile of fused.CrossEntropy.
 	LossClasses int
 	Chunk       int // elements of a page of paged state; default 65536
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the

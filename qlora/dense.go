@@ -18,8 +18,8 @@ const denseTile = 1 << 18
 //	y  = x·Wᵀ
 //	dx = dy·W
 //
-// for a [DoRA], which needs the norms of its rows, and for merging. The matrix may be transposed, [in,
-// out], as Conv1D of GPT-2 has it. A Dense is not safe for concurrent use.
+// for a [DoRA], which needs the norms of its rows, and for merging. The matrix may be transposed, [in, out], as Conv1D
+// of GPT-2 has it. A Dense is not safe for concurrent use.
 type Dense struct {
 	w          snug.View
 	out, in    int
@@ -35,9 +35,9 @@ type denseWork struct {
 	norms, scales []float32 // on the host, of another device
 }
 
-// NewDense returns the products by w, [out, in] elements of any floating-point type, or [in, out]
-// if transposed. Activations have its type. It takes a tile of 1 MiB, or of a row or a column if that is
-// more, and of a transposed matrix 4 bytes an output. The Dense does not own w.
+// NewDense returns the products by w, [out, in] elements of any floating-point type, or [in, out] if transposed.
+// Activations have its type. It takes a tile of 1 MiB, or of a row or a column if that is more, and of a transposed
+// matrix 4 bytes an output. The Dense does not own w.
 //
 // Errors: [snug.ErrShape] for a w of another length or out or in below 1, [snug.ErrDType], and
 // [snug.ErrNoMemory].
@@ -181,10 +181,9 @@ func (d *Dense) product(op string, y snug.View, n int, x snug.View, k int, beta 
 	return nil
 }
 
-// Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out] of f32 on the
-// matrix's device, as [Linear.Norms] does. It adds in float32, a tile at a time; the squares of a
-// transposed matrix are also summed in float32 from tile to tile. Errors, with nothing written, are the
-// errors of Linear.Norms.
+// Norms writes the norms of the rows of W + s·B·A, or of W if a is nil, to norms, [out] of f32 on the matrix's device,
+// as [Linear.Norms] does. It adds in float32, a tile at a time; the squares of a transposed matrix are also summed in
+// float32 from tile to tile. Errors, with nothing written, are the errors of Linear.Norms.
 func (d *Dense) Norms(norms snug.View, a *LoRA) error {
 	if err := checkNorms(d, norms, a); err != nil {
 		return err

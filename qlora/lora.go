@@ -15,10 +15,9 @@ import (
 //
 //	y += s·(x·Aᵀ)·Bᵀ
 //
-// Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models",
-// arXiv:2106.09685. Training starts with B = 0 and a random A, which add nothing; PEFT draws A
-// uniformly between -1/√In and 1/√In. An adapter
-// with a Magnitude belongs to a [DoRA].
+// Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685. Training starts with B = 0
+// and a random A, which add nothing; PEFT draws A uniformly between -1/√In and 1/√In. An adapter with a Magnitude
+// belongs to a [DoRA].
 type LoRA struct {
 	In, Out, Rank int
 	Scale         float32   // s, see LoRAScale

@@ -15,13 +15,11 @@ const maxRuns = 1 << 16
 // MeasureCosts runs forward and backward passes of the chain for x, one to warm up
 // and then as many as runs says, and returns the costs of the stages.
 //
-// Sizes come from c.Bytes and c.SavedBytes. Times are in seconds, medians
-// over the runs: BackwardTime of Backward, ForwardTime the mean of Forward and
-// ForwardSave, or for the last stage the time of ForwardSave, because plans run it
-// no other way. Work that a stage leaves to a device in the background is not in its
-// time: a stage that is measured waits for it. Transient bytes cannot be measured:
-// they are taken from c.Costs, which is filled before where stages have them, as are the rates and the sizes and times of packing, and
-// 0 if that is nil. So is a name, unless the stage
+// Sizes come from c.Bytes and c.SavedBytes. Times are in seconds, medians over the runs: BackwardTime of Backward,
+// ForwardTime the mean of Forward and ForwardSave, or for the last stage the time of ForwardSave, because plans run it
+// no other way. Work that a stage leaves to a device in the background is not in its time: a stage that is measured
+// waits for it. Transient bytes cannot be measured: they are taken from c.Costs, which is filled before where stages
+// have them, as are the rates and the sizes and times of packing, and 0 if that is nil. So is a name, unless the stage
 // has a String method.
 //
 // It holds one saved set at a time and few outputs: the plan is [Revolve] with the

@@ -21,11 +21,11 @@ type Folder struct {
 	about  *about // of the newest checkpoint, nil if there is none
 }
 
-// OpenFolder makes this process the owner of a folder until [Folder.Close], and verifies the newest checkpoint. It makes
-// a missing folder. keep is the number of checkpoints to keep, the newest ones; 0 is 2.
+// OpenFolder makes this process the owner of a folder until [Folder.Close], and verifies the newest checkpoint. It
+// makes a missing folder. keep is the number of checkpoints to keep, the newest ones; 0 is 2.
 //
-// The error wraps [snug.ErrConfig] for a negative keep and [snug.ErrCorrupt] for a damaged checkpoint, or comes from the
-// file system, for example because another process owns the folder.
+// The error wraps [snug.ErrConfig] for a negative keep and [snug.ErrCorrupt] for a damaged checkpoint, or comes from
+// the file system, for example because another process owns the folder.
 func OpenFolder(dir string, keep int) (*Folder, error) {
 	f, err := openFolder(dir, keep)
 	if err != nil {
@@ -50,8 +50,8 @@ func openFolder(dir string, keep int) (*Folder, error) {
 	return f, nil
 }
 
-// Newest returns the step, the notes as JSON, see [Trainer.SetNotes], and the path of the checkpoint that was the newest
-// when the folder was opened. notes is nil if there was none.
+// Newest returns the step, the notes as JSON, see [Trainer.SetNotes], and the path of the checkpoint that was the
+// newest when the folder was opened. notes is nil if there was none.
 func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 	if f == nil || f.about == nil {
 		return 0, nil, ""
@@ -60,8 +60,8 @@ func (f *Folder) Newest() (step int, notes json.RawMessage, path string) {
 	return found.Step, f.about.Notes, found.Path()
 }
 
-// Matches returns an error if the newest checkpoint belongs to another run: if its Options.About differs from about. The
-// error wraps [snug.ErrConfig] and names what differs. Without a checkpoint it returns nil.
+// Matches returns an error if the newest checkpoint belongs to another run: if its Options.About differs from about.
+// The error wraps [snug.ErrConfig] and names what differs. Without a checkpoint it returns nil.
 func (f *Folder) Matches(about any) error {
 	if f == nil || f.about == nil {
 		return nil

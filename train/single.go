@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// single is a Window that holds a gradient only until it is complete. The gradient of an embedding that is also the head
-// has two parts, and is held from the first to the second.
+// single is a Window that holds a gradient only until it is complete. The gradient of an embedding that is also the
+// head has two parts, and is held from the first to the second.
 type single struct {
 	params []param
 	values map[string]snug.View

@@ -16,12 +16,12 @@ import (
 // group is the name under which the scaler knows the gradients.
 const group = "model"
 
-// Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint after
-// every SaveEvery steps.
+// Train makes one step of the optimizer with the mean of the gradients of the micro-batches. It writes a checkpoint
+// after every SaveEvery steps.
 //
 // After an error the parameters are as before the step, with two exceptions. An error of the optimizer, the Storage or
-// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. An error of
-// a checkpoint comes after the step.
+// the device, and with InBackward any error, can leave some parameters updated: resume a checkpoint then. An error of a
+// checkpoint comes after the step.
 //
 // The error wraps [snug.ErrConfig] when there are no micro-batches, when a weight is negative or not finite, or all are
 // 0; it wraps [snug.ErrNonFinite] and names the parameters when gradients are not finite; or it comes from the model.

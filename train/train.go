@@ -61,8 +61,8 @@ type Options struct {
 	// Measure makes errors and Report.Skipped name the first micro-batch with a gradient that is not finite. It costs
 	// another pass over the gradients of each micro-batch.
 	Measure bool
-	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then:
-	// updates of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice.
+	// InBackward updates each parameter as soon as its gradient is complete. There are no master weights then: updates
+	// of 16-bit parameters are rounded stochastically. With Clip the backward pass runs twice.
 	InBackward bool
 
 	// Storage holds master weights and the optimizer's state in pages; a Store of package offload is one. nil: they are
@@ -71,8 +71,8 @@ type Options struct {
 	Chunk   int // elements of a page; 0 is 65536
 
 	// Split divides a micro-batch in two. When a step runs out of memory, the Trainer divides all micro-batches, runs
-	// the step again, and divides those of later steps too. Split returns false for a micro-batch that
-	// cannot be divided. The mean over the step stays the same, up to rounding.
+	// the step again, and divides those of later steps too. Split returns false for a micro-batch that cannot be
+	// divided. The mean over the step stays the same, up to rounding.
 	Split func(batch any) (a, b any, ok bool)
 
 	// Dir is the folder of checkpoints; empty: none.
@@ -141,8 +141,8 @@ type micros struct{ n *int }
 
 func (m micros) Target(accum.Progress) accum.Target { return accum.Target{Micros: *m.n} }
 
-// New returns a Trainer for a model. With Options.Dir it owns the folder until Close, and resumes its newest checkpoint,
-// which replaces the values of the parameters.
+// New returns a Trainer for a model. With Options.Dir it owns the folder until Close, and resumes its newest
+// checkpoint, which replaces the values of the parameters.
 //
 // The error wraps [snug.ErrConfig] for options that do not fit together and for a checkpoint of another run,
 // [snug.ErrDType] and [snug.ErrDevice] for the parameters, [snug.ErrCorrupt] for a damaged checkpoint, and
@@ -306,16 +306,16 @@ func (t *Trainer[B]) makeWindow() error {
 // Step returns the number of steps done, with the steps before a resume.
 func (t *Trainer[B]) Step() int { return t.step }
 
-// Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the checkpoint
-// had no notes.
+// Notes returns the notes of the checkpoint that New resumed, as JSON: nil if it resumed none, and null if the
+// checkpoint had no notes.
 func (t *Trainer[B]) Notes() json.RawMessage {
 	_, notes, _ := t.options.Folder.Newest()
 	return notes
 }
 
-// SetNotes sets the notes of the next checkpoints, which they hold as JSON in addition to Options.About. Notes may differ
-// when the run is resumed; the loss before training is an example. Without a call, checkpoints keep the notes of the
-// checkpoint that New resumed.
+// SetNotes sets the notes of the next checkpoints, which they hold as JSON in addition to Options.About. Notes may
+// differ when the run is resumed; the loss before training is an example. Without a call, checkpoints keep the notes of
+// the checkpoint that New resumed.
 func (t *Trainer[B]) SetNotes(notes any) { t.notes = notes }
 
 // Scale returns the loss scale of the next step, 1 without one.

@@ -125,8 +125,8 @@ func (m *Model) prepare(n, most int) error {
 	return m.countHeld()
 }
 
-// beginAt prepares for tokens that follow the first position tokens of a sequence. The sequence has n tokens so far, and
-// will have up to most.
+// beginAt prepares for tokens that follow the first position tokens of a sequence. The sequence has n tokens so far,
+// and will have up to most.
 func (m *Model) beginAt(tokens []int32, position, n, most int) error {
 	c := &m.batch
 	*c = batch{rows: len(tokens), sequences: 1, longest: n, tokens: tokens, positions: c.positions[:0]}
@@ -257,8 +257,8 @@ type angles struct {
 	attention float64 // factor of sines and cosines
 }
 
-// prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence of
-// the batch, as in a fresh model of transformers.
+// prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence
+// of the batch, as in a fresh model of transformers.
 func (a *angles) prepare(n int) error {
 	length := 0
 	if a.rope.Kind == RopeDynamic {

@@ -15,9 +15,9 @@ import (
 // [Config.Tensors] to the names in the folder, which may lack the prefix "model." or "transformer."; those of a
 // multimodal Gemma 3 may be the names of transformers' modules, model.language_model.*.
 //
-// Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and
-// attn.bias and attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix
-// of a tied head if it equals the embedding: Check reads both, 1 MiB at a time.
+// Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
+// attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix of a tied
+// head if it equals the embedding: Check reads both, 1 MiB at a time.
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.

@@ -25,9 +25,8 @@ type Config struct {
 	// Family is transformers' model_type: llama, mistral, qwen2, qwen3, gemma2, gemma3_text or
 	// gpt2; or [Custom]. It decides the names of parameters.
 	Family string
-	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model
-	// under other names, and also parameters for images. A [Model] of it is the text model, with
-	// the names of gemma3_text.
+	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model under
+	// other names, and also parameters for images. A [Model] of it is the text model, with the names of gemma3_text.
 	Multimodal bool
 
 	Vocab   int // rows of the embedding
@@ -90,13 +89,13 @@ type Config struct {
 }
 
 // Custom is the family of models to train from scratch that no folder describes. The fields of the Config choose
-// LayerNorm or RMSNorm, a rope or learned positions, a gate or none, and biases anywhere. There are no PostNorms. A model
-// without a gate needs MLPBias or UpBias, and PackedQKV needs LearnedPositions.
+// LayerNorm or RMSNorm, a rope or learned positions, a gate or none, and biases anywhere. There are no PostNorms. A
+// model without a gate needs MLPBias or UpBias, and PackedQKV needs LearnedPositions.
 //
-// Parameters have the names of Llama, with embed_positions for learned positions and
-// self_attn.qkv_proj for a packed matrix. Initial values are GPT-2's: the standard deviation of matrices whose products
-// enter the residual stream is divided by the root of the number of halves. There is no config.json, so [Config.Write]
-// and [Model.Save] return an error.
+// Parameters have the names of Llama, with embed_positions for learned positions and self_attn.qkv_proj for a packed
+// matrix. Initial values are GPT-2's: the standard deviation of matrices whose products enter the residual stream is
+// divided by the root of the number of halves. There is no config.json, so [Config.Write] and [Model.Save] return an
+// error.
 const Custom = "custom"
 
 // packed reports whether one matrix makes q, k and v.
@@ -124,9 +123,8 @@ const (
 )
 
 // ReadConfig reads a config.json from the path of the file or of its folder. It reads both spellings: the one of
-// transformers 5 (rope_parameters, dtype), and the one of older folders
-// (rope_theta, rope_scaling, torch_dtype). A missing field has the default of
-// transformers for the family.
+// transformers 5 (rope_parameters, dtype), and the one of older folders (rope_theta, rope_scaling, torch_dtype). A
+// missing field has the default of transformers for the family.
 //
 // The error wraps [snug.ErrCorrupt] when the file is no JSON object, and
 // [snug.ErrConfig] when a field is not known or its value is not supported; it names the
@@ -185,9 +183,8 @@ func openIn(dir string) (files.File, int64, error) {
 	return f, size, nil
 }
 
-// Validate returns an error unless c describes a model: counts from 1 to 2^28, a number of heads that KVHeads
-// divides, a window for each layer, positive scales, and a known family. The error
-// wraps [snug.ErrConfig] and names the field.
+// Validate returns an error unless c describes a model: counts from 1 to 2^28, a number of heads that KVHeads divides,
+// a window for each layer, positive scales, and a known family. The error wraps [snug.ErrConfig] and names the field.
 func (c *Config) Validate() error {
 	if err := c.check(); err != nil {
 		return fmt.Errorf("transformer: %w", err)

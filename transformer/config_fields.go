@@ -153,9 +153,9 @@ func compact(raw json.RawMessage) string {
 	return b.String()
 }
 
-// bookkeeping has the fields of any family that do not matter for training: where a file comes from,
-// other heads and tasks, and how transformers generates and caches. The parameters of
-// generation are the ones that transformers itself removes from config.json.
+// bookkeeping has the fields of any family that do not matter for training: where a file comes from, other heads and
+// tasks, and how transformers generates and caches. The parameters of generation are the ones that transformers itself
+// removes from config.json.
 var bookkeeping = func() map[string]bool {
 	all := map[string]bool{}
 	for _, name := range strings.Fields(`

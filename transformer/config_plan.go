@@ -7,14 +7,13 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// Plan describes the model to package plan, which predicts the memory of training it
-// and finds what fits. A sample is a sequence of so many tokens, which may be more than
-// Config.Context unless there are learned positions.
+// Plan describes the model to package plan, which predicts the memory of training it and finds what fits. A sample is a
+// sequence of so many tokens, which may be more than Config.Context unless there are learned positions.
 //
-// The layers are the stages of [Model.Costs], with their bytes. Attention is always tiled, whatever a [plan.Run]
-// says; for Options.PlainAttention clear Tiled of all layers. The parameters have the shapes of [Config.Tensors], with
-// every matrix as [out, in], also for GPT-2. A [plan.Task] with a Rank puts adapters on the matrices of the layers, as
-// PEFT's "all-linear" does.
+// The layers are the stages of [Model.Costs], with their bytes. Attention is always tiled, whatever a [plan.Run] says;
+// for Options.PlainAttention clear Tiled of all layers. The parameters have the shapes of [Config.Tensors], with every
+// matrix as [out, in], also for GPT-2. A [plan.Task] with a Rank puts adapters on the matrices of the layers, as PEFT's
+// "all-linear" does.
 //
 // The error wraps [snug.ErrConfig] for a Config that is not valid or that [New] does not support, and [snug.ErrShape]
 // for more tokens than the model has positions and for a model that is too large for package plan.

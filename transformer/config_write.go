@@ -13,10 +13,10 @@ import (
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// Write writes config.json into a folder. It makes a missing folder, and replaces an old file
-// as a whole. transformers 4 and 5 read the file: it has rope_theta, rope_scaling and
-// torch_dtype, and has rope_parameters only for a rope that these cannot describe. It has every field of the family, so
-// that it does not depend on the defaults of a version. Ignored is not written.
+// Write writes config.json into a folder. It makes a missing folder, and replaces an old file as a whole. transformers
+// 4 and 5 read the file: it has rope_theta, rope_scaling and torch_dtype, and has rope_parameters only for a rope that
+// these cannot describe. It has every field of the family, so that it does not depend on the defaults of a version.
+// Ignored is not written.
 //
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
 // something (such as a cap of logits in llama), and when c is Multimodal, because that file also

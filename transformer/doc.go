@@ -13,15 +13,14 @@
 //
 // # Models
 //
-// [Open] and [New] make models of Llama with all its ropes, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3
-// (the text model, also out of a multimodal folder) and GPT-2, in float32, bfloat16 or float16, on
-// any device. Weights, activations and their gradients have that type; sums, statistics and
-// gradients of parameters are float32. In float32 a logit differs from transformers' by at most 1e-6 of the largest
-// logit; testdata holds what transformers computes.
+// [Open] and [New] make models of Llama with all its ropes, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (the text model,
+// also out of a multimodal folder) and GPT-2, in float32, bfloat16 or float16, on any device. Weights, activations and
+// their gradients have that type; sums, statistics and gradients of parameters are float32. In float32 a logit differs
+// from transformers' by at most 1e-6 of the largest logit; testdata holds what transformers computes.
 //
-// The family [Custom] is for models to train from scratch: any combination of what the stages
-// compute. Options.Monitor counts the bytes that a model holds and can limit them. Options.PlainAttention
-// computes attention without tiles, for comparison.
+// The family [Custom] is for models to train from scratch: any combination of what the stages compute. Options.Monitor
+// counts the bytes that a model holds and can limit them. Options.PlainAttention computes attention without tiles, for
+// comparison.
 //
 // A layer is two stages of a [remat.Chain]: attention and MLP. [Model.Costs] returns their bytes and multiply-adds.
 // [Model.SetPlan] makes Backprop run a plan of package remat, with the same gradients bit for bit:
@@ -31,9 +30,9 @@
 //	err = m.SetPlan(plan)
 //
 // The attention stage keeps its input, q, k, v and attention's output; the MLP stage keeps its input, gate and up. The
-// backward pass computes normalized inputs, norms of q and k, and activations again. With M rows, width C, Q
-// elements of the queries of a row, K of its keys and F of the MLP, a layer keeps M·(2C + 2Q + 2K +
-// 2F) elements. The plan that recomputes most keeps these elements of one stage at a time.
+// backward pass computes normalized inputs, norms of q and k, and activations again. With M rows, width C, Q elements
+// of the queries of a row, K of its keys and F of the MLP, a layer keeps M·(2C + 2Q + 2K + 2F) elements. The plan that
+// recomputes most keeps these elements of one stage at a time.
 //
 // [Config.Plan] describes the model to package plan before it is made; package plan then predicts what training takes,
 // and finds what fits.
@@ -43,10 +42,10 @@
 //
 // # Adapters and matrices in 4 bits
 //
-// Options.Adapter adds a LoRA (Hu et al. 2021, arXiv:2106.09685), an rsLoRA, or a DoRA (Liu et al.
-// 2024, arXiv:2402.09353) to the modules that PEFT would choose by the same fields; nothing else
-// trains then. Options.Base quantizes the matrices of the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers
-// et al. 2023, arXiv:2305.14314), and Options.Pages keeps them on disk:
+// Options.Adapter adds a LoRA (Hu et al. 2021, arXiv:2106.09685), an rsLoRA, or a DoRA (Liu et al. 2024,
+// arXiv:2402.09353) to the modules that PEFT would choose by the same fields; nothing else trains then. Options.Base
+// quantizes the matrices of the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers et al. 2023,
+// arXiv:2305.14314), and Options.Pages keeps them on disk:
 //
 //	m, err := transformer.Open("Llama-3.2-1B", transformer.Options{
 //		Base:    qlora.NF4,                                    // 4.127 bits an element
@@ -56,22 +55,20 @@
 //	m, err = transformer.Open("Llama-3.2-1B", transformer.Options{Base: qlora.NF4, AdapterDir: "tuned"})
 //	err = m.Save("merged", 0)                                  // a model without adapters
 //
-// Adapters are float32. Their inner products x·Aᵀ are rounded to the type of activations, where PEFT
-// keeps float32. With adapters of rank r, a backward step holds 2·M·r more elements, the gradients of the inputs of
-// adapted matrices, and with dropout the dropped inputs. testdata holds what PEFT computes: in float32 a logit differs
-// by at most 1e-6 of the largest, and the losses of 20 steps by at most 1e-5.
+// Adapters are float32. Their inner products x·Aᵀ are rounded to the type of activations, where PEFT keeps float32.
+// With adapters of rank r, a backward step holds 2·M·r more elements, the gradients of the inputs of adapted matrices,
+// and with dropout the dropped inputs. testdata holds what PEFT computes: in float32 a logit differs by at most 1e-6 of
+// the largest, and the losses of 20 steps by at most 1e-5.
 //
 // A DoRA adds 12 bytes for each output of a matrix: its magnitude, the norm of its row of W + s·B·A, and their
-// quotient. Every call computes the norms once, before the first product of a matrix, because the
-// parameters may have changed; that takes Rank multiply-adds for each element of the matrix. A
-// [Generator] computes them when a text begins. The backward step recomputes the outputs before the
-// magnitudes, one more product for each adapted matrix, and holds the outputs of one matrix
-// at a time.
+// quotient. Every call computes the norms once, before the first product of a matrix, because the parameters may have
+// changed; that takes Rank multiply-adds for each element of the matrix. A [Generator] computes them when a text
+// begins. The backward step recomputes the outputs before the magnitudes, one more product for each adapted matrix, and
+// holds the outputs of one matrix at a time.
 //
 // # Generation
 //
-// A [Generator] keeps the keys and values of the tokens so far, so that a further token costs one row of each
-// product:
+// A [Generator] keeps the keys and values of the tokens so far, so that a further token costs one row of each product:
 //
 //	g, err := m.Generate(transformer.GenerateOptions{Context: 2048, Sampling: transformer.Sampling{Temperature: 0.7, TopP: 0.9}})
 //	err = g.Prompt(ctx, tokens)
@@ -90,6 +87,6 @@
 //
 // [ReadConfig] reads config.json of these families, and the text part of a multimodal Gemma 3. It returns an error that
 // names the field for a field that it does not know, unless the field cannot change the arithmetic, and for a value
-// that is not supported. [Config.Tensors] returns the parameters of a folder, [Config.Check] compares them with
-// the opened files, and [Rope.Frequencies] returns the frequencies of rotary embeddings.
+// that is not supported. [Config.Tensors] returns the parameters of a folder, [Config.Check] compares them with the
+// opened files, and [Rope.Frequencies] returns the frequencies of rotary embeddings.
 package transformer

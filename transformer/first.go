@@ -11,8 +11,8 @@ import (
 
 // firstValues sets the parameters to transformers' initial values: normally distributed numbers of standard deviation
 // InitStd in matrices, ones in norms, zeros in biases. GPT-2 and custom models divide the deviation by the root of the
-// number of halves for matrices whose product enters the residual stream. The
-// numbers of a parameter depend only on the seed and its place in the list.
+// number of halves for matrices whose product enters the residual stream. The numbers of a parameter depend only on the
+// seed and its place in the list.
 func (m *Model) firstValues() error {
 	q, err := m.newQuantizer()
 	if err != nil {

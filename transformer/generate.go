@@ -19,11 +19,11 @@ type GenerateOptions struct {
 	Sampling Sampling
 }
 
-// Generator writes text. It holds the tokens so far and a cache of their keys and values in all layers, so that a further
-// token costs one row of each product.
+// Generator writes text. It holds the tokens so far and a cache of their keys and values in all layers, so that a
+// further token costs one row of each product.
 //
-// The cache has the model's type. A layer has Context rows of keys and as many of values, KVHeads·HeadDim elements each;
-// a layer with a window has at most 2·(window−1) + Chunk rows.
+// The cache has the model's type. A layer has Context rows of keys and as many of values, KVHeads·HeadDim elements
+// each; a layer with a window has at most 2·(window−1) + Chunk rows.
 //
 // A Generator uses its model's buffers, so the two must not be used concurrently. The model may train between two
 // calls; the cache keeps the keys and values of the old weights until Reset.
@@ -52,8 +52,8 @@ type cache struct {
 
 // Generate returns a Generator without tokens, and allocates its cache. Begin with [Generator.Prompt].
 //
-// The error wraps [snug.ErrConfig] for options out of range and for a Context above the number of learned
-// positions, or [snug.ErrNoMemory].
+// The error wraps [snug.ErrConfig] for options out of range and for a Context above the number of learned positions, or
+// [snug.ErrNoMemory].
 func (m *Model) Generate(o GenerateOptions) (*Generator, error) {
 	g, err := m.newGenerator(o)
 	if err != nil {
@@ -132,8 +132,8 @@ func (g *Generator) Bytes() int64 { return g.bytes }
 // Tokens returns the tokens so far: prompts and what Next returned. The list is the Generator's own.
 func (g *Generator) Tokens() []int32 { return g.tokens }
 
-// Logits returns the Config.Vocab logits from which the last call of Next chose its token, capped by
-// Config.LogitCap. The next call of Next overwrites them.
+// Logits returns the Config.Vocab logits from which the last call of Next chose its token, capped by Config.LogitCap.
+// The next call of Next overwrites them.
 func (g *Generator) Logits() []float32 { return g.logits }
 
 // Ends reports whether a token is one of Config.EOS.
@@ -156,8 +156,8 @@ func (g *Generator) Close() (err error) {
 	return err
 }
 
-// Prompt appends tokens, and computes the keys and values of all except the last. It computes Chunk tokens at a time, so
-// that its memory, apart from the cache, does not grow with the prompt.
+// Prompt appends tokens, and computes the keys and values of all except the last. It computes Chunk tokens at a time,
+// so that its memory, apart from the cache, does not grow with the prompt.
 //
 // The error wraps [snug.ErrShape], with nothing appended, for no tokens, for a token that the vocabulary lacks, and for
 // more tokens than Context. Or it comes from the device or ctx: call Reset then.
@@ -187,8 +187,8 @@ func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
 
 // Next chooses the token after Tokens, appends it and returns it.
 //
-// The error wraps [snug.ErrShape] without a prompt and when the text has Context tokens, and [snug.ErrNonFinite]
-// for logits that are not finite. Or it comes from the device or ctx: call Reset then.
+// The error wraps [snug.ErrShape] without a prompt and when the text has Context tokens, and [snug.ErrNonFinite] for
+// logits that are not finite. Or it comes from the device or ctx: call Reset then.
 func (g *Generator) Next(ctx context.Context) (int32, error) {
 	token, err := g.next(ctx)
 	if err != nil {

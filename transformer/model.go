@@ -29,30 +29,30 @@ type Options struct {
 	Train func(name string) bool
 	// LossRows is the number of rows whose logits exist at a time; 0 is 128.
 	LossRows int
-	// LossClasses is the number of classes whose logits exist at a time, see Tile of
-	// [fused.CrossEntropy]; Config.Vocab is all of them. 0 is all of them on a device other than the CPU. On the CPU 0 is
-	// all of up to 64 Ki classes, and 1 Ki of a larger vocabulary: training then computes the logits twice, in a
-	// workspace that does not grow with the vocabulary.
+	// LossClasses is the number of classes whose logits exist at a time, see Tile of [fused.CrossEntropy]; Config.Vocab
+	// is all of them. 0 is all of them on a device other than the CPU. On the CPU 0 is all of up to 64 Ki classes, and
+	// 1 Ki of a larger vocabulary: training then computes the logits twice, in a workspace that does not grow with the
+	// vocabulary.
 	LossClasses int
 
-	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a
-	// limit, New, Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
+	// Monitor, unless nil, counts the bytes that the model holds on its device, by component. If it has a limit, New,
+	// Open and calls that need more memory fail with [snug.ErrNoMemory], and so do all later calls.
 	Monitor *plan.Monitor
-	// PlainAttention computes attention without tiles, with all scores of a head in memory, and
-	// keeps the probabilities for the backward pass, so that a program can measure what tiles save. It works on
-	// the CPU, and for models without a cap of scores.
+	// PlainAttention computes attention without tiles, with all scores of a head in memory, and keeps the probabilities
+	// for the backward pass, so that a program can measure what tiles save. It works on the CPU, and for models without
+	// a cap of scores.
 	PlainAttention bool
 
-	// Base, unless 0, is the 4-bit format of the matrices of the layers, NF4 or FP4 with double
-	// quantization, as bitsandbytes has them for QLoRA. They are frozen. Open quantizes each matrix when it
-	// has read it, so it needs the memory of the result and of one matrix.
+	// Base, unless 0, is the 4-bit format of the matrices of the layers, NF4 or FP4 with double quantization, as
+	// bitsandbytes has them for QLoRA. They are frozen. Open quantizes each matrix when it has read it, so it needs the
+	// memory of the result and of one matrix.
 	Base qlora.Type
 	// Pages is a Storage for the matrices in 4 bits. A Store of package offload is one, which holds a
 	// part of them in memory and the others on disk. nil: they are in memory.
 	Pages qlora.Storage
-	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without
-	// Targets, to all matrices of the layers. The adapters are float32. They train, and nothing else does.
-	// Set Alpha: PEFT's default is 8.
+	// Adapter, unless nil, adds a LoRA or a DoRA to each module that PEFT would choose by its fields; without Targets,
+	// to all matrices of the layers. The adapters are float32. They train, and nothing else does. Set Alpha: PEFT's
+	// default is 8.
 	Adapter *qlora.AdapterOptions
 	// AdapterDir, in place of Adapter, is a folder of adapters that PEFT or [Model.SaveAdapter] wrote.
 	AdapterDir string
@@ -61,9 +61,9 @@ type Options struct {
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each
 // layer, attention and MLP, between the embedding and the head.
 //
-// A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers
-// grow to the longest batch and stay. On the CPU a training step that is not longer than an earlier
-// one allocates nothing. The rates of dropout in the Config are not applied.
+// A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers grow to the
+// longest batch and stay. On the CPU a training step that is not longer than an earlier one allocates nothing. The
+// rates of dropout in the Config are not applied.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
@@ -135,8 +135,8 @@ func New(config *Config, o Options) (*Model, error) {
 // shards and their index. Weights are converted to Options.DType while they are read.
 //
 // Of a multimodal Gemma 3 it reads the text model alone, and passes over the tensors for images. Whatever the names in
-// the folder, the parameters have the names of gemma3_text, model.*, and [Model.Save] writes a folder of the text model,
-// Gemma3ForCausalLM.
+// the folder, the parameters have the names of gemma3_text, model.*, and [Model.Save] writes a folder of the text
+// model, Gemma3ForCausalLM.
 //
 // Errors are the errors of [ReadConfig], [amp.OpenWeights], [Config.Check] and [New].
 func Open(dir string, o Options) (*Model, error) {
@@ -277,8 +277,8 @@ func (c *Config) supported() error {
 // Config returns a copy of the model's Config. Do not change its lists.
 func (m *Model) Config() Config { return m.config }
 
-// Params returns the parameters in the order in which the model uses them. The list belongs to the model: the caller may
-// change the elements of a Value, and nothing else.
+// Params returns the parameters in the order in which the model uses them. The list belongs to the model: the caller
+// may change the elements of a Value, and nothing else.
 func (m *Model) Params() []Param { return m.params }
 
 // Trainable yields the parameters that train, as package train takes them.
@@ -356,10 +356,10 @@ func (m *Model) countHeld() error {
 }
 
 // Save writes a folder that transformers loads: config.json and the weights in the model's type. It decodes matrices in
-// 4 bits and merges adapters, W + s·B·A, with rows scaled to their magnitudes if there are any, and rounds once.
-// A file of weights has at most maxShardBytes bytes of tensors; 0 is 5 GB. See [amp.SaveShards] for what a killed
-// process leaves. The error wraps [snug.ErrConfig], with nothing written, when config.json has no fields for the model,
-// see [Config.Write].
+// 4 bits and merges adapters, W + s·B·A, with rows scaled to their magnitudes if there are any, and rounds once. A file
+// of weights has at most maxShardBytes bytes of tensors; 0 is 5 GB. See [amp.SaveShards] for what a killed process
+// leaves. The error wraps [snug.ErrConfig], with nothing written, when config.json has no fields for the model, see
+// [Config.Write].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)

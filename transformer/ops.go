@@ -260,8 +260,8 @@ func (o *ops) leaveBackward(d *tensor, post norm, s *saved) *tensor {
 	return half
 }
 
-// gradient returns the accumulator of a parameter and how the gradient of this micro-batch enters it. The accumulator of
-// a frozen parameter is empty.
+// gradient returns the accumulator of a parameter and how the gradient of this micro-batch enters it. The accumulator
+// of a frozen parameter is empty.
 func (o *ops) gradient(p *Param) (snug.View, snug.Into, error) {
 	if !p.Trains {
 		return none32, snug.Into{}, nil
@@ -306,8 +306,8 @@ func (o *ops) rotateBack(dx *tensor, heads int, rope *angles) {
 	})
 }
 
-// attend computes out = attention(q, k, v) and writes to lse, unless it is nil, what attendBackward needs. If k and v are
-// nil, the rows of q have q, k and v side by side.
+// attend computes out = attention(q, k, v) and writes to lse, unless it is nil, what attendBackward needs. If k and v
+// are nil, the rows of q have q, k and v side by side.
 func (o *ops) attend(out, lse, q, k, v *tensor, window int, rope *angles) {
 	if o.options.PlainAttention {
 		o.do(func() error { return o.plainForward(out, lse, q, k, v, window, rope) })

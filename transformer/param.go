@@ -16,8 +16,7 @@ type Param struct {
 	Shape  []int     // published shape; do not change it
 	Value  snug.View // elements, row-major, on the model's device: float32 in adapters, otherwise in the model's type
 	Trains bool      // whether [Model.Backprop] computes the gradient
-	// Quantized has the elements of a matrix in 4 bits; Value is then empty. Its shape is
-	// [out, in] in all families.
+	// Quantized has the elements of a matrix in 4 bits; Value is then empty. Its shape is [out, in] in all families.
 	Quantized *qlora.Weight
 }
 

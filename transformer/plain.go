@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// This file has attention without tiles, for comparison. It keeps the probabilities, a matrix of tokens × tokens for each
-// head of a sequence.
+// This file has attention without tiles, for comparison. It keeps the probabilities, a matrix of tokens × tokens for
+// each head of a sequence.
 
 // keepScores returns what attend keeps for the backward pass: a number for each row and head, or
 // all probabilities.

@@ -94,15 +94,14 @@ var ropeFields = map[RopeKind]struct{ factor, original bool }{
 	RopeLlama3: {factor: true, original: true}, RopeYarn: {factor: true, original: true},
 }
 
-// Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor
-// by which sines and cosines are multiplied. length is the number of tokens of the sequence; only the
-// kind dynamic uses it, and a length below MaxPositions counts as MaxPositions.
+// Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor by which sines and cosines
+// are multiplied. length is the number of tokens of the sequence; only the kind dynamic uses it, and a length below
+// MaxPositions counts as MaxPositions.
 //
-// Every step is rounded to float32 as in transformers (ROPE_INIT_FUNCTIONS),
-// because a rounded exponent changes the angles of long sequences. The results have the same
-// bits as transformers' where torch rounds its powers correctly. With AVX2 and AVX-512 one in 200 of torch's powers is
-// off by 1 unit in the last place, and the frequency then differs by at most 2 units. The error wraps
-// [snug.ErrConfig].
+// Every step is rounded to float32 as in transformers (ROPE_INIT_FUNCTIONS), because a rounded exponent changes the
+// angles of long sequences. The results have the same bits as transformers' where torch rounds its powers correctly.
+// With AVX2 and AVX-512 one in 200 of torch's powers is off by 1 unit in the last place, and the frequency then differs
+// by at most 2 units. The error wraps [snug.ErrConfig].
 func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err error) {
 	if err := r.check(); err != nil {
 		return nil, 0, fmt.Errorf("transformer: Frequencies: %w", err)

@@ -13,12 +13,12 @@ import (
 	"github.com/x448/float16"
 )
 
-// Window takes gradients; an [accum.Window] is one. Into returns the float32 accumulator of a
-// parameter, which has the parameter's length, and how a gradient enters it. Further calls for the same name in one
-// micro-batch must return a Beta of 1: a tied head has two gradients.
+// Window takes gradients; an [accum.Window] is one. Into returns the float32 accumulator of a parameter, which has the
+// parameter's length, and how a gradient enters it. Further calls for the same name in one micro-batch must return a
+// Beta of 1: a tied head has two gradients.
 //
-// If a Window has the method Done(name string) error, Backprop calls it as soon as the gradient of a
-// parameter is complete.
+// If a Window has the method Done(name string) error, Backprop calls it as soon as the gradient of a parameter is
+// complete.
 type Window = interface {
 	Into(name string) (acc snug.View, into snug.Into, err error)
 }
@@ -34,14 +34,14 @@ type call struct {
 }
 
 // Backprop runs one micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss,
-// weighted by Batch.Weights, of the labels that are not ignored; scale is the loss scale, or 1. It returns the loss, not
-// scaled. With an [accum.Window], first call Begin with [Batch.Weight]. For a batch of weight 0 it only returns a loss
-// of 0.
+// weighted by Batch.Weights, of the labels that are not ignored; scale is the loss scale, or 1. It returns the loss,
+// not scaled. With an [accum.Window], first call Begin with [Batch.Weight]. For a batch of weight 0 it only returns a
+// loss of 0.
 //
-// The error wraps [snug.ErrShape] for a batch whose fields do not fit each other or the model, and
-// [snug.ErrConfig] for a scale that is not finite, for a weight that is negative or not finite, for both
-// Sequences and Starts, and for a nil window. Or it comes from the window, the device or ctx.
-// After an error the gradients in the window are wrong: reset it.
+// The error wraps [snug.ErrShape] for a batch whose fields do not fit each other or the model, and [snug.ErrConfig] for
+// a scale that is not finite, for a weight that is negative or not finite, for both Sequences and Starts, and for a nil
+// window. Or it comes from the window, the device or ctx. After an error the gradients in the window are wrong: reset
+// it.
 func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) (fused.Loss, error) {
 	loss, err := m.backprop(ctx, b, scale, w)
 	if err != nil {
@@ -254,11 +254,10 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 }
 
 // Logits writes to out, [len(rows), Vocab], the logits of the token that follows each of the given tokens, capped by
-// Config.LogitCap. rows are numbers of tokens in the batch; nil is the last token of each
-// sequence.
+// Config.LogitCap. rows are numbers of tokens in the batch; nil is the last token of each sequence.
 //
-// The error wraps [snug.ErrShape] for an out of another length, for a row that the batch lacks,
-// and for a batch whose fields do not fit each other or the model. Or it comes from the device or ctx.
+// The error wraps [snug.ErrShape] for an out of another length, for a row that the batch lacks, and for a batch whose
+// fields do not fit each other or the model. Or it comes from the device or ctx.
 func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) error {
 	if err := m.logits(ctx, out, b, rows); err != nil {
 		return fmt.Errorf("transformer: Logits: %w", err)

@@ -17,8 +17,8 @@ import (
 type Sampling struct {
 	Temperature float32 // divides the logits; 0 takes the most likely token and ignores the rest
 	TopK        int     // number of most likely tokens to keep, and those as likely as the last of them; 0 is all
-	// TopP, below 1, keeps the smallest set of most likely tokens whose probabilities add up to at least TopP
-	// (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751); 0 is 1, all.
+	// TopP, below 1, keeps the smallest set of most likely tokens whose probabilities add up to at least TopP (nucleus
+	// sampling, Holtzman et al. 2020, arXiv:1904.09751); 0 is 1, all.
 	TopP float32
 	Seed uint64 // seed of the random numbers: a token depends on Seed, its position and the logits alone
 }

@@ -12,9 +12,9 @@ import (
 //	z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))   h = norm(x)
 //	y = z + down(act(gate·g)·up·g)                                  g = norm(z)
 //
-// The backward steps need the inputs of the halves, q, k, v and the output of attention, and the
-// inputs of the activation. They recompute the normalized inputs and the activation's output, which is cheap. The
-// gradients of gate and up are written over gate and up.
+// The backward steps need the inputs of the halves, q, k, v and the output of attention, and the inputs of the
+// activation. They recompute the normalized inputs and the activation's output, which is cheap. The gradients of gate
+// and up are written over gate and up.
 
 // saved is what a stage keeps for its backward step.
 type saved struct {

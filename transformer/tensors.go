@@ -12,9 +12,8 @@ import (
 // published type, empty if config.json does not say it. A tied head is left out.
 //
 // A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. A matrix of GPT-2 is [in, out], except the two
-// embeddings; its c_attn is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma
-// 3 has the names of the published folders, language_model.model.*. See [Config.Check] for
-// folders with other names.
+// embeddings; its c_attn is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma 3 has the
+// names of the published folders, language_model.model.*. See [Config.Check] for folders with other names.
 //
 // The error wraps [snug.ErrConfig], see [Config.Validate].
 func (c *Config) Tensors() ([]amp.Tensor, error) {

@@ -18,8 +18,8 @@ const minPageMemory = 4 << 20
 
 func nothing() error { return nil }
 
-// pagesDir returns the folder of a run's pages: the name of its output with .pages at the end. A killed run
-// leaves the folder behind, and the next run with the same output uses it.
+// pagesDir returns the folder of a run's pages: the name of its output with .pages at the end. A killed run leaves the
+// folder behind, and the next run with the same output uses it.
 func (t *tuning) pagesDir() string { return filepath.Clean(t.output) + ".pages" }
 
 // openPages opens the store of the run's pages. clean removes its folder.

@@ -25,8 +25,8 @@ var capitals = strings.Fields(`Austria Vienna Belgium Brussels Bulgaria Sofia Ca
 	Greece Athens Hungary Budapest India Delhi Iran Tehran Ireland Dublin Italy Rome Japan Tokyo Kenya Nairobi Latvia Riga Nepal Kathmandu
 	Norway Oslo Peru Lima Poland Warsaw Portugal Lisbon Qatar Doha Romania Bucharest Spain Madrid Sweden Stockholm Turkey Ankara Uganda Kampala`)
 
-// texts returns facts, such as "The capital of Italy is Rome.", and for each fact a question with its answer as a
-// line of JSON.
+// texts returns facts, such as "The capital of Italy is Rome.", and for each fact a question with its answer as a line
+// of JSON.
 func texts() (facts, questions []string) {
 	for pair := range slices.Chunk(capitals, 2) {
 		country, city := pair[0], pair[1]

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// readSamples reads JSON Lines with a prompt and a completion, and returns a sample for each line and the
-// tokens of the longest. The model learns to predict the completion.
+// readSamples reads JSON Lines with a prompt and a completion, and returns a sample for each line and the tokens of the
+// longest. The model learns to predict the completion.
 func readSamples(name string, tok *tokenizer.Tokenizer) (samples []transformer.Batch, longest int, err error) {
 	lines, err := os.ReadFile(name)
 	if err != nil {
@@ -37,8 +37,8 @@ func readSamples(name string, tok *tokenizer.Tokenizer) (samples []transformer.B
 	return samples, longest, nil
 }
 
-// newSample returns a sequence whose label at each token is the next token. The labels within the prompt,
-// its first tokens, are -1, so they have no loss.
+// newSample returns a sequence whose label at each token is the next token. The labels within the prompt, its first
+// tokens, are -1, so they have no loss.
 func newSample(ids []int32, prompt int) transformer.Batch {
 	s := transformer.Batch{Tokens: ids[:len(ids)-1], Labels: slices.Clone(ids[1:])}
 	for i := range prompt - 1 {

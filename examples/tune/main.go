@@ -1,8 +1,8 @@
-// Command tune shows how a Go program fine-tunes a language model: it opens a published folder, reads a file of
-// prompts and completions, and trains under a limit of memory.
+// Command tune shows how a Go program fine-tunes a language model: it opens a published folder, reads a file of prompts
+// and completions, and trains under a limit of memory.
 //
-// The base is frozen in 4 bits, and adapters train on top of it (QLoRA). Package plan finds what fits before
-// anything is allocated, and at the end the program prints the memory that it predicted and measured.
+// The base is frozen in 4 bits, and adapters train on top of it (QLoRA). Package plan finds what fits before anything
+// is allocated, and at the end the program prints the memory that it predicted and measured.
 //
 // base.go makes the model, so that nothing is downloaded: it trains a small one on the capitals of countries. Tuning
 // teaches this model to answer questions, also about countries that the tuning leaves out.

@@ -1,6 +1,5 @@
-// Package blockq is the arithmetic of blockwise 8-bit quantization: the largest magnitude, the nearest codes and the values of codes.
-// It runs on the calling goroutine and allocates nothing. All tiers give the
-// same bits.
+// Package blockq is the arithmetic of blockwise 8-bit quantization: the largest magnitude, the nearest codes and the
+// values of codes. It runs on the calling goroutine and allocates nothing. All tiers give the same bits.
 package blockq
 
 import "github.com/snug-ml/snug/internal/cpu"

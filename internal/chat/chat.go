@@ -4,10 +4,10 @@
 //	template, err := chat.Parse(tok.Config())
 //	text, err := template.Render([]chat.Message{{Role: "user", Content: "Hello"}}, true)
 //
-// A template is written in Jinja2, and package gonja executes it. It sees the variables messages, bos_token,
-// eos_token, pad_token, unk_token and add_generation_prompt; tools and documents are None. It cannot read files. A
-// rendered conversation has at most 16 MiB, and a loop over numbers at most 65,536 steps. Where gonja is known to
-// differ from Jinja2, the package returns an error.
+// A template is written in Jinja2, and package gonja executes it. It sees the variables messages, bos_token, eos_token,
+// pad_token, unk_token and add_generation_prompt; tools and documents are None. It cannot read files. A rendered
+// conversation has at most 16 MiB, and a loop over numbers at most 65,536 steps. Where gonja is known to differ from
+// Jinja2, the package returns an error.
 package chat
 
 import (
@@ -57,8 +57,8 @@ const (
 	endMark   = "\ufdd1"
 )
 
-// generation matches {% generation %} and {% endgeneration %}, tags of transformers that Jinja2 does not have, with
-// the white space that Jinja2 removes around tags of blocks.
+// generation matches {% generation %} and {% endgeneration %}, tags of transformers that Jinja2 does not have, with the
+// white space that Jinja2 removes around tags of blocks.
 var generation = regexp.MustCompile(`(?m)(^[ \t]*)?\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}\n?`)
 
 // silence turns off gonja's log on the standard error.

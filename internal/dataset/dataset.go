@@ -43,8 +43,8 @@ type Stats struct {
 // Set is the samples of some files.
 type Set struct {
 	options Options
-	// tokens has the tokens of all samples. A token that does not count as a label is stored as its bitwise
-	// complement, which is negative.
+	// tokens has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
+	// which is negative.
 	tokens  []int32
 	samples []sample
 	held    []sample

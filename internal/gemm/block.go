@@ -51,8 +51,8 @@ func (t *block) strip(lo, hi int) strided {
 	return strided{t.work, pitch, 1}
 }
 
-// mulStrip multiplies rows lo to hi-1 of the tile; a is their part of A. A panel of B meets all panels of the strip while it is in the first-level
-// cache.
+// mulStrip multiplies rows lo to hi-1 of the tile; a is their part of A. A panel of B meets all panels of the strip
+// while it is in the first-level cache.
 func (t *block) mulStrip(a strided, lo, hi int) {
 	nr, depth := t.kern.NR, t.depth()
 	panels := cpu.Chunks(hi-lo, t.kern.MR)
