@@ -58,7 +58,7 @@ func (s sample) frompytorch0() {
 	for trainer.Step() < steps {
 		ids, err := tok.Encode("text of this step", tokenizer.EncodeOptions{})
 		check(err)
-		last := len(ids) - 1 // labels are moved by one here: token i is followed by label i
+		last := len(ids) - 1 // shifts the labels by one: label i is the token after token i
 		report, err := trainer.Train(ctx, []transformer.Batch{{Tokens: ids[:last], Labels: ids[1:]}})
 		check(err)
 		fmt.Println(report.Step, report.Loss)
