@@ -12,32 +12,31 @@ import (
 	"github.com/snug-ml/snug/train"
 )
 
-// about is what a run is, which must be equal in a process that goes on with it.
+// about describes a run. A process that resumes the run must have the same description.
 type about struct {
 	Preset     string   `json:"preset"`
 	Seed       uint64   `json:"seed"`
 	Policy     string   `json:"policy"`
 	Techniques []string `json:"techniques"`
 	Text       string   `json:"text"`        // SHA-256 of the tokens
-	MicroBatch int      `json:"micro_batch"` // that was found with -memory; 0 without
+	MicroBatch int      `json:"micro_batch"` // micro-batch that -memory found; 0 without -memory
 }
 
 func (c config) about(data *text.Corpus) about {
 	return about{c.name, c.seed, c.policy.String(), c.on.names(), data.Sum(), c.fit.Micro}
 }
 
-// notes are what else a checkpoint says of its run.
+// notes are what a checkpoint says of its run in addition to about.
 type notes struct {
-	Steps     []int   `json:"steps"`      // at the end of the run, after the ends before it was extended
-	LossFirst float64 `json:"loss_first"` // on held-out text before training
+	Steps     []int   `json:"steps"`      // last steps of the run: before each extension, and at the end
+	LossFirst float64 `json:"loss_first"` // loss on held-out text before training
 }
 
-// maxExtensions is how often a run may be extended.
+// maxExtensions is the maximum number of extensions of a run.
 const maxExtensions = 1000
 
-// openCheckpoints makes this process the owner of the folder of checkpoints, which is made if it is not
-// there, and checks the newest checkpoint, which may say how many steps the run has. Without a
-// folder they are off.
+// openCheckpoints opens the folder of checkpoints, which it makes if it is missing, and verifies the newest checkpoint,
+// which may say how many steps the run has. It returns nil if the user named no folder.
 func openCheckpoints(o *options) (*train.Folder, error) {
 	if o.checkpoint == "" {
 		return nil, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/snug-ml/snug/plan"
 )
 
-// sets are the technique sets that -compare runs: none, each alone, all.
+// sets returns the sets of techniques that -compare runs: none, each alone, all.
 func sets() []techniques {
 	list := []techniques{{}}
 	for i := range numTechniques {
@@ -27,15 +27,14 @@ func sets() []techniques {
 	return append(list, allTechniques())
 }
 
-// compare runs every technique set in a process of its own and prints what
-// each took.
+// compare runs every set of techniques in a process of its own and prints what each took.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	if o.output != "" {
 		if err := console.Writable(o.output, ".svg"); err != nil {
 			return inputError{err}
 		}
 	}
-	// Bad input is told once, before the runs.
+	// Report bad input once, before the runs.
 	if _, err := o.load(ctx); err != nil {
 		return inputError{err}
 	}
@@ -77,7 +76,7 @@ func writeChart(file string, reports []*report) error {
 	})
 }
 
-// resident formats the resident bytes of a process, which not every system tells.
+// resident formats the resident bytes of a process, which not every system reports.
 func resident(n int64) string {
 	if n == 0 {
 		return "–"
@@ -112,7 +111,7 @@ func runProcess(ctx context.Context, self string, o options, on techniques) (*re
 	return r, nil
 }
 
-// worst returns the component whose prediction is farthest off, in percent.
+// worst returns the component with the largest error of prediction, and the error in percent.
 func (r *report) worst() (name string, off float64) {
 	name = "–"
 	for c := range components {

@@ -116,24 +116,24 @@ func (t techniques) without(list string) (techniques, error) {
 	return t, nil
 }
 
-// config is everything that the losses of a run depend on, and how to watch it.
+// config has everything that the losses of a run depend on, and how the run is limited, saved and watched.
 type config struct {
 	preset
 	on     techniques
-	policy amp.Policy // the element types
+	policy amp.Policy // element types
 	seed   uint64
-	ends   []int   // steps at which the run ended before it was extended, ascending
-	first  float64 // loss on held-out text before training, of a run that goes on
+	ends   []int   // last steps of the run before it was extended, ascending
+	first  float64 // loss on held-out text before training, in a resumed run
 
-	limit     int64       // of bytes that are held at a time; 0 for none
-	host      int64       // of bytes of paged state in host memory; 0 for a share of all
-	fit       accum.Batch // the micro-batches that fit under it, if there is one
+	limit     int64       // limit of the bytes held at one time; 0 is none
+	host      int64       // limit of the bytes of paged state in host memory; 0 is a share of the state
+	fit       accum.Batch // micro-batches that fit in limit, if there is one
 	saveEvery int         // steps between checkpoints
-	poison    int         // step into whose gradients a NaN is put, to see what happens; 0 for none
+	poison    int         // step that gets a NaN in its gradients, to see what happens; 0 is none
 }
 
-// architecture is a GPT: LayerNorm, attention over the packed output of one matrix, GELU with the only
-// bias of a matrix, and an output layer that shares the embedding's table.
+// architecture returns a GPT: LayerNorm, one matrix for q, k and v, GELU, and an output layer that shares the
+// embedding's table. Of the matrices only the one before GELU has a bias.
 func (c config) architecture() *transformer.Config {
 	return &transformer.Config{
 		Family: transformer.Custom, Vocab: c.vocab, Dim: c.dim, Hidden: 4 * c.dim, Layers: c.layers,
@@ -143,8 +143,8 @@ func (c config) architecture() *transformer.Config {
 	}
 }
 
-// policyOf returns the policy of a run: float32 parameters and logits, and, with mixed
-// precision, low types between them.
+// policyOf returns the policy of a run: parameters and logits in float32, and with mixed precision all else in the type
+// low.
 func policyOf(on techniques, low snug.DType) amp.Policy {
 	p := amp.Policy{Params: snug.F32, Compute: snug.F32, Output: snug.F32}
 	if on[useAMP] {
@@ -160,8 +160,8 @@ func (c config) stateBits() int {
 	return 32
 }
 
-// batch returns the micro-batches of a step, which have sequences as samples.
-// Their sum does not depend on the techniques.
+// batch returns the micro-batches of a step, whose samples are sequences. The number of sequences of a step does not
+// depend on the techniques.
 func (c config) batch() accum.Batch {
 	all := c.microBatch * c.window
 	switch {
@@ -173,8 +173,8 @@ func (c config) batch() accum.Batch {
 	return accum.Batch{Global: all, Micro: all, Window: 1, Ranks: 1}
 }
 
-// learningRate warms up over a tenth of the run and falls linearly to a tenth. An
-// extension does so again, over its own steps: what was done before does not depend on it.
+// learningRate warms up over a tenth of the run and falls linearly to a tenth of its peak. An extension does the same
+// over its own steps, so that the rates of earlier steps do not depend on it.
 func (c config) learningRate(step int) float32 {
 	start, end := 0, c.steps
 	for _, e := range c.ends {

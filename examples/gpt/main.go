@@ -32,7 +32,7 @@ type options struct {
 	text       string
 	checkpoint string
 	keep       int
-	stepsGiven bool // by -steps
+	stepsGiven bool // whether the user gave -steps
 	compare    bool
 	output     string
 	timeline   string
@@ -40,7 +40,7 @@ type options struct {
 	memory     int64
 }
 
-// inputError is an error in what the user gave.
+// inputError is an error in the user's input.
 type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
@@ -51,8 +51,8 @@ func main() {
 	os.Exit(run(stop, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program: it returns the exit status, 2 for bad input, and 128 and its number
-// after a signal.
+// run is the program. It returns the exit status: 2 for bad input, and 128 plus the number of the signal after a
+// signal.
 func run(stop console.Stop, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -210,8 +210,8 @@ func (o *options) complete(name string, steps int, dtype, off string, rest []str
 	return nil
 }
 
-// pageFolder returns a folder for paged state and how to remove it. Pages are
-// scratch: what lasts is in the checkpoints, whose owner removes the pages beside them.
+// pageFolder returns a folder for paged state and a function that removes it. Pages are temporary: checkpoints hold
+// what is kept. In a folder of checkpoints its next owner removes the pages that a killed process left.
 func pageFolder(o options, saved *train.Folder) (dir string, clean func(), err error) {
 	switch {
 	case !o.on[useOffload]:

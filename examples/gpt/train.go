@@ -19,7 +19,7 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// trainer is a model and what updates it, by the techniques of a config.
+// trainer trains a model with the techniques of a config.
 type trainer struct {
 	*train.Trainer[transformer.Batch]
 	config
@@ -27,11 +27,11 @@ type trainer struct {
 	model  *transformer.Model
 	store  *offload.Store // nil without offload
 	meter  *plan.Monitor
-	micros []transformer.Batch // of a step
+	micros []transformer.Batch // micro-batches of the current step
 }
 
-// newTrainer makes a trainer on dev with the model's first weights, or with those
-// of the newest checkpoint. pages is the folder for paged state.
+// newTrainer makes a trainer on dev with the weights of the newest checkpoint in saved, or with initial weights. pages
+// is the folder for paged state.
 func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, saved *train.Folder) (t *trainer, err error) {
 	t = &trainer{config: c, data: data, micros: make([]transformer.Batch, c.batch().Window)}
 	defer func() {
@@ -61,7 +61,7 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	o := train.Options{
 		Optimizer: quant8.AdamW{Beta2: 0.95, WeightDecay: 0.01}, StateBits: c.stateBits(), Chunk: c.chunk,
 		Schedule: c.learningRate, Clip: 1, Fill: t.model.FirstValues, Monitor: t.meter,
-		Measure: c.poison > 0, // to say which micro-batch a NaN came from
+		Measure: c.poison > 0, // names the micro-batch of a NaN
 	}
 	if c.on[useAMP] {
 		o.Scaler = &amp.ScalerOptions{}
@@ -82,8 +82,8 @@ func newTrainer(dev *snug.Device, c config, data *text.Corpus, pages string, sav
 	return t, t.count()
 }
 
-// count tells the meter where pages are, and checks its limit. Everything in memory counts on the
-// device, as one memory; of pages it is told again.
+// count tells the meter where pages are, and checks its limit. The meter counts everything in memory on the device, as
+// one memory, and pages in host memory also on the host.
 func (t *trainer) count() error {
 	if t.store != nil {
 		s := t.store.Stats()
@@ -94,7 +94,7 @@ func (t *trainer) count() error {
 	return t.meter.Check()
 }
 
-// Close frees the model, the paged state and what updates them.
+// Close frees the model, its trainer, the paged state and the meter.
 func (t *trainer) Close() (err error) {
 	if t.Trainer != nil {
 		err = t.Trainer.Close()
@@ -111,8 +111,8 @@ func (t *trainer) Close() (err error) {
 	return err
 }
 
-// poisoned is a model that puts a NaN into a gradient of its middle, as an overflow would, in the
-// middle of a step that the config names.
+// poisoned is a model that makes a NaN, as an overflow would: in a gradient of its middle layer, in the middle
+// micro-batch of step config.poison.
 type poisoned struct {
 	*transformer.Model
 	config
@@ -163,7 +163,7 @@ func (t *trainer) batches(step int) []transformer.Batch {
 	return t.micros
 }
 
-// heldOut yields fixed sequences of held-out text.
+// heldOut yields the same sequences of held-out text in every call.
 func (t *trainer) heldOut(yield func(transformer.Batch) bool) {
 	var b transformer.Batch
 	for i := range t.preset.heldOut {

@@ -1,10 +1,8 @@
-// Command qlora fine-tunes a small Llama in three ways and prints the memory that each
-// takes, and the loss that it reaches: all weights in float32, adapters of a base that is
-// frozen in float32, and adapters of the same base in 4 bits.
+// Command qlora fine-tunes a small Llama in three ways: all weights in float32, adapters on a base that is frozen in
+// float32, and adapters on the same base in 4 bits. It prints the memory that each takes and the loss that it reaches.
 //
-// First it trains the base, on Go source of this repository. Then it tunes it to the
-// text of the repository's GPU kernels. Losses are of a part of the text that is not
-// trained on, in nats a byte.
+// First it trains the base on Go source of this repository. Then it tunes the base to the text of the repository's GPU
+// kernels. It measures losses on a part of the text that is not trained on, in nats per byte.
 package main
 
 import (
@@ -41,7 +39,7 @@ func main() {
 	}
 }
 
-// form is what is trained of a model, and how the rest is stored.
+// form says what trains in a model, and how the frozen weights are stored.
 type form int
 
 const (
@@ -65,7 +63,7 @@ func (f form) options(kind qlora.Type) transformer.Options {
 	return o
 }
 
-const sequences, tokens = 8, 64 // of a batch
+const sequences, tokens = 8, 64 // sequences of a batch, and tokens of each
 
 // config describes the model, whose tokens are bytes.
 func config() *transformer.Config {
@@ -136,7 +134,7 @@ func makeBase(dir string, text, held []byte, steps int) error {
 type result struct {
 	form
 	weights, adapters, gradients, state, activations int64 // bytes
-	heap                                             int64 // as measured
+	heap                                             int64 // measured bytes of the heap
 	bits                                             float64
 	before, after                                    float64
 }
@@ -168,7 +166,7 @@ func (r *result) count(f form, m *transformer.Model, t *train.Trainer[transforme
 	memory, bytes := m.Memory(), t.Bytes()
 	r.form, r.weights, r.gradients, r.state = f, memory.Weights, bytes[plan.Gradients], bytes[plan.State]
 	r.activations = memory.Buffers + memory.Workspace
-	if f != whole { // all that trains are adapters
+	if f != whole { // only adapters train
 		r.adapters, r.weights = r.gradients, r.weights-r.gradients
 	}
 	var packed, elements int64
@@ -180,7 +178,7 @@ func (r *result) count(f form, m *transformer.Model, t *train.Trainer[transforme
 	r.bits = 8 * float64(packed) / float64(max(1, elements))
 }
 
-// kept returns the bytes of all but activations.
+// kept returns the bytes of everything except activations.
 func (r result) kept() int64 { return r.weights + r.adapters + r.gradients + r.state }
 
 func (r result) print() {
@@ -191,7 +189,7 @@ func (r result) print() {
 	fmt.Printf("   %.4f, tuned %.4f\n", r.before, r.after)
 }
 
-// heap returns the bytes of objects that are in use, without what is pooled.
+// heap returns the bytes of objects in use, without the contents of pools.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // which empties pools
@@ -206,7 +204,7 @@ func fit(m *transformer.Model, text []byte, steps int, rate float32) (*train.Tra
 	if err != nil {
 		return nil, err
 	}
-	rng := rand.New(rand.NewPCG(3, 4)) // the same batches for all
+	rng := rand.New(rand.NewPCG(3, 4)) // all forms train on the same batches
 	for t.Step() < steps {
 		if _, err := t.Train(context.Background(), []transformer.Batch{draw(rng, text)}); err != nil {
 			return nil, errors.Join(err, t.Close())
