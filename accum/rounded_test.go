@@ -12,7 +12,7 @@ import (
 )
 
 // TestRoundedBits checks every bit of sums in bfloat16 against the definition,
-// for micro-batches of which one lacks the gradient.
+// for micro-batches, one without the gradient.
 func TestRoundedBits(t *testing.T) {
 	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
 		for _, dt := range floats {

@@ -36,7 +36,7 @@ func numbers(t testing.TB, number, n int, dt snug.DType) []float32 {
 }
 
 // The results of PyTorch, of which those of 16 bits have an error of their own: snug's is no
-// larger, but for chance. With a bias PyTorch stores the weights in float32 for the backward
+// larger, apart from chance. With a bias PyTorch stores the weights in float32 for the backward
 // pass; against that the gradients in q, k and v may have twice the error in bfloat16, since
 // processors that multiply that round the weights. The gradient in the bias has no more than
 // PyTorch's, also in rows of 512, whose products with a rounded out would be far worse.

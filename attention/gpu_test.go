@@ -66,7 +66,7 @@ type launcher struct {
 
 func (l launcher) Hopper() bool { return l.hopper }
 
-// Kernels for compute capability 9.0 take what matrix units do, but for scales that are
+// Kernels for compute capability 9.0 take what matrix units do, except scales that are
 // not positive and sizes that 32 bits do not count.
 func TestHopperFor(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -27,8 +27,8 @@ func attentions(s sizes) (all []work) {
 }
 
 // attentionFeatures are causal passes with a feature each, on the CPU: windows and masks
-// that hide nothing, which cost nothing, and others, of which the products are those of
-// the pairs that are seen.
+// that hide nothing, which cost nothing, and others, which multiply only the pairs
+// that are seen.
 func attentionFeatures(s sizes) (all []work) {
 	n, d := s.seqs[len(s.seqs)-1], s.dims[0]
 	c := attention.Options{Batch: 1, Heads: s.positions / n, SeqQ: n, SeqK: n, Dim: d, Causal: true}

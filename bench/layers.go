@@ -13,7 +13,7 @@ import (
 func layers(s sizes) (all []work) {
 	kinds := []func(dt snug.DType, rows, cols int) []work{layerNorms, rmsNorms, gelus, swiGLUs, additions, rotaries, dropouts, s.embeddings}
 	for _, kind := range kinds {
-		var group []work // of which each kernel comes with all its shapes
+		var group []work // sorted below, so that each kernel comes with all its shapes
 		for _, dt := range both {
 			for _, activations := range s.layers {
 				group = append(group, kind(dt, activations.rows, activations.cols)...)

@@ -177,7 +177,7 @@ func (l *local) run(repeat int) (float64, error) {
 }
 
 // perRun returns the allocations that every run makes. Some runs make more:
-// they fill pools, of which every core has its own.
+// they fill pools, and every core has its own.
 func (l *local) perRun() int64 { return slices.Min(l.allocs) }
 
 // measure runs w, against the peers that can do the same if there are any,

@@ -140,7 +140,7 @@ type rematerialization struct {
 	results    []result
 }
 
-// variant is a chain of which stages save more or less.
+// variant is a chain whose stages save more or less.
 type variant struct {
 	name  string
 	chain *trainable // with its costs; nil if there is no such chain

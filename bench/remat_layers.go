@@ -39,7 +39,7 @@ func (t *temporaries) at(i, n int) []float32 {
 type sublayer interface {
 	// sizes returns the elements of what it keeps.
 	sizes() []int
-	// forward fills s, but for the output if that is not wanted.
+	// forward fills s, without the output if that is not wanted.
 	forward(x []float32, s *saved, output bool) error
 	// backward computes dx from dy, which are the same tensor if x is as large as the
 	// output.

@@ -98,9 +98,9 @@ func forgetPeak() {
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // not there on other systems
 }
 
-// trainer returns the program of examples/gpt and arguments that it needs. It is
-// built in dir with the tags of this program or, where Go is not there, lies
-// beside this program and trains on the text of the working directory.
+// trainer returns the program of examples/gpt and the arguments that it needs. With Go it builds the
+// program in dir, with the tags of this program. Without Go the program must lie in the folder of this
+// one; it then trains on the text of the working directory.
 func trainer(ctx context.Context, dir string) (binary string, args []string, err error) {
 	if _, err := exec.LookPath("go"); err != nil {
 		self, err := os.Executable()

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// tuned is what tuning took, beside the same in the peer.
+// tuned is what tuning took in snug and in the peer.
 type tuned struct {
 	Method string `json:"method"`
 	Tokens int    `json:"tokens"` // of a step

@@ -43,7 +43,7 @@ func goldenNumbers(t *testing.T, number, n int, scale float64, dt snug.DType) []
 	return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x).Get()
 }
 
-// The root of the mean square error is no larger than that of PyTorch, but for chance, and
+// The root of the mean square error is no larger than that of PyTorch, apart from chance, and
 // in float32 within a few units of the last place of z. PyTorch rounds x + bias to the type,
 // and the gradient of the bias.
 func TestGolden(t *testing.T) {

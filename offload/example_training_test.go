@@ -59,7 +59,7 @@ func ExampleUpdater() {
 	// Output: <nil> 0.8984375 65536
 }
 
-// A model of six blocks, of which a device holds two and the frames that
+// A model of six blocks. A device holds two of them and the frames that
 // the others are paged through. The embedding is used as the head too, and stays.
 func ExampleOptimal() {
 	const gib = 1 << 30

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tape is an order over n pages of which as many as resident are in memory.
+// tape is an order over n pages; as many as resident are in memory.
 type tape struct {
 	order
 	pages    []page

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runnerModel is a store of layers of two weights, of which the first and the last
+// runnerModel is a store of layers of two weights, where the first and the last
 // layer share one, and what the weights are.
 func runnerModel(t testing.TB, s *Store, n, layers int) (model []Layer, want map[string][]float32) {
 	want = map[string][]float32{}

@@ -25,9 +25,9 @@ const (
 	comparisonPitch = 95
 )
 
-// WriteComparison draws runs beside each other, as SVG: the peak of each component as a stacked bar,
+// WriteComparison draws runs side by side, as SVG: the peak of each component as a stacked bar,
 // below it the resident memory of the process, and both in numbers, with further columns by their
-// names. The error wraps [snug.ErrConfig] for a nil writer, and for a run that has not a figure for
+// names. The error wraps [snug.ErrConfig] for a nil writer, and for a run without a figure for
 // each column.
 func WriteComparison(w io.Writer, title string, columns []string, runs []Measured) error {
 	if w == nil {

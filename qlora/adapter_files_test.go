@@ -194,7 +194,7 @@ func TestAdaptersThroughLinks(t *testing.T) {
 }
 
 // TestDamagedAdapters flips every bit of a config that was saved, and cuts it everywhere,
-// and damages the weights: what is loaded then is what was saved, but for bits of
+// and damages the weights: what is loaded then is what was saved, apart from bits of
 // elements.
 func TestDamagedAdapters(t *testing.T) {
 	s := saveOf(t, 2, 1)

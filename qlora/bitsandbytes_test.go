@@ -13,7 +13,7 @@ import (
 )
 
 // TestBlocksOfBitsandbytes has vectors that bitsandbytes 0.50.2 has quantized:
-// codes, absmax and values are the same, bit for bit, also those in 16 bits, but for the sign of
+// codes, absmax and values are the same, bit for bit, also those in 16 bits, except the sign of
 // FP4's code 8: its kernels in 16 bits decode that to -0 where blocks are whole.
 func TestBlocksOfBitsandbytes(t *testing.T) {
 	type row struct {

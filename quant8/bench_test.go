@@ -82,7 +82,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// BenchmarkMatrixStep is of one matrix far beyond the last cache, but for Muon.
+// BenchmarkMatrixStep is of one matrix far beyond the last cache, except for Muon.
 func BenchmarkMatrixStep(b *testing.B) {
 	for _, c := range []struct {
 		rule       string

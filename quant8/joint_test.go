@@ -56,7 +56,7 @@ func (g *group) sum(rank int, sums *[2]float64) {
 }
 
 // TestShardsWithNorms: the shards of one to eight ranks, some of them empty, are the
-// whole, but for the rounding of the sums.
+// whole, up to the rounding of the sums.
 func TestShardsWithNorms(t *testing.T) {
 	const n, block, steps = 1000, 64, 3
 	for name := range rules {

@@ -176,7 +176,7 @@ func definition(t *testing.T, backend kerneltest.Backend, pt, gt snug.DType, n, 
 	}
 }
 
-// gradient returns normal numbers, of which some are 0, tiny or large.
+// gradient returns normally distributed numbers; some are 0, tiny or large.
 func gradient(n int, seed uint64) []float32 {
 	g := kerneltest.Normal(seed, n)
 	for i := range g {

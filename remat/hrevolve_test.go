@@ -267,7 +267,7 @@ func TestHRevolveLong(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, extraOf(1000, l)+1000, r.makespan)
 	require.Positive(t, r.writes)
-	require.Less(t, took, 10*time.Second) // 0.1 s, but for emulators and the race detector
+	require.Less(t, took, 10*time.Second) // 0.1 s, except for emulators and the race detector
 }
 
 func BenchmarkHRevolve(b *testing.B) {

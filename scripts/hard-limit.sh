@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a network of which weights, gradients and optimizer state take 4 times a hard
+# Trains a network whose weights, gradients and optimizer state take 4 times a hard
 # limit of memory: with pages on disk to the end, and in memory until the system stops it.
 # The limit is prlimit's on what a process maps to write, of which Go's runtime takes 45 MB
 # without touching them. With -cgroup it is that of a memory cgroup, which kills (as root,

@@ -122,7 +122,7 @@ func TestTrainingAgainstPEFT(t *testing.T) {
 }
 
 // SaveAdapter writes what AdapterDir reads, and Save a model without adapters whose logits are the same
-// but for the rounding of the sums.
+// up to the rounding of the sums.
 func TestSaveWithAdapters(t *testing.T) {
 	for _, name := range adapterNames {
 		g := readAdapter(t, name)

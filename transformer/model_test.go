@@ -29,7 +29,7 @@ func tiny() *Config {
 	}
 }
 
-// tinyGemma has what only Gemma has, beside the rest.
+// tinyGemma has what only Gemma has, in addition to the rest.
 func tinyGemma() *Config {
 	c := tiny()
 	c.Family, c.Activation, c.NormPlusOne, c.PostNorms, c.EmbeddingScale = "gemma3_text", GELUTanh, true, true, 1.5

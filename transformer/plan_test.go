@@ -64,7 +64,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestTransients: f_i and b_i are the most that a stage takes beside its operands and results.
+// TestTransients: f_i and b_i are the most that a stage takes in addition to its operands and results.
 func TestTransients(t *testing.T) {
 	plain := tiny()
 	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false

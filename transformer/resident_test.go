@@ -335,7 +335,7 @@ func TestResident(t *testing.T) {
 	if runtime.GOOS != "linux" || kerneltest.Race {
 		return // elsewhere the peak of the process counts its parent, and the race detector's shadow counts too
 	}
-	const floor = 24 << 20 // bytes of a process of which a tenth says nothing
+	const floor = 24 << 20 // bytes of a process; a tenth of them says nothing
 	for _, j := range residentJobs(t) {
 		r := runResident(t, j)
 		require.LessOrEqual(t, r.Counted, r.CountedPredicted, "%s", j)

@@ -59,7 +59,7 @@ func TestVerifyCheckpoints(t *testing.T) {
 	require.Zero(t, status, errs)
 	require.Equal(t, 1, strings.Count(out, "ok\t"), out)
 
-	// A checkpoint of another run beside those of a.
+	// A checkpoint of another run lies among those of a.
 	require.NoError(t, os.Rename(filepath.Join(a, "step-00000001"), filepath.Join(root, "aside")))
 	require.NoError(t, os.Rename(filepath.Join(b, "step-00000001"), filepath.Join(a, "step-00000001")))
 	status, out, errs = snugged("verify", "-q", root)

@@ -18,7 +18,7 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// letters are the tokens of the tokenizer that the tests put beside a model, which has 48.
+// letters are the tokens of the tokenizer that the tests add to a model, which has 48.
 const letters = "abcdefghijklmnopqrstuvwxyz .,?!:<>'"
 
 // publish makes a folder with a small model of transformers, a tokenizer, and a chat template.

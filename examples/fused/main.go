@@ -1,8 +1,8 @@
 // Fused computes the loss and the gradients of a language model's output layer
 // twice: with the logits of the whole batch in memory, and with fused, which
-// holds those of a few rows at a time. It prints the memory and the time of
+// holds the logits of a few rows at a time. It prints the memory and the time of
 // both ways and how far their gradients lie apart, then what the layers between
-// the matmuls keep for the backward pass, beside what they would keep if they were
+// the matmuls keep for the backward pass, compared with what they would keep if they were
 // composed of simpler ones.
 package main
 
@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	rows  = 512   // tokens in the batch,
-	pad   = 4     // of which padding
+	rows  = 512   // tokens in the batch, padding included
+	pad   = 4     // padding tokens in the batch
 	cols  = 128   // width of the model
 	vocab = 16384 // classes
 )
@@ -81,7 +81,7 @@ func train(head fused.CrossEntropy, x, w []float32, targets []int32) (r result, 
 
 // layers runs the layers between the matmuls on x, forward and backward where
 // that shows how little is kept, and prints the bytes that the backward passes need
-// beside the inputs.
+// in addition to the inputs.
 func layers(rng *rand.Rand, x []float32) error {
 	n := len(x)
 	gain, bias, up := random(rng, cols, 1), random(rng, cols, 1), random(rng, n, 1)

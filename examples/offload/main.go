@@ -7,7 +7,7 @@
 //
 //	go run ./examples/offload
 //	go run ./examples/offload -dir run -steps 500   can be interrupted or killed, and goes on
-//	go run ./examples/offload -delayed              updates beside the next step
+//	go run ./examples/offload -delayed              updates during the next step
 //
 // With a larger network either half can run under a limit of the operating system, where
 // that in memory cannot:

@@ -42,7 +42,7 @@ type fake struct {
 	queued   Result           // of work that has not run yet
 }
 
-// stream is a list of work of which the first done parts have run.
+// stream is a list of work; the first done parts have run.
 type stream struct {
 	work     []func()
 	done     int

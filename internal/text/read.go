@@ -27,9 +27,9 @@ const maxFiles = 1 << 20
 
 // Read returns the text of a file, or of the files below a folder in a
 // scattered but fixed order, up to limit bytes. An empty path stands for the
-// Go source of the installed toolchain, without its tests. Only regular files
-// are read, of which no other kind could wait or never end, and no more of
-// them than is returned. The error is the context's when that ends.
+// Go source of the installed toolchain, without its tests. It reads only
+// regular files, because others could wait or never end, and no more of
+// them than it returns. The error is the context's when that ends.
 func Read(ctx context.Context, path string, limit int) ([]byte, error) {
 	keep := func(string) bool { return true }
 	if path == "" {

@@ -14,8 +14,8 @@ import (
 //	cost 6     2     3     1
 //	size 1     1     2     1
 //
-// d is computed from e, which cost 20 and is evicted. With a staleness of 5, 4, 3 and 1 at the end, cost/(bytes·staleness) is 1.2,
-// 0.5, 0.5 and 1.
+// d is computed from e, which cost 20 and is evicted. With a staleness of 5, 4, 3 and 1 at the end,
+// cost/(bytes·staleness) is 1.2, 0.5, 0.5 and 1.
 func TestHeuristics(t *testing.T) {
 	for h, want := range map[Heuristic]string{
 		DTR:            "bcad", // d with e has 21

@@ -4,7 +4,7 @@
 #   python make.py OUT [TOKENS [LINES]]     one folder a pipeline: tokenizer.json.gz, golden.jsonl.gz
 #   go test ./tokenizer -run Golden -golden OUT
 #
-# The committed files are of `make.py .`. By hand: `make.py /tmp/big 16000 10000`.
+# The committed files are of `make.py .`. By hand: `make.py FOLDER 16000 10000`.
 # Texts are Python's library and Go's, where GOROOT or /usr/local/go has it, and made ones.
 import base64
 import glob
