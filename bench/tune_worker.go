@@ -77,11 +77,11 @@ type tuning struct {
 	store   *offload.Store
 }
 
-// collect is how much the heap may grow before the next collection, in percent. Buffers are used
-// again and again, so there is little to collect.
+// collect is the growth of the heap, in percent, before the next collection. Buffers are reused, so
+// there is little to collect.
 const collect = 25
 
-// pagesHeld are the bytes of pages of state in memory.
+// pagesHeld is the memory for pages of state, in bytes.
 const pagesHeld = 64 << 20
 
 // describe says what the run is to package plan.
@@ -122,8 +122,8 @@ func (t *tuning) fit() error {
 	return err
 }
 
-// longest returns the most tokens, a multiple of a step, with which a process is predicted to stay within
-// the limit of a job. It is 0 when none are.
+// longest returns the largest number of tokens, a multiple of step, that is predicted to fit the limit
+// of the job. It is 0 when not even one step fits.
 func (j tuneJob) longest(m *tuneModel, step int) (tokens int, err error) {
 	fits := func(n int) (bool, error) {
 		t := &tuning{tuneJob: j, model: m}

@@ -82,9 +82,9 @@ func (t Task) Resident(r Run, p Process) (int64, error) {
 	return plus(p.Base, max(held, reading)), nil
 }
 
-// FitResident returns the run of t with the shortest predicted time whose process p has at most
-// limit resident bytes, by [Task.Resident]. [Plan.Limit] of the result is what the run itself may
-// take. Leave a few percent between limit and what the system allows. Errors are the same as for
+// FitResident returns the fastest run of t with which the resident memory of process p stays at or
+// below limit, in bytes, as [Task.Resident] predicts it. [Plan.Limit] of the result is the part of
+// limit that the run itself may use. Leave a few percent between limit and what the system allows. Errors are the same as for
 // [Task.Fit]; a limit that p exceeds before there is a model wraps [snug.ErrNoMemory].
 func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 	p, err := p.check()
@@ -114,7 +114,7 @@ func (t Task) FitResident(limit int64, p Process) (Plan, error) {
 	return Plan{}, fmt.Errorf("plan: the process takes %s before there is a model, of %s: %w", FormatBytesUp(p.Base), FormatBytes(limit), snug.ErrNoMemory)
 }
 
-// check fills in the defaults.
+// check returns p with its defaults, or an error for negative fields.
 func (p Process) check() (Process, error) {
 	if p.Base < 0 || p.Cores < 0 {
 		return p, invalid("a process of %d bytes on %d cores, want 0 or more", p.Base, p.Cores)

@@ -32,30 +32,30 @@ func (c config) task() plan.Task {
 	}
 }
 
-// must is for errors of a preset that is wrong.
+// must panics on an error: a preset is wrong.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// way describes the techniques, but for what is computed again and what is paged.
-func (c config) way() plan.Run {
+// techniqueRun returns the run of the techniques, without recomputation and paging.
+func (c config) techniqueRun() plan.Run {
 	b := c.batch()
 	return plan.Run{Micro: b.Micro, Window: b.Window, Compute: c.policy.Compute, Masters: amp.FullMaster, StateBits: c.stateBits()}
 }
 
-// held is the run with what is paged where it is.
-func (c config) held() plan.Run {
-	r := c.way()
+// pagedRun returns that run with its paged state on the disk.
+func (c config) pagedRun() plan.Run {
+	r := c.techniqueRun()
 	if c.on[useOffload] {
 		r.StateOn, r.Cache = plan.OnDisk, c.hostLimit()
 	}
 	return r
 }
 
-// take returns the peak bytes of every component of a run.
-func (c config) take(r plan.Run) plan.Bytes {
+// peakOf returns the peak bytes of every component of a run.
+func (c config) peakOf(r plan.Run) plan.Bytes {
 	p, err := c.task().Predict(r)
 	must(err)
 	return p.Peak[plan.OnDevice]
@@ -63,17 +63,17 @@ func (c config) take(r plan.Run) plan.Bytes {
 
 // predict returns the run that is made, and the peak bytes of every component.
 func (c config) predict() (r plan.Run, b plan.Bytes, err error) {
-	r = c.held()
+	r = c.pagedRun()
 	if r.Remat, err = c.plan(); err != nil {
 		return r, b, err
 	}
-	return r, c.take(r), nil
+	return r, c.peakOf(r), nil
 }
 
 // paged returns the bytes of master weights and of the optimizer's state, wherever
 // they are.
 func (c config) paged() int64 {
-	b := c.take(c.way())
+	b := c.peakOf(c.techniqueRun())
 	return b[plan.Masters] + b[plan.State]
 }
 
@@ -93,7 +93,7 @@ func (c config) minHost() int64 { return 8 * 8 * int64(c.chunk) }
 // wants, otherwise, with rematerialization, with the least memory for which none is
 // computed more than twice.
 func (c config) plan() (p remat.Plan, err error) {
-	costs, err := c.task().Costs(c.way())
+	costs, err := c.task().Costs(c.techniqueRun())
 	must(err)
 	switch {
 	case !c.on[useRemat]:
@@ -102,8 +102,8 @@ func (c config) plan() (p remat.Plan, err error) {
 		p, _, err = remat.Planner{Method: remat.MethodRotor}.Smallest(costs, len(costs.Stages))
 		return p, err
 	}
-	// The loss holds the statistics of the last norm beside the gradient that it returns.
-	b := c.take(c.held())
+	// The loss holds the statistics of the last norm while its gradient is there.
+	b := c.peakOf(c.pagedRun())
 	budget := c.limit - (b.Total() - b[plan.Activations]) - 2*4*int64(c.batch().Micro*c.context)
 	p, rep, err := remat.Planner{}.Plan(costs, max(0, budget))
 	var short *remat.BudgetError
@@ -179,7 +179,7 @@ func printPrediction(w io.Writer, c config) error {
 
 const (
 	components  = plan.Allowance // what this program has: a pool loses nothing
-	gcPercent   = 25             // how much the heap may grow before the next collection
+	gcPercent   = 25             // growth of the heap before the next collection
 	mappedBytes = 64 << 10       // of a page that package offload has outside of Go's heap
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// report is what a run found.
+// report is the result of a run.
 type report struct {
 	Preset       string               `json:"preset"`
 	Params       int64                `json:"params"`
@@ -36,7 +36,7 @@ type report struct {
 	ByComponent  map[string]peakBytes `json:"components"`
 	predicted    plan.Bytes
 	measured     plan.Bytes
-	label        string // of the techniques, in a comparison
+	label        string // names of the techniques, in a comparison
 }
 
 // peakBytes is a component's predicted and measured peak.
