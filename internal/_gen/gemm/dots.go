@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // fewRows are the numbers of rows of A that dots take. Eight sums hide the latency of adding.
@@ -67,7 +69,7 @@ func (t tier) dots(e element, rows int) {
 				VADDPS(sums[r][v+n], sums[r][v], sums[r][v])
 			}
 		}
-		VMOVSS(t.total(sums[r][0]), Mem{Base: to})
+		VMOVSS(vec.Total(sums[r][0]), Mem{Base: to})
 		ADDQ(rowY, to)
 	}
 	ADDQ(lineB, line)
@@ -76,22 +78,4 @@ func (t tier) dots(e element, rows int) {
 	JNZ(LabelRef("line"))
 	VZEROUPPER()
 	RET()
-}
-
-// total adds the lanes of x, halves to halves.
-func (t tier) total(x reg.VecVirtual) reg.VecVirtual {
-	if t.width == 64 {
-		half := YMM()
-		VEXTRACTF64X4(Imm(1), x, half)
-		VADDPS(half, x.AsY(), half)
-		x = half
-	}
-	sum, other := XMM(), XMM()
-	VEXTRACTF128(Imm(1), x.AsY(), sum)
-	VADDPS(sum, x.AsX(), sum)
-	VMOVHLPS(sum, sum, other)
-	VADDPS(other, sum, sum)
-	VMOVSHDUP(sum, other)
-	VADDSS(other, sum, sum)
-	return sum
 }

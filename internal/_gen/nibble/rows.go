@@ -52,7 +52,7 @@ func (k kernels) dot(rows int) {
 		for _, more := range sum[1:] {
 			VADDPS(more, sum[0], sum[0])
 		}
-		VMOVSS(k.total(sum[0]), y.At(r))
+		VMOVSS(vec.Total(sum[0]), y.At(r))
 	}
 	vec.End()
 }
@@ -158,22 +158,4 @@ func (k kernels) scaled(values, absmax Mem) []reg.VecVirtual {
 		table = append(table, t)
 	}
 	return table
-}
-
-// total adds the lanes of x, halves to halves.
-func (k kernels) total(x reg.VecVirtual) reg.VecVirtual {
-	if k.Wide() {
-		half := YMM()
-		VEXTRACTF64X4(Imm(1), x, half)
-		VADDPS(half, x.AsY(), half)
-		x = half
-	}
-	sum, other := XMM(), XMM()
-	VEXTRACTF128(Imm(1), x.AsY(), sum)
-	VADDPS(sum, x.AsX(), sum)
-	VMOVHLPS(sum, sum, other)
-	VADDPS(other, sum, sum)
-	VMOVSHDUP(sum, other)
-	VADDSS(other, sum, sum)
-	return sum
 }

@@ -131,6 +131,24 @@ func (s Set) Largest(x reg.VecVirtual) reg.Register {
 	return most
 }
 
+// Total adds the lanes of x, of 8 or 16 floats: halves to halves. It does not change x.
+func Total(x reg.VecVirtual) reg.VecVirtual {
+	if x.Size() == 64 {
+		half := YMM()
+		VEXTRACTF64X4(Imm(1), x, half)
+		VADDPS(half, x.AsY(), half)
+		x = half
+	}
+	sum, other := XMM(), XMM()
+	VEXTRACTF128(Imm(1), x.AsY(), sum)
+	VADDPS(sum, x.AsX(), sum)
+	VMOVHLPS(sum, sum, other)
+	VADDPS(other, sum, sum)
+	VMOVSHDUP(sum, other)
+	VADDSS(other, sum, sum)
+	return sum
+}
+
 // Pointer is a pointer parameter that goes through a vector.
 type Pointer struct {
 	reg  reg.Register
