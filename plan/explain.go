@@ -58,6 +58,8 @@ type decision struct {
 	undone      Run
 }
 
+const microBatch = "micro-batch"
+
 // decisions returns the decisions of r that have an alternative.
 func (t Task) decisions(r Run) (list []decision) {
 	add := func(name, value string, plain bool, instead string, undo func(u *Run)) {
@@ -65,7 +67,7 @@ func (t Task) decisions(r Run) (list []decision) {
 		undo(&u)
 		list = append(list, decision{name, value, plain, instead, u})
 	}
-	add("micro-batch", fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, "the batch at once", func(u *Run) {
+	add(microBatch, fmt.Sprintf("%d of %d, %d in a step", r.Micro, t.Batch, r.Window), r.Window == 1, "the batch at once", func(u *Run) {
 		u.Micro, u.Window = t.Batch, 1
 	})
 	add("precision", r.Compute.String(), r.Compute == snug.F32, "f32 throughout", func(u *Run) { u.Compute = snug.F32 })
@@ -135,6 +137,8 @@ func (p Plan) reason(c Choice, d decision) string {
 		return "a step takes as long without it"
 	}
 	switch {
+	case d.name == microBatch && p.Task.Micro > 0:
+		return "the task says it"
 	case d.plain:
 		return "it fits, and nothing else that fits is faster"
 	case c.Fits:

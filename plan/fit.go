@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -253,7 +254,7 @@ func (t Task) cacheOf(r Run) (int64, error) {
 	return t.cache(t.fixed(r, size).usage), nil
 }
 
-// batches tries all micro-batches.
+// batches tries all micro-batches that the task allows.
 func (s *search) batches(r Run, f fixed) error {
 	tilings := []bool{false, true}
 	if !s.task.tiles() {
@@ -261,15 +262,18 @@ func (s *search) batches(r Run, f fixed) error {
 	}
 	for _, r.Tiled = range tilings {
 		for window := 1; window <= s.task.Batch; {
-			b, err := accum.NewBatch(s.task.Batch, ceilDiv(s.task.Batch, window), 1)
+			b, err := accum.NewBatch(s.task.Batch, cmp.Or(s.task.Micro, ceilDiv(s.task.Batch, window)), 1)
 			if err != nil {
 				return fmt.Errorf("plan: %w", err)
+			}
+			if r.Gradients == InBackward && b.Window > 1 {
+				break
 			}
 			r.Micro, r.Window = b.Micro, b.Window
 			if err := s.try(r, f); err != nil {
 				return err
 			}
-			if r.Gradients == InBackward || b.Micro == 1 {
+			if r.Gradients == InBackward || b.Micro == 1 || s.task.Micro > 0 {
 				break
 			}
 			window = ceilDiv(s.task.Batch, b.Micro-1) // the next window with a smaller micro-batch

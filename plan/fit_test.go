@@ -275,6 +275,34 @@ func TestEffectiveBatch(t *testing.T) {
 	}
 }
 
+// TestMicro: a task may say its micro-batch, also where another one is faster or the only one that fits.
+func TestMicro(t *testing.T) {
+	m, err := GPT{Vocab: 512, Dim: 64, Layers: 3, Heads: 4, Context: 64}.Model()
+	require.NoError(t, err)
+	d, err := DeviceNamed("8GB")
+	require.NoError(t, err)
+	free, err := Task{Model: m, Device: d, Batch: 8}.Fit(0)
+	require.NoError(t, err)
+	require.Equal(t, 8, free.Run.Micro)
+	for _, micro := range []int{1, 3, 8} {
+		p, err := Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
+		require.NoError(t, err)
+		require.Equal(t, "the task says it", p.Choices[0].Reason)
+		require.Equal(t, []int{micro, (8 + micro - 1) / micro}, []int{p.Run.Micro, p.Run.Window})
+	}
+	one, err := Task{Model: m, Device: d, Batch: 8, Micro: 1}.Fit(0)
+	require.NoError(t, err)
+	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 8}.Fit(one.Peak[OnDevice].Total())
+	require.ErrorIs(t, err, snug.ErrNoMemory)
+	_, err = Task{Model: m, Device: d, Batch: 8, Micro: 4, Gradients: []Gradient{InBackward}}.Fit(0)
+	require.ErrorIs(t, err, snug.ErrNoMemory, "a step in the backward pass has one micro-batch")
+	for _, micro := range []int{-1, 9} {
+		_, err = Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "Micro is")
+	}
+}
+
 // TestLimitWithHostAndDisk: 13 B parameters under 39 GiB, with a host and a disk.
 func TestLimitWithHostAndDisk(t *testing.T) {
 	m, err := ModelNamed("llama-13b", 0)

@@ -22,6 +22,9 @@ type Task struct {
 	// memory of its own, and else the default of Tile of fused.CrossEntropy.
 	LossClasses int
 	Chunk       int // elements of a page of paged state; default 65536
+	// Micro, unless 0, is the most samples of a micro-batch, for a run that goes on as it began: its
+	// sums are rounded by it. Else [Task.Fit] chooses.
+	Micro int
 	// Rank, unless 0, trains a pair of matrices of that rank for every matrix in the
 	// chain (Hu et al. 2022, "LoRA", arXiv:2106.09685), and nothing else. In a
 	// transformer these are the layers of PEFT's target "all-linear", and in a [CNN] its
@@ -118,7 +121,7 @@ func (t Task) check() (Task, error) {
 	for _, n := range []struct {
 		name       string
 		n, lo, top int
-	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"LossClasses", t.LossClasses, 0, 1 << 28}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
+	}{{"Batch", t.Batch, 1, maxBatch}, {"LossRows", t.LossRows, 1, maxBatch}, {"LossClasses", t.LossClasses, 0, 1 << 28}, {"Micro", t.Micro, 0, t.Batch}, {"Chunk", t.Chunk, 32, 1 << 27}, {"Rank", t.Rank, 0, 1 << 16}} {
 		if n.n < n.lo || n.n > n.top {
 			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}

@@ -59,8 +59,8 @@ It prints what the run will take, by component, and at the end what the run took
                      default 2e-4, with -full 1e-5
   -seed N            seed of the order of samples, the adapters' initial values and dropout; default 1
   -held-out SHARE    share of the samples that are not trained on, to measure the loss; default 0.02
-  -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also after SIGINT or
-                     SIGTERM, which let the current step end
+  -checkpoint DIR    folder of checkpoints; the same command resumes the newest, also under another
+                     -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
   -dry-run           print the plan and exit
   -json              also print the results as a line of JSON at the end

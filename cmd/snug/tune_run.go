@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +31,9 @@ type tuning struct {
 	process plan.Process // before there is a model
 	store   *offload.Store
 
+	folder *train.Folder // of checkpoints, nil without them
+	begun  *choices      // of the newest checkpoint, nil if the run begins anew
+
 	model   *transformer.Model
 	trainer *train.Trainer[transformer.Batch]
 }
@@ -50,6 +52,10 @@ func (t *tuning) run() (err error) {
 	t.stop = stop
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	t.process = plan.ThisProcess()
+	if err := t.openFolder(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.folder.Close()) }()
 	t.describeData()
 	if err := t.choose(); err != nil {
 		return err
@@ -124,6 +130,8 @@ func (t *tuning) choose() error {
 	}
 	exact, further := task, task
 	switch {
+	case t.begun != nil:
+		return t.fit(t.begun.bind(task))
 	case !t.full && task.Frozen == nil:
 		exact.Frozen = []int{16}
 	case t.full && t.dtype == snug.BF16:
@@ -179,13 +187,16 @@ func (t *tuning) open() (clean func() error, err error) {
 	options := train.Options{
 		Optimizer: quant8.AdamW{WeightDecay: 0.01}, StateBits: r.StateBits, Masters: r.Masters, Clip: clipNorm, Seed: t.seed,
 		Schedule: train.Cosine(float32(t.rate), min(100, max(1, steps/10)), steps), InBackward: r.Gradients == plan.InBackward, Storage: state,
-		SkipNonFinite: true, Split: splitBatch, Dir: t.checkpoint, About: t.about(),
+		SkipNonFinite: true, Split: splitBatch, About: t.about(),
 	}
-	if t.checkpoint != "" {
-		options.SaveEvery = t.saveEvery
+	if t.folder != nil {
+		options.Folder, options.SaveEvery = t.folder, t.saveEvery
 	}
-	t.trainer, err = train.New(train.Model[transformer.Batch](t.model), options)
-	return clean, err
+	if t.trainer, err = train.New(train.Model[transformer.Batch](t.model), options); err != nil {
+		return clean, err
+	}
+	t.trainer.SetNotes(choicesOf(r))
+	return clean, nil
 }
 
 func (t *tuning) close() (err error) {
@@ -208,16 +219,6 @@ func (t *tuning) stepCount() int {
 	}
 	samples := max(1, t.epochs) * t.data.Stats().Samples
 	return (samples + t.batch - 1) / t.batch
-}
-
-// about says what the run is, for its checkpoints.
-func (t *tuning) about() map[string]any {
-	sum := t.data.Sum()
-	return map[string]any{
-		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "micro": t.plan.Run.Micro, "steps": t.stepCount(),
-		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.baseForm(t.plan.Run).String(), "compute": t.compute, "seed": t.seed,
-		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
-	}
 }
 
 // splitBatch divides a micro-batch of several samples.

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
+)
+
+// choices are what a plan chose that decides the bits of a run. The memory that is free, and so the
+// plan, differs between two processes with one command line: the one that goes on is bound to
+// the choices of the first.
+type choices struct {
+	Micro     int            `json:"micro"`
+	Masters   amp.MasterForm `json:"masters"`
+	Gradients plan.Gradient  `json:"gradients"`
+	StateBits int            `json:"state_bits"`
+	Frozen    int            `json:"frozen"`
+}
+
+func choicesOf(r plan.Run) choices {
+	return choices{r.Micro, r.Masters, r.Gradients, r.StateBits, r.Frozen}
+}
+
+// bind returns the task with these choices alone.
+func (c *choices) bind(t plan.Task) plan.Task {
+	t.Micro, t.Masters, t.Gradients, t.StateBits = c.Micro, []amp.MasterForm{c.Masters}, []plan.Gradient{c.Gradients}, []int{c.StateBits}
+	if t.Rank > 0 {
+		t.Frozen = []int{c.Frozen}
+	}
+	return t
+}
+
+// openFolder opens the folder of checkpoints, and reads how its newest one goes on. A dry run takes
+// no folder.
+func (t *tuning) openFolder() (err error) {
+	if t.checkpoint == "" || t.dryRun {
+		return nil
+	}
+	if t.folder, err = train.OpenFolder(t.checkpoint, 0); err != nil {
+		return err
+	}
+	step, notes, path := t.folder.Newest()
+	if step == 0 {
+		return nil
+	}
+	if err := t.folder.Matches(t.about()); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(notes, &t.begun); err != nil || t.begun == nil {
+		return fmt.Errorf("%s: the notes are not of a run of tune: %w", path, snug.ErrCorrupt)
+	}
+	return nil
+}
+
+// about says what the run is, for its checkpoints.
+func (t *tuning) about() map[string]any {
+	sum := t.data.Sum()
+	return map[string]any{
+		"model": t.dir, "data": hex.EncodeToString(sum[:]), "batch": t.batch, "steps": t.stepCount(), "full": t.full,
+		"lr": t.rate, "alpha": t.alpha, "rank": t.rank, "base": t.form, "compute": t.compute, "seed": t.seed,
+		"rslora": t.rslora, "dora": t.dora, "dropout": t.dropout,
+	}
+}
