@@ -138,7 +138,7 @@ func (p Plan) reason(c Choice, d decision) string {
 	}
 	switch {
 	case d.name == microBatch && p.Task.Micro > 0:
-		return "the task says it"
+		return "it is given"
 	case d.plain:
 		return "it fits, and nothing else that fits is faster"
 	case c.Fits:

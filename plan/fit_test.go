@@ -287,7 +287,7 @@ func TestMicro(t *testing.T) {
 	for _, micro := range []int{1, 3, 8} {
 		p, err := Task{Model: m, Device: d, Batch: 8, Micro: micro}.Fit(0)
 		require.NoError(t, err)
-		require.Equal(t, "the task says it", p.Choices[0].Reason)
+		require.Equal(t, "it is given", p.Choices[0].Reason)
 		require.Equal(t, []int{micro, (8 + micro - 1) / micro}, []int{p.Run.Micro, p.Run.Window})
 	}
 	one, err := Task{Model: m, Device: d, Batch: 8, Micro: 1}.Fit(0)

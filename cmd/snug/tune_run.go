@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -28,7 +30,9 @@ type tuning struct {
 	call    *call
 	stop    console.Stop
 	plan    plan.Plan
-	process plan.Process // before there is a model
+	process plan.Process // before there is a model, and
+	heap    int64        // the bytes of it that are Go's memory
+	wanted  int64        // the least memory of the plans that were tried, where nothing fits
 	store   *offload.Store
 
 	folder *train.Folder // of checkpoints, nil without them
@@ -45,13 +49,19 @@ const clipNorm = 1
 // again, so there is little to collect.
 const gcPercent = 25
 
+// A process takes up to a share of 1/spare of its memory and spareBytes more than is predicted.
+const spare, spareBytes = 32, 1 << 20
+
+// codeBytes are about the pages of the program that training touches first.
+const codeBytes = 2 << 20
+
 func (t *tuning) run() (err error) {
 	stop, release := console.OnSignals(console.Options{Name: "snug", Stderr: t.call.stderr,
 		Advice: "a run with -checkpoint goes on from its last checkpoint"})
 	defer release()
 	t.stop = stop
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	t.process = plan.ThisProcess()
+	t.process, t.heap = plan.ThisProcess(), heapBytes()
 	if err := t.openFolder(); err != nil {
 		return err
 	}
@@ -63,6 +73,7 @@ func (t *tuning) run() (err error) {
 	if err := t.plan.WriteTable(t.call.stdout); err != nil || t.dryRun {
 		return err
 	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
 	clean, err := t.open()
 	defer func() { err = t.pagesError(errors.Join(err, t.close(), clean())) }()
 	if err != nil {
@@ -76,6 +87,22 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	return t.report(r)
+}
+
+// heapLimit returns the limit of Go's memory, above which it is collected whatever gcPercent says: what is
+// left of the limit of the process for it.
+func (t *tuning) heapLimit() int64 {
+	if t.memory == 0 {
+		return math.MaxInt64
+	}
+	return t.memory - (t.process.Base - t.heap) - codeBytes
+}
+
+// heapBytes returns the bytes that Go's memory has in use, as debug.SetMemoryLimit counts them.
+func heapBytes() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.Sys - m.HeapIdle)
 }
 
 // describeData says what the files hold.
@@ -150,11 +177,45 @@ func (t *tuning) fit(task plan.Task) (err error) {
 		t.plan, err = task.Fit(0)
 		return err
 	}
-	limit := t.memory - max(0, t.memory-t.process.Base)/32 // a process takes up to 3 % more than is predicted
-	if t.plan, err = task.FitResident(limit, t.process); errors.Is(err, snug.ErrNoMemory) {
-		return usagef("tune: -memory %s: %w", plan.FormatBytes(t.memory), err)
+	limit := t.memory - max(0, t.memory-t.process.Base)/spare - spareBytes
+	if limit > t.process.Base {
+		if t.plan, err = task.FitResident(limit, t.process); !errors.Is(err, snug.ErrNoMemory) {
+			return err
+		}
 	}
-	return err
+	return t.fitLeast(task, limit)
+}
+
+// fitLeast takes the plan whose process is the smallest, of the plan that counts the fewest bytes and some
+// that count more, or says what that process would take.
+func (t *tuning) fitLeast(task plan.Task, limit int64) error {
+	_, err := task.Fit(1)
+	var miss *plan.MissError
+	if !errors.As(err, &miss) {
+		return err
+	}
+	least := int64(math.MaxInt64)
+	for _, quarters := range []int64{4, 5, 6, 8} { // of the fewest bytes
+		p, err := task.Fit(miss.Minimum/4*quarters + miss.Minimum%4)
+		if err != nil {
+			return err
+		}
+		resident, err := task.Resident(p.Run, t.process)
+		if err != nil {
+			return err
+		}
+		if resident < least {
+			t.plan, least = p, resident
+		}
+	}
+	if least <= limit {
+		return nil
+	}
+	wanted := least + spareBytes
+	wanted += (wanted - t.process.Base + spare - 2) / (spare - 1)
+	t.wanted = min(wanted, cmp.Or(t.wanted, wanted))
+	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %s: %w",
+		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), plan.FormatBytesUp(t.wanted), snug.ErrNoMemory)
 }
 
 // open makes the model and what trains it. clean removes pages.
@@ -181,6 +242,9 @@ func (t *tuning) open() (clean func() error, err error) {
 		return clean, err
 	}
 	if err := t.model.SetPlan(r.Remat); err != nil {
+		return clean, err
+	}
+	if err := t.model.Reserve(r.Micro, t.context); err != nil { // else each longer batch leaves the buffers of the ones before
 		return clean, err
 	}
 	steps := t.stepCount()

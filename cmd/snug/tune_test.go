@@ -165,8 +165,6 @@ func TestTuneRefuses(t *testing.T) {
 		{"model-00002-of-00002", []string{"-model", missing, "-data", data, "-o", out}},
 		{"tokenizer.json", []string{"-model", strange, "-data", data, "-o", out}},
 		{"other.jsonl: line 2", []string{"-model", model, "-data", other, "-o", out}},
-		{"-memory 21", []string{"-model", model, "-data", data, "-o", out, "-memory", "21.1MiB"}},
-		{"-memory 1.00 KiB: the process takes", []string{"-model", model, "-data", data, "-o", out, "-memory", "1KiB"}},
 		{"-memory: ", []string{"-model", model, "-data", data, "-o", out, "-memory", "much"}},
 		{"-lora 0", []string{"-model", model, "-data", data, "-o", out, "-lora", "0"}},
 		{"-compute", []string{"-model", model, "-data", data, "-o", out, "-compute", "u8"}},
@@ -185,10 +183,37 @@ func TestTuneRefuses(t *testing.T) {
 		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
 		require.True(t, strings.HasPrefix(errs, "snug: "), errs)
 		requireNoKind(t, errs)
-		if !strings.HasPrefix(c.want, "-memory ") {
-			require.Empty(t, stdout, c.want)
-		}
+		require.Empty(t, stdout, c.want)
 		require.NoDirExists(t, out)
+	}
+}
+
+// Where nothing fits the status is 1, as of plan, and the message names a memory that fits.
+func TestTuneMisses(t *testing.T) {
+	model, data, out := publish(t), chats(t, 30), filepath.Join(t.TempDir(), "out")
+	for _, memory := range []string{"1KiB", "21.1MiB"} {
+		for _, flags := range [][]string{{}, {"-full"}} {
+			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out, "-memory", memory}, flags...)...)
+			require.Equal(t, 1, status, errs)
+			require.Contains(t, errs, "nothing fits: the process takes")
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			requireNoKind(t, errs)
+			require.NoDirExists(t, out)
+		}
+	}
+	for _, full := range []bool{false, true} {
+		f := tuneFlags{dir: model, files: data, full: full, batch: 8, compute: "bf16", rank: 4, dryRun: true, seed: 1, saveEvery: 1}
+		require.NoError(t, f.check())
+		m, err := f.gather()
+		require.NoError(t, err)
+		r := &tuning{tuneFlags: f, material: m, process: plan.Process{Base: 16 << 20}}
+		r.memory = 1 << 20
+		require.ErrorIs(t, r.choose(), snug.ErrNoMemory)
+		least := r.wanted
+		r.memory = least
+		require.NoError(t, r.choose())
+		r.memory = least - 64<<10
+		require.ErrorIs(t, r.choose(), snug.ErrNoMemory)
 	}
 }
 

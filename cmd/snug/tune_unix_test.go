@@ -5,15 +5,19 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/transformer"
 )
 
 // A run that a signal ends is gone on with, to the bits of one that was not ended; a second process
@@ -107,4 +111,56 @@ func TestTuneKilledJob(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGKILL))
 	select {}
+}
+
+const limitedVariable = "SNUG_LIMITED_JOB"
+
+// TestTuneKeepsItsLimit: a process of its own, whose samples have many lengths, stays within -memory.
+func TestTuneKeepsItsLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains in processes of their own")
+	}
+	var b strings.Builder
+	for i := range 80 {
+		fmt.Fprintf(&b, `{"text": %q}`+"\n", strings.Repeat(letters[i%20:i%20+6], 1+i*7%80))
+	}
+	data := filepath.Join(t.TempDir(), "texts.jsonl")
+	require.NoError(t, os.WriteFile(data, []byte(b.String()), 0o600))
+	model := publish(t)
+	config, err := transformer.ReadConfig(model)
+	require.NoError(t, err)
+	config.Layers, config.Windows, config.Hidden, config.Context = 8, make([]int, 8), 128, 512
+	m, err := transformer.New(config, transformer.Options{})
+	require.NoError(t, err)
+	deep := t.TempDir()
+	require.NoError(t, m.Save(deep, 0))
+	require.NoError(t, copyCompanions(deep, model))
+	const limit = 36 << 20
+	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}} {
+		args := append([]string{"tune", "-model", deep, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "36MiB", "-json"}, flags...)
+		text, err := json.Marshal(args)
+		require.NoError(t, err)
+		c := exec.Command(os.Args[0], "-test.run=^TestTuneLimitedJob$", "-test.v")
+		c.Env = append(os.Environ(), limitedVariable+"="+string(text))
+		out, err := c.Output()
+		require.NoError(t, err, "%s", out)
+		_, line, found := strings.Cut(string(out), "{\"model\"")
+		require.True(t, found, "%s", out)
+		var r result
+		require.NoError(t, json.NewDecoder(strings.NewReader("{\"model\""+line)).Decode(&r))
+		require.LessOrEqual(t, r.PeakRSS, int64(limit), "%v: %s", flags, out)
+		require.Greater(t, r.Resident, int64(limit)*3/4, "the plan uses the memory")
+	}
+}
+
+func TestTuneLimitedJob(t *testing.T) {
+	var args []string
+	if text := os.Getenv(limitedVariable); text == "" {
+		t.Skip("not a process of TestTuneKeepsItsLimit")
+	} else {
+		require.NoError(t, json.Unmarshal([]byte(text), &args))
+	}
+	status, out, errs := snugged(args...)
+	fmt.Println(out)
+	require.Zero(t, status, errs)
 }
