@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/chat"
@@ -64,8 +65,8 @@ type sample struct{ lo, hi int }
 //	{"prompt": "...", "completion": "..."}         the tokens of the completion
 //	{"messages": [{"role": "", "content": ""}]}    the tokens of the assistant's turns
 //
-// EOS ends each text and completion; the chat template ends turns. All lines of a file have one form. Other fields are
-// ignored.
+// EOS ends each text and completion; the chat template ends turns. All lines of a file have one form. Fields that change
+// a conversation, such as tools and tool_calls, are refused; other fields are ignored.
 //
 // The error wraps [snug.ErrConfig] for options out of range, no samples, and lines of another form, and
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
@@ -80,8 +81,10 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 			return nil, fmt.Errorf("dataset: %w", err)
 		}
 	}
-	if len(s.samples) == 0 {
-		return nil, fmt.Errorf("dataset: %q have no text to train on: %w", paths, snug.ErrConfig)
+	if names := strings.Join(paths, ", "); len(s.samples) == 0 && s.stats.Dropped > 0 {
+		return nil, fmt.Errorf("dataset: %s: none of %d samples has text to train on in its first %d tokens: %w", names, s.stats.Dropped, o.Context, snug.ErrConfig)
+	} else if len(s.samples) == 0 {
+		return nil, fmt.Errorf("dataset: %s: there is no text to train on: %w", names, snug.ErrConfig)
 	}
 	s.holdOut()
 	return s, nil

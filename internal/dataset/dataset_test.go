@@ -122,6 +122,7 @@ func TestTruncatedAndDropped(t *testing.T) {
 func TestErrors(t *testing.T) {
 	messages := `{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]}`
 	rewrites := template(t, "{% for m in messages %}{{ m.content }}{% if loop.last %}last{% endif %}{% endfor %}")
+	plain := template(t, "{% for m in messages %}{{ m.content }}{% endfor %}")
 	for _, c := range []struct {
 		name, text, want string
 		template         *chat.Template
@@ -131,7 +132,9 @@ func TestErrors(t *testing.T) {
 		{"a.txt", "ab\xffc", "a.txt: byte 2 is not UTF-8", nil, snug.ErrCorrupt},
 		{"a.jsonl", "{\"text\": \"a\"}\n{", "a.jsonl: line 2", nil, snug.ErrCorrupt},
 		{"a.jsonl", "{\"text\": \"\xff\"}", "line 1: byte 10 is not UTF-8", nil, snug.ErrCorrupt},
-		{"a.jsonl", `{"text": 3}`, "line 1", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"text": 3}`, "line 1: text: type number, want string", nil, snug.ErrCorrupt},
+		{"a.json", `[{"text": "x"}]`, "line 1: type array, want an object on each line", nil, snug.ErrCorrupt},
+		{"a.jsonl", `{"messages": [{"role": "user", "content": [{"type": "text"}]}]}`, "messages.content: type array, want string", plain, snug.ErrCorrupt},
 		{"a.jsonl", `{"body": "x"}`, "the line has 0 of", nil, snug.ErrConfig},
 		{"a.jsonl", `{"text": "x", "prompt": "y", "completion": ""}`, "the line has 2 of", nil, snug.ErrConfig},
 		{"a.jsonl", `{"prompt": "y"}`, "come together", nil, snug.ErrConfig},
@@ -139,6 +142,12 @@ func TestErrors(t *testing.T) {
 		{"a.jsonl", messages, "has none", nil, snug.ErrConfig},
 		{"a.jsonl", messages, "writes message 1 otherwise", rewrites, snug.ErrConfig},
 		{"a.jsonl", `{"messages": []}`, "there are no messages", rewrites, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "assistant", "content": null}]}`, "message 0 has no content", plain, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]}`, "message 0 has tool_calls", plain, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "assistant", "content": "x", "thinking": "y"}]}`, "message 0 has thinking", plain, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}`, "message 0 has the weight 0", plain, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "user", "content": "x"}], "tools": [{}]}`, "tools are not given", plain, snug.ErrConfig},
+		{"a.jsonl", `{"messages": [{"role": "user", "content": "x"}]}`, "none of 1 samples has text to train on in its first 8 tokens", plain, snug.ErrConfig},
 	} {
 		_, err := Open([]string{write(t, c.name, c.text)}, tok, Options{Context: 8, EOS: eos, Template: c.template})
 		require.ErrorIs(t, err, c.kind, c.text)
@@ -150,6 +159,19 @@ func TestErrors(t *testing.T) {
 		_, err := Open(nil, tok, o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
+}
+
+// What changes nothing passes: a byte order mark, empty lists, a weight of 1, and fields of the dataset's own.
+func TestHarmless(t *testing.T) {
+	plain := template(t, "{% for m in messages %}{{ m.content }}{% endfor %}")
+	o := Options{Context: 8, EOS: eos, Template: plain}
+	want, err := Open([]string{write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}`)}, tok, o)
+	require.NoError(t, err)
+	got, err := Open([]string{write(t, "a.jsonl", "\ufeff"+`{"id": 3, "tools": [], "messages": [{"role": "user", "content": "x", "tool_calls": null}, `+
+		`{"role": "assistant", "content": "y", "tool_calls": [], "weight": 1}]}`)}, tok, o)
+	require.NoError(t, err)
+	require.Equal(t, want.Stats(), got.Stats())
+	require.Equal(t, want.tokens, got.tokens)
 }
 
 // A folder is read in the order of its names, and hidden files are left out.

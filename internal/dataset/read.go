@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 
@@ -130,10 +132,79 @@ func (r *reader) end(lo int) {
 
 // line has the fields of a line of JSON that snug knows.
 type line struct {
-	Text       *string        `json:"text"`
-	Prompt     *string        `json:"prompt"`
-	Completion *string        `json:"completion"`
-	Messages   []chat.Message `json:"messages"`
+	Text       *string   `json:"text"`
+	Prompt     *string   `json:"prompt"`
+	Completion *string   `json:"completion"`
+	Messages   []message `json:"messages"`
+
+	Tools     json.RawMessage `json:"tools"`
+	Functions json.RawMessage `json:"functions"`
+	Documents json.RawMessage `json:"documents"`
+}
+
+// message is a turn. What a template would write besides the content, and a weight, are refused: without
+// them the text would be another one.
+type message struct {
+	Role      string          `json:"role"`
+	Content   *string         `json:"content"`
+	Weight    *float64        `json:"weight"`
+	Calls     json.RawMessage `json:"tool_calls"`
+	Call      json.RawMessage `json:"function_call"`
+	Reasoning json.RawMessage `json:"reasoning_content"`
+	Thinking  json.RawMessage `json:"thinking"`
+}
+
+// chats returns the messages as a template takes them.
+func (l *line) chats() ([]chat.Message, error) {
+	for _, f := range []field{{"tools", l.Tools}, {"functions", l.Functions}, {"documents", l.Documents}} {
+		if f.holds() {
+			return nil, fmt.Errorf("%s are not given to the chat template: %w", f.name, snug.ErrConfig)
+		}
+	}
+	var list []chat.Message
+	for i, m := range l.Messages {
+		for _, f := range []field{{"tool_calls", m.Calls}, {"function_call", m.Call}, {"reasoning_content", m.Reasoning}, {"thinking", m.Thinking}} {
+			if f.holds() {
+				return nil, fmt.Errorf("message %d has %s, which the chat template is not given: write the content as the model does: %w", i, f.name, snug.ErrConfig)
+			}
+		}
+		switch {
+		case m.Content == nil:
+			return nil, fmt.Errorf("message %d has no content: %w", i, snug.ErrConfig)
+		case m.Weight != nil && *m.Weight != 1:
+			return nil, fmt.Errorf("message %d has the weight %v, want 1 or none: %w", i, *m.Weight, snug.ErrConfig)
+		}
+		list = append(list, chat.Message{Role: m.Role, Content: *m.Content})
+	}
+	return list, nil
+}
+
+// field is a field of JSON that may be there.
+type field struct {
+	name string
+	text json.RawMessage
+}
+
+// holds reports whether the field has more than null or nothing.
+func (f field) holds() bool {
+	switch string(f.text) {
+	case "", "null", `""`, "[]", "{}":
+		return false
+	}
+	return true
+}
+
+// readable says what is wrong with a line of JSON without the names of Go.
+func readable(err error) error {
+	var other *json.UnmarshalTypeError
+	switch {
+	case !errors.As(err, &other):
+		return err
+	case other.Field == "":
+		return fmt.Errorf("type %s, want an object on each line", other.Value)
+	}
+	want := map[reflect.Kind]string{reflect.String: "string", reflect.Float64: "number", reflect.Slice: "array", reflect.Struct: "object"}
+	return fmt.Errorf("%s: type %s, want %s", other.Field, other.Value, want[other.Type.Kind()])
 }
 
 // form returns which of the forms a line has.
@@ -165,7 +236,11 @@ func (r *reader) lines(f io.Reader) error {
 		if len(strings.TrimSpace(in.Text())) == 0 {
 			continue
 		}
-		form, err := r.line(in.Bytes())
+		text := in.Bytes()
+		if number == 1 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff")) // as some editors save UTF-8
+		}
+		form, err := r.line(text)
 		if err == nil && first != "" && form != first {
 			err = fmt.Errorf("the line has %s, and the first has %s: %w", form, first, snug.ErrConfig)
 		}
@@ -190,7 +265,7 @@ func (r *reader) line(text []byte) (form string, err error) {
 	}
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
-		return "", fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+		return "", fmt.Errorf("%w: %w", readable(err), snug.ErrCorrupt)
 	}
 	if form, err = l.form(); err != nil {
 		return "", err
@@ -200,7 +275,10 @@ func (r *reader) line(text []byte) (form string, err error) {
 	case "text":
 		err = r.encode(*l.Text, true, tokenizer.EncodeOptions{})
 	case "messages":
-		err = r.conversation(l.Messages)
+		var messages []chat.Message
+		if messages, err = l.chats(); err == nil {
+			err = r.conversation(messages)
+		}
 	default:
 		if err = r.encode(*l.Prompt, false, tokenizer.EncodeOptions{}); err == nil {
 			err = r.encode(*l.Completion, true, tokenizer.EncodeOptions{NoSpecial: true})
