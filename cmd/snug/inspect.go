@@ -32,6 +32,7 @@ func inspectCommand() *command {
 
   a safetensors file, or a folder with model.safetensors or with shards and their index
                                   the tensors and the metadata
+  the folder of an adapter        its description and its tensors
   a saved state of package quant8, amp or accum
                                   its kind, its version, its progress, and its parameters
   such states in one file, written one after the other
@@ -194,6 +195,10 @@ func inspectFolder(path string, sum bool) (*content, error) {
 		return inspectCheckpoint(whole)
 	case holdsWeights(path):
 		return inspectShards(path, sum)
+	case holdsFile(path, adapterFile):
+		return inspectAdapter(path, sum)
+	case !holdsFile(path, storeIndex) && !holdsFile(path, "snug.pages"):
+		return nil, fmt.Errorf("the folder has no weights, no adapter, no checkpoint and no store: %w", snug.ErrConfig)
 	}
 	return inspectStore(path)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/crc32c"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -34,6 +37,35 @@ func lacksIndex(path string) bool {
 		!slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
 			return e.Name() == safetensors.IndexName || e.Name() == safetensors.FileName
 		})
+}
+
+// The files of an adapter's folder, as PEFT names them.
+const adapterFile, adapterConfig = "adapter_model.safetensors", "adapter_config.json"
+
+func holdsFile(dir, name string) bool {
+	info, err := os.Stat(filepath.Join(dir, name))
+	return err == nil && !info.IsDir()
+}
+
+// maxConfig is the most bytes of an adapter's description.
+const maxConfig = 1 << 20
+
+// inspectAdapter describes the folder of an adapter.
+func inspectAdapter(path string, sum bool) (*content, error) {
+	c, err := inspectPath(filepath.Join(path, adapterFile), sum)
+	if err != nil {
+		return nil, err
+	}
+	f, _, err := files.Open(filepath.Join(path, adapterConfig))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if c.About, err = io.ReadAll(io.LimitReader(f, maxConfig)); err == nil && !json.Valid(c.About) {
+		err = fmt.Errorf("%s is no JSON of at most %d bytes: %w", adapterConfig, maxConfig, snug.ErrCorrupt)
+	}
+	c.Note = "an adapter of " + c.Note
+	return c, err
 }
 
 // inspectShards describes the weights of a folder or of an index.

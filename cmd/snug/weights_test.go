@@ -64,3 +64,26 @@ func TestVerifyShards(t *testing.T) {
 	require.Contains(t, out, "damaged\t"+dir+"\t")
 	require.Contains(t, out, "no "+safetensors.IndexName)
 }
+
+// The folder of an adapter is listed as tune writes it, and other folders are named for what they lack.
+func TestInspectAdapter(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	status, _, errs := snugged("tune", "-model", publish(t), "-data", chats(t, 9), "-o", out, "-lora", "2", "-steps", "1")
+	require.Zero(t, status, errs)
+	status, listed, errs := snugged("inspect", out)
+	require.Zero(t, status, errs)
+	require.Contains(t, listed, "safetensors, an adapter of")
+	require.Contains(t, listed, "  r: 2\n")
+	require.Contains(t, listed, "q_proj.lora_A.weight")
+	status, listed, errs = snugged("inspect", "-json", out)
+	require.Zero(t, status, errs)
+	require.Contains(t, listed, `"lora_alpha": 4`)
+
+	require.NoError(t, os.WriteFile(filepath.Join(out, adapterConfig), []byte("{"), 0o600))
+	status, _, errs = snugged("inspect", out)
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "adapter_config.json is no JSON")
+	status, _, errs = snugged("inspect", t.TempDir())
+	require.Equal(t, 1, status)
+	require.Contains(t, errs, "the folder has no weights, no adapter, no checkpoint and no store")
+}
