@@ -270,7 +270,10 @@ func (w *writer) write(ctx context.Context, c *call) error {
 	prompt := time.Since(began)
 	stream := w.tok.Stream(tokenizer.DecodeOptions{SkipSpecial: true})
 	began, n := time.Now(), 0
-	for n < w.most {
+	for context := w.model.Config().Context; n < w.most; {
+		if len(w.Tokens()) == context {
+			fmt.Fprintf(c.stderr, "\nsnug: generate: the text goes beyond the %d positions that the model is made for\n", context)
+		}
 		token, err := w.Next(ctx)
 		if err != nil {
 			return err

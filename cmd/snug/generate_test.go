@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/transformer"
 )
 
 // answers writes conversations that all have one answer.
@@ -49,6 +51,24 @@ func TestGenerate(t *testing.T) {
 	status, out, errs = snugged("generate", "-model", merged, "-plain", "-prompt", "user: say q assistant: yes,")
 	require.Zero(t, status, errs)
 	require.Equal(t, " so\n", out)
+}
+
+// A text beyond the positions that the model is made for goes on, and says so once.
+func TestGenerateBeyond(t *testing.T) {
+	model := publish(t)
+	config, err := transformer.ReadConfig(model)
+	require.NoError(t, err)
+	config.Context, config.EOS = 16, []int{2}
+	m, err := transformer.New(config, transformer.Options{})
+	require.NoError(t, err)
+	short := t.TempDir()
+	require.NoError(t, m.Save(short, 0))
+	require.NoError(t, copyCompanions(short, model))
+	for tokens, want := range map[string]int{"6": 0, "40": 1} {
+		status, _, errs := snugged("generate", "-model", short, "-plain", "-prompt", "a b c", "-tokens", tokens)
+		require.Zero(t, status, errs)
+		require.Equal(t, want, strings.Count(errs, "beyond the 16 positions"), errs)
+	}
 }
 
 // The end tokens of generation_config.json count too.
