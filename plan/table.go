@@ -30,8 +30,12 @@ func (p Plan) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s, %d parameters%s, on %s: %d %s a step in %s\n\n",
 		t.Model.Name, t.Model.Parameters(), t.adapters(), t.Device.Name, t.Batch, samples, micro)
 	p.components(&b)
-	fmt.Fprintf(&b, "\nthe limit is %s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
-		FormatBytes(p.Limit), formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
+	limit := "the limit is " + FormatBytes(p.Limit)
+	if p.Limit >= unlimited {
+		limit = "there is no limit"
+	}
+	fmt.Fprintf(&b, "\n%s; a step takes about %s, without techniques %s, at the speed of %s:\n%s\n\n",
+		limit, formatSeconds(p.Seconds), formatSeconds(p.Without.Seconds), t.Device.Name, t.Device.rates())
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "instead\tdevice\tactivations\tstep\t")
 	for _, c := range p.Choices {
