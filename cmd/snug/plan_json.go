@@ -17,7 +17,7 @@ type report struct {
 	ContextAssumed bool               `json:"context_assumed,omitempty"` // the user gave no context for the model of a folder
 	Device         string             `json:"device"`
 	Assumed        bool               `json:"device_assumed,omitempty"` // the user named no device
-	Limit          int64              `json:"limit_bytes"`
+	Limit          int64              `json:"limit_bytes,omitempty"`
 	Batch          int                `json:"batch"`
 	Run            runReport          `json:"run"`
 	Peak           map[string]amounts `json:"peak_bytes"`

@@ -63,7 +63,7 @@ It prints what the run will take, by component, and at the end what the run took
                      -memory, and after SIGINT or SIGTERM, which let the current step end
   -save-every N      steps between checkpoints; default 100
   -dry-run           print the plan and exit
-  -json              also print the results as a line of JSON at the end
+  -json              also print the results, or with -dry-run the plan, as a line of JSON at the end
 
   snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
@@ -87,9 +87,11 @@ type tuneFlags struct {
 	saveEvery            int
 	dryRun, json         bool
 	dtype                snug.DType
+	set                  *flag.FlagSet // that was parsed
 }
 
 func (f *tuneFlags) define(fs *flag.FlagSet) {
+	f.set = fs
 	fs.StringVar(&f.dir, "model", "", "")
 	fs.StringVar(&f.files, "data", "", "")
 	fs.StringVar(&f.output, "o", "", "")
@@ -116,6 +118,14 @@ func (f *tuneFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 }
 
+// given reports whether the command line has a flag, whose value may be that of one left out.
+func (f *tuneFlags) given(name string) (is bool) {
+	if f.set != nil {
+		f.set.Visit(func(g *flag.Flag) { is = is || g.Name == name })
+	}
+	return is
+}
+
 // check checks the flags, parses sizes and types, and sets the defaults that depend on other flags.
 func (f *tuneFlags) check() (err error) {
 	for _, s := range []struct {
@@ -140,18 +150,19 @@ func (f *tuneFlags) check() (err error) {
 		{f.files == "", "want -data: text files, .jsonl files or folders of them"},
 		{f.output == "" && !f.dryRun, "want -o: the folder to write, or -dry-run"},
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
-		{f.full && (f.rslora || f.dora || f.dropout != 0), "-rslora, -dora and -dropout are for adapters, and -full trains none"},
+		{f.full && (f.given("lora") || f.given("alpha") || f.rslora || f.dora || f.dropout != 0), "-lora, -alpha, -rslora, -dora and -dropout are for adapters, and -full trains none"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
 		{f.rank < 1, fmt.Sprintf("-lora %d: want 1 or more", f.rank)},
 		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},
-		{f.most < 0, fmt.Sprintf("-context %d: want 1 or more", f.most)},
+		{f.most < 0 || f.most == 0 && f.given("context"), fmt.Sprintf("-context %d: want 1 or more", f.most)},
 		{f.batch < 1, fmt.Sprintf("-batch %d: want 1 or more", f.batch)},
-		{f.steps < 0 || f.steps > checkpoint.MaxStep, fmt.Sprintf("-steps %d: want 1 to %d", f.steps, checkpoint.MaxStep)},
-		{f.epochs < 0, fmt.Sprintf("-epochs %d: want 1 or more", f.epochs)},
+		{f.steps < 0 || f.steps > checkpoint.MaxStep || f.steps == 0 && f.given("steps"), fmt.Sprintf("-steps %d: want 1 to %d", f.steps, checkpoint.MaxStep)},
+		{f.epochs < 0 || f.epochs == 0 && f.given("epochs"), fmt.Sprintf("-epochs %d: want 1 or more", f.epochs)},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
-		{!(f.rate >= 0 && f.rate < 1e3), fmt.Sprintf("-lr %v: want a rate above 0", f.rate)},
-		{!(f.alpha >= 0 && f.alpha < 1e6), fmt.Sprintf("-alpha %v: want a number above 0", f.alpha)},
+		{!(f.rate >= 0 && f.rate < 1e3) || f.rate == 0 && f.given("lr"), fmt.Sprintf("-lr %v: want a rate above 0 and below 1000", f.rate)},
+		{!(f.alpha >= 0 && f.alpha < 1e6) || f.alpha == 0 && f.given("alpha"), fmt.Sprintf("-alpha %v: want a number above 0 and below 1000000", f.alpha)},
 		{!(f.held >= 0 && f.held <= 0.5), fmt.Sprintf("-held-out %v: want 0 to 0.5", f.held)},
+		{f.checkpoint == "" && f.given("save-every"), "-save-every is for -checkpoint, which is not there"},
 		{f.saveEvery < 1, fmt.Sprintf("-save-every %d: want 1 or more", f.saveEvery)},
 	} {
 		if c.bad {

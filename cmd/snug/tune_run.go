@@ -70,8 +70,11 @@ func (t *tuning) run() (err error) {
 	if err := t.choose(); err != nil {
 		return err
 	}
-	if err := t.plan.WriteTable(t.call.stdout); err != nil || t.dryRun {
+	if err := t.plan.WriteTable(t.call.stdout); err != nil {
 		return err
+	}
+	if t.dryRun {
+		return t.reportPlan()
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
 	clean, err := t.open()
@@ -424,6 +427,21 @@ func (t *tuning) report(r result) (err error) {
 		return nil
 	}
 	return writeLine(w, r)
+}
+
+// reportPlan ends a dry run.
+func (t *tuning) reportPlan() (err error) {
+	if !t.json {
+		return nil
+	}
+	out := planReport(t.plan)
+	if out.Process, err = t.plan.Task.Resident(t.plan.Run, t.process); err != nil {
+		return err
+	}
+	if t.memory == 0 {
+		out.Limit = 0
+	}
+	return writeLine(t.call.stdout, out)
 }
 
 func writeLine(w io.Writer, v any) error {

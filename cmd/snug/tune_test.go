@@ -139,6 +139,15 @@ func TestTuneDryRun(t *testing.T) {
 	require.Zero(t, status, errs)
 	require.Contains(t, out, "activations")
 	require.NotContains(t, out, "tokens/s on")
+	for _, flags := range [][]string{{"-memory", "1GiB"}, {}} {
+		status, out, errs = snugged(append([]string{"tune", "-model", publish(t), "-data", chats(t, 9), "-dry-run", "-json"}, flags...)...)
+		require.Zero(t, status, errs)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		var r report
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &r))
+		require.Equal(t, []bool{true, true, len(flags) > 0}, []bool{r.Run.Micro == 8, r.Process > 0, r.Limit > 0})
+		require.Equal(t, len(flags) == 0, strings.Contains(out, "there is no limit"))
+	}
 }
 
 // Bad input is one line and status 2, and writes nothing.
@@ -175,6 +184,14 @@ func TestTuneRefuses(t *testing.T) {
 		{"want one", []string{"-model", model, "-data", data, "-o", out, "-steps", "3", "-epochs", "1"}},
 		{"-batch 0", []string{"-model", model, "-data", data, "-o", out, "-batch", "0"}},
 		{"-lr", []string{"-model", model, "-data", data, "-o", out, "-lr", "NaN"}},
+		{"-lr 0: want", []string{"-model", model, "-data", data, "-o", out, "-lr", "0"}},
+		{"-lr 1000: want a rate above 0 and below 1000", []string{"-model", model, "-data", data, "-o", out, "-lr", "1000"}},
+		{"-alpha 0: want", []string{"-model", model, "-data", data, "-o", out, "-alpha", "0"}},
+		{"-epochs 0: want", []string{"-model", model, "-data", data, "-o", out, "-epochs", "0"}},
+		{"-steps 0: want", []string{"-model", model, "-data", data, "-o", out, "-steps", "0"}},
+		{"-context 0: want", []string{"-model", model, "-data", data, "-o", out, "-context", "0"}},
+		{"-save-every is for -checkpoint", []string{"-model", model, "-data", data, "-o", out, "-save-every", "3"}},
+		{"-full trains none", []string{"-model", model, "-data", data, "-o", out, "-full", "-lora", "4"}},
 		{"unexpected argument", []string{"-model", model, "-data", data, "-o", out, "more"}},
 	} {
 		status, stdout, errs := snugged(append([]string{"tune"}, c.args...)...)
