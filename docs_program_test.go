@@ -51,7 +51,7 @@ func (s sample) frompytorch0() {
 		Adapter: &qlora.AdapterOptions{Rank: 16, Alpha: 32}, // get_peft_model(LoraConfig(target_modules="all-linear"))
 	})
 	check(err)
-	trainer, err := train.New(train.Model[transformer.Batch](m), train.Options{ // Trainer(TrainingArguments)
+	trainer, err := train.New(m, train.Options{ // Trainer(TrainingArguments)
 		StateBits: 8, Clip: 1, Schedule: train.Cosine(2e-4, 100, steps), Dir: "run", SaveEvery: 100,
 	})
 	check(err)
@@ -68,12 +68,18 @@ func (s sample) frompytorch0() {
 	g, err := m.Generate(transformer.GenerateOptions{Context: 512, Sampling: transformer.Sampling{Temperature: 0.7, TopP: 0.9}})
 	check(err)
 	check(g.Prompt(ctx, tokens))
-	for token := int32(-1); !g.Ends(token); fmt.Print(tok.Decode([]int32{token}, tokenizer.DecodeOptions{})) {
-		token, err = g.Next(ctx)
+	stream := tok.Stream(tokenizer.DecodeOptions{SkipSpecial: true}) // a character may be several tokens
+	for range 512 - len(tokens) {
+		token, err := g.Next(ctx)
 		check(err)
+		if g.Ends(token) {
+			break
+		}
+		fmt.Print(stream.Next(token))
 	}
+	fmt.Println(stream.Flush())
 
-	_, _, _, _, _, _, _, _ = ctx, err, g, m, steps, tok, tokens, trainer
+	_, _, _, _, _, _, _, _, _ = ctx, err, g, m, steps, stream, tok, tokens, trainer
 }
 
 func (s sample) frompytorch1() {
