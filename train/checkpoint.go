@@ -92,7 +92,7 @@ func (t *Trainer[B]) matches(saved *about) error {
 	}
 	switch {
 	case saved.Parameters != want.Parameters:
-		err = fmt.Errorf("it is of a model with other parameters")
+		err = fmt.Errorf("it is of a model with other parameters: their names, lengths or types differ")
 	case saved.Masters != want.Masters || saved.StateBits != want.StateBits || saved.InBackward != want.InBackward:
 		err = fmt.Errorf("it has %s master weights, %d-bit state, and updates in the backward pass: %t; the options say %s, %d and %t",
 			saved.Masters, saved.StateBits, saved.InBackward, want.Masters, want.StateBits, want.InBackward)

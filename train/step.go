@@ -98,10 +98,12 @@ func (t *Trainer[B]) counted(batches []B) ([]B, error) {
 			keep++
 		}
 	}
-	switch keep {
-	case 0:
-		return nil, fmt.Errorf("%d micro-batches, and none with a weight: %w", len(batches), snug.ErrConfig)
-	case len(batches):
+	switch {
+	case len(batches) == 0:
+		return nil, fmt.Errorf("there are no micro-batches: %w", snug.ErrConfig)
+	case keep == 0:
+		return nil, fmt.Errorf("no micro-batch has a weight above 0, such as labels that count: %w", snug.ErrConfig)
+	case keep == len(batches):
 		return batches, nil
 	}
 	var list []B

@@ -264,8 +264,10 @@ func TestOptionsRefused(t *testing.T) {
 	tr := newTrainer(t, newToy(t, snug.F32, snug.F32), Options{})
 	_, err = tr.Train(context.Background(), nil)
 	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "there are no micro-batches")
 	_, err = tr.Train(context.Background(), [][]int{{}, {}})
 	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "such as labels that count")
 	_, err = tr.Train(context.Background(), [][]int{{}, {1}})
 	require.NoError(t, err)
 	require.ErrorIs(t, tr.Save(context.Background()), snug.ErrConfig)
@@ -285,11 +287,11 @@ func TestOtherRuns(t *testing.T) {
 	require.NoError(t, tr.Save(context.Background()))
 	require.NoError(t, tr.Close())
 	for want, change := range map[string]func(o *Options, m *toy){
-		"another run: \"a\", not \"b\"": func(o *Options, _ *toy) { o.About = "b" },
-		"8-bit state":                   func(o *Options, _ *toy) { o.StateBits = 4 },
-		"full master weights":           func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
-		"in the backward pass: false":   func(o *Options, _ *toy) { o.InBackward = true },
-		"other parameters":              func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
+		"another run: \"a\", not \"b\"":  func(o *Options, _ *toy) { o.About = "b" },
+		"8-bit state":                    func(o *Options, _ *toy) { o.StateBits = 4 },
+		"full master weights":            func(o *Options, _ *toy) { o.Masters = amp.SplitMaster },
+		"in the backward pass: false":    func(o *Options, _ *toy) { o.InBackward = true },
+		"names, lengths or types differ": func(_ *Options, m *toy) { m.names = []string{"b", "w"} },
 	} {
 		m, o := newToy(t, snug.BF16, snug.BF16), o
 		before := m.bits()
