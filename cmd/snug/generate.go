@@ -99,6 +99,9 @@ func (f *generateFlags) check() (err error) {
 			return usagef("generate: %s", c.what)
 		}
 	}
+	if err := wantFolder("generate", f.dir); err != nil {
+		return err
+	}
 	f.options.AdapterDir = f.adapter
 	if f.compute != "" {
 		if f.options.DType, err = snug.ParseDType(f.compute); err != nil || !f.options.DType.IsFloat() {

@@ -52,6 +52,9 @@ func runMerge(c *call) (err error) {
 			return usagef("merge: -compute %.40q: want bf16, f16 or f32", compute)
 		}
 	}
+	if err := wantFolder("merge", model); err != nil {
+		return err
+	}
 	if err := emptyFolder(output); err != nil {
 		return usagef("merge: -o: %w", err)
 	}

@@ -178,7 +178,18 @@ func (f *tuneFlags) check() (err error) {
 	if f.full {
 		f.rank = 0
 	}
+	if err := wantFolder("tune", f.dir); err != nil {
+		return err
+	}
 	return f.checkOutput()
+}
+
+// wantFolder returns an error if the model of a command is a file. What is missing is said where it is read.
+func wantFolder(command, dir string) error {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return usagef("%s: -model %s is a file, want the folder of the model", command, dir)
+	}
+	return nil
 }
 
 // checkOutput returns an error if the run would overwrite files.

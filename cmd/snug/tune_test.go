@@ -170,6 +170,7 @@ func TestTuneRefuses(t *testing.T) {
 		{"want -o", []string{"-model", model, "-data", data}},
 		{"no such file", []string{"-model", model + "x", "-data", data, "-o", out}},
 		{"no such file", []string{"-model", model, "-data", data + "x", "-o", out}},
+		{"is a file, want the folder of the model", []string{"-model", filepath.Join(model, "config.json"), "-data", data, "-o", out}},
 		{"model-00001-of-00002", []string{"-model", damaged, "-data", data, "-o", out}},
 		{"model-00002-of-00002", []string{"-model", missing, "-data", data, "-o", out}},
 		{"tokenizer.json", []string{"-model", strange, "-data", data, "-o", out}},
