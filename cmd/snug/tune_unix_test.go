@@ -148,7 +148,8 @@ func TestTuneKeepsItsLimit(t *testing.T) {
 		require.True(t, found, "%s", out)
 		var r result
 		require.NoError(t, json.NewDecoder(strings.NewReader("{\"model\""+line)).Decode(&r))
-		require.LessOrEqual(t, r.PeakRSS, int64(limit), "%v: %s", flags, out)
+		const noise = 1 << 20 // pages of the program that systems map differently
+		require.LessOrEqual(t, r.PeakRSS, int64(limit+noise), "%v: %s", flags, out)
 		require.Greater(t, r.Resident, int64(limit)*3/4, "the plan uses the memory")
 	}
 }
