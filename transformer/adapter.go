@@ -61,15 +61,17 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 			m.adapters.FanInFanOut, m.config.Family, map[bool]string{true: "in, out", false: "out, in"}[m.conv()], snug.ErrConfig)
 	}
 	m.adapters.FanInFanOut = m.conv()
+	m.chooseNames(loaded)
 	for _, t := range m.config.tensors(m.config.layout()) {
-		module := strings.TrimSuffix(t.Name, ".weight")
+		c := chosen{module: strings.TrimSuffix(t.Name, ".weight")}
+		module := m.adapterName(c.module) // PEFT's
 		if !m.config.isMatrix(t) {
 			if err := m.refuseEmbedding(module, len(t.Shape) == 2); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		c := chosen{module: module, out: t.Shape[0], in: t.Shape[1]}
+		c.out, c.in = t.Shape[0], t.Shape[1]
 		if m.conv() {
 			c.in, c.out = c.out, c.in
 		}
@@ -102,6 +104,38 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		return nil, fmt.Errorf("the adapter's Targets select no matrix of the model: %w", snug.ErrConfig)
 	}
 	return list, nil
+}
+
+// chooseNames decides what PEFT calls the modules. In the class of a multimodal model they have other
+// names than in the text model; loaded adapters have either, and may adapt the part for images, which
+// is passed over as its weights are.
+func (m *Model) chooseNames(loaded map[string]*qlora.LoRA) {
+	m.adapterNames = m.config.layout()
+	if !m.multimodal {
+		return
+	}
+	whole := m.config
+	whole.Multimodal = true
+	layouts := whole.layouts()
+	if loaded == nil {
+		m.adapterNames = layouts[1]
+	}
+	for name := range loaded {
+		for _, l := range layouts {
+			if strings.HasPrefix(name, l.body) {
+				m.adapterNames = l
+			}
+		}
+	}
+	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return imagePart(name) })
+}
+
+// adapterName returns PEFT's name of a module.
+func (m *Model) adapterName(module string) string {
+	if rest, found := strings.CutPrefix(module, m.config.layout().body); found {
+		return m.adapterNames.body + rest
+	}
+	return strings.TrimSuffix(m.adapterNames.head, ".weight")
 }
 
 // refuseEmbedding returns an error when the targets name a module that has no adapters here.
@@ -242,8 +276,9 @@ func (o *ops) draw(a *adapter, work *tensor) qlora.Dropout {
 }
 
 // SaveAdapter writes the adapters as PEFT loads them: adapter_config.json and
-// adapter_model.safetensors. See [qlora.SaveAdapters] for what a killed process leaves. The error
-// wraps [snug.ErrConfig] for a model without adapters, and [snug.ErrNonFinite].
+// adapter_model.safetensors. Those of a multimodal model are for transformers' class of the whole
+// model, Gemma3ForConditionalGeneration, unless they came from a folder for the text model.
+// See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model without adapters, and [snug.ErrNonFinite].
 func (m *Model) SaveAdapter(dir string) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)
@@ -262,9 +297,12 @@ func (m *Model) SaveAdapter(dir string) error {
 		}
 		o.Other["task_type"] = json.RawMessage(`"CAUSAL_LM"`)
 	}
+	if m.multimodal { // of which the part for images has modules with the same ends
+		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
+	}
 	all := map[string]*qlora.LoRA{}
 	for name, a := range m.byModule {
-		all[strings.TrimSuffix(name, ".weight")] = a.LoRA
+		all[m.adapterName(strings.TrimSuffix(name, ".weight"))] = a.LoRA
 	}
 	if err := qlora.SaveAdapters(dir, o, all); err != nil {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)

@@ -25,7 +25,7 @@ type adapterGolden struct {
 }
 
 var adapterNames = []string{"llama_lora", "llama_rslora", "llama_nf4", "mistral_layers", "qwen2_nf4", "gemma3_nf4", "gpt2_lora", "gpt2_nf4",
-	"gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4"}
+	"gemma3_images", "gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4"}
 
 func readAdapter(t testing.TB, name string) adapterGolden {
 	t.Helper()
@@ -160,6 +160,36 @@ func TestSaveAdapterForPEFT(t *testing.T) {
 		require.NoError(t, amp.SaveWeights(filepath.Join(out, "logits.safetensors"), func(yield func(amp.Tensor, snug.View) bool) {
 			yield(amp.Tensor{Name: "logits", Shape: []int{len(g.Tokens), m.config.Vocab}}, snug.ViewOf(logits))
 		}, nil))
+	}
+}
+
+// TestAdaptersOfMultimodal: the adapters of a multimodal folder are those of its class, and adapters of the
+// text model serve it too.
+func TestAdaptersOfMultimodal(t *testing.T) {
+	whole := filepath.Join("testdata", "models", "gemma3_images")
+	text := t.TempDir()
+	plain, err := Open(whole, Options{DType: snug.F32})
+	require.NoError(t, err)
+	require.NoError(t, plain.Save(text, 0))
+	fresh := Options{DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 4, Targets: qlora.Modules{Names: []string{"q_proj", "layers.1.mlp.up_proj"}}}}
+	b := readModel(t, "gemma3_images").batch()
+	for model, body := range map[string]string{whole: "model.language_model.", text: "model."} {
+		m, err := Open(model, fresh)
+		require.NoError(t, err)
+		setAdapters(t, m)
+		want, dir := allLogits(t, m, b), t.TempDir()
+		require.NoError(t, m.SaveAdapter(dir))
+		options, saved, err := qlora.LoadAdapters(dir, nil)
+		require.NoError(t, err)
+		for name := range saved {
+			require.True(t, strings.HasPrefix(name, body+"layers."), name)
+			if model == whole { // names of other modules end alike
+				require.Contains(t, options.Targets.Names, name)
+			}
+		}
+		again, err := Open(whole, Options{DType: snug.F32, AdapterDir: dir})
+		require.NoError(t, err)
+		require.Equal(t, want, allLogits(t, again, b))
 	}
 }
 

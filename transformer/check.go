@@ -106,12 +106,13 @@ func (c *Config) passedOver(name string, here layout) bool {
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {
 		return true
 	}
-	for _, image := range []string{"vision_tower.", "multi_modal_projector."} {
-		if c.Multimodal && strings.HasPrefix(strings.TrimPrefix(name, "model."), image) {
-			return true
-		}
-	}
-	return false
+	return c.Multimodal && imagePart(name)
+}
+
+// imagePart reports whether a name is of a part for images.
+func imagePart(name string) bool {
+	name = strings.TrimPrefix(name, "model.")
+	return strings.HasPrefix(name, "vision_tower.") || strings.HasPrefix(name, "multi_modal_projector.")
 }
 
 // compareHead returns an error unless the saved matrix of a tied head equals the embedding.

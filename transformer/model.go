@@ -80,13 +80,14 @@ type Model struct {
 	pagedBytes  int64
 	staging     []func() error // of memory that loading needs
 
-	layers   []*linear // matrices of the layers, in the order of the arithmetic
-	matrices map[*Param]*linear
-	tile     *qlora.Linear // owner of the tile of all products in 4 bits, nil if there are none
-	dense    *qlora.Dense  // owner of the tile of matrices in floats that have magnitudes, nil if there are none
-	adapters qlora.AdapterOptions
-	byModule map[string]*adapter // by the name of the matrix
-	fresh    bool                // New made the values, not Open
+	layers       []*linear // matrices of the layers, in the order of the arithmetic
+	matrices     map[*Param]*linear
+	tile         *qlora.Linear // owner of the tile of all products in 4 bits, nil if there are none
+	dense        *qlora.Dense  // owner of the tile of matrices in floats that have magnitudes, nil if there are none
+	adapters     qlora.AdapterOptions
+	byModule     map[string]*adapter // by the name of the matrix
+	adapterNames layout              // of the modules, as PEFT names them
+	fresh        bool                // New made the values, not Open
 
 	table     *Param // embedding
 	positions *Param // nil without learned positions

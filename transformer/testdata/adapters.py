@@ -56,6 +56,9 @@ ADAPTERS = {
     "mistral_layers": ("mistral", False, {"target_modules": ["o_proj", "gate_proj"], "r": 4, "lora_alpha": 16, "layers_to_transform": [1]}),
     "qwen2_nf4": ("qwen2", True, {"target_modules": r".*\.(q_proj|k_proj|up_proj)", "r": 4, "lora_alpha": 8}),
     "gemma3_nf4": ("gemma3", True, ALL),
+    # The class of the whole model; the part for images has modules with these ends, too.
+    "gemma3_images": ("gemma3_images", False, {"target_modules": ["q_proj", "k_proj", "gate_proj", "down_proj"], "r": 3, "lora_alpha": 6,
+                                               "rank_pattern": {r"language_model\.layers\.1\..*q_proj": 2}}),
     "gpt2_lora": ("gpt2", False, {**ALL, "fan_in_fan_out": True}),
     "gpt2_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True}),
     "llama_dora": ("llama", False, {**ALL, "use_dora": True}),
@@ -98,12 +101,14 @@ def make(name, model, nf4, fields):
         config["target_modules"].sort()
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
-    run = lambda: model(input_ids=tokens, labels=labels, use_cache=False)
+    more = {"token_type_ids": torch.zeros_like(tokens)} if model.config.model_type == "gemma3" else {}
+    run = lambda: model(input_ids=tokens, labels=labels, use_cache=False, **more)
     found = run()
     found.loss.backward()
     tensors = {"logits": found.logits.detach().float().contiguous()}
     for key, p in model.named_parameters():
-        if p.requires_grad:
+        if p.requires_grad and "vision_tower" not in key:
+            key = key.replace("model.language_model.", "model.")  # as the text model has it
             key = key.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")  # as save_pretrained does
             largest = p.grad.abs().max()
             tensors[key] = (p.grad / largest).half()
@@ -133,7 +138,8 @@ def check(saved):
         model.train()  # without dropout; in evaluation bitsandbytes wants multiples of 32 rows
         tokens = torch.tensor(golden["tokens"]).reshape(golden["sequences"], -1)
         want = load_file(folder / "logits.safetensors")["logits"]
-        have = model(input_ids=tokens, use_cache=False).logits.detach().reshape(want.shape)
+        more = {"token_type_ids": torch.zeros_like(tokens)} if model.config.model_type == "gemma3" else {}
+        have = model(input_ids=tokens, use_cache=False, **more).logits.detach().reshape(want.shape)
         print(folder.name, "logits differ by", ((have - want).abs().max() / want.abs().max()).item(), "of the largest")
 
 
