@@ -62,6 +62,11 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 	}
 	m.adapters.FanInFanOut = m.conv()
 	m.chooseNames(loaded)
+	if m.config.Tied { // the list of parameters lacks the head
+		if err := m.refuseEmbedding(m.adapterName("lm_head"), true); err != nil {
+			return nil, err
+		}
+	}
 	for _, t := range m.config.tensors(m.config.layout()) {
 		c := chosen{module: strings.TrimSuffix(t.Name, ".weight")}
 		module := m.adapterName(c.module) // PEFT's

@@ -241,6 +241,11 @@ func TestAdaptersRefused(t *testing.T) {
 		require.ErrorContains(t, err, want, want)
 		require.True(t, strings.HasPrefix(err.Error(), "transformer: Open: "), err)
 	}
+	for _, name := range []string{"qwen2", "gpt2", "gemma3_images"} { // their heads are tied
+		_, err := Open(filepath.Join("testdata", "models", name), Options{
+			Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Targets: qlora.Modules{Names: []string{"q_proj", "c_attn", "lm_head"}}}})
+		require.ErrorContains(t, err, "select lm_head", name)
+	}
 	_, err := Open(filepath.Join("testdata", "models", "llama_linear"), Options{AdapterDir: from("llama_lora")})
 	require.ErrorContains(t, err, "modules that the model lacks") // it has one layer
 	m, err := Open(llama, Options{})
