@@ -382,7 +382,10 @@ func readGemma2(f *fields, c *Config) {
 func readGemma3(f *fields, c *Config) {
 	window := c.readGemma(f)
 	c.QKNorm = true
-	c.ScoreCap = c.readCap(f, "attn_logit_softcapping", 0)
+	notApplied(f, "attn_logit_softcapping")
+	if c.Multimodal { // the class of the whole model has no cap, that of the text has
+		notApplied(f, "final_logit_softcapping")
+	}
 	c.LogitCap = c.readCap(f, "final_logit_softcapping", 0)
 	pattern := get(f, "sliding_window_pattern", 6)
 	if pattern < 1 {
@@ -396,6 +399,14 @@ func readGemma3(f *fields, c *Config) {
 	}
 	c.readWindows(f, window, func(i int) bool { return (i+1)%pattern != 0 })
 	c.readRopes(f)
+}
+
+// notApplied refuses a field that says one thing, and transformers computes another.
+func notApplied(f *fields, name string) {
+	if f.has(name) {
+		f.fail(name, "%.40s, which transformers reads and does not apply: want null", f.raw[name])
+	}
+	f.only(name)
 }
 
 // readCap reads a soft cap; null is none.

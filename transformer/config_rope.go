@@ -21,6 +21,9 @@ func (c *Config) readRopes(f *fields) {
 	}
 	c.Rope = c.ropeOf(f, global, "rope_theta", 1_000_000)
 	c.LocalRope = c.ropeOf(f, local, "rope_local_base_freq", 10_000)
+	if c.Rope.NoTruncate || c.LocalRope.NoTruncate {
+		f.fail("truncate", "false, which transformers does not apply to one of two ropes: want true")
+	}
 	f.only("partial_rotary_factor", "1", "1.0")
 }
 

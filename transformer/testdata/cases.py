@@ -127,7 +127,7 @@ SPELLINGS = {
         "rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.25}),
     "gemma2, scalar": small("gemma2", query_pre_attn_scalar=144, final_logit_softcapping=None, head_dim=16, attention_bias=True,
                             sliding_window=5, tie_word_embeddings=False),
-    "gemma3, pattern": small("gemma3_text", sliding_window_pattern=2, head_dim=16, sliding_window=6, attn_logit_softcapping=20.0),
+    "gemma3, pattern": small("gemma3_text", sliding_window_pattern=2, head_dim=16, sliding_window=6, final_logit_softcapping=20.0),
     "gemma3, linear": small("gemma3_text", head_dim=16, rope_scaling={"rope_type": "linear", "factor": 8.0}, rope_theta=2e6, rope_local_base_freq=9e3),
     "gemma3, both ropes": small("gemma3_text", head_dim=16, rope_parameters={
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
