@@ -108,6 +108,9 @@ func (m *matcher) each(text string, plain bool, token func(id int32), rest func(
 			if t.rstrip {
 				to = len(text) - len(strings.TrimLeftFunc(text[to:], space))
 			}
+			if from >= to { // the token before took the spaces that this one matches
+				continue
+			}
 			if done < from {
 				if err := rest(done, from); err != nil {
 					return err

@@ -222,6 +222,32 @@ func TestPlainSpecial(t *testing.T) {
 	require.Equal(t, text, tok.Decode(ids, tokenizer.DecodeOptions{SkipSpecial: true}))
 }
 
+// TestSpacesOfAddedTokens: an added token of spaces may match what another has taken. The ids are those of the library
+// tokenizers.
+func TestSpacesOfAddedTokens(t *testing.T) {
+	const a, b, space, other = 0, 1, 2, 3
+	for _, test := range []struct {
+		lstrip, rstrip bool
+		text           string
+		want           []int32
+	}{
+		{false, false, "a       b", []int32{a, other, other, other, space, b}},
+		{false, true, "a       b", []int32{a, other, other, other, b}},
+		{true, false, "a       b", []int32{a, other, other, other, space, b}},
+		{true, true, "a       b", []int32{a, other, b}},
+		{true, true, "     ", []int32{other}},
+		{true, true, "b     a", []int32{b, other, a}},
+	} {
+		file := fmt.Sprintf(`{"version":"1.0","added_tokens":[{"id":3,"content":"  ","single_word":false,"lstrip":%t,"rstrip":%t,"normalized":false,
+			"special":false}],"model":{"type":"BPE","vocab":{"a":0,"b":1," ":2},"merges":[]}}`, test.lstrip, test.rstrip)
+		tok, err := tokenizer.Parse([]byte(file))
+		require.NoError(t, err)
+		ids, err := tok.Encode(test.text, tokenizer.EncodeOptions{})
+		require.NoError(t, err)
+		require.Equal(t, test.want, ids, "%+v", test)
+	}
+}
+
 // TestTruncateAndPad: the sections of Llama 2's golden file, which say 12 tokens from the
 // end, and padding in front to 10 and a multiple of 8.
 func TestTruncateAndPad(t *testing.T) {
