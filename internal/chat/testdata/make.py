@@ -78,6 +78,65 @@ TEMPLATES = {
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}""",
+    # Conditions in parentheses, and methods of empty texts, as published templates of 2025 have them.
+    "prefix": """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first = messages[0]['content'] + '
+
+' -%}
+    {%- else -%}
+        {%- set first = messages[0]['content'][0]['text'] + '
+
+' -%}
+    {%- endif -%}
+    {%- set rest = messages[1:] -%}
+{%- else -%}
+    {%- set first = "" -%}
+    {%- set rest = messages -%}
+{%- endif -%}
+{%- for message in rest -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("roles must alternate") }}
+    {%- endif -%}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start>' + role + '
+' + (first if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}{{ item['text'] | trim }}{%- endfor -%}
+    {%- endif -%}
+    {{ '<end>
+' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start>model
+'}}
+{%- endif -%}
+""",
+    "reasoning": """{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set reasoning_content = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.last or reasoning_content %}
+            {{- '<|im|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}{%- for call in message.tool_calls %}{{- call | tojson }}{%- endfor %}{%- endif %}
+        {{- '<|/im|>\\n' }}
+    {%- else %}
+        {{- '<|im|>%s\\n%s<|/im|>\\n' % (message.role, content.strip()) }}
+    {%- endif %}
+{%- endfor %}
+{%- if tools is defined %}{{ tools is none }}{% endif %}""",
     "json": "{% for m in messages %}{{ m | tojson if false else m.content | tojson }};{{ m.role | upper }};{% if not loop.last %}{{ '\\n' }}{% endif %}"
             "{% if loop.index > 2 %}{% break %}{% endif %}{% endfor %}",
 }
@@ -89,6 +148,7 @@ CONVERSATIONS = [
     [turn("system", ""), turn("user", ""), turn("assistant", "")],
     [turn("user", "a"), turn("assistant", "<think>\nhm\n</think>\n\nb"), turn("user", "<t>c</t>"), turn("assistant", "<think>x</think>d"), turn("user", "e")],
     [turn("assistant", "first"), turn("user", "second")],
+    [turn("user", "\u2028a\x1f "), turn("assistant", "</think>"), turn("user", "\x85\u00a0b"), turn("assistant", "<think></think>\n")],
 ]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 

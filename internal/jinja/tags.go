@@ -1,0 +1,386 @@
+package jinja
+
+import "slices"
+
+// nodes parses text and tags, up to a tag of one of the given names, or an else, elif or end of no tag here.
+func (p *parser) nodes(ends ...string) (body []node) {
+	defer p.deeper()()
+	for {
+		t := p.tokens[p.next]
+		switch t.kind {
+		case end:
+			if len(ends) > 0 {
+				fail("the template ends where %q is expected", ends)
+			}
+			return body
+		case data:
+			p.next++
+			body = append(body, func(s *state) signal { s.write(t.text); return goOn })
+		case beginPrint:
+			p.next++
+			v := p.tuple(p.expression, "")
+			if !p.found(endPrint, "") {
+				fail("line %d: %.40q where }} is expected", p.line(), p.tokens[p.next].text)
+			}
+			body = append(body, func(s *state) signal { s.write(str(v(s))); return goOn })
+		default:
+			p.next++
+			if slices.Contains(ends, p.tokens[p.next].text) {
+				return body
+			}
+			body = append(body, p.tag())
+		}
+	}
+}
+
+// close takes the end of a tag.
+func (p *parser) close() {
+	if !p.found(endTag, "") {
+		fail("line %d: %.40q where %%} is expected", p.line(), p.tokens[p.next].text)
+	}
+}
+
+// until parses the body of a tag and its end.
+func (p *parser) until(ending string) []node {
+	p.close()
+	body := p.nodes(ending)
+	p.next++
+	p.close()
+	return body
+}
+
+func (p *parser) tag() node {
+	line := p.line()
+	switch of := p.want(name, ""); of {
+	case "if":
+		return p.ifTag()
+	case "for":
+		return p.forTag()
+	case "set":
+		return p.setTag()
+	case "macro":
+		return p.macroTag()
+	case "call":
+		return p.callTag()
+	case "with":
+		return p.withTag()
+	case "filter":
+		v := p.filter(held)
+		for p.found(operator, "|") {
+			v = p.filter(v)
+		}
+		body := p.until("endfilter")
+		return func(s *state) signal {
+			s.held = s.capture(func() { s.run(body) })
+			s.write(str(v(s)))
+			return goOn
+		}
+	case "generation":
+		p.marks = true
+		body := p.until("endgeneration")
+		return func(s *state) signal {
+			s.write(BeginMark)
+			how := s.run(body)
+			s.write(EndMark)
+			return how
+		}
+	case "break", "continue":
+		if p.loops == 0 {
+			fail("line %d: the tag %s is outside of loops", line, of)
+		}
+		p.close()
+		how := map[string]signal{"break": breakLoop, "continue": continueLoop}[of]
+		return func(*state) signal { return how }
+	default:
+		fail("line %d: the tag %.40q is not known here", line, of)
+		return nil
+	}
+}
+
+func (p *parser) ifTag() node {
+	type branch struct {
+		test expr
+		body []node
+	}
+	var branches []branch
+	test := p.expression()
+	for {
+		p.close()
+		body := p.nodes("elif", "else", "endif")
+		branches = append(branches, branch{test, body})
+		switch p.want(name, "") {
+		case "elif":
+			test = p.expression()
+			continue
+		case "else":
+			branches = append(branches, branch{constant(true), p.until("endif")})
+		default:
+			p.close()
+		}
+		return func(s *state) signal {
+			for _, b := range branches {
+				if truth(b.test(s)) {
+					return s.run(b.body)
+				}
+			}
+			return goOn
+		}
+	}
+}
+
+// target is what a value is assigned to: a name, a member of a namespace, or several of them.
+type target struct {
+	name, member string
+	several      []target
+}
+
+func (p *parser) target() target {
+	var list []target
+	for {
+		switch {
+		case p.found(operator, "("):
+			list = append(list, p.target())
+			p.op(")")
+		default:
+			t := target{name: p.want(name, "")}
+			if p.found(operator, ".") {
+				t.member = p.want(name, "")
+			}
+			list = append(list, t)
+		}
+		if !p.found(operator, ",") {
+			break
+		}
+		if !p.at(name) && !p.at(operator, "(") || p.at(name, "in") {
+			return target{several: list}
+		}
+	}
+	if len(list) == 1 {
+		return list[0]
+	}
+	return target{several: list}
+}
+
+func (s *state) assign(t target, v any) {
+	switch {
+	case t.several != nil:
+		values := iterate(v)
+		if len(values) != len(t.several) {
+			fail("%d values are assigned to %d names", len(values), len(t.several))
+		}
+		for i, one := range t.several {
+			s.assign(one, values[i])
+		}
+	case t.member != "":
+		n, ok := s.lookup(t.name).(*namespace)
+		if !ok {
+			fail("a member of %.40q is set, which is no namespace", t.name)
+		}
+		n.set(t.member, v)
+	default:
+		s.vars.names[t.name] = v
+	}
+}
+
+// held is the text that a tag has captured for its filters.
+func held(s *state) any { return s.held }
+
+func (p *parser) setTag() node {
+	to := p.target()
+	if p.found(operator, "=") {
+		v := p.tuple(p.expression, "")
+		p.close()
+		return func(s *state) signal { s.assign(to, v(s)); return goOn }
+	}
+	v := expr(held)
+	for p.found(operator, "|") {
+		v = p.filter(v)
+	}
+	body := p.until("endset")
+	return func(s *state) signal {
+		s.scope(s.vars, func() { s.held = s.capture(func() { s.run(body) }) })
+		s.assign(to, v(s))
+		return goOn
+	}
+}
+
+func (p *parser) withTag() node {
+	var targets []target
+	var values []expr
+	for !p.at(endTag) {
+		targets = append(targets, target{name: p.want(name, "")})
+		p.op("=")
+		values = append(values, p.expression())
+		if !p.found(operator, ",") {
+			break
+		}
+	}
+	body := p.until("endwith")
+	return func(s *state) (how signal) {
+		computed := all(s, values)
+		s.scope(s.vars, func() {
+			for i, t := range targets {
+				s.assign(t, computed[i])
+			}
+			how = s.run(body)
+		})
+		return how
+	}
+}
+
+func (p *parser) forTag() node {
+	to := p.target()
+	if !p.found(name, "in") {
+		fail("line %d: %.40q where in is expected", p.line(), p.tokens[p.next].text)
+	}
+	over := p.tuple(p.or, "")
+	var test expr
+	if p.found(name, "if") {
+		test = p.expression()
+	}
+	p.close()
+	p.loops++
+	body := p.nodes("else", "endfor")
+	p.loops--
+	var otherwise []node
+	if p.want(name, "") == "else" {
+		otherwise = p.until("endfor")
+	} else {
+		p.close()
+	}
+	return func(s *state) signal {
+		items := iterate(over(s))
+		if test != nil {
+			var kept []any
+			for _, item := range items {
+				s.scope(s.vars, func() {
+					s.assign(to, item)
+					if truth(test(s)) {
+						kept = append(kept, item)
+					}
+				})
+			}
+			items = kept
+		}
+		how := goOn
+		for i := range items {
+			s.step()
+			s.scope(s.vars, func() {
+				s.vars.names["loop"] = &loop{items, i}
+				s.assign(to, items[i])
+				how = s.run(body)
+			})
+			if how == breakLoop {
+				break
+			}
+		}
+		if len(items) == 0 {
+			return s.run(otherwise)
+		}
+		return goOn
+	}
+}
+
+// macro is a macro, or the body of a tag call.
+type macro struct {
+	name     string
+	names    []string
+	defaults []expr // nil for none
+	body     []node
+	home     *frame
+}
+
+func (m *macro) call(s *state, values []any, named map[string]any) any {
+	text := ""
+	s.scope(m.home, func() {
+		for i, n := range m.names {
+			v, found := named[n]
+			switch {
+			case i < len(values):
+				v = values[i]
+			case found:
+			case m.defaults[i] != nil:
+				v = m.defaults[i](s)
+			default:
+				v = undefined{n}
+			}
+			s.vars.names[n] = v
+		}
+		if len(values) > len(m.names) {
+			fail("the macro %.40q has %d arguments, and %d are given", m.name, len(m.names), len(values))
+		}
+		for n, v := range named {
+			if n == "caller" {
+				s.vars.names[n] = v
+			} else if !slices.Contains(m.names, n) {
+				fail("the macro %.40q has no argument %.40q", m.name, n)
+			}
+		}
+		text = s.capture(func() { s.run(m.body) })
+	})
+	return text
+}
+
+// signature parses the names of arguments and their defaults.
+func (p *parser) signature(m *macro) {
+	p.op("(")
+	for !p.at(operator, ")") {
+		m.names = append(m.names, p.want(name, ""))
+		var standard expr
+		if p.found(operator, "=") {
+			standard = p.expression()
+		}
+		m.defaults = append(m.defaults, standard)
+		if !p.found(operator, ",") {
+			break
+		}
+	}
+	p.op(")")
+}
+
+// outside parses a body that loops around it do not reach.
+func (p *parser) outside(ending string) []node {
+	loops := p.loops
+	p.loops = 0
+	body := p.until(ending)
+	p.loops = loops
+	return body
+}
+
+func (p *parser) macroTag() node {
+	m := macro{name: p.want(name, "")}
+	p.signature(&m)
+	m.body = p.outside("endmacro")
+	return func(s *state) signal {
+		here := m
+		here.home = s.vars
+		s.vars.names[m.name] = &here
+		return goOn
+	}
+}
+
+func (p *parser) callTag() node {
+	m := macro{name: "caller"}
+	if p.at(operator, "(") {
+		p.signature(&m)
+	}
+	line, function := p.line(), p.primary()
+	for p.found(operator, ".") {
+		object, member := function, p.want(name, "")
+		function = func(s *state) any { return attribute(object(s), member) }
+	}
+	args := p.arguments()
+	m.body = p.outside("endcall")
+	return func(s *state) signal {
+		f := function(s)
+		values, named := args.compute(s)
+		if named == nil {
+			named = map[string]any{}
+		}
+		here := m
+		here.home = s.vars
+		named["caller"] = &here
+		s.write(str(s.invoke(f, values, named, line)))
+		return goOn
+	}
+}
