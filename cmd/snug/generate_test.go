@@ -39,7 +39,7 @@ func TestGenerate(t *testing.T) {
 		status, out, errs := snugged(append([]string{"generate", "-prompt", "say q"}, args...)...)
 		require.Zero(t, status, errs)
 		require.Equal(t, "yes, so\n", out, args)
-		require.Contains(t, errs, "22 tokens of a prompt, ")
+		require.Contains(t, errs, "23 tokens of a prompt, ")
 		require.Contains(t, errs, "; 8 tokens, ")
 	}
 	status, out, errs := snugged("generate", "-model", merged, "-prompt", "say q", "-tokens", "3")

@@ -15,6 +15,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 MESSAGES = [{"role": "system", "content": " Sys \n"}, {"role": "user", "content": "Hello, it's me"},
             {"role": "assistant", "content": "<think>\nhm\n</think>\n\nok"}, {"role": "user", "content": ""}]
 TEMPLATES = [
+    "{% for m in messages %}{{ m.role }}{% if m.content %}:{% endif %} {% endfor %}{% if true %} {% endif %}|",
+    " {% if true %} \n {% if true %}a{% endif %}\n {% endif %} {# b #} c",
     "{{ ('a' if true else 'b') }}",
     "{{ 'x' + ('a' if messages[0].role == 'user' else 'b') + 'y' }}",
     "{{ 'a' if false }}",
