@@ -148,11 +148,20 @@ func (p *parser) class() (*node, error) {
 	return &node{kind: one, set: set}, nil
 }
 
+// superscripts are ² ³ ¹ ¼ ½ ¾, which Oniguruma counts as characters of words, but not in classes.
+var superscripts = ucd.Union(ucd.Range(0xB2, 0xB3), ucd.Range(0xB9, 0xB9), ucd.Range(0xBC, 0xBE))
+
 // member takes one code point or set of a class.
 func (p *parser) member(first bool) (*ucd.Set, rune, error) {
 	switch {
 	case p.rest == "":
 		return nil, 0, errors.New("a [ without its ]")
+	case strings.HasPrefix(p.rest, `\w`):
+		set, r, err := p.escape()
+		return ucd.Union(set.Complement(), superscripts).Complement(), r, err
+	case strings.HasPrefix(p.rest, `\W`):
+		set, r, err := p.escape()
+		return ucd.Union(set, superscripts), r, err
 	case p.rest[0] == '\\':
 		return p.escape()
 	case p.rest[0] == '[' || p.rest[0] == ']' && first:

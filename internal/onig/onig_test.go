@@ -41,6 +41,10 @@ func TestMatches(t *testing.T) {
 		{`a{,2}b`, "aaab", "aab"},
 		{`(?:ab|a)(?:bc|c)`, "abc", "abc"},
 		{`\P{L}|\p{^L}`, "a1", "1"},
+		{`\w+`, "a¼²_ ´", "a¼²_"}, // numbers of Latin 1 are in words, but not in classes of them
+		{`[\w]+`, "a¼b² ´", "a|b"},
+		{`[^\w\s]+`, "a¼b ´½", "¼|´½"},
+		{`[\W]`, "a¹_", "¹"},
 	} {
 		require.Equal(t, test.want, all(t, test.pattern, test.text), "%s in %q", test.pattern, test.text)
 	}
