@@ -63,10 +63,18 @@ func runMerge(c *call) (err error) {
 		return usageError{err}
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	out, err := takeOutput(output)
+	if err != nil {
+		return usagef("merge: -o: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.drop()) }()
 	if err := m.Save(output, 0); err != nil {
 		return err
 	}
 	if err := copyCompanions(output, model); err != nil {
+		return err
+	}
+	if err := out.finish(); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", output, plan.FormatBytes(m.Memory().Weights), adapter)

@@ -2,11 +2,10 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -38,7 +37,8 @@ It prints what the run will take, by component, and at the end what the run took
   -data PATH         text files, JSON Lines (.jsonl), or a folder of them; several with commas.
                      A line has "text"; "prompt" and "completion"; or "messages", for the chat
                      template. The model learns the text, the completion or the assistant's turns
-  -o DIR             new or empty folder to write the adapter or the model to
+  -o DIR             new or empty folder to write the adapter or the model to, or what a killed run
+                     left in one
   -memory SIZE       limit of the process's resident memory, such as 6GiB; default: none
   -disk SIZE         disk space for pages of weights or of state, in the folder DIR.pages, with the
                      DIR of -o, which is removed at the end; default: none
@@ -200,21 +200,32 @@ func (f *tuneFlags) checkOutput() error {
 	if err := emptyFolder(f.output); err != nil {
 		return usagef("tune: -o: %w", err)
 	}
+	if f.checkpoint != "" && within(f.checkpoint, f.output) {
+		return usagef("tune: -checkpoint %s is in -o, which would not be empty when the run goes on", f.checkpoint)
+	}
 	return nil
 }
 
-// emptyFolder returns an error unless a folder is empty or missing.
-func emptyFolder(name string) error {
-	entries, err := os.ReadDir(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case len(entries) > 0:
-		return fmt.Errorf("%s is not empty, and nothing is overwritten", name)
+// within reports whether a path is a folder or lies in it.
+func within(path, folder string) bool {
+	path, folder = resolved(path), resolved(folder)
+	inner, err := filepath.Rel(folder, path)
+	return err == nil && filepath.IsLocal(inner)
+}
+
+// resolved returns an absolute path without links, as far as it exists.
+func resolved(path string) string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return path
 	}
-	return nil
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(resolved(parent), filepath.Base(path))
+	}
+	return path
 }
 
 // defaultContext is the maximum number of tokens of a sample without -context.

@@ -76,6 +76,11 @@ func (t *tuning) run() (err error) {
 	if t.dryRun {
 		return t.reportPlan()
 	}
+	out, err := takeOutput(t.output)
+	if err != nil {
+		return usagef("tune: -o: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.drop()) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
 	clean, err := t.open()
 	defer func() { err = t.pagesError(errors.Join(err, t.close(), clean())) }()
@@ -87,6 +92,9 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	if err := t.save(); err != nil {
+		return err
+	}
+	if err := out.finish(); err != nil {
 		return err
 	}
 	return t.report(r)

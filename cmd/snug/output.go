@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+// unfinished is a file in an output folder until all others are written. The process that writes them
+// holds a lock on it; of a killed one it stays.
+const unfinished = "snug.unfinished"
+
+// written matches the names that a killed process may leave beside unfinished, but for companions.
+var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|config\.json)(\.\d+\.tmp)?$`)
+
+// output is a folder that this process writes.
+type output struct {
+	path string
+	made []string // folders that takeOutput made, inner ones first
+	lock io.Closer
+}
+
+// emptyFolder returns an error unless a folder is empty or missing, or what a killed process left.
+func emptyFolder(name string) error {
+	entries, err := os.ReadDir(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if info, err := os.Lstat(name); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return fmt.Errorf("%s is a link to nothing: %w", name, fs.ErrNotExist)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	left := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == unfinished })
+	for _, e := range entries {
+		if !left || !ours(e.Name()) {
+			return fmt.Errorf("%s is not empty, and nothing is overwritten", name)
+		}
+	}
+	return nil
+}
+
+func ours(name string) bool {
+	return name == unfinished || written.MatchString(name) || slices.Contains(companions, name)
+}
+
+// takeOutput makes a folder, unless it is there, and the mark that it is not finished, and removes
+// what a killed process left: what cannot be written is found before hours of work. End with finish or
+// with drop.
+func takeOutput(path string) (o *output, err error) {
+	if err := emptyFolder(path); err != nil {
+		return nil, err
+	}
+	o = &output{path: path}
+	for p := filepath.Clean(path); ; p = filepath.Dir(p) {
+		if _, err := os.Lstat(p); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(p) == p {
+			break
+		}
+		o.made = append(o.made, p)
+	}
+	if err = os.MkdirAll(path, 0o777); err == nil {
+		o.lock, err = files.OS(path).Lock(unfinished)
+	}
+	switch {
+	case err != nil:
+		if !errors.Is(err, files.ErrLocked) {
+			o.unmake()
+		}
+		return nil, err
+	case !o.marked(): // another process has finished meanwhile
+		return nil, errors.Join(fmt.Errorf("%s is in use: %w", path, snug.ErrConfig), o.lock.Close())
+	}
+	if err = emptyFolder(path); err == nil {
+		err = o.clear()
+	}
+	if err != nil {
+		return nil, errors.Join(err, o.lock.Close())
+	}
+	return o, nil
+}
+
+// marked reports whether the mark is there.
+func (o *output) marked() bool {
+	_, err := os.Lstat(filepath.Join(o.path, unfinished))
+	return err == nil
+}
+
+// clear removes what was written.
+func (o *output) clear() error {
+	entries, err := os.ReadDir(o.path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != unfinished && ours(e.Name()) {
+			err = errors.Join(err, os.Remove(filepath.Join(o.path, e.Name())))
+		}
+	}
+	return err
+}
+
+// finish removes the mark: the folder is complete.
+func (o *output) finish() error {
+	if o.lock == nil {
+		return nil
+	}
+	mark := filepath.Join(o.path, unfinished)
+	held := os.Remove(mark) // before another process can take it, where the system removes open files
+	err := o.lock.Close()
+	o.lock = nil
+	if err == nil && held != nil && o.marked() {
+		err = os.Remove(mark)
+	}
+	return err
+}
+
+// drop removes what was written, and the folders that were made. After finish it does nothing.
+func (o *output) drop() error {
+	if o.lock == nil {
+		return nil
+	}
+	err := errors.Join(o.clear(), o.finish())
+	o.unmake()
+	return err
+}
+
+// unmake removes the folders that were made, as long as they are empty.
+func (o *output) unmake() {
+	for _, dir := range o.made {
+		if os.Remove(dir) != nil {
+			return
+		}
+	}
+}
