@@ -126,6 +126,12 @@ func (f *tuneFlags) given(name string) (is bool) {
 	return is
 }
 
+// Limits of package plan.
+const (
+	maxRank  = 1 << 16
+	maxBatch = 1 << 24
+)
+
 // check checks the flags, parses sizes and types, and sets the defaults that depend on other flags.
 func (f *tuneFlags) check() (err error) {
 	for _, s := range []struct {
@@ -152,12 +158,12 @@ func (f *tuneFlags) check() (err error) {
 		{f.full && f.form != "", "-base is the form of frozen weights, and -full freezes none"},
 		{f.full && (f.given("lora") || f.given("alpha") || f.rslora || f.dora || f.dropout != 0), "-lora, -alpha, -rslora, -dora and -dropout are for adapters, and -full trains none"},
 		{!(f.dropout >= 0 && f.dropout < 1), fmt.Sprintf("-dropout %v: want 0 or more and less than 1", f.dropout)},
-		{f.rank < 1, fmt.Sprintf("-lora %d: want 1 or more", f.rank)},
+		{f.rank < 1 || f.rank > maxRank, fmt.Sprintf("-lora %d: want 1 to %d", f.rank, maxRank)},
 		{f.form != "" && f.form != "bf16" && f.form != "nf4" && f.form != "fp4", fmt.Sprintf("-base %.40q: want bf16, nf4 or fp4", f.form)},
-		{f.most < 0 || f.most == 0 && f.given("context"), fmt.Sprintf("-context %d: want 1 or more", f.most)},
-		{f.batch < 1, fmt.Sprintf("-batch %d: want 1 or more", f.batch)},
+		{f.most < 0 || f.most == 0 && f.given("context") || f.most > dataset.MaxContext, fmt.Sprintf("-context %d: want 1 to %d", f.most, dataset.MaxContext)},
+		{f.batch < 1 || f.batch > maxBatch, fmt.Sprintf("-batch %d: want 1 to %d", f.batch, maxBatch)},
 		{f.steps < 0 || f.steps > checkpoint.MaxStep || f.steps == 0 && f.given("steps"), fmt.Sprintf("-steps %d: want 1 to %d", f.steps, checkpoint.MaxStep)},
-		{f.epochs < 0 || f.epochs == 0 && f.given("epochs"), fmt.Sprintf("-epochs %d: want 1 or more", f.epochs)},
+		{f.epochs < 0 || f.epochs == 0 && f.given("epochs") || f.epochs > checkpoint.MaxStep, fmt.Sprintf("-epochs %d: want 1 to %d", f.epochs, checkpoint.MaxStep)},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 		{!(f.rate >= 0 && f.rate < 1e3) || f.rate == 0 && f.given("lr"), fmt.Sprintf("-lr %v: want a rate above 0 and below 1000", f.rate)},
 		{!(f.alpha >= 0 && f.alpha < 1e6) || f.alpha == 0 && f.given("alpha"), fmt.Sprintf("-alpha %v: want a number above 0 and below 1000000", f.alpha)},
@@ -306,5 +312,8 @@ func runTune(c *call) error {
 		return usageError{err}
 	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
+	if n := t.stepCount(); n > checkpoint.MaxStep {
+		return usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep)
+	}
 	return t.run()
 }

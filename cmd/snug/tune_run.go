@@ -292,8 +292,8 @@ func (t *tuning) stepCount() int {
 	if t.steps > 0 {
 		return t.steps
 	}
-	samples := max(1, t.epochs) * t.data.Stats().Samples
-	return (samples + t.batch - 1) / t.batch
+	samples := int64(max(1, t.epochs)) * int64(t.data.Stats().Samples)
+	return int(min((samples+int64(t.batch)-1)/int64(t.batch), math.MaxInt32))
 }
 
 // splitBatch divides a micro-batch of several samples.

@@ -57,6 +57,9 @@ type Set struct {
 // sample is tokens lo to hi-1. The last token is a label only.
 type sample struct{ lo, hi int }
 
+// MaxContext is the most tokens of a sample that [Open] takes.
+const MaxContext = 1 << 24
+
 // Open reads text files, JSON Lines (names that end in .jsonl or .json), and folders of them.
 //
 // A text file is cut into samples of Context tokens. A line of JSON is one sample of one of three forms:
@@ -72,8 +75,8 @@ type sample struct{ lo, hi int }
 // [snug.ErrCorrupt] for text that is not UTF-8 and for damaged JSON; it names the file and the line.
 func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	s := &Set{options: o, epoch: -1}
-	if o.Context < 1 || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
-		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 or more, and 0 to 0.5: %w", o.Context, o.HeldOut, snug.ErrConfig)
+	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) {
+		return nil, fmt.Errorf("dataset: a context of %d tokens and a held-out share of %v, want 1 to %d, and 0 to 0.5: %w", o.Context, o.HeldOut, MaxContext, snug.ErrConfig)
 	}
 	r := &reader{Set: s, tok: tok}
 	for _, path := range paths {

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,7 +156,7 @@ func TestErrors(t *testing.T) {
 	}
 	_, err := Open([]string{filepath.Join(t.TempDir(), "none")}, tok, Options{Context: 8})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	for _, o := range []Options{{}, {Context: 4, HeldOut: 0.6}, {Context: 4, HeldOut: -1}} {
+	for _, o := range []Options{{}, {Context: MaxContext + 1}, {Context: math.MaxInt}, {Context: 4, HeldOut: 0.6}, {Context: 4, HeldOut: -1}} {
 		_, err := Open(nil, tok, o)
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
