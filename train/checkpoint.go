@@ -215,6 +215,8 @@ func (t *Trainer[B]) read(name string, r io.Reader) error {
 // on, and Save can be called again.
 func (t *Trainer[B]) Save(ctx context.Context) error {
 	switch {
+	case ctx == nil:
+		return fmt.Errorf("train: Save: the context is nil: %w", snug.ErrConfig)
 	case t.folder == nil:
 		return fmt.Errorf("train: Save: there is no Dir, or the Trainer is closed: %w", snug.ErrConfig)
 	case t.step == t.saved:

@@ -29,6 +29,9 @@ func (t *Trainer[B]) Train(ctx context.Context, batches []B) (Report, error) {
 	if t.opt == nil {
 		return Report{}, fmt.Errorf("train: the Trainer is closed: %w", snug.ErrConfig)
 	}
+	if ctx == nil {
+		return Report{}, fmt.Errorf("train: the context is nil: %w", snug.ErrConfig)
+	}
 	report, err := t.train(ctx, batches)
 	if err != nil {
 		return report, fmt.Errorf("train: step %d: %w", t.step+1, err)

@@ -228,7 +228,11 @@ func (o *Options) check(noModel bool) error {
 
 // collect lists the parameters.
 func (t *Trainer[B]) collect() error {
-	for name, v := range t.model.Trainable() {
+	params := t.model.Trainable()
+	if params == nil {
+		return fmt.Errorf("the model's Trainable is nil: %w", snug.ErrConfig)
+	}
+	for name, v := range params {
 		if !v.DType().IsFloat() {
 			return fmt.Errorf("parameter %q holds %s, want f32, f16 or bf16: %w", name, v.DType(), snug.ErrDType)
 		}
@@ -326,9 +330,13 @@ func (t *Trainer[B]) Scale() float32 {
 	return t.scaler.Scale()
 }
 
-// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not.
+// Bytes returns the bytes of gradients, master weights and optimizer state that the Trainer holds, in pages or not:
+// nothing after Close.
 func (t *Trainer[B]) Bytes() plan.Bytes {
 	var b plan.Bytes
+	if t.opt == nil {
+		return b
+	}
 	if t.window != nil {
 		for _, p := range t.params {
 			b[plan.Gradients] += 4 * int64(p.value.Len())
@@ -357,8 +365,12 @@ func (t *Trainer[B]) countBytes() {
 	}
 }
 
-// Evaluate returns the loss over all batches without training on them. Errors are the errors of the model.
+// Evaluate returns the loss over all batches without training on them. The error wraps
+// [snug.ErrConfig] for a nil sequence, and is otherwise that of the model.
 func (t *Trainer[B]) Evaluate(ctx context.Context, batches iter.Seq[B]) (all fused.Loss, err error) {
+	if batches == nil {
+		return all, fmt.Errorf("train: Evaluate: the sequence of batches is nil: %w", snug.ErrConfig)
+	}
 	for b := range batches {
 		loss, err := t.model.Evaluate(ctx, b)
 		if err != nil {

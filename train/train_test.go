@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -314,6 +315,33 @@ func TestPanicsLeaveTheFolder(t *testing.T) {
 	require.Panics(t, func() { _, _ = tr.Train(context.Background(), steps(2)) })
 	require.NoError(t, tr.Close())
 	require.Equal(t, 2, newTrainer(t, newToy(t, snug.F32, snug.F32), Options{Dir: dir}).Step())
+}
+
+// bare is a model without a sequence of parameters.
+type bare struct{ *toy }
+
+func (bare) Trainable() iter.Seq2[string, snug.View] { return nil }
+
+// What is nil or closed is an error, not a panic.
+func TestNil(t *testing.T) {
+	_, err := New[[]int](bare{newToy(t, snug.F32, snug.F32)}, Options{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	for _, inBackward := range []bool{false, true} {
+		tr, err := New[[]int](newToy(t, snug.F32, snug.F32), Options{InBackward: inBackward, Dir: t.TempDir(), SaveEvery: 1})
+		require.NoError(t, err)
+		var none context.Context
+		_, err = tr.Train(none, [][]int{{1}})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.Zero(t, tr.Step())
+		_, err = tr.Train(t.Context(), [][]int{{1}})
+		require.NoError(t, err)
+		require.ErrorIs(t, tr.Save(none), snug.ErrConfig)
+		_, err = tr.Evaluate(t.Context(), nil)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.NotZero(t, tr.Bytes().Total())
+		require.NoError(t, tr.Close())
+		require.Zero(t, tr.Bytes().Total())
+	}
 }
 
 func TestSchedules(t *testing.T) {

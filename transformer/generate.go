@@ -137,7 +137,9 @@ func (g *Generator) Tokens() []int32 { return g.tokens }
 func (g *Generator) Logits() []float32 { return g.logits }
 
 // Ends reports whether a token is one of Config.EOS.
-func (g *Generator) Ends(token int32) bool { return slices.Contains(g.m.config.EOS, int(token)) }
+func (g *Generator) Ends(token int32) bool {
+	return g.m != nil && slices.Contains(g.m.config.EOS, int(token))
+}
 
 // Reset forgets all tokens.
 func (g *Generator) Reset() {
@@ -169,7 +171,7 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) error {
 }
 
 func (g *Generator) prompt(ctx context.Context, tokens []int32) error {
-	if err := g.usable(); err != nil {
+	if err := g.usable(ctx); err != nil {
 		return err
 	}
 	if len(tokens) == 0 {
@@ -198,7 +200,7 @@ func (g *Generator) Next(ctx context.Context) (int32, error) {
 }
 
 func (g *Generator) next(ctx context.Context) (int32, error) {
-	if err := g.usable(); err != nil {
+	if err := g.usable(ctx); err != nil {
 		return 0, err
 	}
 	switch n := len(g.tokens); {
@@ -218,9 +220,12 @@ func (g *Generator) next(ctx context.Context) (int32, error) {
 	return token, nil
 }
 
-func (g *Generator) usable() error {
+func (g *Generator) usable(ctx context.Context) error {
 	if g.m == nil || g.layers == nil {
 		return fmt.Errorf("the Generator is closed, or Generate did not make it: %w", snug.ErrConfig)
+	}
+	if ctx == nil {
+		return fmt.Errorf("the context is nil: %w", snug.ErrConfig)
 	}
 	return g.m.usable()
 }
