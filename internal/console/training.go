@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -51,8 +52,20 @@ type Interruption struct {
 
 func (i Interruption) Error() string { return i.Text }
 
-// Run trains. After a first signal the error is an Interruption.
-func (t Training[B]) Run() (r Trained, err error) {
+// Run trains. A signal that ends it, after a step or at once, is an [Interruption].
+func (t Training[B]) Run() (Trained, error) {
+	r, err := t.run()
+	if t.Stop.Now.Err() == nil || !errors.Is(err, context.Canceled) {
+		return r, err
+	}
+	text := "the same command goes on from its last checkpoint, if there is one"
+	if !t.Saves {
+		text = "nothing is saved without -checkpoint"
+	}
+	return r, Interruption{fmt.Sprintf("interrupted at once after step %d of %d: %s", t.Trainer.Step(), t.Steps, text), t.Stop.Status()}
+}
+
+func (t Training[B]) run() (r Trained, err error) {
 	ctx := t.Stop.Now
 	if t.Trainer.Step() == 0 {
 		if r.First, err = t.loss(ctx); err != nil {

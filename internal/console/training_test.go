@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"iter"
+	"syscall"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -19,7 +20,10 @@ func (l line) Trainable() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) { yield("w", snug.ViewOf(l.w)) }
 }
 func (l line) Weight(float32) float64 { return 1 }
-func (l line) Backprop(_ context.Context, b, scale float32, w train.Window) (fused.Loss, error) {
+func (l line) Backprop(ctx context.Context, b, scale float32, w train.Window) (fused.Loss, error) {
+	if err := ctx.Err(); err != nil {
+		return fused.Loss{}, err
+	}
 	acc, into, err := w.Into("w")
 	if err != nil {
 		return fused.Loss{}, err
@@ -94,4 +98,24 @@ func TestTraining(t *testing.T) {
 	r, _, err = run(true, 100)
 	require.NoError(t, err)
 	require.Zero(t, r.Rate())
+}
+
+// A second signal ends in the middle of a step, and is no error of the model.
+func TestTrainingAtOnce(t *testing.T) {
+	for want, saves := range map[string]bool{
+		"interrupted at once after step 0 of 10: nothing is saved without -checkpoint":                               false,
+		"interrupted at once after step 0 of 10: the same command goes on from its last checkpoint, if there is one": true,
+	} {
+		tr, err := train.New[float32](line{[]float32{4}}, train.Options{})
+		require.NoError(t, err)
+		now, cancel := context.WithCancelCause(context.Background())
+		var b bytes.Buffer
+		_, err = Training[float32]{
+			Trainer: tr, Steps: 10, Saves: saves, Progress: NewProgress(&b, &b, 10), Stop: Stop{context.Background(), now},
+			Batches: func(int) []float32 { cancel(signalled{syscall.SIGTERM}); return []float32{1} },
+			HeldOut: func(func(float32) bool) {},
+		}.Run()
+		require.Equal(t, Interruption{want, 1}, err)
+		require.NoError(t, tr.Close())
+	}
 }
