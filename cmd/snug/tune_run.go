@@ -23,7 +23,7 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// tuning is a run of tune.
+// tuning is a running snug tune.
 type tuning struct {
 	tuneFlags
 	*material
@@ -45,8 +45,8 @@ type tuning struct {
 // clipNorm is what the norm of the gradients is clipped to.
 const clipNorm = 1
 
-// gcPercent is how much the heap may grow before the next collection: buffers are used again and
-// again, so there is little to collect.
+// gcPercent is the growth of the heap, in percent, before the next collection. Buffers are reused, so
+// there is little to collect.
 const gcPercent = 25
 
 // A process takes up to a share of 1/spare of its memory and spareBytes more than is predicted.
@@ -134,10 +134,10 @@ func (t *tuning) task() (plan.Task, error) {
 		return plan.Task{}, err
 	}
 	m.Name = folderName(t.dir, m.Name)
-	const rate, fast = 1e11, 1e10 // of one core or a few, to compare plans
+	const rate, fast = 1e11, 1e10 // assumed, so that equal commands have equal plans
 	task := plan.Task{
 		Model: m, Batch: t.batch, Rank: t.rank, DoRA: t.dora, Dropout: t.dropout > 0, PagesFrozen: true, Compute: []snug.DType{t.dtype}, Masters: []amp.MasterForm{amp.FullMaster, amp.SplitMaster},
-		Device: plan.Device{Name: fmt.Sprintf("this machine, %d cores", runtime.GOMAXPROCS(0)), Unified: true, Memory: 1 << 60, Disk: t.disk,
+		Device: plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: t.disk,
 			F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10},
 	}
 	if t.dtype != snug.BF16 {
@@ -159,8 +159,8 @@ func (t *tuning) task() (plan.Task, error) {
 }
 
 // choose finds the fastest plan whose process stays within the memory. What changes the results comes
-// last: frozen weights in 4 bits; and for all weights in bfloat16, updates in the backward pass,
-// which are rounded at random instead of kept in master weights.
+// last: frozen weights in 4 bits; and in bfloat16, updates in the backward pass, which are rounded
+// stochastically and have no master weights.
 func (t *tuning) choose() error {
 	task, err := t.task()
 	if err != nil {
@@ -372,7 +372,7 @@ func (t *tuning) measure(r *result) {
 	r.Measured = r.Components.Total()
 }
 
-// save writes the adapter or the model, and beside a model what its users need.
+// save writes the adapter, or the model with the files that its users need.
 func (t *tuning) save() error {
 	if !t.full {
 		return t.model.SaveAdapter(t.output)
@@ -383,7 +383,7 @@ func (t *tuning) save() error {
 	return copyCompanions(t.output, t.dir)
 }
 
-// companions are files beside a model's weights that stay the same when it is tuned.
+// companions are the files of a model's folder that tuning does not change.
 var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}
 
 func copyCompanions(to, from string) error {
@@ -402,7 +402,7 @@ func copyCompanions(to, from string) error {
 	return nil
 }
 
-// report says what the run took, beside what was predicted.
+// report prints the predicted and measured memory, the speed and the losses.
 func (t *tuning) report(r result) (err error) {
 	_, r.PeakRSS = plan.RSS()
 	predicted := t.plan.Peak[plan.OnDevice]
