@@ -343,7 +343,7 @@ func (l *list) find(member string, p params) any {
 }
 
 func (l *loop) attribute(member string) any {
-	switch n := len(l.items); member {
+	switch member {
 	case "index":
 		return l.at + 1
 	case "index0":
@@ -351,19 +351,19 @@ func (l *loop) attribute(member string) any {
 	case "first":
 		return l.at == 0
 	case "last":
-		return l.at == n-1
+		return !l.has(l.at + 1)
 	case "length":
-		return n
+		return l.length()
 	case "revindex":
-		return n - l.at
+		return l.length() - l.at
 	case "revindex0":
-		return n - l.at - 1
+		return l.length() - l.at - 1
 	case "previtem":
 		if l.at > 0 {
 			return l.items[l.at-1]
 		}
 	case "nextitem":
-		if l.at < n-1 {
+		if l.has(l.at + 1) {
 			return l.items[l.at+1]
 		}
 	case "cycle":

@@ -249,32 +249,26 @@ func (p *parser) forTag() node {
 		p.close()
 	}
 	return func(s *state) signal {
-		items := iterate(over(s))
+		l := &loop{items: iterate(over(s))}
 		if test != nil {
-			var kept []any
-			for _, item := range items {
-				s.scope(s.vars, func() {
+			outer := s.vars
+			l.items, l.rest, l.test = nil, l.items, func(item any) (is bool) {
+				s.scope(outer, func() {
 					s.assign(to, item)
-					if truth(test(s)) {
-						kept = append(kept, item)
-					}
+					is = truth(test(s))
 				})
+				return is
 			}
-			items = kept
 		}
-		how := goOn
-		for i := range items {
+		for how := goOn; how != breakLoop && l.has(l.at); l.at++ {
 			s.step()
 			s.scope(s.vars, func() {
-				s.vars.names["loop"] = &loop{items, i}
-				s.assign(to, items[i])
+				s.vars.names["loop"] = l
+				s.assign(to, l.items[l.at])
 				how = s.run(body)
 			})
-			if how == breakLoop {
-				break
-			}
 		}
-		if len(items) == 0 {
+		if len(l.items) == 0 {
 			return s.run(otherwise)
 		}
 		return goOn

@@ -27,10 +27,30 @@ type dict struct {
 // namespace is an object whose members templates set.
 type namespace struct{ dict }
 
-// loop is the state of a loop.
+// loop is the state of a loop. Its test sees what the rounds before have set: items of rest are
+// tested as late as Jinja2 does it.
 type loop struct {
-	items []any
+	items []any // those that the loop goes through, as far as they are known
 	at    int
+	rest  []any
+	test  func(item any) bool
+}
+
+// has reports whether the loop has an item i.
+func (l *loop) has(i int) bool {
+	for i >= len(l.items) && len(l.rest) > 0 {
+		item := l.rest[0]
+		l.rest = l.rest[1:]
+		if l.test(item) {
+			l.items = append(l.items, item)
+		}
+	}
+	return i < len(l.items)
+}
+
+func (l *loop) length() int {
+	l.has(maxItems)
+	return len(l.items)
 }
 
 // List returns a list.
