@@ -46,7 +46,8 @@ const (
 // cache. The shared operand's group is 2 MiB: half of that would stay there too, but the other
 // operand would be packed twice as often, which costs more.
 const (
-	partDepth  = 2048    // the most depth that is packed at a time
+	partDepth  = 2048    // the most depth that is packed at a time where sums can be held
+	wholeDepth = 4096    // and where they cannot, lest they be rounded twice
 	ownLen     = 1 << 18 // elements of a strip
 	ownPanels  = 8
 	sharedLen  = 1 << 20 // elements of the shared operand that are packed at a time
@@ -90,9 +91,10 @@ func (g *args) takesPairs() bool {
 	return g.kern.Pairs != nil && isPairs && g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
 }
 
-// newPairs lays out a product whose group has at most room elements.
-func newPairs(g *args, room int) pairs {
-	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: cpu.Chunks(g.k, partDepth)}
+// newPairs lays out a product whose parts of the depth have at most depth lines, and whose group has at
+// most room elements.
+func newPairs(g *args, depth, room int) pairs {
+	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: cpu.Chunks(g.k, depth)}
 	if p.sharesA {
 		p.lines, p.ownLines = g.m, g.n
 	}
@@ -108,32 +110,43 @@ func newPairs(g *args, room int) pairs {
 
 // runPairs computes the product, with tasks if it is for several workers.
 func (g *args) runPairs(parallel bool) {
-	if g.k > partDepth && !g.c.isFloat32() {
-		g.deepPairs(parallel)
-		return
+	depth := partDepth
+	if !g.c.isFloat32() {
+		if depth = wholeDepth; g.k > depth {
+			g.deepPairs(parallel)
+			return
+		}
 	}
-	p := newPairs(g, sharedLen)
+	p := newPairs(g, depth, sharedLen)
 	buf := sharedScratch.Get(p.groupFloats())
 	defer sharedScratch.Put(buf)
 	p.run(parallel, *buf)
 }
 
-// deepSide is the most rows and columns of a block of C whose sums a deep product holds.
-const deepSide = 512
+// The most lines of the shared and of the other operand that meet in a block of C whose sums a deep
+// product holds. Workers meet at the end of each part of the depth, so the other operand has many.
+const (
+	deepShared = 256
+	deepOwn    = 1024
+)
 
 // deepPairs computes a product whose sums take several parts of the depth, and
 // C cannot hold: it does so for a block of C at a time.
 func (g *args) deepPairs(parallel bool) {
-	held := cpu.Chunks(min(deepSide, g.m), panelLines) * cpu.Chunks(min(deepSide, g.n), panelLines) * stepLen
-	const room = sharedLen - 2*deepSide*deepSide
+	rows, cols := deepOwn, deepShared
+	if g.m < g.n {
+		rows, cols = deepShared, deepOwn
+	}
+	held := cpu.Chunks(min(rows, g.m), panelLines) * cpu.Chunks(min(cols, g.n), panelLines) * stepLen
+	const room = sharedLen - 2*deepShared*deepOwn
 	buf := sharedScratch.Get(held + room/2 + lineFloats)
 	defer sharedScratch.Put(buf)
-	for row := 0; row < g.m; row += deepSide {
-		for col := 0; col < g.n; col += deepSide {
+	for row := 0; row < g.m; row += rows {
+		for col := 0; col < g.n; col += cols {
 			block := *g
-			block.m, block.n = min(deepSide, g.m-row), min(deepSide, g.n-col)
+			block.m, block.n = min(rows, g.m-row), min(cols, g.n-col)
 			block.a, block.b, block.c = g.a.from(row, 0), g.b.from(0, col), g.c.from(row, col)
-			p := newPairs(&block, room)
+			p := newPairs(&block, partDepth, room)
 			p.held = (*buf)[:held]
 			p.run(parallel, (*buf)[held:])
 		}

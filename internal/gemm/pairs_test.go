@@ -39,8 +39,8 @@ func TestPairsAgainstDefinition(t *testing.T) {
 // another way, a block of C at a time.
 func TestPairsOfGreatDepth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
-	const k = 2*partDepth + 1
-	for _, s := range [][2]int{{deepSide + 1, 10}, {3, deepSide + 33}} {
+	const k = wholeDepth + 1
+	for _, s := range [][2]int{{deepOwn + 1, deepShared + 1}, {3, deepOwn + 33}, {deepShared + 70, 10}} {
 		m, n := s[0], s[1]
 		for i := range rounds(4) {
 			a, b := random(rng, snug.BF16, m, k, 1, i&1 != 0), random(rng, snug.BF16, k, n, 1, i&2 != 0)
