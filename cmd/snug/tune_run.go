@@ -225,8 +225,12 @@ func (t *tuning) fitLeast(task plan.Task, limit int64) error {
 	wanted := least + spareBytes
 	wanted += (wanted - t.process.Base + spare - 2) / (spare - 1)
 	t.wanted = min(wanted, cmp.Or(t.wanted, wanted))
-	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %s: %w",
-		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), plan.FormatBytesUp(t.wanted), snug.ErrNoMemory)
+	less := ""
+	if t.disk == 0 {
+		less = ", or less with -disk"
+	}
+	return fmt.Errorf("tune: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %s%s: %w",
+		plan.FormatBytes(t.memory), plan.FormatBytesUp(t.process.Base), plan.FormatBytesUp(t.wanted), less, snug.ErrNoMemory)
 }
 
 // open makes the model and what trains it. clean removes pages.

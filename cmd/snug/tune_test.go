@@ -219,6 +219,7 @@ func TestTuneMisses(t *testing.T) {
 			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out, "-memory", memory}, flags...)...)
 			require.Equal(t, 1, status, errs)
 			require.Contains(t, errs, "nothing fits: the process takes")
+			require.Contains(t, errs, ", or less with -disk\n")
 			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
 			requireNoKind(t, errs)
 			require.NoDirExists(t, out)
