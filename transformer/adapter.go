@@ -283,7 +283,8 @@ func (o *ops) draw(a *adapter, work *tensor) qlora.Dropout {
 // SaveAdapter writes the adapters as PEFT loads them: adapter_config.json and
 // adapter_model.safetensors. Those of a multimodal model are for transformers' class of the whole
 // model, Gemma3ForConditionalGeneration, unless they came from a folder for the text model.
-// See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model without adapters, and [snug.ErrNonFinite].
+// See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model without
+// adapters, and [snug.ErrNonFinite].
 func (m *Model) SaveAdapter(dir string) error {
 	if err := m.usable(); err != nil {
 		return fmt.Errorf("transformer: SaveAdapter: %w", err)
