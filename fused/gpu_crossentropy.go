@@ -190,7 +190,7 @@ func (j *crossEntropyJob) logitsOn(q gpu.Launcher, ws tiledSpace, lo, rows, from
 }
 
 // narrowStride returns the elements from a row of bfloat16 gradients to the next. The gradients are written over the
-// float32 logits, a row of which has the memory of 2·vocab bfloat16 elements. Products are faster from multiples of 16
+// float32 logits: a row of logits has the memory of 2·vocab bfloat16 elements. Products are faster from multiples of 16
 // bytes, so the stride is rounded up to one if the last row then begins at most a step behind its logits: a block reads
 // a whole step of logits before it writes.
 func narrowStride(rows, vocab, step int) int {

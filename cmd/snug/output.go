@@ -18,7 +18,8 @@ import (
 // holds a lock on it; of a killed one it stays.
 const unfinished = "snug.unfinished"
 
-// written matches the names that a killed process may leave beside unfinished, but for companions.
+// written matches the names of the weights and configurations that a killed process may leave. It may leave
+// companions too.
 var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|config\.json)(\.\d+\.tmp)?$`)
 
 // output is a folder that this process writes.

@@ -16,7 +16,7 @@ type Progress struct {
 	steps int
 }
 
-// NewProgress returns the Progress of a run of so many steps. It draws the bar on stderr and writes lines to stdout.
+// NewProgress returns the Progress of a run of the given number of steps. It draws the bar on stderr and writes lines to stdout.
 func NewProgress(stdout, stderr io.Writer, steps int) *Progress {
 	p := &Progress{out: stdout, steps: steps}
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -26,7 +26,7 @@ func NewProgress(stdout, stderr io.Writer, steps int) *Progress {
 	return p
 }
 
-// Step shows that so many steps are done, with a text about the last of them.
+// Step shows the number of steps that are done, and a text about the last one.
 func (p *Progress) Step(done int, text string) {
 	if p.bar != nil {
 		p.bar.Describe(text)

@@ -172,9 +172,9 @@ func (s *Set) Sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Batch returns the micro-batches of a step: so many samples, at most micro of them in each micro-batch. Steps count
-// from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The samples of a step do
-// not depend on micro.
+// Batch returns the micro-batches of a step. Together they have the given number of samples, and each has at most
+// micro. Steps count from 0. Each epoch has every sample once, in a new order; an epoch may end within a step. The
+// samples of a step do not depend on micro.
 func (s *Set) Batch(step, samples, micro int) (batches []transformer.Batch) {
 	var list []sample
 	for i := range samples {

@@ -57,8 +57,8 @@ const (
 )
 
 // PairsBytes is the most memory of a bfloat16 product in addition to ScratchBytes: the
-// packed part of the smaller operand, half of which is a block of sums where C cannot hold the
-// sums of several parts of the depth.
+// packed part of the smaller operand. Where C cannot hold the sums of several parts of the depth, a block of
+// sums takes half of that memory.
 const PairsBytes = 2*sharedLen + 4*lineFloats
 
 // HasPairs reports whether bfloat16 products are faster than float32 products.
@@ -91,8 +91,8 @@ func (g *args) takesPairs() bool {
 	return g.kern.Pairs != nil && isPairs && g.k > 0 && float64(g.n)*float64(g.k) >= minPairs
 }
 
-// newPairs lays out a product whose parts of the depth have at most depth lines, and whose group has at
-// most room elements.
+// newPairs lays out a product whose parts have at most the given depth, and whose group has at most room
+// elements.
 func newPairs(g *args, depth, room int) pairs {
 	p := pairs{args: *g, kern: g.kern.Pairs, sharesA: g.m < g.n, lines: g.n, ownLines: g.m, parts: cpu.Chunks(g.k, depth)}
 	if p.sharesA {

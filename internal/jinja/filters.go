@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// filters are Jinja2's, but for the rare ones.
+// filters are the filters of Jinja2 that chat templates use. Others are errors when a template is parsed.
 var filters map[string]func(s *state, v any, p params) any
 
 func init() { // some call others

@@ -111,7 +111,7 @@ func (p *parser) not() expr {
 	return p.compare()
 }
 
-// compare parses a chain of comparisons, each of which must hold.
+// compare parses a chain of comparisons. The chain is true if every comparison is.
 func (p *parser) compare() expr {
 	first := p.binary(0)
 	var ops []string
